@@ -1,0 +1,64 @@
+# `make help` lists the targets.
+GO ?= go
+FUZZTIME ?= 5s
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## the programs, into bin/
+	$(GO) build -o bin/ ./cmd/vrnic ./cmd/vrnic-bench
+
+.PHONY: demo
+demo: ## no root, no set-up: two processes move data through a virtual RNIC and verify it
+	$(GO) run ./cmd/vrnic demo
+
+.PHONY: test
+test: ## the tests, quickly: no linters, no race detector
+	$(GO) test ./...
+
+.PHONY: check
+check: format vet lint tidy race fuzz demo ## everything that CI checks: before every commit
+
+.PHONY: format
+format: ## gofmt has nothing to change
+	@out=$$(gofmt -l .); if [ -n "$$out" ]; then echo "gofmt would change:"; echo "$$out"; exit 1; fi
+
+.PHONY: vet
+vet: ## go vet
+	$(GO) vet ./...
+
+.PHONY: lint
+lint: ## linters, run with `go run`
+	.ci/lint
+
+.PHONY: tidy
+tidy: ## go.mod and go.sum are as `go mod tidy` would leave them
+	$(GO) mod tidy -diff
+
+.PHONY: race
+race: ## the tests under the race detector, in random order
+	$(GO) test -race -shuffle=on -timeout 15m ./...
+
+.PHONY: fuzz
+fuzz: ## each fuzz target for FUZZTIME (5s)
+	.ci/fuzz $(FUZZTIME)
+
+.PHONY: bench
+bench: ## throughput and latency of embedded devices
+	$(GO) run ./cmd/vrnic-bench
+
+.PHONY: interop
+interop: ## against Linux siw: builds it, boots it in QEMU, runs rping both ways (no root needed)
+	VRNIC_TEST_INTEROP=1 $(GO) test -count=1 -v -timeout 10m -run '^TestSiw' ./integration
+
+.PHONY: deps
+deps: ## Debian packages for check and interop (as root)
+	.ci/deps interop
+
+.PHONY: clean
+clean: ## remove bin/
+	rm -rf bin

@@ -1,0 +1,173 @@
+package paths
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// A Process is a child that prints a line when it is ready, and may print more when asked.
+type Process struct {
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+	out   *bufio.Reader
+	done  chan struct{}
+
+	mu     sync.Mutex
+	stderr bytes.Buffer // guarded by mu
+}
+
+const (
+	readyTimeout = 20 * time.Second
+	endTimeout   = 10 * time.Second
+)
+
+// Start runs name with args and waits for a line that begins with prefix. The child gets a
+// SIGTERM when this process dies.
+func Start(prefix, name string, args ...string) (*Process, error) {
+	p := &Process{cmd: exec.Command(name, args...), done: make(chan struct{})}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	p.cmd.Stderr = p
+	var err error
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	// A pipe of our own: Wait would close StdoutPipe's under a reader.
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	p.cmd.Stdout, p.out = w, bufio.NewReader(r)
+	started := make(chan error)
+	go func() {
+		// Pdeathsig is about the thread that starts the child: it stays.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := p.cmd.Start()
+		w.Close()
+		started <- err
+		if err == nil {
+			p.cmd.Wait()
+		}
+		close(p.done)
+	}()
+	if err := <-started; err != nil {
+		r.Close()
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	r.SetReadDeadline(time.Now().Add(readyTimeout))
+	line, err := p.Line()
+	r.SetReadDeadline(time.Time{})
+	if err == nil && !strings.HasPrefix(line, prefix) {
+		err = fmt.Errorf("%s says %q", filepath.Base(name), line)
+	}
+	if err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// Write takes the child's stderr.
+func (p *Process) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stderr.Len() > 4096 {
+		p.stderr.Reset()
+	}
+	return p.stderr.Write(b)
+}
+
+// Line reads the child's next line.
+func (p *Process) Line() (string, error) {
+	line, err := p.out.ReadString('\n')
+	if err == nil {
+		return strings.TrimSpace(line), nil
+	}
+	if errors.Is(err, io.EOF) {
+		<-p.done // it closes its output when it ends
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return "", fmt.Errorf("%s: %w: %s", strings.Join(p.cmd.Args, " "), err, strings.TrimSpace(p.stderr.String()))
+}
+
+// Ask writes a line to the child and reads one.
+func (p *Process) Ask(line string) (string, error) {
+	if _, err := io.WriteString(p.stdin, line+"\n"); err != nil {
+		return "", fmt.Errorf("%s: %w", p.cmd.Path, err)
+	}
+	return p.Line()
+}
+
+// Close asks the child to end, waits, and kills it if need be.
+func (p *Process) Close() {
+	p.stdin.Close()
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.done:
+	case <-time.After(endTimeout):
+		p.cmd.Process.Kill()
+		<-p.done
+	}
+}
+
+// ticks is USER_HZ, in which Linux shows CPU times, on every architecture that Go has.
+const ticks = 100
+
+// CPU is the CPU time that the child has used, to a hundredth of a second.
+func (p *Process) CPU() time.Duration {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		return 0
+	}
+	// proc(5): the name, in brackets, may hold anything; utime and stime are the 12th and 13th
+	// field behind it.
+	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	if len(f) < 13 {
+		return 0
+	}
+	var sum uint64
+	for _, s := range f[11:13] {
+		n, _ := strconv.ParseUint(s, 10, 64)
+		sum += n
+	}
+	return time.Duration(sum) * time.Second / ticks
+}
+
+// FindVrnic finds the vrnic program: beside this one, else in $PATH, else it builds it from the
+// sources in the current directory; then remove is what to call at the end.
+func FindVrnic() (path string, remove func(), err error) {
+	if self, err := os.Executable(); err == nil {
+		path := filepath.Join(filepath.Dir(self), "vrnic")
+		if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0 {
+			return path, func() {}, nil
+		}
+	}
+	if path, err := exec.LookPath("vrnic"); err == nil {
+		return path, func() {}, nil
+	}
+	dir, err := os.MkdirTemp("", "vrnic-bench-")
+	if err != nil {
+		return "", nil, err
+	}
+	path = filepath.Join(dir, "vrnic")
+	out, err := exec.Command("go", "build", "-o", path, "github.com/vrnic/vrnic/cmd/vrnic").CombinedOutput()
+	if err != nil {
+		os.RemoveAll(dir)
+		return "", nil, fmt.Errorf("no vrnic program beside this one nor in $PATH, and it cannot be built here (%w: %s): name it with --vrnic",
+			err, bytes.TrimSpace(out))
+	}
+	return path, func() { os.RemoveAll(dir) }, nil
+}

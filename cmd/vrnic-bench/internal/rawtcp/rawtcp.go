@@ -1,0 +1,157 @@
+// Package rawtcp measures a TCP connection, of any stack, as a baseline: how much goes one way,
+// and how long an echo takes.
+//
+// The client begins with a mode and how many MiB of memory the server is to go through as it
+// reads, one octet each. Then it sends, and half-closes: of Sink the server reads all and answers
+// with the count as 8 octets, big-endian; of Echo it sends back what comes.
+//
+// Both ends go through as much memory as RDMA's messages outstanding take, for the caches' sake.
+package rawtcp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/hist"
+)
+
+// The modes.
+const (
+	Sink byte = 'S'
+	Echo byte = 'E'
+)
+
+// chunk is what is written and read at once.
+const chunk = 1 << 20
+
+// Serve serves connections of l until it is closed.
+func Serve(l net.Listener) error {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		go func() {
+			defer c.Close()
+			serve(c)
+		}()
+	}
+}
+
+func serve(c net.Conn) error {
+	var head [2]byte
+	if _, err := io.ReadFull(c, head[:]); err != nil {
+		return err
+	}
+	var total uint64
+	mode := head[0]
+	memory := make([]byte, max(int(head[1]), 1)*chunk)
+	off := 0
+	for {
+		b := memory[off : off+chunk]
+		n, err := c.Read(b)
+		if mode == Sink {
+			if off += n; off+chunk > len(memory) {
+				off = 0
+			}
+		}
+		total += uint64(n)
+		if mode == Echo && n > 0 {
+			if _, err := c.Write(b[:n]); err != nil {
+				return err
+			}
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, io.EOF) && mode == Sink:
+			_, err = c.Write(binary.BigEndian.AppendUint64(nil, total))
+			return err
+		default:
+			return err
+		}
+	}
+}
+
+// A Result is what a connection has come to.
+type Result struct {
+	Octets   uint64 // one way
+	Elapsed  time.Duration
+	Messages uint64
+	P50, P99 time.Duration // of an echo
+}
+
+// BitsPerSecond is the bandwidth one way.
+func (r Result) BitsPerSecond() float64 { return float64(r.Octets) * 8 / r.Elapsed.Seconds() }
+
+// Throughput sends over c for d, in writes of size octets from one of slots pieces of memory after
+// the other, and closes it. The clock stops when the server has all.
+func Throughput(c net.Conn, size, slots int, d time.Duration) (r Result, err error) {
+	defer c.Close()
+	memory := make([]byte, size*slots)
+	for i := range memory { // pages of its own for each
+		memory[i] = byte(i)
+	}
+	if _, err := c.Write([]byte{Sink, byte(min(max(len(memory)/chunk, 1), 255))}); err != nil {
+		return r, err
+	}
+	start := time.Now()
+	for slot := 0; time.Since(start) < d; slot = (slot + 1) % slots {
+		n, err := c.Write(memory[slot*size : (slot+1)*size])
+		r.Octets += uint64(n)
+		if err != nil {
+			return r, err
+		}
+		r.Messages++
+	}
+	half, ok := c.(interface{ CloseWrite() error })
+	if !ok {
+		return r, errors.New("no half-close on this connection")
+	}
+	if err := half.CloseWrite(); err != nil {
+		return r, err
+	}
+	var count [8]byte
+	if _, err := io.ReadFull(c, count[:]); err != nil {
+		return r, fmt.Errorf("the server's count: %w", err)
+	}
+	r.Elapsed = time.Since(start)
+	if got := binary.BigEndian.Uint64(count[:]); got != r.Octets {
+		return r, fmt.Errorf("%d octets arrived of %d", got, r.Octets)
+	}
+	return r, nil
+}
+
+// Echoes has size octets echoed over c one time after the other for d, and closes it.
+func Echoes(c net.Conn, size int, d time.Duration) (r Result, err error) {
+	defer c.Close()
+	if _, err := c.Write([]byte{Echo, 1}); err != nil {
+		return r, err
+	}
+	var h hist.Hist
+	out, in := make([]byte, size), make([]byte, size)
+	start := time.Now()
+	for now := start; now.Sub(start) < d; {
+		binary.BigEndian.PutUint64(out, r.Messages)
+		if _, err := c.Write(out); err != nil {
+			return r, err
+		}
+		if _, err := io.ReadFull(c, in); err != nil {
+			return r, err
+		}
+		if binary.BigEndian.Uint64(in) != r.Messages {
+			return r, fmt.Errorf("echo %d came back changed", r.Messages)
+		}
+		r.Messages++
+		r.Octets += uint64(size)
+		then := now
+		now = time.Now()
+		h.Add(now.Sub(then))
+		r.Elapsed = now.Sub(start)
+	}
+	r.P50, r.P99 = h.Quantile(0.5), h.Quantile(0.99)
+	return r, nil
+}

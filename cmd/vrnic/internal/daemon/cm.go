@@ -1,0 +1,471 @@
+package daemon
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/vnic"
+)
+
+// An idHandler is a connection manager id of a client. It knows no device when it is made; an
+// address binds it to one, and a wildcard address to all of them, as with rdma_cm. On each device
+// there is one id of the RNIC's behind it.
+type idHandler struct {
+	s  *session
+	id *shm.CMID // where events go
+
+	// The client's calls come one at a time and are the only ones to change these; mu lets
+	// events read them.
+	mu   sync.Mutex
+	on   []boundID   // guarded by mu
+	opts connOptions // guarded by mu
+	over bool        // guarded by mu
+}
+
+// A boundID is an id on a device.
+type boundID struct {
+	sd *sessionDevice
+	cm *vnic.CMID
+}
+
+// The limits of MULPDU. RFC 5044, section 3.
+const minMULPDU, maxMULPDU = 128, 64768
+
+// connOptions are what CM_SET_OPTION sets for one end.
+type connOptions struct {
+	mpa      rdma.MPAParam
+	ird, ord uint16 // 0: default; what a connect or accept names comes first
+	device   uint32 // 1 + number of the device that a wildcard address means; 0: all
+}
+
+func (s *session) CreateID(req *shm.CMCreateIDRequest, id *shm.CMID) (shm.IDHandler, error) {
+	const typeRC = 2
+	if req.PS != shm.PSTCP || req.Type != typeRC {
+		return nil, syscall.EOPNOTSUPP // UDP, IB and XRC are not for an RNIC on iWARP
+	}
+	return &idHandler{s: s, id: id}, nil
+}
+
+// snapshot returns the ids behind h.
+func (h *idHandler) snapshot() []boundID {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.on
+}
+
+func (h *idHandler) options() connOptions {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.opts
+}
+
+// single is the one id of h; EINVAL if it is bound to no device or to all.
+func (h *idHandler) single() (boundID, error) {
+	if on := h.snapshot(); len(on) == 1 {
+		return on[0], nil
+	}
+	return boundID{}, syscall.EINVAL
+}
+
+// newOn makes an id on a device.
+func (h *idHandler) newOn(sd *sessionDevice) (boundID, error) {
+	ctx, err := sd.context()
+	if err != nil {
+		return boundID{}, err
+	}
+	cm, err := ctx.NewCMID(h.onEvent(sd))
+	if err != nil {
+		return boundID{}, err
+	}
+	return boundID{sd, cm}, nil
+}
+
+// set replaces the ids behind h and closes those that are not kept.
+func (h *idHandler) set(on []boundID) {
+	h.mu.Lock()
+	old := h.on
+	h.on = on
+	h.mu.Unlock()
+	for _, b := range old {
+		kept := false
+		for _, n := range on {
+			kept = kept || n.cm == b.cm
+		}
+		if !kept {
+			b.cm.Close()
+		}
+	}
+}
+
+// Bind binds h to an address of a device, or with an unspecified one to all devices. A port of 0
+// becomes a free one at once, the same on all devices.
+func (h *idHandler) Bind(addr netip.AddrPort) error {
+	if len(h.snapshot()) != 0 || !addr.IsValid() {
+		return syscall.EINVAL
+	}
+	if !addr.Addr().IsUnspecified() {
+		sd := h.s.ownerOf(addr.Addr())
+		if sd == nil {
+			return syscall.ENODEV // T4: an address that is not the device's
+		}
+		b, err := h.bindOn(sd, addr)
+		if err != nil {
+			return errno(err)
+		}
+		h.set([]boundID{b})
+		return nil
+	}
+	on, err := h.bindAll(addr)
+	if err != nil {
+		return errno(err)
+	}
+	h.set(on)
+	return nil
+}
+
+func (h *idHandler) bindOn(sd *sessionDevice, addr netip.AddrPort) (boundID, error) {
+	b, err := h.newOn(sd)
+	if err != nil {
+		return b, err
+	}
+	if err := b.cm.Bind(addr); err != nil {
+		b.cm.Close()
+		return b, err
+	}
+	return b, nil
+}
+
+// bindTries bounds the search for a port that is free on all devices.
+const bindTries = 16
+
+func (h *idHandler) bindAll(addr netip.AddrPort) (_ []boundID, err error) {
+	devs := h.s.devs
+	if n := h.options().device; n != 0 {
+		devs = devs[n-1 : n]
+	}
+	for range bindTries {
+		want := addr
+		var on []boundID
+		for _, sd := range devs {
+			var b boundID
+			if b, err = h.bindOn(sd, want); err != nil {
+				break
+			}
+			on = append(on, b)
+			want = netip.AddrPortFrom(addr.Addr(), b.cm.Local().Port())
+		}
+		if err == nil {
+			return on, nil
+		}
+		for _, b := range on {
+			b.cm.Close()
+		}
+		if addr.Port() != 0 || len(on) == 0 {
+			return nil, err
+		}
+	}
+	return nil, err
+}
+
+// ResolveAddr finds the device that reaches dst. That there is none is an event, as that of a
+// kernel is.
+func (h *idHandler) ResolveAddr(src, dst netip.AddrPort, timeoutMS uint32) error {
+	if !dst.IsValid() || src.IsValid() && src.Addr().Is4() != dst.Addr().Is4() {
+		return syscall.EINVAL
+	}
+	// A source with a port is bound to. Without one it only names the device: the port is then the
+	// one that the connection gets.
+	if src.IsValid() && src.Port() != 0 && len(h.snapshot()) == 0 {
+		if err := h.Bind(src); err != nil {
+			return err
+		}
+	}
+	on := h.snapshot()
+	sd := h.s.routeTo(dst.Addr())
+	switch {
+	case len(on) == 1: // bound: it must be this one, and it will say whether it reaches dst
+		sd = on[0].sd
+	case src.IsValid() && !src.Addr().IsUnspecified():
+		if sd = h.s.ownerOf(src.Addr()); sd == nil {
+			return syscall.ENODEV
+		}
+	}
+	if sd == nil {
+		return h.id.Push(shm.CMEvent{
+			Type: shm.EvAddrError, Status: -int32(syscall.ENETUNREACH), Device: shm.NoDevice, Dst: shm.MakeSockAddr(dst),
+		})
+	}
+	var b boundID
+	var err error
+	for _, o := range on {
+		if o.sd == sd {
+			b = o
+		}
+	}
+	if b.cm == nil {
+		if b, err = h.newOn(sd); err != nil {
+			return errno(err)
+		}
+	}
+	h.set([]boundID{b})
+	return errno(b.cm.ResolveAddr(src.Addr(), dst, time.Duration(timeoutMS)*time.Millisecond))
+}
+
+func (h *idHandler) ResolveRoute(timeoutMS uint32) error {
+	b, err := h.single()
+	if err != nil {
+		return err
+	}
+	return errno(b.cm.ResolveRoute(time.Duration(timeoutMS) * time.Millisecond))
+}
+
+// maxBacklog bounds what a client may ask for; its event queue is shorter anyway.
+const maxBacklog = 1024
+
+func (h *idHandler) Listen(backlog uint32) error {
+	on := h.snapshot()
+	if len(on) == 0 {
+		return syscall.EINVAL
+	}
+	mpa := h.options().mpa
+	for _, b := range on {
+		b.cm.SetMPA(mpa) // MPA answers before the client accepts
+		if err := b.cm.Listen(int(min(backlog, maxBacklog))); err != nil {
+			return errno(err)
+		}
+	}
+	return nil
+}
+
+// param is what the client asked for, with the id's options where it left something open.
+func (h *idHandler) param(p *shm.ConnParam) (rdma.ConnParam, error) {
+	private, ok := p.PrivateData()
+	if !ok {
+		return rdma.ConnParam{}, syscall.EINVAL
+	}
+	o := h.options()
+	out := rdma.ConnParam{PrivateData: private, IRD: readsFromRing(p.IRD), ORD: readsFromRing(p.ORD), MPA: o.mpa}
+	if out.IRD == 0 {
+		out.IRD = o.ird
+	}
+	if out.ORD == 0 {
+		out.ORD = o.ord
+	}
+	return out, nil
+}
+
+func (h *idHandler) Connect(qp shm.QPHandler, p *shm.ConnParam) error {
+	return h.join(qp, p, (*vnic.CMID).Connect)
+}
+
+func (h *idHandler) Accept(qp shm.QPHandler, p *shm.ConnParam) error {
+	return h.join(qp, p, (*vnic.CMID).Accept)
+}
+
+func (h *idHandler) join(qp shm.QPHandler, p *shm.ConnParam, call func(*vnic.CMID, *vnic.QP, rdma.ConnParam) error) error {
+	b, err := h.single()
+	if err != nil {
+		return err
+	}
+	q, ok := qp.(*qpHandler)
+	if !ok || q.sd != b.sd {
+		return syscall.EINVAL // a QP of another device
+	}
+	param, err := h.param(p)
+	if err != nil {
+		return err
+	}
+	return errno(call(b.cm, q.qp, param))
+}
+
+func (h *idHandler) Reject(private []byte) error {
+	b, err := h.single()
+	if err != nil {
+		return err
+	}
+	return errno(b.cm.Reject(private))
+}
+
+func (h *idHandler) Disconnect() error {
+	b, err := h.single()
+	if err != nil {
+		return err
+	}
+	return errno(b.cm.Disconnect())
+}
+
+// SetOption takes rdma_cm's options that mean something to a kernel's stack only, and ours.
+func (h *idHandler) SetOption(level, name uint32, value []byte) error {
+	switch level {
+	case shm.OptLevelID:
+		const lastKnown = 3 // TOS, REUSEADDR, AFONLY, ACK_TIMEOUT: hints here
+		if name > lastKnown {
+			return syscall.EOPNOTSUPP
+		}
+		return nil
+	case shm.OptLevelVRNIC:
+	default:
+		return syscall.EOPNOTSUPP
+	}
+	var n uint64
+	switch len(value) {
+	case 4:
+		n = uint64(binary.LittleEndian.Uint32(value))
+	case 8:
+		n = binary.LittleEndian.Uint64(value)
+	default:
+		return syscall.EINVAL
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.opts.set(name, n, uint64(len(h.s.devs)))
+}
+
+// set sets an option of one end on a daemon with so many devices.
+func (o *connOptions) set(name uint32, n, devices uint64) error {
+	switch name {
+	case shm.OptMPARevision:
+		if n != 1 && n != 2 {
+			return syscall.EINVAL
+		}
+		o.mpa.Revision = uint8(n)
+	case shm.OptMPACRC:
+		if n > uint64(rdma.CRCRequired) {
+			return syscall.EINVAL
+		}
+		o.mpa.CRC = rdma.CRCMode(n)
+	case shm.OptReads:
+		if n > 1<<32-1 {
+			return syscall.EINVAL
+		}
+		o.ird, o.ord = readsFromRing(uint16(n>>16)), readsFromRing(uint16(n))
+	case shm.OptDevice:
+		if n >= devices {
+			return syscall.ENODEV
+		}
+		o.device = uint32(n) + 1
+	case shm.OptMPAMarkers:
+		if n > 1 {
+			return syscall.EINVAL
+		}
+		o.mpa.Markers = n == 1
+	case shm.OptMPARTR:
+		if n >= shm.RTRClientServer<<1 {
+			return syscall.EINVAL
+		}
+		o.mpa.ClientServer = n&shm.RTRClientServer != 0
+		o.mpa.RTR = rdma.RTRKinds(n &^ shm.RTRClientServer)
+	case shm.OptFPDUSize:
+		if n != 0 && (n < minMULPDU || n > maxMULPDU) {
+			return syscall.EINVAL
+		}
+		o.mpa.MULPDU = uint16(n)
+	case shm.OptTransport:
+		if n != 0 { // TCP is what there is
+			return syscall.EOPNOTSUPP
+		}
+	default:
+		return syscall.EOPNOTSUPP
+	}
+	return nil
+}
+
+func (h *idHandler) Query() shm.CMQueryReply {
+	on := h.snapshot()
+	r := shm.CMQueryReply{Device: shm.NoDevice}
+	if len(on) > 0 {
+		r.Src, r.Dst = shm.MakeSockAddr(on[0].cm.Local()), shm.MakeSockAddr(on[0].cm.Remote())
+	}
+	if len(on) == 1 && !on[0].cm.Local().Addr().IsUnspecified() {
+		r.Device, r.Port = on[0].sd.number, 1
+	}
+	return r
+}
+
+func (h *idHandler) Close() error {
+	h.mu.Lock()
+	h.over = true
+	h.mu.Unlock()
+	h.set(nil)
+	return nil
+}
+
+// ownerOf is the device whose address addr is; nil: none's.
+func (s *session) ownerOf(addr netip.Addr) *sessionDevice {
+	for _, sd := range s.devs {
+		if sd.dev.owns(addr) {
+			return sd
+		}
+	}
+	return nil
+}
+
+// routeTo is the device that reaches addr: its own, or the one with the longest prefix that holds
+// it, the first of several. nil: none does.
+func (s *session) routeTo(addr netip.Addr) *sessionDevice {
+	if sd := s.ownerOf(addr); sd != nil {
+		return sd
+	}
+	var best *sessionDevice
+	bits := -1
+	for _, sd := range s.devs {
+		for _, p := range sd.dev.spec.Addrs {
+			if p.Bits() > bits && p.Contains(addr.WithZone("")) {
+				best, bits = sd, p.Bits()
+			}
+		}
+	}
+	return best
+}
+
+// onEvent passes events of an id on sd on to the client. The RNIC calls it for one event at a time,
+// and it must not block.
+func (h *idHandler) onEvent(sd *sessionDevice) func(vnic.CMEvent) {
+	return func(ev vnic.CMEvent) {
+		t, ok := cmEvents[ev.Type]
+		if !ok {
+			return
+		}
+		out := shm.CMEvent{
+			Type: t, Status: ev.Status, Cause: causeOf(ev.Err), Device: sd.number,
+			Param: shm.ConnParam{IRD: readsToRing(ev.Param.IRD), ORD: readsToRing(ev.Param.ORD)},
+		}
+		out.Param.SetPrivateData(ev.Param.PrivateData) // MPA carries no more than there is room for
+		if ev.ID != nil {
+			out.Src, out.Dst = shm.MakeSockAddr(ev.ID.Local()), shm.MakeSockAddr(ev.ID.Remote())
+		}
+		sd.s.log.Debug("connection", "dev", sd.dev.spec.Name, "event", ev.Type, "local", out.Src.AddrPort(),
+			"remote", out.Dst.AddrPort(), "status", out.Status, "err", ev.Err)
+		if ev.Type != vnic.CMConnectRequest {
+			if err := h.id.Push(out); err != nil {
+				sd.s.log.Debug("connection event lost", "event", ev.Type, "err", err)
+			}
+			return
+		}
+		h.request(sd, ev.ID, out)
+	}
+}
+
+// request offers a new connection to the client as a child id. If its queue is full the peer is
+// refused: the child is closed, on another goroutine, since its handler is what runs here.
+func (h *idHandler) request(sd *sessionDevice, child *vnic.CMID, ev shm.CMEvent) {
+	made := false
+	err := h.id.PushRequest(ev, func(id *shm.CMID) shm.IDHandler {
+		made = true
+		c := &idHandler{s: h.s, id: id, on: []boundID{{sd, child}}, opts: h.options()}
+		child.SetHandler(c.onEvent(sd))
+		return c
+	})
+	if err == nil {
+		return
+	}
+	sd.s.log.Warn("connection request refused: the client does not take its events", "dev", sd.dev.spec.Name, "err", err)
+	if !made { // else shm has closed it
+		go child.Close()
+	}
+}

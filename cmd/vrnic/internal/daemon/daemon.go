@@ -1,0 +1,221 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os/user"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/vnic"
+)
+
+// A Config says what a daemon is made of.
+type Config struct {
+	Socket      string       // path of the control socket; needed
+	SocketMode  fs.FileMode  // who may connect; 0 is 0600
+	SocketGroup string       // name or number of the socket's group; "" leaves it
+	Devices     []DeviceSpec // none: DefaultDevice
+	Ports       []PortSpec
+	Limits      shm.Limits   // the zero value is shm.DefaultLimits
+	Log         *slog.Logger // nil: none. What it gets is rate limited
+}
+
+// A ConfigError says that a Config cannot be: wrong usage, not a failure.
+type ConfigError struct{ Err error }
+
+func (e *ConfigError) Error() string { return e.Err.Error() }
+func (e *ConfigError) Unwrap() error { return e.Err }
+
+// A Daemon is running from New to Close.
+type Daemon struct {
+	cfg     Config
+	log     *slog.Logger
+	sw      *netstack.Switch
+	devices []*device
+	server  *shm.Server
+	ready   chan struct{} // closed at the end of New
+	up      bool          // New has succeeded; read behind ready
+
+	undo      closers
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// A device is a userspace network namespace with an RNIC on it.
+type device struct {
+	spec  DeviceSpec
+	mac   [6]byte
+	mtu   int
+	stack *netstack.Stack
+	vnic  *vnic.Device
+}
+
+// New makes all that cfg asks for. When it returns programs can connect. If it fails, what had
+// been made is gone again. An error that is a *ConfigError is the asker's.
+func New(cfg Config) (_ *Daemon, err error) {
+	if cfg.Socket == "" {
+		return nil, &ConfigError{errors.New("no path for the control socket")}
+	}
+	if err := checkSocketPath(cfg.Socket); err != nil {
+		return nil, &ConfigError{fmt.Errorf("socket %q: %w", cfg.Socket, err)}
+	}
+	if len(cfg.Devices) == 0 {
+		cfg.Devices = []DeviceSpec{DefaultDevice()}
+	}
+	if len(cfg.Devices) > shm.MaxDevices {
+		return nil, &ConfigError{fmt.Errorf("%d devices; a daemon has at most %d", len(cfg.Devices), shm.MaxDevices)}
+	}
+	if err := checkSpecs(cfg.Devices, cfg.Ports); err != nil {
+		return nil, &ConfigError{err}
+	}
+	if cfg.SocketMode == 0 {
+		cfg.SocketMode = 0o600
+	}
+	if cfg.Limits == (shm.Limits{}) {
+		cfg.Limits = shm.DefaultLimits()
+	}
+	handler := slog.DiscardHandler
+	if cfg.Log != nil {
+		handler = limitLog(cfg.Log.Handler())
+	}
+	if err := checkGroup(cfg.SocketGroup); err != nil {
+		return nil, &ConfigError{err}
+	}
+	cfg.Devices, cfg.Ports = slices.Clone(cfg.Devices), slices.Clone(cfg.Ports)
+
+	d := &Daemon{cfg: cfg, log: slog.New(handler), ready: make(chan struct{})}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.undo.close())
+		}
+	}()
+	// The socket comes first: a second daemon must fail before it touches any TAP. Sessions wait
+	// until all is there.
+	if err := d.listen(); err != nil {
+		return nil, err
+	}
+	d.undo.add(d.server.Close)
+	defer func() { close(d.ready) }()
+	d.sw = netstack.NewSwitch(netstack.SwitchConfig{})
+	d.undo.add(d.sw.Close)
+	for _, spec := range cfg.Devices {
+		if err := d.addDevice(spec); err != nil {
+			return nil, fmt.Errorf("device %s: %w", spec.Name, err)
+		}
+	}
+	for _, spec := range cfg.Ports {
+		if err := d.addPort(spec); err != nil {
+			return nil, fmt.Errorf("port %s: %w", spec, err)
+		}
+	}
+	d.undo.add(d.server.Close) // sessions end before what they use; a second call does nothing
+	d.up = true
+	return d, nil
+}
+
+// listen makes the control socket.
+func (d *Daemon) listen() error {
+	limits := d.cfg.Limits
+	server, err := shm.Listen(d.cfg.Socket, shm.ServerConfig{
+		NewSession: d.newSession, Mode: d.cfg.SocketMode, Group: d.cfg.SocketGroup, Limits: &limits, Log: d.log,
+	})
+	if err != nil {
+		return fmt.Errorf("control socket: %w", err)
+	}
+	d.server = server
+	return nil
+}
+
+// checkGroup says whether there is such a group; "" is none.
+func checkGroup(name string) error {
+	if name == "" {
+		return nil
+	}
+	if _, err := strconv.ParseUint(name, 10, 31); err == nil {
+		return nil
+	}
+	if _, err := user.LookupGroup(name); err != nil {
+		return fmt.Errorf("socket group %q: there is no such group", name)
+	}
+	return nil
+}
+
+func (d *Daemon) addDevice(spec DeviceSpec) error {
+	mac := spec.HardwareAddr()
+	stack, err := netstack.NewStack(d.sw, netstack.Config{Name: spec.Name, MAC: mac, MTU: spec.MTU, Addrs: spec.Addrs})
+	if err != nil {
+		return err
+	}
+	d.undo.add(stack.Close)
+	l := d.cfg.Limits
+	dev, err := vnic.New(vnic.Config{
+		Name: spec.Name, MAC: mac, MTU: stack.MTU(), Addrs: spec.Addrs,
+		Network: network{stack},
+		Limits: vnic.Limits{
+			PD: l.PDs, MR: l.MRs, CQ: l.CQs, QP: l.QPs, CMID: l.CMIDs, Depth: l.Depth,
+			SGE: shm.MaxSGE, Inline: shm.MaxInline, MRTotal: maxRegistered,
+		},
+		Log: d.log,
+	})
+	if err != nil {
+		return err
+	}
+	d.undo.add(dev.Close)
+	d.devices = append(d.devices, &device{spec: spec, mac: mac, mtu: stack.MTU(), stack: stack, vnic: dev})
+	return nil
+}
+
+// maxRegistered bounds what the MRs of a session add up to. An MR pins nothing: what it costs is
+// bounded by the memfds lent, and by the count of MRs.
+const maxRegistered = 1 << 62
+
+func (d *Daemon) addPort(spec PortSpec) error {
+	switch spec.Kind {
+	case PortTap:
+		tap, err := netstack.OpenTAP(d.sw, netstack.TAPConfig{Name: spec.Name, NetNS: spec.NetNS, Addrs: spec.Addrs, MTU: spec.MTU})
+		if err != nil {
+			return err
+		}
+		d.undo.add(tap.Close)
+	case PortUnixListen:
+		u, err := netstack.ListenUnix(d.sw, netstack.UnixConfig{Path: spec.Path})
+		if err != nil {
+			return err
+		}
+		d.undo.add(u.Close)
+	case PortUnixConnect:
+		u, err := netstack.ConnectUnix(d.sw, netstack.UnixConfig{Path: spec.Path})
+		if err != nil {
+			return err
+		}
+		d.undo.add(u.Close)
+	default:
+		return &ConfigError{fmt.Errorf("unknown kind %v", spec.Kind)}
+	}
+	return nil
+}
+
+// Socket is the path that programs connect to.
+func (d *Daemon) Socket() string { return d.cfg.Socket }
+
+// Devices are the specifications of the devices, in their order.
+func (d *Daemon) Devices() []DeviceSpec { return slices.Clone(d.cfg.Devices) }
+
+// Run waits until ctx ends, which is no error, and closes d.
+func (d *Daemon) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return d.Close()
+}
+
+// Close ends all connections and removes what New made. It waits for what still runs.
+func (d *Daemon) Close() error {
+	d.closeOnce.Do(func() { d.closeErr = d.undo.close() })
+	return d.closeErr
+}

@@ -1,0 +1,344 @@
+package daemon_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm"
+)
+
+// stable is a row without what changes by itself.
+func stable(t *testing.T, row json.RawMessage) string {
+	t.Helper()
+	var m map[string]any
+	if err := json.Unmarshal(row, &m); err != nil {
+		t.Fatalf("row %s: %v", row, err)
+	}
+	for _, k := range []string{"seconds", "state", "wire"} {
+		delete(m, k)
+	}
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		switch k {
+		case "session", "pid", "uid", "comm", "dev", "qpn", "mrn", "cqn", "id", "stag", "pdn", "local", "port":
+			fmt.Fprintf(&b, "%s=%v ", k, m[k])
+		}
+	}
+	return b.String()
+}
+
+// A client's keys are of no use to another: not for its own work requests, and not through a
+// connection that is not the owner's.
+func TestKeysOfOthers(t *testing.T) {
+	d := daemontest.Start(t)
+	for _, path := range []struct{ name, peer string }{{"TCP", "vrnic1"}, {"loopback", "vrnic0"}} {
+		victim := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), path.peer), 4096)
+		victim.Fill(0, 4096, 77)
+		// The attacker and its accomplice are connected; the victim's region is on the accomplice's
+		// device, in another PD.
+		pair := func(t *testing.T) (a, b *daemontest.End) {
+			a = daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic0"), 4096)
+			b = daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), path.peer), 4096)
+			daemontest.Connect(t, a, b, daemontest.Addr(t, b.Dev, false, 0))
+			return a, b
+		}
+		t.Run(path.name+" local key", func(t *testing.T) {
+			_, b := pair(t)
+			b.Post(&rdma.SendWR{ID: 1, Op: rdma.OpSend, Flags: rdma.Signaled,
+				SGEs: []rdma.SGE{{Addr: victim.MR.Addr(), Length: 64, LKey: victim.MR.LKey()}}})
+			b.WantStatus("a Send from the victim's memory", 1, rdma.WCLocProt)
+		})
+		t.Run(path.name+" receive", func(t *testing.T) {
+			a, b := pair(t)
+			if err := b.QP.PostRecv(&rdma.RecvWR{ID: 1, SGEs: []rdma.SGE{{Addr: victim.MR.Addr(), Length: 64, LKey: victim.MR.LKey()}}}); err != nil {
+				t.Fatal(err)
+			}
+			a.Send(2, 0, 64)
+			b.WantStatus("a receive into the victim's memory", 1, rdma.WCLocProt)
+		})
+		t.Run(path.name+" Write", func(t *testing.T) {
+			a, b := pair(t)
+			a.Write(1, 0, 64, victim, 0)
+			a.Send(2, 0, 1) // makes the Write's refusal known at the latest
+			wantDone(t, b, callTime)
+			wantDone(t, a, callTime)
+			var term *rdma.TerminateError
+			if err := a.Conn.Err(); !errors.As(err, &term) || term.Layer != 1 || term.Type != 1 {
+				t.Errorf("the attacker's connection ended with %v, want a DDP tagged buffer error", err)
+			}
+		})
+		t.Run(path.name+" Read", func(t *testing.T) {
+			a, _ := pair(t)
+			a.Read(1, 0, 64, victim, 0)
+			a.WantStatus("a Read of the victim's memory", 1, rdma.WCRemAccess)
+			for i, x := range a.Buf.Bytes()[:64] {
+				if x != 0 {
+					t.Fatalf("octet %d of the victim's memory came over", i)
+				}
+			}
+		})
+		victim.Check("the victim's memory", 0, 4096, 77)
+	}
+}
+
+// callTime bounds what must come.
+const callTime = 10e9
+
+// A raw client speaks the control protocol without the client library's checks.
+type rawClient struct {
+	t   *testing.T
+	c   *net.UnixConn
+	seq uint32
+}
+
+func newRawClient(t *testing.T, socket string) *rawClient {
+	t.Helper()
+	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	r := &rawClient{t: t, c: c}
+	hello := shm.HelloRequest{Magic: shm.MagicHello, Major: shm.Major, Minor: shm.Minor}
+	if errno := r.call(shm.OpHello, hello, &shm.HelloReply{}); errno != 0 {
+		t.Fatalf("HELLO: %v", errno)
+	}
+	return r
+}
+
+// call makes a request and returns the errno of its reply; descriptors are closed.
+func (r *rawClient) call(op shm.Op, req, rep any) syscall.Errno {
+	r.t.Helper()
+	r.seq++
+	if _, err := r.c.Write(shm.AppendMessage(nil, shm.Header{Op: op, Seq: r.seq}, req)); err != nil {
+		r.t.Fatalf("%v: %v", op, err)
+	}
+	b, oob := make([]byte, shm.MaxMessage), make([]byte, 64)
+	n, oobn, _, _, err := r.c.ReadMsgUnix(b, oob)
+	if err != nil || n == 0 {
+		r.t.Fatalf("%v: no reply: %v", op, errors.Join(err, io.EOF))
+	}
+	if msgs, err := syscall.ParseSocketControlMessage(oob[:oobn]); err == nil {
+		for i := range msgs {
+			fds, _ := syscall.ParseUnixRights(&msgs[i])
+			for _, fd := range fds {
+				syscall.Close(fd)
+			}
+		}
+	}
+	h, body, err := shm.ParseMessage(b[:n])
+	if err != nil {
+		r.t.Fatalf("%v: %v", op, err)
+	}
+	if h.Status == 0 {
+		if err := shm.Decode(body, rep); err != nil {
+			r.t.Fatalf("%v: %v", op, err)
+		}
+	}
+	return syscall.Errno(-h.Status)
+}
+
+// Every handle that another client has is unknown to this one.
+func TestHandlesOfOthers(t *testing.T) {
+	d := daemontest.Start(t)
+	victim := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic0"), 4096)
+	if _, err := victim.Dev.Listen(daemontest.Addr(t, victim.Dev, false, 0), 0); err != nil {
+		t.Fatal(err)
+	}
+	r := newRawClient(t, d.Socket())
+	// The attacker's own context, so that it fails for the handles only.
+	var ctx shm.CtxOpenReply
+	var pd shm.AllocPDReply
+	var cq shm.CreateCQReply
+	if errno := r.call(shm.OpCtxOpen, shm.CtxOpenRequest{}, &ctx); errno != 0 {
+		t.Fatal(errno)
+	}
+	if errno := r.call(shm.OpAllocPD, shm.AllocPDRequest{Ctx: ctx.Ctx}, &pd); errno != 0 {
+		t.Fatal(errno)
+	}
+	if errno := r.call(shm.OpCreateCQ, shm.CreateCQRequest{Ctx: ctx.Ctx, CQE: 16}, &cq); errno != 0 {
+		t.Fatal(errno)
+	}
+	for h := range uint32(8) {
+		for _, op := range []shm.Op{
+			shm.OpDelMem, shm.OpDeregMR, shm.OpDestroyQP, shm.OpQueryQP, shm.OpDestroyChn,
+			shm.OpCMDestroyID, shm.OpCMDestroyChan, shm.OpCMDisconnect, shm.OpCMQuery, shm.OpCMGetEvent,
+		} {
+			if errno := r.call(op, shm.HandleRequest{Handle: h}, &shm.CMEvent{}); errno != syscall.ENOENT {
+				t.Errorf("%v of handle %d: %v, want %v", op, h, errno, syscall.ENOENT)
+			}
+		}
+		for what, errno := range map[string]syscall.Errno{
+			"MODIFY_QP":                 r.call(shm.OpModifyQP, shm.ModifyQPRequest{QP: h, Mask: shm.ModifyQPState, State: shm.StateErr}, &shm.EmptyReply{}),
+			"REG_MR of a mem":           r.call(shm.OpRegMR, shm.RegMRRequest{PD: pd.PD, Mode: shm.ModeShared, Mem: h, Length: 64, Access: 1}, &shm.RegMRReply{}),
+			"CM_BIND":                   r.call(shm.OpCMBind, shm.CMBindRequest{ID: h, Addr: shm.MakeSockAddr(daemontest.Addr(t, victim.Dev, false, 0))}, &shm.EmptyReply{}),
+			"CM_CREATE_ID on a channel": r.call(shm.OpCMCreateID, shm.CMCreateIDRequest{Chan: h, PS: shm.PSTCP, Type: 2}, &shm.CMCreateIDReply{}),
+		} {
+			if errno != syscall.ENOENT {
+				t.Errorf("%s of handle %d: %v, want %v", what, h, errno, syscall.ENOENT)
+			}
+		}
+		if h != pd.PD {
+			if errno := r.call(shm.OpDeallocPD, shm.HandleRequest{Handle: h}, &shm.EmptyReply{}); errno != syscall.ENOENT {
+				t.Errorf("DEALLOC_PD of handle %d: %v", h, errno)
+			}
+		}
+	}
+	// A QP of somebody else is not found by its number either.
+	var ch shm.CMCreateChanReply
+	var id shm.CMCreateIDReply
+	if errno := r.call(shm.OpCMCreateChan, shm.EmptyReply{}, &ch); errno != 0 {
+		t.Fatal(errno)
+	}
+	if errno := r.call(shm.OpCMCreateID, shm.CMCreateIDRequest{Chan: ch.Chan, PS: shm.PSTCP, Type: 2}, &id); errno != 0 {
+		t.Fatal(errno)
+	}
+	connect := shm.CMConnectRequest{ID: id.ID, PD: pd.PD, Param: shm.ConnParam{QPN: victim.QP.Num()}}
+	for _, op := range []shm.Op{shm.OpCMConnect, shm.OpCMAccept} {
+		if errno := r.call(op, connect, &shm.EmptyReply{}); errno != syscall.ENOENT {
+			t.Errorf("%v with the victim's QP: %v, want %v", op, errno, syscall.ENOENT)
+		}
+	}
+	if s := victim.QP.State(); s != rdma.QPIdle {
+		t.Errorf("the victim's QP is in state %v", s)
+	}
+}
+
+// TestHelperLister prints what a user sees.
+func TestHelperLister(t *testing.T) {
+	args := daemontest.Child(t)
+	c := daemontest.Dial(t, args[0])
+	daemontest.NewEnd(t, daemontest.Open(t, c, "vrnic0"), 4096)
+	for _, kind := range []string{"client", "qp", "mr", "cq"} {
+		rows, err := c.List(kind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		daemontest.Tell(kind, len(rows))
+	}
+	rows, err := c.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	qps := 0
+	for _, row := range rows {
+		if strings.Contains(string(row), `"qpn"`) {
+			qps++
+		}
+	}
+	daemontest.Tell("stat", qps)
+}
+
+// Root and the daemon's own user see everything, others what is theirs.
+func TestListVisibility(t *testing.T) {
+	d := daemontest.Start(t, func(c *daemon.Config) { c.SocketMode = 0o666 })
+	daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic0"), 4096)
+	wants := func(c *daemontest.ChildProcess, n string) {
+		t.Helper()
+		for _, kind := range []string{"client", "qp", "mr", "cq", "stat"} {
+			if got := c.Want(kind); got != n {
+				t.Errorf("sees %s of kind %s, want %s", got, kind, n)
+			}
+		}
+		if err := c.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+	wants(daemontest.StartChild(t, "TestHelperLister", d.Socket()), "2")
+
+	if os.Getuid() != 0 {
+		t.Skip("needs root to become another user")
+	}
+	// The test binary and the socket are in directories that only their owner enters.
+	if err := os.Chmod(filepath.Dir(d.Socket()), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	binary, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "vrnic")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	copied := filepath.Join(dir, "test")
+	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(copied, binary, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	nobody := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	wants(daemontest.StartChildAs(t, copied, nobody, "TestHelperLister", d.Socket()), "1")
+}
+
+// A limit is an error that says so, for the client that is over it only.
+func TestLimits(t *testing.T) {
+	d := daemontest.Start(t, func(c *daemon.Config) {
+		c.Limits = shm.DefaultLimits()
+		for _, s := range []string{"pds=2", "mrs=2", "cqs=2", "qps=2", "depth=64", "mem-bytes=8192", "cm-ids=2", "sessions-per-uid=2"} {
+			if err := c.Limits.Set(s); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	dev := daemontest.Open(t, d.Dial(), "vrnic0")
+	pd, err := dev.AllocPD()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cq, err := dev.CreateCQ(64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	buf, err := dev.AllocBuffer(8192)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, make := range map[string]func() error{
+		"PD": func() error { _, err := dev.AllocPD(); return err },
+		"MR": func() error { _, err := pd.RegisterMemory(buf.Bytes(), 0); return err },
+		"CQ": func() error { _, err := dev.CreateCQ(1); return err },
+		"QP": func() error {
+			_, err := pd.CreateQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq})
+			return err
+		},
+		"buffer":   func() error { _, err := dev.AllocBuffer(4096); return err },
+		"listener": func() error { _, err := dev.Listen(daemontest.Addr(t, dev, false, 0), 0); return err },
+	} {
+		var err error
+		n := 0
+		for ; err == nil && n < 4; n++ {
+			err = make()
+		}
+		if !errors.Is(err, rdma.ErrLimit) || !strings.Contains(err.Error(), "limit") {
+			t.Errorf("%s number %d: %v, want one that is and says limit", what, n, err)
+		}
+	}
+	if _, err := dev.CreateCQ(65); err == nil || errors.Is(err, rdma.ErrLimit) {
+		t.Errorf("a CQ deeper than the limit: %v, want an invalid argument", err)
+	}
+	if a := dev.Attr(); a.MaxQP != 2 || a.MaxDepth != 64 || a.MaxCQ != 2 || a.MaxPD != 2 || a.MaxMR != 2 {
+		t.Errorf("the attributes do not show the limits: %+v", a)
+	}
+	other := daemontest.Open(t, d.Dial(), "vrnic0") // has all of its own
+	if _, err := other.AllocPD(); err != nil {
+		t.Errorf("another client: %v", err)
+	}
+	if _, err := shm.Dial(d.Socket()); err == nil {
+		t.Error("a third session of a user with two")
+	} else {
+		t.Log(err)
+	}
+}

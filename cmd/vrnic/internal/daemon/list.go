@@ -1,0 +1,309 @@
+package daemon
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/vnic"
+)
+
+// Rows of LIST and STAT: flat JSON objects, whose members come in the order in which tools print
+// them. Keys of regions are not in them: they are what access rests on.
+
+// An endpoint is an address with a port, null if there is none.
+type endpoint netip.AddrPort
+
+func (e endpoint) MarshalJSON() ([]byte, error) {
+	a := netip.AddrPort(e)
+	if !a.IsValid() {
+		return []byte("null"), nil
+	}
+	return json.Marshal(a.String())
+}
+
+// An owner is the session that an object belongs to.
+type owner struct {
+	Session int    `json:"session"`
+	PID     int    `json:"pid"`
+	Comm    string `json:"comm"`
+}
+
+func ownerOf(o vnic.Owner) owner {
+	n, _ := strconv.Atoi(o.Label) // sessionDevice.context made it
+	return owner{n, o.PID, o.Comm}
+}
+
+type devRow struct {
+	Dev   string         `json:"dev"`
+	MAC   string         `json:"mac"`
+	MTU   int            `json:"mtu"`
+	Addrs []netip.Prefix `json:"addrs"`
+}
+
+// A devCounts says what all users of a device have made; not everybody is told.
+type devCounts struct {
+	devRow
+	PDs     int   `json:"pds"`
+	MRs     int   `json:"mrs"`
+	CQs     int   `json:"cqs"`
+	QPs     int   `json:"qps"`
+	CMIDs   int   `json:"cm_ids"`
+	Pending int64 `json:"pending"`
+}
+
+type qpRow struct {
+	Dev       string   `json:"dev"`
+	QPN       uint32   `json:"qpn"`
+	State     string   `json:"state"`
+	Transport *string  `json:"transport"` // tcp or loop; null while not connected, as what follows
+	Local     endpoint `json:"local"`
+	Remote    endpoint `json:"remote"`
+	MPA       *uint8   `json:"mpa"` // revision
+	Enhanced  *bool    `json:"enhanced"`
+	CRC       *bool    `json:"crc"`
+	Markers   *string  `json:"markers"` // what has MPA markers: in, out or both
+	IRD       *uint16  `json:"ird"`
+	ORD       *uint16  `json:"ord"`
+	RTR       *string  `json:"rtr"` // ready-to-receive message of the handshake
+	EMSS      *int     `json:"emss"`
+	PD        uint32   `json:"pdn"`
+	SendCQ    uint32   `json:"scqn"`
+	RecvCQ    uint32   `json:"rcqn"`
+	MaxSendWR int      `json:"sq_size"`
+	MaxRecvWR int      `json:"rq_size"`
+	Seconds   int64    `json:"seconds"`
+	owner
+}
+
+func newQPRow(i *vnic.QPInfo) qpRow {
+	r := qpRow{
+		Dev: i.Dev, QPN: i.QPN, State: i.State, PD: i.PD, SendCQ: i.SendCQ, RecvCQ: i.RecvCQ,
+		MaxSendWR: i.MaxSendWR, MaxRecvWR: i.MaxRecvWR, Seconds: int64(time.Since(i.Created).Seconds()), owner: ownerOf(i.Owner),
+	}
+	if i.Transport == "" {
+		return r
+	}
+	r.Transport, r.Local, r.Remote = &i.Transport, endpoint(i.Local), endpoint(i.Remote)
+	r.IRD, r.ORD = &i.IRD, &i.ORD
+	if i.MPA != 0 { // none on loopback
+		r.MPA, r.Enhanced, r.CRC, r.EMSS = &i.MPA, &i.Enhanced, &i.CRC, &i.EMSS
+		if i.Markers != "" {
+			r.Markers = &i.Markers
+		}
+		if i.RTR != "" {
+			r.RTR = &i.RTR
+		}
+	}
+	return r
+}
+
+type mrRow struct {
+	Dev    string `json:"dev"`
+	MR     uint32 `json:"mrn"`
+	PD     uint32 `json:"pdn"`
+	Addr   string `json:"iova"` // hexadecimal: JSON readers round such numbers
+	Length uint64 `json:"length"`
+	Access string `json:"access"`
+	Mode   string `json:"mode"`
+	owner
+}
+
+type cqRow struct {
+	Dev     string `json:"dev"`
+	CQ      uint32 `json:"cqn"`
+	Depth   int    `json:"depth"`
+	Queues  int    `json:"queues"`
+	Pushed  uint64 `json:"completions"`
+	Overrun bool   `json:"overrun"`
+	owner
+}
+
+type cmRow struct {
+	Dev     string   `json:"dev"`
+	ID      uint32   `json:"id"`
+	State   string   `json:"state"`
+	Local   endpoint `json:"local"`
+	Remote  endpoint `json:"remote"`
+	QPN     *uint32  `json:"qpn"`
+	Waiting int32    `json:"waiting"`
+	owner
+}
+
+type portRow struct {
+	Port     string   `json:"port"`
+	Kind     string   `json:"kind"`
+	Detail   string   `json:"detail"`
+	Offloads bool     `json:"offloads"`
+	MACs     []string `json:"macs"`
+}
+
+// rows collects rows as they go to the client.
+type rows struct {
+	out [][]byte
+	err error
+}
+
+func (r *rows) add(row any) {
+	b, err := json.Marshal(row)
+	if err != nil && r.err == nil {
+		r.err = fmt.Errorf("row %T: %w", row, err)
+	}
+	r.out = append(r.out, b)
+}
+
+// visible is what List and Stat may look at on a device: all contexts (nil and true), or the
+// session's own, if it has one.
+func (sd *sessionDevice) visible(all bool) (*vnic.Context, bool) {
+	if all {
+		return nil, true
+	}
+	sd.mu.Lock()
+	defer sd.mu.Unlock()
+	return sd.ctx, sd.ctx != nil
+}
+
+func (s *session) List(kind uint32, all bool) ([][]byte, error) {
+	var r rows
+	if kind == shm.ListPort {
+		if all {
+			s.d.listPorts(&r)
+		}
+		return r.out, r.err
+	}
+	for _, sd := range s.devs {
+		if kind == shm.ListDev {
+			r.add(sd.dev.row(all))
+			continue
+		}
+		ctx, ok := sd.visible(all)
+		if !ok {
+			continue
+		}
+		switch kind {
+		case shm.ListQP:
+			for _, i := range sd.dev.vnic.QPs(ctx) {
+				r.add(newQPRow(&i))
+			}
+		case shm.ListMR:
+			for _, i := range sd.dev.vnic.MRs(ctx) {
+				r.add(mrRow{i.Dev, i.Handle, i.PD, fmt.Sprintf("%#x", i.Addr), i.Length, i.Access, i.Mode, ownerOf(i.Owner)})
+			}
+		case shm.ListCQ:
+			for _, i := range sd.dev.vnic.CQs(ctx) {
+				r.add(cqRow{i.Dev, i.Handle, i.Depth, i.Queues, i.Pushed, i.Overrun, ownerOf(i.Owner)})
+			}
+		case shm.ListCM:
+			for _, i := range sd.dev.vnic.CMs(ctx) {
+				row := cmRow{i.Dev, i.Handle, i.State, endpoint(i.Local), endpoint(i.Remote), nil, i.Waiting, ownerOf(i.Owner)}
+				if i.QPN != 0 {
+					row.QPN = &i.QPN
+				}
+				r.add(row)
+			}
+		default:
+			return nil, syscall.EINVAL
+		}
+	}
+	return r.out, r.err
+}
+
+func (d *device) row(all bool) any {
+	row := devRow{d.spec.Name, net.HardwareAddr(d.mac[:]).String(), d.mtu, d.spec.Addrs}
+	if !all {
+		return row
+	}
+	i := d.vnic.DevInfo()
+	return devCounts{row, i.PDs, i.MRs, i.CQs, i.QPs, i.CMIDs, i.Pending}
+}
+
+func (d *Daemon) listPorts(r *rows) {
+	for _, p := range d.sw.Ports() {
+		row := portRow{Port: p.Name, Kind: p.Kind, Detail: p.Detail, Offloads: p.Offloads, MACs: []string{}}
+		for _, m := range p.MACs {
+			row.MACs = append(row.MACs, net.HardwareAddr(m[:]).String())
+		}
+		r.add(row)
+	}
+}
+
+// Rows of STAT. Kind comes first and says which.
+type (
+	devStat struct {
+		Kind string `json:"kind"`
+		Dev  string `json:"dev"`
+		*vnic.Counters
+		*tcpStat
+	}
+	tcpStat struct {
+		Established    uint64 `json:"tcp_established"`
+		ActiveOpens    uint64 `json:"tcp_active_opens"`
+		PassiveOpens   uint64 `json:"tcp_passive_opens"`
+		FailedConnects uint64 `json:"tcp_failed_connects"`
+		SegmentsIn     uint64 `json:"tcp_segments_in"`
+		SegmentsOut    uint64 `json:"tcp_segments_out"`
+		Retransmits    uint64 `json:"tcp_retransmits"`
+		Timeouts       uint64 `json:"tcp_timeouts"`
+		FastRecoveries uint64 `json:"tcp_fast_recoveries"`
+		ResetsSent     uint64 `json:"tcp_resets_out"`
+		ResetsReceived uint64 `json:"tcp_resets_in"`
+	}
+	portStat struct {
+		Kind     string `json:"kind"`
+		Port     string `json:"port"`
+		RxFrames uint64 `json:"rx_frames"`
+		RxOctets uint64 `json:"rx_octets"`
+		RxDrops  uint64 `json:"rx_drops"`
+		TxFrames uint64 `json:"tx_frames"`
+		TxOctets uint64 `json:"tx_octets"`
+		TxDrops  uint64 `json:"tx_drops"`
+	}
+	qpStat struct {
+		Kind string `json:"kind"`
+		Dev  string `json:"dev"`
+		QPN  uint32 `json:"qpn"`
+		PID  int    `json:"pid"`
+		vnic.Counters
+	}
+)
+
+// Stat: who sees only what is theirs gets a device's name without the totals of all its users.
+func (s *session) Stat(all bool) ([][]byte, error) {
+	var r rows
+	for _, sd := range s.devs {
+		row := devStat{Kind: "dev", Dev: sd.dev.spec.Name}
+		if all {
+			total := sd.dev.vnic.DevInfo().Counters
+			row.Counters, row.tcpStat = &total, newTCPStat(sd.dev.stack.Stats())
+		}
+		r.add(row)
+	}
+	if all {
+		for _, p := range s.d.sw.Ports() {
+			r.add(portStat{"port", p.Name, p.RxFrames, p.RxOctets, p.RxDrops, p.TxFrames, p.TxOctets, p.TxDrops})
+		}
+	}
+	for _, sd := range s.devs {
+		if ctx, ok := sd.visible(all); ok {
+			for _, i := range sd.dev.vnic.QPs(ctx) {
+				r.add(qpStat{"qp", i.Dev, i.QPN, i.Owner.PID, i.Counters})
+			}
+		}
+	}
+	return r.out, r.err
+}
+
+func newTCPStat(t netstack.StackStats) *tcpStat {
+	return &tcpStat{
+		Established: t.TCPEstablished, ActiveOpens: t.TCPActiveOpens, PassiveOpens: t.TCPPassiveOpens,
+		FailedConnects: t.TCPFailedConnects, SegmentsIn: t.TCPSegmentsReceived, SegmentsOut: t.TCPSegmentsSent,
+		Retransmits: t.TCPRetransmits, Timeouts: t.TCPTimeouts, FastRecoveries: t.TCPFastRecoveries,
+		ResetsSent: t.TCPResetsSent, ResetsReceived: t.TCPResetsReceived,
+	}
+}

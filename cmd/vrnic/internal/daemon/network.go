@@ -1,0 +1,107 @@
+package daemon
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+
+	"github.com/vrnic/vrnic/iwarp"
+	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/vnic"
+)
+
+// A TCP connection of the stack is what MPA runs on, as it is.
+var _ iwarp.Stream = (*netstack.TCPConn)(nil)
+
+// A network is a stack as a device uses it.
+type network struct{ stack *netstack.Stack }
+
+var _ vnic.Network = network{}
+
+func (n network) Dial(ctx context.Context, local netip.Addr, remote netip.AddrPort) (iwarp.Stream, error) {
+	c, err := n.stack.DialTCP(ctx, local, remote)
+	if err != nil {
+		return nil, err // not c: a nil *TCPConn is no nil Stream
+	}
+	return c, nil
+}
+
+// Listen: the unspecified IPv6 address stands for both families to the RNIC, as to rdma_cm, but for
+// one of them to the stack.
+func (n network) Listen(addr netip.AddrPort, backlog int) (vnic.StreamListener, error) {
+	addrs := []netip.AddrPort{addr}
+	if addr.Addr() == netip.IPv6Unspecified() {
+		addrs = append(addrs, netip.AddrPortFrom(netip.IPv4Unspecified(), addr.Port()))
+	}
+	l := &streamListener{addr: addr, conns: make(chan *netstack.TCPConn), done: make(chan struct{})}
+	for _, a := range addrs {
+		one, err := n.stack.ListenTCP(a, backlog)
+		if err != nil {
+			l.Close()
+			return nil, err
+		}
+		l.list = append(l.list, one)
+	}
+	if len(l.list) > 1 {
+		for _, one := range l.list {
+			l.wg.Go(func() { l.pump(one) })
+		}
+	}
+	return l, nil
+}
+
+// A streamListener is one listener of the stack, or several whose connections come together.
+type streamListener struct {
+	addr  netip.AddrPort
+	list  []*netstack.TCPListener
+	conns chan *netstack.TCPConn // of several
+	done  chan struct{}
+	once  sync.Once
+	wg    sync.WaitGroup
+}
+
+func (l *streamListener) Addr() netip.AddrPort { return l.addr }
+
+// pump ends when its listener does.
+func (l *streamListener) pump(one *netstack.TCPListener) {
+	for {
+		c, err := one.Accept()
+		if err != nil {
+			return
+		}
+		select {
+		case l.conns <- c:
+		case <-l.done:
+			c.Abort()
+			return
+		}
+	}
+}
+
+func (l *streamListener) Accept() (iwarp.Stream, error) {
+	if len(l.list) == 1 {
+		c, err := l.list[0].Accept()
+		if err != nil {
+			return nil, err
+		}
+		return c, nil
+	}
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *streamListener) Close() error {
+	l.once.Do(func() {
+		close(l.done)
+		for _, one := range l.list {
+			one.Close()
+		}
+	})
+	l.wg.Wait()
+	return nil
+}

@@ -1,0 +1,102 @@
+package daemon
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"github.com/vrnic/vrnic/shm"
+)
+
+// Numbers of rdma-core that programs look at (T18).
+const (
+	portActive      = 4 // IBV_PORT_ACTIVE
+	linkEthernet    = 2 // IBV_LINK_LAYER_ETHERNET
+	physLinkUp      = 5
+	width4X         = 2
+	speedEDR        = 32
+	maxMessage      = 1 << 31
+	vendorID        = 0 // of nobody: programs then make no assumptions
+	firmwareVersion = "vrnic"
+)
+
+func (s *session) QueryDevice(number uint32) (*shm.QueryDeviceReply, error) {
+	sd, err := s.device(number)
+	if err != nil {
+		return nil, err
+	}
+	d := sd.dev
+	l := d.vnic.Config().Limits
+	r := &shm.QueryDeviceReply{
+		Name:      shm.MakeDeviceName(d.spec.Name),
+		GUID:      guid(d.mac),
+		MaxMRLen:  l.MRLen,
+		MAC:       d.mac,
+		MTU:       uint32(d.mtu),
+		VendorID:  vendorID,
+		MaxQP:     uint32(l.QP),
+		MaxQPWR:   uint32(l.Depth),
+		MaxSGE:    uint32(min(l.SGE, shm.MaxSGE)),
+		MaxInline: uint32(min(l.Inline, shm.MaxInline)),
+		MaxCQ:     uint32(l.CQ),
+		MaxCQE:    uint32(l.Depth),
+		MaxMR:     uint32(l.MR),
+		MaxPD:     uint32(l.PD),
+		MaxIRD:    uint32(l.IRD),
+		MaxORD:    uint32(l.ORD),
+	}
+	copy(r.FWVersion[:], firmwareVersion)
+	for i, p := range d.spec.Addrs[:min(len(d.spec.Addrs), shm.MaxAddrs)] {
+		r.Addrs[i] = shm.MakePrefix(p)
+		r.NumAddrs++
+	}
+	return r, nil
+}
+
+func (s *session) QueryPort(number, port uint32) (*shm.QueryPortReply, error) {
+	sd, err := s.device(number)
+	if err != nil {
+		return nil, err
+	}
+	if port != 1 {
+		return nil, syscall.EINVAL
+	}
+	mtu := ibMTU(sd.dev.mtu)
+	return &shm.QueryPortReply{
+		State: portActive, MaxMTU: ibMTU(maxMTU), ActiveMTU: mtu, GIDs: 1, MaxMsg: maxMessage,
+		LinkLayer: linkEthernet, Width: width4X, Speed: speedEDR, PhysState: physLinkUp,
+	}, nil
+}
+
+// ibMTU is enum ibv_mtu: the largest that fits n octets.
+func ibMTU(n int) uint32 {
+	mtu := uint32(1)
+	for size := 512; size <= n && mtu < 5; size *= 2 {
+		mtu++
+	}
+	return mtu
+}
+
+// QueryGID: entry 0 of an RNIC's table is its MAC address, zero padded, as siw has it.
+func (s *session) QueryGID(number, port, index uint32) (*shm.QueryGIDReply, error) {
+	sd, err := s.device(number)
+	if err != nil {
+		return nil, err
+	}
+	if port != 1 || index != 0 {
+		return nil, syscall.EINVAL
+	}
+	r := &shm.QueryGIDReply{}
+	copy(r.GID[:], sd.dev.mac[:])
+	return r, nil
+}
+
+// guid is the EUI-64 that a MAC address stands for, in network order as a number (RFC 4291, appendix A).
+func guid(mac [6]byte) uint64 {
+	return binary.BigEndian.Uint64([]byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
+}
+
+func (d *device) owns(a netip.Addr) bool {
+	return slices.ContainsFunc(d.spec.Addrs, func(p netip.Prefix) bool { return p.Addr() == a.Unmap() })
+}

@@ -1,0 +1,160 @@
+package daemon
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm"
+)
+
+// newRings makes a QP's rings on the heap: the RNIC's end and the client's.
+func newRings(t *testing.T) (*shm.QPRings, *shm.QPMemory) {
+	t.Helper()
+	caps, ok := shm.QPCaps{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 128}.Round(64)
+	if !ok {
+		t.Fatal("the caps do not round")
+	}
+	l := shm.NewQPLayout(caps)
+	mem := make([]byte, l.Size())
+	rings := shm.NewQPRings(mem, l, 1, func(err error) { t.Errorf("violation: %v", err) })
+	client, err := shm.OpenQPMemory(mem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rings, client
+}
+
+// What a client posts is what the RNIC gets.
+func TestSendQueue(t *testing.T) {
+	rings, client := newRings(t)
+	q := &sendQueue{ring: &rings.SQ}
+	sges := func(w *shm.SendWQE) {
+		w.NumSGE = 2
+		w.SGE[0] = shm.SGE{Addr: 0x1000, Length: 10, LKey: 7}
+		w.SGE[1] = shm.SGE{Addr: 0x2000, Length: 20, LKey: 8}
+	}
+	two := []rdma.SGE{{Addr: 0x1000, Length: 10, LKey: 7}, {Addr: 0x2000, Length: 20, LKey: 8}}
+	wr := rdma.SendWR{SGEs: []rdma.SGE{}, Inline: []byte{}}
+	for i, tt := range []struct {
+		put  func(w *shm.SendWQE)
+		want rdma.SendWR
+	}{
+		{func(w *shm.SendWQE) {
+			sges(w)
+			w.WRID, w.Op, w.Flags, w.RemoteAddr, w.RKey, w.Imm = 1<<63, 0, 1|4, 1<<40, 9, 5
+		},
+			rdma.SendWR{ID: 1 << 63, Op: rdma.OpWrite, Flags: rdma.Signaled | rdma.Fence, RemoteAddr: 1 << 40, RKey: 9, SGEs: two, Inline: []byte{}}},
+		{func(w *shm.SendWQE) { w.Op = 2; w.Flags = 2; w.SetInline([]byte("octets")) },
+			rdma.SendWR{Op: rdma.OpSend, Flags: rdma.Solicited | rdma.Inline, SGEs: []rdma.SGE{}, Inline: []byte("octets")}},
+		{func(w *shm.SendWQE) { sges(w); w.Op, w.Imm = 9, 77 },
+			rdma.SendWR{Op: rdma.OpSendInv, InvKey: 77, SGEs: two, Inline: []byte{}}},
+		{func(w *shm.SendWQE) { w.Op, w.Imm = 3, 78 },
+			rdma.SendWR{Op: rdma.OpSendImm, Imm: 78, SGEs: []rdma.SGE{}, Inline: []byte{}}},
+		{func(w *shm.SendWQE) { w.Op = 200 }, rdma.SendWR{Op: opInvalid, SGEs: []rdma.SGE{}, Inline: []byte{}}},
+	} {
+		var w shm.SendWQE
+		tt.put(&w)
+		if err := client.SQ.Put(&w); err != nil {
+			t.Fatal(err)
+		}
+		if ok, err := q.Next(&wr); ok || err != nil {
+			t.Fatalf("%d: something is there before it is committed: %v", i, err)
+		}
+		client.SQ.Commit()
+		if ok, err := q.Next(&wr); !ok || err != nil || !reflect.DeepEqual(wr, tt.want) {
+			t.Errorf("%d: got %+v, %v, %v; want %+v", i, wr, ok, err, tt.want)
+		}
+		q.Retire(1)
+		if got := client.SQ.Done(); got != uint32(i+1) {
+			t.Errorf("%d: the client sees %d retired", i, got)
+		}
+	}
+}
+
+// A receive and its completion: the cookie comes back.
+func TestRecvQueue(t *testing.T) {
+	rings, client := newRings(t)
+	q := &recvQueue{ring: &rings.RQ}
+	q.Starve(true)
+	w := shm.RecvWQE{WRID: 5, NumSGE: 1, Cookie: 42}
+	w.SGE[0] = shm.SGE{Addr: 0x1000, Length: 10, LKey: 7}
+	if err := client.RQ.Put(&w); err != nil {
+		t.Fatal(err)
+	}
+	if !client.RQ.Commit() {
+		t.Error("a starved queue asks for no bell")
+	}
+	var wr rdma.RecvWR
+	cookie, ok, err := q.Next(&wr)
+	if !ok || err != nil || cookie != 42 || wr.ID != 5 || !reflect.DeepEqual(wr.SGEs, []rdma.SGE{{Addr: 0x1000, Length: 10, LKey: 7}}) {
+		t.Errorf("got %+v, cookie %d, %v, %v", wr, cookie, ok, err)
+	}
+	if err := client.RQ.Put(&w); err != nil || client.RQ.Commit() {
+		t.Errorf("a queue that has been fed still asks for a bell, %v", err)
+	}
+}
+
+// A completion reaches the client whole; one too many is an overrun.
+func TestCQSink(t *testing.T) {
+	mem := make([]byte, shm.CQMemSize(2))
+	s := &cqSink{ring: shm.NewCQRing(mem, 2, 3, nil, nil)}
+	client, err := shm.OpenCQConsumer(mem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wc := rdma.WC{ID: 1 << 60, Status: rdma.WCRemAccess, Op: rdma.WCRead, VendorErr: 0x100, ByteLen: 9, Imm: 4, QPN: 77, Flags: rdma.WCWithInv}
+	before := shm.MonotonicNS()
+	for range 2 {
+		if !s.Push(&wc, 11, 12, true) {
+			t.Fatal("no room for two")
+		}
+	}
+	if s.Push(&wc, 11, 12, true) {
+		t.Error("room for three")
+	}
+	var e shm.CQE
+	if ok, err := client.Poll(&e); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if e.Timestamp < before || e.Timestamp > shm.MonotonicNS() {
+		t.Errorf("the time is %d, between %d and %d", e.Timestamp, before, shm.MonotonicNS())
+	}
+	e.Timestamp = 0
+	want := shm.CQE{WRID: 1 << 60, Status: 10, Opcode: 2, VendorErr: 0x100, ByteLen: 9, Imm: 4, QPN: 77, WCFlags: 8,
+		SQDone: 12, Cookie: 11, SlabOff: shm.NoSlab}
+	if e != want {
+		t.Errorf("got %+v, want %+v", e, want)
+	}
+}
+
+// The way of a work request through the adapters and of its completion back allocates nothing.
+func TestQueuesDoNotAllocate(t *testing.T) {
+	rings, client := newRings(t)
+	sq, rq := &sendQueue{ring: &rings.SQ}, &recvQueue{ring: &rings.RQ}
+	mem := make([]byte, shm.CQMemSize(64))
+	sink := &cqSink{ring: shm.NewCQRing(mem, 64, 3, nil, nil)}
+	cq, err := shm.OpenCQConsumer(mem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	send, recv := &shm.SendWQE{Op: 2, NumSGE: 2}, &shm.RecvWQE{NumSGE: 2}
+	wr := &rdma.SendWR{SGEs: make([]rdma.SGE, 0, 4), Inline: make([]byte, 0, 128)}
+	rwr := &rdma.RecvWR{SGEs: make([]rdma.SGE, 0, 4)}
+	wc, e := new(rdma.WC), new(shm.CQE)
+	ok := true
+	n := testing.AllocsPerRun(1000, func() {
+		ok = ok && client.SQ.Put(send) == nil && client.RQ.Put(recv) == nil
+		client.SQ.Commit()
+		client.RQ.Commit()
+		a, err1 := sq.Next(wr)
+		_, b, err2 := rq.Next(rwr)
+		sq.Retire(1)
+		c := sink.Push(wc, 0, 1, false)
+		d, err3 := cq.Poll(e)
+		ok = ok && a && b && c && d && err1 == nil && err2 == nil && err3 == nil
+	})
+	if n != 0 || !ok {
+		t.Errorf("%v allocations per request, all went well: %v", n, ok)
+	}
+}

@@ -1,0 +1,204 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/vnic"
+)
+
+// A session is what one client process has: a vnic.Context of each device that it uses, and the
+// ids of its connection manager. shm calls it from one goroutine; the RNIC's events come from any.
+type session struct {
+	d    *Daemon
+	shm  *shm.Session
+	log  *slog.Logger
+	devs []*sessionDevice // by device number
+
+	staged bool // LendMem was called; the control goroutine's
+}
+
+var _ shm.Handler = (*session)(nil)
+
+// newSession is called on the session's own goroutine, which may wait.
+func (d *Daemon) newSession(s *shm.Session) (shm.Handler, error) {
+	<-d.ready
+	if !d.up {
+		return nil, syscall.ENODEV
+	}
+	h := &session{d: d, shm: s, log: d.log.With("session", s.ID())}
+	for i, dev := range d.devices {
+		h.devs = append(h.devs, &sessionDevice{s: h, number: uint32(i), dev: dev})
+	}
+	return h, nil
+}
+
+func (s *session) Devices() []string {
+	names := make([]string, len(s.devs))
+	for i, sd := range s.devs {
+		names[i] = sd.dev.spec.Name
+	}
+	return names
+}
+
+// device is the session's view of a device; ENODEV if there is no such number.
+func (s *session) device(number uint32) (*sessionDevice, error) {
+	if uint64(number) >= uint64(len(s.devs)) {
+		return nil, syscall.ENODEV
+	}
+	return s.devs[number], nil
+}
+
+func (s *session) OpenContext(device uint32, events *shm.AsyncQueue) (shm.ContextHandler, error) {
+	sd, err := s.device(device)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := sd.context(); err != nil {
+		return nil, errno(err)
+	}
+	return &contextHandler{sd: sd, events: events}, nil
+}
+
+// LendMem: memory that can hang comes next. All that the session has on any device is run by its
+// own goroutines from now on; EBUSY if it has a connection already that cannot be.
+func (s *session) LendMem() error {
+	s.staged = true
+	for _, sd := range s.devs {
+		sd.mu.Lock()
+		ctx := sd.ctx
+		sd.mu.Unlock()
+		if ctx == nil {
+			continue
+		}
+		if err := ctx.SetStaged(); err != nil {
+			return errno(err)
+		}
+	}
+	return nil
+}
+
+// Close ends all that the session has, on all devices at once, and then waits for what still runs.
+func (s *session) Close(cause error) {
+	for _, sd := range s.devs {
+		sd.shutdown()
+	}
+	for _, sd := range s.devs {
+		sd.wait()
+	}
+	s.log.Debug("session over", "cause", cause)
+}
+
+// A sessionDevice is a device as one session uses it. Contexts that the client opens share one
+// vnic.Context: a QP of one may be connected by an id that knows no context.
+type sessionDevice struct {
+	s      *session
+	number uint32
+	dev    *device
+
+	mu   sync.Mutex
+	ctx  *vnic.Context // guarded by mu; made by the first use
+	over bool          // guarded by mu
+
+	asyncMu sync.Mutex                 // taken under the RNIC's locks: nothing of it is called with it held
+	async   map[asyncSource]asyncQueue // guarded by asyncMu
+}
+
+// An asyncSource is what an async event of the RNIC can be about: a QP number or vnic's handle of a CQ.
+type asyncSource struct{ kind, object uint32 }
+
+// An asyncQueue is where the client hears of it, and the handle by which it knows it.
+type asyncQueue struct {
+	queue  *shm.AsyncQueue
+	handle uint32
+	rings  *shm.QPRings // of a QP: they hold why it ended
+}
+
+// context is the session's context on the device. Only the control goroutine calls it.
+func (sd *sessionDevice) context() (*vnic.Context, error) {
+	sd.mu.Lock()
+	defer sd.mu.Unlock()
+	if sd.over {
+		return nil, fmt.Errorf("session is over: %w", rdma.ErrClosed)
+	}
+	if sd.ctx != nil {
+		return sd.ctx, nil
+	}
+	ctx, err := sd.dev.vnic.Open(vnic.ContextConfig{
+		Label: strconv.FormatUint(uint64(sd.s.shm.ID()), 10),
+		PID:   int(sd.s.shm.Peer().PID),
+		Comm:  sd.s.shm.Comm(),
+		OnViolation: func(err error) {
+			sd.s.shm.Fail(err)
+		},
+		OnAsync: sd.onAsync,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if sd.s.staged {
+		if err := ctx.SetStaged(); err != nil {
+			return nil, errors.Join(err, ctx.Close())
+		}
+	}
+	sd.ctx = ctx
+	return ctx, nil
+}
+
+func (sd *sessionDevice) shutdown() {
+	sd.mu.Lock()
+	sd.over = true
+	ctx := sd.ctx
+	sd.mu.Unlock()
+	if ctx != nil {
+		ctx.Shutdown()
+	}
+}
+
+func (sd *sessionDevice) wait() {
+	sd.mu.Lock()
+	ctx := sd.ctx
+	sd.mu.Unlock()
+	if ctx != nil {
+		<-ctx.Done()
+	}
+}
+
+// watch says where events of an object go, unwatch that nobody wants them any more.
+func (sd *sessionDevice) watch(src asyncSource, q asyncQueue) {
+	sd.asyncMu.Lock()
+	defer sd.asyncMu.Unlock()
+	if sd.async == nil {
+		sd.async = make(map[asyncSource]asyncQueue)
+	}
+	sd.async[src] = q
+}
+
+func (sd *sessionDevice) unwatch(src asyncSource) {
+	sd.asyncMu.Lock()
+	defer sd.asyncMu.Unlock()
+	delete(sd.async, src)
+}
+
+func (sd *sessionDevice) onAsync(ev rdma.AsyncEvent) {
+	t, ok := asyncEvents[ev.Type]
+	if !ok {
+		return
+	}
+	sd.asyncMu.Lock()
+	q, ok := sd.async[asyncSource{t.kind, ev.Object}]
+	sd.asyncMu.Unlock()
+	if !ok {
+		return
+	}
+	if c := cause(ev.Cause); c != 0 && q.rings != nil {
+		q.rings.SetError(c) // the change of state comes after the event
+	}
+	q.queue.Push(shm.AsyncEvent{Type: t.ring, Kind: t.kind, Handle: q.handle, Cause: cause(ev.Cause)})
+}

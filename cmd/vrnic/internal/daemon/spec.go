@@ -1,0 +1,341 @@
+package daemon
+
+import (
+	"fmt"
+	"hash/fnv"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Bounds of what a specification may say.
+const (
+	maxDeviceName = 31 // octets; what a device name has room for in the control messages
+	maxTapName    = 15 // octets; IFNAMSIZ without its zero
+	maxSocketPath = 107
+	maxAddrs      = 16   // per device or port
+	minMTU        = 1280 // RFC 8200, section 5
+	maxMTU        = 65535
+)
+
+// A DeviceSpec says what a userspace network namespace with a virtual RNIC on it is made of.
+type DeviceSpec struct {
+	Name  string
+	Addrs []netip.Prefix // host addresses with the length of their network's prefix
+	MTU   int            // octets of an IP packet; 0 is 1500
+	MAC   [6]byte        // zero: derived from name and addresses, see HardwareAddr
+}
+
+// DefaultDevice is the device of a daemon that was asked for none.
+func DefaultDevice() DeviceSpec {
+	return DeviceSpec{Name: "vrnic0", Addrs: []netip.Prefix{
+		netip.MustParsePrefix("10.77.0.2/24"), netip.MustParsePrefix("fd77::2/64"),
+	}}
+}
+
+// ParseDevice reads NAME,addr=CIDR[,addr=CIDR]...[,mtu=N][,mac=MAC].
+// An error names the part that is wrong; String prints a specification back.
+func ParseDevice(s string) (DeviceSpec, error) {
+	name, rest, _ := strings.Cut(s, ",")
+	d := DeviceSpec{Name: name}
+	if err := checkName(name, maxDeviceName); err != nil {
+		return DeviceSpec{}, fmt.Errorf("device %q: %w", s, err)
+	}
+	err := eachOption(rest, strings.Contains(s, ","), func(key, value string) (err error) {
+		switch key {
+		case "addr":
+			d.Addrs, err = addAddr(d.Addrs, value)
+		case "mtu":
+			d.MTU, err = parseMTU(d.MTU, value)
+		case "mac":
+			d.MAC, err = parseMAC(d.MAC, value)
+		default:
+			err = fmt.Errorf("unknown option %q (known: addr, mtu, mac)", key)
+		}
+		return err
+	})
+	if err == nil && len(d.Addrs) == 0 {
+		err = fmt.Errorf("no address; add ,addr=CIDR, for example ,addr=10.77.0.2/24")
+	}
+	if err != nil {
+		return DeviceSpec{}, fmt.Errorf("device %q: %w", s, err)
+	}
+	return d, nil
+}
+
+// String is the form that ParseDevice reads.
+func (d DeviceSpec) String() string {
+	b := appendAddrs([]byte(d.Name), d.Addrs)
+	if d.MTU != 0 {
+		b = fmt.Appendf(b, ",mtu=%d", d.MTU)
+	}
+	if d.MAC != ([6]byte{}) {
+		b = fmt.Appendf(b, ",mac=%v", net.HardwareAddr(d.MAC[:]))
+	}
+	return string(b)
+}
+
+// HardwareAddr is MAC, or a locally administered unicast address made from the name and the
+// addresses: the same at each start, so that neighbours need not learn it anew, and another one
+// for each device of a network, also across daemons.
+func (d DeviceSpec) HardwareAddr() [6]byte {
+	if d.MAC != ([6]byte{}) {
+		return d.MAC
+	}
+	h := fnv.New64a()
+	h.Write(appendAddrs([]byte(d.Name), d.Addrs))
+	sum := h.Sum64()
+	return [6]byte{0x02, byte(sum >> 32), byte(sum >> 24), byte(sum >> 16), byte(sum >> 8), byte(sum)}
+}
+
+// A PortKind says what a port of the switch leads to.
+type PortKind uint8
+
+const (
+	PortTap         PortKind = iota + 1 // the host kernel, or a network namespace of its
+	PortUnixListen                      // one peer after the other on a stream socket of ours
+	PortUnixConnect                     // a stream socket of another
+)
+
+var portKinds = [...]string{PortTap: "tap", PortUnixListen: "unix-listen", PortUnixConnect: "unix-connect"}
+
+func (k PortKind) String() string {
+	if k == 0 || int(k) >= len(portKinds) {
+		return fmt.Sprintf("PortKind(%d)", uint8(k))
+	}
+	return portKinds[k]
+}
+
+// A PortSpec says what leads out of the daemon's switch.
+type PortSpec struct {
+	Kind  PortKind
+	Name  string         // tap: the interface
+	NetNS string         // tap: path of the namespace it is made in; "" is the daemon's own
+	Addrs []netip.Prefix // tap: what the kernel's side gets
+	MTU   int            // tap; 0 is 1500
+	Path  string         // unix-listen, unix-connect
+}
+
+// ParsePort reads tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N], unix-listen:PATH or unix-connect:PATH.
+// A path of the latter two is the whole rest, commas included.
+func ParsePort(s string) (PortSpec, error) {
+	kind, rest, found := strings.Cut(s, ":")
+	k := slices.Index(portKinds[:], kind)
+	if !found || k <= 0 {
+		return PortSpec{}, fmt.Errorf("port %q: want tap:NAME, unix-listen:PATH or unix-connect:PATH", s)
+	}
+	p := PortSpec{Kind: PortKind(k)}
+	if p.Kind != PortTap {
+		p.Path = rest
+		if err := checkSocketPath(rest); err != nil {
+			return PortSpec{}, fmt.Errorf("port %q: %w", s, err)
+		}
+		return p, nil
+	}
+	name, options, more := strings.Cut(rest, ",")
+	p.Name = name
+	err := checkName(name, maxTapName)
+	if err == nil {
+		err = eachOption(options, more, func(key, value string) (err error) {
+			switch key {
+			case "addr":
+				p.Addrs, err = addAddr(p.Addrs, value)
+			case "mtu":
+				p.MTU, err = parseMTU(p.MTU, value)
+			case "netns":
+				switch {
+				case p.NetNS != "":
+					err = fmt.Errorf("netns is given twice")
+				case value == "" || strings.ContainsRune(value, 0):
+					err = fmt.Errorf("netns wants a path, for example netns=/run/netns/blue")
+				default:
+					p.NetNS = value
+				}
+			default:
+				err = fmt.Errorf("unknown option %q (known: netns, addr, mtu)", key)
+			}
+			return err
+		})
+	}
+	if err != nil {
+		return PortSpec{}, fmt.Errorf("port %q: %w", s, err)
+	}
+	return p, nil
+}
+
+// String is the form that ParsePort reads.
+func (p PortSpec) String() string {
+	if p.Kind != PortTap {
+		return p.Kind.String() + ":" + p.Path
+	}
+	b := []byte(p.Kind.String() + ":" + p.Name)
+	if p.NetNS != "" {
+		b = append(b, ",netns="+p.NetNS...)
+	}
+	b = appendAddrs(b, p.Addrs)
+	if p.MTU != 0 {
+		b = fmt.Appendf(b, ",mtu=%d", p.MTU)
+	}
+	return string(b)
+}
+
+// checkSpecs says what of several devices and ports cannot stand together.
+func checkSpecs(devices []DeviceSpec, ports []PortSpec) error {
+	names := make(map[string]bool)
+	macs := make(map[[6]byte]string)
+	owner := make(map[netip.Addr]string)
+	takeAddrs := func(who string, addrs []netip.Prefix) error {
+		for _, a := range addrs {
+			if other, taken := owner[a.Addr()]; taken {
+				return fmt.Errorf("address %v is given to %s and to %s; give each its own", a.Addr(), other, who)
+			}
+			owner[a.Addr()] = who
+		}
+		return nil
+	}
+	for _, d := range devices {
+		if names[d.Name] {
+			return fmt.Errorf("device name %q is given twice; give each device its own", d.Name)
+		}
+		names[d.Name] = true
+		if err := takeAddrs("device "+d.Name, d.Addrs); err != nil {
+			return err
+		}
+		mac := d.HardwareAddr()
+		if other, taken := macs[mac]; taken {
+			return fmt.Errorf("devices %s and %s have the same MAC %v; set another with mac=", other, d.Name, net.HardwareAddr(mac[:]))
+		}
+		macs[mac] = d.Name
+	}
+	seen := make(map[string]bool)
+	for _, p := range ports {
+		id := p.Kind.String() + ":" + p.NetNS + ":" + p.Name + p.Path
+		if p.Kind == PortTap && names[p.Name] {
+			return fmt.Errorf("port and device are both named %q; name the TAP differently", p.Name)
+		}
+		if seen[id] {
+			return fmt.Errorf("port %q is given twice", p)
+		}
+		seen[id] = true
+		if err := takeAddrs("port "+p.Name, p.Addrs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eachOption calls f for each key=value of a list with commas. any says whether there is a list;
+// an empty part is an error.
+func eachOption(list string, any bool, f func(key, value string) error) error {
+	if !any {
+		return nil
+	}
+	for part := range strings.SplitSeq(list, ",") {
+		key, value, found := strings.Cut(part, "=")
+		if !found {
+			return fmt.Errorf("%q is not of the form option=value", part)
+		}
+		if err := f(key, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkName(name string, limit int) error {
+	if name == "" {
+		return fmt.Errorf("no name")
+	}
+	if len(name) > limit {
+		return fmt.Errorf("name %q is longer than %d characters", name, limit)
+	}
+	for i, c := range []byte(name) {
+		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+		if !letter && (i == 0 || c != '-' && c != '_' && c != '.') {
+			return fmt.Errorf("name %q may hold letters, digits, and behind the first also . _ -", name)
+		}
+	}
+	return nil
+}
+
+func checkSocketPath(path string) error {
+	if path == "" {
+		return fmt.Errorf("no path")
+	}
+	if len(path) > maxSocketPath {
+		return fmt.Errorf("path is longer than the %d octets that a Unix socket can have", maxSocketPath)
+	}
+	if strings.ContainsRune(path, 0) {
+		return fmt.Errorf("path holds a zero octet")
+	}
+	return nil
+}
+
+func addAddr(addrs []netip.Prefix, value string) ([]netip.Prefix, error) {
+	p, err := netip.ParsePrefix(value)
+	if err != nil {
+		return nil, fmt.Errorf("addr %q is not an address with a prefix length such as 10.77.0.2/24", value)
+	}
+	a := p.Addr()
+	switch {
+	case a.Is4In6():
+		return nil, fmt.Errorf("addr %q: write it as IPv4", value)
+	case a.IsUnspecified(), a.IsMulticast(), a.IsLoopback(), p.Bits() == 0:
+		return nil, fmt.Errorf("addr %q is not the address of a host on a network", value)
+	case a.Is4() && p.Bits() < 31 && (a == p.Masked().Addr() || a == lastAddr(p)):
+		return nil, fmt.Errorf("addr %q is the network's own or its broadcast address; take one in between", value)
+	case len(addrs) == maxAddrs:
+		return nil, fmt.Errorf("more than %d addresses", maxAddrs)
+	}
+	for _, other := range addrs {
+		if other.Addr() == a {
+			return nil, fmt.Errorf("address %v is given twice", a)
+		}
+	}
+	return append(addrs, p), nil
+}
+
+// lastAddr is the highest address of an IPv4 prefix.
+func lastAddr(p netip.Prefix) netip.Addr {
+	b := p.Addr().As4()
+	for i := p.Bits(); i < 32; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	return netip.AddrFrom4(b)
+}
+
+func parseMTU(old int, value string) (int, error) {
+	n, err := strconv.Atoi(value)
+	if err != nil || n < minMTU || n > maxMTU {
+		return 0, fmt.Errorf("mtu %q is not a number from %d to %d", value, minMTU, maxMTU)
+	}
+	if old != 0 {
+		return 0, fmt.Errorf("mtu is given twice")
+	}
+	return n, nil
+}
+
+func parseMAC(old [6]byte, value string) (mac [6]byte, err error) {
+	hw, err := net.ParseMAC(value)
+	if err != nil || len(hw) != len(mac) {
+		return mac, fmt.Errorf("mac %q is not of the form 02:00:00:00:00:01", value)
+	}
+	copy(mac[:], hw)
+	if mac == ([6]byte{}) || mac[0]&1 != 0 {
+		return mac, fmt.Errorf("mac %q is not the address of one station", value)
+	}
+	if old != ([6]byte{}) {
+		return mac, fmt.Errorf("mac is given twice")
+	}
+	return mac, nil
+}
+
+func appendAddrs(b []byte, addrs []netip.Prefix) []byte {
+	for _, a := range addrs {
+		b = append(b, ",addr="...)
+		b = a.AppendTo(b)
+	}
+	return b
+}

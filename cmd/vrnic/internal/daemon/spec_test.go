@@ -1,0 +1,183 @@
+package daemon
+
+import (
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestParseDevice(t *testing.T) {
+	for _, tt := range []struct {
+		in   string
+		want DeviceSpec
+	}{
+		{"vrnic0,addr=10.77.0.2/24,addr=fd77::2/64", DefaultDevice()},
+		{"a-b_c.1,addr=10.0.0.1/31,mtu=9000,mac=02:00:5e:10:00:01", DeviceSpec{
+			Name: "a-b_c.1", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/31")}, MTU: 9000,
+			MAC: [6]byte{2, 0, 0x5e, 0x10, 0, 1},
+		}},
+		{"x,addr=192.0.2.1/32,mtu=1280", DeviceSpec{
+			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}, MTU: 1280,
+		}},
+	} {
+		got, err := ParseDevice(tt.in)
+		if err != nil || !reflect.DeepEqual(got, tt.want) {
+			t.Errorf("ParseDevice(%q) = %+v, %v; want %+v", tt.in, got, err, tt.want)
+		}
+		if s := got.String(); s != tt.in {
+			t.Errorf("%q prints as %q", tt.in, s)
+		}
+	}
+}
+
+// Each wrong specification is refused with a sentence that names the bad part.
+func TestParseDeviceErrors(t *testing.T) {
+	for _, tt := range []struct{ in, names string }{
+		{"", "no name"},
+		{",addr=10.0.0.1/24", "no name"},
+		{"vrnic0", "no address"},
+		{"vrnic0,", `"" is not of the form`},
+		{"vrnic0,addr", `"addr" is not of the form`},
+		{"vr/nic,addr=10.0.0.1/24", `"vr/nic"`},
+		{"-x,addr=10.0.0.1/24", `"-x"`},
+		{strings.Repeat("a", 32) + ",addr=10.0.0.1/24", "longer than 31"},
+		{"v,addr=10.0.0.1", `"10.0.0.1"`},
+		{"v,addr=10.0.0.1/33", `"10.0.0.1/33"`},
+		{"v,addr=10.0.0.0/24", "network's own"},
+		{"v,addr=10.0.0.255/24", "broadcast"},
+		{"v,addr=0.0.0.0/8", "not the address of a host"},
+		{"v,addr=224.0.0.1/8", "not the address of a host"},
+		{"v,addr=127.0.0.1/8", "not the address of a host"},
+		{"v,addr=::1/128", "not the address of a host"},
+		{"v,addr=::ffff:10.0.0.1/120", "write it as IPv4"},
+		{"v,addr=fe80::1%eth0/64", "not an address with a prefix"},
+		{"v,addr=10.0.0.1/24,addr=10.0.0.1/16", "10.0.0.1 is given twice"},
+		{"v,addr=10.0.0.1/24,mtu=x", `mtu "x"`},
+		{"v,addr=10.0.0.1/24,mtu=1279", `mtu "1279"`},
+		{"v,addr=10.0.0.1/24,mtu=65536", `mtu "65536"`},
+		{"v,addr=10.0.0.1/24,mtu=1500,mtu=1500", "mtu is given twice"},
+		{"v,addr=10.0.0.1/24,mac=02:00", `mac "02:00"`},
+		{"v,addr=10.0.0.1/24,mac=01:00:5e:00:00:01", "one station"},
+		{"v,addr=10.0.0.1/24,mac=00:00:00:00:00:00", "one station"},
+		{"v,addr=10.0.0.1/24,mac=02:00:00:00:00:01,mac=02:00:00:00:00:02", "mac is given twice"},
+		{"v,addr=10.0.0.1/24,colour=blue", `unknown option "colour"`},
+	} {
+		_, err := ParseDevice(tt.in)
+		if err == nil || !strings.Contains(err.Error(), tt.names) {
+			t.Errorf("ParseDevice(%q): %v; want an error with %q", tt.in, err, tt.names)
+		}
+	}
+}
+
+func TestParsePort(t *testing.T) {
+	for _, tt := range []struct {
+		in   string
+		want PortSpec
+	}{
+		{"tap:vtap0", PortSpec{Kind: PortTap, Name: "vtap0"}},
+		{"tap:vtap0,netns=/run/netns/a,addr=10.77.0.1/24,addr=fd77::1/64,mtu=9000", PortSpec{
+			Kind: PortTap, Name: "vtap0", NetNS: "/run/netns/a", MTU: 9000,
+			Addrs: []netip.Prefix{netip.MustParsePrefix("10.77.0.1/24"), netip.MustParsePrefix("fd77::1/64")},
+		}},
+		{"unix-listen:/tmp/a,b:c", PortSpec{Kind: PortUnixListen, Path: "/tmp/a,b:c"}},
+		{"unix-connect:l.sock", PortSpec{Kind: PortUnixConnect, Path: "l.sock"}},
+	} {
+		got, err := ParsePort(tt.in)
+		if err != nil || !reflect.DeepEqual(got, tt.want) {
+			t.Errorf("ParsePort(%q) = %+v, %v; want %+v", tt.in, got, err, tt.want)
+		}
+		if s := got.String(); s != tt.in {
+			t.Errorf("%q prints as %q", tt.in, s)
+		}
+	}
+	for _, tt := range []struct{ in, names string }{
+		{"", "want tap:NAME"},
+		{"vtap0", "want tap:NAME"},
+		{":x", "want tap:NAME"},
+		{"veth:x", "want tap:NAME"},
+		{"tap:", "no name"},
+		{"tap:0123456789abcdef", "longer than 15"},
+		{"tap:a b", `"a b"`},
+		{"tap:x,", "not of the form"},
+		{"tap:x,netns=", "netns wants a path"},
+		{"tap:x,netns=a,netns=b", "netns is given twice"},
+		{"tap:x,mac=02:00:00:00:00:01", `unknown option "mac"`},
+		{"tap:x,addr=10.0.0.300/24", `"10.0.0.300/24"`},
+		{"unix-listen:", "no path"},
+		{"unix-connect:a\x00b", "zero octet"},
+		{"unix-connect:" + strings.Repeat("a", 108), "107"},
+	} {
+		_, err := ParsePort(tt.in)
+		if err == nil || !strings.Contains(err.Error(), tt.names) {
+			t.Errorf("ParsePort(%q): %v; want an error with %q", tt.in, err, tt.names)
+		}
+	}
+}
+
+func TestCheckSpecs(t *testing.T) {
+	device := func(s string) DeviceSpec {
+		d, err := ParseDevice(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	port := func(s string) PortSpec {
+		p, err := ParsePort(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	a, b := device("a,addr=10.0.0.1/24"), device("b,addr=10.0.0.2/24")
+	for _, tt := range []struct {
+		devices []DeviceSpec
+		ports   []PortSpec
+		names   string
+	}{
+		{[]DeviceSpec{a, b}, []PortSpec{port("tap:t,addr=10.0.0.3/24"), port("tap:t,netns=/n"), port("unix-listen:/x")}, ""},
+		{[]DeviceSpec{a, device("a,addr=10.0.0.2/24")}, nil, `device name "a" is given twice`},
+		{[]DeviceSpec{a, device("b,addr=10.0.0.1/16")}, nil, "address 10.0.0.1 is given to device a and to device b"},
+		{[]DeviceSpec{a}, []PortSpec{port("tap:t,addr=10.0.0.1/24")}, "to device a and to port t"},
+		{[]DeviceSpec{device("a,addr=10.0.0.1/24,mac=02:00:00:00:00:01"), device("b,addr=10.0.0.2/24,mac=02:00:00:00:00:01")}, nil, "same MAC"},
+		{[]DeviceSpec{a}, []PortSpec{port("tap:t"), port("tap:t")}, `port "tap:t" is given twice`},
+		{[]DeviceSpec{a}, []PortSpec{port("tap:a")}, `both named "a"`},
+	} {
+		err := checkSpecs(tt.devices, tt.ports)
+		if tt.names == "" && err != nil || tt.names != "" && (err == nil || !strings.Contains(err.Error(), tt.names)) {
+			t.Errorf("%v %v: %v; want %q", tt.devices, tt.ports, err, tt.names)
+		}
+	}
+	if a.HardwareAddr() == b.HardwareAddr() || a.HardwareAddr()[0]&3 != 2 {
+		t.Errorf("MACs %x %x: want two different, locally administered and unicast", a.HardwareAddr(), b.HardwareAddr())
+	}
+}
+
+// What parses prints as something that parses to the same, and prints the same.
+func FuzzSpec(f *testing.F) {
+	for _, s := range []string{
+		"vrnic0,addr=10.77.0.2/24,addr=fd77::2/64,mtu=1500,mac=02:00:00:00:00:01",
+		"vrnic0,mac=02-00-00-00-00-01,addr=FD77::0:2/64,mtu=01500",
+		"tap:vtap0,netns=/run/netns/a,addr=10.77.0.1/24,mtu=9000", "unix-listen:/tmp/a,b", "unix-connect:x",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if d, err := ParseDevice(s); err == nil {
+			again, err := ParseDevice(d.String())
+			if err != nil || !reflect.DeepEqual(d, again) || again.String() != d.String() {
+				t.Fatalf("%q is %+v, prints %q, which is %+v, %v", s, d, d, again, err)
+			}
+			if err := checkSpecs([]DeviceSpec{d}, nil); err != nil {
+				t.Fatalf("%q parses, and then: %v", s, err)
+			}
+		}
+		if p, err := ParsePort(s); err == nil {
+			again, err := ParsePort(p.String())
+			if err != nil || !reflect.DeepEqual(p, again) || again.String() != p.String() {
+				t.Fatalf("%q is %+v, prints %q, which is %+v, %v", s, p, p, again, err)
+			}
+		}
+	})
+}

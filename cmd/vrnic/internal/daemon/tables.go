@@ -1,0 +1,273 @@
+package daemon
+
+import (
+	"errors"
+	"syscall"
+
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/vnic"
+)
+
+// Numbers change type here: those of the rings are what a client wrote or will read, those of rdma
+// are the RNIC's. Tables have keys; what is not in one is no valid number.
+
+// opInvalid is what an operation code of no meaning becomes: the RNIC refuses it, in order, with a
+// completion, since a program's mistake is no violation.
+const opInvalid rdma.Opcode = 0xff
+
+// sendOps is keyed by the op of a send WQE, which is enum ibv_wr_opcode.
+var sendOps = [256]rdma.Opcode{
+	0: rdma.OpWrite,
+	1: rdma.OpWriteImm,
+	2: rdma.OpSend,
+	3: rdma.OpSendImm,
+	4: rdma.OpRead,
+	5: rdma.OpCompareSwap,
+	6: rdma.OpFetchAdd,
+	7: rdma.OpLocalInv,
+	8: rdma.OpBindMW,
+	9: rdma.OpSendInv,
+}
+
+func init() {
+	for i := 10; i < len(sendOps); i++ {
+		sendOps[i] = opInvalid
+	}
+}
+
+// sendFlags is keyed by the low four bits of a WQE's flags.
+var sendFlags = func() (t [16]rdma.SendFlags) {
+	for _, f := range []struct {
+		ring uint8
+		flag rdma.SendFlags
+	}{
+		{shm.SQSignaled, rdma.Signaled}, {shm.SQSolicited, rdma.Solicited},
+		{shm.SQFence, rdma.Fence}, {shm.SQInline, rdma.Inline},
+	} {
+		for i := range t {
+			if uint8(i)&f.ring != 0 {
+				t[i] |= f.flag
+			}
+		}
+	}
+	return t
+}()
+
+// wcStatuses is keyed by rdma.WCStatus and holds enum ibv_wc_status; a hole is WCGeneral.
+var wcStatuses = [...]uint32{
+	rdma.WCSuccess:   0,
+	rdma.WCLocLen:    1,
+	rdma.WCLocQPOp:   2,
+	3:                21,
+	rdma.WCLocProt:   4,
+	rdma.WCFlush:     5,
+	rdma.WCMWBind:    6,
+	rdma.WCBadResp:   7,
+	rdma.WCLocAccess: 8,
+	rdma.WCRemInvReq: 9,
+	rdma.WCRemAccess: 10,
+	rdma.WCRemOp:     11,
+	12:               21, 13: 21, 14: 21, 15: 21, 16: 21, 17: 21, 18: 21,
+	rdma.WCFatal:   19,
+	20:             21,
+	rdma.WCGeneral: 21,
+}
+
+func wcStatus(s rdma.WCStatus) uint32 {
+	if int(s) < len(wcStatuses) {
+		return wcStatuses[s]
+	}
+	return wcStatuses[rdma.WCGeneral]
+}
+
+// wcOpcode is enum ibv_wc_opcode.
+func wcOpcode(o rdma.WCOpcode) uint32 {
+	switch o {
+	case rdma.WCSend:
+		return 0
+	case rdma.WCWrite:
+		return 1
+	case rdma.WCRead:
+		return 2
+	case rdma.WCCompareSwap:
+		return 3
+	case rdma.WCFetchAdd:
+		return 4
+	case rdma.WCBindMW:
+		return 5
+	case rdma.WCLocalInv:
+		return 6
+	case rdma.WCRecv:
+		return 128
+	case rdma.WCRecvImm:
+		return 129
+	}
+	return 0
+}
+
+// wcFlags is enum ibv_wc_flags.
+func wcFlags(f rdma.WCFlags) (n uint32) {
+	if f&rdma.WCWithImm != 0 {
+		n |= 1 << 1
+	}
+	if f&rdma.WCWithInv != 0 {
+		n |= 1 << 3
+	}
+	return n
+}
+
+// qpStates is keyed by rdma.QPState and holds what the ring's state word says.
+var qpStates = [...]uint32{
+	rdma.QPIdle:      shm.StateInit,
+	rdma.QPRTS:       shm.StateRTS,
+	rdma.QPClosing:   shm.StateSQD,
+	rdma.QPTerminate: shm.StateSQE,
+	rdma.QPError:     shm.StateErr,
+}
+
+func qpState(s rdma.QPState) uint32 {
+	if int(s) < len(qpStates) {
+		return qpStates[s]
+	}
+	return shm.StateErr
+}
+
+// modifyStates are the states that a client may ask for, by MODIFY_QP. RTR and RTS are reached by
+// connecting only: a program that tries to set them as on InfiniBand must be told at once (T9).
+var modifyStates = map[uint32]rdma.QPState{
+	shm.StateReset: rdma.QPIdle,
+	shm.StateInit:  rdma.QPIdle,
+	shm.StateSQE:   rdma.QPTerminate,
+	shm.StateErr:   rdma.QPError,
+}
+
+// accessIgnored are the optional bits of enum ibv_access_flags (IBV_ACCESS_OPTIONAL_RANGE): hints
+// that a device may pass over.
+const accessIgnored = 0x3ff00000
+
+// accessFlags is keyed by enum ibv_access_flags.
+var accessFlags = [...]struct {
+	ring   uint32
+	access rdma.Access
+}{
+	{1 << 0, rdma.LocalWrite},
+	{1 << 1, rdma.RemoteWrite},
+	{1 << 2, rdma.RemoteRead},
+	{1 << 3, rdma.RemoteAtomic},
+	{1 << 4, rdma.MWBind},
+}
+
+// access translates the rights of REG_MR; false for a bit that is not known.
+func access(ring uint32) (a rdma.Access, ok bool) {
+	ring &^= accessIgnored
+	for _, f := range accessFlags {
+		if ring&f.ring != 0 {
+			a |= f.access
+			ring &^= f.ring
+		}
+	}
+	return a, ring == 0
+}
+
+// cmEvents is keyed by vnic's events and holds enum rdma_cm_event_type.
+var cmEvents = map[vnic.CMEventType]uint32{
+	vnic.CMAddrResolved:   shm.EvAddrResolved,
+	vnic.CMAddrError:      shm.EvAddrError,
+	vnic.CMRouteResolved:  shm.EvRouteResolved,
+	vnic.CMRouteError:     shm.EvRouteError,
+	vnic.CMConnectRequest: shm.EvConnectRequest,
+	vnic.CMConnectError:   shm.EvConnectError,
+	vnic.CMUnreachable:    shm.EvUnreachable,
+	vnic.CMRejected:       shm.EvRejected,
+	vnic.CMEstablished:    shm.EvEstablished,
+	vnic.CMDisconnected:   shm.EvDisconnected,
+	vnic.CMDeviceRemoval:  shm.EvDeviceRemoval,
+}
+
+// asyncEvents is keyed by rdma's events and says what enum ibv_event_type and which kind of object.
+var asyncEvents = map[rdma.AsyncEventType]struct{ ring, kind uint32 }{
+	rdma.EventCQErr:       {0, shm.ObjCQ},
+	rdma.EventQPFatal:     {1, shm.ObjQP},
+	rdma.EventQPReqErr:    {2, shm.ObjQP},
+	rdma.EventQPAccessErr: {3, shm.ObjQP},
+	rdma.EventSQDrained:   {5, shm.ObjQP},
+	rdma.EventDeviceFatal: {8, shm.ObjNone},
+	rdma.EventPortActive:  {9, shm.ObjNone},
+}
+
+// cause is t as the word at QPError.
+func cause(t *rdma.TerminateError) uint32 {
+	if t == nil {
+		return 0
+	}
+	c := shm.ErrorValid | t.VendorErr()&shm.ErrorCauseMax
+	if t.Remote {
+		c |= shm.ErrorRemote
+	}
+	return c
+}
+
+// causeOf is the Terminate in err as the word at QPError, or 0.
+func causeOf(err error) uint32 {
+	var t *rdma.TerminateError
+	if errors.As(err, &t) {
+		return cause(t)
+	}
+	return 0
+}
+
+// errnos says what a reply's status is for errors that bring no errno of their own.
+var errnos = []struct {
+	is    error
+	errno syscall.Errno
+}{
+	{rdma.ErrInvalid, syscall.EINVAL},
+	{rdma.ErrQueueFull, syscall.ENOMEM},
+	{rdma.ErrLimit, syscall.ENOMEM},
+	{rdma.ErrNotConnected, syscall.ENOTCONN},
+	{rdma.ErrBusy, syscall.EBUSY},
+	{rdma.ErrUnsupported, syscall.EOPNOTSUPP},
+	{rdma.ErrClosed, syscall.ENODEV},
+	{rdma.ErrDeviceGone, syscall.ENODEV},
+}
+
+// errno makes err what shm turns into a status.
+func errno(err error) error {
+	if err == nil {
+		return nil
+	}
+	var e syscall.Errno
+	if errors.As(err, &e) && e != 0 {
+		return e
+	}
+	for _, m := range errnos {
+		if errors.Is(err, m.is) {
+			return m.errno
+		}
+	}
+	return syscall.EIO
+}
+
+// readsFromRing translates IRD or ORD of the control messages: there 0 is none and ReadsDefault
+// asks for the default.
+func readsFromRing(n uint16) uint16 {
+	switch n {
+	case 0:
+		return rdma.NoReads
+	case shm.ReadsDefault:
+		return 0
+	}
+	return n
+}
+
+// readsToRing is the way back: of what the peer said or what was agreed, 0 is unknown.
+func readsToRing(n uint16) uint16 {
+	switch n {
+	case rdma.NoReads:
+		return 0
+	case 0:
+		return shm.ReadsDefault
+	}
+	return n
+}

@@ -1,0 +1,168 @@
+// Command vrnic runs virtual RNICs and shows what they do.
+//
+// Exit status: 0 done, 1 it failed (one line on stderr says what and what to do), 2 wrong usage.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/vrnic/vrnic/shm"
+)
+
+// Exit statuses, part of the command line's contract.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() {
+	os.Exit(run(os.Args, os.Stdout, os.Stderr))
+}
+
+// run is the program: it returns the exit status.
+func run(args []string, stdout, stderr io.Writer) int {
+	err := newApp(stdout, stderr).Run(args)
+	if err == nil {
+		return 0
+	}
+	if text := oneLine(err.Error()); text != "" {
+		fmt.Fprintf(stderr, "vrnic: %s\n", text)
+	}
+	if code := cli.ExitCoder(nil); errors.As(err, &code) {
+		return code.ExitCode()
+	}
+	return exitFailed
+}
+
+func newApp(stdout, stderr io.Writer) *cli.App {
+	app := &cli.App{
+		Name:      "vrnic",
+		Usage:     "virtual RNICs in userspace: iWARP for local programs, without hardware or kernel modules",
+		UsageText: "vrnic COMMAND [OPTION]...",
+		Writer:    stdout,
+		ErrWriter: stderr,
+		// Values such as vrnic0,addr=10.77.0.2/24 have commas of their own.
+		DisableSliceFlagSeparator: true,
+		HideVersion:               true,
+		ExitErrHandler:            func(*cli.Context, error) {}, // run does it
+		Action:                    noCommand,
+		Commands: []*cli.Command{
+			upCommand(),
+			showCommand(),
+			statCommand(),
+			pingCommand(),
+			demoCommand(),
+			versionCommand(),
+		},
+	}
+	app.OnUsageError = onUsageError
+	for _, c := range app.Commands {
+		prepare(c)
+	}
+	return app
+}
+
+// prepare gives c and what is below it the habits that all commands share.
+func prepare(c *cli.Command) {
+	c.OnUsageError = onUsageError
+	c.HideHelpCommand = true
+	if c.Action == nil {
+		c.Action = noCommand
+	}
+	for _, sub := range c.Subcommands {
+		prepare(sub)
+	}
+}
+
+// noCommand is what runs where a command is missing or unknown.
+func noCommand(c *cli.Context) error {
+	name := strings.TrimSpace(c.Command.FullName())
+	help := "vrnic --help"
+	if name != "" && name != "vrnic" {
+		help = "vrnic " + strings.TrimPrefix(name, "vrnic ") + " --help"
+	}
+	if c.Args().Present() {
+		return usagef("unknown command %q; see %s", c.Args().First(), help)
+	}
+	return usagef("which command? See %s", help)
+}
+
+func onUsageError(c *cli.Context, err error, _ bool) error {
+	return usagef("%v; see vrnic %s--help", err, helpName(c))
+}
+
+func helpName(c *cli.Context) string {
+	if c.Command == nil || c.Command.Name == "vrnic" || c.Command.Name == "" {
+		return ""
+	}
+	return strings.TrimPrefix(c.Command.FullName(), "vrnic ") + " "
+}
+
+// usagef makes an error that says how the command was used wrongly: exit status 2.
+func usagef(format string, args ...any) error {
+	return cli.Exit(fmt.Sprintf(format, args...), exitUsage)
+}
+
+// noArgs refuses arguments of a command that takes none.
+func noArgs(c *cli.Context) error {
+	if c.Args().Present() {
+		return usagef("unexpected argument %q; see vrnic %s--help", c.Args().First(), helpName(c))
+	}
+	return nil
+}
+
+// oneLine makes s fit for one line of a terminal.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, strings.TrimSpace(s))
+}
+
+// socketFlag is the --socket of every command; socketPath reads it.
+func socketFlag() cli.Flag {
+	return &cli.StringFlag{
+		Name:        "socket",
+		Usage:       "the daemon's control socket `PATH`",
+		DefaultText: "$VRNIC_SOCKET, else $XDG_RUNTIME_DIR/vrnic.sock, else /run/vrnic.sock",
+	}
+}
+
+func socketPath(c *cli.Context) string {
+	if s := c.String("socket"); s != "" {
+		return s
+	}
+	return shm.DefaultSocket()
+}
+
+func versionCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "version",
+		Usage: "print what this is built from",
+		Action: func(c *cli.Context) error {
+			if err := noArgs(c); err != nil {
+				return err
+			}
+			version, revision := "(unknown)", ""
+			if info, ok := debug.ReadBuildInfo(); ok {
+				version = info.Main.Version
+				for _, s := range info.Settings {
+					if s.Key == "vcs.revision" {
+						revision = " " + s.Value
+					}
+				}
+			}
+			_, err := fmt.Fprintf(c.App.Writer, "vrnic %s%s\n", version, revision)
+			return err
+		},
+	}
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+// vrnic runs a command line in this process.
+func vrnic(args ...string) (status int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	status = run(append([]string{"vrnic"}, args...), &out, &errs)
+	return status, out.String(), errs.String()
+}
+
+// Wrong usage is status 2, and one line on stderr names what is wrong.
+func TestWrongUsage(t *testing.T) {
+	const device = "a,addr=10.0.0.1/24"
+	socket := "--socket=" + t.TempDir() + "/s"
+	for _, tt := range []struct {
+		args  string
+		names string
+	}{
+		{"", "which command"},
+		{"fly", `"fly"`},
+		{"--fly", "fly"},
+		{"up --fly", "fly"},
+		{"up now", `"now"`},
+		{"show", "which command? See vrnic show --help"},
+		{"show rings", `"rings"`},
+		{"show qp 7", `"7"`},
+		{"stat vrnic0", `"vrnic0"`},
+		{"version 2", `"2"`},
+		{"up --device vrnic0", "no address"},
+		{"up --device a,addr=10.0.0.1", `"10.0.0.1"`},
+		{"up --device a,addr=10.0.0.1/24,addr=10.0.0.2/40", `"10.0.0.2/40"`},
+		{"up --device a,addr=10.0.0.1/24,colour=1", `"colour"`},
+		{"up --device " + device + " --device a,addr=10.0.0.2/24", `"a" is given twice`},
+		{"up --device " + device + " --device b,addr=10.0.0.1/24", "10.0.0.1"},
+		{"up --device " + device + " --port veth:x", `"veth:x"`},
+		{"up --device " + device + " --port tap:x,addr=10.0.0.1/24", "10.0.0.1"},
+		{"up --limit wings=2", `"wings"`},
+		{"up --limit qps=0", "qps"},
+		{"up --limit qps=many", `"many"`},
+		{"up --limit qps", `"qps"`},
+		{"up --socket-mode 8", `"8"`},
+		{"up --socket-mode 7777", `"7777"`},
+		{"up --socket-group no-such-group-here", `"no-such-group-here"`},
+	} {
+		t.Run(tt.args, func(t *testing.T) {
+			args := strings.Fields(tt.args)
+			if len(args) > 0 && args[0] == "up" {
+				args = append([]string{"up", socket}, args[1:]...)
+			}
+			status, stdout, stderr := vrnic(args...)
+			if status != exitUsage || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, tt.names) {
+				t.Errorf("status %d, stdout %q, stderr %q; want status 2 and one line with %q", status, stdout, stderr, tt.names)
+			}
+		})
+	}
+}
+
+// What fails is status 1, and one line on stderr says what to do.
+func TestFailures(t *testing.T) {
+	nowhere := t.TempDir() + "/s"
+	for _, tt := range []struct {
+		args  []string
+		names string
+	}{
+		{[]string{"show", "qp", "--socket", nowhere}, "vrnic up"},
+		{[]string{"stat", "--socket", nowhere}, "vrnic up"},
+		{[]string{"up", "--socket", nowhere + "/in/no/directory"}, "no/directory"},
+	} {
+		status, stdout, stderr := vrnic(tt.args...)
+		if status != exitFailed || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, tt.names) {
+			t.Errorf("%q: status %d, stdout %q, stderr %q; want status 1 and one line with %q", tt.args, status, stdout, stderr, tt.names)
+		}
+	}
+}
+
+func TestHelp(t *testing.T) {
+	for _, tt := range []struct {
+		args  []string
+		wants []string
+	}{
+		{[]string{"--help"}, []string{"up", "show", "stat"}},
+		{[]string{"up", "--help"}, []string{"vrnic0,addr=10.77.0.2/24,addr=fd77::2/64", "qps", "1024", "cm-ids", "4096", "--socket-group"}},
+		{[]string{"show", "--help"}, []string{"dev", "qp", "mr", "cq", "cm", "client", "port"}},
+		{[]string{"stat", "--help"}, []string{"--watch", "--json"}},
+	} {
+		status, stdout, stderr := vrnic(tt.args...)
+		if status != 0 || stderr != "" {
+			t.Errorf("%q: status %d, stderr %q", tt.args, status, stderr)
+		}
+		for _, want := range tt.wants {
+			if !strings.Contains(stdout, want) {
+				t.Errorf("%q does not mention %q:\n%s", tt.args, want, stdout)
+			}
+		}
+	}
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v2"
+)
+
+// watchInterval is how long `vrnic stat --watch` waits between two looks.
+const watchInterval = time.Second
+
+func statCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "stat",
+		Usage:     "print counters of devices, ports and QPs",
+		UsageText: "vrnic stat [-d DEVICE] [--watch] [--json]",
+		Description: "Prints one line per device, port of the switch, and QP. Counters start at 0 and only grow.\n" +
+			"--watch prints each second the lines that changed, with the increase behind each counter.",
+		Flags: []cli.Flag{
+			socketFlag(), jsonFlag(),
+			&cli.StringFlag{Name: "device", Aliases: []string{"d"}, Usage: "only `DEVICE` and its QPs"},
+			&cli.BoolFlag{Name: "watch", Usage: "go on each second, until interrupted"},
+		},
+		Action: stat,
+	}
+}
+
+func stat(c *cli.Context) error {
+	if err := noArgs(c); err != nil {
+		return err
+	}
+	client, err := dial(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	look := func() ([]json.RawMessage, error) {
+		rows, err := client.Stat()
+		if err != nil {
+			return nil, fmt.Errorf("stat: %w", err)
+		}
+		return ofDevice(rows, c.String("device"))
+	}
+	rows, err := look()
+	if err != nil {
+		return err
+	}
+	if !c.Bool("watch") {
+		return printRows(c, rows)
+	}
+	ctx, stop := signal.NotifyContext(c.Context, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	tick := time.NewTicker(watchInterval)
+	defer tick.Stop()
+	before := make(map[string]map[string]string)
+	for first := true; ; first = false {
+		if c.Bool("json") {
+			err = writeJSONLine(c.App.Writer, rows)
+		} else {
+			err = writeChanges(c.App.Writer, before, rows, first)
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if rows, err = look(); err != nil {
+			return err
+		}
+	}
+}
+
+// ofDevice keeps the rows of a device; "" keeps all. An error says that there is no such device.
+func ofDevice(rows []json.RawMessage, device string) ([]json.RawMessage, error) {
+	if device == "" {
+		return rows, nil
+	}
+	var kept []json.RawMessage
+	var known []string
+	for _, raw := range rows {
+		var row struct{ Kind, Dev string }
+		if err := json.Unmarshal(raw, &row); err != nil {
+			return nil, fmt.Errorf("the daemon sent a broken row: %w", err)
+		}
+		if row.Kind == "dev" {
+			known = append(known, row.Dev)
+		}
+		if row.Dev == device {
+			kept = append(kept, raw)
+		}
+	}
+	if kept == nil {
+		return nil, usagef("no device %q; there are: %s", device, strings.Join(known, ", "))
+	}
+	return kept, nil
+}
+
+// writeChanges prints the rows with a counter that differs from before, and remembers them there.
+// all prints every row.
+func writeChanges(w io.Writer, before map[string]map[string]string, rows []json.RawMessage, all bool) error {
+	var b strings.Builder
+	present := make(map[string]bool, len(rows))
+	for _, raw := range rows {
+		row, err := parseRow(raw)
+		if err != nil {
+			return err
+		}
+		id := rowID(row)
+		present[id] = true
+		old, known := before[id]
+		if !known {
+			old = make(map[string]string)
+			before[id] = old
+		}
+		changed := all || !known
+		line := make([]string, 0, len(row))
+		for _, f := range row {
+			s := f.key + " " + f.value
+			if was, ok := old[f.key]; ok && was != f.value {
+				changed = true
+				s += increase(was, f.value)
+			}
+			old[f.key] = f.value
+			line = append(line, s)
+		}
+		if changed {
+			b.WriteString(strings.Join(line, " "))
+			b.WriteByte('\n')
+		}
+	}
+	for id := range before {
+		if !present[id] {
+			delete(before, id)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// rowID is what tells a row from others: the names it begins with.
+func rowID(row []field) string {
+	var id strings.Builder
+	for _, f := range row {
+		switch f.key {
+		case "kind", "dev", "port", "qpn":
+			id.WriteString(f.key + " " + f.value + " ")
+		}
+	}
+	return id.String()
+}
+
+func increase(was, is string) string {
+	a, err := strconv.ParseUint(was, 10, 64)
+	if err != nil {
+		return ""
+	}
+	b, err := strconv.ParseUint(is, 10, 64)
+	if err != nil || b < a {
+		return ""
+	}
+	return fmt.Sprintf(" (+%d)", b-a)
+}
+
+// writeJSONLine prints rows as one array on one line, for a reader that takes a line at a time.
+func writeJSONLine(w io.Writer, rows []json.RawMessage) error {
+	if rows == nil {
+		rows = []json.RawMessage{}
+	}
+	b, err := json.Marshal(rows)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(b, '\n'))
+	return err
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
+	"github.com/vrnic/vrnic/shm"
+)
+
+func upCommand() *cli.Command {
+	var limits strings.Builder
+	for _, l := range shm.LimitTable {
+		fmt.Fprintf(&limits, "\n   %-16s %12d  %s", l.Name, l.Default, l.Help)
+	}
+	return &cli.Command{
+		Name:      "up",
+		Usage:     "run the daemon in the foreground",
+		UsageText: "vrnic up [--device SPEC]... [--port SPEC]... [--socket-mode 0600] [--socket-group NAME] [--limit NAME=N]...",
+		Description: "Runs virtual RNICs until SIGINT or SIGTERM. Prints one line `ready socket=... devices=...`\n" +
+			"when programs can connect, and tells systemd (READY=1).\n\n" +
+			"Limits for --limit, with their defaults:" + limits.String(),
+		Flags: []cli.Flag{
+			socketFlag(),
+			&cli.StringSliceFlag{Name: "device", Usage: "a device, `NAME,addr=CIDR[,addr=CIDR]...[,mtu=N][,mac=MAC]` (default: " + daemon.DefaultDevice().String() + ")"},
+			&cli.StringSliceFlag{Name: "port", Usage: "a port of the switch, `SPEC`: tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N], unix-listen:PATH or unix-connect:PATH"},
+			&cli.StringFlag{Name: "socket-mode", Value: "0600", Usage: "who may connect: the socket's file `MODE`, octal"},
+			&cli.StringFlag{Name: "socket-group", Usage: "give the socket to group `NAME`"},
+			&cli.StringSliceFlag{Name: "limit", Usage: "set a limit, `NAME=N`; see above"},
+			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "log each connection and each client"},
+		},
+		Action: up,
+	}
+}
+
+func up(c *cli.Context) error {
+	if err := noArgs(c); err != nil {
+		return err
+	}
+	cfg, err := upConfig(c)
+	if err != nil {
+		return err
+	}
+	level := slog.LevelInfo
+	if c.Bool("verbose") {
+		level = slog.LevelDebug
+	}
+	cfg.Log = slog.New(slog.NewTextHandler(c.App.ErrWriter, &slog.HandlerOptions{Level: level}))
+
+	// From here on a signal ends the daemon cleanly; a second one ends it at once.
+	ctx, stop := signal.NotifyContext(c.Context, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	daemon.RaiseProcs()
+	d, err := daemon.New(cfg)
+	if err != nil {
+		if usage := (*daemon.ConfigError)(nil); errors.As(err, &usage) {
+			return usagef("%v", err)
+		}
+		return err
+	}
+	names := make([]string, 0, len(cfg.Devices))
+	for _, device := range d.Devices() {
+		names = append(names, device.Name)
+	}
+	if _, err := fmt.Fprintf(c.App.Writer, "ready socket=%s devices=%s\n", d.Socket(), strings.Join(names, ",")); err != nil {
+		return errors.Join(err, d.Close())
+	}
+	if err := notify("READY=1"); err != nil {
+		cfg.Log.Warn("cannot tell the service manager", "err", err)
+	}
+	defer context.AfterFunc(ctx, stop)()
+	err = d.Run(ctx)
+	_ = notify("STOPPING=1")
+	return err
+}
+
+// upConfig reads the flags. Its errors are wrong usage.
+func upConfig(c *cli.Context) (daemon.Config, error) {
+	cfg := daemon.Config{Socket: socketPath(c), SocketGroup: c.String("socket-group"), Limits: shm.DefaultLimits()}
+	for _, s := range c.StringSlice("device") {
+		d, err := daemon.ParseDevice(s)
+		if err != nil {
+			return cfg, usagef("%v", err)
+		}
+		cfg.Devices = append(cfg.Devices, d)
+	}
+	for _, s := range c.StringSlice("port") {
+		p, err := daemon.ParsePort(s)
+		if err != nil {
+			return cfg, usagef("%v", err)
+		}
+		cfg.Ports = append(cfg.Ports, p)
+	}
+	for _, s := range c.StringSlice("limit") {
+		if err := cfg.Limits.Set(s); err != nil {
+			return cfg, usagef("%v", err)
+		}
+	}
+	mode, err := strconv.ParseUint(c.String("socket-mode"), 8, 32)
+	if err != nil || mode > 0o777 {
+		return cfg, usagef("--socket-mode %q is not an octal file mode such as 0660", c.String("socket-mode"))
+	}
+	cfg.SocketMode = fs.FileMode(mode)
+	return cfg, nil
+}
+
+// notify tells the service manager how the daemon is doing, if there is one (sd_notify(3)).
+func notify(state string) error {
+	path := os.Getenv("NOTIFY_SOCKET")
+	if path == "" {
+		return nil
+	}
+	if path[0] != '/' && path[0] != '@' {
+		return fmt.Errorf("NOTIFY_SOCKET %q is neither a path nor an abstract name", path)
+	}
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		return err
+	}
+	_, err = conn.Write([]byte(state))
+	return errors.Join(err, conn.Close())
+}

@@ -1,0 +1,140 @@
+package integration
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A holding is what a daemon has because of its clients.
+type holding struct {
+	qps, mrs, cqs, cms, clients int
+	fds, mappings               int
+}
+
+// holding asks the daemon and the kernel. What the question itself takes is in every answer.
+func (d *daemon) holding() holding {
+	d.t.Helper()
+	proc := fmt.Sprintf("/proc/%d/", d.cmd.Process.Pid)
+	fds, err := os.ReadDir(proc + "fd")
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	maps, err := os.ReadFile(proc + "maps")
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return holding{
+		qps: len(d.show("qp")), mrs: len(d.show("mr")), cqs: len(d.show("cq")), cms: len(d.show("cm")),
+		clients: len(d.show("client")), fds: len(fds), mappings: strings.Count(string(maps), "memfd:"),
+	}
+}
+
+// atRest is what the daemon holds once nothing is being cleaned up any more: the least that is
+// seen in a while, since a session that has just ended can only add to it.
+func (d *daemon) atRest() holding {
+	d.t.Helper()
+	least := d.holding()
+	for range 10 {
+		time.Sleep(20 * time.Millisecond)
+		if h := d.holding(); h.fds < least.fds {
+			least = h
+		}
+	}
+	return least
+}
+
+// settle waits until the daemon holds what it held before.
+func (d *daemon) settle(want holding) {
+	d.t.Helper()
+	var got holding
+	begin := time.Now()
+	for got = d.holding(); got != want; got = d.holding() {
+		if time.Since(begin) > 5*time.Second {
+			d.t.Fatalf("the daemon holds %+v, held %+v before", got, want)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// A client is killed at some point of its life, early and late. Its peer learns of it within a
+// second, and nothing of it is left in the daemon.
+func TestClientKilled(t *testing.T) {
+	link := filepath.Join(t.TempDir(), "link")
+	a := up(t, nil, "--device", deviceA, "--port", "unix-listen:"+link)
+	b := up(t, nil, "--device", deviceB, "--port", "unix-connect:"+link)
+	server := a.serve()
+	b.ping(addrsA[0], 1, 64) // whatever is made once is made now
+	before, serverBefore := b.atRest(), a.atRest()
+
+	served := 1
+	for round := range 8 {
+		client := b.start("ping", "-c", "-a", addrsA[0], "-S", "16384", "-v")
+		client.waitOutput("ping data: ", 1+10*round)
+		killed := time.Now()
+		client.signal(syscall.SIGKILL)
+		served++
+		server.waitOutput(" disconnected", served)
+		if d := time.Since(killed); d > time.Second {
+			t.Errorf("round %d: the peer learned of the death after %v", round, d)
+		}
+		b.settle(before)
+		a.settle(serverBefore)
+	}
+	// At any moment: also while it dials the daemon, registers, connects.
+	for range 12 {
+		client := b.start("ping", "-c", "-a", addrsA[0], "-S", "65535")
+		time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond) // the point of the kill is random
+		client.signal(syscall.SIGKILL)
+		_ = client.wait(patience) // by a signal, as asked
+	}
+	b.settle(before)
+	a.settle(serverBefore)
+	b.ping(addrsA[0], 3, 4096) // and everything still works
+}
+
+// A daemon is killed: its clients fail with a message, they do not hang.
+func TestDaemonKilled(t *testing.T) {
+	link := filepath.Join(t.TempDir(), "link")
+	a := up(t, nil, "--device", deviceA, "--port", "unix-listen:"+link)
+	b := up(t, nil, "--device", deviceB, "--port", "unix-connect:"+link)
+	server := a.serve()
+	busy := b.start("ping", "-c", "-a", addrsA[0], "-v")
+	busy.waitOutput("ping data: ", 3)
+	idle := b.serve("-a", addrsB[0])
+	for _, tt := range []struct {
+		d       *daemon
+		clients []*process
+	}{{b, []*process{busy, idle}}, {a, []*process{server}}} {
+		tt.d.signal(syscall.SIGKILL)
+		for _, c := range tt.clients {
+			if err := c.wait(5 * time.Second); err == nil {
+				t.Errorf("%s succeeded without its daemon", c)
+			}
+			if out := c.output(); !strings.Contains(out, "vrnic: ") {
+				t.Errorf("%s says nothing of the loss:\n%s", c, out)
+			}
+		}
+	}
+}
+
+// An interrupted daemon ends its connections in the orderly way: the peer sees a disconnect.
+func TestDaemonTerminated(t *testing.T) {
+	link := filepath.Join(t.TempDir(), "link")
+	a := up(t, nil, "--device", deviceA, "--port", "unix-listen:"+link)
+	b := up(t, nil, "--device", deviceB, "--port", "unix-connect:"+link)
+	server := a.serve()
+	client := b.start("ping", "-c", "-a", addrsA[0], "-v")
+	client.waitOutput("ping data: ", 3)
+	b.stop()
+	server.waitOutput(" disconnected", 1)
+	if err := client.wait(5 * time.Second); err == nil {
+		t.Error("the client succeeded without its daemon")
+	}
+	a.stop()
+}

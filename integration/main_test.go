@@ -1,0 +1,76 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vrnic/vrnic/internal/netlab"
+)
+
+// program is the vrnic under test, built once for all tests, and daemonProgram the one that runs
+// daemons: with the race detector if the tests have it. Clients come by the hundred, and take ten
+// times as long to start with it.
+var program, daemonProgram string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "vrnic-integration-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		program = filepath.Join(dir, "vrnic")
+		daemonProgram = program
+		builds := [][]string{{"-o", program}}
+		if raceDetector {
+			daemonProgram = filepath.Join(dir, "vrnic-race")
+			builds = append(builds, []string{"-race", "-o", daemonProgram})
+		}
+		for _, args := range builds {
+			cmd := exec.Command("go", slices.Concat([]string{"build"}, args, []string{"github.com/vrnic/vrnic/cmd/vrnic"})...)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				fmt.Fprintf(os.Stderr, "%s: %v\n%s", cmd, err, out)
+				return 1
+			}
+		}
+		return m.Run()
+	}())
+}
+
+// lacking skips a test for want of what, or fails it where what must be there.
+func lacking(t *testing.T, what string, why any) {
+	t.Helper()
+	if slices.Contains(strings.Fields(os.Getenv("VRNIC_TEST_REQUIRE")), what) {
+		t.Fatalf("VRNIC_TEST_REQUIRE asks for %s: %v", what, why)
+	}
+	t.Skipf("needs %s: %v", what, why)
+}
+
+// newLab returns two namespaces with joined bridges, or skips the test.
+func newLab(t *testing.T) *netlab.Lab {
+	t.Helper()
+	newNS(t) // tells whether it can be done
+	lab, err := netlab.NewLab()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { lab.Close() })
+	return lab
+}
+
+// newNS returns an empty namespace, or skips the test.
+func newNS(t *testing.T) *netlab.NS {
+	t.Helper()
+	ns, err := netlab.NewNS()
+	if err != nil {
+		lacking(t, "root", err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	return ns
+}

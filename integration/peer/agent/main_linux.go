@@ -1,0 +1,245 @@
+// Agent is the only process of the peer's guest: it is init, loads the modules that the initrd
+// lists, configures the NIC and siw on it, and runs commands for the test on the other side of
+// a virtio-serial port. When the port closes it turns the machine off.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vrnic/vrnic/integration/peer/internal/ctl"
+	"github.com/vrnic/vrnic/internal/netlab"
+)
+
+func main() {
+	if os.Getpid() != 1 {
+		fmt.Fprintln(os.Stderr, "agent: this is the init of a test guest; run it nowhere else")
+		os.Exit(2)
+	}
+	if err := run(); err != nil {
+		fmt.Println("agent:", err)
+	}
+	unix.Sync()
+	if err := unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF); err != nil {
+		fmt.Println("agent: power off:", err)
+	}
+}
+
+func run() error {
+	for _, m := range []struct{ dir, fs string }{
+		{"/proc", "proc"}, {"/sys", "sysfs"}, {"/dev", "devtmpfs"}, {"/tmp", "tmpfs"},
+	} {
+		if err := unix.Mount(m.fs, m.dir, m.fs, 0, ""); err != nil {
+			return fmt.Errorf("mount %s: %w", m.dir, err)
+		}
+	}
+	// Verbs programs pin what they register.
+	unlimited := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unlimited); err != nil {
+		return fmt.Errorf("lift RLIMIT_MEMLOCK: %w", err)
+	}
+	os.Setenv("PATH", "/bin")
+	if err := loadModules("/etc/modules"); err != nil {
+		return err
+	}
+	port, err := openPort()
+	if err != nil {
+		return err
+	}
+	a := agent{port: port, running: make(map[int]*os.Process)}
+	return a.serve()
+}
+
+// loadModules loads the files that list names, in that order.
+func loadModules(list string) error {
+	b, err := os.ReadFile(list)
+	if err != nil {
+		return err
+	}
+	for name := range strings.FieldsSeq(string(b)) {
+		mod, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		if err := unix.InitModule(mod, ""); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("load %s: %w", filepath.Base(name), err)
+		}
+	}
+	return nil
+}
+
+// openPort opens the control port as soon as the driver has made it.
+func openPort() (*os.File, error) {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		names, _ := filepath.Glob("/sys/class/virtio-ports/*/name")
+		for _, n := range names {
+			if b, err := os.ReadFile(n); err == nil && strings.TrimSpace(string(b)) == ctl.PortName {
+				// Blocking, so that a read waits even where the port cannot be polled.
+				fd, err := unix.Open("/dev/"+filepath.Base(filepath.Dir(n)), unix.O_RDWR|unix.O_CLOEXEC, 0)
+				if err != nil {
+					return nil, err
+				}
+				return os.NewFile(uintptr(fd), ctl.PortName), nil
+			}
+		}
+	}
+	return nil, errors.New("no control port")
+}
+
+type agent struct {
+	port *os.File
+
+	mu      sync.Mutex // guards writing to port, and running
+	running map[int]*os.Process
+}
+
+func (a *agent) reply(r ctl.Reply) {
+	b, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // the type can always be marshalled
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if _, err := a.port.Write(append(b, '\n')); err != nil {
+		fmt.Println("agent: reply:", err)
+	}
+}
+
+// serve handles requests until the other side is gone.
+func (a *agent) serve() error {
+	var in io.Reader = a.port
+	if err := a.waitHost(&in); err != nil {
+		return err
+	}
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var r ctl.Request
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			return fmt.Errorf("request: %w", err)
+		}
+		switch {
+		case r.Hello:
+			a.reply(ctl.Reply{ID: r.ID, Done: true})
+		case r.Setup != nil:
+			re := ctl.Reply{ID: r.ID, Done: true}
+			if err := setup(r.Setup); err != nil {
+				re.Fault = err.Error()
+			}
+			a.reply(re)
+		case r.Run != nil:
+			a.start(r.ID, r.Run)
+		case r.Read != "":
+			re := ctl.Reply{ID: r.ID, Done: true}
+			var err error
+			if re.Out, err = os.ReadFile(r.Read); err != nil {
+				re.Fault = err.Error()
+			}
+			a.reply(re)
+		case r.Signal != 0:
+			a.mu.Lock()
+			if p := a.running[r.ID]; p != nil {
+				_ = p.Signal(syscall.Signal(r.Signal)) // it may have ended by itself
+			}
+			a.mu.Unlock()
+		}
+	}
+	return lines.Err()
+}
+
+// waitHost waits for the first octets. Until the driver has heard of the host, a read says end
+// of file.
+func (a *agent) waitHost(in *io.Reader) error {
+	b := make([]byte, 4096)
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		n, err := a.port.Read(b)
+		if n > 0 {
+			*in = io.MultiReader(strings.NewReader(string(b[:n])), a.port)
+			return nil
+		}
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+	}
+	return errors.New("nobody at the control port")
+}
+
+// nic is the guest's only network interface.
+const nic = "eth0"
+
+func setup(s *ctl.Setup) error {
+	ns, err := netlab.Here()
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	if err := ns.SetUp("lo"); err != nil {
+		return err
+	}
+	if s.MTU != 0 {
+		if err := ns.SetMTU(nic, s.MTU); err != nil {
+			return err
+		}
+	}
+	if err := ns.SetUp(nic); err != nil {
+		return err
+	}
+	for _, p := range s.Addrs {
+		if err := ns.AddAddr(nic, p); err != nil {
+			return err
+		}
+	}
+	if err := ns.WaitRunning(nic, 10*time.Second); err != nil {
+		return err
+	}
+	return netlab.AddRDMALink("siw0", "siw", nic)
+}
+
+// start runs a command and reports on it from goroutines of its own.
+func (a *agent) start(id int, r *ctl.Run) {
+	if len(r.Argv) == 0 {
+		a.reply(ctl.Reply{ID: id, Done: true, Fault: "empty command"})
+		return
+	}
+	cmd := exec.Command(r.Argv[0], r.Argv[1:]...)
+	cmd.Stdout = writer(func(b []byte) { a.reply(ctl.Reply{ID: id, Out: b}) })
+	cmd.Stderr = writer(func(b []byte) { a.reply(ctl.Reply{ID: id, Err: b}) })
+	a.mu.Lock()
+	err := cmd.Start()
+	if err == nil {
+		a.running[id] = cmd.Process
+	}
+	a.mu.Unlock()
+	if err != nil {
+		a.reply(ctl.Reply{ID: id, Done: true, Fault: err.Error()})
+		return
+	}
+	go func() {
+		_ = cmd.Wait() // the state says it all
+		a.mu.Lock()
+		delete(a.running, id)
+		a.mu.Unlock()
+		status := cmd.ProcessState.ExitCode()
+		if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+			status = 128 + int(ws.Signal())
+		}
+		a.reply(ctl.Reply{ID: id, Done: true, Status: status})
+	}()
+}
+
+// A writer passes on what is written to it.
+type writer func(b []byte)
+
+func (w writer) Write(b []byte) (int, error) { w(b); return len(b), nil }

@@ -1,0 +1,199 @@
+package archtest
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/vrnic/vrnic/"
+
+// Groups of imports that a layer may have.
+const (
+	std    = "std"                // the standard library
+	sys    = "golang.org/x/sys"   // system calls
+	gvisor = "gvisor.dev/gvisor"  // the TCP/IP stack
+	water  = "github.com/songgao" // TAP devices
+	cli    = "github.com/urfave"  // the command line
+	whole  = ""                   // whatever go.mod has
+)
+
+// layers says what the packages below a folder may import beside the folder itself. The most
+// particular line counts; a folder without a line has no place yet.
+//
+//	cmd/vrnic -> daemon -> netstack, vnic, shm        the only place where all meet
+//	vnic -> iwarp, rdma      shm -> rdma      netstack -> gVisor
+//	iwarp, rdma -> standard library
+var layers = map[string][]string{
+	"rdma":     {std},
+	"iwarp":    {std},
+	"sctpddp":  {std, module + "iwarp"},
+	"netstack": {std, sys, gvisor, water},
+	"vnic":     {std, module + "iwarp", module + "rdma"},
+	"shm":      {std, sys, module + "rdma"},
+
+	"cmd/vrnic": {std, sys, cli,
+		module + "rdma", module + "iwarp", module + "vnic", module + "shm", module + "netstack", module + "sctpddp"},
+	// The commands reach devices as any client does; only the daemon knows the layers below.
+	"cmd/vrnic/internal/ping": {std, module + "rdma"},
+	"cmd/vrnic-bench":         {whole},
+
+	"integration":       {whole},
+	"internal/netlab":   {std, sys},
+	"internal/archtest": {std},
+}
+
+// testsToo says what tests of a folder may import beside that: a device to run against.
+var testsToo = map[string][]string{
+	"cmd/vrnic/internal/ping": {module + "vnic"},
+}
+
+// nowhere lists what no other folder may import.
+var nowhere = []string{"integration", "internal/archtest", "cmd"}
+
+// TestImports holds every file, test or not and of any operating system, to the layers.
+func TestImports(t *testing.T) {
+	for _, f := range goFiles(t) {
+		folder, allowed := layerOf(path.Dir(f.name))
+		if folder == "" {
+			t.Errorf("%s: no layer; give its folder a line in layers", f.name)
+			continue
+		}
+		if f.isTest() {
+			allowed = slices.Concat(allowed, testsToo[folder])
+		}
+		for _, imp := range f.imports(t) {
+			if !mayImport(folder, allowed, imp) {
+				t.Errorf("%s: %s must not import %s", f.name, folder, imp)
+			}
+			// Doubles are for tests and for other doubles.
+			if isDouble(imp) && !f.isTest() && !isDouble(module+path.Dir(f.name)) && !strings.HasPrefix(f.name, "integration/") {
+				t.Errorf("%s: the test double %s in a file that is no test", f.name, imp)
+			}
+		}
+	}
+}
+
+// layerOf returns the most particular line of layers for a folder.
+func layerOf(dir string) (folder string, allowed []string) {
+	for d := dir; d != "."; d = path.Dir(d) {
+		if a, ok := layers[d]; ok {
+			return d, a
+		}
+	}
+	return "", nil
+}
+
+func mayImport(folder string, allowed []string, imp string) bool {
+	if imp == "C" {
+		return false
+	}
+	if own, ok := strings.CutPrefix(imp, module); ok {
+		if within(own, folder) {
+			return true
+		}
+		if slices.ContainsFunc(nowhere, func(n string) bool { return within(own, n) }) {
+			return false
+		}
+	}
+	for _, a := range allowed {
+		switch {
+		case a == whole:
+			return true
+		case a == std:
+			if !strings.Contains(strings.Split(imp, "/")[0], ".") {
+				return true
+			}
+		case within(imp, a):
+			return true
+		}
+	}
+	return false
+}
+
+// within reports whether the path p is dir or below it.
+func within(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
+
+// isDouble reports whether a package is made for tests: iwarptest, shmtest and so on.
+func isDouble(imp string) bool {
+	base := path.Base(imp)
+	return strings.HasPrefix(imp, module) && strings.HasSuffix(base, "test") && !strings.HasSuffix(base, "archtest")
+}
+
+// withAddresses lists the folders that need the address of a registered buffer: tagged offsets
+// are virtual addresses. Elsewhere unsafe is for files that are named after it.
+var withAddresses = []string{"vnic", "shm", "cmd/vrnic-bench"}
+
+// TestSystemCalls keeps x/sys/unix and unsafe in files whose names say so.
+func TestSystemCalls(t *testing.T) {
+	for _, f := range goFiles(t) {
+		base := strings.TrimSuffix(strings.TrimSuffix(path.Base(f.name), ".go"), "_test")
+		linux := strings.HasSuffix(base, "_linux") || base == "tap_water"
+		for _, imp := range f.imports(t) {
+			switch {
+			case imp == sys+"/unix" && !linux:
+				t.Errorf("%s: x/sys/unix belongs in *_linux.go and tap_water.go", f.name)
+			case imp == "unsafe" && !linux && !strings.HasSuffix(base, "_unsafe") &&
+				!slices.ContainsFunc(withAddresses, func(d string) bool { return within(f.name, d) }):
+				t.Errorf("%s: unsafe belongs in *_unsafe.go and *_linux.go", f.name)
+			}
+		}
+	}
+}
+
+// The rules themselves: each line names an import that must be refused or allowed.
+func TestMayImport(t *testing.T) {
+	for _, tt := range []struct {
+		folder, imp string
+		want        bool
+	}{
+		{"iwarp", "encoding/binary", true},
+		{"iwarp", "golang.org/x/sys/unix", false},
+		{"iwarp", "gvisor.dev/gvisor/pkg/tcpip", false},
+		{"iwarp", module + "rdma", false},
+		{"iwarp", module + "iwarp/iwarptest", true},
+		{"netstack", "gvisor.dev/gvisor/pkg/tcpip/stack", true},
+		{"netstack", module + "iwarp", false},
+		{"vnic", module + "iwarp", true},
+		{"vnic", module + "shm", false},
+		{"vnic", "gvisor.dev/gvisor/pkg/tcpip", false},
+		{"shm", module + "rdma", true},
+		{"shm", module + "vnic", false},
+		{"shm", "golang.org/x/sys/unix", true},
+		{"cmd/vrnic", module + "netstack", true},
+		{"cmd/vrnic", module + "integration", false},
+		{"cmd/vrnic-bench", module + "cmd/vrnic/internal/ping", false},
+		{"cmd/vrnic-bench", module + "internal/netlab", true},
+		{"integration", module + "cmd/vrnic", false},
+		{"rdma", "C", false},
+	} {
+		if got := mayImport(tt.folder, layers[tt.folder], tt.imp); got != tt.want {
+			t.Errorf("%s imports %s: %v, want %v", tt.folder, tt.imp, got, tt.want)
+		}
+	}
+}
+
+func (f file) imports(t *testing.T) []string {
+	t.Helper()
+	tree, err := parser.ParseFile(token.NewFileSet(), f.name, f.text, parser.ImportsOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	ast.Inspect(tree, func(n ast.Node) bool {
+		if s, ok := n.(*ast.ImportSpec); ok {
+			p, err := strconv.Unquote(s.Path.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, p)
+		}
+		return true
+	})
+	return out
+}

@@ -1,0 +1,164 @@
+package netlab
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// root returns a namespace, or skips the test where making one is not allowed.
+func root(t *testing.T) *NS {
+	t.Helper()
+	ns, err := NewNS()
+	if errors.Is(err, os.ErrPermission) && os.Getenv("VRNIC_TEST_REQUIRE") == "" {
+		t.Skipf("needs root: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	return ns
+}
+
+func TestNamespace(t *testing.T) {
+	before := ownNS(t)
+	ns := root(t)
+	if got := must(ns.Links())(t); !slices.Equal(got, []string{"lo"}) {
+		t.Errorf("links of a new namespace: %v", got)
+	}
+	inside := ""
+	if err := ns.Do(func() (err error) { inside, err = os.Readlink("/proc/thread-self/ns/net"); return }); err != nil {
+		t.Fatal(err)
+	}
+	if inside == before {
+		t.Errorf("Do runs outside: %v", inside)
+	}
+	if after := ownNS(t); after != before {
+		t.Errorf("the process moved from %v to %v", before, after)
+	}
+	if got := must(os.Stat(ns.Path()))(t); got.Mode().IsDir() {
+		t.Errorf("%s: %v", ns.Path(), got.Mode())
+	}
+
+	cmd := exec.Command("readlink", "/proc/self/ns/net")
+	out := must(cmd.StdoutPipe())(t)
+	if err := ns.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	said := must(io.ReadAll(out))(t)
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if strings.TrimSpace(string(said)) != inside {
+		t.Errorf("a command runs in %s, want %s", said, inside)
+	}
+}
+
+func TestLinkErrors(t *testing.T) {
+	ns := root(t)
+	for _, tt := range []struct {
+		name string
+		err  error
+		want error
+	}{
+		{"set up a missing link", ns.SetUp("none"), os.ErrNotExist},
+		{"delete a missing link", ns.DelLink("none"), os.ErrNotExist},
+		{"address on a missing link", ns.AddAddr("none", netip.MustParsePrefix("10.0.0.1/24")), os.ErrNotExist},
+		{"no such bridge", ns.SetMaster("lo", "none"), os.ErrNotExist},
+		{"lo exists", ns.AddBridge("lo"), os.ErrExist},
+	} {
+		if !errors.Is(tt.err, tt.want) {
+			t.Errorf("%s: %v, want %v", tt.name, tt.err, tt.want)
+		}
+	}
+}
+
+// Two kernels' ends of a Lab talk TCP over both bridges, IPv4 and IPv6.
+func TestLab(t *testing.T) {
+	root(t)
+	lab, err := NewLab()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lab.Close()
+	for i, ns := range []*NS{lab.A, lab.B} {
+		host := byte(i + 1)
+		for _, p := range []netip.Prefix{
+			netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 9, 8, host}), 24),
+			netip.PrefixFrom(netip.AddrFrom16([16]byte{0: 0xfd, 15: host}), 64),
+		} {
+			if err := ns.AddAddr(Bridge, p); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, addr := range []string{"10.9.8.1:7174", "[fd00::1]:7174"} {
+		var l net.Listener
+		if err := lab.A.Do(func() (err error) { l, err = net.Listen("tcp", addr); return }); err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		go func() {
+			if c, err := l.Accept(); err == nil {
+				io.Copy(c, c)
+				c.Close()
+			}
+		}()
+		var c net.Conn
+		if err := lab.B.Do(func() (err error) { c, err = net.DialTimeout("tcp", addr, 5*time.Second); return }); err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(5 * time.Second))
+		if _, err := c.Write([]byte("there")); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 5)
+		if _, err := io.ReadFull(c, b); err != nil || string(b) != "there" {
+			t.Errorf("echo from %s: %q, %v", addr, b, err)
+		}
+	}
+	if err := lab.A.DelLink(uplink); err != nil {
+		t.Fatal(err)
+	}
+	if got := must(lab.B.Links())(t); slices.Contains(got, uplink) {
+		t.Errorf("the other end of a deleted veth is there: %v", got)
+	}
+}
+
+// A netlink answer of any bytes is parsed or refused, and what attr wrote findAttr finds.
+func FuzzAttr(f *testing.F) {
+	f.Add(attrString(nil, 3, "eth0"), uint16(3), []byte("x"))
+	f.Add([]byte{4, 0, 3, 0, 0, 0}, uint16(3), []byte{})
+	f.Fuzz(func(t *testing.T, b []byte, typ uint16, data []byte) {
+		if got, ok := findAttr(b, typ&0x3fff); ok && len(got) > len(b) {
+			t.Fatalf("%d octets out of %d", len(got), len(b))
+		}
+		if len(data) > 1<<15 {
+			return
+		}
+		got, ok := findAttr(attr(nil, typ&0x3fff, data), typ&0x3fff)
+		if !ok || !slices.Equal(got, data) {
+			t.Fatalf("found %x, %v", got, ok)
+		}
+	})
+}
+
+func ownNS(t *testing.T) string { return must(os.Readlink("/proc/self/ns/net"))(t) }
+
+func must[T any](v T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}

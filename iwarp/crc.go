@@ -1,0 +1,21 @@
+package iwarp
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+)
+
+// castagnoli is CRC32c: polynomial 0x1EDC6F41, reflected 0x82F63B78. RFC 5044, section 4.4.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// A CRC is a CRC32c over pieces. The zero value has seen nothing.
+type CRC uint32
+
+// Add returns the CRC of what c has seen with p behind it.
+func (c CRC) Add(p []byte) CRC { return CRC(crc32.Update(uint32(c), castagnoli, p)) }
+
+// Put writes the CRC as it stands behind an FPDU: least significant octet first, as for iSCSI digests.
+func (c CRC) Put(b []byte) { binary.LittleEndian.PutUint32(b, uint32(c)) }
+
+// crcAt reads the CRC field b.
+func crcAt(b []byte) CRC { return CRC(binary.LittleEndian.Uint32(b)) }

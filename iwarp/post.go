@@ -1,0 +1,70 @@
+package iwarp
+
+// CanPost says whether one more message can be posted.
+func (e *Endpoint) CanPost() bool { return e.err == nil && !e.tx.full() }
+
+// CanPostRead says whether a Read can be posted.
+func (e *Endpoint) CanPostRead() bool {
+	return e.CanPost() && e.tx.readsPosted-e.tx.readsDone < uint32(e.p.ORD)
+}
+
+// PostSend posts a Send of n octets of p: op is one of the four kinds, inv the STag for those that
+// invalidate. p is read while the message goes out, until Host.Sent(token). It may be nil if n is 0.
+// ErrOpcode, ErrQueueFull, ErrEnded. It does not allocate.
+func (e *Endpoint) PostSend(token uint64, op Opcode, inv STag, p Payload, n uint32) error {
+	if !op.IsSend() {
+		return ErrOpcode
+	}
+	if p == nil && n > 0 {
+		return errNoPayload
+	}
+	m, err := e.post()
+	if err != nil {
+		return err
+	}
+	*m = txMessage{op: op, token: token, stag: inv, payload: p, n: n}
+	return nil
+}
+
+// PostWrite posts an RDMA Write of n octets of p to the peer's (stag, to). Otherwise as PostSend.
+func (e *Endpoint) PostWrite(token uint64, stag STag, to uint64, p Payload, n uint32) error {
+	if p == nil && n > 0 {
+		return errNoPayload
+	}
+	m, err := e.post()
+	if err != nil {
+		return err
+	}
+	*m = txMessage{op: OpWrite, token: token, stag: stag, to: to, payload: p, n: n}
+	return nil
+}
+
+// PostRead posts an RDMA Read of n octets from the peer's (srcSTag, srcTO) into the local
+// (sinkSTag, sinkTO); the answer goes to Host.PlaceRead. ErrReadLimit: ORD Reads are outstanding.
+// Otherwise as PostSend.
+func (e *Endpoint) PostRead(token uint64, sinkSTag STag, sinkTO uint64, n uint32, srcSTag STag, srcTO uint64) error {
+	if e.err == nil && e.tx.readsPosted-e.tx.readsDone >= uint32(e.p.ORD) {
+		return ErrReadLimit
+	}
+	m, err := e.post()
+	if err != nil {
+		return err
+	}
+	*m = txMessage{op: OpReadRequest, token: token, stag: srcSTag, to: srcTO, n: n, sinkSTag: sinkSTag, sinkTO: sinkTO}
+	e.tx.addRead(txRead{token: token, sinkSTag: sinkSTag, sinkTO: sinkTO, n: n})
+	return nil
+}
+
+func (e *Endpoint) post() (*txMessage, error) {
+	if e.err != nil {
+		return nil, ErrEnded
+	}
+	if e.tx.full() {
+		return nil, ErrQueueFull
+	}
+	t := &e.tx
+	m := t.message(t.posted)
+	t.posted++
+	t.stale()
+	return m, nil
+}

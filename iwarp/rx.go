@@ -1,0 +1,340 @@
+package iwarp
+
+// segment takes a DDP segment. The order of the checks is that of the ledger, A20: header length;
+// DV; RV; opcode known; T fits it; QN exists and fits it; then what the kind of message asks for.
+func (e *Endpoint) segment(seg []byte) error {
+	hdr := UntaggedHeaderLen
+	if len(seg) > 0 && DDPControl(seg[0]).Tagged() {
+		hdr = TaggedHeaderLen
+	}
+	if len(seg) < hdr {
+		e.fail(localErrorf(TermMarker, "segment of %d octets, shorter than its header", len(seg)), 0, nil, 0)
+		return nil
+	}
+	ddp, rdmap := DDPControl(seg[0]), RDMAPControl(seg[1])
+	op := rdmap.Opcode()
+	refuse := func(c TermCode, format string, args ...any) error {
+		e.fail(localErrorf(c, format, args...), op, seg[:hdr], len(seg))
+		return nil
+	}
+	switch {
+	case ddp.Version() != ddpVersion && ddp.Tagged():
+		return refuse(TermTaggedVersion, "DDP version %d", ddp.Version())
+	case ddp.Version() != ddpVersion:
+		return refuse(TermUntaggedVersion, "DDP version %d", ddp.Version())
+	case rdmap.Version() != rdmapVersion:
+		return refuse(TermRDMAPVersion, "RDMAP version %d", rdmap.Version())
+	case op >= opKnown:
+		return refuse(TermUnexpectedOpcode, "opcode %d", op)
+	case ddp.Tagged() != opcodes[op].tagged:
+		return refuse(TermUnexpectedOpcode, "%v with T=%t", op, ddp.Tagged())
+	}
+	if ddp.Tagged() {
+		h, chunk := TaggedHeader(seg[:hdr:hdr]), seg[hdr:]
+		if op == OpWrite {
+			return e.inWrite(h, chunk, len(seg))
+		}
+		return e.inReadResponse(h, chunk, len(seg))
+	}
+	h, chunk := UntaggedHeader(seg[:hdr:hdr]), seg[hdr:]
+	switch qn := h.QN(); {
+	case qn >= qnCount:
+		return refuse(TermInvalidQN, "QN %d", qn)
+	case qn != opcodes[op].qn:
+		return refuse(TermUnexpectedOpcode, "%v on QN %d", op, qn)
+	}
+	// Messages are not interleaved, but a Terminate is taken at any time (A26). What follows an
+	// unfinished tagged message waits for its end, and there is room for one (DDP-021).
+	r := &e.rx
+	if op != OpTerminate && (r.open != openNone && r.openOp != op || r.deferred != openNone) {
+		return refuse(TermUnexpectedOpcode, "%v within another message", op)
+	}
+	switch op {
+	case OpReadRequest:
+		return e.inReadRequest(h, chunk, len(seg))
+	case OpTerminate:
+		return e.inTerminate(h, chunk, len(seg))
+	default:
+		return e.inSend(h, chunk, len(seg))
+	}
+}
+
+// refuse fails with a fault of the segment with header h.
+func (e *Endpoint) refuse(op Opcode, h []byte, segLen int, c TermCode, format string, args ...any) {
+	e.fail(localErrorf(c, format, args...), op, h, segLen)
+}
+
+// placing fails with what a Host returned for the segment with header h.
+func (e *Endpoint) placing(op Opcode, h []byte, segLen int, err error) {
+	e.fail(localError(err, TermDDPCatastrophic), op, h, segLen)
+}
+
+func (e *Endpoint) inWrite(h TaggedHeader, chunk []byte, segLen int) error {
+	r := &e.rx
+	if r.respOpen {
+		e.refuse(OpWrite, h, segLen, TermUnexpectedOpcode, "%v within a Read Response", OpWrite)
+		return nil
+	}
+	last := h.DDP().Last()
+	if err := e.host.PlaceWrite(h.STag(), h.TO(), chunk, last); err != nil {
+		e.placing(OpWrite, h, segLen, err)
+		return nil
+	}
+	e.stats.PayloadIn += uint64(len(chunk))
+	r.writeOpen = !last
+	if last {
+		e.stats.MessagesIn[OpWrite]++
+		e.deliverDeferred()
+	}
+	return nil
+}
+
+func (e *Endpoint) inReadResponse(h TaggedHeader, chunk []byte, segLen int) error {
+	r := &e.rx
+	const op = OpReadResponse
+	read := e.tx.oldestRead()
+	n := uint32(len(chunk))
+	switch {
+	case read == nil:
+		e.refuse(op, h, segLen, TermUnexpectedOpcode, "%v, but no Read is outstanding", op)
+		return nil
+	case r.writeOpen || r.open != openNone:
+		e.refuse(op, h, segLen, TermUnexpectedOpcode, "%v within another message", op)
+		return nil
+	case n > 0 && h.STag() != read.sinkSTag:
+		e.refuse(op, h, segLen, TermInvalidSTag, "%v for STag %#x, asked for %#x", op, h.STag(), read.sinkSTag)
+		return nil
+	case n > 0 && h.TO() != read.sinkTO+uint64(r.respGot), n > read.n-r.respGot:
+		e.refuse(op, h, segLen, TermBounds, "%v of %d octets for TO %#x; want TO %#x, at most %d octets", op, n, h.TO(), read.sinkTO+uint64(r.respGot), read.n-r.respGot)
+		return nil
+	}
+	last := h.DDP().Last()
+	if last && r.respGot+n != read.n {
+		e.refuse(op, h, segLen, TermBounds, "%v of %d octets, asked for %d", op, r.respGot+n, read.n)
+		return nil
+	}
+	if n > 0 {
+		if err := e.host.PlaceRead(r.respGot, chunk); err != nil {
+			e.placing(op, h, segLen, err)
+			return nil
+		}
+	}
+	e.stats.PayloadIn += uint64(n)
+	r.respGot += n
+	if !last {
+		r.respOpen = true
+		return nil
+	}
+	r.respOpen, r.respGot = false, 0
+	token, rtr := read.token, read.rtr
+	*read = txRead{}
+	e.tx.readsDone++
+	e.stats.MessagesIn[op]++
+	if !rtr {
+		if err := e.host.EndRead(token); err != nil {
+			e.placing(op, h, segLen, err)
+			return nil
+		}
+	}
+	e.deliverDeferred()
+	return nil
+}
+
+func (e *Endpoint) inSend(h UntaggedHeader, chunk []byte, segLen int) error {
+	r := &e.rx
+	op := h.RDMAP().Opcode()
+	if h.MSN() != r.msn {
+		e.refuse(op, h, segLen, TermMSNRange, "%v with MSN %d, expected %d", op, h.MSN(), r.msn)
+		return nil
+	}
+	if r.open == openNone {
+		size, ok := e.host.BeginReceive()
+		if !ok {
+			if !r.stalled {
+				e.stats.Stalls++
+			}
+			r.stalled, r.heldLen, r.heldOp = true, segLen, op
+			copy(r.heldHeader[:], h)
+			return errHold
+		}
+		r.open, r.openOp, r.size, r.count = openSend, op, size, 0
+	}
+	mo, n := h.MO(), uint32(len(chunk))
+	switch {
+	case mo > r.size, n > 0 && mo == r.size && mo > 0:
+		e.refuse(op, h, segLen, TermInvalidMO, "MO %d in a buffer of %d octets", mo, r.size)
+		return nil
+	case n > r.size-mo:
+		e.refuse(op, h, segLen, TermMessageTooLong, "%d octets at MO %d for a buffer of %d", n, mo, r.size)
+		return nil
+	}
+	r.count += uint64(n)
+	last := h.DDP().Last()
+	if last && r.count != uint64(mo)+uint64(n) {
+		e.refuse(op, h, segLen, TermInvalidMO, "message of %d octets ends at %d", r.count, uint64(mo)+uint64(n))
+		return nil
+	}
+	if n > 0 {
+		if err := e.host.PlaceReceive(mo, chunk); err != nil {
+			e.placing(op, h, segLen, err)
+			return nil
+		}
+	}
+	e.stats.PayloadIn += uint64(n)
+	if !last {
+		return nil
+	}
+	r.open = openNone
+	r.msn++
+	e.stats.MessagesIn[op]++
+	r.received = Received{Length: uint32(r.count), Solicited: op.Solicited()}
+	if op.Invalidates() {
+		r.received.Invalidate, r.received.STag = true, h.Invalidate()
+	}
+	if r.writeOpen || r.respOpen {
+		r.deferred, r.openOp = openSend, op
+		copy(r.heldHeader[:], h)
+		r.heldLen = segLen
+		return nil
+	}
+	e.deliverSend(op, h, segLen)
+	return nil
+}
+
+func (e *Endpoint) deliverSend(op Opcode, h []byte, segLen int) {
+	if err := e.host.EndReceive(e.rx.received); err != nil {
+		e.placing(op, h, segLen, err)
+	}
+}
+
+// deliverDeferred delivers the message that waited for the end of the tagged one that has just ended.
+func (e *Endpoint) deliverDeferred() {
+	r := &e.rx
+	kind := r.deferred
+	if kind == openNone || e.err != nil {
+		return
+	}
+	r.deferred = openNone
+	if kind == openSend {
+		e.deliverSend(r.openOp, r.heldHeader[:], r.heldLen)
+		return
+	}
+	e.deliverReadRequest()
+}
+
+// gatherHeader puts a chunk of a message that is all RDMAP header into header: such a message may
+// be cut (A24). done: its last segment is in.
+func (e *Endpoint) gatherHeader(kind openMessage, h UntaggedHeader, chunk []byte, segLen, limit int) (n int, done bool) {
+	r := &e.rx
+	op := h.RDMAP().Opcode()
+	if r.open != kind {
+		r.open, r.openOp, r.count = kind, op, 0
+	}
+	mo := uint64(h.MO())
+	end := mo + uint64(len(chunk))
+	switch {
+	case mo > uint64(limit):
+		e.refuse(op, h, segLen, TermInvalidMO, "MO %d in a %v", mo, op)
+		return 0, false
+	case end > uint64(limit):
+		e.refuse(op, h, segLen, TermRemoteOperation, "%v of %d octets", op, end)
+		return 0, false
+	}
+	copy(r.header[mo:end], chunk)
+	r.count += uint64(len(chunk))
+	if !h.DDP().Last() {
+		return 0, false
+	}
+	r.open = openNone
+	if r.count != end {
+		e.refuse(op, h, segLen, TermInvalidMO, "message of %d octets ends at %d", r.count, end)
+		return 0, false
+	}
+	return int(end), true
+}
+
+func (e *Endpoint) inReadRequest(h UntaggedHeader, chunk []byte, segLen int) error {
+	r, t := &e.rx, &e.tx
+	const op = OpReadRequest
+	if h.MSN() != r.rmsn {
+		e.refuse(op, h, segLen, TermMSNRange, "%v with MSN %d, expected %d", op, h.MSN(), r.rmsn)
+		return nil
+	}
+	// Each Read that may be outstanding has a buffer of QN 1: A5.
+	if t.asked-t.cur.answered >= r.ird {
+		e.refuse(op, h, segLen, TermNoBuffer, "more than %d Reads outstanding", r.ird)
+		return nil
+	}
+	n, done := e.gatherHeader(openRead, h, chunk, segLen, ReadRequestLen)
+	if !done {
+		return nil
+	}
+	if n != ReadRequestLen {
+		e.refuse(op, h, segLen, TermRemoteOperation, "%v of %d octets", op, n)
+		return nil
+	}
+	r.rmsn++
+	e.stats.MessagesIn[op]++
+	a := &r.request
+	*a = txResponse{segLen: segLen}
+	copy(a.header[:], h)
+	copy(a.request[:], r.header[:])
+	if r.writeOpen || r.respOpen {
+		// "A Read Request is not started before DDP delivered it": RDMAP-091.
+		r.deferred, r.openOp = openRead, op
+		return nil
+	}
+	e.deliverReadRequest()
+	return nil
+}
+
+// deliverReadRequest checks what rx.request asks for and queues the answer.
+func (e *Endpoint) deliverReadRequest() {
+	r, t := &e.rx, &e.tx
+	a := &r.request
+	req := ReadRequest(a.request[:])
+	p, err := e.host.ReadSource(req.SrcSTag(), req.SrcTO(), req.Size())
+	if err == nil && p == nil && req.Size() > 0 {
+		err = errNoPayload
+	}
+	if err != nil {
+		le := localError(err, TermLocalCatastrophic)
+		if e.err == nil {
+			e.fail(le, OpReadRequest, a.header[:], a.segLen)
+			if _, rdmap := le.Cause.copies(OpReadRequest); rdmap {
+				copy(e.termCopies[UntaggedHeaderLen:], a.request[:])
+				e.term.ReadRequest = ReadRequest(e.termCopies[UntaggedHeaderLen:])
+			}
+		}
+		return
+	}
+	a.sinkSTag, a.sinkTO, a.n, a.payload = req.SinkSTag(), req.SinkTO(), req.Size(), p
+	*t.answer(t.asked) = *a
+	a.payload = nil
+	t.asked++
+	t.stale()
+}
+
+func (e *Endpoint) inTerminate(h UntaggedHeader, chunk []byte, segLen int) error {
+	r := &e.rx
+	const op = OpTerminate
+	if h.MSN() != 1 {
+		e.refuse(op, h, segLen, TermMSNRange, "%v with MSN %d", op, h.MSN())
+		return nil
+	}
+	n, done := e.gatherHeader(openTerminate, h, chunk, segLen, terminateMaxMsg)
+	if !done {
+		return nil
+	}
+	t, err := ParseTerminate(r.header[:n])
+	if err != nil {
+		e.refuse(op, h, segLen, TermRemoteOperation, "%v of %d octets", op, n)
+		return nil
+	}
+	if e.stats.FPDUsIn == 0 {
+		t = ofStartup(t)
+	}
+	e.stats.MessagesIn[op]++
+	e.peerTerminated(t)
+	return nil
+}

@@ -1,0 +1,349 @@
+package iwarp
+
+// The sending half. A message is cut into FPDUs by a plan: a list of at most Config.BatchBytes of
+// them, made from the queues and a cursor that says what the transport owns. Read builds the FPDUs
+// of the plan, in the reader's memory where one fits whole and else in staging; Commit moves the
+// cursor over those that were taken and drops the plan. So nothing has to be undone: what was
+// built and not taken is planned and built again.
+//
+// An FPDU of which only a part was taken must go on with the same octets although the memory it
+// came from may have changed. Its rest is kept in carry: staging holds it already if the reader's
+// memory ended inside it, else it is built again and has to give the same CRC.
+
+// A txMessage is a posted message.
+type txMessage struct {
+	op       Opcode
+	token    uint64
+	n        uint32
+	stag     STag // Send: to invalidate; Write: sink; Read Request: source
+	to       uint64
+	payload  Payload
+	sinkSTag STag
+	sinkTO   uint64
+}
+
+// A txResponse is the answer to a Read Request of the peer.
+type txResponse struct {
+	sinkSTag STag
+	sinkTO   uint64
+	n        uint32
+	payload  Payload
+	header   [UntaggedHeaderLen]byte // of the request, for a Terminate
+	request  [ReadRequestLen]byte
+	segLen   int
+}
+
+// A txRead is a Read of ours that is not answered.
+type txRead struct {
+	token    uint64
+	sinkSTag STag
+	sinkTO   uint64
+	n        uint32
+	rtr      bool // the ready-to-receive message; nobody waits for it
+}
+
+// A txCursor says how far sending has come. Counts of messages are absolute and wrap.
+type txCursor struct {
+	sent      uint32 // posted messages that are out
+	answered  uint32 // answers that are out
+	reads     uint32 // Read Requests that are out, the RTR included
+	off       uint32 // octets of the message in progress that are out
+	pos       uint32 // octets of the stream that are out; kept with markers only
+	mid       txSource
+	yield     bool // an answer went last: a posted message is next
+	rtr       bool // the ready-to-receive message is out, or there is none
+	term      bool // the Terminate is out
+	msn, rmsn MSN  // next of QN 0 and QN 1
+}
+
+// A txSource says what an FPDU belongs to.
+type txSource uint8
+
+const (
+	txNone txSource = iota
+	txPosted
+	txAnswer
+	txRTR
+	txTerm
+	txCarry // the rest of an FPDU
+)
+
+// A txEntry is an FPDU of the plan.
+type txEntry struct {
+	src   txSource
+	op    Opcode
+	last  bool
+	idx   uint32 // of the message or answer
+	off   uint32
+	chunk uint32
+	size  int // octets of the FPDU with its Markers, or of the carry
+	end   int // octets of the plan up to its end
+	crc   CRC
+	after txCursor
+}
+
+// A sender is the sending half of an Endpoint.
+type sender struct {
+	open   bool // FPDUs may be sent
+	mulpdu int
+	crc    bool
+	mark   bool // with Markers
+	rtr    RTRKinds
+
+	ring   []txMessage // a power of two, as the other rings
+	limit  uint32      // messages that may be posted
+	posted uint32
+
+	answers []txResponse // of IRD
+	asked   uint32
+
+	readRing    []txRead // of ORD
+	readsPosted uint32
+	readsDone   uint32
+
+	cur      txCursor
+	carry    []byte  // rest of the FPDU that was taken in part
+	carryEnt txEntry // that FPDU
+
+	plan     []txEntry
+	planned  bool
+	planEnd  int
+	readPos  int // octets of the plan given by Read
+	readIdx  int // entry in which readPos is
+	stage    []byte
+	stageIdx int // entry that is in stage; -1: none
+
+	broken    txSource // what could not be read, if termState is termBehind
+	brokenIdx uint32
+}
+
+func (t *sender) init(p *Params, queue int) {
+	t.open = p.Initiator
+	t.crc = p.CRC
+	t.mark = p.MarkersOut
+	t.limit = uint32(queue)
+	t.ring = make([]txMessage, ringSize(queue))
+	t.answers = make([]txResponse, ringSize(int(p.IRD)))
+	t.readRing = make([]txRead, ringSize(int(p.ORD)))
+	t.cur = txCursor{msn: 1, rmsn: 1, rtr: true}
+	t.stageIdx = -1
+	if p.Initiator && p.RTR != 0 {
+		t.rtr = p.RTR
+		t.cur.rtr = false
+		if p.RTR == RTRRead {
+			t.addRead(txRead{rtr: true})
+		}
+	}
+}
+
+// ringSize is a power of two that is at least n and 1: the counts that index a ring wrap at 2^32.
+func ringSize(n int) int {
+	size := 1
+	for size < n {
+		size <<= 1
+	}
+	return size
+}
+
+func (t *sender) full() bool { return t.posted-t.cur.sent >= t.limit }
+
+func (t *sender) empty() bool {
+	return t.cur.rtr && t.cur.mid == txNone && t.posted == t.cur.sent && t.asked == t.cur.answered && len(t.carry) == 0
+}
+
+func (t *sender) addRead(r txRead) {
+	t.readRing[t.readsPosted&uint32(len(t.readRing)-1)] = r
+	t.readsPosted++
+}
+
+// oldestRead is the oldest Read whose request is out and whose answer is not complete; nil if none.
+func (t *sender) oldestRead() *txRead {
+	if t.readsDone == t.cur.reads {
+		return nil
+	}
+	return &t.readRing[t.readsDone&uint32(len(t.readRing)-1)]
+}
+
+func (t *sender) message(idx uint32) *txMessage { return &t.ring[idx&uint32(len(t.ring)-1)] }
+func (t *sender) answer(idx uint32) *txResponse { return &t.answers[idx&uint32(len(t.answers)-1)] }
+
+// stale drops a plan nothing of which has been read.
+func (t *sender) stale() {
+	if t.readPos == 0 {
+		t.planned = false
+	}
+}
+
+// abandon ends sending for good.
+func (t *sender) abandon(h Host) {
+	for ; t.cur.answered != t.asked; t.cur.answered++ {
+		a := t.answer(t.cur.answered)
+		if a.payload != nil {
+			h.EndReadSource(a.payload)
+		}
+		*a = txResponse{}
+	}
+	clear(t.ring)
+	t.cur.sent = t.posted
+	t.cur.mid, t.cur.rtr = txNone, true
+	t.carry = t.carry[:0]
+	t.plan, t.planned, t.planEnd, t.readPos, t.readIdx = t.plan[:0], true, 0, 0, 0
+}
+
+// makePlan plans the next FPDUs.
+func (e *Endpoint) makePlan() {
+	t := &e.tx
+	t.plan, t.planEnd, t.planned = t.plan[:0], 0, true
+	t.readPos, t.readIdx, t.stageIdx = 0, 0, -1
+	if e.closed || !t.open || e.termState == termReceived || e.termState == termSent {
+		return
+	}
+	c := t.cur
+	if len(t.carry) > 0 {
+		t.planAdd(txEntry{src: txCarry, size: len(t.carry), after: t.carryEnt.after})
+		c = t.carryEnt.after
+	}
+	for len(t.plan) < maxBatchFPDUs && !c.term {
+		ent, ok := e.nextFPDU(&c)
+		if t.mark && ok {
+			ent.size = markedLen(c.pos, ent.size)
+			ent.after.pos = c.pos + uint32(ent.size)
+		}
+		if !ok || len(t.plan) > 0 && t.planEnd+ent.size > e.cfg.BatchBytes {
+			return
+		}
+		t.planAdd(ent)
+		c = ent.after
+	}
+}
+
+func (t *sender) planAdd(ent txEntry) {
+	t.planEnd += ent.size
+	ent.end = t.planEnd
+	t.plan = append(t.plan, ent)
+}
+
+// nextFPDU says which FPDU follows cursor c.
+func (e *Endpoint) nextFPDU(c *txCursor) (ent txEntry, ok bool) {
+	t := &e.tx
+	ent.after = *c
+	a := &ent.after
+	if e.termState == termNext {
+		return e.planTerminate(ent), true
+	}
+	if !c.rtr {
+		// The ready-to-receive message goes before anything else: RFC 6581, section 9.2.
+		ent.src, ent.last = txRTR, true
+		a.rtr = true
+		switch t.rtr {
+		case RTRWrite:
+			ent.op, ent.size = OpWrite, FPDULen(TaggedHeaderLen)
+		case RTRRead:
+			ent.op, ent.size = OpReadRequest, FPDULen(UntaggedHeaderLen+ReadRequestLen)
+			a.rmsn++
+			a.reads++
+		default:
+			ent.op, ent.size = OpSend, FPDULen(UntaggedHeaderLen)
+			a.msn++
+		}
+		return ent, true
+	}
+	src := c.mid
+	if src == txNone {
+		// At a message boundary answers and posted messages take turns.
+		answers, posted := t.asked != c.answered, t.posted != c.sent
+		switch {
+		case answers && !(posted && c.yield):
+			src = txAnswer
+		case posted:
+			src = txPosted
+		default:
+			return ent, false
+		}
+	}
+	if e.termState == termBehind && src == t.broken && c.index(src) == t.brokenIdx {
+		return e.planTerminate(ent), true
+	}
+	ent.src, ent.idx, ent.off = src, c.index(src), c.off
+	var n uint32
+	hdr := TaggedHeaderLen
+	if src == txAnswer {
+		ent.op, n = OpReadResponse, t.answer(ent.idx).n
+	} else {
+		m := t.message(ent.idx)
+		ent.op, n = m.op, m.n
+		if m.op == OpReadRequest {
+			n = 0 // of the memory: its 28 octets are made here
+		}
+		if m.op != OpWrite {
+			hdr = UntaggedHeaderLen
+		}
+	}
+	ent.chunk = min(n-c.off, uint32(t.mulpdu-hdr))
+	ent.last = ent.off+ent.chunk == n
+	ulpdu := hdr + int(ent.chunk)
+	if ent.op == OpReadRequest {
+		ulpdu += ReadRequestLen
+	}
+	ent.size = FPDULen(ulpdu)
+	if !ent.last {
+		a.mid, a.off = src, c.off+ent.chunk
+		return ent, true
+	}
+	a.mid, a.off = txNone, 0
+	switch {
+	case src == txAnswer:
+		a.answered++
+		a.yield = true
+		return ent, true
+	case ent.op == OpReadRequest:
+		a.rmsn++
+		a.reads++
+	case ent.op != OpWrite:
+		a.msn++
+	}
+	a.sent++
+	a.yield = false
+	return ent, true
+}
+
+func (c *txCursor) index(src txSource) uint32 {
+	if src == txAnswer {
+		return c.answered
+	}
+	return c.sent
+}
+
+// planTerminate plans the Terminate, which is the last FPDU of a stream (RDMAP-079).
+func (e *Endpoint) planTerminate(ent txEntry) txEntry {
+	t := &e.tx
+	if e.termState == termBehind && t.broken == txAnswer {
+		e.advanceCopies(t.answer(t.brokenIdx), ent.after.off)
+	}
+	n := UntaggedHeaderLen + termControlLen + len(e.term.Header) + len(e.term.ReadRequest)
+	if e.term.HasLength || len(e.term.Header) > 0 {
+		n += termSegLenLen
+	}
+	ent.src, ent.op, ent.last, ent.size = txTerm, OpTerminate, true, FPDULen(n)
+	ent.after.term = true
+	return ent
+}
+
+// advanceCopies makes the header copies for a Read that failed when sent octets of its answer had
+// gone out: "SinkTO and SrcTO increased and RDMARDSZ decreased". RFC 5040, section 4.8.
+func (e *Endpoint) advanceCopies(a *txResponse, sent uint32) {
+	ddp, rdmap := e.term.Cause.copies(OpReadRequest)
+	if !ddp {
+		return
+	}
+	copy(e.termCopies[:], a.header[:])
+	e.term.HasLength, e.term.Length = true, uint16(a.segLen)
+	e.term.Header = e.termCopies[:UntaggedHeaderLen:UntaggedHeaderLen]
+	if !rdmap {
+		return
+	}
+	r := ReadRequest(a.request[:])
+	putReadRequest(e.termCopies[UntaggedHeaderLen:], r.SinkSTag(), r.SinkTO()+uint64(sent), r.Size()-sent,
+		r.SrcSTag(), r.SrcTO()+uint64(sent))
+	e.term.ReadRequest = ReadRequest(e.termCopies[UntaggedHeaderLen:])
+}

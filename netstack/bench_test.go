@@ -1,0 +1,150 @@
+package netstack_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/netstacktest"
+)
+
+const benchChunk = 1 << 20
+
+// zeros is a Source that costs nothing.
+type zeros int
+
+func (z *zeros) Len() int { return int(*z) }
+
+func (z *zeros) Read(b []byte) (int, error) {
+	n := min(len(b), int(*z))
+	*z -= zeros(n)
+	return n, nil
+}
+
+// count is a Writer that takes what it is given.
+type count int64
+
+func (c *count) Write(b []byte) (int, error) {
+	*c += count(len(b))
+	return len(b), nil
+}
+
+// benchWrite sends b.N chunks over c; its peer takes them elsewhere.
+func benchWrite(c *netstack.TCPConn, bell netstacktest.Bell, n int64) error {
+	for n > 0 {
+		z := zeros(min(n, benchChunk))
+		m, err := c.WriteFrom(&z)
+		if err != nil {
+			return err
+		}
+		if m == 0 {
+			<-bell
+		}
+		n -= int64(m)
+	}
+	return nil
+}
+
+func benchRead(c *netstack.TCPConn, bell netstacktest.Bell, n int64) error {
+	var got count
+	for int64(got) < n {
+		m, err := c.ReadInto(&got)
+		if err != nil {
+			return err
+		}
+		if m == 0 {
+			<-bell
+		}
+	}
+	return nil
+}
+
+// BenchmarkStream moves 1 MiB at a time from one stack to another.
+func BenchmarkStream(b *testing.B) {
+	for _, mtu := range []int{1500, 9000, 65535} {
+		b.Run(fmt.Sprintf("mtu=%d", mtu), func(b *testing.B) {
+			s1, s2 := pair(b, mtu)
+			from, to := netstacktest.Connect(b, s1, s2, false)
+			defer from.Close()
+			defer to.Close()
+			b.SetBytes(benchChunk)
+			b.ReportAllocs()
+			n := int64(b.N) * benchChunk
+			errc := make(chan error)
+			go func() { errc <- benchWrite(from, netstacktest.NewBell(from), n) }()
+			if err := errors.Join(benchRead(to, netstacktest.NewBell(to), n), <-errc); err != nil {
+				b.Fatal(err)
+			}
+		})
+	}
+}
+
+// BenchmarkEcho sends 64 octets to and fro.
+func BenchmarkEcho(b *testing.B) {
+	s1, s2 := pair(b, 1500)
+	from, to := netstacktest.Connect(b, s1, s2, false)
+	defer from.Close()
+	defer to.Close()
+	b.ReportAllocs()
+	errc := make(chan error)
+	go func() {
+		bell := netstacktest.NewBell(to)
+		for range b.N {
+			if err := errors.Join(benchRead(to, bell, 64), benchWrite(to, bell, 64)); err != nil {
+				errc <- err
+				return
+			}
+		}
+		errc <- nil
+	}()
+	bell := netstacktest.NewBell(from)
+	for range b.N {
+		if err := errors.Join(benchWrite(from, bell, 64), benchRead(from, bell, 64)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := <-errc; err != nil {
+		b.Fatal(err)
+	}
+}
+
+// BenchmarkNetConn is the raw stack behind a net.Conn, 1 MiB at a time between two stacks.
+func BenchmarkNetConn(b *testing.B) {
+	s1, s2 := pair(b, 1500)
+	l, err := s2.ListenNet(netip.MustParseAddrPort("10.77.0.2:0"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	from, err := s1.DialNet(context.Background(), netip.MustParseAddrPort(l.Addr().String()))
+	if err != nil {
+		b.Fatal(err)
+	}
+	to, err := l.Accept()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer from.Close()
+	defer to.Close()
+	b.SetBytes(benchChunk)
+	b.ReportAllocs()
+	go func() {
+		buf := make([]byte, benchChunk)
+		for range b.N {
+			if _, err := from.Write(buf); err != nil {
+				return
+			}
+		}
+	}()
+	buf := make([]byte, 256<<10)
+	for n := int64(b.N) * benchChunk; n > 0; {
+		m, err := to.Read(buf[:min(n, int64(len(buf)))])
+		if err != nil {
+			b.Fatal(err)
+		}
+		n -= int64(m)
+	}
+}

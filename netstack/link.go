@@ -1,0 +1,250 @@
+package netstack
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+// A link is the Ethernet interface of a Stack: gVisor's LinkEndpoint on one side, a Port on the
+// other.
+//
+// TCP is delivered on the goroutine that brought the frame: gVisor only queues it there. What gVisor
+// would answer at once (ARP, neighbour discovery, ICMP, UDP) goes through a goroutine of the link: a
+// frame may come from another stack whose TCP endpoint is locked while it sends, and an ICMP error
+// that came straight back would wait for that lock for ever.
+type link struct {
+	name string
+	mac  MAC
+	mtu  atomic.Uint32
+	at   *Attachment
+
+	dispatcher atomic.Pointer[stack.NetworkDispatcher]
+
+	queue chan *stack.PacketBuffer // for the goroutine
+	stop  chan struct{}            // closed when nobody puts into queue any more
+	wg    sync.WaitGroup
+}
+
+// gsoHeaders is what gVisor puts on top of the TCP payload when it works out the largest
+// super-frame.
+const gsoHeaders = header.TCPTotalHeaderMaximumSize + 1
+
+// linkQueueLen bounds the frames that wait for the link's goroutine. More are dropped.
+const linkQueueLen = 512
+
+var (
+	_ stack.LinkEndpoint       = (*link)(nil)
+	_ stack.GSOEndpoint        = (*link)(nil)
+	_ stack.QueueingDiscipline = (*link)(nil)
+	_ Port                     = (*link)(nil)
+)
+
+func newLink(name string, mac MAC, mtu uint32) *link {
+	l := &link{
+		name: name, mac: mac,
+		queue: make(chan *stack.PacketBuffer, linkQueueLen),
+		stop:  make(chan struct{}),
+	}
+	l.mtu.Store(mtu)
+	l.wg.Add(1)
+	go l.serve()
+	return l
+}
+
+// shutdown ends the link's goroutine. The port is detached by then.
+func (l *link) shutdown() {
+	close(l.stop)
+	l.wg.Wait()
+}
+
+// serve delivers what was queued.
+func (l *link) serve() {
+	defer l.wg.Done()
+	for {
+		select {
+		case pkt := <-l.queue:
+			l.deliver(pkt)
+			continue
+		default:
+		}
+		select {
+		case pkt := <-l.queue:
+			l.deliver(pkt)
+		case <-l.stop:
+			for {
+				select {
+				case pkt := <-l.queue:
+					pkt.DecRef()
+				default:
+					return
+				}
+			}
+		}
+	}
+}
+
+// deliver hands pkt, which it owns, to the stack.
+func (l *link) deliver(pkt *stack.PacketBuffer) {
+	if d := l.dispatcher.Load(); d != nil {
+		(*d).DeliverNetworkPacket(pkt.NetworkProtocolNumber, pkt)
+	}
+	pkt.DecRef()
+}
+
+// Transmit implements Port: it takes a frame into the stack.
+func (l *link) Transmit(f *Frame) bool {
+	dst, _ := f.addresses()
+	if dst != l.mac && !dst.group() {
+		return true // flooded; not for us
+	}
+	var p packet
+	if p.parse(f) != nil || p.l3 != etherHeaderLen || !f.checksumsValid(&p) || p.absurdTooBig() {
+		return false
+	}
+	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: f.take()})
+	if _, ok := pkt.LinkHeader().Consume(etherHeaderLen); !ok {
+		pkt.DecRef()
+		return false
+	}
+	pkt.NetworkProtocolNumber = tcpip.NetworkProtocolNumber(p.ether)
+	switch {
+	case dst == l.mac:
+		pkt.PktType = tcpip.PacketHost
+	case dst == MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}:
+		pkt.PktType = tcpip.PacketBroadcast
+	default:
+		pkt.PktType = tcpip.PacketMulticast
+	}
+	if p.proto == protoTCP && p.l4 != 0 && !p.fragment {
+		l.deliver(pkt)
+		return true
+	}
+	select {
+	case l.queue <- pkt:
+		return true
+	default:
+		pkt.DecRef()
+		return false
+	}
+}
+
+// Offloads implements Port.
+func (l *link) Offloads() bool { return true }
+
+// String implements Port.
+func (l *link) String() string { return fmt.Sprintf("mac %v mtu %d", l.mac, l.mtu.Load()) }
+
+// WritePacket implements stack.QueueingDiscipline: it sends pkt into the switch.
+func (l *link) WritePacket(pkt *stack.PacketBuffer) tcpip.Error {
+	f := newFrame()
+	f.buf = pkt.ToBuffer()
+	f.Csum = CsumValid
+	if g := &pkt.GSOOptions; g.Type != stack.GSONone && g.NeedsCsum {
+		f.Csum = CsumPartial
+		f.CsumStart = uint16(etherHeaderLen + len(pkt.NetworkHeader().Slice()))
+		f.CsumOffset = g.CsumOffset
+		if pkt.Data().Size() > int(g.MSS) {
+			f.GSO = GSOTCPv4
+			if g.Type == stack.GSOTCPv6 {
+				f.GSO = GSOTCPv6
+			}
+			f.GSOSize = g.MSS
+		}
+	}
+	err := l.at.Input(f)
+	f.Release()
+	if err != nil {
+		return &tcpip.ErrClosedForSend{}
+	}
+	return nil
+}
+
+// WritePackets implements stack.LinkWriter.
+func (l *link) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
+	for i, pkt := range pkts.AsSlice() {
+		if err := l.WritePacket(pkt); err != nil {
+			return i, err
+		}
+	}
+	return pkts.Len(), nil
+}
+
+// GSOMaxSize implements stack.GSOEndpoint. gVisor takes gsoHeaders off it for the payload of a
+// super-frame, which is to be a whole number of segments of TCP over IPv4 with timestamps: then the
+// next super-frame starts where the peer would see a segment start.
+func (l *link) GSOMaxSize() uint32 {
+	const most = 65535 - gsoHeaders
+	mss := l.mtu.Load() - ipv4MinLen - tcpMinLen - 12
+	if mss > most {
+		return most + gsoHeaders
+	}
+	return most/mss*mss + gsoHeaders
+}
+
+// SupportedGSO implements stack.GSOEndpoint.
+func (l *link) SupportedGSO() stack.SupportedGSO { return stack.HostGSOSupported }
+
+// MTU implements stack.LinkEndpoint.
+func (l *link) MTU() uint32 { return l.mtu.Load() }
+
+// SetMTU implements stack.LinkEndpoint.
+func (l *link) SetMTU(mtu uint32) { l.mtu.Store(mtu) }
+
+// MaxHeaderLength implements stack.LinkEndpoint.
+func (l *link) MaxHeaderLength() uint16 { return etherHeaderLen }
+
+// LinkAddress implements stack.LinkEndpoint.
+func (l *link) LinkAddress() tcpip.LinkAddress { return tcpip.LinkAddress(l.mac[:]) }
+
+// SetLinkAddress implements stack.LinkEndpoint. The address is part of the port and stays.
+func (l *link) SetLinkAddress(tcpip.LinkAddress) {}
+
+// Capabilities implements stack.LinkEndpoint. gVisor need not look at checksums: Transmit has. It
+// has to make those of packets that are not TCP's.
+func (l *link) Capabilities() stack.LinkEndpointCapabilities {
+	return stack.CapabilityRXChecksumOffload | stack.CapabilityResolutionRequired
+}
+
+// Attach implements stack.LinkEndpoint.
+func (l *link) Attach(d stack.NetworkDispatcher) {
+	if d == nil {
+		l.dispatcher.Store(nil)
+		return
+	}
+	l.dispatcher.Store(&d)
+}
+
+// IsAttached implements stack.LinkEndpoint.
+func (l *link) IsAttached() bool { return l.dispatcher.Load() != nil }
+
+// Wait implements stack.LinkEndpoint. Stack.Close waits for the goroutine.
+func (l *link) Wait() {}
+
+// ARPHardwareType implements stack.LinkEndpoint.
+func (l *link) ARPHardwareType() header.ARPHardwareType { return header.ARPHardwareEther }
+
+// AddHeader implements stack.LinkEndpoint.
+func (l *link) AddHeader(pkt *stack.PacketBuffer) {
+	header.Ethernet(pkt.LinkHeader().Push(etherHeaderLen)).Encode(&header.EthernetFields{
+		SrcAddr: pkt.EgressRoute.LocalLinkAddress,
+		DstAddr: pkt.EgressRoute.RemoteLinkAddress,
+		Type:    pkt.NetworkProtocolNumber,
+	})
+}
+
+// ParseHeader implements stack.LinkEndpoint.
+func (l *link) ParseHeader(pkt *stack.PacketBuffer) bool {
+	_, ok := pkt.LinkHeader().Consume(etherHeaderLen)
+	return ok
+}
+
+// Close implements stack.LinkEndpoint and stack.QueueingDiscipline. Stack.Close detaches the port.
+func (l *link) Close() {}
+
+// SetOnCloseAction implements stack.LinkEndpoint.
+func (l *link) SetOnCloseAction(func()) {}

@@ -1,0 +1,123 @@
+package netstack
+
+import (
+	"encoding/binary"
+
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
+)
+
+const (
+	tcpFIN = 0x01
+	tcpPSH = 0x08
+	tcpCWR = 0x80
+)
+
+// plain calls emit with the ordinary frames that f stands for, checksums complete: f itself if it is
+// one, else copies. f has passed check. The frames are good for the call of emit only; emit returns
+// false to end it.
+func (f *Frame) plain(emit func(*Frame) bool) {
+	switch {
+	case f.GSO != GSONone:
+		f.segments(emit)
+	case f.Csum == CsumPartial:
+		c := f.completed()
+		emit(c)
+		c.Release()
+	default:
+		emit(f)
+	}
+}
+
+// completed returns a copy of f with the checksum filled in.
+func (f *Frame) completed() *Frame {
+	n := f.Len()
+	v := buffer.NewViewSize(n)
+	b := v.AsSlice()
+	f.copyTo(b, 0)
+	start := int(f.CsumStart)
+	// The field holds the pseudo-header's sum, which is thereby added.
+	sum := ^checksum.Checksum(b[start:], 0)
+	if sum == 0 && f.CsumOffset == udpCsumOffset {
+		sum = 0xffff // to UDP, zero would mean that there is none
+	}
+	binary.BigEndian.PutUint16(b[start+int(f.CsumOffset):], sum)
+	c := newFrame()
+	c.Csum = CsumValid
+	c.append(v)
+	return c
+}
+
+// copyTo fills b from offset off of f on.
+func (f *Frame) copyTo(b []byte, off int) {
+	for v := range f.views() {
+		if off >= len(v) {
+			off -= len(v)
+			continue
+		}
+		b = b[copy(b, v[off:]):]
+		off = 0
+		if len(b) == 0 {
+			return
+		}
+	}
+}
+
+// segments cuts the super-frame f.
+func (f *Frame) segments(emit func(*Frame) bool) {
+	var p packet
+	if p.parse(f) != nil {
+		return // check has seen to it
+	}
+	var (
+		hdr  = p.hdr[:f.HdrLen]
+		ip   = hdr[p.l3:]
+		tcp  = hdr[p.l4:]
+		seq  = binary.BigEndian.Uint32(tcp[4:])
+		id   = binary.BigEndian.Uint16(ip[4:]) // of IPv4
+		last = tcp[13]
+		end  = f.Len()
+	)
+	for off := len(hdr); off < end; {
+		n := min(int(f.GSOSize), end-off)
+		flags := last
+		if off+n < end {
+			flags &^= tcpFIN | tcpPSH
+		}
+		if off > len(hdr) {
+			flags &^= tcpCWR // RFC 3168, section 6.1.2: once
+		}
+		tcp[13] = flags
+		binary.BigEndian.PutUint32(tcp[4:], seq)
+
+		length := len(hdr) - p.l3 + n
+		if f.GSO == GSOTCPv4 {
+			binary.BigEndian.PutUint16(ip[2:], uint16(length))
+			binary.BigEndian.PutUint16(ip[4:], id)
+			ip[10], ip[11] = 0, 0
+			binary.BigEndian.PutUint16(ip[10:], ^checksum.Checksum(hdr[p.l3:p.l4], 0))
+		} else {
+			binary.BigEndian.PutUint16(ip[4:], uint16(length-ipv6Len))
+		}
+
+		v := buffer.NewViewSize(len(hdr) + n)
+		b := v.AsSlice()
+		copy(b, hdr)
+		f.copyTo(b[len(hdr):], off)
+		t := b[p.l4:]
+		t[tcpCsumOffset], t[tcpCsumOffset+1] = 0, 0
+		binary.BigEndian.PutUint16(t[tcpCsumOffset:], ^checksum.Checksum(t, p.pseudoSum(len(t))))
+
+		s := newFrame()
+		s.Csum = CsumValid
+		s.append(v)
+		more := emit(s)
+		s.Release()
+		if !more {
+			return
+		}
+		off += n
+		seq += uint32(n)
+		id++
+	}
+}

@@ -1,0 +1,238 @@
+package netstack
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+)
+
+// Limits of a Config.
+const (
+	DefaultMTU    = 1500
+	MinMTU        = 1280 // RFC 8200, section 5
+	MaxMTU        = 65535
+	DefaultBuffer = 4 << 20
+	minBuffer     = 64 << 10
+	maxBuffer     = 64 << 20
+)
+
+// Config describes a Stack.
+type Config struct {
+	Name     string         // of the interface and its switch port
+	MAC      MAC            // zero: random
+	MTU      int            // octets of an IP packet; 0: DefaultMTU
+	Addrs    []netip.Prefix // own addresses, each with the length of its network's prefix
+	Gateways []netip.Addr   // of the default routes, one for each family at most
+	// SendBuffer and ReceiveBuffer are what each TCP connection may hold, in octets; 0:
+	// DefaultBuffer. They do not change during a connection. A peer is offered half of
+	// ReceiveBuffer as window.
+	SendBuffer, ReceiveBuffer int
+	// Clock is for tests; nil is the real one.
+	Clock tcpip.Clock
+}
+
+// nicID is the number of a Stack's only interface.
+const nicID = 1
+
+// A Stack is a userspace network namespace with one Ethernet interface. It answers ping. Its methods
+// may be called from several goroutines at once.
+type Stack struct {
+	cfg  Config
+	st   *stack.Stack
+	link *link
+	gate *gate // around the making of endpoints
+}
+
+// NewStack makes a Stack and attaches it to sw.
+func NewStack(sw *Switch, c Config) (*Stack, error) {
+	if err := c.complete(); err != nil {
+		return nil, fmt.Errorf("netstack: stack %s: %w", c.Name, err)
+	}
+	s := &Stack{cfg: c, gate: newGate()}
+	s.st = stack.New(stack.Options{
+		NetworkProtocols: []stack.NetworkProtocolFactory{
+			ipv4.NewProtocolWithOptions(ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: true}}),
+			// Addresses come from the configuration, so there is nothing to detect.
+			ipv6.NewProtocolWithOptions(ipv6.Options{
+				AutoGenLinkLocal: true,
+				MLD:              ipv6.MLDOptions{Enabled: true},
+			}),
+			arp.NewProtocol,
+		},
+		TransportProtocols: []stack.TransportProtocolFactory{
+			tcp.NewProtocolCUBIC, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
+		},
+		Clock:       c.Clock,
+		HandleLocal: true,
+	})
+	s.link = newLink(c.Name, c.MAC, uint32(c.MTU))
+	err := s.tune()
+	if err == nil {
+		// The port comes first: gVisor sends as soon as it has the interface.
+		s.link.at, err = sw.Attach(PortOptions{Name: c.Name, Kind: "stack", MAC: c.MAC}, s.link)
+	}
+	if err == nil {
+		err = s.bringUp()
+	}
+	if err != nil {
+		s.Close()
+		return nil, fmt.Errorf("netstack: stack %s: %w", c.Name, err)
+	}
+	return s, nil
+}
+
+// complete fills in defaults and checks c.
+func (c *Config) complete() error {
+	if c.MAC == (MAC{}) {
+		c.MAC = RandomMAC()
+	}
+	if c.MTU == 0 {
+		c.MTU = DefaultMTU
+	}
+	if c.SendBuffer == 0 {
+		c.SendBuffer = DefaultBuffer
+	}
+	if c.ReceiveBuffer == 0 {
+		c.ReceiveBuffer = DefaultBuffer
+	}
+	switch {
+	case c.Name == "":
+		return errors.New("no name")
+	case c.MAC.group():
+		return fmt.Errorf("%v is a group address", c.MAC)
+	case c.MTU < MinMTU || c.MTU > MaxMTU:
+		return fmt.Errorf("MTU %d is not in [%d, %d]", c.MTU, MinMTU, MaxMTU)
+	case min(c.SendBuffer, c.ReceiveBuffer) < minBuffer || max(c.SendBuffer, c.ReceiveBuffer) > maxBuffer:
+		return fmt.Errorf("buffers of %d and %d octets are not in [%d, %d]",
+			c.SendBuffer, c.ReceiveBuffer, minBuffer, maxBuffer)
+	}
+	for _, p := range c.Addrs {
+		if !p.IsValid() || p.Addr().IsUnspecified() || p.Addr().IsMulticast() || p.Addr().Is4In6() {
+			return fmt.Errorf("%v is not an address for an interface", p)
+		}
+	}
+	for _, g := range c.Gateways {
+		if !slices.ContainsFunc(c.Addrs, func(p netip.Prefix) bool { return p.Contains(g) }) {
+			return fmt.Errorf("gateway %v is in none of the interface's networks", g)
+		}
+	}
+	c.Addrs, c.Gateways = slices.Clone(c.Addrs), slices.Clone(c.Gateways)
+	return nil
+}
+
+// tune sets the options of TCP. What is not set here is as gVisor has it: RACK and SACK recovery, no
+// Nagle, no keep-alive, a minimum RTO of 200 ms (kernel peers delay ACKs by up to 40 ms, so a much
+// lower one would retransmit for nothing), TIME-WAIT of 60 s.
+func (s *Stack) tune() error {
+	sack := tcpip.TCPSACKEnabled(true)
+	delay := tcpip.TCPDelayEnabled(false)
+	moderate := tcpip.TCPModerateReceiveBufferOption(false)
+	snd := tcpip.TCPSendBufferSizeRangeOption{
+		Min: tcp.MinBufferSize, Default: s.cfg.SendBuffer, Max: s.cfg.SendBuffer}
+	rcv := tcpip.TCPReceiveBufferSizeRangeOption{
+		Min: tcp.MinBufferSize, Default: s.cfg.ReceiveBuffer, Max: s.cfg.ReceiveBuffer}
+	for _, o := range []tcpip.SettableTransportProtocolOption{&sack, &delay, &moderate, &snd, &rcv} {
+		if err := s.st.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
+			return fmt.Errorf("TCP option %T: %w", o, goError(err))
+		}
+	}
+	return nil
+}
+
+// bringUp makes the interface, its addresses and routes.
+func (s *Stack) bringUp() error {
+	opts := stack.NICOptions{Name: s.cfg.Name, QDisc: s.link}
+	if err := s.st.CreateNICWithOptions(nicID, s.link, opts); err != nil {
+		return fmt.Errorf("interface: %w", goError(err))
+	}
+	var routes []tcpip.Route
+	for _, p := range s.cfg.Addrs {
+		pa := tcpip.ProtocolAddress{
+			Protocol:          ipProtocol(p.Addr()),
+			AddressWithPrefix: tcpip.AddressWithPrefix{Address: gvAddr(p.Addr()), PrefixLen: p.Bits()},
+		}
+		if err := s.st.AddProtocolAddress(nicID, pa, stack.AddressProperties{}); err != nil {
+			return fmt.Errorf("address %v: %w", p, goError(err))
+		}
+		routes = append(routes, tcpip.Route{Destination: pa.AddressWithPrefix.Subnet(), NIC: nicID})
+	}
+	routes = append(routes, tcpip.Route{Destination: header.IPv6LinkLocalPrefix.Subnet(), NIC: nicID})
+	for _, g := range s.cfg.Gateways {
+		all := header.IPv4EmptySubnet
+		if g.Is6() {
+			all = header.IPv6EmptySubnet
+		}
+		routes = append(routes, tcpip.Route{Destination: all, Gateway: gvAddr(g), NIC: nicID})
+	}
+	s.st.SetRouteTable(routes)
+	return nil
+}
+
+// Close resets every connection, ends every listener, takes the stack off its switch and returns
+// when none of its goroutines is left. It must not be called from a function given to SetNotify.
+func (s *Stack) Close() error {
+	if !s.gate.shut() {
+		return nil
+	}
+	s.gate.wait()
+	s.st.Close() // sends the RSTs
+	if s.link.at != nil {
+		s.link.at.Detach()
+	}
+	s.link.shutdown()
+	s.st.Wait()
+	return nil
+}
+
+// Name is the name of the interface.
+func (s *Stack) Name() string { return s.cfg.Name }
+
+// MAC is the address of the interface.
+func (s *Stack) MAC() MAC { return s.cfg.MAC }
+
+// MTU is the largest IP packet the interface takes, in octets.
+func (s *Stack) MTU() int { return int(s.link.MTU()) }
+
+// Addrs are the addresses the stack was configured with.
+func (s *Stack) Addrs() []netip.Prefix { return slices.Clone(s.cfg.Addrs) }
+
+// PortStats counts the interface's frames as its switch port does: Rx is what the stack sent.
+func (s *Stack) PortStats() PortStats { return s.link.at.Stats() }
+
+// StackStats are totals over the life of a Stack.
+type StackStats struct {
+	TCPActiveOpens, TCPPassiveOpens, TCPFailedConnects uint64
+	TCPEstablished                                     uint64 // at present
+	TCPSegmentsReceived, TCPSegmentsSent               uint64
+	TCPRetransmits, TCPTimeouts, TCPFastRecoveries     uint64
+	TCPResetsSent, TCPResetsReceived                   uint64
+}
+
+// Stats returns the stack's totals.
+func (s *Stack) Stats() StackStats {
+	t := s.st.Stats().TCP
+	return StackStats{
+		TCPActiveOpens:      t.ActiveConnectionOpenings.Value(),
+		TCPPassiveOpens:     t.PassiveConnectionOpenings.Value(),
+		TCPFailedConnects:   t.FailedConnectionAttempts.Value(),
+		TCPEstablished:      t.CurrentEstablished.Value(),
+		TCPSegmentsReceived: t.ValidSegmentsReceived.Value(),
+		TCPSegmentsSent:     t.SegmentsSent.Value(),
+		TCPRetransmits:      t.Retransmits.Value(),
+		TCPTimeouts:         t.Timeouts.Value(),
+		TCPFastRecoveries:   t.FastRecovery.Value() + t.SACKRecovery.Value(),
+		TCPResetsSent:       t.ResetsSent.Value(),
+		TCPResetsReceived:   t.ResetsReceived.Value(),
+	}
+}

@@ -1,0 +1,258 @@
+package netstack
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A Port is a link of a Switch, as the Switch uses it. Its methods may be called from several
+// goroutines at once.
+type Port interface {
+	// Transmit sends f out of the port. f is good for the call only. It must not wait for
+	// anything that another port does, and reports false if it dropped the frame.
+	Transmit(f *Frame) bool
+	// Offloads reports whether Transmit takes super-frames and frames whose checksum is partial.
+	Offloads() bool
+	// String says in a few words what the port is and what state it is in.
+	String() string
+}
+
+// PortOptions describe a port to the Switch.
+type PortOptions struct {
+	Name string // unique in the Switch
+	Kind string // "stack", "tap", "unix", "memory"
+	// MAC, if not zero, is the port's only address: frames for it go nowhere else, and frames
+	// from it come from nowhere else.
+	MAC MAC
+}
+
+// PortStats counts what went through a port. A super-frame counts once. Rx is into the Switch, Tx
+// out of it.
+type PortStats struct {
+	RxFrames, RxOctets, RxDrops uint64
+	TxFrames, TxOctets, TxDrops uint64
+}
+
+// PortInfo is a snapshot of a port.
+type PortInfo struct {
+	Name, Kind, Detail string
+	Offloads           bool
+	MACs               []MAC // behind the port: its own or learned
+	PortStats
+}
+
+// SwitchConfig is what a Switch can be given; the zero value will do.
+type SwitchConfig struct {
+	Now    func() time.Time // default time.Now
+	Ageing time.Duration    // how long an address is remembered; default 5 minutes (802.1Q-2018, table 8-6)
+}
+
+// A Switch is an Ethernet switch that learns: unicast goes where the address was last seen,
+// everything else to all ports but the one it came from. It runs no spanning tree: a loop outside
+// is the business of whoever made it. Its methods may be called from several goroutines at once.
+type Switch struct {
+	table table
+	ports atomic.Pointer[[]*Attachment] // never changed in place
+
+	mu     sync.Mutex // serialises changes of ports; guards closed
+	closed bool
+}
+
+// NewSwitch returns a Switch without ports.
+func NewSwitch(c SwitchConfig) *Switch {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Ageing == 0 {
+		c.Ageing = 5 * time.Minute
+	}
+	s := &Switch{table: table{now: c.Now, ageing: c.Ageing, entries: map[MAC]*entry{}}}
+	s.ports.Store(new([]*Attachment))
+	return s
+}
+
+// An Attachment is the Switch's side of a port.
+type Attachment struct {
+	PortOptions
+	sw   *Switch
+	port Port
+	gate *gate // around Transmit and Input
+
+	learned int // entries of the table that point here; guarded by table.mu
+
+	rxFrames, rxOctets, rxDrops atomic.Uint64
+	txFrames, txOctets, txDrops atomic.Uint64
+}
+
+// Attach adds a port. Frames may come to it before Attach returns.
+func (s *Switch) Attach(o PortOptions, p Port) (*Attachment, error) {
+	if o.MAC.group() {
+		return nil, fmt.Errorf("netstack: port %s: %v is a group address", o.Name, o.MAC)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, fmt.Errorf("netstack: switch: %w", net.ErrClosed)
+	}
+	old := *s.ports.Load()
+	for _, a := range old {
+		if a.Name == o.Name {
+			return nil, fmt.Errorf("netstack: there is a port %s already", o.Name)
+		}
+		if o.MAC != (MAC{}) && a.MAC == o.MAC {
+			return nil, fmt.Errorf("netstack: port %s has the address %v already", a.Name, o.MAC)
+		}
+	}
+	a := &Attachment{PortOptions: o, sw: s, port: p, gate: newGate()}
+	if o.MAC != (MAC{}) {
+		s.table.pin(o.MAC, a)
+	}
+	ports := append(slices.Clone(old), a)
+	s.ports.Store(&ports)
+	return a, nil
+}
+
+// Detach takes the port off the Switch and returns when no call of its Transmit or Input is running
+// any more. It must not be called from inside one.
+func (a *Attachment) Detach() {
+	s := a.sw
+	s.mu.Lock()
+	ports := slices.DeleteFunc(slices.Clone(*s.ports.Load()), func(b *Attachment) bool { return a == b })
+	s.ports.Store(&ports)
+	s.mu.Unlock()
+	a.gate.shut()
+	s.table.forget(a)
+	a.gate.wait()
+	s.table.forget(a) // what an Input still running learned
+}
+
+// Ports describes the ports in the order in which they came.
+func (s *Switch) Ports() []PortInfo {
+	var infos []PortInfo
+	for _, a := range *s.ports.Load() {
+		infos = append(infos, PortInfo{
+			Name: a.Name, Kind: a.Kind, Detail: a.port.String(),
+			Offloads: a.port.Offloads(), MACs: s.table.behind(a), PortStats: a.Stats(),
+		})
+	}
+	return infos
+}
+
+// Close refuses new ports. Those there are stay until they are detached.
+func (s *Switch) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if n := len(*s.ports.Load()); n > 0 {
+		return fmt.Errorf("netstack: switch closed with %d ports on it", n)
+	}
+	return nil
+}
+
+// Stats returns the port's counters.
+func (a *Attachment) Stats() PortStats {
+	return PortStats{
+		RxFrames: a.rxFrames.Load(), RxOctets: a.rxOctets.Load(), RxDrops: a.rxDrops.Load(),
+		TxFrames: a.txFrames.Load(), TxOctets: a.txOctets.Load(), TxDrops: a.txDrops.Load(),
+	}
+}
+
+// errGroupSource and errNotYours are why Input refuses a well-formed frame.
+var (
+	errGroupSource = errors.New("netstack: frame from a group address")
+	errNotYours    = errors.New("netstack: frame from an address that belongs to another port")
+	errDetached    = fmt.Errorf("netstack: port is not on a switch: %w", net.ErrClosed)
+)
+
+// Input passes a frame that came in at the port to where it should go. It returns when every port
+// has it, or says why it was dropped. f remains the caller's, but its octets may be gone.
+func (a *Attachment) Input(f *Frame) error {
+	if !a.gate.enter() {
+		return errDetached
+	}
+	defer a.gate.leave()
+	n := f.Len()
+	dst, err := a.admit(f)
+	if err != nil {
+		a.rxDrops.Add(1)
+		return err
+	}
+	a.rxFrames.Add(1)
+	a.rxOctets.Add(uint64(n))
+
+	s := a.sw
+	if !dst.group() {
+		if to := s.table.lookup(dst); to != nil {
+			if to != a {
+				to.transmit(f)
+			}
+			return nil
+		}
+	} else if reserved(dst) {
+		return nil
+	}
+	ports := *s.ports.Load()
+	f.shared = len(ports) > 2
+	for _, to := range ports {
+		if to != a {
+			to.transmit(f)
+		}
+	}
+	f.shared = false
+	return nil
+}
+
+// admit checks f and learns where it came from.
+func (a *Attachment) admit(f *Frame) (dst MAC, err error) {
+	if err := f.check(); err != nil {
+		return MAC{}, err
+	}
+	dst, src := f.addresses()
+	switch {
+	case src.group():
+		return MAC{}, errGroupSource
+	case src == a.MAC:
+		return dst, nil
+	case a.MAC != (MAC{}):
+		return MAC{}, errNotYours
+	case !a.sw.table.learn(src, a):
+		return MAC{}, errNotYours
+	}
+	return dst, nil
+}
+
+// reserved reports whether dst is for the neighbouring bridge only (802.1Q-2018, table 8-1).
+func reserved(dst MAC) bool {
+	return dst[0] == 0x01 && dst[1] == 0x80 && dst[2] == 0xc2 && dst[3] == 0 && dst[4] == 0 && dst[5] <= 0x0f
+}
+
+// transmit sends f out of a in the form that a takes.
+func (a *Attachment) transmit(f *Frame) {
+	if !a.gate.enter() {
+		return
+	}
+	defer a.gate.leave()
+	if f.GSO == GSONone && f.Csum != CsumPartial || a.port.Offloads() {
+		a.transmitOne(f)
+		return
+	}
+	f.plain(func(p *Frame) bool {
+		a.transmitOne(p)
+		return true
+	})
+}
+
+func (a *Attachment) transmitOne(f *Frame) {
+	n := f.Len()
+	if !a.port.Transmit(f) {
+		a.txDrops.Add(1)
+		return
+	}
+	a.txFrames.Add(1)
+	a.txOctets.Add(uint64(n))
+}

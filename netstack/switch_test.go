@@ -1,0 +1,435 @@
+package netstack_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/netstacktest"
+)
+
+var broadcast = netstack.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+
+// mac is the n-th host's address.
+func mac(n byte) netstack.MAC { return netstack.MAC{2, 0, 0, 0, 0, n} }
+
+// A lab is a switch with ports in memory and a clock.
+type lab struct {
+	*testing.T
+	sw    *netstack.Switch
+	now   time.Time
+	ports []*netstacktest.Port
+}
+
+func newLab(t *testing.T, ports int) *lab {
+	l := &lab{T: t, now: time.Unix(1, 0)}
+	l.sw = netstack.NewSwitch(netstack.SwitchConfig{
+		Now: func() time.Time { return l.now }, Ageing: time.Minute})
+	for i := range ports {
+		l.ports = append(l.ports, netstacktest.NewPort(t, l.sw, fmt.Sprintf("p%d", i), false))
+	}
+	return l
+}
+
+// want sends a frame in at port from and says where it comes out.
+func (l *lab) want(why string, from int, dst, src netstack.MAC, at ...int) {
+	l.Helper()
+	frame := ethernet(dst, src, 1)
+	err := l.ports[from].Send(frame, netstack.Offload{})
+	if err != nil && len(at) > 0 {
+		l.Errorf("%s: %v", why, err)
+	}
+	var got []int
+	for i, p := range l.ports {
+		for len(p.Frames) > 0 {
+			got = append(got, i)
+			if f := <-p.Frames; !bytes.Equal(f.Octets, frame) {
+				l.Errorf("%s: port %d sent %x", why, i, f.Octets)
+			}
+		}
+	}
+	if fmt.Sprint(got) != fmt.Sprint(at) {
+		l.Errorf("%s: came out at %v, want %v", why, got, at)
+	}
+}
+
+func TestSwitchForwards(t *testing.T) {
+	l := newLab(t, 3)
+	l.want("unknown unicast goes everywhere else", 0, mac(1), mac(0), 1, 2)
+	l.want("learned", 1, mac(0), mac(1), 0)
+	l.want("both ways", 0, mac(1), mac(0), 1)
+	l.want("broadcast", 0, broadcast, mac(0), 1, 2)
+	l.want("multicast", 2, netstack.MAC{1, 0, 0x5e, 0, 0, 1}, mac(2), 0, 1)
+	l.want("both behind one port", 0, mac(0), mac(9))
+	l.want("a host that moved", 2, mac(1), mac(0), 1)
+	l.want("is found there", 1, mac(0), mac(1), 2)
+	l.want("bridges' own group addresses stay on their link", 0, netstack.MAC{1, 0x80, 0xc2, 0, 0, 0}, mac(9))
+	l.want("a group address cannot send", 0, mac(1), broadcast)
+}
+
+func TestSwitchAges(t *testing.T) {
+	l := newLab(t, 3)
+	l.want("unknown", 0, mac(1), mac(0), 1, 2)
+	l.now = l.now.Add(time.Minute)
+	l.want("still known", 1, mac(0), mac(1), 0)
+	l.now = l.now.Add(time.Second)
+	l.want("too old", 1, mac(0), mac(1), 0, 2)
+	l.want("heard again", 0, mac(1), mac(0), 1)
+	for range 5 {
+		l.now = l.now.Add(50 * time.Second)
+		l.want("what is heard does not age", 0, broadcast, mac(0), 1, 2)
+	}
+	l.want("still known", 1, mac(0), mac(1), 0)
+}
+
+func TestSwitchPortsComeAndGo(t *testing.T) {
+	l := newLab(t, 3)
+	l.want("unknown", 0, broadcast, mac(0), 1, 2)
+	l.ports[0].Detach()
+	l.want("forgotten with its port", 1, mac(0), mac(1), 2)
+	if err := l.ports[0].Send(ethernet(broadcast, mac(0), 1), netstack.Offload{}); err == nil {
+		t.Error("a detached port got a frame in")
+	}
+	l.ports[0] = netstacktest.NewPort(t, l.sw, "p0", false)
+	l.want("a new port of that name", 0, mac(1), mac(0), 1)
+	if _, err := l.sw.Attach(netstack.PortOptions{Name: "p0"}, l.ports[0]); err == nil {
+		t.Error("two ports of one name")
+	}
+	if err := l.sw.Close(); err == nil {
+		t.Error("closed with ports on it, silently")
+	}
+	if _, err := l.sw.Attach(netstack.PortOptions{Name: "p9"}, l.ports[0]); err == nil {
+		t.Error("a port on a closed switch")
+	}
+}
+
+// TestSwitchOwnAddress: a port's own address cannot be taken by another.
+func TestSwitchOwnAddress(t *testing.T) {
+	l := newLab(t, 2)
+	st := netstacktest.NewStack(t, l.sw, 1, 1500)
+	drain := func() {
+		for _, p := range l.ports {
+			for len(p.Frames) > 0 {
+				<-p.Frames
+			}
+		}
+	}
+	drain() // what the stack says when it comes up
+	l.want("an impostor's frames are dropped", 0, mac(1), st.MAC())
+	l.want("and nothing was learned from them", 1, st.MAC(), mac(1))
+	if s := l.ports[0].Stats(); s.RxDrops != 1 || s.RxFrames != 0 {
+		t.Errorf("stats %+v", s)
+	}
+	if _, err := l.sw.Attach(netstack.PortOptions{Name: "x", MAC: st.MAC()}, l.ports[0]); err == nil {
+		t.Error("two ports with one address")
+	}
+	infos := l.sw.Ports()
+	if len(infos) != 3 || infos[2].Kind != "stack" || len(infos[2].MACs) != 1 || infos[2].MACs[0] != st.MAC() {
+		t.Errorf("ports: %+v", infos)
+	}
+}
+
+// TestSwitchTableBounded: a port that makes addresses up fills its own share of the table only.
+func TestSwitchTableBounded(t *testing.T) {
+	l := newLab(t, 3)
+	l.want("a host behind port 1", 1, mac(0), mac(1), 0, 2)
+	var src netstack.MAC
+	for i := range 5000 {
+		src = netstack.MAC{2, 1, 0, 0, byte(i >> 8), byte(i)}
+		if err := l.ports[0].Send(ethernet(mac(1), src, 1), netstack.Offload{}); err != nil {
+			t.Fatal(err)
+		}
+		<-l.ports[1].Frames // never flooded: mac(1) is not pushed out
+	}
+	if n := len(l.sw.Ports()[0].MACs); n != 1024 {
+		t.Errorf("%d addresses behind port 0", n)
+	}
+	l.want("what found no room is flooded", 1, src, mac(1), 0, 2)
+	l.now = l.now.Add(2 * time.Minute)
+	l.want("age makes room", 0, broadcast, mac(7), 1, 2)
+	l.want("for new ones", 1, mac(7), mac(1), 0)
+}
+
+func TestSwitchCounters(t *testing.T) {
+	l := newLab(t, 2)
+	frame := ethernet(broadcast, mac(0), 1)
+	n := uint64(len(frame))
+	for range 3 {
+		l.want("broadcast", 0, broadcast, mac(0), 1)
+	}
+	l.ports[1].Drop(true)
+	l.want("dropped", 0, broadcast, mac(0))
+	if err := l.ports[0].Send(frame[:13], netstack.Offload{}); err == nil {
+		t.Error("a frame of 13 octets")
+	}
+	want := netstack.PortStats{RxFrames: 4, RxOctets: 4 * n, RxDrops: 1}
+	if got := l.ports[0].Stats(); got != want {
+		t.Errorf("port 0: %+v, want %+v", got, want)
+	}
+	want = netstack.PortStats{TxFrames: 3, TxOctets: 3 * n, TxDrops: 1}
+	if got := l.ports[1].Stats(); got != want {
+		t.Errorf("port 1: %+v, want %+v", got, want)
+	}
+}
+
+// TestDetachWhileBusy: Detach returns only when nothing is inside the port, and nothing comes in
+// afterwards.
+func TestDetachWhileBusy(t *testing.T) { synctest.Test(t, testDetachWhileBusy) }
+func testDetachWhileBusy(t *testing.T) {
+	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	in := netstacktest.NewPort(t, sw, "in", false)
+	p := &slow{release: make(chan struct{})}
+	at, err := sw.Attach(netstack.PortOptions{Name: "slow"}, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	detached := false
+	go in.Send(ethernet(broadcast, mac(1), 1), netstack.Offload{})
+	synctest.Wait()
+	go func() { at.Detach(); detached = true }()
+	synctest.Wait()
+	if p.calls != 1 || detached {
+		t.Errorf("%d frames are inside the port, detached: %v", p.calls, detached)
+	}
+	if err := in.Send(ethernet(broadcast, mac(1), 1), netstack.Offload{}); err != nil || p.calls != 1 {
+		t.Errorf("a frame for a port that is being detached: %v, %d inside", err, p.calls)
+	}
+	close(p.release)
+	synctest.Wait()
+	if !detached {
+		t.Error("not detached although nothing is inside")
+	}
+}
+
+// slow keeps a frame until it is released.
+type slow struct {
+	calls   int
+	release chan struct{}
+}
+
+func (p *slow) Transmit(*netstack.Frame) bool {
+	p.calls++
+	<-p.release
+	return true
+}
+func (p *slow) Offloads() bool { return false }
+func (p *slow) String() string { return "slow" }
+
+// superFrame makes a frame of n octets of TCP payload and describes it for cutting to mss.
+func superFrame(v6 bool, n, mss int) ([]byte, netstack.Offload) {
+	b := append(append([]byte(nil), 2, 0, 0, 0, 0, 1), 2, 0, 0, 0, 0, 0)
+	o := netstack.Offload{Csum: netstack.CsumPartial, CsumOffset: 16}
+	if v6 {
+		b = append(b, 0x86, 0xdd)
+		ip := make([]byte, 40)
+		ip[0] = 0x60
+		binary.BigEndian.PutUint16(ip[4:], uint16(20+n))
+		ip[6], ip[7] = 6, 64
+		ip[8+15], ip[24+15] = 1, 2
+		b = append(b, ip...)
+		o.GSO = netstack.GSOTCPv6
+	} else {
+		b = append(b, 0x08, 0x00)
+		ip := make([]byte, 20)
+		ip[0] = 0x45
+		binary.BigEndian.PutUint16(ip[2:], uint16(40+n))
+		ip[4], ip[5] = 0xff, 0xfe // the identification wraps
+		ip[8], ip[9] = 64, 6
+		copy(ip[12:], []byte{10, 0, 0, 1, 10, 0, 0, 2})
+		binary.BigEndian.PutUint16(ip[10:], inetChecksum(ip))
+		b = append(b, ip...)
+		o.GSO = netstack.GSOTCPv4
+	}
+	o.CsumStart = uint16(len(b))
+	tcp := make([]byte, 20)
+	binary.BigEndian.PutUint16(tcp, 1000)
+	binary.BigEndian.PutUint16(tcp[2:], 2000)
+	binary.BigEndian.PutUint32(tcp[4:], 0xfffffff0) // the sequence number wraps
+	tcp[12] = 5 << 4
+	tcp[13] = 0x99 // CWR, ACK, PSH, FIN
+	b = append(b, tcp...)
+	b = append(b, netstacktest.Pattern(0, n)...)
+	binary.BigEndian.PutUint16(b[o.CsumStart+16:], ^pseudo(b, int(o.CsumStart)))
+	o.GSOSize = uint16(mss)
+	if n <= mss {
+		o.GSO, o.GSOSize = netstack.GSONone, 0
+	}
+	return b, o
+}
+
+// pseudo is the complement of the sum over the pseudo-header of a TCP packet at offset l4 of frame.
+func pseudo(frame []byte, l4 int) uint16 {
+	var p []byte
+	if frame[12] == 0x08 {
+		p = append(p, frame[l4-8:l4]...)
+	} else {
+		p = append(p, frame[l4-32:l4]...)
+	}
+	p = append(p, 0, 6)
+	p = binary.BigEndian.AppendUint16(p, uint16(len(frame)-l4))
+	return inetChecksum(p)
+}
+
+// TestSuperFrames: between ports that take them they cross as they are; for others they are cut.
+func TestSuperFrames(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		for _, n := range []int{0, 1, 1000, 1001, 65000} {
+			t.Run(fmt.Sprintf("v6=%v/n=%d", v6, n), func(t *testing.T) {
+				sw := netstack.NewSwitch(netstack.SwitchConfig{})
+				in := netstacktest.NewPort(t, sw, "in", true)
+				super := netstacktest.NewPort(t, sw, "super", true)
+				plain := netstacktest.NewPort(t, sw, "plain", false)
+				b, o := superFrame(v6, n, 1000)
+				if err := in.Send(b, o); err != nil {
+					t.Fatal(err)
+				}
+				got := <-super.Frames
+				o.HdrLen = got.HdrLen
+				if got.Offload != o || !bytes.Equal(got.Octets, b) {
+					t.Errorf("changed on the way: %+v, %d octets; sent %+v, %d", got.Offload, len(got.Octets), o, len(b))
+				}
+				var segs [][]byte
+				for len(plain.Frames) > 0 {
+					f := <-plain.Frames
+					if f.GSO != netstack.GSONone || f.Csum != netstack.CsumValid {
+						t.Errorf("not plain: %+v", f.Offload)
+					}
+					segs = append(segs, f.Octets)
+				}
+				if want := max(1, (n+999)/1000); len(segs) != want {
+					t.Errorf("%d segments, want %d", len(segs), want)
+				}
+				checkSegments(t, b, segs, int(o.CsumStart))
+			})
+		}
+	}
+}
+
+// checkSegments compares segments with the super-frame they were cut from.
+func checkSegments(t *testing.T, super []byte, segs [][]byte, l4 int) {
+	t.Helper()
+	hdr := l4 + int(super[l4+12]>>4)*4
+	seq := binary.BigEndian.Uint32(super[l4+4:])
+	var payload []byte
+	for i, s := range segs {
+		tcp := s[l4:]
+		if got, want := binary.BigEndian.Uint32(tcp[4:]), seq+uint32(len(payload)); got != want {
+			t.Errorf("segment %d: sequence number %d, want %d", i, got, want)
+		}
+		want := super[l4+13]
+		if i > 0 {
+			want &^= 0x80 // CWR
+		}
+		if i < len(segs)-1 {
+			want &^= 0x09 // PSH, FIN
+		}
+		if tcp[13] != want {
+			t.Errorf("segment %d: flags %#x, want %#x", i, tcp[13], want)
+		}
+		// The sum over what is right, checksum included, is all ones: its complement is 0.
+		sum := uint32(^pseudo(s, l4)) + uint32(^inetChecksum(even(tcp)))
+		if sum = sum&0xffff + sum>>16; sum != 0xffff {
+			t.Errorf("segment %d: TCP checksum wrong", i)
+		}
+		if super[12] == 0x08 {
+			ip := s[14:l4]
+			if inetChecksum(ip) != 0 || int(binary.BigEndian.Uint16(ip[2:])) != len(s)-14 {
+				t.Errorf("segment %d: IPv4 header %x, %d octets", i, ip, len(s))
+			}
+			if got, want := binary.BigEndian.Uint16(ip[4:]), binary.BigEndian.Uint16(super[18:])+uint16(i); got != want {
+				t.Errorf("segment %d: identification %d, want %d", i, got, want)
+			}
+		} else if int(binary.BigEndian.Uint16(s[18:])) != len(s)-54 {
+			t.Errorf("segment %d: payload length %d of %d", i, binary.BigEndian.Uint16(s[18:]), len(s))
+		}
+		if !bytes.Equal(tcp[14:16], super[l4+14:l4+16]) || !bytes.Equal(s[l4+20:hdr], super[l4+20:hdr]) {
+			t.Errorf("segment %d: window or options changed", i)
+		}
+		payload = append(payload, s[hdr:]...)
+	}
+	if !bytes.Equal(payload, super[hdr:]) {
+		t.Errorf("the segments' %d octets are not the super-frame's %d", len(payload), len(super)-hdr)
+	}
+}
+
+// even pads b to a whole number of 16-bit words.
+func even(b []byte) []byte {
+	if len(b)%2 != 0 {
+		return append(bytes.Clone(b), 0)
+	}
+	return b
+}
+
+// TestBadOffloads: offload fields that do not fit the frame get it dropped.
+func TestBadOffloads(t *testing.T) {
+	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	in := netstacktest.NewPort(t, sw, "in", true)
+	out := netstacktest.NewPort(t, sw, "out", false)
+	for name, spoil := range map[string]func(b *[]byte, o *netstack.Offload){
+		"no segment size":      func(b *[]byte, o *netstack.Offload) { o.GSOSize = 0 },
+		"wrong family":         func(b *[]byte, o *netstack.Offload) { o.GSO = netstack.GSOTCPv6 },
+		"unknown kind":         func(b *[]byte, o *netstack.Offload) { o.GSO = 9 },
+		"no partial checksum":  func(b *[]byte, o *netstack.Offload) { o.Csum = netstack.CsumValid },
+		"sum starts elsewhere": func(b *[]byte, o *netstack.Offload) { o.CsumStart++ },
+		"sum goes elsewhere":   func(b *[]byte, o *netstack.Offload) { o.CsumOffset = 6 },
+		"sum goes outside":     func(b *[]byte, o *netstack.Offload) { o.CsumOffset = 0xffff },
+		"not TCP":              func(b *[]byte, o *netstack.Offload) { (*b)[23] = 17 },
+		"a fragment":           func(b *[]byte, o *netstack.Offload) { (*b)[20] = 0x20 },
+		"IP header too long":   func(b *[]byte, o *netstack.Offload) { (*b)[14] = 0x4f },
+		"IP header too short":  func(b *[]byte, o *netstack.Offload) { (*b)[14] = 0x44 },
+		"TCP header too short": func(b *[]byte, o *netstack.Offload) { (*b)[46] = 0x40 },
+		"TCP header too long": func(b *[]byte, o *netstack.Offload) {
+			*b = (*b)[:14+20+30]
+			(*b)[16], (*b)[17] = 0, 50
+			(*b)[46] = 0xf0
+		},
+		"shorter than it says":   func(b *[]byte, o *netstack.Offload) { *b = (*b)[:len(*b)-1] },
+		"longer than it says":    func(b *[]byte, o *netstack.Offload) { *b = append(*b, 0) },
+		"no payload":             func(b *[]byte, o *netstack.Offload) { *b = (*b)[:54]; (*b)[16], (*b)[17] = 0, 40 },
+		"ends in the IP header":  func(b *[]byte, o *netstack.Offload) { *b = (*b)[:30] },
+		"ends in the MACs":       func(b *[]byte, o *netstack.Offload) { *b = (*b)[:10] },
+		"size but no kind":       func(b *[]byte, o *netstack.Offload) { o.GSO = netstack.GSONone },
+		"no kind, sum outside":   func(b *[]byte, o *netstack.Offload) { o.GSO, o.GSOSize, o.CsumOffset = 0, 0, 0xff00 },
+		"no kind, sum at end":    func(b *[]byte, o *netstack.Offload) { o.GSO, o.GSOSize, o.CsumStart = 0, 0, uint16(len(*b)-17) },
+		"sum over the addresses": func(b *[]byte, o *netstack.Offload) { o.GSO, o.GSOSize, o.CsumStart = 0, 0, 2 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, o := superFrame(false, 3000, 1000)
+			spoil(&b, &o)
+			if err := in.Send(b, o); err == nil {
+				t.Error("taken")
+			}
+			if n := len(out.Frames); n != 0 {
+				t.Errorf("%d frames came out", n)
+			}
+		})
+	}
+}
+
+// TestFloodPastStacks: a stack that a frame is flooded to does not take it away from the ports after.
+func TestFloodPastStacks(t *testing.T) {
+	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	in := netstacktest.NewPort(t, sw, "in", true)
+	netstacktest.NewStack(t, sw, 1, 1500)
+	netstacktest.NewStack(t, sw, 2, 1500)
+	last := netstacktest.NewPort(t, sw, "last", true)
+	frame := ethernet(broadcast, mac(9), 7)
+	if err := in.Send(frame, netstack.Offload{}); err != nil {
+		t.Fatal(err)
+	}
+	for r := range last.Frames { // behind what the stacks say when they come up
+		if bytes.Equal(r.Octets[6:12], frame[6:12]) {
+			if !bytes.Equal(r.Octets, frame) {
+				t.Errorf("%x came out, %x went in", r.Octets, frame)
+			}
+			return
+		}
+		if len(last.Frames) == 0 {
+			t.Fatal("the frame did not come out")
+		}
+	}
+}

@@ -1,0 +1,456 @@
+package netstack
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/songgao/water"
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/buffer"
+)
+
+// TAPConfig describes a TAP. The device is created if there is none of that name, and then goes
+// away again on Close; one that is there is attached to and left as it was.
+type TAPConfig struct {
+	Name  string         // of the device, and of the port on the switch
+	NetNS string         // path of the network namespace the device is in; empty: the caller's
+	Addrs []netip.Prefix // for the kernel's side
+	MTU   int            // for the kernel's side; 0: as it is
+	Plain bool           // do not try offloads
+}
+
+// A TAP is a port whose other end is a network device of the kernel.
+type TAP struct {
+	cfg      TAPConfig
+	fd       int             // of file
+	file     *os.File        // in Go's poller
+	raw      syscall.RawConn // of file
+	offloads bool
+	at       *Attachment
+	undo     []func() error // what Close does about the device, last first
+
+	closing sync.Once
+	err     error // of Close
+	wg      sync.WaitGroup
+	lost    atomic.Bool // the device is gone
+}
+
+var _ Port = (*TAP)(nil)
+
+// OpenTAP creates or attaches to the TAP c describes, sets it up, and makes it a port of sw. If it
+// fails nothing of it is left. Where the kernel allows it the port takes and gives super-frames and
+// partial checksums (IFF_VNET_HDR, TUNSETOFFLOAD); else plain frames.
+func OpenTAP(sw *Switch, c TAPConfig) (*TAP, error) {
+	c.Addrs = slices.Clone(c.Addrs)
+	t := &TAP{cfg: c, fd: -1}
+	err := checkIfName(c.Name)
+	if err == nil {
+		err = inNetNS(c.NetNS, t.setUp)
+	}
+	if err == nil {
+		err = t.openFile()
+	}
+	if err == nil {
+		t.at, err = sw.Attach(PortOptions{Name: c.Name, Kind: "tap"}, t)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("netstack: tap %s: %w", c.Name, err), t.release())
+	}
+	t.wg.Add(1)
+	go t.read()
+	return t, nil
+}
+
+// openFile puts the device's file, which does not block, into Go's poller.
+func (t *TAP) openFile() (err error) {
+	t.file = os.NewFile(uintptr(t.fd), "/dev/net/tun")
+	if err := t.file.SetReadDeadline(time.Time{}); err != nil {
+		return fmt.Errorf("cannot wait for frames: %w", err)
+	}
+	t.raw, err = t.file.SyscallConn()
+	return err
+}
+
+// checkIfName refuses names that the kernel does, and those it would take as a pattern.
+func checkIfName(name string) error {
+	if name == "" || len(name) >= unix.IFNAMSIZ || name == "." || name == ".." ||
+		strings.ContainsAny(name, "/:% \t\n\v\f\r\x00") {
+		return fmt.Errorf("%q is not a name for an interface", name)
+	}
+	return nil
+}
+
+// setUp makes the device ready; it runs in the device's namespace. What it has done is in t.undo
+// also when it fails.
+func (t *TAP) setUp() error {
+	k, err := newKernelIf(t.cfg.Name)
+	if err != nil {
+		return err
+	}
+	t.undo = append(t.undo, func() error { k.close(); return nil })
+	_, existed, err := k.index()
+	if err != nil {
+		return err
+	}
+	if !existed {
+		if err := createTAP(t.cfg.Name); err != nil {
+			return fmt.Errorf("create: %w", err)
+		}
+		t.undo = append(t.undo, k.remove)
+	}
+	if err := t.attach(); err != nil {
+		return err
+	}
+	if !existed {
+		// From here on the device goes when fd is closed, however the process ends.
+		if err := unix.IoctlSetInt(t.fd, unix.TUNSETPERSIST, 0); err != nil {
+			return fmt.Errorf("clear persistence: %w", err)
+		}
+	}
+	return t.configure(k, existed)
+}
+
+// createTAP makes a device that stays when its file is closed, so that it can be attached to again
+// with flags that water does not know.
+func createTAP(name string) error {
+	// water leaves its file open when it fails; so it is tried first whether it would.
+	fd, _, err := openTun(name, unix.IFF_TAP|unix.IFF_NO_PI)
+	if err != nil {
+		return err
+	}
+	unix.Close(fd)
+	w, err := water.New(water.Config{
+		DeviceType:             water.TAP,
+		PlatformSpecificParams: water.PlatformSpecificParams{Name: name, Persist: true},
+	})
+	if err != nil {
+		return err
+	}
+	return w.Close()
+}
+
+// openTun opens the device with TUNSETIFF.
+func openTun(name string, flags uint16) (fd int, got string, err error) {
+	fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return -1, "", fmt.Errorf("/dev/net/tun: %w", err)
+	}
+	r, err := unix.NewIfreq(name)
+	if err == nil {
+		r.SetUint16(flags)
+		err = unix.IoctlIfreq(fd, unix.TUNSETIFF, r)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, "", fmt.Errorf("TUNSETIFF: %w", err)
+	}
+	return fd, r.Name(), nil
+}
+
+// attach opens the device with offloads, or if it refuses those without.
+func (t *TAP) attach() error {
+	try := []bool{true, false}
+	if t.cfg.Plain {
+		try = try[1:]
+	}
+	var err error
+	for _, offloads := range try {
+		// A device that somebody made with several queues takes that flag only.
+		for _, queues := range []uint16{0, unix.IFF_MULTI_QUEUE} {
+			var fd int
+			if fd, err = attachTAP(t.cfg.Name, offloads, queues); err == nil {
+				t.fd, t.offloads = fd, offloads
+				return nil
+			}
+			if !errors.Is(err, unix.EINVAL) {
+				break
+			}
+		}
+		if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EPERM) {
+			break
+		}
+	}
+	return fmt.Errorf("attach: %w", err)
+}
+
+func attachTAP(name string, offloads bool, queues uint16) (fd int, err error) {
+	flags := unix.IFF_TAP | unix.IFF_NO_PI | queues
+	if offloads {
+		flags |= unix.IFF_VNET_HDR
+	}
+	fd, _, err = openTun(name, flags)
+	if err != nil {
+		return -1, err
+	}
+	features := 0
+	if offloads {
+		features = unix.TUN_F_CSUM | unix.TUN_F_TSO4 | unix.TUN_F_TSO6
+		err = unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, vnetHeaderLen)
+	}
+	if err == nil {
+		if err = unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, features); err != nil && !offloads {
+			err = nil // there is nothing to switch off
+		}
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, fmt.Errorf("offloads: %w", err)
+	}
+	return fd, nil
+}
+
+// configure sets MTU, link state and addresses, and notes how to put back those of a device that was
+// there before.
+func (t *TAP) configure(k *kernelIf, existed bool) error {
+	later := func(f func() error) {
+		if existed {
+			t.undo = append(t.undo, f)
+		}
+	}
+	if t.cfg.MTU != 0 {
+		old, err := k.mtu()
+		if err != nil {
+			return err
+		}
+		if err := k.setMTU(t.cfg.MTU); err != nil {
+			return err
+		}
+		if old != t.cfg.MTU {
+			later(func() error { return k.setMTU(old) })
+		}
+	}
+	up, err := k.isUp()
+	if err != nil {
+		return err
+	}
+	if !up {
+		if err := k.setUp(true); err != nil {
+			return err
+		}
+		later(func() error { return k.setUp(false) })
+	}
+	for _, p := range t.cfg.Addrs {
+		added, err := k.addAddr(p)
+		if err != nil {
+			return err
+		}
+		if added {
+			later(func() error { return k.delAddr(p) })
+		}
+	}
+	return nil
+}
+
+// release undoes what was set up and closes every file.
+func (t *TAP) release() error {
+	var errs []error
+	switch { // this ends a device that we made
+	case t.file != nil:
+		errs = append(errs, t.file.Close())
+	case t.fd >= 0:
+		errs = append(errs, unix.Close(t.fd))
+	}
+	for _, f := range slices.Backward(t.undo) {
+		if err := f(); err != nil && !errors.Is(err, unix.ENODEV) {
+			errs = append(errs, err)
+		}
+	}
+	t.undo = nil
+	return errors.Join(errs...)
+}
+
+// Close takes the port off its switch, ends its goroutine, removes the device if OpenTAP made it and
+// else puts back what OpenTAP changed.
+func (t *TAP) Close() error {
+	t.closing.Do(func() {
+		t.at.Detach()
+		err := t.endRead()
+		t.wg.Wait()
+		if err = errors.Join(err, t.release()); err != nil {
+			t.err = fmt.Errorf("netstack: tap %s: %w", t.cfg.Name, err)
+		}
+	})
+	return t.err
+}
+
+// Name is the name of the device.
+func (t *TAP) Name() string { return t.cfg.Name }
+
+// Offloads implements Port: it reports whether super-frames are in use.
+func (t *TAP) Offloads() bool { return t.offloads }
+
+// Stats returns the port's counters.
+func (t *TAP) Stats() PortStats { return t.at.Stats() }
+
+// String implements Port.
+func (t *TAP) String() string {
+	s := "device " + t.cfg.Name
+	if t.cfg.NetNS != "" {
+		s += " netns " + t.cfg.NetNS
+	}
+	if t.offloads {
+		s += " offloads csum,tso4,tso6"
+	} else {
+		s += " plain frames"
+	}
+	if t.lost.Load() {
+		s += " (the device is gone)"
+	}
+	return s
+}
+
+// A tapWrite holds what one write needs, so that it does not allocate.
+type tapWrite struct {
+	hdr [vnetHeaderLen]byte
+	iov [][]byte
+}
+
+var tapWrites = sync.Pool{New: func() any { return &tapWrite{iov: make([][]byte, 0, maxTAPPieces)} }}
+
+// maxTAPPieces is how many pieces a frame is written in; a frame of more is copied together. Up to
+// eight fit x/sys's array on the stack.
+const maxTAPPieces = 8
+
+// Transmit implements Port: it gives a frame to the kernel.
+func (t *TAP) Transmit(f *Frame) bool {
+	w := tapWrites.Get().(*tapWrite)
+	iov := w.iov[:0]
+	if t.offloads {
+		putVnet(&w.hdr, f.Offload)
+		iov = append(iov, w.hdr[:])
+	}
+	fits := true
+	for v := range f.views() {
+		if fits = len(iov) < maxTAPPieces; !fits {
+			break
+		}
+		iov = append(iov, v)
+	}
+	if !fits {
+		iov = append(iov[:0], w.hdr[:], f.AppendTo(nil))
+		if !t.offloads {
+			iov = iov[1:]
+		}
+	}
+	err := t.write(iov)
+	clear(w.iov[:cap(w.iov)])
+	tapWrites.Put(w)
+	return err == nil
+}
+
+// write never waits: a TAP takes a frame or drops it.
+func (t *TAP) write(iov [][]byte) error {
+	for {
+		_, err := unix.Writev(t.fd, iov)
+		if err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// rxSizes are the sizes of the buffers a frame is read into, one after the other. A frame takes with
+// it those it reaches, so that a short one does not hold much memory and the largest fits.
+var rxSizes = [...]int{2 << 10, 16 << 10, 64 << 10}
+
+// rxBuffers are the buffers for the next frame.
+type rxBuffers struct {
+	hdr   [vnetHeaderLen]byte
+	views [len(rxSizes)]*buffer.View
+	iov   [][]byte
+}
+
+// fill replaces what the last frame took.
+func (r *rxBuffers) fill(hdr bool) {
+	r.iov = r.iov[:0]
+	if hdr {
+		r.iov = append(r.iov, r.hdr[:])
+	}
+	for i := range r.views {
+		if r.views[i] == nil {
+			r.views[i] = buffer.NewViewSize(rxSizes[i])
+		}
+		r.iov = append(r.iov, r.views[i].AsSlice())
+	}
+}
+
+// frame moves the first n octets into f.
+func (r *rxBuffers) frame(f *Frame, n int) {
+	for i := range r.views {
+		if n == 0 {
+			return
+		}
+		k := min(n, rxSizes[i])
+		r.views[i].CapLength(k)
+		f.append(r.views[i])
+		r.views[i] = nil
+		n -= k
+	}
+}
+
+func (r *rxBuffers) release() {
+	for _, v := range r.views {
+		if v != nil {
+			v.Release()
+		}
+	}
+}
+
+// read carries frames from the kernel into the switch until endRead or until the device is gone.
+//
+// It waits in Go's poller. When it has queued a frame for gVisor and waits for the next one, its
+// thread goes straight on with the goroutine that handles the frame; a thread that blocks in poll(2)
+// itself has to wake another one for that, which made a 64-octet echo take three times as long.
+func (t *TAP) read() {
+	defer t.wg.Done()
+	rx := &rxBuffers{iov: make([][]byte, 0, 1+len(rxSizes))}
+	defer rx.release()
+	var n int
+	var rerr error
+	readv := func(fd uintptr) (done bool) {
+		n, rerr = unix.Readv(int(fd), rx.iov)
+		return rerr != unix.EAGAIN
+	}
+	for {
+		rx.fill(t.offloads)
+		if err := t.raw.Read(readv); err != nil {
+			return
+		}
+		switch rerr {
+		case nil:
+			t.receive(rx, n)
+		case unix.EINTR:
+		default: // EBADFD, EIO: somebody removed the device
+			t.lost.Store(true)
+			return
+		}
+	}
+}
+
+// endRead ends read, also when it is about to wait.
+func (t *TAP) endRead() error { return t.file.SetReadDeadline(time.Unix(1, 0)) }
+
+// receive passes on what was read: n octets, the virtio-net header among them.
+func (t *TAP) receive(rx *rxBuffers, n int) {
+	var o Offload
+	if t.offloads {
+		var err error
+		if o, err = parseVnet(rx.hdr[:min(n, vnetHeaderLen)]); err != nil {
+			t.at.rxDrops.Add(1)
+			return
+		}
+		n -= vnetHeaderLen
+	}
+	f := newFrame()
+	f.Offload = o
+	rx.frame(f, n)
+	_ = t.at.Input(f) // counts what it drops
+	f.Release()
+}

@@ -1,0 +1,253 @@
+package netstack
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"sync/atomic"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+// A Source is what WriteFrom takes octets from. Len is how many Read will give in all. It is an
+// alias, so that others can name the same type.
+type Source = interface {
+	io.Reader
+	Len() int
+}
+
+// A TCPConn is a TCP connection that never blocks. ReadInto, WriteFrom, EMSS and the calls that
+// close it belong to one goroutine at a time.
+type TCPConn struct {
+	ep            *tcp.Endpoint
+	wq            *waiter.Queue
+	entry         waiter.Entry
+	notify        atomic.Pointer[func()]
+	local, remote netip.AddrPort
+
+	in  sink
+	out payload
+	// err is why the connection was lost. gVisor tells that once only; after it a reader would
+	// see an orderly end.
+	err error
+}
+
+// endpointEvents are the events that SetNotify's function is called for.
+const endpointEvents = waiter.ReadableEvents | waiter.WritableEvents |
+	waiter.EventHUp | waiter.EventErr | waiter.EventRdHUp
+
+// newTCPConn wraps an established connection.
+func newTCPConn(ep *tcp.Endpoint, wq *waiter.Queue) *TCPConn {
+	c := &TCPConn{ep: ep, wq: wq}
+	if a, err := ep.GetLocalAddress(); err == nil {
+		c.local = goAddrPort(a)
+	}
+	if a, err := ep.GetRemoteAddress(); err == nil {
+		c.remote = goAddrPort(a)
+	}
+	c.entry.Init(c, endpointEvents)
+	wq.EventRegister(&c.entry)
+	return c
+}
+
+// NotifyEvent implements waiter.EventListener for gVisor; it is not for others to call.
+func (c *TCPConn) NotifyEvent(waiter.EventMask) {
+	if f := c.notify.Load(); f != nil {
+		(*f)()
+	}
+}
+
+// SetNotify sets the function that is called whenever more can be read or written or the connection
+// has changed. gVisor calls it with its locks held, from any goroutine: it may only mark and wake.
+// It hears of what happens after SetNotify: look once at what was there before.
+func (c *TCPConn) SetNotify(f func()) {
+	if f == nil {
+		c.notify.Store(nil)
+		return
+	}
+	c.notify.Store(&f)
+}
+
+// ReadInto passes received octets to w, in order, until none is left or w takes fewer than it was
+// given or gives an error, and returns how many w took. The slices are gVisor's memory, good for the
+// call of w only, and the endpoint is locked meanwhile: w must not block nor use c. 0 and nil:
+// nothing is there, or w took nothing. io.EOF: the peer has closed and everything was taken. Any
+// other error: the connection is lost, and errors.Is finds a syscall.Errno. It does not allocate.
+func (c *TCPConn) ReadInto(w io.Writer) (int, error) {
+	if c.err != nil {
+		return 0, c.err
+	}
+	c.in = sink{w: w}
+	_, err := c.ep.Read(&c.in, tcpip.ReadOptions{})
+	n, stopped := c.in.n, c.in.stopped
+	c.in = sink{}
+	switch err.(type) {
+	case nil, *tcpip.ErrWouldBlock:
+		return n, nil
+	case *tcpip.ErrBadBuffer:
+		if stopped {
+			return n, nil
+		}
+	case *tcpip.ErrClosedForReceive:
+		if tcp.EndpointState(c.ep.State()) != tcp.StateError {
+			return n, io.EOF
+		}
+		err = &tcpip.ErrConnectionReset{}
+	}
+	return n, c.lost(err)
+}
+
+// lost notes why the connection is lost.
+func (c *TCPConn) lost(err tcpip.Error) error {
+	c.err = fmt.Errorf("netstack: tcp %v-%v: %w", c.local, c.remote, goError(err))
+	return c.err
+}
+
+// A sink is the io.Writer that gVisor sees. gVisor panics if a Writer takes fewer octets without an
+// error.
+type sink struct {
+	w       io.Writer
+	n       int
+	stopped bool
+}
+
+var errSinkStopped = errors.New("netstack: reader takes no more")
+
+func (s *sink) Write(p []byte) (int, error) {
+	n, err := s.w.Write(p)
+	n = min(max(n, 0), len(p))
+	s.n += n
+	if n < len(p) || err != nil {
+		s.stopped = true
+		return n, errSinkStopped
+	}
+	return n, nil
+}
+
+// WriteFrom takes octets from src while both src and the send buffer allow, straight into buffers
+// that TCP keeps, and returns how many. 0 and nil: no room, and the function of SetNotify is called
+// when half the buffer is free. If src gives an error or fewer octets than its Len said, none is
+// taken and the error is returned; the connection goes on. Any other error: the connection is lost
+// or closed for writing (EPIPE). src is read without a lock held.
+//
+// WriteFrom does not allocate; gVisor does, 32 octets for each call and what its pools lack.
+func (c *TCPConn) WriteFrom(src Source) (int, error) {
+	if c.err != nil {
+		return 0, c.err
+	}
+	c.out = payload{src: src, n: src.Len()}
+	if c.out.n <= 0 {
+		c.out = payload{}
+		return 0, nil
+	}
+	n, err := c.ep.Write(&c.out, tcpip.WriteOptions{})
+	read, srcErr := c.out.read, c.out.err
+	c.out = payload{}
+	switch err.(type) {
+	case nil:
+		if int(n) != read {
+			// One writer and a send buffer that never shrinks cannot get here. The octets
+			// are out of src and not with TCP: the stream is beyond repair.
+			c.ep.Abort()
+			c.err = fmt.Errorf("netstack: tcp %v-%v: %d of %d octets accepted: connection aborted",
+				c.local, c.remote, n, read)
+			return 0, c.err
+		}
+		return int(n), nil
+	case *tcpip.ErrWouldBlock:
+		return 0, nil
+	case *tcpip.ErrBadBuffer:
+		if srcErr != nil {
+			return 0, srcErr
+		}
+	case *tcpip.ErrClosedForSend:
+		if tcp.EndpointState(c.ep.State()) != tcp.StateError {
+			return 0, goError(err) // reading may go on
+		}
+		err = &tcpip.ErrConnectionReset{}
+	}
+	return 0, c.lost(err)
+}
+
+// A payload is the Payloader that gVisor sees. gVisor reads until it has what it wants or gets an
+// error, for ever if it gets io.EOF early; and it asks for empty reads.
+type payload struct {
+	src  Source
+	n    int // src.Len() when WriteFrom was called
+	read int
+	err  error
+}
+
+// Len implements tcpip.Payloader.
+func (p *payload) Len() int { return p.n - p.read }
+
+// Read implements tcpip.Payloader: it fills b or fails.
+func (p *payload) Read(b []byte) (int, error) {
+	if len(b) == 0 {
+		return 0, nil
+	}
+	done := 0
+	for done < len(b) {
+		n, err := p.src.Read(b[done:])
+		if n < 0 || n > len(b)-done {
+			n, err = 0, errBadSource
+		}
+		done += n
+		if done == len(b) {
+			break
+		}
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		if err == nil && n == 0 {
+			err = io.ErrNoProgress
+		}
+		if err != nil {
+			p.err = err
+			return done, err
+		}
+	}
+	p.read += done
+	return done, nil
+}
+
+var errBadSource = errors.New("netstack: source returned an impossible count")
+
+// CloseWrite sends a FIN behind what was written.
+func (c *TCPConn) CloseWrite() error {
+	if c.err != nil {
+		return c.err
+	}
+	return goError(c.ep.Shutdown(tcpip.ShutdownWrite))
+}
+
+// Close gives the connection back: a FIN if there was none, a RST if octets were unread or still
+// come. What was written is delivered if the peer is there. The function of SetNotify is not called
+// any more once Close has returned. Close must not be called from inside it.
+func (c *TCPConn) Close() error {
+	c.wq.EventUnregister(&c.entry)
+	c.ep.Close()
+	if c.err == nil {
+		c.err = closedError("connection")
+	}
+	return nil
+}
+
+// Abort resets the connection and gives it back.
+func (c *TCPConn) Abort() {
+	c.wq.EventUnregister(&c.entry)
+	c.ep.Abort()
+	c.ep.Close()
+	if c.err == nil {
+		c.err = closedError("connection")
+	}
+}
+
+// LocalAddr is this end's address.
+func (c *TCPConn) LocalAddr() netip.AddrPort { return c.local }
+
+// RemoteAddr is the peer's address.
+func (c *TCPConn) RemoteAddr() netip.AddrPort { return c.remote }

@@ -1,0 +1,240 @@
+package netstack
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+// newTCP makes an endpoint for a's family. The caller is inside s.gate.
+func (s *Stack) newTCP(a netip.Addr, wq *waiter.Queue) (*tcp.Endpoint, error) {
+	ep, err := s.st.NewEndpoint(tcp.ProtocolNumber, ipProtocol(a), wq)
+	if err != nil {
+		return nil, goError(err)
+	}
+	s.configure(ep)
+	return ep.(*tcp.Endpoint), nil
+}
+
+// configure sets what a connection does not have from the stack.
+func (s *Stack) configure(ep tcpip.Endpoint) {
+	o := ep.SocketOptions()
+	o.SetDelayOption(false)
+	o.SetKeepAlive(false)
+	// Setting the size, be it to what it is, is what keeps gVisor from changing it.
+	o.SetSendBufferSize(int64(s.cfg.SendBuffer), true)
+	o.SetV6Only(true)
+}
+
+// DialTCP connects to remote and waits until that has succeeded or failed or ctx is done. The
+// connection comes from local if that is valid. For errors errors.Is finds the syscall.Errno
+// (ECONNREFUSED, ETIMEDOUT, ENETUNREACH, EHOSTUNREACH, EADDRNOTAVAIL), or ctx's.
+func (s *Stack) DialTCP(ctx context.Context, local netip.Addr, remote netip.AddrPort) (*TCPConn, error) {
+	remote = unmap(remote)
+	c, err := s.dial(ctx, local.Unmap(), remote)
+	if err != nil {
+		return nil, fmt.Errorf("netstack: %s: connect to %v: %w", s.cfg.Name, remote, err)
+	}
+	return c, nil
+}
+
+func (s *Stack) dial(ctx context.Context, local netip.Addr, remote netip.AddrPort) (*TCPConn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	wq := new(waiter.Queue)
+	entry, woken := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventHUp | waiter.EventErr)
+	wq.EventRegister(&entry)
+	defer wq.EventUnregister(&entry)
+
+	ep, err := s.startDial(wq, local, remote)
+	if err != nil {
+		return nil, err
+	}
+	for connecting(ep) {
+		select {
+		case <-ctx.Done():
+			ep.Close()
+			return nil, context.Cause(ctx)
+		case <-woken: // also when an option was set
+		}
+	}
+	if err := ep.LastError(); err != nil {
+		ep.Close()
+		return nil, goError(err)
+	}
+	return newTCPConn(ep, wq), nil
+}
+
+// connecting reports whether the handshake is under way.
+func connecting(ep *tcp.Endpoint) bool {
+	switch tcp.EndpointState(ep.State()) {
+	case tcp.StateConnecting, tcp.StateSynSent, tcp.StateSynRecv:
+		return true
+	default:
+		return false
+	}
+}
+
+// startDial sends the SYN.
+func (s *Stack) startDial(wq *waiter.Queue, local netip.Addr, remote netip.AddrPort) (*tcp.Endpoint, error) {
+	if !s.gate.enter() {
+		return nil, closedError("stack " + s.cfg.Name)
+	}
+	defer s.gate.leave()
+	ep, err := s.newTCP(remote.Addr(), wq)
+	if err != nil {
+		return nil, err
+	}
+	if local.IsValid() {
+		if err := ep.Bind(gvFullAddr(netip.AddrPortFrom(local, 0))); err != nil {
+			ep.Close()
+			return nil, fmt.Errorf("bind to %v: %w", local, goError(err))
+		}
+	}
+	switch err := ep.Connect(gvFullAddr(remote)); err.(type) {
+	case nil, *tcpip.ErrConnectStarted:
+		return ep, nil
+	default:
+		ep.Close()
+		return nil, goError(err)
+	}
+}
+
+// A TCPListener takes connections in.
+type TCPListener struct {
+	s    *Stack
+	ep   *tcp.Endpoint
+	wq   *waiter.Queue
+	addr netip.AddrPort
+
+	once sync.Once
+	done chan struct{}
+}
+
+// ListenTCP listens at addr: an address of the stack, or the unspecified one of a family for all of
+// that family. Port 0 chooses a free one. Up to backlog connections wait to be accepted.
+func (s *Stack) ListenTCP(addr netip.AddrPort, backlog int) (*TCPListener, error) {
+	addr = unmap(addr)
+	l, err := s.listen(addr, backlog)
+	if err != nil {
+		return nil, fmt.Errorf("netstack: %s: listen at %v: %w", s.cfg.Name, addr, err)
+	}
+	return l, nil
+}
+
+func (s *Stack) listen(addr netip.AddrPort, backlog int) (*TCPListener, error) {
+	if !addr.Addr().IsValid() {
+		return nil, goError(&tcpip.ErrBadAddress{})
+	}
+	if !s.gate.enter() {
+		return nil, closedError("stack " + s.cfg.Name)
+	}
+	defer s.gate.leave()
+	wq := new(waiter.Queue)
+	ep, err := s.newTCP(addr.Addr(), wq)
+	if err != nil {
+		return nil, err
+	}
+	// A server that is started again binds although old connections are in TIME-WAIT.
+	ep.SocketOptions().SetReuseAddress(true)
+	if err := ep.Bind(gvFullAddr(addr)); err != nil {
+		ep.Close()
+		return nil, goError(err)
+	}
+	if err := ep.Listen(max(backlog, 1)); err != nil {
+		ep.Close()
+		return nil, goError(err)
+	}
+	bound, terr := ep.GetLocalAddress()
+	if terr != nil {
+		ep.Close()
+		return nil, goError(terr)
+	}
+	return &TCPListener{
+		s: s, ep: ep, wq: wq, done: make(chan struct{}),
+		addr: netip.AddrPortFrom(addr.Addr(), bound.Port),
+	}, nil
+}
+
+// Accept waits for the next connection. After Close, of the listener or the stack, it returns
+// net.ErrClosed. Several goroutines may be in it.
+func (l *TCPListener) Accept() (*TCPConn, error) {
+	entry, woken := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventHUp | waiter.EventErr)
+	l.wq.EventRegister(&entry)
+	defer l.wq.EventUnregister(&entry)
+	for {
+		ep, wq, err := l.ep.Accept(nil)
+		switch err.(type) {
+		case nil:
+			l.s.configure(ep)
+			return newTCPConn(ep.(*tcp.Endpoint), wq), nil
+		case *tcpip.ErrWouldBlock:
+		default:
+			return nil, closedError("listener")
+		}
+		select {
+		case <-woken:
+		case <-l.done:
+			return nil, closedError("listener")
+		}
+	}
+}
+
+// Addr is where the listener listens.
+func (l *TCPListener) Addr() netip.AddrPort { return l.addr }
+
+// Close ends the listener and Accept. Connections that nobody has accepted are reset.
+func (l *TCPListener) Close() error {
+	l.once.Do(func() {
+		l.ep.Close()
+		close(l.done)
+	})
+	return nil
+}
+
+// DialNet connects to remote as DialTCP does and returns a connection that blocks, for programs that
+// want a net.Conn. It is plain TCP without anything of vrnic's on top.
+func (s *Stack) DialNet(ctx context.Context, remote netip.AddrPort) (net.Conn, error) {
+	remote = unmap(remote)
+	c, err := s.dial(ctx, netip.Addr{}, remote)
+	if err != nil {
+		return nil, fmt.Errorf("netstack: %s: connect to %v: %w", s.cfg.Name, remote, err)
+	}
+	return c.netConn(), nil
+}
+
+// netConn turns c into a connection that blocks. c is not to be used any more.
+func (c *TCPConn) netConn() net.Conn {
+	c.wq.EventUnregister(&c.entry)
+	return gonet.NewTCPConn(c.wq, c.ep)
+}
+
+// netListener is a TCPListener with a face of package net.
+type netListener struct{ *TCPListener }
+
+func (l netListener) Accept() (net.Conn, error) {
+	c, err := l.TCPListener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return c.netConn(), nil
+}
+
+func (l netListener) Addr() net.Addr { return net.TCPAddrFromAddrPort(l.addr) }
+
+// ListenNet is ListenTCP for connections that block.
+func (s *Stack) ListenNet(addr netip.AddrPort) (net.Listener, error) {
+	l, err := s.ListenTCP(addr, 128)
+	if err != nil {
+		return nil, err
+	}
+	return netListener{l}, nil
+}

@@ -1,0 +1,418 @@
+package netstack
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/buffer"
+)
+
+// UnixConfig describes a port whose link is a Unix stream socket. Each frame on it is preceded by
+// its length in four octets, most significant first, as QEMU's -netdev stream has it.
+type UnixConfig struct {
+	Path string // of the socket
+	Name string // of the port on the switch; empty: "unix-listen:PATH" or "unix-connect:PATH"
+}
+
+const (
+	unixHeaderLen = 4
+	// maxUnixFrame is the longest frame that is taken from a peer; it is what QEMU takes. One
+	// that claims to be longer cannot be in step with us any more and is disconnected.
+	maxUnixFrame = 4096 + 65536
+	// unixQueueLen is how much may wait for a peer that does not read, in octets. Frames that do
+	// not fit are dropped.
+	unixQueueLen = 4 << 20
+	// unixRead is the size of a read.
+	unixRead = 256 << 10
+)
+
+// A UnixPort is a port whose link is a Unix stream socket.
+type UnixPort struct {
+	cfg  UnixConfig
+	kind string // "unix-listen" or "unix-connect"
+	at   *Attachment
+
+	ctx    context.Context // done when Close was called
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	peers  atomic.Uint64 // connections so far
+
+	mu      sync.Mutex // guards the rest; held over a write that does not wait
+	conn    *net.UnixConn
+	raw     syscall.RawConn
+	pending []byte     // frames, each with its length, that the peer has not taken
+	more    *sync.Cond // pending has become full enough for the flusher, or conn has changed
+	flusher bool       // the flusher has the turn to write
+}
+
+var _ Port = (*UnixPort)(nil)
+
+func newUnixPort(sw *Switch, c UnixConfig, kind string) (*UnixPort, error) {
+	if c.Name == "" {
+		c.Name = kind + ":" + c.Path
+	}
+	p := &UnixPort{cfg: c, kind: kind}
+	p.more = sync.NewCond(&p.mu)
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	var err error
+	if p.at, err = sw.Attach(PortOptions{Name: c.Name, Kind: "unix"}, p); err != nil {
+		p.cancel()
+		return nil, err
+	}
+	return p, nil
+}
+
+// ListenUnix makes a port that takes one peer at a time at c.Path, and the next one when that has
+// gone. A socket that is there and that nobody listens on is replaced; anything else at that path is
+// an error. The socket is for its owner only and is removed on Close.
+func ListenUnix(sw *Switch, c UnixConfig) (*UnixPort, error) {
+	l, own, err := listenUnix(c.Path)
+	if err != nil {
+		return nil, fmt.Errorf("netstack: unix-listen:%s: %w", c.Path, err)
+	}
+	p, err := newUnixPort(sw, c, "unix-listen")
+	if err != nil {
+		closeUnix(l, c.Path, own)
+		return nil, err
+	}
+	p.wg.Add(1)
+	go func() {
+		defer p.wg.Done()
+		stop := context.AfterFunc(p.ctx, func() { l.Close() })
+		defer stop()
+		defer closeUnix(l, c.Path, own)
+		p.accept(l)
+	}()
+	return p, nil
+}
+
+// accept serves one peer after the other.
+func (p *UnixPort) accept(l *net.UnixListener) {
+	for {
+		conn, err := l.AcceptUnix()
+		switch {
+		case err == nil:
+			p.serve(conn)
+		case p.ctx.Err() != nil:
+			return
+		default: // out of files, say: try again
+			if !p.pause(100 * time.Millisecond) {
+				return
+			}
+		}
+	}
+}
+
+// listenUnix binds path. own is what is there now, so that nothing else is removed later.
+func listenUnix(path string) (l *net.UnixListener, own os.FileInfo, err error) {
+	addr := &net.UnixAddr{Name: path, Net: "unix"}
+	l, err = net.ListenUnix("unix", addr)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		if err := removeStale(path); err != nil {
+			return nil, nil, err
+		}
+		l, err = net.ListenUnix("unix", addr)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	if err = os.Chmod(path, 0o600); err == nil {
+		own, err = os.Lstat(path)
+	}
+	if err != nil {
+		l.Close()
+		os.Remove(path)
+		return nil, nil, err
+	}
+	return l, own, nil
+}
+
+// removeStale removes the socket at path if nobody listens on it.
+func removeStale(path string) error {
+	fi, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	if fi.Mode().Type() != os.ModeSocket {
+		return errors.New("there is a file there that is not a socket")
+	}
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	if err == nil {
+		conn.Close()
+		return errors.New("somebody listens there")
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return err
+	}
+	return os.Remove(path)
+}
+
+// closeUnix closes l and removes its socket, unless that is somebody else's by now.
+func closeUnix(l *net.UnixListener, path string, own os.FileInfo) {
+	if fi, err := os.Lstat(path); err == nil && os.SameFile(fi, own) {
+		os.Remove(path)
+	}
+	l.Close()
+}
+
+// Delays between attempts to connect.
+const (
+	minRedial = 10 * time.Millisecond
+	maxRedial = time.Second
+)
+
+// ConnectUnix makes a port that connects to c.Path, and again whenever the peer has gone. It returns
+// at once: the peer may come later.
+func ConnectUnix(sw *Switch, c UnixConfig) (*UnixPort, error) {
+	p, err := newUnixPort(sw, c, "unix-connect")
+	if err != nil {
+		return nil, err
+	}
+	p.wg.Add(1)
+	go func() {
+		defer p.wg.Done()
+		p.redial()
+	}()
+	return p, nil
+}
+
+// redial connects and serves until the port is closed.
+func (p *UnixPort) redial() {
+	var d net.Dialer
+	delay := minRedial
+	for {
+		conn, err := d.DialContext(p.ctx, "unix", p.cfg.Path)
+		if err == nil {
+			began := time.Now()
+			p.serve(conn.(*net.UnixConn))
+			if time.Since(began) > maxRedial {
+				delay = minRedial // it was a peer, not somebody who hangs up
+			}
+		}
+		if !p.pause(delay) {
+			return
+		}
+		delay = min(2*delay, maxRedial)
+	}
+}
+
+// pause waits; it reports false if the port was closed.
+func (p *UnixPort) pause(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-p.ctx.Done():
+		return false
+	}
+}
+
+// Close disconnects the peer, takes the port off its switch, removes the socket and returns when no
+// goroutine is left.
+func (p *UnixPort) Close() error {
+	p.at.Detach()
+	p.cancel()
+	p.wg.Wait()
+	return nil
+}
+
+// serve carries frames between conn and the switch until the peer has gone or the port is closed.
+func (p *UnixPort) serve(conn *net.UnixConn) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		conn.Close()
+		return
+	}
+	stop := context.AfterFunc(p.ctx, func() { conn.Close() })
+	defer stop()
+
+	p.mu.Lock()
+	p.conn, p.raw, p.flusher = conn, raw, false
+	p.pending = p.pending[:0]
+	p.mu.Unlock()
+	p.peers.Add(1)
+
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.flush(conn)
+	}()
+	p.receive(conn)
+
+	conn.Close()
+	p.mu.Lock()
+	p.conn, p.raw = nil, nil
+	p.pending = p.pending[:0]
+	p.more.Broadcast()
+	p.mu.Unlock()
+	<-done
+}
+
+// receive passes the peer's frames on until the stream ends or cannot be right.
+func (p *UnixPort) receive(conn io.Reader) {
+	r := unixReader{buf: make([]byte, unixRead)}
+	for {
+		frame, err := r.next(conn)
+		if err != nil {
+			return
+		}
+		f := newFrame()
+		for len(frame) > 0 {
+			n := min(len(frame), buffer.MaxChunkSize)
+			f.append(buffer.NewViewWithData(frame[:n]))
+			frame = frame[n:]
+		}
+		_ = p.at.Input(f) // counts what it drops
+		f.Release()
+	}
+}
+
+// A unixReader cuts a stream into frames.
+type unixReader struct {
+	buf  []byte // larger than the longest frame
+	r, w int    // buf[r:w] is unread
+}
+
+var errUnixFrame = errors.New("netstack: frame length out of range")
+
+// next returns the next frame, good until the next call. It reads from src only when it has no whole
+// frame.
+func (u *unixReader) next(src io.Reader) ([]byte, error) {
+	for {
+		if u.w-u.r >= unixHeaderLen {
+			n := binary.BigEndian.Uint32(u.buf[u.r:])
+			if n > maxUnixFrame {
+				return nil, errUnixFrame
+			}
+			if end := u.r + unixHeaderLen + int(n); end <= u.w {
+				frame := u.buf[u.r+unixHeaderLen : end]
+				u.r = end
+				return frame, nil
+			}
+		}
+		if u.r == u.w {
+			u.r, u.w = 0, 0
+		} else if len(u.buf)-u.r < unixHeaderLen+maxUnixFrame {
+			u.w = copy(u.buf, u.buf[u.r:u.w])
+			u.r = 0
+		}
+		n, err := src.Read(u.buf[u.w:])
+		u.w += n
+		if n == 0 && err != nil {
+			if err == io.EOF && u.r != u.w {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, err
+		}
+	}
+}
+
+// Transmit implements Port. The frame is written at once if the socket takes it, else by the
+// flusher.
+func (p *UnixPort) Transmit(f *Frame) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// A super-frame becomes somewhat longer when it is cut, never twice as long unless its
+	// segments are smaller than their headers; those may go over the limit once.
+	if p.conn == nil || len(p.pending)+f.Len() > unixQueueLen {
+		return false
+	}
+	f.plain(func(s *Frame) bool {
+		p.pending = binary.BigEndian.AppendUint32(p.pending, uint32(s.Len()))
+		p.pending = s.AppendTo(p.pending)
+		return true
+	})
+	if !p.flusher {
+		p.writeSomeLocked()
+	}
+	return true
+}
+
+// Offloads implements Port. The peer does not take super-frames: Transmit cuts them itself, so that
+// all segments go out in one write.
+func (p *UnixPort) Offloads() bool { return true }
+
+// writeSomeLocked writes what the socket takes without waiting and leaves the rest to the flusher.
+func (p *UnixPort) writeSomeLocked() {
+	var n int
+	var werr error
+	err := p.raw.Write(func(fd uintptr) bool {
+		n, werr = syscall.Write(int(fd), p.pending)
+		return true // whatever came of it: do not wait
+	})
+	if err != nil || werr != nil && werr != syscall.EAGAIN && werr != syscall.EINTR {
+		p.pending = p.pending[:0] // receive sees that the peer has gone
+		return
+	}
+	n = max(n, 0)
+	if n == len(p.pending) {
+		p.pending = p.pending[:0]
+		return
+	}
+	p.pending = p.pending[:copy(p.pending, p.pending[n:])]
+	p.flusher = true
+	p.more.Signal()
+}
+
+// flush writes what Transmit could not, until conn is not the peer any more.
+func (p *UnixPort) flush(conn *net.UnixConn) {
+	var out []byte
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.conn == conn {
+		if len(p.pending) == 0 {
+			p.flusher = false
+		}
+		if !p.flusher {
+			p.more.Wait()
+			continue
+		}
+		out, p.pending = p.pending, out[:0]
+		p.mu.Unlock()
+		_, err := conn.Write(out)
+		p.mu.Lock()
+		if err != nil {
+			conn.Close() // ends receive
+			for p.conn == conn {
+				p.pending = p.pending[:0]
+				p.more.Wait()
+			}
+		}
+	}
+}
+
+// Connected reports whether there is a peer.
+func (p *UnixPort) Connected() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.conn != nil
+}
+
+// Name is the port's name on the switch.
+func (p *UnixPort) Name() string { return p.cfg.Name }
+
+// Stats returns the port's counters.
+func (p *UnixPort) Stats() PortStats { return p.at.Stats() }
+
+// String implements Port.
+func (p *UnixPort) String() string {
+	s := p.kind + " " + p.cfg.Path
+	if p.Connected() {
+		return s + " connected"
+	}
+	if p.peers.Load() > 0 {
+		return s + " peer gone"
+	}
+	return s + " no peer yet"
+}

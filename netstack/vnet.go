@@ -1,0 +1,72 @@
+package netstack
+
+import "encoding/binary"
+
+// vnetHeaderLen is the length of struct virtio_net_hdr without num_buffers (VIRTIO 1.2, section
+// 5.1.6), which a TAP puts before each frame when it was opened with IFF_VNET_HDR. Its fields are in
+// the order of the host: flags(1) gso_type(1) hdr_len(2) gso_size(2) csum_start(2) csum_offset(2).
+const vnetHeaderLen = 10
+
+const (
+	vnetNeedsCsum = 1 // flags
+	vnetDataValid = 2
+
+	vnetGSONone  = 0 // gso_type
+	vnetGSOTCPv4 = 1
+	vnetGSOTCPv6 = 4
+)
+
+// parseVnet reads the header before a frame. What it says of the frame is checked when the frame
+// comes into the Switch.
+func parseVnet(b []byte) (Offload, error) {
+	if len(b) < vnetHeaderLen {
+		return Offload{}, errShortFrame
+	}
+	var o Offload
+	switch b[1] {
+	case vnetGSONone: // gso_size says nothing then
+	case vnetGSOTCPv4:
+		o.GSO = GSOTCPv4
+	case vnetGSOTCPv6:
+		o.GSO = GSOTCPv6
+	default:
+		return Offload{}, errBadOffload // nothing else was offered
+	}
+	if o.GSO != GSONone {
+		o.HdrLen = binary.NativeEndian.Uint16(b[2:])
+		o.GSOSize = binary.NativeEndian.Uint16(b[4:])
+	}
+	switch {
+	case b[0]&vnetNeedsCsum != 0:
+		o.Csum = CsumPartial
+		o.CsumStart = binary.NativeEndian.Uint16(b[6:])
+		o.CsumOffset = binary.NativeEndian.Uint16(b[8:])
+	case b[0]&vnetDataValid != 0:
+		o.Csum = CsumValid
+	}
+	return o, nil
+}
+
+// putVnet writes o as the header before a frame.
+func putVnet(b *[vnetHeaderLen]byte, o Offload) {
+	*b = [vnetHeaderLen]byte{}
+	switch o.Csum {
+	case CsumPartial:
+		b[0] = vnetNeedsCsum
+		binary.NativeEndian.PutUint16(b[6:], o.CsumStart)
+		binary.NativeEndian.PutUint16(b[8:], o.CsumOffset)
+	case CsumValid:
+		b[0] = vnetDataValid
+	case CsumUnverified: // nothing said
+	}
+	switch o.GSO {
+	case GSOTCPv4:
+		b[1] = vnetGSOTCPv4
+	case GSOTCPv6:
+		b[1] = vnetGSOTCPv6
+	}
+	if o.GSO != GSONone {
+		binary.NativeEndian.PutUint16(b[2:], o.HdrLen)
+		binary.NativeEndian.PutUint16(b[4:], o.GSOSize)
+	}
+}

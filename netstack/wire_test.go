@@ -1,0 +1,121 @@
+package netstack_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+
+	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/netstacktest"
+)
+
+// TestEMSS compares EMSS with the segments on the wire, and has it follow the path's MTU, but not to
+// where no path can be.
+func TestEMSS(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		var longest atomic.Int64
+		sw1, sw2 := netstack.NewSwitch(netstack.SwitchConfig{}), netstack.NewSwitch(netstack.SwitchConfig{})
+		netstacktest.Wire(t, sw1, sw2, false, func(r netstacktest.Received) bool {
+			if n := int64(len(r.Octets)); n > longest.Load() {
+				longest.Store(n) // one connection, one direction that matters
+			}
+			return true
+		})
+		s1, s2 := netstacktest.NewStack(t, sw1, 1, 1500), netstacktest.NewStack(t, sw2, 2, 1500)
+		attacker := netstacktest.NewPort(t, sw1, "attacker", false)
+		a, b := netstacktest.Connect(t, s1, s2, v6)
+		headers := int64(14 + 20 + 20 + 12) // timestamps take 12
+		if v6 {
+			headers += 20
+		}
+		bulk := func() {
+			longest.Store(0)
+			errc := make(chan error)
+			go func() { errc <- benchWrite(a, netstacktest.NewBell(a), 1<<20) }()
+			if err := errors.Join(benchRead(b, netstacktest.NewBell(b), 1<<20), <-errc); err != nil {
+				t.Fatal(err)
+			}
+		}
+		bulk()
+		if got := int64(a.EMSS()); got != longest.Load()-headers || got != 1500+14-headers {
+			t.Errorf("v6=%v: EMSS %d, longest frame %d", v6, got, longest.Load())
+		}
+		was := a.EMSS()
+		for _, mtu := range []int{0, 1, 68, 551} {
+			if err := attacker.Send(tooBig(s1, a, mtu), netstack.Offload{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// A frame behind them in the stack's queue has been answered when they have been seen.
+		if err := attacker.Send(tooBig(s1, a, 1300), netstack.Offload{}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "path MTU 1300", func() bool { return a.EMSS() < was })
+		if got := int64(a.EMSS()); got != 1300+14-headers {
+			t.Errorf("v6=%v: EMSS %d with a path MTU of 1300", v6, got)
+		}
+		bulk()
+		if got := int64(a.EMSS()); got != longest.Load()-headers {
+			t.Errorf("v6=%v: EMSS %d, longest frame %d with a path MTU of 1300", v6, got, longest.Load())
+		}
+		a.Close()
+		b.Close()
+	}
+}
+
+// tooBig is an ICMP message that tells s that a's packets are too big for mtu.
+func tooBig(s *netstack.Stack, a *netstack.TCPConn, mtu int) []byte {
+	m := s.MAC()
+	b := append(append([]byte(nil), m[:]...), 2, 0, 0, 0, 0, 0x66)
+	local, remote := a.LocalAddr(), a.RemoteAddr()
+	tcp := binary.BigEndian.AppendUint16(nil, local.Port())
+	tcp = binary.BigEndian.AppendUint16(tcp, remote.Port())
+	tcp = append(tcp, make([]byte, 16)...)
+	ip := func(src, dst netip.Addr, proto byte, payload []byte) []byte {
+		if src.Is4() {
+			h := []byte{0x45, 0, 0, 0, 0, 0, 0, 0, 64, proto, 0, 0}
+			binary.BigEndian.PutUint16(h[2:], uint16(20+len(payload)))
+			h = append(append(h, src.AsSlice()...), dst.AsSlice()...)
+			binary.BigEndian.PutUint16(h[10:], inetChecksum(h))
+			return append(h, payload...)
+		}
+		h := []byte{0x60, 0, 0, 0, 0, 0, proto, 64}
+		binary.BigEndian.PutUint16(h[4:], uint16(len(payload)))
+		h = append(append(h, src.AsSlice()...), dst.AsSlice()...)
+		return append(h, payload...)
+	}
+	orig := ip(local.Addr(), remote.Addr(), 6, tcp)
+	if local.Addr().Is4() {
+		icmp := append([]byte{3, 4, 0, 0, 0, 0, byte(mtu >> 8), byte(mtu)}, orig...)
+		binary.BigEndian.PutUint16(icmp[2:], inetChecksum(icmp))
+		return append(append(b, 0x08, 0x00), ip(remote.Addr(), local.Addr(), 1, icmp)...)
+	}
+	icmp := append([]byte{2, 0, 0, 0, 0, 0, byte(mtu >> 8), byte(mtu)}, orig...)
+	p := append(append([]byte(nil), remote.Addr().AsSlice()...), local.Addr().AsSlice()...)
+	p = append(p, 0, 0, byte(len(icmp)>>8), byte(len(icmp)), 0, 0, 0, 58)
+	binary.BigEndian.PutUint16(icmp[2:], inetChecksum(append(p, icmp...)))
+	return append(append(b, 0x86, 0xdd), ip(remote.Addr(), local.Addr(), 58, icmp)...)
+}
+
+// TestLossyWire: TCP gets everything across a wire that loses frames, super-frames and plain.
+func TestLossyWire(t *testing.T) {
+	for _, offloads := range []bool{false, true} {
+		var n atomic.Int64
+		every := int64(101)
+		if offloads {
+			every = 23 // there are few super-frames
+		}
+		sw1, sw2 := netstack.NewSwitch(netstack.SwitchConfig{}), netstack.NewSwitch(netstack.SwitchConfig{})
+		netstacktest.Wire(t, sw1, sw2, offloads, func(netstacktest.Received) bool { return n.Add(1)%every != 0 })
+		s1, s2 := netstacktest.NewStack(t, sw1, 1, 1500), netstacktest.NewStack(t, sw2, 2, 1500)
+		a, b := netstacktest.Connect(t, s1, s2, false)
+		exchange(t, a, b, 2<<20)
+		a.Close()
+		b.Close()
+		if s1.Stats().TCPRetransmits+s2.Stats().TCPRetransmits == 0 {
+			t.Errorf("offloads=%v: nothing was sent twice: %+v", offloads, s1.Stats())
+		}
+	}
+}

@@ -1,0 +1,276 @@
+package shm
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// DefaultSocket is where a daemon is expected: $VRNIC_SOCKET, else vrnic.sock in $XDG_RUNTIME_DIR,
+// else /run/vrnic.sock.
+func DefaultSocket() string {
+	if s := os.Getenv("VRNIC_SOCKET"); s != "" {
+		return s
+	}
+	if d := os.Getenv("XDG_RUNTIME_DIR"); d != "" {
+		return filepath.Join(d, "vrnic.sock")
+	}
+	return "/run/vrnic.sock"
+}
+
+// A Client is a session with a vrnic daemon. All objects that are made through it live in the
+// daemon until they are closed, the Client is closed, or this process ends.
+//
+// A session ends early if the daemon goes or if what it writes into shared memory is impossible;
+// see Done. Then nothing blocks any more: calls return rdma.ErrDeviceGone, and CQ.Poll completes
+// all that is posted with rdma.WCFlush.
+type Client struct {
+	path    string
+	conn    *net.UnixConn
+	raw     syscall.RawConn
+	peek    func(fd uintptr) // for checkPeer; made once, as polls call it
+	names   []string
+	session uint32
+
+	rpcMu sync.Mutex // one request at a time; guards the next four
+	seq   uint32
+	out   []byte
+	in    [MaxMessage]byte
+	oob   [64]byte
+
+	mem   *region     // the session page; unmapped last
+	bell  *BellRinger // its bells
+	door  *eventFD    // the doorbell
+	yield int         // empty polls after which a poll yields the processor
+
+	dead     chan struct{} // closed when the session is over
+	deadErr  error         // why; set before dead is closed
+	deadOnce sync.Once
+
+	mu      sync.Mutex
+	closed  bool
+	devices map[*Device]struct{}
+	pipes   map[*pipe]struct{} // to be kicked when the session dies
+}
+
+// Dial opens a session with the daemon at the Unix socket path ("": DefaultSocket()). It blocks
+// only while the daemon answers. The error says what to do if no daemon is there, if this user may
+// not connect, or if the two do not speak the same version.
+func Dial(path string) (*Client, error) {
+	if path == "" {
+		path = DefaultSocket()
+	}
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		return nil, dialError(path, err)
+	}
+	c := &Client{
+		path: path, conn: conn, dead: make(chan struct{}),
+		devices: make(map[*Device]struct{}), pipes: make(map[*pipe]struct{}),
+	}
+	c.peek = func(fd uintptr) {
+		if peerGone(int(fd)) {
+			c.die(errGone)
+		}
+	}
+	if c.raw, err = conn.SyscallConn(); err == nil {
+		err = c.hello()
+	}
+	if err != nil {
+		c.Close() //nolint:errcheck // err says more
+		return nil, err
+	}
+	return c, nil
+}
+
+func dialError(path string, err error) error {
+	switch {
+	case isNoDaemon(err):
+		return fmt.Errorf("no vrnic daemon at %s: start one with \"vrnic up\": %w", path, err)
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("not allowed to use the vrnic daemon at %s: its socket's mode says who may (vrnic up --socket-mode, --socket-group): %w", path, err)
+	case errors.Is(err, syscall.EPROTOTYPE):
+		return fmt.Errorf("%s is not the socket of a vrnic daemon: %w", path, err)
+	}
+	return fmt.Errorf("vrnic daemon at %s: %w", path, err)
+}
+
+// hello agrees on a version, maps the session page and learns the devices.
+func (c *Client) hello() error {
+	req := HelloRequest{Magic: MagicHello, Major: Major, Minor: Minor}
+	copy(req.Comm[:len(req.Comm)-1], filepath.Base(os.Args[0]))
+	var rep HelloReply
+	fds, err := c.rpc(OpHello, "HELLO", req, &rep, -1, 2)
+	var ce *CallError
+	switch {
+	case errors.As(err, &ce) && ce.Errno == syscall.EPROTONOSUPPORT:
+		return fmt.Errorf("the vrnic daemon at %s speaks version %d.%d of the ring ABI, this program %d.%d: install the same release of both: %w",
+			c.path, rep.Major, rep.Minor, Major, Minor, rdma.ErrUnsupported)
+	case errors.As(err, &ce):
+		return fmt.Errorf("vrnic daemon at %s: %w", c.path, err)
+	case err != nil:
+		return fmt.Errorf("vrnic daemon at %s ended the session at once (does it have a session free?): %w", c.path, err)
+	}
+	c.door = &eventFD{fd: fds[1]}
+	if rep.Magic != MagicHello || rep.Major != Major {
+		closeFDs(fds[:1])
+		return c.die(errCorrupt("HELLO with magic %#x, version %d.%d", rep.Magic, rep.Major, rep.Minor))
+	}
+	if c.mem, err = mapDaemonMem(fds[0], sessBells); err != nil {
+		return c.die(goneBecause(err))
+	}
+	if c.bell, err = OpenBellRinger(c.mem.mem, c.door); err != nil {
+		return c.die(goneBecause(err))
+	}
+	c.yield = int(c.bell.PollYield)
+	if c.yield < 1 || c.yield > checkPolls {
+		c.yield = PollYield
+	}
+	c.session = rep.Session
+	return c.readNames(&rep)
+}
+
+// maxDevices bounds the devices of a daemon that a client looks at.
+const maxDevices = 1024
+
+func (c *Client) readNames(rep *HelloReply) error {
+	n := int(min(rep.NumDevices, maxDevices))
+	for i := range n {
+		if i < MaxDevices {
+			c.names = append(c.names, rep.Devices[i].String())
+			continue
+		}
+		var d QueryDeviceReply
+		if err := c.call(OpQueryDev, "query device", QueryDeviceRequest{Device: uint32(i)}, &d); err != nil {
+			return err
+		}
+		c.names = append(c.names, d.Name.String())
+	}
+	return nil
+}
+
+// Devices lists the names of the daemon's devices, in its order.
+func (c *Client) Devices() []string { return slices.Clone(c.names) }
+
+// Done is closed when the session is over: the daemon has gone, or Close was called.
+func (c *Client) Done() <-chan struct{} { return c.dead }
+
+// gone is nil while the session lives, else why it does not.
+func (c *Client) gone() error {
+	select {
+	case <-c.dead:
+		return c.deadErr
+	default:
+		return nil
+	}
+}
+
+// die ends the session: the first cause counts and is what die returns. It may be called with any
+// lock but c.mu held.
+func (c *Client) die(cause error) error {
+	c.deadOnce.Do(func() {
+		c.deadErr = cause
+		close(c.dead)
+		// The daemon sees the end of the session also where it was this side that gave up.
+		c.conn.CloseWrite() //nolint:errcheck // gone already
+		c.conn.CloseRead()  //nolint:errcheck // ends an rpc that waits
+		go c.kickAll()
+	})
+	return c.gone()
+}
+
+func (c *Client) kickAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for p := range c.pipes {
+		p.kick()
+	}
+}
+
+// newPipe makes a pipe of fd that the end of the session kicks.
+func (c *Client) newPipe(fd int) (*pipe, error) {
+	p, err := newPipe(fd)
+	if err != nil {
+		return nil, c.die(goneBecause(err))
+	}
+	c.mu.Lock()
+	c.pipes[p] = struct{}{}
+	c.mu.Unlock()
+	if c.gone() != nil { // kickAll may have been before
+		p.kick()
+	}
+	return p, nil
+}
+
+func (c *Client) closePipe(p *pipe) {
+	p.close()
+	c.mu.Lock()
+	delete(c.pipes, p)
+	c.mu.Unlock()
+}
+
+// checkPeer ends the session if the daemon has closed the socket.
+func (c *Client) checkPeer() {
+	c.raw.Control(c.peek) //nolint:errcheck // closed: the session is over
+}
+
+// corrupt ends the session because of what stands in shared memory. A daemon that ends a session
+// first closes the socket and then empties the memory, which then makes no sense: look for that.
+func (c *Client) corrupt(err error) error {
+	c.checkPeer()
+	return c.die(goneBecause(err))
+}
+
+// List asks for the daemon's objects of one kind: "dev", "qp", "mr", "cq", "cm", "client" or
+// "port", each a JSON object. Root and the daemon's own user see all, others what is theirs.
+func (c *Client) List(kind string) ([]json.RawMessage, error) {
+	k, ok := listKinds[kind]
+	if !ok {
+		return nil, errInvalid("list of %q (kinds: dev, qp, mr, cq, cm, client, port)", kind)
+	}
+	return c.list(OpList, "list "+kind, k)
+}
+
+// Stat asks for the daemon's counters, one JSON object per device, port and QP.
+func (c *Client) Stat() ([]json.RawMessage, error) { return c.list(OpStat, "stat", 0) }
+
+var listKinds = map[string]uint32{
+	"dev": ListDev, "qp": ListQP, "mr": ListMR, "cq": ListCQ, "cm": ListCM, "client": ListClient, "port": ListPort,
+}
+
+// Close ends the session, and with it all Devices of the client: the daemon destroys what they had,
+// as if the program had ended. It does not wait for the daemon, and returns nil.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closed = true
+	devices := c.devices
+	c.devices = nil
+	c.mu.Unlock()
+	c.die(errClosed("client"))
+	c.conn.Close() //nolint:errcheck // the session is over either way
+	for d := range devices {
+		d.close()
+	}
+	c.rpcMu.Lock() // nothing uses bells or fd: all QPs are closed, and new ones need an rpc
+	defer c.rpcMu.Unlock()
+	if c.door != nil {
+		c.door.close()
+	}
+	if c.mem != nil {
+		c.mem.release()
+	}
+	c.door, c.mem = nil, nil
+	return nil
+}

@@ -1,0 +1,277 @@
+package shm
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// A cmEvents receives the connection manager's events of a device, on a goroutine of its own, and
+// hands them to ids. As that goroutine always reads a pipe of the daemon's, it is also who notices
+// first that the daemon has gone.
+type cmEvents struct {
+	d      *Device
+	handle uint32
+	pipe   *pipe
+	ended  chan struct{} // closed when the goroutine has returned
+	stop   chan struct{} // closed to make it return
+
+	mu  sync.Mutex
+	ids map[uint32]*cmID
+}
+
+// newCMEvents makes the channel and starts its goroutine.
+func newCMEvents(d *Device) (*cmEvents, error) {
+	var rep CMCreateChanReply
+	fds, err := d.c.rpc(OpCMCreateChan, "create connection manager channel", EmptyReply{}, &rep, -1, 1)
+	if err != nil {
+		return nil, err
+	}
+	ch := &cmEvents{d: d, handle: rep.Chan, ended: make(chan struct{}), stop: make(chan struct{}), ids: make(map[uint32]*cmID)}
+	if ch.pipe, err = d.c.newPipe(fds[0]); err != nil {
+		return nil, err
+	}
+	go ch.run()
+	return ch, nil
+}
+
+// run dispatches events until the channel is closed or the session dies.
+func (ch *cmEvents) run() {
+	defer close(ch.ended)
+	c := ch.d.c
+	for {
+		select {
+		case <-ch.stop:
+			ch.finishAll(errClosed("device"))
+			return
+		case <-c.dead:
+			ch.finishAll(c.gone())
+			return
+		default:
+		}
+		var ev CMEvent
+		err := c.call(OpCMGetEvent, "connection event", HandleRequest{Handle: ch.handle}, &ev)
+		switch {
+		case err == nil:
+			ch.dispatch(&ev)
+		case errors.Is(err, syscall.EAGAIN):
+			if err := ch.pipe.wait(); err != nil && err != errKicked {
+				c.die(errGone) // close joins run before it closes the pipe: this is the daemon's end
+			}
+		default:
+			c.die(goneBecause(err))
+		}
+	}
+}
+
+// dispatch hands ev to its id. An event of an id that has just been destroyed is dropped.
+func (ch *cmEvents) dispatch(ev *CMEvent) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	id := ch.ids[ev.ID]
+	switch {
+	case ev.Type == EvConnectRequest:
+		ch.request(id, ev)
+	case id == nil || ev.Type == EvTimewaitExit:
+	case ev.Type == EvEstablished && id.conn == nil:
+		id.conn = newConn(id, ev)
+		id.push(ev)
+	case ev.Type == EvDisconnected && id.conn != nil:
+		id.conn.end(endCause(ev))
+	case ev.Type == EvDeviceRemoval && id.conn != nil:
+		id.conn.end(errClosed("device"))
+	default:
+		id.push(ev)
+	}
+}
+
+// request makes an id of a connection request and queues it at its listener: ch.mu is held.
+func (ch *cmEvents) request(id *cmID, ev *CMEvent) {
+	if ev.Child == 0 || ch.ids[ev.Child] != nil {
+		ch.d.c.die(errCorrupt("a connection request with id %d", ev.Child))
+		return
+	}
+	if _, ok := ev.Param.PrivateData(); !ok {
+		ch.d.c.die(errCorrupt("a connection request with %d octets of private data", ev.Param.PrivateLen))
+		return
+	}
+	child := &cmID{ch: ch, handle: ev.Child, events: make(chan CMEvent, idEvents)}
+	ch.ids[ev.Child] = child
+	if id != nil && id.requests != nil {
+		select {
+		case id.requests <- newConnRequest(child, ev):
+			return
+		default: // more than the backlog wait
+		}
+	}
+	go child.destroy()
+}
+
+// finishAll ends every connection of the channel with err.
+func (ch *cmEvents) finishAll(err error) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	for _, id := range ch.ids {
+		if id.conn != nil {
+			id.conn.end(err)
+		}
+	}
+}
+
+// close destroys all ids and ends the goroutine.
+func (ch *cmEvents) close() {
+	ch.mu.Lock()
+	ids := make([]*cmID, 0, len(ch.ids))
+	for _, id := range ch.ids {
+		ids = append(ids, id)
+	}
+	ch.mu.Unlock()
+	close(ch.stop)
+	ch.pipe.kick()
+	<-ch.ended
+	for _, id := range ids {
+		id.destroy()
+	}
+	ch.d.c.callHandle(OpCMDestroyChan, "destroy connection manager channel", ch.handle) //nolint:errcheck // nothing is on it
+	ch.d.c.closePipe(ch.pipe)
+}
+
+// idEvents is how many events of one id may wait to be looked at: more than one connection has.
+const idEvents = 8
+
+// A cmID is one id of the connection manager: a listener, a request, or one end of a connection.
+type cmID struct {
+	ch       *cmEvents
+	handle   uint32
+	events   chan CMEvent
+	requests chan *connRequest // of a listener
+	conn     *conn             // once established; guarded by ch.mu
+	gone     sync.Once
+}
+
+// newID makes an id. A listener's has room for so many requests.
+func (ch *cmEvents) newID(backlog int) (*cmID, error) {
+	var rep CMCreateIDReply
+	req := CMCreateIDRequest{Chan: ch.handle, PS: PSTCP, Type: 2}
+	if err := ch.d.c.call(OpCMCreateID, "create connection id", req, &rep); err != nil {
+		return nil, err
+	}
+	id := &cmID{ch: ch, handle: rep.ID, events: make(chan CMEvent, idEvents)}
+	if backlog > 0 {
+		id.requests = make(chan *connRequest, backlog)
+	}
+	ch.mu.Lock()
+	ch.ids[id.handle] = id
+	ch.mu.Unlock()
+	if err := ch.d.usable(); err != nil { // close may have looked before
+		id.destroy()
+		return nil, err
+	}
+	return id, nil
+}
+
+// push queues ev: ch.mu is held.
+func (id *cmID) push(ev *CMEvent) {
+	select {
+	case id.events <- *ev:
+	default:
+		id.ch.d.c.die(errCorrupt("more than %d events of connection id %d", idEvents, id.handle))
+	}
+}
+
+// destroy ends the id in the daemon: a connection is disconnected, a request refused.
+func (id *cmID) destroy() {
+	id.gone.Do(func() {
+		id.ch.d.c.destroy(OpCMDestroyID, "destroy connection id", id.handle) //nolint:errcheck // the session's end does it too
+		id.ch.mu.Lock()
+		delete(id.ch.ids, id.handle)
+		id.ch.mu.Unlock()
+	})
+}
+
+// want blocks until the id's next event and returns it if it is of type t; else the error that it
+// stands for.
+func (id *cmID) want(ctx context.Context, t uint32, op string) (*CMEvent, error) {
+	select {
+	case ev := <-id.events:
+		if ev.Type != t {
+			return nil, eventError(op, &ev)
+		}
+		return &ev, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-id.ch.d.closed:
+		return nil, errClosed("device")
+	case <-id.ch.d.c.dead:
+		return nil, id.ch.d.c.gone()
+	}
+}
+
+// eventError is the error that ev stands for.
+func eventError(op string, ev *CMEvent) error {
+	if e := terminateError(ev.Cause); e != nil {
+		return e
+	}
+	switch {
+	case ev.Type == EvRejected && refusedByProgram(ev):
+		pd, _ := ev.Param.PrivateData()
+		return &rdma.RejectedError{PrivateData: append([]byte(nil), pd...)}
+	case ev.Status < 0 && ev.Status > -4096:
+		return &CallError{Op: op, Errno: syscall.Errno(-ev.Status)}
+	case ev.Type == EvDisconnected:
+		return &CallError{Op: op, Errno: syscall.ECONNRESET}
+	}
+	return &CallError{Op: op, Errno: syscall.EPROTO}
+}
+
+// endCause is why a connection ended: nil if gracefully.
+func endCause(ev *CMEvent) error {
+	if e := terminateError(ev.Cause); e != nil {
+		return e
+	}
+	if ev.Status < 0 && ev.Status > -4096 {
+		return &CallError{Op: "connection", Errno: syscall.Errno(-ev.Status)}
+	}
+	return nil
+}
+
+// timeoutMS is how long the daemon may look for an address: what ctx leaves, at most 10 s.
+func timeoutMS(ctx context.Context) uint32 {
+	t := 10 * time.Second
+	if dl, ok := ctx.Deadline(); ok {
+		t = min(t, time.Until(dl))
+	}
+	return uint32(max(t.Milliseconds(), 1))
+}
+
+// connParam translates what came from the peer.
+func connParam(p *ConnParam) rdma.ConnParam {
+	pd, _ := p.PrivateData()
+	return rdma.ConnParam{PrivateData: append([]byte(nil), pd...), IRD: readsFromRing(p.IRD), ORD: readsFromRing(p.ORD)}
+}
+
+// readsFromRing and readsToRing translate a count of Reads: the ring says 0 where rdma says NoReads,
+// and ReadsDefault where rdma says 0.
+func readsFromRing(n uint16) uint16 {
+	switch n {
+	case 0:
+		return rdma.NoReads
+	case ReadsDefault:
+		return 0
+	}
+	return n
+}
+
+func readsToRing(n uint16) uint16 {
+	switch n {
+	case 0:
+		return ReadsDefault
+	case rdma.NoReads:
+		return 0
+	}
+	return n
+}

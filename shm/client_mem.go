@@ -1,0 +1,237 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// A buffer is memory of this process that the daemon has mapped too.
+type buffer struct {
+	d   *Device
+	mem uint32  // the daemon's handle
+	all *region // the mapping: whole pages
+	b   []byte  // what was asked for
+
+	mu     sync.Mutex
+	mrs    int
+	closed bool
+}
+
+// AllocBuffer implements rdma.Device. A session has 64 Buffers at most (by default): make few large
+// ones and register parts of them.
+func (d *Device) AllocBuffer(size int) (_ rdma.Buffer, err error) {
+	if err := d.usable(); err != nil {
+		return nil, err
+	}
+	if size <= 0 || size > math.MaxInt-pageSize {
+		return nil, errInvalid("buffer of %d octets", size)
+	}
+	all, fd, err := newRegion("buffer", size, nil)
+	if err != nil {
+		return nil, fmt.Errorf("shm: buffer of %d octets: %w", size, err)
+	}
+	defer closeFDs([]int{fd})
+	defer func() {
+		if err != nil {
+			all.release()
+		}
+	}()
+	var rep AddMemReply
+	if _, err := d.c.rpc(OpAddMem, "lend a buffer", AddMemRequest{}, &rep, fd, 0); err != nil {
+		return nil, err
+	}
+	b := &buffer{d: d, mem: rep.Mem, all: all, b: all.mem[:size:size]}
+	if err := add(d, d.bufs, b, struct{}{}); err != nil {
+		d.c.callHandle(OpDelMem, "return a buffer", rep.Mem) //nolint:errcheck // err says more
+		return nil, err
+	}
+	return b, nil
+}
+
+// Bytes implements rdma.Buffer. The slice is good until Close.
+func (b *buffer) Bytes() []byte { return b.b }
+
+// Close implements rdma.Buffer.
+func (b *buffer) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil
+	}
+	if b.mrs != 0 {
+		return fmt.Errorf("shm: buffer has %d memory regions: %w", b.mrs, rdma.ErrBusy)
+	}
+	if err := b.d.c.callHandle(OpDelMem, "return a buffer", b.mem); err != nil && b.d.c.gone() == nil {
+		return err
+	}
+	b.closed = true
+	remove(b.d, b.d.bufs, b)
+	b.all.release()
+	b.all, b.b = nil, nil
+	return nil
+}
+
+// hold takes a reference of an MR; false if p is not within b.
+func (b *buffer) hold(p []byte) (off uint64, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return 0, false
+	}
+	lo, at := addrOf(b.b), addrOf(p)
+	if at < lo || at-lo > uint64(len(b.b)) || uint64(len(p)) > uint64(len(b.b))-(at-lo) {
+		return 0, false
+	}
+	b.mrs++
+	return at - lo, true
+}
+
+func (b *buffer) release() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mrs--
+}
+
+// A protDomain implements rdma.PD.
+type protDomain struct {
+	d      *Device
+	handle uint32
+
+	mu     sync.Mutex
+	closed bool
+	ending bool // the device closes: nothing new
+	mrs    map[*memRegion]struct{}
+}
+
+// AllocPD implements rdma.Device.
+func (d *Device) AllocPD() (rdma.PD, error) {
+	if err := d.usable(); err != nil {
+		return nil, err
+	}
+	var rep AllocPDReply
+	if err := d.c.call(OpAllocPD, "allocate PD", AllocPDRequest{Ctx: d.ctx}, &rep); err != nil {
+		return nil, err
+	}
+	pd := &protDomain{d: d, handle: rep.PD, mrs: make(map[*memRegion]struct{})}
+	if err := add(d, d.pds, pd, struct{}{}); err != nil {
+		d.c.callHandle(OpDeallocPD, "free PD", rep.PD) //nolint:errcheck // err says more
+		return nil, err
+	}
+	return pd, nil
+}
+
+// Close implements rdma.PD.
+func (pd *protDomain) Close() error {
+	pd.mu.Lock()
+	defer pd.mu.Unlock()
+	if pd.closed {
+		return nil
+	}
+	if n := len(pd.mrs); n != 0 {
+		return fmt.Errorf("shm: PD has %d memory regions: %w", n, rdma.ErrBusy)
+	}
+	if err := pd.d.c.callHandle(OpDeallocPD, "free PD", pd.handle); err != nil && pd.d.c.gone() == nil {
+		return err
+	}
+	pd.closed = true
+	remove(pd.d, pd.d.pds, pd)
+	return nil
+}
+
+// closeAll closes pd and its regions.
+func (pd *protDomain) closeAll() {
+	pd.mu.Lock()
+	pd.ending = true
+	mrs := make([]*memRegion, 0, len(pd.mrs))
+	for mr := range pd.mrs {
+		mrs = append(mrs, mr)
+	}
+	pd.mu.Unlock()
+	for _, mr := range mrs {
+		mr.Close() //nolint:errcheck // the session's end does it too
+	}
+	pd.Close() //nolint:errcheck
+}
+
+// A memRegion implements rdma.MR: a part of one buffer.
+type memRegion struct {
+	pd         *protDomain
+	buf        *buffer
+	handle     uint32
+	lkey, rkey uint32
+	addr       uint64
+	b          []byte
+
+	mu     sync.Mutex
+	closed bool
+}
+
+// RegisterMemory implements rdma.PD: b must lie in one Buffer of the device.
+func (pd *protDomain) RegisterMemory(b []byte, access rdma.Access) (rdma.MR, error) {
+	if err := pd.d.usable(); err != nil {
+		return nil, err
+	}
+	if len(b) == 0 {
+		return nil, errInvalid("memory region of 0 octets")
+	}
+	var buf *buffer
+	var off uint64
+	for _, c := range keys(pd.d, pd.d.bufs) {
+		var ok bool
+		if off, ok = c.hold(b); ok {
+			buf = c
+			break
+		}
+	}
+	if buf == nil {
+		return nil, errInvalid("memory that is not part of one Buffer of this device (make it with AllocBuffer)")
+	}
+	mr := &memRegion{pd: pd, buf: buf, addr: addrOf(b), b: b}
+	pd.mu.Lock()
+	defer pd.mu.Unlock()
+	if pd.closed || pd.ending {
+		buf.release()
+		return nil, errClosed("PD")
+	}
+	var rep RegMRReply
+	req := RegMRRequest{
+		PD: pd.handle, Access: uint32(access), Addr: mr.addr, IOVA: mr.addr,
+		Length: uint64(len(b)), Offset: off, Mode: ModeShared, Mem: buf.mem,
+	}
+	if err := pd.d.c.call(OpRegMR, "register memory", req, &rep); err != nil {
+		buf.release()
+		return nil, err
+	}
+	mr.handle, mr.lkey, mr.rkey = rep.MR, rep.LKey, rep.RKey
+	pd.mrs[mr] = struct{}{}
+	return mr, nil
+}
+
+func (mr *memRegion) LKey() uint32  { return mr.lkey }
+func (mr *memRegion) RKey() uint32  { return mr.rkey }
+func (mr *memRegion) Addr() uint64  { return mr.addr }
+func (mr *memRegion) Bytes() []byte { return mr.b }
+
+// Close implements rdma.MR.
+func (mr *memRegion) Close() error {
+	mr.mu.Lock()
+	defer mr.mu.Unlock()
+	if mr.closed {
+		return nil
+	}
+	err := mr.pd.d.c.callHandle(OpDeregMR, "deregister memory", mr.handle)
+	var ce *CallError
+	if errors.As(err, &ce) {
+		return err
+	}
+	mr.closed = true // also when the session is over: nobody has it mapped any more
+	mr.pd.mu.Lock()
+	delete(mr.pd.mrs, mr)
+	mr.pd.mu.Unlock()
+	mr.buf.release()
+	return nil
+}

@@ -1,0 +1,239 @@
+package shm
+
+import (
+	"fmt"
+
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// Errors of the fast path, made once: posting and polling do not allocate.
+var (
+	errCQClosed  = errClosed("CQ")
+	errQPClosed  = errClosed("QP")
+	errCQBusy    = fmt.Errorf("shm: CQ has QPs: %w", rdma.ErrBusy)
+	errQPIdle    = fmt.Errorf("shm: QP is not connected: %w", rdma.ErrNotConnected)
+	errOpcode    = fmt.Errorf("shm: opcode that the device does not have: %w", rdma.ErrInvalid)
+	errFlags     = fmt.Errorf("shm: unknown flag: %w", rdma.ErrInvalid)
+	errSGEs      = fmt.Errorf("shm: more SGEs than QPConfig allows: %w", rdma.ErrInvalid)
+	errInline    = fmt.Errorf("shm: more inline octets than QPConfig allows, or inline where nothing is sent: %w", rdma.ErrInvalid)
+	errSendFull  = fmt.Errorf("shm: send queue is full: %w", rdma.ErrQueueFull)
+	errRecvFull  = fmt.Errorf("shm: receive queue is full: %w", rdma.ErrQueueFull)
+	errNoRequest = fmt.Errorf("shm: no work request: %w", rdma.ErrInvalid)
+)
+
+// sendOps says what a send queue takes: those with inline may carry their octets in the request.
+var sendOps = [...]struct {
+	ok, inline bool
+	wc         rdma.WCOpcode
+}{
+	rdma.OpWrite:    {ok: true, inline: true, wc: rdma.WCWrite},
+	rdma.OpSend:     {ok: true, inline: true, wc: rdma.WCSend},
+	rdma.OpRead:     {ok: true, wc: rdma.WCRead},
+	rdma.OpLocalInv: {ok: true, wc: rdma.WCLocalInv},
+	rdma.OpSendInv:  {ok: true, inline: true, wc: rdma.WCSend},
+}
+
+// sendState is the client's account of a send queue: sqMu guards it.
+type sendState struct {
+	wqe  SendWQE
+	wrs  []sentWR // those between retired and posted, by slot
+	done uint32   // requests that are over as far as the program knows: free running
+}
+
+type sentWR struct {
+	id       uint64
+	op       rdma.Opcode
+	signaled bool
+}
+
+func (s *sendState) init(size int) { s.wrs = make([]sentWR, size) }
+
+func (s *sendState) at(i uint32) *sentWR { return &s.wrs[i&uint32(len(s.wrs)-1)] }
+
+// PostSend implements rdma.QP.
+func (q *queuePair) PostSend(wr *rdma.SendWR) error {
+	if wr == nil {
+		return errNoRequest
+	}
+	q.sqMu.Lock()
+	defer q.sqMu.Unlock()
+	if err := q.mayPost(true); err != nil {
+		return err
+	}
+	if err := q.putSend(wr); err != nil {
+		return err
+	}
+	return q.commitSends()
+}
+
+// PostSends implements rdma.QP.
+func (q *queuePair) PostSends(wrs []rdma.SendWR) (n int, err error) {
+	q.sqMu.Lock()
+	defer q.sqMu.Unlock()
+	if err := q.mayPost(true); err != nil {
+		return 0, err
+	}
+	for n < len(wrs) {
+		if err = q.putSend(&wrs[n]); err != nil {
+			break
+		}
+		n++
+	}
+	if n != 0 {
+		if e := q.commitSends(); e != nil {
+			return n, e
+		}
+	}
+	return n, err
+}
+
+// mayPost says whether the queue takes requests at all.
+func (q *queuePair) mayPost(send bool) error {
+	if q.mem == nil {
+		return errQPClosed
+	}
+	if err := q.d.c.gone(); err != nil {
+		return err
+	}
+	if st := q.m.State(); send && qpState(st) == rdma.QPIdle {
+		if st == StateReset {
+			q.d.c.checkPeer() // as in State
+		}
+		if err := q.d.c.gone(); err != nil {
+			return err
+		}
+		return errQPIdle
+	}
+	return nil
+}
+
+// putSend checks wr and writes it into the next slot: sqMu is held. The daemon would take a request
+// that breaks the QP's limits for an attack.
+func (q *queuePair) putSend(wr *rdma.SendWR) error {
+	if int(wr.Op) >= len(sendOps) || !sendOps[wr.Op].ok {
+		return errOpcode
+	}
+	if wr.Flags&^(rdma.Fence|rdma.Signaled|rdma.Solicited|rdma.Inline) != 0 {
+		return errFlags
+	}
+	s := &q.sq
+	w := &s.wqe
+	w.WRID, w.Op, w.Flags, w.NumSGE, w.Length = wr.ID, uint8(wr.Op), 0, 0, 0
+	w.RemoteAddr, w.RKey, w.Imm = wr.RemoteAddr, wr.RKey, wr.Imm
+	if wr.Op == rdma.OpSendInv || wr.Op == rdma.OpLocalInv {
+		w.Imm = wr.InvKey
+	}
+	if wr.Flags&rdma.Inline != 0 {
+		if !sendOps[wr.Op].inline || len(wr.Inline) > q.cfg.MaxInline {
+			return errInline
+		}
+		w.SetInline(wr.Inline)
+	} else {
+		if len(wr.SGEs) > q.cfg.MaxSendSGE {
+			return errSGEs
+		}
+		w.NumSGE = uint16(copySGEs(&w.SGE, wr.SGEs))
+	}
+	w.Flags |= ringFlags(wr.Flags)
+	if q.sendsOut() >= uint32(len(s.wrs)) {
+		return errSendFull
+	}
+	i := q.m.SQ.Posted()
+	if err := q.m.SQ.Put(w); err != nil {
+		return q.putFailed(err)
+	}
+	*s.at(i) = sentWR{id: wr.ID, op: wr.Op, signaled: q.cfg.SignalAll || wr.Flags&rdma.Signaled != 0}
+	return nil
+}
+
+// sendsOut is how many requests are outstanding. A request is so until its completion, or a later
+// one, has been polled, so that a program that posts whenever there is room cannot overrun a CQ as
+// deep as its queue. One that will not complete visibly is over when the daemon has retired it.
+func (q *queuePair) sendsOut() uint32 {
+	s := &q.sq
+	posted := q.m.SQ.Posted()
+	if posted-s.done < uint32(len(s.wrs)) {
+		return posted - s.done
+	}
+	retired := q.m.SQ.Done()
+	for s.done != posted && !s.at(s.done).signaled && int32(retired-s.done) > 0 {
+		s.done++
+	}
+	return posted - s.done
+}
+
+func (q *queuePair) commitSends() error {
+	q.m.SQ.Commit()
+	return q.ring()
+}
+
+// ring rings the QP's bell.
+func (q *queuePair) ring() error {
+	if err := q.d.c.bell.Ring(q.bell); err != nil {
+		return q.d.c.die(goneBecause(err))
+	}
+	return nil
+}
+
+// putFailed ends the session if the ring makes no sense.
+func (q *queuePair) putFailed(err error) error {
+	if IsViolation(err) {
+		return q.d.c.corrupt(err)
+	}
+	return err
+}
+
+func ringFlags(f rdma.SendFlags) (r uint8) {
+	if f&rdma.Signaled != 0 {
+		r |= SQSignaled
+	}
+	if f&rdma.Solicited != 0 {
+		r |= SQSolicited
+	}
+	if f&rdma.Fence != 0 {
+		r |= SQFence
+	}
+	return r
+}
+
+func copySGEs(to *[MaxSGE]SGE, from []rdma.SGE) int {
+	for i := range from {
+		to[i] = SGE{Addr: from[i].Addr, Length: from[i].Length, LKey: from[i].LKey}
+	}
+	return len(from)
+}
+
+// sent takes note of a completion that says that all requests before done are over; false if it
+// cannot be so.
+func (q *queuePair) sent(done uint32) bool {
+	q.sqMu.Lock()
+	defer q.sqMu.Unlock()
+	if q.mem == nil {
+		return true
+	}
+	s := &q.sq
+	posted := q.m.SQ.Posted()
+	if posted-done > uint32(len(s.wrs)) {
+		return false
+	}
+	if int32(done-s.done) > 0 {
+		s.done = done
+	}
+	return true
+}
+
+// flushSends completes what is outstanding, in order, when the session is dead.
+func (q *queuePair) flushSends(wc []rdma.WC) (n int) {
+	q.sqMu.Lock()
+	defer q.sqMu.Unlock()
+	if q.mem == nil {
+		return 0
+	}
+	s := &q.sq
+	for posted := q.m.SQ.Posted(); n < len(wc) && s.done != posted; n++ {
+		wr := s.at(s.done)
+		wc[n] = rdma.WC{ID: wr.id, Status: rdma.WCFlush, Op: sendOps[wr.op].wc, QPN: q.num}
+		s.done++
+	}
+	return n
+}

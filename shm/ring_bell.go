@@ -1,0 +1,112 @@
+package shm
+
+import (
+	"math/bits"
+	"sync/atomic"
+)
+
+// A Doorbell wakes the other side. Rings may be merged; waits may return early.
+type Doorbell interface {
+	Ring() error
+	Wait() error
+}
+
+// SessionPageSize is how many octets a session page with n bells takes.
+func SessionPageSize(n uint32) int { return sessBells + 4*int((n+31)/32) }
+
+// A SessionPage is the daemon's end of the page that a session's bells are on.
+type SessionPage struct {
+	bells    []atomic.Uint32
+	sleeping *atomic.Uint32
+}
+
+// NewSessionPage makes the page in mem, which is zero.
+func NewSessionPage(mem []byte, session, bells uint32, nonce [NonceLen]byte) *SessionPage {
+	words := (bells + 31) / 32
+	wordAt(mem, SessMagic).Store(MagicSession)
+	ne.PutUint16(mem[SessMajor:], Major)
+	ne.PutUint16(mem[SessMinor:], Minor)
+	wordAt(mem, SessID).Store(session)
+	wordAt(mem, SessBellWords).Store(words)
+	wordAt(mem, SessBellOff).Store(sessBells)
+	wordAt(mem, SessPollYield).Store(PollYield)
+	copy(mem[SessNonce:SessNonce+NonceLen], nonce[:])
+	return &SessionPage{bells: wordsAt(mem, sessBells, words), sleeping: wordAt(mem, SessSleeping)}
+}
+
+// Collect takes all bells that have been rung and calls f for each; it returns whether there were
+// any. A bit is cleared before f looks at the object: what is posted later rings again.
+func (p *SessionPage) Collect(f func(bell uint32)) (any bool) {
+	for i := range p.bells {
+		if p.bells[i].Load() == 0 {
+			continue
+		}
+		for w := p.bells[i].Swap(0); w != 0; w &= w - 1 {
+			any = true
+			f(uint32(i)<<5 + uint32(bits.TrailingZeros32(w)))
+		}
+	}
+	return any
+}
+
+// Rung reports whether a bell has been rung and not been collected.
+func (p *SessionPage) Rung() bool {
+	for i := range p.bells {
+		if p.bells[i].Load() != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Sleep announces that the daemon will block, and returns whether it may: then wait on the
+// doorbell. Call Awake in both cases. The order matters: first announce, then look.
+func (p *SessionPage) Sleep() bool {
+	p.sleeping.Swap(1) // a full fence: see storeFence
+	return !p.Rung()
+}
+
+// Awake takes back Sleep.
+func (p *SessionPage) Awake() { p.sleeping.Store(0) }
+
+// A BellRinger is the client's end of a session page. Any goroutine may ring.
+type BellRinger struct {
+	Session   uint32
+	PollYield uint32 // empty polls after which a polling thread yields
+	NonceOff  int    // where the nonce is in the page
+	bells     []atomic.Uint32
+	sleeping  *atomic.Uint32
+	doorbell  Doorbell
+}
+
+// OpenBellRinger checks line 0 of mem. An error is a *ProtocolError.
+func OpenBellRinger(mem []byte, d Doorbell) (*BellRinger, error) {
+	if len(mem) < sessBells {
+		return nil, violation("session page of %d octets", len(mem))
+	}
+	if m := wordAt(mem, SessMagic).Load(); m != MagicSession {
+		return nil, violation("session page has magic %#x", m)
+	}
+	if major := ne.Uint16(mem[SessMajor:]); major != Major {
+		return nil, violation("session page has version %d, this is %d", major, Major)
+	}
+	words, off := wordAt(mem, SessBellWords).Load(), wordAt(mem, SessBellOff).Load()
+	if words > 2*MaxDepth/32 || off%4 != 0 || !rangeFits(uint64(len(mem)), off, 4*words) {
+		return nil, violation("session page of %d octets with %d words of bells at %d", len(mem), words, off)
+	}
+	return &BellRinger{Session: wordAt(mem, SessID).Load(), PollYield: wordAt(mem, SessPollYield).Load(), NonceOff: SessNonce,
+		bells: wordsAt(mem, off, words), sleeping: wordAt(mem, SessSleeping), doorbell: d}, nil
+}
+
+// Bells is how many bells there are.
+func (r *BellRinger) Bells() uint32 { return uint32(len(r.bells)) * 32 }
+
+// Ring rings a bell below Bells, after the work has been committed. The bit is set also if it looks
+// set: the daemon may be about to clear it, having read the ring's index before.
+func (r *BellRinger) Ring(bell uint32) error {
+	r.bells[bell>>5].Or(1 << (bell & 31))
+	if r.sleeping.Load() != 0 && r.sleeping.Swap(0) != 0 {
+		return r.doorbell.Ring()
+	}
+	return nil
+}

@@ -1,0 +1,340 @@
+package shm
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// A SendRing is the daemon's end of a send queue. It belongs to whoever runs the QP.
+type SendRing struct {
+	l        *QPLayout
+	mem      []byte
+	prod     *atomic.Uint32 // the client's
+	doneWord *atomic.Uint32 // ours; only ever written
+	head     uint32         // WQEs taken
+	done     uint32         // WQEs retired
+	fail     func(error)
+	raw      [maxSQStride]byte
+}
+
+// Next copies the next posted request into w and checks the copy; false if there is none. An error
+// is a *ProtocolError; the session has been told and nothing more will come. w keeps no reference
+// to shared memory.
+func (q *SendRing) Next(w *SendWQE) (bool, error) {
+	prod := q.prod.Load() // acquire: pairs with the client's Commit
+	if prod == q.head {
+		return false, nil
+	}
+	// The client may use a slot again once it is retired, not once it is taken.
+	if prod-q.done > q.l.SQSize || prod-q.head > q.l.SQSize {
+		return false, q.violated(violation("sq_prod %d with %d taken and %d retired of %d slots", prod, q.head, q.done, q.l.SQSize))
+	}
+	off := q.l.SQOff + (q.head&(q.l.SQSize-1))*q.l.SQStride
+	slot := q.mem[off : off+q.l.SQStride]
+	raw := q.raw[:q.l.SQStride]
+	// Every octet is read once: first those that all WQEs have, then what the copy says there is.
+	n := copy(raw[:SQSGE+SGELen], slot)
+	if end := wqeEnd(raw); end > n {
+		copy(raw[n:], slot[n:min(end, len(slot))])
+	}
+	if err := w.decode(raw, q.l); err != nil {
+		return false, q.violated(err)
+	}
+	q.head++
+	return true, nil
+}
+
+// wqeEnd is where a send WQE ends by its own account.
+func wqeEnd(raw []byte) int {
+	if raw[SQFlags]&SQInline != 0 {
+		return SQSGE + int(min(ne.Uint32(raw[SQLength:]), MaxInline))
+	}
+	return SQSGE + SGELen*int(ne.Uint16(raw[SQNumSGE:]))
+}
+
+// Pending reports whether something is posted that Next has not taken.
+func (q *SendRing) Pending() bool { return q.prod.Load() != q.head }
+
+// Outstanding is how many requests have been taken and not retired.
+func (q *SendRing) Outstanding() uint32 { return q.head - q.done }
+
+// Retire gives the slots of the n oldest requests back to the client and returns the count of all
+// retired so far, which goes into CQE.SQDone. Retire before pushing the completion.
+func (q *SendRing) Retire(n uint32) uint32 {
+	q.done += min(n, q.head-q.done)
+	q.doneWord.Store(q.done)
+	return q.done
+}
+
+// Done is the count of all retired so far.
+func (q *SendRing) Done() uint32 { return q.done }
+
+func (q *SendRing) violated(err error) error {
+	if q.fail != nil {
+		q.fail(err)
+	}
+	return err
+}
+
+// A RecvRing is the daemon's end of a receive queue. It belongs to whoever runs the QP.
+type RecvRing struct {
+	l        *QPLayout
+	mem      []byte
+	prod     *atomic.Uint32 // the client's
+	headWord *atomic.Uint32 // ours; only ever written
+	starved  *atomic.Uint32 // ours; only ever written
+	isStarv  bool           // what starved holds
+	head     uint32
+	fail     func(error)
+	raw      [maxRQStride]byte
+}
+
+// Next takes the next posted receive into w; false if there is none: see Starve. The slot is free
+// for the client at once. Errors are those of SendRing.Next.
+func (q *RecvRing) Next(w *RecvWQE) (bool, error) {
+	prod := q.prod.Load()
+	n := prod - q.head
+	if n == 0 {
+		return false, nil
+	}
+	if n > q.l.RQSize {
+		return false, q.violated(violation("rq_prod %d with %d taken of %d slots", prod, q.head, q.l.RQSize))
+	}
+	off := q.l.RQOff + (q.head&(q.l.RQSize-1))*q.l.RQStride
+	slot := q.mem[off : off+q.l.RQStride]
+	raw := q.raw[:q.l.RQStride]
+	k := copy(raw[:RQSGE], slot)
+	if sges := ne.Uint32(raw[RQNumSGE:]); sges <= MaxSGE {
+		copy(raw[k:], slot[k:min(RQSGE+SGELen*int(sges), len(slot))])
+	}
+	if err := w.decode(raw, q.l); err != nil {
+		return false, q.violated(err)
+	}
+	q.head++
+	q.headWord.Store(q.head)
+	if q.isStarv {
+		q.isStarv = false
+		q.starved.Store(0)
+	}
+	return true, nil
+}
+
+// Pending is how many receives are posted, as the client says (and at most the size of the queue).
+func (q *RecvRing) Pending() uint32 { return min(q.prod.Load()-q.head, q.l.RQSize) }
+
+// Starve asks for a bell with the next posted receive, and says whether there still is none. The
+// order matters: first say that a bell is wanted, then look again. Call it when a message waits for
+// a receive, and on a QP in the error state, whose receives flush as they come.
+func (q *RecvRing) Starve() (empty bool) {
+	q.isStarv = true
+	q.starved.Swap(1) // a full fence: see storeFence
+	return q.prod.Load() == q.head
+}
+
+func (q *RecvRing) violated(err error) error {
+	if q.fail != nil {
+		q.fail(err)
+	}
+	return err
+}
+
+// QPRings is the daemon's end of a QP's shared memory.
+type QPRings struct {
+	Handle uint32 // by which async events name the QP
+	Layout QPLayout
+	SQ     SendRing
+	RQ     RecvRing
+
+	mem      []byte
+	state    *atomic.Uint32
+	err      *atomic.Uint32
+	slabCons *atomic.Uint32
+}
+
+// NewQPRings makes the rings of a QP in mem, which is zero and holds l.Size() octets. fail, if not
+// nil, is told of violations, from inside Next.
+func NewQPRings(mem []byte, l QPLayout, handle uint32, fail func(error)) *QPRings {
+	r := &QPRings{Handle: handle, Layout: l, mem: mem[:l.Size()]}
+	r.SQ = SendRing{l: &r.Layout, mem: r.mem, prod: wordAt(mem, QPSQProd), doneWord: wordAt(mem, QPSQDone), fail: fail}
+	r.RQ = RecvRing{l: &r.Layout, mem: r.mem, prod: wordAt(mem, QPRQProd), headWord: wordAt(mem, QPRQHead),
+		starved: wordAt(mem, QPRQStarved), fail: fail}
+	r.state = wordAt(mem, QPState)
+	r.err = wordAt(mem, QPError)
+	r.slabCons = wordAt(mem, QPTxSlabCons)
+	l.put(mem, 0)
+	r.SetState(StateInit)
+	return r
+}
+
+// setQPN completes line 0.
+func (r *QPRings) setQPN(qpn uint32) { wordAt(r.mem, QPNum).Store(qpn) }
+
+// SetState tells the client the QP's state (StateInit...). Any goroutine.
+func (r *QPRings) SetState(s uint32) { r.state.Store(s) }
+
+// SetError tells the client why the QP ended: see the word QPError. Call it before SetState.
+func (r *QPRings) SetError(cause uint32) { r.err.Store(cause) }
+
+// ReadSlab copies octets of a request with SQSlab: those from off on of its Length. It reads memory
+// that the client can write, so read each octet once.
+func (r *QPRings) ReadSlab(w *SendWQE, p []byte, off uint32) bool {
+	if w.Flags&SQSlab == 0 || off > w.Length || uint64(len(p)) > uint64(w.Length-off) {
+		return false
+	}
+	slab := r.mem[r.Layout.TxSlabOff : r.Layout.TxSlabOff+r.Layout.TxSlabSize]
+	copy(p, slab[w.SlabOff+off:])
+	return true
+}
+
+// FreeSlab says that all slab octets up to the free-running index cons have been read.
+func (r *QPRings) FreeSlab(cons uint32) { r.slabCons.Store(cons) }
+
+// A SendProducer is the client's end of a send queue. Calls must not overlap.
+type SendProducer struct {
+	l        *QPLayout
+	mem      []byte
+	prodWord *atomic.Uint32
+	doneWord *atomic.Uint32
+	prod     uint32 // put, also if not yet committed
+}
+
+// errors of Post, made once: posting does not allocate.
+var (
+	errWQE       = &wrapped{"shm: work request does not fit the queue", rdma.ErrInvalid}
+	errQueueFull = &wrapped{"shm: queue is full", rdma.ErrQueueFull}
+)
+
+type wrapped struct {
+	text string
+	err  error
+}
+
+func (w *wrapped) Error() string { return w.text }
+func (w *wrapped) Unwrap() error { return w.err }
+
+// Put writes w into the next slot; Commit makes it visible. Errors wrap rdma.ErrQueueFull,
+// rdma.ErrInvalid (more SGEs, inline or slab octets than the queue has room for), or are a
+// *ProtocolError of the daemon's. It computes w.Length from the SGEs.
+func (q *SendProducer) Put(w *SendWQE) error {
+	used := q.prod - q.doneWord.Load()
+	if used >= q.l.SQSize {
+		if used > q.l.SQSize {
+			return violation("sq_done passed sq_prod")
+		}
+		return errQueueFull
+	}
+	switch w.Flags & (SQInline | SQSlab) {
+	case SQInline:
+		if w.Length > q.l.MaxInline || w.NumSGE != 0 {
+			return errWQE
+		}
+	case SQSlab:
+		if w.SlabOff > q.l.TxSlabSize || w.Length > q.l.TxSlabSize-w.SlabOff || w.NumSGE != 0 {
+			return errWQE
+		}
+	case 0:
+		if uint32(w.NumSGE) > q.l.SQMaxSGE() {
+			return errWQE
+		}
+		var sum uint64
+		for i := range w.SGEs() {
+			sum += uint64(w.SGE[i].Length)
+		}
+		if sum > 1<<32-1 {
+			return errWQE
+		}
+		w.Length = uint32(sum)
+	default:
+		return errWQE
+	}
+	off := q.l.SQOff + (q.prod&(q.l.SQSize-1))*q.l.SQStride
+	w.encode(q.mem[off : off+q.l.SQStride])
+	q.prod++
+	return nil
+}
+
+// Commit shows the daemon all that was put. Ring the QP's bell after it, always.
+func (q *SendProducer) Commit() { q.prodWord.Store(q.prod) }
+
+// Done is how many requests the daemon has retired; differences are taken in uint32.
+func (q *SendProducer) Done() uint32 { return q.doneWord.Load() }
+
+// Posted is how many requests have been put.
+func (q *SendProducer) Posted() uint32 { return q.prod }
+
+// A RecvProducer is the client's end of a receive queue. Calls must not overlap.
+type RecvProducer struct {
+	l        *QPLayout
+	mem      []byte
+	prodWord *atomic.Uint32
+	headWord *atomic.Uint32
+	starved  *atomic.Uint32
+	prod     uint32
+}
+
+// Put is SendProducer.Put. A slot is free once the daemon has taken the receive, which can be long
+// before its completion is polled: limit what is outstanding in a table of your own.
+func (q *RecvProducer) Put(w *RecvWQE) error {
+	used := q.prod - q.headWord.Load()
+	if used >= q.l.RQSize {
+		if used > q.l.RQSize {
+			return violation("rq_head passed rq_prod")
+		}
+		return errQueueFull
+	}
+	if w.NumSGE > q.l.RQMaxSGE() {
+		return errWQE
+	}
+	off := q.l.RQOff + (q.prod&(q.l.RQSize-1))*q.l.RQStride
+	w.encode(q.mem[off : off+q.l.RQStride])
+	q.prod++
+	return nil
+}
+
+// Commit shows the daemon all that was put, and returns whether the bell must be rung.
+func (q *RecvProducer) Commit() (ring bool) {
+	q.prodWord.Swap(q.prod) // a full fence: see storeFence
+	return q.starved.Load() != 0
+}
+
+// QPMemory is the client's end of a QP's shared memory.
+type QPMemory struct {
+	Layout QPLayout
+	QPN    uint32
+	SQ     SendProducer
+	RQ     RecvProducer
+
+	mem   []byte
+	state *atomic.Uint32
+	err   *atomic.Uint32
+}
+
+// OpenQPMemory checks line 0 of mem and makes the client's end. An error is a *ProtocolError.
+func OpenQPMemory(mem []byte) (*QPMemory, error) {
+	l, qpn, err := ReadQPLayout(mem)
+	if err != nil {
+		return nil, err
+	}
+	m := &QPMemory{Layout: l, QPN: qpn, mem: mem, state: wordAt(mem, QPState), err: wordAt(mem, QPError)}
+	m.SQ = SendProducer{l: &m.Layout, mem: mem, prodWord: wordAt(mem, QPSQProd), doneWord: wordAt(mem, QPSQDone)}
+	m.RQ = RecvProducer{l: &m.Layout, mem: mem, prodWord: wordAt(mem, QPRQProd), headWord: wordAt(mem, QPRQHead),
+		starved: wordAt(mem, QPRQStarved)}
+	return m, nil
+}
+
+// State is the QP's state (StateInit...), and Cause the word at QPError.
+func (m *QPMemory) State() uint32 { return m.state.Load() }
+func (m *QPMemory) Cause() uint32 { return m.err.Load() }
+
+// TxSlab is the slab that requests with SQSlab take their octets from.
+func (m *QPMemory) TxSlab() []byte {
+	return m.mem[m.Layout.TxSlabOff : m.Layout.TxSlabOff+m.Layout.TxSlabSize]
+}
+
+// Errors of completion queues.
+var (
+	ErrCQOverrun = errors.New("shm: completion queue overrun")
+	ErrCQClosed  = errors.New("shm: completion queue is closed")
+)

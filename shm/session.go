@@ -1,0 +1,399 @@
+package shm
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// A Session is one client of a Server. Its control goroutine answers requests, its doorbell thread
+// looks after bells, and the handler may add goroutines with Go. When the socket closes, or the
+// client violates the ABI, all of it ends and everything is given back.
+type Session struct {
+	srv  *Server
+	id   uint32
+	conn *serverConn
+	peer Peer
+	h    Handler // nil before HELLO
+
+	over    chan struct{} // closed when the session has ended
+	once    sync.Once
+	cause   error          // why; set before over is closed
+	extra   sync.WaitGroup // goroutines of Go
+	since   time.Time
+	nonce   [NonceLen]byte
+	page    *SessionPage
+	pageMem *region
+	bell    *eventFD
+	belled  chan struct{} // closed when the doorbell thread has ended; nil if it was not started
+	bellTab []atomic.Pointer[qpObj]
+
+	// mu guards the tables against those who look (List, the doorbell thread) and against
+	// PushRequest. Only the control goroutine changes the others. Never held over a handler's method.
+	mu      sync.Mutex
+	comm    string
+	state   string
+	app     *appMem
+	ctxs    handles[*ctxObj]
+	pds     handles[*pdObj]
+	mrs     handles[*mrObj]
+	mems    handles[*memObj]
+	chans   handles[*chanObj]
+	cqs     handles[*cqObj]
+	qps     handles[*qpObj]
+	qpNums  map[qpKey]*qpObj
+	cmChans handles[*cmChannel]
+	ids     handles[*CMID]
+
+	memBytes  int64
+	ringBytes int64
+
+	list  listSnapshot
+	reply []byte
+}
+
+func newSession(srv *Server, id uint32, conn *serverConn, peer Peer) *Session {
+	return &Session{srv: srv, id: id, conn: conn, peer: peer, over: make(chan struct{}), since: srv.cfg.Now(),
+		qpNums: make(map[qpKey]*qpObj), state: "hello"}
+}
+
+// ID numbers the session within the daemon's life.
+func (s *Session) ID() uint32 { return s.id }
+
+// Peer is who connected, by the kernel's word at that time.
+func (s *Session) Peer() Peer { return s.peer }
+
+// Comm is what the client calls itself; not to be believed, nor printed without escaping.
+func (s *Session) Comm() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.comm
+}
+
+// Limits are the quotas that hold.
+func (s *Session) Limits() Limits { return s.srv.limits }
+
+// Done is closed when the session has ended; its resources are given back after that.
+func (s *Session) Done() <-chan struct{} { return s.over }
+
+// Fail ends the session for a violation. It does not block and may be called with locks held.
+func (s *Session) Fail(err error) { s.end(err) }
+
+// Go runs f on a goroutine that counts as the session's: its place in the quotas is free only when
+// f has returned. f must end soon after Done is closed, unless a copy of mode 0 memory hangs.
+// It may be called until Handler.Close returns.
+func (s *Session) Go(f func()) {
+	s.extra.Add(1)
+	go func() {
+		defer s.extra.Done()
+		f()
+	}()
+}
+
+func (s *Session) ended() bool {
+	select {
+	case <-s.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// end records the first cause and wakes everything that waits for the client.
+func (s *Session) end(cause error) {
+	s.once.Do(func() {
+		s.cause = cause
+		close(s.over)
+		s.conn.close()
+	})
+}
+
+// run is the control goroutine.
+func (s *Session) run() {
+	defer s.srv.wg.Done()
+	s.srv.accepted.Add(1)
+	stop := s.srv.cfg.AfterFunc(s.srv.helloTime(), func() { s.end(errNoHello) })
+	err := s.hello(stop)
+	for err == nil {
+		err = s.serve()
+	}
+	stop()
+	s.end(err)
+	s.teardown()
+}
+
+var (
+	errNoHello = errors.New("shm: client did not say HELLO in time")
+	errRefused = errors.New("shm: client was refused")
+)
+
+// teardown gives everything back. It is the control goroutine's last act.
+func (s *Session) teardown() {
+	s.setState("ending")
+	cause := s.cause
+	switch {
+	case errors.Is(cause, io.EOF), errors.Is(cause, net.ErrClosed), errors.Is(cause, syscall.EPIPE), errors.Is(cause, syscall.ECONNRESET):
+		cause = nil // the client closed, or died: the two look alike
+	case IsViolation(cause):
+		s.srv.log.warn("client ended for a violation", "session", s.id, "pid", s.peer.PID, "uid", s.peer.UID,
+			"comm", fmt.Sprintf("%q", s.Comm()), "why", fmt.Sprintf("%q", cause.Error()))
+		s.srv.violations.Add(1)
+	case errors.Is(cause, errNoHello), errors.Is(cause, errRefused):
+		s.srv.refused.Add(1)
+	}
+	if s.belled != nil {
+		s.bell.stop()
+		<-s.belled
+	}
+	if s.h != nil {
+		s.h.Close(cause)
+	}
+	s.extra.Wait()
+	s.freeAll()
+	s.srv.remove(s)
+}
+
+// freeAll releases what is left in the tables. The handler is gone.
+func (s *Session) freeAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, q := range s.qps.m {
+		q.mem.release()
+	}
+	for _, c := range s.cqs.m {
+		c.ring.close()
+		c.mem.release()
+	}
+	for _, c := range s.chans.m {
+		c.close()
+	}
+	for _, m := range s.mrs.m {
+		m.mem.release()
+	}
+	for _, m := range s.mems.m {
+		m.region.release()
+	}
+	for _, c := range s.ctxs.m {
+		c.events.close()
+	}
+	for _, c := range s.cmChans.m {
+		c.close()
+	}
+	if s.app != nil {
+		s.app.release()
+	}
+	if s.bell != nil {
+		s.bell.close()
+	}
+	if s.pageMem != nil {
+		s.pageMem.release()
+	}
+}
+
+func (s *Session) setState(st string) {
+	s.mu.Lock()
+	s.state = st
+	s.mu.Unlock()
+}
+
+// hello does the handshake.
+func (s *Session) hello(stop func() bool) error {
+	msg, fd, err := s.conn.read()
+	if err != nil {
+		return err
+	}
+	if fd >= 0 {
+		closeFD(fd)
+		return violation("descriptor with HELLO")
+	}
+	h, body, err := ParseMessage(msg)
+	if err != nil {
+		return err
+	}
+	if h.Op != OpHello {
+		return violation("%v before HELLO", h.Op)
+	}
+	if !stop() && s.ended() {
+		return errNoHello
+	}
+	var req HelloRequest
+	if err := decodeRequest(h, body, &req); err != nil {
+		return s.refuse(h, err, &EmptyReply{})
+	}
+	if req.Magic != MagicHello {
+		return violation("HELLO with magic %#x", req.Magic)
+	}
+	rep := &HelloReply{Magic: MagicHello, Major: Major, Minor: min(Minor, req.Minor), Session: s.id}
+	if req.Major != Major {
+		rep.Minor = Minor
+		return s.refuse(h, syscall.EPROTONOSUPPORT, rep)
+	}
+	s.mu.Lock()
+	s.comm = cString(req.Comm[:])
+	s.mu.Unlock()
+	memfd, err := s.openPage()
+	if err != nil {
+		return s.refuse(h, err, &EmptyReply{})
+	}
+	defer closeFD(memfd)
+	hd, err := s.srv.cfg.NewSession(s)
+	if err != nil {
+		return s.refuse(h, err, &EmptyReply{})
+	}
+	s.h = hd
+	names := hd.Devices()
+	rep.NumDevices = uint32(len(names))
+	for i, n := range names[:min(len(names), MaxDevices)] {
+		rep.Devices[i] = MakeDeviceName(n)
+	}
+	s.setState("live")
+	s.startBell()
+	return s.send(h, nil, rep, []int{memfd, s.bell.fd})
+}
+
+// refuse answers HELLO with an error and ends the session.
+func (s *Session) refuse(h Header, why error, body any) error {
+	if err := s.send(h, why, body, nil); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errRefused, why)
+}
+
+// openPage makes the session page and the doorbell. What it made is freed with the session.
+func (s *Session) openPage() (memfd int, err error) {
+	rand.Read(s.nonce[:]) //nolint:errcheck // never fails
+	bells := uint32(s.srv.limits.QPs)
+	s.pageMem, memfd, err = s.newRing("session", SessionPageSize(bells))
+	if err != nil {
+		return -1, err
+	}
+	s.page = NewSessionPage(s.pageMem.mem, s.id, bells, s.nonce)
+	s.bellTab = make([]atomic.Pointer[qpObj], bells)
+	bell, err := newEventFD()
+	if err != nil {
+		closeFD(memfd)
+		return -1, err
+	}
+	s.bell = bell
+	return memfd, nil
+}
+
+// newRing makes memory for a ring, within the quotas.
+func (s *Session) newRing(name string, size int) (*region, int, error) {
+	size = pageUp(size)
+	if int64(size) > s.srv.limits.RingBytes-s.ringBytes || !s.srv.takeMapping() {
+		return nil, -1, syscall.ENOMEM
+	}
+	r, fd, err := newRegion(name, size, func() { s.srv.mappings.Add(-1) })
+	if err != nil {
+		s.srv.mappings.Add(-1)
+		return nil, -1, err
+	}
+	s.mu.Lock()
+	s.ringBytes += int64(size)
+	s.mu.Unlock()
+	return r, fd, nil
+}
+
+// freeRing gives newRing's memory back, once nothing touches it.
+func (s *Session) freeRing(r *region) {
+	s.mu.Lock()
+	s.ringBytes -= int64(len(r.mem))
+	s.mu.Unlock()
+	r.release()
+}
+
+// serve answers one request.
+func (s *Session) serve() error {
+	msg, fd, err := s.conn.read()
+	if err != nil {
+		return err
+	}
+	h, body, err := ParseMessage(msg)
+	if err == nil && fd >= 0 && h.Op != OpSetMem && h.Op != OpAddMem {
+		err = violation("descriptor with %v", h.Op)
+	}
+	if err == nil && h.Op == OpHello {
+		err = violation("second HELLO")
+	}
+	if err != nil {
+		if fd >= 0 {
+			closeFD(fd)
+		}
+		return err
+	}
+	op := &operation{s: s, h: h, body: body, fd: fd}
+	rep, opErr := op.do()
+	if op.fd >= 0 {
+		closeFD(op.fd)
+	}
+	if IsViolation(opErr) {
+		err = opErr
+	} else {
+		if opErr != nil || rep == nil {
+			rep = &EmptyReply{}
+		}
+		err = s.send(h, opErr, rep, op.out)
+	}
+	for _, f := range op.close {
+		closeFD(f)
+	}
+	return err
+}
+
+// send answers a request.
+func (s *Session) send(h Header, status error, body any, fds []int) error {
+	s.reply = AppendMessage(s.reply[:0], Header{Op: h.Op, Seq: h.Seq, Status: statusOf(status)}, body)
+	return s.conn.write(s.reply, fds)
+}
+
+// An operation is one request under way.
+type operation struct {
+	s     *Session
+	h     Header
+	body  []byte
+	fd    int   // that came with it, or -1; what takes it sets -1
+	out   []int // descriptors for the reply
+	close []int // those of them that are the client's alone
+}
+
+// send adds a descriptor that goes with the reply and is closed here after it.
+func (o *operation) send(fd int) {
+	o.out = append(o.out, fd)
+	o.close = append(o.close, fd)
+}
+
+// decodeRequest fills v by the rules of evolution and refuses what is not known.
+func decodeRequest(h Header, body []byte, v any) error {
+	if h.Flags != 0 || h.Status != 0 {
+		return syscall.EINVAL
+	}
+	if err := Decode(body, v); err != nil {
+		return err
+	}
+	if !paddingZero(reflect.ValueOf(v).Elem()) {
+		return syscall.EINVAL
+	}
+	return nil
+}
+
+// paddingZero checks the fields named Pad of a message, also of structs in it.
+func paddingZero(v reflect.Value) bool {
+	if v.Kind() != reflect.Struct {
+		return true
+	}
+	for i := range v.NumField() {
+		f := v.Field(i)
+		if v.Type().Field(i).Name == "Pad" && !f.IsZero() || !paddingZero(f) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,9 @@
+package shmtest
+
+import "sync"
+
+// Hold stops the Loop from doing anything until the returned function is called (once or more often).
+func (l *Loop) Hold() (release func()) {
+	l.mu.Lock()
+	return sync.OnceFunc(l.mu.Unlock)
+}

@@ -1,0 +1,278 @@
+package shmtest
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/vrnic/vrnic/shm"
+)
+
+// A Loop is an RNIC without a network behind any number of sessions. Its devices are loop0 with
+// 10.9.0.1/24 and fd09::1/64, and loop1 with 10.9.0.2/24 and fd09::2/64.
+type Loop struct {
+	mu        sync.Mutex // guards everything below and in the objects
+	nextQPN   uint32
+	nextKey   uint32
+	nextPort  uint16
+	ctxs      map[*loopCtx]struct{}
+	mrs       map[uint32]*loopMR
+	listeners map[netip.AddrPort]*loopID
+	open      int // objects of all kinds that have not been closed
+}
+
+// NewLoop makes a Loop.
+func NewLoop() *Loop {
+	return &Loop{
+		nextQPN: 16, nextKey: 0x100, nextPort: 40000, ctxs: make(map[*loopCtx]struct{}),
+		mrs: make(map[uint32]*loopMR), listeners: make(map[netip.AddrPort]*loopID),
+	}
+}
+
+// NewSession is a shm.ServerConfig's.
+func (l *Loop) NewSession(s *shm.Session) (shm.Handler, error) {
+	return &loopSession{l: l, s: s, qps: make(map[*loopQP]struct{}), ids: make(map[*loopID]struct{})}, nil
+}
+
+// Objects is how many contexts, PDs, MRs, CQs, QPs and ids there are.
+func (l *Loop) Objects() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.open
+}
+
+// Async sends ev to every open device.
+func (l *Loop) Async(ev shm.AsyncEvent) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.ctxs {
+		c.events.Push(ev)
+	}
+}
+
+// Terminate ends the connection of the QP with number qpn as a Terminate of the peer's with this
+// cause (layer<<12 | type<<8 | code) would.
+func (l *Loop) Terminate(qpn, cause uint32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.ctxs {
+		for q := range c.sess.qps {
+			if q.num == qpn {
+				q.fail(shm.ErrorValid | shm.ErrorRemote | cause)
+				return
+			}
+		}
+	}
+}
+
+var loopAddrs = [][]netip.Prefix{
+	{netip.MustParsePrefix("10.9.0.1/24"), netip.MustParsePrefix("fd09::1/64")},
+	{netip.MustParsePrefix("10.9.0.2/24"), netip.MustParsePrefix("fd09::2/64")},
+}
+
+// deviceOf is the number of the device with address a, or -1.
+func deviceOf(a netip.Addr) int {
+	return slices.IndexFunc(loopAddrs, func(ps []netip.Prefix) bool {
+		return slices.ContainsFunc(ps, func(p netip.Prefix) bool { return p.Addr() == a })
+	})
+}
+
+// A loopSession implements shm.Handler.
+type loopSession struct {
+	l    *Loop
+	s    *shm.Session
+	qps  map[*loopQP]struct{}
+	ids  map[*loopID]struct{}
+	ctxs []*loopCtx
+	mrs  []*loopMR
+	open int // its part of Loop.open
+}
+
+// count notes objects made (n > 0) or closed: l.mu is held.
+func (h *loopSession) count(n int) {
+	h.open += n
+	h.l.open += n
+}
+
+func (h *loopSession) Devices() []string { return []string{"loop0", "loop1"} }
+
+func (h *loopSession) QueryDevice(device uint32) (*shm.QueryDeviceReply, error) {
+	if int(device) >= len(loopAddrs) {
+		return nil, syscall.ENODEV
+	}
+	r := &shm.QueryDeviceReply{
+		Name: shm.MakeDeviceName(h.Devices()[device]), MTU: 1500, MAC: [6]byte{2, 0, 0, 0, 0, byte(device)},
+		MaxQP: 1024, MaxQPWR: 16384, MaxSGE: 16, MaxInline: 256, MaxCQ: 4096, MaxCQE: 16384, MaxMR: 65536, MaxPD: 256,
+		MaxIRD: 32, MaxORD: 32, MaxMRLen: 1 << 32, NumAddrs: uint16(len(loopAddrs[device])),
+	}
+	for i, p := range loopAddrs[device] {
+		r.Addrs[i] = shm.MakePrefix(p)
+	}
+	return r, nil
+}
+
+func (h *loopSession) QueryPort(device, port uint32) (*shm.QueryPortReply, error) {
+	if int(device) >= len(loopAddrs) || port != 1 {
+		return nil, syscall.ENODEV
+	}
+	return &shm.QueryPortReply{State: 4, LinkLayer: 2, GIDs: 1}, nil
+}
+
+func (h *loopSession) QueryGID(device, port, index uint32) (*shm.QueryGIDReply, error) {
+	return &shm.QueryGIDReply{}, nil
+}
+
+func (h *loopSession) LendMem() error { return nil }
+
+func (h *loopSession) OpenContext(device uint32, events *shm.AsyncQueue) (shm.ContextHandler, error) {
+	if int(device) >= len(loopAddrs) {
+		return nil, syscall.ENODEV
+	}
+	h.l.mu.Lock()
+	defer h.l.mu.Unlock()
+	c := &loopCtx{sess: h, events: events}
+	h.l.ctxs[c] = struct{}{}
+	h.ctxs = append(h.ctxs, c)
+	h.count(1)
+	return c, nil
+}
+
+// List gives rows enough to need several pages.
+func (h *loopSession) List(kind uint32, _ bool) ([][]byte, error) {
+	var rows [][]byte
+	for i := range 300 {
+		rows = append(rows, fmt.Appendf(nil, `{"kind":%d,"row":%d,"text":"some words to fill the page"}`, kind, i))
+	}
+	return rows, nil
+}
+
+func (h *loopSession) Stat(bool) ([][]byte, error) { return [][]byte{[]byte(`{"stat":1}`)}, nil }
+
+// Close implements shm.Handler.
+func (h *loopSession) Close(error) {
+	h.l.mu.Lock()
+	defer h.l.mu.Unlock()
+	for q := range h.qps {
+		q.fail(0)
+		q.closed = true
+	}
+	for id := range h.ids {
+		id.end()
+	}
+	for _, mr := range h.mrs {
+		delete(h.l.mrs, mr.key)
+	}
+	for _, c := range h.ctxs {
+		delete(h.l.ctxs, c)
+	}
+	h.count(-h.open)
+}
+
+// A loopCtx implements shm.ContextHandler.
+type loopCtx struct {
+	sess   *loopSession
+	events *shm.AsyncQueue
+}
+
+func (c *loopCtx) AllocPD() (shm.PDHandler, error) {
+	c.sess.l.mu.Lock()
+	defer c.sess.l.mu.Unlock()
+	c.sess.count(1)
+	return &loopPD{c: c}, nil
+}
+
+func (c *loopCtx) CreateCQ(ring *shm.CQRing) (shm.CQHandler, error) {
+	c.sess.l.mu.Lock()
+	defer c.sess.l.mu.Unlock()
+	c.sess.count(1)
+	return &loopCQ{c: c, ring: ring}, nil
+}
+
+func (c *loopCtx) Close() error {
+	c.sess.l.mu.Lock()
+	defer c.sess.l.mu.Unlock()
+	delete(c.sess.l.ctxs, c)
+	c.sess.count(-1)
+	return nil
+}
+
+// A loopCQ implements shm.CQHandler.
+type loopCQ struct {
+	c    *loopCtx
+	ring *shm.CQRing
+	qps  int
+}
+
+func (q *loopCQ) Close() error {
+	q.c.sess.l.mu.Lock()
+	defer q.c.sess.l.mu.Unlock()
+	if q.qps != 0 {
+		return syscall.EBUSY
+	}
+	q.c.sess.count(-1)
+	return nil
+}
+
+// A loopPD implements shm.PDHandler.
+type loopPD struct {
+	c    *loopCtx
+	uses int
+}
+
+func (p *loopPD) Close() error {
+	p.c.sess.l.mu.Lock()
+	defer p.c.sess.l.mu.Unlock()
+	if p.uses != 0 {
+		return syscall.EBUSY
+	}
+	p.c.sess.count(-1)
+	return nil
+}
+
+func (p *loopPD) RegMR(req *shm.RegMRRequest, mem *shm.Memory) (shm.MRHandler, error) {
+	l := p.c.sess.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.nextKey += 0x101
+	mr := &loopMR{pd: p, mem: mem, iova: req.IOVA, access: req.Access, key: l.nextKey}
+	l.mrs[mr.key] = mr
+	p.c.sess.mrs = append(p.c.sess.mrs, mr)
+	p.uses++
+	p.c.sess.count(1)
+	return mr, nil
+}
+
+// A loopMR implements shm.MRHandler.
+type loopMR struct {
+	pd     *loopPD
+	mem    *shm.Memory
+	iova   uint64
+	access uint32
+	key    uint32
+}
+
+func (mr *loopMR) Keys() (lkey, rkey uint32) { return mr.key, mr.key }
+
+func (mr *loopMR) Close() error {
+	l := mr.pd.c.sess.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.mrs, mr.key)
+	mr.pd.uses--
+	mr.pd.c.sess.count(-1)
+	return nil
+}
+
+// copyAt copies between p and the octets at addr of the region with this key, if its rights allow.
+func (l *Loop) copyAt(key uint32, addr uint64, p []byte, right uint32, write bool) bool {
+	mr := l.mrs[key]
+	if mr == nil || mr.access&right != right || addr < mr.iova || addr-mr.iova > mr.mem.Len() {
+		return false
+	}
+	if write {
+		return mr.mem.WriteAt(p, addr-mr.iova) == nil
+	}
+	return mr.mem.ReadAt(p, addr-mr.iova) == nil
+}

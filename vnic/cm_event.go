@@ -1,0 +1,105 @@
+package vnic
+
+import (
+	"fmt"
+
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// A CMEventType says what happened to a connection. The numbers are enum rdma_cm_event_type's.
+type CMEventType uint32
+
+const (
+	CMAddrResolved   CMEventType = 0
+	CMAddrError      CMEventType = 1
+	CMRouteResolved  CMEventType = 2
+	CMRouteError     CMEventType = 3
+	CMConnectRequest CMEventType = 4
+	CMConnectError   CMEventType = 6
+	CMUnreachable    CMEventType = 7
+	CMRejected       CMEventType = 8
+	CMEstablished    CMEventType = 9
+	CMDisconnected   CMEventType = 10
+	CMDeviceRemoval  CMEventType = 11
+)
+
+var cmEventNames = map[CMEventType]string{
+	CMAddrResolved: "ADDR_RESOLVED", CMAddrError: "ADDR_ERROR", CMRouteResolved: "ROUTE_RESOLVED",
+	CMRouteError: "ROUTE_ERROR", CMConnectRequest: "CONNECT_REQUEST", CMConnectError: "CONNECT_ERROR",
+	CMUnreachable: "UNREACHABLE", CMRejected: "REJECTED", CMEstablished: "ESTABLISHED",
+	CMDisconnected: "DISCONNECTED", CMDeviceRemoval: "DEVICE_REMOVAL",
+}
+
+func (t CMEventType) String() string {
+	if n, ok := cmEventNames[t]; ok {
+		return "RDMA_CM_EVENT_" + n
+	}
+	return fmt.Sprintf("RDMA_CM_EVENT_%d", uint32(t))
+}
+
+// A CMEvent tells the owner of a CMID what happened to it.
+type CMEvent struct {
+	Type   CMEventType
+	Status int32 // 0, or -errno
+	ID     *CMID // of a CONNECT_REQUEST: the new one, which is to be accepted, rejected or closed
+	// Listener is the CMID that a CONNECT_REQUEST came to, nil otherwise.
+	Listener *CMID
+	// Param holds the peer's private data, and the IRD and ORD: the peer's in a
+	// CONNECT_REQUEST, what was agreed in ESTABLISHED. 0: unknown, rdma.NoReads: none.
+	Param rdma.ConnParam
+	Err   error // what Status stands for; of DISCONNECTED: nil for a graceful end
+}
+
+// emit gives ev to id's handler, behind what was emitted before. The handler runs here, or ev is
+// left to who is running it now. After id was closed nothing is delivered.
+func (id *CMID) emit(ev CMEvent) {
+	id.enqueue(ev)
+	id.deliver()
+}
+
+func (id *CMID) enqueue(ev CMEvent) {
+	if ev.ID == nil {
+		ev.ID = id
+	}
+	id.mu.Lock()
+	if id.state != cmClosed {
+		id.events = append(id.events, ev)
+	}
+	id.mu.Unlock()
+}
+
+func (id *CMID) deliver() {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if id.delivering {
+		return
+	}
+	id.delivering = true
+	for len(id.events) > 0 && id.state != cmClosed {
+		ev := id.events[0]
+		id.events = id.events[1:]
+		h := id.handler
+		id.mu.Unlock()
+		if h != nil {
+			if ev.Type == CMConnectRequest {
+				ev.ID.announced.Store(true)
+			}
+			h(ev)
+		}
+		id.mu.Lock()
+	}
+	id.events = nil
+	id.delivering = false
+	if id.quiet != nil {
+		close(id.quiet)
+		id.quiet = nil
+	}
+}
+
+// SetHandler replaces the handler of id; later events go to h. For a child it is called inside
+// the handler of the CONNECT_REQUEST.
+func (id *CMID) SetHandler(h func(CMEvent)) {
+	id.mu.Lock()
+	id.handler = h
+	id.mu.Unlock()
+}

@@ -1,0 +1,326 @@
+package vnic
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/vrnic/vrnic/iwarp"
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// A cmListen is what a listening CMID has.
+type cmListen struct {
+	id      *CMID
+	net     StreamListener // nil without a Network
+	backlog int32
+	waiting atomic.Int32 // requests half open or unanswered
+	stop    context.CancelFunc
+	ctx     context.Context
+	once    sync.Once
+}
+
+// A cmRequest is what a child CMID has until it is accepted or rejected: a Stream with a Responder
+// that has been asked, or the other end on loopback.
+type cmRequest struct {
+	l         *cmListen
+	stream    iwarp.Stream
+	responder *iwarp.Responder
+	loop      *loopCall
+	once      sync.Once
+}
+
+// done gives the request's place at the listener back.
+func (r *cmRequest) done() {
+	r.once.Do(func() {
+		r.l.waiting.Add(-1)
+		r.l.id.dev.pending.Add(-1)
+	})
+}
+
+// drop refuses a request that nobody answers any more.
+func (r *cmRequest) drop() {
+	r.done()
+	if r.loop != nil {
+		r.loop.answer(loopAnswer{rejected: true})
+		return
+	}
+	if r.responder.Reject(nil) == nil {
+		flushStart(r.stream, r.responder)
+	}
+	r.stream.SetNotify(nil)
+	r.stream.Close()
+}
+
+// Listen takes connection requests: CONNECT_REQUEST for each, at most backlog (0: a default)
+// unanswered; further ones are refused. A CMID that is not bound takes a free port of all
+// addresses.
+func (id *CMID) Listen(backlog int) error {
+	if backlog <= 0 {
+		backlog = defaultBacklog
+	}
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if id.state == cmIdle {
+		if err := id.bindLocked(netip.AddrPortFrom(netip.IPv6Unspecified(), 0)); err != nil {
+			return err
+		}
+	}
+	if id.state != cmBound {
+		return id.stateError("listen with")
+	}
+	l := &cmListen{id: id, backlog: int32(min(backlog, 1<<16))}
+	l.ctx, l.stop = context.WithCancel(context.Background())
+	if n := id.dev.cfg.Network; n != nil {
+		nl, err := n.Listen(id.local, backlog)
+		if err != nil {
+			l.stop()
+			return fmt.Errorf("listen on %v: %w", id.local, err)
+		}
+		l.net = nl
+		if !id.ctx.start(l.accept) {
+			l.close()
+			return fmt.Errorf("listen on %v: %w", id.local, rdma.ErrClosed)
+		}
+	}
+	id.listen, id.state = l, cmListening
+	return nil
+}
+
+func (id *CMID) listening() bool {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.state == cmListening
+}
+
+func (l *cmListen) close() {
+	l.once.Do(func() {
+		l.stop()
+		if l.net != nil {
+			l.net.Close()
+		}
+	})
+}
+
+// admit takes a place for a request; false: there is none.
+func (l *cmListen) admit() bool {
+	d := l.id.dev
+	if d.pending.Add(1) > int64(d.cfg.MaxPending) {
+		d.pending.Add(-1)
+		return false
+	}
+	if l.waiting.Add(1) > l.backlog {
+		l.waiting.Add(-1)
+		d.pending.Add(-1)
+		return false
+	}
+	return true
+}
+
+// accept takes streams until the listener is closed.
+func (l *cmListen) accept() {
+	for {
+		s, err := l.net.Accept()
+		if err != nil {
+			if l.ctx.Err() == nil {
+				l.id.dev.log.Warn("listener ended", "addr", l.id.Local(), "err", err)
+			}
+			return
+		}
+		r := &cmRequest{l: l, stream: s}
+		if !l.admit() {
+			s.Abort() // RFC 5042, section 6.4.1
+			continue
+		}
+		if !l.id.ctx.start(func() { l.greet(r) }) {
+			r.done()
+			s.Abort()
+		}
+	}
+}
+
+// greet runs the Responder up to a complete Request and makes a child of it.
+func (l *cmListen) greet(r *cmRequest) {
+	ctx, cancel := context.WithTimeout(l.ctx, positive(l.id.dev.cfg.Timeouts.MPARequest))
+	defer cancel()
+	l.id.mu.Lock()
+	mpa := l.id.mpa
+	l.id.mu.Unlock()
+	cfg := startConfig(rdma.ConnParam{MPA: mpa}, l.id.ctx.limits)
+	res, err := iwarp.NewResponder(cfg)
+	if err != nil { // the limits are our own
+		panic(err)
+	}
+	r.responder = res
+	asked := func() bool {
+		_, ok := res.Request()
+		return ok || res.Err() != nil
+	}
+	err = runStart(ctx, r.stream, res, asked)
+	q, ok := res.Request()
+	if err != nil || !ok {
+		if err == nil {
+			err = res.Err()
+		}
+		l.id.dev.log.Debug("connection request failed", "remote", r.stream.RemoteAddr(), "err", err)
+		r.done()
+		r.stream.SetNotify(nil)
+		if l.ctx.Err() != nil || res.Err() == nil {
+			r.stream.Abort()
+		} else {
+			r.stream.Close() // MPA error 4: TCP is closed without a word
+		}
+		return
+	}
+	p := rdma.ConnParam{
+		PrivateData: append([]byte(nil), q.PrivateData...), IRD: shownReads(q.IRD), ORD: shownReads(q.ORD),
+		MPA: rdma.MPAParam{Revision: q.Revision},
+	}
+	l.child(r, r.stream.LocalAddr(), r.stream.RemoteAddr(), p)
+}
+
+// child announces a request; it is refused if its CMID cannot be made.
+func (l *cmListen) child(r *cmRequest, local, remote netip.AddrPort, p rdma.ConnParam) {
+	id := l.id
+	id.mu.Lock()
+	h := id.handler
+	mpa := id.mpa
+	listening := id.state == cmListening
+	id.mu.Unlock()
+	child, err := id.ctx.NewCMID(h)
+	if err != nil || !listening {
+		if err == nil {
+			child.shut()
+		}
+		r.drop()
+		return
+	}
+	child.mu.Lock()
+	child.state, child.request, child.param, child.mpa = cmRequested, r, p, mpa
+	child.local, child.remote = unmap(local), unmap(remote)
+	child.mu.Unlock()
+	id.emit(CMEvent{Type: CMConnectRequest, ID: child, Listener: id, Param: p})
+	id.mu.Lock()
+	closed := id.state == cmClosed
+	id.mu.Unlock()
+	if closed && !child.announced.Load() {
+		child.shut() // nobody will answer it
+	}
+}
+
+func unmap(ap netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()) }
+
+// takeRequest moves a child on that is being answered.
+func (id *CMID) takeRequest(op string, to cmState) (*cmRequest, error) {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if id.state != cmRequested {
+		return nil, id.stateError(op)
+	}
+	r := id.request
+	id.request, id.state = nil, to
+	return r, nil
+}
+
+// Accept connects qp to the peer that asked. ESTABLISHED follows, or CONNECT_ERROR. What p.MPA leaves
+// open is that of SetMPA; its Revision is not used, as the peer has been answered with it in mind.
+func (id *CMID) Accept(qp *QP, p rdma.ConnParam) error {
+	if err := checkPrivateData(p.PrivateData, id.Param().MPA.Revision); err != nil {
+		return err
+	}
+	if err := checkMPA(p.MPA); err != nil {
+		return fmt.Errorf("accept with %w", err)
+	}
+	b, err := id.claim(qp)
+	if err != nil {
+		return err
+	}
+	r, err := id.takeRequest("accept", cmConnecting)
+	if err != nil {
+		b.release(false, nil)
+		return err
+	}
+	p.PrivateData = append([]byte(nil), p.PrivateData...)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), positive(id.dev.cfg.Timeouts.MPAReply), syscall.ETIMEDOUT)
+	if !id.begin(b, cancel) || !id.ctx.start(func() {
+		defer cancel()
+		defer r.done()
+		if r.loop != nil {
+			err = id.acceptLoop(b, r.loop, p)
+		} else {
+			err = id.acceptWire(ctx, b, r, p)
+		}
+		if err != nil {
+			id.fail(b, true, CMEvent{Type: CMConnectError, Status: status(err, syscall.ECONNRESET), Err: err})
+		}
+	}) {
+		cancel()
+		b.release(false, nil)
+		r.drop()
+		return fmt.Errorf("accept: %w", rdma.ErrClosed)
+	}
+	return nil
+}
+
+// acceptWire sends the Reply and connects the QP.
+func (id *CMID) acceptWire(ctx context.Context, b *binding, r *cmRequest, p rdma.ConnParam) error {
+	l := id.ctx.limits
+	id.mu.Lock()
+	p.MPA = overlay(p.MPA, id.mpa)
+	id.mu.Unlock()
+	if err := r.responder.Reconfigure(startConfig(p, l)); err != nil {
+		r.stream.SetNotify(nil)
+		r.stream.Abort()
+		return err
+	}
+	params, err := r.responder.Accept(reads(p.IRD, l.IRD), reads(p.ORD, l.ORD), p.PrivateData)
+	if err == nil {
+		// "Bind the DDP endpoint, be ready for FPDUs, then send the Reply": what comes right behind
+		// the Reply waits in the stream.
+		err = runStart(ctx, r.stream, r.responder, func() bool { return true })
+	}
+	if err != nil {
+		r.stream.SetNotify(nil)
+		r.stream.Abort()
+		return err
+	}
+	return b.attachWire(r.stream, params, p.MPA)
+}
+
+// attachWire connects the QP of b over s, and closes s if that cannot be.
+func (b *binding) attachWire(s iwarp.Stream, p iwarp.Params, m rdma.MPAParam) error {
+	w := newWire(b.qp, s, p, int(m.MULPDU))
+	err := b.attach(w, w.open, &linkInfo{local: unmap(s.LocalAddr()), remote: unmap(s.RemoteAddr()), param: p, stream: s, emss: s.EMSS()})
+	if err != nil {
+		s.SetNotify(nil)
+		s.Abort()
+	}
+	return err
+}
+
+// Reject refuses the peer that asked. The id can only be closed then.
+func (id *CMID) Reject(privateData []byte) error {
+	if err := checkPrivateData(privateData, id.Param().MPA.Revision); err != nil {
+		return err
+	}
+	r, err := id.takeRequest("reject", cmOver)
+	if err != nil {
+		return err
+	}
+	r.done()
+	if r.loop != nil {
+		r.loop.answer(loopAnswer{rejected: true, privateData: append([]byte(nil), privateData...)})
+		return nil
+	}
+	if err := r.responder.Reject(privateData); err != nil {
+		r.stream.Abort()
+		return fmt.Errorf("reject: %w", err)
+	}
+	flushStart(r.stream, r.responder)
+	r.stream.SetNotify(nil)
+	r.stream.Close() // "TCP stays open for the ULP to close"
+	return nil
+}

@@ -1,0 +1,133 @@
+package vnic
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/vrnic/vrnic/iwarp"
+)
+
+// A Config describes a Device. Name and at least one address are needed.
+type Config struct {
+	Name  string
+	MAC   [6]byte
+	MTU   int // octets of an IP packet; 0: 1500
+	Addrs []netip.Prefix
+
+	// Network reaches other devices; nil: only QPs of this device reach each other.
+	Network Network
+	// Route says which of Addrs a connection to remote starts from; an error wraps a
+	// syscall.Errno. nil: the address of the longest prefix in Addrs that holds remote.
+	Route func(remote netip.Addr) (local netip.Addr, err error)
+
+	Limits   Limits   // of each context that asks for no other; zero fields: DefaultLimits
+	Timeouts Timeouts // zero fields: DefaultTimeouts
+	// MaxPending bounds the connection requests that are half open or unanswered, of all
+	// listeners together; 0: 1024.
+	MaxPending int
+	// ForceWire sends also what stays on this device through the Network.
+	ForceWire bool
+	Log       *slog.Logger // nil: none
+}
+
+// A Network is what a Device asks of the transport below it.
+type Network interface {
+	// Dial opens a stream from local to remote and blocks until it is open, it failed, or ctx
+	// ends. An error wraps a syscall.Errno (ECONNREFUSED, ETIMEDOUT, EHOSTUNREACH, ...) or is
+	// ctx's. It must also reach listeners of the device itself.
+	Dial(ctx context.Context, local netip.Addr, remote netip.AddrPort) (iwarp.Stream, error)
+	// Listen takes streams for addr, whose port is never 0.
+	Listen(addr netip.AddrPort, backlog int) (StreamListener, error)
+}
+
+// A StreamListener takes streams.
+type StreamListener interface {
+	Accept() (iwarp.Stream, error) // blocks; an error after Close
+	Addr() netip.AddrPort
+	Close() error
+}
+
+// Limits are what one context may have. A field of 0 asks for the default.
+type Limits struct {
+	PD, MR, CQ, QP, CMID int
+	Depth                int // work requests in a queue, completions in a CQ
+	SGE                  int
+	Inline               int // octets
+	IRD, ORD             int
+	MRLen, MRTotal       uint64 // octets of one MR; of all
+}
+
+// DefaultLimits holds the defaults of a context.
+func DefaultLimits() Limits {
+	return Limits{
+		PD: 256, MR: 65536, CQ: 4096, QP: 1024, CMID: 4096,
+		Depth: 16384, SGE: 16, Inline: 512, IRD: 128, ORD: 128,
+		MRLen: 1 << 40, MRTotal: 1 << 46,
+	}
+}
+
+func (l Limits) or(d Limits) Limits {
+	or(&l.PD, d.PD)
+	or(&l.MR, d.MR)
+	or(&l.CQ, d.CQ)
+	or(&l.QP, d.QP)
+	or(&l.CMID, d.CMID)
+	or(&l.Depth, d.Depth)
+	or(&l.SGE, d.SGE)
+	or(&l.Inline, d.Inline)
+	or(&l.IRD, d.IRD)
+	or(&l.ORD, d.ORD)
+	or(&l.MRLen, d.MRLen)
+	or(&l.MRTotal, d.MRTotal)
+	l.IRD, l.ORD = min(l.IRD, maxReads), min(l.ORD, maxReads)
+	return l
+}
+
+func or[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// Timeouts of a device. A field of 0 asks for the default, one below 0 switches it off.
+type Timeouts struct {
+	Connect     time.Duration // for the transport to connect
+	MPARequest  time.Duration // from a TCP connection to a complete MPA Request
+	MPAReply    time.Duration // from our MPA Request to a complete Reply
+	ReceiveHold time.Duration // a Send waits this long for a receive to be posted
+	Drain       time.Duration // a graceful disconnect waits this long for what was posted
+	Close       time.Duration // and then for the peer's FIN
+	Terminate   time.Duration // from a Terminate to the peer's FIN
+	Nudge       time.Duration // an initiator reminds a peer that has been silent this long since the start
+}
+
+// DefaultTimeouts are siw's for the start-up (ledger MPA, section 9), and ours.
+func DefaultTimeouts() Timeouts {
+	return Timeouts{
+		Connect: 10 * time.Second, MPARequest: 5 * time.Second, MPAReply: 10 * time.Second, ReceiveHold: 5 * time.Second,
+		Drain: 5 * time.Second, Close: 5 * time.Second, Terminate: time.Second, Nudge: 100 * time.Millisecond,
+	}
+}
+
+func (t Timeouts) or(d Timeouts) Timeouts {
+	or(&t.Connect, d.Connect)
+	or(&t.MPARequest, d.MPARequest)
+	or(&t.MPAReply, d.MPAReply)
+	or(&t.ReceiveHold, d.ReceiveHold)
+	or(&t.Drain, d.Drain)
+	or(&t.Close, d.Close)
+	or(&t.Terminate, d.Terminate)
+	or(&t.Nudge, d.Nudge)
+	return t
+}
+
+const (
+	maxReads       = 128  // what an IRD or ORD may be
+	defaultReads   = 32   // what it is if nobody asks
+	defaultBacklog = 128  // connection requests that wait at a listener
+	defaultPending = 1024 // of all listeners of a device
+	stagedAtOnce   = 8    // goroutines of a staged context that may touch memory at once
+)

@@ -1,0 +1,252 @@
+package vnic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// The connection calls of rdma.Device, on top of CMIDs.
+
+// Listen takes connection requests for addr.
+func (c *Context) Listen(addr netip.AddrPort, backlog int) (rdma.Listener, error) {
+	l := &listener{wake: make(chan struct{}, 1), done: make(chan struct{})}
+	id, err := c.NewCMID(l.handle)
+	if err != nil {
+		return nil, err
+	}
+	l.id = id
+	if err = id.Bind(addr); err == nil {
+		err = id.Listen(backlog)
+	}
+	if err != nil {
+		id.Close()
+		return nil, fmt.Errorf("listen on %v: %w", addr, err)
+	}
+	return l, nil
+}
+
+type listener struct {
+	id   *CMID
+	wake chan struct{} // one slot
+	done chan struct{}
+
+	mu     sync.Mutex
+	reqs   []*connRequest // guarded by mu
+	closed bool           // guarded by mu
+}
+
+func (l *listener) handle(ev CMEvent) {
+	if ev.Type != CMConnectRequest {
+		return
+	}
+	r := &connRequest{id: ev.ID, param: ev.Param}
+	ev.ID.SetHandler(nil)
+	l.mu.Lock()
+	closed := l.closed
+	if !closed {
+		l.reqs = append(l.reqs, r)
+	}
+	l.mu.Unlock()
+	if closed {
+		r.id.shut()
+		return
+	}
+	signal(l.wake)
+}
+
+func (l *listener) Addr() netip.AddrPort { return l.id.Local() }
+
+func (l *listener) Next(ctx context.Context) (rdma.ConnRequest, error) {
+	for {
+		l.mu.Lock()
+		if len(l.reqs) > 0 {
+			r := l.reqs[0]
+			l.reqs = l.reqs[1:]
+			more := len(l.reqs) > 0
+			l.mu.Unlock()
+			if more {
+				signal(l.wake)
+			}
+			return r, nil
+		}
+		l.mu.Unlock()
+		select {
+		case <-l.wake:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-l.done:
+			return nil, fmt.Errorf("listener on %v: %w", l.Addr(), rdma.ErrClosed)
+		case <-l.id.ctx.stop:
+			return nil, fmt.Errorf("listener on %v: %w", l.Addr(), rdma.ErrClosed)
+		}
+	}
+}
+
+func (l *listener) Close() error {
+	l.mu.Lock()
+	reqs := l.reqs
+	closed := l.closed
+	l.reqs, l.closed = nil, true
+	l.mu.Unlock()
+	if closed {
+		return nil
+	}
+	close(l.done)
+	err := l.id.Close()
+	for _, r := range reqs {
+		r.id.Close()
+	}
+	return err
+}
+
+type connRequest struct {
+	id    *CMID
+	param rdma.ConnParam
+}
+
+func (r *connRequest) LocalAddr() netip.AddrPort  { return r.id.Local() }
+func (r *connRequest) RemoteAddr() netip.AddrPort { return r.id.Remote() }
+func (r *connRequest) Param() rdma.ConnParam      { return r.param }
+
+func (r *connRequest) Accept(ctx context.Context, qp rdma.QP, p rdma.ConnParam) (rdma.Conn, error) {
+	q, ok := qp.(*QP)
+	if !ok {
+		return nil, fmt.Errorf("accept with a QP of another device: %w", rdma.ErrInvalid)
+	}
+	c := newConn(r.id)
+	r.id.SetHandler(c.handle)
+	if err := r.id.Accept(q, p); err != nil {
+		return nil, err
+	}
+	return c.wait(ctx)
+}
+
+func (r *connRequest) Reject(privateData []byte) error {
+	if err := r.id.Reject(privateData); err != nil {
+		return err
+	}
+	return r.id.Close()
+}
+
+// Connect connects qp to remote and waits for the peer's answer.
+func (c *Context) Connect(ctx context.Context, qp rdma.QP, remote netip.AddrPort, p rdma.ConnParam) (rdma.Conn, error) {
+	q, ok := qp.(*QP)
+	if !ok {
+		return nil, fmt.Errorf("connect a QP of another device: %w", rdma.ErrInvalid)
+	}
+	cn := &conn{up: make(chan error, 1), done: make(chan struct{})}
+	id, err := c.NewCMID(cn.handle)
+	if err != nil {
+		return nil, err
+	}
+	cn.id = id
+	dst := netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
+	from, err := id.resolve(netip.Addr{}, dst)
+	if err != nil {
+		id.Close()
+		return nil, fmt.Errorf("connect to %v: %w", remote, err)
+	}
+	id.mu.Lock()
+	if id.state == cmIdle {
+		id.state, id.local, id.remote = cmRouted, netip.AddrPortFrom(from, 0), dst
+	}
+	id.mu.Unlock()
+	if err := id.Connect(q, p); err != nil {
+		id.Close()
+		return nil, err
+	}
+	conn, err := cn.wait(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %v: %w", remote, err)
+	}
+	return conn, nil
+}
+
+// A conn is an rdma.Conn.
+type conn struct {
+	id    *CMID
+	up    chan error // one slot: how the attempt ended
+	done  chan struct{}
+	param rdma.ConnParam // set before up
+
+	local, remote netip.AddrPort // set before up
+
+	mu  sync.Mutex
+	err error // guarded by mu
+}
+
+func newConn(id *CMID) *conn {
+	return &conn{id: id, up: make(chan error, 1), done: make(chan struct{})}
+}
+
+func (c *conn) handle(ev CMEvent) {
+	switch ev.Type {
+	case CMEstablished:
+		c.param = ev.Param
+		c.local, c.remote = c.id.Local(), c.id.Remote()
+		c.up <- nil
+	case CMDisconnected:
+		c.mu.Lock()
+		c.err = ev.Err
+		c.mu.Unlock()
+		close(c.done)
+		c.id.shut()
+	default:
+		err := ev.Err
+		if err == nil {
+			err = errors.New(ev.Type.String())
+		}
+		c.up <- err
+	}
+}
+
+// wait waits for the end of the attempt.
+func (c *conn) wait(ctx context.Context) (rdma.Conn, error) {
+	var err error
+	select {
+	case err = <-c.up:
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-c.id.ctx.stop:
+		err = rdma.ErrClosed
+	}
+	if err != nil {
+		c.id.Close()
+		select {
+		case err = <-c.up: // both at once
+		default:
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *conn) LocalAddr() netip.AddrPort  { return c.local }
+func (c *conn) RemoteAddr() netip.AddrPort { return c.remote }
+func (c *conn) Param() rdma.ConnParam      { return c.param }
+func (c *conn) Done() <-chan struct{}      { return c.done }
+
+func (c *conn) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+func (c *conn) Disconnect() error {
+	err := c.id.Disconnect()
+	if err != nil {
+		select {
+		case <-c.done:
+			return nil // it has ended already
+		default:
+		}
+	}
+	return err
+}

@@ -1,0 +1,222 @@
+package vnic
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// A ContextConfig says whose a context is and what it may have.
+type ContextConfig struct {
+	Label  string // shown by tools, with PID and Comm
+	PID    int
+	Comm   string
+	Limits Limits // zero fields: the device's
+	// OnViolation is called at most once, on a goroutine of its own, when the owner breaks a rule
+	// that no honest program breaks: a damaged ring, or a mapping that faults. The owner should be
+	// disconnected. nil: the context is shut down.
+	OnViolation func(error)
+	// OnAsync takes the events of NextAsyncEvent instead. It is called with locks held: it must
+	// not block nor call this package.
+	OnAsync func(rdma.AsyncEvent)
+}
+
+// A Context is one user's view of a Device, with handles and quotas of its own. It implements
+// rdma.Device.
+type Context struct {
+	dev    *Device
+	id     uint32
+	cfg    ContextConfig
+	limits Limits
+
+	staged   atomic.Bool   // has memory that can block
+	touching chan struct{} // a slot for each goroutine of a staged context that runs a QP
+	violated sync.Once
+
+	mu       sync.Mutex
+	closed   bool           // guarded by mu
+	pds      table[*PD]     // guarded by mu
+	mrs      table[*MR]     // guarded by mu
+	cqs      table[*CQ]     // guarded by mu
+	qps      map[uint32]*QP // guarded by mu, by QPN
+	ids      table[*CMID]   // guarded by mu
+	mrOctets uint64         // guarded by mu
+
+	stop  chan struct{}  // closed by Shutdown
+	wg    sync.WaitGroup // goroutines of the context; Add with mu held and closed false
+	done  chan struct{}
+	async asyncQueue
+}
+
+func (c *Context) openLocked() error {
+	if c.closed {
+		return fmt.Errorf("device %s: %w", c.dev.cfg.Name, rdma.ErrClosed)
+	}
+	return nil
+}
+
+// start runs f on a goroutine that belongs to c, unless c is closed.
+func (c *Context) start(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.wg.Add(1)
+	go func() {
+		defer c.wg.Done()
+		f()
+	}()
+	return true
+}
+
+// SetStaged says that c has memory that can block from now on (mode 0). When it returns, no QP of
+// c is run by others than c's own goroutines. rdma.ErrBusy while a QP of c is connected to one of
+// the same device: such a peer would touch the memory. Call it early.
+func (c *Context) SetStaged() error {
+	if c.staged.Swap(true) {
+		return nil
+	}
+	for _, qp := range c.qpList() {
+		loop := false
+		qp.do(func() { _, loop = qp.link.(*loopEnd) }) // whoever ran it before has noticed, or is done
+		if loop {
+			c.staged.Store(false)
+			return fmt.Errorf("QP %d is connected within the device: %w", qp.num, rdma.ErrBusy)
+		}
+	}
+	return nil
+}
+
+func (c *Context) qpList() []*QP {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	qps := make([]*QP, 0, len(c.qps))
+	for _, qp := range c.qps {
+		qps = append(qps, qp)
+	}
+	slices.SortFunc(qps, func(a, b *QP) int { return int(a.num) - int(b.num) })
+	return qps
+}
+
+// violation reports that c's owner broke a rule. The first time counts.
+func (c *Context) violation(err error) {
+	c.violated.Do(func() {
+		c.dev.log.Warn("violation", "owner", c.cfg.Label, "err", err)
+		if c.cfg.OnViolation != nil {
+			go c.cfg.OnViolation(err)
+			return
+		}
+		go c.Shutdown()
+	})
+}
+
+// Shutdown ends all that was made through c: connections close so that their peers see it at
+// once, nothing is completed any more. It waits for nobody; see Done.
+func (c *Context) Shutdown() {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return
+	}
+	c.closed = true
+	close(c.stop)
+	ids := c.ids.slice()
+	qps := make([]*QP, 0, len(c.qps))
+	for _, qp := range c.qps {
+		qps = append(qps, qp)
+	}
+	c.mu.Unlock()
+
+	for _, id := range ids {
+		id.shut() // first: nobody is told of what follows
+	}
+	for _, qp := range qps {
+		qp.destroy()
+	}
+	go c.finish(qps)
+}
+
+// stuckAfter is how long the owner of a QP may be away in a client's memory before the stream is
+// taken from it, so that the peer does not wait for that client's page faults.
+const stuckAfter = 300 * time.Millisecond
+
+func (c *Context) finish(qps []*QP) {
+	t := time.NewTimer(stuckAfter)
+	for i := 0; i < len(qps); i++ {
+		select {
+		case <-qps[i].gone:
+			continue
+		case <-t.C:
+		}
+		for _, qp := range qps[i:] {
+			qp.abandon()
+		}
+		break
+	}
+	t.Stop()
+	c.wg.Wait()
+
+	c.mu.Lock()
+	mrs := c.mrs.slice()
+	c.mu.Unlock()
+	for _, m := range mrs {
+		m.Close()
+	}
+	c.mu.Lock()
+	for cq := range c.cqs.all() {
+		cq.shut()
+	}
+	c.pds, c.cqs, c.ids = table[*PD]{}, table[*CQ]{}, table[*CMID]{}
+	c.mu.Unlock()
+
+	c.dev.mu.Lock()
+	delete(c.dev.contexts, c)
+	c.dev.mu.Unlock()
+	close(c.done)
+}
+
+// Done is closed when all that was made through a closed c is gone, its goroutines too.
+func (c *Context) Done() <-chan struct{} { return c.done }
+
+// Close is Shutdown, and waits for Done. With memory that can block it may take as long as that does.
+func (c *Context) Close() error {
+	c.Shutdown()
+	<-c.done
+	return nil
+}
+
+func (c *Context) Name() string    { return c.dev.cfg.Name }
+func (c *Context) Device() *Device { return c.dev }
+
+// Attr describes the device and the limits of c.
+func (c *Context) Attr() rdma.DeviceAttr {
+	l := c.limits
+	return rdma.DeviceAttr{
+		Name: c.dev.cfg.Name, Addrs: append([]netip.Prefix(nil), c.dev.cfg.Addrs...), MAC: c.dev.cfg.MAC, MTU: c.dev.cfg.MTU,
+		MaxQP: l.QP, MaxCQ: l.CQ, MaxMR: l.MR, MaxPD: l.PD, MaxDepth: l.Depth, MaxSGE: l.SGE,
+		MaxIRD: l.IRD, MaxORD: l.ORD, MaxMRLen: l.MRLen,
+	}
+}
+
+// AllocBuffer gives memory of this process.
+func (c *Context) AllocBuffer(size int) (rdma.Buffer, error) {
+	if size <= 0 {
+		return nil, fmt.Errorf("allocate a buffer of %d octets: %w", size, rdma.ErrInvalid)
+	}
+	if uint64(size) > c.limits.MRLen {
+		return nil, fmt.Errorf("allocate a buffer of %d octets, at most %d: %w", size, c.limits.MRLen, rdma.ErrLimit)
+	}
+	return &buffer{pageAligned(size)}, nil
+}
+
+// A buffer is memory of the Go heap: the GC frees it when its MRs, too, are gone.
+type buffer struct{ b []byte }
+
+func (b *buffer) Bytes() []byte { return b.b }
+func (b *buffer) Close() error  { b.b = nil; return nil }

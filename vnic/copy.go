@@ -1,0 +1,196 @@
+package vnic
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"unsafe"
+)
+
+var (
+	errGone   = errors.New("the region was deregistered or invalidated")
+	errStaged = errors.New("the region can block")
+)
+
+// A faultError says that a mapping lent by a context's owner was not there when it was touched.
+type faultError struct{ cause any }
+
+func (e *faultError) Error() string { return fmt.Sprintf("fault in registered memory: %v", e.cause) }
+
+// readAt fills p from m, from address addr on. The range has been checked.
+func (m *MR) readAt(p []byte, addr uint64) error {
+	if !m.pin() {
+		return errGone
+	}
+	defer m.unpin()
+	return m.readPinned(p, addr)
+}
+
+func (m *MR) readPinned(p []byte, addr uint64) error {
+	off := addr - m.base
+	switch {
+	case m.mem != nil:
+		n, err := m.mem.ReadAt(p, int64(off))
+		return full(n, len(p), err)
+	case m.foreign:
+		_, err := m.guarded(p, m.b[off:off+uint64(len(p))], false)
+		return m.blame(err)
+	}
+	copy(p, m.b[off:])
+	return nil
+}
+
+// writeAt copies p into m at address addr. The range has been checked. The last octet is written
+// behind all others if last is set: programs poll it (ib_write_lat).
+func (m *MR) writeAt(p []byte, addr uint64, last bool) error {
+	if !m.pin() {
+		return errGone
+	}
+	defer m.unpin()
+	return m.writePinned(p, addr, last)
+}
+
+func (m *MR) writePinned(p []byte, addr uint64, last bool) error {
+	off := addr - m.base
+	switch {
+	case m.mem != nil:
+		n, err := m.mem.WriteAt(p, int64(off))
+		return full(n, len(p), err)
+	case m.foreign:
+		_, err := m.guarded(m.b[off:off+uint64(len(p))], p, last)
+		return m.blame(err)
+	}
+	m.place(m.b[off:off+uint64(len(p))], p, last)
+	return nil
+}
+
+// A hold keeps one region pinned over several copies, so that each needs no atomic operation. It is
+// dropped before its owner waits for anything; memory that can block is never held.
+type hold struct{ m *MR }
+
+// take pins m unless it is held already; false: it is gone.
+func (h *hold) take(m *MR) bool {
+	if h.m == m {
+		return !m.off.Load() // an invalidation does not wait for pins
+	}
+	h.drop()
+	if !m.pin() {
+		return false
+	}
+	h.m = m
+	return true
+}
+
+// read is m.readAt with m held.
+func (h *hold) read(m *MR, p []byte, addr uint64) error {
+	if m.mem != nil {
+		return m.readAt(p, addr)
+	}
+	if !h.take(m) {
+		return errGone
+	}
+	return m.readPinned(p, addr)
+}
+
+// write is m.writeAt with m held.
+func (h *hold) write(m *MR, p []byte, addr uint64, last bool) error {
+	if m.mem != nil {
+		return m.writeAt(p, addr, last)
+	}
+	if !h.take(m) {
+		return errGone
+	}
+	return m.writePinned(p, addr, last)
+}
+
+func (h *hold) drop() {
+	if h.m != nil {
+		h.m.unpin()
+		h.m = nil
+	}
+}
+
+// copyMR copies n octets between two regions that are directly addressable; both ranges have been
+// checked. The error comes on the side of the region that was to blame.
+func copyMR(dst *MR, to uint64, src *MR, from uint64, n uint32, last bool) (dstErr, srcErr error) {
+	if !dst.pin() {
+		return errGone, nil
+	}
+	defer dst.unpin()
+	if !src.pin() {
+		return nil, errGone
+	}
+	defer src.unpin()
+	switch { // not on loopback: see Context.SetStaged
+	case dst.mem != nil:
+		return errStaged, nil
+	case src.mem != nil:
+		return nil, errStaged
+	}
+	d := dst.b[to-dst.base:][:n]
+	s := src.b[from-src.base:][:n]
+	if !dst.foreign && !src.foreign {
+		dst.place(d, s, last)
+		return nil, nil
+	}
+	addr, err := dst.guarded(d, s, last)
+	if within(s, addr) {
+		return nil, src.blame(err)
+	}
+	return dst.blame(err), nil
+}
+
+// place copies src to dst, which lies in m.
+func (m *MR) place(dst, src []byte, last bool) {
+	n := len(src) - 1
+	if !last || n < 1 {
+		copy(dst, src)
+		return
+	}
+	copy(dst[:n], src[:n])
+	m.pins.Add(0) // a full barrier: the octets above are seen before the one below
+	dst[n] = src[n]
+}
+
+// guarded is place where a mapping that somebody else made is involved: a fault in it becomes an
+// error and the address that faulted. The seals of such mappings exclude faults; this is the net below.
+func (m *MR) guarded(dst, src []byte, last bool) (addr uintptr, err error) {
+	old := debug.SetPanicOnFault(true)
+	defer func() {
+		debug.SetPanicOnFault(old)
+		if r := recover(); r != nil {
+			f, ok := r.(interface{ Addr() uintptr })
+			if !ok {
+				panic(r) // not a fault, but a mistake of ours
+			}
+			addr, err = f.Addr(), &faultError{cause: r}
+		}
+	}()
+	m.place(dst, src, last)
+	return 0, nil
+}
+
+// blame ends the context of m for a fault in m.
+func (m *MR) blame(err error) error {
+	if err != nil {
+		m.pd.ctx.violation(err)
+	}
+	return err
+}
+
+func within(b []byte, addr uintptr) bool {
+	p := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+	return addr >= p && addr-p < uintptr(len(b))
+}
+
+// full turns a short ReadAt or WriteAt into an error.
+func full(n, want int, err error) error {
+	if n == want {
+		return nil
+	}
+	if err == nil {
+		err = io.ErrUnexpectedEOF
+	}
+	return fmt.Errorf("registered memory: %w", err)
+}

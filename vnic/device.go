@@ -1,0 +1,212 @@
+package vnic
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// A Device is one virtual RNIC.
+type Device struct {
+	cfg Config
+	log *slog.Logger
+
+	mu       sync.Mutex
+	contexts map[*Context]struct{} // guarded by mu
+	closed   bool                  // guarded by mu
+	qps      table[*QP]            // guarded by mu; QPNs are the device's
+	ports    portTable             // guarded by mu
+	past     Counters              // guarded by mu; of QPs that are gone
+	ctxCount uint32                // guarded by mu
+
+	stagMu sync.Mutex
+	stags  *stagSource // guarded by stagMu
+	shards [stagShards]stagShard
+
+	pending atomic.Int64 // connection requests half open or unanswered
+}
+
+// STags are looked up for each segment: the map is split, so that QPs do not meet on one lock.
+const stagShards = 64
+
+type stagShard struct {
+	mu sync.RWMutex
+	m  map[uint32]*MR // guarded by mu
+}
+
+// New makes a device.
+func New(cfg Config) (*Device, error) {
+	if cfg.Name == "" || len(cfg.Addrs) == 0 {
+		return nil, fmt.Errorf("vnic: a device needs a name and an address: %w", rdma.ErrInvalid)
+	}
+	for _, p := range cfg.Addrs {
+		if !p.IsValid() || p.Addr().IsUnspecified() || p.Addr().IsMulticast() {
+			return nil, fmt.Errorf("vnic: %v is no address for device %s: %w", p, cfg.Name, rdma.ErrInvalid)
+		}
+	}
+	cfg.Addrs = slices.Clone(cfg.Addrs)
+	cfg.Limits = cfg.Limits.or(DefaultLimits())
+	cfg.Timeouts = cfg.Timeouts.or(DefaultTimeouts())
+	or(&cfg.MTU, 1500)
+	or(&cfg.MaxPending, defaultPending)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	s, err := newSTagSource()
+	if err != nil {
+		return nil, fmt.Errorf("vnic: %w", err)
+	}
+	d := &Device{cfg: cfg, log: cfg.Log.With("dev", cfg.Name), stags: s, contexts: make(map[*Context]struct{})}
+	for i := range d.shards {
+		d.shards[i].m = make(map[uint32]*MR)
+	}
+	return d, nil
+}
+
+func (d *Device) Name() string { return d.cfg.Name }
+
+// Config returns what New was given, with the defaults filled in.
+func (d *Device) Config() Config {
+	c := d.cfg
+	c.Addrs = slices.Clone(c.Addrs)
+	return c
+}
+
+// Open gives a new user's view of d.
+func (d *Device) Open(cfg ContextConfig) (*Context, error) {
+	c := &Context{
+		dev: d, cfg: cfg, limits: cfg.Limits.or(d.cfg.Limits),
+		done: make(chan struct{}), stop: make(chan struct{}),
+		touching: make(chan struct{}, stagedAtOnce),
+	}
+	c.async.wake = make(chan struct{}, 1)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, fmt.Errorf("open device %s: %w", d.cfg.Name, rdma.ErrClosed)
+	}
+	d.ctxCount++
+	c.id = d.ctxCount
+	d.contexts[c] = struct{}{}
+	return c, nil
+}
+
+// Close closes all contexts of d and waits for them.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	d.closed = true
+	var cs []*Context
+	for c := range d.contexts {
+		cs = append(cs, c)
+	}
+	d.mu.Unlock()
+	for _, c := range cs {
+		c.Shutdown()
+	}
+	for _, c := range cs {
+		<-c.done
+	}
+	return nil
+}
+
+func (d *Device) contextList() []*Context {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	cs := make([]*Context, 0, len(d.contexts))
+	for c := range d.contexts {
+		cs = append(cs, c)
+	}
+	slices.SortFunc(cs, func(a, b *Context) int { return int(a.id) - int(b.id) })
+	return cs
+}
+
+// owns reports whether a is an address of the device.
+func (d *Device) owns(a netip.Addr) bool {
+	for _, p := range d.cfg.Addrs {
+		if p.Addr() == a.Unmap().WithZone("") {
+			return true
+		}
+	}
+	return false
+}
+
+// route returns the address of d that a connection to remote starts from.
+func (d *Device) route(remote netip.Addr) (netip.Addr, error) {
+	remote = remote.Unmap()
+	if d.owns(remote) {
+		return remote.WithZone(""), nil
+	}
+	if d.cfg.Route != nil {
+		return d.cfg.Route(remote)
+	}
+	best := -1
+	var from netip.Addr
+	for _, p := range d.cfg.Addrs {
+		if p.Bits() > best && p.Contains(remote.WithZone("")) {
+			best, from = p.Bits(), p.Addr()
+		}
+	}
+	if best < 0 {
+		return netip.Addr{}, fmt.Errorf("no address of %s reaches %v: %w", d.cfg.Name, remote, syscall.ENETUNREACH)
+	}
+	return from, nil
+}
+
+func (d *Device) shard(stag uint32) *stagShard { return &d.shards[stag%stagShards] }
+
+// insertMR gives m an STag and makes it known.
+func (d *Device) insertMR(m *MR) {
+	d.stagMu.Lock()
+	defer d.stagMu.Unlock()
+	for {
+		m.stag = d.stags.next()
+		s := d.shard(m.stag)
+		s.mu.Lock()
+		_, taken := s.m[m.stag]
+		if !taken {
+			s.m[m.stag] = m
+		}
+		s.mu.Unlock()
+		if !taken {
+			return
+		}
+	}
+}
+
+func (d *Device) removeMR(m *MR) {
+	s := d.shard(m.stag)
+	s.mu.Lock()
+	if s.m[m.stag] == m {
+		delete(s.m, m.stag)
+	}
+	s.mu.Unlock()
+}
+
+func (d *Device) lookupMR(stag uint32) *MR {
+	s := d.shard(stag)
+	s.mu.RLock()
+	m := s.m[stag]
+	s.mu.RUnlock()
+	return m
+}
+
+// errno wraps a syscall.Errno with what was asked for.
+func errno(e syscall.Errno, format string, args ...any) error {
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), e)
+}
+
+// status is the -errno of an rdma_cm event for err; other when err holds none.
+func status(err error, other syscall.Errno) int32 {
+	var e syscall.Errno
+	if errors.As(err, &e) {
+		return -int32(e)
+	}
+	return -int32(other)
+}

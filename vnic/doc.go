@@ -1,0 +1,30 @@
+// Package vnic is the RNIC: devices, protection domains, memory regions and their STags,
+// completion queues, queue pairs and the connection manager.
+//
+// A Device is one virtual RNIC. Open gives one user's view of it, a Context, with quotas and
+// handles of its own; a Context implements rdma.Device for users in this process, and has the
+// lower calls (NewQP with foreign queues, RegisterRegion, NewCMID) that a daemon needs to lend
+// the device to other processes. Two Contexts share nothing but the device's ports.
+//
+// # Who runs what
+//
+// Each QP has one owner at a time: whoever holds its run token (run.go). A poster takes the token
+// and runs the QP inline, for a bounded amount of work; what the transport notices wakes the QP's
+// own goroutine. Contexts with memory that can block (SetStaged) are run by their own goroutines
+// only, at most eight at once, and take received octets out of the transport before they are
+// placed.
+//
+// Two QPs of one device are joined directly (loop.go): the requester's owner copies between the
+// two registrations, with the checks, completions and events that the wire would give. Other
+// connections run iwarp's Endpoint over a Stream of the Network (wire.go).
+//
+// Locks, outermost first: CMID.mu; Device.mu; Context.mu; QP.rx.mu; CQ.mu. None is held while a
+// Stream or a CMID handler is called; foreign queues, a CQSink, OnAsync and OnState are called with
+// some of them held, so they must not call back.
+//
+// # Sources
+//
+// RFC 5040, 5041 and 5042 for access checks, completion order and the states of a stream; the
+// numbers of rdma-core for what applications see. Memory windows, shared receive queues, atomics
+// and immediate data are not here yet.
+package vnic

@@ -1,0 +1,89 @@
+package vnic
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/vrnic/vrnic/iwarp"
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// maxAsync bounds the events that wait for NextAsyncEvent; later ones are dropped.
+const maxAsync = 1024
+
+type asyncQueue struct {
+	mu   sync.Mutex
+	evs  []rdma.AsyncEvent // guarded by mu
+	wake chan struct{}     // one slot
+}
+
+// event reports something that happened to an object outside of any request.
+func (c *Context) event(t rdma.AsyncEventType, object uint32, cause *rdma.TerminateError) {
+	ev := rdma.AsyncEvent{Type: t, Object: object, Time: time.Now(), Cause: cause}
+	if c.cfg.OnAsync != nil {
+		c.cfg.OnAsync(ev)
+		return
+	}
+	q := &c.async
+	q.mu.Lock()
+	if len(q.evs) < maxAsync {
+		q.evs = append(q.evs, ev)
+	}
+	q.mu.Unlock()
+	signal(q.wake)
+}
+
+// signal puts a token into a one-slot channel.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// NextAsyncEvent blocks until there is an event, ctx ends, or c is closed.
+func (c *Context) NextAsyncEvent(ctx context.Context) (rdma.AsyncEvent, error) {
+	q := &c.async
+	for {
+		q.mu.Lock()
+		if len(q.evs) > 0 {
+			ev := q.evs[0]
+			q.evs = q.evs[1:]
+			more := len(q.evs) > 0
+			q.mu.Unlock()
+			if more {
+				signal(q.wake)
+			}
+			return ev, nil
+		}
+		q.mu.Unlock()
+		select {
+		case <-q.wake:
+		case <-ctx.Done():
+			return rdma.AsyncEvent{}, ctx.Err()
+		case <-c.stop:
+			return rdma.AsyncEvent{}, fmt.Errorf("device %s: %w", c.dev.cfg.Name, rdma.ErrClosed)
+		}
+	}
+}
+
+// termError is the form in which users see a cause.
+func termError(code iwarp.TermCode, remote bool) *rdma.TerminateError {
+	return &rdma.TerminateError{Remote: remote, Layer: code.Layer, Type: code.Type, Code: code.Code, Text: code.Text()}
+}
+
+func vendorErr(code iwarp.TermCode) uint32 {
+	return uint32(code.Layer)<<12 | uint32(code.Type)<<8 | uint32(code.Code)
+}
+
+const pageSize = 4096
+
+// pageAligned returns size zeroes that start on a page.
+func pageAligned(size int) []byte {
+	b := make([]byte, size+pageSize-1)
+	off := int(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) & (pageSize - 1))
+	return b[off : off+size : off+size]
+}

@@ -1,0 +1,527 @@
+package vnic_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic"
+	"github.com/vrnic/vrnic/vnic/vnictest"
+)
+
+// A ring is a pair of foreign queues and a completion queue, as a daemon has them in shared memory.
+type ring struct {
+	mu      sync.Mutex
+	sq      []rdma.SendWR
+	rq      []rdma.RecvWR
+	cookie  uint32
+	retired int
+	starved bool
+	damaged error
+	wcs     []rdma.WC
+	cookies []uint32
+	done    []uint32 // sqDone of each completion
+	room    int      // completions that fit
+}
+
+type ringSend struct{ *ring }
+type ringRecv struct{ *ring }
+
+func (r ringSend) Next(wr *rdma.SendWR) (bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.damaged != nil {
+		return false, r.damaged
+	}
+	if len(r.sq) == 0 {
+		return false, nil
+	}
+	sges, inline := append(wr.SGEs[:0], r.sq[0].SGEs...), append(wr.Inline[:0], r.sq[0].Inline...)
+	*wr = r.sq[0]
+	wr.SGEs, wr.Inline = sges, inline
+	r.sq = r.sq[1:]
+	return true, nil
+}
+
+func (r ringSend) Retire(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.retired += n
+}
+
+func (r ringRecv) Next(wr *rdma.RecvWR) (uint32, bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.rq) == 0 {
+		return 0, false, nil
+	}
+	wr.ID, wr.SGEs = r.rq[0].ID, append(wr.SGEs[:0], r.rq[0].SGEs...)
+	r.rq = r.rq[1:]
+	r.cookie++
+	return r.cookie - 1, true, nil
+}
+
+func (r ringRecv) Starve(on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.starved = on
+}
+
+func (r *ring) Push(wc *rdma.WC, cookie, sqDone uint32, solicited bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.wcs) == r.room {
+		return false
+	}
+	if sqDone != 0 && int(sqDone) != r.retired {
+		panic("Retire has to come before Push")
+	}
+	r.wcs, r.cookies, r.done = append(r.wcs, *wc), append(r.cookies, cookie), append(r.done, sqDone)
+	return true
+}
+
+// foreign makes a QP of c with foreign queues on r, whose peer is y.
+func foreign(t *testing.T, c *vnic.Context, r *ring, y *vnictest.Peer) *vnictest.Peer {
+	t.Helper()
+	x := vnictest.NewPeer(t, c, vnictest.PeerConfig{})
+	x.QP.Close()
+	cq, err := c.NewCQ(vnic.CQOptions{Depth: 64, Sink: r})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.QP, err = x.PD.NewQP(vnic.QPOptions{
+		QPConfig:  rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 16},
+		SendQueue: ringSend{r}, RecvQueue: ringRecv{r},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	vnictest.Connect(t, x, y)
+	return x
+}
+
+func (r *ring) statuses() (s []rdma.WCStatus) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, wc := range r.wcs {
+		s = append(s, wc.Status)
+	}
+	return s
+}
+
+// Requests and receives come from foreign queues and complete in a foreign CQ, with the counts and
+// cookies that a client needs; a starved receive queue is rung.
+func TestForeignQueues(t *testing.T) {
+	onPaths(t, func(t *testing.T, e *env) {
+		y := vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
+		r := &ring{room: 100}
+		x := foreign(t, e.a, r, y)
+		y.Recv(1, 0, 100)
+		r.mu.Lock()
+		for i := range 5 { // three unsignaled ones in between
+			wr := rdma.SendWR{ID: uint64(i), Op: rdma.OpWrite, SGEs: []rdma.SGE{x.SGE(0, 10)}, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()}
+			if i == 0 || i == 4 {
+				wr.Flags = rdma.Signaled
+			}
+			r.sq = append(r.sq, wr)
+		}
+		r.mu.Unlock()
+		x.QP.Ring()
+		synctest.Wait()
+		if !slices.Equal(r.done, []uint32{1, 5}) || r.retired != 5 {
+			t.Fatalf("retired %v, %d in all", r.done, r.retired)
+		}
+		y.Send(7, 0, 10)
+		synctest.Wait()
+		if !r.starved {
+			t.Fatal("a Send waits and nobody asked for a ring")
+		}
+		r.mu.Lock()
+		r.rq = append(r.rq, rdma.RecvWR{ID: 70, SGEs: []rdma.SGE{x.SGE(0, 10)}}, rdma.RecvWR{ID: 71, SGEs: []rdma.SGE{x.SGE(0, 10)}})
+		r.mu.Unlock()
+		x.QP.Ring()
+		y.WantSend("it went on", is(7, ok))
+		synctest.Wait()
+		if r.starved || len(r.wcs) != 3 || r.wcs[2].ID != 70 || r.cookies[2] != 0 || len(r.rq) != 1 {
+			t.Fatalf("starved %v, completions %+v, %d receives left", r.starved, r.wcs, len(r.rq))
+		}
+		if err := x.QP.PostSend(&rdma.SendWR{Op: rdma.OpSend}); !isErr(err, rdma.ErrUnsupported) {
+			t.Errorf("PostSend on foreign queues: %v", err)
+		}
+		x.QP.Close()
+		n := len(r.wcs)
+		x.QP.Ring()
+		synctest.Wait()
+		if len(r.wcs) != n {
+			t.Error("a completion came after Close")
+		}
+	})
+}
+
+// What a client writes into its ring is checked here again: verbs-abi 6.8. An honest mistake is an
+// error completion, and ends its QP only.
+func TestForeignRequestsChecked(t *testing.T) {
+	for name, wr := range map[string]rdma.SendWR{
+		"opcode":           {Op: 200},
+		"unsupported":      {Op: rdma.OpCompareSwap},
+		"flags":            {Op: rdma.OpSend, Flags: 0x80},
+		"inline Read":      {Op: rdma.OpRead, Flags: rdma.Inline},
+		"too many SGEs":    {Op: rdma.OpSend, SGEs: make([]rdma.SGE, 3)},
+		"inline too long":  {Op: rdma.OpSend, Flags: rdma.Inline, Inline: make([]byte, 17)},
+		"length overflows": {Op: rdma.OpSend, SGEs: []rdma.SGE{{Length: 1 << 31}, {Length: 1 << 31}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onPaths(t, func(t *testing.T, e *env) {
+				y := vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
+				r := &ring{room: 100}
+				x := foreign(t, e.a, r, y)
+				r.mu.Lock()
+				r.sq = append(r.sq, wr, rdma.SendWR{Op: rdma.OpSend})
+				r.mu.Unlock()
+				x.QP.Ring()
+				x.WantDone("over")
+				if got := r.statuses(); !slices.Equal(got, []rdma.WCStatus{rdma.WCLocQPOp, flush}) {
+					t.Errorf("completions %v", got)
+				}
+			})
+		})
+	}
+}
+
+// A damaged ring is a violation: reported once, and nothing crashes.
+func TestDamagedRing(t *testing.T) {
+	onPaths(t, func(t *testing.T, e *env) {
+		var calls atomic.Int32
+		bad := errors.New("impossible index")
+		c := vnictest.Open(t, e.a.Device(), vnic.ContextConfig{OnViolation: func(err error) {
+			if !errors.Is(err, bad) {
+				t.Errorf("violation %v", err)
+			}
+			calls.Add(1)
+		}})
+		r := &ring{room: 100}
+		y := vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
+		x := foreign(t, c, r, y)
+		r.mu.Lock()
+		r.damaged = bad
+		r.mu.Unlock()
+		x.QP.Ring()
+		x.QP.Ring()
+		synctest.Wait()
+		if calls.Load() != 1 {
+			t.Fatalf("reported %d times", calls.Load())
+		}
+		c.Close() // as the daemon does
+		y.WantDone("the peer sees the end")
+	})
+}
+
+// hanging is memory that does not come back, like a page of a FUSE mapping whose server sleeps.
+type hanging struct {
+	b       []byte
+	hang    atomic.Bool
+	release chan struct{}
+	inside  atomic.Int32
+	most    atomic.Int32
+	err     error
+}
+
+func (h *hanging) wait() {
+	if n := h.inside.Add(1); n > h.most.Load() {
+		h.most.Store(n)
+	}
+	defer h.inside.Add(-1)
+	if h.hang.Load() {
+		<-h.release
+	}
+}
+
+func (h *hanging) ReadAt(p []byte, off int64) (int, error) {
+	h.wait()
+	if h.err != nil {
+		return 0, h.err
+	}
+	return copy(p, h.b[off:]), nil
+}
+
+func (h *hanging) WriteAt(p []byte, off int64) (int, error) {
+	h.wait()
+	if h.err != nil {
+		return 0, h.err
+	}
+	return copy(h.b[off:], p), nil
+}
+
+// staged makes a peer of e.b whose memory is h.
+func staged(t *testing.T, c *vnic.Context, h *hanging) (*vnictest.Peer, *vnic.MR) {
+	t.Helper()
+	y := vnictest.NewPeer(t, c, vnictest.PeerConfig{})
+	m, err := y.PD.RegisterRegion(vnic.Region{Mem: h}, 0x7000_0000, uint64(len(h.b)), vnictest.Full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return y, m
+}
+
+// Mode 0: each operation works on memory that is reached by calls, from both sides, and an error
+// of it is LOC_PROT_ERR here.
+func TestMode0(t *testing.T) {
+	onPaths(t, func(t *testing.T, e *env) {
+		if !e.staged {
+			c := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{})
+			if _, err := c.PD.RegisterRegion(vnic.Region{Mem: &hanging{}}, 0, 1, 0); !isErr(err, rdma.ErrInvalid) {
+				t.Errorf("mode 0 memory in a context that is not staged: %v", err)
+			}
+			return
+		}
+		h := &hanging{b: make([]byte, 300_000)}
+		y, m := staged(t, e.b, h)
+		x := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{Buffer: 300_000})
+		vnictest.Connect(t, x, y)
+		fill(x.Buf, 1)
+		sge := []rdma.SGE{{Addr: m.Addr(), Length: 300_000, LKey: m.LKey()}}
+		x.Post(rdma.SendWR{ID: 1, Op: rdma.OpWrite, RemoteAddr: m.Addr(), RKey: m.RKey()}, 0, 300_000)
+		y.Recv(2, 0, 0)
+		x.Send(3, 0, 0)
+		y.WantRecv("written", is(2, ok))
+		if !bytes.Equal(h.b, x.Buf) {
+			t.Fatal("the Write differs")
+		}
+		clear(x.Buf)
+		y.Post(rdma.SendWR{ID: 4, Op: rdma.OpWrite, SGEs: sge, RemoteAddr: x.MR.Addr(), RKey: x.MR.RKey()}, 0, 0)
+		y.WantSend("a Write from it", is(4, ok))
+		synctest.Wait()
+		if !bytes.Equal(h.b, x.Buf) {
+			t.Fatal("the Write from it differs")
+		}
+		fill(x.Buf, 2)
+		if err := y.QP.PostRecv(&rdma.RecvWR{ID: 5, SGEs: sge}); err != nil {
+			t.Fatal(err)
+		}
+		x.Send(6, 0, 300_000)
+		y.WantRecv("a Send into it", is(5, ok))
+		if !bytes.Equal(h.b, x.Buf) {
+			t.Fatal("the Send differs")
+		}
+		clear(x.Buf)
+		x.Post(rdma.SendWR{ID: 7, Op: rdma.OpRead, RemoteAddr: m.Addr(), RKey: m.RKey()}, 0, 300_000)
+		x.WantSend("a Read from it", is(1, ok), is(3, ok), is(6, ok), is(7, ok))
+		if !bytes.Equal(h.b, x.Buf) {
+			t.Fatal("the Read differs")
+		}
+		fill(x.Buf, 3)
+		y.Post(rdma.SendWR{ID: 8, Op: rdma.OpRead, SGEs: sge, RemoteAddr: x.MR.Addr(), RKey: x.MR.RKey()}, 0, 0)
+		y.WantSend("a Read into it", is(8, ok))
+		if !bytes.Equal(h.b, x.Buf) {
+			t.Fatal("the Read into it differs")
+		}
+		h.err = syscall.EFAULT
+		y.Post(rdma.SendWR{ID: 9, Op: rdma.OpSend, SGEs: sge}, 0, 0)
+		y.WantSend("EFAULT", is(9, rdma.WCLocProt))
+		e.wantTerm("the peer sees the end", x.WantDone("over"), true, term{0, 0, 0xff})
+	})
+}
+
+// Memory that hangs stops its own context only: at most eight goroutines are in it, the stack and
+// other contexts go on, and closing the context tells all its peers within a second.
+func TestHangingMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := vnictest.Pair(t)
+		ca, cb, other := vnictest.Open(t, a, vnic.ContextConfig{}), vnictest.Open(t, b, vnic.ContextConfig{}), vnictest.Open(t, b, vnic.ContextConfig{})
+		if err := cb.SetStaged(); err != nil {
+			t.Fatal(err)
+		}
+		h := &hanging{b: make([]byte, 1200), release: make(chan struct{})}
+		h.hang.Store(true)
+		var xs []*vnictest.Peer
+		var ms []*vnic.MR
+		for range 12 {
+			y, m := staged(t, cb, h)
+			x := vnictest.NewPeer(t, ca, vnictest.PeerConfig{})
+			vnictest.Connect(t, x, y)
+			xs, ms = append(xs, x), append(ms, m)
+		}
+		for i, x := range xs {
+			x.Post(rdma.SendWR{ID: 1, Op: rdma.OpWrite, RemoteAddr: ms[i].Addr() + uint64(100*i), RKey: ms[i].RKey()}, 0, 100)
+		}
+		synctest.Wait()
+		if n := h.most.Load(); n != 8 {
+			t.Fatalf("%d goroutines are in the memory at once, want 8", n)
+		}
+		p, q := vnictest.NewQPs(t, ca, other, vnictest.PeerConfig{}, vnictest.PeerConfig{})
+		q.Recv(1, 0, 10)
+		p.Send(2, 0, 10)
+		q.WantRecv("others go on", is(1, ok))
+
+		start := time.Now()
+		cb.Shutdown()
+		for _, x := range xs {
+			x.WantDone("the peers see it")
+		}
+		if d := time.Since(start); d > time.Second {
+			t.Errorf("after %v", d)
+		}
+		select {
+		case <-cb.Done():
+			t.Fatal("done while goroutines are stuck")
+		default:
+		}
+		h.hang.Store(false)
+		close(h.release)
+		<-cb.Done()
+	})
+}
+
+// Posting does not touch memory that hangs: the poster is not held up. And Close waits for the copy
+// that is under way, before the memory is given back.
+func TestHangingClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := vnictest.Pair(t)
+		ca, cb := vnictest.Open(t, a, vnic.ContextConfig{}), vnictest.Open(t, b, vnic.ContextConfig{})
+		if err := cb.SetStaged(); err != nil {
+			t.Fatal(err)
+		}
+		x, y := vnictest.NewQPs(t, ca, cb, vnictest.PeerConfig{}, vnictest.PeerConfig{})
+		h := &hanging{b: make([]byte, 1000), release: make(chan struct{})}
+		h.hang.Store(true)
+		var given atomic.Bool
+		m, err := y.PD.RegisterRegion(vnic.Region{Mem: h, Release: func() { given.Store(true) }}, 0x1000, 1000, vnictest.Full)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.Recv(1, 0, 100)
+		y.Post(rdma.SendWR{ID: 2, Op: rdma.OpSend, SGEs: []rdma.SGE{{Addr: m.Addr(), Length: 100, LKey: m.LKey()}}}, 0, 0)
+		synctest.Wait()
+		if h.inside.Load() != 1 {
+			t.Fatal("the copy has not begun")
+		}
+		closed := make(chan struct{})
+		go func() { m.Close(); close(closed) }()
+		synctest.Wait()
+		select {
+		case <-closed:
+			t.Fatal("Close returned while a copy was under way")
+		default:
+		}
+		if given.Load() {
+			t.Fatal("the memory was given back while a copy was under way")
+		}
+		close(h.release)
+		<-closed
+		if !given.Load() {
+			t.Error("the memory was not given back")
+		}
+	})
+}
+
+// A context cannot become staged while its memory is reached by another's goroutines.
+func TestStagedLate(t *testing.T) {
+	onPaths(t, func(t *testing.T, e *env) {
+		if e.staged {
+			return
+		}
+		x, _ := e.plain()
+		err := e.b.SetStaged()
+		if e.loop != isErr(err, rdma.ErrBusy) || !e.loop && err != nil {
+			t.Fatalf("SetStaged with a connection: %v", err)
+		}
+		x.QP.Close()
+		synctest.Wait()
+		if err := e.b.SetStaged(); err != nil {
+			t.Fatal(err)
+		}
+		p, _ := vnictest.NewQPs(t, e.a, e.b, vnictest.PeerConfig{}, vnictest.PeerConfig{})
+		if i := p.QP.Info(); i.Transport != "tcp" {
+			t.Errorf("connected by %v", i.Transport)
+		}
+	})
+}
+
+// mapping is a file mapped into memory, as a client's memfd is.
+func mapping(t *testing.T, size int) (b []byte, truncate func()) {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "mem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	if err := f.Truncate(int64(size)); err != nil {
+		t.Fatal(err)
+	}
+	b, err = syscall.Mmap(int(f.Fd()), 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { syscall.Munmap(b) })
+	return b, func() {
+		if err := f.Truncate(0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A mapping that faults (its file was cut) is a violation of its owner, never a crash: mode 1,
+// verbs-abi 6.8, SIGBUS. Each way into it, from both ends.
+func TestMappingFaults(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		do   func(x, y *vnictest.Peer, m *vnic.MR) // y's region faults
+	}{
+		{"Write into it", func(x, y *vnictest.Peer, m *vnic.MR) {
+			x.Post(rdma.SendWR{Op: rdma.OpWrite, RemoteAddr: m.Addr(), RKey: m.RKey()}, 0, 100)
+		}},
+		{"Read from it", func(x, y *vnictest.Peer, m *vnic.MR) {
+			x.Post(rdma.SendWR{Op: rdma.OpRead, RemoteAddr: m.Addr(), RKey: m.RKey()}, 0, 100)
+		}},
+		{"Send into it", func(x, y *vnictest.Peer, m *vnic.MR) {
+			y.QP.PostRecv(&rdma.RecvWR{SGEs: []rdma.SGE{{Addr: m.Addr(), Length: 100, LKey: m.LKey()}}})
+			x.Send(0, 0, 100)
+		}},
+		{"Send from it", func(x, y *vnictest.Peer, m *vnic.MR) {
+			x.Recv(1, 0, 100)
+			y.Post(rdma.SendWR{Op: rdma.OpSend, SGEs: []rdma.SGE{{Addr: m.Addr(), Length: 100, LKey: m.LKey()}}}, 0, 0)
+		}},
+		{"Read into it", func(x, y *vnictest.Peer, m *vnic.MR) {
+			y.Post(rdma.SendWR{Op: rdma.OpRead, SGEs: []rdma.SGE{{Addr: m.Addr(), Length: 100, LKey: m.LKey()}}, RemoteAddr: x.MR.Addr(), RKey: x.MR.RKey()}, 0, 0)
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			onPaths(t, func(t *testing.T, e *env) {
+				var calls atomic.Int32
+				c := vnictest.Open(t, e.b.Device(), vnic.ContextConfig{OnViolation: func(error) { calls.Add(1) }})
+				x, y := vnictest.NewQPs(t, e.a, c, vnictest.PeerConfig{}, vnictest.PeerConfig{})
+				b, cut := mapping(t, 8192)
+				var held atomic.Int32
+				m, err := y.PD.RegisterRegion(vnic.Region{Bytes: b, Acquire: func() { held.Add(1) }, Release: func() { held.Add(-1) }}, 0x10000, 4096, vnictest.Full)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if held.Load() != 1 {
+					t.Error("not acquired")
+				}
+				cut()
+				tt.do(x, y, m)
+				y.WantDone("the connection ends")
+				x.WantDone("on both sides")
+				synctest.Wait()
+				if calls.Load() != 1 {
+					t.Errorf("%d violations, want 1", calls.Load())
+				}
+				m.Close()
+				m.Close()
+				if held.Load() != 0 {
+					t.Errorf("held %d times after Close", held.Load())
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,245 @@
+package vnic
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// Owner says whose an object is.
+type Owner struct {
+	Label string `json:"label,omitempty"`
+	PID   int    `json:"pid,omitempty"`
+	Comm  string `json:"comm,omitempty"`
+}
+
+// DevInfo describes a device.
+type DevInfo struct {
+	Name     string         `json:"name"`
+	MAC      string         `json:"mac"`
+	MTU      int            `json:"mtu"`
+	Addrs    []netip.Prefix `json:"addrs"`
+	Contexts int            `json:"contexts"`
+	PDs      int            `json:"pds"`
+	MRs      int            `json:"mrs"`
+	CQs      int            `json:"cqs"`
+	QPs      int            `json:"qps"`
+	CMIDs    int            `json:"cm_ids"`
+	Pending  int64          `json:"pending"` // connection requests half open or unanswered
+	Counters Counters       `json:"counters"`
+}
+
+// QPInfo describes a QP. The fields from Transport on hold something while it is connected.
+type QPInfo struct {
+	Dev       string         `json:"dev"`
+	QPN       uint32         `json:"qpn"`
+	State     string         `json:"state"`
+	PD        uint32         `json:"pd"`
+	SendCQ    uint32         `json:"send_cq"`
+	RecvCQ    uint32         `json:"recv_cq"`
+	MaxSendWR int            `json:"max_send_wr"`
+	MaxRecvWR int            `json:"max_recv_wr"`
+	Owner     Owner          `json:"owner"`
+	Created   time.Time      `json:"created"`
+	Counters  Counters       `json:"counters"`
+	Transport string         `json:"transport,omitempty"` // "tcp" or "loop"
+	Local     netip.AddrPort `json:"local,omitzero"`
+	Remote    netip.AddrPort `json:"remote,omitzero"`
+	MPA       uint8          `json:"mpa,omitempty"` // revision
+	Enhanced  bool           `json:"enhanced,omitempty"`
+	CRC       bool           `json:"crc"`
+	Markers   string         `json:"markers,omitempty"` // "in", "out" or "both": what has them
+	IRD       uint16         `json:"ird"`
+	ORD       uint16         `json:"ord"`
+	RTR       string         `json:"rtr,omitempty"`  // the ready-to-receive message that was agreed (RFC 6581, section 9)
+	EMSS      int            `json:"emss,omitempty"` // octets TCP puts into a segment
+}
+
+// MRInfo describes a registered region. Its keys are left out: they are what access rests on.
+type MRInfo struct {
+	Dev    string `json:"dev"`
+	Handle uint32 `json:"handle"`
+	PD     uint32 `json:"pd"`
+	Addr   uint64 `json:"addr"`
+	Length uint64 `json:"length"`
+	Access string `json:"access"`
+	Mode   string `json:"mode"` // "local", "shared" (mode 1) or "private" (mode 0)
+	Owner  Owner  `json:"owner"`
+}
+
+// CQInfo describes a completion queue.
+type CQInfo struct {
+	Dev     string `json:"dev"`
+	Handle  uint32 `json:"handle"`
+	Depth   int    `json:"depth"`
+	Queues  int    `json:"queues"` // of QPs
+	Pushed  uint64 `json:"pushed"`
+	Overrun bool   `json:"overrun"`
+	Owner   Owner  `json:"owner"`
+}
+
+// CMInfo describes an identifier of the connection manager.
+type CMInfo struct {
+	Dev     string         `json:"dev"`
+	Handle  uint32         `json:"handle"`
+	State   string         `json:"state"`
+	Local   netip.AddrPort `json:"local,omitzero"`
+	Remote  netip.AddrPort `json:"remote,omitzero"`
+	QPN     uint32         `json:"qpn,omitempty"`
+	Waiting int32          `json:"waiting,omitempty"` // of a listener: requests half open or unanswered
+	Owner   Owner          `json:"owner"`
+}
+
+func (c *Context) owner() Owner { return Owner{Label: c.cfg.Label, PID: c.cfg.PID, Comm: c.cfg.Comm} }
+
+// DevInfo describes d.
+func (d *Device) DevInfo() DevInfo {
+	i := DevInfo{Name: d.cfg.Name, MAC: macString(d.cfg.MAC), MTU: d.cfg.MTU, Addrs: slices.Clone(d.cfg.Addrs), Pending: d.pending.Load()}
+	for _, c := range d.contextList() {
+		i.Contexts++
+		c.mu.Lock()
+		i.PDs += len(c.pds.m)
+		i.MRs += len(c.mrs.m)
+		i.CQs += len(c.cqs.m)
+		i.QPs += len(c.qps)
+		i.CMIDs += len(c.ids.m)
+		c.mu.Unlock()
+	}
+	d.mu.Lock()
+	i.Counters = d.past
+	for qp := range d.qps.all() {
+		i.Counters.add(qp.stats.snapshot())
+	}
+	d.mu.Unlock()
+	return i
+}
+
+func macString(m [6]byte) string {
+	const hex = "0123456789abcdef"
+	b := make([]byte, 0, 17)
+	for i, o := range m {
+		if i > 0 {
+			b = append(b, ':')
+		}
+		b = append(b, hex[o>>4], hex[o&15])
+	}
+	return string(b)
+}
+
+// only returns the contexts asked for: c, or all of d if c is nil.
+func (d *Device) only(c *Context) []*Context {
+	switch {
+	case c == nil:
+		return d.contextList()
+	case c.dev == d:
+		return []*Context{c}
+	}
+	return nil
+}
+
+// QPs describes the QPs of c, or all for nil.
+func (d *Device) QPs(c *Context) []QPInfo {
+	infos := []QPInfo{}
+	for _, c := range d.only(c) {
+		for _, qp := range c.qpList() {
+			infos = append(infos, qp.Info())
+		}
+	}
+	return infos
+}
+
+// Info describes qp.
+func (qp *QP) Info() QPInfo {
+	i := QPInfo{
+		Dev: qp.dev.cfg.Name, QPN: qp.num, State: qp.State().String(), PD: qp.pd.handle,
+		SendCQ: qp.scq.handle, RecvCQ: qp.rcq.handle, MaxSendWR: qp.cfg.MaxSendWR, MaxRecvWR: qp.cfg.MaxRecvWR,
+		Owner: qp.ctx.owner(), Created: qp.created, Counters: qp.stats.snapshot(),
+	}
+	if p := qp.peek.Load(); p != nil {
+		i.Transport, i.Local, i.Remote = "tcp", p.local, p.remote
+		i.IRD, i.ORD = p.param.IRD, p.param.ORD
+		if p.loop {
+			i.Transport = "loop"
+		} else {
+			i.MPA, i.Enhanced, i.CRC, i.EMSS = p.param.Revision, p.param.Enhanced, p.param.CRC, p.emss
+			i.Markers = p.param.Markers()
+			if p.param.PeerToPeer {
+				i.RTR = p.param.RTR.String()
+			}
+		}
+	}
+	return i
+}
+
+// MRs describes the regions of c, or all for nil.
+func (d *Device) MRs(c *Context) []MRInfo {
+	infos := []MRInfo{}
+	for _, c := range d.only(c) {
+		c.mu.Lock()
+		mrs := c.mrs.slice()
+		c.mu.Unlock()
+		slices.SortFunc(mrs, func(a, b *MR) int { return int(a.handle) - int(b.handle) })
+		for _, m := range mrs {
+			i := MRInfo{
+				Dev: d.cfg.Name, Handle: m.handle, PD: m.pd.handle, Addr: m.base, Length: m.length,
+				Access: m.access.String(), Mode: "local", Owner: c.owner(),
+			}
+			switch {
+			case m.mem != nil:
+				i.Mode = "private"
+			case m.foreign:
+				i.Mode = "shared"
+			}
+			infos = append(infos, i)
+		}
+	}
+	return infos
+}
+
+// CQs describes the completion queues of c, or all for nil.
+func (d *Device) CQs(c *Context) []CQInfo {
+	infos := []CQInfo{}
+	for _, c := range d.only(c) {
+		c.mu.Lock()
+		cqs := c.cqs.slice()
+		c.mu.Unlock()
+		slices.SortFunc(cqs, func(a, b *CQ) int { return int(a.handle) - int(b.handle) })
+		for _, cq := range cqs {
+			cq.mu.Lock()
+			infos = append(infos, CQInfo{
+				Dev: d.cfg.Name, Handle: cq.handle, Depth: cq.depth, Queues: len(cq.qps), Pushed: cq.pushed,
+				Overrun: cq.overrun, Owner: c.owner(),
+			})
+			cq.mu.Unlock()
+		}
+	}
+	return infos
+}
+
+// CMs describes the identifiers of c, or all for nil.
+func (d *Device) CMs(c *Context) []CMInfo {
+	infos := []CMInfo{}
+	for _, c := range d.only(c) {
+		c.mu.Lock()
+		ids := c.ids.slice()
+		c.mu.Unlock()
+		slices.SortFunc(ids, func(a, b *CMID) int { return int(a.handle) - int(b.handle) })
+		for _, id := range ids {
+			id.mu.Lock()
+			i := CMInfo{Dev: d.cfg.Name, Handle: id.handle, State: id.state.String(), Local: id.local, Remote: id.remote, Owner: c.owner()}
+			if id.binding != nil {
+				i.QPN = id.binding.qp.num
+			}
+			if id.listen != nil {
+				i.Waiting = id.listen.waiting.Load()
+			}
+			id.mu.Unlock()
+			infos = append(infos, i)
+		}
+	}
+	return infos
+}
+
+var _ rdma.Device = (*Context)(nil)

@@ -1,0 +1,400 @@
+package vnic
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"github.com/vrnic/vrnic/iwarp"
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// loopChunk is how many octets are copied at most while the peer's receive side is locked.
+const loopChunk = 128 << 10
+
+// A loopEnd is one end of a connection between two QPs of one device. The requester's owner does
+// all of a request, the responder's checks and completions too, under the lock of the responder's
+// receive side; what the responder must do itself it is told through its mailbox. RFC 5040 asks
+// for exactly the same on both sides as a wire would give (ledger, section 15.4).
+//
+// Both ends may be run at once: a requester locks the other's receive side only, and nothing under
+// it but MRs and CQs.
+type loopEnd struct {
+	qp    *QP
+	peer  *loopEnd
+	phase atomic.Uint32 // loopNew, loopOpen, loopClosed
+
+	mu   sync.Mutex
+	mail loopMail // guarded by mu
+	post atomic.Bool
+	sent bool // our Terminate is in the peer's mailbox; owner only
+}
+
+const (
+	loopNew uint32 = iota
+	loopOpen
+	loopClosed
+)
+
+// A loopMail is what one end tells the other.
+type loopMail struct {
+	fin, reset bool
+	term       *iwarp.TermCode   // a Terminate
+	fault      *iwarp.LocalError // what the requester found wrong at the responder
+}
+
+// newLoop makes the two ends of a connection of a and b.
+func newLoop(a, b *QP) (*loopEnd, *loopEnd) {
+	x, y := &loopEnd{qp: a}, &loopEnd{qp: b}
+	x.peer, y.peer = y, x
+	return x, y
+}
+
+// open lets the peer deliver; the QP has just become RTS.
+func (l *loopEnd) open() {
+	r := &l.qp.rx
+	r.mu.Lock()
+	r.from = l.peer
+	r.mu.Unlock()
+	l.phase.Store(loopOpen)
+	l.peer.qp.wake()
+}
+
+// tell puts something into the peer's mailbox.
+func (l *loopEnd) tell(f func(*loopMail)) {
+	p := l.peer
+	p.mu.Lock()
+	f(&p.mail)
+	p.post.Store(true)
+	p.mu.Unlock()
+	p.qp.wake()
+}
+
+func (l *loopEnd) step() (more bool) {
+	qp := l.qp
+	if l.post.Load() {
+		l.readMail()
+		if qp.link != l || qp.State() != rdma.QPRTS {
+			return false
+		}
+	}
+	if qp.State() != rdma.QPRTS {
+		return false
+	}
+	if qp.rx.waiting.Load() || !qp.deadlines[deadlineHold].IsZero() {
+		l.feed()
+	}
+	return l.send()
+}
+
+func (l *loopEnd) readMail() {
+	l.mu.Lock()
+	m := l.mail
+	l.mail = loopMail{}
+	l.post.Store(false)
+	l.mu.Unlock()
+	qp := l.qp
+	if m.fault != nil {
+		from := errRefused
+		if m.fault.Cause == iwarp.TermMessageTooLong {
+			from = errLink
+		}
+		qp.localError(m.fault, from)
+		l.terminate(m.fault.Cause, m.fault.Err)
+	}
+	if m.term != nil {
+		var culprit *sqe
+		if s := &qp.sq; s.next != s.tail {
+			if e := s.at(s.next); e.wr.Op == rdma.OpRead {
+				culprit = e
+			}
+		}
+		qp.peerTerminated(*m.term, culprit)
+	}
+	switch {
+	case m.reset:
+		qp.lost(errPeerClosed)
+	case m.fin:
+		qp.eof = true
+	}
+}
+
+// feed looks for the receive that the peer's Send waits for.
+func (l *loopEnd) feed() {
+	qp := l.qp
+	r := &qp.rx
+	r.mu.Lock()
+	ok := r.takeLocked()
+	r.mu.Unlock()
+	if ok {
+		qp.setDeadline(deadlineHold, 0)
+		l.peer.qp.wake()
+	} else if qp.deadlines[deadlineHold].IsZero() {
+		qp.setDeadline(deadlineHold, qp.dev.cfg.Timeouts.ReceiveHold)
+	}
+}
+
+// send carries requests out.
+func (l *loopEnd) send() (more bool) {
+	qp := l.qp
+	if l.peer.phase.Load() != loopOpen {
+		return false
+	}
+	left := uint64(stepOctets)
+	for range stepMessages {
+		e := qp.nextSend()
+		if e == nil {
+			return false
+		}
+		if e.off == 0 && !qp.ready(e) {
+			if e.state == sqeDone && qp.State() == rdma.QPRTS {
+				continue // it needed no link
+			}
+			return false
+		}
+		for {
+			before := e.off
+			ok := l.exec(e)
+			if !ok {
+				return false
+			}
+			left -= min(left, uint64(e.off-before))
+			if e.state == sqeDone {
+				break
+			}
+			if left == 0 {
+				return true
+			}
+		}
+		qp.retire()
+		if left == 0 {
+			return true
+		}
+	}
+	return true
+}
+
+// exec moves one chunk of e; false: it cannot go on now, or never.
+func (l *loopEnd) exec(e *sqe) bool {
+	qp, peer := l.qp, l.peer.qp
+	r := &peer.rx
+	r.mu.Lock()
+	if r.from != l {
+		r.mu.Unlock()
+		return false // it is closing: the mail says so
+	}
+	var fault error // at the responder
+	var own error   // with our own memory
+	n := min(e.total-e.off, loopChunk)
+	wait := false // for a receive
+	switch e.wr.Op {
+	case rdma.OpWrite:
+		own, fault = l.write(e, n)
+	case rdma.OpRead:
+		own, fault = l.read(e, n)
+	default:
+		var size uint32
+		var ok bool
+		if r.have && r.used {
+			size, ok = r.size, true
+		} else {
+			size, ok = r.beginLocked()
+		}
+		switch {
+		case !ok:
+			wait = true
+		case e.total > size:
+			// The Send itself is complete on the wire by the time the responder finds out.
+			fault = &iwarp.LocalError{Cause: iwarp.TermMessageTooLong, Err: errTooLong}
+			n = e.total - e.off
+		default:
+			own, fault = l.sendChunk(e, n)
+		}
+	}
+	if fault != nil {
+		r.from = nil // nothing more is placed
+	}
+	if own == nil && fault == nil && !wait && e.off+n == e.total && !isSend(e.wr.Op) {
+		peer.stats.inbound(e.wr.Op, e.total)
+	}
+	done := own == nil && !wait && e.off+n == e.total && (fault == nil || isSend(e.wr.Op))
+	r.mu.Unlock()
+
+	switch {
+	case wait:
+		peer.wake() // it starts the timer
+		return false
+	case own != nil:
+		e.status = rdma.WCLocProt
+		qp.log("send request failed", "op", e.wr.Op, "err", own)
+		if e.wr.Op == rdma.OpRead {
+			// As on the wire: the response cannot be placed.
+			qp.stats.errors.Add(1)
+			qp.localError(&iwarp.LocalError{Cause: iwarp.TermDDPCatastrophic, Err: own}, errHere)
+			return false
+		}
+		qp.localError(&iwarp.LocalError{Cause: iwarp.TermLocalCatastrophic, Err: own}, errHere)
+		return false
+	}
+	e.off += n
+	if fault != nil && !done {
+		e.off -= n
+	}
+	if done {
+		qp.posted(e)
+		qp.sendDone(e)
+	}
+	if fault != nil {
+		qp.retire()
+		le := fault.(*iwarp.LocalError)
+		l.tell(func(m *loopMail) { m.fault = le })
+		return false
+	}
+	return true
+}
+
+func isSend(op rdma.Opcode) bool { return op == rdma.OpSend || op == rdma.OpSendInv }
+
+// write carries the chunk of n octets of a Write out.
+func (l *loopEnd) write(e *sqe, n uint32) (own, fault error) {
+	peer := l.peer.qp
+	if e.total == 0 {
+		return nil, nil // "zero-length tagged segments skip all checks"
+	}
+	var dst *MR
+	if dst, fault = peer.pd.remoteMR(&writeAccess, e.wr.RKey, e.wr.RemoteAddr, e.total, peer.pd.rhint.Load()); fault != nil {
+		return nil, fault
+	}
+	peer.pd.rhint.Store(dst)
+	to := e.wr.RemoteAddr + uint64(e.off)
+	last := e.off+n == e.total
+	if e.wr.Flags&rdma.Inline != 0 {
+		if err := dst.writeAt(e.wr.Inline[e.off:e.off+n], to, last); err != nil {
+			return nil, writeAccess.gone(dst, err)
+		}
+		return nil, nil
+	}
+	for off := e.off; n > 0; {
+		src, from, k := e.list.piece(off)
+		k = min(k, n)
+		dstErr, srcErr := copyMR(dst, to, src, from, k, last && k == n)
+		if srcErr != nil {
+			return srcErr, nil
+		}
+		if dstErr != nil {
+			return nil, writeAccess.gone(dst, dstErr)
+		}
+		to, off, n = to+uint64(k), off+k, n-k
+	}
+	return nil, nil
+}
+
+// read carries the chunk of n octets of a Read out.
+func (l *loopEnd) read(e *sqe, n uint32) (own, fault error) {
+	peer := l.peer.qp
+	if e.total == 0 {
+		return nil, nil
+	}
+	var src *MR
+	if src, fault = peer.pd.remoteMR(&readAccess, e.wr.RKey, e.wr.RemoteAddr, e.total, peer.pd.rhint.Load()); fault != nil {
+		return nil, fault
+	}
+	peer.pd.rhint.Store(src)
+	from := e.wr.RemoteAddr + uint64(e.off)
+	for off := e.off; n > 0; {
+		dst, to, k := e.list.piece(off)
+		k = min(k, n)
+		dstErr, srcErr := copyMR(dst, to, src, from, k, true)
+		if dstErr != nil {
+			return dstErr, nil
+		}
+		if srcErr != nil {
+			return nil, readAccess.gone(src, srcErr)
+		}
+		from, off, n = from+uint64(k), off+k, n-k
+	}
+	return nil, nil
+}
+
+// sendChunk places the chunk of n octets of a Send, and delivers it with the last. The lock of the
+// peer's receive side is held.
+func (l *loopEnd) sendChunk(e *sqe, n uint32) (own, fault error) {
+	r := &l.peer.qp.rx
+	if n > 0 && r.bad {
+		return nil, r.placeFailed(errBadReceive)
+	}
+	if e.wr.Flags&rdma.Inline != 0 {
+		var h hold
+		fault = r.placeLocked(&h, e.off, e.wr.Inline[e.off:e.off+n])
+		h.drop()
+		if fault != nil {
+			return nil, fault
+		}
+	} else {
+		for off, left := e.off, n; left > 0; {
+			src, from, k := e.list.piece(off)
+			dst, to, kd := r.list.piece(off)
+			k = min(k, kd, left)
+			dstErr, srcErr := copyMR(dst, to, src, from, k, false)
+			if srcErr != nil {
+				return srcErr, nil
+			}
+			if dstErr != nil {
+				return nil, r.placeFailed(dstErr)
+			}
+			off, left = off+k, left-k
+		}
+	}
+	if e.off+n < e.total {
+		return nil, nil
+	}
+	err := r.endLocked(iwarp.Received{
+		Length: e.total, Solicited: e.wr.Flags&rdma.Solicited != 0,
+		Invalidate: e.wr.Op == rdma.OpSendInv, STag: iwarp.STag(e.wr.InvKey),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return nil, nil
+}
+
+// gone is the refusal of a region that went away, or faulted, after the checks.
+func (k *accessKind) gone(m *MR, err error) *iwarp.LocalError {
+	return k.fail(k.stag, m.stag, "%v", err)
+}
+
+func (l *loopEnd) idle() bool { return true }
+
+func (l *loopEnd) expire() {}
+
+func (l *loopEnd) terminate(code iwarp.TermCode, _ error) {
+	if !l.sent {
+		l.sent = true
+		l.tell(func(m *loopMail) { m.term = &code })
+	}
+}
+
+func (l *loopEnd) terminated() bool { return l.sent }
+
+func (l *loopEnd) closeWrite() { l.tell(func(m *loopMail) { m.fin = true }) }
+
+func (l *loopEnd) close() {
+	if l.phase.Swap(loopClosed) != loopClosed {
+		l.tell(func(m *loopMail) { m.fin = true })
+	}
+}
+
+func (l *loopEnd) abort() {
+	if l.phase.Swap(loopClosed) != loopClosed {
+		l.tell(func(m *loopMail) { m.reset = true })
+	}
+}
+
+// linkInfo describes a link to others than the owner; it does not change.
+type linkInfo struct {
+	loop          bool
+	local, remote netip.AddrPort
+	param         iwarp.Params
+	stream        iwarp.Stream // nil on loopback
+	emss          int          // at the start
+}

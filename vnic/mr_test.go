@@ -1,0 +1,35 @@
+package vnic
+
+import (
+	"runtime"
+	"sync"
+	"testing"
+)
+
+// Closing a region while others try to use it: whoever comes too late is refused, and Close
+// returns when the last one is out.
+func TestPinRace(t *testing.T) {
+	for range 300 {
+		m := &MR{drained: make(chan struct{})}
+		var inside, after sync.WaitGroup
+		closed := false // written once nobody may be inside
+		for range 4 {
+			inside.Add(1)
+			after.Go(func() {
+				inside.Done()
+				for m.pin() {
+					_ = closed // the race detector compares it with the write below
+					m.unpin()
+					runtime.Gosched()
+				}
+			})
+		}
+		inside.Wait()
+		if m.pins.Add(mrClosed) == mrClosed {
+			m.unused()
+		}
+		<-m.drained
+		closed = true
+		after.Wait()
+	}
+}

@@ -1,0 +1,397 @@
+package vnic
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/vrnic/vrnic/iwarp"
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// QPOptions say what a QP is made of.
+type QPOptions struct {
+	rdma.QPConfig // SendCQ and RecvCQ are CQs of the same context
+	// SendQueue and RecvQueue are queues that somebody else fills, who calls Ring; both nil:
+	// queues in this process, filled by PostSend and PostRecv.
+	SendQueue SendQueue
+	RecvQueue RecvQueue
+	// OnState, if set, is called on each change of state, by who runs the QP: it must not
+	// block nor call this package.
+	OnState func(rdma.QPState)
+}
+
+// A QP is a queue pair. It implements rdma.QP.
+type QP struct {
+	dev      *Device
+	ctx      *Context
+	pd       *PD
+	num      uint32
+	cfg      rdma.QPConfig
+	scq, rcq *CQ
+	sendq    SendQueue
+	recvq    RecvQueue
+	own      *ownQueues // nil for foreign queues
+	onState  func(rdma.QPState)
+	created  time.Time
+
+	// Who runs it: run.go.
+	token       atomic.Uint32
+	wakec       chan struct{} // one slot
+	quit        chan struct{} // closed by die
+	gone        chan struct{} // closed when the goroutine has returned and qp is forgotten
+	hasCalls    atomic.Bool
+	callMu      sync.Mutex
+	calls       []func() // guarded by callMu
+	callsClosed bool     // guarded by callMu
+
+	destroying atomic.Bool // Close or Shutdown has begun
+	destroyed  atomic.Bool // nothing of it is polled any more
+	overrun    atomic.Bool // a CQ has no room
+	timerFired atomic.Bool
+	state      atomic.Uint32            // written by setState
+	bound      atomic.Pointer[binding]  // the connection manager's end
+	peek       atomic.Pointer[linkInfo] // what others may see of the link
+	stats      qpStats
+
+	// The rest belongs to the owner.
+	sq        sendSide
+	link      link // nil: not connected
+	linkParam iwarp.Params
+	eof       bool       // the peer sends nothing more
+	finSent   bool       // nor do we
+	draining  bool       // a graceful disconnect waits for what was posted
+	served    bool       // was connected once
+	sentAny   bool       // sent something on this connection
+	dead      bool       // die was here
+	endErr    error      // what ended the connection, nil for a graceful end
+	peerCode  *termCause // a Terminate that ended it: VendorErr of what flushes
+	deadlines [nDeadlines]time.Time
+	timer     *time.Timer
+	outHold   hold // within wire.send
+	inHold    hold // within wire.receive
+
+	rx recvSide // has a lock: on loopback the peer's owner delivers here
+}
+
+// A termCause is a Terminate, ours or the peer's.
+type termCause struct {
+	code   iwarp.TermCode
+	remote bool
+}
+
+// A link is what joins a connected QP to its peer. It is called by the QP's owner.
+type link interface {
+	// step receives and sends a bounded amount; true: there may be more. What it finds out it
+	// tells the QP: peerTerminated, localError, lost, and the eof field.
+	step() (more bool)
+	// idle reports that nothing is under way in either direction.
+	idle() bool
+	// expire does what deadlineLink is for.
+	expire()
+	// terminate sends code to the peer behind what is being sent.
+	terminate(code iwarp.TermCode, err error)
+	// terminated reports that the Terminate has gone out.
+	terminated() bool
+	// closeWrite tells the peer that nothing more comes.
+	closeWrite()
+	// close and abort give the connection back. Nothing of it is called afterwards.
+	close()
+	abort()
+}
+
+// NewQP makes a QP in state Idle.
+func (pd *PD) NewQP(o QPOptions) (*QP, error) {
+	c := pd.ctx
+	cfg := o.QPConfig
+	for _, v := range []struct {
+		name string
+		v    *int
+		max  int
+	}{
+		{"MaxSendWR", &cfg.MaxSendWR, c.limits.Depth}, {"MaxRecvWR", &cfg.MaxRecvWR, c.limits.Depth},
+		{"MaxSendSGE", &cfg.MaxSendSGE, c.limits.SGE}, {"MaxRecvSGE", &cfg.MaxRecvSGE, c.limits.SGE},
+	} {
+		if *v.v < 0 || *v.v > v.max {
+			return nil, fmt.Errorf("create a QP with %s %d, possible are 1 to %d: %w", v.name, *v.v, v.max, rdma.ErrInvalid)
+		}
+		*v.v = max(*v.v, 1)
+	}
+	if cfg.MaxInline < 0 || cfg.MaxInline > c.limits.Inline {
+		return nil, fmt.Errorf("create a QP with MaxInline %d, possible are 0 to %d: %w", cfg.MaxInline, c.limits.Inline, rdma.ErrInvalid)
+	}
+	scq, ok1 := cfg.SendCQ.(*CQ)
+	rcq, ok2 := cfg.RecvCQ.(*CQ)
+	if !ok1 || !ok2 || scq == nil || rcq == nil || scq.ctx != c || rcq.ctx != c {
+		return nil, fmt.Errorf("create a QP: SendCQ and RecvCQ must be CQs of the same device: %w", rdma.ErrInvalid)
+	}
+	if (o.SendQueue == nil) != (o.RecvQueue == nil) {
+		return nil, fmt.Errorf("create a QP with one foreign queue of two: %w", rdma.ErrInvalid)
+	}
+	qp := &QP{
+		dev: c.dev, ctx: c, pd: pd, cfg: cfg, scq: scq, rcq: rcq, onState: o.OnState, created: time.Now(),
+		sendq: o.SendQueue, recvq: o.RecvQueue,
+		wakec: make(chan struct{}, 1), quit: make(chan struct{}), gone: make(chan struct{}),
+	}
+	if qp.sendq == nil {
+		qp.own = newOwnQueues(&cfg)
+		qp.sendq, qp.recvq = qp.own, ownRecvQueue{qp.own}
+	}
+	qp.sq.init(qp)
+	qp.rx.init(qp)
+	if err := pd.addQP(qp); err != nil {
+		return nil, err
+	}
+	return qp, nil
+}
+
+// addQP makes qp known and starts its goroutine.
+func (pd *PD) addQP(qp *QP) error {
+	c := pd.ctx
+	c.dev.mu.Lock()
+	defer c.dev.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.openLocked(); err != nil {
+		return err
+	}
+	qp.scq.mu.Lock()
+	gone := qp.scq.closed
+	qp.scq.mu.Unlock()
+	qp.rcq.mu.Lock()
+	gone = gone || qp.rcq.closed
+	qp.rcq.mu.Unlock()
+	if pd.closed || gone {
+		return fmt.Errorf("create a QP of objects that are gone: %w", rdma.ErrClosed)
+	}
+	if len(c.qps) >= c.limits.QP {
+		return fmt.Errorf("create a QP: %d are there: %w", len(c.qps), rdma.ErrLimit)
+	}
+	num, err := c.dev.qps.add(qp, maxHandle)
+	if err != nil {
+		return fmt.Errorf("create a QP: %w", err)
+	}
+	qp.num = num
+	if c.qps == nil {
+		c.qps = make(map[uint32]*QP)
+	}
+	c.qps[num] = qp
+	pd.qps.Add(1)
+	qp.scq.attach(qp)
+	qp.rcq.attach(qp)
+	c.wg.Add(1)
+	go func() {
+		defer c.wg.Done()
+		qp.run()
+		qp.remove()
+		close(qp.gone)
+	}()
+	return nil
+}
+
+// remove forgets a QP whose goroutine has returned.
+func (qp *QP) remove() {
+	c := qp.ctx
+	c.dev.mu.Lock()
+	defer c.dev.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dev.qps.remove(qp.num)
+	c.dev.past.add(qp.stats.snapshot())
+	delete(c.qps, qp.num)
+	qp.pd.qps.Add(-1)
+	qp.scq.detach(qp)
+	qp.rcq.detach(qp)
+}
+
+func (qp *QP) Num() uint32           { return qp.num }
+func (qp *QP) State() rdma.QPState   { return rdma.QPState(qp.state.Load()) }
+func (qp *QP) Config() rdma.QPConfig { return qp.cfg }
+func (qp *QP) PD() *PD               { return qp.pd }
+
+func (qp *QP) log(msg string, args ...any) {
+	if l := qp.dev.log; l.Enabled(context.Background(), slog.LevelDebug) {
+		l.Debug(msg, append([]any{"qp", qp.num}, args...)...)
+	}
+}
+
+// Ring says that something was posted to a foreign queue. It runs qp here for a bounded time, or
+// wakes its goroutine if the context is staged.
+func (qp *QP) Ring() { qp.kick() }
+
+// postState says whether a send request may be posted now.
+func (qp *QP) postState() error {
+	if qp.destroying.Load() {
+		return fmt.Errorf("post to QP %d: %w", qp.num, rdma.ErrClosed)
+	}
+	if qp.own == nil {
+		return fmt.Errorf("post to QP %d, whose queues are elsewhere: %w", qp.num, rdma.ErrUnsupported)
+	}
+	return nil
+}
+
+// PostSend posts one request.
+func (qp *QP) PostSend(wr *rdma.SendWR) error {
+	if err := qp.queueSend(wr); err != nil {
+		return err
+	}
+	qp.kick()
+	return nil
+}
+
+// PostSends posts wrs in order and runs the QP once.
+func (qp *QP) PostSends(wrs []rdma.SendWR) (n int, err error) {
+	for n < len(wrs) {
+		if err = qp.queueSend(&wrs[n]); err != nil {
+			break
+		}
+		n++
+	}
+	if n > 0 {
+		qp.kick()
+	}
+	return n, err
+}
+
+func (qp *QP) queueSend(wr *rdma.SendWR) error {
+	if err := qp.postState(); err != nil {
+		return err
+	}
+	if _, err := qp.checkSend(wr); err != nil {
+		return err
+	}
+	// "Send queue: posting refused" in Idle and Closing: ledger, section 15.1.
+	if s := qp.State(); s == rdma.QPIdle || s == rdma.QPClosing {
+		return fmt.Errorf("post a send request to QP %d in state %v: %w", qp.num, s, rdma.ErrNotConnected)
+	}
+	return qp.own.postSend(wr)
+}
+
+// PostRecv posts one receive.
+func (qp *QP) PostRecv(wr *rdma.RecvWR) error {
+	if err := qp.queueRecv(wr); err != nil {
+		return err
+	}
+	qp.ringRecv()
+	return nil
+}
+
+// PostRecvs posts wrs in order.
+func (qp *QP) PostRecvs(wrs []rdma.RecvWR) (n int, err error) {
+	for n < len(wrs) {
+		if err = qp.queueRecv(&wrs[n]); err != nil {
+			break
+		}
+		n++
+	}
+	if n > 0 {
+		qp.ringRecv()
+	}
+	return n, err
+}
+
+func (qp *QP) queueRecv(wr *rdma.RecvWR) error {
+	if err := qp.postState(); err != nil {
+		return err
+	}
+	if len(wr.SGEs) > qp.cfg.MaxRecvSGE {
+		return fmt.Errorf("post a receive of %d SGEs, at most %d: %w", len(wr.SGEs), qp.cfg.MaxRecvSGE, rdma.ErrInvalid)
+	}
+	if _, ok := total(wr.SGEs); !ok {
+		return fmt.Errorf("post a receive of more than 2^32-1 octets: %w", rdma.ErrInvalid)
+	}
+	return qp.own.postRecv(wr)
+}
+
+// ringRecv runs qp if a posted receive means work: somebody waits for it, or it flushes.
+func (qp *QP) ringRecv() {
+	if qp.rx.waiting.Load() || qp.State() != rdma.QPRTS && qp.State() != rdma.QPIdle {
+		qp.kick()
+	}
+}
+
+// Abort moves qp to Error: Q8.
+func (qp *QP) Abort() error {
+	qp.call(func() { qp.toError(nil) })
+	return nil
+}
+
+// Modify is ibv_modify_qp's part: Error aborts, Terminate sends one (0/0/FF) and closes, Idle
+// resets a QP in Error. RTS is entered by the connection manager only.
+func (qp *QP) Modify(to rdma.QPState) error {
+	err := fmt.Errorf("modify QP %d to %v: %w", qp.num, to, rdma.ErrInvalid)
+	ok := qp.do(func() {
+		switch {
+		case to == rdma.QPError:
+			qp.toError(nil)
+		case to == rdma.QPTerminate && qp.State() == rdma.QPRTS:
+			qp.localError(&iwarp.LocalError{Cause: iwarp.TermLocalCatastrophic, Err: errConsumer}, 0)
+		case to == rdma.QPIdle && qp.State() == rdma.QPError:
+			for qp.flushIdle() {
+			}
+			qp.mustState(rdma.QPIdle)
+			qp.served, qp.endErr, qp.peerCode = false, nil, nil
+		case to == qp.State():
+		default:
+			return
+		}
+		err = nil
+	})
+	if !ok {
+		return fmt.Errorf("modify QP %d: %w", qp.num, rdma.ErrClosed)
+	}
+	return err
+}
+
+// Disconnect ends the connection gracefully: what was posted goes out first, for a bounded time.
+// It does not wait. ErrNotConnected if there is no connection.
+func (qp *QP) Disconnect() error {
+	if qp.bound.Load() == nil {
+		return fmt.Errorf("disconnect QP %d: %w", qp.num, rdma.ErrNotConnected)
+	}
+	qp.call(qp.disconnect)
+	return nil
+}
+
+// Close destroys qp. When it returns no completion of it is pushed nor polled any more, and its
+// queues are not touched.
+func (qp *QP) Close() error {
+	qp.destroy()
+	<-qp.gone
+	return nil
+}
+
+// destroy is Close without waiting.
+func (qp *QP) destroy() {
+	if qp.destroying.CompareAndSwap(false, true) {
+		qp.call(qp.die)
+	}
+}
+
+// die ends qp; its owner calls it.
+func (qp *QP) die() {
+	qp.destroyed.Store(true)
+	qp.dead = true
+	qp.endLink(true)
+	qp.closeRecv()
+	if qp.timer != nil {
+		qp.timer.Stop()
+	}
+	qp.sq.drop()
+	qp.ended()
+	qp.callMu.Lock()
+	qp.callsClosed = true
+	qp.calls = nil
+	qp.callMu.Unlock()
+	close(qp.quit)
+}
+
+// abandon takes the stream from a QP that is being destroyed and whose owner does not come back.
+func (qp *QP) abandon() {
+	if p := qp.peek.Load(); p != nil && p.stream != nil {
+		p.stream.Abort()
+	}
+}

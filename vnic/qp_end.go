@@ -1,0 +1,289 @@
+package vnic
+
+import (
+	"errors"
+	"time"
+
+	"github.com/vrnic/vrnic/iwarp"
+	"github.com/vrnic/vrnic/rdma"
+)
+
+var (
+	errPeerClosed = errors.New("the peer closed the connection while work was outstanding")
+	errDrain      = errors.New("what was posted before the disconnect did not go out in time")
+	errNoFIN      = errors.New("the peer did not close its side in time")
+	errAfterFIN   = errors.New("the peer sent data during the close")
+	errTooLong    = errors.New("the Send is longer than the receive")
+	errHold       = errors.New("no receive was posted in time")
+	errOverrun    = errors.New("a completion queue has no room")
+)
+
+// How a local error was found.
+type errOrigin uint8
+
+const (
+	errHere    errOrigin = iota // by the QP: the link has to send the Terminate
+	errLink                     // by the link, which sends it
+	errRefused                  // by the link, because the QP refused what a peer wanted of its memory
+)
+
+// localError ends the connection for a fault found on this side: Q5, Q6, Q7. The Terminate goes
+// out, then a FIN; what is posted flushes when the link has closed.
+func (qp *QP) localError(e *iwarp.LocalError, from errOrigin) {
+	if qp.State() != rdma.QPRTS {
+		return
+	}
+	code := e.Cause
+	qp.endErr = termError(code, false)
+	qp.log("terminate", "cause", code, "err", e.Err, "from", from)
+	ev := rdma.EventQPFatal
+	r := &qp.rx
+	r.mu.Lock()
+	// The ledger's section 15.4 and the table of errors: who gets which status.
+	switch {
+	case code == iwarp.TermMessageTooLong && r.used && r.have:
+		r.fail, r.vendor = rdma.WCLocLen, vendorErr(code)
+	case r.fail != 0, from == errRefused:
+		ev = rdma.EventQPAccessErr
+	case code.Layer == iwarp.LayerLLP:
+		qp.blameSend(rdma.WCGeneral, vendorErr(code))
+	case code == iwarp.TermNoBuffer, code == iwarp.TermLocalCatastrophic:
+	default: // malformed traffic
+		qp.blameSend(rdma.WCBadResp, vendorErr(code))
+	}
+	r.mu.Unlock()
+	if from == errHere {
+		qp.link.terminate(code, e.Err)
+	}
+	qp.stats.terminates.Add(1)
+	qp.ctx.event(ev, qp.num, termError(code, false))
+	qp.mustState(rdma.QPTerminate)
+}
+
+// peerTerminated ends the connection after a Terminate of the peer: Q9. culprit is the request
+// that it is about, if it says so.
+func (qp *QP) peerTerminated(code iwarp.TermCode, culprit *sqe) {
+	if qp.State() != rdma.QPRTS {
+		return
+	}
+	qp.endErr = termError(code, true)
+	qp.peerCode = &termCause{code: code, remote: true}
+	qp.log("terminated by the peer", "cause", code)
+	v := vendorErr(code)
+	ev := rdma.EventQPFatal
+	switch {
+	case code.Layer == iwarp.LayerRDMAP && code.Type == 1 && culprit != nil:
+		culprit.blame(rdma.WCRemAccess, v)
+	case code.Layer == iwarp.LayerRDMAP && code.Type == 2 && culprit != nil:
+		culprit.blame(rdma.WCRemOp, v)
+	case code.Layer == iwarp.LayerDDP && code.Type == 1: // a Write that was refused, complete long ago perhaps
+		qp.blameSend(rdma.WCRemAccess, v)
+	case code == iwarp.TermMessageTooLong:
+		ev = rdma.EventQPReqErr
+	}
+	qp.stats.terminated.Add(1)
+	qp.ctx.event(ev, qp.num, termError(code, true))
+	qp.mustState(rdma.QPTerminate)
+}
+
+// lost ends the connection because the link is no more: Q10, Q14, Q15.
+func (qp *QP) lost(err error) {
+	if qp.link == nil {
+		return
+	}
+	qp.endLink(true)
+	qp.toError(err)
+}
+
+// disconnect begins a graceful end: Q3 and Q4.
+func (qp *QP) disconnect() {
+	if qp.State() != rdma.QPRTS || qp.draining {
+		return
+	}
+	qp.draining = true
+	qp.setDeadline(deadlineDrain, qp.dev.cfg.Timeouts.Drain)
+}
+
+// toError moves qp to Error: Q2, Q8, Q10, Q12, Q14, Q15. What is posted flushes at the end of the step.
+func (qp *QP) toError(err error) {
+	if qp.State() == rdma.QPError {
+		return
+	}
+	if qp.endErr == nil {
+		qp.endErr = err
+	}
+	qp.endLink(false)
+	qp.mustState(rdma.QPError)
+}
+
+// endLink gives the connection back.
+func (qp *QP) endLink(abort bool) {
+	l := qp.link
+	if l == nil {
+		return
+	}
+	qp.link = nil
+	qp.peek.Store(nil)
+	qp.closeRecv() // before anything of the link is given up
+	if abort && !qp.eof {
+		l.abort()
+	} else {
+		l.close()
+	}
+	qp.eof, qp.finSent, qp.draining = false, false, false
+}
+
+// ended tells the connection manager, once, when a connection is over and flushed.
+func (qp *QP) ended() {
+	if b := qp.bound.Load(); b != nil && b.attached {
+		qp.bound.Store(nil)
+		b.id.disconnected(b, qp.endErr)
+	}
+}
+
+// progress moves a connection on that is on its way out. true: there is more to do.
+func (qp *QP) progress() (more bool) {
+	switch qp.State() {
+	case rdma.QPRTS:
+		if !qp.eof && !qp.draining {
+			return false
+		}
+		waiting := qp.sq.head != qp.sq.tail
+		if next := qp.nextSend(); next != nil || qp.sq.head != qp.sq.tail || !qp.link.idle() {
+			if qp.eof {
+				qp.toError(errPeerClosed) // Q12: we do not go on half closed
+				return false
+			}
+			return next != nil && !waiting
+		}
+		qp.mustState(rdma.QPClosing) // Q3, Q11
+	case rdma.QPTerminate:
+		if !qp.finSent && (qp.peerCode != nil || qp.link.terminated()) {
+			qp.finSent = true
+			qp.link.closeWrite()
+		}
+		if qp.eof {
+			qp.toError(nil) // Q15
+		}
+		return false
+	case rdma.QPClosing:
+	default:
+		return false
+	}
+	if !qp.finSent {
+		qp.finSent = true
+		qp.link.closeWrite()
+	}
+	if qp.eof {
+		if qp.flushIdle() { // what is posted flushes in Closing, also if that state is passed at once
+			return true
+		}
+		qp.endLink(false)
+		qp.mustState(rdma.QPIdle) // Q13
+	}
+	return false
+}
+
+// flushIdle flushes what is posted in the states that do. true: there is more.
+func (qp *QP) flushIdle() (more bool) {
+	if qp.dead {
+		return false
+	}
+	switch qp.State() {
+	case rdma.QPError:
+		more = qp.flushSend()
+		more = qp.flushRecv() || more
+	case rdma.QPClosing:
+		more = qp.flushSend()
+		return qp.flushRecv() || more
+	case rdma.QPIdle:
+		if !qp.served {
+			return false
+		}
+		more = qp.flushSend() // a ring that was filled while the connection ended
+	default:
+		return false
+	}
+	if !more {
+		qp.ended()
+	}
+	return more
+}
+
+// cqOverrun ends a QP whose completions cannot be delivered any more.
+func (qp *QP) cqOverrun() {
+	if qp.State() != rdma.QPError {
+		qp.ctx.event(rdma.EventQPFatal, qp.num, nil)
+		qp.toError(errOverrun)
+	}
+}
+
+// The deadlines of a QP.
+const (
+	deadlineHold  = iota // for a receive to be posted
+	deadlineDrain        // for a graceful disconnect
+	deadlineEnd          // for the peer's FIN
+	deadlineLink         // the link's own
+	nDeadlines
+)
+
+// setDeadline sets one of qp's deadlines to d from now; 0 or less: none.
+func (qp *QP) setDeadline(which int, d time.Duration) {
+	var at time.Time
+	if d > 0 {
+		at = time.Now().Add(d)
+	}
+	if at.Equal(qp.deadlines[which]) {
+		return
+	}
+	qp.deadlines[which] = at
+	qp.resetTimer()
+}
+
+func (qp *QP) resetTimer() {
+	var first time.Time
+	for _, t := range qp.deadlines {
+		if !t.IsZero() && (first.IsZero() || t.Before(first)) {
+			first = t
+		}
+	}
+	switch {
+	case first.IsZero():
+		if qp.timer != nil {
+			qp.timer.Stop()
+		}
+	case qp.timer == nil:
+		qp.timer = time.AfterFunc(time.Until(first), func() {
+			qp.timerFired.Store(true)
+			qp.wake()
+		})
+	default:
+		qp.timer.Reset(time.Until(first))
+	}
+}
+
+// expire does what is due.
+func (qp *QP) expire() {
+	now := time.Now()
+	due := func(which int) bool {
+		t := qp.deadlines[which]
+		if t.IsZero() || now.Before(t) {
+			return false
+		}
+		qp.deadlines[which] = time.Time{}
+		return true
+	}
+	if due(deadlineHold) && qp.rx.waiting.Load() {
+		qp.localError(&iwarp.LocalError{Cause: iwarp.TermNoBuffer, Err: errHold}, errHere)
+	}
+	if due(deadlineDrain) {
+		qp.toError(errDrain) // Q4: "on timeout Q8"
+	}
+	if due(deadlineEnd) {
+		qp.lost(errNoFIN)
+	}
+	if due(deadlineLink) && qp.link != nil {
+		qp.link.expire()
+	}
+	qp.resetTimer()
+}

@@ -1,0 +1,182 @@
+package vnic
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/vrnic/vrnic/iwarp"
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// A recvSide is the receive half of a QP: what the peer's Sends go into. On the wire only the
+// QP's owner is here; on loopback the owner of the peer delivers, too.
+type recvSide struct {
+	qp      *QP
+	waiting atomic.Bool // a Send waits for a receive, or a post must be flushed
+
+	mu     sync.Mutex
+	from   *loopEnd // guarded by mu: the end on loopback that may deliver here, nil: none
+	wr     rdma.RecvWR
+	cookie uint32
+	list   sgl
+	size   uint32
+	have   bool // guarded by mu, as all above: wr is a receive that was taken
+	used   bool // guarded by mu: a Send has begun to fill it
+	bad    bool // guarded by mu: wr names memory that it may not
+	fail   rdma.WCStatus
+	vendor uint32  // guarded by mu, as fail: how the receive that was taken fails instead of being flushed
+	wc     rdma.WC // guarded by mu: scratch, a sink would make a local one escape
+}
+
+func (r *recvSide) init(qp *QP) {
+	r.qp = qp
+	r.wr.SGEs = make([]rdma.SGE, 0, qp.cfg.MaxRecvSGE)
+	r.list.mrs = make([]*MR, 0, qp.cfg.MaxRecvSGE)
+}
+
+// takeLocked makes sure that a receive is at hand; false: none is posted, and QP.Ring comes when
+// one is.
+func (r *recvSide) takeLocked() bool {
+	if r.have || r.nextLocked() {
+		return true
+	}
+	r.waiting.Store(true)
+	r.qp.recvq.Starve(true)
+	if r.nextLocked() { // it may have come in between
+		return true
+	}
+	return false
+}
+
+func (r *recvSide) nextLocked() bool {
+	qp := r.qp
+	cookie, ok, err := qp.recvq.Next(&r.wr)
+	if err != nil {
+		qp.ctx.violation(fmt.Errorf("receive queue of QP %d: %w", qp.num, err))
+		return false
+	}
+	if !ok {
+		return false
+	}
+	if r.waiting.Load() {
+		r.waiting.Store(false)
+		qp.recvq.Starve(false)
+	}
+	r.cookie, r.have, r.used, r.bad, r.fail, r.vendor, r.size = cookie, true, false, false, 0, 0, 0
+	n, ok := total(r.wr.SGEs)
+	if !ok || len(r.wr.SGEs) > qp.cfg.MaxRecvSGE {
+		r.bad = true
+		return true
+	}
+	if err := r.list.resolve(qp.pd, r.wr.SGEs, true); err != nil {
+		qp.log("receive refused", "err", err)
+		r.bad = true // an error once something is to be placed there
+	}
+	r.size = n
+	return true
+}
+
+// beginLocked takes a receive for a Send.
+func (r *recvSide) beginLocked() (size uint32, ok bool) {
+	if !r.takeLocked() {
+		return 0, false
+	}
+	r.used = true
+	return r.size, true
+}
+
+var errBadReceive = fmt.Errorf("the receive names memory that it may not write: %w", rdma.ErrInvalid)
+
+// placeLocked places octets of the Send under way.
+func (r *recvSide) placeLocked(h *hold, off uint32, p []byte) error {
+	err := errBadReceive
+	if !r.bad {
+		if err = r.list.copyIn(h, p, off); err == nil {
+			return nil
+		}
+	}
+	return r.placeFailed(err)
+}
+
+func (r *recvSide) placeFailed(err error) error {
+	r.fail = rdma.WCLocProt
+	return &iwarp.LocalError{Cause: iwarp.TermDDPCatastrophic, Err: err}
+}
+
+// endLocked delivers the Send.
+func (r *recvSide) endLocked(d iwarp.Received) error {
+	qp := r.qp
+	wc := &r.wc
+	*wc = rdma.WC{ID: r.wr.ID, Op: rdma.WCRecv, ByteLen: d.Length, QPN: qp.num}
+	if d.Invalidate {
+		if err := qp.remoteInvalidate(uint32(d.STag)); err != nil {
+			r.fail, r.vendor = rdma.WCRemInvReq, vendorErr(err.Cause)
+			return err
+		}
+		wc.Flags |= rdma.WCWithInv
+		wc.Imm = uint32(d.STag)
+	}
+	qp.stats.recv(d.Length)
+	r.have = false
+	r.list.drop()
+	qp.rcq.push(qp, wc, r.cookie, 0, false, d.Solicited)
+	return nil
+}
+
+// remoteInvalidate carries a Send with Invalidate out: RFC 5040, section 5.3, and ledger A6.
+func (qp *QP) remoteInvalidate(stag uint32) *iwarp.LocalError {
+	m := qp.dev.lookupMR(stag)
+	switch {
+	case m == nil || m.disabled():
+		return &iwarp.LocalError{Cause: iwarp.TermCannotInvalidate, Err: fmt.Errorf("invalidate STag %#x: no such region", stag)}
+	case m.pd != qp.pd:
+		return &iwarp.LocalError{Cause: iwarp.TermInvalidateNotAssociated, Err: fmt.Errorf("invalidate STag %#x of another protection domain", stag)}
+	case qp.pd.shared():
+		// "A peer cannot invalidate an STag that is shared by several streams": SEC-038.
+		return &iwarp.LocalError{Cause: iwarp.TermCannotInvalidate, Err: fmt.Errorf("invalidate STag %#x, which other streams can use", stag)}
+	}
+	m.invalidate()
+	return nil
+}
+
+// closeRecv ends delivery: on loopback nobody comes here any more, and no receive is asked for.
+func (qp *QP) closeRecv() {
+	r := &qp.rx
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.from = nil
+	if r.waiting.Load() {
+		r.waiting.Store(false)
+		if !qp.dead {
+			qp.recvq.Starve(false)
+		}
+	}
+	if qp.dead {
+		r.list.drop()
+		r.have = false
+	}
+}
+
+// flushRecv flushes all receives: the one partly filled first. true: there is more.
+func (qp *QP) flushRecv() (more bool) {
+	r := &qp.rx
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := 0; ; i++ {
+		if !r.have && (i >= stepMessages || !r.takeLocked()) {
+			return i >= stepMessages
+		}
+		wc := &r.wc
+		*wc = rdma.WC{ID: r.wr.ID, Status: rdma.WCFlush, Op: rdma.WCRecv, QPN: qp.num, VendorErr: r.vendor}
+		if r.fail != 0 {
+			wc.Status = r.fail
+			qp.stats.errors.Add(1)
+		} else if qp.peerCode != nil {
+			wc.VendorErr = vendorErr(qp.peerCode.code)
+		}
+		r.have, r.fail, r.vendor = false, 0, 0
+		r.list.drop()
+		qp.rcq.push(qp, wc, r.cookie, 0, false, false)
+	}
+}

@@ -1,0 +1,361 @@
+package vnic
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vrnic/vrnic/iwarp"
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// A sendSide holds the send requests that were taken from the queue and have not been retired, in
+// posting order: [head, next) are under way or done, [next, tail) wait. The numbers run free.
+type sendSide struct {
+	ring             []sqe
+	head, next, tail uint32
+	reads            int     // under way and unanswered
+	bad              bool    // an entry waits to fail; nothing is taken behind it
+	wc               rdma.WC // scratch: a sink would make a local one escape
+}
+
+// An sqe is a send request under way. It is the iwarp.Payload of its message.
+type sqe struct {
+	qp    *QP
+	wr    rdma.SendWR // its own copy
+	total uint32
+	list  sgl
+	state sqeState
+	// status is how it fails, when known before it is its turn to complete.
+	status rdma.WCStatus
+	vendor uint32
+	off    uint32 // loopback: octets moved; Read: octets placed
+}
+
+type sqeState uint8
+
+const (
+	sqeQueued sqeState = iota
+	sqeFailed          // not acceptable: fails when all earlier ones are done
+	sqePosted          // under way
+	sqeDone
+)
+
+func (s *sendSide) init(qp *QP) {
+	s.ring = make([]sqe, ceilPow2(qp.cfg.MaxSendWR))
+	for i := range s.ring {
+		e := &s.ring[i]
+		e.qp = qp
+		e.wr.SGEs = make([]rdma.SGE, 0, qp.cfg.MaxSendSGE)
+		e.wr.Inline = make([]byte, 0, qp.cfg.MaxInline)
+		e.list.mrs = make([]*MR, 0, qp.cfg.MaxSendSGE)
+	}
+}
+
+func (s *sendSide) at(i uint32) *sqe { return &s.ring[i&uint32(len(s.ring)-1)] }
+
+// drop forgets what was taken.
+func (s *sendSide) drop() {
+	for ; s.head != s.tail; s.head++ {
+		s.at(s.head).list.drop()
+	}
+	s.next, s.reads, s.bad = s.tail, 0, false
+}
+
+// oldestRead returns the Read that the next Read Response answers.
+func (s *sendSide) oldestRead() *sqe {
+	for i := s.head; i != s.next; i++ {
+		if e := s.at(i); e.wr.Op == rdma.OpRead && e.state == sqePosted {
+			return e
+		}
+	}
+	return nil
+}
+
+var (
+	errConsumer = errors.New("the program asked for it")
+	errFlags    = fmt.Errorf("flags that this opcode does not take: %w", rdma.ErrInvalid)
+)
+
+const knownFlags = rdma.Fence | rdma.Signaled | rdma.Solicited | rdma.Inline
+
+// checkSend checks what can be known of wr without looking at keys, and returns its length.
+func (qp *QP) checkSend(wr *rdma.SendWR) (n uint32, err error) {
+	flags := rdma.Fence | rdma.Signaled
+	switch wr.Op {
+	case rdma.OpSend, rdma.OpSendInv:
+		flags |= rdma.Solicited | rdma.Inline
+	case rdma.OpWrite:
+		flags |= rdma.Inline
+	case rdma.OpRead:
+	case rdma.OpLocalInv:
+		if len(wr.SGEs) != 0 {
+			return 0, fmt.Errorf("%v with SGEs: %w", wr.Op, rdma.ErrInvalid)
+		}
+	default:
+		return 0, fmt.Errorf("a send request with opcode %v: %w", wr.Op, rdma.ErrInvalid)
+	}
+	switch {
+	case wr.Flags&^flags&(knownFlags&^rdma.Solicited) != 0, wr.Flags&^knownFlags != 0:
+		return 0, fmt.Errorf("%v with flags %#x: %w", wr.Op, uint8(wr.Flags), errFlags)
+	case wr.Flags&rdma.Inline != 0:
+		if len(wr.Inline) > qp.cfg.MaxInline {
+			return 0, fmt.Errorf("%d octets inline, at most %d: %w", len(wr.Inline), qp.cfg.MaxInline, rdma.ErrInvalid)
+		}
+		return uint32(len(wr.Inline)), nil
+	case len(wr.SGEs) > qp.cfg.MaxSendSGE:
+		return 0, fmt.Errorf("%d SGEs, at most %d: %w", len(wr.SGEs), qp.cfg.MaxSendSGE, rdma.ErrInvalid)
+	}
+	n, ok := total(wr.SGEs)
+	if !ok {
+		return 0, fmt.Errorf("a message of more than 2^32-1 octets: %w", rdma.ErrInvalid)
+	}
+	return n, nil
+}
+
+// nextSend returns the request whose turn it is, or nil.
+func (qp *QP) nextSend() *sqe {
+	s := &qp.sq
+	if s.next != s.tail {
+		return s.at(s.next)
+	}
+	if s.bad || s.tail-s.head == uint32(len(s.ring)) {
+		return nil
+	}
+	e := s.at(s.tail)
+	if !qp.takeSend(e) {
+		return nil
+	}
+	if err := qp.prepare(e); err != nil {
+		qp.log("send request refused", "op", e.wr.Op, "err", err)
+		e.state, s.bad = sqeFailed, true
+	}
+	s.tail++
+	return e
+}
+
+// takeSend takes the next request of the queue into e.
+func (qp *QP) takeSend(e *sqe) bool {
+	ok, err := qp.sendq.Next(&e.wr)
+	if err != nil {
+		qp.ctx.violation(fmt.Errorf("send queue of QP %d: %w", qp.num, err))
+		return false
+	}
+	if !ok {
+		return false
+	}
+	e.state, e.status, e.vendor, e.off, e.total = sqeQueued, 0, 0, 0, 0
+	return true
+}
+
+// prepare checks e, which a client may have written, and looks its regions up. On an error
+// e.status says how e fails.
+func (qp *QP) prepare(e *sqe) error {
+	n, err := qp.checkSend(&e.wr)
+	if err != nil {
+		e.status = rdma.WCLocQPOp
+		return err
+	}
+	e.total = n
+	if e.wr.Flags&rdma.Inline != 0 {
+		return nil
+	}
+	if err := e.list.resolve(qp.pd, e.wr.SGEs, e.wr.Op == rdma.OpRead); err != nil {
+		e.status = rdma.WCLocProt
+		return err
+	}
+	if e.wr.Op == rdma.OpRead && qp.linkParam.ORD == 0 {
+		e.status = rdma.WCLocQPOp
+		return errNoReads
+	}
+	return nil
+}
+
+var errNoReads = errors.New("no Reads were agreed on for this connection (ORD 0)")
+
+// ready reports whether e, whose turn it is, may go on the wire as far as earlier requests decide.
+// It fails an entry that is not acceptable, and does what needs no link.
+func (qp *QP) ready(e *sqe) bool {
+	s := &qp.sq
+	switch {
+	case e.state == sqeFailed:
+		if s.head == s.next {
+			qp.failSend(e)
+		}
+		return false
+	case e.wr.Flags&rdma.Fence != 0 && s.reads > 0:
+		return false // until all earlier Reads have completed
+	case e.wr.Op == rdma.OpLocalInv:
+		if s.head != s.next {
+			return false // earlier requests may still read the region
+		}
+		qp.localInvalidate(e)
+		return false
+	}
+	return true
+}
+
+func (qp *QP) localInvalidate(e *sqe) {
+	m := qp.dev.lookupMR(e.wr.InvKey)
+	if m == nil || m.pd != qp.pd {
+		e.status = rdma.WCLocQPOp
+		qp.failSend(e)
+		return
+	}
+	m.invalidate()
+	e.state = sqeDone
+	qp.sq.next++
+	qp.retire()
+}
+
+// failSend fails e, the oldest request left: Q6.
+func (qp *QP) failSend(e *sqe) {
+	s := &qp.sq
+	e.state = sqeDone
+	s.next++
+	qp.retire()
+	qp.localError(&iwarp.LocalError{Cause: iwarp.TermLocalCatastrophic, Err: fmt.Errorf("%v failed: %v", e.wr.Op, e.status)}, 0)
+}
+
+// CopyOut implements iwarp.Payload.
+func (e *sqe) CopyOut(p []byte, off uint32) error {
+	if e.wr.Flags&rdma.Inline != 0 {
+		copy(p, e.wr.Inline[off:])
+		return nil
+	}
+	if err := e.list.copyOut(&e.qp.outHold, p, off); err != nil {
+		e.status = rdma.WCLocProt
+		if w, ok := e.qp.link.(*wire); ok {
+			w.unread = true
+		}
+		return &iwarp.LocalError{Cause: iwarp.TermLocalCatastrophic, Err: err}
+	}
+	return nil
+}
+
+// posted counts e as under way.
+func (qp *QP) posted(e *sqe) {
+	e.state = sqePosted
+	qp.sq.next++
+	qp.sentAny = true
+	if e.wr.Op == rdma.OpRead {
+		qp.sq.reads++
+	}
+	qp.stats.send(e.wr.Op, e.total)
+}
+
+// done counts e, which is under way, as done.
+func (qp *QP) sendDone(e *sqe) {
+	if e.wr.Op == rdma.OpRead {
+		qp.sq.reads--
+	}
+	e.state = sqeDone
+}
+
+// retire completes what is done, in posting order: "completions are in submission order, across
+// operation kinds" (RDMAP-095). A Send behind a Read waits for it.
+func (qp *QP) retire() {
+	s := &qp.sq
+	n := 0
+	for s.head != s.next {
+		e := s.at(s.head)
+		if e.state != sqeDone {
+			break
+		}
+		s.head++
+		n++
+		if e.status == rdma.WCSuccess && e.wr.Flags&rdma.Signaled == 0 && !qp.cfg.SignalAll {
+			e.list.drop()
+			continue
+		}
+		qp.completeSend(e, e.status, n)
+		n = 0
+	}
+	if n > 0 {
+		qp.sendq.Retire(n)
+	}
+}
+
+var sendWC = [...]rdma.WCOpcode{
+	rdma.OpWrite: rdma.WCWrite, rdma.OpSend: rdma.WCSend, rdma.OpRead: rdma.WCRead,
+	rdma.OpLocalInv: rdma.WCLocalInv, rdma.OpSendInv: rdma.WCSend,
+}
+
+// completeSend pushes the completion of e, the last of n requests that leave the queue.
+func (qp *QP) completeSend(e *sqe, st rdma.WCStatus, n int) {
+	wc := &qp.sq.wc
+	*wc = rdma.WC{ID: e.wr.ID, Status: st, QPN: qp.num, VendorErr: e.vendor}
+	if int(e.wr.Op) < len(sendWC) {
+		wc.Op = sendWC[e.wr.Op]
+	}
+	if st == rdma.WCSuccess && e.wr.Op == rdma.OpRead {
+		wc.ByteLen = e.total
+	}
+	if st != rdma.WCSuccess {
+		qp.stats.errors.Add(1)
+	}
+	e.list.drop()
+	if qp.own != nil {
+		qp.own.unpolled.Add(1) // before Retire: see ownQueues.free
+	}
+	qp.sendq.Retire(n)
+	qp.scq.push(qp, wc, 0, qp.sq.head, true, false)
+}
+
+// blameSend notes on the oldest request that has not completed how it failed; how the ledger's
+// section 15.4 and the table of errors want it.
+func (qp *QP) blameSend(st rdma.WCStatus, vendor uint32) {
+	s := &qp.sq
+	for i := s.head; i != s.tail; i++ {
+		if e := s.at(i); e.state != sqeDone {
+			e.blame(st, vendor)
+			return
+		}
+	}
+	if s.tail-s.head < uint32(len(s.ring)) {
+		if e := s.at(s.tail); qp.takeSend(e) {
+			e.blame(st, vendor)
+			s.tail++
+		}
+	}
+}
+
+func (e *sqe) blame(st rdma.WCStatus, vendor uint32) {
+	if e.status == rdma.WCSuccess {
+		e.status, e.vendor = st, vendor
+	}
+}
+
+// flushSend completes all send requests: those that were done with success, those that are to
+// blame with their status, the rest as flushed. true: there is more in the queue.
+func (qp *QP) flushSend() (more bool) {
+	s := &qp.sq
+	for i := 0; ; i++ {
+		if s.head == s.tail {
+			if i >= stepMessages {
+				return true
+			}
+			e := s.at(s.tail)
+			if !qp.takeSend(e) {
+				break
+			}
+			s.tail++
+		}
+		e := s.at(s.head)
+		s.head++
+		st := e.status
+		if e.state != sqeDone && st == rdma.WCSuccess {
+			st = rdma.WCFlush
+			if qp.peerCode != nil {
+				e.vendor = vendorErr(qp.peerCode.code)
+			}
+		}
+		if st == rdma.WCSuccess && e.wr.Flags&rdma.Signaled == 0 && !qp.cfg.SignalAll {
+			e.list.drop()
+			qp.sendq.Retire(1)
+			continue
+		}
+		qp.completeSend(e, st, 1)
+	}
+	s.next, s.reads, s.bad = s.tail, 0, false
+	return false
+}

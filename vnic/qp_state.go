@@ -1,0 +1,79 @@
+package vnic
+
+import (
+	"fmt"
+
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// qpNext holds, for each state, the states that may follow it: ledger, section 15.2.
+//
+//	          connect Q1            disconnect Q3, Q11          LLP closed Q13
+//	Idle ───────────────────▶ RTS ───────────────────▶ Closing ────────────────▶ Idle
+//	 │ Q2                      │ Q5-Q7, Q9               │ Q14
+//	 │                         ▼                         ▼
+//	 │                     Terminate ──── Q15 ───────▶ Error ──── reset Q16 ───▶ Idle
+//	 └──────────────────────── RTS ── Q8, Q10, Q12 ─────▶┘
+var qpNext = [...]uint8{
+	rdma.QPIdle:      1<<rdma.QPRTS | 1<<rdma.QPError,
+	rdma.QPRTS:       1<<rdma.QPClosing | 1<<rdma.QPTerminate | 1<<rdma.QPError,
+	rdma.QPClosing:   1<<rdma.QPIdle | 1<<rdma.QPError,
+	rdma.QPTerminate: 1 << rdma.QPError,
+	rdma.QPError:     1 << rdma.QPIdle,
+}
+
+// setState moves qp to state to; it is called by qp's owner, and nothing else assigns qp.state. An
+// error says that the ledger has no such transition, and nothing was done.
+func (qp *QP) setState(to rdma.QPState) error {
+	from := qp.State()
+	if to == from {
+		return nil
+	}
+	if qpNext[from]&(1<<to) == 0 {
+		return fmt.Errorf("vnic: QP %d: no transition %v to %v", qp.num, from, to)
+	}
+	qp.state.Store(uint32(to))
+	qp.log("state", "from", from, "to", to)
+	if qp.onState != nil {
+		qp.onState(to)
+	}
+	t := &qp.dev.cfg.Timeouts
+	switch to { // entry actions
+	case rdma.QPRTS:
+		qp.served = true
+	case rdma.QPClosing:
+		qp.setDeadline(deadlineHold, 0)
+		qp.setDeadline(deadlineDrain, 0)
+		qp.setDeadline(deadlineLink, 0)
+		qp.setDeadline(deadlineEnd, t.Close)
+		qp.closeRecv()
+		for range qp.cfg.MaxRecvWR/stepMessages + 1 {
+			if !qp.flushRecv() {
+				break
+			}
+		}
+		if qp.sentAny {
+			qp.ctx.event(rdma.EventSQDrained, qp.num, nil)
+		}
+	case rdma.QPTerminate:
+		qp.setDeadline(deadlineHold, 0)
+		qp.setDeadline(deadlineDrain, 0)
+		qp.setDeadline(deadlineLink, 0)
+		qp.setDeadline(deadlineEnd, t.Terminate)
+		qp.closeRecv()
+	case rdma.QPError, rdma.QPIdle:
+		qp.setDeadline(deadlineHold, 0)
+		qp.setDeadline(deadlineDrain, 0)
+		qp.setDeadline(deadlineLink, 0)
+		qp.setDeadline(deadlineEnd, 0)
+		qp.closeRecv()
+	}
+	return nil
+}
+
+// mustState is setState for a transition that the caller has checked.
+func (qp *QP) mustState(to rdma.QPState) {
+	if err := qp.setState(to); err != nil {
+		panic(err)
+	}
+}

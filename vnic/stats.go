@@ -1,0 +1,89 @@
+package vnic
+
+import (
+	"sync/atomic"
+
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// Counters count what one QP, or all QPs of a device, did: messages and octets of payload.
+// Outbound ones count what was posted to the wire, inbound ones what was delivered or answered.
+type Counters struct {
+	Sends      uint64 `json:"sends"`
+	Writes     uint64 `json:"writes"`
+	Reads      uint64 `json:"reads"`
+	SentOctets uint64 `json:"sent_octets"`
+	ReadOctets uint64 `json:"read_octets"`
+
+	Receives       uint64 `json:"receives"`
+	InWrites       uint64 `json:"in_writes"`
+	InReads        uint64 `json:"in_reads"`
+	ReceivedOctets uint64 `json:"received_octets"` // by Sends and Writes of the peer
+	ServedOctets   uint64 `json:"served_octets"`   // by answers to Reads of the peer
+
+	Errors        uint64 `json:"errors"`         // completions with an error, flushes not counted
+	TerminatesOut uint64 `json:"terminates_out"` // connections ended by a Terminate from here
+	TerminatesIn  uint64 `json:"terminates_in"`
+}
+
+func (c *Counters) add(d Counters) {
+	c.Sends += d.Sends
+	c.Writes += d.Writes
+	c.Reads += d.Reads
+	c.SentOctets += d.SentOctets
+	c.ReadOctets += d.ReadOctets
+	c.Receives += d.Receives
+	c.InWrites += d.InWrites
+	c.InReads += d.InReads
+	c.ReceivedOctets += d.ReceivedOctets
+	c.ServedOctets += d.ServedOctets
+	c.Errors += d.Errors
+	c.TerminatesOut += d.TerminatesOut
+	c.TerminatesIn += d.TerminatesIn
+}
+
+type qpStats struct {
+	sends, writes, reads, sentOctets, readOctets       atomic.Uint64
+	recvs, inWrites, inReads, recvOctets, servedOctets atomic.Uint64
+	errors, terminates /* sent */, terminated/* received */ atomic.Uint64
+}
+
+func (s *qpStats) send(op rdma.Opcode, n uint32) {
+	switch op {
+	case rdma.OpSend, rdma.OpSendInv:
+		s.sends.Add(1)
+		s.sentOctets.Add(uint64(n))
+	case rdma.OpWrite:
+		s.writes.Add(1)
+		s.sentOctets.Add(uint64(n))
+	case rdma.OpRead:
+		s.reads.Add(1)
+		s.readOctets.Add(uint64(n))
+	default: // it moves nothing, or a QP does not take it
+	}
+}
+
+func (s *qpStats) recv(n uint32) {
+	s.recvs.Add(1)
+	s.recvOctets.Add(uint64(n))
+}
+
+func (s *qpStats) inbound(op rdma.Opcode, n uint32) {
+	if op == rdma.OpWrite {
+		s.inWrites.Add(1)
+		s.recvOctets.Add(uint64(n))
+		return
+	}
+	s.inReads.Add(1)
+	s.servedOctets.Add(uint64(n))
+}
+
+func (s *qpStats) snapshot() Counters {
+	return Counters{
+		Sends: s.sends.Load(), Writes: s.writes.Load(), Reads: s.reads.Load(),
+		SentOctets: s.sentOctets.Load(), ReadOctets: s.readOctets.Load(),
+		Receives: s.recvs.Load(), InWrites: s.inWrites.Load(), InReads: s.inReads.Load(),
+		ReceivedOctets: s.recvOctets.Load(), ServedOctets: s.servedOctets.Load(),
+		Errors: s.errors.Load(), TerminatesOut: s.terminates.Load(), TerminatesIn: s.terminated.Load(),
+	}
+}

@@ -1,0 +1,96 @@
+package vnic_test
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic"
+	"github.com/vrnic/vrnic/vnic/vnictest"
+)
+
+// An env is what a test of the suite runs on: two contexts that reach each other, and how.
+type env struct {
+	t      *testing.T
+	a, b   *vnic.Context
+	net    *vnictest.Net
+	loop   bool
+	staged bool
+}
+
+// paths are the ways two QPs can be joined. What applications see must be the same on all.
+var paths = []struct {
+	name   string
+	loop   bool // one device, joined directly
+	one    bool // one device, through the network
+	staged bool // b has memory that can block
+}{
+	{name: "loop", loop: true},
+	{name: "wire"},
+	{name: "wire-one-device", one: true},
+	{name: "wire-staged", staged: true},
+}
+
+// onPaths runs f on each path, in a bubble with fake time.
+func onPaths(t *testing.T, f func(t *testing.T, e *env), opts ...vnictest.Option) {
+	for _, p := range paths {
+		t.Run(p.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := &env{t: t, net: vnictest.NewNet(), loop: p.loop, staged: p.staged}
+				a := e.net.Device(t, "vnic0", []string{"10.0.0.1/24", "fd00::1/64"}, append(opts, func(c *vnic.Config) { c.ForceWire = p.one })...)
+				b := a
+				if !p.loop && !p.one {
+					b = e.net.Device(t, "vnic1", []string{"10.0.0.2/24", "fd00::2/64"}, opts...)
+				}
+				e.a = vnictest.Open(t, a, vnic.ContextConfig{Label: "a"})
+				e.b = vnictest.Open(t, b, vnic.ContextConfig{Label: "b"})
+				if p.staged {
+					if err := e.b.SetStaged(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				f(t, e)
+			})
+		})
+	}
+}
+
+// pair gives two connected peers.
+func (e *env) pair(x, y vnictest.PeerConfig) (*vnictest.Peer, *vnictest.Peer) {
+	e.t.Helper()
+	p, q := vnictest.NewQPs(e.t, e.a, e.b, x, y)
+	want := "tcp"
+	if e.loop {
+		want = "loop"
+	}
+	if i := p.QP.Info(); i.Transport != want || i.State != "RTS" {
+		e.t.Fatalf("the QP is %v over %q, want RTS over %q", i.State, i.Transport, want)
+	}
+	return p, q
+}
+
+func (e *env) plain() (*vnictest.Peer, *vnictest.Peer) {
+	e.t.Helper()
+	return e.pair(vnictest.PeerConfig{}, vnictest.PeerConfig{})
+}
+
+type want = vnictest.Want
+
+const (
+	ok    = rdma.WCSuccess
+	flush = rdma.WCFlush
+)
+
+func fill(b []byte, seed byte) {
+	for i := range b {
+		b[i] = byte(i*7) + byte(i>>8) + seed
+	}
+}
+
+// settle waits until nothing moves any more.
+func (e *env) settle() { synctest.Wait() }
+
+func isErr(err, target error) bool { return errors.Is(err, target) }
+
+func is(id uint64, s rdma.WCStatus) want { return want{ID: id, Status: s} }

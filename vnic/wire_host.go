@@ -1,0 +1,141 @@
+package vnic
+
+import (
+	"github.com/vrnic/vrnic/iwarp"
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// The iwarp.Host of a connection: what the Endpoint asks for while it receives and sends. The
+// transport's lock may be held, so nothing here blocks, unless the context is staged, and then the
+// lock is not held.
+
+// PlaceWrite implements iwarp.Host.
+func (w *wire) PlaceWrite(stag iwarp.STag, to uint64, chunk []byte, last bool) error {
+	if len(chunk) > 0 {
+		pd := w.qp.pd
+		n := uint32(len(chunk))
+		m, err := pd.remoteMR(&writeAccess, uint32(stag), to, n, pd.rhint.Load())
+		if err == nil {
+			if m != pd.rhint.Load() {
+				pd.rhint.Store(m)
+			}
+			if e := w.qp.inHold.write(m, chunk, to, last); e != nil {
+				err = writeAccess.gone(m, e)
+			}
+		}
+		if err != nil {
+			w.refused = true
+			return err
+		}
+	}
+	if last {
+		w.qp.stats.inbound(rdma.OpWrite, 0)
+	}
+	w.octets += uint64(len(chunk))
+	return nil
+}
+
+// BeginReceive implements iwarp.Host.
+func (w *wire) BeginReceive() (size uint32, ok bool) {
+	r := &w.qp.rx
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.beginLocked()
+}
+
+// PlaceReceive implements iwarp.Host.
+func (w *wire) PlaceReceive(off uint32, chunk []byte) error {
+	if len(chunk) == 0 {
+		return nil
+	}
+	// The wire's owner is alone with this side; the lock is for tools and the flush.
+	return w.qp.rx.placeLocked(&w.qp.inHold, off, chunk)
+}
+
+// EndReceive implements iwarp.Host.
+func (w *wire) EndReceive(d iwarp.Received) error {
+	r := &w.qp.rx
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.endLocked(d)
+}
+
+// PlaceRead implements iwarp.Host.
+func (w *wire) PlaceRead(off uint32, chunk []byte) error {
+	if w.read == nil {
+		w.read = w.qp.sq.oldestRead()
+	}
+	e := w.read
+	if e == nil {
+		return errGone
+	}
+	if err := e.list.copyIn(&w.qp.inHold, chunk, off); err != nil {
+		e.status = rdma.WCLocProt
+		w.refused = true // 15.4: "Read sink not writable" is an access error
+		return &iwarp.LocalError{Cause: iwarp.TermDDPCatastrophic, Err: err}
+	}
+	return nil
+}
+
+// EndRead implements iwarp.Host.
+func (w *wire) EndRead(token uint64) error {
+	w.read = nil
+	w.qp.sendDone(w.qp.sq.at(uint32(token)))
+	return nil
+}
+
+// Sent implements iwarp.Host.
+func (w *wire) Sent(token uint64) {
+	if token == nudgeToken {
+		return
+	}
+	if e := w.qp.sq.at(uint32(token)); e.wr.Op != rdma.OpRead {
+		w.qp.sendDone(e)
+	}
+}
+
+// A readSource is the content of the answer to a peer's Read.
+type readSource struct {
+	w  *wire
+	m  *MR
+	to uint64
+}
+
+// CopyOut implements iwarp.Payload.
+func (r *readSource) CopyOut(p []byte, off uint32) error {
+	if err := r.w.qp.outHold.read(r.m, p, r.to+uint64(off)); err != nil {
+		r.w.unread = true
+		return readAccess.gone(r.m, err)
+	}
+	return nil
+}
+
+// ReadSource implements iwarp.Host.
+func (w *wire) ReadSource(stag iwarp.STag, to uint64, n uint32) (iwarp.Payload, error) {
+	w.qp.stats.inbound(rdma.OpRead, n)
+	if n == 0 {
+		return nil, nil
+	}
+	pd := w.qp.pd
+	m, err := pd.remoteMR(&readAccess, uint32(stag), to, n, pd.rhint.Load())
+	if err != nil {
+		w.refused = true
+		return nil, err
+	}
+	var r *readSource
+	if k := len(w.sources); k > 0 {
+		r, w.sources = w.sources[k-1], w.sources[:k-1]
+	} else {
+		r = &readSource{w: w}
+	}
+	r.m, r.to = m, to
+	return r, nil
+}
+
+// EndReadSource implements iwarp.Host.
+func (w *wire) EndReadSource(p iwarp.Payload) {
+	if r, ok := p.(*readSource); ok {
+		r.m = nil
+		w.sources = append(w.sources, r)
+	}
+}

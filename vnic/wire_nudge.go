@@ -1,0 +1,37 @@
+package vnic
+
+import "github.com/vrnic/vrnic/rdma"
+
+// Linux's siw, as responder, sends its MPA Reply before its socket is in RDMA mode, and does not
+// look at what arrives in between until another TCP segment with data comes. Our first FPDU, which
+// opens its sending side, follows the Reply at once and can be lost from its view: then both ends
+// wait for ever. So an initiator that hears nothing after the start sends a zero-length RDMA Write
+// now and then. It is legal at any time, touches no memory and completes nothing (RFC 5040, section
+// 5.1; RFC 5041, section 5.2: neither STag nor TO is looked at), and a peer that has nothing to
+// say gets a few octets too many.
+const (
+	nudgeToken = 1 << 63 // no request's: those are 32-bit
+	nudgesMost = 4       // at Timeouts.Nudge, doubled each time
+)
+
+// awaitPeer sets the deadline for the first octets of the peer.
+func (w *wire) awaitPeer() {
+	if d := w.qp.dev.cfg.Timeouts.Nudge; d > 0 && w.ep.Params().Initiator {
+		w.qp.setDeadline(deadlineLink, d<<w.nudges)
+	}
+}
+
+// expire implements link: the peer has been silent. receive takes the deadline back otherwise.
+func (w *wire) expire() {
+	if w.qp.State() != rdma.QPRTS || w.nudges == nudgesMost {
+		return
+	}
+	// With a full queue, or octets that the transport did not take, more segments come anyway.
+	if w.ep.CanPost() && !w.blocked {
+		if w.ep.PostWrite(nudgeToken, 0, 0, nil, 0) != nil {
+			return
+		}
+	}
+	w.nudges++
+	w.awaitPeer()
+}
