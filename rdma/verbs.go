@@ -45,6 +45,9 @@ type DeviceAttr struct {
 	MaxIRD   int // inbound Reads outstanding on a QP
 	MaxORD   int // outbound
 	MaxMRLen uint64
+	MaxMW    int
+	MaxSRQ   int
+	MaxSRQWR int // receives in an SRQ
 }
 
 // A Buffer is memory made by Device.AllocBuffer.
@@ -58,8 +61,56 @@ type PD interface {
 	// RegisterMemory makes b, or a part of a Buffer, known to the RNIC. Devices in another
 	// process take only parts of a Buffer of theirs.
 	RegisterMemory(b []byte, access Access) (MR, error)
+	// AllocMR makes a region of at most maxLen octets that is not valid yet: RegMR requests give it
+	// memory and a new key, LocalInv and SendInv take them again. Its Bytes are nil.
+	AllocMR(maxLen uint64) (MR, error)
+	// AllocMW makes a memory window that is not bound yet: BindMW requests bind it.
+	AllocMW(MWType) (MW, error)
+	CreateSRQ(SRQConfig) (SRQ, error)
 	CreateQP(QPConfig) (QP, error)
-	io.Closer // an error while an MR or a QP is left
+	io.Closer // an error while an MR, an MW, an SRQ or a QP is left
+}
+
+// An MWType says what a memory window is bound to. The numbers are enum ibv_mw_type's.
+type MWType uint32
+
+const (
+	MWType1 MWType = 1 // to a PD: every QP of it serves the window; rebinding or a bind of 0 octets ends it
+	// MWType2 is bound to the QP of its BindMW request: the key works on that one connection only. It
+	// is ended by LocalInv or the peer's SendInv on that QP, and may then be bound again.
+	MWType2 MWType = 2
+)
+
+// An MW is a memory window: a key of its own for a part of an MR, made and taken back by requests
+// on a send queue. While it is bound, the MR cannot be closed.
+type MW interface {
+	Type() MWType
+	// RKey is the key at allocation. It is not valid for anything; BindMW takes one of the same
+	// upper 24 bits, see NextKey.
+	RKey() uint32
+	io.Closer // ends the binding first
+}
+
+// SRQConfig says what a shared receive queue is made of. Counts of 0 become 1; what the device
+// gives can be more, see SRQ.Config.
+type SRQConfig struct {
+	MaxWR  int
+	MaxSGE int
+}
+
+// An SRQ is a receive queue that several QPs of its PD take from, in the order of the posts. There is no order
+// between Sends on different QPs (RFC 4296, section 2.2.2).
+type SRQ interface {
+	Num() uint32 // in AsyncEvent.Object
+	Config() SRQConfig
+	PostRecv(wr *RecvWR) error
+	PostRecvs(wrs []RecvWR) (n int, err error)
+	// SetLimit arms the limit: one EventSRQLimitReached when fewer than n receives are left, and
+	// then it is off. 0 switches it off.
+	SetLimit(n int) error
+	// Limit is what is armed now, 0 if nothing is.
+	Limit() (int, error)
+	io.Closer // an error while a QP uses it
 }
 
 // An MR is a registered region. After Close has returned nothing more is read or written through it.
@@ -93,6 +144,9 @@ type QPConfig struct {
 	MaxRecvSGE     int
 	MaxInline      int  // octets
 	SignalAll      bool // every send request completes visibly
+	// SRQ, if set, is where the QP takes its receives from; MaxRecvWR and MaxRecvSGE mean nothing
+	// then, and PostRecv is refused.
+	SRQ SRQ
 }
 
 // A QPState is a state of the ledger's machine (docs/qp-states.md); ibv_qp_state in brackets.
@@ -140,6 +194,11 @@ type ConnParam struct {
 	PrivateData []byte // at most 508 octets, 512 with MPA revision 1; to siw at most 251
 	IRD, ORD    uint16 // inbound and outbound Reads outstanding; 0 asks for the default, NoReads for none
 	MPA         MPAParam
+	// Extensions allows the messages of RFC 7306 on the connection: atomics and immediate data. Both
+	// programs have to agree on them by themselves (RFC 7306, section 1.1), so both ends set it; a
+	// peer that does not know them ends the connection. Between two QPs of one device they always
+	// work. Without them the requests complete with WCLocQPOp and nothing is sent.
+	Extensions bool
 }
 
 // NoReads in ConnParam.IRD or ORD asks for none.
@@ -226,11 +285,17 @@ const (
 	EventSQDrained   AsyncEventType = 5
 	EventDeviceFatal AsyncEventType = 8
 	EventPortActive  AsyncEventType = 9
+	EventSRQErr      AsyncEventType = 14
+	// EventSRQLimitReached: see SRQ.SetLimit.
+	EventSRQLimitReached AsyncEventType = 15
+	// EventLastWQEReached: a QP with an SRQ is in Error and takes nothing from it any more.
+	EventLastWQEReached AsyncEventType = 16
 )
 
 var asyncNames = map[AsyncEventType]string{
 	EventCQErr: "CQ_ERR", EventQPFatal: "QP_FATAL", EventQPReqErr: "QP_REQ_ERR", EventQPAccessErr: "QP_ACCESS_ERR",
 	EventSQDrained: "SQ_DRAINED", EventDeviceFatal: "DEVICE_FATAL", EventPortActive: "PORT_ACTIVE",
+	EventSRQErr: "SRQ_ERR", EventSRQLimitReached: "SRQ_LIMIT_REACHED", EventLastWQEReached: "QP_LAST_WQE_REACHED",
 }
 
 func (t AsyncEventType) String() string {
@@ -240,7 +305,7 @@ func (t AsyncEventType) String() string {
 	return "EVENT_UNKNOWN"
 }
 
-// An AsyncEvent reports what happened to an object: a QP number or a CQ handle.
+// An AsyncEvent reports what happened to an object: a QP number, an SRQ number or a CQ handle.
 type AsyncEvent struct {
 	Type   AsyncEventType
 	Object uint32

@@ -6,17 +6,22 @@ import "fmt"
 type Opcode uint8
 
 const (
-	OpWrite        Opcode = 0
-	OpWriteImm     Opcode = 1 // RFC 7306 Immediate Data behind a Write
-	OpSend         Opcode = 2
-	OpSendImm      Opcode = 3
-	OpRead         Opcode = 4
-	OpCompareSwap  Opcode = 5
-	OpFetchAdd     Opcode = 6
-	OpLocalInv     Opcode = 7
-	OpBindMW       Opcode = 8
-	OpSendInv      Opcode = 9
-	opcodeNumCount        = 10
+	OpWrite       Opcode = 0
+	OpWriteImm    Opcode = 1 // RFC 7306 Immediate Data behind a Write
+	OpSend        Opcode = 2
+	OpSendImm     Opcode = 3
+	OpRead        Opcode = 4
+	OpCompareSwap Opcode = 5
+	OpFetchAdd    Opcode = 6
+	OpLocalInv    Opcode = 7
+	OpBindMW      Opcode = 8
+	OpSendInv     Opcode = 9
+	// Atomics with masks have no number in libibverbs; these are the kernel's.
+	OpMaskedCompareSwap Opcode = 12
+	OpMaskedFetchAdd    Opcode = 13
+	// OpRegMR is a fast registration, the kernel's IB_WR_REG_MR.
+	OpRegMR        Opcode = 32
+	opcodeNumCount        = 33
 )
 
 var opcodeNames = [opcodeNumCount]string{
@@ -30,10 +35,14 @@ var opcodeNames = [opcodeNumCount]string{
 	OpLocalInv:    "LOCAL_INV",
 	OpBindMW:      "BIND_MW",
 	OpSendInv:     "SEND_WITH_INV",
+
+	OpMaskedCompareSwap: "MASKED_CMP_SWP",
+	OpMaskedFetchAdd:    "MASKED_FETCH_ADD",
+	OpRegMR:             "REG_MR",
 }
 
 func (o Opcode) String() string {
-	if int(o) < len(opcodeNames) {
+	if int(o) < len(opcodeNames) && opcodeNames[o] != "" {
 		return opcodeNames[o]
 	}
 	return fmt.Sprintf("Opcode(%d)", uint8(o))
@@ -47,7 +56,7 @@ const (
 	Fence SendFlags = 1 << 0
 	// Signaled asks for a completion on success; an error always completes.
 	Signaled SendFlags = 1 << 1
-	// Solicited asks the peer to raise a solicited event (Sends only).
+	// Solicited asks the peer to raise a solicited event (Sends and immediate data only).
 	Solicited SendFlags = 1 << 2
 	// Inline sends SendWR.Inline instead of registered memory; the octets are taken by the post.
 	Inline SendFlags = 1 << 3
@@ -69,11 +78,39 @@ type SendWR struct {
 	SGEs   []SGE
 	Inline []byte
 
-	RemoteAddr uint64 // Write, Read: address in the peer's region
-	RKey       uint32 // Write, Read: the peer's key
-	Imm        uint32 // immediate data
+	RemoteAddr uint64 // Write, Read, atomics: address in the peer's region. BindMW, RegMR: see Range
+	RKey       uint32 // Write, Read, atomics: the peer's key. BindMW, RegMR: the new key, see NextKey
+	Imm        uint32 // SendImm, WriteImm: the first four octets of immediate data, as a big-endian number
+	ImmLow     uint32 // the last four of RFC 7306's eight; libibverbs has none, so 0 from verbs programs
 	InvKey     uint32 // SendInv: the peer's key to invalidate; LocalInv: our own
+
+	Atomic AtomicArgs // atomics only
+	Range  MemRange   // BindMW, RegMR only
 }
+
+// AtomicArgs are the operands of an atomic on 8 octets of the peer's memory at SendWR.RemoteAddr,
+// which must be a multiple of 8 (RFC 7306, section 5). The old value is written to the 8 octets of
+// the SGEs, in this host's byte order, as the target is in the peer's.
+//
+// FetchAdd adds CompareAdd modulo 2^64. MaskedFetchAdd drops the carry out of each bit that is set in
+// SwapMask, so that several fields are added at once. CompareSwap stores Swap if the old value is
+// CompareAdd. MaskedCompareSwap compares the bits in CompareMask only, and replaces those in SwapMask.
+type AtomicArgs struct {
+	CompareAdd, Swap      uint64
+	CompareMask, SwapMask uint64 // of the masked operations only
+}
+
+// A MemRange is what a memory window or a fast registration covers: Length octets at Addr of the
+// region with key LKey. The peer calls its first octet SendWR.RemoteAddr. Length 0 unbinds a window.
+type MemRange struct {
+	Addr, Length uint64
+	LKey         uint32
+	Access       Access
+}
+
+// NextKey gives the next key for a window or for an MR of PD.AllocMR: the upper 24 bits name the
+// object, the lower 8 are its user's.
+func NextKey(key uint32) uint32 { return key&^0xff | (key+1)&0xff }
 
 // A RecvWR posts a buffer for one Send of the peer.
 type RecvWR struct {
@@ -126,8 +163,9 @@ const (
 	WCFetchAdd    WCOpcode = 4
 	WCBindMW      WCOpcode = 5
 	WCLocalInv    WCOpcode = 6
+	WCRegMR       WCOpcode = 32 // as the request
 	WCRecv        WCOpcode = 128
-	WCRecvImm     WCOpcode = 129
+	WCRecvImm     WCOpcode = 129 // Immediate Data took the receive; ByteLen is 0
 )
 
 // WCFlags say which optional fields of a WC hold something. The bits are enum ibv_wc_flags'.
@@ -146,6 +184,7 @@ type WC struct {
 	VendorErr uint32 // layer<<12 | type<<8 | code of the Terminate that caused it, else 0
 	ByteLen   uint32 // Recv, Read: octets received
 	Imm       uint32
+	ImmLow    uint32 // the last four octets of immediate data; see SendWR.ImmLow
 	QPN       uint32
 	Flags     WCFlags
 }
@@ -158,7 +197,7 @@ const (
 	RemoteWrite  Access = 1 << 1
 	RemoteRead   Access = 1 << 2
 	RemoteAtomic Access = 1 << 3
-	MWBind       Access = 1 << 4
+	MWBind       Access = 1 << 4 // windows may be bound to the region
 )
 
 func (a Access) String() string {

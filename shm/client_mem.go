@@ -235,3 +235,12 @@ func (mr *memRegion) Close() error {
 	mr.buf.release()
 	return nil
 }
+
+// AllocMR implements rdma.PD.
+func (pd *protDomain) AllocMR(uint64) (rdma.MR, error) { return nil, rdma.ErrUnsupported }
+
+// AllocMW implements rdma.PD.
+func (pd *protDomain) AllocMW(rdma.MWType) (rdma.MW, error) { return nil, rdma.ErrUnsupported }
+
+// CreateSRQ implements rdma.PD.
+func (pd *protDomain) CreateSRQ(rdma.SRQConfig) (rdma.SRQ, error) { return nil, rdma.ErrUnsupported }

@@ -76,3 +76,12 @@ func (pd *PD) Close() error {
 // shared reports whether more than one stream can use the regions of pd. Then no peer may
 // invalidate one of them: RFC 5040, section 8.1.1 (7).
 func (pd *PD) shared() bool { return pd.qps.Load() > 1 }
+
+// AllocMR implements rdma.PD.
+func (pd *PD) AllocMR(uint64) (rdma.MR, error) { return nil, rdma.ErrUnsupported }
+
+// AllocMW implements rdma.PD.
+func (pd *PD) AllocMW(rdma.MWType) (rdma.MW, error) { return nil, rdma.ErrUnsupported }
+
+// CreateSRQ implements rdma.PD.
+func (pd *PD) CreateSRQ(rdma.SRQConfig) (rdma.SRQ, error) { return nil, rdma.ErrUnsupported }
