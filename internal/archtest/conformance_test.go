@@ -21,6 +21,8 @@ var ledgers = []struct {
 }{
 	{"MPA", "MPA (RFC 5044)", 102}, {"EMPA", "Enhanced set-up (RFC 6581)", 50}, {"DDP", "DDP (RFC 5041)", 101},
 	{"RDMAP", "RDMAP (RFC 5040)", 127}, {"EXT", "Extensions (RFC 7306)", 49}, {"SEC", "Security (RFC 5042)", 45},
+	{"SCTP", "SCTP (RFC 9260)", 179}, {"SDDP", "DDP over SCTP (RFC 5043)", 93},
+	{"ESDDP", "Enhanced set-up over SCTP (RFC 6581)", 32},
 }
 
 const conformanceTable = "docs/conformance.md"
@@ -77,7 +79,7 @@ func parseConformance(text string) (rows map[string]requirement, complaints []st
 }
 
 var (
-	idStart = regexp.MustCompile(`\b(MPA|EMPA|DDP|RDMAP|EXT|SEC)-(\d{3})\b`)
+	idStart = regexp.MustCompile(`\b(MPA|EMPA|DDP|RDMAP|EXT|SEC|SCTP|SDDP|ESDDP)-(\d{3})\b`)
 	idRange = regexp.MustCompile(`^(?:\.\.| to )-?(\d{3})\b`)
 	idMore  = regexp.MustCompile(`^,?(?: and)? -?(\d{3})\b`)
 )
@@ -234,6 +236,7 @@ func TestRequirements(t *testing.T) {
 		"SEC-005, -010 to -013, -019 and 021; x 022": "[SEC-005 SEC-010 SEC-011 SEC-012 SEC-013 SEC-019 SEC-021]",
 		"EMPA-016..018, 020":                         "[EMPA-016 EMPA-017 EMPA-018 EMPA-020]",
 		"MPA-1, VABI-6.8, XMPA-001, MPA-0011":        "[]",
+		"SDDP-001, 002; ESDDP-003, SCTP-104":         "[SDDP-001 SDDP-002 ESDDP-003 SCTP-104]",
 		"(DDP-021, RDMAP-091)":                       "[DDP-021 RDMAP-091]",
 	} {
 		if got := fmt.Sprint(requirements(text)); got != want {
