@@ -5,109 +5,84 @@ import (
 	"syscall"
 )
 
-// doCM carries out the requests of the connection manager.
-func (o *operation) doCM() (rep any, err error) {
-	switch o.h.Op {
-	case OpCMCreateChan:
-		return o.createCMChan()
-	case OpCMDestroyChan:
-		return nil, o.destroyCMChan()
-	case OpCMCreateID:
-		return o.createID()
-	case OpCMDestroyID:
-		return o.destroyID()
-	case OpCMGetEvent:
-		return o.getCMEvent()
-	case OpCMBind:
-		var req CMBindRequest
-		id, err := idArg(o, &req, &req.ID)
+// onID makes an operation of f, which does something to the id that req names.
+func onID[Req any](id func(req *Req) uint32, f func(o *operation, id *CMID, req *Req) error) func(*operation) (any, error) {
+	return act(func(o *operation, req *Req) error {
+		i, err := o.s.idOf(id(req))
 		if err != nil {
-			return nil, err
+			return err
 		}
-		addr, ok := sockAddr(req.Addr, false)
-		if !ok {
-			return nil, syscall.EINVAL
-		}
-		return nil, id.h.Bind(addr)
-	case OpCMResolveAddr:
-		var req CMResolveAddrRequest
-		id, err := idArg(o, &req, &req.ID)
-		if err != nil {
-			return nil, err
-		}
-		src, ok1 := sockAddr(req.Src, true)
-		dst, ok2 := sockAddr(req.Dst, false)
-		if !ok1 || !ok2 {
-			return nil, syscall.EINVAL
-		}
-		return nil, id.h.ResolveAddr(src, dst, req.TimeoutMS)
-	case OpCMResolveRoute:
-		var req CMResolveRouteRequest
-		id, err := idArg(o, &req, &req.ID)
-		if err != nil {
-			return nil, err
-		}
-		return nil, id.h.ResolveRoute(req.TimeoutMS)
-	case OpCMListen:
-		var req CMListenRequest
-		id, err := idArg(o, &req, &req.ID)
-		if err != nil {
-			return nil, err
-		}
-		return nil, id.h.Listen(req.Backlog)
-	case OpCMConnect, OpCMAccept:
-		return nil, o.connect()
-	case OpCMReject:
-		var req CMRejectRequest
-		id, err := idArg(o, &req, &req.ID)
-		if err != nil {
-			return nil, err
-		}
-		if req.PrivateLen > MaxPrivate {
-			return nil, syscall.EINVAL
-		}
-		return nil, id.h.Reject(req.Private[:req.PrivateLen])
-	case OpCMDisconnect:
-		var req HandleRequest
-		id, err := idArg(o, &req, &req.Handle)
-		if err != nil {
-			return nil, err
-		}
-		return nil, id.h.Disconnect()
-	case OpCMSetOption:
-		var req CMSetOptionRequest
-		id, err := idArg(o, &req, &req.ID)
-		if err != nil {
-			return nil, err
-		}
-		if req.Len > MaxOption {
-			return nil, syscall.EINVAL
-		}
-		return nil, id.h.SetOption(req.Level, req.Name, req.Value[:req.Len])
-	case OpCMQuery:
-		var req HandleRequest
-		id, err := idArg(o, &req, &req.Handle)
-		if err != nil {
-			return nil, err
-		}
-		r := id.h.Query()
-		return &r, nil
-	}
-	return nil, syscall.EOPNOTSUPP
+		return f(o, i, req)
+	})
 }
 
-// idArg decodes a request and finds the id that its field *n names.
-func idArg(o *operation, req any, n *uint32) (*CMID, error) {
-	if err := o.arg(req); err != nil {
-		return nil, err
-	}
-	o.s.mu.Lock()
-	id, err := get(&o.s.ids, *n)
-	o.s.mu.Unlock()
+// cmOperations are those of the connection manager.
+var cmOperations = map[Op]func(*operation) (any, error){
+	OpCMCreateChan:  serve((*operation).createCMChan),
+	OpCMDestroyChan: act((*operation).destroyCMChan),
+	OpCMCreateID:    serve((*operation).createID),
+	OpCMDestroyID:   serve((*operation).destroyID),
+	OpCMGetEvent:    serve((*operation).getCMEvent),
+	OpCMQuery:       serve((*operation).queryID),
+
+	OpCMBind: onID(func(r *CMBindRequest) uint32 { return r.ID }, func(_ *operation, id *CMID, r *CMBindRequest) error {
+		addr, ok := sockAddr(r.Addr, false)
+		if !ok {
+			return syscall.EINVAL
+		}
+		return id.h.Bind(addr)
+	}),
+	OpCMResolveAddr: onID(func(r *CMResolveAddrRequest) uint32 { return r.ID }, func(_ *operation, id *CMID, r *CMResolveAddrRequest) error {
+		src, ok1 := sockAddr(r.Src, true)
+		dst, ok2 := sockAddr(r.Dst, false)
+		if !ok1 || !ok2 {
+			return syscall.EINVAL
+		}
+		return id.h.ResolveAddr(src, dst, r.TimeoutMS)
+	}),
+	OpCMResolveRoute: onID(func(r *CMResolveRouteRequest) uint32 { return r.ID }, func(_ *operation, id *CMID, r *CMResolveRouteRequest) error {
+		return id.h.ResolveRoute(r.TimeoutMS)
+	}),
+	OpCMListen: onID(func(r *CMListenRequest) uint32 { return r.ID }, func(_ *operation, id *CMID, r *CMListenRequest) error {
+		return id.h.Listen(r.Backlog)
+	}),
+	OpCMConnect: onID(func(r *CMConnectRequest) uint32 { return r.ID }, (*operation).connect),
+	OpCMAccept:  onID(func(r *CMConnectRequest) uint32 { return r.ID }, (*operation).connect),
+	OpCMReject: onID(func(r *CMRejectRequest) uint32 { return r.ID }, func(_ *operation, id *CMID, r *CMRejectRequest) error {
+		if r.PrivateLen > MaxPrivate {
+			return syscall.EINVAL
+		}
+		return id.h.Reject(r.Private[:r.PrivateLen])
+	}),
+	OpCMDisconnect: onID(func(r *HandleRequest) uint32 { return r.Handle }, func(_ *operation, id *CMID, _ *HandleRequest) error {
+		return id.h.Disconnect()
+	}),
+	OpCMSetOption: onID(func(r *CMSetOptionRequest) uint32 { return r.ID }, func(_ *operation, id *CMID, r *CMSetOptionRequest) error {
+		if r.Len > MaxOption {
+			return syscall.EINVAL
+		}
+		return id.h.SetOption(r.Level, r.Name, r.Value[:r.Len])
+	}),
+}
+
+// idOf finds an id that the client knows.
+func (s *Session) idOf(n uint32) (*CMID, error) {
+	s.mu.Lock()
+	id, err := get(&s.ids, n)
+	s.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
 	return id, id.usable()
+}
+
+func (o *operation) queryID(req *HandleRequest) (*CMQueryReply, error) {
+	id, err := o.s.idOf(req.Handle)
+	if err != nil {
+		return nil, err
+	}
+	r := id.h.Query()
+	return &r, nil
 }
 
 // usable: a child exists for its client only when its CONNECT_REQUEST has been taken.
@@ -129,15 +104,11 @@ func sockAddr(a SockAddr, none bool) (ap netip.AddrPort, ok bool) {
 	return ap, ap.IsValid()
 }
 
-func (o *operation) createCMChan() (*CMCreateChanReply, error) {
+func (o *operation) createCMChan(*EmptyReply) (*CMCreateChanReply, error) {
 	s := o.s
-	var req EmptyReply
-	if err := o.arg(&req); err != nil {
+	n, err := number(&s.cmChans, s.srv.limits.CMChannels)
+	if err != nil {
 		return nil, err
-	}
-	n := s.cmChans.next(s.srv.limits.CMChannels)
-	if n == 0 {
-		return nil, syscall.ENOMEM
 	}
 	pipe, rfd, err := newEventPipe()
 	if err != nil {
@@ -148,9 +119,9 @@ func (o *operation) createCMChan() (*CMCreateChanReply, error) {
 	return &CMCreateChanReply{Chan: n}, nil
 }
 
-func (o *operation) destroyCMChan() error {
+func (o *operation) destroyCMChan(req *HandleRequest) error {
 	s := o.s
-	ch, n, err := named(o, &s.cmChans)
+	ch, err := get(&s.cmChans, req.Handle)
 	if err != nil {
 		return err
 	}
@@ -159,18 +130,14 @@ func (o *operation) destroyCMChan() error {
 		s.mu.Unlock()
 		return syscall.EBUSY
 	}
-	delete(s.cmChans.m, n)
+	delete(s.cmChans.m, req.Handle)
 	s.mu.Unlock()
 	ch.close()
 	return nil
 }
 
-func (o *operation) createID() (*CMCreateIDReply, error) {
+func (o *operation) createID(req *CMCreateIDRequest) (*CMCreateIDReply, error) {
 	s := o.s
-	var req CMCreateIDRequest
-	if err := o.arg(&req); err != nil {
-		return nil, err
-	}
 	ch, err := get(&s.cmChans, req.Chan)
 	if err != nil {
 		return nil, err
@@ -188,7 +155,7 @@ func (o *operation) createID() (*CMCreateIDReply, error) {
 	s.ids.add(n, id) // PushRequest must not take the same number
 	ch.ids++
 	s.mu.Unlock()
-	if id.h, err = s.h.CreateID(&req, id); err != nil {
+	if id.h, err = s.h.CreateID(req, id); err != nil {
 		s.dropID(id)
 		return nil, err
 	}
@@ -205,9 +172,8 @@ func (s *Session) dropID(id *CMID) {
 	s.mu.Unlock()
 }
 
-func (o *operation) destroyID() (*CMDestroyIDReply, error) {
-	var req HandleRequest
-	id, err := idArg(o, &req, &req.Handle)
+func (o *operation) destroyID(req *HandleRequest) (*CMDestroyIDReply, error) {
+	id, err := o.s.idOf(req.Handle)
 	if err != nil {
 		return nil, err
 	}
@@ -226,8 +192,8 @@ func (o *operation) destroyID() (*CMDestroyIDReply, error) {
 	return &r, nil
 }
 
-func (o *operation) getCMEvent() (*CMEvent, error) {
-	ch, _, err := named(o, &o.s.cmChans)
+func (o *operation) getCMEvent(req *HandleRequest) (*CMEvent, error) {
+	ch, err := get(&o.s.cmChans, req.Handle)
 	if err != nil {
 		return nil, err
 	}
@@ -239,13 +205,8 @@ func (o *operation) getCMEvent() (*CMEvent, error) {
 }
 
 // connect is CM_CONNECT and CM_ACCEPT.
-func (o *operation) connect() error {
+func (o *operation) connect(id *CMID, req *CMConnectRequest) error {
 	s := o.s
-	var req CMConnectRequest
-	id, err := idArg(o, &req, &req.ID)
-	if err != nil {
-		return err
-	}
 	pd, err := get(&s.pds, req.PD)
 	if err != nil {
 		return err

@@ -16,12 +16,8 @@ type listSnapshot struct {
 // maxListRow leaves room for the newline.
 const maxListRow = ListData - 1
 
-func (o *operation) list() (*ListReply, error) {
+func (o *operation) list(req *ListRequest) (*ListReply, error) {
 	s := o.s
-	var req ListRequest
-	if err := o.arg(&req); err != nil {
-		return nil, err
-	}
 	if req.Flags != 0 {
 		return nil, syscall.EINVAL
 	}

@@ -49,8 +49,63 @@ func (c *chanObj) close() {
 	c.mem.release()
 }
 
-// arg decodes the request's body.
-func (o *operation) arg(v any) error { return decodeRequest(o.h, o.body, v) }
+// serve makes an operation of f, which takes its request decoded.
+func serve[Req, Rep any](f func(*operation, *Req) (*Rep, error)) func(*operation) (any, error) {
+	return func(o *operation) (any, error) {
+		req := new(Req)
+		if err := decodeRequest(o.h, o.body, req); err != nil {
+			return nil, err
+		}
+		rep, err := f(o, req)
+		if err != nil {
+			return nil, err // not a nil *Rep in the interface
+		}
+		return rep, nil
+	}
+}
+
+// act is serve for what has no reply but its status.
+func act[Req any](f func(*operation, *Req) error) func(*operation) (any, error) {
+	return serve(func(o *operation, req *Req) (*EmptyReply, error) { return &EmptyReply{}, f(o, req) })
+}
+
+// operations are all but the connection manager's: cmOperations.
+var operations = map[Op]func(*operation) (any, error){
+	OpSetMem:     act((*operation).setMem),
+	OpAddMem:     serve((*operation).addMem),
+	OpDelMem:     act((*operation).delMem),
+	OpQueryDev:   serve((*operation).queryDevice),
+	OpQueryPort:  serve((*operation).queryPort),
+	OpQueryGID:   serve((*operation).queryGID),
+	OpCtxOpen:    serve((*operation).ctxOpen),
+	OpCtxClose:   act((*operation).ctxClose),
+	OpGetAsync:   serve((*operation).getAsync),
+	OpAllocPD:    serve((*operation).allocPD),
+	OpDeallocPD:  act((*operation).deallocPD),
+	OpRegMR:      serve((*operation).regMR),
+	OpDeregMR:    act((*operation).deregMR),
+	OpCreateChan: serve((*operation).createChan),
+	OpDestroyChn: act((*operation).destroyChan),
+	OpCreateCQ:   serve((*operation).createCQ),
+	OpDestroyCQ:  serve((*operation).destroyCQ),
+	OpCreateQP:   serve((*operation).createQP),
+	OpModifyQP:   act((*operation).modifyQP),
+	OpQueryQP:    serve((*operation).queryQP),
+	OpDestroyQP:  serve((*operation).destroyQP),
+	OpList:       serve((*operation).list),
+	OpStat:       serve((*operation).list),
+}
+
+// do carries the request out.
+func (o *operation) do() (rep any, err error) {
+	f, ok := operations[o.h.Op]
+	if !ok {
+		if f, ok = cmOperations[o.h.Op]; !ok {
+			return nil, syscall.EOPNOTSUPP
+		}
+	}
+	return f(o)
+}
 
 // get finds an object by a handle of the session's own; ENOENT.
 func get[T any](h *handles[T], n uint32) (T, error) {
@@ -61,14 +116,13 @@ func get[T any](h *handles[T], n uint32) (T, error) {
 	return v, nil
 }
 
-// named decodes a HandleRequest and finds what it names.
-func named[T any](o *operation, h *handles[T]) (v T, n uint32, err error) {
-	var req HandleRequest
-	if err := o.arg(&req); err != nil {
-		return v, 0, err
+// number is the handle for one more object of at most max; ENOMEM.
+func number[T any](h *handles[T], max int) (uint32, error) {
+	n := h.next(max)
+	if n == 0 {
+		return 0, syscall.ENOMEM
 	}
-	v, err = get(h, req.Handle)
-	return v, req.Handle, err
+	return n, nil
 }
 
 // put and drop change a table of the session.
@@ -84,76 +138,9 @@ func drop[T any](s *Session, h *handles[T], n uint32) {
 	s.mu.Unlock()
 }
 
-// do carries the request out. A nil reply is an EmptyReply.
-func (o *operation) do() (rep any, err error) {
-	s := o.s
-	switch o.h.Op {
-	case OpSetMem:
-		return nil, o.setMem()
-	case OpAddMem:
-		return o.addMem()
-	case OpDelMem:
-		return nil, o.delMem()
-	case OpQueryDev:
-		return o.queryDevice()
-	case OpQueryPort:
-		var req QueryPortRequest
-		if err := o.arg(&req); err != nil {
-			return nil, err
-		}
-		return s.h.QueryPort(req.Device, req.Port)
-	case OpQueryGID:
-		var req QueryGIDRequest
-		if err := o.arg(&req); err != nil {
-			return nil, err
-		}
-		return s.h.QueryGID(req.Device, req.Port, req.Index)
-	case OpCtxOpen:
-		return o.ctxOpen()
-	case OpCtxClose:
-		return nil, o.ctxClose()
-	case OpGetAsync:
-		return o.getAsync()
-	case OpAllocPD:
-		return o.allocPD()
-	case OpDeallocPD:
-		return nil, o.deallocPD()
-	case OpRegMR:
-		return o.regMR()
-	case OpDeregMR:
-		return nil, o.deregMR()
-	case OpCreateChan:
-		return o.createChan()
-	case OpDestroyChn:
-		return nil, o.destroyChan()
-	case OpCreateCQ:
-		return o.createCQ()
-	case OpDestroyCQ:
-		return o.destroyCQ()
-	case OpCreateQP:
-		return o.createQP()
-	case OpModifyQP:
-		return nil, o.modifyQP()
-	case OpQueryQP:
-		return o.queryQP()
-	case OpDestroyQP:
-		return o.destroyQP()
-	case OpList, OpStat:
-		return o.list()
-	}
-	if o.h.Op >= OpCMCreateChan && o.h.Op <= OpCMGetEvent {
-		return o.doCM()
-	}
-	return nil, syscall.EOPNOTSUPP
-}
-
 // --- memory ---
 
-func (o *operation) setMem() error {
-	var req SetMemRequest
-	if err := o.arg(&req); err != nil {
-		return err
-	}
+func (o *operation) setMem(req *SetMemRequest) error {
 	if o.fd < 0 {
 		return syscall.EINVAL
 	}
@@ -176,18 +163,14 @@ func (o *operation) setMem() error {
 	return nil
 }
 
-func (o *operation) addMem() (*AddMemReply, error) {
+func (o *operation) addMem(req *AddMemRequest) (*AddMemReply, error) {
 	s := o.s
-	var req AddMemRequest
-	if err := o.arg(&req); err != nil {
-		return nil, err
-	}
 	if req.Flags != 0 || o.fd < 0 {
 		return nil, syscall.EINVAL
 	}
-	n := s.mems.next(s.srv.limits.Mems)
-	if n == 0 {
-		return nil, syscall.ENOMEM
+	n, err := number(&s.mems, s.srv.limits.Mems)
+	if err != nil {
+		return nil, err
 	}
 	size, err := checkLentMem(o.fd)
 	if err != nil {
@@ -208,8 +191,8 @@ func (o *operation) addMem() (*AddMemReply, error) {
 	return &AddMemReply{Mem: n, Size: uint64(size)}, nil
 }
 
-func (o *operation) delMem() error {
-	m, n, err := named(o, &o.s.mems)
+func (o *operation) delMem(req *HandleRequest) error {
+	m, err := get(&o.s.mems, req.Handle)
 	if err != nil {
 		return err
 	}
@@ -218,7 +201,7 @@ func (o *operation) delMem() error {
 	}
 	o.s.mu.Lock()
 	o.s.memBytes -= int64(len(m.region.mem))
-	delete(o.s.mems.m, n)
+	delete(o.s.mems.m, req.Handle)
 	o.s.mu.Unlock()
 	m.region.release()
 	return nil
@@ -226,11 +209,7 @@ func (o *operation) delMem() error {
 
 // --- devices and contexts ---
 
-func (o *operation) queryDevice() (*QueryDeviceReply, error) {
-	var req QueryDeviceRequest
-	if err := o.arg(&req); err != nil {
-		return nil, err
-	}
+func (o *operation) queryDevice(req *QueryDeviceRequest) (*QueryDeviceReply, error) {
 	r, err := o.s.h.QueryDevice(req.Device)
 	if err != nil {
 		return nil, err
@@ -249,15 +228,19 @@ func (o *operation) queryDevice() (*QueryDeviceReply, error) {
 	return &c, nil
 }
 
-func (o *operation) ctxOpen() (*CtxOpenReply, error) {
+func (o *operation) queryPort(req *QueryPortRequest) (*QueryPortReply, error) {
+	return o.s.h.QueryPort(req.Device, req.Port)
+}
+
+func (o *operation) queryGID(req *QueryGIDRequest) (*QueryGIDReply, error) {
+	return o.s.h.QueryGID(req.Device, req.Port, req.Index)
+}
+
+func (o *operation) ctxOpen(req *CtxOpenRequest) (*CtxOpenReply, error) {
 	s := o.s
-	var req CtxOpenRequest
-	if err := o.arg(&req); err != nil {
+	n, err := number(&s.ctxs, s.srv.limits.Contexts)
+	if err != nil {
 		return nil, err
-	}
-	n := s.ctxs.next(s.srv.limits.Contexts)
-	if n == 0 {
-		return nil, syscall.ENOMEM
 	}
 	pipe, rfd, err := newEventPipe()
 	if err != nil {
@@ -274,8 +257,8 @@ func (o *operation) ctxOpen() (*CtxOpenReply, error) {
 	return &CtxOpenReply{Ctx: n}, nil
 }
 
-func (o *operation) ctxClose() error {
-	c, n, err := named(o, &o.s.ctxs)
+func (o *operation) ctxClose(req *HandleRequest) error {
+	c, err := get(&o.s.ctxs, req.Handle)
 	if err != nil {
 		return err
 	}
@@ -285,13 +268,13 @@ func (o *operation) ctxClose() error {
 	if err := c.h.Close(); err != nil {
 		return err
 	}
-	drop(o.s, &o.s.ctxs, n)
+	drop(o.s, &o.s.ctxs, req.Handle)
 	c.events.close()
 	return nil
 }
 
-func (o *operation) getAsync() (*AsyncEvent, error) {
-	c, _, err := named(o, &o.s.ctxs)
+func (o *operation) getAsync(req *HandleRequest) (*AsyncEvent, error) {
+	c, err := get(&o.s.ctxs, req.Handle)
 	if err != nil {
 		return nil, err
 	}
@@ -304,19 +287,15 @@ func (o *operation) getAsync() (*AsyncEvent, error) {
 
 // --- protection domains and regions ---
 
-func (o *operation) allocPD() (*AllocPDReply, error) {
+func (o *operation) allocPD(req *AllocPDRequest) (*AllocPDReply, error) {
 	s := o.s
-	var req AllocPDRequest
-	if err := o.arg(&req); err != nil {
-		return nil, err
-	}
 	c, err := get(&s.ctxs, req.Ctx)
 	if err != nil {
 		return nil, err
 	}
-	n := s.pds.next(s.srv.limits.PDs)
-	if n == 0 {
-		return nil, syscall.ENOMEM
+	n, err := number(&s.pds, s.srv.limits.PDs)
+	if err != nil {
+		return nil, err
 	}
 	h, err := c.h.AllocPD()
 	if err != nil {
@@ -327,8 +306,8 @@ func (o *operation) allocPD() (*AllocPDReply, error) {
 	return &AllocPDReply{PD: n}, nil
 }
 
-func (o *operation) deallocPD() error {
-	p, n, err := named(o, &o.s.pds)
+func (o *operation) deallocPD(req *HandleRequest) error {
+	p, err := get(&o.s.pds, req.Handle)
 	if err != nil {
 		return err
 	}
@@ -339,7 +318,7 @@ func (o *operation) deallocPD() error {
 		return err
 	}
 	p.ctx.users--
-	drop(o.s, &o.s.pds, n)
+	drop(o.s, &o.s.pds, req.Handle)
 	return nil
 }
 
@@ -349,12 +328,8 @@ const (
 	accessKnown   = 0x1f // local write, remote write, remote read, remote atomic, window bind
 )
 
-func (o *operation) regMR() (*RegMRReply, error) {
+func (o *operation) regMR(req *RegMRRequest) (*RegMRReply, error) {
 	s := o.s
-	var req RegMRRequest
-	if err := o.arg(&req); err != nil {
-		return nil, err
-	}
 	pd, err := get(&s.pds, req.PD)
 	if err != nil {
 		return nil, err
@@ -363,9 +338,9 @@ func (o *operation) regMR() (*RegMRReply, error) {
 	if req.Access&^accessKnown != 0 || req.Length > 1<<46 || req.IOVA+req.Length < req.IOVA || req.Addr+req.Length < req.Addr {
 		return nil, syscall.EINVAL
 	}
-	n := s.mrs.next(s.srv.limits.MRs)
-	if n == 0 {
-		return nil, syscall.ENOMEM
+	n, err := number(&s.mrs, s.srv.limits.MRs)
+	if err != nil {
+		return nil, err
 	}
 	mem := &Memory{length: req.Length, s: s}
 	var in *memObj
@@ -388,7 +363,7 @@ func (o *operation) regMR() (*RegMRReply, error) {
 	default:
 		return nil, syscall.EINVAL
 	}
-	h, err := pd.h.RegMR(&req, mem)
+	h, err := pd.h.RegMR(req, mem)
 	if err != nil {
 		mem.release()
 		return nil, err
@@ -402,8 +377,8 @@ func (o *operation) regMR() (*RegMRReply, error) {
 	return &RegMRReply{MR: n, LKey: l, RKey: r}, nil
 }
 
-func (o *operation) deregMR() error {
-	m, n, err := named(o, &o.s.mrs)
+func (o *operation) deregMR(req *HandleRequest) error {
+	m, err := get(&o.s.mrs, req.Handle)
 	if err != nil {
 		return err
 	}
@@ -414,7 +389,7 @@ func (o *operation) deregMR() error {
 	if m.in != nil {
 		m.in.users--
 	}
-	drop(o.s, &o.s.mrs, n)
+	drop(o.s, &o.s.mrs, req.Handle)
 	m.mem.release()
 	return nil
 }

@@ -27,19 +27,15 @@ type qpKey struct {
 	num uint32
 }
 
-func (o *operation) createChan() (*CreateChanReply, error) {
+func (o *operation) createChan(req *CreateChanRequest) (*CreateChanReply, error) {
 	s := o.s
-	var req CreateChanRequest
-	if err := o.arg(&req); err != nil {
-		return nil, err
-	}
 	c, err := get(&s.ctxs, req.Ctx)
 	if err != nil {
 		return nil, err
 	}
-	n := s.chans.next(s.srv.limits.Channels)
-	if n == 0 {
-		return nil, syscall.ENOMEM
+	n, err := number(&s.chans, s.srv.limits.Channels)
+	if err != nil {
+		return nil, err
 	}
 	mem, fd, err := s.newRing("channel", ChannelMemSize)
 	if err != nil {
@@ -60,9 +56,9 @@ func (o *operation) createChan() (*CreateChanReply, error) {
 	return &CreateChanReply{Chan: n}, nil
 }
 
-func (o *operation) destroyChan() error {
+func (o *operation) destroyChan(req *HandleRequest) error {
 	s := o.s
-	ch, n, err := named(o, &s.chans)
+	ch, err := get(&s.chans, req.Handle)
 	if err != nil {
 		return err
 	}
@@ -70,7 +66,7 @@ func (o *operation) destroyChan() error {
 		return syscall.EBUSY
 	}
 	ch.ctx.users--
-	drop(s, &s.chans, n)
+	drop(s, &s.chans, req.Handle)
 	s.mu.Lock()
 	s.ringBytes -= int64(len(ch.mem.mem))
 	s.mu.Unlock()
@@ -78,12 +74,8 @@ func (o *operation) destroyChan() error {
 	return nil
 }
 
-func (o *operation) createCQ() (*CreateCQReply, error) {
+func (o *operation) createCQ(req *CreateCQRequest) (*CreateCQReply, error) {
 	s := o.s
-	var req CreateCQRequest
-	if err := o.arg(&req); err != nil {
-		return nil, err
-	}
 	c, err := get(&s.ctxs, req.Ctx)
 	if err != nil {
 		return nil, err
@@ -102,9 +94,9 @@ func (o *operation) createCQ() (*CreateCQReply, error) {
 	if req.CQE < 1 || int64(req.CQE) > int64(s.srv.limits.Depth) || req.Vector != 0 {
 		return nil, syscall.EINVAL
 	}
-	n := s.cqs.next(s.srv.limits.CQs)
-	if n == 0 {
-		return nil, syscall.ENOMEM
+	n, err := number(&s.cqs, s.srv.limits.CQs)
+	if err != nil {
+		return nil, err
 	}
 	size := ceilPow2(req.CQE)
 	mem, fd, err := s.newRing("cq", CQMemSize(size))
@@ -127,9 +119,9 @@ func (o *operation) createCQ() (*CreateCQReply, error) {
 	return &CreateCQReply{CQ: n, CQE: size}, nil
 }
 
-func (o *operation) destroyCQ() (*DestroyReply, error) {
+func (o *operation) destroyCQ(req *HandleRequest) (*DestroyReply, error) {
 	s := o.s
-	cq, n, err := named(o, &s.cqs)
+	cq, err := get(&s.cqs, req.Handle)
 	if err != nil {
 		return nil, err
 	}
@@ -144,18 +136,14 @@ func (o *operation) destroyCQ() (*DestroyReply, error) {
 	if cq.ch != nil {
 		cq.ch.users--
 	}
-	drop(s, &s.cqs, n)
+	drop(s, &s.cqs, req.Handle)
 	s.freeRing(cq.mem)
-	r := cq.ctx.events.forget(ObjCQ, n)
+	r := cq.ctx.events.forget(ObjCQ, req.Handle)
 	return &r, nil
 }
 
-func (o *operation) createQP() (*CreateQPReply, error) {
+func (o *operation) createQP(req *CreateQPRequest) (*CreateQPReply, error) {
 	s := o.s
-	var req CreateQPRequest
-	if err := o.arg(&req); err != nil {
-		return nil, err
-	}
 	pd, err := get(&s.pds, req.PD)
 	if err != nil {
 		return nil, err
@@ -187,7 +175,7 @@ func (o *operation) createQP() (*CreateQPReply, error) {
 	}
 	o.send(fd)
 	q := &qpObj{pd: pd, sendCQ: scq, recvCQ: rcq, mem: mem, caps: caps, bell: bell, rings: NewQPRings(mem.mem, l, n, s.Fail)}
-	if q.h, err = pd.h.CreateQP(&req, caps, scq.h, rcq.h, q.rings); err != nil {
+	if q.h, err = pd.h.CreateQP(req, caps, scq.h, rcq.h, q.rings); err != nil {
 		o.out = nil
 		s.freeRing(mem)
 		return nil, err
@@ -212,11 +200,7 @@ func (s *Session) freeBell() (uint32, bool) {
 	return 0, false
 }
 
-func (o *operation) modifyQP() error {
-	var req ModifyQPRequest
-	if err := o.arg(&req); err != nil {
-		return err
-	}
+func (o *operation) modifyQP(req *ModifyQPRequest) error {
 	q, err := get(&o.s.qps, req.QP)
 	if err != nil {
 		return err
@@ -227,11 +211,11 @@ func (o *operation) modifyQP() error {
 	if req.Mask == 0 {
 		return nil
 	}
-	return q.h.Modify(&req)
+	return q.h.Modify(req)
 }
 
-func (o *operation) queryQP() (*QueryQPReply, error) {
-	q, _, err := named(o, &o.s.qps)
+func (o *operation) queryQP(req *HandleRequest) (*QueryQPReply, error) {
+	q, err := get(&o.s.qps, req.Handle)
 	if err != nil {
 		return nil, err
 	}
@@ -240,9 +224,9 @@ func (o *operation) queryQP() (*QueryQPReply, error) {
 	return r, nil
 }
 
-func (o *operation) destroyQP() (*DestroyReply, error) {
+func (o *operation) destroyQP(req *HandleRequest) (*DestroyReply, error) {
 	s := o.s
-	q, n, err := named(o, &s.qps)
+	q, err := get(&s.qps, req.Handle)
 	if err != nil {
 		return nil, err
 	}
@@ -260,8 +244,8 @@ func (o *operation) destroyQP() (*DestroyReply, error) {
 	q.pd.users--
 	q.sendCQ.users--
 	q.recvCQ.users--
-	drop(s, &s.qps, n)
+	drop(s, &s.qps, req.Handle)
 	s.freeRing(q.mem)
-	r := q.pd.ctx.events.forget(ObjQP, n)
+	r := q.pd.ctx.events.forget(ObjQP, req.Handle)
 	return &r, nil
 }
