@@ -87,6 +87,12 @@ func DescribeSegment(b []byte) string {
 	switch {
 	case op == OpReadRequest && whole && len(body) == ReadRequestLen:
 		return s + " " + ReadRequest(body).String()
+	case op == OpAtomicRequest && whole && len(body) == AtomicRequestLen:
+		return s + " " + AtomicRequest(body).String()
+	case op == OpAtomicResponse && whole && len(body) == AtomicResponseLen:
+		return s + " " + AtomicResponse(body).String()
+	case (op == OpImmediate || op == OpImmediateSE) && whole && len(body) == ImmediateLen:
+		return s + fmt.Sprintf(" data=%x", body)
 	case op == OpTerminate && whole:
 		t, err := ParseTerminate(body)
 		if err != nil {

@@ -14,6 +14,10 @@ type Config struct {
 	// BatchBytes bounds Len, so that what comes up in between is not held back for long; 0 is
 	// 256 KiB. One FPDU is always possible.
 	BatchBytes int
+	// Extensions says that both programs have agreed on the messages of RFC 7306: atomics and
+	// immediate data (section 1.1 leaves that to them). Otherwise none is sent, and one that
+	// comes is refused as an unexpected opcode.
+	Extensions bool
 	// Trace, if set, is shown every segment: when it has come in with a good CRC, and when it is
 	// built to be sent, which can happen twice. seg is good for the call only; see DescribeSegment.
 	Trace func(sent bool, seg []byte)
@@ -85,7 +89,7 @@ func NewEndpoint(p Params, h Host, cfg Config) *Endpoint {
 	e := &Endpoint{p: p, host: h, cfg: cfg}
 	e.tx.init(&e.p, cfg.SendQueue)
 	e.SetEMSS(cfg.EMSS)
-	e.rx.init(&e.p)
+	e.rx.init(&e.p, cfg.Extensions)
 	return e
 }
 
@@ -132,7 +136,7 @@ func (e *Endpoint) Terminating() bool {
 }
 
 // Drained says that nothing is left to send: all that was posted and all answers to the peer's
-// Reads, or, after an error, the Terminate.
+// Reads and atomics, or, after an error, the Terminate.
 func (e *Endpoint) Drained() bool {
 	if e.closed || e.termState == termReceived {
 		return true
@@ -153,8 +157,8 @@ func (e *Endpoint) Drained() bool {
 	}
 }
 
-// Idle says that nothing is outstanding either way: all is sent, every Read of ours and of the
-// peer's is answered, and no inbound message is half there.
+// Idle says that nothing is outstanding either way: all is sent, every Read and atomic of ours and
+// of the peer's is answered, and no inbound message is half there.
 func (e *Endpoint) Idle() bool {
 	return e.Drained() && e.tx.readsPosted == e.tx.readsDone && !e.InMessage()
 }
@@ -165,7 +169,8 @@ func (e *Endpoint) InMessage() bool {
 	return r.n > 0 || r.mark.open || r.mark.n > 0 || r.writeOpen || r.respOpen || r.open != openNone || r.deferred != openNone
 }
 
-// ReadsOutstanding is how many Reads are posted and not answered; a ready-to-receive Read counts.
+// ReadsOutstanding is how many Reads and atomics are posted and not answered; a ready-to-receive
+// Read counts.
 func (e *Endpoint) ReadsOutstanding() int { return int(e.tx.readsPosted - e.tx.readsDone) }
 
 // Stats is what has happened so far.
@@ -242,7 +247,7 @@ type Stats struct {
 	MessagesIn            [opKnown]uint64 // by Opcode, whole messages
 	MessagesOut           [opKnown]uint64
 	CRCErrors             uint64
-	Stalls                uint64 // Sends that found no buffer
+	Stalls                uint64 // Sends and Immediate Data that found no buffer
 	Dropped               uint64 // octets that came behind an error
 	LocalErrors           uint64
 	PeerErrors            uint64

@@ -2,6 +2,7 @@ package iwarp_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"testing"
 
@@ -23,6 +24,7 @@ type host struct {
 	broken   func(op string) error
 	received []Received
 	last     *payload // of the last Read Request
+	base     uint64   // address of TO 0
 }
 
 func newHost() *host { return &host{mem: map[STag][]byte{}, sinks: map[uint64][]byte{}} }
@@ -96,7 +98,9 @@ func (h *host) EndReceive(r Received) error {
 		return nil
 	}
 	h.received = append(h.received, r)
-	if !h.silent {
+	if r.Immediate {
+		h.note("immediate %#x in %d octets %x se=%t", r.Data, len(h.cur), h.cur, r.Solicited)
+	} else {
 		h.note("receive %d %x se=%t inv=%t %#x", r.Length, h.cur[:r.Length], r.Solicited, r.Invalidate, uint32(r.STag))
 	}
 	h.cur = nil
@@ -146,6 +150,36 @@ func (h *host) ReadSource(stag STag, to uint64, n uint32) (Payload, error) {
 }
 
 func (h *host) EndReadSource(Payload) { h.sources-- }
+
+func (h *host) Atomic(a Atomic) (uint64, error) {
+	if err := h.fault("Atomic"); err != nil {
+		return 0, err
+	}
+	m, err := h.check(a.STag, a.TO, 8, TermReadInvalidSTag, TermReadBounds, TermReadTOWrap)
+	if err != nil {
+		return 0, err
+	}
+	if (a.TO+h.base)%8 != 0 {
+		return 0, &LocalError{Cause: TermMisaligned, Err: fmt.Errorf("TO %#x", a.TO)}
+	}
+	old := binary.NativeEndian.Uint64(m)
+	binary.NativeEndian.PutUint64(m, a.Apply(old))
+	if !h.silent {
+		h.note("atomic %v, was %#x", a, old)
+	}
+	return old, nil
+}
+
+func (h *host) EndAtomic(token, old uint64) error {
+	if h.order[0] != token {
+		panic("answers out of order")
+	}
+	h.order = h.order[1:]
+	if !h.silent {
+		h.note("atomic %d %#x", token, old)
+	}
+	return h.fault("EndAtomic")
+}
 
 func (h *host) Sent(token uint64) {
 	if !h.silent {
@@ -246,7 +280,7 @@ func TestSendWriteRead(t *testing.T) {
 				if !bytes.Equal(b.h.mem[0x10], data) {
 					t.Errorf("n=%d: the Write differs", n)
 				}
-				if len(b.h.received) != 1 || b.h.received[0] != (Received{uint32(n), true, true, 0x77}) || !bytes.Equal(b.h.cur[:0], nil) {
+				if len(b.h.received) != 1 || b.h.received[0] != (Received{Length: uint32(n), Solicited: true, Invalidate: true, STag: 0x77}) || !bytes.Equal(b.h.cur[:0], nil) {
 					t.Errorf("n=%d: received %v", n, b.h.received)
 				}
 				if !bytes.Equal(a.h.sinks[3], data) || len(a.h.order) != 0 {

@@ -31,6 +31,7 @@ var (
 	TermRDMAPVersion       = TermCode{0, 2, 0x05}
 	TermUnexpectedOpcode   = TermCode{0, 2, 0x06}
 	TermStreamCatastrophic = TermCode{0, 2, 0x07}
+	TermMisaligned         = TermStreamCatastrophic // of an atomic's target: RFC 7306, section 8.2
 	TermGlobalCatastrophic = TermCode{0, 2, 0x08}
 	TermCannotInvalidate   = TermCode{0, 2, 0x09}
 	TermRemoteOperation    = TermCode{0, 2, 0xff}
@@ -208,12 +209,17 @@ var (
 	ErrNoReceive = errors.New("iwarp: no receive buffer is posted")
 	// ErrQueueFull: Config.SendQueue messages are posted and not sent.
 	ErrQueueFull = errors.New("iwarp: send queue is full")
-	// ErrReadLimit: ORD Reads are posted and not answered (RFC 5040, section 6.1).
-	ErrReadLimit = errors.New("iwarp: as many Reads are outstanding as ORD allows")
+	// ErrReadLimit: ORD Reads and atomics are posted and not answered (RFC 5040, section 6.1;
+	// RFC 7306, section 5.2).
+	ErrReadLimit = errors.New("iwarp: as many Reads and atomics are outstanding as ORD allows")
 	// ErrEnded: the stream has failed, or a Terminate came or is to go out.
 	ErrEnded = errors.New("iwarp: the stream has ended")
 	// ErrOpcode: PostSend takes the four kinds of Send only.
 	ErrOpcode = errors.New("iwarp: not a Send")
+	// ErrAtomicOp: PostAtomic takes the operations of RFC 7306 only.
+	ErrAtomicOp = errors.New("iwarp: no such atomic operation")
+	// ErrExtensions: Config.Extensions is off.
+	ErrExtensions = errors.New("iwarp: the programs have not agreed on the extensions of RFC 7306")
 )
 
 // localErrorf makes a LocalError.

@@ -252,7 +252,22 @@ func (s *strict) ReadSource(stag STag, to uint64, n uint32) (Payload, error) {
 }
 
 func (s *strict) EndReadSource(Payload) { s.sources-- }
-func (s *strict) Sent(token uint64)     {}
+
+func (s *strict) Atomic(a Atomic) (uint64, error) {
+	s.in("%v", a)
+	switch {
+	case a.Op != AtomicFetchAdd && a.Op != AtomicCompareSwap:
+		panic("no such operation")
+	case a.STag == 0xbad:
+		return 0, &LocalError{Cause: TermReadInvalidSTag}
+	case a.TO%8 != 0:
+		return 0, &LocalError{Cause: TermMisaligned}
+	}
+	return a.Apply(a.TO), nil
+}
+
+func (s *strict) EndAtomic(token, old uint64) error { s.in("end atomic %d %x", token, old); return nil }
+func (s *strict) Sent(token uint64)                 {}
 
 // fuzzRun feeds pieces to an Endpoint with two Reads outstanding and bufs receive buffers, to which
 // refills come one by one when they are wanted, and says what came of it: the calls, the octets that go out, the end.

@@ -46,8 +46,13 @@ func (l *liberal) ReadSource(stag STag, to uint64, n uint32) (Payload, error) {
 	l.note("asked for %d octets of %#08x+%#x", n, uint32(stag), to)
 	return zeroes{}, nil
 }
-func (l *liberal) EndReadSource(Payload) {}
-func (l *liberal) Sent(uint64)           {}
+func (l *liberal) EndReadSource(Payload)         {}
+func (l *liberal) Atomic(Atomic) (uint64, error) { return 0, errors.New("siw has no atomics") }
+func (l *liberal) EndAtomic(token, old uint64) error {
+	l.note("atomic %d done, %#x", token, old)
+	return nil
+}
+func (l *liberal) Sent(uint64) {}
 
 type zeroes struct{}
 

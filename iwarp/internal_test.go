@@ -23,6 +23,8 @@ func (c *counter) EndRead(token uint64) error {
 func (c *counter) ReadSource(STag, uint64, uint32) (Payload, error) { return c, nil }
 func (c *counter) CopyOut([]byte, uint32) error                     { return nil }
 func (c *counter) EndReadSource(Payload)                            {}
+func (c *counter) Atomic(Atomic) (uint64, error)                    { return 0, nil }
+func (c *counter) EndAtomic(token uint64, _ uint64) error           { return c.EndRead(token) }
 func (c *counter) Sent(token uint64)                                { c.sent = append(c.sent, token) }
 
 func move(t *testing.T, from, to *Endpoint) {

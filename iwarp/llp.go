@@ -57,18 +57,18 @@ type Payload interface {
 // A Host is the RNIC above an Endpoint. Its methods are called from inside Endpoint's, by whoever
 // called those; a slice given is good for the call only. An error that is a *LocalError is sent to
 // the peer as a Terminate with its Cause; another error as TermDDPCatastrophic if it is about an
-// inbound message (ledger 6.2, 1/0/00), and as TermLocalCatastrophic from ReadSource.
+// inbound message (ledger 6.2, 1/0/00), and as TermLocalCatastrophic from ReadSource and Atomic.
 type Host interface {
 	// PlaceWrite places a segment of a peer's RDMA Write, after the checks of RFC 5041,
 	// section 7.1. last is the L bit. chunk may be empty: then nothing is checked.
 	PlaceWrite(stag STag, to uint64, chunk []byte, last bool) error
 
-	// BeginReceive takes the next buffer of the receive queue for a Send and says how long it
-	// is; ok is false if none is posted. It is called once per message.
+	// BeginReceive takes the next buffer of the receive queue for a Send or for Immediate Data
+	// and says how long it is; ok is false if none is posted. It is called once per message.
 	BeginReceive() (size uint32, ok bool)
 	// PlaceReceive places octets of that Send into the buffer.
 	PlaceReceive(off uint32, chunk []byte) error
-	// EndReceive delivers the Send.
+	// EndReceive delivers the Send or the Immediate Data.
 	EndReceive(r Received) error
 
 	// PlaceRead places octets of the answer to the oldest outstanding Read.
@@ -82,15 +82,25 @@ type Host interface {
 	ReadSource(stag STag, to uint64, n uint32) (Payload, error)
 	EndReadSource(Payload)
 
-	// Sent says that the transport owns every octet of the Send, Write or Read Request that was
-	// posted with token.
+	// Atomic carries a peer's Atomic Request out and returns what the target held before. All
+	// that the peer sent before has been delivered. It makes the checks of RFC 5040, section
+	// 7.2, then that of the alignment (TermMisaligned), and is atomic to all others of the RNIC.
+	Atomic(a Atomic) (old uint64, err error)
+	// EndAtomic delivers the response to the atomic that was posted with token; it is the oldest
+	// one outstanding, Reads included.
+	EndAtomic(token uint64, old uint64) error
+
+	// Sent says that the transport owns every octet of the message that was posted with token: a
+	// Send, Write, Read Request, Atomic Request or Immediate Data.
 	Sent(token uint64)
 }
 
-// Received describes a delivered Send.
+// Received describes a delivered Send, or Immediate Data, which leaves the buffer as it is.
 type Received struct {
-	Length     uint32
+	Length     uint32 // 0 for Immediate Data
 	Solicited  bool
 	Invalidate bool // the Send carried STag to invalidate
 	STag       STag
+	Immediate  bool   // Data is there
+	Data       uint64 // the 8 octets of Immediate Data, as a big-endian number
 }

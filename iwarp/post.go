@@ -3,7 +3,7 @@ package iwarp
 // CanPost says whether one more message can be posted.
 func (e *Endpoint) CanPost() bool { return e.err == nil && !e.tx.full() }
 
-// CanPostRead says whether a Read can be posted.
+// CanPostRead says whether a Read or an atomic can be posted.
 func (e *Endpoint) CanPostRead() bool {
 	return e.CanPost() && e.tx.readsPosted-e.tx.readsDone < uint32(e.p.ORD)
 }
@@ -40,19 +40,60 @@ func (e *Endpoint) PostWrite(token uint64, stag STag, to uint64, p Payload, n ui
 }
 
 // PostRead posts an RDMA Read of n octets from the peer's (srcSTag, srcTO) into the local
-// (sinkSTag, sinkTO); the answer goes to Host.PlaceRead. ErrReadLimit: ORD Reads are outstanding.
-// Otherwise as PostSend.
+// (sinkSTag, sinkTO); the answer goes to Host.PlaceRead. ErrReadLimit: ORD Reads and atomics are
+// outstanding. Otherwise as PostSend.
 func (e *Endpoint) PostRead(token uint64, sinkSTag STag, sinkTO uint64, n uint32, srcSTag STag, srcTO uint64) error {
-	if e.err == nil && e.tx.readsPosted-e.tx.readsDone >= uint32(e.p.ORD) {
-		return ErrReadLimit
-	}
-	m, err := e.post()
+	m, err := e.postRequest()
 	if err != nil {
 		return err
 	}
 	*m = txMessage{op: OpReadRequest, token: token, stag: srcSTag, to: srcTO, n: n, sinkSTag: sinkSTag, sinkTO: sinkTO}
 	e.tx.addRead(txRead{token: token, sinkSTag: sinkSTag, sinkTO: sinkTO, n: n})
 	return nil
+}
+
+// PostAtomic posts an Atomic Request; the response goes to Host.EndAtomic. What FetchAdd does not
+// use of a means nothing. ErrExtensions, ErrAtomicOp. Otherwise as PostRead.
+func (e *Endpoint) PostAtomic(token uint64, a Atomic) error {
+	switch {
+	case !e.cfg.Extensions:
+		return ErrExtensions
+	case !a.Op.known():
+		return ErrAtomicOp
+	}
+	m, err := e.postRequest()
+	if err != nil {
+		return err
+	}
+	*m = txMessage{op: OpAtomicRequest, token: token}
+	e.tx.addRead(txRead{token: token, isAtomic: true, atomic: a})
+	return nil
+}
+
+// PostImmediate posts Immediate Data, with a solicited event if se is set: data is its 8 octets as a
+// big-endian number. ErrExtensions. Otherwise as PostSend.
+func (e *Endpoint) PostImmediate(token uint64, se bool, data uint64) error {
+	if !e.cfg.Extensions {
+		return ErrExtensions
+	}
+	m, err := e.post()
+	if err != nil {
+		return err
+	}
+	op := OpImmediate
+	if se {
+		op = OpImmediateSE
+	}
+	*m = txMessage{op: op, token: token, to: data}
+	return nil
+}
+
+// postRequest is post for a message on QN 1.
+func (e *Endpoint) postRequest() (*txMessage, error) {
+	if e.err == nil && e.tx.readsPosted-e.tx.readsDone >= uint32(e.p.ORD) {
+		return nil, ErrReadLimit
+	}
+	return e.post()
 }
 
 func (e *Endpoint) post() (*txMessage, error) {

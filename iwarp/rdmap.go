@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// An Opcode is the kind of an RDMA message (RFC 5040, section 4.1).
+// An Opcode is the kind of an RDMA message (RFC 5040, section 4.1; RFC 7306, section 4.1).
 type Opcode uint8
 
 const (
@@ -18,15 +18,26 @@ const (
 	OpSendSE           Opcode = 5
 	OpSendSEInvalidate Opcode = 6
 	OpTerminate        Opcode = 7
-	opKnown                   = 8 // RFC 7306's are not supported
+
+	// Those of RFC 7306.
+	OpImmediate      Opcode = 8
+	OpImmediateSE    Opcode = 9
+	OpAtomicRequest  Opcode = 10
+	OpAtomicResponse Opcode = 11
+
+	opBase  = 8  // without extensions
+	opKnown = 12 // with them
 )
 
-// The queues of untagged messages (RFC 5040, section 3.1).
+// The queues of untagged messages (RFC 5040, section 3.1; RFC 7306, section 10).
 const (
-	QNSend      = 0
-	QNRead      = 1
-	QNTerminate = 2
-	qnCount     = 3
+	QNSend           = 0 // Immediate Data, too
+	QNRead           = 1 // Atomic Requests, too
+	QNTerminate      = 2
+	QNAtomicResponse = 3
+
+	qnBase  = 3 // without extensions
+	qnKnown = 4 // with them
 )
 
 type opcodeInfo struct {
@@ -36,19 +47,25 @@ type opcodeInfo struct {
 	send   bool // one of the four kinds of Send
 	inv    bool // carries an STag to invalidate
 	se     bool // asks for a solicited event
+	// header is the length of the RDMAP header of messages that consist of one, but for Terminate.
+	header int
 }
 
-// opcodes has an entry for every value of the 4-bit field; one without a name is reserved or not
-// supported. RFC 5040, figure 4.
+// opcodes has an entry for every value of the 4-bit field; one without a name is reserved.
+// RFC 5040, figure 4, and RFC 7306, figure 3.
 var opcodes = [16]opcodeInfo{
 	OpWrite:            {name: "RDMA Write", tagged: true},
-	OpReadRequest:      {name: "RDMA Read Request", qn: QNRead},
+	OpReadRequest:      {name: "RDMA Read Request", qn: QNRead, header: ReadRequestLen},
 	OpReadResponse:     {name: "RDMA Read Response", tagged: true},
 	OpSend:             {name: "Send", qn: QNSend, send: true},
 	OpSendInvalidate:   {name: "Send with Invalidate", qn: QNSend, send: true, inv: true},
 	OpSendSE:           {name: "Send with SE", qn: QNSend, send: true, se: true},
 	OpSendSEInvalidate: {name: "Send with SE and Invalidate", qn: QNSend, send: true, inv: true, se: true},
 	OpTerminate:        {name: "Terminate", qn: QNTerminate},
+	OpImmediate:        {name: "Immediate Data", qn: QNSend, header: ImmediateLen},
+	OpImmediateSE:      {name: "Immediate Data with SE", qn: QNSend, se: true, header: ImmediateLen},
+	OpAtomicRequest:    {name: "Atomic Request", qn: QNRead, header: AtomicRequestLen},
+	OpAtomicResponse:   {name: "Atomic Response", qn: QNAtomicResponse, header: AtomicResponseLen},
 }
 
 func (o Opcode) String() string {

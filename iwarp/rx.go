@@ -24,7 +24,7 @@ func (e *Endpoint) segment(seg []byte) error {
 		return refuse(TermUntaggedVersion, "DDP version %d", ddp.Version())
 	case rdmap.Version() != rdmapVersion:
 		return refuse(TermRDMAPVersion, "RDMAP version %d", rdmap.Version())
-	case op >= opKnown:
+	case op >= e.rx.opcodes:
 		return refuse(TermUnexpectedOpcode, "opcode %d", op)
 	case ddp.Tagged() != opcodes[op].tagged:
 		return refuse(TermUnexpectedOpcode, "%v with T=%t", op, ddp.Tagged())
@@ -38,7 +38,7 @@ func (e *Endpoint) segment(seg []byte) error {
 	}
 	h, chunk := UntaggedHeader(seg[:hdr:hdr]), seg[hdr:]
 	switch qn := h.QN(); {
-	case qn >= qnCount:
+	case qn >= e.rx.queues:
 		return refuse(TermInvalidQN, "QN %d", qn)
 	case qn != opcodes[op].qn:
 		return refuse(TermUnexpectedOpcode, "%v on QN %d", op, qn)
@@ -50,10 +50,14 @@ func (e *Endpoint) segment(seg []byte) error {
 		return refuse(TermUnexpectedOpcode, "%v within another message", op)
 	}
 	switch op {
-	case OpReadRequest:
-		return e.inReadRequest(h, chunk, len(seg))
+	case OpReadRequest, OpAtomicRequest:
+		return e.inRequest(h, chunk, len(seg))
+	case OpAtomicResponse:
+		return e.inAtomicResponse(h, chunk, len(seg))
 	case OpTerminate:
 		return e.inTerminate(h, chunk, len(seg))
+	case OpImmediate, OpImmediateSE:
+		return e.inImmediate(h, chunk, len(seg))
 	default:
 		return e.inSend(h, chunk, len(seg))
 	}
@@ -98,6 +102,10 @@ func (e *Endpoint) inReadResponse(h TaggedHeader, chunk []byte, segLen int) erro
 	case read == nil:
 		e.refuse(op, h, segLen, TermUnexpectedOpcode, "%v, but no Read is outstanding", op)
 		return nil
+	case read.isAtomic:
+		// "Responses in request order, also relative to Reads": EXT-026.
+		e.refuse(op, h, segLen, TermUnexpectedOpcode, "%v, but an atomic is to be answered first", op)
+		return nil
 	case r.writeOpen || r.open != openNone:
 		e.refuse(op, h, segLen, TermUnexpectedOpcode, "%v within another message", op)
 		return nil
@@ -140,25 +148,44 @@ func (e *Endpoint) inReadResponse(h TaggedHeader, chunk []byte, segLen int) erro
 	return nil
 }
 
-func (e *Endpoint) inSend(h UntaggedHeader, chunk []byte, segLen int) error {
+// takeReceive checks the MSN of a message of QN 0 and takes a buffer for a new one. ok: there is one.
+func (e *Endpoint) takeReceive(h UntaggedHeader, segLen int) (ok bool, err error) {
 	r := &e.rx
 	op := h.RDMAP().Opcode()
 	if h.MSN() != r.msn {
 		e.refuse(op, h, segLen, TermMSNRange, "%v with MSN %d, expected %d", op, h.MSN(), r.msn)
-		return nil
+		return false, nil
 	}
-	if r.open == openNone {
-		size, ok := e.host.BeginReceive()
-		if !ok {
-			if !r.stalled {
-				e.stats.Stalls++
-			}
-			r.stalled, r.heldLen, r.heldOp = true, segLen, op
-			copy(r.heldHeader[:], h)
-			return errHold
+	if r.open != openNone {
+		return true, nil
+	}
+	size, ok := e.host.BeginReceive()
+	if !ok {
+		if !r.stalled {
+			e.stats.Stalls++
 		}
-		r.open, r.openOp, r.size, r.count = openSend, op, size, 0
+		r.stalled, r.heldLen, r.heldOp = true, segLen, op
+		copy(r.heldHeader[:], h)
+		return false, errHold
 	}
+	r.begin(op, size)
+	return true, nil
+}
+
+// begin opens a message of QN 0 with a buffer of size octets.
+func (r *receiver) begin(op Opcode, size uint32) {
+	r.open, r.openOp, r.size, r.count = openSend, op, size, 0
+	if !op.IsSend() {
+		r.open = openImmediate
+	}
+}
+
+func (e *Endpoint) inSend(h UntaggedHeader, chunk []byte, segLen int) error {
+	if ok, err := e.takeReceive(h, segLen); !ok {
+		return err
+	}
+	r := &e.rx
+	op := h.RDMAP().Opcode()
 	mo, n := h.MO(), uint32(len(chunk))
 	switch {
 	case mo > r.size, n > 0 && mo == r.size && mo > 0:
@@ -191,20 +218,29 @@ func (e *Endpoint) inSend(h UntaggedHeader, chunk []byte, segLen int) error {
 	if op.Invalidates() {
 		r.received.Invalidate, r.received.STag = true, h.Invalidate()
 	}
-	if r.writeOpen || r.respOpen {
-		r.deferred, r.openOp = openSend, op
-		copy(r.heldHeader[:], h)
-		r.heldLen = segLen
-		return nil
+	if !e.deferDelivery(openSend, h, segLen) {
+		e.deliverReceived(op, h, segLen)
 	}
-	e.deliverSend(op, h, segLen)
 	return nil
 }
 
-func (e *Endpoint) deliverSend(op Opcode, h []byte, segLen int) {
+// deliverReceived delivers the Send or the Immediate Data of rx.received.
+func (e *Endpoint) deliverReceived(op Opcode, h []byte, segLen int) {
 	if err := e.host.EndReceive(e.rx.received); err != nil {
 		e.placing(op, h, segLen, err)
 	}
+}
+
+// deferDelivery says whether a whole message has to wait for the end of a tagged one (DDP-021), and
+// keeps what its delivery needs: h is the header of its last segment.
+func (e *Endpoint) deferDelivery(kind openMessage, h UntaggedHeader, segLen int) bool {
+	r := &e.rx
+	if !r.writeOpen && !r.respOpen {
+		return false
+	}
+	r.deferred, r.openOp, r.heldLen = kind, h.RDMAP().Opcode(), segLen
+	copy(r.heldHeader[:], h)
+	return true
 }
 
 // deliverDeferred delivers the message that waited for the end of the tagged one that has just ended.
@@ -215,11 +251,16 @@ func (e *Endpoint) deliverDeferred() {
 		return
 	}
 	r.deferred = openNone
-	if kind == openSend {
-		e.deliverSend(r.openOp, r.heldHeader[:], r.heldLen)
-		return
+	switch {
+	case kind == openResponse:
+		e.deliverAtomicResponse(r.heldHeader[:], r.heldLen)
+	case kind != openRequest:
+		e.deliverReceived(r.openOp, r.heldHeader[:], r.heldLen)
+	case r.openOp == OpAtomicRequest:
+		e.deliverAtomicRequest()
+	default:
+		e.deliverReadRequest()
 	}
-	e.deliverReadRequest()
 }
 
 // gatherHeader puts a chunk of a message that is all RDMAP header into header: such a message may
@@ -253,24 +294,32 @@ func (e *Endpoint) gatherHeader(kind openMessage, h UntaggedHeader, chunk []byte
 	return int(end), true
 }
 
-func (e *Endpoint) inReadRequest(h UntaggedHeader, chunk []byte, segLen int) error {
+// gatherExact is gatherHeader for the kinds of message that have one length.
+func (e *Endpoint) gatherExact(kind openMessage, h UntaggedHeader, chunk []byte, segLen int) (done bool) {
+	op := h.RDMAP().Opcode()
+	want := opcodes[op].header
+	n, done := e.gatherHeader(kind, h, chunk, segLen, want)
+	if done && n != want {
+		e.refuse(op, h, segLen, TermRemoteOperation, "%v of %d octets", op, n)
+		return false
+	}
+	return done
+}
+
+// inRequest takes a Read Request or an Atomic Request, which share QN 1 and IRD: A17.
+func (e *Endpoint) inRequest(h UntaggedHeader, chunk []byte, segLen int) error {
 	r, t := &e.rx, &e.tx
-	const op = OpReadRequest
+	op := h.RDMAP().Opcode()
 	if h.MSN() != r.rmsn {
 		e.refuse(op, h, segLen, TermMSNRange, "%v with MSN %d, expected %d", op, h.MSN(), r.rmsn)
 		return nil
 	}
-	// Each Read that may be outstanding has a buffer of QN 1: A5.
+	// Each one that may be outstanding has a buffer of QN 1: A5.
 	if t.asked-t.cur.answered >= r.ird {
-		e.refuse(op, h, segLen, TermNoBuffer, "more than %d Reads outstanding", r.ird)
+		e.refuse(op, h, segLen, TermNoBuffer, "more than %d Reads and atomics outstanding", r.ird)
 		return nil
 	}
-	n, done := e.gatherHeader(openRead, h, chunk, segLen, ReadRequestLen)
-	if !done {
-		return nil
-	}
-	if n != ReadRequestLen {
-		e.refuse(op, h, segLen, TermRemoteOperation, "%v of %d octets", op, n)
+	if !e.gatherExact(openRequest, h, chunk, segLen) {
 		return nil
 	}
 	r.rmsn++
@@ -278,13 +327,21 @@ func (e *Endpoint) inReadRequest(h UntaggedHeader, chunk []byte, segLen int) err
 	a := &r.request
 	*a = txResponse{segLen: segLen}
 	copy(a.header[:], h)
-	copy(a.request[:], r.header[:])
-	if r.writeOpen || r.respOpen {
-		// "A Read Request is not started before DDP delivered it": RDMAP-091.
-		r.deferred, r.openOp = openRead, op
-		return nil
+	if op == OpAtomicRequest {
+		req := AtomicRequest(r.header[:])
+		r.atomic, a.id = req.Atomic(), req.ID()
+	} else {
+		copy(a.request[:], r.header[:])
 	}
-	e.deliverReadRequest()
+	// "A Read Request is not started before DDP delivered it": RDMAP-091. Nor is an atomic: RFC
+	// 7306, section 5.4 (3).
+	switch {
+	case e.deferDelivery(openRequest, h, segLen):
+	case op == OpAtomicRequest:
+		e.deliverAtomicRequest()
+	default:
+		e.deliverReadRequest()
+	}
 	return nil
 }
 
@@ -308,11 +365,9 @@ func (e *Endpoint) deliverReadRequest() {
 		}
 		return
 	}
-	a.sinkSTag, a.sinkTO, a.n, a.payload = req.SinkSTag(), req.SinkTO(), req.Size(), p
-	*t.answer(t.asked) = *a
+	a.op, a.sinkSTag, a.sinkTO, a.n, a.payload = OpReadResponse, req.SinkSTag(), req.SinkTO(), req.Size(), p
+	t.ask(a)
 	a.payload = nil
-	t.asked++
-	t.stale()
 }
 
 func (e *Endpoint) inTerminate(h UntaggedHeader, chunk []byte, segLen int) error {

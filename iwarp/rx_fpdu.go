@@ -5,13 +5,15 @@ import (
 	"errors"
 )
 
-// errHold says that a Send has to wait for a buffer. It never leaves the package.
+// errHold says that a Send or Immediate Data has to wait for a buffer. It never leaves the package.
 var errHold = errors.New("hold")
 
 // A receiver is the receiving half of an Endpoint.
 type receiver struct {
-	crc bool
-	ird uint32
+	crc     bool
+	ird     uint32
+	opcodes Opcode // those below are known
+	queues  uint32 // and those queues exist
 
 	// buf gathers an FPDU that came in parts, or holds one that waits for a buffer.
 	buf     []byte
@@ -24,7 +26,7 @@ type receiver struct {
 	heldLen    int
 	heldOp     Opcode
 
-	msn, rmsn MSN // next of QN 0 and QN 1
+	msn, rmsn, amsn MSN // next of QN 0, QN 1 and QN 3
 
 	// The untagged message that has come in part.
 	open     openMessage
@@ -34,7 +36,11 @@ type receiver struct {
 	header   [terminateMaxMsg]byte
 	deferred openMessage // a whole message that waits for an unfinished tagged one
 	received Received
-	request  txResponse // Read Request that waits
+	request  txResponse // Read or Atomic Request that waits
+	atomic   Atomic     // what that Atomic Request asks for
+	response struct {   // Atomic Response that waits
+		token, old uint64
+	}
 
 	writeOpen, respOpen bool // the last segment of this kind had L=0
 	respGot             uint32
@@ -46,21 +52,27 @@ type openMessage uint8
 const (
 	openNone openMessage = iota
 	openSend
-	openRead
+	openImmediate
+	openRequest // on QN 1
+	openResponse
 	openTerminate
 )
 
-func (r *receiver) init(p *Params) {
+func (r *receiver) init(p *Params, extensions bool) {
+	r.opcodes, r.queues = opBase, qnBase
+	if extensions {
+		r.opcodes, r.queues = opKnown, qnKnown
+	}
 	r.crc = p.CRC
 	r.mark.on = p.MarkersIn
 	r.ird = uint32(p.IRD)
-	r.msn, r.rmsn = 1, 1
+	r.msn, r.rmsn, r.amsn = 1, 1, 1
 }
 
 // Write takes octets of the stream. FPDUs that are whole in b are checked and placed from there;
 // one that is cut is gathered. b is borrowed for the call.
 //
-// It takes all of b, but for a Send without a receive buffer: then it stops before that FPDU, or
+// It takes all of b, but for a message without a receive buffer: then it stops before that FPDU, or
 // keeps it if it had been cut, and returns ErrNoReceive; see Resume. Behind an error, which is in
 // Err only, everything is taken and dropped (DDP-091).
 func (e *Endpoint) Write(b []byte) (n int, err error) {
@@ -128,12 +140,12 @@ func (r *receiver) whole() bool {
 	return r.n > fpduHeaderLen && r.n == FPDULen(int(binary.BigEndian.Uint16(r.buf)))
 }
 
-// Stalled says that a Send waits for a receive buffer. How long it may wait (5 s by default) is
+// Stalled says that a Send or Immediate Data waits for a receive buffer. How long it may wait (5 s by default) is
 // for the owner to say: Fail(TermNoBuffer, err) ends it.
 func (e *Endpoint) Stalled() bool { return e.rx.stalled && e.err == nil }
 
-// Resume takes a buffer for the Send that waits for one; call it when a buffer has been posted, and
-// go on reading the stream then: the Send may be there still. ErrNoReceive: there is no buffer yet.
+// Resume takes a buffer for the message that waits for one; call it when a buffer has been posted, and
+// go on reading the stream then: the message may be there still. ErrNoReceive: there is no buffer yet.
 func (e *Endpoint) Resume() error {
 	r := &e.rx
 	if !r.stalled || e.err != nil {
@@ -145,7 +157,7 @@ func (e *Endpoint) Resume() error {
 	}
 	// The FPDU that comes next is the one that was held, here or in the transport.
 	r.stalled = false
-	r.open, r.openOp, r.size, r.count = openSend, r.heldOp, size, 0
+	r.begin(r.heldOp, size)
 	if r.checked {
 		r.checked = false
 		n := r.n

@@ -15,14 +15,14 @@ type txMessage struct {
 	op       Opcode
 	token    uint64
 	n        uint32
-	stag     STag // Send: to invalidate; Write: sink; Read Request: source
-	to       uint64
+	stag     STag   // Send: to invalidate; Write: sink; Read Request: source
+	to       uint64 // Immediate Data: the data
 	payload  Payload
 	sinkSTag STag
 	sinkTO   uint64
 }
 
-// A txResponse is the answer to a Read Request of the peer.
+// A txResponse is the answer to a Read Request or an Atomic Request of the peer.
 type txResponse struct {
 	sinkSTag STag
 	sinkTO   uint64
@@ -31,22 +31,28 @@ type txResponse struct {
 	header   [UntaggedHeaderLen]byte // of the request, for a Terminate
 	request  [ReadRequestLen]byte
 	segLen   int
+	op       Opcode // OpReadResponse or OpAtomicResponse
+	id       uint32 // of an Atomic Request
+	old      uint64
 }
 
-// A txRead is a Read of ours that is not answered.
+// A txRead is a Read or an atomic of ours that is not answered. They share the queue, its MSNs and
+// ORD: RFC 7306, section 5.2.
 type txRead struct {
 	token    uint64
 	sinkSTag STag
 	sinkTO   uint64
 	n        uint32
 	rtr      bool // the ready-to-receive message; nobody waits for it
+	isAtomic bool
+	atomic   Atomic
 }
 
 // A txCursor says how far sending has come. Counts of messages are absolute and wrap.
 type txCursor struct {
 	sent      uint32 // posted messages that are out
 	answered  uint32 // answers that are out
-	reads     uint32 // Read Requests that are out, the RTR included
+	reads     uint32 // Read and Atomic Requests that are out, the RTR included
 	off       uint32 // octets of the message in progress that are out
 	pos       uint32 // octets of the stream that are out; kept with markers only
 	mid       txSource
@@ -54,6 +60,7 @@ type txCursor struct {
 	rtr       bool // the ready-to-receive message is out, or there is none
 	term      bool // the Terminate is out
 	msn, rmsn MSN  // next of QN 0 and QN 1
+	amsn      MSN  // next of QN 3
 }
 
 // A txSource says what an FPDU belongs to.
@@ -125,7 +132,7 @@ func (t *sender) init(p *Params, queue int) {
 	t.ring = make([]txMessage, ringSize(queue))
 	t.answers = make([]txResponse, ringSize(int(p.IRD)))
 	t.readRing = make([]txRead, ringSize(int(p.ORD)))
-	t.cur = txCursor{msn: 1, rmsn: 1, rtr: true}
+	t.cur = txCursor{msn: 1, rmsn: 1, amsn: 1, rtr: true}
 	t.stageIdx = -1
 	if p.Initiator && p.RTR != 0 {
 		t.rtr = p.RTR
@@ -152,16 +159,39 @@ func (t *sender) empty() bool {
 }
 
 func (t *sender) addRead(r txRead) {
-	t.readRing[t.readsPosted&uint32(len(t.readRing)-1)] = r
+	*t.read(t.readsPosted) = r
 	t.readsPosted++
 }
 
-// oldestRead is the oldest Read whose request is out and whose answer is not complete; nil if none.
+// oldestRead is the oldest Read or atomic whose request is out and whose answer is not complete; nil
+// if none.
 func (t *sender) oldestRead() *txRead {
 	if t.readsDone == t.cur.reads {
 		return nil
 	}
-	return &t.readRing[t.readsDone&uint32(len(t.readRing)-1)]
+	return t.read(t.readsDone)
+}
+
+func (t *sender) read(idx uint32) *txRead { return &t.readRing[idx&uint32(len(t.readRing)-1)] }
+
+// oldestMSN is the QN 1 MSN of the request of oldestRead.
+func (t *sender) oldestMSN() MSN { return t.cur.rmsn - MSN(t.cur.reads-t.readsDone) }
+
+// atomicOut says whether an atomic is among the requests that are out.
+func (t *sender) atomicOut() bool {
+	for i := t.readsDone; i != t.cur.reads; i++ {
+		if t.read(i).isAtomic {
+			return true
+		}
+	}
+	return false
+}
+
+// ask queues the answer a.
+func (t *sender) ask(a *txResponse) {
+	*t.answer(t.asked) = *a
+	t.asked++
+	t.stale()
 }
 
 func (t *sender) message(idx uint32) *txMessage { return &t.ring[idx&uint32(len(t.ring)-1)] }
@@ -266,40 +296,41 @@ func (e *Endpoint) nextFPDU(c *txCursor) (ent txEntry, ok bool) {
 	}
 	ent.src, ent.idx, ent.off = src, c.index(src), c.off
 	var n uint32
-	hdr := TaggedHeaderLen
 	if src == txAnswer {
-		ent.op, n = OpReadResponse, t.answer(ent.idx).n
+		ent.op, n = t.answer(ent.idx).op, t.answer(ent.idx).n
 	} else {
-		m := t.message(ent.idx)
-		ent.op, n = m.op, m.n
-		if m.op == OpReadRequest {
-			n = 0 // of the memory: its 28 octets are made here
-		}
-		if m.op != OpWrite {
-			hdr = UntaggedHeaderLen
-		}
+		ent.op, n = t.message(ent.idx).op, t.message(ent.idx).n
+	}
+	info := &opcodes[ent.op&0xf]
+	hdr := UntaggedHeaderLen + info.header
+	if info.tagged {
+		hdr = TaggedHeaderLen
+	}
+	if info.header > 0 {
+		n = 0 // of the memory: the RDMAP header is made here, and MULPDU has room for any
 	}
 	ent.chunk = min(n-c.off, uint32(t.mulpdu-hdr))
 	ent.last = ent.off+ent.chunk == n
-	ulpdu := hdr + int(ent.chunk)
-	if ent.op == OpReadRequest {
-		ulpdu += ReadRequestLen
-	}
-	ent.size = FPDULen(ulpdu)
+	ent.size = FPDULen(hdr + int(ent.chunk))
 	if !ent.last {
 		a.mid, a.off = src, c.off+ent.chunk
 		return ent, true
 	}
 	a.mid, a.off = txNone, 0
-	switch {
-	case src == txAnswer:
+	if src == txAnswer {
+		if ent.op == OpAtomicResponse {
+			a.amsn++
+		}
 		a.answered++
 		a.yield = true
 		return ent, true
-	case ent.op == OpReadRequest:
+	}
+	switch {
+	case info.tagged:
+	case info.qn == QNRead:
 		a.rmsn++
 		a.reads++
-	case ent.op != OpWrite:
+	default:
 		a.msn++
 	}
 	a.sent++

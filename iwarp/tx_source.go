@@ -1,6 +1,7 @@
 package iwarp
 
 import (
+	"encoding/binary"
 	"errors"
 	"io"
 )
@@ -102,18 +103,34 @@ func (e *Endpoint) build(ent *txEntry, b []byte) error {
 		hdr = len(e.term.Append(u[:UntaggedHeaderLen:len(u)]))
 	case txAnswer:
 		a := t.answer(ent.idx)
+		if ent.op == OpAtomicResponse {
+			putUntagged(u, true, OpAtomicResponse, 0, ent.after.amsn-1, 0)
+			putAtomicResponse(u[UntaggedHeaderLen:], a.id, a.old)
+			hdr = UntaggedHeaderLen + AtomicResponseLen
+			break
+		}
 		putTagged(u, ent.last, OpReadResponse, a.sinkSTag, a.sinkTO+uint64(ent.off))
 		payload = a.payload
 	default:
 		m := t.message(ent.idx)
 		payload = m.payload
-		switch {
-		case m.op == OpWrite:
+		switch m.op {
+		case OpWrite:
 			putTagged(u, ent.last, OpWrite, m.stag, m.to+uint64(ent.off))
-		case m.op == OpReadRequest:
+		case OpReadRequest:
 			putUntagged(u, true, OpReadRequest, 0, ent.after.rmsn-1, 0)
 			putReadRequest(u[UntaggedHeaderLen:], m.sinkSTag, m.sinkTO, m.n, m.stag, m.to)
 			hdr = UntaggedHeaderLen + ReadRequestLen
+		case OpAtomicRequest:
+			// The Request Identifier is the MSN, so that a response to another request shows.
+			msn := ent.after.rmsn - 1
+			putUntagged(u, true, OpAtomicRequest, 0, msn, 0)
+			putAtomicRequest(u[UntaggedHeaderLen:], uint32(msn), &t.read(ent.after.reads-1).atomic)
+			hdr = UntaggedHeaderLen + AtomicRequestLen
+		case OpImmediate, OpImmediateSE:
+			putUntagged(u, true, m.op, 0, ent.after.msn-1, 0)
+			binary.BigEndian.PutUint64(u[UntaggedHeaderLen:], m.to)
+			hdr = UntaggedHeaderLen + ImmediateLen
 		default:
 			msn := ent.after.msn
 			if ent.last {

@@ -69,7 +69,7 @@ RDMA Read Request qn=1 msn=2 mo=0 last read 0 octets from stag=0x00000000 to=0x0
 		t.Errorf("sent %v", h.sent)
 	}
 	s := e.Stats()
-	if s.FPDUsOut != 9 || s.PayloadOut != 2048+2048+1482 || s.MessagesOut != [8]uint64{2, 2, 0, 1, 1, 1, 0, 0} {
+	if s.FPDUsOut != 9 || s.PayloadOut != 2048+2048+1482 || s.MessagesOut != [12]uint64{OpWrite: 2, OpReadRequest: 2, OpSend: 1, OpSendInvalidate: 1, OpSendSE: 1} {
 		t.Errorf("%+v", s)
 	}
 }

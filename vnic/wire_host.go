@@ -139,3 +139,11 @@ func (w *wire) EndReadSource(p iwarp.Payload) {
 		w.sources = append(w.sources, r)
 	}
 }
+
+// Atomic implements iwarp.Host.
+func (w *wire) Atomic(iwarp.Atomic) (old uint64, err error) {
+	return 0, &iwarp.LocalError{Cause: iwarp.TermUnexpectedOpcode, Err: errGone}
+}
+
+// EndAtomic implements iwarp.Host.
+func (w *wire) EndAtomic(token, old uint64) error { return errGone }

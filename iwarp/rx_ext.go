@@ -1,0 +1,101 @@
+package iwarp
+
+import "encoding/binary"
+
+// Inbound messages of RFC 7306. Atomic Requests are taken by inRequest.
+
+// inImmediate takes Immediate Data: it is ordered as a Send and uses up a receive buffer, which it
+// leaves as it is (A15).
+func (e *Endpoint) inImmediate(h UntaggedHeader, chunk []byte, segLen int) error {
+	if ok, err := e.takeReceive(h, segLen); !ok {
+		return err
+	}
+	if !e.gatherExact(openImmediate, h, chunk, segLen) {
+		return nil
+	}
+	r := &e.rx
+	op := h.RDMAP().Opcode()
+	r.msn++
+	e.stats.MessagesIn[op]++
+	r.received = Received{Solicited: op.Solicited(), Immediate: true, Data: binary.BigEndian.Uint64(r.header[:])}
+	if !e.deferDelivery(openImmediate, h, segLen) {
+		e.deliverReceived(op, h, segLen)
+	}
+	return nil
+}
+
+// deliverAtomicRequest has the Host carry rx.atomic out and queues the answer.
+func (e *Endpoint) deliverAtomicRequest() {
+	const op = OpAtomicRequest
+	a, req := &e.rx.request, &e.rx.atomic
+	if !req.Op.known() {
+		e.refuse(op, a.header[:], a.segLen, TermUnexpectedOpcode, "%v with %v", op, req.Op) // A13
+		return
+	}
+	old, err := e.host.Atomic(*req)
+	if err != nil {
+		e.fail(localError(err, TermLocalCatastrophic), op, a.header[:], a.segLen)
+		return
+	}
+	a.op, a.old = OpAtomicResponse, old
+	e.tx.ask(a)
+}
+
+// inAtomicResponse takes an Atomic Response. QN 3 has a buffer for each atomic that is out.
+func (e *Endpoint) inAtomicResponse(h UntaggedHeader, chunk []byte, segLen int) error {
+	r, t := &e.rx, &e.tx
+	const op = OpAtomicResponse
+	read := t.oldestRead()
+	switch {
+	case h.MSN() != r.amsn:
+		e.refuse(op, h, segLen, TermMSNRange, "%v with MSN %d, expected %d", op, h.MSN(), r.amsn)
+		return nil
+	case !t.atomicOut():
+		e.refuse(op, h, segLen, TermNoBuffer, "%v, but no atomic is outstanding", op)
+		return nil
+	case !read.isAtomic:
+		e.refuse(op, h, segLen, TermUnexpectedOpcode, "%v, but a Read is to be answered first", op)
+		return nil
+	}
+	if !e.gatherExact(openResponse, h, chunk, segLen) {
+		return nil
+	}
+	resp := AtomicResponse(r.header[:])
+	if want := uint32(t.oldestMSN()); resp.ID() != want {
+		e.refuse(op, h, segLen, TermRemoteOperation, "%v to request %#x, the oldest is %#x", op, resp.ID(), want)
+		return nil
+	}
+	r.amsn++
+	r.response.token, r.response.old = read.token, resp.Old()
+	*read = txRead{}
+	t.readsDone++
+	e.stats.MessagesIn[op]++
+	if !e.deferDelivery(openResponse, h, segLen) {
+		e.deliverAtomicResponse(h, segLen)
+	}
+	return nil
+}
+
+func (e *Endpoint) deliverAtomicResponse(h []byte, segLen int) {
+	if err := e.host.EndAtomic(e.rx.response.token, e.rx.response.old); err != nil {
+		e.placing(OpAtomicResponse, h, segLen, err)
+	}
+}
+
+// TerminatedAtomic is the token of the posted atomic that the peer's Terminate is about. It is told by
+// its MSN, and its response can not have come.
+func (e *Endpoint) TerminatedAtomic() (token uint64, ok bool) {
+	t := &e.tx
+	if e.termState != termReceived || len(e.term.Header) != UntaggedHeaderLen {
+		return 0, false
+	}
+	h := UntaggedHeader(e.term.Header)
+	ago := uint32(t.cur.rmsn - h.MSN())
+	if h.RDMAP().Opcode() != OpAtomicRequest || h.QN() != QNRead || ago == 0 || ago > t.cur.reads-t.readsDone {
+		return 0, false
+	}
+	if read := t.read(t.cur.reads - ago); read.isAtomic {
+		return read.token, true
+	}
+	return 0, false
+}
