@@ -62,7 +62,8 @@ type EnhancedData struct {
 	IRD, ORD   uint16   // 0..0x3ffe, or NotNegotiated
 }
 
-func (d EnhancedData) append(b []byte) []byte {
+// Append appends the four octets.
+func (d EnhancedData) Append(b []byte) []byte {
 	x, y := d.IRD&0x3fff, d.ORD&0x3fff
 	if d.PeerToPeer {
 		x |= 0x8000
@@ -79,7 +80,8 @@ func (d EnhancedData) append(b []byte) []byte {
 	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(b, x), y)
 }
 
-func parseEnhanced(b []byte) (d EnhancedData) {
+// ParseEnhancedData reads the first four octets of b, which are there.
+func ParseEnhancedData(b []byte) (d EnhancedData) {
 	x, y := binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
 	d.PeerToPeer = x&0x8000 != 0
 	d.IRD, d.ORD = x&0x3fff, y&0x3fff
@@ -147,7 +149,7 @@ func (f *StartFrame) Append(b []byte) ([]byte, error) {
 	b = append(b, flags, f.Revision)
 	b = binary.BigEndian.AppendUint16(b, uint16(n))
 	if f.Enhanced {
-		b = f.Data.append(b)
+		b = f.Data.Append(b)
 	}
 	return append(b, f.PrivateData...), nil
 }
@@ -189,7 +191,7 @@ func ParseStartFrame(b []byte) (f StartFrame, n int, err error) {
 	f.PrivateData = b[startHeaderLen:n:n]
 	if enhanced {
 		f.Enhanced = true
-		f.Data = parseEnhanced(f.PrivateData)
+		f.Data = ParseEnhancedData(f.PrivateData)
 		f.PrivateData = f.PrivateData[enhancedLen:]
 	}
 	return f, n, nil

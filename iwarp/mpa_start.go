@@ -2,7 +2,6 @@ package iwarp
 
 import (
 	"errors"
-	"fmt"
 	"io"
 )
 
@@ -64,14 +63,7 @@ func NewInitiator(cfg StartConfig, privateData []byte) (*Initiator, error) {
 	}
 	s := &Initiator{cfg: cfg}
 	s.req = StartFrame{Revision: cfg.Revision, Markers: cfg.Markers, CRC: cfg.CRC != CRCOff, PrivateData: privateData}
-	// "An Initiator does not use the enhanced form when it wants none of its functions": EMPA-015.
-	if cfg.Revision >= 2 && (!cfg.ClientServer || cfg.IRD != 0 || cfg.ORD != 0) {
-		s.req.Enhanced = true
-		s.req.Data = EnhancedData{PeerToPeer: !cfg.ClientServer, IRD: cfg.IRD, ORD: cfg.ORD}
-		if !cfg.ClientServer {
-			s.req.Data.RTR = cfg.RTR
-		}
-	}
+	s.req.Data, s.req.Enhanced = cfg.Offer()
 	var err error
 	if s.b, err = s.req.Append(nil); err != nil {
 		return nil, err
@@ -162,46 +154,13 @@ func (s *Initiator) reply(f *StartFrame) {
 		return
 	}
 	if f.Enhanced {
-		if c, err := s.enhanced(&p, f.Data); err != nil {
-			s.failWith(c, &p, err)
+		if err := s.cfg.Conclude(&p, f.Data); err != nil {
+			s.fail(err)
+			s.putTerminate(localError(err, TermMPACatastrophic).Cause, &p) // RFC 6581, section 8
 			return
 		}
 	}
 	s.done, s.params = true, p
-}
-
-// enhanced applies the enhanced data of an accepting Reply: ledger mpa 8.1 (5) and (6), 8.4.
-func (s *Initiator) enhanced(p *Params, d EnhancedData) (TermCode, error) {
-	p.Enhanced, p.PeerIRD, p.PeerORD = true, d.IRD, d.ORD
-	if d.IRD != NotNegotiated {
-		p.ORD = min(p.ORD, d.IRD)
-	}
-	if d.ORD != NotNegotiated {
-		if d.ORD > s.cfg.MaxIRD {
-			return TermInsufficientIRD, fmt.Errorf("the peer wants %d Reads outstanding, the limit is %d", d.ORD, s.cfg.MaxIRD)
-		}
-		p.IRD = raiseIRD(p.IRD, d.ORD, s.cfg.MaxIRD)
-	}
-	if d.PeerToPeer != s.req.Data.PeerToPeer {
-		// Choice 13: nothing has been agreed.
-		return TermNoRTR, fmt.Errorf("got a Reply with A=%t to a Request with A=%t", d.PeerToPeer, s.req.Data.PeerToPeer)
-	}
-	if !d.PeerToPeer {
-		return TermCode{}, nil // B, C and D are ignored: EMPA-032
-	}
-	p.PeerToPeer = true
-	common := d.RTR & s.req.Data.RTR
-	switch {
-	case common&RTRWrite != 0:
-		p.RTR = RTRWrite
-	case common&RTRRead != 0 && d.IRD != 0:
-		p.RTR = RTRRead
-	case common&RTRSend != 0:
-		p.RTR = RTRSend
-	default:
-		return TermNoRTR, fmt.Errorf("offered %v, the peer takes %v with IRD %d", s.req.Data.RTR, d.RTR, d.IRD)
-	}
-	return TermCode{}, nil
 }
 
 // A Request is what a peer asked for.
@@ -336,26 +295,7 @@ func (s *Responder) base(ird, ord uint16) (StartFrame, Params) {
 	if !req.Enhanced {
 		return f, p
 	}
-	d := req.Data
-	p.Enhanced, p.PeerToPeer, p.PeerIRD, p.PeerORD = true, d.PeerToPeer, d.IRD, d.ORD
-	if d.PeerToPeer {
-		// EMPA-035, EMPA-038
-		if p.RTR = d.RTR & s.cfg.RTR; p.RTR == 0 {
-			p.RTR = s.cfg.RTR
-		}
-	}
-	f.Data = EnhancedData{PeerToPeer: p.PeerToPeer, RTR: p.RTR, IRD: NotNegotiated, ORD: NotNegotiated}
-	if d.ORD != NotNegotiated {
-		p.IRD = raiseIRD(p.IRD, d.ORD, s.cfg.MaxIRD)
-		if p.RTR&RTRRead != 0 {
-			p.IRD = max(p.IRD, 1) // EMPA-020
-		}
-		f.Data.IRD = p.IRD
-	}
-	if d.IRD != NotNegotiated {
-		p.ORD = min(p.ORD, d.IRD)
-		f.Data.ORD = p.ORD
-	}
+	f.Data = s.cfg.Answer(&p, req.Data)
 	return f, p
 }
 
@@ -366,8 +306,8 @@ func (s *Responder) Accept(ird, ord uint16, privateData []byte) (Params, error) 
 	if s.state != respAsked {
 		return Params{}, ErrState
 	}
-	if ird > MaxReads || ord > MaxReads {
-		return Params{}, fmt.Errorf("%w: IRD %d, ORD %d, at most %d", ErrConfig, ird, ord, MaxReads)
+	if err := checkReads(ird, ord); err != nil {
+		return Params{}, err
 	}
 	f, p := s.base(ird, ord)
 	f.PrivateData = privateData
