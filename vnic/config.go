@@ -52,6 +52,7 @@ type StreamListener interface {
 // Limits are what one context may have. A field of 0 asks for the default.
 type Limits struct {
 	PD, MR, CQ, QP, CMID int
+	SRQ                  int
 	Depth                int // work requests in a queue, completions in a CQ
 	SGE                  int
 	Inline               int // octets
@@ -62,7 +63,7 @@ type Limits struct {
 // DefaultLimits holds the defaults of a context.
 func DefaultLimits() Limits {
 	return Limits{
-		PD: 256, MR: 65536, CQ: 4096, QP: 1024, CMID: 4096,
+		PD: 256, MR: 65536, CQ: 4096, QP: 1024, CMID: 4096, SRQ: 256,
 		Depth: 16384, SGE: 16, Inline: 512, IRD: 128, ORD: 128,
 		MRLen: 1 << 40, MRTotal: 1 << 46,
 	}
@@ -74,6 +75,7 @@ func (l Limits) or(d Limits) Limits {
 	or(&l.CQ, d.CQ)
 	or(&l.QP, d.QP)
 	or(&l.CMID, d.CMID)
+	or(&l.SRQ, d.SRQ)
 	or(&l.Depth, d.Depth)
 	or(&l.SGE, d.SGE)
 	or(&l.Inline, d.Inline)

@@ -43,6 +43,7 @@ type Context struct {
 	pds      table[*PD]     // guarded by mu
 	mrs      table[*MR]     // guarded by mu
 	cqs      table[*CQ]     // guarded by mu
+	srqs     table[*SRQ]    // guarded by mu
 	qps      map[uint32]*QP // guarded by mu, by QPN
 	ids      table[*CMID]   // guarded by mu
 	mrOctets uint64         // guarded by mu
@@ -172,7 +173,7 @@ func (c *Context) finish(qps []*QP) {
 	for cq := range c.cqs.all() {
 		cq.shut()
 	}
-	c.pds, c.cqs, c.ids = table[*PD]{}, table[*CQ]{}, table[*CMID]{}
+	c.pds, c.cqs, c.srqs, c.ids = table[*PD]{}, table[*CQ]{}, table[*SRQ]{}, table[*CMID]{}
 	c.mu.Unlock()
 
 	c.dev.mu.Lock()
@@ -200,7 +201,7 @@ func (c *Context) Attr() rdma.DeviceAttr {
 	return rdma.DeviceAttr{
 		Name: c.dev.cfg.Name, Addrs: append([]netip.Prefix(nil), c.dev.cfg.Addrs...), MAC: c.dev.cfg.MAC, MTU: c.dev.cfg.MTU,
 		MaxQP: l.QP, MaxCQ: l.CQ, MaxMR: l.MR, MaxPD: l.PD, MaxDepth: l.Depth, MaxSGE: l.SGE,
-		MaxIRD: l.IRD, MaxORD: l.ORD, MaxMRLen: l.MRLen,
+		MaxIRD: l.IRD, MaxORD: l.ORD, MaxMRLen: l.MRLen, MaxSRQ: l.SRQ, MaxSRQWR: l.Depth,
 	}
 }
 

@@ -17,6 +17,15 @@ type CQSink interface {
 	Push(wc *rdma.WC, cookie, sqDone uint32, solicited bool) bool
 }
 
+// A CountingSink is a CQSink that knows what its reader has taken. It is needed for the quota of a QP
+// at an SRQ, see rdma.SRQConfig.
+type CountingSink interface {
+	CQSink
+	// Unpolled is how many of the completions that were pushed have not been taken. It is called as
+	// Push is.
+	Unpolled() int
+}
+
 // CQOptions describe a CQ.
 type CQOptions struct {
 	Depth int
@@ -44,6 +53,19 @@ type CQ struct {
 	qps      []*QP    // guarded by mu, one for each queue
 	pushed   uint64   // guarded by mu
 	signaled uint64   // guarded by mu: events
+	shared   sharedUses
+}
+
+// sharedUses are the completions in a CountingSink of receives that came from an SRQ and have not been
+// seen polled, oldest first.
+type sharedUses struct {
+	ring       []sharedUse // nil: not counted; guarded by CQ.mu, as all
+	prod, cons uint32
+}
+
+type sharedUse struct {
+	at  uint64 // CQ.pushed behind it
+	tap *srqTap
 }
 
 type cqe struct {
@@ -107,6 +129,9 @@ func (cq *CQ) push(qp *QP, wc *rdma.WC, cookie, sqDone uint32, send, solicited b
 	if cq.sink != nil {
 		if cq.sink.Push(wc, cookie, sqDone, solicited) {
 			cq.pushed++
+			if t := qp.rx.tap; !send && t != nil && cq.shared.ring != nil {
+				cq.useLocked(t)
+			}
 			return
 		}
 		cq.overrunLocked()
@@ -118,6 +143,9 @@ func (cq *CQ) push(qp *QP, wc *rdma.WC, cookie, sqDone uint32, send, solicited b
 	}
 	e := &cq.ring[cq.prod&uint32(len(cq.ring)-1)]
 	e.wc, e.qp, e.sqDone, e.send = *wc, qp, sqDone, send
+	if t := qp.rx.tap; !send && t != nil {
+		t.use.Add(1)
+	}
 	cq.prod++
 	cq.pushed++
 	if cq.armed == armAny || cq.armed == armSolicited && solicited {
@@ -137,6 +165,49 @@ func (cq *CQ) overrunLocked() {
 		qp.wake()
 	}
 	signal(cq.event)
+}
+
+// countShared begins to count what QPs with an SRQ hold here, if that can be known.
+func (cq *CQ) countShared() {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	if _, ok := cq.sink.(CountingSink); ok && cq.shared.ring == nil {
+		cq.shared.ring = make([]sharedUse, ceilPow2(cq.depth))
+	}
+}
+
+// useLocked notes a completion that was pushed to the sink.
+func (cq *CQ) useLocked(t *srqTap) {
+	u := &cq.shared
+	if u.prod-u.cons == uint32(len(u.ring)) { // the reader's count is wrong, or the sink is larger
+		cq.popUseLocked()
+	}
+	t.use.Add(1)
+	u.ring[u.prod&uint32(len(u.ring)-1)] = sharedUse{cq.pushed, t}
+	u.prod++
+}
+
+func (cq *CQ) popUseLocked() {
+	u := &cq.shared
+	e := &u.ring[u.cons&uint32(len(u.ring)-1)]
+	e.tap.polled()
+	e.tap = nil
+	u.cons++
+}
+
+// countPolled takes back what the reader of the sink has polled by now.
+func (cq *CQ) countPolled() {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	s, ok := cq.sink.(CountingSink)
+	if !ok {
+		return
+	}
+	u := &cq.shared
+	polled := cq.pushed - uint64(max(s.Unpolled(), 0))
+	for u.cons != u.prod && u.ring[u.cons&uint32(len(u.ring)-1)].at <= polled {
+		cq.popUseLocked()
+	}
 }
 
 // Poll takes up to len(wc) completions.
@@ -160,9 +231,12 @@ func (cq *CQ) Poll(wc []rdma.WC) (int, error) {
 		}
 		wc[n] = e.wc
 		n++
-		if e.send {
+		switch {
+		case e.send:
 			qp.own.polledSend(e.sqDone)
-		} else {
+		case qp.rx.tap != nil:
+			qp.rx.tap.polled()
+		default:
 			qp.own.polledRecv()
 		}
 	}

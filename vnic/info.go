@@ -25,6 +25,7 @@ type DevInfo struct {
 	PDs      int            `json:"pds"`
 	MRs      int            `json:"mrs"`
 	CQs      int            `json:"cqs"`
+	SRQs     int            `json:"srqs"`
 	QPs      int            `json:"qps"`
 	CMIDs    int            `json:"cm_ids"`
 	Pending  int64          `json:"pending"` // connection requests half open or unanswered
@@ -41,6 +42,9 @@ type QPInfo struct {
 	RecvCQ    uint32         `json:"recv_cq"`
 	MaxSendWR int            `json:"max_send_wr"`
 	MaxRecvWR int            `json:"max_recv_wr"`
+	SRQ       uint32         `json:"srq,omitempty"`       // its number
+	SRQTaken  uint64         `json:"srq_taken,omitempty"` // receives that came from there
+	SRQHeld   int            `json:"srq_held,omitempty"`  // of them, complete and not polled yet
 	Owner     Owner          `json:"owner"`
 	Created   time.Time      `json:"created"`
 	Counters  Counters       `json:"counters"`
@@ -80,6 +84,23 @@ type CQInfo struct {
 	Owner   Owner  `json:"owner"`
 }
 
+// SRQInfo describes a shared receive queue. Who takes how much of it QPInfo says.
+type SRQInfo struct {
+	Dev      string `json:"dev"`
+	Num      uint32 `json:"srqn"`
+	PD       uint32 `json:"pd"`
+	MaxWR    int    `json:"max_wr"`
+	MaxPerQP int    `json:"max_per_qp"` // in force now; 0: no limit
+	Posted   int    `json:"posted"`     // and not taken
+	QPs      int    `json:"qps"`
+	Taken    uint64 `json:"taken"`
+	Waits    uint64 `json:"waits"`      // times that a Send had to wait
+	Quota    uint64 `json:"over_quota"` // of them, for its QP's quota
+	Limit    int    `json:"limit"`      // that is armed
+	Limits   uint64 `json:"limit_events"`
+	Owner    Owner  `json:"owner"`
+}
+
 // CMInfo describes an identifier of the connection manager.
 type CMInfo struct {
 	Dev     string         `json:"dev"`
@@ -103,6 +124,7 @@ func (d *Device) DevInfo() DevInfo {
 		i.PDs += len(c.pds.m)
 		i.MRs += len(c.mrs.m)
 		i.CQs += len(c.cqs.m)
+		i.SRQs += len(c.srqs.m)
 		i.QPs += len(c.qps)
 		i.CMIDs += len(c.ids.m)
 		c.mu.Unlock()
@@ -156,6 +178,9 @@ func (qp *QP) Info() QPInfo {
 		Dev: qp.dev.cfg.Name, QPN: qp.num, State: qp.State().String(), PD: qp.pd.handle,
 		SendCQ: qp.scq.handle, RecvCQ: qp.rcq.handle, MaxSendWR: qp.cfg.MaxSendWR, MaxRecvWR: qp.cfg.MaxRecvWR,
 		Owner: qp.ctx.owner(), Created: qp.created, Counters: qp.stats.snapshot(),
+	}
+	if t := qp.rx.tap; t != nil {
+		i.SRQ, i.SRQTaken, i.SRQHeld = t.srq.num, t.taken.Load(), int(t.use.Load())
 	}
 	if p := qp.peek.Load(); p != nil {
 		i.Transport, i.Local, i.Remote = "tcp", p.local, p.remote
@@ -216,6 +241,36 @@ func (d *Device) CQs(c *Context) []CQInfo {
 		}
 	}
 	return infos
+}
+
+// SRQs describes the shared receive queues of c, or all for nil.
+func (d *Device) SRQs(c *Context) []SRQInfo {
+	infos := []SRQInfo{}
+	for _, c := range d.only(c) {
+		c.mu.Lock()
+		srqs := c.srqs.slice()
+		c.mu.Unlock()
+		slices.SortFunc(srqs, func(a, b *SRQ) int { return int(a.num) - int(b.num) })
+		for _, s := range srqs {
+			if i, ok := s.info(); ok {
+				infos = append(infos, i)
+			}
+		}
+	}
+	return infos
+}
+
+func (s *SRQ) info() (i SRQInfo, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.queue == nil {
+		return i, false
+	}
+	return SRQInfo{
+		Dev: s.pd.dev.cfg.Name, Num: s.num, PD: s.pd.handle, MaxWR: s.cfg.MaxWR, MaxPerQP: s.quota(),
+		Posted: s.pendingLocked(), QPs: int(s.qps.Load()), Taken: s.taken, Waits: s.waits, Quota: s.over,
+		Limit: s.limit, Limits: s.limits, Owner: s.pd.ctx.owner(),
+	}, true
 }
 
 // CMs describes the identifiers of c, or all for nil.

@@ -129,8 +129,8 @@ func (l *loopEnd) feed() {
 	if ok {
 		qp.setDeadline(deadlineHold, 0)
 		l.peer.qp.wake()
-	} else if qp.deadlines[deadlineHold].IsZero() {
-		qp.setDeadline(deadlineHold, qp.dev.cfg.Timeouts.ReceiveHold)
+	} else {
+		qp.awaitReceive()
 	}
 }
 

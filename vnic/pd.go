@@ -15,6 +15,7 @@ type PD struct {
 
 	// guarded by ctx.mu
 	mrs    int
+	srqs   int
 	closed bool
 
 	qps   atomic.Int32       // changes with ctx.mu held
@@ -58,15 +59,15 @@ func (pd *PD) CreateQP(cfg rdma.QPConfig) (rdma.QP, error) {
 	return qp, nil
 }
 
-// Close frees pd; rdma.ErrBusy while it has MRs or QPs.
+// Close frees pd; rdma.ErrBusy while it has MRs, SRQs or QPs.
 func (pd *PD) Close() error {
 	pd.ctx.mu.Lock()
 	defer pd.ctx.mu.Unlock()
 	if pd.closed {
 		return nil
 	}
-	if qps := pd.qps.Load(); pd.mrs > 0 || qps > 0 {
-		return fmt.Errorf("free a protection domain with %d MRs and %d QPs: %w", pd.mrs, qps, rdma.ErrBusy)
+	if qps := pd.qps.Load(); pd.mrs > 0 || pd.srqs > 0 || qps > 0 {
+		return fmt.Errorf("free a protection domain with %d MRs, %d SRQs and %d QPs: %w", pd.mrs, pd.srqs, qps, rdma.ErrBusy)
 	}
 	pd.closed = true
 	pd.ctx.pds.remove(pd.handle)
@@ -82,6 +83,3 @@ func (pd *PD) AllocMR(uint64) (rdma.MR, error) { return nil, rdma.ErrUnsupported
 
 // AllocMW implements rdma.PD.
 func (pd *PD) AllocMW(rdma.MWType) (rdma.MW, error) { return nil, rdma.ErrUnsupported }
-
-// CreateSRQ implements rdma.PD.
-func (pd *PD) CreateSRQ(rdma.SRQConfig) (rdma.SRQ, error) { return nil, rdma.ErrUnsupported }

@@ -16,7 +16,8 @@ import (
 type QPOptions struct {
 	rdma.QPConfig // SendCQ and RecvCQ are CQs of the same context
 	// SendQueue and RecvQueue are queues that somebody else fills, who calls Ring; both nil:
-	// queues in this process, filled by PostSend and PostRecv.
+	// queues in this process, filled by PostSend and PostRecv. With an SRQ, which is one of the same
+	// PD, RecvQueue is nil.
 	SendQueue SendQueue
 	RecvQueue RecvQueue
 	// OnState, if set, is called on each change of state, by who runs the QP: it must not
@@ -67,6 +68,7 @@ type QP struct {
 	served    bool       // was connected once
 	sentAny   bool       // sent something on this connection
 	dead      bool       // die was here
+	lastWQE   bool       // in Error, with an SRQ: its end is to be told once all is flushed
 	endErr    error      // what ended the connection, nil for a graceful end
 	peerCode  *termCause // a Terminate that ended it: VendorErr of what flushes
 	deadlines [nDeadlines]time.Time
@@ -128,7 +130,19 @@ func (pd *PD) NewQP(o QPOptions) (*QP, error) {
 	if !ok1 || !ok2 || scq == nil || rcq == nil || scq.ctx != c || rcq.ctx != c {
 		return nil, fmt.Errorf("create a QP: SendCQ and RecvCQ must be CQs of the same device: %w", rdma.ErrInvalid)
 	}
-	if (o.SendQueue == nil) != (o.RecvQueue == nil) {
+	var tap *srqTap
+	switch {
+	case cfg.SRQ != nil:
+		srq, ok := cfg.SRQ.(*SRQ)
+		if !ok || srq == nil || srq.pd != pd {
+			return nil, fmt.Errorf("create a QP: SRQ must be one of the same protection domain: %w", rdma.ErrInvalid)
+		}
+		if o.RecvQueue != nil {
+			return nil, fmt.Errorf("create a QP with an SRQ and a receive queue: %w", rdma.ErrInvalid)
+		}
+		tap = &srqTap{srq: srq, pos: -1}
+		cfg.MaxRecvWR, cfg.MaxRecvSGE = 0, srq.cfg.MaxSGE
+	case (o.SendQueue == nil) != (o.RecvQueue == nil):
 		return nil, fmt.Errorf("create a QP with one foreign queue of two: %w", rdma.ErrInvalid)
 	}
 	qp := &QP{
@@ -139,6 +153,10 @@ func (pd *PD) NewQP(o QPOptions) (*QP, error) {
 	if qp.sendq == nil {
 		qp.own = newOwnQueues(&cfg)
 		qp.sendq, qp.recvq = qp.own, ownRecvQueue{qp.own}
+	}
+	if tap != nil {
+		tap.qp = qp
+		qp.recvq, qp.rx.tap = tap, tap
 	}
 	qp.sq.init(qp)
 	qp.rx.init(qp)
@@ -164,7 +182,8 @@ func (pd *PD) addQP(qp *QP) error {
 	qp.rcq.mu.Lock()
 	gone = gone || qp.rcq.closed
 	qp.rcq.mu.Unlock()
-	if pd.closed || gone {
+	t := qp.rx.tap
+	if pd.closed || gone || t != nil && t.srq.closed {
 		return fmt.Errorf("create a QP of objects that are gone: %w", rdma.ErrClosed)
 	}
 	if len(c.qps) >= c.limits.QP {
@@ -182,6 +201,10 @@ func (pd *PD) addQP(qp *QP) error {
 	pd.qps.Add(1)
 	qp.scq.attach(qp)
 	qp.rcq.attach(qp)
+	if t != nil {
+		t.srq.qps.Add(1)
+		qp.rcq.countShared()
+	}
 	c.wg.Add(1)
 	go func() {
 		defer c.wg.Done()
@@ -205,6 +228,9 @@ func (qp *QP) remove() {
 	qp.pd.qps.Add(-1)
 	qp.scq.detach(qp)
 	qp.rcq.detach(qp)
+	if t := qp.rx.tap; t != nil {
+		t.srq.qps.Add(-1)
+	}
 }
 
 func (qp *QP) Num() uint32           { return qp.num }
@@ -297,11 +323,11 @@ func (qp *QP) queueRecv(wr *rdma.RecvWR) error {
 	if err := qp.postState(); err != nil {
 		return err
 	}
-	if len(wr.SGEs) > qp.cfg.MaxRecvSGE {
-		return fmt.Errorf("post a receive of %d SGEs, at most %d: %w", len(wr.SGEs), qp.cfg.MaxRecvSGE, rdma.ErrInvalid)
+	if qp.rx.tap != nil {
+		return fmt.Errorf("post a receive to QP %d, which takes them from SRQ %d: %w", qp.num, qp.rx.tap.srq.num, rdma.ErrInvalid)
 	}
-	if _, ok := total(wr.SGEs); !ok {
-		return fmt.Errorf("post a receive of more than 2^32-1 octets: %w", rdma.ErrInvalid)
+	if err := checkRecv(wr, qp.cfg.MaxRecvSGE); err != nil {
+		return err
 	}
 	return qp.own.postRecv(wr)
 }

@@ -193,6 +193,10 @@ func (qp *QP) flushIdle() (more bool) {
 	case rdma.QPError:
 		more = qp.flushSend()
 		more = qp.flushRecv() || more
+		if !more && qp.lastWQE {
+			qp.lastWQE = false
+			qp.ctx.event(rdma.EventLastWQEReached, qp.num, nil)
+		}
 	case rdma.QPClosing:
 		more = qp.flushSend()
 		return qp.flushRecv() || more
@@ -224,8 +228,28 @@ const (
 	deadlineDrain        // for a graceful disconnect
 	deadlineEnd          // for the peer's FIN
 	deadlineLink         // the link's own
+	deadlineQuota        // to look again whether the program has polled what this QP holds of an SRQ
 	nDeadlines
 )
+
+// quotaLook is how often a QP that has used its quota of an SRQ up looks whether its completions have
+// been polled, where nobody says so.
+const quotaLook = 2 * time.Millisecond
+
+// awaitReceive sets the deadlines of a Send that waits for a receive.
+func (qp *QP) awaitReceive() {
+	if qp.deadlines[deadlineHold].IsZero() {
+		qp.setDeadline(deadlineHold, qp.dev.cfg.Timeouts.ReceiveHold)
+	}
+	if t := qp.rx.tap; t != nil && t.waits.Load() && qp.rcq.sink != nil {
+		qp.setDeadline(deadlineQuota, quotaLook)
+	}
+}
+
+func (qp *QP) clearDeadlines() {
+	clear(qp.deadlines[:])
+	qp.resetTimer()
+}
 
 // setDeadline sets one of qp's deadlines to d from now; 0 or less: none.
 func (qp *QP) setDeadline(which int, d time.Duration) {
@@ -273,6 +297,7 @@ func (qp *QP) expire() {
 		qp.deadlines[which] = time.Time{}
 		return true
 	}
+	due(deadlineQuota) // the step that follows looks
 	if due(deadlineHold) && qp.rx.waiting.Load() {
 		qp.localError(&iwarp.LocalError{Cause: iwarp.TermNoBuffer, Err: errHold}, errHere)
 	}

@@ -13,6 +13,7 @@ import (
 // QP's owner is here; on loopback the owner of the peer delivers, too.
 type recvSide struct {
 	qp      *QP
+	tap     *srqTap     // nil without an SRQ; it is qp.recvq then
 	waiting atomic.Bool // a Send waits for a receive, or a post must be flushed
 
 	mu     sync.Mutex
@@ -148,24 +149,34 @@ func (qp *QP) closeRecv() {
 	r.from = nil
 	if r.waiting.Load() {
 		r.waiting.Store(false)
-		if !qp.dead {
+		if !qp.dead || r.tap != nil {
 			qp.recvq.Starve(false)
 		}
 	}
 	if qp.dead {
+		if r.have && r.tap != nil {
+			r.tap.giveBack(&r.wr, r.cookie)
+		}
 		r.list.drop()
 		r.have = false
 	}
 }
 
-// flushRecv flushes all receives: the one partly filled first. true: there is more.
+// flushRecv flushes all receives: the one partly filled first. Those of an SRQ stay there. true:
+// there is more.
 func (qp *QP) flushRecv() (more bool) {
 	r := &qp.rx
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := 0; ; i++ {
-		if !r.have && (i >= stepMessages || !r.takeLocked()) {
-			return i >= stepMessages
+		if !r.have && (r.tap != nil || i >= stepMessages || !r.takeLocked()) {
+			return r.tap == nil && i >= stepMessages
+		}
+		if r.tap != nil && !r.used {
+			r.tap.giveBack(&r.wr, r.cookie) // taken for a Send that did not come
+			r.list.drop()
+			r.have = false
+			return false
 		}
 		wc := &r.wc
 		*wc = rdma.WC{ID: r.wr.ID, Status: rdma.WCFlush, Op: rdma.WCRecv, QPN: qp.num, VendorErr: r.vendor}

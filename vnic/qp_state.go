@@ -42,9 +42,7 @@ func (qp *QP) setState(to rdma.QPState) error {
 	case rdma.QPRTS:
 		qp.served = true
 	case rdma.QPClosing:
-		qp.setDeadline(deadlineHold, 0)
-		qp.setDeadline(deadlineDrain, 0)
-		qp.setDeadline(deadlineLink, 0)
+		qp.clearDeadlines()
 		qp.setDeadline(deadlineEnd, t.Close)
 		qp.closeRecv()
 		for range qp.cfg.MaxRecvWR/stepMessages + 1 {
@@ -56,17 +54,13 @@ func (qp *QP) setState(to rdma.QPState) error {
 			qp.ctx.event(rdma.EventSQDrained, qp.num, nil)
 		}
 	case rdma.QPTerminate:
-		qp.setDeadline(deadlineHold, 0)
-		qp.setDeadline(deadlineDrain, 0)
-		qp.setDeadline(deadlineLink, 0)
+		qp.clearDeadlines()
 		qp.setDeadline(deadlineEnd, t.Terminate)
 		qp.closeRecv()
 	case rdma.QPError, rdma.QPIdle:
-		qp.setDeadline(deadlineHold, 0)
-		qp.setDeadline(deadlineDrain, 0)
-		qp.setDeadline(deadlineLink, 0)
-		qp.setDeadline(deadlineEnd, 0)
+		qp.clearDeadlines()
 		qp.closeRecv()
+		qp.lastWQE = to == rdma.QPError && qp.rx.tap != nil
 	}
 	return nil
 }

@@ -37,9 +37,7 @@ type ownQueues struct {
 	sq    []rdma.SendWR // guarded by mu; slices hold their full capacity
 	prod  uint32        // guarded by mu
 	taken uint32        // guarded by mu
-	rq    []rdma.RecvWR // guarded by mu
-	rprod uint32        // guarded by mu
-	rcons uint32        // guarded by mu
+	rq    *recvRing     // guarded by mu; nil for a QP with an SRQ
 
 	// A slot of the send queue is free again when the completion of its request, or of a later
 	// one, has been polled; or when it has been retired and no completion waits to be polled.
@@ -56,9 +54,8 @@ func newOwnQueues(cfg *rdma.QPConfig) *ownQueues {
 		q.sq[i].SGEs = make([]rdma.SGE, 0, cfg.MaxSendSGE)
 		q.sq[i].Inline = make([]byte, 0, cfg.MaxInline)
 	}
-	q.rq = make([]rdma.RecvWR, ceilPow2(cfg.MaxRecvWR))
-	for i := range q.rq {
-		q.rq[i].SGEs = make([]rdma.SGE, 0, cfg.MaxRecvSGE)
+	if cfg.SRQ == nil {
+		q.rq = newRecvRing(cfg.MaxRecvWR, cfg.MaxRecvSGE)
 	}
 	return q
 }
@@ -125,13 +122,9 @@ func (q *ownQueues) polledRecv() {
 func (q *ownQueues) postRecv(wr *rdma.RecvWR) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.rprod-q.rpolled.Load() >= q.rdepth {
+	if q.rq.prod-q.rpolled.Load() >= q.rdepth || !q.rq.put(wr) {
 		return fmt.Errorf("post a receive, %d are there: %w", q.rdepth, rdma.ErrQueueFull)
 	}
-	to := &q.rq[q.rprod&uint32(len(q.rq)-1)]
-	to.ID = wr.ID
-	to.SGEs = append(to.SGEs[:0], wr.SGEs...)
-	q.rprod++
 	return nil
 }
 
@@ -139,18 +132,65 @@ func (q *ownQueues) postRecv(wr *rdma.RecvWR) error {
 type ownRecvQueue struct{ q *ownQueues }
 
 func (r ownRecvQueue) Next(wr *rdma.RecvWR) (uint32, bool, error) {
-	q := r.q
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.rcons == q.rprod {
-		return 0, false, nil
-	}
-	from := &q.rq[q.rcons&uint32(len(q.rq)-1)]
-	wr.ID = from.ID
-	wr.SGEs = append(wr.SGEs[:0], from.SGEs...)
-	q.rcons++
-	return 0, true, nil
+	r.q.mu.Lock()
+	defer r.q.mu.Unlock()
+	return r.q.rq.Next(wr)
 }
 
 // Starve does nothing: each post in this process runs the QP.
 func (r ownRecvQueue) Starve(bool) {}
+
+// A recvRing holds receives that were posted in this process. It has no lock of its own.
+type recvRing struct {
+	slots      []rdma.RecvWR // slices hold their full capacity
+	prod, cons uint32        // run free
+}
+
+func newRecvRing(depth, sges int) *recvRing {
+	r := &recvRing{slots: make([]rdma.RecvWR, ceilPow2(depth))}
+	for i := range r.slots {
+		r.slots[i].SGEs = make([]rdma.SGE, 0, sges)
+	}
+	return r
+}
+
+// put adds wr; false: there is no room.
+func (r *recvRing) put(wr *rdma.RecvWR) bool {
+	if r.Pending() == len(r.slots) {
+		return false
+	}
+	to := &r.slots[r.prod&uint32(len(r.slots)-1)]
+	to.ID = wr.ID
+	to.SGEs = append(to.SGEs[:0], wr.SGEs...)
+	r.prod++
+	return true
+}
+
+// Next implements RecvQueue.
+func (r *recvRing) Next(wr *rdma.RecvWR) (uint32, bool, error) {
+	if r.cons == r.prod {
+		return 0, false, nil
+	}
+	from := &r.slots[r.cons&uint32(len(r.slots)-1)]
+	wr.ID = from.ID
+	wr.SGEs = append(wr.SGEs[:0], from.SGEs...)
+	r.cons++
+	return 0, true, nil
+}
+
+// Pending implements SharedQueue.
+func (r *recvRing) Pending() int { return int(r.prod - r.cons) }
+
+// Starve implements RecvQueue: each post in this process looks who waits.
+func (r *recvRing) Starve(bool) {}
+
+// checkRecv checks what can be known of a receive without looking at keys.
+func checkRecv(wr *rdma.RecvWR, sges int) error {
+	if len(wr.SGEs) > sges {
+		return fmt.Errorf("post a receive of %d SGEs, at most %d: %w", len(wr.SGEs), sges, rdma.ErrInvalid)
+	}
+	if _, ok := total(wr.SGEs); !ok {
+		return fmt.Errorf("post a receive of more than 2^32-1 octets: %w", rdma.ErrInvalid)
+	}
+	return nil
+}

@@ -178,8 +178,8 @@ func (w *wire) resume() bool {
 	w.placed()
 	w.checkEndpoint()
 	if w.ep.Stalled() {
-		if qp.deadlines[deadlineHold].IsZero() && qp.State() == rdma.QPRTS {
-			qp.setDeadline(deadlineHold, qp.dev.cfg.Timeouts.ReceiveHold)
+		if qp.State() == rdma.QPRTS {
+			qp.awaitReceive()
 		}
 		return false
 	}

@@ -64,6 +64,7 @@ const Full = rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead
 
 // PeerConfig says what a Peer is made of. Zero fields ask for something useful.
 type PeerConfig struct {
+	PD      *vnic.PD // one of the same context; nil: a new one
 	QP      rdma.QPConfig
 	CQDepth int
 	Buffer  int         // octets; 0: 64 KiB
@@ -111,8 +112,10 @@ func NewPeer(t testing.TB, c *vnic.Context, cfg PeerConfig) *Peer {
 			t.Fatal(err)
 		}
 	}
-	p.PD, err = c.NewPD()
-	check()
+	if p.PD = cfg.PD; p.PD == nil {
+		p.PD, err = c.NewPD()
+		check()
+	}
 	p.SendCQ, err = c.NewCQ(vnic.CQOptions{Depth: cfg.CQDepth})
 	check()
 	p.RecvCQ, err = c.NewCQ(vnic.CQOptions{Depth: cfg.CQDepth})

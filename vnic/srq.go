@@ -1,0 +1,315 @@
+package vnic
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// A SharedQueue is a RecvQueue that several QPs take from, one at a time. The wish of Starve(true)
+// stays until Starve(false), also when Next gives a receive.
+type SharedQueue interface {
+	RecvQueue
+	// Pending is how many receives are posted and not taken.
+	Pending() int
+}
+
+// SRQOptions say what an SRQ is made of.
+type SRQOptions struct {
+	rdma.SRQConfig
+	// Queue is filled by somebody else, who calls SRQ.Ring; nil: a queue in this process, filled by
+	// PostRecv.
+	Queue SharedQueue
+}
+
+// An SRQ is a shared receive queue. It implements rdma.SRQ.
+//
+// A receive belongs to the SRQ until a QP takes it for a Send that has begun to come in; then it
+// completes, or flushes, on that QP's CQ. A QP that is closed in the midst of a Send gives it back.
+type SRQ struct {
+	pd  *PD
+	num uint32
+	cfg rdma.SRQConfig
+
+	qps    atomic.Int32 // that use it; changes with ctx.mu held
+	closed bool         // guarded by ctx.mu
+
+	mu      sync.Mutex
+	queue   SharedQueue // guarded by mu, as all below
+	own     *recvRing   // nil for a foreign queue
+	back    []srqTaken  // given back by QPs that were closed: they come first
+	limit   int         // 0: not armed
+	waiting []*srqTap   // QPs that wait for a receive
+	taken   uint64      // in all
+	waits   uint64      // how often a QP had to wait, for a receive or for its quota
+	over    uint64      // of them, for its quota
+	limits  uint64      // limit events
+}
+
+type srqTaken struct {
+	wr     rdma.RecvWR
+	cookie uint32
+}
+
+// NewSRQ makes a shared receive queue.
+func (pd *PD) NewSRQ(o SRQOptions) (*SRQ, error) {
+	c := pd.ctx
+	cfg := o.SRQConfig
+	switch {
+	case cfg.MaxWR < 0 || cfg.MaxWR > c.limits.Depth:
+		return nil, fmt.Errorf("create an SRQ with MaxWR %d, possible are 1 to %d: %w", cfg.MaxWR, c.limits.Depth, rdma.ErrInvalid)
+	case cfg.MaxSGE < 0 || cfg.MaxSGE > c.limits.SGE:
+		return nil, fmt.Errorf("create an SRQ with MaxSGE %d, possible are 1 to %d: %w", cfg.MaxSGE, c.limits.SGE, rdma.ErrInvalid)
+	}
+	cfg.MaxWR, cfg.MaxSGE = max(cfg.MaxWR, 1), max(cfg.MaxSGE, 1)
+	s := &SRQ{pd: pd, cfg: cfg, queue: o.Queue}
+	if s.queue == nil {
+		s.own = newRecvRing(cfg.MaxWR, cfg.MaxSGE)
+		s.queue = s.own
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.openLocked(); err != nil {
+		return nil, err
+	}
+	if pd.closed {
+		return nil, fmt.Errorf("create an SRQ in a protection domain that is gone: %w", rdma.ErrClosed)
+	}
+	num, err := c.srqs.add(s, c.limits.SRQ)
+	if err != nil {
+		return nil, fmt.Errorf("create an SRQ: %w", err)
+	}
+	s.num = num
+	pd.srqs++
+	return s, nil
+}
+
+// CreateSRQ is NewSRQ with a queue in this process.
+func (pd *PD) CreateSRQ(cfg rdma.SRQConfig) (rdma.SRQ, error) {
+	s, err := pd.NewSRQ(SRQOptions{SRQConfig: cfg})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *SRQ) Num() uint32            { return s.num }
+func (s *SRQ) Config() rdma.SRQConfig { return s.cfg }
+
+// Close destroys s; rdma.ErrBusy while a QP uses it. What is posted is forgotten, and a foreign queue is not
+// touched any more.
+func (s *SRQ) Close() error {
+	c := s.pd.ctx
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	if n := s.qps.Load(); n > 0 {
+		return fmt.Errorf("destroy an SRQ with %d QPs: %w", n, rdma.ErrBusy)
+	}
+	s.closed = true
+	s.pd.srqs--
+	c.srqs.remove(s.num)
+	s.mu.Lock()
+	s.own, s.queue, s.back = nil, nil, nil
+	s.mu.Unlock()
+	return nil
+}
+
+// PostRecv posts one receive.
+func (s *SRQ) PostRecv(wr *rdma.RecvWR) error {
+	err := s.post(wr)
+	if err == nil {
+		s.Ring()
+	}
+	return err
+}
+
+// PostRecvs posts wrs in order.
+func (s *SRQ) PostRecvs(wrs []rdma.RecvWR) (n int, err error) {
+	for n < len(wrs) {
+		if err = s.post(&wrs[n]); err != nil {
+			break
+		}
+		n++
+	}
+	if n > 0 {
+		s.Ring()
+	}
+	return n, err
+}
+
+func (s *SRQ) post(wr *rdma.RecvWR) error {
+	if err := checkRecv(wr, s.cfg.MaxSGE); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.queue == nil:
+		return fmt.Errorf("post to SRQ %d: %w", s.num, rdma.ErrClosed)
+	case s.own == nil:
+		return fmt.Errorf("post to SRQ %d, whose queue is elsewhere: %w", s.num, rdma.ErrUnsupported)
+	case s.pendingLocked() >= s.cfg.MaxWR || !s.own.put(wr):
+		return fmt.Errorf("post a receive to SRQ %d, %d are there: %w", s.num, s.cfg.MaxWR, rdma.ErrQueueFull)
+	}
+	return nil
+}
+
+// Ring says that something was posted to a foreign queue. It wakes every QP that waits for it; those
+// that find nothing wait again.
+func (s *SRQ) Ring() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wakeLocked()
+}
+
+func (s *SRQ) wakeLocked() {
+	if len(s.waiting) == 0 {
+		return
+	}
+	s.queue.Starve(false)
+	for i, t := range s.waiting {
+		t.pos, s.waiting[i] = -1, nil
+		t.qp.wake()
+	}
+	s.waiting = s.waiting[:0]
+}
+
+// SetLimit arms the limit.
+func (s *SRQ) SetLimit(n int) error {
+	if n < 0 || n > s.cfg.MaxWR {
+		return fmt.Errorf("set the limit of SRQ %d to %d, possible are 0 to %d: %w", s.num, n, s.cfg.MaxWR, rdma.ErrInvalid)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.queue == nil {
+		return fmt.Errorf("set the limit of SRQ %d: %w", s.num, rdma.ErrClosed)
+	}
+	s.limit = n
+	return nil
+}
+
+// Limit is what is armed.
+func (s *SRQ) Limit() (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.queue == nil {
+		return 0, fmt.Errorf("limit of SRQ %d: %w", s.num, rdma.ErrClosed)
+	}
+	return s.limit, nil
+}
+
+func (s *SRQ) pendingLocked() int { return s.queue.Pending() + len(s.back) }
+
+// quota is how many receives of s one QP may hold; 0: no limit.
+func (s *SRQ) quota() int {
+	switch {
+	case s.cfg.MaxPerQP > 0:
+		return s.cfg.MaxPerQP
+	case s.cfg.MaxPerQP == 0 && s.qps.Load() > 1:
+		return max(s.cfg.MaxWR/2, 1)
+	}
+	return 0
+}
+
+// An srqTap is what a QP takes its receives through: the RecvQueue of a QP with an SRQ.
+type srqTap struct {
+	srq *SRQ
+	qp  *QP
+	pos int // in srq.waiting, below 0: not there; guarded by srq.mu
+
+	// use counts the receives that the QP has completed and nobody has polled: what a peer holds of
+	// the pool. waits says that it would take one more but for that.
+	use   atomic.Int32
+	waits atomic.Bool
+	taken atomic.Uint64 // in all
+}
+
+// Next implements RecvQueue.
+func (t *srqTap) Next(wr *rdma.RecvWR) (cookie uint32, ok bool, err error) {
+	s := t.srq
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if q := s.quota(); q > 0 && t.full(q) {
+		if !t.waits.Swap(true) {
+			s.over++
+		}
+		if t.full(q) { // a poll may have come in between
+			return 0, false, nil
+		}
+	}
+	t.waits.Store(false)
+	if n := len(s.back); n > 0 {
+		b := &s.back[0]
+		wr.ID, wr.SGEs, cookie, ok = b.wr.ID, append(wr.SGEs[:0], b.wr.SGEs...), b.cookie, true
+		s.back = s.back[1:]
+	} else if cookie, ok, err = s.queue.Next(wr); err != nil {
+		return 0, false, err
+	}
+	if ok {
+		s.taken++
+		t.taken.Add(1)
+	}
+	if s.limit > 0 && s.pendingLocked() < s.limit {
+		s.limit = 0 // "the limit event disarms itself"
+		s.limits++
+		s.pd.ctx.event(rdma.EventSRQLimitReached, s.num, nil)
+	}
+	return cookie, ok, nil
+}
+
+// full reports whether the QP holds as many receives as it may.
+func (t *srqTap) full(quota int) bool {
+	if int(t.use.Load()) < quota {
+		return false
+	}
+	t.qp.rcq.countPolled() // those of a foreign CQ, polled since
+	return int(t.use.Load()) >= quota
+}
+
+// Starve implements RecvQueue.
+func (t *srqTap) Starve(on bool) {
+	s := t.srq
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case on && t.pos < 0:
+		t.pos = len(s.waiting)
+		s.waiting = append(s.waiting, t)
+		s.waits++
+		s.queue.Starve(true)
+	case !on && t.pos >= 0:
+		last := len(s.waiting) - 1
+		s.waiting[t.pos] = s.waiting[last]
+		s.waiting[t.pos].pos = t.pos
+		s.waiting[last], s.waiting = nil, s.waiting[:last]
+		t.pos = -1
+		if last == 0 {
+			s.queue.Starve(false)
+		}
+	}
+	if !on {
+		t.waits.Store(false)
+	}
+}
+
+// giveBack returns a receive that was taken and not completed.
+func (t *srqTap) giveBack(wr *rdma.RecvWR, cookie uint32) {
+	s := t.srq
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.back = append(s.back, srqTaken{rdma.RecvWR{ID: wr.ID, SGEs: append([]rdma.SGE(nil), wr.SGEs...)}, cookie})
+	s.wakeLocked()
+}
+
+// polled says that somebody has polled a completion of the QP's receives.
+func (t *srqTap) polled() {
+	t.use.Add(-1)
+	if t.waits.Load() {
+		t.qp.wake()
+	}
+}
