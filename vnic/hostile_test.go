@@ -26,8 +26,13 @@ type rawPeer struct {
 func newRawPeer(t *testing.T) *rawPeer {
 	t.Helper()
 	n := vnictest.NewNet()
-	d := n.Device(t, "vnic0", []string{"10.0.0.1/24"})
-	c := vnictest.Open(t, d, vnic.ContextConfig{})
+	c := vnictest.Open(t, n.Device(t, "vnic0", []string{"10.0.0.1/24"}), vnic.ContextConfig{})
+	return rawDial(t, n, c, vnictest.PeerConfig{})
+}
+
+// rawDial makes a peer with cfg in c and connects to it by hand.
+func rawDial(t *testing.T, n *vnictest.Net, c *vnic.Context, cfg vnictest.PeerConfig) *rawPeer {
+	t.Helper()
 	l, lr := listen(t, c, 0)
 	from := netip.MustParseAddr("10.0.0.2")
 	s, err := n.Host(from).Dial(context.Background(), from, l.Local())
@@ -42,9 +47,9 @@ func newRawPeer(t *testing.T) *rawPeer {
 	k, _ := s.WriteFrom(m)
 	m.Commit(k)
 	req := lr.want("a request", vnic.CMConnectRequest)[0]
-	p := &rawPeer{t: t, s: s, y: vnictest.NewPeer(t, c, vnictest.PeerConfig{}), d: d}
+	p := &rawPeer{t: t, s: s, y: vnictest.NewPeer(t, c, cfg), d: c.Device()}
 	req.ID.SetHandler(nil)
-	if err := req.ID.Accept(p.y.QP, rdma.ConnParam{}); err != nil {
+	if err := req.ID.Accept(p.y.QP, cfg.Param); err != nil {
 		t.Fatal(err)
 	}
 	synctest.Wait()
