@@ -31,19 +31,26 @@ func (k *accessKind) fail(code iwarp.TermCode, stag uint32, format string, args 
 	return &iwarp.LocalError{Cause: code, Err: fmt.Errorf("%s to STag %#x: %s", k.name, stag, fmt.Sprintf(format, args...))}
 }
 
-// remoteMR makes the checks of the ledger's section 4 for n > 0 octets at to of the region that a
-// peer of a QP of pd calls stag, in the order given there, and returns the region. The caller pins
-// it for each access and takes a failure to pin as row 1. hint is a region to try first.
-func (pd *PD) remoteMR(k *accessKind, stag uint32, to uint64, n uint32, hint *MR) (*MR, error) {
-	m := hint
-	if m == nil || m.stag != stag {
+// remoteMR makes the checks of the ledger's section 4 for n > 0 octets at to of the region that the
+// peer of qp calls stag, in the order given there, and returns the region. The caller pins it for
+// each access and takes a failure to pin as row 1.
+func (qp *QP) remoteMR(k *accessKind, stag uint32, to uint64, n uint32) (*MR, error) {
+	pd := qp.pd
+	m := pd.rhint.Load() // the region of the last access
+	if m == nil || m.stag != stag || m.disabled() {
 		m = pd.dev.lookupMR(stag)
-	}
-	if m == nil || m.disabled() { // row 1: all 32 bits match, and it is enabled
-		return nil, k.fail(k.stag, stag, "no such region")
+		if m == nil || m.disabled() { // row 1: all 32 bits match, and it is enabled
+			return nil, k.fail(k.stag, stag, "no such region")
+		}
+		if m.pd == pd {
+			pd.rhint.Store(m)
+		}
 	}
 	if m.pd != pd { // row 2
 		return nil, k.fail(k.assoc, stag, "it belongs to another protection domain")
+	}
+	if m.qp != nil && m.qp != qp {
+		return nil, k.fail(k.assoc, stag, "it is a window for another connection")
 	}
 	if to+uint64(n) < to { // row 3; a sum of exactly 2^64 wraps
 		return nil, k.fail(k.wrap, stag, "offset %#x + %d wraps", to, n)
@@ -51,7 +58,7 @@ func (pd *PD) remoteMR(k *accessKind, stag uint32, to uint64, n uint32, hint *MR
 	if m.access&k.need == 0 { // row 4
 		return nil, k.fail(k.access, stag, "no right to do so (%v)", m.access)
 	}
-	if !m.holds(to, n) { // row 5
+	if !m.holds(to, uint64(n)) { // row 5
 		return nil, k.fail(k.outside, stag, "%#x + %d lies outside of %#x + %d", to, n, m.base, m.length)
 	}
 	return m, nil
@@ -64,15 +71,15 @@ func (pd *PD) localMR(s rdma.SGE, write bool, hint *MR) (*MR, error) {
 		return nil, nil
 	}
 	m := hint
-	if m == nil || m.stag != s.LKey {
+	if m == nil || m.stag != s.LKey || m.disabled() {
 		m = pd.dev.lookupMR(s.LKey)
 	}
 	switch {
-	case m == nil || m.disabled() || m.pd.ctx != pd.ctx:
+	case m == nil || m.disabled() || m.pd.ctx != pd.ctx || m.remoteOnly():
 		return nil, fmt.Errorf("no region has the key %#x", s.LKey)
 	case m.pd != pd:
 		return nil, fmt.Errorf("the region of key %#x belongs to another protection domain", s.LKey)
-	case !m.holds(s.Addr, s.Length):
+	case !m.holds(s.Addr, uint64(s.Length)):
 		return nil, fmt.Errorf("%#x + %d lies outside of the region of key %#x, %#x + %d", s.Addr, s.Length, s.LKey, m.base, m.length)
 	case write && m.access&rdma.LocalWrite == 0:
 		return nil, fmt.Errorf("the region of key %#x may not be written", s.LKey)

@@ -228,26 +228,86 @@ func TestDeregister(t *testing.T) {
 	}, func(c *vnic.Config) {})
 }
 
+// fast registers n octets of p's buffer at off by a request of p's QP.
+func fast(t *testing.T, p *vnictest.Peer, off, n int, access rdma.Access) *vnic.FastMR {
+	t.Helper()
+	f, err := p.PD.NewFastMR(1 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Post(regMR(p, rdma.NextKey(f.RKey()), off, n, access), 0, 0)
+	p.WantSend("register", is(regID, ok))
+	return f
+}
+
+const regID = 0xfa57
+
+// regMR and bindMW ask for n octets of p's buffer at off under key; the peer uses their addresses.
+func regMR(p *vnictest.Peer, key uint32, off, n int, access rdma.Access) rdma.SendWR {
+	addr := p.MR.Addr() + uint64(off)
+	return rdma.SendWR{
+		ID: regID, Op: rdma.OpRegMR, RKey: key, RemoteAddr: addr,
+		Range: rdma.MemRange{Addr: addr, Length: uint64(n), LKey: p.MR.LKey(), Access: access},
+	}
+}
+
+func bindMW(p *vnictest.Peer, key uint32, off, n int, access rdma.Access) rdma.SendWR {
+	wr := regMR(p, key, off, n, access)
+	wr.Op = rdma.OpBindMW
+	return wr
+}
+
+// window makes a window of p that is bound to n octets of its buffer at off, and returns its key.
+// The buffer needs MWBind.
+func window(t *testing.T, p *vnictest.Peer, typ rdma.MWType, off, n int, access rdma.Access) (*vnic.MW, uint32) {
+	t.Helper()
+	w, err := p.PD.NewMW(typ)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := rdma.NextKey(w.RKey())
+	p.Post(bindMW(p, key, off, n, access), 0, 0)
+	p.WantSend("bind", is(regID, ok))
+	return w, key
+}
+
+const bindable = vnictest.Full | rdma.MWBind
+
 // Send with Invalidate: the region is gone when the receive completes; one that other streams can
-// use stays (SEC-038), and one of another PD is not touched (A6).
+// use stays (SEC-038), one that is its owner's only, and one of another PD or connection is not
+// touched (A6).
 func TestSendInvalidate(t *testing.T) {
 	inv := func(x *vnictest.Peer, key uint32) {
 		x.Post(rdma.SendWR{ID: 9, Op: rdma.OpSendInv, InvKey: key}, 0, 8)
 	}
-	t.Run("done", func(t *testing.T) {
-		onPaths(t, func(t *testing.T, e *env) {
-			x, y := e.plain()
-			m := y.Register(y.Buf[:100], vnictest.Full)
-			y.Recv(1, 0, 10)
-			inv(x, m.RKey())
-			wc := y.WantRecv("delivered", is(1, ok))[0]
-			if wc.Flags&rdma.WCWithInv == 0 || wc.Imm != m.RKey() {
-				t.Errorf("the completion %+v does not name the key", wc)
-			}
-			x.Post(rdma.SendWR{ID: 2, Op: rdma.OpRead, RemoteAddr: m.Addr(), RKey: m.RKey()}, 0, 8)
-			x.WantSend("the key is no longer good", is(9, ok), is(2, rdma.WCRemAccess))
+	kinds := map[string]func(t *testing.T, y *vnictest.Peer) uint32{
+		"fast region": func(t *testing.T, y *vnictest.Peer) uint32 { return fast(t, y, 0, 100, vnictest.Full).RKey() },
+		"window": func(t *testing.T, y *vnictest.Peer) uint32 {
+			_, key := window(t, y, rdma.MWType2, 0, 100, rdma.RemoteRead)
+			return key
+		},
+	}
+	for name, make := range kinds {
+		t.Run(name, func(t *testing.T) {
+			onPaths(t, func(t *testing.T, e *env) {
+				x, y := e.pair(vnictest.PeerConfig{}, vnictest.PeerConfig{Access: bindable})
+				key := make(t, y)
+				read := rdma.SendWR{ID: 2, Op: rdma.OpRead, RemoteAddr: y.MR.Addr(), RKey: key}
+				x.Post(read, 0, 8)
+				x.WantSend("the key is good", is(2, ok))
+				y.Recv(1, 0, 10)
+				inv(x, key)
+				wc := y.WantRecv("delivered", is(1, ok))[0]
+				if wc.Flags&rdma.WCWithInv == 0 || wc.Imm != key {
+					t.Errorf("the completion %+v does not name the key", wc)
+				}
+				y.Post(rdma.SendWR{ID: 3, Op: rdma.OpLocalInv, InvKey: key}, 0, 0)
+				y.WantSend("to be sure: not an error", is(3, ok))
+				x.Post(read, 0, 8)
+				x.WantSend("the key is no longer good", is(9, ok), is(2, rdma.WCRemAccess))
+			})
 		})
-	})
+	}
 	for _, tt := range []struct {
 		name string
 		key  func(e *env, y *vnictest.Peer) uint32
@@ -255,22 +315,32 @@ func TestSendInvalidate(t *testing.T) {
 	}{
 		{"unknown", func(*env, *vnictest.Peer) uint32 { return 0xabcdef }, term{0, 2, 9}},
 		{"another PD", func(e *env, y *vnictest.Peer) uint32 {
-			pd, _ := y.Ctx.AllocPD()
-			m, _ := pd.RegisterMemory(y.Buf, vnictest.Full)
-			return m.RKey()
+			z, _ := e.pair(vnictest.PeerConfig{}, vnictest.PeerConfig{})
+			if e.b != e.a || !e.loop { // a peer on y's device
+				_, z = e.pair(vnictest.PeerConfig{}, vnictest.PeerConfig{})
+			}
+			return fast(e.t, z, 0, 10, vnictest.Full).RKey()
 		}, term{0, 1, 9}},
 		{"shared by two streams", func(e *env, y *vnictest.Peer) uint32 {
+			key := fast(e.t, y, 0, 10, vnictest.Full).RKey()
 			if _, err := y.PD.CreateQP(rdma.QPConfig{SendCQ: y.SendCQ, RecvCQ: y.RecvCQ}); err != nil {
 				e.t.Fatal(err)
 			}
-			return y.MR.RKey()
+			return key
+		}, term{0, 2, 9}},
+		{"registered by a call", func(e *env, y *vnictest.Peer) uint32 { return y.MR.RKey() }, term{0, 2, 9}},
+		{"without a right for peers", func(e *env, y *vnictest.Peer) uint32 { return fast(e.t, y, 0, 10, rdma.LocalWrite).RKey() }, term{0, 2, 9}},
+		{"window of type 1", func(e *env, y *vnictest.Peer) uint32 {
+			_, key := window(e.t, y, rdma.MWType1, 0, 10, rdma.RemoteRead)
+			return key
 		}, term{0, 2, 9}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			onPaths(t, func(t *testing.T, e *env) {
-				x, y := e.plain()
+				x, y := e.pair(vnictest.PeerConfig{}, vnictest.PeerConfig{Access: bindable})
+				key := tt.key(e, y)
 				y.Recv(1, 0, 10)
-				inv(x, tt.key(e, y))
+				inv(x, key)
 				x.WantSend("the Send was complete before", is(9, ok))
 				y.WantRecv("refused", is(1, rdma.WCRemInvReq))
 				y.WantEvent("", rdma.EventQPAccessErr)

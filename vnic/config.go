@@ -53,6 +53,7 @@ type StreamListener interface {
 type Limits struct {
 	PD, MR, CQ, QP, CMID int
 	SRQ                  int
+	MW                   int // memory windows
 	Depth                int // work requests in a queue, completions in a CQ
 	SGE                  int
 	Inline               int // octets
@@ -63,7 +64,7 @@ type Limits struct {
 // DefaultLimits holds the defaults of a context.
 func DefaultLimits() Limits {
 	return Limits{
-		PD: 256, MR: 65536, CQ: 4096, QP: 1024, CMID: 4096, SRQ: 256,
+		PD: 256, MR: 65536, MW: 65536, CQ: 4096, QP: 1024, CMID: 4096, SRQ: 256,
 		Depth: 16384, SGE: 16, Inline: 512, IRD: 128, ORD: 128,
 		MRLen: 1 << 40, MRTotal: 1 << 46,
 	}
@@ -72,6 +73,7 @@ func DefaultLimits() Limits {
 func (l Limits) or(d Limits) Limits {
 	or(&l.PD, d.PD)
 	or(&l.MR, d.MR)
+	or(&l.MW, d.MW)
 	or(&l.CQ, d.CQ)
 	or(&l.QP, d.QP)
 	or(&l.CMID, d.CMID)

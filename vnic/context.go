@@ -42,6 +42,8 @@ type Context struct {
 	closed   bool           // guarded by mu
 	pds      table[*PD]     // guarded by mu
 	mrs      table[*MR]     // guarded by mu
+	fast     table[*FastMR] // guarded by mu
+	mws      table[*MW]     // guarded by mu
 	cqs      table[*CQ]     // guarded by mu
 	srqs     table[*SRQ]    // guarded by mu
 	qps      map[uint32]*QP // guarded by mu, by QPN
@@ -164,8 +166,14 @@ func (c *Context) finish(qps []*QP) {
 	c.wg.Wait()
 
 	c.mu.Lock()
-	mrs := c.mrs.slice()
+	mrs, fast, mws := c.mrs.slice(), c.fast.slice(), c.mws.slice()
 	c.mu.Unlock()
+	for _, w := range mws { // before the regions that they stand on
+		w.Close()
+	}
+	for _, f := range fast {
+		f.Close()
+	}
 	for _, m := range mrs {
 		m.Close()
 	}
@@ -201,7 +209,7 @@ func (c *Context) Attr() rdma.DeviceAttr {
 	return rdma.DeviceAttr{
 		Name: c.dev.cfg.Name, Addrs: append([]netip.Prefix(nil), c.dev.cfg.Addrs...), MAC: c.dev.cfg.MAC, MTU: c.dev.cfg.MTU,
 		MaxQP: l.QP, MaxCQ: l.CQ, MaxMR: l.MR, MaxPD: l.PD, MaxDepth: l.Depth, MaxSGE: l.SGE,
-		MaxIRD: l.IRD, MaxORD: l.ORD, MaxMRLen: l.MRLen, MaxSRQ: l.SRQ, MaxSRQWR: l.Depth,
+		MaxIRD: l.IRD, MaxORD: l.ORD, MaxMRLen: l.MRLen, MaxSRQ: l.SRQ, MaxSRQWR: l.Depth, MaxMW: l.MW,
 	}
 }
 

@@ -31,7 +31,7 @@ func (m *MR) readPinned(p []byte, addr uint64) error {
 	off := addr - m.base
 	switch {
 	case m.mem != nil:
-		n, err := m.mem.ReadAt(p, int64(off))
+		n, err := m.mem.ReadAt(p, int64(m.skip+off))
 		return full(n, len(p), err)
 	case m.foreign:
 		_, err := m.guarded(p, m.b[off:off+uint64(len(p))], false)
@@ -55,7 +55,7 @@ func (m *MR) writePinned(p []byte, addr uint64, last bool) error {
 	off := addr - m.base
 	switch {
 	case m.mem != nil:
-		n, err := m.mem.WriteAt(p, int64(off))
+		n, err := m.mem.WriteAt(p, int64(m.skip+off))
 		return full(n, len(p), err)
 	case m.foreign:
 		_, err := m.guarded(m.b[off:off+uint64(len(p))], p, last)
@@ -72,7 +72,7 @@ type hold struct{ m *MR }
 // take pins m unless it is held already; false: it is gone.
 func (h *hold) take(m *MR) bool {
 	if h.m == m {
-		return !m.off.Load() // an invalidation does not wait for pins
+		return !m.disabled() // who revokes it waits for us, and need not wait long
 	}
 	h.drop()
 	if !m.pin() {

@@ -26,9 +26,10 @@ type Device struct {
 	past     Counters              // guarded by mu; of QPs that are gone
 	ctxCount uint32                // guarded by mu
 
-	stagMu sync.Mutex
-	stags  *stagSource // guarded by stagMu
-	shards [stagShards]stagShard
+	stagMu   sync.Mutex
+	stags    *stagSource         // guarded by stagMu
+	prefixes map[uint32]struct{} // guarded by stagMu: those of key slots
+	shards   [stagShards]stagShard
 
 	pending atomic.Int64 // connection requests half open or unanswered
 }
@@ -63,7 +64,7 @@ func New(cfg Config) (*Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("vnic: %w", err)
 	}
-	d := &Device{cfg: cfg, log: cfg.Log.With("dev", cfg.Name), stags: s, contexts: make(map[*Context]struct{})}
+	d := &Device{cfg: cfg, log: cfg.Log.With("dev", cfg.Name), stags: s, contexts: make(map[*Context]struct{}), prefixes: make(map[uint32]struct{})}
 	for i := range d.shards {
 		d.shards[i].m = make(map[uint32]*MR)
 	}
@@ -178,6 +179,39 @@ func (d *Device) insertMR(m *MR) {
 			return
 		}
 	}
+}
+
+// maxPrefixes bounds the prefixes in use, far below the 2^23 that there are.
+const maxPrefixes = 1 << 22
+
+// takePrefix takes a prefix that nobody has, and returns a key with it.
+func (d *Device) takePrefix() (key uint32, err error) {
+	d.stagMu.Lock()
+	defer d.stagMu.Unlock()
+	if len(d.prefixes) >= maxPrefixes {
+		return 0, fmt.Errorf("%d windows and fast regions are on the device: %w", len(d.prefixes), rdma.ErrLimit)
+	}
+	for {
+		key = d.stags.nextPrefix()
+		if _, taken := d.prefixes[key>>8]; !taken {
+			d.prefixes[key>>8] = struct{}{}
+			return key, nil
+		}
+	}
+}
+
+func (d *Device) dropPrefix(key uint32) {
+	d.stagMu.Lock()
+	defer d.stagMu.Unlock()
+	delete(d.prefixes, key>>8)
+}
+
+// insertBinding makes m known under its key, which is of a prefix of its own.
+func (d *Device) insertBinding(m *MR) {
+	s := d.shard(m.stag)
+	s.mu.Lock()
+	s.m[m.stag] = m
+	s.mu.Unlock()
 }
 
 func (d *Device) removeMR(m *MR) {

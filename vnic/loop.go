@@ -262,10 +262,9 @@ func (l *loopEnd) write(e *sqe, n uint32) (own, fault error) {
 		return nil, nil // "zero-length tagged segments skip all checks"
 	}
 	var dst *MR
-	if dst, fault = peer.pd.remoteMR(&writeAccess, e.wr.RKey, e.wr.RemoteAddr, e.total, peer.pd.rhint.Load()); fault != nil {
+	if dst, fault = peer.remoteMR(&writeAccess, e.wr.RKey, e.wr.RemoteAddr, e.total); fault != nil {
 		return nil, fault
 	}
-	peer.pd.rhint.Store(dst)
 	to := e.wr.RemoteAddr + uint64(e.off)
 	last := e.off+n == e.total
 	if e.wr.Flags&rdma.Inline != 0 {
@@ -296,10 +295,9 @@ func (l *loopEnd) read(e *sqe, n uint32) (own, fault error) {
 		return nil, nil
 	}
 	var src *MR
-	if src, fault = peer.pd.remoteMR(&readAccess, e.wr.RKey, e.wr.RemoteAddr, e.total, peer.pd.rhint.Load()); fault != nil {
+	if src, fault = peer.remoteMR(&readAccess, e.wr.RKey, e.wr.RemoteAddr, e.total); fault != nil {
 		return nil, fault
 	}
-	peer.pd.rhint.Store(src)
 	from := e.wr.RemoteAddr + uint64(e.off)
 	for off := e.off; n > 0; {
 		dst, to, k := e.list.piece(off)

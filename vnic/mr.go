@@ -26,27 +26,36 @@ type Region struct {
 	Acquire, Release func()
 }
 
-// An MR is a registered region. It implements rdma.MR.
+// An MR is memory under one key: a registered region, which is what users have, or one binding of a
+// window or of a fast registration (keyslot.go). What its key gives never changes, it only ends. It
+// implements rdma.MR.
 type MR struct {
 	pd     *PD
-	handle uint32
+	qp     *QP // of a type 2 window: the one that it serves; nil: all of pd
 	stag   uint32
 	access rdma.Access
 	base   uint64 // of the first octet, as SGE.Addr and the peer's TO count
 	length uint64 // base+length does not wrap
 
+	// pins counts the copies under way; mrClosed is added when no further one may start.
+	pins atomic.Int64
+
 	b       []byte // directly addressable, or nil
 	mem     Memory
+	skip    uint64 // mem's offset of the first octet
 	foreign bool   // b can fault: it is a mapping made from what a client passed
 	own     []byte // what RegisterMemory was given
 	release func()
+	handle  uint32
+	once    sync.Once // the end of Close
 
-	// pins counts the copies under way; mrClosed is added when no further one may start.
-	pins    atomic.Int64
-	off     atomic.Bool // invalidated: disabled, but still to be closed
-	drained chan struct{}
-	drain   sync.Once // closes drained
-	once    sync.Once
+	slot  *keySlot     // of a binding; nil: registered
+	src   *MR          // of a binding: the region that the memory is part of
+	users atomic.Int64 // of a region: its bindings that are not drained; mrClosed: no further one may come
+
+	mu      sync.Mutex
+	drained bool     // guarded by mu: revoked, and no copy is under way
+	waiting []func() // guarded by mu: called when it is
 }
 
 const mrClosed = 1 << 62
@@ -106,15 +115,15 @@ func (pd *PD) addMR(m *MR) error {
 	case m.length > c.limits.MRLen:
 		return fmt.Errorf("register %d octets, at most %d: %w", m.length, c.limits.MRLen, rdma.ErrLimit)
 	}
-	m.pd, m.drained = pd, make(chan struct{})
+	m.pd = pd
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.openLocked(); err != nil {
-		return err
+	if err := pd.openLocked(); err != nil {
+		return fmt.Errorf("register a region: %w", err)
 	}
-	if pd.closed {
-		return fmt.Errorf("register in a protection domain that is gone: %w", rdma.ErrClosed)
+	if n := len(c.mrs.m) + len(c.fast.m); n >= c.limits.MR {
+		return fmt.Errorf("register a region: %d are there: %w", n, rdma.ErrLimit)
 	}
 	if m.length > c.limits.MRTotal-c.mrOctets {
 		return fmt.Errorf("register %d octets more than the %d of this context, at most %d: %w", m.length, c.mrOctets, c.limits.MRTotal, rdma.ErrLimit)
@@ -131,16 +140,15 @@ func (pd *PD) addMR(m *MR) error {
 }
 
 // Close deregisters m: when it returns nothing more is read or written through it. With memory
-// that can block, it waits for the copy that is under way.
+// that can block, it waits for the copy that is under way. rdma.ErrBusy while a window is bound to
+// m or a fast registration covers a part of it.
 func (m *MR) Close() error {
+	if !m.retire() {
+		return fmt.Errorf("deregister a region that %d windows or fast registrations stand on; unbind or invalidate them: %w", m.users.Load(), rdma.ErrBusy)
+	}
+	m.wait()
 	m.once.Do(func() {
-		m.pd.dev.removeMR(m)
-		m.pd.hint.CompareAndSwap(m, nil)
-		m.pd.rhint.CompareAndSwap(m, nil)
-		if m.pins.Add(mrClosed) == mrClosed {
-			m.unused()
-		}
-		<-m.drained
+		m.forget()
 		c := m.pd.ctx
 		c.mu.Lock()
 		c.mrs.remove(m.handle)
@@ -151,13 +159,34 @@ func (m *MR) Close() error {
 			m.release()
 		}
 	})
-	<-m.drained
 	return nil
 }
 
-// pin keeps m's memory in place until unpin; false: it is closed or invalidated.
+// retire revokes a region unless something is bound to it.
+func (m *MR) retire() bool {
+	if !m.users.CompareAndSwap(0, mrClosed) && m.users.Load() != mrClosed {
+		return false
+	}
+	m.revoke()
+	return true
+}
+
+// use counts one more binding of m's memory; false: m is going.
+func (m *MR) use() bool {
+	for {
+		n := m.users.Load()
+		if n == mrClosed {
+			return false
+		}
+		if m.users.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+// pin keeps m's memory in place until unpin; false: it is revoked.
 func (m *MR) pin() bool {
-	if m.pins.Add(1)&mrClosed != 0 || m.off.Load() {
+	if m.pins.Add(1)&mrClosed != 0 {
 		m.unpin()
 		return false
 	}
@@ -170,22 +199,74 @@ func (m *MR) unpin() {
 	}
 }
 
-// unused says that m is closed and no copy is under way. Whoever fails to pin it passes here, too.
-func (m *MR) unused() { m.drain.Do(func() { close(m.drained) }) }
+// revoke ends what m's key gives: no further copy starts. Those under way are over when m is
+// drained: see await.
+func (m *MR) revoke() {
+	if m.pins.Or(mrClosed)&^mrClosed == 0 {
+		m.unused()
+	}
+}
 
-// disabled reports whether m can no longer be used. A region that is not may become so at any
-// time; what counts is pin.
-func (m *MR) disabled() bool { return m.pins.Load()&mrClosed != 0 || m.off.Load() }
+// disabled reports whether m is revoked. A region that is not may become so at any time; what
+// counts is pin.
+func (m *MR) disabled() bool { return m.pins.Load()&mrClosed != 0 }
 
-// invalidate disables m; it stays until it is closed. No access starts after it has returned.
-func (m *MR) invalidate() {
-	m.off.Store(true)
+// unused says that m is revoked and no copy is under way. Whoever fails to pin it passes here, too.
+func (m *MR) unused() {
+	m.mu.Lock()
+	if m.drained {
+		m.mu.Unlock()
+		return
+	}
+	if m.src != nil {
+		m.src.users.Add(-1) // before anybody can know
+	}
+	m.drained = true
+	fs := m.waiting
+	m.waiting = nil
+	m.mu.Unlock()
+	for _, f := range fs {
+		f()
+	}
+}
+
+// await reports whether m, which has been revoked, is drained: nothing is read or written through
+// it any more. If not, f is called when it is, on any goroutine and with locks held: it may only
+// mark and wake.
+func (m *MR) await(f func()) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.drained {
+		m.waiting = append(m.waiting, f)
+	}
+	return m.drained
+}
+
+// over reports whether m is drained.
+func (m *MR) over() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.drained
+}
+
+// wait blocks until m, which has been revoked, is drained.
+func (m *MR) wait() {
+	done := make(chan struct{})
+	if !m.await(func() { close(done) }) {
+		<-done
+	}
+}
+
+// forget takes m out of the tables.
+func (m *MR) forget() {
 	m.pd.dev.removeMR(m)
+	m.pd.hint.CompareAndSwap(m, nil)
+	m.pd.rhint.CompareAndSwap(m, nil)
 }
 
 // holds reports whether the n octets from addr on lie in m. Neither sum can wrap past the region.
-func (m *MR) holds(addr uint64, n uint32) bool {
-	return addr >= m.base && addr-m.base <= m.length && uint64(n) <= m.length-(addr-m.base)
+func (m *MR) holds(addr, n uint64) bool {
+	return addr >= m.base && addr-m.base <= m.length && n <= m.length-(addr-m.base)
 }
 
 func (m *MR) Handle() uint32      { return m.handle }

@@ -10,7 +10,7 @@ import (
 // returns when the last one is out.
 func TestPinRace(t *testing.T) {
 	for range 300 {
-		m := &MR{drained: make(chan struct{})}
+		m := &MR{}
 		var inside, after sync.WaitGroup
 		closed := false // written once nobody may be inside
 		for range 4 {
@@ -25,10 +25,8 @@ func TestPinRace(t *testing.T) {
 			})
 		}
 		inside.Wait()
-		if m.pins.Add(mrClosed) == mrClosed {
-			m.unused()
-		}
-		<-m.drained
+		m.revoke()
+		m.wait()
 		closed = true
 		after.Wait()
 	}

@@ -2,6 +2,7 @@ package vnic
 
 import (
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/vrnic/vrnic/rdma"
@@ -14,9 +15,13 @@ type PD struct {
 	handle uint32
 
 	// guarded by ctx.mu
-	mrs    int
-	srqs   int
-	closed bool
+	mrs       int
+	srqs      int
+	slotCount int // windows and regions for fast registration
+	closed    bool
+
+	keyMu sync.Mutex
+	slots map[uint32]*keySlot // guarded by keyMu, by prefix
 
 	qps   atomic.Int32       // changes with ctx.mu held
 	hint  atomic.Pointer[MR] // the region of the last SGE: most often also of the next
@@ -59,15 +64,26 @@ func (pd *PD) CreateQP(cfg rdma.QPConfig) (rdma.QP, error) {
 	return qp, nil
 }
 
-// Close frees pd; rdma.ErrBusy while it has MRs, SRQs or QPs.
+// openLocked is an error if nothing more can be made in pd. ctx.mu is held.
+func (pd *PD) openLocked() error {
+	if err := pd.ctx.openLocked(); err != nil {
+		return err
+	}
+	if pd.closed {
+		return fmt.Errorf("the protection domain is gone: %w", rdma.ErrClosed)
+	}
+	return nil
+}
+
+// Close frees pd; rdma.ErrBusy while it has MRs, MWs, SRQs or QPs.
 func (pd *PD) Close() error {
 	pd.ctx.mu.Lock()
 	defer pd.ctx.mu.Unlock()
 	if pd.closed {
 		return nil
 	}
-	if qps := pd.qps.Load(); pd.mrs > 0 || pd.srqs > 0 || qps > 0 {
-		return fmt.Errorf("free a protection domain with %d MRs, %d SRQs and %d QPs: %w", pd.mrs, pd.srqs, qps, rdma.ErrBusy)
+	if qps := pd.qps.Load(); pd.mrs+pd.slotCount+pd.srqs > 0 || qps > 0 {
+		return fmt.Errorf("free a protection domain with %d MRs, %d windows or fast MRs, %d SRQs and %d QPs: %w", pd.mrs, pd.slotCount, pd.srqs, qps, rdma.ErrBusy)
 	}
 	pd.closed = true
 	pd.ctx.pds.remove(pd.handle)
@@ -77,9 +93,3 @@ func (pd *PD) Close() error {
 // shared reports whether more than one stream can use the regions of pd. Then no peer may
 // invalidate one of them: RFC 5040, section 8.1.1 (7).
 func (pd *PD) shared() bool { return pd.qps.Load() > 1 }
-
-// AllocMR implements rdma.PD.
-func (pd *PD) AllocMR(uint64) (rdma.MR, error) { return nil, rdma.ErrUnsupported }
-
-// AllocMW implements rdma.PD.
-func (pd *PD) AllocMW(rdma.MWType) (rdma.MW, error) { return nil, rdma.ErrUnsupported }

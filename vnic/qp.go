@@ -77,6 +77,8 @@ type QP struct {
 	inHold    hold // within wire.receive
 
 	rx recvSide // has a lock: on loopback the peer's owner delivers here
+
+	windows map[*keySlot]struct{} // guarded by pd.keyMu: type 2 windows bound to this connection
 }
 
 // A termCause is a Terminate, ours or the peer's.

@@ -125,6 +125,7 @@ func (qp *QP) endLink(abort bool) {
 	qp.link = nil
 	qp.peek.Store(nil)
 	qp.closeRecv() // before anything of the link is given up
+	qp.unbindWindows()
 	if abort && !qp.eof {
 		l.abort()
 	} else {

@@ -27,7 +27,13 @@ type recvSide struct {
 	bad    bool // guarded by mu: wr names memory that it may not
 	fail   rdma.WCStatus
 	vendor uint32  // guarded by mu, as fail: how the receive that was taken fails instead of being flushed
-	wc     rdma.WC // guarded by mu: scratch, a sink would make a local one escape
+	wc     rdma.WC // guarded by mu: scratch, a sink would make a local one escape; see also ended
+
+	// A Send with Invalidate whose octets are there waits until ended, which it revoked, is
+	// drained. wc is its completion; no other Send is taken meanwhile.
+	ended     *MR         // guarded by mu
+	solicited bool        // guarded by mu: of that Send
+	revoking  atomic.Bool // ended is set
 }
 
 func (r *recvSide) init(qp *QP) {
@@ -80,7 +86,7 @@ func (r *recvSide) nextLocked() bool {
 
 // beginLocked takes a receive for a Send.
 func (r *recvSide) beginLocked() (size uint32, ok bool) {
-	if !r.takeLocked() {
+	if r.ended != nil || !r.takeLocked() {
 		return 0, false
 	}
 	r.used = true
@@ -111,34 +117,35 @@ func (r *recvSide) endLocked(d iwarp.Received) error {
 	wc := &r.wc
 	*wc = rdma.WC{ID: r.wr.ID, Op: rdma.WCRecv, ByteLen: d.Length, QPN: qp.num}
 	if d.Invalidate {
-		if err := qp.remoteInvalidate(uint32(d.STag)); err != nil {
+		m, err := qp.remoteInvalidate(uint32(d.STag))
+		if err != nil {
 			r.fail, r.vendor = rdma.WCRemInvReq, vendorErr(err.Cause)
 			return err
 		}
 		wc.Flags |= rdma.WCWithInv
 		wc.Imm = uint32(d.STag)
+		if !m.await(qp.wake) {
+			r.ended, r.solicited, r.used = m, d.Solicited, false
+			r.revoking.Store(true)
+			return nil
+		}
 	}
-	qp.stats.recv(d.Length)
-	r.have = false
-	r.list.drop()
-	qp.rcq.push(qp, wc, r.cookie, 0, false, d.Solicited)
+	r.solicited = d.Solicited
+	r.deliverLocked()
 	return nil
 }
 
-// remoteInvalidate carries a Send with Invalidate out: RFC 5040, section 5.3, and ledger A6.
-func (qp *QP) remoteInvalidate(stag uint32) *iwarp.LocalError {
-	m := qp.dev.lookupMR(stag)
-	switch {
-	case m == nil || m.disabled():
-		return &iwarp.LocalError{Cause: iwarp.TermCannotInvalidate, Err: fmt.Errorf("invalidate STag %#x: no such region", stag)}
-	case m.pd != qp.pd:
-		return &iwarp.LocalError{Cause: iwarp.TermInvalidateNotAssociated, Err: fmt.Errorf("invalidate STag %#x of another protection domain", stag)}
-	case qp.pd.shared():
-		// "A peer cannot invalidate an STag that is shared by several streams": SEC-038.
-		return &iwarp.LocalError{Cause: iwarp.TermCannotInvalidate, Err: fmt.Errorf("invalidate STag %#x, which other streams can use", stag)}
+// deliverLocked completes the receive with wc.
+func (r *recvSide) deliverLocked() {
+	qp := r.qp
+	if r.ended != nil {
+		r.ended = nil
+		r.revoking.Store(false)
 	}
-	m.invalidate()
-	return nil
+	qp.stats.recv(r.wc.ByteLen)
+	r.have = false
+	r.list.drop()
+	qp.rcq.push(qp, &r.wc, r.cookie, 0, false, r.solicited)
 }
 
 // closeRecv ends delivery: on loopback nobody comes here any more, and no receive is asked for.
@@ -158,7 +165,7 @@ func (qp *QP) closeRecv() {
 			r.tap.giveBack(&r.wr, r.cookie)
 		}
 		r.list.drop()
-		r.have = false
+		r.have, r.ended = false, nil
 	}
 }
 
@@ -171,6 +178,10 @@ func (qp *QP) flushRecv() (more bool) {
 	for i := 0; ; i++ {
 		if !r.have && (r.tap != nil || i >= stepMessages || !r.takeLocked()) {
 			return r.tap == nil && i >= stepMessages
+		}
+		if r.ended != nil { // its octets are there, and the key is gone all the same
+			r.ended, r.used = nil, true
+			r.revoking.Store(false)
 		}
 		if r.tap != nil && !r.used {
 			r.tap.giveBack(&r.wr, r.cookie) // taken for a Send that did not come

@@ -29,6 +29,7 @@ type sqe struct {
 	status rdma.WCStatus
 	vendor uint32
 	off    uint32 // loopback: octets moved; Read: octets placed
+	ended  *MR    // LocalInv, BindMW, RegMR: what ended, once it is known; it may not be drained yet
 }
 
 type sqeState uint8
@@ -87,7 +88,7 @@ func (qp *QP) checkSend(wr *rdma.SendWR) (n uint32, err error) {
 	case rdma.OpWrite:
 		flags |= rdma.Inline
 	case rdma.OpRead:
-	case rdma.OpLocalInv:
+	case rdma.OpLocalInv, rdma.OpBindMW, rdma.OpRegMR:
 		if len(wr.SGEs) != 0 {
 			return 0, fmt.Errorf("%v with SGEs: %w", wr.Op, rdma.ErrInvalid)
 		}
@@ -143,7 +144,7 @@ func (qp *QP) takeSend(e *sqe) bool {
 	if !ok {
 		return false
 	}
-	e.state, e.status, e.vendor, e.off, e.total = sqeQueued, 0, 0, 0, 0
+	e.state, e.status, e.vendor, e.off, e.total, e.ended = sqeQueued, 0, 0, 0, 0, nil
 	return true
 }
 
@@ -188,23 +189,14 @@ func (qp *QP) ready(e *sqe) bool {
 		if s.head != s.next {
 			return false // earlier requests may still read the region
 		}
-		qp.localInvalidate(e)
+		fallthrough
+	case e.wr.Op == rdma.OpBindMW, e.wr.Op == rdma.OpRegMR:
+		if qp.keyRequest(e); e.state == sqeFailed {
+			return qp.ready(e)
+		}
 		return false
 	}
 	return true
-}
-
-func (qp *QP) localInvalidate(e *sqe) {
-	m := qp.dev.lookupMR(e.wr.InvKey)
-	if m == nil || m.pd != qp.pd {
-		e.status = rdma.WCLocQPOp
-		qp.failSend(e)
-		return
-	}
-	m.invalidate()
-	e.state = sqeDone
-	qp.sq.next++
-	qp.retire()
 }
 
 // failSend fails e, the oldest request left: Q6.
@@ -278,6 +270,7 @@ func (qp *QP) retire() {
 var sendWC = [...]rdma.WCOpcode{
 	rdma.OpWrite: rdma.WCWrite, rdma.OpSend: rdma.WCSend, rdma.OpRead: rdma.WCRead,
 	rdma.OpLocalInv: rdma.WCLocalInv, rdma.OpSendInv: rdma.WCSend,
+	rdma.OpBindMW: rdma.WCBindMW, rdma.OpRegMR: rdma.WCRegMR,
 }
 
 // completeSend pushes the completion of e, the last of n requests that leave the queue.

@@ -183,6 +183,9 @@ func (qp *QP) step(own bool) (more bool) {
 	if qp.timerFired.Swap(false) {
 		qp.expire()
 	}
+	if qp.rx.revoking.Load() {
+		qp.deliverRevoked()
+	}
 	if qp.link != nil {
 		more = qp.link.step()
 		qp.retire()

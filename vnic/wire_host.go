@@ -12,13 +12,8 @@ import (
 // PlaceWrite implements iwarp.Host.
 func (w *wire) PlaceWrite(stag iwarp.STag, to uint64, chunk []byte, last bool) error {
 	if len(chunk) > 0 {
-		pd := w.qp.pd
-		n := uint32(len(chunk))
-		m, err := pd.remoteMR(&writeAccess, uint32(stag), to, n, pd.rhint.Load())
+		m, err := w.qp.remoteMR(&writeAccess, uint32(stag), to, uint32(len(chunk)))
 		if err == nil {
-			if m != pd.rhint.Load() {
-				pd.rhint.Store(m)
-			}
 			if e := w.qp.inHold.write(m, chunk, to, last); e != nil {
 				err = writeAccess.gone(m, e)
 			}
@@ -54,6 +49,9 @@ func (w *wire) PlaceReceive(off uint32, chunk []byte) error {
 
 // EndReceive implements iwarp.Host.
 func (w *wire) EndReceive(d iwarp.Received) error {
+	if d.Invalidate {
+		w.qp.inHold.drop() // it may be of what is invalidated
+	}
 	r := &w.qp.rx
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,8 +114,7 @@ func (w *wire) ReadSource(stag iwarp.STag, to uint64, n uint32) (iwarp.Payload, 
 	if n == 0 {
 		return nil, nil
 	}
-	pd := w.qp.pd
-	m, err := pd.remoteMR(&readAccess, uint32(stag), to, n, pd.rhint.Load())
+	m, err := w.qp.remoteMR(&readAccess, uint32(stag), to, n)
 	if err != nil {
 		w.refused = true
 		return nil, err

@@ -1,0 +1,72 @@
+package vnic
+
+import (
+	"fmt"
+
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// A FastMR is a region for fast registration: OpRegMR requests give it a part of a registered
+// region's memory, and a key. It implements rdma.MR.
+type FastMR struct{ slot keySlot }
+
+// NewFastMR makes a region that is not valid yet and can cover up to maxLen octets.
+func (pd *PD) NewFastMR(maxLen uint64) (*FastMR, error) {
+	c := pd.ctx
+	switch {
+	case maxLen == 0:
+		return nil, fmt.Errorf("allocate a region of 0 octets: %w", rdma.ErrInvalid)
+	case maxLen > c.limits.MRLen:
+		return nil, fmt.Errorf("allocate a region of %d octets, at most %d: %w", maxLen, c.limits.MRLen, rdma.ErrLimit)
+	}
+	f := &FastMR{}
+	f.slot.kind, f.slot.maxLen = slotFast, maxLen
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := pd.openLocked(); err != nil {
+		return nil, fmt.Errorf("allocate a region: %w", err)
+	}
+	h, err := c.fast.add(f, c.limits.MR-len(c.mrs.m))
+	if err == nil {
+		if err = pd.allocSlotLocked(&f.slot); err != nil {
+			c.fast.remove(h)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("allocate a region: %w", err)
+	}
+	f.slot.handle = h
+	return f, nil
+}
+
+// AllocMR is NewFastMR.
+func (pd *PD) AllocMR(maxLen uint64) (rdma.MR, error) {
+	f, err := pd.NewFastMR(maxLen)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *FastMR) Handle() uint32 { return f.slot.handle }
+
+// LKey is the key of the last registration, or that at allocation: what rdma.NextKey starts from.
+func (f *FastMR) LKey() uint32 { return f.slot.lastKey() }
+func (f *FastMR) RKey() uint32 { return f.slot.lastKey() }
+
+// Addr is that of the first octet while f is registered, else 0.
+func (f *FastMR) Addr() uint64 {
+	if m := f.slot.bound(); m != nil {
+		return m.base
+	}
+	return 0
+}
+
+// Bytes returns nil: the memory is another region's.
+func (f *FastMR) Bytes() []byte { return nil }
+
+// Close ends the registration: when it returns nothing is read or written through it.
+func (f *FastMR) Close() error {
+	f.slot.close(func(c *Context) { c.fast.remove(f.slot.handle) })
+	return nil
+}
