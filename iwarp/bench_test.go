@@ -22,7 +22,7 @@ func newMarkedPipe(emss int, markers bool) *pipe {
 		r := &raw{h: newHost()}
 		r.h.silent, r.h.last = true, &payload{}
 		pa.MarkersIn, pa.MarkersOut = markers, markers
-		r.Endpoint = NewEndpoint(pa, r.h, Config{EMSS: emss})
+		r.Endpoint = NewEndpoint(pa, r.h, Config{EMSS: emss, Extensions: true})
 		r.h.mem[0x10] = make([]byte, 1<<20)
 		r.h.posted = [][]byte{make([]byte, 64)}
 		return r
@@ -71,6 +71,23 @@ func (p *pipe) read(n uint32) {
 	p.move(p.b, p.a)
 }
 
+func (p *pipe) atomic() {
+	p.order[0] = 1
+	p.a.h.order = p.order[:]
+	if err := p.a.PostAtomic(1, Atomic{STag: 0x10, Data: 1}); err != nil {
+		panic(err)
+	}
+	p.move(p.a, p.b)
+	p.move(p.b, p.a)
+}
+
+func (p *pipe) immediate() {
+	if err := p.a.PostImmediate(1, true, 5); err != nil {
+		panic(err)
+	}
+	p.move(p.a, p.b)
+}
+
 // A message costs no allocation on either side, whole FPDUs or cut ones.
 func TestAllocs(t *testing.T) {
 	for _, markers := range []bool{false, true} {
@@ -87,6 +104,8 @@ func testAllocs(t *testing.T, p *pipe) {
 		"long Write": func() { p.write(large) },
 		"Read":       func() { p.read(64) },
 		"long Read":  func() { p.read(100_000) },
+		"atomic":     p.atomic,
+		"immediate":  p.immediate,
 		"cut": func() {
 			if err := p.a.PostWrite(1, 0x10, 0, large, uint32(len(large.b))); err != nil {
 				t.Fatal(err)
@@ -157,6 +176,22 @@ func BenchmarkWriteMarkers(b *testing.B) {
 				p.write(m)
 			}
 		})
+	}
+}
+
+func BenchmarkAtomic(b *testing.B) {
+	p := newPipe(1460)
+	b.ReportAllocs()
+	for b.Loop() {
+		p.atomic()
+	}
+}
+
+func BenchmarkImmediate(b *testing.B) {
+	p := newPipe(1460)
+	b.ReportAllocs()
+	for b.Loop() {
+		p.immediate()
 	}
 }
 

@@ -255,8 +255,44 @@ var segments = []struct {
 			return (&Terminate{Cause: TermReadInvalidSTag, HasLength: true, Length: 46, Header: AppendUntagged(nil, true, OpReadRequest, 0, 1, 0),
 				ReadRequest: AppendReadRequest(nil, 0x15be07, 0x560000001000, 4096, 0xbad0ff, 0x10)}).Append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0))
 		}},
+	{"E8", "41 4a 00000000 00000001 00000002 00000000 00000000 000000a1 0007c341 00007f3a10003010" +
+		"0000000000000005 0000000000000000 0000000000000000 ffffffffffffffff", "e1bc1dff",
+		"Atomic Request qn=1 msn=2 mo=0 last id=0xa1 FetchAdd at stag=0x0007c341 to=0x7f3a10003010 add=0x5 mask=0x0",
+		func() []byte {
+			// What FetchAdd does not use is not sent: EXT-022.
+			return AppendAtomicRequest(AppendUntagged(nil, true, OpAtomicRequest, 0x77, 2, 0), 0xa1,
+				Atomic{Op: AtomicFetchAdd, STag: 0x7c341, TO: 0x7f3a10003010, Data: 5, Compare: 7, CompareMask: 8})
+		}},
+	{"E8 Response", "41 4b 00000000 00000003 00000001 00000000 000000a1 000000000000002a", "4a22de84",
+		"Atomic Response qn=3 msn=1 mo=0 last id=0xa1 old=0x2a",
+		func() []byte {
+			return AppendAtomicResponse(AppendUntagged(nil, true, OpAtomicResponse, 0x77, 1, 0), 0xa1, 0x2a)
+		}},
+	{"E9", "41 4a 00000000 00000001 00000003 00000000 00000002 000000a2 0007c341 00007f3a10003010" +
+		"1111222233334444 ffffffffffffffff 000000000000002f ffffffffffffffff", "68eb449d",
+		"Atomic Request qn=1 msn=3 mo=0 last id=0xa2 CmpSwap at stag=0x0007c341 to=0x7f3a10003010 compare=0x2f mask=0xffffffffffffffff swap=0x1111222233334444 mask=0xffffffffffffffff",
+		func() []byte {
+			return AppendAtomicRequest(AppendUntagged(nil, true, OpAtomicRequest, 0, 3, 0), 0xa2,
+				Atomic{Op: AtomicCompareSwap, STag: 0x7c341, TO: 0x7f3a10003010, Data: 0x1111222233334444, Mask: ^uint64(0), Compare: 0x2f, CompareMask: ^uint64(0)})
+		}},
+	{"E9 Response", "41 4b 00000000 00000003 00000002 00000000 000000a2 000000000000002f", "9e5ead48",
+		"Atomic Response qn=3 msn=2 mo=0 last id=0xa2 old=0x2f",
+		func() []byte {
+			return AppendAtomicResponse(AppendUntagged(nil, true, OpAtomicResponse, 0, 2, 0), 0xa2, 0x2f)
+		}},
+	{"E10", "41 48 00000000 00000000 00000003 00000000 000000c7 00000000", "71aea85f",
+		"Immediate Data qn=0 msn=3 mo=0 last data=000000c700000000",
+		func() []byte {
+			return append(AppendUntagged(nil, true, OpImmediate, 0x77, 3, 0), 0, 0, 0, 0xc7, 0, 0, 0, 0)
+		}},
+	{"E10 with SE, cut", "01 49 00000000 00000000 00000003 00000000 000000c7", "",
+		"Immediate Data with SE qn=0 msn=3 mo=0 len=4", nil},
+	{"Atomic Request with a reserved AOpCode", "41 4a 00000000 00000001 00000002 00000000 ffffff31 00000000" +
+		"00000000 0000000000000000 0000000000000000 0000000000000000 0000000000000000 0000000000000000", "",
+		"Atomic Request qn=1 msn=2 mo=0 last id=0x0 AOpCode(1) at stag=0x00000000 to=0x0 add=0x0 mask=0x0", nil},
 }
 
+// EXT-007, EXT-018, EXT-049: the octets of RFC 7306's messages.
 func TestWorkedExamples(t *testing.T) {
 	for _, tt := range segments {
 		t.Run(tt.name, func(t *testing.T) {
@@ -291,6 +327,14 @@ func TestWorkedExamples(t *testing.T) {
 	for n := range 40 {
 		if _, err := ParseReadRequest(make([]byte, n)); (err == nil) != (n == ReadRequestLen) {
 			t.Errorf("Read Request of %d octets: %v", n, err)
+		}
+	}
+	for n := range 64 {
+		if _, err := ParseAtomicRequest(make([]byte, n)); (err == nil) != (n == 52) {
+			t.Errorf("Atomic Request of %d octets: %v", n, err)
+		}
+		if _, err := ParseAtomicResponse(make([]byte, n)); (err == nil) != (n == 12) {
+			t.Errorf("Atomic Response of %d octets: %v", n, err)
 		}
 	}
 }

@@ -162,23 +162,32 @@ func (h *host) Atomic(a Atomic) (uint64, error) {
 	if (a.TO+h.base)%8 != 0 {
 		return 0, &LocalError{Cause: TermMisaligned, Err: fmt.Errorf("TO %#x", a.TO)}
 	}
-	old := binary.NativeEndian.Uint64(m)
-	binary.NativeEndian.PutUint64(m, a.Apply(old))
+	old := word(m).get()
+	word(m).set(a.Apply(old))
 	if !h.silent {
 		h.note("atomic %v, was %#x", a, old)
 	}
 	return old, nil
 }
 
+// A word is 8 octets of memory in this machine's octet order.
+type word []byte
+
+func (w word) get() uint64  { return binary.NativeEndian.Uint64(w) }
+func (w word) set(x uint64) { binary.NativeEndian.PutUint64(w, x) }
+
 func (h *host) EndAtomic(token, old uint64) error {
 	if h.order[0] != token {
 		panic("answers out of order")
 	}
 	h.order = h.order[1:]
+	if err := h.fault("EndAtomic"); err != nil {
+		return err
+	}
 	if !h.silent {
 		h.note("atomic %d %#x", token, old)
 	}
-	return h.fault("EndAtomic")
+	return nil
 }
 
 func (h *host) Sent(token uint64) {

@@ -135,6 +135,21 @@ func FuzzHeaders(f *testing.F) {
 					t.Fatalf("%x encodes to %x", body, enc)
 				}
 			}
+			if r, err := ParseAtomicRequest(body); err == nil {
+				a := r.Atomic()
+				if a.Op == AtomicFetchAdd { // nothing of these goes out
+					a.Compare, a.CompareMask = 0, ^uint64(0)
+				}
+				g, err := ParseAtomicRequest(AppendAtomicRequest(nil, r.ID(), r.Atomic()))
+				if err != nil || g.ID() != r.ID() || g.Atomic() != a || !bytes.Equal(g[:3], []byte{0, 0, 0}) || g[3]&0xf0 != 0 {
+					t.Fatalf("%x encodes to %x, %v", body, []byte(g), err)
+				}
+			}
+			if r, err := ParseAtomicResponse(body); err == nil {
+				if enc := AppendAtomicResponse(nil, r.ID(), r.Old()); !bytes.Equal(enc, body) {
+					t.Fatalf("%x encodes to %x", body, enc)
+				}
+			}
 		}
 	})
 }
@@ -146,6 +161,8 @@ func FuzzTerminate(f *testing.F) {
 		"0100e000 002e 4141 00000000 00000001 00000001 00000000 0015be07 0000560000001000 00001000 00bad0ff 0000000000000010",
 		"10000700 0000 4141 00000000 00000001 00000001 00000000 0015be07 0000560000001000 00001000 00bad0ff 0000000000000010",
 		"1100c000 002e c140 00bad0ff 0000000000004000",
+		"0207c000 0046 414a 00000000 00000001 00000002 00000000",
+		"0102e000 0046 414a 00000000 00000001 00000002 00000000 00000000000000000000000000000000000000000000000000000000",
 	} {
 		f.Add(unhex(s))
 	}
@@ -269,14 +286,19 @@ func (s *strict) Atomic(a Atomic) (uint64, error) {
 func (s *strict) EndAtomic(token, old uint64) error { s.in("end atomic %d %x", token, old); return nil }
 func (s *strict) Sent(token uint64)                 {}
 
-// fuzzRun feeds pieces to an Endpoint with two Reads outstanding and bufs receive buffers, to which
-// refills come one by one when they are wanted, and says what came of it: the calls, the octets that go out, the end.
-func fuzzRun(t *testing.T, crc bool, bufs, refills int, pieces ...[]byte) string {
+// fuzzRun feeds pieces to an Endpoint with two Reads and, with the extensions, an atomic between them
+// outstanding and bufs receive buffers, to which refills come one by one when they are wanted, and says
+// what came of it: the calls, the octets that go out, the end.
+func fuzzRun(t *testing.T, crc, ext bool, bufs, refills int, pieces ...[]byte) string {
 	h := &strict{bufs: bufs}
-	e := NewEndpoint(Params{Initiator: true, Revision: 2, CRC: crc, IRD: 2, ORD: 2}, h, Config{EMSS: 256})
+	e := NewEndpoint(Params{Initiator: true, Revision: 2, CRC: crc, IRD: 2, ORD: 3}, h, Config{EMSS: 256, Extensions: ext})
 	h.e = e
-	for i := range 2 {
-		if err := e.PostRead(uint64(i), 0x99, 16, 32, 0x10, 0); err != nil {
+	for i := range 3 {
+		if i != 1 {
+			if err := e.PostRead(uint64(i), 0x99, 16, 32, 0x10, 0); err != nil {
+				t.Fatal(err)
+			}
+		} else if err := e.PostAtomic(uint64(i), Atomic{STag: 0x10, Data: 1}); (err == nil) != ext {
 			t.Fatal(err)
 		}
 	}
@@ -367,15 +389,19 @@ func FuzzEndpoint(f *testing.F) {
 	for _, tt := range segments {
 		f.Add(stream(unhex(tt.ulpdu)), uint16(20), uint8(0))
 	}
+	f.Add(stream(atomReq(1, 7, Atomic{STag: 0x10, TO: 8, Data: 1}), immSeg(OpImmediate, 1, 5), readReq(2, 8, 0x10, 0)), uint16(70), uint8(0x43))
+	f.Add(stream(writeSeg(OpReadResponse, true, 0x99, 16, 32), atomResp(1, 2, 9), writeSeg(OpReadResponse, true, 0x99, 16, 32)), uint16(60), uint8(0x41))
+	f.Add(stream(writeSeg(OpWrite, false, 0x10, 0, 9), atomReq(1, 7, Atomic{STag: 0x10, TO: 8}), writeSeg(OpWrite, true, 0x10, 9, 9)), uint16(60), uint8(0x41))
+	f.Add(stream(append(cutSeg(immSeg(OpImmediateSE, 1, 5), 3), immSeg(OpImmediate, 2, 6), sendSeg(OpSend, true, 3, 0, 5))...), uint16(60), uint8(0x61))
 	f.Fuzz(func(t *testing.T, b []byte, cut uint16, kind uint8) {
-		crc, bufs, refills := kind&1 != 0, int(kind>>1&3), int(kind>>4&3)
+		crc, ext, bufs, refills := kind&1 != 0, kind&0x40 != 0, int(kind>>1&3), int(kind>>4&3)
 		if kind&8 != 0 {
 			b = mend(b) // so that fuzzing gets past the CRC
 			crc = true
 		}
 		i := int(cut) % (len(b) + 1)
-		whole := fuzzRun(t, crc, bufs, refills, b)
-		if split := fuzzRun(t, crc, bufs, refills, b[:i], b[i:]); whole != split {
+		whole := fuzzRun(t, crc, ext, bufs, refills, b)
+		if split := fuzzRun(t, crc, ext, bufs, refills, b[:i], b[i:]); whole != split {
 			t.Fatalf("cut at %d:\n one write:\n%s\n two writes:\n%s", i, whole, split)
 		}
 		if len(b) < 300 {
@@ -383,7 +409,7 @@ func FuzzEndpoint(f *testing.F) {
 			for i := range b {
 				each = append(each, b[i:i+1])
 			}
-			if split := fuzzRun(t, crc, bufs, refills, each...); whole != split {
+			if split := fuzzRun(t, crc, ext, bufs, refills, each...); whole != split {
 				t.Fatalf("octet by octet:\n one write:\n%s\n octets:\n%s", whole, split)
 			}
 		}
@@ -408,19 +434,20 @@ func mend(b []byte) []byte {
 func FuzzSender(f *testing.F) {
 	f.Add([]byte{0, 10, 1, 200, 2, 50, 3, 0}, uint16(100), uint16(33), uint8(0))
 	f.Add([]byte{4, 255, 5, 255, 0, 255}, uint16(7), uint16(1), uint8(1))
+	f.Add([]byte{6, 255, 7, 255, 1, 9, 8, 3, 6, 1}, uint16(7), uint16(90), uint8(1))
 	f.Fuzz(func(t *testing.T, ops []byte, piece, take uint16, emss uint8) {
 		if len(ops) > 24 {
 			return
 		}
-		a := NewEndpoint(Params{Initiator: true, CRC: true, ORD: 128, IRD: 2}, &strict{}, Config{EMSS: 140 + int(emss), BatchBytes: 700})
+		a := NewEndpoint(Params{Initiator: true, CRC: true, ORD: 128, IRD: 2}, &strict{}, Config{EMSS: 140 + int(emss), BatchBytes: 700, Extensions: true})
 		h := &recorder{}
-		b := NewEndpoint(Params{CRC: true, IRD: 128}, h, Config{})
+		b := NewEndpoint(Params{CRC: true, IRD: 128}, h, Config{Extensions: true})
 		var want []string
 		msn := 0
 		for i := 0; i+1 < len(ops); i += 2 {
 			n := uint32(ops[i+1]) * 3
 			p := &payload{b: pattern(int(n), byte(i))}
-			switch op := ops[i] % 6; op {
+			switch op := ops[i] % 9; op {
 			case 0:
 				if a.PostWrite(1, STag(i), uint64(i), p, n) == nil {
 					want = append(want, fmt.Sprintf("write %d %x", i, p.b))
@@ -428,6 +455,15 @@ func FuzzSender(f *testing.F) {
 			case 1:
 				if a.PostRead(1, 7, 8, n, STag(i), 9) == nil {
 					want = append(want, fmt.Sprintf("source %d %d", i, n))
+				}
+			case 6:
+				x := Atomic{Op: AtomicOp(n & 2), STag: STag(i), TO: uint64(n), Data: 1, Mask: 2, Compare: 0, CompareMask: ^uint64(0)}
+				if a.PostAtomic(1, x) == nil {
+					want = append(want, x.String())
+				}
+			case 7, 8:
+				if a.PostImmediate(1, op == 8, uint64(n)) == nil {
+					want = append(want, fmt.Sprintf("immediate %d %t", n, op == 8))
 				}
 			default:
 				if a.PostSend(1, OpSend+Opcode(op-2), STag(i), p, n) == nil {
@@ -491,9 +527,17 @@ func (r *recorder) PlaceReceive(off uint32, chunk []byte) error {
 	r.msg = append(r.msg, chunk...)
 	return nil
 }
-func (r *recorder) EndReceive(Received) error {
-	r.log = append(r.log, fmt.Sprintf("send %x", r.msg))
+func (r *recorder) EndReceive(d Received) error {
+	if d.Immediate {
+		r.log = append(r.log, fmt.Sprintf("immediate %d %t", d.Data, d.Solicited))
+	} else {
+		r.log = append(r.log, fmt.Sprintf("send %x", r.msg))
+	}
 	return nil
+}
+func (r *recorder) Atomic(a Atomic) (uint64, error) {
+	r.log = append(r.log, a.String())
+	return 0, nil
 }
 func (r *recorder) ReadSource(stag STag, _ uint64, n uint32) (Payload, error) {
 	r.log = append(r.log, fmt.Sprintf("source %d %d", stag, n))

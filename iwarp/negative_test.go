@@ -19,9 +19,12 @@ type raw struct {
 
 // newRaw makes the Endpoint under test. open lets one good FPDU in first, so that a Responder may
 // send: ledger section 1, "fatal".
-func newRaw(p Params, open bool) *raw {
+func newRaw(p Params, open bool) *raw { return newRawExt(p, open, false) }
+
+// newRawExt is newRaw with the extensions of RFC 7306, if ext is set.
+func newRawExt(p Params, open, ext bool) *raw {
 	r := &raw{h: newHost()}
-	r.Endpoint = NewEndpoint(p, r.h, Config{EMSS: 1460})
+	r.Endpoint = NewEndpoint(p, r.h, Config{EMSS: 1460, Extensions: ext})
 	r.h.mem[0x10] = make([]byte, 64)
 	if open {
 		r.Write(AppendFPDU(nil, AppendTagged(nil, true, OpWrite, 0, 0), p.CRC))
@@ -68,19 +71,13 @@ type fatal struct {
 	control string
 	mdr     string
 	setup   func(r *raw)
+	only    string // "off" or "on": not the same with and without extensions
 }
 
 func fatals() (tt []fatal) {
 	add := func(ids, name, control, mdr string, bad []byte, good ...[]byte) *fatal {
 		tt = append(tt, fatal{name: name, ids: ids, good: good, bad: bad, control: control, mdr: mdr})
 		return &tt[len(tt)-1]
-	}
-	post := func(sizes ...int) func(*raw) {
-		return func(r *raw) {
-			for _, n := range sizes {
-				r.h.posted = append(r.h.posted, make([]byte, n))
-			}
-		}
 	}
 	refuse := func(c TermCode, on string) func(*raw) {
 		return func(r *raw) {
@@ -118,7 +115,10 @@ func fatals() (tt []fatal) {
 		add("RDMAP-118", fmt.Sprintf("untagged RV %d", dv), "0205c000", "d", with(send, 1, dv<<6|3))
 	}
 	for op := byte(8); op < 16; op++ {
-		add("RDMAP-117, EXT-003", fmt.Sprintf("untagged opcode %d", op), "0206c000", "d", with(send, 1, 0x40|op))
+		row := add("RDMAP-117, EXT-003", fmt.Sprintf("untagged opcode %d", op), "0206c000", "d", with(send, 1, 0x40|op))
+		if op < 12 {
+			row.only = "off"
+		}
 		add("RDMAP-117", fmt.Sprintf("tagged opcode %d", op), "0206c000", "d", with(write, 1, 0x40|op))
 	}
 	for op := range byte(8) {
@@ -130,7 +130,10 @@ func fatals() (tt []fatal) {
 	}
 	// queues
 	for _, qn := range []uint32{3, 4, 0xffffffff} {
-		add("DDP-076", fmt.Sprintf("QN %#x", qn), "1201c000", "d", withQN(send, qn))
+		row := add("DDP-076", fmt.Sprintf("QN %#x", qn), "1201c000", "d", withQN(send, qn))
+		if qn == QNAtomicResponse {
+			row.only = "off"
+		}
 	}
 	for _, x := range []struct {
 		op Opcode
@@ -237,7 +240,7 @@ func fatals() (tt []fatal) {
 	for _, n := range []int{1, 14, 17} {
 		add("DDP-042", fmt.Sprintf("untagged ULPDU of %d", n), "20030000", "", send[:n])
 	}
-	return tt
+	return append(tt, extFatals()...)
 }
 
 // wantTerminate is the FPDU of the Terminate for seg, built apart from the engine.
@@ -262,58 +265,65 @@ func wantTerminate(control, mdr string, seg []byte) []byte {
 // (DDP-089, DDP-091); the same wherever TCP cut the octets.
 func TestFatal(t *testing.T) {
 	for _, tt := range fatals() {
-		t.Run(tt.name+" ("+tt.ids+")", func(t *testing.T) {
-			for _, cut := range []int{1 << 20, 1, 17} {
-				r := newRaw(responder, true)
-				if tt.setup != nil {
-					tt.setup(r)
-				}
-				var in []byte
-				for _, seg := range tt.good {
-					in = AppendFPDU(in, seg, true)
-				}
-				feed := func(b []byte) {
-					for ; len(b) > 0; b = b[min(cut, len(b)):] {
-						if n, err := r.Write(b[:min(cut, len(b))]); n != min(cut, len(b)) || err != nil {
-							t.Fatalf("took %d, %v", n, err)
-						}
-					}
-				}
-				feed(in)
-				if r.Err() != nil {
-					t.Fatalf("the good segments: %v", r.Err())
-				}
-				log, mem := slices.Clone(r.h.log), slices.Clone(r.h.mem[0x10])
-				in = AppendFPDU(nil, tt.bad, true)
-				for range 10 { // DDP-091
-					in = AppendFPDU(in, append(AppendTagged(nil, true, OpWrite, 0x10, 0), 0xee, 0xee, 0xee), true)
-				}
-				feed(in)
+		for _, ext := range []bool{false, true} {
+			if ext && tt.only == "off" || !ext && tt.only == "on" {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s (%s), extensions %t", tt.name, tt.ids, ext), func(t *testing.T) { testFatal(t, tt, ext) })
+		}
+	}
+}
 
-				var le *LocalError
-				if !errors.As(r.Err(), &le) {
-					t.Fatalf("Err() = %v", r.Err())
-				}
-				// Taking a buffer is no delivery.
-				got := slices.DeleteFunc(slices.Clone(r.h.log[len(log):]), func(s string) bool { return s[:5] == "begin" })
-				if len(got) > 0 || !bytes.Equal(mem, r.h.mem[0x10]) {
-					t.Errorf("still did %q", got)
-				}
-				if !r.Terminating() || r.Drained() {
-					t.Error("no Terminate is waiting")
-				}
-				want := wantTerminate(tt.control, tt.mdr, tt.bad)
-				if out := drain(r); !bytes.Equal(out, want) {
-					t.Errorf("cut %d: sent\n%x\nwant\n%x\n(%v)", cut, out, want, le)
-				}
-				if r.Terminating() || !r.Drained() || r.Pending() {
-					t.Error("not over behind the Terminate") // RDMAP-079
-				}
-				if err := r.PostWrite(1, 1, 1, nil, 0); !errors.Is(err, ErrEnded) {
-					t.Errorf("post: %v", err)
+func testFatal(t *testing.T, tt fatal, ext bool) {
+	for _, cut := range []int{1 << 20, 1, 17} {
+		r := newRawExt(responder, true, ext)
+		if tt.setup != nil {
+			tt.setup(r)
+		}
+		var in []byte
+		for _, seg := range tt.good {
+			in = AppendFPDU(in, seg, true)
+		}
+		feed := func(b []byte) {
+			for ; len(b) > 0; b = b[min(cut, len(b)):] {
+				if n, err := r.Write(b[:min(cut, len(b))]); n != min(cut, len(b)) || err != nil {
+					t.Fatalf("took %d, %v", n, err)
 				}
 			}
-		})
+		}
+		feed(in)
+		if r.Err() != nil {
+			t.Fatalf("the good segments: %v", r.Err())
+		}
+		log, mem := slices.Clone(r.h.log), slices.Clone(r.h.mem[0x10])
+		in = AppendFPDU(nil, tt.bad, true)
+		for range 10 { // DDP-091
+			in = AppendFPDU(in, append(AppendTagged(nil, true, OpWrite, 0x10, 0), 0xee, 0xee, 0xee), true)
+		}
+		feed(in)
+
+		var le *LocalError
+		if !errors.As(r.Err(), &le) {
+			t.Fatalf("Err() = %v", r.Err())
+		}
+		// Taking a buffer is no delivery.
+		got := slices.DeleteFunc(slices.Clone(r.h.log[len(log):]), func(s string) bool { return s[:5] == "begin" })
+		if len(got) > 0 || !bytes.Equal(mem, r.h.mem[0x10]) {
+			t.Errorf("still did %q", got)
+		}
+		if !r.Terminating() || r.Drained() {
+			t.Error("no Terminate is waiting")
+		}
+		want := wantTerminate(tt.control, tt.mdr, tt.bad)
+		if out := drain(r); !bytes.Equal(out, want) {
+			t.Errorf("cut %d: sent\n%x\nwant\n%x\n(%v)", cut, out, want, le)
+		}
+		if r.Terminating() || !r.Drained() || r.Pending() {
+			t.Error("not over behind the Terminate") // RDMAP-079
+		}
+		if err := r.PostWrite(1, 1, 1, nil, 0); !errors.Is(err, ErrEnded) {
+			t.Errorf("post: %v", err)
+		}
 	}
 }
 

@@ -238,7 +238,7 @@ func (e *Endpoint) deferDelivery(kind openMessage, h UntaggedHeader, segLen int)
 	if !r.writeOpen && !r.respOpen {
 		return false
 	}
-	r.deferred, r.openOp, r.heldLen = kind, h.RDMAP().Opcode(), segLen
+	r.deferred, r.heldOp, r.heldLen = kind, h.RDMAP().Opcode(), segLen
 	copy(r.heldHeader[:], h)
 	return true
 }
@@ -255,8 +255,8 @@ func (e *Endpoint) deliverDeferred() {
 	case kind == openResponse:
 		e.deliverAtomicResponse(r.heldHeader[:], r.heldLen)
 	case kind != openRequest:
-		e.deliverReceived(r.openOp, r.heldHeader[:], r.heldLen)
-	case r.openOp == OpAtomicRequest:
+		e.deliverReceived(r.heldOp, r.heldHeader[:], r.heldLen)
+	case r.heldOp == OpAtomicRequest:
 		e.deliverAtomicRequest()
 	default:
 		e.deliverReadRequest()

@@ -21,7 +21,8 @@ type receiver struct {
 	checked bool // buf holds a whole FPDU with a good CRC
 	mark    unmarker
 
-	stalled    bool
+	stalled bool
+	// The last header of a message that waits for a buffer, or for its delivery.
 	heldHeader [UntaggedHeaderLen]byte
 	heldLen    int
 	heldOp     Opcode
