@@ -1,0 +1,329 @@
+package sctpddp
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/vrnic/vrnic/iwarp"
+)
+
+// A Config holds what the owner of a Mux can choose. The zero value is fine, for the end that did not
+// open the association and takes no requests.
+type Config struct {
+	// Initiator says that this end opened the association. It takes even streams for its own
+	// requests and the other end odd ones, so that they do not cross (ledger R4).
+	Initiator bool
+	// Backlog is how many requests of the peer may be unanswered; one more is refused. 0: none are taken.
+	Backlog int
+	// Start is what this end can do, for requests that it has to refuse by itself, and for what it
+	// says when a program refuses. The zero value is iwarp.DefaultStartConfig.
+	Start iwarp.StartConfig
+	// HoldSession and HoldAll bound the octets that one session, and all of them, keep of what has
+	// come ahead of order; 0: 1 MiB and 16 MiB.
+	HoldSession, HoldAll int
+	// Allowance is how many messages may be missing beyond those that SCTP knows of, because a
+	// peer sends in another order than it numbers; 0: 1024 (ledger, section 4).
+	Allowance int
+	// Grace is how long an association lives on without a session; 0: 1 s.
+	Grace time.Duration
+}
+
+const (
+	defaultHoldSession = 1 << 20
+	defaultHoldAll     = 16 << 20
+	defaultAllowance   = 1024
+	defaultGrace       = time.Second
+)
+
+// A Mux has the DDP streams of an association.
+type Mux struct {
+	assoc Association
+	cfg   Config
+	n     int // streams that exist both ways
+
+	sessions map[uint16]*Session
+	lost     map[uint16]bool // streams whose last session failed
+	used     map[uint16]bool // streams that have had a session
+	requests []*Session      // to be given by Request
+	waiting  []*Session      // those that this owner has and that have something to say or to hear
+	pool     budget
+	idle     time.Time // since when there is no session; zero: there is one
+	down     bool
+	stats    MuxStats
+}
+
+// MuxStats counts what a Mux did.
+type MuxStats struct {
+	Sessions uint64 // begun, by either end
+	Refused  uint64 // requests refused by the Mux itself
+	OneWay   uint64 // messages for streams that exist one way only
+	Ignored  uint64 // messages for streams that are not used any more
+}
+
+// NewMux begins DDP on an association. It fails, wrapping ErrNoDDP, if the peer does not speak it; the
+// association is the caller's to abort then. iwarp.ErrConfig.
+func NewMux(a Association, cfg Config, now time.Time) (*Mux, error) {
+	if err := CheckIndication(a.PeerAdaptation()); err != nil {
+		return nil, err
+	}
+	if cfg.Start == (iwarp.StartConfig{}) {
+		cfg.Start = iwarp.DefaultStartConfig()
+	}
+	var err error
+	if cfg.Start, err = cfg.Start.WithDefaults(); err != nil {
+		return nil, err
+	}
+	for v, d := range map[*int]int{&cfg.HoldSession: defaultHoldSession, &cfg.HoldAll: defaultHoldAll, &cfg.Allowance: defaultAllowance} {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	if cfg.Grace <= 0 {
+		cfg.Grace = defaultGrace
+	}
+	out, in := a.Streams()
+	m := &Mux{
+		assoc: a, cfg: cfg, n: min(out, in), sessions: map[uint16]*Session{},
+		lost: map[uint16]bool{}, used: map[uint16]bool{}, idle: now,
+	}
+	m.pool.left.Store(int64(cfg.HoldAll))
+	return m, nil
+}
+
+// Streams is how many DDP streams there are: numbers 0 to Streams()-1.
+func (m *Mux) Streams() int { return m.n }
+
+// Stats is what has happened so far.
+func (m *Mux) Stats() MuxStats { return m.stats }
+
+// Session is the session on a stream, nil if there is none.
+func (m *Mux) Session(id uint16) *Session { return m.sessions[id] }
+
+// Sessions calls f for each session.
+func (m *Mux) Sessions(f func(*Session)) {
+	for _, s := range m.sessions {
+		f(s)
+	}
+}
+
+func (m *Mux) add(id uint16, start iwarp.StartConfig) *Session {
+	s := &Session{id: id, assoc: m.assoc, start: start, allowance: m.cfg.Allowance}
+	s.in.limit, s.in.pool = m.cfg.HoldSession, &m.pool
+	m.sessions[id], m.used[id] = s, true
+	m.idle = time.Time{}
+	m.stats.Sessions++
+	return s
+}
+
+// free says whether a session can begin on stream id, and forgets the last one.
+func (m *Mux) free(id uint16) bool {
+	if s := m.sessions[id]; s != nil {
+		if !s.own || !s.Quiet() {
+			return false
+		}
+		m.remove(s)
+	}
+	return !m.lost[id]
+}
+
+func (m *Mux) remove(s *Session) {
+	s.in.clear()
+	delete(m.sessions, s.id)
+	s.own = false
+	if s.state == StateFailed {
+		m.lost[s.id] = true
+	}
+}
+
+// Open asks the peer for a session on a free stream. It is the caller's until Release. The result comes
+// as an event: EventAccepted, EventRejected, EventRefused or EventFailed. ErrNoStream, ErrDown,
+// iwarp.ErrConfig, iwarp.ErrPrivateData.
+func (m *Mux) Open(cfg iwarp.StartConfig, privateData []byte) (*Session, error) {
+	if m.down {
+		return nil, ErrDown
+	}
+	first := 1
+	if m.cfg.Initiator {
+		first = 0
+	}
+	for id := first; id < m.n; id += 2 {
+		if m.free(uint16(id)) {
+			return m.OpenOn(uint16(id), cfg, privateData)
+		}
+	}
+	return nil, ErrNoStream
+}
+
+// OpenOn is Open on a given stream. ErrNoStream: it does not exist, or is not free.
+func (m *Mux) OpenOn(id uint16, cfg iwarp.StartConfig, privateData []byte) (*Session, error) {
+	cfg, err := cfg.WithDefaults()
+	if err != nil {
+		return nil, err
+	}
+	c := Control{Function: FuncInitiate, PrivateData: append([]byte(nil), privateData...)}
+	// "The initiator MUST NOT use the enhanced RDMA connection establishment formats or function
+	// codes when no enhanced functionality is desired." RFC 6581, section 10.
+	data, enhanced := cfg.Offer()
+	if enhanced {
+		c.Function, c.HasData, c.Data = FuncEnhancedInitiate, true, data
+	}
+	if _, err := c.Append(nil); err != nil {
+		return nil, err
+	}
+	switch {
+	case m.down:
+		return nil, ErrDown
+	case int(id) >= m.n || !m.free(id):
+		return nil, ErrNoStream
+	}
+	s := m.add(id, cfg)
+	s.active, s.enhanced = true, enhanced
+	s.setState(StateInitiating)
+	s.queue(c)
+	return s, s.Step()
+}
+
+// Input takes a message that has come in. It goes to the session of its stream: also to one that has
+// another owner, who must be the caller then (see Session).
+func (m *Mux) Input(now time.Time, msg Message) {
+	if m.down {
+		m.stats.Ignored++
+		return
+	}
+	if int(msg.Stream) >= m.n {
+		// Nothing could be answered there.
+		m.stats.OneWay++
+		return
+	}
+	s := m.sessions[msg.Stream]
+	if s == nil || s.state == StateOver && s.own && begins(msg) {
+		if s != nil {
+			m.remove(s) // the peer has seen the end of it, or would not begin anew
+		}
+		if m.lost[msg.Stream] || m.used[msg.Stream] && !begins(msg) {
+			// "Data Chunks from one DDP Stream Session are never carried over to the next session."
+			m.stats.Ignored++
+			return
+		}
+		s = m.add(msg.Stream, m.cfg.Start)
+		s.own = true
+	}
+	was := s.state
+	s.Input(msg)
+	if !s.own {
+		return
+	}
+	switch {
+	case was == StateAsked && s.state != StateAsked:
+		m.requests = slices.DeleteFunc(m.requests, func(r *Session) bool { return r == s })
+	case was == StateAsked || s.state != StateAsked:
+	case m.pool.asked.Load() > int64(m.cfg.Backlog):
+		// "When a DDP Stream Session Initiate cannot be forwarded to the ULP due to such a limit, the
+		// adaptation layer MUST respond with a DDP Stream Session Terminate message." RFC 5043, 5.2.3.
+		m.stats.Refused++
+		s.refuse(FuncTerminate, nil, 0, 0)
+	default:
+		m.requests = append(m.requests, s)
+	}
+	m.settle(now, s)
+}
+
+// Request gives out a session that the peer asks for. It is the caller's until Release, to be answered
+// with Accept, Reject or Refuse.
+func (m *Mux) Request() (s *Session, ok bool) {
+	if len(m.requests) == 0 {
+		return nil, false
+	}
+	s = m.requests[0]
+	m.requests = m.requests[1:]
+	s.own = false
+	return s, true
+}
+
+// Release gives a session back that has ended. What it still has to say is said by Step. One that has
+// not ended is abandoned.
+func (m *Mux) Release(now time.Time, s *Session) {
+	if m.sessions[s.id] != s {
+		return
+	}
+	s.Abandon()
+	s.sink = nil
+	s.own = true
+	next := s.successor
+	s.successor = nil
+	m.settle(now, s)
+	if next != nil {
+		m.Input(now, Message{Stream: s.id, PPID: PPIDControl, Unordered: true, Data: next})
+	}
+}
+
+// settle sends what a session of the Mux's owner has to say, and forgets it when that was all.
+func (m *Mux) settle(now time.Time, s *Session) {
+	_ = s.Step() // an error is that of the association, which says so by itself
+	switch {
+	case s.Quiet() || s.state == StateFailed && !s.Pending():
+		m.remove(s)
+	case !s.waits && (s.state == StateOver || s.Pending()):
+		s.waits = true
+		m.waiting = append(m.waiting, s)
+	}
+	if len(m.sessions) == 0 && m.idle.IsZero() {
+		m.idle = now
+	}
+}
+
+// Step does what can be done when there is room again, something was acknowledged, or Deadline has come.
+func (m *Mux) Step(now time.Time) {
+	if m.down {
+		return
+	}
+	waiting := m.waiting
+	m.waiting = nil
+	for _, s := range waiting {
+		s.waits = false
+		if s.own {
+			m.settle(now, s)
+		}
+	}
+	if len(m.sessions) == 0 && m.idle.IsZero() {
+		m.idle = now
+	}
+	// An association whose last stream has ended is to be torn down: RFC 5041, section 3 (10). The
+	// grace time lets a retry, or one more session, have it (ledger R12).
+	if d, ok := m.Deadline(); ok && !now.Before(d) {
+		m.down = true
+		m.assoc.Shutdown()
+	}
+}
+
+// Deadline is when Step has to be called at the latest.
+func (m *Mux) Deadline() (at time.Time, ok bool) {
+	if m.down || m.idle.IsZero() {
+		return at, false
+	}
+	return m.idle.Add(m.cfg.Grace), true
+}
+
+// Lost ends every session, for the association has ended. "The local interface SHOULD notify all
+// consumers of DDP streams when the underlying SCTP stream has been terminated" (RFC 5043, section
+// 11.3): each gets EventLost, once. If the sessions have owners of their own, call Down and let these
+// call Session.Lost.
+func (m *Mux) Lost(kind LossKind, err error) {
+	for _, s := range m.sessions {
+		s.Lost(kind, err)
+	}
+	m.Down()
+}
+
+// Down says that the association has ended.
+func (m *Mux) Down() {
+	m.down = true
+	m.requests = nil
+	m.waiting = nil
+	clear(m.sessions)
+}
+
+func (m *Mux) String() string {
+	return fmt.Sprintf("streams=%d sessions=%d asked=%d lost=%d", m.n, len(m.sessions), m.pool.asked.Load(), len(m.lost))
+}
