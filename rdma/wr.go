@@ -6,9 +6,13 @@ import "fmt"
 type Opcode uint8
 
 const (
-	OpWrite       Opcode = 0
-	OpWriteImm    Opcode = 1 // RFC 7306 Immediate Data behind a Write
-	OpSend        Opcode = 2
+	OpWrite Opcode = 0
+	// OpWriteImm is a Write with RFC 7306 Immediate Data behind it, two messages: one completion here, when
+	// both have gone out, and one at the peer, where the data takes a receive.
+	OpWriteImm Opcode = 1
+	OpSend     Opcode = 2
+	// OpSendImm is Immediate Data alone. It has no payload: a Send with immediate data of one and the
+	// same receive does not exist in iWARP, and a post with octets to send is refused.
 	OpSendImm     Opcode = 3
 	OpRead        Opcode = 4
 	OpCompareSwap Opcode = 5
@@ -165,7 +169,9 @@ const (
 	WCLocalInv    WCOpcode = 6
 	WCRegMR       WCOpcode = 32 // as the request
 	WCRecv        WCOpcode = 128
-	WCRecvImm     WCOpcode = 129 // Immediate Data took the receive; ByteLen is 0
+	// WCRecvImm: Immediate Data took the receive, whose buffer is as it was. ByteLen is 0: the message
+	// does not say whether a Write belongs to it, nor how long that was.
+	WCRecvImm WCOpcode = 129
 )
 
 // WCFlags say which optional fields of a WC hold something. The bits are enum ibv_wc_flags'.

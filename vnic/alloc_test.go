@@ -13,12 +13,15 @@ import (
 // No allocation per message in steady state: design, section 7. The race detector allocates by
 // itself, so this runs without it.
 func TestAllocs(t *testing.T) {
-	for _, op := range []rdma.Opcode{rdma.OpSend, rdma.OpWrite, rdma.OpRead} {
+	for op, sizes := range map[rdma.Opcode][]int{
+		rdma.OpSend: {64, 60000}, rdma.OpWrite: {64, 60000}, rdma.OpRead: {64, 60000},
+		rdma.OpWriteImm: {64, 60000}, rdma.OpSendImm: {0}, rdma.OpFetchAdd: {8}, rdma.OpCompareSwap: {8},
+	} {
 		for _, loop := range []bool{true, false} {
-			for _, size := range []int{64, 60000} {
+			for _, size := range sizes {
 				t.Run(fmt.Sprintf("%v/loop=%v/%d", op, loop, size), func(t *testing.T) {
 					a, b := real(t, loop)
-					x, y := vnictest.NewQPs(t, a, b, vnictest.PeerConfig{}, vnictest.PeerConfig{})
+					x, y := vnictest.NewQPs(t, a, b, ext, ext)
 					f := steady(t, x, y, op, size)
 					for range 100 {
 						f()

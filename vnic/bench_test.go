@@ -9,7 +9,7 @@ import (
 
 func benchmark(b *testing.B, loop bool, op rdma.Opcode, n int) {
 	c, d := real(b, loop)
-	x, y := vnictest.NewQPs(b, c, d, vnictest.PeerConfig{Buffer: n}, vnictest.PeerConfig{Buffer: n})
+	x, y := vnictest.NewQPs(b, c, d, vnictest.PeerConfig{Buffer: n, Param: ext.Param}, vnictest.PeerConfig{Buffer: n, Param: ext.Param})
 	f := steady(b, x, y, op, n)
 	f()
 	b.SetBytes(int64(n))
@@ -23,6 +23,8 @@ func BenchmarkLoop(b *testing.B) {
 	b.Run("Send64", func(b *testing.B) { benchmark(b, true, rdma.OpSend, 64) })
 	b.Run("Write64", func(b *testing.B) { benchmark(b, true, rdma.OpWrite, 64) })
 	b.Run("Read64", func(b *testing.B) { benchmark(b, true, rdma.OpRead, 64) })
+	b.Run("FetchAdd", func(b *testing.B) { benchmark(b, true, rdma.OpFetchAdd, 8) })
+	b.Run("WriteImm64", func(b *testing.B) { benchmark(b, true, rdma.OpWriteImm, 64) })
 	b.Run("Write1M", func(b *testing.B) { benchmark(b, true, rdma.OpWrite, 1<<20) })
 	b.Run("Read1M", func(b *testing.B) { benchmark(b, true, rdma.OpRead, 1<<20) })
 	b.Run("Memcpy1M", func(b *testing.B) { // what Write1M is measured by
@@ -38,5 +40,7 @@ func BenchmarkWire(b *testing.B) {
 	b.Run("Send64", func(b *testing.B) { benchmark(b, false, rdma.OpSend, 64) })
 	b.Run("Write64", func(b *testing.B) { benchmark(b, false, rdma.OpWrite, 64) })
 	b.Run("Read64", func(b *testing.B) { benchmark(b, false, rdma.OpRead, 64) })
+	b.Run("FetchAdd", func(b *testing.B) { benchmark(b, false, rdma.OpFetchAdd, 8) })
+	b.Run("WriteImm64", func(b *testing.B) { benchmark(b, false, rdma.OpWriteImm, 64) })
 	b.Run("Write1M", func(b *testing.B) { benchmark(b, false, rdma.OpWrite, 1<<20) })
 }

@@ -277,7 +277,7 @@ func (b *binding) attach(l link, open func(), info *linkInfo) error {
 		err = nil
 		for qp.flushIdle() {
 		}
-		qp.link, qp.linkParam = l, info.param
+		qp.link, qp.linkParam, qp.extensions = l, info.param, info.extensions
 		qp.eof, qp.finSent, qp.draining, qp.sentAny = false, false, false, false
 		qp.endErr, qp.peerCode = nil, nil
 		qp.peek.Store(info)
@@ -292,6 +292,7 @@ func (b *binding) attach(l link, open func(), info *linkInfo) error {
 // established is called by the QP's owner.
 func (id *CMID) established(b *binding, info *linkInfo) {
 	p := agreed(&info.param)
+	p.Extensions = info.extensions
 	id.mu.Lock()
 	if id.state == cmConnecting {
 		id.state, id.param = cmConnected, p

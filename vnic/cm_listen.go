@@ -287,13 +287,15 @@ func (id *CMID) acceptWire(ctx context.Context, b *binding, r *cmRequest, p rdma
 		r.stream.Abort()
 		return err
 	}
-	return b.attachWire(r.stream, params, p.MPA)
+	return b.attachWire(r.stream, params, p)
 }
 
 // attachWire connects the QP of b over s, and closes s if that cannot be.
-func (b *binding) attachWire(s iwarp.Stream, p iwarp.Params, m rdma.MPAParam) error {
-	w := newWire(b.qp, s, p, int(m.MULPDU))
-	err := b.attach(w, w.open, &linkInfo{local: unmap(s.LocalAddr()), remote: unmap(s.RemoteAddr()), param: p, stream: s, emss: s.EMSS()})
+func (b *binding) attachWire(s iwarp.Stream, p iwarp.Params, c rdma.ConnParam) error {
+	w := newWire(b.qp, s, p, c)
+	err := b.attach(w, w.open, &linkInfo{
+		local: unmap(s.LocalAddr()), remote: unmap(s.RemoteAddr()), param: p, extensions: c.Extensions, stream: s, emss: s.EMSS(),
+	})
 	if err != nil {
 		s.SetNotify(nil)
 		s.Abort()

@@ -113,8 +113,8 @@ func (id *CMID) acceptLoop(b *binding, c *loopCall, p rdma.ConnParam) error {
 	}
 	x, y := newLoop(b.qp, c.qp)
 	ap := id.Local()
-	info := &linkInfo{loop: true, local: ap, remote: c.local, param: mine}
-	if !c.answer(loopAnswer{end: y, info: &linkInfo{loop: true, local: c.local, remote: ap, param: theirs}}) {
+	info := &linkInfo{loop: true, extensions: true, local: ap, remote: c.local, param: mine}
+	if !c.answer(loopAnswer{end: y, info: &linkInfo{loop: true, extensions: true, local: c.local, remote: ap, param: theirs}}) {
 		return errno(syscall.ECONNABORTED, "accept: the peer has given up")
 	}
 	if err := b.attach(x, x.open, info); err != nil {

@@ -50,6 +50,11 @@ type Context struct {
 	ids      table[*CMID]   // guarded by mu
 	mrOctets uint64         // guarded by mu
 
+	atomics struct { // on memory that is reached by calls
+		mu   sync.Mutex
+		word [atomicLen]byte // guarded by mu
+	}
+
 	stop  chan struct{}  // closed by Shutdown
 	wg    sync.WaitGroup // goroutines of the context; Add with mu held and closed false
 	done  chan struct{}

@@ -105,7 +105,7 @@ func (l *loopEnd) readMail() {
 	if m.term != nil {
 		var culprit *sqe
 		if s := &qp.sq; s.next != s.tail {
-			if e := s.at(s.next); e.wr.Op == rdma.OpRead {
+			if e := s.at(s.next); isRequest(e.wr.Op) {
 				culprit = e
 			}
 		}
@@ -187,11 +187,24 @@ func (l *loopEnd) exec(e *sqe) bool {
 	var own error   // with our own memory
 	n := min(e.total-e.off, loopChunk)
 	wait := false // for a receive
+	part := false // the Write of a Write with immediate data
 	switch e.wr.Op {
 	case rdma.OpWrite:
 		own, fault = l.write(e, n)
 	case rdma.OpRead:
 		own, fault = l.read(e, n)
+	case rdma.OpFetchAdd, rdma.OpCompareSwap, rdma.OpMaskedFetchAdd, rdma.OpMaskedCompareSwap:
+		own, fault = l.atomic(e)
+	case rdma.OpWriteImm:
+		if part = n > 0; part {
+			own, fault = l.write(e, n)
+			break
+		}
+		if _, ok := r.beginLocked(); !ok {
+			wait = true
+		} else {
+			fault = l.deliver(e, 0)
+		}
 	default:
 		var size uint32
 		var ok bool
@@ -214,10 +227,10 @@ func (l *loopEnd) exec(e *sqe) bool {
 	if fault != nil {
 		r.from = nil // nothing more is placed
 	}
-	if own == nil && fault == nil && !wait && e.off+n == e.total && !isSend(e.wr.Op) {
+	if own == nil && fault == nil && !wait && e.off+n == e.total && !isSend(e.wr.Op) && part == (e.wr.Op == rdma.OpWriteImm) {
 		peer.stats.inbound(e.wr.Op, e.total)
 	}
-	done := own == nil && !wait && e.off+n == e.total && (fault == nil || isSend(e.wr.Op))
+	done := own == nil && !wait && !part && e.off+n == e.total && (fault == nil || isSend(e.wr.Op))
 	r.mu.Unlock()
 
 	switch {
@@ -227,7 +240,7 @@ func (l *loopEnd) exec(e *sqe) bool {
 	case own != nil:
 		e.status = rdma.WCLocProt
 		qp.log("send request failed", "op", e.wr.Op, "err", own)
-		if e.wr.Op == rdma.OpRead {
+		if isRequest(e.wr.Op) {
 			// As on the wire: the response cannot be placed.
 			qp.stats.errors.Add(1)
 			qp.localError(&iwarp.LocalError{Cause: iwarp.TermDDPCatastrophic, Err: own}, errHere)
@@ -253,7 +266,9 @@ func (l *loopEnd) exec(e *sqe) bool {
 	return true
 }
 
-func isSend(op rdma.Opcode) bool { return op == rdma.OpSend || op == rdma.OpSendInv }
+func isSend(op rdma.Opcode) bool {
+	return op == rdma.OpSend || op == rdma.OpSendInv || op == rdma.OpSendImm
+}
 
 // write carries the chunk of n octets of a Write out.
 func (l *loopEnd) write(e *sqe, n uint32) (own, fault error) {
@@ -346,14 +361,16 @@ func (l *loopEnd) sendChunk(e *sqe, n uint32) (own, fault error) {
 	if e.off+n < e.total {
 		return nil, nil
 	}
-	err := r.endLocked(iwarp.Received{
-		Length: e.total, Solicited: e.wr.Flags&rdma.Solicited != 0,
+	return nil, l.deliver(e, e.total)
+}
+
+// deliver ends a Send of n octets, or immediate data. The lock of the peer's receive side is held.
+func (l *loopEnd) deliver(e *sqe, n uint32) error {
+	return l.peer.qp.rx.endLocked(iwarp.Received{
+		Length: n, Solicited: e.wr.Flags&rdma.Solicited != 0,
 		Invalidate: e.wr.Op == rdma.OpSendInv, STag: iwarp.STag(e.wr.InvKey),
+		Immediate: isImmediate(e.wr.Op), Data: e.immediate(),
 	})
-	if err != nil {
-		return nil, err
-	}
-	return nil, nil
 }
 
 // gone is the refusal of a region that went away, or faulted, after the checks.
@@ -391,6 +408,7 @@ func (l *loopEnd) abort() {
 // linkInfo describes a link to others than the owner; it does not change.
 type linkInfo struct {
 	loop          bool
+	extensions    bool // atomics and immediate data: always on loopback
 	local, remote netip.AddrPort
 	param         iwarp.Params
 	stream        iwarp.Stream // nil on loopback

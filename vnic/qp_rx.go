@@ -130,6 +130,12 @@ func (r *recvSide) endLocked(d iwarp.Received) error {
 			return nil
 		}
 	}
+	if d.Immediate {
+		wc.Op = rdma.WCRecvImm
+		wc.Flags |= rdma.WCWithImm
+		wc.Imm, wc.ImmLow = uint32(d.Data>>32), uint32(d.Data)
+		qp.stats.inImmediates.Add(1)
+	}
 	r.solicited = d.Solicited
 	r.deliverLocked()
 	return nil

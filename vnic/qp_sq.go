@@ -13,9 +13,11 @@ import (
 type sendSide struct {
 	ring             []sqe
 	head, next, tail uint32
-	reads            int     // under way and unanswered
-	bad              bool    // an entry waits to fail; nothing is taken behind it
-	wc               rdma.WC // scratch: a sink would make a local one escape
+	reads            int             // under way and unanswered
+	bad              bool            // an entry waits to fail; nothing is taken behind it
+	wc               rdma.WC         // scratch: a sink would make a local one escape
+	old              [atomicLen]byte // scratch
+	atomic           iwarp.Atomic    // scratch
 }
 
 // An sqe is a send request under way. It is the iwarp.Payload of its message.
@@ -29,6 +31,8 @@ type sqe struct {
 	status rdma.WCStatus
 	vendor uint32
 	off    uint32 // loopback: octets moved; Read: octets placed
+	msn    uint32 // on the wire, of a Read or an atomic
+	half   bool   // on the wire, of a Write with immediate data: the Write has been posted
 	ended  *MR    // LocalInv, BindMW, RegMR: what ended, once it is known; it may not be drained yet
 }
 
@@ -72,6 +76,16 @@ func (s *sendSide) oldestRead() *sqe {
 	return nil
 }
 
+// oldestRequest returns the Read or atomic that is answered next.
+func (s *sendSide) oldestRequest() *sqe {
+	for i := s.head; i != s.next; i++ {
+		if e := s.at(i); isRequest(e.wr.Op) && e.state == sqePosted {
+			return e
+		}
+	}
+	return nil
+}
+
 var (
 	errConsumer = errors.New("the program asked for it")
 	errFlags    = fmt.Errorf("flags that this opcode does not take: %w", rdma.ErrInvalid)
@@ -83,11 +97,11 @@ const knownFlags = rdma.Fence | rdma.Signaled | rdma.Solicited | rdma.Inline
 func (qp *QP) checkSend(wr *rdma.SendWR) (n uint32, err error) {
 	flags := rdma.Fence | rdma.Signaled
 	switch wr.Op {
-	case rdma.OpSend, rdma.OpSendInv:
+	case rdma.OpSend, rdma.OpSendInv, rdma.OpSendImm, rdma.OpWriteImm:
 		flags |= rdma.Solicited | rdma.Inline
 	case rdma.OpWrite:
 		flags |= rdma.Inline
-	case rdma.OpRead:
+	case rdma.OpRead, rdma.OpFetchAdd, rdma.OpCompareSwap, rdma.OpMaskedFetchAdd, rdma.OpMaskedCompareSwap:
 	case rdma.OpLocalInv, rdma.OpBindMW, rdma.OpRegMR:
 		if len(wr.SGEs) != 0 {
 			return 0, fmt.Errorf("%v with SGEs: %w", wr.Op, rdma.ErrInvalid)
@@ -102,13 +116,25 @@ func (qp *QP) checkSend(wr *rdma.SendWR) (n uint32, err error) {
 		if len(wr.Inline) > qp.cfg.MaxInline {
 			return 0, fmt.Errorf("%d octets inline, at most %d: %w", len(wr.Inline), qp.cfg.MaxInline, rdma.ErrInvalid)
 		}
-		return uint32(len(wr.Inline)), nil
+		return checkLength(wr.Op, uint32(len(wr.Inline)))
 	case len(wr.SGEs) > qp.cfg.MaxSendSGE:
 		return 0, fmt.Errorf("%d SGEs, at most %d: %w", len(wr.SGEs), qp.cfg.MaxSendSGE, rdma.ErrInvalid)
 	}
 	n, ok := total(wr.SGEs)
 	if !ok {
 		return 0, fmt.Errorf("a message of more than 2^32-1 octets: %w", rdma.ErrInvalid)
+	}
+	return checkLength(wr.Op, n)
+}
+
+// checkLength checks what op says of the length.
+func checkLength(op rdma.Opcode, n uint32) (uint32, error) {
+	switch {
+	case isAtomic(op) && n != atomicLen:
+		return 0, fmt.Errorf("%v into %d octets, the old value has %d: %w", op, n, atomicLen, rdma.ErrInvalid)
+	case op == rdma.OpSendImm && n != 0:
+		// Immediate Data is a message of its own and has no payload (RFC 7306, section 6.3).
+		return 0, fmt.Errorf("%v with %d octets, iWARP has none with any: use WRITE_WITH_IMM, or a Send: %w", op, n, rdma.ErrInvalid)
 	}
 	return n, nil
 }
@@ -144,7 +170,7 @@ func (qp *QP) takeSend(e *sqe) bool {
 	if !ok {
 		return false
 	}
-	e.state, e.status, e.vendor, e.off, e.total, e.ended = sqeQueued, 0, 0, 0, 0, nil
+	e.state, e.status, e.vendor, e.off, e.total, e.half, e.ended = sqeQueued, 0, 0, 0, 0, false, nil
 	return true
 }
 
@@ -157,14 +183,18 @@ func (qp *QP) prepare(e *sqe) error {
 		return err
 	}
 	e.total = n
+	if !qp.extensions && (isAtomic(e.wr.Op) || isImmediate(e.wr.Op)) {
+		e.status = rdma.WCLocQPOp
+		return errNoExtensions
+	}
 	if e.wr.Flags&rdma.Inline != 0 {
 		return nil
 	}
-	if err := e.list.resolve(qp.pd, e.wr.SGEs, e.wr.Op == rdma.OpRead); err != nil {
+	if err := e.list.resolve(qp.pd, e.wr.SGEs, isRequest(e.wr.Op)); err != nil {
 		e.status = rdma.WCLocProt
 		return err
 	}
-	if e.wr.Op == rdma.OpRead && qp.linkParam.ORD == 0 {
+	if isRequest(e.wr.Op) && qp.linkParam.ORD == 0 {
 		e.status = rdma.WCLocQPOp
 		return errNoReads
 	}
@@ -229,7 +259,7 @@ func (qp *QP) posted(e *sqe) {
 	e.state = sqePosted
 	qp.sq.next++
 	qp.sentAny = true
-	if e.wr.Op == rdma.OpRead {
+	if isRequest(e.wr.Op) {
 		qp.sq.reads++
 	}
 	qp.stats.send(e.wr.Op, e.total)
@@ -237,7 +267,7 @@ func (qp *QP) posted(e *sqe) {
 
 // done counts e, which is under way, as done.
 func (qp *QP) sendDone(e *sqe) {
-	if e.wr.Op == rdma.OpRead {
+	if isRequest(e.wr.Op) {
 		qp.sq.reads--
 	}
 	e.state = sqeDone
@@ -270,6 +300,9 @@ func (qp *QP) retire() {
 var sendWC = [...]rdma.WCOpcode{
 	rdma.OpWrite: rdma.WCWrite, rdma.OpSend: rdma.WCSend, rdma.OpRead: rdma.WCRead,
 	rdma.OpLocalInv: rdma.WCLocalInv, rdma.OpSendInv: rdma.WCSend,
+	rdma.OpSendImm: rdma.WCSend, rdma.OpWriteImm: rdma.WCWrite,
+	rdma.OpCompareSwap: rdma.WCCompareSwap, rdma.OpMaskedCompareSwap: rdma.WCCompareSwap,
+	rdma.OpFetchAdd: rdma.WCFetchAdd, rdma.OpMaskedFetchAdd: rdma.WCFetchAdd,
 	rdma.OpBindMW: rdma.WCBindMW, rdma.OpRegMR: rdma.WCRegMR,
 }
 
@@ -280,7 +313,7 @@ func (qp *QP) completeSend(e *sqe, st rdma.WCStatus, n int) {
 	if int(e.wr.Op) < len(sendWC) {
 		wc.Op = sendWC[e.wr.Op]
 	}
-	if st == rdma.WCSuccess && e.wr.Op == rdma.OpRead {
+	if st == rdma.WCSuccess && isRequest(e.wr.Op) {
 		wc.ByteLen = e.total
 	}
 	if st != rdma.WCSuccess {

@@ -12,12 +12,16 @@ type Counters struct {
 	Sends      uint64 `json:"sends"`
 	Writes     uint64 `json:"writes"`
 	Reads      uint64 `json:"reads"`
+	Atomics    uint64 `json:"atomics"`
+	Immediates uint64 `json:"immediates"` // of them, those behind a Write count as a Write too
 	SentOctets uint64 `json:"sent_octets"`
 	ReadOctets uint64 `json:"read_octets"`
 
 	Receives       uint64 `json:"receives"`
 	InWrites       uint64 `json:"in_writes"`
 	InReads        uint64 `json:"in_reads"`
+	InAtomics      uint64 `json:"in_atomics"`
+	InImmediates   uint64 `json:"in_immediates"`   // among Receives
 	ReceivedOctets uint64 `json:"received_octets"` // by Sends and Writes of the peer
 	ServedOctets   uint64 `json:"served_octets"`   // by answers to Reads of the peer
 
@@ -30,11 +34,15 @@ func (c *Counters) add(d Counters) {
 	c.Sends += d.Sends
 	c.Writes += d.Writes
 	c.Reads += d.Reads
+	c.Atomics += d.Atomics
+	c.Immediates += d.Immediates
 	c.SentOctets += d.SentOctets
 	c.ReadOctets += d.ReadOctets
 	c.Receives += d.Receives
 	c.InWrites += d.InWrites
 	c.InReads += d.InReads
+	c.InAtomics += d.InAtomics
+	c.InImmediates += d.InImmediates
 	c.ReceivedOctets += d.ReceivedOctets
 	c.ServedOctets += d.ServedOctets
 	c.Errors += d.Errors
@@ -44,6 +52,7 @@ func (c *Counters) add(d Counters) {
 
 type qpStats struct {
 	sends, writes, reads, sentOctets, readOctets       atomic.Uint64
+	atomics, immediates, inAtomics, inImmediates       atomic.Uint64
 	recvs, inWrites, inReads, recvOctets, servedOctets atomic.Uint64
 	errors, terminates /* sent */, terminated/* received */ atomic.Uint64
 }
@@ -56,9 +65,17 @@ func (s *qpStats) send(op rdma.Opcode, n uint32) {
 	case rdma.OpWrite:
 		s.writes.Add(1)
 		s.sentOctets.Add(uint64(n))
+	case rdma.OpWriteImm:
+		s.writes.Add(1)
+		s.immediates.Add(1)
+		s.sentOctets.Add(uint64(n))
+	case rdma.OpSendImm:
+		s.immediates.Add(1)
 	case rdma.OpRead:
 		s.reads.Add(1)
 		s.readOctets.Add(uint64(n))
+	case rdma.OpFetchAdd, rdma.OpCompareSwap, rdma.OpMaskedFetchAdd, rdma.OpMaskedCompareSwap:
+		s.atomics.Add(1)
 	default: // it moves nothing, or a QP does not take it
 	}
 }
@@ -69,17 +86,22 @@ func (s *qpStats) recv(n uint32) {
 }
 
 func (s *qpStats) inbound(op rdma.Opcode, n uint32) {
-	if op == rdma.OpWrite {
+	switch {
+	case op == rdma.OpWrite || op == rdma.OpWriteImm:
 		s.inWrites.Add(1)
 		s.recvOctets.Add(uint64(n))
-		return
+	case op == rdma.OpRead:
+		s.inReads.Add(1)
+		s.servedOctets.Add(uint64(n))
+	default:
+		s.inAtomics.Add(1)
 	}
-	s.inReads.Add(1)
-	s.servedOctets.Add(uint64(n))
 }
 
 func (s *qpStats) snapshot() Counters {
 	return Counters{
+		Atomics: s.atomics.Load(), Immediates: s.immediates.Load(),
+		InAtomics: s.inAtomics.Load(), InImmediates: s.inImmediates.Load(),
 		Sends: s.sends.Load(), Writes: s.writes.Load(), Reads: s.reads.Load(),
 		SentOctets: s.sentOctets.Load(), ReadOctets: s.readOctets.Load(),
 		Receives: s.recvs.Load(), InWrites: s.inWrites.Load(), InReads: s.inReads.Load(),

@@ -166,6 +166,7 @@ func TestChurn(t *testing.T) {
 func steady(t testing.TB, x, y *vnictest.Peer, op rdma.Opcode, n int) func() {
 	wr := rdma.SendWR{Op: op, Flags: rdma.Signaled, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey(), SGEs: []rdma.SGE{x.SGE(0, n)}}
 	rr := rdma.RecvWR{SGEs: []rdma.SGE{y.SGE(0, n)}}
+	receives := op == rdma.OpSend || op == rdma.OpSendImm || op == rdma.OpWriteImm
 	wc := make([]rdma.WC, 1)
 	take := func(cq *vnic.CQ) {
 		for {
@@ -189,7 +190,7 @@ func steady(t testing.TB, x, y *vnictest.Peer, op rdma.Opcode, n int) func() {
 		}
 	}
 	return func() {
-		if op == rdma.OpSend {
+		if receives {
 			if err := y.QP.PostRecv(&rr); err != nil {
 				t.Fatal(err)
 			}
@@ -198,7 +199,7 @@ func steady(t testing.TB, x, y *vnictest.Peer, op rdma.Opcode, n int) func() {
 			t.Fatal(err)
 		}
 		take(x.SendCQ)
-		if op == rdma.OpSend {
+		if receives {
 			take(y.RecvCQ)
 		}
 	}

@@ -28,8 +28,10 @@ type wire struct {
 
 	nudges int // zero-length Writes sent so far to a peer that is silent: see expire
 
-	octets  uint64 // of Writes placed, not yet counted
-	read    *sqe   // the oldest Read, if known
+	atomic  iwarp.Atomic // scratch: the one that the peer asks for
+	msn     uint32       // of the last message on QN 1: a Read or an atomic
+	octets  uint64       // of Writes placed, not yet counted
+	read    *sqe         // the oldest Read, if known
 	sources []*readSource
 }
 
@@ -52,10 +54,23 @@ func (s *stageBuffer) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// mulpdu is 0 for one that follows the stream's segments.
-func newWire(qp *QP, s iwarp.Stream, p iwarp.Params, mulpdu int) *wire {
+// Tokens of messages that are no request, or the Write of a Write with immediate data. Requests have
+// 32-bit ones.
+const (
+	firstToken = 1 << 62
+	nudgeToken = firstToken
+	partToken  = firstToken + 1
+)
+
+// newWire uses of c what an Endpoint has to know.
+func newWire(qp *QP, s iwarp.Stream, p iwarp.Params, c rdma.ConnParam) *wire {
 	w := &wire{qp: qp, s: s, readable: true}
-	w.ep = iwarp.NewEndpoint(p, w, iwarp.Config{SendQueue: min(len(qp.sq.ring), 128), EMSS: s.EMSS(), MULPDU: mulpdu})
+	w.ep = iwarp.NewEndpoint(p, w, iwarp.Config{
+		SendQueue: min(len(qp.sq.ring), 128), EMSS: s.EMSS(), MULPDU: int(c.MPA.MULPDU), Extensions: c.Extensions,
+	})
+	if p.Initiator && p.PeerToPeer && p.RTR == iwarp.RTRRead {
+		w.msn = 1
+	}
 	w.sources = make([]*readSource, 0, p.IRD)
 	return w
 }
@@ -214,7 +229,7 @@ func (w *wire) checkEndpoint() {
 	}
 }
 
-// culprit returns the Read that the peer's Terminate is about, if it holds a copy of its header.
+// culprit returns the Read or atomic that the peer's Terminate is about, if it can be told.
 func (w *wire) culprit() *sqe {
 	t, _, ok := w.ep.Terminate()
 	if !ok || t.Cause.Layer != iwarp.LayerRDMAP {
@@ -233,9 +248,19 @@ func (w *wire) culprit() *sqe {
 			}
 		}
 	}
-	// Only Read Requests and invalidations cause these, and the answers come in order.
+	if h := iwarp.UntaggedHeader(t.Header); len(h) == iwarp.UntaggedHeaderLen && h.DDP() != 0 {
+		if h.QN() != 1 {
+			return nil
+		}
+		for i := s.head; i != s.next; i++ {
+			if e := s.at(i); isRequest(e.wr.Op) && e.state == sqePosted && e.msn == uint32(h.MSN()) {
+				return e
+			}
+		}
+	}
+	// Only Read Requests, atomics and invalidations cause these, and the answers come in order.
 	if t.Cause.Code != iwarp.TermInvalidateNotAssociated.Code {
-		return s.oldestRead()
+		return s.oldestRequest()
 	}
 	return nil
 }
@@ -306,7 +331,29 @@ func (w *wire) fill() (more bool) {
 				return false
 			}
 			stag, to := e.sink()
-			err = w.ep.PostRead(token, stag, to, e.total, iwarp.STag(e.wr.RKey), e.wr.RemoteAddr)
+			if err = w.ep.PostRead(token, stag, to, e.total, iwarp.STag(e.wr.RKey), e.wr.RemoteAddr); err == nil {
+				w.msn++
+				e.msn = w.msn
+			}
+		case rdma.OpFetchAdd, rdma.OpCompareSwap, rdma.OpMaskedFetchAdd, rdma.OpMaskedCompareSwap:
+			if !w.ep.CanPostRead() {
+				return false
+			}
+			if err = w.ep.PostAtomic(token, e.atomic()); err == nil {
+				w.msn++
+				e.msn = w.msn
+			}
+		case rdma.OpSendImm:
+			err = w.ep.PostImmediate(token, e.wr.Flags&rdma.Solicited != 0, e.immediate())
+		case rdma.OpWriteImm:
+			// Two messages, of which the second completes the request: RFC 7306, section 6.
+			if e.total > 0 && !e.half {
+				if err = w.ep.PostWrite(partToken, iwarp.STag(e.wr.RKey), e.wr.RemoteAddr, p, e.total); err != nil {
+					break
+				}
+				e.half = true
+			}
+			err = w.ep.PostImmediate(token, e.wr.Flags&rdma.Solicited != 0, e.immediate())
 		default:
 			err = w.ep.PostSend(token, sendOpcode(&e.wr), iwarp.STag(e.wr.InvKey), p, e.total)
 		}

@@ -84,10 +84,10 @@ func (w *wire) EndRead(token uint64) error {
 
 // Sent implements iwarp.Host.
 func (w *wire) Sent(token uint64) {
-	if token == nudgeToken {
+	if token >= firstToken { // no request's, or only a part of one
 		return
 	}
-	if e := w.qp.sq.at(uint32(token)); e.wr.Op != rdma.OpRead {
+	if e := w.qp.sq.at(uint32(token)); !isRequest(e.wr.Op) {
 		w.qp.sendDone(e)
 	}
 }
@@ -136,11 +136,3 @@ func (w *wire) EndReadSource(p iwarp.Payload) {
 		w.sources = append(w.sources, r)
 	}
 }
-
-// Atomic implements iwarp.Host.
-func (w *wire) Atomic(iwarp.Atomic) (old uint64, err error) {
-	return 0, &iwarp.LocalError{Cause: iwarp.TermUnexpectedOpcode, Err: errGone}
-}
-
-// EndAtomic implements iwarp.Host.
-func (w *wire) EndAtomic(token, old uint64) error { return errGone }

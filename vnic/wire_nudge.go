@@ -10,8 +10,7 @@ import "github.com/vrnic/vrnic/rdma"
 // 5.1; RFC 5041, section 5.2: neither STag nor TO is looked at), and a peer that has nothing to
 // say gets a few octets too many.
 const (
-	nudgeToken = 1 << 63 // no request's: those are 32-bit
-	nudgesMost = 4       // at Timeouts.Nudge, doubled each time
+	nudgesMost = 4 // at Timeouts.Nudge, doubled each time
 )
 
 // awaitPeer sets the deadline for the first octets of the peer.

@@ -60,7 +60,7 @@ func Open(t testing.TB, d *vnic.Device, cfg vnic.ContextConfig) *vnic.Context {
 }
 
 // Full are all rights.
-const Full = rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead
+const Full = rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead | rdma.RemoteAtomic
 
 // PeerConfig says what a Peer is made of. Zero fields ask for something useful.
 type PeerConfig struct {
