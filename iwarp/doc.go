@@ -1,5 +1,5 @@
 // Package iwarp holds the protocol engines of iWARP over TCP: MPA (RFC 5044, RFC 6581), DDP
-// (RFC 5041) and RDMAP (RFC 5040), and the codecs of their headers.
+// (RFC 5041) and RDMAP (RFC 5040, and the extensions of RFC 7306), and the codecs of their headers.
 //
 // It is pure: octets and calls in, octets and calls out; no I/O, no goroutine, no clock and no
 // lock. Whoever runs a connection owns its Initiator or Responder and then its Endpoint, and is
@@ -25,5 +25,5 @@
 //	stream.ReadInto(ep)
 //	if err := ep.Err(); err != nil { ... }
 //
-// Not covered: the extensions of RFC 7306, and placement ahead of TCP's order.
+// Not covered: placement ahead of TCP's order.
 package iwarp
