@@ -92,7 +92,7 @@ func (r *ring) Push(wc *rdma.WC, cookie, sqDone uint32, solicited bool) bool {
 // foreign makes a QP of c with foreign queues on r, whose peer is y.
 func foreign(t *testing.T, c *vnic.Context, r *ring, y *vnictest.Peer) *vnictest.Peer {
 	t.Helper()
-	x := vnictest.NewPeer(t, c, vnictest.PeerConfig{})
+	x := vnictest.NewPeer(t, c, ext)
 	x.QP.Close()
 	cq, err := c.NewCQ(vnic.CQOptions{Depth: 64, Sink: r})
 	if err != nil {
@@ -171,13 +171,14 @@ func TestForeignQueues(t *testing.T) {
 // error completion, and ends its QP only.
 func TestForeignRequestsChecked(t *testing.T) {
 	for name, wr := range map[string]rdma.SendWR{
-		"opcode":           {Op: 200},
-		"unsupported":      {Op: rdma.OpCompareSwap},
-		"flags":            {Op: rdma.OpSend, Flags: 0x80},
-		"inline Read":      {Op: rdma.OpRead, Flags: rdma.Inline},
-		"too many SGEs":    {Op: rdma.OpSend, SGEs: make([]rdma.SGE, 3)},
-		"inline too long":  {Op: rdma.OpSend, Flags: rdma.Inline, Inline: make([]byte, 17)},
-		"length overflows": {Op: rdma.OpSend, SGEs: []rdma.SGE{{Length: 1 << 31}, {Length: 1 << 31}}},
+		"opcode":            {Op: 200},
+		"atomic to nowhere": {Op: rdma.OpCompareSwap},
+		"SEND_WITH_IMM":     {Op: rdma.OpSendImm, SGEs: make([]rdma.SGE, 1), Flags: rdma.Inline, Inline: make([]byte, 1)},
+		"flags":             {Op: rdma.OpSend, Flags: 0x80},
+		"inline Read":       {Op: rdma.OpRead, Flags: rdma.Inline},
+		"too many SGEs":     {Op: rdma.OpSend, SGEs: make([]rdma.SGE, 3)},
+		"inline too long":   {Op: rdma.OpSend, Flags: rdma.Inline, Inline: make([]byte, 17)},
+		"length overflows":  {Op: rdma.OpSend, SGEs: []rdma.SGE{{Length: 1 << 31}, {Length: 1 << 31}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onPaths(t, func(t *testing.T, e *env) {
