@@ -151,7 +151,7 @@ func (r *connRequest) Accept(ctx context.Context, qp rdma.QP, p rdma.ConnParam) 
 		return nil, errInvalid("connection request has been answered")
 	}
 	op := fmt.Sprintf("accept connection from %v", r.remote)
-	return d.establish(ctx, r.id, q, OpCMAccept, op, req, p.MPA)
+	return d.establish(ctx, r.id, q, OpCMAccept, op, req, &p)
 }
 
 // Reject implements rdma.ConnRequest.
@@ -192,7 +192,7 @@ func (d *Device) Connect(ctx context.Context, qp rdma.QP, remote netip.AddrPort,
 		id.destroy()
 		return nil, err
 	}
-	return d.establish(ctx, id, q, OpCMConnect, fmt.Sprintf("connect to %v", remote), req, p.MPA)
+	return d.establish(ctx, id, q, OpCMConnect, fmt.Sprintf("connect to %v", remote), req, &p)
 }
 
 // resolve finds the way to remote, from an address of this device.
@@ -249,13 +249,13 @@ func (d *Device) connectRequest(id *cmID, qp rdma.QP, p *rdma.ConnParam) (*CMCon
 }
 
 // establish connects or accepts and waits for the connection. It destroys id if there will be none.
-func (d *Device) establish(ctx context.Context, id *cmID, q *queuePair, code Op, op string, req *CMConnectRequest, mpa rdma.MPAParam) (_ rdma.Conn, err error) {
+func (d *Device) establish(ctx context.Context, id *cmID, q *queuePair, code Op, op string, req *CMConnectRequest, p *rdma.ConnParam) (_ rdma.Conn, err error) {
 	defer func() {
 		if err != nil {
 			id.destroy()
 		}
 	}()
-	if err := d.setMPA(id, mpa); err != nil {
+	if err := d.setOptions(id, p); err != nil {
 		return nil, err
 	}
 	if err := d.c.call(code, op, req, &EmptyReply{}); err != nil {
@@ -276,21 +276,19 @@ func (d *Device) establish(ctx context.Context, id *cmID, q *queuePair, code Op,
 	return cn, nil
 }
 
-// setMPA sets what is not the default.
-func (d *Device) setMPA(id *cmID, p rdma.MPAParam) error {
-	rtr, markers := uint32(p.RTR), uint32(0)
-	if p.ClientServer {
+// setOptions sets what is not the default.
+func (d *Device) setOptions(id *cmID, p *rdma.ConnParam) error {
+	rtr := uint32(p.MPA.RTR)
+	if p.MPA.ClientServer {
 		rtr |= RTRClientServer
 	}
-	if p.Markers {
-		markers = 1
-	}
 	for _, o := range []struct{ name, value uint32 }{
-		{OptMPARevision, uint32(p.Revision)},
-		{OptMPACRC, uint32(p.CRC)},
-		{OptMPAMarkers, markers},
+		{OptMPARevision, uint32(p.MPA.Revision)},
+		{OptMPACRC, uint32(p.MPA.CRC)},
+		{OptMPAMarkers, boolWord(p.MPA.Markers)},
 		{OptMPARTR, rtr},
-		{OptFPDUSize, uint32(p.MULPDU)},
+		{OptFPDUSize, uint32(p.MPA.MULPDU)},
+		{OptExtensions, boolWord(p.Extensions)},
 	} {
 		if o.value == 0 {
 			continue
@@ -300,6 +298,13 @@ func (d *Device) setMPA(id *cmID, p rdma.MPAParam) error {
 		}
 	}
 	return nil
+}
+
+func boolWord(b bool) uint32 {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // setOption sets one of our options of an id.

@@ -199,8 +199,8 @@ func (q *compQueue) complete(wc *rdma.WC) (bool, error) {
 		}
 		q.last = qp
 	}
-	if e.Opcode&uint32(rdma.WCRecv) != 0 || e.Status != 0 && e.Cookie != 0 {
-		if qp.recvCQ != q || !qp.received(e.Cookie) {
+	if e.receive() {
+		if qp.recvCQ != q || !qp.receiver().received(e.Cookie) {
 			return false, errCorrupt("a completion of QP %d with cookie %#x", e.QPN, e.Cookie)
 		}
 	} else if qp.sendCQ != q || !qp.sent(e.SQDone) {
@@ -210,7 +210,15 @@ func (q *compQueue) complete(wc *rdma.WC) (bool, error) {
 		ID: e.WRID, Status: rdma.WCStatus(e.Status), Op: rdma.WCOpcode(e.Opcode), VendorErr: e.VendorErr,
 		ByteLen: e.ByteLen, Imm: e.Imm, QPN: e.QPN, Flags: rdma.WCFlags(e.WCFlags),
 	}
+	if wc.Flags&rdma.WCWithImm != 0 {
+		wc.Imm, wc.ImmLow = ImmWord(e.Imm), ImmWord(e.SrcQP)
+	}
 	return true, nil
+}
+
+// receive reports whether e completes a receive. The opcode of an error need not say so.
+func (e *CQE) receive() bool {
+	return e.Opcode&uint32(rdma.WCRecv) != 0 || e.Status != 0 && e.Cookie != 0
 }
 
 // flush makes up completions for what is posted: q.mu is held and the session is dead.
@@ -222,8 +230,8 @@ func (q *compQueue) flush(wc []rdma.WC) (n int) {
 		if qp.sendCQ == q {
 			n += qp.flushSends(wc[n:])
 		}
-		if qp.recvCQ == q {
-			n += qp.flushRecvs(wc[n:])
+		if qp.recvCQ == q && qp.srq == nil { // receives of an SRQ belong to no QP
+			n += qp.rq.flush(wc[n:], qp.num)
 		}
 	}
 	return n
@@ -262,6 +270,19 @@ func (q *compQueue) detach(qp *queuePair) {
 	defer q.mu.Unlock()
 	delete(q.qps, qp.num)
 	q.last = nil
+	if qp.srq == nil || qp.recvCQ != q || q.mem == nil || q.bad || q.d.c.gone() != nil {
+		return
+	}
+	// Nobody will poll them any more, and nothing comes after them, but the SRQ goes on.
+	err := q.ring.Each(func(e *CQE) {
+		if e.QPN == qp.num && e.receive() {
+			qp.srq.rq.received(e.Cookie)
+		}
+	})
+	if err != nil {
+		q.bad = true
+		q.d.c.corrupt(err)
+	}
 }
 
 // Close implements rdma.CQ.

@@ -97,6 +97,7 @@ func deviceAttr(q *QueryDeviceReply) rdma.DeviceAttr {
 		MaxQP: int(q.MaxQP), MaxCQ: int(q.MaxCQ), MaxMR: int(q.MaxMR), MaxPD: int(q.MaxPD),
 		MaxDepth: int(min(q.MaxQPWR, q.MaxCQE)), MaxSGE: int(q.MaxSGE),
 		MaxIRD: int(q.MaxIRD), MaxORD: int(q.MaxORD), MaxMRLen: q.MaxMRLen,
+		MaxMW: int(q.MaxMW), MaxSRQ: int(q.MaxSRQ), MaxSRQWR: int(q.MaxSRQWR),
 	}
 	for _, p := range q.Addrs[:min(int(q.NumAddrs), len(q.Addrs))] {
 		if p := p.Prefix(); p.IsValid() {

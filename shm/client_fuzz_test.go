@@ -109,7 +109,7 @@ func heapQP(t testing.TB, c *Client, sends, recvs int) (*compQueue, *queuePair) 
 	}
 	d := &Device{c: c}
 	cq := &compQueue{d: d, mem: &region{mem: cqMem}, ring: ring, qps: map[uint32]*queuePair{}}
-	caps, _ := QPCaps{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1}.Round(64)
+	caps, _ := QPCaps{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1}.Round(64, false)
 	l := NewQPLayout(caps)
 	mem := make([]byte, l.Size())
 	NewQPRings(mem, l, 1, nil).SetState(StateRTS)
@@ -120,7 +120,7 @@ func heapQP(t testing.TB, c *Client, sends, recvs int) (*compQueue, *queuePair) 
 	qp := &queuePair{d: d, sendCQ: cq, recvCQ: cq, num: 7, mem: &region{mem: mem}, m: m,
 		cfg: rdma.QPConfig{MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64}}
 	qp.sq.init(16)
-	qp.rq.init(16)
+	qp.rq.init(d, 0, &m.RQ, errQPClosed)
 	cq.qps[7] = qp
 	for i := range sends {
 		if err := qp.putSend(&rdma.SendWR{ID: uint64(i), Op: rdma.OpSend, Flags: rdma.Signaled}); err != nil {
@@ -128,7 +128,7 @@ func heapQP(t testing.TB, c *Client, sends, recvs int) (*compQueue, *queuePair) 
 		}
 	}
 	for i := range recvs {
-		if err := qp.putRecv(&rdma.RecvWR{ID: uint64(100 + i)}); err != nil {
+		if err := qp.rq.put(&rdma.RecvWR{ID: uint64(100 + i)}); err != nil {
 			t.Fatal(err)
 		}
 	}

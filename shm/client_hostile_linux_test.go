@@ -120,7 +120,7 @@ func TestClientHello(t *testing.T) {
 		{"hang up", func(*liar, shm.Header) ([]byte, []int) { return nil, nil }, "ended the session at once", rdma.ErrDeviceGone},
 		{"another version", func(l *liar, h shm.Header) ([]byte, []int) {
 			return reply(h, syscall.EPROTONOSUPPORT, &shm.HelloReply{Magic: shm.MagicHello, Major: 7, Minor: 5}), nil
-		}, "version 7.5 of the ring ABI, this program 0.1", rdma.ErrUnsupported},
+		}, "version 7.5 of the ring ABI, this program 1.0", rdma.ErrUnsupported},
 		{"no session free", func(l *liar, h shm.Header) ([]byte, []int) {
 			return reply(h, syscall.ENOMEM, &shm.EmptyReply{}), nil
 		}, "limit", rdma.ErrLimit},
@@ -287,7 +287,7 @@ func TestClientDistrustsReplies(t *testing.T) {
 			shm.NewCQRing(mem, 16, 1, nil, nil)
 			return reply(h, 0, &shm.CreateCQReply{CQ: 1, CQE: 16}), []int{memfd(l.t, len(mem), goodSeals, mem)}
 		case shm.OpCreateQP:
-			caps, _ := shm.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}.Round(16)
+			caps, _ := shm.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}.Round(16, false)
 			lay := shm.NewQPLayout(caps)
 			mem := make([]byte, lay.Size())
 			shm.NewQPRings(mem, lay, 1, nil)

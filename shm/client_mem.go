@@ -3,6 +3,7 @@ package shm
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"sync"
 
@@ -105,6 +106,8 @@ type protDomain struct {
 	closed bool
 	ending bool // the device closes: nothing new
 	mrs    map[*memRegion]struct{}
+	mws    map[*memWindow]struct{}
+	srqs   map[*sharedQueue]struct{}
 }
 
 // AllocPD implements rdma.Device.
@@ -116,7 +119,10 @@ func (d *Device) AllocPD() (rdma.PD, error) {
 	if err := d.c.call(OpAllocPD, "allocate PD", AllocPDRequest{Ctx: d.ctx}, &rep); err != nil {
 		return nil, err
 	}
-	pd := &protDomain{d: d, handle: rep.PD, mrs: make(map[*memRegion]struct{})}
+	pd := &protDomain{
+		d: d, handle: rep.PD, mrs: make(map[*memRegion]struct{}),
+		mws: make(map[*memWindow]struct{}), srqs: make(map[*sharedQueue]struct{}),
+	}
 	if err := add(d, d.pds, pd, struct{}{}); err != nil {
 		d.c.callHandle(OpDeallocPD, "free PD", rep.PD) //nolint:errcheck // err says more
 		return nil, err
@@ -131,8 +137,8 @@ func (pd *protDomain) Close() error {
 	if pd.closed {
 		return nil
 	}
-	if n := len(pd.mrs); n != 0 {
-		return fmt.Errorf("shm: PD has %d memory regions: %w", n, rdma.ErrBusy)
+	if mrs, mws, srqs := len(pd.mrs), len(pd.mws), len(pd.srqs); mrs+mws+srqs != 0 {
+		return fmt.Errorf("shm: PD has %d memory regions, %d windows and %d SRQs: %w", mrs, mws, srqs, rdma.ErrBusy)
 	}
 	if err := pd.d.c.callHandle(OpDeallocPD, "free PD", pd.handle); err != nil && pd.d.c.gone() == nil {
 		return err
@@ -142,17 +148,28 @@ func (pd *protDomain) Close() error {
 	return nil
 }
 
-// closeAll closes pd and its regions.
+// closeAll closes pd and what is in it: windows before the regions that they are bound to.
 func (pd *protDomain) closeAll() {
 	pd.mu.Lock()
 	pd.ending = true
-	mrs := make([]*memRegion, 0, len(pd.mrs))
+	var all []io.Closer
+	for q := range pd.srqs {
+		all = append(all, q)
+	}
+	for mw := range pd.mws {
+		all = append(all, mw)
+	}
+	var mrs []io.Closer
 	for mr := range pd.mrs {
-		mrs = append(mrs, mr)
+		if mr.buf == nil { // of AllocMR: it may stand on another
+			all = append(all, mr)
+		} else {
+			mrs = append(mrs, mr)
+		}
 	}
 	pd.mu.Unlock()
-	for _, mr := range mrs {
-		mr.Close() //nolint:errcheck // the session's end does it too
+	for _, o := range append(all, mrs...) {
+		o.Close() //nolint:errcheck // the session's end does it too
 	}
 	pd.Close() //nolint:errcheck
 }
@@ -160,7 +177,7 @@ func (pd *protDomain) closeAll() {
 // A memRegion implements rdma.MR: a part of one buffer.
 type memRegion struct {
 	pd         *protDomain
-	buf        *buffer
+	buf        *buffer // nil: of AllocMR
 	handle     uint32
 	lkey, rkey uint32
 	addr       uint64
@@ -190,23 +207,33 @@ func (pd *protDomain) RegisterMemory(b []byte, access rdma.Access) (rdma.MR, err
 	if buf == nil {
 		return nil, errInvalid("memory that is not part of one Buffer of this device (make it with AllocBuffer)")
 	}
-	mr := &memRegion{pd: pd, buf: buf, addr: addrOf(b), b: b}
-	pd.mu.Lock()
-	defer pd.mu.Unlock()
-	if pd.closed || pd.ending {
-		buf.release()
-		return nil, errClosed("PD")
-	}
-	var rep RegMRReply
-	req := RegMRRequest{
-		PD: pd.handle, Access: uint32(access), Addr: mr.addr, IOVA: mr.addr,
+	addr := addrOf(b)
+	mr, err := pd.newMR(buf, b, OpRegMR, "register memory", RegMRRequest{
+		PD: pd.handle, Access: uint32(access), Addr: addr, IOVA: addr,
 		Length: uint64(len(b)), Offset: off, Mode: ModeShared, Mem: buf.mem,
-	}
-	if err := pd.d.c.call(OpRegMR, "register memory", req, &rep); err != nil {
+	})
+	if err != nil {
 		buf.release()
 		return nil, err
 	}
-	mr.handle, mr.lkey, mr.rkey = rep.MR, rep.LKey, rep.RKey
+	return mr, nil
+}
+
+// newMR asks for a region over b of buf, both nil for one without memory.
+func (pd *protDomain) newMR(buf *buffer, b []byte, op Op, what string, req any) (rdma.MR, error) {
+	pd.mu.Lock()
+	defer pd.mu.Unlock()
+	if pd.closed || pd.ending {
+		return nil, errClosed("PD")
+	}
+	var rep RegMRReply
+	if err := pd.d.c.call(op, what, req, &rep); err != nil {
+		return nil, err
+	}
+	mr := &memRegion{pd: pd, buf: buf, b: b, handle: rep.MR, lkey: rep.LKey, rkey: rep.RKey}
+	if b != nil {
+		mr.addr = addrOf(b)
+	}
 	pd.mrs[mr] = struct{}{}
 	return mr, nil
 }
@@ -232,15 +259,8 @@ func (mr *memRegion) Close() error {
 	mr.pd.mu.Lock()
 	delete(mr.pd.mrs, mr)
 	mr.pd.mu.Unlock()
-	mr.buf.release()
+	if mr.buf != nil {
+		mr.buf.release()
+	}
 	return nil
 }
-
-// AllocMR implements rdma.PD.
-func (pd *protDomain) AllocMR(uint64) (rdma.MR, error) { return nil, rdma.ErrUnsupported }
-
-// AllocMW implements rdma.PD.
-func (pd *protDomain) AllocMW(rdma.MWType) (rdma.MW, error) { return nil, rdma.ErrUnsupported }
-
-// CreateSRQ implements rdma.PD.
-func (pd *protDomain) CreateSRQ(rdma.SRQConfig) (rdma.SRQ, error) { return nil, rdma.ErrUnsupported }

@@ -10,6 +10,8 @@ import (
 var (
 	errCQClosed  = errClosed("CQ")
 	errQPClosed  = errClosed("QP")
+	errSRQClosed = errClosed("SRQ")
+	errHasSRQ    = fmt.Errorf("shm: the QP takes its receives from an SRQ, post there: %w", rdma.ErrInvalid)
 	errCQBusy    = fmt.Errorf("shm: CQ has QPs: %w", rdma.ErrBusy)
 	errQPIdle    = fmt.Errorf("shm: QP is not connected: %w", rdma.ErrNotConnected)
 	errOpcode    = fmt.Errorf("shm: opcode that the device does not have: %w", rdma.ErrInvalid)
@@ -24,13 +26,23 @@ var (
 // sendOps says what a send queue takes: those with inline may carry their octets in the request.
 var sendOps = [...]struct {
 	ok, inline bool
+	sges       int // at most, beside QPConfig's bound; -1: that alone
 	wc         rdma.WCOpcode
 }{
-	rdma.OpWrite:    {ok: true, inline: true, wc: rdma.WCWrite},
-	rdma.OpSend:     {ok: true, inline: true, wc: rdma.WCSend},
-	rdma.OpRead:     {ok: true, wc: rdma.WCRead},
-	rdma.OpLocalInv: {ok: true, wc: rdma.WCLocalInv},
-	rdma.OpSendInv:  {ok: true, inline: true, wc: rdma.WCSend},
+	rdma.OpWrite:       {ok: true, inline: true, sges: -1, wc: rdma.WCWrite},
+	rdma.OpWriteImm:    {ok: true, inline: true, sges: -1, wc: rdma.WCWrite},
+	rdma.OpSend:        {ok: true, inline: true, sges: -1, wc: rdma.WCSend},
+	rdma.OpSendImm:     {ok: true, inline: true, sges: -1, wc: rdma.WCSend},
+	rdma.OpRead:        {ok: true, sges: -1, wc: rdma.WCRead},
+	rdma.OpCompareSwap: {ok: true, sges: -1, wc: rdma.WCCompareSwap},
+	rdma.OpFetchAdd:    {ok: true, sges: -1, wc: rdma.WCFetchAdd},
+	rdma.OpLocalInv:    {ok: true, wc: rdma.WCLocalInv},
+	rdma.OpBindMW:      {ok: true, wc: rdma.WCBindMW},
+	rdma.OpSendInv:     {ok: true, inline: true, sges: -1, wc: rdma.WCSend},
+	rdma.OpRegMR:       {ok: true, wc: rdma.WCRegMR},
+	// Their masks are behind the one SGE.
+	rdma.OpMaskedCompareSwap: {ok: true, sges: 1, wc: rdma.WCCompareSwap},
+	rdma.OpMaskedFetchAdd:    {ok: true, sges: 1, wc: rdma.WCFetchAdd},
 }
 
 // sendState is the client's account of a send queue: sqMu guards it.
@@ -57,7 +69,7 @@ func (q *queuePair) PostSend(wr *rdma.SendWR) error {
 	}
 	q.sqMu.Lock()
 	defer q.sqMu.Unlock()
-	if err := q.mayPost(true); err != nil {
+	if err := q.mayPost(); err != nil {
 		return err
 	}
 	if err := q.putSend(wr); err != nil {
@@ -70,7 +82,7 @@ func (q *queuePair) PostSend(wr *rdma.SendWR) error {
 func (q *queuePair) PostSends(wrs []rdma.SendWR) (n int, err error) {
 	q.sqMu.Lock()
 	defer q.sqMu.Unlock()
-	if err := q.mayPost(true); err != nil {
+	if err := q.mayPost(); err != nil {
 		return 0, err
 	}
 	for n < len(wrs) {
@@ -87,15 +99,15 @@ func (q *queuePair) PostSends(wrs []rdma.SendWR) (n int, err error) {
 	return n, err
 }
 
-// mayPost says whether the queue takes requests at all.
-func (q *queuePair) mayPost(send bool) error {
+// mayPost says whether the send queue takes requests at all.
+func (q *queuePair) mayPost() error {
 	if q.mem == nil {
 		return errQPClosed
 	}
 	if err := q.d.c.gone(); err != nil {
 		return err
 	}
-	if st := q.m.State(); send && qpState(st) == rdma.QPIdle {
+	if st := q.m.State(); qpState(st) == rdma.QPIdle {
 		if st == StateReset {
 			q.d.c.checkPeer() // as in State
 		}
@@ -119,31 +131,53 @@ func (q *queuePair) putSend(wr *rdma.SendWR) error {
 	s := &q.sq
 	w := &s.wqe
 	w.WRID, w.Op, w.Flags, w.NumSGE, w.Length = wr.ID, uint8(wr.Op), 0, 0, 0
-	w.RemoteAddr, w.RKey, w.Imm = wr.RemoteAddr, wr.RKey, wr.Imm
-	if wr.Op == rdma.OpSendInv || wr.Op == rdma.OpLocalInv {
-		w.Imm = wr.InvKey
+	w.RemoteAddr, w.RKey = wr.RemoteAddr, wr.RKey
+	w.Imm, w.CmpAdd, w.Swap, w.CmpMask, w.SwapMask = 0, 0, 0, 0, 0
+	most := q.cfg.MaxSendSGE
+	if n := sendOps[wr.Op].sges; n >= 0 {
+		most = n
 	}
-	if wr.Flags&rdma.Inline != 0 {
+	switch {
+	case wr.Flags&rdma.Inline != 0:
 		if !sendOps[wr.Op].inline || len(wr.Inline) > q.cfg.MaxInline {
 			return errInline
 		}
 		w.SetInline(wr.Inline)
-	} else {
-		if len(wr.SGEs) > q.cfg.MaxSendSGE {
-			return errSGEs
-		}
+	case len(wr.SGEs) > most:
+		return errSGEs
+	default:
 		w.NumSGE = uint16(copySGEs(&w.SGE, wr.SGEs))
 	}
+	setOperands(w, wr)
 	w.Flags |= ringFlags(wr.Flags)
 	if q.sendsOut() >= uint32(len(s.wrs)) {
 		return errSendFull
 	}
 	i := q.m.SQ.Posted()
 	if err := q.m.SQ.Put(w); err != nil {
-		return q.putFailed(err)
+		return q.d.putFailed(err)
 	}
 	*s.at(i) = sentWR{id: wr.ID, op: wr.Op, signaled: q.cfg.SignalAll || wr.Flags&rdma.Signaled != 0}
 	return nil
+}
+
+// setOperands fills what only some operations have: see the send WQE in layout.go.
+func setOperands(w *SendWQE, wr *rdma.SendWR) {
+	switch wr.Op {
+	case rdma.OpWriteImm, rdma.OpSendImm:
+		w.Imm = ImmWord(wr.Imm)
+		w.SetImmLow(ImmWord(wr.ImmLow))
+	case rdma.OpSendInv, rdma.OpLocalInv:
+		w.Imm = wr.InvKey
+	case rdma.OpCompareSwap, rdma.OpFetchAdd, rdma.OpMaskedCompareSwap, rdma.OpMaskedFetchAdd:
+		w.CmpAdd, w.Swap = wr.Atomic.CompareAdd, wr.Atomic.Swap
+		w.CmpMask, w.SwapMask = wr.Atomic.CompareMask, wr.Atomic.SwapMask
+	case rdma.OpBindMW, rdma.OpRegMR:
+		w.NumSGE = 1
+		w.SGE[0] = SGE{Addr: wr.RemoteAddr, LKey: wr.Range.LKey}
+		w.RemoteAddr, w.CmpAdd, w.Swap = wr.Range.Addr, wr.Range.Length, uint64(wr.Range.Access)
+	default: // none
+	}
 }
 
 // sendsOut is how many requests are outstanding. A request is so until its completion, or a later
@@ -164,21 +198,21 @@ func (q *queuePair) sendsOut() uint32 {
 
 func (q *queuePair) commitSends() error {
 	q.m.SQ.Commit()
-	return q.ring()
+	return q.d.ring(q.bell)
 }
 
-// ring rings the QP's bell.
-func (q *queuePair) ring() error {
-	if err := q.d.c.bell.Ring(q.bell); err != nil {
-		return q.d.c.die(goneBecause(err))
+// ring rings the bell of a QP or an SRQ.
+func (d *Device) ring(bell uint32) error {
+	if err := d.c.bell.Ring(bell); err != nil {
+		return d.c.die(goneBecause(err))
 	}
 	return nil
 }
 
-// putFailed ends the session if the ring makes no sense.
-func (q *queuePair) putFailed(err error) error {
+// putFailed ends the session if a ring makes no sense.
+func (d *Device) putFailed(err error) error {
 	if IsViolation(err) {
-		return q.d.c.corrupt(err)
+		return d.c.corrupt(err)
 	}
 	return err
 }

@@ -6,11 +6,13 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 )
 
-// A queuePair implements rdma.QP. Lock order: compQueue.mu, then sqMu or rqMu; sqMu before rqMu.
+// A queuePair implements rdma.QP. Lock order: compQueue.mu, then sqMu or that of a receiver; sqMu
+// before rq.mu.
 type queuePair struct {
 	d              *Device
 	pd             *protDomain
 	sendCQ, recvCQ *compQueue
+	srq            *sharedQueue // or nil
 	handle         uint32
 	num            uint32
 	bell           uint32
@@ -24,8 +26,7 @@ type queuePair struct {
 	m    *QPMemory
 	sqMu sync.Mutex
 	sq   sendState
-	rqMu sync.Mutex
-	rq   recvState
+	rq   receiver // of no use with an SRQ
 
 	connMu sync.Mutex
 	conn   *conn // the connection it has or had
@@ -42,6 +43,14 @@ func (pd *protDomain) CreateQP(cfg rdma.QPConfig) (rdma.QP, error) {
 	if !ok1 || !ok2 || scq == nil || rcq == nil || scq.d != d || rcq.d != d {
 		return nil, errInvalid("QP whose CQs are not of this device")
 	}
+	var srq *sharedQueue
+	if cfg.SRQ != nil {
+		var ok bool
+		if srq, ok = cfg.SRQ.(*sharedQueue); !ok || srq == nil || srq.pd != pd {
+			return nil, errInvalid("QP whose SRQ is not of its PD")
+		}
+		cfg.MaxRecvWR, cfg.MaxRecvSGE = 0, 0
+	}
 	for _, n := range []int{cfg.MaxSendWR, cfg.MaxRecvWR, cfg.MaxSendSGE, cfg.MaxRecvSGE, cfg.MaxInline} {
 		if n < 0 || n > MaxDepth {
 			return nil, errInvalid("QP with a count of %d", n)
@@ -52,6 +61,9 @@ func (pd *protDomain) CreateQP(cfg rdma.QPConfig) (rdma.QP, error) {
 		MaxSendSGE: uint32(max(cfg.MaxSendSGE, 1)), MaxRecvSGE: uint32(max(cfg.MaxRecvSGE, 1)),
 		MaxInline: uint32(cfg.MaxInline),
 	}}
+	if srq != nil {
+		req.SRQ, req.Caps.MaxRecvWR, req.Caps.MaxRecvSGE = srq.handle, 0, 0
+	}
 	if cfg.SignalAll {
 		req.Flags |= CreateQPSigAll
 	}
@@ -69,7 +81,7 @@ func (pd *protDomain) CreateQP(cfg rdma.QPConfig) (rdma.QP, error) {
 	if err != nil {
 		return nil, d.c.die(goneBecause(err))
 	}
-	q, err := newQueuePair(pd, scq, rcq, cfg, &req, &rep, mem)
+	q, err := newQueuePair(pd, scq, rcq, srq, cfg, &req, &rep, mem)
 	if err != nil {
 		mem.release()
 		return nil, d.c.die(goneBecause(err))
@@ -82,7 +94,7 @@ func (pd *protDomain) CreateQP(cfg rdma.QPConfig) (rdma.QP, error) {
 }
 
 // newQueuePair checks what the daemon has made against what was asked for.
-func newQueuePair(pd *protDomain, scq, rcq *compQueue, cfg rdma.QPConfig, req *CreateQPRequest, rep *CreateQPReply, mem *region) (*queuePair, error) {
+func newQueuePair(pd *protDomain, scq, rcq *compQueue, srq *sharedQueue, cfg rdma.QPConfig, req *CreateQPRequest, rep *CreateQPReply, mem *region) (*queuePair, error) {
 	m, err := OpenQPMemory(mem.mem)
 	if err != nil {
 		return nil, err
@@ -90,17 +102,17 @@ func newQueuePair(pd *protDomain, scq, rcq *compQueue, cfg rdma.QPConfig, req *C
 	l := &m.Layout
 	if m.QPN != rep.QPN || rep.Bell >= pd.d.c.bell.Bells() ||
 		l.SQSize < req.Caps.MaxSendWR || l.RQSize < req.Caps.MaxRecvWR || l.MaxInline < req.Caps.MaxInline ||
-		l.SQMaxSGE() < req.Caps.MaxSendSGE || l.RQMaxSGE() < req.Caps.MaxRecvSGE {
+		l.SQMaxSGE() < req.Caps.MaxSendSGE || l.RQMaxSGE() < req.Caps.MaxRecvSGE || (l.RQSize == 0) != (srq != nil) {
 		return nil, errCorrupt("QP %d with bell %d and %+v, asked for %+v", rep.QPN, rep.Bell, *l, req.Caps)
 	}
 	cfg.MaxSendWR, cfg.MaxRecvWR, cfg.MaxInline = int(l.SQSize), int(l.RQSize), int(l.MaxInline)
 	cfg.MaxSendSGE, cfg.MaxRecvSGE = int(l.SQMaxSGE()), int(l.RQMaxSGE())
 	q := &queuePair{
-		d: pd.d, pd: pd, sendCQ: scq, recvCQ: rcq, handle: rep.QP, num: rep.QPN, bell: rep.Bell,
+		d: pd.d, pd: pd, sendCQ: scq, recvCQ: rcq, srq: srq, handle: rep.QP, num: rep.QPN, bell: rep.Bell,
 		cfg: cfg, mem: mem, m: m,
 	}
 	q.sq.init(int(l.SQSize))
-	q.rq.init(int(l.RQSize))
+	q.rq.init(pd.d, rep.Bell, &m.RQ, errQPClosed)
 	return q, nil
 }
 
@@ -179,10 +191,10 @@ func (q *queuePair) Close() error {
 	q.recvCQ.detach(q)
 	remove(q.d, q.d.qps, q.handle)
 	q.sqMu.Lock()
-	q.rqMu.Lock()
+	q.rq.mu.Lock()
 	q.mem.release()
-	q.mem = nil
-	q.rqMu.Unlock()
+	q.mem, q.rq.ring = nil, nil
+	q.rq.mu.Unlock()
 	q.sqMu.Unlock()
 	if cn != nil {
 		cn.finish(errClosed("QP"))

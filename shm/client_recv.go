@@ -3,6 +3,7 @@ package shm
 import (
 	"cmp"
 	"slices"
+	"sync"
 
 	"github.com/vrnic/vrnic/rdma"
 )
@@ -14,9 +15,16 @@ const (
 	cookieMask = 1<<cookieBits - 1
 )
 
-// recvState is the client's account of a receive queue: rqMu guards it. A receive is outstanding
-// until it has been polled, which is after its slot in the ring is free again.
-type recvState struct {
+// A receiver is the client's end of a receive queue, a QP's or an SRQ's, with its account. A receive is
+// outstanding until it has been polled, which is after its slot in the ring is free again.
+type receiver struct {
+	d         *Device
+	bell      uint32
+	maxSGE    int
+	errClosed error
+
+	mu   sync.Mutex
+	ring *RecvProducer // nil once closed; guarded by mu, as what follows
 	wqe  RecvWQE
 	wrs  []recvWR
 	free []uint32 // places in wrs
@@ -31,114 +39,144 @@ type recvWR struct {
 	cookie uint32
 }
 
-func (s *recvState) init(size int) {
-	s.wrs = make([]recvWR, size)
-	s.free = make([]uint32, size)
-	for i := range s.free {
-		s.free[i] = uint32(size - 1 - i)
+func (r *receiver) init(d *Device, bell uint32, ring *RecvProducer, errClosed error) {
+	size := int(ring.l.RQSize)
+	r.d, r.bell, r.ring, r.maxSGE, r.errClosed = d, bell, ring, int(ring.l.RQMaxSGE()), errClosed
+	r.wrs = make([]recvWR, size)
+	r.free = make([]uint32, size)
+	for i := range r.free {
+		r.free[i] = uint32(size - 1 - i)
 	}
 }
 
-// PostRecv implements rdma.QP.
-func (q *queuePair) PostRecv(wr *rdma.RecvWR) error {
+// post posts one receive.
+func (r *receiver) post(wr *rdma.RecvWR) error {
 	if wr == nil {
 		return errNoRequest
 	}
-	q.rqMu.Lock()
-	defer q.rqMu.Unlock()
-	if err := q.mayPost(false); err != nil {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.mayPost(); err != nil {
 		return err
 	}
-	if err := q.putRecv(wr); err != nil {
+	if err := r.put(wr); err != nil {
 		return err
 	}
-	return q.commitRecvs()
+	return r.commit()
 }
 
-// PostRecvs implements rdma.QP.
-func (q *queuePair) PostRecvs(wrs []rdma.RecvWR) (n int, err error) {
-	q.rqMu.Lock()
-	defer q.rqMu.Unlock()
-	if err := q.mayPost(false); err != nil {
+// postAll posts wrs in order with one doorbell, and says how many were taken.
+func (r *receiver) postAll(wrs []rdma.RecvWR) (n int, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.mayPost(); err != nil {
 		return 0, err
 	}
 	for n < len(wrs) {
-		if err = q.putRecv(&wrs[n]); err != nil {
+		if err = r.put(&wrs[n]); err != nil {
 			break
 		}
 		n++
 	}
 	if n != 0 {
-		if e := q.commitRecvs(); e != nil {
+		if e := r.commit(); e != nil {
 			return n, e
 		}
 	}
 	return n, err
 }
 
-// putRecv writes wr into the next slot: rqMu is held.
-func (q *queuePair) putRecv(wr *rdma.RecvWR) error {
-	if len(wr.SGEs) > q.cfg.MaxRecvSGE {
+func (r *receiver) mayPost() error {
+	if r.ring == nil {
+		return r.errClosed
+	}
+	return r.d.c.gone()
+}
+
+// put writes wr into the next slot: mu is held.
+func (r *receiver) put(wr *rdma.RecvWR) error {
+	if len(wr.SGEs) > r.maxSGE {
 		return errSGEs
 	}
-	s := &q.rq
-	if len(s.free) == 0 {
+	if len(r.free) == 0 {
 		return errRecvFull
 	}
-	i := s.free[len(s.free)-1]
-	e := &s.wrs[i]
+	i := r.free[len(r.free)-1]
+	e := &r.wrs[i]
 	cookie := (e.cookie&^cookieMask + 1<<cookieBits) | (i + 1)
-	w := &s.wqe
+	w := &r.wqe
 	w.WRID, w.Cookie = wr.ID, cookie
 	w.NumSGE = uint32(copySGEs(&w.SGE, wr.SGEs))
-	if err := q.m.RQ.Put(w); err != nil {
-		return q.putFailed(err)
+	if err := r.ring.Put(w); err != nil {
+		return r.d.putFailed(err)
 	}
-	s.free = s.free[:len(s.free)-1]
-	s.seq++
-	*e = recvWR{id: wr.ID, seq: s.seq, cookie: cookie}
+	r.free = r.free[:len(r.free)-1]
+	r.seq++
+	*e = recvWR{id: wr.ID, seq: r.seq, cookie: cookie}
 	return nil
 }
 
-func (q *queuePair) commitRecvs() error {
-	if q.m.RQ.Commit() {
-		return q.ring()
+func (r *receiver) commit() error {
+	if r.ring.Commit() {
+		return r.d.ring(r.bell)
 	}
 	return nil
 }
 
 // received takes the receive with this cookie off the table; false if there is none.
-func (q *queuePair) received(cookie uint32) bool {
-	q.rqMu.Lock()
-	defer q.rqMu.Unlock()
-	s := &q.rq
+func (r *receiver) received(cookie uint32) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	i := cookie&cookieMask - 1
-	if i >= uint32(len(s.wrs)) || s.wrs[i].seq == 0 || s.wrs[i].cookie != cookie {
+	if i >= uint32(len(r.wrs)) || r.wrs[i].seq == 0 || r.wrs[i].cookie != cookie {
 		return false
 	}
-	s.wrs[i].seq = 0
-	s.free = append(s.free, i) // there is room: it had the place before
+	r.wrs[i].seq = 0
+	r.free = append(r.free, i) // there is room: it had the place before
 	return true
 }
 
-// flushRecvs completes what is outstanding, in the order of posting, when the session is dead.
-func (q *queuePair) flushRecvs(wc []rdma.WC) (n int) {
-	q.rqMu.Lock()
-	defer q.rqMu.Unlock()
-	s := &q.rq
-	if s.order == nil { // mayPost lets nothing in any more
-		s.order = make([]int, 0, len(s.wrs))
-		for i := range s.wrs {
-			if s.wrs[i].seq != 0 {
-				s.order = append(s.order, i)
+// flush completes what is outstanding on the QP qpn, in the order of posting, when the session is dead.
+func (r *receiver) flush(wc []rdma.WC, qpn uint32) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.order == nil { // mayPost lets nothing in any more
+		r.order = make([]int, 0, len(r.wrs))
+		for i := range r.wrs {
+			if r.wrs[i].seq != 0 {
+				r.order = append(r.order, i)
 			}
 		}
-		slices.SortFunc(s.order, func(a, b int) int { return cmp.Compare(s.wrs[a].seq, s.wrs[b].seq) })
+		slices.SortFunc(r.order, func(a, b int) int { return cmp.Compare(r.wrs[a].seq, r.wrs[b].seq) })
 	}
-	for n < len(wc) && len(s.order) != 0 {
-		wc[n] = rdma.WC{ID: s.wrs[s.order[0]].id, Status: rdma.WCFlush, Op: rdma.WCRecv, QPN: q.num}
-		s.order = s.order[1:]
+	for n < len(wc) && len(r.order) != 0 {
+		wc[n] = rdma.WC{ID: r.wrs[r.order[0]].id, Status: rdma.WCFlush, Op: rdma.WCRecv, QPN: qpn}
+		r.order = r.order[1:]
 		n++
 	}
 	return n
+}
+
+// PostRecv implements rdma.QP.
+func (q *queuePair) PostRecv(wr *rdma.RecvWR) error {
+	if q.srq != nil {
+		return errHasSRQ
+	}
+	return q.rq.post(wr)
+}
+
+// PostRecvs implements rdma.QP.
+func (q *queuePair) PostRecvs(wrs []rdma.RecvWR) (n int, err error) {
+	if q.srq != nil {
+		return 0, errHasSRQ
+	}
+	return q.rq.postAll(wrs)
+}
+
+// receiver is where the receives come from that complete on q.
+func (q *queuePair) receiver() *receiver {
+	if q.srq != nil {
+		return &q.srq.rq
+	}
+	return &q.rq
 }

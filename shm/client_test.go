@@ -178,7 +178,9 @@ func TestClientPostErrors(t *testing.T) {
 	for name, wr := range map[string]*rdma.SendWR{
 		"nil":            nil,
 		"opcode 200":     {Op: 200},
-		"bind":           {Op: rdma.OpBindMW},
+		"bind with SGEs": {Op: rdma.OpBindMW, SGEs: []rdma.SGE{a.sge(0, 8)}},
+		"masks and SGEs": {Op: rdma.OpMaskedFetchAdd, SGEs: []rdma.SGE{a.sge(0, 4), a.sge(4, 4)}},
+		"inline atomic":  {Op: rdma.OpFetchAdd, Flags: rdma.Inline, Inline: make([]byte, 8)},
 		"unknown flag":   {Op: rdma.OpSend, Flags: 0x80},
 		"SGEs":           {Op: rdma.OpSend, SGEs: many},
 		"inline":         {Op: rdma.OpSend, Flags: rdma.Inline, Inline: make([]byte, a.qp.Config().MaxInline+1)},

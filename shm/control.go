@@ -40,18 +40,19 @@ const (
 	OpDeallocPD  Op = 33
 	OpRegMR      Op = 34
 	OpDeregMR    Op = 35
-	OpReregMR    Op = 36 // EOPNOTSUPP
-	OpAllocMW    Op = 37 // EOPNOTSUPP
-	OpDeallocMW  Op = 38 // EOPNOTSUPP
+	OpReregMR    Op = 36
+	OpAllocMW    Op = 37
+	OpDeallocMW  Op = 38
+	OpAllocMR    Op = 39
 	OpCreateChan Op = 48
 	OpDestroyChn Op = 49
 	OpCreateCQ   Op = 50
 	OpDestroyCQ  Op = 51
 	OpResizeCQ   Op = 52 // EOPNOTSUPP
-	OpCreateSRQ  Op = 64 // EOPNOTSUPP
-	OpModifySRQ  Op = 65 // EOPNOTSUPP
-	OpQuerySRQ   Op = 66 // EOPNOTSUPP
-	OpDestroySRQ Op = 67 // EOPNOTSUPP
+	OpCreateSRQ  Op = 64
+	OpModifySRQ  Op = 65
+	OpQuerySRQ   Op = 66
+	OpDestroySRQ Op = 67
 	OpCreateQP   Op = 68
 	OpModifyQP   Op = 69
 	OpQueryQP    Op = 70
@@ -69,9 +70,9 @@ const (
 	OpCMAccept       Op = 105
 	OpCMReject       Op = 106
 	OpCMDisconnect   Op = 107
-	OpCMMigrate      Op = 108 // EOPNOTSUPP
+	OpCMMigrate      Op = 108
 	OpCMSetOption    Op = 109
-	OpCMInitQPAttr   Op = 110 // EOPNOTSUPP
+	OpCMInitQPAttr   Op = 110
 	OpCMQuery        Op = 111
 	OpCMGetEvent     Op = 112
 
@@ -84,7 +85,7 @@ var opNames = map[Op]string{
 	OpHello: "HELLO", OpSetMem: "SET_MEM", OpAddMem: "ADD_MEM", OpDelMem: "DEL_MEM", OpQueryDev: "QUERY_DEVICE",
 	OpQueryPort: "QUERY_PORT", OpQueryGID: "QUERY_GID", OpCtxOpen: "CTX_OPEN", OpCtxClose: "CTX_CLOSE",
 	OpGetAsync: "GET_ASYNC_EVENT", OpAllocPD: "ALLOC_PD", OpDeallocPD: "DEALLOC_PD", OpRegMR: "REG_MR",
-	OpDeregMR: "DEREG_MR", OpReregMR: "REREG_MR", OpAllocMW: "ALLOC_MW", OpDeallocMW: "DEALLOC_MW",
+	OpDeregMR: "DEREG_MR", OpReregMR: "REREG_MR", OpAllocMW: "ALLOC_MW", OpDeallocMW: "DEALLOC_MW", OpAllocMR: "ALLOC_MR",
 	OpCreateChan: "CREATE_CHAN", OpDestroyChn: "DESTROY_CHAN", OpCreateCQ: "CREATE_CQ", OpDestroyCQ: "DESTROY_CQ",
 	OpResizeCQ: "RESIZE_CQ", OpCreateSRQ: "CREATE_SRQ", OpModifySRQ: "MODIFY_SRQ", OpQuerySRQ: "QUERY_SRQ",
 	OpDestroySRQ: "DESTROY_SRQ", OpCreateQP: "CREATE_QP", OpModifyQP: "MODIFY_QP", OpQueryQP: "QUERY_QP",
@@ -164,7 +165,7 @@ type AddMemReply struct {
 }
 
 // A HandleRequest names one object: DEL_MEM, CTX_CLOSE, GET_ASYNC_EVENT (a context), DEALLOC_PD,
-// DEREG_MR, DESTROY_*, QUERY_QP, CM_DESTROY_*, CM_DISCONNECT, CM_QUERY, CM_GET_EVENT (a channel).
+// DEREG_MR, DEALLOC_MW, DESTROY_*, QUERY_QP, QUERY_SRQ, CM_DESTROY_*, CM_DISCONNECT, CM_QUERY, CM_GET_EVENT (a channel).
 type HandleRequest struct {
 	Handle uint32
 	Pad    uint32
@@ -320,6 +321,41 @@ type RegMRReply struct {
 	Pad  uint32
 }
 
+// Flags of REREG_MR: enum ibv_rereg_mr_flags.
+const (
+	ReregTranslation = 1 // Addr, Length, IOVA, Offset, Mode and Mem
+	ReregPD          = 2
+	ReregAccess      = 4
+)
+
+// ReregMRRequest changes what Flags name of a region; the other fields are zero. Its reply is REG_MR's:
+// the handle stays, the keys are new. If it fails the region is as it was.
+type ReregMRRequest struct {
+	MR    uint32
+	Flags uint32
+	New   RegMRRequest
+}
+
+// AllocMRRequest makes a region of at most MaxLen octets without memory, for REG_MR work requests. Its
+// reply is REG_MR's.
+type AllocMRRequest struct {
+	PD     uint32
+	Pad    uint32
+	MaxLen uint64
+}
+
+// AllocMWRequest makes a memory window that is not bound.
+type AllocMWRequest struct {
+	PD   uint32
+	Type uint32 // enum ibv_mw_type
+}
+
+// AllocMWReply names it.
+type AllocMWReply struct {
+	MW   uint32
+	RKey uint32
+}
+
 // CreateChanRequest makes a completion channel.
 type CreateChanRequest struct {
 	Ctx uint32
@@ -353,15 +389,54 @@ type DestroyReply struct {
 	Tokens   uint32
 }
 
-// QPCaps sizes a QP.
+// CreateSRQRequest makes a shared receive queue.
+type CreateSRQRequest struct {
+	PD     uint32
+	MaxWR  uint32
+	MaxSGE uint32
+	// MaxPerQP is rdma.SRQConfig's: 0 is the default, below 0 no limit.
+	MaxPerQP int32
+}
+
+// CreateSRQReply carries the SRQ memfd. The counts are those that the SRQ got: never less than asked.
+type CreateSRQReply struct {
+	SRQ    uint32
+	Bell   uint32
+	MaxWR  uint32
+	MaxSGE uint32
+}
+
+// Mask of MODIFY_SRQ: enum ibv_srq_attr_mask, of which the change of MaxWR is EOPNOTSUPP.
+const (
+	ModifySRQMaxWR = 1
+	ModifySRQLimit = 2
+)
+
+// ModifySRQRequest changes what Mask names.
+type ModifySRQRequest struct {
+	SRQ   uint32
+	Mask  uint32
+	MaxWR uint32
+	Limit uint32
+}
+
+// QuerySRQReply describes an SRQ. Limit is 0 if none is armed.
+type QuerySRQReply struct {
+	MaxWR  uint32
+	MaxSGE uint32
+	Limit  uint32
+	Pad    uint32
+}
+
+// QPCaps sizes a QP. With an SRQ MaxRecvWR, MaxRecvSGE and RxSlab are 0 in the reply.
 type QPCaps struct {
 	MaxSendWR  uint32
 	MaxRecvWR  uint32
 	MaxSendSGE uint32
 	MaxRecvSGE uint32
 	MaxInline  uint32
-	TxSlab     uint32 // octets of slab for sends; 0 none
-	RxSlab     uint32 // octets of slab for receives; 0 none
+	TxSlab     uint32 // octets of slab for sends: a power of two, or 0 for none
+	RxSlab     uint32 // octets of slab for receives
 	Pad        uint32
 }
 

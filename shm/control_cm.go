@@ -173,6 +173,7 @@ const (
 	OptFPDUSize    = 6 // rdma.MPAParam's MULPDU
 	OptTransport   = 7 // 0 TCP, 1 SCTP
 	OptDevice      = 8 // number of the only device that CM_BIND of an unspecified address binds to
+	OptExtensions  = 9 // 1: the messages of RFC 7306 are allowed
 
 	// RTRClientServer in OptMPARTR turns the peer-to-peer model off.
 	RTRClientServer = 8
@@ -187,6 +188,39 @@ type CMSetOptionRequest struct {
 	Name  uint32
 	Len   uint32
 	Value [MaxOption]byte
+}
+
+// CMMigrateRequest moves an id, and its events that wait, to another channel.
+type CMMigrateRequest struct {
+	ID   uint32
+	Chan uint32
+}
+
+// CMMigrateReply: events of the id that the client has been given so far, and tokens to take back from
+// the channel that it came from.
+type CMMigrateReply struct {
+	Reported uint32
+	Tokens   uint32
+}
+
+// CMInitQPAttrRequest asks for what ibv_modify_qp needs to take the QP of an id to State.
+type CMInitQPAttrRequest struct {
+	ID    uint32
+	State uint32 // StateInit, StateRTR or StateRTS
+}
+
+// Bits of CMInitQPAttrReply.Mask: enum ibv_qp_attr_mask.
+const (
+	QPAttrState  = 1 << 0
+	QPAttrAccess = 1 << 3
+)
+
+// CMInitQPAttrReply is struct ibv_qp_attr as far as Mask says.
+type CMInitQPAttrReply struct {
+	Mask   uint32
+	State  uint32
+	Access uint32 // enum ibv_access_flags
+	Port   uint32
 }
 
 // CMQueryReply describes an id. Device is NoDevice while it is bound to none.

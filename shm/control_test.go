@@ -15,7 +15,9 @@ var messages = []any{
 	&QueryDeviceRequest{}, &QueryDeviceReply{}, &QueryPortRequest{}, &QueryPortReply{}, &QueryGIDRequest{}, &QueryGIDReply{},
 	&CtxOpenRequest{}, &CtxOpenReply{}, &AsyncEvent{}, &AllocPDRequest{}, &AllocPDReply{}, &RegMRRequest{}, &RegMRReply{},
 	&CreateChanRequest{}, &CreateChanReply{}, &CreateCQRequest{}, &CreateCQReply{}, &DestroyReply{}, &CreateQPRequest{},
-	&CreateQPReply{}, &ModifyQPRequest{}, &QueryQPReply{}, &ListRequest{}, &ListReply{}, &CMCreateChanReply{}, &CMCreateIDRequest{},
+	&CreateQPReply{}, &ModifyQPRequest{}, &QueryQPReply{}, &ListRequest{}, &ListReply{}, &ReregMRRequest{}, &AllocMRRequest{}, &AllocMWRequest{},
+	&AllocMWReply{}, &CreateSRQRequest{}, &CreateSRQReply{}, &ModifySRQRequest{}, &QuerySRQReply{}, &CMMigrateRequest{},
+	&CMMigrateReply{}, &CMInitQPAttrRequest{}, &CMInitQPAttrReply{}, &CMCreateChanReply{}, &CMCreateIDRequest{},
 	&CMCreateIDReply{}, &CMBindRequest{}, &CMResolveAddrRequest{}, &CMResolveRouteRequest{}, &CMListenRequest{}, &CMConnectRequest{},
 	&CMRejectRequest{}, &CMSetOptionRequest{}, &CMQueryReply{}, &CMEvent{}, &CMDestroyIDReply{}, &Header{},
 }
@@ -156,7 +158,7 @@ func TestLayoutIsTheABI(t *testing.T) {
 // T6 of the ABI's traps: what is asked for is never cut, and nobody gets less than MinInline.
 func TestCapsRound(t *testing.T) {
 	for _, c := range []QPCaps{{}, {MaxSendWR: 5, MaxRecvWR: 1, MaxSendSGE: 7, MaxRecvSGE: 3, MaxInline: 1000, TxSlab: 100}, {MaxSendSGE: MaxSGE, MaxInline: 1}} {
-		r, ok := c.Round(100)
+		r, ok := c.Round(100, false)
 		if !ok || r.MaxSendWR < max(c.MaxSendWR, 1) || r.MaxRecvWR < max(c.MaxRecvWR, 1) || r.MaxSendSGE < max(c.MaxSendSGE, 1) ||
 			r.MaxRecvSGE < max(c.MaxRecvSGE, 1) || r.MaxInline < max(c.MaxInline, MinInline) || r.TxSlab < c.TxSlab {
 			t.Errorf("%+v became %+v, %v", c, r, ok)
@@ -167,7 +169,7 @@ func TestCapsRound(t *testing.T) {
 		}
 	}
 	for _, c := range []QPCaps{{MaxSendWR: 101}, {MaxRecvWR: ^uint32(0)}, {MaxSendSGE: 33}, {MaxRecvSGE: 33}, {MaxInline: 1025}, {TxSlab: MaxSlab + 1}, {Pad: 1}} {
-		if r, ok := c.Round(100); ok {
+		if r, ok := c.Round(100, false); ok {
 			t.Errorf("%+v became %+v", c, r)
 		}
 	}

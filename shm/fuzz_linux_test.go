@@ -141,9 +141,6 @@ func FuzzWQE(f *testing.F) {
 				if uint64(w.SlabOff)+uint64(w.Length) > uint64(l.TxSlabSize) {
 					t.Fatalf("slab range %d of %d", w.SlabOff, w.Length)
 				}
-				if !r.ReadSlab(&w, make([]byte, w.Length), 0) || r.ReadSlab(&w, make([]byte, w.Length+1), 0) || r.ReadSlab(&w, nil, w.Length+1) {
-					t.Fatal("slab reads")
-				}
 			default:
 				if uint32(w.NumSGE) > l.SQMaxSGE() || sum != uint64(w.Length) {
 					t.Fatalf("%d SGEs of %d octets, length %d", w.NumSGE, sum, w.Length)

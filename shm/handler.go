@@ -50,20 +50,49 @@ type ContextHandler interface {
 // A PDHandler is a protection domain. Close returns EBUSY while it is in use.
 type PDHandler interface {
 	RegMR(req *RegMRRequest, mem *Memory) (MRHandler, error)
-	// CreateQP: caps are those that the rings have; sendCQ and recvCQ are of the same context.
-	CreateQP(req *CreateQPRequest, caps QPCaps, sendCQ, recvCQ CQHandler, rings *QPRings) (QPHandler, error)
+	AllocMR(maxLen uint64) (MRHandler, error)
+	AllocMW(typ uint32) (MWHandler, error)
+	// CreateSRQ: rings.Layout says what sizes the SRQ has.
+	CreateSRQ(req *CreateSRQRequest, rings *SRQRings) (SRQHandler, error)
+	CreateQP(p *QPParts) (QPHandler, error)
 	Close() error
 }
 
+// QPParts are what a QP is made of.
+type QPParts struct {
+	Caps           QPCaps     // those that the rings have
+	SigAll         bool       // every send request completes visibly
+	SendCQ, RecvCQ CQHandler  // of the same context
+	SRQ            SRQHandler // or nil
+	Rings          *QPRings
+}
+
 // An MRHandler is a registered region. Close returns when nothing more is read or written through
-// it. mem of RegMR is released by shm afterwards.
+// it, and EBUSY while a window is bound to it. mem of RegMR is released by shm afterwards.
 type MRHandler interface {
 	Keys() (lkey, rkey uint32)
 	Close() error
 }
 
+// An MWHandler is a memory window.
+type MWHandler interface {
+	RKey() uint32
+	Close() error
+}
+
 // A CQHandler is a completion queue. Close returns EBUSY while a QP uses it.
 type CQHandler interface {
+	Close() error
+}
+
+// An SRQHandler is a shared receive queue. Close returns EBUSY while a QP uses it. It may use its
+// ring from any goroutine, one at a time.
+type SRQHandler interface {
+	SetLimit(n uint32) error
+	Limit() (uint32, error)
+	// Bell says that the client may have posted, and that all QPs that wait for it should look. It is
+	// called as QPHandler.Bell is.
+	Bell() (more bool)
 	Close() error
 }
 
@@ -94,6 +123,8 @@ type IDHandler interface {
 	Disconnect() error
 	SetOption(level, name uint32, value []byte) error
 	Query() CMQueryReply
+	// InitQPAttr says what takes the id's QP to a state (StateInit, StateRTR or StateRTS).
+	InitQPAttr(state uint32) (CMInitQPAttrReply, error)
 	// Close ends the id: a listener refuses what is pending, a connection is disconnected. No
 	// event is pushed after it has returned.
 	Close() error

@@ -8,8 +8,8 @@ package shm
 
 // Version of the ABI. Majors must be equal on both sides; the smaller minor counts.
 const (
-	Major = 0
-	Minor = 1
+	Major = 1
+	Minor = 0
 )
 
 // Magics: the first word of each kind of shared memory, and of HELLO.
@@ -40,7 +40,9 @@ const (
 	PollYield = 16
 )
 
-// QP memory. An SRQ has the RQ half of it, with MagicSRQ.
+// QP memory. An SRQ has the RQ half of it, with MagicSRQ and its handle as QPNum; what a QP has
+// beyond that is 0. A QP that takes its receives from an SRQ has an RQ of size 0. Indices of rings and of
+// slabs run free; sizes are powers of two.
 const (
 	QPMagic       = 0 // line 0 is const
 	QPNum         = 4
@@ -56,16 +58,16 @@ const (
 	QPRxSlabSize  = 44
 	QPMaxInline   = 48
 	QPFlags       = 52
-	QPSQProd      = 64 // line 1 client
-	QPTxSlabProd  = 68
+	QPSQProd      = 64  // line 1 client
+	QPTxSlabProd  = 68  // octets put into the slab: stored before QPSQProd
 	QPRQProd      = 128 // line 2 client
-	QPRxSlabCons  = 132
+	QPRxSlabCons  = 132 // octets taken out of the slab
 	QPSQDone      = 192 // line 3 daemon: send WQEs retired, in order
 	QPRQHead      = 196 // receive WQEs taken
 	QPState       = 200 // an ibv_qp_state, below
-	QPTxSlabCons  = 204
+	QPTxSlabCons  = 204 // octets of retired requests
 	QPError       = 208 // cause of the end: ErrorValid | ErrorRemote | vendor_err, or 0
-	QPRxSlabProd  = 212
+	QPRxSlabProd  = 212 // octets of completed receives
 	QPRQStarved   = 256 // line 4 daemon: ring the bell for the next receive
 	qpHeaderLen   = 320
 	ErrorValid    = 1 << 31
@@ -84,7 +86,13 @@ const (
 	StateErr   = 6
 )
 
-// Send WQE.
+// Send WQE. Some operations use words in a way of their own:
+//
+//   - Immediate data: its eight octets as on the wire at SQImm, four of them, and SQImmLow.
+//   - Atomics: SQCmpAdd and SQSwap; the masked ones have one SGE and their masks behind it.
+//   - BIND_MW and REG_MR: SQRKey is the new key, SQRemoteAddr the address of the first octet in the
+//     region, SQCmpAdd how many there are, SQSwap the access. The one SGE, of length 0, has the
+//     region's lkey, and as its address what the peer calls the first octet (0: zero based).
 const (
 	SQWRID       = 0  // u64
 	SQOp         = 8  // u8, enum ibv_wr_opcode
@@ -93,10 +101,13 @@ const (
 	SQLength     = 12 // octets of the message: the sum of the SGEs, of inline or of the slab range
 	SQRemoteAddr = 16 // u64
 	SQRKey       = 24
-	SQImm        = 28
+	SQImm        = 28 // immediate data in wire order, or the key to invalidate in host order
+	SQImmLow     = 32 // the low half of SQCmpAdd
 	SQCmpAdd     = 32 // u64
 	SQSwap       = 40 // u64
 	SQSGE        = 48 // SGEs, or inline octets, or the u32 offset into the tx slab
+	SQCmpMask    = 64 // u64, of masked atomics
+	SQSwapMask   = 72 // u64
 
 	SQSignaled  = 1
 	SQSolicited = 2
@@ -145,13 +156,13 @@ const (
 	CQEOpcode    = 12
 	CQEVendorErr = 16
 	CQEByteLen   = 20
-	CQEImm       = 24
+	CQEImm       = 24 // immediate data in wire order, or the invalidated key in host order
 	CQEQPNum     = 28
-	CQESrcQP     = 32
+	CQESrcQP     = 32 // with immediate data: its last four octets, in wire order
 	CQEWCFlags   = 36
 	CQESQDone    = 40
 	CQECookie    = 44
-	CQESlabOff   = 48 // NoSlab: none
+	CQESlabOff   = 48 // where in the rx slab the message is; NoSlab: in the receive's memory
 	CQESlabLen   = 52
 	CQETimestamp = 56 // u64, CLOCK_MONOTONIC nanoseconds
 	CQELen       = 64
@@ -178,8 +189,13 @@ const (
 	MaxDepth  = 65536 // slots of any ring
 	MaxSGE    = 32    // SGEs of a WQE
 	MaxInline = 1024  // inline octets of a WQE
-	MinInline = 64    // what a QP gets at least
+	MinInline = 64    // what a QP gets at least; so a stride has room for the masks of an atomic
 	MaxSlab   = 1 << 20
+	MinSlab   = 64 // and the granularity of slabs
+
+	// MaxSlabRecv is the longest receive that goes through an rx slab: copying more costs more than
+	// the daemon's access to the program's memory.
+	MaxSlabRecv = 8192
 
 	maxSQStride = 1088 // roundup64(SQSGE + max(SGELen*MaxSGE, MaxInline))
 	maxRQStride = RQSGE + SGELen*MaxSGE

@@ -10,6 +10,7 @@ import (
 // Limits bounds what clients may use. What is over a limit gets ENOMEM. Per session unless noted.
 type Limits struct {
 	PDs, MRs, CQs, QPs int
+	SRQs, MWs          int
 	Mems               int
 	MemBytes           int64 // octets of all mems
 	Channels           int
@@ -50,6 +51,8 @@ var LimitTable = []LimitInfo{
 	limitInt64("mem-bytes", "octets of all lent memfds of a session", 4<<30, 1<<46, func(l *Limits) *int64 { return &l.MemBytes }),
 	limitInt("cqs", "completion queues of a session", 4096, ChanSlots, func(l *Limits) *int { return &l.CQs }),
 	limitInt("qps", "queue pairs of a session", 1024, MaxDepth, func(l *Limits) *int { return &l.QPs }),
+	limitInt("srqs", "shared receive queues of a session", 256, MaxDepth, func(l *Limits) *int { return &l.SRQs }),
+	limitInt("mws", "memory windows of a session", 65536, 1<<24, func(l *Limits) *int { return &l.MWs }),
 	limitInt("contexts", "open devices of a session", 64, 4096, func(l *Limits) *int { return &l.Contexts }),
 	limitInt("channels", "completion channels of a session", 64, 4096, func(l *Limits) *int { return &l.Channels }),
 	limitInt("cm-channels", "connection manager channels of a session", 64, 4096, func(l *Limits) *int { return &l.CMChannels }),

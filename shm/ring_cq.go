@@ -153,6 +153,21 @@ func (c *CQConsumer) Poll(e *CQE) (bool, error) {
 	return true, nil
 }
 
+// Each calls f for each completion that Poll has not taken; e is good for the call. An error is a
+// *ProtocolError.
+func (c *CQConsumer) Each(f func(e *CQE)) error {
+	prod := c.prodWord.Load()
+	if n := prod - c.cons; n > c.size {
+		return violation("CQ prod %d with cons %d and %d slots", prod, c.cons, c.size)
+	}
+	var e CQE
+	for i := c.cons; i != prod; i++ {
+		e.decode(c.mem[c.off+(i&(c.size-1))*CQELen:])
+		f(&e)
+	}
+	return nil
+}
+
 // Empty reports whether Poll would find nothing.
 func (c *CQConsumer) Empty() bool { return c.prodWord.Load() == c.cons }
 

@@ -18,18 +18,23 @@ type QPLayout struct {
 func (l *QPLayout) SQMaxSGE() uint32 { return min((l.SQStride-SQSGE)/SGELen, MaxSGE) }
 
 // RQMaxSGE is how many SGEs a receive WQE can hold.
-func (l *QPLayout) RQMaxSGE() uint32 { return min((l.RQStride-RQSGE)/SGELen, MaxSGE) }
+func (l *QPLayout) RQMaxSGE() uint32 {
+	if l.RQSize == 0 {
+		return 0
+	}
+	return min((l.RQStride-RQSGE)/SGELen, MaxSGE)
+}
 
 // Size is how many octets the memory has.
 func (l *QPLayout) Size() int {
-	end := max(l.SQOff+l.SQSize*l.SQStride, l.RQOff+l.RQSize*l.RQStride, l.TxSlabOff+l.TxSlabSize, l.RxSlabOff+l.RxSlabSize)
+	end := max(qpHeaderLen, l.SQOff+l.SQSize*l.SQStride, l.RQOff+l.RQSize*l.RQStride, l.TxSlabOff+l.TxSlabSize, l.RxSlabOff+l.RxSlabSize)
 	return int(end)
 }
 
 // Round rounds c up to what a QP gets, never below the request; false if it is more than any QP
 // can have: depths of at most maxDepth, MaxSGE, MaxInline, MaxSlab. (T6 of the ABI's traps: even
-// a request of 0 gets inline space.)
-func (c QPCaps) Round(maxDepth uint32) (QPCaps, bool) {
+// a request of 0 gets inline space.) With an SRQ there is no receive queue, nor a slab for it.
+func (c QPCaps) Round(maxDepth uint32, srq bool) (QPCaps, bool) {
 	if c.MaxSendWR > maxDepth || c.MaxRecvWR > maxDepth || maxDepth > MaxDepth || c.MaxSendSGE > MaxSGE ||
 		c.MaxRecvSGE > MaxSGE || c.MaxInline > MaxInline || c.TxSlab > MaxSlab || c.RxSlab > MaxSlab || c.Pad != 0 {
 		return c, false
@@ -37,20 +42,31 @@ func (c QPCaps) Round(maxDepth uint32) (QPCaps, bool) {
 	c.MaxSendWR = ceilPow2(max(c.MaxSendWR, 1))
 	c.MaxRecvWR = ceilPow2(max(c.MaxRecvWR, 1))
 	c.MaxRecvSGE = max(c.MaxRecvSGE, 1)
+	if srq {
+		c.MaxRecvWR, c.MaxRecvSGE, c.RxSlab = 0, 0, 0
+	}
 	stride := uint32(SQStride(int(max(c.MaxSendSGE, 1)), int(max(c.MaxInline, MinInline))))
 	c.MaxSendSGE = min((stride-SQSGE)/SGELen, MaxSGE)
 	c.MaxInline = min(stride-SQSGE, MaxInline)
-	c.TxSlab = (c.TxSlab + 63) &^ 63
-	c.RxSlab = (c.RxSlab + 63) &^ 63
+	c.TxSlab, c.RxSlab = roundSlab(c.TxSlab), roundSlab(c.RxSlab)
 	return c, true
+}
+
+func roundSlab(n uint32) uint32 {
+	if n == 0 {
+		return 0
+	}
+	return ceilPow2(max(n, MinSlab))
 }
 
 // NewQPLayout lays out a QP with caps that Round has returned.
 func NewQPLayout(c QPCaps) QPLayout {
 	l := QPLayout{
 		SQSize: c.MaxSendWR, SQStride: uint32(SQStride(int(c.MaxSendSGE), int(c.MaxInline))),
-		RQSize: c.MaxRecvWR, RQStride: uint32(RQStride(int(c.MaxRecvSGE))),
-		TxSlabSize: c.TxSlab, RxSlabSize: c.RxSlab, MaxInline: c.MaxInline,
+		RQSize: c.MaxRecvWR, TxSlabSize: c.TxSlab, RxSlabSize: c.RxSlab, MaxInline: c.MaxInline,
+	}
+	if c.MaxRecvWR != 0 {
+		l.RQStride = uint32(RQStride(int(c.MaxRecvSGE)))
 	}
 	l.SQOff = qpHeaderLen
 	l.RQOff = align64(l.SQOff + l.SQSize*l.SQStride)
@@ -59,10 +75,15 @@ func NewQPLayout(c QPCaps) QPLayout {
 	return l
 }
 
+// NewSRQLayout lays out an SRQ for maxWR receives, a power of two, of up to maxSGE SGEs.
+func NewSRQLayout(maxWR, maxSGE uint32) QPLayout {
+	return QPLayout{RQSize: maxWR, RQStride: uint32(RQStride(int(maxSGE))), RQOff: qpHeaderLen}
+}
+
 // put writes line 0.
-func (l *QPLayout) put(mem []byte, qpn uint32) {
+func (l *QPLayout) put(mem []byte, magic, num uint32) {
 	for _, f := range []struct{ off, v uint32 }{
-		{QPMagic, MagicQP}, {QPNum, qpn}, {QPSQSize, l.SQSize}, {QPSQStride, l.SQStride}, {QPRQSize, l.RQSize},
+		{QPMagic, magic}, {QPNum, num}, {QPSQSize, l.SQSize}, {QPSQStride, l.SQStride}, {QPRQSize, l.RQSize},
 		{QPRQStride, l.RQStride}, {QPSQOff, l.SQOff}, {QPRQOff, l.RQOff}, {QPTxSlabOff, l.TxSlabOff},
 		{QPTxSlabSize, l.TxSlabSize}, {QPRxSlabOff, l.RxSlabOff}, {QPRxSlabSize, l.RxSlabSize},
 		{QPMaxInline, l.MaxInline}, {QPFlags, l.Flags},
@@ -73,27 +94,53 @@ func (l *QPLayout) put(mem []byte, qpn uint32) {
 
 // ReadQPLayout is the client's: it reads line 0 of mem and checks that all of it lies inside mem.
 func ReadQPLayout(mem []byte) (l QPLayout, qpn uint32, err error) {
-	if len(mem) < qpHeaderLen {
-		return l, 0, violation("QP memory of %d octets", len(mem))
-	}
-	get := func(off uint32) uint32 { return wordAt(mem, off).Load() }
-	if m := get(QPMagic); m != MagicQP {
-		return l, 0, violation("QP memory has magic %#x", m)
-	}
-	l = QPLayout{
-		SQSize: get(QPSQSize), SQStride: get(QPSQStride), RQSize: get(QPRQSize), RQStride: get(QPRQStride),
-		SQOff: get(QPSQOff), RQOff: get(QPRQOff), TxSlabOff: get(QPTxSlabOff), TxSlabSize: get(QPTxSlabSize),
-		RxSlabOff: get(QPRxSlabOff), RxSlabSize: get(QPRxSlabSize), MaxInline: get(QPMaxInline), Flags: get(QPFlags),
+	l, qpn, err = readLayout(mem, MagicQP)
+	if err != nil {
+		return l, 0, err
 	}
 	n := uint64(len(mem))
-	ok := ringFits(n, l.SQOff, l.SQSize, l.SQStride, SQSGE+SGELen, maxSQStride) &&
-		ringFits(n, l.RQOff, l.RQSize, l.RQStride, RQSGE+SGELen, maxRQStride) &&
-		rangeFits(n, l.TxSlabOff, l.TxSlabSize) && rangeFits(n, l.RxSlabOff, l.RxSlabSize) &&
+	ok := ringFits(n, l.SQOff, l.SQSize, l.SQStride, SQSGE+MinInline, maxSQStride) &&
+		(l.RQSize == 0 || l.rqFits(n)) && slabFits(n, l.TxSlabOff, l.TxSlabSize) && slabFits(n, l.RxSlabOff, l.RxSlabSize) &&
 		l.MaxInline <= l.SQStride-SQSGE && l.MaxInline <= MaxInline
 	if !ok {
 		return l, 0, violation("QP memory of %d octets with %+v", len(mem), l)
 	}
-	return l, get(QPNum), nil
+	return l, qpn, nil
+}
+
+// ReadSRQLayout is ReadQPLayout for an SRQ.
+func ReadSRQLayout(mem []byte) (l QPLayout, handle uint32, err error) {
+	l, handle, err = readLayout(mem, MagicSRQ)
+	if err != nil {
+		return l, 0, err
+	}
+	if !l.rqFits(uint64(len(mem))) {
+		return l, 0, violation("SRQ memory of %d octets with %+v", len(mem), l)
+	}
+	return l, handle, nil
+}
+
+func readLayout(mem []byte, magic uint32) (l QPLayout, num uint32, err error) {
+	if len(mem) < qpHeaderLen {
+		return l, 0, violation("memory of a queue of %d octets", len(mem))
+	}
+	get := func(off uint32) uint32 { return wordAt(mem, off).Load() }
+	if m := get(QPMagic); m != magic {
+		return l, 0, violation("memory of a queue has magic %#x, want %#x", m, magic)
+	}
+	return QPLayout{
+		SQSize: get(QPSQSize), SQStride: get(QPSQStride), RQSize: get(QPRQSize), RQStride: get(QPRQStride),
+		SQOff: get(QPSQOff), RQOff: get(QPRQOff), TxSlabOff: get(QPTxSlabOff), TxSlabSize: get(QPTxSlabSize),
+		RxSlabOff: get(QPRxSlabOff), RxSlabSize: get(QPRxSlabSize), MaxInline: get(QPMaxInline), Flags: get(QPFlags),
+	}, get(QPNum), nil
+}
+
+func (l *QPLayout) rqFits(n uint64) bool {
+	return ringFits(n, l.RQOff, l.RQSize, l.RQStride, RQSGE+SGELen, maxRQStride)
+}
+
+func slabFits(n uint64, off, size uint32) bool {
+	return rangeFits(n, off, size) && (size == 0 || isPow2(size) && size >= MinSlab && size <= MaxSlab)
 }
 
 func rangeFits(n uint64, off, size uint32) bool {

@@ -15,6 +15,7 @@ type SendRing struct {
 	doneWord *atomic.Uint32 // ours; only ever written
 	head     uint32         // WQEs taken
 	done     uint32         // WQEs retired
+	slab     slabReader
 	fail     func(error)
 	raw      [maxSQStride]byte
 }
@@ -39,7 +40,11 @@ func (q *SendRing) Next(w *SendWQE) (bool, error) {
 	if end := wqeEnd(raw); end > n {
 		copy(raw[n:], slot[n:min(end, len(slot))])
 	}
-	if err := w.decode(raw, q.l); err != nil {
+	err := w.decode(raw, q.l)
+	if err == nil && q.l.TxSlabSize != 0 {
+		err = q.slab.take(w, q.head&(q.l.SQSize-1))
+	}
+	if err != nil {
 		return false, q.violated(err)
 	}
 	q.head++
@@ -48,8 +53,11 @@ func (q *SendRing) Next(w *SendWQE) (bool, error) {
 
 // wqeEnd is where a send WQE ends by its own account.
 func wqeEnd(raw []byte) int {
-	if raw[SQFlags]&SQInline != 0 {
+	switch {
+	case raw[SQFlags]&SQInline != 0:
 		return SQSGE + int(min(ne.Uint32(raw[SQLength:]), MaxInline))
+	case masked(raw[SQOp]):
+		return SQSwapMask + 8
 	}
 	return SQSGE + SGELen*int(ne.Uint16(raw[SQNumSGE:]))
 }
@@ -63,7 +71,11 @@ func (q *SendRing) Outstanding() uint32 { return q.head - q.done }
 // Retire gives the slots of the n oldest requests back to the client and returns the count of all
 // retired so far, which goes into CQE.SQDone. Retire before pushing the completion.
 func (q *SendRing) Retire(n uint32) uint32 {
-	q.done += min(n, q.head-q.done)
+	n = min(n, q.head-q.done)
+	q.done += n
+	if n != 0 && q.l.TxSlabSize != 0 {
+		q.slab.free((q.done - 1) & (q.l.SQSize - 1))
+	}
 	q.doneWord.Store(q.done)
 	return q.done
 }
@@ -78,7 +90,8 @@ func (q *SendRing) violated(err error) error {
 	return err
 }
 
-// A RecvRing is the daemon's end of a receive queue. It belongs to whoever runs the QP.
+// A RecvRing is the daemon's end of a receive queue. It belongs to whoever runs the QP; that of an SRQ
+// to whoever holds the SRQ's lock.
 type RecvRing struct {
 	l        *QPLayout
 	mem      []byte
@@ -86,6 +99,7 @@ type RecvRing struct {
 	headWord *atomic.Uint32 // ours; only ever written
 	starved  *atomic.Uint32 // ours; only ever written
 	isStarv  bool           // what starved holds
+	shared   bool           // an SRQ's
 	head     uint32
 	fail     func(error)
 	raw      [maxRQStride]byte
@@ -114,9 +128,8 @@ func (q *RecvRing) Next(w *RecvWQE) (bool, error) {
 	}
 	q.head++
 	q.headWord.Store(q.head)
-	if q.isStarv {
-		q.isStarv = false
-		q.starved.Store(0)
+	if !q.shared { // the one QP that waited has its receive: another may be starved still
+		q.Sate()
 	}
 	return true, nil
 }
@@ -127,10 +140,21 @@ func (q *RecvRing) Pending() uint32 { return min(q.prod.Load()-q.head, q.l.RQSiz
 // Starve asks for a bell with the next posted receive, and says whether there still is none. The
 // order matters: first say that a bell is wanted, then look again. Call it when a message waits for
 // a receive, and on a QP in the error state, whose receives flush as they come.
+//
+// An SRQ stays starved until Sate, which must not be called while a QP waits: one that takes the only
+// receive would otherwise switch off the bell that another waits for.
 func (q *RecvRing) Starve() (empty bool) {
 	q.isStarv = true
 	q.starved.Swap(1) // a full fence: see storeFence
 	return q.prod.Load() == q.head
+}
+
+// Sate takes back Starve.
+func (q *RecvRing) Sate() {
+	if q.isStarv {
+		q.isStarv = false
+		q.starved.Store(0)
+	}
 }
 
 func (q *RecvRing) violated(err error) error {
@@ -145,12 +169,12 @@ type QPRings struct {
 	Handle uint32 // by which async events name the QP
 	Layout QPLayout
 	SQ     SendRing
-	RQ     RecvRing
+	RQ     RecvRing // of no use with an SRQ
+	RxSlab SlabWriter
 
-	mem      []byte
-	state    *atomic.Uint32
-	err      *atomic.Uint32
-	slabCons *atomic.Uint32
+	mem   []byte
+	state *atomic.Uint32
+	err   *atomic.Uint32
 }
 
 // NewQPRings makes the rings of a QP in mem, which is zero and holds l.Size() octets. fail, if not
@@ -158,14 +182,21 @@ type QPRings struct {
 func NewQPRings(mem []byte, l QPLayout, handle uint32, fail func(error)) *QPRings {
 	r := &QPRings{Handle: handle, Layout: l, mem: mem[:l.Size()]}
 	r.SQ = SendRing{l: &r.Layout, mem: r.mem, prod: wordAt(mem, QPSQProd), doneWord: wordAt(mem, QPSQDone), fail: fail}
-	r.RQ = RecvRing{l: &r.Layout, mem: r.mem, prod: wordAt(mem, QPRQProd), headWord: wordAt(mem, QPRQHead),
-		starved: wordAt(mem, QPRQStarved), fail: fail}
+	r.RQ = newRecvRing(r.mem, &r.Layout, fail)
 	r.state = wordAt(mem, QPState)
 	r.err = wordAt(mem, QPError)
-	r.slabCons = wordAt(mem, QPTxSlabCons)
-	l.put(mem, 0)
+	if l.TxSlabSize != 0 {
+		r.SQ.slab = newSlabReader(mem, &l)
+	}
+	r.RxSlab = newSlabWriter(mem, &l, fail)
+	l.put(mem, MagicQP, 0)
 	r.SetState(StateInit)
 	return r
+}
+
+func newRecvRing(mem []byte, l *QPLayout, fail func(error)) RecvRing {
+	return RecvRing{l: l, mem: mem, prod: wordAt(mem, QPRQProd), headWord: wordAt(mem, QPRQHead),
+		starved: wordAt(mem, QPRQStarved), fail: fail}
 }
 
 // setQPN completes line 0.
@@ -177,19 +208,30 @@ func (r *QPRings) SetState(s uint32) { r.state.Store(s) }
 // SetError tells the client why the QP ended: see the word QPError. Call it before SetState.
 func (r *QPRings) SetError(cause uint32) { r.err.Store(cause) }
 
-// ReadSlab copies octets of a request with SQSlab: those from off on of its Length. It reads memory
-// that the client can write, so read each octet once.
-func (r *QPRings) ReadSlab(w *SendWQE, p []byte, off uint32) bool {
-	if w.Flags&SQSlab == 0 || off > w.Length || uint64(len(p)) > uint64(w.Length-off) {
-		return false
-	}
-	slab := r.mem[r.Layout.TxSlabOff : r.Layout.TxSlabOff+r.Layout.TxSlabSize]
-	copy(p, slab[w.SlabOff+off:])
-	return true
+// TxSlabMem is the slab that requests with SQSlab take their octets from, and RxSlabMem the one that
+// receives come in: empty if there is none. The client can write to both.
+func (r *QPRings) TxSlabMem() []byte {
+	return slabMem(r.mem, r.Layout.TxSlabOff, r.Layout.TxSlabSize)
+}
+func (r *QPRings) RxSlabMem() []byte {
+	return slabMem(r.mem, r.Layout.RxSlabOff, r.Layout.RxSlabSize)
 }
 
-// FreeSlab says that all slab octets up to the free-running index cons have been read.
-func (r *QPRings) FreeSlab(cons uint32) { r.slabCons.Store(cons) }
+// SRQRings is the daemon's end of an SRQ's shared memory.
+type SRQRings struct {
+	Handle uint32 // by which async events name the SRQ
+	Layout QPLayout
+	RQ     RecvRing
+}
+
+// NewSRQRings is NewQPRings for an SRQ.
+func NewSRQRings(mem []byte, l QPLayout, handle uint32, fail func(error)) *SRQRings {
+	r := &SRQRings{Handle: handle, Layout: l}
+	r.RQ = newRecvRing(mem[:l.Size()], &r.Layout, fail)
+	r.RQ.shared = true
+	l.put(mem, MagicSRQ, handle)
+	return r
+}
 
 // A SendProducer is the client's end of a send queue. Calls must not overlap.
 type SendProducer struct {
@@ -235,7 +277,7 @@ func (q *SendProducer) Put(w *SendWQE) error {
 			return errWQE
 		}
 	case 0:
-		if uint32(w.NumSGE) > q.l.SQMaxSGE() {
+		if uint32(w.NumSGE) > q.l.SQMaxSGE() || masked(w.Op) && w.NumSGE > 1 {
 			return errWQE
 		}
 		var sum uint64
@@ -304,7 +346,10 @@ type QPMemory struct {
 	Layout QPLayout
 	QPN    uint32
 	SQ     SendProducer
-	RQ     RecvProducer
+	RQ     RecvProducer // of no use with an SRQ
+
+	TxSlab SlabProducer
+	RxSlab SlabConsumer
 
 	mem   []byte
 	state *atomic.Uint32
@@ -319,18 +364,36 @@ func OpenQPMemory(mem []byte) (*QPMemory, error) {
 	}
 	m := &QPMemory{Layout: l, QPN: qpn, mem: mem, state: wordAt(mem, QPState), err: wordAt(mem, QPError)}
 	m.SQ = SendProducer{l: &m.Layout, mem: mem, prodWord: wordAt(mem, QPSQProd), doneWord: wordAt(mem, QPSQDone)}
-	m.RQ = RecvProducer{l: &m.Layout, mem: mem, prodWord: wordAt(mem, QPRQProd), headWord: wordAt(mem, QPRQHead),
-		starved: wordAt(mem, QPRQStarved)}
+	m.RQ = newRecvProducer(mem, &m.Layout)
+	m.TxSlab = newSlabProducer(mem, &l)
+	m.RxSlab = newSlabConsumer(mem, &l)
 	return m, nil
+}
+
+func newRecvProducer(mem []byte, l *QPLayout) RecvProducer {
+	return RecvProducer{l: l, mem: mem, prodWord: wordAt(mem, QPRQProd), headWord: wordAt(mem, QPRQHead), starved: wordAt(mem, QPRQStarved)}
 }
 
 // State is the QP's state (StateInit...), and Cause the word at QPError.
 func (m *QPMemory) State() uint32 { return m.state.Load() }
 func (m *QPMemory) Cause() uint32 { return m.err.Load() }
 
-// TxSlab is the slab that requests with SQSlab take their octets from.
-func (m *QPMemory) TxSlab() []byte {
-	return m.mem[m.Layout.TxSlabOff : m.Layout.TxSlabOff+m.Layout.TxSlabSize]
+// SRQMemory is the client's end of an SRQ's shared memory.
+type SRQMemory struct {
+	Layout QPLayout
+	Handle uint32
+	RQ     RecvProducer
+}
+
+// OpenSRQMemory is OpenQPMemory for an SRQ.
+func OpenSRQMemory(mem []byte) (*SRQMemory, error) {
+	l, handle, err := ReadSRQLayout(mem)
+	if err != nil {
+		return nil, err
+	}
+	m := &SRQMemory{Layout: l, Handle: handle}
+	m.RQ = newRecvProducer(mem, &m.Layout)
+	return m, nil
 }
 
 // Errors of completion queues.

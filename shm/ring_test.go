@@ -15,7 +15,7 @@ import (
 // newTestQP is both ends of a QP on the Go heap.
 func newTestQP(t testing.TB, c QPCaps) (*QPMemory, *QPRings) {
 	t.Helper()
-	c, ok := c.Round(16384)
+	c, ok := c.Round(16384, false)
 	if !ok {
 		t.Fatalf("caps %+v refused", c)
 	}
@@ -40,7 +40,8 @@ func TestSendRingRoundTrip(t *testing.T) {
 	for i := range 200 {
 		in = SendWQE{WRID: rnd.Uint64(), Op: uint8(rnd.Uint32() % 10), Flags: SQSignaled, RemoteAddr: rnd.Uint64(), RKey: rnd.Uint32(),
 			Imm: rnd.Uint32(), CmpAdd: rnd.Uint64(), Swap: rnd.Uint64()}
-		switch i % 3 {
+		var sent []byte
+		switch i % 4 {
 		case 0:
 			in.NumSGE = uint16(rnd.IntN(5))
 			for k := range in.SGEs() {
@@ -49,9 +50,16 @@ func TestSendRingRoundTrip(t *testing.T) {
 		case 1:
 			in.SetInline(bytes.Repeat([]byte{byte(i)}, rnd.IntN(201)))
 		case 2:
+			sent = bytes.Repeat([]byte{byte(i)}, 1+rnd.IntN(2000))
+			off, ok, err := m.TxSlab.Put(sent)
+			if !ok || err != nil {
+				t.Fatalf("slab put %d: %v, %v", i, ok, err)
+			}
 			in.Flags |= SQSlab
-			in.SlabOff = rnd.Uint32N(4000)
-			in.Length = rnd.Uint32N(4097 - in.SlabOff)
+			in.SlabOff, in.Length = off, uint32(len(sent))
+		case 3: // an atomic with masks
+			in.Op, in.NumSGE, in.CmpMask, in.SwapMask = uint8(rdma.OpMaskedCompareSwap+rdma.Opcode(i/4%2)), 1, rnd.Uint64(), rnd.Uint64()
+			in.SGE[0] = SGE{Addr: rnd.Uint64(), Length: 8, LKey: rnd.Uint32()}
 		}
 		if err := m.SQ.Put(&in); err != nil {
 			t.Fatalf("put %d: %v", i, err)
@@ -65,6 +73,7 @@ func TestSendRingRoundTrip(t *testing.T) {
 		}
 		if in.WRID != out.WRID || in.Op != out.Op || in.Flags != out.Flags || in.Length != out.Length || in.RemoteAddr != out.RemoteAddr ||
 			in.RKey != out.RKey || in.Imm != out.Imm || in.CmpAdd != out.CmpAdd || in.Swap != out.Swap || in.SlabOff != out.SlabOff ||
+			in.CmpMask != out.CmpMask || in.SwapMask != out.SwapMask || !bytes.Equal(r.TxSlabMem()[out.SlabOff:][:len(sent)], sent) ||
 			!reflect.DeepEqual(in.SGEs(), out.SGEs()) || in.Flags&SQInline != 0 && !bytes.Equal(in.Inline(), out.Inline()) {
 			t.Fatalf("round %d: sent %+v\ngot %+v", i, in, out)
 		}
@@ -109,6 +118,7 @@ func TestPutRefuses(t *testing.T) {
 		"outside of slab": {Flags: SQSlab, SlabOff: 60, Length: 5},
 		"slab wraps":      {Flags: SQSlab, SlabOff: 1, Length: ^uint32(0)},
 		"inline and slab": {Flags: SQInline | SQSlab},
+		"masks and SGEs":  {Op: uint8(rdma.OpMaskedFetchAdd), NumSGE: 2},
 		"4 GiB":           {NumSGE: 2, SGE: [MaxSGE]SGE{{Length: 1 << 31}, {Length: 1 << 31}}},
 	} {
 		if err := m.SQ.Put(w); !errors.Is(err, rdma.ErrInvalid) {
@@ -166,6 +176,23 @@ func TestRingViolations(t *testing.T) {
 		}, false},
 		{"inline and slab", func(mem []byte, r *QPRings) {
 			slot(mem, r)[SQFlags] = SQSlab | SQInline
+			wordAt(mem, QPSQProd).Store(1)
+		}, false},
+		{"masked atomic with SGEs over its masks", func(mem []byte, r *QPRings) {
+			slot(mem, r)[SQOp] = uint8(rdma.OpMaskedCompareSwap)
+			slot(mem, r)[SQNumSGE] = 2
+			wordAt(mem, QPSQProd).Store(1)
+		}, false},
+		{"slab octets that were not put", func(mem []byte, r *QPRings) {
+			slot(mem, r)[SQFlags] = SQSlab
+			ne.PutUint32(slot(mem, r)[SQLength:], 9)
+			wordAt(mem, QPTxSlabProd).Store(8)
+			wordAt(mem, QPSQProd).Store(1)
+		}, false},
+		{"txslab_prod jumps", func(mem []byte, r *QPRings) {
+			slot(mem, r)[SQFlags] = SQSlab
+			ne.PutUint32(slot(mem, r)[SQLength:], 9)
+			wordAt(mem, QPTxSlabProd).Store(65)
 			wordAt(mem, QPSQProd).Store(1)
 		}, false},
 		{"length is not the sum", func(mem []byte, r *QPRings) {
@@ -427,7 +454,8 @@ func TestClientEndChecks(t *testing.T) {
 		off, v uint32
 	}{
 		{QPMagic, 0x51524e56}, {QPSQSize, 3}, {QPSQSize, 0}, {QPSQSize, 1 << 17}, {QPSQStride, 8}, {QPSQStride, 1 << 20}, {QPSQOff, 0xfffffff8},
-		{QPRQOff, 4}, {QPRQSize, 1 << 16}, {QPTxSlabOff, 1 << 30}, {QPTxSlabSize, ^uint32(0)}, {QPRxSlabSize, 1 << 20}, {QPMaxInline, 5000},
+		{QPRQOff, 4}, {QPRQSize, 1 << 16}, {QPTxSlabOff, 1 << 30}, {QPTxSlabSize, ^uint32(0)}, {QPRxSlabSize, 1 << 20},
+		{QPRxSlabSize, 96}, {QPRxSlabSize, 32}, {QPMaxInline, 5000},
 	} {
 		mem := bytes.Clone(good)
 		wordAt(mem, tt.off).Store(tt.v)

@@ -1,6 +1,10 @@
 package shm
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/vrnic/vrnic/rdma"
+)
 
 // storeFence: four places store a word and then load another, and neither side may miss the other's
 // store (search_test.go). sync/atomic is sequentially consistent by its promise, so a Store would
@@ -27,12 +31,33 @@ type SendWQE struct {
 	Length     uint32 // octets of the message
 	RemoteAddr uint64
 	RKey       uint32
-	Imm        uint32 // immediate data, or the key to invalidate
-	CmpAdd     uint64
+	Imm        uint32 // immediate data (see ImmWord), or the key to invalidate
+	CmpAdd     uint64 // with immediate data, its low half: SetImmLow
 	Swap       uint64
+	CmpMask    uint64 // of masked atomics
+	SwapMask   uint64 // of masked atomics
 	SlabOff    uint32 // with SQSlab: where in the tx slab the octets are
 	SGE        [MaxSGE]SGE
 	inline     [MaxInline]byte
+}
+
+// ImmWord makes four octets of immediate data, as a big-endian number, the word of a ring that holds
+// them in wire order, and back: so a C program copies them as they are.
+func ImmWord(n uint32) uint32 {
+	var b [4]byte
+	binary.BigEndian.PutUint32(b[:], n)
+	return ne.Uint32(b[:])
+}
+
+// ImmLow is the word at SQImmLow.
+func (w *SendWQE) ImmLow() uint32 { return uint32(w.CmpAdd) }
+
+// SetImmLow sets it, and with it CmpAdd.
+func (w *SendWQE) SetImmLow(v uint32) { w.CmpAdd = uint64(v) }
+
+// masked reports whether an operation is an atomic with masks, which lie behind its one SGE.
+func masked(op uint8) bool {
+	return op == uint8(rdma.OpMaskedCompareSwap) || op == uint8(rdma.OpMaskedFetchAdd)
 }
 
 // SGEs is a view of the request's elements.
@@ -73,6 +98,10 @@ func (w *SendWQE) encode(slot []byte) {
 		for i := range w.SGEs() {
 			w.SGE[i].encode(slot[SQSGE+i*SGELen:])
 		}
+		if masked(w.Op) {
+			ne.PutUint64(slot[SQCmpMask:], w.CmpMask)
+			ne.PutUint64(slot[SQSwapMask:], w.SwapMask)
+		}
 	}
 }
 
@@ -88,7 +117,7 @@ func (w *SendWQE) decode(slot []byte, l *QPLayout) error {
 	w.Imm = ne.Uint32(slot[SQImm:])
 	w.CmpAdd = ne.Uint64(slot[SQCmpAdd:])
 	w.Swap = ne.Uint64(slot[SQSwap:])
-	w.SlabOff = 0
+	w.SlabOff, w.CmpMask, w.SwapMask = 0, 0, 0
 	data := slot[SQSGE:]
 	switch w.Flags & (SQInline | SQSlab) {
 	case SQInline:
@@ -104,8 +133,13 @@ func (w *SendWQE) decode(slot []byte, l *QPLayout) error {
 	case SQInline | SQSlab:
 		return violation("send WQE both inline and in the slab")
 	default:
-		if uint32(w.NumSGE) > l.SQMaxSGE() {
-			return violation("send WQE with %d SGEs, %d allowed", w.NumSGE, l.SQMaxSGE())
+		allowed := l.SQMaxSGE()
+		if masked(w.Op) {
+			allowed = 1
+			w.CmpMask, w.SwapMask = ne.Uint64(slot[SQCmpMask:]), ne.Uint64(slot[SQSwapMask:])
+		}
+		if uint32(w.NumSGE) > allowed {
+			return violation("send WQE with %d SGEs, %d allowed", w.NumSGE, allowed)
 		}
 		var sum uint64
 		for i := range w.SGEs() {
@@ -181,9 +215,9 @@ type CQE struct {
 	Opcode    uint32
 	VendorErr uint32
 	ByteLen   uint32
-	Imm       uint32
+	Imm       uint32 // immediate data (see ImmWord), or the invalidated key
 	QPN       uint32
-	SrcQP     uint32
+	SrcQP     uint32 // with immediate data, its last four octets
 	WCFlags   uint32
 	SQDone    uint32 // of the QP, with this completion's request counted
 	Cookie    uint32 // of a receive

@@ -27,7 +27,10 @@ type fakeRNIC struct {
 	sessions map[*fakeHandler]struct{}
 	closed   []error     // causes of sessions that ended
 	busyQP   atomic.Bool // QPs refuse to close
-	qpn      uint32
+	busySRQ  atomic.Bool
+	busyMR   atomic.Bool
+	srqs     []*fakeSRQ
+	qpn, key uint32
 	ids      []*fakeID
 	order    []uint32 // bells as they came
 	slow     chan struct{}
@@ -111,6 +114,16 @@ type (
 		fakeObj
 		key uint32
 	}
+	fakeMW struct {
+		fakeObj
+		key uint32
+	}
+	fakeSRQ struct {
+		fakeObj
+		rings *SRQRings
+		limit uint32
+		bells atomic.Int32
+	}
 	fakeCQ struct {
 		fakeObj
 		ring *CQRing
@@ -129,16 +142,53 @@ func (c *fakeCtx) CreateCQ(r *CQRing) (CQHandler, error) { return &fakeCQ{c.fake
 func (p *fakePD) RegMR(req *RegMRRequest, m *Memory) (MRHandler, error) {
 	p.h.f.mu.Lock()
 	defer p.h.f.mu.Unlock()
-	key := uint32(len(p.h.mrs) + 1)
+	p.h.f.key++
+	key := p.h.f.key
 	p.h.mrs[key] = m
 	return &fakeMR{p.fakeObj, key}, nil
 }
 func (m *fakeMR) Keys() (l, r uint32) { return m.key, m.key + 1000 }
-func (p *fakePD) CreateQP(_ *CreateQPRequest, c QPCaps, scq, rcq CQHandler, r *QPRings) (QPHandler, error) {
+func (m *fakeMR) Close() error {
+	if m.h.f.busyMR.Load() {
+		return syscall.EBUSY
+	}
+	m.h.f.mu.Lock()
+	defer m.h.f.mu.Unlock()
+	delete(m.h.mrs, m.key)
+	return nil
+}
+func (p *fakePD) AllocMR(n uint64) (MRHandler, error) { return &fakeMR{p.fakeObj, uint32(n)}, nil }
+func (p *fakePD) AllocMW(typ uint32) (MWHandler, error) {
+	if typ != 1 && typ != 2 {
+		return nil, syscall.EINVAL
+	}
+	return &fakeMW{p.fakeObj, 0x100 * typ}, nil
+}
+func (m *fakeMW) RKey() uint32 { return m.key }
+func (p *fakePD) CreateSRQ(_ *CreateSRQRequest, r *SRQRings) (SRQHandler, error) {
+	q := &fakeSRQ{fakeObj: p.fakeObj, rings: r}
+	p.h.f.mu.Lock()
+	defer p.h.f.mu.Unlock()
+	p.h.f.srqs = append(p.h.f.srqs, q)
+	return q, nil
+}
+func (q *fakeSRQ) SetLimit(n uint32) error { q.limit = n; return nil }
+func (q *fakeSRQ) Limit() (uint32, error)  { return q.limit, nil }
+func (q *fakeSRQ) Bell() bool {
+	q.bells.Add(1)
+	return false
+}
+func (q *fakeSRQ) Close() error {
+	if q.h.f.busySRQ.Load() {
+		return syscall.EBUSY
+	}
+	return nil
+}
+func (p *fakePD) CreateQP(parts *QPParts) (QPHandler, error) {
 	p.h.f.mu.Lock()
 	defer p.h.f.mu.Unlock()
 	p.h.f.qpn++
-	return &fakeQP{fakeObj: p.fakeObj, num: p.h.f.qpn, rings: r, cq: scq.(*fakeCQ)}, nil
+	return &fakeQP{fakeObj: p.fakeObj, num: p.h.f.qpn, rings: parts.Rings, cq: parts.SendCQ.(*fakeCQ)}, nil
 }
 func (q *fakeQP) Num() uint32 { return q.num }
 func (q *fakeQP) Modify(r *ModifyQPRequest) error {
@@ -197,6 +247,12 @@ func (i *fakeID) Reject(b []byte) error                  { return i.note("reject
 func (i *fakeID) Disconnect() error                      { return i.note("disconnect") }
 func (i *fakeID) SetOption(l, n uint32, v []byte) error  { return i.note("option %d %d %v", l, n, v) }
 func (i *fakeID) Query() CMQueryReply                    { return CMQueryReply{Device: NoDevice} }
+func (i *fakeID) InitQPAttr(state uint32) (CMInitQPAttrReply, error) {
+	if state != StateInit {
+		return CMInitQPAttrReply{}, syscall.EINVAL
+	}
+	return CMInitQPAttrReply{Mask: QPAttrState, State: state}, nil
+}
 func (i *fakeID) Close() error {
 	i.closed.Store(true)
 	return nil

@@ -125,7 +125,7 @@ func TestEvolutionOnTheSocket(t *testing.T) {
 		want syscall.Errno
 	}{
 		{"unknown op", Header{Op: 999}, nil, syscall.EOPNOTSUPP},
-		{"op of the table that is not there yet", Header{Op: OpCreateSRQ}, nil, syscall.EOPNOTSUPP},
+		{"op of the table that is not there yet", Header{Op: OpResizeCQ}, nil, syscall.EOPNOTSUPP},
 		{"capture", Header{Op: OpCapture}, nil, syscall.EOPNOTSUPP},
 		{"unknown header flag", Header{Op: OpCtxOpen, Flags: 1}, nil, syscall.EINVAL},
 		{"status in a request", Header{Op: OpCtxOpen, Status: -1}, nil, syscall.EINVAL},

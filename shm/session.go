@@ -33,7 +33,7 @@ type Session struct {
 	pageMem *region
 	bell    *eventFD
 	belled  chan struct{} // closed when the doorbell thread has ended; nil if it was not started
-	bellTab []atomic.Pointer[qpObj]
+	bellTab []atomic.Pointer[bellObj]
 
 	// mu guards the tables against those who look (List, the doorbell thread) and against
 	// PushRequest. Only the control goroutine changes the others. Never held over a handler's method.
@@ -44,9 +44,11 @@ type Session struct {
 	ctxs    handles[*ctxObj]
 	pds     handles[*pdObj]
 	mrs     handles[*mrObj]
+	mws     handles[*mwObj]
 	mems    handles[*memObj]
 	chans   handles[*chanObj]
 	cqs     handles[*cqObj]
+	srqs    handles[*srqObj]
 	qps     handles[*qpObj]
 	qpNums  map[qpKey]*qpObj
 	cmChans handles[*cmChannel]
@@ -167,6 +169,9 @@ func (s *Session) freeAll() {
 	for _, q := range s.qps.m {
 		q.mem.release()
 	}
+	for _, q := range s.srqs.m {
+		q.mem.release()
+	}
 	for _, c := range s.cqs.m {
 		c.ring.close()
 		c.mem.release()
@@ -175,7 +180,9 @@ func (s *Session) freeAll() {
 		c.close()
 	}
 	for _, m := range s.mrs.m {
-		m.mem.release()
+		if m.mem != nil {
+			m.mem.release()
+		}
 	}
 	for _, m := range s.mems.m {
 		m.region.release()
@@ -269,13 +276,13 @@ func (s *Session) refuse(h Header, why error, body any) error {
 // openPage makes the session page and the doorbell. What it made is freed with the session.
 func (s *Session) openPage() (memfd int, err error) {
 	rand.Read(s.nonce[:]) //nolint:errcheck // never fails
-	bells := uint32(s.srv.limits.QPs)
+	bells := uint32(s.srv.limits.QPs + s.srv.limits.SRQs)
 	s.pageMem, memfd, err = s.newRing("session", SessionPageSize(bells))
 	if err != nil {
 		return -1, err
 	}
 	s.page = NewSessionPage(s.pageMem.mem, s.id, bells, s.nonce)
-	s.bellTab = make([]atomic.Pointer[qpObj], bells)
+	s.bellTab = make([]atomic.Pointer[bellObj], bells)
 	bell, err := newEventFD()
 	if err != nil {
 		closeFD(memfd)

@@ -2,6 +2,7 @@ package shm
 
 import (
 	"runtime"
+	"sync"
 	"time"
 )
 
@@ -13,12 +14,56 @@ const (
 	maxArmedLook = 64                   // CQs looked at to guess whether a program is blocked
 )
 
+// A bellObj is the bell of a QP or of an SRQ.
+type bellObj struct {
+	number uint32
+	f      func() (more bool)
+	due    bool // the doorbell thread's
+
+	mu   sync.Mutex // held while f runs
+	dead bool
+}
+
+// addBell gives f a bell. There are as many as the session may have QPs and SRQs.
+func (s *Session) addBell(f func() (more bool)) *bellObj {
+	for i := range s.bellTab {
+		if s.bellTab[i].Load() == nil {
+			b := &bellObj{number: uint32(i), f: f}
+			s.bellTab[i].Store(b)
+			return b
+		}
+	}
+	panic("shm: more QPs and SRQs than bells")
+}
+
+// endBell takes the bell back if end succeeds, which f does not overlap.
+func (s *Session) endBell(b *bellObj, end func() error) error {
+	b.mu.Lock() // waits for an f under way
+	b.dead = true
+	b.mu.Unlock()
+	if err := end(); err != nil {
+		b.mu.Lock()
+		b.dead = false
+		b.mu.Unlock()
+		return err
+	}
+	s.bellTab[b.number].Store(nil)
+	return nil
+}
+
+// ring calls f, unless its object is being destroyed.
+func (b *bellObj) ring() (more bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.dead && b.f()
+}
+
 func (s *Session) startBell() {
 	s.belled = make(chan struct{})
 	go s.bellLoop()
 }
 
-// bellLoop calls Bell for each QP whose bell was rung. It runs on a thread of its own, which blocks
+// bellLoop calls Bell for each QP and SRQ whose bell was rung. It runs on a thread of its own, which blocks
 // in a raw read: that wakes faster than the netpoller, and does not keep another goroutine waiting.
 func (s *Session) bellLoop() {
 	runtime.LockOSThread() // never unlocked: the thread's scheduling is changed, and it ends here
@@ -26,7 +71,7 @@ func (s *Session) bellLoop() {
 	defer close(s.belled)
 	defer s.bell.finish()
 
-	var due []*qpObj // rung, or left over by their fair share
+	var due []*bellObj // rung, or left over by their fair share
 	ring := func(bell uint32) {
 		// A forged or stale bell costs a look.
 		if int(bell) < len(s.bellTab) {
@@ -72,13 +117,6 @@ func (s *Session) bellLoop() {
 		}
 		s.page.Awake()
 	}
-}
-
-// ring calls the handler's Bell, unless the QP is being destroyed.
-func (q *qpObj) ring() (more bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return !q.dead && q.h.Bell()
 }
 
 // spin looks for bells for a short while. The processor is offered to others all the time.

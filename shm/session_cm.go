@@ -23,6 +23,8 @@ var cmOperations = map[Op]func(*operation) (any, error){
 	OpCMCreateID:    serve((*operation).createID),
 	OpCMDestroyID:   serve((*operation).destroyID),
 	OpCMGetEvent:    serve((*operation).getCMEvent),
+	OpCMMigrate:     serve((*operation).migrateID),
+	OpCMInitQPAttr:  serve((*operation).initQPAttr),
 	OpCMQuery:       serve((*operation).queryID),
 
 	OpCMBind: onID(func(r *CMBindRequest) uint32 { return r.ID }, func(_ *operation, id *CMID, r *CMBindRequest) error {
@@ -87,8 +89,7 @@ func (o *operation) queryID(req *HandleRequest) (*CMQueryReply, error) {
 
 // usable: a child exists for its client only when its CONNECT_REQUEST has been taken.
 func (id *CMID) usable() error {
-	id.ch.mu.Lock()
-	defer id.ch.mu.Unlock()
+	defer id.lock().mu.Unlock()
 	if !id.known {
 		return syscall.ENOENT
 	}
@@ -102,6 +103,28 @@ func sockAddr(a SockAddr, none bool) (ap netip.AddrPort, ok bool) {
 	}
 	ap = a.AddrPort()
 	return ap, ap.IsValid()
+}
+
+func (o *operation) migrateID(req *CMMigrateRequest) (*CMMigrateReply, error) {
+	id, err := o.s.idOf(req.ID)
+	if err != nil {
+		return nil, err
+	}
+	ch, err := get(&o.s.cmChans, req.Chan)
+	if err != nil {
+		return nil, err
+	}
+	r := id.migrate(ch)
+	return &r, nil
+}
+
+func (o *operation) initQPAttr(req *CMInitQPAttrRequest) (*CMInitQPAttrReply, error) {
+	id, err := o.s.idOf(req.ID)
+	if err != nil {
+		return nil, err
+	}
+	r, err := id.h.InitQPAttr(req.State)
+	return &r, err
 }
 
 func (o *operation) createCMChan(*EmptyReply) (*CMCreateChanReply, error) {
@@ -151,7 +174,8 @@ func (o *operation) createID(req *CMCreateIDRequest) (*CMCreateIDReply, error) {
 		s.mu.Unlock()
 		return nil, syscall.ENOMEM
 	}
-	id := &CMID{s: s, ch: ch, handle: n, uid: req.UID}
+	id := newCMID(s, ch, n)
+	id.uid = req.UID
 	s.ids.add(n, id) // PushRequest must not take the same number
 	ch.ids++
 	s.mu.Unlock()
@@ -168,7 +192,7 @@ func (o *operation) createID(req *CMCreateIDRequest) (*CMCreateIDReply, error) {
 func (s *Session) dropID(id *CMID) {
 	s.mu.Lock()
 	delete(s.ids.m, id.handle)
-	id.ch.ids--
+	id.ch.Load().ids--
 	s.mu.Unlock()
 }
 
@@ -180,12 +204,12 @@ func (o *operation) destroyID(req *HandleRequest) (*CMDestroyIDReply, error) {
 	if err := id.h.Close(); err != nil {
 		return nil, err
 	}
-	r, children := id.ch.forget(id)
+	r, children := id.forget()
 	o.s.dropID(id)
 	// The peers of requests that the client never saw are refused.
 	for _, c := range children {
 		c.h.Close() //nolint:errcheck // nobody is left to tell
-		_, more := c.ch.forget(c)
+		_, more := c.forget()
 		o.s.dropID(c)
 		children = append(children, more...)
 	}
@@ -222,9 +246,9 @@ func (o *operation) connect(id *CMID, req *CMConnectRequest) error {
 		return id.h.Connect(q.h, &req.Param)
 	}
 	if req.UID != 0 {
-		id.ch.mu.Lock()
+		ch := id.lock()
 		id.uid = req.UID
-		id.ch.mu.Unlock()
+		ch.mu.Unlock()
 	}
 	return id.h.Accept(q.h, &req.Param)
 }

@@ -2,6 +2,7 @@ package shm
 
 import (
 	"sync"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -89,8 +90,14 @@ type cmQueued struct {
 // hardEvents is where events other than requests stop too: an id has a handful in its life.
 func (ch *cmChannel) hardEvents() int { return 16*ch.max + 65536 }
 
-func (ch *cmChannel) push(e cmQueued) error {
-	ch.mu.Lock()
+// push queues e at the channel of its id.
+func (e cmQueued) push() error {
+	ch := e.id.lock()
+	for e.child != nil && e.child.ch.Load() != ch { // the listener has migrated since the child was made
+		ch.mu.Unlock()
+		e.child.migrate(ch)
+		ch = e.id.lock()
+	}
 	defer ch.mu.Unlock()
 	n := len(ch.q)
 	if ch.pipe.fd < 0 || e.id.dead {
@@ -124,8 +131,8 @@ func (ch *cmChannel) pop() (CMEvent, bool) {
 
 // forget marks an id as gone, drops its events and returns the children among them that the client
 // never heard of.
-func (ch *cmChannel) forget(id *CMID) (r CMDestroyIDReply, children []*CMID) {
-	ch.mu.Lock()
+func (id *CMID) forget() (r CMDestroyIDReply, children []*CMID) {
+	ch := id.lock()
 	defer ch.mu.Unlock()
 	id.dead = true
 	r.Reported = id.reported
@@ -152,18 +159,81 @@ func (ch *cmChannel) close() {
 	ch.q = nil
 }
 
+// migrate moves id to the channel to, with its events that wait, and returns how many there were. The
+// ids of connection requests among them go along. Only the control goroutine migrates an id that the
+// client knows.
+func (id *CMID) migrate(to *cmChannel) (r CMMigrateReply) {
+	s, from := id.s, id.ch.Load()
+	s.mu.Lock() // the counts of ids, and no new child in between
+	defer s.mu.Unlock()
+	first, second := from, to
+	if first.handle > second.handle {
+		first, second = second, first
+	}
+	first.mu.Lock()
+	defer first.mu.Unlock()
+	if from != to {
+		second.mu.Lock()
+		defer second.mu.Unlock()
+	}
+	r.Reported = id.reported
+	if from == to {
+		return r
+	}
+	move := func(i *CMID) {
+		i.ch.Store(to)
+		from.ids--
+		to.ids++
+	}
+	move(id)
+	kept := from.q[:0]
+	for _, e := range from.q {
+		if e.id != id {
+			kept = append(kept, e)
+			continue
+		}
+		if e.child != nil {
+			move(e.child)
+		}
+		to.q = append(to.q, e)
+		to.pipe.token()
+		r.Tokens++
+	}
+	clear(from.q[len(kept):])
+	from.q = kept
+	return r
+}
+
 // A CMID is a connection manager id of a session: where its handler pushes events.
 type CMID struct {
 	s      *Session
-	ch     *cmChannel
+	ch     atomic.Pointer[cmChannel] // changes with its lock held, and with that of the next one
 	handle uint32
 	h      IDHandler // set once, before the client knows the handle
 
-	// guarded by ch.mu
+	// guarded by the channel's lock: see lock
 	uid      uint64
 	reported uint32
 	dead     bool
 	known    bool // the client knows the handle
+}
+
+func newCMID(s *Session, ch *cmChannel, handle uint32) *CMID {
+	id := &CMID{s: s, handle: handle}
+	id.ch.Store(ch)
+	return id
+}
+
+// lock locks the id's channel and returns it.
+func (id *CMID) lock() *cmChannel {
+	for {
+		ch := id.ch.Load()
+		ch.mu.Lock()
+		if id.ch.Load() == ch {
+			return ch
+		}
+		ch.mu.Unlock() // it has migrated
+	}
 }
 
 // Handle is how the client names the id.
@@ -171,7 +241,7 @@ func (id *CMID) Handle() uint32 { return id.handle }
 
 // Push queues an event for the client: e's ID and UID are filled in. It does not block, and any
 // goroutine may call it. An error means that nobody will take the event.
-func (id *CMID) Push(e CMEvent) error { return id.ch.push(cmQueued{id: id, ev: e}) }
+func (id *CMID) Push(e CMEvent) error { return cmQueued{id: id, ev: e}.push() }
 
 // PushRequest queues a CONNECT_REQUEST on a listener's id. mk makes the handler of the new id that
 // goes with it; it is called before PushRequest returns, if there is room. An error means that
@@ -185,13 +255,14 @@ func (id *CMID) PushRequest(e CMEvent, mk func(child *CMID) IDHandler) error {
 		s.mu.Unlock()
 		return syscall.ENOMEM
 	}
-	child := &CMID{s: s, ch: id.ch, handle: n}
+	ch := id.ch.Load()
+	child := newCMID(s, ch, n)
 	s.ids.add(n, child)
-	id.ch.ids++
+	ch.ids++
 	s.mu.Unlock()
 	child.h = mk(child)
 	e.Type = EvConnectRequest
-	if err := id.ch.push(cmQueued{id: id, child: child, ev: e}); err != nil {
+	if err := (cmQueued{id: id, child: child, ev: e}).push(); err != nil {
 		child.h.Close() //nolint:errcheck // the peer is refused either way
 		s.dropID(child)
 		return err

@@ -84,6 +84,8 @@ type ClientRow struct {
 	MemSize int64  `json:"mem_bytes"`
 	CQs     int    `json:"cq"`
 	QPs     int    `json:"qp"`
+	SRQs    int    `json:"srq"`
+	MWs     int    `json:"mw"`
 	IDs     int    `json:"cm_id"`
 	Rings   int64  `json:"ring_bytes"`
 	Copies  int    `json:"copies"` // of mode 0 memory, under way
@@ -111,7 +113,7 @@ func (s *Session) row() ClientRow {
 	defer s.mu.Unlock()
 	r := ClientRow{Session: s.id, PID: s.peer.PID, UID: s.peer.UID, GID: s.peer.GID, Comm: s.comm, State: s.state,
 		Seconds: int64(s.srv.cfg.Now().Sub(s.since).Seconds()), PDs: len(s.pds.m), MRs: len(s.mrs.m), Mems: len(s.mems.m),
-		MemSize: s.memBytes, CQs: len(s.cqs.m), QPs: len(s.qps.m), IDs: len(s.ids.m), Rings: s.ringBytes}
+		MemSize: s.memBytes, CQs: len(s.cqs.m), QPs: len(s.qps.m), SRQs: len(s.srqs.m), MWs: len(s.mws.m), IDs: len(s.ids.m), Rings: s.ringBytes}
 	if s.app != nil {
 		r.Copies = s.app.busy()
 	}

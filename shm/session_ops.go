@@ -13,7 +13,7 @@ type (
 	pdObj struct {
 		ctx   *ctxObj
 		h     PDHandler
-		users int // MRs, QPs
+		users int // MRs, MWs, SRQs, QPs
 	}
 	memObj struct {
 		region *region
@@ -23,7 +23,12 @@ type (
 		pd  *pdObj
 		in  *memObj // or nil
 		h   MRHandler
-		mem *Memory
+		mem *Memory      // nil: ALLOC_MR
+		req RegMRRequest // what it was registered as
+	}
+	mwObj struct {
+		pd *pdObj
+		h  MWHandler
 	}
 	chanObj struct {
 		ctx   *ctxObj
@@ -84,10 +89,18 @@ var operations = map[Op]func(*operation) (any, error){
 	OpDeallocPD:  act((*operation).deallocPD),
 	OpRegMR:      serve((*operation).regMR),
 	OpDeregMR:    act((*operation).deregMR),
+	OpReregMR:    serve((*operation).reregMR),
+	OpAllocMR:    serve((*operation).allocMR),
+	OpAllocMW:    serve((*operation).allocMW),
+	OpDeallocMW:  act((*operation).deallocMW),
 	OpCreateChan: serve((*operation).createChan),
 	OpDestroyChn: act((*operation).destroyChan),
 	OpCreateCQ:   serve((*operation).createCQ),
 	OpDestroyCQ:  serve((*operation).destroyCQ),
+	OpCreateSRQ:  serve((*operation).createSRQ),
+	OpModifySRQ:  act((*operation).modifySRQ),
+	OpQuerySRQ:   serve((*operation).querySRQ),
+	OpDestroySRQ: serve((*operation).destroySRQ),
 	OpCreateQP:   serve((*operation).createQP),
 	OpModifyQP:   act((*operation).modifyQP),
 	OpQueryQP:    serve((*operation).queryQP),
@@ -138,77 +151,6 @@ func drop[T any](s *Session, h *handles[T], n uint32) {
 	s.mu.Unlock()
 }
 
-// --- memory ---
-
-func (o *operation) setMem(req *SetMemRequest) error {
-	if o.fd < 0 {
-		return syscall.EINVAL
-	}
-	if o.s.app != nil {
-		return syscall.EEXIST
-	}
-	fd := o.fd
-	o.fd = -1
-	app, err := newAppMem(fd, req.NonceAddr, o.s.nonce, o.s.over)
-	if err != nil {
-		return err
-	}
-	if err := o.s.h.LendMem(); err != nil {
-		app.release()
-		return err
-	}
-	o.s.mu.Lock()
-	o.s.app = app
-	o.s.mu.Unlock()
-	return nil
-}
-
-func (o *operation) addMem(req *AddMemRequest) (*AddMemReply, error) {
-	s := o.s
-	if req.Flags != 0 || o.fd < 0 {
-		return nil, syscall.EINVAL
-	}
-	n, err := number(&s.mems, s.srv.limits.Mems)
-	if err != nil {
-		return nil, err
-	}
-	size, err := checkLentMem(o.fd)
-	if err != nil {
-		return nil, err
-	}
-	if size > s.srv.limits.MemBytes-s.memBytes || !s.srv.takeMapping() {
-		return nil, syscall.ENOMEM
-	}
-	r, err := mapRegion(o.fd, int(size), func() { s.srv.mappings.Add(-1) })
-	if err != nil {
-		s.srv.mappings.Add(-1)
-		return nil, syscall.EINVAL // sealed against writing, or not open for it
-	}
-	s.mu.Lock()
-	s.memBytes += size
-	s.mems.add(n, &memObj{region: r})
-	s.mu.Unlock()
-	return &AddMemReply{Mem: n, Size: uint64(size)}, nil
-}
-
-func (o *operation) delMem(req *HandleRequest) error {
-	m, err := get(&o.s.mems, req.Handle)
-	if err != nil {
-		return err
-	}
-	if m.users > 0 {
-		return syscall.EBUSY
-	}
-	o.s.mu.Lock()
-	o.s.memBytes -= int64(len(m.region.mem))
-	delete(o.s.mems.m, req.Handle)
-	o.s.mu.Unlock()
-	m.region.release()
-	return nil
-}
-
-// --- devices and contexts ---
-
 func (o *operation) queryDevice(req *QueryDeviceRequest) (*QueryDeviceReply, error) {
 	r, err := o.s.h.QueryDevice(req.Device)
 	if err != nil {
@@ -221,7 +163,8 @@ func (o *operation) queryDevice(req *QueryDeviceRequest) (*QueryDeviceReply, err
 		max int
 	}{
 		{&c.MaxQP, lim.QPs}, {&c.MaxQPWR, lim.Depth}, {&c.MaxCQ, lim.CQs}, {&c.MaxCQE, lim.Depth}, {&c.MaxMR, lim.MRs},
-		{&c.MaxPD, lim.PDs}, {&c.MaxSGE, MaxSGE}, {&c.MaxInline, MaxInline},
+		{&c.MaxPD, lim.PDs}, {&c.MaxSGE, MaxSGE}, {&c.MaxInline, MaxInline}, {&c.MaxMW, lim.MWs}, {&c.MaxSRQ, lim.SRQs},
+		{&c.MaxSRQWR, lim.Depth}, {&c.MaxSRQSGE, MaxSGE},
 	} {
 		*f.v = uint32(min(int64(*f.v), int64(f.max)))
 	}
@@ -285,8 +228,6 @@ func (o *operation) getAsync(req *HandleRequest) (*AsyncEvent, error) {
 	return &e, nil
 }
 
-// --- protection domains and regions ---
-
 func (o *operation) allocPD(req *AllocPDRequest) (*AllocPDReply, error) {
 	s := o.s
 	c, err := get(&s.ctxs, req.Ctx)
@@ -319,77 +260,5 @@ func (o *operation) deallocPD(req *HandleRequest) error {
 	}
 	p.ctx.users--
 	drop(o.s, &o.s.pds, req.Handle)
-	return nil
-}
-
-// accessIgnored are the optional bits of ibv_access_flags, such as relaxed ordering.
-const (
-	accessIgnored = 0x3ff << 20
-	accessKnown   = 0x1f // local write, remote write, remote read, remote atomic, window bind
-)
-
-func (o *operation) regMR(req *RegMRRequest) (*RegMRReply, error) {
-	s := o.s
-	pd, err := get(&s.pds, req.PD)
-	if err != nil {
-		return nil, err
-	}
-	req.Access &^= accessIgnored
-	if req.Access&^accessKnown != 0 || req.Length > 1<<46 || req.IOVA+req.Length < req.IOVA || req.Addr+req.Length < req.Addr {
-		return nil, syscall.EINVAL
-	}
-	n, err := number(&s.mrs, s.srv.limits.MRs)
-	if err != nil {
-		return nil, err
-	}
-	mem := &Memory{length: req.Length, s: s}
-	var in *memObj
-	switch req.Mode {
-	case ModeApp:
-		if s.app == nil || req.Mem != 0 || req.Offset != 0 || req.Addr+req.Length > 1<<63-1 {
-			return nil, syscall.EINVAL
-		}
-		s.app.acquire()
-		mem.app, mem.addr = s.app, req.Addr
-	case ModeShared:
-		if in, err = get(&s.mems, req.Mem); err != nil {
-			return nil, err
-		}
-		if size := uint64(len(in.region.mem)); req.Offset > size || req.Length > size-req.Offset {
-			return nil, syscall.EINVAL
-		}
-		in.region.acquire()
-		mem.shared, mem.off = in.region, req.Offset
-	default:
-		return nil, syscall.EINVAL
-	}
-	h, err := pd.h.RegMR(req, mem)
-	if err != nil {
-		mem.release()
-		return nil, err
-	}
-	pd.users++
-	if in != nil {
-		in.users++
-	}
-	put(s, &s.mrs, n, &mrObj{pd: pd, in: in, h: h, mem: mem})
-	l, r := h.Keys()
-	return &RegMRReply{MR: n, LKey: l, RKey: r}, nil
-}
-
-func (o *operation) deregMR(req *HandleRequest) error {
-	m, err := get(&o.s.mrs, req.Handle)
-	if err != nil {
-		return err
-	}
-	if err := m.h.Close(); err != nil {
-		return err
-	}
-	m.pd.users--
-	if m.in != nil {
-		m.in.users--
-	}
-	drop(o.s, &o.s.mrs, req.Handle)
-	m.mem.release()
 	return nil
 }

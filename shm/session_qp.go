@@ -1,24 +1,28 @@
 package shm
 
-import (
-	"sync"
-	"syscall"
-)
+import "syscall"
 
 // A qpObj is a QP of a session.
 type qpObj struct {
 	pd             *pdObj
 	sendCQ, recvCQ *cqObj
+	srq            *srqObj // or nil
 	h              QPHandler
 	rings          *QPRings
 	mem            *region
 	caps           QPCaps
 	num            uint32
-	bell           uint32
-	due            bool // the doorbell thread's
+	bell           *bellObj
+}
 
-	mu   sync.Mutex // held while Bell runs
-	dead bool
+// hold counts q (1), or not any more (-1), as a user of what it is made of.
+func (q *qpObj) hold(n int) {
+	q.pd.users += n
+	q.sendCQ.users += n
+	q.recvCQ.users += n
+	if q.srq != nil {
+		q.srq.users += n
+	}
 }
 
 // A qpKey finds a QP by its number, which is unique on a device.
@@ -148,25 +152,27 @@ func (o *operation) createQP(req *CreateQPRequest) (*CreateQPReply, error) {
 	if err != nil {
 		return nil, err
 	}
-	scq, err := get(&s.cqs, req.SendCQ)
-	if err != nil {
+	q := &qpObj{pd: pd}
+	if q.sendCQ, err = get(&s.cqs, req.SendCQ); err != nil {
 		return nil, err
 	}
-	rcq, err := get(&s.cqs, req.RecvCQ)
-	if err != nil {
+	if q.recvCQ, err = get(&s.cqs, req.RecvCQ); err != nil {
 		return nil, err
 	}
+	parts := &QPParts{SigAll: req.Flags&CreateQPSigAll != 0, SendCQ: q.sendCQ.h, RecvCQ: q.recvCQ.h}
 	if req.SRQ != 0 {
-		return nil, syscall.EOPNOTSUPP
+		if q.srq, err = get(&s.srqs, req.SRQ); err != nil {
+			return nil, err
+		}
+		parts.SRQ = q.srq.h
 	}
-	caps, ok := req.Caps.Round(uint32(s.srv.limits.Depth))
-	if !ok || scq.ctx != pd.ctx || rcq.ctx != pd.ctx || req.Flags&^CreateQPSigAll != 0 {
+	caps, ok := req.Caps.Round(uint32(s.srv.limits.Depth), q.srq != nil)
+	if !ok || q.sendCQ.ctx != pd.ctx || q.recvCQ.ctx != pd.ctx || q.srq != nil && q.srq.pd != pd || req.Flags&^CreateQPSigAll != 0 {
 		return nil, syscall.EINVAL
 	}
-	n := s.qps.next(s.srv.limits.QPs)
-	bell, free := s.freeBell()
-	if n == 0 || !free {
-		return nil, syscall.ENOMEM
+	n, err := number(&s.qps, s.srv.limits.QPs)
+	if err != nil {
+		return nil, err
 	}
 	l := NewQPLayout(caps)
 	mem, fd, err := s.newRing("qp", l.Size())
@@ -174,30 +180,20 @@ func (o *operation) createQP(req *CreateQPRequest) (*CreateQPReply, error) {
 		return nil, err
 	}
 	o.send(fd)
-	q := &qpObj{pd: pd, sendCQ: scq, recvCQ: rcq, mem: mem, caps: caps, bell: bell, rings: NewQPRings(mem.mem, l, n, s.Fail)}
-	if q.h, err = pd.h.CreateQP(req, caps, scq.h, rcq.h, q.rings); err != nil {
+	q.mem, q.caps, q.rings = mem, caps, NewQPRings(mem.mem, l, n, s.Fail)
+	parts.Caps, parts.Rings = caps, q.rings
+	if q.h, err = pd.h.CreateQP(parts); err != nil {
 		o.out = nil
 		s.freeRing(mem)
 		return nil, err
 	}
 	q.num = q.h.Num()
 	q.rings.setQPN(q.num)
-	pd.users++
-	scq.users++
-	rcq.users++
+	q.hold(1)
 	put(s, &s.qps, n, q)
 	s.qpNums[qpKey{pd.ctx, q.num}] = q
-	s.bellTab[bell].Store(q)
-	return &CreateQPReply{QP: n, QPN: q.num, Bell: bell, Caps: caps}, nil
-}
-
-func (s *Session) freeBell() (uint32, bool) {
-	for i := range s.bellTab {
-		if s.bellTab[i].Load() == nil {
-			return uint32(i), true
-		}
-	}
-	return 0, false
+	q.bell = s.addBell(q.h.Bell)
+	return &CreateQPReply{QP: n, QPN: q.num, Bell: q.bell.number, Caps: caps}, nil
 }
 
 func (o *operation) modifyQP(req *ModifyQPRequest) error {
@@ -230,20 +226,11 @@ func (o *operation) destroyQP(req *HandleRequest) (*DestroyReply, error) {
 	if err != nil {
 		return nil, err
 	}
-	q.mu.Lock() // waits for a Bell under way
-	q.dead = true
-	q.mu.Unlock()
-	if err := q.h.Close(); err != nil {
-		q.mu.Lock()
-		q.dead = false
-		q.mu.Unlock()
+	if err := s.endBell(q.bell, q.h.Close); err != nil {
 		return nil, err
 	}
-	s.bellTab[q.bell].Store(nil)
 	delete(s.qpNums, qpKey{q.pd.ctx, q.num})
-	q.pd.users--
-	q.sendCQ.users--
-	q.recvCQ.users--
+	q.hold(-1)
 	drop(s, &s.qps, req.Handle)
 	s.freeRing(q.mem)
 	r := q.pd.ctx.events.forget(ObjQP, req.Handle)

@@ -18,7 +18,8 @@ type Loop struct {
 	nextKey   uint32
 	nextPort  uint16
 	ctxs      map[*loopCtx]struct{}
-	mrs       map[uint32]*loopMR
+	mrs       map[uint32]*loopMR  // regions, and windows and fast registrations while they are valid
+	keyed     map[uint32]*loopKey // windows and regions of AllocMR, by the upper 24 bits of their keys
 	listeners map[netip.AddrPort]*loopID
 	open      int // objects of all kinds that have not been closed
 }
@@ -27,7 +28,7 @@ type Loop struct {
 func NewLoop() *Loop {
 	return &Loop{
 		nextQPN: 16, nextKey: 0x100, nextPort: 40000, ctxs: make(map[*loopCtx]struct{}),
-		mrs: make(map[uint32]*loopMR), listeners: make(map[netip.AddrPort]*loopID),
+		mrs: make(map[uint32]*loopMR), keyed: make(map[uint32]*loopKey), listeners: make(map[netip.AddrPort]*loopID),
 	}
 }
 
@@ -36,7 +37,7 @@ func (l *Loop) NewSession(s *shm.Session) (shm.Handler, error) {
 	return &loopSession{l: l, s: s, qps: make(map[*loopQP]struct{}), ids: make(map[*loopID]struct{})}, nil
 }
 
-// Objects is how many contexts, PDs, MRs, CQs, QPs and ids there are.
+// Objects is how many contexts, PDs, MRs, windows, CQs, SRQs, QPs and ids there are.
 func (l *Loop) Objects() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -86,7 +87,6 @@ type loopSession struct {
 	qps  map[*loopQP]struct{}
 	ids  map[*loopID]struct{}
 	ctxs []*loopCtx
-	mrs  []*loopMR
 	open int // its part of Loop.open
 }
 
@@ -105,7 +105,7 @@ func (h *loopSession) QueryDevice(device uint32) (*shm.QueryDeviceReply, error) 
 	r := &shm.QueryDeviceReply{
 		Name: shm.MakeDeviceName(h.Devices()[device]), MTU: 1500, MAC: [6]byte{2, 0, 0, 0, 0, byte(device)},
 		MaxQP: 1024, MaxQPWR: 16384, MaxSGE: 16, MaxInline: 256, MaxCQ: 4096, MaxCQE: 16384, MaxMR: 65536, MaxPD: 256,
-		MaxIRD: 32, MaxORD: 32, MaxMRLen: 1 << 32, NumAddrs: uint16(len(loopAddrs[device])),
+		MaxIRD: 32, MaxORD: 32, MaxMRLen: 1 << 32, MaxMW: 1 << 20, MaxSRQ: 1 << 20, MaxSRQWR: 16384, MaxSRQSGE: 16, NumAddrs: uint16(len(loopAddrs[device])),
 	}
 	for i, p := range loopAddrs[device] {
 		r.Addrs[i] = shm.MakePrefix(p)
@@ -161,8 +161,15 @@ func (h *loopSession) Close(error) {
 	for id := range h.ids {
 		id.end()
 	}
-	for _, mr := range h.mrs {
-		delete(h.l.mrs, mr.key)
+	for key, mr := range h.l.mrs {
+		if mr.pd.c.sess == h {
+			delete(h.l.mrs, key)
+		}
+	}
+	for key, k := range h.l.keyed {
+		if k.pd.c.sess == h {
+			delete(h.l.keyed, key)
+		}
 	}
 	for _, c := range h.ctxs {
 		delete(h.l.ctxs, c)
@@ -213,66 +220,4 @@ func (q *loopCQ) Close() error {
 	}
 	q.c.sess.count(-1)
 	return nil
-}
-
-// A loopPD implements shm.PDHandler.
-type loopPD struct {
-	c    *loopCtx
-	uses int
-}
-
-func (p *loopPD) Close() error {
-	p.c.sess.l.mu.Lock()
-	defer p.c.sess.l.mu.Unlock()
-	if p.uses != 0 {
-		return syscall.EBUSY
-	}
-	p.c.sess.count(-1)
-	return nil
-}
-
-func (p *loopPD) RegMR(req *shm.RegMRRequest, mem *shm.Memory) (shm.MRHandler, error) {
-	l := p.c.sess.l
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.nextKey += 0x101
-	mr := &loopMR{pd: p, mem: mem, iova: req.IOVA, access: req.Access, key: l.nextKey}
-	l.mrs[mr.key] = mr
-	p.c.sess.mrs = append(p.c.sess.mrs, mr)
-	p.uses++
-	p.c.sess.count(1)
-	return mr, nil
-}
-
-// A loopMR implements shm.MRHandler.
-type loopMR struct {
-	pd     *loopPD
-	mem    *shm.Memory
-	iova   uint64
-	access uint32
-	key    uint32
-}
-
-func (mr *loopMR) Keys() (lkey, rkey uint32) { return mr.key, mr.key }
-
-func (mr *loopMR) Close() error {
-	l := mr.pd.c.sess.l
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.mrs, mr.key)
-	mr.pd.uses--
-	mr.pd.c.sess.count(-1)
-	return nil
-}
-
-// copyAt copies between p and the octets at addr of the region with this key, if its rights allow.
-func (l *Loop) copyAt(key uint32, addr uint64, p []byte, right uint32, write bool) bool {
-	mr := l.mrs[key]
-	if mr == nil || mr.access&right != right || addr < mr.iova || addr-mr.iova > mr.mem.Len() {
-		return false
-	}
-	if write {
-		return mr.mem.WriteAt(p, addr-mr.iova) == nil
-	}
-	return mr.mem.ReadAt(p, addr-mr.iova) == nil
 }

@@ -194,10 +194,15 @@ func (i *loopID) disconnected(cause uint32) {
 
 // SetOption implements shm.IDHandler.
 func (i *loopID) SetOption(level, name uint32, _ []byte) error {
-	if level != shm.OptLevelVRNIC || name != shm.OptMPARevision && name != shm.OptMPACRC && name != shm.OptDevice {
+	if level != shm.OptLevelVRNIC || name != shm.OptMPARevision && name != shm.OptMPACRC && name != shm.OptDevice && name != shm.OptExtensions {
 		return syscall.EOPNOTSUPP
 	}
 	return nil
+}
+
+// InitQPAttr implements shm.IDHandler.
+func (i *loopID) InitQPAttr(uint32) (shm.CMInitQPAttrReply, error) {
+	return shm.CMInitQPAttrReply{}, syscall.EOPNOTSUPP
 }
 
 // Query implements shm.IDHandler.

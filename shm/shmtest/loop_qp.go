@@ -1,6 +1,7 @@
 package shmtest
 
 import (
+	"encoding/binary"
 	"syscall"
 
 	"github.com/vrnic/vrnic/rdma"
@@ -18,6 +19,7 @@ type loopQP struct {
 	sigAll bool
 	scq    *loopCQ
 	rcq    *loopCQ
+	srq    *loopSRQ // or nil
 	rings  *shm.QPRings
 
 	state   uint32
@@ -28,20 +30,23 @@ type loopQP struct {
 	wqe     shm.SendWQE
 }
 
-func (p *loopPD) CreateQP(req *shm.CreateQPRequest, _ shm.QPCaps, scq, rcq shm.CQHandler, rings *shm.QPRings) (shm.QPHandler, error) {
+func (p *loopPD) CreateQP(parts *shm.QPParts) (shm.QPHandler, error) {
 	l := p.c.sess.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.nextQPN++
 	q := &loopQP{
-		l: l, pd: p, num: l.nextQPN, sigAll: req.Flags&shm.CreateQPSigAll != 0,
-		scq: scq.(*loopCQ), rcq: rcq.(*loopCQ), rings: rings, state: shm.StateInit,
+		l: l, pd: p, num: l.nextQPN, sigAll: parts.SigAll,
+		scq: parts.SendCQ.(*loopCQ), rcq: parts.RecvCQ.(*loopCQ), rings: parts.Rings, state: shm.StateInit,
+	}
+	if parts.SRQ != nil {
+		q.srq = parts.SRQ.(*loopSRQ)
+		q.srq.qps++
 	}
 	q.scq.qps++
 	q.rcq.qps++
-	p.uses++
+	p.use(1)
 	p.c.sess.qps[q] = struct{}{}
-	p.c.sess.count(1)
 	return q, nil
 }
 
@@ -77,8 +82,11 @@ func (q *loopQP) Close() error {
 	delete(q.pd.c.sess.qps, q)
 	q.scq.qps--
 	q.rcq.qps--
-	q.pd.uses--
-	q.pd.c.sess.count(-1)
+	if q.srq != nil {
+		q.srq.qps--
+		delete(q.srq.waiting, q)
+	}
+	q.pd.use(-1)
 	return nil
 }
 
@@ -134,35 +142,99 @@ func (q *loopQP) perform(w *shm.SendWQE) (status rdma.WCStatus, wait bool) {
 	}
 	buf := make([]byte, w.Length)
 	op := rdma.Opcode(w.Op)
-	if op == rdma.OpRead {
-		if !q.l.copyAt(w.RKey, w.RemoteAddr, buf, uint32(rdma.RemoteRead), false) {
+	switch op {
+	case rdma.OpRead:
+		if !q.peer.copyAt(w.RKey, w.RemoteAddr, buf, rdma.RemoteRead, false) {
 			return rdma.WCRemAccess, false
 		}
 		return q.scatter(w.SGEs(), buf), false
+	case rdma.OpCompareSwap, rdma.OpFetchAdd, rdma.OpMaskedCompareSwap, rdma.OpMaskedFetchAdd:
+		return q.atomic(w, op), false
+	case rdma.OpBindMW, rdma.OpRegMR:
+		return q.bind(w), false
+	case rdma.OpLocalInv:
+		if !q.invalidate(w.Imm) {
+			return rdma.WCLocQPOp, false
+		}
+		return rdma.WCSuccess, false
 	}
 	if w.Flags&shm.SQInline != 0 {
 		copy(buf, w.Inline())
 	} else if !q.gather(w.SGEs(), buf) {
 		return rdma.WCLocProt, false
 	}
+	m := message{solicited: w.Flags&shm.SQSolicited != 0}
 	switch op {
-	case rdma.OpWrite:
-		if !q.l.copyAt(w.RKey, w.RemoteAddr, buf, uint32(rdma.RemoteWrite), true) {
+	case rdma.OpWriteImm, rdma.OpSendImm:
+		m.imm, m.immLow, m.flags = w.Imm, w.ImmLow(), rdma.WCWithImm
+	case rdma.OpSendInv:
+		m.imm, m.flags = w.Imm, rdma.WCWithInv
+	}
+	switch op {
+	case rdma.OpWrite, rdma.OpWriteImm:
+		if !q.peer.copyAt(w.RKey, w.RemoteAddr, buf, rdma.RemoteWrite, true) {
 			return rdma.WCRemAccess, false
 		}
-		return rdma.WCSuccess, false
-	case rdma.OpSend:
-		return q.peer.receive(buf, w.Flags&shm.SQSolicited != 0)
+		if op == rdma.OpWrite {
+			return rdma.WCSuccess, false
+		}
+		m.op = rdma.WCRecvImm
+	case rdma.OpSend, rdma.OpSendImm, rdma.OpSendInv:
+		m.op, m.octets = rdma.WCRecv, buf
 	default:
 		return rdma.WCLocQPOp, false
 	}
+	return q.peer.receive(&m)
 }
 
-// receive takes a Send of the peer's.
-func (q *loopQP) receive(msg []byte, solicited bool) (status rdma.WCStatus, wait bool) {
+// atomic does one of the atomics.
+func (q *loopQP) atomic(w *shm.SendWQE, op rdma.Opcode) rdma.WCStatus {
+	var b [8]byte
+	if w.Length != 8 {
+		return rdma.WCLocLen
+	}
+	if w.RemoteAddr%8 != 0 || !q.peer.copyAt(w.RKey, w.RemoteAddr, b[:], rdma.RemoteAtomic, false) {
+		return rdma.WCRemAccess
+	}
+	old := binary.NativeEndian.Uint64(b[:])
+	cmp, swap := ^uint64(0), ^uint64(0)
+	if op == rdma.OpMaskedCompareSwap {
+		cmp, swap = w.CmpMask, w.SwapMask
+	}
+	value := old
+	switch op {
+	case rdma.OpFetchAdd:
+		value += w.CmpAdd
+	case rdma.OpMaskedFetchAdd: // the carry out of each bit of the mask is dropped
+		value = (old&^w.SwapMask + w.CmpAdd&^w.SwapMask) ^ (old^w.CmpAdd)&w.SwapMask
+	default:
+		if (old^w.CmpAdd)&cmp == 0 {
+			value = old&^swap | w.Swap&swap
+		}
+	}
+	binary.NativeEndian.PutUint64(b[:], value)
+	q.peer.copyAt(w.RKey, w.RemoteAddr, b[:], rdma.RemoteAtomic, true)
+	binary.NativeEndian.PutUint64(b[:], old)
+	return q.scatter(w.SGEs(), b[:])
+}
+
+// A message is what takes a receive.
+type message struct {
+	op          rdma.WCOpcode
+	octets      []byte
+	solicited   bool
+	imm, immLow uint32 // as in the ring
+	flags       rdma.WCFlags
+}
+
+// receive takes a message of the peer's.
+func (q *loopQP) receive(m *message) (status rdma.WCStatus, wait bool) {
 	var r shm.RecvWQE
-	ok, err := q.rings.RQ.Next(&r)
-	if err == nil && !ok && !q.rings.RQ.Starve() {
+	var ok bool
+	var err error
+	if q.srq != nil {
+		ok, err = q.srq.next(q, &r)
+	} else if ok, err = q.rings.RQ.Next(&r); err == nil && !ok && !q.rings.RQ.Starve() {
 		ok, err = q.rings.RQ.Next(&r)
 	}
 	if err != nil {
@@ -172,10 +244,13 @@ func (q *loopQP) receive(msg []byte, solicited bool) (status rdma.WCStatus, wait
 		return 0, true
 	}
 	st := rdma.WCLocLen
-	if r.Capacity() >= uint64(len(msg)) {
-		st = q.scatter(r.SGEs(), msg)
+	if r.Capacity() >= uint64(len(m.octets)) {
+		st = q.scatter(r.SGEs(), m.octets)
 	}
-	q.received(&r, st, uint32(len(msg)), solicited)
+	if m.flags&rdma.WCWithInv != 0 && !q.invalidate(m.imm) {
+		st = rdma.WCRemInvReq
+	}
+	q.received(&r, st, m)
 	if st != rdma.WCSuccess {
 		return rdma.WCRemOp, false
 	}
@@ -184,7 +259,7 @@ func (q *loopQP) receive(msg []byte, solicited bool) (status rdma.WCStatus, wait
 
 func (q *loopQP) gather(sges []shm.SGE, p []byte) bool {
 	for _, s := range sges {
-		if !q.l.copyAt(s.LKey, s.Addr, p[:s.Length], 0, false) {
+		if !q.copyAt(s.LKey, s.Addr, p[:s.Length], 0, false) {
 			return false
 		}
 		p = p[s.Length:]
@@ -195,7 +270,7 @@ func (q *loopQP) gather(sges []shm.SGE, p []byte) bool {
 func (q *loopQP) scatter(sges []shm.SGE, p []byte) rdma.WCStatus {
 	for _, s := range sges {
 		n := min(len(p), int(s.Length))
-		if n > 0 && !q.l.copyAt(s.LKey, s.Addr, p[:n], uint32(rdma.LocalWrite), true) {
+		if n > 0 && !q.copyAt(s.LKey, s.Addr, p[:n], rdma.LocalWrite, true) {
 			return rdma.WCLocProt
 		}
 		p = p[n:]
@@ -204,7 +279,10 @@ func (q *loopQP) scatter(sges []shm.SGE, p []byte) rdma.WCStatus {
 }
 
 var loopOps = map[rdma.Opcode]rdma.WCOpcode{
-	rdma.OpSend: rdma.WCSend, rdma.OpWrite: rdma.WCWrite, rdma.OpRead: rdma.WCRead,
+	rdma.OpSend: rdma.WCSend, rdma.OpSendImm: rdma.WCSend, rdma.OpSendInv: rdma.WCSend, rdma.OpWrite: rdma.WCWrite,
+	rdma.OpWriteImm: rdma.WCWrite, rdma.OpRead: rdma.WCRead, rdma.OpCompareSwap: rdma.WCCompareSwap,
+	rdma.OpMaskedCompareSwap: rdma.WCCompareSwap, rdma.OpFetchAdd: rdma.WCFetchAdd, rdma.OpMaskedFetchAdd: rdma.WCFetchAdd,
+	rdma.OpBindMW: rdma.WCBindMW, rdma.OpRegMR: rdma.WCRegMR, rdma.OpLocalInv: rdma.WCLocalInv,
 }
 
 func (q *loopQP) sent(w *shm.SendWQE, status rdma.WCStatus) {
@@ -215,11 +293,11 @@ func (q *loopQP) sent(w *shm.SendWQE, status rdma.WCStatus) {
 	q.push(q.scq, &shm.CQE{WRID: w.WRID, Status: uint32(status), Opcode: uint32(loopOps[rdma.Opcode(w.Op)]), ByteLen: w.Length, SQDone: done}, false)
 }
 
-func (q *loopQP) received(r *shm.RecvWQE, status rdma.WCStatus, n uint32, solicited bool) {
+func (q *loopQP) received(r *shm.RecvWQE, status rdma.WCStatus, m *message) {
 	q.push(q.rcq, &shm.CQE{
-		WRID: r.WRID, Status: uint32(status), Opcode: uint32(rdma.WCRecv), ByteLen: n,
-		SQDone: q.rings.SQ.Done(), Cookie: r.Cookie,
-	}, solicited)
+		WRID: r.WRID, Status: uint32(status), Opcode: uint32(m.op), ByteLen: uint32(len(m.octets)), Imm: m.imm, SrcQP: m.immLow,
+		WCFlags: uint32(m.flags), SQDone: q.rings.SQ.Done(), Cookie: r.Cookie,
+	}, m.solicited)
 }
 
 func (q *loopQP) push(cq *loopCQ, e *shm.CQE, solicited bool) {
@@ -245,6 +323,10 @@ func (q *loopQP) flush() {
 		}
 		q.sent(&q.wqe, rdma.WCFlush)
 	}
+	if q.srq != nil { // its receives are not q's
+		q.pd.c.events.Push(shm.AsyncEvent{Type: uint32(rdma.EventLastWQEReached), Kind: shm.ObjQP, Handle: q.rings.Handle})
+		return
+	}
 	var r shm.RecvWQE
 	for {
 		ok, err := q.rings.RQ.Next(&r)
@@ -254,7 +336,7 @@ func (q *loopQP) flush() {
 		if err != nil || !ok {
 			return
 		}
-		q.received(&r, rdma.WCFlush, 0, false)
+		q.received(&r, rdma.WCFlush, &message{op: rdma.WCRecv})
 	}
 }
 

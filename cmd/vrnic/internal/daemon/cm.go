@@ -39,6 +39,7 @@ const minMULPDU, maxMULPDU = 128, 64768
 // connOptions are what CM_SET_OPTION sets for one end.
 type connOptions struct {
 	mpa      rdma.MPAParam
+	ext      bool   // the messages of RFC 7306
 	ird, ord uint16 // 0: default; what a connect or accept names comes first
 	device   uint32 // 1 + number of the device that a wildcard address means; 0: all
 }
@@ -249,7 +250,7 @@ func (h *idHandler) param(p *shm.ConnParam) (rdma.ConnParam, error) {
 		return rdma.ConnParam{}, syscall.EINVAL
 	}
 	o := h.options()
-	out := rdma.ConnParam{PrivateData: private, IRD: readsFromRing(p.IRD), ORD: readsFromRing(p.ORD), MPA: o.mpa}
+	out := rdma.ConnParam{PrivateData: private, IRD: readsFromRing(p.IRD), ORD: readsFromRing(p.ORD), MPA: o.mpa, Extensions: o.ext}
 	if out.IRD == 0 {
 		out.IRD = o.ird
 	}
@@ -365,6 +366,11 @@ func (o *connOptions) set(name uint32, n, devices uint64) error {
 			return syscall.EINVAL
 		}
 		o.mpa.MULPDU = uint16(n)
+	case shm.OptExtensions:
+		if n > 1 {
+			return syscall.EINVAL
+		}
+		o.ext = n == 1
 	case shm.OptTransport:
 		if n != 0 { // TCP is what there is
 			return syscall.EOPNOTSUPP
@@ -374,6 +380,27 @@ func (o *connOptions) set(name uint32, n, devices uint64) error {
 	}
 	return nil
 }
+
+// InitQPAttr answers as rdma_cm does for an RNIC: INIT is where a QP is from the start, and the later
+// states are entered by connecting, so nothing is asked for them. (A kernel names the rights for RTR
+// too, and its drivers pass over them.)
+func (h *idHandler) InitQPAttr(state uint32) (shm.CMInitQPAttrReply, error) {
+	r := shm.CMInitQPAttrReply{State: state, Port: 1}
+	if h.Query().Device == shm.NoDevice {
+		return r, syscall.EINVAL
+	}
+	switch state {
+	case shm.StateInit:
+		r.Mask, r.Access = shm.QPAttrState|shm.QPAttrAccess, initAccess
+	case shm.StateRTR, shm.StateRTS:
+	default:
+		return r, syscall.EINVAL
+	}
+	return r, nil
+}
+
+// initAccess is what the kernel's iWARP connection manager asks for: remote write and read.
+const initAccess = 1<<1 | 1<<2
 
 func (h *idHandler) Query() shm.CMQueryReply {
 	on := h.snapshot()

@@ -112,37 +112,105 @@ func (a appMemory) WriteAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-type mrHandler struct{ mr *vnic.MR }
+type mrHandler struct{ mr rdma.MR }
 
 func (h *mrHandler) Keys() (lkey, rkey uint32) { return h.mr.LKey(), h.mr.RKey() }
 func (h *mrHandler) Close() error              { return errno(h.mr.Close()) }
 
-func (h *pdHandler) CreateQP(req *shm.CreateQPRequest, caps shm.QPCaps, sendCQ, recvCQ shm.CQHandler, rings *shm.QPRings) (shm.QPHandler, error) {
-	if caps.TxSlab != 0 || caps.RxSlab != 0 {
-		return nil, syscall.EOPNOTSUPP // no slabs yet: the client sends and receives through MRs
+// AllocMR makes a region without memory.
+func (h *pdHandler) AllocMR(maxLen uint64) (shm.MRHandler, error) {
+	mr, err := h.pd.AllocMR(maxLen)
+	if err != nil {
+		return nil, errno(err)
 	}
-	send, ok1 := sendCQ.(*cqHandler)
-	recv, ok2 := recvCQ.(*cqHandler)
-	if !ok1 || !ok2 {
-		return nil, syscall.EINVAL
+	return &mrHandler{mr}, nil
+}
+
+func (h *pdHandler) AllocMW(typ uint32) (shm.MWHandler, error) {
+	mw, err := h.pd.AllocMW(rdma.MWType(typ))
+	if err != nil {
+		return nil, errno(err)
 	}
-	q := &qpHandler{sd: h.c.sd, rings: rings}
-	qp, err := h.pd.NewQP(vnic.QPOptions{
-		QPConfig: rdma.QPConfig{
-			SendCQ: send.cq, RecvCQ: recv.cq,
-			MaxSendWR: int(caps.MaxSendWR), MaxRecvWR: int(caps.MaxRecvWR),
-			MaxSendSGE: int(caps.MaxSendSGE), MaxRecvSGE: int(caps.MaxRecvSGE),
-			MaxInline: int(caps.MaxInline), SignalAll: req.Flags&shm.CreateQPSigAll != 0,
-		},
-		SendQueue: &sendQueue{ring: &rings.SQ},
-		RecvQueue: &recvQueue{ring: &rings.RQ},
-		OnState:   q.onState,
+	return &mwHandler{mw}, nil
+}
+
+type mwHandler struct{ mw rdma.MW }
+
+func (h *mwHandler) RKey() uint32 { return h.mw.RKey() }
+func (h *mwHandler) Close() error { return errno(h.mw.Close()) }
+
+func (h *pdHandler) CreateSRQ(req *shm.CreateSRQRequest, rings *shm.SRQRings) (shm.SRQHandler, error) {
+	srq, err := h.pd.NewSRQ(vnic.SRQOptions{
+		SRQConfig: rdma.SRQConfig{MaxWR: int(rings.Layout.RQSize), MaxSGE: int(rings.Layout.RQMaxSGE()), MaxPerQP: int(req.MaxPerQP)},
+		Queue:     &sharedQueue{recvQueue{ring: &rings.RQ}},
 	})
 	if err != nil {
 		return nil, errno(err)
 	}
+	s := &srqHandler{sd: h.c.sd, srq: srq}
+	s.sd.watch(s.source(), asyncQueue{h.c.events, rings.Handle, nil})
+	return s, nil
+}
+
+type srqHandler struct {
+	sd  *sessionDevice
+	srq *vnic.SRQ
+}
+
+func (h *srqHandler) source() asyncSource { return asyncSource{shm.ObjSRQ, h.srq.Num()} }
+
+func (h *srqHandler) SetLimit(n uint32) error { return errno(h.srq.SetLimit(int(n))) }
+
+func (h *srqHandler) Limit() (uint32, error) {
+	n, err := h.srq.Limit()
+	return uint32(n), errno(err)
+}
+
+// Bell wakes the QPs that wait; each runs on a goroutine of its own.
+func (h *srqHandler) Bell() (more bool) {
+	h.srq.Ring()
+	return false
+}
+
+func (h *srqHandler) Close() error {
+	if err := h.srq.Close(); err != nil {
+		return errno(err)
+	}
+	h.sd.unwatch(h.source())
+	return nil
+}
+
+func (h *pdHandler) CreateQP(p *shm.QPParts) (shm.QPHandler, error) {
+	if p.Caps.TxSlab != 0 || p.Caps.RxSlab != 0 {
+		return nil, syscall.EOPNOTSUPP // no slabs yet: the client sends and receives through MRs
+	}
+	send, ok1 := p.SendCQ.(*cqHandler)
+	recv, ok2 := p.RecvCQ.(*cqHandler)
+	if !ok1 || !ok2 {
+		return nil, syscall.EINVAL
+	}
+	q := &qpHandler{sd: h.c.sd, rings: p.Rings}
+	o := vnic.QPOptions{
+		QPConfig: rdma.QPConfig{
+			SendCQ: send.cq, RecvCQ: recv.cq,
+			MaxSendWR: int(p.Caps.MaxSendWR), MaxRecvWR: int(p.Caps.MaxRecvWR),
+			MaxSendSGE: int(p.Caps.MaxSendSGE), MaxRecvSGE: int(p.Caps.MaxRecvSGE),
+			MaxInline: int(p.Caps.MaxInline), SignalAll: p.SigAll,
+		},
+		SendQueue: &sendQueue{ring: &p.Rings.SQ},
+		OnState:   q.onState,
+	}
+	if srq, ok := p.SRQ.(*srqHandler); ok {
+		o.SRQ = srq.srq
+	} else {
+		o.RecvQueue = &recvQueue{ring: &p.Rings.RQ}
+	}
+	qp, err := h.pd.NewQP(o)
+	if err != nil {
+		return nil, errno(err)
+	}
 	q.qp = qp
-	q.sd.watch(q.source(), asyncQueue{h.c.events, rings.Handle, rings})
+	q.sd.watch(q.source(), asyncQueue{h.c.events, p.Rings.Handle, p.Rings})
 	return q, nil
 }
 

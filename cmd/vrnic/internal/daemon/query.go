@@ -19,6 +19,10 @@ const (
 	maxMessage      = 1 << 31
 	vendorID        = 0 // of nobody: programs then make no assumptions
 	firmwareVersion = "vrnic"
+	atomicHCA       = 1       // IBV_ATOMIC_HCA: among the QPs of the device
+	capMemWindow    = 1 << 17 // IBV_DEVICE_MEM_WINDOW
+	capMemMgt       = 1 << 21 // IBV_DEVICE_MEM_MGT_EXTENSIONS
+	capMWType2B     = 1 << 24 // IBV_DEVICE_MEM_WINDOW_TYPE_2B
 )
 
 func (s *session) QueryDevice(number uint32) (*shm.QueryDeviceReply, error) {
@@ -45,6 +49,12 @@ func (s *session) QueryDevice(number uint32) (*shm.QueryDeviceReply, error) {
 		MaxPD:     uint32(l.PD),
 		MaxIRD:    uint32(l.IRD),
 		MaxORD:    uint32(l.ORD),
+		MaxMW:     uint32(l.MW),
+		MaxSRQ:    uint32(l.SRQ),
+		MaxSRQWR:  uint32(l.Depth),
+		MaxSRQSGE: uint32(min(l.SGE, shm.MaxSGE)),
+		AtomicCap: atomicHCA,
+		CapFlags:  capMemWindow | capMemMgt | capMWType2B,
 	}
 	copy(r.FWVersion[:], firmwareVersion)
 	for i, p := range d.spec.Addrs[:min(len(d.spec.Addrs), shm.MaxAddrs)] {

@@ -26,21 +26,41 @@ func (q *sendQueue) Next(wr *rdma.SendWR) (bool, error) {
 	wr.Op = sendOps[w.Op]
 	wr.Flags = sendFlags[w.Flags&(shm.SQSignaled|shm.SQSolicited|shm.SQFence|shm.SQInline)]
 	wr.RemoteAddr, wr.RKey = w.RemoteAddr, w.RKey
-	wr.Imm, wr.InvKey = 0, 0
-	switch wr.Op {
-	case rdma.OpWriteImm, rdma.OpSendImm:
-		wr.Imm = w.Imm
-	case rdma.OpSendInv, rdma.OpLocalInv:
-		wr.InvKey = w.Imm
-	default: // the word means nothing
-	}
 	wr.SGEs, wr.Inline = wr.SGEs[:0], wr.Inline[:0]
 	if wr.Flags&rdma.Inline != 0 {
 		wr.Inline = append(wr.Inline, w.Inline()...)
-		return true, nil
+	} else {
+		wr.SGEs = appendSGEs(wr.SGEs, w.SGEs())
 	}
-	wr.SGEs = appendSGEs(wr.SGEs, w.SGEs())
+	operands(wr, w)
 	return true, nil
+}
+
+// operands fills what only some operations have: see the send WQE in package shm.
+func operands(wr *rdma.SendWR, w *shm.SendWQE) {
+	wr.Imm, wr.ImmLow, wr.InvKey = 0, 0, 0
+	wr.Atomic, wr.Range = rdma.AtomicArgs{}, rdma.MemRange{}
+	switch wr.Op {
+	case rdma.OpWriteImm, rdma.OpSendImm:
+		wr.Imm, wr.ImmLow = shm.ImmWord(w.Imm), shm.ImmWord(w.ImmLow())
+	case rdma.OpSendInv, rdma.OpLocalInv:
+		wr.InvKey = w.Imm
+	case rdma.OpCompareSwap, rdma.OpFetchAdd, rdma.OpMaskedCompareSwap, rdma.OpMaskedFetchAdd:
+		wr.Atomic = rdma.AtomicArgs{CompareAdd: w.CmpAdd, Swap: w.Swap, CompareMask: w.CmpMask, SwapMask: w.SwapMask}
+	case rdma.OpBindMW, rdma.OpRegMR:
+		if w.NumSGE != 1 || w.Length != 0 || wr.Flags&rdma.Inline != 0 {
+			wr.Op = opInvalid // completes with an error
+			return
+		}
+		rights, ok := access(uint32(w.Swap))
+		if !ok || w.Swap>>32 != 0 {
+			rights = ^rdma.Access(0) // for the RNIC to refuse
+		}
+		wr.RemoteAddr = w.SGE[0].Addr
+		wr.Range = rdma.MemRange{Addr: w.RemoteAddr, Length: w.CmpAdd, LKey: w.SGE[0].LKey, Access: rights}
+		wr.SGEs = wr.SGEs[:0]
+	default: // none
+	}
 }
 
 func (q *sendQueue) Retire(n int) { q.ring.Retire(uint32(n)) }
@@ -77,13 +97,31 @@ func (q *recvQueue) Starve(on bool) {
 	}
 }
 
+// A sharedQueue is the ring of a client's SRQ as the RNIC sees it. The SRQ's lock guards it.
+type sharedQueue struct {
+	recvQueue
+}
+
+var _ vnic.SharedQueue = (*sharedQueue)(nil)
+
+// Starve: the wish stays until it is taken back, since several QPs may have it.
+func (q *sharedQueue) Starve(on bool) {
+	if on {
+		q.ring.Starve()
+	} else {
+		q.ring.Sate()
+	}
+}
+
+func (q *sharedQueue) Pending() int { return int(q.ring.Pending()) }
+
 // A cqSink puts the RNIC's completions into a client's ring. The RNIC pushes one at a time.
 type cqSink struct {
 	ring *shm.CQRing
 	cqe  shm.CQE
 }
 
-var _ vnic.CQSink = (*cqSink)(nil)
+var _ vnic.CountingSink = (*cqSink)(nil)
 
 func (s *cqSink) Push(wc *rdma.WC, cookie, sqDone uint32, solicited bool) bool {
 	s.cqe = shm.CQE{
@@ -100,6 +138,11 @@ func (s *cqSink) Push(wc *rdma.WC, cookie, sqDone uint32, solicited bool) bool {
 		SlabOff:   shm.NoSlab,
 		Timestamp: shm.MonotonicNS(),
 	}
+	if wc.Flags&rdma.WCWithImm != 0 {
+		s.cqe.Imm, s.cqe.SrcQP = shm.ImmWord(wc.Imm), shm.ImmWord(wc.ImmLow)
+	}
 	err := s.ring.Push(&s.cqe, solicited)
 	return err == nil || errors.Is(err, shm.ErrCQClosed) // what comes for a CQ that is gone is lost, not too much
 }
+
+func (s *cqSink) Unpolled() int { return int(s.ring.Pending()) }

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"encoding/binary"
 	"reflect"
 	"testing"
 
@@ -11,7 +12,7 @@ import (
 // newRings makes a QP's rings on the heap: the RNIC's end and the client's.
 func newRings(t *testing.T) (*shm.QPRings, *shm.QPMemory) {
 	t.Helper()
-	caps, ok := shm.QPCaps{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 128}.Round(64)
+	caps, ok := shm.QPCaps{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 128}.Round(64, false)
 	if !ok {
 		t.Fatal("the caps do not round")
 	}
@@ -24,6 +25,9 @@ func newRings(t *testing.T) (*shm.QPRings, *shm.QPMemory) {
 	}
 	return rings, client
 }
+
+// imm is the word of a ring that holds four octets of immediate data.
+func imm(octets string) uint32 { return binary.NativeEndian.Uint32([]byte(octets)) }
 
 // What a client posts is what the RNIC gets.
 func TestSendQueue(t *testing.T) {
@@ -49,8 +53,29 @@ func TestSendQueue(t *testing.T) {
 			rdma.SendWR{Op: rdma.OpSend, Flags: rdma.Solicited | rdma.Inline, SGEs: []rdma.SGE{}, Inline: []byte("octets")}},
 		{func(w *shm.SendWQE) { sges(w); w.Op, w.Imm = 9, 77 },
 			rdma.SendWR{Op: rdma.OpSendInv, InvKey: 77, SGEs: two, Inline: []byte{}}},
-		{func(w *shm.SendWQE) { w.Op, w.Imm = 3, 78 },
-			rdma.SendWR{Op: rdma.OpSendImm, Imm: 78, SGEs: []rdma.SGE{}, Inline: []byte{}}},
+		{func(w *shm.SendWQE) { w.Op, w.Imm = 3, imm("wire"); w.SetImmLow(imm("octs")) },
+			rdma.SendWR{Op: rdma.OpSendImm, Imm: 'w'<<24 | 'i'<<16 | 'r'<<8 | 'e', ImmLow: 'o'<<24 | 'c'<<16 | 't'<<8 | 's',
+				SGEs: []rdma.SGE{}, Inline: []byte{}}},
+		{func(w *shm.SendWQE) { sges(w); w.Op, w.RemoteAddr, w.CmpAdd, w.Swap = 5, 64, 1<<63, 2 },
+			rdma.SendWR{Op: rdma.OpCompareSwap, RemoteAddr: 64, Atomic: rdma.AtomicArgs{CompareAdd: 1 << 63, Swap: 2}, SGEs: two, Inline: []byte{}}},
+		{func(w *shm.SendWQE) {
+			sges(w)
+			w.Op, w.NumSGE, w.CmpAdd, w.Swap, w.CmpMask, w.SwapMask = 12, 1, 1, 2, 3, 4
+		},
+			rdma.SendWR{Op: rdma.OpMaskedCompareSwap, Atomic: rdma.AtomicArgs{CompareAdd: 1, Swap: 2, CompareMask: 3, SwapMask: 4},
+				SGEs: two[:1], Inline: []byte{}}},
+		{func(w *shm.SendWQE) {
+			w.Op, w.RKey, w.RemoteAddr, w.CmpAdd, w.Swap, w.NumSGE = 8, 0x105, 0x1000, 1<<33, 6, 1
+			w.SGE[0] = shm.SGE{Addr: 0x77, LKey: 9}
+		},
+			rdma.SendWR{Op: rdma.OpBindMW, RKey: 0x105, RemoteAddr: 0x77, Range: rdma.MemRange{Addr: 0x1000, Length: 1 << 33, LKey: 9,
+				Access: rdma.RemoteWrite | rdma.RemoteRead}, SGEs: []rdma.SGE{}, Inline: []byte{}}},
+		{func(w *shm.SendWQE) { w.Op, w.NumSGE, w.Swap = 32, 1, 1<<32|1 }, // rights that there are not
+			rdma.SendWR{Op: rdma.OpRegMR, Range: rdma.MemRange{Access: ^rdma.Access(0)}, SGEs: []rdma.SGE{}, Inline: []byte{}}},
+		{func(w *shm.SendWQE) { w.Op = 8 }, // of no region
+			rdma.SendWR{Op: opInvalid, SGEs: []rdma.SGE{}, Inline: []byte{}}},
+		{func(w *shm.SendWQE) { w.Op, w.NumSGE, w.SGE[0].Length = 8, 1, 1 },
+			rdma.SendWR{Op: opInvalid, SGEs: []rdma.SGE{{Length: 1}}, Inline: []byte{}}},
 		{func(w *shm.SendWQE) { w.Op = 200 }, rdma.SendWR{Op: opInvalid, SGEs: []rdma.SGE{}, Inline: []byte{}}},
 	} {
 		var w shm.SendWQE
@@ -110,17 +135,28 @@ func TestCQSink(t *testing.T) {
 			t.Fatal("no room for two")
 		}
 	}
-	if s.Push(&wc, 11, 12, true) {
-		t.Error("room for three")
-	}
 	var e shm.CQE
-	if ok, err := client.Poll(&e); !ok || err != nil {
-		t.Fatal(ok, err)
+	if n := s.Unpolled(); n != 2 {
+		t.Errorf("%d are not polled, of 2", n)
+	}
+	if ok, err := client.Poll(&e); !ok || err != nil || s.Unpolled() != 1 {
+		t.Fatal(ok, err, s.Unpolled())
 	}
 	if e.Timestamp < before || e.Timestamp > shm.MonotonicNS() {
 		t.Errorf("the time is %d, between %d and %d", e.Timestamp, before, shm.MonotonicNS())
 	}
+	var i shm.CQE
+	client.Poll(&i)
+	s.Push(&rdma.WC{Op: rdma.WCRecvImm, Flags: rdma.WCWithImm, Imm: 'w'<<24 | 'i'<<16 | 'r'<<8 | 'e', ImmLow: 1}, 0, 0, false)
+	if ok, err := client.Poll(&i); !ok || err != nil || i.Imm != imm("wire") || i.SrcQP != imm("\x00\x00\x00\x01") || i.Opcode != 129 || i.WCFlags != 2 {
+		t.Errorf("immediate data came as %+v, %v, %v", i, ok, err)
+	}
 	e.Timestamp = 0
+	for i := range 3 {
+		if got := s.Push(&wc, 11, 12, true); got != (i < 2) {
+			t.Errorf("completion %d of a CQ for two: %v", i, got)
+		}
+	}
 	want := shm.CQE{WRID: 1 << 60, Status: 10, Opcode: 2, VendorErr: 0x100, ByteLen: 9, Imm: 4, QPN: 77, WCFlags: 8,
 		SQDone: 12, Cookie: 11, SlabOff: shm.NoSlab}
 	if e != want {

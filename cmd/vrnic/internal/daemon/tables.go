@@ -28,11 +28,17 @@ var sendOps = [256]rdma.Opcode{
 	7: rdma.OpLocalInv,
 	8: rdma.OpBindMW,
 	9: rdma.OpSendInv,
+	// Numbers of the kernel's, which verbs programs do not have.
+	12: rdma.OpMaskedCompareSwap,
+	13: rdma.OpMaskedFetchAdd,
+	32: rdma.OpRegMR,
 }
 
 func init() {
-	for i := 10; i < len(sendOps); i++ {
-		sendOps[i] = opInvalid
+	for i := range sendOps {
+		if i != 0 && sendOps[i] == 0 {
+			sendOps[i] = opInvalid
+		}
 	}
 }
 
@@ -98,6 +104,8 @@ func wcOpcode(o rdma.WCOpcode) uint32 {
 		return 5
 	case rdma.WCLocalInv:
 		return 6
+	case rdma.WCRegMR:
+		return 32
 	case rdma.WCRecv:
 		return 128
 	case rdma.WCRecvImm:
@@ -194,6 +202,10 @@ var asyncEvents = map[rdma.AsyncEventType]struct{ ring, kind uint32 }{
 	rdma.EventSQDrained:   {5, shm.ObjQP},
 	rdma.EventDeviceFatal: {8, shm.ObjNone},
 	rdma.EventPortActive:  {9, shm.ObjNone},
+	rdma.EventSRQErr:      {14, shm.ObjSRQ},
+
+	rdma.EventSRQLimitReached: {15, shm.ObjSRQ},
+	rdma.EventLastWQEReached:  {16, shm.ObjQP},
 }
 
 // cause is t as the word at QPError.

@@ -17,7 +17,8 @@ func TestTables(t *testing.T) {
 	for ring, want := range map[uint8]rdma.Opcode{
 		0: rdma.OpWrite, 1: rdma.OpWriteImm, 2: rdma.OpSend, 3: rdma.OpSendImm, 4: rdma.OpRead,
 		5: rdma.OpCompareSwap, 6: rdma.OpFetchAdd, 7: rdma.OpLocalInv, 8: rdma.OpBindMW, 9: rdma.OpSendInv,
-		10: opInvalid, 11: opInvalid, 128: opInvalid, 255: opInvalid,
+		10: opInvalid, 11: opInvalid, 12: rdma.OpMaskedCompareSwap, 13: rdma.OpMaskedFetchAdd, 14: opInvalid, 31: opInvalid,
+		32: rdma.OpRegMR, 33: opInvalid, 128: opInvalid, 255: opInvalid,
 	} {
 		if got := sendOps[ring]; got != want {
 			t.Errorf("send op %d is %v, want %v", ring, got, want)
@@ -42,7 +43,7 @@ func TestTables(t *testing.T) {
 	}
 	for o, want := range map[rdma.WCOpcode]uint32{
 		rdma.WCSend: 0, rdma.WCWrite: 1, rdma.WCRead: 2, rdma.WCCompareSwap: 3, rdma.WCFetchAdd: 4,
-		rdma.WCBindMW: 5, rdma.WCLocalInv: 6, rdma.WCRecv: 128, rdma.WCRecvImm: 129,
+		rdma.WCBindMW: 5, rdma.WCLocalInv: 6, rdma.WCRegMR: 32, rdma.WCRecv: 128, rdma.WCRecvImm: 129,
 	} {
 		if got := wcOpcode(o); got != want {
 			t.Errorf("completion opcode %d is %d, want %d", o, got, want)
@@ -165,13 +166,14 @@ func TestConnOptions(t *testing.T) {
 		{shm.OptReads, 4<<16 | 8, nil}, {shm.OptReads, 1 << 32, syscall.EINVAL},
 		{shm.OptMPAMarkers, 1, nil}, {shm.OptMPAMarkers, 2, syscall.EINVAL}, {shm.OptMPARTR, 0xa, nil}, {shm.OptMPARTR, 0x10, syscall.EINVAL},
 		{shm.OptFPDUSize, 0, nil}, {shm.OptFPDUSize, 127, syscall.EINVAL}, {shm.OptFPDUSize, 64769, syscall.EINVAL}, {shm.OptFPDUSize, 64768, nil},
+		{shm.OptExtensions, 1, nil}, {shm.OptExtensions, 2, syscall.EINVAL},
 		{shm.OptDevice, 1, nil}, {shm.OptDevice, 2, syscall.ENODEV}, {shm.OptTransport, 1, syscall.EOPNOTSUPP}, {99, 0, syscall.EOPNOTSUPP},
 	} {
 		if err := o.set(tt.name, tt.n, 2); !errors.Is(err, tt.want) {
 			t.Errorf("option %d = %d: %v, want %v", tt.name, tt.n, err, tt.want)
 		}
 	}
-	want := connOptions{mpa: rdma.MPAParam{Revision: 1, CRC: rdma.CRCOff, Markers: true, ClientServer: true, RTR: rdma.RTRRead, MULPDU: 64768}, ird: 4, ord: 8, device: 2}
+	want := connOptions{mpa: rdma.MPAParam{Revision: 1, CRC: rdma.CRCOff, Markers: true, ClientServer: true, RTR: rdma.RTRRead, MULPDU: 64768}, ext: true, ird: 4, ord: 8, device: 2}
 	if o != want {
 		t.Errorf("options are %+v, want %+v", o, want)
 	}

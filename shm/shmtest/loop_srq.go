@@ -1,0 +1,85 @@
+package shmtest
+
+import (
+	"syscall"
+
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm"
+)
+
+// A loopSRQ implements shm.SRQHandler.
+type loopSRQ struct {
+	pd      *loopPD
+	rings   *shm.SRQRings
+	limit   uint32
+	qps     int
+	waiting map[*loopQP]struct{} // whose peers wait for a receive of theirs
+}
+
+func (p *loopPD) CreateSRQ(_ *shm.CreateSRQRequest, rings *shm.SRQRings) (shm.SRQHandler, error) {
+	l := p.c.sess.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p.use(1)
+	return &loopSRQ{pd: p, rings: rings, waiting: make(map[*loopQP]struct{})}, nil
+}
+
+// SetLimit implements shm.SRQHandler.
+func (s *loopSRQ) SetLimit(n uint32) error {
+	s.pd.c.sess.l.mu.Lock()
+	defer s.pd.c.sess.l.mu.Unlock()
+	s.limit = n
+	return nil
+}
+
+// Limit implements shm.SRQHandler.
+func (s *loopSRQ) Limit() (uint32, error) {
+	s.pd.c.sess.l.mu.Lock()
+	defer s.pd.c.sess.l.mu.Unlock()
+	return s.limit, nil
+}
+
+// Bell implements shm.SRQHandler: all that wait look.
+func (s *loopSRQ) Bell() bool {
+	s.pd.c.sess.l.mu.Lock()
+	defer s.pd.c.sess.l.mu.Unlock()
+	waiting := s.waiting
+	s.waiting = make(map[*loopQP]struct{})
+	s.rings.RQ.Sate()
+	for q := range waiting {
+		if q.peer != nil {
+			q.peer.run()
+		}
+	}
+	return false
+}
+
+// Close implements shm.SRQHandler.
+func (s *loopSRQ) Close() error {
+	s.pd.c.sess.l.mu.Lock()
+	defer s.pd.c.sess.l.mu.Unlock()
+	if s.qps != 0 {
+		return syscall.EBUSY
+	}
+	s.pd.use(-1)
+	return nil
+}
+
+// next takes a receive for q.
+func (s *loopSRQ) next(q *loopQP, r *shm.RecvWQE) (bool, error) {
+	ok, err := s.rings.RQ.Next(r)
+	if err == nil && !ok {
+		s.waiting[q] = struct{}{}
+		if !s.rings.RQ.Starve() {
+			ok, err = s.rings.RQ.Next(r)
+		}
+	}
+	if ok {
+		delete(s.waiting, q)
+	}
+	if s.limit > s.rings.RQ.Pending() {
+		s.limit = 0
+		s.pd.c.events.Push(shm.AsyncEvent{Type: uint32(rdma.EventSRQLimitReached), Kind: shm.ObjSRQ, Handle: s.rings.Handle})
+	}
+	return ok, err
+}
