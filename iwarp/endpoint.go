@@ -186,6 +186,16 @@ func (e *Endpoint) Fail(c TermCode, err error) {
 	e.fail(&LocalError{c, err}, OpSend, seg, e.rx.heldLen)
 }
 
+// EndInput says that the peer has ended its half of the stream gracefully and that all of it has been
+// taken; Stalled says no. If that cut an FPDU or a message, the stream fails with TermClosed, and so it
+// does if octets come all the same (RFC 5041, section 6.2.1). Else the other half goes on as before.
+func (e *Endpoint) EndInput() {
+	if e.InMessage() {
+		e.fail(localErrorf(TermClosed, "the peer's half of the stream ended within a message"), 0, nil, 0)
+	}
+	e.rx.ended = true
+}
+
 // Close gives back the Payloads of the Reads that were not answered (Host.EndReadSource) and drops
 // what was posted, without a word to the Host: Sent is not called. Nothing is sent or taken any more.
 func (e *Endpoint) Close() {

@@ -324,13 +324,36 @@ func (s *Responder) Reject(privateData []byte) error {
 	if s.state != respAsked {
 		return ErrState
 	}
+	return s.reject(func(*StartFrame) {}, privateData)
+}
+
+func (s *Responder) reject(edit func(*StartFrame), privateData []byte) error {
 	f, _ := s.base(s.cfg.IRD, s.cfg.ORD)
 	f.Rejected, f.Markers, f.PrivateData = true, false, privateData
+	edit(&f)
 	b, err := f.Append(nil)
 	if err != nil {
 		return err
 	}
 	s.b, s.state = b, respAnswered
+	return nil
+}
+
+// RejectIRD is Reject for an Initiator that cannot have the ord Reads outstanding that the program needs:
+// the Reply says how many (RFC 6581, section 9.1), and Err is 2/0/06. ErrState: also if the Request does
+// not say how many it takes, or takes enough.
+func (s *Responder) RejectIRD(ord uint16, privateData []byte) error {
+	d := &s.frame.Data
+	if s.state != respAsked || !s.frame.Enhanced || d.IRD == NotNegotiated || ord <= d.IRD {
+		return ErrState
+	}
+	if err := checkReads(0, ord); err != nil {
+		return err
+	}
+	if err := s.reject(func(f *StartFrame) { f.Data.ORD = ord }, privateData); err != nil {
+		return err
+	}
+	s.err = localErrorf(TermInsufficientIRD, "the peer takes %d Reads outstanding, %d are needed", d.IRD, ord)
 	return nil
 }
 

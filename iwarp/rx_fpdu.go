@@ -19,6 +19,7 @@ type receiver struct {
 	buf     []byte
 	n       int  // octets in buf
 	checked bool // buf holds a whole FPDU with a good CRC
+	ended   bool // nothing may come any more
 	mark    unmarker
 
 	stalled bool
@@ -78,6 +79,9 @@ func (r *receiver) init(p *Params, extensions bool) {
 // Err only, everything is taken and dropped (DDP-091).
 func (e *Endpoint) Write(b []byte) (n int, err error) {
 	r := &e.rx
+	if r.ended && len(b) > 0 {
+		e.fail(localErrorf(TermClosed, "%d octets behind the end of the stream", len(b)), 0, nil, 0)
+	}
 	if r.checked && e.err == nil {
 		if err := e.Resume(); err != nil {
 			return 0, err
