@@ -28,12 +28,14 @@ const (
 	opFence
 	opIfEq  // if r == v goto to
 	opIfBit // if r & v != 0 goto to
+	opIfReg // if r == q, another register, goto to
 	opGoto
 	opAddTo  // r += v
 	opSync   // r = q, another register: take what the ring has
 	opSignal // tokens[a]++
 	opWait   // block until tokens[a] > 0; an eventfd: all of them are taken
 	opToken  // block until tokens[a] > 0; a pipe: one is taken
+	opLock   // block until mem[a] is 0, and make it 1
 	opCheck  // r must be at least register q: the content of what the index shows is there
 	opEnd
 )
@@ -244,6 +246,10 @@ func (s *scenario) step(m *machine, i int, next func(machine)) (fault string) {
 		if t.regs[in.r]&in.v != 0 {
 			jump()
 		}
+	case opIfReg:
+		if t.regs[in.r] == t.regs[in.q] {
+			jump()
+		}
 	case opGoto:
 		jump()
 	case opAddTo:
@@ -264,6 +270,11 @@ func (s *scenario) step(m *machine, i int, next func(machine)) (fault string) {
 		} else {
 			n.tokens[in.a]--
 		}
+	case opLock:
+		if !empty || m.mem[in.a] != 0 {
+			return ""
+		}
+		n.mem[in.a] = 1
 	case opCheck:
 		if t.regs[in.r] < t.regs[in.q] {
 			return fmt.Sprintf("thread %d sees index %d but content %d", i, t.regs[in.q], t.regs[in.r])
@@ -292,6 +303,7 @@ type mutations struct {
 	recvFence, starveFence                   bool // receives
 	pushFence, armFence, armSplit, ackClears bool // completions
 	plainProd                                bool // prod stored without release
+	sateInNext, sateBlind, wakeOne, lookOnce bool // SRQs
 }
 
 // ring is BellRinger.Ring.
@@ -536,6 +548,7 @@ func TestWakeUpSearch(t *testing.T) {
 		{"recv", recvScenario, mutations{}, ""},
 		{"arm 2", arm2, mutations{}, ""},
 		{"arm 3", arm3, mutations{}, ""},
+		{"SRQ", srqScenario, mutations{}, ""},
 
 		{"post without fence behind the bell", postScenario, mutations{postFence: true}, "the daemon sleeps on posted requests"},
 		{"sleep without fence", postScenario, mutations{sleepFence: true}, "the daemon sleeps on posted requests"},
@@ -545,6 +558,13 @@ func TestWakeUpSearch(t *testing.T) {
 		{"receive without fence", recvScenario, mutations{recvFence: true}, "the daemon waits for a receive that is posted"},
 		{"receive without fence behind the bell", recvScenario, mutations{postFence: true}, "the daemon waits for a receive that is posted"},
 		{"starve without fence", recvScenario, mutations{starveFence: true}, "the daemon waits for a receive that is posted"},
+		{"SRQ: receive without fence", srqScenario, mutations{recvFence: true}, "a QP waits for a receive that is posted"},
+		{"SRQ: receive without fence behind the bell", srqScenario, mutations{postFence: true}, "a QP waits for a receive that is posted"},
+		{"SRQ: starve without fence", srqScenario, mutations{starveFence: true}, "a QP waits for a receive that is posted"},
+		{"SRQ: taking a receive ends the hunger of all", srqScenario, mutations{sateInNext: true}, "a QP waits for a receive that is posted"},
+		{"SRQ: who waits no more ends the hunger of all", srqScenario, mutations{sateBlind: true}, "a QP waits for a receive that is posted"},
+		{"SRQ: a bell wakes one", srqScenario, mutations{wakeOne: true}, "a QP waits for a receive that is posted"},
+		{"SRQ: no second look", srqScenario, mutations{lookOnce: true}, "a QP waits for a receive that is posted"},
 		{"completion without fence", arm2, mutations{pushFence: true}, "the program waits for an event although"},
 		{"arm without fence", arm2, mutations{armFence: true}, "the program waits for an event although"},
 		{"arm as load and store", arm2, mutations{armSplit: true}, "the program waits for an event although"},
