@@ -1,0 +1,440 @@
+package sctp
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// An Endpoint is SCTP on one set of addresses. See the package's comment for how it is driven.
+type Endpoint struct {
+	cfg       Config
+	keys      keyring
+	listeners map[uint16]*listener
+	table     map[peerKey]*Association
+	count     int // associations
+	replies   fifo[reply]
+	spare     [][]byte // buffers for replies
+	events    fifo[Event]
+	ready     fifo[*Association]
+	timers    timerHeap
+	jitter    *rand.Rand
+	oot       bucket
+	spent     spentTags
+	stats     Stats
+	scratch   [32]byte
+	gaps      []gap
+}
+
+// A peerKey names an association: section 8.4's "identify the association to which this packet
+// belongs". Each address of a peer has an entry.
+type peerKey struct {
+	local, remote uint16
+	addr          netip.Addr
+}
+
+type listener struct {
+	locals []netip.Addr
+	opt    *Options
+}
+
+// A reply is a packet that is ready to go and belongs to no association.
+type reply struct {
+	src, dst netip.Addr
+	encap    uint16
+	b        []byte
+}
+
+const maxReplies = 256
+
+// Stats counts what an Endpoint has seen.
+type Stats struct {
+	PacketsIn, PacketsOut uint64
+	Malformed             uint64 // no header, no chunk, port 0, an address that is not unicast, a chunk that must be alone
+	BadChecksum           uint64
+	BadTag                uint64 // for an association, with a wrong verification tag
+	BadCookie             uint64 // MAC, ports, tag, address, or a cookie that was used before
+	StaleCookie           uint64
+	OutOfTheBlue          uint64 // belonging to nothing
+	RepliesDropped        uint64 // answers not sent: too many at once
+	OldSACK               uint64 // overtaken
+	DataDropped           uint64 // DATA chunks beyond the window, or in a state without data
+	Duplicates            uint64 // DATA chunks that had come before
+	Retransmits           uint64 // DATA chunks sent again
+	FastRetransmits       uint64 // of these, for three SACKs that miss them
+	Timeouts              uint64 // T3 expiries
+}
+
+// NewEndpoint returns an Endpoint that has no ports yet.
+func NewEndpoint(cfg Config) (*Endpoint, error) {
+	if err := cfg.setDefaults(); err != nil {
+		return nil, err
+	}
+	e := &Endpoint{
+		cfg: cfg, listeners: map[uint16]*listener{}, table: map[peerKey]*Association{},
+		oot: bucket{perSecond: cfg.OOTBPerSecond},
+	}
+	var seed [32]byte
+	e.random(seed[:])
+	e.jitter = rand.New(rand.NewChaCha8(seed))
+	return e, nil
+}
+
+func (e *Endpoint) random(b []byte) {
+	if _, err := io.ReadFull(e.cfg.Rand, b); err != nil {
+		panic(fmt.Sprintf("sctp: no random numbers: %v", err))
+	}
+}
+
+func (e *Endpoint) random32() uint32 {
+	e.random(e.scratch[:4])
+	return binary.BigEndian.Uint32(e.scratch[:])
+}
+
+// newTag returns a random tag; it is never 0. Section 5.3.1.
+func (e *Endpoint) newTag() uint32 {
+	for {
+		if t := e.random32(); t != 0 {
+			return t
+		}
+	}
+}
+
+// Stats returns the counters.
+func (e *Endpoint) Stats() Stats { return e.stats }
+
+// Associations is how many there are.
+func (e *Endpoint) Associations() int { return e.count }
+
+// A ListenConfig says how to listen.
+type ListenConfig struct {
+	// Locals are the addresses to be reached at; nil: whichever an INIT is sent to, and that one only.
+	Locals  []netip.Addr
+	Options *Options // nil: the Endpoint's
+}
+
+// Listen lets peers set up associations with port. Each comes with an EventUp.
+func (e *Endpoint) Listen(port uint16, c ListenConfig) error {
+	if port == 0 {
+		return ErrAddress
+	}
+	if e.listeners[port] != nil {
+		return ErrPortInUse
+	}
+	opt, err := e.options(c.Options)
+	if err != nil {
+		return err
+	}
+	for _, a := range c.Locals {
+		if !isUnicast(a) {
+			return ErrAddress
+		}
+	}
+	e.listeners[port] = &listener{slices.Clone(c.Locals), opt}
+	return nil
+}
+
+// StopListening closes a port to new associations; those that there are stay.
+func (e *Endpoint) StopListening(port uint16) { delete(e.listeners, port) }
+
+func (e *Endpoint) options(o *Options) (*Options, error) {
+	if o == nil {
+		return &e.cfg.Options, nil
+	}
+	c := *o
+	if o.Adaptation != nil {
+		v := *o.Adaptation
+		c.Adaptation = &v
+	}
+	return &c, c.setDefaults()
+}
+
+// A Packet is one that has come. Addresses have no zone.
+type Packet struct {
+	Src, Dst netip.Addr
+	Data     []byte // from the common header on
+	Ref      Ref    // of Data; nil: nobody will write to Data any more
+	Encap    uint16 // the UDP source port it came in (RFC 6951); 0: it came bare
+	Verified bool   // its checksum has been found good
+}
+
+// A Datagram is a packet to be sent.
+type Datagram struct {
+	Src, Dst netip.Addr
+	Data     []byte
+	DF       bool   // do not fragment
+	Encap    uint16 // the UDP port to send it to; 0: bare
+}
+
+// contents says what a packet holds.
+type contents struct {
+	chunks int
+	kinds  uint32 // a bit for each known type
+	stale  bool   // an ERROR with a stale cookie cause
+}
+
+func (c contents) has(t ChunkType) bool { return c.kinds&(1<<t) != 0 }
+
+func survey(b []byte) (s contents) {
+	for {
+		c, rest, ok := nextChunk(b)
+		if !ok {
+			return s
+		}
+		b = rest
+		s.chunks++
+		if c.typ() >= chunkKnown {
+			continue
+		}
+		s.kinds |= 1 << c.typ()
+		if c.typ() == chunkError {
+			for v, p, ok := c.value(), param(nil), true; ; {
+				if p, v, ok = nextParam(v); !ok {
+					break
+				}
+				s.stale = s.stale || CauseCode(p.typ()) == CauseStaleCookie
+			}
+		}
+	}
+}
+
+// Input takes a packet. It keeps ranges of p.Data where a message needs them, and tells p.Ref.
+func (e *Endpoint) Input(now time.Time, p Packet) {
+	e.stats.PacketsIn++
+	h, ok := parseHeader(p.Data)
+	if !ok || h.srcPort == 0 || h.dstPort == 0 || !isUnicast(p.Src) || !isUnicast(p.Dst) {
+		e.stats.Malformed++
+		return
+	}
+	if !p.Verified && !GoodChecksum(p.Data) {
+		e.stats.BadChecksum++
+		return
+	}
+	in := inPacket{Packet: p, header: h, contents: survey(p.Data[headerLen:]), now: now}
+	const alone = 1<<chunkInit | 1<<chunkInitAck | 1<<chunkShutdownComplete
+	if in.chunks == 0 || in.chunks > 1 && in.kinds&alone != 0 {
+		e.stats.Malformed++
+		return
+	}
+	c, rest, _ := nextChunk(p.Data[headerLen:])
+	// "A packet with the tag 0 contains only an INIT chunk", and an INIT has no other: section 8.5.1 A.
+	if (h.tag == 0) != (c.typ() == chunkInit) {
+		e.stats.BadTag++
+		return
+	}
+	switch c.typ() {
+	case chunkInit:
+		e.handleInit(&in, c)
+	case chunkCookieEcho:
+		e.handleCookieEcho(&in, c, rest)
+	default:
+		a := e.table[in.key(p.Src)]
+		if a == nil && c.typ() == chunkInitAck {
+			a = e.byParams(&in, c)
+		}
+		if a == nil {
+			e.outOfTheBlue(&in)
+			return
+		}
+		a.input(&in)
+	}
+}
+
+// An inPacket is a packet on its way through.
+type inPacket struct {
+	Packet
+	header
+	contents
+	now time.Time
+}
+
+// key is that of the association with a peer that has the packet's ports and address a.
+func (in *inPacket) key(a netip.Addr) peerKey { return peerKey{in.dstPort, in.srcPort, a} }
+
+// byParams finds the association by an address that an INIT or INIT ACK lists: "if the use of any of
+// the valid address parameters would identify an existing TCB", section 5.1.2 D.
+func (e *Endpoint) byParams(in *inPacket, c chunk) *Association {
+	var s setup
+	if !parseSetup(c, &s) {
+		return nil
+	}
+	return e.byAddrs(in, s.peerAddrs())
+}
+
+func (e *Endpoint) byAddrs(in *inPacket, addrs []netip.Addr) *Association {
+	for _, a := range addrs {
+		if a := e.table[in.key(a)]; a != nil {
+			return a
+		}
+	}
+	return nil
+}
+
+// outOfTheBlue answers a packet that belongs to nothing. Section 8.4; INIT and COOKIE ECHO have been
+// dealt with.
+func (e *Endpoint) outOfTheBlue(in *inPacket) {
+	e.stats.OutOfTheBlue++
+	switch {
+	case in.has(chunkAbort):
+	case in.has(chunkShutdownAck):
+		e.reply(in, in.tag, true, func(b []byte) []byte { return appendChunk(b, chunkShutdownComplete, flagT, nil) })
+	case in.has(chunkShutdownComplete), in.has(chunkCookieAck), in.stale:
+	default:
+		e.reply(in, in.tag, true, func(b []byte) []byte { return appendChunk(b, chunkAbort, flagT, nil) })
+	}
+}
+
+// reply queues an answer to in that belongs to no association. The answers of limited kinds are held
+// to a rate: whoever sends nonsense can make this host send, too.
+func (e *Endpoint) reply(in *inPacket, tag uint32, limited bool, chunks func([]byte) []byte) {
+	if limited && !e.oot.take(in.now) {
+		e.stats.RepliesDropped++
+		return
+	}
+	e.push(in.Dst, in.Src, in.Encap, header{in.dstPort, in.srcPort, tag}, chunks)
+}
+
+func (e *Endpoint) push(src, dst netip.Addr, encap uint16, h header, chunks func([]byte) []byte) {
+	if e.replies.len() >= maxReplies {
+		e.stats.RepliesDropped++
+		return
+	}
+	var b []byte
+	if n := len(e.spare); n > 0 {
+		b, e.spare = e.spare[n-1], e.spare[:n-1]
+	}
+	b = chunks(h.append(b[:0]))
+	finish(b)
+	*e.replies.push() = reply{src, dst, encap, b}
+}
+
+// abort answers in with an ABORT for the peer whose tag is given, which no association here knows.
+func (e *Endpoint) abort(in *inPacket, tag uint32, limited bool, causes func([]byte) []byte) {
+	e.reply(in, tag, limited, func(b []byte) []byte {
+		at := len(b)
+		b = beginChunk(b, chunkAbort, 0)
+		if causes != nil {
+			b = causes(b)
+		}
+		return endChunk(b, at)
+	})
+}
+
+// Output gives the next packet to be sent, written over b (which grows if it must). The owner calls
+// it until it says that there is none.
+func (e *Endpoint) Output(now time.Time, b []byte) (Datagram, bool) {
+	if e.replies.len() > 0 {
+		r := *e.replies.at(0)
+		e.replies.pop()
+		d := Datagram{r.src, r.dst, append(b[:0], r.b...), len(r.b) <= e.mtu(r.dst, r.encap), r.encap}
+		e.spare = append(e.spare, r.b)
+		e.stats.PacketsOut++
+		return d, true
+	}
+	for e.ready.len() > 0 {
+		a := *e.ready.at(0)
+		if d, ok := a.output(now, b[:0]); ok {
+			// The others have their turn first.
+			if e.ready.len() > 1 {
+				e.ready.pop()
+				*e.ready.push() = a
+			}
+			e.stats.PacketsOut++
+			return d, true
+		}
+		e.ready.pop()
+		a.isReady = false
+		e.timers.set(a)
+	}
+	return Datagram{}, false
+}
+
+// mtu is how large a packet to dst can be.
+func (e *Endpoint) mtu(dst netip.Addr, encap uint16) int {
+	n := e.cfg.MTU(dst)
+	if encap != 0 {
+		n -= udpLen
+	}
+	return max(n, minPMTU(dst))
+}
+
+// udpLen is what RFC 6951 takes of each packet.
+const udpLen = 8
+
+// minPMTU is the size of a packet that every path carries in one piece, or is taken to: IPv4's 576
+// and IPv6's 1280 octets less the IP header and UDP's.
+func minPMTU(dst netip.Addr) int {
+	if dst.Is4() {
+		return 576 - 20 - udpLen
+	}
+	return 1280 - 40 - udpLen
+}
+
+// changed has Output and the timer look at a again.
+func (e *Endpoint) changed(a *Association) {
+	if !a.isReady && a.state != StateClosed {
+		a.isReady = true
+		*e.ready.push() = a
+	}
+}
+
+// Deadline is when Expire wants to be called; ok is false if there is no such time.
+func (e *Endpoint) Deadline() (t time.Time, ok bool) {
+	if len(e.timers) == 0 {
+		return time.Time{}, false
+	}
+	return e.timers[0].deadline, true
+}
+
+// Expire runs the timers that are due.
+func (e *Endpoint) Expire(now time.Time) {
+	for len(e.timers) > 0 && !e.timers[0].deadline.After(now) {
+		a := e.timers[0]
+		a.expire(now)
+		e.changed(a)
+		e.timers.set(a)
+	}
+}
+
+// A bucket lets so many things happen per second, and as many at once.
+type bucket struct {
+	perSecond int
+	level     int
+	since     time.Time
+}
+
+func (b *bucket) take(now time.Time) bool {
+	if d := now.Sub(b.since); d >= time.Second {
+		b.level, b.since = 0, now
+	}
+	if b.level >= b.perSecond {
+		return false
+	}
+	b.level++
+	return true
+}
+
+// spentTags remembers tags of associations that have ended: the cookies with these tags have been
+// used. "A new Verification Tag value MUST be used each time the endpoint tears down and then
+// reestablishes an association": section 5.3.1.
+type spentTags struct {
+	ring [1024]uint32
+	next int
+	set  map[uint32]bool
+}
+
+func (s *spentTags) add(tag uint32) {
+	if s.set == nil {
+		s.set = make(map[uint32]bool, len(s.ring))
+	}
+	if s.set[tag] {
+		return
+	}
+	delete(s.set, s.ring[s.next])
+	s.ring[s.next], s.set[tag] = tag, true
+	s.next = (s.next + 1) % len(s.ring)
+}

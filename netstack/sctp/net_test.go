@@ -1,0 +1,451 @@
+package sctp
+
+import (
+	"bytes"
+	"container/heap"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Tests run on a world: nodes on a network in memory, and a clock that jumps to whatever comes next.
+
+var start = time.Unix(1_000_000_000, 0)
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+var (
+	addrA  = addr("10.1.0.1")
+	addrB  = addr("10.1.0.2")
+	addrA2 = addr("10.2.0.1")
+	addrB2 = addr("10.2.0.2")
+)
+
+type world struct {
+	t     testing.TB
+	now   time.Time
+	nodes []*node
+	wires flights
+	seq   int
+	delay time.Duration
+	// fate says what becomes of a packet: when its copies arrive. nil: one, after delay.
+	fate func(d Datagram) []time.Duration
+	// trace gets each packet that is sent.
+	trace func(from *node, d Datagram)
+	refs  int // references that are held
+}
+
+type flight struct {
+	at  time.Time
+	seq int
+	d   Datagram
+}
+
+type flights []flight
+
+func (f flights) Len() int { return len(f) }
+func (f flights) Less(i, j int) bool {
+	return f[i].at.Before(f[j].at) || f[i].at.Equal(f[j].at) && f[i].seq < f[j].seq
+}
+func (f flights) Swap(i, j int) { f[i], f[j] = f[j], f[i] }
+func (f *flights) Push(x any)   { *f = append(*f, x.(flight)) }
+func (f *flights) Pop() any {
+	x := (*f)[len(*f)-1]
+	*f = (*f)[:len(*f)-1]
+	return x
+}
+
+func newWorld(t testing.TB) *world { return &world{t: t, now: start, delay: time.Millisecond} }
+
+// A node is an Endpoint and its user.
+type node struct {
+	w      *world
+	name   string
+	e      *Endpoint
+	addrs  []netip.Addr
+	events []Event
+	last   *Association // of the last EventUp
+	sent   []string     // packets, described, since it was cleared
+	onMsg  func(*Message)
+	keep   bool // messages are not released
+	held   []*Message
+	msgs   []string // delivered messages: what they hold
+	buf    []byte
+}
+
+// seeded is a source of random numbers that repeats.
+type seeded struct{ *rand.ChaCha8 }
+
+func newSeeded(seed uint64) seeded {
+	var s [32]byte
+	binary.BigEndian.PutUint64(s[:], seed)
+	return seeded{rand.NewChaCha8(s)}
+}
+
+func (w *world) node(name string, cfg Config, addrs ...netip.Addr) *node {
+	w.t.Helper()
+	if cfg.Rand == nil {
+		cfg.Rand = newSeeded(uint64(len(w.nodes)) + 1)
+	}
+	e, err := NewEndpoint(cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	n := &node{w: w, name: name, e: e, addrs: addrs}
+	w.nodes = append(w.nodes, n)
+	return n
+}
+
+// memory is where a packet lies: it is spoilt when nobody holds it any more.
+type memory struct {
+	w *world
+	b []byte
+	n int
+}
+
+func (m *memory) Hold() { m.n++; m.w.refs++ }
+func (m *memory) Release() {
+	m.w.refs--
+	if m.n--; m.n < 0 {
+		m.w.t.Error("a packet was released more often than held")
+	}
+	if m.n == 0 {
+		clear(m.b)
+	}
+}
+
+// deliver gives a packet to the node that has its address.
+func (w *world) deliver(d Datagram) {
+	for _, n := range w.nodes {
+		if slices.Contains(n.addrs, d.Dst) {
+			n.input(d)
+			return
+		}
+	}
+}
+
+func (n *node) input(d Datagram) {
+	m := &memory{n.w, slices.Clone(d.Data), 0}
+	m.Hold()
+	n.e.Input(n.w.now, Packet{Src: d.Src, Dst: d.Dst, Data: m.b, Ref: m, Encap: d.Encap})
+	m.Release()
+	n.pump()
+}
+
+// pump takes packets and events out of a node.
+func (n *node) pump() {
+	w := n.w
+	for {
+		busy := false
+		for {
+			d, ok := n.e.Output(w.now, n.buf)
+			if !ok {
+				break
+			}
+			busy = true
+			n.buf = d.Data
+			d.Data = slices.Clone(d.Data)
+			w.send(n, d)
+		}
+		for {
+			ev, ok := n.e.NextEvent()
+			if !ok {
+				break
+			}
+			busy = true
+			n.take(ev)
+		}
+		if !busy {
+			return
+		}
+	}
+}
+
+func (n *node) take(ev Event) {
+	switch ev.Kind {
+	case EventMessage:
+		if n.onMsg != nil {
+			n.onMsg(ev.Msg)
+		} else {
+			n.msgs = append(n.msgs, string(ev.Msg.Append(nil)))
+		}
+		if n.keep {
+			n.held = append(n.held, ev.Msg)
+		} else {
+			ev.Msg.Release()
+		}
+		return
+	case EventUp:
+		n.last = ev.Assoc
+	}
+	n.events = append(n.events, ev)
+}
+
+func (w *world) send(from *node, d Datagram) {
+	if from != nil {
+		from.sent = append(from.sent, Describe(d.Data))
+	}
+	if w.trace != nil {
+		w.trace(from, d)
+	}
+	if !GoodChecksum(d.Data) || len(d.Data)%4 != 0 {
+		w.t.Errorf("a bad packet is sent: %s", Describe(d.Data))
+	}
+	times := []time.Duration{w.delay}
+	if w.fate != nil {
+		times = w.fate(d)
+	}
+	for _, t := range times {
+		w.seq++
+		heap.Push(&w.wires, flight{w.now.Add(t), w.seq, d})
+	}
+}
+
+// step goes to whatever comes next, but not beyond limit; ok is false if there was nothing until then.
+func (w *world) step(limit time.Time) bool {
+	at := limit.Add(1)
+	if len(w.wires) > 0 {
+		at = w.wires[0].at
+	}
+	for _, n := range w.nodes {
+		if t, ok := n.e.Deadline(); ok && t.Before(at) {
+			at = t
+		}
+	}
+	if at.After(limit) {
+		w.now = limit
+		return false
+	}
+	if at.After(w.now) {
+		w.now = at
+	}
+	if len(w.wires) > 0 && !w.wires[0].at.After(w.now) {
+		w.deliver(heap.Pop(&w.wires).(flight).d)
+		return true
+	}
+	for _, n := range w.nodes {
+		if t, ok := n.e.Deadline(); ok && !t.After(w.now) {
+			n.e.Expire(w.now)
+			n.pump()
+		}
+	}
+	return true
+}
+
+// run lets d pass.
+func (w *world) run(d time.Duration) {
+	for limit := w.now.Add(d); w.step(limit); {
+	}
+}
+
+// until runs until cond holds; it fails the test if that takes longer than d.
+func (w *world) until(what string, d time.Duration, cond func() bool) {
+	w.t.Helper()
+	for limit := w.now.Add(d); !cond(); {
+		if !w.step(limit) && !cond() {
+			w.t.Fatalf("not within %v: %s", d, what)
+		}
+	}
+}
+
+// pair is two nodes that have an association on port 5043 of the second.
+func pair(t testing.TB, ca, cb Config) (w *world, a, b *node) {
+	t.Helper()
+	w = newWorld(t)
+	a, b = w.node("a", ca, addrA), w.node("b", cb, addrB)
+	w.connect(a, b)
+	return w, a, b
+}
+
+func (w *world) connect(a, b *node) {
+	w.t.Helper()
+	var locals []netip.Addr
+	if len(b.addrs) > 1 {
+		locals = b.addrs
+	}
+	if err := b.e.Listen(5043, ListenConfig{Locals: locals}); err != nil {
+		w.t.Fatal(err)
+	}
+	if _, err := a.e.Dial(w.now, DialConfig{LocalPort: 4000, Locals: a.addrs, RemotePort: 5043, Remotes: b.addrs[:1]}); err != nil {
+		w.t.Fatal(err)
+	}
+	a.pump()
+	w.until("established on both sides", time.Minute, func() bool { return a.last != nil && b.last != nil })
+	a.sent, b.sent = nil, nil
+}
+
+// post sends a message.
+func (n *node) post(o SendOptions, data string) uint64 {
+	n.w.t.Helper()
+	id, err := n.last.Send(n.w.now, o, strings.NewReader(data))
+	if err != nil {
+		n.w.t.Fatalf("%s: send: %v", n.name, err)
+	}
+	n.pump()
+	return id
+}
+
+// want checks the packets that a node has sent since the last call: each must contain the text given.
+func (n *node) want(what string, texts ...string) {
+	n.w.t.Helper()
+	ok := len(texts) == len(n.sent)
+	for i := 0; ok && i < len(texts); i++ {
+		ok = matches(n.sent[i], texts[i])
+	}
+	if !ok {
+		n.w.t.Fatalf("%s: %s sent\n\t%s\nwant\n\t%s", what, n.name, strings.Join(n.sent, "\n\t"), strings.Join(texts, "\n\t"))
+	}
+	n.sent = nil
+}
+
+// matches says whether the words of text stand in s, in order.
+func matches(s, text string) bool {
+	for _, w := range strings.Fields(text) {
+		i := strings.Index(s, w)
+		if i < 0 {
+			return false
+		}
+		s = s[i+len(w):]
+	}
+	return true
+}
+
+// wantEvent looks for an event of a kind, and drops those up to it.
+func (n *node) wantEvent(what string, k EventKind) Event {
+	n.w.t.Helper()
+	for i, ev := range n.events {
+		if ev.Kind == k {
+			n.events = n.events[i+1:]
+			return ev
+		}
+	}
+	n.w.t.Fatalf("%s: %s has no event %d, but %+v", what, n.name, k, n.events)
+	return Event{}
+}
+
+func (n *node) noEvent(what string, k EventKind) {
+	n.w.t.Helper()
+	if slices.ContainsFunc(n.events, func(ev Event) bool { return ev.Kind == k }) {
+		n.w.t.Fatalf("%s: %s has event %d: %+v", what, n.name, k, n.events)
+	}
+}
+
+// A rawPeer is the packet-level peer of a node: it sends what it is told to.
+type rawPeer struct {
+	w            *world
+	n            *node
+	a            *Association // of n with this peer
+	src, dst     netip.Addr
+	sport, dport uint16
+	tag          uint32 // of n's association: what packets to it carry
+	own          uint32 // ours
+	tsn          TSN    // our next
+}
+
+// raw sends chunks, complete ones, with a tag.
+func (p *rawPeer) raw(tag uint32, chunks ...[]byte) {
+	b := header{p.sport, p.dport, tag}.append(nil)
+	b = append(b, bytes.Join(chunks, nil)...)
+	finish(b)
+	p.n.input(Datagram{Src: p.src, Dst: p.dst, Data: b})
+}
+
+func (p *rawPeer) send(chunks ...[]byte) { p.raw(p.tag, chunks...) }
+
+// mk makes a chunk.
+func mk(t ChunkType, flags byte, value ...byte) []byte { return appendChunk(nil, t, flags, value) }
+
+func mkParams(t ChunkType, params ...[]byte) []byte {
+	return appendChunk(nil, t, 0, bytes.Join(params, nil))
+}
+
+func mkData(flags byte, tsn TSN, stream, ssn uint16, ppid uint32, data string) []byte {
+	b := appendDataHeader(nil, flags, tsn, stream, ssn, ppid, len(data))
+	return appendPadding(append(b, data...), 0)
+}
+
+func mkSack(cum TSN, rwnd uint32, gaps ...gap) []byte { return appendSack(nil, cum, rwnd, gaps, nil) }
+
+func mkInit(t ChunkType, tag, rwnd uint32, out, in uint16, tsn TSN, params ...[]byte) []byte {
+	b := appendSetupHeader(nil, t, tag, rwnd, out, in, tsn)
+	return endChunk(append(b, bytes.Join(params, nil)...), 0)
+}
+
+func u32(v uint32) []byte { return binary.BigEndian.AppendUint32(nil, v) }
+
+const (
+	peerTag = 0x01020304
+	peerTSN = TSN(1000)
+)
+
+// lonely is a node that listens, and a packet-level peer beside it.
+func lonely(t testing.TB, cfg Config) (w *world, n *node, p *rawPeer) {
+	t.Helper()
+	w = newWorld(t)
+	n = w.node("n", cfg, addrB)
+	if err := n.e.Listen(5043, ListenConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	return w, n, &rawPeer{w: w, n: n, src: addrA, dst: addrB, sport: 4000, dport: 5043, own: peerTag, tsn: peerTSN}
+}
+
+// lastChunk parses the last packet that was sent: its first chunk.
+func capturePackets(w *world) *[][]byte {
+	var all [][]byte
+	w.trace = func(_ *node, d Datagram) { all = append(all, d.Data) }
+	return &all
+}
+
+// handshake sets up an association by hand.
+func (p *rawPeer) handshake(rwnd uint32, params ...[]byte) {
+	p.w.t.Helper()
+	cookie := p.init(rwnd, params...)
+	p.send(mk(chunkCookieEcho, 0, cookie...))
+	p.a = p.n.last
+	if p.a == nil || p.a.State() != StateEstablished {
+		p.w.t.Fatalf("not established: %v", p.n.sent)
+	}
+	p.n.sent, p.n.events = nil, nil
+}
+
+// init sends an INIT and returns the cookie of the answer.
+func (p *rawPeer) init(rwnd uint32, params ...[]byte) (cookie []byte) {
+	p.w.t.Helper()
+	old := p.w.trace
+	all := capturePackets(p.w)
+	p.raw(0, mkInit(chunkInit, p.own, rwnd, 10, 10, p.tsn, params...))
+	p.w.trace = old
+	var s setup
+	if len(*all) == 1 {
+		if c, _, ok := nextChunk((*all)[0][headerLen:]); ok && c.typ() == chunkInitAck && parseSetup(c, &s) {
+			p.tag = s.tag
+			return s.cookie
+		}
+	}
+	p.w.t.Fatalf("the answer to an INIT is %v", p.n.sent)
+	return nil
+}
+
+func established(t testing.TB, cfg Config) (w *world, n *node, p *rawPeer) {
+	t.Helper()
+	w, n, p = lonely(t, cfg)
+	p.handshake(100_000)
+	return w, n, p
+}
+
+func text(n int) string {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte('a' + i%26)
+	}
+	return string(b)
+}
+
+func ptr[T any](v T) *T { return &v }
+
+var _ = fmt.Sprint

@@ -1,0 +1,394 @@
+package sctp
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// A path is an address of the peer and what is known of the way there. Section 7.2: "an SCTP sender
+// MUST keep a set of the control variables cwnd, ssthresh, and partial_bytes_acked for each
+// destination address".
+type path struct {
+	addr      netip.Addr
+	src       netip.Addr // ours
+	encap     uint16
+	pmtu      int
+	confirmed bool // section 5.4
+	active    bool // section 8.2
+	errors    int
+
+	// Octets of DATA chunks, with headers and padding.
+	cwnd, ssthresh, flight int
+	partial                int  // partial_bytes_acked
+	alone                  bool // after a timeout: one packet in flight until something is acknowledged
+	force                  bool // one packet of retransmissions is due whatever cwnd is
+	lastData               time.Time
+
+	srtt, rttvar, rto time.Duration
+	timing            bool // TSN timed was sent at timedAt, and nothing up to it again
+	timed             TSN
+	timedAt           time.Time
+	t3                time.Time
+
+	silent   bool // no heartbeats but to verify
+	interval time.Duration
+	beatAt   time.Time // the next HEARTBEAT
+	beatLost time.Time // when the last one counts as lost
+	beatDue  bool
+	beatOpen bool // nonce has not been answered
+	nonce    uint64
+	beatSent time.Time
+
+	// While a SACK is looked at.
+	acked     int  // newly acknowledged octets
+	wasFlight int  // flight before
+	waits     bool // a chunk has been met that is still outstanding
+	restart   bool // the earliest outstanding chunk was acknowledged
+	lost      bool // a chunk has been missed for the third time
+}
+
+// pmdcs is the largest DATA chunk that fits a packet.
+func (p *path) pmdcs() int { return (p.pmtu - headerLen) &^ 3 }
+
+// resetCongestion sets the congestion state of a way that nothing is known of. Section 7.2.1.
+func (p *path) resetCongestion() {
+	floor := 4404
+	if p.addr.Is6() {
+		floor = 4344
+	}
+	d := p.pmdcs()
+	p.cwnd = min(4*d, max(2*d, floor))
+	p.ssthresh = 1 << 30
+	p.partial = 0
+}
+
+// addPath makes x an address of a's peer. src may be invalid: then one of ours is chosen.
+func (a *Association) addPath(now time.Time, x, src netip.Addr, encap uint16, confirmed bool) {
+	if p := a.path(x); p != nil {
+		return
+	}
+	if !src.IsValid() {
+		src = nearest(a.locals, x)
+	}
+	p := &path{
+		addr: x, src: src, encap: encap, pmtu: a.e.mtu(x, encap), confirmed: confirmed, active: true,
+		rto: a.opt.RTOInitial, interval: a.opt.HeartbeatInterval, silent: a.opt.HeartbeatInterval < 0, lastData: now,
+	}
+	p.resetCongestion()
+	a.paths = append(a.paths, p)
+	if a.primary == nil {
+		a.primary = p
+	}
+	a.e.table[peerKey{a.lport, a.rport, x}] = a
+}
+
+func (a *Association) dropPath(p *path) {
+	a.paths = slices.DeleteFunc(a.paths, func(q *path) bool { return q == p })
+	delete(a.e.table, peerKey{a.lport, a.rport, p.addr})
+	if a.primary == p {
+		a.primary = a.paths[0]
+	}
+	if a.ctlPath == p {
+		a.ctl = a.ctl[:0]
+	}
+}
+
+func (a *Association) path(x netip.Addr) *path {
+	for _, p := range a.paths {
+		if p.addr == x {
+			return p
+		}
+	}
+	return nil
+}
+
+func (a *Association) confirmed() (ps []*path) {
+	for _, p := range a.paths {
+		if p.confirmed {
+			ps = append(ps, p)
+		}
+	}
+	return ps
+}
+
+// nearest chooses the address of ours that has most leading bits in common with x.
+func nearest(locals []netip.Addr, x netip.Addr) (best netip.Addr) {
+	most := -1
+	for _, l := range locals {
+		if l.Is4() != x.Is4() {
+			continue
+		}
+		n := 0
+		for n < l.BitLen() && netip.PrefixFrom(l, n+1).Contains(x) {
+			n++
+		}
+		if n > most {
+			best, most = l, n
+		}
+	}
+	return best
+}
+
+// dataPath is where new data goes: the primary path, or an active one if that is not. Section 6.4.1.
+func (a *Association) dataPath() *path {
+	if a.primary.active && a.primary.confirmed {
+		return a.primary
+	}
+	for _, p := range a.paths {
+		if p.active && p.confirmed {
+			return p
+		}
+	}
+	return a.primary
+}
+
+// alternate is an active path other than p; nil if there is none.
+func (a *Association) alternate(p *path) *path {
+	if a.primary != p && a.primary.active && a.primary.confirmed {
+		return a.primary
+	}
+	for _, q := range a.paths {
+		if q != p && q.active && q.confirmed {
+			return q
+		}
+	}
+	return nil
+}
+
+// measure takes a round trip time. Section 6.3.1.
+func (p *path) measure(r time.Duration, o *Options) {
+	if p.srtt == 0 { // C2
+		p.srtt, p.rttvar = r, r/2
+	} else { // C3
+		p.rttvar += ((p.srtt - r).Abs() - p.rttvar) / 4
+		p.srtt += (r - p.srtt) / 8
+	}
+	p.srtt, p.rttvar = max(p.srtt, 1), max(p.rttvar, 1) // G1: the clock's step is a nanosecond
+	p.rto = min(max(p.srtt+4*p.rttvar, o.RTOMin), o.RTOMax)
+}
+
+// backOff is rule E2.
+func (p *path) backOff(o *Options) { p.rto = min(2*p.rto, o.RTOMax) }
+
+// fails counts an error of p, and one of the association if it is to suffer. Section 8.1, 8.2.
+func (a *Association) fails(p *path, association bool) {
+	if p.active {
+		p.errors++
+		if p.errors > a.opt.PathMaxRetrans {
+			p.active = false
+			a.event(Event{Kind: EventPath, Addr: p.addr, Path: PathInactive})
+		}
+	}
+	if association {
+		if a.errors++; a.errors > a.opt.AssociationMaxRetrans {
+			a.down(ErrTimeout)
+		}
+	}
+}
+
+// works clears the errors of p.
+func (a *Association) works(p *path) {
+	p.errors = 0
+	if !p.active {
+		p.active = true
+		a.event(Event{Kind: EventPath, Addr: p.addr, Path: PathActive})
+	}
+}
+
+// beginHeartbeats starts the timer of p. Section 5.4: probing begins when the association is
+// established; section 8.3: so does the watch on idle addresses.
+func (a *Association) beginHeartbeats(now time.Time, p *path) {
+	if !p.confirmed {
+		p.beatAt = now
+		return
+	}
+	a.idle(now, p)
+}
+
+// idle sets when p counts as idle: RTO + HB.interval, +/- 50 % of RTO, from now.
+func (a *Association) idle(now time.Time, p *path) {
+	p.beatAt = time.Time{}
+	if !p.silent {
+		half := int64(p.rto / 2)
+		p.beatAt = now.Add(p.rto + p.interval + time.Duration(a.e.jitter.Int64N(2*half+1)-half))
+	}
+}
+
+// heartbeat has a HEARTBEAT sent to p, if it is time for one.
+func (a *Association) heartbeat(now time.Time, p *path) {
+	if !a.state.sends() {
+		return // "is discontinued after sending either a SHUTDOWN chunk or SHUTDOWN ACK chunk"
+	}
+	if a.beatHold.After(now) {
+		p.beatAt = a.beatHold // HB.Max.Burst is 1
+		return
+	}
+	a.beatHold = now.Add(min(p.rto, a.opt.RTOInitial))
+	a.beat(now, p)
+	if p.confirmed || !p.active {
+		a.idle(now, p)
+	} else {
+		p.beatAt = now.Add(p.rto)
+	}
+}
+
+func (a *Association) beat(now time.Time, p *path) {
+	a.e.random(a.e.scratch[:8])
+	p.nonce = binary.BigEndian.Uint64(a.e.scratch[:])
+	p.beatDue, p.beatOpen, p.beatSent, p.beatLost = true, true, now, now.Add(p.rto)
+}
+
+// heartbeatTimeout counts a HEARTBEAT that was not acknowledged in time. "Unacknowledged HEARTBEAT
+// chunks observed on paths different from the path currently used for data transfer SHOULD NOT
+// increment the association error counter": section 8.1.
+func (a *Association) heartbeatTimeout(p *path) {
+	if !a.state.sends() {
+		return
+	}
+	used := p.confirmed && p == a.dataPath()
+	p.backOff(a.opt)
+	a.fails(p, used)
+}
+
+// A HEARTBEAT of ours carries a nonce(8) and the address(16) it goes to.
+const heartbeatInfo = 24
+
+func (p *path) appendHeartbeat(b []byte) []byte {
+	at := len(b)
+	b = beginChunk(b, chunkHeartbeat, 0)
+	var info [heartbeatInfo]byte
+	binary.BigEndian.PutUint64(info[:], p.nonce)
+	v := p.addr.As16()
+	copy(info[8:], v[:])
+	return endChunk(appendParam(b, paramHeartbeatInfo, info[:]), at)
+}
+
+// handleHeartbeat answers with all that came, unchanged, to where it came from. Section 8.3.
+func (a *Association) handleHeartbeat(in *inPacket, c chunk) {
+	p := a.path(in.Src)
+	if p == nil || a.state == StateShutdownSent || a.state == StateShutdownAckSent {
+		return
+	}
+	a.controlTo(p, func(b []byte) []byte { return appendChunk(b, chunkHeartbeatAck, 0, c.value()) })
+}
+
+// handleHeartbeatAck takes an answer to the last HEARTBEAT of one path; others prove nothing.
+func (a *Association) handleHeartbeatAck(now time.Time, c chunk) {
+	info, _, ok := nextParam(c.value())
+	if !ok || info.typ() != paramHeartbeatInfo || len(info) != paramLen+heartbeatInfo || a.state < StateEstablished {
+		return
+	}
+	nonce := binary.BigEndian.Uint64(info.value())
+	i := slices.IndexFunc(a.paths, func(p *path) bool { return p.beatOpen && p.nonce == nonce })
+	if i < 0 {
+		return
+	}
+	p := a.paths[i]
+	if p.addr.As16() != [16]byte(info.value()[8:]) {
+		return
+	}
+	p.beatOpen, p.beatLost = false, time.Time{}
+	p.measure(now.Sub(p.beatSent), a.opt)
+	// "The receiver of the HEARTBEAT ACK chunk MAY choose not to clear the counter if there is
+	// outstanding data": a way that takes heartbeats and no data is not one.
+	if a.chunks.len() == 0 {
+		a.errors = 0
+	}
+	if !p.confirmed {
+		p.confirmed = true
+		a.idle(now, p)
+		a.event(Event{Kind: EventPath, Addr: p.addr, Path: PathConfirmed})
+		a.checkMaxPayload()
+	}
+	a.works(p)
+}
+
+// PathInfo is what is known of one of the peer's addresses.
+type PathInfo struct {
+	Addr, Local                    netip.Addr
+	Primary, Confirmed, Active     bool
+	PMTU, Cwnd, Ssthresh, InFlight int
+	PartialBytesAcked              int
+	SRTT, RTTVar, RTO              time.Duration
+	Errors                         int
+}
+
+// Paths describes the peer's addresses.
+func (a *Association) Paths() []PathInfo {
+	infos := make([]PathInfo, len(a.paths))
+	for i, p := range a.paths {
+		infos[i] = PathInfo{
+			p.addr, p.src, p == a.primary, p.confirmed, p.active, p.pmtu, p.cwnd, p.ssthresh, p.flight,
+			p.partial, p.srtt, p.rttvar, p.rto, p.errors,
+		}
+	}
+	return infos
+}
+
+// SetPrimary makes addr the address that new data goes to. Section 11.1.6.
+func (a *Association) SetPrimary(addr netip.Addr) error {
+	p := a.path(addr)
+	if p == nil || !p.confirmed {
+		return ErrAddress
+	}
+	a.primary = p
+	a.e.changed(a)
+	return nil
+}
+
+// SetHeartbeat sets the interval between heartbeats to addr, to which the RTO is added; a negative
+// one stops them. Section 11.1.9.
+func (a *Association) SetHeartbeat(now time.Time, addr netip.Addr, interval time.Duration) error {
+	p := a.path(addr)
+	if p == nil {
+		return ErrAddress
+	}
+	p.silent, p.interval = interval < 0, max(interval, 0)
+	if p.confirmed && a.state.sends() {
+		a.idle(now, p)
+	}
+	a.e.changed(a)
+	a.e.timers.set(a)
+	return nil
+}
+
+// RequestHeartbeat sends a HEARTBEAT to addr now. Section 11.1.10.
+func (a *Association) RequestHeartbeat(now time.Time, addr netip.Addr) error {
+	p := a.path(addr)
+	if p == nil {
+		return ErrAddress
+	}
+	if !a.state.sends() {
+		return ErrNotConnected
+	}
+	a.beat(now, p)
+	a.e.changed(a)
+	a.e.timers.set(a)
+	return nil
+}
+
+// SetRetransmitLimits sets how many losses in a row end the association, and make a path inactive.
+// Section 11.1.12.
+func (a *Association) SetRetransmitLimits(association, path int) {
+	o := *a.opt
+	o.AssociationMaxRetrans, o.PathMaxRetrans = association, path
+	a.opt = &o
+}
+
+// Rerouted says that packets to addr take another way now, or have another code point: what was
+// learnt of congestion on the old one is forgotten. Section 7.2.5. local is our address there.
+func (a *Association) Rerouted(addr, local netip.Addr) error {
+	p := a.path(addr)
+	if p == nil {
+		return ErrAddress
+	}
+	if local.IsValid() {
+		p.src = local
+	}
+	p.pmtu = a.e.mtu(p.addr, p.encap)
+	p.resetCongestion()
+	a.checkMaxPayload()
+	return nil
+}

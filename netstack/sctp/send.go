@@ -1,0 +1,450 @@
+package sctp
+
+import "time"
+
+// A sender is the outbound half of an association.
+type sender struct {
+	buf      sendBuffer
+	queue    fifo[outMessage] // not or not wholly cut into chunks
+	chunks   fifo[outChunk]   // numbered: ackTSN+1 .. nextTSN-1
+	nextTSN  TSN
+	ackTSN   TSN // Cumulative TSN Ack Point
+	sentID   uint64
+	ackedID  uint64
+	outSSN   []uint16
+	rwnd     int // what the peer can take beside what is in flight
+	inFlight int // user data outstanding, over all paths
+
+	marked     int // chunks to be sent again
+	markFrom   TSN // none before it is
+	gapAcked   int // chunks acknowledged by gap ack blocks
+	recovering bool
+	exit       TSN // Fast Recovery ends when it is acknowledged
+
+	burst int // packets of new data that may go before something happens
+
+	// Zero window probes. Section 6.1 A.
+	probeAt  time.Time
+	probe    bool // one chunk may go though the window is closed
+	probing  bool // the first chunk is such a one
+	sackSeen bool // since T3 was started last
+}
+
+// An outMessage waits for being sent. Its octets are in the send buffer.
+type outMessage struct {
+	id          uint64
+	pos         uint64
+	n, cut      int // octets, and how many of them have been cut into chunks
+	ppid        uint32
+	stream, ssn uint16
+	flags       byte
+}
+
+// An outChunk has a TSN, and stays until that is acknowledged for good.
+type outChunk struct {
+	pos         uint64
+	id          uint64 // of its message
+	path        *path  // where it was sent last
+	ppid        uint32
+	stream, ssn uint16
+	n           uint16
+	flags       byte
+	misses      uint8
+	acked       bool // by a gap ack block
+	marked      bool // to be sent again
+	fast        bool // was sent again for missing reports: not a second time
+	timedOut    bool // goes to another address, if there is one
+}
+
+// outstanding says whether c is in flight.
+func (c *outChunk) outstanding() bool { return !c.acked && !c.marked }
+
+// size is what c takes in a packet.
+func (c *outChunk) size() int { return padded(dataLen + int(c.n)) }
+
+// SendOptions say how a message is sent.
+type SendOptions struct {
+	Stream    uint16
+	PPID      uint32
+	Unordered bool
+	Immediate bool // ask for a SACK at once (the I bit)
+}
+
+// Send queues a message, which it reads from src before it returns. Messages of all streams go out in
+// the order of Send; they are numbered by id from 1 on, and EventAcked tells up to which they have
+// arrived. ErrNoRoom: no room now.
+func (a *Association) Send(now time.Time, o SendOptions, src Source) (id uint64, err error) {
+	n := src.Len()
+	switch {
+	case a.state == StateClosed:
+		return 0, ErrClosed
+	case a.state < StateEstablished:
+		return 0, ErrNotConnected
+	case a.state != StateEstablished:
+		return 0, ErrShutdown
+	case int(o.Stream) >= len(a.outSSN):
+		return 0, ErrStream
+	case n == 0:
+		// "An endpoint SHOULD NOT send a DATA chunk with no user data part." Section 6.2.
+		return 0, ErrEmpty
+	case n > a.opt.SendBuffer || a.opt.NoFragments && n > a.MaxPayload():
+		return 0, ErrTooLong
+	}
+	a.buf.limit = a.opt.SendBuffer
+	if n > a.buf.room() || a.queue.len() >= maxMessages {
+		return 0, ErrNoRoom
+	}
+	pos, err := a.buf.put(src, n)
+	if err != nil {
+		return 0, err
+	}
+	a.sentID++
+	m := a.queue.push()
+	*m = outMessage{id: a.sentID, pos: pos, n: n, ppid: o.PPID, stream: o.Stream}
+	if o.Unordered {
+		m.flags |= flagU
+	} else {
+		m.ssn = a.outSSN[o.Stream]
+		a.outSSN[o.Stream]++
+	}
+	if o.Immediate {
+		m.flags |= flagI
+	}
+	a.burst = a.opt.MaxBurst
+	a.e.changed(a)
+	return a.sentID, nil
+}
+
+// Sent is the number of the last message that Send took, Acked of the last that has arrived with all
+// before it.
+func (a *Association) Sent() uint64  { return a.sentID }
+func (a *Association) Acked() uint64 { return a.ackedID }
+
+// Room is how many octets Send takes at present.
+func (a *Association) Room() int {
+	if a.state != StateEstablished || a.queue.len() >= maxMessages {
+		return 0
+	}
+	a.buf.limit = a.opt.SendBuffer
+	return a.buf.room()
+}
+
+// output builds the next packet of a over b; ok is false if there is none to be sent.
+func (a *Association) output(now time.Time, b []byte) (d Datagram, ok bool) {
+	switch {
+	case a.state == StateClosed:
+		return Datagram{}, false
+	case a.setupDue:
+		a.setupDue = false
+		p := a.paths[a.setupPath%len(a.paths)]
+		if a.state == StateCookieWait {
+			return finishPacket(p, a.appendInit(header{a.lport, a.rport, 0}.append(b))), true
+		}
+		return finishPacket(p, a.appendCookieEcho(a.header().append(b), p.pmtu)), true
+	case len(a.ctl) > 0:
+		return a.packet(now, a.ctlPath, b)
+	}
+	for _, p := range a.paths {
+		if p.beatDue {
+			p.beatDue = false
+			return finishPacket(p, p.appendHeartbeat(a.header().append(b))), true
+		}
+	}
+	if p := a.next(now); p != nil {
+		if d, ok = a.packet(now, p, b); ok {
+			return d, true
+		}
+	}
+	if a.sackNow {
+		return a.packet(now, a.sackPath(), b)
+	}
+	if a.shutdownDue {
+		a.shutdownDue = false
+		b = a.header().append(b)
+		if a.state == StateShutdownAckSent {
+			b = appendChunk(b, chunkShutdownAck, 0, nil)
+		} else {
+			b = appendShutdown(b, a.have.cum)
+		}
+		return finishPacket(a.dataPath(), b), true
+	}
+	return Datagram{}, false
+}
+
+// finishPacket addresses a packet. One that is larger than the path takes may be fragmented: it was
+// cut before the path was known to be narrow, or is part of the set-up.
+func finishPacket(p *path, b []byte) Datagram {
+	finish(b)
+	return Datagram{p.src, p.addr, b, len(b) <= p.pmtu, p.encap}
+}
+
+// packet builds a packet to p: control chunks, then a SACK, then DATA (section 6.10).
+func (a *Association) packet(now time.Time, p *path, b []byte) (Datagram, bool) {
+	b = a.header().append(b)
+	if len(a.ctl) > 0 && a.ctlPath == p {
+		b = append(b, a.ctl...)
+		a.ctl = a.ctl[:0]
+	}
+	may := p.confirmed && a.state.sends() && a.mayFill(now, p)
+	if (a.sackNow || may && !a.sackAt.IsZero()) && p.confirmed && (p == a.sackPath() || len(a.paths) == 1) {
+		b = a.appendSack(b, p.pmtu)
+	}
+	if may {
+		b = a.fill(now, p, b)
+	}
+	if len(b) == headerLen {
+		return Datagram{}, false
+	}
+	return finishPacket(p, b), true
+}
+
+// next is the path that DATA is to be sent to now; nil if none may be.
+func (a *Association) next(now time.Time) *path {
+	if !a.state.sends() {
+		return nil
+	}
+	if c := a.firstMarked(); c != nil {
+		if p := a.target(c); a.mayFill(now, p) {
+			return p
+		}
+		return nil
+	}
+	if p := a.dataPath(); a.queue.len() > 0 && a.mayFill(now, p) {
+		return p
+	}
+	return nil
+}
+
+// mayFill says whether cwnd lets DATA go to p, and there is some for it. "If data is available, the
+// sender SHOULD exceed cwnd by up to (PMDCS - 1) bytes on a new data transmission if the flightsize
+// does not currently reach cwnd. The breach of cwnd MUST constitute one packet only." Section 6.1 B.
+func (a *Association) mayFill(now time.Time, p *path) bool {
+	if c := a.firstMarked(); c != nil {
+		return a.target(c) == p && (p.force || a.burst > 0 && p.flight < p.cwnd && !(p.alone && p.flight > 0))
+	}
+	p.force = false
+	if a.queue.len() == 0 || p != a.dataPath() || a.chunks.len() >= maxOutstanding {
+		return false
+	}
+	a.decay(now, p)
+	return a.burst > 0 && p.flight < p.cwnd && !(p.alone && p.flight > 0) && a.windowOpen(now, p)
+}
+
+// decay shrinks cwnd of a path that had no data for a while. Section 7.2.1.
+func (a *Association) decay(now time.Time, p *path) {
+	if p.flight > 0 {
+		return
+	}
+	for floor := 4 * p.pmdcs(); p.cwnd > floor && now.Sub(p.lastData) >= p.rto; {
+		p.lastData = p.lastData.Add(p.rto)
+		if p.ssthresh > p.cwnd {
+			p.ssthresh = p.cwnd
+		}
+		p.cwnd = max(p.cwnd/2, floor)
+	}
+}
+
+// cutLen is how long the next chunk will be.
+func (a *Association) cutLen() int {
+	m := a.queue.at(0)
+	return min(m.n-m.cut, a.MaxPayload())
+}
+
+// windowOpen says whether the peer has room for the next chunk; if not, it sees to probes. A chunk is
+// never made smaller to fit the window, so no silly ones are sent.
+func (a *Association) windowOpen(now time.Time, p *path) bool {
+	if a.cutLen() <= a.rwnd {
+		a.probeAt, a.probe = time.Time{}, false
+		return true
+	}
+	// "A zero window probe SHOULD only be sent when all outstanding DATA chunks have been
+	// cumulatively acknowledged and no DATA chunks are in flight." Section 6.1 A.
+	if a.chunks.len() > 0 {
+		return false
+	}
+	if a.probe {
+		return true
+	}
+	if a.probeAt.IsZero() {
+		a.probeAt = now.Add(p.rto)
+	}
+	return false
+}
+
+// firstMarked finds the lowest TSN that is to be sent again.
+func (a *Association) firstMarked() *outChunk {
+	if a.marked == 0 {
+		return nil
+	}
+	for i := max(0, int(int32(a.markFrom-a.ackTSN-1))); ; i++ {
+		if c := a.chunks.at(i); c.marked {
+			a.markFrom = a.ackTSN + 1 + TSN(i)
+			return c
+		}
+	}
+}
+
+// target is where a chunk that is to be sent again goes: section 6.4.
+func (a *Association) target(c *outChunk) *path {
+	if c.timedOut {
+		if p := a.alternate(c.path); p != nil {
+			return p
+		}
+	}
+	if c.path.active && c.path.confirmed {
+		return c.path
+	}
+	return a.dataPath()
+}
+
+// fill appends DATA chunks for p: those to be sent again first, then new ones, in the order of TSNs.
+func (a *Association) fill(now time.Time, p *path, b []byte) []byte {
+	empty := len(b)
+	open := a.burst > 0 && p.flight < p.cwnd && !(p.alone && p.flight > 0) // for new data
+	p.force = false
+	for a.marked > 0 {
+		c := a.firstMarked()
+		// A chunk that is larger than the packet may be goes alone, in IP fragments: "Once a user
+		// message is fragmented, it cannot be re-fragmented." Section 6.9.
+		if a.target(c) != p || len(b)+c.size() > p.pmtu && len(b) > headerLen {
+			break
+		}
+		b = a.resend(now, p, c, b)
+	}
+	for open && a.marked == 0 && a.queue.len() > 0 && p == a.dataPath() && a.chunks.len() < maxOutstanding {
+		n := a.cutLen()
+		if len(b)+padded(dataLen+n) > p.pmtu || !a.windowOpen(now, p) {
+			break
+		}
+		b = a.cut(now, p, n, b)
+	}
+	if len(b) > empty {
+		a.burst--
+		p.lastData = now
+	}
+	return b
+}
+
+// cut numbers n octets of the first message that waits, and appends them.
+func (a *Association) cut(now time.Time, p *path, n int, b []byte) []byte {
+	m := a.queue.at(0)
+	c := a.chunks.push()
+	*c = outChunk{
+		pos: m.pos + uint64(m.cut), id: m.id, path: p, ppid: m.ppid, stream: m.stream, ssn: m.ssn, n: uint16(n),
+		flags: m.flags &^ flagI,
+	}
+	if m.cut == 0 {
+		c.flags |= flagB
+	}
+	if a.probe {
+		a.probe, a.probing = false, true
+	}
+	if m.cut += n; m.cut == m.n {
+		c.flags |= flagE | m.flags&flagI
+		a.queue.pop()
+		// The peer's delay of its SACK would delay the shutdown.
+		if a.state == StateShutdownPending && a.queue.len() == 0 {
+			c.flags |= flagI
+		}
+	}
+	tsn := a.nextTSN
+	a.nextTSN++
+	if !p.timing {
+		p.timing, p.timed, p.timedAt = true, tsn, now
+	}
+	if p.confirmed {
+		a.idle(now, p)
+	}
+	a.launch(now, p, c, false)
+	return a.appendData(b, c, tsn)
+}
+
+// resend appends a chunk again.
+func (a *Association) resend(now time.Time, p *path, c *outChunk, b []byte) []byte {
+	tsn := a.markFrom // firstMarked has just found it
+	a.e.stats.Retransmits++
+	c.marked = false
+	a.marked--
+	c.path, c.timedOut = p, false
+	for _, q := range a.paths {
+		// "RTT measurements SHOULD only be made using a DATA chunk with TSN r if no DATA chunk with
+		// TSN less than or equal to r was retransmitted since": section 6.3.1, C5.
+		if q.timing && !q.timed.before(tsn) {
+			q.timing = false
+		}
+	}
+	a.launch(now, p, c, a.isEarliest(p, c))
+	return a.appendData(b, c, tsn)
+}
+
+// launch accounts for a chunk that goes to p, and sees to T3. Sections 6.1 and 6.3.2, R1.
+func (a *Association) launch(now time.Time, p *path, c *outChunk, restart bool) {
+	p.flight += c.size()
+	a.inFlight += int(c.n)
+	a.rwnd = max(0, a.rwnd-int(c.n))
+	if p.t3.IsZero() || restart {
+		p.t3 = now.Add(p.rto)
+		a.sackSeen = false
+	}
+}
+
+// isEarliest says whether no chunk before c is outstanding on p.
+func (a *Association) isEarliest(p *path, c *outChunk) bool {
+	for i := range a.chunks.len() {
+		switch d := a.chunks.at(i); {
+		case d == c:
+			return true
+		case d.path == p && d.outstanding():
+			return false
+		}
+	}
+	return true
+}
+
+func (a *Association) appendData(b []byte, c *outChunk, tsn TSN) []byte {
+	at := len(b)
+	b = appendDataHeader(b, c.flags, tsn, c.stream, c.ssn, c.ppid, int(c.n))
+	x, y := a.buf.at(c.pos, int(c.n))
+	return appendPadding(append(append(b, x...), y...), at)
+}
+
+// mark has a chunk in flight sent again.
+func (a *Association) mark(c *outChunk, tsn TSN) {
+	c.path.flight -= c.size()
+	a.inFlight -= int(c.n)
+	a.rwnd += int(c.n)
+	if a.marked == 0 || tsn.before(a.markFrom) {
+		a.markFrom = tsn
+	}
+	c.marked, c.misses = true, 0
+	a.marked++
+}
+
+// t3Timeout: nothing was heard of what was sent to p. Section 6.3.3.
+func (a *Association) t3Timeout(now time.Time, p *path) {
+	a.e.stats.Timeouts++
+	// "If the sender continues to receive SACK chunks from the peer while doing zero window probing,
+	// the unacknowledged window probes SHOULD NOT increment the error counter", nor does probing
+	// affect cwnd: section 6.1 A.
+	if !a.probing || !a.sackSeen {
+		if a.fails(p, true); a.state == StateClosed {
+			return
+		}
+		p.ssthresh = max(p.cwnd/2, 4*p.pmdcs())
+		p.cwnd = p.pmdcs()
+		p.partial = 0
+		p.alone = true
+		a.recovering = false
+	}
+	p.backOff(a.opt)
+	p.timing = false
+	for i := range a.chunks.len() {
+		if c := a.chunks.at(i); c.path == p && c.outstanding() {
+			a.mark(c, a.ackTSN+1+TSN(i))
+			c.timedOut = true
+		}
+	}
+	if c := a.firstMarked(); c != nil {
+		a.target(c).force = true
+	}
+}
