@@ -49,6 +49,7 @@ type Context struct {
 	qps      map[uint32]*QP // guarded by mu, by QPN
 	ids      table[*CMID]   // guarded by mu
 	mrOctets uint64         // guarded by mu
+	hidden   int            // guarded by mu: regions among mrs that are nobody's objects
 
 	atomics struct { // on memory that is reached by calls
 		mu   sync.Mutex

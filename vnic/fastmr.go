@@ -26,7 +26,7 @@ func (pd *PD) NewFastMR(maxLen uint64) (*FastMR, error) {
 	if err := pd.openLocked(); err != nil {
 		return nil, fmt.Errorf("allocate a region: %w", err)
 	}
-	h, err := c.fast.add(f, c.limits.MR-len(c.mrs.m))
+	h, err := c.fast.add(f, c.limits.MR+c.hidden-len(c.mrs.m))
 	if err == nil {
 		if err = pd.allocSlotLocked(&f.slot); err != nil {
 			c.fast.remove(h)

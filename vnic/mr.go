@@ -24,6 +24,9 @@ type Region struct {
 	// Acquire is called once when the region is registered; Release once when the MR has been
 	// closed and nothing uses the memory any more. Either may be nil.
 	Acquire, Release func()
+	// Internal says that the region is no object of the user's: it is in no list, and MR limits do not
+	// count it.
+	Internal bool
 }
 
 // An MR is memory under one key: a registered region, which is what users have, or one binding of a
@@ -44,6 +47,7 @@ type MR struct {
 	mem     Memory
 	skip    uint64 // mem's offset of the first octet
 	foreign bool   // b can fault: it is a mapping made from what a client passed
+	hidden  bool   // Region.Internal
 	own     []byte // what RegisterMemory was given
 	release func()
 	handle  uint32
@@ -82,7 +86,7 @@ func (pd *PD) RegisterRegion(r Region, iova, length uint64, access rdma.Access) 
 	case r.Mem != nil && !pd.ctx.staged.Load():
 		return nil, fmt.Errorf("register memory that can block before SetStaged: %w", rdma.ErrInvalid)
 	}
-	m := &MR{mem: r.Mem, foreign: r.Mem == nil, release: r.Release, base: iova, length: length, access: access}
+	m := &MR{mem: r.Mem, foreign: r.Mem == nil, hidden: r.Internal, release: r.Release, base: iova, length: length, access: access}
 	if r.Mem == nil {
 		m.b = r.Bytes[:length:length]
 	}
@@ -122,17 +126,24 @@ func (pd *PD) addMR(m *MR) error {
 	if err := pd.openLocked(); err != nil {
 		return fmt.Errorf("register a region: %w", err)
 	}
-	if n := len(c.mrs.m) + len(c.fast.m); n >= c.limits.MR {
+	most := c.limits.MR + c.hidden
+	if m.hidden {
+		most = maxHandle
+	}
+	if n := len(c.mrs.m) + len(c.fast.m); n >= most {
 		return fmt.Errorf("register a region: %d are there: %w", n, rdma.ErrLimit)
 	}
 	if m.length > c.limits.MRTotal-c.mrOctets {
 		return fmt.Errorf("register %d octets more than the %d of this context, at most %d: %w", m.length, c.mrOctets, c.limits.MRTotal, rdma.ErrLimit)
 	}
-	h, err := c.mrs.add(m, c.limits.MR)
+	h, err := c.mrs.add(m, most)
 	if err != nil {
 		return fmt.Errorf("register a region: %w", err)
 	}
 	m.handle = h
+	if m.hidden {
+		c.hidden++
+	}
 	pd.mrs++
 	c.mrOctets += m.length
 	c.dev.insertMR(m)
@@ -152,6 +163,9 @@ func (m *MR) Close() error {
 		c := m.pd.ctx
 		c.mu.Lock()
 		c.mrs.remove(m.handle)
+		if m.hidden {
+			c.hidden--
+		}
 		c.mrOctets -= m.length
 		m.pd.mrs--
 		c.mu.Unlock()
