@@ -47,6 +47,10 @@ race: ## the tests under the race detector, in random order
 fuzz: ## each fuzz target for FUZZTIME (20000x inputs; or a duration, 10m)
 	.ci/fuzz $(FUZZTIME)
 
+.PHONY: soak
+soak: ## 100,000 connections come and go, and nothing may grow
+	VRNIC_SOAK_CYCLES=100000 $(GO) test -count=1 -v -timeout 60m -run '^TestCycles$$' ./integration/soak
+
 .PHONY: bench
 bench: ## throughput and latency of embedded devices
 	$(GO) run ./cmd/vrnic-bench

@@ -2,6 +2,7 @@ package vnic
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -64,11 +65,30 @@ func (id *CMID) Listen(backlog int) error {
 	}
 	id.mu.Lock()
 	defer id.mu.Unlock()
-	if id.state == cmIdle {
+	if id.state != cmIdle {
+		return id.listenLocked(backlog)
+	}
+	for try := 1; ; try++ {
 		if err := id.bindLocked(netip.AddrPortFrom(netip.IPv6Unspecified(), 0)); err != nil {
 			return err
 		}
+		err := id.listenLocked(backlog)
+		if !portTaken(err, try) {
+			return err
+		}
+		id.dev.unbind(id, id.local)
+		id.local, id.bound, id.state = netip.AddrPort{}, false, cmIdle
 	}
+}
+
+// portTaken says that a free port is to be chosen once more: a port that is free among CMIDs can be
+// that of a connection which the Network has made.
+func portTaken(err error, try int) bool {
+	const tries = 16
+	return errors.Is(err, syscall.EADDRINUSE) && try < tries
+}
+
+func (id *CMID) listenLocked(backlog int) error {
 	if id.state != cmBound {
 		return id.stateError("listen with")
 	}

@@ -14,20 +14,24 @@ import (
 
 // Listen takes connection requests for addr.
 func (c *Context) Listen(addr netip.AddrPort, backlog int) (rdma.Listener, error) {
-	l := &listener{wake: make(chan struct{}, 1), done: make(chan struct{})}
-	id, err := c.NewCMID(l.handle)
-	if err != nil {
-		return nil, err
-	}
-	l.id = id
-	if err = id.Bind(addr); err == nil {
-		err = id.Listen(backlog)
-	}
-	if err != nil {
+	for try := 1; ; try++ {
+		l := &listener{wake: make(chan struct{}, 1), done: make(chan struct{})}
+		id, err := c.NewCMID(l.handle)
+		if err != nil {
+			return nil, err
+		}
+		l.id = id
+		if err = id.Bind(addr); err == nil {
+			err = id.Listen(backlog)
+		}
+		if err == nil {
+			return l, nil
+		}
 		id.Close()
-		return nil, fmt.Errorf("listen on %v: %w", addr, err)
+		if addr.Port() != 0 || !portTaken(err, try) {
+			return nil, fmt.Errorf("listen on %v: %w", addr, err)
+		}
 	}
-	return l, nil
 }
 
 type listener struct {

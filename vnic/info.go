@@ -26,6 +26,7 @@ type DevInfo struct {
 	MRs      int            `json:"mrs"`
 	CQs      int            `json:"cqs"`
 	SRQs     int            `json:"srqs"`
+	Keys     int            `json:"keys"` // STags in force
 	QPs      int            `json:"qps"`
 	CMIDs    int            `json:"cm_ids"`
 	Pending  int64          `json:"pending"` // connection requests half open or unanswered
@@ -122,12 +123,18 @@ func (d *Device) DevInfo() DevInfo {
 		i.Contexts++
 		c.mu.Lock()
 		i.PDs += len(c.pds.m)
-		i.MRs += len(c.mrs.m)
+		i.MRs += len(c.mrs.m) - c.hidden
 		i.CQs += len(c.cqs.m)
 		i.SRQs += len(c.srqs.m)
 		i.QPs += len(c.qps)
 		i.CMIDs += len(c.ids.m)
 		c.mu.Unlock()
+	}
+	for k := range d.shards {
+		s := &d.shards[k]
+		s.mu.RLock()
+		i.Keys += len(s.m)
+		s.mu.RUnlock()
 	}
 	d.mu.Lock()
 	i.Counters = d.past
@@ -205,6 +212,7 @@ func (d *Device) MRs(c *Context) []MRInfo {
 		c.mu.Lock()
 		mrs := c.mrs.slice()
 		c.mu.Unlock()
+		mrs = slices.DeleteFunc(mrs, func(m *MR) bool { return m.hidden })
 		slices.SortFunc(mrs, func(a, b *MR) int { return int(a.handle) - int(b.handle) })
 		for _, m := range mrs {
 			i := MRInfo{
