@@ -55,6 +55,7 @@ type Assoc struct {
 	beyond  map[uint64]bool
 	highest uint64 // of those that have arrived
 	arrived uint64
+	spoil   []byte // the message that arrived last
 
 	log   []Sent
 	acked uint64 // what Acked said when acknowledgements were held
@@ -185,7 +186,22 @@ func (a *Assoc) arrive(i int) sctpddp.Message {
 	if a.link.Shuffle {
 		missing = 0
 	}
-	// A copy with nothing behind it, that is spoiled by the next one: who keeps it shows.
-	data := append(make([]byte, 0, len(pk.s.Data)), pk.s.Data...)
-	return sctpddp.Message{Stream: pk.s.Stream, PPID: pk.s.PPID, Unordered: true, Missing: missing, Data: data}
+	// A copy with nothing behind it, that is spoiled when the next one comes: who keeps it shows.
+	for i := range a.spoil {
+		a.spoil[i] = 0xdb
+	}
+	a.spoil = append(make([]byte, 0, len(pk.s.Data)), pk.s.Data...)
+	return sctpddp.Message{Stream: pk.s.Stream, PPID: pk.s.PPID, Unordered: true, Missing: missing, Data: a.spoil}
+}
+
+// Find is the place of the first message under way to this end that is on stream, has that PPID and
+// the number ssn; -1: there is none.
+func (a *Assoc) Find(stream uint16, ppid uint32, ssn uint16) int {
+	for i, p := range a.peer.way {
+		d := p.s.Data
+		if p.s.Stream == stream && p.s.PPID == ppid && len(d) >= 2 && uint16(d[0])<<8|uint16(d[1]) == ssn {
+			return i
+		}
+	}
+	return -1
 }
