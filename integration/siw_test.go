@@ -3,9 +3,7 @@ package integration
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -15,14 +13,10 @@ import (
 	"github.com/vrnic/vrnic/integration/peer"
 )
 
-// guestAddrs are the addresses of the guest with siw; the devices are those of addrsA.
-var guestAddrs = []string{"10.77.0.1", "fd77::1"}
-
 // siwLab is a daemon and a guest on one Unix-stream link, and what the tests saw.
 type siwLab struct {
+	*siwNet
 	t     *testing.T
-	d     *daemon
-	g     *peer.Guest
 	img   *peer.Image
 	table []siwRow
 }
@@ -47,35 +41,10 @@ const (
 
 // TestSiw runs rping of a Linux guest, on the kernel's siw, against `vrnic ping`, both ways.
 func TestSiw(t *testing.T) {
-	if os.Getenv("VRNIC_TEST_INTEROP") == "" {
-		t.Skip("boots a guest, which takes a minute: run `make interop`")
-	}
-	if m := peer.Missing(); len(m) > 0 {
-		lacking(t, "qemu", "packages are missing: apt-get install "+strings.Join(m, " "))
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
 	defer cancel()
-	img, err := peer.Build(ctx, "", testLog{t})
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	link, pcap := filepath.Join(dir, "link"), filepath.Join(dir, "siw.pcap")
-	l := &siwLab{t: t, img: img}
-	l.d = up(t, nil, "--device", deviceA, "--port", "unix-listen:"+link)
-	cfg := peer.Config{Link: link, Pcap: pcap}
-	for i, bits := range []int{24, 64} {
-		cfg.Addrs = append(cfg.Addrs, netip.PrefixFrom(netip.MustParseAddr(guestAddrs[i]), bits))
-	}
-	if l.g, err = peer.Start(ctx, img, cfg); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if t.Failed() {
-			t.Logf("guest:\n%s", l.g.Log())
-		}
-		l.g.Stop()
-	}()
+	img := siwImage(t, ctx)
+	l := &siwLab{siwNet: newSiwNet(t, ctx, img, true), t: t, img: img}
 
 	// In this order: one guest, and what goes wrong first is the simplest case of it.
 	t.Run("rping to vrnic", func(t *testing.T) { l.rpingToVrnic(t, ctx) })
@@ -84,9 +53,9 @@ func TestSiw(t *testing.T) {
 	t.Run("show", func(t *testing.T) { l.show(t, ctx) })
 	t.Run("disconnect", func(t *testing.T) { l.disconnects(t, ctx) })
 
-	l.g.Stop()
-	l.d.stop()
+	l.stop()
 	t.Run("wire", func(t *testing.T) {
+		pcap := l.pcap
 		checkIWARP(t, pcap, true)
 		// Siw resets a connection when something comes that it cannot take. Vrnic may reset one
 		// that it gives up.
@@ -95,14 +64,6 @@ func TestSiw(t *testing.T) {
 		}
 	})
 	l.report()
-}
-
-// testLog is a test's log as a writer.
-type testLog struct{ t *testing.T }
-
-func (l testLog) Write(b []byte) (int, error) {
-	l.t.Log(strings.TrimRight(string(b), "\n"))
-	return len(b), nil
 }
 
 // try calls f with a limit of its own until it succeeds, siwTries times at most, and returns how

@@ -31,10 +31,21 @@ func gvFullAddr(a netip.AddrPort) tcpip.FullAddress {
 	return f
 }
 
+// goAddr is the reverse of gvAddr.
+func goAddr(a tcpip.Address) netip.Addr {
+	switch a.Len() {
+	case 4:
+		return netip.AddrFrom4(a.As4())
+	case 16:
+		return netip.AddrFrom16(a.As16())
+	default:
+		return netip.Addr{}
+	}
+}
+
 // goAddrPort is the reverse of gvFullAddr.
 func goAddrPort(f tcpip.FullAddress) netip.AddrPort {
-	a, _ := netip.AddrFromSlice(f.Addr.AsSlice())
-	return netip.AddrPortFrom(a, f.Port)
+	return netip.AddrPortFrom(goAddr(f.Addr), f.Port)
 }
 
 // ipProtocol is the EtherType of a's family.

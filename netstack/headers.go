@@ -16,6 +16,7 @@ const (
 
 	protoICMP     = 1
 	protoTCP      = 6
+	protoSCTP     = 132
 	protoUDP      = 17
 	protoHopByHop = 0
 	protoRouting  = 43

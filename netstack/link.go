@@ -13,7 +13,8 @@ import (
 // A link is the Ethernet interface of a Stack: gVisor's LinkEndpoint on one side, a Port on the
 // other.
 //
-// TCP is delivered on the goroutine that brought the frame: gVisor only queues it there. What gVisor
+// TCP is delivered on the goroutine that brought the frame: gVisor only queues it there. So is SCTP,
+// which sends nothing with a lock held. What gVisor
 // would answer at once (ARP, neighbour discovery, ICMP, UDP) goes through a goroutine of the link: a
 // frame may come from another stack whose TCP endpoint is locked while it sends, and an ICMP error
 // that came straight back would wait for that lock for ever.
@@ -120,7 +121,7 @@ func (l *link) Transmit(f *Frame) bool {
 	default:
 		pkt.PktType = tcpip.PacketMulticast
 	}
-	if p.proto == protoTCP && p.l4 != 0 && !p.fragment {
+	if (p.proto == protoTCP || p.proto == protoSCTP) && p.l4 != 0 && !p.fragment {
 		l.deliver(pkt)
 		return true
 	}

@@ -52,6 +52,7 @@ type Stack struct {
 	st   *stack.Stack
 	link *link
 	gate *gate // around the making of endpoints
+	sctp *SCTP
 }
 
 // NewStack makes a Stack and attaches it to sw.
@@ -59,7 +60,8 @@ func NewStack(sw *Switch, c Config) (*Stack, error) {
 	if err := c.complete(); err != nil {
 		return nil, fmt.Errorf("netstack: stack %s: %w", c.Name, err)
 	}
-	s := &Stack{cfg: c, gate: newGate()}
+	s := &Stack{cfg: c, gate: newGate(), link: newLink(c.Name, c.MAC, uint32(c.MTU))}
+	sctpProto := &sctpProtocol{link: s.link}
 	s.st = stack.New(stack.Options{
 		NetworkProtocols: []stack.NetworkProtocolFactory{
 			ipv4.NewProtocolWithOptions(ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: true}}),
@@ -72,12 +74,16 @@ func NewStack(sw *Switch, c Config) (*Stack, error) {
 		},
 		TransportProtocols: []stack.TransportProtocolFactory{
 			tcp.NewProtocolCUBIC, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
+			sctpProto.factory,
 		},
 		Clock:       c.Clock,
 		HandleLocal: true,
 	})
-	s.link = newLink(c.Name, c.MAC, uint32(c.MTU))
-	err := s.tune()
+	var err error
+	if s.sctp, err = newSCTP(sctpProto, s.st.Clock(), sctpOptions()); err == nil {
+		sctpProto.s = s.sctp
+		err = s.tune()
+	}
 	if err == nil {
 		// The port comes first: gVisor sends as soon as it has the interface.
 		s.link.at, err = sw.Attach(PortOptions{Name: c.Name, Kind: "stack", MAC: c.MAC}, s.link)
@@ -186,6 +192,9 @@ func (s *Stack) Close() error {
 		return nil
 	}
 	s.gate.wait()
+	if s.sctp != nil {
+		s.sctp.Close() // sends the ABORTs
+	}
 	s.st.Close() // sends the RSTs
 	if s.link.at != nil {
 		s.link.at.Detach()

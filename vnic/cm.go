@@ -1,6 +1,7 @@
 package vnic
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -312,6 +313,11 @@ func (id *CMID) disconnected(b *binding, err error) {
 	}
 	id.mu.Unlock()
 	ev := CMEvent{Type: CMDisconnected, Err: err}
+	if term := (*rdma.TerminateError)(nil); err != nil && !errors.As(err, &term) {
+		// A program in another process is told by a number: "a graceful end of the stream is
+		// distinguishable from a loss" (DDP-013).
+		ev.Status = status(err, syscall.ECONNRESET)
+	}
 	id.emit(ev)
 }
 

@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vrnic/vrnic/integration/peer/internal/ctl"
 )
 
 // An Image is what a guest boots.
@@ -38,6 +40,9 @@ var needs = []need{
 	{"qemu-system-x86", "/usr/bin/qemu-system-x86_64"},
 	{"rdmacm-utils", "/usr/bin/rping"},
 	{"ibverbs-providers", multiarch + "/libibverbs/libsiw-rdmav34.so"},
+	{"libibverbs-dev", "/usr/include/infiniband/verbs.h"},
+	{"librdmacm-dev", "/usr/include/rdma/rdma_cma.h"},
+	{"iproute2", "/usr/sbin/tc"},
 }
 
 // Missing returns the Debian packages that Build and Start need and that are not installed.
@@ -122,6 +127,7 @@ func Build(ctx context.Context, cache string, log io.Writer) (*Image, error) {
 	}{
 		{"kernel image", "vmlinux", b.kernel},
 		{"siw", "siw.ko", b.siw},
+		{"siw with parameters", siwParamFile(), b.siwParam},
 		{"initrd", "", b.initrd},
 	} {
 		if step.makes != "" && exists(b.path(step.makes)) {
@@ -230,44 +236,22 @@ func replace(path string, data []byte) error {
 	return os.Rename(path+".new", path)
 }
 
-// siw builds the driver as it stands in Debian's kernel source.
-func (b *builder) siw() error {
-	base := strings.Join(strings.SplitN(b.release, ".", 3)[:2], ".") // 6.1
-	source := "linux-source-" + base
-	if err := b.unpack(source, b.path("source"), "./usr/src/"+source+".tar.xz"); err != nil {
-		return err
-	}
-	work := b.path("siw")
-	if err := os.MkdirAll(work, 0o755); err != nil {
-		return err
-	}
-	if _, err := b.output("tar", "-x", "-J", "-f", b.path("source", "usr", "src", source+".tar.xz"),
-		"-C", work, "--strip-components=5", source+"/drivers/infiniband/sw/siw"); err != nil {
-		return err
-	}
-	if _, err := b.output("make", "-s", "-C", "/usr/src/linux-headers-"+b.release, "M="+work,
-		"CONFIG_RDMA_SIW=m", "modules"); err != nil {
-		return err
-	}
-	ko, err := os.ReadFile(filepath.Join(work, "siw.ko"))
-	if err != nil {
-		return err
-	}
-	return replace(b.path("siw.ko"), ko)
-}
-
 // modules are loaded in this order, each after what it depends on. The kernel would ask a
 // modprobe for crc32c when libcrc32c comes; the guest has none.
 var modules = []string{
 	"virtio_pci", "virtio_console", "virtio_net", "virtio_rng",
 	"crc32c_generic", "ib_uverbs", "rdma_ucm", "iw_cm", "siw",
+	"sch_netem", "sch_ingress", "cls_matchall", "act_mirred", "ifb",
 }
 
 // programs are what tests run in the guest; the optional ones go in where they are installed.
 var programs = []struct {
 	name     string
 	optional bool
-}{{"rping", false}, {"ucmatose", true}, {"ibv_devinfo", true}}
+}{
+	{"rping", false}, {"/usr/sbin/tc", false}, {"ucmatose", true}, {"ibv_devinfo", true},
+	{"ib_send_bw", true}, {"ib_write_bw", true}, {"ib_read_bw", true}, {"ib_send_lat", true},
+}
 
 func (b *builder) initrd() error {
 	agent := b.path("agent")
@@ -276,6 +260,10 @@ func (b *builder) initrd() error {
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", build, err, out)
+	}
+	probe, err := b.probe()
+	if err != nil {
+		return err
 	}
 	tree, err := findModules(b.path("image", "lib", "modules"))
 	if err != nil {
@@ -310,6 +298,10 @@ func (b *builder) initrd() error {
 		fmt.Fprintln(&list, name)
 	}
 	c.file("etc/modules", []byte(list.String()))
+	// Beside the list: the agent loads it when asked to.
+	if err := addFile(c, "usr/lib/modules/"+ctl.SiwParam+".ko", b.path(siwParamFile())); err != nil {
+		return err
+	}
 	c.file("etc/passwd", []byte("root:x:0:0:root:/:/bin/false\n"))
 	c.file("etc/hosts", []byte("127.0.0.1 localhost\n"))
 	c.file("etc/libibverbs.d/siw.driver", []byte("driver siw\n"))
@@ -320,6 +312,9 @@ func (b *builder) initrd() error {
 		switch {
 		case err == nil:
 			files = append(files, path)
+			if name := filepath.Base(path); path != "/usr/bin/"+name {
+				c.symlink("usr/bin/"+name, path) // the guest's PATH has one folder
+			}
 		case !p.optional:
 			return err
 		}
@@ -328,6 +323,9 @@ func (b *builder) initrd() error {
 		if err := addELF(c, p); err != nil {
 			return err
 		}
+	}
+	if err := addELFAs(c, "usr/bin/probe", probe); err != nil {
+		return err
 	}
 	if err := addFile(c, "init", agent); err != nil {
 		return err
@@ -348,11 +346,14 @@ func addFile(c *cpioWriter, name, path string) error {
 }
 
 // addELF adds a program or library under its own name, with all that it loads.
-func addELF(c *cpioWriter, path string) error {
-	if c.seen[strings.Trim(path, "/")] {
+func addELF(c *cpioWriter, path string) error { return addELFAs(c, path, path) }
+
+// addELFAs is addELF under another name.
+func addELFAs(c *cpioWriter, name, path string) error {
+	if c.seen[strings.Trim(name, "/")] {
 		return nil
 	}
-	if err := addFile(c, path, path); err != nil {
+	if err := addFile(c, name, path); err != nil {
 		return err
 	}
 	f, err := elf.Open(path)

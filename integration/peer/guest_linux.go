@@ -29,6 +29,7 @@ type Config struct {
 	Addrs  []netip.Prefix // of the NIC
 	MTU    int            // of the NIC; 0: 1500
 	Pcap   string         // QEMU records the NIC's frames in this file
+	Logs   string         // folder for console.log and qemu.log, which stay there; empty: one of our own
 }
 
 // A Guest is a running peer. Its methods may be called from several goroutines at once.
@@ -37,11 +38,13 @@ type Guest struct {
 	port *os.File
 	gone chan struct{} // closed when QEMU has ended
 	log  string        // folder with console.log and qemu.log
+	own  bool          // which goes with the guest
 
-	mu     sync.Mutex
-	nextID int
-	open   map[int]*Command
-	dead   error
+	mu       sync.Mutex
+	nextID   int
+	open     map[int]*Command
+	dead     error
+	stopping bool
 }
 
 // defaultMAC is locally administered; guests on one switch need one each.
@@ -59,12 +62,17 @@ func Start(ctx context.Context, img *Image, cfg Config) (*Guest, error) {
 	}
 	port, theirs := os.NewFile(uintptr(fds[0]), "control"), os.NewFile(uintptr(fds[1]), "control")
 	defer theirs.Close()
-	dir, err := os.MkdirTemp("", "vrnic-peer-")
+	dir := cfg.Logs
+	if dir == "" {
+		dir, err = os.MkdirTemp("", "vrnic-peer-")
+	} else {
+		err = os.MkdirAll(dir, 0o755)
+	}
 	if err != nil {
 		port.Close()
 		return nil, fmt.Errorf("peer: %w", err)
 	}
-	g := &Guest{port: port, gone: make(chan struct{}), log: dir, open: make(map[int]*Command)}
+	g := &Guest{port: port, gone: make(chan struct{}), log: dir, own: cfg.Logs == "", open: make(map[int]*Command)}
 	qlog, err := os.Create(filepath.Join(dir, "qemu.log"))
 	if err != nil {
 		port.Close()
@@ -78,7 +86,7 @@ func Start(ctx context.Context, img *Image, cfg Config) (*Guest, error) {
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := g.cmd.Start(); err != nil {
 		port.Close()
-		os.RemoveAll(dir)
+		g.removeLogs()
 		return nil, fmt.Errorf("peer: %w", err)
 	}
 	go func() {
@@ -110,7 +118,7 @@ func qemuArgs(img *Image, cfg Config, console string) []string {
 		"-M", "q35", "-accel", "tcg", "-cpu", "max,la57=off", "-m", "384", "-nodefaults", "-no-user-config",
 		"-display", "none", "-no-reboot",
 		"-kernel", img.Kernel, "-initrd", img.Initrd,
-		"-append", "console=ttyS0 loglevel=4 panic=-1 mitigations=off random.trust_cpu=on net.ifnames=0",
+		"-append", "console=ttyS0 loglevel=4 panic=-1 oops=panic mitigations=off random.trust_cpu=on net.ifnames=0",
 		"-chardev", "file,id=console,path=" + console, "-serial", "chardev:console",
 		"-device", "virtio-rng-pci",
 		"-device", "virtio-serial-pci", "-chardev", "socket,id=ctl,fd=3",
@@ -147,6 +155,9 @@ func (g *Guest) Log() string {
 
 // Stop turns the guest off and removes its files. Commands that run end with an error.
 func (g *Guest) Stop() {
+	g.mu.Lock()
+	g.stopping = true
+	g.mu.Unlock()
 	g.port.Close() // the agent turns the machine off
 	select {
 	case <-g.gone:
@@ -154,14 +165,36 @@ func (g *Guest) Stop() {
 		_ = g.cmd.Process.Kill() // it may just have ended
 		<-g.gone
 	}
-	os.RemoveAll(g.log)
+	g.removeLogs()
+}
+
+func (g *Guest) removeLogs() {
+	if g.own {
+		os.RemoveAll(g.log)
+	}
 }
 
 var errGone = errors.New("peer: the guest has ended")
 
+// ended says how a guest has gone that nobody has stopped: its console is all that is left of it.
+func (g *Guest) ended() error {
+	g.mu.Lock()
+	stopping := g.stopping
+	g.mu.Unlock()
+	if stopping {
+		return errGone
+	}
+	select {
+	case <-g.gone:
+		return fmt.Errorf("%w by itself (QEMU: %v)\n%s", errGone, g.cmd.ProcessState, g.Log())
+	case <-time.After(3 * time.Second):
+		return fmt.Errorf("%w: its agent has closed the control port, QEMU still runs\n%s", errGone, g.Log())
+	}
+}
+
 // receive hands the guest's replies to their commands.
 func (g *Guest) receive() {
-	err := errGone
+	var err error
 	lines := bufio.NewScanner(g.port)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -179,6 +212,9 @@ func (g *Guest) receive() {
 		if c != nil {
 			c.take(r)
 		}
+	}
+	if err == nil {
+		err = g.ended()
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -84,11 +84,9 @@ func appendCause32(b []byte, code CauseCode, v uint32) []byte {
 
 // appendMissing appends the cause that one mandatory parameter is missing.
 func appendMissing(b []byte, typ uint16) []byte {
-	b = binary.BigEndian.AppendUint16(b, uint16(CauseMissingParameter))
-	b = binary.BigEndian.AppendUint16(b, 10)
+	b = beginParam(b, uint16(CauseMissingParameter), 6)
 	b = binary.BigEndian.AppendUint32(b, 1)
-	b = binary.BigEndian.AppendUint16(b, typ)
-	return append(b, 0, 0)
+	return binary.BigEndian.AppendUint16(b, typ)
 }
 
 // Why a call was refused.

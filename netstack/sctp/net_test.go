@@ -361,7 +361,14 @@ func (p *rawPeer) send(chunks ...[]byte) { p.raw(p.tag, chunks...) }
 func mk(t ChunkType, flags byte, value ...byte) []byte { return appendChunk(nil, t, flags, value) }
 
 func mkParams(t ChunkType, params ...[]byte) []byte {
-	return appendChunk(nil, t, 0, bytes.Join(params, nil))
+	return appendChunk(nil, t, 0, joinParams(params))
+}
+
+func joinParams(params [][]byte) (b []byte) {
+	for _, p := range params {
+		b = append(appendPadding(b, 0), p...)
+	}
+	return b
 }
 
 func mkData(flags byte, tsn TSN, stream, ssn uint16, ppid uint32, data string) []byte {
@@ -373,7 +380,7 @@ func mkSack(cum TSN, rwnd uint32, gaps ...gap) []byte { return appendSack(nil, c
 
 func mkInit(t ChunkType, tag, rwnd uint32, out, in uint16, tsn TSN, params ...[]byte) []byte {
 	b := appendSetupHeader(nil, t, tag, rwnd, out, in, tsn)
-	return endChunk(append(b, bytes.Join(params, nil)...), 0)
+	return endChunk(append(b, joinParams(params)...), 0)
 }
 
 func u32(v uint32) []byte { return binary.BigEndian.AppendUint32(nil, v) }

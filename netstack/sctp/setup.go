@@ -104,10 +104,8 @@ func (e *Endpoint) sendInitAck(in *inPacket, s *setup, ck *cookie, opt *Options,
 		b = appendSetupHeader(b, chunkInitAck, ck.tag, uint32(opt.RecvBuffer), ck.out, opt.InStreams, ck.tsn)
 		b = appendLocals(b, locals, s.wants)
 		cat := len(b)
-		b = append(b, 0, paramCookie, 0, 0)
-		b = e.keys.seal(b, ck)
+		b = e.keys.seal(beginParam(b, paramCookie, 0), ck)
 		binary.BigEndian.PutUint16(b[cat+2:], uint16(len(b)-cat))
-		b = appendPadding(b, cat)
 		// Parameters that the peer wants to be told of, as far as the answer stays small.
 		for _, p := range s.unknown[:s.nUnknown] {
 			if len(p) <= maxUnrecognizedSize {

@@ -47,18 +47,21 @@ func nextParam(b []byte) (p param, rest []byte, ok bool) {
 	return param(b[:n:n]), b[min(padded(n), len(b)):], true
 }
 
-// appendParam appends a parameter, or an error cause, and its padding.
-func appendParam(b []byte, typ uint16, value []byte) []byte {
-	at := len(b)
+// beginParam pads what is before a parameter, or error cause, and appends its header for n octets. b
+// begins at a multiple of four. The padding of the last parameter is left to endChunk: the length of
+// a chunk "does include any padding of variable-length parameters other than the last", section 3.2.
+func beginParam(b []byte, typ uint16, n int) []byte {
+	b = appendPadding(b, 0)
 	b = binary.BigEndian.AppendUint16(b, typ)
-	b = binary.BigEndian.AppendUint16(b, uint16(paramLen+len(value)))
-	return appendPadding(append(b, value...), at)
+	return binary.BigEndian.AppendUint16(b, uint16(paramLen+n))
+}
+
+func appendParam(b []byte, typ uint16, value []byte) []byte {
+	return append(beginParam(b, typ, len(value)), value...)
 }
 
 func appendParam32(b []byte, typ uint16, v uint32) []byte {
-	b = binary.BigEndian.AppendUint16(b, typ)
-	b = binary.BigEndian.AppendUint16(b, paramLen+4)
-	return binary.BigEndian.AppendUint32(b, v)
+	return binary.BigEndian.AppendUint32(beginParam(b, typ, 4), v)
 }
 
 func appendAddr(b []byte, a netip.Addr) []byte {

@@ -58,7 +58,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	a := agent{port: port, running: make(map[int]*os.Process)}
+	a := agent{port: port, running: make(map[int]*child)}
 	return a.serve()
 }
 
@@ -69,13 +69,20 @@ func loadModules(list string) error {
 		return err
 	}
 	for name := range strings.FieldsSeq(string(b)) {
-		mod, err := os.ReadFile(name)
-		if err != nil {
+		if err := loadModule(name, ""); err != nil && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
-		if err := unix.InitModule(mod, ""); err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("load %s: %w", filepath.Base(name), err)
-		}
+	}
+	return nil
+}
+
+func loadModule(file, params string) error {
+	mod, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if err := unix.InitModule(mod, params); err != nil {
+		return fmt.Errorf("load %s %s: %w", filepath.Base(file), params, err)
 	}
 	return nil
 }
@@ -102,7 +109,13 @@ type agent struct {
 	port *os.File
 
 	mu      sync.Mutex // guards writing to port, and running
-	running map[int]*os.Process
+	running map[int]*child
+}
+
+// A child is a command that runs.
+type child struct {
+	*os.Process
+	input io.WriteCloser // nil: none
 }
 
 func (a *agent) reply(r ctl.Reply) {
@@ -115,6 +128,15 @@ func (a *agent) reply(r ctl.Reply) {
 	if _, err := a.port.Write(append(b, '\n')); err != nil {
 		fmt.Println("agent: reply:", err)
 	}
+}
+
+// done says how a request went that has nothing else to tell.
+func (a *agent) done(id int, err error) {
+	r := ctl.Reply{ID: id, Done: true}
+	if err != nil {
+		r.Fault = err.Error()
+	}
+	a.reply(r)
 }
 
 // serve handles requests until the other side is gone.
@@ -134,11 +156,7 @@ func (a *agent) serve() error {
 		case r.Hello:
 			a.reply(ctl.Reply{ID: r.ID, Done: true})
 		case r.Setup != nil:
-			re := ctl.Reply{ID: r.ID, Done: true}
-			if err := setup(r.Setup); err != nil {
-				re.Fault = err.Error()
-			}
-			a.reply(re)
+			a.done(r.ID, setup(r.Setup))
 		case r.Run != nil:
 			a.start(r.ID, r.Run)
 		case r.Read != "":
@@ -148,10 +166,29 @@ func (a *agent) serve() error {
 				re.Fault = err.Error()
 			}
 			a.reply(re)
+		case r.Input != nil:
+			a.mu.Lock()
+			c := a.running[r.ID]
+			a.mu.Unlock()
+			if c != nil && c.input != nil {
+				_, _ = c.input.Write(r.Input) // it may have ended by itself
+			}
+		case r.Kmsg:
+			re := ctl.Reply{ID: r.ID, Done: true, Out: make([]byte, 1<<18)}
+			n, err := unix.Klogctl(unix.SYSLOG_ACTION_READ_CLEAR, re.Out)
+			if err != nil {
+				re.Fault = fmt.Sprintf("kernel's messages: %v", err)
+			}
+			re.Out = re.Out[:max(n, 0)]
+			a.reply(re)
+		case r.Siw != nil:
+			a.done(r.ID, reload(r.Siw))
+		case r.Netem != nil:
+			a.done(r.ID, impair(r.Netem))
 		case r.Signal != 0:
 			a.mu.Lock()
-			if p := a.running[r.ID]; p != nil {
-				_ = p.Signal(syscall.Signal(r.Signal)) // it may have ended by itself
+			if c := a.running[r.ID]; c != nil {
+				_ = c.Signal(syscall.Signal(r.Signal)) // it may have ended by itself
 			}
 			a.mu.Unlock()
 		}
@@ -207,6 +244,68 @@ func setup(s *ctl.Setup) error {
 	return netlab.AddRDMALink("siw0", "siw", nic)
 }
 
+// reload puts another build of siw, or the same with other parameters, in the place of the one
+// that is loaded. Nothing may use it.
+func reload(s *ctl.Siw) error {
+	// The device goes with its driver. Until its last user's traces have gone the kernel says no.
+	var err error
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if err = unix.DeleteModule("siw", unix.O_NONBLOCK); err == nil || errors.Is(err, unix.ENOENT) {
+			break
+		}
+	}
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("unload siw: %w", err)
+	}
+	if err := loadModule("/usr/lib/modules/"+s.Variant+".ko", s.Params); err != nil {
+		return err
+	}
+	return netlab.AddRDMALink("siw0", "siw", nic)
+}
+
+// impair sets netem up for what goes out of the NIC and, by way of a device that all it receives
+// is sent through, for what comes in.
+func impair(n *ctl.Netem) error {
+	const in = "ifb0" // the module makes it
+	tc := func(args ...string) error {
+		if out, err := exec.Command("tc", args...).CombinedOutput(); err != nil {
+			return fmt.Errorf("tc %s: %w: %s", strings.Join(args, " "), err, out)
+		}
+		return nil
+	}
+	// What is not there cannot be taken off; that is all that can go wrong here.
+	for _, args := range []string{"root", "ingress"} {
+		_ = tc("qdisc", "del", "dev", nic, args)
+	}
+	_ = tc("qdisc", "del", "dev", in, "root")
+	if len(n.Out) > 0 {
+		if err := tc(append([]string{"qdisc", "add", "dev", nic, "root", "netem"}, n.Out...)...); err != nil {
+			return err
+		}
+	}
+	if len(n.In) == 0 {
+		return nil
+	}
+	ns, err := netlab.Here()
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	if err := ns.SetUp(in); err != nil {
+		return err
+	}
+	for _, args := range [][]string{
+		append([]string{"qdisc", "add", "dev", in, "root", "netem"}, n.In...),
+		{"qdisc", "add", "dev", nic, "ingress"},
+		{"filter", "add", "dev", nic, "parent", "ffff:", "matchall", "action", "mirred", "egress", "redirect", "dev", in},
+	} {
+		if err := tc(args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // start runs a command and reports on it from goroutines of its own.
 func (a *agent) start(id int, r *ctl.Run) {
 	if len(r.Argv) == 0 {
@@ -216,10 +315,17 @@ func (a *agent) start(id int, r *ctl.Run) {
 	cmd := exec.Command(r.Argv[0], r.Argv[1:]...)
 	cmd.Stdout = writer(func(b []byte) { a.reply(ctl.Reply{ID: id, Out: b}) })
 	cmd.Stderr = writer(func(b []byte) { a.reply(ctl.Reply{ID: id, Err: b}) })
+	var input io.WriteCloser
+	var err error
+	if r.Input {
+		input, err = cmd.StdinPipe()
+	}
 	a.mu.Lock()
-	err := cmd.Start()
 	if err == nil {
-		a.running[id] = cmd.Process
+		err = cmd.Start()
+	}
+	if err == nil {
+		a.running[id] = &child{cmd.Process, input}
 	}
 	a.mu.Unlock()
 	if err != nil {

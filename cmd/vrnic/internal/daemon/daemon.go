@@ -159,7 +159,7 @@ func (d *Daemon) addDevice(spec DeviceSpec) error {
 		Name: spec.Name, MAC: mac, MTU: stack.MTU(), Addrs: spec.Addrs,
 		Network: network{stack},
 		Limits: vnic.Limits{
-			PD: l.PDs, MR: l.MRs, CQ: l.CQs, QP: l.QPs, CMID: l.CMIDs, Depth: l.Depth,
+			PD: l.PDs, MR: l.MRs, CQ: l.CQs, QP: l.QPs, CMID: l.CMIDs, SRQ: l.SRQs, MW: l.MWs, Depth: l.Depth,
 			SGE: shm.MaxSGE, Inline: shm.MaxInline, MRTotal: maxRegistered,
 		},
 		Log: d.log,

@@ -33,11 +33,12 @@ func (c *contextHandler) CreateCQ(ring *shm.CQRing) (shm.CQHandler, error) {
 	if err != nil {
 		return nil, errno(err)
 	}
-	cq, err := ctx.NewCQ(vnic.CQOptions{Depth: ring.Size(), Sink: &cqSink{ring: ring}})
+	sink := &cqSink{ring: ring}
+	cq, err := ctx.NewCQ(vnic.CQOptions{Depth: ring.Size(), Sink: sink})
 	if err != nil {
 		return nil, errno(err)
 	}
-	h := &cqHandler{sd: c.sd, cq: cq}
+	h := &cqHandler{sd: c.sd, cq: cq, sink: sink}
 	c.sd.watch(h.source(), asyncQueue{c.events, ring.Handle(), nil})
 	return h, nil
 }
@@ -46,8 +47,9 @@ func (c *contextHandler) CreateCQ(ring *shm.CQRing) (shm.CQHandler, error) {
 func (c *contextHandler) Close() error { return nil }
 
 type cqHandler struct {
-	sd *sessionDevice
-	cq *vnic.CQ
+	sd   *sessionDevice
+	cq   *vnic.CQ
+	sink *cqSink
 }
 
 func (h *cqHandler) source() asyncSource { return asyncSource{shm.ObjCQ, h.cq.Handle()} }
@@ -174,96 +176,6 @@ func (h *srqHandler) Bell() (more bool) {
 
 func (h *srqHandler) Close() error {
 	if err := h.srq.Close(); err != nil {
-		return errno(err)
-	}
-	h.sd.unwatch(h.source())
-	return nil
-}
-
-func (h *pdHandler) CreateQP(p *shm.QPParts) (shm.QPHandler, error) {
-	if p.Caps.TxSlab != 0 || p.Caps.RxSlab != 0 {
-		return nil, syscall.EOPNOTSUPP // no slabs yet: the client sends and receives through MRs
-	}
-	send, ok1 := p.SendCQ.(*cqHandler)
-	recv, ok2 := p.RecvCQ.(*cqHandler)
-	if !ok1 || !ok2 {
-		return nil, syscall.EINVAL
-	}
-	q := &qpHandler{sd: h.c.sd, rings: p.Rings}
-	o := vnic.QPOptions{
-		QPConfig: rdma.QPConfig{
-			SendCQ: send.cq, RecvCQ: recv.cq,
-			MaxSendWR: int(p.Caps.MaxSendWR), MaxRecvWR: int(p.Caps.MaxRecvWR),
-			MaxSendSGE: int(p.Caps.MaxSendSGE), MaxRecvSGE: int(p.Caps.MaxRecvSGE),
-			MaxInline: int(p.Caps.MaxInline), SignalAll: p.SigAll,
-		},
-		SendQueue: &sendQueue{ring: &p.Rings.SQ},
-		OnState:   q.onState,
-	}
-	if srq, ok := p.SRQ.(*srqHandler); ok {
-		o.SRQ = srq.srq
-	} else {
-		o.RecvQueue = &recvQueue{ring: &p.Rings.RQ}
-	}
-	qp, err := h.pd.NewQP(o)
-	if err != nil {
-		return nil, errno(err)
-	}
-	q.qp = qp
-	q.sd.watch(q.source(), asyncQueue{h.c.events, p.Rings.Handle, p.Rings})
-	return q, nil
-}
-
-type qpHandler struct {
-	sd    *sessionDevice
-	qp    *vnic.QP
-	rings *shm.QPRings
-}
-
-func (h *qpHandler) source() asyncSource { return asyncSource{shm.ObjQP, h.qp.Num()} }
-
-// onState runs inside the QP, on each change.
-func (h *qpHandler) onState(s rdma.QPState) {
-	if s == rdma.QPRTS {
-		h.rings.SetError(0) // of the connection before
-	}
-	h.rings.SetState(qpState(s))
-}
-
-func (h *qpHandler) Num() uint32 { return h.qp.Num() }
-
-// Bell: the RNIC runs the QP here for a bounded while and goes on elsewhere if more is left.
-func (h *qpHandler) Bell() (more bool) {
-	h.qp.Ring()
-	return false
-}
-
-func (h *qpHandler) Modify(req *shm.ModifyQPRequest) error {
-	if req.Mask&^shm.ModifyQPState != 0 {
-		return syscall.EINVAL
-	}
-	if req.Mask == 0 {
-		return nil
-	}
-	to, ok := modifyStates[req.State]
-	if !ok {
-		return syscall.EINVAL
-	}
-	if to == rdma.QPIdle && h.qp.State() == rdma.QPIdle {
-		return nil // RESET to INIT and back: one state here
-	}
-	return errno(h.qp.Modify(to))
-}
-
-func (h *qpHandler) Query(r *shm.QueryQPReply) {
-	info := h.qp.Info()
-	r.State = qpState(h.qp.State())
-	r.IRD, r.ORD = uint32(info.IRD), uint32(info.ORD)
-	r.Access = 1<<0 | 1<<1 | 1<<2 // what a QP of iWARP allows; the MRs decide
-}
-
-func (h *qpHandler) Close() error {
-	if err := h.qp.Close(); err != nil {
 		return errno(err)
 	}
 	h.sd.unwatch(h.source())

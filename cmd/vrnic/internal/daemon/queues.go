@@ -12,6 +12,7 @@ import (
 // runs the QP.
 type sendQueue struct {
 	ring *shm.SendRing
+	slab uint32 // its region's key
 	wqe  shm.SendWQE
 }
 
@@ -27,10 +28,15 @@ func (q *sendQueue) Next(wr *rdma.SendWR) (bool, error) {
 	wr.Flags = sendFlags[w.Flags&(shm.SQSignaled|shm.SQSolicited|shm.SQFence|shm.SQInline)]
 	wr.RemoteAddr, wr.RKey = w.RemoteAddr, w.RKey
 	wr.SGEs, wr.Inline = wr.SGEs[:0], wr.Inline[:0]
-	if wr.Flags&rdma.Inline != 0 {
+	switch {
+	case wr.Flags&rdma.Inline != 0:
 		wr.Inline = append(wr.Inline, w.Inline()...)
-	} else {
+	case w.Flags&shm.SQSlab == 0:
 		wr.SGEs = appendSGEs(wr.SGEs, w.SGEs())
+	case !sendsOctets(wr.Op):
+		wr.Op = opInvalid
+	default:
+		wr.SGEs = append(wr.SGEs, rdma.SGE{Addr: uint64(w.SlabOff), Length: w.Length, LKey: q.slab})
 	}
 	operands(wr, w)
 	return true, nil
@@ -75,6 +81,7 @@ func appendSGEs(to []rdma.SGE, from []shm.SGE) []rdma.SGE {
 // A recvQueue is a client's receive ring as the RNIC sees it.
 type recvQueue struct {
 	ring *shm.RecvRing
+	slab *recvSlab // or nil
 	wqe  shm.RecvWQE
 }
 
@@ -87,6 +94,11 @@ func (q *recvQueue) Next(wr *rdma.RecvWR) (cookie uint32, ok bool, err error) {
 	}
 	wr.ID = w.WRID
 	wr.SGEs = appendSGEs(wr.SGEs[:0], w.SGEs())
+	if q.slab != nil {
+		if err := q.slab.place(wr, w.Cookie); err != nil {
+			return 0, false, err
+		}
+	}
 	return w.Cookie, true, nil
 }
 
@@ -117,8 +129,9 @@ func (q *sharedQueue) Pending() int { return int(q.ring.Pending()) }
 
 // A cqSink puts the RNIC's completions into a client's ring. The RNIC pushes one at a time.
 type cqSink struct {
-	ring *shm.CQRing
-	cqe  shm.CQE
+	ring  *shm.CQRing
+	slabs recvSlabs
+	cqe   shm.CQE
 }
 
 var _ vnic.CountingSink = (*cqSink)(nil)
@@ -140,6 +153,9 @@ func (s *cqSink) Push(wc *rdma.WC, cookie, sqDone uint32, solicited bool) bool {
 	}
 	if wc.Flags&rdma.WCWithImm != 0 {
 		s.cqe.Imm, s.cqe.SrcQP = shm.ImmWord(wc.Imm), shm.ImmWord(wc.ImmLow)
+	}
+	if slab := s.slabs.of(wc.QPN); slab != nil {
+		slab.complete(&s.cqe, wc)
 	}
 	err := s.ring.Push(&s.cqe, solicited)
 	return err == nil || errors.Is(err, shm.ErrCQClosed) // what comes for a CQ that is gone is lost, not too much

@@ -29,12 +29,16 @@ type rawEnd struct {
 const rawIOVA = 0x7000_0000_0000
 
 func newRawEnd(t *testing.T, d *daemontest.Daemon, size int) *rawEnd {
+	return newRawEndOf(t, d, size, shm.QPCaps{MaxSendWR: 16, MaxRecvWR: 16})
+}
+
+func newRawEndOf(t *testing.T, d *daemontest.Daemon, size int, caps shm.QPCaps) *rawEnd {
 	e := &rawEnd{RawClient: shmtest.NewRaw(t, d.Socket()).Hello()}
 	e.SetMem()
 	ctx := e.Ctx(0)
 	e.pd = e.PD(ctx)
 	e.cq = e.CQ(ctx, 8, 0)
-	e.qp = e.QP(e.pd, e.cq, e.cq, shm.QPCaps{MaxSendWR: 16, MaxRecvWR: 16})
+	e.qp = e.QP(e.pd, e.cq, e.cq, caps)
 	e.buf = e.Pages(size)
 	e.mr = e.RegMR(e.pd, e.buf, rawIOVA, uint32(rdma.LocalWrite|rdma.RemoteWrite|rdma.RemoteRead))
 	return e

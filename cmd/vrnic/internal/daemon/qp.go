@@ -1,0 +1,128 @@
+package daemon
+
+import (
+	"syscall"
+
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/vnic"
+)
+
+// A qpHandler is a QP of a client.
+type qpHandler struct {
+	sd     *sessionDevice
+	qp     *vnic.QP
+	rings  *shm.QPRings
+	recvCQ *cqHandler
+	slabs  []*vnic.MR
+}
+
+func (h *pdHandler) CreateQP(p *shm.QPParts) (_ shm.QPHandler, err error) {
+	send, ok1 := p.SendCQ.(*cqHandler)
+	recv, ok2 := p.RecvCQ.(*cqHandler)
+	if !ok1 || !ok2 {
+		return nil, syscall.EINVAL
+	}
+	q := &qpHandler{sd: h.c.sd, rings: p.Rings, recvCQ: recv}
+	defer func() {
+		if err != nil {
+			q.closeSlabs() //nolint:errcheck // nothing uses them
+		}
+	}()
+	sq := &sendQueue{ring: &p.Rings.SQ}
+	if mr, err := h.registerSlab(p.Rings.TxSlabMem(), 0); err != nil {
+		return nil, errno(err)
+	} else if mr != nil {
+		q.slabs, sq.slab = append(q.slabs, mr), mr.LKey()
+	}
+	o := vnic.QPOptions{
+		QPConfig: rdma.QPConfig{
+			SendCQ: send.cq, RecvCQ: recv.cq,
+			MaxSendWR: int(p.Caps.MaxSendWR), MaxRecvWR: int(p.Caps.MaxRecvWR),
+			MaxSendSGE: int(p.Caps.MaxSendSGE), MaxRecvSGE: int(p.Caps.MaxRecvSGE),
+			MaxInline: int(p.Caps.MaxInline), SignalAll: p.SigAll,
+		},
+		SendQueue: sq,
+		OnState:   q.onState,
+	}
+	var slab *recvSlab
+	if srq, ok := p.SRQ.(*srqHandler); ok {
+		o.SRQ = srq.srq
+	} else {
+		if mr, err := h.registerSlab(p.Rings.RxSlabMem(), rdma.LocalWrite); err != nil {
+			return nil, errno(err)
+		} else if mr != nil {
+			q.slabs = append(q.slabs, mr)
+			slab = &recvSlab{pd: h.pd, ring: &p.Rings.RxSlab, mr: mr}
+		}
+		o.RecvQueue = &recvQueue{ring: &p.Rings.RQ, slab: slab}
+	}
+	if q.qp, err = h.pd.NewQP(o); err != nil {
+		return nil, errno(err)
+	}
+	if slab != nil { // before anything can complete
+		recv.sink.slabs.set(q.qp.Num(), slab)
+	}
+	q.sd.watch(q.source(), asyncQueue{h.c.events, p.Rings.Handle, p.Rings})
+	return q, nil
+}
+
+func (h *qpHandler) closeSlabs() error {
+	for _, mr := range h.slabs {
+		if err := mr.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (h *qpHandler) source() asyncSource { return asyncSource{shm.ObjQP, h.qp.Num()} }
+
+// onState runs inside the QP, on each change.
+func (h *qpHandler) onState(s rdma.QPState) {
+	if s == rdma.QPRTS {
+		h.rings.SetError(0) // of the connection before
+	}
+	h.rings.SetState(qpState(s))
+}
+
+func (h *qpHandler) Num() uint32 { return h.qp.Num() }
+
+// Bell: the RNIC runs the QP here for a bounded while and goes on elsewhere if more is left.
+func (h *qpHandler) Bell() (more bool) {
+	h.qp.Ring()
+	return false
+}
+
+func (h *qpHandler) Modify(req *shm.ModifyQPRequest) error {
+	if req.Mask&^shm.ModifyQPState != 0 {
+		return syscall.EINVAL
+	}
+	if req.Mask == 0 {
+		return nil
+	}
+	to, ok := modifyStates[req.State]
+	if !ok {
+		return syscall.EINVAL
+	}
+	if to == rdma.QPIdle && h.qp.State() == rdma.QPIdle {
+		return nil // RESET to INIT and back: one state here
+	}
+	return errno(h.qp.Modify(to))
+}
+
+func (h *qpHandler) Query(r *shm.QueryQPReply) {
+	info := h.qp.Info()
+	r.State = qpState(h.qp.State())
+	r.IRD, r.ORD = uint32(info.IRD), uint32(info.ORD)
+	r.Access = 1<<0 | 1<<1 | 1<<2 // what a QP of iWARP allows; the MRs decide
+}
+
+func (h *qpHandler) Close() error {
+	if err := h.qp.Close(); err != nil {
+		return errno(err)
+	}
+	h.recvCQ.sink.slabs.set(h.qp.Num(), nil)
+	h.sd.unwatch(h.source())
+	return errno(h.closeSlabs())
+}

@@ -1,0 +1,245 @@
+package rawpeer
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/vrnic/vrnic/netstack"
+)
+
+// A Host is a TCP/IP stack of its own, linked to a Unix-stream port.
+type Host struct {
+	sw    *netstack.Switch
+	stack *netstack.Stack
+	link  *link
+}
+
+// HostConfig describes a Host.
+type HostConfig struct {
+	Path string // of the socket that a port unix-listen:PATH has made
+	Addr netip.Prefix
+	MTU  int // 0: 1500
+	// ReceiveBuffer is how much a connection takes that is not read, half of it is its window; 0: 4 MiB.
+	ReceiveBuffer int
+}
+
+// NewHost makes a Host.
+func NewHost(c HostConfig) (*Host, error) {
+	h := &Host{sw: netstack.NewSwitch(netstack.SwitchConfig{})}
+	var err error
+	h.stack, err = netstack.NewStack(h.sw, netstack.Config{
+		Name: "raw", MTU: c.MTU, Addrs: []netip.Prefix{c.Addr}, ReceiveBuffer: c.ReceiveBuffer,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if h.link, err = newLink(h.sw, c.Path); err != nil {
+		h.stack.Close()
+		return nil, err
+	}
+	return h, nil
+}
+
+// Close resets all connections.
+func (h *Host) Close() {
+	h.stack.Close()
+	h.link.close()
+	h.sw.Close()
+}
+
+// Dial connects to addr.
+func (h *Host) Dial(ctx context.Context, addr netip.AddrPort) (*Peer, error) {
+	c, err := h.stack.DialTCP(ctx, netip.Addr{}, addr)
+	if err != nil {
+		return nil, err
+	}
+	return New(newConn(c)), nil
+}
+
+// A Listener takes connections.
+type Listener struct{ l *netstack.TCPListener }
+
+// Listen listens on a free port.
+func (h *Host) Listen() (*Listener, error) {
+	l, err := h.stack.ListenTCP(netip.AddrPortFrom(h.stack.Addrs()[0].Addr(), 0), 64)
+	if err != nil {
+		return nil, err
+	}
+	return &Listener{l}, nil
+}
+
+// Addr is where l listens.
+func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
+
+// Accept waits for a connection, until l is closed.
+func (l *Listener) Accept() (*Peer, error) {
+	c, err := l.l.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return New(newConn(c)), nil
+}
+
+// Close ends l.
+func (l *Listener) Close() error { return l.l.Close() }
+
+// conn makes a connection of a stack block.
+type conn struct {
+	c       *netstack.TCPConn
+	changed *sync.Cond // with mu: something may have become possible
+
+	mu            sync.Mutex
+	closed        bool      // guarded by mu, as the rest; c's calls are, too
+	readBy, putBy time.Time // deadlines; zero: none
+}
+
+func newConn(c *netstack.TCPConn) *conn {
+	k := &conn{c: c}
+	k.changed = sync.NewCond(&k.mu)
+	// It is called with the stack's locks held: another goroutine takes ours.
+	wake := make(chan struct{}, 1)
+	c.SetNotify(func() {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	})
+	go func() {
+		tick := time.NewTicker(20 * time.Millisecond) // for deadlines
+		defer tick.Stop()
+		for {
+			select {
+			case <-wake:
+			case <-tick.C:
+			}
+			k.mu.Lock()
+			over := k.closed
+			k.changed.Broadcast()
+			k.mu.Unlock()
+			if over {
+				return
+			}
+		}
+	}()
+	return k
+}
+
+// until repeats f until it has done something, has failed, or it is too late.
+func (k *conn) until(deadline *time.Time, f func() (int, error)) (int, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for {
+		if k.closed {
+			return 0, net.ErrClosed
+		}
+		if n, err := f(); n > 0 || err != nil {
+			return n, err
+		}
+		if !deadline.IsZero() && !time.Now().Before(*deadline) {
+			return 0, errTimeout{}
+		}
+		k.changed.Wait()
+	}
+}
+
+// into takes what fits.
+type into struct {
+	b []byte
+	n int
+}
+
+func (w *into) Write(p []byte) (int, error) {
+	n := copy(w.b[w.n:], p)
+	w.n += n
+	if n < len(p) {
+		return n, errFull
+	}
+	return n, nil
+}
+
+func (k *conn) Read(b []byte) (int, error) {
+	if len(b) == 0 {
+		return 0, nil
+	}
+	return k.until(&k.readBy, func() (int, error) {
+		w := into{b: b}
+		n, err := k.c.ReadInto(&w)
+		if n > 0 {
+			err = nil
+		}
+		return n, err
+	})
+}
+
+// source gives b to WriteFrom.
+type source struct{ b []byte }
+
+func (s *source) Len() int { return len(s.b) }
+
+func (s *source) Read(p []byte) (int, error) {
+	n := copy(p, s.b)
+	s.b = s.b[n:]
+	return n, nil
+}
+
+func (k *conn) Write(b []byte) (total int, err error) {
+	for total < len(b) {
+		n, err := k.until(&k.putBy, func() (int, error) { return k.c.WriteFrom(&source{b[total:]}) })
+		total += n
+		if err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+func (k *conn) CloseWrite() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return net.ErrClosed
+	}
+	return k.c.CloseWrite()
+}
+
+func (k *conn) Reset() error { return k.end(func() error { k.c.Abort(); return nil }) }
+func (k *conn) Close() error { return k.end(k.c.Close) }
+
+func (k *conn) end(f func() error) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return nil
+	}
+	k.closed = true
+	k.c.SetNotify(nil)
+	k.changed.Broadcast()
+	return f()
+}
+
+func (k *conn) LocalAddr() net.Addr  { return net.TCPAddrFromAddrPort(k.c.LocalAddr()) }
+func (k *conn) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(k.c.RemoteAddr()) }
+
+func (k *conn) SetDeadline(t time.Time) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.readBy, k.putBy = t, t
+	return nil
+}
+
+func (k *conn) SetReadDeadline(t time.Time) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.readBy = t
+	return nil
+}
+
+func (k *conn) SetWriteDeadline(t time.Time) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.putBy = t
+	return nil
+}

@@ -1,0 +1,425 @@
+package netstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/vrnic/vrnic/netstack/sctp"
+)
+
+// An SCTPHandler hears of what happens to one association. Its methods are called one at a time, by
+// whoever drains the SCTP, and with no lock held: they must not block, and may use the SCTPConn.
+type SCTPHandler interface {
+	// Message gives a message that has arrived. It is given back with SCTPConn.Release.
+	Message(*sctp.Message)
+	// Event tells of the rest: acknowledgements, MaxPayload, paths, the peer's shutdown and reports.
+	Event(*sctp.Event)
+	// Down is the last call: err is nil after a shutdown, else why the association has ended; see
+	// the errors of package sctp.
+	Down(err error)
+}
+
+// An SCTPConn is an association. Its methods may be called from several goroutines at once and do not block.
+type SCTPConn struct {
+	s             *SCTP
+	a             *sctp.Association // used with s.mu
+	local, remote netip.AddrPort
+
+	handler SCTPHandler // set before the first event
+	ready   chan error  // of Dial: established, or not; nil once that is known
+}
+
+// An SCTPDial says with whom to set up an association.
+type SCTPDial struct {
+	Local   netip.Addr // zero: that of the route
+	Remote  netip.AddrPort
+	Others  []netip.Addr  // more addresses of the peer, if they are known beforehand
+	Addrs   []netip.Addr  // more addresses of ours, for a multihomed association
+	Encap   uint16        // the peer's port of a carrier over UDP; 0: SCTPOverUDPPort
+	Options *sctp.Options // nil: the SCTP's
+	Handler SCTPHandler
+}
+
+// Dial sets up an association and waits until that has succeeded or failed, or ctx is done. For errors
+// errors.Is finds ECONNREFUSED, ETIMEDOUT, ENETUNREACH and their like, or ctx's.
+func (s *SCTP) Dial(ctx context.Context, d SCTPDial) (*SCTPConn, error) {
+	d.Remote = unmap(d.Remote)
+	c, err := s.dial(ctx, d)
+	if err != nil {
+		return nil, fmt.Errorf("netstack: sctp: connect to %v: %w", d.Remote, err)
+	}
+	return c, nil
+}
+
+func (s *SCTP) dial(ctx context.Context, d SCTPDial) (*SCTPConn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	c, err := s.begin(d)
+	if err != nil {
+		return nil, err
+	}
+	ready := c.ready
+	s.drain()
+	select {
+	case err := <-ready:
+		return c, err
+	case <-ctx.Done():
+		c.Abort("given up")
+		return nil, context.Cause(ctx)
+	}
+}
+
+// begin sends the INIT.
+func (s *SCTP) begin(d SCTPDial) (*SCTPConn, error) {
+	if !s.gate.enter() {
+		return nil, closedError("SCTP")
+	}
+	defer s.gate.leave()
+	local := d.Local.Unmap()
+	if !local.IsValid() || local.IsUnspecified() {
+		var err error
+		if local, err = s.carrier.local(d.Remote.Addr()); err != nil {
+			return nil, err
+		}
+	}
+	encap := s.carrier.encap()
+	if encap != 0 && d.Encap != 0 {
+		encap = d.Encap
+	}
+	locals := []netip.Addr{local}
+	for _, a := range d.Addrs {
+		if a = a.Unmap(); !slices.Contains(locals, a) {
+			locals = append(locals, a)
+		}
+	}
+	c := &SCTPConn{s: s, handler: d.Handler, ready: make(chan error, 1), remote: d.Remote}
+	// A port that is in use with this peer already is found out by trying.
+	const n, tries = lastEphemeral - firstEphemeral + 1, 64
+	first := rand.IntN(n)
+	err := error(syscall.EADDRNOTAVAIL)
+	for i := range tries {
+		port := uint16(firstEphemeral + (first+i*331)%n)
+		if err = s.hold(port); err != nil {
+			continue
+		}
+		s.mu.Lock()
+		c.a, err = s.ep.Dial(s.now(), sctp.DialConfig{
+			LocalPort: port, Locals: locals, RemotePort: d.Remote.Port(),
+			Remotes: append([]netip.Addr{d.Remote.Addr()}, d.Others...),
+			Encap:   encap, Options: d.Options, User: c,
+		})
+		if err == nil {
+			c.local = netip.AddrPortFrom(local, port)
+			s.conns[c] = struct{}{}
+		}
+		s.mu.Unlock()
+		if err == nil {
+			return c, nil
+		}
+		s.unhold(port)
+		if !errors.Is(err, sctp.ErrPortInUse) {
+			break
+		}
+	}
+	return nil, sctpErrno(err)
+}
+
+// The range that ports are taken from: that of Linux.
+const (
+	firstEphemeral = 32768
+	lastEphemeral  = 60999
+)
+
+// hold counts one more user of a port.
+func (s *SCTP) hold(port uint16) error {
+	s.portMu.Lock()
+	defer s.portMu.Unlock()
+	if s.ports[port] == 0 {
+		if err := s.carrier.usePort(port); err != nil {
+			return err
+		}
+	}
+	s.ports[port]++
+	return nil
+}
+
+func (s *SCTP) unhold(port uint16) {
+	s.portMu.Lock()
+	defer s.portMu.Unlock()
+	if s.ports[port]--; s.ports[port] == 0 {
+		delete(s.ports, port)
+		s.carrier.leavePort(port)
+	}
+}
+
+// sctpErrno puts an errno behind an error of package sctp, where one says the same.
+func sctpErrno(err error) error {
+	var abort *sctp.PeerAbort
+	no := syscall.Errno(0)
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &abort) && abort.Refused(), errors.Is(err, sctp.ErrUnreachable):
+		no = syscall.ECONNREFUSED
+	case errors.As(err, &abort):
+		no = syscall.ECONNABORTED
+	case errors.Is(err, sctp.ErrTimeout):
+		no = syscall.ETIMEDOUT
+	case errors.Is(err, sctp.ErrPortInUse):
+		no = syscall.EADDRINUSE
+	case errors.Is(err, sctp.ErrAddress):
+		no = syscall.EADDRNOTAVAIL
+	case errors.Is(err, sctp.ErrTooMany):
+		no = syscall.ENOBUFS
+	default:
+		return err
+	}
+	return fmt.Errorf("%w (%w)", no, err)
+}
+
+// established ends the waiting of Dial.
+func (c *SCTPConn) established() {
+	c.ready <- nil
+	c.ready = nil
+}
+
+// down is the last event.
+func (c *SCTPConn) down(err error) {
+	if c.ready == nil {
+		c.handler.Down(err)
+		return
+	}
+	if err == nil {
+		err = sctp.ErrClosed
+	}
+	c.ready <- sctpErrno(err)
+}
+
+// An SCTPListener takes associations in.
+type SCTPListener struct {
+	s      *SCTP
+	addr   netip.AddrPort
+	accept func(*SCTPConn) SCTPHandler
+	once   sync.Once
+}
+
+// An SCTPListen says how to listen.
+type SCTPListen struct {
+	Addr    netip.AddrPort // an address of ours, or an unspecified one for all; port 0 chooses a free one
+	Addrs   []netip.Addr   // more addresses of ours, for multihomed associations
+	Options *sctp.Options  // nil: the SCTP's
+	// Accept is called with each new association, as a handler is, and returns its handler; nil
+	// aborts the association.
+	Accept func(*SCTPConn) SCTPHandler
+}
+
+// Listen takes associations in until the listener is closed. For errors errors.Is finds EADDRINUSE and its like.
+func (s *SCTP) Listen(l SCTPListen) (*SCTPListener, error) {
+	l.Addr = unmap(l.Addr)
+	r, err := s.listen(l)
+	if err != nil {
+		return nil, fmt.Errorf("netstack: sctp: listen at %v: %w", l.Addr, err)
+	}
+	return r, nil
+}
+
+func (s *SCTP) listen(l SCTPListen) (*SCTPListener, error) {
+	if !s.gate.enter() {
+		return nil, closedError("SCTP")
+	}
+	defer s.gate.leave()
+	var locals []netip.Addr
+	if a := l.Addr.Addr(); a.IsValid() && !a.IsUnspecified() {
+		locals = append(locals, a)
+		for _, x := range l.Addrs {
+			if x = x.Unmap(); !slices.Contains(locals, x) {
+				locals = append(locals, x)
+			}
+		}
+	}
+	tries := 1
+	if l.Addr.Port() == 0 {
+		tries = 64
+	}
+	err := error(syscall.EADDRINUSE)
+	for range tries {
+		port := l.Addr.Port()
+		if port == 0 {
+			port = uint16(firstEphemeral + rand.IntN(lastEphemeral-firstEphemeral+1))
+		}
+		if err = s.hold(port); err != nil {
+			continue
+		}
+		r := &SCTPListener{s: s, addr: netip.AddrPortFrom(l.Addr.Addr(), port), accept: l.Accept}
+		s.mu.Lock()
+		if err = s.ep.Listen(port, sctp.ListenConfig{Locals: locals, Options: l.Options}); err == nil {
+			s.listeners[port] = r
+		}
+		s.mu.Unlock()
+		if err == nil {
+			return r, nil
+		}
+		s.unhold(port)
+	}
+	return nil, sctpErrno(err)
+}
+
+// Addr is where the listener listens.
+func (l *SCTPListener) Addr() netip.AddrPort { return l.addr }
+
+// Close takes no more associations in. Those that there are stay.
+func (l *SCTPListener) Close() error {
+	l.once.Do(func() {
+		s := l.s
+		s.mu.Lock()
+		s.ep.StopListening(l.addr.Port())
+		delete(s.listeners, l.addr.Port())
+		s.mu.Unlock()
+		s.unhold(l.addr.Port())
+	})
+	return nil
+}
+
+// accept makes a connection of an association that a peer has set up. The lock is not held.
+func (s *SCTP) accept(a *sctp.Association) {
+	c := &SCTPConn{s: s, a: a}
+	s.mu.Lock()
+	local, remote := a.Ports()
+	l := s.listeners[local]
+	for _, p := range a.Paths() {
+		if p.Primary {
+			c.local, c.remote = netip.AddrPortFrom(p.Local, local), netip.AddrPortFrom(p.Addr, remote)
+		}
+	}
+	a.User = c
+	s.conns[c] = struct{}{}
+	s.mu.Unlock()
+	if err := s.hold(local); err != nil {
+		l = nil
+	}
+	if l != nil {
+		c.handler = l.accept(c)
+	}
+	if c.handler == nil {
+		c.handler = ignore{c}
+		c.Abort("nobody takes it")
+	}
+}
+
+// ignore is the handler of an association that nobody wants.
+type ignore struct{ c *SCTPConn }
+
+func (i ignore) Message(m *sctp.Message) { i.c.Release(m) }
+func (ignore) Event(*sctp.Event)         {}
+func (ignore) Down(error)                {}
+
+// LocalAddr and RemoteAddr are the addresses that the association was set up with.
+func (c *SCTPConn) LocalAddr() netip.AddrPort  { return c.local }
+func (c *SCTPConn) RemoteAddr() netip.AddrPort { return c.remote }
+
+// Send queues a message, which is read from src with no lock held. The messages of an association are
+// numbered from 1 on, in the order of Send. 0 and nil: there is no room now, and an EventAcked comes when
+// there is more. more says that another message follows at once: this one is held back until Flush
+// or the next Send without it. An error of src means that nothing was sent.
+func (c *SCTPConn) Send(o sctp.SendOptions, src sctp.Source, more bool) (id uint64, err error) {
+	c.s.mu.Lock()
+	full := c.a.State() == sctp.StateEstablished && c.a.Room() < src.Len()
+	c.s.mu.Unlock()
+	if full {
+		return 0, nil
+	}
+	g, err := gather(src)
+	if err != nil {
+		return 0, err
+	}
+	defer g.put()
+	c.s.mu.Lock()
+	id, err = c.a.Send(c.s.now(), o, g)
+	c.s.mu.Unlock()
+	if errors.Is(err, sctp.ErrNoRoom) {
+		return 0, nil
+	}
+	if !more {
+		c.s.drain()
+	}
+	return id, err
+}
+
+// Flush sends what Send has held back.
+func (c *SCTPConn) Flush() { c.s.drain() }
+
+// Release gives a message back; the window opens again.
+func (c *SCTPConn) Release(m *sctp.Message) {
+	c.s.mu.Lock()
+	m.Release()
+	c.s.mu.Unlock()
+	c.s.drain()
+}
+
+// with calls f with the association, under the lock.
+func (c *SCTPConn) with(f func(*sctp.Association)) {
+	c.s.mu.Lock()
+	f(c.a)
+	c.s.mu.Unlock()
+}
+
+// Acked is the number of the last message that has arrived, with all before it.
+func (c *SCTPConn) Acked() (id uint64) {
+	c.with(func(a *sctp.Association) { id = a.Acked() })
+	return id
+}
+
+// MaxPayload is the length of the longest message that takes one packet, whichever path it takes.
+func (c *SCTPConn) MaxPayload() (n int) {
+	c.with(func(a *sctp.Association) { n = a.MaxPayload() })
+	return n
+}
+
+// Streams is how many streams there are each way.
+func (c *SCTPConn) Streams() (out, in int) {
+	c.with(func(a *sctp.Association) { out, in = a.Streams() })
+	return out, in
+}
+
+// Missing is how many TSNs below the highest that has come have not.
+func (c *SCTPConn) Missing() (n int) {
+	c.with(func(a *sctp.Association) { n = a.Missing() })
+	return n
+}
+
+// PeerAdaptation is the indication that came with the peer's INIT or INIT ACK.
+func (c *SCTPConn) PeerAdaptation() (code uint32, present bool) {
+	c.with(func(a *sctp.Association) { code, present = a.PeerAdaptation() })
+	return code, present
+}
+
+// State is the association's.
+func (c *SCTPConn) State() (st sctp.State) {
+	c.with(func(a *sctp.Association) { st = a.State() })
+	return st
+}
+
+// Paths describes the peer's addresses.
+func (c *SCTPConn) Paths() (p []sctp.PathInfo) {
+	c.with(func(a *sctp.Association) { p = a.Paths() })
+	return p
+}
+
+// Shutdown ends the association when all that was sent has arrived. Nothing can be sent any more.
+func (c *SCTPConn) Shutdown() {
+	c.with(func(a *sctp.Association) { _ = a.Shutdown(c.s.now()) }) // an error: it is ending already
+	c.s.drain()
+}
+
+// Abort ends the association at once and tells the peer why. Handler.Down is called all the same.
+func (c *SCTPConn) Abort(reason string) {
+	c.with(func(a *sctp.Association) { a.Abort(c.s.now(), reason) })
+	c.s.drain()
+}

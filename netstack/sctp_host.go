@@ -1,0 +1,285 @@
+package netstack
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+
+	"github.com/vrnic/vrnic/netstack/sctp"
+)
+
+// An SCTP is one SCTP endpoint with what drives it: a lock, a timer, and somebody who sends what it
+// has to send and hands out its events. It runs over a Stack (Stack.SCTP) or over a UDP socket of the
+// host (NewSCTPOverUDP). Its methods may be called from several goroutines at once.
+//
+// Nothing is sent and no handler is called with the lock held: what is sent may come back as input
+// on the same goroutine. Whoever has changed something drains the endpoint, unless somebody is at it,
+// who then goes round once more.
+type SCTP struct {
+	carrier sctpCarrier
+	clock   tcpip.Clock
+	start   tcpip.MonotonicTime
+	gate    *gate // around Dial and Listen
+
+	mu        sync.Mutex
+	ep        *sctp.Endpoint           // guarded by mu
+	conns     map[*SCTPConn]struct{}   // guarded by mu
+	listeners map[uint16]*SCTPListener // guarded by mu
+	timer     tcpip.Timer              // guarded by mu
+	armed     time.Time                // guarded by mu: when the timer fires; zero: it does not
+	ended     bool                     // guarded by mu: the timer stays off
+
+	portMu sync.Mutex
+	ports  map[uint16]int // guarded by portMu: users of each
+
+	token drainToken
+	// What the one who drains has in hand.
+	packets []sctpOut
+	events  []sctp.Event
+}
+
+// An sctpCarrier takes the packets of an SCTP to a network.
+type sctpCarrier interface {
+	// transmit sends a packet, which lies in v, and takes v. An error is a local one: there is no route.
+	transmit(d *sctp.Datagram, v *buffer.View) error
+	// local is the address that packets to remote come from.
+	local(remote netip.Addr) (netip.Addr, error)
+	// mtu is how large a packet to dst may be, without its IP header. The SCTP's lock is held.
+	mtu(dst netip.Addr) int
+	// usePort and leavePort say which ports are in use.
+	usePort(port uint16) error
+	leavePort(port uint16)
+	// encap is the UDP port that peers are dialled at; 0: bare SCTP.
+	encap() uint16
+	// close ends the carrier, and returns when nothing comes from it any more.
+	close()
+}
+
+type sctpOut struct {
+	d sctp.Datagram
+	v *buffer.View
+}
+
+const (
+	sctpBatch     = 32   // packets and events that are taken under the lock at once
+	sctpPacketCap = 2048 // longer packets cost one copy more
+)
+
+// sctpOptions are the defaults of associations: room for what a fast link has under way, and an RTO
+// as short as TCP's here, since kernel peers delay SACKs by up to 200 ms.
+func sctpOptions() sctp.Options {
+	return sctp.Options{SendBuffer: 1 << 20, RecvBuffer: 1 << 20, RTOInitial: time.Second, RTOMin: 300 * time.Millisecond}
+}
+
+func newSCTP(carrier sctpCarrier, clock tcpip.Clock, o sctp.Options) (*SCTP, error) {
+	ep, err := sctp.NewEndpoint(sctp.Config{MTU: carrier.mtu, Options: o})
+	if err != nil {
+		return nil, err
+	}
+	return &SCTP{
+		carrier: carrier, clock: clock, start: clock.NowMonotonic(), gate: newGate(), ep: ep,
+		conns: map[*SCTPConn]struct{}{}, listeners: map[uint16]*SCTPListener{}, ports: map[uint16]int{},
+		packets: make([]sctpOut, 0, sctpBatch), events: make([]sctp.Event, 0, sctpBatch),
+	}, nil
+}
+
+// now only goes forward; its date means nothing.
+func (s *SCTP) now() time.Time { return time.Unix(0, 0).Add(s.clock.NowMonotonic().Sub(s.start)) }
+
+// input takes a packet from the carrier, which keeps its own reference.
+func (s *SCTP) input(p sctp.Packet) {
+	s.mu.Lock()
+	s.ep.Input(s.now(), p)
+	s.mu.Unlock()
+	s.drain()
+}
+
+// icmp takes an ICMP error.
+func (s *SCTP) icmp(e sctp.ICMPError) {
+	s.mu.Lock()
+	s.ep.ICMP(s.now(), e)
+	s.mu.Unlock()
+	s.drain()
+}
+
+// expire is the timer's function.
+func (s *SCTP) expire() {
+	s.mu.Lock()
+	s.armed = time.Time{}
+	s.ep.Expire(s.now())
+	s.mu.Unlock()
+	s.drain()
+}
+
+// drain sends and hands out what there is, or leaves that to whoever is at it.
+func (s *SCTP) drain() {
+	if !s.token.take() {
+		return
+	}
+	for {
+		for s.drainOnce() {
+		}
+		if s.token.release() {
+			return
+		}
+	}
+}
+
+// drainOnce does so for one batch; false: there was nothing.
+func (s *SCTP) drainOnce() bool {
+	s.mu.Lock()
+	now := s.now()
+	for len(s.packets) < sctpBatch {
+		v := buffer.NewViewSize(sctpPacketCap)
+		d, ok := s.ep.Output(now, v.AsSlice()[:0])
+		if !ok {
+			v.Release()
+			break
+		}
+		if len(d.Data) <= sctpPacketCap {
+			v.CapLength(len(d.Data))
+		} else {
+			v.Release()
+			v = buffer.NewViewWithData(d.Data)
+		}
+		s.packets = append(s.packets, sctpOut{d, v})
+	}
+	for len(s.events) < sctpBatch {
+		e, ok := s.ep.NextEvent()
+		if !ok {
+			break
+		}
+		s.events = append(s.events, e)
+	}
+	s.arm(now)
+	s.mu.Unlock()
+
+	some := len(s.packets)+len(s.events) > 0
+	for i := range s.packets {
+		// What cannot be sent is lost; retransmission deals with that as with any loss.
+		_ = s.carrier.transmit(&s.packets[i].d, s.packets[i].v)
+	}
+	clear(s.packets)
+	s.packets = s.packets[:0]
+	for i := range s.events {
+		s.dispatch(&s.events[i])
+	}
+	clear(s.events)
+	s.events = s.events[:0]
+	return some
+}
+
+// arm sets the timer; the lock is held. Deadlines mostly move on, and a timer that fires too early does
+// no harm, so that it is only ever moved to an earlier time.
+func (s *SCTP) arm(now time.Time) {
+	at, ok := s.ep.Deadline()
+	if !ok || s.ended || !s.armed.IsZero() && !at.Before(s.armed) {
+		return
+	}
+	s.armed = at
+	d := max(at.Sub(now), 0)
+	if s.timer == nil {
+		s.timer = s.clock.AfterFunc(d, s.expire)
+		return
+	}
+	s.timer.Stop()
+	s.timer.Reset(d)
+}
+
+// dispatch hands an event to whom it concerns.
+func (s *SCTP) dispatch(e *sctp.Event) {
+	c, _ := e.Assoc.User.(*SCTPConn)
+	switch {
+	case e.Kind == sctp.EventUp && c == nil:
+		s.accept(e.Assoc)
+	case c == nil:
+		// It ended before it was established.
+	case e.Kind == sctp.EventUp:
+		c.established()
+	case e.Kind == sctp.EventMessage:
+		c.handler.Message(e.Msg)
+	case e.Kind == sctp.EventDown:
+		s.mu.Lock()
+		delete(s.conns, c)
+		s.mu.Unlock()
+		s.unhold(c.local.Port())
+		c.down(e.Err)
+	default:
+		c.handler.Event(e)
+	}
+}
+
+// Stats are the totals of the endpoint.
+func (s *SCTP) Stats() sctp.Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ep.Stats()
+}
+
+// Associations is how many there are.
+func (s *SCTP) Associations() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ep.Associations()
+}
+
+// Close aborts every association and ends every listener. Handlers hear of it.
+func (s *SCTP) Close() error {
+	if !s.gate.shut() {
+		return nil
+	}
+	s.gate.wait()
+	s.mu.Lock()
+	now := s.now()
+	for c := range s.conns {
+		c.a.Abort(now, "closed")
+	}
+	for port := range s.listeners {
+		s.ep.StopListening(port)
+	}
+	s.mu.Unlock()
+	s.drain()
+	s.mu.Lock()
+	s.ended = true
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.mu.Unlock()
+	s.carrier.close()
+	return nil
+}
+
+// A drainToken makes sure that one goroutine drains at a time, and that nothing is left over: idle,
+// held, or held with another round to go.
+type drainToken struct{ state atomic.Uint32 }
+
+const (
+	drainIdle uint32 = iota
+	drainHeld
+	drainAgain
+)
+
+// take reports whether the caller is the one now.
+func (t *drainToken) take() bool {
+	for {
+		if t.state.CompareAndSwap(drainIdle, drainHeld) {
+			return true
+		}
+		if t.state.Load() == drainAgain || t.state.CompareAndSwap(drainHeld, drainAgain) {
+			return false
+		}
+	}
+}
+
+// release gives the token up; false: there is another round to go.
+func (t *drainToken) release() bool {
+	if t.state.CompareAndSwap(drainHeld, drainIdle) {
+		return true
+	}
+	t.state.Store(drainHeld)
+	return false
+}

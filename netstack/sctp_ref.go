@@ -1,0 +1,80 @@
+package netstack
+
+import (
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"gvisor.dev/gvisor/pkg/buffer"
+)
+
+// An sctpRef counts who uses a received packet: whoever brought it, and the messages that lie in it.
+type sctpRef struct {
+	n    atomic.Int32
+	buf  buffer.Buffer
+	view *buffer.View // of a carrier that has no Buffer
+}
+
+var sctpRefs = sync.Pool{New: func() any { return new(sctpRef) }}
+
+// newSCTPRef is the caller's until it calls Release.
+func newSCTPRef() *sctpRef {
+	r := sctpRefs.Get().(*sctpRef)
+	r.n.Store(1)
+	return r
+}
+
+// Hold implements sctp.Ref.
+func (r *sctpRef) Hold() { r.n.Add(1) }
+
+// Release implements sctp.Ref.
+func (r *sctpRef) Release() {
+	if r.n.Add(-1) > 0 {
+		return
+	}
+	r.buf.Release()
+	if r.view != nil {
+		r.view.Release()
+		r.view = nil
+	}
+	sctpRefs.Put(r)
+}
+
+// A gathered is a message that has been read from its source, before the lock is taken: a source may be
+// memory that hangs.
+type gathered struct{ b, left []byte }
+
+var gatheredPool = sync.Pool{New: func() any { return new(gathered) }}
+
+// gather reads all of src. It is given back with put.
+func gather(src interface {
+	io.Reader
+	Len() int
+}) (*gathered, error) {
+	g := gatheredPool.Get().(*gathered)
+	n := src.Len()
+	if cap(g.b) < n {
+		g.b = make([]byte, n)
+	}
+	g.b = g.b[:n]
+	g.left = g.b
+	if _, err := io.ReadFull(src, g.b); err != nil {
+		g.put()
+		return nil, err
+	}
+	return g, nil
+}
+
+func (g *gathered) put() { gatheredPool.Put(g) }
+
+// Len and Read make it a source.
+func (g *gathered) Len() int { return len(g.left) }
+
+func (g *gathered) Read(p []byte) (int, error) {
+	n := copy(p, g.left)
+	g.left = g.left[n:]
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}

@@ -1,0 +1,216 @@
+package netstack
+
+import (
+	"net/netip"
+
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/ports"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/vrnic/vrnic/netstack/sctp"
+)
+
+// sctpNumber is SCTP's number in an IP header; sctpHeaderLen is its common header.
+const (
+	sctpNumber    tcpip.TransportProtocolNumber = 132
+	sctpHeaderLen                               = 12
+)
+
+// An sctpProtocol is SCTP as one more transport protocol of a gVisor stack. It takes every packet
+// with its number, whatever the port: which association it belongs to is for the sctp.Endpoint to find. Ports in
+// use are registered with gVisor all the same, for it hands up ICMP errors to registered ports only.
+type sctpProtocol struct {
+	st   *stack.Stack
+	s    *SCTP // set before the stack has an interface
+	link *link
+}
+
+// sctpNetworks are the networks that SCTP runs on.
+var sctpNetworks = []tcpip.NetworkProtocolNumber{header.IPv4ProtocolNumber, header.IPv6ProtocolNumber}
+
+var (
+	_ stack.TransportProtocol = (*sctpProtocol)(nil)
+	_ stack.TransportEndpoint = (*sctpProtocol)(nil)
+	_ sctpCarrier             = (*sctpProtocol)(nil)
+)
+
+// SCTP is the stack's.
+func (s *Stack) SCTP() *SCTP { return s.sctp }
+
+// factory is a stack.TransportProtocolFactory.
+func (p *sctpProtocol) factory(st *stack.Stack) stack.TransportProtocol {
+	p.st = st
+	return p
+}
+
+// Number implements stack.TransportProtocol.
+func (*sctpProtocol) Number() tcpip.TransportProtocolNumber { return sctpNumber }
+
+// MinimumPacketSize implements stack.TransportProtocol.
+func (*sctpProtocol) MinimumPacketSize() int { return sctpHeaderLen }
+
+// ParsePorts implements stack.TransportProtocol.
+func (*sctpProtocol) ParsePorts(b []byte) (src, dst uint16, err tcpip.Error) {
+	if len(b) < 4 {
+		return 0, 0, &tcpip.ErrMalformedHeader{}
+	}
+	return uint16(b[0])<<8 | uint16(b[1]), uint16(b[2])<<8 | uint16(b[3]), nil
+}
+
+// Parse implements stack.TransportProtocol.
+func (*sctpProtocol) Parse(pkt *stack.PacketBuffer) bool {
+	_, ok := pkt.TransportHeader().Consume(sctpHeaderLen)
+	pkt.TransportProtocolNumber = sctpNumber
+	return ok
+}
+
+// HandleUnknownDestinationPacket implements stack.TransportProtocol. What belongs to nothing is
+// answered by SCTP's own rules, not by an ICMP error.
+func (p *sctpProtocol) HandleUnknownDestinationPacket(id stack.TransportEndpointID, pkt *stack.PacketBuffer) stack.UnknownDestinationPacketDisposition {
+	p.HandlePacket(id, pkt)
+	return stack.UnknownDestinationPacketHandled
+}
+
+// HandlePacket implements stack.TransportEndpoint.
+func (p *sctpProtocol) HandlePacket(id stack.TransportEndpointID, pkt *stack.PacketBuffer) {
+	r := newSCTPRef()
+	r.buf = pkt.ToBuffer()
+	r.buf.TrimFront(int64(len(pkt.LinkHeader().Slice()) + len(pkt.NetworkHeader().Slice())))
+	size := int(r.buf.Size())
+	v, ok := r.buf.PullUp(0, size)
+	if ok {
+		p.s.input(sctp.Packet{Src: goAddr(id.RemoteAddress), Dst: goAddr(id.LocalAddress), Data: v.AsSlice(), Ref: r})
+	}
+	r.Release()
+}
+
+// HandleError implements stack.TransportEndpoint: pkt starts with the ports of what was sent.
+func (p *sctpProtocol) HandleError(e stack.TransportError, pkt *stack.PacketBuffer) {
+	err := sctp.ICMPError{Kind: sctp.ICMPUnreachable}
+	switch e.Kind() {
+	case stack.PacketTooBigTransportError:
+		err.Kind, err.MTU = sctp.ICMPTooBig, int(e.Info())
+	case stack.DestinationProtoUnreachableTransportError:
+		err.Kind = sctp.ICMPProtocolUnreachable
+	case stack.DestinationPortUnreachableTransportError:
+		err.Kind = sctp.ICMPPortUnreachable
+	case stack.DestinationHostUnreachableTransportError, stack.DestinationNetworkUnreachableTransportError,
+		stack.SourceRouteFailedTransportError, stack.SourceHostIsolatedTransportError, stack.DestinationHostDownTransportError:
+	}
+	// gVisor does not say whose packet it was: its IP header lies behind that of ICMP.
+	whole := pkt.ToBuffer()
+	defer whole.Release()
+	whole.TrimFront(int64(len(pkt.LinkHeader().Slice()) + len(pkt.NetworkHeader().Slice()) + header.ICMPv4MinimumSize))
+	n := min(int(whole.Size()), sctpQuoteMax)
+	v, _ := whole.PullUp(0, n)
+	var ok bool
+	if err.Src, err.Dst, err.Quote, ok = quoted(v.AsSlice(), pkt.Data().Size()-(int(whole.Size())-n)); ok {
+		p.s.icmp(err)
+	}
+}
+
+// sctpQuoteMax is how much of a quoted packet is looked at: an IP header, the common header, and the
+// first fields of an INIT.
+const sctpQuoteMax = 128
+
+// quoted takes apart what an ICMP error quotes: b is an IP packet, and the last n octets of it are what
+// comes behind its header.
+func quoted(b []byte, n int) (src, dst netip.Addr, quote []byte, ok bool) {
+	if n < 0 || n > len(b) {
+		return src, dst, nil, false
+	}
+	ip, quote := b[:len(b)-n], b[len(b)-n:]
+	switch {
+	case len(ip) >= header.IPv4MinimumSize && ip[0]>>4 == 4:
+		h := header.IPv4(ip)
+		return goAddr(h.SourceAddress()), goAddr(h.DestinationAddress()), quote, true
+	case len(ip) >= header.IPv6MinimumSize && ip[0]>>4 == 6:
+		h := header.IPv6(ip)
+		return goAddr(h.SourceAddress()), goAddr(h.DestinationAddress()), quote, true
+	}
+	return src, dst, nil, false
+}
+
+// transmit implements sctpCarrier.
+func (p *sctpProtocol) transmit(d *sctp.Datagram, v *buffer.View) error {
+	r, err := p.st.FindRoute(0, gvAddr(d.Src), gvAddr(d.Dst), ipProtocol(d.Dst), false)
+	if err != nil {
+		v.Release()
+		return goError(err)
+	}
+	defer r.Release()
+	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{
+		ReserveHeaderBytes: int(r.MaxHeaderLength()),
+		Payload:            buffer.MakeWithView(v),
+	})
+	defer pkt.DecRef()
+	// gVisor cuts a packet that is too large even if it must not be; sizes are SCTP's own care.
+	err = r.WritePacket(stack.NetworkHeaderParams{Protocol: sctpNumber, TTL: r.DefaultTTL(), DF: d.DF}, pkt)
+	return goError(err)
+}
+
+// local implements sctpCarrier.
+func (p *sctpProtocol) local(remote netip.Addr) (netip.Addr, error) {
+	r, err := p.st.FindRoute(0, tcpip.Address{}, gvAddr(remote), ipProtocol(remote), false)
+	if err != nil {
+		return netip.Addr{}, goError(err)
+	}
+	defer r.Release()
+	return goAddr(r.LocalAddress()), nil
+}
+
+// mtu implements sctpCarrier. It is called with the SCTP's lock held, and gVisor takes locks of its own for
+// a route: the interface's MTU is the same for all.
+func (p *sctpProtocol) mtu(dst netip.Addr) int {
+	link := int(p.link.MTU())
+	if dst.Is4() {
+		return link - header.IPv4MinimumSize
+	}
+	return link - header.IPv6MinimumSize
+}
+
+// encap implements sctpCarrier.
+func (*sctpProtocol) encap() uint16 { return 0 }
+
+// usePort implements sctpCarrier.
+func (p *sctpProtocol) usePort(port uint16) error {
+	err := p.st.RegisterTransportEndpoint(sctpNetworks, sctpNumber, stack.TransportEndpointID{LocalPort: port}, p, ports.Flags{}, 0)
+	return goError(err)
+}
+
+// leavePort implements sctpCarrier.
+func (p *sctpProtocol) leavePort(port uint16) {
+	p.st.UnregisterTransportEndpoint(sctpNetworks, sctpNumber, stack.TransportEndpointID{LocalPort: port}, p, ports.Flags{}, 0)
+}
+
+// close implements sctpCarrier: the Stack closes what is below.
+func (p *sctpProtocol) close() {}
+
+// The rest of stack.TransportProtocol and stack.TransportEndpoint has nothing to do here: this SCTP
+// has no sockets in gVisor's sense, and SCTP.Close ends it.
+
+func (*sctpProtocol) NewEndpoint(tcpip.NetworkProtocolNumber, *waiter.Queue) (tcpip.Endpoint, tcpip.Error) {
+	return nil, &tcpip.ErrNotSupported{}
+}
+
+func (*sctpProtocol) NewRawEndpoint(tcpip.NetworkProtocolNumber, *waiter.Queue) (tcpip.Endpoint, tcpip.Error) {
+	return nil, &tcpip.ErrNotSupported{}
+}
+
+func (*sctpProtocol) SetOption(tcpip.SettableTransportProtocolOption) tcpip.Error {
+	return &tcpip.ErrUnknownProtocolOption{}
+}
+
+func (*sctpProtocol) Option(tcpip.GettableTransportProtocolOption) tcpip.Error {
+	return &tcpip.ErrUnknownProtocolOption{}
+}
+
+func (*sctpProtocol) Abort()   {}
+func (*sctpProtocol) Close()   {}
+func (*sctpProtocol) Wait()    {}
+func (*sctpProtocol) Pause()   {}
+func (*sctpProtocol) Resume()  {}
+func (*sctpProtocol) Restore() {}
