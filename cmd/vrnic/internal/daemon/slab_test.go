@@ -100,26 +100,34 @@ func TestSlabs(t *testing.T) {
 				t.Errorf("the Write brought %q", got)
 			}
 
-			// Four messages that nobody takes out of the slab; the fifth has no room there. Nor has a
-			// receive of more than its limit.
-			for i := range 4 {
-				a.postRecv(uint32(i+1), 4096*i, 1024)
+			// Messages that nobody takes out of the slab, until there is no room for one more. Nor is there
+			// ever for a receive of more than the limit.
+			for i := range 5 {
+				a.postRecv(uint32(i+1), 10000*i, 1200)
 			}
-			a.postRecv(5, 20000, 1024)
-			a.postRecv(6, 30000, shm.MaxSlabRecv+1)
+			a.postRecv(6, 50000, shm.MaxSlabRecv+1)
+			inSlab := 0
 			for i := range 6 {
 				copy(b.Buf.Bytes(), fmt.Sprintf("message %d", i+1))
 				b.Send(uint64(i+1), 0, 1024)
 				b.WantOK("a Send", uint64(i+1), rdma.WCSend)
 				e := a.Next(a.cq)
-				if e.Status != 0 || e.Cookie != uint32(i+1) || (e.SlabOff == shm.NoSlab) != (i >= 4) {
+				if e.Status != 0 || e.Cookie != uint32(i+1) || e.ByteLen != 1024 {
 					t.Fatalf("message %d: %+v", i+1, e)
 				}
-				if i >= 4 {
-					if got := a.buf[20000+10000*(i-4):][:9]; string(got) != fmt.Sprintf("message %d", i+1) {
-						t.Errorf("in the program's memory there is %q", got)
-					}
+				got := make([]byte, 1024)
+				if e.SlabOff != shm.NoSlab {
+					inSlab++
+					copy(got, a.qp.Mem[a.qp.Ring.Layout.RxSlabOff+e.SlabOff:][:e.SlabLen])
+				} else {
+					copy(got, a.buf[10000*i:])
 				}
+				if !bytes.Equal(got, b.Buf.Bytes()[:1024]) {
+					t.Errorf("message %d came as %q", i+1, got[:20])
+				}
+			}
+			if inSlab == 0 || inSlab > 4 {
+				t.Errorf("%d messages of 1 KiB in a slab of 4 KiB", inSlab)
 			}
 		})
 	}
