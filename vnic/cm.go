@@ -264,15 +264,11 @@ func (b *binding) attach(l link, open func(), info *linkInfo) error {
 	qp := b.qp
 	err := fmt.Errorf("connect QP %d: %w", qp.num, rdma.ErrClosed)
 	qp.do(func() {
-		_, loop := l.(*loopEnd)
 		switch {
 		case b.canceled.Load() || qp.bound.Load() != b:
 			return
 		case qp.State() != rdma.QPIdle:
 			err = fmt.Errorf("connect QP %d in state %v: %w", qp.num, qp.State(), rdma.ErrInvalid)
-			return
-		case loop && qp.ctx.staged.Load():
-			err = errno(syscall.EAGAIN, "connect QP %d, whose memory can block by now", qp.num)
 			return
 		}
 		err = nil

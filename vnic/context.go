@@ -34,6 +34,7 @@ type Context struct {
 	cfg    ContextConfig
 	limits Limits
 
+	stageMu  sync.Mutex    // held by SetStaged
 	staged   atomic.Bool   // has memory that can block
 	touching chan struct{} // a slot for each goroutine of a staged context that runs a QP
 	violated sync.Once
@@ -82,24 +83,6 @@ func (c *Context) start(f func()) bool {
 		f()
 	}()
 	return true
-}
-
-// SetStaged says that c has memory that can block from now on (mode 0). When it returns, no QP of
-// c is run by others than c's own goroutines. rdma.ErrBusy while a QP of c is connected to one of
-// the same device: such a peer would touch the memory. Call it early.
-func (c *Context) SetStaged() error {
-	if c.staged.Swap(true) {
-		return nil
-	}
-	for _, qp := range c.qpList() {
-		loop := false
-		qp.do(func() { _, loop = qp.link.(*loopEnd) }) // whoever ran it before has noticed, or is done
-		if loop {
-			c.staged.Store(false)
-			return fmt.Errorf("QP %d is connected within the device: %w", qp.num, rdma.ErrBusy)
-		}
-	}
-	return nil
 }
 
 func (c *Context) qpList() []*QP {

@@ -12,7 +12,7 @@
 // and runs the QP inline, for a bounded amount of work; what the transport notices wakes the QP's
 // own goroutine. Contexts with memory that can block (SetStaged) are run by their own goroutines
 // only, at most eight at once, and take received octets out of the transport before they are
-// placed.
+// placed. What is connected when a context becomes staged is handed over (loop_stage.go).
 //
 // Two QPs of one device are joined directly (loop.go): the requester's owner copies between the
 // two registrations, with the checks, completions and events that the wire would give. Other

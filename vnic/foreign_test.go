@@ -424,29 +424,6 @@ func TestHangingClose(t *testing.T) {
 	})
 }
 
-// A context cannot become staged while its memory is reached by another's goroutines.
-func TestStagedLate(t *testing.T) {
-	onPaths(t, func(t *testing.T, e *env) {
-		if e.staged {
-			return
-		}
-		x, _ := e.plain()
-		err := e.b.SetStaged()
-		if e.loop != isErr(err, rdma.ErrBusy) || !e.loop && err != nil {
-			t.Fatalf("SetStaged with a connection: %v", err)
-		}
-		x.QP.Close()
-		synctest.Wait()
-		if err := e.b.SetStaged(); err != nil {
-			t.Fatal(err)
-		}
-		p, _ := vnictest.NewQPs(t, e.a, e.b, vnictest.PeerConfig{}, vnictest.PeerConfig{})
-		if i := p.QP.Info(); i.Transport != "tcp" {
-			t.Errorf("connected by %v", i.Transport)
-		}
-	})
-}
-
 // mapping is a file mapped into memory, as a client's memfd is.
 func mapping(t *testing.T, size int) (b []byte, truncate func()) {
 	t.Helper()

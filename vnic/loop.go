@@ -2,7 +2,6 @@ package vnic
 
 import (
 	"net/netip"
-	"sync"
 	"sync/atomic"
 
 	"github.com/vrnic/vrnic/iwarp"
@@ -18,16 +17,19 @@ const loopChunk = 128 << 10
 // for exactly the same on both sides as a wire would give (ledger, section 15.4).
 //
 // Both ends may be run at once: a requester locks the other's receive side only, and nothing under
-// it but MRs and CQs.
+// it but MRs and CQs. When one gets memory that can block, both give the connection over to wires:
+// loop_stage.go.
 type loopEnd struct {
 	qp    *QP
 	peer  *loopEnd
+	pair  *loopPair
 	phase atomic.Uint32 // loopNew, loopOpen, loopClosed
 
-	mu   sync.Mutex
-	mail loopMail // guarded by mu
-	post atomic.Bool
-	sent bool // our Terminate is in the peer's mailbox; owner only
+	mail   loopMail     // guarded by pair.mu
+	post   atomic.Bool  // there is mail; set with pair.mu held
+	quiet  bool         // guarded by pair.mu: begins no message until the connection has moved
+	stream iwarp.Stream // set before pair.asked
+	sent   bool         // our Terminate is in the peer's mailbox; owner only
 }
 
 const (
@@ -45,29 +47,47 @@ type loopMail struct {
 
 // newLoop makes the two ends of a connection of a and b.
 func newLoop(a, b *QP) (*loopEnd, *loopEnd) {
-	x, y := &loopEnd{qp: a}, &loopEnd{qp: b}
+	p := &loopPair{}
+	x, y := &loopEnd{qp: a, pair: p}, &loopEnd{qp: b, pair: p}
 	x.peer, y.peer = y, x
 	return x, y
 }
 
 // open lets the peer deliver; the QP has just become RTS.
 func (l *loopEnd) open() {
-	r := &l.qp.rx
-	r.mu.Lock()
-	r.from = l.peer
-	r.mu.Unlock()
+	if l.qp.ctx.staged.Load() { // since the connection was asked for
+		l.hand()
+	}
+	l.pair.mu.Lock()
+	moved := l.pair.moved
 	l.phase.Store(loopOpen)
+	l.pair.mu.Unlock()
+	if !moved {
+		r := &l.qp.rx
+		r.mu.Lock()
+		r.from = l.peer
+		r.mu.Unlock()
+	}
 	l.peer.qp.wake()
 }
 
-// tell puts something into the peer's mailbox.
-func (l *loopEnd) tell(f func(*loopMail)) {
+// tell puts something into the peer's mailbox; false: the connection has moved, tell its stream.
+func (l *loopEnd) tell(f func(*loopMail)) bool {
 	p := l.peer
-	p.mu.Lock()
+	l.pair.mu.Lock()
+	if l.pair.moved {
+		l.pair.mu.Unlock()
+		return false
+	}
 	f(&p.mail)
 	p.post.Store(true)
-	p.mu.Unlock()
+	if m := &p.mail; m.fin || m.reset || m.term != nil { // one of us is not RTS any more
+		l.pair.over = true
+		l.pair.settleLocked()
+	}
+	l.pair.mu.Unlock()
 	p.qp.wake()
+	return true
 }
 
 func (l *loopEnd) step() (more bool) {
@@ -81,6 +101,9 @@ func (l *loopEnd) step() (more bool) {
 	if qp.State() != rdma.QPRTS {
 		return false
 	}
+	if l.pair.asked.Load() {
+		return l.handOver()
+	}
 	if qp.rx.waiting.Load() || !qp.deadlines[deadlineHold].IsZero() {
 		l.feed()
 	}
@@ -88,11 +111,11 @@ func (l *loopEnd) step() (more bool) {
 }
 
 func (l *loopEnd) readMail() {
-	l.mu.Lock()
+	l.pair.mu.Lock()
 	m := l.mail
 	l.mail = loopMail{}
 	l.post.Store(false)
-	l.mu.Unlock()
+	l.pair.mu.Unlock()
 	qp := l.qp
 	if m.fault != nil {
 		from := errRefused
@@ -179,9 +202,9 @@ func (l *loopEnd) exec(e *sqe) bool {
 	qp, peer := l.qp, l.peer.qp
 	r := &peer.rx
 	r.mu.Lock()
-	if r.from != l {
+	if r.from != l || e.off == 0 && l.pair.asked.Load() {
 		r.mu.Unlock()
-		return false // it is closing: the mail says so
+		return false // it is closing, and the mail says so; or the connection is being handed over
 	}
 	var fault error // at the responder
 	var own error   // with our own memory
@@ -382,26 +405,32 @@ func (l *loopEnd) idle() bool { return true }
 
 func (l *loopEnd) expire() {}
 
-func (l *loopEnd) terminate(code iwarp.TermCode, _ error) {
+func (l *loopEnd) terminate(code iwarp.TermCode, err error) {
 	if !l.sent {
 		l.sent = true
-		l.tell(func(m *loopMail) { m.term = &code })
+		if !l.tell(func(m *loopMail) { m.term = &code }) {
+			l.takeWire().terminate(code, err)
+		}
 	}
 }
 
 func (l *loopEnd) terminated() bool { return l.sent }
 
-func (l *loopEnd) closeWrite() { l.tell(func(m *loopMail) { m.fin = true }) }
+func (l *loopEnd) closeWrite() {
+	if !l.tell(func(m *loopMail) { m.fin = true }) {
+		l.takeWire().closeWrite()
+	}
+}
 
 func (l *loopEnd) close() {
-	if l.phase.Swap(loopClosed) != loopClosed {
-		l.tell(func(m *loopMail) { m.fin = true })
+	if l.phase.Swap(loopClosed) != loopClosed && !l.tell(func(m *loopMail) { m.fin = true }) {
+		l.stream.Close()
 	}
 }
 
 func (l *loopEnd) abort() {
-	if l.phase.Swap(loopClosed) != loopClosed {
-		l.tell(func(m *loopMail) { m.reset = true })
+	if l.phase.Swap(loopClosed) != loopClosed && !l.tell(func(m *loopMail) { m.reset = true }) {
+		l.stream.Abort()
 	}
 }
 

@@ -1,0 +1,159 @@
+package vnic
+
+import (
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// When a context gets memory that can block (SetStaged), nobody but its own goroutines may touch
+// its memory, so a connection on loopback, where each requester copies for both, has to become one
+// of another kind: two Endpoints joined by a pipe. The two ends do that at a boundary between
+// messages, without either waiting with its run token held:
+//
+//	loop ── hand asked for ──▶ each end finishes its message, begins no other, and is quiet
+//	     ── both are quiet and have read their mail ──▶ moved: each end takes its wire when it runs
+//	     ── an end leaves RTS ──▶ over: it stays a loop, on which nothing is copied any more
+//
+// A QP that is not RTS copies nothing, and one that is begins nothing after the hand-over was asked
+// for; so once it has moved or is over, nobody touches the other's memory. An end that is not
+// attached yet is quiet by itself, and need not run for the other to move.
+
+// A loopPair is what the two ends of a connection on loopback have in common.
+type loopPair struct {
+	asked atomic.Bool // set with mu held
+
+	mu    sync.Mutex
+	moved bool          // guarded by mu
+	over  bool          // guarded by mu
+	done  chan struct{} // guarded by mu: closed once moved or over, if anybody waits
+}
+
+// settleLocked tells those that wait that nobody copies for both any more.
+func (p *loopPair) settleLocked() {
+	if p.done != nil {
+		close(p.done)
+		p.done = nil
+	}
+}
+
+// hand asks for the connection to be handed over. The channel is closed when nobody copies for both
+// ends any more; nil: it is so already.
+func (l *loopEnd) hand() <-chan struct{} {
+	p := l.pair
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.moved || p.over {
+		return nil
+	}
+	if !p.asked.Load() {
+		l.stream, l.peer.stream = newPipe(netip.AddrPort{}, netip.AddrPort{}) // the QPs show their own
+		p.asked.Store(true)
+	}
+	if p.done == nil {
+		p.done = make(chan struct{})
+	}
+	l.qp.wake()
+	l.peer.qp.wake()
+	return p.done
+}
+
+// handOver does l's part of a hand-over that was asked for; its QP is RTS.
+func (l *loopEnd) handOver() (more bool) {
+	qp := l.qp
+	s := &qp.sq
+	if s.next != s.tail {
+		// It has what it needs: the peer's region, or a receive. None of it can block: it was
+		// looked up before.
+		e := s.at(s.next)
+		for left := uint64(stepOctets); e.off > 0 && e.state != sqeDone; {
+			if e.wr.Op == rdma.OpWriteImm && e.off == e.total {
+				e.off = 0 // its immediate data may wait for long; the Write is carried out again
+				break
+			}
+			before := e.off
+			if !l.exec(e) {
+				return false
+			}
+			if left -= min(left, uint64(e.off-before)); left == 0 && e.state != sqeDone {
+				return true
+			}
+		}
+		qp.retire()
+	}
+	p := l.pair
+	p.mu.Lock()
+	if l.post.Load() {
+		p.mu.Unlock()
+		return true // mail comes first
+	}
+	l.quiet = true
+	if !p.moved && !p.over && (l.peer.quiet || l.peer.phase.Load() == loopNew) && !l.peer.post.Load() {
+		p.moved = true
+		p.settleLocked()
+	}
+	moved := p.moved
+	p.mu.Unlock()
+	if !moved {
+		return false // the peer wakes us
+	}
+	l.takeWire()
+	l.peer.qp.wake()
+	return true
+}
+
+// takeWire makes the QP's end of the pipe its link.
+func (l *loopEnd) takeWire() *wire {
+	qp := l.qp
+	p := qp.linkParam
+	// Both ends may send at once, with no message to begin with, and nothing can damage the octets.
+	p.Initiator, p.PeerToPeer, p.RTR = true, false, 0
+	p.CRC, p.MarkersIn, p.MarkersOut = false, false, false
+	w := newWire(qp, l.stream, p, rdma.ConnParam{Extensions: true})
+	w.nudges = nudgesMost
+	r := &qp.rx
+	r.mu.Lock()
+	r.from = nil
+	r.mu.Unlock()
+	qp.setDeadline(deadlineHold, 0) // a Send that waits for a receive comes again
+	qp.link = w
+	if info := qp.peek.Load(); info != nil {
+		i := *info
+		i.stream = l.stream
+		qp.peek.Store(&i)
+	}
+	w.open()
+	return w
+}
+
+// SetStaged says that c has memory that can block from now on (mode 0). When it returns, no QP of
+// c is run by others than c's own goroutines, and none of c's memory is touched by others: what was
+// connected within the device has been handed over to a pipe. It waits for messages that are being
+// copied. rdma.ErrClosed if c is closed meanwhile.
+func (c *Context) SetStaged() error {
+	c.stageMu.Lock()
+	defer c.stageMu.Unlock()
+	if c.staged.Swap(true) {
+		return nil
+	}
+	for _, qp := range c.qpList() {
+		var done <-chan struct{}
+		qp.do(func() { // whoever ran it before has noticed, or is done
+			if l, ok := qp.link.(*loopEnd); ok {
+				done = l.hand()
+			}
+		})
+		if done == nil {
+			continue
+		}
+		select {
+		case <-done:
+		case <-c.stop:
+			return fmt.Errorf("device %s: %w", c.dev.cfg.Name, rdma.ErrClosed)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+package vnic_test
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic"
+	"github.com/vrnic/vrnic/vnic/vnictest"
+)
+
+// A context becomes staged while it has a connection: what was posted goes on, in order and once,
+// memory that can block is reached from then on, and what it blocks is not the peer. New
+// connections do without the loopback.
+func TestStagedLate(t *testing.T) {
+	onPaths(t, func(t *testing.T, e *env) {
+		if e.staged {
+			return
+		}
+		x, y := e.plain()
+		fill(x.Buf, 1)
+		fill(y.Buf[32<<10:], 2)
+		// Before: a Send that waits for its receive, and what is behind it. The peer may keep
+		// the Send until the receive is posted, or only its own Reads.
+		x.Send(1, 0, 100)
+		x.Read(3, 2000, 100, y, 32<<10)
+		x.Write(2, 0, 100, y, 1000)
+		synctest.Wait()
+		if err := e.b.SetStaged(); err != nil {
+			t.Fatalf("SetStaged with a connection: %v", err)
+		}
+		if err := e.b.SetStaged(); err != nil {
+			t.Fatalf("again: %v", err)
+		}
+		synctest.Wait()
+		y.WantNone("it still waits")
+		x.WantState("connected", rdma.QPRTS)
+		h := &hanging{b: make([]byte, 4096), release: make(chan struct{})}
+		m, err := y.PD.RegisterRegion(vnic.Region{Mem: h}, 1<<32, 4096, vnictest.Full)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := y.QP.PostRecv(&rdma.RecvWR{ID: 4, SGEs: []rdma.SGE{{Addr: 1 << 32, Length: 200, LKey: m.LKey()}}}); err != nil {
+			t.Fatal(err)
+		}
+		x.WantSend("all of it, in order", is(1, ok), is(3, ok), is(2, ok))
+		y.WantRecv("the Send", is(4, ok))
+		if !bytes.Equal(h.b[:100], x.Buf[:100]) || !bytes.Equal(y.Buf[1000:1100], x.Buf[:100]) || !bytes.Equal(x.Buf[2000:2100], y.Buf[32<<10:][:100]) {
+			t.Fatal("the octets differ")
+		}
+		h.hang.Store(true)
+		x.Post(rdma.SendWR{ID: 5, Op: rdma.OpWrite, RemoteAddr: 1 << 32, RKey: m.RKey()}, 0, 100)
+		x.WantSend("y hangs, x does not", is(5, ok))
+		synctest.Wait()
+		if h.inside.Load() != 1 {
+			t.Fatalf("%d copies hang, want 1", h.inside.Load())
+		}
+		h.hang.Store(false)
+		close(h.release)
+		y.Send(6, 0, 10)
+		x.Recv(7, 0, 10)
+		x.WantRecv("and back", is(7, ok))
+		p, _ := vnictest.NewQPs(t, e.a, e.b, vnictest.PeerConfig{}, vnictest.PeerConfig{})
+		if i := p.QP.Info(); i.Transport != "tcp" {
+			t.Errorf("connected by %v", i.Transport)
+		}
+		x.Conn.Disconnect()
+		if err := y.WantDone("a graceful end"); err != nil {
+			t.Error(err)
+		}
+		if err := x.WantDone("a graceful end"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Either end, or both at once, end the connection around the hand-over, in each way: each request
+// completes once, both QPs come to an end, SetStaged returns.
+func TestStagedEnds(t *testing.T) {
+	ends := map[string]func(p *vnictest.Peer){
+		"abort":      func(p *vnictest.Peer) { p.QP.Abort() },
+		"close":      func(p *vnictest.Peer) { p.QP.Close() },
+		"disconnect": func(p *vnictest.Peer) { p.Conn.Disconnect() },
+		"terminate":  func(p *vnictest.Peer) { p.QP.Modify(rdma.QPTerminate) },
+		"fault": func(p *vnictest.Peer) {
+			p.QP.PostSend(&rdma.SendWR{ID: 99, Op: rdma.OpWrite, RKey: 1, SGEs: []rdma.SGE{p.SGE(0, 1)}})
+		},
+	}
+	for name, end := range ends {
+		t.Run(name, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(1, 5))
+			for range 30 {
+				a, b := real(t, true)
+				x, y := vnictest.NewQPs(t, a, b, vnictest.PeerConfig{}, vnictest.PeerConfig{})
+				x.Write(1, 0, 60000, y, 0)
+				y.Recv(2, 0, 10)
+				var wg sync.WaitGroup
+				wait := func() { time.Sleep(time.Duration(rng.IntN(30)) * time.Microsecond) }
+				wait()
+				wg.Go(func() { b.SetStaged() })
+				if rng.IntN(2) == 0 {
+					wg.Go(func() { a.SetStaged() })
+				}
+				p := []*vnictest.Peer{x, y}[rng.IntN(2)]
+				wait()
+				wg.Go(func() { end(p) })
+				wg.Wait()
+				x.WantDone("over")
+				y.WantDone("over")
+				x.QP.Close()
+				y.QP.Close()
+				a.Close()
+				b.Close()
+			}
+		})
+	}
+}
+
+// Both ends talk as fast as they can, on several connections, while one context and then the other
+// becomes staged: each octet arrives, each request completes once and in order.
+func TestStagedStress(t *testing.T) {
+	for round := range 4 {
+		a, b := real(t, true)
+		var wg sync.WaitGroup
+		for pair := range 3 {
+			x, y := vnictest.NewQPs(t, a, b, vnictest.PeerConfig{}, vnictest.PeerConfig{})
+			for side, p := range []*vnictest.Peer{x, y} {
+				fill(p.Buf[out:written], byte(side))
+			}
+			for side, p := range []*vnictest.Peer{x, y} {
+				q := []*vnictest.Peer{y, x}[side]
+				wg.Go(func() { talk(t, p, q, uint64(pair*2+side)) })
+			}
+		}
+		wg.Go(func() {
+			time.Sleep(time.Duration(round) * time.Millisecond)
+			for _, c := range []*vnic.Context{b, a} {
+				if err := c.SetStaged(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		wg.Wait()
+		for _, i := range a.Device().QPs(nil) {
+			if i.State != "RTS" || i.Transport != "loop" {
+				t.Errorf("QP %d is %s over %s", i.QPN, i.State, i.Transport)
+			}
+		}
+	}
+}
