@@ -13,11 +13,11 @@ import (
 	"github.com/vrnic/vrnic/netstack/sctp"
 )
 
-// sctpNumber is SCTP's number in an IP header; sctpHeaderLen is its common header.
-const (
-	sctpNumber    tcpip.TransportProtocolNumber = 132
-	sctpHeaderLen                               = 12
-)
+// sctpNumber is SCTP's number in an IP header.
+const sctpNumber = tcpip.TransportProtocolNumber(protoSCTP)
+
+// sctpHeaderLen is SCTP's common header.
+const sctpHeaderLen = 12
 
 // An sctpProtocol is SCTP as one more transport protocol of a gVisor stack. It takes every packet
 // with its number, whatever the port: which association it belongs to is for the sctp.Endpoint to find. Ports in
