@@ -35,6 +35,7 @@ type CMID struct {
 	mpa        rdma.MPAParam  // of a listener
 	listen     *cmListen      // of a listener
 	request    *cmRequest     // of a child that has not been answered
+	rejected   *cmRequest     // of a child that was rejected: its connection is still there
 	announced  atomic.Bool    // of a child: its CONNECT_REQUEST has been given to a handler, whose it is
 	binding    *binding       // the QP, from Connect or Accept on
 	cancel     func()         // ends the attempt
@@ -371,8 +372,8 @@ func (id *CMID) shut() {
 		return
 	}
 	id.state = cmClosed
-	b, l, r, cancel := id.binding, id.listen, id.request, id.cancel
-	id.binding, id.listen, id.request, id.cancel = nil, nil, nil, nil
+	b, l, r, rejected, cancel := id.binding, id.listen, id.request, id.rejected, id.cancel
+	id.binding, id.listen, id.request, id.rejected, id.cancel = nil, nil, nil, nil, nil
 	bound, local := id.bound, id.local
 	id.mu.Unlock()
 
@@ -387,6 +388,9 @@ func (id *CMID) shut() {
 	}
 	if r != nil {
 		r.drop()
+	}
+	if rejected != nil {
+		rejected.hangUp()
 	}
 	if b != nil {
 		b.canceled.Store(true)

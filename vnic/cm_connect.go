@@ -308,7 +308,7 @@ func (id *CMID) initiate(ctx context.Context, b *binding, s iwarp.Stream, p rdma
 		s.Close()
 		return connectFailed(err), false
 	}
-	if err := b.attachWire(s, params, p); err != nil {
+	if err := b.attachWire(s, params, p, nil); err != nil {
 		return connectFailed(err), false
 	}
 	return CMEvent{}, true

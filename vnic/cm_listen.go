@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"syscall"
 
 	"github.com/vrnic/vrnic/iwarp"
@@ -17,34 +16,29 @@ import (
 type cmListen struct {
 	id      *CMID
 	net     StreamListener // nil without a Network
-	backlog int32
-	waiting atomic.Int32 // requests half open or unanswered
+	backlog int
 	stop    context.CancelFunc
 	ctx     context.Context
 	once    sync.Once
+
+	// Requests half open or unanswered, in all and by peer; guarded by the device's admission.mu.
+	waiting int
+	peers   map[peerKey]int
 }
 
 // A cmRequest is what a child CMID has until it is accepted or rejected: a Stream with a Responder
 // that has been asked, or the other end on loopback.
 type cmRequest struct {
 	l         *cmListen
+	place     *place
 	stream    iwarp.Stream
 	responder *iwarp.Responder
 	loop      *loopCall
-	once      sync.Once
-}
-
-// done gives the request's place at the listener back.
-func (r *cmRequest) done() {
-	r.once.Do(func() {
-		r.l.waiting.Add(-1)
-		r.l.id.dev.pending.Add(-1)
-	})
 }
 
 // drop refuses a request that nobody answers any more.
 func (r *cmRequest) drop() {
-	r.done()
+	r.place.done()
 	if r.loop != nil {
 		r.loop.answer(loopAnswer{rejected: true})
 		return
@@ -92,7 +86,7 @@ func (id *CMID) listenLocked(backlog int) error {
 	if id.state != cmBound {
 		return id.stateError("listen with")
 	}
-	l := &cmListen{id: id, backlog: int32(min(backlog, 1<<16))}
+	l := &cmListen{id: id, backlog: min(backlog, 1<<16)}
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	if n := id.dev.cfg.Network; n != nil {
 		nl, err := n.Listen(id.local, backlog)
@@ -125,21 +119,6 @@ func (l *cmListen) close() {
 	})
 }
 
-// admit takes a place for a request; false: there is none.
-func (l *cmListen) admit() bool {
-	d := l.id.dev
-	if d.pending.Add(1) > int64(d.cfg.MaxPending) {
-		d.pending.Add(-1)
-		return false
-	}
-	if l.waiting.Add(1) > l.backlog {
-		l.waiting.Add(-1)
-		d.pending.Add(-1)
-		return false
-	}
-	return true
-}
-
 // accept takes streams until the listener is closed.
 func (l *cmListen) accept() {
 	for {
@@ -150,13 +129,13 @@ func (l *cmListen) accept() {
 			}
 			return
 		}
-		r := &cmRequest{l: l, stream: s}
-		if !l.admit() {
+		r := &cmRequest{l: l, stream: s, place: l.admit(keyOf(s.RemoteAddr().Addr()), true)}
+		if r.place == nil {
 			s.Abort() // RFC 5042, section 6.4.1
 			continue
 		}
 		if !l.id.ctx.start(func() { l.greet(r) }) {
-			r.done()
+			r.place.done()
 			s.Abort()
 		}
 	}
@@ -186,7 +165,7 @@ func (l *cmListen) greet(r *cmRequest) {
 			err = res.Err()
 		}
 		l.id.dev.log.Debug("connection request failed", "remote", r.stream.RemoteAddr(), "err", err)
-		r.done()
+		r.place.done()
 		r.stream.SetNotify(nil)
 		if l.ctx.Err() != nil || res.Err() == nil {
 			r.stream.Abort()
@@ -195,6 +174,7 @@ func (l *cmListen) greet(r *cmRequest) {
 		}
 		return
 	}
+	r.place.asked()
 	p := rdma.ConnParam{
 		PrivateData: append([]byte(nil), q.PrivateData...), IRD: shownReads(q.IRD), ORD: shownReads(q.ORD),
 		MPA: rdma.MPAParam{Revision: q.Revision},
@@ -267,7 +247,7 @@ func (id *CMID) Accept(qp *QP, p rdma.ConnParam) error {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), positive(id.dev.cfg.Timeouts.MPAReply), syscall.ETIMEDOUT)
 	if !id.begin(b, cancel) || !id.ctx.start(func() {
 		defer cancel()
-		defer r.done()
+		defer r.place.done()
 		if r.loop != nil {
 			err = id.acceptLoop(b, r.loop, p)
 		} else {
@@ -307,23 +287,28 @@ func (id *CMID) acceptWire(ctx context.Context, b *binding, r *cmRequest, p rdma
 		r.stream.Abort()
 		return err
 	}
-	return b.attachWire(r.stream, params, p)
+	return b.attachWire(r.stream, params, p, r.place)
 }
 
-// attachWire connects the QP of b over s, and closes s if that cannot be.
-func (b *binding) attachWire(s iwarp.Stream, p iwarp.Params, c rdma.ConnParam) error {
+// attachWire connects the QP of b over s, and closes s if that cannot be. pl is the peer's place, nil
+// if we have connected.
+func (b *binding) attachWire(s iwarp.Stream, p iwarp.Params, c rdma.ConnParam, pl *place) error {
 	w := newWire(b.qp, s, p, c)
+	w.place = pl
+	pl.connect()
 	err := b.attach(w, w.open, &linkInfo{
 		local: unmap(s.LocalAddr()), remote: unmap(s.RemoteAddr()), param: p, extensions: c.Extensions, stream: s, emss: s.EMSS(),
 	})
 	if err != nil {
+		pl.disconnect()
 		s.SetNotify(nil)
 		s.Abort()
 	}
 	return err
 }
 
-// Reject refuses the peer that asked. The id can only be closed then.
+// Reject refuses the peer that asked. The id can only be closed then; the peer's TCP connection is
+// closed with it, if the peer has not done it before.
 func (id *CMID) Reject(privateData []byte) error {
 	if err := checkPrivateData(privateData, id.Param().MPA.Revision); err != nil {
 		return err
@@ -332,17 +317,36 @@ func (id *CMID) Reject(privateData []byte) error {
 	if err != nil {
 		return err
 	}
-	r.done()
 	if r.loop != nil {
+		r.place.done()
 		r.loop.answer(loopAnswer{rejected: true, privateData: append([]byte(nil), privateData...)})
 		return nil
 	}
 	if err := r.responder.Reject(privateData); err != nil {
+		r.place.done()
 		r.stream.Abort()
 		return fmt.Errorf("reject: %w", err)
 	}
 	flushStart(r.stream, r.responder)
 	r.stream.SetNotify(nil)
-	r.stream.Close() // "TCP stays open for the ULP to close"
+	// "The MPA implementation leaves the TCP connection open; closing is up to the ULP": RFC 5044,
+	// section 7.1.2 (3), and the ledger's choice 1. It holds a place as a connection does.
+	r.place.connect()
+	r.place.done()
+	id.mu.Lock()
+	closed := id.state == cmClosed
+	if !closed {
+		id.rejected = r
+	}
+	id.mu.Unlock()
+	if closed {
+		r.hangUp()
+	}
 	return nil
+}
+
+// hangUp closes the connection of a peer that was rejected.
+func (r *cmRequest) hangUp() {
+	r.stream.Close()
+	r.place.disconnect()
 }

@@ -46,7 +46,11 @@ func (id *CMID) connectLoop(ctx context.Context, b *binding, l *CMID, p rdma.Con
 	ls := l.listen
 	l.mu.Unlock()
 	refused := errno(syscall.ECONNREFUSED, "nobody listens on %v", id.Remote())
-	if ls == nil || !ls.admit() {
+	var pl *place
+	if ls != nil {
+		pl = ls.admit(peerKey{ctx: id.ctx.id}, false)
+	}
+	if pl == nil {
 		id.fail(b, false, connectFailed(refused))
 		return
 	}
@@ -59,8 +63,7 @@ func (id *CMID) connectLoop(ctx context.Context, b *binding, l *CMID, p rdma.Con
 			local := id.local
 			id.mu.Unlock()
 			id.dev.unbind(id, local)
-			ls.waiting.Add(-1)
-			id.dev.pending.Add(-1)
+			pl.done()
 			return
 		}
 	}
@@ -73,7 +76,7 @@ func (id *CMID) connectLoop(ctx context.Context, b *binding, l *CMID, p rdma.Con
 	if call.mpa.Revision == 1 {
 		q.IRD, q.ORD = 0, 0
 	}
-	r := &cmRequest{l: ls, loop: call}
+	r := &cmRequest{l: ls, place: pl, loop: call}
 	ls.child(r, id.Remote(), local, q)
 
 	ctx, cancel := context.WithTimeoutCause(ctx, positive(id.dev.cfg.Timeouts.MPAReply), syscall.ETIMEDOUT)

@@ -25,8 +25,14 @@ type Config struct {
 	Limits   Limits   // of each context that asks for no other; zero fields: DefaultLimits
 	Timeouts Timeouts // zero fields: DefaultTimeouts
 	// MaxPending bounds the connection requests that are half open or unanswered, of all
-	// listeners together; 0: 1024.
-	MaxPending int
+	// listeners together; 0: 1024. MaxPendingPerPeer bounds those of one peer; 0: 256. A peer is an
+	// IPv4 address, an IPv6 network of 64 bits, or a context of this device.
+	MaxPending, MaxPendingPerPeer int
+	// MaxHalfOpen and MaxHalfOpenPerPeer bound those of them of which no complete MPA Request has
+	// come; 0: 512 and 128.
+	MaxHalfOpen, MaxHalfOpenPerPeer int
+	// MaxConnsPerPeer bounds the connections that one peer has asked for, requests included; 0: 4096.
+	MaxConnsPerPeer int
 	// ForceWire sends also what stays on this device through the Network.
 	ForceWire bool
 	Log       *slog.Logger // nil: none
@@ -53,6 +59,7 @@ type StreamListener interface {
 type Limits struct {
 	PD, MR, CQ, QP, CMID int
 	SRQ                  int
+	Pending              int // connection requests half open or unanswered
 	MW                   int // memory windows
 	Depth                int // work requests in a queue, completions in a CQ
 	SGE                  int
@@ -64,7 +71,7 @@ type Limits struct {
 // DefaultLimits holds the defaults of a context.
 func DefaultLimits() Limits {
 	return Limits{
-		PD: 256, MR: 65536, MW: 65536, CQ: 4096, QP: 1024, CMID: 4096, SRQ: 256,
+		PD: 256, MR: 65536, MW: 65536, CQ: 4096, QP: 1024, CMID: 4096, SRQ: 256, Pending: 512,
 		Depth: 16384, SGE: 16, Inline: 512, IRD: 128, ORD: 128,
 		MRLen: 1 << 40, MRTotal: 1 << 46,
 	}
@@ -78,6 +85,7 @@ func (l Limits) or(d Limits) Limits {
 	or(&l.QP, d.QP)
 	or(&l.CMID, d.CMID)
 	or(&l.SRQ, d.SRQ)
+	or(&l.Pending, d.Pending)
 	or(&l.Depth, d.Depth)
 	or(&l.SGE, d.SGE)
 	or(&l.Inline, d.Inline)
@@ -133,5 +141,11 @@ const (
 	defaultReads   = 32   // what it is if nobody asks
 	defaultBacklog = 128  // connection requests that wait at a listener
 	defaultPending = 1024 // of all listeners of a device
-	stagedAtOnce   = 8    // goroutines of a staged context that may touch memory at once
+
+	defaultPeerPending  = 256
+	defaultHalfOpen     = 512
+	defaultPeerHalfOpen = 128
+	defaultPeerConns    = 4096
+
+	stagedAtOnce = 8 // goroutines of a staged context that may touch memory at once
 )

@@ -50,6 +50,7 @@ type Context struct {
 	qps      map[uint32]*QP // guarded by mu, by QPN
 	ids      table[*CMID]   // guarded by mu
 	mrOctets uint64         // guarded by mu
+	pending  int            // connection requests to its listeners; guarded by dev.admit.mu
 	hidden   int            // guarded by mu: regions among mrs that are nobody's objects
 
 	atomics struct { // on memory that is reached by calls

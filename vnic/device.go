@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"syscall"
 
 	"github.com/vrnic/vrnic/rdma"
@@ -31,7 +30,7 @@ type Device struct {
 	prefixes map[uint32]struct{} // guarded by stagMu: those of key slots
 	shards   [stagShards]stagShard
 
-	pending atomic.Int64 // connection requests half open or unanswered
+	admit admission // who may ask for connections
 }
 
 // STags are looked up for each segment: the map is split, so that QPs do not meet on one lock.
@@ -57,6 +56,10 @@ func New(cfg Config) (*Device, error) {
 	cfg.Timeouts = cfg.Timeouts.or(DefaultTimeouts())
 	or(&cfg.MTU, 1500)
 	or(&cfg.MaxPending, defaultPending)
+	or(&cfg.MaxPendingPerPeer, defaultPeerPending)
+	or(&cfg.MaxHalfOpen, defaultHalfOpen)
+	or(&cfg.MaxHalfOpenPerPeer, defaultPeerHalfOpen)
+	or(&cfg.MaxConnsPerPeer, defaultPeerConns)
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}

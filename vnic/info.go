@@ -30,6 +30,8 @@ type DevInfo struct {
 	QPs      int            `json:"qps"`
 	CMIDs    int            `json:"cm_ids"`
 	Pending  int64          `json:"pending"` // connection requests half open or unanswered
+	HalfOpen int            `json:"half_open"`
+	Refused  Refusals       `json:"refused"` // connection requests
 	Counters Counters       `json:"counters"`
 }
 
@@ -118,7 +120,10 @@ func (c *Context) owner() Owner { return Owner{Label: c.cfg.Label, PID: c.cfg.PI
 
 // DevInfo describes d.
 func (d *Device) DevInfo() DevInfo {
-	i := DevInfo{Name: d.cfg.Name, MAC: macString(d.cfg.MAC), MTU: d.cfg.MTU, Addrs: slices.Clone(d.cfg.Addrs), Pending: d.pending.Load()}
+	i := DevInfo{Name: d.cfg.Name, MAC: macString(d.cfg.MAC), MTU: d.cfg.MTU, Addrs: slices.Clone(d.cfg.Addrs)}
+	d.admit.mu.Lock()
+	i.Pending, i.HalfOpen, i.Refused = int64(d.admit.pending), d.admit.halfOpen, d.admit.refused
+	d.admit.mu.Unlock()
 	for _, c := range d.contextList() {
 		i.Contexts++
 		c.mu.Lock()
@@ -296,7 +301,9 @@ func (d *Device) CMs(c *Context) []CMInfo {
 				i.QPN = id.binding.qp.num
 			}
 			if id.listen != nil {
-				i.Waiting = id.listen.waiting.Load()
+				d.admit.mu.Lock()
+				i.Waiting = int32(id.listen.waiting)
+				d.admit.mu.Unlock()
 			}
 			id.mu.Unlock()
 			infos = append(infos, i)

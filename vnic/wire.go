@@ -11,9 +11,10 @@ import (
 
 // A wire is a link over a Stream. It is the iwarp.Host of its Endpoint.
 type wire struct {
-	qp *QP
-	s  iwarp.Stream
-	ep *iwarp.Endpoint
+	qp    *QP
+	s     iwarp.Stream
+	ep    *iwarp.Endpoint
+	place *place // of a peer that has connected to us; nil: we have
 
 	changed  atomic.Bool // set by the transport: more can be read or written, or it has ended
 	readable bool
@@ -431,10 +432,12 @@ func (w *wire) close() {
 	w.s.SetNotify(nil)
 	w.s.Close()
 	w.ep.Close()
+	w.place.disconnect()
 }
 
 func (w *wire) abort() {
 	w.s.SetNotify(nil)
 	w.s.Abort()
 	w.ep.Close()
+	w.place.disconnect()
 }
