@@ -99,9 +99,12 @@ type siwBench struct {
 	port   uint16 // of the last connection's server: each has its own
 }
 
+// firstPort is where servers' ports begin: tshark knows another protocol for none of those that follow.
+const firstPort = 23000
+
 func newSiwBench(t *testing.T, ctx context.Context, img *peer.Image, record bool) *siwBench {
 	t.Helper()
-	b := &siwBench{siwNet: newSiwNet(t, ctx, img, record), t: t, port: 8000}
+	b := &siwBench{siwNet: newSiwNet(t, ctx, img, record), t: t, port: firstPort}
 	var err error
 	if b.client, err = shm.Dial(b.d.socket); err != nil {
 		t.Fatal(err)
@@ -195,7 +198,7 @@ func (p *pair) sides() [2]side { return [2]side{p.s, p.v} }
 // helloLimit is how long the first messages may take. Siw as a responder can overlook one: then it
 // is quiet until more comes, and the connection is tried again.
 const (
-	helloLimit = 5 * time.Second
+	helloLimit = 15 * time.Second
 	connTries  = 4
 )
 
@@ -277,7 +280,7 @@ func (p *pair) open(ctx context.Context) {
 			done()
 			must(errors.Join(err, ignore(<-result, context.Canceled)))
 		}
-		p.got = [2][]byte{octets(words[3]), param.PrivateData}
+		p.got = [2][]byte{fromHex(words[3]), param.PrivateData}
 		if !p.responderFirst {
 			p.hello(p.s, p.v, func() { must(<-result) })
 			return
@@ -297,7 +300,7 @@ func (p *pair) open(ctx context.Context) {
 	}()
 	err := guarded(func() {
 		words := p.s.do("request")
-		p.s.conn, p.got[1] = words[0], octets(words[3])
+		p.s.conn, p.got[1] = words[0], fromHex(words[3])
 		siwRecv()
 		p.s.do("accept %s %d %d %s", p.s.conn, p.ird, p.ord, peer.ProbeOctets(p.private[1]))
 	})
@@ -383,8 +386,8 @@ func anyBytes(rows []json.RawMessage) (out [][]byte) {
 	return out
 }
 
-// octets reads what the probe writes.
-func octets(s string) []byte {
+// fromHex reads what the probe writes.
+func fromHex(s string) []byte {
 	var b []byte
 	if s != "-" {
 		if _, err := fmt.Sscanf(s, "%x", &b); err != nil {
@@ -397,8 +400,8 @@ func octets(s string) []byte {
 // finish ends a connection in the orderly way by x and wants both ends to see it so.
 func (p *pair) finish(x side) {
 	x.disconnect()
-	p.v.ended(10 * time.Second)
-	p.s.ended(10 * time.Second)
+	p.v.ended(30 * time.Second)
+	p.s.ended(30 * time.Second)
 	if err := p.v.conn.Err(); err != nil {
 		failf("after a disconnect by %v vrnic's connection has ended with: %v", x, err)
 	}

@@ -158,70 +158,61 @@ func reads(p *pair, from, to side) {
 	l.arrived(from, dst, seed)
 }
 
-// mixed has both ends send, write and, where they may, read at the same time.
-func mixed(reading [2]bool) func(p *pair) {
-	return func(p *pair) {
-		const rounds, n = 16, 3000
-		sizes := slices.Repeat([]int{n}, rounds)
-		l := layOut(sizes)
-		type half struct {
-			src, written, sent, fetched *region
-			seed                        uint64
-		}
-		var halves [2]half
-		for i, x := range p.sides() {
-			h := &halves[i]
-			h.seed = uint64(p.port)<<16 + uint64(3+i)<<12
-			h.src = l.source(x, rdma.RemoteRead, h.seed)
-			h.written, h.sent, h.fetched = l.target(x, rdma.RemoteWrite), l.target(x, 0), l.target(x, 0)
-			l.each(func(j, off, n int) { x.recv(uint64(j), h.sent, off, n) })
-		}
-		var both sync.WaitGroup
-		var errs [2]error
-		for i, x := range p.sides() {
-			both.Go(func() {
-				errs[i] = guarded(func() {
-					h, far := &halves[i], &halves[1-i]
-					l.each(func(j, off, n int) {
-						id := uint64(1000 + 10*j)
-						x.post(work{id: id, op: rdma.OpWrite, r: h.src, off: off, n: n, addr: far.written.addr + uint64(off), key: far.written.key})
-						if reading[i] {
-							x.post(work{id: id + 1, op: rdma.OpRead, r: h.fetched, off: off, n: n, addr: far.src.addr + uint64(off), key: far.src.key})
-						}
-						w := work{id: id + 2, op: rdma.OpSend, r: h.src, off: off, n: n}
-						if j == rounds/2 {
-							w.flags = rdma.Fence
-						}
-						x.post(w)
-					})
+// mixed has both ends send, write and read at the same time.
+func mixed(p *pair) {
+	const rounds, n = 16, 3000
+	sizes := slices.Repeat([]int{n}, rounds)
+	l := layOut(sizes)
+	type half struct {
+		src, written, sent, fetched *region
+		seed                        uint64
+	}
+	var halves [2]half
+	for i, x := range p.sides() {
+		h := &halves[i]
+		h.seed = uint64(p.port)<<16 + uint64(3+i)<<12
+		h.src = l.source(x, rdma.RemoteRead, h.seed)
+		h.written, h.sent, h.fetched = l.target(x, rdma.RemoteWrite), l.target(x, 0), l.target(x, 0)
+		l.each(func(j, off, n int) { x.recv(uint64(j), h.sent, off, n) })
+	}
+	var both sync.WaitGroup
+	var errs [2]error
+	for i, x := range p.sides() {
+		both.Go(func() {
+			errs[i] = guarded(func() {
+				h, far := &halves[i], &halves[1-i]
+				l.each(func(j, off, n int) {
+					id := uint64(1000 + 10*j)
+					x.post(work{id: id, op: rdma.OpWrite, r: h.src, off: off, n: n, addr: far.written.addr + uint64(off), key: far.written.key})
+					x.post(work{id: id + 1, op: rdma.OpRead, r: h.fetched, off: off, n: n, addr: far.src.addr + uint64(off), key: far.src.key})
+					w := work{id: id + 2, op: rdma.OpSend, r: h.src, off: off, n: n}
+					if j == rounds/2 {
+						w.flags = rdma.Fence
+					}
+					x.post(w)
 				})
 			})
+		})
+	}
+	both.Wait()
+	must(errors.Join(errs[:]...))
+	for i, x := range p.sides() {
+		h, far := &halves[i], &halves[1-i]
+		want := 4 * rounds
+		got := x.poll(want, doneLimit)
+		count := make(map[rdma.WCOpcode]int)
+		for _, d := range got {
+			if d.status != rdma.WCSuccess {
+				failf("%v: completion %+v", x, d)
+			}
+			count[d.op]++
 		}
-		both.Wait()
-		must(errors.Join(errs[:]...))
-		for i, x := range p.sides() {
-			h, far := &halves[i], &halves[1-i]
-			want := 3 * rounds
-			if reading[i] {
-				want += rounds
-			}
-			got := x.poll(want, doneLimit)
-			count := make(map[rdma.WCOpcode]int)
-			for _, d := range got {
-				if d.status != rdma.WCSuccess {
-					failf("%v: completion %+v", x, d)
-				}
-				count[d.op]++
-			}
-			if count[rdma.WCWrite] != rounds || count[rdma.WCSend] != rounds || count[rdma.WCRecv] != rounds || len(got) != want {
-				failf("%v: %d of %d completions: %v", x, len(got), want, count)
-			}
-			l.arrived(x, h.sent, far.seed)
-			l.arrived(x, h.written, far.seed)
-			if reading[i] {
-				l.arrived(x, h.fetched, far.seed)
-			}
+		if count[rdma.WCWrite] != rounds || count[rdma.WCSend] != rounds || count[rdma.WCRead] != rounds || count[rdma.WCRecv] != rounds || len(got) != want {
+			failf("%v: %d of %d completions: %v", x, len(got), want, count)
 		}
+		l.arrived(x, h.sent, far.seed)
+		l.arrived(x, h.written, far.seed)
+		l.arrived(x, h.fetched, far.seed)
 	}
 }
 
@@ -276,17 +267,59 @@ func deep(p *pair, from, to side) {
 	from.check(dst, 0, l.size, seed+1)
 }
 
+// large has one Write and one Read of size octets.
+func large(size int) func(p *pair, from, to side) {
+	return func(p *pair, from, to side) {
+		transfer(p, rdma.OpWrite, size, from, to)
+		transfer(p, rdma.OpRead, size, from, to)
+	}
+}
+
+// transfer moves size octets by one request of from.
+func transfer(p *pair, op rdma.Opcode, size int, from, to side) {
+	seed := uint64(p.port)<<16 + 8<<12 + uint64(op)
+	near, far := from.region(size, rdma.LocalWrite, 0), to.region(size, reachable, 0)
+	source, sink, src, dst := near, far, from, to
+	if op == rdma.OpRead {
+		source, sink, src, dst = far, near, to, from
+	}
+	src.fill(source, 0, size, seed)
+	switch op {
+	case rdma.OpSend:
+		to.recv(0, far, 0, size)
+	case rdma.OpWrite:
+		to.recv(0, p.memOf(to), 0, 0)
+	}
+	from.post(work{id: 0, op: op, r: near, n: size, addr: far.addr, key: far.key})
+	switch op {
+	case rdma.OpSend:
+		received(to, size)
+	case rdma.OpWrite:
+		from.post(work{id: 1, op: rdma.OpSend, r: near})
+		received(to, 0)
+		succeeded(from, 0, 1)
+		succeeded(from, 1, 1)
+	}
+	if op != rdma.OpWrite {
+		succeeded(from, 0, 1)
+	}
+	dst.check(sink, 0, size, seed)
+}
+
+// reachable are all rights to a region that a peer can have.
+const reachable = rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead
+
 // privateSizes are those of private data: siw's own limit is 251.
 var privateSizes = []int{1, 3, 4, 100, 251}
 
 // privateData connects with private data of each size from both programs.
-func privateData(ctx context.Context, b *siwBench, k plan) (retries int) {
+func privateData(ctx context.Context, m *siwMatrix, k plan) (retries int) {
 	for _, n := range privateSizes {
 		k.private = [2][]byte{make([]byte, n), make([]byte, n)}
 		for i := range k.private {
 			fillPattern(k.private[i], uint64(n+i))
 		}
-		p, more := b.connect(ctx, k)
+		p, more := m.open(ctx, k)
 		retries += more
 		for i, got := range p.got {
 			// A verbs program may be given more than was sent, as zeroes.
@@ -304,14 +337,14 @@ func privateData(ctx context.Context, b *siwBench, k plan) (retries int) {
 var errNoReason = errors.New("siw was given no private data with the rejection")
 
 // rejects refuses connections, with private data and without; the next one is accepted.
-func rejects(ctx context.Context, b *siwBench, k plan) (retries int) {
+func rejects(ctx context.Context, m *siwMatrix, k plan) (retries int) {
 	for _, n := range []int{0, 1, 50, 251} {
-		b.port++
-		p := &pair{plan: k, b: b, port: b.port}
 		reason := make([]byte, n)
 		fillPattern(reason, uint64(n))
 		// Siw forgets the reason if the end of the stream is there before it has looked at the reply.
 		for try := 1; ; try++ {
+			m.port++
+			p := &pair{plan: k, b: m.siwBench, port: m.port}
 			err := guarded(func() { p.rejected(ctx, reason) })
 			must(guarded(p.free))
 			if !errors.Is(err, errNoReason) || try == connTries {
@@ -321,7 +354,7 @@ func rejects(ctx context.Context, b *siwBench, k plan) (retries int) {
 			retries++
 		}
 	}
-	p, more := b.connect(ctx, k)
+	p, more := m.open(ctx, k)
 	initiator, _ := p.ends()
 	p.finish(initiator)
 	p.free()
@@ -330,13 +363,13 @@ func rejects(ctx context.Context, b *siwBench, k plan) (retries int) {
 
 // disconnects ends connections in each way that one end can: the other sees it, and what is
 // posted there is flushed.
-func endings(ctx context.Context, b *siwBench, k plan) (retries int) {
+func endings(ctx context.Context, m *siwMatrix, k plan) (retries int) {
 	for _, end := range []func(p *pair) (first, second side){
 		func(p *pair) (first, second side) { _, r := p.ends(); r.disconnect(); return p.sides2(r) },
 		func(p *pair) (first, second side) { p.s.abort(); return p.sides2(p.s) },
 		func(p *pair) (first, second side) { p.v.abort(); return p.sides2(p.v) },
 	} {
-		p, more := b.connect(ctx, k)
+		p, more := m.open(ctx, k)
 		retries += more
 		for _, x := range p.sides() {
 			x.recv(7, p.memOf(x), 0, helloLen)
@@ -362,31 +395,16 @@ func (p *pair) sides2(x side) (first, second side) {
 	return p.v, p.s
 }
 
-// rejected has the responder refuse the connection for reason, and the initiator see it.
+// rejected has the responder's program refuse the connection for reason, and the initiator see it.
 func (p *pair) rejected(ctx context.Context, reason []byte) {
 	p.newSides(ctx)
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	result := make(chan error, 1)
 	if p.from == fromSiw {
-		l, err := p.b.dev.Listen(addrPort(addrsA[p.family], p.port), 1)
-		must(err)
-		defer l.Close()
-		go func() {
-			req, err := l.Next(ctx)
-			if err == nil {
-				err = req.Reject(reason)
-			}
-			result <- err
-		}()
-		p.s.conn = p.s.do("prepare %s %d", addrsA[p.family], p.port)[0]
-		_, err = p.b.probe.Do(ctx, "connect %s %d %d -", p.s.conn, p.ird, p.ord)
-		must(<-result)
+		err := p.attempt(ctx, reason)
 		var refused *peer.ProbeError
 		if !errors.As(err, &refused) || !strings.HasPrefix(refused.Text, "REJECTED ") {
 			failf("siw's connection ended with %v, want a rejection", err)
 		}
-		got := octets(refused.Text[strings.LastIndex(refused.Text, " ")+1:])
+		got := fromHex(refused.Text[strings.LastIndex(refused.Text, " ")+1:])
 		if len(got) == 0 && len(reason) > 0 {
 			must(fmt.Errorf("%w: %w", errNoReason, err))
 		}
@@ -395,16 +413,50 @@ func (p *pair) rejected(ctx context.Context, reason []byte) {
 		}
 		return
 	}
-	p.s.do("listen %s %d", guestAddrs[p.family], p.port)
-	go func() {
-		_, err := p.b.dev.Connect(ctx, p.v.qp, addrPort(guestAddrs[p.family], p.port), rdma.ConnParam{IRD: p.ird, ORD: p.ord, MPA: p.mpa})
-		result <- err
-	}()
-	conn := p.s.do("request")[0]
-	p.s.do("reject %s %s", conn, peer.ProbeOctets(reason))
-	err := <-result
+	err := p.attempt(ctx, reason)
 	var refused *rdma.RejectedError
 	if !errors.As(err, &refused) || !bytes.Equal(refused.PrivateData, reason) {
 		failf("vrnic's connection ended with %v (%+v), want a rejection with % x", err, refused, reason)
 	}
+}
+
+// attempt tries to connect and returns what the initiator is told. The responder's program takes
+// every connection, or, given a reason, none.
+func (p *pair) attempt(ctx context.Context, reason ...[]byte) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	result := make(chan error, 1)
+	param := rdma.ConnParam{IRD: p.ird, ORD: p.ord, MPA: p.mpa}
+	if p.from == fromSiw {
+		l, err := p.b.dev.Listen(addrPort(addrsA[p.family], p.port), 1)
+		must(err)
+		defer l.Close()
+		go func() {
+			req, err := l.Next(ctx)
+			switch {
+			case err == nil && len(reason) > 0:
+				err = req.Reject(reason[0])
+			case err == nil:
+				_, err = req.Accept(ctx, p.v.qp, param)
+			}
+			result <- err
+		}()
+		p.s.conn = p.s.do("prepare %s %d", addrsA[p.family], p.port)[0]
+		_, err = p.b.probe.Do(ctx, "connect %s %d %d -", p.s.conn, p.ird, p.ord)
+		cancel()
+		if theirs := <-result; len(reason) > 0 {
+			must(theirs)
+		}
+		return err
+	}
+	p.s.do("listen %s %d", guestAddrs[p.family], p.port)
+	go func() {
+		_, err := p.b.dev.Connect(ctx, p.v.qp, addrPort(guestAddrs[p.family], p.port), param)
+		result <- err
+	}()
+	if len(reason) > 0 {
+		conn := p.s.do("request")[0]
+		p.s.do("reject %s %s", conn, peer.ProbeOctets(reason[0]))
+	}
+	return <-result
 }

@@ -3,7 +3,6 @@ package integration
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -308,7 +307,7 @@ func (l *siwLab) row(what, addr string, size, rounds, retries int, begin time.Ti
 	l.table = append(l.table, siwRow{what, addr, size, rounds, retries, time.Since(begin)})
 }
 
-// report logs the table, and writes it to $VRNIC_TEST_REPORT as Markdown.
+// report is what the pings took.
 func (l *siwLab) report() {
 	var s strings.Builder
 	fmt.Fprintf(&s, "Linux %s (kernel and siw of package version %s), in QEMU.\n\n", l.img.Release, l.img.Version)
@@ -316,10 +315,5 @@ func (l *siwLab) report() {
 	for _, r := range l.table {
 		fmt.Fprintf(&s, "| %s | %s | %d | %d | %d | %.2f |\n", r.what, r.addr, r.size, r.rounds, r.retries, r.took.Seconds())
 	}
-	l.t.Logf("\n%s", s.String())
-	if path := os.Getenv("VRNIC_TEST_REPORT"); path != "" && !l.t.Failed() {
-		if err := os.WriteFile(path, []byte(s.String()), 0o644); err != nil {
-			l.t.Error(err)
-		}
-	}
+	reportSiw(l.t, "rping and vrnic ping", s.String())
 }

@@ -182,7 +182,9 @@ func tshark(t *testing.T, pcap string, args ...string) string {
 	var said bytes.Buffer
 	cmd := exec.Command("tshark", append([]string{"-r", pcap,
 		// These two take some Sends for their own.
-		"--disable-heuristic", "smb_direct_iwarp", "--disable-heuristic", "rpcrdma_iwarp"}, args...)...)
+		"--disable-heuristic", "smb_direct_iwarp", "--disable-heuristic", "rpcrdma_iwarp",
+		// A port that is another protocol's means nothing here.
+		"-o", "tcp.try_heuristic_first:true"}, args...)...)
 	cmd.Stderr = &said
 	out, err := cmd.Output()
 	if err != nil {
