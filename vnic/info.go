@@ -24,6 +24,7 @@ type DevInfo struct {
 	Contexts int            `json:"contexts"`
 	PDs      int            `json:"pds"`
 	MRs      int            `json:"mrs"`
+	MWs      int            `json:"mws"`
 	CQs      int            `json:"cqs"`
 	SRQs     int            `json:"srqs"`
 	Keys     int            `json:"keys"` // STags in force
@@ -73,6 +74,26 @@ type MRInfo struct {
 	Length uint64 `json:"length"`
 	Access string `json:"access"`
 	Mode   string `json:"mode"` // "local", "shared" (mode 1) or "private" (mode 0)
+	// Kind is "region", or "fast" for one of PD.AllocMR: its handle is among its kind's, and
+	// Length is what it can cover while it is not valid.
+	Kind  string `json:"kind"`
+	Valid bool   `json:"valid"`           // not invalidated, and registered
+	Users int64  `json:"users,omitempty"` // windows and fast registrations on a region's memory
+	Owner Owner  `json:"owner"`
+}
+
+// MWInfo describes a memory window. The fields from Addr on hold something while it is bound.
+type MWInfo struct {
+	Dev    string `json:"dev"`
+	Handle uint32 `json:"handle"`
+	PD     uint32 `json:"pd"`
+	Type   uint32 `json:"type"` // 1 or 2
+	Bound  bool   `json:"bound"`
+	Addr   uint64 `json:"addr"` // as the peer counts
+	Length uint64 `json:"length"`
+	Access string `json:"access,omitempty"`
+	MR     uint32 `json:"mr,omitempty"`  // handle of the region
+	QPN    uint32 `json:"qpn,omitempty"` // of type 2: the QP that it is bound to
 	Owner  Owner  `json:"owner"`
 }
 
@@ -128,7 +149,8 @@ func (d *Device) DevInfo() DevInfo {
 		i.Contexts++
 		c.mu.Lock()
 		i.PDs += len(c.pds.m)
-		i.MRs += len(c.mrs.m) - c.hidden
+		i.MRs += len(c.mrs.m) - c.hidden + len(c.fast.m)
+		i.MWs += len(c.mws.m)
 		i.CQs += len(c.cqs.m)
 		i.SRQs += len(c.srqs.m)
 		i.QPs += len(c.qps)
@@ -215,20 +237,57 @@ func (d *Device) MRs(c *Context) []MRInfo {
 	infos := []MRInfo{}
 	for _, c := range d.only(c) {
 		c.mu.Lock()
-		mrs := c.mrs.slice()
+		mrs, fast := c.mrs.slice(), c.fast.slice()
 		c.mu.Unlock()
 		mrs = slices.DeleteFunc(mrs, func(m *MR) bool { return m.hidden })
 		slices.SortFunc(mrs, func(a, b *MR) int { return int(a.handle) - int(b.handle) })
 		for _, m := range mrs {
 			i := MRInfo{
 				Dev: d.cfg.Name, Handle: m.handle, PD: m.pd.handle, Addr: m.base, Length: m.length,
-				Access: m.access.String(), Mode: "local", Owner: c.owner(),
+				Access: m.access.String(), Mode: m.mode(), Kind: "region", Valid: !m.disabled(), Owner: c.owner(),
 			}
-			switch {
-			case m.mem != nil:
-				i.Mode = "private"
-			case m.foreign:
-				i.Mode = "shared"
+			if n := m.users.Load(); n != mrClosed {
+				i.Users = n
+			}
+			infos = append(infos, i)
+		}
+		slices.SortFunc(fast, func(a, b *FastMR) int { return int(a.slot.handle) - int(b.slot.handle) })
+		for _, f := range fast {
+			i := MRInfo{Dev: d.cfg.Name, Handle: f.slot.handle, PD: f.slot.pd.handle, Length: f.slot.maxLen, Kind: "fast", Owner: c.owner()}
+			if m := f.slot.bound(); m != nil {
+				i.Addr, i.Length, i.Access, i.Mode, i.Valid = m.base, m.length, m.access.String(), m.mode(), true
+			}
+			infos = append(infos, i)
+		}
+	}
+	return infos
+}
+
+func (m *MR) mode() string {
+	switch {
+	case m.mem != nil:
+		return "private"
+	case m.foreign:
+		return "shared"
+	}
+	return "local"
+}
+
+// MWs describes the memory windows of c, or all for nil.
+func (d *Device) MWs(c *Context) []MWInfo {
+	infos := []MWInfo{}
+	for _, c := range d.only(c) {
+		c.mu.Lock()
+		mws := c.mws.slice()
+		c.mu.Unlock()
+		slices.SortFunc(mws, func(a, b *MW) int { return int(a.slot.handle) - int(b.slot.handle) })
+		for _, w := range mws {
+			i := MWInfo{Dev: d.cfg.Name, Handle: w.slot.handle, PD: w.slot.pd.handle, Type: uint32(w.typ), Owner: c.owner()}
+			if m := w.slot.bound(); m != nil {
+				i.Bound, i.Addr, i.Length, i.Access, i.MR = true, m.base, m.length, m.access.String(), m.src.handle
+				if m.qp != nil {
+					i.QPN = m.qp.num
+				}
 			}
 			infos = append(infos, i)
 		}

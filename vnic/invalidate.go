@@ -19,8 +19,12 @@ func (qp *QP) keyRequest(e *sqe) {
 			e.ended, err = qp.localInvalidate(e.wr.InvKey)
 			e.status = rdma.WCLocQPOp
 		} else {
-			e.ended, err = qp.bind(&e.wr)
+			var m *MR
+			m, e.ended, err = qp.bind(&e.wr)
 			e.status = rdma.WCMWBind
+			if m != nil {
+				qp.ctx.reportOverlap(m)
+			}
 		}
 		if err != nil {
 			qp.log("send request refused", "op", e.wr.Op, "err", err)

@@ -119,9 +119,9 @@ func (qp *QP) unbindWindows() {
 
 const remoteRights = rdma.RemoteWrite | rdma.RemoteRead | rdma.RemoteAtomic
 
-// bind carries an OpBindMW or an OpRegMR out. The binding that it ends, if any, has to be drained
-// before the request completes.
-func (qp *QP) bind(wr *rdma.SendWR) (ended *MR, err error) {
+// bind carries an OpBindMW or an OpRegMR out; m is the binding, nil for none. The one that it ends,
+// if any, has to be drained before the request completes.
+func (qp *QP) bind(wr *rdma.SendWR) (m, ended *MR, err error) {
 	pd, r := qp.pd, &wr.Range
 	src := pd.dev.lookupMR(r.LKey)
 	pd.keyMu.Lock()
@@ -129,23 +129,23 @@ func (qp *QP) bind(wr *rdma.SendWR) (ended *MR, err error) {
 	s := pd.slots[wr.RKey>>8]
 	switch {
 	case s == nil || s.closed:
-		return nil, fmt.Errorf("no object of this protection domain has keys like %#x", wr.RKey)
+		return nil, nil, fmt.Errorf("no object of this protection domain has keys like %#x", wr.RKey)
 	case s.kind.needs() != wr.Op:
-		return nil, fmt.Errorf("key %#x is of an object that takes %v", wr.RKey, s.kind.needs())
+		return nil, nil, fmt.Errorf("key %#x is of an object that takes %v", wr.RKey, s.kind.needs())
 	case s.kind == slotType1 && r.Length == 0:
-		return s.endLocked(), nil
+		return nil, s.endLocked(), nil
 	case s.kind != slotType1 && s.cur != nil:
-		return nil, fmt.Errorf("key %#x is of an object that is bound; invalidate it first", wr.RKey)
+		return nil, nil, fmt.Errorf("key %#x is of an object that is bound; invalidate it first", wr.RKey)
 	}
-	m, err := s.binding(src, wr)
+	m, err = s.binding(src, wr)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if s.kind == slotType2 {
 		m.qp = qp
 	}
 	if !src.use() {
-		return nil, fmt.Errorf("the region of key %#x is being deregistered", r.LKey)
+		return nil, nil, fmt.Errorf("the region of key %#x is being deregistered", r.LKey)
 	}
 	ended = s.endLocked()
 	s.cur, s.key = m, m.stag
@@ -156,7 +156,7 @@ func (qp *QP) bind(wr *rdma.SendWR) (ended *MR, err error) {
 		qp.windows[s] = struct{}{}
 	}
 	pd.dev.insertBinding(m)
-	return ended, nil
+	return m, ended, nil
 }
 
 // binding checks what wr asks for and makes the MR of it.

@@ -64,15 +64,20 @@ type MR struct {
 
 const mrClosed = 1 << 62
 
-// RegisterMemory registers b; its address is that of b[0]. b must not be empty.
+// RegisterMemory registers b; its address is that of b[0]. b must not be empty, and the process must
+// be able to write it itself if access says so: RFC 5042, section 7.3.
 func (pd *PD) RegisterMemory(b []byte, access rdma.Access) (rdma.MR, error) {
 	if len(b) == 0 {
 		return nil, fmt.Errorf("register no memory: %w", rdma.ErrInvalid)
+	}
+	if err := probe(b, access&rdma.LocalWrite != 0); err != nil {
+		return nil, fmt.Errorf("register memory that the process itself may not use so: %w: %w", rdma.ErrInvalid, err)
 	}
 	m := &MR{b: b, own: b, base: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), length: uint64(len(b)), access: access}
 	if err := pd.addMR(m); err != nil {
 		return nil, err
 	}
+	pd.ctx.reportOverlap(m)
 	return m, nil
 }
 
@@ -99,6 +104,7 @@ func (pd *PD) RegisterRegion(r Region, iova, length uint64, access rdma.Access) 
 		}
 		return nil, err
 	}
+	pd.ctx.reportOverlap(m)
 	return m, nil
 }
 
