@@ -383,6 +383,11 @@ func TestAtomicBehindRead(t *testing.T) {
 	if a.Err() != nil || b.Err() != nil || len(a.h.order) != 0 || !a.Idle() || !b.Idle() {
 		t.Fatalf("%v, %v, %v left", a.Err(), b.Err(), a.h.order)
 	}
+	asked := [12]uint64{OpReadRequest: 1, OpAtomicRequest: 1, OpSend: 1, OpImmediate: 1}
+	answered := [12]uint64{OpReadResponse: 1, OpAtomicResponse: 1}
+	if sa, sb := a.Stats(), b.Stats(); sa.MessagesOut != asked || sb.MessagesIn != asked || sb.MessagesOut != answered || sa.MessagesIn != answered {
+		t.Errorf("counted %+v and %+v", sa, sb)
+	}
 	if log := a.h.log[len(a.h.log)-2:]; log[0] != "read 1" || log[1] != "atomic 2 0x0" {
 		t.Errorf("%q", log)
 	}
@@ -499,6 +504,7 @@ func TestTerminatedAtomic(t *testing.T) {
 		{"not posted", atomReq(6, 6, Atomic{}), 0},
 		{"MSN 0", atomReq(0, 6, Atomic{}), 0},
 		{"a Read by its MSN", atomReq(4, 4, Atomic{}), 0},
+		{"another queue", withQN(atomReq(3, 3, Atomic{}), 0), 0},
 		{"a Send", sendSeg(OpSend, true, 3, 0, 0), 0},
 	} {
 		p := responder
@@ -514,6 +520,22 @@ func TestTerminatedAtomic(t *testing.T) {
 		token, ok := r.TerminatedAtomic()
 		if ok != (tt.want != 0) || token != tt.want {
 			t.Errorf("%s: %d, %t, want %d", tt.name, token, ok, tt.want)
+		}
+	}
+	// The requests that are out, and no others, as the ring goes round.
+	for msn := MSN(0); msn < 12; msn++ {
+		p := responder
+		p.ORD = 4
+		r := newRawExt(p, true, true)
+		requests("aaaa")(r)
+		r.Write(AppendFPDU(AppendFPDU(nil, atomResp(1, 1, 0), true), atomResp(2, 2, 0), true))
+		requests("aa")(r) // MSNs 5 and 6
+		term := Terminate{Cause: TermMisaligned, HasLength: true, Length: 70, Header: atomReq(msn, 1, Atomic{})[:18]}
+		r.Write(AppendFPDU(nil, term.Append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0)), true))
+		token, ok := r.TerminatedAtomic()
+		want := map[MSN]uint64{3: 9, 4: 10, 5: 7, 6: 8}
+		if _, out := want[msn]; ok != out || token != want[msn] {
+			t.Errorf("MSN %d: %d, %t", msn, token, ok)
 		}
 	}
 	// A Terminate of our own names nothing of ours.

@@ -344,7 +344,7 @@ func (s *Responder) reject(edit func(*StartFrame), privateData []byte) error {
 // not say how many it takes, or takes enough.
 func (s *Responder) RejectIRD(ord uint16, privateData []byte) error {
 	d := &s.frame.Data
-	if s.state != respAsked || !s.frame.Enhanced || d.IRD == NotNegotiated || ord <= d.IRD {
+	if s.state != respAsked || !s.frame.Enhanced || ord <= d.IRD {
 		return ErrState
 	}
 	if err := checkReads(0, ord); err != nil {

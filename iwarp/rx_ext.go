@@ -67,7 +67,6 @@ func (e *Endpoint) inAtomicResponse(h UntaggedHeader, chunk []byte, segLen int) 
 	}
 	r.amsn++
 	r.response.token, r.response.old = read.token, resp.Old()
-	*read = txRead{}
 	t.readsDone++
 	e.stats.MessagesIn[op]++
 	if !e.deferDelivery(openResponse, h, segLen) {
