@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"container/heap"
 	"encoding/binary"
-	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -455,4 +454,4 @@ func text(n int) string {
 
 func ptr[T any](v T) *T { return &v }
 
-var _ = fmt.Sprint
+func newSeededRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 99)) }

@@ -10,6 +10,7 @@ import (
 
 // handleInit answers a lone INIT, and keeps nothing of it. Sections 5.1, 5.2.1, 5.2.2 and 8.4.
 func (e *Endpoint) handleInit(in *inPacket, c chunk) {
+	e.keys.turn(in.now, e.random)
 	var s setup
 	if !parseSetup(c, &s) || s.tag == 0 {
 		// "If the value of the Initiate Tag in a received INIT chunk is found to be 0, the
@@ -83,7 +84,6 @@ func appendNoResource(b []byte) []byte  { return appendParam(b, uint16(CauseOutO
 
 // sendInitAck answers an INIT. ck comes with our tag and TSN, and with tie-tags if there are any.
 func (e *Endpoint) sendInitAck(in *inPacket, s *setup, ck *cookie, opt *Options, locals []netip.Addr) {
-	e.keys.turn(in.now, e.random)
 	// "The initiator may ask for a longer life": not for more than twice as long.
 	life := opt.CookieLife + min(time.Duration(s.preservative)*time.Millisecond, opt.CookieLife)
 	ck.created, ck.life = in.now.UnixNano(), uint32(min(life, keyLife)/time.Millisecond)
@@ -233,8 +233,9 @@ func (e *Endpoint) handleCookieEcho(in *inPacket, c chunk, rest []byte) {
 	if a == nil {
 		a = e.table[in.key(ck.src)]
 	}
-	same := a != nil && ck.tag == a.tag && ck.peerTag == a.peerTag
-	if stale := ck.stale(in.now); stale > 0 && !same {
+	local := a != nil && ck.tag == a.tag
+	peer := a != nil && a.peerTag != 0 && ck.peerTag == a.peerTag
+	if stale := ck.stale(in.now); stale > 0 && !(local && peer) {
 		e.stats.StaleCookie++
 		e.reply(in, ck.peerTag, true, func(b []byte) []byte {
 			at := len(b)
@@ -248,7 +249,6 @@ func (e *Endpoint) handleCookieEcho(in *inPacket, c chunk, rest []byte) {
 		return
 	}
 	// Table 12.
-	local, peer := ck.tag == a.tag, ck.peerTag == a.peerTag
 	switch {
 	case local && peer: // D
 		a.establishedBy(in)
