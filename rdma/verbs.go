@@ -96,8 +96,8 @@ type MW interface {
 type SRQConfig struct {
 	MaxWR  int
 	MaxSGE int
-	// MaxPerQP is how many receives of the SRQ one QP may have filled whose completions nobody has
-	// polled yet, so that one peer cannot take them all: its next Send waits, as if no receive were
+	// MaxPerQP is how many receives one QP may have taken whose completions nobody has polled
+	// yet, so that one peer cannot take them all: its next Send waits, as if no receive were
 	// posted. 0 is half of MaxWR, for QPs that are not alone at the SRQ; below 0 is no limit.
 	MaxPerQP int
 }

@@ -278,6 +278,7 @@ func (b *binding) attach(l link, open func(), info *linkInfo) error {
 		qp.link, qp.linkParam, qp.extensions = l, info.param, info.extensions
 		qp.eof, qp.finSent, qp.draining, qp.sentAny = false, false, false, false
 		qp.endErr, qp.peerCode = nil, nil
+		info.since = time.Now()
 		qp.peek.Store(info)
 		b.attached = true
 		qp.mustState(rdma.QPRTS)

@@ -33,6 +33,9 @@ type Config struct {
 	MaxHalfOpen, MaxHalfOpenPerPeer int
 	// MaxConnsPerPeer bounds the connections that one peer has asked for, requests included; 0: 4096.
 	MaxConnsPerPeer int
+	// StrictCQ refuses a QP whose queues, with all others that complete there, could fill a CQ beyond its
+	// depth: for programs whose peers do not trust each other and share a CQ (RFC 5042, section 6.4.3.2).
+	StrictCQ bool
 	// ForceWire sends also what stays on this device through the Network.
 	ForceWire bool
 	Log       *slog.Logger // nil: none
@@ -113,6 +116,7 @@ type Timeouts struct {
 	Drain       time.Duration // a graceful disconnect waits this long for what was posted
 	Close       time.Duration // and then for the peer's FIN
 	Terminate   time.Duration // from a Terminate to the peer's FIN
+	Idle        time.Duration // a connection on which nothing moves for so long is ended; off by default
 	Nudge       time.Duration // an initiator reminds a peer that has been silent this long since the start
 }
 
@@ -120,7 +124,7 @@ type Timeouts struct {
 func DefaultTimeouts() Timeouts {
 	return Timeouts{
 		Connect: 10 * time.Second, MPARequest: 5 * time.Second, MPAReply: 10 * time.Second, ReceiveHold: 5 * time.Second,
-		Drain: 5 * time.Second, Close: 5 * time.Second, Terminate: time.Second, Nudge: 100 * time.Millisecond,
+		Drain: 5 * time.Second, Close: 5 * time.Second, Terminate: time.Second, Idle: -1, Nudge: 100 * time.Millisecond,
 	}
 }
 
@@ -132,6 +136,7 @@ func (t Timeouts) or(d Timeouts) Timeouts {
 	or(&t.Drain, d.Drain)
 	or(&t.Close, d.Close)
 	or(&t.Terminate, d.Terminate)
+	or(&t.Idle, d.Idle)
 	or(&t.Nudge, d.Nudge)
 	return t
 }

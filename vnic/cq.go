@@ -41,7 +41,9 @@ type CQ struct {
 	event  chan struct{} // one slot: the event of an Arm
 	dead   chan struct{} // closed by Close
 
-	refs int // guarded by ctx.mu: the queues of QPs that complete here
+	refs int          // guarded by ctx.mu: the queues of QPs that complete here
+	need int          // guarded by ctx.mu: how many completions they can have at once
+	srqs map[*SRQ]int // guarded by ctx.mu: the QPs here of each SRQ, which counts once
 
 	mu       sync.Mutex
 	ring     []cqe // guarded by mu
@@ -129,7 +131,7 @@ func (cq *CQ) push(qp *QP, wc *rdma.WC, cookie, sqDone uint32, send, solicited b
 	if cq.sink != nil {
 		if cq.sink.Push(wc, cookie, sqDone, solicited) {
 			cq.pushed++
-			if t := qp.rx.tap; !send && t != nil && cq.shared.ring != nil {
+			if t := qp.rx.tap; !send && t != nil {
 				cq.useLocked(t)
 			}
 			return
@@ -143,9 +145,6 @@ func (cq *CQ) push(qp *QP, wc *rdma.WC, cookie, sqDone uint32, send, solicited b
 	}
 	e := &cq.ring[cq.prod&uint32(len(cq.ring)-1)]
 	e.wc, e.qp, e.sqDone, e.send = *wc, qp, sqDone, send
-	if t := qp.rx.tap; !send && t != nil {
-		t.use.Add(1)
-	}
 	cq.prod++
 	cq.pushed++
 	if cq.armed == armAny || cq.armed == armSolicited && solicited {
@@ -179,10 +178,13 @@ func (cq *CQ) countShared() {
 // useLocked notes a completion that was pushed to the sink.
 func (cq *CQ) useLocked(t *srqTap) {
 	u := &cq.shared
+	if u.ring == nil { // nobody knows when it is polled
+		t.polled()
+		return
+	}
 	if u.prod-u.cons == uint32(len(u.ring)) { // the reader's count is wrong, or the sink is larger
 		cq.popUseLocked()
 	}
-	t.use.Add(1)
 	u.ring[u.prod&uint32(len(u.ring)-1)] = sharedUse{cq.pushed, t}
 	u.prod++
 }
@@ -297,6 +299,28 @@ func (cq *CQ) shut() {
 		cq.cons = cq.prod
 		close(cq.dead)
 	}
+}
+
+// reserve counts, or with n below 0 no longer counts, what the queues of qp can have at once in their
+// CQs: RFC 5042, section 6.4.3.2. It says whether that fits. ctx.mu is held.
+func (qp *QP) reserve(n int) (fits bool) {
+	qp.scq.need += n * qp.cfg.MaxSendWR
+	rcq := qp.rcq
+	if t := qp.rx.tap; t == nil {
+		rcq.need += n * qp.cfg.MaxRecvWR
+	} else {
+		if rcq.srqs == nil {
+			rcq.srqs = make(map[*SRQ]int)
+		}
+		had := rcq.srqs[t.srq]
+		if rcq.srqs[t.srq] += n; had == 0 || had+n == 0 {
+			rcq.need += n * t.srq.cfg.MaxWR
+		}
+		if had+n == 0 {
+			delete(rcq.srqs, t.srq)
+		}
+	}
+	return qp.scq.need <= qp.scq.depth && rcq.need <= rcq.depth
 }
 
 // attach and detach count the queues of QPs that complete here; ctx.mu is held.

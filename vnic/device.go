@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/vrnic/vrnic/rdma"
 )
@@ -24,6 +25,8 @@ type Device struct {
 	ports    portTable             // guarded by mu
 	past     Counters              // guarded by mu; of QPs that are gone
 	ctxCount uint32                // guarded by mu
+	reaper   *time.Timer           // guarded by mu
+	reaped   uint64                // guarded by mu: connections that were idle for too long
 
 	stagMu   sync.Mutex
 	stags    *stagSource         // guarded by stagMu
@@ -71,6 +74,7 @@ func New(cfg Config) (*Device, error) {
 	for i := range d.shards {
 		d.shards[i].m = make(map[uint32]*MR)
 	}
+	d.watchIdle()
 	return d, nil
 }
 
@@ -106,6 +110,9 @@ func (d *Device) Open(cfg ContextConfig) (*Context, error) {
 func (d *Device) Close() error {
 	d.mu.Lock()
 	d.closed = true
+	if d.reaper != nil {
+		d.reaper.Stop()
+	}
 	var cs []*Context
 	for c := range d.contexts {
 		cs = append(cs, c)

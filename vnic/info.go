@@ -33,6 +33,7 @@ type DevInfo struct {
 	Pending  int64          `json:"pending"` // connection requests half open or unanswered
 	HalfOpen int            `json:"half_open"`
 	Refused  Refusals       `json:"refused"` // connection requests
+	Reaped   uint64         `json:"reaped"`  // connections that were idle for too long
 	Counters Counters       `json:"counters"`
 }
 
@@ -48,7 +49,7 @@ type QPInfo struct {
 	MaxRecvWR int            `json:"max_recv_wr"`
 	SRQ       uint32         `json:"srq,omitempty"`       // its number
 	SRQTaken  uint64         `json:"srq_taken,omitempty"` // receives that came from there
-	SRQHeld   int            `json:"srq_held,omitempty"`  // of them, complete and not polled yet
+	SRQHeld   int            `json:"srq_held,omitempty"`  // of them, not polled yet
 	Owner     Owner          `json:"owner"`
 	Created   time.Time      `json:"created"`
 	Counters  Counters       `json:"counters"`
@@ -63,6 +64,9 @@ type QPInfo struct {
 	ORD       uint16         `json:"ord"`
 	RTR       string         `json:"rtr,omitempty"`  // the ready-to-receive message that was agreed (RFC 6581, section 9)
 	EMSS      int            `json:"emss,omitempty"` // octets TCP puts into a segment
+	Connected time.Time      `json:"connected,omitzero"`
+	// Idle is for how long nothing has moved, counted from the first look at it that found it so.
+	Idle time.Duration `json:"idle_ns,omitempty"`
 }
 
 // MRInfo describes a registered region. Its keys are left out: they are what access rests on.
@@ -103,7 +107,9 @@ type CQInfo struct {
 	Handle  uint32 `json:"handle"`
 	Depth   int    `json:"depth"`
 	Queues  int    `json:"queues"` // of QPs
+	Need    int    `json:"need"`   // completions that these can have at once
 	Pushed  uint64 `json:"pushed"`
+	Events  uint64 `json:"events"` // of a CQ in this process
 	Overrun bool   `json:"overrun"`
 	Owner   Owner  `json:"owner"`
 }
@@ -164,7 +170,7 @@ func (d *Device) DevInfo() DevInfo {
 		s.mu.RUnlock()
 	}
 	d.mu.Lock()
-	i.Counters = d.past
+	i.Counters, i.Reaped = d.past, d.reaped
 	for qp := range d.qps.all() {
 		i.Counters.add(qp.stats.snapshot())
 	}
@@ -214,10 +220,11 @@ func (qp *QP) Info() QPInfo {
 		Owner: qp.ctx.owner(), Created: qp.created, Counters: qp.stats.snapshot(),
 	}
 	if t := qp.rx.tap; t != nil {
-		i.SRQ, i.SRQTaken, i.SRQHeld = t.srq.num, t.taken.Load(), int(t.use.Load())
+		i.SRQ, i.SRQTaken, i.SRQHeld = t.srq.num, t.taken.Load(), int(t.out.Load())
 	}
 	if p := qp.peek.Load(); p != nil {
 		i.Transport, i.Local, i.Remote = "tcp", p.local, p.remote
+		i.Connected, i.Idle = p.since, qp.idle(p, time.Now())
 		i.IRD, i.ORD = p.param.IRD, p.param.ORD
 		if p.loop {
 			i.Transport = "loop"
@@ -301,12 +308,16 @@ func (d *Device) CQs(c *Context) []CQInfo {
 	for _, c := range d.only(c) {
 		c.mu.Lock()
 		cqs := c.cqs.slice()
+		need := make(map[*CQ]int, len(cqs))
+		for _, cq := range cqs {
+			need[cq] = cq.need
+		}
 		c.mu.Unlock()
 		slices.SortFunc(cqs, func(a, b *CQ) int { return int(a.handle) - int(b.handle) })
 		for _, cq := range cqs {
 			cq.mu.Lock()
 			infos = append(infos, CQInfo{
-				Dev: d.cfg.Name, Handle: cq.handle, Depth: cq.depth, Queues: len(cq.qps), Pushed: cq.pushed,
+				Dev: d.cfg.Name, Handle: cq.handle, Depth: cq.depth, Queues: len(cq.qps), Need: need[cq], Pushed: cq.pushed, Events: cq.signaled,
 				Overrun: cq.overrun, Owner: c.owner(),
 			})
 			cq.mu.Unlock()

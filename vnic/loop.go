@@ -3,6 +3,7 @@ package vnic
 import (
 	"net/netip"
 	"sync/atomic"
+	"time"
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
@@ -104,7 +105,7 @@ func (l *loopEnd) step() (more bool) {
 	if l.pair.asked.Load() {
 		return l.handOver()
 	}
-	if qp.rx.waiting.Load() || !qp.deadlines[deadlineHold].IsZero() {
+	if qp.rx.waiting.Load() || qp.held {
 		l.feed()
 	}
 	return l.send()
@@ -150,7 +151,7 @@ func (l *loopEnd) feed() {
 	ok := r.takeLocked()
 	r.mu.Unlock()
 	if ok {
-		qp.setDeadline(deadlineHold, 0)
+		qp.gotReceive()
 		l.peer.qp.wake()
 	} else {
 		qp.awaitReceive()
@@ -437,6 +438,7 @@ func (l *loopEnd) abort() {
 // linkInfo describes a link to others than the owner; it does not change.
 type linkInfo struct {
 	loop          bool
+	since         time.Time
 	extensions    bool // atomics and immediate data: always on loopback
 	local, remote netip.AddrPort
 	param         iwarp.Params

@@ -57,6 +57,7 @@ type QP struct {
 	bound      atomic.Pointer[binding]  // the connection manager's end
 	peek       atomic.Pointer[linkInfo] // what others may see of the link
 	stats      qpStats
+	idleness   idleness
 
 	// The rest belongs to the owner.
 	sq         sendSide
@@ -64,6 +65,7 @@ type QP struct {
 	linkParam  iwarp.Params
 	eof        bool       // the peer sends nothing more
 	finSent    bool       // nor do we
+	held       bool       // a Send waits for a receive
 	extensions bool       // RFC 7306 was agreed on
 	draining   bool       // a graceful disconnect waits for what was posted
 	served     bool       // was connected once
@@ -192,8 +194,15 @@ func (pd *PD) addQP(qp *QP) error {
 	if len(c.qps) >= c.limits.QP {
 		return fmt.Errorf("create a QP: %d are there: %w", len(c.qps), rdma.ErrLimit)
 	}
+	if !qp.reserve(1) && c.dev.cfg.StrictCQ {
+		err := fmt.Errorf("create a QP whose queues could overflow their CQs: the queues that complete there need %d of %d and %d of %d completions: %w",
+			qp.scq.need, qp.scq.depth, qp.rcq.need, qp.rcq.depth, rdma.ErrLimit)
+		qp.reserve(-1)
+		return err
+	}
 	num, err := c.dev.qps.add(qp, maxHandle)
 	if err != nil {
+		qp.reserve(-1)
 		return fmt.Errorf("create a QP: %w", err)
 	}
 	qp.num = num
@@ -229,10 +238,12 @@ func (qp *QP) remove() {
 	c.dev.past.add(qp.stats.snapshot())
 	delete(c.qps, qp.num)
 	qp.pd.qps.Add(-1)
+	qp.reserve(-1)
 	qp.scq.detach(qp)
 	qp.rcq.detach(qp)
 	if t := qp.rx.tap; t != nil {
 		t.srq.qps.Add(-1)
+		t.drop()
 	}
 }
 

@@ -239,7 +239,9 @@ const quotaLook = 2 * time.Millisecond
 
 // awaitReceive sets the deadlines of a Send that waits for a receive.
 func (qp *QP) awaitReceive() {
-	if qp.deadlines[deadlineHold].IsZero() {
+	if !qp.held {
+		qp.held = true
+		qp.stats.stalls.Add(1)
 		qp.setDeadline(deadlineHold, qp.dev.cfg.Timeouts.ReceiveHold)
 	}
 	if t := qp.rx.tap; t != nil && t.waits.Load() && qp.rcq.sink != nil {
@@ -247,7 +249,17 @@ func (qp *QP) awaitReceive() {
 	}
 }
 
+// gotReceive takes them back.
+func (qp *QP) gotReceive() {
+	if qp.held {
+		qp.held = false
+		qp.setDeadline(deadlineHold, 0)
+		qp.setDeadline(deadlineQuota, 0)
+	}
+}
+
 func (qp *QP) clearDeadlines() {
+	qp.held = false
 	clear(qp.deadlines[:])
 	qp.resetTimer()
 }

@@ -149,6 +149,9 @@ func (r *recvSide) deliverLocked() {
 		r.revoking.Store(false)
 	}
 	qp.stats.recv(r.wc.ByteLen)
+	if r.solicited {
+		qp.stats.solicited.Add(1)
+	}
 	r.have = false
 	r.list.drop()
 	qp.rcq.push(qp, &r.wc, r.cookie, 0, false, r.solicited)

@@ -33,6 +33,7 @@ type SRQ struct {
 	num uint32
 	cfg rdma.SRQConfig
 
+	out    atomic.Int32 // receives that its QPs hold: see srqTap.out
 	qps    atomic.Int32 // that use it; changes with ctx.mu held
 	closed bool         // guarded by ctx.mu
 
@@ -153,8 +154,9 @@ func (s *SRQ) post(wr *rdma.RecvWR) error {
 		return fmt.Errorf("post to SRQ %d: %w", s.num, rdma.ErrClosed)
 	case s.own == nil:
 		return fmt.Errorf("post to SRQ %d, whose queue is elsewhere: %w", s.num, rdma.ErrUnsupported)
-	case s.pendingLocked() >= s.cfg.MaxWR || !s.own.put(wr):
-		return fmt.Errorf("post a receive to SRQ %d, %d are there: %w", s.num, s.cfg.MaxWR, rdma.ErrQueueFull)
+	case s.pendingLocked()+int(s.out.Load()) >= s.cfg.MaxWR || !s.own.put(wr):
+		// As with a QP's own queue, so that a CQ of its size cannot overflow.
+		return fmt.Errorf("post a receive to SRQ %d, %d are there or wait to be polled: %w", s.num, s.cfg.MaxWR, rdma.ErrQueueFull)
 	}
 	return nil
 }
@@ -222,9 +224,9 @@ type srqTap struct {
 	qp  *QP
 	pos int // in srq.waiting, below 0: not there; guarded by srq.mu
 
-	// use counts the receives that the QP has completed and nobody has polled: what a peer holds of
-	// the pool. waits says that it would take one more but for that.
-	use   atomic.Int32
+	// out counts the receives that the QP has taken and of which nobody has polled the completion:
+	// what a peer holds of the pool. waits says that it would take one more but for that.
+	out   atomic.Int32
 	waits atomic.Bool
 	taken atomic.Uint64 // in all
 }
@@ -253,6 +255,8 @@ func (t *srqTap) Next(wr *rdma.RecvWR) (cookie uint32, ok bool, err error) {
 	if ok {
 		s.taken++
 		t.taken.Add(1)
+		t.out.Add(1)
+		s.out.Add(1)
 	}
 	if s.limit > 0 && s.pendingLocked() < s.limit {
 		s.limit = 0 // "the limit event disarms itself"
@@ -264,11 +268,11 @@ func (t *srqTap) Next(wr *rdma.RecvWR) (cookie uint32, ok bool, err error) {
 
 // full reports whether the QP holds as many receives as it may.
 func (t *srqTap) full(quota int) bool {
-	if int(t.use.Load()) < quota {
+	if int(t.out.Load()) < quota {
 		return false
 	}
 	t.qp.rcq.countPolled() // those of a foreign CQ, polled since
-	return int(t.use.Load()) >= quota
+	return int(t.out.Load()) >= quota
 }
 
 // Starve implements RecvQueue.
@@ -299,6 +303,7 @@ func (t *srqTap) Starve(on bool) {
 
 // giveBack returns a receive that was taken and not completed.
 func (t *srqTap) giveBack(wr *rdma.RecvWR, cookie uint32) {
+	t.polled()
 	s := t.srq
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -306,10 +311,18 @@ func (t *srqTap) giveBack(wr *rdma.RecvWR, cookie uint32) {
 	s.wakeLocked()
 }
 
-// polled says that somebody has polled a completion of the QP's receives.
+// polled says that the QP holds one receive less.
 func (t *srqTap) polled() {
-	t.use.Add(-1)
+	for n := t.out.Load(); n > 0; n = t.out.Load() { // 0: drop was here
+		if t.out.CompareAndSwap(n, n-1) {
+			t.srq.out.Add(-1)
+			break
+		}
+	}
 	if t.waits.Load() {
 		t.qp.wake()
 	}
 }
+
+// drop forgets what the QP holds: it is no more, and nothing of it is polled.
+func (t *srqTap) drop() { t.srq.out.Add(-t.out.Swap(0)) }

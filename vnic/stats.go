@@ -25,6 +25,13 @@ type Counters struct {
 	ReceivedOctets uint64 `json:"received_octets"` // by Sends and Writes of the peer
 	ServedOctets   uint64 `json:"served_octets"`   // by answers to Reads of the peer
 
+	// What costs time and ends no connection: RFC 5042, section 6.4.4.
+	Stalls      uint64 `json:"stalls"`       // Sends of the peer that had to wait for a receive
+	EmptyReads  uint64 `json:"empty_reads"`  // of the peer, of no octets; Writes likewise
+	EmptyWrites uint64 `json:"empty_writes"` //
+	Tiny        uint64 `json:"tiny"`         // segments of the peer that were cut for no reason
+	Solicited   uint64 `json:"solicited"`    // receives for which the peer asked for an event
+
 	Errors        uint64 `json:"errors"`         // completions with an error, flushes not counted
 	TerminatesOut uint64 `json:"terminates_out"` // connections ended by a Terminate from here
 	TerminatesIn  uint64 `json:"terminates_in"`
@@ -45,6 +52,11 @@ func (c *Counters) add(d Counters) {
 	c.InImmediates += d.InImmediates
 	c.ReceivedOctets += d.ReceivedOctets
 	c.ServedOctets += d.ServedOctets
+	c.Stalls += d.Stalls
+	c.EmptyReads += d.EmptyReads
+	c.EmptyWrites += d.EmptyWrites
+	c.Tiny += d.Tiny
+	c.Solicited += d.Solicited
 	c.Errors += d.Errors
 	c.TerminatesOut += d.TerminatesOut
 	c.TerminatesIn += d.TerminatesIn
@@ -53,6 +65,7 @@ func (c *Counters) add(d Counters) {
 type qpStats struct {
 	sends, writes, reads, sentOctets, readOctets       atomic.Uint64
 	atomics, immediates, inAtomics, inImmediates       atomic.Uint64
+	stalls, emptyReads, emptyWrites, tiny, solicited   atomic.Uint64
 	recvs, inWrites, inReads, recvOctets, servedOctets atomic.Uint64
 	errors, terminates /* sent */, terminated/* received */ atomic.Uint64
 }
@@ -100,6 +113,8 @@ func (s *qpStats) inbound(op rdma.Opcode, n uint32) {
 
 func (s *qpStats) snapshot() Counters {
 	return Counters{
+		Stalls: s.stalls.Load(), EmptyReads: s.emptyReads.Load(), EmptyWrites: s.emptyWrites.Load(),
+		Tiny: s.tiny.Load(), Solicited: s.solicited.Load(),
 		Atomics: s.atomics.Load(), Immediates: s.immediates.Load(),
 		InAtomics: s.inAtomics.Load(), InImmediates: s.inImmediates.Load(),
 		Sends: s.sends.Load(), Writes: s.writes.Load(), Reads: s.reads.Load(),

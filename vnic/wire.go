@@ -31,6 +31,7 @@ type wire struct {
 
 	atomic  iwarp.Atomic // scratch: the one that the peer asks for
 	msn     uint32       // of the last message on QN 1: a Read or an atomic
+	short   uint64       // segments of the Send under way that are tiny
 	octets  uint64       // of Writes placed, not yet counted
 	read    *sqe         // the oldest Read, if known
 	sources []*readSource
@@ -200,7 +201,7 @@ func (w *wire) resume() bool {
 		return false
 	}
 	w.stalled, w.readable = false, true
-	qp.setDeadline(deadlineHold, 0)
+	qp.gotReceive()
 	return true
 }
 

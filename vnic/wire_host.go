@@ -23,8 +23,14 @@ func (w *wire) PlaceWrite(stag iwarp.STag, to uint64, chunk []byte, last bool) e
 			return err
 		}
 	}
-	if last {
+	switch {
+	case last:
 		w.qp.stats.inbound(rdma.OpWrite, 0)
+		if len(chunk) == 0 {
+			w.qp.stats.emptyWrites.Add(1)
+		}
+	case len(chunk) < tinySegment:
+		w.qp.stats.tiny.Add(1)
 	}
 	w.octets += uint64(len(chunk))
 	return nil
@@ -38,8 +44,17 @@ func (w *wire) BeginReceive() (size uint32, ok bool) {
 	return r.beginLocked()
 }
 
+// tinySegment is the length from which on nobody asks why a segment that is not the last of its
+// message has no more octets: a MULPDU is at least 128.
+const tinySegment = 64
+
 // PlaceReceive implements iwarp.Host.
 func (w *wire) PlaceReceive(off uint32, chunk []byte) error {
+	// The last segment may be short, and its buffer is not known here to be full: two in a row are
+	// no accident.
+	if len(chunk) < tinySegment && off > 0 {
+		w.short++
+	}
 	if len(chunk) == 0 {
 		return nil
 	}
@@ -52,6 +67,10 @@ func (w *wire) EndReceive(d iwarp.Received) error {
 	if d.Invalidate {
 		w.qp.inHold.drop() // it may be of what is invalidated
 	}
+	if w.short > 1 {
+		w.qp.stats.tiny.Add(w.short)
+	}
+	w.short = 0
 	r := &w.qp.rx
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -112,6 +131,7 @@ func (r *readSource) CopyOut(p []byte, off uint32) error {
 func (w *wire) ReadSource(stag iwarp.STag, to uint64, n uint32) (iwarp.Payload, error) {
 	w.qp.stats.inbound(rdma.OpRead, n)
 	if n == 0 {
+		w.qp.stats.emptyReads.Add(1)
 		return nil, nil
 	}
 	m, err := w.qp.remoteMR(&readAccess, uint32(stag), to, n)
