@@ -18,6 +18,17 @@ type Config struct {
 	// immediate data (section 1.1 leaves that to them). Otherwise none is sent, and one that
 	// comes is refused as an unexpected opcode.
 	Extensions bool
+	// Records says that the LLP keeps the bounds of segments and their order by itself, as DDP over
+	// SCTP does: what is sent is one bare segment at a time, which Commit takes whole or not, and
+	// what comes in goes to Segment and Ahead. Both ends may send at once. CRC and Markers mean
+	// nothing; MULPDU is the LLP's: see SetMULPDU.
+	Records bool
+	// PlaceReceive is Host.PlaceReceive for the i-th of the buffers that BeginReceive has given and
+	// EndReceive has not ended, 0 being the oldest; PlaceRead is Host.PlaceRead for the Read that was
+	// posted with token. They are for what comes ahead of order, and may be nil: then only the oldest
+	// is placed into. An error of theirs, as of other calls from Ahead, is not the stream's.
+	PlaceReceive func(i int, off uint32, chunk []byte) error
+	PlaceRead    func(token uint64, off uint32, chunk []byte) error
 	// Trace, if set, is shown every segment: when it has come in with a good CRC, and when it is
 	// built to be sent, which can happen twice. seg is good for the call only; see DescribeSegment.
 	Trace func(sent bool, seg []byte)
@@ -87,7 +98,13 @@ func NewEndpoint(p Params, h Host, cfg Config) *Endpoint {
 		cfg.MULPDU = min(max(cfg.MULPDU, MinMULPDU), MaxMULPDU)
 	}
 	e := &Endpoint{p: p, host: h, cfg: cfg}
+	if cfg.Records {
+		e.p.CRC, e.p.MarkersIn, e.p.MarkersOut = false, false, false
+	}
 	e.tx.init(&e.p, cfg.SendQueue)
+	if cfg.Records {
+		e.tx.bare, e.tx.open = true, true
+	}
 	e.SetEMSS(cfg.EMSS)
 	e.rx.init(&e.p, cfg.Extensions)
 	return e
@@ -107,6 +124,12 @@ func (e *Endpoint) SetEMSS(emss int) {
 		e.tx.mulpdu = n
 		e.tx.stale()
 	}
+}
+
+// SetMULPDU is SetEMSS for an LLP that says how long a segment may be.
+func (e *Endpoint) SetMULPDU(n int) {
+	e.cfg.MULPDU = min(max(n, MinMULPDU), MaxMULPDU)
+	e.SetEMSS(0)
 }
 
 // MULPDU is the length of the longest segment that is sent at present.
@@ -259,6 +282,7 @@ type Stats struct {
 	CRCErrors             uint64
 	Stalls                uint64 // Sends and Immediate Data that found no buffer
 	Dropped               uint64 // octets that came behind an error
+	Ahead                 uint64 // segments that were placed ahead of order
 	LocalErrors           uint64
 	PeerErrors            uint64
 }

@@ -41,6 +41,7 @@ type modelOp struct {
 	whole     bool // Write: its last segment is placed
 	delivered bool // Send, Immediate Data: at the other end; request: its processing has begun
 	answered  bool
+	placed    int // octets of the answer to a Read
 	sent      bool
 	old       uint64 // of an atomic, by the model
 }
@@ -71,21 +72,25 @@ type modelWorld struct {
 	sendFirst int
 	crossing  [2]int
 	ahead     [2]int
+
+	// What was placed ahead of order: segments, and of these those not of the oldest message.
+	placedAhead             uint64
+	aheadReceive, aheadRead int
 }
 
 // A modelEnd is a Host that judges.
 type modelEnd struct {
-	w      *modelWorld
-	id     int
-	e      *Endpoint
-	late   *iwarptest.Late // nil: placed at once
-	ops    []*modelOp
-	wire   []byte // sent and not taken by the peer
-	bufs   int
-	buf    []byte // of the Send in progress
-	came   []modelKind
-	dup    [2]MSN // the last of QN 0 and QN 1 that is in came
-	placed int    // octets of the Read that is being answered
+	w     *modelWorld
+	id    int
+	e     *Endpoint
+	late  *iwarptest.Late // nil: placed at once
+	ops   []*modelOp
+	wire  []byte             // sent and not taken by the peer
+	recs  *iwarptest.Records // nil: a stream
+	bufs  int
+	begun [][]byte // buffers of Sends in progress, oldest first
+	came  []modelKind
+	dup   [2]MSN // the last of QN 0 and QN 1 that is in came
 }
 
 func (m *modelEnd) peer() *modelEnd { return m.w.ends[m.id^1] }
@@ -175,12 +180,19 @@ func (m *modelEnd) BeginReceive() (uint32, bool) {
 		return 0, false
 	}
 	m.bufs--
-	m.buf = newTarget(2000)
+	m.begun = append(m.begun, newTarget(2000))
 	return 2000, true
 }
 
 func (m *modelEnd) PlaceReceive(off uint32, chunk []byte) error {
-	copy(inside(m.buf)[off:], chunk)
+	return m.placeReceiveAt(0, off, chunk)
+}
+
+func (m *modelEnd) placeReceiveAt(i int, off uint32, chunk []byte) error {
+	if i > 0 {
+		m.w.aheadReceive++
+	}
+	copy(inside(m.begun[i])[off:], chunk)
 	return nil
 }
 
@@ -192,18 +204,20 @@ func (m *modelEnd) EndReceive(r Received) error {
 	}
 	m.earlier(i, "delivery of")
 	m.inOrder(o.kind)
+	buf := m.begun[0]
+	m.begun = m.begun[1:]
 	want := Received{Immediate: true, Data: o.imm, Solicited: o.imm&1 != 0}
 	if o.kind == modelSend {
 		want = Received{Length: uint32(len(o.data)), Solicited: o.op.Solicited()}
 		if o.op.Invalidates() {
 			want.Invalidate, want.STag = true, STag(i)
 		}
-		if !bytes.Equal(inside(m.buf)[:len(o.data)], o.data) {
-			m.bad("Send %d is %x, want %x", i, inside(m.buf)[:len(o.data)], o.data)
+		if !bytes.Equal(inside(buf)[:len(o.data)], o.data) {
+			m.bad("Send %d is %x, want %x", i, inside(buf)[:len(o.data)], o.data)
 		}
 	}
-	if r != want || !intact(m.buf) {
-		m.bad("message %d: %+v, want %+v, guards intact %t", i, r, want, intact(m.buf))
+	if r != want || !intact(buf) {
+		m.bad("message %d: %+v, want %+v, guards intact %t", i, r, want, intact(buf))
 	}
 	o.delivered = true
 	if _, a := next(m.peer().ops[:i], isAnswered, modelRead, modelAtomic); a != nil {
@@ -268,19 +282,30 @@ func (m *modelEnd) PlaceRead(off uint32, chunk []byte) error {
 		m.bad("an answer to %d out of turn: %d octets at %d", i, len(chunk), off)
 	}
 	copy(inside(o.target)[off:], chunk)
-	m.placed += len(chunk)
+	o.placed += len(chunk)
+	return nil
+}
+
+func (m *modelEnd) placeReadAt(token uint64, off uint32, chunk []byte) error {
+	o := m.ops[token]
+	if o.kind != modelRead || o.answered || int(off)+len(chunk) > len(o.data) {
+		m.bad("an answer to %d ahead of its turn: %d octets at %d", token, len(chunk), off)
+	}
+	m.w.aheadRead++
+	copy(inside(o.target)[off:], chunk)
+	o.placed += len(chunk)
 	return nil
 }
 
 // EndRead: answers come in the order of the requests (20), and are complete when they do (6, 11, 19).
 func (m *modelEnd) EndRead(token uint64) error {
 	i, o := next(m.ops, isAnswered, modelRead, modelAtomic)
-	if o == nil || uint64(i) != token || o.kind != modelRead || !o.delivered || m.placed != len(o.data) ||
+	if o == nil || uint64(i) != token || o.kind != modelRead || !o.delivered || o.placed != len(o.data) ||
 		!bytes.Equal(inside(o.target), o.data) || !intact(o.target) {
 		m.bad("Read %d ends, op %d is next", token, i)
 	}
 	m.inOrder(modelKinds + modelRead)
-	o.answered, m.placed = true, 0
+	o.answered = true
 	return nil
 }
 
@@ -351,8 +376,33 @@ func (m *modelEnd) post(s *script) {
 	}
 }
 
+// Segment takes a segment in order, and notes it as Trace does on a stream.
+func (m *modelEnd) Segment(seg []byte, size int) error {
+	m.arrived(false, seg)
+	err := m.e.Segment(seg, size)
+	if err != nil && !m.e.Stalled() {
+		m.bad("Segment: %v", err)
+	}
+	if m.e.Err() != nil {
+		m.bad("%v", m.e.Err())
+	}
+	return err
+}
+
+func (m *modelEnd) Ahead(seg []byte) int { return m.e.Ahead(seg) }
+
 // send lets the transport read in pieces and take some of what it read.
 func (m *modelEnd) send(piece, take int) {
+	if m.recs != nil {
+		for ; take > 0 && m.e.Pending(); take -= 200 {
+			n, err := m.recs.WriteFrom(m.e)
+			if n == 0 || err != nil {
+				m.bad("WriteFrom: %d, %v", n, err)
+			}
+			m.e.Commit(n)
+		}
+		return
+	}
 	b := make([]byte, 0, m.e.Len())
 	for len(b) < cap(b) {
 		p := make([]byte, min(piece, cap(b)-len(b)))
@@ -369,6 +419,11 @@ func (m *modelEnd) send(piece, take int) {
 
 // receive takes at most n octets of what the peer has sent.
 func (m *modelEnd) receive(n int) {
+	if m.recs != nil {
+		for ; n > 0 && m.recs.Arrive(m); n -= 200 {
+		}
+		return
+	}
 	from := m.peer()
 	b := bytes.Clone(from.wire[:min(n, len(from.wire))])
 	k, err := m.e.Write(b)
@@ -381,13 +436,26 @@ func (m *modelEnd) receive(n int) {
 	}
 }
 
+// resume goes on with segments that have arrived.
+func (m *modelEnd) resume() {
+	if m.recs != nil {
+		m.recs.Resume(m)
+	}
+}
+
 // runModel drives two streams as a script says, to the end of all that was posted.
 func runModel(t *testing.T, name string, b []byte) *modelWorld {
 	s := script(b)
 	kind, emss := s.next(), 140+int(s.next())
 	w := &modelWorld{t: t, name: name}
+	var recs [4]*iwarptest.Records
+	if kind&8 != 0 {
+		seed := uint64(s.next())
+		recs[0], recs[1] = iwarptest.NewRecords(seed, 1+int(kind>>5))
+		recs[2], recs[3] = iwarptest.NewRecords(seed+1, 30)
+	}
 	for i := range w.ends {
-		m := &modelEnd{w: w, id: i}
+		m := &modelEnd{w: w, id: i, recs: recs[i]}
 		w.ends[i] = m
 		p := Params{Initiator: i&1 == 0, CRC: kind&1 == 0, MarkersIn: kind&2 != 0, MarkersOut: kind&2 != 0, IRD: 4, ORD: 4, RTR: RTRWrite}
 		if kind&4 != 0 {
@@ -397,7 +465,14 @@ func runModel(t *testing.T, name string, b []byte) *modelWorld {
 		if m.late != nil {
 			h = m.late
 		}
-		m.e = NewEndpoint(p, h, Config{EMSS: emss, SendQueue: 8, BatchBytes: 700, Extensions: true, Trace: m.arrived})
+		cfg := Config{EMSS: emss, SendQueue: 8, BatchBytes: 700, Extensions: true, Trace: m.arrived}
+		if m.recs != nil {
+			cfg.Records, cfg.MULPDU, cfg.Trace = true, emss, nil
+			if kind&16 != 0 {
+				cfg.PlaceReceive, cfg.PlaceRead = m.placeReceiveAt, m.placeReadAt
+			}
+		}
+		m.e = NewEndpoint(p, h, cfg)
 	}
 	for len(s) > 0 {
 		w.clock++
@@ -415,6 +490,7 @@ func runModel(t *testing.T, name string, b []byte) *modelWorld {
 			if m.bufs > 0 && m.e.Resume() != nil {
 				m.bad("Resume with a buffer")
 			}
+			m.resume()
 		}
 	}
 	for moved := true; moved; {
@@ -423,12 +499,14 @@ func runModel(t *testing.T, name string, b []byte) *modelWorld {
 			if m.e.Stalled() {
 				m.bufs++
 				m.e.Resume()
+				m.resume()
+				moved = true
 			}
 			if m.e.Pending() {
 				m.send(1<<20, 1<<20)
 				moved = true
 			}
-			if len(m.peer().wire) > 0 {
+			if len(m.peer().wire) > 0 || m.recs != nil && m.peer().recs.UnderWay() > 0 {
 				m.receive(1 << 20)
 				moved = true
 			}
@@ -442,6 +520,7 @@ func runModel(t *testing.T, name string, b []byte) *modelWorld {
 		}
 	}
 	for _, m := range w.ends {
+		w.placedAhead += m.e.Stats().Ahead
 		if !m.e.Idle() || len(m.came) > 0 {
 			m.bad("not over: idle %t, %v undelivered", m.e.Idle(), m.came)
 		}
@@ -464,10 +543,11 @@ func runModel(t *testing.T, name string, b []byte) *modelWorld {
 }
 
 // DDP-002, 021, 049, RDMAP-081..086, 089..091, 093, 094, 096..098, EXT-032, 034, 043: whatever is posted at both ends
-// of two streams and however TCP cuts it, placed at once or as late as can be and in any order, the
+// of two streams, however TCP cuts it or an LLP that keeps segments reorders them, placed at once or as late as can be and in any order, the
 // rules hold; and what they leave open does go either way.
 func TestOrdering(t *testing.T) {
-	var sendFirst int
+	var sendFirst, aheadReceive, aheadRead int
+	var placedAhead uint64
 	var crossing, ahead [2]int
 	for seed := range uint64(400) {
 		rng := rand.New(rand.NewPCG(5040, seed))
@@ -478,6 +558,9 @@ func TestOrdering(t *testing.T) {
 		b[0] = byte(seed)
 		w := runModel(t, fmt.Sprint("seed ", seed), b)
 		sendFirst += w.sendFirst
+		aheadReceive += w.aheadReceive
+		aheadRead += w.aheadRead
+		placedAhead += w.placedAhead
 		for i := range 2 {
 			crossing[i] += w.crossing[i]
 			ahead[i] += w.ahead[i]
@@ -486,12 +569,16 @@ func TestOrdering(t *testing.T) {
 	if sendFirst == 0 || crossing[0] == 0 || crossing[1] == 0 || ahead[0] == 0 || ahead[1] == 0 {
 		t.Errorf("never seen: a Send before an earlier answer %d, crossing %v, streams ahead %v", sendFirst, crossing, ahead)
 	}
+	if placedAhead == 0 || aheadReceive == 0 || aheadRead == 0 {
+		t.Errorf("never placed ahead: %d segments, %d of later Sends, %d of later answers", placedAhead, aheadReceive, aheadRead)
+	}
+	t.Logf("placed ahead: %d segments, %d of later Sends, %d of later answers", placedAhead, aheadReceive, aheadRead)
 }
 
 // What TestOrdering says, for scripts of the fuzzer's.
 func FuzzOrdering(f *testing.F) {
 	rng := rand.New(rand.NewPCG(7306, 3))
-	for kind := range byte(8) {
+	for kind := range byte(64) {
 		b := make([]byte, 200)
 		for i := range b {
 			b[i] = byte(rng.Uint32())

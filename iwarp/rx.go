@@ -1,20 +1,21 @@
 package iwarp
 
-// segment takes a DDP segment. The order of the checks is that of the ledger, A20: header length;
+// segment takes the next DDP segment in order: size octets, of which seg has all, or the header alone if
+// the payload has been placed (Ahead). The order of the checks is that of the ledger, A20: header length;
 // DV; RV; opcode known; T fits it; QN exists and fits it; then what the kind of message asks for.
-func (e *Endpoint) segment(seg []byte) error {
+func (e *Endpoint) segment(seg []byte, size int) error {
 	hdr := UntaggedHeaderLen
 	if len(seg) > 0 && DDPControl(seg[0]).Tagged() {
 		hdr = TaggedHeaderLen
 	}
 	if len(seg) < hdr {
-		e.fail(localErrorf(TermMarker, "segment of %d octets, shorter than its header", len(seg)), 0, nil, 0)
+		e.fail(localErrorf(TermMarker, "segment of %d octets, shorter than its header", size), 0, nil, 0)
 		return nil
 	}
 	ddp, rdmap := DDPControl(seg[0]), RDMAPControl(seg[1])
 	op := rdmap.Opcode()
 	refuse := func(c TermCode, format string, args ...any) error {
-		e.fail(localErrorf(c, format, args...), op, seg[:hdr], len(seg))
+		e.fail(localErrorf(c, format, args...), op, seg[:hdr], size)
 		return nil
 	}
 	switch {
@@ -32,9 +33,9 @@ func (e *Endpoint) segment(seg []byte) error {
 	if ddp.Tagged() {
 		h, chunk := TaggedHeader(seg[:hdr:hdr]), seg[hdr:]
 		if op == OpWrite {
-			return e.inWrite(h, chunk, len(seg))
+			return e.inWrite(h, chunk, size)
 		}
-		return e.inReadResponse(h, chunk, len(seg))
+		return e.inReadResponse(h, chunk, size)
 	}
 	h, chunk := UntaggedHeader(seg[:hdr:hdr]), seg[hdr:]
 	switch qn := h.QN(); {
@@ -51,15 +52,15 @@ func (e *Endpoint) segment(seg []byte) error {
 	}
 	switch op {
 	case OpReadRequest, OpAtomicRequest:
-		return e.inRequest(h, chunk, len(seg))
+		return e.inRequest(h, chunk, size)
 	case OpAtomicResponse:
-		return e.inAtomicResponse(h, chunk, len(seg))
+		return e.inAtomicResponse(h, chunk, size)
 	case OpTerminate:
-		return e.inTerminate(h, chunk, len(seg))
+		return e.inTerminate(h, chunk, size)
 	case OpImmediate, OpImmediateSE:
-		return e.inImmediate(h, chunk, len(seg))
+		return e.inImmediate(h, chunk, size)
 	default:
-		return e.inSend(h, chunk, len(seg))
+		return e.inSend(h, chunk, size)
 	}
 }
 
@@ -75,6 +76,7 @@ func (e *Endpoint) placing(op Opcode, h []byte, segLen int, err error) {
 
 func (e *Endpoint) inWrite(h TaggedHeader, chunk []byte, segLen int) error {
 	r := &e.rx
+	n := segLen - TaggedHeaderLen // chunk is empty if they have been placed
 	if r.respOpen {
 		e.refuse(OpWrite, h, segLen, TermUnexpectedOpcode, "%v within a Read Response", OpWrite)
 		return nil
@@ -84,7 +86,7 @@ func (e *Endpoint) inWrite(h TaggedHeader, chunk []byte, segLen int) error {
 		e.placing(OpWrite, h, segLen, err)
 		return nil
 	}
-	e.stats.PayloadIn += uint64(len(chunk))
+	e.stats.PayloadIn += uint64(n)
 	r.writeOpen = !last
 	if last {
 		e.stats.MessagesIn[OpWrite]++
@@ -97,7 +99,7 @@ func (e *Endpoint) inReadResponse(h TaggedHeader, chunk []byte, segLen int) erro
 	r := &e.rx
 	const op = OpReadResponse
 	read := e.tx.oldestRead()
-	n := uint32(len(chunk))
+	n := uint32(segLen - TaggedHeaderLen)
 	switch {
 	case read == nil:
 		e.refuse(op, h, segLen, TermUnexpectedOpcode, "%v, but no Read is outstanding", op)
@@ -121,7 +123,7 @@ func (e *Endpoint) inReadResponse(h TaggedHeader, chunk []byte, segLen int) erro
 		e.refuse(op, h, segLen, TermBounds, "%v of %d octets, asked for %d", op, r.respGot+n, read.n)
 		return nil
 	}
-	if n > 0 {
+	if len(chunk) > 0 {
 		if err := e.host.PlaceRead(r.respGot, chunk); err != nil {
 			e.placing(op, h, segLen, err)
 			return nil
@@ -159,7 +161,7 @@ func (e *Endpoint) takeReceive(h UntaggedHeader, segLen int) (ok bool, err error
 	if r.open != openNone {
 		return true, nil
 	}
-	size, ok := e.host.BeginReceive()
+	size, ok := e.receiveBuffer()
 	if !ok {
 		if !r.stalled {
 			e.stats.Stalls++
@@ -186,7 +188,7 @@ func (e *Endpoint) inSend(h UntaggedHeader, chunk []byte, segLen int) error {
 	}
 	r := &e.rx
 	op := h.RDMAP().Opcode()
-	mo, n := h.MO(), uint32(len(chunk))
+	mo, n := h.MO(), uint32(segLen-UntaggedHeaderLen)
 	switch {
 	case mo > r.size, n > 0 && mo == r.size && mo > 0:
 		e.refuse(op, h, segLen, TermInvalidMO, "MO %d in a buffer of %d octets", mo, r.size)
@@ -201,7 +203,7 @@ func (e *Endpoint) inSend(h UntaggedHeader, chunk []byte, segLen int) error {
 		e.refuse(op, h, segLen, TermInvalidMO, "message of %d octets ends at %d", r.count, uint64(mo)+uint64(n))
 		return nil
 	}
-	if n > 0 {
+	if len(chunk) > 0 {
 		if err := e.host.PlaceReceive(mo, chunk); err != nil {
 			e.placing(op, h, segLen, err)
 			return nil
@@ -386,7 +388,7 @@ func (e *Endpoint) inTerminate(h UntaggedHeader, chunk []byte, segLen int) error
 		e.refuse(op, h, segLen, TermRemoteOperation, "%v of %d octets", op, n)
 		return nil
 	}
-	if e.stats.FPDUsIn == 0 {
+	if e.stats.FPDUsIn == 0 && !e.cfg.Records {
 		t = ofStartup(t)
 	}
 	e.stats.MessagesIn[op]++

@@ -46,6 +46,10 @@ type receiver struct {
 
 	writeOpen, respOpen bool // the last segment of this kind had L=0
 	respGot             uint32
+
+	// Buffers that were taken for messages of QN 0 whose first segment in order has not come: the
+	// oldest is for msn, or for the message behind it if one is open. See Ahead.
+	taken begunBuffers
 }
 
 // An openMessage says what kind of untagged message is there in part.
@@ -156,7 +160,7 @@ func (e *Endpoint) Resume() error {
 	if !r.stalled || e.err != nil {
 		return nil
 	}
-	size, ok := e.host.BeginReceive()
+	size, ok := e.receiveBuffer()
 	if !ok {
 		return ErrNoReceive
 	}
@@ -208,7 +212,7 @@ func (e *Endpoint) fpdu(b []byte, ulpdu int, checked bool) error {
 	if e.cfg.Trace != nil && !checked {
 		e.cfg.Trace(false, seg)
 	}
-	if err := e.segment(seg); err != nil {
+	if err := e.segment(seg, len(seg)); err != nil {
 		return err
 	}
 	r.stalled = false

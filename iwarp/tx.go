@@ -4,7 +4,7 @@ package iwarp
 // them, made from the queues and a cursor that says what the transport owns. Read builds the FPDUs
 // of the plan, in the reader's memory where one fits whole and else in staging; Commit moves the
 // cursor over those that were taken and drops the plan. So nothing has to be undone: what was
-// built and not taken is planned and built again.
+// built and not taken is planned and built again. With Config.Records the plan is one segment, bare.
 //
 // An FPDU of which only a part was taken must go on with the same octets although the memory it
 // came from may have changed. Its rest is kept in carry: staging holds it already if the reader's
@@ -95,6 +95,7 @@ type sender struct {
 	mulpdu int
 	crc    bool
 	mark   bool // with Markers
+	bare   bool // segments without framing: Config.Records
 	rtr    RTRKinds
 
 	ring   []txMessage // a power of two, as the other rings
@@ -141,6 +142,14 @@ func (t *sender) init(p *Params, queue int) {
 			t.addRead(txRead{rtr: true})
 		}
 	}
+}
+
+// framed is how many octets a segment of n takes.
+func (t *sender) framed(n int) int {
+	if t.bare {
+		return n
+	}
+	return FPDULen(n)
 }
 
 // ringSize is a power of two that is at least n and 1: the counts that index a ring wrap at 2^32.
@@ -233,7 +242,11 @@ func (e *Endpoint) makePlan() {
 		t.planAdd(txEntry{src: txCarry, size: len(t.carry), after: t.carryEnt.after})
 		c = t.carryEnt.after
 	}
-	for len(t.plan) < maxBatchFPDUs && !c.term {
+	limit := maxBatchFPDUs
+	if t.bare {
+		limit = 1
+	}
+	for len(t.plan) < limit && !c.term {
 		ent, ok := e.nextFPDU(&c)
 		if t.mark && ok {
 			ent.size = markedLen(c.pos, ent.size)
@@ -267,13 +280,13 @@ func (e *Endpoint) nextFPDU(c *txCursor) (ent txEntry, ok bool) {
 		a.rtr = true
 		switch t.rtr {
 		case RTRWrite:
-			ent.op, ent.size = OpWrite, FPDULen(TaggedHeaderLen)
+			ent.op, ent.size = OpWrite, t.framed(TaggedHeaderLen)
 		case RTRRead:
-			ent.op, ent.size = OpReadRequest, FPDULen(UntaggedHeaderLen+ReadRequestLen)
+			ent.op, ent.size = OpReadRequest, t.framed(UntaggedHeaderLen+ReadRequestLen)
 			a.rmsn++
 			a.reads++
 		default:
-			ent.op, ent.size = OpSend, FPDULen(UntaggedHeaderLen)
+			ent.op, ent.size = OpSend, t.framed(UntaggedHeaderLen)
 			a.msn++
 		}
 		return ent, true
@@ -311,7 +324,7 @@ func (e *Endpoint) nextFPDU(c *txCursor) (ent txEntry, ok bool) {
 	}
 	ent.chunk = min(n-c.off, uint32(t.mulpdu-hdr))
 	ent.last = ent.off+ent.chunk == n
-	ent.size = FPDULen(hdr + int(ent.chunk))
+	ent.size = t.framed(hdr + int(ent.chunk))
 	if !ent.last {
 		a.mid, a.off = src, c.off+ent.chunk
 		return ent, true
@@ -355,7 +368,7 @@ func (e *Endpoint) planTerminate(ent txEntry) txEntry {
 	if e.term.HasLength || len(e.term.Header) > 0 {
 		n += termSegLenLen
 	}
-	ent.src, ent.op, ent.last, ent.size = txTerm, OpTerminate, true, FPDULen(n)
+	ent.src, ent.op, ent.last, ent.size = txTerm, OpTerminate, true, t.framed(n)
 	ent.after.term = true
 	return ent
 }

@@ -78,9 +78,13 @@ func (e *Endpoint) buildStaged(ent *txEntry, i int) error {
 // build makes the FPDU of ent in b, which has its length.
 func (e *Endpoint) build(ent *txEntry, b []byte) error {
 	t := &e.tx
-	u := b[fpduHeaderLen:]
-	if t.mark {
-		u = u[markerLen*markersIn(ent.after.pos-uint32(len(b)), len(b)):]
+	u := b
+	switch {
+	case t.bare:
+	case !t.mark:
+		u = b[fpduHeaderLen:]
+	default:
+		u = b[fpduHeaderLen+markerLen*markersIn(ent.after.pos-uint32(len(b)), len(b)):]
 	}
 	hdr := TaggedHeaderLen
 	var payload Payload
@@ -153,9 +157,11 @@ func (e *Endpoint) build(ent *txEntry, b []byte) error {
 	if e.cfg.Trace != nil {
 		e.cfg.Trace(true, u[:n:n])
 	}
-	if t.mark {
+	switch {
+	case t.bare:
+	case t.mark:
 		ent.crc = sealMarked(b, n, t.crc, ent.after.pos-uint32(len(b)))
-	} else {
+	default:
 		ent.crc = sealFPDU(b, n, t.crc)
 	}
 	return nil

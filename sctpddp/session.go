@@ -20,6 +20,8 @@ type Sink interface {
 	Fail(c iwarp.TermCode, err error)
 }
 
+var _ Sink = (*iwarp.Endpoint)(nil)
+
 // Stats counts what a Session did.
 type Stats struct {
 	In, Out  uint64 // messages
