@@ -41,7 +41,7 @@ func (pd *PD) NewMW(typ rdma.MWType) (*MW, error) {
 	if err != nil {
 		return nil, fmt.Errorf("allocate a memory window: %w", err)
 	}
-	w.slot.handle, w.key = h, w.slot.key
+	w.slot.handle, w.key = h, w.slot.lastKey() // a bind may change it from here on
 	return w, nil
 }
 
