@@ -248,10 +248,13 @@ func timeoutMS(ctx context.Context) uint32 {
 	return uint32(max(t.Milliseconds(), 1))
 }
 
-// connParam translates what came from the peer.
-func connParam(p *ConnParam) rdma.ConnParam {
-	pd, _ := p.PrivateData()
-	return rdma.ConnParam{PrivateData: append([]byte(nil), pd...), IRD: readsFromRing(p.IRD), ORD: readsFromRing(p.ORD)}
+// connParam translates what came from the peer, and what was agreed on.
+func connParam(ev *CMEvent) rdma.ConnParam {
+	pd, _ := ev.Param.PrivateData()
+	return rdma.ConnParam{
+		PrivateData: append([]byte(nil), pd...), IRD: readsFromRing(ev.Param.IRD), ORD: readsFromRing(ev.Param.ORD),
+		Extensions: ev.Flags&EventExtensions != 0,
+	}
 }
 
 // readsFromRing and readsToRing translate a count of Reads: the ring says 0 where rdma says NoReads,

@@ -132,7 +132,7 @@ type connRequest struct {
 }
 
 func newConnRequest(id *cmID, ev *CMEvent) *connRequest {
-	return &connRequest{id: id, local: ev.Src.AddrPort(), remote: ev.Dst.AddrPort(), param: connParam(&ev.Param)}
+	return &connRequest{id: id, local: ev.Src.AddrPort(), remote: ev.Dst.AddrPort(), param: connParam(ev)}
 }
 
 // LocalAddr, RemoteAddr and Param implement rdma.ConnRequest.
@@ -327,7 +327,7 @@ type conn struct {
 }
 
 func newConn(id *cmID, ev *CMEvent) *conn {
-	return &conn{id: id, local: ev.Src.AddrPort(), remote: ev.Dst.AddrPort(), param: connParam(&ev.Param), done: make(chan struct{})}
+	return &conn{id: id, local: ev.Src.AddrPort(), remote: ev.Dst.AddrPort(), param: connParam(ev), done: make(chan struct{})}
 }
 
 // LocalAddr, RemoteAddr and Param implement rdma.Conn.

@@ -20,6 +20,8 @@ var (
 	errInline    = fmt.Errorf("shm: more inline octets than QPConfig allows, or inline where nothing is sent: %w", rdma.ErrInvalid)
 	errSendFull  = fmt.Errorf("shm: send queue is full: %w", rdma.ErrQueueFull)
 	errRecvFull  = fmt.Errorf("shm: receive queue is full: %w", rdma.ErrQueueFull)
+	errSendImm   = fmt.Errorf("shm: SEND_WITH_IMM with octets, iWARP has none with any: use WRITE_WITH_IMM, or a Send: %w", rdma.ErrInvalid)
+	errAtomicLen = fmt.Errorf("shm: an atomic's old value has 8 octets: %w", rdma.ErrInvalid)
 	errNoRequest = fmt.Errorf("shm: no work request: %w", rdma.ErrInvalid)
 )
 
@@ -148,6 +150,9 @@ func (q *queuePair) putSend(wr *rdma.SendWR) error {
 	default:
 		w.NumSGE = uint16(copySGEs(&w.SGE, wr.SGEs))
 	}
+	if err := checkLength(w); err != nil {
+		return err
+	}
 	setOperands(w, wr)
 	w.Flags |= ringFlags(wr.Flags)
 	if q.sendsOut() >= uint32(len(s.wrs)) {
@@ -158,6 +163,26 @@ func (q *queuePair) putSend(wr *rdma.SendWR) error {
 		return q.d.putFailed(err)
 	}
 	*s.at(i) = sentWR{id: wr.ID, op: wr.Op, signaled: q.cfg.SignalAll || wr.Flags&rdma.Signaled != 0}
+	return nil
+}
+
+// checkLength checks what some operations say of a message's length.
+func checkLength(w *SendWQE) error {
+	n := uint64(w.Length) // of inline octets, else 0
+	for i := range w.SGEs() {
+		n += uint64(w.SGE[i].Length)
+	}
+	switch rdma.Opcode(w.Op) {
+	case rdma.OpSendImm:
+		if n != 0 {
+			return errSendImm
+		}
+	case rdma.OpCompareSwap, rdma.OpFetchAdd, rdma.OpMaskedCompareSwap, rdma.OpMaskedFetchAdd:
+		if n != 8 {
+			return errAtomicLen
+		}
+	default: // any
+	}
 	return nil
 }
 

@@ -181,6 +181,8 @@ func TestClientPostErrors(t *testing.T) {
 		"bind with SGEs": {Op: rdma.OpBindMW, SGEs: []rdma.SGE{a.sge(0, 8)}},
 		"masks and SGEs": {Op: rdma.OpMaskedFetchAdd, SGEs: []rdma.SGE{a.sge(0, 4), a.sge(4, 4)}},
 		"inline atomic":  {Op: rdma.OpFetchAdd, Flags: rdma.Inline, Inline: make([]byte, 8)},
+		"short atomic":   {Op: rdma.OpCompareSwap, SGEs: []rdma.SGE{a.sge(0, 4)}},
+		"SEND_WITH_IMM":  {Op: rdma.OpSendImm, Flags: rdma.Inline, Inline: make([]byte, 1)},
 		"unknown flag":   {Op: rdma.OpSend, Flags: 0x80},
 		"SGEs":           {Op: rdma.OpSend, SGEs: many},
 		"inline":         {Op: rdma.OpSend, Flags: rdma.Inline, Inline: make([]byte, a.qp.Config().MaxInline+1)},

@@ -262,8 +262,13 @@ type CMEvent struct {
 	Device uint32 // of ID or Child
 	Src    SockAddr
 	Dst    SockAddr
+	Flags  uint32 // EventExtensions
+	Pad    uint32
 	Param  ConnParam // what the peer sent
 }
+
+// EventExtensions in CMEvent.Flags: the connection that is established has the messages of RFC 7306.
+const EventExtensions = 1
 
 // CMDestroyIDReply: events of the id that the client has been given, and tokens of those dropped.
 type CMDestroyIDReply struct {

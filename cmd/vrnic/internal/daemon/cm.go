@@ -462,6 +462,9 @@ func (h *idHandler) onEvent(sd *sessionDevice) func(vnic.CMEvent) {
 			Type: t, Status: ev.Status, Cause: causeOf(ev.Err), Device: sd.number,
 			Param: shm.ConnParam{IRD: readsToRing(ev.Param.IRD), ORD: readsToRing(ev.Param.ORD)},
 		}
+		if ev.Param.Extensions {
+			out.Flags |= shm.EventExtensions
+		}
 		out.Param.SetPrivateData(ev.Param.PrivateData) // MPA carries no more than there is room for
 		if ev.ID != nil {
 			out.Src, out.Dst = shm.MakeSockAddr(ev.ID.Local()), shm.MakeSockAddr(ev.ID.Remote())

@@ -25,8 +25,9 @@ type End struct {
 	Conn rdma.Conn
 }
 
-// NewEnd makes an End on dev with a buffer of size octets. It is closed with dev.
-func NewEnd(t testing.TB, dev rdma.Device, size int) *End {
+// NewEnd makes an End on dev with a buffer of size octets. It is closed with dev. change, which comes
+// when all but the QP is there, alters what the QP is made of.
+func NewEnd(t testing.TB, dev rdma.Device, size int, change ...func(e *End, cfg *rdma.QPConfig)) *End {
 	t.Helper()
 	e := &End{t: t, Dev: dev}
 	var err error
@@ -42,16 +43,19 @@ func NewEnd(t testing.TB, dev rdma.Device, size int) *End {
 	if e.CQ, err = dev.CreateCQ(256); err != nil {
 		t.Fatal(err)
 	}
-	if e.QP, err = e.PD.CreateQP(rdma.QPConfig{
-		SendCQ: e.CQ, RecvCQ: e.CQ, MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64,
-	}); err != nil {
+	cfg := rdma.QPConfig{SendCQ: e.CQ, RecvCQ: e.CQ, MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}
+	for _, f := range change {
+		f(e, &cfg)
+	}
+	if e.QP, err = e.PD.CreateQP(cfg); err != nil {
 		t.Fatal(err)
 	}
 	return e
 }
 
-// Connect connects a to b, which accepts at addr: an address of b's device. Port 0 is any.
-func Connect(t testing.TB, a, b *End, addr netip.AddrPort) {
+// Connect connects a to b, which accepts at addr: an address of b's device. Port 0 is any. change
+// alters what both ends ask for.
+func Connect(t testing.TB, a, b *End, addr netip.AddrPort, change ...func(*rdma.ConnParam)) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
@@ -60,15 +64,20 @@ func Connect(t testing.TB, a, b *End, addr netip.AddrPort) {
 		t.Fatal(err)
 	}
 	defer l.Close()
+	please, yes := rdma.ConnParam{PrivateData: []byte("please")}, rdma.ConnParam{PrivateData: []byte("yes")}
+	for _, f := range change {
+		f(&please)
+		f(&yes)
+	}
 	accepted := make(chan error, 1)
 	go func() {
 		req, err := l.Next(ctx)
 		if err == nil {
-			b.Conn, err = req.Accept(ctx, b.QP, rdma.ConnParam{PrivateData: []byte("yes")})
+			b.Conn, err = req.Accept(ctx, b.QP, yes)
 		}
 		accepted <- err
 	}()
-	a.Conn, err = a.Dev.Connect(ctx, a.QP, l.Addr(), rdma.ConnParam{PrivateData: []byte("please")})
+	a.Conn, err = a.Dev.Connect(ctx, a.QP, l.Addr(), please)
 	if err != nil {
 		t.Fatalf("connect: %v", err)
 	}
