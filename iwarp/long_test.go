@@ -68,6 +68,11 @@ func (v *virtual) ReadSource(_ STag, to uint64, n uint32) (Payload, error) {
 	return stamped{n}, nil
 }
 
+// An unchecked host takes octets anywhere.
+type unchecked struct{ virtual }
+
+func (*unchecked) PlaceReceive(uint32, []byte) error { return nil }
+
 // DDP-001, RDMAP-002, RDMAP-032: Sends, Writes and Reads of 0 to 2^32-1 octets, segments as long as they
 // can be, so that no MO and no TO is a round number; the TO of the longest ends at 2^64-1.
 func TestLongMessages(t *testing.T) {
@@ -161,6 +166,19 @@ func TestMOBorder(t *testing.T) {
 		case tt.want != TermCode{} && (le == nil || le.Cause != tt.want || h.next != uint64(tt.mo) || len(h.received) > 0):
 			t.Errorf("%d octets at %#x: %v, want %v", tt.n, tt.mo, e.Err(), tt.want)
 		}
+	}
+	// The count of octets does not wrap either: 2^32 too many are not none.
+	e := NewEndpoint(Params{}, &unchecked{}, Config{})
+	again := AppendFPDU(nil, append(AppendUntagged(nil, false, OpSend, 0, 1, 0), make([]byte, 1<<15)...), false)
+	for range 1 << 17 {
+		e.Write(again)
+	}
+	if e.Err() != nil {
+		t.Fatal(e.Err())
+	}
+	e.Write(AppendFPDU(nil, sendSeg(OpSend, true, 1, 0, 5), false))
+	if got := cause(e.Err()); got != "1/2/04" {
+		t.Errorf("2^32 octets twice: %s", got)
 	}
 	// A Read may ask for more than the region has, up to all there can be.
 	for _, n := range []uint32{65, 1 << 31, end} {
