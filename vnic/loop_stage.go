@@ -71,7 +71,7 @@ func (l *loopEnd) handOver() (more bool) {
 		e := s.at(s.next)
 		for left := uint64(stepOctets); e.off > 0 && e.state != sqeDone; {
 			if e.wr.Op == rdma.OpWriteImm && e.off == e.total {
-				e.off = 0 // its immediate data may wait for long; the Write is carried out again
+				e.off, e.half = 0, true // its immediate data may wait for long
 				break
 			}
 			before := e.off
@@ -118,7 +118,7 @@ func (l *loopEnd) takeWire() *wire {
 	r.mu.Lock()
 	r.from = nil
 	r.mu.Unlock()
-	qp.setDeadline(deadlineHold, 0) // a Send that waits for a receive comes again
+	qp.gotReceive() // a Send that waits for a receive comes again
 	qp.link = w
 	if info := qp.peek.Load(); info != nil {
 		i := *info

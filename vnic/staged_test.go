@@ -152,3 +152,32 @@ func TestStagedStress(t *testing.T) {
 		}
 	}
 }
+
+// What waits for a receive when the connection is handed over waits for as long as it would have, and a
+// Write whose immediate data waits is not written again.
+func TestStagedHold(t *testing.T) {
+	onPaths(t, func(t *testing.T, e *env) {
+		if e.staged {
+			return
+		}
+		x, y := e.ext()
+		x.Post(rdma.SendWR{ID: 1, Op: rdma.OpWriteImm, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey(), Imm: 7}, 0, 100)
+		x.Send(2, 0, 10)
+		synctest.Wait()
+		written := y.QP.Info().Counters.InWrites
+		if err := e.b.SetStaged(); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		y.Recv(3, 0, 0)
+		if wc := y.WantRecv("the immediate data", is(3, ok))[0]; wc.Imm != 7 {
+			t.Errorf("received %+v", wc)
+		}
+		x.WantSend("sent", is(1, ok))
+		if n := y.QP.Info().Counters.InWrites; n != written {
+			t.Errorf("%d Writes, were %d", n, written)
+		}
+		time.Sleep(10 * time.Second)
+		e.wantTerm("no receive for the Send", y.WantDone("held for too long"), false, term{1, 2, 2})
+	})
+}
