@@ -343,7 +343,8 @@ type rawPeer struct {
 	sport, dport uint16
 	tag          uint32 // of n's association: what packets to it carry
 	own          uint32 // ours
-	tsn          TSN    // our next
+	tsn          TSN    // our first
+	firstTSN     *TSN   // the node's first
 }
 
 // raw sends chunks, complete ones, with a tag.
@@ -417,6 +418,7 @@ func (p *rawPeer) handshake(rwnd uint32, params ...[]byte) {
 		p.w.t.Fatalf("not established: %v", p.n.sent)
 	}
 	p.n.sent, p.n.events = nil, nil
+	p.firstTSN = ptr(p.a.nextTSN)
 }
 
 // init sends an INIT and returns the cookie of the answer.
@@ -455,3 +457,5 @@ func text(n int) string {
 func ptr[T any](v T) *T { return &v }
 
 func newSeededRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 99)) }
+
+func stringSource(s string) *strings.Reader { return strings.NewReader(s) }

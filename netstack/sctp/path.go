@@ -25,6 +25,7 @@ type path struct {
 	alone                  bool // after a timeout: one packet in flight until something is acknowledged
 	force                  bool // one packet of retransmissions is due whatever cwnd is
 	lastData               time.Time
+	decays                 bool // cwnd has been cut since then, for idling
 
 	srtt, rttvar, rto time.Duration
 	timing            bool // TSN timed was sent at timedAt, and nothing up to it again

@@ -237,8 +237,8 @@ func (a *Association) decay(now time.Time, p *path) {
 	}
 	for floor := 4 * p.pmdcs(); p.cwnd > floor && now.Sub(p.lastData) >= p.rto; {
 		p.lastData = p.lastData.Add(p.rto)
-		if p.ssthresh > p.cwnd {
-			p.ssthresh = p.cwnd
+		if !p.decays { // "before the first cwnd adjustment"
+			p.decays, p.ssthresh = true, p.cwnd
 		}
 		p.cwnd = max(p.cwnd/2, floor)
 	}
@@ -320,7 +320,7 @@ func (a *Association) fill(now time.Time, p *path, b []byte) []byte {
 	}
 	if len(b) > empty {
 		a.burst--
-		p.lastData = now
+		p.lastData, p.decays = now, false
 	}
 	return b
 }

@@ -1,0 +1,515 @@
+package sctp
+
+import (
+	"testing"
+	"time"
+)
+
+// A SACK that was overtaken is dropped. SCTP-104.
+func TestOldSack(t *testing.T) {
+	_, n, p := established(t, narrow())
+	n.queue(4)
+	p.ack(1)
+	rwnd := p.a.rwnd
+	p.send(mkSack(p.first(), 5))
+	if p.a.ackTSN != p.first()+1 || p.a.rwnd != rwnd || n.e.Stats().OldSACK != 1 {
+		t.Error("an old SACK counts")
+	}
+	p.ack(1) // the same once more is not old
+	if n.e.Stats().OldSACK != 1 {
+		t.Error("a SACK that says the same is old")
+	}
+}
+
+// What was never sent cannot be acknowledged: the end, cumulatively or by a block. SCTP-108, SCTP-109.
+func TestAckOfUnsent(t *testing.T) {
+	for name, chunk := range map[string]func(p *rawPeer) []byte{
+		"cumulative": func(p *rawPeer) []byte { return mkSack(p.a.nextTSN, 1000) },
+		"block":      func(p *rawPeer) []byte { return mkSack(p.first(), 1000, gap{2, 4}) },
+		"far block":  func(p *rawPeer) []byte { return mkSack(p.first(), 1000, gap{2, 2}, gap{60_000, 65_535}) },
+		"shutdown":   func(p *rawPeer) []byte { return appendShutdown(nil, p.a.nextTSN) },
+	} {
+		_, n, p := established(t, narrow())
+		n.queue(4)
+		n.sent = nil
+		p.send(chunk(p))
+		n.want(name, `ABORT (protocol violation: "the peer acknowledges what was never sent")`)
+		n.wantEvent(name, EventDown)
+	}
+	// Blocks that make no sense, of what was sent: no harm.
+	for _, gaps := range [][]gap{
+		{{3, 2}}, {{2, 3}, {2, 3}}, {{3, 3}, {2, 2}}, {{1, 1}}, {{0, 0}}, {{0, 3}}, {{65535, 1}}, {{2, 2}, {3, 3}}, {{2, 3}, {3, 3}},
+	} {
+		w, n, p := established(t, narrow())
+		n.queue(4)
+		p.ack(0, gaps...)
+		if p.a.State() != StateEstablished {
+			t.Fatalf("%v: %v", gaps, p.a.State())
+		}
+		flight := 0
+		for i := range p.a.chunks.len() {
+			if c := p.a.chunks.at(i); c.outstanding() {
+				flight += c.size()
+			}
+		}
+		if flight != p.a.primary.flight {
+			t.Errorf("%v: %d octets in flight, counted %d", gaps, flight, p.a.primary.flight)
+		}
+		w.run(2 * time.Second)
+		if p.ack(3); p.a.Acked() != 4 || p.a.primary.flight != 0 {
+			t.Errorf("%v: %d acknowledged, %d in flight", gaps, p.a.Acked(), p.a.primary.flight)
+		}
+	}
+	// More blocks than there is room for in the chunk: no SACK.
+	_, n, p := established(t, narrow())
+	n.queue(1)
+	bad := mkSack(p.first(), 1000)
+	bad[13] = 1
+	if p.send(bad); p.a.Acked() != 0 {
+		t.Error("a SACK with a block that is not there counts")
+	}
+}
+
+// A TSN that a gap ack block has said to be there and the next does not is missing again, and T3 runs
+// for it. SCTP-107.
+func TestRenege(t *testing.T) {
+	w, n, p := established(t, narrow())
+	n.queue(3)
+	p.wantTSNs("flight", 0, 1, 2)
+	p.ack(0, gap{2, 2})
+	p.ack(0)
+	if c := p.a.chunks.at(1); c.acked || p.a.primary.flight != 2*fullChunk || p.a.gapAcked != 0 {
+		t.Fatalf("%+v, %d in flight", c, p.a.primary.flight)
+	}
+	// All gap-acked and T3 off, then all taken back.
+	p.ack(0, gap{1, 2})
+	if !p.a.primary.t3.IsZero() {
+		t.Fatal("T3 runs with nothing in flight")
+	}
+	p.ack(0)
+	if p.a.primary.t3.IsZero() {
+		t.Fatal("T3 does not run")
+	}
+	w.run(time.Second)
+	p.wantTSNs("T3", 1)
+	// A SHUTDOWN says nothing of blocks. SCTP-160.
+	_, n, p = established(t, narrow())
+	n.queue(3)
+	p.ack(-1, gap{3, 3})
+	p.send(appendShutdown(nil, p.first()))
+	if p.a.Acked() != 1 || !p.a.chunks.at(1).acked || p.a.State() != StateShutdownReceived {
+		t.Errorf("%d acknowledged, %v", p.a.Acked(), p.a.State())
+	}
+}
+
+// The third SACK that misses a TSN has it sent again, at once and whatever cwnd is; two do not. Only
+// what is newly acknowledged above it counts. Each TSN once. SCTP-130, 131, SCTP-129, SCTP-132.
+func TestFastRetransmit(t *testing.T) {
+	_, n, p := established(t, narrow())
+	x := p.a.primary
+	x.cwnd, x.ssthresh, p.a.opt.MaxBurst = 10*fullChunk, fullChunk, 100
+	n.queue(10)
+	p.wantTSNs("the flight", 0, 1, 2, 3, 4, 5, 6, 7, 8, 9)
+	n.queue(5)
+	p.ack(0, gap{2, 2})
+	p.wantTSNs("room for two", 10, 11)
+	p.ack(0, gap{2, 2}) // says nothing new
+	p.ack(0, gap{2, 2})
+	p.ack(0, gap{2, 3})
+	p.wantTSNs("room for one", 12)
+	if c := p.a.chunks.at(0); c.misses != 2 {
+		t.Fatalf("%d misses", c.misses)
+	}
+	p.ack(0, gap{2, 4})
+	p.wantTSNs("the third", 1)
+	if x.ssthresh != 5*fullChunk || x.cwnd != x.ssthresh || !p.a.recovering || x.partial != 0 {
+		t.Errorf("cwnd %d, ssthresh %d", x.cwnd, x.ssthresh)
+	}
+	// In Fast Recovery nothing is cut again, though another is lost; that goes as cwnd allows.
+	for i := range uint16(3) {
+		p.ack(0, gap{2, 4}, gap{6, 6 + i})
+	}
+	p.wantTSNs("5 is lost, cwnd is full")
+	if c := p.a.chunks.at(4); !c.marked || x.cwnd != 5*fullChunk || x.flight != 5*fullChunk {
+		t.Errorf("%+v, cwnd %d, %d in flight", c, x.cwnd, x.flight)
+	}
+	p.ack(0, gap{2, 4}, gap{6, 9})
+	p.wantTSNs("one more has arrived", 5)
+	// TSN 1 is lost again: only T3 brings it back.
+	for i := range uint16(3) {
+		p.ack(0, gap{2, 4}, gap{6, 10 + i})
+	}
+	p.wantTSNs("no second fast retransmit", 13, 14)
+	if n.e.Stats().FastRetransmits != 2 || x.cwnd != 5*fullChunk {
+		t.Errorf("%+v, cwnd %d", n.e.Stats(), x.cwnd)
+	}
+	// It ends when what was outstanding at its beginning is acknowledged.
+	if p.a.exit != p.first()+12 {
+		t.Errorf("exit %d", p.a.exit-p.first())
+	}
+	if p.ack(11); !p.a.recovering {
+		t.Error("left too early")
+	}
+	if p.ack(12); p.a.recovering {
+		t.Error("not left")
+	}
+}
+
+// A burst of losses: one packet at once, of the earliest, though cwnd is full; the rest by and by.
+// Reordering by two is no loss. SCTP-131, SCTP-130.
+func TestBurstLoss(t *testing.T) {
+	_, n, p := established(t, Config{MTU: fixedMTU(headerLen + 4*316)})
+	x := p.a.primary
+	x.cwnd, x.ssthresh, p.a.opt.MaxBurst = 60*316, 316, 100
+	for range 60 {
+		p.a.Send(start, SendOptions{Unordered: true}, stringSource(text(300)))
+	}
+	n.pump()
+	n.sent = nil
+	for i := range uint16(3) {
+		p.ack(-1, gap{11, 11 + i})
+	}
+	p.wantTSNs("one packet", 0, 1, 2, 3)
+	if p.a.marked != 6 || x.cwnd != 30*316 || x.flight != (60-10-3+4)*316 {
+		t.Errorf("%d wait, cwnd %d, %d in flight", p.a.marked, x.cwnd, x.flight)
+	}
+	p.ack(-1, gap{11, 36})
+	p.wantTSNs("as cwnd allows", 4, 5, 6, 7)
+	p.ack(-1, gap{11, 39})
+	p.wantTSNs("as cwnd allows", 8, 9)
+
+	_, n, p = established(t, narrow())
+	n.queue(4)
+	n.sent = nil
+	p.ack(-1, gap{2, 2})
+	p.ack(-1, gap{2, 3})
+	p.ack(2)
+	if p.wantTSNs("late by two"); n.e.Stats().FastRetransmits != 0 {
+		t.Error("sent again")
+	}
+}
+
+// In Fast Recovery a SACK that moves on counts for all that it shows missing. SCTP-130, SCTP-132.
+func TestMissesInRecovery(t *testing.T) {
+	_, n, p := established(t, narrow())
+	x := p.a.primary
+	x.cwnd, p.a.opt.MaxBurst = 20*fullChunk, 100
+	n.queue(12)
+	n.sent = nil
+	// 0 and 4 are lost; all else is there at once.
+	p.ack(-1, gap{2, 2})
+	p.ack(-1, gap{2, 3})
+	p.ack(-1, gap{2, 4})
+	p.wantTSNs("0", 0)
+	p.ack(-1, gap{2, 4}, gap{6, 12}) // 4: the first
+	p.ack(3, gap{2, 8})              // moves on: the second, though nothing above 4 is new
+	if c := p.a.chunks.at(0); c.misses != 2 {
+		t.Errorf("%d misses", c.misses)
+	}
+	p.ack(3, gap{2, 8}) // does not move on, nothing new
+	if c := p.a.chunks.at(0); c.misses != 2 {
+		t.Errorf("%d misses", c.misses)
+	}
+}
+
+// RTT and RTO: the first measurement, then the smoothed ones, within bounds. SCTP-117, SCTP-119.
+func TestRTO(t *testing.T) {
+	o := Options{RTOMin: time.Millisecond}
+	if err := o.setDefaults(); err != nil {
+		t.Fatal(err)
+	}
+	ms := func(f float64) time.Duration { return time.Duration(f * float64(time.Millisecond)) }
+	p := &path{rto: o.RTOInitial}
+	for i, tt := range []struct{ r, srtt, rttvar, rto float64 }{
+		{100, 100, 50, 300},
+		{200, 112.5, 62.5, 362.5},
+		{100, 110.9375, 50, 310.9375},
+		{110.9375, 110.9375, 37.5, 260.9375},
+	} {
+		p.measure(ms(tt.r), &o)
+		if p.srtt != ms(tt.srtt) || p.rttvar != ms(tt.rttvar) || p.rto != ms(tt.rto) {
+			t.Errorf("step %d: %v %v %v, want %v", i, p.srtt, p.rttvar, p.rto, tt)
+		}
+	}
+	var d Options
+	d.setDefaults()
+	p = &path{}
+	if p.measure(time.Microsecond, &d); p.rto != time.Second {
+		t.Errorf("RTO %v after 1 us", p.rto)
+	}
+	p = &path{}
+	if p.measure(0, &d); p.rttvar == 0 || p.srtt == 0 {
+		t.Error("RTTVAR is 0")
+	}
+	p = &path{}
+	if p.measure(time.Hour, &d); p.rto != time.Minute {
+		t.Errorf("RTO %v after an hour", p.rto)
+	}
+	if p.backOff(&d); p.rto != time.Minute {
+		t.Errorf("RTO %v backed off", p.rto)
+	}
+	for _, bad := range []Options{{RTOMin: 2 * time.Second}, {RTOMax: time.Millisecond}, {RTOInitial: -1}} {
+		if bad.setDefaults() == nil {
+			t.Errorf("%+v", bad)
+		}
+	}
+}
+
+// One measurement per round trip, and none of what was sent again, nor of what was sent before that.
+// SCTP-118.
+func TestKarn(t *testing.T) {
+	w, n, p := established(t, narrow())
+	x := p.a.primary
+	n.queue(3)
+	w.run(40 * time.Millisecond)
+	p.ack(0)
+	if x.srtt != 40*time.Millisecond {
+		t.Fatalf("SRTT %v", x.srtt)
+	}
+	w.run(400 * time.Millisecond)
+	p.ack(1) // in flight at the same time as the first: no measurement
+	if x.srtt != 40*time.Millisecond {
+		t.Errorf("SRTT %v: measured twice in a round trip", x.srtt)
+	}
+	p.ack(2)
+	n.queue(1) // 3: measured
+	w.run(1500 * time.Millisecond)
+	if n.e.Stats().Retransmits != 1 {
+		t.Fatalf("%+v", n.e.Stats())
+	}
+	if p.ack(3); x.srtt != 40*time.Millisecond || x.rto != 2*time.Second {
+		t.Errorf("SRTT %v, RTO %v: a retransmission was measured", x.srtt, x.rto)
+	}
+	// 4 is lost and sent again after 5 was sent: neither is measured.
+	x.cwnd = 10 * fullChunk
+	n.queue(4)
+	x.timed = p.first() + 5 // as if 5 was the one
+	p.ack(3, gap{3, 3})
+	p.ack(3, gap{3, 4})
+	n.queue(2)
+	p.ack(3, gap{3, 5})
+	w.run(300 * time.Millisecond)
+	if p.ack(9); x.srtt != 40*time.Millisecond {
+		t.Errorf("SRTT %v", x.srtt)
+	}
+	// What is sent new after that is measured, and RTO comes down.
+	n.queue(1)
+	w.run(20 * time.Millisecond)
+	if p.ack(10); x.srtt == 40*time.Millisecond || x.rto != time.Second {
+		t.Errorf("SRTT %v, RTO %v", x.srtt, x.rto)
+	}
+}
+
+// T3: starts with the first chunk, is left alone by others, restarts when the earliest is acknowledged,
+// stops with the last. SCTP-079, SCTP-120.
+func TestT3(t *testing.T) {
+	w, n, p := established(t, narrow())
+	x := p.a.primary
+	t3 := func(what string, want time.Duration) {
+		t.Helper()
+		got := x.t3.Sub(start)
+		if x.t3.IsZero() {
+			got = 0
+		}
+		if got != want {
+			t.Errorf("%s: T3 at %v, want %v", what, got, want)
+		}
+	}
+	ms := time.Millisecond
+	t3("nothing sent", 0)
+	n.queue(1)
+	t3("0 sent", 1000*ms)
+	w.run(100 * ms)
+	n.queue(2)
+	t3("1 and 2 sent", 1000*ms)
+	w.run(100 * ms)
+	p.ack(-1, gap{3, 3}) // 2 is there; 0 is the earliest
+	t3("2 gap-acked", 1000*ms)
+	p.ack(-1, gap{2, 3})
+	t3("1 gap-acked", 1000*ms)
+	p.ack(0)
+	// Blocks are gone: taken back. R4 leaves a running timer, the ack of the earliest restarts it.
+	t3("0 acked", 1200*ms)
+	w.run(100 * ms)
+	p.ack(0, gap{1, 1}) // the earliest, by a block
+	t3("1 gap-acked", 1300*ms)
+	p.ack(2)
+	t3("all acked", 0)
+	// The lowest sent again restarts it, another does not.
+	n.queue(5)
+	n.sent = nil
+	w.run(100 * ms)
+	p.ack(2, gap{2, 2})
+	p.ack(2, gap{2, 3})
+	w.run(100 * ms)
+	p.ack(2, gap{2, 4})
+	p.wantTSNs("7 for 4, and the earliest again", 7, 3)
+	t3("3 sent again", 1500*ms)
+}
+
+// T3 runs out: ssthresh, cwnd, RTO; one packet of the earliest, nothing else until it is acknowledged.
+// SCTP-121, 122, SCTP-079.
+func TestT3Timeout(t *testing.T) {
+	w, n, p := established(t, narrow())
+	x := p.a.primary
+	x.cwnd, p.a.opt.MaxBurst = 20*fullChunk, 100
+	n.queue(20)
+	n.queue(10)
+	n.sent = nil
+	w.run(time.Second)
+	p.wantTSNs("one packet", 0)
+	if x.ssthresh != 10*fullChunk || x.cwnd != fullChunk || x.rto != 2*time.Second || x.partial != 0 {
+		t.Errorf("ssthresh %d, cwnd %d, RTO %v", x.ssthresh, x.cwnd, x.rto)
+	}
+	w.run(1999 * time.Millisecond)
+	p.wantTSNs("nothing yet")
+	w.run(time.Millisecond)
+	p.wantTSNs("after twice the time", 0)
+	if x.ssthresh != 4*fullChunk || x.rto != 4*time.Second {
+		t.Errorf("ssthresh %d, RTO %v", x.ssthresh, x.rto)
+	}
+	p.ack(0)
+	p.wantTSNs("slow start", 1, 2)
+	p.ack(2)
+	p.wantTSNs("and on", 3, 4, 5)
+	p.ack(19)
+	p.wantTSNs("all have come after all; new ones", 20, 21, 22, 23)
+	if p.a.State() != StateEstablished || p.a.errors != 0 {
+		t.Error(p.a.errors)
+	}
+	// Small chunks: still one packet only.
+	_, n, p = established(t, Config{})
+	for range 30 {
+		p.a.Send(p.w.now, SendOptions{}, stringSource(text(100)))
+	}
+	n.pump()
+	n.sent = nil
+	p.w.run(time.Second)
+	if len(n.sent) != 1 {
+		t.Errorf("%d packets", len(n.sent))
+	}
+	if got := p.tsns(); len(got) != 12 || got[0] != 0 {
+		t.Errorf("TSNs %v", got)
+	}
+}
+
+// Slow start: cwnd grows by what is acknowledged and a packet at most, if it was used up, and not in
+// Fast Recovery. An application that sends little keeps it, and splitting SACKs gains nothing. SCTP-126.
+func TestSlowStart(t *testing.T) {
+	_, n, p := established(t, narrow())
+	x := p.a.primary
+	p.a.opt.MaxBurst = 100
+	n.queue(3) // 3 of 4
+	if p.ack(2); x.cwnd != 4*fullChunk {
+		t.Errorf("cwnd %d though it was not used", x.cwnd)
+	}
+	n.queue(100)
+	p.ack(3)
+	if x.cwnd != 5*fullChunk {
+		t.Errorf("cwnd %d", x.cwnd)
+	}
+	p.ack(6)
+	if x.cwnd != 6*fullChunk { // L is 1
+		t.Errorf("cwnd %d", x.cwnd)
+	}
+	// A hundred messages of an octet acknowledged one by one: cwnd grows by what they are worth.
+	_, n, p = established(t, Config{})
+	x = p.a.primary
+	x.cwnd = 4404
+	for range 400 {
+		p.a.Send(p.w.now, SendOptions{}, stringSource("x"))
+	}
+	n.pump()
+	before, acked := x.cwnd, 0
+	for i := 0; i < 40; i++ {
+		p.ack(i)
+		acked += 20
+	}
+	if x.cwnd > before+acked {
+		t.Errorf("cwnd %d of %d for %d octets", x.cwnd, before, acked)
+	}
+	// In Fast Recovery it stays.
+	_, n, p = established(t, narrow())
+	x = p.a.primary
+	p.a.opt.MaxBurst = 100
+	x.cwnd = 10 * fullChunk
+	n.queue(40)
+	p.ack(-1, gap{2, 2})
+	p.ack(-1, gap{2, 3})
+	p.ack(-1, gap{2, 4})
+	cwnd := x.cwnd
+	p.ack(4)
+	if x.cwnd != cwnd || !p.a.recovering {
+		t.Errorf("cwnd %d, was %d", x.cwnd, cwnd)
+	}
+}
+
+// Congestion avoidance: a packet per round trip, and only if cwnd was in use. SCTP-127.
+func TestCongestionAvoidance(t *testing.T) {
+	_, n, p := established(t, narrow())
+	x := p.a.primary
+	p.a.opt.MaxBurst = 100
+	x.cwnd, x.ssthresh = 10*fullChunk, 5*fullChunk
+	n.queue(200)
+	at := -1
+	for round := range 10 {
+		cwnd := x.cwnd
+		flight := cwnd / fullChunk
+		for range flight { // one SACK for each packet
+			at++
+			p.ack(at)
+		}
+		if x.cwnd != cwnd+fullChunk {
+			t.Fatalf("round %d: cwnd %d, was %d", round, x.cwnd, cwnd)
+		}
+	}
+	// Not in use: partial_bytes_acked is held at cwnd, and cwnd where it is.
+	_, n, p = established(t, narrow())
+	x = p.a.primary
+	x.cwnd, x.ssthresh = 10*fullChunk, 5*fullChunk
+	n.queue(1)
+	for i := range 30 {
+		n.queue(1)
+		p.ack(i)
+	}
+	if x.cwnd != 10*fullChunk || x.partial != x.cwnd {
+		t.Errorf("cwnd %d, partial %d", x.cwnd, x.partial)
+	}
+	// All acknowledged: it begins at 0.
+	if p.ack(30); x.partial != 0 || p.a.chunks.len() != 0 {
+		t.Errorf("partial %d, %d chunks", x.partial, p.a.chunks.len())
+	}
+}
+
+// An idle path loses half of its window every RTO, down to four packets. SCTP-128.
+func TestIdleDecay(t *testing.T) {
+	w, n, p := established(t, narrow())
+	x := p.a.primary
+	n.queue(1)
+	p.ack(0)
+	x.cwnd = 64 * fullChunk
+	w.run(5*x.rto - 100*time.Millisecond)
+	n.queue(1)
+	if x.cwnd != 4*fullChunk || x.ssthresh != 64*fullChunk {
+		t.Errorf("cwnd %d, ssthresh %d", x.cwnd/fullChunk, x.ssthresh/fullChunk)
+	}
+	p.ack(1)
+	x.cwnd, x.ssthresh = 64*fullChunk, 1<<30
+	w.run(x.rto + time.Millisecond)
+	n.queue(1)
+	if x.cwnd != 32*fullChunk || x.ssthresh != 64*fullChunk {
+		t.Errorf("cwnd %d, ssthresh %d", x.cwnd/fullChunk, x.ssthresh/fullChunk)
+	}
+	p.ack(2)
+	x.cwnd = 2 * fullChunk
+	w.run(10 * x.rto)
+	n.queue(1)
+	if x.cwnd != 2*fullChunk {
+		t.Errorf("a small cwnd grows by idling: %d", x.cwnd)
+	}
+	// Another way, another window. SCTP-133.
+	x.cwnd, x.ssthresh, x.partial = 64*fullChunk, fullChunk, 5
+	if err := p.a.Rerouted(addrA, addrB2); err != nil || x.cwnd != 4*fullChunk || x.ssthresh < 1<<20 || x.partial != 0 || x.src != addrB2 {
+		t.Errorf("%v, cwnd %d", err, x.cwnd)
+	}
+}
