@@ -36,6 +36,11 @@ type Config struct {
 	// StrictCQ refuses a QP whose queues, with all others that complete there, could fill a CQ beyond its
 	// depth: for programs whose peers do not trust each other and share a CQ (RFC 5042, section 6.4.3.2).
 	StrictCQ bool
+	// HalfClose has the two halves of a connection over the network end apart (RFC 5041, section
+	// 6.2.1): behind the peer's FIN what is posted still goes out, for Timeouts.Drain at most, and
+	// behind our own, which Disconnect sends when all is out, the peer's messages are still
+	// taken until it closes, for Timeouts.Close at most. Without it both halves end together.
+	HalfClose bool
 	// ForceWire sends also what stays on this device through the Network.
 	ForceWire bool
 	Log       *slog.Logger // nil: none

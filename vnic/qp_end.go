@@ -151,11 +151,15 @@ func (qp *QP) progress() (more bool) {
 		}
 		waiting := qp.sq.head != qp.sq.tail
 		if next := qp.nextSend(); next != nil || qp.sq.head != qp.sq.tail || !qp.link.idle() {
-			if qp.eof {
-				qp.toError(errPeerClosed) // Q12: we do not go on half closed
+			if qp.eof && !qp.serveOn() {
+				qp.toError(errPeerClosed) // Q12
 				return false
 			}
 			return next != nil && !waiting
+		}
+		if !qp.eof && qp.halfCloses() {
+			qp.endSend()
+			return false
 		}
 		qp.mustState(rdma.QPClosing) // Q3, Q11
 	case rdma.QPTerminate:
@@ -183,6 +187,32 @@ func (qp *QP) progress() (more bool) {
 		qp.mustState(rdma.QPIdle) // Q13
 	}
 	return false
+}
+
+// serveOn says that what is left can go out behind the peer's FIN, as long as a disconnect of our own may
+// take: RFC 5041, section 6.2.1. Our Reads and atomics are not answered any more.
+func (qp *QP) serveOn() bool {
+	if !qp.halfCloses() || qp.finSent || qp.sq.reads > 0 {
+		return false
+	}
+	qp.disconnect()
+	return true
+}
+
+func (qp *QP) halfCloses() bool {
+	_, wired := qp.link.(*wire)
+	return wired && qp.dev.cfg.HalfClose
+}
+
+// endSend closes our half, when all is out. What the peer still sends is taken until it closes its own.
+func (qp *QP) endSend() {
+	if qp.finSent {
+		return
+	}
+	qp.finSent = true
+	qp.link.closeWrite()
+	qp.setDeadline(deadlineDrain, 0)
+	qp.setDeadline(deadlineEnd, qp.dev.cfg.Timeouts.Close)
 }
 
 // flushIdle flushes what is posted in the states that do. true: there is more.

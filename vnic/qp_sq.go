@@ -145,7 +145,7 @@ func (qp *QP) nextSend() *sqe {
 	if s.next != s.tail {
 		return s.at(s.next)
 	}
-	if s.bad || s.tail-s.head == uint32(len(s.ring)) {
+	if s.bad || s.tail-s.head == uint32(len(s.ring)) || qp.finSent {
 		return nil
 	}
 	e := s.at(s.tail)
