@@ -239,15 +239,18 @@ func (e *Endpoint) makePlan() {
 	}
 	c := t.cur
 	if len(t.carry) > 0 {
-		t.planAdd(txEntry{src: txCarry, size: len(t.carry), after: t.carryEnt.after})
-		c = t.carryEnt.after
+		ent := t.room()
+		ent.src, ent.size, ent.after = txCarry, len(t.carry), t.carryEnt.after
+		t.planAdd(ent)
+		c = ent.after
 	}
 	limit := maxBatchFPDUs
 	if t.bare {
 		limit = 1
 	}
 	for len(t.plan) < limit && !c.term {
-		ent, ok := e.nextFPDU(&c)
+		ent := t.room()
+		ok := e.nextFPDU(&c, ent)
 		if t.mark && ok {
 			ent.size = markedLen(c.pos, ent.size)
 			ent.after.pos = c.pos + uint32(ent.size)
@@ -260,19 +263,32 @@ func (e *Endpoint) makePlan() {
 	}
 }
 
-func (t *sender) planAdd(ent txEntry) {
-	t.planEnd += ent.size
-	ent.end = t.planEnd
-	t.plan = append(t.plan, ent)
+// room is an empty entry behind the plan.
+func (t *sender) room() *txEntry {
+	n := len(t.plan)
+	if n == cap(t.plan) {
+		t.plan = append(t.plan, txEntry{})[:n]
+	}
+	ent := &t.plan[:n+1][n]
+	*ent = txEntry{}
+	return ent
 }
 
-// nextFPDU says which FPDU follows cursor c.
-func (e *Endpoint) nextFPDU(c *txCursor) (ent txEntry, ok bool) {
+// planAdd puts the entry that room gave into the plan.
+func (t *sender) planAdd(ent *txEntry) {
+	t.planEnd += ent.size
+	ent.end = t.planEnd
+	t.plan = t.plan[:len(t.plan)+1]
+}
+
+// nextFPDU makes ent, which is empty, the FPDU that follows cursor c; ok is false if there is none.
+func (e *Endpoint) nextFPDU(c *txCursor, ent *txEntry) (ok bool) {
 	t := &e.tx
 	ent.after = *c
 	a := &ent.after
 	if e.termState == termNext {
-		return e.planTerminate(ent), true
+		e.planTerminate(ent)
+		return true
 	}
 	if !c.rtr {
 		// The ready-to-receive message goes before anything else: RFC 6581, section 9.2.
@@ -289,7 +305,7 @@ func (e *Endpoint) nextFPDU(c *txCursor) (ent txEntry, ok bool) {
 			ent.op, ent.size = OpSend, t.framed(UntaggedHeaderLen)
 			a.msn++
 		}
-		return ent, true
+		return true
 	}
 	src := c.mid
 	if src == txNone {
@@ -301,11 +317,12 @@ func (e *Endpoint) nextFPDU(c *txCursor) (ent txEntry, ok bool) {
 		case posted:
 			src = txPosted
 		default:
-			return ent, false
+			return false
 		}
 	}
 	if e.termState == termBehind && src == t.broken && c.index(src) == t.brokenIdx {
-		return e.planTerminate(ent), true
+		e.planTerminate(ent)
+		return true
 	}
 	ent.src, ent.idx, ent.off = src, c.index(src), c.off
 	var n uint32
@@ -327,7 +344,7 @@ func (e *Endpoint) nextFPDU(c *txCursor) (ent txEntry, ok bool) {
 	ent.size = t.framed(hdr + int(ent.chunk))
 	if !ent.last {
 		a.mid, a.off = src, c.off+ent.chunk
-		return ent, true
+		return true
 	}
 	a.mid, a.off = txNone, 0
 	if src == txAnswer {
@@ -336,7 +353,7 @@ func (e *Endpoint) nextFPDU(c *txCursor) (ent txEntry, ok bool) {
 		}
 		a.answered++
 		a.yield = true
-		return ent, true
+		return true
 	}
 	switch {
 	case info.tagged:
@@ -348,7 +365,7 @@ func (e *Endpoint) nextFPDU(c *txCursor) (ent txEntry, ok bool) {
 	}
 	a.sent++
 	a.yield = false
-	return ent, true
+	return true
 }
 
 func (c *txCursor) index(src txSource) uint32 {
@@ -359,7 +376,7 @@ func (c *txCursor) index(src txSource) uint32 {
 }
 
 // planTerminate plans the Terminate, which is the last FPDU of a stream (RDMAP-079).
-func (e *Endpoint) planTerminate(ent txEntry) txEntry {
+func (e *Endpoint) planTerminate(ent *txEntry) {
 	t := &e.tx
 	if e.termState == termBehind && t.broken == txAnswer {
 		e.advanceCopies(t.answer(t.brokenIdx), ent.after.off)
@@ -370,7 +387,6 @@ func (e *Endpoint) planTerminate(ent txEntry) txEntry {
 	}
 	ent.src, ent.op, ent.last, ent.size = txTerm, OpTerminate, true, t.framed(n)
 	ent.after.term = true
-	return ent
 }
 
 // advanceCopies makes the header copies for a Read that failed when sent octets of its answer had
