@@ -30,3 +30,26 @@ func TestNoTLS(t *testing.T) {
 		}
 	}
 }
+
+// The duties that RFC 5040, section 8.1, and RFC 5041, section 8.3, take over from RFC 5042 are the rows SEC of the
+// table: each has a test, or says why it does not concern this program. DDP-099, RDMAP-125.
+func TestSecurityDuties(t *testing.T) {
+	table, err := os.ReadFile("../docs/conformance.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := 0
+	for line := range strings.Lines(string(table)) {
+		if !strings.HasPrefix(line, "| SEC-") {
+			continue
+		}
+		rows++
+		cells := strings.Split(strings.TrimSpace(line), " | ")
+		if last := cells[len(cells)-1]; !strings.HasPrefix(last, "`") && !strings.HasPrefix(last, "n/a: ") {
+			t.Errorf("%s", line)
+		}
+	}
+	if rows != 45 {
+		t.Errorf("%d rows, the ledger has 45", rows)
+	}
+}
