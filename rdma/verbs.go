@@ -198,6 +198,10 @@ type ConnParam struct {
 	PrivateData []byte // at most 508 octets, 512 with MPA revision 1; to siw at most 251
 	IRD, ORD    uint16 // inbound and outbound Reads outstanding; 0 asks for the default, NoReads for none
 	MPA         MPAParam
+	// SCTP has the end that connects use SCTP (RFC 5043) in place of TCP; a listener takes both, and
+	// ConnRequest.Param tells. The parts of MPA that SCTP has no use for, CRC, Markers and MULPDU, mean
+	// nothing then. Nor does this between two QPs of one device.
+	SCTP bool
 	// Extensions allows the messages of RFC 7306 on the connection: atomics and immediate data. Both
 	// programs have to agree on them by themselves (RFC 7306, section 1.1), so both ends set it; a
 	// peer that does not know them ends the connection. Between two QPs of one device they always

@@ -291,7 +291,7 @@ func (b *binding) attach(l link, open func(), info *linkInfo) error {
 // established is called by the QP's owner.
 func (id *CMID) established(b *binding, info *linkInfo) {
 	p := agreed(&info.param)
-	p.Extensions = info.extensions
+	p.Extensions, p.SCTP = info.extensions, info.session != nil
 	id.mu.Lock()
 	if id.state == cmConnecting {
 		id.state, id.param = cmConnected, p

@@ -265,6 +265,10 @@ func (id *CMID) connect(ctx context.Context, b *binding, p rdma.ConnParam) {
 		id.fail(b, false, connectFailed(errno(syscall.ENETUNREACH, "%s has no network to reach %v", d.cfg.Name, id.Remote())))
 		return
 	}
+	if p.SCTP {
+		id.connectSCTP(ctx, b, p)
+		return
+	}
 	dctx, cancel := context.WithTimeoutCause(ctx, positive(d.cfg.Timeouts.Connect), syscall.ETIMEDOUT)
 	s, err := d.cfg.Network.Dial(dctx, id.Local().Addr(), id.Remote())
 	if err != nil && dctx.Err() != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"sync"
 	"syscall"
@@ -16,6 +17,7 @@ import (
 type cmListen struct {
 	id      *CMID
 	net     StreamListener // nil without a Network
+	sctp    io.Closer      // nil without an SCTPNetwork
 	backlog int
 	stop    context.CancelFunc
 	ctx     context.Context
@@ -27,12 +29,13 @@ type cmListen struct {
 }
 
 // A cmRequest is what a child CMID has until it is accepted or rejected: a Stream with a Responder
-// that has been asked, or the other end on loopback.
+// that has been asked, a session over SCTP, or the other end on loopback.
 type cmRequest struct {
 	l         *cmListen
 	place     *place
 	stream    iwarp.Stream
 	responder *iwarp.Responder
+	session   *sessionStream // over SCTP
 	loop      *loopCall
 }
 
@@ -41,6 +44,10 @@ func (r *cmRequest) drop() {
 	r.place.done()
 	if r.loop != nil {
 		r.loop.answer(loopAnswer{rejected: true})
+		return
+	}
+	if r.session != nil {
+		_ = r.rejectSession(nil)
 		return
 	}
 	if r.responder.Reject(nil) == nil {
@@ -95,6 +102,12 @@ func (id *CMID) listenLocked(backlog int) error {
 			return fmt.Errorf("listen on %v: %w", id.local, err)
 		}
 		l.net = nl
+		if n, ok := n.(SCTPNetwork); ok {
+			if l.sctp, err = n.ListenSCTP(id.local, l.acceptAssociation); err != nil {
+				l.close()
+				return fmt.Errorf("listen on %v: %w", id.local, err)
+			}
+		}
 		if !id.ctx.start(l.accept) {
 			l.close()
 			return fmt.Errorf("listen on %v: %w", id.local, rdma.ErrClosed)
@@ -115,6 +128,9 @@ func (l *cmListen) close() {
 		l.stop()
 		if l.net != nil {
 			l.net.Close()
+		}
+		if l.sctp != nil {
+			l.sctp.Close()
 		}
 	})
 }
@@ -250,6 +266,8 @@ func (id *CMID) Accept(qp *QP, p rdma.ConnParam) error {
 		defer r.place.done()
 		if r.loop != nil {
 			err = id.acceptLoop(b, r.loop, p)
+		} else if r.session != nil {
+			err = id.acceptSession(b, r, p)
 		} else {
 			err = id.acceptWire(ctx, b, r, p)
 		}
@@ -321,6 +339,9 @@ func (id *CMID) Reject(privateData []byte) error {
 		r.place.done()
 		r.loop.answer(loopAnswer{rejected: true, privateData: append([]byte(nil), privateData...)})
 		return nil
+	}
+	if r.session != nil {
+		return r.rejectSession(privateData)
 	}
 	if err := r.responder.Reject(privateData); err != nil {
 		r.place.done()

@@ -28,6 +28,9 @@ type Device struct {
 	reaper   *time.Timer           // guarded by mu
 	reaped   uint64                // guarded by mu: connections that were idle for too long
 
+	assocMu sync.Mutex
+	assocs  map[assocKey][]*association // guarded by assocMu: SCTP associations that connections can share
+
 	stagMu   sync.Mutex
 	stags    *stagSource         // guarded by stagMu
 	prefixes map[uint32]struct{} // guarded by stagMu: those of key slots

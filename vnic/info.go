@@ -53,7 +53,7 @@ type QPInfo struct {
 	Owner     Owner          `json:"owner"`
 	Created   time.Time      `json:"created"`
 	Counters  Counters       `json:"counters"`
-	Transport string         `json:"transport,omitempty"` // "tcp" or "loop"
+	Transport string         `json:"transport,omitempty"` // "tcp", "sctp" or "loop"
 	Local     netip.AddrPort `json:"local,omitzero"`
 	Remote    netip.AddrPort `json:"remote,omitzero"`
 	MPA       uint8          `json:"mpa,omitempty"` // revision
@@ -62,8 +62,9 @@ type QPInfo struct {
 	Markers   string         `json:"markers,omitempty"` // "in", "out" or "both": what has them
 	IRD       uint16         `json:"ird"`
 	ORD       uint16         `json:"ord"`
-	RTR       string         `json:"rtr,omitempty"`  // the ready-to-receive message that was agreed (RFC 6581, section 9)
-	EMSS      int            `json:"emss,omitempty"` // octets TCP puts into a segment
+	RTR       string         `json:"rtr,omitempty"`    // the ready-to-receive message that was agreed (RFC 6581, section 9)
+	EMSS      int            `json:"emss,omitempty"`   // octets TCP puts into a segment; over SCTP, of the longest DDP segment
+	Stream    int            `json:"stream,omitempty"` // of an SCTP association
 	Connected time.Time      `json:"connected,omitzero"`
 	// Idle is for how long nothing has moved, counted from the first look at it that found it so.
 	Idle time.Duration `json:"idle_ns,omitempty"`
@@ -226,9 +227,16 @@ func (qp *QP) Info() QPInfo {
 		i.Transport, i.Local, i.Remote = "tcp", p.local, p.remote
 		i.Connected, i.Idle = p.since, qp.idle(p, time.Now())
 		i.IRD, i.ORD = p.param.IRD, p.param.ORD
-		if p.loop {
+		switch {
+		case p.loop:
 			i.Transport = "loop"
-		} else {
+		case p.session != nil:
+			i.Transport, i.EMSS = "sctp", p.emss
+			i.Stream, i.Enhanced = int(p.session.s.Stream()), p.param.Revision == 2
+			if p.param.PeerToPeer {
+				i.RTR = p.param.RTR.String()
+			}
+		default:
 			i.MPA, i.Enhanced, i.CRC, i.EMSS = p.param.Revision, p.param.Enhanced, p.param.CRC, p.emss
 			i.Markers = p.param.Markers()
 			if p.param.PeerToPeer {

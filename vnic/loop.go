@@ -442,6 +442,7 @@ type linkInfo struct {
 	extensions    bool // atomics and immediate data: always on loopback
 	local, remote netip.AddrPort
 	param         iwarp.Params
-	stream        iwarp.Stream // nil on loopback
-	emss          int          // at the start
+	stream        iwarp.Stream   // nil on loopback
+	session       *sessionStream // over SCTP: it is stream
+	emss          int            // at the start
 }

@@ -330,7 +330,7 @@ func TestBadRequestBehindRead(t *testing.T) {
 		x, y := e.plain()
 		e.settle()
 		if !e.loop {
-			e.net.Streams()[1].Hold()
+			e.hold(true)
 		}
 		x.Read(1, 0, 10, y, 0)
 		x.Post(rdma.SendWR{ID: 2, Op: rdma.OpSend, SGEs: []rdma.SGE{{Addr: 1, Length: 1, LKey: 1}}}, 0, 0)
@@ -338,7 +338,7 @@ func TestBadRequestBehindRead(t *testing.T) {
 		start := time.Now()
 		if !e.loop {
 			x.WantNone("the Read is not answered")
-			e.net.Streams()[1].Release()
+			e.hold(false)
 		}
 		x.WantSend("in order", is(1, ok), is(2, rdma.WCLocProt))
 		if d := time.Since(start); d != 0 {

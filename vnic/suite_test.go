@@ -16,6 +16,7 @@ type env struct {
 	a, b   *vnic.Context
 	net    *vnictest.Net
 	loop   bool
+	sctp   bool
 	staged bool
 }
 
@@ -25,11 +26,17 @@ var paths = []struct {
 	loop   bool // one device, joined directly
 	one    bool // one device, through the network
 	staged bool // b has memory that can block
+	sctp   bool
+	mixed  int // how many messages may overtake one that was sent before
 }{
 	{name: "loop", loop: true},
 	{name: "wire"},
 	{name: "wire-one-device", one: true},
 	{name: "wire-staged", staged: true},
+	{name: "sctp", sctp: true},
+	{name: "sctp-mixed", sctp: true, mixed: 8},
+	{name: "sctp-one-device", sctp: true, one: true},
+	{name: "sctp-staged", sctp: true, staged: true, mixed: 3},
 }
 
 // onPaths runs f on each path, in a bubble with fake time.
@@ -37,7 +44,8 @@ func onPaths(t *testing.T, f func(t *testing.T, e *env), opts ...vnictest.Option
 	for _, p := range paths {
 		t.Run(p.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := &env{t: t, net: vnictest.NewNet(), loop: p.loop, staged: p.staged}
+				e := &env{t: t, net: vnictest.NewNet(), loop: p.loop, sctp: p.sctp, staged: p.staged}
+				e.net.SCTP = vnictest.SCTPLink{Reorder: p.mixed, Seed: 1}
 				a := e.net.Device(t, "vnic0", []string{"10.0.0.1/24", "fd00::1/64"}, append(opts, func(c *vnic.Config) { c.ForceWire = p.one })...)
 				b := a
 				if !p.loop && !p.one {
@@ -59,10 +67,14 @@ func onPaths(t *testing.T, f func(t *testing.T, e *env), opts ...vnictest.Option
 // pair gives two connected peers.
 func (e *env) pair(x, y vnictest.PeerConfig) (*vnictest.Peer, *vnictest.Peer) {
 	e.t.Helper()
+	x.Param.SCTP = e.sctp
 	p, q := vnictest.NewQPs(e.t, e.a, e.b, x, y)
 	want := "tcp"
-	if e.loop {
+	switch {
+	case e.loop:
 		want = "loop"
+	case e.sctp:
+		want = "sctp"
 	}
 	if i := p.QP.Info(); i.Transport != want || i.State != "RTS" {
 		e.t.Fatalf("the QP is %v over %q, want RTS over %q", i.State, i.Transport, want)
@@ -73,6 +85,18 @@ func (e *env) pair(x, y vnictest.PeerConfig) (*vnictest.Peer, *vnictest.Peer) {
 func (e *env) plain() (*vnictest.Peer, *vnictest.Peer) {
 	e.t.Helper()
 	return e.pair(vnictest.PeerConfig{}, vnictest.PeerConfig{})
+}
+
+// hold keeps back what the end that accepted sends from now on, or lets it go.
+func (e *env) hold(on bool) {
+	switch {
+	case e.sctp:
+		e.net.Assocs()[1].Hold(on)
+	case on:
+		e.net.Streams()[1].Hold()
+	default:
+		e.net.Streams()[1].Release()
+	}
 }
 
 type want = vnictest.Want

@@ -14,7 +14,8 @@ type wire struct {
 	qp    *QP
 	s     iwarp.Stream
 	ep    *iwarp.Endpoint
-	place *place // of a peer that has connected to us; nil: we have
+	sess  *sessionStream // s, if it is one; nil over TCP
+	place *place         // of a peer that has connected to us; nil: we have
 
 	changed  atomic.Bool // set by the transport: more can be read or written, or it has ended
 	readable bool
@@ -67,9 +68,11 @@ const (
 // newWire uses of c what an Endpoint has to know.
 func newWire(qp *QP, s iwarp.Stream, p iwarp.Params, c rdma.ConnParam) *wire {
 	w := &wire{qp: qp, s: s, readable: true}
-	w.ep = iwarp.NewEndpoint(p, w, iwarp.Config{
-		SendQueue: min(len(qp.sq.ring), 128), EMSS: s.EMSS(), MULPDU: int(c.MPA.MULPDU), Extensions: c.Extensions,
-	})
+	cfg := iwarp.Config{SendQueue: min(len(qp.sq.ring), 128), EMSS: s.EMSS(), MULPDU: int(c.MPA.MULPDU), Extensions: c.Extensions}
+	if w.sess, _ = s.(*sessionStream); w.sess != nil {
+		cfg.Records, cfg.MULPDU = true, s.EMSS()
+	}
+	w.ep = iwarp.NewEndpoint(p, w, cfg)
 	if p.Initiator && p.PeerToPeer && p.RTR == iwarp.RTRRead {
 		w.msn = 1
 	}
@@ -84,6 +87,10 @@ func (w *wire) open() {
 		w.qp.wake()
 	})
 	w.changed.Store(true)
+	if w.sess != nil {
+		w.sess.attach(w.ep)
+		return
+	}
 	w.awaitPeer()
 }
 
@@ -113,6 +120,9 @@ func (w *wire) step() (more bool) {
 func (w *wire) receive() (more bool) {
 	qp := w.qp
 	if w.stalled && !w.resume() {
+		if w.sess != nil {
+			w.sess.absorb()
+		}
 		return false
 	}
 	left := stepOctets
@@ -122,7 +132,7 @@ func (w *wire) receive() (more bool) {
 		}
 		var n int
 		var err error
-		if qp.ctx.staged.Load() || w.stage.off < w.stage.fill {
+		if w.sess == nil && (qp.ctx.staged.Load() || w.stage.off < w.stage.fill) {
 			n, err = w.receiveStaged()
 		} else {
 			n, err = w.s.ReadInto(w.ep)
@@ -270,13 +280,20 @@ func (w *wire) culprit() *sqe {
 // send gives the transport what is posted and what answers the peer's Reads.
 func (w *wire) send() (more bool) {
 	qp := w.qp
+	if w.sess != nil {
+		defer w.sess.as.a.Flush()
+	}
 	left, fails := stepOctets, 0
 	for {
 		posted := w.fill()
 		if qp.link != w || w.blocked || !w.ep.Pending() {
 			return posted
 		}
-		w.ep.SetEMSS(w.s.EMSS())
+		if w.sess == nil {
+			w.ep.SetEMSS(w.s.EMSS())
+		} else {
+			w.ep.SetMULPDU(w.s.EMSS())
+		}
 		n, err := w.s.WriteFrom(w.ep)
 		qp.outHold.drop()
 		w.ep.Commit(n)

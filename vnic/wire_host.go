@@ -23,13 +23,15 @@ func (w *wire) PlaceWrite(stag iwarp.STag, to uint64, chunk []byte, last bool) e
 			return err
 		}
 	}
+	// Over SCTP a segment may have been placed before its turn, and then comes without its octets.
+	placed := w.sess != nil && len(chunk) == 0
 	switch {
 	case last:
 		w.qp.stats.inbound(rdma.OpWrite, 0)
-		if len(chunk) == 0 {
+		if len(chunk) == 0 && !placed {
 			w.qp.stats.emptyWrites.Add(1)
 		}
-	case len(chunk) < tinySegment:
+	case len(chunk) < tinySegment && !placed:
 		w.qp.stats.tiny.Add(1)
 	}
 	w.octets += uint64(len(chunk))
@@ -52,6 +54,9 @@ const tinySegment = 64
 func (w *wire) PlaceReceive(off uint32, chunk []byte) error {
 	// The last segment may be short, and its buffer is not known here to be full: two in a row are
 	// no accident.
+	if len(chunk) == 0 && w.sess != nil {
+		return nil // placed before its turn
+	}
 	if len(chunk) < tinySegment && off > 0 {
 		w.short++
 	}

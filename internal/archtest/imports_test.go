@@ -34,7 +34,7 @@ var layers = map[string][]string{
 	"iwarp":    {std},
 	"sctpddp":  {std, module + "iwarp"},
 	"netstack": {std, sys, gvisor, water},
-	"vnic":     {std, module + "iwarp", module + "rdma"},
+	"vnic":     {std, module + "iwarp", module + "sctpddp", module + "rdma"},
 	"shm":      {std, sys, module + "rdma"},
 
 	"cmd/vrnic": {std, sys, cli,

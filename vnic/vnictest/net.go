@@ -21,12 +21,16 @@ type Net struct {
 	// Plain makes connections that move octets as fast as can be and do not allocate, instead
 	// of those of iwarptest.
 	Plain bool
+	SCTP  SCTPLink // of each new association
 
 	mu        sync.Mutex
 	listeners []*listener         // guarded by mu
 	hosts     map[netip.Addr]bool // guarded by mu; false: swallows what comes
 	streams   []*iwarptest.Stream // guarded by mu
 	port      uint16              // guarded by mu
+
+	sctpListeners []*sctpListener // guarded by mu
+	assocs        []*Assoc        // guarded by mu
 }
 
 // NewNet makes an empty network.
