@@ -27,7 +27,14 @@ func TestRevokeRace(t *testing.T) {
 		loop, staged bool
 	}{{"loop", true, false}, {"wire", false, false}, {"wire-staged", false, true}} {
 		t.Run(tt.name, func(t *testing.T) {
-			a, b := real(t, tt.loop)
+			n := vnictest.NewNet()
+			n.Plain = true
+			d1, d2 := n.Pair(t)
+			if tt.loop {
+				d2 = d1
+			}
+			lots := vnic.ContextConfig{Limits: vnic.Limits{QP: 1 << 14, CQ: 1 << 15}}
+			a, b := vnictest.Open(t, d1, lots), vnictest.Open(t, d2, lots)
 			if tt.staged {
 				if err := b.SetStaged(); err != nil {
 					t.Fatal(err)
@@ -35,7 +42,7 @@ func TestRevokeRace(t *testing.T) {
 			}
 			y := vnictest.NewPeer(t, b, vnictest.PeerConfig{Access: bindable})
 			w := &revokeRace{t: t, a: a, y: y, stop: make(chan struct{})}
-			const cycles = 300
+			const cycles = 150
 			var owners, peers sync.WaitGroup
 			ready := make(chan struct{})
 			for i := range 2 {

@@ -584,6 +584,41 @@ func TestEndOfKeyFlushed(t *testing.T) {
 	})
 }
 
+// Close returns when the copies under way are over, for each kind of key. SEC-014.
+func TestCloseWaits(t *testing.T) {
+	onPaths(t, func(t *testing.T, e *env) {
+		_, y := e.bindablePair()
+		w, _ := window(t, y, rdma.MWType2, 0, 10, rdma.RemoteRead)
+		f := fast(t, y, 0, 10, rdma.RemoteRead)
+		m := y.Register(y.Buf, vnictest.Full)
+		for name, k := range map[string]struct {
+			m     *vnic.MR
+			close func() error
+		}{"region": {m, m.Close}, "window": {w.Bound(), w.Close}, "fast region": {f.Bound(), f.Close}} {
+			end, _ := k.m.Copy()
+			var closed [2]chan error
+			for i := range closed {
+				closed[i] = make(chan error, 1)
+				go func() { closed[i] <- k.close() }()
+			}
+			e.settle()
+			for i := range closed {
+				select {
+				case <-closed[i]:
+					t.Errorf("%s: closed with a copy under way", name)
+				default:
+				}
+			}
+			end()
+			for i := range closed {
+				if err := <-closed[i]; err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+		}
+	})
+}
+
 // Limits of windows and fast regions, and what cannot be allocated.
 func TestKeyObjectLimits(t *testing.T) {
 	n := vnictest.NewNet()

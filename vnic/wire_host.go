@@ -126,7 +126,7 @@ type readSource struct {
 // CopyOut implements iwarp.Payload.
 func (r *readSource) CopyOut(p []byte, off uint32) error {
 	if err := r.w.qp.outHold.read(r.m, p, r.to+uint64(off)); err != nil {
-		r.w.unread = true
+		r.w.unread, r.w.refused = true, true
 		return readAccess.gone(r.m, err)
 	}
 	return nil
