@@ -1,6 +1,7 @@
 package rawpeer
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -36,30 +37,55 @@ type Peer struct {
 	Out      Framer
 	In       Deframer
 	Patience time.Duration
-	Checker  Checker // of what is received
-	Lenient  bool    // do not check it
-	Sent     Start   // our start frame, if one was sent
-	Got      Start   // the other end's, if one was read
-	said     []string
+	Checker  Checker       // of what is received
+	Lenient  bool          // do not check it
+	Sent     Start         // our start frame, if one was sent
+	Got      Start         // the other end's, if one was read
+	r        *bufio.Reader // of C
+	said     []said
+}
+
+// A said is what happened: words, or octets that are printed when somebody asks.
+type said struct {
+	words  string
+	octets []byte
+	dump   func([]byte) string
 }
 
 // New makes a Peer on c.
 func New(c Conn) *Peer {
-	p := &Peer{C: c, Patience: patience}
-	p.In.R = c
+	p := &Peer{C: c, Patience: patience, r: bufio.NewReaderSize(c, 16<<10)}
+	p.In.R = p.r
 	return p
 }
 
-// note keeps what happened, for the error of Run.
-func (p *Peer) note(format string, args ...any) {
+// note keeps what happened, for the error of Run: the beginning, and the end.
+func (p *Peer) note(format string, args ...any) { p.keep(said{words: fmt.Sprintf(format, args...)}) }
+
+// noteOctets keeps octets, which must not change any more.
+func (p *Peer) noteOctets(words string, octets []byte, dump func([]byte) string) {
+	p.keep(said{words, octets, dump})
+}
+
+func (p *Peer) keep(s said) {
 	if len(p.said) == 40 {
-		p.said = append(p.said[:8], p.said[9:]...) // the beginning and the end
+		p.said = append(p.said[:8], p.said[9:]...)
 	}
-	p.said = append(p.said, fmt.Sprintf(format, args...))
+	p.said = append(p.said, s)
 }
 
 // Transcript is what has gone over the connection, field by field.
-func (p *Peer) Transcript() string { return strings.Join(p.said, "\n") }
+func (p *Peer) Transcript() string {
+	var b strings.Builder
+	for _, s := range p.said {
+		b.WriteString(s.words)
+		if s.dump != nil {
+			b.WriteString(s.dump(s.octets))
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
 
 // Write sends octets as they are.
 func (p *Peer) Write(b []byte) error {
@@ -79,7 +105,7 @@ func (p *Peer) write(b []byte) error {
 func (p *Peer) PutStart(s Start) error {
 	p.Sent = s
 	b := s.Append(nil)
-	p.note("-> %s", DumpStart(b))
+	p.noteOctets("-> ", b, DumpStart)
 	p.agree()
 	return p.write(b)
 }
@@ -96,8 +122,8 @@ func (p *Peer) ReadStart() (Start, error) {
 	if err := p.C.SetReadDeadline(time.Now().Add(p.Patience)); err != nil {
 		return Start{}, err
 	}
-	s, b, err := readStart(p.C)
-	p.note("<- %s", DumpStart(b))
+	s, b, err := readStart(p.r)
+	p.noteOctets("<- ", b, DumpStart)
 	if err != nil {
 		return s, err
 	}
@@ -146,7 +172,7 @@ func (p *Peer) PutCut(n int, segs ...Seg) error {
 
 func (p *Peer) frame(b []byte, s Seg, lie Lie) []byte {
 	u := s.ULPDU()
-	p.note("-> %s", DumpSeg(u))
+	p.noteOctets("-> ", u, DumpSeg)
 	return p.Out.Append(b, u, lie)
 }
 
@@ -160,7 +186,7 @@ func (p *Peer) Next() (Seg, error) {
 		p.note("<- %v, behind % x", err, p.In.seen[:min(96, len(p.In.seen))])
 		return Seg{}, err
 	}
-	p.note("<- %s", DumpSeg(u))
+	p.noteOctets("<- ", u, DumpSeg)
 	if !p.Lenient {
 		if err := p.Checker.Check(u); err != nil {
 			return Seg{}, err
@@ -176,12 +202,13 @@ func (p *Peer) Next() (Seg, error) {
 // Message reads all segments of a message; the result is the first with the whole Body.
 func (p *Peer) Message() (Seg, error) {
 	whole, err := p.Next()
+	whole.Body = bytes.Clone(whole.Body)
 	for s := whole; err == nil && !s.Last(); {
 		if s, err = p.Next(); err == nil {
 			if s.Op() != whole.Op() {
 				return s, fmt.Errorf("%s within a %s", opNames[s.Op()], opNames[whole.Op()])
 			}
-			whole.Body = append(bytes.Clone(whole.Body), s.Body...)
+			whole.Body = append(whole.Body, s.Body...)
 		}
 	}
 	return whole, err
@@ -204,7 +231,7 @@ func (p *Peer) End(d time.Duration) (Ending, error) {
 		return 0, err
 	}
 	var b [4096]byte
-	n, err := p.C.Read(b[:])
+	n, err := p.r.Read(b[:])
 	e := endingOf(err)
 	switch {
 	case n > 0:

@@ -131,14 +131,6 @@ func Terminate(layer, etype, code byte, c Copies, about Seg) Seg {
 	return untagged(OpTerminate, 2, 1, 0, b)
 }
 
-// About is the DDP header that the Terminate s repeats.
-func (s Seg) About() (Seg, bool) {
-	if s.RDMAP&0xf != OpTerminate || len(s.Body) < 6 || Copies(s.Body[2])&WithDDP == 0 {
-		return Seg{}, false
-	}
-	return ParseSeg(s.Body[6:])
-}
-
 // Atomic operations: RFC 7306, section 5.2.1.
 const (
 	FetchAdd = 0
