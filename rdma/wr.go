@@ -24,9 +24,10 @@ const (
 	OpMaskedCompareSwap Opcode = 12
 	OpMaskedFetchAdd    Opcode = 13
 	// OpRegMR is a fast registration, the kernel's IB_WR_REG_MR.
-	OpRegMR        Opcode = 32
-	opcodeNumCount        = 33
+	OpRegMR Opcode = 32
 )
+
+const opcodeNumCount = 33
 
 var opcodeNames = [opcodeNumCount]string{
 	OpWrite:       "WRITE",

@@ -89,7 +89,7 @@ func TestPeerHalfClosesAndStalls(t *testing.T) {
 		p.s.CloseWrite()
 		time.Sleep(5*time.Second - 1)
 		p.y.WantState("it goes on", rdma.QPRTS)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		p.y.WantState("no longer", rdma.QPError)
 		p.y.WantSend("flushed", is(2, flush))
