@@ -43,6 +43,7 @@ var layers = map[string][]string{
 	"cmd/vrnic/internal/ping": {std, module + "rdma"},
 	"cmd/vrnic-bench":         {whole},
 
+	"contrib":           {std, module + "iwarp", module + "sctpddp"},
 	"integration":       {whole},
 	"internal/netlab":   {std, sys},
 	"internal/archtest": {std},
