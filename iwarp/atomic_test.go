@@ -96,12 +96,13 @@ func TestAtomicArithmetic(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(7306, 1))
 	// Half of the words are sparse or nearly full, so that carries run far and masks have few bits.
+	bit := func() uint64 { return 1 << rng.IntN(64) }
 	word := func() uint64 {
-		switch rng.IntN(4) {
+		switch x := bit(); rng.IntN(4) {
 		case 0:
-			return 1<<rng.IntN(64) | 1<<rng.IntN(64)
+			return x | bit()
 		case 1:
-			return ^(1<<rng.IntN(64) | 1<<rng.IntN(64))
+			return ^(x | bit())
 		}
 		return rng.Uint64()
 	}
