@@ -517,7 +517,11 @@ func TestTerminatedAtomic(t *testing.T) {
 			t.Fatal("before the Terminate", r.Err())
 		}
 		term := Terminate{Cause: TermMisaligned, HasLength: true, Length: uint16(len(tt.seg)), Header: tt.seg[:18]}
-		r.Write(AppendFPDU(nil, term.Append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0)), true))
+		msg := term.Append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0))
+		if tt.want == 11 {
+			msg = append(msg, tt.seg[18:]...) // with the whole request, which nobody asks for
+		}
+		r.Write(AppendFPDU(nil, msg, true))
 		token, ok := r.TerminatedAtomic()
 		if ok != (tt.want != 0) || token != tt.want {
 			t.Errorf("%s: %d, %t, want %d", tt.name, token, ok, tt.want)

@@ -339,7 +339,7 @@ func TestWorkedExamples(t *testing.T) {
 	}
 }
 
-// A1, A2, A4, A22, A23, A27, A28: the variants of a Terminate that peers send. The siw forms are
+// A1, A2, A4, A14, A22, A23, A27, A28: the variants of a Terminate that peers send. The siw forms are
 // those of ledger S31.
 func TestTerminateVariants(t *testing.T) {
 	const (
@@ -349,6 +349,7 @@ func TestTerminateVariants(t *testing.T) {
 		read   = "4141 00000000 00000001 00000001 00000000"
 		rreq   = "0015be07 0000560000001000 00001000 00bad0ff 0000000000000010"
 		zero18 = "000000000000000000000000000000000000"
+		atomic = "414a 00000000 00000001 00000002 00000000"
 	)
 	for _, tt := range []struct{ wire, want string }{
 		{"20020000", "2/0/02"},
@@ -375,6 +376,11 @@ func TestTerminateVariants(t *testing.T) {
 		{"20020000 0000" + zero18, "2/0/02"},                       // A2: zero-filled copies
 		{"23020000", "2/3/02"},                                     // A27
 		{"0102c000 0016" + tagged, "0/1/02 len=22 hdr=14"},         // A1
+		{"0102c000 0046" + atomic, "0/1/02 len=70 hdr=18"},         // A14: no RDMAP header of an atomic, or one of zeroes
+		{"0207c000 0046" + atomic, "0/2/07 len=70 hdr=18"},
+		{"0100e000 0046" + atomic + zero18 + "00000000000000000000", "0/1/00 len=70 hdr=18"},
+		{"0100e000 0046" + atomic + zero18 + zero18 + "00000000000000000000000000000000", "0/1/00 len=70 hdr=18"},
+		{"0104e000 0046" + atomic + rreq + zero18 + "000000000007", "0/1/04 len=70 hdr=18"}, // nor what somebody else put there
 		{"1202c000 00", "1/2/02"},
 		{"1202c000", "1/2/02"},
 		{"1202c000 0019 4143", "1/2/02 len=25"},

@@ -229,7 +229,7 @@ func fatals() (tt []fatal) {
 	// Terminates
 	add("RDMAP-077", "Terminate with MSN 2", "1203c000", "d", sendSeg(OpTerminate, true, 2, 0, 4))
 	add("RDMAP-077", "Terminate of 3 octets", "02ffc000", "d", sendSeg(OpTerminate, true, 1, 0, 3))
-	add("RDMAP-077", "Terminate of 65 octets", "02ffc000", "d", sendSeg(OpTerminate, true, 1, 0, 65))
+	add("RDMAP-077", "Terminate of 81 octets", "02ffc000", "d", sendSeg(OpTerminate, true, 1, 0, 81))
 	add("RDMAP-077", "Terminate with MO 4", "1204c000", "d", sendSeg(OpTerminate, true, 1, 4, 4))
 
 	// too short for a header

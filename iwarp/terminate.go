@@ -26,8 +26,9 @@ const (
 	termM, termD, termR           = 0x80, 0x40, 0x20
 	siwTermM, siwTermD, siwTermR  = 0x01, 0x02, 0x04
 	termControlLen, termSegLenLen = 4, 2
-	// terminateMaxMsg is how long an inbound one may be: 52 octets are the longest that mean something.
-	terminateMaxMsg = 64
+	// terminateMaxMsg is how long an inbound one may be: 52 octets are the longest that mean something,
+	// 76 have room for the header of an Atomic Request.
+	terminateMaxMsg = 80
 )
 
 var errShortTerminate = errors.New("iwarp: a Terminate has at least 4 octets")
