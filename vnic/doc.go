@@ -18,13 +18,12 @@
 // two registrations, with the checks, completions and events that the wire would give. Other
 // connections run iwarp's Endpoint over a Stream of the Network (wire.go).
 //
-// Locks, outermost first: CMID.mu; Device.mu; Context.mu; QP.rx.mu; CQ.mu. None is held while a
+// Locks, outermost first: CMID.mu; Device.mu; Context.mu; QP.rx.mu; PD.keyMu; CQ.mu. None is held while a
 // Stream or a CMID handler is called; foreign queues, a CQSink, OnAsync and OnState are called with
 // some of them held, so they must not call back.
 //
 // # Sources
 //
-// RFC 5040, 5041 and 5042 for access checks, completion order and the states of a stream; the
-// numbers of rdma-core for what applications see. Memory windows, shared receive queues, atomics
-// and immediate data are not here yet.
+// RFC 5040, 5041 and 5042 for access checks, completion order and the states of a stream; RFC 7306
+// for atomics and immediate data; the numbers of rdma-core for what applications see.
 package vnic
