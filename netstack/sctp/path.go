@@ -226,6 +226,10 @@ func (a *Association) heartbeat(now time.Time, p *path) {
 		p.beatAt = a.beatHold // HB.Max.Burst is 1
 		return
 	}
+	if p.beatLost.After(now) {
+		p.beatAt = p.beatLost // the last one is not lost yet
+		return
+	}
 	a.beatHold = now.Add(min(p.rto, a.opt.RTOInitial))
 	a.beat(now, p)
 	if p.confirmed || !p.active {
