@@ -25,8 +25,9 @@ type Config struct {
 	// Allowance is how many messages may be missing beyond those that SCTP knows of, because a
 	// peer sends in another order than it numbers; 0: 1024 (ledger, section 4).
 	Allowance int
-	// Grace is how long an association lives on without a session; 0: 1 s.
-	Grace time.Duration
+	// Grace is how long an association lives on when its last session has ended; 0: 1 s. Unused is how
+	// long it waits for the first one, which may be late if packets of the set-up are lost; 0: 30 s.
+	Grace, Unused time.Duration
 }
 
 const (
@@ -34,6 +35,7 @@ const (
 	defaultHoldAll     = 16 << 20
 	defaultAllowance   = 1024
 	defaultGrace       = time.Second
+	defaultUnused      = 30 * time.Second
 )
 
 // A Mux has the DDP streams of an association.
@@ -81,6 +83,9 @@ func NewMux(a Association, cfg Config, now time.Time) (*Mux, error) {
 	}
 	if cfg.Grace <= 0 {
 		cfg.Grace = defaultGrace
+	}
+	if cfg.Unused <= 0 {
+		cfg.Unused = defaultUnused
 	}
 	out, in := a.Streams()
 	m := &Mux{
@@ -301,6 +306,9 @@ func (m *Mux) Step(now time.Time) {
 func (m *Mux) Deadline() (at time.Time, ok bool) {
 	if m.down || m.idle.IsZero() {
 		return at, false
+	}
+	if m.stats.Sessions == 0 {
+		return m.idle.Add(m.cfg.Unused), true
 	}
 	return m.idle.Add(m.cfg.Grace), true
 }

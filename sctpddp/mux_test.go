@@ -38,7 +38,7 @@ func TestIndication(t *testing.T) {
 	}
 }
 
-// Only PPIDs 16 and 17 are sent, whatever sessions do. SDDP-010, 012, 013, 029.
+// Only PPIDs 16 and 17 are sent, whatever sessions do. SDDP-010, 013, 029.
 func TestRandomSessions(t *testing.T) {
 	a, b := newEnds(t, sctpddptest.Link{Seed: 5, Reorder: 20, Out: 6, In: 6})
 	kinds := map[uint32]int{}
@@ -481,8 +481,8 @@ func TestAssociationLost(t *testing.T) {
 // An association that nobody uses is shut down after a grace time. SDDP-091.
 func TestGrace(t *testing.T) {
 	a, b := newEnds(t, sctpddptest.Link{})
-	if d, ok := a.Deadline(); !ok || !d.Equal(epoch.Add(time.Second)) {
-		t.Errorf("deadline %v", d)
+	if d, ok := a.Deadline(); !ok || !d.Equal(epoch.Add(30*time.Second)) {
+		t.Errorf("deadline %v", d) // the other end may not even know that it is up
 	}
 	x, y, _, _ := opened(t, a, b)
 	if _, ok := a.Deadline(); ok {

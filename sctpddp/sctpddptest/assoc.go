@@ -174,7 +174,12 @@ func (a *Assoc) Pick(i int) sctpddp.Message { return a.peer.arrive(i) }
 
 func (a *Assoc) arrive(i int) sctpddp.Message {
 	pk := a.way[i]
-	a.way = append(a.way[:i], a.way[i+1:]...)
+	if i < len(a.way)/2 {
+		copy(a.way[1:], a.way[:i])
+		a.way = a.way[1:]
+	} else {
+		a.way = append(a.way[:i], a.way[i+1:]...)
+	}
 	a.arrived++
 	a.highest = max(a.highest, pk.id)
 	a.beyond[pk.id] = true
