@@ -253,7 +253,7 @@ func connParam(ev *CMEvent) rdma.ConnParam {
 	pd, _ := ev.Param.PrivateData()
 	return rdma.ConnParam{
 		PrivateData: append([]byte(nil), pd...), IRD: readsFromRing(ev.Param.IRD), ORD: readsFromRing(ev.Param.ORD),
-		Extensions: ev.Flags&EventExtensions != 0,
+		Extensions: ev.Flags&EventExtensions != 0, SCTP: ev.Flags&EventSCTP != 0,
 	}
 }
 

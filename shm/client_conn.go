@@ -289,6 +289,7 @@ func (d *Device) setOptions(id *cmID, p *rdma.ConnParam) error {
 		{OptMPARTR, rtr},
 		{OptFPDUSize, uint32(p.MPA.MULPDU)},
 		{OptExtensions, boolWord(p.Extensions)},
+		{OptTransport, boolWord(p.SCTP)},
 	} {
 		if o.value == 0 {
 			continue

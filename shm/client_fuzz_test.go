@@ -198,6 +198,76 @@ func FuzzClientCompletions(f *testing.F) {
 	})
 }
 
+// Whatever the daemon writes into a CQ for two QPs with one SRQ: no receive completes more often than it
+// was posted, and when a QP goes, what its completions held is free again and nothing more comes of it.
+func FuzzClientSharedCompletions(f *testing.F) {
+	f.Add([]byte{1, 0, 7, 1, 2, 0, 8, 1}, uint8(1))
+	f.Add([]byte{3, 0, 7, 1, 3, 0, 7, 1}, uint8(0))
+	f.Fuzz(func(t *testing.T, script []byte, polls uint8) {
+		c := fuzzClient(t)
+		cq, one := heapQP(t, c, 0, 0)
+		two := &queuePair{d: one.d, sendCQ: cq, recvCQ: cq, num: 8, mem: one.mem, m: one.m, cfg: one.cfg}
+		two.sq.init(16)
+		cq.qps[8] = two
+		l := NewSRQLayout(8, 1)
+		smem := make([]byte, l.Size())
+		NewSRQRings(smem, l, 1, nil)
+		m, err := OpenSRQMemory(smem)
+		if err != nil {
+			t.Fatal(err)
+		}
+		srq := &sharedQueue{d: one.d}
+		srq.rq.init(one.d, 0, &m.RQ, errSRQClosed)
+		one.srq, two.srq = srq, srq
+		for i := range 6 {
+			if err := srq.rq.put(&rdma.RecvWR{ID: uint64(i)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		i := uint32(0)
+		for ; len(script) >= 4 && i < 60; i++ { // cookie's place and generation, QP, opcode
+			e := CQE{Cookie: uint32(script[0]) | uint32(script[3])<<cookieBits, QPN: uint32(script[2]), Status: uint32(script[1] & 1)}
+			if script[1]&2 == 0 {
+				e.Opcode = uint32(rdma.WCRecv)
+			}
+			e.WRID = uint64(e.Cookie&cookieMask - 1)
+			e.encode(cq.mem.mem[cqCQEs+i*CQELen:])
+			script = script[4:]
+		}
+		wordAt(cq.mem.mem, CQProd).Store(i)
+		seen := map[uint64]bool{}
+		poll := func(n int) {
+			wc := make([]rdma.WC, 1)
+			for ; n > 0; n-- {
+				k, err := cq.Poll(wc)
+				if k == 0 || err != nil {
+					return
+				}
+				if wc[0].Op&rdma.WCRecv != 0 {
+					if seen[wc[0].ID] {
+						t.Fatalf("receive %d completed twice", wc[0].ID)
+					}
+					seen[wc[0].ID] = true
+				}
+			}
+		}
+		poll(int(polls))
+		cq.detach(two)
+		delete(cq.qps, 8)
+		poll(100)
+		if free := len(srq.rq.free); free > 8 || free < 2+len(seen) {
+			t.Errorf("%d places are free, %d receives were polled of 6 posted", free, len(seen))
+		}
+		for k, p := range srq.rq.free {
+			for _, q := range srq.rq.free[:k] {
+				if p == q {
+					t.Fatalf("place %d is free twice", p)
+				}
+			}
+		}
+	})
+}
+
 // Whatever the daemon says of connections: nothing panics or blocks, a connection that was
 // established ends at most once, and each request is offered once.
 func FuzzClientConnEvents(f *testing.F) {

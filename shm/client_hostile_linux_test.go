@@ -2,6 +2,7 @@ package shm_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"net"
 	"os"
@@ -266,7 +267,7 @@ func TestClientDistrustsReplies(t *testing.T) {
 		return p[0]
 	}
 	// honest answers enough for a device; what a test does not change.
-	honest := func(l *liar, h shm.Header) ([]byte, []int) {
+	honest := func(l *liar, h shm.Header, body []byte) ([]byte, []int) {
 		switch h.Op {
 		case shm.OpHello:
 			return goodHello(l, h)
@@ -287,11 +288,20 @@ func TestClientDistrustsReplies(t *testing.T) {
 			shm.NewCQRing(mem, 16, 1, nil, nil)
 			return reply(h, 0, &shm.CreateCQReply{CQ: 1, CQE: 16}), []int{memfd(l.t, len(mem), goodSeals, mem)}
 		case shm.OpCreateQP:
-			caps, _ := shm.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}.Round(16, false)
+			var req shm.CreateQPRequest
+			check(l.t, shm.Decode(body, &req))
+			caps, _ := shm.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}.Round(16, req.SRQ != 0)
 			lay := shm.NewQPLayout(caps)
 			mem := make([]byte, lay.Size())
 			shm.NewQPRings(mem, lay, 1, nil)
-			return reply(h, 0, &shm.CreateQPReply{QP: 1, Bell: 3, Caps: caps}), []int{memfd(l.t, len(mem), goodSeals, mem)}
+			num := 1 + req.SRQ // a second QP is made with an SRQ
+			binary.LittleEndian.PutUint32(mem[shm.QPNum:], num)
+			return reply(h, 0, &shm.CreateQPReply{QP: num, QPN: num, Bell: 3, Caps: caps}), []int{memfd(l.t, len(mem), goodSeals, mem)}
+		case shm.OpCreateSRQ:
+			lay := shm.NewSRQLayout(4, 2)
+			mem := make([]byte, lay.Size())
+			shm.NewSRQRings(mem, lay, 1, nil)
+			return reply(h, 0, &shm.CreateSRQReply{SRQ: 1, Bell: 4, MaxWR: 4, MaxSGE: 2}), []int{memfd(l.t, len(mem), goodSeals, mem)}
 		}
 		return reply(h, 0, &shm.EmptyReply{}), nil
 	}
@@ -304,8 +314,28 @@ func TestClientDistrustsReplies(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		_, err = pd.CreateQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSendWR: 4, MaxRecvWR: 4})
+		if _, err = pd.CreateQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSendWR: 4, MaxRecvWR: 4}); err != nil {
+			return err
+		}
+		srq, err := pd.CreateSRQ(rdma.SRQConfig{MaxWR: 4, MaxSGE: 2})
+		if err != nil {
+			return err
+		}
+		for i := range 5 { // more than there is room for
+			err := srq.PostRecv(&rdma.RecvWR{})
+			if errors.Is(err, rdma.ErrDeviceGone) || err != nil && i < 4 {
+				return err
+			}
+		}
+		_, err = pd.CreateQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSendWR: 4, SRQ: srq})
 		return err
+	}
+	// word alters a word of the memory that comes with a reply.
+	word := func(off int64, v uint32) func(*liar, shm.Header, []byte, []int) ([]byte, []int) {
+		return func(l *liar, h shm.Header, msg []byte, fds []int) ([]byte, []int) {
+			must(unix.Pwrite(fds[0], binary.LittleEndian.AppendUint32(nil, v), off))(l.t)
+			return msg, fds
+		}
 	}
 	for _, tt := range []struct {
 		name string
@@ -400,7 +430,7 @@ func TestClientDistrustsReplies(t *testing.T) {
 			return reply(h, 0, &shm.CreateQPReply{QP: 1, QPN: 77, Bell: 3}), fds
 		}, nil},
 		{"QP with a bell past the last", shm.OpCreateQP, func(l *liar, h shm.Header, msg []byte, fds []int) ([]byte, []int) {
-			return reply(h, 0, &shm.CreateQPReply{QP: 1, Bell: 64}), fds
+			return reply(h, 0, &shm.CreateQPReply{QP: 1, QPN: 1, Bell: 64}), fds
 		}, nil},
 		{"QP smaller than asked", shm.OpCreateQP, func(l *liar, h shm.Header, msg []byte, fds []int) ([]byte, []int) {
 			must(unix.Pwrite(fds[0], []byte{2}, shm.QPSQSize))(l.t)
@@ -410,6 +440,21 @@ func TestClientDistrustsReplies(t *testing.T) {
 			must(unix.Pwrite(fds[0], []byte{0, 0, 1}, shm.QPRQOff))(l.t)
 			return msg, fds
 		}, nil},
+		{"SRQ with the memory of a QP", shm.OpCreateSRQ, word(shm.QPMagic, shm.MagicQP), nil},
+		{"SRQ of another handle", shm.OpCreateSRQ, word(shm.QPNum, 2), nil},
+		{"SRQ smaller than asked", shm.OpCreateSRQ, word(shm.QPRQSize, 2), nil},
+		{"SRQ of no size", shm.OpCreateSRQ, word(shm.QPRQSize, 0), nil},
+		{"SRQ with a stride for less", shm.OpCreateSRQ, word(shm.QPRQStride, 32), nil},
+		{"SRQ ring outside its memory", shm.OpCreateSRQ, word(shm.QPRQOff, 1<<20), nil},
+		{"SRQ that has taken more than was posted", shm.OpCreateSRQ, word(shm.QPRQHead, 1), nil},
+		{"SRQ with a bell past the last", shm.OpCreateSRQ, func(l *liar, h shm.Header, msg []byte, fds []int) ([]byte, []int) {
+			return reply(h, 0, &shm.CreateSRQReply{SRQ: 1, Bell: 64, MaxWR: 4, MaxSGE: 2}), fds
+		}, nil},
+		{"QP of a handle that is another's", shm.OpCreateQP, func(l *liar, h shm.Header, msg []byte, fds []int) ([]byte, []int) {
+			must(unix.Pwrite(fds[0], []byte{1}, shm.QPNum))(l.t)
+			return reply(h, 0, &shm.CreateQPReply{QP: 1, QPN: 1, Bell: 3}), fds
+		}, nil},
+		{"QP without a receive queue", shm.OpCreateQP, word(shm.QPRQSize, 0), nil},
 		{"rows that are no rows", shm.OpList, func(l *liar, h shm.Header, _ []byte, _ []int) ([]byte, []int) {
 			r := &shm.ListReply{Len: 5}
 			copy(r.Data[:], "hello")
@@ -421,8 +466,8 @@ func TestClientDistrustsReplies(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			checkLeaks(t)
-			c, err := shm.Dial(lie(t, func(l *liar, h shm.Header, _ []byte) ([]byte, []int) {
-				msg, fds := honest(l, h)
+			c, err := shm.Dial(lie(t, func(l *liar, h shm.Header, body []byte) ([]byte, []int) {
+				msg, fds := honest(l, h, body)
 				if h.Op == tt.op && tt.lie != nil {
 					return tt.lie(l, h, msg, fds)
 				}

@@ -105,6 +105,12 @@ func newQueuePair(pd *protDomain, scq, rcq *compQueue, srq *sharedQueue, cfg rdm
 		l.SQMaxSGE() < req.Caps.MaxSendSGE || l.RQMaxSGE() < req.Caps.MaxRecvSGE || (l.RQSize == 0) != (srq != nil) {
 		return nil, errCorrupt("QP %d with bell %d and %+v, asked for %+v", rep.QPN, rep.Bell, *l, req.Caps)
 	}
+	pd.d.mu.Lock()
+	_, again := pd.d.qps[rep.QP]
+	pd.d.mu.Unlock()
+	if again {
+		return nil, errCorrupt("QP handle %d a second time", rep.QP)
+	}
 	cfg.MaxSendWR, cfg.MaxRecvWR, cfg.MaxInline = int(l.SQSize), int(l.RQSize), int(l.MaxInline)
 	cfg.MaxSendSGE, cfg.MaxRecvSGE = int(l.SQMaxSGE()), int(l.RQMaxSGE())
 	q := &queuePair{

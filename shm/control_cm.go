@@ -262,13 +262,16 @@ type CMEvent struct {
 	Device uint32 // of ID or Child
 	Src    SockAddr
 	Dst    SockAddr
-	Flags  uint32 // EventExtensions
+	Flags  uint32 // EventExtensions and EventSCTP
 	Pad    uint32
 	Param  ConnParam // what the peer sent
 }
 
-// EventExtensions in CMEvent.Flags: the connection that is established has the messages of RFC 7306.
-const EventExtensions = 1
+// Flags of a CMEvent.
+const (
+	EventExtensions = 1 // the connection that is established has the messages of RFC 7306
+	EventSCTP       = 2 // it is over SCTP, as the one that is asked for
+)
 
 // CMDestroyIDReply: events of the id that the client has been given, and tokens of those dropped.
 type CMDestroyIDReply struct {

@@ -65,6 +65,13 @@ func FuzzControl(f *testing.F) {
 		msg(OpAddMem, &AddMemRequest{}), msg(OpRegMR, &RegMRRequest{PD: 1, Mode: ModeShared, Mem: 1, Length: 4096}),
 		msg(OpCMCreateChan, &EmptyReply{}), msg(OpCMCreateID, &CMCreateIDRequest{Chan: 1, PS: PSTCP}),
 		msg(OpCMConnect, &CMConnectRequest{ID: 1, PD: 1, Param: ConnParam{QPN: 1}}), msg(OpCMDestroyID, &HandleRequest{Handle: 1}),
+		msg(OpCMMigrate, &CMMigrateRequest{ID: 1, Chan: 1}), msg(OpCMInitQPAttr, &CMInitQPAttrRequest{ID: 1, State: StateInit}),
+		msg(OpReregMR, &ReregMRRequest{MR: 1, Flags: ReregTranslation, New: RegMRRequest{Mode: ModeShared, Mem: 1, Length: 1}}),
+		msg(OpAllocMR, &AllocMRRequest{PD: 1, MaxLen: 1}), msg(OpAllocMW, &AllocMWRequest{PD: 1, Type: 2}),
+		msg(OpDeallocMW, &HandleRequest{Handle: 1}), msg(OpCreateSRQ, &CreateSRQRequest{PD: 1, MaxWR: 4, MaxSGE: 1}),
+		msg(OpCreateQP, &CreateQPRequest{PD: 1, SendCQ: 1, RecvCQ: 1, SRQ: 1, Caps: QPCaps{TxSlab: 100}}),
+		msg(OpModifySRQ, &ModifySRQRequest{SRQ: 1, Mask: ModifySRQLimit, Limit: 1}), msg(OpQuerySRQ, &HandleRequest{Handle: 1}),
+		msg(OpDestroySRQ, &HandleRequest{Handle: 1}),
 		msg(OpDestroyQP, &HandleRequest{Handle: 1}), msg(OpDestroyCQ, &HandleRequest{Handle: 1}),
 	}
 	add(setup...)
@@ -106,13 +113,14 @@ func FuzzControl(f *testing.F) {
 }
 
 // fuzzCaps are those of the fuzzed rings.
-var fuzzCaps = QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 3, MaxRecvSGE: 3, MaxInline: 100, TxSlab: 256}
+var fuzzCaps = QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 3, MaxRecvSGE: 3, MaxInline: 100, TxSlab: 256, RxSlab: 256}
 
 // FuzzWQE: a send WQE of any content is refused, or what comes out lies within the QP's sizes and
 // encodes to a slot that means the same; shared memory is not looked at again.
 func FuzzWQE(f *testing.F) {
 	slot := make([]byte, 192)
-	for _, w := range []*SendWQE{{}, {Op: 4, NumSGE: 3, Length: 6, SGE: [MaxSGE]SGE{{1, 2, 3}, {2, 2, 3}, {3, 2, 3}}}, {Flags: SQInline, Length: 100}, {Flags: SQSlab, Length: 200, SlabOff: 56}} {
+	for _, w := range []*SendWQE{{}, {Op: 4, NumSGE: 3, Length: 6, SGE: [MaxSGE]SGE{{1, 2, 3}, {2, 2, 3}, {3, 2, 3}}}, {Flags: SQInline, Length: 100}, {Flags: SQSlab, Length: 200, SlabOff: 56},
+		{Op: 12, NumSGE: 1, Length: 8, SGE: [MaxSGE]SGE{{1, 8, 3}}, CmpMask: 1, SwapMask: 2}, {Op: 8, NumSGE: 1, CmpAdd: 9, Swap: 7}} {
 		w.encode(slot)
 		f.Add(slot)
 	}
@@ -121,6 +129,7 @@ func FuzzWQE(f *testing.F) {
 		l := &r.Layout
 		copy(m.mem[l.SQOff:l.SQOff+l.SQStride], b)
 		wordAt(m.mem, QPSQProd).Store(1)
+		wordAt(m.mem, QPTxSlabProd).Store(l.TxSlabSize)
 		var w, v SendWQE
 		ok, err := r.SQ.Next(&w)
 		if ok != (err == nil) || err != nil && !IsViolation(err) {
@@ -142,7 +151,7 @@ func FuzzWQE(f *testing.F) {
 					t.Fatalf("slab range %d of %d", w.SlabOff, w.Length)
 				}
 			default:
-				if uint32(w.NumSGE) > l.SQMaxSGE() || sum != uint64(w.Length) {
+				if uint32(w.NumSGE) > l.SQMaxSGE() || sum != uint64(w.Length) || masked(w.Op) && w.NumSGE > 1 {
 					t.Fatalf("%d SGEs of %d octets, length %d", w.NumSGE, sum, w.Length)
 				}
 			}
@@ -175,7 +184,9 @@ func FuzzWQE(f *testing.F) {
 func FuzzRingIndices(f *testing.F) {
 	f.Add([]byte{0, 1, 0, 0, 0, 1, 1, 0, 0, 0, 2, 0, 0, 0, 0})
 	f.Add([]byte{0, 0xff, 0xff, 0xff, 0xff, 2, 9, 0, 0, 0, 3, 1, 1, 1, 1})
-	offs := []uint32{QPSQProd, QPRQProd, QPSQDone, QPRQHead, QPRQStarved, QPSQSize, QPSQStride, QPSQOff, QPRQOff}
+	offs := []uint32{QPSQProd, QPRQProd, QPSQDone, QPRQHead, QPRQStarved, QPSQSize, QPSQStride, QPSQOff, QPRQOff,
+		QPTxSlabProd, QPRxSlabCons, QPTxSlabCons, QPRxSlabProd}
+	f.Add([]byte{9, 0, 1, 0, 0, 10, 64, 0, 0, 0, 0, 1, 0, 0, 0, 10, 0, 1, 0, 0})
 	f.Fuzz(func(t *testing.T, script []byte) {
 		m, r := newTestQP(t, fuzzCaps)
 		cqmem, chmem := make([]byte, CQMemSize(4)), make([]byte, ChannelMemSize)
@@ -183,11 +194,15 @@ func FuzzRingIndices(f *testing.F) {
 		cq := NewCQRing(cqmem, 4, 1, ch, nil)
 		var w SendWQE
 		var rw RecvWQE
+		l := NewSRQLayout(4, 3)
+		smem := make([]byte, l.Size())
+		srq := NewSRQRings(smem, l, 1, nil)
 		for ; len(script) >= 5; script = script[5:] {
 			v := ne.Uint32(script[1:])
 			switch k := int(script[0]); {
 			case k < len(offs):
 				wordAt(m.mem, offs[k]).Store(v)
+				wordAt(smem, offs[k]).Store(v)
 			case k < len(offs)+3:
 				wordAt(cqmem, []uint32{CQCons, CQArm, CQProd}[k-len(offs)]).Store(v)
 			case k < len(offs)+5:
@@ -207,7 +222,18 @@ func FuzzRingIndices(f *testing.F) {
 					break
 				}
 			}
+			if used := r.SQ.slab.taken - r.SQ.slab.cons; used > r.Layout.TxSlabSize {
+				t.Fatalf("%d octets of the slab are in use", used)
+			}
 			r.SQ.Retire(r.SQ.Outstanding())
+			if off, ok, err := r.RxSlab.Reserve(uint64(v&0xff) + 1); err != nil {
+				return
+			} else if ok {
+				if uint64(off)+uint64(v&0xff)+1 > uint64(r.Layout.RxSlabSize) {
+					t.Fatalf("%d octets at %d of the slab", v&0xff+1, off)
+				}
+				r.RxSlab.Commit(v & 0xff)
+			}
 			for n := 0; ; n++ {
 				ok, err := r.RQ.Next(&rw)
 				if err != nil {
@@ -215,6 +241,18 @@ func FuzzRingIndices(f *testing.F) {
 				}
 				if n > 4 {
 					t.Fatal("more receives than slots")
+				}
+				if !ok {
+					break
+				}
+			}
+			for n := 0; ; n++ {
+				ok, err := srq.RQ.Next(&rw)
+				if err != nil {
+					return
+				}
+				if n > 4 || rw.NumSGE > 3 || srq.RQ.Pending() > 4 {
+					t.Fatal("more receives than slots of the SRQ, or larger ones")
 				}
 				if !ok {
 					break

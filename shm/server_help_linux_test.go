@@ -28,7 +28,7 @@ type fakeRNIC struct {
 	closed   []error     // causes of sessions that ended
 	busyQP   atomic.Bool // QPs refuse to close
 	busySRQ  atomic.Bool
-	busyMR   atomic.Bool
+	busyMR   atomic.Uint32 // the key of one that refuses to close
 	srqs     []*fakeSRQ
 	qpn, key uint32
 	ids      []*fakeID
@@ -149,7 +149,7 @@ func (p *fakePD) RegMR(req *RegMRRequest, m *Memory) (MRHandler, error) {
 }
 func (m *fakeMR) Keys() (l, r uint32) { return m.key, m.key + 1000 }
 func (m *fakeMR) Close() error {
-	if m.h.f.busyMR.Load() {
+	if m.h.f.busyMR.Load() == m.key {
 		return syscall.EBUSY
 	}
 	m.h.f.mu.Lock()
@@ -350,6 +350,19 @@ func (ts *testServer) expire(d time.Duration) (n int) {
 		}
 	}
 	return n
+}
+
+// id and srq are what the fake has made, in order.
+func (ts *testServer) id(i int) *fakeID {
+	ts.f.mu.Lock()
+	defer ts.f.mu.Unlock()
+	return ts.f.ids[i]
+}
+
+func (ts *testServer) srq(i int) *fakeSRQ {
+	ts.f.mu.Lock()
+	defer ts.f.mu.Unlock()
+	return ts.f.srqs[i]
 }
 
 func (ts *testServer) want(what string, ok func() bool) {

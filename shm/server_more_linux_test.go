@@ -1,0 +1,387 @@
+package shm
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// refuse checks that each request is refused with the errno beside it.
+func (c *rawClient) refuse(t *testing.T, op Op, want syscall.Errno, reqs ...any) {
+	t.Helper()
+	for _, req := range reqs {
+		if _, err := c.try(op, req, nil); !errors.Is(err, want) {
+			t.Errorf("%v %+v: %v, want %v", op, req, err, want)
+		}
+	}
+}
+
+func (c *rawClient) newSRQ(pd, wr, sge uint32) (CreateSRQReply, *SRQMemory, []byte) {
+	c.t.Helper()
+	var r CreateSRQReply
+	mem := c.mmap(c.do(OpCreateSRQ, &CreateSRQRequest{PD: pd, MaxWR: wr, MaxSGE: sge}, &r)[0])
+	m, err := OpenSRQMemory(mem)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return r, m, mem
+}
+
+// An SRQ has a ring and a bell of its own, and it stays while a QP uses it; what a client may ask of it
+// has limits, and its memory is given back when it goes.
+func TestSRQ(t *testing.T) {
+	ts := newServer(t, "srqs=2", "depth=64")
+	c := ts.client()
+	q := c.newQP()
+	r, m, mem := c.newSRQ(q.pd, 5, 3)
+	if r.MaxWR != 8 || r.MaxSGE != 3 || m.Layout.RQSize != 8 || m.Handle != r.SRQ || r.Bell == q.bell {
+		t.Fatalf("%+v, layout %+v", r, m.Layout)
+	}
+	srq := ts.srq(0)
+	if err := m.RQ.Put(&RecvWQE{WRID: 7, Cookie: 9, NumSGE: 3}); err != nil || m.RQ.Commit() {
+		t.Fatalf("%v, or a bell that nobody wants", err)
+	}
+	if err := q.ringer.Ring(r.Bell); err != nil {
+		t.Fatal(err)
+	}
+	ts.want("the SRQ's bell is heard", func() bool { return srq.bells.Load() == 1 })
+	var w RecvWQE
+	if ok, err := srq.rings.RQ.Next(&w); !ok || err != nil || w.WRID != 7 || w.Cookie != 9 || srq.rings.Handle != r.SRQ {
+		t.Fatalf("%v, %v, %+v", ok, err, w)
+	}
+
+	c.do(OpModifySRQ, &ModifySRQRequest{SRQ: r.SRQ, Mask: ModifySRQLimit, Limit: 5}, nil)
+	c.do(OpModifySRQ, &ModifySRQRequest{SRQ: r.SRQ}, nil)
+	var info QuerySRQReply
+	c.do(OpQuerySRQ, &HandleRequest{Handle: r.SRQ}, &info)
+	if info != (QuerySRQReply{MaxWR: 8, MaxSGE: 3, Limit: 5}) {
+		t.Errorf("%+v", info)
+	}
+	c.refuse(t, OpModifySRQ, syscall.EOPNOTSUPP, &ModifySRQRequest{SRQ: r.SRQ, Mask: ModifySRQMaxWR, MaxWR: 16})
+	c.refuse(t, OpModifySRQ, syscall.EINVAL, &ModifySRQRequest{SRQ: r.SRQ, Mask: 4}, &ModifySRQRequest{SRQ: r.SRQ, Limit: 1},
+		&ModifySRQRequest{SRQ: r.SRQ, Mask: ModifySRQLimit, Limit: 9}, &ModifySRQRequest{SRQ: r.SRQ, Mask: ModifySRQLimit, MaxWR: 8})
+	c.refuse(t, OpCreateSRQ, syscall.EINVAL, &CreateSRQRequest{PD: q.pd, MaxWR: 65}, &CreateSRQRequest{PD: q.pd, MaxWR: 1 << 31},
+		&CreateSRQRequest{PD: q.pd, MaxSGE: MaxSGE + 1})
+	c.refuse(t, OpCreateSRQ, syscall.ENOENT, &CreateSRQRequest{PD: 99})
+
+	// A QP that uses it, of the same PD only, has no receive queue.
+	var pd AllocPDReply
+	c.do(OpAllocPD, &AllocPDRequest{Ctx: q.ctx}, &pd)
+	req := CreateQPRequest{PD: pd.PD, SendCQ: q.cq, RecvCQ: q.cq, SRQ: r.SRQ, Caps: QPCaps{MaxRecvWR: 9, MaxRecvSGE: 2, TxSlab: 100, RxSlab: 100}}
+	c.refuse(t, OpCreateQP, syscall.EINVAL, &req)
+	req.PD, req.SRQ = q.pd, 99
+	c.refuse(t, OpCreateQP, syscall.ENOENT, &req)
+	req.SRQ = r.SRQ
+	var qp CreateQPReply
+	qm, err := OpenQPMemory(c.mmap(c.do(OpCreateQP, &req, &qp)[0]))
+	if err != nil || qp.Caps.MaxRecvWR+qp.Caps.MaxRecvSGE+qp.Caps.RxSlab != 0 || qp.Caps.TxSlab != 128 || qm.Layout.RQSize != 0 {
+		t.Fatalf("%v, %+v", err, qp.Caps)
+	}
+	if err := qm.RQ.Put(&RecvWQE{}); err == nil {
+		t.Error("a receive went into a queue that is not there")
+	}
+	c.refuse(t, OpDestroySRQ, syscall.EBUSY, &HandleRequest{Handle: r.SRQ})
+	c.do(OpDestroyQP, &HandleRequest{Handle: qp.QP}, nil)
+	ts.f.busySRQ.Store(true)
+	c.refuse(t, OpDestroySRQ, syscall.EBUSY, &HandleRequest{Handle: r.SRQ})
+	ts.f.busySRQ.Store(false)
+	if err := q.ringer.Ring(r.Bell); err != nil {
+		t.Fatal(err)
+	}
+	ts.want("it still works", func() bool { return srq.bells.Load() == 2 })
+	c.refuse(t, OpDeallocPD, syscall.EBUSY, &HandleRequest{Handle: q.pd})
+
+	// Its events are counted, and dropped, as a QP's are.
+	srq.h.queue.Push(AsyncEvent{Type: 15, Kind: ObjSRQ, Handle: r.SRQ})
+	srq.h.queue.Push(AsyncEvent{Type: 15, Kind: ObjSRQ, Handle: r.SRQ})
+	var ev AsyncEvent
+	c.do(OpGetAsync, &HandleRequest{Handle: q.ctx}, &ev)
+	var gone DestroyReply
+	c.do(OpDestroySRQ, &HandleRequest{Handle: r.SRQ}, &gone)
+	if gone != (DestroyReply{Reported: 1, Tokens: 1}) {
+		t.Errorf("%+v", gone)
+	}
+	if slices.ContainsFunc(mem, func(b byte) bool { return b != 0 }) {
+		t.Error("pages of the ring are still there")
+	}
+	for _, op := range []Op{OpQuerySRQ, OpDestroySRQ} {
+		c.refuse(t, op, syscall.ENOENT, &HandleRequest{Handle: r.SRQ})
+	}
+	q.roundTrip(t, 1) // a stale bell of the SRQ's harms nobody
+	for range 2 {
+		c.newSRQ(q.pd, 1, 1)
+	}
+	c.refuse(t, OpCreateSRQ, syscall.ENOMEM, &CreateSRQRequest{PD: q.pd})
+	if row := ts.srv.Clients()[0]; row.SRQs != 2 {
+		t.Errorf("%+v", row)
+	}
+}
+
+// Windows and regions without memory count against their quotas, and keep their PD.
+func TestKeyObjects(t *testing.T) {
+	ts := newServer(t, "mws=2", "mrs=2")
+	c := ts.client()
+	q := c.newQP()
+	var mw AllocMWReply
+	c.do(OpAllocMW, &AllocMWRequest{PD: q.pd, Type: 2}, &mw)
+	if mw.RKey != 0x200 {
+		t.Errorf("%+v", mw)
+	}
+	c.do(OpAllocMW, &AllocMWRequest{PD: q.pd, Type: 1}, nil)
+	c.refuse(t, OpAllocMW, syscall.ENOMEM, &AllocMWRequest{PD: q.pd, Type: 1})
+	c.do(OpDeallocMW, &HandleRequest{Handle: mw.MW}, nil)
+	c.refuse(t, OpDeallocMW, syscall.ENOENT, &HandleRequest{Handle: mw.MW})
+	c.refuse(t, OpAllocMW, syscall.EINVAL, &AllocMWRequest{PD: q.pd, Type: 3})
+	c.refuse(t, OpAllocMW, syscall.ENOENT, &AllocMWRequest{PD: 99, Type: 1})
+
+	var mr RegMRReply
+	c.do(OpAllocMR, &AllocMRRequest{PD: q.pd, MaxLen: 500}, &mr)
+	if mr.LKey != 500 || mr.RKey != 1500 {
+		t.Errorf("%+v", mr)
+	}
+	c.refuse(t, OpAllocMR, syscall.EINVAL, &AllocMRRequest{PD: q.pd}, &AllocMRRequest{PD: q.pd, MaxLen: 1<<46 + 1}, &AllocMRRequest{PD: q.pd, Pad: 1, MaxLen: 1})
+	c.refuse(t, OpAllocMR, syscall.ENOENT, &AllocMRRequest{PD: 99, MaxLen: 1})
+	c.refuse(t, OpReregMR, syscall.EINVAL, &ReregMRRequest{MR: mr.MR, Flags: ReregAccess}) // it has no memory
+	c.do(OpAllocMR, &AllocMRRequest{PD: q.pd, MaxLen: 1}, nil)
+	c.refuse(t, OpAllocMR, syscall.ENOMEM, &AllocMRRequest{PD: q.pd, MaxLen: 1})
+	c.do(OpDestroyQP, &HandleRequest{Handle: q.qp}, nil)
+	c.do(OpDeregMR, &HandleRequest{Handle: mr.MR}, nil)
+	c.refuse(t, OpDeallocPD, syscall.EBUSY, &HandleRequest{Handle: q.pd})
+	if row := ts.srv.Clients()[0]; row.MWs != 1 || row.MRs != 1 {
+		t.Errorf("%+v", row)
+	}
+}
+
+// REREG_MR: the handle stays, the keys are new, and the old registration ends only when the new one is
+// there; if anything fails it is as it was.
+func TestReregMR(t *testing.T) {
+	ts := newServer(t)
+	c := ts.client()
+	q := c.newQP()
+	var a, b AddMemReply
+	c.do(OpAddMem, &AddMemRequest{}, &a, c.memfd(8192, unix.F_SEAL_SHRINK))
+	c.do(OpAddMem, &AddMemRequest{}, &b, c.memfd(4096, unix.F_SEAL_SHRINK))
+	var pd AllocPDReply
+	c.do(OpAllocPD, &AllocPDRequest{Ctx: q.ctx}, &pd)
+	var was, is RegMRReply
+	c.do(OpRegMR, &RegMRRequest{PD: q.pd, Mode: ModeShared, Mem: a.Mem, Offset: 4096, Length: 4096, IOVA: 5, Access: 1}, &was)
+	lens := func() (n []uint64) {
+		ts.f.mu.Lock()
+		defer ts.f.mu.Unlock()
+		for h := range ts.f.sessions {
+			for _, m := range h.mrs {
+				n = append(n, m.Len())
+			}
+		}
+		return n
+	}
+	region := func() RegMRRequest {
+		s := ts.session()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.mrs.m[was.MR].req
+	}
+
+	trans := RegMRRequest{Mode: ModeShared, Mem: b.Mem, Length: 100, IOVA: 9}
+	c.refuse(t, OpReregMR, syscall.EINVAL,
+		&ReregMRRequest{MR: was.MR}, &ReregMRRequest{MR: was.MR, Flags: 8, New: trans},
+		&ReregMRRequest{MR: was.MR, Flags: ReregTranslation, New: RegMRRequest{Mode: ModeShared, Mem: b.Mem, Length: 4097}},
+		&ReregMRRequest{MR: was.MR, Flags: ReregTranslation, New: RegMRRequest{Mode: ModeApp, Length: 1}}, // no mem fd was lent
+		&ReregMRRequest{MR: was.MR, Flags: ReregAccess, New: RegMRRequest{Access: 1 << 5}},
+		&ReregMRRequest{MR: was.MR, Flags: ReregAccess, New: RegMRRequest{Access: 1, Length: 1}}, // not asked for
+		&ReregMRRequest{MR: was.MR, Flags: ReregTranslation, New: RegMRRequest{PD: q.pd, Mode: ModeShared, Mem: b.Mem}},
+		&ReregMRRequest{MR: was.MR, Flags: ReregPD, New: RegMRRequest{PD: q.pd, Access: 1}})
+	c.refuse(t, OpReregMR, syscall.ENOENT, &ReregMRRequest{MR: 99, Flags: ReregAccess}, &ReregMRRequest{MR: was.MR, Flags: ReregPD, New: RegMRRequest{PD: 99}},
+		&ReregMRRequest{MR: was.MR, Flags: ReregTranslation, New: RegMRRequest{Mode: ModeShared, Mem: 99}})
+	var other CtxOpenReply
+	c.do(OpCtxOpen, &CtxOpenRequest{Device: 1}, &other)
+	var far AllocPDReply
+	c.do(OpAllocPD, &AllocPDRequest{Ctx: other.Ctx}, &far)
+	c.refuse(t, OpReregMR, syscall.EINVAL, &ReregMRRequest{MR: was.MR, Flags: ReregPD, New: RegMRRequest{PD: far.PD}})
+	ts.f.busyMR.Store(was.LKey) // a window is bound to it
+	c.refuse(t, OpReregMR, syscall.EBUSY, &ReregMRRequest{MR: was.MR, Flags: ReregTranslation, New: trans})
+	ts.f.busyMR.Store(0)
+
+	c.do(OpReregMR, &ReregMRRequest{MR: was.MR, Flags: ReregTranslation, New: trans}, &is)
+	if is.MR != was.MR || is.LKey == was.LKey {
+		t.Errorf("%+v became %+v", was, is)
+	}
+	trans.PD, trans.Access = q.pd, 1
+	if got := region(); got != trans {
+		t.Errorf("it is %+v, want %+v", got, trans)
+	}
+	c.do(OpDelMem, &HandleRequest{Handle: a.Mem}, nil) // nothing holds it any more
+	c.refuse(t, OpDelMem, syscall.EBUSY, &HandleRequest{Handle: b.Mem})
+	c.do(OpReregMR, &ReregMRRequest{MR: was.MR, Flags: ReregPD | ReregAccess, New: RegMRRequest{PD: pd.PD, Access: 7}}, &is)
+	trans.PD, trans.Access = pd.PD, 7
+	if got := region(); got != trans {
+		t.Errorf("it is %+v, want %+v", got, trans)
+	}
+	c.refuse(t, OpDeallocPD, syscall.EBUSY, &HandleRequest{Handle: pd.PD})
+	c.do(OpDeregMR, &HandleRequest{Handle: was.MR}, nil)
+	c.do(OpDelMem, &HandleRequest{Handle: b.Mem}, nil)
+	c.do(OpDeallocPD, &HandleRequest{Handle: pd.PD}, nil)
+	if n := lens(); len(n) != 0 {
+		t.Errorf("regions of %v octets are left", n)
+	}
+}
+
+// session is the only session.
+func (ts *testServer) session() *Session {
+	ts.srv.mu.Lock()
+	defer ts.srv.mu.Unlock()
+	for s := range ts.srv.sessions {
+		return s
+	}
+	return nil
+}
+
+// An id migrates with its events, which come on the new channel with tokens of their own, and with the
+// ids of the requests among them; others stay.
+func TestMigrate(t *testing.T) {
+	ts := newServer(t, "cm-events=8")
+	c := ts.client()
+	var chs [2]CMCreateChanReply
+	var pipes [2]int
+	for i := range chs {
+		pipes[i] = c.do(OpCMCreateChan, &EmptyReply{}, &chs[i])[0]
+	}
+	var ids [2]CMCreateIDReply
+	for i := range ids {
+		c.do(OpCMCreateID, &CMCreateIDRequest{Chan: chs[0].Chan, PS: PSTCP, UID: uint64(i + 10)}, &ids[i])
+	}
+	f, stays := ts.id(0), ts.id(1)
+	kid := &fakeID{h: f.h}
+	push := func(id *fakeID, typ uint32) {
+		t.Helper()
+		if err := id.id.Push(CMEvent{Type: typ}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	get := func(ch int) (e CMEvent, err error) {
+		_, err = c.try(OpCMGetEvent, &HandleRequest{Handle: chs[ch].Chan}, &e)
+		return e, err
+	}
+	push(f, EvAddrResolved)
+	readToken(t, pipes[0])
+	if _, err := get(0); err != nil {
+		t.Fatal(err)
+	}
+	push(f, EvRouteResolved)
+	push(stays, EvAddrResolved)
+	if err := f.id.PushRequest(CMEvent{}, func(child *CMID) IDHandler { kid.id = child; return kid }); err != nil {
+		t.Fatal(err)
+	}
+	kid.id.Push(CMEvent{Type: EvDisconnected}) // it ends before anybody has taken the request
+
+	var r CMMigrateReply
+	c.do(OpCMMigrate, &CMMigrateRequest{ID: ids[0].ID, Chan: chs[1].Chan}, &r)
+	if r != (CMMigrateReply{Reported: 1, Tokens: 2}) {
+		t.Errorf("%+v", r)
+	}
+	c.do(OpCMMigrate, &CMMigrateRequest{ID: ids[0].ID, Chan: chs[1].Chan}, &r) // where it is
+	if r != (CMMigrateReply{Reported: 1}) {
+		t.Errorf("%+v", r)
+	}
+	for i, typ := range []uint32{EvRouteResolved, EvConnectRequest} {
+		readToken(t, pipes[1])
+		if e, err := get(1); err != nil || e.Type != typ || e.ID != ids[0].ID || e.UID != 10 {
+			t.Errorf("event %d: %+v, %v", i, e, err)
+		}
+	}
+	push(kid, EvTimewaitExit) // the child is here now
+	readToken(t, pipes[1])
+	if e, err := get(1); err != nil || e.ID != kid.id.Handle() {
+		t.Errorf("%+v, %v", e, err)
+	}
+	// What stayed: the event of the other id, and the child's own, which was not the listener's.
+	for _, want := range []uint32{ids[1].ID, kid.id.Handle()} {
+		if e, err := get(0); err != nil || e.ID != want {
+			t.Errorf("%+v, %v; want one of id %d", e, err, want)
+		}
+	}
+	for i := range chs {
+		if _, err := get(i); !errors.Is(err, syscall.EAGAIN) {
+			t.Errorf("channel %d: %v", i, err)
+		}
+	}
+	c.refuse(t, OpCMDestroyChan, syscall.EBUSY, &HandleRequest{Handle: chs[0].Chan}, &HandleRequest{Handle: chs[1].Chan})
+	c.refuse(t, OpCMMigrate, syscall.ENOENT, &CMMigrateRequest{ID: 99, Chan: chs[0].Chan}, &CMMigrateRequest{ID: ids[0].ID, Chan: 99})
+	c.do(OpCMMigrate, &CMMigrateRequest{ID: ids[1].ID, Chan: chs[1].Chan}, nil)
+	c.do(OpCMDestroyChan, &HandleRequest{Handle: chs[0].Chan}, nil) // nobody is there any more
+	push(f, EvEstablished)
+	if e, err := get(1); err != nil || e.Type != EvEstablished {
+		t.Errorf("%+v, %v", e, err)
+	}
+
+	var attr CMInitQPAttrReply
+	c.do(OpCMInitQPAttr, &CMInitQPAttrRequest{ID: ids[0].ID, State: StateInit}, &attr)
+	if attr.Mask != QPAttrState || attr.State != StateInit {
+		t.Errorf("%+v", attr)
+	}
+	c.refuse(t, OpCMInitQPAttr, syscall.EINVAL, &CMInitQPAttrRequest{ID: ids[0].ID, State: 9})
+	c.refuse(t, OpCMInitQPAttr, syscall.ENOENT, &CMInitQPAttrRequest{ID: 99, State: StateInit})
+}
+
+// Requests that come while their listener goes to and fro are lost nowhere, and each child is on its
+// listener's channel when the client hears of it.
+func TestMigrateUnderRequests(t *testing.T) {
+	const requests = 200
+	ts := newServer(t, "cm-events=1000", "cm-ids=1000")
+	c := ts.client()
+	var chs [2]CMCreateChanReply
+	for i := range chs {
+		c.do(OpCMCreateChan, &EmptyReply{}, &chs[i])
+	}
+	var id CMCreateIDReply
+	c.do(OpCMCreateID, &CMCreateIDRequest{Chan: chs[0].Chan, PS: PSTCP}, &id)
+	f := ts.id(0)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for range requests {
+			err := f.id.PushRequest(CMEvent{}, func(child *CMID) IDHandler { return &fakeID{h: f.h, id: child} })
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	seen := 0
+	take := func(ch uint32) {
+		for {
+			var e CMEvent
+			if _, err := c.try(OpCMGetEvent, &HandleRequest{Handle: ch}, &e); err != nil {
+				return
+			}
+			seen++
+			s := ts.session()
+			s.mu.Lock()
+			child := s.ids.m[e.Child]
+			s.mu.Unlock()
+			if at := child.ch.Load().handle; at != ch {
+				t.Errorf("child %d is on channel %d, its request came on %d", e.Child, at, ch)
+			}
+			if err := child.Push(CMEvent{Type: EvTimewaitExit}); err != nil {
+				t.Error(err)
+			}
+			c.do(OpCMDestroyID, &HandleRequest{Handle: e.Child}, nil)
+		}
+	}
+	for i := range 300 {
+		c.do(OpCMMigrate, &CMMigrateRequest{ID: id.ID, Chan: chs[i%2].Chan}, nil)
+		take(chs[i%2].Chan)
+	}
+	wg.Wait()
+	take(chs[0].Chan)
+	take(chs[1].Chan)
+	if seen != requests {
+		t.Errorf("%d of %d requests came", seen, requests)
+	}
+	c.do(OpCMDestroyID, &HandleRequest{Handle: id.ID}, nil)
+	for i := range chs {
+		c.do(OpCMDestroyChan, &HandleRequest{Handle: chs[i].Chan}, nil) // EBUSY if a count of ids is wrong
+	}
+}
