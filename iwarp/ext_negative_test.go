@@ -65,7 +65,9 @@ func requests(kinds string) func(*raw) {
 				panic(err)
 			}
 		}
-		drain(r)
+		for r.Pending() {
+			drain(r)
+		}
 	}
 }
 
