@@ -16,7 +16,7 @@ import (
 var showKinds = []struct{ name, usage string }{
 	{"dev", "devices: addresses, MTU, limits"},
 	{"qp", "queue pairs: state, peer, negotiated parameters"},
-	{"mr", "registered memory regions"},
+	{"mr", "registered memory regions, and windows"},
 	{"cq", "completion queues"},
 	{"cm", "listeners and connection requests"},
 	{"client", "programs that use the daemon"},

@@ -21,7 +21,7 @@ func statCommand() *cli.Command {
 		Name:      "stat",
 		Usage:     "print counters of devices, ports and QPs",
 		UsageText: "vrnic stat [-d DEVICE] [--watch] [--json]",
-		Description: "Prints one line per device, port of the switch, and QP. Counters start at 0 and only grow.\n" +
+		Description: "Prints one line per device, port of the switch, QP and SRQ. Counters start at 0 and only grow.\n" +
 			"--watch prints each second the lines that changed, with the increase behind each counter.",
 		Flags: []cli.Flag{
 			socketFlag(), jsonFlag(),
@@ -152,7 +152,7 @@ func rowID(row []field) string {
 	var id strings.Builder
 	for _, f := range row {
 		switch f.key {
-		case "kind", "dev", "port", "qpn":
+		case "kind", "dev", "port", "qpn", "srqn":
 			id.WriteString(f.key + " " + f.value + " ")
 		}
 	}

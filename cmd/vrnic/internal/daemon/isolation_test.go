@@ -154,7 +154,7 @@ func (r *rawClient) call(op shm.Op, req, rep any) syscall.Errno {
 // Every handle that another client has is unknown to this one.
 func TestHandlesOfOthers(t *testing.T) {
 	d := daemontest.Start(t)
-	victim := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic0"), 4096)
+	victim, _ := listed(t, d.Dial())
 	if _, err := victim.Dev.Listen(daemontest.Addr(t, victim.Dev, false, 0), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -176,6 +176,7 @@ func TestHandlesOfOthers(t *testing.T) {
 		for _, op := range []shm.Op{
 			shm.OpDelMem, shm.OpDeregMR, shm.OpDestroyQP, shm.OpQueryQP, shm.OpDestroyChn,
 			shm.OpCMDestroyID, shm.OpCMDestroyChan, shm.OpCMDisconnect, shm.OpCMQuery, shm.OpCMGetEvent,
+			shm.OpDeallocMW, shm.OpQuerySRQ, shm.OpDestroySRQ,
 		} {
 			if errno := r.call(op, shm.HandleRequest{Handle: h}, &shm.CMEvent{}); errno != syscall.ENOENT {
 				t.Errorf("%v of handle %d: %v, want %v", op, h, errno, syscall.ENOENT)
@@ -184,6 +185,10 @@ func TestHandlesOfOthers(t *testing.T) {
 		for what, errno := range map[string]syscall.Errno{
 			"MODIFY_QP":                 r.call(shm.OpModifyQP, shm.ModifyQPRequest{QP: h, Mask: shm.ModifyQPState, State: shm.StateErr}, &shm.EmptyReply{}),
 			"REG_MR of a mem":           r.call(shm.OpRegMR, shm.RegMRRequest{PD: pd.PD, Mode: shm.ModeShared, Mem: h, Length: 64, Access: 1}, &shm.RegMRReply{}),
+			"REREG_MR":                  r.call(shm.OpReregMR, shm.ReregMRRequest{MR: h, Flags: shm.ReregAccess}, &shm.RegMRReply{}),
+			"MODIFY_SRQ":                r.call(shm.OpModifySRQ, shm.ModifySRQRequest{SRQ: h}, &shm.EmptyReply{}),
+			"CM_MIGRATE":                r.call(shm.OpCMMigrate, shm.CMMigrateRequest{ID: h, Chan: h}, &shm.CMMigrateReply{}),
+			"CM_INIT_QP_ATTR":           r.call(shm.OpCMInitQPAttr, shm.CMInitQPAttrRequest{ID: h, State: 1}, &shm.CMInitQPAttrReply{}),
 			"CM_BIND":                   r.call(shm.OpCMBind, shm.CMBindRequest{ID: h, Addr: shm.MakeSockAddr(daemontest.Addr(t, victim.Dev, false, 0))}, &shm.EmptyReply{}),
 			"CM_CREATE_ID on a channel": r.call(shm.OpCMCreateID, shm.CMCreateIDRequest{Chan: h, PS: shm.PSTCP, Type: 2}, &shm.CMCreateIDReply{}),
 		} {
@@ -192,6 +197,15 @@ func TestHandlesOfOthers(t *testing.T) {
 			}
 		}
 		if h != pd.PD {
+			for what, errno := range map[string]syscall.Errno{
+				"ALLOC_MW":   r.call(shm.OpAllocMW, shm.AllocMWRequest{PD: h, Type: 1}, &shm.AllocMWReply{}),
+				"ALLOC_MR":   r.call(shm.OpAllocMR, shm.AllocMRRequest{PD: h, MaxLen: 1}, &shm.RegMRReply{}),
+				"CREATE_SRQ": r.call(shm.OpCreateSRQ, shm.CreateSRQRequest{PD: h, MaxWR: 1}, &shm.CreateSRQReply{}),
+			} {
+				if errno != syscall.ENOENT {
+					t.Errorf("%s in PD %d: %v, want %v", what, h, errno, syscall.ENOENT)
+				}
+			}
 			if errno := r.call(shm.OpDeallocPD, shm.HandleRequest{Handle: h}, &shm.EmptyReply{}); errno != syscall.ENOENT {
 				t.Errorf("DEALLOC_PD of handle %d: %v", h, errno)
 			}
@@ -221,7 +235,7 @@ func TestHandlesOfOthers(t *testing.T) {
 func TestHelperLister(t *testing.T) {
 	args := daemontest.Child(t)
 	c := daemontest.Dial(t, args[0])
-	daemontest.NewEnd(t, daemontest.Open(t, c, "vrnic0"), 4096)
+	listed(t, c)
 	for _, kind := range []string{"client", "qp", "mr", "cq"} {
 		rows, err := c.List(kind)
 		if err != nil {
@@ -233,31 +247,116 @@ func TestHelperLister(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	qps := 0
+	qps, srqs := 0, 0
 	for _, row := range rows {
 		if strings.Contains(string(row), `"qpn"`) {
 			qps++
 		}
+		if strings.Contains(string(row), `"srqn"`) {
+			srqs++
+		}
 	}
 	daemontest.Tell("stat", qps)
+	daemontest.Tell("srqs", srqs)
+}
+
+// listed makes a QP with an SRQ, and with the region that it comes with a window: two rows of kind mr.
+func listed(t *testing.T, c *shm.Client) (e *daemontest.End, srq rdma.SRQ) {
+	t.Helper()
+	e = daemontest.NewEnd(t, daemontest.Open(t, c, "vrnic0"), 4096, func(e *daemontest.End, cfg *rdma.QPConfig) {
+		var err error
+		if srq, err = e.PD.CreateSRQ(rdma.SRQConfig{MaxWR: 4}); err != nil {
+			t.Fatal(err)
+		}
+		cfg.SRQ = srq
+	})
+	if _, err := e.PD.AllocMW(rdma.MWType2); err != nil {
+		t.Fatal(err)
+	}
+	return e, srq
+}
+
+// SRQs and windows are in the rows of the QPs and regions that they belong to, and SRQs have counters.
+func TestListShared(t *testing.T) {
+	d := daemontest.Start(t)
+	c := d.Dial()
+	e, srq := listed(t, c)
+	x := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic1"), 4096)
+	daemontest.Connect(t, x, e, daemontest.Addr(t, e.Dev, false, 0))
+	mr, err := e.PD.RegisterMemory(e.Buf.Bytes(), rdma.LocalWrite|rdma.MWBind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mw, err := e.PD.AllocMW(rdma.MWType2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.PD.AllocMR(100); err != nil {
+		t.Fatal(err)
+	}
+	e.Post(&rdma.SendWR{ID: 1, Op: rdma.OpBindMW, Flags: rdma.Signaled, RKey: rdma.NextKey(mw.RKey()), RemoteAddr: 0x77,
+		Range: rdma.MemRange{Addr: mr.Addr() + 8, Length: 16, LKey: mr.LKey(), Access: rdma.RemoteRead}})
+	e.WantOK("bind", 1, rdma.WCBindMW)
+	if err := srq.PostRecv(&rdma.RecvWR{ID: 2, SGEs: []rdma.SGE{e.SGE(0, 10)}}); err != nil {
+		t.Fatal(err)
+	}
+	x.Send(3, 0, 10)
+	e.WantOK("a receive of the SRQ", 2, rdma.WCRecv)
+
+	find := func(rows []json.RawMessage, err error, parts ...string) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range rows {
+			has := true
+			for _, p := range parts {
+				has = has && strings.Contains(string(row), p)
+			}
+			if has {
+				return
+			}
+		}
+		t.Errorf("no row with %q among\n%s", parts, rows)
+	}
+	qpn := fmt.Sprintf(`"qpn":%d,`, e.QP.Num())
+	rows, err := c.List("qp")
+	find(rows, err, qpn, `"srqn":1,`)
+	find(rows, err, fmt.Sprintf(`"qpn":%d,`, x.QP.Num()), `"srqn":null,`)
+	rows, err = c.List("mr")
+	find(rows, err, `"kind":"window"`, `"type":2,"mrn":null,"iova":null`)
+	find(rows, err, `"kind":"window"`, `"type":2,`, `"iova":"0x77","length":16,"access":"--r--",`+strings.TrimSuffix(qpn, ","))
+	find(rows, err, `"kind":"region"`, `"mode":"shared","valid":true,"users":1,`)
+	find(rows, err, `"kind":"fast"`, `"length":100,`, `"valid":false,`)
+	rows, err = c.List("dev")
+	find(rows, err, `"mws":2,`, `"srqs":1,`)
+	rows, err = c.List("client")
+	find(rows, err, `"srq":1,"mw":2,`)
+	rows, err = c.Stat()
+	find(rows, err, `"kind":"srq"`, `"qps":1,"posted":0,"taken":1,`)
+	find(rows, err, `"kind":"qp"`, qpn, `"srq_taken":1,`)
 }
 
 // Root and the daemon's own user see everything, others what is theirs.
 func TestListVisibility(t *testing.T) {
 	d := daemontest.Start(t, func(c *daemon.Config) { c.SocketMode = 0o666 })
-	daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic0"), 4096)
-	wants := func(c *daemontest.ChildProcess, n string) {
+	listed(t, d.Dial())
+	wants := func(c *daemontest.ChildProcess, n int) {
 		t.Helper()
-		for _, kind := range []string{"client", "qp", "mr", "cq", "stat"} {
-			if got := c.Want(kind); got != n {
-				t.Errorf("sees %s of kind %s, want %s", got, kind, n)
+		for _, kind := range []string{"client", "qp", "mr", "cq", "stat", "srqs"} {
+			want := n
+			if kind == "mr" {
+				want = 2 * n
+			}
+			if got := c.Want(kind); got != fmt.Sprint(want) {
+				t.Errorf("sees %s of kind %s, want %d", got, kind, want)
 			}
 		}
 		if err := c.Wait(); err != nil {
 			t.Error(err)
 		}
 	}
-	wants(daemontest.StartChild(t, "TestHelperLister", d.Socket()), "2")
+	wants(daemontest.StartChild(t, "TestHelperLister", d.Socket()), 2)
 
 	if os.Getuid() != 0 {
 		t.Skip("needs root to become another user")
@@ -280,14 +379,14 @@ func TestListVisibility(t *testing.T) {
 		t.Fatal(err)
 	}
 	nobody := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	wants(daemontest.StartChildAs(t, copied, nobody, "TestHelperLister", d.Socket()), "1")
+	wants(daemontest.StartChildAs(t, copied, nobody, "TestHelperLister", d.Socket()), 1)
 }
 
 // A limit is an error that says so, for the client that is over it only.
 func TestLimits(t *testing.T) {
 	d := daemontest.Start(t, func(c *daemon.Config) {
 		c.Limits = shm.DefaultLimits()
-		for _, s := range []string{"pds=2", "mrs=2", "cqs=2", "qps=2", "depth=64", "mem-bytes=8192", "cm-ids=2", "sessions-per-uid=2"} {
+		for _, s := range []string{"pds=2", "mrs=2", "cqs=2", "qps=2", "depth=64", "mem-bytes=8192", "cm-ids=2", "srqs=2", "mws=2", "sessions-per-uid=2"} {
 			if err := c.Limits.Set(s); err != nil {
 				t.Fatal(err)
 			}
@@ -314,6 +413,8 @@ func TestLimits(t *testing.T) {
 			_, err := pd.CreateQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq})
 			return err
 		},
+		"SRQ":      func() error { _, err := pd.CreateSRQ(rdma.SRQConfig{}); return err },
+		"window":   func() error { _, err := pd.AllocMW(rdma.MWType1); return err },
 		"buffer":   func() error { _, err := dev.AllocBuffer(4096); return err },
 		"listener": func() error { _, err := dev.Listen(daemontest.Addr(t, dev, false, 0), 0); return err },
 	} {
@@ -329,7 +430,7 @@ func TestLimits(t *testing.T) {
 	if _, err := dev.CreateCQ(65); err == nil || errors.Is(err, rdma.ErrLimit) {
 		t.Errorf("a CQ deeper than the limit: %v, want an invalid argument", err)
 	}
-	if a := dev.Attr(); a.MaxQP != 2 || a.MaxDepth != 64 || a.MaxCQ != 2 || a.MaxPD != 2 || a.MaxMR != 2 {
+	if a := dev.Attr(); a.MaxQP != 2 || a.MaxDepth != 64 || a.MaxCQ != 2 || a.MaxPD != 2 || a.MaxMR != 2 || a.MaxSRQ != 2 || a.MaxMW != 2 || a.MaxSRQWR != 64 {
 		t.Errorf("the attributes do not show the limits: %+v", a)
 	}
 	other := daemontest.Open(t, d.Dial(), "vrnic0") // has all of its own

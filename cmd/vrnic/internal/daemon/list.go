@@ -52,7 +52,9 @@ type devCounts struct {
 	devRow
 	PDs     int   `json:"pds"`
 	MRs     int   `json:"mrs"`
+	MWs     int   `json:"mws"`
 	CQs     int   `json:"cqs"`
+	SRQs    int   `json:"srqs"`
 	QPs     int   `json:"qps"`
 	CMIDs   int   `json:"cm_ids"`
 	Pending int64 `json:"pending"`
@@ -76,6 +78,7 @@ type qpRow struct {
 	PD        uint32   `json:"pdn"`
 	SendCQ    uint32   `json:"scqn"`
 	RecvCQ    uint32   `json:"rcqn"`
+	SRQ       *uint32  `json:"srqn"` // null: it has receives of its own
 	MaxSendWR int      `json:"sq_size"`
 	MaxRecvWR int      `json:"rq_size"`
 	Seconds   int64    `json:"seconds"`
@@ -86,6 +89,9 @@ func newQPRow(i *vnic.QPInfo) qpRow {
 	r := qpRow{
 		Dev: i.Dev, QPN: i.QPN, State: i.State, PD: i.PD, SendCQ: i.SendCQ, RecvCQ: i.RecvCQ,
 		MaxSendWR: i.MaxSendWR, MaxRecvWR: i.MaxRecvWR, Seconds: int64(time.Since(i.Created).Seconds()), owner: ownerOf(i.Owner),
+	}
+	if i.SRQ != 0 {
+		r.SRQ = &i.SRQ
 	}
 	if i.Transport == "" {
 		return r
@@ -106,13 +112,43 @@ func newQPRow(i *vnic.QPInfo) qpRow {
 
 type mrRow struct {
 	Dev    string `json:"dev"`
+	Kind   string `json:"kind"` // region, or fast: one without memory of its own
 	MR     uint32 `json:"mrn"`
 	PD     uint32 `json:"pdn"`
 	Addr   string `json:"iova"` // hexadecimal: JSON readers round such numbers
 	Length uint64 `json:"length"`
 	Access string `json:"access"`
 	Mode   string `json:"mode"`
+	Valid  bool   `json:"valid"` // of fast: has memory now
+	Users  int64  `json:"users"` // windows, and fast ones, that stand on it
 	owner
+}
+
+// An mwRow is a memory window, among the regions. What follows its type is null while it is not bound.
+type mwRow struct {
+	Dev    string  `json:"dev"`
+	Kind   string  `json:"kind"` // window
+	MW     uint32  `json:"mwn"`
+	PD     uint32  `json:"pdn"`
+	Type   uint32  `json:"type"`
+	MR     *uint32 `json:"mrn"` // of the region
+	Addr   *string `json:"iova"`
+	Length *uint64 `json:"length"`
+	Access *string `json:"access"`
+	QPN    *uint32 `json:"qpn"` // of type 2: the QP that it serves
+	owner
+}
+
+func newMWRow(i *vnic.MWInfo) mwRow {
+	r := mwRow{Dev: i.Dev, Kind: "window", MW: i.Handle, PD: i.PD, Type: i.Type, owner: ownerOf(i.Owner)}
+	if i.Bound {
+		addr := fmt.Sprintf("%#x", i.Addr)
+		r.MR, r.Addr, r.Length, r.Access = &i.MR, &addr, &i.Length, &i.Access
+		if i.QPN != 0 {
+			r.QPN = &i.QPN
+		}
+	}
+	return r
 }
 
 type cqRow struct {
@@ -193,7 +229,10 @@ func (s *session) List(kind uint32, all bool) ([][]byte, error) {
 			}
 		case shm.ListMR:
 			for _, i := range sd.dev.vnic.MRs(ctx) {
-				r.add(mrRow{i.Dev, i.Handle, i.PD, fmt.Sprintf("%#x", i.Addr), i.Length, i.Access, i.Mode, ownerOf(i.Owner)})
+				r.add(mrRow{i.Dev, i.Kind, i.Handle, i.PD, fmt.Sprintf("%#x", i.Addr), i.Length, i.Access, i.Mode, i.Valid, i.Users, ownerOf(i.Owner)})
+			}
+			for _, i := range sd.dev.vnic.MWs(ctx) {
+				r.add(newMWRow(&i))
 			}
 		case shm.ListCQ:
 			for _, i := range sd.dev.vnic.CQs(ctx) {
@@ -215,12 +254,12 @@ func (s *session) List(kind uint32, all bool) ([][]byte, error) {
 }
 
 func (d *device) row(all bool) any {
-	row := devRow{d.spec.Name, net.HardwareAddr(d.mac[:]).String(), d.mtu, d.spec.Addrs}
+	row := devRow{d.spec.Name, net.HardwareAddr(d.mac[:]).String(), d.mtu, d.spec.Reach()}
 	if !all {
 		return row
 	}
 	i := d.vnic.DevInfo()
-	return devCounts{row, i.PDs, i.MRs, i.CQs, i.QPs, i.CMIDs, i.Pending}
+	return devCounts{row, i.PDs, i.MRs, i.MWs, i.CQs, i.SRQs, i.QPs, i.CMIDs, i.Pending}
 }
 
 func (d *Daemon) listPorts(r *rows) {
@@ -270,6 +309,20 @@ type (
 		QPN  uint32 `json:"qpn"`
 		PID  int    `json:"pid"`
 		vnic.Counters
+		SRQTaken uint64 `json:"srq_taken"` // receives that came from an SRQ
+		SRQHeld  int    `json:"srq_held"`  // of them, not polled yet
+	}
+	srqStat struct {
+		Kind   string `json:"kind"`
+		Dev    string `json:"dev"`
+		SRQ    uint32 `json:"srqn"`
+		PID    int    `json:"pid"`
+		QPs    int    `json:"qps"`
+		Posted int    `json:"posted"` // and not taken
+		Taken  uint64 `json:"taken"`
+		Waits  uint64 `json:"waits"`        // of Sends, for a receive
+		Quota  uint64 `json:"over_quota"`   // of them, because their QP had its share
+		Limits uint64 `json:"limit_events"` // told to the program
 	}
 )
 
@@ -292,7 +345,10 @@ func (s *session) Stat(all bool) ([][]byte, error) {
 	for _, sd := range s.devs {
 		if ctx, ok := sd.visible(all); ok {
 			for _, i := range sd.dev.vnic.QPs(ctx) {
-				r.add(qpStat{"qp", i.Dev, i.QPN, i.Owner.PID, i.Counters})
+				r.add(qpStat{"qp", i.Dev, i.QPN, i.Owner.PID, i.Counters, i.SRQTaken, i.SRQHeld})
+			}
+			for _, i := range sd.dev.vnic.SRQs(ctx) {
+				r.add(srqStat{"srq", i.Dev, i.Num, i.Owner.PID, i.QPs, i.Posted, i.Taken, i.Waits, i.Quota, i.Limits})
 			}
 		}
 	}
