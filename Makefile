@@ -1,6 +1,7 @@
 # `make help` lists the targets.
 GO ?= go
 FUZZTIME ?= 20000x
+TORTURETIME ?= 10m
 
 .DEFAULT_GOAL := help
 
@@ -50,6 +51,10 @@ fuzz: ## each fuzz target for FUZZTIME (20000x inputs; or a duration, 10m)
 .PHONY: soak
 soak: ## 100,000 connections come and go, and nothing may grow
 	VRNIC_SOAK_CYCLES=100000 $(GO) test -count=1 -v -timeout 60m -run '^TestCycles$$' ./integration/soak
+
+.PHONY: torture
+torture: ## a raw peer that lies in one field at a time, against a daemon, for TORTURETIME (10m)
+	VRNIC_TORTURE=$(TORTURETIME) $(GO) test -race -count=1 -v -timeout 0 -run '^TestRawTorture$$' ./integration
 
 .PHONY: bench
 bench: ## throughput and latency of embedded devices

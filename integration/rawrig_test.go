@@ -232,6 +232,7 @@ type victim struct {
 	rw, ro, wo, foreign, local, gone, recv, big rdma.MR
 
 	recvs int // posted and not completed
+	sent  int // send requests posted
 	conn  rdma.Conn
 }
 
@@ -295,6 +296,7 @@ func (v *victim) post(id uint64, off, n int) {
 // send posts a request.
 func (v *victim) send(wr rdma.SendWR) {
 	v.t.Helper()
+	v.sent++
 	wr.Flags |= rdma.Signaled
 	if err := v.qp.PostSend(&wr); err != nil {
 		v.t.Fatalf("post %v: %v", wr.Op, err)

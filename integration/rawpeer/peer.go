@@ -110,6 +110,12 @@ func (p *Peer) PutStart(s Start) error {
 	return p.write(b)
 }
 
+// Agree sets the framing as the flags of both start frames have it, ours given as they went out.
+func (p *Peer) Agree(flags byte) {
+	p.Sent.Flags = flags
+	p.agree()
+}
+
 // agree sets the framing as both start frames have it: RFC 5044, section 7.1.1.
 func (p *Peer) agree() {
 	crc := (p.Sent.Flags|p.Got.Flags)&FlagC != 0
@@ -232,7 +238,7 @@ func (p *Peer) End(d time.Duration) (Ending, error) {
 	}
 	var b [4096]byte
 	n, err := p.r.Read(b[:])
-	e := endingOf(err)
+	e := EndingOf(err)
 	switch {
 	case n > 0:
 		p.note("<- %d octets\n    % x", n, b[:min(n, 96)])
@@ -244,8 +250,8 @@ func (p *Peer) End(d time.Duration) (Ending, error) {
 	return e, nil
 }
 
-// endingOf says what an error of Read means; 0: nothing of these.
-func endingOf(err error) Ending {
+// EndingOf says what an error of reading means; 0: none of these.
+func EndingOf(err error) Ending {
 	switch {
 	case errors.Is(err, io.EOF):
 		return EndFIN
