@@ -294,14 +294,52 @@ type RawQP struct {
 // QP makes a queue pair.
 func (r *RawClient) QP(pd uint32, scq, rcq *RawCQ, caps shm.QPCaps) *RawQP {
 	r.T.Helper()
+	return r.NewQP(shm.CreateQPRequest{PD: pd, SendCQ: scq.Handle, RecvCQ: rcq.Handle, Caps: caps})
+}
+
+// NewQP makes the queue pair that req asks for.
+func (r *RawClient) NewQP(req shm.CreateQPRequest) *RawQP {
+	r.T.Helper()
 	q := &RawQP{r: r}
-	fds := r.Must(shm.OpCreateQP, &shm.CreateQPRequest{PD: pd, SendCQ: scq.Handle, RecvCQ: rcq.Handle, Caps: caps}, &q.CreateQPReply)
+	fds := r.Must(shm.OpCreateQP, &req, &q.CreateQPReply)
 	q.Mem = r.Map(fds[0])
 	var err error
 	if q.Ring, err = shm.OpenQPMemory(q.Mem); err != nil {
 		r.T.Fatal(err)
 	}
 	return q
+}
+
+// A RawSRQ is a shared receive queue with nobody's hand on its words.
+type RawSRQ struct {
+	shm.CreateSRQReply
+	Mem  []byte
+	Ring *shm.SRQMemory
+	r    *RawClient
+}
+
+// SRQ makes a shared receive queue.
+func (r *RawClient) SRQ(pd, maxWR, maxSGE uint32) *RawSRQ {
+	r.T.Helper()
+	q := &RawSRQ{r: r}
+	fds := r.Must(shm.OpCreateSRQ, &shm.CreateSRQRequest{PD: pd, MaxWR: maxWR, MaxSGE: maxSGE}, &q.CreateSRQReply)
+	q.Mem = r.Map(fds[0])
+	var err error
+	if q.Ring, err = shm.OpenSRQMemory(q.Mem); err != nil {
+		r.T.Fatal(err)
+	}
+	return q
+}
+
+// PostRecv posts in order, and rings only if it has to.
+func (q *RawSRQ) PostRecv(w *shm.RecvWQE) {
+	q.r.T.Helper()
+	if err := q.Ring.RQ.Put(w); err != nil {
+		q.r.T.Fatal(err)
+	}
+	if q.Ring.RQ.Commit() {
+		q.r.RingBell(q.Bell)
+	}
 }
 
 // Word is the shared word at off of mem.

@@ -3,8 +3,10 @@ package daemon_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,6 +23,8 @@ type rawEnd struct {
 	pd  uint32
 	cq  *shmtest.RawCQ
 	qp  *shmtest.RawQP
+	srq *shmtest.RawSRQ // or nil
+	ext bool            // connects with the messages of RFC 7306
 	buf []byte
 	mr  shm.RegMRReply
 }
@@ -33,15 +37,30 @@ func newRawEnd(t *testing.T, d *daemontest.Daemon, size int) *rawEnd {
 }
 
 func newRawEndOf(t *testing.T, d *daemontest.Daemon, size int, caps shm.QPCaps) *rawEnd {
+	e := newRawParts(t, d, size)
+	e.qp = e.QP(e.pd, e.cq, e.cq, caps)
+	return e
+}
+
+// newRawParts is a rawEnd without its QP.
+func newRawParts(t *testing.T, d *daemontest.Daemon, size int) *rawEnd {
 	e := &rawEnd{RawClient: shmtest.NewRaw(t, d.Socket()).Hello()}
 	e.SetMem()
 	ctx := e.Ctx(0)
 	e.pd = e.PD(ctx)
 	e.cq = e.CQ(ctx, 8, 0)
-	e.qp = e.QP(e.pd, e.cq, e.cq, caps)
 	e.buf = e.Pages(size)
-	e.mr = e.RegMR(e.pd, e.buf, rawIOVA, uint32(rdma.LocalWrite|rdma.RemoteWrite|rdma.RemoteRead))
+	e.mr = e.RegMR(e.pd, e.buf, rawIOVA, uint32(rdma.LocalWrite|rdma.RemoteWrite|rdma.RemoteRead|rdma.RemoteAtomic|rdma.MWBind))
 	return e
+}
+
+// sharedQP makes an SRQ, if e has none yet, and a QP on it.
+func (e *rawEnd) sharedQP(caps shm.QPCaps) {
+	e.T.Helper()
+	if e.srq == nil {
+		e.srq = e.SRQ(e.pd, 16, 2)
+	}
+	e.qp = e.NewQP(shm.CreateQPRequest{PD: e.pd, SendCQ: e.cq.Handle, RecvCQ: e.cq.Handle, SRQ: e.srq.CreateSRQReply.SRQ, Caps: caps})
 }
 
 // connect connects e to a listener at addr.
@@ -53,6 +72,11 @@ func (e *rawEnd) connect(addr netip.AddrPort) {
 	e.WantEvent(ch, shm.EvAddrResolved)
 	e.Must(shm.OpCMResolveRoute, &shm.CMResolveRouteRequest{ID: id, TimeoutMS: 1000}, nil)
 	e.WantEvent(ch, shm.EvRouteResolved)
+	if e.ext {
+		opt := &shm.CMSetOptionRequest{ID: id, Level: shm.OptLevelVRNIC, Name: shm.OptExtensions, Len: 4}
+		opt.Value[0] = 1
+		e.Must(shm.OpCMSetOption, opt, nil)
+	}
 	e.Must(shm.OpCMConnect, &shm.CMConnectRequest{ID: id, PD: e.pd, Param: shm.ConnParam{
 		QPN: e.qp.QPN, IRD: shm.ReadsDefault, ORD: shm.ReadsDefault,
 	}}, nil)
@@ -67,7 +91,7 @@ func (e *rawEnd) sge(off, n int) func(w *shm.SendWQE) {
 }
 
 // accept takes one connection for b, in the background.
-func accept(t *testing.T, b *daemontest.End) (addr netip.AddrPort, done func()) {
+func accept(t *testing.T, b *daemontest.End, change ...func(*rdma.ConnParam)) (addr netip.AddrPort, done func()) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	t.Cleanup(cancel)
 	l, err := b.Dev.Listen(daemontest.Addr(t, b.Dev, false, 0), 1)
@@ -78,7 +102,11 @@ func accept(t *testing.T, b *daemontest.End) (addr netip.AddrPort, done func()) 
 	go func() {
 		req, err := l.Next(ctx)
 		if err == nil {
-			b.Conn, err = req.Accept(ctx, b.QP, rdma.ConnParam{})
+			var p rdma.ConnParam
+			for _, f := range change {
+				f(&p)
+			}
+			b.Conn, err = req.Accept(ctx, b.QP, p)
 		}
 		accepted <- err
 	}()
@@ -199,6 +227,17 @@ func TestViolation(t *testing.T) {
 			wqe[shm.SQOp], wqe[shm.SQNumSGE], wqe[shm.SQNumSGE+1] = 2, 0xff, 0xff
 			e.qp.PostRaw(wqe, 1)
 		}},
+		{"SGEs over the masks of an atomic", func(e *rawEnd) {
+			wqe := make([]byte, shm.SQSGE+2*shm.SGELen)
+			wqe[shm.SQOp], wqe[shm.SQNumSGE] = 12, 2
+			e.qp.PostRaw(wqe, 1)
+		}},
+		{"SRQ index beyond the ring", func(e *rawEnd) { shmtest.Word(e.srq.Mem, shm.QPRQProd).Store(1 << 31) }},
+		{"SRQ index that goes back", func(e *rawEnd) { shmtest.Word(e.srq.Mem, shm.QPRQProd).Store(^uint32(0)) }},
+		{"more SGEs in an SRQ than there is room for", func(e *rawEnd) {
+			shmtest.Word(e.srq.Mem, e.srq.Ring.Layout.RQOff+shm.RQNumSGE).Store(1 << 16)
+			shmtest.Word(e.srq.Mem, shm.QPRQProd).Store(1)
+		}},
 		{"completion index in the future", func(e *rawEnd) {
 			shmtest.Word(e.cq.Mem, shm.CQCons).Store(1 << 20)
 			for range 16 { // more than the CQ has room for by now
@@ -212,13 +251,19 @@ func TestViolation(t *testing.T) {
 			x := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic0"), 4096)
 			y := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic1"), 4096)
 			daemontest.Connect(t, x, y, daemontest.Addr(t, y.Dev, false, 0))
-			e := newRawEnd(t, d, 4096)
+			e := newRawParts(t, d, 4096)
+			caps := shm.QPCaps{MaxSendWR: 16, MaxRecvWR: 16}
+			if strings.Contains(tt.name, "SRQ") {
+				e.sharedQP(caps)
+			} else {
+				e.qp = e.QP(e.pd, e.cq, e.cq, caps)
+			}
 			addr, accepted := accept(t, peer)
 			e.connect(addr)
 			accepted()
 			tt.do(e)
 			e.RingBell(e.qp.Bell)
-			if tt.name == "receive index beyond the ring" {
+			if e.srq != nil || tt.name == "receive index beyond the ring" {
 				peer.Send(1, 0, 64) // it is looked at when something comes
 			}
 			e.WantEnd(tt.name)
@@ -277,4 +322,179 @@ func TestEventsNotTaken(t *testing.T) {
 	}
 	e.Close()
 	wantRefused(room, "a request to a client that has gone")
+}
+
+// A client with memory of its own has an SRQ for two QPs, one of which sends from a slab. Who waits gets
+// the receive that comes with a bell; the bell of the SRQ is rung only if somebody waits.
+func TestOwnMemorySRQ(t *testing.T) {
+	d := daemontest.Start(t)
+	e := newRawParts(t, d, 1<<16)
+	var peers [2]*daemontest.End
+	var qps [2]*shmtest.RawQP
+	for i := range peers {
+		peers[i] = daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), []string{"vrnic0", "vrnic1"}[i]), 4096)
+		e.sharedQP(shm.QPCaps{MaxSendWR: 4, TxSlab: 256, RxSlab: 4096})
+		qps[i] = e.qp
+		addr, accepted := accept(t, peers[i])
+		e.connect(addr)
+		accepted()
+	}
+	starved := shmtest.Word(e.srq.Mem, shm.QPRQStarved)
+	post := func(cookie uint32) {
+		w := &shm.RecvWQE{WRID: uint64(cookie), Cookie: cookie, NumSGE: 1}
+		w.SGE[0] = shm.SGE{Addr: rawIOVA + uint64(cookie)*100, Length: 100, LKey: e.mr.LKey}
+		e.srq.PostRecv(w)
+	}
+	want := func(from int, cookie uint32) {
+		t.Helper()
+		if c := e.Next(e.cq); c.Status != 0 || c.Cookie != cookie || c.QPN != qps[from].QPN || c.SlabOff != shm.NoSlab ||
+			string(e.buf[cookie*100:][:4]) != string(peers[from].Buf.Bytes()[:4]) {
+			t.Fatalf("completion %+v, octets %q; want receive %d of QP %d", c, e.buf[cookie*100:][:4], cookie, qps[from].QPN)
+		}
+	}
+	copy(peers[0].Buf.Bytes(), "zero")
+	copy(peers[1].Buf.Bytes(), "one!")
+	post(1)
+	post(2)
+	if starved.Load() != 0 {
+		t.Error("the SRQ is starved before anything has come")
+	}
+	peers[1].Send(1, 0, 4)
+	want(1, 1)
+	peers[0].Send(1, 0, 4)
+	want(0, 2)
+	peers[0].Send(2, 0, 4)
+	peers[1].Send(2, 0, 4)
+	if !daemontest.Eventually(func() bool { return starved.Load() != 0 }) {
+		t.Fatal("two Sends wait for a receive and the SRQ is not starved")
+	}
+	post(3)
+	post(4)
+	got := map[uint32]bool{}
+	for range 2 {
+		got[e.Next(e.cq).QPN] = true
+	}
+	if len(got) != 2 {
+		t.Errorf("both receives went to one QP: %v", got)
+	}
+	if !daemontest.Eventually(func() bool { return starved.Load() == 0 }) {
+		t.Error("nobody waits and the SRQ is still starved")
+	}
+	peers[0].Recv(9, 100, 10)
+	e.qp = qps[0]
+	e.postSlab(rdma.OpSend, []byte("slab"), nil)
+	if c := e.Next(e.cq); c.Status != 0 || c.QPN != qps[0].QPN {
+		t.Errorf("a Send from the slab: %+v", c)
+	}
+}
+
+// What a verbs program posts beyond Send, Write and Read, word by word as the C library does: windows,
+// fast registration, atomics and immediate data, in memory of its own.
+func TestOwnMemoryOps(t *testing.T) {
+	for _, device := range []string{"vrnic1", "vrnic0"} {
+		t.Run(device, func(t *testing.T) {
+			d := daemontest.Start(t)
+			b := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), device), 4096)
+			a := newRawEnd(t, d, 4096)
+			addr, accepted := accept(t, b, func(p *rdma.ConnParam) { p.Extensions = true })
+			a.ext = true
+			a.connect(addr)
+			accepted()
+			var mw shm.AllocMWReply
+			var mr shm.RegMRReply
+			a.Must(shm.OpAllocMW, &shm.AllocMWRequest{PD: a.pd, Type: 2}, &mw)
+			a.Must(shm.OpAllocMR, &shm.AllocMRRequest{PD: a.pd, MaxLen: 64}, &mr)
+			want := func(op uint32) shm.CQE {
+				t.Helper()
+				e := a.Next(a.cq)
+				if e.Status != 0 || e.Opcode != op {
+					t.Fatalf("completion %+v, want success of %d", e, op)
+				}
+				return e
+			}
+			for i, key := range []uint32{rdma.NextKey(mw.RKey), rdma.NextKey(mr.RKey)} {
+				op := []uint8{8, 32}[i] // IBV_WR_BIND_MW, IB_WR_REG_MR
+				wqe := make([]byte, 64)
+				wqe[shm.SQOp], wqe[shm.SQFlags], wqe[shm.SQNumSGE] = op, shm.SQSignaled, 1
+				ne := binary.NativeEndian
+				ne.PutUint32(wqe[24:], key)         // rkey
+				ne.PutUint64(wqe[16:], rawIOVA+128) // remote_addr: the range begins
+				ne.PutUint64(wqe[32:], 64)          // cmp_add: and has so many octets
+				ne.PutUint64(wqe[40:], 7)           // swap: the access
+				if op == 8 {
+					ne.PutUint64(wqe[40:], 6) // a window gives nothing here
+				}
+				ne.PutUint64(wqe[48:], 0x1000) // SGE[0].addr: what the peer calls its first octet
+				ne.PutUint32(wqe[60:], a.mr.LKey)
+				a.qp.PostRaw(wqe, 1)
+				want([]uint32{5, 32}[i])
+				b.Fill(0, 64, byte(i))
+				b.Post(&rdma.SendWR{ID: 1, Op: rdma.OpWrite, Flags: rdma.Signaled, SGEs: []rdma.SGE{b.SGE(0, 64)}, RemoteAddr: 0x1000, RKey: key})
+				b.WantOK("a Write", 1, rdma.WCWrite)
+				b.Read(2, 1000, 0, b, 0) // behind it; of nothing, anywhere
+				b.WantOK("a Read", 2, rdma.WCRead)
+				if !bytes.Equal(a.buf[128:192], b.Buf.Bytes()[:64]) {
+					t.Errorf("the Write through key %d did not come", i)
+				}
+				inv := make([]byte, 64)
+				inv[shm.SQOp], inv[shm.SQFlags] = 7, shm.SQSignaled // IBV_WR_LOCAL_INV
+				ne.PutUint32(inv[28:], key)                         // imm_or_inv
+				// PostRaw counts in shared memory, behind the producer's back: so does this.
+				a.qp.PostRaw(inv, 1)
+				want(6)
+			}
+
+			// Atomics from memory of its own, and in it.
+			ne := binary.NativeEndian
+			atomic := make([]byte, 80)
+			atomic[shm.SQOp], atomic[shm.SQFlags], atomic[shm.SQNumSGE] = 13, shm.SQSignaled, 1 // masked FETCH_ADD
+			ne.PutUint32(atomic[12:], 8)                                                        // length
+			ne.PutUint64(atomic[16:], b.MR.Addr()+8)
+			ne.PutUint32(atomic[24:], b.MR.RKey())
+			ne.PutUint64(atomic[32:], 1)
+			ne.PutUint64(atomic[48:], rawIOVA)
+			ne.PutUint32(atomic[56:], 8)
+			ne.PutUint32(atomic[60:], a.mr.LKey)
+			ne.PutUint64(atomic[64:], ^uint64(0)) // compare mask: means nothing
+			ne.PutUint64(atomic[72:], 1<<31)      // swap mask: the carry ends there
+			mr2, err := b.PD.RegisterMemory(b.Buf.Bytes(), rdma.LocalWrite|rdma.RemoteAtomic)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ne.PutUint32(atomic[24:], mr2.RKey())
+			ne.PutUint64(b.Buf.Bytes()[8:], 1<<32-1)
+			a.qp.PostRaw(atomic, 1)
+			want(4) // IBV_WC_FETCH_ADD
+			if old, now := ne.Uint64(a.buf), ne.Uint64(b.Buf.Bytes()[8:]); old != 1<<32-1 || now != 0 {
+				t.Errorf("masked add: was %#x, is %#x", old, now)
+			}
+			ne.PutUint64(a.buf[8:], 40)
+			b.Post(&rdma.SendWR{ID: 3, Op: rdma.OpFetchAdd, Flags: rdma.Signaled, SGEs: []rdma.SGE{b.SGE(64, 8)},
+				RemoteAddr: rawIOVA + 8, RKey: a.mr.RKey, Atomic: rdma.AtomicArgs{CompareAdd: 2}})
+			b.WantOK("an atomic in the program's memory", 3, rdma.WCFetchAdd)
+			if old, now := ne.Uint64(b.Buf.Bytes()[64:]), ne.Uint64(a.buf[8:]); old != 40 || now != 42 {
+				t.Errorf("was %d, is %d", old, now)
+			}
+
+			// Immediate data: the octets as they are, imm_data in struct ibv_send_wr and struct ibv_wc.
+			b.Recv(5, 0, 10)
+			immediate := make([]byte, 64)
+			immediate[shm.SQOp], immediate[shm.SQFlags] = 1, shm.SQSignaled // IBV_WR_RDMA_WRITE_WITH_IMM
+			copy(immediate[28:], "wire")
+			copy(immediate[32:], "low4")
+			a.qp.PostRaw(immediate, 1)
+			want(1)
+			if wc := b.WantOK("immediate data", 5, rdma.WCRecvImm); wc.Imm != 'w'<<24|'i'<<16|'r'<<8|'e' || wc.ImmLow != 'l'<<24|'o'<<16|'w'<<8|'4' {
+				t.Errorf("%+v", wc)
+			}
+			a.postRecv(6, 0, 10)
+			b.Post(&rdma.SendWR{ID: 7, Op: rdma.OpSendImm, Flags: rdma.Signaled, Imm: 'b'<<24 | 'a'<<16 | 'c'<<8 | 'k'})
+			b.WantOK("immediate data", 7, rdma.WCSend)
+			a.Next(a.cq)
+			cqe := a.cq.Mem[256+int(shmtest.Word(a.cq.Mem, shm.CQCons).Load()-1)%8*shm.CQELen:]
+			if string(cqe[24:28]) != "back" || ne.Uint32(cqe[36:])&2 == 0 || ne.Uint32(cqe[12:]) != 129 {
+				t.Errorf("the completion is % x", cqe[:40])
+			}
+		})
+	}
 }
