@@ -14,7 +14,7 @@ import (
 type Endpoint struct {
 	cfg       Config
 	keys      keyring
-	listeners map[uint16]*listener
+	listeners map[uint16][]*listener // of a port: no two have an address in common
 	table     map[peerKey]*Association
 	count     int // associations
 	replies   fifo[reply]
@@ -75,7 +75,7 @@ func NewEndpoint(cfg Config) (*Endpoint, error) {
 		return nil, err
 	}
 	e := &Endpoint{
-		cfg: cfg, listeners: map[uint16]*listener{}, table: map[peerKey]*Association{},
+		cfg: cfg, listeners: map[uint16][]*listener{}, table: map[peerKey]*Association{},
 		oot: bucket{perSecond: cfg.OOTBPerSecond},
 	}
 	var seed [32]byte
@@ -122,8 +122,10 @@ func (e *Endpoint) Listen(port uint16, c ListenConfig) error {
 	if port == 0 {
 		return ErrAddress
 	}
-	if e.listeners[port] != nil {
-		return ErrPortInUse
+	for _, l := range e.listeners[port] {
+		if l.locals == nil || c.Locals == nil || slices.ContainsFunc(c.Locals, l.serves) {
+			return ErrPortInUse
+		}
 	}
 	opt, err := e.options(c.Options)
 	if err != nil {
@@ -134,12 +136,22 @@ func (e *Endpoint) Listen(port uint16, c ListenConfig) error {
 			return ErrAddress
 		}
 	}
-	e.listeners[port] = &listener{slices.Clone(c.Locals), opt}
+	e.listeners[port] = append(e.listeners[port], &listener{slices.Clone(c.Locals), opt})
 	return nil
 }
 
-// StopListening closes a port to new associations; those that there are stay.
-func (e *Endpoint) StopListening(port uint16) { delete(e.listeners, port) }
+// StopListening ends a Listen for port and these addresses; associations that there are stay.
+func (e *Endpoint) StopListening(port uint16, locals []netip.Addr) {
+	left := slices.DeleteFunc(e.listeners[port], func(l *listener) bool { return slices.Equal(l.locals, locals) })
+	if len(left) == 0 {
+		delete(e.listeners, port)
+		return
+	}
+	e.listeners[port] = left
+}
+
+// serves reports whether l is for packets to a.
+func (l *listener) serves(a netip.Addr) bool { return l.locals == nil || slices.Contains(l.locals, a) }
 
 func (e *Endpoint) options(o *Options) (*Options, error) {
 	if o == nil {

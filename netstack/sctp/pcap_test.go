@@ -98,7 +98,10 @@ func rebuildChunk(b []byte, c chunk) ([]byte, error) {
 		}
 		b = appendSetupHeader(b, c.typ(), s.tag, s.rwnd, s.out, s.in, s.tsn)
 		b, err := rebuildParams(b, c[initLen:])
-		return endChunk(b, at), err
+		if err != nil {
+			return nil, err
+		}
+		return endChunk(b, at), nil
 	case chunkSack:
 		s, ok := parseSack(c)
 		if !ok {
@@ -123,7 +126,10 @@ func rebuildChunk(b []byte, c chunk) ([]byte, error) {
 	case chunkHeartbeat, chunkHeartbeatAck, chunkAbort, chunkError:
 		b = beginChunk(b, c.typ(), c.flags())
 		b, err := rebuildParams(b, c.value())
-		return endChunk(b, at), err
+		if err != nil {
+			return nil, err
+		}
+		return endChunk(b, at), nil
 	}
 	return appendChunk(b, c.typ(), c.flags(), c.value()), nil
 }

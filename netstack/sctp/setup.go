@@ -46,11 +46,12 @@ func (e *Endpoint) handleInit(in *inPacket, c chunk) {
 }
 
 func (e *Endpoint) listenerFor(in *inPacket) *listener {
-	l := e.listeners[in.dstPort]
-	if l == nil || l.locals != nil && !slices.Contains(l.locals, in.Dst) {
-		return nil
+	for _, l := range e.listeners[in.dstPort] {
+		if l.serves(in.Dst) {
+			return l
+		}
 	}
-	return l
+	return nil
 }
 
 // localsFor are our addresses in an association that a peer begins with dst.

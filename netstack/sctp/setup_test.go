@@ -623,7 +623,7 @@ func TestRefusals(t *testing.T) {
 	r.sport = 4002
 	cookie := r.init(100_000)
 	n.sent = nil
-	n.e.StopListening(5043)
+	n.e.StopListening(5043, nil)
 	r.send(mk(chunkCookieEcho, 0, cookie...))
 	n.want("COOKIE ECHO to a port that has closed", "ABORT")
 	p.send(mkData(flagB|flagE, p.tsn, 0, 0, 0, "alive"))
