@@ -169,6 +169,15 @@ func (x *torture) requests(rnd *rand.Rand, v *victim, ext bool) (segs []seg) {
 	return segs
 }
 
+// startTime is how long the daemon may take for an answer in the set-up before it is told that no more
+// comes: it waits for the rest of a frame that says it is longer than it is.
+func (x *torture) startTime() time.Duration {
+	if strings.HasPrefix(x.lie, "start frame") {
+		return 50 * time.Millisecond
+	}
+	return patience
+}
+
 // asInitiator connects to v's listener, and lies in what it says then.
 func (x *torture) asInitiator(rnd *rand.Rand, v *victim, cp rdma.ConnParam, flags byte) tortureEnd {
 	start := plain(4, 4)
@@ -196,9 +205,8 @@ func (x *torture) asInitiator(rnd *rand.Rand, v *victim, cp rdma.ConnParam, flag
 	var err error
 	select {
 	case err = <-started:
-	case <-time.After(50 * time.Millisecond):
-		// A Request that says that more comes: there is more, but not enough.
-		_ = p.C.CloseWrite()
+	case <-time.After(x.startTime()):
+		_ = p.C.CloseWrite() // a Request that says that more comes
 		err = <-started
 	}
 	if err != nil { // the Request was none
@@ -247,7 +255,7 @@ func (x *torture) asResponder(rnd *rand.Rand, v *victim, cp rdma.ConnParam, flag
 	var err error
 	select {
 	case err = <-connected:
-	case <-time.After(50 * time.Millisecond):
+	case <-time.After(x.startTime()):
 		_ = p.C.CloseWrite() // a Reply that says that more comes
 		err = <-connected
 	}
@@ -256,11 +264,21 @@ func (x *torture) asResponder(rnd *rand.Rand, v *victim, cp rdma.ConnParam, flag
 			x.fail(p, "connect: %v", err)
 			return endSetUp
 		}
-		x.drain(p, make(chan rawpeer.Read, 1))
+		if err := x.drain(p); err != nil {
+			x.fail(p, "what the daemon sent is not well-formed: %v", err)
+		}
 		return x.gone(v, p)
 	}
 	for id := range uint64(3) {
-		v.send(rdma.SendWR{ID: 100 + id, Op: rdma.OpRead, SGEs: sge(v.local, 100, 64), RemoteAddr: id, RKey: 5})
+		wr := rdma.SendWR{ID: 100 + id, Op: rdma.OpRead, Flags: rdma.Signaled, SGEs: sge(v.local, 100, 64), RemoteAddr: id, RKey: 5}
+		if err := v.qp.PostSend(&wr); err != nil {
+			if !lieEarly || !errors.Is(err, rdma.ErrNotConnected) {
+				x.fail(p, "post a Read: %v", err)
+				return endSetUp
+			}
+			break // the end came first
+		}
+		v.sent++
 	}
 	// The Reads are answered in order, between requests of the peer's own.
 	segs := x.requests(rnd, v, cp.Extensions)
@@ -289,7 +307,7 @@ func (x *torture) asResponder(rnd *rand.Rand, v *victim, cp rdma.ConnParam, flag
 // speak says what c has, ends as c does, and looks at everything that must hold then.
 func (x *torture) speak(rnd *rand.Rand, v *victim, p *rawpeer.Peer, c *rawpeer.Conversation) tortureEnd {
 	drained := make(chan error, 1)
-	go func() { drained <- x.drain(p, nil) }()
+	go func() { drained <- x.drain(p) }()
 	stream := c.Stream(&p.Out)
 	for _, n := range c.Cuts {
 		n = min(n, len(stream))
@@ -318,7 +336,7 @@ func (x *torture) speak(rnd *rand.Rand, v *victim, p *rawpeer.Peer, c *rawpeer.C
 
 // drain reads and checks FPDUs to the end of the stream. An end in the middle of an FPDU is one of a
 // connection that was reset.
-func (x *torture) drain(p *rawpeer.Peer, _ chan rawpeer.Read) error {
+func (x *torture) drain(p *rawpeer.Peer) error {
 	for {
 		_, err := p.Next()
 		switch e := rawpeer.EndingOf(err); {
