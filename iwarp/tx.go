@@ -248,6 +248,13 @@ func (e *Endpoint) makePlan() {
 	if t.bare {
 		limit = 1
 	}
+	// An FPDU that fills a TCP segment begins one: RFC 5044, section 5.1. A plan goes to TCP in one
+	// piece, which TCP cuts from its start, so a shorter FPDU, or the rest of one, ends the plan if
+	// such a one follows.
+	full := 0
+	if e.cfg.MULPDU == 0 && !t.mark && !t.bare {
+		full = FPDULen(t.mulpdu)
+	}
 	for len(t.plan) < limit && !c.term {
 		ent := t.room()
 		ok := e.nextFPDU(&c, ent)
@@ -256,6 +263,9 @@ func (e *Endpoint) makePlan() {
 			ent.after.pos = c.pos + uint32(ent.size)
 		}
 		if !ok || len(t.plan) > 0 && t.planEnd+ent.size > e.cfg.BatchBytes {
+			return
+		}
+		if full > 0 && ent.size == full && t.planEnd%full != 0 {
 			return
 		}
 		t.planAdd(ent)
