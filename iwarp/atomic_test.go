@@ -492,6 +492,43 @@ func TestAtomicDelivery(t *testing.T) {
 	}
 }
 
+// A poster posts the next atomic from within the delivery of the one before.
+type poster struct {
+	host
+	e    *Endpoint
+	left int
+	olds []uint64
+}
+
+func (p *poster) EndAtomic(token, old uint64) error {
+	p.olds = append(p.olds, token, old)
+	if p.left--; p.left < 0 {
+		return nil
+	}
+	return p.e.PostAtomic(token+1, Atomic{STag: 0x10, Data: 5})
+}
+func (p *poster) Sent(uint64) {}
+
+// EXT-029: with an ORD of 1 the next atomic can be posted once the one before is complete.
+func TestPostFromEndAtomic(t *testing.T) {
+	h := &poster{left: 3}
+	h.e = NewEndpoint(Params{Initiator: true, CRC: true, ORD: 1}, h, initiatorExt)
+	r := newRawExt(responder, true, true)
+	if err := h.e.PostAtomic(1, Atomic{STag: 0x10, Data: 5}); err != nil {
+		t.Fatal(err)
+	}
+	for h.e.Pending() {
+		r.Write(drain(h.e))
+		if err := h.e.PostAtomic(99, Atomic{}); !errors.Is(err, ErrReadLimit) {
+			t.Errorf("before the response: %v", err)
+		}
+		h.e.Write(drain(r))
+	}
+	if fmt.Sprint(h.olds) != "[1 0 2 5 3 10 4 15]" || h.e.Err() != nil || r.Err() != nil || !h.e.Idle() {
+		t.Errorf("%v, %v, %v", h.olds, h.e.Err(), r.Err())
+	}
+}
+
 // The peer's Terminate names the atomic that it refuses by its MSN.
 func TestTerminatedAtomic(t *testing.T) {
 	for _, tt := range []struct {

@@ -45,8 +45,8 @@ const (
 //
 // It has one owner at a time, who alone calls it and its results: Write for what comes in (through
 // Stream.ReadInto), Read and Commit for what goes out (through Stream.WriteFrom). It calls its
-// Host from inside these. A Host or Payload must not call back, but for Post from Sent, EndReceive
-// and EndRead.
+// Host from inside these. A Host or Payload must not call back, but for Post from Sent, EndReceive,
+// EndRead and EndAtomic.
 //
 // It does not close the stream; the owner does, when Drained says that all has gone out, and then
 // calls Close.

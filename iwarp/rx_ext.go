@@ -82,7 +82,7 @@ func (e *Endpoint) deliverAtomicResponse(h []byte, segLen int) {
 }
 
 // TerminatedAtomic is the token of the posted atomic that the peer's Terminate is about. It is told by
-// its MSN, and its response can not have come.
+// its MSN, and its response has not come.
 func (e *Endpoint) TerminatedAtomic() (token uint64, ok bool) {
 	t := &e.tx
 	if e.termState != termReceived || len(e.term.Header) != UntaggedHeaderLen {
