@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -144,7 +145,7 @@ func TestAtomicsByCalls(t *testing.T) {
 	if err := b.SetStaged(); err != nil {
 		t.Fatal(err)
 	}
-	mem := &hanging{b: make([]byte, 64)}
+	mem := &yielding{b: make([]byte, 64)}
 	shared := vnictest.NewPeer(t, b, vnictest.PeerConfig{})
 	shared.QP.Close()
 	var err error
@@ -159,6 +160,26 @@ func TestAtomicsByCalls(t *testing.T) {
 	}
 	wg.Wait()
 	checkCount(t, binary.NativeEndian.Uint64(mem.b), seen)
+}
+
+// yielding is memory whose calls give others a turn.
+type yielding struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+func (y *yielding) ReadAt(p []byte, off int64) (int, error) {
+	y.mu.Lock()
+	defer runtime.Gosched()
+	defer y.mu.Unlock()
+	return copy(p, y.b[off:]), nil
+}
+
+func (y *yielding) WriteAt(p []byte, off int64) (int, error) {
+	y.mu.Lock()
+	defer runtime.Gosched()
+	defer y.mu.Unlock()
+	return copy(y.b[off:], p), nil
 }
 
 // count adds 1 to the first word of y n times, with several requests outstanding.
@@ -698,6 +719,36 @@ func TestImmediateRefused(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		e.wantTerm("no receive", y.WantDone("held for too long"), false, term{1, 2, 2})
 		e.wantTerm("no receive", x.WantDone("held for too long"), true, term{1, 2, 2})
+	})
+}
+
+// Writes with immediate data through a queue that is full between their two messages: each Write is
+// sent once.
+func TestWriteImmFullQueue(t *testing.T) {
+	onPaths(t, func(t *testing.T, e *env) {
+		cfg := ext
+		cfg.QP.MaxSendWR = 4
+		x, y := e.pair(cfg, ext)
+		for i := range 4 {
+			y.Recv(uint64(i), 0, 10)
+		}
+		e.settle()
+		before := y.QP.Info().Counters.InWrites
+		wrs := []rdma.SendWR{{Op: rdma.OpSend, SGEs: []rdma.SGE{x.SGE(0, 10)}, Flags: rdma.Signaled}}
+		for i := range 3 {
+			wrs = append(wrs, rdma.SendWR{
+				ID: uint64(i + 1), Op: rdma.OpWriteImm, Flags: rdma.Signaled, SGEs: []rdma.SGE{x.SGE(0, 10)},
+				RemoteAddr: y.MR.Addr() + 100, RKey: y.MR.RKey(),
+			})
+		}
+		if n, err := x.QP.PostSends(wrs); n != 4 {
+			t.Fatal(err)
+		}
+		x.WantSend("sent", is(0, ok), is(1, ok), is(2, ok), is(3, ok))
+		y.WantRecv("delivered", is(0, ok), is(1, ok), is(2, ok), is(3, ok))
+		if n := y.QP.Info().Counters.InWrites - before; n != 3 {
+			t.Errorf("%d Writes were delivered, want 3", n)
+		}
 	})
 }
 

@@ -307,7 +307,7 @@ func TestSRQError(t *testing.T) {
 		p.ys[0].WantNone("the SRQ keeps its receives")
 		p.xs[1].Send(2, 0, 1)
 		p.ys[1].WantRecv("for the others", is(2, ok))
-		if i := e.srqInfo(); i.Posted != 1 {
+		if i := e.srqInfo(); i.Posted != 1 || i.Taken != 2 {
 			t.Errorf("info: %+v", i)
 		}
 		p.xs[1].Send(3, 0, 17) // too long for the receive it has taken
@@ -527,6 +527,21 @@ func TestForeignSRQ(t *testing.T) {
 		poll("three, and its quota is used up", 0, true, 4)
 		poll("the first one was polled", 2, true, 5)
 		poll("all that it holds were polled", 5, false, 8)
+		// One of two that wait goes away: the other still waits for a ring.
+		r.mu.Lock()
+		r.rq = nil
+		r.mu.Unlock()
+		r.polled.Store(8)
+		p.xs[0].Send(7, 0, 1)
+		e.settle()
+		p.xs[1].Send(2, 0, 1)
+		e.settle()
+		check("both wait", true, 8)
+		p.ys[0].QP.Close()
+		e.settle()
+		check("one still waits", true, 8)
+		post(1)
+		check("it got the receive", false, 9)
 		r.mu.Lock()
 		r.damaged = bad
 		r.mu.Unlock()
