@@ -286,12 +286,16 @@ func TestClientAllocations(t *testing.T) {
 	// do is counted. A post to a QP in the error state with its bell unanswered is such a thing.
 	wr := &rdma.SendWR{Op: rdma.OpSend, Flags: rdma.Inline | rdma.Signaled, Inline: []byte("abc")}
 	rr := &rdma.RecvWR{SGEs: []rdma.SGE{b.sge(0, 8)}}
+	bind := &rdma.SendWR{Op: rdma.OpBindMW}
 	wc := make([]rdma.WC, 16)
+	srq := must(b.pd.CreateSRQ(rdma.SRQConfig{MaxWR: 64}))(t)
 	hold := h.loop.Hold()
 	defer func() { hold() }()
 	for name, f := range map[string]func(){
 		"PostSend": func() { check(t, a.qp.PostSend(wr)) },
 		"PostRecv": func() { check(t, b.qp.PostRecv(rr)) },
+		"BindMW":   func() { check(t, a.qp.PostSend(bind)) },
+		"SRQ":      func() { check(t, srq.PostRecv(rr)) },
 		"Poll":     func() { a.scq.Poll(wc) },
 		"Arm":      func() { a.scq.Arm(false) },
 	} {

@@ -132,11 +132,11 @@ func (q *loopQP) bind(w *shm.SendWQE) rdma.WCStatus {
 		return rdma.WCMWBind
 	}
 	l.end(k)
-	if w.CmpAdd == 0 {
+	if w.CmpAdd == 0 && k.typ == rdma.MWType1 {
 		return rdma.WCSuccess
 	}
 	on := l.mrs[w.SGE[0].LKey]
-	if on == nil || on.pd != q.pd || k.typ != 0 && on.access&uint32(rdma.MWBind) == 0 || w.CmpAdd > k.most ||
+	if on == nil || on.pd != q.pd || k.typ != 0 && on.access&uint32(rdma.MWBind) == 0 || w.CmpAdd == 0 || w.CmpAdd > k.most ||
 		w.RemoteAddr < on.iova || w.RemoteAddr-on.iova > on.length || w.CmpAdd > on.length-(w.RemoteAddr-on.iova) {
 		return rdma.WCMWBind
 	}
