@@ -204,10 +204,8 @@ func survey(b []byte) (s contents) {
 		}
 		s.kinds |= 1 << c.typ()
 		if c.typ() == chunkError {
-			for v, p, ok := c.value(), param(nil), true; ; {
-				if p, v, ok = nextParam(v); !ok {
-					break
-				}
+			p, v, ok := nextParam(c.value())
+			for ; ok; p, v, ok = nextParam(v) {
 				s.stale = s.stale || CauseCode(p.typ()) == CauseStaleCookie
 			}
 		}

@@ -421,7 +421,7 @@ func TestPeerAddresses(t *testing.T) {
 		t.Error("it still leads to the association")
 	}
 	// An INIT ACK from another address that lists the one the INIT went to.
-	w, n, p := dialing(t, Config{})
+	w, _, p := dialing(t, Config{})
 	p.src = x
 	p.initAck(appendAddr(nil, addrB), appendAddr(nil, x))
 	if p.a.State() != StateCookieEchoed || w.refs != 0 {

@@ -35,6 +35,7 @@ func (a *Association) progress(now time.Time) {
 	case StateShutdownReceived:
 		a.setState(StateShutdownAckSent)
 		a.startT2(now)
+	default:
 	}
 }
 
@@ -78,6 +79,8 @@ func (a *Association) handleShutdown(now time.Time, cum TSN) {
 		// restarting its T2-shutdown timer."
 		a.setState(StateShutdownAckSent)
 		a.startT2(now)
+	default: // SHUTDOWN-RECEIVED: its acknowledgement was all
+		a.progress(now)
 	}
 }
 
