@@ -44,6 +44,7 @@ func TestHelperClient(t *testing.T) {
 	}
 	dev := daemontest.Open(t, c, device)
 	e := daemontest.NewEnd(t, dev, 8<<20)
+	others(t, e)
 	peer := rdma.SendWR{RemoteAddr: 0}
 	switch stage {
 	case stageObjects:
@@ -93,6 +94,27 @@ func TestHelperClient(t *testing.T) {
 				daemontest.Tell("at", stage)
 			}
 		}
+	}
+}
+
+// others makes objects of all further kinds: an SRQ with a QP and receives, a window, a region without
+// memory.
+func others(t *testing.T, e *daemontest.End) {
+	srq, err := e.PD.CreateSRQ(rdma.SRQConfig{MaxWR: 4})
+	if err == nil {
+		_, err = e.PD.CreateQP(rdma.QPConfig{SendCQ: e.CQ, RecvCQ: e.CQ, SRQ: srq})
+	}
+	if err == nil {
+		err = srq.PostRecv(&rdma.RecvWR{SGEs: []rdma.SGE{e.SGE(0, 8)}})
+	}
+	if err == nil {
+		_, err = e.PD.AllocMW(rdma.MWType1)
+	}
+	if err == nil {
+		_, err = e.PD.AllocMR(4096)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
