@@ -212,9 +212,9 @@ func (d *daemon) serve(args ...string) *process {
 }
 
 // ping runs count verified rounds of size octets with the server at addr.
-func (d *daemon) ping(addr string, count, size int) {
+func (d *daemon) ping(addr string, count, size int, more ...string) {
 	d.t.Helper()
-	out := d.run("ping", "-c", "-a", addr, "-C", fmt.Sprint(count), "-S", fmt.Sprint(size), "-V")
+	out := d.run(append([]string{"ping", "-c", "-a", addr, "-C", fmt.Sprint(count), "-S", fmt.Sprint(size), "-V"}, more...)...)
 	if !strings.Contains(out, "data verified") {
 		d.t.Errorf("ping did not verify its data: %s", out)
 	}

@@ -206,6 +206,7 @@ func (c *SCTPConn) down(err error) {
 type SCTPListener struct {
 	s      *SCTP
 	addr   netip.AddrPort
+	locals []netip.Addr // nil: all
 	accept func(*SCTPConn) SCTPHandler
 	once   sync.Once
 }
@@ -238,10 +239,10 @@ func (s *SCTP) listen(l SCTPListen) (*SCTPListener, error) {
 	var locals []netip.Addr
 	if a := l.Addr.Addr(); a.IsValid() && !a.IsUnspecified() {
 		locals = append(locals, a)
-		for _, x := range l.Addrs {
-			if x = x.Unmap(); !slices.Contains(locals, x) {
-				locals = append(locals, x)
-			}
+	}
+	for _, x := range l.Addrs {
+		if x = x.Unmap(); !slices.Contains(locals, x) {
+			locals = append(locals, x)
 		}
 	}
 	tries := 1
@@ -257,10 +258,10 @@ func (s *SCTP) listen(l SCTPListen) (*SCTPListener, error) {
 		if err = s.hold(port); err != nil {
 			continue
 		}
-		r := &SCTPListener{s: s, addr: netip.AddrPortFrom(l.Addr.Addr(), port), accept: l.Accept}
+		r := &SCTPListener{s: s, addr: netip.AddrPortFrom(l.Addr.Addr(), port), locals: locals, accept: l.Accept}
 		s.mu.Lock()
 		if err = s.ep.Listen(port, sctp.ListenConfig{Locals: locals, Options: l.Options}); err == nil {
-			s.listeners[port] = r
+			s.listeners = append(s.listeners, r)
 		}
 		s.mu.Unlock()
 		if err == nil {
@@ -279,8 +280,8 @@ func (l *SCTPListener) Close() error {
 	l.once.Do(func() {
 		s := l.s
 		s.mu.Lock()
-		s.ep.StopListening(l.addr.Port())
-		delete(s.listeners, l.addr.Port())
+		s.ep.StopListening(l.addr.Port(), l.locals)
+		s.listeners = slices.DeleteFunc(s.listeners, func(x *SCTPListener) bool { return x == l })
 		s.mu.Unlock()
 		s.unhold(l.addr.Port())
 	})
@@ -292,10 +293,15 @@ func (s *SCTP) accept(a *sctp.Association) {
 	c := &SCTPConn{s: s, a: a}
 	s.mu.Lock()
 	local, remote := a.Ports()
-	l := s.listeners[local]
+	var l *SCTPListener
 	for _, p := range a.Paths() {
 		if p.Primary {
 			c.local, c.remote = netip.AddrPortFrom(p.Local, local), netip.AddrPortFrom(p.Addr, remote)
+		}
+	}
+	for _, x := range s.listeners {
+		if x.addr.Port() == local && (x.locals == nil || slices.Contains(x.locals, c.local.Addr())) {
+			l = x
 		}
 	}
 	a.User = c

@@ -26,12 +26,13 @@ type SCTP struct {
 	gate    *gate // around Dial and Listen
 
 	mu        sync.Mutex
-	ep        *sctp.Endpoint           // guarded by mu
-	conns     map[*SCTPConn]struct{}   // guarded by mu
-	listeners map[uint16]*SCTPListener // guarded by mu
-	timer     tcpip.Timer              // guarded by mu
-	armed     time.Time                // guarded by mu: when the timer fires; zero: it does not
-	ended     bool                     // guarded by mu: the timer stays off
+	ep        *sctp.Endpoint         // guarded by mu
+	conns     map[*SCTPConn]struct{} // guarded by mu
+	listeners []*SCTPListener        // guarded by mu
+	timer     tcpip.Timer            // guarded by mu
+	armed     time.Time              // guarded by mu: when the timer fires; zero: it does not
+	ended     bool                   // guarded by mu: the timer stays off
+	closing   chan struct{}          // guarded by mu: closed when conns is empty; nil: nobody waits for that
 
 	portMu sync.Mutex
 	ports  map[uint16]int // guarded by portMu: users of each
@@ -69,9 +70,9 @@ const (
 	sctpPacketCap = 2048 // longer packets cost one copy more
 )
 
-// sctpOptions are the defaults of associations: room for what a fast link has under way, and an RTO
+// SCTPOptions are the defaults of associations: room for what a fast link has under way, and an RTO
 // as short as TCP's here, since kernel peers delay SACKs by up to 200 ms.
-func sctpOptions() sctp.Options {
+func SCTPOptions() sctp.Options {
 	return sctp.Options{SendBuffer: 1 << 20, RecvBuffer: 1 << 20, RTOInitial: time.Second, RTOMin: 300 * time.Millisecond}
 }
 
@@ -82,7 +83,7 @@ func newSCTP(carrier sctpCarrier, clock tcpip.Clock, o sctp.Options) (*SCTP, err
 	}
 	return &SCTP{
 		carrier: carrier, clock: clock, start: clock.NowMonotonic(), gate: newGate(), ep: ep,
-		conns: map[*SCTPConn]struct{}{}, listeners: map[uint16]*SCTPListener{}, ports: map[uint16]int{},
+		conns: map[*SCTPConn]struct{}{}, ports: map[uint16]int{},
 		packets: make([]sctpOut, 0, sctpBatch), events: make([]sctp.Event, 0, sctpBatch),
 	}, nil
 }
@@ -205,6 +206,10 @@ func (s *SCTP) dispatch(e *sctp.Event) {
 	case e.Kind == sctp.EventDown:
 		s.mu.Lock()
 		delete(s.conns, c)
+		if len(s.conns) == 0 && s.closing != nil {
+			close(s.closing)
+			s.closing = nil
+		}
 		s.mu.Unlock()
 		s.unhold(c.local.Port())
 		c.down(e.Err)
@@ -227,19 +232,38 @@ func (s *SCTP) Associations() int {
 	return s.ep.Associations()
 }
 
-// Close aborts every association and ends every listener. Handlers hear of it.
+// closeTime is how long Close waits for peers to agree to the end.
+const closeTime = 200 * time.Millisecond
+
+// Close ends every listener and every association: by a shutdown if the peer answers at once, else by
+// an abort. Handlers hear of it.
 func (s *SCTP) Close() error {
 	if !s.gate.shut() {
 		return nil
 	}
 	s.gate.wait()
 	s.mu.Lock()
-	now := s.now()
-	for c := range s.conns {
-		c.a.Abort(now, "closed")
+	done := make(chan struct{})
+	if len(s.conns) > 0 {
+		s.closing = done
+	} else {
+		close(done)
 	}
-	for port := range s.listeners {
-		s.ep.StopListening(port)
+	for c := range s.conns {
+		_ = c.a.Shutdown(s.now()) // an error: it is ending already
+	}
+	for _, l := range s.listeners {
+		s.ep.StopListening(l.addr.Port(), l.locals)
+	}
+	s.mu.Unlock()
+	s.drain()
+	select {
+	case <-done:
+	case <-time.After(closeTime): // of the host's, whatever the clock
+	}
+	s.mu.Lock()
+	for c := range s.conns {
+		c.a.Abort(s.now(), "closed")
 	}
 	s.mu.Unlock()
 	s.drain()

@@ -80,7 +80,7 @@ func NewStack(sw *Switch, c Config) (*Stack, error) {
 		HandleLocal: true,
 	})
 	var err error
-	if s.sctp, err = newSCTP(sctpProto, s.st.Clock(), sctpOptions()); err == nil {
+	if s.sctp, err = newSCTP(sctpProto, s.st.Clock(), SCTPOptions()); err == nil {
 		sctpProto.s = s.sctp
 		err = s.tune()
 	}
@@ -153,8 +153,16 @@ func (s *Stack) tune() error {
 			return fmt.Errorf("TCP option %T: %w", o, goError(err))
 		}
 	}
+	// Whoever listens takes free ports from 32768 on, as Linux does. A connection from here that had one
+	// of them would keep it from a listener that has been promised it.
+	if err := s.st.SetPortRange(firstConnectPort, lastConnectPort); err != nil {
+		return fmt.Errorf("ports %d to %d: %w", firstConnectPort, lastConnectPort, goError(err))
+	}
 	return nil
 }
+
+// Ports that connections from here, and listeners that name none, get.
+const firstConnectPort, lastConnectPort = 16384, 32767
 
 // bringUp makes the interface, its addresses and routes.
 func (s *Stack) bringUp() error {

@@ -27,7 +27,7 @@ func pingCommand() *cli.Command {
 			&cli.BoolFlag{Name: "server", Aliases: []string{"s"}, Usage: "be the server"},
 			&cli.BoolFlag{Name: "client", Aliases: []string{"c"}, Usage: "be the client"},
 			&cli.StringFlag{Name: "address", Aliases: []string{"a"}, Usage: "`ADDR`ess of the server; for the server itself, where to listen (default: all of the device's)"},
-			&cli.IntFlag{Name: "port", Aliases: []string{"p"}, Value: ping.DefaultPort, Usage: "TCP `PORT` of the server"},
+			&cli.IntFlag{Name: "port", Aliases: []string{"p"}, Value: ping.DefaultPort, Usage: "`PORT` of the server"},
 			&cli.IntFlag{Name: "count", Aliases: []string{"C"}, Usage: "client: `COUNT` of rounds (default: until interrupted)"},
 			&cli.IntFlag{Name: "size", Aliases: []string{"S"}, Value: ping.DefaultSize, Usage: fmt.Sprintf("`SIZE` of the data in octets, %d to %d; rping takes at most %d", ping.MinSize, ping.MaxSize, ping.RpingMaxSize)},
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "print the data of each round"},
@@ -41,7 +41,7 @@ func pingCommand() *cli.Command {
 			&cli.StringFlag{Name: "rtr", Usage: "`KINDS` of ready-to-receive message, some of write,read,send (default: all)"},
 			&cli.BoolFlag{Name: "client-server", Usage: "client: no ready-to-receive message (RFC 6581's client-server model)"},
 			&cli.IntFlag{Name: "mulpdu", Usage: "longest segment sent in `OCTETS`, 128 to 64768 (default: what fits a TCP segment)"},
-			&cli.BoolFlag{Name: "sctp", Usage: "over SCTP; this version has TCP only"},
+			&cli.BoolFlag{Name: "sctp", Usage: "client: over SCTP (RFC 5043) in place of TCP; a server takes both"},
 		},
 		UseShortOptionHandling: true, // as rping's getopt: -svV
 		Action:                 runPing,
@@ -56,8 +56,6 @@ func pingConfig(c *cli.Context) (cfg ping.Config, server bool, err error) {
 		return cfg, server, usagef("ping takes no argument %q", c.Args().First())
 	case server == c.Bool("client"):
 		return cfg, server, usagef("ping wants one of -s (server) and -c (client)")
-	case c.Bool("sctp"):
-		return cfg, server, usagef("--sctp: this version has iWARP over TCP only; leave it out")
 	case !server && !c.IsSet("address"):
 		return cfg, server, usagef("ping -c wants the server's address: -a ADDR")
 	case !server && c.Bool("persistent"):
@@ -90,6 +88,7 @@ func pingConfig(c *cli.Context) (cfg ping.Config, server bool, err error) {
 	}
 	return ping.Config{
 		MPA:          mpa,
+		SCTP:         c.Bool("sctp"),
 		Addr:         netip.AddrPortFrom(addr.Unmap(), uint16(c.Int("port"))),
 		Size:         c.Int("size"),
 		Count:        c.Int("count"),

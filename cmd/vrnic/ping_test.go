@@ -28,7 +28,6 @@ func TestPingWrongUse(t *testing.T) {
 		"ping -c -a 10.0.0.1 -C -1",
 		"ping -c -a 10.0.0.1 --timeout -1s",
 		"ping -c -P -a 10.0.0.1",
-		"ping -c -a 10.0.0.1 --sctp",
 		"ping -c -a 10.0.0.1 --mpa 3",
 		"ping -s --mpa 2",
 		"ping -s --client-server",

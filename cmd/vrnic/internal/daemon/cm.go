@@ -40,6 +40,7 @@ const minMULPDU, maxMULPDU = 128, 64768
 type connOptions struct {
 	mpa      rdma.MPAParam
 	ext      bool   // the messages of RFC 7306
+	sctp     bool   // connect over SCTP
 	ird, ord uint16 // 0: default; what a connect or accept names comes first
 	device   uint32 // 1 + number of the device that a wildcard address means; 0: all
 }
@@ -250,7 +251,7 @@ func (h *idHandler) param(p *shm.ConnParam) (rdma.ConnParam, error) {
 		return rdma.ConnParam{}, syscall.EINVAL
 	}
 	o := h.options()
-	out := rdma.ConnParam{PrivateData: private, IRD: readsFromRing(p.IRD), ORD: readsFromRing(p.ORD), MPA: o.mpa, Extensions: o.ext}
+	out := rdma.ConnParam{PrivateData: private, IRD: readsFromRing(p.IRD), ORD: readsFromRing(p.ORD), MPA: o.mpa, Extensions: o.ext, SCTP: o.sctp}
 	if out.IRD == 0 {
 		out.IRD = o.ird
 	}
@@ -372,9 +373,10 @@ func (o *connOptions) set(name uint32, n, devices uint64) error {
 		}
 		o.ext = n == 1
 	case shm.OptTransport:
-		if n != 0 { // TCP is what there is
-			return syscall.EOPNOTSUPP
+		if n > 1 {
+			return syscall.EINVAL
 		}
+		o.sctp = n == 1
 	default:
 		return syscall.EOPNOTSUPP
 	}
@@ -441,7 +443,7 @@ func (s *session) routeTo(addr netip.Addr) *sessionDevice {
 	var best *sessionDevice
 	bits := -1
 	for _, sd := range s.devs {
-		for _, p := range sd.dev.spec.Addrs {
+		for _, p := range sd.dev.spec.Reach() {
 			if p.Bits() > bits && p.Contains(addr.WithZone("")) {
 				best, bits = sd, p.Bits()
 			}
@@ -464,6 +466,9 @@ func (h *idHandler) onEvent(sd *sessionDevice) func(vnic.CMEvent) {
 		}
 		if ev.Param.Extensions {
 			out.Flags |= shm.EventExtensions
+		}
+		if ev.Param.SCTP {
+			out.Flags |= shm.EventSCTP
 		}
 		out.Param.SetPrivateData(ev.Param.PrivateData) // MPA carries no more than there is room for
 		if ev.ID != nil {

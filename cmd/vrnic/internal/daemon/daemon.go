@@ -54,6 +54,7 @@ type device struct {
 	mac   [6]byte
 	mtu   int
 	stack *netstack.Stack
+	net   network
 	vnic  *vnic.Device
 }
 
@@ -115,6 +116,10 @@ func New(cfg Config) (_ *Daemon, err error) {
 			return nil, fmt.Errorf("port %s: %w", spec, err)
 		}
 	}
+	for _, dev := range d.devices {
+		// SCTP's associations outlive their QPs for a moment; their end takes a network.
+		d.undo.add(dev.net.sctp.Close)
+	}
 	d.undo.add(d.server.Close) // sessions end before what they use; a second call does nothing
 	d.up = true
 	return d, nil
@@ -154,10 +159,14 @@ func (d *Daemon) addDevice(spec DeviceSpec) error {
 		return err
 	}
 	d.undo.add(stack.Close)
+	net, err := d.network(stack, spec)
+	if err != nil {
+		return err
+	}
 	l := d.cfg.Limits
 	dev, err := vnic.New(vnic.Config{
-		Name: spec.Name, MAC: mac, MTU: stack.MTU(), Addrs: spec.Addrs,
-		Network: network{stack},
+		Name: spec.Name, MAC: mac, MTU: stack.MTU(), Addrs: spec.Reach(),
+		Network: net,
 		Limits: vnic.Limits{
 			PD: l.PDs, MR: l.MRs, CQ: l.CQs, QP: l.QPs, CMID: l.CMIDs, SRQ: l.SRQs, MW: l.MWs, Depth: l.Depth,
 			SGE: shm.MaxSGE, Inline: shm.MaxInline, MRTotal: maxRegistered,
@@ -168,7 +177,7 @@ func (d *Daemon) addDevice(spec DeviceSpec) error {
 		return err
 	}
 	d.undo.add(dev.Close)
-	d.devices = append(d.devices, &device{spec: spec, mac: mac, mtu: stack.MTU(), stack: stack, vnic: dev})
+	d.devices = append(d.devices, &device{spec: spec, mac: mac, mtu: stack.MTU(), stack: stack, net: net, vnic: dev})
 	return nil
 }
 

@@ -14,10 +14,19 @@ import (
 // A TCP connection of the stack is what MPA runs on, as it is.
 var _ iwarp.Stream = (*netstack.TCPConn)(nil)
 
-// A network is a stack as a device uses it.
-type network struct{ stack *netstack.Stack }
+// A network is a stack as a device uses it, with the SCTP that goes with it: the stack's own, or one
+// over a UDP socket of the host.
+type network struct {
+	stack *netstack.Stack
+	sctp  *netstack.SCTP
+	udp   bool
+	addrs []netip.Addr // SCTP's: an association is reached at all of them
+}
 
-var _ vnic.Network = network{}
+var (
+	_ vnic.Network     = network{}
+	_ vnic.SCTPNetwork = network{}
+)
 
 func (n network) Dial(ctx context.Context, local netip.Addr, remote netip.AddrPort) (iwarp.Stream, error) {
 	c, err := n.stack.DialTCP(ctx, local, remote)

@@ -57,7 +57,8 @@ func (s *session) QueryDevice(number uint32) (*shm.QueryDeviceReply, error) {
 		CapFlags:  capMemWindow | capMemMgt | capMWType2B,
 	}
 	copy(r.FWVersion[:], firmwareVersion)
-	for i, p := range d.spec.Addrs[:min(len(d.spec.Addrs), shm.MaxAddrs)] {
+	addrs := d.spec.Reach()
+	for i, p := range addrs[:min(len(addrs), shm.MaxAddrs)] {
 		r.Addrs[i] = shm.MakePrefix(p)
 		r.NumAddrs++
 	}
@@ -108,5 +109,5 @@ func guid(mac [6]byte) uint64 {
 }
 
 func (d *device) owns(a netip.Addr) bool {
-	return slices.ContainsFunc(d.spec.Addrs, func(p netip.Prefix) bool { return p.Addr() == a.Unmap() })
+	return slices.ContainsFunc(d.spec.Reach(), func(p netip.Prefix) bool { return p.Addr() == a.Unmap() })
 }

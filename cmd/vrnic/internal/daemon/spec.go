@@ -26,6 +26,18 @@ type DeviceSpec struct {
 	Addrs []netip.Prefix // host addresses with the length of their network's prefix
 	MTU   int            // octets of an IP packet; 0 is 1500
 	MAC   [6]byte        // zero: derived from name and addresses, see HardwareAddr
+	// SCTPOverUDP is where a UDP socket of the host carries the device's SCTP (RFC 6951); zero: its
+	// SCTP is on the switch, as its TCP. The host's address is one more of the device, for SCTP only.
+	SCTPOverUDP netip.AddrPort
+}
+
+// Reach are the device's addresses with the networks that they reach: that of SCTP over UDP reaches what
+// the host does, which is all.
+func (d DeviceSpec) Reach() []netip.Prefix {
+	if !d.SCTPOverUDP.IsValid() {
+		return d.Addrs
+	}
+	return append(slices.Clip(d.Addrs), netip.PrefixFrom(d.SCTPOverUDP.Addr(), 0))
 }
 
 // DefaultDevice is the device of a daemon that was asked for none.
@@ -35,7 +47,7 @@ func DefaultDevice() DeviceSpec {
 	}}
 }
 
-// ParseDevice reads NAME,addr=CIDR[,addr=CIDR]...[,mtu=N][,mac=MAC].
+// ParseDevice reads NAME,addr=CIDR[,addr=CIDR]...[,mtu=N][,mac=MAC][,sctp-udp=ADDR[:PORT]].
 // An error names the part that is wrong; String prints a specification back.
 func ParseDevice(s string) (DeviceSpec, error) {
 	name, rest, _ := strings.Cut(s, ",")
@@ -51,13 +63,18 @@ func ParseDevice(s string) (DeviceSpec, error) {
 			d.MTU, err = parseMTU(d.MTU, value)
 		case "mac":
 			d.MAC, err = parseMAC(d.MAC, value)
+		case "sctp-udp":
+			d.SCTPOverUDP, err = parseUDP(d.SCTPOverUDP, value)
 		default:
-			err = fmt.Errorf("unknown option %q (known: addr, mtu, mac)", key)
+			err = fmt.Errorf("unknown option %q (known: addr, mtu, mac, sctp-udp)", key)
 		}
 		return err
 	})
-	if err == nil && len(d.Addrs) == 0 {
+	if err == nil && len(d.Reach()) == 0 {
 		err = fmt.Errorf("no address; add ,addr=CIDR, for example ,addr=10.77.0.2/24")
+	}
+	if u := d.SCTPOverUDP.Addr(); err == nil && slices.ContainsFunc(d.Addrs, func(p netip.Prefix) bool { return p.Addr() == u }) {
+		err = fmt.Errorf("%v is the host's address by sctp-udp, so leave ,addr=%v out", u, u)
 	}
 	if err != nil {
 		return DeviceSpec{}, fmt.Errorf("device %q: %w", s, err)
@@ -74,6 +91,9 @@ func (d DeviceSpec) String() string {
 	if d.MAC != ([6]byte{}) {
 		b = fmt.Appendf(b, ",mac=%v", net.HardwareAddr(d.MAC[:]))
 	}
+	if d.SCTPOverUDP.IsValid() {
+		b = fmt.Appendf(b, ",sctp-udp=%v", d.SCTPOverUDP)
+	}
 	return string(b)
 }
 
@@ -85,10 +105,28 @@ func (d DeviceSpec) HardwareAddr() [6]byte {
 		return d.MAC
 	}
 	h := fnv.New64a()
-	h.Write(appendAddrs([]byte(d.Name), d.Addrs))
+	h.Write(appendAddrs([]byte(d.Name), d.Reach()))
 	sum := h.Sum64()
 	return [6]byte{0x02, byte(sum >> 32), byte(sum >> 24), byte(sum >> 16), byte(sum >> 8), byte(sum)}
 }
+
+// parseUDP reads ADDR, ADDR:PORT or [ADDR]:PORT.
+func parseUDP(old netip.AddrPort, s string) (netip.AddrPort, error) {
+	if old.IsValid() {
+		return old, fmt.Errorf("sctp-udp is given twice")
+	}
+	ap, err := netip.ParseAddrPort(s)
+	if a, aerr := netip.ParseAddr(s); aerr == nil {
+		ap, err = netip.AddrPortFrom(a, sctpOverUDPPort), nil
+	}
+	if err != nil || ap.Port() == 0 || ap.Addr().IsUnspecified() || ap.Addr().IsMulticast() || ap.Addr().Zone() != "" {
+		return netip.AddrPort{}, fmt.Errorf("sctp-udp=%s: want an address of this host, and a port if it is not to be %d", s, sctpOverUDPPort)
+	}
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()), nil
+}
+
+// sctpOverUDPPort is where RFC 6951 expects SCTP over UDP.
+const sctpOverUDPPort = 9899
 
 // A PortKind says what a port of the switch leads to.
 type PortKind uint8
@@ -200,7 +238,7 @@ func checkSpecs(devices []DeviceSpec, ports []PortSpec) error {
 			return fmt.Errorf("device name %q is given twice; give each device its own", d.Name)
 		}
 		names[d.Name] = true
-		if err := takeAddrs("device "+d.Name, d.Addrs); err != nil {
+		if err := takeAddrs("device "+d.Name, d.Reach()); err != nil {
 			return err
 		}
 		mac := d.HardwareAddr()

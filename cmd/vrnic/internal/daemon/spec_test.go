@@ -20,6 +20,10 @@ func TestParseDevice(t *testing.T) {
 		{"x,addr=192.0.2.1/32,mtu=1280", DeviceSpec{
 			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}, MTU: 1280,
 		}},
+		{"x,addr=192.0.2.1/32,sctp-udp=127.0.0.2:9000", DeviceSpec{
+			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}, SCTPOverUDP: netip.MustParseAddrPort("127.0.0.2:9000"),
+		}},
+		{"x,sctp-udp=[::1]:9899", DeviceSpec{Name: "x", SCTPOverUDP: netip.MustParseAddrPort("[::1]:9899")}},
 	} {
 		got, err := ParseDevice(tt.in)
 		if err != nil || !reflect.DeepEqual(got, tt.want) {
@@ -62,6 +66,11 @@ func TestParseDeviceErrors(t *testing.T) {
 		{"v,addr=10.0.0.1/24,mac=00:00:00:00:00:00", "one station"},
 		{"v,addr=10.0.0.1/24,mac=02:00:00:00:00:01,mac=02:00:00:00:00:02", "mac is given twice"},
 		{"v,addr=10.0.0.1/24,colour=blue", `unknown option "colour"`},
+		{"v,sctp-udp=0.0.0.0", "sctp-udp=0.0.0.0: want an address"},
+		{"v,sctp-udp=10.0.0.1:x", "sctp-udp=10.0.0.1:x: want an address"},
+		{"v,sctp-udp=10.0.0.1:0", "want an address"},
+		{"v,sctp-udp=10.0.0.1,sctp-udp=10.0.0.2", "sctp-udp is given twice"},
+		{"v,addr=10.0.0.1/24,sctp-udp=10.0.0.1", "leave ,addr=10.0.0.1 out"},
 	} {
 		_, err := ParseDevice(tt.in)
 		if err == nil || !strings.Contains(err.Error(), tt.names) {

@@ -167,13 +167,13 @@ func TestConnOptions(t *testing.T) {
 		{shm.OptMPAMarkers, 1, nil}, {shm.OptMPAMarkers, 2, syscall.EINVAL}, {shm.OptMPARTR, 0xa, nil}, {shm.OptMPARTR, 0x10, syscall.EINVAL},
 		{shm.OptFPDUSize, 0, nil}, {shm.OptFPDUSize, 127, syscall.EINVAL}, {shm.OptFPDUSize, 64769, syscall.EINVAL}, {shm.OptFPDUSize, 64768, nil},
 		{shm.OptExtensions, 1, nil}, {shm.OptExtensions, 2, syscall.EINVAL},
-		{shm.OptDevice, 1, nil}, {shm.OptDevice, 2, syscall.ENODEV}, {shm.OptTransport, 1, syscall.EOPNOTSUPP}, {99, 0, syscall.EOPNOTSUPP},
+		{shm.OptDevice, 1, nil}, {shm.OptDevice, 2, syscall.ENODEV}, {shm.OptTransport, 1, nil}, {shm.OptTransport, 2, syscall.EINVAL}, {99, 0, syscall.EOPNOTSUPP},
 	} {
 		if err := o.set(tt.name, tt.n, 2); !errors.Is(err, tt.want) {
 			t.Errorf("option %d = %d: %v, want %v", tt.name, tt.n, err, tt.want)
 		}
 	}
-	want := connOptions{mpa: rdma.MPAParam{Revision: 1, CRC: rdma.CRCOff, Markers: true, ClientServer: true, RTR: rdma.RTRRead, MULPDU: 64768}, ext: true, ird: 4, ord: 8, device: 2}
+	want := connOptions{mpa: rdma.MPAParam{Revision: 1, CRC: rdma.CRCOff, Markers: true, ClientServer: true, RTR: rdma.RTRRead, MULPDU: 64768}, ext: true, sctp: true, ird: 4, ord: 8, device: 2}
 	if o != want {
 		t.Errorf("options are %+v, want %+v", o, want)
 	}

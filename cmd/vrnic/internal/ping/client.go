@@ -35,13 +35,16 @@ func RunClient(ctx context.Context, dev rdma.Device, cfg Config) (Result, error)
 		s.disconnect() // err says more than how that goes
 		return res, err
 	}
-	return res, s.disconnect()
+	if err := s.disconnect(); ctx.Err() == nil {
+		return res, err
+	}
+	return res, nil // the user ended it, perhaps within a round: then the server's end is not orderly
 }
 
 func connect(ctx context.Context, dev rdma.Device, qp rdma.QP, cfg Config) (rdma.Conn, error) {
 	cctx, cancel := context.WithTimeout(ctx, cfg.ConnectTimeout)
 	defer cancel()
-	conn, err := dev.Connect(cctx, qp, cfg.Addr, rdma.ConnParam{IRD: 1, ORD: 1, MPA: cfg.MPA})
+	conn, err := dev.Connect(cctx, qp, cfg.Addr, rdma.ConnParam{IRD: 1, ORD: 1, MPA: cfg.MPA, SCTP: cfg.SCTP})
 	switch {
 	case err == nil:
 		return conn, nil

@@ -38,6 +38,7 @@ type Config struct {
 	// Persistent makes a server take any number of clients, also at once, until the context ends.
 	Persistent bool
 	MPA        rdma.MPAParam
+	SCTP       bool // client: over SCTP
 
 	ConnectTimeout time.Duration // client; 0: 10 s
 	RoundTimeout   time.Duration // client: for one answer; 0: none

@@ -1,0 +1,134 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/vrnic/vrnic/iwarp"
+	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/sctp"
+	"github.com/vrnic/vrnic/sctpddp"
+	"github.com/vrnic/vrnic/vnic"
+)
+
+// network is what a device has below it.
+func (d *Daemon) network(stack *netstack.Stack, spec DeviceSpec) (network, error) {
+	n := network{stack: stack, sctp: stack.SCTP()}
+	if u := spec.SCTPOverUDP; u.IsValid() {
+		s, err := netstack.NewSCTPOverUDP(u, nil, netstack.SCTPOptions())
+		if err != nil {
+			return n, err
+		}
+		d.undo.add(s.Close)
+		n.sctp, n.udp, n.addrs = s, true, []netip.Addr{u.Addr()}
+		return n, nil
+	}
+	for _, p := range spec.Addrs {
+		n.addrs = append(n.addrs, p.Addr())
+	}
+	return n, nil
+}
+
+// ddpStreams is how many streams an association has each way: as many QPs can share it.
+const ddpStreams = 256
+
+// ddpOptions are those of an association that carries DDP. A peer that does not is refused while the
+// association is being set up (RFC 5043, section 5.1; RFC 5061, section 4.2.6).
+func ddpOptions() *sctp.Options {
+	o, code := netstack.SCTPOptions(), uint32(sctpddp.IndicationDDP)
+	o.Adaptation = &code
+	o.AdmitAdaptation = func(code uint32, present bool) bool { return sctpddp.CheckIndication(code, present) == nil }
+	o.OutStreams, o.InStreams = ddpStreams, ddpStreams
+	return &o
+}
+
+// DialSCTP implements vnic.SCTPNetwork.
+func (n network) DialSCTP(ctx context.Context, local netip.Addr, remote netip.AddrPort, h vnic.AssociationHandler) (vnic.Association, error) {
+	if n.udp {
+		local = n.addrs[0]
+	}
+	a := &sctpAssociation{h: h}
+	c, err := n.sctp.Dial(ctx, netstack.SCTPDial{
+		Local: local, Addrs: n.addrs, Remote: remote, Options: ddpOptions(), Handler: sctpEvents{a},
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.SCTPConn = c
+	return a, nil
+}
+
+// ListenSCTP implements vnic.SCTPNetwork.
+func (n network) ListenSCTP(addr netip.AddrPort, accept func(vnic.Association) vnic.AssociationHandler) (io.Closer, error) {
+	l := netstack.SCTPListen{Addr: addr, Options: ddpOptions(), Accept: func(c *netstack.SCTPConn) netstack.SCTPHandler {
+		a := &sctpAssociation{SCTPConn: c}
+		if a.h = accept(a); a.h == nil {
+			return nil
+		}
+		return sctpEvents{a}
+	}}
+	if addr.Addr().IsUnspecified() {
+		l.Addrs = n.addrs
+	}
+	return n.sctp.Listen(l)
+}
+
+// An sctpAssociation is an association of the stack as a device uses it.
+type sctpAssociation struct {
+	*netstack.SCTPConn
+	h      vnic.AssociationHandler
+	ending atomic.Bool // Shutdown was asked for
+}
+
+var _ vnic.Association = (*sctpAssociation)(nil)
+
+// Send implements sctpddp.Association. What is sent goes out with Flush.
+func (a *sctpAssociation) Send(stream uint16, ppid uint32, src iwarp.Source) (uint64, error) {
+	return a.SCTPConn.Send(sctp.SendOptions{Stream: stream, PPID: ppid, Unordered: true}, src, true)
+}
+
+// Shutdown implements sctpddp.Association, and goes out with Flush, too.
+func (a *sctpAssociation) Shutdown() { a.ending.Store(true) }
+
+// Flush implements vnic.Association.
+func (a *sctpAssociation) Flush() {
+	if a.ending.Swap(false) {
+		a.SCTPConn.Shutdown()
+		return
+	}
+	a.SCTPConn.Flush()
+}
+
+// Release implements vnic.Association.
+func (a *sctpAssociation) Release(token any) { a.SCTPConn.Release(token.(*sctp.Message)) }
+
+// sctpEvents is the handler of an association.
+type sctpEvents struct{ a *sctpAssociation }
+
+func (e sctpEvents) Message(m *sctp.Message) {
+	b, whole := m.Bytes()
+	if !whole {
+		b = m.Append(nil)
+	}
+	e.a.h.Message(sctpddp.Message{Stream: m.Stream, PPID: m.PPID, Unordered: m.Unordered, Missing: m.Missing, Data: b}, m)
+}
+
+func (e sctpEvents) Event(*sctp.Event) { e.a.h.Notify() }
+
+func (e sctpEvents) Down(err error) {
+	var peer *sctp.PeerAbort
+	var local *sctp.LocalAbort
+	kind := sctpddp.LossFailure
+	switch {
+	case err == nil:
+		kind = sctpddp.LossShutdown
+	case errors.As(err, &peer), errors.As(err, &local):
+		kind = sctpddp.LossAbort
+	case errors.Is(err, sctp.ErrRestarted):
+		kind = sctpddp.LossRestart
+	}
+	e.a.h.Down(kind, err)
+}
