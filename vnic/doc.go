@@ -18,9 +18,10 @@
 // two registrations, with the checks, completions and events that the wire would give. Other
 // connections run iwarp's Endpoint over a Stream of the Network (wire.go).
 //
-// Locks, outermost first: CMID.mu; Device.mu; Context.mu; QP.rx.mu; PD.keyMu; CQ.mu. None is held while a
-// Stream or a CMID handler is called; foreign queues, a CQSink, OnAsync and OnState are called with
-// some of them held, so they must not call back.
+// Locks, outermost first: CMID.mu; Device.mu; Context.mu; QP.rx.mu; SRQ.mu; PD.keyMu; CQ.mu.
+// admission.mu is below CMID.mu, with none below it. None is held while a Stream or a CMID handler
+// is called; foreign queues, a CQSink, OnAsync and OnState are called with some of them held, so
+// they must not call back.
 //
 // # Sources
 //
