@@ -197,11 +197,11 @@ func (d *Device) insertMR(m *MR) {
 // maxPrefixes bounds the prefixes in use, far below the 2^23 that there are.
 const maxPrefixes = 1 << 22
 
-// takePrefix takes a prefix that nobody has, and returns a key with it.
-func (d *Device) takePrefix() (key uint32, err error) {
+// takePrefix takes a prefix that nobody has, unless most are in use, and returns a key with it.
+func (d *Device) takePrefix(most int) (key uint32, err error) {
 	d.stagMu.Lock()
 	defer d.stagMu.Unlock()
-	if len(d.prefixes) >= maxPrefixes {
+	if len(d.prefixes) >= most {
 		return 0, fmt.Errorf("%d windows and fast regions are on the device: %w", len(d.prefixes), rdma.ErrLimit)
 	}
 	for {

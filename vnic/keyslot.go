@@ -50,7 +50,7 @@ func (k slotKind) needs() rdma.Opcode {
 
 // allocSlot gives s keys and makes it known in pd. c.mu is held.
 func (pd *PD) allocSlotLocked(s *keySlot) error {
-	key, err := pd.dev.takePrefix()
+	key, err := pd.dev.takePrefix(maxPrefixes)
 	if err != nil {
 		return err
 	}

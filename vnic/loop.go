@@ -28,7 +28,7 @@ type loopEnd struct {
 
 	mail   loopMail     // guarded by pair.mu
 	post   atomic.Bool  // there is mail; set with pair.mu held
-	quiet  bool         // guarded by pair.mu: begins no message until the connection has moved
+	quiet  bool         // guarded by pair.mu: copies nothing until the connection has moved
 	stream iwarp.Stream // set before pair.asked
 	sent   bool         // our Terminate is in the peer's mailbox; owner only
 }
@@ -203,7 +203,7 @@ func (l *loopEnd) exec(e *sqe) bool {
 	qp, peer := l.qp, l.peer.qp
 	r := &peer.rx
 	r.mu.Lock()
-	if r.from != l || e.off == 0 && l.pair.asked.Load() {
+	if r.from != l || l.pair.asked.Load() {
 		r.mu.Unlock()
 		return false // it is closing, and the mail says so; or the connection is being handed over
 	}

@@ -11,15 +11,15 @@ import (
 
 // When a context gets memory that can block (SetStaged), nobody but its own goroutines may touch
 // its memory, so a connection on loopback, where each requester copies for both, has to become one
-// of another kind: two Endpoints joined by a pipe. The two ends do that at a boundary between
-// messages, without either waiting with its run token held:
+// of another kind: two Endpoints joined by a pipe. The two ends do that at a boundary between steps,
+// without either waiting with its run token held:
 //
-//	loop ── hand asked for ──▶ each end finishes its message, begins no other, and is quiet
+//	loop ── hand asked for ──▶ each end stops copying, and is quiet
 //	     ── both are quiet and have read their mail ──▶ moved: each end takes its wire when it runs
 //	     ── an end leaves RTS ──▶ over: it stays a loop, on which nothing is copied any more
 //
-// A QP that is not RTS copies nothing, and one that is begins nothing after the hand-over was asked
-// for; so once it has moved or is over, nobody touches the other's memory. An end that is not
+// A QP that is not RTS copies nothing, and one that is copies nothing more after the hand-over was
+// asked for; so once it has moved or is over, nobody touches the other's memory. An end that is not
 // attached yet is quiet by itself, and need not run for the other to move.
 
 // A loopPair is what the two ends of a connection on loopback have in common.
@@ -66,23 +66,12 @@ func (l *loopEnd) handOver() (more bool) {
 	qp := l.qp
 	s := &qp.sq
 	if s.next != s.tail {
-		// It has what it needs: the peer's region, or a receive. None of it can block: it was
-		// looked up before.
+		// A message half-way begins again on the wire: for a Send its receive is taken, and nobody
+		// has been told of the part of a Write or Read that is there. Only a Write that waits with its
+		// immediate data is over.
 		e := s.at(s.next)
-		for left := uint64(stepOctets); e.off > 0 && e.state != sqeDone; {
-			if e.wr.Op == rdma.OpWriteImm && e.off == e.total {
-				e.off, e.half = 0, true // its immediate data may wait for long
-				break
-			}
-			before := e.off
-			if !l.exec(e) {
-				return false
-			}
-			if left -= min(left, uint64(e.off-before)); left == 0 && e.state != sqeDone {
-				return true
-			}
-		}
-		qp.retire()
+		e.half = e.half || e.wr.Op == rdma.OpWriteImm && e.off > 0 && e.off == e.total
+		e.off = 0
 	}
 	p := l.pair
 	p.mu.Lock()
@@ -131,8 +120,7 @@ func (l *loopEnd) takeWire() *wire {
 
 // SetStaged says that c has memory that can block from now on (mode 0). When it returns, no QP of
 // c is run by others than c's own goroutines, and none of c's memory is touched by others: what was
-// connected within the device has been handed over to a pipe. It waits for messages that are being
-// copied. rdma.ErrClosed if c is closed meanwhile.
+// connected within the device has been handed over to a pipe. rdma.ErrClosed if c is closed meanwhile.
 func (c *Context) SetStaged() error {
 	c.stageMu.Lock()
 	defer c.stageMu.Unlock()

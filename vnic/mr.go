@@ -271,6 +271,9 @@ func (m *MR) over() bool {
 
 // wait blocks until m, which has been revoked, is drained.
 func (m *MR) wait() {
+	if m.over() {
+		return
+	}
 	done := make(chan struct{})
 	if !m.await(func() { close(done) }) {
 		<-done

@@ -1,8 +1,11 @@
 package vnic
 
 import (
+	"errors"
 	"math"
 	"testing"
+
+	"github.com/vrnic/vrnic/rdma"
 )
 
 // SEC-008: STags are spread over the range and not predictable from each other; SEC-009: none
@@ -78,4 +81,97 @@ func TestSTagPermutation(t *testing.T) {
 			seen[v] = base + i
 		}
 	}
+}
+
+// The prefixes of windows and fast regions are spread and unpredictable as well, do not come twice,
+// and have no STag of a registration among them. SEC-008, SEC-009.
+func TestSTagPrefixes(t *testing.T) {
+	s, err := newSTagSource()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 100_000
+	seen := make(map[uint32]bool, n)
+	var buckets [4][256]int // of each octet; the lowest is the key at allocation
+	steps := make(map[uint32]int)
+	var last uint32
+	for range n {
+		v := s.nextPrefix()
+		if v>>8 == 0 || seen[v>>8] {
+			t.Fatalf("the prefix of %#x came twice, or is 0", v)
+		}
+		seen[v>>8] = true
+		for i := range buckets {
+			buckets[i][byte(v>>(8*i))]++
+		}
+		steps[v>>8-last]++
+		last = v >> 8
+	}
+	for i, b := range buckets {
+		var chi float64
+		for _, k := range b {
+			d := float64(k) - n/256.0
+			chi += d * d / (n / 256.0)
+		}
+		if math.Abs(chi-255) > 7*22.6 {
+			t.Errorf("octet %d: chi-square %.0f", i, chi)
+		}
+	}
+	for d, k := range steps {
+		if k > 6 { // of 2^24
+			t.Errorf("the step %#x came %d times: a progression", d, k)
+		}
+	}
+	for range n {
+		if v := s.next(); seen[v>>8] {
+			t.Fatalf("%#x is given to a registration and belongs to a window", v)
+		}
+	}
+	perm := make(map[uint32]bool)
+	for i := range uint32(100_000) {
+		v := s.permutePrefix(1<<24 - 1 - i)
+		if v >= 1<<24 || perm[v] {
+			t.Fatalf("%#x comes twice or is too long", v)
+		}
+		perm[v] = true
+	}
+}
+
+// A device has far fewer windows than prefixes; over that it refuses, and what is given back can be
+// taken again.
+func TestPrefixLimit(t *testing.T) {
+	s, err := newSTagSource()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &Device{stags: s, prefixes: make(map[uint32]struct{})}
+	key, err := d.takePrefix(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.takePrefix(1); !errors.Is(err, rdma.ErrLimit) {
+		t.Errorf("one more: %v", err)
+	}
+	d.dropPrefix(key)
+	if _, err := d.takePrefix(1); err != nil {
+		t.Errorf("one less: %v", err)
+	}
+}
+
+// A million registrations are to cost little: this is the STag's part of each.
+func BenchmarkSTag(b *testing.B) {
+	s, err := newSTagSource()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("region", func(b *testing.B) {
+		for b.Loop() {
+			s.next()
+		}
+	})
+	b.Run("window", func(b *testing.B) {
+		for b.Loop() {
+			s.nextPrefix()
+		}
+	})
 }

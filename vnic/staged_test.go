@@ -3,6 +3,7 @@ package vnic_test
 import (
 	"bytes"
 	"math/rand/v2"
+	"net/netip"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -75,6 +76,176 @@ func TestStagedLate(t *testing.T) {
 		if err := x.WantDone("a graceful end"); err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// A context becomes staged in the midst of messages that are longer than what is copied at once: they
+// arrive whole and once, and what is behind them goes on.
+func TestStagedMidMessage(t *testing.T) {
+	onPaths(t, func(t *testing.T, e *env) {
+		if !e.loop {
+			return // a wire does nothing special
+		}
+		const n = 8 << 20
+		for _, op := range []rdma.Opcode{rdma.OpWrite, rdma.OpRead, rdma.OpSend, rdma.OpWriteImm} {
+			x, y := e.pair(vnictest.PeerConfig{Buffer: n, Param: extensions}, vnictest.PeerConfig{Buffer: n, Param: extensions})
+			fill(x.Buf, 1)
+			if op == rdma.OpRead {
+				fill(y.Buf, 2)
+			}
+			if op == rdma.OpSend {
+				y.Recv(5, 0, n)
+			}
+			x.Post(rdma.SendWR{ID: 1, Op: op, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey(), Imm: 7}, 0, n)
+			x.Read(2, 0, 0, y, 0)
+			if op == rdma.OpSend { // and with the peer's context
+				if err := e.a.SetStaged(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := e.b.SetStaged(); err != nil {
+				t.Fatal(err)
+			}
+			if op == rdma.OpWriteImm { // what waits for a receive does not hold SetStaged up
+				y.Recv(5, 0, 0)
+			}
+			x.WantSend("both", is(1, ok), is(2, ok))
+			if op == rdma.OpSend || op == rdma.OpWriteImm {
+				y.WantRecv("it came", is(5, ok))
+			}
+			if !bytes.Equal(x.Buf, y.Buf) {
+				t.Fatalf("%v: the octets differ", op)
+			}
+			x.QP.Close()
+			y.QP.Close()
+			// A fresh context for the next one, on the same device.
+			b, a := e.b.Device(), e.a.Device()
+			e.b = vnictest.Open(t, b, vnic.ContextConfig{Label: "b"})
+			e.a = vnictest.Open(t, a, vnic.ContextConfig{Label: "a"})
+		}
+	})
+}
+
+var extensions = rdma.ConnParam{Extensions: true}
+
+// A context becomes staged between a connection request and the answer to it: the connection is
+// made, and its first message may go to memory that can block.
+func TestStagedWhileConnecting(t *testing.T) {
+	onPaths(t, func(t *testing.T, e *env) {
+		if e.staged {
+			return
+		}
+		for _, which := range []string{"acceptor", "initiator"} {
+			x, y := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{}), vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
+			l, err := e.b.Listen(netip.AddrPortFrom(e.b.Attr().Addrs[0].Addr(), 0), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			connected := make(chan error, 1)
+			go func() {
+				var err error
+				x.Conn, err = e.a.Connect(t.Context(), x.QP, l.Addr(), rdma.ConnParam{})
+				connected <- err
+			}()
+			r, err := l.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, q := y, x
+			if which == "initiator" {
+				p, q = x, y
+			}
+			if err := p.Ctx.SetStaged(); err != nil {
+				t.Fatal(err)
+			}
+			m, err := p.PD.RegisterRegion(vnic.Region{Mem: &hanging{b: make([]byte, 100)}}, 0, 100, vnictest.Full)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if y.Conn, err = r.Accept(t.Context(), y.QP, rdma.ConnParam{}); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-connected; err != nil {
+				t.Fatal(err)
+			}
+			q.Post(rdma.SendWR{ID: 1, Op: rdma.OpWrite, RKey: m.RKey()}, 0, 100)
+			q.Post(rdma.SendWR{ID: 2, Op: rdma.OpRead, RKey: m.RKey()}, 0, 100)
+			q.WantSend(which, is(1, ok), is(2, ok))
+			l.Close()
+			e.b = vnictest.Open(t, e.b.Device(), vnic.ContextConfig{Label: "b"})
+			if e.loop {
+				e.a = vnictest.Open(t, e.a.Device(), vnic.ContextConfig{Label: "a"})
+			}
+		}
+	})
+}
+
+// A peer whose own memory hangs, so that its end of a connection is never attached, does not keep
+// another context from becoming staged.
+func TestStagedPeerHangs(t *testing.T) {
+	onPaths(t, func(t *testing.T, e *env) {
+		if !e.loop {
+			return // only there does one end wait for the other
+		}
+		var busy []*vnictest.Peer
+		for range 8 { // as many as a staged context runs at once
+			p, _ := e.plain()
+			busy = append(busy, p)
+		}
+		x, y := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{}), vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
+		l, err := e.b.Listen(netip.AddrPortFrom(e.b.Attr().Addrs[0].Addr(), 0), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		connected := make(chan error, 1)
+		go func() {
+			var err error
+			x.Conn, err = e.a.Connect(t.Context(), x.QP, l.Addr(), rdma.ConnParam{})
+			connected <- err
+		}()
+		r, err := l.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := e.a.SetStaged(); err != nil {
+			t.Fatal(err)
+		}
+		h := &hanging{b: make([]byte, 100), release: make(chan struct{})}
+		h.hang.Store(true)
+		for _, p := range busy {
+			m, err := p.PD.RegisterRegion(vnic.Region{Mem: h}, 0, 100, vnictest.Full)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Post(rdma.SendWR{ID: 1, Op: rdma.OpSend, SGEs: []rdma.SGE{{Length: 100, LKey: m.LKey()}}}, 0, 0)
+		}
+		synctest.Wait()
+		if n := h.inside.Load(); n != 8 {
+			t.Fatalf("%d hang", n)
+		}
+		if y.Conn, err = r.Accept(t.Context(), y.QP, rdma.ConnParam{}); err != nil {
+			t.Fatal(err)
+		}
+		staged := make(chan error, 1)
+		go func() { staged <- e.b.SetStaged() }()
+		synctest.Wait()
+		select {
+		case err := <-staged:
+			if err != nil {
+				t.Error(err)
+			}
+		default:
+			t.Error("one program's hanging memory keeps another waiting")
+		}
+		h.hang.Store(false)
+		close(h.release)
+		if err := <-connected; err != nil {
+			t.Fatal(err)
+		}
+		y.Write(1, 0, 100, x, 0)
+		x.Recv(2, 0, 8)
+		y.Send(3, 0, 8)
+		x.WantRecv("it works", is(2, ok))
 	})
 }
 
