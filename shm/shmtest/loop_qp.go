@@ -157,6 +157,7 @@ func (q *loopQP) perform(w *shm.SendWQE) (status rdma.WCStatus, wait bool) {
 			return rdma.WCLocQPOp, false
 		}
 		return rdma.WCSuccess, false
+	default: // something is sent
 	}
 	if w.Flags&shm.SQInline != 0 {
 		copy(buf, w.Inline())
@@ -169,6 +170,7 @@ func (q *loopQP) perform(w *shm.SendWQE) (status rdma.WCStatus, wait bool) {
 		m.imm, m.immLow, m.flags = w.Imm, w.ImmLow(), rdma.WCWithImm
 	case rdma.OpSendInv:
 		m.imm, m.flags = w.Imm, rdma.WCWithInv
+	default: // octets only
 	}
 	switch op {
 	case rdma.OpWrite, rdma.OpWriteImm:
