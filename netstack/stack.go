@@ -142,13 +142,15 @@ func (c *Config) complete() error {
 // lower one would retransmit for nothing), TIME-WAIT of 60 s.
 func (s *Stack) tune() error {
 	sack := tcpip.TCPSACKEnabled(true)
+	// No RACK: with it, gVisor stops for good when single frames are lost (TestLossyWire).
+	recovery := tcpip.TCPRecovery(0)
 	delay := tcpip.TCPDelayEnabled(false)
 	moderate := tcpip.TCPModerateReceiveBufferOption(false)
 	snd := tcpip.TCPSendBufferSizeRangeOption{
 		Min: tcp.MinBufferSize, Default: s.cfg.SendBuffer, Max: s.cfg.SendBuffer}
 	rcv := tcpip.TCPReceiveBufferSizeRangeOption{
 		Min: tcp.MinBufferSize, Default: s.cfg.ReceiveBuffer, Max: s.cfg.ReceiveBuffer}
-	for _, o := range []tcpip.SettableTransportProtocolOption{&sack, &delay, &moderate, &snd, &rcv} {
+	for _, o := range []tcpip.SettableTransportProtocolOption{&sack, &recovery, &delay, &moderate, &snd, &rcv} {
 		if err := s.st.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
 			return fmt.Errorf("TCP option %T: %w", o, goError(err))
 		}

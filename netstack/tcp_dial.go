@@ -119,8 +119,15 @@ type TCPListener struct {
 	done chan struct{}
 }
 
+// minBacklog is how many handshakes may be under way at a listener at least. gVisor answers those
+// beyond by SYN cookies, that is, without window scaling and SACK: the peer's window is then an odd
+// number, and super-frames are cut at it in the middle of the user's frames. It counts one less than
+// it is told, as a socket adds one.
+const minBacklog = 128
+
 // ListenTCP listens at addr: an address of the stack, or the unspecified one of a family for all of
-// that family. Port 0 chooses a free one. Up to backlog connections wait to be accepted.
+// that family. Port 0 chooses a free one. Up to backlog connections, or minBacklog if that is more,
+// wait to be accepted.
 func (s *Stack) ListenTCP(addr netip.AddrPort, backlog int) (*TCPListener, error) {
 	addr = unmap(addr)
 	l, err := s.listen(addr, backlog)
@@ -149,7 +156,7 @@ func (s *Stack) listen(addr netip.AddrPort, backlog int) (*TCPListener, error) {
 		ep.Close()
 		return nil, goError(err)
 	}
-	if err := ep.Listen(max(backlog, 1)); err != nil {
+	if err := ep.Listen(max(backlog, minBacklog) + 1); err != nil {
 		ep.Close()
 		return nil, goError(err)
 	}

@@ -65,6 +65,61 @@ func TestEMSS(t *testing.T) {
 	}
 }
 
+// TestListenBacklog: whatever backlog a listener was given, its handshakes agree on window scaling and
+// SACK, several at once too.
+func TestListenBacklog(t *testing.T) {
+	for _, backlog := range []int{0, 1, 2} {
+		var answers, bare atomic.Int64
+		sw1, sw2 := netstack.NewSwitch(netstack.SwitchConfig{}), netstack.NewSwitch(netstack.SwitchConfig{})
+		netstacktest.Wire(t, sw1, sw2, false, func(r netstacktest.Received) bool {
+			const synAck = 0x12
+			f := r.Octets
+			if len(f) < 14+20+20 || f[12] != 8 || f[14+9] != 6 || f[34+13] != synAck {
+				return true
+			}
+			answers.Add(1)
+			kinds := make(map[byte]bool)
+			for o := f[34+20 : 34+int(f[34+12]>>4)*4]; len(o) > 1 && o[0] != 0; {
+				kinds[o[0]] = true
+				if o[0] == 1 {
+					o = o[1:]
+				} else {
+					o = o[o[1]:]
+				}
+			}
+			if !kinds[3] || !kinds[4] { // RFC 7323, section 2.2; RFC 2018, section 2
+				bare.Add(1)
+			}
+			return true
+		})
+		a, b := netstacktest.NewStack(t, sw1, 1, 1500), netstacktest.NewStack(t, sw2, 2, 1500)
+		l, err := b.ListenTCP(netip.AddrPortFrom(b.Addrs()[0].Addr(), 0), backlog)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const n = 8
+		errc := make(chan error)
+		for range n {
+			go func() {
+				c, err := a.DialTCP(t.Context(), netip.Addr{}, l.Addr())
+				if err == nil {
+					c.Close()
+				}
+				errc <- err
+			}()
+		}
+		for range n {
+			if err := <-errc; err != nil {
+				t.Error(err)
+			}
+		}
+		l.Close()
+		if answers.Load() < n || bare.Load() > 0 {
+			t.Errorf("backlog %d: %d of %d answers without window scaling or SACK, want %d answers that have them", backlog, bare.Load(), answers.Load(), n)
+		}
+	}
+}
+
 // tooBig is an ICMP message that tells s that a's packets are too big for mtu.
 func tooBig(s *netstack.Stack, a *netstack.TCPConn, mtu int) []byte {
 	m := s.MAC()
