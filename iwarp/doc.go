@@ -1,4 +1,4 @@
-// Package iwarp holds the protocol engines of iWARP over TCP: MPA (RFC 5044, RFC 6581), DDP
+// Package iwarp holds the protocol engines of iWARP: MPA (RFC 5044, RFC 6581), DDP
 // (RFC 5041) and RDMAP (RFC 5040, and the extensions of RFC 7306), and the codecs of their headers.
 //
 // It is pure: octets and calls in, octets and calls out; no I/O, no goroutine, no clock and no

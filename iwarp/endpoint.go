@@ -41,7 +41,8 @@ const (
 	maxBatchFPDUs     = 512
 )
 
-// An Endpoint is RDMAP over DDP over MPA on one TCP stream in Full Operation.
+// An Endpoint is RDMAP over DDP over MPA on one TCP stream in Full Operation, or, with Config.Records, over
+// an LLP that keeps segments apart.
 //
 // It has one owner at a time, who alone calls it and its results: Write for what comes in (through
 // Stream.ReadInto), Read and Commit for what goes out (through Stream.WriteFrom). It calls its

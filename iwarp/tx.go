@@ -252,7 +252,7 @@ func (e *Endpoint) makePlan() {
 	// piece, which TCP cuts from its start, so a shorter FPDU, or the rest of one, ends the plan if
 	// such a one follows.
 	full := 0
-	if e.cfg.MULPDU == 0 && !t.mark && !t.bare {
+	if e.cfg.MULPDU == 0 && !t.mark {
 		full = FPDULen(t.mulpdu)
 	}
 	for len(t.plan) < limit && !c.term {
