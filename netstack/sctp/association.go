@@ -423,18 +423,25 @@ func (a *Association) PeerAdaptation() (code uint32, present bool) {
 func (a *Association) Missing() int { return a.have.missing() }
 
 // MaxPayload is the length of the longest message that goes into one chunk, on any of the peer's
-// confirmed addresses, with room for a SACK beside it. Longer ones are fragmented.
+// confirmed addresses, with room for a SACK beside it. Those that are too long without that room, too, are
+// fragmented.
 func (a *Association) MaxPayload() int {
+	n := a.maxChunk()
+	if !a.opt.NoSACKReserve {
+		n -= sackReserve
+	}
+	return n
+}
+
+// maxChunk is the length of the longest message that goes into one chunk, if need be with nothing beside it.
+func (a *Association) maxChunk() int {
 	n := 0
 	for _, p := range a.paths {
 		if d := p.pmdcs(); p.confirmed && (n == 0 || d < n) {
 			n = d
 		}
 	}
-	if n -= dataLen; !a.opt.NoSACKReserve {
-		n -= sackReserve
-	}
-	return n
+	return n - dataLen
 }
 
 // checkMaxPayload tells of a change of MaxPayload.

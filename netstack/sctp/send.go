@@ -247,6 +247,9 @@ func (a *Association) decay(now time.Time, p *path) {
 // cutLen is how long the next chunk will be.
 func (a *Association) cutLen() int {
 	m := a.queue.at(0)
+	if m.cut == 0 && m.n <= a.maxChunk() {
+		return m.n // one chunk is better than two with room beside them
+	}
 	return min(m.n-m.cut, a.MaxPayload())
 }
 
