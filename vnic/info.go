@@ -27,7 +27,8 @@ type DevInfo struct {
 	MWs      int            `json:"mws"`
 	CQs      int            `json:"cqs"`
 	SRQs     int            `json:"srqs"`
-	Keys     int            `json:"keys"` // STags in force
+	Keys     int            `json:"keys"`  // STags in force
+	Ports    int            `json:"ports"` // that CM ids have
 	QPs      int            `json:"qps"`
 	CMIDs    int            `json:"cm_ids"`
 	Pending  int64          `json:"pending"` // connection requests half open or unanswered
@@ -172,6 +173,9 @@ func (d *Device) DevInfo() DevInfo {
 	}
 	d.mu.Lock()
 	i.Counters, i.Reaped = d.past, d.reaped
+	for _, es := range d.ports {
+		i.Ports += len(es)
+	}
 	for qp := range d.qps.all() {
 		i.Counters.add(qp.stats.snapshot())
 	}

@@ -102,15 +102,15 @@ type census struct {
 }
 
 type counts struct {
-	PDs, MRs, CQs, SRQs, QPs, CMIDs, Keys int
-	Pending                               int64
+	PDs, MRs, CQs, SRQs, QPs, CMIDs, Keys, Ports int
+	Pending                                      int64
 }
 
 func (l *lab) census() (c census) {
 	for i, st := range l.stacks {
 		c.Endpoints[i] = st.Endpoints()
 		d := l.devs[i].DevInfo()
-		c.Dev[i] = counts{d.PDs, d.MRs, d.CQs, d.SRQs, d.QPs, d.CMIDs, d.Keys, d.Pending}
+		c.Dev[i] = counts{d.PDs, d.MRs, d.CQs, d.SRQs, d.QPs, d.CMIDs, d.Keys, d.Ports, d.Pending}
 	}
 	return c
 }
