@@ -117,7 +117,10 @@ type SRQ interface {
 	io.Closer // an error while a QP uses it
 }
 
-// An MR is a registered region. After Close has returned nothing more is read or written through it.
+// An MR is a registered region. After Close has returned nothing more is read or written through it;
+// it is ErrBusy while a window is bound to it or a fast registration covers a part of it.
+//
+// A peer's SendInv can end a registration by RegMR only, and one of RegisterMemory never.
 type MR interface {
 	LKey() uint32
 	RKey() uint32

@@ -106,7 +106,11 @@ type AtomicArgs struct {
 }
 
 // A MemRange is what a memory window or a fast registration covers: Length octets at Addr of the
-// region with key LKey. The peer calls its first octet SendWR.RemoteAddr. Length 0 unbinds a window.
+// region with key LKey. The peer calls its first octet SendWR.RemoteAddr. Length 0 unbinds a window
+// of type 1.
+//
+// Access may have remote rights that the region has not: a region can be closed to peers, and parts of
+// it open for a while. What lets write needs the region's LocalWrite; a window also needs its MWBind.
 type MemRange struct {
 	Addr, Length uint64
 	LKey         uint32

@@ -67,7 +67,7 @@ func (s *session) OpenContext(device uint32, events *shm.AsyncQueue) (shm.Contex
 }
 
 // LendMem: memory that can hang comes next. All that the session has on any device is run by its
-// own goroutines from now on; EBUSY if it has a connection already that cannot be.
+// own goroutines from now on, what is connected already included.
 func (s *session) LendMem() error {
 	s.staged = true
 	for _, sd := range s.devs {
