@@ -224,6 +224,19 @@ func (b *siwBench) connect(ctx context.Context, k plan) (p *pair, retries int) {
 	}
 }
 
+// explained adds to err, if there is one, why vrnic's connection has ended.
+func (p *pair) explained(err error) error {
+	if err == nil || p.v.conn == nil {
+		return err
+	}
+	select {
+	case <-p.v.conn.Done():
+		return fmt.Errorf("%w; vrnic's connection has ended: %v", err, p.v.conn.Err())
+	case <-time.After(200 * time.Millisecond):
+		return fmt.Errorf("%w; vrnic's connection has not ended", err)
+	}
+}
+
 // free gives back what the pair is made of, connected or not.
 func (p *pair) free() {
 	err := guarded(func() {

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -90,7 +91,7 @@ type matrixRow struct {
 func onPair(f func(p *pair)) func(context.Context, *siwMatrix, plan) int {
 	return func(ctx context.Context, m *siwMatrix, k plan) int {
 		p, retries := m.open(ctx, k)
-		f(p)
+		must(p.explained(guarded(func() { f(p) })))
 		initiator, _ := p.ends()
 		p.finish(initiator)
 		p.free()
@@ -168,7 +169,8 @@ func (m *siwMatrix) row(t *testing.T, ctx context.Context, from initiator, f fam
 			if c.failed = err != nil; !c.failed {
 				return
 			}
-			t.Error(err)
+			said, _ := m.g.Kmsg(ctx) // the guest may be what has failed
+			t.Errorf("%v\nvrnic's QPs: %v\nthe guest's kernel: %s", err, m.d.show("qp"), said)
 			if err := m.restart(ctx); err != nil {
 				t.Fatal(err)
 			}
@@ -304,6 +306,50 @@ func TestSiwTerminate(t *testing.T) {
 		checkSiwWire(t, m.pcap, m.crc)
 		checkTerminates(t, m.pcap, m.terms)
 	})
+}
+
+// iwcmBug is what the guest's kernel says when siw tells iw_cm of the end of a connection that it has
+// accepted and not established: its responder waits for a ready-to-receive message, and the peer goes.
+const iwcmBug = "kernel BUG at drivers/infiniband/core/iwcm.c"
+
+// TestSiwBug offers siw a ready-to-receive message by Send only. Siw confirms one by Write, which
+// nobody has offered, so that vrnic ends the connection (RFC 6581, section 9.2), and this kernel stops.
+// A kernel that does not is fine too: what vrnic does is the same.
+func TestSiwBug(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	if siwSmoke() {
+		t.Skip("ends its guest: run `make interop`")
+	}
+	m := newSiwMatrix(t, ctx, false)
+	m.port++
+	p := &pair{plan: plan{from: fromVrnic, mpa: rdma.MPAParam{RTR: rdma.RTRSend}, ird: 16, ord: 16}, b: m.siwBench, port: m.port}
+	p.newSides(ctx)
+	p.s.do("listen %s %d", guestAddrs[0], p.port)
+	result := make(chan error, 1)
+	go func() {
+		cctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+		defer cancel()
+		_, err := m.dev.Connect(cctx, p.v.qp, addrPort(guestAddrs[0], p.port), rdma.ConnParam{IRD: 16, ORD: 16, MPA: p.mpa})
+		result <- err
+	}()
+	accepted := guarded(func() { p.s.do("accept %s 16 16 -", p.s.do("request")[0]) })
+	err := <-result
+	var cause *rdma.TerminateError
+	if !errors.As(err, &cause) || cause.Remote || cause.Layer != 2 || cause.Type != 0 || cause.Code != 7 {
+		t.Errorf("vrnic's connection ended with %v, want a Terminate of ours: no matching RTR", err)
+	}
+	stopped := accepted != nil && strings.Contains(accepted.Error(), iwcmBug)
+	t.Logf("vrnic: %v\nsiw: %v", err, accepted)
+	if accepted == nil || !stopped && strings.Contains(accepted.Error(), "kernel BUG") {
+		t.Errorf("siw's accept ended with %v", accepted)
+	}
+	p.v.close()
+	says := "the connection ends, on both sides"
+	if stopped {
+		says = "the guest's kernel stops: " + iwcmBug
+	}
+	reportSiw(t, "What no table can hold", "vrnic offers a ready-to-receive message by Send only: "+says+".\n")
 }
 
 // newSiwMatrix boots a guest for a table, or skips the test. With VRNIC_TEST_INTEROP=smoke it is quick.
