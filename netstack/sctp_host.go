@@ -31,7 +31,7 @@ type SCTP struct {
 	listeners []*SCTPListener        // guarded by mu
 	timer     tcpip.Timer            // guarded by mu
 	armed     time.Time              // guarded by mu: when the timer fires; zero: it does not
-	ended     bool                   // guarded by mu: the timer stays off
+	ended     bool                   // guarded by mu: the timer stays off, and nothing is sent
 	closing   chan struct{}          // guarded by mu: closed when conns is empty; nil: nobody waits for that
 
 	portMu sync.Mutex
@@ -46,7 +46,9 @@ type SCTP struct {
 // An sctpCarrier takes the packets of an SCTP to a network.
 type sctpCarrier interface {
 	// transmit sends a packet, which lies in v, and takes v. An error is a local one: there is no route.
+	// It is called by one goroutine at a time, as is forget, which gives up what transmit has kept and is the last of them.
 	transmit(d *sctp.Datagram, v *buffer.View) error
+	forget()
 	// local is the address that packets to remote come from.
 	local(remote netip.Addr) (netip.Addr, error)
 	// mtu is how large a packet to dst may be, without its IP header. The SCTP's lock is held.
@@ -157,12 +159,21 @@ func (s *SCTP) drainOnce() bool {
 		s.events = append(s.events, e)
 	}
 	s.arm(now)
+	ended := s.ended
 	s.mu.Unlock()
 
 	some := len(s.packets)+len(s.events) > 0
 	for i := range s.packets {
+		p := &s.packets[i]
+		if ended {
+			p.v.Release()
+			continue
+		}
 		// What cannot be sent is lost; retransmission deals with that as with any loss.
-		_ = s.carrier.transmit(&s.packets[i].d, s.packets[i].v)
+		_ = s.carrier.transmit(&p.d, p.v)
+	}
+	if ended {
+		s.carrier.forget()
 	}
 	clear(s.packets)
 	s.packets = s.packets[:0]
@@ -273,6 +284,7 @@ func (s *SCTP) Close() error {
 		s.timer.Stop()
 	}
 	s.mu.Unlock()
+	s.drain()
 	s.carrier.close()
 	return nil
 }

@@ -26,6 +26,8 @@ type sctpProtocol struct {
 	st   *stack.Stack
 	s    *SCTP // set before the stack has an interface
 	link *link
+
+	routes map[[2]netip.Addr]*stack.Route // source and destination; for transmit and forget only
 }
 
 // sctpNetworks are the networks that SCTP runs on.
@@ -136,12 +138,12 @@ func quoted(b []byte, n int) (src, dst netip.Addr, quote []byte, ok bool) {
 
 // transmit implements sctpCarrier.
 func (p *sctpProtocol) transmit(d *sctp.Datagram, v *buffer.View) error {
-	r, err := p.st.FindRoute(0, gvAddr(d.Src), gvAddr(d.Dst), ipProtocol(d.Dst), false)
+	key := [2]netip.Addr{d.Src, d.Dst}
+	r, err := p.route(key)
 	if err != nil {
 		v.Release()
 		return goError(err)
 	}
-	defer r.Release()
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{
 		ReserveHeaderBytes: int(r.MaxHeaderLength()),
 		Payload:            buffer.MakeWithView(v),
@@ -149,7 +151,38 @@ func (p *sctpProtocol) transmit(d *sctp.Datagram, v *buffer.View) error {
 	defer pkt.DecRef()
 	// gVisor cuts a packet that is too large even if it must not be; sizes are SCTP's own care.
 	err = r.WritePacket(stack.NetworkHeaderParams{Protocol: sctpNumber, TTL: r.DefaultTTL(), DF: d.DF}, pkt)
+	if err != nil {
+		r.Release() // it may be that its address has gone
+		delete(p.routes, key)
+	}
 	return goError(err)
+}
+
+// maxSCTPRoutes is how many routes are kept. To find one takes longer than to send a packet.
+const maxSCTPRoutes = 1024
+
+// route finds the route between two addresses.
+func (p *sctpProtocol) route(key [2]netip.Addr) (*stack.Route, tcpip.Error) {
+	if r := p.routes[key]; r != nil {
+		return r, nil
+	}
+	r, err := p.st.FindRoute(0, gvAddr(key[0]), gvAddr(key[1]), ipProtocol(key[1]), false)
+	if err != nil {
+		return nil, err
+	}
+	if len(p.routes) >= maxSCTPRoutes {
+		p.forget()
+	}
+	p.routes[key] = r
+	return r, nil
+}
+
+// forget implements sctpCarrier.
+func (p *sctpProtocol) forget() {
+	for _, r := range p.routes {
+		r.Release()
+	}
+	clear(p.routes)
 }
 
 // local implements sctpCarrier.

@@ -221,6 +221,9 @@ func (u *sctpUDP) mtu(netip.Addr) int {
 	return u.link - ipv6Len
 }
 
+// forget implements sctpCarrier.
+func (*sctpUDP) forget() {}
+
 // usePort implements sctpCarrier: all ports are SCTP's own.
 func (*sctpUDP) usePort(uint16) error { return nil }
 

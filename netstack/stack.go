@@ -61,7 +61,7 @@ func NewStack(sw *Switch, c Config) (*Stack, error) {
 		return nil, fmt.Errorf("netstack: stack %s: %w", c.Name, err)
 	}
 	s := &Stack{cfg: c, gate: newGate(), link: newLink(c.Name, c.MAC, uint32(c.MTU))}
-	sctpProto := &sctpProtocol{link: s.link}
+	sctpProto := &sctpProtocol{link: s.link, routes: map[[2]netip.Addr]*stack.Route{}}
 	s.st = stack.New(stack.Options{
 		NetworkProtocols: []stack.NetworkProtocolFactory{
 			ipv4.NewProtocolWithOptions(ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: true}}),

@@ -27,6 +27,7 @@ type sessionStream struct {
 
 	// The rest is the owner's.
 	taken  []inbound // out of inbox
+	at     int       // of taken: those before it are done with
 	to     recordSink
 	read   int   // octets given to to in this call
 	ended  bool  // the peer's Terminate has come
@@ -66,19 +67,18 @@ func (st *sessionStream) notify() {
 
 // next returns the oldest message that waits.
 func (st *sessionStream) next() (in inbound, ok bool) {
-	if len(st.taken) == 0 {
+	if st.at == len(st.taken) {
 		st.mu.Lock()
 		st.taken, st.inbox = st.inbox, st.taken[:0]
 		st.mu.Unlock()
+		st.at = 0
 		if len(st.taken) == 0 {
 			return in, false
 		}
 	}
-	in = st.taken[0]
-	st.taken[0] = inbound{}
-	if st.taken = st.taken[1:]; len(st.taken) == 0 {
-		st.taken = st.taken[:0]
-	}
+	in = st.taken[st.at]
+	st.taken[st.at] = inbound{}
+	st.at++
 	return in, true
 }
 
@@ -280,10 +280,10 @@ func (st *sessionStream) leave() {
 	st.SetNotify(nil)
 	st.mu.Lock()
 	st.closed = true
-	left := append(st.taken, st.inbox...)
+	left := append(st.taken[st.at:], st.inbox...)
 	st.inbox = nil
 	st.mu.Unlock()
-	st.taken = nil
+	st.taken, st.at = nil, 0
 	for _, in := range left {
 		st.s.Input(in.m)
 		st.as.a.Release(in.token)

@@ -40,6 +40,7 @@ func runFlags() []cli.Flag {
 		&cli.IntFlag{Name: "depth", Usage: "`N` requests outstanding (default: 1 for sizes up to 4096, else 16)"},
 		&cli.DurationFlag{Name: "time", Value: standardTime, Usage: "`D`uration of each measurement"},
 		&cli.IntFlag{Name: "messages", Usage: "end each measurement after `N` messages instead"},
+		&cli.BoolFlag{Name: "sctp", Usage: "over SCTP in place of TCP; not on loop and ring, which have no network"},
 		crcFlag(), jsonFlag(), vrnicFlag(), profileFlag(),
 	}
 }
@@ -109,12 +110,18 @@ func writeRows(c *cli.Context, rows []report.Row) error {
 // runSpecs says what the flags ask for. Its errors are wrong usage.
 func runSpecs(c *cli.Context) (names []string, specs []load.Spec, err error) {
 	names = standardPaths
+	if c.Bool("sctp") {
+		names = []string{"pair"}
+	}
 	if c.IsSet("path") {
 		names = c.StringSlice("path")
 	}
 	for _, name := range names {
 		if !paths.Known(name) {
 			return nil, nil, usagef("--path %q: want one of %s", name, strings.Join(paths.Names, ", "))
+		}
+		if c.Bool("sctp") && c.IsSet("path") && (name == "loop" || name == "ring") {
+			return nil, nil, usagef("--sctp: the path %s is on one device, which needs no transport; take pair, wire or tap", name)
 		}
 	}
 	ops := load.Ops
@@ -178,6 +185,7 @@ func connParam(c *cli.Context) rdma.ConnParam {
 	if c.Bool("no-crc") {
 		p.MPA.CRC = rdma.CRCOff
 	}
+	p.SCTP = c.Bool("sctp")
 	return p
 }
 

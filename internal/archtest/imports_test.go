@@ -38,7 +38,8 @@ var layers = map[string][]string{
 	"shm":      {std, sys, module + "rdma"},
 
 	"cmd/vrnic": {std, sys, cli,
-		module + "rdma", module + "iwarp", module + "vnic", module + "shm", module + "netstack", module + "sctpddp"},
+		module + "rdma", module + "iwarp", module + "vnic", module + "shm", module + "netstack", module + "sctpddp",
+		module + "internal/stacknet"},
 	// The commands reach devices as any client does; only the daemon knows the layers below.
 	"cmd/vrnic/internal/ping": {std, module + "rdma"},
 	"cmd/vrnic-bench":         {whole},
@@ -46,12 +47,14 @@ var layers = map[string][]string{
 	"contrib":           {std, module + "iwarp", module + "sctpddp"},
 	"integration":       {whole},
 	"internal/netlab":   {std, sys},
+	"internal/stacknet": {std, module + "iwarp", module + "vnic", module + "netstack", module + "sctpddp"},
 	"internal/archtest": {std},
 }
 
 // testsToo says what tests of a folder may import beside that: a device to run against.
 var testsToo = map[string][]string{
 	"cmd/vrnic/internal/ping": {module + "vnic"},
+	"internal/stacknet":       {module + "rdma"},
 }
 
 // nowhere lists what no other folder may import.

@@ -1,11 +1,10 @@
 package paths
 
 import (
-	"context"
 	"net/netip"
 
 	"github.com/vrnic/vrnic/internal/netlab"
-	"github.com/vrnic/vrnic/iwarp"
+	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic"
@@ -93,7 +92,7 @@ func (p *Path) device(sw *netstack.Switch, name string, addr netip.Prefix) (rdma
 	}
 	p.onClose(func() { st.Close() })
 	p.stacks = append(p.stacks, st)
-	dev, err := vnic.New(vnic.Config{Name: name, MAC: st.MAC(), MTU: st.MTU(), Addrs: st.Addrs(), Network: network{st}})
+	dev, err := vnic.New(vnic.Config{Name: name, MAC: st.MAC(), MTU: st.MTU(), Addrs: st.Addrs(), Network: stacknet.New(st)})
 	if err != nil {
 		return nil, err
 	}
@@ -106,33 +105,4 @@ func (p *Path) closeIf(err *error) {
 	if *err != nil {
 		p.Close()
 	}
-}
-
-// A network is a stack as a device uses it.
-type network struct{ stack *netstack.Stack }
-
-func (n network) Dial(ctx context.Context, local netip.Addr, remote netip.AddrPort) (iwarp.Stream, error) {
-	c, err := n.stack.DialTCP(ctx, local, remote)
-	if err != nil {
-		return nil, err // not c: a nil *TCPConn is no nil Stream
-	}
-	return c, nil
-}
-
-func (n network) Listen(addr netip.AddrPort, backlog int) (vnic.StreamListener, error) {
-	l, err := n.stack.ListenTCP(addr, backlog)
-	if err != nil {
-		return nil, err
-	}
-	return streamListener{l}, nil
-}
-
-type streamListener struct{ *netstack.TCPListener }
-
-func (l streamListener) Accept() (iwarp.Stream, error) {
-	c, err := l.TCPListener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
 }

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/vnic"
@@ -54,7 +55,7 @@ type device struct {
 	mac   [6]byte
 	mtu   int
 	stack *netstack.Stack
-	net   network
+	net   *stacknet.Network
 	vnic  *vnic.Device
 }
 
@@ -118,7 +119,7 @@ func New(cfg Config) (_ *Daemon, err error) {
 	}
 	for _, dev := range d.devices {
 		// SCTP's associations outlive their QPs for a moment; their end takes a network.
-		d.undo.add(dev.net.sctp.Close)
+		d.undo.add(dev.net.Close)
 	}
 	d.undo.add(d.server.Close) // sessions end before what they use; a second call does nothing
 	d.up = true
@@ -159,10 +160,13 @@ func (d *Daemon) addDevice(spec DeviceSpec) error {
 		return err
 	}
 	d.undo.add(stack.Close)
-	net, err := d.network(stack, spec)
-	if err != nil {
-		return err
+	net := stacknet.New(stack)
+	if u := spec.SCTPOverUDP; u.IsValid() {
+		if err := net.OverUDP(u); err != nil {
+			return err
+		}
 	}
+	d.undo.add(net.Close)
 	l := d.cfg.Limits
 	dev, err := vnic.New(vnic.Config{
 		Name: spec.Name, MAC: mac, MTU: stack.MTU(), Addrs: spec.Reach(),

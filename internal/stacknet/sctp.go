@@ -1,4 +1,4 @@
-package daemon
+package stacknet
 
 import (
 	"context"
@@ -14,24 +14,6 @@ import (
 	"github.com/vrnic/vrnic/vnic"
 )
 
-// network is what a device has below it.
-func (d *Daemon) network(stack *netstack.Stack, spec DeviceSpec) (network, error) {
-	n := network{stack: stack, sctp: stack.SCTP()}
-	if u := spec.SCTPOverUDP; u.IsValid() {
-		s, err := netstack.NewSCTPOverUDP(u, nil, netstack.SCTPOptions())
-		if err != nil {
-			return n, err
-		}
-		d.undo.add(s.Close)
-		n.sctp, n.udp, n.addrs = s, true, []netip.Addr{u.Addr()}
-		return n, nil
-	}
-	for _, p := range spec.Addrs {
-		n.addrs = append(n.addrs, p.Addr())
-	}
-	return n, nil
-}
-
 // ddpStreams is how many streams an association has each way: as many QPs can share it.
 const ddpStreams = 256
 
@@ -46,7 +28,7 @@ func ddpOptions() *sctp.Options {
 }
 
 // DialSCTP implements vnic.SCTPNetwork.
-func (n network) DialSCTP(ctx context.Context, local netip.Addr, remote netip.AddrPort, h vnic.AssociationHandler) (vnic.Association, error) {
+func (n *Network) DialSCTP(ctx context.Context, local netip.Addr, remote netip.AddrPort, h vnic.AssociationHandler) (vnic.Association, error) {
 	if n.udp {
 		local = n.addrs[0]
 	}
@@ -62,7 +44,7 @@ func (n network) DialSCTP(ctx context.Context, local netip.Addr, remote netip.Ad
 }
 
 // ListenSCTP implements vnic.SCTPNetwork.
-func (n network) ListenSCTP(addr netip.AddrPort, accept func(vnic.Association) vnic.AssociationHandler) (io.Closer, error) {
+func (n *Network) ListenSCTP(addr netip.AddrPort, accept func(vnic.Association) vnic.AssociationHandler) (io.Closer, error) {
 	l := netstack.SCTPListen{Addr: addr, Options: ddpOptions(), Accept: func(c *netstack.SCTPConn) netstack.SCTPHandler {
 		a := &sctpAssociation{SCTPConn: c}
 		if a.h = accept(a); a.h == nil {

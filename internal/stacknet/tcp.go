@@ -1,4 +1,6 @@
-package daemon
+// Package stacknet is a netstack.Stack as a vnic.Device uses it: TCP for MPA, and SCTP, the stack's own
+// or one over a UDP socket of the host.
+package stacknet
 
 import (
 	"context"
@@ -14,9 +16,8 @@ import (
 // A TCP connection of the stack is what MPA runs on, as it is.
 var _ iwarp.Stream = (*netstack.TCPConn)(nil)
 
-// A network is a stack as a device uses it, with the SCTP that goes with it: the stack's own, or one
-// over a UDP socket of the host.
-type network struct {
+// A Network is a vnic.Network and a vnic.SCTPNetwork.
+type Network struct {
 	stack *netstack.Stack
 	sctp  *netstack.SCTP
 	udp   bool
@@ -24,11 +25,34 @@ type network struct {
 }
 
 var (
-	_ vnic.Network     = network{}
-	_ vnic.SCTPNetwork = network{}
+	_ vnic.Network     = (*Network)(nil)
+	_ vnic.SCTPNetwork = (*Network)(nil)
 )
 
-func (n network) Dial(ctx context.Context, local netip.Addr, remote netip.AddrPort) (iwarp.Stream, error) {
+// New uses the stack for all.
+func New(stack *netstack.Stack) *Network {
+	n := &Network{stack: stack, sctp: stack.SCTP()}
+	for _, p := range stack.Addrs() {
+		n.addrs = append(n.addrs, p.Addr())
+	}
+	return n
+}
+
+// OverUDP has a UDP socket of the host at addr carry n's SCTP.
+func (n *Network) OverUDP(addr netip.AddrPort) error {
+	s, err := netstack.NewSCTPOverUDP(addr, nil, netstack.SCTPOptions())
+	if err == nil {
+		n.sctp, n.udp, n.addrs = s, true, []netip.Addr{addr.Addr()}
+	}
+	return err
+}
+
+// Close ends the SCTP: associations outlive their QPs for a moment, and their end takes a network, so
+// call it before that goes. The stack is the caller's.
+func (n *Network) Close() error { return n.sctp.Close() }
+
+// Dial implements vnic.Network.
+func (n *Network) Dial(ctx context.Context, local netip.Addr, remote netip.AddrPort) (iwarp.Stream, error) {
 	c, err := n.stack.DialTCP(ctx, local, remote)
 	if err != nil {
 		return nil, err // not c: a nil *TCPConn is no nil Stream
@@ -36,9 +60,9 @@ func (n network) Dial(ctx context.Context, local netip.Addr, remote netip.AddrPo
 	return c, nil
 }
 
-// Listen: the unspecified IPv6 address stands for both families to the RNIC, as to rdma_cm, but for
+// Listen implements vnic.Network: the unspecified IPv6 address stands for both families to the RNIC, as to rdma_cm, but for
 // one of them to the stack.
-func (n network) Listen(addr netip.AddrPort, backlog int) (vnic.StreamListener, error) {
+func (n *Network) Listen(addr netip.AddrPort, backlog int) (vnic.StreamListener, error) {
 	addrs := []netip.AddrPort{addr}
 	if addr.Addr() == netip.IPv6Unspecified() {
 		addrs = append(addrs, netip.AddrPortFrom(netip.IPv4Unspecified(), addr.Port()))
