@@ -92,7 +92,8 @@ func NewMux(a Association, cfg Config, now time.Time) (*Mux, error) {
 		assoc: a, cfg: cfg, n: min(out, in), sessions: map[uint16]*Session{},
 		lost: map[uint16]bool{}, used: map[uint16]bool{}, idle: now,
 	}
-	m.pool.left.Store(int64(cfg.HoldAll))
+	m.pool.all = int64(cfg.HoldAll)
+	m.pool.left.Store(m.pool.all)
 	return m, nil
 }
 

@@ -265,10 +265,13 @@ func TestWithdraw(t *testing.T) {
 	}
 
 	// Before the Initiate went out there is nothing to take back.
-	a, _ := newEnds(t, sctpddptest.Link{Room: 1})
+	a, b := newEnds(t, sctpddptest.Link{Room: 1})
 	first, _ := a.Open(plain, nil)
 	second, _ := a.Open(plain, nil)
 	second.Close()
+	run(a)
+	take(b.a)
+	second.Step()
 	run(a)
 	wantSent(t, a.a, 0, "0:1")
 	wantState(t, first, StateInitiating)
@@ -547,6 +550,12 @@ func TestAbandon(t *testing.T) {
 	run(a, b)
 	if _, err := a.OpenOn(x.Stream(), plain, nil); !errors.Is(err, ErrNoStream) {
 		t.Error(err)
+	}
+	// Nor by the peer, whatever it thinks of it.
+	inject(b.a, x.Stream(), PPIDControl, ctl(0, FuncInitiate, ""))
+	run(a)
+	if _, ok := a.Request(); ok || a.Stats().Ignored == 0 {
+		t.Errorf("a request on a lost stream: %+v", a.Stats())
 	}
 	// A request that its owner forgets is refused when it is given back.
 	z, _ := a.Open(plain, nil)

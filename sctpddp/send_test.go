@@ -251,6 +251,39 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
+// A picky association has room for short messages only.
+type picky struct {
+	*sctpddptest.Assoc
+	max int
+}
+
+func (p *picky) Send(stream uint16, ppid uint32, src iwarp.Source) (uint64, error) {
+	if src.Len() > p.max {
+		return 0, nil
+	}
+	return p.Assoc.Send(stream, ppid, src)
+}
+
+// A segment for which there is room does not go before an Accept for which there is none.
+func TestAcceptFirst(t *testing.T) {
+	peer, b, s := asked(t, FuncInitiate, "")
+	p := &picky{b.a, 100}
+	SetAssoc(s, p)
+	if _, err := s.Accept(plain, []byte(strings.Repeat("p", 300))); err != nil {
+		t.Fatal(err)
+	}
+	s.Attach(&sink{})
+	if n, err := s.WriteFrom(strings.NewReader(strings.Repeat("x", 20))); n != 0 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	p.max = 1000
+	if n, err := s.WriteFrom(strings.NewReader(strings.Repeat("x", 20))); n != 20 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	wantSent(t, b.a, 0, "0:2 1:seg")
+	take(peer)
+}
+
 // A broken Source cannot be read.
 type broken struct{ n int }
 

@@ -131,21 +131,17 @@ func (s *Session) Input(m Message) {
 		return
 	}
 	d := int(ssn - s.in.next)
+	if d > maxAhead && s.overflows() {
+		d = int(ssn - s.in.next) // what was in front has gone
+	}
+	if d > maxAhead {
+		s.illegal(fmt.Errorf("DDP-SSN %d, the next is %d", ssn, s.in.next))
+		return
+	}
 	if d == 0 && !s.blocked {
 		s.take(m.PPID, m.Data, len(m.Data))
 		s.drain()
 		return
-	}
-	switch {
-	case d > maxAhead && !s.overflows():
-		s.illegal(fmt.Errorf("DDP-SSN %d, the next is %d", ssn, s.in.next))
-		return
-	case d > maxAhead:
-		// The front has gone, so this one is no longer too far ahead, or it is bogus.
-		if d = int(ssn - s.in.next); d > maxAhead {
-			s.illegal(fmt.Errorf("DDP-SSN %d, the next is %d", ssn, s.in.next))
-			return
-		}
 	}
 	switch {
 	case s.in.there(d):
@@ -292,7 +288,7 @@ func (s *Session) sequence(ppid uint32, data []byte, size int) bool {
 			s.stats.Ignored++
 			return true
 		}
-		if s.state == StateAsked || s.sink == nil {
+		if s.sink == nil { // nor has a request that is not answered one
 			return false
 		}
 		return !errors.Is(s.sink.Segment(data[ssnLen:], size-ssnLen), iwarp.ErrNoReceive)
@@ -371,7 +367,6 @@ func (s *Session) initiated(c *Control) {
 func (s *Session) accepted(from State, c *Control) {
 	s.out.answered = true
 	if from == StateWithdrawing {
-		s.discard = true
 		return
 	}
 	s.params = iwarp.Params{Initiator: true, Revision: 1, IRD: s.start.IRD, ORD: s.start.ORD, PeerIRD: iwarp.NotNegotiated, PeerORD: iwarp.NotNegotiated,

@@ -413,6 +413,13 @@ func TestBadNumbers(t *testing.T) {
 			wantSent(t, b.a, 1, "1:4")
 		}
 	}
+	// However much may be missing, half of all numbers are behind.
+	for _, ssn := range []int{1 + 32767, 0, 0xffff} {
+		peer, b := crafted(t, sctpddptest.Link{}, Config{Backlog: 1})
+		s, _ := openPassive(t, peer, b)
+		s.Input(Message{Stream: 3, PPID: PPIDSegment, Unordered: true, Missing: 60000, Data: unhex(write(ssn, "x"))})
+		wantState(t, s, StateFailed)
+	}
 	// What SCTP knows to be missing may be missing.
 	peer, b := crafted(t, sctpddptest.Link{}, Config{Backlog: 1})
 	s, _ := openPassive(t, peer, b)
@@ -457,21 +464,74 @@ func TestHeldIsBounded(t *testing.T) {
 	if failed < 5 || failed == 10 {
 		t.Errorf("%d of 10 sessions failed", failed)
 	}
-	// And what they held is given back.
-	for {
+	// What they held is given back, by whatever they end.
+	peer, b = crafted(t, sctpddptest.Link{Out: 256, In: 256}, Config{Backlog: 10, HoldAll: 50_000})
+	hold := func(id uint16) *Session {
+		inject(peer, id, PPIDControl, ctl(0, FuncInitiate, ""))
+		run(b)
 		s, ok := b.Request()
 		if !ok {
-			break
+			t.Fatalf("no request on stream %d: %v", id, b)
 		}
-		s.Refuse()
+		s.Accept(plain, nil)
+		s.Attach(&sink{})
+		for i := range 15 {
+			inject(peer, id, PPIDSegment, send(3+2*i, strings.Repeat("x", 1000)))
+		}
+		run(b)
+		wantState(t, s, StateOpen)
+		return s
+	}
+	for id := uint16(0); id < 180; id += 3 {
+		s := hold(id) // fails, and is not released
+		inject(peer, id, 50, "0000")
+		run(b)
+		wantState(t, s, StateFailed)
+
+		s = hold(id + 1) // is closed, though there is something behind the peer's Terminate
+		s.Close()
+		inject(peer, id+1, PPIDSegment, write(1, ""))
+		inject(peer, id+1, PPIDControl, ctl(2, FuncTerminate, ""))
+		for i := range 14 {
+			inject(peer, id+1, PPIDSegment, write(4+2*i, ""))
+		}
+		run(b)
+		take(peer)
 		b.Release(epoch, s)
+		wantState(t, s, StateOver)
+
+		s = hold(id + 2) // gets all that was missing
+		inject(peer, id+2, PPIDSegment, write(1, ""))
+		for i := range 15 {
+			inject(peer, id+2, PPIDSegment, write(2+2*i, ""))
+		}
+		run(b)
+		if s.Blocked() || len(sinkOf(s).log) != 31 {
+			t.Errorf("%d delivered", len(sinkOf(s).log))
+		}
 	}
-	inject(peer, 20, PPIDControl, ctl(0, FuncInitiate, ""))
-	for i := range 40 {
-		inject(peer, 20, PPIDSegment, send(2+i, strings.Repeat("x", 100)))
-	}
+}
+
+// A session that was closed before it had a Sink takes what the peer still sends, and keeps none of it.
+func TestClosedEarly(t *testing.T) {
+	peer, b := crafted(t, sctpddptest.Link{}, Config{HoldSession: 100})
+	s, _ := b.OpenOn(2, plain, nil)
+	inject(peer, 2, PPIDControl, ctl(0, FuncAccept, ""))
 	run(b)
-	wantState(t, b.Session(20), StateAsked)
+	s.Close()
+	if err := s.Attach(&sink{}); !errors.Is(err, ErrState) {
+		t.Error(err)
+	}
+	for i := range 20 {
+		inject(peer, 2, PPIDSegment, send(2+i, strings.Repeat("x", 1000)))
+	}
+	inject(peer, 2, PPIDSegment, send(1, strings.Repeat("x", 1000)))
+	inject(peer, 2, PPIDControl, ctl(22, FuncTerminate, ""))
+	run(b)
+	wantState(t, s, StateOver)
+	if s.Stats().Ignored != 21 {
+		t.Errorf("%+v", s.Stats())
+	}
 }
 
 // While a Send waits for a receive buffer, what follows is held and placed; the wait ends with the buffer,

@@ -28,7 +28,8 @@ const heldLen = 72
 
 // A budget is what the sessions of an association share, whoever their owners are.
 type budget struct {
-	left  atomic.Int64 // octets that may be held
+	all   int64        // octets that may be held
+	left  atomic.Int64 // of these
 	asked atomic.Int64 // sessions in StateAsked
 }
 
@@ -41,6 +42,18 @@ func (b *budget) take(n int) bool {
 }
 
 func (b *budget) give(n int) { b.left.Add(int64(n)) }
+
+// scarce says that half of it is in use.
+func (b *budget) scarce() bool { return b.left.Load() < b.all/2 }
+
+// A ring of freeEntries is every session's own; what is beyond that is in the budget. One of up to
+// keptEntries is kept for the next time, unless there is little left for others.
+const (
+	freeEntries = 16
+	keptEntries = 64
+)
+
+func ringCost(entries int) int { return max(entries-freeEntries, 0) * heldLen }
 
 // A window holds the messages from the next one in order on. Entries are made only as far as messages
 // have come.
@@ -68,11 +81,11 @@ func (w *window) reserve(d int) bool {
 	if d < len(w.ring) {
 		return true
 	}
-	size := max(len(w.ring), 16)
+	size := max(len(w.ring), freeEntries)
 	for size <= d {
 		size <<= 1
 	}
-	if !w.pool.take((size - len(w.ring)) * heldLen) {
+	if !w.pool.take(ringCost(size) - ringCost(len(w.ring))) {
 		return false
 	}
 	ring := make([]held, size)
@@ -150,14 +163,14 @@ func (w *window) pop() {
 	}
 	w.head = (w.head + 1) & (len(w.ring) - 1)
 	w.high--
-	if w.high == 0 && len(w.ring) > 64 {
+	if w.high == 0 && (len(w.ring) > keptEntries || len(w.ring) > freeEntries && w.pool.scarce()) {
 		w.shrink()
 	}
 }
 
 // shrink gives the ring back, which must be empty.
 func (w *window) shrink() {
-	w.pool.give(len(w.ring) * heldLen)
+	w.pool.give(ringCost(len(w.ring)))
 	w.ring, w.head, w.high = nil, 0, 0
 }
 
