@@ -1,8 +1,6 @@
 package integration
 
 import (
-	"bytes"
-	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"net"
@@ -12,11 +10,25 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vrnic/vrnic/integration/rawpeer"
+	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/shm"
 )
 
-// A peer on the network breaks the rules, one by one. Each time its own connection ends, with
-// the cause that the RFCs give, and everybody else's goes on.
+// dialKernel connects from the kernel of ns.
+func dialKernel(t *testing.T, ns *netlab.NS, to netip.AddrPort) *rawpeer.Peer {
+	t.Helper()
+	var c net.Conn
+	if err := ns.Do(func() (err error) { c, err = net.DialTimeout("tcp", to.String(), patience); return }); err != nil {
+		t.Fatal(err)
+	}
+	p := rawpeer.New(rawpeer.Kernel(c.(*net.TCPConn)))
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+// A peer on a kernel's TCP breaks the rules, one by one. Each time its own connection ends, with the
+// cause that the RFCs give, and everybody else's goes on.
 func TestHostilePeer(t *testing.T) {
 	ns := newNS(t)
 	d := up(t, ns, "--device", deviceA, "--device", "vrnic1,addr=10.77.0.3/24",
@@ -27,88 +39,79 @@ func TestHostilePeer(t *testing.T) {
 	witness.waitOutput("ping data: ", 1)
 	target := netip.MustParseAddrPort(addrsA[0] + ":7174")
 
-	badCRC := fpdu(untagged(opSend, 0, 1, 0, make([]byte, 16)))
-	badCRC[len(badCRC)-1] ^= 1
-	version := func(seg []byte, octet int, v byte) []byte { seg[octet] = seg[octet]&^3 | v; return seg }
-	rdmapVersion := untagged(opSend, 0, 1, 0, make([]byte, 16))
-	rdmapVersion[1] = 0x80 | opSend
-
+	start := []rawpeer.Step{
+		rawpeer.PutStart(rawpeer.Request(rawpeer.FlagC).Enhanced(1, 1)), rawpeer.WantReply(rawpeer.FlagC | rawpeer.FlagS), rtr(),
+	}
+	send := rawpeer.Send(1, 0, make([]byte, 16))
 	for _, tt := range []struct {
-		name string
-		send []byte
-		want cause
+		name               string
+		send               seg
+		layer, etype, code byte
+		copies             rawpeer.Copies
 	}{
-		// RFC 5044, section 8.
-		{"MPA: bad CRC", badCRC, cause{2, 0, 0x02}},
 		// RFC 5041, section 8.
-		{"DDP: write to an STag that is not there", fpdu(tagged(opWrite, 0x00c0ffee, 0, []byte("x"))), cause{1, 1, 0x00}},
-		{"DDP: tagged version", fpdu(version(tagged(opWrite, 1, 0, []byte("x")), 0, 2)), cause{1, 1, 0x04}},
-		{"DDP: queue that does not exist", fpdu(untagged(opSend, 9, 1, 0, make([]byte, 16))), cause{1, 2, 0x01}},
-		{"DDP: MSN ahead", fpdu(untagged(opSend, 0, 1<<20, 0, make([]byte, 16))), cause{1, 2, 0x03}},
-		{"DDP: message offset past the buffer", fpdu(untagged(opSend, 0, 1, 1<<30, make([]byte, 16))), cause{1, 2, 0x04}},
-		{"DDP: message too long", fpdu(untagged(opSend, 0, 1, 0, make([]byte, 1000))), cause{1, 2, 0x05}},
-		{"DDP: untagged version", fpdu(version(untagged(opSend, 0, 1, 0, make([]byte, 16)), 0, 3)), cause{1, 2, 0x06}},
+		{"DDP: write to an STag that is not there", rawpeer.Write(0x00c0ffee, 0, []byte("x")), 1, 1, 0x00, ddp},
+		{"DDP: tagged version", rawpeer.Write(1, 0, []byte("x")).DDPVersion(2), 1, 1, 0x04, ddp},
+		{"DDP: queue that does not exist", send.QueueNumber(9), 1, 2, 0x01, ddp},
+		{"DDP: MSN ahead", send.Sequence(1 << 20), 1, 2, 0x03, ddp},
+		{"DDP: message offset past the buffer", send.Offset(1 << 30), 1, 2, 0x04, ddp},
+		{"DDP: message too long", rawpeer.Send(1, 0, make([]byte, 1000)), 1, 2, 0x05, ddp},
+		{"DDP: untagged version", send.DDPVersion(3), 1, 2, 0x06, ddp},
 		// RFC 5040, section 4.8, figure 9.
-		{"RDMAP: version", fpdu(rdmapVersion), cause{0, 2, 0x05}},
-		{"RDMAP: opcode", fpdu(untagged(0xf, 0, 1, 0, make([]byte, 16))), cause{0, 2, 0x06}},
-		{"RDMAP: read of an STag that is not there", fpdu(untagged(opReadRequest, 1, 1, 0, readRequest(0x00c0ffee, 16))), cause{0, 1, 0x00}},
+		{"RDMAP: version", send.RDMAPVersion(2), 0, 2, 0x05, ddp},
+		{"RDMAP: opcode", send.Opcode(0xf), 0, 2, 0x06, ddp},
+		{"RDMAP: read of an STag that is not there", rawpeer.ReadRequest(1, rawpeer.Read{SinkSTag: 1, Size: 16, SrcSTag: 0x00c0ffee}), 0, 1, 0x00, ddpRead},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			p := dialRaw(t, ns, target)
-			p.connect()
-			// A responder sends nothing before the first valid FPDU: RFC 5044, section 7.1.2.
-			p.write(fpdu(tagged(opWrite, 0, 0, nil)))
-			p.write(tt.send)
-			got, err := p.readTerminate()
-			if err != nil {
-				t.Fatal(err)
+			p := dialKernel(t, ns, target)
+			if err := p.Run(append(start, rawpeer.Put(tt.send),
+				rawpeer.WantTerminate(tt.layer, tt.etype, tt.code, tt.copies, tt.send), rawpeer.WantFIN())...); err != nil {
+				t.Error(err)
 			}
-			if got != tt.want {
-				t.Errorf("Terminate %+v, want %+v", got, tt.want)
-			}
-			p.readEnd()
 		})
 	}
-
-	for _, tt := range []struct {
-		name string
-		send []byte
-	}{
-		{"set-up: another protocol", []byte("GET / HTTP/1.1\r\nHost: vrnic\r\n\r\n")},
-		{"set-up: a reply for a request", mpaFrame(mpaReply, mpaCRC)},
-		{"set-up: private data of 513 octets", bytes.Join([][]byte{[]byte(mpaRequest), {mpaCRC, 2, 2, 1}, make([]byte, 513)}, nil)},
-		{"set-up: enhanced without its 4 octets", bytes.Join([][]byte{[]byte(mpaRequest), {mpaCRC | mpaEnhanced, 2, 0, 0}}, nil)},
-		{"set-up: revision 9", bytes.Join([][]byte{[]byte(mpaRequest), {mpaCRC, 9, 0, 0}}, nil)},
+	t.Run("MPA: bad CRC", func(t *testing.T) { // RFC 5044, section 8
+		p := dialKernel(t, ns, target)
+		if err := p.Run(append(start, rawpeer.PutLie(send, rawpeer.Lie{CRC: func(c uint32) uint32 { return c ^ 1<<24 }}),
+			rawpeer.WantTerminate(2, 0, 0x02, bare, seg{}), rawpeer.WantFIN())...); err != nil {
+			t.Error(err)
+		}
+	})
+	for name, octets := range map[string][]byte{
+		"another protocol":              []byte("GET / HTTP/1.1\r\nHost: vrnic\r\n\r\n"),
+		"a reply for a request":         rawpeer.Reply(rawpeer.FlagC).Append(nil),
+		"private data of 513 octets":    rawpeer.Request(rawpeer.FlagC, make([]byte, 513)...).Append(nil),
+		"enhanced without its 4 octets": rawpeer.Start{Key: rawpeer.KeyRequest, Flags: rawpeer.FlagC | rawpeer.FlagS, Rev: 2, Claim: -1}.Append(nil),
+		"revision 9":                    rawpeer.Start{Key: rawpeer.KeyRequest, Flags: rawpeer.FlagC, Rev: 9, Claim: -1}.Append(nil),
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			p := dialRaw(t, ns, target)
-			p.write(tt.send)
-			if tc, ok := p.c.(*net.TCPConn); ok && strings.Contains(tt.name, "without") {
-				_ = tc.CloseWrite() // more could come otherwise
+		t.Run("set-up: "+name, func(t *testing.T) {
+			if err := dialKernel(t, ns, target).Run(rawpeer.PutOctets(octets), rawpeer.WantClosed()); err != nil {
+				t.Error(err)
 			}
-			p.readEnd()
 		})
 	}
-
 	t.Run("noise", func(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(1, 2))
 		for range 50 {
-			p := dialRaw(t, ns, target)
-			p.connect()
+			p := dialKernel(t, ns, target)
 			b := make([]byte, 1+rnd.IntN(3000))
 			for i := range b {
 				b[i] = byte(rnd.Uint32())
 			}
-			_, _ = p.c.Write(b) // it may have been thrown out half way
-			_ = p.c.(*net.TCPConn).CloseWrite()
-			p.readEnd()
+			if err := p.Run(start...); err != nil {
+				t.Fatal(err)
+			}
+			_ = p.Write(b) // it may have been thrown out half way
+			_ = p.C.CloseWrite()
+			if err := p.Drain(); err != nil {
+				t.Fatal(err)
+			}
 		}
 	})
-
 	t.Run("silence", func(t *testing.T) {
-		p := dialRaw(t, ns, target) // says nothing; must not stand in anyone's way
+		p := dialKernel(t, ns, target) // says nothing; must not stand in anyone's way
 		d.ping2("vrnic1", addrsA[0])
-		p.c.Close()
+		p.Close()
 	})
 
 	seen := strings.Count(witness.output(), "ping data: ")
@@ -120,15 +123,6 @@ func TestHostilePeer(t *testing.T) {
 	eventually(t, 10*time.Second, "the QPs of all connections are gone", func() bool { return len(d.show("qp")) == 0 })
 	server.interrupt()
 	d.stop()
-}
-
-// readRequest is the payload of a Read Request: sink STag 1, TO 0. RFC 5040, section 4.4.
-func readRequest(source uint32, size uint32) []byte {
-	b := binary.BigEndian.AppendUint32(nil, 1)
-	b = binary.BigEndian.AppendUint64(b, 0)
-	b = binary.BigEndian.AppendUint32(b, size)
-	b = binary.BigEndian.AppendUint32(b, source)
-	return binary.BigEndian.AppendUint64(b, 0)
 }
 
 // A program sends the daemon's control socket what no client would: before and after a proper

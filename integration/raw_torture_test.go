@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -264,7 +262,7 @@ func (x *torture) asResponder(rnd *rand.Rand, v *victim, cp rdma.ConnParam, flag
 			x.fail(p, "connect: %v", err)
 			return endSetUp
 		}
-		if err := x.drain(p); err != nil {
+		if err := p.Drain(); err != nil {
 			x.fail(p, "what the daemon sent is not well-formed: %v", err)
 		}
 		return x.gone(v, p)
@@ -307,7 +305,7 @@ func (x *torture) asResponder(rnd *rand.Rand, v *victim, cp rdma.ConnParam, flag
 // speak says what c has, ends as c does, and looks at everything that must hold then.
 func (x *torture) speak(rnd *rand.Rand, v *victim, p *rawpeer.Peer, c *rawpeer.Conversation) tortureEnd {
 	drained := make(chan error, 1)
-	go func() { drained <- x.drain(p) }()
+	go func() { drained <- p.Drain() }()
 	stream := c.Stream(&p.Out)
 	for _, n := range c.Cuts {
 		n = min(n, len(stream))
@@ -332,21 +330,6 @@ func (x *torture) speak(rnd *rand.Rand, v *victim, p *rawpeer.Peer, c *rawpeer.C
 	}
 	p.Close()
 	return x.gone(v, p)
-}
-
-// drain reads and checks FPDUs to the end of the stream. An end in the middle of an FPDU is one of a
-// connection that was reset.
-func (x *torture) drain(p *rawpeer.Peer) error {
-	for {
-		_, err := p.Next()
-		switch e := rawpeer.EndingOf(err); {
-		case err == nil:
-		case err == io.EOF, e == rawpeer.EndReset, errors.Is(err, net.ErrClosed):
-			return nil
-		default:
-			return err
-		}
-	}
 }
 
 // gone waits until v's connection is over, if there was one, and looks at its memory and completions.

@@ -238,7 +238,7 @@ func (p *Peer) End(d time.Duration) (Ending, error) {
 	}
 	var b [4096]byte
 	n, err := p.r.Read(b[:])
-	e := EndingOf(err)
+	e := endingOf(err)
 	switch {
 	case n > 0:
 		p.note("<- %d octets\n    % x", n, b[:min(n, 96)])
@@ -250,8 +250,8 @@ func (p *Peer) End(d time.Duration) (Ending, error) {
 	return e, nil
 }
 
-// EndingOf says what an error of reading means; 0: none of these.
-func EndingOf(err error) Ending {
+// endingOf says what an error of reading means; 0: none of these.
+func endingOf(err error) Ending {
 	switch {
 	case errors.Is(err, io.EOF):
 		return EndFIN
@@ -261,6 +261,21 @@ func EndingOf(err error) Ending {
 		return EndSilence
 	}
 	return 0
+}
+
+// Drain reads and checks FPDUs to the end of the stream. It may be cut in the middle of one by a RST,
+// not by a FIN.
+func (p *Peer) Drain() error {
+	for {
+		_, err := p.Next()
+		switch {
+		case err == nil:
+		case err == io.EOF, endingOf(err) == EndReset, errors.Is(err, net.ErrClosed):
+			return nil
+		default:
+			return err
+		}
+	}
 }
 
 // Close ends the connection.
