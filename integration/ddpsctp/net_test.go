@@ -72,6 +72,7 @@ type flight struct {
 type node struct {
 	w       *world
 	addr    netip.Addr
+	second  netip.Addr // another one, maybe
 	e       *sctp.Endpoint
 	cfg     sctpddp.Config
 	assoc   *assoc
@@ -240,7 +241,7 @@ func (w *world) tick(limit time.Time) bool {
 		d := w.wires[0].d
 		w.wires = w.wires[1:]
 		for _, n := range w.nodes {
-			if n.addr == d.Dst {
+			if n.addr == d.Dst || n.second == d.Dst {
 				n.e.Input(w.now, sctp.Packet{Src: d.Src, Dst: d.Dst, Data: slices.Clone(d.Data)})
 				n.pump()
 			}

@@ -71,7 +71,8 @@ func TestSetupChunks(t *testing.T) {
 }
 
 // A peer without the indication, or with another one, gets an ABORT; no COOKIE ECHO goes to it, and no DATA.
-// A plain listener beside the one for DDP is what it is. SDDP-004, 005, 007, 008.
+// A plain listener beside the one for DDP is what it is. SDDP-004, 005, 007, 008,
+// 009.
 func TestIndicationOfPeer(t *testing.T) {
 	seven := uint32(7)
 	for name, peer := range map[string]*sctp.Options{"none": {}, "7": {Adaptation: &seven}} {
@@ -109,8 +110,20 @@ func TestIndicationOfPeer(t *testing.T) {
 			t.Errorf("%s: %v", name, b.err)
 		}
 	}
-	// Two listeners.
+	// A listener that has one association for DDP takes no other kind then, either.
 	w, a, b := newWorld(t, 0)
+	connect(t, w)
+	if _, err := a.e.Dial(w.now, sctp.DialConfig{LocalPort: 4001, Locals: []netip.Addr{addrA}, RemotePort: port, Remotes: []netip.Addr{addrB}, Options: &sctp.Options{}}); err != nil {
+		t.Fatal(err)
+	}
+	first := b.assoc
+	a.pump()
+	w.run(10 * time.Second)
+	if len(w.only(b, chunkAbort)) != 1 || b.assoc != first || b.e.Associations() != 1 || first.State() != sctp.StateEstablished {
+		t.Errorf("%d ABORTs, %d associations", len(w.only(b, chunkAbort)), b.e.Associations())
+	}
+	// Two listeners.
+	w, a, b = newWorld(t, 0)
 	if err := errors.Join(b.e.Listen(port, sctp.ListenConfig{Options: ddp()}), b.e.Listen(port+1, sctp.ListenConfig{Options: &sctp.Options{}})); err != nil {
 		t.Fatal(err)
 	}
@@ -281,6 +294,84 @@ func TestFragments(t *testing.T) {
 	w.run(time.Second)
 	if b.frags != 1 || !bytes.Equal(q.mem[16:][:len(text)], text) || ys[0].State() != sctpddp.StateOpen {
 		t.Errorf("%d messages in fragments, %v", b.frags, ys[0].Err())
+	}
+}
+
+// With two addresses at both ends, and both paths confirmed, what sessions send takes one path: the other
+// is for when that fails. SDDP-056, SDDP-057.
+func TestOnePath(t *testing.T) {
+	w, a, b := newWorld(t, 0)
+	a.second, b.second = netip.MustParseAddr("10.2.0.1"), netip.MustParseAddr("10.2.0.2")
+	if err := b.e.Listen(port, sctp.ListenConfig{Locals: []netip.Addr{b.addr, b.second}}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := a.e.Dial(w.now, sctp.DialConfig{LocalPort: 4000, Locals: []netip.Addr{a.addr, a.second}, RemotePort: port, Remotes: []netip.Addr{b.addr}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.pump()
+	both := func() bool {
+		for _, n := range w.nodes {
+			if n.assoc == nil || len(n.assoc.Paths()) != 2 {
+				return false
+			}
+			for _, p := range n.assoc.Paths() {
+				if !p.Confirmed {
+					return false
+				}
+			}
+		}
+		return true
+	}
+	w.until("two paths", time.Minute, both)
+	xs, ys := w.open(2)
+	all := w.qps(xs, ys)
+	w.sent = nil
+	text := bytes.Repeat([]byte("path"), 2000)
+	send := func() {
+		t.Helper()
+		for i, q := range all {
+			q.ep.PostSend(0, iwarp.OpSend, 0, content(text), uint32(len(text)))
+			all[i^1].want = append(all[i^1].want, string(text))
+		}
+		a.pump()
+		b.pump()
+		w.until("the Sends", 10*time.Minute, func() bool {
+			for _, q := range all {
+				if len(q.got) < len(q.want) {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	paths := func() map[netip.Addr]int {
+		out := map[netip.Addr]int{}
+		for _, d := range w.sent {
+			for _, c := range chunks(d.Data) {
+				if c.typ == 0 {
+					out[d.Src]++
+				}
+			}
+		}
+		return out
+	}
+	for range 5 {
+		send()
+	}
+	if p := paths(); len(p) != 2 || p[a.addr] == 0 || p[b.addr] == 0 {
+		t.Errorf("DATA from %v", p)
+	}
+	// It fails, and the sessions do not notice.
+	w.fate = func(d *sctp.Datagram) []time.Duration {
+		if d.Dst == a.addr || d.Dst == b.addr {
+			return nil
+		}
+		return []time.Duration{time.Millisecond}
+	}
+	send()
+	if p := paths(); p[a.second] == 0 || p[b.second] == 0 || xs[0].Err() != nil || ys[0].Err() != nil {
+		t.Errorf("DATA from %v, %v, %v", p, xs[0].Err(), ys[0].Err())
 	}
 }
 
