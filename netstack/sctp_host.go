@@ -70,6 +70,10 @@ type sctpOut struct {
 const (
 	sctpBatch     = 32   // packets and events that are taken under the lock at once
 	sctpPacketCap = 2048 // longer packets cost one copy more
+
+	// maxSCTPAssociations bounds what peers can make a stack keep: an association with 1024 streams
+	// each way takes some 40 KiB.
+	maxSCTPAssociations = 16384
 )
 
 // SCTPOptions are the defaults of associations: room for what a fast link has under way, and an RTO
@@ -79,7 +83,7 @@ func SCTPOptions() sctp.Options {
 }
 
 func newSCTP(carrier sctpCarrier, clock tcpip.Clock, o sctp.Options) (*SCTP, error) {
-	ep, err := sctp.NewEndpoint(sctp.Config{MTU: carrier.mtu, Options: o})
+	ep, err := sctp.NewEndpoint(sctp.Config{MTU: carrier.mtu, MaxAssociations: maxSCTPAssociations, Options: o})
 	if err != nil {
 		return nil, err
 	}

@@ -51,10 +51,11 @@ type AssociationHandler interface {
 // An association has the DDP streams of an Association: those that QPs have, and by its Mux the
 // others. QPs of all contexts of the device share it.
 type association struct {
-	dev *Device
-	l   *cmListen // who takes the peer's requests; nil: nobody
-	key assocKey  // of one that we have dialled
-	up  chan struct{}
+	dev  *Device
+	l    *cmListen // who takes the peer's requests; nil: nobody
+	key  assocKey  // of one that we have dialled
+	peer peerKey   // of one that the peer has
+	up   chan struct{}
 
 	mu      sync.Mutex
 	a       Association               // guarded by mu until up is closed
@@ -274,7 +275,11 @@ func (as *association) release(st *sessionStream) {
 
 // Down implements AssociationHandler.
 func (as *association) Down(kind sctpddp.LossKind, err error) {
-	as.forget()
+	if as.l != nil {
+		as.uncount()
+	} else {
+		as.forget()
+	}
 	as.mu.Lock()
 	as.loss = &sctpddp.LostError{Kind: kind, Err: err}
 	if as.mux != nil {

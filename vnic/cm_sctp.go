@@ -76,11 +76,39 @@ func (l *cmListen) startConfig() iwarp.StartConfig {
 
 // acceptAssociation takes an association that a peer has set up. It is an SCTPNetwork's accept.
 func (l *cmListen) acceptAssociation(a Association) AssociationHandler {
-	as := newAssociation(l.id.dev, l)
+	d := l.id.dev
+	as := newAssociation(d, l)
+	as.peer = keyOf(a.RemoteAddr().Addr())
+	// One that asks for nothing ends by itself, after a moment of grace; until then it counts as a
+	// request does (RFC 5042, section 6.4.1).
+	d.assocMu.Lock()
+	if d.assocPeers == nil {
+		d.assocPeers = map[peerKey]int{}
+	}
+	full := d.assocPeers[as.peer] >= d.cfg.MaxPendingPerPeer
+	if !full {
+		d.assocPeers[as.peer]++
+	}
+	d.assocMu.Unlock()
+	if full {
+		l.id.dev.log.Warn("association refused: its peer has too many", "remote", a.RemoteAddr())
+		return nil
+	}
 	if as.established(a, false) != nil {
+		as.uncount()
 		return nil
 	}
 	return as
+}
+
+// uncount takes as, which a peer has set up, out of what that peer has.
+func (as *association) uncount() {
+	d := as.dev
+	d.assocMu.Lock()
+	defer d.assocMu.Unlock()
+	if d.assocPeers[as.peer]--; d.assocPeers[as.peer] == 0 {
+		delete(d.assocPeers, as.peer)
+	}
 }
 
 // asked makes a child of a session that the peer asks for, or refuses it.

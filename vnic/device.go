@@ -30,6 +30,8 @@ type Device struct {
 
 	assocMu sync.Mutex
 	assocs  map[assocKey][]*association // guarded by assocMu: SCTP associations that connections can share
+	// assocPeers counts, guarded by assocMu, the associations that each peer has set up.
+	assocPeers map[peerKey]int
 
 	stagMu   sync.Mutex
 	stags    *stagSource         // guarded by stagMu

@@ -223,6 +223,50 @@ func TestSCTPRefused(t *testing.T) {
 	})
 }
 
+// A peer cannot have any number of associations, and those on which nothing is asked for end by
+// themselves.
+func TestSCTPAssociationsOfAPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := vnictest.NewNet()
+		d := n.Device(t, "vnic1", []string{"10.0.0.2/24"}, func(c *vnic.Config) { c.MaxPendingPerPeer = 3 })
+		e := &env{t: t, net: n, b: vnictest.Open(t, d, vnic.ContextConfig{})}
+		at := e.server().Addr()
+		peer, other := netip.MustParseAddr("10.0.0.7"), netip.MustParseAddr("10.0.0.8")
+		host := n.Host(peer, other)
+		dial := func(from netip.Addr) error {
+			_, err := host.DialSCTP(t.Context(), from, at, silent{})
+			return err
+		}
+		for range 3 {
+			if err := dial(peer); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := dial(peer); err == nil {
+			t.Error("the fourth was taken")
+		}
+		if err := dial(other); err != nil {
+			t.Errorf("another peer: %v", err)
+		}
+		time.Sleep(2 * time.Minute)
+		for i, a := range n.Assocs() {
+			if !a.Down() && i/2 != 3 { // the one refused was never handed out
+				t.Errorf("association %d is there, and nobody has asked for anything", i/2)
+			}
+		}
+		if err := dial(peer); err != nil {
+			t.Errorf("when they had ended: %v", err)
+		}
+	})
+}
+
+// silent is a peer that sets associations up and asks for nothing.
+type silent struct{}
+
+func (silent) Message(sctpddp.Message, any) {}
+func (silent) Notify()                      {}
+func (silent) Down(sctpddp.LossKind, error) {}
+
 // tcpOnly hides what else a network can do.
 type tcpOnly struct{ vnic.Network }
 

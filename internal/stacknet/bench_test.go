@@ -80,7 +80,7 @@ func BenchmarkWrite(b *testing.B) {
 
 // BenchmarkStreams is the cost of a message of 4 KiB when that many QPs share one association.
 func BenchmarkStreams(b *testing.B) {
-	for _, n := range []int{1, 100} {
+	for _, n := range []int{1, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			a, c := contexts(b)
 			cfg := vnictest.PeerConfig{Buffer: 4096, Param: rdma.ConnParam{SCTP: true}}

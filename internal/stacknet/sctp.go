@@ -15,7 +15,7 @@ import (
 )
 
 // ddpStreams is how many streams an association has each way: as many QPs can share it.
-const ddpStreams = 256
+const ddpStreams = 1024
 
 // ddpOptions are those of an association that carries DDP. A peer that does not is refused while the
 // association is being set up (RFC 5043, section 5.1; RFC 5061, section 4.2.6).
