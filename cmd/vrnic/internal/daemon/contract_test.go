@@ -539,3 +539,40 @@ func TestSRQPlaces(t *testing.T) {
 		c.is("only that one", srq.PostRecv(&rdma.RecvWR{}), rdma.ErrQueueFull)
 	})
 }
+
+// A QP that has its share of an SRQ goes on when its completions are polled, although nothing is posted:
+// nobody tells the daemon of a poll.
+func TestContractSRQShare(t *testing.T) {
+	onBoth(t, func(c *contract) {
+		var srq rdma.SRQ
+		x, y := c.connected(func(e *daemontest.End, cfg *rdma.QPConfig) {
+			var err error
+			srq, err = e.PD.CreateSRQ(rdma.SRQConfig{MaxWR: 8, MaxSGE: 2})
+			c.ok(err)
+			cfg.SRQ = srq
+		})
+		x2, y2 := c.sibling(y, srq)
+		for id := range uint64(8) {
+			c.ok(srq.PostRecv(&rdma.RecvWR{ID: id, SGEs: []rdma.SGE{y.SGE(0, 100)}}))
+		}
+		for id := range uint64(5) { // its share is 4
+			x.Send(id, 0, 10)
+		}
+		x2.Send(9, 0, 10)
+		x2.WantOK("the other's Send has room", 9, rdma.WCSend)
+		got := map[uint32]int{}
+		start := time.Now()
+		for range 6 {
+			got[y.WC("a receive").QPN]++
+		}
+		if got[y.QP.Num()] != 5 || got[y2.QP.Num()] != 1 {
+			c.Errorf("receives by QP: %v", got)
+		}
+		if d := time.Since(start); d > 4*time.Second {
+			c.Errorf("it took %v", d)
+		}
+		if s := y.QP.State(); s != rdma.QPRTS {
+			c.Errorf("the QP is in %v", s)
+		}
+	})
+}
