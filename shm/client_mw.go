@@ -62,7 +62,8 @@ func (mw *memWindow) Close() error {
 	return nil
 }
 
-// AllocMR implements rdma.PD.
+// AllocMR implements rdma.PD. Its LKey and RKey stay those at allocation: a program keeps account of
+// the keys that it registers under.
 func (pd *protDomain) AllocMR(maxLen uint64) (rdma.MR, error) {
 	if err := pd.d.usable(); err != nil {
 		return nil, err
