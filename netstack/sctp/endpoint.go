@@ -369,8 +369,11 @@ func (e *Endpoint) mtu(dst netip.Addr, encap uint16) int {
 	if encap != 0 {
 		n -= udpLen
 	}
-	return max(n, minPMTU(dst))
+	return min(max(n, minPMTU(dst)), maxPacket)
 }
+
+// maxPacket is the largest packet that IP carries, jumbograms apart; lengths of chunks have 16 bits.
+const maxPacket = 1<<16 - 1
 
 // udpLen is what RFC 6951 takes of each packet.
 const udpLen = 8

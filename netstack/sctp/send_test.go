@@ -522,3 +522,19 @@ type noRef struct{}
 
 func (noRef) Hold()    {}
 func (noRef) Release() {}
+
+// Links that take more than a chunk's length can say, or less than IP must: chunks stay within both.
+func TestOddMTU(t *testing.T) {
+	for _, mtu := range []int{1 << 20, 1<<16 - 1, 65515, 0, -5, 100} {
+		cfg := Config{MTU: fixedMTU(mtu), Options: Options{NoSACKReserve: true, SendBuffer: 1 << 20, RecvBuffer: 1 << 20, MaxBurst: 100}}
+		w, a, b := pair(t, cfg, cfg)
+		if m := a.last.MaxPayload(); m < 500 || m > 1<<16-1-dataLen {
+			t.Errorf("MTU %d: MaxPayload %d", mtu, m)
+		}
+		a.post(SendOptions{}, text(200_000))
+		w.run(time.Minute)
+		if len(b.msgs) != 1 || b.msgs[0] != text(200_000) {
+			t.Errorf("MTU %d: %d messages", mtu, len(b.msgs))
+		}
+	}
+}

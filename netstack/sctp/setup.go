@@ -384,7 +384,7 @@ func (e *Endpoint) Dial(now time.Time, c DialConfig) (*Association, error) {
 	for _, x := range c.Remotes {
 		a.addPath(now, x, netip.Addr{}, c.Encap, true)
 	}
-	a.state = StateCookieWait
+	a.setState(StateCookieWait)
 	a.sendSetup(now)
 	return a, nil
 }
