@@ -99,8 +99,9 @@ type siwBench struct {
 	port   uint16 // of the last connection's server: each has its own
 }
 
-// firstPort is where servers' ports begin: tshark knows another protocol for none of those that follow.
-const firstPort = 23000
+// firstPort is where servers' ports begin, below those that either end gives to clients, so that a
+// port in a recording says which connection it is of.
+const firstPort = 12000
 
 func newSiwBench(t *testing.T, ctx context.Context, img *peer.Image, record bool) *siwBench {
 	t.Helper()
@@ -121,22 +122,22 @@ func newSiwBench(t *testing.T, ctx context.Context, img *peer.Image, record bool
 
 // reload gives the guest a siw with other module parameters.
 func (b *siwBench) reload(ctx context.Context, params ...string) error {
-	if err := b.probe.Stop(ctx); err != nil {
-		return err
-	}
-	if err := b.g.LoadSiw(ctx, params...); err != nil {
-		return err
-	}
-	var err error
-	b.probe, err = b.g.StartProbe(ctx)
-	return err
+	return b.newProbe(ctx, func() error { return b.g.LoadSiw(ctx, params...) })
 }
 
 // restart gives the guest a new probe, whatever the old one was at.
-func (b *siwBench) restart(ctx context.Context) (err error) {
+func (b *siwBench) restart(ctx context.Context) error {
+	return b.newProbe(ctx, func() error { return nil })
+}
+
+func (b *siwBench) newProbe(ctx context.Context, between func() error) error {
 	if err := b.probe.Stop(ctx); err != nil {
 		return err
 	}
+	if err := between(); err != nil {
+		return err
+	}
+	var err error
 	b.probe, err = b.g.StartProbe(ctx)
 	return err
 }

@@ -361,13 +361,13 @@ func rejects(ctx context.Context, m *siwMatrix, k plan) (retries int) {
 	return retries + more
 }
 
-// disconnects ends connections in each way that one end can: the other sees it, and what is
+// endings ends connections in each way that one end can: the other sees it, and what is
 // posted there is flushed.
 func endings(ctx context.Context, m *siwMatrix, k plan) (retries int) {
 	for _, end := range []func(p *pair) (first, second side){
-		func(p *pair) (first, second side) { _, r := p.ends(); r.disconnect(); return p.sides2(r) },
-		func(p *pair) (first, second side) { p.s.abort(); return p.sides2(p.s) },
-		func(p *pair) (first, second side) { p.v.abort(); return p.sides2(p.v) },
+		func(p *pair) (first, second side) { _, r := p.ends(); r.disconnect(); return p.endsFrom(r) },
+		func(p *pair) (first, second side) { p.s.abort(); return p.endsFrom(p.s) },
+		func(p *pair) (first, second side) { p.v.abort(); return p.endsFrom(p.v) },
 	} {
 		p, more := m.open(ctx, k)
 		retries += more
@@ -387,8 +387,8 @@ func endings(ctx context.Context, m *siwMatrix, k plan) (retries int) {
 	return retries
 }
 
-// sides2 returns x and the other end.
-func (p *pair) sides2(x side) (first, second side) {
+// endsFrom returns x and the other end.
+func (p *pair) endsFrom(x side) (first, second side) {
 	if x == side(p.s) {
 		return p.s, p.v
 	}

@@ -27,15 +27,12 @@ type siwFault struct {
 	why  [2]string
 	// async is what siw tells its program about the fault of vrnic.
 	async []rdma.AsyncEventType
-	// unclear: siw drops the connection with octets unread, so that its TCP sends a reset, which may
-	// overtake the Terminate.
-	unclear bool
 }
 
-// Remote accesses of 100 octets.
+// accessLen is how much of the other end's memory is asked for.
 const accessLen = 100
 
-// reach is an access to region r of the other end, the key and the offset changed.
+// reach is a Write or Read of a region of the other end, at an offset and with bits of the key changed.
 func reach(op rdma.Opcode, rights rdma.Access, pd int, off int, key uint32) func(p *pair, from, to side) {
 	return func(p *pair, from, to side) {
 		r := to.region(4096, rights, pd)
@@ -97,10 +94,6 @@ func (m *siwMatrix) terminate(ctx context.Context, k plan, f *siwFault, at initi
 	var cause *rdma.TerminateError
 	err := p.v.conn.Err()
 	if !errors.As(err, &cause) {
-		if f.unclear && at == fromVrnic {
-			p.free()
-			return retries
-		}
 		failf("vrnic's connection has ended with %v, want a Terminate", err)
 	}
 	ctrl, _ := hex.DecodeString(want)

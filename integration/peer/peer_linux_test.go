@@ -58,3 +58,25 @@ func TestVmlinuxRefuses(t *testing.T) {
 		t.Error("a payload longer than the image was accepted")
 	}
 }
+
+// An edit of siw's source that does not fit exactly once is refused: the source is another one.
+func TestEdit(t *testing.T) {
+	for _, tt := range []struct {
+		text string
+		ok   bool
+	}{
+		{"a\nconst bool peer_to_peer;\nb", true},
+		{"a\nconst bool peer_to_peer = true;\nb", false},
+		{"\nconst bool peer_to_peer;\nconst bool peer_to_peer;", false},
+		{"", false},
+	} {
+		files := map[string]string{"siw_main.c": tt.text}
+		err := edit(files, []siwEdit{flag("peer_to_peer", "")})
+		if (err == nil) != tt.ok {
+			t.Errorf("%q: %v", tt.text, err)
+		}
+		if want := "a\nbool peer_to_peer;\nmodule_param(peer_to_peer, bool, 0644);\nb"; tt.ok && files["siw_main.c"] != want {
+			t.Errorf("%q became %q, want %q", tt.text, files["siw_main.c"], want)
+		}
+	}
+}
