@@ -206,6 +206,33 @@ func TestAhead(t *testing.T) {
 	}
 }
 
+// A peer that begins many Sends and ends none holds a bounded number of receive buffers. SEC-028.
+func TestAheadBuffers(t *testing.T) {
+	for _, tt := range []struct {
+		several bool // the owner can place into others than the oldest
+		want    int
+	}{{true, 16}, {false, 1}} {
+		q := &queueHost{host: newHost()}
+		cfg := Config{Records: true, MULPDU: 516}
+		if tt.several {
+			cfg.PlaceReceive = q.placeReceiveAt
+		}
+		e := NewEndpoint(Params{}, q, cfg)
+		for range 100 {
+			q.posted = append(q.posted, make([]byte, 20))
+		}
+		for msn := 100; msn > 0; msn-- {
+			e.Ahead(append(AppendUntagged(nil, false, OpSend, 0, MSN(msn), 4), "data"...))
+		}
+		for msn := 1; msn <= 100; msn++ {
+			e.Ahead(append(AppendUntagged(nil, false, OpSend, 0, MSN(msn), 8), "data"...))
+		}
+		if n := 100 - len(q.posted); n != tt.want || e.Err() != nil {
+			t.Errorf("%d buffers are begun, want %d; %v", n, tt.want, e.Err())
+		}
+	}
+}
+
 // terminateOf is the Terminate that e has made.
 func terminateOf(e *Endpoint) []byte {
 	t, _, _ := e.Terminate()
