@@ -328,7 +328,7 @@ func TestRawHalfOpen(t *testing.T) {
 		}
 		return errors.New("it is still open")
 	})
-	// The listener takes 128 that have not been answered; the flood beyond it is reset.
+	// A peer may have 128 half-open connections; the flood beyond that is reset.
 	const flood, room = 300, 128
 	var peers []*rawpeer.Peer
 	begin, refused := time.Now(), 0
@@ -352,9 +352,25 @@ func TestRawHalfOpen(t *testing.T) {
 		t.Errorf("%d of %d half-open connections were refused, want %d at least", refused, flood, flood-room)
 	}
 	r.by.moves(t)
-	// Another listener of the device still takes connections, and so does this one afterwards.
-	p := v.ready()
-	v.alive(p, 1, 1)
+	// Another peer is let in meanwhile, at the same listener.
+	other := newEnd(t, r.open("vrnic1"))
+	w := newVictim(t, r, 0)
+	connected := make(chan error, 1)
+	go func() {
+		_, err := other.dev.Connect(ctx, other.qp, l.Addr(), rdma.ConnParam{})
+		connected <- err
+	}()
+	asked := got[rdma.ConnRequest](t)(l.Next(ctx))
+	conn := got[rdma.Conn](t)(asked.Accept(ctx, w.qp, rdma.ConnParam{}))
+	if err := <-connected; err != nil {
+		t.Errorf("another peer: %v", err)
+	}
+	if err := other.qp.Close(); err != nil {
+		t.Error(err)
+	}
+	w.conn = conn
+	w.ended()
+	w.close()
 	for i, p := range peers {
 		wg.Go(func() {
 			defer p.Close()
@@ -374,6 +390,8 @@ func TestRawHalfOpen(t *testing.T) {
 	}
 	next.Close()
 	l.Close()
+	p := v.ready()
+	v.alive(p, 1, 1)
 	v.leave(p)
 }
 

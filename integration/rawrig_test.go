@@ -128,10 +128,11 @@ func (r *rig) noEvent(qpn uint32) bool {
 
 // An end is a QP with its queue, and the completions that have come.
 type end struct {
-	t  testing.TB
-	pd rdma.PD
-	cq rdma.CQ
-	qp rdma.QP
+	t   testing.TB
+	dev rdma.Device
+	pd  rdma.PD
+	cq  rdma.CQ
+	qp  rdma.QP
 }
 
 func got[T any](t testing.TB) func(T, error) T {
@@ -146,7 +147,7 @@ func got[T any](t testing.TB) func(T, error) T {
 
 func newEnd(t testing.TB, dev rdma.Device) *end {
 	t.Helper()
-	e := &end{t: t}
+	e := &end{t: t, dev: dev}
 	e.pd = got[rdma.PD](t)(dev.AllocPD())
 	e.cq = got[rdma.CQ](t)(dev.CreateCQ(512))
 	e.qp = got[rdma.QP](t)(e.pd.CreateQP(rdma.QPConfig{
