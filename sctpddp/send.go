@@ -22,6 +22,7 @@ type sender struct {
 	last     uint64    // id of the control message that was sent last; 0: none
 	answered bool      // the peer has answered it
 	closed   bool      // our last message is queued or sent
+	mulpdu   int       // as it was last told
 	numbered numbered
 }
 
@@ -77,10 +78,11 @@ func (s *Session) WriteFrom(src iwarp.Source) (n int, err error) {
 	if n = src.Len(); n == 0 {
 		return 0, nil
 	}
-	if n > s.MULPDU() {
+	if n > s.out.mulpdu && n > s.MULPDU() {
 		// "The SCTP adaptation layer MUST reject DDP Segments that are larger than the maximum
-		// size specified." RFC 5043, section 9.
-		return 0, fmt.Errorf("%w: %d octets, at most %d", ErrTooLong, n, s.MULPDU())
+		// size specified." RFC 5043, section 9. One that was cut before the path became narrower
+		// is SCTP's to fragment.
+		return 0, fmt.Errorf("%w: %d octets, at most %d", ErrTooLong, n, s.out.mulpdu)
 	}
 	if err := s.Step(); err != nil || len(s.out.controls) > 0 || s.Unacked() >= maxUnacked {
 		return 0, err
@@ -91,8 +93,12 @@ func (s *Session) WriteFrom(src iwarp.Source) (n int, err error) {
 	return n, nil
 }
 
-// MULPDU is the length of the longest segment that is sent at present.
-func (s *Session) MULPDU() int { return MULPDU(s.assoc.MaxPayload()) }
+// MULPDU is the length of the longest segment to be cut from now on. It changes with the paths; ask before
+// each segment.
+func (s *Session) MULPDU() int {
+	s.out.mulpdu = MULPDU(s.assoc.MaxPayload())
+	return s.out.mulpdu
+}
 
 // queue has c sent. It is the last message of this end, if it is a Reject or Terminate.
 func (s *Session) queue(c Control) {
