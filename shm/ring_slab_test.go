@@ -157,7 +157,8 @@ func TestSlabViolations(t *testing.T) {
 		if _, _, err := m.TxSlab.Put([]byte{1}); !IsViolation(err) {
 			t.Errorf("txslab_cons ahead: %v", err)
 		}
-		for _, e := range []CQE{{SlabOff: 1025}, {SlabOff: 1000, SlabLen: 25}, {SlabOff: 4, SlabLen: ^uint32(0)}, {SlabOff: 0, SlabLen: 1}} {
+		wordAt(m.mem, QPRxSlabProd).Store(20)
+		for _, e := range []CQE{{SlabOff: 1025}, {SlabOff: 1000, SlabLen: 25}, {SlabOff: 4, SlabLen: ^uint32(0)}, {SlabOff: 0, SlabLen: 21}, {SlabOff: 20, SlabLen: 1}} {
 			if _, err := m.RxSlab.Take(&e, nil); !IsViolation(err) {
 				t.Errorf("%d octets at %d: %v", e.SlabLen, e.SlabOff, err)
 			}

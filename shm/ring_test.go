@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/vrnic/vrnic/rdma"
@@ -692,5 +693,44 @@ func BenchmarkRings(b *testing.B) {
 		e.SQDone = r.SQ.Retire(1)
 		cq.Push(e, false)
 		c.Poll(e)
+	}
+}
+
+// A QP's own receive queue is starved no more when it has given a receive; an SRQ is until it is told,
+// since another QP may wait for it.
+func TestStarvedUntilSated(t *testing.T) {
+	m, r := newTestQP(t, QPCaps{MaxRecvWR: 4})
+	l := NewSRQLayout(4, 1)
+	mem := make([]byte, l.Size())
+	srq := NewSRQRings(mem, l, 1, nil)
+	sm, err := OpenSRQMemory(mem)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name string
+		ring *RecvRing
+		p    *RecvProducer
+		word *atomic.Uint32
+		want uint32 // behind Next
+	}{
+		{"QP", &r.RQ, &m.RQ, wordAt(m.mem, QPRQStarved), 0},
+		{"SRQ", &srq.RQ, &sm.RQ, wordAt(mem, QPRQStarved), 1},
+	} {
+		if !tt.ring.Starve() || tt.word.Load() != 1 {
+			t.Fatalf("%s: not starved", tt.name)
+		}
+		if err := tt.p.Put(&RecvWQE{}); err != nil || !tt.p.Commit() {
+			t.Fatalf("%s: %v, or no bell", tt.name, err)
+		}
+		if ok, err := tt.ring.Next(new(RecvWQE)); !ok || err != nil {
+			t.Fatalf("%s: %v, %v", tt.name, ok, err)
+		}
+		if got := tt.word.Load(); got != tt.want {
+			t.Errorf("%s: starved is %d when a receive has been taken, want %d", tt.name, got, tt.want)
+		}
+		if tt.ring.Sate(); tt.word.Load() != 0 {
+			t.Errorf("%s: still starved", tt.name)
+		}
 	}
 }
