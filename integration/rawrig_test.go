@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -609,6 +608,3 @@ func (v *victim) leave(p *rawpeer.Peer) {
 	v.ended()
 	v.close()
 }
-
-// hexOf is for names of subtests.
-func hexOf(n uint64) string { return strings.ToUpper(fmt.Sprintf("%x", n)) }

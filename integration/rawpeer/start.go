@@ -118,9 +118,9 @@ func readStart(r io.Reader) (Start, []byte, error) {
 	case s.Flags&0x0f != 0 || s.Rev < 2 && s.Flags&FlagS != 0:
 		return s, b, fmt.Errorf("reserved flags in %#02x at revision %d", s.Flags, s.Rev)
 	case s.Key == KeyRequest && s.Flags&FlagR != 0:
-		return s, b, fmt.Errorf("R is set in a Request")
+		return s, b, fmt.Errorf("a Request with R set")
 	case s.Flags&FlagS != 0 && len(s.Data) < 4:
-		return s, b, fmt.Errorf("S is set with %d octets of private data", len(s.Data))
+		return s, b, fmt.Errorf("a frame with S set and %d octets of private data", len(s.Data))
 	}
 	return s, b, nil
 }
