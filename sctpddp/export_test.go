@@ -18,3 +18,7 @@ func ArrivalsFit() bool {
 // SetSink and SetAssoc put another one in its place.
 func SetSink(s *Session, k Sink)         { s.sink = k }
 func SetAssoc(s *Session, a Association) { s.assoc = a }
+
+// Held is how many octets of its budget m has in use, and Asked how many sessions wait for an answer.
+func Held(m *Mux) int64  { return m.pool.all - m.pool.left.Load() }
+func Asked(m *Mux) int64 { return m.pool.asked.Load() }

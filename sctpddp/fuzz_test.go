@@ -12,7 +12,7 @@ import (
 )
 
 // Whatever a peer sends, in whatever order: what this end sends is a legal session on each stream, and
-// it delivers each number once, in order.
+// it delivers each number once, in order; and nothing is left when all is over.
 func FuzzMux(f *testing.F) {
 	script := func(parts ...string) (out []byte) {
 		for _, p := range parts {
@@ -59,6 +59,12 @@ func FuzzMux(f *testing.F) {
 			if got := s.Stats(); got.In < uint64(k.calls) {
 				t.Fatalf("%d messages in, %d segments delivered", got.In, k.calls)
 			}
+			b.Release(epoch, s)
+		}
+		// What was held is given back in the end.
+		b.Lost(LossAbort, nil)
+		if Held(b.Mux) != 0 || Asked(b.Mux) != 0 {
+			t.Fatalf("%d octets are held, %d sessions asked for", Held(b.Mux), Asked(b.Mux))
 		}
 	})
 }

@@ -28,6 +28,9 @@ type Config struct {
 	// Grace is how long an association lives on when its last session has ended; 0: 1 s. Unused is how
 	// long it waits for the first one, which may be late if packets of the set-up are lost; 0: 30 s.
 	Grace, Unused time.Duration
+	// Linger is how long a session that was released when the peer had not said Terminate waits for
+	// that, so that its stream can be used again; 0: 5 s.
+	Linger time.Duration
 }
 
 const (
@@ -36,6 +39,7 @@ const (
 	defaultAllowance   = 1024
 	defaultGrace       = time.Second
 	defaultUnused      = 30 * time.Second
+	defaultLinger      = 5 * time.Second
 )
 
 // A Mux has the DDP streams of an association.
@@ -45,14 +49,21 @@ type Mux struct {
 	n     int // streams that exist both ways
 
 	sessions map[uint16]*Session
-	lost     map[uint16]bool // streams whose last session failed
+	lost     map[uint16]bool // streams whose last session failed; whether the peer may begin another
 	used     map[uint16]bool // streams that have had a session
 	requests []*Session      // to be given by Request
 	waiting  []*Session      // those that this owner has and that have something to say or to hear
+	lingers  []lingering     // oldest first
 	pool     budget
 	idle     time.Time // since when there is no session; zero: there is one
 	down     bool
 	stats    MuxStats
+}
+
+// A lingering session has been released before the peer's Terminate came.
+type lingering struct {
+	s     *Session
+	until time.Time
 }
 
 // MuxStats counts what a Mux did.
@@ -86,6 +97,9 @@ func NewMux(a Association, cfg Config, now time.Time) (*Mux, error) {
 	}
 	if cfg.Unused <= 0 {
 		cfg.Unused = defaultUnused
+	}
+	if cfg.Linger <= 0 {
+		cfg.Linger = defaultLinger
 	}
 	out, in := a.Streams()
 	m := &Mux{
@@ -130,7 +144,8 @@ func (m *Mux) free(id uint16) bool {
 		}
 		m.remove(s)
 	}
-	return !m.lost[id]
+	_, lost := m.lost[id]
+	return !lost
 }
 
 func (m *Mux) remove(s *Session) {
@@ -138,7 +153,8 @@ func (m *Mux) remove(s *Session) {
 	delete(m.sessions, s.id)
 	s.own = false
 	if s.state == StateFailed {
-		m.lost[s.id] = true
+		// Another Initiate of the peer can be told from what is late, unless its first has not come.
+		m.lost[s.id] = s.heard
 	}
 }
 
@@ -207,11 +223,13 @@ func (m *Mux) Input(now time.Time, msg Message) {
 		if s != nil {
 			m.remove(s) // the peer has seen the end of it, or would not begin anew
 		}
-		if m.lost[msg.Stream] || m.used[msg.Stream] && !begins(msg) {
+		again, lost := m.lost[msg.Stream]
+		if m.used[msg.Stream] && !begins(msg) || lost && !again {
 			// "Data Chunks from one DDP Stream Session are never carried over to the next session."
 			m.stats.Ignored++
 			return
 		}
+		delete(m.lost, msg.Stream)
 		s = m.add(msg.Stream, m.cfg.Start)
 		s.own = true
 	}
@@ -247,15 +265,22 @@ func (m *Mux) Request() (s *Session, ok bool) {
 	return s, true
 }
 
-// Release gives a session back that has ended. What it still has to say is said by Step. One that has
-// not ended is abandoned.
+// Release gives a session back that has ended, or that Close has ended here: then the peer's Terminate is
+// still awaited, and what comes before it is dropped. One that has not ended is abandoned. What still has
+// to be said is said by Step.
 func (m *Mux) Release(now time.Time, s *Session) {
 	if m.sessions[s.id] != s {
 		return
 	}
-	s.Abandon()
-	s.sink = nil
-	s.own = true
+	s.own, s.sink, s.discard = true, nil, true
+	if s.lingers() {
+		s.Resume()
+	} else {
+		s.Abandon()
+	}
+	if s.lingers() {
+		m.lingers = append(m.lingers, lingering{s, now.Add(m.cfg.Linger)})
+	}
 	next := s.successor
 	s.successor = nil
 	m.settle(now, s)
@@ -263,6 +288,9 @@ func (m *Mux) Release(now time.Time, s *Session) {
 		m.Input(now, Message{Stream: s.id, PPID: PPIDControl, Unordered: true, Data: next})
 	}
 }
+
+// lingers says that this end has said its Terminate, and the peer has not.
+func (s *Session) lingers() bool { return s.state == StateClosing || s.state == StateWithdrawing }
 
 // settle sends what a session of the Mux's owner has to say, and forgets it when that was all.
 func (m *Mux) settle(now time.Time, s *Session) {
@@ -292,12 +320,20 @@ func (m *Mux) Step(now time.Time) {
 			m.settle(now, s)
 		}
 	}
+	for len(m.lingers) > 0 && !now.Before(m.lingers[0].until) {
+		s := m.lingers[0].s
+		m.lingers = m.lingers[1:]
+		if s.own && s.lingers() {
+			s.Abandon()
+			m.settle(now, s)
+		}
+	}
 	if len(m.sessions) == 0 && m.idle.IsZero() {
 		m.idle = now
 	}
 	// An association whose last stream has ended is to be torn down: RFC 5041, section 3 (10). The
 	// grace time lets a retry, or one more session, have it (ledger R12).
-	if d, ok := m.Deadline(); ok && !now.Before(d) {
+	if d, ok := m.Deadline(); ok && !now.Before(d) && !m.idle.IsZero() {
 		m.down = true
 		m.assoc.Shutdown()
 	}
@@ -305,10 +341,18 @@ func (m *Mux) Step(now time.Time) {
 
 // Deadline is when Step has to be called at the latest.
 func (m *Mux) Deadline() (at time.Time, ok bool) {
-	if m.down || m.idle.IsZero() {
+	if m.down {
 		return at, false
 	}
-	if m.stats.Sessions == 0 {
+	for len(m.lingers) > 0 && !(m.lingers[0].s.own && m.lingers[0].s.lingers()) {
+		m.lingers = m.lingers[1:]
+	}
+	switch {
+	case m.idle.IsZero() && len(m.lingers) > 0:
+		return m.lingers[0].until, true
+	case m.idle.IsZero():
+		return at, false
+	case m.stats.Sessions == 0:
 		return m.idle.Add(m.cfg.Unused), true
 	}
 	return m.idle.Add(m.cfg.Grace), true
@@ -329,7 +373,7 @@ func (m *Mux) Lost(kind LossKind, err error) {
 func (m *Mux) Down() {
 	m.down = true
 	m.requests = nil
-	m.waiting = nil
+	m.waiting, m.lingers = nil, nil
 	clear(m.sessions)
 }
 

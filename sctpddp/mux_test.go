@@ -533,6 +533,53 @@ func TestGrace(t *testing.T) {
 	}
 }
 
+// A session that is given back when this end has closed it and the peer has not waits for the peer: its
+// stream can be used again if the Terminate comes in time.
+func TestLinger(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		a, b := newEnds(t, sctpddptest.Link{})
+		x, y, kx, _ := opened(t, a, b)
+		asking, _ := a.Open(plain, nil) // withdrawn
+		run(a, b)
+		x.Close()
+		asking.Close()
+		a.Release(a.now, x)
+		a.Release(a.now, asking)
+		wantState(t, x, StateClosing)
+		wantState(t, asking, StateWithdrawing)
+		if d, ok := a.Deadline(); !ok || !d.Equal(epoch.Add(5*time.Second)) {
+			t.Errorf("deadline %v", d)
+		}
+		writeText(t, y, "for nobody")
+		a.now = epoch.Add(4999 * time.Millisecond)
+		if late {
+			b.a.Hold()
+			a.now = epoch.Add(5 * time.Second)
+			a.Step(a.now)
+			wantState(t, x, StateFailed)
+			wantState(t, asking, StateFailed)
+			b.a.Release()
+		}
+		y.Close()
+		run(a, b)
+		if len(kx.log)+len(kx.placed) != 0 {
+			t.Errorf("delivered %q", kx.log)
+		}
+		_, err := a.OpenOn(x.Stream(), plain, nil)
+		_, err2 := a.OpenOn(asking.Stream(), plain, nil)
+		if want := map[bool]error{true: ErrNoStream}[late]; !errors.Is(err, want) || !errors.Is(err2, want) {
+			t.Errorf("late %t: %v, %v", late, err, err2)
+		}
+		if !late {
+			wantState(t, x, StateOver)
+			wantState(t, asking, StateOver)
+		}
+		if _, ok := a.Deadline(); ok != late {
+			t.Errorf("late %t: a deadline %t", late, ok)
+		}
+	}
+}
+
 // A peer that does not answer: the session is given up, and the stream is not used again.
 func TestAbandon(t *testing.T) {
 	a, b := newEnds(t, sctpddptest.Link{})
@@ -551,11 +598,19 @@ func TestAbandon(t *testing.T) {
 	if _, err := a.OpenOn(x.Stream(), plain, nil); !errors.Is(err, ErrNoStream) {
 		t.Error(err)
 	}
-	// Nor by the peer, whatever it thinks of it.
+	// But the peer, whose session has ended well, may begin another one there.
+	inject(b.a, x.Stream(), PPIDSegment, write(1, "late"))
+	run(a)
+	if a.Stats().Ignored == 0 || a.Session(x.Stream()) != nil {
+		t.Errorf("%+v", a.Stats())
+	}
 	inject(b.a, x.Stream(), PPIDControl, ctl(0, FuncInitiate, ""))
 	run(a)
-	if _, ok := a.Request(); ok || a.Stats().Ignored == 0 {
-		t.Errorf("a request on a lost stream: %+v", a.Stats())
+	if s, ok := a.Request(); !ok || s.Stream() != x.Stream() {
+		t.Errorf("no request on the lost stream: %+v", a.Stats())
+	} else {
+		s.Reject(nil)
+		a.Release(epoch, s)
 	}
 	// A request that its owner forgets is refused when it is given back.
 	z, _ := a.Open(plain, nil)
@@ -566,7 +621,36 @@ func TestAbandon(t *testing.T) {
 	if ev := events(z); ev != "Refused" {
 		t.Error(ev)
 	}
-	if s := a.String(); !strings.Contains(s, "lost=1") {
+	if s := b.String(); !strings.Contains(s, "lost=1") {
 		t.Error(s)
+	}
+	// Where the peer's first message has not come, one more Initiate may be that.
+	peer, c := crafted(t, sctpddptest.Link{}, Config{Backlog: 9})
+	inject(peer, 7, 50, "0000")
+	run(c)
+	inject(peer, 7, PPIDControl, ctl(0, FuncInitiate, ""))
+	run(c)
+	if _, ok := c.Request(); ok || c.Stats().Ignored != 1 {
+		t.Errorf("a request on a stream that failed first: %+v", c.Stats())
+	}
+	// The peer is faster than the owner of the session that failed.
+	inject(peer, 8, PPIDControl, ctl(0, FuncInitiate, ""))
+	run(c)
+	s, _ := c.Request()
+	s.Accept(plain, nil)
+	inject(peer, 8, 50, "0000")
+	run(c)
+	take(peer)
+	s.Step()
+	take(peer)
+	inject(peer, 8, PPIDControl, ctl(0, FuncInitiate, "again"))
+	inject(peer, 8, PPIDControl, ctl(0, FuncInitiate, "too much"))
+	run(c)
+	if _, ok := c.Request(); ok {
+		t.Error("a request on a stream that is in use")
+	}
+	c.Release(epoch, s)
+	if s, ok := c.Request(); !ok || events(s) != "Request(again)" {
+		t.Error("the request is lost")
 	}
 }

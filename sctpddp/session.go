@@ -43,6 +43,7 @@ type Session struct {
 	state     State
 	active    bool
 	enhanced  bool
+	heard     bool   // the peer\'s first message has been sequenced
 	refused   bool   // passive: the answer was a refusal; a Terminate may have crossed it
 	own       bool   // the owner of the Mux is this one's, too
 	waits     bool   // it is in Mux.waiting
@@ -114,6 +115,10 @@ func (s *Session) Input(m Message) {
 		s.stats.Ordered++
 	}
 	if s.state == StateFailed {
+		if s.heard && s.successor == nil && !s.Pending() && begins(m) {
+			s.successor = append([]byte(nil), m.Data...) // as in late
+			return
+		}
 		s.stats.Ignored++
 		return
 	}
@@ -294,6 +299,7 @@ func (s *Session) sequence(ppid uint32, data []byte, size int) bool {
 		return !errors.Is(s.sink.Segment(data[ssnLen:], size-ssnLen), iwarp.ErrNoReceive)
 	}
 	from := s.state
+	s.heard = true
 	s.setState(to)
 	s.control(from, k, &c)
 	return true
