@@ -281,7 +281,14 @@ func (a *Association) handleChunk(in *inPacket, from *path, c chunk) (more bool)
 	case chunkAbort:
 		// "If an endpoint receives an ABORT chunk with a format error, it MUST silently discard
 		// it." Section 3.3.7. The tag of one that is not first was checked as that of the packet.
-		if causes, ok := parseCauses(c.value()); ok && (c.flags()&flagT == 0) == (in.tag == a.tag) {
+		causes, ok := parseCauses(c.value())
+		switch {
+		case !ok || (c.flags()&flagT == 0) != (in.tag == a.tag):
+		case a.state == StateShutdownAckSent && c.flags()&flagT != 0:
+			// The peer has forgotten the association, as it does behind a SHUTDOWN COMPLETE, which
+			// was lost or overtaken; a late packet of ours brought this. Nothing else was open.
+			a.down(nil)
+		default:
 			a.down(&PeerAbort{causes})
 		}
 		return false

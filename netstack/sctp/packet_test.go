@@ -101,6 +101,12 @@ func TestAbortTags(t *testing.T) {
 	if n.want("ABORT behind a SACK"); p.a.State() != StateClosed || len(n.msgs) > 0 {
 		t.Error("an ABORT behind a SACK does not count, or what is behind it does")
 	}
+	// Behind others its T bit has to be right, too.
+	_, n, p = established(t, Config{})
+	p.send(mkSack(p.a.ackTSN, 1000), mk(chunkAbort, flagT))
+	if p.a.State() != StateEstablished {
+		t.Error("an ABORT that says that the tag is reflected, with a tag that is not")
+	}
 	// In the set-up, with our tag: nobody listens there.
 	_, n, p = dialing(t, Config{})
 	n.sent = nil

@@ -220,14 +220,19 @@ func (a *Association) next(now time.Time) *path {
 // does not currently reach cwnd. The breach of cwnd MUST constitute one packet only." Section 6.1 B.
 func (a *Association) mayFill(now time.Time, p *path) bool {
 	if c := a.firstMarked(); c != nil {
-		return a.target(c) == p && (p.force || a.burst > 0 && p.flight < p.cwnd && !(p.alone && p.flight > 0))
+		return a.target(c) == p && (p.force || a.open(p))
 	}
 	p.force = false
 	if a.queue.len() == 0 || p != a.dataPath() || a.chunks.len() >= maxOutstanding {
 		return false
 	}
 	a.decay(now, p)
-	return a.burst > 0 && p.flight < p.cwnd && !(p.alone && p.flight > 0) && a.windowOpen(now, p)
+	return a.open(p) && a.windowOpen(now, p)
+}
+
+// open says whether a packet may be put into flight on p.
+func (a *Association) open(p *path) bool {
+	return a.burst > 0 && p.flight < p.cwnd && !(p.alone && p.flight > 0)
 }
 
 // decay shrinks cwnd of a path that had no data for a while. Section 7.2.1.
@@ -303,7 +308,7 @@ func (a *Association) target(c *outChunk) *path {
 // fill appends DATA chunks for p: those to be sent again first, then new ones, in the order of TSNs.
 func (a *Association) fill(now time.Time, p *path, b []byte) []byte {
 	empty := len(b)
-	open := a.burst > 0 && p.flight < p.cwnd && !(p.alone && p.flight > 0) // for new data
+	open := a.open(p) // for new data
 	p.force = false
 	for a.marked > 0 {
 		c := a.firstMarked()

@@ -94,6 +94,20 @@ func TestPeerShutdown(t *testing.T) {
 	if p.a.State() != StateClosed {
 		t.Errorf("%v", p.a.State())
 	}
+	// It has forgotten it, says an ABORT that reflects the tag, as the SHUTDOWN COMPLETE would have said;
+	// one of its own is an ABORT.
+	for _, reflected := range []bool{true, false} {
+		_, n, p = established(t, Config{})
+		p.send(appendShutdown(nil, p.a.ackTSN))
+		if reflected {
+			p.raw(p.own, mk(chunkAbort, flagT))
+		} else {
+			p.send(mk(chunkAbort, 0))
+		}
+		if ev := n.wantEvent("ABORT", EventDown); (ev.Err == nil) != reflected {
+			t.Errorf("reflected %t: %v", reflected, ev.Err)
+		}
+	}
 }
 
 // In SHUTDOWN-SENT each packet with DATA is answered with a SHUTDOWN, with a SACK too for gaps and
@@ -118,6 +132,39 @@ func TestDataInShutdownSent(t *testing.T) {
 	}
 	if p.a.State() != StateShutdownSent || p.a.errors != 0 || len(n.msgs) != 31 { // the ordered one waits for TSN 1
 		t.Errorf("%v, %d messages", p.a.State(), len(n.msgs))
+	}
+}
+
+// In SHUTDOWN-SENT there is nothing to acknowledge: a SACK is discarded, whatever it says. An address
+// that is confirmed then is not watched any more. SCTP-068, SCTP-135.
+func TestShutdownSentDiscards(t *testing.T) {
+	w, n, p := lonely(t, Config{Options: Options{AssociationMaxRetrans: 100}})
+	all := capturePackets(w)
+	p.raw(0, mkInit(chunkInit, p.own, 100_000, 10, 10, p.tsn, appendAddr(nil, addrA2)))
+	var s setup
+	c, _, _ := nextChunk((*all)[0][headerLen:])
+	parseSetup(c, &s)
+	p.tag = s.tag
+	p.send(mk(chunkCookieEcho, 0, s.cookie...))
+	w.run(0)
+	a := n.last
+	c, _, _ = nextChunk((*all)[len(*all)-1][headerLen:])
+	if c.typ() != chunkHeartbeat {
+		t.Fatalf("%v", n.sent)
+	}
+	a.Shutdown(w.now)
+	n.pump()
+	p.send(mkSack(a.nextTSN+5, 1000))
+	if a.State() != StateShutdownSent {
+		t.Fatalf("a SACK is looked at: %v", a.State())
+	}
+	p.send(mk(chunkHeartbeatAck, 0, c.value()...))
+	if !a.path(addrA2).confirmed {
+		t.Fatal("not confirmed")
+	}
+	n.sent = nil
+	if w.run(2 * time.Minute); strings.Contains(fmt.Sprint(n.sent), "HEARTBEAT") {
+		t.Error("a HEARTBEAT behind the SHUTDOWN")
 	}
 }
 

@@ -10,7 +10,10 @@ import (
 	"time"
 )
 
-var messages = flag.Int("messages", 20_000, "messages of TestImpaired")
+var (
+	messages = flag.Int("messages", 20_000, "messages of TestImpaired")
+	seeds    = flag.Int("seeds", 10, "runs of TestImpairedSeeds")
+)
 
 // A pattern is a message that is made as it is read: number, then octets that follow from it.
 type pattern struct {
@@ -152,7 +155,7 @@ func impairment(rng *rand.Rand, loss, reorder, duplicate float64) func(Datagram)
 // and the same seed gives the same run. SCTP-085, 086, SCTP-101, 102, SCTP-111, SCTP-071, SCTP-081,
 // SCTP-100, SCTP-106, SCTP-158.
 //
-//	go test ./netstack/sctp -run Impaired -messages 1000000
+//	go test ./netstack/sctp -run Impaired -messages 1000000 -seeds 1000
 func TestImpaired(t *testing.T) {
 	var runs [2]string
 	for i := range runs {
@@ -220,4 +223,11 @@ func impairedRun(t *testing.T, seed uint64, total int) string {
 		t.Fatalf("%d packets are still held", w.refs)
 	}
 	return fmt.Sprintf("%v of network time, %d and %d octets; a %+v; b %+v", w.now.Sub(start), flows[0].octets, flows[1].octets, a.e.Stats(), b.e.Stats())
+}
+
+// The same with other seeds, shorter.
+func TestImpairedSeeds(t *testing.T) {
+	for seed := range uint64(*seeds) {
+		impairedRun(t, seed+2, 1500)
+	}
 }
