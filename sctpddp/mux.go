@@ -52,7 +52,8 @@ type Mux struct {
 	lost     map[uint16]bool // streams whose last session failed; whether the peer may begin another
 	used     map[uint16]bool // streams that have had a session
 	requests []*Session      // to be given by Request
-	waiting  []*Session      // those that this owner has and that have something to say or to hear
+	waiting  []uint16        // streams whose sessions this owner has, and that have something to say or to hear
+	waits    map[uint16]bool // those
 	lingers  []lingering     // oldest first
 	pool     budget
 	idle     time.Time // since when there is no session; zero: there is one
@@ -60,9 +61,9 @@ type Mux struct {
 	stats    MuxStats
 }
 
-// A lingering session has been released before the peer's Terminate came.
+// A lingering stream has a session that was released before the peer's Terminate came, or had one.
 type lingering struct {
-	s     *Session
+	id    uint16
 	until time.Time
 }
 
@@ -104,7 +105,7 @@ func NewMux(a Association, cfg Config, now time.Time) (*Mux, error) {
 	out, in := a.Streams()
 	m := &Mux{
 		assoc: a, cfg: cfg, n: min(out, in), sessions: map[uint16]*Session{},
-		lost: map[uint16]bool{}, used: map[uint16]bool{}, idle: now,
+		lost: map[uint16]bool{}, used: map[uint16]bool{}, waits: map[uint16]bool{}, idle: now,
 	}
 	m.pool.all = int64(cfg.HoldAll)
 	m.pool.left.Store(m.pool.all)
@@ -203,7 +204,11 @@ func (m *Mux) OpenOn(id uint16, cfg iwarp.StartConfig, privateData []byte) (*Ses
 	s.active, s.enhanced = true, enhanced
 	s.setState(StateInitiating)
 	s.queue(c)
-	return s, s.Step()
+	if err := s.Step(); err != nil {
+		m.remove(s)
+		return nil, err
+	}
+	return s, nil
 }
 
 // Input takes a message that has come in. It goes to the session of its stream: also to one that has
@@ -279,7 +284,8 @@ func (m *Mux) Release(now time.Time, s *Session) {
 		s.Abandon()
 	}
 	if s.lingers() {
-		m.lingers = append(m.lingers, lingering{s, now.Add(m.cfg.Linger)})
+		s.until = now.Add(m.cfg.Linger)
+		m.lingers = append(m.lingers, lingering{s.id, s.until})
 	}
 	next := s.successor
 	s.successor = nil
@@ -298,9 +304,9 @@ func (m *Mux) settle(now time.Time, s *Session) {
 	switch {
 	case s.Quiet() || s.state == StateFailed && !s.Pending():
 		m.remove(s)
-	case !s.waits && (s.state == StateOver || s.Pending()):
-		s.waits = true
-		m.waiting = append(m.waiting, s)
+	case !m.waits[s.id] && (s.state == StateOver || s.Pending()):
+		m.waits[s.id] = true
+		m.waiting = append(m.waiting, s.id)
 	}
 	if len(m.sessions) == 0 && m.idle.IsZero() {
 		m.idle = now
@@ -314,16 +320,16 @@ func (m *Mux) Step(now time.Time) {
 	}
 	waiting := m.waiting
 	m.waiting = nil
-	for _, s := range waiting {
-		s.waits = false
-		if s.own {
+	for _, id := range waiting {
+		delete(m.waits, id)
+		if s := m.sessions[id]; s != nil && s.own {
 			m.settle(now, s)
 		}
 	}
 	for len(m.lingers) > 0 && !now.Before(m.lingers[0].until) {
-		s := m.lingers[0].s
+		s := m.sessions[m.lingers[0].id]
 		m.lingers = m.lingers[1:]
-		if s.own && s.lingers() {
+		if s != nil && s.own && s.lingers() && !now.Before(s.until) {
 			s.Abandon()
 			m.settle(now, s)
 		}
@@ -344,7 +350,10 @@ func (m *Mux) Deadline() (at time.Time, ok bool) {
 	if m.down {
 		return at, false
 	}
-	for len(m.lingers) > 0 && !(m.lingers[0].s.own && m.lingers[0].s.lingers()) {
+	for len(m.lingers) > 0 {
+		if s := m.sessions[m.lingers[0].id]; s != nil && s.own && s.lingers() {
+			break
+		}
 		m.lingers = m.lingers[1:]
 	}
 	switch {

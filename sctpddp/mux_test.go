@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -531,6 +532,40 @@ func TestGrace(t *testing.T) {
 	if _, err := a.Open(plain, nil); !errors.Is(err, ErrDown) {
 		t.Error(err)
 	}
+}
+
+// A peer that asks and takes it back, over and over, and acknowledges nothing: nothing grows.
+func TestWithdrawFlood(t *testing.T) {
+	a, b := newEnds(t, sctpddptest.Link{Room: 100})
+	b.a.Hold()
+	round := func() {
+		for range 200 {
+			for id := range uint16(4) {
+				for _, m := range []string{ctl(0, FuncInitiate, "x"), ctl(1, FuncTerminate, "")} {
+					b.Input(epoch, Message{Stream: id, PPID: PPIDControl, Unordered: true, Data: unhex(m)})
+				}
+			}
+		}
+	}
+	size := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	round()
+	before := size()
+	for range 20 {
+		round()
+	}
+	if n := size() - before; n > 1<<20 {
+		t.Errorf("%d octets more", n)
+	}
+	if _, ok := b.Request(); ok || Asked(b.Mux) != 0 {
+		t.Errorf("%d requests", Asked(b.Mux))
+	}
+	runtime.KeepAlive(a)
+	runtime.KeepAlive(b)
 }
 
 // A session that is given back when this end has closed it and the peer has not waits for the peer: its

@@ -255,6 +255,9 @@ func TestNoRoom(t *testing.T) {
 	if n, err := x.WriteFrom(strings.NewReader(strings.Repeat("x", 20))); n != 0 || !errors.Is(err, a.a.Fail) {
 		t.Errorf("%d, %v", n, err)
 	}
+	if s, err := a.OpenOn(8, plain, nil); s != nil || !errors.Is(err, a.a.Fail) || a.Session(8) != nil {
+		t.Errorf("%v, %v", s, err)
+	}
 }
 
 // A picky association has room for short messages only.

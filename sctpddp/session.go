@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/vrnic/vrnic/iwarp"
 )
@@ -43,11 +44,11 @@ type Session struct {
 	state     State
 	active    bool
 	enhanced  bool
-	heard     bool   // the peer\'s first message has been sequenced
-	refused   bool   // passive: the answer was a refusal; a Terminate may have crossed it
-	own       bool   // the owner of the Mux is this one's, too
-	waits     bool   // it is in Mux.waiting
-	successor []byte // an Initiate that came when the session was over
+	heard     bool      // the peer\'s first message has been sequenced
+	refused   bool      // passive: the answer was a refusal; a Terminate may have crossed it
+	own       bool      // the owner of the Mux is this one's, too
+	until     time.Time // when it has lingered enough
+	successor []byte    // an Initiate that came when the session was over
 
 	request Request
 	params  iwarp.Params
