@@ -1,4 +1,4 @@
-package sctppeer
+package sctppeer_test
 
 import (
 	"bytes"

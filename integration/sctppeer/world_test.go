@@ -1,4 +1,4 @@
-package sctppeer
+package sctppeer_test
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vrnic/vrnic/integration/sctppeer"
 	"github.com/vrnic/vrnic/netstack/sctp"
 )
 
@@ -30,7 +31,7 @@ var (
 // build compiles the program once for all tests, or skips the test.
 func build(t *testing.T) string {
 	t.Helper()
-	if m := Usrsctp.Missing(); len(m) > 0 {
+	if m := sctppeer.Usrsctp.Missing(); len(m) > 0 {
 		lacking(t, "usrsctp", "as root: apt-get install "+strings.Join(m, " "))
 	}
 	path, err := program()
@@ -42,7 +43,7 @@ func build(t *testing.T) string {
 
 var (
 	dir     string
-	program = sync.OnceValues(func() (string, error) { return Usrsctp.Build(dir) })
+	program = sync.OnceValues(func() (string, error) { return sctppeer.Usrsctp.Build(dir) })
 )
 
 func TestMain(m *testing.M) {
@@ -73,7 +74,7 @@ type world struct {
 	tick  time.Time // to which usrsctp's clock has been brought
 	cfg   sctp.Config
 	e     *sctp.Endpoint
-	peer  *Lockstep
+	peer  *sctppeer.Lockstep
 	wires []flight
 	// fate says when copies of a packet arrive; nil: one, after a millisecond.
 	fate         func(toPeer bool) []time.Duration
@@ -141,7 +142,7 @@ func (w *world) start(path string) {
 	if w.peer != nil {
 		w.peer.Close()
 	}
-	p, err := StartLockstep(path)
+	p, err := sctppeer.StartLockstep(path)
 	if err != nil {
 		w.t.Fatal(err)
 	}

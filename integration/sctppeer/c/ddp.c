@@ -2,7 +2,7 @@
 //
 //	ddp on                              messages with PPID 16 and 17 come here from now on
 //	ddp answer accept|reject|nothing [HEX]   how to answer the Initiates that come, with private data
-//	ddp initiate STREAM [HEX]
+//	ddp initiate STREAM [HEX] / ddp einitiate STREAM HEX   the enhanced form begins with the data of RFC 6581
 //	ddp segment LEN                     octets of payload in a segment, from now on
 //	ddp send STREAM HEX                 an RDMA Send
 //	ddp memory STAG LEN                 memory that the other side may write to and read
@@ -14,7 +14,7 @@
 //
 // It says what comes, in the order of DDP-SSNs:
 //
-//	ddp initiate|accept|reject|terminate STREAM HEX
+//	ddp initiate|accept|reject|terminate|einitiate|eaccept|ereject STREAM HEX
 //	ddp send STREAM MSN HEX
 //	ddp fault STREAM HEX                an RDMAP Terminate message
 //	ddp write STREAM STAG TO LEN last|more
@@ -29,7 +29,7 @@
 #include <string.h>
 
 enum { SEGMENT = 16, CONTROL = 17 };                    // PPIDs
-enum { INITIATE = 1, ACCEPT = 2, REJECT = 3, TERMINATE = 4 };
+enum { INITIATE = 1, ACCEPT, REJECT, TERMINATE, ENHANCED_INITIATE, ENHANCED_ACCEPT, ENHANCED_REJECT }; // RFC 6581, section 7
 enum { WRITE = 0, READ_REQUEST = 1, READ_RESPONSE = 2, SEND = 3, FAULT = 7 };
 enum { TAGGED = 0x80, LAST = 0x40, DDP_VERSION = 1, RDMAP_VERSION = 1 << 6 };
 enum { WINDOW = 4096 };
@@ -197,18 +197,20 @@ static void got_untagged(uint16_t k, const uint8_t *b, size_t len)
 
 static void got_control(uint16_t k, const uint8_t *b, size_t len)
 {
-	static const char *const names[] = {[INITIATE] = "initiate", [ACCEPT] = "accept", [REJECT] = "reject", [TERMINATE] = "terminate"};
+	static const char *const names[] = {
+		[INITIATE] = "initiate", [ACCEPT] = "accept", [REJECT] = "reject", [TERMINATE] = "terminate",
+		[ENHANCED_INITIATE] = "einitiate", [ENHANCED_ACCEPT] = "eaccept", [ENHANCED_REJECT] = "ereject",
+	};
 	unsigned function;
 
-	if (len < 2 || (function = get16(b)) < INITIATE || function > TERMINATE) {
-		printf("ddp control %u ", k);
-		say_hex(b, len);
+	if (len < 2 || (function = get16(b)) < INITIATE || function > ENHANCED_REJECT) {
+		say("ddp bad %u function", k);
 		return;
 	}
 	printf("ddp %s %u ", names[function], k);
 	say_hex(b + 2, len - 2);
-	if (function == INITIATE && answer != 0)
-		control(k, answer, answer_data, answer_len);
+	if ((function == INITIATE || function == ENHANCED_INITIATE) && answer != 0)
+		control(k, function - INITIATE + answer, answer_data, answer_len);
 }
 
 static void deliver(struct message *m)
@@ -314,6 +316,8 @@ int ddp_command(int n, char **w)
 	}
 	if (strcmp(w[0], "initiate") == 0 && n >= 2)
 		err = control(num(w[1]), INITIATE, b, len);
+	else if (strcmp(w[0], "einitiate") == 0 && n == 3)
+		err = control(num(w[1]), ENHANCED_INITIATE, b, len);
 	else if (strcmp(w[0], "send") == 0 && n == 3)
 		err = untagged(num(w[1]), SEND, 0, b, len);
 	else if (strcmp(w[0], "write") == 0 && n == 5)

@@ -1,0 +1,142 @@
+package sctppeer_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"testing"
+
+	"github.com/vrnic/vrnic/integration/sctppeer"
+	"github.com/vrnic/vrnic/integration/sctppeer/ddptest"
+	"github.com/vrnic/vrnic/internal/netlab"
+	"github.com/vrnic/vrnic/internal/stacknet"
+	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/vnic"
+	"github.com/vrnic/vrnic/vnic/vnictest"
+)
+
+// newDevice makes a device on a switch, with addresses there and elsewhere; over says how it is connected
+// to the program.
+func newDevice(t *testing.T, addrs, also []netip.Prefix, over func(*netstack.Switch, *stacknet.Network) error) *vnic.Context {
+	t.Helper()
+	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	t.Cleanup(func() { sw.Close() })
+	st, err := netstack.NewStack(sw, netstack.Config{Name: "vrnic0", Addrs: addrs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.Close() })
+	n := stacknet.New(st)
+	t.Cleanup(func() { n.Close() })
+	if err := over(sw, n); err != nil {
+		t.Fatal(err)
+	}
+	d, err := vnic.New(vnic.Config{Name: st.Name(), MAC: st.MAC(), MTU: st.MTU(), Addrs: append(st.Addrs(), also...), Network: n})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	return vnictest.Open(t, d, vnic.ContextConfig{})
+}
+
+// starter starts programs.
+func starter(ns *netlab.NS, args ...string) func(t *testing.T) *sctppeer.Peer {
+	return func(t *testing.T) *sctppeer.Peer {
+		t.Helper()
+		cmd := exec.Command(build(t), args...)
+		begin := cmd.Start
+		if ns != nil {
+			begin = func() error { return ns.Start(cmd) }
+		}
+		p, stop, err := sctppeer.StartPeer(cmd, begin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(stop)
+		if _, err := p.Wait(context.Background(), "ready"); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+}
+
+// freeUDP is a UDP port that nobody has.
+func freeUDP(t *testing.T) int {
+	t.Helper()
+	c, err := net.ListenPacket("udp4", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	return c.LocalAddr().(*net.UDPAddr).Port
+}
+
+// udpRig is SCTP over UDP on the loopback device: in a namespace, where usrsctp can have the usual port
+// and so be found by us, if there may be one.
+func udpRig(t *testing.T) *ddptest.Rig {
+	t.Helper()
+	build(t)
+	ours := netip.AddrPortFrom(netip.MustParseAddr("127.77.0.10"), uint16(freeUDP(t)))
+	theirs := freeUDP(t)
+	ns, err := netlab.NewNS()
+	if err == nil {
+		t.Cleanup(func() { ns.Close() })
+		theirs = netstack.SCTPOverUDPPort
+	}
+	c := newDevice(t, nil, []netip.Prefix{netip.PrefixFrom(ours.Addr(), 0)}, func(_ *netstack.Switch, n *stacknet.Network) error {
+		over := func() error { return n.OverUDP(ours) }
+		if ns == nil {
+			return over()
+		}
+		return ns.Do(over)
+	})
+	return &ddptest.Rig{
+		Ctx: c, Ours: ours.Addr(), Theirs: "127.0.0.1", NoDial: ns == nil, Any: true,
+		Start: starter(ns, "udp", fmt.Sprint(theirs), fmt.Sprint(ours.Port())),
+	}
+}
+
+// tapRig is a device behind a TAP of a namespace in which usrsctp has raw sockets, for IPv4 or IPv6.
+func tapRig(t *testing.T, ours, theirs string) *ddptest.Rig {
+	t.Helper()
+	build(t)
+	ns, err := netlab.NewNS()
+	if err != nil {
+		lacking(t, "root", err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	a := netip.MustParsePrefix(ours)
+	c := newDevice(t, []netip.Prefix{a}, nil, func(sw *netstack.Switch, _ *stacknet.Network) error {
+		tap, err := netstack.OpenTAP(sw, netstack.TAPConfig{Name: "ta", NetNS: ns.Path(), Addrs: []netip.Prefix{netip.MustParsePrefix(theirs)}})
+		if err == nil {
+			t.Cleanup(func() { tap.Close() })
+		}
+		return err
+	})
+	return &ddptest.Rig{Ctx: c, Ours: a.Addr(), Theirs: netip.MustParsePrefix(theirs).Addr().String(), Start: starter(ns, "raw")}
+}
+
+// rigs runs f over all the ways in which usrsctp reaches a device.
+func rigs(t *testing.T, f func(*ddptest.Rig, *testing.T)) {
+	t.Run("UDP", func(t *testing.T) { f(udpRig(t), t) })
+	t.Run("TAP IPv4", func(t *testing.T) { f(tapRig(t, "10.77.0.2/24", "10.77.0.1/24"), t) })
+	t.Run("TAP IPv6", func(t *testing.T) { f(tapRig(t, "fd77::2/64", "fd77::1/64"), t) })
+}
+
+// A peer that speaks RFC 5043 by usrsctp: sessions in both roles. SDDP-001, SDDP-002, SDDP-013, SDDP-068,
+// SCTP-176.
+func TestUsrsctpDDP(t *testing.T) { rigs(t, (*ddptest.Rig).Sessions) }
+
+// It cuts its segments into chunks of 200 octets. SDDP-067.
+func TestUsrsctpDDPFragments(t *testing.T) { rigs(t, (*ddptest.Rig).Fragments) }
+
+// It writes to memory that is not there.
+func TestUsrsctpDDPFault(t *testing.T) { rigs(t, (*ddptest.Rig).Fault) }
+
+// It refuses, and is refused.
+func TestUsrsctpDDPReject(t *testing.T) { rigs(t, (*ddptest.Rig).Reject) }
+
+// It has not the indication of DDP. SDDP-004, SDDP-005.
+func TestUsrsctpDDPIndication(t *testing.T) { rigs(t, (*ddptest.Rig).Indication) }

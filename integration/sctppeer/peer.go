@@ -1,0 +1,116 @@
+package sctppeer
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// A Peer is a program that runs by real time.
+type Peer struct {
+	in io.Writer
+
+	mu     sync.Mutex
+	lines  []string // that nobody has asked for yet
+	err    error    // no more will come
+	change chan struct{}
+}
+
+// NewPeer uses a program by its standard input and output.
+func NewPeer(in io.Writer, out io.Reader) *Peer {
+	p := &Peer{in: in, change: make(chan struct{})}
+	go func() {
+		s := bufio.NewScanner(out)
+		s.Buffer(nil, 1<<20)
+		for s.Scan() {
+			p.add(s.Text(), nil)
+		}
+		p.add("", errors.Join(s.Err(), io.EOF))
+	}()
+	return p
+}
+
+func (p *Peer) add(line string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err = err; err == nil {
+		p.lines = append(p.lines, line)
+	}
+	close(p.change)
+	p.change = make(chan struct{})
+}
+
+// StartPeer starts cmd, the program, by way of begin (cmd.Start, for one); stop ends it.
+func StartPeer(cmd *exec.Cmd, begin func() error) (p *Peer, stop func(), err error) {
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := begin(); err != nil {
+		return nil, nil, err
+	}
+	return NewPeer(in, out), func() {
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()         // with whatever status
+	}, nil
+}
+
+// Wait waits for a line with that prefix, and takes the first one away. Others stay.
+func (p *Peer) Wait(ctx context.Context, prefix string) (string, error) {
+	return p.wait(ctx, func(s string) bool { return strings.HasPrefix(s, prefix) }, prefix)
+}
+
+func (p *Peer) wait(ctx context.Context, ok func(string) bool, what string) (string, error) {
+	for {
+		p.mu.Lock()
+		i, change, err := slices.IndexFunc(p.lines, ok), p.change, p.err
+		if i >= 0 {
+			line := p.lines[i]
+			p.lines = slices.Delete(p.lines, i, i+1)
+			p.mu.Unlock()
+			return line, nil
+		}
+		p.mu.Unlock()
+		if err != nil {
+			return "", fmt.Errorf("sctppeer: no %q: the program has ended: %w", what, err)
+		}
+		select {
+		case <-change:
+		case <-ctx.Done():
+			return "", fmt.Errorf("sctppeer: no %q: %w", what, ctx.Err())
+		}
+	}
+}
+
+// Do gives it a command and waits for the answer.
+func (p *Peer) Do(ctx context.Context, format string, args ...any) error {
+	line := fmt.Sprintf(format, args...)
+	if _, err := io.WriteString(p.in, line+"\n"); err != nil {
+		return fmt.Errorf("sctppeer: %.80s: %w", line, err)
+	}
+	s, err := p.wait(ctx, func(s string) bool { return s == "ok" || strings.HasPrefix(s, "error ") }, "answer")
+	if err != nil {
+		return err
+	}
+	if text, bad := strings.CutPrefix(s, "error "); bad {
+		return fmt.Errorf("sctppeer: %.80s: %w", line, errors.New(text))
+	}
+	return nil
+}
+
+// Said are the lines that nobody has asked for.
+func (p *Peer) Said() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.lines)
+}
