@@ -164,6 +164,31 @@ func TestCQSink(t *testing.T) {
 	}
 }
 
+// Only the receive that went through the slab, and only if it has come, is said to be there.
+func TestRecvSlabComplete(t *testing.T) {
+	rings, _ := newRings(t)
+	s := &recvSlab{ring: &rings.RxSlab}
+	for _, tt := range []struct {
+		name string
+		e    shm.CQE
+		wc   rdma.WC
+		off  uint32
+		done bool
+	}{
+		{"another receive", shm.CQE{Cookie: 6}, rdma.WC{Op: rdma.WCRecv, ByteLen: 10}, shm.NoSlab, false},
+		{"a send", shm.CQE{Cookie: 5}, rdma.WC{Op: rdma.WCRead, ByteLen: 10}, shm.NoSlab, false},
+		{"it", shm.CQE{Cookie: 5}, rdma.WC{Op: rdma.WCRecv, ByteLen: 10}, 64, true},
+		{"failed", shm.CQE{Cookie: 5}, rdma.WC{Op: rdma.WCRecv, Status: rdma.WCLocLen, ByteLen: 10}, shm.NoSlab, true},
+		{"empty", shm.CQE{Cookie: 5}, rdma.WC{Op: rdma.WCRecvImm}, shm.NoSlab, true},
+	} {
+		s.taken, s.cookie, s.off = true, 5, 64
+		tt.e.SlabOff = shm.NoSlab
+		if s.complete(&tt.e, &tt.wc); tt.e.SlabOff != tt.off || s.taken == tt.done {
+			t.Errorf("%s: at %d, still taken: %v", tt.name, tt.e.SlabOff, s.taken)
+		}
+	}
+}
+
 // The way of a work request through the adapters and of its completion back allocates nothing.
 func TestQueuesDoNotAllocate(t *testing.T) {
 	rings, client := newRings(t)
