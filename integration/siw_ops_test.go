@@ -347,7 +347,7 @@ func rejects(ctx context.Context, m *siwMatrix, k plan) (retries int) {
 			p := &pair{plan: k, b: m.siwBench, port: m.port}
 			err := guarded(func() { p.rejected(ctx, reason) })
 			must(guarded(p.free))
-			if !errors.Is(err, errNoReason) || try == connTries {
+			if !errors.Is(err, errNoReason) || try == siwTries {
 				must(err)
 				break
 			}
