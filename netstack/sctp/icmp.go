@@ -62,8 +62,7 @@ func (e *Endpoint) ICMP(now time.Time, m ICMPError) {
 			n -= udpLen
 		}
 		if n = max(n, minPMTU(p.addr)); n < p.pmtu {
-			p.pmtu = n
-			a.checkMaxPayload()
+			a.narrow(now, p, n, raiseTime)
 		}
 	case ICMPProtocolUnreachable:
 		if !isInit || a.state == StateCookieWait {

@@ -42,6 +42,8 @@ type path struct {
 	nonce    uint64
 	beatSent time.Time
 
+	prober prober
+
 	// While a SACK is looked at.
 	acked     int  // newly acknowledged octets
 	wasFlight int  // flight before
@@ -260,11 +262,11 @@ func (a *Association) heartbeatTimeout(p *path) {
 // A HEARTBEAT of ours carries a nonce(8) and the address(16) it goes to.
 const heartbeatInfo = 24
 
-func (p *path) appendHeartbeat(b []byte) []byte {
+func (p *path) appendHeartbeat(b []byte, nonce uint64) []byte {
 	at := len(b)
 	b = beginChunk(b, chunkHeartbeat, 0)
 	var info [heartbeatInfo]byte
-	binary.BigEndian.PutUint64(info[:], p.nonce)
+	binary.BigEndian.PutUint64(info[:], nonce)
 	v := p.addr.As16()
 	copy(info[8:], v[:])
 	return endChunk(appendParam(b, paramHeartbeatInfo, info[:]), at)
@@ -286,12 +288,16 @@ func (a *Association) handleHeartbeatAck(now time.Time, c chunk) {
 		return
 	}
 	nonce := binary.BigEndian.Uint64(info.value())
-	i := slices.IndexFunc(a.paths, func(p *path) bool { return p.beatOpen && p.nonce == nonce })
+	i := slices.IndexFunc(a.paths, func(p *path) bool { return p.addr.As16() == [16]byte(info.value()[8:]) })
 	if i < 0 {
 		return
 	}
 	p := a.paths[i]
-	if p.addr.As16() != [16]byte(info.value()[8:]) {
+	if p.prober.size != 0 && p.prober.nonce == nonce {
+		a.probed(now, p)
+		return
+	}
+	if !p.beatOpen || p.nonce != nonce {
 		return
 	}
 	p.beatOpen, p.beatLost = false, time.Time{}

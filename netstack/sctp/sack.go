@@ -223,6 +223,7 @@ func (a *Association) endAck(now time.Time) {
 		if p.acked > 0 {
 			any = true
 			p.alone = false
+			p.prober.holes = 0
 			a.works(p)
 		}
 		switch {

@@ -147,7 +147,13 @@ func (a *Association) output(now time.Time, b []byte) (d Datagram, ok bool) {
 	for _, p := range a.paths {
 		if p.beatDue {
 			p.beatDue = false
-			return finishPacket(p, p.appendHeartbeat(a.header().append(b))), true
+			return finishPacket(p, p.appendHeartbeat(a.header().append(b), p.nonce)), true
+		}
+		if p.prober.due {
+			p.prober.due = false
+			d = finishPacket(p, p.appendProbe(a.header().append(b)))
+			d.DF = true
+			return d, true
 		}
 	}
 	if p := a.next(now); p != nil {
@@ -443,6 +449,7 @@ func (a *Association) t3Timeout(now time.Time, p *path) {
 		p.partial = 0
 		p.alone = true
 		a.recovering = false
+		a.swallowed(now, p, p.flight)
 	}
 	p.backOff(a.opt)
 	p.timing = false

@@ -47,6 +47,7 @@ func (a *Association) startT2(now time.Time) {
 	a.t2 = now.Add(a.t2RTO)
 	for _, p := range a.paths {
 		p.beatAt, p.beatLost, p.beatDue = time.Time{}, time.Time{}, false
+		p.prober.at, p.prober.due = time.Time{}, false
 	}
 }
 

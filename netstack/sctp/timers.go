@@ -83,6 +83,7 @@ func (a *Association) nextDeadline() time.Time {
 		t = earliest(t, p.t3)
 		t = earliest(t, p.beatAt)
 		t = earliest(t, p.beatLost)
+		t = earliest(t, p.prober.at)
 	}
 	return t
 }
@@ -114,6 +115,9 @@ func (a *Association) expire(now time.Time) {
 	for _, p := range a.paths {
 		if due(&p.t3) {
 			a.t3Timeout(now, p)
+		}
+		if due(&p.prober.at) {
+			a.probeTimeout(now, p)
 		}
 		if due(&p.beatLost) {
 			a.heartbeatTimeout(p)
