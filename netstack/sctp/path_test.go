@@ -2,6 +2,7 @@ package sctp
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -53,9 +54,12 @@ func TestVerification(t *testing.T) {
 	victim := addr("10.9.9.9")
 	w, n, p := lonely(t, Config{Options: Options{RTOMin: 100 * time.Millisecond, RTOInitial: 100 * time.Millisecond}})
 	var toVictim [][]byte
+	sacks := 0
 	w.trace = func(_ *node, d Datagram) {
 		if d.Dst == victim {
 			toVictim = append(toVictim, d.Data)
+		} else if survey(d.Data[headerLen:]).has(chunkSack) {
+			sacks++
 		}
 	}
 	p.init(100_000, appendAddr(nil, victim))
@@ -69,6 +73,9 @@ func TestVerification(t *testing.T) {
 	// Whatever else the victim seems to say: it gets a HEARTBEAT ACK, no more.
 	p.src = victim
 	p.send(mkData(whole, p.tsn, 0, 0, 0, "x"), mkData(whole, p.tsn+1, 999, 0, 0, "x"))
+	if sacks != 1 {
+		t.Fatalf("%d SACKs to the address that is confirmed", sacks)
+	}
 	p.send(mkParams(chunkHeartbeat, appendParam(nil, paramHeartbeatInfo, []byte("hi"))))
 	p.send(mk(0xc1, 0))
 	if err := a.SetPrimary(victim); err != ErrAddress {
@@ -444,7 +451,7 @@ func TestTwoPathsUnderLoad(t *testing.T) {
 
 // SACKs go to where the last DATA came from. SCTP-143, SCTP-140.
 func TestSackPath(t *testing.T) {
-	w, _, p := established(t, Config{})
+	w, n, p := established(t, Config{})
 	p.a.addPath(w.now, addrA2, netip.Addr{}, 0, true)
 	var to netip.Addr
 	w.trace = func(_ *node, d Datagram) { to = d.Dst }
@@ -454,6 +461,18 @@ func TestSackPath(t *testing.T) {
 		if to != src {
 			t.Errorf("DATA from %v, SACK to %v", src, to)
 		}
+	}
+	// It does not ride along to another address.
+	p.src = addrA2
+	p.send(mkData(whole, p.tsn+4, 0, 4, 0, "x"))
+	n.sent = nil
+	n.post(SendOptions{}, "x")
+	if n.want("DATA", "DATA"); to != addrA || strings.Contains(fmt.Sprint(n.sent), "SACK") {
+		t.Errorf("DATA to %v", to)
+	}
+	w.run(200 * time.Millisecond)
+	if n.want("SACK", "SACK"); to != addrA2 {
+		t.Errorf("SACK to %v", to)
 	}
 }
 

@@ -118,8 +118,11 @@ func TestDataInShutdownSent(t *testing.T) {
 	n.pump()
 	n.want("SHUTDOWN", fmt.Sprintf("SHUTDOWN cum=%d", p.tsn-1))
 	w.run(900 * time.Millisecond)
+	p.a.errors = 3 // as if T2 had run out
 	p.send(mkData(whole, p.tsn, 0, 0, 0, "x"))
-	n.want("DATA", fmt.Sprintf("SHUTDOWN cum=%d", p.tsn))
+	if n.want("DATA", fmt.Sprintf("SHUTDOWN cum=%d", p.tsn)); p.a.errors != 0 {
+		t.Errorf("%d errors", p.a.errors)
+	}
 	w.run(900 * time.Millisecond) // T2 was restarted
 	n.want("T2")
 	p.send(mkData(whole, p.tsn+2, 0, 2, 0, "x"))
