@@ -206,7 +206,7 @@ func (m *Mux) OpenOn(id uint16, cfg iwarp.StartConfig, privateData []byte) (*Ses
 	s.queue(c)
 	if err := s.Step(); err != nil {
 		m.remove(s)
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", ErrDown, err) // it takes nothing any more
 	}
 	return s, nil
 }
@@ -339,7 +339,7 @@ func (m *Mux) Step(now time.Time) {
 	}
 	// An association whose last stream has ended is to be torn down: RFC 5041, section 3 (10). The
 	// grace time lets a retry, or one more session, have it (ledger R12).
-	if d, ok := m.Deadline(); ok && !now.Before(d) && !m.idle.IsZero() {
+	if d, ok := m.Deadline(); ok && !now.Before(d) {
 		m.down = true
 		m.assoc.Shutdown()
 	}

@@ -116,7 +116,7 @@ func (s *Session) Input(m Message) {
 		s.stats.Ordered++
 	}
 	if s.state == StateFailed {
-		if s.heard && s.successor == nil && !s.Pending() && begins(m) {
+		if s.successor == nil && !s.Pending() && begins(m) {
 			s.successor = append([]byte(nil), m.Data...) // as in late
 			return
 		}

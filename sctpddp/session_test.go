@@ -564,6 +564,30 @@ func TestStall(t *testing.T) {
 	}
 }
 
+// Behind a Send that waits there may be as many messages as the numbers allow, for what is placed costs
+// little; one more is too much.
+func TestStallNumbers(t *testing.T) {
+	peer, b := crafted(t, sctpddptest.Link{}, Config{Backlog: 1})
+	s, _ := openPassive(t, peer, b)
+	k := stalled(t, peer, b, s)
+	for i := range maxAhead - 2 {
+		inject(peer, 3, PPIDSegment, write(4+i, "x"))
+	}
+	run(b)
+	if k.failed != nil || s.State() != StateOpen || !s.Blocked() {
+		t.Fatalf("%v, %v", k.failed, s.Err())
+	}
+	inject(peer, 3, PPIDSegment, write(4+maxAhead-2, "x"))
+	inject(peer, 3, PPIDControl, ctl(4+maxAhead-1, FuncTerminate, ""))
+	run(b)
+	if k.failed == nil || s.Blocked() {
+		t.Errorf("%v, blocked %t", k.failed, s.Blocked())
+	}
+	wantState(t, s, StatePeerClosed)
+}
+
+const maxAhead = 32766
+
 // stalled has a Send wait, with a Write and a Send behind it.
 func stalled(t *testing.T, peer *sctpddptest.Assoc, b *end, s *Session) *sink {
 	t.Helper()
