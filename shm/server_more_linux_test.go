@@ -318,6 +318,19 @@ func TestMigrate(t *testing.T) {
 		t.Errorf("%+v, %v", e, err)
 	}
 
+	// The listener goes while the id of a request is being made: that goes after it.
+	var back CMCreateChanReply
+	c.do(OpCMCreateChan, &EmptyReply{}, &back)
+	late := &fakeID{h: f.h}
+	err := f.id.PushRequest(CMEvent{}, func(child *CMID) IDHandler {
+		c.do(OpCMMigrate, &CMMigrateRequest{ID: ids[0].ID, Chan: back.Chan}, nil)
+		late.id = child
+		return late
+	})
+	if err != nil || late.id.ch.Load().handle != back.Chan {
+		t.Errorf("%v; the request's id is on channel %d, its listener on %d", err, late.id.ch.Load().handle, back.Chan)
+	}
+
 	var attr CMInitQPAttrReply
 	c.do(OpCMInitQPAttr, &CMInitQPAttrRequest{ID: ids[0].ID, State: StateInit}, &attr)
 	if attr.Mask != QPAttrState || attr.State != StateInit {
