@@ -319,20 +319,20 @@ func FuzzAhead(f *testing.F) {
 	})
 }
 
-// scriptSegments makes segments that are mostly right, four octets of b for each.
+// scriptSegments makes segments that are mostly right, four octets of b for each. What an octet is follows
+// from where it belongs: if two segments bring the same one, it does not matter which is placed last.
 func scriptSegments(b []byte) (segs [][]byte) {
 	msn, rmsn, mo := MSN(1), MSN(1), uint32(0)
 	for ; len(b) >= 4; b = b[4:] {
 		kind, n, last := b[0]%16, int(b[1]%40), b[2]&1 == 0
-		text := pattern(n, b[3])
-		var seg []byte
+		at := uint64(b[3])
+		var seg, text []byte
 		switch {
 		case kind < 5:
-			seg = AppendTagged(nil, last, OpWrite, 0x10, uint64(b[3]%64))
-			for i := range text {
-				text[i] = b[3]%64 + byte(i) // so that it does not matter which of two comes first
-			}
+			at %= 64
+			seg = AppendTagged(nil, last, OpWrite, 0x10, at)
 		case kind < 11:
+			at = uint64(msn)<<3 + uint64(mo)
 			seg = AppendUntagged(nil, last, OpSend, 0, msn, mo)
 			if mo += uint32(n); last {
 				msn++
@@ -343,11 +343,18 @@ func scriptSegments(b []byte) (segs [][]byte) {
 			text = slices.Concat(make([]byte, 12), []byte{0, 0, 0, b[1] % 16}, []byte{0, 0, 0, 0x10}, make([]byte, 8))
 			rmsn++
 		case kind == 13:
-			seg = AppendTagged(nil, last, OpReadResponse, 0x99, uint64(b[3]))
+			seg = AppendTagged(nil, last, OpReadResponse, 0x99, at)
 		case kind == 14:
-			seg = AppendUntagged(nil, last, OpSend, 0, msn+MSN(b[3]%4), uint32(b[2]))
+			m := msn + MSN(b[3]%4)
+			at = uint64(m)<<3 + uint64(b[2])
+			seg = AppendUntagged(nil, last, OpSend, 0, m, uint32(b[2]))
 		default:
 			seg = slices.Clone(b[:4])
+		}
+		if text == nil {
+			for i := range n {
+				text = append(text, byte(at)+byte(i))
+			}
 		}
 		segs = append(segs, append(seg, text...))
 	}
