@@ -302,9 +302,18 @@ func (n *node) want(what string, texts ...string) {
 	n.sent = nil
 }
 
-// matches says whether the words of text stand in s, in order.
+// matches says whether the words of text stand in s, in order, and those behind a ! do not. A _ in a
+// word is a space.
 func matches(s, text string) bool {
+	all := s
 	for _, w := range strings.Fields(text) {
+		w = strings.ReplaceAll(w, "_", " ")
+		if not, ok := strings.CutPrefix(w, "!"); ok {
+			if strings.Contains(all, not) {
+				return false
+			}
+			continue
+		}
 		i := strings.Index(s, w)
 		if i < 0 {
 			return false

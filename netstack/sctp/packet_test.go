@@ -141,7 +141,7 @@ func TestUnknownChunks(t *testing.T) {
 	// ECN was not agreed on: its chunks are passed over. SCTP-175.
 	_, n, p := established(t, Config{})
 	p.send(mk(chunkECNE, 0, 0, 0, 0, 1), mk(chunkCWR, 0, 0, 0, 0, 1), mkData(whole, p.tsn, 0, 0, 0, "x"))
-	if n.want("ECN", "SACK"); len(n.msgs) != 1 || strings.Contains(fmt.Sprint(n.sent), "ERROR") {
+	if n.want("ECN", "SACK !ERROR"); len(n.msgs) != 1 {
 		t.Error("DATA behind ECN chunks is not delivered")
 	}
 }
@@ -281,17 +281,17 @@ func TestOutOfTheBlue(t *testing.T) {
 	}{
 		{"ABORT", [][]byte{mk(chunkAbort, 0)}, ""},
 		{"DATA and ABORT", [][]byte{mkData(whole, 1, 0, 0, 0, "x"), mk(chunkAbort, 0)}, ""},
-		{"SHUTDOWN ACK", [][]byte{mk(chunkShutdownAck, 0)}, "SHUTDOWN COMPLETE T"},
+		{"SHUTDOWN ACK", [][]byte{mk(chunkShutdownAck, 0)}, "SHUTDOWN_COMPLETE_T"},
 		{"SHUTDOWN COMPLETE", [][]byte{mk(chunkShutdownComplete, 0)}, ""},
 		{"COOKIE ACK", [][]byte{mk(chunkCookieAck, 0)}, ""},
 		{"stale cookie", [][]byte{stale}, ""},
-		{"another error", [][]byte{other}, "ABORT T"},
-		{"DATA", [][]byte{mkData(whole, 1, 0, 0, 0, "x")}, "ABORT T"},
-		{"SACK", [][]byte{mkSack(1, 1)}, "ABORT T"},
-		{"HEARTBEAT", [][]byte{mk(chunkHeartbeat, 0, 0, 1, 0, 4)}, "ABORT T"},
-		{"INIT ACK", [][]byte{mkInit(chunkInitAck, 1, 5000, 1, 1, 1, someCookie)}, "ABORT T"},
-		{"unknown chunk", [][]byte{mk(0xfe, 0)}, "ABORT T"},
-		{"COOKIE ECHO behind DATA", [][]byte{mkData(whole, 1, 0, 0, 0, "x"), mk(chunkCookieEcho, 0, 1)}, "ABORT T"},
+		{"another error", [][]byte{other}, "ABORT_T"},
+		{"DATA", [][]byte{mkData(whole, 1, 0, 0, 0, "x")}, "ABORT_T"},
+		{"SACK", [][]byte{mkSack(1, 1)}, "ABORT_T"},
+		{"HEARTBEAT", [][]byte{mk(chunkHeartbeat, 0, 0, 1, 0, 4)}, "ABORT_T"},
+		{"INIT ACK", [][]byte{mkInit(chunkInitAck, 1, 5000, 1, 1, 1, someCookie)}, "ABORT_T"},
+		{"unknown chunk", [][]byte{mk(0xfe, 0)}, "ABORT_T"},
+		{"COOKIE ECHO behind DATA", [][]byte{mkData(whole, 1, 0, 0, 0, "x"), mk(chunkCookieEcho, 0, 1)}, "ABORT_T"},
 		{"COOKIE ECHO", [][]byte{mk(chunkCookieEcho, 0, make([]byte, 90)...)}, ""},
 	} {
 		_, n, p := lonely(t, Config{})
@@ -315,9 +315,7 @@ func TestOutOfTheBlue(t *testing.T) {
 	_, n, p := lonely(t, Config{})
 	p.dport = 1
 	p.raw(0, mkInit(chunkInit, 0x55, 5000, 1, 1, 1))
-	if n.want("closed port", "tag=00000055 ABORT"); strings.Contains(fmt.Sprint(n.sent), "ABORT T") {
-		t.Error("T is set")
-	}
+	n.want("closed port", "tag=00000055 ABORT !ABORT_T")
 	// A SHUTDOWN ACK in the set-up is answered so too, and the set-up goes on. SCTP-149.
 	for _, begin := range []func(testing.TB, Config) (*world, *node, *rawPeer){
 		func(t testing.TB, c Config) (*world, *node, *rawPeer) { return dialing(t, c) }, echoed,
@@ -326,7 +324,7 @@ func TestOutOfTheBlue(t *testing.T) {
 		state := p.a.State()
 		n.sent = nil
 		p.raw(0x777, mk(chunkShutdownAck, 0))
-		if n.want("SHUTDOWN ACK", "tag=00000777 SHUTDOWN COMPLETE T"); p.a.State() != state {
+		if n.want("SHUTDOWN ACK", "tag=00000777 SHUTDOWN_COMPLETE_T"); p.a.State() != state {
 			t.Error(p.a.State())
 		}
 		p.raw(p.tag, appendShutdown(nil, 1)) // SCTP-162
@@ -347,7 +345,7 @@ func TestOutOfTheBlue(t *testing.T) {
 	p.w.now = p.w.now.Add(time.Second)
 	n.sent = nil
 	p.raw(9, mkData(whole, 1, 0, 0, 0, "x"))
-	n.want("a second later", "ABORT T")
+	n.want("a second later", "ABORT_T")
 }
 
 // Errors that the peer reports are told, cause by cause, and kill nothing. SCTP-156.

@@ -2,7 +2,6 @@ package sctp
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -467,7 +466,7 @@ func TestSackPath(t *testing.T) {
 	p.send(mkData(whole, p.tsn+4, 0, 4, 0, "x"))
 	n.sent = nil
 	n.post(SendOptions{}, "x")
-	if n.want("DATA", "DATA"); to != addrA || strings.Contains(fmt.Sprint(n.sent), "SACK") {
+	if n.want("DATA", "DATA !SACK"); to != addrA {
 		t.Errorf("DATA to %v", to)
 	}
 	w.run(200 * time.Millisecond)

@@ -191,9 +191,9 @@ func TestBadInit(t *testing.T) {
 			if tt.want == "" {
 				n.want(what)
 			} else {
-				n.want(what, tt.want)
+				n.want(what, tt.want+" !ABORT_T")
 			}
-			if strings.Contains(tt.want, " T") || n.e.Associations() != before || len(n.events) > 0 {
+			if n.e.Associations() != before || len(n.events) > 0 {
 				t.Errorf("%s: something changed", what)
 			}
 			if with { // it still works
@@ -216,7 +216,7 @@ func TestBadInitAck(t *testing.T) {
 		want  string
 		ends  bool
 	}{
-		{"tag 0", mkInit(chunkInitAck, 0, 100_000, 1, 1, 1, someCookie), "ABORT T", true},
+		{"tag 0", mkInit(chunkInitAck, 0, 100_000, 1, 1, 1, someCookie), "ABORT_T", true},
 		{"small window", mkInit(chunkInitAck, 5, 1499, 1, 1, 1, someCookie), "tag=00000005 ABORT (invalid", false},
 		{"no outbound streams", mkInit(chunkInitAck, 5, 100_000, 0, 1, 1, someCookie), "tag=00000005 ABORT (invalid", true},
 		{"no inbound streams", mkInit(chunkInitAck, 5, 100_000, 1, 0, 1, someCookie), "tag=00000005 ABORT (invalid", true},
@@ -283,6 +283,8 @@ func TestUnknownParameters(t *testing.T) {
 		want := "INIT ACK cookie"
 		if tt.reported {
 			want += fmt.Sprintf(" 0008=%04x00093132333435", tt.typ)
+		} else {
+			want += " !0008="
 		}
 		_, n, p := lonely(t, Config{})
 		cookie := p.init(100_000, unknown, behind)
@@ -300,11 +302,10 @@ func TestUnknownParameters(t *testing.T) {
 		want = "COOKIE ECHO"
 		if tt.reported {
 			want += fmt.Sprintf(" | ERROR (unrecognized parameters: %04x00093132333435)", tt.typ)
+		} else {
+			want += " !ERROR"
 		}
 		n.want(fmt.Sprintf("INIT ACK with %04x", tt.typ), want)
-		if !tt.reported && strings.Contains(fmt.Sprint(n.sent), "ERROR") {
-			t.Errorf("%04x is reported", tt.typ)
-		}
 		if _, on := p.a.PeerAdaptation(); on != tt.beyond {
 			t.Errorf("INIT ACK, %04x: what is behind it was read: %t", tt.typ, on)
 		}
@@ -401,9 +402,18 @@ func TestPeerAddresses(t *testing.T) {
 			t.Errorf("%x: %s, want %s", tt.params, got, tt.want)
 		}
 	}
+	// Where there is IPv6, an IPv4-mapped address is none all the same.
+	w := newWorld(t)
+	n := w.node("v6", Config{}, y6)
+	n.e.Listen(5043, ListenConfig{})
+	p := &rawPeer{w: w, n: n, src: addr("fd00::1"), dst: y6, sport: 4000, dport: 5043, own: peerTag, tsn: peerTSN}
+	p.handshake(100_000, appendAddr(nil, mapped), appendAddr(nil, addr("fd00::2")), appendAddr(nil, x))
+	if got := list(n); got != "fd00::1:true fd00::2:false" {
+		t.Error(got)
+	}
 	// The active side: those of the user are confirmed, those learnt are not; a family that we have
 	// not is left out without a word.
-	_, n, p := dialing(t, Config{}, addrB, addrB2)
+	_, n, p = dialing(t, Config{}, addrB, addrB2)
 	n.sent = nil
 	p.initAck(appendAddr(nil, addrB), appendAddr(nil, x), appendAddr(nil, addrB2), appendAddr(nil, y6))
 	p.send(mk(chunkCookieAck, 0))
@@ -421,7 +431,7 @@ func TestPeerAddresses(t *testing.T) {
 		t.Error("it still leads to the association")
 	}
 	// An INIT ACK from another address that lists the one the INIT went to.
-	w, _, p := dialing(t, Config{})
+	w, _, p = dialing(t, Config{})
 	p.src = x
 	p.initAck(appendAddr(nil, addrB), appendAddr(nil, x))
 	if p.a.State() != StateCookieEchoed || w.refs != 0 {
@@ -437,9 +447,7 @@ func TestPeerAddresses(t *testing.T) {
 	p.init(100_000)
 	n.want("no Supported Address Types", "INIT ACK addr=10.1.0.2 addr=10.2.0.2 addr=fd00::9 cookie")
 	p.init(100_000, appendParam(nil, paramAddressTypes, []byte{0, 5}))
-	if n.want("IPv4 only", "INIT ACK addr=10.1.0.2 addr=10.2.0.2 cookie"); strings.Contains(fmt.Sprint(n.sent), "fd00") {
-		t.Error("an IPv6 address for a peer that has no IPv6")
-	}
+	n.want("IPv4 only", "INIT ACK addr=10.1.0.2 addr=10.2.0.2 cookie !fd00")
 	p.init(100_000, appendParam(nil, paramAddressTypes, []byte{0, 5}), appendAddr(nil, addr("fd00::1")))
 	n.want("IPv4 only, it says, and shows IPv6", "INIT ACK addr=10.1.0.2 addr=10.2.0.2 addr=fd00::9 cookie")
 }
