@@ -398,3 +398,18 @@ func TestMigrateUnderRequests(t *testing.T) {
 		c.do(OpCMDestroyChan, &HandleRequest{Handle: chs[i].Chan}, nil) // EBUSY if a count of ids is wrong
 	}
 }
+
+// There is a bell for each QP and each SRQ that a session may have, and destroyed ones give theirs back.
+func TestBellsSuffice(t *testing.T) {
+	ts := newServer(t, "qps=1", "srqs=1")
+	c := ts.client()
+	q := c.newQP()
+	for range 3 {
+		r, _, _ := c.newSRQ(q.pd, 1, 1)
+		if r.Bell == q.bell {
+			t.Errorf("bell %d twice", r.Bell)
+		}
+		c.do(OpDestroySRQ, &HandleRequest{Handle: r.SRQ}, nil)
+	}
+	q.roundTrip(t, 1)
+}
