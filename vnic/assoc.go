@@ -60,6 +60,7 @@ type association struct {
 	mu      sync.Mutex
 	a       Association               // guarded by mu until up is closed
 	err     error                     // guarded by mu until up is closed: why it did not come up
+	givenUp bool                      // guarded as err: only because who set it up waited no longer
 	mux     *sctpddp.Mux              // guarded by mu; nil before it is up
 	streams map[uint16]*sessionStream // guarded by mu: those that the Mux has given out
 	waiting []*sessionStream          // guarded by mu: those to be told when something changes
@@ -84,34 +85,36 @@ func newAssociation(d *Device, l *cmListen) *association {
 	return &association{dev: d, l: l, up: make(chan struct{}), streams: map[uint16]*sessionStream{}}
 }
 
-// associate returns the i-th association with remote, or sets that one up.
-func (d *Device) associate(ctx context.Context, n SCTPNetwork, local netip.Addr, remote netip.AddrPort, i int) (*association, error) {
+// associate returns the i-th association with remote, or sets that one up, which is fresh then.
+func (d *Device) associate(ctx context.Context, n SCTPNetwork, local netip.Addr, remote netip.AddrPort, i int) (as *association, fresh bool, err error) {
 	key := assocKey{local, remote}
 	d.assocMu.Lock()
-	list := d.assocs[key]
-	if i < len(list) {
-		as := list[i]
+	for i < len(d.assocs[key]) {
+		as := d.assocs[key][i]
 		d.assocMu.Unlock()
 		select {
 		case <-as.up:
-			return as, as.err
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			return nil, false, context.Cause(ctx)
 		}
+		if !as.givenUp {
+			return as, false, as.err
+		}
+		d.assocMu.Lock() // it has left the table
 	}
-	as := newAssociation(d, nil)
+	as = newAssociation(d, nil)
 	as.key = key
 	if d.assocs == nil {
 		d.assocs = map[assocKey][]*association{}
 	}
-	d.assocs[key] = append(list, as)
+	d.assocs[key] = append(d.assocs[key], as)
 	d.assocMu.Unlock()
 	a, err := n.DialSCTP(ctx, local, remote, as)
 	if err != nil {
-		as.failed(err)
-		return nil, err
+		as.failed(err, ctx.Err() != nil)
+		return nil, false, err
 	}
-	return as, as.established(a, true)
+	return as, true, as.established(a, true)
 }
 
 // forget takes as out of the device's table.
@@ -127,10 +130,11 @@ func (as *association) forget() {
 	d.assocs[as.key] = list
 }
 
-func (as *association) failed(err error) {
+// failed ends the wait for as.
+func (as *association) failed(err error, givenUp bool) {
 	as.forget()
 	as.mu.Lock()
-	as.err = err
+	as.err, as.givenUp = err, givenUp
 	as.mu.Unlock()
 	close(as.up)
 }
@@ -147,6 +151,9 @@ func (as *association) established(a Association, initiator bool) error {
 	as.a, as.mux = a, mux
 	early := as.early
 	as.early = nil
+	if mux != nil && as.loss != nil {
+		mux.Down() // it was lost before we came to know it
+	}
 	as.mu.Unlock()
 	if err != nil {
 		for _, in := range early {
@@ -154,7 +161,7 @@ func (as *association) established(a Association, initiator bool) error {
 		}
 		a.Abort("no DDP")
 		err = fmt.Errorf("%w: %w", syscall.ECONNREFUSED, err)
-		as.failed(err)
+		as.failed(err, false)
 		return err
 	}
 	close(as.up)
@@ -194,8 +201,9 @@ func (as *association) Message(m sctpddp.Message, token any) {
 		return
 	}
 	if st := as.streams[m.Stream]; st != nil {
-		as.mu.Unlock()
 		st.push(inbound{m, token})
+		as.mu.Unlock()
+		st.notify()
 		return
 	}
 	as.mux.Input(time.Now(), m)
@@ -256,13 +264,34 @@ func (as *association) changed() {
 	as.mu.Unlock()
 	as.a.Flush()
 	for _, st := range asked {
-		as.l.asked(st)
+		as.listener().asked(st)
 	}
 }
 
-// release gives the session of st back.
+// listener is who takes the peer's requests: whoever listens there now, if the one who took the
+// association does so no more.
+func (as *association) listener() *cmListen {
+	if as.l.ctx.Err() == nil {
+		return as.l
+	}
+	if id := as.dev.listener(unmap(as.a.LocalAddr())); id != nil {
+		id.mu.Lock()
+		defer id.mu.Unlock()
+		if id.listen != nil {
+			return id.listen
+		}
+	}
+	return as.l
+}
+
+// release gives the session of st back. What st has not taken it takes before, so that whatever comes
+// next is for the Mux.
 func (as *association) release(st *sessionStream) {
 	as.mu.Lock()
+	left := st.rest()
+	for _, in := range left {
+		st.s.Input(in.m)
+	}
 	if as.streams[st.s.Stream()] == st {
 		delete(as.streams, st.s.Stream())
 	}
@@ -270,6 +299,9 @@ func (as *association) release(st *sessionStream) {
 		as.mux.Release(time.Now(), st.s)
 	}
 	as.mu.Unlock()
+	for _, in := range left {
+		as.a.Release(in.token)
+	}
 	as.changed()
 }
 

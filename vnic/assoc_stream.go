@@ -21,9 +21,8 @@ type sessionStream struct {
 	lost  atomic.Pointer[sctpddp.LostError]
 	waits bool // guarded by as.mu: it is in as.waiting
 
-	mu     sync.Mutex
-	inbox  []inbound // guarded by mu
-	closed bool      // guarded by mu
+	mu    sync.Mutex
+	inbox []inbound // guarded by mu; as.mu is held before it, if at all
 
 	// The rest is the owner's.
 	taken  []inbound // out of inbox
@@ -42,21 +41,29 @@ type recordSink interface {
 	Fail(c iwarp.TermCode, err error)
 }
 
+// aheadOf is the Endpoint of a wire. What it finds ahead of order it finds again in order, so that it is no
+// fault before.
+type aheadOf struct {
+	*iwarp.Endpoint
+	w *wire
+}
+
+func (a aheadOf) Ahead(seg []byte) (keep int) {
+	was := a.w.refused
+	keep = a.Endpoint.Ahead(seg)
+	a.w.refused = was
+	return keep
+}
+
 // stallCredit is how much a session takes out of the association while a Send waits for a receive, so
 // that other streams can go on. It is less than a session holds, sctpddp.Config.HoldSession.
 const stallCredit = 512 << 10
 
-// push gives the owner a message.
+// push gives the owner a message, of which notify tells it. as.mu is held.
 func (st *sessionStream) push(in inbound) {
 	st.mu.Lock()
-	if st.closed {
-		st.mu.Unlock()
-		st.as.a.Release(in.token)
-		return
-	}
 	st.inbox = append(st.inbox, in)
 	st.mu.Unlock()
-	st.notify()
 }
 
 func (st *sessionStream) notify() {
@@ -157,7 +164,7 @@ func (st *sessionStream) step() {
 	st.as.a.Flush()
 }
 
-// attach has segments given to whom ReadInto names. What waits is taken at once.
+// attach has segments given to to. What waits is taken at once.
 func (st *sessionStream) attach(to recordSink) error {
 	st.to = to
 	return st.s.Attach(sinkOf{st})
@@ -179,25 +186,31 @@ func (k sinkOf) Segment(seg []byte, size int) error {
 func (k sinkOf) Fail(c iwarp.TermCode, err error) { k.st.to.Fail(c, err) }
 
 // ReadInto implements iwarp.Stream. w is the Endpoint that was attached, or it counts what comes though
-// nothing should.
+// nothing should, and is for nobody.
 func (st *sessionStream) ReadInto(w io.Writer) (int, error) {
 	st.read, st.credit = 0, stallCredit
 	if st.s.Blocked() {
 		st.s.Resume()
 	}
-	ctl := 0
-	for st.read < stepOctets && !st.s.Blocked() {
+	_, wanted := w.(recordSink)
+	if !wanted {
+		defer func(to recordSink) { st.to = to }(st.to)
+		st.to = nowhere{}
+	}
+	for took := 0; st.read < stepOctets && !st.s.Blocked(); {
 		n, ok := st.input()
 		if !ok {
 			break
 		}
-		if st.read == 0 {
-			ctl += n
+		// Messages ahead of order are not read, but take their time, too.
+		if took += n; took >= 2*stepOctets && st.read == 0 {
+			st.notify()
+			break
 		}
 	}
 	st.step()
 	st.events()
-	if _, wanted := w.(recordSink); !wanted && st.read > 0 {
+	if !wanted && st.read > 0 {
 		return w.Write(make([]byte, st.read)) // it only wants to know that there was something
 	}
 	switch {
@@ -263,32 +276,23 @@ func (nowhere) Fail(iwarp.TermCode, error) {}
 // Close implements iwarp.Stream.
 func (st *sessionStream) Close() error {
 	st.to = nowhere{}
+	st.SetNotify(nil)
 	_ = st.s.Close()
-	st.leave()
+	st.as.release(st)
 	return nil
 }
 
-// Abort implements iwarp.Stream.
-func (st *sessionStream) Abort() {
-	st.to = nowhere{}
-	st.s.Abandon()
-	st.leave()
-}
+// Abort implements iwarp.Stream. It is Close: neither waits, what SCTP has is its own to send, and the
+// Mux gives the stream up if the peer does not end the session in its turn.
+func (st *sessionStream) Abort() { _ = st.Close() }
 
-// leave gives the session back, and the messages that nobody takes any more.
-func (st *sessionStream) leave() {
-	st.SetNotify(nil)
+// rest is what was not taken. as.mu is held.
+func (st *sessionStream) rest() []inbound {
 	st.mu.Lock()
-	st.closed = true
+	defer st.mu.Unlock()
 	left := append(st.taken[st.at:], st.inbox...)
-	st.inbox = nil
-	st.mu.Unlock()
-	st.taken, st.at = nil, 0
-	for _, in := range left {
-		st.s.Input(in.m)
-		st.as.a.Release(in.token)
-	}
-	st.as.release(st)
+	st.taken, st.at, st.inbox = nil, 0, nil
+	return left
 }
 
 // LocalAddr implements iwarp.Stream.

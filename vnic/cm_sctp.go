@@ -22,9 +22,9 @@ func (id *CMID) connectSCTP(ctx context.Context, b *binding, p rdma.ConnParam) {
 		id.fail(b, false, connectFailed(errno(syscall.EPROTONOSUPPORT, "%s has no SCTP", d.cfg.Name)))
 		return
 	}
-	st, err := id.openSession(ctx, n, p)
+	st, err := id.requestSession(ctx, n, p)
 	if err != nil {
-		id.fail(b, false, connectFailed(err))
+		id.fail(b, st != nil, connectFailed(err))
 		return
 	}
 	id.mu.Lock()
@@ -32,15 +32,31 @@ func (id *CMID) connectSCTP(ctx context.Context, b *binding, p rdma.ConnParam) {
 		id.local = unmap(st.LocalAddr())
 	}
 	id.mu.Unlock()
-	ctx, cancel := context.WithTimeoutCause(ctx, positive(d.cfg.Timeouts.MPAReply), syscall.ETIMEDOUT)
-	defer cancel()
-	if err := st.await(ctx, func() bool { return st.s.State() == sctpddp.StateOpen }); err != nil {
-		st.Abort()
-		id.fail(b, true, connectFailed(err))
-		return
-	}
 	if err := b.attachSession(st, st.s.Params(), p, nil); err != nil {
 		id.fail(b, true, connectFailed(err))
+	}
+}
+
+// requestSession opens a session. st is nil if the peer was not asked.
+func (id *CMID) requestSession(ctx context.Context, n SCTPNetwork, p rdma.ConnParam) (st *sessionStream, err error) {
+	const tries = 3
+	for try := 1; ; try++ {
+		if st, err = id.openSession(ctx, n, p); err != nil {
+			return nil, err
+		}
+		rctx, cancel := context.WithTimeoutCause(ctx, positive(id.dev.cfg.Timeouts.MPAReply), syscall.ETIMEDOUT)
+		err = st.await(rctx, func() bool { return st.s.State() == sctpddp.StateOpen })
+		cancel()
+		if err == nil {
+			return st, nil
+		}
+		st.Abort()
+		// The peer may shut an association down, for want of sessions, at the moment at which it is
+		// asked for one more.
+		var lost *sctpddp.LostError
+		if try == tries || !errors.As(err, &lost) || lost.Kind != sctpddp.LossShutdown {
+			return st, err
+		}
 	}
 }
 
@@ -50,7 +66,7 @@ func (id *CMID) openSession(ctx context.Context, n SCTPNetwork, p rdma.ConnParam
 	ctx, cancel := context.WithTimeoutCause(ctx, positive(d.cfg.Timeouts.Connect), syscall.ETIMEDOUT)
 	defer cancel()
 	for i := 0; ; i++ {
-		as, err := d.associate(ctx, n, id.Local().Addr(), id.Remote(), i)
+		as, fresh, err := d.associate(ctx, n, id.Local().Addr(), id.Remote(), i)
 		if err != nil {
 			if ctx.Err() != nil {
 				err = context.Cause(ctx)
@@ -60,7 +76,8 @@ func (id *CMID) openSession(ctx context.Context, n SCTPNetwork, p rdma.ConnParam
 		st, err := as.open(func(m *sctpddp.Mux) (*sctpddp.Session, error) {
 			return m.Open(startConfig(p, id.ctx.limits), p.PrivateData)
 		})
-		if err == nil || !errors.Is(err, sctpddp.ErrNoStream) && !errors.Is(err, sctpddp.ErrDown) {
+		again := errors.Is(err, sctpddp.ErrNoStream) || errors.Is(err, sctpddp.ErrDown) && !fresh
+		if !again {
 			return st, err
 		}
 	}

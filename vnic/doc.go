@@ -19,7 +19,8 @@
 // connections run iwarp's Endpoint over a Stream of the Network (wire.go).
 //
 // Locks, outermost first: CMID.mu; Device.mu; Context.mu; QP.rx.mu; SRQ.mu; PD.keyMu; CQ.mu.
-// admission.mu is below CMID.mu, with none below it. None is held while a Stream or a CMID handler
+// admission.mu is below CMID.mu, with none below it; association.mu is below none, and has sessionStream.mu
+// below it. None is held while a Stream or a CMID handler
 // is called; foreign queues, a CQSink, OnAsync and OnState are called with some of them held, so
 // they must not call back.
 //

@@ -88,7 +88,7 @@ func (w *wire) open() {
 	})
 	w.changed.Store(true)
 	if w.sess != nil {
-		w.sess.attach(w.ep)
+		w.sess.attach(aheadOf{w.ep, w})
 		return
 	}
 	w.awaitPeer()
