@@ -342,6 +342,11 @@ func TestCollision(t *testing.T) {
 	if p.a.State() != StateCookieWait || p.a.t1 != t1 || p.a.tie != 0 {
 		t.Error("the INIT changed something")
 	}
+	// Our user has not named the address it comes from: no INIT ACK goes there.
+	elsewhere := *p
+	elsewhere.src = addr("10.9.9.9")
+	elsewhere.raw(0, mkInit(chunkInit, p.own, 100_000, 10, 10, p.tsn, appendAddr(nil, addrB)))
+	n.want("INIT from elsewhere")
 	// In COOKIE-ECHOED: with tie-tags. New addresses are refused.
 	_, n, p = echoed(t, Config{})
 	var c cookieCopy

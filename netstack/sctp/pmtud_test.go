@@ -79,11 +79,16 @@ func TestRaisePMTU(t *testing.T) {
 	}
 	// An answer counts once, and only that to the last one.
 	c, _, _ := nextChunk(probes[0].Data[headerLen:])
+	again := func() {
+		b.e.push(addrB, addrA, 0, b.last.header(), func(o []byte) []byte { return appendChunk(o, chunkHeartbeatAck, 0, c.value()) })
+		b.pump()
+		w.run(time.Second)
+	}
+	if again(); !x.primary.prober.at.IsZero() {
+		t.Error("an old answer begins a search")
+	}
 	a.e.ICMP(w.now, ICMPError{Kind: ICMPTooBig, Src: addrA, Dst: addrB, MTU: 1300, Quote: x.header().append(nil)[:8]})
-	b.e.push(addrB, addrA, 0, b.last.header(), func(o []byte) []byte { return appendChunk(o, chunkHeartbeatAck, 0, c.value()) })
-	b.pump()
-	w.run(time.Second)
-	if x.primary.pmtu != 1300 {
+	if again(); x.primary.pmtu != 1300 {
 		t.Errorf("an old answer raises the PMTU to %d", x.primary.pmtu)
 	}
 	// Small packets that are lost say nothing of the size.

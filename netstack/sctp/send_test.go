@@ -187,6 +187,20 @@ func TestBundling(t *testing.T) {
 	}
 }
 
+// A message that fills a packet goes in one chunk, with no room left for a SACK; one octet more is cut so
+// that there is room. SCTP-113, SCTP-110.
+func TestFullChunk(t *testing.T) {
+	_, n, p := established(t, Config{})
+	full := 1480 - headerLen - dataLen
+	if m := p.a.MaxPayload(); m != full-sackReserve {
+		t.Errorf("MaxPayload %d", m)
+	}
+	n.post(SendOptions{}, text(full))
+	n.want("as much as fits", fmt.Sprintf(".BE len=%d", full))
+	n.post(SendOptions{}, text(full+1))
+	n.want("one more", fmt.Sprintf("..B. len=%d", full-sackReserve), fmt.Sprintf("...E len=%d", 1+sackReserve))
+}
+
 // The send buffer is bounded by what is not acknowledged, gap-acked or not. SCTP-106.
 func TestGapAckedStay(t *testing.T) {
 	_, n, p := established(t, narrow())
