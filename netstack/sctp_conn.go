@@ -31,8 +31,10 @@ type SCTPConn struct {
 	a             *sctp.Association // used with s.mu
 	local, remote netip.AddrPort
 
-	handler SCTPHandler // set before the first event
-	ready   chan error  // of Dial: established, or not; nil once that is known
+	// For the one who drains.
+	handler  SCTPHandler // set before the first event
+	ready    chan error  // of Dial: established, or not; nil once that is known
+	portless bool        // it does not count as a user of its port
 }
 
 // An SCTPDial says with whom to set up an association.
@@ -61,11 +63,11 @@ func (s *SCTP) dial(ctx context.Context, d SCTPDial) (*SCTPConn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	c, err := s.begin(d)
+	ready := make(chan error, 1) // c.ready is no longer ours when c has begun
+	c, err := s.begin(d, ready)
 	if err != nil {
 		return nil, err
 	}
-	ready := c.ready
 	s.drain()
 	select {
 	case err := <-ready:
@@ -77,7 +79,7 @@ func (s *SCTP) dial(ctx context.Context, d SCTPDial) (*SCTPConn, error) {
 }
 
 // begin sends the INIT.
-func (s *SCTP) begin(d SCTPDial) (*SCTPConn, error) {
+func (s *SCTP) begin(d SCTPDial, ready chan error) (*SCTPConn, error) {
 	if !s.gate.enter() {
 		return nil, closedError("SCTP")
 	}
@@ -99,7 +101,7 @@ func (s *SCTP) begin(d SCTPDial) (*SCTPConn, error) {
 			locals = append(locals, a)
 		}
 	}
-	c := &SCTPConn{s: s, handler: d.Handler, ready: make(chan error, 1), remote: d.Remote}
+	c := &SCTPConn{s: s, handler: d.Handler, ready: ready, remote: d.Remote}
 	// A port that is in use with this peer already is found out by trying.
 	const n, tries = lastEphemeral - firstEphemeral + 1, 64
 	first := rand.IntN(n)
@@ -308,7 +310,7 @@ func (s *SCTP) accept(a *sctp.Association) {
 	s.conns[c] = struct{}{}
 	s.mu.Unlock()
 	if err := s.hold(local); err != nil {
-		l = nil
+		l, c.portless = nil, true
 	}
 	if l != nil {
 		c.handler = l.accept(c)

@@ -226,7 +226,9 @@ func (s *SCTP) dispatch(e *sctp.Event) {
 			s.closing = nil
 		}
 		s.mu.Unlock()
-		s.unhold(c.local.Port())
+		if !c.portless {
+			s.unhold(c.local.Port())
+		}
 		c.down(e.Err)
 	default:
 		c.handler.Event(e)
@@ -270,6 +272,7 @@ func (s *SCTP) Close() error {
 	for _, l := range s.listeners {
 		s.ep.StopListening(l.addr.Port(), l.locals)
 	}
+	s.listeners = nil // nobody takes an association whose event is still to be handed out
 	s.mu.Unlock()
 	s.drain()
 	select {

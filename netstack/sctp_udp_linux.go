@@ -201,7 +201,14 @@ func (u *sctpUDP) transmit(d *sctp.Datagram, v *buffer.View) error {
 	if port == 0 {
 		port = SCTPOverUDPPort
 	}
-	_, err := u.conn.WriteToUDPAddrPort(v.AsSlice(), netip.AddrPortFrom(d.Dst, port))
+	to := netip.AddrPortFrom(d.Dst, port)
+	_, err := u.conn.WriteToUDPAddrPort(v.AsSlice(), to)
+	if err != nil && !errors.Is(err, net.ErrClosed) {
+		// It may be what ICMP has said about another packet: the kernel tells whoever comes first, and
+		// sends nothing then.
+		u.receiveErrors()
+		_, err = u.conn.WriteToUDPAddrPort(v.AsSlice(), to)
+	}
 	return err
 }
 
