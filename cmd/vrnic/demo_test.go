@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -79,18 +80,65 @@ func (r *demoRun) processes() (ps []demoProcess) {
 	return ps
 }
 
-// child waits until the demo has a process whose arguments hold what.
-func (r *demoRun) child(what string) demoProcess {
+// stopDemo starts a demo and stops it when it has a process whose arguments hold what, which waits for
+// the demo then, at the latest when its work is done.
+func stopDemo(t *testing.T, what string) (*demoRun, demoProcess) {
+	t.Helper()
+	for range 20 {
+		r := startDemo(t)
+		if p, ok := r.stop(what); ok {
+			return r, p
+		}
+		r.wait() // it was over before anybody looked, or nearly so
+	}
+	t.Fatalf("no demo was caught with a process %q", what)
+	panic("unreachable")
+}
+
+// stop stops the demo when it has a process whose arguments hold what. false: that was missed.
+func (r *demoRun) stop(what string) (p demoProcess, ok bool) {
 	r.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		for _, p := range r.processes() {
+	find := func() bool {
+		for _, p = range r.processes() {
 			if strings.Contains(p.args, what) {
-				return p
+				return true
 			}
 		}
+		return false
 	}
-	r.t.Fatalf("no process with %q", what)
-	panic("unreachable")
+	for deadline := time.Now().Add(2 * time.Minute); !find(); time.Sleep(time.Millisecond) {
+		if r.state() == 'Z' {
+			return p, false
+		}
+		if time.Now().After(deadline) {
+			r.cmd.Process.Kill()
+			r.t.Fatalf("no process with %q, and the demo goes on", what)
+		}
+	}
+	r.cmd.Process.Signal(syscall.SIGSTOP)
+	for s := r.state(); s != 'T'; s = r.state() {
+		if s == 'Z' {
+			return p, false
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if find() {
+		return p, true
+	}
+	r.resume()
+	return p, false
+}
+
+func (r *demoRun) resume() { r.cmd.Process.Signal(syscall.SIGCONT) }
+
+// state is the state of the demo's own process: Z when it has ended, T when it is stopped.
+func (r *demoRun) state() byte {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	i := bytes.LastIndex(b, []byte(") "))
+	return b[i+2]
 }
 
 func TestDemo(t *testing.T) {
@@ -117,11 +165,11 @@ func TestDemo(t *testing.T) {
 
 func TestDemoInterrupted(t *testing.T) {
 	for _, what := range []string{" up ", " server ", " client "} {
-		r := startDemo(t)
-		r.child(what)
+		r, _ := stopDemo(t, what)
 		if err := r.cmd.Process.Signal(os.Interrupt); err != nil {
 			t.Fatal(err)
 		}
+		r.resume()
 		if status := r.wait(); status != exitFailed || !strings.Contains(r.stderr.String(), "interrupted") {
 			t.Errorf("interrupted when there was%s: exit %d: %s", what, status, &r.stderr)
 		}
@@ -131,9 +179,9 @@ func TestDemoInterrupted(t *testing.T) {
 // Whichever of its processes dies, the demo says so and leaves nothing.
 func TestDemoProcessDies(t *testing.T) {
 	for _, what := range []string{"up", "server", "client"} {
-		r := startDemo(t)
-		p := r.child(" " + what + " ")
+		r, p := stopDemo(t, " "+what+" ")
 		syscall.Kill(p.pid, syscall.SIGKILL)
+		r.resume()
 		if status := r.wait(); status != exitFailed || strings.Count(r.stderr.String(), "\n") != 1 {
 			t.Errorf("%s killed: exit %d: %s%s", what, status, &r.out, &r.stderr)
 		}
@@ -142,8 +190,7 @@ func TestDemoProcessDies(t *testing.T) {
 
 // Should the demo itself be killed, its processes end too.
 func TestDemoKilled(t *testing.T) {
-	r := startDemo(t)
-	r.child(" client ")
+	r, _ := stopDemo(t, " client ")
 	r.cmd.Process.Kill()
 	r.cmd.Wait()
 	for deadline := time.Now().Add(30 * time.Second); len(r.processes()) > 0; time.Sleep(time.Millisecond) {
