@@ -218,3 +218,34 @@ func TestSlowPaths(t *testing.T) {
 		}
 	})
 }
+
+// A peer that goes on sending behind its mistake gets time to come to our Terminate, but not for ever.
+// RDMAP-108.
+func TestTerminateLingers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, rounds := range []int{5, 100} {
+			p := newRawPeer(t)
+			begin := time.Now()
+			p.send(iwarp.AppendTagged(nil, true, iwarp.OpWrite, 1, 0)[:13]) // shorter than its header
+			synctest.Wait()
+			p.y.WantState("a mistake", rdma.QPTerminate)
+			for range rounds {
+				time.Sleep(900 * time.Millisecond)
+				synctest.Wait()
+				if p.y.QP.State() != rdma.QPTerminate {
+					break
+				}
+				p.send(make([]byte, 14))
+				synctest.Wait()
+			}
+			for p.y.QP.State() == rdma.QPTerminate {
+				time.Sleep(10 * time.Millisecond)
+				synctest.Wait()
+			}
+			want := time.Duration(rounds)*900*time.Millisecond + time.Second
+			if d := time.Since(begin); d != min(want, 10*time.Second) {
+				t.Errorf("%d rounds: the connection ended after %v, want %v", rounds, d, min(want, 10*time.Second))
+			}
+		}
+	})
+}

@@ -60,24 +60,25 @@ type QP struct {
 	idleness   idleness
 
 	// The rest belongs to the owner.
-	sq         sendSide
-	link       link // nil: not connected
-	linkParam  iwarp.Params
-	eof        bool       // the peer sends nothing more
-	finSent    bool       // nor do we
-	held       bool       // a Send waits for a receive
-	extensions bool       // RFC 7306 was agreed on
-	draining   bool       // a graceful disconnect waits for what was posted
-	served     bool       // was connected once
-	sentAny    bool       // sent something on this connection
-	dead       bool       // die was here
-	lastWQE    bool       // in Error, with an SRQ: its end is to be told once all is flushed
-	endErr     error      // what ended the connection, nil for a graceful end
-	peerCode   *termCause // a Terminate that ended it: VendorErr of what flushes
-	deadlines  [nDeadlines]time.Time
-	timer      *time.Timer
-	outHold    hold // within wire.send
-	inHold     hold // within wire.receive
+	sq          sendSide
+	link        link // nil: not connected
+	linkParam   iwarp.Params
+	eof         bool       // the peer sends nothing more
+	finSent     bool       // nor do we
+	held        bool       // a Send waits for a receive
+	extensions  bool       // RFC 7306 was agreed on
+	draining    bool       // a graceful disconnect waits for what was posted
+	served      bool       // was connected once
+	sentAny     bool       // sent something on this connection
+	dead        bool       // die was here
+	lastWQE     bool       // in Error, with an SRQ: its end is to be told once all is flushed
+	endErr      error      // what ended the connection, nil for a graceful end
+	peerCode    *termCause // a Terminate that ended it: VendorErr of what flushes
+	deadlines   [nDeadlines]time.Time
+	terminateBy time.Time // the latest end of QPTerminate, if the peer goes on sending
+	timer       *time.Timer
+	outHold     hold // within wire.send
+	inHold      hold // within wire.receive
 
 	rx recvSide // has a lock: on loopback the peer's owner delivers here
 

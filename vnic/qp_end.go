@@ -267,6 +267,21 @@ const (
 // been polled, where nobody says so.
 const quotaLook = 2 * time.Millisecond
 
+// terminateMost is how many times Timeouts.Terminate a peer that goes on sending gets to come to our
+// Terminate.
+const terminateMost = 10
+
+// stillSending gives a peer that is not silent more time: a connection that is reset before the peer has
+// read what came before the Terminate takes that with it (RDMAP-108).
+func (qp *QP) stillSending() {
+	if qp.State() != rdma.QPTerminate || qp.deadlines[deadlineEnd].IsZero() {
+		return
+	}
+	if d := min(qp.dev.cfg.Timeouts.Terminate, time.Until(qp.terminateBy)); d > 0 {
+		qp.setDeadline(deadlineEnd, d)
+	}
+}
+
 // awaitReceive sets the deadlines of a Send that waits for a receive.
 func (qp *QP) awaitReceive() {
 	if !qp.held {

@@ -2,6 +2,7 @@ package vnic
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/vrnic/vrnic/rdma"
 )
@@ -56,6 +57,7 @@ func (qp *QP) setState(to rdma.QPState) error {
 	case rdma.QPTerminate:
 		qp.clearDeadlines()
 		qp.setDeadline(deadlineEnd, t.Terminate)
+		qp.terminateBy = time.Now().Add(terminateMost * t.Terminate)
 		qp.closeRecv()
 	case rdma.QPError, rdma.QPIdle:
 		qp.clearDeadlines()

@@ -141,6 +141,7 @@ func (w *wire) receive() (more bool) {
 		w.readable = n > 0 // an end shows only when nothing is left
 		if n > 0 {
 			w.qp.setDeadline(deadlineLink, 0)
+			qp.stillSending()
 		}
 		left -= n
 		w.checkEndpoint()
