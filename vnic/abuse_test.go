@@ -229,14 +229,16 @@ func TestTerminateLingers(t *testing.T) {
 			p.send(iwarp.AppendTagged(nil, true, iwarp.OpWrite, 1, 0)[:13]) // shorter than its header
 			synctest.Wait()
 			p.y.WantState("a mistake", rdma.QPTerminate)
-			for range rounds {
-				time.Sleep(900 * time.Millisecond)
+			for i := 1; i <= 9*rounds; i++ {
+				time.Sleep(100 * time.Millisecond)
 				synctest.Wait()
 				if p.y.QP.State() != rdma.QPTerminate {
 					break
 				}
-				p.send(make([]byte, 14))
-				synctest.Wait()
+				if i%9 == 0 {
+					p.send(make([]byte, 14))
+					synctest.Wait()
+				}
 			}
 			for p.y.QP.State() == rdma.QPTerminate {
 				time.Sleep(10 * time.Millisecond)
