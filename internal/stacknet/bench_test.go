@@ -90,8 +90,10 @@ func BenchmarkStreams(b *testing.B) {
 			}
 			defer l.Close()
 			var xs, ys []*vnictest.Peer
+			at, from := cfg, cfg
 			for range n {
-				x, y := vnictest.NewPeer(b, a, cfg), vnictest.NewPeer(b, c, cfg)
+				x, y := vnictest.NewPeer(b, a, from), vnictest.NewPeer(b, c, at)
+				from.PD, at.PD = x.PD, y.PD
 				done := make(chan error, 1)
 				go func() {
 					r, err := l.Next(b.Context())
