@@ -70,7 +70,7 @@ func sctpEnds(t *testing.T, a, b *netstack.SCTP, at netip.AddrPort, o *sctp.Opti
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	from.conn, err = a.Dial(ctx, netstack.SCTPDial{Remote: l.Addr(), Options: o, Handler: from})
 	if err != nil {
@@ -103,7 +103,7 @@ func (p *sctpPeer) ends(t *testing.T, want error) {
 		if want == nil && err != nil || want != nil && err == nil {
 			t.Errorf("%v: ended with %v, want %v", p.conn.LocalAddr(), err, want)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("%v: no end", p.conn.LocalAddr())
 	}
 }
@@ -321,7 +321,7 @@ func TestSCTPTimers(t *testing.T) {
 		if !errors.Is(err, syscall.ETIMEDOUT) || !errors.Is(err, sctp.ErrTimeout) {
 			t.Errorf("ended with %v", err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("no end")
 	}
 }

@@ -85,7 +85,7 @@ func ping(t *testing.T, ns *netNS, to netip.Addr, size int) {
 	if _, err := c.WriteTo(msg, &net.IPAddr{IP: to.AsSlice()}); err != nil {
 		t.Fatal(err)
 	}
-	c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	c.SetReadDeadline(time.Now().Add(time.Minute))
 	b := make([]byte, 65536)
 	for {
 		n, _, err := c.ReadFrom(b)

@@ -16,7 +16,7 @@ import (
 )
 
 // testTime bounds every wait of the client tests: it is reached only by a test that fails.
-const testTime = 20 * time.Second
+const testTime = time.Minute
 
 func testContext(t testing.TB) context.Context {
 	t.Helper()
@@ -120,7 +120,7 @@ func checkLeaks(t testing.TB) {
 	before := usageNow(t)
 	t.Cleanup(func() {
 		var now usage
-		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(testTime); time.Now().Before(end); time.Sleep(time.Millisecond) {
 			now = usageNow(t)
 			if now.fds <= before.fds && now.mappings <= before.mappings && now.goroutines <= before.goroutines {
 				return

@@ -64,7 +64,7 @@ func takeUsage() usage {
 
 // settle waits until usage is back at what it was; a description of what is left if that takes long.
 func (u usage) settle() (diff string) {
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) {
 		diff = u.compare(takeUsage())
 		if diff == "" || time.Now().After(end) {
 			return diff

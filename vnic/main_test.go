@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 
 func leaked() string {
 	var left string
-	for range 100 { // those that are ending need a moment
+	for range 1000 { // those that are ending need a moment
 		buf := make([]byte, 1<<20)
 		left = ""
 		for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {

@@ -193,7 +193,7 @@ func TestDemoKilled(t *testing.T) {
 	r, _ := stopDemo(t, " client ")
 	r.cmd.Process.Kill()
 	r.cmd.Wait()
-	for deadline := time.Now().Add(30 * time.Second); len(r.processes()) > 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); len(r.processes()) > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("left: %v", r.processes())
 		}

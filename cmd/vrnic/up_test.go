@@ -101,7 +101,7 @@ func TestUp(t *testing.T) {
 				t.Errorf("the ready line is %q, want %q", line, want)
 			}
 			b := make([]byte, 64)
-			manager.SetReadDeadline(time.Now().Add(10 * time.Second))
+			manager.SetReadDeadline(time.Now().Add(time.Minute))
 			if n, err := manager.Read(b); err != nil || string(b[:n]) != "READY=1" {
 				t.Errorf("the service manager was told %q, %v", b[:n], err)
 			}

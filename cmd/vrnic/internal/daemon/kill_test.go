@@ -161,7 +161,7 @@ func TestClientKilled(t *testing.T) {
 
 func testClientKilled(t *testing.T, d *daemontest.Daemon, c *shm.Client, dev rdma.Device, device, stage string) {
 	peer := daemontest.NewEnd(t, dev, 8<<20)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	l, err := dev.Listen(daemontest.Addr(t, dev, false, 0), 0)
 	if err != nil {
@@ -209,8 +209,8 @@ func testClientKilled(t *testing.T, d *daemontest.Daemon, c *shm.Client, dev rdm
 				if err == nil {
 					t.Error("a dead client has accepted a connection")
 				}
-			case <-time.After(time.Second):
-				t.Error("the connection request to a dead client was not refused within a second")
+			case <-ctx.Done(): // how soon is a matter of vnic's tests, which have a clock of their own
+				t.Error("the connection request to a dead client was not refused")
 			}
 		}
 	case stageIdle, stageWaiting, stageTraffic:
@@ -296,7 +296,7 @@ func TestDaemonKilled(t *testing.T) {
 	b := daemontest.NewEnd(t, daemontest.Open(t, cb, "vrnic1"), 8<<20)
 	daemontest.Connect(t, a, b, daemontest.Addr(t, b.Dev, false, 0))
 	b.Recv(1, 0, 64)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	events := make(chan error, 2)
 	go func() { // blocked in NextAsyncEvent

@@ -34,7 +34,7 @@ func TestMPAParams(t *testing.T) {
 		t.Run(fmt.Sprintf("%+v to %+v", tt.a, tt.b), func(t *testing.T) {
 			a := daemontest.NewEnd(t, daemontest.Open(t, c, "vrnic0"), 1<<16)
 			b := daemontest.NewEnd(t, daemontest.Open(t, c, "vrnic1"), 1<<16)
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			l, err := b.Dev.Listen(daemontest.Addr(t, b.Dev, false, 0), 1)
 			if err != nil {

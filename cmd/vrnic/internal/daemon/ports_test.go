@@ -68,7 +68,7 @@ func TestUnixLink(t *testing.T) {
 func TestListenUnspecified(t *testing.T) {
 	d := daemontest.Start(t)
 	dev0, dev1 := daemontest.Open(t, d.Dial(), "vrnic0"), daemontest.Open(t, d.Dial(), "vrnic1")
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	addr := netip.AddrPortFrom(netip.IPv6Unspecified(), 4791)
 	l0, err := dev0.Listen(addr, 0)

@@ -92,7 +92,7 @@ func (e *rawEnd) sge(off, n int) func(w *shm.SendWQE) {
 
 // accept takes one connection for b, in the background.
 func accept(t *testing.T, b *daemontest.End, change ...func(*rdma.ConnParam)) (addr netip.AddrPort, done func()) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	l, err := b.Dev.Listen(daemontest.Addr(t, b.Dev, false, 0), 1)
 	if err != nil {
@@ -205,7 +205,7 @@ func TestCauseWord(t *testing.T) {
 	if !daemontest.Eventually(func() bool { return a.qp.Ring.State() == shm.StateErr }) || a.qp.Ring.Cause() != want {
 		t.Errorf("the ring says state %d, cause %#x; want %d, %#x", a.qp.Ring.State(), a.qp.Ring.Cause(), shm.StateErr, want)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	ev, err := b.Dev.NextAsyncEvent(ctx)
 	if err != nil || ev.Object != b.QP.Num() || ev.Cause == nil || ev.Cause.VendorErr() != 0x1100 || !ev.Cause.Remote {
@@ -295,7 +295,7 @@ func TestEventsNotTaken(t *testing.T) {
 	e.Must(shm.OpCMListen, &shm.CMListenRequest{ID: id}, nil)
 
 	dev := daemontest.Open(t, d.Dial(), "vrnic1")
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	refused := make(chan error, 2*room)
 	for range 2 * room {

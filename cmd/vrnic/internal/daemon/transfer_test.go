@@ -113,7 +113,7 @@ func TestRefused(t *testing.T) {
 	d := daemontest.Start(t)
 	a := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic0"), 4096)
 	b := daemontest.Open(t, d.Dial(), "vrnic1")
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	l, err := b.Listen(daemontest.Addr(t, b, false, 0), 0)
 	if err != nil {
