@@ -123,6 +123,7 @@ func (e *Endpoint) newAssociation(opt *Options, locals []netip.Addr, lport, rpor
 func (a *Association) start(tsn, peerTSN TSN, rwnd uint32, out, in uint16) {
 	a.nextTSN, a.ackTSN = tsn, tsn-1
 	a.rwnd = int(min(rwnd, 1<<30))
+	a.peerMost = a.rwnd
 	a.outSSN = make([]uint16, out)
 	a.have.init(peerTSN - 1)
 	a.in = make([]inStream, in)

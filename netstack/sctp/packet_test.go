@@ -102,7 +102,7 @@ func TestAbortTags(t *testing.T) {
 		t.Error("an ABORT behind a SACK does not count, or what is behind it does")
 	}
 	// Behind others its T bit has to be right, too.
-	_, n, p = established(t, Config{})
+	_, _, p = established(t, Config{})
 	p.send(mkSack(p.a.ackTSN, 1000), mk(chunkAbort, flagT))
 	if p.a.State() != StateEstablished {
 		t.Error("an ABORT that says that the tag is reflected, with a tag that is not")

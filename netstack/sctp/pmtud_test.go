@@ -77,6 +77,8 @@ func TestRaisePMTU(t *testing.T) {
 	if len(probes) != 1 || len(probes[0].Data) != 1480 || !probes[0].DF || x.primary.pmtu != 1480 {
 		t.Fatalf("%d probes, PMTU %d", len(probes), x.primary.pmtu)
 	}
+	a.wantEvent("lowered", EventMaxPayload)
+	a.wantEvent("raised", EventMaxPayload)
 	// An answer counts once, and only that to the last one.
 	c, _, _ := nextChunk(probes[0].Data[headerLen:])
 	again := func() {

@@ -79,9 +79,8 @@ type reassembler struct {
 // neighbours cannot be from an honest sender.
 func (r *reassembler) place(d dataChunk, have *tsnMap) (i int, joinsLeft, joinsRight, ok bool) {
 	t, f := d.tsn(), d.flags()
-	i = len(r.runs)
-	for i > 0 && t.before(r.runs[i-1].TSN) {
-		i--
+	if i = len(r.runs); i > 0 && t.before(r.runs[i-1].TSN) {
+		i, _ = slices.BinarySearchFunc(r.runs, t, func(m *Message, t TSN) int { return int(int32(m.TSN - t)) })
 	}
 	if i > 0 && r.runs[i-1].last == t-1 && r.runs[i-1].whole&flagE == 0 {
 		joinsLeft = true
@@ -156,11 +155,8 @@ type inStream struct {
 
 // hold keeps m, whose SSN is not next; ok is false if its SSN has been used.
 func (s *inStream) hold(m *Message) (ok bool) {
-	i := len(s.held)
-	for i > 0 && ssnBefore(m.SSN, s.held[i-1].SSN) {
-		i--
-	}
-	if ssnBefore(m.SSN, s.next) || i > 0 && s.held[i-1].SSN == m.SSN {
+	i, taken := slices.BinarySearchFunc(s.held, m.SSN, func(h *Message, ssn uint16) int { return int(int16(h.SSN - ssn)) })
+	if ssnBefore(m.SSN, s.next) || taken {
 		return false
 	}
 	s.held = slices.Insert(s.held, i, m)

@@ -32,7 +32,8 @@ func (a *Association) handleSack(now time.Time, s sack) {
 	a.beginAck()
 	a.ackUpTo(cum)
 	newest, highest := a.ackGaps(now, s)
-	a.rwnd = max(0, int(min(s.rwnd(), 1<<30))-a.inFlight)
+	rwnd := int(min(s.rwnd(), 1<<30))
+	a.rwnd, a.peerMost = max(0, rwnd-a.inFlight), max(a.peerMost, rwnd)
 	a.growWindows()
 	if a.recovering && !cum.before(a.exit) {
 		a.recovering = false

@@ -13,6 +13,7 @@ type sender struct {
 	ackedID  uint64
 	outSSN   []uint16
 	rwnd     int // what the peer can take beside what is in flight
+	peerMost int // the largest a_rwnd that it has told
 	inFlight int // user data outstanding, over all paths
 
 	marked     int // chunks to be sent again
@@ -255,13 +256,14 @@ func (a *Association) decay(now time.Time, p *path) {
 	}
 }
 
-// cutLen is how long the next chunk will be.
+// cutLen is how long the next chunk will be: never longer than the peer's whole buffer, or it would have
+// to go as a probe.
 func (a *Association) cutLen() int {
 	m := a.queue.at(0)
-	if m.cut == 0 && m.n <= a.maxChunk() {
+	if m.cut == 0 && m.n <= min(a.maxChunk(), a.peerMost) {
 		return m.n // one chunk is better than two with room beside them
 	}
-	return min(m.n-m.cut, a.MaxPayload())
+	return min(m.n-m.cut, a.MaxPayload(), a.peerMost)
 }
 
 // windowOpen says whether the peer has room for the next chunk; if not, it sees to probes. A chunk is

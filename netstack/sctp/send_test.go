@@ -98,6 +98,16 @@ func TestSendErrors(t *testing.T) {
 	if ev := n.wantEvent("acked", EventAcked); ev.Acked != 1 || p.a.Room() != 3000 || p.a.Acked() != 1 {
 		t.Errorf("%+v, room %d", ev, p.a.Room())
 	}
+	// Messages cost more than their octets: there is a limit to their number.
+	_, _, p = established(t, Config{Options: Options{SendBuffer: 1 << 20}})
+	for i := range maxMessages + 1 {
+		if err := send(SendOptions{}, 1); (err == ErrNoRoom) != (i == maxMessages) {
+			t.Fatalf("message %d: %v", i, err)
+		}
+	}
+	if p.a.Room() != 0 {
+		t.Errorf("room for %d", p.a.Room())
+	}
 	// Fragmentation off: what does not fit one chunk is refused.
 	_, n, p = established(t, Config{Options: Options{NoFragments: true}})
 	if err := send(SendOptions{}, p.a.MaxPayload()+1); err != ErrTooLong {
@@ -280,6 +290,23 @@ func TestZeroWindow(t *testing.T) {
 	p.w.run(time.Hour)
 	if ev := n.wantEvent("dead", EventDown); ev.Err != ErrTimeout {
 		t.Error(ev.Err)
+	}
+}
+
+// A peer whose whole buffer is smaller than a packet gets chunks that it can take, without waiting for
+// probes. SCTP-072, SCTP-073.
+func TestSmallPeer(t *testing.T) {
+	w, n, p := lonely(t, Config{MTU: fixedMTU(8980)})
+	p.handshake(1500)
+	n.post(SendOptions{}, text(4000))
+	p.wantTSNs("a chunk of 1500", 0)
+	w.run(time.Millisecond)
+	p.send(mkSack(p.first(), 1500))
+	p.wantTSNs("the next", 1)
+	p.send(mkSack(p.first()+1, 4000))
+	p.wantTSNs("the rest", 2)
+	if w.now.Sub(start) > time.Second || n.last.Sent() != 1 {
+		t.Error("it takes too long")
 	}
 }
 

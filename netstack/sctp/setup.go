@@ -304,7 +304,10 @@ func (e *Endpoint) associate(in *inPacket, ck *cookie, opt *Options, locals []ne
 	}
 	a := e.newAssociation(opt, locals, in.dstPort, in.srcPort)
 	a.tag = ck.tag
-	a.addPath(in.now, ck.src, ck.dst, ck.encap, true)
+	// Where the peer took another network's address for its INIT, ours of the same network is the one to
+	// use: the pair would have parts of two paths, and break with either.
+	src := nearest(append([]netip.Addr{ck.dst}, locals...), ck.src)
+	a.addPath(in.now, ck.src, src, ck.encap, true)
 	a.fromCookie(in, ck)
 	a.establish(in.now)
 	a.control(in, appendCookieAck)
