@@ -304,15 +304,24 @@ func (e *Endpoint) associate(in *inPacket, ck *cookie, opt *Options, locals []ne
 	}
 	a := e.newAssociation(opt, locals, in.dstPort, in.srcPort)
 	a.tag = ck.tag
-	// Where the peer took another network's address for its INIT, ours of the same network is the one to
-	// use: the pair would have parts of two paths, and break with either.
-	src := nearest(append([]netip.Addr{ck.dst}, locals...), ck.src)
-	a.addPath(in.now, ck.src, src, ck.encap, true)
+	a.addPath(in.now, ck.src, sourceFor(ck, locals), ck.encap, true)
 	a.fromCookie(in, ck)
 	a.establish(in.now)
 	a.control(in, appendCookieAck)
 	_, rest, _ := nextChunk(in.Data[headerLen:])
 	a.inputRest(in, rest)
+}
+
+// sourceFor is where packets to the address are sent from that the INIT came from: where the INIT went, as
+// that is known to work, unless what is nearer to another of the peer's addresses. Then the pair has parts
+// of two paths, and would break with either.
+func sourceFor(ck *cookie, locals []netip.Addr) netip.Addr {
+	for _, x := range ck.addrs[:ck.nAddrs] {
+		if x != ck.src && nearest(locals, x) == ck.dst {
+			return nearest(locals, ck.src)
+		}
+	}
+	return ck.dst
 }
 
 // fromCookie takes over what a cookie says of the peer.
