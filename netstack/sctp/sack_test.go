@@ -1,6 +1,7 @@
 package sctp
 
 import (
+	"fmt"
 	"testing"
 	"time"
 )
@@ -186,6 +187,26 @@ func TestBurstLoss(t *testing.T) {
 	p.ack(2)
 	if p.wantTSNs("late by two"); n.e.Stats().FastRetransmits != 0 {
 		t.Error("sent again")
+	}
+}
+
+// A SACK that is due takes the room of the chunk that is to be sent again: then that goes behind it, at
+// once all the same. SCTP-131, SCTP-078.
+func TestFastRetransmitBesideSack(t *testing.T) {
+	_, n, p := established(t, Config{})
+	x := p.a.primary
+	x.cwnd, x.ssthresh, p.a.opt.MaxBurst = 12*1468, 1, 100
+	for range 12 {
+		n.post(SendOptions{Unordered: true}, text(1452))
+	}
+	p.send(mkData(whole, p.tsn, 0, 0, 0, "x"))
+	p.ack(-1, gap{2, 2})
+	p.ack(-1, gap{2, 3})
+	n.sent = nil
+	p.send(mkData(whole, p.tsn+1, 0, 1, 0, "x"), mkSack(p.first()-1, 1<<20, gap{2, 4}))
+	n.want("its SACK, and the chunk", "SACK cum=1001 !DATA", fmt.Sprintf("DATA tsn=%d", p.first()))
+	if x.flight <= x.cwnd {
+		t.Errorf("cwnd %d leaves room for %d octets", x.cwnd, x.flight)
 	}
 }
 

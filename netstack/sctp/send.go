@@ -317,7 +317,6 @@ func (a *Association) target(c *outChunk) *path {
 func (a *Association) fill(now time.Time, p *path, b []byte) []byte {
 	empty := len(b)
 	open := a.open(p) // for new data
-	p.force = false
 	for a.marked > 0 {
 		c := a.firstMarked()
 		// A chunk that is larger than the packet may be goes alone, in IP fragments: "Once a user
@@ -326,6 +325,7 @@ func (a *Association) fill(now time.Time, p *path, b []byte) []byte {
 			break
 		}
 		b = a.resend(now, p, c, b)
+		p.force = false // if none has fitted beside what is there already, the next packet is still due
 	}
 	for open && a.marked == 0 && a.queue.len() > 0 && p == a.dataPath() && a.chunks.len() < maxOutstanding {
 		n := a.cutLen()
