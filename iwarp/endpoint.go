@@ -212,7 +212,9 @@ func (e *Endpoint) Fail(c TermCode, err error) {
 
 // EndInput says that the peer has ended its half of the stream gracefully and that all of it has been
 // taken; Stalled says no. If that cut an FPDU or a message, the stream fails with TermClosed, and so it
-// does if octets come all the same (RFC 5041, section 6.2.1). Else the other half goes on as before.
+// does if octets come all the same (RFC 5041, section 6.2.1). Else the other half goes on as before. It is for
+// Streams that could give more behind their end; those of vnic do not, and a cut message is a lost connection
+// there, as to other RNICs.
 func (e *Endpoint) EndInput() {
 	if e.InMessage() {
 		e.fail(localErrorf(TermClosed, "the peer's half of the stream ended within a message"), 0, nil, 0)

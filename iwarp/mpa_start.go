@@ -341,7 +341,8 @@ func (s *Responder) reject(edit func(*StartFrame), privateData []byte) error {
 
 // RejectIRD is Reject for an Initiator that cannot have the ord Reads outstanding that the program needs:
 // the Reply says how many (RFC 6581, section 9.1), and Err is 2/0/06. ErrState: also if the Request does
-// not say how many it takes, or takes enough.
+// not say how many it takes, or takes enough. It is for programs that cannot do with less: vnic has Accept
+// agree on what both ends can do.
 func (s *Responder) RejectIRD(ord uint16, privateData []byte) error {
 	d := &s.frame.Data
 	if s.state != respAsked || !s.frame.Enhanced || ord <= d.IRD {

@@ -2,7 +2,7 @@
 // them.
 //
 // A Stack is one namespace: a gVisor network stack with IPv4, IPv6, ARP, neighbour discovery, ICMP,
-// TCP and UDP behind one virtual Ethernet interface. A Switch joins stacks with each other and with
+// TCP, UDP and SCTP behind one virtual Ethernet interface. A Switch joins stacks with each other and with
 // the world outside: a TAP (the host kernel or a container), a Unix stream socket (another daemon
 // or a QEMU guest), or memory (tests).
 //
@@ -10,6 +10,9 @@
 //	st, err := netstack.NewStack(sw, netstack.Config{Name: "vrnic0", Addrs: prefixes})
 //	tap, err := netstack.OpenTAP(sw, netstack.TAPConfig{Name: "vtap0"})
 //	conn, err := st.DialTCP(ctx, netip.Addr{}, remote)
+//
+// SCTP is that of package netstack/sctp, which a Stack (Stack.SCTP), or a UDP socket of the host
+// (NewSCTPOverUDP), gives a clock, a network and a lock.
 //
 // # Frames
 //
@@ -24,7 +27,8 @@
 // A frame is carried by the goroutine that found it, from one port through the switch into the
 // next: out of a stack by whoever called the stack, out of a TAP or socket by its reader. No lock is
 // held while a port transmits. Frames that a stack would answer on the spot (ARP, ICMP, UDP) are
-// handed to a goroutine of that stack, TCP goes to gVisor's own.
+// handed to a goroutine of that stack, TCP goes to gVisor's own. SCTP's packets and events are given out
+// by whoever has changed something, unless somebody is at that already, who does it then.
 //
 // The package knows nothing of RDMA and imports no other package of vrnic.
 package netstack

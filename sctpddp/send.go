@@ -187,7 +187,8 @@ func (s *Session) Reject(privateData []byte) error {
 }
 
 // RejectReads refuses the request because the peer's IRD is below the ORD that is needed, and tells it
-// so in the enhanced form: RFC 6581, section 9.1. Otherwise as Reject.
+// so in the enhanced form: RFC 6581, section 9.1. Otherwise as Reject. As iwarp's RejectIRD it is for programs
+// that cannot do with less.
 func (s *Session) RejectReads(ord uint16, privateData []byte) error {
 	err := s.reject(privateData, s.start.IRD, ord)
 	if err == nil {

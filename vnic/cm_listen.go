@@ -326,7 +326,7 @@ func (b *binding) attachWire(s iwarp.Stream, p iwarp.Params, c rdma.ConnParam, p
 }
 
 // Reject refuses the peer that asked. The id can only be closed then; the peer's TCP connection is
-// closed with it, if the peer has not done it before.
+// closed with it, if the peer has not done it before. Over SCTP nothing is left of the session.
 func (id *CMID) Reject(privateData []byte) error {
 	if err := checkPrivateData(privateData, id.Param().MPA.Revision); err != nil {
 		return err

@@ -25,8 +25,9 @@ type Config struct {
 	Limits   Limits   // of each context that asks for no other; zero fields: DefaultLimits
 	Timeouts Timeouts // zero fields: DefaultTimeouts
 	// MaxPending bounds the connection requests that are half open or unanswered, of all
-	// listeners together; 0: 1024. MaxPendingPerPeer bounds those of one peer; 0: 256. A peer is an
-	// IPv4 address, an IPv6 network of 64 bits, or a context of this device.
+	// listeners together; 0: 1024. MaxPendingPerPeer bounds those of one peer, and the SCTP
+	// associations that it has set up; 0: 256. A peer is an IPv4 address, an IPv6 network of 64
+	// bits, or a context of this device.
 	MaxPending, MaxPendingPerPeer int
 	// MaxHalfOpen and MaxHalfOpenPerPeer bound those of them of which no complete MPA Request has
 	// come; 0: 512 and 128.
@@ -114,13 +115,13 @@ func or[T comparable](v *T, d T) {
 
 // Timeouts of a device. A field of 0 asks for the default, one below 0 switches it off.
 type Timeouts struct {
-	Connect     time.Duration // for the transport to connect
+	Connect     time.Duration // for the transport to connect: TCP, or an SCTP association if there is none
 	MPARequest  time.Duration // from a TCP connection to a complete MPA Request
-	MPAReply    time.Duration // from our MPA Request to a complete Reply
+	MPAReply    time.Duration // from our MPA Request to a complete Reply; over SCTP, from our Initiate to the answer
 	ReceiveHold time.Duration // a Send waits this long for a receive to be posted
 	Drain       time.Duration // a graceful disconnect waits this long for what was posted
-	Close       time.Duration // and then for the peer's FIN
-	Terminate   time.Duration // from a Terminate to the peer's FIN
+	Close       time.Duration // and then for the peer's FIN, or the end of its session over SCTP
+	Terminate   time.Duration // from a Terminate of RDMAP to that
 	Idle        time.Duration // a connection on which nothing moves for so long is ended; off by default
 	Nudge       time.Duration // an initiator reminds a peer that has been silent this long since the start
 }

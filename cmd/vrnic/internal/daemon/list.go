@@ -64,7 +64,7 @@ type qpRow struct {
 	Dev       string   `json:"dev"`
 	QPN       uint32   `json:"qpn"`
 	State     string   `json:"state"`
-	Transport *string  `json:"transport"` // tcp or loop; null while not connected, as what follows
+	Transport *string  `json:"transport"` // tcp, sctp or loop; null while not connected, as what follows
 	Local     endpoint `json:"local"`
 	Remote    endpoint `json:"remote"`
 	MPA       *uint8   `json:"mpa"` // revision
