@@ -56,6 +56,10 @@ soak: ## 100,000 connections come and go, and nothing may grow
 torture: ## a raw peer that lies in one field at a time, against a daemon, for TORTURETIME (10m)
 	VRNIC_TORTURE=$(TORTURETIME) $(GO) test -race -count=1 -v -timeout 0 -run '^TestRawTorture$$' ./integration
 
+.PHONY: impaired
+impaired: ## SCTP: a million messages, and a thousand short runs, over a network that loses, reorders and doubles
+	$(GO) test ./netstack/sctp -count=1 -v -timeout 30m -run Impaired -messages 1000000 -seeds 1000
+
 .PHONY: bench
 bench: ## throughput and latency of embedded devices
 	$(GO) run ./cmd/vrnic-bench
