@@ -25,7 +25,7 @@
 //
 // # What it does not do
 //
-// Partial delivery (a message that does not fit the receive buffer ends the association), dynamic
+// DATA behind a COOKIE ECHO (it is taken, not sent), partial delivery (a message that does not fit the receive buffer ends the association), dynamic
 // addresses (RFC 5061 but for the indication), partial reliability, interleaving, authentication
 // and ECN.
 package sctp
