@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/integration/sctppeer"
-	"github.com/vrnic/vrnic/integration/sctppeer/ddptest"
+	"github.com/vrnic/vrnic/integration/sctppeer/peertest"
 	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack"
@@ -50,11 +50,11 @@ func starter(ns *netlab.NS, args ...string) func(t *testing.T) *sctppeer.Peer {
 		if ns != nil {
 			begin = func() error { return ns.Start(cmd) }
 		}
-		p, stop, err := sctppeer.StartPeer(cmd, begin)
+		p, err := sctppeer.StartPeer(cmd, begin)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(stop)
+		t.Cleanup(p.Stop)
 		if _, err := p.Wait(context.Background(), "ready"); err != nil {
 			t.Fatal(err)
 		}
@@ -75,7 +75,7 @@ func freeUDP(t *testing.T) int {
 
 // udpRig is SCTP over UDP on the loopback device: in a namespace, where usrsctp can have the usual port
 // and so be found by us, if there may be one.
-func udpRig(t *testing.T) *ddptest.Rig {
+func udpRig(t *testing.T) *peertest.Rig {
 	t.Helper()
 	build(t)
 	ours := netip.AddrPortFrom(netip.MustParseAddr("127.77.0.10"), uint16(freeUDP(t)))
@@ -92,14 +92,14 @@ func udpRig(t *testing.T) *ddptest.Rig {
 		}
 		return ns.Do(over)
 	})
-	return &ddptest.Rig{
+	return &peertest.Rig{
 		Ctx: c, Ours: ours.Addr(), Theirs: "127.0.0.1", NoDial: ns == nil, Any: true,
 		Start: starter(ns, "udp", fmt.Sprint(theirs), fmt.Sprint(ours.Port())),
 	}
 }
 
 // tapRig is a device behind a TAP of a namespace in which usrsctp has raw sockets, for IPv4 or IPv6.
-func tapRig(t *testing.T, ours, theirs string) *ddptest.Rig {
+func tapRig(t *testing.T, ours, theirs string) *peertest.Rig {
 	t.Helper()
 	build(t)
 	ns, err := netlab.NewNS()
@@ -115,11 +115,11 @@ func tapRig(t *testing.T, ours, theirs string) *ddptest.Rig {
 		}
 		return err
 	})
-	return &ddptest.Rig{Ctx: c, Ours: a.Addr(), Theirs: netip.MustParsePrefix(theirs).Addr().String(), Start: starter(ns, "raw")}
+	return &peertest.Rig{Ctx: c, Ours: a.Addr(), Theirs: netip.MustParsePrefix(theirs).Addr().String(), Start: starter(ns, "raw")}
 }
 
 // rigs runs f over all the ways in which usrsctp reaches a device.
-func rigs(t *testing.T, f func(*ddptest.Rig, *testing.T)) {
+func rigs(t *testing.T, f func(*peertest.Rig, *testing.T)) {
 	t.Run("UDP", func(t *testing.T) { f(udpRig(t), t) })
 	t.Run("TAP IPv4", func(t *testing.T) { f(tapRig(t, "10.77.0.2/24", "10.77.0.1/24"), t) })
 	t.Run("TAP IPv6", func(t *testing.T) { f(tapRig(t, "fd77::2/64", "fd77::1/64"), t) })
@@ -127,16 +127,16 @@ func rigs(t *testing.T, f func(*ddptest.Rig, *testing.T)) {
 
 // A peer that speaks RFC 5043 by usrsctp: sessions in both roles. SDDP-001, SDDP-002, SDDP-013, SDDP-068,
 // SCTP-176.
-func TestUsrsctpDDP(t *testing.T) { rigs(t, (*ddptest.Rig).Sessions) }
+func TestUsrsctpDDP(t *testing.T) { rigs(t, (*peertest.Rig).Sessions) }
 
 // It cuts its segments into chunks of 200 octets. SDDP-067.
-func TestUsrsctpDDPFragments(t *testing.T) { rigs(t, (*ddptest.Rig).Fragments) }
+func TestUsrsctpDDPFragments(t *testing.T) { rigs(t, (*peertest.Rig).Fragments) }
 
 // It writes to memory that is not there.
-func TestUsrsctpDDPFault(t *testing.T) { rigs(t, (*ddptest.Rig).Fault) }
+func TestUsrsctpDDPFault(t *testing.T) { rigs(t, (*peertest.Rig).Fault) }
 
 // It refuses, and is refused.
-func TestUsrsctpDDPReject(t *testing.T) { rigs(t, (*ddptest.Rig).Reject) }
+func TestUsrsctpDDPReject(t *testing.T) { rigs(t, (*peertest.Rig).Reject) }
 
 // It has not the indication of DDP. SDDP-004, SDDP-005.
-func TestUsrsctpDDPIndication(t *testing.T) { rigs(t, (*ddptest.Rig).Indication) }
+func TestUsrsctpDDPIndication(t *testing.T) { rigs(t, (*peertest.Rig).Indication) }

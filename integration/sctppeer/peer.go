@@ -3,6 +3,7 @@ package sctppeer
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +15,8 @@ import (
 
 // A Peer is a program that runs by real time.
 type Peer struct {
-	in io.Writer
+	in   io.Writer
+	stop func()
 
 	mu     sync.Mutex
 	lines  []string // that nobody has asked for yet
@@ -22,9 +24,9 @@ type Peer struct {
 	change chan struct{}
 }
 
-// NewPeer uses a program by its standard input and output.
-func NewPeer(in io.Writer, out io.Reader) *Peer {
-	p := &Peer{in: in, change: make(chan struct{})}
+// NewPeer uses a program by its standard input and output; stop ends it.
+func NewPeer(in io.Writer, out io.Reader, stop func()) *Peer {
+	p := &Peer{in: in, stop: stop, change: make(chan struct{})}
 	go func() {
 		s := bufio.NewScanner(out)
 		s.Buffer(nil, 1<<20)
@@ -46,24 +48,27 @@ func (p *Peer) add(line string, err error) {
 	p.change = make(chan struct{})
 }
 
-// StartPeer starts cmd, the program, by way of begin (cmd.Start, for one); stop ends it.
-func StartPeer(cmd *exec.Cmd, begin func() error) (p *Peer, stop func(), err error) {
+// StartPeer starts cmd, the program, by way of begin: cmd.Start, for one.
+func StartPeer(cmd *exec.Cmd, begin func() error) (*Peer, error) {
 	in, err := cmd.StdinPipe()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := begin(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return NewPeer(in, out), func() {
+	return NewPeer(in, out, sync.OnceFunc(func() {
 		_ = cmd.Process.Kill() // it may have ended
 		_ = cmd.Wait()         // with whatever status
-	}, nil
+	})), nil
 }
+
+// Stop ends the program, as a crash would. It may be called twice.
+func (p *Peer) Stop() { p.stop() }
 
 // Wait waits for a line with that prefix, and takes the first one away. Others stay.
 func (p *Peer) Wait(ctx context.Context, prefix string) (string, error) {
@@ -113,4 +118,16 @@ func (p *Peer) Said() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.lines)
+}
+
+// Fill makes message n of a bulk as the program does.
+func Fill(n, size int) []byte {
+	b := make([]byte, size)
+	for i := range b {
+		b[i] = byte(n*7 + i*13 + i>>8)
+	}
+	var head [4]byte
+	binary.BigEndian.PutUint32(head[:], uint32(n))
+	copy(b, head[:])
+	return b
 }

@@ -360,7 +360,7 @@ func (w *world) sendAll(count int, o sctp.SendOptions, streams int, size func(n 
 	w.post = func() {
 		for n < count {
 			o.Stream = uint16(n % streams)
-			_, err := w.assoc.Send(w.now, o, bytes.NewReader(fill(n, size(n))))
+			_, err := w.assoc.Send(w.now, o, bytes.NewReader(sctppeer.Fill(n, size(n))))
 			if err == sctp.ErrNoRoom {
 				return
 			}
@@ -383,18 +383,6 @@ func (w *world) say(o sctp.SendOptions, data string) {
 	w.flush()
 }
 
-// fill makes message n as the program does.
-func fill(n, size int) []byte {
-	b := make([]byte, size)
-	for i := range b {
-		b[i] = byte(n*7 + i*13 + i>>8)
-	}
-	var head [4]byte
-	binary.BigEndian.PutUint32(head[:], uint32(n))
-	copy(b, head[:])
-	return b
-}
-
 // goodMessages checks count messages that came from bulk.
 func (w *world) goodMessages(count, streams, size int, ppid uint32, unordered bool) {
 	w.t.Helper()
@@ -403,7 +391,7 @@ func (w *world) goodMessages(count, streams, size int, ppid uint32, unordered bo
 	seen := map[int]bool{}
 	for _, m := range w.received {
 		n := int(binary.BigEndian.Uint32(m.data))
-		if !bytes.Equal(m.data, fill(n, size)) || m.ppid != ppid || m.unordered != unordered || int(m.stream) != n%streams || seen[n] {
+		if !bytes.Equal(m.data, sctppeer.Fill(n, size)) || m.ppid != ppid || m.unordered != unordered || int(m.stream) != n%streams || seen[n] {
 			w.t.Fatalf("message %d of stream %d, PPID %d, unordered %v, %d octets is not as it was sent", n, m.stream, m.ppid, m.unordered, len(m.data))
 		}
 		seen[n] = true

@@ -173,6 +173,10 @@ static int set(const char *name, unsigned v)
 		options.rcvbuf = v;
 	else if (strcmp(name, "adapt") == 0)
 		options.adapt = v, options.has_adapt = 1;
+	else if (strcmp(name, "rto") == 0)
+		options.rto = v;
+	else if (strcmp(name, "pathmax") == 0)
+		options.pathmax = v;
 	else if (strcmp(name, "plain") == 0)
 		options.plain = v;
 	else if (strcmp(name, "small") == 0)

@@ -19,6 +19,8 @@ struct options {
 	unsigned rcvbuf;     // octets
 	unsigned adapt;      // indication
 	int has_adapt;
+	unsigned rto;        // initial and least, ms
+	unsigned pathmax;    // retransmissions before a path is given up
 	int plain;           // no extensions in INIT
 	int small;           // refuse messages that take fragments
 };

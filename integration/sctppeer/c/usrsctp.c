@@ -19,7 +19,8 @@
 
 static int conn;           // AF_CONN
 static uint16_t encap;     // the other side's UDP port
-static struct socket *listener, *sock;
+typedef struct socket *handle;
+static handle listener, sock;
 static struct timeval now = {.tv_sec = 1000000000};
 
 // The library's clock stands still between ticks.
@@ -79,23 +80,18 @@ static socklen_t size(const union addr *a)
 	return a->sa.sa_family == AF_INET ? sizeof(a->in) : a->sa.sa_family == AF_INET6 ? sizeof(a->in6) : sizeof(a->conn);
 }
 
-static int option(struct socket *s, int level, int name, const void *v, socklen_t len)
+static void option(struct socket *s, int level, int name, const void *v, socklen_t len)
 {
-	if (usrsctp_setsockopt(s, level, name, v, len) < 0) {
+	if (usrsctp_setsockopt(s, level, name, v, len) < 0)
 		say("option %d %s", name, strerror(errno));
-		return errno;
-	}
-	return 0;
 }
+
+#define SEND_ERROR(e) (e).ssfe_error
+#include "common.h"
 
 static struct socket *open_socket(int family)
 {
-	static const uint16_t events[] = {
-		SCTP_ASSOC_CHANGE, SCTP_PEER_ADDR_CHANGE, SCTP_REMOTE_ERROR, SCTP_SHUTDOWN_EVENT, SCTP_ADAPTATION_INDICATION,
-		SCTP_SENDER_DRY_EVENT, SCTP_SEND_FAILED_EVENT,
-	};
 	struct socket *s;
-	int one = 1;
 
 	if (options.plain) {
 		usrsctp_sysctl_set_sctp_ecn_enable(0);
@@ -110,32 +106,7 @@ static struct socket *open_socket(int family)
 	if (s == NULL)
 		return NULL;
 	usrsctp_set_non_blocking(s, 1);
-	option(s, IPPROTO_SCTP, SCTP_RECVRCVINFO, &one, sizeof(one));
-	option(s, IPPROTO_SCTP, SCTP_NODELAY, &one, sizeof(one));
-	for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++) {
-		struct sctp_event e = {.se_assoc_id = SCTP_FUTURE_ASSOC, .se_type = events[i], .se_on = 1};
-
-		option(s, IPPROTO_SCTP, SCTP_EVENT, &e, sizeof(e));
-	}
-	if (options.out || options.in) {
-		struct sctp_initmsg m = {.sinit_num_ostreams = options.out, .sinit_max_instreams = options.in};
-
-		option(s, IPPROTO_SCTP, SCTP_INITMSG, &m, sizeof(m));
-	}
-	if (options.maxseg) {
-		struct sctp_assoc_value v = {.assoc_value = options.maxseg};
-
-		option(s, IPPROTO_SCTP, SCTP_MAXSEG, &v, sizeof(v));
-	}
-	if (options.rcvbuf)
-		option(s, SOL_SOCKET, SO_RCVBUF, &(int){options.rcvbuf}, sizeof(int));
-	if (options.has_adapt) {
-		struct sctp_setadaptation a = {.ssb_adaptation_ind = options.adapt};
-
-		option(s, IPPROTO_SCTP, SCTP_ADAPTATION_LAYER, &a, sizeof(a));
-	}
-	if (options.small)
-		option(s, IPPROTO_SCTP, SCTP_DISABLE_FRAGMENTS, &one, sizeof(one));
+	set_options(s);
 	if (encap) {
 		struct sctp_udpencaps e = {.sue_address.ss_family = family, .sue_port = htons(encap)};
 
@@ -252,54 +223,6 @@ int link_status(void)
 	say("status state %d rwnd %u unacked %u streams %u %u fragment %u paths %d", s.sstat_state, s.sstat_rwnd, s.sstat_unackdata,
 	    s.sstat_outstrms, s.sstat_instrms, s.sstat_fragmentation_point, usrsctp_getpaddrs(sock, 0, &a));
 	return 0;
-}
-
-void notification(const void *data, size_t len)
-{
-	const union sctp_notification *n = data;
-
-	switch (n->sn_header.sn_type) {
-	case SCTP_ASSOC_CHANGE: {
-		const struct sctp_assoc_change *c = &n->sn_assoc_change;
-
-		switch (c->sac_state) {
-		case SCTP_COMM_UP:
-			say("up %u %u", c->sac_outbound_streams, c->sac_inbound_streams);
-			return;
-		case SCTP_RESTART:
-			say("restart");
-			return;
-		case SCTP_SHUTDOWN_COMP:
-			say("down");
-			return;
-		case SCTP_COMM_LOST:
-		case SCTP_CANT_STR_ASSOC:
-			printf("%s %u ", c->sac_state == SCTP_COMM_LOST ? "lost" : "failed", c->sac_error);
-			say_hex(c->sac_info, len - offsetof(struct sctp_assoc_change, sac_info));
-			return;
-		}
-		return;
-	}
-	case SCTP_PEER_ADDR_CHANGE:
-		say("path %u", n->sn_paddr_change.spc_state);
-		return;
-	case SCTP_REMOTE_ERROR:
-		printf("reported %u ", n->sn_remote_error.sre_error);
-		say_hex(n->sn_remote_error.sre_data, len - offsetof(struct sctp_remote_error, sre_data));
-		return;
-	case SCTP_SHUTDOWN_EVENT:
-		say("closing");
-		return;
-	case SCTP_ADAPTATION_INDICATION:
-		say("adapt %u", n->sn_adaptation_event.sai_adaptation_ind);
-		return;
-	case SCTP_SENDER_DRY_EVENT:
-		say("dry");
-		return;
-	case SCTP_SEND_FAILED_EVENT:
-		say("unsent %u", n->sn_send_failed_event.ssfe_error);
-		return;
-	}
 }
 
 static uint8_t *text;

@@ -1,6 +1,7 @@
-// Package ddptest tests a vnic.Device against a program of package sctppeer that speaks RFC 5043: the
+// Package peertest tests ours against a program of package sctppeer, a netstack.SCTP as plain SCTP and a
+// vnic.Device by RFC 5043: the
 // same for each SCTP that the program can run on.
-package ddptest
+package peertest
 
 import (
 	"bytes"

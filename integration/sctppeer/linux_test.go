@@ -1,0 +1,169 @@
+package sctppeer_test
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/vrnic/vrnic/integration/peer"
+	"github.com/vrnic/vrnic/integration/sctppeer"
+	"github.com/vrnic/vrnic/integration/sctppeer/peertest"
+	"github.com/vrnic/vrnic/internal/stacknet"
+	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/netstacktest"
+	"github.com/vrnic/vrnic/vnic"
+	"github.com/vrnic/vrnic/vnic/vnictest"
+)
+
+// The networks between us, number 2, and the guest, number 1.
+var guestNets = []string{"10.77.0.%d/24", "10.78.0.%d/24", "fd77::%d/64", "fd78::%d/64"}
+
+func guestAddr(i int, n string) netip.Prefix {
+	return netip.MustParsePrefix(strings.Replace(guestNets[i], "%d", n, 1))
+}
+
+// A guest runs Linux's SCTP.
+type guest struct {
+	g     *peer.Guest
+	stack *netstack.Stack
+	cut   atomic.Bool // frames of the first network get lost
+}
+
+// newGuest boots one beside a stack of ours, or skips the test.
+func newGuest(t *testing.T) *guest {
+	t.Helper()
+	if os.Getenv("VRNIC_TEST_INTEROP") == "" {
+		t.Skip("boots a guest, which takes a minute: run `make interop-sctp`")
+	}
+	if m := append(peer.Missing(), sctppeer.Linux.Missing()...); len(m) > 0 {
+		lacking(t, "qemu", "packages are missing: apt-get install "+strings.Join(m, " "))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	img, err := peer.Build(ctx, "", os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	program, err := sctppeer.Linux.Build(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if img, err = img.WithSCTP(dir, program); err != nil {
+		t.Fatal(err)
+	}
+	n := &guest{}
+	near, far := netstack.NewSwitch(netstack.SwitchConfig{}), netstack.NewSwitch(netstack.SwitchConfig{})
+	t.Cleanup(func() { near.Close(); far.Close() })
+	first := guestAddr(0, "0").Masked()
+	netstacktest.Wire(t, near, far, false, func(f netstacktest.Received) bool {
+		return !n.cut.Load() || !peertest.Carries(f.Octets, first)
+	})
+	link := filepath.Join(dir, "link")
+	port, err := netstack.ListenUnix(far, netstack.UnixConfig{Path: link})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { port.Close() })
+	cfg, mine := peer.Config{Link: link}, netstack.Config{Name: "vrnic0"}
+	for i := range guestNets {
+		cfg.Addrs, mine.Addrs = append(cfg.Addrs, guestAddr(i, "1")), append(mine.Addrs, guestAddr(i, "2"))
+	}
+	if n.stack, err = netstack.NewStack(near, mine); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.stack.Close() })
+	if n.g, err = peer.Start(ctx, img, cfg); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("guest:\n%s", n.g.Log())
+		}
+		n.g.Stop()
+	})
+	t.Logf("Linux %s (%s)", img.Release, img.Version)
+	return n
+}
+
+// start starts a program in the guest.
+func (n *guest) start(t *testing.T) *sctppeer.Peer {
+	t.Helper()
+	c, err := n.g.Pipe("sctp-peer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := sctppeer.NewPeer(c, c, func() { c.Close() })
+	t.Cleanup(p.Stop)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := p.Wait(ctx, "ready"); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// plain is plain SCTP over these of the networks.
+func (n *guest) plain(nets ...int) *peertest.Plain {
+	p := &peertest.Plain{SCTP: n.stack.SCTP(), Start: n.start, NoReason: true}
+	for _, i := range nets {
+		p.Ours, p.Theirs = append(p.Ours, guestAddr(i, "2").Addr()), append(p.Theirs, guestAddr(i, "1").Addr())
+	}
+	return p
+}
+
+func (n *guest) netem(t *testing.T, out, in string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := n.g.Netem(ctx, out, in); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const ipv4, ipv6 = 0, 2
+
+// Linux's SCTP in a guest. SCTP-026, SCTP-029, SCTP-047, SCTP-064, SCTP-140, SCTP-151, SCTP-154, SCTP-157.
+// SDDP-001, SDDP-002, SDDP-004, SDDP-005, SDDP-013, SDDP-067, SDDP-068.
+func TestLinux(t *testing.T) {
+	n := newGuest(t)
+	for name, net := range map[string]int{"IPv4": ipv4, "IPv6": ipv6} {
+		t.Run(name, func(t *testing.T) {
+			p := n.plain(net)
+			t.Run("data", p.Data)
+			t.Run("abort", p.Abort)
+			t.Run("refused", p.Refused)
+			t.Run("netem", func(t *testing.T) {
+				const bad = "delay 10ms 5ms loss 2% duplicate 2% reorder 10% 50%"
+				n.netem(t, bad, bad)
+				defer n.netem(t, "", "")
+				p.Impaired(t, 300)
+			})
+		})
+	}
+	t.Run("multihomed", func(t *testing.T) {
+		n.plain(0, 1).Multihomed(t, func() { n.cut.Store(true) }, func() { n.cut.Store(false) })
+	})
+	net := stacknet.New(n.stack)
+	d, err := vnic.New(vnic.Config{Name: "vrnic0", MAC: n.stack.MAC(), MTU: n.stack.MTU(), Addrs: n.stack.Addrs(), Network: net})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	c := vnictest.Open(t, d, vnic.ContextConfig{})
+	for name, net := range map[string]int{"IPv4": ipv4, "IPv6": ipv6} {
+		t.Run("DDP "+name, func(t *testing.T) {
+			r := &peertest.Rig{Ctx: c, Ours: guestAddr(net, "2").Addr(), Theirs: guestAddr(net, "1").Addr().String(), Start: n.start}
+			t.Run("sessions", r.Sessions)
+			t.Run("fragments", r.Fragments)
+			t.Run("fault", r.Fault)
+			t.Run("reject", r.Reject)
+			t.Run("indication", r.Indication)
+		})
+	}
+}
