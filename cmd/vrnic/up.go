@@ -24,6 +24,9 @@ func upCommand() *cli.Command {
 	for _, l := range shm.LimitTable {
 		fmt.Fprintf(&limits, "\n   %-16s %12d  %s", l.Name, l.Default, l.Help)
 	}
+	for _, l := range daemon.PeerLimitTable {
+		fmt.Fprintf(&limits, "\n   %-16s %12d  %s", l.Name, l.Default, l.Help)
+	}
 	return &cli.Command{
 		Name:      "up",
 		Usage:     "run the daemon in the foreground",
@@ -33,7 +36,7 @@ func upCommand() *cli.Command {
 			"Limits for --limit, with their defaults:" + limits.String(),
 		Flags: []cli.Flag{
 			socketFlag(),
-			&cli.StringSliceFlag{Name: "device", Usage: "a device, `NAME,addr=CIDR[,addr=CIDR]...[,mtu=N][,mac=MAC]` (default: " + daemon.DefaultDevice().String() + ")"},
+			&cli.StringSliceFlag{Name: "device", Usage: "a device, `NAME,addr=CIDR[,addr=CIDR]...[,mtu=N][,mac=MAC][,sctp-udp=ADDR[:PORT]]` (default: " + daemon.DefaultDevice().String() + ")"},
 			&cli.StringSliceFlag{Name: "port", Usage: "a port of the switch, `SPEC`: tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N], unix-listen:PATH or unix-connect:PATH"},
 			&cli.StringFlag{Name: "socket-mode", Value: "0600", Usage: "who may connect: the socket's file `MODE`, octal"},
 			&cli.StringFlag{Name: "socket-group", Usage: "give the socket to group `NAME`"},
@@ -103,7 +106,11 @@ func upConfig(c *cli.Context) (daemon.Config, error) {
 		cfg.Ports = append(cfg.Ports, p)
 	}
 	for _, s := range c.StringSlice("limit") {
-		if err := cfg.Limits.Set(s); err != nil {
+		known, err := cfg.Peers.Set(s)
+		if !known {
+			err = cfg.Limits.Set(s)
+		}
+		if err != nil {
 			return cfg, usagef("%v", err)
 		}
 	}

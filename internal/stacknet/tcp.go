@@ -47,6 +47,9 @@ func (n *Network) OverUDP(addr netip.AddrPort) error {
 	return err
 }
 
+// SCTP is n's.
+func (n *Network) SCTP() *netstack.SCTP { return n.sctp }
+
 // Close ends the SCTP: associations outlive their QPs for a moment, and their end takes a network, so
 // call it before that goes. The stack is the caller's.
 func (n *Network) Close() error { return n.sctp.Close() }

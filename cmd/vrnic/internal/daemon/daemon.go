@@ -24,7 +24,8 @@ type Config struct {
 	SocketGroup string       // name or number of the socket's group; "" leaves it
 	Devices     []DeviceSpec // none: DefaultDevice
 	Ports       []PortSpec
-	Limits      shm.Limits   // the zero value is shm.DefaultLimits
+	Limits      shm.Limits   // of clients; the zero value is shm.DefaultLimits
+	Peers       PeerLimits   // of peers on the network
 	Log         *slog.Logger // nil: none. What it gets is rate limited
 }
 
@@ -168,7 +169,7 @@ func (d *Daemon) addDevice(spec DeviceSpec) error {
 	}
 	d.undo.add(net.Close)
 	l := d.cfg.Limits
-	dev, err := vnic.New(vnic.Config{
+	dev, err := vnic.New(d.cfg.Peers.config(vnic.Config{
 		Name: spec.Name, MAC: mac, MTU: stack.MTU(), Addrs: spec.Reach(),
 		Network: net,
 		Limits: vnic.Limits{
@@ -176,7 +177,7 @@ func (d *Daemon) addDevice(spec DeviceSpec) error {
 			SGE: shm.MaxSGE, Inline: shm.MaxInline, MRTotal: maxRegistered,
 		},
 		Log: d.log,
-	})
+	}))
 	if err != nil {
 		return err
 	}

@@ -279,6 +279,7 @@ type (
 		Dev  string `json:"dev"`
 		*vnic.Counters
 		*tcpStat
+		*sctpStat
 	}
 	tcpStat struct {
 		Established    uint64 `json:"tcp_established"`
@@ -292,6 +293,19 @@ type (
 		FastRecoveries uint64 `json:"tcp_fast_recoveries"`
 		ResetsSent     uint64 `json:"tcp_resets_out"`
 		ResetsReceived uint64 `json:"tcp_resets_in"`
+	}
+	sctpStat struct {
+		Associations    int    `json:"sctp_associations"`
+		PacketsIn       uint64 `json:"sctp_packets_in"`
+		PacketsOut      uint64 `json:"sctp_packets_out"`
+		Retransmits     uint64 `json:"sctp_retransmits"`
+		FastRetransmits uint64 `json:"sctp_fast_retransmits"` // of these
+		Timeouts        uint64 `json:"sctp_timeouts"`
+		Duplicates      uint64 `json:"sctp_duplicates"`
+		OutOfTheBlue    uint64 `json:"sctp_out_of_the_blue"`
+		BadChecksums    uint64 `json:"sctp_bad_checksums"`
+		BadTags         uint64 `json:"sctp_bad_tags"`
+		BadCookies      uint64 `json:"sctp_bad_cookies"` // stale ones too
 	}
 	portStat struct {
 		Kind     string `json:"kind"`
@@ -334,6 +348,7 @@ func (s *session) Stat(all bool) ([][]byte, error) {
 		if all {
 			total := sd.dev.vnic.DevInfo().Counters
 			row.Counters, row.tcpStat = &total, newTCPStat(sd.dev.stack.Stats())
+			row.sctpStat = newSCTPStat(sd.dev.net.SCTP())
 		}
 		r.add(row)
 	}
@@ -353,6 +368,15 @@ func (s *session) Stat(all bool) ([][]byte, error) {
 		}
 	}
 	return r.out, r.err
+}
+
+func newSCTPStat(s *netstack.SCTP) *sctpStat {
+	t := s.Stats()
+	return &sctpStat{
+		Associations: s.Associations(), PacketsIn: t.PacketsIn, PacketsOut: t.PacketsOut,
+		Retransmits: t.Retransmits, FastRetransmits: t.FastRetransmits, Timeouts: t.Timeouts, Duplicates: t.Duplicates,
+		OutOfTheBlue: t.OutOfTheBlue, BadChecksums: t.BadChecksum, BadTags: t.BadTag, BadCookies: t.BadCookie + t.StaleCookie,
+	}
 }
 
 func newTCPStat(t netstack.StackStats) *tcpStat {
