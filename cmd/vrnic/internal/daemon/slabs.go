@@ -62,9 +62,10 @@ func (s *recvSlab) place(wr *rdma.RecvWR, cookie uint32) error {
 	return nil
 }
 
-// complete says in e where the octets are of a receive that completes as wc.
+// complete says in e where the octets are of a receive that completes as wc. Other completions of the QP come
+// here with its receive side not locked.
 func (s *recvSlab) complete(e *shm.CQE, wc *rdma.WC) {
-	if !s.taken || s.cookie != e.Cookie || wc.Op != rdma.WCRecv && wc.Op != rdma.WCRecvImm {
+	if wc.Op != rdma.WCRecv && wc.Op != rdma.WCRecvImm || !s.taken || s.cookie != e.Cookie {
 		return
 	}
 	s.taken = false
