@@ -29,7 +29,8 @@ type Config struct {
 	// long it waits for the first one, which may be late if packets of the set-up are lost; 0: 30 s.
 	Grace, Unused time.Duration
 	// Linger is how long a session that was released when the peer had not said Terminate waits for
-	// that, so that its stream can be used again; 0: 5 s.
+	// that, so that its stream can be used again, and one whose Initiate has been overtaken for the
+	// Initiate; 0: 5 s.
 	Linger time.Duration
 }
 
@@ -243,6 +244,9 @@ func (m *Mux) Input(now time.Time, msg Message) {
 	if !s.own {
 		return
 	}
+	if s.state == StateIdle && s.until.IsZero() {
+		m.linger(now, s)
+	}
 	switch {
 	case was == StateAsked && s.state != StateAsked:
 		m.requests = slices.DeleteFunc(m.requests, func(r *Session) bool { return r == s })
@@ -284,8 +288,7 @@ func (m *Mux) Release(now time.Time, s *Session) {
 		s.Abandon()
 	}
 	if s.lingers() {
-		s.until = now.Add(m.cfg.Linger)
-		m.lingers = append(m.lingers, lingering{s.id, s.until})
+		m.linger(now, s)
 	}
 	next := s.successor
 	s.successor = nil
@@ -295,8 +298,24 @@ func (m *Mux) Release(now time.Time, s *Session) {
 	}
 }
 
+// linger gives s up if the peer does not do in time what it has to.
+func (m *Mux) linger(now time.Time, s *Session) {
+	s.until = now.Add(m.cfg.Linger)
+	if len(m.lingers) > 2*len(m.sessions)+16 {
+		m.lingers = slices.DeleteFunc(m.lingers, func(l lingering) bool {
+			s := m.sessions[l.id]
+			return s == nil || !s.until.Equal(l.until)
+		})
+	}
+	m.lingers = append(m.lingers, lingering{s.id, s.until})
+}
+
 // lingers says that this end has said its Terminate, and the peer has not.
 func (s *Session) lingers() bool { return s.state == StateClosing || s.state == StateWithdrawing }
+
+// awaited says that the peer must do something: say its Terminate, or send the Initiate that is before
+// what has come, and may have been overtaken.
+func (s *Session) awaited() bool { return s.state == StateIdle || s.lingers() }
 
 // settle sends what a session of the Mux's owner has to say, and forgets it when that was all.
 func (m *Mux) settle(now time.Time, s *Session) {
@@ -329,7 +348,7 @@ func (m *Mux) Step(now time.Time) {
 	for len(m.lingers) > 0 && !now.Before(m.lingers[0].until) {
 		s := m.sessions[m.lingers[0].id]
 		m.lingers = m.lingers[1:]
-		if s != nil && s.own && s.lingers() && !now.Before(s.until) {
+		if s != nil && s.own && s.awaited() && !now.Before(s.until) {
 			s.Abandon()
 			m.settle(now, s)
 		}
@@ -351,7 +370,7 @@ func (m *Mux) Deadline() (at time.Time, ok bool) {
 		return at, false
 	}
 	for len(m.lingers) > 0 {
-		if s := m.sessions[m.lingers[0].id]; s != nil && s.own && s.lingers() {
+		if s := m.sessions[m.lingers[0].id]; s != nil && s.own && s.awaited() {
 			break
 		}
 		m.lingers = m.lingers[1:]
