@@ -45,20 +45,21 @@ func TestLingerWithoutInitiate(t *testing.T) {
 // messages come.
 func TestLingerFlood(t *testing.T) {
 	a, b := newEnds(t, sctpddptest.Link{})
-	control := func(ssn SSN, f Function) {
+	control := func(stream uint16, ssn SSN, f Function) {
 		c := Control{SSN: ssn, Function: f}
 		msg, err := c.Append(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.Input(b.now, Message{Stream: 4, PPID: PPIDControl, Unordered: true, Data: msg})
+		b.Input(b.now, Message{Stream: stream, PPID: PPIDControl, Unordered: true, Data: msg})
 	}
+	control(6, 1, FuncTerminate) // waits all the time
 	for range 10000 {
-		control(1, FuncTerminate) // overtakes the Initiate, of which it is the withdrawal
-		control(0, FuncInitiate)
+		control(4, 1, FuncTerminate) // overtakes the Initiate, of which it is the withdrawal
+		control(4, 0, FuncInitiate)
 		run(a, b)
 	}
 	if n := Lingers(b.Mux); n > 100 {
-		t.Errorf("%d entries for one stream", n)
+		t.Errorf("%d entries for two streams", n)
 	}
 }
