@@ -22,6 +22,3 @@ func SetAssoc(s *Session, a Association) { s.assoc = a }
 // Held is how many octets of its budget m has in use, and Asked how many sessions wait for an answer.
 func Held(m *Mux) int64  { return m.pool.all - m.pool.left.Load() }
 func Asked(m *Mux) int64 { return m.pool.asked.Load() }
-
-// Lingers is how many entries m has for sessions that wait for the peer.
-func Lingers(m *Mux) int { return len(m.lingers) }

@@ -40,26 +40,3 @@ func TestLingerWithoutInitiate(t *testing.T) {
 		t.Error("the association is kept without a session")
 	}
 }
-
-// Sessions that a peer begins and ends as fast as it can leave nothing behind, in whatever order their
-// messages come.
-func TestLingerFlood(t *testing.T) {
-	a, b := newEnds(t, sctpddptest.Link{})
-	control := func(stream uint16, ssn SSN, f Function) {
-		c := Control{SSN: ssn, Function: f}
-		msg, err := c.Append(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.Input(b.now, Message{Stream: stream, PPID: PPIDControl, Unordered: true, Data: msg})
-	}
-	control(6, 1, FuncTerminate) // waits all the time
-	for range 10000 {
-		control(4, 1, FuncTerminate) // overtakes the Initiate, of which it is the withdrawal
-		control(4, 0, FuncInitiate)
-		run(a, b)
-	}
-	if n := Lingers(b.Mux); n > 100 {
-		t.Errorf("%d entries for two streams", n)
-	}
-}

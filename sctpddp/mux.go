@@ -301,12 +301,6 @@ func (m *Mux) Release(now time.Time, s *Session) {
 // linger gives s up if the peer does not do in time what it has to.
 func (m *Mux) linger(now time.Time, s *Session) {
 	s.until = now.Add(m.cfg.Linger)
-	if len(m.lingers) > 2*len(m.sessions)+16 {
-		m.lingers = slices.DeleteFunc(m.lingers, func(l lingering) bool {
-			s := m.sessions[l.id]
-			return s == nil || !s.until.Equal(l.until)
-		})
-	}
 	m.lingers = append(m.lingers, lingering{s.id, s.until})
 }
 
