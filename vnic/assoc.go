@@ -55,6 +55,7 @@ type association struct {
 	l    *cmListen // who takes the peer's requests; nil: nobody
 	key  assocKey  // of one that we have dialled
 	peer peerKey   // of one that the peer has
+	nth  int       // of one that the peer has: it was the peer's nth when it came
 	up   chan struct{}
 
 	mu      sync.Mutex
@@ -79,6 +80,13 @@ type inbound struct {
 type assocKey struct {
 	local  netip.Addr
 	remote netip.AddrPort
+}
+
+// holdOf is how many octets an association may keep of what has come ahead of order: 16 MiB, but for those of
+// a peer that has others less and less, so that many are of no use to it.
+func holdOf(nth int) int {
+	const most, least = 16 << 20, 1 << 20
+	return max(most/max(nth, 1), least)
 }
 
 func newAssociation(d *Device, l *cmListen) *association {
@@ -141,7 +149,7 @@ func (as *association) failed(err error, givenUp bool) {
 
 // established begins DDP on a, or aborts it.
 func (as *association) established(a Association, initiator bool) error {
-	cfg := sctpddp.Config{Initiator: initiator}
+	cfg := sctpddp.Config{Initiator: initiator, HoldAll: holdOf(as.nth)}
 	if as.l != nil {
 		cfg.Backlog = as.l.backlog
 		cfg.Start = as.l.startConfig()

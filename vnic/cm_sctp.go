@@ -105,6 +105,7 @@ func (l *cmListen) acceptAssociation(a Association) AssociationHandler {
 	full := d.assocPeers[as.peer] >= d.cfg.MaxPendingPerPeer
 	if !full {
 		d.assocPeers[as.peer]++
+		as.nth = d.assocPeers[as.peer]
 	}
 	d.assocMu.Unlock()
 	if full {
