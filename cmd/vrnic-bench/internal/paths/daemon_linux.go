@@ -46,22 +46,21 @@ func (p *Path) client(socket string) (rdma.Device, error) {
 	return c.Open("")
 }
 
-func (p *Path) tempDir() (string, error) {
-	dir, err := os.MkdirTemp("", "vrnic-bench-")
-	if err == nil {
+// forDaemons returns the vrnic to run and a directory for sockets.
+func (p *Path) forDaemons(o Options) (vrnic, dir string, err error) {
+	if vrnic, err = p.vrnic(o); err != nil {
+		return "", "", err
+	}
+	if dir, err = os.MkdirTemp("", "vrnic-bench-"); err == nil {
 		p.onClose(func() { os.RemoveAll(dir) })
 	}
-	return dir, err
+	return vrnic, dir, err
 }
 
 func openRing(o Options) (p *Path, err error) {
 	p = &Path{Name: "ring", AddrB: prefixA.Addr()}
 	defer p.closeIf(&err)
-	vrnic, err := p.vrnic(o)
-	if err != nil {
-		return nil, err
-	}
-	dir, err := p.tempDir()
+	vrnic, dir, err := p.forDaemons(o)
 	if err != nil {
 		return nil, err
 	}
@@ -94,11 +93,7 @@ func (p *Path) newLab() (err error) {
 func openTap(o Options) (p *Path, err error) {
 	p = &Path{Name: "tap", AddrB: prefixB.Addr()}
 	defer p.closeIf(&err)
-	vrnic, err := p.vrnic(o)
-	if err != nil {
-		return nil, err
-	}
-	dir, err := p.tempDir()
+	vrnic, dir, err := p.forDaemons(o)
 	if err != nil {
 		return nil, err
 	}
