@@ -73,29 +73,6 @@ func (m *Memory) faulted() error {
 	return syscall.EFAULT
 }
 
-// CopyMemory copies n octets between two regions that are both Shared, without a buffer in between.
-func CopyMemory(dst *Memory, dstOff uint64, src *Memory, srcOff, n uint64) error {
-	if dst.shared == nil || src.shared == nil || dstOff > dst.length || n > dst.length-dstOff || srcOff > src.length || n > src.length-srcOff {
-		return syscall.EFAULT
-	}
-	if n == 0 {
-		return nil
-	}
-	if !dst.shared.acquire() {
-		return syscall.EFAULT
-	}
-	defer dst.shared.release()
-	if !src.shared.acquire() {
-		return syscall.EFAULT
-	}
-	defer src.shared.release()
-	if !guardedCopy(dst.shared.mem[dst.off+dstOff:][:n], src.shared.mem[src.off+srcOff:][:n]) {
-		src.faulted() //nolint:errcheck // whose fault it is cannot be told
-		return dst.faulted()
-	}
-	return nil
-}
-
 // release gives the region's hold on the memory back.
 func (m *Memory) release() {
 	if m.shared != nil {

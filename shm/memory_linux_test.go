@@ -63,15 +63,6 @@ func TestSharedMemory(t *testing.T) {
 			t.Errorf("write of 3 at %d: %v", off, err)
 		}
 	}
-	view2, m2, _, _ := c.lend(ts, q, 4096, 0, 4096)
-	if err := CopyMemory(m2, 10, m, 0, 3); err != nil || string(view2[10:13]) != "abc" {
-		t.Errorf("copy: %v, %q", err, view2[10:13])
-	}
-	for _, x := range [][3]uint64{{4094, 0, 3}, {0, 4998, 3}, {^uint64(0), 0, 3}, {0, 0, ^uint64(0)}} {
-		if err := CopyMemory(m2, x[0], m, x[1], x[2]); !errors.Is(err, syscall.EFAULT) {
-			t.Errorf("copy %v: %v", x, err)
-		}
-	}
 	for name, req := range map[string]*RegMRRequest{
 		"beyond the mem": {PD: q.pd, Mode: ModeShared, Mem: mem, Offset: 16000, Length: 400},
 		"offset beyond":  {PD: q.pd, Mode: ModeShared, Mem: mem, Offset: 16385},
@@ -93,9 +84,6 @@ func TestSharedMemory(t *testing.T) {
 	if err := m.ReadAt(b, 0); !errors.Is(err, syscall.EFAULT) {
 		t.Errorf("read of a region that is gone: %v", err)
 	}
-	if err := CopyMemory(m2, 0, m, 0, 3); !errors.Is(err, syscall.EFAULT) {
-		t.Errorf("copy of a region that is gone: %v", err)
-	}
 	q.roundTrip(t, 9) // nothing faulted
 	if len(ts.f.causes()) != 0 {
 		t.Errorf("the session ended: %v", ts.f.causes())
@@ -108,7 +96,7 @@ func TestSharedMemoryDoesNotAllocate(t *testing.T) {
 	q := c.newQP()
 	_, m, _, _ := c.lend(ts, q, 4096, 0, 4096)
 	b := make([]byte, 1000)
-	if n := testing.AllocsPerRun(100, func() { m.ReadAt(b, 5); m.WriteAt(b, 7); CopyMemory(m, 0, m, 100, 50) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { m.ReadAt(b, 5); m.WriteAt(b, 7) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
