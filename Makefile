@@ -65,12 +65,18 @@ bench: ## throughput and latency of embedded devices
 	$(GO) run ./cmd/vrnic-bench
 
 .PHONY: interop
-interop: ## against Linux siw: builds it, boots it in QEMU, the whole matrix of docs/interop.md (no root needed)
+interop: ## against Linux siw and SCTP: builds siw, boots it in QEMU, the whole matrix of docs/interop.md (no root needed)
 	VRNIC_TEST_INTEROP=1 $(GO) test -count=1 -v -timeout 40m -run '^TestSiw' ./integration
+	$(MAKE) interop-sctp
+
+.PHONY: interop-sctp
+interop-sctp: ## against Linux's SCTP in the same guest, in two minutes
+	VRNIC_TEST_INTEROP=1 $(GO) test -count=1 -v -timeout 10m -run '^TestLinux' ./integration/sctppeer
 
 .PHONY: interop-smoke
-interop-smoke: ## the same in two minutes: rping both ways, every operation and fault once
+interop-smoke: ## the same in two minutes: rping both ways, every operation and fault once; SCTP without its netem matrix
 	VRNIC_TEST_INTEROP=smoke $(GO) test -count=1 -v -timeout 10m -run '^TestSiw' ./integration
+	VRNIC_TEST_INTEROP=smoke $(GO) test -count=1 -v -timeout 5m -run '^TestLinux' ./integration/sctppeer
 
 .PHONY: deps
 deps: ## Debian packages for check and interop (as root)

@@ -138,5 +138,17 @@ func TestUsrsctpDDPFault(t *testing.T) { rigs(t, (*peertest.Rig).Fault) }
 // It refuses, and is refused.
 func TestUsrsctpDDPReject(t *testing.T) { rigs(t, (*peertest.Rig).Reject) }
 
+// It restarts, and comes again from the same port. SCTP-059.
+func TestUsrsctpDDPRestart(t *testing.T) {
+	r := tapRig(t, "10.77.0.2/24", "10.77.0.1/24")
+	var last *sctppeer.Peer
+	start := r.Start
+	r.Start = func(t *testing.T) *sctppeer.Peer {
+		last = start(t)
+		return last
+	}
+	r.Restart(t, func(*testing.T) { last.Stop() })
+}
+
 // It has not the indication of DDP. SDDP-004, SDDP-005.
 func TestUsrsctpDDPIndication(t *testing.T) { rigs(t, (*peertest.Rig).Indication) }

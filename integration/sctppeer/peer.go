@@ -70,9 +70,11 @@ func StartPeer(cmd *exec.Cmd, begin func() error) (*Peer, error) {
 // Stop ends the program, as a crash would. It may be called twice.
 func (p *Peer) Stop() { p.stop() }
 
-// Wait waits for a line with that prefix, and takes the first one away. Others stay.
-func (p *Peer) Wait(ctx context.Context, prefix string) (string, error) {
-	return p.wait(ctx, func(s string) bool { return strings.HasPrefix(s, prefix) }, prefix)
+// Wait waits for a line with one of the prefixes, and takes the first such away. Others stay.
+func (p *Peer) Wait(ctx context.Context, prefixes ...string) (string, error) {
+	return p.wait(ctx, func(s string) bool {
+		return slices.ContainsFunc(prefixes, func(x string) bool { return strings.HasPrefix(s, x) })
+	}, strings.Join(prefixes, " or "))
 }
 
 func (p *Peer) wait(ctx context.Context, ok func(string) bool, what string) (string, error) {

@@ -58,7 +58,7 @@ func TestUsrsctpRaw(t *testing.T) {
 // Its aborts, and ours. SCTP-154.
 func TestUsrsctpRawAbort(t *testing.T) { plainTAP(t, oursIPv4, theirsIPv4, nil).Abort(t) }
 
-// Two addresses on either side, one path of which breaks. SCTP-026, SCTP-064, SCTP-140.
+// Two addresses on either side, one path of which breaks. SCTP-026.
 func TestUsrsctpMultihomed(t *testing.T) {
 	var broken atomic.Bool
 	first := netip.MustParsePrefix("10.77.0.0/24")

@@ -25,6 +25,9 @@ func TestSourceOfCrossedInit(t *testing.T) {
 				if x.Local.String() != want[x.Addr.String()] {
 					t.Errorf("%v is reached from %v, want %s", x.Addr, x.Local, want[x.Addr.String()])
 				}
+				if x.Confirmed != (x.Addr == p.src) {
+					t.Errorf("%v: confirmed %v; the cookie came from %v", x.Addr, x.Confirmed, p.src)
+				}
 			}
 		})
 	}

@@ -1,5 +1,6 @@
 // What usrsctp.c and linux.c have in common: options and notifications are those of RFC 6458 in both. Whoever
-// includes it has the type handle, the function option and the macro SEND_ERROR.
+// includes it has the type handle, the function option and the macros SEND_ERROR
+// and CAUSE, for what they have of their own.
 
 static void set_options(handle s)
 {
@@ -67,7 +68,7 @@ void notification(const void *data, size_t len)
 			return;
 		case SCTP_COMM_LOST:
 		case SCTP_CANT_STR_ASSOC:
-			printf("%s %u ", c->sac_state == SCTP_COMM_LOST ? "lost" : "failed", c->sac_error);
+			printf("%s %u ", c->sac_state == SCTP_COMM_LOST ? "lost" : "failed", CAUSE(c->sac_error));
 			say_hex(c->sac_info, len - offsetof(struct sctp_assoc_change, sac_info));
 			return;
 		}
@@ -77,7 +78,7 @@ void notification(const void *data, size_t len)
 		say("path %u", n->sn_paddr_change.spc_state);
 		return;
 	case SCTP_REMOTE_ERROR:
-		printf("reported %u ", n->sn_remote_error.sre_error);
+		printf("reported %u ", CAUSE(n->sn_remote_error.sre_error));
 		say_hex(n->sn_remote_error.sre_data, len - offsetof(struct sctp_remote_error, sre_data));
 		return;
 	case SCTP_SHUTDOWN_EVENT:

@@ -5,6 +5,7 @@ package peertest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/integration/sctppeer"
+	"github.com/vrnic/vrnic/netstack/sctp"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic"
 	"github.com/vrnic/vrnic/vnic/vnictest"
@@ -29,6 +31,9 @@ type Rig struct {
 	NoDial bool
 	// Any has the device listen at all of its addresses.
 	Any bool
+
+	// MaxSeg is how small chunks Fragments asks for; 0: 200 octets.
+	MaxSeg int
 
 	sessions uint16
 	Theirs   string // the program's address; more of them, behind spaces, make it multihomed
@@ -286,7 +291,7 @@ func (r *Rig) Sessions(t *testing.T) {
 
 // Fragments is the test of segments that the peer's SCTP cuts into small chunks.
 func (r *Rig) Fragments(t *testing.T) {
-	s := r.start(t, rdma.ConnParam{}, "adapt 1", "maxseg 200")
+	s := r.start(t, rdma.ConnParam{}, "adapt 1", fmt.Sprintf("maxseg %d", cmp.Or(r.MaxSeg, 200)))
 	s.open(false, 2)
 	s.do("ddp segment 1000")
 	b := pattern(9500, 5)
@@ -356,6 +361,54 @@ func (r *Rig) Reject(t *testing.T) {
 	})
 }
 
+// Restart is the test of a peer that loses all it knows and comes again from the same port: the connections
+// over the old association end, and new ones work. again starts it anew.
+func (r *Rig) Restart(t *testing.T, again func(t *testing.T)) {
+	s := r.start(t, rdma.ConnParam{}, "adapt 1")
+	l := s.listen()
+	defer l.Close()
+	accept := func(stream int) *vnictest.Peer {
+		t.Helper()
+		s.do("ddp initiate %d -", stream)
+		q, err := l.Next(s.ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := vnictest.NewPeer(t, r.Ctx, vnictest.PeerConfig{})
+		p.Recv(1, 0, 1)
+		if p.Conn, err = q.Accept(s.ctx, p.QP, rdma.ConnParam{MPA: rdma.MPAParam{Revision: 1}}); err != nil {
+			t.Fatal(err)
+		}
+		s.said(fmt.Sprint("ddp accept ", stream))
+		s.do("ddp send %d 2a", stream)
+		p.WantRecv("a Send", vnictest.Want{ID: 1})
+		return p
+	}
+	connect := func() {
+		t.Helper()
+		s.do("connect %d %v %d %s", s.port, s.Ours, restartPort, s.Theirs)
+		s.said("up")
+	}
+	connect()
+	before := []*vnictest.Peer{accept(0), accept(5)}
+	again(t)
+	s.p = r.Start(t)
+	s.do("set adapt 1")
+	s.do("ddp on")
+	connect()
+	for _, p := range before {
+		if err := p.WantDone("its peer has restarted"); err == nil {
+			t.Error("the connection ended as if all were well")
+		}
+		p.WantState("after the end", rdma.QPError)
+	}
+	accept(5)
+	s.clean()
+}
+
+// restartPort is the peer's own.
+const restartPort = 4321
+
 // Indication is the test of peers without the indication of DDP or with another one: no session begins, from
 // neither side, and no message of DDP is sent.
 func (r *Rig) Indication(t *testing.T) {
@@ -382,9 +435,9 @@ func (r *Rig) Indication(t *testing.T) {
 			l := s.listen()
 			defer l.Close()
 			_ = s.p.Do(s.ctx, "connect %d %v 0 %s", s.port, s.Ours, s.Theirs) // the refusal may have come by then
-			// An ABORT, and not one of a closed port: it says why.
-			if line := strings.Join(s.said("failed"), " "); !strings.Contains(line, hex.EncodeToString([]byte("adaptation indication"))) {
-				t.Errorf("the peer was refused with %s", line)
+			// An ABORT with a reason: not one of a closed port.
+			if w := s.said("failed"); w[0] != fmt.Sprint(int(sctp.CauseUserAbort)) {
+				t.Errorf("the peer was refused with cause %s", w[0])
 			}
 		})
 	}

@@ -109,9 +109,9 @@ func (a *association) do(format string, args ...any) {
 	}
 }
 
-func (a *association) said(prefix string) string {
+func (a *association) said(prefixes ...string) string {
 	a.t.Helper()
-	line, err := a.p.Wait(a.ctx, prefix)
+	line, err := a.p.Wait(a.ctx, prefixes...)
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -290,7 +290,7 @@ func (a *association) end(byUs bool) {
 		a.do("shutdown")
 	}
 	a.ended(nil)
-	a.said("end")
+	a.said("down", "end") // whichever the program has reason to say first
 }
 
 // ended waits for the end on our side; as is the errors.As target that it must fit, nil none.
