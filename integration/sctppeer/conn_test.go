@@ -258,6 +258,10 @@ func TestUsrsctpZeroWindow(t *testing.T) {
 			if w.assoc.State() != sctp.StateEstablished {
 				t.Fatalf("state %v", w.assoc.State())
 			}
+			// Beyond the window there is one chunk at most, the probe.
+			if octets, window := outstanding(w.ours, w.theirs); octets > max(window, 1480-28) || window > 2*size {
+				t.Errorf("%d octets are sent with a window of %d", octets, window)
+			}
 			w.do("read check")
 			w.goodAtPeer(count, streams, func(int) int { return size }, false)
 		})
@@ -354,6 +358,11 @@ func TestUsrsctpDead(t *testing.T) {
 	w.reboot()
 	w.do("send 0 0 - 616263")
 	w.said("lost")
+	// The tag is that of the packet that came, which the T bit says: usrsctp would not look.
+	abort := w.ours[len(w.ours)-1]
+	if data := w.theirs[len(w.theirs)-1]; abort[12] != 6 || abort[13] != 1 || !bytes.Equal(abort[4:8], data[4:8]) {
+		t.Errorf("%s is answered by %s", sctp.Describe(data), sctp.Describe(abort))
+	}
 }
 
 // Restarts of either side under the same ports: the other is told, and the new association works. SCTP-059.

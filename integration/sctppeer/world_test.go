@@ -425,17 +425,46 @@ func (w *world) goodAtPeer(count, streams int, size func(n int) int, unordered b
 	}
 }
 
+// each calls f with the chunks of packets.
+func each(packets [][]byte, f func(chunk []byte)) {
+	for _, b := range packets {
+		for b = b[12:]; len(b) >= 4; {
+			n := int(binary.BigEndian.Uint16(b[2:]))
+			if n < 4 || n > len(b) {
+				break
+			}
+			f(b[:n])
+			b = b[min(len(b), (n+3)&^3):]
+		}
+	}
+}
+
 // chunks are the types of the chunks of a packet.
 func chunks(b []byte) (types []byte) {
-	for b = b[12:]; len(b) >= 4; {
-		types = append(types, b[0])
-		n := (int(binary.BigEndian.Uint16(b[2:])) + 3) &^ 3
-		if n < 4 || n > len(b) {
-			break
-		}
-		b = b[n:]
-	}
+	each([][]byte{b}, func(c []byte) { types = append(types, c[0]) })
 	return types
+}
+
+// outstanding is how many octets were sent in DATA chunks beyond what the last SACK acknowledges, and the window
+// that it tells.
+func outstanding(data, sacks [][]byte) (octets, window int) {
+	var cum uint32
+	each(sacks, func(c []byte) {
+		if c[0] == 3 {
+			cum, window = binary.BigEndian.Uint32(c[4:]), int(binary.BigEndian.Uint32(c[8:]))
+		}
+	})
+	seen := map[uint32]bool{}
+	each(data, func(c []byte) {
+		if c[0] != 0 {
+			return
+		}
+		if tsn := binary.BigEndian.Uint32(c[4:]); int32(tsn-cum) > 0 && !seen[tsn] {
+			seen[tsn] = true
+			octets += len(c) - 16
+		}
+	})
+	return octets, window
 }
 
 // impaired is a network that loses, doubles and delays.
