@@ -62,11 +62,13 @@ func TestSCTPBridge(t *testing.T) {
 func TestSCTPUDP(t *testing.T) {
 	a := up(t, nil, "--device", "vrnic0,sctp-udp=127.77.0.2")
 	b := up(t, nil, "--device", "vrnic0,sctp-udp=127.77.0.3:9999")
-	server := a.serve()
-	for _, size := range sizes {
-		b.ping("127.77.0.2", 3, size, "--sctp")
+	for _, at := range [][]string{nil, {"-a", "127.77.0.2"}} { // all addresses, and the one that has no TCP
+		server := a.serve(at...)
+		for _, size := range sizes {
+			b.ping("127.77.0.2", 3, size, "--sctp")
+		}
+		server.interrupt()
 	}
-	server.interrupt()
 	for _, d := range []*daemon{a, b} {
 		if left := d.show("qp"); len(left) > 0 {
 			t.Errorf("QPs are left: %v", left)

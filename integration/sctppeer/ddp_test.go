@@ -93,7 +93,7 @@ func udpRig(t *testing.T) *peertest.Rig {
 		return ns.Do(over)
 	})
 	return &peertest.Rig{
-		Ctx: c, Ours: ours.Addr(), Theirs: "127.0.0.1", NoDial: ns == nil, Any: true,
+		Ctx: c, Ours: ours.Addr(), Theirs: "127.0.0.1", NoDial: ns == nil,
 		Start: starter(ns, "udp", fmt.Sprint(theirs), fmt.Sprint(ours.Port())),
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/vrnic/vrnic/iwarp"
@@ -64,11 +65,14 @@ func (n *Network) Dial(ctx context.Context, local netip.Addr, remote netip.AddrP
 }
 
 // Listen implements vnic.Network: the unspecified IPv6 address stands for both families to the RNIC, as to rdma_cm, but for
-// one of them to the stack.
+// one of them to the stack. Where a UDP socket of the host is there is no TCP, and nobody comes.
 func (n *Network) Listen(addr netip.AddrPort, backlog int) (vnic.StreamListener, error) {
 	addrs := []netip.AddrPort{addr}
 	if addr.Addr() == netip.IPv6Unspecified() {
 		addrs = append(addrs, netip.AddrPortFrom(netip.IPv4Unspecified(), addr.Port()))
+	}
+	if n.udp && slices.Contains(n.addrs, addr.Addr()) {
+		addrs = nil
 	}
 	l := &streamListener{addr: addr, conns: make(chan *netstack.TCPConn), done: make(chan struct{})}
 	for _, a := range addrs {
@@ -87,11 +91,11 @@ func (n *Network) Listen(addr netip.AddrPort, backlog int) (vnic.StreamListener,
 	return l, nil
 }
 
-// A streamListener is one listener of the stack, or several whose connections come together.
+// A streamListener is one listener of the stack, several whose connections come together, or none.
 type streamListener struct {
 	addr  netip.AddrPort
 	list  []*netstack.TCPListener
-	conns chan *netstack.TCPConn // of several
+	conns chan *netstack.TCPConn // of several, or of none
 	done  chan struct{}
 	once  sync.Once
 	wg    sync.WaitGroup

@@ -29,8 +29,6 @@ type Rig struct {
 	Start func(t *testing.T) *sctppeer.Peer
 	// NoDial says that the device cannot reach the program before it has been reached.
 	NoDial bool
-	// Any has the device listen at all of its addresses.
-	Any bool
 
 	// MaxSeg is how small chunks Fragments asks for; 0: 200 octets.
 	MaxSeg int
@@ -155,11 +153,7 @@ func (s *session) open(active bool, revision uint8) {
 
 func (s *session) listen() rdma.Listener {
 	s.t.Helper()
-	a := s.Ours
-	if s.Any {
-		a = netip.IPv4Unspecified()
-	}
-	l, err := s.Ctx.Listen(netip.AddrPortFrom(a, s.port), 0)
+	l, err := s.Ctx.Listen(netip.AddrPortFrom(s.Ours, s.port), 0)
 	if err != nil {
 		s.t.Fatal(err)
 	}
