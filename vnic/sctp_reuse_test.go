@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -169,4 +170,31 @@ func (s *slowSCTP) DialSCTP(ctx context.Context, local netip.Addr, remote netip.
 		return nil, ctx.Err()
 	}
 	return s.SCTPNetwork.DialSCTP(ctx, local, remote, h)
+}
+
+// Connections that come and go, gracefully or not, on an association with one stream for them, use that
+// stream again and again: with owners that are at work at the same time, nothing is lost between them.
+func TestSCTPStreamTurns(t *testing.T) {
+	const turns = 200
+	n := vnictest.NewNet()
+	n.SCTP = vnictest.SCTPLink{Streams: 2}
+	e := &env{t: t, net: n, sctp: true}
+	e.a = vnictest.Open(t, n.Device(t, "vnic0", []string{"10.0.0.1/24"}), vnic.ContextConfig{})
+	e.b = vnictest.Open(t, n.Device(t, "vnic1", []string{"10.0.0.2/24"}), vnic.ContextConfig{})
+	l := e.server()
+	var ends sync.WaitGroup
+	defer ends.Wait()
+	for i := range turns {
+		x, y := e.join(l, rdma.ConnParam{})
+		if i%2 == 0 {
+			x.Conn.Disconnect()
+			x.WantDone("disconnected")
+		}
+		ends.Go(func() { y.QP.Close() })
+		x.QP.Close()
+	}
+	// One more is made where the last session is not over on both sides yet.
+	if n := len(n.Assocs()) / 2; n > turns/4 {
+		t.Errorf("%d associations for %d connections, one at a time", n, turns)
+	}
 }
