@@ -400,3 +400,35 @@ func TestUsrsctpRestart(t *testing.T) {
 		w.until("a message", time.Second, func() bool { return len(w.received) == 1 })
 	})
 }
+
+// Many networks, good and bad, and messages around the size of a chunk. SCTP-102, SCTP-111.
+func TestUsrsctpSeeds(t *testing.T) {
+	for seed := range 60 {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w := newWorld(t, sctp.Options{})
+			size, count := []int{100, 1000, 1452, 1453, 5000, 40_000}[seed%6], 20+seed%50
+			if size > 4000 {
+				count = 10
+			}
+			w.fate = impaired(uint64(seed), seed%17, seed%13, seed%29)
+			w.connect(seed%2 == 0, fmt.Sprintf("maxseg %d", []int{0, 300, 1000}[seed%3]))
+			flags, unordered := "-", seed%4 < 2
+			if unordered {
+				flags = "u"
+			}
+			const streams = 3
+			w.do("read check")
+			w.do("bulk %d %d %d %s %d", count, streams, ppid, flags, size)
+			w.sendAll(count, sctp.SendOptions{PPID: ppid, Unordered: unordered}, streams, func(int) int { return size })
+			w.goodMessages(count, streams, size, ppid, unordered)
+			w.goodAtPeer(count, streams, func(int) int { return size }, unordered)
+			if err := w.assoc.Shutdown(w.now); err != nil {
+				t.Fatal(err)
+			}
+			w.flush()
+			if ev := w.event(sctp.EventDown); ev.Err != nil {
+				t.Errorf("the association ended by %v", ev.Err)
+			}
+		})
+	}
+}

@@ -143,9 +143,11 @@ func (n *guest) netem(t *testing.T, out, in string) {
 
 const ipv4, ipv6 = 0, 2
 
+// all impairments at once.
+const all = "delay 10ms 5ms loss 2% duplicate 2% reorder 10% 50%"
+
 // impairments are what netem does in the guest, both ways; `make interop-smoke` has time for one.
 func impairments(net int) []string {
-	all := "delay 10ms 5ms loss 2% duplicate 2% reorder 10% 50%"
 	switch {
 	case !smoke():
 		return []string{"delay 20ms", "loss 5%", "delay 10ms reorder 25% 50%", "duplicate 10%", all}
@@ -196,6 +198,13 @@ func TestLinux(t *testing.T) {
 		t.Run("DDP "+name, func(t *testing.T) {
 			r := rig(net)
 			t.Run("sessions", r.Sessions)
+			if !smoke() {
+				t.Run("sessions, netem", func(t *testing.T) {
+					n.netem(t, all, all)
+					defer n.netem(t, "", "")
+					r.Sessions(t)
+				})
+			}
 			t.Run("fragments", r.Fragments)
 			t.Run("fault", r.Fault)
 			t.Run("reject", r.Reject)
