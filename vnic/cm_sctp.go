@@ -91,6 +91,10 @@ func (l *cmListen) startConfig() iwarp.StartConfig {
 	return startConfig(rdma.ConnParam{MPA: mpa}, l.id.ctx.limits)
 }
 
+// maxPeerAssociations is how many associations a peer may have set up: each carries hundreds of QPs to one
+// port, and can hold some MiB that have come and not been taken.
+const maxPeerAssociations = 64
+
 // acceptAssociation takes an association that a peer has set up. It is an SCTPNetwork's accept.
 func (l *cmListen) acceptAssociation(a Association) AssociationHandler {
 	d := l.id.dev
@@ -102,7 +106,7 @@ func (l *cmListen) acceptAssociation(a Association) AssociationHandler {
 	if d.assocPeers == nil {
 		d.assocPeers = map[peerKey]int{}
 	}
-	full := d.assocPeers[as.peer] >= d.cfg.MaxPendingPerPeer
+	full := d.assocPeers[as.peer] >= min(d.cfg.MaxPendingPerPeer, maxPeerAssociations)
 	if !full {
 		d.assocPeers[as.peer]++
 		as.nth = d.assocPeers[as.peer]

@@ -41,7 +41,7 @@ const (
 	maxSACKDelay   = 500 * time.Millisecond
 	maxMessages    = 1 << 16 // queued and not sent
 	maxOutstanding = 1 << 15 // chunks; so no stream ever has 2^16 ordered messages in flight
-	heldPerPiece   = 64      // of the receive buffer: bounds how many small chunks are held
+	heldPerPiece   = 256     // of the receive buffer: bounds how many small chunks are held
 )
 
 func (o *Options) setDefaults() error {
