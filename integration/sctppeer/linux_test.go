@@ -2,8 +2,10 @@ package sctppeer_test
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -33,6 +35,7 @@ type guest struct {
 	cfg   peer.Config
 	g     *peer.Guest
 	stack *netstack.Stack
+	pcaps []string    // what QEMU has recorded, one file a boot
 	cut   atomic.Bool // frames of the first network get lost
 }
 
@@ -100,6 +103,8 @@ func (n *guest) boot(t *testing.T) {
 	if n.g != nil {
 		n.g.Stop()
 	}
+	n.cfg.Pcap = filepath.Join(filepath.Dir(n.cfg.Link), fmt.Sprintf("boot%d.pcap", len(n.pcaps)))
+	n.pcaps = append(n.pcaps, n.cfg.Pcap)
 	var err error
 	if n.g, err = peer.Start(ctx, n.img, n.cfg); err != nil {
 		t.Fatal(err)
@@ -159,7 +164,7 @@ func impairments(net int) []string {
 
 func smoke() bool { return os.Getenv("VRNIC_TEST_INTEROP") == "smoke" }
 
-// Linux's SCTP in a guest. SCTP-026, SCTP-047, SCTP-059, SCTP-151, SCTP-154, SCTP-157.
+// Linux's SCTP in a guest. SCTP-001, SCTP-004, SCTP-026, SCTP-047, SCTP-059, SCTP-151, SCTP-154, SCTP-157.
 // SDDP-001, SDDP-002, SDDP-004, SDDP-005, SDDP-013, SDDP-067, SDDP-068.
 func TestLinux(t *testing.T) {
 	n := newGuest(t)
@@ -212,4 +217,45 @@ func TestLinux(t *testing.T) {
 		})
 	}
 	t.Run("reboot", func(t *testing.T) { rig(ipv4).Restart(t, n.boot) })
+	n.g.Stop()
+	for _, pcap := range n.pcaps {
+		dissect(t, pcap)
+	}
+}
+
+// dissect has tshark look at a recording: each checksum is good, nothing is malformed, and there is DDP in it.
+func dissect(t *testing.T, pcap string) {
+	t.Helper()
+	if _, err := exec.LookPath("tshark"); err != nil {
+		lacking(t, "tshark", err)
+	}
+	// One line a packet; fields are empty where a packet has none.
+	cmd := exec.Command("tshark", "-n", "-r", pcap, "-o", "sctp.checksum:CRC 32c", "-Y", "sctp", "-T", "fields",
+		"-e", "sctp.checksum.status", "-e", "_ws.malformed", "-e", "sctp.data_payload_proto_id", "-e", "sctp.adaptation_layer_indication")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v", cmd, err)
+	}
+	packets, bad := 0, 0
+	seen := map[string]int{}
+	for line := range strings.Lines(string(out)) {
+		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		packets++
+		if len(f) != 4 || f[0] != "1" && f[0] != "Good" || f[1] != "" {
+			if bad++; bad < 5 {
+				t.Errorf("%s: packet %d: %q", pcap, packets, f)
+			}
+			continue
+		}
+		for _, id := range strings.Split(f[2], ",") {
+			seen["PPID "+id]++
+		}
+		if f[3] != "" {
+			seen["indication"]++
+		}
+	}
+	t.Logf("%d packets, %d bad, %v", packets, bad, seen)
+	if bad > 0 || seen["PPID 16"] == 0 || seen["PPID 17"] == 0 || seen["indication"] == 0 {
+		t.Errorf("%s: %d of %d packets are bad; %v", pcap, bad, packets, seen)
+	}
 }
