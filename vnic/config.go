@@ -25,8 +25,8 @@ type Config struct {
 	Limits   Limits   // of each context that asks for no other; zero fields: DefaultLimits
 	Timeouts Timeouts // zero fields: DefaultTimeouts
 	// MaxPending bounds the connection requests that are half open or unanswered, of all
-	// listeners together; 0: 1024. MaxPendingPerPeer bounds those of one peer, and the SCTP
-	// associations that it has set up; 0: 256. A peer is an IPv4 address, an IPv6 network of 64
+	// listeners together; 0: 1024. MaxPendingPerPeer bounds those of one peer, and, at
+	// 64 if it is more, the SCTP associations that it has set up; 0: 256. A peer is an IPv4 address, an IPv6 network of 64
 	// bits, or a context of this device.
 	MaxPending, MaxPendingPerPeer int
 	// MaxHalfOpen and MaxHalfOpenPerPeer bound those of them of which no complete MPA Request has
