@@ -24,17 +24,16 @@ import (
 
 // A Rig is a device and a program that can reach each other.
 type Rig struct {
-	Ctx   *vnic.Context
-	Ours  netip.Addr // the device's
-	Start func(t *testing.T) *sctppeer.Peer
+	Ctx    *vnic.Context
+	Ours   netip.Addr // the device's
+	Theirs string     // the program's
+	Start  func(t *testing.T) *sctppeer.Peer
 	// NoDial says that the device cannot reach the program before it has been reached.
 	NoDial bool
-
 	// MaxSeg is how small chunks Fragments asks for; 0: 200 octets.
 	MaxSeg int
 
 	sessions uint16
-	Theirs   string // the program's address; more of them, behind spaces, make it multihomed
 }
 
 // Patience bounds each wait for the program.
@@ -71,8 +70,8 @@ func (s *session) said(prefix string) []string {
 	return strings.Fields(line[len(prefix):])
 }
 
-// start makes a QP and starts a program, which has the indication of DDP.
-func (r *Rig) start(t *testing.T, param rdma.ConnParam, set ...string) *session {
+// start makes a QP and starts a program with these settings.
+func (r *Rig) start(t *testing.T, set ...string) *session {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*Patience)
 	t.Cleanup(cancel)
@@ -85,7 +84,7 @@ func (r *Rig) start(t *testing.T, param rdma.ConnParam, set ...string) *session 
 			}
 		}
 	})
-	s.q = vnictest.NewPeer(t, r.Ctx, vnictest.PeerConfig{Param: param})
+	s.q = vnictest.NewPeer(t, r.Ctx, vnictest.PeerConfig{})
 	for _, x := range set {
 		s.do("set %s", x)
 	}
@@ -113,14 +112,12 @@ func (s *session) open(active bool, revision uint8) {
 	if active {
 		s.do("ddp answer accept %x", said)
 		s.do("listen %d %s", s.port, s.Theirs)
-		first, _, _ := strings.Cut(s.Theirs, " ")
-		s.q.Conn, err = s.Ctx.Connect(s.ctx, s.q.QP, netip.AddrPortFrom(netip.MustParseAddr(first), s.port), param)
+		s.q.Conn, err = s.Ctx.Connect(s.ctx, s.q.QP, netip.AddrPortFrom(netip.MustParseAddr(s.Theirs), s.port), param)
 		if err != nil {
 			s.t.Fatal(err)
 		}
 		heard = s.q.Conn.Param().PrivateData
 		prefix += "initiate"
-		s.stream = ""
 	} else {
 		l := s.listen()
 		defer l.Close()
@@ -136,7 +133,6 @@ func (s *session) open(active bool, revision uint8) {
 			s.t.Fatal(err)
 		}
 		prefix += "accept"
-		s.stream = "3"
 	}
 	if !bytes.Equal(heard, theirs) {
 		s.t.Errorf("the private data of the peer is %q", heard)
@@ -257,7 +253,7 @@ func (r *Rig) Sessions(t *testing.T) {
 		for _, revision := range []uint8{1, 2} {
 			for _, weEnd := range []bool{true, false} {
 				t.Run(fmt.Sprintf("we connect %v revision %d we end it %v", active, revision, weEnd), func(t *testing.T) {
-					s := r.start(t, rdma.ConnParam{}, "adapt 1")
+					s := r.start(t, "adapt 1")
 					s.open(active, revision)
 					if w := s.said("adapt"); w[0] != "1" {
 						t.Errorf("the indication is %v", w)
@@ -285,7 +281,7 @@ func (r *Rig) Sessions(t *testing.T) {
 
 // Fragments is the test of segments that the peer's SCTP cuts into small chunks.
 func (r *Rig) Fragments(t *testing.T) {
-	s := r.start(t, rdma.ConnParam{}, "adapt 1", fmt.Sprintf("maxseg %d", cmp.Or(r.MaxSeg, 200)))
+	s := r.start(t, "adapt 1", fmt.Sprintf("maxseg %d", cmp.Or(r.MaxSeg, 200)))
 	s.open(false, 2)
 	s.do("ddp segment 1000")
 	b := pattern(9500, 5)
@@ -304,7 +300,7 @@ func (r *Rig) Fragments(t *testing.T) {
 
 // Fault is the test of a Write to memory that is not there: an RDMAP Terminate message, then the end.
 func (r *Rig) Fault(t *testing.T) {
-	s := r.start(t, rdma.ConnParam{}, "adapt 1")
+	s := r.start(t, "adapt 1")
 	s.open(false, 2)
 	s.do("ddp write %s 0xdead00 0 00112233", s.stream)
 	// Layer 1 (DDP), type 1 (tagged buffer), code 0 (invalid STag): RFC 5040, section 4.8.
@@ -325,18 +321,17 @@ func (r *Rig) Reject(t *testing.T) {
 		if r.NoDial {
 			t.Skip("the device cannot reach the peer first")
 		}
-		s := r.start(t, rdma.ConnParam{}, "adapt 1")
+		s := r.start(t, "adapt 1")
 		s.do("ddp answer reject %x", theirs)
 		s.do("listen %d %s", s.port, s.Theirs)
-		first, _, _ := strings.Cut(s.Theirs, " ")
-		_, err := s.Ctx.Connect(s.ctx, s.q.QP, netip.AddrPortFrom(netip.MustParseAddr(first), s.port), rdma.ConnParam{SCTP: true, MPA: rdma.MPAParam{Revision: 1}})
+		_, err := s.Ctx.Connect(s.ctx, s.q.QP, netip.AddrPortFrom(netip.MustParseAddr(s.Theirs), s.port), rdma.ConnParam{SCTP: true, MPA: rdma.MPAParam{Revision: 1}})
 		var e *rdma.RejectedError
 		if !errors.As(err, &e) || !bytes.Equal(e.PrivateData, theirs) {
 			t.Errorf("we see %v", err)
 		}
 	})
 	t.Run("by us", func(t *testing.T) {
-		s := r.start(t, rdma.ConnParam{}, "adapt 1")
+		s := r.start(t, "adapt 1")
 		l := s.listen()
 		defer l.Close()
 		s.do("connect %d %v 0 %s", s.port, s.Ours, s.Theirs)
@@ -358,7 +353,7 @@ func (r *Rig) Reject(t *testing.T) {
 // Restart is the test of a peer that loses all it knows and comes again from the same port: the connections
 // over the old association end, and new ones work. again starts it anew.
 func (r *Rig) Restart(t *testing.T, again func(t *testing.T)) {
-	s := r.start(t, rdma.ConnParam{}, "adapt 1")
+	s := r.start(t, "adapt 1")
 	l := s.listen()
 	defer l.Close()
 	accept := func(stream int) *vnictest.Peer {
@@ -411,10 +406,9 @@ func (r *Rig) Indication(t *testing.T) {
 			if r.NoDial {
 				t.Skip("the device cannot reach the peer first")
 			}
-			s := r.start(t, rdma.ConnParam{}, set...)
+			s := r.start(t, set...)
 			s.do("listen %d %s", s.port, s.Theirs)
-			first, _, _ := strings.Cut(s.Theirs, " ")
-			_, err := s.Ctx.Connect(s.ctx, s.q.QP, netip.AddrPortFrom(netip.MustParseAddr(first), s.port), rdma.ConnParam{SCTP: true})
+			_, err := s.Ctx.Connect(s.ctx, s.q.QP, netip.AddrPortFrom(netip.MustParseAddr(s.Theirs), s.port), rdma.ConnParam{SCTP: true})
 			if err == nil {
 				t.Error("we connected")
 			}
@@ -425,7 +419,7 @@ func (r *Rig) Indication(t *testing.T) {
 			}
 		})
 		t.Run(name+", the peer connects", func(t *testing.T) {
-			s := r.start(t, rdma.ConnParam{}, set...)
+			s := r.start(t, set...)
 			l := s.listen()
 			defer l.Close()
 			_ = s.p.Do(s.ctx, "connect %d %v 0 %s", s.port, s.Ours, s.Theirs) // the refusal may have come by then
