@@ -25,6 +25,7 @@ type sessionStream struct {
 	inbox []inbound // guarded by mu; as.mu is held before it, if at all
 
 	// The rest is the owner's.
+	reused bool      // the association was there before
 	taken  []inbound // out of inbox
 	at     int       // of taken: those before it are done with
 	to     recordSink

@@ -52,9 +52,10 @@ func (id *CMID) requestSession(ctx context.Context, n SCTPNetwork, p rdma.ConnPa
 		}
 		st.Abort()
 		// The peer may shut an association down, for want of sessions, at the moment at which it is
-		// asked for one more.
+		// asked for one more; or it has come back from a crash and knows nothing of an old one.
 		var lost *sctpddp.LostError
-		if try == tries || !errors.As(err, &lost) || lost.Kind != sctpddp.LossShutdown {
+		gone := errors.As(err, &lost) && (lost.Kind == sctpddp.LossShutdown || st.reused && lost.Kind != sctpddp.LossFailure)
+		if try == tries || !gone {
 			return st, err
 		}
 	}
@@ -76,6 +77,9 @@ func (id *CMID) openSession(ctx context.Context, n SCTPNetwork, p rdma.ConnParam
 		st, err := as.open(func(m *sctpddp.Mux) (*sctpddp.Session, error) {
 			return m.Open(startConfig(p, id.ctx.limits), p.PrivateData)
 		})
+		if st != nil {
+			st.reused = !fresh
+		}
 		again := errors.Is(err, sctpddp.ErrNoStream) || errors.Is(err, sctpddp.ErrDown) && !fresh
 		if !again {
 			return st, err

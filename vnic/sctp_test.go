@@ -303,3 +303,27 @@ func TestSCTPStalledStream(t *testing.T) {
 		x2.WantSend("the other stream goes on", is(1, ok))
 	})
 }
+
+// A peer that has come back from a crash knows nothing of the association that it had: the next
+// connection takes a new one, and the program does not notice.
+func TestSCTPPeerCameBack(t *testing.T) {
+	sctpNet(t, vnictest.SCTPLink{}, func(t *testing.T, e *env) {
+		l := e.server()
+		x, _ := e.join(l, rdma.ConnParam{})
+		e.net.Assocs()[0].AbortOnSend()
+		y := vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
+		go func() {
+			if r, err := l.Next(t.Context()); err == nil {
+				y.Conn, _ = r.Accept(t.Context(), y.QP, rdma.ConnParam{})
+			}
+		}()
+		z := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{})
+		if _, err := z.Ctx.Connect(t.Context(), z.QP, l.Addr(), rdma.ConnParam{SCTP: true}); err != nil {
+			t.Errorf("the next connection: %v", err)
+		}
+		x.WantDone("the old connection")
+		if n := len(e.net.Assocs()) / 2; n != 2 {
+			t.Errorf("%d associations, want 2", n)
+		}
+	})
+}

@@ -117,21 +117,22 @@ type Assoc struct {
 	handler vnic.AssociationHandler
 	rng     *rand.Rand
 
-	mu      sync.Mutex
-	sent    uint64          // guarded by mu: messages given to Send
-	acked   uint64          // guarded by mu
-	out     []assocMsg      // guarded by mu: sent and not flushed
-	in      []assocMsg      // guarded by mu: flushed by the peer and not handed out
-	got     map[uint64]bool // guarded by mu: handed out ahead of order
-	cum     uint64          // guarded by mu: handed out with all before them
-	high    uint64          // guarded by mu
-	pinned  int             // guarded by mu: handed out and not released
-	notify  bool            // guarded by mu
-	pumping bool            // guarded by mu: somebody hands out
-	held    bool            // guarded by mu: nothing is flushed
-	closing bool            // guarded by mu: Shutdown was asked for
-	down    bool            // guarded by mu
-	end     func()          // guarded by mu: tells the handler of the end
+	mu        sync.Mutex
+	sent      uint64          // guarded by mu: messages given to Send
+	acked     uint64          // guarded by mu
+	out       []assocMsg      // guarded by mu: sent and not flushed
+	in        []assocMsg      // guarded by mu: flushed by the peer and not handed out
+	got       map[uint64]bool // guarded by mu: handed out ahead of order
+	cum       uint64          // guarded by mu: handed out with all before them
+	high      uint64          // guarded by mu
+	pinned    int             // guarded by mu: handed out and not released
+	notify    bool            // guarded by mu
+	pumping   bool            // guarded by mu: somebody hands out
+	forgotten bool            // guarded by mu: see AbortOnSend
+	held      bool            // guarded by mu: nothing is flushed
+	closing   bool            // guarded by mu: Shutdown was asked for
+	down      bool            // guarded by mu
+	end       func()          // guarded by mu: tells the handler of the end
 }
 
 type assocMsg struct {
@@ -174,6 +175,11 @@ func (a *Assoc) Flush() {
 	}
 	out := a.out
 	a.out = nil
+	if a.forgotten && len(out) > 0 {
+		a.mu.Unlock()
+		a.Abort("forgotten")
+		return
+	}
 	closing := a.closing && !a.down && a.acked == a.sent && len(out) == 0
 	a.mu.Unlock()
 	if len(out) > 0 {
@@ -193,6 +199,13 @@ func (a *Assoc) Hold(on bool) {
 	a.held = on
 	a.mu.Unlock()
 	a.Flush()
+}
+
+// AbortOnSend has the association end by an abort as soon as something is sent: the peer has forgotten it.
+func (a *Assoc) AbortOnSend() {
+	a.mu.Lock()
+	a.forgotten = true
+	a.mu.Unlock()
 }
 
 // finish ends both sides.
