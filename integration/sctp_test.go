@@ -69,6 +69,10 @@ func TestSCTPUDP(t *testing.T) {
 		}
 		server.interrupt()
 	}
+	tcp := b.start("ping", "-c", "-a", "127.77.0.2", "-C", "1")
+	if err := tcp.wait(patience); err == nil || !strings.Contains(tcp.output(), "over SCTP only") {
+		t.Errorf("over TCP: %v, %s", err, tcp.output())
+	}
 	for _, d := range []*daemon{a, b} {
 		if left := d.show("qp"); len(left) > 0 {
 			t.Errorf("QPs are left: %v", left)

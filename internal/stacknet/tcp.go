@@ -4,10 +4,12 @@ package stacknet
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"sync"
+	"syscall"
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/netstack"
@@ -57,6 +59,9 @@ func (n *Network) Close() error { return n.sctp.Close() }
 
 // Dial implements vnic.Network.
 func (n *Network) Dial(ctx context.Context, local netip.Addr, remote netip.AddrPort) (iwarp.Stream, error) {
+	if n.udp && local == n.addrs[0] {
+		return nil, fmt.Errorf("the UDP socket at %v carries SCTP only: %w", local, syscall.EPROTONOSUPPORT)
+	}
 	c, err := n.stack.DialTCP(ctx, local, remote)
 	if err != nil {
 		return nil, err // not c: a nil *TCPConn is no nil Stream
