@@ -31,7 +31,7 @@ type sctpPeer struct {
 }
 
 func newSCTPPeer(echo bool) *sctpPeer {
-	return &sctpPeer{echo: echo, acked: make(chan struct{}, 1), got: make(chan []byte, 1<<16), down: make(chan error, 1)}
+	return &sctpPeer{echo: echo, acked: make(chan struct{}, 1), got: make(chan []byte, 16), down: make(chan error, 1)}
 }
 
 func (p *sctpPeer) Message(m *sctp.Message) {

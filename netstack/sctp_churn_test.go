@@ -1,0 +1,83 @@
+package netstack_test
+
+import (
+	"bytes"
+	"net/netip"
+	"runtime"
+	"testing"
+
+	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/sctp"
+)
+
+// Associations come and go, ended by either side and by aborts, and nothing is left of them.
+func TestSCTPChurn(t *testing.T) {
+	n := 10_000
+	if raceEnabled {
+		n = 2_000
+	}
+	a, b := pair(t, 1500)
+	accepted := make(chan *sctpPeer, 1)
+	l, err := b.SCTP().Listen(netstack.SCTPListen{
+		Addr: netip.AddrPortFrom(addrOf(b, false), 7), Accept: func(c *netstack.SCTPConn) netstack.SCTPHandler {
+			p := newSCTPPeer(true)
+			p.conn = c
+			accepted <- p
+			return p
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	heap := func() int64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	var before int64
+	var goroutines int
+	const warm = 500
+	for i := range n {
+		if i == warm {
+			before, goroutines = heap(), runtime.NumGoroutine()
+		}
+		from := newSCTPPeer(false)
+		from.conn, err = a.SCTP().Dial(t.Context(), netstack.SCTPDial{Remote: l.Addr(), Handler: from})
+		if err != nil {
+			t.Fatalf("association %d: %v", i, err)
+		}
+		to := <-accepted
+		from.conn.Send(sctp.SendOptions{PPID: 16, Unordered: true}, bytes.NewReader([]byte("hello")), false)
+		if got := <-from.got; string(got) != "hello" {
+			t.Fatalf("association %d: got %q", i, got)
+		}
+		switch i % 3 {
+		case 0:
+			from.conn.Shutdown()
+		case 1:
+			to.conn.Shutdown()
+		default:
+			to.conn.Abort("enough")
+		}
+		<-from.down
+		<-to.down
+	}
+	for name, s := range map[string]*netstack.SCTP{"dialler": a.SCTP(), "listener": b.SCTP()} {
+		if left := s.Associations(); left != 0 {
+			t.Errorf("%s: %d associations are left", name, left)
+		}
+	}
+	// What stays for a minute is the tag of each, so that its cookie is not taken again.
+	const each = 256
+	if grown := heap() - before; grown > int64(n-warm)*each {
+		t.Errorf("the heap has grown by %d octets in %d associations", grown, n-warm)
+	} else {
+		t.Logf("the heap has grown by %d octets in %d associations", grown, n-warm)
+	}
+	if g := runtime.NumGoroutine(); g > goroutines+4 {
+		t.Errorf("%d goroutines, %d before", g, goroutines)
+	}
+}
