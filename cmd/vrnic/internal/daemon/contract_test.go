@@ -210,7 +210,7 @@ func TestContractSRQEvents(t *testing.T) {
 		var srq rdma.SRQ
 		x, y := c.connected(withSRQ(c, 8, &srq))
 		for id := range uint64(4) {
-			c.ok(srq.PostRecv(&rdma.RecvWR{ID: id, SGEs: []rdma.SGE{y.SGE(0, 100)}}))
+			c.ok(srq.PostRecv(&rdma.RecvWR{ID: id, SGEs: []rdma.SGE{y.SGE(100*int(id%8), 100)}}))
 		}
 		c.is("a limit beyond the SRQ", srq.SetLimit(9), rdma.ErrInvalid)
 		c.is("a limit below 0", srq.SetLimit(-1), rdma.ErrInvalid)
@@ -553,7 +553,7 @@ func TestContractSRQShare(t *testing.T) {
 		})
 		x2, y2 := c.sibling(y, srq)
 		for id := range uint64(8) {
-			c.ok(srq.PostRecv(&rdma.RecvWR{ID: id, SGEs: []rdma.SGE{y.SGE(0, 100)}}))
+			c.ok(srq.PostRecv(&rdma.RecvWR{ID: id, SGEs: []rdma.SGE{y.SGE(100*int(id), 100)}}))
 		}
 		for id := range uint64(5) { // its share is 4
 			x.Send(id, 0, 10)
