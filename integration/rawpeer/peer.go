@@ -28,7 +28,7 @@ type kernelConn struct{ *net.TCPConn }
 func (c kernelConn) Reset() error { return errors.Join(c.SetLinger(0), c.Close()) }
 
 // patience bounds every wait; what must come comes much earlier.
-const patience = 20 * time.Second
+const patience = 90 * time.Second
 
 // A Peer is the raw end of a connection. Its fields may be changed at any time. It is for one
 // goroutine.
