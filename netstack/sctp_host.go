@@ -40,6 +40,7 @@ type SCTP struct {
 	token drainToken
 	// What the one who drains has in hand.
 	packets []sctpOut
+	spare   *buffer.View // for the next packet; nil: there is none
 	events  []sctp.Event
 }
 
@@ -141,12 +142,15 @@ func (s *SCTP) drainOnce() bool {
 	s.mu.Lock()
 	now := s.now()
 	for len(s.packets) < sctpBatch {
-		v := buffer.NewViewSize(sctpPacketCap)
+		if s.spare == nil {
+			s.spare = buffer.NewViewSize(sctpPacketCap)
+		}
+		v := s.spare
 		d, ok := s.ep.Output(now, v.AsSlice()[:0])
 		if !ok {
-			v.Release()
 			break
 		}
+		s.spare = nil
 		if len(d.Data) <= sctpPacketCap {
 			v.CapLength(len(d.Data))
 		} else {
@@ -178,6 +182,10 @@ func (s *SCTP) drainOnce() bool {
 	}
 	if ended {
 		s.carrier.forget()
+		if s.spare != nil {
+			s.spare.Release()
+			s.spare = nil
+		}
 	}
 	clear(s.packets)
 	s.packets = s.packets[:0]

@@ -3,7 +3,6 @@ package soak
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -15,7 +14,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip/faketime"
 
-	"github.com/vrnic/vrnic/iwarp"
+	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic"
@@ -44,35 +43,6 @@ type lab struct {
 	ctxs   [2]*vnic.Context
 }
 
-// A network is a stack as a device uses it.
-type network struct{ stack *netstack.Stack }
-
-func (n network) Dial(ctx context.Context, local netip.Addr, remote netip.AddrPort) (iwarp.Stream, error) {
-	c, err := n.stack.DialTCP(ctx, local, remote)
-	if err != nil {
-		return nil, err // not c: a nil *TCPConn is no nil Stream
-	}
-	return c, nil
-}
-
-func (n network) Listen(addr netip.AddrPort, backlog int) (vnic.StreamListener, error) {
-	l, err := n.stack.ListenTCP(addr, backlog)
-	if err != nil {
-		return nil, err
-	}
-	return streamListener{l}, nil
-}
-
-type streamListener struct{ *netstack.TCPListener }
-
-func (l streamListener) Accept() (iwarp.Stream, error) {
-	c, err := l.TCPListener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
-}
-
 func newLab(t *testing.T) *lab {
 	l := &lab{t: t, clock: faketime.NewManualClock()}
 	sw := netstack.NewSwitch(netstack.SwitchConfig{})
@@ -84,7 +54,7 @@ func newLab(t *testing.T) *lab {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { st.Close() })
-		d, err := vnic.New(vnic.Config{Name: st.Name(), MAC: st.MAC(), Addrs: st.Addrs(), Network: network{st}})
+		d, err := vnic.New(vnic.Config{Name: st.Name(), MAC: st.MAC(), Addrs: st.Addrs(), Network: stacknet.New(st)})
 		if err != nil {
 			t.Fatal(err)
 		}
