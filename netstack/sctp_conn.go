@@ -324,7 +324,7 @@ func (s *SCTP) accept(a *sctp.Association) {
 // ignore is the handler of an association that nobody wants.
 type ignore struct{ c *SCTPConn }
 
-func (i ignore) Message(m *sctp.Message) { i.c.Release(m) }
+func (i ignore) Message(m *sctp.Message) { i.c.Release(m, false) }
 func (ignore) Event(*sctp.Event)         {}
 func (ignore) Down(error)                {}
 
@@ -363,12 +363,15 @@ func (c *SCTPConn) Send(o sctp.SendOptions, src sctp.Source, more bool) (id uint
 // Flush sends what Send has held back.
 func (c *SCTPConn) Flush() { c.s.drain() }
 
-// Release gives a message back; the window opens again.
-func (c *SCTPConn) Release(m *sctp.Message) {
+// Release gives a message back; the window opens again. more says that others follow at once: the peer is
+// told by Flush, or by what is sent next.
+func (c *SCTPConn) Release(m *sctp.Message, more bool) {
 	c.s.mu.Lock()
 	m.Release()
 	c.s.mu.Unlock()
-	c.s.drain()
+	if !more {
+		c.s.drain()
+	}
 }
 
 // with calls f with the association, under the lock.

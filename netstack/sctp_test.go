@@ -37,7 +37,7 @@ func newSCTPPeer(echo bool) *sctpPeer {
 func (p *sctpPeer) Message(m *sctp.Message) {
 	b := m.Append(nil)
 	o := sctp.SendOptions{Stream: m.Stream, PPID: m.PPID, Unordered: m.Unordered}
-	p.conn.Release(m)
+	p.conn.Release(m, false)
 	if p.echo {
 		if id, err := p.conn.Send(o, bytes.NewReader(b), false); id == 0 {
 			panic(fmt.Sprint("echo not sent: ", err))

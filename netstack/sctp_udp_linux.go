@@ -107,25 +107,17 @@ func (u *sctpUDP) setOptions() error {
 
 // receive takes packets until the socket is closed.
 func (u *sctpUDP) receive() {
+	b := make([]byte, 1<<16)
 	for {
-		v := buffer.NewViewSize(1 << 16)
-		n, from, err := u.conn.ReadFromUDPAddrPort(v.AsSlice())
-		switch {
-		case errors.Is(err, net.ErrClosed):
-			v.Release()
+		n, from, err := u.conn.ReadFromUDPAddrPort(b)
+		if errors.Is(err, net.ErrClosed) {
 			return
-		case err != nil: // what an ICMP error said about something that was sent
-			v.Release()
+		}
+		if err != nil { // what an ICMP error said about something that was sent
 			u.receiveErrors()
 			continue
-		case n > sctpPacketCap:
-			v.CapLength(n)
-		default:
-			// A message may keep the packet for long: not in a buffer of 64 KiB.
-			small := buffer.NewViewWithData(v.AsSlice()[:n])
-			v.Release()
-			v = small
 		}
+		v := buffer.NewViewWithData(b[:n]) // a message may keep it for long
 		r := newSCTPRef()
 		r.view = v
 		u.s.input(sctp.Packet{Src: from.Addr().Unmap(), Dst: u.addr, Data: v.AsSlice(), Ref: r, Encap: from.Port()})

@@ -25,11 +25,11 @@ type SCTPNetwork interface {
 
 // An Association is an SCTP association with a peer that speaks DDP, as an SCTPNetwork gives it. Its
 // methods may be called from several goroutines at once, do not block, and call no handler, but for
-// Flush, Release and Abort.
+// Flush and Abort.
 type Association interface {
 	sctpddp.Association // what Send and Shutdown ask for is done by Flush
 	Flush()
-	// Release gives a message back. Its data is not used any more.
+	// Release gives a message back; Flush tells the peer. Its data is not used any more.
 	Release(token any)
 	Abort(reason string)
 	LocalAddr() netip.AddrPort

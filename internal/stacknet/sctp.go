@@ -85,7 +85,7 @@ func (a *sctpAssociation) Flush() {
 }
 
 // Release implements vnic.Association.
-func (a *sctpAssociation) Release(token any) { a.SCTPConn.Release(token.(*sctp.Message)) }
+func (a *sctpAssociation) Release(token any) { a.SCTPConn.Release(token.(*sctp.Message), true) }
 
 // sctpEvents is the handler of an association.
 type sctpEvents struct{ a *sctpAssociation }

@@ -63,7 +63,7 @@ func (a *association) Message(m *sctp.Message) {
 	a.received = append(a.received, r)
 	a.wake()
 	a.mu.Unlock()
-	c.Release(m)
+	c.Release(m, false)
 }
 
 func (a *association) Event(ev *sctp.Event) {
