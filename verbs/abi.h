@@ -1,0 +1,200 @@
+/*
+ * The ring ABI between the daemon and a program: the layout of shared memory, and the messages of
+ * the control socket. It is the C side of shm/layout.go, shm/control.go and shm/control_cm.go, and
+ * a test compares every constant, offset and size in both directions.
+ *
+ * This file has the shared memory; abi_control.h and abi_cm.h, which it includes, the messages.
+ * Hosts are 64-bit and little-endian. Every word that both sides touch is an aligned uint32_t.
+ * Lines of shared memory have 64 octets and one writer, unless "both" is noted. Sizes, strides and
+ * offsets of rings are read from line 0 of the memory, not from here. Messages are the structs as
+ * they lie in memory, behind a vrnic_header: fixed width, naturally aligned, padding zero. One
+ * that is shorter than its struct leaves the rest zero; one that is longer must be zero there.
+ */
+#ifndef VRNIC_ABI_H
+#define VRNIC_ABI_H
+
+#include <stdint.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__ || __SIZEOF_POINTER__ != 8
+#error "the ring ABI is for 64-bit little-endian hosts"
+#endif
+
+#define VRNIC_ABI_SIZE(type, size) \
+	_Static_assert(sizeof(struct type) == (size), "size of struct " #type)
+
+/* Shared memory. */
+
+/* Version of the ABI. Majors must be equal on both sides; the smaller minor counts. */
+#define VRNIC_MAJOR			1
+#define VRNIC_MINOR			0
+
+/* Magics: the first word of each kind of shared memory, and of HELLO. */
+#define VRNIC_MAGIC_HELLO		0x484e5256	/* "VRNH" */
+#define VRNIC_MAGIC_SESSION		0x534e5256	/* "VRNS" */
+#define VRNIC_MAGIC_QP			0x514e5256	/* "VRNQ" */
+#define VRNIC_MAGIC_CQ			0x434e5256	/* "VRNC" */
+#define VRNIC_MAGIC_CHANNEL		0x454e5256	/* "VRNE" */
+#define VRNIC_MAGIC_SRQ			0x524e5256	/* "VRNR" */
+
+/* Session page. */
+#define VRNIC_SESS_MAGIC		0	/* const */
+#define VRNIC_SESS_MAJOR		4	/* const, u16 */
+#define VRNIC_SESS_MINOR		6	/* const, u16 */
+#define VRNIC_SESS_ID			8	/* const */
+#define VRNIC_SESS_BELL_WORDS		12	/* const: words of bells */
+#define VRNIC_SESS_BELL_OFF		16	/* const */
+#define VRNIC_SESS_POLL_YIELD		20	/* const: empty polls after which poll_cq yields the processor */
+#define VRNIC_SESS_NONCE		24	/* const, 16 octets */
+#define VRNIC_SESS_SLEEPING		64	/* both: the daemon blocks on the doorbell */
+
+#define VRNIC_NONCE_LEN			16
+/* VRNIC_POLL_YIELD is the value of VRNIC_SESS_POLL_YIELD. */
+#define VRNIC_POLL_YIELD		16
+
+/*
+ * QP memory. An SRQ has the RQ half of it, with VRNIC_MAGIC_SRQ and its handle as VRNIC_QP_NUM; what a QP has
+ * beyond that is 0. A QP that takes its receives from an SRQ has an RQ of size 0. Indices of rings and of
+ * slabs run free; sizes are powers of two.
+ */
+#define VRNIC_QP_MAGIC			0	/* line 0 is const */
+#define VRNIC_QP_NUM			4
+#define VRNIC_QP_SQ_SIZE		8
+#define VRNIC_QP_SQ_STRIDE		12
+#define VRNIC_QP_RQ_SIZE		16
+#define VRNIC_QP_RQ_STRIDE		20
+#define VRNIC_QP_SQ_OFF			24
+#define VRNIC_QP_RQ_OFF			28
+#define VRNIC_QP_TX_SLAB_OFF		32
+#define VRNIC_QP_TX_SLAB_SIZE		36
+#define VRNIC_QP_RX_SLAB_OFF		40
+#define VRNIC_QP_RX_SLAB_SIZE		44
+#define VRNIC_QP_MAX_INLINE		48
+#define VRNIC_QP_FLAGS			52
+#define VRNIC_QP_SQ_PROD		64	/* line 1 client */
+#define VRNIC_QP_TX_SLAB_PROD		68	/* octets put into the slab: stored before VRNIC_QP_SQ_PROD */
+#define VRNIC_QP_RQ_PROD		128	/* line 2 client */
+#define VRNIC_QP_RX_SLAB_CONS		132	/* octets taken out of the slab */
+#define VRNIC_QP_SQ_DONE		192	/* line 3 daemon: send WQEs retired, in order */
+#define VRNIC_QP_RQ_HEAD		196	/* receive WQEs taken */
+#define VRNIC_QP_STATE			200	/* an ibv_qp_state, below */
+#define VRNIC_QP_TX_SLAB_CONS		204	/* octets of retired requests */
+#define VRNIC_QP_ERROR			208	/* cause of the end: VRNIC_ERROR_VALID | VRNIC_ERROR_REMOTE | vendor_err, or 0 */
+#define VRNIC_QP_RX_SLAB_PROD		212	/* octets of completed receives */
+#define VRNIC_QP_RQ_STARVED		256	/* line 4 daemon: ring the bell for the next receive */
+#define VRNIC_ERROR_VALID		(1u << 31)
+#define VRNIC_ERROR_REMOTE		(1u << 30)
+#define VRNIC_ERROR_CAUSE_MAX		((1u << 16) - 1)	/* layer<<12 | type<<8 | code */
+
+/* Values of VRNIC_QP_STATE: enum ibv_qp_state. */
+#define VRNIC_STATE_RESET		0
+#define VRNIC_STATE_INIT		1
+#define VRNIC_STATE_RTR			2
+#define VRNIC_STATE_RTS			3
+#define VRNIC_STATE_SQD			4
+#define VRNIC_STATE_SQE			5
+#define VRNIC_STATE_ERR			6
+
+/*
+ * Send WQE. Some operations use words in a way of their own:
+ *
+ * - Immediate data: its eight octets as on the wire at VRNIC_SQ_IMM, four of them, and VRNIC_SQ_IMM_LOW.
+ * - Atomics: VRNIC_SQ_CMP_ADD and VRNIC_SQ_SWAP; the masked ones have one SGE and their masks behind it.
+ * - BIND_MW and REG_MR: VRNIC_SQ_RKEY is the new key, VRNIC_SQ_REMOTE_ADDR the address of the first octet in the
+ * region, VRNIC_SQ_CMP_ADD how many there are, VRNIC_SQ_SWAP the access. The one SGE, of length 0, has the
+ * region's lkey, and as its address what the peer calls the first octet (0: zero based).
+ */
+#define VRNIC_SQ_WR_ID			0	/* u64 */
+#define VRNIC_SQ_OP			8	/* u8, enum ibv_wr_opcode */
+#define VRNIC_SQ_FLAGS			9	/* u8, VRNIC_SQ_SIGNALED... */
+#define VRNIC_SQ_NUM_SGE		10	/* u16 */
+#define VRNIC_SQ_LENGTH			12	/* octets of the message: the sum of the SGEs, of inline or of the slab range */
+#define VRNIC_SQ_REMOTE_ADDR		16	/* u64 */
+#define VRNIC_SQ_RKEY			24
+#define VRNIC_SQ_IMM			28	/* immediate data in wire order, or the key to invalidate in host order */
+#define VRNIC_SQ_IMM_LOW		32	/* the low half of VRNIC_SQ_CMP_ADD */
+#define VRNIC_SQ_CMP_ADD		32	/* u64 */
+#define VRNIC_SQ_SWAP			40	/* u64 */
+#define VRNIC_SQ_SGE			48	/* SGEs, or inline octets, or the u32 offset into the tx slab */
+#define VRNIC_SQ_CMP_MASK		64	/* u64, of masked atomics */
+#define VRNIC_SQ_SWAP_MASK		72	/* u64 */
+
+#define VRNIC_SQ_SIGNALED		1
+#define VRNIC_SQ_SOLICITED		2
+#define VRNIC_SQ_FENCE			4
+#define VRNIC_SQ_INLINE			8
+#define VRNIC_SQ_SLAB			16
+
+/* SGE within a WQE. */
+#define VRNIC_SGE_ADDR			0	/* u64 */
+#define VRNIC_SGE_LENGTH		8
+#define VRNIC_SGE_LKEY			12
+#define VRNIC_SGE_LEN			16
+
+/* Receive WQE. Stride is VRNIC_RQ_SGE + VRNIC_SGE_LEN*max_sge. */
+#define VRNIC_RQ_WR_ID			0	/* u64 */
+#define VRNIC_RQ_NUM_SGE		8
+#define VRNIC_RQ_COOKIE			12
+#define VRNIC_RQ_SGE			16
+
+/* CQ memory. */
+#define VRNIC_CQ_MAGIC			0	/* line 0 is const */
+#define VRNIC_CQ_HANDLE			4
+#define VRNIC_CQ_SIZE			8
+#define VRNIC_CQ_CQE_OFF		12
+#define VRNIC_CQ_PROD			64	/* line 1 daemon */
+#define VRNIC_CQ_OVERRUN		68
+#define VRNIC_CQ_CONS			128	/* line 2 client */
+#define VRNIC_CQ_ARM			192	/* line 3 both */
+
+#define VRNIC_ARM_SOLICITED		1	/* an event for the next solicited completion or error */
+#define VRNIC_ARM_NEXT			2	/* an event for the next completion of any kind */
+#define VRNIC_ARM_QUEUED		4	/* an event is queued and not yet taken */
+
+/* CQE. The first 40 octets are those of struct ibv_wc. */
+#define VRNIC_CQE_WR_ID			0	/* u64 */
+#define VRNIC_CQE_STATUS		8
+#define VRNIC_CQE_OPCODE		12
+#define VRNIC_CQE_VENDOR_ERR		16
+#define VRNIC_CQE_BYTE_LEN		20
+#define VRNIC_CQE_IMM			24	/* immediate data in wire order, or the invalidated key in host order */
+#define VRNIC_CQE_QP_NUM		28
+#define VRNIC_CQE_SRC_QP		32	/* with immediate data: its last four octets, in wire order */
+#define VRNIC_CQE_WC_FLAGS		36
+#define VRNIC_CQE_SQ_DONE		40
+#define VRNIC_CQE_COOKIE		44
+#define VRNIC_CQE_SLAB_OFF		48	/* where in the rx slab the message is; VRNIC_NO_SLAB: in the receive's memory */
+#define VRNIC_CQE_SLAB_LEN		52
+#define VRNIC_CQE_TIMESTAMP		56	/* u64, CLOCK_MONOTONIC nanoseconds */
+#define VRNIC_CQE_LEN			64
+
+#define VRNIC_NO_SLAB			0xffffffffu
+
+/* Completion channel memory. */
+#define VRNIC_CHAN_MAGIC		0	/* line 0 is const */
+#define VRNIC_CHAN_HANDLE		4
+#define VRNIC_CHAN_SIZE			8
+#define VRNIC_CHAN_OFF			12
+#define VRNIC_CHAN_PROD			64	/* line 1 daemon */
+#define VRNIC_CHAN_CONS			128	/* line 2 client */
+
+/* VRNIC_CHAN_SLOTS is how many CQ handles a channel's ring holds. */
+#define VRNIC_CHAN_SLOTS		4096
+
+/* Bounds that no peer may exceed, whatever the quotas say. */
+#define VRNIC_MAX_DEPTH			65536	/* slots of any ring */
+#define VRNIC_MAX_SGE			32	/* SGEs of a WQE */
+#define VRNIC_MAX_INLINE		1024	/* inline octets of a WQE */
+#define VRNIC_MIN_INLINE		64	/* what a QP gets at least; so a stride has room for the masks of an atomic */
+#define VRNIC_MAX_SLAB			(1u << 20)
+#define VRNIC_MIN_SLAB			64	/* and the granularity of slabs */
+
+/*
+ * VRNIC_MAX_SLAB_RECV is the longest receive that goes through an rx slab: copying more costs more than
+ * the daemon's access to the program's memory.
+ */
+#define VRNIC_MAX_SLAB_RECV		8192
+
+#include "abi_control.h"
+#include "abi_cm.h"
+
+#endif

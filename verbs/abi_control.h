@@ -1,0 +1,519 @@
+#ifndef VRNIC_ABI_CONTROL_H
+#define VRNIC_ABI_CONTROL_H
+
+#include "abi.h"
+
+/* Control socket: SOCK_SEQPACKET, one request at a time, nothing unsolicited. */
+
+/* VRNIC_MAX_MESSAGE is the most that one message holds, header included. */
+#define VRNIC_MAX_MESSAGE		4096
+
+/* VRNIC_HEADER_LEN is the length of struct vrnic_header. */
+#define VRNIC_HEADER_LEN		16
+
+/* Begins every message. */
+struct vrnic_header {
+	uint16_t op;
+	uint16_t flags;	/* none is known: zero */
+	uint32_t seq;	/* the reply repeats the request's */
+	int32_t status;	/* 0 or -errno; 0 in a request */
+	uint32_t len;	/* octets that follow */
+};
+VRNIC_ABI_SIZE(vrnic_header, 16);
+
+#define VRNIC_OP_HELLO			1
+#define VRNIC_OP_SET_MEM		2
+#define VRNIC_OP_ADD_MEM		3
+#define VRNIC_OP_DEL_MEM		4
+#define VRNIC_OP_QUERY_DEV		5
+#define VRNIC_OP_QUERY_PORT		6
+#define VRNIC_OP_QUERY_GID		7
+#define VRNIC_OP_CTX_OPEN		16
+#define VRNIC_OP_CTX_CLOSE		17
+#define VRNIC_OP_GET_ASYNC		18
+#define VRNIC_OP_ALLOC_PD		32
+#define VRNIC_OP_DEALLOC_PD		33
+#define VRNIC_OP_REG_MR			34
+#define VRNIC_OP_DEREG_MR		35
+#define VRNIC_OP_REREG_MR		36
+#define VRNIC_OP_ALLOC_MW		37
+#define VRNIC_OP_DEALLOC_MW		38
+#define VRNIC_OP_ALLOC_MR		39
+#define VRNIC_OP_CREATE_CHAN		48
+#define VRNIC_OP_DESTROY_CHN		49
+#define VRNIC_OP_CREATE_CQ		50
+#define VRNIC_OP_DESTROY_CQ		51
+#define VRNIC_OP_RESIZE_CQ		52	/* EOPNOTSUPP */
+#define VRNIC_OP_CREATE_SRQ		64
+#define VRNIC_OP_MODIFY_SRQ		65
+#define VRNIC_OP_QUERY_SRQ		66
+#define VRNIC_OP_DESTROY_SRQ		67
+#define VRNIC_OP_CREATE_QP		68
+#define VRNIC_OP_MODIFY_QP		69
+#define VRNIC_OP_QUERY_QP		70
+#define VRNIC_OP_DESTROY_QP		71
+
+#define VRNIC_OP_CM_CREATE_CHAN		96
+#define VRNIC_OP_CM_DESTROY_CHAN	97
+#define VRNIC_OP_CM_CREATE_ID		98
+#define VRNIC_OP_CM_DESTROY_ID		99
+#define VRNIC_OP_CM_BIND		100
+#define VRNIC_OP_CM_RESOLVE_ADDR	101
+#define VRNIC_OP_CM_RESOLVE_ROUTE	102
+#define VRNIC_OP_CM_LISTEN		103
+#define VRNIC_OP_CM_CONNECT		104
+#define VRNIC_OP_CM_ACCEPT		105
+#define VRNIC_OP_CM_REJECT		106
+#define VRNIC_OP_CM_DISCONNECT		107
+#define VRNIC_OP_CM_MIGRATE		108
+#define VRNIC_OP_CM_SET_OPTION		109
+#define VRNIC_OP_CM_INIT_QP_ATTR	110
+#define VRNIC_OP_CM_QUERY		111
+#define VRNIC_OP_CM_GET_EVENT		112
+
+#define VRNIC_OP_LIST			128
+#define VRNIC_OP_STAT			129
+#define VRNIC_OP_CAPTURE		130	/* EOPNOTSUPP */
+
+/*
+ * VRNIC_DEVICE_NAME_LEN is the space for a device's name, zero padded. VRNIC_MAX_DEVICES is how many names HELLO
+ * returns; further ones are found by QUERY_DEVICE.
+ */
+#define VRNIC_DEVICE_NAME_LEN		32
+#define VRNIC_MAX_DEVICES		64
+
+/* Must come first, within the time that the daemon allows. */
+struct vrnic_hello_request {
+	uint32_t magic;	/* VRNIC_MAGIC_HELLO */
+	uint16_t major;
+	uint16_t minor;
+	uint64_t features;	/* none is known */
+	char comm[16];
+};
+VRNIC_ABI_SIZE(vrnic_hello_request, 32);
+
+/*
+ * Carries the session memfd and the doorbell eventfd, in this order. On a mismatch of
+ * versions the status is -EPROTONOSUPPORT, there is no fd, and VRNIC_MAJOR and VRNIC_MINOR are the daemon's.
+ */
+struct vrnic_hello_reply {
+	uint32_t magic;
+	uint16_t major;
+	uint16_t minor;
+	uint64_t features;
+	uint32_t session;
+	uint32_t num_devices;
+	char devices[VRNIC_MAX_DEVICES][VRNIC_DEVICE_NAME_LEN];
+};
+VRNIC_ABI_SIZE(vrnic_hello_reply, 2072);
+
+/* Carries the client's /proc/self/mem, open for reading and writing. */
+struct vrnic_set_mem_request {
+	uint64_t nonce_addr;	/* where the client has mapped the session page's nonce */
+};
+VRNIC_ABI_SIZE(vrnic_set_mem_request, 8);
+
+/* Carries a sealed memfd. */
+struct vrnic_add_mem_request {
+	uint32_t flags;	/* none is known */
+	uint32_t pad;
+};
+VRNIC_ABI_SIZE(vrnic_add_mem_request, 8);
+
+/* Size is that of the memfd. */
+struct vrnic_add_mem_reply {
+	uint32_t mem;
+	uint32_t pad;
+	uint64_t size;
+};
+VRNIC_ABI_SIZE(vrnic_add_mem_reply, 16);
+
+/*
+ * Names one object: DEL_MEM, CTX_CLOSE, GET_ASYNC_EVENT (a context), DEALLOC_PD,
+ * DEREG_MR, DEALLOC_MW, DESTROY_*, QUERY_QP, QUERY_SRQ, CM_DESTROY_*, CM_DISCONNECT, CM_QUERY, CM_GET_EVENT (a channel).
+ */
+struct vrnic_handle_request {
+	uint32_t handle;
+	uint32_t pad;
+};
+VRNIC_ABI_SIZE(vrnic_handle_request, 8);
+
+/* Device counts from 0 in the order of hello_reply.devices; ENODEV beyond the last. */
+struct vrnic_query_device_request {
+	uint32_t device;
+	uint32_t pad;
+};
+VRNIC_ABI_SIZE(vrnic_query_device_request, 8);
+
+/* VRNIC_MAX_ADDRS is how many addresses of a device QUERY_DEVICE returns. */
+#define VRNIC_MAX_ADDRS			16
+
+/* An address of a device; family 0: none. */
+struct vrnic_prefix {
+	uint16_t family;	/* VRNIC_AF_INET, VRNIC_AF_INET6 */
+	uint16_t bits;
+	uint32_t pad;
+	uint8_t addr[16];	/* IPv4 in the first four */
+};
+VRNIC_ABI_SIZE(vrnic_prefix, 24);
+
+/* Describes a device and its limits for this session. */
+struct vrnic_query_device_reply {
+	char name[VRNIC_DEVICE_NAME_LEN];
+	uint64_t guid;
+	uint64_t max_mr_len;
+	uint8_t mac[6];
+	uint16_t num_addrs;
+	uint32_t mtu;
+	uint32_t vendor_id;
+	uint32_t part_id;
+	uint32_t hw_version;
+	uint32_t max_qp;
+	uint32_t max_qp_wr;
+	uint32_t max_sge;
+	uint32_t max_inline;
+	uint32_t max_cq;
+	uint32_t max_cqe;
+	uint32_t max_mr;
+	uint32_t max_pd;
+	uint32_t max_mw;
+	uint32_t max_srq;
+	uint32_t max_srq_wr;
+	uint32_t max_srq_sge;
+	uint32_t max_ird;
+	uint32_t max_ord;
+	uint32_t cap_flags;
+	uint32_t atomic_cap;
+	char fw_version[32];
+	struct vrnic_prefix addrs[VRNIC_MAX_ADDRS];
+};
+VRNIC_ABI_SIZE(vrnic_query_device_reply, 552);
+
+/* Ports count from 1. */
+struct vrnic_query_port_request {
+	uint32_t device;
+	uint32_t port;
+};
+VRNIC_ABI_SIZE(vrnic_query_port_request, 8);
+
+/* struct ibv_port_attr, as far as an RNIC has something to say. */
+struct vrnic_query_port_reply {
+	uint32_t state;	/* enum ibv_port_state: 4 active */
+	uint32_t max_mtu;	/* enum ibv_mtu */
+	uint32_t active_mtu;
+	uint32_t gids;
+	uint32_t max_msg;
+	uint32_t link_layer;	/* 2 Ethernet */
+	uint32_t width;
+	uint32_t speed;
+	uint32_t phys_state;
+	uint32_t cap_flags;
+};
+VRNIC_ABI_SIZE(vrnic_query_port_reply, 40);
+
+/* Asks for entry index of a port's GID table. */
+struct vrnic_query_gid_request {
+	uint32_t device;
+	uint32_t port;
+	uint32_t index;
+	uint32_t pad;
+};
+VRNIC_ABI_SIZE(vrnic_query_gid_request, 16);
+
+/* One entry. */
+struct vrnic_query_gid_reply {
+	uint8_t gid[16];
+	uint32_t type;
+	uint32_t pad;
+};
+VRNIC_ABI_SIZE(vrnic_query_gid_reply, 24);
+
+/* Opens a device; the context owns PDs, CQs and channels. */
+struct vrnic_ctx_open_request {
+	uint32_t device;
+	uint32_t pad;
+};
+VRNIC_ABI_SIZE(vrnic_ctx_open_request, 8);
+
+/* Carries the read end of the async event pipe. */
+struct vrnic_ctx_open_reply {
+	uint32_t ctx;
+	uint32_t pad;
+};
+VRNIC_ABI_SIZE(vrnic_ctx_open_reply, 8);
+
+/* Kinds of object in an async_event. */
+#define VRNIC_OBJ_NONE			0
+#define VRNIC_OBJ_CQ			1
+#define VRNIC_OBJ_QP			2
+#define VRNIC_OBJ_SRQ			3
+
+/* Answers GET_ASYNC_EVENT; -EAGAIN if there is none. */
+struct vrnic_async_event {
+	uint32_t type;	/* enum ibv_event_type */
+	uint32_t kind;	/* VRNIC_OBJ_CQ... */
+	uint32_t handle;	/* of the object */
+	uint32_t cause;	/* as the word at VRNIC_QP_ERROR */
+};
+VRNIC_ABI_SIZE(vrnic_async_event, 16);
+
+/* Makes a PD of a context. */
+struct vrnic_alloc_pd_request {
+	uint32_t ctx;
+	uint32_t pad;
+};
+VRNIC_ABI_SIZE(vrnic_alloc_pd_request, 8);
+
+/* The name of it. */
+struct vrnic_alloc_pd_reply {
+	uint32_t pd;
+	uint32_t pad;
+};
+VRNIC_ABI_SIZE(vrnic_alloc_pd_reply, 8);
+
+/* Modes of REG_MR. */
+#define VRNIC_MODE_APP			0	/* the program's own memory, through the fd of SET_MEM */
+#define VRNIC_MODE_SHARED		1	/* a part of a memfd of ADD_MEM */
+
+/*
+ * Registers a region. Its octets are addr.. of the program (VRNIC_MODE_APP) or offset.. of
+ * mem (VRNIC_MODE_SHARED); SGEs and the peer address it from iova on.
+ */
+struct vrnic_reg_mr_request {
+	uint32_t pd;
+	uint32_t access;	/* enum ibv_access_flags; bits 20 to 29 are ignored */
+	uint64_t addr;
+	uint64_t length;
+	uint64_t iova;
+	uint64_t offset;
+	uint32_t mode;
+	uint32_t mem;
+};
+VRNIC_ABI_SIZE(vrnic_reg_mr_request, 48);
+
+/* Names the region. */
+struct vrnic_reg_mr_reply {
+	uint32_t mr;
+	uint32_t lkey;
+	uint32_t rkey;
+	uint32_t pad;
+};
+VRNIC_ABI_SIZE(vrnic_reg_mr_reply, 16);
+
+/* Flags of REREG_MR: enum ibv_rereg_mr_flags. */
+#define VRNIC_REREG_TRANSLATION		1	/* addr, length, iova, offset, mode and mem */
+#define VRNIC_REREG_PD			2
+#define VRNIC_REREG_ACCESS		4
+
+/*
+ * Changes what flags name of a region; the other fields are zero. Its reply is REG_MR's:
+ * the handle stays, the keys are new. If it fails the region is as it was.
+ */
+struct vrnic_rereg_mr_request {
+	uint32_t mr;
+	uint32_t flags;
+	struct vrnic_reg_mr_request new;
+};
+VRNIC_ABI_SIZE(vrnic_rereg_mr_request, 56);
+
+/*
+ * Makes a region of at most max_len octets without memory, for REG_MR work requests. Its
+ * reply is REG_MR's.
+ */
+struct vrnic_alloc_mr_request {
+	uint32_t pd;
+	uint32_t pad;
+	uint64_t max_len;
+};
+VRNIC_ABI_SIZE(vrnic_alloc_mr_request, 16);
+
+/* Makes a memory window that is not bound. */
+struct vrnic_alloc_mw_request {
+	uint32_t pd;
+	uint32_t type;	/* enum ibv_mw_type */
+};
+VRNIC_ABI_SIZE(vrnic_alloc_mw_request, 8);
+
+/* The name of it. */
+struct vrnic_alloc_mw_reply {
+	uint32_t mw;
+	uint32_t rkey;
+};
+VRNIC_ABI_SIZE(vrnic_alloc_mw_reply, 8);
+
+/* Makes a completion channel. */
+struct vrnic_create_chan_request {
+	uint32_t ctx;
+	uint32_t pad;
+};
+VRNIC_ABI_SIZE(vrnic_create_chan_request, 8);
+
+/* Carries the read end of the event pipe and the ring memfd, in this order. */
+struct vrnic_create_chan_reply {
+	uint32_t chan;
+	uint32_t pad;
+};
+VRNIC_ABI_SIZE(vrnic_create_chan_reply, 8);
+
+/* Makes a CQ of at least cqe entries. chan 0: none. */
+struct vrnic_create_cq_request {
+	uint32_t ctx;
+	uint32_t cqe;
+	uint32_t chan;
+	uint32_t vector;
+};
+VRNIC_ABI_SIZE(vrnic_create_cq_request, 16);
+
+/* Carries the CQ memfd. cqe is what it holds. */
+struct vrnic_create_cq_reply {
+	uint32_t cq;
+	uint32_t cqe;
+};
+VRNIC_ABI_SIZE(vrnic_create_cq_reply, 8);
+
+/*
+ * Says how many async events of the object the client has been given (it may wait
+ * until they are acknowledged), and how many were dropped, whose tokens it takes back.
+ */
+struct vrnic_destroy_reply {
+	uint32_t reported;
+	uint32_t tokens;
+};
+VRNIC_ABI_SIZE(vrnic_destroy_reply, 8);
+
+/* Makes a shared receive queue. */
+struct vrnic_create_srq_request {
+	uint32_t pd;
+	uint32_t max_wr;
+	uint32_t max_sge;
+	/* receives that one QP may hold: 0 is the default, below 0 no limit. */
+	int32_t max_per_qp;
+};
+VRNIC_ABI_SIZE(vrnic_create_srq_request, 16);
+
+/* Carries the SRQ memfd. The counts are those that the SRQ got: never less than asked. */
+struct vrnic_create_srq_reply {
+	uint32_t srq;
+	uint32_t bell;
+	uint32_t max_wr;
+	uint32_t max_sge;
+};
+VRNIC_ABI_SIZE(vrnic_create_srq_reply, 16);
+
+/* Mask of MODIFY_SRQ: enum ibv_srq_attr_mask, of which the change of max_wr is EOPNOTSUPP. */
+#define VRNIC_MODIFY_SRQ_MAX_WR		1
+#define VRNIC_MODIFY_SRQ_LIMIT		2
+
+/* Changes what mask names. */
+struct vrnic_modify_srq_request {
+	uint32_t srq;
+	uint32_t mask;
+	uint32_t max_wr;
+	uint32_t limit;
+};
+VRNIC_ABI_SIZE(vrnic_modify_srq_request, 16);
+
+/* Describes an SRQ. limit is 0 if none is armed. */
+struct vrnic_query_srq_reply {
+	uint32_t max_wr;
+	uint32_t max_sge;
+	uint32_t limit;
+	uint32_t pad;
+};
+VRNIC_ABI_SIZE(vrnic_query_srq_reply, 16);
+
+/* Sizes a QP. With an SRQ max_recv_wr, max_recv_sge and rx_slab are 0 in the reply. */
+struct vrnic_qp_caps {
+	uint32_t max_send_wr;
+	uint32_t max_recv_wr;
+	uint32_t max_send_sge;
+	uint32_t max_recv_sge;
+	uint32_t max_inline;
+	uint32_t tx_slab;	/* octets of slab for sends: a power of two, or 0 for none */
+	uint32_t rx_slab;	/* octets of slab for receives */
+	uint32_t pad;
+};
+VRNIC_ABI_SIZE(vrnic_qp_caps, 32);
+
+/* Flags of CREATE_QP. */
+#define VRNIC_CREATE_QP_SIG_ALL		1	/* every send request completes visibly */
+
+/* Makes a QP. */
+struct vrnic_create_qp_request {
+	uint32_t pd;
+	uint32_t send_cq;
+	uint32_t recv_cq;
+	uint32_t srq;	/* 0 none */
+	struct vrnic_qp_caps caps;
+	uint32_t flags;
+	uint32_t pad;
+};
+VRNIC_ABI_SIZE(vrnic_create_qp_request, 56);
+
+/* Carries the QP memfd. Caps are those that the QP got: never less than asked. */
+struct vrnic_create_qp_reply {
+	uint32_t qp;	/* handle */
+	uint32_t qpn;
+	uint32_t bell;
+	uint32_t pad;
+	struct vrnic_qp_caps caps;
+};
+VRNIC_ABI_SIZE(vrnic_create_qp_reply, 48);
+
+/* Mask of MODIFY_QP. */
+#define VRNIC_MODIFY_QP_STATE		1
+
+/* Changes what mask names; a mask of 0 changes nothing and succeeds. */
+struct vrnic_modify_qp_request {
+	uint32_t qp;
+	uint32_t mask;
+	uint32_t state;	/* VRNIC_STATE_ERR... */
+	uint32_t pad;
+};
+VRNIC_ABI_SIZE(vrnic_modify_qp_request, 16);
+
+/* Describes a QP. */
+struct vrnic_query_qp_reply {
+	uint32_t state;
+	uint32_t qpn;
+	uint32_t access;
+	uint32_t ird;
+	uint32_t ord;
+	uint32_t pad;
+	struct vrnic_qp_caps caps;
+};
+VRNIC_ABI_SIZE(vrnic_query_qp_reply, 56);
+
+/* Limits of LIST. */
+#define VRNIC_LIST_DEV			1
+#define VRNIC_LIST_QP			2
+#define VRNIC_LIST_MR			3
+#define VRNIC_LIST_CQ			4
+#define VRNIC_LIST_CM			5
+#define VRNIC_LIST_CLIENT		6
+#define VRNIC_LIST_PORT			7
+
+/* VRNIC_LIST_DATA is how much of rows one reply holds. */
+#define VRNIC_LIST_DATA			(VRNIC_MAX_MESSAGE - VRNIC_HEADER_LEN - 16)
+
+/*
+ * Asks for rows (LIST, STAT). cursor 0 takes a fresh snapshot; next of the reply goes
+ * on in it. kind is unused by STAT.
+ */
+struct vrnic_list_request {
+	uint32_t kind;
+	uint32_t flags;	/* none is known */
+	uint64_t cursor;
+};
+VRNIC_ABI_SIZE(vrnic_list_request, 16);
+
+/* Holds whole rows, each a JSON object and a newline. next 0: that was all. */
+struct vrnic_list_reply {
+	uint64_t next;
+	uint32_t len;
+	uint32_t pad;
+	uint8_t data[VRNIC_LIST_DATA];
+};
+VRNIC_ABI_SIZE(vrnic_list_reply, 4080);
+
+#endif
