@@ -1,0 +1,287 @@
+package verbs
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vrnic/vrnic/internal/netlab"
+	"github.com/vrnic/vrnic/shm"
+)
+
+const (
+	deviceA = "vrnic0,addr=10.77.0.2/24,addr=fd77::2/64"
+	deviceB = "vrnic0,addr=10.77.0.3/24,addr=fd77::3/64"
+	// As deviceB, beside deviceA.
+	deviceB1 = "vrnic1,addr=10.77.0.3/24,addr=fd77::3/64"
+)
+
+// addrsA and addrsB are the devices' addresses, IPv4 and IPv6.
+var (
+	addrsA = [2]string{"10.77.0.2", "fd77::2"}
+	addrsB = [2]string{"10.77.0.3", "fd77::3"}
+)
+
+// A daemon is a `vrnic up` that is ready.
+type daemon struct {
+	*process
+	ns     *netlab.NS
+	socket string
+	uid    int         // of programs that are run; 0: the test's
+	client *shm.Client // asks what there is
+	before holding
+}
+
+// up starts a daemon with a socket of its own and waits until it is ready. At the test's end nothing
+// may be left in it.
+func up(t *testing.T, ns *netlab.NS, args ...string) *daemon {
+	t.Helper()
+	return upAs(t, ns, 0, args...)
+}
+
+func upAs(t *testing.T, ns *netlab.NS, uid int, args ...string) *daemon {
+	t.Helper()
+	dir, err := os.MkdirTemp(workDir, "daemon-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(dir, max(uid, os.Getuid()), -1); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	d := &daemon{ns: ns, socket: filepath.Join(dir, "s")}
+	d.process = start(t, ns, uid, []string{"GORACE=halt_on_error=0 exitcode=66"},
+		append([]string{daemonProgram, "up", "-v", "--socket", d.socket}, args...)...)
+	d.waitOutput("ready socket="+d.socket, 1)
+	if d.client, err = shm.Dial(d.socket); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.client.Close() })
+	d.before = d.holding()
+	t.Cleanup(func() {
+		switch {
+		case t.Failed():
+			d.explain()
+		case !d.ended():
+			d.settle()
+			d.stop()
+		}
+	})
+	return d
+}
+
+// stop ends the daemon as an operator does, which must leave nothing and succeed.
+func (d *daemon) stop() {
+	d.t.Helper()
+	d.signal(syscall.SIGTERM)
+	d.succeed(patience)
+	if _, err := os.Stat(d.socket); !errors.Is(err, os.ErrNotExist) {
+		d.t.Errorf("the daemon left its socket: %v", err)
+	}
+}
+
+// explain logs what the daemon has when a test has failed.
+func (d *daemon) explain() {
+	d.t.Helper()
+	for _, kind := range []string{"client", "qp", "cm", "cq"} {
+		rows, err := d.client.List(kind)
+		if err != nil {
+			d.t.Logf("show %s: %v", kind, err)
+			return
+		}
+		for _, r := range rows {
+			d.t.Logf("%s %s", kind, r)
+		}
+	}
+}
+
+// show returns the daemon's rows of a kind.
+func (d *daemon) show(kind string) (rows []map[string]any) {
+	d.t.Helper()
+	raw, err := d.client.List(kind)
+	if err != nil {
+		d.t.Fatalf("show %s: %v", kind, err)
+	}
+	for _, r := range raw {
+		var row map[string]any
+		if err := json.Unmarshal(r, &row); err != nil {
+			d.t.Fatal(err)
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// A holding is what a daemon has because of its clients.
+type holding struct {
+	qps, mrs, cqs, cms, clients int
+	fds, mappings               int
+}
+
+func (d *daemon) holding() holding {
+	d.t.Helper()
+	proc := fmt.Sprintf("/proc/%d/", d.pid())
+	fds, err := os.ReadDir(proc + "fd")
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	maps, err := os.ReadFile(proc + "maps")
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return holding{
+		qps: len(d.show("qp")), mrs: len(d.show("mr")), cqs: len(d.show("cq")), cms: len(d.show("cm")),
+		clients: len(d.show("client")), fds: len(fds), mappings: strings.Count(string(maps), "memfd:"),
+	}
+}
+
+// settle waits until the daemon holds what it held in the beginning: nothing of any program's.
+// Descriptors beyond that are those of its own that it makes when it first needs them.
+func (d *daemon) settle() {
+	d.t.Helper()
+	const own = 4
+	var got holding
+	begin := time.Now()
+	for {
+		got = d.holding()
+		more := got.fds - d.before.fds
+		if got.fds = d.before.fds; got == d.before && more <= own {
+			return
+		}
+		if time.Since(begin) > 10*time.Second {
+			d.t.Fatalf("the daemon holds %+v and %d more descriptors, held %+v in the beginning", got, more, d.before)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// listens waits until n ids listen at a port; 0: at any.
+func (d *daemon) listens(p *process, port, n int) {
+	d.t.Helper()
+	eventually(d.t, patience, fmt.Sprintf("%s listens at port %d", p, port), func() bool {
+		if p.ended() {
+			d.t.Fatalf("%s has ended (%v) and does not listen", p, p.err)
+		}
+		found := 0
+		for _, row := range d.show("cm") {
+			local, _ := row["local"].(string)
+			if row["state"] == "LISTEN" && (port == 0 || strings.HasSuffix(local, fmt.Sprintf(":%d", port))) {
+				found++
+			}
+		}
+		return found >= n
+	})
+}
+
+// env is what a program needs to find the libraries and the daemon without `vrnic exec`.
+func (d *daemon) env() []string {
+	return []string{"VRNIC_SOCKET=" + d.socket, "LD_LIBRARY_PATH=" + libs}
+}
+
+// start runs a program on the daemon. It has the libraries under test as `vrnic exec` gives them.
+func (d *daemon) start(argv ...string) *process {
+	d.t.Helper()
+	return d.startEnv(nil, argv...)
+}
+
+// startOn is start with one of several devices.
+func (d *daemon) startOn(dev string, argv ...string) *process {
+	d.t.Helper()
+	if dev == "" || !canExec() {
+		return d.start(argv...)
+	}
+	return start(d.t, d.ns, d.uid, d.env(), slices.Concat([]string{program, "exec", "-d", dev, "--"}, argv)...)
+}
+
+func (d *daemon) startEnv(env []string, argv ...string) *process {
+	d.t.Helper()
+	env = append(d.env(), env...)
+	if canExec() {
+		return start(d.t, d.ns, d.uid, env, slices.Concat([]string{program, "exec", "--"}, argv)...)
+	}
+	return start(d.t, d.ns, d.uid, append(env, "LD_PRELOAD="+filepath.Join(libs, "libvrnic-ifaddrs.so")), argv...)
+}
+
+// A place is where a program runs: a device of a daemon, at addrs.
+type place struct {
+	*daemon
+	dev   string // "": the daemon has but one
+	addrs [2]string
+}
+
+func (p *place) start(argv ...string) *process {
+	p.t.Helper()
+	return p.startOn(p.dev, argv...)
+}
+
+// A topology is two places that reach each other: of the server, and of the client.
+type topology struct {
+	name           string
+	server, client *place
+}
+
+// settle wants nothing left on either side.
+func (top *topology) settle() {
+	top.server.t.Helper()
+	top.server.settle()
+	top.client.settle()
+}
+
+func oneDevice(t *testing.T) *topology {
+	t.Helper()
+	p := &place{up(t, nil, "--device", deviceA), "", addrsA}
+	return &topology{"one device", p, p}
+}
+
+func twoDevices(t *testing.T) *topology {
+	t.Helper()
+	d := up(t, nil, "--device", deviceA, "--device", deviceB1)
+	return &topology{"two devices", &place{d, "vrnic0", addrsA}, &place{d, "vrnic1", addrsB}}
+}
+
+func twoDaemons(t *testing.T) *topology {
+	t.Helper()
+	link := filepath.Join(t.TempDir(), "link")
+	a := up(t, nil, "--device", deviceA, "--port", "unix-listen:"+link)
+	b := up(t, nil, "--device", deviceB, "--port", "unix-connect:"+link)
+	return &topology{"two daemons", &place{a, "", addrsA}, &place{b, "", addrsB}}
+}
+
+// overTAP is two daemons on TAPs in two namespaces, joined by bridges.
+func overTAP(t *testing.T) *topology {
+	t.Helper()
+	ns, err := netlab.NewNS() // tells whether it can be done
+	if err != nil {
+		lacking(t, "root", err)
+	}
+	ns.Close()
+	lab, err := netlab.NewLab()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { lab.Close() })
+	a := up(t, lab.A, "--device", deviceA, "--port", "tap:vtap0")
+	b := up(t, lab.B, "--device", deviceB, "--port", "tap:vtap0")
+	for _, ns := range []*netlab.NS{lab.A, lab.B} {
+		if err := lab.Plug(ns, "vtap0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &topology{"TAP", &place{a, "", addrsA}, &place{b, "", addrsB}}
+}
+
+var topologies = []struct {
+	name string
+	make func(t *testing.T) *topology
+}{
+	{"one device", oneDevice}, {"two devices", twoDevices}, {"two daemons", twoDaemons}, {"TAP", overTAP},
+}

@@ -1,0 +1,57 @@
+package verbs
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// libfabric finds devices by the addresses of network interfaces: `vrnic exec` adds the devices'
+// addresses to what getifaddrs(3) says.
+func TestTrap05Getifaddrs(t *testing.T) {
+	need(t, "fi_info")
+	d := up(t, nil, "--device", deviceA)
+	d.start("fi_info", "-p", "verbs").succeed(patience, "provider: verbs", `domain: vrnic0`, "type: FI_EP_MSG", "protocol: FI_PROTO_IWARP", `provider: verbs;ofi_rxm`)
+	d.start("fi_info", "-p", "verbs", "-v", "-t", "FI_EP_MSG").succeed(patience, `fi_sockaddr_in://10\.77\.0\.2:`, `fi_sockaddr_in6://\[fd77::2\]`)
+}
+
+// fabricJob is fi_pingpong, which compares what comes back with what it sent. Its two sides meet over
+// the kernel's TCP first.
+func fabricJob(t *testing.T, top *topology, options string, limit time.Duration) {
+	t.Helper()
+	need(t, "fi_pingpong")
+	port := fmt.Sprint(nextPort.Add(1))
+	dev := func(p *place) string {
+		if p.dev != "" {
+			return p.dev
+		}
+		return "vrnic0"
+	}
+	server := top.server.in(t).start(words("fi_pingpong -c -B PORT -d DEV "+options, "PORT", port, "DEV", dev(top.server))...)
+	listensTCP(t, server)
+	client := top.client.in(t).start(words("fi_pingpong -c -P PORT -d DEV "+options+" 127.0.0.1", "PORT", port, "DEV", dev(top.client))...)
+	client.succeed(limit, `^bytes +#sent`, `^[\d.kmg]+ +\d+ +=\d+`)
+	server.succeed(limit, `^bytes +#sent`)
+	top.server.in(t).settle()
+	top.client.in(t).settle()
+}
+
+func TestFabric(t *testing.T) {
+	need(t, "fi_pingpong")
+	options := []string{"-p verbs -e msg -I 20 -S 4096"}
+	tops := topologies[:1]
+	if thorough() {
+		tops = topologies[:3] // over TAP the sides cannot meet by the kernel's TCP
+		options = []string{"-p verbs -e msg -S all", "-p verbs -e msg -6 -S all", "-p verbs;ofi_rxm -e rdm -S all", "-p verbs;ofi_rxm -e rdm -m tagged -S all", "-p verbs -e msg -I 2000 -S 64"}
+	} else {
+		options = append(options, "-p verbs;ofi_rxm -e rdm -I 20 -S 4096")
+	}
+	for _, make := range tops {
+		t.Run(make.name, func(t *testing.T) {
+			top := make.make(t)
+			for _, o := range options {
+				t.Run(o, func(t *testing.T) { fabricJob(t, top, o, 2*time.Minute) })
+			}
+		})
+	}
+}

@@ -1,0 +1,125 @@
+package verbs
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// A job is a program on either side of a connection. In their words ADDR is the server's address,
+// CLIENT the client's, PORT a port that nothing else has.
+type job struct {
+	name           string
+	server, client string
+	// What their outputs must match: regular expressions, and with ! in front what they must not.
+	serverOut, clientOut []string
+	forever              bool // the server does not end by itself
+	listeners            int  // how many ids it has that listen, -1: see ready
+	ready                string
+	limit                time.Duration // of each side; 0: patience
+	refused              bool          // the client fails, and nothing hangs
+	quick                bool          // belongs to every test run
+	env                  []string
+}
+
+// nextPort is shared by all tests: a port is used once.
+var nextPort atomic.Int32
+
+func init() { nextPort.Store(20000) }
+
+// words are a command line with what it stands for filled in.
+func words(s string, replace ...string) []string {
+	out := strings.Fields(s)
+	r := strings.NewReplacer(replace...)
+	for i := range out {
+		out[i] = r.Replace(out[i])
+	}
+	return out
+}
+
+// run runs a job; family is 0 for IPv4 and 1 for IPv6.
+func (top *topology) run(t *testing.T, j *job, family int) {
+	t.Helper()
+	port := int(nextPort.Add(1))
+	replace := []string{"ADDR", top.server.addrs[family], "CLIENT", top.client.addrs[family], "PORT", fmt.Sprint(port)}
+	need(t, strings.Fields(j.server)[0], strings.Fields(j.client)[0])
+	limit := j.limit
+	if limit == 0 {
+		limit = patience
+	}
+	server := top.server.in(t).startWith(j.env, words(j.server, replace...)...)
+	switch {
+	case j.listeners >= 0:
+		top.server.in(t).listens(server, port, max(1, j.listeners))
+	case j.ready != "":
+		server.waitOutput(j.ready, 1)
+	}
+	client := top.client.in(t).startWith(j.env, words(j.client, replace...)...)
+	if j.refused {
+		client.fail(limit, j.clientOut...)
+		server.kill()
+		return
+	}
+	client.succeed(limit, j.clientOut...)
+	if j.forever {
+		server.kill()
+		server.wantOutput(j.serverOut...)
+	} else {
+		server.succeed(limit, j.serverOut...)
+	}
+}
+
+// in is p for a subtest: what it starts ends, and fails, with that.
+func (p *place) in(t *testing.T) *place {
+	d, q := *p.daemon, *p
+	d.t = t
+	q.daemon = &d
+	return &q
+}
+
+func (p *place) startWith(env []string, argv ...string) *process {
+	p.t.Helper()
+	if p.dev == "" {
+		return p.startEnv(env, argv...)
+	}
+	return p.startOn(p.dev, argv...)
+}
+
+// runAll runs jobs as subtests, with nothing left in the daemons after each. Only those for every
+// test run, unless all are asked for.
+func (top *topology) runAll(t *testing.T, jobs []job) {
+	t.Helper()
+	for i := range jobs {
+		j := &jobs[i]
+		if !j.quick && !thorough() {
+			continue
+		}
+		families := []int{0}
+		if thorough() && j.limit == 0 {
+			families = []int{0, 1}
+		}
+		for _, f := range families {
+			t.Run(fmt.Sprintf("%s/%s/IPv%d", top.name, j.name, 4+2*f), func(t *testing.T) {
+				top.run(t, j, f)
+				if !t.Failed() {
+					top.server.in(t).settle()
+					top.client.in(t).settle()
+				}
+			})
+		}
+	}
+}
+
+// inTopologies runs jobs in the topologies that are named, and in all if everything is asked for.
+func inTopologies(t *testing.T, jobs []job, quick ...string) {
+	t.Helper()
+	need(t)
+	for _, make := range topologies {
+		if thorough() || slices.Contains(quick, make.name) {
+			t.Run(make.name, func(t *testing.T) { make.make(t).runAll(t, jobs) })
+		}
+	}
+}

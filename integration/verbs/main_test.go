@@ -1,0 +1,122 @@
+package verbs
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// program is the vrnic that clients are run with, and daemonProgram the one that runs daemons:
+// with the race detector if the tests have it.
+var program, daemonProgram string
+
+// libs is where the libraries under test are, and workDir where programs in C are built.
+var libs, workDir string
+
+// topDir is the repository's.
+const topDir = "../.."
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "vrnic-verbs-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		if err := os.Chmod(dir, 0o755); err != nil { // other users run programs in it
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		workDir = dir
+		program = filepath.Join(dir, "vrnic")
+		daemonProgram = program
+		builds := [][]string{{"go", "build", "-o", program, "github.com/vrnic/vrnic/cmd/vrnic"}}
+		if raceDetector {
+			daemonProgram = filepath.Join(dir, "vrnic-race")
+			builds = append(builds, []string{"go", "build", "-race", "-o", daemonProgram, "github.com/vrnic/vrnic/cmd/vrnic"})
+		}
+		// VRNIC_TEST_LIBS names libraries that are there, such as ones built with a sanitizer.
+		if libs = os.Getenv("VRNIC_TEST_LIBS"); libs == "" && len(missing("gcc", "make")) == 0 {
+			libs = filepath.Join(dir, "lib")
+			builds = append(builds, []string{"make", "-s", "-C", filepath.Join(topDir, "verbs"), "BUILD=" + libs})
+		}
+		for _, args := range builds {
+			cmd := exec.Command(args[0], args[1:]...)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				fmt.Fprintf(os.Stderr, "%s: %v\n%s", cmd, err, out)
+				return 1
+			}
+		}
+		return m.Run()
+	}())
+}
+
+// packages says which of Debian's packages has a program, or a file.
+var packages = map[string]string{
+	"gcc": "gcc", "make": "make", "clang": "clang", "valgrind": "valgrind",
+	"rping": "rdmacm-utils", "ucmatose": "rdmacm-utils", "rdma_server": "rdmacm-utils", "rdma_client": "rdmacm-utils",
+	"rdma_xserver": "rdmacm-utils", "rdma_xclient": "rdmacm-utils", "cmtime": "rdmacm-utils", "rstream": "rdmacm-utils",
+	"ibv_devices": "ibverbs-utils", "ibv_devinfo": "ibverbs-utils", "ibv_asyncwatch": "ibverbs-utils", "ibv_rc_pingpong": "ibverbs-utils",
+	"fio": "fio", "fi_info": "libfabric-bin", "fi_pingpong": "libfabric-bin",
+	"/usr/include/infiniband/verbs.h": "libibverbs-dev", "/usr/include/rdma/rdma_cma.h": "librdmacm-dev",
+}
+
+func packageOf(name string) string {
+	if p := packages[name]; p != "" {
+		return p
+	}
+	if strings.HasPrefix(name, "ib_") {
+		return "perftest"
+	}
+	return name
+}
+
+// missing returns the packages that programs and files are lacking of.
+func missing(names ...string) (pkgs []string) {
+	for _, n := range names {
+		var err error
+		if filepath.IsAbs(n) {
+			_, err = os.Stat(n)
+		} else {
+			_, err = exec.LookPath(n)
+		}
+		if p := packageOf(n); err != nil && !slices.Contains(pkgs, p) {
+			pkgs = append(pkgs, p)
+		}
+	}
+	return pkgs
+}
+
+// need skips a test that needs programs which are not there.
+func need(t *testing.T, names ...string) {
+	t.Helper()
+	if m := missing(names...); len(m) > 0 {
+		lacking(t, "verbs", "packages are missing: apt-get install "+strings.Join(m, " "))
+	}
+	if libs == "" {
+		lacking(t, "verbs", "the libraries cannot be built: apt-get install gcc make libc6-dev")
+	}
+}
+
+// lacking skips a test for want of what, or fails it where what must be there.
+func lacking(t *testing.T, what string, why any) {
+	t.Helper()
+	if slices.Contains(strings.Fields(os.Getenv("VRNIC_TEST_REQUIRE")), what) {
+		t.Fatalf("VRNIC_TEST_REQUIRE asks for %s: %v", what, why)
+	}
+	t.Skipf("needs %s: %v", what, why)
+}
+
+// thorough reports whether everything is to be run: `make verbs-programs`.
+func thorough() bool { return os.Getenv("VRNIC_TEST_VERBS") == "all" }
+
+// canExec says once whether this vrnic has `vrnic exec`.
+var canExec = sync.OnceValue(func() bool {
+	return exec.Command(program, "exec", "--help").Run() == nil
+})
