@@ -39,10 +39,13 @@ var layers = map[string][]string{
 
 	"cmd/vrnic": {std, sys, cli,
 		module + "rdma", module + "iwarp", module + "vnic", module + "shm", module + "netstack", module + "sctpddp",
-		module + "internal/stacknet"},
+		module + "internal/stacknet", module + "verbs/build"},
 	// The commands reach devices as any client does; only the daemon knows the layers below.
 	"cmd/vrnic/internal/ping": {std, module + "rdma"},
 	"cmd/vrnic-bench":         {whole},
+
+	// C, but for the package that embeds what is built of it.
+	"verbs": {std},
 
 	"contrib":           {std, module + "iwarp", module + "sctpddp"},
 	"integration":       {whole},
