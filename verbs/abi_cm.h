@@ -1,7 +1,9 @@
 #ifndef VRNIC_ABI_CM_H
 #define VRNIC_ABI_CM_H
 
-#include "abi.h"
+#ifndef VRNIC_ABI_H
+#error "include abi.h"
+#endif
 
 /* Control socket: connection management. */
 

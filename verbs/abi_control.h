@@ -1,7 +1,9 @@
 #ifndef VRNIC_ABI_CONTROL_H
 #define VRNIC_ABI_CONTROL_H
 
-#include "abi.h"
+#ifndef VRNIC_ABI_H
+#error "include abi.h"
+#endif
 
 /* Control socket: SOCK_SEQPACKET, one request at a time, nothing unsolicited. */
 
