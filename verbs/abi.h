@@ -169,6 +169,85 @@
 
 #define VRNIC_NO_SLAB			0xffffffffu
 
+/*
+ * The same, as structs: for a CQE that has been copied out, and for WQEs that are made in place.
+ * A send WQE goes on with SGEs, inline octets or the offset into the slab, a receive WQE with SGEs.
+ */
+struct vrnic_sge {
+	uint64_t addr;
+	uint32_t length;
+	uint32_t lkey;
+};
+
+struct vrnic_send_wqe {
+	uint64_t wr_id;
+	uint8_t op;
+	uint8_t flags;
+	uint16_t num_sge;
+	uint32_t length;
+	uint64_t remote_addr;
+	uint32_t rkey;
+	uint32_t imm;
+	uint64_t cmp_add;
+	uint64_t swap;
+};
+
+struct vrnic_recv_wqe {
+	uint64_t wr_id;
+	uint32_t num_sge;
+	uint32_t cookie;
+};
+
+struct vrnic_cqe {
+	uint64_t wr_id;
+	uint32_t status;
+	uint32_t opcode;
+	uint32_t vendor_err;
+	uint32_t byte_len;
+	uint32_t imm;
+	uint32_t qpn;
+	uint32_t src_qp;
+	uint32_t wc_flags;
+	uint32_t sq_done;
+	uint32_t cookie;
+	uint32_t slab_off;
+	uint32_t slab_len;
+	uint64_t timestamp;
+};
+
+#define VRNIC_ABI_OFFSET(type, field, offset) \
+	_Static_assert(__builtin_offsetof(struct type, field) == (offset), "offset of " #field " in struct " #type)
+VRNIC_ABI_SIZE(vrnic_sge, VRNIC_SGE_LEN);
+VRNIC_ABI_OFFSET(vrnic_sge, length, VRNIC_SGE_LENGTH);
+VRNIC_ABI_OFFSET(vrnic_sge, lkey, VRNIC_SGE_LKEY);
+VRNIC_ABI_SIZE(vrnic_send_wqe, VRNIC_SQ_SGE);
+VRNIC_ABI_OFFSET(vrnic_send_wqe, op, VRNIC_SQ_OP);
+VRNIC_ABI_OFFSET(vrnic_send_wqe, flags, VRNIC_SQ_FLAGS);
+VRNIC_ABI_OFFSET(vrnic_send_wqe, num_sge, VRNIC_SQ_NUM_SGE);
+VRNIC_ABI_OFFSET(vrnic_send_wqe, length, VRNIC_SQ_LENGTH);
+VRNIC_ABI_OFFSET(vrnic_send_wqe, remote_addr, VRNIC_SQ_REMOTE_ADDR);
+VRNIC_ABI_OFFSET(vrnic_send_wqe, rkey, VRNIC_SQ_RKEY);
+VRNIC_ABI_OFFSET(vrnic_send_wqe, imm, VRNIC_SQ_IMM);
+VRNIC_ABI_OFFSET(vrnic_send_wqe, cmp_add, VRNIC_SQ_CMP_ADD);
+VRNIC_ABI_OFFSET(vrnic_send_wqe, swap, VRNIC_SQ_SWAP);
+VRNIC_ABI_SIZE(vrnic_recv_wqe, VRNIC_RQ_SGE);
+VRNIC_ABI_OFFSET(vrnic_recv_wqe, num_sge, VRNIC_RQ_NUM_SGE);
+VRNIC_ABI_OFFSET(vrnic_recv_wqe, cookie, VRNIC_RQ_COOKIE);
+VRNIC_ABI_SIZE(vrnic_cqe, VRNIC_CQE_LEN);
+VRNIC_ABI_OFFSET(vrnic_cqe, status, VRNIC_CQE_STATUS);
+VRNIC_ABI_OFFSET(vrnic_cqe, opcode, VRNIC_CQE_OPCODE);
+VRNIC_ABI_OFFSET(vrnic_cqe, vendor_err, VRNIC_CQE_VENDOR_ERR);
+VRNIC_ABI_OFFSET(vrnic_cqe, byte_len, VRNIC_CQE_BYTE_LEN);
+VRNIC_ABI_OFFSET(vrnic_cqe, imm, VRNIC_CQE_IMM);
+VRNIC_ABI_OFFSET(vrnic_cqe, qpn, VRNIC_CQE_QP_NUM);
+VRNIC_ABI_OFFSET(vrnic_cqe, src_qp, VRNIC_CQE_SRC_QP);
+VRNIC_ABI_OFFSET(vrnic_cqe, wc_flags, VRNIC_CQE_WC_FLAGS);
+VRNIC_ABI_OFFSET(vrnic_cqe, sq_done, VRNIC_CQE_SQ_DONE);
+VRNIC_ABI_OFFSET(vrnic_cqe, cookie, VRNIC_CQE_COOKIE);
+VRNIC_ABI_OFFSET(vrnic_cqe, slab_off, VRNIC_CQE_SLAB_OFF);
+VRNIC_ABI_OFFSET(vrnic_cqe, slab_len, VRNIC_CQE_SLAB_LEN);
+VRNIC_ABI_OFFSET(vrnic_cqe, timestamp, VRNIC_CQE_TIMESTAMP);
+
 /* Completion channel memory. */
 #define VRNIC_CHAN_MAGIC		0	/* line 0 is const */
 #define VRNIC_CHAN_HANDLE		4
