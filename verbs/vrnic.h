@@ -51,7 +51,23 @@ static inline void store_release(_Atomic uint32_t *w, uint32_t v)
 struct vrnic_map {
 	void *mem;
 	size_t len;
+	unsigned int forks; /* of this process's ancestors when it was made: vrnic_unmap leaves others' alone */
 };
+
+/* Whether a ring of size slots, a power of two, lies in a memory of len octets. */
+static inline bool vrnic_ring_fits(size_t len, uint32_t off, uint32_t size, uint32_t stride, uint32_t min_stride,
+				   uint32_t max_stride)
+{
+	return size && !(size & (size - 1)) && size <= VRNIC_MAX_DEPTH && stride >= min_stride && stride <= max_stride &&
+	       off % 8 == 0 && stride % 8 == 0 && off <= len && (uint64_t)size * stride <= len - off;
+}
+
+/* Whether a slab, of no octets or a power of two, does. */
+static inline bool vrnic_slab_fits(size_t len, uint32_t off, uint32_t size)
+{
+	return off <= len && size <= len - off &&
+	       (!size || (!(size & (size - 1)) && size >= VRNIC_MIN_SLAB && size <= VRNIC_MAX_SLAB));
+}
 
 /*
  * session.c
@@ -59,10 +75,10 @@ struct vrnic_map {
 struct vrnic_device; /* device.c: one for each device of the daemon, for the life of the process */
 
 struct vrnic_session {
+	struct vrnic_session *next; /* all that this process or its ancestors opened */
 	atomic_bool dead; /* set once; checked before any shared memory is touched */
 	int sock;
 	int doorbell;
-	pid_t pid; /* that opened it */
 	struct vrnic_map page;
 	_Atomic uint32_t *bells;
 	_Atomic uint32_t *sleeping;
@@ -71,8 +87,6 @@ struct vrnic_session {
 	pthread_mutex_t rpc_lock;
 	uint32_t seq;
 	bool mem_lent; /* SET_MEM was done; rpc_lock */
-	uint32_t ndevices;
-	char path[108];
 	struct vrnic_mrs *mrs; /* memory.c: what is registered, by lkey */
 };
 
@@ -88,8 +102,12 @@ static inline bool vrnic_dead(struct vrnic_session *s)
 	return atomic_load_explicit(&s->dead, memory_order_acquire);
 }
 
-/* Ends the session, if it lives: why is for the log (VRNIC_DEBUG), printf-like. Any lock may be held. */
+/*
+ * Ends the session, if it lives: why is for the log, on stderr if VRNIC_DEBUG names shm, printf-like. Any lock may be
+ * held. errno is left alone.
+ */
 void vrnic_die(struct vrnic_session *s, const char *why, ...) __attribute__((format(printf, 2, 3)));
+void vrnic_debug(const char *what, ...) __attribute__((format(printf, 1, 2)));
 
 /* Looks whether the daemon has closed the socket, and ends the session then. True: the session is dead. */
 bool vrnic_peer_gone(struct vrnic_session *s);
@@ -111,6 +129,9 @@ int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_
 /* vrnic_rpc without descriptors, for a request that is a handle alone. */
 int vrnic_rpc_handle(struct vrnic_session *s, uint16_t op, uint32_t handle, void *rep, size_t rep_len);
 
+/* Lends the daemon this process's memory, if that has not been done: 0 or an errno. */
+int vrnic_lend_mem(struct vrnic_session *s);
+
 /*
  * Maps what fd is, at least min octets, writable and sealed against shrinking, and closes fd: 0 or an errno, and then
  * the session is dead. For the child of a fork it is as unmapped.
@@ -122,12 +143,16 @@ void vrnic_unmap(struct vrnic_map *m);
  * Takes one token out of an event pipe, with read(2) on the program's own descriptor: blocks unless the program has
  * set O_NONBLOCK, and is a cancellation point. 0: taken. -1: errno, EAGAIN or EINTR among others. 1: the session is
  * dead. If the pipe was closed because another thread destroyed its channel, it does not return: nothing of the
- * channel may be touched any more, and a program that leaves main meanwhile must not see an error.
+ * channel may be touched any more, and a program that leaves main meanwhile must not see an error. To be told from
+ * the daemon's end, who destroys a channel closes fd before it asks the daemon.
  */
 int vrnic_wait_token(struct vrnic_session *s, int fd);
 
 /* Takes n tokens back out of a pipe, without blocking and without a change of its flags. */
 void vrnic_take_tokens(int fd, uint32_t n);
+
+/* close(2) without being a cancellation point; -1 is none. */
+void vrnic_close(int fd);
 
 /* Rings the bell of a QP or SRQ, after the work has been committed. Never blocks. */
 static inline void vrnic_ring(struct vrnic_session *s, uint32_t bell)
@@ -150,6 +175,18 @@ struct vrnic_context {
 	struct vrnic_device *dev;
 	uint32_t handle;       /* the daemon's */
 	atomic_bool fatal;     /* IBV_EVENT_DEVICE_FATAL has been given */
+	struct vrnic_query_device_reply attr; /* as it was when the device was opened */
+	pthread_mutex_t obj_lock; /* what follows; taken last of all */
+	struct vrnic_obj *objs[64];
+};
+
+/* What async events name: part of each CQ, QP and SRQ. */
+struct vrnic_obj {
+	struct vrnic_obj *next;
+	uint32_t kind; /* VRNIC_OBJ_CQ... */
+	uint32_t handle;
+	uint32_t given; /* events given to the program */
+	void *ibv;	/* the struct ibv_cq, ibv_qp or ibv_srq */
 };
 
 static inline struct vrnic_context *to_vctx(struct ibv_context *c)
@@ -157,8 +194,18 @@ static inline struct vrnic_context *to_vctx(struct ibv_context *c)
 	return container_of(c, struct vrnic_context, v.context);
 }
 
-/* Fills the operations that programs call inline; defined where the operations are. */
-void vrnic_set_ops(struct vrnic_context *c);
+/*
+ * From vrnic_obj_add on events of the object are given to the program, until vrnic_obj_drop, which comes after the daemon
+ * has destroyed it: with tokens of the daemon's reply, or 0. It returns how many were given.
+ */
+void vrnic_obj_add(struct vrnic_context *c, struct vrnic_obj *o, uint32_t kind, uint32_t handle, void *ibv);
+uint32_t vrnic_obj_drop(struct vrnic_context *c, struct vrnic_obj *o, uint32_t tokens);
+
+/*
+ * Waits until given events of an object have been acknowledged: *completed is counted up under mutex and cond signaled.
+ * A cancellation point; the mutex is not held then.
+ */
+void vrnic_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *completed, uint32_t given);
 
 /*
  * For librdmacm: the context that all ids of a process share for device number index, opened when first asked for; NULL
@@ -166,6 +213,10 @@ void vrnic_set_ops(struct vrnic_context *c);
  */
 struct ibv_context *vrnic_cm_context(struct vrnic_session *s, uint32_t index);
 uint32_t vrnic_device_index(struct ibv_context *c);
+
+/* How many devices the daemon has; and which of them VRNIC_DEVICE leaves to this process. */
+uint32_t vrnic_num_devices(struct vrnic_session *s);
+bool vrnic_device_allowed(struct vrnic_session *s, uint32_t index);
 
 /*
  * memory.c
@@ -178,6 +229,9 @@ struct vrnic_pd {
 struct vrnic_mr {
 	struct ibv_mr mr;
 	int access;
+	uint64_t iova;
+	bool revoked;	       /* its keys give nothing any more, as far as the library knows */
+	struct vrnic_area *area; /* memory that is shared with the daemon, or NULL */
 	struct vrnic_mr *next; /* in its bucket of vrnic_mrs */
 };
 
@@ -191,6 +245,9 @@ static inline struct vrnic_pd *to_vpd(struct ibv_pd *pd) { return container_of(p
 bool vrnic_sges_local(struct vrnic_session *s, struct ibv_pd *pd, const struct ibv_sge *sge, int n, bool write,
 		      uint32_t *total);
 
+/* A key was invalidated, by this program or its peer: the daemon judges what uses it from now on. */
+void vrnic_mr_revoked(struct vrnic_session *s, uint32_t key);
+
 /*
  * channel.c: completion channels. cq.c: CQs.
  */
@@ -202,7 +259,6 @@ struct vrnic_chan {
 	struct vrnic_map map;
 	uint32_t cons;
 	struct vrnic_cq *cqs; /* by chan_next */
-	bool dead_told; /* the armed CQs have got their events of the session's death */
 };
 
 struct vrnic_cq {
@@ -221,10 +277,11 @@ struct vrnic_cq {
 	uint32_t mask;		 /* size - 1 */
 	atomic_uint users;	 /* QPs that complete here: EBUSY */
 	uint32_t comp_given;	 /* completion events given to the program; chan->lock */
+	atomic_bool armed;	 /* an event was asked for and not given since: req_notify sets it */
+	struct vrnic_obj obj;
 	pthread_mutex_t lock;	 /* what follows */
 	atomic_uint cons;	 /* read without the lock to see that there is nothing */
 	bool bad;		 /* the ring makes no sense; the session is dead */
-	bool armed_dead;	 /* was armed when the session died: one event is made up; chan->lock */
 	struct vrnic_qp *qps[64]; /* by number, chained by scq_next or rcq_next */
 	struct vrnic_qp *last;
 	/* poll.c: the completion that the ibv_cq_ex calls read, with lock held between start_poll and end_poll. */
@@ -275,6 +332,7 @@ struct vrnic_srq {
 	struct vrnic_session *s;
 	struct vrnic_map map;
 	struct vrnic_rq rq;
+	struct vrnic_obj obj;
 	atomic_uint users; /* QPs: EBUSY */
 };
 
@@ -319,6 +377,7 @@ struct vrnic_qp {
 	struct vrnic_session *s;
 	struct vrnic_map map;
 	_Atomic uint32_t *state; /* enum ibv_qp_state, the daemon's */
+	struct vrnic_obj obj;
 	uint32_t bell;
 	bool sig_all;
 	struct ibv_qp_cap cap;
@@ -343,7 +402,12 @@ static inline struct vrnic_qp *to_vqp(struct ibv_qp *qp) { return container_of(q
  */
 int vrnic_find_qp(struct vrnic_session *s, uint32_t qpn, uint32_t *pd_handle, struct ibv_qp **qp);
 
-/* post.c. What vrnic_set_ops puts into the context. */
+/* qp.c, srq.c. What a context has for programs, with those of post.c. */
+struct ibv_qp *vrnic_create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr_ex *attr);
+struct ibv_srq *vrnic_create_srq_ex(struct ibv_context *c, struct ibv_srq_init_attr_ex *attr);
+int vrnic_get_srq_num(struct ibv_srq *srq, uint32_t *num);
+
+/* post.c */
 int vrnic_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
 int vrnic_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 int vrnic_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
