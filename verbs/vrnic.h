@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 #include "abi.h"
 #include "ibv.h"
@@ -239,11 +240,13 @@ static inline struct vrnic_pd *to_vpd(struct ibv_pd *pd) { return container_of(p
 
 /*
  * True if the SGEs lie in regions of pd that the library may read (send) or write (receive) on the program's behalf, so
- * that a message can go through a slab: the daemon sees no key then. False leaves it to the daemon, and to its errors.
- * Takes a read lock; no system call. *total: the sum of the lengths, at most 2^32-1, else false.
+ * that a message can go through a slab: the daemon sees no key then. False leaves it to the daemon, and to its errors;
+ * also for reads of memory that is shared with the daemon, which needs no slab to get at it.
+ * iov, of n entries, says where the octets are in this process: not at sge.addr, if a region has another iova.
+ * Takes a read lock; no system call.
  */
 bool vrnic_sges_local(struct vrnic_session *s, struct ibv_pd *pd, const struct ibv_sge *sge, int n, bool write,
-		      uint32_t *total);
+		      struct iovec *iov);
 
 /* A key was invalidated, by this program or its peer: the daemon judges what uses it from now on. */
 void vrnic_mr_revoked(struct vrnic_session *s, uint32_t key);
@@ -285,8 +288,8 @@ struct vrnic_cq {
 	struct vrnic_qp *qps[64]; /* by number, chained by scq_next or rcq_next */
 	struct vrnic_qp *last;
 	/* poll.c: the completion that the ibv_cq_ex calls read, with lock held between start_poll and end_poll. */
-	struct vrnic_cqe cur;
 	struct ibv_wc cur_wc;
+	uint64_t cur_time; /* CLOCK_MONOTONIC, ns */
 };
 
 static inline struct vrnic_cq *to_vcq(struct ibv_cq *cq) { return container_of(cq, struct vrnic_cq, cq); }
@@ -301,10 +304,13 @@ void vrnic_cq_ex_ops(struct vrnic_cq *cq, uint64_t wc_flags);
  */
 struct vrnic_recv { /* an outstanding receive: until it is polled, after its slot is free again */
 	uint64_t wr_id;
-	uint64_t seq;	 /* of posting; 0: none */
 	uint32_t cookie; /* place + 1, and high bits that tell it from earlier ones there */
-	uint32_t nsge;
+	uint32_t nsge;	 /* VRNIC_NO_RECV: none is outstanding here */
+	uint32_t next;	 /* in the order of posting; the place of the list's head is mask + 1 */
+	uint32_t prev;
 };
+
+#define VRNIC_NO_RECV UINT32_MAX
 
 /* The client's end of a receive queue, a QP's or an SRQ's. */
 struct vrnic_rq {
@@ -319,12 +325,10 @@ struct vrnic_rq {
 	uint32_t mask;
 	uint32_t stride;
 	uint32_t max_sge;
-	uint64_t seq;
-	struct vrnic_recv *wrs; /* mask + 1 of them */
+	struct vrnic_recv *wrs; /* mask + 1 of them, and the head of their list */
 	struct ibv_sge *sges;	/* max_sge for each of wrs */
 	uint32_t *free;		/* places in wrs */
 	uint32_t nfree;
-	uint64_t flushed;	/* all up to this seq have been flushed on a dead session */
 };
 
 struct vrnic_srq {
@@ -349,8 +353,9 @@ struct vrnic_sq {
 	char *ring;
 	_Atomic uint32_t *prod_word;
 	_Atomic uint32_t *done_word;
-	uint32_t prod;
-	uint32_t done; /* requests that are over as far as the program knows */
+	atomic_uint prod;   /* read by who polls, without lock */
+	atomic_uint polled; /* requests that a completion has said to be over; written with the send CQ's lock held */
+	uint32_t done;	    /* as polled, and those that complete invisibly, as far as that matters */
 	uint32_t mask;
 	uint32_t stride;
 	uint32_t max_sge;
@@ -364,7 +369,10 @@ struct vrnic_sq {
 	_Atomic uint32_t *slab_cons_word;
 	/* wr.c: between wr_start and wr_complete, with lock held */
 	uint32_t wr_prod;
+	uint32_t wr_slab_prod; /* before */
 	int wr_err;
+	bool wr_open; /* wr waits for its data */
+	struct ibv_send_wr wr;
 };
 
 struct vrnic_qp {
@@ -384,8 +392,9 @@ struct vrnic_qp {
 	struct vrnic_sq sq;
 	struct vrnic_rq rq;
 	struct vrnic_srq *srq;
-	struct vrnic_qp *scq_next; /* in vrnic_cq.qps of the send CQ and of the receive CQ */
+	struct vrnic_qp *scq_next; /* in vrnic_cq.qps of the send CQ, and of the receive CQ if it is another */
 	struct vrnic_qp *rcq_next;
+	struct vrnic_qp *next; /* of all with a number like it */
 	/* the slab for small receives; the receive CQ's lock */
 	char *rx_slab;
 	uint32_t rx_slab_size;
