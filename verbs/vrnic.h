@@ -170,6 +170,8 @@ static inline void vrnic_ring(struct vrnic_session *s, uint32_t bell)
 /*
  * device.c
  */
+void vrnic_devices_forked(void); /* for the child of a fork */
+
 struct vrnic_context {
 	struct verbs_context v; /* v.context, its last member, is what the program has */
 	struct vrnic_session *s;
@@ -222,6 +224,10 @@ bool vrnic_device_allowed(struct vrnic_session *s, uint32_t index);
 /*
  * memory.c
  */
+struct vrnic_mrs *vrnic_mrs_new(void);
+void vrnic_mrs_free(struct vrnic_mrs *t);
+void vrnic_mrs_forked(struct vrnic_mrs *t); /* for the child of a fork */
+
 struct vrnic_pd {
 	struct ibv_pd pd;
 	atomic_uint users; /* MRs, MWs, QPs and SRQs: EBUSY while there are any */
