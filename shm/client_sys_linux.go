@@ -49,6 +49,9 @@ func closeFDs(fds []int) {
 	}
 }
 
+// Daemon tells whose process the daemon is: the one that listens on the socket.
+func (c *Client) Daemon() (Peer, error) { return peerOf(c.raw) }
+
 // peerGone says whether the other end of the socket fd has been closed. It takes nothing from it.
 func peerGone(fd int) bool {
 	var b [1]byte

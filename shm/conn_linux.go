@@ -34,18 +34,27 @@ func newServerConn(c *net.UnixConn) (*serverConn, Peer, error) {
 	if err != nil {
 		return nil, Peer{}, err
 	}
+	peer, err := peerOf(rc)
+	if err != nil {
+		return nil, Peer{}, err
+	}
+	// Room for exactly one descriptor: with CMSG_SPACE(4) the padding lets a second one in.
+	return &serverConn{c: c, rc: rc, oob: make([]byte, unix.CmsgLen(4))}, peer, nil
+}
+
+// peerOf tells whose process made the other end of a connected socket: connected it, or listened.
+func peerOf(rc syscall.RawConn) (Peer, error) {
 	var cred *unix.Ucred
 	var cerr error
 	if err := rc.Control(func(fd uintptr) {
 		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	}); err != nil {
-		return nil, Peer{}, err
+		return Peer{}, err
 	}
 	if cerr != nil {
-		return nil, Peer{}, os.NewSyscallError("SO_PEERCRED", cerr)
+		return Peer{}, os.NewSyscallError("SO_PEERCRED", cerr)
 	}
-	// Room for exactly one descriptor: with CMSG_SPACE(4) the padding lets a second one in.
-	return &serverConn{c: c, rc: rc, oob: make([]byte, unix.CmsgLen(4))}, Peer{PID: cred.Pid, UID: cred.Uid, GID: cred.Gid}, nil
+	return Peer{PID: cred.Pid, UID: cred.Uid, GID: cred.Gid}, nil
 }
 
 // read waits for the next message. msg is good until the next call; fd is -1 or the descriptor that

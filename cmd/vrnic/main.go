@@ -59,6 +59,7 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 			statCommand(),
 			pingCommand(),
 			demoCommand(),
+			execCommand(),
 			versionCommand(),
 		},
 	}

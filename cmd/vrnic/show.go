@@ -68,8 +68,9 @@ func printRows(c *cli.Context, rows []json.RawMessage) error {
 }
 
 // dial connects to the daemon and says what to do if that fails.
-func dial(c *cli.Context) (*shm.Client, error) {
-	path := socketPath(c)
+func dial(c *cli.Context) (*shm.Client, error) { return dialPath(socketPath(c)) }
+
+func dialPath(path string) (*shm.Client, error) {
 	client, err := shm.Dial(path)
 	switch {
 	case err == nil:

@@ -41,8 +41,9 @@ var layers = map[string][]string{
 		module + "rdma", module + "iwarp", module + "vnic", module + "shm", module + "netstack", module + "sctpddp",
 		module + "internal/stacknet", module + "verbs/build"},
 	// The commands reach devices as any client does; only the daemon knows the layers below.
-	"cmd/vrnic/internal/ping": {std, module + "rdma"},
-	"cmd/vrnic-bench":         {whole},
+	"cmd/vrnic/internal/ping":   {std, module + "rdma"},
+	"cmd/vrnic/internal/launch": {std, sys},
+	"cmd/vrnic-bench":           {whole},
 
 	// C, but for the package that embeds what is built of it.
 	"verbs": {std},

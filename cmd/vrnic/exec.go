@@ -1,0 +1,179 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/launch"
+	"github.com/vrnic/vrnic/verbs/build"
+)
+
+func execCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "exec",
+		Usage:     "run a program with vrnic's libibverbs and librdmacm",
+		UsageText: "vrnic exec [-d DEVICE] -- CMD [ARG]...",
+		Description: "Runs CMD in place of itself, with libraries that give the daemon's devices to unmodified verbs\n" +
+			"programs, and to what these start:\n\n" +
+			"   vrnic exec -- ibv_devices\n" +
+			"   vrnic exec -- rping -s -a 10.77.0.2 &\n" +
+			"   vrnic exec -d vrnic1 -- rping -c -a 10.77.0.2 -C 10 -v\n\n" +
+			"CMD has to be a 64-bit program for glibc, linked dynamically, and neither setuid nor setgid. The daemon has\n" +
+			"to run as root or as the user of CMD: it reads and writes the program's memory.\n\n" +
+			"It sets for CMD: LD_LIBRARY_PATH and LD_PRELOAD, where what you have set stays; VRNIC_SOCKET; with -d\n" +
+			"VRNIC_DEVICE; and VRNIC_IFADDRS, the addresses that getifaddrs(3) is to list.\n\n" +
+			"Exit status: CMD's own; or 1 if the daemon or the libraries are not there, 2 for wrong usage, 126 if\n" +
+			"CMD cannot be run, 127 if there is no such program.",
+		Flags: []cli.Flag{
+			socketFlag(),
+			&cli.StringFlag{Name: "device", Aliases: []string{"d"}, EnvVars: []string{"VRNIC_DEVICE"}, Usage: "show the program this `DEVICE` only (default: all)"},
+			&cli.StringFlag{Name: "lib-dir", EnvVars: []string{"VRNIC_LIB_DIR"}, Usage: "take the libraries from `DIR`, not from this program"},
+		},
+		Action: runExec,
+	}
+}
+
+func runExec(c *cli.Context) error {
+	args := c.Args().Slice()
+	if len(args) == 0 {
+		return usagef("exec wants a program to run: vrnic exec -- CMD [ARG]...")
+	}
+	prog, err := launch.Find(args[0], os.Getenv("PATH"))
+	if err != nil {
+		return launchError(err)
+	}
+	set := launch.Settings{Device: c.String("device"), ASAN: prog.ASAN}
+	warn, err := askDaemon(c, &set)
+	if err != nil {
+		return err
+	}
+	// Last of what can fail: where there is no other place the libraries are in descriptors, which stay open.
+	if set.Libs, err = verbsLibs(c.String("lib-dir")); err != nil {
+		return err
+	}
+	for _, line := range []string{prog.Hint, warn} {
+		if line != "" {
+			fmt.Fprintf(c.App.ErrWriter, "vrnic: %s\n", oneLine(line))
+		}
+	}
+	return replace(prog.Path, args, launch.Env(os.Environ(), set))
+}
+
+// launchError gives err the exit status that it asks for.
+func launchError(err error) error {
+	if e := (*launch.Error)(nil); errors.As(err, &e) {
+		return cli.Exit(e.Text, e.Status)
+	}
+	return err
+}
+
+// replace executes a program in place of this one. It returns only if that fails.
+func replace(path string, args, env []string) error {
+	err := syscall.Exec(path, args, env)
+	if errors.Is(err, syscall.ENOEXEC) && isText(path) {
+		// A script without a first line that says for whom: as execvp(3) does it.
+		path, args = "/bin/sh", append([]string{"/bin/sh", path}, args[1:]...)
+		err = syscall.Exec(path, args, env)
+	}
+	status := launch.StatusCannotRun
+	if errors.Is(err, fs.ErrNotExist) {
+		status = launch.StatusNotFound
+	}
+	return cli.Exit(fmt.Sprintf("cannot run %s: %v", path, err), status)
+}
+
+// isText guesses as shells do: no zero octet near the beginning.
+func isText(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	b := make([]byte, 128)
+	n, _ := f.Read(b)
+	return !slices.Contains(b[:n], 0)
+}
+
+// askDaemon fills in what the daemon knows, and so finds out whether programs can use it. warn is not empty if C programs
+// of this user cannot.
+func askDaemon(c *cli.Context, set *launch.Settings) (warn string, err error) {
+	if set.Socket, err = filepath.Abs(socketPath(c)); err != nil {
+		return "", err
+	}
+	client, err := dialPath(set.Socket)
+	if err != nil {
+		return "", err
+	}
+	defer client.Close()
+	names := client.Devices()
+	if set.Device != "" {
+		if !slices.Contains(names, set.Device) {
+			return "", fmt.Errorf("the daemon at %s has no device %q; it has %s", set.Socket, set.Device, strings.Join(names, ", "))
+		}
+		names = []string{set.Device}
+	}
+	for _, name := range names {
+		device, err := client.Open(name)
+		if err != nil {
+			return "", err
+		}
+		set.IfAddrs = launch.AppendIfAddrs(set.IfAddrs, name, device.Attr().Addrs)
+		if err := device.Close(); err != nil {
+			return "", err
+		}
+	}
+	daemon, err := client.Daemon()
+	if err != nil {
+		return "", err
+	}
+	return distrust(set.Socket, daemon.UID), nil
+}
+
+// distrust says why C programs would not use a daemon of this user: it gets their memory.
+func distrust(socket string, uid uint32) string {
+	if uid == 0 || int(uid) == os.Geteuid() {
+		return ""
+	}
+	id := strconv.FormatUint(uint64(uid), 10)
+	who := "uid " + id
+	if u, err := user.LookupId(id); err == nil {
+		who = u.Username
+	}
+	return fmt.Sprintf("the daemon at %s runs as %s, to whom your programs do not lend their memory: "+
+		"they will find no device. Use a daemon of root's or of your own", socket, who)
+}
+
+// verbsLibs finds the libraries: where the user says, in this program, or installed beside it.
+func verbsLibs(dir string) (launch.Libs, error) {
+	if dir != "" {
+		libs, err := launch.Installed(dir)
+		if err != nil {
+			return libs, fmt.Errorf("--lib-dir: %w", err)
+		}
+		return libs, nil
+	}
+	contents, err := build.Libraries()
+	if err != nil {
+		return launch.Libs{}, err
+	}
+	if slices.ContainsFunc(launch.Names, func(name string) bool { return contents[name] == nil }) {
+		if exe, err := os.Executable(); err == nil {
+			if libs, err := launch.Beside(exe); err == nil {
+				return libs, nil
+			}
+		}
+		return launch.Libs{}, errors.New("this vrnic was built without the verbs libraries: build it with `make build` " +
+			"where there is a C compiler, or say with --lib-dir where they are")
+	}
+	return launch.Place(contents, launch.Bases(os.Geteuid(), os.Getenv))
+}

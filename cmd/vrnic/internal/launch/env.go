@@ -1,0 +1,110 @@
+package launch
+
+import (
+	"net/netip"
+	"path"
+	"slices"
+	"strings"
+)
+
+// The libraries: what programs are linked with, and what is preloaded.
+const (
+	Verbs   = "libibverbs.so.1"
+	RDMACM  = "librdmacm.so.1"
+	IfAddrs = "libvrnic-ifaddrs.so"
+)
+
+// Names are the libraries that Place wants, each behind those that it is linked with.
+var Names = []string{Verbs, RDMACM, IfAddrs}
+
+// Settings are what a program's environment gets.
+type Settings struct {
+	Socket  string // of the daemon, absolute
+	Device  string // the only one to show; "" for all
+	IfAddrs string // see AppendIfAddrs
+	Libs    Libs
+	ASAN    bool // the program is linked with the address sanitizer's library
+}
+
+// Libs is where the libraries are: in a directory, or else in files to be loaded by their names.
+type Libs struct {
+	Dir   string
+	Files []string
+}
+
+// Env returns environ with s in it. What the user has set stays: our directory comes before the user's, our
+// library is preloaded behind the user's, which may insist on being first.
+func Env(environ []string, s Settings) []string {
+	env := slices.Clone(environ)
+	env = set(env, "VRNIC_SOCKET", s.Socket)
+	env = set(env, "VRNIC_DEVICE", s.Device)
+	env = set(env, "VRNIC_IFADDRS", s.IfAddrs)
+	preload := s.Libs.Files
+	if s.Libs.Dir != "" {
+		old, _ := get(env, "LD_LIBRARY_PATH")
+		env = set(env, "LD_LIBRARY_PATH", addDir(s.Libs.Dir, old))
+		preload = []string{path.Join(s.Libs.Dir, IfAddrs)}
+	}
+	old, _ := get(env, "LD_PRELOAD")
+	env = set(env, "LD_PRELOAD", addPreload(old, preload))
+	if s.ASAN {
+		// Our library comes before the sanitizer's, which is no harm: it has no malloc.
+		old, _ := get(env, "ASAN_OPTIONS")
+		if !strings.Contains(old, "verify_asan_link_order") {
+			env = set(env, "ASAN_OPTIONS", strings.TrimPrefix(old+":verify_asan_link_order=0", ":"))
+		}
+	}
+	return env
+}
+
+// get returns the first value of name, as getenv(3) does.
+func get(env []string, name string) (string, bool) {
+	for _, e := range env {
+		if v, ok := strings.CutPrefix(e, name+"="); ok {
+			return v, true
+		}
+	}
+	return "", false
+}
+
+// set gives name one value, in place of all that it has; "" takes it out.
+func set(env []string, name, value string) []string {
+	env = slices.DeleteFunc(env, func(e string) bool { return strings.HasPrefix(e, name+"=") })
+	if value != "" {
+		env = append(env, name+"="+value)
+	}
+	return env
+}
+
+// addDir puts dir in front of the directories of LD_LIBRARY_PATH. An empty one among them is the working
+// directory, so none is added where there was nothing.
+func addDir(dir, old string) string {
+	if old == "" {
+		return dir
+	}
+	rest := slices.DeleteFunc(strings.Split(old, ":"), func(d string) bool { return d == dir })
+	return strings.Join(append([]string{dir}, rest...), ":")
+}
+
+// addPreload puts our files behind the others of LD_PRELOAD. Those of an outer vrnic exec go.
+func addPreload(old string, ours []string) string {
+	list := strings.FieldsFunc(old, func(r rune) bool { return r == ':' || r == ' ' })
+	list = slices.DeleteFunc(list, func(f string) bool { return path.Base(f) == IfAddrs || isPlaced(f) })
+	return strings.Join(append(list, ours...), ":")
+}
+
+// AppendIfAddrs appends the addresses of a device in the form that the preloaded library reads:
+// NAME=ADDR/BITS,...;NAME=...
+func AppendIfAddrs(s, device string, addrs []netip.Prefix) string {
+	if len(addrs) == 0 {
+		return s
+	}
+	list := make([]string, len(addrs))
+	for i, a := range addrs {
+		list[i] = a.String()
+	}
+	if s != "" {
+		s += ";"
+	}
+	return s + device + "=" + strings.Join(list, ",")
+}
