@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "vrnic.h"
@@ -113,16 +114,17 @@ void vrnic_die(struct vrnic_session *s, const char *why, ...)
 	errno = err;
 }
 
-/* True if the other end of the socket has been closed. Takes nothing from it, and is not a cancellation point. */
+/* True if the other end of the socket has been closed, whatever is unread. Not a cancellation point. */
 static bool hung_up(int sock)
 {
-	char c;
+	struct pollfd p = { .fd = sock, .events = POLLRDHUP };
+	struct timespec now = { 0 };
 	long n;
 
 	do {
-		n = syscall(SYS_recvfrom, sock, &c, sizeof(c), MSG_PEEK | MSG_DONTWAIT, NULL, NULL);
+		n = syscall(SYS_ppoll, &p, 1, &now, NULL, 0);
 	} while (n < 0 && errno == EINTR);
-	return n == 0 || (n < 0 && errno != EAGAIN);
+	return n != 0;
 }
 
 bool vrnic_peer_gone(struct vrnic_session *s)
@@ -415,10 +417,15 @@ int vrnic_map_fd(struct vrnic_session *s, int fd, size_t min, struct vrnic_map *
 	return err;
 }
 
+bool vrnic_mapped(const struct vrnic_map *m)
+{
+	return m->mem && m->forks == atomic_load_explicit(&forks, memory_order_relaxed);
+}
+
 void vrnic_unmap(struct vrnic_map *m)
 {
 	/* In the child of a fork something else may be there. */
-	if (m->mem && m->forks == atomic_load(&forks))
+	if (vrnic_mapped(m))
 		munmap(m->mem, m->len);
 	m->mem = NULL;
 }
@@ -433,17 +440,14 @@ void vrnic_unmap(struct vrnic_map *m)
  */
 static void pipe_ended(struct vrnic_session *s, int fd)
 {
-	struct pollfd p = { .fd = s->sock, .events = POLLIN | POLLRDHUP };
+	struct pollfd p = { .fd = s->sock, .events = POLLRDHUP };
 	struct stat st;
 
 	while (fstat(fd, &st) || !S_ISFIFO(st.st_mode))
 		pause();
 	/* The end of a process closes pipes and socket in no known order. */
-	while (!vrnic_peer_gone(s)) {
-		p.revents = 0;
-		if (poll(&p, 1, -1) > 0 && (p.revents & POLLIN) && !(p.revents & (POLLRDHUP | POLLHUP | POLLERR)))
-			sched_yield(); /* the reply to another thread's request */
-	}
+	while (!vrnic_peer_gone(s))
+		poll(&p, 1, -1);
 }
 
 int vrnic_wait_token(struct vrnic_session *s, int fd)

@@ -96,7 +96,7 @@ struct vrnic_session {
  * stderr that says why and what to do (once for each cause). Programs that run with raised privilege, and daemons of a
  * third user, get none: a session gives the daemon this process's memory.
  */
-struct vrnic_session *vrnic_session(void);
+VRNIC_EXPORT struct vrnic_session *vrnic_session(void);
 
 static inline bool vrnic_dead(struct vrnic_session *s)
 {
@@ -107,28 +107,28 @@ static inline bool vrnic_dead(struct vrnic_session *s)
  * Ends the session, if it lives: why is for the log, on stderr if VRNIC_DEBUG names shm, printf-like. Any lock may be
  * held. errno is left alone.
  */
-void vrnic_die(struct vrnic_session *s, const char *why, ...) __attribute__((format(printf, 2, 3)));
-void vrnic_debug(const char *what, ...) __attribute__((format(printf, 1, 2)));
+VRNIC_EXPORT void vrnic_die(struct vrnic_session *s, const char *why, ...) __attribute__((format(printf, 2, 3)));
+VRNIC_EXPORT void vrnic_debug(const char *what, ...) __attribute__((format(printf, 1, 2)));
 
 /* Looks whether the daemon has closed the socket, and ends the session then. True: the session is dead. */
-bool vrnic_peer_gone(struct vrnic_session *s);
+VRNIC_EXPORT bool vrnic_peer_gone(struct vrnic_session *s);
 
 /*
  * What stands in shared memory makes no sense. A daemon that ends a session closes the socket first and then
  * empties the memory: that is told apart in the log. Ends the session.
  */
-void vrnic_corrupt(struct vrnic_session *s, const char *what);
+VRNIC_EXPORT void vrnic_corrupt(struct vrnic_session *s, const char *what);
 
 /*
  * One request and its reply: 0, or an errno (positive), EIO if the session is dead. rep is filled on success, what
  * the daemon does not know of it with zeros; req and rep are structs of abi.h or NULL with 0. send_fd -1: none. On
  * success exactly nfds descriptors are in fds, close-on-exec, and the caller's.
  */
-int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_len, void *rep, size_t rep_len,
+VRNIC_EXPORT int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_len, void *rep, size_t rep_len,
 	      int send_fd, int *fds, int nfds);
 
 /* vrnic_rpc without descriptors, for a request that is a handle alone. */
-int vrnic_rpc_handle(struct vrnic_session *s, uint16_t op, uint32_t handle, void *rep, size_t rep_len);
+VRNIC_EXPORT int vrnic_rpc_handle(struct vrnic_session *s, uint16_t op, uint32_t handle, void *rep, size_t rep_len);
 
 /* Lends the daemon this process's memory, if that has not been done: 0 or an errno. */
 int vrnic_lend_mem(struct vrnic_session *s);
@@ -139,6 +139,7 @@ int vrnic_lend_mem(struct vrnic_session *s);
  */
 int vrnic_map_fd(struct vrnic_session *s, int fd, size_t min, struct vrnic_map *m);
 void vrnic_unmap(struct vrnic_map *m);
+bool vrnic_mapped(const struct vrnic_map *m); /* false in the child of a fork */
 
 /*
  * Takes one token out of an event pipe, with read(2) on the program's own descriptor: blocks unless the program has
@@ -147,13 +148,13 @@ void vrnic_unmap(struct vrnic_map *m);
  * channel may be touched any more, and a program that leaves main meanwhile must not see an error. To be told from
  * the daemon's end, who destroys a channel closes fd before it asks the daemon.
  */
-int vrnic_wait_token(struct vrnic_session *s, int fd);
+VRNIC_EXPORT int vrnic_wait_token(struct vrnic_session *s, int fd);
 
 /* Takes n tokens back out of a pipe, without blocking and without a change of its flags. */
-void vrnic_take_tokens(int fd, uint32_t n);
+VRNIC_EXPORT void vrnic_take_tokens(int fd, uint32_t n);
 
 /* close(2) without being a cancellation point; -1 is none. */
-void vrnic_close(int fd);
+VRNIC_EXPORT void vrnic_close(int fd);
 
 /* Rings the bell of a QP or SRQ, after the work has been committed. Never blocks. */
 static inline void vrnic_ring(struct vrnic_session *s, uint32_t bell)
@@ -214,12 +215,12 @@ void vrnic_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_
  * For librdmacm: the context that all ids of a process share for device number index, opened when first asked for; NULL
  * with errno. And the number of a context's device.
  */
-struct ibv_context *vrnic_cm_context(struct vrnic_session *s, uint32_t index);
-uint32_t vrnic_device_index(struct ibv_context *c);
+VRNIC_EXPORT struct ibv_context *vrnic_cm_context(struct vrnic_session *s, uint32_t index);
+VRNIC_EXPORT uint32_t vrnic_device_index(struct ibv_context *c);
 
 /* How many devices the daemon has; and which of them VRNIC_DEVICE leaves to this process. */
-uint32_t vrnic_num_devices(struct vrnic_session *s);
-bool vrnic_device_allowed(struct vrnic_session *s, uint32_t index);
+VRNIC_EXPORT uint32_t vrnic_num_devices(struct vrnic_session *s);
+VRNIC_EXPORT bool vrnic_device_allowed(struct vrnic_session *s, uint32_t index);
 
 /*
  * memory.c
@@ -415,7 +416,7 @@ static inline struct vrnic_qp *to_vqp(struct ibv_qp *qp) { return container_of(q
  * For librdmacm, which must not follow id->qp (the program may have destroyed it): the daemon's handle and PD of the
  * QP with this number, and the QP itself where it still exists. 0 or ENOENT.
  */
-int vrnic_find_qp(struct vrnic_session *s, uint32_t qpn, uint32_t *pd_handle, struct ibv_qp **qp);
+VRNIC_EXPORT int vrnic_find_qp(struct vrnic_session *s, uint32_t qpn, uint32_t *pd_handle, struct ibv_qp **qp);
 
 /* qp.c, srq.c. What a context has for programs, with those of post.c. */
 struct ibv_qp *vrnic_create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr_ex *attr);
@@ -435,7 +436,7 @@ void vrnic_qp_ex_ops(struct vrnic_qp *qp, uint64_t send_ops_flags);
  * The extension that programs may use to go without copies between processes: memory that is registered is shared with the
  * daemon if it came from vrnic_alloc. Declared in vrnic_alloc.h for programs; NULL with errno.
  */
-void *vrnic_alloc(size_t len);
-void vrnic_free(void *p);
+VRNIC_EXPORT void *vrnic_alloc(size_t len);
+VRNIC_EXPORT void vrnic_free(void *p);
 
 #endif
