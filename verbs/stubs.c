@@ -1,0 +1,283 @@
+/*
+ * What libibverbs.so.1 must export and an RNIC in user space has nothing to say to. Programs are bound to
+ * all their symbols when they start, so each is there, and says no in the way its callers expect.
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "ibv.h"
+
+/* Parameters are for the reader. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+/* ---- public functions ---- */
+
+static void *no_object(void)
+{
+	errno = EOPNOTSUPP;
+	return NULL;
+}
+
+/* Objects of another process. */
+struct ibv_context *ibv_import_device(int cmd_fd)
+{
+	return no_object();
+}
+
+struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t pd_handle)
+{
+	return no_object();
+}
+
+struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t mr_handle)
+{
+	return no_object();
+}
+
+struct ibv_dm *ibv_import_dm(struct ibv_context *context, uint32_t dm_handle)
+{
+	return no_object();
+}
+
+/* Nothing was imported. */
+void ibv_unimport_pd(struct ibv_pd *pd) {}
+void ibv_unimport_mr(struct ibv_mr *mr) {}
+void ibv_unimport_dm(struct ibv_dm *dm) {}
+
+struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd,
+				 int access)
+{
+	return no_object();
+}
+
+/* Datagrams and multicast: InfiniBand has them, iWARP has not. */
+struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
+{
+	return no_object();
+}
+
+struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc, struct ibv_grh *grh, uint8_t port_num)
+{
+	return no_object();
+}
+
+int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, struct ibv_wc *wc, struct ibv_grh *grh,
+			struct ibv_ah_attr *ah_attr)
+{
+	errno = EOPNOTSUPP;
+	return -1;
+}
+
+int ibv_destroy_ah(struct ibv_ah *ah)
+{
+	return EOPNOTSUPP;
+}
+
+int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
+{
+	return EOPNOTSUPP;
+}
+
+int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
+{
+	return EOPNOTSUPP;
+}
+
+int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ibv_ah_attr *attr, uint8_t eth_mac[6],
+				uint16_t *vid)
+{
+	return EOPNOTSUPP;
+}
+
+int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
+{
+	return EOPNOTSUPP;
+}
+
+/* The ECE of a device without any is empty, which is no error. */
+int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
+{
+	memset(ece, 0, sizeof(*ece));
+	return 0;
+}
+
+/* Whether a program may look at the last octet of a message to know that all of it is there. */
+int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags)
+{
+	return 0;
+}
+
+/*
+ * Structures of the kernel's interface, which rdma-core's librdmacm converts by these. No kernel of ours made one, so
+ * the program's side of them is empty.
+ */
+void ibv_copy_ah_attr_from_kern(struct ibv_ah_attr *dst, struct ibv_kern_ah_attr *src)
+{
+	memset(dst, 0, sizeof(*dst));
+}
+
+void ibv_copy_qp_attr_from_kern(struct ibv_qp_attr *dst, struct ibv_kern_qp_attr *src)
+{
+	memset(dst, 0, sizeof(*dst));
+}
+
+void ibv_copy_path_rec_from_kern(struct ibv_sa_path_rec *dst, struct ibv_kern_path_rec *src)
+{
+}
+
+void ibv_copy_path_rec_to_kern(struct ibv_kern_path_rec *dst, struct ibv_sa_path_rec *src)
+{
+}
+
+/* ---- the interface of providers ---- */
+
+#define EXPORT __attribute__((visibility("default")))
+
+/*
+ * A name of it, at the nodes that it has in the releases. The types are not those that providers know: none of the
+ * arguments is looked at.
+ */
+#define PRIVATE(name) \
+	__asm__(".symver stub_" #name "," #name "@@IBVERBS_PRIVATE_34\n\t" \
+		".symver stub_" #name "," #name "@IBVERBS_PRIVATE_57\n\t" \
+		".symver stub_" #name "," #name "@IBVERBS_PRIVATE_59\n\t" \
+		".symver stub_" #name "," #name "@IBVERBS_PRIVATE_64")
+
+#define STUB_ERRNO(name)				\
+	PRIVATE(name);					\
+	EXPORT int stub_##name(void);			\
+	int stub_##name(void) { return EOPNOTSUPP; }
+
+#define STUB_NULL(name)					\
+	PRIVATE(name);					\
+	EXPORT void *stub_##name(void);		\
+	void *stub_##name(void) { return no_object(); }
+
+#define STUB_NOTHING(name)				\
+	PRIVATE(name);					\
+	EXPORT void stub_##name(void);			\
+	void stub_##name(void) {}
+
+/* What only later releases have. */
+#define STUB_LATER(name)				\
+	__asm__(".symver stub_" #name "," #name "@IBVERBS_PRIVATE_57\n\t" \
+		".symver stub_" #name "," #name "@IBVERBS_PRIVATE_59\n\t" \
+		".symver stub_" #name "," #name "@IBVERBS_PRIVATE_64"); \
+	EXPORT int stub_##name(void);			\
+	int stub_##name(void) { return EOPNOTSUPP; }
+
+/* Constructors of providers call these with their drivers. No driver of theirs finds a device here. */
+#define STUB_REGISTER(name)			\
+	EXPORT void name(const void *ops);	\
+	void name(const void *ops) {}
+STUB_REGISTER(verbs_register_driver_34)
+STUB_REGISTER(verbs_register_driver_57)
+STUB_REGISTER(verbs_register_driver_59)
+STUB_REGISTER(verbs_register_driver_64)
+
+__asm__(".symver ibv_register_driver,ibv_register_driver@IBVERBS_1.1,remove");
+EXPORT void ibv_register_driver(const char *name, void *init);
+void ibv_register_driver(const char *name, void *init) {}
+
+/* Read by providers when a device is gone. */
+PRIVATE(verbs_allow_disassociate_destroy);
+EXPORT extern bool stub_verbs_allow_disassociate_destroy;
+bool stub_verbs_allow_disassociate_destroy;
+
+/* Programs ask providers about our devices, and their libraries complain that those are not theirs. */
+PRIVATE(__verbs_log);
+EXPORT void stub___verbs_log(void *context, uint32_t level, const char *fmt, ...);
+void stub___verbs_log(void *context, uint32_t level, const char *fmt, ...)
+{
+}
+
+STUB_NOTHING(verbs_init_cq)
+STUB_NOTHING(verbs_set_ops)
+STUB_NOTHING(verbs_uninit_context)
+STUB_NULL(_verbs_init_and_alloc_context)
+STUB_NULL(verbs_open_device)
+STUB_ERRNO(execute_ioctl)
+
+PRIVATE(__ioctl_final_num_attrs);
+EXPORT unsigned int stub___ioctl_final_num_attrs(unsigned int num_attrs, void *link);
+unsigned int stub___ioctl_final_num_attrs(unsigned int num_attrs, void *link)
+{
+	return num_attrs;
+}
+
+STUB_ERRNO(ibv_cmd_advise_mr)
+STUB_ERRNO(ibv_cmd_alloc_dm)
+STUB_ERRNO(ibv_cmd_alloc_mw)
+STUB_ERRNO(ibv_cmd_alloc_pd)
+STUB_ERRNO(ibv_cmd_attach_mcast)
+STUB_ERRNO(ibv_cmd_close_xrcd)
+STUB_ERRNO(ibv_cmd_create_ah)
+STUB_ERRNO(ibv_cmd_create_counters)
+STUB_ERRNO(ibv_cmd_create_cq)
+STUB_ERRNO(ibv_cmd_create_cq_ex)
+STUB_ERRNO(ibv_cmd_create_cq_ex2) /* since 53 */
+STUB_ERRNO(ibv_cmd_create_flow)
+STUB_ERRNO(ibv_cmd_create_flow_action_esp)
+STUB_ERRNO(ibv_cmd_create_qp)
+STUB_ERRNO(ibv_cmd_create_qp_ex)
+STUB_ERRNO(ibv_cmd_create_qp_ex2)
+STUB_ERRNO(ibv_cmd_create_rwq_ind_table)
+STUB_ERRNO(ibv_cmd_create_srq)
+STUB_ERRNO(ibv_cmd_create_srq_ex)
+STUB_ERRNO(ibv_cmd_create_wq)
+STUB_ERRNO(ibv_cmd_dealloc_mw)
+STUB_ERRNO(ibv_cmd_dealloc_pd)
+STUB_ERRNO(ibv_cmd_dereg_mr)
+STUB_ERRNO(ibv_cmd_destroy_ah)
+STUB_ERRNO(ibv_cmd_destroy_counters)
+STUB_ERRNO(ibv_cmd_destroy_cq)
+STUB_ERRNO(ibv_cmd_destroy_flow)
+STUB_ERRNO(ibv_cmd_destroy_flow_action)
+STUB_ERRNO(ibv_cmd_destroy_qp)
+STUB_ERRNO(ibv_cmd_destroy_rwq_ind_table)
+STUB_ERRNO(ibv_cmd_destroy_srq)
+STUB_ERRNO(ibv_cmd_destroy_wq)
+STUB_ERRNO(ibv_cmd_detach_mcast)
+STUB_ERRNO(ibv_cmd_free_dm)
+STUB_ERRNO(ibv_cmd_get_context)
+STUB_ERRNO(ibv_cmd_modify_cq)
+STUB_ERRNO(ibv_cmd_modify_flow_action_esp)
+STUB_ERRNO(ibv_cmd_modify_qp)
+STUB_ERRNO(ibv_cmd_modify_qp_ex)
+STUB_ERRNO(ibv_cmd_modify_srq)
+STUB_ERRNO(ibv_cmd_modify_wq)
+STUB_ERRNO(ibv_cmd_open_qp)
+STUB_ERRNO(ibv_cmd_open_xrcd)
+STUB_ERRNO(ibv_cmd_poll_cq)
+STUB_ERRNO(ibv_cmd_post_recv)
+STUB_ERRNO(ibv_cmd_post_send)
+STUB_ERRNO(ibv_cmd_post_srq_recv)
+STUB_ERRNO(ibv_cmd_query_context)
+STUB_ERRNO(ibv_cmd_query_device_any)
+STUB_ERRNO(ibv_cmd_query_mr)
+STUB_ERRNO(ibv_cmd_query_port)
+STUB_ERRNO(ibv_cmd_query_qp)
+STUB_ERRNO(ibv_cmd_query_srq)
+STUB_ERRNO(ibv_cmd_read_counters)
+STUB_ERRNO(ibv_cmd_reg_dm_mr)
+STUB_ERRNO(ibv_cmd_reg_dmabuf_mr)
+STUB_ERRNO(ibv_cmd_reg_mr)
+STUB_ERRNO(ibv_cmd_req_notify_cq)
+STUB_ERRNO(ibv_cmd_rereg_mr)
+STUB_ERRNO(ibv_cmd_resize_cq)
+
+STUB_LATER(ibv_cmd_alloc_dmah)
+STUB_LATER(ibv_cmd_export_dmabuf_fd)
+STUB_LATER(ibv_cmd_free_dmah)
+STUB_LATER(ibv_cmd_query_port_speed)
+STUB_LATER(ibv_cmd_reg_mr_ex)
+
+/* Since 50, for their messages. */
+PRIVATE(ibv_wr_opcode_str);
+EXPORT const char *stub_ibv_wr_opcode_str(int opcode);
+const char *stub_ibv_wr_opcode_str(int opcode)
+{
+	return "work request";
+}
