@@ -258,6 +258,10 @@ bool vrnic_sges_local(struct vrnic_session *s, struct ibv_pd *pd, const struct i
 /* A key was invalidated, by this program or its peer: the daemon judges what uses it from now on. */
 void vrnic_mr_revoked(struct vrnic_session *s, uint32_t key);
 
+/* What a context has for programs. */
+struct ibv_mw *vrnic_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
+int vrnic_dealloc_mw(struct ibv_mw *mw);
+
 /*
  * channel.c: completion channels. cq.c: CQs.
  */
@@ -431,12 +435,5 @@ int vrnic_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind
 
 /* wr.c */
 void vrnic_qp_ex_ops(struct vrnic_qp *qp, uint64_t send_ops_flags);
-
-/*
- * The extension that programs may use to go without copies between processes: memory that is registered is shared with the
- * daemon if it came from vrnic_alloc. Declared in vrnic_alloc.h for programs; NULL with errno.
- */
-VRNIC_EXPORT void *vrnic_alloc(size_t len);
-VRNIC_EXPORT void vrnic_free(void *p);
 
 #endif

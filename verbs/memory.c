@@ -1,0 +1,388 @@
+/* Protection domains, memory regions and memory windows. */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "share.h"
+#include "vrnic.h"
+
+#define ACCESS_REMOTE_CHANGE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)
+#define ACCESS_KNOWN (IBV_ACCESS_LOCAL_WRITE | ACCESS_REMOTE_CHANGE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_MW_BIND)
+
+/*
+ * The regions of a session by lkey, for messages that go through a slab: the daemon sees no key of those.
+ */
+#define MR_BUCKETS 4096
+
+struct vrnic_mrs {
+	pthread_rwlock_t lock;
+	struct vrnic_mr *bucket[MR_BUCKETS];
+};
+
+struct vrnic_mrs *vrnic_mrs_new(void)
+{
+	struct vrnic_mrs *t = calloc(1, sizeof(*t));
+
+	if (t)
+		pthread_rwlock_init(&t->lock, NULL);
+	return t;
+}
+
+void vrnic_mrs_free(struct vrnic_mrs *t)
+{
+	if (t)
+		pthread_rwlock_destroy(&t->lock);
+	free(t);
+}
+
+void vrnic_mrs_forked(struct vrnic_mrs *t)
+{
+	pthread_rwlock_init(&t->lock, NULL);
+	vrnic_share_forked();
+}
+
+static struct vrnic_mr **mr_bucket(struct vrnic_mrs *t, uint32_t lkey)
+{
+	return &t->bucket[(lkey * 2654435761u) >> 20]; /* keys differ in their high bits */
+}
+
+static void mr_add(struct vrnic_mrs *t, struct vrnic_mr *mr)
+{
+	struct vrnic_mr **b = mr_bucket(t, mr->mr.lkey);
+
+	pthread_rwlock_wrlock(&t->lock);
+	mr->next = *b;
+	*b = mr;
+	pthread_rwlock_unlock(&t->lock);
+}
+
+static void mr_remove(struct vrnic_mrs *t, struct vrnic_mr *mr)
+{
+	struct vrnic_mr **p;
+
+	pthread_rwlock_wrlock(&t->lock);
+	for (p = mr_bucket(t, mr->mr.lkey); *p; p = &(*p)->next) {
+		if (*p == mr) {
+			*p = mr->next;
+			break;
+		}
+	}
+	pthread_rwlock_unlock(&t->lock);
+}
+
+/* Where the octets of an SGE are, or NULL: with the table's lock held. */
+static void *sge_at(struct vrnic_mrs *t, struct ibv_pd *pd, const struct ibv_sge *sge, bool write)
+{
+	struct vrnic_mr *mr = *mr_bucket(t, sge->lkey);
+	uint64_t off;
+
+	while (mr && mr->mr.lkey != sge->lkey)
+		mr = mr->next;
+	if (!mr || mr->mr.pd != pd || mr->revoked)
+		return NULL;
+	if (write ? !(mr->access & IBV_ACCESS_LOCAL_WRITE) : mr->area != NULL)
+		return NULL;
+	off = sge->addr - mr->iova;
+	if (sge->addr < mr->iova || off > mr->mr.length || sge->length > mr->mr.length - off)
+		return NULL;
+	return (char *)mr->mr.addr + off;
+}
+
+bool vrnic_sges_local(struct vrnic_session *s, struct ibv_pd *pd, const struct ibv_sge *sge, int n, bool write,
+		      struct iovec *iov)
+{
+	bool ok = true;
+	int i;
+
+	pthread_rwlock_rdlock(&s->mrs->lock);
+	for (i = 0; i < n && ok; i++) {
+		iov[i].iov_base = NULL;
+		iov[i].iov_len = sge[i].length;
+		if (sge[i].length) {
+			iov[i].iov_base = sge_at(s->mrs, pd, &sge[i], write);
+			ok = iov[i].iov_base != NULL;
+		}
+	}
+	pthread_rwlock_unlock(&s->mrs->lock);
+	return ok;
+}
+
+void vrnic_mr_revoked(struct vrnic_session *s, uint32_t key)
+{
+	struct vrnic_mr *mr;
+
+	pthread_rwlock_wrlock(&s->mrs->lock);
+	for (mr = *mr_bucket(s->mrs, key); mr; mr = mr->next)
+		if (mr->mr.lkey == key)
+			mr->revoked = true;
+	pthread_rwlock_unlock(&s->mrs->lock);
+}
+
+/*
+ * Protection domains.
+ */
+
+struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
+{
+	struct vrnic_context *c = to_vctx(context);
+	struct vrnic_alloc_pd_request req = { .ctx = c->handle };
+	struct vrnic_alloc_pd_reply rep;
+	struct vrnic_pd *pd = calloc(1, sizeof(*pd));
+	int err;
+
+	if (!pd)
+		return NULL;
+	err = vrnic_rpc(c->s, VRNIC_OP_ALLOC_PD, &req, sizeof(req), &rep, sizeof(rep), -1, NULL, 0);
+	if (err) {
+		free(pd);
+		errno = err;
+		return NULL;
+	}
+	pd->pd.context = context;
+	pd->pd.handle = rep.pd;
+	return &pd->pd;
+}
+
+int ibv_dealloc_pd(struct ibv_pd *ibpd)
+{
+	struct vrnic_session *s = to_vctx(ibpd->context)->s;
+	struct vrnic_pd *pd = to_vpd(ibpd);
+	int err;
+
+	if (atomic_load(&pd->users))
+		return EBUSY;
+	err = vrnic_rpc_handle(s, VRNIC_OP_DEALLOC_PD, ibpd->handle, NULL, 0);
+	if (err && !vrnic_dead(s))
+		return err;
+	free(pd);
+	return 0;
+}
+
+/*
+ * Memory regions.
+ */
+
+/* 0, or the errno for access rights that cannot be given. Wishes have been taken off. */
+static int check_access(unsigned int access)
+{
+	if (access & ~ACCESS_KNOWN)
+		return EINVAL;
+	/* What a peer changes is changed by the adapter. */
+	if ((access & ACCESS_REMOTE_CHANGE) && !(access & IBV_ACCESS_LOCAL_WRITE))
+		return EINVAL;
+	return 0;
+}
+
+/*
+ * Whether something is mapped everywhere from addr on: 0 or an errno. An adapter would find that out by pinning the pages;
+ * without the look the first message would.
+ */
+static int check_mapped(const void *addr, size_t length)
+{
+	uintptr_t page = sysconf(_SC_PAGESIZE), lo = (uintptr_t)addr & ~(page - 1);
+
+	if (!length || (uintptr_t)addr > UINTPTR_MAX - length - page)
+		return EINVAL;
+	/* MS_ASYNC does nothing but walk the mappings. */
+	if (syscall(SYS_msync, lo, (uintptr_t)addr + length - lo, MS_ASYNC))
+		return errno == ENOMEM ? EFAULT : errno;
+	return 0;
+}
+
+/*
+ * Says in req where the octets are: in memory that the daemon has mapped, if there is such at addr, and else in this process,
+ * which is lent to the daemon with the first such region. *area is held then.
+ */
+static int place(struct vrnic_session *s, struct vrnic_reg_mr_request *req, void *addr, size_t length, struct vrnic_area **area)
+{
+	req->addr = (uintptr_t)addr;
+	req->length = length;
+	*area = vrnic_area_find(s, addr, length, &req->mem, &req->offset);
+	req->mode = *area ? VRNIC_MODE_SHARED : VRNIC_MODE_APP;
+	return *area ? 0 : vrnic_lend_mem(s);
+}
+
+static struct ibv_mr *reg_mr(struct ibv_pd *ibpd, void *addr, size_t length, uint64_t iova, unsigned int access)
+{
+	struct vrnic_session *s = to_vctx(ibpd->context)->s;
+	struct vrnic_reg_mr_request req = { .pd = ibpd->handle, .access = access & ~IBV_ACCESS_OPTIONAL_RANGE, .iova = iova };
+	struct vrnic_reg_mr_reply rep;
+	struct vrnic_area *area = NULL;
+	struct vrnic_mr *mr;
+	int err;
+
+	err = check_access(req.access);
+	if (!err)
+		err = check_mapped(addr, length);
+	if (err) {
+		errno = err;
+		return NULL;
+	}
+	mr = calloc(1, sizeof(*mr));
+	if (!mr)
+		return NULL;
+	err = place(s, &req, addr, length, &area);
+	if (!err)
+		err = vrnic_rpc(s, VRNIC_OP_REG_MR, &req, sizeof(req), &rep, sizeof(rep), -1, NULL, 0);
+	if (err) {
+		vrnic_area_put(area);
+		free(mr);
+		errno = err;
+		return NULL;
+	}
+	mr->mr = (struct ibv_mr){
+		.context = ibpd->context,
+		.pd = ibpd,
+		.addr = addr,
+		.length = length,
+		.handle = rep.mr,
+		.lkey = rep.lkey,
+		.rkey = rep.rkey,
+	};
+	mr->access = req.access;
+	mr->iova = iova;
+	mr->area = area;
+	mr_add(s->mrs, mr);
+	atomic_fetch_add(&to_vpd(ibpd)->users, 1);
+	return &mr->mr;
+}
+
+/* verbs.h has a macro of this name for programs. */
+#undef ibv_reg_mr
+struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
+{
+	return reg_mr(pd, addr, length, (uintptr_t)addr, access);
+}
+
+#undef ibv_reg_mr_iova
+struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access)
+{
+	return reg_mr(pd, addr, length, iova, access);
+}
+
+struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access)
+{
+	return reg_mr(pd, addr, length, iova, access);
+}
+
+int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access)
+{
+	struct vrnic_mr *mr = container_of(ibmr, struct vrnic_mr, mr);
+	struct vrnic_session *s = to_vctx(ibmr->context)->s;
+	struct vrnic_rereg_mr_request req = { .mr = ibmr->handle, .flags = flags };
+	struct vrnic_reg_mr_reply rep;
+	struct vrnic_area *area = mr->area;
+	struct ibv_pd *old = ibmr->pd;
+	int err = 0;
+
+	access &= ~IBV_ACCESS_OPTIONAL_RANGE;
+	if (!flags || (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) || ((flags & IBV_REREG_MR_CHANGE_PD) && !pd) ||
+	    (access && !(flags & IBV_REREG_MR_CHANGE_ACCESS)))
+		err = EINVAL;
+	if (!err && (flags & IBV_REREG_MR_CHANGE_ACCESS)) {
+		err = check_access(access);
+		req.new.access = access;
+	}
+	if (!err && (flags & IBV_REREG_MR_CHANGE_TRANSLATION))
+		err = check_mapped(addr, length);
+	if (err) {
+		errno = err;
+		return IBV_REREG_MR_ERR_INPUT;
+	}
+	if (flags & IBV_REREG_MR_CHANGE_PD)
+		req.new.pd = pd->handle;
+	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
+		req.new.iova = (uintptr_t)addr;
+		err = place(s, &req.new, addr, length, &area);
+	}
+	if (!err)
+		err = vrnic_rpc(s, VRNIC_OP_REREG_MR, &req, sizeof(req), &rep, sizeof(rep), -1, NULL, 0);
+	if (err) {
+		if (flags & IBV_REREG_MR_CHANGE_TRANSLATION)
+			vrnic_area_put(area);
+		errno = err;
+		return IBV_REREG_MR_ERR_CMD;
+	}
+	mr_remove(s->mrs, mr);
+	if (flags & IBV_REREG_MR_CHANGE_PD) {
+		ibmr->pd = pd;
+		atomic_fetch_add(&to_vpd(pd)->users, 1);
+		atomic_fetch_sub(&to_vpd(old)->users, 1);
+	}
+	if (flags & IBV_REREG_MR_CHANGE_ACCESS)
+		mr->access = access;
+	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION) {
+		ibmr->addr = addr;
+		ibmr->length = length;
+		mr->iova = (uintptr_t)addr;
+		vrnic_area_put(mr->area);
+		mr->area = area;
+	}
+	ibmr->lkey = rep.lkey;
+	ibmr->rkey = rep.rkey;
+	mr->revoked = false;
+	mr_add(s->mrs, mr);
+	return 0;
+}
+
+int ibv_dereg_mr(struct ibv_mr *ibmr)
+{
+	struct vrnic_mr *mr = container_of(ibmr, struct vrnic_mr, mr);
+	struct vrnic_session *s = to_vctx(ibmr->context)->s;
+	int err;
+
+	mr_remove(s->mrs, mr); /* first: another thread could post with its key */
+	err = vrnic_rpc_handle(s, VRNIC_OP_DEREG_MR, ibmr->handle, NULL, 0);
+	if (err && !vrnic_dead(s)) {
+		mr_add(s->mrs, mr); /* EBUSY: windows are bound to it */
+		return err;
+	}
+	vrnic_area_put(mr->area);
+	atomic_fetch_sub(&to_vpd(ibmr->pd)->users, 1);
+	free(mr);
+	return 0;
+}
+
+/*
+ * Memory windows. Programs call these through the context.
+ */
+
+struct ibv_mw *vrnic_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
+{
+	struct vrnic_session *s = to_vctx(pd->context)->s;
+	struct vrnic_alloc_mw_request req = { .pd = pd->handle, .type = type };
+	struct vrnic_alloc_mw_reply rep;
+	struct ibv_mw *mw = calloc(1, sizeof(*mw));
+	int err;
+
+	if (!mw)
+		return NULL;
+	err = vrnic_rpc(s, VRNIC_OP_ALLOC_MW, &req, sizeof(req), &rep, sizeof(rep), -1, NULL, 0);
+	if (err) {
+		free(mw);
+		errno = err;
+		return NULL;
+	}
+	mw->context = pd->context;
+	mw->pd = pd;
+	mw->rkey = rep.rkey;
+	mw->handle = rep.mw;
+	mw->type = type;
+	atomic_fetch_add(&to_vpd(pd)->users, 1);
+	return mw;
+}
+
+int vrnic_dealloc_mw(struct ibv_mw *mw)
+{
+	struct vrnic_session *s = to_vctx(mw->context)->s;
+	int err = vrnic_rpc_handle(s, VRNIC_OP_DEALLOC_MW, mw->handle, NULL, 0);
+
+	if (err && !vrnic_dead(s))
+		return err;
+	atomic_fetch_sub(&to_vpd(mw->pd)->users, 1);
+	free(mw);
+	return 0;
+}
