@@ -1,0 +1,90 @@
+package launch
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+)
+
+func TestEnv(t *testing.T) {
+	dir := Libs{Dir: "/l"}
+	for _, tt := range []struct {
+		name      string
+		env, want []string
+		set       Settings
+	}{
+		{
+			name: "nothing set",
+			env:  []string{"HOME=/h"},
+			set:  Settings{Socket: "/s", Libs: dir},
+			want: []string{"HOME=/h", "LD_LIBRARY_PATH=/l", "LD_PRELOAD=/l/libvrnic-ifaddrs.so", "VRNIC_SOCKET=/s"},
+		},
+		{
+			name: "what the user has stays, ours in front of directories and behind libraries",
+			env:  []string{"LD_LIBRARY_PATH=/a::/b", "LD_PRELOAD=libasan.so.8 /x.so"},
+			set:  Settings{Socket: "/s", Device: "d", IfAddrs: "d=1.2.3.4/8", Libs: dir},
+			want: []string{
+				"LD_LIBRARY_PATH=/l:/a::/b", "LD_PRELOAD=libasan.so.8:/x.so:/l/libvrnic-ifaddrs.so",
+				"VRNIC_DEVICE=d", "VRNIC_IFADDRS=d=1.2.3.4/8", "VRNIC_SOCKET=/s",
+			},
+		},
+		{
+			name: "an empty path is no directory",
+			env:  []string{"LD_LIBRARY_PATH=", "LD_PRELOAD="},
+			set:  Settings{Socket: "/s", Libs: dir},
+			want: []string{"LD_LIBRARY_PATH=/l", "LD_PRELOAD=/l/libvrnic-ifaddrs.so", "VRNIC_SOCKET=/s"},
+		},
+		{
+			name: "exec in exec, with another release and another daemon",
+			env: []string{
+				"LD_LIBRARY_PATH=/l:/old", "LD_PRELOAD=/x.so:/old/libvrnic-ifaddrs.so:/proc/self/fd/9999", "VRNIC_SOCKET=/t",
+				"VRNIC_SOCKET=/u", "VRNIC_DEVICE=d", "VRNIC_IFADDRS=d=1.2.3.4/8",
+			},
+			set:  Settings{Socket: "/s", Libs: dir},
+			want: []string{"LD_LIBRARY_PATH=/l:/old", "LD_PRELOAD=/x.so:/l/libvrnic-ifaddrs.so", "VRNIC_SOCKET=/s"},
+		},
+		{
+			name: "libraries without a directory",
+			env:  []string{"LD_LIBRARY_PATH=/a"},
+			set:  Settings{Socket: "/s", Libs: Libs{Files: []string{"/proc/self/fd/100", "/proc/self/fd/101"}}},
+			want: []string{"LD_LIBRARY_PATH=/a", "LD_PRELOAD=/proc/self/fd/100:/proc/self/fd/101", "VRNIC_SOCKET=/s"},
+		},
+		{
+			name: "a program with the address sanitizer",
+			env:  []string{"ASAN_OPTIONS=detect_leaks=0"},
+			set:  Settings{Socket: "/s", Libs: dir, ASAN: true},
+			want: []string{
+				"ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0",
+				"LD_LIBRARY_PATH=/l", "LD_PRELOAD=/l/libvrnic-ifaddrs.so", "VRNIC_SOCKET=/s",
+			},
+		},
+		{
+			name: "and nothing set for it, or just that",
+			env:  []string{"ASAN_OPTIONS=verify_asan_link_order=1"},
+			set:  Settings{Socket: "/s", Libs: dir, ASAN: true},
+			want: []string{"ASAN_OPTIONS=verify_asan_link_order=1", "LD_LIBRARY_PATH=/l", "LD_PRELOAD=/l/libvrnic-ifaddrs.so", "VRNIC_SOCKET=/s"},
+		},
+	} {
+		given := slices.Clone(tt.env)
+		got := Env(tt.env, tt.set)
+		slices.Sort(got)
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s:\n got %q\nwant %q", tt.name, got, tt.want)
+		}
+		if !slices.Equal(tt.env, given) {
+			t.Errorf("%s: it changed the caller's environment to %q", tt.name, tt.env)
+		}
+	}
+	if got := Env(nil, Settings{Socket: "/s", Libs: dir, ASAN: true}); !slices.Contains(got, "ASAN_OPTIONS=verify_asan_link_order=0") {
+		t.Errorf("without options of the user's: %q", got)
+	}
+}
+
+func TestAppendIfAddrs(t *testing.T) {
+	s := AppendIfAddrs("", "a", []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd00::1/64")})
+	s = AppendIfAddrs(s, "b", nil)
+	s = AppendIfAddrs(s, "c", []netip.Prefix{netip.MustParsePrefix("10.0.0.2/8")})
+	if want := "a=10.0.0.1/24,fd00::1/64;c=10.0.0.2/8"; s != want {
+		t.Errorf("got %q, want %q", s, want)
+	}
+}

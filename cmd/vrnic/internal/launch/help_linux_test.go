@@ -1,0 +1,67 @@
+package launch
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// lacking skips a test for want of what, or fails it where what must be there.
+func lacking(t *testing.T, what string, why any) {
+	t.Helper()
+	if slices.Contains(strings.Fields(os.Getenv("VRNIC_TEST_REQUIRE")), what) {
+		t.Fatalf("VRNIC_TEST_REQUIRE asks for %s: %v", what, why)
+	}
+	t.Skipf("needs %s: %v", what, why)
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if uid := os.Geteuid(); uid != 0 {
+		lacking(t, "root", "this is another user")
+	}
+}
+
+// openUp lets everybody through to a file that is below a directory of the test's.
+func openUp(file string) error {
+	for dir := filepath.Dir(file); dir != filepath.Clean(os.TempDir()) && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// asNobody runs a test of this package in a process of another user's.
+func asNobody(t *testing.T, test string, env ...string) {
+	t.Helper()
+	needRoot(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The test's binary is in a directory of root's, maybe.
+	content, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := filepath.Join(t.TempDir(), "test")
+	if err := os.WriteFile(copied, content, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := openUp(copied); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(copied, "-test.v", "-test.run=^"+test+"$")
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: "+test) {
+		t.Errorf("as nobody: %v\n%s", err, out)
+	}
+}

@@ -1,0 +1,245 @@
+package launch
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// An elfFile is as much of a program as Find looks at.
+type elfFile struct {
+	class   elf.Class
+	machine elf.Machine
+	loader  string
+}
+
+func (f elfFile) bytes(t *testing.T) []byte {
+	t.Helper()
+	ident := [elf.EI_NIDENT]byte{0x7f, 'E', 'L', 'F', byte(f.class), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)}
+	var b bytes.Buffer
+	put := func(v any) {
+		if err := binary.Write(&b, binary.LittleEndian, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f.class == elf.ELFCLASS32 {
+		put(elf.Header32{Ident: ident, Type: uint16(elf.ET_EXEC), Machine: uint16(f.machine), Version: uint32(elf.EV_CURRENT), Ehsize: 52})
+		return b.Bytes()
+	}
+	const head, prog = 64, 56
+	h := elf.Header64{Ident: ident, Type: uint16(elf.ET_DYN), Machine: uint16(f.machine), Version: uint32(elf.EV_CURRENT), Ehsize: head, Phoff: head, Phentsize: prog}
+	if f.loader != "" {
+		h.Phnum = 1
+	}
+	put(h)
+	if f.loader != "" {
+		put(elf.Prog64{Type: uint32(elf.PT_INTERP), Off: head + prog, Filesz: uint64(len(f.loader) + 1), Memsz: uint64(len(f.loader) + 1)})
+		put([]byte(f.loader + "\x00"))
+	}
+	return b.Bytes()
+}
+
+func TestFind(t *testing.T) {
+	here, other, small := machines[runtime.GOARCH], elf.EM_AARCH64, elf.EM_386
+	if runtime.GOARCH == "arm64" {
+		other, small = elf.EM_X86_64, elf.EM_ARM
+	}
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	write := func(name string, content []byte, mode os.FileMode) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(at(name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(at(name), content, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	script := func(interp string) []byte { return []byte("#!" + interp + "\necho\n") }
+
+	write("loader", nil, 0o755)
+	write("good", elfFile{elf.ELFCLASS64, here, at("loader")}.bytes(t), 0o755)
+	write("plain", []byte("data"), 0o644)
+	write("small", elfFile{elf.ELFCLASS32, small, ""}.bytes(t), 0o755)
+	write("x32", elfFile{elf.ELFCLASS32, here, ""}.bytes(t), 0o755)
+	write("other", elfFile{elf.ELFCLASS64, other, at("loader")}.bytes(t), 0o755)
+	write("riscv", elfFile{elf.ELFCLASS64, elf.EM_RISCV, at("loader")}.bytes(t), 0o755)
+	write("musl", elfFile{elf.ELFCLASS64, here, "/lib/ld-musl-x86_64.so.1"}.bytes(t), 0o755)
+	write("foreign", elfFile{elf.ELFCLASS64, here, at("no/loader")}.bytes(t), 0o755)
+	write("static", elfFile{elf.ELFCLASS64, here, ""}.bytes(t), 0o755)
+	write("broken", append([]byte(elf.ELFMAG), make([]byte, 100)...), 0o755)
+	write("noline", []byte("echo\n"), 0o755)
+	write("empty", nil, 0o755)
+	write("script", script(at("good")+" -x"), 0o755)
+	write("spaces", script(" \t"+at("good")+"\t-x"), 0o755)
+	write("nothing", []byte("#!"), 0o755)
+	write("crlf", []byte("#!/bin/sh\r\necho\r\n"), 0o755)
+	write("statics", script(at("static")), 0o755)
+	write("scripts", script(at("script")), 0o755)
+	write("musls", script(at("musl")), 0o755)
+	write("loop", script(at("loop")), 0o755)
+	write("first/both", nil, 0o644)
+	write("second/both", elfFile{elf.ELFCLASS64, here, at("loader")}.bytes(t), 0o755)
+	write("first/denied", nil, 0o644)
+	t.Chdir(dir)
+
+	both := at("first") + ":" + at("second")
+	for _, tt := range []struct {
+		name, path string
+		found      string // "": at(name)
+		status     int
+		words      string // of the error, or of the hint
+	}{
+		{name: "good"},
+		{name: "good", path: ":/none", found: "./good"},
+		{name: "noline"},
+		{name: "empty"},
+		{name: "broken"},
+		{name: "script"},
+		{name: "spaces"},
+		{name: "scripts"},
+		{name: "nothing"},
+		{name: "loop"},
+		{name: "both", path: both, found: at("second/both")},
+		{name: "static", words: "statically linked"},
+		{name: "statics", words: "static is statically linked"},
+		{name: "", path: both, status: 127, words: "empty"},
+		{name: "absent", status: 127, words: "no such program"},
+		{name: "good/below", status: 127, words: "no such program"},
+		{name: "good", path: both, status: 127, words: "$PATH"},
+		{name: "denied", path: both, status: 126, words: "not executable"},
+		{name: "plain", status: 126, words: "not executable"},
+		{name: "first", status: 126, words: "directory"},
+		{name: "small", status: 126, words: "32-bit"},
+		{name: "x32", status: 126, words: "32-bit"},
+		{name: "other", status: 126, words: other.String()},
+		{name: "riscv", status: 126, words: "EM_RISCV"},
+		{name: "musl", status: 126, words: "glibc"},
+		{name: "musls", status: 126, words: "musl is built for musl"},
+		{name: "foreign", status: 126, words: "no/loader"},
+		{name: "crlf", status: 126, words: `"/bin/sh\r"`},
+	} {
+		name, want := tt.name, tt.found
+		if tt.path == "" {
+			name, want = at(name), at(name)
+		}
+		p, err := Find(name, tt.path)
+		if tt.status == 0 {
+			if err != nil || p.Path != want || p.ASAN || (p.Hint != "") != (tt.words != "") || !strings.Contains(p.Hint, tt.words) {
+				t.Errorf("%s in %q: %+v, %v; want %s and a hint with %q", tt.name, tt.path, p, err, want, tt.words)
+			}
+			continue
+		}
+		var e *Error
+		if !errors.As(err, &e) || e.Status != tt.status || !strings.Contains(e.Text, tt.words) {
+			t.Errorf("%s in %q: %+v, %v; want status %d and %q", tt.name, tt.path, p, err, tt.status, tt.words)
+		}
+	}
+}
+
+// The programs of this machine have nothing that is wrong with them.
+func TestFindHere(t *testing.T) {
+	p, err := Find("sh", "")
+	if err != nil || p.Hint != "" || p.ASAN {
+		t.Errorf("sh: %+v, %v", p, err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Find(self, ""); err != nil {
+		t.Errorf("this test: %v", err)
+	}
+}
+
+// A program that its user may run and not read.
+func TestFindUnreadable(t *testing.T) {
+	if os.Getuid() == 0 {
+		asNobody(t, "TestFindUnreadable")
+		return
+	}
+	file := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(file, []byte("#!/bin/sh\n"), 0o111); err != nil {
+		t.Fatal(err)
+	}
+	p, err := Find(file, "")
+	if err != nil || !strings.Contains(p.Hint, "no device") {
+		t.Errorf("%+v, %v; want a hint", p, err)
+	}
+}
+
+// What gets privilege when it is executed, and what only looks like it.
+func TestFindPrivileged(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	const nobody = 65534
+	for _, tt := range []struct {
+		name     string
+		uid, gid int
+		mode     uint32
+		words    string // "": it runs
+	}{
+		{"setuid", nobody, nobody, 0o4755, "setuid"},
+		{"setgid", 0, nobody, 0o2755, "setgid"},
+		{"own", 0, 0, 0o6755, ""},
+		{"locking", 0, nobody, 0o2745, ""}, // setgid without execution is something else
+		{"neither", nobody, nobody, 0o755, ""},
+	} {
+		file := filepath.Join(dir, tt.name)
+		if err := os.WriteFile(file, []byte("echo\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(os.Chown(file, tt.uid, tt.gid), unix.Chmod(file, tt.mode)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Find(file, "")
+		var e *Error
+		if tt.words == "" && err != nil || tt.words != "" && (!errors.As(err, &e) || e.Status != 126 || !strings.Contains(e.Text, tt.words)) {
+			t.Errorf("%s: %v; want %q", tt.name, err, tt.words)
+		}
+		script := file + ".script"
+		if err := os.WriteFile(script, []byte("#!"+file+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Find(script, ""); (err != nil) != (tt.words != "") {
+			t.Errorf("a script for %s: %v", tt.name, err)
+		}
+	}
+}
+
+// A file with capabilities gives root nothing, others the privilege.
+func TestFindCapabilities(t *testing.T) {
+	if file := os.Getenv("VRNIC_TEST_FILE"); file != "" {
+		var e *Error
+		if _, err := Find(file, ""); !errors.As(err, &e) || e.Status != 126 || !strings.Contains(e.Text, "capabilities") {
+			t.Errorf("%v; want an error that says capabilities", err)
+		}
+		return
+	}
+	needRoot(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "capable")
+	if err := os.WriteFile(file, []byte("echo\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(openUp(file), os.Chmod(file, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	// struct vfs_cap_data of version 2: effective, CAP_NET_RAW permitted.
+	data := []byte{1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+	if err := unix.Setxattr(file, "security.capability", data, 0); err != nil {
+		t.Skipf("no file capabilities here: %v", err)
+	}
+	if _, err := Find(file, ""); err != nil {
+		t.Errorf("root: %v", err)
+	}
+	asNobody(t, "TestFindCapabilities", "VRNIC_TEST_FILE="+file)
+}
