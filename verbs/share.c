@@ -246,7 +246,6 @@ void vrnic_area_put(struct vrnic_area *a)
 		return;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
 	pthread_mutex_lock(&area_lock);
-	if (a->s == s)
 	if (!--a->users && (!a->addr || a->freed))
 		end_area(a);
 	pthread_mutex_unlock(&area_lock);
