@@ -1,0 +1,132 @@
+/*
+ * What the files of librdmacm share. The daemon keeps the state of connections; the library keeps what
+ * programs see of it: ids, channels, and events that have been given and wait to be acknowledged.
+ *
+ * One lock, cm_lock, guards all of it. It is held over the rpc that fetches an event until the event has been
+ * given to its id: else a second thread could fetch the next event of a new id before the first thread
+ * has made the id. It comes before any lock of libibverbs, and is never held in a wait.
+ */
+#ifndef VRNIC_CM_H
+#define VRNIC_CM_H
+
+#include <errno.h>
+
+#include "rdmacm.h"
+#include "vrnic.h"
+
+/* What an event carries of the peer's data: its length is an octet. The rest of what MPA brings is cut off. */
+#define CM_MAX_PRIVATE 255
+
+/* The port of a device; it has one. */
+#define CM_PORT 1
+
+extern pthread_mutex_t cm_lock;
+
+/* Takes cm_lock, and puts off what cancels the thread until cm_leave, to which it returns what to give. */
+int cm_enter(void);
+void cm_leave(int state);
+
+struct cm_chan {
+	struct rdma_event_channel ch;
+	struct vrnic_session *s;
+	uint32_t handle;
+	/* cm_lock */
+	unsigned int refs; /* ids, threads in rdma_get_cm_event, and the program until it destroys the channel */
+	unsigned int ids;
+	bool gone; /* the program has destroyed it: the descriptor is closed */
+};
+
+struct cm_id {
+	struct rdma_cm_id id;
+	struct cm_id *next; /* in its bucket */
+	struct vrnic_session *s;
+	uint32_t handle; /* the daemon's; 0: of a port space that no RNIC has */
+	bool sync;	 /* the channel is the id's own, and calls wait for their event */
+	bool bound;
+	bool joined;	 /* rdma_connect or rdma_accept has been called */
+	/* cm_lock */
+	struct cm_chan *chan;
+	uint32_t given; /* events given to the program, and how many of them it has acknowledged */
+	uint32_t acked;
+	bool connected; /* ESTABLISHED was given, and DISCONNECTED not */
+	bool over;	/* DISCONNECTED was given */
+	bool removed;	/* DEVICE_REMOVAL was given */
+	/* of a connection request: what the peer allows and asks for */
+	uint8_t responder_resources;
+	uint8_t initiator_depth;
+	/* of rdma_create_ep: how QPs of the listener's requests are made; and what goes before the private data */
+	struct ibv_qp_init_attr *ep_attr;
+	struct ibv_pd *ep_pd;
+	void *connect;
+	size_t connect_len;
+};
+
+struct cm_event {
+	struct rdma_cm_event ev;
+	struct cm_id *owner; /* whose it is to be acknowledged to: of a connection request, the listener */
+	uint8_t private[CM_MAX_PRIVATE];
+};
+
+static inline struct cm_chan *to_cm_chan(struct rdma_event_channel *ch) { return container_of(ch, struct cm_chan, ch); }
+static inline struct cm_id *to_cm_id(struct rdma_cm_id *id) { return container_of(id, struct cm_id, id); }
+static inline struct cm_event *to_cm_event(struct rdma_cm_event *ev) { return container_of(ev, struct cm_event, ev); }
+
+/* The way out of a call: err is 0 or an errno. */
+static inline int cm_return(int err)
+{
+	if (!err)
+		return 0;
+	errno = err;
+	return -1;
+}
+
+/* cm_chan.c */
+struct cm_chan *cm_chan_new(struct vrnic_session *s); /* NULL with errno */
+void cm_chan_destroy(struct cm_chan *ch);
+void cm_chan_destroy_locked(struct cm_chan *ch); /* these with cm_lock held */
+void cm_chan_add_id(struct cm_chan *ch, struct cm_id *id);
+void cm_chan_drop_id(struct cm_chan *ch);
+void cm_chan_put(struct cm_chan *ch);
+
+/*
+ * cm_id.c. cm_lock is held for those with an asterisk.
+ *
+ * cm_id_child* makes the id of a connection request of listener, 0 or an errno, and then the daemon has been told to refuse the
+ * peer; cm_id_refuse* is what does that. cm_id_find* finds one by handle; cm_id_each* goes through all that are on a channel, from after on.
+ * cm_wait_acks waits until all events given so far have been acknowledged: it is a cancellation point.
+ */
+int cm_id_child(struct cm_id *listener, uint32_t handle, struct cm_id **child);
+void cm_id_refuse(struct cm_id *child);
+struct cm_id *cm_id_find(struct vrnic_session *s, uint32_t handle);
+struct cm_id *cm_id_each(struct cm_chan *ch, struct cm_id *after);
+int cm_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, void *context, enum rdma_port_space ps,
+		 enum ibv_qp_type type);
+void cm_wait_acks(struct cm_id *id);
+
+/*
+ * cm_event.c. For a synchronous id: waits for the event that ends the operation and keeps it in id->event; 0 if it is want, else -1
+ * and errno. Nothing for other ids. If the program has made the channel non-blocking, errno is EAGAIN, and calling it again
+ * goes on with that.
+ */
+int cm_complete(struct cm_id *id, enum rdma_cm_event_type want);
+void cm_drop_event(struct cm_id *id); /* acknowledges id->event */
+void cm_own_event(struct cm_id *id, struct rdma_cm_event *event); /* makes id->event of a listener's */
+
+/* cm_device.c */
+bool cm_to_ring(const struct sockaddr *sa, struct vrnic_sock_addr *a); /* false: not an IP address */
+void cm_from_ring(const struct vrnic_sock_addr *a, struct sockaddr_storage *sa);
+int cm_attach(struct cm_id *id, uint32_t device); /* gives id its device, unless it has one: 0 or an errno */
+int cm_query(struct cm_id *id);			  /* fills addresses and device as the daemon has them: 0 or an errno */
+uint8_t cm_max_ird(struct ibv_context *verbs);
+uint8_t cm_max_ord(struct ibv_context *verbs);
+
+/*
+ * The source that a connection to dst may have if VRNIC_DEVICE leaves this process a part of the devices. src is what the program
+ * wants, family 0 if nothing. 0, or ENODEV.
+ */
+int cm_source(struct vrnic_session *s, struct vrnic_sock_addr *src, const struct vrnic_sock_addr *dst);
+
+/* cm_option.c: what the environment sets for a new id. 0 or an errno. */
+int cm_default_options(struct cm_id *id);
+
+#endif

@@ -1,0 +1,104 @@
+/* librdmacm: event channels. */
+#include <stdlib.h>
+
+#include "cm.h"
+
+pthread_mutex_t cm_lock = PTHREAD_MUTEX_INITIALIZER;
+
+int cm_enter(void)
+{
+	int state;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+	pthread_mutex_lock(&cm_lock);
+	return state;
+}
+
+void cm_leave(int state)
+{
+	pthread_mutex_unlock(&cm_lock);
+	pthread_setcancelstate(state, NULL);
+}
+
+struct cm_chan *cm_chan_new(struct vrnic_session *s)
+{
+	struct vrnic_cm_create_chan_reply rep;
+	struct cm_chan *ch = calloc(1, sizeof(*ch));
+	int err;
+
+	if (!ch)
+		return NULL;
+	ch->s = s;
+	ch->refs = 1;
+	err = vrnic_rpc(s, VRNIC_OP_CM_CREATE_CHAN, NULL, 0, &rep, sizeof(rep), -1, &ch->ch.fd, 1);
+	if (err) {
+		free(ch);
+		errno = err;
+		return NULL;
+	}
+	ch->handle = rep.chan;
+	return ch;
+}
+
+/* The daemon keeps a channel as long as there are ids on it. */
+static void forget(struct cm_chan *ch)
+{
+	if (ch->gone && !ch->ids)
+		vrnic_rpc_handle(ch->s, VRNIC_OP_CM_DESTROY_CHAN, ch->handle, NULL, 0);
+}
+
+void cm_chan_put(struct cm_chan *ch)
+{
+	if (!--ch->refs)
+		free(ch);
+}
+
+/*
+ * A thread may sit in rdma_get_cm_event meanwhile. It stays there for ever, and with it what it has of the
+ * channel; if it is cancelled it lets go of that. The descriptor is closed first, so that the end of the pipe, which comes then,
+ * is not taken for the daemon's.
+ */
+void cm_chan_destroy_locked(struct cm_chan *ch)
+{
+	vrnic_close(ch->ch.fd);
+	ch->gone = true;
+	forget(ch);
+	cm_chan_put(ch);
+}
+
+void cm_chan_destroy(struct cm_chan *ch)
+{
+	int state = cm_enter();
+
+	cm_chan_destroy_locked(ch);
+	cm_leave(state);
+}
+
+void cm_chan_add_id(struct cm_chan *ch, struct cm_id *id)
+{
+	id->chan = ch;
+	id->id.channel = &ch->ch;
+	ch->refs++;
+	ch->ids++;
+}
+
+void cm_chan_drop_id(struct cm_chan *ch)
+{
+	ch->ids--;
+	forget(ch);
+	cm_chan_put(ch);
+}
+
+struct rdma_event_channel *rdma_create_event_channel(void)
+{
+	struct vrnic_session *s = vrnic_session();
+	struct cm_chan *ch = s ? cm_chan_new(s) : NULL;
+
+	return ch ? &ch->ch : NULL;
+}
+
+void rdma_destroy_event_channel(struct rdma_event_channel *channel)
+{
+	if (channel)
+		cm_chan_destroy(to_cm_chan(channel));
+}

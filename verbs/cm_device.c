@@ -1,0 +1,275 @@
+/* librdmacm: devices and addresses. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cm.h"
+
+bool cm_to_ring(const struct sockaddr *sa, struct vrnic_sock_addr *a)
+{
+	const struct sockaddr_in *in = (const void *)sa;
+	const struct sockaddr_in6 *in6 = (const void *)sa;
+
+	memset(a, 0, sizeof(*a));
+	switch (sa->sa_family) {
+	case AF_INET:
+		a->family = VRNIC_AF_INET;
+		a->port = ntohs(in->sin_port);
+		memcpy(a->addr, &in->sin_addr, 4);
+		return true;
+	case AF_INET6:
+		a->family = VRNIC_AF_INET6;
+		a->port = ntohs(in6->sin6_port);
+		a->scope = in6->sin6_scope_id;
+		memcpy(a->addr, &in6->sin6_addr, 16);
+		return true;
+	}
+	return false;
+}
+
+void cm_from_ring(const struct vrnic_sock_addr *a, struct sockaddr_storage *ss)
+{
+	struct sockaddr_in *in = (void *)ss;
+	struct sockaddr_in6 *in6 = (void *)ss;
+
+	memset(ss, 0, sizeof(*ss));
+	switch (a->family) {
+	case VRNIC_AF_INET:
+		in->sin_family = AF_INET;
+		in->sin_port = htons(a->port);
+		memcpy(&in->sin_addr, a->addr, 4);
+		break;
+	case VRNIC_AF_INET6:
+		in6->sin6_family = AF_INET6;
+		in6->sin6_port = htons(a->port);
+		in6->sin6_scope_id = a->scope;
+		memcpy(&in6->sin6_addr, a->addr, 16);
+		break;
+	}
+}
+
+static size_t addr_len(uint16_t family) { return family == VRNIC_AF_INET ? 4 : 16; }
+
+static bool unspecified(const struct vrnic_sock_addr *a)
+{
+	static const uint8_t zero[16];
+
+	return !memcmp(a->addr, zero, addr_len(a->family));
+}
+
+/* How many leading bits of a and b are the same. */
+static unsigned int common_bits(const uint8_t *a, const uint8_t *b, size_t len)
+{
+	size_t i = 0;
+
+	while (i < len && a[i] == b[i])
+		i++;
+	return i == len ? 8 * len : 8 * i + __builtin_clz((unsigned int)(a[i] ^ b[i]) << 24);
+}
+
+/*
+ * The device that a session's ids use: its context, which all of them share, and a PD for programs that do not bring their own.
+ * Neither is ever closed.
+ */
+struct device {
+	struct device *next;
+	struct vrnic_session *s;
+	uint32_t index;
+	struct ibv_context *verbs;
+	struct ibv_pd *pd;
+};
+
+static struct device *devices; /* cm_lock */
+
+static struct device *find_device(struct vrnic_session *s, uint32_t index)
+{
+	struct device *d;
+
+	for (d = devices; d; d = d->next)
+		if (d->s == s && d->index == index)
+			return d;
+	d = calloc(1, sizeof(*d));
+	if (!d)
+		return NULL;
+	d->s = s;
+	d->index = index;
+	d->verbs = vrnic_cm_context(s, index);
+	d->pd = d->verbs ? ibv_alloc_pd(d->verbs) : NULL;
+	if (!d->pd) {
+		free(d);
+		return NULL;
+	}
+	d->next = devices;
+	devices = d;
+	return d;
+}
+
+int cm_attach(struct cm_id *id, uint32_t index)
+{
+	struct device *d;
+
+	if (id->id.verbs)
+		return 0;
+	if (index >= vrnic_num_devices(id->s))
+		return ENODEV;
+	d = find_device(id->s, index);
+	if (!d)
+		return errno;
+	id->id.pd = d->pd;
+	id->id.port_num = CM_PORT;
+	ibv_query_gid(d->verbs, CM_PORT, 0, &id->id.route.addr.addr.ibaddr.sgid);
+	id->id.verbs = d->verbs;
+	return 0;
+}
+
+int cm_query(struct cm_id *id)
+{
+	struct vrnic_cm_query_reply rep;
+	int state, err = vrnic_rpc_handle(id->s, VRNIC_OP_CM_QUERY, id->handle, &rep, sizeof(rep));
+
+	if (err)
+		return err;
+	if (rep.src.family)
+		cm_from_ring(&rep.src, &id->id.route.addr.src_storage);
+	if (rep.dst.family)
+		cm_from_ring(&rep.dst, &id->id.route.addr.dst_storage);
+	if (rep.device == VRNIC_NO_DEVICE)
+		return 0;
+	state = cm_enter();
+	err = cm_attach(id, rep.device);
+	cm_leave(state);
+	return err;
+}
+
+static uint8_t octet(uint32_t n) { return n < UINT8_MAX ? n : UINT8_MAX; }
+
+uint8_t cm_max_ird(struct ibv_context *verbs) { return octet(to_vctx(verbs)->attr.max_ird); }
+uint8_t cm_max_ord(struct ibv_context *verbs) { return octet(to_vctx(verbs)->attr.max_ord); }
+
+/*
+ * The part of the devices that VRNIC_DEVICE leaves to this process.
+ */
+
+static bool restricted(struct vrnic_session *s)
+{
+	uint32_t i, n = vrnic_num_devices(s);
+
+	for (i = 0; i < n; i++)
+		if (!vrnic_device_allowed(s, i))
+			return true;
+	return false;
+}
+
+/* A search for a source: the address that has most in common with where it is to go. */
+struct search {
+	const struct vrnic_sock_addr *src; /* the only one that will do; family 0: any */
+	const struct vrnic_sock_addr *dst; /* or NULL */
+	struct vrnic_sock_addr best;
+	unsigned int bits;
+};
+
+static void consider(struct search *f, const struct vrnic_prefix *p)
+{
+	uint16_t family = f->src->family ? f->src->family : f->dst ? f->dst->family : 0;
+	unsigned int bits = 0;
+
+	if (p->family != family)
+		return;
+	if (f->src->family && !unspecified(f->src) && memcmp(f->src->addr, p->addr, addr_len(family)))
+		return;
+	if (f->dst)
+		bits = common_bits(p->addr, f->dst->addr, addr_len(family));
+	if (bits < p->bits) /* outside of the network: any other is as good */
+		bits = 0;
+	if (f->best.family && bits <= f->bits)
+		return;
+	f->best.family = family;
+	memcpy(f->best.addr, p->addr, 16);
+	f->bits = bits;
+}
+
+int cm_source(struct vrnic_session *s, struct vrnic_sock_addr *src, const struct vrnic_sock_addr *dst)
+{
+	struct vrnic_query_device_request req = { 0 };
+	struct vrnic_query_device_reply rep;
+	struct search f = { .src = src, .dst = dst };
+	uint32_t i, k, n = vrnic_num_devices(s);
+	int err;
+
+	if (!restricted(s) || (!dst && unspecified(src)))
+		return 0;
+	for (i = 0; i < n; i++) {
+		if (!vrnic_device_allowed(s, i))
+			continue;
+		req.device = i;
+		err = vrnic_rpc(s, VRNIC_OP_QUERY_DEV, &req, sizeof(req), &rep, sizeof(rep), -1, NULL, 0);
+		if (err)
+			return err;
+		for (k = 0; k < rep.num_addrs && k < VRNIC_MAX_ADDRS; k++)
+			consider(&f, &rep.addrs[k]);
+	}
+	if (!f.best.family)
+		return ENODEV;
+	f.best.port = src->port;
+	f.best.scope = src->scope;
+	*src = f.best;
+	return 0;
+}
+
+/*
+ * What programs ask.
+ */
+
+struct ibv_context **rdma_get_devices(int *num_devices)
+{
+	struct vrnic_session *s = vrnic_session();
+	struct ibv_context **list;
+	uint32_t i, n, found = 0;
+
+	if (num_devices)
+		*num_devices = 0;
+	if (!s)
+		return NULL;
+	n = vrnic_num_devices(s);
+	list = calloc(n + 1, sizeof(*list));
+	if (!list)
+		return NULL;
+	for (i = 0; i < n; i++) {
+		if (!vrnic_device_allowed(s, i))
+			continue;
+		list[found] = vrnic_cm_context(s, i);
+		if (!list[found]) {
+			free(list);
+			return NULL;
+		}
+		found++;
+	}
+	if (num_devices)
+		*num_devices = found;
+	return list;
+}
+
+void rdma_free_devices(struct ibv_context **list)
+{
+	free(list);
+}
+
+static ibv_be16 port_of(const struct sockaddr *sa)
+{
+	switch (sa->sa_family) {
+	case AF_INET:
+		return ((const struct sockaddr_in *)sa)->sin_port;
+	case AF_INET6:
+		return ((const struct sockaddr_in6 *)sa)->sin6_port;
+	}
+	return 0;
+}
+
+ibv_be16 rdma_get_src_port(struct rdma_cm_id *id)
+{
+	return port_of(&id->route.addr.src_addr);
+}
+
+ibv_be16 rdma_get_dst_port(struct rdma_cm_id *id)
+{
+	return port_of(&id->route.addr.dst_addr);
+}
