@@ -1,0 +1,475 @@
+/*
+ * Polling. A completion is copied out of the ring before anything in it is looked at, and what it says is checked
+ * against what is outstanding: a daemon that is out of its mind ends the session, not the program. When the session is
+ * dead, what is still outstanding completes as flushed, first the sends of a QP and then its receives, in the order
+ * of posting.
+ *
+ * Programs poll in a loop, on machines with few cores, for what a daemon on the same machine is to do. So a thread that
+ * finds nothing several times in a row yields the processor, and now and then looks whether the daemon is still there.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+
+#include "queue.h"
+
+/* Yields after which a thread that finds nothing looks for the daemon. */
+#define LOOK_YIELDS 64
+
+/* No call is needed to find them. */
+static __thread __attribute__((tls_model("initial-exec"))) uint32_t empty_polls; /* in a row, since the last yield */
+static __thread __attribute__((tls_model("initial-exec"))) uint32_t yields;
+
+static __attribute__((noinline)) void idle(struct vrnic_session *s)
+{
+	empty_polls = 0;
+	if (++yields % LOOK_YIELDS == 0 && !vrnic_dead(s))
+		vrnic_peer_gone(s);
+	sched_yield();
+}
+
+static inline void found_nothing(struct vrnic_session *s)
+{
+	if (unlikely(++empty_polls >= s->poll_yield))
+		idle(s);
+}
+
+static struct vrnic_qp **bucket(struct vrnic_cq *cq, uint32_t qpn)
+{
+	return &cq->qps[qpn % (sizeof(cq->qps) / sizeof(cq->qps[0]))];
+}
+
+/* Its link in the list of cq. */
+static struct vrnic_qp **link_of(struct vrnic_cq *cq, struct vrnic_qp *qp)
+{
+	return qp->qp.send_cq == &cq->cq ? &qp->scq_next : &qp->rcq_next;
+}
+
+static inline struct vrnic_qp *find_qp(struct vrnic_cq *cq, uint32_t qpn)
+{
+	struct vrnic_qp *qp = cq->last;
+
+	if (likely(qp && qp->qp.qp_num == qpn))
+		return qp;
+	for (qp = *bucket(cq, qpn); qp; qp = *link_of(cq, qp))
+		if (qp->qp.qp_num == qpn) {
+			cq->last = qp;
+			return qp;
+		}
+	return NULL;
+}
+
+void vrnic_cq_attach(struct vrnic_cq *cq, struct vrnic_qp *qp)
+{
+	struct vrnic_qp **head = bucket(cq, qp->qp.qp_num);
+
+	pthread_mutex_lock(&cq->lock);
+	*link_of(cq, qp) = *head;
+	*head = qp;
+	pthread_mutex_unlock(&cq->lock);
+}
+
+static inline void read_cqe(const struct vrnic_cq *cq, uint32_t i, struct vrnic_cqe *e)
+{
+	memcpy(e, cq->cqes + (size_t)(i & cq->mask) * VRNIC_CQE_LEN, sizeof(*e));
+}
+
+static inline bool is_receive(const struct vrnic_cqe *e)
+{
+	/* The opcode of an error need not say so. */
+	return (e->opcode & IBV_WC_RECV) || (e->status && e->cookie);
+}
+
+/* Nobody polls what qp's receives from an SRQ left in the ring, and nothing comes after it. */
+static void give_back(struct vrnic_cq *cq, struct vrnic_qp *qp)
+{
+	uint32_t i = atomic_load_explicit(&cq->cons, memory_order_relaxed), place;
+	uint32_t prod = load_acquire(cq->prod);
+	struct vrnic_rq *rq = &qp->srq->rq;
+	struct vrnic_cqe e;
+
+	if (prod - i > cq->mask + 1) {
+		cq->bad = true;
+		vrnic_corrupt(cq->s, "CQ prod");
+		return;
+	}
+	pthread_mutex_lock(&rq->lock);
+	for (; i != prod; i++) {
+		read_cqe(cq, i, &e);
+		if (e.qpn != qp->qp.qp_num || !is_receive(&e))
+			continue;
+		place = vrnic_rq_find(rq, e.cookie);
+		if (place != VRNIC_NO_RECV)
+			vrnic_rq_release(rq, place);
+	}
+	pthread_mutex_unlock(&rq->lock);
+}
+
+void vrnic_cq_detach(struct vrnic_cq *cq, struct vrnic_qp *qp)
+{
+	struct vrnic_qp **p;
+
+	pthread_mutex_lock(&cq->lock);
+	for (p = bucket(cq, qp->qp.qp_num); *p; p = link_of(cq, *p))
+		if (*p == qp) {
+			*p = *link_of(cq, qp);
+			break;
+		}
+	cq->last = NULL;
+	if (qp->srq && qp->qp.recv_cq == &cq->cq && !cq->bad && !vrnic_dead(cq->s))
+		give_back(cq, qp);
+	pthread_mutex_unlock(&cq->lock);
+}
+
+/*
+ * Copies a small message out of the slab to where the receive wants it: false if that cannot be. The program may have
+ * taken the memory back meanwhile; then the message is as if it had come later.
+ */
+static bool copy_out(struct vrnic_qp *qp, const struct vrnic_recv *r, const struct ibv_sge *sge,
+		     const struct vrnic_cqe *e, struct ibv_wc *wc)
+{
+	uint32_t size = qp->rx_slab_size, skip, ready, left, n;
+	struct iovec iov[VRNIC_MAX_SGE];
+	const char *from;
+	uint32_t i;
+
+	if (e->slab_off > size || e->slab_len > size - e->slab_off || !size)
+		return false;
+	skip = (e->slab_off - qp->rx_slab_cons) & (size - 1);
+	ready = load_acquire(qp->rx_slab_prod_word) - qp->rx_slab_cons;
+	if (ready > size || skip + e->slab_len > ready)
+		return false;
+	from = qp->rx_slab + e->slab_off;
+	left = e->slab_len;
+	if (vrnic_sges_local(qp->s, qp->qp.pd, sge, r->nsge, true, iov)) {
+		for (i = 0; i < r->nsge && left; i++) {
+			n = left < iov[i].iov_len ? left : iov[i].iov_len;
+			if (n)
+				memcpy(iov[i].iov_base, from, n);
+			from += n;
+			left -= n;
+		}
+		if (left)
+			return false;
+	} else {
+		wc->status = IBV_WC_LOC_PROT_ERR;
+	}
+	qp->rx_slab_cons += skip + e->slab_len;
+	store_release(qp->rx_slab_cons_word, qp->rx_slab_cons);
+	return true;
+}
+
+static bool received(struct vrnic_qp *qp, const struct vrnic_cqe *e, struct ibv_wc *wc)
+{
+	struct vrnic_rq *rq = vrnic_rq_of(qp);
+	bool ok = false;
+	uint32_t place;
+
+	pthread_mutex_lock(&rq->lock);
+	place = vrnic_rq_find(rq, e->cookie);
+	if (place != VRNIC_NO_RECV) {
+		ok = e->slab_off == VRNIC_NO_SLAB ||
+		     copy_out(qp, &rq->wrs[place], rq->sges + (size_t)place * rq->max_sge, e, wc);
+		wc->wr_id = rq->wrs[place].wr_id;
+		vrnic_rq_release(rq, place);
+	}
+	pthread_mutex_unlock(&rq->lock);
+	return ok;
+}
+
+static inline bool sent(struct vrnic_sq *sq, uint32_t done)
+{
+	/* Who posts stores prod before the daemon can see the request. */
+	uint32_t prod = atomic_load_explicit(&sq->prod, memory_order_acquire);
+
+	if (prod - done > sq->mask + 1)
+		return false;
+	if ((int32_t)(done - atomic_load_explicit(&sq->polled, memory_order_relaxed)) > 0)
+		atomic_store_explicit(&sq->polled, done, memory_order_release);
+	return true;
+}
+
+/* Makes a WC of a CQE: 1; 0 for a QP that is gone; -1 if it makes no sense. */
+static int complete(struct vrnic_cq *cq, const struct vrnic_cqe *e, struct ibv_wc *wc)
+{
+	struct vrnic_qp *qp = find_qp(cq, e->qpn);
+
+	if (unlikely(!qp))
+		return 0;
+	wc->wr_id = e->wr_id;
+	wc->status = e->status;
+	wc->opcode = e->opcode;
+	wc->vendor_err = e->vendor_err;
+	wc->byte_len = e->byte_len;
+	wc->imm_data = e->imm;
+	wc->qp_num = e->qpn;
+	wc->src_qp = 0; /* where the ring has more of immediate data than a WC */
+	wc->wc_flags = e->wc_flags;
+	wc->pkey_index = wc->slid = 0;
+	wc->sl = wc->dlid_path_bits = 0;
+	if (is_receive(e)) {
+		if (qp->qp.recv_cq != &cq->cq || !received(qp, e, wc))
+			return -1;
+		if (wc->wc_flags & IBV_WC_WITH_INV)
+			vrnic_mr_revoked(cq->s, wc->invalidated_rkey);
+		return 1;
+	}
+	if (qp->qp.send_cq != &cq->cq || !sent(&qp->sq, e->sq_done))
+		return -1;
+	return 1;
+}
+
+/* With cq->lock held: moves up to n completions out of the ring. */
+static int take(struct vrnic_cq *cq, int n, struct ibv_wc *wc, uint64_t *time)
+{
+	uint32_t cons = atomic_load_explicit(&cq->cons, memory_order_relaxed), prod;
+	struct vrnic_cqe e;
+	int got = 0, r;
+
+	if (cq->bad)
+		return 0;
+	prod = load_acquire(cq->prod);
+	if (prod - cons > cq->mask + 1) {
+		cq->bad = true;
+		vrnic_corrupt(cq->s, "CQ prod");
+		return 0;
+	}
+	for (; got < n && cons != prod; cons++) {
+		read_cqe(cq, cons, &e);
+		r = complete(cq, &e, &wc[got]);
+		if (unlikely(r < 0)) {
+			cq->bad = true;
+			vrnic_corrupt(cq->s, "completion");
+			break;
+		}
+		*time = e.timestamp;
+		got += r;
+	}
+	atomic_store_explicit(&cq->cons, cons, memory_order_relaxed);
+	store_release(cq->cons_word, cons);
+	return got;
+}
+
+static void flushed(struct ibv_wc *wc, uint64_t wr_id, enum ibv_wc_opcode op, uint32_t qpn)
+{
+	memset(wc, 0, sizeof(*wc));
+	wc->wr_id = wr_id;
+	wc->status = IBV_WC_WR_FLUSH_ERR;
+	wc->opcode = op;
+	wc->qp_num = qpn;
+}
+
+/* With cq->lock held, on a dead session: completes what is outstanding. Receives of an SRQ belong to no QP. */
+static int flush(struct vrnic_cq *cq, int n, struct ibv_wc *wc)
+{
+	struct vrnic_sent s;
+	struct vrnic_qp *qp;
+	uint64_t wr_id;
+	size_t i;
+	int got = 0;
+
+	for (i = 0; i < sizeof(cq->qps) / sizeof(cq->qps[0]); i++)
+		for (qp = cq->qps[i]; qp; qp = *link_of(cq, qp)) {
+			if (qp->qp.send_cq == &cq->cq)
+				for (; got < n && vrnic_sq_flush(&qp->sq, &s); got++)
+					flushed(&wc[got], s.wr_id, vrnic_wc_opcode(s.op), qp->qp.qp_num);
+			if (qp->qp.recv_cq == &cq->cq && !qp->srq)
+				for (; got < n && vrnic_rq_flush(&qp->rq, &wr_id); got++)
+					flushed(&wc[got], wr_id, IBV_WC_RECV, qp->qp.qp_num);
+		}
+	return got;
+}
+
+/*
+ * With cq->lock held: what the daemon left, if the ring is there (not in the child of a fork) and it has not emptied it;
+ * and then the rest.
+ */
+static int take_dead(struct vrnic_cq *cq, int n, struct ibv_wc *wc, uint64_t *time)
+{
+	int got = 0;
+
+	if (vrnic_mapped(&cq->map))
+		got = take(cq, n, wc, time);
+	if (!got) {
+		*time = 0;
+		got = flush(cq, n, wc);
+	}
+	return got;
+}
+
+static inline bool is_empty(struct vrnic_cq *cq)
+{
+	return load_acquire(cq->prod) == atomic_load_explicit(&cq->cons, memory_order_relaxed);
+}
+
+int vrnic_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
+{
+	struct vrnic_cq *cq = to_vcq(ibcq);
+	bool dead = vrnic_dead(cq->s);
+	uint64_t time;
+	int got;
+
+	if (likely(!dead) && is_empty(cq)) {
+		found_nothing(cq->s);
+		return 0;
+	}
+	pthread_mutex_lock(&cq->lock);
+	got = unlikely(dead) ? take_dead(cq, n, wc, &time) : take(cq, n, wc, &time);
+	pthread_mutex_unlock(&cq->lock);
+	if (got)
+		empty_polls = 0;
+	else
+		found_nothing(cq->s);
+	return got;
+}
+
+int vrnic_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
+{
+	struct vrnic_cq *cq = to_vcq(ibcq);
+
+	atomic_store(&cq->armed, true);
+	if (vrnic_dead(cq->s))
+		return 0; /* there is an event at once, and a poll finds what was flushed */
+	atomic_fetch_or(cq->arm, solicited_only ? VRNIC_ARM_SOLICITED : VRNIC_ARM_NEXT);
+	/* The program polls once more now, and must see what the daemon completed without seeing this. */
+	atomic_thread_fence(memory_order_seq_cst);
+	return 0;
+}
+
+/*
+ * ibv_cq_ex: one completion at a time, with the lock held from start_poll, if it finds one, to end_poll. So a CQ that
+ * its program says to be of one thread only needs nothing of its own.
+ */
+static int next(struct vrnic_cq *cq)
+{
+	int got = unlikely(vrnic_dead(cq->s)) ? take_dead(cq, 1, &cq->cur_wc, &cq->cur_time) :
+						take(cq, 1, &cq->cur_wc, &cq->cur_time);
+
+	if (!got)
+		return ENOENT;
+	cq->ex.status = cq->cur_wc.status;
+	cq->ex.wr_id = cq->cur_wc.wr_id;
+	return 0;
+}
+
+static int start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
+{
+	struct vrnic_cq *cq = container_of(ex, struct vrnic_cq, ex);
+	int err;
+
+	if (attr->comp_mask)
+		return EINVAL;
+	if (likely(!vrnic_dead(cq->s)) && is_empty(cq)) {
+		found_nothing(cq->s);
+		return ENOENT;
+	}
+	pthread_mutex_lock(&cq->lock);
+	err = next(cq);
+	if (err) {
+		pthread_mutex_unlock(&cq->lock);
+		found_nothing(cq->s);
+		return err;
+	}
+	empty_polls = 0;
+	return 0;
+}
+
+static int next_poll(struct ibv_cq_ex *ex)
+{
+	return next(container_of(ex, struct vrnic_cq, ex));
+}
+
+static void end_poll(struct ibv_cq_ex *ex)
+{
+	pthread_mutex_unlock(&container_of(ex, struct vrnic_cq, ex)->lock);
+}
+
+static const struct vrnic_cq *cq_of(struct ibv_cq_ex *ex)
+{
+	return container_of(ex, struct vrnic_cq, ex);
+}
+
+static enum ibv_wc_opcode read_opcode(struct ibv_cq_ex *ex)
+{
+	return cq_of(ex)->cur_wc.opcode;
+}
+
+static uint32_t read_vendor_err(struct ibv_cq_ex *ex)
+{
+	return cq_of(ex)->cur_wc.vendor_err;
+}
+
+static uint32_t read_byte_len(struct ibv_cq_ex *ex)
+{
+	return cq_of(ex)->cur_wc.byte_len;
+}
+
+static ibv_be32 read_imm_data(struct ibv_cq_ex *ex)
+{
+	return cq_of(ex)->cur_wc.imm_data;
+}
+
+static uint32_t read_qp_num(struct ibv_cq_ex *ex)
+{
+	return cq_of(ex)->cur_wc.qp_num;
+}
+
+static unsigned int read_wc_flags(struct ibv_cq_ex *ex)
+{
+	return cq_of(ex)->cur_wc.wc_flags;
+}
+
+static uint32_t read_zero(struct ibv_cq_ex *ex)
+{
+	(void)ex;
+	return 0;
+}
+
+static uint8_t read_zero8(struct ibv_cq_ex *ex)
+{
+	(void)ex;
+	return 0;
+}
+
+static uint64_t read_completion_ts(struct ibv_cq_ex *ex)
+{
+	return cq_of(ex)->cur_time;
+}
+
+static int64_t clock_ns(clockid_t id)
+{
+	struct timespec t;
+
+	clock_gettime(id, &t);
+	return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+static uint64_t read_completion_wallclock_ns(struct ibv_cq_ex *ex)
+{
+	return cq_of(ex)->cur_time + (clock_ns(CLOCK_REALTIME) - clock_ns(CLOCK_MONOTONIC));
+}
+
+void vrnic_cq_ex_ops(struct vrnic_cq *cq, uint64_t wc_flags)
+{
+	struct ibv_cq_ex *ex = &cq->ex;
+
+	ex->start_poll = start_poll;
+	ex->next_poll = next_poll;
+	ex->end_poll = end_poll;
+	ex->read_opcode = read_opcode;
+	ex->read_vendor_err = read_vendor_err;
+	ex->read_wc_flags = read_wc_flags;
+	ex->read_byte_len = read_byte_len;
+	ex->read_imm_data = read_imm_data;
+	ex->read_qp_num = read_qp_num;
+	/* of datagrams */
+	ex->read_src_qp = read_zero;
+	ex->read_slid = read_zero;
+	ex->read_sl = read_zero8;
+	ex->read_dlid_path_bits = read_zero8;
+	if (wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP)
+		ex->read_completion_ts = read_completion_ts;
+	if (wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+		ex->read_completion_wallclock_ns = read_completion_wallclock_ns;
+}

@@ -1,0 +1,87 @@
+/*
+ * What the files of the data path share: qp.c, srq.c and rq.c (queues and their making), post.c and wr.c (who
+ * posts), poll.c (who polls).
+ */
+#ifndef VRNIC_QUEUE_H
+#define VRNIC_QUEUE_H
+
+#include "vrnic.h"
+
+/* Line 0 of the memory of a QP or an SRQ, whose rings and slabs lie inside of it. */
+struct vrnic_layout {
+	uint32_t num; /* the QP's number, the SRQ's handle */
+	uint32_t sq_size, sq_stride, sq_off;
+	uint32_t rq_size, rq_stride, rq_off;
+	uint32_t tx_slab_off, tx_slab_size;
+	uint32_t rx_slab_off, rx_slab_size;
+	uint32_t max_inline;
+};
+
+/* Reads it, once, and checks it: false if it cannot be. */
+bool vrnic_read_layout(const struct vrnic_map *m, uint32_t magic, struct vrnic_layout *l);
+
+static inline uint32_t vrnic_sq_max_sge(const struct vrnic_layout *l)
+{
+	uint32_t n = (l->sq_stride - VRNIC_SQ_SGE) / VRNIC_SGE_LEN;
+
+	return n < VRNIC_MAX_SGE ? n : VRNIC_MAX_SGE;
+}
+
+static inline uint32_t vrnic_rq_max_sge(const struct vrnic_layout *l)
+{
+	uint32_t n = l->rq_size ? (l->rq_stride - VRNIC_RQ_SGE) / VRNIC_SGE_LEN : 0;
+
+	return n < VRNIC_MAX_SGE ? n : VRNIC_MAX_SGE;
+}
+
+/*
+ * rq.c
+ */
+int vrnic_rq_init(struct vrnic_rq *rq, struct vrnic_session *s, const struct vrnic_map *m, const struct vrnic_layout *l,
+		  uint32_t bell);
+void vrnic_rq_free(struct vrnic_rq *rq);
+int vrnic_rq_post(struct vrnic_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+
+/* With rq->lock held: the place of the outstanding receive with this cookie, or VRNIC_NO_RECV. */
+uint32_t vrnic_rq_find(const struct vrnic_rq *rq, uint32_t cookie);
+
+/* With rq->lock held: the receive at place is outstanding no more. */
+void vrnic_rq_release(struct vrnic_rq *rq, uint32_t place);
+
+/* Takes the oldest outstanding receive, to be flushed on a dead session: false if there is none. */
+bool vrnic_rq_flush(struct vrnic_rq *rq, uint64_t *wr_id);
+
+/*
+ * post.c. With sq.lock held: prod is sq.prod, and how many have been put since is added to it; nothing shows before
+ * vrnic_sq_commit, and what was put can be forgotten instead if sq.slab_prod is put back.
+ */
+
+/* Whether the QP takes requests now: 0 or an errno. */
+int vrnic_sq_ready(struct vrnic_qp *qp);
+
+/* Checks wr and writes it into the slot of prod: 0, or an errno, and then nothing was written. */
+int vrnic_sq_put(struct vrnic_qp *qp, uint32_t prod, const struct ibv_send_wr *wr);
+
+/* Shows the daemon all before prod; true: ring the bell, which is best done with the lock released. */
+bool vrnic_sq_commit(struct vrnic_qp *qp, uint32_t prod);
+
+/* The completion's opcode for a request's. */
+enum ibv_wc_opcode vrnic_wc_opcode(enum ibv_wr_opcode op);
+
+/* Takes the oldest request that is not over, to be flushed on a dead session: false if there is none. */
+bool vrnic_sq_flush(struct vrnic_sq *sq, struct vrnic_sent *sent);
+
+/*
+ * poll.c: a CQ finds its QPs by their numbers. Detached, a QP's completions are passed over; those of receives from an
+ * SRQ, which goes on, are given back to it.
+ */
+void vrnic_cq_attach(struct vrnic_cq *cq, struct vrnic_qp *qp);
+void vrnic_cq_detach(struct vrnic_cq *cq, struct vrnic_qp *qp);
+
+/* srq.c */
+static inline struct vrnic_rq *vrnic_rq_of(struct vrnic_qp *qp)
+{
+	return qp->srq ? &qp->srq->rq : &qp->rq;
+}
+
+#endif

@@ -1,0 +1,198 @@
+/*
+ * The program's end of a receive queue, a QP's or an SRQ's.
+ *
+ * A slot of the ring is free again once the daemon has taken the receive, which can be long before its completion is
+ * polled. So the receives that are outstanding, until then, have a table of their own, in private memory: a completion
+ * names one by its cookie, and the SGEs for what comes out of a slab are those of the table, not of the ring, which the
+ * daemon could change.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "queue.h"
+
+/* The low bits of a cookie are a place + 1, so that none is 0; the others are counted up each time. */
+#define COOKIE_BITS 17
+#define COOKIE_PLACE ((1u << COOKIE_BITS) - 1)
+
+_Static_assert(VRNIC_MAX_DEPTH < COOKIE_PLACE, "a place and its cookie fit");
+
+bool vrnic_read_layout(const struct vrnic_map *m, uint32_t magic, struct vrnic_layout *l)
+{
+	uint32_t w[VRNIC_QP_FLAGS / 4 + 1];
+	size_t i;
+
+	if (m->len < VRNIC_QP_RQ_STARVED + 64)
+		return false;
+	for (i = 0; i < sizeof(w) / sizeof(w[0]); i++)
+		w[i] = load_acquire(vrnic_word(m->mem, 4 * i));
+	if (w[VRNIC_QP_MAGIC / 4] != magic)
+		return false;
+	l->num = w[VRNIC_QP_NUM / 4];
+	l->sq_size = w[VRNIC_QP_SQ_SIZE / 4];
+	l->sq_stride = w[VRNIC_QP_SQ_STRIDE / 4];
+	l->sq_off = w[VRNIC_QP_SQ_OFF / 4];
+	l->rq_size = w[VRNIC_QP_RQ_SIZE / 4];
+	l->rq_stride = w[VRNIC_QP_RQ_STRIDE / 4];
+	l->rq_off = w[VRNIC_QP_RQ_OFF / 4];
+	l->tx_slab_off = w[VRNIC_QP_TX_SLAB_OFF / 4];
+	l->tx_slab_size = w[VRNIC_QP_TX_SLAB_SIZE / 4];
+	l->rx_slab_off = w[VRNIC_QP_RX_SLAB_OFF / 4];
+	l->rx_slab_size = w[VRNIC_QP_RX_SLAB_SIZE / 4];
+	l->max_inline = w[VRNIC_QP_MAX_INLINE / 4];
+
+	if ((magic == VRNIC_MAGIC_SRQ || l->rq_size) &&
+	    !vrnic_ring_fits(m->len, l->rq_off, l->rq_size, l->rq_stride, VRNIC_RQ_SGE + VRNIC_SGE_LEN,
+			     VRNIC_RQ_SGE + VRNIC_SGE_LEN * VRNIC_MAX_SGE))
+		return false;
+	if (magic == VRNIC_MAGIC_SRQ)
+		return true;
+	return vrnic_ring_fits(m->len, l->sq_off, l->sq_size, l->sq_stride, VRNIC_SQ_SGE + VRNIC_MIN_INLINE,
+			       (VRNIC_SQ_SGE + VRNIC_MAX_INLINE + 63) & ~63u) &&
+	       vrnic_slab_fits(m->len, l->tx_slab_off, l->tx_slab_size) &&
+	       vrnic_slab_fits(m->len, l->rx_slab_off, l->rx_slab_size) &&
+	       l->max_inline <= l->sq_stride - VRNIC_SQ_SGE && l->max_inline <= VRNIC_MAX_INLINE;
+}
+
+int vrnic_rq_init(struct vrnic_rq *rq, struct vrnic_session *s, const struct vrnic_map *m, const struct vrnic_layout *l,
+		  uint32_t bell)
+{
+	uint32_t i, n = l->rq_size;
+
+	rq->s = s;
+	rq->ring = (char *)m->mem + l->rq_off;
+	rq->prod_word = vrnic_word(m->mem, VRNIC_QP_RQ_PROD);
+	rq->head_word = vrnic_word(m->mem, VRNIC_QP_RQ_HEAD);
+	rq->starved = vrnic_word(m->mem, VRNIC_QP_RQ_STARVED);
+	rq->bell = bell;
+	rq->mask = n - 1;
+	rq->stride = l->rq_stride;
+	rq->max_sge = vrnic_rq_max_sge(l);
+	rq->wrs = calloc(n + 1, sizeof(*rq->wrs));
+	rq->sges = calloc((size_t)n * rq->max_sge, sizeof(*rq->sges));
+	rq->free = calloc(n, sizeof(*rq->free));
+	if (!rq->wrs || !rq->sges || !rq->free) {
+		vrnic_rq_free(rq);
+		return ENOMEM;
+	}
+	for (i = 0; i < n; i++) {
+		rq->wrs[i].nsge = VRNIC_NO_RECV;
+		rq->free[i] = n - 1 - i;
+	}
+	rq->nfree = n;
+	rq->wrs[n].next = rq->wrs[n].prev = n;
+	pthread_mutex_init(&rq->lock, NULL);
+	return 0;
+}
+
+void vrnic_rq_free(struct vrnic_rq *rq)
+{
+	free(rq->wrs);
+	free(rq->sges);
+	free(rq->free);
+	rq->wrs = NULL;
+	rq->sges = NULL;
+	rq->free = NULL;
+	rq->ring = NULL;
+}
+
+static int put(struct vrnic_rq *rq, uint32_t prod, const struct ibv_recv_wr *wr, bool dead)
+{
+	struct vrnic_recv_wqe *w = (struct vrnic_recv_wqe *)(rq->ring + (size_t)(prod & rq->mask) * rq->stride);
+	uint32_t place, end = rq->mask + 1;
+	struct vrnic_recv *r;
+
+	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > rq->max_sge)
+		return EINVAL;
+	if (!rq->nfree)
+		return ENOMEM;
+	place = rq->free[--rq->nfree];
+	r = &rq->wrs[place];
+	r->wr_id = wr->wr_id;
+	r->cookie = ((r->cookie & ~COOKIE_PLACE) + (1u << COOKIE_BITS)) | (place + 1);
+	r->nsge = wr->num_sge;
+	r->next = end;
+	r->prev = rq->wrs[end].prev;
+	rq->wrs[r->prev].next = place;
+	rq->wrs[end].prev = place;
+	if (wr->num_sge)
+		memcpy(rq->sges + (size_t)place * rq->max_sge, wr->sg_list, wr->num_sge * sizeof(*wr->sg_list));
+	if (dead)
+		return 0;
+	w->wr_id = wr->wr_id;
+	w->num_sge = wr->num_sge;
+	w->cookie = r->cookie;
+	if (wr->num_sge)
+		memcpy(w + 1, wr->sg_list, wr->num_sge * sizeof(*wr->sg_list));
+	return 0;
+}
+
+int vrnic_rq_post(struct vrnic_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	bool dead, ring = false;
+	uint32_t prod, head = 0;
+	int err = 0;
+
+	pthread_mutex_lock(&rq->lock);
+	dead = vrnic_dead(rq->s);
+	prod = rq->prod;
+	if (!dead)
+		head = load_acquire(rq->head_word);
+	for (; wr; wr = wr->next, prod++) {
+		err = put(rq, prod, wr, dead);
+		if (err) {
+			*bad = wr;
+			break;
+		}
+	}
+	/* The table has no more places than the ring has slots, so it was full before the ring, unless head is wrong. */
+	if (!dead && prod - head > rq->mask + 1) {
+		vrnic_corrupt(rq->s, "rq_head passed rq_prod");
+		dead = true;
+	}
+	if (prod != rq->prod) {
+		rq->prod = prod;
+		if (!dead) { /* in this order, and the daemon the other way round: one of the two sees the other */
+			atomic_store(rq->prod_word, prod);
+			ring = atomic_load(rq->starved);
+		}
+	}
+	pthread_mutex_unlock(&rq->lock);
+	if (ring)
+		vrnic_ring(rq->s, rq->bell);
+	return err;
+}
+
+uint32_t vrnic_rq_find(const struct vrnic_rq *rq, uint32_t cookie)
+{
+	uint32_t place = (cookie & COOKIE_PLACE) - 1;
+
+	if (place > rq->mask || rq->wrs[place].nsge == VRNIC_NO_RECV || rq->wrs[place].cookie != cookie)
+		return VRNIC_NO_RECV;
+	return place;
+}
+
+void vrnic_rq_release(struct vrnic_rq *rq, uint32_t place)
+{
+	struct vrnic_recv *r = &rq->wrs[place];
+
+	rq->wrs[r->prev].next = r->next;
+	rq->wrs[r->next].prev = r->prev;
+	r->nsge = VRNIC_NO_RECV;
+	rq->free[rq->nfree++] = place; /* there is room: it had a place there before */
+}
+
+bool vrnic_rq_flush(struct vrnic_rq *rq, uint64_t *wr_id)
+{
+	uint32_t place;
+
+	pthread_mutex_lock(&rq->lock);
+	place = rq->wrs[rq->mask + 1].next;
+	if (place <= rq->mask) {
+		*wr_id = rq->wrs[place].wr_id;
+		vrnic_rq_release(rq, place);
+	}
+	pthread_mutex_unlock(&rq->lock);
+	return place <= rq->mask;
+}
