@@ -1,0 +1,239 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/launch"
+	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/verbs/build"
+)
+
+// lacking skips a test for want of what, or fails it where what must be there.
+func lacking(t *testing.T, what string, why any) {
+	t.Helper()
+	if slices.Contains(strings.Fields(os.Getenv("VRNIC_TEST_REQUIRE")), what) {
+		t.Fatalf("VRNIC_TEST_REQUIRE asks for %s: %v", what, why)
+	}
+	t.Skipf("needs %s: %v", what, why)
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		lacking(t, "root", "this is another user")
+	}
+}
+
+// needVerbs skips a test that wants the libraries which `make -C verbs` builds.
+func needVerbs(t *testing.T) {
+	t.Helper()
+	libs, err := build.Libraries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range launch.Names {
+		if libs[name] == nil {
+			lacking(t, "verbs", name+" was not built when this was: make verbs")
+		}
+	}
+}
+
+// standIns is a directory with files that are called like the libraries. A loader says that they are none, and goes on.
+func standIns(t *testing.T) string {
+	t.Helper()
+	dir := socketDir(t)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range launch.Names {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("no library"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// An execEnd is how a program ended.
+type execEnd struct {
+	status         syscall.WaitStatus
+	stdout, stderr string
+}
+
+// runToEnd runs cmd. Of stderr it leaves out what a loader says about stand-ins.
+func runToEnd(t *testing.T, cmd *exec.Cmd) execEnd {
+	t.Helper()
+	var stdout, stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	for line := range strings.Lines(stderr.String()) {
+		if !strings.HasPrefix(line, "ERROR: ld.so: object ") {
+			said.WriteString(line)
+		}
+	}
+	return execEnd{cmd.ProcessState.Sys().(syscall.WaitStatus), stdout.String(), said.String()}
+}
+
+// execCommandOf is vrnic exec with stand-ins, and the daemon at socket.
+func execCommandOf(t *testing.T, socket string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := vrnicCommand(t, slices.Concat([]string{"exec", "--socket", socket, "--lib-dir", standIns(t)}, args)...)
+	cmd.Env = append(cmd.Env, "TMPDIR="+socketDir(t))
+	return cmd
+}
+
+func TestExecWrongUse(t *testing.T) {
+	for _, args := range [][]string{{"exec"}, {"exec", "--"}, {"exec", "-x", "true"}, {"exec", "-d"}, {"exec", "-d", "vrnic0"}} {
+		if status, stdout, stderr := vrnic(args...); status != exitUsage || stdout != "" || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%q: exit %d, stdout %q, stderr %q; want %d and one line", args, status, stdout, stderr, exitUsage)
+		}
+	}
+}
+
+// What keeps a program from being run, before there is one: one line that says what to do.
+func TestExecFails(t *testing.T) {
+	socket := pingDaemon(t)
+	libs, nowhere := standIns(t), t.TempDir()
+	for _, tt := range []struct {
+		args   []string
+		status int
+		want   string
+	}{
+		{[]string{"--socket", nowhere + "/s", "sh"}, exitFailed, "vrnic up"},
+		{[]string{"--socket", socket, "--lib-dir", libs, "-d", "middle", "sh"}, exitFailed, `"middle"; it has left, right`},
+		{[]string{"--socket", socket, "--lib-dir", nowhere, "sh"}, exitFailed, "--lib-dir: open " + nowhere + "/libibverbs.so.1"},
+		{[]string{"--socket", socket, "--lib-dir", libs, "no-such-program-here", "-x"}, launch.StatusNotFound, "no-such-program-here: no such program"},
+		{[]string{"--socket", socket, "--lib-dir", libs, nowhere}, launch.StatusCannotRun, "directory"},
+	} {
+		status, stdout, stderr := vrnic(slices.Concat([]string{"exec"}, tt.args)...)
+		if status != tt.status || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, tt.want) {
+			t.Errorf("exec %q: exit %d, stdout %q, stderr %q; want %d and %q in one line", tt.args, status, stdout, stderr, tt.status, tt.want)
+		}
+	}
+	t.Setenv("VRNIC_DEVICE", "middle")
+	if status, _, stderr := vrnic("exec", "--socket", socket, "--lib-dir", libs, "sh"); status != exitFailed || !strings.Contains(stderr, `"middle"`) {
+		t.Errorf("exec with VRNIC_DEVICE=middle: exit %d, %q", status, stderr)
+	}
+}
+
+// A daemon of another release is named as such.
+func TestExecOtherVersion(t *testing.T) {
+	socket := filepath.Join(socketDir(t), "s")
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	served := make(chan error, 1)
+	go func() {
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			served <- err
+			return
+		}
+		defer conn.Close()
+		b := make([]byte, shm.MaxMessage)
+		n, err := conn.Read(b)
+		if err != nil {
+			served <- err
+			return
+		}
+		h, _, err := shm.ParseMessage(b[:n])
+		if err != nil {
+			served <- err
+			return
+		}
+		h.Status = -int32(syscall.EPROTONOSUPPORT)
+		_, err = conn.Write(shm.AppendMessage(nil, h, &shm.HelloReply{Magic: shm.MagicHello, Major: shm.Major + 1, Minor: 4}))
+		served <- err
+	}()
+	status, stdout, stderr := vrnic("exec", "--socket", socket, "--lib-dir", standIns(t), "sh")
+	if err := <-served; err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("version %d.4 of the ring ABI, this program %d.%d", shm.Major+1, shm.Major, shm.Minor)
+	if status != exitFailed || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, want) {
+		t.Errorf("exit %d, stdout %q, stderr %q; want %q in one line", status, stdout, stderr, want)
+	}
+}
+
+// The program has this process: its number, its descriptors, its status; and an environment.
+func TestExec(t *testing.T) {
+	socket := pingDaemon(t)
+	dir := filepath.Dir(socket)
+	script := filepath.Join(dir, "script")
+	if err := os.WriteFile(script, []byte("echo $1-$2\nexit 5\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name   string
+		args   []string
+		status int
+		stdout string
+	}{
+		{"status", []string{"--", "sh", "-c", "exit 7"}, 7, ""},
+		{"no dashes are needed, and the program's own flags are its", []string{"sh", "-c", "echo $0 $1", "-d", "--help"}, 0, "-d --help\n"},
+		{"a second -- is the program's", []string{"-d", "left", "--", "sh", "-c", "echo $0", "--"}, 0, "--\n"},
+		{"stdin", []string{"sh", "-c", "cat"}, 0, "from the test"},
+		{"a script without a first line", []string{script, "a", "b"}, 5, "a-b\n"},
+		{"no descriptor of ours", []string{"sh", "-c", "for f in 3 4 5 6 7 8 9; do [ ! -e /proc/$$/fd/$f ] || readlink /proc/$$/fd/$f; done"}, 0, ""},
+		{"all devices", []string{"sh", "-c", "echo $VRNIC_SOCKET $VRNIC_DEVICE $VRNIC_IFADDRS"}, 0, socket + " left=10.1.0.1/24,fd01::1/64;right=10.1.0.2/24,fd01::2/64\n"},
+		{"one", []string{"-d", "right", "sh", "-c", "echo $VRNIC_SOCKET $VRNIC_DEVICE $VRNIC_IFADDRS"}, 0, socket + " right right=10.1.0.2/24,fd01::2/64\n"},
+	} {
+		cmd := execCommandOf(t, socket, tt.args...)
+		cmd.Stdin = strings.NewReader("from the test")
+		got := runToEnd(t, cmd)
+		if got.status.ExitStatus() != tt.status || got.stdout != tt.stdout || got.stderr != "" {
+			t.Errorf("%s: exit %d, stdout %q, stderr %q; want %d, %q", tt.name, got.status.ExitStatus(), got.stdout, got.stderr, tt.status, tt.stdout)
+		}
+	}
+
+	// A relative socket is where it was, wherever the program goes.
+	cmd := execCommandOf(t, "s", "sh", "-c", "cd / && echo $VRNIC_SOCKET")
+	cmd.Dir = dir
+	if got := runToEnd(t, cmd); got.stdout != socket+"\n" {
+		t.Errorf("a relative socket: %+v", got)
+	}
+
+	// What the user has set stays, and exec in exec adds nothing twice.
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	libs := standIns(t)
+	cmd = vrnicCommand(t, "exec", "--socket", socket, "--lib-dir", libs, self, "exec", "--lib-dir", libs, "-d", "right",
+		"sh", "-c", "echo $LD_LIBRARY_PATH $LD_PRELOAD $VRNIC_IFADDRS")
+	cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH=/mine", "LD_PRELOAD=libc.so.6")
+	want := libs + ":/mine libc.so.6:" + libs + "/libvrnic-ifaddrs.so right=10.1.0.2/24,fd01::2/64\n"
+	if got := runToEnd(t, cmd); got.status != 0 || got.stdout != want || got.stderr != "" {
+		t.Errorf("exec in exec: %+v, want %q", got, want)
+	}
+}
+
+// Signals come to the program itself, and what ends it is seen.
+func TestExecSignals(t *testing.T) {
+	socket := pingDaemon(t)
+	if got := runToEnd(t, execCommandOf(t, socket, "sh", "-c", "kill -USR1 $$")); !got.status.Signaled() || got.status.Signal() != syscall.SIGUSR1 {
+		t.Errorf("a program that SIGUSR1 ends: %+v", got)
+	}
+	p := startUp(t, nil, "exec", "--socket", socket, "--lib-dir", standIns(t), "sh", "-c", `trap 'echo caught; exit 3' TERM; echo pid $$; while :; do sleep 0.01; done`)
+	if line, want := p.ready(), fmt.Sprintf("pid %d", p.cmd.Process.Pid); line != want {
+		t.Errorf("the program says %q, want %q", line, want)
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if status, rest := p.end(); status != 3 || rest != "caught\n" {
+		t.Errorf("after SIGTERM: exit %d, %q", status, rest)
+	}
+}
