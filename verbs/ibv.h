@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <time.h>
 
 #define IBV_SIZE(type, size) _Static_assert(sizeof(struct type) == (size), "size of struct " #type)
 #define IBV_OFFSET(type, field, offset) \
@@ -82,11 +83,13 @@ enum {
 	IBV_SYSFS_PATH_MAX = 256,
 };
 
+struct _ibv_device_ops {	/* of no use to anybody, but in the way */
+	void *_dummy1;
+	void *_dummy2;
+};
+
 struct ibv_device {
-	struct _ibv_device_ops {	/* of no use to anybody, but in the way */
-		void *_dummy1;
-		void *_dummy2;
-	} _ops;
+	struct _ibv_device_ops _ops;
 	enum ibv_node_type node_type;
 	enum ibv_transport_type transport_type;
 	char name[IBV_SYSFS_NAME_MAX];

@@ -69,10 +69,7 @@ IBV_OFFSET(ibv_context, mutex, 280);
 
 struct ibv_values_ex {
 	uint32_t comp_mask;
-	struct {
-		int64_t tv_sec;
-		int64_t tv_nsec;
-	} raw_clock;
+	struct timespec raw_clock;
 };
 IBV_SIZE(ibv_values_ex, 24);
 
