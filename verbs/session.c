@@ -434,6 +434,16 @@ void vrnic_unmap(struct vrnic_map *m)
  * Event pipes: an octet in them stands for an event that is queued elsewhere.
  */
 
+bool vrnic_check_pipe(struct vrnic_session *s, int fd)
+{
+	struct stat st;
+
+	if (!fstat(fd, &st) && S_ISFIFO(st.st_mode))
+		return true;
+	vrnic_die(s, "the daemon sent something else than a pipe for events");
+	return false;
+}
+
 /*
  * The pipe fd has come to its end. The daemon closes its side of it when the session ends, or when the channel is
  * destroyed, before which our side is closed.

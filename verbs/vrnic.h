@@ -150,6 +150,9 @@ bool vrnic_mapped(const struct vrnic_map *m); /* false in the child of a fork */
  */
 VRNIC_EXPORT int vrnic_wait_token(struct vrnic_session *s, int fd);
 
+/* Whether fd is a pipe; the session is dead if not. */
+VRNIC_EXPORT bool vrnic_check_pipe(struct vrnic_session *s, int fd);
+
 /* Takes n tokens back out of a pipe, without blocking and without a change of its flags. */
 VRNIC_EXPORT void vrnic_take_tokens(int fd, uint32_t n);
 
@@ -177,7 +180,8 @@ struct vrnic_context {
 	struct verbs_context v; /* v.context, its last member, is what the program has */
 	struct vrnic_session *s;
 	struct vrnic_device *dev;
-	uint32_t handle;       /* the daemon's */
+	uint32_t dev_index;    /* what the daemon calls the device */
+	uint32_t handle;       /* and this context */
 	atomic_bool fatal;     /* IBV_EVENT_DEVICE_FATAL has been given */
 	struct vrnic_query_device_reply attr; /* as it was when the device was opened */
 	pthread_mutex_t obj_lock; /* what follows; taken last of all */
@@ -271,9 +275,20 @@ struct vrnic_chan {
 	uint32_t handle;
 	pthread_mutex_t lock; /* the ring's consumer and the list of CQs */
 	struct vrnic_map map;
+	_Atomic uint32_t *slots;
+	_Atomic uint32_t *prod;
+	_Atomic uint32_t *cons_word;
+	uint32_t mask; /* slots - 1 */
 	uint32_t cons;
 	struct vrnic_cq *cqs; /* by chan_next */
 };
+
+/*
+ * From vrnic_chan_attach on the channel gives events of a CQ, until vrnic_chan_detach, which comes after the daemon has
+ * destroyed the CQ, and returns how many were given.
+ */
+void vrnic_chan_attach(struct vrnic_chan *ch, struct vrnic_cq *cq);
+uint32_t vrnic_chan_detach(struct vrnic_chan *ch, struct vrnic_cq *cq);
 
 struct vrnic_cq {
 	union {
@@ -308,6 +323,7 @@ static inline struct vrnic_cq *to_vcq(struct ibv_cq *cq) { return container_of(c
 /* poll.c, for cq.c. The CQ's ring has been mapped and checked. */
 int vrnic_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 int vrnic_req_notify_cq(struct ibv_cq *cq, int solicited_only);
+struct ibv_cq_ex *vrnic_create_cq_ex(struct ibv_context *c, struct ibv_cq_init_attr_ex *attr); /* cq.c */
 void vrnic_cq_ex_ops(struct vrnic_cq *cq, uint64_t wc_flags);
 
 /*
@@ -417,10 +433,10 @@ struct vrnic_qp {
 static inline struct vrnic_qp *to_vqp(struct ibv_qp *qp) { return container_of(qp, struct vrnic_qp, qp); }
 
 /*
- * For librdmacm, which must not follow id->qp (the program may have destroyed it): the daemon's handle and PD of the
- * QP with this number, and the QP itself where it still exists. 0 or ENOENT.
+ * For librdmacm, to which a program may name a QP by its number only: the daemon's handle of its PD. Numbers are
+ * unique in a device, so the context is asked, too. 0 or ENOENT.
  */
-VRNIC_EXPORT int vrnic_find_qp(struct vrnic_session *s, uint32_t qpn, uint32_t *pd_handle, struct ibv_qp **qp);
+VRNIC_EXPORT int vrnic_find_qp(struct ibv_context *c, uint32_t qpn, uint32_t *pd_handle);
 
 /* qp.c, srq.c. What a context has for programs, with those of post.c. */
 struct ibv_qp *vrnic_create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr_ex *attr);

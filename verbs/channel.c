@@ -1,0 +1,227 @@
+/* Completion channels: the events that CQs raise, in the order in which they come. */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "vrnic.h"
+
+static inline struct vrnic_chan *to_vchan(struct ibv_comp_channel *ch)
+{
+	return container_of(ch, struct vrnic_chan, ch);
+}
+
+/* Checks line 0 of a channel's memory and finds the ring: false, and the session is dead, if it makes no sense. */
+static bool open_ring(struct vrnic_chan *ch)
+{
+	char *mem = ch->map.mem;
+	uint32_t magic = load_acquire(vrnic_word(mem, VRNIC_CHAN_MAGIC));
+	uint32_t handle = load_acquire(vrnic_word(mem, VRNIC_CHAN_HANDLE));
+	uint32_t size = load_acquire(vrnic_word(mem, VRNIC_CHAN_SIZE));
+	uint32_t off = load_acquire(vrnic_word(mem, VRNIC_CHAN_OFF));
+
+	if (magic != VRNIC_MAGIC_CHANNEL || handle != ch->handle || !size || (size & (size - 1)) || size > VRNIC_MAX_DEPTH ||
+	    off % 4 || off > ch->map.len || 4 * (size_t)size > ch->map.len - off) {
+		vrnic_corrupt(ch->s, "memory of a completion channel");
+		return false;
+	}
+	ch->slots = vrnic_word(mem, off);
+	ch->mask = size - 1;
+	ch->prod = vrnic_word(mem, VRNIC_CHAN_PROD);
+	ch->cons_word = vrnic_word(mem, VRNIC_CHAN_CONS);
+	return true;
+}
+
+struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
+{
+	struct vrnic_context *c = to_vctx(context);
+	struct vrnic_create_chan_request req = { .ctx = c->handle };
+	struct vrnic_create_chan_reply rep;
+	struct vrnic_chan *ch = calloc(1, sizeof(*ch));
+	int fds[2], err;
+
+	if (!ch)
+		return NULL;
+	err = vrnic_rpc(c->s, VRNIC_OP_CREATE_CHAN, &req, sizeof(req), &rep, sizeof(rep), -1, fds, 2);
+	if (err) {
+		free(ch);
+		errno = err;
+		return NULL;
+	}
+	ch->s = c->s;
+	ch->handle = rep.chan;
+	ch->ch.context = context;
+	ch->ch.fd = fds[0];
+	pthread_mutex_init(&ch->lock, NULL);
+	if (vrnic_map_fd(c->s, fds[1], VRNIC_CHAN_CONS + 64, &ch->map) || !vrnic_check_pipe(c->s, ch->ch.fd) || !open_ring(ch)) {
+		vrnic_unmap(&ch->map);
+		vrnic_close(ch->ch.fd);
+		pthread_mutex_destroy(&ch->lock);
+		free(ch);
+		errno = EIO;
+		return NULL;
+	}
+	return &ch->ch;
+}
+
+int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
+{
+	struct vrnic_chan *ch = to_vchan(channel);
+	int refs;
+
+	pthread_mutex_lock(&ch->lock);
+	refs = channel->refcnt;
+	pthread_mutex_unlock(&ch->lock);
+	if (refs)
+		return EBUSY;
+	/* In this order: a thread that waits on the channel learns from it that it is not the daemon that has gone. */
+	vrnic_close(channel->fd);
+	vrnic_rpc_handle(ch->s, VRNIC_OP_DESTROY_CHN, ch->handle, NULL, 0);
+	vrnic_unmap(&ch->map);
+	pthread_mutex_destroy(&ch->lock);
+	free(ch);
+	return 0;
+}
+
+void vrnic_chan_attach(struct vrnic_chan *ch, struct vrnic_cq *cq)
+{
+	pthread_mutex_lock(&ch->lock);
+	cq->chan_next = ch->cqs;
+	ch->cqs = cq;
+	ch->ch.refcnt++;
+	pthread_mutex_unlock(&ch->lock);
+}
+
+/* How many entries the ring has, with the lock held; 0 also if that makes no sense, and then the session is dead. */
+static uint32_t pending(struct vrnic_chan *ch)
+{
+	uint32_t n;
+
+	if (vrnic_dead(ch->s))
+		return 0;
+	n = load_acquire(ch->prod) - ch->cons;
+	if (n <= ch->mask + 1)
+		return n;
+	vrnic_corrupt(ch->s, "more events on a channel than there is room for");
+	return 0;
+}
+
+/*
+ * Takes the entries of a CQ off the ring, which the daemon has forgotten, and returns how many there were. What is left is moved
+ * up, so that what is gone takes no room.
+ */
+static uint32_t cancel(struct vrnic_chan *ch, uint32_t handle)
+{
+	uint32_t n = pending(ch), end = ch->cons + n, to = end, i, h, found = 0;
+
+	for (i = end; i-- != ch->cons;) {
+		h = load_acquire(&ch->slots[i & ch->mask]);
+		if (h == handle)
+			found++;
+		else if (h)
+			store_release(&ch->slots[--to & ch->mask], h);
+	}
+	if (n) {
+		ch->cons = to;
+		store_release(ch->cons_word, to);
+	}
+	return found;
+}
+
+uint32_t vrnic_chan_detach(struct vrnic_chan *ch, struct vrnic_cq *cq)
+{
+	struct vrnic_cq **p;
+	uint32_t given;
+
+	pthread_mutex_lock(&ch->lock);
+	for (p = &ch->cqs; *p; p = &(*p)->chan_next) {
+		if (*p == cq) {
+			*p = cq->chan_next;
+			break;
+		}
+	}
+	/* Another thread may have read the token and wait for the lock: it finds nothing, and reads again. */
+	vrnic_take_tokens(ch->ch.fd, cancel(ch, cq->cq.handle));
+	ch->ch.refcnt--;
+	given = cq->comp_given;
+	pthread_mutex_unlock(&ch->lock);
+	return given;
+}
+
+/* Counts an event of cq as given to the program, which may ask for the next one: the channel's lock is held. */
+static struct vrnic_cq *give(struct vrnic_cq *cq, bool armed)
+{
+	atomic_store(&cq->armed, armed);
+	cq->comp_given++;
+	return cq;
+}
+
+/* The CQ whose event is the oldest, or NULL. */
+static struct vrnic_cq *next_event(struct vrnic_chan *ch)
+{
+	uint32_t n = pending(ch), h;
+	struct vrnic_cq *cq;
+
+	while (n--) {
+		h = load_acquire(&ch->slots[ch->cons & ch->mask]);
+		store_release(ch->cons_word, ++ch->cons);
+		if (!h)
+			continue;
+		for (cq = ch->cqs; cq; cq = cq->chan_next) {
+			/*
+			 * After the entry has been taken, so that the next one finds room, and before the program has
+			 * the event: the next completion raises another.
+			 */
+			if (cq->cq.handle == h)
+				return give(cq, atomic_fetch_and(cq->arm, ~VRNIC_ARM_QUEUED) &
+							(VRNIC_ARM_NEXT | VRNIC_ARM_SOLICITED));
+		}
+		vrnic_corrupt(ch->s, "an event of a CQ that is not on the channel");
+		break;
+	}
+	return NULL;
+}
+
+/*
+ * On a dead session each CQ that was armed has an event once: the program polls, and finds what was posted flushed.
+ */
+static struct vrnic_cq *last_event(struct vrnic_chan *ch)
+{
+	struct vrnic_cq *cq;
+
+	for (cq = ch->cqs; cq; cq = cq->chan_next)
+		if (atomic_load(&cq->armed))
+			return give(cq, false);
+	return NULL;
+}
+
+int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **ibcq, void **cq_context)
+{
+	struct vrnic_chan *ch = to_vchan(channel);
+	struct vrnic_cq *cq;
+	int r;
+
+	do {
+		/* A cancellation point, and no lock is held. */
+		r = vrnic_wait_token(ch->s, channel->fd);
+		if (r < 0)
+			return -1;
+		pthread_mutex_lock(&ch->lock);
+		cq = r ? last_event(ch) : next_event(ch);
+		pthread_mutex_unlock(&ch->lock);
+		if (r && !cq) {
+			errno = EIO;
+			return -1;
+		}
+	} while (!cq);
+	*ibcq = &cq->cq;
+	*cq_context = cq->cq.cq_context;
+	return 0;
+}
+
+void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents)
+{
+	pthread_mutex_lock(&cq->mutex);
+	cq->comp_events_completed += nevents;
+	pthread_cond_signal(&cq->cond);
+	pthread_mutex_unlock(&cq->mutex);
+}

@@ -1,0 +1,136 @@
+/* Completion queues: making and ending them. poll.c takes completions out. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "vrnic.h"
+
+/* Checks line 0 of a CQ's memory and finds the ring: false, and the session is dead, if it makes no sense. */
+static bool open_ring(struct vrnic_cq *cq, uint32_t cqe)
+{
+	char *mem = cq->map.mem;
+	uint32_t magic = load_acquire(vrnic_word(mem, VRNIC_CQ_MAGIC));
+	uint32_t handle = load_acquire(vrnic_word(mem, VRNIC_CQ_HANDLE));
+	uint32_t size = load_acquire(vrnic_word(mem, VRNIC_CQ_SIZE));
+	uint32_t off = load_acquire(vrnic_word(mem, VRNIC_CQ_CQE_OFF));
+
+	if (magic != VRNIC_MAGIC_CQ || handle != cq->cq.handle || size < cqe ||
+	    !vrnic_ring_fits(cq->map.len, off, size, VRNIC_CQE_LEN, VRNIC_CQE_LEN, VRNIC_CQE_LEN)) {
+		vrnic_corrupt(cq->s, "memory of a CQ");
+		return false;
+	}
+	cq->cqes = mem + off;
+	cq->mask = size - 1;
+	cq->prod = vrnic_word(mem, VRNIC_CQ_PROD);
+	cq->cons_word = vrnic_word(mem, VRNIC_CQ_CONS);
+	cq->arm = vrnic_word(mem, VRNIC_CQ_ARM);
+	cq->cq.cqe = size;
+	return true;
+}
+
+static void free_cq(struct vrnic_cq *cq)
+{
+	vrnic_unmap(&cq->map);
+	pthread_mutex_destroy(&cq->lock);
+	pthread_mutex_destroy(&cq->cq.mutex);
+	pthread_cond_destroy(&cq->cq.cond);
+	free(cq);
+}
+
+static struct vrnic_cq *create_cq(struct ibv_context *context, uint32_t cqe, void *cq_context, struct ibv_comp_channel *channel,
+				  uint32_t vector)
+{
+	struct vrnic_context *c = to_vctx(context);
+	struct vrnic_create_cq_request req = { .ctx = c->handle, .cqe = cqe };
+	struct vrnic_create_cq_reply rep;
+	struct vrnic_cq *cq;
+	int fd, err;
+
+	if (cqe < 1 || cqe > c->attr.max_cqe || vector >= (uint32_t)context->num_comp_vectors) {
+		errno = EINVAL;
+		return NULL;
+	}
+	cq = calloc(1, sizeof(*cq));
+	if (!cq)
+		return NULL;
+	cq->s = c->s;
+	cq->chan = channel ? container_of(channel, struct vrnic_chan, ch) : NULL;
+	req.chan = cq->chan ? cq->chan->handle : 0;
+	err = vrnic_rpc(c->s, VRNIC_OP_CREATE_CQ, &req, sizeof(req), &rep, sizeof(rep), -1, &fd, 1);
+	if (err) {
+		free(cq);
+		errno = err;
+		return NULL;
+	}
+	cq->cq.context = context;
+	cq->cq.channel = channel;
+	cq->cq.cq_context = cq_context;
+	cq->cq.handle = rep.cq;
+	pthread_mutex_init(&cq->lock, NULL);
+	pthread_mutex_init(&cq->cq.mutex, NULL);
+	pthread_cond_init(&cq->cq.cond, NULL);
+	if (vrnic_map_fd(c->s, fd, VRNIC_CQ_ARM + 64, &cq->map) || !open_ring(cq, cqe)) {
+		free_cq(cq);
+		errno = EIO;
+		return NULL;
+	}
+	if (cq->chan)
+		vrnic_chan_attach(cq->chan, cq);
+	vrnic_obj_add(c, &cq->obj, VRNIC_OBJ_CQ, rep.cq, &cq->cq);
+	return cq;
+}
+
+struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel,
+			     int comp_vector)
+{
+	struct vrnic_cq *cq = create_cq(context, cqe < 0 ? 0 : cqe, cq_context, channel, comp_vector);
+
+	return cq ? &cq->cq : NULL;
+}
+
+/* What ibv_wc has, and the time of the completion. */
+#define WC_FLAGS \
+	(IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+
+struct ibv_cq_ex *vrnic_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr)
+{
+	struct vrnic_cq *cq;
+
+	if ((attr->comp_mask & ~IBV_CQ_INIT_ATTR_MASK_FLAGS) || (attr->wc_flags & ~(uint64_t)WC_FLAGS) ||
+	    ((attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) && (attr->flags & ~IBV_CREATE_CQ_ATTR_SINGLE_THREADED))) {
+		errno = EOPNOTSUPP;
+		return NULL;
+	}
+	cq = create_cq(context, attr->cqe, attr->cq_context, attr->channel, attr->comp_vector);
+	if (!cq)
+		return NULL;
+	vrnic_cq_ex_ops(cq, attr->wc_flags);
+	return &cq->ex;
+}
+
+int ibv_destroy_cq(struct ibv_cq *ibcq)
+{
+	struct vrnic_cq *cq = to_vcq(ibcq);
+	struct vrnic_destroy_reply rep = { 0 };
+	uint32_t comp = 0, async;
+	int err;
+
+	if (atomic_load(&cq->users))
+		return EBUSY;
+	err = vrnic_rpc_handle(cq->s, VRNIC_OP_DESTROY_CQ, ibcq->handle, &rep, sizeof(rep));
+	if (err && !vrnic_dead(cq->s))
+		return err;
+	/* The daemon writes to it no more. Events that nobody has been given are dropped; for the others we wait. */
+	if (cq->chan)
+		comp = vrnic_chan_detach(cq->chan, cq);
+	async = vrnic_obj_drop(to_vctx(ibcq->context), &cq->obj, rep.tokens);
+	vrnic_wait_acks(&ibcq->mutex, &ibcq->cond, &ibcq->comp_events_completed, comp);
+	vrnic_wait_acks(&ibcq->mutex, &ibcq->cond, &ibcq->async_events_completed, async);
+	free_cq(cq);
+	return 0;
+}
+
+int ibv_resize_cq(struct ibv_cq *cq, int cqe)
+{
+	(void)cq, (void)cqe;
+	return EOPNOTSUPP;
+}

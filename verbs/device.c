@@ -1,0 +1,594 @@
+/* Devices: the list of them, opening, attributes, and asynchronous events. */
+#include <endian.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "vrnic.h"
+
+#define MAX_DEVICES 1024 /* of a daemon that are looked at */
+#define MAX_READS 128	 /* programs and librdmacm hold the number in eight bits */
+
+/* One for each name that a daemon had; it stays, since programs may keep it as long as they like. */
+struct vrnic_device {
+	struct verbs_device v;
+	struct vrnic_device *next;
+	uint32_t index; /* when last seen */
+	uint64_t guid;
+	struct ibv_context *cm; /* what all ids of rdma_cm share, or NULL */
+};
+
+static pthread_mutex_t device_lock = PTHREAD_MUTEX_INITIALIZER; /* before all others but open_lock */
+static struct vrnic_device *devices;
+
+void vrnic_devices_forked(void)
+{
+	pthread_mutex_init(&device_lock, NULL);
+}
+
+static struct vrnic_device *to_vdev(struct ibv_device *device)
+{
+	return container_of(device, struct vrnic_device, v.device);
+}
+
+/*
+ * The list.
+ */
+
+static int query_device(struct vrnic_session *s, uint32_t index, struct vrnic_query_device_reply *rep)
+{
+	struct vrnic_query_device_request req = { .device = index };
+	int err = vrnic_rpc(s, VRNIC_OP_QUERY_DEV, &req, sizeof(req), rep, sizeof(*rep), -1, NULL, 0);
+
+	if (!err)
+		rep->name[sizeof(rep->name) - 1] = rep->fw_version[sizeof(rep->fw_version) - 1] = 0;
+	return err;
+}
+
+uint32_t vrnic_num_devices(struct vrnic_session *s)
+{
+	struct vrnic_query_device_reply rep;
+	uint32_t n = 0;
+
+	while (n < MAX_DEVICES && !query_device(s, n, &rep))
+		n++;
+	return n;
+}
+
+/* VRNIC_DEVICE names the only device that there shall be. */
+static bool allowed(const char *name)
+{
+	const char *only = secure_getenv("VRNIC_DEVICE");
+
+	return !only || !*only || !strcmp(only, name);
+}
+
+bool vrnic_device_allowed(struct vrnic_session *s, uint32_t index)
+{
+	struct vrnic_query_device_reply rep;
+
+	return !query_device(s, index, &rep) && allowed(rep.name);
+}
+
+/* The device of a description, made if it is new, or NULL: device_lock is held. */
+static struct vrnic_device *find_device(const struct vrnic_query_device_reply *rep, uint32_t index)
+{
+	static const char ops[sizeof(void *)]; /* nobody else's, which is all that is asked of it */
+	struct vrnic_device *d;
+	struct ibv_device *v;
+
+	for (d = devices; d; d = d->next)
+		if (!strcmp(d->v.device.name, rep->name))
+			goto found;
+	d = calloc(1, sizeof(*d));
+	if (!d)
+		return NULL;
+	v = &d->v.device;
+	v->node_type = IBV_NODE_RNIC;
+	v->transport_type = IBV_TRANSPORT_IWARP;
+	/* There is nothing at these paths. */
+	snprintf(v->name, sizeof(v->name), "%s", rep->name);
+	snprintf(v->dev_name, sizeof(v->dev_name), "%s", rep->name);
+	snprintf(v->dev_path, sizeof(v->dev_path), "/sys/class/infiniband_verbs/%s", rep->name);
+	snprintf(v->ibdev_path, sizeof(v->ibdev_path), "/sys/class/infiniband/%s", rep->name);
+	d->v.ops = ops;
+	d->v.refcount = 1;
+	d->v.entry.next = d->v.entry.prev = &d->v.entry;
+	d->next = devices;
+	devices = d;
+found:
+	d->index = index;
+	d->guid = rep->guid;
+	return d;
+}
+
+struct ibv_device **ibv_get_device_list(int *num_devices)
+{
+	struct vrnic_session *s = vrnic_session();
+	struct vrnic_query_device_reply rep;
+	struct ibv_device **list;
+	struct vrnic_device *d;
+	uint32_t i, n;
+	int found = 0;
+
+	if (num_devices)
+		*num_devices = 0;
+	if (!s)
+		return NULL;
+	n = vrnic_num_devices(s);
+	list = calloc(n + 1, sizeof(*list));
+	if (!list)
+		return NULL;
+	pthread_mutex_lock(&device_lock);
+	for (i = 0; i < n; i++) {
+		if (query_device(s, i, &rep) || !allowed(rep.name))
+			continue;
+		d = find_device(&rep, i);
+		if (d)
+			list[found++] = &d->v.device;
+	}
+	pthread_mutex_unlock(&device_lock);
+	if (!found && vrnic_dead(s)) {
+		free(list);
+		errno = EIO;
+		return NULL;
+	}
+	if (num_devices)
+		*num_devices = found;
+	return list;
+}
+
+void ibv_free_device_list(struct ibv_device **list)
+{
+	free(list);
+}
+
+const char *ibv_get_device_name(struct ibv_device *device)
+{
+	return device->name;
+}
+
+int ibv_get_device_index(struct ibv_device *device)
+{
+	return to_vdev(device)->index;
+}
+
+ibv_be64 ibv_get_device_guid(struct ibv_device *device)
+{
+	return htobe64(to_vdev(device)->guid);
+}
+
+/*
+ * Contexts.
+ */
+
+static int query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr, size_t attr_len)
+{
+	struct vrnic_context *c = to_vctx(context);
+	struct vrnic_query_port_request req = { .device = c->dev_index, .port = port_num };
+	struct vrnic_query_port_reply rep;
+	struct ibv_port_attr a = { 0 };
+	int err = vrnic_rpc(c->s, VRNIC_OP_QUERY_PORT, &req, sizeof(req), &rep, sizeof(rep), -1, NULL, 0);
+
+	if (err)
+		return err;
+	a.state = rep.state;
+	a.max_mtu = rep.max_mtu;
+	a.active_mtu = rep.active_mtu;
+	a.gid_tbl_len = rep.gids;
+	a.port_cap_flags = rep.cap_flags;
+	a.max_msg_sz = rep.max_msg;
+	a.pkey_tbl_len = 1;
+	a.max_vl_num = 1;
+	a.active_width = rep.width;
+	a.active_speed = rep.speed;
+	a.phys_state = rep.phys_state;
+	a.link_layer = rep.link_layer;
+	memset(attr, 0, attr_len);
+	memcpy(attr, &a, attr_len < sizeof(a) ? attr_len : sizeof(a));
+	return 0;
+}
+
+/* For programs that were compiled when the structure ended before port_cap_flags2. */
+#undef ibv_query_port
+int ibv_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr)
+{
+	return query_port(context, port_num, attr, offsetof(struct ibv_port_attr, port_cap_flags2));
+}
+
+int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid)
+{
+	struct vrnic_context *c = to_vctx(context);
+	struct vrnic_query_gid_request req = { .device = c->dev_index, .port = port_num, .index = index };
+	struct vrnic_query_gid_reply rep;
+	int err = vrnic_rpc(c->s, VRNIC_OP_QUERY_GID, &req, sizeof(req), &rep, sizeof(rep), -1, NULL, 0);
+
+	if (err) {
+		errno = err;
+		return -1;
+	}
+	memcpy(gid->raw, rep.gid, sizeof(gid->raw));
+	return 0;
+}
+
+static int clip(uint32_t v)
+{
+	return v < INT32_MAX ? (int)v : INT32_MAX;
+}
+
+static void device_attr(const struct vrnic_query_device_reply *q, struct ibv_device_attr *a)
+{
+	uint64_t reads = (uint64_t)q->max_qp * q->max_ird;
+
+	memset(a, 0, sizeof(*a));
+	snprintf(a->fw_ver, sizeof(a->fw_ver), "%s", q->fw_version);
+	a->node_guid = a->sys_image_guid = htobe64(q->guid);
+	a->max_mr_size = q->max_mr_len;
+	a->page_size_cap = ~(uint64_t)4095;
+	a->vendor_id = q->vendor_id;
+	a->vendor_part_id = q->part_id;
+	a->hw_ver = q->hw_version;
+	a->max_qp = clip(q->max_qp);
+	a->max_qp_wr = clip(q->max_qp_wr);
+	a->device_cap_flags = q->cap_flags;
+	a->max_sge = clip(q->max_sge);
+	a->max_sge_rd = clip(q->max_sge);
+	a->max_cq = clip(q->max_cq);
+	a->max_cqe = clip(q->max_cqe);
+	a->max_mr = clip(q->max_mr);
+	a->max_pd = clip(q->max_pd);
+	a->max_qp_rd_atom = q->max_ird < MAX_READS ? q->max_ird : MAX_READS;
+	a->max_qp_init_rd_atom = q->max_ord < MAX_READS ? q->max_ord : MAX_READS;
+	a->max_res_rd_atom = reads < INT32_MAX ? (int)reads : INT32_MAX;
+	a->atomic_cap = q->atomic_cap;
+	a->max_mw = clip(q->max_mw);
+	a->max_srq = clip(q->max_srq);
+	a->max_srq_wr = clip(q->max_srq_wr);
+	a->max_srq_sge = clip(q->max_srq_sge);
+	a->max_pkeys = 1;
+	a->phys_port_cnt = 1;
+}
+
+int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
+{
+	struct vrnic_context *c = to_vctx(context);
+
+	if (vrnic_peer_gone(c->s))
+		return EIO;
+	device_attr(&c->attr, attr);
+	return 0;
+}
+
+static int query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
+			   struct ibv_device_attr_ex *attr, size_t attr_size)
+{
+	struct ibv_device_attr_ex a = { 0 };
+	int err;
+
+	if ((input && input->comp_mask) || attr_size < offsetof(struct ibv_device_attr_ex, comp_mask) + sizeof(a.comp_mask))
+		return EINVAL;
+	err = ibv_query_device(context, &a.orig_attr);
+	if (err)
+		return err;
+	/* Completions carry CLOCK_MONOTONIC in nanoseconds; the frequency is in kHz. */
+	a.completion_timestamp_mask = UINT64_MAX;
+	a.hca_core_clock = 1000000;
+	a.device_cap_flags_ex = a.orig_attr.device_cap_flags;
+	a.phys_port_cnt_ex = 1;
+	memset(attr, 0, attr_size);
+	memcpy(attr, &a, attr_size < sizeof(a) ? attr_size : sizeof(a));
+	return 0;
+}
+
+static int query_rt_values(struct ibv_context *context, struct ibv_values_ex *values)
+{
+	struct timespec now;
+
+	(void)context;
+	if (values->comp_mask & ~(uint32_t)IBV_VALUES_MASK_RAW_CLOCK)
+		return EINVAL;
+	if (values->comp_mask) {
+		clock_gettime(CLOCK_MONOTONIC, &now);
+		/* One number, as completions have it. */
+		values->raw_clock.tv_sec = 0;
+		values->raw_clock.tv_nsec = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+	}
+	return 0;
+}
+
+static void set_ops(struct verbs_context *v)
+{
+	struct ibv_context_ops *ops = &v->context.ops;
+
+	ops->_compat_query_port = ibv_query_port;
+	ops->alloc_mw = vrnic_alloc_mw;
+	ops->bind_mw = vrnic_bind_mw;
+	ops->dealloc_mw = vrnic_dealloc_mw;
+	ops->poll_cq = vrnic_poll_cq;
+	ops->req_notify_cq = vrnic_req_notify_cq;
+	ops->post_srq_recv = vrnic_post_srq_recv;
+	ops->post_send = vrnic_post_send;
+	ops->post_recv = vrnic_post_recv;
+
+	v->query_port = query_port;
+	v->query_rt_values = query_rt_values;
+	v->create_cq_ex = vrnic_create_cq_ex;
+	v->query_device_ex = query_device_ex;
+	v->create_qp_ex = vrnic_create_qp_ex;
+	v->get_srq_num = vrnic_get_srq_num;
+	v->create_srq_ex = vrnic_create_srq_ex;
+	v->sz = sizeof(*v);
+}
+
+/* Opens the device that the daemon of s has under index. */
+static struct ibv_context *open_context(struct vrnic_session *s, struct vrnic_device *dev, uint32_t index,
+					const struct vrnic_query_device_reply *attr)
+{
+	struct vrnic_ctx_open_request req = { .device = index };
+	struct vrnic_ctx_open_reply rep;
+	struct vrnic_context *c = calloc(1, sizeof(*c));
+	struct ibv_context *ibv;
+	int fd, err;
+
+	if (!c)
+		return NULL;
+	err = vrnic_rpc(s, VRNIC_OP_CTX_OPEN, &req, sizeof(req), &rep, sizeof(rep), -1, &fd, 1);
+	if (!err && !vrnic_check_pipe(s, fd)) {
+		vrnic_close(fd);
+		err = EIO;
+	}
+	if (err) {
+		free(c);
+		errno = err;
+		return NULL;
+	}
+	c->s = s;
+	c->dev = dev;
+	c->dev_index = index;
+	c->handle = rep.ctx;
+	c->attr = *attr;
+	pthread_mutex_init(&c->obj_lock, NULL);
+	ibv = &c->v.context;
+	ibv->device = &dev->v.device;
+	ibv->cmd_fd = -1;
+	ibv->async_fd = fd;
+	ibv->num_comp_vectors = 1;
+	pthread_mutex_init(&ibv->mutex, NULL);
+	ibv->abi_compat = VERBS_ABI_IS_EXTENDED;
+	set_ops(&c->v);
+	return ibv;
+}
+
+struct ibv_context *ibv_open_device(struct ibv_device *device)
+{
+	struct vrnic_session *s = vrnic_session();
+	struct vrnic_query_device_reply attr;
+	uint32_t i = to_vdev(device)->index;
+	int err;
+
+	if (!s)
+		return NULL;
+	/* The daemon may be another than when the list was made. */
+	err = query_device(s, i, &attr);
+	if (err || strcmp(attr.name, device->name)) {
+		for (i = 0; i < MAX_DEVICES; i++) {
+			err = query_device(s, i, &attr);
+			if (err || !strcmp(attr.name, device->name))
+				break;
+		}
+		if (err || i == MAX_DEVICES) {
+			errno = err ? err : ENODEV;
+			return NULL;
+		}
+	}
+	return open_context(s, to_vdev(device), i, &attr);
+}
+
+int ibv_close_device(struct ibv_context *context)
+{
+	struct vrnic_context *c = to_vctx(context);
+
+	/* In this order: a thread that waits for events learns from it that it is not the daemon that has gone. */
+	vrnic_close(context->async_fd);
+	context->async_fd = -1;
+	if (vrnic_rpc_handle(c->s, VRNIC_OP_CTX_CLOSE, c->handle, NULL, 0) == EBUSY)
+		return 0; /* what the program has left in it lives as long as the session, and so does what it points to */
+	pthread_mutex_destroy(&c->obj_lock);
+	pthread_mutex_destroy(&context->mutex);
+	free(c);
+	return 0;
+}
+
+struct ibv_context *vrnic_cm_context(struct vrnic_session *s, uint32_t index)
+{
+	struct vrnic_query_device_reply attr;
+	struct ibv_context *c = NULL;
+	struct vrnic_device *d;
+	int err, old;
+
+	err = query_device(s, index, &attr);
+	if (err) {
+		errno = err;
+		return NULL;
+	}
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
+	pthread_mutex_lock(&device_lock);
+	d = find_device(&attr, index);
+	if (d) {
+		/* Another session's stays, in the hands of whoever has got it. */
+		if (!d->cm || to_vctx(d->cm)->s != s)
+			d->cm = open_context(s, d, index, &attr);
+		c = d->cm;
+	}
+	pthread_mutex_unlock(&device_lock);
+	pthread_setcancelstate(old, NULL);
+	return c;
+}
+
+uint32_t vrnic_device_index(struct ibv_context *c)
+{
+	return to_vctx(c)->dev_index;
+}
+
+/*
+ * Asynchronous events.
+ */
+
+static struct vrnic_obj **obj_bucket(struct vrnic_context *c, uint32_t kind, uint32_t handle)
+{
+	return &c->objs[(handle + kind) % (sizeof(c->objs) / sizeof(c->objs[0]))];
+}
+
+void vrnic_obj_add(struct vrnic_context *c, struct vrnic_obj *o, uint32_t kind, uint32_t handle, void *ibv)
+{
+	struct vrnic_obj **b = obj_bucket(c, kind, handle);
+
+	o->kind = kind;
+	o->handle = handle;
+	o->ibv = ibv;
+	pthread_mutex_lock(&c->obj_lock);
+	o->next = *b;
+	*b = o;
+	pthread_mutex_unlock(&c->obj_lock);
+}
+
+uint32_t vrnic_obj_drop(struct vrnic_context *c, struct vrnic_obj *o, uint32_t tokens)
+{
+	struct vrnic_obj **p;
+	uint32_t given;
+
+	pthread_mutex_lock(&c->obj_lock);
+	for (p = obj_bucket(c, o->kind, o->handle); *p; p = &(*p)->next) {
+		if (*p == o) {
+			*p = o->next;
+			break;
+		}
+	}
+	given = o->given;
+	pthread_mutex_unlock(&c->obj_lock);
+	vrnic_take_tokens(c->v.context.async_fd, tokens);
+	return given;
+}
+
+static void unlock_mutex(void *mutex)
+{
+	pthread_mutex_unlock(mutex);
+}
+
+void vrnic_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *completed, uint32_t given)
+{
+	pthread_mutex_lock(mutex);
+	pthread_cleanup_push(unlock_mutex, mutex);
+	/* More may have been acknowledged than were given: there are programs that count completions. */
+	while ((int32_t)(given - *completed) > 0)
+		pthread_cond_wait(cond, mutex);
+	pthread_cleanup_pop(1);
+}
+
+/* Makes an event for the program of the daemon's: false if its object has been destroyed since. */
+static bool take_event(struct vrnic_context *c, const struct vrnic_async_event *e, struct ibv_async_event *event)
+{
+	struct vrnic_obj *o;
+
+	memset(event, 0, sizeof(*event));
+	event->event_type = e->type;
+	if (e->kind == VRNIC_OBJ_NONE) {
+		event->element.port_num = 1;
+		return true;
+	}
+	pthread_mutex_lock(&c->obj_lock);
+	o = *obj_bucket(c, e->kind, e->handle);
+	while (o && (o->kind != e->kind || o->handle != e->handle))
+		o = o->next;
+	if (o) {
+		o->given++;
+		event->element.cq = o->ibv; /* or the union's qp, or srq */
+	}
+	pthread_mutex_unlock(&c->obj_lock);
+	return o != NULL;
+}
+
+/* Whose event it is, as its type says it. */
+static uint32_t kind_of(enum ibv_event_type type)
+{
+	switch (type) {
+	case IBV_EVENT_CQ_ERR:
+		return VRNIC_OBJ_CQ;
+	case IBV_EVENT_QP_FATAL:
+	case IBV_EVENT_QP_REQ_ERR:
+	case IBV_EVENT_QP_ACCESS_ERR:
+	case IBV_EVENT_COMM_EST:
+	case IBV_EVENT_SQ_DRAINED:
+	case IBV_EVENT_PATH_MIG:
+	case IBV_EVENT_PATH_MIG_ERR:
+	case IBV_EVENT_QP_LAST_WQE_REACHED:
+		return VRNIC_OBJ_QP;
+	case IBV_EVENT_SRQ_ERR:
+	case IBV_EVENT_SRQ_LIMIT_REACHED:
+		return VRNIC_OBJ_SRQ;
+	default:
+		return VRNIC_OBJ_NONE;
+	}
+}
+
+int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
+{
+	struct vrnic_context *c = to_vctx(context);
+	struct vrnic_async_event e;
+	int err;
+
+	for (;;) {
+		switch (vrnic_wait_token(c->s, context->async_fd)) {
+		case -1:
+			return -1;
+		case 1:
+			if (atomic_exchange(&c->fatal, true)) {
+				errno = EIO;
+				return -1;
+			}
+			memset(event, 0, sizeof(*event));
+			event->event_type = IBV_EVENT_DEVICE_FATAL;
+			return 0;
+		}
+		err = vrnic_rpc_handle(c->s, VRNIC_OP_GET_ASYNC, c->handle, &e, sizeof(e));
+		if (!err && (e.kind > VRNIC_OBJ_SRQ || kind_of(e.type) != e.kind)) {
+			vrnic_die(c->s, "an event of type %u for an object of kind %u", e.type, e.kind);
+			continue;
+		}
+		if (!err && take_event(c, &e, event))
+			return 0;
+		if (err && err != EAGAIN && !vrnic_dead(c->s)) {
+			errno = err;
+			return -1;
+		}
+	}
+}
+
+static void ack(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *completed)
+{
+	pthread_mutex_lock(mutex);
+	++*completed;
+	pthread_cond_signal(cond);
+	pthread_mutex_unlock(mutex);
+}
+
+void ibv_ack_async_event(struct ibv_async_event *event)
+{
+	struct ibv_cq *cq = event->element.cq;
+	struct ibv_qp *qp = event->element.qp;
+	struct ibv_srq *srq = event->element.srq;
+
+	switch (kind_of(event->event_type)) {
+	case VRNIC_OBJ_CQ:
+		ack(&cq->mutex, &cq->cond, &cq->async_events_completed);
+		break;
+	case VRNIC_OBJ_QP:
+		ack(&qp->mutex, &qp->cond, &qp->events_completed);
+		break;
+	case VRNIC_OBJ_SRQ:
+		ack(&srq->mutex, &srq->cond, &srq->events_completed);
+		break;
+	}
+}
