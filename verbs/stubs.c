@@ -91,24 +91,6 @@ int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ibv_ah_attr 
 	return EOPNOTSUPP;
 }
 
-int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
-{
-	return EOPNOTSUPP;
-}
-
-/* The ECE of a device without any is empty, which is no error. */
-int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
-{
-	memset(ece, 0, sizeof(*ece));
-	return 0;
-}
-
-/* Whether a program may look at the last octet of a message to know that all of it is there. */
-int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags)
-{
-	return 0;
-}
-
 /*
  * Structures of the kernel's interface, which rdma-core's librdmacm converts by these. No kernel of ours made one, so
  * the program's side of them is empty.
