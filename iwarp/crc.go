@@ -2,17 +2,15 @@ package iwarp
 
 import (
 	"encoding/binary"
-	"hash/crc32"
+
+	"github.com/vrnic/vrnic/internal/crc32c"
 )
 
-// castagnoli is CRC32c: polynomial 0x1EDC6F41, reflected 0x82F63B78. RFC 5044, section 4.4.
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// A CRC is a CRC32c over pieces. The zero value has seen nothing.
+// A CRC is a CRC32c (RFC 5044, section 4.4) over pieces. The zero value has seen nothing.
 type CRC uint32
 
 // Add returns the CRC of what c has seen with p behind it.
-func (c CRC) Add(p []byte) CRC { return CRC(crc32.Update(uint32(c), castagnoli, p)) }
+func (c CRC) Add(p []byte) CRC { return CRC(crc32c.Update(uint32(c), p)) }
 
 // Put writes the CRC as it stands behind an FPDU: least significant octet first, as for iSCSI digests.
 func (c CRC) Put(b []byte) { binary.LittleEndian.PutUint32(b, uint32(c)) }

@@ -28,12 +28,12 @@ const (
 //
 //	cmd/vrnic -> daemon -> netstack, vnic, shm        the only place where all meet
 //	vnic -> iwarp, rdma      shm -> rdma      netstack -> gVisor
-//	iwarp, rdma -> standard library
+//	iwarp -> internal/crc32c      rdma -> standard library
 var layers = map[string][]string{
 	"rdma":     {std},
-	"iwarp":    {std},
+	"iwarp":    {std, module + "internal/crc32c"},
 	"sctpddp":  {std, module + "iwarp"},
-	"netstack": {std, sys, gvisor, water},
+	"netstack": {std, sys, gvisor, water, module + "internal/crc32c"},
 	"vnic":     {std, module + "iwarp", module + "sctpddp", module + "rdma"},
 	"shm":      {std, sys, module + "rdma"},
 
@@ -53,6 +53,7 @@ var layers = map[string][]string{
 	"internal/netlab":   {std, sys},
 	"internal/stacknet": {std, module + "iwarp", module + "vnic", module + "netstack", module + "sctpddp"},
 	"internal/archtest": {std},
+	"internal/crc32c":   {std, sys},
 }
 
 // testsToo says what tests of a folder may import beside that: a device to run against.

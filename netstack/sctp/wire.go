@@ -3,7 +3,8 @@ package sctp
 import (
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
+
+	"github.com/vrnic/vrnic/internal/crc32c"
 )
 
 // A ChunkType is the first octet of a chunk. Its two top bits say what becomes of a chunk whose type
@@ -76,15 +77,13 @@ func (h header) append(b []byte) []byte {
 	return append(b, 0, 0, 0, 0)
 }
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 var zeros [4]byte
 
 // checksum is the CRC32c of a packet with zeros for the checksum field. Appendix A.
 func checksum(b []byte) uint32 {
-	c := crc32.Update(0, castagnoli, b[:8])
-	c = crc32.Update(c, castagnoli, zeros[:])
-	return crc32.Update(c, castagnoli, b[headerLen:])
+	c := crc32c.Update(0, b[:8])
+	c = crc32c.Update(c, zeros[:])
+	return crc32c.Update(c, b[headerLen:])
 }
 
 // GoodChecksum says whether the CRC32c of a packet, common header included, is right. Whoever calls
