@@ -116,11 +116,21 @@ func shortSlice() {
 
 // An eventPipe is the write end of an event pipe: one octet per event. The client has the read end.
 type eventPipe struct {
-	fd int // -1: closed; guarded by the user's lock
+	fd     int // -1: closed; guarded by the user's lock
+	closed func()
 }
 
-// newEventPipe returns the write end and the read end for the client.
-func newEventPipe() (*eventPipe, int, error) {
+// newEventPipe returns the write end and the read end for the client, within the quota.
+func (s *Server) newEventPipe() (_ *eventPipe, _ int, err error) {
+	if s.pipes.Add(1) > int64(s.limits.Pipes) {
+		s.pipes.Add(-1)
+		return nil, -1, syscall.ENOMEM
+	}
+	defer func() {
+		if err != nil {
+			s.pipes.Add(-1)
+		}
+	}()
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
 		return nil, -1, os.NewSyscallError("pipe2", err)
@@ -131,7 +141,7 @@ func newEventPipe() (*eventPipe, int, error) {
 		unix.Close(p[1])
 		return nil, -1, os.NewSyscallError("fcntl(O_NONBLOCK)", err)
 	}
-	return &eventPipe{fd: p[1]}, p[0], nil
+	return &eventPipe{fd: p[1], closed: func() { s.pipes.Add(-1) }}, p[0], nil
 }
 
 var pipeToken = []byte{1}
@@ -149,5 +159,6 @@ func (p *eventPipe) close() {
 	if p.fd >= 0 {
 		unix.Close(p.fd)
 		p.fd = -1
+		p.closed()
 	}
 }

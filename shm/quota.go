@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // Limits bounds what clients may use. What is over a limit gets ENOMEM. Per session unless noted.
@@ -23,6 +24,7 @@ type Limits struct {
 	Sessions           int // of the daemon
 	HelloMS            int // milliseconds from connect to HELLO
 	Mappings           int // of all sessions of the daemon
+	Pipes              int // event pipes of all sessions of the daemon
 }
 
 // A LimitInfo describes one limit by the name that `--limit NAME=N` takes.
@@ -54,8 +56,8 @@ var LimitTable = []LimitInfo{
 	limitInt("srqs", "shared receive queues of a session", 256, MaxDepth, func(l *Limits) *int { return &l.SRQs }),
 	limitInt("mws", "memory windows of a session", 65536, 1<<24, func(l *Limits) *int { return &l.MWs }),
 	limitInt("contexts", "open devices of a session", 64, 4096, func(l *Limits) *int { return &l.Contexts }),
-	limitInt("channels", "completion channels of a session", 64, 4096, func(l *Limits) *int { return &l.Channels }),
-	limitInt("cm-channels", "connection manager channels of a session", 64, 4096, func(l *Limits) *int { return &l.CMChannels }),
+	limitInt("channels", "completion channels of a session", 2048, 4096, func(l *Limits) *int { return &l.Channels }),
+	limitInt("cm-channels", "connection manager channels of a session", 2048, 4096, func(l *Limits) *int { return &l.CMChannels }),
 	limitInt("cm-ids", "connection manager ids of a session", 4096, 1<<20, func(l *Limits) *int { return &l.CMIDs }),
 	limitInt("cm-events", "events queued on a connection manager channel", 1024, 1<<20, func(l *Limits) *int { return &l.CMEvents }),
 	limitInt("depth", "entries of one queue", 16384, MaxDepth, func(l *Limits) *int { return &l.Depth }),
@@ -64,6 +66,7 @@ var LimitTable = []LimitInfo{
 	limitInt("sessions", "sessions of the daemon", 256, 1<<16, func(l *Limits) *int { return &l.Sessions }),
 	limitInt("hello-ms", "milliseconds a client may take to say HELLO", 5000, 3600_000, func(l *Limits) *int { return &l.HelloMS }),
 	limitInt("mappings", "memory mappings for all sessions of the daemon", defaultMappings(), 1<<30, func(l *Limits) *int { return &l.Mappings }),
+	limitInt("pipes", "event pipes, one for each channel and open device, for all sessions of the daemon", defaultPipes(), 1<<30, func(l *Limits) *int { return &l.Pipes }),
 }
 
 // defaultMappings is half of what the kernel allows: the Go runtime dies when its own mmap fails.
@@ -75,6 +78,17 @@ func defaultMappings() int64 {
 		}
 	}
 	return 65530 / 2
+}
+
+// defaultPipes is half of the descriptors that the daemon may have: without any it could not even
+// accept a session. The channels that one session may have are many, since programs with
+// synchronous ids have one or three for each connection.
+func defaultPipes() int64 {
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil || l.Cur < 128 {
+		return 64
+	}
+	return int64(min(l.Cur/2, 1<<20))
 }
 
 // DefaultLimits are the defaults of LimitTable.

@@ -43,9 +43,11 @@ type Server struct {
 	limits Limits
 	l      *listener
 	log    *limitedLog
+	rights processRights
 	wg     sync.WaitGroup // accept loop and control goroutines
 
 	mappings   atomic.Int64
+	pipes      atomic.Int64
 	violations atomic.Uint64
 	refused    atomic.Uint64
 	accepted   atomic.Uint64
@@ -84,6 +86,7 @@ func Listen(path string, cfg ServerConfig) (*Server, error) {
 	if cfg.Limits != nil {
 		s.limits = *cfg.Limits
 	}
+	s.rights = thisProcess()
 	s.log = &limitedLog{log: cfg.Log, now: cfg.Now}
 	if s.l, err = listenSocket(path, cfg.Mode, gid); err != nil {
 		return nil, err

@@ -588,6 +588,8 @@ func TestObjectQuotas(t *testing.T) {
 		{"qps=1", OpCreateQP, func(_ *rawClient, q *rawQP) any { return &CreateQPRequest{PD: q.pd, SendCQ: q.cq, RecvCQ: q.cq} }, false},
 		{"ring-bytes=100000", OpCreateCQ, func(_ *rawClient, q *rawQP) any { return &CreateCQRequest{Ctx: q.ctx, CQE: 4096} }, false},
 		{"mappings=4", OpCreateCQ, func(_ *rawClient, q *rawQP) any { return &CreateCQRequest{Ctx: q.ctx, CQE: 1} }, false},
+		{"pipes=2", OpCreateChan, func(_ *rawClient, q *rawQP) any { return &CreateChanRequest{Ctx: q.ctx} }, false},
+		{"pipes=2", OpCMCreateChan, func(*rawClient, *rawQP) any { return &EmptyReply{} }, false},
 		{"mappings=4", OpAddMem, func(*rawClient, *rawQP) any { return &AddMemRequest{} }, true},
 		{"mem-bytes=8191", OpAddMem, func(*rawClient, *rawQP) any { return &AddMemRequest{} }, true},
 		{"cm-channels=1", OpCMCreateChan, func(c *rawClient, _ *rawQP) any {
@@ -624,6 +626,18 @@ func TestObjectQuotas(t *testing.T) {
 				t.Errorf("%v over the limit: %v, %d descriptors", tt.op, err, len(got))
 			}
 		})
+	}
+	pipes := newServer(t, "pipes=1") // they come back with their channel, and with the session
+	for range 2 {
+		var r CMCreateChanReply
+		c := pipes.client()
+		for range 2 {
+			closeFDs(c.do(OpCMCreateChan, &EmptyReply{}, &r))
+			c.do(OpCMDestroyChan, &HandleRequest{Handle: r.Chan}, nil)
+		}
+		closeFDs(c.do(OpCMCreateChan, &EmptyReply{}, &r))
+		c.close()
+		pipes.want("the session's pipes", func() bool { return pipes.srv.pipes.Load() == 0 })
 	}
 	ts := newServer(t, "qps=5", "depth=64", "pds=3")
 	c := ts.client()

@@ -133,7 +133,7 @@ func (o *operation) createCMChan(*EmptyReply) (*CMCreateChanReply, error) {
 	if err != nil {
 		return nil, err
 	}
-	pipe, rfd, err := newEventPipe()
+	pipe, rfd, err := s.srv.newEventPipe()
 	if err != nil {
 		return nil, err
 	}

@@ -185,7 +185,7 @@ func (o *operation) ctxOpen(req *CtxOpenRequest) (*CtxOpenReply, error) {
 	if err != nil {
 		return nil, err
 	}
-	pipe, rfd, err := newEventPipe()
+	pipe, rfd, err := s.srv.newEventPipe()
 	if err != nil {
 		return nil, err
 	}

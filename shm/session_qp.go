@@ -45,7 +45,7 @@ func (o *operation) createChan(req *CreateChanRequest) (*CreateChanReply, error)
 	if err != nil {
 		return nil, err
 	}
-	pipe, rfd, err := newEventPipe()
+	pipe, rfd, err := s.srv.newEventPipe()
 	if err != nil {
 		closeFD(fd)
 		s.freeRing(mem)
