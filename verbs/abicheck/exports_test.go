@@ -123,6 +123,20 @@ var programs = []string{
 	systemDir + "rsocket/librspreload.so.1",
 }
 
+// locate returns the path of a program that is searched, or of a file.
+func locate(t *testing.T, name string) string {
+	t.Helper()
+	need(t, name)
+	if filepath.IsAbs(name) {
+		return name
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // VABI T1: what Debian's programs and the libraries that they bring along import, ours have. All of them are bound when a
 // program starts.
 func TestImports(t *testing.T) {
@@ -134,11 +148,7 @@ func TestImports(t *testing.T) {
 	}
 	total := 0
 	for _, name := range programs {
-		need(t, name)
-		path, err := exec.LookPath(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		path := locate(t, name)
 		for _, s := range dynamicSymbols(t, path) {
 			if s.Section != elf.SHN_UNDEF || s.Library != libraries[0] && s.Library != libraries[1] {
 				continue
@@ -158,11 +168,7 @@ func TestImports(t *testing.T) {
 func TestStarts(t *testing.T) {
 	dir := libs(t)
 	for _, name := range programs {
-		need(t, name)
-		path, err := exec.LookPath(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		path := locate(t, name)
 		cmd := exec.Command("ldd", "-r", path)
 		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir)
 		out, err := cmd.CombinedOutput()
