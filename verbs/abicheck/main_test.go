@@ -95,16 +95,17 @@ func compile(t *testing.T, name, source string, flags ...string) string {
 	return bin
 }
 
-// run returns what a program prints, with environment variables added.
+// run returns what a program, with its arguments, prints, with environment variables added.
 func run(t *testing.T, bin string, env ...string) string {
 	t.Helper()
-	cmd := exec.Command(bin)
+	args := strings.Fields(bin)
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), env...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("%s: %v\n%s", filepath.Base(bin), err, firstLines(stderr.Bytes(), 30))
+		t.Fatalf("%s: %v\n%s", filepath.Base(bin), err, firstLines(append(stderr.Bytes(), lastLines(out, 30)...), 60))
 	}
 	return string(out)
 }
@@ -139,4 +140,9 @@ func macros(t *testing.T, name string) string {
 		t.Fatalf("%s: %v\n%s", name, err, firstLines(out, 30))
 	}
 	return string(out)
+}
+
+func lastLines(b []byte, n int) string {
+	lines := strings.SplitAfter(string(b), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "")
 }
