@@ -19,6 +19,10 @@ import (
 func helperProcess(what string) {
 	f := exitFailer{}
 	name, path, _ := strings.Cut(what, " ")
+	if name == "memory" {
+		helperMemory(path)
+		return
+	}
 	c := rawConnect(f, path)
 	switch name {
 	case "connected":
@@ -51,7 +55,7 @@ func helperProcess(what string) {
 }
 
 // startHelper runs a client in a process of its own and returns when it says that it is ready.
-func startHelper(t testing.TB, what string) *exec.Cmd {
+func startHelper(t testing.TB, what string, change ...func(*exec.Cmd)) *exec.Cmd {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -60,6 +64,9 @@ func startHelper(t testing.TB, what string) *exec.Cmd {
 	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), "VRNIC_SHM_HELPER="+what)
 	cmd.Stderr = os.Stderr
+	for _, f := range change {
+		f(cmd)
+	}
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

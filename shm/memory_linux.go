@@ -1,15 +1,10 @@
 package shm
 
 import (
-	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
-
-// maxAppCopies is how many copies to or from the program's own memory a session may have under way:
-// each can hang, deaf to SIGKILL, and holds an OS thread then.
-const maxAppCopies = 8
 
 // A Memory is what a client lent for one region. Offsets count from the region's first octet. The
 // rights of the region are the caller's business.
@@ -38,7 +33,28 @@ func (m *Memory) ReadAt(p []byte, off uint64) error { return m.copy(p, off, fals
 // WriteAt copies p to off. EFAULT if it did not all fit; a part may have been written.
 func (m *Memory) WriteAt(p []byte, off uint64) error { return m.copy(p, off, true) }
 
+// WriteLast is WriteAt for the end of a message: whoever sees the last octet of p sees all of it.
+func (m *Memory) WriteLast(p []byte, off uint64) error {
+	if m.shared != nil && len(p) > 1 {
+		n := len(p) - 1
+		if err := m.copy(p[:n], off, true); err != nil {
+			return err
+		}
+		return m.copy(p[n:], off+uint64(n), true) // behind an atomic operation on the reference count
+	}
+	return m.copyAs(p, off, copyLast)
+}
+
 func (m *Memory) copy(p []byte, off uint64, write bool) error {
+	dir := copyOut
+	if write {
+		dir = copyIn
+	}
+	return m.copyAs(p, off, dir)
+}
+
+func (m *Memory) copyAs(p []byte, off uint64, dir copyDir) error {
+	write := dir != copyOut
 	if off > m.length || uint64(len(p)) > m.length-off {
 		return syscall.EFAULT
 	}
@@ -46,7 +62,7 @@ func (m *Memory) copy(p []byte, off uint64, write bool) error {
 		return nil
 	}
 	if m.shared == nil {
-		return m.app.copy(p, m.addr+off, write)
+		return m.app.copy(p, m.addr+off, dir)
 	}
 	// The reference keeps the mapping for the time of the copy, whatever the session does.
 	if !m.shared.acquire() {
@@ -79,113 +95,6 @@ func (m *Memory) release() {
 		m.shared.release()
 	} else if m.app != nil {
 		m.app.release()
-	}
-}
-
-// An appMem is a client's /proc/self/mem.
-type appMem struct {
-	fd    int
-	refs  atomic.Int32
-	slots chan struct{} // a copy holds one
-	over  <-chan struct{}
-}
-
-// newAppMem takes over fd if it is the memory of the process that has mapped the session page with
-// its nonce at addr: verbs-abi 6.8. It closes fd if not.
-func newAppMem(fd int, addr uint64, nonce [NonceLen]byte, over <-chan struct{}) (*appMem, error) {
-	if err := checkAppMem(fd, addr, nonce); err != nil {
-		unix.Close(fd)
-		return nil, err
-	}
-	a := &appMem{fd: fd, slots: make(chan struct{}, maxAppCopies), over: over}
-	a.refs.Store(1)
-	return a, nil
-}
-
-func checkAppMem(fd int, addr uint64, nonce [NonceLen]byte) error {
-	var st unix.Stat_t
-	var fs unix.Statfs_t
-	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return syscall.EINVAL // a pipe or a device could block or do anything
-	}
-	if err := unix.Fstatfs(fd, &fs); err != nil || fs.Type != unix.PROC_SUPER_MAGIC {
-		return syscall.EINVAL // FUSE could block for ever
-	}
-	if fl, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil || fl&unix.O_ACCMODE != unix.O_RDWR {
-		return syscall.EINVAL
-	}
-	// Other files of /proc are short, and none has content at an address of a mapping. The low 64
-	// KiB are what vm.mmap_min_addr keeps free.
-	if addr < 65536 || addr > 1<<63-1-NonceLen {
-		return syscall.EINVAL
-	}
-	var got [NonceLen]byte
-	if n, err := preadRetry(fd, got[:], addr); err != nil || n != len(got) || got != nonce {
-		return syscall.EINVAL
-	}
-	return nil
-}
-
-func preadRetry(fd int, p []byte, addr uint64) (n int, err error) {
-	for {
-		if n, err = unix.Pread(fd, p, int64(addr)); err != unix.EINTR {
-			return n, err
-		}
-	}
-}
-
-func pwriteRetry(fd int, p []byte, addr uint64) (n int, err error) {
-	for {
-		if n, err = unix.Pwrite(fd, p, int64(addr)); err != unix.EINTR {
-			return n, err
-		}
-	}
-}
-
-// copy moves all of p or fails: a short transfer means that a page is missing, or that the process
-// has gone.
-func (a *appMem) copy(p []byte, addr uint64, write bool) error {
-	select {
-	case a.slots <- struct{}{}:
-	case <-a.over: // all are stuck perhaps, and the session has ended
-		return syscall.EFAULT
-	}
-	defer func() { <-a.slots }()
-	if !a.acquire() {
-		return syscall.EFAULT
-	}
-	defer a.release()
-	var n int
-	var err error
-	if write {
-		n, err = pwriteRetry(a.fd, p, addr)
-	} else {
-		n, err = preadRetry(a.fd, p, addr)
-	}
-	if err != nil || n != len(p) {
-		return syscall.EFAULT
-	}
-	return nil
-}
-
-// busy is how many copies are under way.
-func (a *appMem) busy() int { return len(a.slots) }
-
-func (a *appMem) acquire() bool {
-	for {
-		n := a.refs.Load()
-		if n <= 0 {
-			return false
-		}
-		if a.refs.CompareAndSwap(n, n+1) {
-			return true
-		}
-	}
-}
-
-func (a *appMem) release() {
-	if a.refs.Add(-1) == 0 {
-		unix.Close(a.fd)
 	}
 }
 

@@ -210,7 +210,7 @@ func TestAppMemoryConcurrency(t *testing.T) {
 		a.slots <- struct{}{} // eight that hang
 	}
 	got := make(chan error)
-	go func() { got <- a.copy(make([]byte, 1), 65536, false) }()
+	go func() { got <- a.copy(make([]byte, 1), 65536, copyOut) }()
 	select {
 	case err := <-got:
 		t.Fatalf("a ninth copy went on: %v", err)

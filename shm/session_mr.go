@@ -15,6 +15,7 @@ func (o *operation) setMem(req *SetMemRequest) error {
 	if err != nil {
 		return err
 	}
+	app.proc = openVM(o.s.peer, o.s.srv.rights, req.NonceAddr, o.s.nonce)
 	if err := o.s.h.LendMem(); err != nil {
 		app.release()
 		return err

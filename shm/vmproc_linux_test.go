@@ -1,0 +1,197 @@
+package shm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The helper's memory: pages at an address that the test knows, of which the last is not there.
+const (
+	helperAddr  = 0x6000_0000_0000
+	helperPages = 64 << 10
+)
+
+// helperMemory is a process with the nonce (path has it) in its memory.
+func helperMemory(path string) {
+	if _, _, errno := unix.Syscall6(unix.SYS_MMAP, helperAddr, helperPages-4096, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_FIXED_NOREPLACE, ^uintptr(0), 0); errno != 0 {
+		exitFailer{}.Fatal("mmap: ", errno)
+	}
+	fd, err := unix.Open("/proc/self/mem", unix.O_RDWR, 0)
+	if err != nil {
+		exitFailer{}.Fatal(err)
+	}
+	if _, err := pwriteRetry(fd, []byte(path), helperAddr); err != nil {
+		exitFailer{}.Fatal(err)
+	}
+	fmt.Println("ready")
+	io.Copy(io.Discard, os.Stdin) // until killed
+}
+
+var vmNonce = [NonceLen]byte([]byte("sixteen octets.."))
+
+// unprivileged are a daemon's rights, of the user who runs the test, with which process_vm_* is allowed.
+func unprivileged() processRights { return processRights{ruid: os.Getuid(), euid: os.Getuid()} }
+
+func vmHelper(t *testing.T) (cmd *exec.Cmd, peer Peer) {
+	cmd = startHelper(t, "memory "+string(vmNonce[:]))
+	return cmd, Peer{PID: int32(cmd.Process.Pid), UID: uint32(os.Getuid())}
+}
+
+// A process is named by its number only if that gives its user nothing that he does not have: the table of the
+// ABI's threat model.
+func TestMayUseVM(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		peer Peer
+		self processRights
+		want bool
+	}{
+		{"same user", Peer{PID: 7, UID: 1000}, processRights{1000, 1000, false}, true},
+		{"root without the capability", Peer{PID: 7}, processRights{0, 0, false}, true},
+		{"with the capability", Peer{PID: 7, UID: 1000}, processRights{1000, 1000, true}, false},
+		{"root", Peer{PID: 7}, processRights{0, 0, true}, false},
+		{"another user", Peer{PID: 7, UID: 1001}, processRights{1000, 1000, false}, false},
+		{"root's client", Peer{PID: 7, UID: 0}, processRights{1000, 1000, false}, false},
+		{"setuid daemon", Peer{PID: 7, UID: 1000}, processRights{1000, 0, false}, false},
+		{"of another pid namespace", Peer{PID: 0, UID: 1000}, processRights{1000, 1000, false}, false},
+	} {
+		if got := mayUseVM(tt.peer, tt.self); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, caps, _ := bytes.Cut(status, []byte("CapEff:\t"))
+	eff, err := strconv.ParseUint(string(caps[:16]), 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := processRights{os.Getuid(), os.Geteuid(), eff>>unix.CAP_SYS_PTRACE&1 != 0}
+	if got := thisProcess(); got != want {
+		t.Errorf("this process has %+v, want %+v", got, want)
+	}
+}
+
+// The process that a session's memory is reached by is the one that has the session's page, and no longer than
+// it lives.
+func TestVMProcess(t *testing.T) {
+	cmd, peer := vmHelper(t)
+	if v := openVM(peer, unprivileged(), helperAddr+1, vmNonce); v != nil {
+		t.Error("a process without the nonce is used")
+	}
+	if v := openVM(Peer{PID: int32(os.Getpid()), UID: peer.UID}, unprivileged(), helperAddr, vmNonce); v != nil {
+		t.Error("another process is used")
+	}
+	if v := openVM(peer, processRights{ruid: os.Getuid(), euid: os.Getuid(), ptrace: true}, helperAddr, vmNonce); v != nil {
+		t.Error("it is used in spite of the daemon's capability")
+	}
+	v := openVM(peer, unprivileged(), helperAddr, vmNonce)
+	if v == nil {
+		t.Skip("this system has no pidfds, or no process_vm_readv")
+	}
+	defer v.close()
+	// Without a descriptor, so that what arrives has come by the process.
+	a := &appMem{fd: -1, proc: v, slots: make(chan struct{}, maxAppCopies)}
+	a.refs.Store(1)
+	data, got := make([]byte, 40000), make([]byte, 40000)
+	for i := range data {
+		data[i] = byte(i * 7)
+	}
+	for _, dir := range []copyDir{copyIn, copyLast} {
+		data[len(data)-1]++
+		if err := a.copy(data, helperAddr+100, dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.copy(got, helperAddr+100, copyOut); err != nil || !bytes.Equal(got, data) {
+			t.Errorf("read back: %v", err)
+		}
+	}
+	if err := a.copy(got[:vmLeast-1], helperAddr, copyOut); !errors.Is(err, syscall.EFAULT) {
+		t.Errorf("a short piece does not go by the descriptor: %v", err)
+	}
+	for _, dir := range []copyDir{copyOut, copyIn, copyLast} {
+		if err := a.copy(got, helperAddr+helperPages-20000, dir); !errors.Is(err, syscall.EFAULT) {
+			t.Errorf("over a page that is not there: %v", err)
+		}
+	}
+	if !v.usable() {
+		t.Error("a missing page ended the use of the process")
+	}
+	if n := testing.AllocsPerRun(100, func() { a.copy(got, helperAddr, copyOut); a.copy(got, helperAddr, copyLast) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	ts := &testServer{t: t}
+	ts.want("the end is noticed", func() bool { return !v.usable() })
+	if !v.ended() {
+		t.Error("it has not ended")
+	}
+}
+
+// A process in a user namespace below the daemon's is not used: who made the namespace has every capability
+// in there, so the daemon could write into a setuid program of the container's.
+func TestVMProcessOfContainer(t *testing.T) {
+	if err := exec.Command("unshare", "--user", "true").Run(); err != nil {
+		t.Skip("cannot make a user namespace here")
+	}
+	cmd := startHelper(t, "memory "+string(vmNonce[:]), func(c *exec.Cmd) {
+		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER,
+			UidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getuid(), HostID: os.Getuid(), Size: 1}}}
+	})
+	peer := Peer{PID: int32(cmd.Process.Pid), UID: uint32(os.Getuid())}
+	if v := openVM(peer, unprivileged(), helperAddr, vmNonce); v != nil {
+		v.close()
+		t.Error("the process of a container is used")
+	}
+}
+
+// A process that is not to be had any more (its first thread has ended, it is not dumpable) is given up, and
+// the descriptor goes on.
+func TestVMProcessGivenUp(t *testing.T) {
+	cmd, peer := vmHelper(t)
+	cmd.Process.Kill()
+	cmd.Wait()
+	fd, err := unix.Open("/proc/self/mem", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pidfd, other, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	a := &appMem{fd: fd, proc: &vmProc{pid: int(peer.PID), pidfd: pidfd}, slots: make(chan struct{}, maxAppCopies)}
+	a.refs.Store(1)
+	defer a.release()
+	mem, err := unix.Mmap(-1, 0, 20000, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(mem)
+	data := bytes.Repeat([]byte("hello"), 4000)
+	addr := uint64(uintptr(unsafe.Pointer(&mem[0])))
+	if err := a.copy(data, addr, copyLast); err != nil || !bytes.Equal(mem, data) {
+		t.Errorf("written by the descriptor: %v", err)
+	}
+	if a.proc.usable() {
+		t.Error("the process is still used")
+	}
+	clear(data)
+	if err := a.copy(data, addr, copyOut); err != nil || !bytes.Equal(mem, data) {
+		t.Errorf("read by the descriptor: %v", err)
+	}
+}
