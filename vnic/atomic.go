@@ -153,6 +153,9 @@ func modifyGuarded(p *uint64, a *iwarp.Atomic) (old uint64, err error) {
 func (l *loopEnd) atomic(e *sqe) (own, fault error) {
 	a := &l.qp.sq.atomic // a local one would escape
 	*a = e.atomic()
+	if m, err := l.peer.qp.remoteMR(&atomicAccess, uint32(a.STag), a.TO, atomicLen); err == nil && (m.mem != nil || e.list.far) {
+		return errStaged, nil
+	}
 	old, err := l.peer.qp.answerAtomic(a)
 	if err != nil {
 		return nil, err
@@ -165,6 +168,9 @@ func (l *loopEnd) atomic(e *sqe) (own, fault error) {
 
 // Atomic implements iwarp.Host.
 func (w *wire) Atomic(a iwarp.Atomic) (old uint64, err error) {
+	if err := w.settle(); err != nil {
+		return 0, err
+	}
 	w.atomic = a
 	w.qp.inHold.drop() // it may be this region's
 	old, err = w.qp.answerAtomic(&w.atomic)
@@ -178,10 +184,15 @@ func (w *wire) Atomic(a iwarp.Atomic) (old uint64, err error) {
 
 // EndAtomic implements iwarp.Host.
 func (w *wire) EndAtomic(token, old uint64) error {
+	if err := w.collects(farAnswer); err != nil {
+		return err
+	}
 	e := w.qp.sq.at(uint32(token))
 	if err := e.putOld(&w.qp.inHold, old); err != nil {
-		w.refused = true
-		return &iwarp.LocalError{Cause: iwarp.TermDDPCatastrophic, Err: err}
+		return w.sinkFailed(e, err)
+	}
+	if err := w.settle(); err != nil {
+		return err
 	}
 	w.qp.sendDone(e)
 	return nil

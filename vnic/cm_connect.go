@@ -250,13 +250,13 @@ func (id *CMID) fail(b *binding, mpa bool, ev CMEvent) {
 // connect runs on a goroutine of the context.
 func (id *CMID) connect(ctx context.Context, b *binding, p rdma.ConnParam) {
 	d := id.dev
-	if !d.cfg.ForceWire && !id.ctx.staged.Load() && d.owns(id.Remote().Addr()) {
+	if !d.cfg.ForceWire && d.owns(id.Remote().Addr()) {
 		l := d.listener(id.Remote())
 		if l == nil && d.cfg.Network == nil {
 			id.fail(b, false, connectFailed(errno(syscall.ECONNREFUSED, "nobody listens on %v", id.Remote())))
 			return
 		}
-		if l != nil && !l.ctx.staged.Load() {
+		if l != nil {
 			id.connectLoop(ctx, b, l, p)
 			return
 		}

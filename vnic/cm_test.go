@@ -567,13 +567,13 @@ func TestResponderFirst(t *testing.T) {
 			x.Recv(1, 0, 10)
 			vnictest.Connect(t, x, y)
 			y.Send(2, 0, 10)
-			if rev == 1 && !e.loop {
+			if rev == 1 && !e.local() {
 				// Plain MPA has no RTR: the initiator has to speak first (RFC 5044, section 7.1.2).
 				y.Recv(3, 0, 10)
 				x.Send(4, 0, 10)
 			}
 			x.WantRecv("delivered", is(1, ok))
-			if i := x.QP.Info(); i.MPA != rev && !e.loop {
+			if i := x.QP.Info(); i.MPA != rev && !e.local() {
 				t.Errorf("revision %d, want %d", i.MPA, rev)
 			}
 		})

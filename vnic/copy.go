@@ -55,8 +55,7 @@ func (m *MR) writePinned(p []byte, addr uint64, last bool) error {
 	off := addr - m.base
 	switch {
 	case m.mem != nil:
-		n, err := m.mem.WriteAt(p, int64(m.skip+off))
-		return full(n, len(p), err)
+		return writeMem(m.mem, p, int64(m.skip+off), last)
 	case m.foreign:
 		_, err := m.guarded(m.b[off:off+uint64(len(p))], p, last)
 		return m.blame(err)
@@ -66,8 +65,11 @@ func (m *MR) writePinned(p []byte, addr uint64, last bool) error {
 }
 
 // A hold keeps one region pinned over several copies, so that each needs no atomic operation. It is
-// dropped before its owner waits for anything; memory that can block is never held.
-type hold struct{ m *MR }
+// dropped before its owner waits for anything. Memory that can block is never held: see farHold.
+type hold struct {
+	m   *MR
+	far farHold
+}
 
 // take pins m unless it is held already; false: it is gone.
 func (h *hold) take(m *MR) bool {
@@ -82,10 +84,10 @@ func (h *hold) take(m *MR) bool {
 	return true
 }
 
-// read is m.readAt with m held.
-func (h *hold) read(m *MR, p []byte, addr uint64) error {
+// read is m.readAt with m held. What is wanted next goes on for ahead octets.
+func (h *hold) read(m *MR, p []byte, addr uint64, ahead uint32) error {
 	if m.mem != nil {
-		return m.readAt(p, addr)
+		return h.far.read(m, p, addr, ahead)
 	}
 	if !h.take(m) {
 		return errGone
@@ -96,7 +98,7 @@ func (h *hold) read(m *MR, p []byte, addr uint64) error {
 // write is m.writeAt with m held.
 func (h *hold) write(m *MR, p []byte, addr uint64, last bool) error {
 	if m.mem != nil {
-		return m.writeAt(p, addr, last)
+		return h.far.write(m, p, addr, last)
 	}
 	if !h.take(m) {
 		return errGone
@@ -122,7 +124,7 @@ func copyMR(dst *MR, to uint64, src *MR, from uint64, n uint32, last bool) (dstE
 		return nil, errGone
 	}
 	defer src.unpin()
-	switch { // not on loopback: see Context.SetStaged
+	switch { // loopEnd has looked
 	case dst.mem != nil:
 		return errStaged, nil
 	case src.mem != nil:

@@ -10,13 +10,14 @@
 //
 // Each QP has one owner at a time: whoever holds its run token (run.go). A poster takes the token
 // and runs the QP inline, for a bounded amount of work; what the transport notices wakes the QP's
-// own goroutine. Contexts with memory that can block (SetStaged) are run by their own goroutines
-// only, at most eight at once, and take received octets out of the transport before they are
-// placed. What is connected when a context becomes staged is handed over (loop_stage.go).
+// own goroutine. In contexts with memory that can block (SetStaged) a QP that could touch it is run by its own
+// goroutine only, at most eight at once, and takes received octets out of the transport before they are
+// placed. Such memory costs a call for each copy, so segments are put together (far.go).
 //
 // Two QPs of one device are joined directly (loop.go): the requester's owner copies between the
-// two registrations, with the checks, completions and events that the wire would give. Other
-// connections run iwarp's Endpoint over a Stream of the Network (wire.go).
+// two registrations, with the checks, completions and events that the wire would give. When one needs
+// memory that can block, they are handed over to a pipe (loop_stage.go). Other connections run
+// iwarp's Endpoint over a Stream of the Network (wire.go).
 //
 // Locks, outermost first: CMID.mu; Device.mu; Context.mu; QP.rx.mu; SRQ.mu; PD.keyMu; CQ.mu.
 // admission.mu is below CMID.mu, with none below it; association.mu is below none, and has sessionStream.mu

@@ -1,5 +1,7 @@
 package vnic
 
+import "github.com/vrnic/vrnic/rdma"
+
 // Copy stands for a copy of another QP's owner that is under way in m until end is called.
 func (m *MR) Copy() (end func(), ok bool) {
 	if !m.pin() {
@@ -13,3 +15,34 @@ func (f *FastMR) Bound() *MR { return f.slot.bound() }
 
 // Bound returns w's present binding, or nil.
 func (w *MW) Bound() *MR { return w.slot.bound() }
+
+// HandOver has what is connected within c's device handed over, as the first request that needs memory that
+// can block does. It waits until nobody copies for both ends any more.
+func (c *Context) HandOver() error {
+	for _, qp := range c.qpList() {
+		var done <-chan struct{}
+		qp.do(func() {
+			if l, ok := qp.link.(*loopEnd); ok {
+				done = l.hand()
+			}
+		})
+		if done == nil {
+			continue
+		}
+		select {
+		case <-done:
+		case <-c.stop:
+			return rdma.ErrClosed
+		}
+	}
+	return nil
+}
+
+// HandedOver reports whether qp was connected within its device and is no more.
+func (qp *QP) HandedOver() (yes bool) {
+	qp.do(func() {
+		w, ok := qp.link.(*wire)
+		yes = ok && w.unlocked
+	})
+	return yes
+}

@@ -373,7 +373,7 @@ func TestNoExtensions(t *testing.T) {
 					n = 0
 				}
 				x.Post(at(op, 2, y, 0, rdma.AtomicArgs{}), 0, n)
-				if e.loop {
+				if e.local() {
 					x.WantSend("within a device", is(2, ok))
 					return
 				}

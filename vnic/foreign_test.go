@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -233,10 +234,12 @@ type hanging struct {
 	release chan struct{}
 	inside  atomic.Int32
 	most    atomic.Int32
+	calls   atomic.Int32
 	err     error
 }
 
 func (h *hanging) wait() {
+	h.calls.Add(1)
 	if n := h.inside.Add(1); n > h.most.Load() {
 		h.most.Store(n)
 	}
@@ -502,4 +505,70 @@ func TestMappingFaults(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A message that goes or comes in many segments costs few calls of memory that is reached by them, and is
+// there when its completion is.
+func TestMode0Calls(t *testing.T) {
+	const n = 100_000
+	onPaths(t, func(t *testing.T, e *env) {
+		if !e.staged || e.sctp {
+			return // over SCTP segments may come in any order, and are placed one by one
+		}
+		h := &hanging{b: make([]byte, n)}
+		y, m := staged(t, e.b, h)
+		x := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{Buffer: n})
+		vnictest.Connect(t, x, y)
+		sge := []rdma.SGE{{Addr: m.Addr(), Length: n, LKey: m.LKey()}}
+		for i, do := range []struct {
+			what string
+			f    func(id uint64)
+		}{
+			{"Write into it", func(id uint64) {
+				x.Post(rdma.SendWR{ID: id, Op: rdma.OpWrite, RemoteAddr: m.Addr(), RKey: m.RKey()}, 0, n)
+				x.WantSend("", is(id, ok))
+			}},
+			{"Send into it", func(id uint64) {
+				y.QP.PostRecv(&rdma.RecvWR{ID: id, SGEs: sge})
+				x.Send(id, 0, n)
+				y.WantRecv("", is(id, ok))
+				if !bytes.Equal(h.b, x.Buf) {
+					t.Error("complete before it is there")
+				}
+				x.WantSend("", is(id, ok))
+			}},
+			{"Read of it", func(id uint64) {
+				x.Post(rdma.SendWR{ID: id, Op: rdma.OpRead, RemoteAddr: m.Addr(), RKey: m.RKey()}, 0, n)
+				x.WantSend("", is(id, ok))
+			}},
+			{"Send from it", func(id uint64) {
+				x.Recv(id, 0, n)
+				y.Post(rdma.SendWR{ID: id, Op: rdma.OpSend, SGEs: sge}, 0, 0)
+				x.WantRecv("", is(id, ok))
+				y.WantSend("", is(id, ok))
+			}},
+			{"Read into it", func(id uint64) {
+				y.Post(rdma.SendWR{ID: id, Op: rdma.OpRead, SGEs: sge, RemoteAddr: x.MR.Addr(), RKey: x.MR.RKey()}, 0, 0)
+				y.WantSend("", is(id, ok))
+				if !bytes.Equal(h.b, x.Buf) {
+					t.Error("complete before it is there")
+				}
+			}},
+		} {
+			if strings.HasSuffix(do.what, "into it") {
+				fill(x.Buf, byte(i+1))
+			} else {
+				fill(h.b, byte(i+1))
+			}
+			before := h.calls.Load()
+			do.f(uint64(i + 1))
+			synctest.Wait()
+			if !bytes.Equal(h.b, x.Buf) {
+				t.Errorf("%s: the octets differ", do.what)
+			}
+			if c := h.calls.Load() - before; c == 0 || c > 4 {
+				t.Errorf("%s: %d calls for %d octets", do.what, c, n)
+			}
+		}
+	})
 }

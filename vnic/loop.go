@@ -18,8 +18,8 @@ const loopChunk = 128 << 10
 // for exactly the same on both sides as a wire would give (ledger, section 15.4).
 //
 // Both ends may be run at once: a requester locks the other's receive side only, and nothing under
-// it but MRs and CQs. When one gets memory that can block, both give the connection over to wires:
-// loop_stage.go.
+// it but MRs and CQs. Memory that can block is not touched here: at the first request that needs some, both
+// ends give the connection over to wires, see loop_stage.go.
 type loopEnd struct {
 	qp    *QP
 	peer  *loopEnd
@@ -56,9 +56,6 @@ func newLoop(a, b *QP) (*loopEnd, *loopEnd) {
 
 // open lets the peer deliver; the QP has just become RTS.
 func (l *loopEnd) open() {
-	if l.qp.ctx.staged.Load() { // since the connection was asked for
-		l.hand()
-	}
 	l.pair.mu.Lock()
 	moved := l.pair.moved
 	l.phase.Store(loopOpen)
@@ -248,6 +245,11 @@ func (l *loopEnd) exec(e *sqe) bool {
 			own, fault = l.sendChunk(e, n)
 		}
 	}
+	if own == errStaged {
+		r.mu.Unlock()
+		l.hand()
+		return false
+	}
 	if fault != nil {
 		r.from = nil // nothing more is placed
 	}
@@ -304,6 +306,9 @@ func (l *loopEnd) write(e *sqe, n uint32) (own, fault error) {
 	if dst, fault = peer.remoteMR(&writeAccess, e.wr.RKey, e.wr.RemoteAddr, e.total); fault != nil {
 		return nil, fault
 	}
+	if dst.mem != nil || e.list.far {
+		return errStaged, nil
+	}
 	to := e.wr.RemoteAddr + uint64(e.off)
 	last := e.off+n == e.total
 	if e.wr.Flags&rdma.Inline != 0 {
@@ -337,6 +342,9 @@ func (l *loopEnd) read(e *sqe, n uint32) (own, fault error) {
 	if src, fault = peer.remoteMR(&readAccess, e.wr.RKey, e.wr.RemoteAddr, e.total); fault != nil {
 		return nil, fault
 	}
+	if src.mem != nil || e.list.far {
+		return errStaged, nil
+	}
 	from := e.wr.RemoteAddr + uint64(e.off)
 	for off := e.off; n > 0; {
 		dst, to, k := e.list.piece(off)
@@ -359,6 +367,9 @@ func (l *loopEnd) sendChunk(e *sqe, n uint32) (own, fault error) {
 	r := &l.peer.qp.rx
 	if n > 0 && r.bad {
 		return nil, r.placeFailed(errBadReceive)
+	}
+	if n > 0 && (r.list.far || e.list.far) {
+		return errStaged, nil
 	}
 	if e.wr.Flags&rdma.Inline != 0 {
 		var h hold

@@ -14,6 +14,9 @@ import (
 // pipeSize is how many octets of each direction a pipe holds.
 const pipeSize = 256 << 10
 
+// pipeTake is how many octets are taken at once, so that the writer has room meanwhile.
+const pipeTake = pipeSize / 2
+
 // pipeEMSS makes FPDUs large: the pipe has no segments.
 const pipeEMSS = 32 << 10
 
@@ -64,7 +67,7 @@ func (e *pipeEnd) ReadInto(w io.Writer) (n int, err error) {
 	from := e.peer
 	for {
 		e.p.mu.Lock()
-		head, fill := from.head, int(from.tail-from.head)
+		head, fill := from.head, int(min(from.tail-from.head, pipeTake))
 		switch {
 		case e.p.reset:
 			err = errPipeReset
@@ -89,7 +92,7 @@ func (e *pipeEnd) ReadInto(w io.Writer) (n int, err error) {
 		}
 		e.p.mu.Unlock()
 		tellNotify(f)
-		if k < len(b) {
+		if k < len(b) || n >= pipeSize { // the writer may be as fast
 			return n, nil
 		}
 	}

@@ -244,6 +244,9 @@ func (e *sqe) CopyOut(p []byte, off uint32) error {
 		copy(p, e.wr.Inline[off:])
 		return nil
 	}
+	if off == 0 {
+		e.qp.outHold.far.forget() // a message is not made of what was there for another
+	}
 	if err := e.list.copyOut(&e.qp.outHold, p, off); err != nil {
 		e.status = rdma.WCLocProt
 		if w, ok := e.qp.link.(*wire); ok {

@@ -16,16 +16,21 @@ const (
 	stepMessages = 256
 )
 
-// kick runs qp on the caller's goroutine, for one step, unless it is being run or its context is
-// staged. What is left over goes to qp's goroutine.
+// kick runs qp on the caller's goroutine, for one step, unless it is being run or the step could touch
+// memory that can block. What is left over goes to qp's goroutine.
 func (qp *QP) kick() {
-	if qp.ctx.staged.Load() {
-		qp.wake()
-		return
-	}
 	if qp.acquire() {
 		qp.drain(false)
 	}
+}
+
+// near reports whether qp's next step touches no memory that can block. qp's owner asks.
+func (qp *QP) near() bool {
+	if !qp.ctx.staged.Load() || qp.link == nil {
+		return true
+	}
+	l, ok := qp.link.(*loopEnd)
+	return ok && !l.pair.asked.Load()
 }
 
 // acquire takes the run token, or sees to it that its holder looks again.
@@ -79,7 +84,7 @@ func (qp *QP) drain(own bool) {
 		case qp.token.CompareAndSwap(tokenRunning, tokenIdle):
 			return
 		default:
-			if !own && qp.ctx.staged.Load() {
+			if !own && !qp.near() {
 				qp.token.Store(tokenIdle)
 				signal(qp.wakec)
 				return
@@ -174,7 +179,7 @@ func (qp *QP) step(own bool) (more bool) {
 	if qp.dead {
 		return false
 	}
-	if !own && qp.ctx.staged.Load() {
+	if !own && !qp.near() {
 		return true // for the goroutine
 	}
 	if qp.overrun.Load() {

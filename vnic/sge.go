@@ -6,18 +6,22 @@ import "github.com/vrnic/vrnic/rdma"
 type sgl struct {
 	sges []rdma.SGE
 	mrs  []*MR // beside sges; nil for a length of 0
+	far  bool  // one of them can block
 }
 
 // resolve looks the regions of sges up. What it keeps it keeps by reference.
 func (g *sgl) resolve(pd *PD, sges []rdma.SGE, write bool) error {
 	hint := pd.hint.Load()
 	g.sges = sges
-	g.mrs = g.mrs[:0]
+	g.mrs, g.far = g.mrs[:0], false
 	for _, s := range sges {
 		m, err := pd.localMR(s, write, hint)
 		if err != nil {
-			g.sges, g.mrs = nil, g.mrs[:0]
+			g.sges, g.mrs, g.far = nil, g.mrs[:0], false
 			return err
+		}
+		if m != nil && m.mem != nil {
+			g.far = true
 		}
 		if m != nil && m != hint {
 			hint = m
@@ -31,7 +35,7 @@ func (g *sgl) resolve(pd *PD, sges []rdma.SGE, write bool) error {
 // drop forgets the regions, so that they can be collected.
 func (g *sgl) drop() {
 	clear(g.mrs)
-	g.sges, g.mrs = nil, g.mrs[:0]
+	g.sges, g.mrs, g.far = nil, g.mrs[:0], false
 }
 
 // total returns the sum of the lengths; ok is false if it does not fit 32 bits.
@@ -63,8 +67,9 @@ func (g *sgl) copyOut(h *hold, p []byte, off uint32) error {
 		if m == nil {
 			return errGone
 		}
+		rest := n
 		n = min(n, uint32(len(p)))
-		if err := h.read(m, p[:n], addr); err != nil {
+		if err := h.read(m, p[:n], addr, rest-n); err != nil {
 			return err
 		}
 		p, off = p[n:], off+n

@@ -15,8 +15,7 @@ import (
 )
 
 // A context becomes staged while it has a connection: what was posted goes on, in order and once,
-// memory that can block is reached from then on, and what it blocks is not the peer. New
-// connections do without the loopback.
+// memory that can block is reached from then on, and what it blocks is not the peer.
 func TestStagedLate(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		if e.staged {
@@ -65,10 +64,6 @@ func TestStagedLate(t *testing.T) {
 		y.Send(6, 0, 10)
 		x.Recv(7, 0, 10)
 		x.WantRecv("and back", is(7, ok))
-		p, _ := vnictest.NewQPs(t, e.a, e.b, vnictest.PeerConfig{}, vnictest.PeerConfig{})
-		if i := p.QP.Info(); i.Transport != "tcp" {
-			t.Errorf("connected by %v", i.Transport)
-		}
 		x.Conn.Disconnect()
 		if err := y.WantDone("a graceful end"); err != nil {
 			t.Error(err)
@@ -79,7 +74,7 @@ func TestStagedLate(t *testing.T) {
 	})
 }
 
-// A context becomes staged in the midst of messages that are longer than what is copied at once: they
+// A connection is handed over in the midst of messages that are longer than what is copied at once: they
 // arrive whole and once, and what is behind them goes on.
 func TestStagedMidMessage(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
@@ -99,14 +94,14 @@ func TestStagedMidMessage(t *testing.T) {
 			x.Post(rdma.SendWR{ID: 1, Op: op, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey(), Imm: 7}, 0, n)
 			x.Read(2, 0, 0, y, 0)
 			if op == rdma.OpSend { // and with the peer's context
-				if err := e.a.SetStaged(); err != nil {
+				if err := e.a.HandOver(); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if err := e.b.SetStaged(); err != nil {
+			if err := e.b.HandOver(); err != nil {
 				t.Fatal(err)
 			}
-			if op == rdma.OpWriteImm { // what waits for a receive does not hold SetStaged up
+			if op == rdma.OpWriteImm { // what waits for a receive does not hold the hand-over up
 				y.Recv(5, 0, 0)
 			}
 			x.WantSend("both", is(1, ok), is(2, ok))
@@ -185,11 +180,12 @@ func TestStagedWhileConnecting(t *testing.T) {
 func TestStagedPeerHangs(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		if !e.loop {
-			return // only there does one end wait for the other
+			return // only there the two have something in common
 		}
 		var busy []*vnictest.Peer
 		for range 8 { // as many as a staged context runs at once
-			p, _ := e.plain()
+			p, q := e.plain()
+			q.Recv(1, 0, 100)
 			busy = append(busy, p)
 		}
 		x, y := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{}), vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
@@ -250,7 +246,7 @@ func TestStagedPeerHangs(t *testing.T) {
 }
 
 // Either end, or both at once, end the connection around the hand-over, in each way: each request
-// completes once, both QPs come to an end, SetStaged returns.
+// completes once, both QPs come to an end, and who hands over does, too.
 func TestStagedEnds(t *testing.T) {
 	ends := map[string]func(p *vnictest.Peer){
 		"abort":      func(p *vnictest.Peer) { p.QP.Abort() },
@@ -272,9 +268,9 @@ func TestStagedEnds(t *testing.T) {
 				var wg sync.WaitGroup
 				wait := func() { time.Sleep(time.Duration(rng.IntN(30)) * time.Microsecond) }
 				wait()
-				wg.Go(func() { b.SetStaged() })
+				wg.Go(func() { b.HandOver() })
 				if rng.IntN(2) == 0 {
-					wg.Go(func() { a.SetStaged() })
+					wg.Go(func() { a.HandOver() })
 				}
 				p := []*vnictest.Peer{x, y}[rng.IntN(2)]
 				wait()
@@ -291,8 +287,8 @@ func TestStagedEnds(t *testing.T) {
 	}
 }
 
-// Both ends talk as fast as they can, on several connections, while one context and then the other
-// becomes staged: each octet arrives, each request completes once and in order.
+// Both ends talk as fast as they can, on several connections, while those of one context and then of the other
+// are handed over: each octet arrives, each request completes once and in order.
 func TestStagedStress(t *testing.T) {
 	for round := range 4 {
 		a, b := real(t, true)
@@ -310,7 +306,7 @@ func TestStagedStress(t *testing.T) {
 		wg.Go(func() {
 			time.Sleep(time.Duration(round) * time.Millisecond)
 			for _, c := range []*vnic.Context{b, a} {
-				if err := c.SetStaged(); err != nil {
+				if err := c.HandOver(); err != nil {
 					t.Error(err)
 				}
 			}
@@ -336,7 +332,7 @@ func TestStagedHold(t *testing.T) {
 		x.Send(2, 0, 10)
 		synctest.Wait()
 		written := y.QP.Info().Counters.InWrites
-		if err := e.b.SetStaged(); err != nil {
+		if err := e.b.HandOver(); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -351,4 +347,94 @@ func TestStagedHold(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		e.wantTerm("no receive for the Send", y.WantDone("held for too long"), false, term{1, 2, 2})
 	})
+}
+
+// A connection within a device stays what it is for as long as no request needs memory that can block, also
+// if both contexts have some; the first that does has it handed over, whichever end and whatever kind it is.
+func TestStagedOnDemand(t *testing.T) {
+	type ends struct {
+		x, y   *vnictest.Peer
+		mx, my *vnic.MR
+		hx, hy *hanging
+	}
+	far := func(m *vnic.MR) []rdma.SGE { return []rdma.SGE{{Addr: m.Addr(), Length: 8, LKey: m.LKey()}} }
+	for name, do := range map[string]func(e *ends){
+		"Write from it": func(e *ends) {
+			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpWrite, SGEs: far(e.mx), RemoteAddr: e.y.MR.Addr(), RKey: e.y.MR.RKey()}, 0, 0)
+		},
+		"Write into it": func(e *ends) {
+			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpWrite, RemoteAddr: e.my.Addr(), RKey: e.my.RKey()}, 0, 8)
+		},
+		"inline Write into it": func(e *ends) {
+			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpWrite, Flags: rdma.Inline, Inline: []byte("12345678"), RemoteAddr: e.my.Addr(), RKey: e.my.RKey()}, 0, 0)
+		},
+		"Read from it": func(e *ends) {
+			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpRead, RemoteAddr: e.my.Addr(), RKey: e.my.RKey()}, 0, 8)
+		},
+		"Read into it": func(e *ends) {
+			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpRead, SGEs: far(e.mx), RemoteAddr: e.y.MR.Addr(), RKey: e.y.MR.RKey()}, 0, 0)
+		},
+		"Send from it": func(e *ends) {
+			e.y.Recv(8, 0, 8)
+			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpSend, SGEs: far(e.mx)}, 0, 0)
+		},
+		"Send into it": func(e *ends) {
+			e.y.QP.PostRecv(&rdma.RecvWR{ID: 8, SGEs: far(e.my)})
+			e.x.Send(9, 0, 8)
+		},
+		"inline Send into it": func(e *ends) {
+			e.y.QP.PostRecv(&rdma.RecvWR{ID: 8, SGEs: far(e.my)})
+			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpSend, Flags: rdma.Inline, Inline: []byte("12345678")}, 0, 0)
+		},
+		"atomic in it": func(e *ends) {
+			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpFetchAdd, RemoteAddr: e.my.Addr(), RKey: e.my.RKey()}, 0, 8)
+		},
+		"atomic from it": func(e *ends) {
+			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpFetchAdd, SGEs: far(e.mx), RemoteAddr: e.y.MR.Addr(), RKey: e.y.MR.RKey()}, 0, 0)
+		},
+		"Write with immediate data": func(e *ends) {
+			e.y.Recv(8, 0, 0)
+			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpWriteImm, SGEs: far(e.mx), RemoteAddr: e.my.Addr(), RKey: e.my.RKey()}, 0, 0)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				net := vnictest.NewNet()
+				d := net.Device(t, "vnic0", []string{"10.0.0.1/24"})
+				a, b := vnictest.Open(t, d, vnic.ContextConfig{}), vnictest.Open(t, d, vnic.ContextConfig{})
+				for _, c := range []*vnic.Context{a, b} {
+					if err := c.SetStaged(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				e := &ends{hx: &hanging{b: make([]byte, 64)}, hy: &hanging{b: make([]byte, 64)}}
+				e.x, e.y = vnictest.NewQPs(t, a, b, vnictest.PeerConfig{Param: extensions}, vnictest.PeerConfig{Param: extensions})
+				var err error
+				if e.mx, err = e.x.PD.RegisterRegion(vnic.Region{Mem: e.hx}, 0x1000, 64, vnictest.Full); err != nil {
+					t.Fatal(err)
+				}
+				if e.my, err = e.y.PD.RegisterRegion(vnic.Region{Mem: e.hy}, 0x2000, 64, vnictest.Full); err != nil {
+					t.Fatal(err)
+				}
+				e.y.Recv(1, 0, 100)
+				e.x.Send(2, 0, 100)
+				e.x.Write(3, 0, 100, e.y, 0)
+				e.x.Read(4, 0, 100, e.y, 0)
+				e.x.WantSend("with mapped memory", is(2, ok), is(3, ok), is(4, ok))
+				e.y.WantRecv("with mapped memory", is(1, ok))
+				if e.x.QP.HandedOver() {
+					t.Fatal("handed over for nothing")
+				}
+				do(e)
+				e.x.WantSend(name, is(9, ok))
+				synctest.Wait()
+				if !e.x.QP.HandedOver() || !e.y.QP.HandedOver() {
+					t.Error("not handed over")
+				}
+				if n := e.hx.calls.Load() + e.hy.calls.Load(); n == 0 {
+					t.Error("the memory was not reached")
+				}
+			})
+		})
+	}
 }

@@ -329,14 +329,14 @@ func TestBadRequestBehindRead(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		x, y := e.plain()
 		e.settle()
-		if !e.loop {
+		if !e.local() {
 			e.hold(true)
 		}
 		x.Read(1, 0, 10, y, 0)
 		x.Post(rdma.SendWR{ID: 2, Op: rdma.OpSend, SGEs: []rdma.SGE{{Addr: 1, Length: 1, LKey: 1}}}, 0, 0)
 		e.settle()
 		start := time.Now()
-		if !e.loop {
+		if !e.local() {
 			x.WantNone("the Read is not answered")
 			e.hold(false)
 		}

@@ -16,6 +16,7 @@ type env struct {
 	a, b   *vnic.Context
 	net    *vnictest.Net
 	loop   bool
+	pipe   bool
 	sctp   bool
 	staged bool
 }
@@ -25,11 +26,14 @@ var paths = []struct {
 	name   string
 	loop   bool // one device, joined directly
 	one    bool // one device, through the network
+	pipe   bool // one device, joined directly and then handed over
 	staged bool // b has memory that can block
 	sctp   bool
 	mixed  int // how many messages may overtake one that was sent before
 }{
 	{name: "loop", loop: true},
+	{name: "loop-staged", loop: true, staged: true},
+	{name: "pipe", pipe: true, staged: true},
 	{name: "wire"},
 	{name: "wire-one-device", one: true},
 	{name: "wire-staged", staged: true},
@@ -44,11 +48,11 @@ func onPaths(t *testing.T, f func(t *testing.T, e *env), opts ...vnictest.Option
 	for _, p := range paths {
 		t.Run(p.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := &env{t: t, net: vnictest.NewNet(), loop: p.loop, sctp: p.sctp, staged: p.staged}
+				e := &env{t: t, net: vnictest.NewNet(), loop: p.loop, pipe: p.pipe, sctp: p.sctp, staged: p.staged}
 				e.net.SCTP = vnictest.SCTPLink{Reorder: p.mixed, Seed: 1}
 				a := e.net.Device(t, "vnic0", []string{"10.0.0.1/24", "fd00::1/64"}, append(opts, func(c *vnic.Config) { c.ForceWire = p.one })...)
 				b := a
-				if !p.loop && !p.one {
+				if !p.loop && !p.one && !p.pipe {
 					b = e.net.Device(t, "vnic1", []string{"10.0.0.2/24", "fd00::2/64"}, opts...)
 				}
 				e.a = vnictest.Open(t, a, vnic.ContextConfig{Label: "a"})
@@ -71,7 +75,7 @@ func (e *env) pair(x, y vnictest.PeerConfig) (*vnictest.Peer, *vnictest.Peer) {
 	p, q := vnictest.NewQPs(e.t, e.a, e.b, x, y)
 	want := "tcp"
 	switch {
-	case e.loop:
+	case e.local():
 		want = "loop"
 	case e.sctp:
 		want = "sctp"
@@ -79,8 +83,16 @@ func (e *env) pair(x, y vnictest.PeerConfig) (*vnictest.Peer, *vnictest.Peer) {
 	if i := p.QP.Info(); i.Transport != want || i.State != "RTS" {
 		e.t.Fatalf("the QP is %v over %q, want RTS over %q", i.State, i.Transport, want)
 	}
+	if e.pipe {
+		if err := e.b.HandOver(); err != nil {
+			e.t.Fatal(err)
+		}
+	}
 	return p, q
 }
+
+// local says that the two QPs are joined within their device.
+func (e *env) local() bool { return e.loop || e.pipe }
 
 func (e *env) plain() (*vnictest.Peer, *vnictest.Peer) {
 	e.t.Helper()

@@ -26,7 +26,8 @@ type wire struct {
 	unread   bool // a Payload could not be read
 
 	// Octets of a staged context on their way from the transport to ep.
-	stage stageBuffer
+	stage    stageBuffer
+	unlocked bool // s lends octets without a lock: they need no stage
 
 	nudges int // zero-length Writes sent so far to a peer that is silent: see expire
 
@@ -34,6 +35,7 @@ type wire struct {
 	msn     uint32       // of the last message on QN 1: a Read or an atomic
 	short   uint64       // segments of the Send under way that are tiny
 	octets  uint64       // of Writes placed, not yet counted
+	use     farUse       // of what inHold has collected
 	read    *sqe         // the oldest Read, if known
 	sources []*readSource
 }
@@ -77,6 +79,9 @@ func newWire(qp *QP, s iwarp.Stream, p iwarp.Params, c rdma.ConnParam) *wire {
 		w.msn = 1
 	}
 	w.sources = make([]*readSource, 0, p.IRD)
+	_, w.unlocked = s.(*pipeEnd)
+	// What SCTP brings ahead of order is placed at once: who placed it is told whether that went well.
+	qp.inHold.far.collect = w.sess == nil
 	return w
 }
 
@@ -132,7 +137,7 @@ func (w *wire) receive() (more bool) {
 		}
 		var n int
 		var err error
-		if w.sess == nil && (qp.ctx.staged.Load() || w.stage.off < w.stage.fill) {
+		if w.sess == nil && !w.unlocked && (qp.ctx.staged.Load() || w.stage.off < w.stage.fill) {
 			n, err = w.receiveStaged()
 		} else {
 			n, err = w.s.ReadInto(w.ep)
@@ -192,7 +197,12 @@ func (w *wire) receiveStaged() (n int, err error) {
 
 // placed ends a round of placing octets.
 func (w *wire) placed() {
+	if err := w.settle(); err != nil {
+		le := err.(*iwarp.LocalError)
+		w.ep.Fail(le.Cause, le.Err)
+	}
 	w.qp.inHold.drop()
+	w.qp.inHold.far.drop()
 	if w.octets > 0 {
 		w.qp.stats.recvOctets.Add(w.octets)
 		w.octets = 0
@@ -288,6 +298,9 @@ func (w *wire) send() (more bool) {
 	for {
 		posted := w.fill()
 		if qp.link != w || w.blocked || !w.ep.Pending() {
+			if !w.blocked {
+				qp.outHold.far.drop() // no message is in the midst
+			}
 			return posted
 		}
 		if w.sess == nil {

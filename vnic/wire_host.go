@@ -9,8 +9,63 @@ import (
 // transport's lock may be held, so nothing here blocks, unless the context is staged, and then the
 // lock is not held.
 
+// A farUse says what octets are for that were collected for memory that is reached by calls.
+type farUse uint8
+
+const (
+	farWrite   farUse = iota // a peer's Write
+	farReceive               // its Send
+	farAnswer                // of our oldest request
+)
+
+// collects has what comes next collected as far as it continues what came before, for the same use.
+func (w *wire) collects(use farUse) error {
+	if w.use != use {
+		if err := w.settle(); err != nil {
+			return err
+		}
+		w.use = use
+	}
+	return nil
+}
+
+// settle places what was collected, before anybody is told of what follows it. An error is what the
+// Host's methods return.
+func (w *wire) settle() error {
+	f := &w.qp.inHold.far
+	if f.n == 0 {
+		return nil
+	}
+	m := f.m
+	err := f.flush(false)
+	if err == nil {
+		return nil
+	}
+	switch w.use {
+	case farWrite:
+		w.refused = true
+		return writeAccess.gone(m, err)
+	case farReceive:
+		return w.qp.rx.placeFailed(err)
+	default:
+		return w.sinkFailed(w.qp.sq.oldestRequest(), err)
+	}
+}
+
+// sinkFailed is the end of the stream for an answer to e that cannot be placed.
+func (w *wire) sinkFailed(e *sqe, err error) error {
+	if e != nil {
+		e.status = rdma.WCLocProt
+	}
+	w.refused = true // 15.4: "Read sink not writable" is an access error
+	return &iwarp.LocalError{Cause: iwarp.TermDDPCatastrophic, Err: err}
+}
+
 // PlaceWrite implements iwarp.Host.
 func (w *wire) PlaceWrite(stag iwarp.STag, to uint64, chunk []byte, last bool) error {
+	if err := w.collects(farWrite); err != nil {
+		return err
+	}
 	if len(chunk) > 0 {
 		m, err := w.qp.remoteMR(&writeAccess, uint32(stag), to, uint32(len(chunk)))
 		if err == nil {
@@ -63,12 +118,18 @@ func (w *wire) PlaceReceive(off uint32, chunk []byte) error {
 	if len(chunk) == 0 {
 		return nil
 	}
+	if err := w.collects(farReceive); err != nil {
+		return err
+	}
 	// The wire's owner is alone with this side; the lock is for tools and the flush.
 	return w.qp.rx.placeLocked(&w.qp.inHold, off, chunk)
 }
 
 // EndReceive implements iwarp.Host.
 func (w *wire) EndReceive(d iwarp.Received) error {
+	if err := w.settle(); err != nil {
+		return err
+	}
 	if d.Invalidate {
 		w.qp.inHold.drop() // it may be of what is invalidated
 	}
@@ -91,16 +152,20 @@ func (w *wire) PlaceRead(off uint32, chunk []byte) error {
 	if e == nil {
 		return errGone
 	}
+	if err := w.collects(farAnswer); err != nil {
+		return err
+	}
 	if err := e.list.copyIn(&w.qp.inHold, chunk, off); err != nil {
-		e.status = rdma.WCLocProt
-		w.refused = true // 15.4: "Read sink not writable" is an access error
-		return &iwarp.LocalError{Cause: iwarp.TermDDPCatastrophic, Err: err}
+		return w.sinkFailed(e, err)
 	}
 	return nil
 }
 
 // EndRead implements iwarp.Host.
 func (w *wire) EndRead(token uint64) error {
+	if err := w.settle(); err != nil {
+		return err
+	}
 	w.read = nil
 	w.qp.sendDone(w.qp.sq.at(uint32(token)))
 	return nil
@@ -121,11 +186,16 @@ type readSource struct {
 	w  *wire
 	m  *MR
 	to uint64
+	n  uint32
 }
 
 // CopyOut implements iwarp.Payload.
 func (r *readSource) CopyOut(p []byte, off uint32) error {
-	if err := r.w.qp.outHold.read(r.m, p, r.to+uint64(off)); err != nil {
+	h := &r.w.qp.outHold
+	if off == 0 {
+		h.far.forget()
+	}
+	if err := h.read(r.m, p, r.to+uint64(off), r.n-off-uint32(len(p))); err != nil {
 		r.w.unread, r.w.refused = true, true
 		return readAccess.gone(r.m, err)
 	}
@@ -150,7 +220,7 @@ func (w *wire) ReadSource(stag iwarp.STag, to uint64, n uint32) (iwarp.Payload, 
 	} else {
 		r = &readSource{w: w}
 	}
-	r.m, r.to = m, to
+	r.m, r.to, r.n = m, to, n
 	return r, nil
 }
 

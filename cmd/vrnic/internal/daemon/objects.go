@@ -114,6 +114,14 @@ func (a appMemory) WriteAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
+// WriteLast implements vnic.LastWriter.
+func (a appMemory) WriteLast(p []byte, off int64) (int, error) {
+	if err := a.m.WriteLast(p, uint64(off)); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
 type mrHandler struct{ mr rdma.MR }
 
 func (h *mrHandler) Keys() (lkey, rkey uint32) { return h.mr.LKey(), h.mr.RKey() }

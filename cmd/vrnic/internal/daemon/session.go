@@ -66,8 +66,8 @@ func (s *session) OpenContext(device uint32, events *shm.AsyncQueue) (shm.Contex
 	return &contextHandler{sd: sd, events: events}, nil
 }
 
-// LendMem: memory that can hang comes next. All that the session has on any device is run by its
-// own goroutines from now on, what is connected already included.
+// LendMem: memory that can hang comes next. All of the session that could touch it, on any device, is run by
+// its own goroutines from now on.
 func (s *session) LendMem() error {
 	s.staged = true
 	for _, sd := range s.devs {

@@ -1,0 +1,195 @@
+package vnic
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// A recorder is Memory that notes each call.
+type recorder struct {
+	b     []byte
+	calls []string
+	err   error
+}
+
+func (r *recorder) note(what string, p []byte, off int64) {
+	r.calls = append(r.calls, fmt.Sprintf("%s %d+%d", what, off, len(p)))
+}
+
+func (r *recorder) ReadAt(p []byte, off int64) (int, error) {
+	r.note("read", p, off)
+	if r.err != nil {
+		return 0, r.err
+	}
+	return copy(p, r.b[off:]), nil
+}
+
+func (r *recorder) WriteAt(p []byte, off int64) (int, error) {
+	r.note("write", p, off)
+	if r.err != nil {
+		return 0, r.err
+	}
+	return copy(r.b[off:], p), nil
+}
+
+func (r *recorder) WriteLast(p []byte, off int64) (int, error) {
+	r.note("last", p, off)
+	return copy(r.b[off:], p), nil
+}
+
+func (r *recorder) want(t *testing.T, calls ...string) {
+	t.Helper()
+	if got := strings.Join(r.calls, ", "); got != strings.Join(calls, ", ") {
+		t.Errorf("calls %s\nwant %s", got, strings.Join(calls, ", "))
+	}
+	r.calls = nil
+}
+
+func farMR(size int) (*recorder, *MR) {
+	r := &recorder{b: make([]byte, size)}
+	return r, &MR{mem: r, base: 1000, length: uint64(size)}
+}
+
+func octets(n int, seed byte) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*7) + byte(i>>8) + seed
+	}
+	return b
+}
+
+// Segments that continue each other are one call, up to the end of the message, whose last octet comes
+// last; what does not continue comes behind it.
+func TestFarWrite(t *testing.T) {
+	r, m := farMR(4 * farSize)
+	data := octets(4*farSize, 1)
+	h := &hold{far: farHold{collect: true}}
+	put := func(off, n int, last bool) {
+		t.Helper()
+		if err := h.write(m, data[off:off+n], 1000+uint64(off), last); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(0, 100, false)
+	put(100, 1000, false)
+	r.want(t)
+	put(1100, 1, true)
+	r.want(t, "last 0+1101")
+	put(1101, 1, true) // what comes whole needs no buffer
+	r.want(t, "write 1101+1")
+	put(1102, 50, true)
+	r.want(t, "last 1102+50")
+	put(2000, 10, false)
+	put(3000, 10, false)
+	r.want(t, "write 2000+10")
+	put(2990, 10, false)
+	r.want(t, "write 3000+10")
+	if err := h.far.flush(false); err != nil {
+		t.Fatal(err)
+	}
+	r.want(t, "write 2990+10")
+	// More than there is room for, in segments and at once.
+	at := 1152
+	for range 3 {
+		put(at, farSize/2+1, false)
+		at += farSize/2 + 1
+	}
+	r.want(t, fmt.Sprintf("write 1152+%d", farSize))
+	put(at, farSize, true)
+	r.want(t, fmt.Sprintf("write %d+%d", 1152+farSize, farSize), fmt.Sprintf("last %d+%d", 1152+2*farSize, at-1152-farSize))
+	put(at+farSize, farSize, false)
+	r.want(t, fmt.Sprintf("write %d+%d", at+farSize, farSize))
+	if !bytes.Equal(r.b[1152:at+2*farSize], data[1152:at+2*farSize]) || !bytes.Equal(r.b[:1152], data[:1152]) {
+		t.Error("the octets differ")
+	}
+	// Each region by itself.
+	r2, m2 := farMR(100)
+	r.calls = nil
+	put(0, 10, false)
+	if err := h.write(m2, data[:5], 1010, false); err != nil {
+		t.Fatal(err)
+	}
+	r.want(t, "write 0+10")
+	h.far.flush(false)
+	r2.want(t, "write 10+5")
+	// A region that went away meanwhile, and memory that did.
+	put(0, 10, false)
+	m.revoke()
+	if err := h.far.flush(false); !errors.Is(err, errGone) {
+		t.Errorf("flush to a region that is gone: %v", err)
+	}
+	r2.err = errors.New("no such page")
+	h.write(m2, data[:5], 1010, false)
+	if err := h.write(m2, data[:5], 1010, false); !errors.Is(err, r2.err) {
+		t.Errorf("flush to memory that is gone: %v", err)
+	}
+	h.far.drop()
+	if h.far.buf != nil || h.far.m != nil {
+		t.Error("the buffer is still there")
+	}
+	// Not collected.
+	r, m = farMR(100)
+	h = &hold{}
+	put(0, 10, false)
+	put(10, 10, true)
+	r.want(t, "write 0+10", "last 10+10")
+}
+
+// What goes out in segments is read ahead to the end of its piece, and no octet of one message is used for
+// another.
+func TestFarRead(t *testing.T) {
+	r, m := farMR(3 * farSize)
+	copy(r.b, octets(3*farSize, 1))
+	h := &hold{}
+	got := make([]byte, 2*farSize)
+	get := func(off, n, ahead int) {
+		t.Helper()
+		if err := h.read(m, got[:n], 1000+uint64(off), uint32(ahead)); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got[:n], r.b[off:off+n]) {
+			t.Fatalf("%d octets at %d differ", n, off)
+		}
+	}
+	get(0, 100, 0)
+	r.want(t, "read 0+100")
+	get(0, 100, 900)
+	get(100, 400, 500)
+	get(500, 500, 0)
+	r.want(t, "read 0+1000")
+	get(10, farSize-9, farSize) // a part is there
+	r.want(t, fmt.Sprintf("read 1000+%d", farSize))
+	get(farSize+1, 2, 2*farSize-3)
+	r.want(t)
+	get(5, farSize, 10)
+	r.want(t, fmt.Sprintf("read 5+%d", farSize))
+	get(0, 10, 10)
+	h.far.forget()
+	r.b[15]++
+	get(10, 10, 0)
+	r.want(t, "read 0+20", "read 10+10")
+	get(0, 10, 10)
+	m.revoke()
+	if err := h.read(m, got[:1], 1010, 0); !errors.Is(err, errGone) {
+		t.Errorf("of a region that is gone, read ahead: %v", err)
+	}
+	r, m = farMR(100)
+	r.err = errors.New("no such page")
+	if err := h.read(m, got[:10], 1000, 10); !errors.Is(err, r.err) {
+		t.Errorf("of memory that is gone: %v", err)
+	}
+	r.err = nil
+	get(5, 5, 0)
+	r.want(t, "read 0+20", "read 5+5")
+	if n := testing.AllocsPerRun(100, func() {
+		r.calls = r.calls[:0]
+		h.far.forget()
+		h.far.drop()
+		h.far.read(m, got[:10], 1000, 10)
+	}); n > 4 { // the recorder's
+		t.Errorf("%v allocations", n)
+	}
+}
