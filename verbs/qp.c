@@ -44,17 +44,15 @@ static void unlist(struct vrnic_qp *qp)
 	pthread_mutex_unlock(&all_lock);
 }
 
-int vrnic_find_qp(struct vrnic_session *s, uint32_t qpn, uint32_t *pd_handle, struct ibv_qp **ibqp)
+int vrnic_find_qp(struct ibv_context *c, uint32_t qpn, uint32_t *pd_handle)
 {
 	struct vrnic_qp *qp;
 
 	pthread_mutex_lock(&all_lock);
-	for (qp = *bucket(qpn); qp && (qp->s != s || qp->qp.qp_num != qpn); qp = qp->next)
+	for (qp = *bucket(qpn); qp && (qp->qp.context != c || qp->qp.qp_num != qpn); qp = qp->next)
 		;
-	if (qp) {
+	if (qp)
 		*pd_handle = qp->qp.pd->handle;
-		*ibqp = &qp->qp;
-	}
 	pthread_mutex_unlock(&all_lock);
 	return qp ? 0 : ENOENT;
 }
@@ -330,6 +328,9 @@ int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int mask)
 		return mask & ~(IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER) ? EINVAL : 0;
 	if (mask & ~(IBV_QP_STATE | allowed(attr->qp_state)) || (mask & IBV_QP_PORT && attr->port_num != 1))
 		return EINVAL;
+	/* rping -q asks for it when it is connected: as drivers of RNICs do, the QP is left where it has come by itself. */
+	if (attr->qp_state == IBV_QPS_INIT && now == IBV_QPS_RTS)
+		return 0;
 	if (attr->qp_state == IBV_QPS_RTS) {
 		if (now != IBV_QPS_RTS)
 			return EINVAL;
