@@ -10,15 +10,21 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## the programs, into bin/
+build: verbs ## the programs, into bin/
 	$(GO) build -o bin/ ./cmd/vrnic ./cmd/vrnic-bench
+
+# vrnic carries them for `vrnic exec`; where there is no C compiler it is built without.
+.PHONY: verbs
+verbs: ## libibverbs and librdmacm for verbs programs, in C, into verbs/build/
+	@if command -v $(firstword $(CC)) >/dev/null; then $(MAKE) -s -C verbs; \
+	else echo "no C compiler ($(CC)): vrnic exec will have no libraries" >&2; fi
 
 .PHONY: demo
 demo: ## no root, no set-up: two processes move data through a virtual RNIC and verify it
 	$(GO) run ./cmd/vrnic demo
 
 .PHONY: test
-test: ## the tests, quickly: no linters, no race detector
+test: verbs ## the tests, quickly: no linters, no race detector
 	$(GO) test ./...
 
 .PHONY: check
@@ -41,7 +47,7 @@ tidy: ## go.mod and go.sum are as `go mod tidy` would leave them
 	$(GO) mod tidy -diff
 
 .PHONY: race
-race: ## the tests under the race detector, in random order
+race: verbs ## the tests under the race detector, in random order
 	$(GO) test -race -shuffle=on -timeout 15m ./...
 
 .PHONY: fuzz
@@ -83,5 +89,6 @@ deps: ## Debian packages for check and interop (as root)
 	.ci/deps interop
 
 .PHONY: clean
-clean: ## remove bin/
+clean: ## remove what was built
 	rm -rf bin
+	$(MAKE) -s -C verbs clean
