@@ -8,14 +8,13 @@
 
 #include "vrnic.h"
 
-#define MAX_DEVICES 1024 /* of a daemon that are looked at */
 #define MAX_READS 128	 /* programs and librdmacm hold the number in eight bits */
 
 /* One for each name that a daemon had; it stays, since programs may keep it as long as they like. */
 struct vrnic_device {
 	struct verbs_device v;
 	struct vrnic_device *next;
-	uint32_t index; /* when last seen */
+	uint32_t index; /* when last listed */
 	uint64_t guid;
 	struct ibv_context *cm; /* what all ids of rdma_cm share, or NULL */
 };
@@ -49,12 +48,7 @@ static int query_device(struct vrnic_session *s, uint32_t index, struct vrnic_qu
 
 uint32_t vrnic_num_devices(struct vrnic_session *s)
 {
-	struct vrnic_query_device_reply rep;
-	uint32_t n = 0;
-
-	while (n < MAX_DEVICES && !query_device(s, n, &rep))
-		n++;
-	return n;
+	return s->ndevices;
 }
 
 /* VRNIC_DEVICE names the only device that there shall be. */
@@ -67,9 +61,7 @@ static bool allowed(const char *name)
 
 bool vrnic_device_allowed(struct vrnic_session *s, uint32_t index)
 {
-	struct vrnic_query_device_reply rep;
-
-	return !query_device(s, index, &rep) && allowed(rep.name);
+	return index < s->ndevices && allowed(s->names[index]);
 }
 
 /* The device of a description, made if it is new, or NULL: device_lock is held. */
@@ -110,20 +102,19 @@ struct ibv_device **ibv_get_device_list(int *num_devices)
 	struct vrnic_query_device_reply rep;
 	struct ibv_device **list;
 	struct vrnic_device *d;
-	uint32_t i, n;
 	int found = 0;
+	uint32_t i;
 
 	if (num_devices)
 		*num_devices = 0;
 	if (!s)
 		return NULL;
-	n = vrnic_num_devices(s);
-	list = calloc(n + 1, sizeof(*list));
+	list = calloc(s->ndevices + 1, sizeof(*list));
 	if (!list)
 		return NULL;
 	pthread_mutex_lock(&device_lock);
-	for (i = 0; i < n; i++) {
-		if (query_device(s, i, &rep) || !allowed(rep.name))
+	for (i = 0; i < s->ndevices; i++) {
+		if (!vrnic_device_allowed(s, i) || query_device(s, i, &rep))
 			continue;
 		d = find_device(&rep, i);
 		if (d)
@@ -365,23 +356,18 @@ struct ibv_context *ibv_open_device(struct ibv_device *device)
 {
 	struct vrnic_session *s = vrnic_session();
 	struct vrnic_query_device_reply attr;
-	uint32_t i = to_vdev(device)->index;
+	uint32_t i = 0;
 	int err;
 
 	if (!s)
 		return NULL;
 	/* The daemon may be another than when the list was made. */
-	err = query_device(s, i, &attr);
-	if (err || strcmp(attr.name, device->name)) {
-		for (i = 0; i < MAX_DEVICES; i++) {
-			err = query_device(s, i, &attr);
-			if (err || !strcmp(attr.name, device->name))
-				break;
-		}
-		if (err || i == MAX_DEVICES) {
-			errno = err ? err : ENODEV;
-			return NULL;
-		}
+	while (i < s->ndevices && strcmp(s->names[i], device->name))
+		i++;
+	err = i < s->ndevices ? query_device(s, i, &attr) : ENODEV;
+	if (err) {
+		errno = err;
+		return NULL;
 	}
 	return open_context(s, to_vdev(device), i, &attr);
 }

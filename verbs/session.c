@@ -23,6 +23,8 @@
 /* Far above the largest ring, and far below what would exhaust the address space. */
 #define MAX_DAEMON_MEM (1 << 30)
 
+#define MAX_DEVICES 1024 /* of a daemon that are looked at */
+
 static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct vrnic_session *) current;
 static _Atomic(struct vrnic_session *) sessions; /* all, also one that is being opened; changed with open_lock held */
@@ -613,6 +615,33 @@ static int open_page(struct vrnic_session *s)
 	return 0;
 }
 
+/* Learns what devices there are: HELLO names the first of them. */
+static int read_names(struct vrnic_session *s, const struct vrnic_hello_reply *rep)
+{
+	struct vrnic_query_device_request req = { 0 };
+	struct vrnic_query_device_reply d;
+	uint32_t n = rep->num_devices < MAX_DEVICES ? rep->num_devices : MAX_DEVICES;
+	int err;
+
+	s->names = calloc(n + 1, sizeof(*s->names));
+	if (!s->names)
+		return ENOMEM;
+	for (; req.device < n; req.device++) {
+		const char *name = d.name;
+
+		if (req.device < VRNIC_MAX_DEVICES) {
+			name = rep->devices[req.device];
+		} else {
+			err = vrnic_rpc(s, VRNIC_OP_QUERY_DEV, &req, sizeof(req), &d, sizeof(d), -1, NULL, 0);
+			if (err)
+				return err;
+		}
+		memcpy(s->names[req.device], name, sizeof(*s->names) - 1);
+	}
+	s->ndevices = n;
+	return 0;
+}
+
 static int hello(struct vrnic_session *s, const char *path)
 {
 	struct vrnic_hello_request req = { .magic = VRNIC_MAGIC_HELLO, .major = VRNIC_MAJOR, .minor = VRNIC_MINOR };
@@ -642,6 +671,8 @@ static int hello(struct vrnic_session *s, const char *path)
 	}
 	if (!err)
 		err = open_page(s);
+	if (!err)
+		err = read_names(s, &rep);
 	if (err)
 		complain(CAUSE_HELLO, "what answers at %s is not a vrnic daemon of this release", path);
 	return err;
@@ -687,6 +718,7 @@ static struct vrnic_session *open_session(void)
 	vrnic_close(s->sock);
 free:
 	vrnic_mrs_free(s->mrs);
+	free(s->names);
 	pthread_mutex_destroy(&s->rpc_lock);
 	free(s);
 fail:

@@ -88,6 +88,8 @@ struct vrnic_session {
 	pthread_mutex_t rpc_lock;
 	uint32_t seq;
 	bool mem_lent; /* SET_MEM was done; rpc_lock */
+	uint32_t ndevices;
+	char (*names)[VRNIC_DEVICE_NAME_LEN]; /* of the devices, which stay the same */
 	struct vrnic_mrs *mrs; /* memory.c: what is registered, by lkey */
 };
 
