@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -65,6 +66,7 @@ func up(c *cli.Context) error {
 	ctx, stop := signal.NotifyContext(c.Context, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	daemon.RaiseProcs()
+	daemon.PromptThreads(2 * runtime.GOMAXPROCS(0))
 	d, err := daemon.New(cfg)
 	if err != nil {
 		if usage := (*daemon.ConfigError)(nil); errors.As(err, &usage) {
