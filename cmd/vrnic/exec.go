@@ -52,7 +52,7 @@ func runExec(c *cli.Context) error {
 	if err != nil {
 		return launchError(err)
 	}
-	set := launch.Settings{Device: c.String("device"), ASAN: prog.ASAN}
+	set := launch.Settings{Device: c.String("device"), Program: prog}
 	warn, err := askDaemon(c, &set)
 	if err != nil {
 		return err

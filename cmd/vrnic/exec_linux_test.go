@@ -181,6 +181,35 @@ func compile(t *testing.T, out string, args ...string) {
 	}
 }
 
+// A program that names the directory of other verbs libraries (DT_RPATH) gets ours all the same.
+func TestExecRPath(t *testing.T) {
+	socket := pingDaemon(t)
+	theirs, ours := standIns(t), standIns(t)
+	source := filepath.Join(theirs, "lib.c")
+	for dir, text := range map[string]string{theirs: "theirs", ours: "ours"} {
+		code := "__attribute__((visibility(\"default\"))) const char *whose(void) { return \"" + text + "\"; }\n"
+		if err := os.WriteFile(source, []byte(code), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		compile(t, filepath.Join(dir, launch.Verbs), "-shared", "-fPIC", "-Wl,-soname,"+launch.Verbs, source)
+	}
+	main := filepath.Join(theirs, "main.c")
+	if err := os.WriteFile(main, []byte("#include <stdio.h>\nextern const char *whose(void);\nint main(void) { puts(whose()); return 0; }\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, tags := range []string{"--disable-new-dtags", "--enable-new-dtags"} {
+		program := filepath.Join(theirs, "program"+tags)
+		compile(t, program, main, filepath.Join(theirs, launch.Verbs), "-Wl,"+tags+",-rpath,"+theirs)
+		if out, err := exec.Command(program).Output(); err != nil || string(out) != "theirs\n" {
+			t.Fatalf("%s: %q, %v", tags, out, err)
+		}
+		got := runToEnd(t, vrnicCommand(t, "exec", "--socket", socket, "--lib-dir", ours, program))
+		if got.status != 0 || got.stdout != "ours\n" {
+			t.Errorf("%s: %+v; want the library of vrnic", tags, got)
+		}
+	}
+}
+
 // What getifaddrs lists for a program: the kernel's addresses, and the devices' behind them. The list can be freed; a program
 // with the address sanitizer, which wants to be preloaded first, agrees.
 func TestExecIfAddrs(t *testing.T) {

@@ -23,7 +23,7 @@ type Settings struct {
 	Device  string // the only one to show; "" for all
 	IfAddrs string // see AppendIfAddrs
 	Libs    Libs
-	ASAN    bool // the program is linked with the address sanitizer's library
+	Program Program
 }
 
 // Libs is where the libraries are: in a directory, or else in files to be loaded by their names.
@@ -39,15 +39,20 @@ func Env(environ []string, s Settings) []string {
 	env = set(env, "VRNIC_SOCKET", s.Socket)
 	env = set(env, "VRNIC_DEVICE", s.Device)
 	env = set(env, "VRNIC_IFADDRS", s.IfAddrs)
-	preload := s.Libs.Files
+	preload := slices.Clone(s.Libs.Files)
 	if s.Libs.Dir != "" {
 		old, _ := get(env, "LD_LIBRARY_PATH")
 		env = set(env, "LD_LIBRARY_PATH", addDir(s.Libs.Dir, old))
-		preload = []string{path.Join(s.Libs.Dir, IfAddrs)}
+		for _, name := range Names {
+			// The others are found when they are asked for, unless the program says itself where.
+			if name == IfAddrs || s.Program.RPath {
+				preload = append(preload, path.Join(s.Libs.Dir, name))
+			}
+		}
 	}
 	old, _ := get(env, "LD_PRELOAD")
 	env = set(env, "LD_PRELOAD", addPreload(old, preload))
-	if s.ASAN {
+	if s.Program.ASAN {
 		// Our library comes before the sanitizer's, which is no harm: it has no malloc.
 		old, _ := get(env, "ASAN_OPTIONS")
 		if !strings.Contains(old, "verify_asan_link_order") {
@@ -89,7 +94,15 @@ func addDir(dir, old string) string {
 // addPreload puts our files behind the others of LD_PRELOAD. Those of an outer vrnic exec go.
 func addPreload(old string, ours []string) string {
 	list := strings.FieldsFunc(old, func(r rune) bool { return r == ':' || r == ' ' })
-	list = slices.DeleteFunc(list, func(f string) bool { return path.Base(f) == IfAddrs || isPlaced(f) })
+	outer := make(map[string]bool) // directories
+	for _, f := range list {
+		if path.Base(f) == IfAddrs {
+			outer[path.Dir(f)] = true
+		}
+	}
+	list = slices.DeleteFunc(list, func(f string) bool {
+		return outer[path.Dir(f)] && slices.Contains(Names, path.Base(f)) || isPlaced(f)
+	})
 	return strings.Join(append(list, ours...), ":")
 }
 

@@ -50,9 +50,15 @@ func TestEnv(t *testing.T) {
 			want: []string{"LD_LIBRARY_PATH=/a", "LD_PRELOAD=/proc/self/fd/100:/proc/self/fd/101", "VRNIC_SOCKET=/s"},
 		},
 		{
+			name: "a program with directories of its own, twice",
+			env:  []string{"LD_PRELOAD=/x/libibverbs.so.1:/old/libibverbs.so.1:/old/librdmacm.so.1:/old/libvrnic-ifaddrs.so"},
+			set:  Settings{Socket: "/s", Libs: dir, Program: Program{RPath: true}},
+			want: []string{"LD_LIBRARY_PATH=/l", "LD_PRELOAD=/x/libibverbs.so.1:/l/libibverbs.so.1:/l/librdmacm.so.1:/l/libvrnic-ifaddrs.so", "VRNIC_SOCKET=/s"},
+		},
+		{
 			name: "a program with the address sanitizer",
 			env:  []string{"ASAN_OPTIONS=detect_leaks=0"},
-			set:  Settings{Socket: "/s", Libs: dir, ASAN: true},
+			set:  Settings{Socket: "/s", Libs: dir, Program: Program{ASAN: true}},
 			want: []string{
 				"ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0",
 				"LD_LIBRARY_PATH=/l", "LD_PRELOAD=/l/libvrnic-ifaddrs.so", "VRNIC_SOCKET=/s",
@@ -61,7 +67,7 @@ func TestEnv(t *testing.T) {
 		{
 			name: "and nothing set for it, or just that",
 			env:  []string{"ASAN_OPTIONS=verify_asan_link_order=1"},
-			set:  Settings{Socket: "/s", Libs: dir, ASAN: true},
+			set:  Settings{Socket: "/s", Libs: dir, Program: Program{ASAN: true}},
 			want: []string{"ASAN_OPTIONS=verify_asan_link_order=1", "LD_LIBRARY_PATH=/l", "LD_PRELOAD=/l/libvrnic-ifaddrs.so", "VRNIC_SOCKET=/s"},
 		},
 	} {
@@ -75,7 +81,7 @@ func TestEnv(t *testing.T) {
 			t.Errorf("%s: it changed the caller's environment to %q", tt.name, tt.env)
 		}
 	}
-	if got := Env(nil, Settings{Socket: "/s", Libs: dir, ASAN: true}); !slices.Contains(got, "ASAN_OPTIONS=verify_asan_link_order=0") {
+	if got := Env(nil, Settings{Socket: "/s", Libs: dir, Program: Program{ASAN: true}}); !slices.Contains(got, "ASAN_OPTIONS=verify_asan_link_order=0") {
 		t.Errorf("without options of the user's: %q", got)
 	}
 }

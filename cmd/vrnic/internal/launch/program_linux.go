@@ -41,6 +41,8 @@ type Program struct {
 	Hint string
 	// ASAN says that the program is linked with the library of the address sanitizer.
 	ASAN bool
+	// RPath says that the program names directories for its libraries that come before LD_LIBRARY_PATH.
+	RPath bool
 }
 
 // Find looks name up in path, the value of PATH, as execvp(3) does, and looks at what it finds. An error is
@@ -222,6 +224,9 @@ func (p *Program) inspectELF(file string, f io.ReaderAt) error {
 	for _, lib := range needed {
 		p.ASAN = p.ASAN || strings.HasPrefix(lib, "libasan.so")
 	}
+	rpath, _ := e.DynString(elf.DT_RPATH)
+	runpath, _ := e.DynString(elf.DT_RUNPATH)
+	p.RPath = p.RPath || len(rpath) > 0 && len(runpath) == 0
 	return nil
 }
 
