@@ -1,0 +1,33 @@
+#ifndef RING_TEST_H
+#define RING_TEST_H
+
+#include "fake.h"
+
+/* A QP of the library and of the daemon, in RTS, whose completions come on one CQ. */
+struct pair {
+	struct vrnic_cq *cq;
+	struct vrnic_qp *qp;
+	struct fake_q *q;
+};
+
+struct pair setup(uint32_t sends, uint32_t recvs, uint32_t sges, uint32_t max_inline, struct ibv_srq *srq);
+void teardown(struct pair *p);
+
+/* Of memory that setup registers. */
+struct ibv_sge sge_of(uint32_t off, uint32_t len);
+
+int post(struct pair *p, enum ibv_wr_opcode op, uint64_t id, struct ibv_sge *sge, int n, unsigned int flags);
+int post_recv(struct pair *p, uint64_t id, struct ibv_sge *sge, int n);
+struct ibv_wc poll1(struct vrnic_cq *cq);
+void want_empty(struct vrnic_cq *cq);
+
+/* ring_more_test.c */
+void test_hostile(void);
+void test_flush(void);
+void test_forked(void);
+void test_cq_ex(void);
+void test_wr(void);
+void test_threads(void);
+void bench(void);
+
+#endif
