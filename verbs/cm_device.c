@@ -49,11 +49,14 @@ void cm_from_ring(const struct vrnic_sock_addr *a, struct sockaddr_storage *ss)
 
 static size_t addr_len(uint16_t family) { return family == VRNIC_AF_INET ? 4 : 16; }
 
-static bool unspecified(const struct vrnic_sock_addr *a)
+bool cm_any(const struct vrnic_sock_addr *a)
 {
 	static const uint8_t zero[16];
+	size_t len = addr_len(a->family);
 
-	return !memcmp(a->addr, zero, addr_len(a->family));
+	if (a->family == VRNIC_AF_INET && a->addr[0] == 127)
+		return true;
+	return !memcmp(a->addr, zero, len - 1) && a->addr[len - 1] <= (a->family == VRNIC_AF_INET6);
 }
 
 /* How many leading bits of a and b are the same. */
@@ -146,7 +149,7 @@ uint8_t cm_max_ird(struct ibv_context *verbs) { return octet(to_vctx(verbs)->att
 uint8_t cm_max_ord(struct ibv_context *verbs) { return octet(to_vctx(verbs)->attr.max_ord); }
 
 /*
- * The part of the devices that VRNIC_DEVICE leaves to this process.
+ * Addresses of the devices, of which VRNIC_DEVICE may leave this process a part.
  */
 
 static bool restricted(struct vrnic_session *s)
@@ -159,60 +162,88 @@ static bool restricted(struct vrnic_session *s)
 	return false;
 }
 
-/* A search for a source: the address that has most in common with where it is to go. */
+/* A search for an address of this process: the one that has most in common with where it is to go. */
 struct search {
-	const struct vrnic_sock_addr *src; /* the only one that will do; family 0: any */
-	const struct vrnic_sock_addr *dst; /* or NULL */
+	uint16_t family;
+	const struct vrnic_sock_addr *want; /* the only one that will do, or NULL */
+	const struct vrnic_sock_addr *dst;  /* or NULL */
 	struct vrnic_sock_addr best;
 	unsigned int bits;
 };
 
 static void consider(struct search *f, const struct vrnic_prefix *p)
 {
-	uint16_t family = f->src->family ? f->src->family : f->dst ? f->dst->family : 0;
+	size_t len = addr_len(f->family);
 	unsigned int bits = 0;
 
-	if (p->family != family)
-		return;
-	if (f->src->family && !unspecified(f->src) && memcmp(f->src->addr, p->addr, addr_len(family)))
+	if (p->family != f->family || (f->want && memcmp(f->want->addr, p->addr, len)))
 		return;
 	if (f->dst)
-		bits = common_bits(p->addr, f->dst->addr, addr_len(family));
+		bits = common_bits(p->addr, f->dst->addr, len);
 	if (bits < p->bits) /* outside of the network: any other is as good */
 		bits = 0;
 	if (f->best.family && bits <= f->bits)
 		return;
-	f->best.family = family;
+	f->best.family = f->family;
 	memcpy(f->best.addr, p->addr, 16);
 	f->bits = bits;
 }
 
-int cm_source(struct vrnic_session *s, struct vrnic_sock_addr *src, const struct vrnic_sock_addr *dst)
+static int run_search(struct vrnic_session *s, struct search *f)
 {
 	struct vrnic_query_device_request req = { 0 };
 	struct vrnic_query_device_reply rep;
-	struct search f = { .src = src, .dst = dst };
-	uint32_t i, k, n = vrnic_num_devices(s);
+	uint32_t k, n = vrnic_num_devices(s);
 	int err;
 
-	if (!restricted(s) || (!dst && unspecified(src)))
-		return 0;
-	for (i = 0; i < n; i++) {
-		if (!vrnic_device_allowed(s, i))
+	for (; req.device < n; req.device++) {
+		if (!vrnic_device_allowed(s, req.device))
 			continue;
-		req.device = i;
 		err = vrnic_rpc(s, VRNIC_OP_QUERY_DEV, &req, sizeof(req), &rep, sizeof(rep), -1, NULL, 0);
 		if (err)
 			return err;
 		for (k = 0; k < rep.num_addrs && k < VRNIC_MAX_ADDRS; k++)
-			consider(&f, &rep.addrs[k]);
+			consider(f, &rep.addrs[k]);
 	}
-	if (!f.best.family)
-		return ENODEV;
+	return f->best.family ? 0 : ENODEV;
+}
+
+/* The daemon knows nothing of VRNIC_DEVICE: an address of another device is refused here, and none is chosen by it. */
+int cm_source(struct vrnic_session *s, struct vrnic_sock_addr *src, const struct vrnic_sock_addr *dst)
+{
+	bool any = !src->family || cm_any(src);
+	struct search f = { .family = src->family ? src->family : dst->family, .want = any ? NULL : src, .dst = dst };
+	int err;
+
+	if (any && src->family)
+		memset(src->addr, 0, sizeof(src->addr));
+	if (!restricted(s) || (any && !dst))
+		return 0;
+	err = run_search(s, &f);
+	if (err)
+		return err;
 	f.best.port = src->port;
 	f.best.scope = src->scope;
 	*src = f.best;
 	return 0;
+}
+
+/* Where a connection to this host goes: to the address that it comes from, or to the first that there is. */
+int cm_local_destination(struct vrnic_session *s, const struct vrnic_sock_addr *src, struct vrnic_sock_addr *dst)
+{
+	struct search f = { .family = dst->family, .dst = dst };
+	int err;
+
+	if (!cm_any(dst))
+		return 0;
+	if (src->family == dst->family && !cm_any(src)) {
+		memcpy(dst->addr, src->addr, sizeof(dst->addr));
+		return 0;
+	}
+	err = run_search(s, &f);
+	if (!err)
+		memcpy(dst->addr, f.best.addr, sizeof(dst->addr));
+	return err;
 }
 
 /*

@@ -292,18 +292,23 @@ int rdma_migrate_id(struct rdma_cm_id *rid, struct rdma_event_channel *channel)
 static int bind_to(struct cm_id *id, const struct vrnic_sock_addr *a)
 {
 	struct vrnic_cm_bind_request req = { .id = id->handle, .addr = *a };
+	struct vrnic_sock_addr shown = *a;
 	int err;
 
 	if (!id->handle)
 		return ENODEV;
 	err = cm_source(id->s, &req.addr, NULL);
-	if (err)
-		return err;
-	err = vrnic_rpc(id->s, VRNIC_OP_CM_BIND, &req, sizeof(req), NULL, 0, -1, NULL, 0);
+	if (!err)
+		err = vrnic_rpc(id->s, VRNIC_OP_CM_BIND, &req, sizeof(req), NULL, 0, -1, NULL, 0);
 	if (err)
 		return err;
 	id->bound = true;
-	return cm_query(id);
+	err = cm_query(id);
+	if (!err && cm_any(a)) { /* the program finds the address of the loopback interface if it has given that */
+		shown.port = ntohs(rdma_get_src_port(&id->id));
+		cm_from_ring(&shown, &id->id.route.addr.src_storage);
+	}
+	return err;
 }
 
 int rdma_bind_addr(struct rdma_cm_id *rid, struct sockaddr *addr)
@@ -319,18 +324,20 @@ int rdma_resolve_addr(struct rdma_cm_id *rid, struct sockaddr *src, struct socka
 {
 	struct cm_id *id = to_cm_id(rid);
 	struct vrnic_cm_resolve_addr_request req = { .id = id->handle, .timeout_ms = timeout_ms > 0 ? timeout_ms : 0 };
+	struct vrnic_sock_addr own = { 0 };
 	int err;
 
 	if (!dst || !cm_to_ring(dst, &req.dst) || (src && !cm_to_ring(src, &req.src)))
 		return cm_return(EINVAL);
 	if (!id->handle)
 		return cm_return(ENODEV);
-	if (src || !id->bound) {
+	if (!src && id->bound)
+		cm_to_ring(&rid->route.addr.src_addr, &own);
+	err = cm_local_destination(id->s, src ? &req.src : &own, &req.dst);
+	if (!err && (!own.family || cm_any(&own)))
 		err = cm_source(id->s, &req.src, &req.dst);
-		if (err)
-			return cm_return(err);
-	}
-	err = vrnic_rpc(id->s, VRNIC_OP_CM_RESOLVE_ADDR, &req, sizeof(req), NULL, 0, -1, NULL, 0);
+	if (!err)
+		err = vrnic_rpc(id->s, VRNIC_OP_CM_RESOLVE_ADDR, &req, sizeof(req), NULL, 0, -1, NULL, 0);
 	if (err)
 		return cm_return(err);
 	cm_from_ring(&req.dst, &rid->route.addr.dst_storage);
@@ -361,8 +368,6 @@ int rdma_listen(struct rdma_cm_id *rid, int backlog)
 		err = bind_to(id, &any);
 	if (!err)
 		err = vrnic_rpc(id->s, VRNIC_OP_CM_LISTEN, &req, sizeof(req), NULL, 0, -1, NULL, 0);
-	if (!err)
-		err = cm_query(id);
 	return cm_return(err);
 }
 
