@@ -175,6 +175,13 @@ func compile(t *testing.T, out string, args ...string) {
 	if _, err := exec.LookPath("cc"); err != nil {
 		lacking(t, "verbs", err)
 	}
+	for _, source := range args {
+		if strings.HasSuffix(source, ".c") {
+			if _, err := os.ReadFile(source); err != nil { // here, so that go test knows what its result rests on
+				t.Fatal(err)
+			}
+		}
+	}
 	args = append([]string{"-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-o", out}, args...)
 	if said, err := exec.Command("cc", args...).CombinedOutput(); err != nil {
 		t.Fatalf("cc %q: %v\n%s", args, err, said)

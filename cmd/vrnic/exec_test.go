@@ -92,11 +92,19 @@ func execCommandOf(t *testing.T, socket string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// wantFailure runs cmd and wants a status and one line with words. Not in this process: if it should succeed, that would
+// be another program from then on.
+func wantFailure(t *testing.T, cmd *exec.Cmd, status int, words string) {
+	t.Helper()
+	got := runToEnd(t, cmd)
+	if got.status.ExitStatus() != status || got.stdout != "" || strings.Count(got.stderr, "\n") != 1 || !strings.Contains(got.stderr, words) {
+		t.Errorf("%q: exit %d, stdout %q, stderr %q; want %d and %q in one line", cmd.Args[1:], got.status.ExitStatus(), got.stdout, got.stderr, status, words)
+	}
+}
+
 func TestExecWrongUse(t *testing.T) {
 	for _, args := range [][]string{{"exec"}, {"exec", "--"}, {"exec", "-x", "true"}, {"exec", "-d"}, {"exec", "-d", "vrnic0"}} {
-		if status, stdout, stderr := vrnic(args...); status != exitUsage || stdout != "" || strings.Count(stderr, "\n") != 1 {
-			t.Errorf("%q: exit %d, stdout %q, stderr %q; want %d and one line", args, status, stdout, stderr, exitUsage)
-		}
+		wantFailure(t, vrnicCommand(t, args...), exitUsage, "exec")
 	}
 }
 
@@ -115,15 +123,11 @@ func TestExecFails(t *testing.T) {
 		{[]string{"--socket", socket, "--lib-dir", libs, "no-such-program-here", "-x"}, launch.StatusNotFound, "no-such-program-here: no such program"},
 		{[]string{"--socket", socket, "--lib-dir", libs, nowhere}, launch.StatusCannotRun, "directory"},
 	} {
-		status, stdout, stderr := vrnic(slices.Concat([]string{"exec"}, tt.args)...)
-		if status != tt.status || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, tt.want) {
-			t.Errorf("exec %q: exit %d, stdout %q, stderr %q; want %d and %q in one line", tt.args, status, stdout, stderr, tt.status, tt.want)
-		}
+		wantFailure(t, vrnicCommand(t, slices.Concat([]string{"exec"}, tt.args)...), tt.status, tt.want)
 	}
-	t.Setenv("VRNIC_DEVICE", "middle")
-	if status, _, stderr := vrnic("exec", "--socket", socket, "--lib-dir", libs, "sh"); status != exitFailed || !strings.Contains(stderr, `"middle"`) {
-		t.Errorf("exec with VRNIC_DEVICE=middle: exit %d, %q", status, stderr)
-	}
+	cmd := execCommandOf(t, socket, "sh")
+	cmd.Env = append(cmd.Env, "VRNIC_DEVICE=middle")
+	wantFailure(t, cmd, exitFailed, `"middle"`)
 }
 
 // A daemon of another release is named as such.
@@ -157,13 +161,10 @@ func TestExecOtherVersion(t *testing.T) {
 		_, err = conn.Write(shm.AppendMessage(nil, h, &shm.HelloReply{Magic: shm.MagicHello, Major: shm.Major + 1, Minor: 4}))
 		served <- err
 	}()
-	status, stdout, stderr := vrnic("exec", "--socket", socket, "--lib-dir", standIns(t), "sh")
+	wantFailure(t, execCommandOf(t, socket, "sh"), exitFailed,
+		fmt.Sprintf("version %d.4 of the ring ABI, this program %d.%d", shm.Major+1, shm.Major, shm.Minor))
 	if err := <-served; err != nil {
 		t.Fatal(err)
-	}
-	want := fmt.Sprintf("version %d.4 of the ring ABI, this program %d.%d", shm.Major+1, shm.Major, shm.Minor)
-	if status != exitFailed || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, want) {
-		t.Errorf("exit %d, stdout %q, stderr %q; want %q in one line", status, stdout, stderr, want)
 	}
 }
 

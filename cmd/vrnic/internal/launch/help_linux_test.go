@@ -4,10 +4,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // lacking skips a test for want of what, or fails it where what must be there.
@@ -64,4 +67,33 @@ func asNobody(t *testing.T, test string, env ...string) {
 	if err != nil || !strings.Contains(string(out), "--- PASS: "+test) {
 		t.Errorf("as nobody: %v\n%s", err, out)
 	}
+}
+
+// inMountNS runs f, which must not end the test, on a thread with mounts of its own.
+func inMountNS(t *testing.T, f func()) {
+	t.Helper()
+	needRoot(t)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and not unlocked: the thread ends with its mounts
+		if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
+			t.Errorf("unshare: %v", err)
+		} else if err := unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
+			t.Errorf("mount: %v", err)
+		} else {
+			f()
+		}
+	}()
+	<-done
+}
+
+// mounted is a directory of a file system of its own.
+func mounted(t *testing.T, flags uintptr) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("none", dir, "tmpfs", flags, "mode=755"); err != nil {
+		t.Errorf("mount on %s: %v", dir, err)
+	}
+	return dir
 }

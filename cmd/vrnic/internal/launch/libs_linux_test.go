@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -218,26 +217,8 @@ func TestPlaceTrustOthers(t *testing.T) {
 
 // A file system that gives nothing to execute is passed over.
 func TestPlaceNoExec(t *testing.T) {
-	needRoot(t)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // and not unlocked: the thread ends with its mounts
-		if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS); err != nil {
-			t.Errorf("unshare: %v", err)
-			return
-		}
-		if err := unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
-			t.Errorf("mount: %v", err)
-			return
-		}
-		good, bad, readOnly := base(t), base(t), base(t)
-		for dir, flags := range map[string]uintptr{bad: unix.MS_NOEXEC, readOnly: unix.MS_RDONLY} {
-			if err := unix.Mount("none", dir, "tmpfs", flags, "mode=755"); err != nil {
-				t.Errorf("mount on %s: %v", dir, err)
-				return
-			}
-		}
+	inMountNS(t, func() {
+		good, bad, readOnly := base(t), mounted(t, unix.MS_NOEXEC), mounted(t, unix.MS_RDONLY)
 		got, err := Place(content(), []string{bad, readOnly, good})
 		if err != nil || !strings.HasPrefix(got.Dir, good) {
 			t.Errorf("Place: %+v, %v", got, err)
@@ -245,8 +226,7 @@ func TestPlaceNoExec(t *testing.T) {
 		if left, err := filepath.Glob(bad + "/*/*/*"); err != nil || len(left) != 0 {
 			t.Errorf("it left %v, %v", left, err)
 		}
-	}()
-	<-done
+	})
 }
 
 // Without a directory the libraries are in memory, and nobody can change them.

@@ -160,6 +160,19 @@ func TestFindHere(t *testing.T) {
 	}
 }
 
+// The loader itself runs programs, with the libraries; it has no loader and is not static.
+func TestFindLoader(t *testing.T) {
+	loaders, err := filepath.Glob("/lib*/ld-linux-*.so.*")
+	if err != nil || len(loaders) == 0 {
+		t.Skipf("no glibc here: %v", err)
+	}
+	for _, file := range loaders {
+		if p, err := Find(file, ""); p.Hint != "" {
+			t.Errorf("%s: %+v, %v", file, p, err)
+		}
+	}
+}
+
 // A program that its user may run and not read.
 func TestFindUnreadable(t *testing.T) {
 	if os.Getuid() == 0 {
@@ -213,6 +226,22 @@ func TestFindPrivileged(t *testing.T) {
 			t.Errorf("a script for %s: %v", tt.name, err)
 		}
 	}
+}
+
+// Where nothing is setuid, a program that looks so is like any other.
+func TestFindNoSuid(t *testing.T) {
+	inMountNS(t, func() {
+		for flags, want := range map[uintptr]bool{0: true, unix.MS_NOSUID: false} {
+			file := filepath.Join(mounted(t, flags), "program")
+			err := errors.Join(os.WriteFile(file, []byte("echo\n"), 0o755), os.Chown(file, 65534, 65534), unix.Chmod(file, 0o4755))
+			if err != nil {
+				t.Error(err)
+			}
+			if _, err := Find(file, ""); (err != nil) != want {
+				t.Errorf("mounted with %#x: %v", flags, err)
+			}
+		}
+	})
 }
 
 // A file with capabilities gives root nothing, others the privilege.
