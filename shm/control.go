@@ -441,7 +441,10 @@ type QPCaps struct {
 }
 
 // Flags of CREATE_QP.
-const CreateQPSigAll = 1 // every send request completes visibly
+const (
+	CreateQPSigAll     = 1 // every send request completes visibly
+	CreateQPEndInError = 2 // after a graceful end the QP is in StateErr and what is posted flushes, else in StateInit
+)
 
 // CreateQPRequest makes a QP.
 type CreateQPRequest struct {

@@ -62,6 +62,7 @@ type PDHandler interface {
 type QPParts struct {
 	Caps           QPCaps     // those that the rings have
 	SigAll         bool       // every send request completes visibly
+	EndInError     bool       // a graceful end leaves it in StateErr, not in StateInit
 	SendCQ, RecvCQ CQHandler  // of the same context
 	SRQ            SRQHandler // or nil
 	Rings          *QPRings

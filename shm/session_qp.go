@@ -159,7 +159,10 @@ func (o *operation) createQP(req *CreateQPRequest) (*CreateQPReply, error) {
 	if q.recvCQ, err = get(&s.cqs, req.RecvCQ); err != nil {
 		return nil, err
 	}
-	parts := &QPParts{SigAll: req.Flags&CreateQPSigAll != 0, SendCQ: q.sendCQ.h, RecvCQ: q.recvCQ.h}
+	parts := &QPParts{
+		SigAll: req.Flags&CreateQPSigAll != 0, EndInError: req.Flags&CreateQPEndInError != 0,
+		SendCQ: q.sendCQ.h, RecvCQ: q.recvCQ.h,
+	}
 	if req.SRQ != 0 {
 		if q.srq, err = get(&s.srqs, req.SRQ); err != nil {
 			return nil, err
@@ -167,7 +170,7 @@ func (o *operation) createQP(req *CreateQPRequest) (*CreateQPReply, error) {
 		parts.SRQ = q.srq.h
 	}
 	caps, ok := req.Caps.Round(uint32(s.srv.limits.Depth), q.srq != nil)
-	if !ok || q.sendCQ.ctx != pd.ctx || q.recvCQ.ctx != pd.ctx || q.srq != nil && q.srq.pd != pd || req.Flags&^CreateQPSigAll != 0 {
+	if !ok || q.sendCQ.ctx != pd.ctx || q.recvCQ.ctx != pd.ctx || q.srq != nil && q.srq.pd != pd || req.Flags&^(CreateQPSigAll|CreateQPEndInError) != 0 {
 		return nil, syscall.EINVAL
 	}
 	n, err := number(&s.qps, s.srv.limits.QPs)

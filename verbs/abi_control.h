@@ -439,6 +439,7 @@ VRNIC_ABI_SIZE(vrnic_qp_caps, 32);
 
 /* Flags of CREATE_QP. */
 #define VRNIC_CREATE_QP_SIG_ALL		1	/* every send request completes visibly */
+#define VRNIC_CREATE_QP_END_IN_ERROR	2	/* after a graceful end the QP is in VRNIC_STATE_ERR and what is posted flushes, else in VRNIC_STATE_INIT */
 
 /* Makes a QP. */
 struct vrnic_create_qp_request {

@@ -147,7 +147,7 @@ static int make(struct vrnic_qp *qp, const struct ibv_qp_cap *cap)
 			.max_inline = cap->max_inline_data,
 			.tx_slab = SLAB_SIZE,
 		},
-		.flags = qp->sig_all ? VRNIC_CREATE_QP_SIG_ALL : 0,
+		.flags = VRNIC_CREATE_QP_END_IN_ERROR | (qp->sig_all ? VRNIC_CREATE_QP_SIG_ALL : 0),
 	};
 	struct vrnic_create_qp_reply rep;
 	int err, fd;

@@ -23,6 +23,9 @@ type QPOptions struct {
 	// OnState, if set, is called on each change of state, by who runs the QP: it must not
 	// block nor call this package.
 	OnState func(rdma.QPState)
+	// EndInError has a connection that ends gracefully leave the QP in Error, where what is posted
+	// flushes, and not in Idle, where it could connect again: what rdma_disconnect promises to verbs programs.
+	EndInError bool
 }
 
 // A QP is a queue pair. It implements rdma.QP.
@@ -37,6 +40,7 @@ type QP struct {
 	recvq    RecvQueue
 	own      *ownQueues // nil for foreign queues
 	onState  func(rdma.QPState)
+	endState rdma.QPState // after a graceful end
 	created  time.Time
 
 	// Who runs it: run.go.
@@ -152,9 +156,12 @@ func (pd *PD) NewQP(o QPOptions) (*QP, error) {
 		return nil, fmt.Errorf("create a QP with one foreign queue of two: %w", rdma.ErrInvalid)
 	}
 	qp := &QP{
-		dev: c.dev, ctx: c, pd: pd, cfg: cfg, scq: scq, rcq: rcq, onState: o.OnState, created: time.Now(),
+		dev: c.dev, ctx: c, pd: pd, cfg: cfg, scq: scq, rcq: rcq, onState: o.OnState, created: time.Now(), endState: rdma.QPIdle,
 		sendq: o.SendQueue, recvq: o.RecvQueue,
 		wakec: make(chan struct{}, 1), quit: make(chan struct{}), gone: make(chan struct{}),
+	}
+	if o.EndInError {
+		qp.endState = rdma.QPError
 	}
 	if qp.sendq == nil {
 		qp.own = newOwnQueues(&cfg)

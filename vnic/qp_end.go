@@ -184,7 +184,7 @@ func (qp *QP) progress() (more bool) {
 			return true
 		}
 		qp.endLink(false)
-		qp.mustState(rdma.QPIdle) // Q13
+		qp.mustState(qp.endState) // Q13, or Q14
 	}
 	return false
 }

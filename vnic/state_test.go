@@ -46,6 +46,44 @@ func TestDisconnect(t *testing.T) {
 	})
 }
 
+// Q14, T12: a QP of a verbs program is in Error after a graceful disconnect of either side, and what is posted then
+// flushes. It can be reset.
+func TestDisconnectToError(t *testing.T) {
+	onPaths(t, func(t *testing.T, e *env) {
+		y := vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
+		x := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{})
+		x.QP.Close()
+		var err error
+		x.QP, err = x.PD.NewQP(vnic.QPOptions{
+			QPConfig:   rdma.QPConfig{SendCQ: x.SendCQ, RecvCQ: x.RecvCQ, MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1},
+			EndInError: true,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, end := range []*vnictest.Peer{x, y} {
+			vnictest.Connect(t, x, y)
+			x.Recv(1, 0, 10)
+			if err := end.Conn.Disconnect(); err != nil {
+				t.Fatal(err)
+			}
+			x.WantRecv("flushed", is(1, flush))
+			if err := x.WantDone("over"); err != nil {
+				t.Errorf("a graceful end has the cause %v", err)
+			}
+			x.WantState("Q14", rdma.QPError)
+			y.WantState("Q13", rdma.QPIdle)
+			x.Recv(2, 0, 10)
+			x.Send(3, 0, 10)
+			x.WantRecv("posted later", is(2, flush))
+			x.WantSend("posted later", is(3, flush))
+			if err := x.QP.Modify(rdma.QPIdle); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
 // Q4: what was posted before goes out first.
 func TestDisconnectDrains(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {

@@ -42,8 +42,9 @@ func (h *pdHandler) CreateQP(p *shm.QPParts) (_ shm.QPHandler, err error) {
 			MaxSendSGE: int(p.Caps.MaxSendSGE), MaxRecvSGE: int(p.Caps.MaxRecvSGE),
 			MaxInline: int(p.Caps.MaxInline), SignalAll: p.SigAll,
 		},
-		SendQueue: sq,
-		OnState:   q.onState,
+		SendQueue:  sq,
+		OnState:    q.onState,
+		EndInError: p.EndInError,
 	}
 	var slab *recvSlab
 	if srq, ok := p.SRQ.(*srqHandler); ok {
