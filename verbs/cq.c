@@ -14,7 +14,7 @@ static bool open_ring(struct vrnic_cq *cq, uint32_t cqe)
 	uint32_t off = load_acquire(vrnic_word(mem, VRNIC_CQ_CQE_OFF));
 
 	if (magic != VRNIC_MAGIC_CQ || handle != cq->cq.handle || size < cqe ||
-	    !vrnic_ring_fits(cq->map.len, off, size, VRNIC_CQE_LEN, VRNIC_CQE_LEN, VRNIC_CQE_LEN)) {
+	    !vrnic_ring_fits(cq->map.len, off, size, VRNIC_MAX_CQ_DEPTH, VRNIC_CQE_LEN, VRNIC_CQE_LEN, VRNIC_CQE_LEN)) {
 		vrnic_corrupt(cq->s, "memory of a CQ");
 		return false;
 	}
@@ -45,10 +45,10 @@ static struct vrnic_cq *create_cq(struct ibv_context *context, uint32_t cqe, voi
 	struct vrnic_cq *cq;
 	int fd, err;
 
-	if (cqe < 1 || cqe > c->attr.max_cqe || vector >= (uint32_t)context->num_comp_vectors) {
-		errno = EINVAL;
-		return NULL;
-	}
+	if (channel && channel->context != context)
+		goto invalid;
+	if (cqe < 1 || cqe > c->attr.max_cqe || vector >= (uint32_t)context->num_comp_vectors)
+		goto invalid;
 	cq = calloc(1, sizeof(*cq));
 	if (!cq)
 		return NULL;
@@ -77,6 +77,9 @@ static struct vrnic_cq *create_cq(struct ibv_context *context, uint32_t cqe, voi
 		vrnic_chan_attach(cq->chan, cq);
 	vrnic_obj_add(c, &cq->obj, VRNIC_OBJ_CQ, rep.cq, &cq->cq);
 	return cq;
+invalid:
+	errno = EINVAL;
+	return NULL;
 }
 
 struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel,

@@ -184,7 +184,7 @@ static int check_mapped(const void *addr, size_t length)
 {
 	uintptr_t page = sysconf(_SC_PAGESIZE), lo = (uintptr_t)addr & ~(page - 1);
 
-	if (!length || (uintptr_t)addr > UINTPTR_MAX - length - page)
+	if (!length || length > UINTPTR_MAX - page || (uintptr_t)addr > UINTPTR_MAX - page - length)
 		return EINVAL;
 	/* MS_ASYNC does nothing but walk the mappings. */
 	if (syscall(SYS_msync, lo, (uintptr_t)addr + length - lo, MS_ASYNC))

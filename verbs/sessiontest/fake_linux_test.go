@@ -1,0 +1,455 @@
+package sessiontest
+
+import (
+	"net"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vrnic/vrnic/shm"
+)
+
+// A fake is a daemon with two devices, of which programs can make all but QPs, SRQs and connections.
+type fake struct {
+	t    testing.TB
+	path string
+	ln   *net.UnixListener
+	wg   sync.WaitGroup
+
+	// tamper, if not nil, changes a reply; nil as the message hangs up. Descriptors are closed after it.
+	tamper func(op shm.Op, msg []byte, fds []int) ([]byte, []int)
+
+	mu       sync.Mutex
+	closed   bool
+	sessions []*session // in the order of connecting
+	came     *sync.Cond // for sessions
+}
+
+// A session is one client of a fake.
+type session struct {
+	f    *fake
+	c    *net.UnixConn
+	over chan struct{} // closed when the client has gone
+
+	mu    sync.Mutex
+	reqs  []any // requests, decoded, in order
+	next  uint32
+	page  []byte
+	async map[uint32]*queue // by context
+	chans map[uint32]*channel
+	cqs   map[uint32]*cq
+	mem   int // the client's, lent, or -1
+	nonce uint64
+	mem1  uint32           // the first of ADD_MEM
+	pd    uint32           // the last one made
+	reply shm.DestroyReply // to DESTROY_CQ, but for its tokens
+}
+
+type queue struct {
+	pipe   int // the write end, or -1
+	events []shm.AsyncEvent
+}
+
+type channel struct {
+	ring *shm.ChannelRing
+	mem  []byte
+	pipe int
+}
+
+type cq struct {
+	ctx  uint32
+	ring *shm.CQRing
+	mem  []byte
+}
+
+const goodSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+
+var devices = []string{"fake0", "fake1"}
+
+// newFake starts a daemon; tamper may be nil.
+func newFake(t testing.TB, tamper func(op shm.Op, msg []byte, fds []int) ([]byte, []int)) *fake {
+	t.Helper()
+	return newFakeAt(t, filepath.Join(t.TempDir(), "vrnic.sock"), tamper)
+}
+
+func newFakeAt(t testing.TB, path string, tamper func(op shm.Op, msg []byte, fds []int) ([]byte, []int)) *fake {
+	t.Helper()
+	ln, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return serve(t, ln, tamper)
+}
+
+func serve(t testing.TB, ln *net.UnixListener, tamper func(op shm.Op, msg []byte, fds []int) ([]byte, []int)) *fake {
+	f := &fake{t: t, path: ln.Addr().String(), ln: ln, tamper: tamper}
+	f.came = sync.NewCond(&f.mu)
+	f.wg.Add(1)
+	go f.accept()
+	t.Cleanup(f.kill)
+	return f
+}
+
+func (f *fake) accept() {
+	defer f.wg.Done()
+	for {
+		c, err := f.ln.AcceptUnix()
+		if err != nil {
+			return
+		}
+		s := &session{f: f, c: c, over: make(chan struct{}), async: make(map[uint32]*queue), chans: make(map[uint32]*channel),
+			cqs: make(map[uint32]*cq), mem: -1}
+		f.mu.Lock()
+		if f.closed {
+			f.mu.Unlock()
+			c.Close()
+			return
+		}
+		f.sessions = append(f.sessions, s)
+		f.came.Broadcast()
+		f.wg.Add(1)
+		f.mu.Unlock()
+		go s.serve()
+	}
+}
+
+// kill ends the daemon: sockets first, or the pipes first.
+func (f *fake) kill() { f.die(false) }
+
+func (f *fake) die(pipesFirst bool) {
+	f.mu.Lock()
+	f.closed = true
+	sessions := slices.Clone(f.sessions)
+	f.mu.Unlock()
+	f.ln.Close()
+	for _, s := range sessions {
+		if pipesFirst {
+			s.closePipes()
+		}
+		s.c.Close()
+	}
+	f.wg.Wait()
+}
+
+// session waits for the nth client, from 0 on.
+func (f *fake) session(n int) *session {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for len(f.sessions) <= n {
+		f.came.Wait()
+	}
+	return f.sessions[n]
+}
+
+func (s *session) serve() {
+	defer s.f.wg.Done()
+	defer s.release()
+	buf, oob := make([]byte, shm.MaxMessage), make([]byte, 64)
+	for {
+		n, oobn, _, _, err := s.c.ReadMsgUnix(buf, oob)
+		if err != nil || n == 0 {
+			return
+		}
+		fd := -1
+		if cm, err := unix.ParseSocketControlMessage(oob[:oobn]); err == nil && len(cm) == 1 {
+			if fds, err := unix.ParseUnixRights(&cm[0]); err == nil && len(fds) == 1 {
+				fd = fds[0]
+			}
+		}
+		h, body, err := shm.ParseMessage(buf[:n])
+		if err != nil {
+			s.f.t.Errorf("the library sent: %v", err)
+			return
+		}
+		if h.Flags != 0 || h.Status != 0 {
+			s.f.t.Errorf("the library sent %v with flags %#x, status %d", h.Op, h.Flags, h.Status)
+		}
+		rep, fds, errno := s.answer(h.Op, body, fd)
+		if rep == nil || errno != 0 {
+			rep = &shm.EmptyReply{}
+		}
+		msg := shm.AppendMessage(nil, shm.Header{Op: h.Op, Seq: h.Seq, Status: -int32(errno)}, rep)
+		if s.f.tamper != nil {
+			msg, fds = s.f.tamper(h.Op, msg, fds)
+		}
+		if msg == nil {
+			closeAll(fds)
+			return
+		}
+		var rights []byte
+		if len(fds) > 0 {
+			rights = unix.UnixRights(fds...)
+		}
+		_, _, err = s.c.WriteMsgUnix(msg, rights, nil)
+		closeAll(fds)
+		if err != nil {
+			return
+		}
+	}
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}
+
+// release is what the end of a session does in a daemon: the socket is closed, and then the rest.
+func (s *session) release() {
+	s.c.Close()
+	s.closePipes()
+	s.mu.Lock()
+	if s.mem >= 0 {
+		unix.Close(s.mem)
+		s.mem = -1
+	}
+	s.mu.Unlock()
+	close(s.over)
+}
+
+func (s *session) closePipes() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.chans {
+		closePipe(&c.pipe)
+	}
+	for _, q := range s.async {
+		closePipe(&q.pipe)
+	}
+}
+
+func closePipe(fd *int) {
+	if *fd >= 0 {
+		unix.Close(*fd)
+		*fd = -1
+	}
+}
+
+func token(fd int) {
+	if fd >= 0 {
+		unix.Write(fd, []byte{1}) //nolint:errcheck // as a daemon does
+	}
+}
+
+// memfd makes memory of size octets, mapped and open.
+func (s *session) memfd(size, seals int) (mem []byte, fd int) {
+	t := s.f.t
+	fd, err := unix.MemfdCreate("vrnic-test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err == nil {
+		err = unix.Ftruncate(fd, int64(size))
+	}
+	if err == nil && seals != 0 {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
+	}
+	if err == nil {
+		mem, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	}
+	if err != nil {
+		t.Error(err)
+		return make([]byte, size), fd
+	}
+	t.Cleanup(func() { unix.Munmap(mem) }) //nolint:errcheck
+	return mem, fd
+}
+
+func (s *session) newPipe() (r, w int) {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		s.f.t.Error(err)
+	}
+	return p[0], p[1]
+}
+
+// decode fills req from a request's body, and keeps it for the test to look at.
+func (s *session) decode(body []byte, req any) {
+	if err := shm.Decode(body, req); err != nil {
+		s.f.t.Errorf("the library sent a %T: %v", req, err)
+	}
+	s.reqs = append(s.reqs, req)
+}
+
+// last is the last request of a type.
+func last[T any](t testing.TB, s *session) *T {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range slices.Backward(s.reqs) {
+		if v, ok := r.(*T); ok {
+			return v
+		}
+	}
+	t.Fatalf("the library sent no %T", *new(T))
+	return nil
+}
+
+// answer carries a request out.
+func (s *session) answer(op shm.Op, body []byte, fd int) (rep any, fds []int, errno syscall.Errno) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next++
+	n := s.next
+	if fd >= 0 && op != shm.OpSetMem {
+		defer unix.Close(fd)
+	}
+	if (fd >= 0) != (op == shm.OpSetMem || op == shm.OpAddMem) {
+		s.f.t.Errorf("descriptor %d with %v", fd, op)
+	}
+	var handle shm.HandleRequest
+	switch op {
+	case shm.OpHello:
+		var req shm.HelloRequest
+		s.decode(body, &req)
+		mem, fd := s.memfd(4096, goodSeals)
+		s.page = mem
+		shm.NewSessionPage(mem, n, 64, [shm.NonceLen]byte{1, 2, 3})
+		bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+		if err != nil {
+			s.f.t.Error(err)
+		}
+		r := &shm.HelloReply{Magic: shm.MagicHello, Major: shm.Major, Minor: shm.Minor, NumDevices: uint32(len(devices))}
+		for i, name := range devices {
+			r.Devices[i] = shm.MakeDeviceName(name)
+		}
+		return r, []int{fd, bell}, 0
+	case shm.OpQueryDev:
+		var req shm.QueryDeviceRequest
+		s.decode(body, &req)
+		if int(req.Device) >= len(devices) {
+			return nil, nil, syscall.ENODEV
+		}
+		return &shm.QueryDeviceReply{Name: shm.MakeDeviceName(devices[req.Device]), MaxCQE: 1024, MaxCQ: 16, MaxPD: 16, MaxMR: 16}, nil, 0
+	case shm.OpQueryPort:
+		return &shm.QueryPortReply{State: 4, GIDs: 1, LinkLayer: 2}, nil, 0
+	case shm.OpCtxOpen:
+		r, w := s.newPipe()
+		s.async[n] = &queue{pipe: w}
+		return &shm.CtxOpenReply{Ctx: n}, []int{r}, 0
+	case shm.OpCtxClose:
+		s.decode(body, &handle)
+		closePipe(&s.async[handle.Handle].pipe)
+		return nil, nil, 0
+	case shm.OpGetAsync:
+		s.decode(body, &handle)
+		q := s.async[handle.Handle]
+		if len(q.events) == 0 {
+			return nil, nil, syscall.EAGAIN
+		}
+		e := q.events[0]
+		q.events = q.events[1:]
+		return &e, nil, 0
+	case shm.OpCreateChan:
+		mem, fd := s.memfd(shm.ChannelMemSize, goodSeals)
+		r, w := s.newPipe()
+		ch := &channel{mem: mem, pipe: w}
+		ch.ring = shm.NewChannelRing(mem, n, func() { token(ch.pipe) }, nil)
+		s.chans[n] = ch
+		return &shm.CreateChanReply{Chan: n}, []int{r, fd}, 0
+	case shm.OpDestroyChn:
+		s.decode(body, &handle)
+		closePipe(&s.chans[handle.Handle].pipe)
+		delete(s.chans, handle.Handle)
+		return nil, nil, 0
+	case shm.OpCreateCQ:
+		var req shm.CreateCQRequest
+		s.decode(body, &req)
+		size := uint32(1)
+		for size < req.CQE {
+			size *= 2
+		}
+		mem, fd := s.memfd((shm.CQMemSize(size)+4095)&^4095, goodSeals)
+		var ring *shm.ChannelRing
+		if req.Chan != 0 {
+			ring = s.chans[req.Chan].ring
+		}
+		s.cqs[n] = &cq{ctx: req.Ctx, mem: mem, ring: shm.NewCQRing(mem, size, n, ring, nil)}
+		return &shm.CreateCQReply{CQ: n, CQE: size}, []int{fd}, 0
+	case shm.OpDestroyCQ:
+		s.decode(body, &handle)
+		r := s.reply
+		q := s.async[s.cqs[handle.Handle].ctx]
+		q.events = slices.DeleteFunc(q.events, func(e shm.AsyncEvent) bool {
+			if e.Handle == handle.Handle {
+				r.Tokens++
+			}
+			return e.Handle == handle.Handle
+		})
+		delete(s.cqs, handle.Handle)
+		return &r, nil, 0
+	case shm.OpAllocPD:
+		s.pd = n
+		return &shm.AllocPDReply{PD: n}, nil, 0
+	case shm.OpSetMem:
+		var req shm.SetMemRequest
+		s.decode(body, &req)
+		s.mem, s.nonce = fd, req.NonceAddr
+		return nil, nil, 0
+	case shm.OpAddMem:
+		var req shm.AddMemRequest
+		s.decode(body, &req)
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			s.f.t.Error(err)
+		}
+		if s.mem1 == 0 {
+			s.mem1 = n
+		}
+		return &shm.AddMemReply{Mem: n, Size: uint64(st.Size)}, nil, 0
+	case shm.OpRegMR:
+		var req shm.RegMRRequest
+		s.decode(body, &req)
+		return &shm.RegMRReply{MR: n, LKey: n << 8, RKey: n<<8 | 1}, nil, 0
+	case shm.OpReregMR:
+		var req shm.ReregMRRequest
+		s.decode(body, &req)
+		return &shm.RegMRReply{MR: req.MR, LKey: n << 8, RKey: n<<8 | 1}, nil, 0
+	case shm.OpAllocMW:
+		return &shm.AllocMWReply{MW: n, RKey: n << 8}, nil, 0
+	case shm.OpDelMem, shm.OpDeallocPD, shm.OpDeregMR, shm.OpDeallocMW:
+		s.decode(body, &handle)
+		return nil, nil, 0
+	}
+	return nil, nil, syscall.EOPNOTSUPP
+}
+
+// cq is the nth CQ that was made and is there, from 0 on; ch is the same of channels.
+func (s *session) cq(n int) *cq {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return nth(s.cqs, n)
+}
+
+func (s *session) ch(n int) *channel {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return nth(s.chans, n)
+}
+
+func nth[V any](m map[uint32]V, n int) V {
+	var keys []uint32
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return m[keys[n]]
+}
+
+// push raises a completion, which counts as one of an unknown QP.
+func (c *cq) push(t testing.TB) {
+	t.Helper()
+	if err := c.ring.Push(&shm.CQE{QPN: 99}, true); err != nil {
+		t.Error(err)
+	}
+}
+
+// raise queues an async event of the first context.
+func (s *session) raise(e shm.AsyncEvent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := nth(s.async, 0)
+	q.events = append(q.events, e)
+	token(q.pipe)
+}

@@ -1,0 +1,230 @@
+package sessiontest
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// workDir is for what is compiled.
+var workDir string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "vrnic-sessiontest-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		if err := os.Chmod(dir, 0o755); err != nil { // a test runs as another user
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		workDir = dir
+		return m.Run()
+	}())
+}
+
+// A built is a library under test, and the program that uses it.
+type built struct{ libs, shell string }
+
+var build = sync.OnceValues(func() (b built, err error) {
+	b = built{os.Getenv("VRNIC_TEST_LIBS"), filepath.Join(workDir, "shell")}
+	if b.libs == "" {
+		b.libs = filepath.Join(workDir, "lib")
+		if out, err := exec.Command("make", "-s", "-C", "..", "BUILD="+b.libs).CombinedOutput(); err != nil {
+			return b, fmt.Errorf("make: %w\n%s", err, out)
+		}
+	}
+	args := []string{"-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I..", "-o", b.shell,
+		"testdata/shell.c", "-L" + b.libs, "-l:libibverbs.so.1", "-Wl,-rpath," + b.libs, "-pthread"}
+	if out, err := exec.Command("cc", append(args, strings.Fields(os.Getenv("VRNIC_TEST_CFLAGS"))...)...).CombinedOutput(); err != nil {
+		return b, fmt.Errorf("cc: %w\n%s", err, out)
+	}
+	return b, nil
+})
+
+// need builds what the tests run, or skips the test where there is no compiler.
+func need(t testing.TB) built {
+	t.Helper()
+	for _, n := range []string{"cc", "make"} {
+		if _, err := exec.LookPath(n); err == nil {
+			continue
+		}
+		if slices.Contains(strings.Fields(os.Getenv("VRNIC_TEST_REQUIRE")), "verbs") {
+			t.Fatalf("VRNIC_TEST_REQUIRE asks for verbs, and there is no %s (as root: .ci/deps test)", n)
+		}
+		t.Skipf("needs %s: as root, .ci/deps test", n)
+	}
+	b, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// answerTime bounds the answer of a program that does not hang, on a machine that is busy.
+const answerTime = 30 * time.Second
+
+// A program is a shell.c that runs.
+type program struct {
+	t     testing.TB
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	lines chan string
+	errs  *lockedBuffer
+	done  chan struct{} // closed when it has ended
+}
+
+// start runs the shell with the daemon's socket, and variables NAME=VALUE.
+func start(t testing.TB, socket string, env ...string) *program {
+	t.Helper()
+	return startFile(t, need(t).shell, socket, env...)
+}
+
+func startFile(t testing.TB, file, socket string, env ...string) *program {
+	t.Helper()
+	p := &program{t: t, cmd: exec.Command(file), lines: make(chan string, 1000), errs: &lockedBuffer{}, done: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), "VRNIC_DEBUG=shm", "VRNIC_SOCKET="+socket)
+	p.cmd.Env = append(p.cmd.Env, env...)
+	p.cmd.Stderr = p.errs
+	in, err := p.cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.in = in
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(p.done)
+		s := bufio.NewScanner(out)
+		for s.Scan() {
+			p.lines <- s.Text()
+		}
+		close(p.lines)
+		p.cmd.Wait() //nolint:errcheck // ProcessState says it
+	}()
+	t.Cleanup(func() {
+		p.in.Close()
+		select {
+		case <-p.done:
+		case <-time.After(answerTime):
+			p.cmd.Process.Kill()
+			<-p.done
+			t.Error("the program does not end")
+		}
+	})
+	return p
+}
+
+// send gives the program a command.
+func (p *program) send(command string) {
+	p.t.Helper()
+	if _, err := io.WriteString(p.in, command+"\n"); err != nil {
+		p.t.Fatalf("%s: %v\n%s", command, err, p.errs)
+	}
+}
+
+// line is the program's next line.
+func (p *program) line() string {
+	p.t.Helper()
+	select {
+	case l, ok := <-p.lines:
+		if !ok {
+			<-p.done
+			p.t.Fatalf("the program ended: %v\n%s", p.cmd.ProcessState, p.errs)
+		}
+		return l
+	case <-time.After(answerTime):
+		p.cmd.Process.Kill()
+		p.t.Fatalf("the program hangs\n%s", p.errs)
+	}
+	return ""
+}
+
+// do gives the program a command and returns what it answers, without the command's name.
+func (p *program) do(command string) string {
+	p.t.Helper()
+	p.send(command)
+	name, _, _ := strings.Cut(command, " ")
+	l := p.line()
+	rest, ok := strings.CutPrefix(l, name+" ")
+	if !ok {
+		p.t.Fatalf("%s: answer %q", command, l)
+	}
+	return rest
+}
+
+// want gives the program commands, and compares the answers: pairs of them.
+func (p *program) want(pairs ...string) {
+	p.t.Helper()
+	for i := 0; i < len(pairs); i += 2 {
+		if got := p.do(pairs[i]); got != pairs[i+1] {
+			p.t.Fatalf("%s: %q, want %q\n%s", pairs[i], got, pairs[i+1], p.errs)
+		}
+	}
+}
+
+// wantLine compares the program's next line.
+func (p *program) wantLine(want string) {
+	p.t.Helper()
+	if got := p.line(); got != want {
+		p.t.Fatalf("%q, want %q\n%s", got, want, p.errs)
+	}
+}
+
+// quiet checks that the program has nothing to say. It cannot fail for a machine that is slow.
+func (p *program) quiet(why string) {
+	p.t.Helper()
+	select {
+	case l := <-p.lines:
+		p.t.Fatalf("%s: %q\n%s", why, l, p.errs)
+	case <-time.After(50 * time.Millisecond):
+	}
+}
+
+// end waits for the program's end after the last command, and checks how it ended.
+func (p *program) end(status int) {
+	p.t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(answerTime):
+		p.cmd.Process.Kill()
+		p.t.Fatalf("the program does not end\n%s", p.errs)
+	}
+	if got := p.cmd.ProcessState; got.ExitCode() != status {
+		p.t.Fatalf("the program ended with %v, want exit status %d\n%s", got, status, p.errs)
+	}
+}
+
+// A lockedBuffer is what a program writes on standard error.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}

@@ -1,0 +1,121 @@
+package sessiontest
+
+import (
+	"bytes"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vrnic/vrnic/shm"
+)
+
+// What regions may be, and how the daemon is told where their octets are.
+func TestMemoryRegions(t *testing.T) {
+	need(t)
+	for _, tt := range []struct {
+		name, mr string // kind, length, offset, access in hexadecimal
+		answer   string
+		mode     uint32
+		offset   uint64
+	}{
+		{"heap", "malloc 100 3 1", "ok", shm.ModeApp, 0},
+		{"wishes", "malloc 100 0 3ff0001f", "ok", shm.ModeApp, 0},
+		{"local read", "malloc 100 0 0", "ok", shm.ModeApp, 0},
+		{"remote write without local write", "malloc 100 0 2", "EINVAL", 0, 0},
+		{"remote atomic without local write", "malloc 100 0 8", "EINVAL", 0, 0},
+		{"zero based", "malloc 100 0 20", "EINVAL", 0, 0},
+		{"on demand", "malloc 100 0 40", "EINVAL", 0, 0},
+		{"unknown", "malloc 100 0 40000000", "EINVAL", 0, 0},
+		{"no octets", "malloc 0 0 1", "EINVAL", 0, 0},
+		{"nothing there", "null 100 0 1", "EFAULT", 0, 0},
+		{"a page missing", "hole 8192 0 1", "EFAULT", 0, 0},
+		{"all of memory", "malloc -1 0 1", "EINVAL", 0, 0},
+		{"vrnic_alloc", "alloc 8192 100 1", "ok", shm.ModeShared, 100},
+		{"memfd", "memfd 8192 5 1", "ok", shm.ModeShared, 4096 + 5},
+		{"memfd, small", "memfd 4095 0 1", "ok", shm.ModeApp, 0},
+		{"memfd that may shrink", "memfd-open 8192 0 1", "ok", shm.ModeApp, 0},
+		{"memfd that was closed", "memfd-closed 8192 0 1", "ok", shm.ModeApp, 0},
+		{"copy on write of a memfd", "memfd-private 8192 0 1", "ok", shm.ModeApp, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFake(t, nil)
+			p := open(t, f)
+			p.want("pd", "ok")
+			got := p.do("mr " + tt.mr)
+			if tt.answer != "ok" {
+				if got != tt.answer {
+					t.Fatalf("answer %q, want %q", got, tt.answer)
+				}
+				p.want("delpd 0", "ok")
+				return
+			}
+			s := f.session(0)
+			r := last[shm.RegMRRequest](t, s)
+			if r.Mode != tt.mode || r.Offset != tt.offset || (r.Mem != 0) != (r.Mode == shm.ModeShared) || r.Addr != r.IOVA || r.Access>>20 != 0 {
+				t.Errorf("registered as %+v, want mode %d, offset %d", r, tt.mode, tt.offset)
+			}
+			p.want("delpd 0", "EBUSY", "delmr 0", "ok", "delpd 0", "ok")
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if lent := s.mem >= 0; lent != (tt.mode == shm.ModeApp) {
+				t.Errorf("lent its memory: %v", lent)
+			}
+		})
+	}
+}
+
+// Two regions in one memfd share it, and it is taken back with the last.
+func TestSharedTwice(t *testing.T) {
+	need(t)
+	f := newFake(t, nil)
+	p := open(t, f)
+	p.want("pd", "ok", "mr alloc 8192 0 1", "ok", "again 4096", "ok", "delmr 0", "ok", "delmr 1", "ok", "again 100", "ok", "free", "ok", "delmr 2", "ok")
+	s := f.session(0)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	added := 0
+	for _, r := range s.reqs {
+		if _, ok := r.(*shm.AddMemRequest); ok {
+			added++
+		}
+	}
+	if h := s.reqs[len(s.reqs)-1].(*shm.HandleRequest).Handle; added != 1 || h != s.mem1 {
+		t.Errorf("shared %d times as %d, the last request was for %d", added, s.mem1, h)
+	}
+}
+
+// What the daemon gets is this process's memory, and the nonce is where the library says.
+func TestLentMemory(t *testing.T) {
+	need(t)
+	f := newFake(t, nil)
+	p := open(t, f)
+	p.want("pd", "ok", "mr malloc 100 0 1", "ok", "mr malloc 100 0 1", "ok") // once for both
+	s := f.session(0)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	got := make([]byte, shm.NonceLen)
+	if n, err := unix.Pread(s.mem, got, int64(s.nonce)); n != len(got) || err != nil || !bytes.Equal(got, s.page[shm.SessNonce:][:shm.NonceLen]) {
+		t.Errorf("read %d octets (%v): %x", n, err, got)
+	}
+}
+
+func TestReregister(t *testing.T) {
+	need(t)
+	f := newFake(t, nil)
+	p := open(t, f)
+	p.want("pd", "ok", "pd", "ok", "mr malloc 8192 0 1", "ok",
+		"rereg 0 0 0", "-1 EINVAL", "rereg 0 8 0", "-1 EINVAL", "rereg 0 4 2", "-1 EINVAL", "rereg 0 2 1", "-1 EINVAL",
+		"rereg 0 7 3", "0 ok", "delpd 0", "ok", "delpd 1", "EBUSY")
+	s := f.session(0)
+	r := last[shm.ReregMRRequest](t, s)
+	if r.Flags != 7 || r.New.PD != s.pd || r.New.Access != 3 || r.New.Length != 4096 || r.New.Addr == 0 || r.New.IOVA != r.New.Addr {
+		t.Errorf("changed by %+v", r)
+	}
+	p.want("delmr 0", "ok", "delpd 1", "ok")
+}
+
+func TestWindows(t *testing.T) {
+	need(t)
+	p := open(t, newFake(t, nil))
+	p.want("pd", "ok", "mw 1", "ok", "mw 2", "ok", "delpd 0", "EBUSY", "delmw 0", "ok", "delpd 0", "EBUSY", "delmw 1", "ok", "delpd 0", "ok")
+}

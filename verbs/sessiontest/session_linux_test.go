@@ -1,0 +1,319 @@
+package sessiontest
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vrnic/vrnic/shm"
+)
+
+// open starts a program that has the first device open.
+func open(t testing.TB, f *fake, env ...string) *program {
+	t.Helper()
+	p := start(t, f.path, env...)
+	p.want("open", "ok")
+	return p
+}
+
+func TestDevices(t *testing.T) {
+	need(t)
+	f := newFake(t, nil)
+	p := start(t, f.path)
+	p.want("list", "2 fake0 fake1", "open fake1", "ok", "device", "ok", "queries 3", "ok", "close", "ok")
+
+	p = start(t, f.path, "VRNIC_DEVICE=fake1")
+	p.want("list", "1 fake1", "open fake0", "ENODEV", "open", "ok")
+
+	p = start(t, f.path, "VRNIC_DEVICE=fake2")
+	p.want("list", "0", "open", "ENODEV")
+}
+
+// Without a daemon there is one line that says what to do.
+func TestNoDaemon(t *testing.T) {
+	need(t)
+	for _, tt := range []struct{ name, socket, answer, text string }{
+		{"none", t.TempDir() + "/none", "ENOENT", "start one with \"vrnic up\""},
+		{"long", strings.Repeat("x", 200), "ENAMETOOLONG", "too long"},
+		{"file", os.Args[0], "ECONNREFUSED", "start one"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := start(t, tt.socket)
+			p.want("list", tt.answer, "list", tt.answer, "open", tt.answer)
+			if n := strings.Count(p.errs.String(), tt.text); n != 1 {
+				t.Errorf("%q says %d times %q, want once", p.errs, n, tt.text)
+			}
+		})
+	}
+}
+
+func TestOtherVersion(t *testing.T) {
+	need(t)
+	f := newFake(t, func(op shm.Op, msg []byte, fds []int) ([]byte, []int) {
+		h, body, _ := shm.ParseMessage(msg)
+		var rep shm.HelloReply
+		if err := shm.Decode(body, &rep); err != nil {
+			t.Error(err)
+		}
+		rep.Major, rep.Minor = 7, 3
+		closeAll(fds)
+		h.Status = -int32(unix.EPROTONOSUPPORT)
+		return shm.AppendMessage(nil, h, &rep), nil
+	})
+	p := start(t, f.path)
+	p.want("list", "EPROTONOSUPPORT")
+	if want := fmt.Sprintf("version 7.3 of the ring ABI, this library %d.%d", shm.Major, shm.Minor); !strings.Contains(p.errs.String(), want) {
+		t.Errorf("%q does not say %q", p.errs, want)
+	}
+	<-f.session(0).over
+}
+
+// Signals without SA_RESTART do not break requests.
+func TestSignals(t *testing.T) {
+	need(t)
+	p := open(t, newFake(t, nil))
+	p.want("alarms 100", "ok", "queries 5000", "ok", "chan", "ok", "cq 0 4 0", "ok 4", "delcq 0", "ok", "alarms 0", "ok")
+}
+
+// The event of a CQ comes once for each time that it was asked for, and in order.
+func TestCompletionEvents(t *testing.T) {
+	need(t)
+	f := newFake(t, nil)
+	p := open(t, f)
+	p.want("chan", "ok", "cq 0 4 0", "ok 4", "cq 0 4 0", "ok 4", "readable 0", "0")
+	s := f.session(0)
+	a, b := s.cq(0), s.cq(1)
+	b.push(t)
+	p.want("readable 0", "0") // nobody asked
+	p.want("arm 0 0", "ok", "arm 1 0", "ok")
+	b.push(t)
+	a.push(t)
+	b.push(t)
+	p.want("readable 0", "1", "get 0", "1", "arm 1 0", "ok", "get 0", "0", "readable 0", "0")
+	b.push(t)
+	p.want("get 0", "1")
+	p.want("nonblock 0", "ok", "get 0", "EAGAIN")
+	p.want("ack 0 1", "ok", "ack 1 2", "ok", "delchan 0", "EBUSY", "delcq 0", "ok", "delcq 1", "ok", "delchan 0", "ok")
+}
+
+// VABI T8: to destroy a CQ waits until the events that were given are acknowledged, drops the others, and leaves those of
+// other CQs.
+func TestDestroyCQ(t *testing.T) {
+	need(t)
+	f := newFake(t, nil)
+	p := open(t, f)
+	p.want("chan", "ok", "cq 0 4 0", "ok 4", "cq 0 4 0", "ok 4", "cq 0 4 0", "ok 4", "arm 0 0", "ok", "arm 1 0", "ok", "arm 2 0", "ok")
+	s := f.session(0)
+	a, b, c := s.cq(0), s.cq(1), s.cq(2)
+	a.push(t)
+	b.push(t)
+	c.push(t)
+	p.want("get 0", "0", "delcq 1", "ok", "readable 0", "1")
+	p.send("bg delcq 0")
+	p.quiet("an event of the CQ is not acknowledged")
+	p.want("get 0", "2", "readable 0", "0")
+	p.send("ack 0 1")
+	got := map[string]bool{p.line(): true, p.line(): true}
+	if !got["bg delcq ok"] || !got["ack ok"] {
+		t.Errorf("answers %v", got)
+	}
+	p.want("ack 2 7", "ok", "delcq 2", "ok", "delchan 0", "ok") // more than were given: fio does that
+}
+
+// VABI T11: a thread that waits on a channel which another one destroys comes never back; nor does it end the program.
+func TestDestroyUnderWait(t *testing.T) {
+	need(t)
+	f := newFake(t, nil)
+	p := open(t, f)
+	p.want("chan", "ok")
+	p.send("bg get 0")
+	p.send("bg async")
+	p.quiet("there is no event")
+	p.want("delchan 0", "ok", "close", "ok")
+	p.quiet("the channel has gone")
+	p.want("list", "2 fake0 fake1")
+	f.kill()
+	p.quiet("nor does the daemon's end wake it")
+	p.send("exit")
+	p.end(7)
+}
+
+// VABI T11: waits can be cancelled, and leave nothing locked.
+func TestCancel(t *testing.T) {
+	need(t)
+	f := newFake(t, nil)
+	p := open(t, f)
+	p.want("chan", "ok", "cq 0 4 0", "ok 4", "arm 0 0", "ok")
+	p.send("bg get 0")
+	p.quiet("there is no event")
+	p.want("cancel", "ok")
+	p.send("bg async")
+	p.quiet("there is no event")
+	p.want("cancel", "ok")
+	f.session(0).cq(0).push(t)
+	p.want("get 0", "0")
+	p.send("bg delcq 0")
+	p.quiet("an event is not acknowledged")
+	p.want("cancel", "ok", "ack 0 1", "ok", "queries 1", "ok", "delchan 0", "ok", "close", "ok")
+}
+
+func TestAsyncEvents(t *testing.T) {
+	need(t)
+	f := newFake(t, nil)
+	p := open(t, f)
+	p.want("cq -1 4 0", "ok 4", "cq -1 4 0", "ok 4")
+	s := f.session(0)
+	a, b := s.cq(0).ring.Handle(), s.cq(1).ring.Handle()
+	p.send("bg async")
+	p.quiet("there is no event")
+	s.raise(shm.AsyncEvent{Type: 0, Kind: shm.ObjCQ, Handle: b})
+	p.wantLine("bg async type 0 cq 1")
+	p.want("aack", "ok", "areadable", "0")
+	s.raise(shm.AsyncEvent{Type: 9})
+	p.want("areadable", "1", "async", "type 9", "aack", "ok")
+
+	s.raise(shm.AsyncEvent{Type: 0, Kind: shm.ObjCQ, Handle: a}) // dropped with its object
+	p.want("delcq 0", "ok", "areadable", "0")
+	s.raise(shm.AsyncEvent{Type: 0, Kind: shm.ObjCQ, Handle: a}) // of an object that has gone
+	s.raise(shm.AsyncEvent{Type: 0, Kind: shm.ObjCQ, Handle: b})
+	p.want("async", "type 0 cq 1")
+	p.send("bg delcq 1")
+	p.quiet("its event is not acknowledged")
+	p.send("aack")
+	got := map[string]bool{p.line(): true, p.line(): true}
+	if !got["bg delcq ok"] || !got["aack ok"] {
+		t.Errorf("answers %v", got)
+	}
+	p.want("close", "ok")
+}
+
+// An event that does not fit its object ends the session: the program would take one for another.
+func TestAsyncEventOfOtherKind(t *testing.T) {
+	need(t)
+	f := newFake(t, nil)
+	p := open(t, f)
+	p.want("cq -1 4 0", "ok 4")
+	s := f.session(0)
+	s.raise(shm.AsyncEvent{Type: 1, Kind: shm.ObjCQ, Handle: s.cq(0).ring.Handle()})
+	p.want("async", "type 8", "async", "EIO")
+	<-s.over
+}
+
+// When the daemon dies, what is armed gets an event, once, and then nothing waits any more, in whatever order its
+// sockets and pipes close.
+func TestDeath(t *testing.T) {
+	need(t)
+	for _, pipesFirst := range []bool{false, true} {
+		t.Run(fmt.Sprintf("pipesFirst=%v", pipesFirst), func(t *testing.T) {
+			f := newFake(t, nil)
+			p := open(t, f)
+			p.want("chan", "ok", "cq 0 4 0", "ok 4", "cq 0 4 0", "ok 4", "cq 0 4 0", "ok 4", "pd", "ok", "mr malloc 100 0 1", "ok",
+				"arm 0 0", "ok", "arm 2 1", "ok")
+			p.send("bg get 0")
+			p.send("bg async")
+			p.quiet("there is no event")
+			f.die(pipesFirst)
+			got := []string{p.line(), p.line()}
+			if strings.HasPrefix(got[0], "bg async") {
+				got[0], got[1] = got[1], got[0]
+			}
+			if got[0] != "bg get 2" && got[0] != "bg get 0" || got[1] != "bg async type 8" {
+				t.Fatalf("answers %q", got)
+			}
+			other := "0"
+			if got[0] == "bg get 0" {
+				other = "2"
+			}
+			p.want("readable 0", "1", "get 0", other, "get 0", "EIO", "async", "EIO", "device", "EIO", "queries 1", "EIO", "poll 1", "0",
+				"pd", "EIO", "chan", "EIO", "mr malloc 100 0 1", "EIO",
+				"delmr 0", "ok", "delpd 0", "ok", "ack 0 1", "ok", "ack 2 1", "ok", "delcq 0", "ok", "delcq 1", "ok", "delcq 2", "ok",
+				"delchan 0", "ok", "close", "ok", "list", "ENOENT")
+		})
+	}
+}
+
+// After the daemon's end a program can go on with the next daemon, also with memory that it has from vrnic_alloc.
+func TestNextDaemon(t *testing.T) {
+	need(t)
+	f := newFake(t, nil)
+	p := open(t, f)
+	p.want("pd", "ok", "mr alloc 8192 0 1", "ok")
+	f.kill()
+	p.want("queries 1", "EIO", "delmr 0", "ok", "delpd 0", "ok", "close", "ok")
+	g := newFakeAt(t, f.path, nil)
+	p.want("open", "ok", "queries 1", "ok", "pd", "ok", "again 8192", "ok")
+	if r := last[shm.RegMRRequest](t, g.session(0)); r.Mode != shm.ModeShared || r.Mem == 0 {
+		t.Errorf("registered as %+v", r)
+	}
+	p.want("delmr 1", "ok", "free", "ok", "delpd 1", "ok", "close", "ok")
+}
+
+// The child of a fork has no part in its parent's session, and may have its own.
+func TestFork(t *testing.T) {
+	need(t)
+	f := newFake(t, nil)
+	p := open(t, f)
+	p.want("chan", "ok", "cq 0 4 0", "ok 4", "pd", "ok", "mr malloc 100 0 1", "ok")
+	p.send("fork device; poll 0; arm 0 0; get 0; get 0; async; async; mr malloc 100 0 1; delmr 0; ack 0 1; delcq 0; delchan 0; delpd 0; close; " +
+		"list; open; queries 3; pd; delpd 1; close")
+	for _, want := range []string{"device EIO", "poll 0", "arm ok", "get 0", "get EIO", "async type 8", "async EIO", "mr EIO",
+		"delmr ok", "ack ok", "delcq ok", "delchan ok", "delpd ok", "close ok",
+		"list 2 fake0 fake1", "open ok", "queries ok", "pd ok", "delpd ok", "close ok"} {
+		p.wantLine("child " + want)
+	}
+	p.wantLine("fork exit 0")
+	<-f.session(1).over // the child's
+	p.want("queries 3", "ok", "arm 0 0", "ok")
+	f.session(0).cq(0).push(t)
+	p.want("get 0", "0", "ack 0 1", "ok", "delcq 0", "ok", "delmr 0", "ok", "delpd 0", "ok")
+	p.send("exit")
+	p.end(7)
+	<-f.session(0).over // no child holds its socket
+}
+
+// A child that lives on does not hide its parent's end from the daemon.
+func TestForkOutlives(t *testing.T) {
+	need(t)
+	f := newFake(t, nil)
+	p := open(t, f)
+	p.send("bg fork sleep 2000; list")
+	p.send("sleep 20")
+	p.wantLine("sleep ok")
+	p.send("exit")
+	<-f.session(0).over
+	p.wantLine("child sleep ok")
+	p.wantLine("child list 2 fake0 fake1")
+}
+
+// Forks while other threads are in the middle of things leave no lock behind.
+func TestForkStorm(t *testing.T) {
+	need(t)
+	p := open(t, newFake(t, nil))
+	p.want("pd", "ok", "cq -1 4 0", "ok 4")
+	p.send("bg spin")
+	p.send("bg spin")
+	p.want("storm 100", "ok")
+	p.send("stop")
+	for range 2 {
+		p.wantLine("bg spin ok")
+	}
+	p.wantLine("stop ok")
+}
+
+// A session leaves a program its descriptors: the control socket, the doorbell, and what the program asked for.
+func TestDescriptors(t *testing.T) {
+	need(t)
+	p := start(t, newFake(t, nil).path)
+	before, err := strconv.Atoi(p.do("fds"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fds := func(more int) string { return strconv.Itoa(before + more) }
+	p.want("open", "ok", "fds", fds(3), "chan", "ok", "fds", fds(4), "cq 0 4 0", "ok 4", "pd", "ok", "mr malloc 100 0 1", "ok", "fds", fds(4),
+		"mr memfd 8192 0 1", "ok", "fds", fds(5), // its own
+		"delcq 0", "ok", "delchan 0", "ok", "fds", fds(4), "close", "ok", "fds", fds(3))
+}
