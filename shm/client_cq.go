@@ -41,7 +41,7 @@ func (d *Device) CreateCQ(depth int) (rdma.CQ, error) {
 	if depth < 1 {
 		return nil, errInvalid("CQ of depth %d", depth)
 	}
-	if depth > MaxDepth {
+	if depth > MaxCQDepth {
 		return nil, &CallError{Op: "create CQ", Errno: syscall.ENOMEM}
 	}
 	d.chanMu.Lock()

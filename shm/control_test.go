@@ -178,7 +178,7 @@ func TestCapsRound(t *testing.T) {
 func TestLimitsSet(t *testing.T) {
 	l := DefaultLimits()
 	if l.PDs != 256 || l.MRs != 65536 || l.Mems != 64 || l.MemBytes != 4<<30 || l.CQs != 4096 || l.QPs != 1024 || l.Channels != 2048 ||
-		l.CMChannels != 2048 || l.CMIDs != 4096 || l.CMEvents != 1024 || l.Depth != 16384 || l.RingBytes != 256<<20 || l.SessionsPerUID != 64 ||
+		l.CMChannels != 2048 || l.CMIDs != 4096 || l.CMEvents != 1024 || l.Depth != 16384 || l.CQDepth != 1<<19 || l.RingBytes != 256<<20 || l.SessionsPerUID != 64 ||
 		l.Sessions != 256 || l.HelloMS != 5000 {
 		t.Errorf("defaults %+v", l)
 	}

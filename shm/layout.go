@@ -186,12 +186,13 @@ const (
 
 // Bounds that no peer may exceed, whatever the quotas say.
 const (
-	MaxDepth  = 65536 // slots of any ring
-	MaxSGE    = 32    // SGEs of a WQE
-	MaxInline = 1024  // inline octets of a WQE
-	MinInline = 64    // what a QP gets at least; so a stride has room for the masks of an atomic
-	MaxSlab   = 1 << 20
-	MinSlab   = 64 // and the granularity of slabs
+	MaxDepth   = 65536   // slots of a queue, and of a channel's ring
+	MaxCQDepth = 1 << 20 // slots of a CQ: those of many QPs complete there
+	MaxSGE     = 32      // SGEs of a WQE
+	MaxInline  = 1024    // inline octets of a WQE
+	MinInline  = 64      // what a QP gets at least; so a stride has room for the masks of an atomic
+	MaxSlab    = 1 << 20
+	MinSlab    = 64 // and the granularity of slabs
 
 	// MaxSlabRecv is the longest receive that goes through an rx slab: copying more costs more than
 	// the daemon's access to the program's memory.

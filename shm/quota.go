@@ -18,6 +18,7 @@ type Limits struct {
 	CMChannels, CMIDs  int
 	CMEvents           int // queued on a CM channel; further connection requests are refused
 	Depth              int // slots of a queue
+	CQDepth            int // slots of a CQ
 	RingBytes          int64
 	Contexts           int
 	SessionsPerUID     int
@@ -61,6 +62,7 @@ var LimitTable = []LimitInfo{
 	limitInt("cm-ids", "connection manager ids of a session", 4096, 1<<20, func(l *Limits) *int { return &l.CMIDs }),
 	limitInt("cm-events", "events queued on a connection manager channel", 1024, 1<<20, func(l *Limits) *int { return &l.CMEvents }),
 	limitInt("depth", "entries of one queue", 16384, MaxDepth, func(l *Limits) *int { return &l.Depth }),
+	limitInt("cq-depth", "entries of one completion queue", 1<<19, MaxCQDepth, func(l *Limits) *int { return &l.CQDepth }),
 	limitInt64("ring-bytes", "octets of all rings of a session", 256<<20, 1<<40, func(l *Limits) *int64 { return &l.RingBytes }),
 	limitInt("sessions-per-uid", "sessions of one user", 64, 1<<16, func(l *Limits) *int { return &l.SessionsPerUID }),
 	limitInt("sessions", "sessions of the daemon", 256, 1<<16, func(l *Limits) *int { return &l.Sessions }),

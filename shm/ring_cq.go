@@ -126,7 +126,7 @@ func OpenCQConsumer(mem []byte) (*CQConsumer, error) {
 	if m := wordAt(mem, CQMagic).Load(); m != MagicCQ {
 		return nil, violation("CQ memory has magic %#x", m)
 	}
-	if !ringFits(uint64(len(mem)), c.off, c.size, CQELen, CQELen, CQELen) {
+	if !ringFits(uint64(len(mem)), c.off, c.size, MaxCQDepth, CQELen, CQELen, CQELen) {
 		return nil, violation("CQ memory of %d octets with %d entries at %d", len(mem), c.size, c.off)
 	}
 	return c, nil

@@ -99,7 +99,7 @@ func ReadQPLayout(mem []byte) (l QPLayout, qpn uint32, err error) {
 		return l, 0, err
 	}
 	n := uint64(len(mem))
-	ok := ringFits(n, l.SQOff, l.SQSize, l.SQStride, SQSGE+MinInline, maxSQStride) &&
+	ok := ringFits(n, l.SQOff, l.SQSize, MaxDepth, l.SQStride, SQSGE+MinInline, maxSQStride) &&
 		(l.RQSize == 0 || l.rqFits(n)) && slabFits(n, l.TxSlabOff, l.TxSlabSize) && slabFits(n, l.RxSlabOff, l.RxSlabSize) &&
 		l.MaxInline <= l.SQStride-SQSGE && l.MaxInline <= MaxInline
 	if !ok {
@@ -136,7 +136,7 @@ func readLayout(mem []byte, magic uint32) (l QPLayout, num uint32, err error) {
 }
 
 func (l *QPLayout) rqFits(n uint64) bool {
-	return ringFits(n, l.RQOff, l.RQSize, l.RQStride, RQSGE+SGELen, maxRQStride)
+	return ringFits(n, l.RQOff, l.RQSize, MaxDepth, l.RQStride, RQSGE+SGELen, maxRQStride)
 }
 
 func slabFits(n uint64, off, size uint32) bool {
@@ -147,8 +147,8 @@ func rangeFits(n uint64, off, size uint32) bool {
 	return uint64(off) <= n && uint64(size) <= n-uint64(off)
 }
 
-func ringFits(n uint64, off, size, stride uint32, minStride, maxStride uint32) bool {
-	return isPow2(size) && size <= MaxDepth && stride >= minStride && stride <= maxStride && off%8 == 0 && stride%8 == 0 &&
+func ringFits(n uint64, off, size, maxSize, stride, minStride, maxStride uint32) bool {
+	return isPow2(size) && size <= maxSize && stride >= minStride && stride <= maxStride && off%8 == 0 && stride%8 == 0 &&
 		uint64(off) <= n && uint64(size)*uint64(stride) <= n-uint64(off)
 }
 

@@ -639,7 +639,7 @@ func TestObjectQuotas(t *testing.T) {
 		c.close()
 		pipes.want("the session's pipes", func() bool { return pipes.srv.pipes.Load() == 0 })
 	}
-	ts := newServer(t, "qps=5", "depth=64", "pds=3")
+	ts := newServer(t, "qps=5", "depth=64", "cq-depth=128", "pds=3")
 	c := ts.client()
 	var r QueryDeviceReply
 	c.do(OpQueryDev, &QueryDeviceRequest{}, &r)
@@ -647,8 +647,8 @@ func TestObjectQuotas(t *testing.T) {
 		t.Errorf("the limits are not advertised: %+v", r)
 	}
 	q := c.newQP()
-	if _, err := c.try(OpCreateCQ, &CreateCQRequest{Ctx: q.ctx, CQE: 65}, nil); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("CQ deeper than 64: %v", err)
+	if _, err := c.try(OpCreateCQ, &CreateCQRequest{Ctx: q.ctx, CQE: 129}, nil); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("CQ deeper than 128: %v", err)
 	}
 	if _, err := c.try(OpCreateQP, &CreateQPRequest{PD: q.pd, SendCQ: q.cq, RecvCQ: q.cq, Caps: QPCaps{MaxSendWR: 65}}, nil); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("QP deeper than 64: %v", err)

@@ -162,7 +162,7 @@ func (o *operation) queryDevice(req *QueryDeviceRequest) (*QueryDeviceReply, err
 		v   *uint32
 		max int
 	}{
-		{&c.MaxQP, lim.QPs}, {&c.MaxQPWR, lim.Depth}, {&c.MaxCQ, lim.CQs}, {&c.MaxCQE, lim.Depth}, {&c.MaxMR, lim.MRs},
+		{&c.MaxQP, lim.QPs}, {&c.MaxQPWR, lim.Depth}, {&c.MaxCQ, lim.CQs}, {&c.MaxCQE, lim.CQDepth}, {&c.MaxMR, lim.MRs},
 		{&c.MaxPD, lim.PDs}, {&c.MaxSGE, MaxSGE}, {&c.MaxInline, MaxInline}, {&c.MaxMW, lim.MWs}, {&c.MaxSRQ, lim.SRQs},
 		{&c.MaxSRQWR, lim.Depth}, {&c.MaxSRQSGE, MaxSGE},
 	} {

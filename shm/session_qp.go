@@ -95,7 +95,7 @@ func (o *operation) createCQ(req *CreateCQRequest) (*CreateCQReply, error) {
 		}
 		ring = ch.ring
 	}
-	if req.CQE < 1 || int64(req.CQE) > int64(s.srv.limits.Depth) || req.Vector != 0 {
+	if req.CQE < 1 || int64(req.CQE) > int64(s.srv.limits.CQDepth) || req.Vector != 0 {
 		return nil, syscall.EINVAL
 	}
 	n, err := number(&s.cqs, s.srv.limits.CQs)

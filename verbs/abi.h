@@ -260,7 +260,8 @@ VRNIC_ABI_OFFSET(vrnic_cqe, timestamp, VRNIC_CQE_TIMESTAMP);
 #define VRNIC_CHAN_SLOTS		4096
 
 /* Bounds that no peer may exceed, whatever the quotas say. */
-#define VRNIC_MAX_DEPTH			65536	/* slots of any ring */
+#define VRNIC_MAX_DEPTH			65536	/* slots of a queue, and of a channel's ring */
+#define VRNIC_MAX_CQ_DEPTH		(1u << 20)	/* slots of a CQ: those of many QPs complete there */
 #define VRNIC_MAX_SGE			32	/* SGEs of a WQE */
 #define VRNIC_MAX_INLINE		1024	/* inline octets of a WQE */
 #define VRNIC_MIN_INLINE		64	/* what a QP gets at least; so a stride has room for the masks of an atomic */

@@ -43,12 +43,12 @@ bool vrnic_read_layout(const struct vrnic_map *m, uint32_t magic, struct vrnic_l
 	l->max_inline = w[VRNIC_QP_MAX_INLINE / 4];
 
 	if ((magic == VRNIC_MAGIC_SRQ || l->rq_size) &&
-	    !vrnic_ring_fits(m->len, l->rq_off, l->rq_size, l->rq_stride, VRNIC_RQ_SGE + VRNIC_SGE_LEN,
+	    !vrnic_ring_fits(m->len, l->rq_off, l->rq_size, VRNIC_MAX_DEPTH, l->rq_stride, VRNIC_RQ_SGE + VRNIC_SGE_LEN,
 			     VRNIC_RQ_SGE + VRNIC_SGE_LEN * VRNIC_MAX_SGE))
 		return false;
 	if (magic == VRNIC_MAGIC_SRQ)
 		return true;
-	return vrnic_ring_fits(m->len, l->sq_off, l->sq_size, l->sq_stride, VRNIC_SQ_SGE + VRNIC_MIN_INLINE,
+	return vrnic_ring_fits(m->len, l->sq_off, l->sq_size, VRNIC_MAX_DEPTH, l->sq_stride, VRNIC_SQ_SGE + VRNIC_MIN_INLINE,
 			       (VRNIC_SQ_SGE + VRNIC_MAX_INLINE + 63) & ~63u) &&
 	       vrnic_slab_fits(m->len, l->tx_slab_off, l->tx_slab_size) &&
 	       vrnic_slab_fits(m->len, l->rx_slab_off, l->rx_slab_size) &&

@@ -56,10 +56,10 @@ struct vrnic_map {
 };
 
 /* Whether a ring of size slots, a power of two, lies in a memory of len octets. */
-static inline bool vrnic_ring_fits(size_t len, uint32_t off, uint32_t size, uint32_t stride, uint32_t min_stride,
-				   uint32_t max_stride)
+static inline bool vrnic_ring_fits(size_t len, uint32_t off, uint32_t size, uint32_t max_size, uint32_t stride,
+				   uint32_t min_stride, uint32_t max_stride)
 {
-	return size && !(size & (size - 1)) && size <= VRNIC_MAX_DEPTH && stride >= min_stride && stride <= max_stride &&
+	return size && !(size & (size - 1)) && size <= max_size && stride >= min_stride && stride <= max_stride &&
 	       off % 8 == 0 && stride % 8 == 0 && off <= len && (uint64_t)size * stride <= len - off;
 }
 

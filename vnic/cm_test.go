@@ -401,7 +401,7 @@ func TestBacklog(t *testing.T) {
 func TestLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := vnictest.Pair(t)
-		lim := vnic.Limits{PD: 2, MR: 3, CQ: 4, QP: 2, CMID: 2, Depth: 64, SGE: 3, Inline: 32, MRLen: 1 << 20, MRTotal: 1<<20 + 5}
+		lim := vnic.Limits{PD: 2, MR: 3, CQ: 4, QP: 2, CMID: 2, Depth: 64, CQDepth: 128, SGE: 3, Inline: 32, MRLen: 1 << 20, MRTotal: 1<<20 + 5}
 		c := vnictest.Open(t, b, vnic.ContextConfig{Limits: lim})
 		pd, _ := c.NewPD()
 		cq, _ := c.NewCQ(vnic.CQOptions{Depth: 64})
@@ -446,8 +446,9 @@ func TestLimits(t *testing.T) {
 		lr.want("the second id", vnic.CMConnectRequest)
 		connect().want("a third is refused", vnic.CMRejected)
 		for name, err := range map[string]error{
-			"depth": func() error { _, err := c.NewCQ(vnic.CQOptions{Depth: 65}); return err }(),
-			"SGEs":  func() error { _, err := pd.CreateQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSendSGE: 4}); return err }(),
+			"CQ depth": func() error { _, err := c.NewCQ(vnic.CQOptions{Depth: 129}); return err }(),
+			"depth":    func() error { _, err := pd.CreateQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSendWR: 65}); return err }(),
+			"SGEs":     func() error { _, err := pd.CreateQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSendSGE: 4}); return err }(),
 			"inline": func() error {
 				_, err := pd.CreateQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxInline: 33})
 				return err

@@ -70,7 +70,8 @@ type Limits struct {
 	SRQ                  int
 	Pending              int // connection requests half open or unanswered
 	MW                   int // memory windows
-	Depth                int // work requests in a queue, completions in a CQ
+	Depth                int // work requests in a queue
+	CQDepth              int // completions in a CQ
 	SGE                  int
 	Inline               int // octets
 	IRD, ORD             int
@@ -81,7 +82,7 @@ type Limits struct {
 func DefaultLimits() Limits {
 	return Limits{
 		PD: 256, MR: 65536, MW: 65536, CQ: 4096, QP: 1024, CMID: 4096, SRQ: 256, Pending: 512,
-		Depth: 16384, SGE: 16, Inline: 512, IRD: 128, ORD: 128,
+		Depth: 16384, CQDepth: 1 << 19, SGE: 16, Inline: 512, IRD: 128, ORD: 128,
 		MRLen: 1 << 40, MRTotal: 1 << 46,
 	}
 }
@@ -96,6 +97,7 @@ func (l Limits) or(d Limits) Limits {
 	or(&l.SRQ, d.SRQ)
 	or(&l.Pending, d.Pending)
 	or(&l.Depth, d.Depth)
+	or(&l.CQDepth, d.CQDepth)
 	or(&l.SGE, d.SGE)
 	or(&l.Inline, d.Inline)
 	or(&l.IRD, d.IRD)

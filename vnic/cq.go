@@ -87,8 +87,8 @@ const (
 
 // NewCQ makes a completion queue for at least o.Depth completions.
 func (c *Context) NewCQ(o CQOptions) (*CQ, error) {
-	if o.Depth < 1 || o.Depth > c.limits.Depth {
-		return nil, fmt.Errorf("create a CQ for %d completions, possible are 1 to %d: %w", o.Depth, c.limits.Depth, rdma.ErrInvalid)
+	if o.Depth < 1 || o.Depth > c.limits.CQDepth {
+		return nil, fmt.Errorf("create a CQ for %d completions, possible are 1 to %d: %w", o.Depth, c.limits.CQDepth, rdma.ErrInvalid)
 	}
 	cq := &CQ{ctx: c, depth: o.Depth, sink: o.Sink, event: make(chan struct{}, 1), dead: make(chan struct{})}
 	if o.Sink == nil {

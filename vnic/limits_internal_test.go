@@ -23,7 +23,7 @@ func TestLimitsAsDocumented(t *testing.T) {
 	l, to := c.Limits, c.Timeouts
 	for name, values := range map[string]string{
 		"`Limits.PD`, `MR`, `CQ`, `QP`, `SRQ`, `CMID`": fmt.Sprintf("%d, %d, %d, %d, %d, %d", l.PD, l.MR, l.CQ, l.QP, l.SRQ, l.CMID),
-		"`Limits.Depth`, `SGE`, `Inline`":              fmt.Sprintf("%d, %d, %d", l.Depth, l.SGE, l.Inline),
+		"`Limits.Depth`, `CQDepth`, `SGE`, `Inline`":   fmt.Sprintf("%d, %d, %d, %d", l.Depth, l.CQDepth, l.SGE, l.Inline),
 		"`Limits.IRD`, `ORD`":                          fmt.Sprint(l.IRD),
 		"`Limits.MRLen`, `MRTotal`":                    fmt.Sprintf("%d TiB, %d TiB", l.MRLen>>40, l.MRTotal>>40),
 		"`Limits.Pending`":                             fmt.Sprint(l.Pending),

@@ -173,7 +173,7 @@ func (d *Daemon) addDevice(spec DeviceSpec) error {
 		Name: spec.Name, MAC: mac, MTU: stack.MTU(), Addrs: spec.Reach(),
 		Network: net,
 		Limits: vnic.Limits{
-			PD: l.PDs, MR: l.MRs, CQ: l.CQs, QP: l.QPs, CMID: l.CMIDs, SRQ: l.SRQs, MW: l.MWs, Depth: l.Depth,
+			PD: l.PDs, MR: l.MRs, CQ: l.CQs, QP: l.QPs, CMID: l.CMIDs, SRQ: l.SRQs, MW: l.MWs, Depth: l.Depth, CQDepth: l.CQDepth,
 			SGE: shm.MaxSGE, Inline: shm.MaxInline, MRTotal: maxRegistered,
 		},
 		Log: d.log,

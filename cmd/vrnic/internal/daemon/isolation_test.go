@@ -386,7 +386,7 @@ func TestListVisibility(t *testing.T) {
 func TestLimits(t *testing.T) {
 	d := daemontest.Start(t, func(c *daemon.Config) {
 		c.Limits = shm.DefaultLimits()
-		for _, s := range []string{"pds=2", "mrs=2", "cqs=2", "qps=2", "depth=64", "mem-bytes=8192", "cm-ids=2", "srqs=2", "mws=2", "sessions-per-uid=2"} {
+		for _, s := range []string{"pds=2", "mrs=2", "cqs=2", "qps=2", "depth=64", "cq-depth=128", "mem-bytes=8192", "cm-ids=2", "srqs=2", "mws=2", "sessions-per-uid=2"} {
 			if err := c.Limits.Set(s); err != nil {
 				t.Fatal(err)
 			}
@@ -427,7 +427,7 @@ func TestLimits(t *testing.T) {
 			t.Errorf("%s number %d: %v, want one that is and says limit", what, n, err)
 		}
 	}
-	if _, err := dev.CreateCQ(65); err == nil || errors.Is(err, rdma.ErrLimit) {
+	if _, err := dev.CreateCQ(129); err == nil || errors.Is(err, rdma.ErrLimit) {
 		t.Errorf("a CQ deeper than the limit: %v, want an invalid argument", err)
 	}
 	if a := dev.Attr(); a.MaxQP != 2 || a.MaxDepth != 64 || a.MaxCQ != 2 || a.MaxPD != 2 || a.MaxMR != 2 || a.MaxSRQ != 2 || a.MaxMW != 2 || a.MaxSRQWR != 64 {

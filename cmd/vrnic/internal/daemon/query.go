@@ -44,7 +44,7 @@ func (s *session) QueryDevice(number uint32) (*shm.QueryDeviceReply, error) {
 		MaxSGE:    uint32(min(l.SGE, shm.MaxSGE)),
 		MaxInline: uint32(min(l.Inline, shm.MaxInline)),
 		MaxCQ:     uint32(l.CQ),
-		MaxCQE:    uint32(l.Depth),
+		MaxCQE:    uint32(l.CQDepth),
 		MaxMR:     uint32(l.MR),
 		MaxPD:     uint32(l.PD),
 		MaxIRD:    uint32(l.IRD),
