@@ -5,6 +5,7 @@ import (
 	"debug/elf"
 	"encoding/binary"
 	"errors"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,7 +14,10 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/launch"
+	"github.com/vrnic/vrnic/internal/netlab"
 )
 
 // staticProgram is one without a loader. It exits with status 42.
@@ -265,9 +269,64 @@ func TestExecIfAddrs(t *testing.T) {
 
 	if exec.Command("cc", "-fsanitize=address", "-o", sanitized, filepath.Join("testdata", "ifaddrs.c")).Run() != nil {
 		t.Log("the address sanitizer is not there")
-		return
-	}
-	if got := run("a program with the sanitizer", sanitized); got != string(kernel)+want {
+	} else if got := run("a program with the sanitizer", sanitized); got != string(kernel)+want {
 		t.Errorf("with the sanitizer:\n%s", got)
 	}
+	t.Run("aside", func(t *testing.T) { testIfAddrsAside(t, socket, dir, program) })
+}
+
+// An address that the kernel has where programs do not look, on the loopback interface or one that is down, is listed for the
+// device too.
+func testIfAddrsAside(t *testing.T, socket, dir, program string) {
+	ns, err := netlab.NewNS()
+	if errors.Is(err, os.ErrPermission) {
+		lacking(t, "root", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	err = errors.Join(
+		ns.AddVeth("aside0", ns, "aside1"),
+		ns.AddAddr("lo", netip.MustParsePrefix("10.1.0.1/20")),
+		ns.AddAddr("aside0", netip.MustParsePrefix("10.1.16.1/31")),
+		ns.AddAddr("aside1", netip.MustParsePrefix("fd01::1/64")),
+		ns.Do(func() error { return setDown("aside0") }),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := vrnicCommand(t, "exec", "--socket", socket, "--lib-dir", dir, program)
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := ns.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, &out)
+	}
+	for line, want := range map[string]int{
+		"\nlo 0x10049 10.1.0.1/": 1, "\nleft 0x43 10.1.0.1/": 1, // on both
+		" 10.1.16.1/": 2, "\na-name-longer-t 0x43 10.1.16.1/": 1,
+		" fd01::1/": 1, "\nleft 0x43 fd01::1/": 0, // that one the kernel has for programs
+	} {
+		if got := strings.Count("\n"+out.String(), line); got != want {
+			t.Errorf("%q is there %d times, want %d:\n%s", line, got, want, &out)
+		}
+	}
+}
+
+// setDown sets a link of this namespace down.
+func setDown(link string) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	ifr, err := unix.NewIfreq(link)
+	if err != nil {
+		return err
+	}
+	ifr.SetUint16(0)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr)
 }

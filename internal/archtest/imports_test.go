@@ -59,7 +59,9 @@ var layers = map[string][]string{
 // testsToo says what tests of a folder may import beside that: a device to run against.
 var testsToo = map[string][]string{
 	"cmd/vrnic/internal/ping": {module + "vnic"},
+	"cmd/vrnic":               {module + "internal/netlab"},
 	"internal/stacknet":       {module + "rdma"},
+	"verbs":                   {sys, module + "shm"},
 }
 
 // nowhere lists what no other folder may import.

@@ -225,8 +225,7 @@ func (p *Program) inspectELF(file string, f io.ReaderAt) error {
 		p.ASAN = p.ASAN || strings.HasPrefix(lib, "libasan.so")
 	}
 	rpath, _ := e.DynString(elf.DT_RPATH)
-	runpath, _ := e.DynString(elf.DT_RUNPATH)
-	p.RPath = p.RPath || len(rpath) > 0 && len(runpath) == 0
+	p.RPath = p.RPath || len(rpath) > 0
 	return nil
 }
 

@@ -89,6 +89,8 @@ func TestFind(t *testing.T) {
 	write("first/both", nil, 0o644)
 	write("second/both", elfFile{elf.ELFCLASS64, here, at("loader")}.bytes(t), 0o755)
 	write("first/denied", nil, 0o644)
+	write("first/folder/x", nil, 0o644)
+	write("second/folder", elfFile{elf.ELFCLASS64, here, at("loader")}.bytes(t), 0o755)
 	t.Chdir(dir)
 
 	both := at("first") + ":" + at("second")
@@ -109,6 +111,7 @@ func TestFind(t *testing.T) {
 		{name: "nothing"},
 		{name: "loop"},
 		{name: "both", path: both, found: at("second/both")},
+		{name: "folder", path: both, found: at("second/folder")},
 		{name: "static", words: "statically linked"},
 		{name: "statics", words: "static is statically linked"},
 		{name: "", path: both, status: 127, words: "empty"},
