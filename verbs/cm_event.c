@@ -92,7 +92,8 @@ static void apply(struct cm_id *id, const struct vrnic_cm_event *e, struct cm_ev
 		fill_addrs(id, e);
 		id->connected = true;
 		break;
-	case VRNIC_EV_DISCONNECTED:
+	case VRNIC_EV_DISCONNECTED: /* status is for what did not come about */
+		ev->ev.status = 0;
 		id->connected = false;
 		id->over = true;
 		break;
@@ -149,7 +150,6 @@ static int make_up(struct cm_chan *ch, struct cm_event *ev)
 			id->connected = false;
 			id->over = true;
 			ev->ev.event = RDMA_CM_EVENT_DISCONNECTED;
-			ev->ev.status = -EIO;
 		} else {
 			id->removed = true;
 			ev->ev.event = RDMA_CM_EVENT_DEVICE_REMOVAL;
@@ -316,8 +316,8 @@ int cm_complete(struct cm_id *id, enum rdma_cm_event_type want)
 		if (rdma_get_cm_event(id->id.channel, &ev))
 			return -1;
 		id->id.event = ev;
-		if (ev->event == want && (!ev->status || want == RDMA_CM_EVENT_DISCONNECTED))
-			return 0; /* that a connection has ended is what was asked for, however it did */
+		if (ev->event == want && !ev->status)
+			return 0;
 		if (want == RDMA_CM_EVENT_DISCONNECTED && ev->event == RDMA_CM_EVENT_ESTABLISHED)
 			continue; /* of a call that did not wait for it */
 		return cm_return(failure(ev));
