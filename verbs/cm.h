@@ -33,7 +33,8 @@ struct cm_chan {
 	/* cm_lock */
 	unsigned int refs; /* ids, threads in rdma_get_cm_event, and the program until it destroys the channel */
 	unsigned int ids;
-	bool gone; /* the program has destroyed it: the descriptor is closed */
+	bool gone;  /* the program has destroyed it: the descriptor is closed */
+	bool buried; /* cm_chan.c's */
 };
 
 struct cm_id {

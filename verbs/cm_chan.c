@@ -47,10 +47,24 @@ static void forget(struct cm_chan *ch)
 		vrnic_rpc_handle(ch->s, VRNIC_OP_CM_DESTROY_CHAN, ch->handle, NULL, 0);
 }
 
+/*
+ * rping destroys its channel at its end while another thread is on its way back into rdma_get_cm_event. What that finds
+ * must still be a channel, so the last ones are kept. cm_lock.
+ */
+static struct cm_chan *graves[64];
+static unsigned int next_grave;
+
 void cm_chan_put(struct cm_chan *ch)
 {
-	if (!--ch->refs)
-		free(ch);
+	struct cm_chan **grave = &graves[next_grave % (sizeof(graves) / sizeof(graves[0]))];
+
+	if (--ch->refs || ch->buried)
+		return;
+	next_grave++;
+	if (*grave && !(*grave)->refs) /* else a thread came back, and sits there for ever */
+		free(*grave);
+	ch->buried = true;
+	*grave = ch;
 }
 
 /*

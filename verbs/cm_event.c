@@ -206,6 +206,7 @@ static int next_event(struct waiter *w)
 	int err;
 
 	do {
+		park_if_gone(ch);
 		err = vrnic_wait_token(ch->s, ch->ch.fd) < 0 ? errno : 0;
 		park_if_gone(ch);
 		if (err)
