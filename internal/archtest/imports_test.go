@@ -46,7 +46,8 @@ var layers = map[string][]string{
 	"cmd/vrnic-bench":           {whole},
 
 	// C, but for the package that embeds what is built of it.
-	"verbs": {std},
+	"verbs":             {std},
+	"verbs/sessiontest": {std},
 
 	"contrib":           {std, module + "iwarp", module + "sctpddp"},
 	"integration":       {whole},
@@ -62,6 +63,7 @@ var testsToo = map[string][]string{
 	"cmd/vrnic":               {module + "internal/netlab"},
 	"internal/stacknet":       {module + "rdma"},
 	"verbs":                   {sys, module + "shm"},
+	"verbs/sessiontest":       {module + "shm", sys},
 }
 
 // nowhere lists what no other folder may import.

@@ -2,6 +2,7 @@ package sessiontest
 
 import (
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -452,4 +453,16 @@ func (s *session) raise(e shm.AsyncEvent) {
 	q := nth(s.async, 0)
 	q.events = append(q.events, e)
 	token(q.pipe)
+}
+
+// listenerOf makes a listener of a descriptor.
+func listenerOf(t testing.TB, fd int) *net.UnixListener {
+	t.Helper()
+	file := os.NewFile(uintptr(fd), "listener")
+	defer file.Close()
+	ln, err := net.FileListener(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ln.(*net.UnixListener)
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -93,10 +94,19 @@ func start(t testing.TB, socket string, env ...string) *program {
 
 func startFile(t testing.TB, file, socket string, env ...string) *program {
 	t.Helper()
+	return startAs(t, file, socket, -1, env...)
+}
+
+// startAs runs file as a user, below 0 as the test's.
+func startAs(t testing.TB, file, socket string, uid int, env ...string) *program {
+	t.Helper()
 	p := &program{t: t, cmd: exec.Command(file), lines: make(chan string, 1000), errs: &lockedBuffer{}, done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), "VRNIC_DEBUG=shm", "VRNIC_SOCKET="+socket)
 	p.cmd.Env = append(p.cmd.Env, env...)
 	p.cmd.Stderr = p.errs
+	if uid >= 0 {
+		p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+	}
 	in, err := p.cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -209,6 +219,14 @@ func (p *program) end(status int) {
 	if got := p.cmd.ProcessState; got.ExitCode() != status {
 		p.t.Fatalf("the program ended with %v, want exit status %d\n%s", got, status, p.errs)
 	}
+}
+
+// said ends the program and returns what it wrote on standard error.
+func (p *program) said() string {
+	p.t.Helper()
+	p.in.Close()
+	p.end(0)
+	return p.errs.String()
 }
 
 // A lockedBuffer is what a program writes on standard error.
