@@ -279,7 +279,7 @@ func (l *loopEnd) exec(e *sqe) bool {
 	if fault != nil && !done {
 		e.off -= n
 	}
-	if done {
+	if done && e.state != sqeDone {
 		qp.posted(e)
 		qp.sendDone(e)
 	}
@@ -401,6 +401,11 @@ func (l *loopEnd) sendChunk(e *sqe, n uint32) (own, fault error) {
 
 // deliver ends a Send of n octets, or immediate data. The lock of the peer's receive side is held.
 func (l *loopEnd) deliver(e *sqe, n uint32) error {
+	// Programs rely on it that the completion of a Send comes before that of the answer to it, and the
+	// answer can be under way as soon as the peer knows.
+	l.qp.posted(e)
+	l.qp.sendDone(e)
+	l.qp.retire()
 	return l.peer.qp.rx.endLocked(iwarp.Received{
 		Length: n, Solicited: e.wr.Flags&rdma.Solicited != 0,
 		Invalidate: e.wr.Op == rdma.OpSendInv, STag: iwarp.STag(e.wr.InvKey),
