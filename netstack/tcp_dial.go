@@ -37,15 +37,21 @@ func (s *Stack) configure(ep tcpip.Endpoint) {
 // connection comes from local if that is valid. For errors errors.Is finds the syscall.Errno
 // (ECONNREFUSED, ETIMEDOUT, ENETUNREACH, EHOSTUNREACH, EADDRNOTAVAIL), or ctx's.
 func (s *Stack) DialTCP(ctx context.Context, local netip.Addr, remote netip.AddrPort) (*TCPConn, error) {
+	return s.DialTCPFrom(ctx, netip.AddrPortFrom(local, 0), remote)
+}
+
+// DialTCPFrom is DialTCP from a port that the caller chooses, unless it is 0. EADDRINUSE: something
+// has it, be it an earlier connection that lingers in TIME-WAIT.
+func (s *Stack) DialTCPFrom(ctx context.Context, local, remote netip.AddrPort) (*TCPConn, error) {
 	remote = unmap(remote)
-	c, err := s.dial(ctx, local.Unmap(), remote)
+	c, err := s.dial(ctx, unmap(local), remote)
 	if err != nil {
 		return nil, fmt.Errorf("netstack: %s: connect to %v: %w", s.cfg.Name, remote, err)
 	}
 	return c, nil
 }
 
-func (s *Stack) dial(ctx context.Context, local netip.Addr, remote netip.AddrPort) (*TCPConn, error) {
+func (s *Stack) dial(ctx context.Context, local, remote netip.AddrPort) (*TCPConn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -84,7 +90,7 @@ func connecting(ep *tcp.Endpoint) bool {
 }
 
 // startDial sends the SYN.
-func (s *Stack) startDial(wq *waiter.Queue, local netip.Addr, remote netip.AddrPort) (*tcp.Endpoint, error) {
+func (s *Stack) startDial(wq *waiter.Queue, local, remote netip.AddrPort) (*tcp.Endpoint, error) {
 	if !s.gate.enter() {
 		return nil, closedError("stack " + s.cfg.Name)
 	}
@@ -93,8 +99,8 @@ func (s *Stack) startDial(wq *waiter.Queue, local netip.Addr, remote netip.AddrP
 	if err != nil {
 		return nil, err
 	}
-	if local.IsValid() {
-		if err := ep.Bind(gvFullAddr(netip.AddrPortFrom(local, 0))); err != nil {
+	if local.Addr().IsValid() {
+		if err := ep.Bind(gvFullAddr(local)); err != nil {
 			ep.Close()
 			return nil, fmt.Errorf("bind to %v: %w", local, goError(err))
 		}
@@ -211,7 +217,7 @@ func (l *TCPListener) Close() error {
 // want a net.Conn. It is plain TCP without anything of vrnic's on top.
 func (s *Stack) DialNet(ctx context.Context, remote netip.AddrPort) (net.Conn, error) {
 	remote = unmap(remote)
-	c, err := s.dial(ctx, netip.Addr{}, remote)
+	c, err := s.dial(ctx, netip.AddrPort{}, remote)
 	if err != nil {
 		return nil, fmt.Errorf("netstack: %s: connect to %v: %w", s.cfg.Name, remote, err)
 	}

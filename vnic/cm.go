@@ -32,6 +32,7 @@ type CMID struct {
 	local      netip.AddrPort //
 	remote     netip.AddrPort //
 	bound      bool           // local is in the port table
+	chosen     bool           // its port was chosen here: another will do
 	mpa        rdma.MPAParam  // of a listener
 	listen     *cmListen      // of a listener
 	request    *cmRequest     // of a child that has not been answered
@@ -198,10 +199,36 @@ func (id *CMID) ResolveAddr(src netip.Addr, dst netip.AddrPort, timeout time.Dur
 	default:
 		id.local = netip.AddrPortFrom(from, id.local.Port())
 		id.remote = dst
+		id.choosePortLocked()
 	}
 	id.mu.Unlock()
 	id.later(ev)
 	return nil
+}
+
+// choosePortLocked gives id a port to connect from, if it has none and the network would use it. If
+// none is free the network finds one, or does not.
+func (id *CMID) choosePortLocked() {
+	if _, ok := id.dev.cfg.Network.(PortNetwork); id.bound || !ok && id.dev.cfg.Network != nil {
+		return
+	}
+	if ap, err := id.dev.bind(id, netip.AddrPortFrom(id.local.Addr(), 0)); err == nil {
+		id.local, id.bound, id.chosen = ap, true, true
+	}
+}
+
+// connectedFrom notes where the connection comes from. The port table's entry of an id that was bound
+// by its user keeps its name.
+func (id *CMID) connectedFrom(ap netip.AddrPort) {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if id.state != cmConnecting || id.bound && !id.chosen || id.local == ap {
+		return
+	}
+	if id.bound {
+		id.dev.unbind(id, id.local)
+	}
+	id.local, id.bound, id.chosen = ap, false, false
 }
 
 func (id *CMID) resolve(src netip.Addr, dst netip.AddrPort) (netip.Addr, error) {

@@ -270,7 +270,7 @@ func (id *CMID) connect(ctx context.Context, b *binding, p rdma.ConnParam) {
 		return
 	}
 	dctx, cancel := context.WithTimeoutCause(ctx, positive(d.cfg.Timeouts.Connect), syscall.ETIMEDOUT)
-	s, err := d.cfg.Network.Dial(dctx, id.Local().Addr(), id.Remote())
+	s, err := id.dial(dctx)
 	if err != nil && dctx.Err() != nil {
 		err = context.Cause(dctx)
 	}
@@ -279,14 +279,23 @@ func (id *CMID) connect(ctx context.Context, b *binding, p rdma.ConnParam) {
 		id.fail(b, false, connectFailed(err))
 		return
 	}
-	id.mu.Lock()
-	if id.state == cmConnecting && !id.bound { // the port table's entry keeps its name
-		id.local = unmap(s.LocalAddr())
-	}
-	id.mu.Unlock()
+	id.connectedFrom(unmap(s.LocalAddr()))
 	if ev, ok := id.initiate(ctx, b, s, p); !ok {
 		id.fail(b, true, ev)
 	}
+}
+
+// dial opens a stream to the peer, from id's port if that is free below too: it is the port of a
+// connection that lingers, or of one that the network has chosen itself.
+func (id *CMID) dial(ctx context.Context) (iwarp.Stream, error) {
+	local, remote := id.Local(), id.Remote()
+	if n, ok := id.dev.cfg.Network.(PortNetwork); ok && local.Port() != 0 {
+		s, err := n.DialFrom(ctx, local, remote)
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return s, err
+		}
+	}
+	return id.dev.cfg.Network.Dial(ctx, local.Addr(), remote)
 }
 
 // initiate runs the Initiator on s and connects the QP; ok is false with an event if it came to

@@ -27,11 +27,7 @@ func (id *CMID) connectSCTP(ctx context.Context, b *binding, p rdma.ConnParam) {
 		id.fail(b, st != nil, connectFailed(err))
 		return
 	}
-	id.mu.Lock()
-	if id.state == cmConnecting && !id.bound {
-		id.local = unmap(st.LocalAddr())
-	}
-	id.mu.Unlock()
+	id.connectedFrom(unmap(st.LocalAddr()))
 	if err := b.attachSession(st, st.s.Params(), p, nil); err != nil {
 		id.fail(b, true, connectFailed(err))
 	}

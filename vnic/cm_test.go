@@ -95,6 +95,50 @@ func routed(t *testing.T, c *vnic.Context, ap netip.AddrPort) (*vnic.CMID, *reco
 	return id, r
 }
 
+// An id has a port to connect from as soon as its address is resolved, which is also what the peer
+// sees; if the port is taken below, another is found, and both ends know it.
+func TestPortOnceResolved(t *testing.T) {
+	onPaths(t, func(t *testing.T, e *env) {
+		for _, lingering := range []bool{false, true} {
+			e.net.Lingering.Store(lingering)
+			x, y := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{}), vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
+			l, lr := listen(t, e.b, 0)
+			id, r := routed(t, e.a, l.Local())
+			had := id.Local()
+			if had.Port() == 0 {
+				t.Error("no port after ADDR_RESOLVED")
+			}
+			other, _ := newID(t, e.a)
+			if err := other.Bind(had); !errors.Is(err, syscall.EADDRINUSE) {
+				t.Errorf("the port is another's, too: %v", err)
+			}
+			other.Close()
+			if err := id.Connect(x.QP, rdma.ConnParam{SCTP: e.sctp}); err != nil {
+				t.Fatal(err)
+			}
+			req := lr.want("a request", vnic.CMConnectRequest)[0]
+			if err := req.ID.Accept(y.QP, rdma.ConnParam{}); err != nil {
+				t.Fatal(err)
+			}
+			r.want("accepted", vnic.CMEstablished)
+			if id.Local() != req.ID.Remote() {
+				t.Errorf("lingering %v: the initiator is at %v, the responder says %v", lingering, id.Local(), req.ID.Remote())
+			}
+			if got := id.Local() == had; !e.sctp && got != (!lingering || e.loop || e.pipe) {
+				t.Errorf("lingering %v: was at %v, is at %v", lingering, had, id.Local())
+			}
+			id.Close()
+			req.ID.Close()
+			l.Close()
+			again, _ := newID(t, e.a) // the port is free again
+			if err := again.Bind(had); err != nil {
+				t.Error(err)
+			}
+			again.Close()
+		}
+	})
+}
+
 // The whole life of a connection as rdma_cm users see it: T4, T12, T19, Q1.
 func TestCMLife(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {

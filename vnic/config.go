@@ -57,6 +57,14 @@ type Network interface {
 	Listen(addr netip.AddrPort, backlog int) (StreamListener, error)
 }
 
+// A PortNetwork is a Network that opens streams from a port that is asked for. Then an id has a port
+// of its own as soon as its address is resolved, as with Linux's rdma_cm, and its peer sees that one.
+type PortNetwork interface {
+	Network
+	// DialFrom is Dial from a port that is not 0. EADDRINUSE: the port is taken below.
+	DialFrom(ctx context.Context, local, remote netip.AddrPort) (iwarp.Stream, error)
+}
+
 // A StreamListener takes streams.
 type StreamListener interface {
 	Accept() (iwarp.Stream, error) // blocks; an error after Close

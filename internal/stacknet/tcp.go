@@ -28,7 +28,7 @@ type Network struct {
 }
 
 var (
-	_ vnic.Network     = (*Network)(nil)
+	_ vnic.PortNetwork = (*Network)(nil)
 	_ vnic.SCTPNetwork = (*Network)(nil)
 )
 
@@ -59,10 +59,15 @@ func (n *Network) Close() error { return n.sctp.Close() }
 
 // Dial implements vnic.Network.
 func (n *Network) Dial(ctx context.Context, local netip.Addr, remote netip.AddrPort) (iwarp.Stream, error) {
-	if n.udp && local == n.addrs[0] {
-		return nil, fmt.Errorf("the UDP socket at %v carries SCTP only: %w", local, syscall.EPROTONOSUPPORT)
+	return n.DialFrom(ctx, netip.AddrPortFrom(local, 0), remote)
+}
+
+// DialFrom implements vnic.PortNetwork.
+func (n *Network) DialFrom(ctx context.Context, local, remote netip.AddrPort) (iwarp.Stream, error) {
+	if n.udp && local.Addr() == n.addrs[0] {
+		return nil, fmt.Errorf("the UDP socket at %v carries SCTP only: %w", local.Addr(), syscall.EPROTONOSUPPORT)
 	}
-	c, err := n.stack.DialTCP(ctx, local, remote)
+	c, err := n.stack.DialTCPFrom(ctx, local, remote)
 	if err != nil {
 		return nil, err // not c: a nil *TCPConn is no nil Stream
 	}

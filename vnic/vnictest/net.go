@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/vrnic/vrnic/iwarp"
@@ -22,6 +23,8 @@ type Net struct {
 	// of those of iwarptest.
 	Plain bool
 	SCTP  SCTPLink // of each new association
+	// Lingering says that every port which a dialer asks for is taken by an earlier connection.
+	Lingering atomic.Bool
 
 	mu        sync.Mutex
 	listeners []*listener         // guarded by mu
@@ -70,7 +73,15 @@ type Host struct {
 
 // Dial connects at once, is refused at once, or hangs until ctx ends.
 func (h *Host) Dial(ctx context.Context, local netip.Addr, remote netip.AddrPort) (iwarp.Stream, error) {
+	return h.DialFrom(ctx, netip.AddrPortFrom(local, 0), remote)
+}
+
+// DialFrom is Dial from a port, unless it is 0 or the Net's Lingering.
+func (h *Host) DialFrom(ctx context.Context, local, remote netip.AddrPort) (iwarp.Stream, error) {
 	n := h.net
+	if n.Lingering.Load() && local.Port() != 0 {
+		return nil, fmt.Errorf("dial from %v: %w", local, syscall.EADDRINUSE)
+	}
 	n.mu.Lock()
 	up, known := n.hosts[remote.Addr()]
 	if known && !up {
@@ -86,9 +97,12 @@ func (h *Host) Dial(ctx context.Context, local netip.Addr, remote netip.AddrPort
 	if l == nil {
 		return nil, fmt.Errorf("dial %v: %w", remote, syscall.ECONNREFUSED)
 	}
-	n.port++
+	if local.Port() == 0 {
+		n.port++
+		local = netip.AddrPortFrom(local.Addr(), n.port)
+	}
 	link := n.Link
-	link.Addrs = [2]netip.AddrPort{netip.AddrPortFrom(local, n.port), remote}
+	link.Addrs = [2]netip.AddrPort{local, remote}
 	var a, b iwarp.Stream
 	if n.Plain {
 		a, b = newPipe(link.Addrs[0], link.Addrs[1])
