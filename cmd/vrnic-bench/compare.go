@@ -1,215 +1,145 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/load"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/paths"
-	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/rawtcp"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/progress"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/report"
 )
-
-// A comparison measures one thing and what it is compared with.
-type comparison struct {
-	spec     load.Spec
-	baseline string
-	latency  bool // the ratio is of medians of times, else of bandwidths
-	// measure measures the baseline: bits per second, or a time.
-	measure func(time.Duration) (float64, time.Duration, error)
-	// target is what the ratio should reach: at least, or for times at most; 0 for none.
-	target float64
-}
 
 const (
 	// Many short rounds: what else a machine does comes and goes, and is to meet both alike.
 	compareRounds = 15
 	compareTime   = 300 * time.Millisecond
+	maxDepth      = 256 // of a comparison: a TCP server has as many MiB of memory at most
 )
 
 func compareCommand() *cli.Command {
+	flags := []cli.Flag{
+		&cli.StringSliceFlag{Name: "path", Usage: "`PATH`s: loop, pair, ring, wire, tap (default: all; wire and tap are left out without root)"},
+		&cli.IntFlag{Name: "rounds", Value: compareRounds, Usage: "`N` rounds"},
+		&cli.DurationFlag{Name: "time", Value: compareTime, Usage: "`D`uration of each measurement"},
+		&cli.DurationFlag{Name: "warmup", Value: standardWarmUp, Usage: "`D`uration of load before the first round"},
+		&cli.IntFlag{Name: "depth", Value: standardDepth, Usage: "`N` requests outstanding, where bandwidth is measured"},
+		&cli.StringFlag{Name: "processes", Usage: "0: both ends of ring and tap, and of their baselines, are in vrnic-bench; 1: each has a process of its own (default: 1)"},
+		&cli.IntFlag{Name: "mtu", Usage: "octets of a packet on the path pair, `N` (default: 1500)"},
+		&cli.BoolFlag{Name: "no-verify", Usage: "do not compare the data before and after each measurement"},
+		crcFlag(),
+	}
+	flags = append(append(flags, outputFlags(rowFormats)...), vrnicFlag(), profileFlag())
 	return &cli.Command{
 		Name:      "compare",
 		Usage:     "measures vrnic and its baselines on the same path, in turn, and prints ratios",
 		UsageText: "vrnic-bench compare [--path loop|pair|ring|wire|tap]... [--rounds N] [--time D] [--json FILE]",
-		Description: "Each round measures vrnic, then its baseline: on loop and ring memcpy, on pair and wire (root) TCP\n" +
-			"between the same two netstacks, on tap (root) TCP between two processes with netstacks on TAPs of the same\n" +
-			"bridges, and on both the kernels'. A ratio is vrnic's figure divided by\n" +
-			"the baseline's, printed as median [lowest..highest] of the rounds: of bandwidths higher is better, of\n" +
-			"times lower. Where bandwidth is measured, both go through the same amount of memory, depth times 1 MiB.",
-		Flags: []cli.Flag{
-			&cli.StringSliceFlag{Name: "path", Usage: "`PATH`: loop, pair, ring, wire, tap (default: all; wire and tap are left out without root)"},
-			&cli.IntFlag{Name: "rounds", Value: compareRounds, Usage: "`N` rounds"},
-			&cli.DurationFlag{Name: "time", Value: compareTime, Usage: "`D`uration of each measurement"},
-			&cli.IntFlag{Name: "depth", Value: standardDepth, Usage: "`N` requests outstanding, where bandwidth is measured"},
-			crcFlag(), jsonFlag(), vrnicFlag(), profileFlag(),
-		},
+		Description: "Each round measures vrnic, then its baselines, the first of which changes from round to round:\n\n" +
+			"   loop        copying in memory\n" +
+			"   pair        TCP between the same two netstacks, and between two in memory with the MTU that is fastest here\n" +
+			"   ring        copying in memory; the kernel's TCP on its loopback\n" +
+			"   wire (root) TCP between the same two netstacks, on the same TAPs; the kernel's TCP over the same bridges\n" +
+			"   tap (root)  TCP between two processes with netstacks on TAPs of the same bridges; the kernel's TCP there\n\n" +
+			"Where fi_pingpong (libfabric) and ucx_perftest (UCX) are in $PATH, ring and tap have them, too, over\n" +
+			"the kernel's TCP; of a round trip they tell the mean, which is compared with vrnic's mean, else medians are.\n\n" +
+			"A ratio is vrnic's figure divided by the baseline's, printed as median [lowest..highest] of the\n" +
+			"rounds: of bandwidths higher is better, of times lower. Where bandwidth is measured, both go through the same\n" +
+			"amount of memory, depth times 1 MiB. Behind all the table of targets says what was reached.",
+		Flags:  flags,
 		Action: compareAction,
 	}
 }
 
 func compareAction(c *cli.Context) error {
-	if c.Args().Present() {
-		return usagef("unexpected argument %q", c.Args().First())
+	p, err := comparePlan(c)
+	if err != nil {
+		return err
 	}
-	rounds, d, depth := c.Int("rounds"), c.Duration("time"), c.Int("depth")
-	if rounds < 1 || d <= 0 || depth < 1 || depth > 256 {
-		return usagef("--rounds and --time want more than 0, --depth 1 to 256")
-	}
-	names := paths.Names
-	if c.IsSet("path") {
-		for _, name := range c.StringSlice("path") {
-			if !slices.Contains(names, name) {
-				return usagef("--path %q: want one of %s", name, strings.Join(names, ", "))
-			}
-		}
-		names = c.StringSlice("path")
-	} else if os.Geteuid() != 0 {
-		fmt.Fprintln(c.App.ErrWriter, "vrnic-bench: without root there are no paths wire and tap")
-		names = slices.DeleteFunc(slices.Clone(names), paths.NeedsRoot)
+	out, err := outputsOf(c, rowFormats)
+	if err != nil {
+		return err
 	}
 	stop, err := startProfile(c.String("cpuprofile"))
 	if err != nil {
 		return err
 	}
 	defer stop()
-	if c.String("json") != "-" {
-		fmt.Fprintf(c.App.Writer, "%d rounds of %v each, in turn; median [lowest..highest]\n", rounds, d)
+	// About three baselines for each of five contests.
+	length := time.Duration(20*p.rounds*len(p.paths)) * p.amount.Time
+	m := match{c: c, p: p, out: out, progress: progress.New(c.App.ErrWriter, length)}
+	defer m.progress.Done()
+	if !out.quiet {
+		m.print(fmt.Sprintf("%d rounds of %v each, in turn; median [lowest..highest]", p.rounds, p.amount.Time))
 	}
-	var rows []report.Row
-	for _, name := range names {
-		err := onPath(name, c, func(p *paths.Path) error {
-			cs, err := comparisons(p, d, depth)
-			if err != nil {
-				return err
-			}
-			for _, cmp := range cs {
-				rs, err := compare(c, p, cmp, rounds)
-				if err != nil {
-					return fmt.Errorf("beside %s: %w", cmp.baseline, err)
-				}
-				rows = append(rows, rs)
-			}
-			return nil
-		})
-		if err != nil {
+	for _, name := range p.paths {
+		if err := m.onPath(name); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	return writeRows(c, rows)
-}
-
-// comparisons lists what is compared on p.
-func comparisons(p *paths.Path, d time.Duration, depth int) ([]comparison, error) {
-	stream := load.Spec{Op: load.Write, Size: 1 << 20, Depth: depth, Time: d, Elsewhere: p.CPU != nil}
-	pingPong := load.Spec{Op: load.Write, Size: 64, Depth: 1, Time: d, Elsewhere: p.CPU != nil}
-	if p.Name == "loop" || p.Name == "ring" {
-		return []comparison{{spec: stream, baseline: "memcpy", target: 0.5,
-			measure: func(d time.Duration) (float64, time.Duration, error) {
-				bps, err := memcpy(p.A, stream, d)
-				return bps, 0, err
-			}}}, nil
-	}
-	baselines, err := p.Baselines()
-	if err != nil {
-		return nil, err
-	}
-	var cs []comparison
-	for _, b := range baselines {
-		measure := func(mode byte, spec load.Spec) func(time.Duration) (float64, time.Duration, error) {
-			return func(d time.Duration) (float64, time.Duration, error) {
-				r, err := b.Measure(paths.Request{Mode: mode, Size: spec.Size, Slots: spec.Depth, Time: d})
-				if err != nil {
-					return 0, 0, err
-				}
-				return r.BitsPerSecond(), r.P50, nil
-			}
+	m.progress.Done()
+	if !out.quiet {
+		m.print("")
+		for _, line := range targetTable(m.outcomes) {
+			m.print(line)
 		}
-		wide := comparison{spec: stream, baseline: b.Name(), measure: measure(rawtcp.Sink, stream)}
-		quick := comparison{spec: pingPong, baseline: b.Name(), latency: true, measure: measure(rawtcp.Echo, pingPong)}
-		if paths.NeedsRoot(p.Name) && b.Name() == "netstack-tcp" {
-			wide.target, quick.target = 0.6, 1.5
-		}
-		cs = append(cs, wide, quick)
 	}
-	return cs, nil
-}
-
-// compare has the rounds of cmp and prints what came out. The row is that of the median round.
-func compare(c *cli.Context, p *paths.Path, cmp comparison, rounds int) (report.Row, error) {
-	ctx, cancel := context.WithTimeout(c.Context, time.Duration(rounds)*2*cmp.spec.Time+setUpTime)
-	defer cancel()
-	pair, err := load.Connect(ctx, p.A, p.B, p.AddrB, cmp.spec, connParam(c))
-	if err != nil {
-		return report.Row{}, err
-	}
-	defer pair.Close()
 	var rows []report.Row
-	var theirs []float64
-	for range rounds {
-		row, err := measureOn(ctx, p, pair, cmp.spec)
-		if err != nil {
-			return row, err
-		}
-		bps, t, err := cmp.measure(cmp.spec.Time)
-		if err != nil {
-			return row, err
-		}
-		row.Baseline = cmp.baseline
-		if cmp.latency {
-			row.Ratio = row.Lat.P50 / (float64(t) / float64(time.Microsecond))
-			theirs = append(theirs, float64(t)/float64(time.Microsecond))
-		} else {
-			row.Ratio = row.Gbits * 1e9 / bps
-			theirs = append(theirs, bps/1e9)
-		}
-		rows = append(rows, row)
-		if err := ctx.Err(); err != nil {
-			return row, err
-		}
+	for _, o := range m.outcomes {
+		rows = append(rows, o.row)
 	}
-	slices.SortFunc(rows, func(a, b report.Row) int { return cmpFloat(a.Ratio, b.Ratio) })
-	slices.Sort(theirs)
-	row := rows[len(rows)/2]
-	if c.String("json") != "-" {
-		ours, unit := row.Gbits, "Gbit/s"
-		if cmp.latency {
-			ours, unit = row.Lat.P50, "us"
-		}
-		fmt.Fprintf(c.App.Writer, "%-4s %-5s %7s depth %-3d %8.2f %-6s  %-12s %8.2f %-6s  ratio %.2f [%.2f..%.2f]%s\n",
-			row.Path, row.Op, report.Octets(row.Size), row.Depth, ours, unit, cmp.baseline, theirs[len(theirs)/2], unit,
-			row.Ratio, rows[0].Ratio, rows[len(rows)-1].Ratio, cmp.verdict(row.Ratio))
-	}
-	return row, nil
+	return out.write(c.App.Writer, rows)
 }
 
-func cmpFloat(a, b float64) int {
+// A comparison is what the flags of compare ask for.
+type comparison struct {
+	plan
+	rounds, depth int
+	noCRC         bool
+}
+
+// comparePlan reads the flags. Its errors are wrong usage.
+func comparePlan(c *cli.Context) (p comparison, err error) {
+	if c.Args().Present() {
+		return p, usagef("unexpected argument %q", c.Args().First())
+	}
+	p = comparison{rounds: c.Int("rounds"), depth: c.Int("depth"), noCRC: c.Bool("no-crc")}
+	p.amount, p.warmUp, p.verify = load.Amount{Time: c.Duration("time")}, c.Duration("warmup"), !c.Bool("no-verify")
+	p.opts = paths.Options{Vrnic: c.String("vrnic"), Worker: selfCommand(workerName), MTU: c.Int("mtu"), Processes: 1}
+	if c.IsSet("processes") {
+		if p.opts.Processes, err = parseNumber(c.String("processes")); err != nil || p.opts.Processes > 1 {
+			return p, usagef("--processes %q: want 0 or 1; a baseline has as many", c.String("processes"))
+		}
+	}
 	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
+	case p.rounds < 1:
+		return p, usagef("--rounds %d: want more than 0", p.rounds)
+	case p.amount.Time <= 0:
+		return p, usagef("--time %v: want more than 0", p.amount.Time)
+	case p.warmUp < 0:
+		return p, usagef("--warmup %v: want 0 or more", p.warmUp)
+	case p.depth < 1 || p.depth > maxDepth:
+		return p, usagef("--depth %d: want 1 to %d", p.depth, maxDepth)
 	}
-	return 0
-}
-
-// verdict compares ratio with the target.
-func (cmp comparison) verdict(ratio float64) string {
-	word, sign, reached := "reached", ">=", ratio >= cmp.target
-	if cmp.latency {
-		sign, reached = "<=", ratio <= cmp.target
+	if c.IsSet("path") {
+		if p.paths, err = pathsOf(c); err != nil {
+			return p, err
+		}
+		if c.IsSet("processes") && !slices.ContainsFunc(p.paths, paths.HasDaemon) {
+			return p, usagef("--processes: none of the paths has client processes; take ring or tap")
+		}
+		if p.opts.MTU != 0 && !slices.Contains(p.paths, "pair") {
+			return p, usagef("--mtu: for the path pair only")
+		}
+	} else {
+		p.paths = paths.Names
+		if os.Geteuid() != 0 {
+			fmt.Fprintln(c.App.ErrWriter, "vrnic-bench: without root there are no paths wire and tap")
+			p.paths = slices.DeleteFunc(slices.Clone(p.paths), paths.NeedsRoot)
+		}
 	}
-	if cmp.target == 0 {
-		return ""
-	}
-	if !reached {
-		word = "MISSED"
-	}
-	return fmt.Sprintf("  target %s %.1f %s", sign, cmp.target, word)
+	return p, checkMTU(p.opts.MTU)
 }

@@ -1,5 +1,5 @@
-// Command vrnic-bench measures virtual RNICs: latency and bandwidth of Write, Read and Send, with
-// the data verified, and beside baselines.
+// Command vrnic-bench measures virtual RNICs: latency and bandwidth of all operations, with the data
+// verified, and beside baselines.
 //
 // Exit status: 0 done, 1 it failed (one line on stderr says what), 2 wrong usage.
 package main
@@ -45,29 +45,52 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 func newApp(stdin io.Reader, stdout, stderr io.Writer) *cli.App {
 	onUsageError := func(_ *cli.Context, err error, _ bool) error { return usagef("%v; see vrnic-bench --help", err) }
 	app := &cli.App{
-		Name:      "vrnic-bench",
-		Usage:     "measures virtual RNICs, with the data verified",
-		UsageText: "vrnic-bench [--path loop|pair|ring|wire|tap]... [--op write|read|send]... [--size N]... [--depth N] [--time D] [--json FILE]\nvrnic-bench compare [--rounds N] [--time D] [--json FILE]",
-		Description: "With no argument it runs the standard set on devices of its own, in one process.\n\n" +
-			"Paths: loop, two QPs of one device; pair, two devices over TCP on an in-memory switch; ring, two\n" +
-			"clients of a daemon, one device; tap (root), two daemons with TAPs in two namespaces.\n\n" +
-			"At depth 1 a write or send is a ping-pong: the time is that of the round trip, and messages and\n" +
-			"Gbit/s count both directions. A read, and everything deeper, goes one way with so many requests\n" +
-			"outstanding: the time is from the post to the completion. Times are in microseconds; cpu is that of\n" +
-			"all processes of the path, allocations those of this one.",
-		Reader: stdin, Writer: stdout, ErrWriter: stderr,
+		Name:  "vrnic-bench",
+		Usage: "measures virtual RNICs, with the data verified",
+		UsageText: "vrnic-bench [--path PATH,...] [--op OP,...] [--size SIZE,...] [--depth N,...] [--time D] [--json FILE] ...\n" +
+			"vrnic-bench compare [--path PATH,...] [--rounds N] [--time D] [--json FILE] ...",
+		Description: description,
+		Reader:      stdin, Writer: stdout, ErrWriter: stderr,
 		HideVersion: true, HideHelpCommand: true,
 		ExitErrHandler: func(*cli.Context, error) {}, // run does it
 		OnUsageError:   onUsageError,
 		Flags:          runFlags(),
 		Action:         runAction,
-		Commands:       []*cli.Command{compareCommand(), rawPeerCommand()},
+		Commands:       []*cli.Command{compareCommand(), peerCommand(), workerCommand()},
 	}
 	for _, c := range app.Commands {
 		c.OnUsageError, c.HideHelpCommand = onUsageError, true
 	}
 	return app
 }
+
+const description = `With no argument it runs the standard set on devices of its own, in one process.
+
+PATHS
+   loop   two QPs of one device of vrnic-bench
+   pair   two devices of vrnic-bench, on netstacks joined by a switch in memory
+   ring   one device of a daemon, and two client processes of it
+   wire   two devices of vrnic-bench, with TAPs on bridges in two network namespaces (root)
+   tap    two daemons with TAPs on such bridges, and a client process of each (root)
+
+OPERATIONS
+   write, read, send
+   write-imm            a Write with RFC 7306 Immediate Data behind it, two messages in one request: iWARP has
+                        no write-with-immediate; the peer gets a completion with 32 bits
+   fetch-add, cmp-swap  atomics on 8 octets, each on a word of its own
+
+Lists have commas: --size 64,64k,1M. A range LO..HI doubles, LO..HI*F multiplies by F, LO..HI+N adds N:
+--size 8..1M --depth 1..64*4 --qps 1..9+4. All combinations are measured, in one table.
+
+A ping-pong sends a message there and one back: its time is that of the round trip, and messages and
+Gbit/s count both directions; with several QPs they take turns. A stream goes one way (--bidir: both) with
+depth requests outstanding on each QP: its time is from the post to the completion. A Write completes when
+it has been handed to the network, so that only its ping-pong tells when it arrives; bandwidth is always of what
+has arrived. A read or an atomic is a round trip in itself: at depth 1 its time is that.
+
+Times are in microseconds. cpu is the processor time of all processes of the path, client processes and daemons;
+allocations are those of vrnic-bench's own processes, and so of devices that are in them. Data are compared before and
+after each measurement, and each atomic by the value that it brings back.`
 
 // usagef makes an error that says how the command was used wrongly: exit status 2.
 func usagef(format string, args ...any) error {

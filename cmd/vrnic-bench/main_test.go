@@ -3,13 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
-	"fmt"
-	"maps"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,8 +14,19 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/paths"
 )
 
-// bench runs the program and returns what it printed.
-func bench(t *testing.T, args ...string) (status int, stdout, stderr string) {
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// TestMain is also the processes that vrnic-bench starts: this program again.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && (os.Args[1] == workerName || os.Args[1] == peerName) {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// call runs the program and returns what it printed.
+func call(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -27,150 +35,154 @@ func bench(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	return status, out.String(), errs.String()
 }
 
+// golden compares got with the file of that name, or rewrites it.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs (go test -update rewrites it): got\n%s", file, got)
+	}
+}
+
+// Each wrong use is refused before anything is measured, with one line that says why.
 func TestWrongUse(t *testing.T) {
-	for _, args := range []string{
-		"nonsense",
-		"--nonsense",
-		"--path nowhere",
-		"--op atomic",
-		"--size 0",
-		"--size 12",
-		"--size x",
-		"--size 1G",
-		"--size 128M",
-		"--size -8",
-		"--depth 0",
-		"--depth 100000",
-		"--depth 1024 --size 64M",
-		"--time 0s",
-		"--time soon",
-		"--messages -1",
-		"compare --rounds 0",
-		"compare --time -1s",
-		"compare --path nowhere",
-		"compare --depth 0",
-		"compare now",
-		"compare --nonsense",
-		"raw-peer --tap t --addr nonsense",
+	dir := t.TempDir()
+	for args, why := range map[string]string{
+		"nonsense":                                    "unknown command",
+		"--nonsense":                                  "--help",
+		"--path nowhere":                              "loop, pair, ring, wire, tap",
+		"--op bind":                                   "fetch-add",
+		"--size 0":                                    "multiple of 8",
+		"--size 12":                                   "multiple of 8",
+		"--size 64,12":                                "multiple of 8",
+		"--size x":                                    "64k",
+		"--size 1G":                                   "64k",
+		"--size 128M":                                 "octets up to",
+		"--size -8":                                   "octets up to",
+		"--size 64..8":                                "upwards",
+		"--size 0..8":                                 "upwards",
+		"--size 8..64*1":                              "F above 1",
+		"--size 8..64+0":                              "N above 0",
+		"--size 8..1M+8":                              "more than 1000",
+		"--size 8..y":                                 "octets",
+		"--op fetch-add --size 64":                    "an atomic has 8",
+		"--depth 0":                                   "1 to 1024",
+		"--depth x":                                   "want a number",
+		"--depth 100000":                              "1 to 1024",
+		"--depth 1024 --size 64M":                     "memory",
+		"--qps 0":                                     "1 to 10000",
+		"--qps 10001":                                 "1 to 10000",
+		"--qps 1000 --depth 64":                       "product",
+		"--qps 1..1000+1 --size 8,16,24,32":           "combinations",
+		"--pattern circle":                            "pingpong, stream",
+		"--pattern pingpong --depth 4":                "depth 1",
+		"--pattern pingpong --bidir --size 64":        "both ways already",
+		"--pattern pingpong --op read --size 64":      "answer in itself",
+		"--pattern pingpong --op cmp-swap":            "answer in itself",
+		"--wait never":                                "adaptive, poll, event",
+		"--wait event --op write --size 64":           "write-imm",
+		"--time 0s":                                   "more than 0",
+		"--time soon":                                 "--help",
+		"--messages 0":                                "more than 0",
+		"--messages -1":                               "more than 0",
+		"--messages 5 --time 1s":                      "take one",
+		"--warmup -1s":                                "0 or more",
+		"--count 0":                                   "more than 0",
+		"--sctp --path loop":                          "one device",
+		"--sctp --path pair,ring":                     "one device",
+		"--sctp --no-crc":                             "checksum",
+		"--processes 2 --path loop":                   "--qps",
+		"--processes 2 --path ring,pair":              "--qps",
+		"--processes x":                               "want 0 to",
+		"--processes 1000":                            "want 0 to",
+		"--mtu 9000 --path tap":                       "pair only",
+		"--mtu 9000 --path loop":                      "no packets",
+		"--mtu 100":                                   "want 1280",
+		"--json - --csv -":                            "standard output is taken",
+		"--plot " + dir + "/x.gif":                    ".svg or .png",
+		"--plot " + dir + "/.svg":                     ".svg or .png",
+		"compare --rounds 0":                          "more than 0",
+		"compare --time -1s":                          "more than 0",
+		"compare --warmup -1s":                        "0 or more",
+		"compare --path nowhere":                      "loop, pair, ring, wire, tap",
+		"compare --depth 0":                           "1 to 256",
+		"compare --depth 257":                         "1 to 256",
+		"compare now":                                 "unexpected argument",
+		"compare --nonsense":                          "--help",
+		"compare --processes 2":                       "0 or 1",
+		"compare --processes 0 --path pair":           "ring or tap",
+		"compare --mtu 9000 --path loop":              "pair only",
+		"compare --mtu 1":                             "want 1280",
+		"compare --json - --benchstat - --path loop":  "standard output is taken",
+		"raw-peer --tap t --addr nonsense":            "--addr",
+		"raw-peer --tap t --addr 10.0.0.1/8 --peer x": "--peer",
 	} {
-		status, stdout, stderr := bench(t, strings.Fields(args)...)
+		status, stdout, stderr := call(t, strings.Fields(args)...)
 		if status != exitUsage {
 			t.Errorf("%q: exit %d, want %d", args, status, exitUsage)
 		}
 		if stdout != "" {
 			t.Errorf("%q prints %q", args, stdout)
 		}
-		if strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "vrnic-bench: ") {
-			t.Errorf("%q: stderr %q, want one line", args, stderr)
+		if last := strings.TrimPrefix(stderr, noRoot); strings.Count(last, "\n") != 1 || !strings.HasPrefix(last, "vrnic-bench: ") || !strings.Contains(last, why) {
+			t.Errorf("%q: stderr %q, want one line with %q", args, stderr, why)
 		}
 	}
 }
 
+// noRoot is what compare says first without root.
+const noRoot = "vrnic-bench: without root there are no paths wire and tap\n"
+
 func TestFailure(t *testing.T) {
+	none := filepath.Join(t.TempDir(), "no", "dir")
 	for _, args := range [][]string{
 		{"--path", "ring", "--vrnic", "/nonexistent/vrnic"},
-		{"--path", "loop", "--messages", "2", "--size", "64", "--json", filepath.Join(t.TempDir(), "no", "dir")},
-		{"--cpuprofile", filepath.Join(t.TempDir(), "no", "dir")},
+		{"--path", "ring", "--vrnic", "/bin/true"},
+		{"--path", "loop", "--json", none},
+		{"--path", "loop", "--plot", none + ".svg"},
+		{"--path", "loop", "--csv", "main.go/rows.csv"},
+		{"--cpuprofile", none},
+		{"compare", "--path", "ring", "--vrnic", "/nonexistent/vrnic", "--json", "-"},
+		{"worker", "--socket", none},
+		{"raw-peer", "--addr", "203.0.113.1/8"}, // not ours
+		{"raw-peer", "--addr", "127.0.0.1/8", "--netns", none},
 	} {
-		status, _, stderr := bench(t, args...)
+		status, _, stderr := call(t, args...)
 		if status != exitFailed || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("%q: exit %d, stderr %q", args, status, stderr)
 		}
 	}
 }
 
-// The keys of a row are a contract of the command line.
-var rowKeys = []string{"path", "op", "size", "depth", "seconds", "messages", "gbit_s", "lat_us", "cpu_ns_per_byte", "cpu_us_per_msg", "allocs_per_msg"}
-var latKeys = []string{"p50", "p90", "p99", "p999", "max"}
-
-// checkRows checks the JSON in b, and that it has n rows, whose keys are rowKeys and more.
-func checkRows(t *testing.T, b []byte, n int, more ...string) (rows []map[string]any) {
-	t.Helper()
-	if err := json.Unmarshal(b, &rows); err != nil {
-		t.Fatalf("%v in\n%s", err, b)
+func TestPathsForRootSaySo(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("this is root")
 	}
-	if len(rows) != n {
-		t.Errorf("%d rows, want %d", len(rows), n)
-	}
-	for i, row := range rows {
-		wantKeys(t, fmt.Sprintf("row %d", i), row, append(more, rowKeys...))
-		lat, _ := row["lat_us"].(map[string]any)
-		wantKeys(t, fmt.Sprintf("lat_us of row %d", i), lat, latKeys)
-		for _, key := range []string{"seconds", "messages", "gbit_s", "size", "depth"} {
-			if v, ok := row[key].(float64); !ok || v <= 0 {
-				t.Errorf("row %d: %s is %v", i, key, row[key])
-			}
-		}
-		last := 0.0
-		for _, key := range latKeys {
-			v, ok := lat[key].(float64)
-			if !ok || v <= 0 || v < last {
-				t.Errorf("row %d: lat_us %v", i, lat)
-			}
-			last = v
+	for _, path := range []string{"wire", "tap"} {
+		status, _, stderr := call(t, "--path", path, "--vrnic", "/bin/true")
+		if status != exitFailed || !strings.Contains(stderr, "root") {
+			t.Errorf("%s: exit %d, stderr %q", path, status, stderr)
 		}
 	}
-	return rows
 }
 
-func wantKeys(t *testing.T, what string, m map[string]any, want []string) {
-	t.Helper()
-	got := slices.Sorted(maps.Keys(m))
-	want = slices.Sorted(slices.Values(want))
-	if !slices.Equal(got, want) {
-		t.Errorf("%s has keys %q, want %q", what, got, want)
-	}
-}
-
-func TestEachOpOnEmbeddedPaths(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "rows.json")
-	status, stdout, stderr := bench(t, "--messages", "40", "--json", file)
-	if status != 0 {
-		t.Fatalf("exit %d: %s", status, stderr)
-	}
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	rows := checkRows(t, b, 18)
-	seen := map[string]bool{}
-	for _, row := range rows {
-		seen[fmt.Sprint(row["path"], row["op"], row["size"])] = true
-		if row["messages"] != 40.0 {
-			t.Errorf("%v messages, want 40", row["messages"])
+func TestHelp(t *testing.T) {
+	for name, args := range map[string][]string{"help": {"--help"}, "help-compare": {"compare", "--help"}} {
+		status, stdout, stderr := call(t, args...)
+		if status != 0 || stderr != "" {
+			t.Errorf("%v: exit %d, stderr %q", args, status, stderr)
 		}
-	}
-	if len(seen) != 18 {
-		t.Errorf("%d different rows: %v", len(seen), seen)
-	}
-	if lines := strings.Count(stdout, "\n"); lines != 19 {
-		t.Errorf("%d lines, want a heading and 18:\n%s", lines, stdout)
-	}
-}
-
-func TestJSONOnStandardOutput(t *testing.T) {
-	status, stdout, stderr := bench(t, "--path", "loop", "--op", "send", "--size", "1k", "--depth", "3", "--messages", "40", "--json", "-", "--no-crc")
-	if status != 0 {
-		t.Fatalf("exit %d: %s", status, stderr)
-	}
-	row := checkRows(t, []byte(stdout), 1)[0]
-	if row["path"] != "loop" || row["op"] != "send" || row["size"] != 1024.0 || row["depth"] != 3.0 {
-		t.Errorf("%v", row)
-	}
-}
-
-func TestCompareLoop(t *testing.T) {
-	status, stdout, stderr := bench(t, "compare", "--path", "loop", "--rounds", "3", "--time", "20ms", "--json", "-")
-	if status != 0 {
-		t.Fatalf("exit %d: %s", status, stderr)
-	}
-	row := checkRows(t, []byte(stdout), 1, "baseline", "ratio")[0]
-	if row["baseline"] != "memcpy" || row["ratio"].(float64) <= 0 {
-		t.Errorf("%v", row)
-	}
-	status, stdout, _ = bench(t, "compare", "--path", "loop", "--rounds", "1", "--time", "20ms")
-	if status != 0 || !strings.Contains(stdout, "memcpy") || !strings.Contains(stdout, "ratio ") || strings.Count(stdout, "\n") != 2 {
-		t.Errorf("exit %d:\n%s", status, stdout)
+		golden(t, name+".golden", stdout)
 	}
 }
 
@@ -182,60 +194,6 @@ func vrnicProgram(t *testing.T) string {
 		t.Fatalf("build vrnic: %v\n%s", err, out)
 	}
 	return path
-}
-
-func TestRing(t *testing.T) {
-	status, stdout, stderr := bench(t, "--path", "ring", "--vrnic", vrnicProgram(t), "--messages", "40", "--json", "-")
-	if status != 0 {
-		t.Fatalf("exit %d: %s", status, stderr)
-	}
-	checkRows(t, []byte(stdout), 9)
-}
-
-func TestTap(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("network namespaces and TAPs need root")
-	}
-	if _, err := os.Stat("/dev/net/tun"); err != nil {
-		t.Skipf("no TAPs here: %v", err)
-	}
-	vrnic := vrnicProgram(t)
-	status, stdout, stderr := bench(t, "--path", "tap", "--vrnic", vrnic, "--messages", "40", "--json", "-")
-	if status != 0 {
-		t.Fatalf("exit %d: %s", status, stderr)
-	}
-	checkRows(t, []byte(stdout), 9)
-
-	status, stdout, stderr = bench(t, "compare", "--path", "tap", "--vrnic", vrnic, "--rounds", "1", "--time", "50ms", "--json", "-")
-	if status != 0 {
-		t.Fatalf("compare: exit %d: %s", status, stderr)
-	}
-	for i, row := range checkRows(t, []byte(stdout), 4, "baseline", "ratio") {
-		if want := []string{"netstack-tcp", "netstack-tcp", "kernel-tcp", "kernel-tcp"}[i]; row["baseline"] != want {
-			t.Errorf("row %d is beside %v, want %s", i, row["baseline"], want)
-		}
-	}
-}
-
-// TestMain is also the raw peer that compare starts: this program again.
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "raw-peer" {
-		os.Exit(run(context.Background(), os.Args, os.Stdin, os.Stdout, os.Stderr))
-	}
-	os.Exit(m.Run())
-}
-
-func TestParseSize(t *testing.T) {
-	for in, want := range map[string]int{"8": 8, "64k": 65536, "1M": 1 << 20, "64M": 64 << 20} {
-		if got, err := parseSize(in); err != nil || got != want {
-			t.Errorf("parseSize(%q) = %d, %v", in, got, err)
-		}
-	}
-	for _, in := range []string{"", "k", "-1", "65M", "1kk", "9999999999999999999999", "1.5k"} {
-		if got, err := parseSize(in); err == nil {
-			t.Errorf("parseSize(%q) = %d", in, got)
-		}
-	}
 }
 
 func TestUnknownPathNamesThoseThereAre(t *testing.T) {

@@ -1,71 +1,111 @@
-// Package hist counts durations in buckets of constant relative width, without allocating.
+// Package hist counts durations in an HdrHistogram: every percentile to 0.1 %, without allocating.
 package hist
 
 import (
-	"math/bits"
+	"encoding/json"
+	"io"
 	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Each power of two is divided into 1<<subBits buckets: a value comes back at most 1/64 too high.
 const (
-	subBits = 6
-	subs    = 1 << subBits
-	buckets = (64 - subBits + 1) * subs
+	// highest is the longest duration that has a bucket of its own; what is longer counts as that,
+	// and only Max tells.
+	highest = 2 * time.Minute
+	figures = 3 // decimal figures that are kept of each value
 )
 
-// A Hist is a histogram of durations; its zero value is empty. One goroutine uses it.
+// A Hist is a histogram of durations. One goroutine uses it.
 type Hist struct {
-	count  [buckets]uint64
-	n      uint64
+	h      *hdrhistogram.Histogram
+	sum    time.Duration
 	lo, hi time.Duration
 }
+
+// New makes an empty one.
+func New() *Hist { return &Hist{h: hdrhistogram.New(1, int64(highest), figures)} }
 
 // Add counts d; below 0 counts as 0.
 func (h *Hist) Add(d time.Duration) {
 	d = max(d, 0)
-	if h.n == 0 || d < h.lo {
+	if h.Count() == 0 || d < h.lo {
 		h.lo = d
 	}
 	h.hi = max(h.hi, d)
-	h.n++
-	h.count[bucket(uint64(d))]++
+	h.sum += d
+	if err := h.h.RecordValue(int64(min(d, highest))); err != nil {
+		panic(err) // highest has a bucket
+	}
 }
 
-func bucket(v uint64) int {
-	if v < subs {
-		return int(v)
+// Merge adds what o has counted.
+func (h *Hist) Merge(o *Hist) {
+	if o.Count() == 0 {
+		return
 	}
-	shift := bits.Len64(v) - 1 - subBits
-	return (shift+1)*subs + int(v>>shift) - subs
-}
-
-// upper is the highest value of bucket i.
-func upper(i int) uint64 {
-	if i < subs {
-		return uint64(i)
+	if h.Count() == 0 || o.lo < h.lo {
+		h.lo = o.lo
 	}
-	shift := i/subs - 1
-	return uint64(i%subs+subs+1)<<shift - 1
+	h.hi = max(h.hi, o.hi)
+	h.sum += o.sum
+	if dropped := h.h.Merge(o.h); dropped != 0 {
+		panic("hist: values without a bucket") // they are all made by New
+	}
 }
 
 // Count is how many were added.
-func (h *Hist) Count() uint64 { return h.n }
+func (h *Hist) Count() uint64 { return uint64(h.h.TotalCount()) }
 
-// Min and Max are exact.
+// Min, Max and Mean are exact; 0 if none was added.
 func (h *Hist) Min() time.Duration { return h.lo }
 func (h *Hist) Max() time.Duration { return h.hi }
+func (h *Hist) Mean() time.Duration {
+	if h.Count() == 0 {
+		return 0
+	}
+	return h.sum / time.Duration(h.Count())
+}
 
 // Quantile returns a duration that a share q (0 to 1) of those added does not exceed; 0 if none was added.
 func (h *Hist) Quantile(q float64) time.Duration {
-	if h.n == 0 {
-		return 0
+	return max(min(time.Duration(h.h.ValueAtQuantile(q*100)), h.hi), h.lo)
+}
+
+// Print writes the percentiles in microseconds, in the text form that HdrHistogram's plotters read.
+func (h *Hist) Print(w io.Writer) error {
+	const ticksPerHalf = 5
+	_, err := h.h.PercentilesPrint(w, ticksPerHalf, float64(time.Microsecond))
+	return err
+}
+
+// wire is how a Hist goes from one process to another.
+type wire struct {
+	Counts      []byte // HdrHistogram's compressed form, version 2
+	Sum, Lo, Hi time.Duration
+}
+
+// MarshalJSON implements json.Marshaler.
+func (h *Hist) MarshalJSON() ([]byte, error) {
+	counts, err := h.h.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+	if err != nil {
+		return nil, err
 	}
-	want := max(uint64(q*float64(h.n)+0.5), 1)
-	var seen uint64
-	for i, c := range h.count {
-		if seen += c; seen >= want {
-			return min(time.Duration(upper(i)), h.hi)
-		}
+	return json.Marshal(wire{counts, h.sum, h.lo, h.hi})
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (h *Hist) UnmarshalJSON(b []byte) error {
+	var w wire
+	if err := json.Unmarshal(b, &w); err != nil {
+		return err
 	}
-	return h.hi
+	d, err := hdrhistogram.Decode(w.Counts)
+	if err != nil {
+		return err
+	}
+	*h = *New()
+	h.h.Merge(d)
+	h.sum, h.lo, h.hi = w.Sum, w.Lo, w.Hi
+	return nil
 }

@@ -2,6 +2,8 @@ package load
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -16,11 +18,15 @@ import (
 type fakeNet struct {
 	mu       sync.Mutex
 	mrs      []*fakeMR
+	qps      []*fakeQP
 	listener *fakeListener
 	// damage, if set, may change what a message writes. n counts messages.
 	damage func(n int, op rdma.Opcode, b []byte)
 	moved  int
 	failAt int // this message fails, if not 0
+
+	wrongImm uint32 // changes immediate data
+	refuse   bool   // connections
 }
 
 func (n *fakeNet) device(name string) rdma.Device { return &fakeDevice{n: n, name: name} }
@@ -84,11 +90,11 @@ type fakeCQ struct {
 	armed bool
 	event chan struct{}
 	depth int
-	qp    *fakeQP // whose send queue completes here
+	n     *fakeNet
 }
 
 func (d *fakeDevice) CreateCQ(depth int) (rdma.CQ, error) {
-	return &fakeCQ{event: make(chan struct{}, 1), depth: depth}, nil
+	return &fakeCQ{n: d.n, event: make(chan struct{}, 1), depth: depth}, nil
 }
 
 func (c *fakeCQ) push(wc rdma.WC) {
@@ -99,7 +105,10 @@ func (c *fakeCQ) push(wc rdma.WC) {
 	}
 	if c.armed {
 		c.armed = false
-		c.event <- struct{}{}
+		select {
+		case c.event <- struct{}{}:
+		default: // the one before has not been taken yet
+		}
 	}
 }
 
@@ -108,10 +117,12 @@ func (c *fakeCQ) Poll(wc []rdma.WC) (int, error) {
 	n := copy(wc, c.wcs)
 	c.wcs = c.wcs[n:]
 	c.mu.Unlock()
-	if n > 0 && c.qp != nil {
-		c.qp.n.mu.Lock()
-		defer c.qp.n.mu.Unlock()
-		c.qp.retired = max(c.qp.retired, int(wc[n-1].VendorErr))
+	c.n.mu.Lock()
+	defer c.n.mu.Unlock()
+	for i := range wc[:n] {
+		if q := c.n.qps[wc[i].QPN]; wc[i].Op&rdma.WCRecv == 0 {
+			q.retired = max(q.retired, int(wc[i].VendorErr))
+		}
 	}
 	return n, nil
 }
@@ -137,6 +148,7 @@ func (c *fakeCQ) Close() error { return nil }
 type fakeQP struct {
 	rdma.QP
 	n            *fakeNet
+	num          uint32
 	cfg          rdma.QPConfig
 	send, recv   *fakeCQ
 	peer         *fakeQP
@@ -153,9 +165,12 @@ func (p *fakePD) CreateQP(cfg rdma.QPConfig) (rdma.QP, error) {
 	q := &fakeQP{n: p.n, cfg: cfg, send: cfg.SendCQ.(*fakeCQ), recv: cfg.RecvCQ.(*fakeCQ), done: make(chan struct{})}
 	p.n.mu.Lock()
 	defer p.n.mu.Unlock()
-	q.send.qp = q
+	q.num = uint32(len(p.n.qps))
+	p.n.qps = append(p.n.qps, q)
 	return q, nil
 }
+
+func (q *fakeQP) Num() uint32 { return q.num }
 
 func (q *fakeQP) PostRecv(wr *rdma.RecvWR) error {
 	q.n.mu.Lock()
@@ -200,13 +215,13 @@ func (q *fakeQP) PostSend(wr *rdma.SendWR) error {
 	}
 	q.posted++
 	if q.ended {
-		q.send.push(rdma.WC{ID: wr.ID, Status: rdma.WCFlush})
+		q.send.push(rdma.WC{ID: wr.ID, QPN: q.num, Status: rdma.WCFlush})
 		return nil
 	}
 	w := *wr
 	w.InvKey = uint32(q.posted) // unused else: which request it is
 	w.SGEs = append([]rdma.SGE(nil), wr.SGEs...)
-	if w.Op == rdma.OpSend && (len(q.peer.recvs) == 0 || len(q.waiting) > 0) {
+	if (w.Op == rdma.OpSend || w.Op == rdma.OpWriteImm) && (len(q.peer.recvs) == 0 || len(q.waiting) > 0) {
 		q.waiting = append(q.waiting, w)
 		return nil
 	}
@@ -222,7 +237,7 @@ func (q *fakeQP) do(wr *rdma.SendWR) {
 	}
 	q.n.moved++
 	if q.n.moved == q.n.failAt {
-		q.send.push(rdma.WC{ID: wr.ID, Status: rdma.WCRemAccess})
+		q.send.push(rdma.WC{ID: wr.ID, QPN: q.num, Status: rdma.WCRemAccess})
 		q.end()
 		q.peer.end()
 		return
@@ -236,10 +251,25 @@ func (q *fakeQP) do(wr *rdma.SendWR) {
 		copy(dst, q.n.mem(wr.RKey, wr.RemoteAddr, uint32(len(local))))
 	case rdma.OpSend:
 		r := q.peer.recvs[0]
-		q.peer.recvs = q.peer.recvs[1:]
-		dst = q.n.mem(r.SGEs[0].LKey, r.SGEs[0].Addr, r.SGEs[0].Length)[:len(local)]
+		dst = nil
+		if len(local) > 0 {
+			dst = q.n.mem(r.SGEs[0].LKey, r.SGEs[0].Addr, r.SGEs[0].Length)[:len(local)]
+		}
 		copy(dst, local)
-		defer q.peer.recv.push(rdma.WC{ID: r.ID, Op: rdma.WCRecv, ByteLen: uint32(len(local))})
+		defer q.arrive(rdma.WC{Op: rdma.WCRecv, ByteLen: uint32(len(local))})
+	case rdma.OpWriteImm:
+		dst = q.n.mem(wr.RKey, wr.RemoteAddr, uint32(len(local)))
+		copy(dst, local)
+		defer q.arrive(rdma.WC{Op: rdma.WCRecvImm, Imm: wr.Imm ^ q.n.wrongImm, Flags: rdma.WCWithImm})
+	case rdma.OpFetchAdd, rdma.OpCompareSwap:
+		target := q.n.mem(wr.RKey, wr.RemoteAddr, 8)
+		old := binary.NativeEndian.Uint64(target)
+		binary.NativeEndian.PutUint64(dst, old)
+		if wr.Op == rdma.OpFetchAdd {
+			binary.NativeEndian.PutUint64(target, old+wr.Atomic.CompareAdd)
+		} else if old == wr.Atomic.CompareAdd {
+			binary.NativeEndian.PutUint64(target, wr.Atomic.Swap)
+		}
 	default:
 		panic("fake: " + wr.Op.String())
 	}
@@ -247,8 +277,15 @@ func (q *fakeQP) do(wr *rdma.SendWR) {
 		q.n.damage(q.n.moved, wr.Op, dst)
 	}
 	if wr.Flags&rdma.Signaled != 0 {
-		q.send.push(rdma.WC{ID: wr.ID, VendorErr: wr.InvKey})
+		q.send.push(rdma.WC{ID: wr.ID, QPN: q.num, VendorErr: wr.InvKey})
 	}
+}
+
+// arrive completes the peer's next receive.
+func (q *fakeQP) arrive(wc rdma.WC) {
+	wc.ID, wc.QPN = q.peer.recvs[0].ID, q.peer.num
+	q.peer.recvs = q.peer.recvs[1:]
+	q.peer.recv.push(wc)
 }
 
 func (q *fakeQP) end() {
@@ -259,7 +296,7 @@ func (q *fakeQP) end() {
 
 func (q *fakeQP) flush() {
 	for _, r := range q.recvs {
-		q.recv.push(rdma.WC{ID: r.ID, Status: rdma.WCFlush})
+		q.recv.push(rdma.WC{ID: r.ID, QPN: q.num, Op: rdma.WCRecv, Status: rdma.WCFlush})
 	}
 	q.recvs = nil
 }
@@ -277,47 +314,71 @@ func (q *fakeQP) Close() error { return q.Abort() }
 
 type fakeConn struct {
 	rdma.Conn
-	q *fakeQP
+	q    *fakeQP
+	peer rdma.ConnParam
 }
 
 func (c fakeConn) Done() <-chan struct{} { return c.q.done }
 func (c fakeConn) Err() error            { return nil }
+func (c fakeConn) Param() rdma.ConnParam { return c.peer }
 
 type fakeListener struct {
 	rdma.Listener
-	reqs chan *fakeQP
-	done chan *fakeQP
+	reqs chan *fakeRequest
 }
 
 func (l *fakeListener) Addr() netip.AddrPort { return netip.MustParseAddrPort("10.0.0.2:1") }
 func (l *fakeListener) Close() error         { return nil }
-func (l *fakeListener) Next(context.Context) (rdma.ConnRequest, error) {
-	return &fakeRequest{l: l, from: <-l.reqs}, nil
+func (l *fakeListener) Next(ctx context.Context) (rdma.ConnRequest, error) {
+	select {
+	case r := <-l.reqs:
+		return r, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 type fakeRequest struct {
 	rdma.ConnRequest
-	l    *fakeListener
-	from *fakeQP
+	from   *fakeQP
+	param  rdma.ConnParam
+	answer chan fakeConn // A's
 }
 
-func (r *fakeRequest) Accept(_ context.Context, qp rdma.QP, _ rdma.ConnParam) (rdma.Conn, error) {
-	q := qp.(*fakeQP)
-	r.l.done <- q
-	return fakeConn{q: q}, nil
+func (r *fakeRequest) Param() rdma.ConnParam { return r.param }
+
+func (r *fakeRequest) Reject([]byte) error {
+	close(r.answer)
+	return nil
+}
+
+func (r *fakeRequest) Accept(_ context.Context, qp rdma.QP, p rdma.ConnParam) (rdma.Conn, error) {
+	a, b := r.from, qp.(*fakeQP)
+	a.n.mu.Lock()
+	a.peer, b.peer = b, a
+	a.n.mu.Unlock()
+	r.answer <- fakeConn{q: a, peer: p}
+	return fakeConn{q: b, peer: r.param}, nil
 }
 
 func (d *fakeDevice) Listen(netip.AddrPort, int) (rdma.Listener, error) {
-	d.n.listener = &fakeListener{reqs: make(chan *fakeQP), done: make(chan *fakeQP)}
+	d.n.listener = &fakeListener{reqs: make(chan *fakeRequest)}
 	return d.n.listener, nil
 }
 
-func (d *fakeDevice) Connect(_ context.Context, qp rdma.QP, _ netip.AddrPort, _ rdma.ConnParam) (rdma.Conn, error) {
-	a := qp.(*fakeQP)
-	d.n.listener.reqs <- a
-	b := <-d.n.listener.done
-	d.n.mu.Lock()
-	defer d.n.mu.Unlock()
-	a.peer, b.peer = b, a
-	return fakeConn{q: a}, nil
+func (d *fakeDevice) Connect(ctx context.Context, qp rdma.QP, _ netip.AddrPort, p rdma.ConnParam) (rdma.Conn, error) {
+	if d.n.refuse {
+		return nil, errors.New("refused")
+	}
+	r := &fakeRequest{from: qp.(*fakeQP), param: p, answer: make(chan fakeConn, 1)}
+	select {
+	case d.n.listener.reqs <- r:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	c, ok := <-r.answer
+	if !ok {
+		return nil, errors.New("rejected")
+	}
+	return c, nil
 }

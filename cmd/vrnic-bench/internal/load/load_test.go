@@ -14,11 +14,32 @@ import (
 
 var addrB = netip.MustParseAddr("10.0.0.2")
 
-func connect(t *testing.T, n *fakeNet, spec Spec) *Pair {
+// specOf is a good Spec.
+func specOf(op Op, size, depth int) Spec {
+	if op.Atomic() {
+		size = MinSize
+	}
+	return Spec{Op: op, Size: size, Depth: depth, QPs: 1, Pattern: PatternFor(op, depth), Wait: Adaptive}
+}
+
+// separate hides that an End is a Local, as one in another process is hidden.
+type separate struct{ End }
+
+func connect(t *testing.T, n *fakeNet, spec Spec, apart bool) *Pair {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	t.Cleanup(cancel)
-	p, err := Connect(ctx, n.device("a"), n.device("b"), addrB, spec, rdma.ConnParam{})
+	a, err := NewLocal(n.device("a"), spec, A)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := NewLocal(n.device("b"), spec, B)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ends [2]End = [2]End{a, b}
+	if apart {
+		ends = [2]End{separate{a}, separate{b}}
+	}
+	p, err := Connect(ctxOf(t), ends[0], ends[1], addrB, spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,22 +53,69 @@ func ctxOf(t *testing.T) context.Context {
 	return ctx
 }
 
+// variants are all Specs with these operations, depths and numbers of QPs that can be.
+func variants(ops []Op, depths, qps []int) (specs []Spec) {
+	for _, op := range ops {
+		for _, depth := range depths {
+			for _, n := range qps {
+				for _, pattern := range Patterns {
+					for _, bidir := range []bool{false, true} {
+						for _, wait := range Waits {
+							s := specOf(op, 64, depth)
+							s.QPs, s.Pattern, s.Bidir, s.Wait = n, pattern, bidir, wait
+							if s.Check() == nil {
+								specs = append(specs, s)
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+	return specs
+}
+
+func (s Spec) name() string {
+	return fmt.Sprintf("%s depth %d %s QPs %d bidir %v %s", s.Op, s.Depth, s.Pattern, s.QPs, s.Bidir, s.Wait)
+}
+
+// verified is what a run with its comparisons is.
+func verified(ctx context.Context, p *Pair, a Amount) (r Result, err error) {
+	if err := p.Verify(ctx); err != nil {
+		return r, fmt.Errorf("before: %w", err)
+	}
+	if r, err = p.Measure(ctx, a); err != nil {
+		return r, err
+	}
+	if err := p.Verify(ctx); err != nil {
+		return r, fmt.Errorf("after: %w", err)
+	}
+	return r, nil
+}
+
 func TestRun(t *testing.T) {
-	for _, op := range Ops {
-		for _, depth := range []int{1, 2, 16} {
+	all := variants(Ops, []int{1, 2, 16}, []int{1, 3})
+	if len(all) != 216+16 { // streams, and ping-pongs, less those that Check refuses
+		t.Errorf("%d variants", len(all))
+	}
+	for _, spec := range all {
+		for _, apart := range []bool{false, true} {
 			for _, messages := range []int{2, 34, 200} {
-				t.Run(fmt.Sprintf("%s depth %d, %d messages", op, depth, messages), func(t *testing.T) {
-					p := connect(t, &fakeNet{}, Spec{Op: op, Size: 64, Depth: depth, Messages: messages})
+				t.Run(fmt.Sprintf("%s apart %v, %d messages", spec.name(), apart, messages), func(t *testing.T) {
+					p := connect(t, &fakeNet{}, spec, apart)
 					for range 2 { // a Pair can run more than once
-						r, err := p.Run(ctxOf(t))
+						r, err := verified(ctxOf(t), p, Amount{Messages: messages})
 						if err != nil {
 							t.Fatal(err)
 						}
-						if r.Messages != uint64(messages) || r.Elapsed <= 0 || r.BitsPerSecond(64) <= 0 {
+						want := uint64(messages)
+						if spec.Bidir {
+							want *= 2
+						}
+						if r.Messages != want || r.Octets != want*uint64(spec.Size) || r.Elapsed() <= 0 || r.BitsPerSecond() <= 0 {
 							t.Errorf("%+v", r)
 						}
-						want := uint64(messages)
-						if p.spec.PingPong() {
+						if spec.Pattern == PingPong {
 							want /= 2
 						}
 						if r.Times.Count() != want {
@@ -60,23 +128,39 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// A run that is to last a time does that.
+func TestRunForATime(t *testing.T) {
+	for _, spec := range variants(Ops, []int{1, 4}, []int{1}) {
+		p := connect(t, &fakeNet{}, spec, false)
+		const d = 5 * time.Millisecond
+		r, err := verified(ctxOf(t), p, Amount{Time: d})
+		if err != nil || r.Elapsed() < d || r.Messages == 0 {
+			t.Errorf("%s: %v for %v: %+v", spec.name(), err, d, r)
+		}
+	}
+}
+
 // Each octet that arrives changed is seen: before, and after.
 func TestDamageIsSeen(t *testing.T) {
 	for _, op := range Ops {
 		for _, when := range []string{"before", "after"} {
 			t.Run(fmt.Sprintf("%s %s", op, when), func(t *testing.T) {
 				n := &fakeNet{}
-				p := connect(t, n, Spec{Op: op, Size: 4096, Depth: 4, Messages: 8})
+				spec := specOf(op, 4096, 4)
+				p := connect(t, n, spec, false)
 				bad := 3
 				if when == "after" { // a lap, the messages, their notices
-					bad += 4 + 8 + 2
+					bad += 4 + 8
+					if !op.twoWay() {
+						bad += 2
+					}
 				}
 				n.damage = func(i int, _ rdma.Opcode, b []byte) {
 					if i == bad {
-						b[4095] ^= 0x80
+						b[len(b)-1] ^= 0x80
 					}
 				}
-				_, err := p.Run(ctxOf(t))
+				_, err := verified(ctxOf(t), p, Amount{Messages: 8})
 				if !errors.Is(err, errData) || !strings.HasPrefix(err.Error(), when) {
 					t.Errorf("%v, want changed data %s", err, when)
 				}
@@ -85,15 +169,40 @@ func TestDamageIsSeen(t *testing.T) {
 	}
 }
 
+// An atomic that brings back what it should not is seen in the midst of a run.
+func TestWrongAtomicIsSeen(t *testing.T) {
+	for _, op := range []Op{FetchAdd, CompareSwap} {
+		n := &fakeNet{}
+		p := connect(t, n, specOf(op, 8, 4), false)
+		n.damage = func(i int, _ rdma.Opcode, b []byte) {
+			if i == 10 {
+				b[3] ^= 1
+			}
+		}
+		if _, err := p.Measure(ctxOf(t), Amount{Messages: 20}); !errors.Is(err, errData) {
+			t.Errorf("%s: %v, want changed data", op, err)
+		}
+	}
+}
+
+func TestWrongImmediateDataIsSeen(t *testing.T) {
+	p := connect(t, &fakeNet{wrongImm: 0x100}, specOf(WriteImm, 64, 4), false)
+	if err := p.Verify(ctxOf(t)); !errors.Is(err, errData) || !strings.Contains(err.Error(), "immediate data") {
+		t.Errorf("%v, want changed data", err)
+	}
+}
+
 // A request that fails ends the run at both ends.
 func TestFailureEndsTheRun(t *testing.T) {
-	for _, op := range Ops {
-		for _, depth := range []int{1, 8} {
-			for _, at := range []int{1, 5, 30, 60} {
-				t.Run(fmt.Sprintf("%s depth %d message %d", op, depth, at), func(t *testing.T) {
-					p := connect(t, &fakeNet{failAt: at}, Spec{Op: op, Size: 64, Depth: depth, Messages: 200})
-					if _, err := p.Run(ctxOf(t)); err == nil {
+	for _, spec := range variants(Ops, []int{1, 8}, []int{1, 2}) {
+		for _, at := range []int{1, 5, 30, 60} {
+			for _, apart := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s message %d apart %v", spec.name(), at, apart), func(t *testing.T) {
+					p := connect(t, &fakeNet{failAt: at}, spec, apart)
+					if _, err := verified(ctxOf(t), p, Amount{Messages: 200}); err == nil {
 						t.Error("the run succeeded")
+					} else if !strings.Contains(err.Error(), "end ") {
+						t.Errorf("%v does not say where", err)
 					}
 				})
 			}
@@ -102,11 +211,11 @@ func TestFailureEndsTheRun(t *testing.T) {
 }
 
 func TestCancelEndsTheRun(t *testing.T) {
-	for _, op := range Ops {
-		for _, depth := range []int{1, 8} {
-			t.Run(fmt.Sprintf("%s depth %d", op, depth), func(t *testing.T) {
+	for _, spec := range variants(Ops, []int{1, 8}, []int{1, 2}) {
+		for _, apart := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s apart %v", spec.name(), apart), func(t *testing.T) {
 				n := &fakeNet{}
-				p := connect(t, n, Spec{Op: op, Size: 64, Depth: depth, Time: time.Hour})
+				p := connect(t, n, spec, apart)
 				ctx, cancel := context.WithCancel(t.Context())
 				n.damage = func(i int, _ rdma.Opcode, _ []byte) {
 					if i == 1000 {
@@ -115,7 +224,7 @@ func TestCancelEndsTheRun(t *testing.T) {
 				}
 				done := make(chan error)
 				go func() {
-					_, err := p.Measure(ctx)
+					_, err := p.Measure(ctx, Amount{Time: time.Hour})
 					done <- err
 				}()
 				select {
@@ -131,29 +240,115 @@ func TestCancelEndsTheRun(t *testing.T) {
 	}
 }
 
+// A connection that is refused ends the waiting of the listener, too.
+func TestRefusedConnection(t *testing.T) {
+	spec := specOf(Send, 64, 2)
+	spec.QPs = 3
+	n := &fakeNet{refuse: true}
+	a, err := NewLocal(n.device("a"), spec, A)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := NewLocal(n.device("b"), spec, B)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Connect(ctxOf(t), a, b, addrB, spec); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("%v", err)
+	}
+}
+
+// Whoever connects says which QP it is; nonsense is refused.
+func TestHello(t *testing.T) {
+	spec := specOf(Send, 64, 2)
+	spec.QPs = 2
+	e, err := NewLocal((&fakeNet{}).device("a"), spec, A)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	for i, l := range e.lanes {
+		got, r, err := e.takeHello(append(l.hello(), 0, 0)) // padded
+		if err != nil || got != l || r.addr != e.mr.Addr() || r.rkey != e.mr.RKey() {
+			t.Errorf("lane %d: %v, %+v, %v", i, got, r, err)
+		}
+	}
+	good := e.lanes[1].hello()
+	for name, b := range map[string][]byte{
+		"nothing": nil, "short": good[:helloLen-1], "another program": append([]byte("GET "), good[4:]...),
+		"no such lane": append(append(good[:4:4], 0, 0, 0, 2), good[8:]...),
+	} {
+		if _, _, err := e.takeHello(b); err == nil {
+			t.Errorf("%s is good", name)
+		}
+	}
+}
+
 func TestSpecCheck(t *testing.T) {
-	ok := Spec{Op: Write, Size: 64, Depth: 1, Time: time.Second}
+	ok := specOf(Write, 64, 1)
 	if err := ok.Check(); err != nil {
 		t.Error(err)
 	}
 	for name, change := range map[string]func(*Spec){
-		"op":        func(s *Spec) { s.Op = "atomic" },
-		"size 0":    func(s *Spec) { s.Size = 0 },
-		"size 12":   func(s *Spec) { s.Size = 12 },
-		"too large": func(s *Spec) { s.Size = MaxSize + 8 },
-		"depth 0":   func(s *Spec) { s.Depth = 0 },
-		"too deep":  func(s *Spec) { s.Depth = MaxDepth + 1 },
-		"memory":    func(s *Spec) { s.Size, s.Depth = MaxSize, MaxDepth },
-		"no end":    func(s *Spec) { s.Time = 0 },
+		"op":                 func(s *Spec) { s.Op = "bind" },
+		"wait":               func(s *Spec) { s.Wait = "" },
+		"pattern":            func(s *Spec) { s.Pattern = "" },
+		"size 0":             func(s *Spec) { s.Size = 0 },
+		"size 12":            func(s *Spec) { s.Size = 12 },
+		"too large":          func(s *Spec) { s.Size = MaxSize + 8 },
+		"large atomic":       func(s *Spec) { s.Op, s.Pattern = FetchAdd, Stream },
+		"depth 0":            func(s *Spec) { s.Depth = 0 },
+		"too deep":           func(s *Spec) { s.Depth, s.Pattern = MaxDepth+1, Stream },
+		"no QP":              func(s *Spec) { s.QPs = 0 },
+		"too many QPs":       func(s *Spec) { s.QPs = MaxQPs + 1 },
+		"too many slots":     func(s *Spec) { s.QPs, s.Depth, s.Pattern = 1000, 31, Stream },
+		"memory":             func(s *Spec) { s.Size, s.Depth, s.Pattern = MaxSize, 16, Stream },
+		"pingpong of reads":  func(s *Spec) { s.Op = Read },
+		"deep pingpong":      func(s *Spec) { s.Depth = 2 },
+		"pingpong, bidir":    func(s *Spec) { s.Bidir = true },
+		"writes, unobserved": func(s *Spec) { s.Wait = Event },
 	} {
 		s := ok
 		if change(&s); s.Check() == nil {
 			t.Errorf("%s: %+v is good", name, s)
 		}
 	}
+	if (Amount{}).Check() == nil || (Amount{Time: -1}).Check() == nil {
+		t.Error("an amount without an end is good")
+	}
 }
 
-func TestPattern(t *testing.T) {
+func TestPatternFor(t *testing.T) {
+	for op, want := range map[Op]Pattern{Write: PingPong, Send: PingPong, WriteImm: PingPong, Read: Stream, FetchAdd: Stream, CompareSwap: Stream} {
+		if got := PatternFor(op, 1); got != want {
+			t.Errorf("%s at depth 1 is a %s", op, got)
+		}
+		if got := PatternFor(op, 2); got != Stream {
+			t.Errorf("%s at depth 2 is a %s", op, got)
+		}
+	}
+}
+
+func TestResultMerge(t *testing.T) {
+	result := func(start, end time.Duration, n int) Result {
+		p := connect(t, &fakeNet{}, specOf(Read, 64, 1), false)
+		r, err := p.Measure(ctxOf(t), Amount{Messages: n})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Start, r.End = start, end
+		return r
+	}
+	a := result(10, 20, 3)
+	a.Allocs = 5
+	a.Merge(result(8, 15, 4))
+	a.Merge(Result{Start: 1, End: 30, Allocs: 2}) // one that has only taken
+	if a.Start != 8 || a.End != 30 || a.Messages != 7 || a.Octets != 7*64 || a.Times.Count() != 7 || a.Allocs != 7 {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestContent(t *testing.T) {
 	b := make([]byte, 1024)
 	fill(b, 7)
 	if err := verify(b, 7); err != nil {

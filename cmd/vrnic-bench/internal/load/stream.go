@@ -10,114 +10,125 @@ import (
 
 // A sendBatch is room for requests that are posted together, kept from one post to the next.
 type sendBatch struct {
-	wrs  []rdma.SendWR
-	sges [][1]rdma.SGE
+	wrs    []rdma.SendWR
+	sges   [][1]rdma.SGE
+	posted []time.Time // when each slot was, lane by lane
+	ready  []*lane     // those with free slots
 }
 
-func (b *sendBatch) room(n int) {
-	if len(b.wrs) < n {
-		b.wrs, b.sges = make([]rdma.SendWR, n), make([][1]rdma.SGE, n)
+func (b *sendBatch) room(lanes, depth int) {
+	if len(b.wrs) == 0 {
+		b.wrs, b.sges = make([]rdma.SendWR, depth), make([][1]rdma.SGE, depth)
+		b.posted, b.ready = make([]time.Time, lanes*depth), make([]*lane, 0, lanes)
 	}
 }
 
-// stream keeps spec.Depth requests outstanding at a.
-func (p *Pair) stream(ctx context.Context, r *Result) error {
-	depth := p.spec.Depth
-	p.send.room(depth)
-	posted := make([]time.Time, depth) // when each slot was
-	free := make([]int, depth)
-	for i := range free {
-		free[i] = i
+// stream sends, takes, or both at once.
+func (e *Local) stream(ctx context.Context, a Amount, r *Result) error {
+	if !e.sends() {
+		if !e.takes() {
+			return nil
+		}
+		return e.take(ctx, nil)
 	}
-
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	taken := make(chan error, 1)
-	if p.spec.Op != Read {
-		go func() { taken <- p.take(ctx) }()
+	if e.takes() {
+		go func() {
+			err := e.take(ctx, nil)
+			if err != nil {
+				cancel()
+			}
+			taken <- err
+		}()
+	} else {
+		taken <- nil
 	}
-
-	start := time.Now()
-	err := p.pump(ctx, r, start, posted, free)
-	if p.spec.Op != Read {
-		if err == nil {
-			err = p.a.notify(ctx)
-		}
-		if err != nil {
-			cancel()
-			p.a.qp.Abort()
-		}
-		err = both(err, <-taken)
+	err := e.pump(ctx, &recorder{amount: a, start: time.Now(), r: r, size: e.spec.Size})
+	if err == nil && !e.spec.Op.twoWay() {
+		err = e.notify(ctx)
 	}
-	r.Elapsed = time.Since(start)
-	return err
+	if err != nil {
+		e.Abort()
+		cancel()
+	}
+	return both(err, <-taken)
 }
 
-// pump posts and polls until it is time to stop, and then until all has completed.
-func (p *Pair) pump(ctx context.Context, r *Result, start time.Time, posted []time.Time, free []int) error {
-	e := p.a
-	left := p.spec.Messages
+// pump keeps the spec's depth of requests outstanding on each lane until the amount is posted, and then
+// waits until all has completed.
+func (e *Local) pump(ctx context.Context, rec *recorder) error {
+	depth := e.spec.Depth
+	b := &e.send
+	b.room(len(e.lanes), depth)
+	b.ready = append(b.ready[:0], e.lanes...)
+	left, out := rec.amount.Messages, 0
 	stop := false
 	for {
-		now := time.Now()
-		if p.spec.Messages == 0 && now.Sub(start) >= p.spec.Time || ctx.Err() != nil {
-			stop = true
+		if rec.amount.Messages > 0 {
+			stop = stop || left == 0
+		} else {
+			stop = stop || time.Since(rec.start) >= rec.amount.Time
 		}
-		n := 0
-		for !stop && len(free) > 0 {
-			if p.spec.Messages > 0 {
-				if left == 0 {
-					stop = true
-					break
-				}
-				left--
+		stop = stop || ctx.Err() != nil
+		for _, l := range b.ready {
+			l.touched = false
+			if stop {
+				continue
 			}
-			slot := free[len(free)-1]
-			free = free[:len(free)-1]
-			e.slotWR(&p.send.wrs[n], &p.send.sges[n], p.spec.Op, slot)
-			posted[slot] = now
-			n++
-		}
-		if n > 0 {
-			if _, err := e.qp.PostSends(p.send.wrs[:n]); err != nil {
-				return fmt.Errorf("post: %w", err)
+			n := len(l.free)
+			if rec.amount.Messages > 0 {
+				n = min(n, left)
+				left -= n
 			}
+			if err := e.postSlots(l, n); err != nil {
+				return err
+			}
+			out += n
 		}
-		if len(free) == len(posted) {
+		b.ready = b.ready[:0]
+		if out == 0 {
 			return ctx.Err()
 		}
-		wcs, err := e.poll(ctx, e.sendCQ, &e.sendIdle)
+		wcs, err := e.poll(ctx, e.sendCQ, &e.sendIdle, e.sendWC[:])
 		if err != nil {
 			return err
 		}
-		now = time.Now()
+		now := time.Now()
 		for i := range wcs {
-			slot := int(wcs[i].ID)
-			r.Times.Add(now.Sub(posted[slot]))
-			r.Messages++
-			free = append(free, slot)
+			l, slot := e.lanes[wcs[i].ID>>laneShift], int(wcs[i].ID&slotMask)
+			rec.add(1, now.Sub(b.posted[l.n*depth+slot]))
+			out--
+			if l.values != nil {
+				if err := l.atomicDone(slot); err != nil {
+					return err
+				}
+			}
+			l.free = append(l.free, slot)
+			if !l.touched {
+				l.touched = true
+				b.ready = append(b.ready, l)
+			}
 		}
 	}
 }
 
-// take is what the other end does: it posts each receive again, until the notice.
-func (p *Pair) take(ctx context.Context) error {
-	e := p.b
-	recvs := make([]rdma.RecvWR, len(e.wc))
-	sges := make([][1]rdma.SGE, len(e.wc))
-	for ended := false; !ended; {
-		wcs, err := e.poll(ctx, e.recvCQ, &e.recvIdle)
-		if err != nil {
-			return err
-		}
-		for i := range wcs {
-			slot := int(wcs[i].ID)
-			recvs[i] = rdma.RecvWR{ID: wcs[i].ID, SGEs: e.sge(&sges[i], e.layout.target(slot), e.layout.size)}
-			ended = ended || wcs[i].ByteLen == 0
-		}
-		if _, err := e.qp.PostRecvs(recvs[:len(wcs)]); err != nil {
-			return fmt.Errorf("%s: post receives: %w", e.name, err)
-		}
+// postSlots posts n free slots of l with one doorbell.
+func (e *Local) postSlots(l *lane, n int) error {
+	if n == 0 {
+		return nil
+	}
+	b := &e.send
+	now := time.Now()
+	for i := range n {
+		slot := l.free[len(l.free)-1-i]
+		l.slotWR(&b.wrs[i], &b.sges[i], slot)
+		b.posted[l.n*e.spec.Depth+slot] = now
+	}
+	l.free = l.free[:len(l.free)-n]
+	if _, err := l.qp.PostSends(b.wrs[:n]); err != nil {
+		return fmt.Errorf("post: %w", err)
 	}
 	return nil
 }

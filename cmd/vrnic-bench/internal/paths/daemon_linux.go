@@ -5,19 +5,39 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"time"
+	"strconv"
+	"sync"
 
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/load"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/proc"
 	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 )
 
-// vrnic is the program that o names, or that there is.
-func (p *Path) vrnic(o Options) (string, error) {
-	if o.Vrnic != "" {
-		return o.Vrnic, nil
+// A dev is what makes the device of an end.
+type dev = func() (rdma.Device, error)
+
+// limits of the daemons: none is met before load's own.
+func limits() (args []string) {
+	for _, l := range []struct {
+		name string
+		n    int
+	}{
+		{"qps", 2*load.MaxQPs + 64}, {"cm-ids", 4*load.MaxQPs + 64}, {"depth", shm.MaxDepth}, {"ring-bytes", 1 << 32},
+		{"peer-connections", 2*load.MaxQPs + 64}, {"sessions-per-uid", 1024}, {"sessions", 1024},
+	} {
+		args = append(args, "--limit", l.name+"="+strconv.Itoa(l.n))
 	}
-	path, remove, err := FindVrnic()
+	return args
+}
+
+// vrnic is the program that the options name, or that there is.
+func (p *Path) vrnic() (string, error) {
+	if p.opts.Vrnic != "" {
+		return p.opts.Vrnic, nil
+	}
+	path, remove, err := proc.FindVrnic()
 	if err != nil {
 		return "", err
 	}
@@ -26,29 +46,33 @@ func (p *Path) vrnic(o Options) (string, error) {
 }
 
 // daemon starts a daemon with a device vrnic0 of that address.
-func (p *Path) daemon(vrnic, dir, name string, addr netip.Prefix, more ...string) (d *Process, socket string, err error) {
+func (p *Path) daemon(vrnic, dir, name string, addr netip.Prefix, more ...string) (socket string, err error) {
 	socket = filepath.Join(dir, name+".sock")
-	args := append([]string{"up", "--socket", socket, "--device", "vrnic0,addr=" + addr.String()}, more...)
-	if d, err = Start("ready ", vrnic, args...); err != nil {
-		return nil, "", err
+	args := append([]string{"up", "--socket", socket, "--device", "vrnic0,addr=" + addr.String()}, limits()...)
+	d, err := proc.Start("ready ", vrnic, append(args, more...)...)
+	if err != nil {
+		return "", err
 	}
 	p.onClose(d.Close)
-	return d, socket, nil
+	p.pids = append(p.pids, d.PID())
+	return socket, nil
 }
 
-// client opens the first device of the daemon at socket.
-func (p *Path) client(socket string) (rdma.Device, error) {
-	c, err := shm.Dial(socket)
-	if err != nil {
-		return nil, err
-	}
-	p.onClose(func() { c.Close() })
-	return c.Open("")
+// client opens the first device of the daemon at socket, when it is first wanted.
+func (p *Path) client(socket string) dev {
+	return sync.OnceValues(func() (rdma.Device, error) {
+		c, err := shm.Dial(socket)
+		if err != nil {
+			return nil, err
+		}
+		p.onClose(func() { c.Close() })
+		return c.Open("")
+	})
 }
 
 // forDaemons returns the vrnic to run and a directory for sockets.
-func (p *Path) forDaemons(o Options) (vrnic, dir string, err error) {
-	if vrnic, err = p.vrnic(o); err != nil {
+func (p *Path) forDaemons() (vrnic, dir string, err error) {
+	if vrnic, err = p.vrnic(); err != nil {
 		return "", "", err
 	}
 	if dir, err = os.MkdirTemp("", "vrnic-bench-"); err == nil {
@@ -57,23 +81,18 @@ func (p *Path) forDaemons(o Options) (vrnic, dir string, err error) {
 	return vrnic, dir, err
 }
 
-func openRing(o Options) (p *Path, err error) {
-	p = &Path{Name: "ring", AddrB: prefixA.Addr()}
-	defer p.closeIf(&err)
-	vrnic, dir, err := p.forDaemons(o)
+func (p *Path) openRing() error {
+	p.addrB = prefixA.Addr()
+	vrnic, dir, err := p.forDaemons()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	d, socket, err := p.daemon(vrnic, dir, "ring", prefixA)
-	if err != nil {
-		return nil, err
+	if p.socketA, err = p.daemon(vrnic, dir, "ring", prefixA); err != nil {
+		return err
 	}
-	p.CPU = d.CPU
-	if p.A, err = p.client(socket); err != nil {
-		return nil, err
-	}
-	p.B, err = p.client(socket)
-	return p, err
+	p.socketB = p.socketA
+	p.a, p.b = p.client(p.socketA), p.client(p.socketB)
+	return nil
 }
 
 // tapName is the TAP of the daemon in each namespace.
@@ -90,42 +109,28 @@ func (p *Path) newLab() (err error) {
 	return err
 }
 
-func openTap(o Options) (p *Path, err error) {
-	p = &Path{Name: "tap", AddrB: prefixB.Addr()}
-	defer p.closeIf(&err)
-	vrnic, dir, err := p.forDaemons(o)
+func (p *Path) openTap() error {
+	p.addrB = prefixB.Addr()
+	vrnic, dir, err := p.forDaemons()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := p.newLab(); err != nil {
-		return nil, err
+		return err
 	}
-	lab := p.lab
-	var daemons []*Process
 	for _, site := range []struct {
-		name string
-		ns   *netlab.NS
-		addr netip.Prefix
-		dev  *rdma.Device
-	}{{"a", lab.A, prefixA, &p.A}, {"b", lab.B, prefixB, &p.B}} {
-		d, socket, err := p.daemon(vrnic, dir, site.name, site.addr, "--port", "tap:"+tapName+",netns="+site.ns.Path())
-		if err != nil {
-			return nil, err
+		name   string
+		ns     *netlab.NS
+		addr   netip.Prefix
+		socket *string
+	}{{"a", p.lab.A, prefixA, &p.socketA}, {"b", p.lab.B, prefixB, &p.socketB}} {
+		if *site.socket, err = p.daemon(vrnic, dir, site.name, site.addr, "--port", "tap:"+tapName+",netns="+site.ns.Path()); err != nil {
+			return err
 		}
-		daemons = append(daemons, d)
-		if err := lab.Plug(site.ns, tapName); err != nil {
-			return nil, err
-		}
-		if *site.dev, err = p.client(socket); err != nil {
-			return nil, err
+		if err := p.lab.Plug(site.ns, tapName); err != nil {
+			return err
 		}
 	}
-	p.CPU = func() time.Duration {
-		var sum time.Duration
-		for _, d := range daemons {
-			sum += d.CPU()
-		}
-		return sum
-	}
-	return p, nil
+	p.a, p.b = p.client(p.socketA), p.client(p.socketB)
+	return nil
 }

@@ -3,6 +3,7 @@ package paths
 import (
 	"net/netip"
 
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/load"
 	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack"
@@ -15,67 +16,69 @@ var (
 	prefixB = netip.MustParsePrefix("10.77.0.2/24")
 )
 
-func openLoop() (p *Path, err error) {
-	p = &Path{Name: "loop", AddrB: prefixA.Addr()}
-	defer p.closeIf(&err)
-	dev, err := vnic.New(vnic.Config{Name: "loop0", Addrs: []netip.Prefix{prefixA}})
+// roomy is the configuration of a device that is there to be measured: no limit is met before load's own.
+func roomy(c vnic.Config) vnic.Config {
+	c.Limits = vnic.Limits{QP: 2*load.MaxQPs + 64, CMID: 4*load.MaxQPs + 64, Depth: 1 << 18}
+	c.MaxConnsPerPeer = 2*load.MaxQPs + 64
+	return c
+}
+
+func (p *Path) openLoop() error {
+	p.addrB = prefixA.Addr()
+	dev, err := vnic.New(roomy(vnic.Config{Name: "loop0", Addrs: []netip.Prefix{prefixA}}))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	p.onClose(func() { dev.Close() })
-	if p.A, err = openMapped(dev, "A"); err != nil {
-		return nil, err
+	if p.a, err = openMapped(dev, "A"); err != nil {
+		return err
 	}
-	p.B, err = openMapped(dev, "B")
-	return p, err
+	p.b, err = openMapped(dev, "B")
+	return err
 }
 
-func openMapped(dev *vnic.Device, label string) (rdma.Device, error) {
+// openMapped opens dev for one end.
+func openMapped(dev *vnic.Device, label string) (dev, error) {
 	c, err := dev.Open(vnic.ContextConfig{Label: label})
-	if err != nil {
-		return nil, err
-	}
-	return mapped{c}, nil
+	return func() (rdma.Device, error) { return mapped{c}, nil }, err
 }
 
-func openPair() (p *Path, err error) {
-	p = &Path{Name: "pair", AddrB: prefixB.Addr()}
-	defer p.closeIf(&err)
+func (p *Path) openPair() (err error) {
+	p.addrB = prefixB.Addr()
 	sw := p.newSwitch()
-	if p.A, err = p.device(sw, "pair0", prefixA); err != nil {
-		return nil, err
+	if p.a, err = p.device(sw, "pair0", prefixA); err != nil {
+		return err
 	}
-	p.B, err = p.device(sw, "pair1", prefixB)
-	return p, err
+	p.b, err = p.device(sw, "pair1", prefixB)
+	return err
 }
 
 // openWire makes a pair whose devices meet outside of this process.
-func openWire() (p *Path, err error) {
-	p = &Path{Name: "wire", AddrB: prefixB.Addr()}
-	defer p.closeIf(&err)
+func (p *Path) openWire() (err error) {
+	p.addrB = prefixB.Addr()
 	if err := p.newLab(); err != nil {
-		return nil, err
+		return err
 	}
 	for _, site := range []struct {
 		name string
 		ns   *netlab.NS
 		addr netip.Prefix
-		dev  *rdma.Device
-	}{{"wire0", p.lab.A, prefixA, &p.A}, {"wire1", p.lab.B, prefixB, &p.B}} {
+		dev  *dev
+	}{{"wire0", p.lab.A, prefixA, &p.a}, {"wire1", p.lab.B, prefixB, &p.b}} {
 		sw := p.newSwitch()
 		if *site.dev, err = p.device(sw, site.name, site.addr); err != nil {
-			return nil, err
+			return err
 		}
 		tap, err := netstack.OpenTAP(sw, netstack.TAPConfig{Name: tapName, NetNS: site.ns.Path()})
 		if err != nil {
-			return nil, err
+			return err
 		}
 		p.onClose(func() { tap.Close() })
 		if err := p.lab.Plug(site.ns, tapName); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return p, nil
+	return nil
 }
 
 func (p *Path) newSwitch() *netstack.Switch {
@@ -84,25 +87,29 @@ func (p *Path) newSwitch() *netstack.Switch {
 	return sw
 }
 
-// device makes a device in this process, on a stack at sw.
-func (p *Path) device(sw *netstack.Switch, name string, addr netip.Prefix) (rdma.Device, error) {
-	st, err := netstack.NewStack(sw, netstack.Config{Name: name, Addrs: []netip.Prefix{addr}})
+// stack makes a stack in this process, at sw.
+func (p *Path) stack(sw *netstack.Switch, name string, addr netip.Prefix, mtu int) (*netstack.Stack, error) {
+	st, err := netstack.NewStack(sw, netstack.Config{Name: name, Addrs: []netip.Prefix{addr}, MTU: mtu})
 	if err != nil {
 		return nil, err
 	}
 	p.onClose(func() { st.Close() })
+	return st, nil
+}
+
+// device makes a device in this process, on a stack at sw.
+func (p *Path) device(sw *netstack.Switch, name string, addr netip.Prefix) (dev, error) {
+	st, err := p.stack(sw, name, addr, p.opts.MTU)
+	if err != nil {
+		return nil, err
+	}
 	p.stacks = append(p.stacks, st)
-	dev, err := vnic.New(vnic.Config{Name: name, MAC: st.MAC(), MTU: st.MTU(), Addrs: st.Addrs(), Network: stacknet.New(st)})
+	network := stacknet.New(st)
+	p.onClose(func() { network.Close() })
+	dev, err := vnic.New(roomy(vnic.Config{Name: name, MAC: st.MAC(), MTU: st.MTU(), Addrs: st.Addrs(), Network: network}))
 	if err != nil {
 		return nil, err
 	}
 	p.onClose(func() { dev.Close() })
 	return openMapped(dev, name)
-}
-
-// closeIf undoes what was made if *err is one.
-func (p *Path) closeIf(err *error) {
-	if *err != nil {
-		p.Close()
-	}
 }

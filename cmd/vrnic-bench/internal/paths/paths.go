@@ -4,16 +4,19 @@
 //	pair  two devices in this process, on two stacks joined by a switch
 //	wire  two devices in this process, each with a TAP in a namespace of its own, whose bridges are
 //	      joined (root)
-//	ring  two QPs of one device of a daemon, another process, each of a client of its own
-//	tap   two daemons with a TAP each, as wire has them, and a client of each (root)
+//	ring  two QPs of one device of a daemon, another process, each of a client process of its own
+//	tap   two daemons with a TAP each, as wire has them, and client processes of each (root)
 package paths
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
+	"strings"
 
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/load"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/worker"
 	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/rdma"
@@ -21,11 +24,16 @@ import (
 
 // A Path is two devices that reach each other.
 type Path struct {
-	Name  string
-	A, B  rdma.Device
-	AddrB netip.Addr // B's, for A to connect to
-	// CPU is the time that other processes of the path have used; nil if there are none.
-	CPU func() time.Duration
+	Name string
+	opts Options
+
+	addrB netip.Addr // B's, for A to connect to
+	// The devices as this process has them, and where workers find them. Paths through daemons open a
+	// device here when it is wanted only.
+	a, b             func() (rdma.Device, error)
+	socketA, socketB string
+	pids             []int             // of the daemons
+	workers          []*worker.Process // two of each pair
 
 	lab     *netlab.Lab       // of wire and tap
 	stacks  []*netstack.Stack // of pair and wire
@@ -35,30 +43,64 @@ type Path struct {
 // Names are the paths there are; those for root are the last.
 var Names = []string{"loop", "pair", "ring", "wire", "tap"}
 
+// Known says whether there is a path of that name.
+func Known(name string) bool { return slices.Contains(Names, name) }
+
 // NeedsRoot says whether only root can open the path of that name.
 func NeedsRoot(name string) bool { return name == "wire" || name == "tap" }
 
+// HasDaemon says whether its devices are a daemon's, so that processes can be its clients.
+func HasDaemon(name string) bool { return name == "ring" || name == "tap" }
+
+// OneDevice says whether both ends are on one device, with no network in between.
+func OneDevice(name string) bool { return name == "loop" || name == "ring" }
+
 // Options say how to make a path.
 type Options struct {
-	Vrnic string // the vrnic program, for ring and tap; "" looks for it, see FindVrnic
+	Vrnic string // the vrnic program, for ring and tap; "" looks for it, see proc.FindVrnic
+	// Processes is how many client processes each end has, on paths with daemons; 0: this process is
+	// both ends.
+	Processes int
+	// Worker is the program and arguments that begin a worker; socket and device are put behind it.
+	Worker []string
+	MTU    int // of pair; 0: the default
 }
 
 // Open makes the path of that name.
-func Open(name string, o Options) (*Path, error) {
-	switch name {
-	case "loop":
-		return openLoop()
-	case "pair":
-		return openPair()
-	case "ring":
-		return openRing(o)
-	case "wire":
-		return openWire()
-	case "tap":
-		return openTap(o)
+func Open(name string, o Options) (p *Path, err error) {
+	open := map[string]func(*Path) error{
+		"loop": (*Path).openLoop, "pair": (*Path).openPair, "ring": (*Path).openRing, "wire": (*Path).openWire, "tap": (*Path).openTap,
+	}[name]
+	if open == nil {
+		return nil, fmt.Errorf("path %q: want one of %s", name, strings.Join(Names, ", "))
 	}
-	return nil, fmt.Errorf("path %q: want one of %v", name, Names)
+	if HasDaemon(name) {
+		o.Processes = max(o.Processes, 0)
+	} else {
+		o.Processes = 0
+	}
+	if name != "pair" {
+		o.MTU = 0
+	}
+	p = &Path{Name: name, opts: o}
+	if err := open(p); err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
 }
+
+// OnClose has f called by Close, before what was made until now goes.
+func (p *Path) OnClose(f func()) { p.onClose(f) }
+
+// Lab is the network of wire and tap, else nil.
+func (p *Path) Lab() *netlab.Lab { return p.lab }
+
+// Stacks are those of the devices of pair and wire, A's first.
+func (p *Path) Stacks() []*netstack.Stack { return p.stacks }
+
+// AddrB is the address of end B's device.
+func (p *Path) AddrB() netip.Addr { return p.addrB }
 
 func (p *Path) onClose(f func()) { p.closers = append(p.closers, f) }
 
@@ -70,5 +112,75 @@ func (p *Path) Close() {
 	p.closers = nil
 }
 
-// Known says whether there is a path of that name.
-func Known(name string) bool { return slices.Contains(Names, name) }
+// PIDs are the processes of the path, this one excepted.
+func (p *Path) PIDs() []int {
+	pids := slices.Clone(p.pids)
+	for _, w := range p.workers {
+		pids = append(pids, w.PID())
+	}
+	return pids
+}
+
+// Processes is how many client processes each end has; 0: the ends are in this process.
+func (p *Path) Processes() int { return p.opts.Processes }
+
+// Device is A's, in this process.
+func (p *Path) Device() (rdma.Device, error) { return p.a() }
+
+// Connect makes the pairs that measure spec: one, or one for each client process of an end.
+func (p *Path) Connect(ctx context.Context, spec load.Spec) (pairs []*load.Pair, err error) {
+	spec.Elsewhere = HasDaemon(p.Name)
+	defer func() {
+		if err != nil {
+			for _, pair := range pairs {
+				pair.Close()
+			}
+			pairs = nil
+		}
+	}()
+	for n := range max(p.opts.Processes, 1) {
+		a, err := p.end(ctx, spec, load.A, n)
+		if err != nil {
+			return pairs, err
+		}
+		b, err := p.end(ctx, spec, load.B, n)
+		if err != nil {
+			a.Close()
+			return pairs, err
+		}
+		pair, err := load.Connect(ctx, a, b, p.addrB, spec)
+		if err != nil {
+			return pairs, err
+		}
+		pairs = append(pairs, pair)
+	}
+	return pairs, nil
+}
+
+// end makes an end of the n-th pair.
+func (p *Path) end(ctx context.Context, spec load.Spec, role load.Role, n int) (load.End, error) {
+	open, socket, i := p.a, p.socketA, 2*n
+	if role == load.B {
+		open, socket, i = p.b, p.socketB, 2*n+1
+	}
+	if p.opts.Processes == 0 {
+		dev, err := open()
+		if err != nil {
+			return nil, err
+		}
+		e, err := load.NewLocal(dev, spec, role)
+		if err != nil {
+			return nil, err // not e: a nil *Local is no nil End
+		}
+		return e, nil
+	}
+	if i == len(p.workers) {
+		w, err := worker.Start(p.opts.Worker[0], append(p.opts.Worker[1:len(p.opts.Worker):len(p.opts.Worker)], "--socket", socket)...)
+		if err != nil {
+			return nil, fmt.Errorf("client process %d of end %s: %w", n+1, role, err)
+		}
+		p.onClose(w.Close)
+		p.workers = append(p.workers, w)
+	}
+	return p.workers[i].Open(ctx, spec, role)
+}

@@ -1,24 +1,22 @@
-// Package report makes rows of measurements, and prints them.
+// Package report makes rows of measurements, and writes them: for people, as JSON, as CSV, as Go benchmark
+// text, as percentiles.
 package report
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
-	"os"
-	"runtime/metrics"
-	"syscall"
 	"time"
 
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/hist"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/load"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/meter"
 )
 
-// A Row is one measurement. Its JSON is part of the command line's contract.
+// A Row is one measurement. Its JSON is part of the command line's contract: keys are added, never changed.
 type Row struct {
 	Path     string  `json:"path"`
 	Op       string  `json:"op"`
-	Size     int     `json:"size"`  // octets of a message
-	Depth    int     `json:"depth"` // 1: a ping-pong, but for read
+	Size     int     `json:"size"` // octets of a message
+	Depth    int     `json:"depth"`
 	Seconds  float64 `json:"seconds"`
 	Messages uint64  `json:"messages"` // in both directions
 	Gbits    float64 `json:"gbit_s"`
@@ -26,99 +24,78 @@ type Row struct {
 
 	CPUPerByte float64 `json:"cpu_ns_per_byte"`
 	CPUPerMsg  float64 `json:"cpu_us_per_msg"`
-	Allocs     float64 `json:"allocs_per_msg"` // of this process
+	Allocs     float64 `json:"allocs_per_msg"` // of vrnic-bench's processes, and so of embedded devices
 
-	Baseline string  `json:"baseline,omitempty"` // of a comparison: what it is compared with,
-	Ratio    float64 `json:"ratio,omitempty"`    // and this divided by that
+	Syscalls  *float64 `json:"syscalls_per_msg,omitempty"` // where they were counted
+	Rate      float64  `json:"msg_s"`
+	QPs       int      `json:"qps"`       // of each client process
+	Processes int      `json:"processes"` // clients of each end; 0: both ends are in vrnic-bench
+	Pattern   string   `json:"pattern"`
+	Wait      string   `json:"wait"`
+	Transport string   `json:"transport"` // tcp, sctp, or none on one device
+	Bidir     bool     `json:"bidirectional"`
+	Verified  bool     `json:"verified"` // the data were compared
+
+	Baseline string  `json:"baseline,omitempty"`  // of a comparison: what it is compared with,
+	Ratio    float64 `json:"ratio,omitempty"`     // this divided by that, the median of the rounds,
+	RatioMin float64 `json:"ratio_min,omitempty"` // the lowest,
+	RatioMax float64 `json:"ratio_max,omitempty"` // and the highest
+
+	Times *hist.Hist `json:"-"` // all of Lat; it is nil in a Row that was read
 }
 
 // Lat holds times in microseconds.
 type Lat struct {
-	P50  float64 `json:"p50"`
-	P90  float64 `json:"p90"`
-	P99  float64 `json:"p99"`
-	P999 float64 `json:"p999"`
-	Max  float64 `json:"max"`
+	Min   float64 `json:"min"`
+	Mean  float64 `json:"mean"`
+	P50   float64 `json:"p50"`
+	P90   float64 `json:"p90"`
+	P99   float64 `json:"p99"`
+	P999  float64 `json:"p999"`
+	P9999 float64 `json:"p9999"`
+	Max   float64 `json:"max"`
 }
 
-// A Meter measures what a measurement costs. CPU time is that of this process and of others.
-type Meter struct {
-	others func() time.Duration
-	cpu    time.Duration
-	allocs uint64
-}
-
-// StartMeter starts measuring. others returns the CPU time of other processes; it may be nil.
-func StartMeter(others func() time.Duration) *Meter {
-	if others == nil {
-		others = func() time.Duration { return 0 }
+// latOf summarizes h.
+func latOf(h *hist.Hist) Lat {
+	q := func(q float64) float64 { return micros(h.Quantile(q)) }
+	return Lat{
+		Min: micros(h.Min()), Mean: micros(h.Mean()), P50: q(0.5), P90: q(0.9), P99: q(0.99), P999: q(0.999), P9999: q(0.9999),
+		Max: micros(h.Max()),
 	}
-	m := &Meter{others: others}
-	m.cpu, m.allocs = m.read()
-	return m
 }
 
-func (m *Meter) read() (cpu time.Duration, allocs uint64) {
-	var ru syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &ru); err == nil {
-		cpu = time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
-	}
-	s := []metrics.Sample{{Name: "/gc/heap/allocs:objects"}}
-	metrics.Read(s)
-	return cpu + m.others(), s[0].Value.Uint64()
-}
-
-// Row ends the measurement of spec on path and makes a row of it.
-func (m *Meter) Row(path string, spec load.Spec, r load.Result) Row {
-	cpu, allocs := m.read()
+// NewRow makes the row of a measurement of spec on path that came to r and cost c. On a path of one device there
+// is no transport.
+func NewRow(path string, oneDevice bool, processes int, spec load.Spec, r load.Result, c meter.Cost) Row {
 	row := Row{
-		Path: path, Op: string(spec.Op), Size: spec.Size, Depth: spec.Depth,
-		Seconds: r.Elapsed.Seconds(), Messages: r.Messages, Gbits: r.BitsPerSecond(spec.Size) / 1e9,
-		Lat: Lat{
-			P50: micros(r.Times.Quantile(0.5)), P90: micros(r.Times.Quantile(0.9)), P99: micros(r.Times.Quantile(0.99)),
-			P999: micros(r.Times.Quantile(0.999)), Max: micros(r.Times.Max()),
-		},
+		Path: path, Op: string(spec.Op), Size: spec.Size, Depth: spec.Depth, QPs: spec.QPs, Processes: processes,
+		Pattern: string(spec.Pattern), Wait: string(spec.Wait), Bidir: spec.Bidir, Transport: "tcp",
+		Seconds: r.Elapsed().Seconds(), Messages: r.Messages, Gbits: r.BitsPerSecond() / 1e9,
+		Lat: latOf(r.Times), Times: r.Times,
+	}
+	switch {
+	case oneDevice:
+		row.Transport = "none"
+	case spec.SCTP:
+		row.Transport = "sctp"
 	}
 	if n := float64(r.Messages); n > 0 {
-		row.CPUPerMsg = micros(cpu-m.cpu) / n
-		row.CPUPerByte = float64(cpu-m.cpu) / n / float64(spec.Size)
-		row.Allocs = float64(allocs-m.allocs) / n
+		row.CPUPerMsg = micros(c.CPU) / n
+		row.CPUPerByte = float64(c.CPU) / float64(r.Octets)
+		row.Allocs = float64(c.Allocs+r.Allocs) / n
+		if c.Counted {
+			calls := float64(c.Syscalls) / n
+			row.Syscalls = &calls
+		}
+		if row.Seconds > 0 {
+			row.Rate = n / row.Seconds
+		}
 	}
 	return row
 }
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
-
-// WriteJSON writes rows to the file name, "-" for standard output, as an array with a row a line.
-func WriteJSON(name string, stdout io.Writer, rows []Row) error {
-	b := []byte("[")
-	for i, row := range rows {
-		line, err := json.Marshal(row)
-		if err != nil {
-			return err
-		}
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(append(b, "\n  "...), line...)
-	}
-	b = append(b, "\n]\n"...)
-	if name == "-" {
-		_, err := stdout.Write(b)
-		return err
-	}
-	return os.WriteFile(name, b, 0o644)
-}
-
-// Heading heads lines of Line.
-const Heading = "path  op         size  depth   messages    Gbit/s  us:  p50      p90      p99    p99.9  cpu ns/B  us/msg  allocs/msg"
-
-// Line is r for people.
-func (r Row) Line() string {
-	return fmt.Sprintf("%-5s %-5s %9s %6d %10d %9.3f %9.1f %8.1f %8.1f %8.1f  %8.3f %7.2f %11.3f",
-		r.Path, r.Op, Octets(r.Size), r.Depth, r.Messages, r.Gbits, r.Lat.P50, r.Lat.P90, r.Lat.P99, r.Lat.P999,
-		r.CPUPerByte, r.CPUPerMsg, r.Allocs)
-}
 
 // Octets is n with a binary unit where it fits.
 func Octets(n int) string {

@@ -1,54 +1,54 @@
 package report
 
 import (
-	"encoding/json"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/hist"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/load"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/meter"
 )
 
 func TestRowOfMeasurement(t *testing.T) {
-	var others time.Duration
-	m := StartMeter(func() time.Duration { return others })
-	others = 640 * time.Microsecond
-	r := load.Result{Messages: 10, Elapsed: time.Second, Times: new(hist.Hist)}
-	for range 10 {
+	r := load.Result{Messages: 10, Octets: 10_000, Start: time.Minute, End: time.Minute + 2*time.Second, Times: hist.New(), Allocs: 20}
+	for range 9 {
 		r.Times.Add(50 * time.Microsecond)
 	}
-	row := m.Row("pair", load.Spec{Op: load.Write, Size: 1000, Depth: 4}, r)
-	if row.Gbits != 10*1000*8/1e9 || row.Lat.P50 != 50 || row.Lat.Max != 50 || row.Seconds != 1 {
+	r.Times.Add(100 * time.Microsecond)
+	spec := load.Spec{Op: load.Write, Size: 1000, Depth: 4, QPs: 3, Pattern: load.Stream, Wait: load.Poll, Bidir: true, SCTP: true}
+	row := NewRow("pair", false, 2, spec, r, meter.Cost{CPU: 640 * time.Microsecond, Allocs: 10, Syscalls: 15, Counted: true})
+	calls := 1.5
+	want := Row{
+		Path: "pair", Op: "write", Size: 1000, Depth: 4, Seconds: 2, Messages: 10, Gbits: 10_000 * 8 / 2e9,
+		CPUPerByte: 64, CPUPerMsg: 64, Allocs: 3, Syscalls: &calls, Rate: 5, QPs: 3, Processes: 2, Pattern: "stream", Wait: "poll",
+		Transport: "sctp", Bidir: true,
+		Lat: Lat{Min: 50, Mean: 55, P50: row.Lat.P50, P90: row.Lat.P90, P99: 100, P999: 100, P9999: 100, Max: 100},
+	}
+	if *row.Syscalls != calls {
+		t.Errorf("%v system calls a message", *row.Syscalls)
+	}
+	row.Syscalls, row.Times = &calls, nil
+	if row != want {
+		t.Errorf("got  %+v\nwant %+v", row, want)
+	}
+	for _, p := range []float64{row.Lat.P50, row.Lat.P90} { // nine of ten
+		if p < 50 || p > 50*1.001 {
+			t.Errorf("%+v", row.Lat)
+		}
+	}
+	if row := NewRow("loop", true, 0, spec, r, meter.Cost{}); row.Transport != "none" || row.Syscalls != nil {
 		t.Errorf("%+v", row)
 	}
-	// At least what the other processes have used.
-	if row.CPUPerMsg < 64 || row.CPUPerByte < 64 {
-		t.Errorf("cpu %v us per message, %v ns per octet; want 64 and more", row.CPUPerMsg, row.CPUPerByte)
+	if row := NewRow("pair", false, 0, load.Spec{}, r, meter.Cost{}); row.Transport != "tcp" {
+		t.Errorf("%+v", row)
 	}
 }
 
-func TestJSONIsTheContracts(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "f")
-	rows := []Row{{Path: "tap", Op: "write", Size: 64, Depth: 1}, {Baseline: "memcpy", Ratio: 0.5}}
-	if err := WriteJSON(file, nil, rows); err != nil {
-		t.Fatal(err)
-	}
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const lat = `"lat_us":{"p50":0,"p90":0,"p99":0,"p999":0,"max":0},"cpu_ns_per_byte":0,"cpu_us_per_msg":0,"allocs_per_msg":0`
-	want := "[\n" +
-		`  {"path":"tap","op":"write","size":64,"depth":1,"seconds":0,"messages":0,"gbit_s":0,` + lat + "},\n" +
-		`  {"path":"","op":"","size":0,"depth":0,"seconds":0,"messages":0,"gbit_s":0,` + lat + `,"baseline":"memcpy","ratio":0.5}` + "\n]\n"
-	if string(b) != want {
-		t.Errorf("got\n%s\nwant\n%s", b, want)
-	}
-	var back []Row
-	if err := json.Unmarshal(b, &back); err != nil || back[1] != rows[1] {
-		t.Errorf("%+v, %v", back, err)
+// A measurement of nothing has no figures, rather than nonsense that JSON cannot hold.
+func TestRowOfNothing(t *testing.T) {
+	row := NewRow("loop", true, 0, load.Spec{}, load.Result{Times: hist.New()}, meter.Cost{CPU: time.Second})
+	if row.CPUPerMsg != 0 || row.Gbits != 0 || row.Rate != 0 {
+		t.Errorf("%+v", row)
 	}
 }
 

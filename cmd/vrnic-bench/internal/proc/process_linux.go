@@ -1,8 +1,10 @@
-package paths
+package proc
 
 import (
 	"bufio"
 	"bytes"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,6 +24,7 @@ type Process struct {
 	stdin io.WriteCloser
 	out   *bufio.Reader
 	done  chan struct{}
+	ready string
 
 	mu     sync.Mutex
 	stderr bytes.Buffer // guarded by mu
@@ -76,8 +78,12 @@ func Start(prefix, name string, args ...string) (*Process, error) {
 		p.Close()
 		return nil, err
 	}
+	p.ready = strings.TrimPrefix(line, prefix)
 	return p, nil
 }
+
+// Ready is what the child has said behind the prefix.
+func (p *Process) Ready() string { return strings.TrimSpace(p.ready) }
 
 // Write takes the child's stderr.
 func (p *Process) Write(b []byte) (int, error) {
@@ -103,12 +109,33 @@ func (p *Process) Line() (string, error) {
 	return "", fmt.Errorf("%s: %w: %s", strings.Join(p.cmd.Args, " "), err, strings.TrimSpace(p.stderr.String()))
 }
 
-// Ask writes a line to the child and reads one.
-func (p *Process) Ask(line string) (string, error) {
-	if _, err := io.WriteString(p.stdin, line+"\n"); err != nil {
-		return "", fmt.Errorf("%s: %w", p.cmd.Path, err)
+// Ask sends the child a question and waits for its answer: JSON, a line each. If ctx ends first, so does
+// the child.
+func (p *Process) Ask(ctx context.Context, question, answer any) error {
+	line, err := json.Marshal(question)
+	if err != nil {
+		return err
 	}
-	return p.Line()
+	if _, err := p.stdin.Write(append(line, '\n')); err != nil {
+		return fmt.Errorf("%s: %w", p.cmd.Path, err)
+	}
+	defer context.AfterFunc(ctx, func() { p.cmd.Process.Signal(syscall.SIGTERM) })()
+	got, err := p.Line()
+	if err != nil {
+		return both(ctx.Err(), err)
+	}
+	if err := json.Unmarshal([]byte(got), answer); err != nil {
+		return fmt.Errorf("%s says %q: %w", p.cmd.Path, got, err)
+	}
+	return nil
+}
+
+// both is the first error if there is one, and what came of it.
+func both(cause, err error) error {
+	if cause == nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", cause, err)
 }
 
 // Close asks the child to end, waits, and kills it if need be.
@@ -123,28 +150,8 @@ func (p *Process) Close() {
 	}
 }
 
-// ticks is USER_HZ, in which Linux shows CPU times, on every architecture that Go has.
-const ticks = 100
-
-// CPU is the CPU time that the child has used, to a hundredth of a second.
-func (p *Process) CPU() time.Duration {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
-	if err != nil {
-		return 0
-	}
-	// proc(5): the name, in brackets, may hold anything; utime and stime are the 12th and 13th
-	// field behind it.
-	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	if len(f) < 13 {
-		return 0
-	}
-	var sum uint64
-	for _, s := range f[11:13] {
-		n, _ := strconv.ParseUint(s, 10, 64)
-		sum += n
-	}
-	return time.Duration(sum) * time.Second / ticks
-}
+// PID is the child's.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // FindVrnic finds the vrnic program: beside this one, else in $PATH, else it builds it from the
 // sources in the current directory; then remove is what to call at the end.

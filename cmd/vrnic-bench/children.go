@@ -1,0 +1,71 @@
+package main
+
+import (
+	"net/netip"
+	"os"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/base"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/worker"
+	"github.com/vrnic/vrnic/shm"
+)
+
+// Commands that this program starts itself with.
+const (
+	workerName = "worker"
+	peerName   = "raw-peer"
+)
+
+// selfCommand is the command line of one of them; flags come behind it.
+func selfCommand(name string) []string {
+	self, err := os.Executable()
+	if err != nil {
+		self = os.Args[0]
+	}
+	return []string{self, name}
+}
+
+// workerCommand is an end of a measurement, a client of the daemon.
+func workerCommand() *cli.Command {
+	return &cli.Command{
+		Name: workerName, Hidden: true,
+		Flags: []cli.Flag{&cli.StringFlag{Name: "socket", Required: true}},
+		Action: func(c *cli.Context) error {
+			client, err := shm.Dial(c.String("socket"))
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			dev, err := client.Open("")
+			if err != nil {
+				return err
+			}
+			return worker.Serve(c.Context, dev, c.App.Reader, c.App.Writer)
+		},
+	}
+}
+
+// peerCommand is an end of a TCP baseline.
+func peerCommand() *cli.Command {
+	return &cli.Command{
+		Name: peerName, Hidden: true,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "netns"}, &cli.StringFlag{Name: "tap"},
+			&cli.StringFlag{Name: "addr", Required: true}, &cli.StringFlag{Name: "peer"},
+		},
+		Action: func(c *cli.Context) error {
+			r := base.Peer{NetNS: c.String("netns"), Tap: c.String("tap")}
+			var err error
+			if r.Addr, err = netip.ParsePrefix(c.String("addr")); err != nil {
+				return usagef("--addr: %v", err)
+			}
+			if c.IsSet("peer") {
+				if r.Peer, err = netip.ParseAddrPort(c.String("peer")); err != nil {
+					return usagef("--peer: %v", err)
+				}
+			}
+			return r.Run(c.Context, c.App.Reader, c.App.Writer)
+		},
+	}
+}

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/base"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/load"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/paths"
+	"github.com/vrnic/vrnic/internal/netlab"
+)
+
+// A contest is one thing that is measured on a path, and what with.
+type contest struct {
+	name string
+	spec load.Spec
+	kind base.Kind // of the figure that is compared
+	// baselines may be none: the figure is one of vrnic's own.
+	baselines []base.Baseline
+}
+
+const (
+	wide  = 1 << 20
+	quick = 64
+	// rateDepth is that of small Sends whose number in a second is looked at.
+	rateDepth = 64
+)
+
+// contests lists what is compared on path.
+func (p comparison) contests(ctx context.Context, path *paths.Path) ([]contest, error) {
+	baselines, err := p.baselines(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	spec := func(op load.Op, size, depth int, pattern load.Pattern, wait load.Wait) load.Spec {
+		return load.Spec{Op: op, Size: size, Depth: depth, QPs: 1, Pattern: pattern, Wait: wait, NoCRC: p.noCRC}
+	}
+	stream := contest{name: "1 MiB Write", spec: spec(load.Write, wide, p.depth, load.Stream, load.Adaptive), kind: base.Bandwidth}
+	trip := contest{name: "64 B Write round trip", spec: spec(load.Write, quick, 1, load.PingPong, load.Adaptive), kind: base.RoundTrip}
+	send := contest{name: "64 B Send round trip", spec: spec(load.Send, quick, 1, load.PingPong, load.Adaptive), kind: base.RoundTrip}
+	long := contest{name: "1 MiB Send round trip", spec: spec(load.Send, wide, 1, load.PingPong, load.Adaptive), kind: base.RoundTrip}
+	for _, b := range baselines {
+		switch {
+		case base.OnlySends(b):
+			send.baselines, long.baselines = append(send.baselines, b), append(long.baselines, b)
+			continue
+		case b.Does(base.Bandwidth):
+			stream.baselines = append(stream.baselines, b)
+		}
+		if b.Does(base.RoundTrip) {
+			trip.baselines = append(trip.baselines, b)
+		}
+	}
+	cs := []contest{stream, trip}
+	for _, c := range []contest{send, long} {
+		if len(c.baselines) > 0 {
+			cs = append(cs, c)
+		}
+	}
+	if path.Name == "loop" {
+		// Nothing is between the two ends there, so that a round trip is not asked for.
+		cs[1] = contest{name: "64 B Sends", spec: spec(load.Send, quick, rateDepth, load.Stream, load.Adaptive)}
+		return cs, nil
+	}
+	for _, wait := range []load.Wait{load.Poll, load.Event} {
+		c := send
+		c.name, c.baselines, c.spec.Wait = fmt.Sprintf("64 B Send round trip, wait %s", wait), nil, wait
+		cs = append(cs, c)
+	}
+	return cs, nil
+}
+
+var loopback = netip.MustParsePrefix("127.0.0.1/8")
+
+// baselines makes those of path; they end with it.
+func (p comparison) baselines(ctx context.Context, path *paths.Path) (bs []base.Baseline, err error) {
+	switch path.Name {
+	case "loop", "ring":
+		dev, err := path.Device()
+		if err != nil {
+			return nil, err
+		}
+		bs = append(bs, base.NewMemcpy(dev))
+		if path.Name == "loop" {
+			return bs, nil
+		}
+		here, err := netlab.Here()
+		if err != nil {
+			return nil, err
+		}
+		path.OnClose(func() { here.Close() })
+		kernel, err := p.kernelTCP(path, here, here, base.PeerSite{Addr: loopback}, base.PeerSite{Addr: loopback})
+		if err != nil {
+			return nil, fmt.Errorf("kernel TCP: %w", err)
+		}
+		return append(append(bs, kernel), base.Installed(here, here, loopback.Addr())...), nil
+	case "pair":
+		own, err := p.sameStacks(path)
+		if err != nil {
+			return nil, err
+		}
+		best, err := base.NewBestStacks(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("netstack TCP in memory: %w", err)
+		}
+		path.OnClose(best.Close)
+		return []base.Baseline{own, best}, nil
+	case "wire":
+		own, err := p.sameStacks(path)
+		if err != nil {
+			return nil, err
+		}
+		bs = append(bs, own)
+	case "tap":
+		raw, err := p.tapPeers(path)
+		if err != nil {
+			return nil, fmt.Errorf("netstack TCP: %w", err)
+		}
+		bs = append(bs, raw)
+	}
+	more, err := p.overBridges(path)
+	return append(bs, more...), err
+}
+
+// sameStacks is TCP between the stacks of path's devices.
+func (p comparison) sameStacks(path *paths.Path) (base.Baseline, error) {
+	st := path.Stacks()
+	own, err := base.NewStacks(st[0], st[1], path.AddrB())
+	if err != nil {
+		return nil, fmt.Errorf("netstack TCP: %w", err)
+	}
+	path.OnClose(own.Close)
+	return own, nil
+}
+
+const rawTap = "rtap0"
+
+// Addresses of the baselines: of stacks on TAPs of their own, and of the bridges.
+var (
+	rawA = netip.MustParsePrefix("10.78.0.1/24")
+	rawB = netip.MustParsePrefix("10.78.0.2/24")
+	kerA = netip.MustParsePrefix("10.79.0.1/24")
+	kerB = netip.MustParsePrefix("10.79.0.2/24")
+)
+
+// tapPeers are two processes with a netstack each.
+func (p comparison) tapPeers(path *paths.Path) (base.Baseline, error) {
+	lab := path.Lab()
+	site := func(ns *netlab.NS, addr netip.Prefix) base.PeerSite {
+		return base.PeerSite{NetNS: ns.Path(), Addr: addr, Tap: rawTap, Plug: func() error { return lab.Plug(ns, rawTap) }}
+	}
+	peers, err := base.StartPeers("netstack-tcp", selfCommand(peerName), site(lab.B, rawB), site(lab.A, rawA))
+	if err != nil {
+		return nil, err
+	}
+	path.OnClose(peers.Close)
+	return peers, nil
+}
+
+// overBridges is what the kernels of path's sites do.
+func (p comparison) overBridges(path *paths.Path) ([]base.Baseline, error) {
+	lab := path.Lab()
+	if err := lab.A.AddAddr(netlab.Bridge, kerA); err != nil {
+		return nil, err
+	}
+	if err := lab.B.AddAddr(netlab.Bridge, kerB); err != nil {
+		return nil, err
+	}
+	kernel, err := p.kernelTCP(path, lab.A, lab.B, base.PeerSite{NetNS: lab.A.Path(), Addr: kerA}, base.PeerSite{NetNS: lab.B.Path(), Addr: kerB})
+	if err != nil {
+		return nil, fmt.Errorf("kernel TCP: %w", err)
+	}
+	bs := []base.Baseline{kernel}
+	if path.Name == "tap" {
+		bs = append(bs, base.Installed(lab.A, lab.B, kerB.Addr())...)
+	}
+	return bs, nil
+}
+
+// kernelTCP is between two processes if path's ends are, else in this one.
+func (p comparison) kernelTCP(path *paths.Path, here, there *netlab.NS, client, server base.PeerSite) (base.Baseline, error) {
+	if path.Processes() == 0 {
+		k, err := base.NewKernel(here, there, server.Addr.Addr())
+		if err != nil {
+			return nil, err
+		}
+		path.OnClose(k.Close)
+		return k, nil
+	}
+	peers, err := base.StartPeers("kernel-tcp", selfCommand(peerName), server, client)
+	if err != nil {
+		return nil, err
+	}
+	path.OnClose(peers.Close)
+	return peers, nil
+}

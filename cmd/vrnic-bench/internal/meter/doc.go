@@ -1,0 +1,2 @@
+// Package meter measures what a run costs: processor time, allocations, system calls.
+package meter

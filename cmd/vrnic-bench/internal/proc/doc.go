@@ -1,0 +1,2 @@
+// Package proc runs the other processes of a measurement, and asks them.
+package proc

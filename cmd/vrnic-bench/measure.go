@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/load"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/meter"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/paths"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/report"
+)
+
+const (
+	// setUpTime bounds what is not measured: connecting, and comparing the data.
+	setUpTime = 2 * time.Minute
+	// countTime bounds a measurement that ends after a number of messages.
+	countTime = time.Hour
+)
+
+// A bench is what measures one spec: connected, and perhaps more than once.
+type bench struct {
+	path     *paths.Path
+	spec     load.Spec
+	pairs    []*load.Pair
+	verify   bool
+	syscalls *meter.Syscalls // nil: not counted
+}
+
+// newBench connects what measures spec.
+func newBench(ctx context.Context, path *paths.Path, spec load.Spec, p plan) (b *bench, err error) {
+	ctx, cancel := context.WithTimeout(ctx, setUpTime)
+	defer cancel()
+	b = &bench{path: path, spec: spec, verify: p.verify}
+	if b.pairs, err = path.Connect(ctx, spec); err != nil {
+		return nil, err
+	}
+	if p.syscalls {
+		if b.syscalls, err = meter.CountSyscalls(append(path.PIDs(), os.Getpid())); err != nil {
+			b.Close()
+			return nil, err
+		}
+	}
+	if p.warmUp > 0 {
+		warm, cancel := context.WithTimeout(ctx, setUpTime+p.warmUp)
+		defer cancel()
+		if _, err := b.run(warm, load.Amount{Time: p.warmUp}); err != nil {
+			b.Close()
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// Close ends it.
+func (b *bench) Close() {
+	for _, pair := range b.pairs {
+		pair.Close()
+	}
+	if b.syscalls != nil {
+		b.syscalls.Close()
+	}
+}
+
+// each has all pairs do f at the same time.
+func (b *bench) each(f func(*load.Pair) error) error {
+	errs := make(chan error, len(b.pairs))
+	for _, pair := range b.pairs[1:] {
+		go func() { errs <- f(pair) }()
+	}
+	err := f(b.pairs[0])
+	for range b.pairs[1:] {
+		if e := <-errs; err == nil {
+			err = e
+		}
+	}
+	return err
+}
+
+// run puts the load on all pairs.
+func (b *bench) run(ctx context.Context, a load.Amount) (sum load.Result, err error) {
+	results := make(chan load.Result, len(b.pairs))
+	err = b.each(func(p *load.Pair) error {
+		r, err := p.Measure(ctx, a)
+		results <- r
+		return err
+	})
+	if err != nil {
+		return sum, err
+	}
+	for range b.pairs {
+		sum.Merge(<-results)
+	}
+	return sum, nil
+}
+
+// compareData moves and compares data, if it is to be verified.
+func (b *bench) compareData(ctx context.Context) error {
+	if !b.verify {
+		return nil
+	}
+	return b.each(func(p *load.Pair) error { return p.Verify(ctx) })
+}
+
+// measure makes a row, the data compared before and after.
+func (b *bench) measure(ctx context.Context, a load.Amount) (row report.Row, err error) {
+	d := a.Time
+	if a.Messages > 0 {
+		d = countTime
+	}
+	ctx, cancel := context.WithTimeout(ctx, d+setUpTime)
+	defer cancel()
+	if err := b.compareData(ctx); err != nil {
+		return row, err
+	}
+	m, err := meter.New(b.path.PIDs(), b.syscalls)
+	if err != nil {
+		return row, err
+	}
+	r, err := b.run(ctx, a)
+	if err != nil {
+		return row, err
+	}
+	cost, err := m.Read()
+	if err != nil {
+		return row, err
+	}
+	if err := b.compareData(ctx); err != nil {
+		return row, err
+	}
+	row = report.NewRow(b.path.Name, paths.OneDevice(b.path.Name), b.path.Processes(), b.spec, r, cost)
+	row.Verified = b.verify
+	return row, nil
+}

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/base"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/paths"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/progress"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/report"
+)
+
+// An outcome is a contest with one baseline, or with none, of all rounds.
+type outcome struct {
+	contest string
+	kind    base.Kind
+	// row is that of the round with the median ratio; of a contest without baselines that with the median rate.
+	row    report.Row
+	ours   spread
+	theirs spread // of the baseline
+	ratio  spread
+	tail   spread // p99.9 divided by p50
+	allocs float64
+}
+
+// A spread is what came out of several rounds.
+type spread struct{ lo, median, hi float64 }
+
+func spreadOf(values []float64) spread {
+	v := slices.Sorted(slices.Values(values))
+	return spread{v[0], v[len(v)/2], v[len(v)-1]}
+}
+
+// of says it as text with so many decimals.
+func (s spread) of(decimals int) string {
+	return fmt.Sprintf("%.*f [%.*f..%.*f]", decimals, s.median, decimals, s.lo, decimals, s.hi)
+}
+
+// A match has the outcomes of all contests.
+type match struct {
+	c        *cli.Context
+	p        comparison
+	out      outputs
+	progress *progress.Line
+	outcomes []outcome
+}
+
+func (m *match) print(line string) {
+	m.progress.Clear()
+	fmt.Fprintln(m.c.App.Writer, line)
+}
+
+// onPath has all contests of a path.
+func (m *match) onPath(name string) error {
+	ctx := m.c.Context
+	path, err := paths.Open(name, m.p.opts)
+	if err != nil {
+		return err
+	}
+	defer path.Close()
+	contests, err := m.p.contests(ctx, path)
+	if err != nil {
+		return err
+	}
+	for _, ct := range contests {
+		os, err := m.hold(ctx, path, ct)
+		if err != nil {
+			return fmt.Errorf("%s: %w", ct.name, err)
+		}
+		for _, o := range os {
+			m.outcomes = append(m.outcomes, o)
+			if !m.out.quiet {
+				m.print(o.line())
+			}
+		}
+	}
+	return nil
+}
+
+// hold has the rounds of a contest.
+func (m *match) hold(ctx context.Context, path *paths.Path, ct contest) ([]outcome, error) {
+	b, err := newBench(ctx, path, ct.spec, m.p.plan)
+	if err != nil {
+		return nil, err
+	}
+	defer b.Close()
+	var rows []report.Row
+	theirs := make([][]float64, len(ct.baselines))
+	for round := range m.p.rounds {
+		m.progress.Step(fmt.Sprintf("%s, %s: round %d of %d", path.Name, ct.name, round+1, m.p.rounds))
+		row, err := b.measure(ctx, m.p.amount)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, row)
+		for i := range ct.baselines {
+			i = (i + round) % len(ct.baselines) // the first is another one each time
+			v, err := m.measure(ctx, ct, ct.baselines[i])
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", ct.baselines[i].Name(), err)
+			}
+			theirs[i] = append(theirs[i], v)
+		}
+	}
+	if len(ct.baselines) == 0 {
+		return []outcome{outcomeOf(ct, nil, rows, nil)}, nil
+	}
+	var os []outcome
+	for i, bl := range ct.baselines {
+		os = append(os, outcomeOf(ct, bl, rows, theirs[i]))
+	}
+	return os, nil
+}
+
+// baselineTime bounds a baseline's measurement, beyond its time.
+const baselineTime = time.Minute
+
+// measure is a baseline's figure: Gbit/s, or microseconds.
+func (m *match) measure(ctx context.Context, ct contest, b base.Baseline) (float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.p.amount.Time+baselineTime)
+	defer cancel()
+	r, err := b.Measure(ctx, base.Request{Kind: ct.kind, Size: ct.spec.Size, Slots: ct.spec.Depth, Time: m.p.amount.Time})
+	if err != nil {
+		return 0, err
+	}
+	v := r.BitsPerSecond() / 1e9
+	if ct.kind == base.RoundTrip {
+		v = float64(r.P50) / float64(time.Microsecond)
+		if base.OnlyMean(b) {
+			v = float64(r.Mean) / float64(time.Microsecond)
+		}
+	}
+	if !(v > 0) {
+		return 0, fmt.Errorf("a figure of %v", v)
+	}
+	return v, nil
+}
+
+// outcomeOf makes the outcome of rows beside the figures theirs of b, round by round; b is nil for none.
+func outcomeOf(ct contest, b base.Baseline, rows []report.Row, theirs []float64) outcome {
+	o := outcome{contest: ct.name, kind: ct.kind}
+	var ours, tails, ratios []float64
+	for i, r := range rows {
+		v := r.Gbits
+		switch {
+		case ct.kind == base.RoundTrip && b != nil && base.OnlyMean(b):
+			v = r.Lat.Mean
+		case ct.kind == base.RoundTrip:
+			v = r.Lat.P50
+		case ct.kind == "":
+			v = perCore(r)
+		}
+		ours = append(ours, v)
+		tails = append(tails, r.Lat.P999/r.Lat.P50)
+		if b != nil {
+			ratios = append(ratios, v/theirs[i])
+		}
+		o.allocs = max(o.allocs, r.Allocs)
+	}
+	o.ours, o.tail = spreadOf(ours), spreadOf(tails)
+	by, at := ours, o.ours.median
+	if b != nil {
+		o.theirs, o.ratio = spreadOf(theirs), spreadOf(ratios)
+		by, at = ratios, o.ratio.median
+	}
+	o.row = rows[slices.Index(by, at)]
+	if b != nil {
+		o.row.Baseline, o.row.Ratio, o.row.RatioMin, o.row.RatioMax = b.Name(), o.ratio.median, o.ratio.lo, o.ratio.hi
+	}
+	return o
+}
+
+// perCore is how many messages a second of processor time carries.
+func perCore(r report.Row) float64 {
+	if r.CPUPerMsg == 0 {
+		return 0
+	}
+	return 1e6 / r.CPUPerMsg
+}
+
+// line is o for people.
+func (o outcome) line() string {
+	unit := "Gbit/s"
+	switch o.kind {
+	case base.RoundTrip:
+		unit = "us"
+	case "":
+		unit = "messages a second of CPU"
+	}
+	s := fmt.Sprintf("%-4s %-34s %9.2f %-6s", o.row.Path, o.contest, o.ours.median, unit)
+	switch {
+	case o.row.Baseline != "":
+		s += fmt.Sprintf("  %-22s %9.2f %-6s  ratio %s", o.row.Baseline, o.theirs.median, unit, o.ratio.of(2))
+	case o.kind == base.RoundTrip:
+		s += fmt.Sprintf("  p99.9 %.1f us, p99.9/p50 %s", o.row.Lat.P999, o.tail.of(1))
+	}
+	return s
+}
