@@ -21,7 +21,7 @@ type elfFile struct {
 	loader  string
 }
 
-func (f elfFile) bytes(t *testing.T) []byte {
+func (f elfFile) bytes(t testing.TB) []byte {
 	t.Helper()
 	ident := [elf.EI_NIDENT]byte{0x7f, 'E', 'L', 'F', byte(f.class), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)}
 	var b bytes.Buffer
