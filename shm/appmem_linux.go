@@ -17,7 +17,7 @@ type copyDir uint8
 const (
 	copyOut  copyDir = iota // of the program's memory
 	copyIn                  // into it
-	copyLast                // into it, the last octet behind all others
+	copyLast                // into it, the last word behind all others
 )
 
 // An appMem is a client's own memory: its /proc/self/mem and, where that is allowed, its process. The
@@ -112,19 +112,31 @@ func (a *appMem) copy(p []byte, addr uint64, dir copyDir) error {
 
 // copyFD is copy through the descriptor.
 func (a *appMem) copyFD(p []byte, addr uint64, dir copyDir) error {
-	switch n := len(p) - 1; {
-	case dir == copyOut:
+	if dir == copyOut {
 		n, err := preadRetry(a.fd, p, addr)
 		return whole(n, len(p), err)
-	case dir == copyLast && n > 0:
-		k, err := pwriteRetry(a.fd, p[:n], addr)
-		if err := whole(k, n, err); err != nil {
-			return err
+	}
+	if dir == copyLast {
+		if n := len(p) - lastWord(addr, len(p)); n > 0 {
+			k, err := pwriteRetry(a.fd, p[:n], addr)
+			if err := whole(k, n, err); err != nil {
+				return err
+			}
+			p, addr = p[n:], addr+uint64(n)
 		}
-		p, addr = p[n:], addr+uint64(n)
 	}
 	n, err := pwriteRetry(a.fd, p, addr)
 	return whole(n, len(p), err)
+}
+
+// lastWord is how many octets at the end of n > 0 at addr are copied behind the others, and at once: the
+// longest aligned word that ends there. Programs poll the last octet, or a word.
+func lastWord(addr uint64, n int) int {
+	k := 8
+	for k > n || (addr+uint64(n))%uint64(k) != 0 {
+		k /= 2
+	}
+	return k
 }
 
 func whole(n, want int, err error) error {

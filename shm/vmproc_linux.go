@@ -120,10 +120,12 @@ func (v *vmProc) copy(p []byte, addr uint64, dir copyDir) (n int, err error) {
 	local[0].SetLen(len(p))
 	remote := [2]unix.RemoteIovec{{Base: uintptr(addr), Len: len(p)}}
 	pieces := remote[:1]
-	if k := len(p) - 1; dir == copyLast && k > 0 {
-		remote[0].Len = k
-		remote[1] = unix.RemoteIovec{Base: uintptr(addr) + uintptr(k), Len: 1}
-		pieces = remote[:]
+	if dir == copyLast {
+		if k := len(p) - lastWord(addr, len(p)); k > 0 {
+			remote[0].Len = k
+			remote[1] = unix.RemoteIovec{Base: uintptr(addr) + uintptr(k), Len: len(p) - k}
+			pieces = remote[:]
+		}
 	}
 	for {
 		if dir == copyOut {

@@ -48,6 +48,22 @@ func vmHelper(t *testing.T) (cmd *exec.Cmd, peer Peer) {
 	return cmd, Peer{PID: int32(cmd.Process.Pid), UID: uint32(os.Getuid())}
 }
 
+// The end of a message that programs poll is a word, if one is there.
+func TestLastWord(t *testing.T) {
+	for _, tt := range []struct {
+		addr uint64
+		n    int
+		want int
+	}{
+		{0, 1, 1}, {0, 2, 2}, {0, 4, 4}, {0, 8, 8}, {4, 4, 4}, {6, 2, 2}, {7, 1, 1}, {0, 64, 8}, {0, 100, 4}, {8, 9, 1}, {8, 10, 2},
+		{0, 3, 1}, {0, 7, 1}, {1, 2, 1}, {3, 2, 1}, {2, 4, 2}, {4, 8, 4}, {1, 7, 4}, {5, 4096, 1}, {6, 4096, 2}, {1, 65535, 8},
+	} {
+		if got := lastWord(tt.addr, tt.n); got != tt.want {
+			t.Errorf("%d octets at %d: %d, want %d", tt.n, tt.addr, got, tt.want)
+		}
+	}
+}
+
 // A process is named by its number only if that gives its user nothing that he does not have: the table of the
 // ABI's threat model.
 func TestMayUseVM(t *testing.T) {

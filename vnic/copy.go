@@ -42,7 +42,7 @@ func (m *MR) readPinned(p []byte, addr uint64) error {
 }
 
 // writeAt copies p into m at address addr. The range has been checked. The last octet is written
-// behind all others if last is set: programs poll it (ib_write_lat).
+// behind all others if last is set: programs poll it (ib_write_lat). See lastWord.
 func (m *MR) writeAt(p []byte, addr uint64, last bool) error {
 	if !m.pin() {
 		return errGone
@@ -145,14 +145,23 @@ func copyMR(dst *MR, to uint64, src *MR, from uint64, n uint32, last bool) (dstE
 
 // place copies src to dst, which lies in m.
 func (m *MR) place(dst, src []byte, last bool) {
-	n := len(src) - 1
-	if !last || n < 1 {
-		copy(dst, src)
-		return
+	if n := len(src); last && n > 0 {
+		n -= lastWord(uintptr(unsafe.Pointer(unsafe.SliceData(dst))), n)
+		copy(dst[:n], src[:n])
+		m.pins.Add(0) // a full barrier: the octets above are seen before those below
+		dst, src = dst[n:], src[n:]
 	}
-	copy(dst[:n], src[:n])
-	m.pins.Add(0) // a full barrier: the octets above are seen before the one below
-	dst[n] = src[n]
+	copy(dst, src)
+}
+
+// lastWord is how many octets at the end of n > 0 at addr are written behind the others, and together: the
+// longest aligned word that ends there. Programs poll the last octet, or a word.
+func lastWord(addr uintptr, n int) int {
+	k := 8
+	for k > n || (addr+uintptr(n))%uintptr(k) != 0 {
+		k /= 2
+	}
+	return k
 }
 
 // guarded is place where a mapping that somebody else made is involved: a fault in it becomes an

@@ -193,3 +193,28 @@ func TestFarRead(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// Whatever the length and the place of a message, all of it is written, and its last word in one piece.
+func TestPlaceLast(t *testing.T) {
+	src := octets(64, 3)
+	var m MR
+	for n := range len(src) {
+		for off := range 16 {
+			b := make([]byte, 96)
+			m.place(b[off:off+n], src[:n], true)
+			if !bytes.Equal(b[off:off+n], src[:n]) || !bytes.Equal(b[off+n:], make([]byte, 96-off-n)) || !bytes.Equal(b[:off], make([]byte, off)) {
+				t.Fatalf("%d octets at %d: % x", n, off, b)
+			}
+		}
+	}
+	for _, tt := range []struct {
+		addr    uintptr
+		n, want int
+	}{
+		{0, 1, 1}, {0, 2, 2}, {4, 4, 4}, {0, 8, 8}, {8, 64, 8}, {0, 100, 4}, {0, 3, 1}, {1, 7, 4}, {6, 4096, 2}, {3, 2, 1},
+	} {
+		if k := lastWord(tt.addr, tt.n); k != tt.want {
+			t.Errorf("the last word of %d octets at %d has %d, want %d", tt.n, tt.addr, k, tt.want)
+		}
+	}
+}
