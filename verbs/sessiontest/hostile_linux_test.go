@@ -415,7 +415,7 @@ func TestTrust(t *testing.T) {
 		if err := os.Chmod(file, 0o755|os.ModeSetuid); err != nil {
 			t.Fatal(err)
 		}
-		p := startFile(t, file, f.path)
+		p := startFile(t, file, f.path, "ASAN_OPTIONS=detect_leaks=0") // which ptraces
 		p.want("list", "EPERM", "list", "EPERM")
 		if s := p.said(); strings.Count(s, "raised privilege") != 1 {
 			t.Errorf("said %q (is %s on a file system without setuid?)", s, workDir)
