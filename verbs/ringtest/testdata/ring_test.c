@@ -1,6 +1,6 @@
 /*
  * The data path of libibverbs against a daemon in the same process (fake.c). `ring_test` runs all tests, `ring_test NAME`
- * one, `ring_test -bench` measures. It prints what fails, and exits with 1.
+ * one, `ring_test -list` names them, `ring_test -bench` measures. It prints what fails, and exits with 1.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -687,7 +687,11 @@ int main(int argc, char **argv)
 	size_t i;
 	int ran = 0;
 
-	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (argc > 1 && !strcmp(argv[1], "-list")) {
+		for (i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
+			puts(tests[i].name);
+		return 0;
+	}
 	for (i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
 		if (argc > 1 && strcmp(argv[1], tests[i].name))
 			continue;
