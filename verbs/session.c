@@ -1,34 +1,24 @@
 /*
- * The session with the daemon: finding and judging it, requests over the control socket, memory that it sends, the
- * session's death, and forks.
+ * The session with the daemon: finding and judging the daemon, opening, lending it this process's memory, and forks.
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "vrnic.h"
-
-/* Far above the largest ring, and far below what would exhaust the address space. */
-#define MAX_DAEMON_MEM (1 << 30)
 
 #define MAX_DEVICES 1024 /* of a daemon that are looked at */
 
 static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct vrnic_session *) current;
 static _Atomic(struct vrnic_session *) sessions; /* all, also one that is being opened; changed with open_lock held */
-static atomic_uint forks;			 /* between the first process of this program and this one */
 
 /* Causes of having no session: each is told once. */
 enum cause {
@@ -60,289 +50,15 @@ static void complain(enum cause cause, const char *fmt, ...)
 	errno = err;
 }
 
-static void vdebug(const char *what, va_list ap)
-{
-	const char *v = secure_getenv("VRNIC_DEBUG");
-	char line[512];
-	int old, err = errno;
-
-	if (!v || !strstr(v, "shm"))
-		return;
-	vsnprintf(line, sizeof(line), what, ap);
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
-	fprintf(stderr, "vrnic: %s\n", line);
-	pthread_setcancelstate(old, NULL);
-	errno = err;
-}
-
-void vrnic_debug(const char *what, ...)
-{
-	va_list ap;
-
-	va_start(ap, what);
-	vdebug(what, ap);
-	va_end(ap);
-}
-
-void vrnic_close(int fd)
-{
-	int err = errno;
-
-	if (fd >= 0)
-		syscall(SYS_close, fd);
-	errno = err;
-}
-
 /*
- * Death.
+ * Lending this process's memory to the daemon.
  */
 
-void vrnic_die(struct vrnic_session *s, const char *why, ...)
-{
-	va_list ap;
-	int err = errno;
-
-	if (atomic_exchange(&s->dead, true))
-		return;
-	va_start(ap, why);
-	vdebug(why, ap);
-	va_end(ap);
-	/*
-	 * It ends an rpc that waits, and shows the daemon the end of the session also where it was this side that
-	 * gave up: it closes the event pipes then, which wakes those who wait for events. The descriptor stays open,
-	 * since other threads may be about to use it.
-	 */
-	shutdown(s->sock, SHUT_RDWR);
-	errno = err;
-}
-
-/* True if the other end of the socket has been closed, whatever is unread. Not a cancellation point. */
-static bool hung_up(int sock)
-{
-	struct pollfd p = { .fd = sock, .events = POLLRDHUP };
-	struct timespec now = { 0 };
-	long n;
-
-	do {
-		n = syscall(SYS_ppoll, &p, 1, &now, NULL, 0);
-	} while (n < 0 && errno == EINTR);
-	return n != 0;
-}
-
-bool vrnic_peer_gone(struct vrnic_session *s)
-{
-	int err = errno;
-
-	if (!vrnic_dead(s) && hung_up(s->sock))
-		vrnic_die(s, "the daemon has gone");
-	errno = err;
-	return vrnic_dead(s);
-}
-
-void vrnic_corrupt(struct vrnic_session *s, const char *what)
-{
-	if (!vrnic_peer_gone(s))
-		vrnic_die(s, "the daemon wrote nonsense: %s", what);
-}
-
-/*
- * Requests.
- */
-
-#define MAX_FDS 2 /* of a reply */
-
-/* Room for more than any reply may bring, so that what is too much is seen and closed. */
-union control {
-	struct cmsghdr align;
-	char buf[CMSG_SPACE(2 * MAX_FDS * sizeof(int))];
-};
-
-struct reply {
-	struct vrnic_header h;
-	unsigned char body[VRNIC_MAX_MESSAGE - VRNIC_HEADER_LEN];
-};
-
-static int send_request(struct vrnic_session *s, uint16_t op, const void *req, size_t len, int fd)
-{
-	struct vrnic_header h = { .op = op, .seq = ++s->seq, .len = len };
-	struct iovec iov[2] = { { &h, sizeof(h) }, { (void *)req, len } };
-	union control c = { 0 };
-	struct msghdr m = { .msg_iov = iov, .msg_iovlen = len ? 2 : 1 };
-	ssize_t n;
-
-	if (fd >= 0) {
-		struct cmsghdr *cm = &c.align;
-
-		m.msg_control = &c;
-		m.msg_controllen = CMSG_LEN(sizeof(int));
-		cm->cmsg_level = SOL_SOCKET;
-		cm->cmsg_type = SCM_RIGHTS;
-		cm->cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(cm), &fd, sizeof(fd));
-	}
-	do {
-		n = sendmsg(s->sock, &m, MSG_NOSIGNAL);
-	} while (n < 0 && errno == EINTR);
-	if (n == (ssize_t)(sizeof(h) + len))
-		return 0;
-	if (n < 0 && (errno == ENOMEM || errno == ENOBUFS || errno == ETOOMANYREFS))
-		return errno; /* nothing was sent: the session goes on */
-	vrnic_die(s, "the daemon has gone (send: %s)", n < 0 ? strerror(errno) : "short");
-	return EIO;
-}
-
-/* Takes the descriptors out of a message into fds, of 2 * MAX_FDS; what is not a descriptor counts as too many. */
-static int take_fds(struct msghdr *m, int *fds)
-{
-	struct cmsghdr *cm;
-	int n = 0, odd = 0;
-
-	for (cm = CMSG_FIRSTHDR(m); cm; cm = CMSG_NXTHDR(m, cm)) {
-		size_t len = cm->cmsg_len - CMSG_LEN(0);
-
-		if (cm->cmsg_level != SOL_SOCKET || cm->cmsg_type != SCM_RIGHTS) {
-			odd = 2 * MAX_FDS;
-			continue;
-		}
-		memcpy(fds + n, CMSG_DATA(cm), len);
-		n += len / sizeof(int);
-	}
-	return n + odd;
-}
-
-static void close_fds(int *fds, int n)
-{
-	while (n-- > 0)
-		vrnic_close(fds[n]);
-}
-
-/* Receives a message into r: its length, or -1 and then the session is dead. *nfds descriptors are the caller's. */
-static ssize_t receive(struct vrnic_session *s, struct reply *r, int *fds, int *nfds)
-{
-	union control c;
-	struct iovec iov = { r, sizeof(*r) };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof(c) };
-	ssize_t n;
-
-	do {
-		n = recvmsg(s->sock, &m, MSG_CMSG_CLOEXEC);
-	} while (n < 0 && errno == EINTR);
-	*nfds = n < 0 ? 0 : take_fds(&m, fds);
-	if (n <= 0) {
-		vrnic_die(s, "the daemon has gone (receive: %s)", n < 0 ? strerror(errno) : "end");
-		n = -1;
-	} else if (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
-		vrnic_die(s, "a message too long, or with descriptors too many");
-		n = -1;
-	}
-	return n;
-}
-
-/*
- * Whether r, of n octets with nfds descriptors, is a reply to the last request, with a body of at most len octets that are
- * not zero.
- */
-static bool valid(struct vrnic_session *s, const struct reply *r, size_t n, uint16_t op, size_t len, int nfds, int want)
-{
-	const struct vrnic_header *h = &r->h;
-	size_t i;
-
-	if (n < sizeof(*h) || h->len != n - sizeof(*h)) {
-		vrnic_die(s, "a reply of %zu octets", n);
-		return false;
-	}
-	if (h->op != op || h->seq != s->seq || h->flags || h->status > 0 || h->status < -4095) {
-		vrnic_die(s, "a reply to %u (seq %u, status %d) where that to %u (seq %u) was due", h->op, h->seq, h->status,
-			  op, s->seq);
-		return false;
-	}
-	for (i = len; i < h->len; i++) {
-		if (r->body[i]) {
-			vrnic_die(s, "a reply to %u with %u octets where %zu are known", op, h->len, len);
-			return false;
-		}
-	}
-	if (nfds != (h->status ? 0 : want)) {
-		vrnic_die(s, "a reply to %u with %d descriptors", op, nfds);
-		return false;
-	}
-	return true;
-}
-
-/* vrnic_rpc with rpc_lock held. rep is filled also where a refusal has a body. */
-static int rpc_locked(struct vrnic_session *s, uint16_t op, const void *req, size_t req_len, void *rep, size_t rep_len,
-		      int send_fd, int *fds, int nfds)
-{
-	int got[4 * MAX_FDS], ngot, i, probe, err;
-	struct reply r;
-	ssize_t n;
-
-	if (vrnic_dead(s))
-		return EIO;
-	if (nfds) {
-		/* Without a free descriptor the kernel drops the daemon's, which looks like a reply that makes no sense. */
-		probe = fcntl(s->sock, F_DUPFD_CLOEXEC, 0);
-		if (probe < 0)
-			return errno;
-		for (i = 1; i < nfds && probe >= 0; i++) {
-			int next = fcntl(s->sock, F_DUPFD_CLOEXEC, 0);
-
-			vrnic_close(probe);
-			if (next < 0)
-				return errno;
-			probe = next;
-		}
-		vrnic_close(probe);
-	}
-	err = send_request(s, op, req, req_len, send_fd);
-	if (err)
-		return err;
-	n = receive(s, &r, got, &ngot);
-	if (n < 0 || !valid(s, &r, n, op, rep_len, ngot, nfds)) {
-		close_fds(got, ngot > 2 * MAX_FDS ? ngot - 2 * MAX_FDS : ngot);
-		return EIO;
-	}
-	if (rep && (!r.h.status || r.h.len)) {
-		size_t len = r.h.len < rep_len ? r.h.len : rep_len;
-
-		memcpy(rep, r.body, len);
-		memset((char *)rep + len, 0, rep_len - len);
-	}
-	if (!r.h.status && nfds)
-		memcpy(fds, got, nfds * sizeof(int));
-	return -r.h.status;
-}
-
-int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_len, void *rep, size_t rep_len,
-	      int send_fd, int *fds, int nfds)
-{
-	int old, err;
-
-	if (vrnic_dead(s))
-		return EIO;
-	/* A thread that is cancelled between request and reply would leave the reply to the next. */
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
-	pthread_mutex_lock(&s->rpc_lock);
-	err = rpc_locked(s, op, req, req_len, rep, rep_len, send_fd, fds, nfds);
-	pthread_mutex_unlock(&s->rpc_lock);
-	pthread_setcancelstate(old, NULL);
-	return err;
-}
-
-int vrnic_rpc_handle(struct vrnic_session *s, uint16_t op, uint32_t handle, void *rep, size_t rep_len)
-{
-	struct vrnic_handle_request req = { .handle = handle };
-
-	return vrnic_rpc(s, op, &req, sizeof(req), rep, rep_len, -1, NULL, 0);
-}
-
-static int lend_locked(struct vrnic_session *s)
+static int lend(struct vrnic_session *s)
 {
 	struct vrnic_set_mem_request req = { .nonce_addr = (uintptr_t)s->page.mem + VRNIC_SESS_NONCE };
 	int fd, err;
 
-	if (s->mem_lent)
-		return 0;
 	/* Not /proc/self: after the end of the main thread that has no memory. */
 	fd = open("/proc/thread-self/mem", O_RDWR | O_CLOEXEC);
 	if (fd < 0) {
@@ -351,166 +67,27 @@ static int lend_locked(struct vrnic_session *s)
 			 "(is it not dumpable, or /proc not mounted?)", strerror(err));
 		return err;
 	}
-	err = rpc_locked(s, VRNIC_OP_SET_MEM, &req, sizeof(req), NULL, 0, fd, NULL, 0);
+	err = vrnic_rpc(s, VRNIC_OP_SET_MEM, &req, sizeof(req), NULL, 0, fd, NULL, 0);
 	/* What could write to any page of this process should not be found by a program that closes or lists its files. */
 	vrnic_close(fd);
 	if (err && !vrnic_dead(s))
 		complain(CAUSE_MEM, "the daemon refused this process's memory: %s", strerror(err));
-	s->mem_lent = !err;
 	return err;
 }
 
 int vrnic_lend_mem(struct vrnic_session *s)
 {
-	int old, err;
+	int old, err = 0;
 
-	if (vrnic_dead(s))
-		return EIO;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
-	pthread_mutex_lock(&s->rpc_lock);
-	err = lend_locked(s);
-	pthread_mutex_unlock(&s->rpc_lock);
+	pthread_mutex_lock(&s->lend_lock);
+	if (!s->mem_lent) {
+		err = lend(s);
+		s->mem_lent = !err;
+	}
+	pthread_mutex_unlock(&s->lend_lock);
 	pthread_setcancelstate(old, NULL);
 	return err;
-}
-
-/*
- * Memory from the daemon.
- */
-
-static int map_fd(int fd, size_t min, struct vrnic_map *m)
-{
-	struct stat st;
-	int seals;
-
-	if (fstat(fd, &st))
-		return errno;
-	seals = fcntl(fd, F_GET_SEALS);
-	/* What cannot shrink cannot raise SIGBUS. */
-	if (!S_ISREG(st.st_mode) || seals < 0 || !(seals & F_SEAL_SHRINK))
-		return EPROTO;
-	if (st.st_size <= 0 || (size_t)st.st_size < min || st.st_size > MAX_DAEMON_MEM)
-		return EPROTO;
-	m->len = st.st_size;
-	m->mem = mmap(NULL, m->len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (m->mem == MAP_FAILED) {
-		m->mem = NULL;
-		return errno;
-	}
-	/* A child must not ring, poll and post in its parent's name. */
-	if (madvise(m->mem, m->len, MADV_DONTFORK)) {
-		int err = errno;
-
-		munmap(m->mem, m->len);
-		m->mem = NULL;
-		return err;
-	}
-	m->forks = atomic_load(&forks);
-	return 0;
-}
-
-int vrnic_map_fd(struct vrnic_session *s, int fd, size_t min, struct vrnic_map *m)
-{
-	int err = map_fd(fd, min, m);
-
-	vrnic_close(fd);
-	if (err)
-		vrnic_die(s, "memory from the daemon: %s", strerror(err));
-	return err;
-}
-
-bool vrnic_mapped(const struct vrnic_map *m)
-{
-	return m->mem && m->forks == atomic_load_explicit(&forks, memory_order_relaxed);
-}
-
-void vrnic_unmap(struct vrnic_map *m)
-{
-	/* In the child of a fork something else may be there. */
-	if (vrnic_mapped(m))
-		munmap(m->mem, m->len);
-	m->mem = NULL;
-}
-
-/*
- * Event pipes: an octet in them stands for an event that is queued elsewhere.
- */
-
-bool vrnic_check_pipe(struct vrnic_session *s, int fd)
-{
-	struct stat st;
-
-	if (!fstat(fd, &st) && S_ISFIFO(st.st_mode))
-		return true;
-	vrnic_die(s, "the daemon sent something else than a pipe for events");
-	return false;
-}
-
-/*
- * The pipe fd has come to its end. The daemon closes its side of it when the session ends, or when the channel is
- * destroyed, before which our side is closed.
- */
-static void pipe_ended(struct vrnic_session *s, int fd)
-{
-	struct pollfd p = { .fd = s->sock, .events = POLLRDHUP };
-	struct stat st;
-
-	while (fstat(fd, &st) || !S_ISFIFO(st.st_mode))
-		pause();
-	/* The end of a process closes pipes and socket in no known order. */
-	while (!vrnic_peer_gone(s))
-		poll(&p, 1, -1);
-}
-
-int vrnic_wait_token(struct vrnic_session *s, int fd)
-{
-	ssize_t n;
-	char c;
-
-	if (vrnic_dead(s))
-		return 1;
-	n = read(fd, &c, 1);
-	if (n == 1)
-		return 0;
-	if (n < 0)
-		return vrnic_dead(s) ? 1 : -1;
-	pipe_ended(s, fd);
-	return 1;
-}
-
-void vrnic_take_tokens(int fd, uint32_t n)
-{
-	char path[40], buf[256];
-	long got;
-	int f, err = errno;
-
-	if (!n || fd < 0)
-		return;
-	/* A description of its own: O_NONBLOCK on the program's is the program's. */
-	snprintf(path, sizeof(path), "/proc/thread-self/fd/%d", fd);
-	f = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-	while (f >= 0 && n) {
-		got = syscall(SYS_read, f, buf, n < sizeof(buf) ? n : sizeof(buf));
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got <= 0)
-			break; /* another thread has read it, and will find no event */
-		n -= got;
-	}
-	vrnic_close(f);
-	errno = err;
-}
-
-void vrnic_ring_doorbell(struct vrnic_session *s);
-
-void vrnic_ring_doorbell(struct vrnic_session *s)
-{
-	uint64_t one = 1;
-	int err = errno;
-
-	/* The counter is far from full, so it does not block. It must not be a cancellation point: locks are held. */
-	syscall(SYS_write, s->doorbell, &one, sizeof(one));
-	errno = err;
 }
 
 /*
@@ -699,6 +276,7 @@ static struct vrnic_session *open_session(void)
 		return NULL;
 	s->sock = s->doorbell = -1;
 	pthread_mutex_init(&s->rpc_lock, NULL);
+	pthread_mutex_init(&s->lend_lock, NULL);
 	s->mrs = vrnic_mrs_new();
 	if (!s->mrs) {
 		err = ENOMEM;
@@ -719,6 +297,7 @@ static struct vrnic_session *open_session(void)
 free:
 	vrnic_mrs_free(s->mrs);
 	free(s->names);
+	pthread_mutex_destroy(&s->lend_lock);
 	pthread_mutex_destroy(&s->rpc_lock);
 	free(s);
 fail:
@@ -734,13 +313,14 @@ static void forked(void)
 {
 	struct vrnic_session *s;
 
-	atomic_fetch_add(&forks, 1);
+	atomic_fetch_add(&vrnic_forks, 1);
 	for (s = atomic_load(&sessions); s; s = s->next) {
 		atomic_store(&s->dead, true);
 		vrnic_close(s->sock);
 		vrnic_close(s->doorbell);
 		s->sock = s->doorbell = -1;
 		pthread_mutex_init(&s->rpc_lock, NULL);
+		pthread_mutex_init(&s->lend_lock, NULL);
 		vrnic_mrs_forked(s->mrs);
 	}
 	pthread_mutex_init(&open_lock, NULL);

@@ -8,7 +8,8 @@
  * vrnic_die(); from then on nothing waits, and what is posted is flushed.
  *
  * Locks, in the order in which they are taken:
- *   vrnic_cq.lock, vrnic_qp.sq.lock, vrnic_rq.lock, vrnic_chan.lock, vrnic_mrs.lock, vrnic_session.rpc_lock.
+ *   vrnic_cq.lock, vrnic_qp.sq.lock, vrnic_rq.lock, vrnic_chan.lock, vrnic_mrs.lock, vrnic_session.lend_lock,
+ *   vrnic_session.rpc_lock.
  * Nothing is held in a wait that a program may cancel or that the network decides on. An rpc does not wait for
  * the network, and runs with cancellation off.
  */
@@ -71,8 +72,10 @@ static inline bool vrnic_slab_fits(size_t len, uint32_t off, uint32_t size)
 }
 
 /*
- * session.c
+ * session.c, rpc.c, pipe.c
  */
+extern atomic_uint vrnic_forks; /* between the first process of this program and this one */
+
 struct vrnic_device; /* device.c: one for each device of the daemon, for the life of the process */
 
 struct vrnic_session {
@@ -87,7 +90,8 @@ struct vrnic_session {
 	uint32_t poll_yield; /* empty polls of a thread after which it yields the processor */
 	pthread_mutex_t rpc_lock;
 	uint32_t seq;
-	bool mem_lent; /* SET_MEM was done; rpc_lock */
+	pthread_mutex_t lend_lock;
+	bool mem_lent; /* SET_MEM was done; lend_lock */
 	uint32_t ndevices;
 	char (*names)[VRNIC_DEVICE_NAME_LEN]; /* of the devices, which stay the same */
 	struct vrnic_mrs *mrs; /* memory.c: what is registered, by lkey */

@@ -1,0 +1,156 @@
+/* What the daemon sends descriptors of: memory, event pipes, and the doorbell. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "vrnic.h"
+
+/* Far above the largest ring, and far below what would exhaust the address space. */
+#define MAX_DAEMON_MEM (1 << 30)
+
+atomic_uint vrnic_forks;
+
+/*
+ * Memory from the daemon.
+ */
+
+static int map_fd(int fd, size_t min, struct vrnic_map *m)
+{
+	struct stat st;
+	int seals;
+
+	if (fstat(fd, &st))
+		return errno;
+	seals = fcntl(fd, F_GET_SEALS);
+	/* What cannot shrink cannot raise SIGBUS. */
+	if (!S_ISREG(st.st_mode) || seals < 0 || !(seals & F_SEAL_SHRINK))
+		return EPROTO;
+	if (st.st_size <= 0 || (size_t)st.st_size < min || st.st_size > MAX_DAEMON_MEM)
+		return EPROTO;
+	m->len = st.st_size;
+	m->mem = mmap(NULL, m->len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (m->mem == MAP_FAILED) {
+		m->mem = NULL;
+		return errno;
+	}
+	/* A child must not ring, poll and post in its parent's name. */
+	if (madvise(m->mem, m->len, MADV_DONTFORK)) {
+		int err = errno;
+
+		munmap(m->mem, m->len);
+		m->mem = NULL;
+		return err;
+	}
+	m->forks = atomic_load(&vrnic_forks);
+	return 0;
+}
+
+int vrnic_map_fd(struct vrnic_session *s, int fd, size_t min, struct vrnic_map *m)
+{
+	int err = map_fd(fd, min, m);
+
+	vrnic_close(fd);
+	if (err)
+		vrnic_die(s, "memory from the daemon: %s", strerror(err));
+	return err;
+}
+
+bool vrnic_mapped(const struct vrnic_map *m)
+{
+	return m->mem && m->forks == atomic_load_explicit(&vrnic_forks, memory_order_relaxed);
+}
+
+void vrnic_unmap(struct vrnic_map *m)
+{
+	/* In the child of a fork something else may be there. */
+	if (vrnic_mapped(m))
+		munmap(m->mem, m->len);
+	m->mem = NULL;
+}
+
+/*
+ * Event pipes: an octet in them stands for an event that is queued elsewhere.
+ */
+
+bool vrnic_check_pipe(struct vrnic_session *s, int fd)
+{
+	struct stat st;
+
+	if (!fstat(fd, &st) && S_ISFIFO(st.st_mode))
+		return true;
+	vrnic_die(s, "the daemon sent something else than a pipe for events");
+	return false;
+}
+
+/*
+ * The pipe fd has come to its end. The daemon closes its side of it when the session ends, or when the channel is
+ * destroyed, before which our side is closed.
+ */
+static void pipe_ended(struct vrnic_session *s, int fd)
+{
+	struct pollfd p = { .fd = s->sock, .events = POLLRDHUP };
+	struct stat st;
+
+	while (fstat(fd, &st) || !S_ISFIFO(st.st_mode))
+		pause();
+	/* The end of a process closes pipes and socket in no known order. */
+	while (!vrnic_peer_gone(s))
+		poll(&p, 1, -1);
+}
+
+int vrnic_wait_token(struct vrnic_session *s, int fd)
+{
+	ssize_t n;
+	char c;
+
+	if (vrnic_dead(s))
+		return 1;
+	n = read(fd, &c, 1);
+	if (n == 1)
+		return 0;
+	if (n < 0)
+		return vrnic_dead(s) ? 1 : -1;
+	pipe_ended(s, fd);
+	return 1;
+}
+
+void vrnic_take_tokens(int fd, uint32_t n)
+{
+	char path[40], buf[256];
+	long got;
+	int f, err = errno;
+
+	if (!n || fd < 0)
+		return;
+	/* A description of its own: O_NONBLOCK on the program's is the program's. */
+	snprintf(path, sizeof(path), "/proc/thread-self/fd/%d", fd);
+	f = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	while (f >= 0 && n) {
+		got = syscall(SYS_read, f, buf, n < sizeof(buf) ? n : sizeof(buf));
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			break; /* another thread has read it, and will find no event */
+		n -= got;
+	}
+	vrnic_close(f);
+	errno = err;
+}
+
+void vrnic_ring_doorbell(struct vrnic_session *s);
+
+void vrnic_ring_doorbell(struct vrnic_session *s)
+{
+	uint64_t one = 1;
+	int err = errno;
+
+	/* The counter is far from full, so it does not block. It must not be a cancellation point: locks are held. */
+	syscall(SYS_write, s->doorbell, &one, sizeof(one));
+	errno = err;
+}

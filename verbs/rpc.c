@@ -1,0 +1,290 @@
+/* Requests to the daemon over the control socket, and the session's death. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "vrnic.h"
+
+static void vdebug(const char *what, va_list ap)
+{
+	const char *v = secure_getenv("VRNIC_DEBUG");
+	char line[512];
+	int old, err = errno;
+
+	if (!v || !strstr(v, "shm"))
+		return;
+	vsnprintf(line, sizeof(line), what, ap);
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
+	fprintf(stderr, "vrnic: %s\n", line);
+	pthread_setcancelstate(old, NULL);
+	errno = err;
+}
+
+void vrnic_debug(const char *what, ...)
+{
+	va_list ap;
+
+	va_start(ap, what);
+	vdebug(what, ap);
+	va_end(ap);
+}
+
+void vrnic_close(int fd)
+{
+	int err = errno;
+
+	if (fd >= 0)
+		syscall(SYS_close, fd);
+	errno = err;
+}
+
+/*
+ * Death.
+ */
+
+void vrnic_die(struct vrnic_session *s, const char *why, ...)
+{
+	va_list ap;
+	int err = errno;
+
+	if (atomic_exchange(&s->dead, true))
+		return;
+	va_start(ap, why);
+	vdebug(why, ap);
+	va_end(ap);
+	/*
+	 * It ends an rpc that waits, and shows the daemon the end of the session also where it was this side that
+	 * gave up: it closes the event pipes then, which wakes those who wait for events. The descriptor stays open,
+	 * since other threads may be about to use it.
+	 */
+	shutdown(s->sock, SHUT_RDWR);
+	errno = err;
+}
+
+/* True if the other end of the socket has been closed, whatever is unread. Not a cancellation point. */
+static bool hung_up(int sock)
+{
+	struct pollfd p = { .fd = sock, .events = POLLRDHUP };
+	struct timespec now = { 0 };
+	long n;
+
+	do {
+		n = syscall(SYS_ppoll, &p, 1, &now, NULL, 0);
+	} while (n < 0 && errno == EINTR);
+	return n != 0;
+}
+
+bool vrnic_peer_gone(struct vrnic_session *s)
+{
+	int err = errno;
+
+	if (!vrnic_dead(s) && hung_up(s->sock))
+		vrnic_die(s, "the daemon has gone");
+	errno = err;
+	return vrnic_dead(s);
+}
+
+void vrnic_corrupt(struct vrnic_session *s, const char *what)
+{
+	if (!vrnic_peer_gone(s))
+		vrnic_die(s, "the daemon wrote nonsense: %s", what);
+}
+
+/*
+ * Requests.
+ */
+
+#define MAX_FDS 2 /* of a reply */
+
+/* Room for more than any reply may bring, so that what is too much is seen and closed. */
+union control {
+	struct cmsghdr align;
+	char buf[CMSG_SPACE(2 * MAX_FDS * sizeof(int))];
+};
+
+struct reply {
+	struct vrnic_header h;
+	unsigned char body[VRNIC_MAX_MESSAGE - VRNIC_HEADER_LEN];
+};
+
+static int send_request(struct vrnic_session *s, uint16_t op, const void *req, size_t len, int fd)
+{
+	struct vrnic_header h = { .op = op, .seq = ++s->seq, .len = len };
+	struct iovec iov[2] = { { &h, sizeof(h) }, { (void *)req, len } };
+	union control c = { 0 };
+	struct msghdr m = { .msg_iov = iov, .msg_iovlen = len ? 2 : 1 };
+	ssize_t n;
+
+	if (fd >= 0) {
+		struct cmsghdr *cm = &c.align;
+
+		m.msg_control = &c;
+		m.msg_controllen = CMSG_LEN(sizeof(int));
+		cm->cmsg_level = SOL_SOCKET;
+		cm->cmsg_type = SCM_RIGHTS;
+		cm->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(cm), &fd, sizeof(fd));
+	}
+	do {
+		n = sendmsg(s->sock, &m, MSG_NOSIGNAL);
+	} while (n < 0 && errno == EINTR);
+	if (n == (ssize_t)(sizeof(h) + len))
+		return 0;
+	if (n < 0 && (errno == ENOMEM || errno == ENOBUFS || errno == ETOOMANYREFS))
+		return errno; /* nothing was sent: the session goes on */
+	vrnic_die(s, "the daemon has gone (send: %s)", n < 0 ? strerror(errno) : "short");
+	return EIO;
+}
+
+/* Takes the descriptors out of a message into fds, of 2 * MAX_FDS; what is not a descriptor counts as too many. */
+static int take_fds(struct msghdr *m, int *fds)
+{
+	struct cmsghdr *cm;
+	int n = 0, odd = 0;
+
+	for (cm = CMSG_FIRSTHDR(m); cm; cm = CMSG_NXTHDR(m, cm)) {
+		size_t len = cm->cmsg_len - CMSG_LEN(0);
+
+		if (cm->cmsg_level != SOL_SOCKET || cm->cmsg_type != SCM_RIGHTS) {
+			odd = 2 * MAX_FDS;
+			continue;
+		}
+		memcpy(fds + n, CMSG_DATA(cm), len);
+		n += len / sizeof(int);
+	}
+	return n + odd;
+}
+
+static void close_fds(int *fds, int n)
+{
+	while (n-- > 0)
+		vrnic_close(fds[n]);
+}
+
+/* Receives a message into r: its length, or -1 and then the session is dead. *nfds descriptors are the caller's. */
+static ssize_t receive(struct vrnic_session *s, struct reply *r, int *fds, int *nfds)
+{
+	union control c;
+	struct iovec iov = { r, sizeof(*r) };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof(c) };
+	ssize_t n;
+
+	do {
+		n = recvmsg(s->sock, &m, MSG_CMSG_CLOEXEC);
+	} while (n < 0 && errno == EINTR);
+	*nfds = n < 0 ? 0 : take_fds(&m, fds);
+	if (n <= 0) {
+		vrnic_die(s, "the daemon has gone (receive: %s)", n < 0 ? strerror(errno) : "end");
+		n = -1;
+	} else if (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
+		vrnic_die(s, "a message too long, or with descriptors too many");
+		n = -1;
+	}
+	return n;
+}
+
+/*
+ * Whether r, of n octets with nfds descriptors, is a reply to the last request, with a body of at most len octets that are
+ * not zero.
+ */
+static bool valid(struct vrnic_session *s, const struct reply *r, size_t n, uint16_t op, size_t len, int nfds, int want)
+{
+	const struct vrnic_header *h = &r->h;
+	size_t i;
+
+	if (n < sizeof(*h) || h->len != n - sizeof(*h)) {
+		vrnic_die(s, "a reply of %zu octets", n);
+		return false;
+	}
+	if (h->op != op || h->seq != s->seq || h->flags || h->status > 0 || h->status < -4095) {
+		vrnic_die(s, "a reply to %u (seq %u, status %d) where that to %u (seq %u) was due", h->op, h->seq, h->status,
+			  op, s->seq);
+		return false;
+	}
+	for (i = len; i < h->len; i++) {
+		if (r->body[i]) {
+			vrnic_die(s, "a reply to %u with %u octets where %zu are known", op, h->len, len);
+			return false;
+		}
+	}
+	if (nfds != (h->status ? 0 : want)) {
+		vrnic_die(s, "a reply to %u with %d descriptors", op, nfds);
+		return false;
+	}
+	return true;
+}
+
+/* vrnic_rpc with rpc_lock held. rep is filled also where a refusal has a body. */
+static int rpc_locked(struct vrnic_session *s, uint16_t op, const void *req, size_t req_len, void *rep, size_t rep_len,
+		      int send_fd, int *fds, int nfds)
+{
+	int got[4 * MAX_FDS], ngot, i, probe, err;
+	struct reply r;
+	ssize_t n;
+
+	if (vrnic_dead(s))
+		return EIO;
+	if (nfds) {
+		/* Without a free descriptor the kernel drops the daemon's, which looks like a reply that makes no sense. */
+		probe = fcntl(s->sock, F_DUPFD_CLOEXEC, 0);
+		if (probe < 0)
+			return errno;
+		for (i = 1; i < nfds && probe >= 0; i++) {
+			int next = fcntl(s->sock, F_DUPFD_CLOEXEC, 0);
+
+			vrnic_close(probe);
+			if (next < 0)
+				return errno;
+			probe = next;
+		}
+		vrnic_close(probe);
+	}
+	err = send_request(s, op, req, req_len, send_fd);
+	if (err)
+		return err;
+	n = receive(s, &r, got, &ngot);
+	if (n < 0 || !valid(s, &r, n, op, rep_len, ngot, nfds)) {
+		close_fds(got, ngot > 2 * MAX_FDS ? ngot - 2 * MAX_FDS : ngot);
+		return EIO;
+	}
+	if (rep && (!r.h.status || r.h.len)) {
+		size_t len = r.h.len < rep_len ? r.h.len : rep_len;
+
+		memcpy(rep, r.body, len);
+		memset((char *)rep + len, 0, rep_len - len);
+	}
+	if (!r.h.status && nfds)
+		memcpy(fds, got, nfds * sizeof(int));
+	return -r.h.status;
+}
+
+int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_len, void *rep, size_t rep_len,
+	      int send_fd, int *fds, int nfds)
+{
+	int old, err;
+
+	if (vrnic_dead(s))
+		return EIO;
+	/* A thread that is cancelled between request and reply would leave the reply to the next. */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
+	pthread_mutex_lock(&s->rpc_lock);
+	err = rpc_locked(s, op, req, req_len, rep, rep_len, send_fd, fds, nfds);
+	pthread_mutex_unlock(&s->rpc_lock);
+	pthread_setcancelstate(old, NULL);
+	return err;
+}
+
+int vrnic_rpc_handle(struct vrnic_session *s, uint16_t op, uint32_t handle, void *rep, size_t rep_len)
+{
+	struct vrnic_handle_request req = { .handle = handle };
+
+	return vrnic_rpc(s, op, &req, sizeof(req), rep, rep_len, -1, NULL, 0);
+}
