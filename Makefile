@@ -7,7 +7,7 @@ TORTURETIME ?= 10m
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: verbs ## the programs, into bin/
@@ -65,6 +65,10 @@ torture: ## a raw peer that lies in one field at a time, against a daemon, for T
 .PHONY: impaired
 impaired: ## SCTP: a million messages, and a thousand short runs, over a network that loses, reorders and doubles
 	$(GO) test ./netstack/sctp -count=1 -v -timeout 30m -run Impaired -messages 1000000 -seeds 1000
+
+.PHONY: verbs-programs
+verbs-programs: verbs ## Debian's verbs programs on vrnic's libraries, with all their options, in all topologies
+	VRNIC_TEST_VERBS=all $(GO) test -count=1 -v -timeout 60m ./integration/verbs
 
 .PHONY: bench
 bench: ## throughput and latency of embedded devices
