@@ -1,9 +1,14 @@
 /* Completion channels: the events that CQs raise, in the order in which they come. */
 #include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
 #include <stdlib.h>
-#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "vrnic.h"
+
+#define SPIN_NS 20000
 
 static inline struct vrnic_chan *to_vchan(struct ibv_comp_channel *ch)
 {
@@ -63,22 +68,43 @@ struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 	return &ch->ch;
 }
 
+/*
+ * A thread may be on its way into or out of a wait on a channel that another one destroys. What it finds must still be a
+ * channel, so the last ones are kept.
+ */
+static void bury(struct vrnic_chan *ch)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	static struct vrnic_chan *graves[64];
+	static unsigned int next;
+	struct vrnic_chan *old;
+
+	pthread_mutex_lock(&lock);
+	old = graves[next % (sizeof(graves) / sizeof(graves[0]))];
+	graves[next++ % (sizeof(graves) / sizeof(graves[0]))] = ch;
+	pthread_mutex_unlock(&lock);
+	if (!old)
+		return;
+	vrnic_unmap(&old->map);
+	pthread_mutex_destroy(&old->lock);
+	free(old);
+}
+
 int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
 {
 	struct vrnic_chan *ch = to_vchan(channel);
-	int refs;
 
 	pthread_mutex_lock(&ch->lock);
-	refs = channel->refcnt;
-	pthread_mutex_unlock(&ch->lock);
-	if (refs)
+	if (channel->refcnt) {
+		pthread_mutex_unlock(&ch->lock);
 		return EBUSY;
+	}
+	ch->gone = true;
+	pthread_mutex_unlock(&ch->lock);
 	/* In this order: a thread that waits on the channel learns from it that it is not the daemon that has gone. */
 	vrnic_close(channel->fd);
 	vrnic_rpc_handle(ch->s, VRNIC_OP_DESTROY_CHN, ch->handle, NULL, 0);
-	vrnic_unmap(&ch->map);
-	pthread_mutex_destroy(&ch->lock);
-	free(ch);
+	bury(ch);
 	return 0;
 }
 
@@ -194,12 +220,40 @@ static struct vrnic_cq *last_event(struct vrnic_chan *ch)
 	return NULL;
 }
 
+/*
+ * Looks at the ring for a moment before the thread sleeps: to be woken takes longer, where there is a processor for the
+ * daemon beside this one and its peer's.
+ */
+static void look(struct vrnic_chan *ch)
+{
+	struct timespec now;
+	int64_t end = 0, t;
+	int flags;
+
+	if (!ch->s->spin)
+		return;
+	flags = fcntl(ch->ch.fd, F_GETFL);
+	if (flags < 0 || (flags & O_NONBLOCK))
+		return;
+	while (!vrnic_dead(ch->s) && load_acquire(ch->prod) == load_acquire(ch->cons_word)) {
+		clock_gettime(CLOCK_MONOTONIC, &now);
+		t = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+		if (!end)
+			end = t + SPIN_NS;
+		if (t >= end)
+			return;
+		sched_yield();
+	}
+}
+
 int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **ibcq, void **cq_context)
 {
 	struct vrnic_chan *ch = to_vchan(channel);
 	struct vrnic_cq *cq;
+	bool gone;
 	int r;
 
+	look(ch);
 	do {
 		/* A cancellation point, and no lock is held. */
 		r = vrnic_wait_token(ch->s, channel->fd);
@@ -207,7 +261,10 @@ int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **ibcq, voi
 			return -1;
 		pthread_mutex_lock(&ch->lock);
 		cq = r ? last_event(ch) : next_event(ch);
+		gone = ch->gone;
 		pthread_mutex_unlock(&ch->lock);
+		while (gone)
+			pause();
 		if (r && !cq) {
 			errno = EIO;
 			return -1;

@@ -372,18 +372,33 @@ struct ibv_context *ibv_open_device(struct ibv_device *device)
 	return open_context(s, to_vdev(device), i, &attr);
 }
 
+/* A thread may be on its way into a wait for events. What it finds must still be a context, so the last ones are kept. */
+static void bury(struct vrnic_context *c)
+{
+	static struct vrnic_context *graves[16];
+	static unsigned int next;
+	struct vrnic_context *old;
+
+	pthread_mutex_lock(&device_lock);
+	old = graves[next % (sizeof(graves) / sizeof(graves[0]))];
+	graves[next++ % (sizeof(graves) / sizeof(graves[0]))] = c;
+	pthread_mutex_unlock(&device_lock);
+	if (!old)
+		return;
+	pthread_mutex_destroy(&old->obj_lock);
+	pthread_mutex_destroy(&old->v.context.mutex);
+	free(old);
+}
+
 int ibv_close_device(struct ibv_context *context)
 {
 	struct vrnic_context *c = to_vctx(context);
 
 	/* In this order: a thread that waits for events learns from it that it is not the daemon that has gone. */
 	vrnic_close(context->async_fd);
-	context->async_fd = -1;
-	if (vrnic_rpc_handle(c->s, VRNIC_OP_CTX_CLOSE, c->handle, NULL, 0) == EBUSY)
-		return 0; /* what the program has left in it lives as long as the session, and so does what it points to */
-	pthread_mutex_destroy(&c->obj_lock);
-	pthread_mutex_destroy(&context->mutex);
-	free(c);
+	if (vrnic_rpc_handle(c->s, VRNIC_OP_CTX_CLOSE, c->handle, NULL, 0) != EBUSY)
+		bury(c);
+	/* Else what the program has left in it lives as long as the session, and so does what it points to. */
 	return 0;
 }
 

@@ -3,6 +3,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -166,6 +167,14 @@ static int judge(struct vrnic_session *s, const char *path)
 	return EPERM;
 }
 
+/* Whether there are processors for this process, its daemon, and one more. */
+static bool many_processors(void)
+{
+	cpu_set_t set;
+
+	return sched_getaffinity(0, sizeof(set), &set) || CPU_COUNT(&set) > 2;
+}
+
 /* Checks the session page and finds what is in it. */
 static int open_page(struct vrnic_session *s)
 {
@@ -186,6 +195,7 @@ static int open_page(struct vrnic_session *s)
 	s->bells = vrnic_word(mem, off);
 	s->nbells = 32 * words;
 	s->sleeping = vrnic_word(mem, VRNIC_SESS_SLEEPING);
+	s->spin = many_processors();
 	s->poll_yield = load_acquire(vrnic_word(mem, VRNIC_SESS_POLL_YIELD));
 	if (s->poll_yield < 1 || s->poll_yield > 1024)
 		s->poll_yield = VRNIC_POLL_YIELD;

@@ -87,6 +87,7 @@ struct vrnic_session {
 	_Atomic uint32_t *bells;
 	_Atomic uint32_t *sleeping;
 	uint32_t nbells;
+	bool spin;	     /* who waits for completions may look at the ring for a moment before it sleeps */
 	uint32_t poll_yield; /* empty polls of a thread after which it yields the processor */
 	pthread_mutex_t rpc_lock;
 	uint32_t seq;
@@ -287,6 +288,7 @@ struct vrnic_chan {
 	uint32_t mask; /* slots - 1 */
 	uint32_t cons;
 	struct vrnic_cq *cqs; /* by chan_next */
+	bool gone;	      /* destroyed */
 };
 
 /*
