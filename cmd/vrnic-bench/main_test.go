@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,7 +24,11 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(m.Run())
+	status := m.Run()
+	if vrnicDir != "" {
+		os.RemoveAll(vrnicDir)
+	}
+	os.Exit(status)
 }
 
 // call runs the program and returns what it printed.
@@ -186,12 +192,27 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// vrnicProgram builds the daemon's program.
+// vrnicDir is where vrnicProgram builds, removed at the end.
+var vrnicDir string
+
+var buildVrnic = sync.OnceValues(func() (string, error) {
+	var err error
+	if vrnicDir, err = os.MkdirTemp("", "vrnic-bench-test-"); err != nil {
+		return "", err
+	}
+	path := filepath.Join(vrnicDir, "vrnic")
+	if out, err := exec.Command("go", "build", "-o", path, "github.com/vrnic/vrnic/cmd/vrnic").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build vrnic: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+// vrnicProgram builds the daemon's program, once.
 func vrnicProgram(t *testing.T) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "vrnic")
-	if out, err := exec.Command("go", "build", "-o", path, "github.com/vrnic/vrnic/cmd/vrnic").CombinedOutput(); err != nil {
-		t.Fatalf("build vrnic: %v\n%s", err, out)
+	path, err := buildVrnic()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return path
 }

@@ -184,17 +184,17 @@ func perCore(r report.Row) float64 {
 
 // line is o for people.
 func (o outcome) line() string {
-	unit := "Gbit/s"
+	unit, decimals := "Gbit/s", 2
 	switch o.kind {
 	case base.RoundTrip:
 		unit = "us"
 	case "":
-		unit = "messages a second of CPU"
+		unit, decimals = "messages a second of one core", 0
 	}
-	s := fmt.Sprintf("%-4s %-34s %9.2f %-6s", o.row.Path, o.contest, o.ours.median, unit)
+	s := fmt.Sprintf("%-4s %-34s %10.*f %-6s", o.row.Path, o.contest, decimals, o.ours.median, unit)
 	switch {
 	case o.row.Baseline != "":
-		s += fmt.Sprintf("  %-22s %9.2f %-6s  ratio %s", o.row.Baseline, o.theirs.median, unit, o.ratio.of(2))
+		s += fmt.Sprintf("  %-22s %10.2f %-6s  ratio %s", o.row.Baseline, o.theirs.median, unit, o.ratio.of(2))
 	case o.kind == base.RoundTrip:
 		s += fmt.Sprintf("  p99.9 %.1f us, p99.9/p50 %s", o.row.Lat.P999, o.tail.of(1))
 	}

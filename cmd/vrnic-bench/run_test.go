@@ -27,13 +27,19 @@ var (
 	compareKeys = []string{"baseline", "ratio", "ratio_min", "ratio_max"}
 )
 
-// checkRows checks the JSON in b, and that it has n rows, whose keys are rowKeys and more.
-func checkRows(t *testing.T, b []byte, n int, more ...string) (rows []map[string]any) {
+// decode reads rows of JSON.
+func decode(t *testing.T, b []byte) (rows []map[string]any) {
 	t.Helper()
 	if err := json.Unmarshal(b, &rows); err != nil {
 		t.Fatalf("%v in\n%s", err, b)
 	}
-	if len(rows) != n {
+	return rows
+}
+
+// checkRows checks the JSON in b, and that it has n rows, whose keys are rowKeys and more.
+func checkRows(t *testing.T, b []byte, n int, more ...string) (rows []map[string]any) {
+	t.Helper()
+	if rows = decode(t, b); len(rows) != n {
 		t.Errorf("%d rows, want %d", len(rows), n)
 	}
 	for i, row := range rows {

@@ -140,20 +140,23 @@ func (p *program) Does(k Kind) bool {
 	return false
 }
 
-// firstIterations are those of the first run, which tells how many make a time.
-const firstIterations = 200
+// firstIterations are those of the first run, which tells how many make a time; there are never fewer.
+func firstIterations(req Request) int {
+	const octets, most, least = 12 << 20, 200, 5
+	return min(max(octets/req.Size, least), most)
+}
 
 // Measure implements Baseline.
 func (p *program) Measure(ctx context.Context, req Request) (rawtcp.Result, error) {
-	each := p.each[req]
+	each, first := p.each[req], firstIterations(req)
 	if each == 0 {
-		r, err := p.run(ctx, req, firstIterations)
+		r, err := p.run(ctx, req, first)
 		if err != nil {
 			return r, err
 		}
-		each = max(r.Elapsed/firstIterations, 1)
+		each = max(r.Elapsed/time.Duration(first), 1)
 	}
-	n := max(int(req.Time/each), firstIterations)
+	n := max(int(req.Time/each), first)
 	r, err := p.run(ctx, req, n)
 	if err == nil {
 		p.each[req] = max(r.Elapsed/time.Duration(n), 1)

@@ -15,20 +15,23 @@ type Pair struct {
 }
 
 // Connect joins a with b, which listens at addr with any port, and has both from then on, also if it fails.
-func Connect(ctx context.Context, a, b End, addr netip.Addr, spec Spec) (p *Pair, err error) {
-	p = &Pair{spec: spec, a: a, b: b, seed: uint64(time.Now().UnixNano())}
-	defer func() {
-		if err != nil {
-			p.Close()
-		}
-	}()
-	at, err := b.Listen(addr)
-	if err != nil {
+func Connect(ctx context.Context, a, b End, addr netip.Addr, spec Spec) (*Pair, error) {
+	p := &Pair{spec: spec, a: a, b: b, seed: uint64(time.Now().UnixNano())}
+	if err := p.connect(ctx, addr); err != nil {
+		p.Close()
 		return nil, err
+	}
+	return p, nil
+}
+
+func (p *Pair) connect(ctx context.Context, addr netip.Addr) error {
+	at, err := p.b.Listen(addr)
+	if err != nil {
+		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	return p, p.both(func(e End) error {
+	return p.both(func(e End) error {
 		var err error
 		if e == p.b {
 			err = e.Accept(ctx)

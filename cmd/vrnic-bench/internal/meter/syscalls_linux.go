@@ -25,10 +25,10 @@ func CountSyscalls(pids []int) (s *Syscalls, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("system calls cannot be counted: %w", err)
 	}
-	s = &Syscalls{}
+	var counting Syscalls
 	defer func() {
 		if err != nil {
-			s.Close()
+			counting.Close()
 			err = fmt.Errorf("system calls cannot be counted (it takes CAP_PERFMON, or root): %w", err)
 		}
 	}()
@@ -53,10 +53,10 @@ func CountSyscalls(pids []int) (s *Syscalls, err error) {
 			if err != nil {
 				return nil, os.NewSyscallError("perf_event_open", err)
 			}
-			s.fds = append(s.fds, fd)
+			counting.fds = append(counting.fds, fd)
 		}
 	}
-	return s, nil
+	return &counting, nil
 }
 
 func tracepoint(name string) (id uint64, err error) {

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/base"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/rawtcp"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/report"
+)
+
+// A fakeBaseline has no figure but a name.
+type fakeBaseline string
+
+func (b fakeBaseline) Name() string      { return string(b) }
+func (fakeBaseline) Does(base.Kind) bool { return true }
+func (fakeBaseline) Measure(context.Context, base.Request) (rawtcp.Result, error) {
+	return rawtcp.Result{}, nil
+}
+
+func TestSpread(t *testing.T) {
+	s := spreadOf([]float64{3, 1, 2, 9, 5})
+	if s != (spread{1, 3, 9}) || s.of(1) != "3.0 [1.0..9.0]" {
+		t.Errorf("%+v, %s", s, s.of(1))
+	}
+	if s := spreadOf([]float64{2, 1}); s != (spread{1, 2, 2}) {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A ratio is of a round's two figures; the row is that of the median.
+func TestOutcome(t *testing.T) {
+	rows := []report.Row{
+		{Gbits: 10, Lat: report.Lat{P50: 10, Mean: 12, P999: 100}, CPUPerMsg: 2, Allocs: 1},
+		{Gbits: 20, Lat: report.Lat{P50: 20, Mean: 22, P999: 100}, CPUPerMsg: 1, Allocs: 3},
+		{Gbits: 60, Lat: report.Lat{P50: 30, Mean: 32, P999: 60}, CPUPerMsg: 4},
+	}
+	wide := outcomeOf(contest{kind: base.Bandwidth}, fakeBaseline("x"), rows, []float64{20, 20, 30})
+	if wide.ratio != (spread{0.5, 1, 2}) || wide.row.Gbits != 20 || wide.row.Baseline != "x" || wide.row.Ratio != 1 || wide.row.RatioMin != 0.5 || wide.row.RatioMax != 2 ||
+		wide.ours != (spread{10, 20, 60}) || wide.theirs != (spread{20, 20, 30}) || wide.allocs != 3 {
+		t.Errorf("%+v", wide)
+	}
+	quick := outcomeOf(contest{kind: base.RoundTrip}, fakeBaseline("x"), rows, []float64{10, 10, 10})
+	if quick.ratio != (spread{1, 2, 3}) || quick.row.Lat.P50 != 20 || quick.tail != (spread{2, 5, 10}) {
+		t.Errorf("%+v", quick)
+	}
+	alone := outcomeOf(contest{kind: base.RoundTrip}, nil, rows, nil)
+	if alone.row.Baseline != "" || alone.row.Lat.P50 != 20 || alone.ratio != (spread{}) {
+		t.Errorf("%+v", alone)
+	}
+	rate := outcomeOf(contest{}, nil, rows, nil)
+	if rate.ours != (spread{250e3, 500e3, 1e6}) || rate.row.CPUPerMsg != 2 {
+		t.Errorf("%+v", rate)
+	}
+}
+
+// sampleOutcomes reach some of the targets.
+func sampleOutcomes() []outcome {
+	ratio := func(path, contest, baseline string, kind base.Kind, m float64) outcome {
+		return outcome{contest: contest, kind: kind, ratio: spread{m - 0.1, m, m + 0.1}, ours: spread{1, 2, 3}, theirs: spread{4, 5, 6},
+			row: report.Row{Path: path, Baseline: baseline}}
+	}
+	tail := func(path, wait string, m float64) outcome {
+		return outcome{contest: "64 B Send round trip, wait " + wait, kind: base.RoundTrip, tail: spread{m - 1, m, m + 1}, ours: spread{20, 21, 22},
+			row: report.Row{Path: path, Wait: wait, Pattern: "pingpong", Lat: report.Lat{P999: 123.4}}}
+	}
+	return []outcome{
+		{contest: "64 B Sends", ours: spread{1.5e6, 2e6, 2.5e6}, row: report.Row{Path: "loop", Wait: "adaptive"}, allocs: 0.02},
+		ratio("tap", "1 MiB Write", "netstack-tcp", base.Bandwidth, 0.9),
+		ratio("tap", "1 MiB Write", "kernel-tcp", base.Bandwidth, 0.5),
+		ratio("tap", "64 B Write round trip", "netstack-tcp", base.RoundTrip, 0.99),
+		ratio("tap", "64 B Write round trip", "kernel-tcp", base.RoundTrip, 3.5),
+		ratio("ring", "1 MiB Write", "memcpy", base.Bandwidth, 0.9),
+		ratio("pair", "1 MiB Write", "netstack-tcp", base.Bandwidth, 3), // not the one of the table
+		ratio("pair", "1 MiB Write", "netstack-tcp-mtu-9000", base.Bandwidth, 0.7),
+		tail("ring", "poll", 12), tail("tap", "poll", 8), tail("pair", "event", 9),
+	}
+}
+
+func TestTargetTable(t *testing.T) {
+	os := sampleOutcomes()
+	var lines []string
+	for _, o := range os {
+		lines = append(lines, o.line())
+	}
+	lines = append(lines, "")
+	lines = append(lines, targetTable(os)...)
+	golden(t, "targets.golden", strings.Join(lines, "\n")+"\n")
+}
+
+// Each line of the table is found again in what is measured: no contest has been renamed without its target.
+func TestTargetsAreMeasured(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("wire and tap need root")
+	}
+	needTaps(t)
+	status, stdout, stderr := call(t, "compare", "--vrnic", vrnicProgram(t), "--path", "loop,pair,ring,tap", "--rounds", "1", "--time", "5ms", "--warmup", "0")
+	if status != 0 {
+		t.Fatalf("exit %d: %s", status, stderr)
+	}
+	if strings.Contains(stdout, "not measured") || strings.Count(stdout, "reached") < 1 || !strings.Contains(stdout, "p99.9 / p50") {
+		t.Errorf("\n%s", stdout)
+	}
+	_, table, _ := strings.Cut(stdout, "\n\n")
+	if n := strings.Count(table, "\n"); n != 1+len(targets) {
+		t.Errorf("%d lines in the table:\n%s", n, table)
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	more, less := target{floor: 0.7, goal: 0.9}, target{floor: 3, goal: 1.5, less: true}
+	for v, want := range map[float64]string{0.5: "MISSED", 0.69: "MISSED", 0.7: "floor reached", 0.89: "floor reached", 0.9: "goal reached", 2: "goal reached"} {
+		if got := more.verdict(v); got != want {
+			t.Errorf("%v of at least 0.7, 0.9: %s", v, got)
+		}
+	}
+	for v, want := range map[float64]string{0.1: "goal reached", 1.5: "goal reached", 1.6: "floor reached", 3: "floor reached", 3.1: "MISSED"} {
+		if got := less.verdict(v); got != want {
+			t.Errorf("%v of at most 3, 1.5: %s", v, got)
+		}
+	}
+}
+
+// compared compares and returns what is beside what on each row.
+func compared(t *testing.T, args ...string) []string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "rows.json")
+	args = append([]string{"compare", "--rounds", "2", "--time", "5ms", "--json", file}, args...)
+	status, stdout, stderr := call(t, args...)
+	if status != 0 {
+		t.Fatalf("%q: exit %d: %s", args, status, stderr)
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for i, row := range decode(t, b) {
+		name, _ := row["baseline"].(string)
+		if name == "" {
+			checkRow(t, args[len(args)-1], row)
+		} else {
+			checkRow(t, name, row, compareKeys...)
+			lo, mid, hi := row["ratio_min"].(float64), row["ratio"].(float64), row["ratio_max"].(float64)
+			if lo <= 0 || mid < lo || hi < mid {
+				t.Errorf("row %d: ratio %v [%v..%v]", i, mid, lo, hi)
+			}
+			if !strings.Contains(stdout, name) {
+				t.Errorf("no %s in\n%s", name, stdout)
+			}
+		}
+		if strings.HasPrefix(name, "netstack-tcp-mtu-") {
+			name = "best"
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+// installed drops baselines that are only there where somebody has installed them.
+func always(names []string) []string {
+	return slices.DeleteFunc(names, func(n string) bool { return n == "libfabric-tcp" || n == "ucx-tcp" })
+}
+
+func TestCompareInThisProcess(t *testing.T) {
+	if got, want := compared(t, "--path", "loop"), []string{"memcpy", ""}; !slices.Equal(got, want) {
+		t.Errorf("loop is beside %q, want %q", got, want)
+	}
+	for _, more := range [][]string{{"--path", "pair"}, {"--path", "pair", "--mtu", "9000", "--no-crc", "--no-verify", "--depth", "4"}} {
+		if got, want := compared(t, more...), []string{"netstack-tcp", "best", "netstack-tcp", "best", "", ""}; !slices.Equal(got, want) {
+			t.Errorf("pair is beside %q, want %q", got, want)
+		}
+	}
+}
+
+func TestCompareOnStandardOutput(t *testing.T) {
+	status, stdout, stderr := call(t, "compare", "--path", "loop", "--rounds", "1", "--time", "5ms", "--json", "-")
+	if status != 0 {
+		t.Fatalf("exit %d: %s", status, stderr)
+	}
+	if rows := decode(t, []byte(stdout)); len(rows) != 2 {
+		t.Errorf("%d rows", len(rows))
+	}
+}
+
+func TestCompareRing(t *testing.T) {
+	vrnic := vrnicProgram(t)
+	for _, processes := range []string{"0", "1"} {
+		got := always(compared(t, "--path", "ring", "--processes", processes, "--vrnic", vrnic))
+		if want := []string{"memcpy", "kernel-tcp", "kernel-tcp", "", ""}; !slices.Equal(got, want) {
+			t.Errorf("ring is beside %q, want %q", got, want)
+		}
+	}
+}
+
+func TestCompareTapAndWire(t *testing.T) {
+	needTaps(t)
+	vrnic := vrnicProgram(t)
+	want := []string{"netstack-tcp", "kernel-tcp", "netstack-tcp", "kernel-tcp", "", ""}
+	for _, path := range []string{"tap", "wire"} {
+		if got := always(compared(t, "--path", path, "--vrnic", vrnic)); !slices.Equal(got, want) {
+			t.Errorf("%s is beside %q, want %q", path, got, want)
+		}
+	}
+}
+
+// A comparison that cannot be says on which path, and beside what.
+func TestCompareThatFails(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "fi_pingpong"), []byte("#!/bin/sh\necho out of order >&2; exit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	vrnic := vrnicProgram(t)
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	status, _, stderr := call(t, "compare", "--path", "ring", "--rounds", "1", "--time", "5ms", "--vrnic", vrnic)
+	if status != exitFailed || !strings.Contains(stderr, "ring: 64 B Send round trip: libfabric-tcp") || !strings.Contains(stderr, "out of order") {
+		t.Errorf("exit %d, stderr %q", status, stderr)
+	}
+}
+
+// A signal ends a long comparison at once, and all that it has made with it.
+func TestInterrupt(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var out, errs strings.Builder
+	time.AfterFunc(100*time.Millisecond, cancel)
+	status := run(ctx, []string{"vrnic-bench", "compare", "--path", "ring", "--vrnic", vrnicProgram(t), "--time", "1h"}, strings.NewReader(""), &out, &errs)
+	if status != exitFailed || strings.Count(errs.String(), "\n") != 1 {
+		t.Errorf("exit %d, stderr %q", status, errs.String())
+	}
+}
