@@ -20,7 +20,8 @@ type Source = interface {
 }
 
 // A TCPConn is a TCP connection that never blocks. ReadInto, WriteFrom, EMSS and the calls that
-// close it belong to one goroutine at a time.
+// close it belong to one goroutine at a time, but for Abort, which may come from another: who owns the
+// connection may be away, in WriteFrom's source, for as long as it likes.
 type TCPConn struct {
 	ep            *tcp.Endpoint
 	wq            *waiter.Queue
@@ -30,9 +31,9 @@ type TCPConn struct {
 
 	in  sink
 	out payload
-	// err is why the connection was lost. gVisor tells that once only; after it a reader would
-	// see an orderly end.
-	err error
+	// err is why the connection was lost: the first reason counts. gVisor tells that once only; after it a
+	// reader would see an orderly end.
+	err atomic.Pointer[error]
 }
 
 // endpointEvents are the events that SetNotify's function is called for.
@@ -77,8 +78,8 @@ func (c *TCPConn) SetNotify(f func()) {
 // nothing is there, or w took nothing. io.EOF: the peer has closed and everything was taken. Any
 // other error: the connection is lost, and errors.Is finds a syscall.Errno. It does not allocate.
 func (c *TCPConn) ReadInto(w io.Writer) (int, error) {
-	if c.err != nil {
-		return 0, c.err
+	if err := c.err.Load(); err != nil {
+		return 0, *err
 	}
 	c.in = sink{w: w}
 	_, err := c.ep.Read(&c.in, tcpip.ReadOptions{})
@@ -102,8 +103,13 @@ func (c *TCPConn) ReadInto(w io.Writer) (int, error) {
 
 // lost notes why the connection is lost.
 func (c *TCPConn) lost(err tcpip.Error) error {
-	c.err = fmt.Errorf("netstack: tcp %v-%v: %w", c.local, c.remote, goError(err))
-	return c.err
+	return c.over(fmt.Errorf("netstack: tcp %v-%v: %w", c.local, c.remote, goError(err)))
+}
+
+// over notes why the connection is over, unless that is known, and returns the reason that counts.
+func (c *TCPConn) over(err error) error {
+	c.err.CompareAndSwap(nil, &err)
+	return *c.err.Load()
 }
 
 // A sink is the io.Writer that gVisor sees. gVisor panics if a Writer takes fewer octets without an
@@ -135,8 +141,8 @@ func (s *sink) Write(p []byte) (int, error) {
 //
 // WriteFrom does not allocate; gVisor does, 32 octets for each call and what its pools lack.
 func (c *TCPConn) WriteFrom(src Source) (int, error) {
-	if c.err != nil {
-		return 0, c.err
+	if err := c.err.Load(); err != nil {
+		return 0, *err
 	}
 	c.out = payload{src: src, n: src.Len()}
 	if c.out.n <= 0 {
@@ -152,9 +158,8 @@ func (c *TCPConn) WriteFrom(src Source) (int, error) {
 			// One writer and a send buffer that never shrinks cannot get here. The octets
 			// are out of src and not with TCP: the stream is beyond repair.
 			c.ep.Abort()
-			c.err = fmt.Errorf("netstack: tcp %v-%v: %d of %d octets accepted: connection aborted",
-				c.local, c.remote, n, read)
-			return 0, c.err
+			return 0, c.over(fmt.Errorf("netstack: tcp %v-%v: %d of %d octets accepted: connection aborted",
+				c.local, c.remote, n, read))
 		}
 		return int(n), nil
 	case *tcpip.ErrWouldBlock:
@@ -218,8 +223,8 @@ var errBadSource = errors.New("netstack: source returned an impossible count")
 
 // CloseWrite sends a FIN behind what was written.
 func (c *TCPConn) CloseWrite() error {
-	if c.err != nil {
-		return c.err
+	if err := c.err.Load(); err != nil {
+		return *err
 	}
 	return goError(c.ep.Shutdown(tcpip.ShutdownWrite))
 }
@@ -230,9 +235,7 @@ func (c *TCPConn) CloseWrite() error {
 func (c *TCPConn) Close() error {
 	c.wq.EventUnregister(&c.entry)
 	c.ep.Close()
-	if c.err == nil {
-		c.err = closedError("connection")
-	}
+	c.over(closedError("connection")) //nolint:errcheck // not the first reason, perhaps
 	return nil
 }
 
@@ -241,9 +244,7 @@ func (c *TCPConn) Abort() {
 	c.wq.EventUnregister(&c.entry)
 	c.ep.Abort()
 	c.ep.Close()
-	if c.err == nil {
-		c.err = closedError("connection")
-	}
+	c.over(closedError("connection")) //nolint:errcheck // not the first reason, perhaps
 }
 
 // LocalAddr is this end's address.

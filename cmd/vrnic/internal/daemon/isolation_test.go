@@ -40,6 +40,15 @@ func stable(t *testing.T, row json.RawMessage) string {
 	return b.String()
 }
 
+// clientRow is a row of LIST client.
+func clientRow(t *testing.T, row json.RawMessage) (c shm.ClientRow) {
+	t.Helper()
+	if err := json.Unmarshal(row, &c); err != nil {
+		t.Fatalf("row %s: %v", row, err)
+	}
+	return c
+}
+
 // A client's keys are of no use to another: not for its own work requests, and not through a
 // connection that is not the owner's.
 func TestKeysOfOthers(t *testing.T) {

@@ -28,12 +28,16 @@ const (
 	stageIdle       = "connected"
 	stageWaiting    = "waiting"
 	stageTraffic    = "traffic"
+	stageOwn        = "own" // traffic with memory of its own
 )
 
 // TestHelperClient is a client that comes to a stage, says so, and stays there.
 func TestHelperClient(t *testing.T) {
 	args := daemontest.Child(t)
 	socket, device, stage, addr := args[0], args[1], args[2], netip.MustParseAddrPort(args[3])
+	if stage == stageOwn {
+		ownTraffic(t, socket, device, addr)
+	}
 	c := daemontest.Dial(t, socket)
 	stay := func() {
 		daemontest.Tell("at", stage)
@@ -97,6 +101,30 @@ func TestHelperClient(t *testing.T) {
 	}
 }
 
+// ownTraffic writes from memory of its own, and reads into it, for ever.
+func ownTraffic(t *testing.T, socket, device string, addr netip.AddrPort) {
+	const size, depth = 1 << 20, 4
+	e := newRawPartsAt(t, socket, map[string]uint32{"vrnic0": 0, "vrnic1": 1}[device], depth*size)
+	e.qp = e.QP(e.pd, e.cq, e.cq, shm.QPCaps{MaxSendWR: 16, MaxRecvWR: 16})
+	established := e.connect(addr)
+	private, _ := established.Param.PrivateData()
+	there, rkey := parseKey(t, private)
+	for i := 0; ; i++ {
+		e.qp.PostSend(func(w *shm.SendWQE) {
+			e.sge(i%depth*size, size)(w)
+			w.Op, w.RemoteAddr, w.RKey = uint8(i%2*4), there, rkey // IBV_WR_RDMA_WRITE and READ
+		})
+		if i >= depth {
+			if c := e.Next(e.cq); c.Status != 0 {
+				t.Fatalf("completion %+v", c)
+			}
+		}
+		if i == 4*depth {
+			daemontest.Tell("at", stageOwn)
+		}
+	}
+}
+
 // others makes objects of all further kinds: an SRQ with a QP and receives, a window, a region without
 // memory.
 func others(t *testing.T, e *daemontest.End) {
@@ -152,7 +180,7 @@ func TestClientKilled(t *testing.T) {
 			d := daemontest.Start(t)
 			c := d.Dial()
 			dev := daemontest.Open(t, c, "vrnic1")
-			for _, stage := range []string{stageHello, stageObjects, stageListening, stageConnecting, stageRequested, stageIdle, stageWaiting, stageTraffic} {
+			for _, stage := range []string{stageHello, stageObjects, stageListening, stageConnecting, stageRequested, stageIdle, stageWaiting, stageTraffic, stageOwn} {
 				t.Run(stage, func(t *testing.T) { testClientKilled(t, d, c, dev, path.child, stage) })
 			}
 		})
@@ -213,7 +241,7 @@ func testClientKilled(t *testing.T, d *daemontest.Daemon, c *shm.Client, dev rdm
 				t.Error("the connection request to a dead client was not refused")
 			}
 		}
-	case stageIdle, stageWaiting, stageTraffic:
+	case stageIdle, stageWaiting, stageTraffic, stageOwn:
 		req, err := l.Next(ctx)
 		if err != nil {
 			t.Fatal(err)

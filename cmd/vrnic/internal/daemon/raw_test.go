@@ -20,6 +20,7 @@ import (
 // A rawEnd is a connected QP of a client that lends its own memory (mode 0), as the C library does.
 type rawEnd struct {
 	*shmtest.RawClient
+	dev uint32
 	pd  uint32
 	cq  *shmtest.RawCQ
 	qp  *shmtest.RawQP
@@ -44,9 +45,14 @@ func newRawEndOf(t *testing.T, d *daemontest.Daemon, size int, caps shm.QPCaps) 
 
 // newRawParts is a rawEnd without its QP.
 func newRawParts(t *testing.T, d *daemontest.Daemon, size int) *rawEnd {
-	e := &rawEnd{RawClient: shmtest.NewRaw(t, d.Socket()).Hello()}
+	return newRawPartsAt(t, d.Socket(), 0, size)
+}
+
+// newRawPartsAt is newRawParts on device number dev of the daemon at socket.
+func newRawPartsAt(t *testing.T, socket string, dev uint32, size int) *rawEnd {
+	e := &rawEnd{RawClient: shmtest.NewRaw(t, socket).Hello(), dev: dev}
 	e.SetMem()
-	ctx := e.Ctx(0)
+	ctx := e.Ctx(dev)
 	e.pd = e.PD(ctx)
 	e.cq = e.CQ(ctx, 8, 0)
 	e.buf = e.Pages(size)
@@ -64,11 +70,11 @@ func (e *rawEnd) sharedQP(caps shm.QPCaps) {
 }
 
 // connect connects e to a listener at addr.
-func (e *rawEnd) connect(addr netip.AddrPort) {
+func (e *rawEnd) connect(addr netip.AddrPort) (established shm.CMEvent) {
 	ch, _ := e.CM()
 	id := e.ID(ch)
 	e.Must(shm.OpCMResolveAddr, &shm.CMResolveAddrRequest{ID: id, TimeoutMS: 1000,
-		Src: shm.MakeSockAddr(netip.MustParseAddrPort("10.77.0.2:0")), Dst: shm.MakeSockAddr(addr)}, nil)
+		Src: shm.MakeSockAddr(netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 77, 0, 2 + byte(e.dev)}), 0)), Dst: shm.MakeSockAddr(addr)}, nil)
 	e.WantEvent(ch, shm.EvAddrResolved)
 	e.Must(shm.OpCMResolveRoute, &shm.CMResolveRouteRequest{ID: id, TimeoutMS: 1000}, nil)
 	e.WantEvent(ch, shm.EvRouteResolved)
@@ -80,7 +86,7 @@ func (e *rawEnd) connect(addr netip.AddrPort) {
 	e.Must(shm.OpCMConnect, &shm.CMConnectRequest{ID: id, PD: e.pd, Param: shm.ConnParam{
 		QPN: e.qp.QPN, IRD: shm.ReadsDefault, ORD: shm.ReadsDefault,
 	}}, nil)
-	e.WantEvent(ch, shm.EvEstablished)
+	return e.WantEvent(ch, shm.EvEstablished)
 }
 
 func (e *rawEnd) sge(off, n int) func(w *shm.SendWQE) {

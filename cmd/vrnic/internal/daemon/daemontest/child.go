@@ -75,6 +75,19 @@ func (c *ChildProcess) Want(word string) string {
 	return ""
 }
 
+// Line waits for the next line that a helper has printed with Tell, and returns it without the values.
+func (c *ChildProcess) Line() string {
+	c.t.Helper()
+	for c.out.Scan() {
+		if rest, ok := strings.CutPrefix(c.out.Text(), tellPrefix); ok {
+			word, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+			return word
+		}
+	}
+	c.t.Fatal("the child has ended")
+	return ""
+}
+
 const tellPrefix = "child: "
 
 // Tell tells the parent that a helper has come to a point.

@@ -1,0 +1,250 @@
+package daemon_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/shmtest"
+)
+
+// A FUSE file system with one file, "page", of 1 MiB, whose content never comes: a copy to or from a mapping
+// of it hangs, deaf to SIGKILL, until the file system's process has ended. It is a process of its own, since
+// ours could not end either.
+
+const hungSize = 1 << 20
+
+// The opcodes of the kernel's requests that matter here: include/uapi/linux/fuse.h.
+const (
+	fuseLookup, fuseForget, fuseGetattr, fuseOpen, fuseRead       = 1, 2, 3, 14, 15
+	fuseRelease, fuseFlush, fuseInit, fuseInterrupt, fuseBatchFgt = 18, 25, 26, 36, 42
+)
+
+// TestHelperFUSE is the file system at args[0], until it is killed.
+func TestHelperFUSE(t *testing.T) {
+	dir := daemontest.Child(t)[0]
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err == nil {
+		err = unix.Mount("vrnic", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd))
+	}
+	if err != nil {
+		daemontest.Tell("cannot", err)
+		return
+	}
+	daemontest.Tell("mounted")
+	ne := binary.NativeEndian
+	in, out := make([]byte, 1<<18), make([]byte, 256)
+	for {
+		n, err := unix.Read(fd, in)
+		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil || n < 40 {
+			return
+		}
+		op, node := ne.Uint32(in[4:]), ne.Uint64(in[16:])
+		clear(out)
+		b := out[16:]
+		attr := func(b []byte, node uint64) {
+			ne.PutUint64(b, node)
+			ne.PutUint64(b[8:], hungSize)
+			mode := uint32(unix.S_IFREG | 0o600)
+			if node == 1 {
+				mode = unix.S_IFDIR | 0o700
+			}
+			ne.PutUint32(b[60:], mode)
+			ne.PutUint32(b[64:], 1)
+		}
+		size, errno := 0, 0
+		switch op {
+		case fuseForget, fuseBatchFgt, fuseInterrupt:
+			continue
+		case fuseRead:
+			daemontest.Tell("asked")
+			continue // never answered
+		case fuseInit:
+			ne.PutUint32(b, 7)
+			ne.PutUint32(b[4:], 31)
+			ne.PutUint32(b[20:], 1<<16) // max_write
+			size = 64
+		case fuseLookup:
+			if !strings.HasPrefix(string(in[40:n]), "page\x00") {
+				errno = int(unix.ENOENT)
+				break
+			}
+			ne.PutUint64(b, 2)
+			attr(b[40:], 2)
+			size = 128
+		case fuseGetattr:
+			attr(b[16:], node)
+			size = 104
+		case fuseOpen:
+			size = 16
+		case fuseRelease, fuseFlush:
+		default:
+			errno = int(unix.ENOSYS)
+		}
+		ne.PutUint32(out, uint32(16+size))
+		ne.PutUint32(out[4:], uint32(-errno))
+		copy(out[8:16], in[8:16])
+		if _, err := unix.Write(fd, out[:16+size]); err != nil && !errors.Is(err, unix.ENOENT) {
+			return
+		}
+	}
+}
+
+// hungFile is a file of which a mapping hangs until the process that is returned has been killed.
+func hungFile(t *testing.T) (path string, fs *daemontest.ChildProcess) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root to mount")
+	}
+	if _, err := os.Stat("/dev/fuse"); err != nil {
+		t.Skip("this system has no FUSE")
+	}
+	dir := t.TempDir()
+	fs = daemontest.StartChild(t, "TestHelperFUSE", dir)
+	t.Cleanup(func() {
+		fs.Kill()
+		unix.Unmount(dir, unix.MNT_DETACH) //nolint:errcheck // it may never have been mounted
+	})
+	if fs.Line() != "mounted" {
+		t.Skip("cannot mount a FUSE file system here")
+	}
+	return filepath.Join(dir, "page"), fs
+}
+
+// The clients' regions on the file begin here, each connection's part of it hungPart further on.
+const hungIOVA, hungPart = rawIOVA << 1, 64 << 10
+
+// TestHelperHung is a client whose memory is a mapping of the file args[1]. It connects to the other args, sends
+// from it to the even ones, and tells the key to the odd ones, who write there.
+func TestHelperHung(t *testing.T) {
+	args := daemontest.Child(t)
+	f, err := os.OpenFile(args[1], os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := unix.Mmap(int(f.Fd()), 0, hungSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newRawPartsAt(t, args[0], 0, 1<<16)
+	mr := e.RegMR(e.pd, page, hungIOVA, uint32(rdma.LocalWrite|rdma.RemoteWrite|rdma.RemoteRead))
+	var qps []*shmtest.RawQP
+	for _, addr := range args[2:] {
+		e.qp = e.QP(e.pd, e.cq, e.cq, shm.QPCaps{MaxSendWR: 4, MaxRecvWR: 4})
+		e.connect(netip.MustParseAddrPort(addr))
+		qps = append(qps, e.qp)
+	}
+	daemontest.Tell("key", mr.RKey)
+	for i, qp := range qps {
+		if i%2 == 1 {
+			continue
+		}
+		qp.PostSend(func(w *shm.SendWQE) {
+			w.Op, w.Flags, w.NumSGE = 2, shm.SQSignaled, 1
+			w.SGE[0] = shm.SGE{Addr: hungIOVA + uint64(i)*hungPart, Length: 1000, LKey: mr.LKey}
+		})
+	}
+	time.Sleep(time.Hour)
+}
+
+// A client whose memory hangs, in the midst of copies out of it and into it, within its device and over TCP,
+// holds up nobody but itself: others' messages, new sessions and lists go on. When it is killed its peers see
+// that at once, and its session is stuck until the last copy is back.
+func TestMemoryHangs(t *testing.T) {
+	file, fs := hungFile(t)
+	d := daemontest.Start(t)
+	t.Cleanup(fs.Kill) // before the daemon waits for its sessions
+	admin := d.Dial()
+	x := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic0"), 1<<16)
+	y := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic0"), 1<<16)
+	daemontest.Connect(t, x, y, daemontest.Addr(t, y.Dev, false, 0))
+	id := uint64(0)
+	others := func(when string) {
+		t.Helper()
+		id++
+		y.Recv(id, 0, 64)
+		x.Write(id, 0, 1<<16, y, 0)
+		x.WantOK(when, id, rdma.WCWrite)
+		x.Send(id, 0, 64)
+		x.WantOK(when, id, rdma.WCSend)
+		y.WantOK(when, id, rdma.WCRecv)
+		if _, err := admin.List("qp"); err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		d.Dial().Close()
+	}
+	others("before")
+
+	args := []string{d.Socket(), file}
+	var peers []*daemontest.End
+	var accepts []func()
+	for _, device := range []string{"vrnic0", "vrnic0", "vrnic1", "vrnic1"} {
+		p := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), device), 1<<16)
+		addr, accepted := accept(t, p)
+		args, accepts, peers = append(args, addr.String()), append(accepts, accepted), append(peers, p)
+	}
+	client := daemontest.StartChild(t, "TestHelperHung", args...)
+	for _, accepted := range accepts {
+		accepted()
+	}
+	rkey, err := strconv.ParseUint(client.Want("key"), 10, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range peers {
+		if i%2 == 0 {
+			p.Recv(1, 0, 1000)
+			continue
+		}
+		p.Post(&rdma.SendWR{ID: 1, Op: rdma.OpWrite, Flags: rdma.Signaled, SGEs: []rdma.SGE{p.SGE(0, 1000)},
+			RemoteAddr: hungIOVA + uint64(i)*hungPart, RKey: uint32(rkey)})
+	}
+	for range peers {
+		fs.Want("asked")
+	}
+	session := func() (copies int, state string) {
+		rows, err := admin.List("client")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range rows {
+			if c := clientRow(t, r); int(c.PID) == client.PID() {
+				return c.Copies, c.State
+			}
+		}
+		return 0, "gone"
+	}
+	if n, s := session(); n != len(peers) {
+		t.Fatalf("%d copies are under way, session %q", n, s)
+	}
+	others("while copies hang")
+	client.Kill()
+	for _, p := range peers {
+		wantDone(t, p, 2*time.Second)
+	}
+	others("while the session ends")
+	if !daemontest.Eventually(func() bool { _, s := session(); return s == "stuck" }) {
+		n, s := session()
+		t.Errorf("%d copies, session %q, want stuck", n, s)
+	}
+	fs.Kill()
+	if !daemontest.Eventually(func() bool { _, s := session(); return s == "gone" }) {
+		t.Error("the session is there though no copy hangs")
+	}
+	others("afterwards")
+}
