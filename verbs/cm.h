@@ -44,7 +44,7 @@ struct cm_id {
 	uint32_t handle; /* the daemon's; 0: of a port space that no RNIC has */
 	bool sync;	 /* the channel is the id's own, and calls wait for their event */
 	bool bound;
-	bool joined;	 /* rdma_connect or rdma_accept has been called */
+	bool joined;	 /* rdma_connect or rdma_accept has been tried */
 	/* cm_lock */
 	struct cm_chan *chan;
 	uint32_t given; /* events given to the program, and how many of them it has acknowledged */

@@ -80,10 +80,10 @@ static int join(struct cm_id *id, uint16_t op, const struct rdma_conn_param *par
 	req.param.flow_control = param ? param->flow_control : 0;
 	req.param.retry = param ? param->retry_count : 7;
 	req.param.rnr_retry = param ? param->rnr_retry_count : 7;
+	id->joined = true; /* before another thread can have the event, and disconnect */
 	err = vrnic_rpc(id->s, op, &req, sizeof(req), NULL, 0, -1, NULL, 0);
 	if (err)
 		return cm_return(err);
-	id->joined = true;
 	return cm_complete(id, RDMA_CM_EVENT_ESTABLISHED);
 }
 
@@ -124,8 +124,8 @@ int rdma_reject(struct rdma_cm_id *rid, const void *private_data, uint8_t privat
 int rdma_disconnect(struct rdma_cm_id *rid)
 {
 	struct cm_id *id = to_cm_id(rid);
+	bool connected, over;
 	int err, state;
-	bool over;
 
 	if (!id->handle || !id->joined)
 		return cm_return(EINVAL);
@@ -133,9 +133,14 @@ int rdma_disconnect(struct rdma_cm_id *rid)
 	if (err && err != ENOTCONN)
 		return cm_return(err);
 	state = cm_enter();
+	connected = id->connected;
 	over = id->over;
 	cm_leave(state);
-	return over ? 0 : cm_complete(id, RDMA_CM_EVENT_DISCONNECTED);
+	if (over)
+		return 0;
+	if (err && !connected) /* nor has it been */
+		return cm_return(EINVAL);
+	return cm_complete(id, RDMA_CM_EVENT_DISCONNECTED);
 }
 
 int rdma_reject_ece(struct rdma_cm_id *id, const void *private_data, uint8_t private_data_len)

@@ -336,11 +336,12 @@ int rdma_resolve_addr(struct rdma_cm_id *rid, struct sockaddr *src, struct socka
 	err = cm_local_destination(id->s, src ? &req.src : &own, &req.dst);
 	if (!err && (!own.family || cm_any(&own)))
 		err = cm_source(id->s, &req.src, &req.dst);
-	if (!err)
-		err = vrnic_rpc(id->s, VRNIC_OP_CM_RESOLVE_ADDR, &req, sizeof(req), NULL, 0, -1, NULL, 0);
 	if (err)
 		return cm_return(err);
-	cm_from_ring(&req.dst, &rid->route.addr.dst_storage);
+	cm_from_ring(&req.dst, &rid->route.addr.dst_storage); /* before another thread can have the event */
+	err = vrnic_rpc(id->s, VRNIC_OP_CM_RESOLVE_ADDR, &req, sizeof(req), NULL, 0, -1, NULL, 0);
+	if (err)
+		return cm_return(err);
 	return cm_complete(id, RDMA_CM_EVENT_ADDR_RESOLVED);
 }
 

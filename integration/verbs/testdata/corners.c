@@ -236,6 +236,7 @@ static void *connect_and_be_refused(void *arg)
 
 	CHECK_ERRNO(rdma_connect(id, NULL), ECONNREFUSED);
 	CHECK(id->event && id->event->event == RDMA_CM_EVENT_REJECTED);
+	CHECK_ERRNO(rdma_disconnect(id), EINVAL); /* it does not wait for what will not come */
 	rdma_destroy_ep(id);
 	return NULL;
 }
