@@ -62,6 +62,18 @@ soak: ## 100,000 connections come and go, and nothing may grow
 torture: ## a raw peer that lies in one field at a time, against a daemon, for TORTURETIME (10m)
 	VRNIC_TORTURE=$(TORTURETIME) $(GO) test -race -count=1 -v -timeout 0 -run '^TestRawTorture$$' ./integration
 
+# Programs of RDMA whose runs are worth the time: with a fresh daemon for each test, on libraries of one tool after another.
+SANITIZERS ?= address thread valgrind
+SANITIZE_TESTS ?= ^Test(DevicePrograms|Rping.*|CMPrograms|Perftest|Fabric|Fio|Traps|C|DaemonKilled|HostileRings)$$
+
+.PHONY: sanitize
+sanitize: ## the C libraries under AddressSanitizer and UndefinedBehaviorSanitizer, ThreadSanitizer, valgrind: their tests, and programs
+	$(MAKE) -s -C verbs asan tsan
+	VRNIC_TEST_CFLAGS=-fsanitize=address,undefined VRNIC_TEST_LIBS=$(CURDIR)/verbs/build/asan $(GO) test -count=1 -skip /setuid ./verbs/ringtest ./verbs/sessiontest
+	VRNIC_TEST_CFLAGS=-fsanitize=thread VRNIC_TEST_LIBS=$(CURDIR)/verbs/build/tsan $(GO) test -count=1 ./verbs/sessiontest
+	@for s in $(SANITIZERS); do echo "sanitize: programs under $$s"; \
+	VRNIC_TEST_SANITIZE=$$s $(GO) test -count=1 -timeout 30m -run '$(SANITIZE_TESTS)' ./integration/verbs || exit 1; done
+
 .PHONY: impaired
 impaired: ## SCTP: a million messages, and a thousand short runs, over a network that loses, reorders and doubles
 	$(GO) test ./netstack/sctp -count=1 -v -timeout 30m -run Impaired -messages 1000000 -seeds 1000
