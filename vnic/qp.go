@@ -423,7 +423,7 @@ func (qp *QP) destroy() {
 func (qp *QP) die() {
 	qp.destroyed.Store(true)
 	qp.dead = true
-	qp.endLink(true)
+	qp.endLink(!qp.leaves())
 	qp.closeRecv()
 	if qp.timer != nil {
 		qp.timer.Stop()
@@ -435,6 +435,14 @@ func (qp *QP) die() {
 	qp.calls = nil
 	qp.callMu.Unlock()
 	close(qp.quit)
+}
+
+// leaves reports whether qp is in the middle of a graceful disconnect and has handed over all that it had to
+// send. What is complete for the program must arrive, also if it destroys the QP without waiting for the
+// peer's end, as fio does: the FIN goes behind it.
+func (qp *QP) leaves() bool {
+	return (qp.State() == rdma.QPRTS && qp.draining || qp.State() == rdma.QPClosing) &&
+		qp.sq.head == qp.sq.tail && qp.link != nil && qp.link.idle()
 }
 
 // abandon takes the stream from a QP that is being destroyed and whose owner does not come back.
