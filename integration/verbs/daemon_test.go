@@ -37,6 +37,7 @@ type daemon struct {
 	uid    int         // of programs that are run; 0: the test's
 	client *shm.Client // asks what there is
 	before holding
+	stdin  *os.File // of programs that are run
 }
 
 // up starts a daemon with a socket of its own and waits until it is ready. At the test's end nothing
@@ -184,7 +185,7 @@ func (d *daemon) listens(p *process, port, n int) {
 
 // env is what a program needs to find the libraries and the daemon without `vrnic exec`.
 func (d *daemon) env() []string {
-	return []string{"VRNIC_SOCKET=" + d.socket, "LD_LIBRARY_PATH=" + libs}
+	return []string{"VRNIC_SOCKET=" + d.socket, "VRNIC_LIB_DIR=" + libs, "LD_LIBRARY_PATH=" + libs}
 }
 
 // start runs a program on the daemon. It has the libraries under test as `vrnic exec` gives them.
@@ -199,16 +200,22 @@ func (d *daemon) startOn(dev string, argv ...string) *process {
 	if dev == "" || !canExec() {
 		return d.start(argv...)
 	}
-	return start(d.t, d.ns, d.uid, d.env(), slices.Concat([]string{program, "exec", "-d", dev, "--"}, argv)...)
+	return d.begin(d.env(), slices.Concat([]string{program, "exec", "-d", dev, "--"}, argv)...)
 }
 
 func (d *daemon) startEnv(env []string, argv ...string) *process {
 	d.t.Helper()
 	env = append(d.env(), env...)
 	if canExec() {
-		return start(d.t, d.ns, d.uid, env, slices.Concat([]string{program, "exec", "--"}, argv)...)
+		return d.begin(env, slices.Concat([]string{program, "exec", "--"}, argv)...)
 	}
-	return start(d.t, d.ns, d.uid, append(env, "LD_PRELOAD="+filepath.Join(libs, "libvrnic-ifaddrs.so")), argv...)
+	return d.begin(append(env, "LD_PRELOAD="+filepath.Join(libs, "libvrnic-ifaddrs.so")), argv...)
+}
+
+func (d *daemon) begin(env []string, argv ...string) *process {
+	d.t.Helper()
+	env, argv = sanitized(d.t, env, argv)
+	return startWith(d.t, d.ns, d.uid, d.stdin, env, argv...)
 }
 
 // A place is where a program runs: a device of a daemon, at addrs.

@@ -14,8 +14,8 @@ func fioJobs() (jobs []job) {
 			r := func(s string) string { return fmt.Sprintf(s, size.bs, size.size, size.depth) }
 			jobs = append(jobs, job{
 				name:      "fio " + verb + " " + size.bs,
-				server:    r("fio --name=server --ioengine=rdma --port=PORT --rw=read --bs=%s --size=%s --iodepth=%s"),
-				client:    r("fio --name=client --ioengine=rdma --hostname=ADDR --port=PORT --verb=" + verb + " --rw=write --bs=%s --size=%s --iodepth=%s --iodepth_batch_complete=1"),
+				server:    r("fio --thread --name=server --ioengine=rdma --port=PORT --rw=read --bs=%s --size=%s --iodepth=%s"),
+				client:    r("fio --thread --name=client --ioengine=rdma --hostname=ADDR --port=PORT --verb=" + verb + " --rw=write --bs=%s --size=%s --iodepth=%s --iodepth_batch_complete=1"),
 				serverOut: []string{`err= 0`}, clientOut: []string{`err= 0`},
 				limit: time.Minute, quick: size.bs == "64k",
 			})

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // program is the vrnic that clients are run with, and daemonProgram the one that runs daemons:
@@ -23,6 +24,11 @@ const topDir = "../.."
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
+		if sanitize == nil {
+			fmt.Fprintln(os.Stderr, "VRNIC_TEST_SANITIZE is none of address, thread and valgrind")
+			return 2
+		}
+		patience *= time.Duration(sanitize.slowness)
 		dir, err := os.MkdirTemp("", "vrnic-verbs-")
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -44,10 +50,13 @@ func TestMain(m *testing.M) {
 		// VRNIC_TEST_LIBS names libraries that are there, such as ones built with a sanitizer.
 		if libs = os.Getenv("VRNIC_TEST_LIBS"); libs == "" && len(missing("gcc", "make")) == 0 {
 			libs = filepath.Join(dir, "lib")
-			builds = append(builds, []string{"make", "-s", "-C", filepath.Join(topDir, "verbs"), "BUILD=" + libs})
+			builds = append(builds, append([]string{"make", "-s", "-C", filepath.Join(topDir, "verbs"), "BUILD=" + libs}, sanitize.build...))
 		}
 		for _, args := range builds {
 			cmd := exec.Command(args[0], args[1:]...)
+			if len(sanitize.preload) > 0 && !slices.Contains(args, "-race") {
+				cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // static: what is preloaded is for programs
+			}
 			if out, err := cmd.CombinedOutput(); err != nil {
 				fmt.Fprintf(os.Stderr, "%s: %v\n%s", cmd, err, out)
 				return 1

@@ -19,7 +19,7 @@ import (
 
 // patience bounds every wait for something that must come; it is long because machines that run
 // tests are slow at times, and costs nothing when all is well.
-const patience = 30 * time.Second
+var patience = 30 * time.Second
 
 // A process is one that a test started, with a process group of its own.
 type process struct {
@@ -37,10 +37,19 @@ type process struct {
 // kills it if it still runs, and a failed test shows what it has printed.
 func start(t *testing.T, ns *netlab.NS, uid int, env []string, argv ...string) *process {
 	t.Helper()
+	return startWith(t, ns, uid, nil, env, argv...)
+}
+
+// startWith is start with a standard input.
+func startWith(t *testing.T, ns *netlab.NS, uid int, stdin *os.File, env []string, argv ...string) *process {
+	t.Helper()
 	p := &process{t: t, cmd: exec.Command(argv[0], argv[1:]...), done: make(chan struct{}), change: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stdout, p.cmd.Stderr = p, p
 	p.cmd.Dir = workDir
+	if stdin != nil {
+		p.cmd.Stdin = stdin
+	}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	// A grandchild that is left must not keep Wait from returning.
 	p.cmd.WaitDelay = 2 * time.Second
@@ -64,6 +73,7 @@ func start(t *testing.T, ns *netlab.NS, uid int, env []string, argv ...string) *
 		if t.Failed() {
 			t.Logf("%s (%v):\n%s", p, p.cmd.ProcessState, tail(p.output()))
 		}
+		p.sanitizerSays()
 		if strings.Contains(p.output(), "WARNING: DATA RACE") {
 			t.Errorf("%s: data race:\n%s", p, p.output())
 		}

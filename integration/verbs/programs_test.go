@@ -48,7 +48,7 @@ func TestNoDaemon(t *testing.T) {
 	if n := strings.Count(p.output(), "vrnic up"); n != 1 {
 		t.Errorf("what to do is said %d times:\n%s", n, p.output())
 	}
-	start(t, nil, 0, env, "ibv_devinfo").fail(patience, "No IB devices found")
+	start(t, nil, 0, env, "ibv_devinfo").fail(patience, "No IB devices found|Failed to get IB devices list")
 	start(t, nil, 0, env, "rping", "-c", "-a", addrsA[0]).fail(patience)
 }
 
@@ -112,7 +112,7 @@ func TestTrap22PersistentServer(t *testing.T) {
 	need(t, "rping")
 	top := twoDaemons(t)
 	port := fmt.Sprint(nextPort.Add(1))
-	server := top.server.start("rping", "-s", "-a", addrsA[0], "-p", port, "-P", "-v")
+	server := top.server.start("rping", "-s", "-a", addrsA[0], "-p", port, "-P", "-v", "-S", "1000")
 	top.server.listens(server, 0, 1)
 	var clients []*process
 	for range 4 {

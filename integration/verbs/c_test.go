@@ -1,0 +1,76 @@
+package verbs
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+// cPrograms are the programs of testdata, compiled when the first test wants them.
+var cPrograms = struct {
+	sync.Mutex
+	built map[string]error
+}{built: make(map[string]error)}
+
+// cProgram compiles a program of testdata against Debian's headers and its libraries' names, with extra
+// flags if there are any, and returns its path.
+func cProgram(t *testing.T, name string, flags ...string) string {
+	t.Helper()
+	need(t, "gcc", "/usr/include/infiniband/verbs.h", "/usr/include/rdma/rdma_cma.h")
+	cPrograms.Lock()
+	defer cPrograms.Unlock()
+	path := filepath.Join(workDir, "c-"+name)
+	err, ok := cPrograms.built[name]
+	if !ok {
+		args := slices.Concat([]string{"-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o", path,
+			"testdata/" + name + ".c", "testdata/vt.c"}, flags, []string{"-lrdmacm", "-libverbs", "-pthread", "-ldl"})
+		if name == "providers" {
+			args = append(args, "-lefa", "-lmlx5")
+		}
+		if out, e := exec.Command("gcc", args...).CombinedOutput(); e != nil {
+			err = fmt.Errorf("gcc %v: %w\n%s", args, e, out)
+		}
+		cPrograms.built[name] = err
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// cLimit is for a case: each of its waits has a limit of ten seconds, and says where it was.
+const cLimit = time.Minute
+
+// startC starts cases of a program of testdata with the client at one place and the server at another, of
+// one daemon.
+func (top *topology) startC(t *testing.T, name string, cases ...string) *process {
+	t.Helper()
+	env := []string{"VT_SERVER=" + top.server.addrs[0], "VT_CLIENT=" + top.client.addrs[0]}
+	return top.server.in(t).startEnv(env, append([]string{cProgram(t, name)}, cases...)...)
+}
+
+// runC runs cases, each as a subtest with a process of its own, and wants nothing to be left.
+func (top *topology) runC(t *testing.T, name string, cases ...string) {
+	t.Helper()
+	for _, c := range cases {
+		t.Run(c, func(t *testing.T) {
+			top.startC(t, name, c).succeed(cLimit, "^ok "+c+"$", "^all done$")
+			if !t.Failed() {
+				top.server.in(t).settle()
+			}
+		})
+	}
+}
+
+// inOneDaemon calls f for two ends on one device, whose connections need no network, and on two devices of one
+// daemon, whose connections are TCP's.
+func inOneDaemon(t *testing.T, f func(t *testing.T, top *topology)) {
+	t.Helper()
+	for _, make := range topologies[:2] {
+		t.Run(make.name, func(t *testing.T) { f(t, make.make(t)) })
+	}
+}

@@ -1,0 +1,180 @@
+/* Memory of every kind that programs register. */
+#define _GNU_SOURCE
+#include "vt.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+
+static struct vt_pair p;
+static char bss[100000];
+static char initialized[70000] = { 1 };
+
+/* Moves data from and to len octets at mem, by each operation, as source and as target. */
+static void use(void *mem, size_t len)
+{
+	struct vt_side there = p.b;
+	struct ibv_mr *mr;
+	struct ibv_sge sge;
+	struct ibv_recv_wr rwr = { .wr_id = 1, .sg_list = &sge, .num_sge = 1 }, *rbad;
+
+	CHECK(mr = ibv_reg_mr(p.b.pd, mem, len, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ));
+	CHECK(mr->addr == mem && mr->length == len && mr->context == p.b.id->verbs && mr->pd == p.b.pd);
+	there.buf = mem;
+	there.mr = mr;
+	for (uint32_t n = 1; n <= len; n = n * 7 + 100) {
+		size_t off = len - n;
+
+		/* a receive there */
+		vt_fill(p.a.buf, n, n);
+		sge = (struct ibv_sge){ (uintptr_t)mem + off, n, mr->lkey };
+		CHECK_EQ(ibv_post_recv(p.b.qp, &rwr, &rbad), 0);
+		vt_send(&p.a, 2, 0, n);
+		CHECK_EQ(vt_wc(p.b.rcq, 1, IBV_WC_SUCCESS, IBV_WC_RECV).byte_len, n);
+		vt_wc(p.a.scq, 2, IBV_WC_SUCCESS, IBV_WC_SEND);
+		vt_verify((char *)mem + off, n, n);
+		/* a Read of it, a Write to it */
+		vt_rdma(&p.a, 3, IBV_WR_RDMA_READ, 150000, n, &there, off);
+		vt_wc(p.a.scq, 3, IBV_WC_SUCCESS, IBV_WC_RDMA_READ);
+		vt_verify(p.a.buf + 150000, n, n);
+		vt_fill(p.a.buf, n, n + 1);
+		vt_rdma(&p.a, 4, IBV_WR_RDMA_WRITE, 0, n, &there, off);
+		vt_rdma(&p.a, 5, IBV_WR_RDMA_READ, 150000, 1, &there, off);
+		vt_wc(p.a.scq, 4, IBV_WC_SUCCESS, IBV_WC_RDMA_WRITE);
+		vt_wc(p.a.scq, 5, IBV_WC_SUCCESS, IBV_WC_RDMA_READ);
+		vt_verify((char *)mem + off, n, n + 1);
+		/* a Send from it */
+		vt_recv(&p.a, 6, 0, n);
+		CHECK_EQ(vt_try_send(&there, 7, IBV_WR_SEND, off, n, 0, 0, 0), 0);
+		vt_wc(p.a.rcq, 6, IBV_WC_SUCCESS, IBV_WC_RECV);
+		vt_wc(p.b.scq, 7, IBV_WC_SUCCESS, IBV_WC_SEND);
+		vt_verify(p.a.buf, n, n + 1);
+		/* and as source and sink of what it asks for itself */
+		CHECK_EQ(vt_try_send(&there, 8, IBV_WR_RDMA_READ, off, n, 0, (uintptr_t)p.a.buf + 150000, p.a.mr->rkey), 0);
+		vt_wc(p.b.scq, 8, IBV_WC_SUCCESS, IBV_WC_RDMA_READ);
+		CHECK(!memcmp((char *)mem + off, p.a.buf + 150000, n));
+	}
+	CHECK_EQ(ibv_dereg_mr(mr), 0);
+}
+
+static void *map(size_t len, int flags)
+{
+	void *m = mmap(NULL, len, PROT_READ | PROT_WRITE, flags, -1, 0);
+
+	CHECK(m != MAP_FAILED);
+	return m;
+}
+
+static void kinds(void)
+{
+	char stack[20000], *heap = malloc(100001), *m;
+	int fd;
+
+	vt_open(&p, &(struct vt_opts){ .len = 1 << 20 });
+	use(stack, sizeof(stack));
+	use(heap + 1, 100000);
+	use(bss + 3, sizeof(bss) - 5);
+	use(initialized, sizeof(initialized));
+	use(map(100000, MAP_PRIVATE | MAP_ANONYMOUS), 100000); /* nothing has been touched yet */
+	use(map(100000, MAP_SHARED | MAP_ANONYMOUS), 100000);
+	/* a file, private and shared */
+	CHECK((fd = open("/tmp", O_TMPFILE | O_RDWR, 0600)) >= 0);
+	CHECK_EQ(ftruncate(fd, 100000), 0);
+	for (int shared = 0; shared < 2; shared++) {
+		CHECK((m = mmap(NULL, 100000, PROT_READ | PROT_WRITE, shared ? MAP_SHARED : MAP_PRIVATE, fd, 0)) != MAP_FAILED);
+		use(m, 100000);
+	}
+	/* a transparent huge page, and one of hugetlbfs where there are any */
+	m = map(4 << 20, MAP_PRIVATE | MAP_ANONYMOUS);
+	(void)madvise(m, 4 << 20, MADV_HUGEPAGE);
+	use(m + (2 << 20) - 50000, 100000);
+	m = mmap(NULL, 2 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+	if (m != MAP_FAILED)
+		use(m + 1000, 100000);
+	free(heap);
+	vt_close(&p);
+}
+
+/* Thousands of regions, and a region that is registered again under other rights. */
+static void many(void)
+{
+	enum { N = 2000 };
+	static struct ibv_mr *mrs[N];
+	struct ibv_mr *mr;
+
+	vt_open(&p, &(struct vt_opts){ 0 });
+	for (int i = 0; i < N; i++)
+		CHECK(mrs[i] = ibv_reg_mr(p.a.pd, bss + i, 100, IBV_ACCESS_LOCAL_WRITE));
+	for (int i = 0; i < N; i++)
+		for (int k = i + 1; k < i + 4 && k < N; k++)
+			CHECK(mrs[i]->lkey != mrs[k]->lkey);
+	for (int i = 0; i < N; i++)
+		CHECK_EQ(ibv_dereg_mr(mrs[i]), 0);
+	CHECK(mr = ibv_reg_mr(p.b.pd, bss, sizeof(bss), IBV_ACCESS_LOCAL_WRITE));
+	CHECK_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ), 0);
+	vt_fill(bss, 1000, 7);
+	CHECK_EQ(vt_try_send(&p.a, 1, IBV_WR_RDMA_READ, 0, 1000, 0, (uintptr_t)bss, mr->rkey), 0);
+	vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_RDMA_READ);
+	vt_verify(p.a.buf, 1000, 7);
+	CHECK_EQ(ibv_dereg_mr(mr), 0);
+	/* What cannot be. */
+	CHECK(!ibv_reg_mr(p.b.pd, bss, 100, IBV_ACCESS_REMOTE_WRITE)); /* without the local right */
+	CHECK(!ibv_reg_mr(p.b.pd, (void *)(UINTPTR_MAX - 10), 100, IBV_ACCESS_LOCAL_WRITE));
+	vt_close(&p);
+}
+
+/* Memory that vrnic shares with the daemon. */
+static void shared(void)
+{
+	void *(*alloc)(size_t) = dlsym(RTLD_DEFAULT, "vrnic_alloc");
+	void (*release)(void *) = dlsym(RTLD_DEFAULT, "vrnic_free");
+	char *m;
+
+	CHECK(alloc && release);
+	vt_open(&p, &(struct vt_opts){ .len = 1 << 20 });
+	for (int i = 0; i < 3; i++) {
+		CHECK(m = alloc(300000));
+		for (int k = 0; k < 300000; k++)
+			CHECK(!m[k]);
+		use(m, 300000);
+		use(m + 1001, 100000); /* a part */
+		release(m);
+	}
+	release(NULL);
+	vt_close(&p);
+}
+
+/* Regions that are registered and used by many threads at once. */
+static void *registers(void *arg)
+{
+	char *mem = arg;
+
+	for (int i = 0; i < 200; i++) {
+		struct ibv_mr *mr = ibv_reg_mr(p.a.pd, mem, 4096, IBV_ACCESS_LOCAL_WRITE);
+
+		CHECK(mr);
+		CHECK_EQ(ibv_dereg_mr(mr), 0);
+	}
+	return NULL;
+}
+
+static void threads(void)
+{
+	pthread_t t[4];
+
+	vt_open(&p, &(struct vt_opts){ .len = 1 << 20 });
+	for (int i = 0; i < 4; i++)
+		CHECK_EQ(pthread_create(&t[i], NULL, registers, bss + 10000 * i), 0);
+	for (int i = 0; i < 10; i++)
+		use(initialized, sizeof(initialized));
+	for (int i = 0; i < 4; i++)
+		CHECK_EQ(pthread_join(t[i], NULL), 0);
+	vt_close(&p);
+}
+
+static const struct vt_case cases[] = {
+	{ "kinds", kinds }, { "many", many }, { "shared", shared }, { "threads", threads }, {},
+};
+
+int main(int argc, char **argv) { return vt_main(argc, argv, cases); }

@@ -1,0 +1,43 @@
+/* A program that polls gives its processor away when there is nothing, and not when there is something. */
+#include "vt.h"
+
+#include <sched.h>
+#include <sys/syscall.h>
+
+static int yields_seen;
+
+/* In place of the C library's, for the libraries too. */
+int sched_yield(void)
+{
+	yields_seen++;
+	return syscall(SYS_sched_yield);
+}
+
+static void yields(void)
+{
+	struct vt_pair p;
+	struct ibv_wc wc;
+	int before;
+
+	vt_open(&p, &(struct vt_opts){ 0 });
+	before = yields_seen;
+	for (int i = 0; i < 200; i++)
+		CHECK_EQ(ibv_poll_cq(p.b.rcq, 1, &wc), 0);
+	if (yields_seen - before < 5 || yields_seen - before > 100)
+		FAIL("%d yields in 200 empty polls", yields_seen - before);
+	for (int i = 0; i < 50; i++) {
+		vt_recv(&p.b, i, 0, 10);
+		vt_send(&p.a, i, 0, 10);
+		vt_wc(p.a.scq, i, IBV_WC_SUCCESS, IBV_WC_SEND);
+	}
+	usleep(200000);
+	before = yields_seen;
+	for (int i = 0; i < 50; i++)
+		CHECK_EQ(ibv_poll_cq(p.b.rcq, 1, &wc), 1);
+	CHECK_EQ(yields_seen - before, 0);
+	vt_close(&p);
+}
+
+static const struct vt_case cases[] = { { "yields", yields }, {} };
+
+int main(int argc, char **argv) { return vt_main(argc, argv, cases); }
