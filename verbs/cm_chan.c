@@ -20,14 +20,21 @@ void cm_leave(int state)
 	pthread_setcancelstate(state, NULL);
 }
 
+/* A fork finds the lists whole: in the child the session is dead, and what it has of ids can be destroyed. */
+static void before_fork(void) { pthread_mutex_lock(&cm_lock); }
+static void after_fork(void) { pthread_mutex_unlock(&cm_lock); }
+static void watch_forks(void) { pthread_atfork(before_fork, after_fork, after_fork); }
+
 struct cm_chan *cm_chan_new(struct vrnic_session *s)
 {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	struct vrnic_cm_create_chan_reply rep;
 	struct cm_chan *ch = calloc(1, sizeof(*ch));
 	int err;
 
 	if (!ch)
 		return NULL;
+	pthread_once(&once, watch_forks);
 	ch->s = s;
 	ch->refs = 1;
 	err = vrnic_rpc(s, VRNIC_OP_CM_CREATE_CHAN, NULL, 0, &rep, sizeof(rep), -1, &ch->ch.fd, 1);

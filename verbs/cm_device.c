@@ -79,6 +79,7 @@ struct device {
 	uint32_t index;
 	struct ibv_context *verbs;
 	struct ibv_pd *pd;
+	union ibv_gid gid;
 };
 
 static struct device *devices; /* cm_lock */
@@ -101,6 +102,7 @@ static struct device *find_device(struct vrnic_session *s, uint32_t index)
 		free(d);
 		return NULL;
 	}
+	ibv_query_gid(d->verbs, CM_PORT, 0, &d->gid);
 	d->next = devices;
 	devices = d;
 	return d;
@@ -119,7 +121,7 @@ int cm_attach(struct cm_id *id, uint32_t index)
 		return errno;
 	id->id.pd = d->pd;
 	id->id.port_num = CM_PORT;
-	ibv_query_gid(d->verbs, CM_PORT, 0, &id->id.route.addr.addr.ibaddr.sgid);
+	id->id.route.addr.addr.ibaddr.sgid = d->gid;
 	id->id.verbs = d->verbs;
 	return 0;
 }
