@@ -1,6 +1,7 @@
 /* librdmacm: ids, from their creation to their end. */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "cm.h"
 
@@ -289,6 +290,25 @@ int rdma_migrate_id(struct rdma_cm_id *rid, struct rdma_event_channel *channel)
 	return 0;
 }
 
+/*
+ * The port of a program that has just ended is free on Linux when the program is gone; the daemon hears of that a
+ * moment later. So a port that is taken is asked for again: 1 ms later, then 2, up to 31 in all.
+ */
+static int try_bind(struct cm_id *id, const struct vrnic_cm_bind_request *req)
+{
+	struct timespec t = { .tv_nsec = 1000000 };
+	int err, state;
+
+	for (;; t.tv_nsec *= 2) {
+		err = vrnic_rpc(id->s, VRNIC_OP_CM_BIND, req, sizeof(*req), NULL, 0, -1, NULL, 0);
+		if (err != EADDRINUSE || t.tv_nsec > 16000000)
+			return err;
+		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+		nanosleep(&t, NULL);
+		pthread_setcancelstate(state, NULL);
+	}
+}
+
 static int bind_to(struct cm_id *id, const struct vrnic_sock_addr *a)
 {
 	struct vrnic_cm_bind_request req = { .id = id->handle, .addr = *a };
@@ -299,7 +319,7 @@ static int bind_to(struct cm_id *id, const struct vrnic_sock_addr *a)
 		return ENODEV;
 	err = cm_source(id->s, &req.addr, NULL);
 	if (!err)
-		err = vrnic_rpc(id->s, VRNIC_OP_CM_BIND, &req, sizeof(req), NULL, 0, -1, NULL, 0);
+		err = try_bind(id, &req);
 	if (err)
 		return err;
 	id->bound = true;
@@ -358,10 +378,15 @@ int rdma_resolve_route(struct rdma_cm_id *rid, int timeout_ms)
 	return cm_complete(id, RDMA_CM_EVENT_ROUTE_RESOLVED);
 }
 
+/* What Linux takes a backlog for that is none, or more than that. */
+#define MAX_BACKLOG 1024
+
 int rdma_listen(struct rdma_cm_id *rid, int backlog)
 {
 	struct cm_id *id = to_cm_id(rid);
-	struct vrnic_cm_listen_request req = { .id = id->handle, .backlog = backlog > 0 ? backlog : 0 };
+	struct vrnic_cm_listen_request req = {
+		.id = id->handle, .backlog = backlog > 0 && backlog < MAX_BACKLOG ? backlog : MAX_BACKLOG,
+	};
 	struct vrnic_sock_addr any = { .family = VRNIC_AF_INET };
 	int err = 0;
 
