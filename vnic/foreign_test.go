@@ -572,3 +572,51 @@ func TestMode0Calls(t *testing.T) {
 		}
 	})
 }
+
+// What a post needs no memory for that can block goes out at once, by who posts, also while all goroutines
+// that may touch such memory hang in it; what does need it waits, and so does what is behind it.
+func TestNearSend(t *testing.T) {
+	onPaths(t, func(t *testing.T, e *env) {
+		if !e.staged {
+			return
+		}
+		h := &hanging{b: make([]byte, 1200), release: make(chan struct{})}
+		near, m := staged(t, e.b, h)
+		x := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{})
+		vnictest.Connect(t, x, near)
+		x.Recv(1, 0, 10)
+		near.Send(1, 0, 10)
+		x.WantRecv("connected", is(1, ok))
+		near.WantSend("connected", is(1, ok))
+		h.hang.Store(true)
+		for range 8 {
+			y, m := staged(t, e.b, h)
+			z := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{})
+			vnictest.Connect(t, z, y)
+			z.Recv(1, 0, 100)
+			y.Post(rdma.SendWR{ID: 1, Op: rdma.OpSend, SGEs: []rdma.SGE{{Addr: m.Addr(), Length: 100, LKey: m.LKey()}}}, 0, 0)
+		}
+		synctest.Wait()
+		if n := h.inside.Load(); n != 8 {
+			t.Fatalf("%d hang", n)
+		}
+		for id := uint64(2); id < 6; id++ {
+			x.Recv(id, 0, 10)
+		}
+		near.Send(2, 0, 10)
+		near.Post(rdma.SendWR{ID: 3, Op: rdma.OpSend, Flags: rdma.Inline, Inline: []byte("inline")}, 0, 0)
+		x.WantRecv("by who posted", is(2, ok), is(3, ok))
+		near.WantSend("by who posted", is(2, ok), is(3, ok))
+		near.Post(rdma.SendWR{ID: 4, Op: rdma.OpSend, SGEs: []rdma.SGE{{Addr: m.Addr(), Length: 10, LKey: m.LKey()}}}, 0, 0)
+		near.Send(5, 0, 10)
+		synctest.Wait()
+		x.WantNone("it waits for its turn")
+		if n := h.inside.Load(); n != 8 {
+			t.Errorf("%d are in the memory", n)
+		}
+		h.hang.Store(false)
+		close(h.release)
+		x.WantRecv("in order", is(4, ok), is(5, ok))
+		near.WantSend("in order", is(4, ok), is(5, ok))
+	})
+}

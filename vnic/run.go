@@ -1,6 +1,10 @@
 package vnic
 
-import "runtime"
+import (
+	"runtime"
+
+	"github.com/vrnic/vrnic/rdma"
+)
 
 // The values of a run token. Who finds work takes it from idle to running, or leaves it at again
 // and goes; the holder gives it up only from running to idle, and runs once more if that fails.
@@ -16,8 +20,8 @@ const (
 	stepMessages = 256
 )
 
-// kick runs qp on the caller's goroutine, for one step, unless it is being run or the step could touch
-// memory that can block. What is left over goes to qp's goroutine.
+// kick runs qp on the caller's goroutine, for one step and as far as that touches no memory that can block,
+// unless it is being run. What is left over goes to qp's goroutine.
 func (qp *QP) kick() {
 	if qp.acquire() {
 		qp.drain(false)
@@ -31,6 +35,17 @@ func (qp *QP) near() bool {
 	}
 	l, ok := qp.link.(*loopEnd)
 	return ok && !l.pair.asked.Load()
+}
+
+// sendNear sends what is posted to a connection that is well, without touching memory that can block. true: there
+// is nothing else to do that the caller knows of; who knows more has woken qp.
+func (qp *QP) sendNear() bool {
+	w, ok := qp.link.(*wire)
+	if !ok || qp.State() != rdma.QPRTS || qp.eof || qp.draining || qp.rx.waiting.Load() || !w.sendNear() {
+		return false
+	}
+	qp.retire()
+	return true
 }
 
 // acquire takes the run token, or sees to it that its holder looks again.
@@ -158,8 +173,10 @@ func (qp *QP) do(f func()) bool {
 	}
 }
 
-func (qp *QP) runCalls() {
+// runCalls reports whether there were any.
+func (qp *QP) runCalls() (any bool) {
 	for qp.hasCalls.Load() {
+		any = true
 		qp.callMu.Lock()
 		calls := qp.calls
 		qp.calls = nil
@@ -171,16 +188,17 @@ func (qp *QP) runCalls() {
 			}
 		}
 	}
+	return any
 }
 
 // step does a bounded amount of the work that there is; true: there is more.
 func (qp *QP) step(own bool) (more bool) {
-	qp.runCalls()
+	called := qp.runCalls()
 	if qp.dead {
 		return false
 	}
 	if !own && !qp.near() {
-		return true // for the goroutine
+		return called || !qp.sendNear() // the rest is for the goroutine
 	}
 	if qp.overrun.Load() {
 		qp.cqOverrun()

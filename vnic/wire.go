@@ -28,6 +28,7 @@ type wire struct {
 	// Octets of a staged context on their way from the transport to ep.
 	stage    stageBuffer
 	unlocked bool // s lends octets without a lock: they need no stage
+	near     bool // within sendNear
 
 	nudges int // zero-length Writes sent so far to a peer that is silent: see expire
 
@@ -332,6 +333,17 @@ func (w *wire) send() (more bool) {
 	}
 }
 
+// sendNear is send for who may not touch memory that can block. true: all is sent.
+func (w *wire) sendNear() bool {
+	if w.blocked || w.ep.Pending() { // perhaps a message from such memory is in the midst
+		return false
+	}
+	w.near = true
+	more := w.send()
+	w.near = false
+	return !more && !w.blocked
+}
+
 // fill posts requests to the Endpoint; true: there may be more.
 func (w *wire) fill() (more bool) {
 	qp := w.qp
@@ -343,6 +355,9 @@ func (w *wire) fill() (more bool) {
 		e := qp.nextSend()
 		if e == nil {
 			return false
+		}
+		if w.near && e.list.far && !isRequest(e.wr.Op) { // what is asked for is placed by who receives
+			return true
 		}
 		if !qp.ready(e) {
 			if e.state == sqeDone && qp.State() == rdma.QPRTS {
