@@ -97,6 +97,7 @@ func TestHostileReplies(t *testing.T) {
 		{"status far below 0", setHeader(8, 1<<31)},
 		{"status -4096", setHeader(8, ^uint32(4095))},
 		{"length too long", setHeader(12, 4000)},
+		{"length too short", setHeader(12, 4)},
 		{"length wraps", setHeader(12, ^uint32(0)-15)},
 		{"unknown words", grow(8, 1)},
 		{"longer than any message", grow(5000, 0)},
