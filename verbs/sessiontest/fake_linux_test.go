@@ -48,6 +48,7 @@ type session struct {
 	mem1  uint32           // the first of ADD_MEM
 	pd    uint32           // the last one made
 	reply shm.DestroyReply // to DESTROY_CQ, but for its tokens
+	cm    *cmFake
 }
 
 type queue struct {
@@ -103,7 +104,7 @@ func (f *fake) accept() {
 			return
 		}
 		s := &session{f: f, c: c, over: make(chan struct{}), async: make(map[uint32]*queue), chans: make(map[uint32]*channel),
-			cqs: make(map[uint32]*cq), mem: -1}
+			cqs: make(map[uint32]*cq), mem: -1, cm: newCMFake()}
 		f.mu.Lock()
 		if f.closed {
 			f.mu.Unlock()
@@ -221,6 +222,7 @@ func (s *session) closePipes() {
 	for _, q := range s.async {
 		closePipe(&q.pipe)
 	}
+	s.cm.close()
 }
 
 func closePipe(fd *int) {
@@ -413,7 +415,7 @@ func (s *session) answer(op shm.Op, body []byte, fd int) (rep any, fds []int, er
 		s.decode(body, &handle)
 		return nil, nil, 0
 	}
-	return nil, nil, syscall.EOPNOTSUPP
+	return s.cm.answer(s, op, body)
 }
 
 // cq is the nth CQ that was made and is there, from 0 on; ch is the same of channels.

@@ -42,7 +42,7 @@ var build = sync.OnceValues(func() (b built, err error) {
 	b = built{os.Getenv("VRNIC_TEST_LIBS"), filepath.Join(workDir, "shell")}
 	// The cache of test results looks at what the test itself has read.
 	sources, _ := filepath.Glob("../*.[ch]")
-	for _, f := range append(sources, "testdata/shell.c", "../Makefile") {
+	for _, f := range append(sources, "testdata/shell.c", "testdata/cmshell.c", "../Makefile") {
 		if _, err := os.ReadFile(f); err != nil {
 			return b, err
 		}
@@ -55,11 +55,13 @@ var build = sync.OnceValues(func() (b built, err error) {
 	}
 	args := []string{"-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I..", "-o", b.shell,
 		"testdata/shell.c", "-L" + b.libs, "-l:libibverbs.so.1", "-Wl,-rpath," + b.libs, "-pthread"}
-	if out, err := exec.Command("cc", append(args, strings.Fields(os.Getenv("VRNIC_TEST_CFLAGS"))...)...).CombinedOutput(); err != nil {
+	if out, err := exec.Command("cc", append(args, cFlags()...)...).CombinedOutput(); err != nil {
 		return b, fmt.Errorf("cc: %w\n%s", err, out)
 	}
 	return b, nil
 })
+
+func cFlags() []string { return strings.Fields(os.Getenv("VRNIC_TEST_CFLAGS")) }
 
 // need builds what the tests run, or skips the test where there is no compiler.
 func need(t testing.TB) built {

@@ -1,0 +1,345 @@
+package sessiontest
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/vrnic/vrnic/shm"
+)
+
+// A cmFake is the connection manager of a fake: ids to which nothing happens but what a test says. It is used with the
+// session's lock held.
+type cmFake struct {
+	pipes  map[uint32]int // of channels: the write end
+	ids    map[uint32]uint32
+	queue  []shm.CMEvent // given to whoever asks, at whatever channel
+	query  shm.CMQueryReply
+	tokens uint32 // to take back when an id is destroyed
+	gone   []uint32
+}
+
+func newCMFake() *cmFake {
+	return &cmFake{pipes: make(map[uint32]int), ids: make(map[uint32]uint32), query: shm.CMQueryReply{Device: shm.NoDevice}}
+}
+
+func (c *cmFake) answer(s *session, op shm.Op, body []byte) (rep any, fds []int, errno syscall.Errno) {
+	n := s.next
+	var handle shm.HandleRequest
+	switch op {
+	case shm.OpCMCreateChan:
+		r, w := s.newPipe()
+		c.pipes[n] = w
+		return &shm.CMCreateChanReply{Chan: n}, []int{r}, 0
+	case shm.OpCMDestroyChan:
+		s.decode(body, &handle)
+		fd := c.pipes[handle.Handle]
+		closePipe(&fd)
+		delete(c.pipes, handle.Handle)
+		return nil, nil, 0
+	case shm.OpCMCreateID:
+		var req shm.CMCreateIDRequest
+		s.decode(body, &req)
+		c.ids[n] = req.Chan
+		return &shm.CMCreateIDReply{ID: n}, nil, 0
+	case shm.OpCMDestroyID:
+		s.decode(body, &handle)
+		c.gone = append(c.gone, handle.Handle)
+		return &shm.CMDestroyIDReply{Tokens: c.tokens}, nil, 0
+	case shm.OpCMMigrate:
+		var req shm.CMMigrateRequest
+		s.decode(body, &req)
+		return &shm.CMMigrateReply{Tokens: c.tokens}, nil, 0
+	case shm.OpCMQuery:
+		return &c.query, nil, 0
+	case shm.OpCMBind, shm.OpCMResolveAddr, shm.OpCMResolveRoute, shm.OpCMListen, shm.OpCMSetOption, shm.OpCMDisconnect:
+		return nil, nil, 0
+	case shm.OpCMGetEvent:
+		s.decode(body, &handle)
+		if len(c.queue) == 0 {
+			return nil, nil, syscall.EAGAIN
+		}
+		e := c.queue[0]
+		c.queue = c.queue[1:]
+		return &e, nil, 0
+	}
+	return nil, nil, syscall.EOPNOTSUPP
+}
+
+func (c *cmFake) close() {
+	for n, fd := range c.pipes {
+		closePipe(&fd)
+		delete(c.pipes, n)
+	}
+}
+
+// push gives a session's program an event, with a token at each channel.
+func (s *session) push(e shm.CMEvent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cm.queue = append(s.cm.queue, e)
+	for _, fd := range s.cm.pipes {
+		token(fd)
+	}
+}
+
+// handles are those of the ids that were made, in this order.
+func (s *session) handles() (out []uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for n := range s.next + 1 {
+		if _, ok := s.cm.ids[n]; ok {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// has says whether the program has destroyed an id.
+func (s *session) has(gone uint32) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range s.cm.gone {
+		if n == gone {
+			return true
+		}
+	}
+	return false
+}
+
+var cmShell = sync.OnceValues(func() (string, error) {
+	b, err := build()
+	if err != nil {
+		return "", err
+	}
+	shell := filepath.Join(workDir, "cmshell")
+	args := []string{"-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I..", "-o", shell, "testdata/cmshell.c",
+		"-L" + b.libs, "-l:librdmacm.so.1", "-l:libibverbs.so.1", "-Wl,-rpath," + b.libs, "-pthread"}
+	if out, err := exec.Command("cc", append(args, cFlags()...)...).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("cc: %w\n%s", err, out)
+	}
+	return shell, nil
+})
+
+// startCM runs the shell of rdma_cm on a fake, with a channel and an id; the id's handle is returned.
+func startCM(t testing.TB, f *fake) (*program, *session, uint32) {
+	t.Helper()
+	need(t)
+	shell, err := cmShell()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := startFile(t, shell, f.path)
+	p.want("chan", "ok", "id 0", "ok")
+	s := f.session(0)
+	return p, s, s.handles()[0]
+}
+
+var (
+	here  = shm.MakeSockAddr(netip.MustParseAddrPort("10.0.0.1:1000"))
+	there = shm.MakeSockAddr(netip.MustParseAddrPort("10.0.0.2:2000"))
+)
+
+// private is a ConnParam with n octets of private data, each 1.
+func private(n int) (p shm.ConnParam) {
+	p.PrivateLen = uint32(n)
+	for i := range min(n, shm.MaxPrivate) {
+		p.Private[i] = 1
+	}
+	return p
+}
+
+// What programs see of events that make sense: devices, addresses, private data cut to an octet's length, Reads from
+// their own point of view.
+func TestCMEvents(t *testing.T) {
+	p, s, id := startCM(t, newFake(t, nil))
+	s.push(shm.CMEvent{Type: shm.EvAddrResolved, ID: id, Device: 1, Src: here, Dst: there})
+	p.want("event 0", "0 0 0 -1 0/0 0 0 fake1 10.0.0.1", "event 0", "EAGAIN")
+
+	request := shm.CMEvent{Type: shm.EvConnectRequest, ID: id, Child: 1000, Device: 0, Src: there, Dst: here, Param: private(300)}
+	request.Param.IRD, request.Param.ORD = 7, 300
+	s.push(request)
+	p.want("event 0", "4 0 1 0 255/255 255 7 fake0 10.0.0.2")
+
+	up := shm.CMEvent{Type: shm.EvEstablished, ID: 1000, Device: 0, Src: here, Dst: there, Param: private(3)}
+	up.Param.IRD, up.Param.ORD = 7, 9
+	s.push(up)
+	p.want("event 0", "9 0 1 -1 3/3 7 9 fake0 10.0.0.1")
+	s.push(shm.CMEvent{Type: shm.EvDisconnected, Status: -int32(syscall.ECONNRESET), ID: 1000})
+	p.want("event 0", "10 0 1 -1 0/0 0 0 fake0 10.0.0.1") // there is no status to an end
+	s.push(shm.CMEvent{Type: shm.EvRejected, Status: -int32(syscall.ECONNRESET), ID: id, Param: private(2)})
+	p.want("event 0", "8 -104 0 -1 2/2 0 0 fake1 10.0.0.1")
+	for range 5 {
+		p.want("ack", "ok")
+	}
+	p.want("destroy 1", "ok", "destroy 0", "ok", "delchan 0", "ok")
+}
+
+// Tokens without events, and events that are dropped with their ids.
+func TestCMTokens(t *testing.T) {
+	p, s, id := startCM(t, newFake(t, nil))
+	p.want("chan", "ok", "id 1", "ok")
+	s.mu.Lock()
+	for _, fd := range s.cm.pipes {
+		for range 3 {
+			token(fd) // for nothing
+		}
+	}
+	s.mu.Unlock()
+	p.want("event 0", "EAGAIN")
+	s.push(shm.CMEvent{Type: shm.EvRouteResolved, ID: id})
+	p.want("event 0", "2 0 0 -1 0/0 0 0 - ", "ack", "ok")
+	// A daemon that wants back more than there is gets what there is, and holds nobody up.
+	s.mu.Lock()
+	s.cm.tokens = ^uint32(0)
+	s.mu.Unlock()
+	p.want("migrate 0 1", "ok", "destroy 0", "ok", "destroy 1", "ok", "event 1", "EAGAIN", "delchan 0", "ok", "delchan 1", "ok")
+}
+
+// An event that makes no sense ends the session, and the program hears of each id that the device is gone.
+func TestCMHostileEvents(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		ev   func(id uint32) shm.CMEvent
+		want string // of rdma_get_cm_event: DEVICE_REMOVAL, if not given
+	}{
+		{name: "no such id", ev: func(id uint32) shm.CMEvent { return shm.CMEvent{Type: shm.EvAddrResolved, ID: id + 1} }},
+		{name: "id 0", ev: func(uint32) shm.CMEvent { return shm.CMEvent{Type: shm.EvAddrResolved} }},
+		{name: "no such type", ev: func(id uint32) shm.CMEvent { return shm.CMEvent{Type: 16, ID: id} }},
+		{name: "private data too long", ev: func(id uint32) shm.CMEvent {
+			return shm.CMEvent{Type: shm.EvRejected, ID: id, Param: private(shm.MaxPrivate + 1)}
+		}},
+		{name: "private data far too long", ev: func(id uint32) shm.CMEvent {
+			return shm.CMEvent{Type: shm.EvRejected, ID: id, Param: shm.ConnParam{PrivateLen: ^uint32(0)}}
+		}},
+		{name: "request without an id", ev: func(id uint32) shm.CMEvent { return shm.CMEvent{Type: shm.EvConnectRequest, ID: id} }},
+		{name: "request with an id that is there", ev: func(id uint32) shm.CMEvent {
+			return shm.CMEvent{Type: shm.EvConnectRequest, ID: id, Child: id}
+		}},
+		{name: "no such device", want: "1 -19 0 -1 0/0 0 0 - ", ev: func(id uint32) shm.CMEvent { // ADDR_ERROR, ENODEV
+			return shm.CMEvent{Type: shm.EvAddrResolved, ID: id, Device: 2}
+		}},
+		{name: "request on no device", want: "ENODEV", ev: func(id uint32) shm.CMEvent {
+			return shm.CMEvent{Type: shm.EvConnectRequest, ID: id, Child: 1000, Device: shm.NoDevice}
+		}},
+		{name: "addresses of no family", want: "9 0 0 -1 0/0 0 0 - ", ev: func(id uint32) shm.CMEvent {
+			return shm.CMEvent{Type: shm.EvEstablished, ID: id, Src: shm.SockAddr{Family: 99}, Dst: shm.SockAddr{Family: ^uint16(0)}}
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p, s, id := startCM(t, newFake(t, nil))
+			s.push(tt.ev(id))
+			if tt.want != "" {
+				p.want("event 0", tt.want)
+				if tt.want != "ENODEV" {
+					p.want("ack", "ok")
+				} else if !s.has(1000) {
+					t.Error("the peer that asked was not refused")
+				}
+				p.want("event 0", "EAGAIN")
+			} else {
+				p.want("event 0", "11 0 0 -1 0/0 0 0 - ", "event 0", "EIO", "id 0", "EIO", "ack", "ok")
+				<-s.over
+			}
+			p.want("destroy 0", "ok", "delchan 0", "ok")
+		})
+	}
+}
+
+// Replies to calls: handles that cannot be, and devices that there are not.
+func TestCMHostileReplies(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		op     shm.Op
+		off    int // of a word of the reply
+		v      uint32
+		do     string
+		answer string
+	}{
+		{"channel id 0", shm.OpCMCreateID, 0, 0, "id 0", "EIO"},
+		{"an id twice", shm.OpCMCreateID, 0, 3, "id 0", "EIO"},
+		{"bound to no device of ours", shm.OpCMQuery, 48, 17, "bind 0 10.0.0.1", "ENODEV"},
+		{"an address of no family", shm.OpCMQuery, 0, 77, "bind 0 10.0.0.1", "ok"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var on sync.Mutex
+			armed := false
+			f := newFake(t, func(op shm.Op, msg []byte, fds []int) ([]byte, []int) {
+				on.Lock()
+				defer on.Unlock()
+				if armed && op == tt.op {
+					ne.PutUint32(msg[shm.HeaderLen+tt.off:], tt.v)
+				}
+				return msg, fds
+			})
+			p, _, id := startCM(t, f)
+			if tt.name == "an id twice" {
+				tt.v = id
+			}
+			on.Lock()
+			armed = true
+			on.Unlock()
+			p.want(tt.do, tt.answer, "destroy 0", "ok", "delchan 0", "ok")
+		})
+	}
+}
+
+// The daemon dies: each id is told once, a connection that it is over first.
+func TestCMDeath(t *testing.T) {
+	for _, pipesFirst := range []bool{false, true} {
+		f := newFake(t, nil)
+		p, s, id := startCM(t, f)
+		p.want("id 0", "ok")
+		s.push(shm.CMEvent{Type: shm.EvEstablished, ID: id, Src: here, Dst: there})
+		p.want("event 0", "9 0 0 -1 0/0 0 0 - 10.0.0.1", "ack", "ok")
+		f.die(pipesFirst)
+		got := map[string]int{}
+		for range 3 {
+			e := p.do("event 0")
+			got[strings.Join(strings.Fields(e)[:3], " ")]++
+			if strings.HasPrefix(e, "11 0 0") && got["10 0 0"] == 0 {
+				t.Error("DEVICE_REMOVAL comes before DISCONNECTED")
+			}
+			p.want("ack", "ok")
+		}
+		if got["10 0 0"] != 1 || got["11 0 0"] != 1 || got["11 0 1"] != 1 {
+			t.Errorf("events %v", got)
+		}
+		p.want("event 0", "EIO", "event 0", "EIO", "disconnect 0", "EINVAL", "destroy 0", "ok", "destroy 1", "ok", "delchan 0", "ok")
+	}
+}
+
+// FuzzCMEvents has events with any octets: the library gives them to the program or ends the session, and all can be
+// destroyed.
+func FuzzCMEvents(f *testing.F) {
+	need(f)
+	f.Add([]byte{0, 0, 0})
+	f.Add([]byte{0, 0, 4, 12, 0, 77})              // a request with child 77
+	f.Add([]byte{0, 0, 4, 12, 0, 77, 8, 0, 77, 9}) // and something more
+	f.Fuzz(func(t *testing.T, data []byte) {
+		p, s, id := startCM(t, newFake(t, nil))
+		for len(data) >= 3 { // up to 8 changes for each event: where, and what
+			e := shm.CMEvent{Type: shm.EvEstablished, ID: id, Src: here, Dst: there}
+			b := shm.AppendMessage(nil, shm.Header{}, &e)[shm.HeaderLen:]
+			for n := 0; n < 8 && len(data) >= 3; n++ {
+				b[(int(data[0])|int(data[1])<<8)%len(b)] = data[2]
+				data = data[3:]
+			}
+			if err := shm.Decode(b, &e); err != nil {
+				t.Fatal(err)
+			}
+			s.push(e)
+			if got := p.do("event 0"); got != "EAGAIN" && !strings.HasPrefix(got, "E") {
+				p.want("ack", "ok")
+			}
+		}
+		p.want("destroy 0", "ok", "delchan 0", "ok")
+		p.send("exit 7")
+		p.end(7)
+	})
+}
