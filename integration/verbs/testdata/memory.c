@@ -130,6 +130,7 @@ static void shared(void)
 	void *(*alloc)(size_t) = dlsym(RTLD_DEFAULT, "vrnic_alloc");
 	void (*release)(void *) = dlsym(RTLD_DEFAULT, "vrnic_free");
 	char *m;
+	int fd;
 
 	CHECK(alloc && release);
 	vt_open(&p, &(struct vt_opts){ .len = 1 << 20 });
@@ -142,6 +143,16 @@ static void shared(void)
 		release(m);
 	}
 	release(NULL);
+	/* the program's own memfd, which cannot shrink */
+	CHECK((fd = memfd_create("memory", MFD_CLOEXEC | MFD_ALLOW_SEALING)) >= 0);
+	CHECK_EQ(ftruncate(fd, 400000), 0);
+	CHECK_EQ(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
+	CHECK((m = mmap(NULL, 300000, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 4096)) != MAP_FAILED);
+	use(m, 300000);
+	use(m + 5, 100000);
+	CHECK_EQ(close(fd), 0);
+	use(m + 5, 100000); /* and without a descriptor of it */
+	CHECK_EQ(munmap(m, 300000), 0);
 	vt_close(&p);
 }
 
