@@ -86,6 +86,12 @@ verbs-programs: verbs ## Debian's verbs programs on vrnic's libraries, with all 
 bench: ## throughput and latency of embedded devices
 	$(GO) run ./cmd/vrnic-bench
 
+.PHONY: scale
+scale: ## what 10,000 QPs and 1,000,000 registrations of one device cost
+	@mkdir -p bin
+	$(GO) build -o bin/ ./cmd/vrnic ./cmd/vrnic-bench
+	bin/vrnic-bench scale
+
 .PHONY: interop
 interop: ## against Linux siw and SCTP: builds siw, boots it in QEMU, the whole matrix of docs/interop.md (no root needed)
 	VRNIC_TEST_INTEROP=1 $(GO) test -count=1 -v -timeout 40m -run '^TestSiw' ./integration

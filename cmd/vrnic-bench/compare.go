@@ -29,8 +29,8 @@ func compareCommand() *cli.Command {
 		&cli.DurationFlag{Name: "warmup", Value: standardWarmUp, Usage: "`D`uration of load before the first round"},
 		&cli.IntFlag{Name: "depth", Value: standardDepth, Usage: "`N` requests outstanding, where bandwidth is measured"},
 		&cli.StringFlag{Name: "processes", Usage: "0: both ends of ring and tap, and of their baselines, are in vrnic-bench; 1: each has a process of its own (default: 1)"},
-		&cli.IntFlag{Name: "mtu", Usage: "octets of a packet on the path pair, `N` (default: 1500)"},
-		&cli.BoolFlag{Name: "no-verify", Usage: "do not compare the data before and after each measurement"},
+		&cli.IntFlag{Name: "mtu", DisableDefaultText: true, Usage: "octets of a packet on the path pair, `N` (default: 1500)"},
+		&cli.BoolFlag{Name: "no-verify", DisableDefaultText: true, Usage: "do not compare the data before and after each measurement"},
 		crcFlag(),
 	}
 	flags = append(append(flags, outputFlags(rowFormats)...), vrnicFlag(), profileFlag())

@@ -223,11 +223,18 @@ func TestCompareThatFails(t *testing.T) {
 	}
 }
 
+// interruptedSoon ends as on a signal, in the midst of something.
+func interruptedSoon(t *testing.T) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(100*time.Millisecond, cancel)
+	return ctx, cancel
+}
+
 // A signal ends a long comparison at once, and all that it has made with it.
 func TestInterrupt(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := interruptedSoon(t)
+	defer cancel()
 	var out, errs strings.Builder
-	time.AfterFunc(100*time.Millisecond, cancel)
 	status := run(ctx, []string{"vrnic-bench", "compare", "--path", "ring", "--vrnic", vrnicProgram(t), "--time", "1h"}, strings.NewReader(""), &out, &errs)
 	if status != exitFailed || strings.Count(errs.String(), "\n") != 1 {
 		t.Errorf("exit %d, stderr %q", status, errs.String())

@@ -46,10 +46,10 @@ func whatFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "qps", Usage: "`N` QPs between the ends, of each process (default: 1)"},
 		&cli.StringFlag{Name: "processes", Usage: "`N` client processes at each end, on ring and tap; 0: both ends are in vrnic-bench (default: 1)"},
 		&cli.StringFlag{Name: "pattern", Usage: "`P`: pingpong, there and back, or stream, one way (default: pingpong at depth 1, but for reads and atomics)"},
-		&cli.BoolFlag{Name: "bidir", Usage: "streams go both ways at the same time"},
+		&cli.BoolFlag{Name: "bidir", DisableDefaultText: true, Usage: "streams go both ways at the same time"},
 		&cli.StringFlag{Name: "wait", Value: string(load.Adaptive), Usage: "how an end waits, `W`: " + names(load.Waits)},
-		&cli.BoolFlag{Name: "sctp", Usage: "over SCTP in place of TCP; not on loop and ring, which have no network"},
-		&cli.IntFlag{Name: "mtu", Usage: "octets of a packet on the path pair, `N` (default: 1500)"},
+		&cli.BoolFlag{Name: "sctp", DisableDefaultText: true, Usage: "over SCTP in place of TCP; not on loop and ring, which have no network"},
+		&cli.IntFlag{Name: "mtu", DisableDefaultText: true, Usage: "octets of a packet on the path pair, `N` (default: 1500)"},
 		crcFlag(),
 	}
 }
@@ -58,10 +58,10 @@ func whatFlags() []cli.Flag {
 func lengthFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.DurationFlag{Name: "time", Value: standardTime, Usage: "`D`uration of each measurement"},
-		&cli.IntFlag{Name: "messages", Usage: "end each measurement after `N` messages of each sender instead"},
+		&cli.IntFlag{Name: "messages", DisableDefaultText: true, Usage: "end each measurement after `N` messages of each sender instead"},
 		&cli.DurationFlag{Name: "warmup", Value: standardWarmUp, Usage: "`D`uration of the same load before it, which does not count (with --messages: 0)"},
 		&cli.IntFlag{Name: "count", Value: 1, Usage: "measure everything `N` times, for benchstat"},
-		&cli.BoolFlag{Name: "no-verify", Usage: "do not compare the data before and after each measurement"},
+		&cli.BoolFlag{Name: "no-verify", DisableDefaultText: true, Usage: "do not compare the data before and after each measurement"},
 	}
 }
 
@@ -70,11 +70,11 @@ func vrnicFlag() cli.Flag {
 }
 
 func crcFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "no-crc", Usage: "do without MPA's CRCs"}
+	return &cli.BoolFlag{Name: "no-crc", DisableDefaultText: true, Usage: "do without MPA's CRCs"}
 }
 
 func syscallsFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "syscalls", Usage: "count the system calls of all processes of the path (root, tracefs); it costs each call a little"}
+	return &cli.BoolFlag{Name: "syscalls", DisableDefaultText: true, Usage: "count the system calls of all processes of the path (root, tracefs); it costs each call a little"}
 }
 
 // parseSize reads a number of octets, with k or M for binary thousands and millions.

@@ -48,7 +48,8 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer) *cli.App {
 		Name:  "vrnic-bench",
 		Usage: "measures virtual RNICs, with the data verified",
 		UsageText: "vrnic-bench [--path PATH,...] [--op OP,...] [--size SIZE,...] [--depth N,...] [--time D] [--json FILE] ...\n" +
-			"vrnic-bench compare [--path PATH,...] [--rounds N] [--time D] [--json FILE] ...",
+			"vrnic-bench compare [--path PATH,...] [--rounds N] [--time D] [--json FILE] ...\n" +
+			"vrnic-bench scale [--path PATH,...] [--qps N] [--mrs N] [--json FILE]",
 		Description: description,
 		Reader:      stdin, Writer: stdout, ErrWriter: stderr,
 		HideVersion: true, HideHelpCommand: true,
@@ -56,7 +57,7 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer) *cli.App {
 		OnUsageError:   onUsageError,
 		Flags:          runFlags(),
 		Action:         runAction,
-		Commands:       []*cli.Command{compareCommand(), peerCommand(), workerCommand()},
+		Commands:       []*cli.Command{compareCommand(), scaleCommand(), peerCommand(), workerCommand()},
 	}
 	for _, c := range app.Commands {
 		c.OnUsageError, c.HideHelpCommand = onUsageError, true

@@ -183,7 +183,7 @@ func TestPathsForRootSaySo(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for name, args := range map[string][]string{"help": {"--help"}, "help-compare": {"compare", "--help"}} {
+	for name, args := range map[string][]string{"help": {"--help"}, "help-compare": {"compare", "--help"}, "help-scale": {"scale", "--help"}} {
 		status, stdout, stderr := call(t, args...)
 		if status != 0 || stderr != "" {
 			t.Errorf("%v: exit %d, stderr %q", args, status, stderr)

@@ -33,7 +33,7 @@ var (
 // outputFlags name the files for formats. Plots are drawn of measurements only, not of ratios.
 func outputFlags(formats []format) (flags []cli.Flag) {
 	for _, f := range formats {
-		flags = append(flags, &cli.StringFlag{Name: f.flag, Usage: "write the rows " + f.usage + " to `FILE`; - is standard output, instead of the table"})
+		flags = append(flags, &cli.StringFlag{Name: f.flag, Usage: "write the rows to `FILE` " + f.usage + "; - is standard output, instead of the table"})
 	}
 	return flags
 }

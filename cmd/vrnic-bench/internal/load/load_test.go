@@ -100,7 +100,7 @@ func TestRun(t *testing.T) {
 	}
 	for _, spec := range all {
 		for _, apart := range []bool{false, true} {
-			for _, messages := range []int{2, 34, 200} {
+			for _, messages := range []int{2, 200} {
 				t.Run(fmt.Sprintf("%s apart %v, %d messages", spec.name(), apart, messages), func(t *testing.T) {
 					p := connect(t, &fakeNet{}, spec, apart)
 					for range 2 { // a Pair can run more than once

@@ -33,6 +33,7 @@ type Local struct {
 	sendWC, recvWC [64]rdma.WC
 	send           sendBatch
 	recv           recvBatch
+	notice         rdma.SendWR
 }
 
 // A lane is one QP of an end, and what is known of the peer's.
@@ -245,11 +246,20 @@ func (e *Local) drain(ctx context.Context, n int) error {
 // it has arrived.
 func (e *Local) notify(ctx context.Context) error {
 	for _, l := range e.lanes {
-		if err := l.qp.PostSend(&rdma.SendWR{ID: l.id(idNotice), Op: rdma.OpSend, Flags: rdma.Signaled}); err != nil {
-			return fmt.Errorf("post notice: %w", err)
+		if err := l.notify(); err != nil {
+			return err
 		}
 	}
 	return e.drain(ctx, len(e.lanes))
+}
+
+func (l *lane) notify() error {
+	wr := &l.e.notice
+	*wr = rdma.SendWR{ID: l.id(idNotice), Op: rdma.OpSend, Flags: rdma.Signaled}
+	if err := l.qp.PostSend(wr); err != nil {
+		return fmt.Errorf("post notice: %w", err)
+	}
+	return nil
 }
 
 // isNotice says whether a receive took a notice.

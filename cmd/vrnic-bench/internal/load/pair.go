@@ -12,6 +12,8 @@ type Pair struct {
 	spec Spec
 	a, b End
 	seed uint64
+	// SetUp is how long it took to connect all QPs.
+	SetUp time.Duration
 }
 
 // Connect joins a with b, which listens at addr with any port, and has both from then on, also if it fails.
@@ -31,6 +33,8 @@ func (p *Pair) connect(ctx context.Context, addr netip.Addr) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	start := time.Now()
+	defer func() { p.SetUp = time.Since(start) }()
 	return p.both(func(e End) error {
 		var err error
 		if e == p.b {

@@ -149,9 +149,8 @@ func (e *Local) ping(ctx context.Context, a Amount, r *Result) error {
 	if err := e.settleAll(ctx); err != nil {
 		return err
 	}
-	l := e.lanes[0]
-	if err := l.qp.PostSend(&rdma.SendWR{ID: l.id(idNotice), Op: rdma.OpSend, Flags: rdma.Signaled}); err != nil {
-		return fmt.Errorf("post notice: %w", err)
+	if err := e.lanes[0].notify(); err != nil {
+		return err
 	}
 	return e.drain(ctx, 1)
 }

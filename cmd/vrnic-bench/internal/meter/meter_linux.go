@@ -79,6 +79,22 @@ func CPUTime(pid int) (time.Duration, error) {
 	return time.Duration(ts.Nano()), nil
 }
 
+// RSS is the memory that the processes have at present, in octets.
+func RSS(pids []int) (sum uint64, err error) {
+	for _, pid := range pids {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid)) // proc(5): size, resident, ... in pages
+		if err != nil {
+			return 0, err
+		}
+		var size, resident uint64
+		if _, err := fmt.Sscan(string(b), &size, &resident); err != nil {
+			return 0, fmt.Errorf("/proc/%d/statm: %w", pid, err)
+		}
+		sum += resident * uint64(os.Getpagesize())
+	}
+	return sum, nil
+}
+
 // Allocs is how many objects this process has allocated on the Go heap. It stops the world for a moment;
 // what runtime/metrics tells misses those that a P has counted for itself so far.
 func Allocs() uint64 {

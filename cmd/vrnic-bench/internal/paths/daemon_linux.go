@@ -24,7 +24,7 @@ func limits() (args []string) {
 		name string
 		n    int
 	}{
-		{"qps", 2*load.MaxQPs + 64}, {"cm-ids", 4*load.MaxQPs + 64}, {"depth", shm.MaxDepth}, {"ring-bytes", 1 << 32},
+		{"qps", 2*load.MaxQPs + 64}, {"cm-ids", 4*load.MaxQPs + 64}, {"mrs", MaxMRs + 64}, {"depth", shm.MaxDepth}, {"ring-bytes", 1 << 32},
 		{"peer-connections", 2*load.MaxQPs + 64}, {"sessions-per-uid", 1024}, {"sessions", 1024},
 	} {
 		args = append(args, "--limit", l.name+"="+strconv.Itoa(l.n))

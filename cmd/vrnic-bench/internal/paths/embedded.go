@@ -16,9 +16,12 @@ var (
 	prefixB = netip.MustParsePrefix("10.77.0.2/24")
 )
 
+// MaxMRs is how many registrations the devices take.
+const MaxMRs = 2 << 20
+
 // roomy is the configuration of a device that is there to be measured: no limit is met before load's own.
 func roomy(c vnic.Config) vnic.Config {
-	c.Limits = vnic.Limits{QP: 2*load.MaxQPs + 64, CMID: 4*load.MaxQPs + 64, Depth: 1 << 18}
+	c.Limits = vnic.Limits{QP: 2*load.MaxQPs + 64, CMID: 4*load.MaxQPs + 64, MR: MaxMRs + 64, Depth: 1 << 18}
 	c.MaxConnsPerPeer = 2*load.MaxQPs + 64
 	return c
 }

@@ -12,6 +12,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 
@@ -119,6 +120,14 @@ func (p *Path) PIDs() []int {
 		pids = append(pids, w.PID())
 	}
 	return pids
+}
+
+// DevicePIDs are the processes that the devices are in: the daemons, or this one.
+func (p *Path) DevicePIDs() []int {
+	if len(p.pids) == 0 {
+		return []int{os.Getpid()}
+	}
+	return slices.Clone(p.pids)
 }
 
 // Processes is how many client processes each end has; 0: the ends are in this process.

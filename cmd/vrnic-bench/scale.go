@@ -1,0 +1,148 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/load"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/paths"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/progress"
+)
+
+const (
+	scaleQPs  = load.MaxQPs
+	scaleMRs  = 1_000_000
+	scaleTime = 100 * time.Millisecond
+)
+
+// scalePaths have no need of root, and each adds a layer to the one before.
+var scalePaths = []string{"loop", "pair", "ring"}
+
+func scaleCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "scale",
+		Usage:     "measures what many QPs and registrations of one device cost",
+		UsageText: "vrnic-bench scale [--path loop|pair|ring|tap]... [--qps N] [--mrs N] [--time D] [--json FILE]",
+		Description: "On each path: registers N regions; connects N QPs; looks how much processor time the devices take when\n" +
+			"nothing happens; and measures what a 64-octet message costs with 1, 10, 100 ... N QPs: with all of them\n" +
+			"taking turns, one message at a time (turns), and with one message outstanding on each (all). A cost is the\n" +
+			"processor time of all processes, the median of three measurements. Memory is that of the processes that\n" +
+			"the devices are in.",
+		Flags: []cli.Flag{
+			&cli.StringSliceFlag{Name: "path", Usage: "`PATH`s: " + strings.Join(paths.Names, ", ") + " (default: loop, pair, ring)"},
+			&cli.IntFlag{Name: "qps", Value: scaleQPs, Usage: "`N` connected QPs at each end"},
+			&cli.IntFlag{Name: "mrs", Value: scaleMRs, Usage: "`N` registrations; 0 for none"},
+			&cli.DurationFlag{Name: "time", Value: scaleTime, Usage: "`D`uration of each measurement"},
+			&cli.StringFlag{Name: "json", Usage: "write the figures as JSON to `FILE`; - is standard output, instead of the table"},
+			vrnicFlag(), profileFlag(),
+		},
+		Action: scaleAction,
+	}
+}
+
+func scaleAction(c *cli.Context) error {
+	s := scaling{c: c, qps: c.Int("qps"), mrs: c.Int("mrs"), time: c.Duration("time"), names: scalePaths}
+	switch {
+	case c.Args().Present():
+		return usagef("unexpected argument %q", c.Args().First())
+	case s.qps < 1 || s.qps > load.MaxQPs:
+		return usagef("--qps %d: want 1 to %d", s.qps, load.MaxQPs)
+	case s.mrs < 0 || s.mrs > paths.MaxMRs:
+		return usagef("--mrs %d: want 0 to %d", s.mrs, paths.MaxMRs)
+	case s.time <= 0:
+		return usagef("--time %v: want more than 0", s.time)
+	}
+	var err error
+	if c.IsSet("path") {
+		if s.names, err = pathsOf(c); err != nil {
+			return err
+		}
+	}
+	out, err := outputsOf(c, []format{{flag: "json"}})
+	if err != nil {
+		return err
+	}
+	stop, err := startProfile(c.String("cpuprofile"))
+	if err != nil {
+		return err
+	}
+	defer stop()
+	s.quiet = out.quiet
+	s.progress = progress.New(c.App.ErrWriter, time.Minute)
+	defer s.progress.Done()
+	for _, name := range s.names {
+		if err := s.onPath(name); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	s.progress.Done()
+	for _, f := range out.files {
+		write := func(w io.Writer) error { return writeFigures(w, s.figures) }
+		if f.name == "-" {
+			err = write(c.App.Writer)
+		} else {
+			err = create(f.name, write)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A figure is one thing that was measured.
+type figure struct {
+	Path  string  `json:"path"`
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
+	Unit  string  `json:"unit"`
+	// Target is what it ought to be at most, or with AtLeast at least; 0 for none.
+	Target  float64 `json:"target,omitempty"`
+	AtLeast bool    `json:"at_least,omitempty"`
+}
+
+// reached says whether the target is; ok is false if there is none.
+func (f figure) reached() (reached, ok bool) {
+	if f.AtLeast {
+		return f.Value >= f.Target, f.Target != 0
+	}
+	return f.Value <= f.Target, f.Target != 0
+}
+
+func (f figure) line() string {
+	s := fmt.Sprintf("%-5s %-44s %12.*f %-14s", f.Path, f.Name, f.decimals(), f.Value, f.Unit)
+	reached, ok := f.reached()
+	if !ok {
+		return strings.TrimRight(s, " ")
+	}
+	sign, word := "<=", "MISSED"
+	if f.AtLeast {
+		sign = ">="
+	}
+	if reached {
+		word = "reached"
+	}
+	return fmt.Sprintf("%s target %s %g %s", s, sign, f.Target, word)
+}
+
+// decimals are as many as say something.
+func (f figure) decimals() int {
+	if f.Value >= 100 {
+		return 0
+	}
+	return 2
+}
+
+func writeFigures(w io.Writer, figures []figure) error {
+	b, err := json.MarshalIndent(figures, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(b, '\n'))
+	return err
+}
