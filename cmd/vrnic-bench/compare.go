@@ -29,7 +29,7 @@ func compareCommand() *cli.Command {
 		&cli.DurationFlag{Name: "warmup", Value: standardWarmUp, Usage: "`D`uration of load before the first round"},
 		&cli.IntFlag{Name: "depth", Value: standardDepth, Usage: "`N` requests outstanding, where bandwidth is measured"},
 		&cli.StringFlag{Name: "processes", Usage: "0: both ends of ring and tap, and of their baselines, are in vrnic-bench; 1: each has a process of its own (default: 1)"},
-		&cli.IntFlag{Name: "mtu", DisableDefaultText: true, Usage: "octets of a packet on the path pair, `N` (default: 1500)"},
+		&cli.IntFlag{Name: "mtu", DefaultText: "1500", Usage: "octets of a packet on the path pair, `N`"},
 		&cli.BoolFlag{Name: "no-verify", DisableDefaultText: true, Usage: "do not compare the data before and after each measurement"},
 		crcFlag(),
 	}

@@ -49,7 +49,7 @@ func whatFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "bidir", DisableDefaultText: true, Usage: "streams go both ways at the same time"},
 		&cli.StringFlag{Name: "wait", Value: string(load.Adaptive), Usage: "how an end waits, `W`: " + names(load.Waits)},
 		&cli.BoolFlag{Name: "sctp", DisableDefaultText: true, Usage: "over SCTP in place of TCP; not on loop and ring, which have no network"},
-		&cli.IntFlag{Name: "mtu", DisableDefaultText: true, Usage: "octets of a packet on the path pair, `N` (default: 1500)"},
+		&cli.IntFlag{Name: "mtu", DefaultText: "1500", Usage: "octets of a packet on the path pair, `N`"},
 		crcFlag(),
 	}
 }
@@ -58,7 +58,7 @@ func whatFlags() []cli.Flag {
 func lengthFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.DurationFlag{Name: "time", Value: standardTime, Usage: "`D`uration of each measurement"},
-		&cli.IntFlag{Name: "messages", DisableDefaultText: true, Usage: "end each measurement after `N` messages of each sender instead"},
+		&cli.IntFlag{Name: "messages", DefaultText: "none", Usage: "end each measurement after `N` messages of each sender instead"},
 		&cli.DurationFlag{Name: "warmup", Value: standardWarmUp, Usage: "`D`uration of the same load before it, which does not count (with --messages: 0)"},
 		&cli.IntFlag{Name: "count", Value: 1, Usage: "measure everything `N` times, for benchstat"},
 		&cli.BoolFlag{Name: "no-verify", DisableDefaultText: true, Usage: "do not compare the data before and after each measurement"},
