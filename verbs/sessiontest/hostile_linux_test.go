@@ -393,14 +393,7 @@ func TestTrust(t *testing.T) {
 	})
 	t.Run("daemon of root", func(t *testing.T) {
 		f := newFake(t, nil)
-		for dir := filepath.Dir(f.path); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
-			if err := os.Chmod(dir, 0o755); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := os.Chmod(f.path, 0o666); err != nil {
-			t.Fatal(err)
-		}
+		openTo(t, f)
 		p := startAs(t, b.shell, f.path, nobody)
 		p.want("list", "2 fake0 fake1", "open", "ok", "pd", "ok", "mr malloc 100 0 1", "ok")
 	})
@@ -422,6 +415,19 @@ func TestTrust(t *testing.T) {
 			t.Errorf("said %q (is %s on a file system without setuid?)", s, workDir)
 		}
 	})
+}
+
+// openTo lets any user connect to a daemon.
+func openTo(t *testing.T, f *fake) {
+	t.Helper()
+	for dir := filepath.Dir(f.path); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(f.path, 0o666); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // listenAs starts a daemon whose socket says that it is of a user.

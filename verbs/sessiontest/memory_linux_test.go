@@ -2,6 +2,8 @@ package sessiontest
 
 import (
 	"bytes"
+	"os"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -118,4 +120,19 @@ func TestWindows(t *testing.T) {
 	need(t)
 	p := open(t, newFake(t, nil))
 	p.want("pd", "ok", "mw 1", "ok", "mw 2", "ok", "delpd 0", "EBUSY", "delmw 0", "ok", "delpd 0", "EBUSY", "delmw 1", "ok", "delpd 0", "ok")
+}
+
+// A program whose memory the kernel protects from other processes can register what it shares, and is told of the rest.
+func TestNotDumpable(t *testing.T) {
+	b := need(t)
+	if os.Getuid() != 0 {
+		t.Skip("needs root, for a daemon of root")
+	}
+	f := newFake(t, nil)
+	openTo(t, f)
+	p := startAs(t, b.shell, f.path, nobody)
+	p.want("open", "ok", "nodump", "ok", "pd", "ok", "mr malloc 100 0 1", "EACCES", "mr malloc 100 0 1", "EACCES", "mr alloc 8192 0 1", "ok", "delmr 0", "ok")
+	if s := p.said(); strings.Count(s, "cannot lend its memory") != 1 {
+		t.Errorf("said %q", s)
+	}
 }

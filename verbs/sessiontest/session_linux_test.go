@@ -319,3 +319,12 @@ func TestDescriptors(t *testing.T) {
 		"mr memfd 8192 0 1", "ok", "fds", fds(5), // its own
 		"delcq 0", "ok", "delchan 0", "ok", "fds", fds(4), "close", "ok", "fds", fds(3))
 }
+
+// A program that has no descriptors left gets an error, and keeps its session.
+func TestFullOfDescriptors(t *testing.T) {
+	need(t)
+	p := start(t, newFake(t, nil).path)
+	p.want("limit 0", "ok", "open", "EMFILE", "limit 1", "ok", "open", "EMFILE", "limit -1", "ok", "open", "ok", "pd", "ok")
+	p.want("limit 0", "ok", "chan", "EMFILE", "cq -1 4 0", "EMFILE", "mr malloc 100 0 1", "EMFILE")
+	p.want("limit 1", "ok", "chan", "EMFILE", "cq -1 4 0", "ok 4", "mr malloc 100 0 1", "ok", "limit 2", "ok", "chan", "ok", "queries 1", "ok")
+}

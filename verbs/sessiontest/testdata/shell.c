@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -402,6 +404,19 @@ static int command(char *line)
 		SAY("%d", n ? fd[n - 1] + 1 - n : -1);
 		while (n--)
 			close(fd[n]);
+	} else if (!strcmp(name, "limit")) { /* room for so many more */
+		struct rlimit r;
+		int fd;
+
+		getrlimit(RLIMIT_NOFILE, &r);
+		r.rlim_cur = r.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &r);
+		fd = dup(0);
+		close(fd);
+		r.rlim_cur = a < 0 ? r.rlim_max : (rlim_t)(fd + a);
+		failed(setrlimit(RLIMIT_NOFILE, &r));
+	} else if (!strcmp(name, "nodump")) {
+		failed(prctl(PR_SET_DUMPABLE, 0));
 	} else if (!strcmp(name, "storm")) {
 		fork_storm(a);
 	} else if (!strcmp(name, "fork")) {
