@@ -244,7 +244,7 @@ func TestCMHostileEvents(t *testing.T) {
 				p.want("event 0", "EAGAIN")
 			} else {
 				p.want("event 0", "11 0 0 -1 0/0 0 0 - ", "event 0", "EIO", "id 0", "EIO", "ack", "ok")
-				<-s.over
+				s.ended()
 			}
 			p.want("destroy 0", "ok", "delchan 0", "ok")
 		})

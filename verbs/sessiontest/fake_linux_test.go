@@ -8,6 +8,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -211,6 +212,16 @@ func (s *session) release() {
 	}
 	s.mu.Unlock()
 	close(s.over)
+}
+
+// ended waits for the session's end.
+func (s *session) ended() {
+	s.f.t.Helper()
+	select {
+	case <-s.over:
+	case <-time.After(answerTime):
+		s.f.t.Fatal("the session has not ended")
+	}
 }
 
 func (s *session) closePipes() {

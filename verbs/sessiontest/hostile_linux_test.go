@@ -116,7 +116,7 @@ func TestHostileReplies(t *testing.T) {
 				if got := take(p, step.op); got != "EIO" {
 					t.Fatalf("answer %q, want EIO\n%s", got, p.errs)
 				}
-				<-f.session(0).over
+				f.session(0).ended()
 				if s := p.said(); !strings.Contains(s, "vrnic: ") {
 					t.Errorf("nothing said why: %q", s)
 				}
@@ -152,7 +152,7 @@ func TestHostileDescriptors(t *testing.T) {
 				if got := take(p, op); got != "EIO" {
 					t.Fatalf("answer %q, want EIO\n%s", got, p.errs)
 				}
-				<-f.session(0).over
+				f.session(0).ended()
 			})
 		}
 	}
@@ -318,7 +318,7 @@ func hostileMemory(t *testing.T, op shm.Op, tamper func(msg []byte, fds []int) (
 	if got := take(p, op); got != "EIO" && got != "EPROTO" && got != "EPERM" {
 		t.Fatalf("answer %q, want EIO\n%s", got, p.errs)
 	}
-	<-f.session(0).over
+	f.session(0).ended()
 }
 
 // What the daemon writes into rings later.
@@ -346,7 +346,7 @@ func TestHostileRings(t *testing.T) {
 			s := f.session(0)
 			tt.do(s)
 			p.do(tt.wait)
-			<-s.over
+			s.ended()
 			p.want("get 0", "EIO", "poll 0", "0", "queries 1", "EIO", "delcq 0", "ok", "delchan 0", "ok", "close", "ok")
 		})
 	}

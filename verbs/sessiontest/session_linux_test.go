@@ -199,7 +199,7 @@ func TestAsyncEventOfOtherKind(t *testing.T) {
 	s := f.session(0)
 	s.raise(shm.AsyncEvent{Type: 1, Kind: shm.ObjCQ, Handle: s.cq(0).ring.Handle()})
 	p.want("async", "type 8", "async", "EIO")
-	<-s.over
+	s.ended()
 }
 
 // When the daemon dies, what is armed gets an event, once, and then nothing waits any more, in whatever order its
@@ -265,13 +265,13 @@ func TestFork(t *testing.T) {
 		p.wantLine("child " + want)
 	}
 	p.wantLine("fork exit 0")
-	<-f.session(1).over // the child's
+	f.session(1).ended() // the child's
 	p.want("queries 3", "ok", "arm 0 0", "ok")
 	f.session(0).cq(0).push(t)
 	p.want("get 0", "0", "ack 0 1", "ok", "delcq 0", "ok", "delmr 0", "ok", "delpd 0", "ok")
 	p.send("exit")
 	p.end(7)
-	<-f.session(0).over // no child holds its socket
+	f.session(0).ended() // no child holds its socket
 }
 
 // A child that lives on does not hide its parent's end from the daemon.
@@ -283,7 +283,7 @@ func TestForkOutlives(t *testing.T) {
 	p.send("sleep 20")
 	p.wantLine("sleep ok")
 	p.send("exit")
-	<-f.session(0).over
+	f.session(0).ended()
 	p.wantLine("child sleep ok")
 	p.wantLine("child list 2 fake0 fake1")
 }
