@@ -30,9 +30,9 @@ func scaleCommand() *cli.Command {
 		UsageText: "vrnic-bench scale [--path loop|pair|ring|tap]... [--qps N] [--mrs N] [--time D] [--json FILE]",
 		Description: "On each path: registers N regions; connects N QPs; looks how much processor time the devices take when\n" +
 			"nothing happens; and measures what a 64-octet message costs with 1, 10, 100 ... N QPs: with all of them\n" +
-			"taking turns, one message at a time (turns), and with one message outstanding on each (all). A cost is the\n" +
-			"processor time of all processes, the median of three measurements. Memory is that of the processes that\n" +
-			"the devices are in.",
+			"taking turns, one message at a time, and ends that sleep until one comes (turns); and with one message\n" +
+			"outstanding on each (all). A cost is the processor time of all processes, the median of three\n" +
+			"measurements. Memory is that of the processes that the devices are in.",
 		Flags: []cli.Flag{
 			&cli.StringSliceFlag{Name: "path", Usage: "`PATH`s: " + strings.Join(paths.Names, ", ") + " (default: loop, pair, ring)"},
 			&cli.IntFlag{Name: "qps", Value: scaleQPs, Usage: "`N` connected QPs at each end"},

@@ -207,13 +207,15 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // messages measures what one costs with more and more QPs.
 func (s *scaling) messages(path *paths.Path) error {
+	turns := scaleSpec(load.Send, 1, load.PingPong)
+	turns.Wait = load.Event // the work alone: whoever looks for a message takes processor time as long as it does not come
 	for _, kind := range []struct {
 		name string
 		spec load.Spec
 	}{
-		{"64 B Write, turns", scaleSpec(load.Write, 1, load.PingPong)},
-		{"64 B Send, turns", scaleSpec(load.Send, 1, load.PingPong)},
+		{"64 B Send, turns", turns},
 		{"64 B Send, all", scaleSpec(load.Send, 1, load.Stream)},
+		{"64 B Write, all", scaleSpec(load.Write, 1, load.Stream)},
 	} {
 		var costs []float64
 		for n := 1; ; n = min(10*n, s.qps) {

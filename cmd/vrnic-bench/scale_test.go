@@ -62,18 +62,18 @@ func TestScale(t *testing.T) {
 	want := []string{
 		"100 registrations", "memory of a registration", "12 connections", "memory of a connection, both ends", "processor when idle, 12 QPs", "memory with all of it",
 	}
-	for _, kind := range []string{"64 B Write, turns", "64 B Send, turns", "64 B Send, all"} {
+	for _, kind := range []string{"64 B Send, turns", "64 B Send, all", "64 B Write, all"} {
 		for _, n := range []int{1, 10, 12} {
 			want = append(want, fmt.Sprintf("%s, %d QPs", kind, n))
 		}
-		if kind != "64 B Send, all" {
+		if kind == "64 B Send, turns" {
 			want = append(want, kind+": dearest / cheapest")
 		}
 	}
 	if !slices.Equal(names, want) {
 		t.Errorf("got  %q\nwant %q", names, want)
 	}
-	if targets != 3*5 {
+	if targets != 3*4 {
 		t.Errorf("%d targets", targets)
 	}
 	status, stdout, _ = call(t, "scale", "--path", "loop", "--qps", "1", "--mrs", "0", "--time", "1ms", "--json", "-")
