@@ -1,6 +1,9 @@
 package iwarp
 
-import "errors"
+import (
+	"errors"
+	"math"
+)
 
 // A Config holds what an Endpoint's owner can choose. The zero value is fine.
 type Config struct {
@@ -32,6 +35,17 @@ type Config struct {
 	// Trace, if set, is shown every segment: when it has come in with a good CRC, and when it is
 	// built to be sent, which can happen twice. seg is good for the call only; see DescribeSegment.
 	Trace func(sent bool, seg []byte)
+}
+
+// MaxRecord is the length of the longest segment with Config.Records: 64 KiB and the headers of a segment. DDP
+// itself has no limit.
+const MaxRecord = 64<<10 + 64
+
+func (c *Config) maxMULPDU() int {
+	if c.Records {
+		return MaxRecord
+	}
+	return MaxMULPDU
 }
 
 const (
@@ -96,7 +110,7 @@ func NewEndpoint(p Params, h Host, cfg Config) *Endpoint {
 		cfg.BatchBytes = defaultBatchBytes
 	}
 	if cfg.MULPDU != 0 {
-		cfg.MULPDU = min(max(cfg.MULPDU, MinMULPDU), MaxMULPDU)
+		cfg.MULPDU = min(max(cfg.MULPDU, MinMULPDU), cfg.maxMULPDU())
 	}
 	e := &Endpoint{p: p, host: h, cfg: cfg}
 	if cfg.Records {
@@ -129,7 +143,7 @@ func (e *Endpoint) SetEMSS(emss int) {
 
 // SetMULPDU is SetEMSS for an LLP that says how long a segment may be.
 func (e *Endpoint) SetMULPDU(n int) {
-	e.cfg.MULPDU = min(max(n, MinMULPDU), MaxMULPDU)
+	e.cfg.MULPDU = min(max(n, MinMULPDU), e.cfg.maxMULPDU())
 	e.SetEMSS(0)
 }
 
@@ -246,7 +260,7 @@ func (e *Endpoint) fail(le *LocalError, op Opcode, seg []byte, segLen int) {
 	e.term = Terminate{Cause: le.Cause}
 	if ddp, _ := le.Cause.copies(op); ddp && len(seg) > 0 {
 		n := copy(e.termCopies[:UntaggedHeaderLen], seg)
-		e.term.HasLength, e.term.Length = true, uint16(segLen)
+		e.term.HasLength, e.term.Length = true, uint16(min(segLen, math.MaxUint16))
 		e.term.Header = e.termCopies[:n]
 	}
 	e.termState = termNext

@@ -10,6 +10,10 @@ import "sync"
 // farSize is how many octets are copied at once at most.
 const farSize = 128 << 10
 
+// farDirect is the length from which on a copy is a call of its own: one more costs no more than to collect
+// so many octets.
+const farDirect = 32 << 10
+
 type farBuffer [farSize]byte
 
 // farBuffers are those that no QP uses: only as many are out as QPs are in the midst of a message.
@@ -37,7 +41,12 @@ func (f *farHold) write(m *MR, p []byte, addr uint64, last bool) error {
 			return err
 		}
 	}
-	if !f.collect || f.n == 0 && (last || len(p) >= farSize) {
+	if f.n > 0 && len(p) >= farDirect {
+		if err := f.flush(false); err != nil {
+			return err
+		}
+	}
+	if !f.collect || f.n == 0 && (last || len(p) >= farDirect) {
 		return m.writeAt(p, addr, last)
 	}
 	if f.n == 0 {
@@ -86,7 +95,7 @@ func (f *farHold) read(m *MR, p []byte, addr uint64, ahead uint32) error {
 	if len(p) == 0 {
 		return nil
 	}
-	if ahead == 0 || len(p) >= farSize {
+	if ahead == 0 || len(p) >= farDirect {
 		return m.readAt(p, addr)
 	}
 	if f.buf == nil {

@@ -91,18 +91,24 @@ func TestFarWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.want(t, "write 2990+10")
-	// More than there is room for, in segments and at once.
+	// More than there is room for, in segments; long ones need no buffer, but have what waits go first.
 	at := 1152
-	for range 3 {
-		put(at, farSize/2+1, false)
-		at += farSize/2 + 1
+	for range 5 {
+		put(at, 30000, false)
+		at += 30000
 	}
 	r.want(t, fmt.Sprintf("write 1152+%d", farSize))
-	put(at, farSize, true)
-	r.want(t, fmt.Sprintf("write %d+%d", 1152+farSize, farSize), fmt.Sprintf("last %d+%d", 1152+2*farSize, at-1152-farSize))
-	put(at+farSize, farSize, false)
-	r.want(t, fmt.Sprintf("write %d+%d", at+farSize, farSize))
-	if !bytes.Equal(r.b[1152:at+2*farSize], data[1152:at+2*farSize]) || !bytes.Equal(r.b[:1152], data[:1152]) {
+	put(at, 30000, true)
+	at += 30000
+	r.want(t, fmt.Sprintf("last %d+%d", 1152+farSize, 6*30000-farSize))
+	put(at, 100, false)
+	put(at+100, farDirect, false)
+	r.want(t, fmt.Sprintf("write %d+100", at), fmt.Sprintf("write %d+%d", at+100, farDirect))
+	at += 100 + farDirect
+	put(at, 2*farSize, true)
+	r.want(t, fmt.Sprintf("last %d+%d", at, 2*farSize))
+	at += 2 * farSize
+	if !bytes.Equal(r.b[1152:at], data[1152:at]) || !bytes.Equal(r.b[:1152], data[:1152]) {
 		t.Error("the octets differ")
 	}
 	// Each region by itself.
@@ -160,12 +166,15 @@ func TestFarRead(t *testing.T) {
 	get(100, 400, 500)
 	get(500, 500, 0)
 	r.want(t, "read 0+1000")
-	get(10, farSize-9, farSize) // a part is there
+	get(10, 1000, farSize) // a part is there
 	r.want(t, fmt.Sprintf("read 1000+%d", farSize))
-	get(farSize+1, 2, 2*farSize-3)
+	get(1010, farDirect-1, farSize)
+	get(farSize+998, 2, farSize)
 	r.want(t)
-	get(5, farSize, 10)
-	r.want(t, fmt.Sprintf("read 5+%d", farSize))
+	get(farSize+995, 10, 1000) // half of it is there
+	r.want(t, fmt.Sprintf("read %d+1005", farSize+1000))
+	get(5, farDirect, 10)
+	r.want(t, fmt.Sprintf("read 5+%d", farDirect))
 	get(0, 10, 10)
 	h.far.forget()
 	r.b[15]++

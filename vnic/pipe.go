@@ -1,6 +1,7 @@
 package vnic
 
 import (
+	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
@@ -11,24 +12,28 @@ import (
 	"github.com/vrnic/vrnic/iwarp"
 )
 
-// pipeSize is how many octets of each direction a pipe holds.
-const pipeSize = 256 << 10
-
-// pipeTake is how many octets are taken at once, so that the writer has room meanwhile.
-const pipeTake = pipeSize / 2
-
-// pipeEMSS makes FPDUs large: the pipe has no segments.
-const pipeEMSS = 32 << 10
-
-// A pipe is a connection in memory. Each direction has one writer and one reader, which fill and
-// drain their part of the buffer without the lock: either may hang in a client's memory.
+// A pipe is a connection in memory that carries DDP segments, each in one piece: a ring of records, which are
+// a length and as many octets, and begin at multiples of recordAlign. A length of recordSkip stands for what is
+// left of the ring. Each direction has one writer and one reader, which fill and drain their part of the ring
+// without the lock: either may hang in a client's memory. A long message is read from one program's memory
+// into the ring, and written from there into the other's.
 type pipe struct {
 	mu    sync.Mutex
 	reset bool // guarded by mu
 	ends  [2]pipeEnd
 }
 
-// A pipeEnd is an iwarp.Stream.
+const (
+	recordHeader = 4
+	recordAlign  = 64
+	recordSkip   = 1<<32 - 1
+	recordMost   = (recordHeader + iwarp.MaxRecord + recordAlign - 1) / recordAlign * recordAlign
+
+	// pipeSize is how many octets of each direction a pipe holds: some of the longest records.
+	pipeSize = 4 * recordMost
+)
+
+// A pipeEnd is an iwarp.Stream that gives an Endpoint segments, and takes one at a time: iwarp.Config.Records.
 type pipeEnd struct {
 	p     *pipe
 	peer  *pipeEnd
@@ -62,12 +67,15 @@ func tellNotify(f func()) {
 
 var errPipeReset = fmt.Errorf("the other QP of the device is gone: %w", syscall.ECONNRESET)
 
-// ReadInto implements iwarp.Stream.
+// ReadInto implements iwarp.Stream: it gives w, an Endpoint, segment by segment. Another w gets their octets.
 func (e *pipeEnd) ReadInto(w io.Writer) (n int, err error) {
 	from := e.peer
-	for {
+	sink, _ := w.(interface {
+		Segment(seg []byte, size int) error
+	})
+	for n < stepOctets/4 { // the writer may be as fast
 		e.p.mu.Lock()
-		head, fill := from.head, int(min(from.tail-from.head, pipeTake))
+		head, fill := from.head, from.tail-from.head
 		switch {
 		case e.p.reset:
 			err = errPipeReset
@@ -80,27 +88,52 @@ func (e *pipeEnd) ReadInto(w io.Writer) (n int, err error) {
 		if err != nil || fill == 0 {
 			return n, err
 		}
-		at := int(head % pipeSize)
-		b := from.buf[at:min(pipeSize, at+fill)]
-		k, _ := w.Write(b)
-		n += k
-		e.p.mu.Lock()
-		from.head += uint64(k)
-		var f func()
-		if k > 0 && from.full {
-			from.full, f = false, from.notify
+		at := head % pipeSize
+		size := uint64(binary.NativeEndian.Uint32(from.buf[at:]))
+		if size == recordSkip {
+			from.take(pipeSize - at)
+			continue
 		}
-		e.p.mu.Unlock()
-		tellNotify(f)
-		if k < len(b) || n >= pipeSize { // the writer may be as fast
-			return n, nil
+		seg := from.buf[at+recordHeader:][:size:size]
+		if sink == nil {
+			if _, err := w.Write(seg); err != nil {
+				return n, err
+			}
+		} else if sink.Segment(seg, len(seg)) != nil {
+			return n, nil // it comes again when there is a receive for it
 		}
+		n += len(seg)
+		from.take(recordSpace(len(seg)))
 	}
+	return n, nil
 }
 
-// WriteFrom implements iwarp.Stream.
-func (e *pipeEnd) WriteFrom(src iwarp.Source) (n int, err error) {
+// recordSpace is how many octets of the ring a segment of n takes.
+func recordSpace(n int) uint64 {
+	return uint64((recordHeader + n + recordAlign - 1) / recordAlign * recordAlign)
+}
+
+// take gives n octets of the ring back to their writer, e.
+func (e *pipeEnd) take(n uint64) {
+	var f func()
 	e.p.mu.Lock()
+	e.head += n
+	if e.full {
+		e.full, f = false, e.notify
+	}
+	e.p.mu.Unlock()
+	tellNotify(f)
+}
+
+// WriteFrom implements iwarp.Stream: it takes all of src, which is one segment, or nothing.
+func (e *pipeEnd) WriteFrom(src iwarp.Source) (int, error) {
+	n := src.Len()
+	if n == 0 {
+		return 0, nil
+	}
+	space := recordSpace(n)
+	e.p.mu.Lock()
+	var err error
 	switch {
 	case e.p.reset:
 		err = errPipeReset
@@ -108,21 +141,31 @@ func (e *pipeEnd) WriteFrom(src iwarp.Source) (n int, err error) {
 		err = net.ErrClosed
 	}
 	tail := e.tail
-	want := min(src.Len(), pipeSize-int(tail-e.head))
-	e.full = want == 0
+	at := tail % pipeSize
+	skip := uint64(0)
+	if at+space > pipeSize {
+		skip = pipeSize - at
+	}
+	room := pipeSize-(tail-e.head) >= skip+space
+	e.full = !room
 	e.p.mu.Unlock()
-	if err != nil || want == 0 {
+	if err != nil || !room {
 		return 0, err
 	}
-	for n < want { // this end alone writes behind tail
-		at := int((tail + uint64(n)) % pipeSize)
-		k, err := src.Read(e.buf[at:min(pipeSize, at+want-n)])
-		n += k
-		if err != nil && n < want {
+	// This end alone writes behind tail.
+	if skip > 0 {
+		binary.NativeEndian.PutUint32(e.buf[at:], recordSkip)
+		at = 0
+	}
+	binary.NativeEndian.PutUint32(e.buf[at:], uint32(n))
+	for got, b := 0, e.buf[at+recordHeader:][:n]; got < n; {
+		k, err := src.Read(b[got:])
+		got += k
+		if err != nil && got < n {
 			return 0, err
 		}
 	}
-	e.change(func() { e.tail += uint64(n) })
+	e.change(func() { e.tail += skip + space })
 	return n, nil
 }
 
@@ -142,8 +185,8 @@ func (e *pipeEnd) SetNotify(f func()) {
 	e.p.mu.Unlock()
 }
 
-// EMSS implements iwarp.Stream.
-func (e *pipeEnd) EMSS() int { return pipeEMSS }
+// EMSS implements iwarp.Stream: it is the longest segment.
+func (e *pipeEnd) EMSS() int { return iwarp.MaxRecord }
 
 // CloseWrite implements iwarp.Stream.
 func (e *pipeEnd) CloseWrite() error {

@@ -72,7 +72,9 @@ const (
 func newWire(qp *QP, s iwarp.Stream, p iwarp.Params, c rdma.ConnParam) *wire {
 	w := &wire{qp: qp, s: s, readable: true}
 	cfg := iwarp.Config{SendQueue: min(len(qp.sq.ring), 128), EMSS: s.EMSS(), MULPDU: int(c.MPA.MULPDU), Extensions: c.Extensions}
-	if w.sess, _ = s.(*sessionStream); w.sess != nil {
+	w.sess, _ = s.(*sessionStream)
+	_, w.unlocked = s.(*pipeEnd)
+	if w.records() {
 		cfg.Records, cfg.MULPDU = true, s.EMSS()
 	}
 	w.ep = iwarp.NewEndpoint(p, w, cfg)
@@ -80,11 +82,13 @@ func newWire(qp *QP, s iwarp.Stream, p iwarp.Params, c rdma.ConnParam) *wire {
 		w.msn = 1
 	}
 	w.sources = make([]*readSource, 0, p.IRD)
-	_, w.unlocked = s.(*pipeEnd)
 	// What SCTP brings ahead of order is placed at once: who placed it is told whether that went well.
 	qp.inHold.far.collect = w.sess == nil
 	return w
 }
+
+// records reports whether s keeps segments apart by itself.
+func (w *wire) records() bool { return w.sess != nil || w.unlocked }
 
 // open asks to be told of changes. What came before is found by the first step.
 func (w *wire) open() {
@@ -304,10 +308,10 @@ func (w *wire) send() (more bool) {
 			}
 			return posted
 		}
-		if w.sess == nil {
-			w.ep.SetEMSS(w.s.EMSS())
-		} else {
+		if w.records() {
 			w.ep.SetMULPDU(w.s.EMSS())
+		} else {
+			w.ep.SetEMSS(w.s.EMSS())
 		}
 		n, err := w.s.WriteFrom(w.ep)
 		qp.outHold.drop()
