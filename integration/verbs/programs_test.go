@@ -18,7 +18,7 @@ func TestDevicePrograms(t *testing.T) {
 	d.start("ibv_devinfo", "-l").succeed(patience, `^2 HCAs found:$`, `^\s+vrnic0$`, `^\s+vrnic1$`)
 	d.start("ibv_devinfo").succeed(patience, `^hca_id:\s+vrnic0$`, `^hca_id:\s+vrnic1$`, `transport:\s+iWARP \(1\)`, `state:\s+PORT_ACTIVE`)
 	d.start("ibv_devinfo", "-d", "vrnic1", "-v").succeed(patience, `^hca_id:\s+vrnic1$`, `!vrnic0`, `transport:\s+iWARP \(1\)`,
-		`max_qp_rd_atom:\s+[1-9]`, `state:\s+PORT_ACTIVE \(4\)`, `link_layer:\s+Ethernet`, `GID\[\s*0\]:`)
+		`max_qp_rd_atom:\s+[1-9]`, `state:\s+PORT_ACTIVE \(4\)`, `link_layer:\s+Ethernet`)
 	d.start("ibv_devinfo", "-d", "nosuch").fail(patience, `IB device 'nosuch' wasn't found`)
 
 	// It waits for events of the device, and for SIGINT.
@@ -193,8 +193,8 @@ func TestTrap09NoIWARP(t *testing.T) {
 		server := d.start(argv...)
 		listensTCP(t, server)
 		client := d.start(append(argv, "127.0.0.1")...)
-		client.fail(10*time.Second, "Failed to modify QP|modify|Unable to Connect|Couldn't connect|unsupported|not supported")
-		server.fail(10*time.Second, "Failed to modify QP|modify|Unable to Connect|Couldn't connect|unsupported|not supported|read|close")
+		client.fail(10*time.Second, "Failed to modify QP|Unable to Connect|Couldn't")
+		server.fail(10*time.Second, "Failed to modify QP|Unable to Connect|Couldn't")
 	}
 	// Nor are there unreliable datagrams.
 	if len(missing("udaddy")) == 0 {
