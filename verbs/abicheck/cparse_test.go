@@ -111,18 +111,6 @@ func declared(member []string) string {
 	return member[len(member)-1]
 }
 
-// within removes what is not in keep.
-func (h header) within(keep header) header {
-	out := header{structs: map[string][]string{}, enums: map[string][]string{}}
-	for n := range keep.structs {
-		out.structs[n] = h.structs[n]
-	}
-	for n := range keep.enums {
-		out.enums[n] = h.enums[n]
-	}
-	return out
-}
-
 // printer is C code that prints "NAME VALUE" for the size of each struct, the offset and size of each of its fields, and
 // each constant.
 func (h header) printer(b *strings.Builder, skip func(string) bool) {
