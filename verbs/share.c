@@ -23,6 +23,9 @@
 /* Below this the search for a mapping costs more than it saves. */
 #define MIN_FOUND 4096
 
+/* Descriptors that are looked at: programs with more have sockets there. */
+#define MAX_LOOKED 512
+
 struct vrnic_area {
 	struct vrnic_area *next;
 	void *addr;	  /* of vrnic_alloc, or NULL: the program's own memfd */
@@ -119,11 +122,11 @@ static bool shareable(int fd, struct stat *st)
 static int open_memfd(const struct stat *want)
 {
 	DIR *dir = opendir("/proc/thread-self/fd");
+	int fd = -1, looked = 0;
 	struct dirent *e;
 	struct stat st;
-	int fd = -1;
 
-	while (dir && fd < 0 && (e = readdir(dir))) {
+	while (dir && fd < 0 && looked++ < MAX_LOOKED && (e = readdir(dir))) {
 		char *end;
 		long n = strtol(e->d_name, &end, 10);
 

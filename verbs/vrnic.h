@@ -83,6 +83,7 @@ struct vrnic_session {
 	atomic_bool dead; /* set once; checked before any shared memory is touched */
 	int sock;
 	int doorbell;
+	pid_t daemon; /* of the same user, or 0 */
 	struct vrnic_map page;
 	_Atomic uint32_t *bells;
 	_Atomic uint32_t *sleeping;

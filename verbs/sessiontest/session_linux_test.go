@@ -274,6 +274,19 @@ func TestFork(t *testing.T) {
 	f.session(0).ended() // no child holds its socket
 }
 
+// The child of a fork has none of the daemon's memory, and what it has in its place is its own.
+func TestForkMemory(t *testing.T) {
+	need(t)
+	p := open(t, newFake(t, nil))
+	p.want("chan", "ok", "cq 0 4 0", "ok 4", "rings", "3") // and the session's page
+	p.send("fork occupy; poll 0; delcq 0; delchan 0; close; occupied; rings")
+	for _, want := range []string{"occupy 3", "poll 0", "delcq ok", "delchan ok", "close ok", "occupied 3", "rings 0"} {
+		p.wantLine("child " + want)
+	}
+	p.wantLine("fork exit 0")
+	p.want("delcq 0", "ok", "delchan 0", "ok", "rings", "2") // a channel stays for a while
+}
+
 // A child that lives on does not hide its parent's end from the daemon.
 func TestForkOutlives(t *testing.T) {
 	need(t)
