@@ -50,7 +50,6 @@ static struct ibv_send_wr *begin(struct ibv_qp_ex *ex, enum ibv_wr_opcode op)
 	wr->send_flags = ex->wr_flags & ~IBV_SEND_INLINE; /* it is said by how the octets are set */
 	wr->sg_list = NULL;
 	wr->num_sge = 0;
-	wr->imm_data = 0;
 	return wr;
 }
 

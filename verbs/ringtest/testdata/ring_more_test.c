@@ -91,6 +91,18 @@ static void cookie_twice(struct pair *p)
 	post_recv(p, 50, NULL, 0); /* the same place, another cookie */
 }
 
+static void cookie_over(struct pair *p)
+{
+	struct vrnic_cqe e;
+
+	CHECK(fake_take_recv(p->q, &r));
+	e = recv_cqe(p, r.w.cookie);
+	fake_push(p->cq, &e);
+	fake_push(p->cq, &e);
+	poll1(p->cq);
+	CHECK_EQ(post(p, IBV_WR_SEND, 3, NULL, 0, 0), 0); /* for three to be flushed */
+}
+
 static void slab(struct pair *p, uint32_t off, uint32_t len, uint32_t prod)
 {
 	struct vrnic_cqe e;
@@ -184,6 +196,7 @@ void test_hostile(void)
 		{ "cookie_beyond", cookie_beyond },
 		{ "cookie_unposted", cookie_unposted },
 		{ "cookie_twice", cookie_twice },
+		{ "cookie_over", cookie_over },
 		{ "slab_outside", slab_outside },
 		{ "slab_far_outside", slab_far_outside },
 		{ "slab_over_end", slab_over_end },
@@ -224,6 +237,21 @@ void test_hostile(void)
 		CHECK_EQ(corrupt, 1);
 		teardown(&p);
 	}
+}
+
+/* Nor does it matter to the end of a QP with an SRQ, which looks for its receives in the ring. */
+void test_hostile_destroy(void)
+{
+	struct ibv_srq_init_attr sa = { .attr = { .max_wr = 4, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(&pd.pd, &sa);
+	struct pair p = setup(8, 8, 1, 0, srq);
+
+	atomic_fetch_add(p.cq->prod, 1u << 30);
+	CHECK_EQ(ibv_destroy_qp(&p.qp->qp), 0);
+	CHECK_EQ(corrupt, 1);
+	want_empty(p.cq);
+	CHECK_EQ(ibv_destroy_srq(srq), 0);
+	fake_cq_free(p.cq);
 }
 
 /*
@@ -449,6 +477,18 @@ void test_wr(void)
 	ex->wr_send(ex);
 	CHECK_EQ(ex->wr_complete(ex), EINVAL);
 	CHECK_EQ(p.qp->sq.slab_prod, slab);
+	ex->wr_start(ex);
+	ex->wr_send(ex);
+	bufs[0].addr = bufs[2].addr = big;
+	bufs[0].length = 60;
+	bufs[2].length = p.qp->cap.max_inline_data - 59;
+	ex->wr_set_inline_data_list(ex, 3, bufs);
+	CHECK_EQ(ex->wr_complete(ex), EINVAL);
+	ex->wr_start(ex);
+	ex->wr_send(ex);
+	bufs[2].length = -30ul; /* 60 of them, and -30, are no 30 */
+	ex->wr_set_inline_data_list(ex, 3, bufs);
+	CHECK_EQ(ex->wr_complete(ex), EINVAL);
 	ex->wr_start(ex);
 	for (int i = 0; i < 5; i++)
 		ex->wr_send(ex);

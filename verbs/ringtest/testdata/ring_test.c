@@ -122,6 +122,11 @@ static void test_create(void)
 	CHECK_EQ(ibv_modify_qp(qp, &ca, IBV_QP_STATE), EINVAL);
 	fake_state(fake_of(qp->qp_num), IBV_QPS_RTS);
 	CHECK_EQ(ibv_modify_qp(qp, &ca, IBV_QP_STATE), 0);
+	CHECK_EQ(ibv_modify_qp(qp, &ca, IBV_QP_STATE | IBV_QP_SQ_PSN), EINVAL);
+	CHECK_EQ(ibv_modify_qp(qp, &ca, IBV_QP_STATE | IBV_QP_CUR_STATE), EINVAL);
+	ca.cur_qp_state = IBV_QPS_RTS;
+	CHECK_EQ(ibv_modify_qp(qp, &ca, IBV_QP_STATE | IBV_QP_CUR_STATE), 0);
+	CHECK_EQ(ibv_modify_qp(qp, &ca, IBV_QP_CAP), EINVAL);
 	ca.qp_state = IBV_QPS_ERR;
 	CHECK_EQ(ibv_modify_qp(qp, &ca, IBV_QP_STATE), 0);
 	CHECK_EQ(ibv_query_qp(qp, &qa, IBV_QP_STATE, &attr), 0);
@@ -275,6 +280,8 @@ static void test_send_refused(void)
 	struct pair p = setup(4, 1, 2, 64, NULL);
 	struct ibv_sge sge[40] = { sge_of(0, 8), sge_of(8, 8) };
 	struct ibv_mw mw = { .pd = &pd.pd, .type = IBV_MW_TYPE_1, .rkey = 0x500 };
+	struct vrnic_pd other = { 0 };
+	struct ibv_mr mr = { .pd = &other.pd };
 	uint32_t room = p.qp->cap.max_inline_data, sges = p.qp->cap.max_send_sge;
 	struct ibv_send_wr *bad, bind = { .opcode = IBV_WR_BIND_MW, .bind_mw = { .mw = &mw } };
 
@@ -292,6 +299,12 @@ static void test_send_refused(void)
 	CHECK_EQ(post(&p, IBV_WR_SEND, 1, sge, 2, IBV_SEND_INLINE), EINVAL);
 	sge[0].length = sge[1].length = 0x80000000u;
 	CHECK_EQ(post(&p, IBV_WR_SEND, 1, sge, 2, 0), EINVAL);
+	CHECK_EQ(vrnic_post_send(&p.qp->qp, &bind, &bad), EINVAL);
+	mw.type = IBV_MW_TYPE_2;
+	bind.bind_mw.bind_info.mr = &mr;
+	CHECK_EQ(vrnic_post_send(&p.qp->qp, &bind, &bad), EINVAL);
+	mr.pd = mw.pd;
+	mw.pd = &other.pd;
 	CHECK_EQ(vrnic_post_send(&p.qp->qp, &bind, &bad), EINVAL);
 	CHECK_EQ(p.qp->sq.prod, 0);
 	CHECK(!fake_rang(p.q));
@@ -675,6 +688,7 @@ static const struct {
 	{ "arm", test_arm },
 	{ "doorbell", test_doorbell },
 	{ "hostile", test_hostile },
+	{ "hostile_destroy", test_hostile_destroy },
 	{ "flush", test_flush },
 	{ "forked", test_forked },
 	{ "cq_ex", test_cq_ex },

@@ -23,6 +23,7 @@ void want_empty(struct vrnic_cq *cq);
 
 /* ring_more_test.c */
 void test_hostile(void);
+void test_hostile_destroy(void);
 void test_flush(void);
 void test_forked(void);
 void test_cq_ex(void);
