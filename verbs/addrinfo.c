@@ -42,14 +42,14 @@ static void to_hints(const struct rdma_addrinfo *in, const char *node, struct ad
 /* The kind of QP and the port space: those of the hints, each after the other, or after the socket that was found. */
 static void set_kind(struct rdma_addrinfo *rai, const struct rdma_addrinfo *hints, int socktype)
 {
-	bool datagrams = hints->ai_port_space ? hints->ai_port_space == RDMA_PS_UDP || hints->ai_port_space == RDMA_PS_IPOIB :
-						socktype == SOCK_DGRAM;
+	int ps = hints->ai_port_space;
+	bool datagrams = ps ? ps == RDMA_PS_UDP || ps == RDMA_PS_IPOIB : socktype == SOCK_DGRAM;
 
 	rai->ai_qp_type = hints->ai_qp_type;
 	if (!rai->ai_qp_type)
 		rai->ai_qp_type = datagrams ? IBV_QPT_UD : IBV_QPT_RC;
-	rai->ai_port_space = hints->ai_port_space;
-	if (!rai->ai_port_space)
+	rai->ai_port_space = ps;
+	if (!ps)
 		rai->ai_port_space = rai->ai_qp_type == IBV_QPT_UD ? RDMA_PS_UDP : RDMA_PS_TCP;
 }
 
@@ -158,7 +158,8 @@ static bool fits(const struct rdma_addrinfo *hints)
 }
 
 /* There is no route to be looked up on an RNIC, with or without RAI_NOROUTE. */
-int rdma_getaddrinfo(const char *node, const char *service, const struct rdma_addrinfo *hints, struct rdma_addrinfo **res)
+int rdma_getaddrinfo(const char *node, const char *service, const struct rdma_addrinfo *hints,
+		     struct rdma_addrinfo **res)
 {
 	static const struct rdma_addrinfo none;
 	struct rdma_addrinfo *list = NULL;

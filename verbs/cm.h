@@ -21,6 +21,7 @@
 #define CM_PORT 1
 
 extern pthread_mutex_t cm_lock;
+extern pthread_cond_t cm_acked; /* some event has been acknowledged */
 
 /* Takes cm_lock, and puts off what cancels the thread until cm_leave, to which it returns what to give. */
 int cm_enter(void);
@@ -33,7 +34,7 @@ struct cm_chan {
 	/* cm_lock */
 	unsigned int refs; /* ids, threads in rdma_get_cm_event, and the program until it destroys the channel */
 	unsigned int ids;
-	bool gone;  /* the program has destroyed it: the descriptor is closed */
+	bool gone;   /* the program has destroyed it: the descriptor is closed */
 	bool buried; /* cm_chan.c's */
 };
 
@@ -92,9 +93,10 @@ void cm_chan_put(struct cm_chan *ch);
 /*
  * cm_id.c. cm_lock is held for those with an asterisk.
  *
- * cm_id_child* makes the id of a connection request of listener, 0 or an errno, and then the daemon has been told to refuse the
- * peer; cm_id_refuse* is what does that. cm_id_find* finds one by handle; cm_id_each* goes through all that are on a channel, from after on.
- * cm_wait_acks waits until all events given so far have been acknowledged: it is a cancellation point.
+ * cm_id_child* makes the id of a connection request of listener: 0 or an errno, and then the daemon has been told to
+ * refuse the peer; cm_id_refuse* is what does that. cm_id_find* finds one by handle; cm_id_each* goes through all that are
+ * on a channel, from after on. cm_wait_acks waits until all events given so far have been acknowledged: it is a
+ * cancellation point.
  */
 int cm_id_child(struct cm_id *listener, uint32_t handle, struct cm_id **child);
 void cm_id_refuse(struct cm_id *child);
@@ -105,9 +107,9 @@ int cm_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, voi
 void cm_wait_acks(struct cm_id *id);
 
 /*
- * cm_event.c. For a synchronous id: waits for the event that ends the operation and keeps it in id->event; 0 if it is want, else -1
- * and errno. Nothing for other ids. If the program has made the channel non-blocking, errno is EAGAIN, and calling it again
- * goes on with that.
+ * cm_event.c. For a synchronous id: waits for the event that ends the operation and keeps it in id->event; 0 if it is
+ * want, else -1 and errno. Nothing for other ids. If the program has made the channel non-blocking, errno is EAGAIN, and
+ * calling it again goes on with that.
  */
 int cm_complete(struct cm_id *id, enum rdma_cm_event_type want);
 void cm_drop_event(struct cm_id *id); /* acknowledges id->event */

@@ -4,6 +4,7 @@
 #include "cm.h"
 
 pthread_mutex_t cm_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_cond_t cm_acked = PTHREAD_COND_INITIALIZER;
 
 int cm_enter(void)
 {
@@ -23,7 +24,14 @@ void cm_leave(int state)
 /* A fork finds the lists whole: in the child the session is dead, and what it has of ids can be destroyed. */
 static void before_fork(void) { pthread_mutex_lock(&cm_lock); }
 static void after_fork(void) { pthread_mutex_unlock(&cm_lock); }
-static void watch_forks(void) { pthread_atfork(before_fork, after_fork, after_fork); }
+
+static void in_child(void)
+{
+	cm_acked = (pthread_cond_t)PTHREAD_COND_INITIALIZER; /* who waited is not here */
+	after_fork();
+}
+
+static void watch_forks(void) { pthread_atfork(before_fork, after_fork, in_child); }
 
 struct cm_chan *cm_chan_new(struct vrnic_session *s)
 {
@@ -75,9 +83,9 @@ void cm_chan_put(struct cm_chan *ch)
 }
 
 /*
- * A thread may sit in rdma_get_cm_event meanwhile. It stays there for ever, and with it what it has of the
- * channel; if it is cancelled it lets go of that. The descriptor is closed first, so that the end of the pipe, which comes then,
- * is not taken for the daemon's.
+ * A thread may sit in rdma_get_cm_event meanwhile. It stays there for ever, and with it what it has of the channel; if it
+ * is cancelled it lets go of that. The descriptor is closed first, so that the end of the pipe, which comes then, is not
+ * taken for the daemon's.
  */
 void cm_chan_destroy_locked(struct cm_chan *ch)
 {

@@ -97,7 +97,7 @@ int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *param)
 	return join(to_cm_id(id), VRNIC_OP_CM_ACCEPT, param);
 }
 
-/* The connection of an RNIC is complete when the initiator has the reply: there is nothing to do, with or without a QP. */
+/* The connection of an RNIC is complete when the initiator has the reply: there is nothing to do, QP or not. */
 int rdma_establish(struct rdma_cm_id *id)
 {
 	return cm_return(to_cm_id(id)->joined ? 0 : EINVAL);

@@ -70,8 +70,8 @@ static unsigned int common_bits(const uint8_t *a, const uint8_t *b, size_t len)
 }
 
 /*
- * The device that a session's ids use: its context, which all of them share, and a PD for programs that do not bring their own.
- * Neither is ever closed.
+ * The device that a session's ids use: its context, which all of them share, and a PD for programs that do not bring
+ * their own. Neither is ever closed.
  */
 struct device {
 	struct device *next;
@@ -114,8 +114,6 @@ int cm_attach(struct cm_id *id, uint32_t index)
 
 	if (id->id.verbs)
 		return 0;
-	if (index >= vrnic_num_devices(id->s))
-		return ENODEV;
 	d = find_device(id->s, index);
 	if (!d)
 		return errno;

@@ -1,14 +1,12 @@
 /*
- * librdmacm: events. The daemon queues them by channel and writes one octet into the channel's pipe for each. Whoever reads an
- * octet fetches one event, which may be another than the one that the octet was written for.
+ * librdmacm: events. The daemon queues them by channel and writes one octet into the channel's pipe for each. Whoever
+ * reads an octet fetches one event, which may be another than the one that the octet was written for.
  */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cm.h"
-
-static pthread_cond_t acked = PTHREAD_COND_INITIALIZER; /* with cm_lock: some event was */
 
 /* Reads are an octet to programs. What is not negotiated (MPA of revision 1) is what the device allows. */
 static uint8_t reads(uint16_t n, uint8_t max)
@@ -118,7 +116,7 @@ static int fetch(struct cm_chan *ch, struct cm_event *ev)
 	int err = vrnic_rpc_handle(ch->s, VRNIC_OP_CM_GET_EVENT, ch->handle, &e, sizeof(e));
 
 	if (err)
-		return err;
+		return vrnic_dead(ch->s) ? EAGAIN : err; /* what is made up comes next */
 	id = cm_id_find(ch->s, e.id);
 	if (!id || e.type > VRNIC_EV_TIMEWAIT_EXIT || e.param.private_len > VRNIC_MAX_PRIVATE) {
 		vrnic_corrupt(ch->s, "connection event");
@@ -251,7 +249,7 @@ int rdma_ack_cm_event(struct rdma_cm_event *event)
 	ev = to_cm_event(event);
 	state = cm_enter();
 	ev->owner->acked++;
-	pthread_cond_broadcast(&acked);
+	pthread_cond_broadcast(&cm_acked);
 	cm_leave(state);
 	free(ev);
 	return 0;
@@ -264,7 +262,7 @@ void cm_wait_acks(struct cm_id *id)
 	pthread_mutex_lock(&cm_lock);
 	pthread_cleanup_push(unlock, &cm_lock);
 	while ((int32_t)(id->given - id->acked) > 0)
-		pthread_cond_wait(&acked, &cm_lock);
+		pthread_cond_wait(&cm_acked, &cm_lock);
 	pthread_cleanup_pop(1);
 }
 
@@ -274,7 +272,7 @@ void cm_own_event(struct cm_id *id, struct rdma_cm_event *event)
 	int state = cm_enter();
 
 	ev->owner->given--;
-	pthread_cond_broadcast(&acked);
+	pthread_cond_broadcast(&cm_acked);
 	give(ev, id);
 	cm_leave(state);
 	id->id.event = event;

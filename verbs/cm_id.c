@@ -210,7 +210,7 @@ int cm_id_child(struct cm_id *listener, uint32_t handle, struct cm_id **child)
 	return 0;
 }
 
-/* Ends id in the daemon, and takes back the tokens of its events that nobody will fetch. 0 or an errno. cm_lock is held. */
+/* Ends id in the daemon, and takes back the tokens of events that nobody will fetch. 0 or an errno. cm_lock is held. */
 static int end(struct cm_id *id)
 {
 	struct vrnic_cm_destroy_id_reply rep;

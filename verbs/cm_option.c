@@ -1,6 +1,6 @@
 /*
- * librdmacm: options of ids, the program's and those of the environment variable VRNIC_CM, by which a program that knows nothing
- * of iWARP can be made to use one of its ways:
+ * librdmacm: options of ids, the program's and those of the environment variable VRNIC_CM, by which a program that knows
+ * nothing of iWARP can be made to use one of its ways:
  *
  *	VRNIC_CM=transport=sctp,mpa=1,crc=required,markers=1,rtr=write+read,reads=8:8,fpdu=1400,extensions=0
  */
@@ -65,7 +65,8 @@ static const struct word switches[] = { { "off", 0 }, { "on", 1 }, { NULL, 0 } }
 static const struct word transports[] = { { "tcp", 0 }, { "sctp", 1 }, { NULL, 0 } };
 static const struct word crcs[] = { { "default", 0 }, { "off", 1 }, { "wanted", 2 }, { "required", 3 }, { NULL, 0 } };
 static const struct word rtrs[] = {
-	{ "all", 0 }, { "write", 1 }, { "read", 2 }, { "send", 4 }, { "client-server", VRNIC_RTR_CLIENT_SERVER }, { NULL, 0 },
+	{ "all", 0 }, { "write", 1 }, { "read", 2 }, { "send", 4 }, { "client-server", VRNIC_RTR_CLIENT_SERVER },
+	{ NULL, 0 },
 };
 
 static const struct setting {
@@ -140,8 +141,8 @@ static bool parse_one(struct defaults *d, char *text)
 static struct defaults defaults;
 
 /*
- * The messages of RFC 7306 (immediate data and atomics) are allowed: programs do not know that they must ask, and a peer
- * that has not been asked sees nothing of it until the program uses one.
+ * The messages of RFC 7306 (immediate data and atomics) are allowed: programs do not know that they must ask, and a
+ * peer that has not been asked sees nothing of it until the program uses one.
  */
 static void read_environment(void)
 {
@@ -199,7 +200,8 @@ int cm_default_options(struct cm_id *id)
 	for (i = 0; i < NSETTINGS; i++) {
 		if (!defaults.has[i])
 			continue;
-		err = set_option(id, VRNIC_OPT_LEVEL_VRNIC, settings[i].name, &defaults.value[i], sizeof(uint32_t));
+		err = set_option(id, VRNIC_OPT_LEVEL_VRNIC, settings[i].name, &defaults.value[i],
+				 sizeof(defaults.value[i]));
 		if (err && err != EOPNOTSUPP) { /* a daemon that does not know it */
 			fprintf(stderr, "vrnic: VRNIC_CM: the daemon does not take %s=%u: %s\n", settings[i].key,
 				defaults.value[i], strerror(err));
