@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 )
@@ -29,22 +30,29 @@ func fabricJob(t *testing.T, top *topology, options string, limit time.Duration)
 	}
 	server := top.server.in(t).start(words("fi_pingpong -c -B PORT -d DEV "+options, "PORT", port, "DEV", dev(top.server))...)
 	listensTCP(t, server)
-	client := top.client.in(t).start(words("fi_pingpong -c -P PORT -d DEV "+options+" 127.0.0.1", "PORT", port, "DEV", dev(top.client))...)
+	here := " 127.0.0.1"
+	if strings.Contains(options, "-6") {
+		here = " ::1"
+	}
+	client := top.client.in(t).start(words("fi_pingpong -c -P PORT -d DEV "+options+here, "PORT", port, "DEV", dev(top.client))...)
 	client.succeed(limit, `^bytes +#sent`, `^[\d.kmg]+ +\d+ +=\d+`)
 	server.succeed(limit, `^bytes +#sent`)
 	top.server.in(t).settle()
 	top.client.in(t).settle()
 }
 
+// fabricQuick are fi_pingpong's options in every test run, and fabricAll in a thorough one.
+var (
+	fabricQuick = []string{"-p verbs -e msg -I 20 -S 4096", "-p verbs;ofi_rxm -e rdm -I 20 -S 4096"}
+	fabricAll   = []string{"-p verbs -e msg -S all", "-p verbs -e msg -6 -S all", "-p verbs;ofi_rxm -e rdm -S all",
+		"-p verbs;ofi_rxm -e rdm -m tagged -S all", "-p verbs -e msg -I 2000 -S 64"}
+)
+
 func TestFabric(t *testing.T) {
 	need(t, "fi_pingpong")
-	options := []string{"-p verbs -e msg -I 20 -S 4096"}
-	tops := topologies[:1]
+	tops, options := topologies[:1], fabricQuick
 	if thorough() {
-		tops = topologies[:3] // over TAP the sides cannot meet by the kernel's TCP
-		options = []string{"-p verbs -e msg -S all", "-p verbs -e msg -6 -S all", "-p verbs;ofi_rxm -e rdm -S all", "-p verbs;ofi_rxm -e rdm -m tagged -S all", "-p verbs -e msg -I 2000 -S 64"}
-	} else {
-		options = append(options, "-p verbs;ofi_rxm -e rdm -I 20 -S 4096")
+		tops, options = topologies[:3], fabricAll // over TAP the sides cannot meet by the kernel's TCP
 	}
 	for _, make := range tops {
 		t.Run(make.name, func(t *testing.T) {
