@@ -243,11 +243,17 @@ const scaleRounds = 3
 
 // cost is the processor time of a message, in microseconds.
 func (s *scaling) cost(path *paths.Path, spec load.Spec) (float64, error) {
-	b, err := newBench(s.c.Context, path, spec, plan{warmUp: s.time / 2})
+	b, err := newBench(s.c.Context, path, spec, plan{})
 	if err != nil {
 		return 0, err
 	}
 	defer b.Close()
+	ctx, cancel := context.WithTimeout(s.c.Context, setUpTime)
+	defer cancel()
+	if _, err := b.run(ctx, load.Amount{Messages: 4 * spec.QPs}); err != nil { // every QP, both ways
+		return 0, err
+	}
+	runtime.GC() // what making them has left is not a message's cost
 	var costs []float64
 	for range scaleRounds {
 		row, err := b.measure(s.c.Context, load.Amount{Time: s.time})
