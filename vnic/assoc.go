@@ -313,6 +313,22 @@ func (as *association) release(st *sessionStream) {
 	as.changed()
 }
 
+// abandon is told of a stream whose owner does not come back. When nobody else uses the association it is aborted.
+// Otherwise the others go on, and the peer sees the end of st when its owner is back.
+func (as *association) abandon(st *sessionStream) {
+	as.mu.Lock()
+	st.abandoned = true
+	alone := as.loss == nil
+	as.mux.Sessions(func(s *sctpddp.Session) {
+		other := as.streams[s.Stream()]
+		alone = alone && (other != nil && other.abandoned || other == nil && s.State() == sctpddp.StateIdle)
+	})
+	as.mu.Unlock()
+	if alone {
+		as.a.Abort("the program is gone")
+	}
+}
+
 // Down implements AssociationHandler.
 func (as *association) Down(kind sctpddp.LossKind, err error) {
 	if as.l != nil {

@@ -21,6 +21,8 @@ type sessionStream struct {
 	lost  atomic.Pointer[sctpddp.LostError]
 	waits bool // guarded by as.mu: it is in as.waiting
 
+	abandoned bool // guarded by as.mu: its owner hangs in a program's memory, and the program is gone
+
 	mu    sync.Mutex
 	inbox []inbound // guarded by mu; as.mu is held before it, if at all
 

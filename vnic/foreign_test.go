@@ -3,6 +3,7 @@ package vnic_test
 import (
 	"bytes"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -619,4 +620,83 @@ func TestNearSend(t *testing.T) {
 		x.WantRecv("in order", is(4, ok), is(5, ok))
 		near.WantSend("in order", is(4, ok), is(5, ok))
 	})
+}
+
+// Over SCTP the streams of an association have it in common. The peers of a program whose memory hangs see its
+// end if nobody else uses the association, and what others have there goes on.
+func TestHangingSCTP(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			a, b := vnictest.Pair(t)
+			ca, other := vnictest.Open(t, a, vnic.ContextConfig{}), vnictest.Open(t, a, vnic.ContextConfig{})
+			cb := vnictest.Open(t, b, vnic.ContextConfig{})
+			if err := ca.SetStaged(); err != nil {
+				t.Fatal(err)
+			}
+			h := &hanging{b: make([]byte, 100_000), release: make(chan struct{})}
+			sctp := vnictest.PeerConfig{Buffer: 100_000, Param: rdma.ConnParam{SCTP: true}}
+			l, err := cb.Listen(netip.AddrPortFrom(b.Config().Addrs[0].Addr(), 0), 8)
+			if err != nil {
+				t.Fatal(err)
+			}
+			connect := func(c *vnic.Context) (x, y *vnictest.Peer) {
+				x, y = vnictest.NewPeer(t, c, sctp), vnictest.NewPeer(t, cb, sctp)
+				done := make(chan error, 1)
+				go func() {
+					var err error
+					x.Conn, err = c.Connect(t.Context(), x.QP, l.Addr(), rdma.ConnParam{SCTP: true})
+					done <- err
+				}()
+				r, err := l.Next(t.Context())
+				if err == nil {
+					y.Conn, err = r.Accept(t.Context(), y.QP, rdma.ConnParam{})
+				}
+				if err = errors.Join(err, <-done); err != nil {
+					t.Fatal(err)
+				}
+				return x, y
+			}
+			var hung []*vnictest.Peer
+			for range 2 {
+				x, y := connect(ca)
+				m, err := x.PD.RegisterRegion(vnic.Region{Mem: h}, 1<<32, 100_000, vnictest.Full)
+				if err != nil {
+					t.Fatal(err)
+				}
+				h.hang.Store(true)
+				x.Post(rdma.SendWR{ID: 1, Op: rdma.OpWrite, SGEs: []rdma.SGE{{Addr: 1 << 32, Length: 100_000, LKey: m.LKey()}},
+					RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()}, 0, 0)
+				hung = append(hung, y)
+			}
+			var p, q *vnictest.Peer
+			if shared {
+				p, q = connect(other)
+			}
+			synctest.Wait()
+			if n := h.inside.Load(); n != 2 {
+				t.Fatalf("%d hang", n)
+			}
+			ca.Shutdown()
+			if !shared {
+				start := time.Now()
+				for _, y := range hung {
+					y.WantDone("nobody else is there")
+				}
+				if d := time.Since(start); d > time.Second {
+					t.Errorf("after %v", d)
+				}
+			} else {
+				time.Sleep(time.Second)
+				q.Recv(1, 0, 10)
+				p.Send(2, 0, 10)
+				q.WantRecv("others go on", is(1, ok))
+			}
+			h.hang.Store(false)
+			close(h.release)
+			<-ca.Done()
+			for _, y := range hung {
+				y.WantDone("over")
+			}
+		})
+	}
 }

@@ -447,7 +447,13 @@ func (qp *QP) leaves() bool {
 
 // abandon takes the stream from a QP that is being destroyed and whose owner does not come back.
 func (qp *QP) abandon() {
-	if p := qp.peek.Load(); p != nil && p.stream != nil {
-		p.stream.Abort()
+	p := qp.peek.Load()
+	if p == nil || p.stream == nil {
+		return
 	}
+	if st, ok := p.stream.(*sessionStream); ok { // it is its owner's alone
+		st.as.abandon(st)
+		return
+	}
+	p.stream.Abort()
 }
