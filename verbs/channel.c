@@ -208,15 +208,18 @@ static struct vrnic_cq *next_event(struct vrnic_chan *ch)
 }
 
 /*
- * On a dead session each CQ that was armed has an event once: the program polls, and finds what was posted flushed.
+ * On a dead session each CQ that is armed has an event once: the program polls, and finds what was posted flushed. Only once,
+ * or a program that arms again after each event would go round for ever.
  */
 static struct vrnic_cq *last_event(struct vrnic_chan *ch)
 {
 	struct vrnic_cq *cq;
 
 	for (cq = ch->cqs; cq; cq = cq->chan_next)
-		if (atomic_load(&cq->armed))
+		if (atomic_load(&cq->armed) && !cq->last_given) {
+			cq->last_given = true;
 			return give(cq, false);
+		}
 	return NULL;
 }
 

@@ -315,6 +315,7 @@ struct vrnic_cq {
 	uint32_t mask;		 /* size - 1 */
 	atomic_uint users;	 /* QPs that complete here: EBUSY */
 	uint32_t comp_given;	 /* completion events given to the program; chan->lock */
+	bool last_given;	 /* the event of the session's death; chan->lock */
 	atomic_bool armed;	 /* an event was asked for and not given since: req_notify sets it */
 	struct vrnic_obj obj;
 	pthread_mutex_t lock;	 /* what follows */

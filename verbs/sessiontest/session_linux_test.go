@@ -227,7 +227,7 @@ func TestDeath(t *testing.T) {
 			if got[0] == "bg get 0" {
 				other = "2"
 			}
-			p.want("readable 0", "1", "get 0", other, "get 0", "EIO", "async", "EIO", "device", "EIO", "queries 1", "EIO", "poll 1", "0",
+			p.want("readable 0", "1", "arm 0 0", "ok", "arm 2 0", "ok", "get 0", other, "get 0", "EIO", "arm "+other+" 0", "ok", "get 0", "EIO", "async", "EIO", "device", "EIO", "queries 1", "EIO", "poll 1", "0",
 				"pd", "EIO", "chan", "EIO", "mr malloc 100 0 1", "EIO",
 				"delmr 0", "ok", "delpd 0", "ok", "ack 0 1", "ok", "ack 2 1", "ok", "delcq 0", "ok", "delcq 1", "ok", "delcq 2", "ok",
 				"delchan 0", "ok", "close", "ok", "list", "ENOENT")
@@ -317,6 +317,27 @@ func TestForkStorm(t *testing.T) {
 		p.wantLine("bg spin ok")
 	}
 	p.wantLine("stop ok")
+}
+
+// Threads may do all at once, with signals in between.
+func TestThreads(t *testing.T) {
+	need(t)
+	p := open(t, newFake(t, nil))
+	p.want("pd", "ok", "cq -1 4 0", "ok 4", "alarms 500", "ok")
+	p.send("bg spin")
+	p.send("bg spin")
+	for range 3 {
+		p.send("bg churn 50")
+	}
+	for range 3 {
+		p.wantLine("bg churn ok")
+	}
+	p.send("stop")
+	for range 2 {
+		p.wantLine("bg spin ok")
+	}
+	p.wantLine("stop ok")
+	p.want("alarms 0", "ok", "delcq 0", "ok", "delpd 0", "ok", "close", "ok")
 }
 
 // A session leaves a program its descriptors: the control socket, the doorbell, and what the program asked for.

@@ -332,6 +332,31 @@ static void spin(void)
 	result(0);
 }
 
+/* Makes and ends objects, n times over. */
+static void churn(int n)
+{
+	while (n--) {
+		struct ibv_comp_channel *ch = ibv_create_comp_channel(ctx);
+		struct ibv_cq *cq = ch ? ibv_create_cq(ctx, 8, NULL, ch, 0) : NULL;
+		struct ibv_pd *pd = cq ? ibv_alloc_pd(ctx) : NULL;
+		int err = ENOMEM;
+
+		if (pd)
+			err = ctx->ops.req_notify_cq(cq, 0);
+		if (!err)
+			err = ibv_dealloc_pd(pd);
+		if (!err)
+			err = ibv_destroy_cq(cq);
+		if (!err)
+			err = ibv_destroy_comp_channel(ch);
+		if (err) {
+			result(err);
+			return;
+		}
+	}
+	result(0);
+}
+
 /* True at the end. */
 static int command(char *line)
 {
@@ -457,6 +482,8 @@ static int command(char *line)
 		failed(setrlimit(RLIMIT_NOFILE, &r));
 	} else if (!strcmp(name, "nodump")) {
 		failed(prctl(PR_SET_DUMPABLE, 0));
+	} else if (!strcmp(name, "churn")) {
+		churn(a);
 	} else if (!strcmp(name, "rings")) {
 		find_rings();
 	} else if (!strcmp(name, "occupy")) {
