@@ -88,7 +88,8 @@ type ClientRow struct {
 	MWs     int    `json:"mw"`
 	IDs     int    `json:"cm_id"`
 	Rings   int64  `json:"ring_bytes"`
-	Copies  int    `json:"copies"` // of mode 0 memory, under way
+	Copies  int    `json:"copies"`     // of mode 0 memory, under way
+	Own     string `json:"own_memory"` // how memory of its own is reached: descriptor, or process, which is faster; "": none is lent
 	Me      bool   `json:"me,omitempty"`
 }
 
@@ -115,7 +116,10 @@ func (s *Session) row() ClientRow {
 		Seconds: int64(s.srv.cfg.Now().Sub(s.since).Seconds()), PDs: len(s.pds.m), MRs: len(s.mrs.m), Mems: len(s.mems.m),
 		MemSize: s.memBytes, CQs: len(s.cqs.m), QPs: len(s.qps.m), SRQs: len(s.srqs.m), MWs: len(s.mws.m), IDs: len(s.ids.m), Rings: s.ringBytes}
 	if s.app != nil {
-		r.Copies = s.app.busy()
+		r.Copies, r.Own = s.app.busy(), "descriptor"
+		if s.app.proc.usable() {
+			r.Own = "process"
+		}
 	}
 	if s.ended() && (r.Copies > 0 || r.State == "live") {
 		r.State = "stuck" // in a copy, or still in the request that was under way

@@ -374,6 +374,12 @@ func TestListVisibility(t *testing.T) {
 	if err := os.Chmod(filepath.Dir(d.Socket()), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	wants(startNobody(t, "TestHelperLister", d.Socket()), 1)
+}
+
+// startNobody runs a helper test as another user. Root calls it.
+func startNobody(t *testing.T, helper string, args ...string) *daemontest.ChildProcess {
+	t.Helper()
 	binary, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
 		t.Fatal(err)
@@ -382,13 +388,13 @@ func TestListVisibility(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer os.RemoveAll(dir)
+	t.Cleanup(func() { os.RemoveAll(dir) })
 	copied := filepath.Join(dir, "test")
 	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(copied, binary, 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	nobody := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	wants(daemontest.StartChildAs(t, copied, nobody, "TestHelperLister", d.Socket()), 1)
+	return daemontest.StartChildAs(t, copied, nobody, helper, args...)
 }
 
 // A limit is an error that says so, for the client that is over it only.

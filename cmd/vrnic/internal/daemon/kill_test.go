@@ -271,6 +271,48 @@ func testClientKilled(t *testing.T, d *daemontest.Daemon, c *shm.Client, dev rdm
 	before.WantBack(t, "after the client was killed")
 }
 
+// A daemon of an ordinary user reaches its user's programs by their processes. One is killed in the midst of
+// that: its peer sees it, and the daemon goes on.
+func TestOwnMemoryByProcess(t *testing.T) {
+	if os.Getuid() != 0 {
+		ownMemoryByProcess(t)
+		return
+	}
+	if err := startNobody(t, "TestHelperByProcess").Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHelperByProcess is TestOwnMemoryByProcess for root, as somebody else.
+func TestHelperByProcess(t *testing.T) {
+	daemontest.Child(t)
+	ownMemoryByProcess(t)
+}
+
+func ownMemoryByProcess(t *testing.T) {
+	d := daemontest.Start(t)
+	c := d.Dial()
+	for _, child := range []string{"vrnic0", "vrnic1"} { // over TCP, and within the device
+		peer := daemontest.NewEnd(t, daemontest.Open(t, c, "vrnic1"), 8<<20)
+		peer.Fill(0, 8<<20, 1)
+		addr, accepted := accept(t, peer, func(p *rdma.ConnParam) { p.PrivateData = key(peer.MR) })
+		client := daemontest.StartChild(t, "TestHelperClient", d.Socket(), child, stageOwn, addr.String())
+		accepted()
+		client.Want("at " + stageOwn)
+		rows, err := c.List("client")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range rows {
+			if row := clientRow(t, r); int(row.PID) == client.PID() && row.Own != "process" {
+				t.Errorf("the client's memory is reached by %q", row.Own)
+			}
+		}
+		client.Kill()
+		wantDone(t, peer, 2*time.Second)
+	}
+}
+
 // list is what the daemon shows of all its objects, without what changes by itself. The QP of the
 // test's own that was connected is in another state, so states are left out.
 func list(t *testing.T, c *shm.Client) string {
