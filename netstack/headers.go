@@ -29,6 +29,8 @@ const (
 	tcpMinLen  = 20
 	udpLen     = 8
 
+	tcpTimestampLen = 12 // RFC 7323's option, and what aligns it
+
 	tcpCsumOffset = 16
 	udpCsumOffset = 6
 )

@@ -26,6 +26,7 @@ type link struct {
 
 	dispatcher atomic.Pointer[stack.NetworkDispatcher]
 
+	acks  acks
 	queue chan *stack.PacketBuffer // for the goroutine
 	stop  chan struct{}            // closed when nobody puts into queue any more
 	wg    sync.WaitGroup
@@ -52,6 +53,11 @@ func newLink(name string, mac MAC, mtu uint32) *link {
 		stop:  make(chan struct{}),
 	}
 	l.mtu.Store(mtu)
+	l.acks.send = func(f *Frame) {
+		_ = l.at.Input(f) // counts what it drops
+		f.Release()
+	}
+	l.acks.limit = func() uint32 { return 2 * (l.mtu.Load() - ipv6Len - tcpMinLen - tcpTimestampLen) }
 	l.wg.Add(1)
 	go l.serve()
 	return l
@@ -157,6 +163,14 @@ func (l *link) WritePacket(pkt *stack.PacketBuffer) tcpip.Error {
 			f.GSOSize = g.MSS
 		}
 	}
+	kept, first := l.acks.hold(pkt, f)
+	if first != nil {
+		l.acks.send(first)
+	}
+	if kept {
+		l.acks.held()
+		return nil
+	}
 	err := l.at.Input(f)
 	f.Release()
 	if err != nil {
@@ -180,7 +194,7 @@ func (l *link) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
 // next super-frame starts where the peer would see a segment start.
 func (l *link) GSOMaxSize() uint32 {
 	const most = 65535 - gsoHeaders
-	mss := l.mtu.Load() - ipv4MinLen - tcpMinLen - 12
+	mss := l.mtu.Load() - ipv4MinLen - tcpMinLen - tcpTimestampLen
 	if mss > most {
 		return most + gsoHeaders
 	}

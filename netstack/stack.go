@@ -79,6 +79,7 @@ func NewStack(sw *Switch, c Config) (*Stack, error) {
 		Clock:       c.Clock,
 		HandleLocal: true,
 	})
+	s.link.acks.clock = s.st.Clock()
 	var err error
 	if s.sctp, err = newSCTP(sctpProto, s.st.Clock(), SCTPOptions()); err == nil {
 		sctpProto.s = s.sctp
@@ -206,6 +207,7 @@ func (s *Stack) Close() error {
 		s.sctp.Close() // sends the ABORTs
 	}
 	s.st.Close() // sends the RSTs
+	s.link.acks.stop()
 	if s.link.at != nil {
 		s.link.at.Detach()
 	}
