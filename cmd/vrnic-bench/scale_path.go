@@ -137,15 +137,24 @@ func (s *scaling) connect(path *paths.Path) (rss uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
+	m, err := meter.New(path.PIDs(), nil)
+	if err != nil {
+		return 0, err
+	}
 	pairs, err := path.Connect(ctx, scaleSpec(load.Send, s.qps, load.Stream))
 	if err != nil {
 		return 0, err
 	}
 	defer pairs[0].Close()
+	cost, err := m.Read()
+	if err != nil {
+		return 0, err
+	}
 	if rss, err = meter.RSS(path.DevicePIDs()); err != nil {
 		return 0, err
 	}
 	s.add(path.Name, fmt.Sprintf("%d connections", s.qps), float64(s.qps)/pairs[0].SetUp.Seconds(), "a second", targetConnect, true)
+	s.add(path.Name, "making and connecting two QPs", float64(cost.CPU.Microseconds())/float64(s.qps), "us of CPU", 0, false)
 	s.add(path.Name, "memory of a connection, both ends", float64(int64(rss)-int64(before))/float64(s.qps)/1024, "KiB", 0, false)
 	// They work, all of them.
 	if err := pairs[0].Verify(ctx); err != nil {

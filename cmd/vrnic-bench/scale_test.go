@@ -60,7 +60,7 @@ func TestScale(t *testing.T) {
 		}
 	}
 	want := []string{
-		"100 registrations", "memory of a registration", "12 connections", "memory of a connection, both ends", "processor when idle, 12 QPs", "memory with all of it",
+		"100 registrations", "memory of a registration", "12 connections", "making and connecting two QPs", "memory of a connection, both ends", "processor when idle, 12 QPs", "memory with all of it",
 	}
 	for _, kind := range []string{"64 B Send, turns", "64 B Send, all", "64 B Write, all"} {
 		for _, n := range []int{1, 10, 12} {
