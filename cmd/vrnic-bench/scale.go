@@ -18,6 +18,7 @@ const (
 	scaleQPs  = load.MaxQPs
 	scaleMRs  = 1_000_000
 	scaleTime = 100 * time.Millisecond
+	idleTime  = 2 * time.Second
 )
 
 // scalePaths have no need of root, and each adds a layer to the one before.
@@ -38,6 +39,7 @@ func scaleCommand() *cli.Command {
 			&cli.IntFlag{Name: "qps", Value: scaleQPs, Usage: "`N` connected QPs at each end"},
 			&cli.IntFlag{Name: "mrs", Value: scaleMRs, Usage: "`N` registrations; 0 for none"},
 			&cli.DurationFlag{Name: "time", Value: scaleTime, Usage: "`D`uration of each measurement"},
+			&cli.DurationFlag{Name: "idle", Value: idleTime, Usage: "watch the devices for `D` with nothing to do, after half as long for what is left of the work"},
 			&cli.StringFlag{Name: "json", Usage: "write the figures as JSON to `FILE`; - is standard output, instead of the table"},
 			vrnicFlag(), profileFlag(),
 		},
@@ -46,7 +48,7 @@ func scaleCommand() *cli.Command {
 }
 
 func scaleAction(c *cli.Context) error {
-	s := scaling{c: c, qps: c.Int("qps"), mrs: c.Int("mrs"), time: c.Duration("time"), names: scalePaths}
+	s := scaling{c: c, qps: c.Int("qps"), mrs: c.Int("mrs"), time: c.Duration("time"), idle: c.Duration("idle"), names: scalePaths}
 	switch {
 	case c.Args().Present():
 		return usagef("unexpected argument %q", c.Args().First())
@@ -56,6 +58,8 @@ func scaleAction(c *cli.Context) error {
 		return usagef("--mrs %d: want 0 to %d", s.mrs, paths.MaxMRs)
 	case s.time <= 0:
 		return usagef("--time %v: want more than 0", s.time)
+	case s.idle <= 0:
+		return usagef("--idle %v: want more than 0", s.idle)
 	}
 	var err error
 	if c.IsSet("path") {

@@ -33,6 +33,7 @@ type scaling struct {
 	names    []string
 	qps, mrs int
 	time     time.Duration
+	idle     time.Duration
 	quiet    bool
 	progress *progress.Line
 	figures  []figure
@@ -161,23 +162,17 @@ func (s *scaling) connect(path *paths.Path) (rss uint64, err error) {
 		return 0, err
 	}
 	s.progress.Step(path.Name + ": idle")
-	idle, err := idleShare(ctx, path.DevicePIDs())
+	idle, err := idleShare(ctx, path.DevicePIDs(), s.idle)
 	s.add(path.Name, fmt.Sprintf("processor when idle, %d QPs", s.qps), 100*idle, "% of a core", targetIdle, false)
 	return rss, err
 }
 
-// settleTime is for what ends after the last message: acknowledgements, timers. A garbage collection, too.
-const (
-	settleTime = time.Second
-	idleTime   = 2 * time.Second
-)
-
-// idleShare is how much of a processor the processes take while nothing happens.
-func idleShare(ctx context.Context, pids []int) (float64, error) {
+// idleShare is how much of a processor the processes take while nothing happens, for d. Before that it
+// waits half as long, for acknowledgements and timers behind the last message.
+func idleShare(ctx context.Context, pids []int, d time.Duration) (float64, error) {
 	if slices.Contains(pids, os.Getpid()) {
 		runtime.GC()
 	}
-	var begin time.Duration
 	sum := func() (d time.Duration, err error) {
 		for _, pid := range pids {
 			t, err := meter.CPUTime(pid)
@@ -188,7 +183,7 @@ func idleShare(ctx context.Context, pids []int) (float64, error) {
 		}
 		return d, nil
 	}
-	if err := sleep(ctx, settleTime); err != nil {
+	if err := sleep(ctx, d/2); err != nil {
 		return 0, err
 	}
 	begin, err := sum()
@@ -196,7 +191,7 @@ func idleShare(ctx context.Context, pids []int) (float64, error) {
 		return 0, err
 	}
 	start := time.Now()
-	if err := sleep(ctx, idleTime); err != nil {
+	if err := sleep(ctx, d); err != nil {
 		return 0, err
 	}
 	end, err := sum()

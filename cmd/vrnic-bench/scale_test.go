@@ -12,7 +12,7 @@ import (
 
 func TestWrongUseOfScale(t *testing.T) {
 	for args, why := range map[string]string{
-		"--qps 0": "1 to 10000", "--qps 10001": "1 to 10000", "--mrs -1": "0 to", "--mrs 3000000": "0 to", "--time 0s": "more than 0", "now": "unexpected",
+		"--qps 0": "1 to 10000", "--qps 10001": "1 to 10000", "--mrs -1": "0 to", "--mrs 3000000": "0 to", "--time 0s": "more than 0", "--idle 0s": "more than 0", "now": "unexpected",
 		"--path nowhere": "loop, pair", "--depth 3": "--help",
 	} {
 		status, stdout, stderr := call(t, append([]string{"scale"}, strings.Fields(args)...)...)
@@ -28,7 +28,7 @@ func TestWrongUseOfScale(t *testing.T) {
 // All figures of a small run: those of the table are those of the file.
 func TestScale(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "f")
-	status, stdout, stderr := call(t, "scale", "--path", "loop,pair,ring", "--vrnic", vrnicProgram(t), "--qps", "12", "--mrs", "100", "--time", "5ms", "--json", file)
+	status, stdout, stderr := call(t, "scale", "--path", "loop,pair,ring", "--vrnic", vrnicProgram(t), "--qps", "12", "--mrs", "100", "--time", "2ms", "--idle", "20ms", "--json", file)
 	if status != 0 {
 		t.Fatalf("exit %d: %s", status, stderr)
 	}
@@ -76,7 +76,7 @@ func TestScale(t *testing.T) {
 	if targets != 3*4 {
 		t.Errorf("%d targets", targets)
 	}
-	status, stdout, _ = call(t, "scale", "--path", "loop", "--qps", "1", "--mrs", "0", "--time", "1ms", "--json", "-")
+	status, stdout, _ = call(t, "scale", "--path", "loop", "--qps", "1", "--mrs", "0", "--time", "1ms", "--idle", "2ms", "--json", "-")
 	if err := json.Unmarshal([]byte(stdout), &figures); status != 0 || err != nil {
 		t.Errorf("exit %d, %v:\n%s", status, err, stdout)
 	}
