@@ -437,11 +437,11 @@ func (qp *QP) die() {
 	close(qp.quit)
 }
 
-// leaves reports whether qp is in the middle of a graceful disconnect and has handed over all that it had to
-// send. What is complete for the program must arrive, also if it destroys the QP without waiting for the
-// peer's end, as fio does: the FIN goes behind it.
+// leaves reports whether all that qp had to send has been handed over. What is complete for a program must
+// arrive, also if it destroys the QP right away, disconnected or not, as fio and libfabric do: the FIN goes
+// behind it. A reset would overtake it.
 func (qp *QP) leaves() bool {
-	return (qp.State() == rdma.QPRTS && qp.draining || qp.State() == rdma.QPClosing) &&
+	return (qp.State() == rdma.QPRTS || qp.State() == rdma.QPClosing) &&
 		qp.sq.head == qp.sq.tail && qp.link != nil && qp.link.idle()
 }
 
