@@ -43,10 +43,17 @@ static __attribute__((noinline)) void idle(struct vrnic_session *s)
 	sched_yield();
 }
 
-static inline void found_nothing(struct vrnic_session *s)
+/*
+ * True: others have run meanwhile, and the CQ is to be looked at once more. A program that is told that there is nothing, and
+ * looks for events of the connection manager next, as libfabric does, must not find a disconnect there that is
+ * younger than what it was not told.
+ */
+static inline bool found_nothing(struct vrnic_session *s)
 {
-	if (unlikely(++empty_polls >= s->poll_yield))
-		idle(s);
+	if (likely(++empty_polls < s->poll_yield))
+		return false;
+	idle(s);
+	return true;
 }
 
 static struct vrnic_qp **bucket(struct vrnic_cq *cq, uint32_t qpn)
@@ -324,10 +331,8 @@ int vrnic_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 	uint64_t time;
 	int got;
 
-	if (likely(!dead) && is_empty(cq)) {
-		found_nothing(cq->s);
+	if (likely(!dead) && is_empty(cq) && (!found_nothing(cq->s) || is_empty(cq)))
 		return 0;
-	}
 	pthread_mutex_lock(&cq->lock);
 	got = unlikely(dead) ? take_dead(cq, n, wc, &time) : take(cq, n, wc, &time);
 	pthread_mutex_unlock(&cq->lock);
@@ -374,10 +379,8 @@ static int start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 
 	if (attr->comp_mask)
 		return EINVAL;
-	if (likely(!vrnic_dead(cq->s)) && is_empty(cq)) {
-		found_nothing(cq->s);
+	if (likely(!vrnic_dead(cq->s)) && is_empty(cq) && (!found_nothing(cq->s) || is_empty(cq)))
 		return ENOENT;
-	}
 	pthread_mutex_lock(&cq->lock);
 	err = next(cq);
 	if (err) {
