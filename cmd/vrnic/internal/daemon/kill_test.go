@@ -291,6 +291,7 @@ func TestHelperByProcess(t *testing.T) {
 
 func ownMemoryByProcess(t *testing.T) {
 	d := daemontest.Start(t)
+	ownMemoryHoles(t, d)
 	c := d.Dial()
 	for _, child := range []string{"vrnic0", "vrnic1"} { // over TCP, and within the device
 		peer := daemontest.NewEnd(t, daemontest.Open(t, c, "vrnic1"), 8<<20)
