@@ -19,6 +19,7 @@ type fakeBaseline string
 
 func (b fakeBaseline) Name() string      { return string(b) }
 func (fakeBaseline) Does(base.Kind) bool { return true }
+func (fakeBaseline) Traits() base.Traits { return base.Traits{} }
 func (fakeBaseline) Measure(context.Context, base.Request) (rawtcp.Result, error) {
 	return rawtcp.Result{}, nil
 }
@@ -56,6 +57,29 @@ func TestOutcome(t *testing.T) {
 	rate := outcomeOf(contest{}, nil, rows, nil)
 	if rate.ours != (spread{250e3, 500e3, 1e6}) || rate.row.CPUPerMsg != 2 {
 		t.Errorf("%+v", rate)
+	}
+}
+
+// onlyMean is a baseline of whose round trips the mean alone is known: vrnic's mean is compared with it.
+type onlyMean struct{ fakeBaseline }
+
+func (onlyMean) Traits() base.Traits { return base.Traits{OnlyMean: true} }
+
+func TestMeansAreComparedWithMeans(t *testing.T) {
+	rows := []report.Row{{Gbits: 8, Lat: report.Lat{P50: 10, Mean: 12, P999: 100}}}
+	theirs := rawtcp.Result{Octets: 1e9, Elapsed: time.Second, P50: 5 * time.Microsecond, Mean: 6 * time.Microsecond}
+	for _, tt := range []struct {
+		b            base.Baseline
+		kind         base.Kind
+		ours, theirs float64
+	}{
+		{fakeBaseline("x"), base.RoundTrip, 10, 5}, {onlyMean{"x"}, base.RoundTrip, 12, 6},
+		{fakeBaseline("x"), base.Bandwidth, 8, 8}, {onlyMean{"x"}, base.Bandwidth, 8, 8},
+	} {
+		v := theirFigure(tt.kind, tt.b.Traits(), theirs)
+		if o := outcomeOf(contest{kind: tt.kind}, tt.b, rows, []float64{v}); v != tt.theirs || o.ours.median != tt.ours || o.ratio.median != tt.ours/tt.theirs {
+			t.Errorf("%+v, %s: %v beside %v, want %v beside %v", tt.b.Traits(), tt.kind, o.ours.median, v, tt.ours, tt.theirs)
+		}
 	}
 }
 

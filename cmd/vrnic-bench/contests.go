@@ -42,7 +42,7 @@ func (p comparison) contests(ctx context.Context, path *paths.Path) ([]contest, 
 	long := contest{name: "1 MiB Send round trip", spec: spec(load.Send, wide, 1, load.PingPong, load.Adaptive), kind: base.RoundTrip}
 	for _, b := range baselines {
 		switch {
-		case base.OnlySends(b):
+		case b.Traits().OnlySends:
 			send.baselines, long.baselines = append(send.baselines, b), append(long.baselines, b)
 			continue
 		case b.Does(base.Bandwidth):

@@ -11,6 +11,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/base"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/paths"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/progress"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/rawtcp"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/report"
 )
 
@@ -127,33 +128,47 @@ func (m *match) measure(ctx context.Context, ct contest, b base.Baseline) (float
 	if err != nil {
 		return 0, err
 	}
-	v := r.BitsPerSecond() / 1e9
-	if ct.kind == base.RoundTrip {
-		v = float64(r.P50) / float64(time.Microsecond)
-		if base.OnlyMean(b) {
-			v = float64(r.Mean) / float64(time.Microsecond)
-		}
-	}
+	v := theirFigure(ct.kind, b.Traits(), r)
 	if !(v > 0) {
 		return 0, fmt.Errorf("a figure of %v", v)
 	}
 	return v, nil
 }
 
+// theirFigure is what a baseline's measurement comes to: Gbit/s, or microseconds.
+func theirFigure(kind base.Kind, traits base.Traits, r rawtcp.Result) float64 {
+	switch {
+	case kind == base.Bandwidth:
+		return r.BitsPerSecond() / 1e9
+	case traits.OnlyMean:
+		return float64(r.Mean) / float64(time.Microsecond)
+	}
+	return float64(r.P50) / float64(time.Microsecond)
+}
+
+// ourFigure is what is compared with it; of a contest without baselines the rate of a core.
+func ourFigure(kind base.Kind, traits base.Traits, r report.Row) float64 {
+	switch {
+	case kind == "":
+		return perCore(r)
+	case kind == base.Bandwidth:
+		return r.Gbits
+	case traits.OnlyMean:
+		return r.Lat.Mean
+	}
+	return r.Lat.P50
+}
+
 // outcomeOf makes the outcome of rows beside the figures theirs of b, round by round; b is nil for none.
 func outcomeOf(ct contest, b base.Baseline, rows []report.Row, theirs []float64) outcome {
 	o := outcome{contest: ct.name, kind: ct.kind}
 	var ours, tails, ratios []float64
+	var traits base.Traits
+	if b != nil {
+		traits = b.Traits()
+	}
 	for i, r := range rows {
-		v := r.Gbits
-		switch {
-		case ct.kind == base.RoundTrip && b != nil && base.OnlyMean(b):
-			v = r.Lat.Mean
-		case ct.kind == base.RoundTrip:
-			v = r.Lat.P50
-		case ct.kind == "":
-			v = perCore(r)
-		}
+		v := ourFigure(ct.kind, traits, r)
 		ours = append(ours, v)
 		tails = append(tails, r.Lat.P999/r.Lat.P50)
 		if b != nil {

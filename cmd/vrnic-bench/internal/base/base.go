@@ -32,19 +32,14 @@ type Baseline interface {
 	Name() string
 	// Does says whether it has a figure for requests of that kind.
 	Does(Kind) bool
+	Traits() Traits
 	Measure(context.Context, Request) (rawtcp.Result, error)
 }
 
-// OnlyMean says whether of a baseline's round trips the mean alone is known.
-func OnlyMean(b Baseline) bool {
-	_, program := b.(*program)
-	return program
-}
-
-// OnlySends says whether a baseline moves data as Sends do, whatever is asked: libfabric's does.
-func OnlySends(b Baseline) bool {
-	p, ok := b.(*program)
-	return ok && p.sends
+// Traits are what sets a baseline apart from the others.
+type Traits struct {
+	OnlyMean  bool // of its round trips the mean alone is known
+	OnlySends bool // it moves data as Sends do, whatever is asked
 }
 
 const (

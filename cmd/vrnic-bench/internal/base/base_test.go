@@ -68,8 +68,8 @@ func measures(t *testing.T, b Baseline, name string, kinds ...Kind) {
 			t.Errorf("%s, %s: %+v", name, k, r)
 		}
 	}
-	if OnlyMean(b) || OnlySends(b) {
-		t.Errorf("%s only has a mean, or Sends", name)
+	if b.Traits() != (Traits{}) {
+		t.Errorf("%s: %+v", name, b.Traits())
 	}
 }
 
@@ -191,7 +191,7 @@ echo 'bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers
 echo '1k      200     =200     12k         0.00s      7.10       5.00       0.11'
 `)
 	b := installed(t, "libfabric-tcp")
-	if b == nil || !OnlyMean(b) || !OnlySends(b) || b.Does(Bandwidth) || !b.Does(RoundTrip) {
+	if b == nil || b.Traits() != (Traits{OnlyMean: true, OnlySends: true}) || b.Does(Bandwidth) || !b.Does(RoundTrip) {
 		t.Fatalf("%+v", b)
 	}
 	r, err := b.Measure(contextOf(t), Request{Kind: RoundTrip, Size: 1024, Slots: 1, Time: 4 * time.Millisecond})
@@ -214,7 +214,7 @@ case "$*" in
 esac
 `)
 	b := installed(t, "ucx-tcp")
-	if b == nil || !OnlyMean(b) || OnlySends(b) || !b.Does(Bandwidth) || !b.Does(RoundTrip) {
+	if b == nil || b.Traits() != (Traits{OnlyMean: true}) || !b.Does(Bandwidth) || !b.Does(RoundTrip) {
 		t.Fatalf("%+v", b)
 	}
 	r, err := b.Measure(contextOf(t), Request{Kind: RoundTrip, Size: 64, Slots: 1, Time: time.Millisecond})

@@ -17,6 +17,7 @@ func NewMemcpy(dev rdma.Device) *Memcpy { return &Memcpy{dev} }
 
 func (*Memcpy) Name() string     { return "memcpy" }
 func (*Memcpy) Does(k Kind) bool { return k == Bandwidth }
+func (*Memcpy) Traits() Traits   { return Traits{} }
 
 // Measure implements Baseline.
 func (m *Memcpy) Measure(ctx context.Context, req Request) (r rawtcp.Result, err error) {

@@ -39,6 +39,7 @@ func (s *Stacks) Close() {
 
 func (s *Stacks) Name() string { return s.name }
 func (*Stacks) Does(Kind) bool { return true }
+func (*Stacks) Traits() Traits { return Traits{} }
 
 // Measure implements Baseline.
 func (s *Stacks) Measure(ctx context.Context, req Request) (r rawtcp.Result, err error) {

@@ -72,6 +72,7 @@ func (p *Peers) Close() {
 
 func (p *Peers) Name() string { return p.name }
 func (*Peers) Does(Kind) bool { return true }
+func (*Peers) Traits() Traits { return Traits{} }
 
 // Measure implements Baseline.
 func (p *Peers) Measure(ctx context.Context, req Request) (rawtcp.Result, error) {

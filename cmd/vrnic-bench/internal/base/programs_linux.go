@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -130,14 +131,10 @@ func parseUCX(out []byte, req Request, n int) (r rawtcp.Result, err error) {
 	return r, errors.New("no line of figures")
 }
 
-func (p *program) Name() string { return p.name }
+func (p *program) Name() string   { return p.name }
+func (p *program) Traits() Traits { return Traits{OnlyMean: true, OnlySends: p.sends} }
 func (p *program) Does(k Kind) bool {
-	for _, d := range p.does {
-		if d == k {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(p.does, k)
 }
 
 // firstIterations are those of the first run, which tells how many make a time; there are never fewer.
