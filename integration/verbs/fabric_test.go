@@ -35,7 +35,7 @@ func fabricJob(t *testing.T, top *topology, options string, limit time.Duration)
 		here = " ::1"
 	}
 	client := top.client.in(t).start(words("fi_pingpong -c -P PORT -d DEV "+options+here, "PORT", port, "DEV", dev(top.client))...)
-	client.succeed(limit, `^bytes +#sent`, `^[\d.kmg]+ +\d+ +=\d+`)
+	client.succeed(limit, `^bytes +#sent`, `^[\d.kmg]+ +[\d.k]+ +=[\d.k]+`)
 	server.succeed(limit, `^bytes +#sent`)
 	top.server.in(t).settle()
 	top.client.in(t).settle()

@@ -97,17 +97,17 @@ static void local_unmapped(uint32_t len)
 {
 	struct ibv_mr *mr;
 	struct ibv_sge sge;
-	void *mem = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *mem = mmap(NULL, 262144, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	CHECK(mem != MAP_FAILED);
 	open_pair(&(struct vt_opts){ .unsignaled = true });
-	CHECK(mr = ibv_reg_mr(p.a.pd, mem, 65536, IBV_ACCESS_LOCAL_WRITE));
-	CHECK_EQ(munmap(mem, 65536), 0);
+	CHECK(mr = ibv_reg_mr(p.a.pd, mem, 262144, IBV_ACCESS_LOCAL_WRITE));
+	CHECK_EQ(munmap(mem, 262144), 0);
 	sge = (struct ibv_sge){ (uintptr_t)mem, len, mr->lkey };
 	local_send(sge, mr);
 }
 
-static void local_unmapped_large(void) { local_unmapped(30000); }
+static void local_unmapped_large(void) { local_unmapped(100000); }
 
 /* A receive whose memory may not be written: its side is told, the sender flushes. */
 static void receive_rights(void)
