@@ -215,7 +215,11 @@ func TestDeath(t *testing.T) {
 			p.send("bg get 0")
 			p.send("bg async")
 			p.quiet("there is no event")
-			f.die(pipesFirst)
+			if pipesFirst {
+				f.session(0).closePipes()
+				p.quiet("the session is not over")
+			}
+			f.kill()
 			got := []string{p.line(), p.line()}
 			if strings.HasPrefix(got[0], "bg async") {
 				got[0], got[1] = got[1], got[0]
