@@ -97,6 +97,20 @@ static void ack(void)
 	result(failed);
 }
 
+/* Acknowledges and destroys all that there is. */
+static void reset(void)
+{
+	int failed = 0;
+
+	while (nevents)
+		failed |= rdma_ack_cm_event(events[--nevents]);
+	while (nids)
+		failed |= rdma_destroy_id(ids[--nids]);
+	while (nchans)
+		rdma_destroy_event_channel(chans[--nchans]);
+	result(failed);
+}
+
 int main(void)
 {
 	char line[256], word[64], text[64];
@@ -134,6 +148,8 @@ int main(void)
 			result(rdma_destroy_id(ids[a]));
 		else if (!strcmp(word, "delchan"))
 			rdma_destroy_event_channel(chans[a]), result(0);
+		else if (!strcmp(word, "reset"))
+			reset();
 		else if (!strcmp(word, "exit"))
 			exit(a);
 		else
