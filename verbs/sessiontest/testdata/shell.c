@@ -169,13 +169,15 @@ static void *memory(const char *kind, size_t len)
 	return p;
 }
 
+void *lent[256]; /* no leak: the end of the process frees it */
+
 static void mr(const char *kind, size_t len, size_t off, unsigned int access)
 {
-	static void *all[256]; /* no leaks: the end of the process frees them */
 	static unsigned int n;
 	int i = slot(mrs);
 
-	all[n++ % 256] = buf = memory(kind, len + off);
+	buf = memory(kind, len + off);
+	lent[n++ % 256] = buf;
 	mrs[i] = ibv_reg_mr_iova2(pds[0], buf + off, len, (uintptr_t)buf + off, access);
 	failed(!mrs[i]);
 }
