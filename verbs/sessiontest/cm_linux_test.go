@@ -323,10 +323,16 @@ type standing struct {
 	p          *program
 	f          *fake
 	uses       int
-	cleanups   []func()
+
+	mu       sync.Mutex
+	cleanups []func()
 }
 
-func (w *standing) Cleanup(f func()) { w.cleanups = append(w.cleanups, f) }
+func (w *standing) Cleanup(f func()) {
+	w.mu.Lock() // the fake's goroutines come too
+	defer w.mu.Unlock()
+	w.cleanups = append(w.cleanups, f)
+}
 
 func (w *standing) TempDir() string {
 	dir, err := os.MkdirTemp("", "vrnic-fuzz-")

@@ -64,6 +64,7 @@ type channel struct {
 }
 
 type cq struct {
+	s    *session
 	ctx  uint32
 	ring *shm.CQRing
 	mem  []byte
@@ -379,7 +380,7 @@ func (s *session) answer(op shm.Op, body []byte, fd int) (rep any, fds []int, er
 		if req.Chan != 0 {
 			ring = s.chans[req.Chan].ring
 		}
-		s.cqs[n] = &cq{ctx: req.Ctx, mem: mem, ring: shm.NewCQRing(mem, size, n, ring, nil)}
+		s.cqs[n] = &cq{s: s, ctx: req.Ctx, mem: mem, ring: shm.NewCQRing(mem, size, n, ring, nil)}
 		return &shm.CreateCQReply{CQ: n, CQE: size}, []int{fd}, 0
 	case shm.OpDestroyCQ:
 		s.decode(body, &handle)
@@ -454,9 +455,18 @@ func nth[V any](m map[uint32]V, n int) V {
 // push raises a completion, which counts as one of an unknown QP.
 func (c *cq) push(t testing.TB) {
 	t.Helper()
+	c.s.mu.Lock() // the channel's pipe is closed with it
+	defer c.s.mu.Unlock()
 	if err := c.ring.Push(&shm.CQE{QPN: 99}, true); err != nil {
 		t.Error(err)
 	}
+}
+
+// token writes one to the pipe of the first channel.
+func (s *session) token() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	token(nth(s.chans, 0).pipe)
 }
 
 // raise queues an async event of the first context.

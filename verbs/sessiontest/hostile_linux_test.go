@@ -331,12 +331,12 @@ func TestHostileRings(t *testing.T) {
 	}{
 		{"more completions than entries", func(s *session) { ne.PutUint32(s.cq(0).mem[shm.CQProd:], 5) }, "poll 0"},
 		{"fewer completions than before", func(s *session) { ne.PutUint32(s.cq(0).mem[shm.CQProd:], ^uint32(0)) }, "poll 0"},
-		{"more events than slots", func(s *session) { ne.PutUint32(s.ch(0).mem[shm.ChanProd:], 4097); token(s.ch(0).pipe) }, "get 0"},
+		{"more events than slots", func(s *session) { ne.PutUint32(s.ch(0).mem[shm.ChanProd:], 4097); s.token() }, "get 0"},
 		{"an event of no CQ", func(s *session) {
 			mem := s.ch(0).mem
 			ne.PutUint32(mem[ne.Uint32(mem[shm.ChanOff:]):], 4711)
 			ne.PutUint32(mem[shm.ChanProd:], 1)
-			token(s.ch(0).pipe)
+			s.token()
 		}, "get 0"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -359,15 +359,14 @@ func TestSpuriousTokens(t *testing.T) {
 	p := open(t, f)
 	p.want("chan", "ok", "cq 0 4 0", "ok 4", "arm 0 0", "ok")
 	s := f.session(0)
-	token(s.ch(0).pipe)
+	s.token()
 	p.send("bg get 0")
 	p.quiet("there is no event")
 	s.cq(0).push(t)
 	p.wantLine("bg get 0")
 	s.mu.Lock()
-	q := nth(s.async, 0)
+	token(nth(s.async, 0).pipe)
 	s.mu.Unlock()
-	token(q.pipe)
 	p.send("bg async")
 	p.quiet("there is no event")
 	s.raise(shm.AsyncEvent{Type: 9})
