@@ -8,8 +8,11 @@
 
 #include "queue.h"
 
-/* The longest message that goes through the slab: beyond it the copy costs more than the daemon's own reading. */
-#define SLAB_MAX 8192
+/*
+ * The longest message that goes through the slab. Up to here at least the copy costs less than the daemon's reading of the
+ * program's memory, and leaves the rest of the slab for others.
+ */
+#define SLAB_MAX 65536
 
 enum {
 	OP_KNOWN = 1,

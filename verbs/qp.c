@@ -5,8 +5,13 @@
 
 #include "queue.h"
 
-/* A slab each way carries the small messages; with more of them under way than it holds, the rest goes without. */
+/*
+ * A slab each way carries the messages that are not long; with more of them under way than it holds, the rest goes
+ * without. What a session may have of them is bounded: the first QPs of a program get a large one to send from.
+ */
 #define SLAB_SIZE 65536
+#define LARGE_SLAB 262144
+#define LARGE_SLABS 64
 
 #define SEND_OPS                                                                                                  \
 	(IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |                   \
@@ -17,6 +22,7 @@
 /* All QPs of the process, by number, for librdmacm. */
 static struct vrnic_qp *all[256];
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
+static atomic_uint number_of_qps;
 
 static struct vrnic_qp **bucket(uint32_t qpn)
 {
@@ -57,7 +63,7 @@ int vrnic_find_qp(struct ibv_context *c, uint32_t qpn, uint32_t *pd_handle)
 	return qp ? 0 : ENOENT;
 }
 
-/* What keeps the QP's parts from being destroyed. */
+/* Counts the QP, which keeps its parts from being destroyed. */
 static void hold(struct vrnic_qp *qp, unsigned int n)
 {
 	atomic_fetch_add(&to_vpd(qp->qp.pd)->users, n);
@@ -65,6 +71,7 @@ static void hold(struct vrnic_qp *qp, unsigned int n)
 	atomic_fetch_add(&to_vcq(qp->qp.recv_cq)->users, n);
 	if (qp->srq)
 		atomic_fetch_add(&qp->srq->users, n);
+	atomic_fetch_add(&number_of_qps, n);
 }
 
 static bool fits(const struct vrnic_qp *qp, const struct vrnic_layout *l, const struct vrnic_create_qp_request *req,
@@ -129,6 +136,20 @@ static int open_memory(struct vrnic_qp *qp, const struct vrnic_create_qp_request
 	return 0;
 }
 
+static int create_rpc(struct vrnic_qp *qp, struct vrnic_create_qp_request *req, struct vrnic_create_qp_reply *rep, int *fd)
+{
+	static const uint32_t slabs[] = { LARGE_SLAB, SLAB_SIZE, 0 };
+	size_t i = atomic_load(&number_of_qps) <= LARGE_SLABS ? 0 : 1;
+	int err;
+
+	do {
+		req->caps.tx_slab = slabs[i];
+		req->caps.rx_slab = slabs[i] && !qp->srq ? SLAB_SIZE : 0;
+		err = vrnic_rpc(qp->s, VRNIC_OP_CREATE_QP, req, sizeof(*req), rep, sizeof(*rep), -1, fd, 1);
+	} while (err == ENOMEM && slabs[i++]); /* it may be the slabs that are too much */
+	return err;
+}
+
 static uint32_t at_least_1(uint32_t n)
 {
 	return n ? n : 1;
@@ -145,7 +166,6 @@ static int make(struct vrnic_qp *qp, const struct ibv_qp_cap *cap)
 			.max_send_wr = at_least_1(cap->max_send_wr),
 			.max_send_sge = at_least_1(cap->max_send_sge),
 			.max_inline = cap->max_inline_data,
-			.tx_slab = SLAB_SIZE,
 		},
 		.flags = VRNIC_CREATE_QP_END_IN_ERROR | (qp->sig_all ? VRNIC_CREATE_QP_SIG_ALL : 0),
 	};
@@ -155,13 +175,8 @@ static int make(struct vrnic_qp *qp, const struct ibv_qp_cap *cap)
 	if (!qp->srq) {
 		req.caps.max_recv_wr = at_least_1(cap->max_recv_wr);
 		req.caps.max_recv_sge = at_least_1(cap->max_recv_sge);
-		req.caps.rx_slab = SLAB_SIZE;
 	}
-	err = vrnic_rpc(qp->s, VRNIC_OP_CREATE_QP, &req, sizeof(req), &rep, sizeof(rep), -1, &fd, 1);
-	if (err == ENOMEM) { /* it may be the slabs that are too much */
-		req.caps.tx_slab = req.caps.rx_slab = 0;
-		err = vrnic_rpc(qp->s, VRNIC_OP_CREATE_QP, &req, sizeof(req), &rep, sizeof(rep), -1, &fd, 1);
-	}
+	err = create_rpc(qp, &req, &rep, &fd);
 	if (err)
 		return err;
 	err = vrnic_map_fd(qp->s, fd, VRNIC_QP_RQ_STARVED + 64, &qp->map);

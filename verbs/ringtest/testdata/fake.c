@@ -6,7 +6,7 @@
 #include "fake.h"
 
 #define HEADER_LEN 320
-#define MAX_QUEUES 64
+#define MAX_QUEUES 80
 #define MAX_MRS 16
 
 struct vrnic_session session;

@@ -12,7 +12,7 @@
 
 #define NEAR_WRAP 0xfffffff0u
 
-static char buf[65536] __attribute__((aligned(64)));
+static char buf[131072] __attribute__((aligned(64)));
 static uint32_t buf_key;
 static struct fake_wqe w;
 static struct fake_recv r;
@@ -92,15 +92,16 @@ static void test_create(void)
 	struct ibv_qp_init_attr attr = { .send_cq = &cq->cq, .recv_cq = &cq->cq, .qp_type = IBV_QPT_RC };
 	struct ibv_qp_init_attr_ex ex = { .send_cq = &cq->cq, .recv_cq = &cq->cq, .qp_type = IBV_QPT_RC };
 	struct ibv_qp_attr qa, ca = { 0 };
-	struct ibv_qp *qp = ibv_create_qp(&pd.pd, &attr);
+	struct ibv_qp *qp = ibv_create_qp(&pd.pd, &attr), *qps[66];
 	uint32_t handle;
+	int i;
 
 	CHECK(qp);
 	CHECK_EQ(attr.cap.max_send_wr, 1);
 	CHECK_EQ(attr.cap.max_recv_wr, 1);
 	CHECK(attr.cap.max_send_sge >= 1 && attr.cap.max_recv_sge >= 1);
 	CHECK(attr.cap.max_inline_data >= 64);
-	CHECK_EQ(to_vqp(qp)->sq.slab_size, 65536);
+	CHECK_EQ(to_vqp(qp)->sq.slab_size, 262144);
 	CHECK_EQ(cq->users, 2);
 	CHECK_EQ(vrnic_find_qp(pd.pd.context, qp->qp_num, &handle), 0);
 	CHECK_EQ(handle, 7);
@@ -156,6 +157,15 @@ static void test_create(void)
 	ex.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 	ex.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_TSO;
 	CHECK(!vrnic_create_qp_ex(pd.pd.context, &ex) && errno == EOPNOTSUPP);
+	/* Many QPs get by with less. */
+	refuse_slabs = false;
+	for (i = 0; i < 66; i++) {
+		CHECK(qps[i] = ibv_create_qp(&pd.pd, &attr));
+		CHECK_EQ(to_vqp(qps[i])->sq.slab_size, i < 64 ? 262144 : 65536);
+		CHECK_EQ(to_vqp(qps[i])->rx_slab_size, 65536);
+	}
+	for (i = 0; i < 66; i++)
+		CHECK_EQ(ibv_destroy_qp(qps[i]), 0);
 	ex.send_ops_flags = IBV_QP_EX_WITH_SEND;
 	qp = vrnic_create_qp_ex(pd.pd.context, &ex);
 	CHECK(qp && ibv_qp_to_qp_ex(qp) && !ibv_qp_to_qp_ex(qp)->wr_rdma_read);
@@ -409,7 +419,7 @@ static void test_small_sends(void)
 	sge.length = room + 1;
 	CHECK_EQ(post(&p, IBV_WR_RDMA_WRITE, 0, &sge, 1, 0), 0);
 	CHECK(fake_take_send(p.q, &w) && w.w.flags == VRNIC_SQ_SLAB && !memcmp(w.data, buf, room + 1));
-	sge.length = 8193;
+	sge.length = 65537;
 	CHECK_EQ(post(&p, IBV_WR_RDMA_WRITE, 0, &sge, 1, 0), 0);
 	CHECK(fake_take_send(p.q, &w) && w.w.flags == 0 && w.w.num_sge == 1);
 	sge.lkey++; /* none */
@@ -441,7 +451,7 @@ static void test_send_slab(void)
 	for (i = 0; i < 3000; i++) {
 		n = 1 + rand() % 20;
 		for (k = 0; k < n; k++) {
-			len = 100 + rand() % 8100;
+			len = 300 + rand() % 30000;
 			memset(buf, i + k, len);
 			sge = sge_of(0, len);
 			CHECK_EQ(post(&p, IBV_WR_SEND, len, &sge, 1, 0), 0);
