@@ -232,6 +232,8 @@ static int complete(struct vrnic_cq *cq, const struct vrnic_cqe *e, struct ibv_w
 	if (is_receive(e)) {
 		if (qp->qp.recv_cq != &cq->cq || !received(qp, e, wc))
 			return -1;
+		if (unlikely(!(wc->opcode & IBV_WC_RECV)))
+			wc->opcode = IBV_WC_RECV; /* programs look at it on errors, too */
 		if (wc->wc_flags & IBV_WC_WITH_INV)
 			vrnic_mr_revoked(cq->s, wc->invalidated_rkey);
 		return 1;

@@ -589,7 +589,7 @@ static void test_wc(void)
 				.slab_off = VRNIC_NO_SLAB };
 	fake_push(p.cq, &e);
 	wc = poll1(p.cq);
-	CHECK(wc.status == IBV_WC_LOC_LEN_ERR && wc.vendor_err == 0x1234 && wc.wr_id == 2);
+	CHECK(wc.status == IBV_WC_LOC_LEN_ERR && wc.vendor_err == 0x1234 && wc.wr_id == 2 && wc.opcode == IBV_WC_RECV);
 	CHECK_EQ(corrupt, 0);
 	teardown(&p);
 }
