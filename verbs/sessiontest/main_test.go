@@ -112,7 +112,8 @@ func startAs(t testing.TB, file, socket string, uid int, env ...string) *program
 	p := &program{t: t, cmd: exec.Command(file), lines: make(chan string, 1000), errs: &lockedBuffer{}, done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), "VRNIC_DEBUG=shm", "VRNIC_SOCKET="+socket,
 		// Cancelled threads confuse its check of the alternate stack, and allocations that fail are meant.
-		"ASAN_OPTIONS=use_sigaltstack=0:allocator_may_return_null=1", "TSAN_OPTIONS=allocator_may_return_null=1")
+		"ASAN_OPTIONS=use_sigaltstack=0:allocator_may_return_null=1:"+os.Getenv("ASAN_OPTIONS"),
+		"TSAN_OPTIONS=allocator_may_return_null=1:"+os.Getenv("TSAN_OPTIONS"))
 	p.cmd.Env = append(p.cmd.Env, env...)
 	p.cmd.Stderr = p.errs
 	if uid >= 0 {
