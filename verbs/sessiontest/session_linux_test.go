@@ -126,6 +126,9 @@ func TestDestroyCQ(t *testing.T) {
 // VABI T11: a thread that waits on a channel which another one destroys comes never back; nor does it end the program.
 func TestDestroyUnderWait(t *testing.T) {
 	need(t)
+	if strings.Contains(os.Getenv("VRNIC_TEST_CFLAGS"), "sanitize=thread") {
+		t.Skip("to close a descriptor that another thread reads is a race for the thread sanitizer, and what this is about")
+	}
 	f := newFake(t, nil)
 	p := open(t, f)
 	p.want("chan", "ok")
