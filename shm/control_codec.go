@@ -2,9 +2,9 @@ package shm
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"reflect"
 	"syscall"
 )
 
@@ -23,16 +23,12 @@ func IsViolation(err error) bool {
 	return errors.As(err, &pe)
 }
 
-// AppendMessage appends the header and the encoding of body, a pointer to one of the structs of
-// this package. Host byte order.
+// AppendMessage appends the header and the encoding of body, one of the structs of this package or a
+// pointer to it. Host byte order.
 func AppendMessage(b []byte, h Header, body any) []byte {
-	h.Len = uint32(binary.Size(body))
-	b, _ = binary.Append(b, binary.NativeEndian, &h)
-	b, err := binary.Append(b, binary.NativeEndian, body)
-	if err != nil {
-		panic(err) // not one of our structs
-	}
-	return b
+	v := addressable(body)
+	h.Len = uint32(v.Type().Size()) // they have no padding
+	return appendFields(appendFields(b, reflect.ValueOf(&h).Elem()), v)
 }
 
 // ParseMessage splits a message. body aliases msg. An error is a *ProtocolError.
@@ -43,9 +39,7 @@ func ParseMessage(msg []byte) (h Header, body []byte, err error) {
 	if len(msg) < HeaderLen {
 		return h, nil, violation("message of %d octets has no header", len(msg))
 	}
-	if _, err := binary.Decode(msg, binary.NativeEndian, &h); err != nil {
-		return h, nil, err
-	}
+	decodeFields(msg, reflect.ValueOf(&h).Elem())
 	if int64(h.Len) != int64(len(msg)-HeaderLen) {
 		return h, nil, violation("%v: length %d in the header, %d octets follow", h.Op, h.Len, len(msg)-HeaderLen)
 	}
@@ -56,7 +50,8 @@ func ParseMessage(msg []byte) (h Header, body []byte, err error) {
 // evolution a body that is shorter leaves the rest zero, and a longer one is accepted if the rest
 // is zero, else it is E2BIG.
 func Decode(body []byte, v any) error {
-	n := binary.Size(v)
+	to := reflect.ValueOf(v).Elem()
+	n := int(to.Type().Size())
 	if len(body) > n {
 		if len(bytes.TrimLeft(body[n:], "\x00")) > 0 {
 			return syscall.E2BIG
@@ -68,11 +63,8 @@ func Decode(body []byte, v any) error {
 		copy(full, body)
 		body = full
 	}
-	if n == 0 {
-		return nil
-	}
-	_, err := binary.Decode(body, binary.NativeEndian, v)
-	return err
+	decodeFields(body, to)
+	return nil
 }
 
 // Errno is the -errno that status stands for, or nil.
