@@ -80,13 +80,14 @@ func (s Spec) name() string {
 }
 
 // verified is what a run with its comparisons is.
-func verified(ctx context.Context, p *Pair, a Amount) (r Result, err error) {
+func verified(t *testing.T, ctx context.Context, p *Pair, a Amount) (r Result, err error) {
 	if err := p.Verify(ctx); err != nil {
 		return r, fmt.Errorf("before: %w", err)
 	}
 	if r, err = p.Measure(ctx, a); err != nil {
 		return r, err
 	}
+	settled(t, p)
 	if err := p.Verify(ctx); err != nil {
 		return r, fmt.Errorf("after: %w", err)
 	}
@@ -104,7 +105,7 @@ func TestRun(t *testing.T) {
 				t.Run(fmt.Sprintf("%s apart %v, %d messages", spec.name(), apart, messages), func(t *testing.T) {
 					p := connect(t, &fakeNet{}, spec, apart)
 					for range 2 { // a Pair can run more than once
-						r, err := verified(ctxOf(t), p, Amount{Messages: messages})
+						r, err := verified(t, ctxOf(t), p, Amount{Messages: messages})
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -128,12 +129,31 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// settled looks that nothing of a run is left for the next one to stumble over.
+func settled(t *testing.T, p *Pair) {
+	t.Helper()
+	for _, end := range []End{p.a, p.b} {
+		if s, ok := end.(separate); ok {
+			end = s.End
+		}
+		e := end.(*Local)
+		if n, err := e.sendCQ.Poll(e.sendWC[:]); n != 0 || err != nil || e.drained != 0 {
+			t.Errorf("end %s: %d completions are left, and %d that nobody has asked for: %v", e.role, n, e.drained, err)
+		}
+		for _, l := range e.lanes {
+			if l.quiet != 0 || len(l.free) != e.spec.Depth {
+				t.Errorf("end %s, QP %d: %d requests unaccounted for, %d slots free", e.role, l.n, l.quiet, len(l.free))
+			}
+		}
+	}
+}
+
 // A run that is to last a time does that.
 func TestRunForATime(t *testing.T) {
 	for _, spec := range variants(Ops, []int{1, 4}, []int{1}) {
 		p := connect(t, &fakeNet{}, spec, false)
 		const d = 5 * time.Millisecond
-		r, err := verified(ctxOf(t), p, Amount{Time: d})
+		r, err := verified(t, ctxOf(t), p, Amount{Time: d})
 		if err != nil || r.Elapsed() < d || r.Messages == 0 {
 			t.Errorf("%s: %v for %v: %+v", spec.name(), err, d, r)
 		}
@@ -160,7 +180,7 @@ func TestDamageIsSeen(t *testing.T) {
 						b[len(b)-1] ^= 0x80
 					}
 				}
-				_, err := verified(ctxOf(t), p, Amount{Messages: 8})
+				_, err := verified(t, ctxOf(t), p, Amount{Messages: 8})
 				if !errors.Is(err, errData) || !strings.HasPrefix(err.Error(), when) {
 					t.Errorf("%v, want changed data %s", err, when)
 				}
@@ -199,7 +219,7 @@ func TestFailureEndsTheRun(t *testing.T) {
 			for _, apart := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s message %d apart %v", spec.name(), at, apart), func(t *testing.T) {
 					p := connect(t, &fakeNet{failAt: at}, spec, apart)
-					if _, err := verified(ctxOf(t), p, Amount{Messages: 200}); err == nil {
+					if _, err := verified(t, ctxOf(t), p, Amount{Messages: 200}); err == nil {
 						t.Error("the run succeeded")
 					} else if !strings.Contains(err.Error(), "end ") {
 						t.Errorf("%v does not say where", err)
@@ -342,8 +362,9 @@ func TestResultMerge(t *testing.T) {
 	a := result(10, 20, 3)
 	a.Allocs = 5
 	a.Merge(result(8, 15, 4))
+	a.Merge(result(12, 14, 1))
 	a.Merge(Result{Start: 1, End: 30, Allocs: 2}) // one that has only taken
-	if a.Start != 8 || a.End != 30 || a.Messages != 7 || a.Octets != 7*64 || a.Times.Count() != 7 || a.Allocs != 7 {
+	if a.Start != 8 || a.End != 30 || a.Messages != 8 || a.Octets != 8*64 || a.Times.Count() != 8 || a.Allocs != 7 {
 		t.Errorf("%+v", a)
 	}
 }
