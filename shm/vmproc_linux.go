@@ -77,9 +77,8 @@ func sameUserNS(pid int) bool {
 
 // watch ends the use of v when the process has ended. It returns then, or after close.
 func (v *vmProc) watch() {
-	c, err := v.pidfd.SyscallConn()
-	if err == nil {
-		err = c.Read(func(fd uintptr) bool { return exited(int(fd)) })
+	if c, err := v.pidfd.SyscallConn(); err == nil {
+		c.Read(func(fd uintptr) bool { return exited(int(fd)) }) //nolint:errcheck // closed: v.end was called
 	}
 	v.end()
 }
