@@ -168,9 +168,6 @@ func (l *loopEnd) atomic(e *sqe) (own, fault error) {
 
 // Atomic implements iwarp.Host.
 func (w *wire) Atomic(a iwarp.Atomic) (old uint64, err error) {
-	if err := w.settle(); err != nil {
-		return 0, err
-	}
 	w.atomic = a
 	w.qp.inHold.drop() // it may be this region's
 	old, err = w.qp.answerAtomic(&w.atomic)

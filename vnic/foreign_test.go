@@ -2,6 +2,7 @@ package vnic_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"net/netip"
 	"os"
@@ -697,6 +698,156 @@ func TestHangingSCTP(t *testing.T) {
 			for _, y := range hung {
 				y.WantDone("over")
 			}
+		})
+	}
+}
+
+// A looker is a CQSink that looks at something when a completion is pushed.
+type looker func(wc *rdma.WC)
+
+func (f looker) Push(wc *rdma.WC, _, _ uint32, _ bool) bool {
+	f(wc)
+	return true
+}
+
+// sinkQP gives p a QP that completes into sink, and posts to foreign queues if r is set.
+func sinkQP(t *testing.T, p *vnictest.Peer, sink vnic.CQSink, r *ring) {
+	t.Helper()
+	cq, err := p.Ctx.NewCQ(vnic.CQOptions{Depth: 64, Sink: sink})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := vnic.QPOptions{QPConfig: p.QP.Config()}
+	o.SendCQ, o.RecvCQ = cq, cq
+	if r != nil {
+		o.SendQueue, o.RecvQueue = ringSend{r}, ringRecv{r}
+	}
+	p.QP.Close()
+	if p.QP, err = p.PD.NewQP(o); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What arrived in many segments is in the memory when its completion is pushed, not only soon after.
+func TestMode0CompletesBehind(t *testing.T) {
+	const n = 20_000
+	onPaths(t, func(t *testing.T, e *env) {
+		if !e.staged {
+			return
+		}
+		h := &hanging{b: make([]byte, n)}
+		x := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{Param: extensions})
+		fill(x.Buf, 1)
+		binary.NativeEndian.PutUint64(x.Buf[n:], 99)
+		y, m := staged(t, e.b, h)
+		y.Config.Param = extensions
+		looked := 0
+		sinkQP(t, y, looker(func(wc *rdma.WC) {
+			looked++
+			if wc.Status != ok || wc.Op != rdma.WCFetchAdd && !bytes.Equal(h.b, x.Buf[:n]) ||
+				wc.Op == rdma.WCFetchAdd && binary.NativeEndian.Uint64(h.b) != 99 {
+				t.Errorf("%v: pushed before the octets were there", wc.Op)
+			}
+		}), nil)
+		x.Config.Param.SCTP, y.Config.Param.SCTP = e.sctp, e.sctp
+		vnictest.Connect(t, x, y)
+		sge := []rdma.SGE{{Addr: m.Addr(), Length: n, LKey: m.LKey()}}
+		if err := y.QP.PostRecv(&rdma.RecvWR{ID: 1, SGEs: sge}); err != nil {
+			t.Fatal(err)
+		}
+		x.Send(1, 0, n)
+		synctest.Wait()
+		clear(h.b)
+		y.Post(rdma.SendWR{ID: 2, Op: rdma.OpRead, SGEs: sge, RemoteAddr: x.MR.Addr(), RKey: x.MR.RKey()}, 0, 0)
+		synctest.Wait()
+		sge[0].Length = 8
+		y.Post(rdma.SendWR{ID: 3, Op: rdma.OpFetchAdd, SGEs: sge, RemoteAddr: x.MR.Addr() + n, RKey: x.MR.RKey()}, 0, 0)
+		synctest.Wait()
+		if looked != 3 {
+			t.Errorf("%d completions, want 3", looked)
+		}
+	})
+}
+
+// A program that has seen a Send complete may use its memory for the next: no octet that was read ahead for one
+// message goes out with another.
+func TestMode0ReadsAfresh(t *testing.T) {
+	const n = 20_000
+	onPaths(t, func(t *testing.T, e *env) {
+		if !e.staged {
+			return
+		}
+		h := &hanging{b: make([]byte, n)}
+		fill(h.b, 1)
+		x := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{})
+		y, m := staged(t, e.b, h)
+		r := &ring{}
+		send := rdma.SendWR{ID: 1, Op: rdma.OpSend, Flags: rdma.Signaled, SGEs: []rdma.SGE{{Addr: m.Addr(), Length: n, LKey: m.LKey()}}}
+		r.sq = append(r.sq, send)
+		sinkQP(t, y, looker(func(wc *rdma.WC) {
+			if wc.ID == 1 {
+				fill(h.b, 2)
+				send.ID = 2
+				r.mu.Lock()
+				r.sq = append(r.sq, send)
+				r.mu.Unlock()
+			}
+		}), r)
+		x.Recv(1, 0, n)
+		x.Recv(2, n, n)
+		x.Config.Param.SCTP, y.Config.Param.SCTP = e.sctp, e.sctp
+		vnictest.Connect(t, x, y)
+		y.QP.Ring()
+		x.WantRecv("both", is(1, ok), is(2, ok))
+		want := make([]byte, n)
+		for i := range 2 {
+			if fill(want, byte(i+1)); !bytes.Equal(x.Buf[i*n:][:n], want) {
+				t.Errorf("message %d differs", i+1)
+			}
+		}
+	})
+}
+
+// Octets that were collected and cannot be placed fail the request that they are for, not the one behind it.
+func TestMode0Faults(t *testing.T) {
+	const n = 20_000
+	for _, op := range []rdma.Opcode{rdma.OpRead, rdma.OpFetchAdd, rdma.OpSend, rdma.OpWrite} {
+		t.Run(op.String(), func(t *testing.T) {
+			onPaths(t, func(t *testing.T, e *env) {
+				if !e.staged {
+					return
+				}
+				h := &hanging{b: make([]byte, n)}
+				x := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{Param: extensions})
+				y, m := staged(t, e.b, h)
+				y.Config.Param = extensions
+				x.Config.Param.SCTP, y.Config.Param.SCTP = e.sctp, e.sctp
+				vnictest.Connect(t, x, y)
+				h.err = syscall.EFAULT
+				sge := []rdma.SGE{{Addr: m.Addr(), Length: n, LKey: m.LKey()}}
+				switch op {
+				case rdma.OpSend:
+					for id := uint64(1); id < 3; id++ {
+						if err := y.QP.PostRecv(&rdma.RecvWR{ID: id, SGEs: sge}); err != nil {
+							t.Fatal(err)
+						}
+					}
+					x.Send(1, 0, n)
+					y.WantRecv("the first only", is(1, rdma.WCLocProt), is(2, flush))
+				case rdma.OpWrite:
+					x.Post(rdma.SendWR{ID: 1, Op: op, RemoteAddr: m.Addr(), RKey: m.RKey()}, 0, n)
+					e.wantTerm("no such memory", x.WantDone("over"), true, term{1, 1, 0})
+				default:
+					if op == rdma.OpFetchAdd {
+						sge[0].Length = 8
+					}
+					y.Post(rdma.SendWR{ID: 1, Op: op, SGEs: sge, RemoteAddr: x.MR.Addr(), RKey: x.MR.RKey()}, 0, 0)
+					y.Read(2, 0, 10, x, 0)
+					y.WantSend("the first only", is(1, rdma.WCLocProt), is(2, flush))
+				}
+				x.WantDone("over")
+				y.WantDone("over")
+			})
 		})
 	}
 }

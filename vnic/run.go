@@ -38,10 +38,10 @@ func (qp *QP) near() bool {
 }
 
 // sendNear sends what is posted to a connection that is well, without touching memory that can block. true: there
-// is nothing else to do that the caller knows of; who knows more has woken qp.
+// is nothing else to do.
 func (qp *QP) sendNear() bool {
 	w, ok := qp.link.(*wire)
-	if !ok || qp.State() != rdma.QPRTS || qp.eof || qp.draining || qp.rx.waiting.Load() || !w.sendNear() {
+	if !ok || qp.State() != rdma.QPRTS || qp.eof || qp.draining || qp.rx.waiting.Load() || w.changed.Load() || !w.sendNear() {
 		return false
 	}
 	qp.retire()
