@@ -64,7 +64,7 @@ torture: ## a raw peer that lies in one field at a time, against a daemon, for T
 
 # Programs of RDMA whose runs are worth the time: with a fresh daemon for each test, on libraries of one tool after another.
 SANITIZERS ?= address thread valgrind
-SANITIZE_TESTS ?= DevicePrograms|Rping.*|CMPrograms|Perftest|Fabric|Fio|Traps|C|DaemonKilled|HostileRings
+SANITIZE_TESTS ?= DevicePrograms|Rping|RpingIPv6|RpingDaemonKilled|CMPrograms|Perftest|Fabric|Fio|Traps|C|DaemonKilled|HostileRings
 # valgrind is ten times as slow.
 VALGRIND_TESTS ?= Rping|RpingIPv6|CMPrograms|Fabric|Traps|HostileRings
 
