@@ -17,8 +17,17 @@ bool cm_to_ring(const struct sockaddr *sa, struct vrnic_sock_addr *a)
 		memcpy(a->addr, &in->sin_addr, 4);
 		return true;
 	case AF_INET6:
-		a->family = VRNIC_AF_INET6;
 		a->port = ntohs(in6->sin6_port);
+		/*
+		 * Where the kernel has no address of IPv4, as in a container without a network, getaddrinfo(3) makes
+		 * such ones of an IPv4 address that is a device's.
+		 */
+		if (IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr)) {
+			a->family = VRNIC_AF_INET;
+			memcpy(a->addr, in6->sin6_addr.s6_addr + 12, 4);
+			return true;
+		}
+		a->family = VRNIC_AF_INET6;
 		a->scope = in6->sin6_scope_id;
 		memcpy(a->addr, &in6->sin6_addr, 16);
 		return true;

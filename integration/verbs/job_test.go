@@ -17,6 +17,7 @@ type job struct {
 	// What their outputs must match: regular expressions, and with ! in front what they must not.
 	serverOut, clientOut []string
 	forever              bool // the server does not end by itself
+	v4                   bool // the server, at any address, is one of IPv4
 	listeners            int  // how many ids it has that listen, -1: see ready
 	ready                string
 	limit                time.Duration // of each side; 0: patience
@@ -104,7 +105,7 @@ func (top *topology) runAll(t *testing.T, jobs []job) {
 			continue
 		}
 		families := []int{0}
-		if thorough() && j.limit == 0 {
+		if thorough() && j.limit == 0 && !j.v4 {
 			families = []int{0, 1}
 		}
 		for _, f := range families {

@@ -101,7 +101,7 @@ var cTraps = []struct {
 }{
 	{"Trap02Providers", "providers", "efa mlx5 log"},
 	{"Trap03OneContext", "cm", "one_context"},
-	{"Trap04Bind", "cm", "binding wildcard"},
+	{"Trap04Bind", "cm", "binding mapped wildcard"},
 	{"Trap06Capacities", "objects", "capacities posting"},
 	{"Trap07Busy", "objects", "busy"},
 	{"Trap07Acks", "events", "too_many_acks"},

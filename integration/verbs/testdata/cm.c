@@ -103,6 +103,29 @@ static void binding(void)
 	rdma_destroy_event_channel(ch);
 }
 
+/* An IPv4 address in the form that getaddrinfo(3) gives it where the kernel has none of IPv4 itself. */
+static void mapped(void)
+{
+	const struct sockaddr_in *v4 = (const void *)&vt_server;
+	struct sockaddr_in6 sa = { .sin6_family = AF_INET6, .sin6_port = htons(9), .sin6_addr.s6_addr = { [10] = 0xff, 0xff } };
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct rdma_cm_id *id = new_id(ch);
+
+	if (vt_server.ss_family != AF_INET)
+		return;
+	memcpy(sa.sin6_addr.s6_addr + 12, &v4->sin_addr, 4);
+	CHECK_EQ(rdma_resolve_addr(id, NULL, (struct sockaddr *)&sa, 1000), 0);
+	vt_expect(ch, RDMA_CM_EVENT_ADDR_RESOLVED, 0);
+	CHECK(id->verbs);
+	CHECK_EQ(rdma_destroy_id(id), 0);
+	id = new_id(ch);
+	sa.sin6_port = 0;
+	CHECK_EQ(rdma_bind_addr(id, (struct sockaddr *)&sa), 0);
+	CHECK(id->verbs && rdma_get_src_port(id));
+	CHECK_EQ(rdma_destroy_id(id), 0);
+	rdma_destroy_event_channel(ch);
+}
+
 /* A listener at any address takes connections at each, and the new ids are on the device. */
 static void wildcard(void)
 {
@@ -489,7 +512,7 @@ static void abandoned(void)
 }
 
 static const struct vt_case cases[] = {
-	{ "one_context", one_context }, { "binding", binding }, { "wildcard", wildcard }, { "events_in_order", events_in_order },
+	{ "one_context", one_context }, { "binding", binding }, { "mapped", mapped }, { "wildcard", wildcard }, { "events_in_order", events_in_order },
 	{ "private_data", private_data }, { "refused", refused }, { "unreachable", unreachable }, { "wrong_states", wrong_states },
 	{ "migrating", migrating }, { "synchronous", synchronous }, { "abandoned", abandoned }, {},
 };
