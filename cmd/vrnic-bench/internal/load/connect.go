@@ -78,6 +78,9 @@ func (e *Local) Accept(ctx context.Context) error {
 		if err == nil && l.there != (remote{}) {
 			err = fmt.Errorf("two connections for QP %d", l.n)
 		}
+		if err == nil && e.spec.SCTP && !req.Param().SCTP {
+			err = errors.New("a connection over SCTP was asked for, and another one has come")
+		}
 		if err != nil {
 			_ = req.Reject(nil) // the connection is of no use either way
 			g.wait()

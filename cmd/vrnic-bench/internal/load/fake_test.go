@@ -25,8 +25,10 @@ type fakeNet struct {
 	moved  int
 	failAt int // this message fails, if not 0
 
-	wrongImm uint32 // changes immediate data
-	refuse   bool   // connections
+	wrongImm    uint32 // changes immediate data
+	wrongAtomic int    // this message leaves something else
+	refuse      bool   // connections
+	noSCTP      bool   // they are TCP, whatever is asked
 }
 
 func (n *fakeNet) device(name string) rdma.Device { return &fakeDevice{n: n, name: name} }
@@ -270,6 +272,9 @@ func (q *fakeQP) do(wr *rdma.SendWR) {
 		} else if old == wr.Atomic.CompareAdd {
 			binary.NativeEndian.PutUint64(target, wr.Atomic.Swap)
 		}
+		if q.n.moved == q.n.wrongAtomic {
+			target[0] ^= 1
+		}
 	default:
 		panic("fake: " + wr.Op.String())
 	}
@@ -370,6 +375,7 @@ func (d *fakeDevice) Connect(ctx context.Context, qp rdma.QP, _ netip.AddrPort, 
 	if d.n.refuse {
 		return nil, errors.New("refused")
 	}
+	p.SCTP = p.SCTP && !d.n.noSCTP
 	r := &fakeRequest{from: qp.(*fakeQP), param: p, answer: make(chan fakeConn, 1)}
 	select {
 	case d.n.listener.reqs <- r:

@@ -140,6 +140,9 @@ func settled(t *testing.T, p *Pair) {
 		if n, err := e.sendCQ.Poll(e.sendWC[:]); n != 0 || err != nil || e.drained != 0 {
 			t.Errorf("end %s: %d completions are left, and %d that nobody has asked for: %v", e.role, n, e.drained, err)
 		}
+		if n, err := e.recvCQ.Poll(e.recvWC[:]); n != 0 || err != nil {
+			t.Errorf("end %s: %d messages that nobody has taken: %v", e.role, n, err)
+		}
 		for _, l := range e.lanes {
 			if l.quiet != 0 || len(l.free) != e.spec.Depth {
 				t.Errorf("end %s, QP %d: %d requests unaccounted for, %d slots free", e.role, l.n, l.quiet, len(l.free))
@@ -200,6 +203,16 @@ func TestWrongAtomicIsSeen(t *testing.T) {
 			}
 		}
 		if _, err := p.Measure(ctxOf(t), Amount{Messages: 20}); !errors.Is(err, errData) {
+			t.Errorf("%s: %v, want changed data", op, err)
+		}
+	}
+}
+
+// One that leaves what it should not is seen by whoever it was left at.
+func TestWrongResultOfAnAtomicIsSeen(t *testing.T) {
+	for _, op := range []Op{FetchAdd, CompareSwap} {
+		p := connect(t, &fakeNet{wrongAtomic: 4}, specOf(op, 8, 4), false) // the last one of a lap
+		if err := p.Verify(ctxOf(t)); !errors.Is(err, errData) || !strings.Contains(err.Error(), "end B") {
 			t.Errorf("%s: %v, want changed data", op, err)
 		}
 	}
@@ -274,6 +287,25 @@ func TestRefusedConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Connect(ctxOf(t), a, b, addrB, spec); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("%v", err)
+	}
+}
+
+// What is measured is what was asked for: SCTP, if that. The fake network has whatever it is asked for, or never.
+func TestTransportIsTheOneAskedFor(t *testing.T) {
+	spec := specOf(Send, 64, 2)
+	spec.SCTP = true
+	connect(t, &fakeNet{}, spec, false)
+	n := &fakeNet{noSCTP: true}
+	a, err := NewLocal(n.device("a"), spec, A)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := NewLocal(n.device("b"), spec, B)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Connect(ctxOf(t), a, b, addrB, spec); err == nil || !strings.Contains(err.Error(), "SCTP") {
 		t.Errorf("%v", err)
 	}
 }

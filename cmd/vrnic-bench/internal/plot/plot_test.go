@@ -61,6 +61,10 @@ func TestBandwidth(t *testing.T) {
 	if n := strings.Count(svg, "pair write"); n != 1 {
 		t.Errorf("two sizes of one thing make %d lines", n)
 	}
+	sorted := []report.Row{rows[1], rows[0], rows[2]}
+	if string(drawn(t, Bandwidth, sorted, ".svg")) != svg {
+		t.Error("a line goes from size to size as they were measured, not in their order")
+	}
 	if rows[0].Size != 1<<20 {
 		t.Error("drawing has moved the rows")
 	}

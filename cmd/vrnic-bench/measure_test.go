@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/hist"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/load"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/paths"
+)
+
+// A fakeEnd notes what it is told to do, and fails at a step if it should.
+type fakeEnd struct {
+	mu     sync.Mutex
+	steps  []string
+	failAt int // this step, counted from 1
+	r      load.Result
+}
+
+var errFake = errors.New("as it was told")
+
+func (e *fakeEnd) step(s string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.steps = append(e.steps, s); len(e.steps) == e.failAt {
+		return errFake
+	}
+	return nil
+}
+
+func (e *fakeEnd) Listen(netip.Addr) (a netip.AddrPort, err error)       { return a, nil }
+func (e *fakeEnd) Accept(context.Context) error                          { return nil }
+func (e *fakeEnd) Connect(context.Context, netip.AddrPort) error         { return nil }
+func (e *fakeEnd) Prepare(uint64) error                                  { return e.step("prepare") }
+func (e *fakeEnd) Move(context.Context) error                            { return e.step("move") }
+func (e *fakeEnd) Check() error                                          { return e.step("check") }
+func (e *fakeEnd) Run(context.Context, load.Amount) (load.Result, error) { return e.r, e.step("run") }
+func (e *fakeEnd) Close()                                                {}
+
+// fakeBench measures with n pairs of such ends.
+func fakeBench(t *testing.T, n int) (b *bench, ends []*fakeEnd) {
+	t.Helper()
+	spec := load.Spec{Op: load.Send, Size: 64, Depth: 1, QPs: 1, Pattern: load.Stream, Wait: load.Poll}
+	b = &bench{path: &paths.Path{Name: "pair"}, spec: spec, verify: true}
+	for i := range n {
+		a, z := &fakeEnd{}, &fakeEnd{}
+		times := hist.New()
+		times.Add(time.Microsecond)
+		a.r = load.Result{Messages: 10, Octets: 640, Times: times, Start: time.Duration(5 - i), End: 6}
+		z.r = load.Result{Times: hist.New(), End: time.Duration(9 + i)}
+		p, err := load.Connect(t.Context(), a, z, netip.Addr{}, spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.pairs, ends = append(b.pairs, p), append(ends, a, z)
+	}
+	return b, ends
+}
+
+// The data of all pairs are compared before and behind what is measured, which is all pairs' sum.
+func TestMeasure(t *testing.T) {
+	for _, verify := range []bool{true, false} {
+		b, ends := fakeBench(t, 3)
+		b.verify = verify
+		row, err := b.measure(t.Context(), load.Amount{Messages: 1})
+		if err != nil || row.Messages != 30 || row.Times.Count() != 3 || row.Verified != verify {
+			t.Errorf("%+v, %v", row, err)
+		}
+		if want := (11 - 3) * time.Nanosecond; row.Seconds != want.Seconds() { // the first start to the last end
+			t.Errorf("%v seconds, want %v", row.Seconds, want)
+		}
+		want := []string{"prepare", "move", "check", "run", "prepare", "move", "check"}
+		if !verify {
+			want = []string{"run"}
+		}
+		for i, e := range ends {
+			if !slices.Equal(e.steps, want) {
+				t.Errorf("end %d: %q, want %q", i, e.steps, want)
+			}
+		}
+	}
+}
+
+// Whatever fails, at whichever end: there is no row.
+func TestMeasureFails(t *testing.T) {
+	for end := range 4 {
+		for step := range 7 {
+			b, ends := fakeBench(t, 2)
+			ends[end].failAt = step + 1
+			if _, err := b.measure(t.Context(), load.Amount{Messages: 1}); !errors.Is(err, errFake) {
+				t.Errorf("end %d fails at step %d: %v", end, step+1, err)
+			}
+		}
+	}
+}
