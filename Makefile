@@ -99,6 +99,7 @@ scale: ## what 10,000 QPs and 1,000,000 registrations of one device cost
 .PHONY: interop
 interop: ## against Linux siw and SCTP: builds siw, boots it in QEMU, the whole matrix of docs/interop.md (no root needed)
 	VRNIC_TEST_INTEROP=1 $(GO) test -count=1 -v -timeout 40m -run '^TestSiw' ./integration
+	VRNIC_TEST_INTEROP=1 $(GO) test -count=1 -v -timeout 15m -run '^TestSiw' ./integration/verbs
 	$(MAKE) interop-sctp
 
 .PHONY: interop-sctp
@@ -108,6 +109,7 @@ interop-sctp: ## against Linux's SCTP in the same guest, in two minutes
 .PHONY: interop-smoke
 interop-smoke: ## the same in two minutes: rping both ways, every operation and fault once; SCTP without its netem matrix
 	VRNIC_TEST_INTEROP=smoke $(GO) test -count=1 -v -timeout 10m -run '^TestSiw' ./integration
+	VRNIC_TEST_INTEROP=smoke $(GO) test -count=1 -v -timeout 5m -run '^TestSiw' ./integration/verbs
 	VRNIC_TEST_INTEROP=smoke $(GO) test -count=1 -v -timeout 5m -run '^TestLinux' ./integration/sctppeer
 
 .PHONY: deps
