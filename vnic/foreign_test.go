@@ -15,6 +15,7 @@ import (
 	"github.com/vrnic/vrnic/vnic"
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
+
 // A ring is a pair of foreign queues and a completion queue, as a daemon has them in shared memory.
 type ring struct {
 	mu      sync.Mutex

@@ -16,6 +16,7 @@ import (
 	"github.com/vrnic/vrnic/vnic"
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
+
 // hanging is memory that does not come back, like a page of a FUSE mapping whose server sleeps.
 type hanging struct {
 	b       []byte
