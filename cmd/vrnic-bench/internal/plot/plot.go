@@ -39,8 +39,11 @@ func canvas(format string) (vg.CanvasWriterTo, error) {
 	return nil, fmt.Errorf("a plot in the format %q: want one of %v", format, Formats)
 }
 
-// A Chart is one drawing.
-type Chart struct{ p *plot.Plot }
+// A Chart is one drawing, with its legend beside it: lines go anywhere.
+type Chart struct {
+	p      *plot.Plot
+	legend plot.Legend
+}
 
 // Draw makes it a file of that format.
 func (c Chart) Draw(format string) (vg.CanvasWriterTo, error) {
@@ -48,16 +51,20 @@ func (c Chart) Draw(format string) (vg.CanvasWriterTo, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.p.Draw(draw.New(cv))
+	all := draw.New(cv)
+	const gap = vg.Centimeter / 2
+	wide := c.legend.Rectangle(all).Size().X + 2*gap
+	c.p.Draw(draw.Crop(all, 0, -wide, 0, 0))
+	c.legend.Draw(draw.Crop(all, width-wide+gap, -gap, 0, -gap))
 	return cv, nil
 }
 
-func newPlot(title, x, y string) *plot.Plot {
-	p := plot.New()
-	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
-	p.Legend.Top, p.Legend.Left = true, true
-	p.Add(plotter.NewGrid())
-	return p
+func newChart(title, x, y string) Chart {
+	c := Chart{p: plot.New(), legend: plot.NewLegend()}
+	c.p.Title.Text, c.p.X.Label.Text, c.p.Y.Label.Text = title, x, y
+	c.p.Add(plotter.NewGrid())
+	c.legend.Top, c.legend.Left = true, true
+	return c
 }
 
 // colors are easy to tell apart; there are eight, and then they begin again with dashes.
@@ -86,7 +93,8 @@ func nines(q float64) float64 { return -math.Log10(1 - q) }
 
 // Latency draws a line for each row that has its times; ok is false if none has.
 func Latency(rows []report.Row) (c Chart, ok bool, err error) {
-	p := newPlot("latency by percentile", "percentile", "microseconds")
+	c = newChart("latency by percentile", "percentile", "microseconds")
+	p := c.p
 	var ticks []plot.Tick
 	for _, q := range named {
 		ticks = append(ticks, plot.Tick{Value: nines(q), Label: strconv.FormatFloat(100*q, 'g', 6, 64) + " %"})
@@ -105,23 +113,24 @@ func Latency(rows []report.Row) (c Chart, ok bool, err error) {
 			}
 			pts = append(pts, plotter.XY{X: nines(q), Y: max(float64(r.Times.Quantile(q))/1e3, 1e-3)})
 		}
-		if err := add(p, fmt.Sprintf("%s, depth %d", report.Octets(r.Size), r.Depth), r, pts, n); err != nil {
+		if err := c.add(report.Octets(r.Size), r, pts, n); err != nil {
 			return c, false, err
 		}
 		n++
 	}
-	return Chart{p}, n > 0, nil
+	return c, n > 0, nil
 }
 
 // Bandwidth draws a line for each thing that was measured with several sizes, and a point for others.
 func Bandwidth(rows []report.Row) (c Chart, ok bool, err error) {
-	p := newPlot("bandwidth by message size", "octets of a message", "Gbit/s")
+	c = newChart("bandwidth by message size", "octets of a message", "Gbit/s")
+	p := c.p
 	p.X.Scale = plot.LogScale{}
 	p.Y.Min = 0
 	type key struct {
-		path, op, pattern, transport string
-		qps, processes               int
-		bidir                        bool
+		path, op, pattern, transport, wait string
+		depth, qps, processes              int
+		bidir                              bool
 	}
 	var keys []key
 	lines := make(map[key][]report.Row)
@@ -130,7 +139,7 @@ func Bandwidth(rows []report.Row) (c Chart, ok bool, err error) {
 		if r.Messages == 0 {
 			continue
 		}
-		k := key{r.Path, r.Op, r.Pattern, r.Transport, r.QPs, r.Processes, r.Bidir}
+		k := key{r.Path, r.Op, r.Pattern, r.Transport, r.Wait, r.Depth, r.QPs, r.Processes, r.Bidir}
 		if lines[k] == nil {
 			keys = append(keys, k)
 		}
@@ -153,23 +162,23 @@ func Bandwidth(rows []report.Row) (c Chart, ok bool, err error) {
 		for _, r := range rs {
 			pts = append(pts, plotter.XY{X: float64(r.Size), Y: r.Gbits})
 		}
-		if err := add(p, k.pattern, rs[0], pts, i); err != nil {
+		if err := c.add(k.pattern, rs[0], pts, i); err != nil {
 			return c, false, err
 		}
 	}
-	return Chart{p}, len(keys) > 0, nil
+	return c, len(keys) > 0, nil
 }
 
 // add adds the i-th line, with its points.
-func add(p *plot.Plot, what string, r report.Row, pts plotter.XYs, i int) error {
+func (c *Chart) add(what string, r report.Row, pts plotter.XYs, i int) error {
 	line, points, err := plotter.NewLinePoints(pts)
 	if err != nil {
 		return err
 	}
 	line.LineStyle = lineStyle(i)
 	points.GlyphStyle = draw.GlyphStyle{Color: line.Color, Radius: vg.Points(2), Shape: draw.CircleGlyph{}}
-	p.Add(line, points)
-	name := fmt.Sprintf("%s %s, %s", r.Path, r.Op, what)
+	c.p.Add(line, points)
+	name := fmt.Sprintf("%s %s, %s, depth %d", r.Path, r.Op, what, r.Depth)
 	if n := r.QPs * max(r.Processes, 1); n > 1 {
 		name += fmt.Sprintf(", %d QPs", n)
 	}
@@ -179,6 +188,9 @@ func add(p *plot.Plot, what string, r report.Row, pts plotter.XYs, i int) error 
 	if r.Transport == "sctp" {
 		name += ", SCTP"
 	}
-	p.Legend.Add(name, line, points)
+	if r.Wait == "poll" || r.Wait == "event" {
+		name += ", " + r.Wait
+	}
+	c.legend.Add(name, line, points)
 	return nil
 }

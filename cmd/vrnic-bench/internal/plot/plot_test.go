@@ -61,6 +61,11 @@ func TestBandwidth(t *testing.T) {
 	if n := strings.Count(svg, "pair write"); n != 1 {
 		t.Errorf("two sizes of one thing make %d lines", n)
 	}
+	deep := rows[0]
+	deep.Depth, deep.Wait = 16, "event"
+	if svg := string(drawn(t, Bandwidth, append(rows, deep), ".svg")); !strings.Contains(svg, "pair write, stream, depth 16, event") || strings.Count(svg, "pair write") != 2 {
+		t.Error("another depth is not another line")
+	}
 	sorted := []report.Row{rows[1], rows[0], rows[2]}
 	if string(drawn(t, Bandwidth, sorted, ".svg")) != svg {
 		t.Error("a line goes from size to size as they were measured, not in their order")
