@@ -193,7 +193,8 @@ static bool received(struct vrnic_qp *qp, const struct vrnic_cqe *e, struct ibv_
 		ok = e->slab_off == VRNIC_NO_SLAB ||
 		     copy_out(qp, &rq->wrs[place], rq->sges + (size_t)place * rq->max_sge, e, wc);
 		wc->wr_id = rq->wrs[place].wr_id;
-		vrnic_rq_release(rq, place);
+		if (ok) /* else it is flushed */
+			vrnic_rq_release(rq, place);
 	}
 	pthread_mutex_unlock(&rq->lock);
 	return ok;

@@ -12,7 +12,7 @@ import (
 // The library's files of the data path, and the test's.
 var sources = []string{
 	"../qp.c", "../rq.c", "../srq.c", "../post.c", "../poll.c", "../wr.c",
-	"testdata/fake.c", "testdata/ring_test.c", "testdata/ring_more_test.c",
+	"testdata/fake.c", "testdata/ring_test.c", "testdata/ring_more_test.c", "testdata/ring_random_test.c",
 }
 
 // build makes the program, with flags, or skips the test where there is no compiler.

@@ -31,15 +31,27 @@ static struct {
 static uint32_t next_key = 0x100;
 static pthread_mutex_t mr_lock = PTHREAD_MUTEX_INITIALIZER;
 
+static void drop(int i)
+{
+	if (queues[i]) {
+		free(queues[i]->tx_ends);
+		free(queues[i]);
+		queues[i] = NULL;
+	}
+}
+
 void fake_start(void)
 {
 	memset(&session, 0, sizeof(session));
 	memset(&pd, 0, sizeof(pd));
 	memset(&context, 0, sizeof(context));
 	memset(mrs, 0, sizeof(mrs));
+	memset(page, 0, sizeof(page));
+	for (int i = 0; i < MAX_QUEUES; i++) /* of sessions that died: nobody destroyed them */
+		drop(i);
 	session.bells = vrnic_word(page, 64);
 	session.sleeping = vrnic_word(page, 0);
-	session.nbells = 1024;
+	session.nbells = 1024; /* as new_queue takes them */
 	session.poll_yield = 16;
 	context.s = &session;
 	pd.pd.context = &context.v.context;
@@ -189,7 +201,8 @@ static struct fake_q *new_queue(struct vrnic_layout *l, uint32_t magic)
 	q->mem = mmap(NULL, q->len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(q->mem != MAP_FAILED);
 	q->l = *l;
-	q->num = q->bell = next_num++;
+	q->num = next_num++;
+	q->bell = q->num % 1024;
 	q->tx_ends = calloc(l->sq_size + 1, sizeof(*q->tx_ends));
 	put_word(q->mem, VRNIC_QP_MAGIC, magic);
 	put_word(q->mem, VRNIC_QP_NUM, q->num);
@@ -265,12 +278,8 @@ static void destroy(uint32_t num)
 	int i;
 
 	for (i = 0; i < MAX_QUEUES; i++)
-		if (queues[i] && queues[i]->num == num) {
-			free(queues[i]->tx_ends);
-			free(queues[i]);
-			queues[i] = NULL;
-			return;
-		}
+		if (queues[i] && queues[i]->num == num)
+			drop(i);
 }
 
 int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_len, void *rep, size_t rep_len,

@@ -699,6 +699,7 @@ static const struct {
 	{ "doorbell", test_doorbell },
 	{ "hostile", test_hostile },
 	{ "hostile_destroy", test_hostile_destroy },
+	{ "random", test_random },
 	{ "flush", test_flush },
 	{ "forked", test_forked },
 	{ "cq_ex", test_cq_ex },

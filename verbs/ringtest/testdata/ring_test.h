@@ -21,6 +21,9 @@ int post_recv(struct pair *p, uint64_t id, struct ibv_sge *sge, int n);
 struct ibv_wc poll1(struct vrnic_cq *cq);
 void want_empty(struct vrnic_cq *cq);
 
+/* ring_random_test.c */
+void test_random(void);
+
 /* ring_more_test.c */
 void test_hostile(void);
 void test_hostile_destroy(void);
