@@ -66,7 +66,7 @@ func up(c *cli.Context) error {
 	ctx, stop := signal.NotifyContext(c.Context, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	daemon.RaiseProcs()
-	daemon.PromptThreads(2 * runtime.GOMAXPROCS(0))
+	daemon.PromptThreads(max(16, 2*runtime.GOMAXPROCS(0)))
 	d, err := daemon.New(cfg)
 	if err != nil {
 		if usage := (*daemon.ConfigError)(nil); errors.As(err, &usage) {
