@@ -61,6 +61,7 @@ static uint8_t least(uint8_t a, uint8_t b) { return a < b ? a : b; }
 static int join(struct cm_id *id, uint16_t op, const struct rdma_conn_param *param)
 {
 	struct vrnic_cm_connect_request req = { .id = id->handle };
+	bool sync = id->sync;
 	uint8_t ird, ord;
 	int err = find_qp(id, param, &req);
 
@@ -84,7 +85,7 @@ static int join(struct cm_id *id, uint16_t op, const struct rdma_conn_param *par
 	err = vrnic_rpc(id->s, op, &req, sizeof(req), NULL, 0, -1, NULL, 0);
 	if (err)
 		return cm_return(err);
-	return cm_complete(id, RDMA_CM_EVENT_ESTABLISHED);
+	return sync ? cm_complete(id, RDMA_CM_EVENT_ESTABLISHED) : 0; /* who has the event may have destroyed the id */
 }
 
 int rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *param)
@@ -124,7 +125,7 @@ int rdma_reject(struct rdma_cm_id *rid, const void *private_data, uint8_t privat
 int rdma_disconnect(struct rdma_cm_id *rid)
 {
 	struct cm_id *id = to_cm_id(rid);
-	bool connected, over;
+	bool connected, over, sync = id->sync;
 	int err, state;
 
 	if (!id->handle || !id->joined)
@@ -132,6 +133,8 @@ int rdma_disconnect(struct rdma_cm_id *rid)
 	err = vrnic_rpc_handle(id->s, VRNIC_OP_CM_DISCONNECT, id->handle, NULL, 0);
 	if (err && err != ENOTCONN)
 		return cm_return(err);
+	if (!err && !sync)
+		return 0; /* who has the event may have destroyed the id */
 	state = cm_enter();
 	connected = id->connected;
 	over = id->over;

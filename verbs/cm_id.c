@@ -345,6 +345,7 @@ int rdma_resolve_addr(struct rdma_cm_id *rid, struct sockaddr *src, struct socka
 	struct cm_id *id = to_cm_id(rid);
 	struct vrnic_cm_resolve_addr_request req = { .id = id->handle, .timeout_ms = timeout_ms > 0 ? timeout_ms : 0 };
 	struct vrnic_sock_addr own = { 0 };
+	bool sync = id->sync;
 	int err;
 
 	if (!dst || !cm_to_ring(dst, &req.dst) || (src && !cm_to_ring(src, &req.src)))
@@ -362,20 +363,21 @@ int rdma_resolve_addr(struct rdma_cm_id *rid, struct sockaddr *src, struct socka
 	err = vrnic_rpc(id->s, VRNIC_OP_CM_RESOLVE_ADDR, &req, sizeof(req), NULL, 0, -1, NULL, 0);
 	if (err)
 		return cm_return(err);
-	return cm_complete(id, RDMA_CM_EVENT_ADDR_RESOLVED);
+	return sync ? cm_complete(id, RDMA_CM_EVENT_ADDR_RESOLVED) : 0; /* who has the event may have destroyed the id */
 }
 
 int rdma_resolve_route(struct rdma_cm_id *rid, int timeout_ms)
 {
 	struct cm_id *id = to_cm_id(rid);
 	struct vrnic_cm_resolve_route_request req = { .id = id->handle, .timeout_ms = timeout_ms > 0 ? timeout_ms : 0 };
+	bool sync = id->sync;
 	int err = EINVAL;
 
 	if (id->handle)
 		err = vrnic_rpc(id->s, VRNIC_OP_CM_RESOLVE_ROUTE, &req, sizeof(req), NULL, 0, -1, NULL, 0);
 	if (err)
 		return cm_return(err);
-	return cm_complete(id, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	return sync ? cm_complete(id, RDMA_CM_EVENT_ROUTE_RESOLVED) : 0;
 }
 
 /* What Linux takes a backlog for that is none, or more than that. */
