@@ -25,6 +25,8 @@ type bench struct {
 	pairs    []*load.Pair
 	verify   bool
 	syscalls *meter.Syscalls // nil: not counted
+	// once is what a run allocates, however long it is.
+	once uint64
 }
 
 // newBench connects what measures spec.
@@ -49,7 +51,43 @@ func newBench(ctx context.Context, path *paths.Path, spec load.Spec, p plan) (b 
 			return nil, err
 		}
 	}
+	if err := b.calibrate(ctx); err != nil {
+		b.Close()
+		return nil, err
+	}
 	return b, nil
+}
+
+// calibrate finds out what a run allocates for itself: goroutines, channels, its histogram. The first one
+// makes what the others keep.
+func (b *bench) calibrate(ctx context.Context) error {
+	for range 2 {
+		_, cost, err := b.costOf(ctx, load.Amount{Messages: 1})
+		if err != nil {
+			return err
+		}
+		b.once = cost.Allocs
+	}
+	return nil
+}
+
+// costOf is run, and what it has cost; the allocations are those of all ends.
+func (b *bench) costOf(ctx context.Context, a load.Amount) (r load.Result, c meter.Cost, err error) {
+	m, err := meter.New(b.path.PIDs(), b.syscalls)
+	if err != nil {
+		return r, c, err
+	}
+	if r, err = b.run(ctx, a); err != nil {
+		return r, c, err
+	}
+	if c, err = m.Read(); err != nil {
+		return r, c, err
+	}
+	if b.path.Processes() > 0 {
+		c.Allocs = 0 // this process only asks those of the ends
+	}
+	c.Allocs += r.Allocs
+	return r, c, nil
 }
 
 // Close ends it.
@@ -113,18 +151,11 @@ func (b *bench) measure(ctx context.Context, a load.Amount) (row report.Row, err
 	if err := b.compareData(ctx); err != nil {
 		return row, err
 	}
-	m, err := meter.New(b.path.PIDs(), b.syscalls)
+	r, cost, err := b.costOf(ctx, a)
 	if err != nil {
 		return row, err
 	}
-	r, err := b.run(ctx, a)
-	if err != nil {
-		return row, err
-	}
-	cost, err := m.Read()
-	if err != nil {
-		return row, err
-	}
+	cost.Allocs -= min(cost.Allocs, b.once)
 	if err := b.compareData(ctx); err != nil {
 		return row, err
 	}

@@ -86,6 +86,25 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
+// What a run allocates for itself is no message's; what ends in other processes allocate is added.
+func TestAllocationsOfAMessage(t *testing.T) {
+	for once, want := range map[uint64]float64{0: 1000, 1000: 900, 1 << 40: 0} {
+		b, ends := fakeBench(t, 1)
+		b.verify = false
+		ends[0].r.Allocs, ends[1].r.Allocs = 6000, 4000 // of 10 messages
+		b.once = once
+		row, err := b.measure(t.Context(), load.Amount{Messages: 1})
+		if most := want + 50; err != nil || row.Allocs < want || row.Allocs > most && want > 0 { // and what happens here meanwhile
+			t.Errorf("%v, less %d for the run: %v a message, %v; want %v", 10000, once, row.Allocs, err, want)
+		}
+	}
+	b, ends := fakeBench(t, 1)
+	ends[0].r.Allocs, ends[1].r.Allocs = 3000, 2000
+	if err := b.calibrate(t.Context()); err != nil || b.once < 5000 {
+		t.Errorf("%d, %v", b.once, err)
+	}
+}
+
 // Whatever fails, at whichever end: there is no row.
 func TestMeasureFails(t *testing.T) {
 	for end := range 4 {

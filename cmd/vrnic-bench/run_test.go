@@ -95,7 +95,6 @@ func TestEachOpOnEmbeddedPaths(t *testing.T) {
 	} {
 		for _, path := range []string{"loop", "pair"} {
 			t.Run(strings.Join(append(more, path), " "), func(t *testing.T) {
-				t.Parallel()
 				args := append([]string{"--path", path, "--op", "all", "--size", "64,64k", "--messages", "40"}, more...)
 				rows := rowsOf(t, 10, args...)
 				seen := map[string]bool{}
@@ -229,12 +228,12 @@ func TestCPUProfile(t *testing.T) {
 	}
 }
 
-// In the steady state nothing is allocated for a message: what there is is for the run.
+// In the steady state nothing is allocated for a message.
 func TestAllocationsOfARun(t *testing.T) {
 	const messages = 20000
 	for _, op := range load.Ops {
 		row := rowsOf(t, 1, "--path", "loop", "--op", string(op), "--size", "8", "--depth", "8", "--messages", fmt.Sprint(messages), "--warmup", "5ms")[0]
-		if allocs := row["allocs_per_msg"].(float64); allocs > 0.1 {
+		if allocs := row["allocs_per_msg"].(float64); allocs > 0.02 {
 			t.Errorf("%s: %v allocations a message", op, allocs)
 		}
 	}

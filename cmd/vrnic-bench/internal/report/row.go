@@ -24,7 +24,7 @@ type Row struct {
 
 	CPUPerByte float64 `json:"cpu_ns_per_byte"`
 	CPUPerMsg  float64 `json:"cpu_us_per_msg"`
-	Allocs     float64 `json:"allocs_per_msg"` // of vrnic-bench's processes, and so of embedded devices
+	Allocs     float64 `json:"allocs_per_msg"` // of vrnic-bench's processes, and so of embedded devices; not those of any run
 
 	Syscalls  *float64 `json:"syscalls_per_msg,omitempty"` // where they were counted
 	Rate      float64  `json:"msg_s"`
@@ -83,7 +83,7 @@ func NewRow(path string, oneDevice bool, processes int, spec load.Spec, r load.R
 	if n := float64(r.Messages); n > 0 {
 		row.CPUPerMsg = micros(c.CPU) / n
 		row.CPUPerByte = float64(c.CPU) / float64(r.Octets)
-		row.Allocs = float64(c.Allocs+r.Allocs) / n
+		row.Allocs = float64(c.Allocs) / n
 		if c.Counted {
 			calls := float64(c.Syscalls) / n
 			row.Syscalls = &calls
