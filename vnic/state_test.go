@@ -64,12 +64,19 @@ func TestDisconnectToError(t *testing.T) {
 		for _, end := range []*vnictest.Peer{x, y} {
 			vnictest.Connect(t, x, y)
 			x.Recv(1, 0, 10)
+			y.Recv(8, 0, 10)
+			x.Send(9, 0, 10)
+			y.WantRecv("before the end", is(8, ok)) // and so the ready-to-receive message is behind it
+			x.WantSend("before the end", is(9, ok))
 			if err := end.Conn.Disconnect(); err != nil {
 				t.Fatal(err)
 			}
 			x.WantRecv("flushed", is(1, flush))
 			if err := x.WantDone("over"); err != nil {
 				t.Errorf("a graceful end has the cause %v", err)
+			}
+			if err := y.WantDone("over"); err != nil {
+				t.Errorf("a graceful end has the cause %v at the peer", err)
 			}
 			x.WantState("Q14", rdma.QPError)
 			y.WantState("Q13", rdma.QPIdle)
