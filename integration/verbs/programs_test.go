@@ -74,7 +74,7 @@ var rpingJobs = []job{
 		clientOut: []string{"!mismatch"}},
 }
 
-func TestRping(t *testing.T) { inTopologies(t, rpingJobs, "one device", "two daemons") }
+func TestRping(t *testing.T) { inTopologies(t, rpingJobs, "one device", "two daemons", "TAP") }
 
 func TestRpingIPv6(t *testing.T) {
 	top := twoDevices(t)

@@ -114,12 +114,14 @@ static void mapped(void)
 	if (vt_server.ss_family != AF_INET)
 		return;
 	memcpy(sa.sin6_addr.s6_addr + 12, &v4->sin_addr, 4);
+	sa.sin6_addr.s6_addr[15] = 99; /* a neighbour's */
 	CHECK_EQ(rdma_resolve_addr(id, NULL, (struct sockaddr *)&sa, 1000), 0);
 	vt_expect(ch, RDMA_CM_EVENT_ADDR_RESOLVED, 0);
 	CHECK(id->verbs);
 	CHECK_EQ(rdma_destroy_id(id), 0);
 	id = new_id(ch);
 	sa.sin6_port = 0;
+	memcpy(sa.sin6_addr.s6_addr + 12, &v4->sin_addr, 4);
 	CHECK_EQ(rdma_bind_addr(id, (struct sockaddr *)&sa), 0);
 	CHECK(id->verbs && rdma_get_src_port(id));
 	CHECK_EQ(rdma_destroy_id(id), 0);

@@ -315,14 +315,14 @@ static void late_receives(void)
 /* A side that disconnects and destroys all it has, in one go, takes back nothing of what was complete for it. */
 static void leaves_at_once(void)
 {
-	enum { N = 50 };
+	enum { N = 46, SIZE = 60000 }; /* more than the peer takes before it has receives */
 
-	vt_open(&p, &(struct vt_opts){ 0 });
+	vt_open(&p, &(struct vt_opts){ .len = 4 * LEN });
 	for (int i = 0; i < N; i++) {
-		vt_fill(p.a.buf + 1000 * i, 1000, i);
+		vt_fill(p.a.buf + SIZE * i, SIZE, i);
 		if (!memcmp(&vt_server, &vt_client, sizeof(vt_server)))
-			vt_recv(&p.b, i, 1000 * i, 1000); /* within a device a Send is complete when it has been received */
-		vt_send(&p.a, i, 1000 * i, 1000);
+			vt_recv(&p.b, i, SIZE * i, SIZE); /* within a device a Send is complete when it has been received */
+		vt_send(&p.a, i, SIZE * i, SIZE);
 	}
 	for (int i = 0; i < N; i++)
 		vt_wc(p.a.scq, i, IBV_WC_SUCCESS, IBV_WC_SEND);
@@ -334,10 +334,10 @@ static void leaves_at_once(void)
 	usleep(50000);
 	if (memcmp(&vt_server, &vt_client, sizeof(vt_server)))
 		for (int i = 0; i < N; i++)
-			vt_recv(&p.b, i, 1000 * i, 1000);
+			vt_recv(&p.b, i, SIZE * i, SIZE);
 	for (int i = 0; i < N; i++) {
 		vt_wc(p.b.rcq, i, IBV_WC_SUCCESS, IBV_WC_RECV);
-		vt_verify(p.b.buf + 1000 * i, 1000, i);
+		vt_verify(p.b.buf + SIZE * i, SIZE, i);
 	}
 	vt_expect(p.b.ch, RDMA_CM_EVENT_DISCONNECTED, 0);
 	vt_free(&p);
