@@ -78,7 +78,9 @@ const (
 type Frame struct {
 	Offload
 	buf    buffer.Buffer
-	shared bool // several ports are to see it: none may take buf
+	shared bool     // several ports are to see it: none may take buf
+	prompt bool     // the goroutine holds no lock, and may handle what is in it
+	ready  *TCPConn // that it has brought something for
 }
 
 var framePool = sync.Pool{New: func() any { return new(Frame) }}

@@ -13,8 +13,8 @@ import (
 // A link is the Ethernet interface of a Stack: gVisor's LinkEndpoint on one side, a Port on the
 // other.
 //
-// TCP is delivered on the goroutine that brought the frame: gVisor only queues it there. So is SCTP,
-// which sends nothing with a lock held. What gVisor
+// TCP is delivered on the goroutine that brought the frame: gVisor only queues it there, and tcp_prompt.go says when more is
+// done. So is SCTP, which sends nothing with a lock held. What gVisor
 // would answer at once (ARP, neighbour discovery, ICMP, UDP) goes through a goroutine of the link: a
 // frame may come from another stack whose TCP endpoint is locked while it sends, and an ICMP error
 // that came straight back would wait for that lock for ever.
@@ -27,6 +27,7 @@ type link struct {
 	dispatcher atomic.Pointer[stack.NetworkDispatcher]
 
 	acks  acks
+	conns tcpConns
 	queue chan *stack.PacketBuffer // for the goroutine
 	stop  chan struct{}            // closed when nobody puts into queue any more
 	wg    sync.WaitGroup
@@ -128,6 +129,13 @@ func (l *link) Transmit(f *Frame) bool {
 		pkt.PktType = tcpip.PacketMulticast
 	}
 	if (p.proto == protoTCP || p.proto == protoSCTP) && p.l4 != 0 && !p.fragment {
+		if c := l.prompt(f, &p); c != nil {
+			l.deliver(pkt)
+			if c.end() {
+				f.ready = c
+			}
+			return true
+		}
 		l.deliver(pkt)
 		return true
 	}

@@ -414,18 +414,23 @@ func (t *TAP) read() {
 	defer rx.release()
 	var n int
 	var rerr error
+	var waited bool
 	readv := func(fd uintptr) (done bool) {
-		n, rerr = unix.Readv(int(fd), rx.iov)
-		return rerr != unix.EAGAIN
+		if n, rerr = unix.Readv(int(fd), rx.iov); rerr == unix.EAGAIN {
+			waited = true
+			return false
+		}
+		return true
 	}
 	for {
 		rx.fill(t.offloads)
+		waited = false
 		if err := t.raw.Read(readv); err != nil {
 			return
 		}
 		switch rerr {
 		case nil:
-			t.receive(rx, n)
+			t.receive(rx, n, waited)
 		case unix.EINTR:
 		default: // EBADFD, EIO: somebody removed the device
 			t.lost.Store(true)
@@ -437,8 +442,9 @@ func (t *TAP) read() {
 // endRead ends read, also when it is about to wait.
 func (t *TAP) endRead() error { return t.file.SetReadDeadline(time.Unix(1, 0)) }
 
-// receive passes on what was read: n octets, the virtio-net header among them.
-func (t *TAP) receive(rx *rxBuffers, n int) {
+// receive passes on what was read: n octets, the virtio-net header among them. first says that the kernel had nothing
+// before it.
+func (t *TAP) receive(rx *rxBuffers, n int, first bool) {
 	var o Offload
 	if t.offloads {
 		var err error
@@ -451,6 +457,5 @@ func (t *TAP) receive(rx *rxBuffers, n int) {
 	f := newFrame()
 	f.Offload = o
 	rx.frame(f, n)
-	_ = t.at.Input(f) // counts what it drops
-	f.Release()
+	t.at.arrive(f, first)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -27,10 +28,15 @@ type TCPConn struct {
 	wq            *waiter.Queue
 	entry         waiter.Entry
 	notify        atomic.Pointer[func()]
+	prompt        atomic.Pointer[func()]
+	handling      atomic.Uint32
 	local, remote netip.AddrPort
+	conns         *tcpConns // that has it
 
-	in  sink
-	out payload
+	mu     sync.Mutex // held while ep is used; guards what follows
+	closed bool
+	in     sink
+	out    payload
 	// err is why the connection was lost: the first reason counts. gVisor tells that once only; after it a
 	// reader would see an orderly end.
 	err atomic.Pointer[error]
@@ -40,9 +46,9 @@ type TCPConn struct {
 const endpointEvents = waiter.ReadableEvents | waiter.WritableEvents |
 	waiter.EventHUp | waiter.EventErr | waiter.EventRdHUp
 
-// newTCPConn wraps an established connection.
-func newTCPConn(ep *tcp.Endpoint, wq *waiter.Queue) *TCPConn {
-	c := &TCPConn{ep: ep, wq: wq}
+// newTCPConn wraps an established connection of s.
+func (s *Stack) newTCPConn(ep *tcp.Endpoint, wq *waiter.Queue) *TCPConn {
+	c := &TCPConn{ep: ep, wq: wq, conns: &s.link.conns}
 	if a, err := ep.GetLocalAddress(); err == nil {
 		c.local = goAddrPort(a)
 	}
@@ -51,11 +57,15 @@ func newTCPConn(ep *tcp.Endpoint, wq *waiter.Queue) *TCPConn {
 	}
 	c.entry.Init(c, endpointEvents)
 	wq.EventRegister(&c.entry)
+	c.conns.add(c)
 	return c
 }
 
 // NotifyEvent implements waiter.EventListener for gVisor; it is not for others to call.
-func (c *TCPConn) NotifyEvent(waiter.EventMask) {
+func (c *TCPConn) NotifyEvent(m waiter.EventMask) {
+	if m == waiter.ReadableEvents && c.readable() {
+		return
+	}
 	if f := c.notify.Load(); f != nil {
 		(*f)()
 	}
@@ -78,6 +88,8 @@ func (c *TCPConn) SetNotify(f func()) {
 // nothing is there, or w took nothing. io.EOF: the peer has closed and everything was taken. Any
 // other error: the connection is lost, and errors.Is finds a syscall.Errno. It does not allocate.
 func (c *TCPConn) ReadInto(w io.Writer) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if err := c.err.Load(); err != nil {
 		return 0, *err
 	}
@@ -137,10 +149,12 @@ func (s *sink) Write(p []byte) (int, error) {
 // that TCP keeps, and returns how many. 0 and nil: no room, and the function of SetNotify is called
 // when half the buffer is free. If src gives an error or fewer octets than its Len said, none is
 // taken and the error is returned; the connection goes on. Any other error: the connection is lost
-// or closed for writing (EPIPE). src is read without a lock held.
+// or closed for writing (EPIPE). src is read without a lock of gVisor's held.
 //
 // WriteFrom does not allocate; gVisor does, 32 octets for each call and what its pools lack.
 func (c *TCPConn) WriteFrom(src Source) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if err := c.err.Load(); err != nil {
 		return 0, *err
 	}
@@ -223,6 +237,8 @@ var errBadSource = errors.New("netstack: source returned an impossible count")
 
 // CloseWrite sends a FIN behind what was written.
 func (c *TCPConn) CloseWrite() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if err := c.err.Load(); err != nil {
 		return *err
 	}
@@ -233,6 +249,11 @@ func (c *TCPConn) CloseWrite() error {
 // come. What was written is delivered if the peer is there. The function of SetNotify is not called
 // any more once Close has returned. Close must not be called from inside it.
 func (c *TCPConn) Close() error {
+	c.conns.remove(c)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	c.prompt.Store(nil)
 	c.wq.EventUnregister(&c.entry)
 	c.ep.Close()
 	c.over(closedError("connection")) //nolint:errcheck // not the first reason, perhaps
@@ -241,6 +262,11 @@ func (c *TCPConn) Close() error {
 
 // Abort resets the connection and gives it back.
 func (c *TCPConn) Abort() {
+	c.conns.remove(c)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	c.prompt.Store(nil)
 	c.wq.EventUnregister(&c.entry)
 	c.ep.Abort()
 	c.ep.Close()

@@ -76,7 +76,7 @@ func (s *Stack) dial(ctx context.Context, local, remote netip.AddrPort) (*TCPCon
 		ep.Close()
 		return nil, goError(err)
 	}
-	return newTCPConn(ep, wq), nil
+	return s.newTCPConn(ep, wq), nil
 }
 
 // connecting reports whether the handshake is under way.
@@ -188,7 +188,7 @@ func (l *TCPListener) Accept() (*TCPConn, error) {
 		switch err.(type) {
 		case nil:
 			l.s.configure(ep)
-			return newTCPConn(ep.(*tcp.Endpoint), wq), nil
+			return l.s.newTCPConn(ep.(*tcp.Endpoint), wq), nil
 		case *tcpip.ErrWouldBlock:
 		default:
 			return nil, closedError("listener")
@@ -226,6 +226,7 @@ func (s *Stack) DialNet(ctx context.Context, remote netip.AddrPort) (net.Conn, e
 
 // netConn turns c into a connection that blocks. c is not to be used any more.
 func (c *TCPConn) netConn() net.Conn {
+	c.conns.remove(c)
 	c.wq.EventUnregister(&c.entry)
 	return gonet.NewTCPConn(c.wq, c.ep)
 }

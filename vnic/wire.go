@@ -90,12 +90,22 @@ func newWire(qp *QP, s iwarp.Stream, p iwarp.Params, c rdma.ConnParam) *wire {
 // records reports whether s keeps segments apart by itself.
 func (w *wire) records() bool { return w.sess != nil || w.unlocked }
 
+// A promptStream can have what has come in dealt with by the goroutine that brought it, which holds no lock
+// then. f must not wait.
+type promptStream interface{ SetPrompt(f func()) }
+
 // open asks to be told of changes. What came before is found by the first step.
 func (w *wire) open() {
 	w.s.SetNotify(func() {
 		w.changed.Store(true)
 		w.qp.wake()
 	})
+	if p, ok := w.s.(promptStream); ok {
+		p.SetPrompt(func() {
+			w.changed.Store(true)
+			w.qp.kick()
+		})
+	}
 	w.changed.Store(true)
 	if w.sess != nil {
 		w.sess.attach(aheadOf{w.ep, w})

@@ -1,0 +1,4 @@
+package netstack
+
+// Arrive is arrive.
+func (a *Attachment) Arrive(f *Frame, prompt bool) { a.arrive(f, prompt) }

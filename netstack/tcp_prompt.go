@@ -1,0 +1,160 @@
+package netstack
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"sync"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+// A segment usually goes from the goroutine that read the frame to one of gVisor's, which handles it, and
+// from there to the connection's user. Each time Go wakes one more thread to see whether there is more to do, and where the
+// processors are busy that thread takes one from those that have to do with the message. So who has read a short
+// frame of octets from outside handles the segment itself, and runs the connection's user, if nobody has hold of
+// the connection and nothing seems to come behind it. Else the segment goes the usual way: long or many ones are
+// handled in parallel, and ACKs may make TCP send much.
+
+// promptMax is the longest frame, in octets, that is handled by who has read it.
+const promptMax = 4096
+
+// A tcpFlow is a connection, seen from here.
+type tcpFlow struct{ local, remote netip.AddrPort }
+
+// prompt takes hold of the connection that f, which is p, has octets for, if its segment is to be handled here.
+func (l *link) prompt(f *Frame, p *packet) *TCPConn {
+	if !f.prompt {
+		return nil
+	}
+	if n, err := p.tcpHeaderLen(); err != nil || p.end-p.l4 == n {
+		return nil
+	}
+	if c := l.conns.find(flowOf(p)); c != nil && c.begin() {
+		return c
+	}
+	return nil
+}
+
+// flowOf is that of the TCP segment p, which was received.
+func flowOf(p *packet) tcpFlow {
+	var src, dst netip.Addr
+	if p.ether == etherIPv4 {
+		src, dst = netip.AddrFrom4([4]byte(p.hdr[p.l3+12:])), netip.AddrFrom4([4]byte(p.hdr[p.l3+16:]))
+	} else {
+		src, dst = netip.AddrFrom16([16]byte(p.hdr[p.l3+8:])), netip.AddrFrom16([16]byte(p.hdr[p.l3+24:]))
+	}
+	return tcpFlow{
+		netip.AddrPortFrom(dst, binary.BigEndian.Uint16(p.hdr[p.l4+2:])),
+		netip.AddrPortFrom(src, binary.BigEndian.Uint16(p.hdr[p.l4:])),
+	}
+}
+
+// tcpConns are the connections whose segments can be handled so.
+type tcpConns struct {
+	mu sync.RWMutex
+	m  map[tcpFlow]*TCPConn
+}
+
+func (t *tcpConns) find(f tcpFlow) *TCPConn {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.m[f]
+}
+
+func (t *tcpConns) add(c *TCPConn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.m == nil {
+		t.m = make(map[tcpFlow]*TCPConn)
+	}
+	t.m[c.flow()] = c
+}
+
+func (t *tcpConns) remove(c *TCPConn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if f := c.flow(); t.m[f] == c {
+		delete(t.m, f)
+	}
+}
+
+func (c *TCPConn) flow() tcpFlow { return tcpFlow{unmap(c.local), unmap(c.remote)} }
+
+// SetPrompt sets a function that may be called in place of SetNotify's when there is more to read: by the goroutine that
+// has brought it and with no lock held, so that it may use the connection. It must not wait for anything.
+func (c *TCPConn) SetPrompt(f func()) {
+	if f == nil {
+		c.prompt.Store(nil)
+		return
+	}
+	c.prompt.Store(&f)
+}
+
+// The values of TCPConn.handling.
+const (
+	handlingNot uint32 = iota
+	handling
+	handlingReadable // and there is more to read
+)
+
+// readable notes that there is more to read, if the one who handles segments will tell.
+func (c *TCPConn) readable() bool {
+	return c.handling.CompareAndSwap(handling, handlingReadable) || c.handling.Load() == handlingReadable
+}
+
+// begin takes hold of c for a segment; end has to follow. While c is held gVisor queues segments and leaves
+// them there.
+func (c *TCPConn) begin() bool {
+	if c.prompt.Load() == nil || !c.mu.TryLock() {
+		return false
+	}
+	if c.closed || c.ep.EndpointState() != tcp.StateEstablished {
+		c.mu.Unlock()
+		return false
+	}
+	c.ep.LockUser()
+	c.handling.Store(handling)
+	return true
+}
+
+// end handles what was queued, as gVisor's processors do, and lets go of c. If it returns true, call ready.
+func (c *TCPConn) end() bool {
+	var err tcpip.Error
+	if c.ep.EndpointState() == tcp.StateEstablished {
+		if err = handleSegments(c.ep); err != nil {
+			resetConnection(c.ep, err)
+		}
+	}
+	c.ep.UnlockUser() // what is left goes to a processor
+	if err != nil {
+		drainSegments(c.ep)
+		c.wq.Notify(waiter.EventHUp | waiter.EventErr | waiter.ReadableEvents | waiter.WritableEvents)
+	}
+	c.mu.Unlock()
+	return c.handling.Swap(handlingNot) == handlingReadable
+}
+
+// ready tells c's user that there is more to read.
+func (c *TCPConn) ready() {
+	f := c.prompt.Load()
+	if f == nil {
+		f = c.notify.Load()
+	}
+	if f != nil {
+		(*f)()
+	}
+}
+
+// arrive is Input for a frame from outside, which it releases. The caller holds no lock. prompt says that nothing
+// seems to come behind the frame.
+func (a *Attachment) arrive(f *Frame, prompt bool) {
+	f.prompt = prompt && f.Len() <= promptMax
+	_ = a.Input(f) // counts what it drops
+	c := f.ready
+	f.Release()
+	if c != nil {
+		c.ready()
+	}
+}

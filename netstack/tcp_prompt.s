@@ -1,0 +1,1 @@
+// Go takes functions without a body only where there is a file like this.
