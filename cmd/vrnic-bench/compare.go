@@ -72,6 +72,10 @@ func compareAction(c *cli.Context) error {
 	length := time.Duration(20*p.rounds*len(p.paths)) * p.amount.Time
 	m := match{c: c, p: p, out: out, progress: progress.New(c.App.ErrWriter, length)}
 	defer m.progress.Done()
+	m.p.leaveOut = func(name string, err error) {
+		m.progress.Clear()
+		fmt.Fprintf(c.App.ErrWriter, "vrnic-bench: left out: %s\n", oneLine(fmt.Errorf("%s: %w", name, err)))
+	}
 	if !out.quiet {
 		m.print(fmt.Sprintf("%d rounds of %v each, in turn; median [lowest..highest]", p.rounds, p.amount.Time))
 	}
@@ -99,6 +103,8 @@ type comparison struct {
 	plan
 	rounds, depth int
 	noCRC         bool
+	// leaveOut is told of baselines that are installed and do not work.
+	leaveOut func(name string, err error)
 }
 
 // comparePlan reads the flags. Its errors are wrong usage.

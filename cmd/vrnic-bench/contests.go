@@ -94,7 +94,7 @@ func (p comparison) baselines(ctx context.Context, path *paths.Path) (bs []base.
 		if err != nil {
 			return nil, fmt.Errorf("kernel TCP: %w", err)
 		}
-		return append(append(bs, kernel), base.Installed(here, here, loopback.Addr())...), nil
+		return append(append(bs, kernel), base.Installed(ctx, here, here, loopback.Addr(), p.leaveOut)...), nil
 	case "pair":
 		own, err := p.sameStacks(path)
 		if err != nil {
@@ -119,7 +119,7 @@ func (p comparison) baselines(ctx context.Context, path *paths.Path) (bs []base.
 		}
 		bs = append(bs, raw)
 	}
-	more, err := p.overBridges(path)
+	more, err := p.overBridges(ctx, path)
 	return append(bs, more...), err
 }
 
@@ -159,7 +159,7 @@ func (p comparison) tapPeers(path *paths.Path) (base.Baseline, error) {
 }
 
 // overBridges is what the kernels of path's sites do.
-func (p comparison) overBridges(path *paths.Path) ([]base.Baseline, error) {
+func (p comparison) overBridges(ctx context.Context, path *paths.Path) ([]base.Baseline, error) {
 	lab := path.Lab()
 	if err := lab.A.AddAddr(netlab.Bridge, kerA); err != nil {
 		return nil, err
@@ -173,7 +173,7 @@ func (p comparison) overBridges(path *paths.Path) ([]base.Baseline, error) {
 	}
 	bs := []base.Baseline{kernel}
 	if path.Name == "tap" {
-		bs = append(bs, base.Installed(lab.A, lab.B, kerB.Addr())...)
+		bs = append(bs, base.Installed(ctx, lab.A, lab.B, kerB.Addr(), p.leaveOut)...)
 	}
 	return bs, nil
 }

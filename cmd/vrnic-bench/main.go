@@ -35,12 +35,15 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintf(stderr, "vrnic-bench: %s\n", strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; "))
+	fmt.Fprintf(stderr, "vrnic-bench: %s\n", oneLine(err))
 	if code := cli.ExitCoder(nil); errors.As(err, &code) {
 		return code.ExitCode()
 	}
 	return exitFailed
 }
+
+// oneLine is what err says, on one line.
+func oneLine(err error) string { return strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ") }
 
 func newApp(stdin io.Reader, stdout, stderr io.Writer) *cli.App {
 	onUsageError := func(_ *cli.Context, err error, _ bool) error { return usagef("%v; see vrnic-bench --help", err) }

@@ -35,17 +35,33 @@ type program struct {
 	each        map[Request]time.Duration // what an iteration takes, by what was asked before
 }
 
-// Installed are the baselines of programs that are in $PATH, from the namespace here to addr in there.
-func Installed(here, there *netlab.NS, addr netip.Addr) (bs []Baseline) {
+// Installed are the baselines of programs that are in $PATH, from the namespace here to addr in there. What
+// does not work there is told to leftOut and not among them. (UCX finds its devices in /sys, which is not
+// that of another namespace.)
+func Installed(ctx context.Context, here, there *netlab.NS, addr netip.Addr, leftOut func(name string, err error)) (bs []Baseline) {
 	for _, p := range []*program{fiPingpong(), ucxPerftest()} {
 		path, err := exec.LookPath(p.path)
 		if err != nil {
 			continue
 		}
 		p.path, p.here, p.there, p.addr, p.each = path, here, there, addr, make(map[Request]time.Duration)
+		if err := p.try(ctx); err != nil {
+			leftOut(p.name, err)
+			continue
+		}
 		bs = append(bs, p)
 	}
 	return bs
+}
+
+// try has the shortest of measurements.
+func (p *program) try(ctx context.Context) error {
+	for _, k := range p.does {
+		if _, err := p.Measure(ctx, Request{Kind: k, Size: 64, Slots: 1, Time: time.Microsecond}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // fiPingpong is libfabric's fi_pingpong over its tcp provider: Sends there and back, whatever is asked.
