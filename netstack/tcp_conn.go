@@ -263,10 +263,13 @@ func (c *TCPConn) Close() error {
 // Abort resets the connection and gives it back.
 func (c *TCPConn) Abort() {
 	c.conns.remove(c)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
-	c.prompt.Store(nil)
+	c.prompt.Store(nil) // nobody begins to handle a segment any more
+	// The lock is not waited for: its owner may hang in WriteFrom's source. Who handles a segment has the endpoint
+	// locked, too, for which the calls below do wait.
+	if c.mu.TryLock() {
+		c.closed = true
+		defer c.mu.Unlock()
+	}
 	c.wq.EventUnregister(&c.entry)
 	c.ep.Abort()
 	c.ep.Close()
