@@ -25,10 +25,14 @@ const (
 // process is faster for what is longer than a page, since its pages are copied once and not twice.
 type appMem struct {
 	fd    int
-	proc  *vmProc // or nil
+	proc  *vmProc // or nil; set before the first region is registered
 	refs  atomic.Int32
 	slots chan struct{} // a copy holds one
 	over  <-chan struct{}
+
+	// The control goroutine's.
+	nonceAddr uint64
+	looked    bool // for proc
 }
 
 // newAppMem takes over fd if it is the memory of the process that has mapped the session page with

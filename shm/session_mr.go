@@ -15,7 +15,7 @@ func (o *operation) setMem(req *SetMemRequest) error {
 	if err != nil {
 		return err
 	}
-	app.proc = openVM(o.s.peer, o.s.srv.rights, req.NonceAddr, o.s.nonce)
+	app.nonceAddr = req.NonceAddr
 	if err := o.s.h.LendMem(); err != nil {
 		app.release()
 		return err
@@ -24,6 +24,19 @@ func (o *operation) setMem(req *SetMemRequest) error {
 	o.s.app = app
 	o.s.mu.Unlock()
 	return nil
+}
+
+// openVM looks, once, whether the client's memory can be reached by its process too. The first registration
+// comes early enough, and by then the client has had time to allow it: PR_SET_PTRACER, where Yama wants that.
+func (s *Session) openVM() {
+	if s.app.looked {
+		return
+	}
+	s.app.looked = true
+	v := openVM(s.peer, s.srv.rights, s.app.nonceAddr, s.nonce)
+	s.mu.Lock()
+	s.app.proc = v
+	s.mu.Unlock()
 }
 
 func (o *operation) addMem(req *AddMemRequest) (*AddMemReply, error) {
@@ -88,6 +101,7 @@ func (s *Session) newMR(pd *pdObj, req RegMRRequest) (*mrObj, error) {
 		if s.app == nil || req.Mem != 0 || req.Offset != 0 || req.Addr+req.Length > 1<<63-1 {
 			return nil, syscall.EINVAL
 		}
+		s.openVM()
 		s.app.acquire()
 		m.mem.app, m.mem.addr = s.app, req.Addr
 	case ModeShared:
