@@ -33,7 +33,7 @@ func perfJobs() (jobs []job) {
 	quick := map[string]bool{
 		"ib_send_bw -n 200 -s 4096": true, "ib_write_bw -n 200": true, "ib_read_bw -n 200": true,
 		"ib_send_lat -n 200 -s 64": true, "ib_write_lat -n 200 -s 64": true, "ib_read_lat -n 200 -s 64": true,
-		"ib_send_bw -n 1000 -e": true, "ib_send_bw -n 200 -b": true, "ib_send_bw -n 200 --use-srq": true, "ib_write_bw -n 200 -q 4 -b": true,
+		"ib_send_bw -n 600 -e": true, "ib_send_bw -n 200 -b -s 4096": true, "ib_send_bw -n 200 --use-srq": true, "ib_write_bw -n 200 -q 4 -b -s 4096": true,
 		"ib_send_lat -n 100 -e -I 64 -s 64": true,
 	}
 	add := func(tool, options string) {
@@ -41,7 +41,7 @@ func perfJobs() (jobs []job) {
 	}
 	for _, op := range []string{"send", "write", "read"} {
 		bw, lat := "ib_"+op+"_bw", "ib_"+op+"_lat"
-		for _, o := range []string{"-n 200", "-n 200 -s 4096", "-n 2000 -s 64", "-n 200 -b", "-n 200 -q 4 -b", "-n 200 -q 16", "-n 100 -a", "-D 2", "-n 100 -s 1048576", "-n 1000 -Q 1", "-n 1000 -t 8", "-n 200 -l 8 -s 1024"} {
+		for _, o := range []string{"-n 200", "-n 200 -s 4096", "-n 2000 -s 64", "-n 200 -b", "-n 200 -b -s 4096", "-n 200 -q 4 -b", "-n 200 -q 4 -b -s 4096", "-n 200 -q 16", "-n 100 -a", "-D 2", "-n 100 -s 1048576", "-n 1000 -Q 1", "-n 1000 -t 8", "-n 200 -l 8 -s 1024"} {
 			add(bw, o)
 		}
 		for _, o := range []string{"-n 200 -s 64", "-n 100 -a", "-D 2 -s 64", "-n 200 -s 65536"} {
@@ -49,10 +49,10 @@ func perfJobs() (jobs []job) {
 		}
 		if op != "write" { // which has no events
 			add(lat, "-n 100 -e -s 64")
-			add(bw, "-n 1000 -e")
+			add(bw, "-n 600 -e")
 		}
 	}
-	for _, o := range []string{"-n 200 --use-srq", "-n 1000 --use-srq -e", "-n 200 --use-srq -b", "-n 200 --use-srq -s 1024", "-n 200 -I 64 -s 64", "-n 200 -r 16 -s 1024"} {
+	for _, o := range []string{"-n 200 --use-srq", "-n 600 --use-srq -e", "-n 200 --use-srq -b", "-n 200 --use-srq -s 1024", "-n 200 -I 64 -s 64", "-n 200 -r 16 -s 1024"} {
 		add("ib_send_bw", o)
 	}
 	for _, o := range []string{"-n 100 -e -I 64 -s 64", "-n 200 --use-srq -s 64", "-n 200 -I 128 -s 128"} {
