@@ -44,7 +44,7 @@ func perfJobs() (jobs []job) {
 		for _, o := range []string{"-n 200", "-n 200 -s 4096", "-n 2000 -s 64", "-n 200 -b", "-n 200 -b -s 4096", "-n 200 -q 4 -b", "-n 200 -q 4 -b -s 4096", "-n 200 -q 16", "-n 100 -a", "-D 2", "-n 100 -s 1048576", "-n 1000 -Q 1", "-n 1000 -t 8", "-n 200 -l 8 -s 1024"} {
 			add(bw, o)
 		}
-		for _, o := range []string{"-n 200 -s 64", "-n 100 -a", "-D 2 -s 64", "-n 200 -s 65536"} {
+		for _, o := range []string{"-n 200 -s 64", "-n 20 -a", "-D 2 -s 64", "-n 200 -s 65536"} {
 			add(lat, o)
 		}
 		if op != "write" { // which has no events
