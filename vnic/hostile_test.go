@@ -33,6 +33,14 @@ func newRawPeer(t *testing.T) *rawPeer {
 // rawDial makes a peer with cfg in c and connects to it by hand.
 func rawDial(t *testing.T, n *vnictest.Net, c *vnic.Context, cfg vnictest.PeerConfig) *rawPeer {
 	t.Helper()
+	p := rawStart(t, n, c, cfg)
+	p.ready()
+	return p
+}
+
+// rawStart is rawDial, but for the ready-to-receive message.
+func rawStart(t *testing.T, n *vnictest.Net, c *vnic.Context, cfg vnictest.PeerConfig) *rawPeer {
+	t.Helper()
 	l, lr := listen(t, c, 0)
 	from := netip.MustParseAddr("10.0.0.2")
 	s, err := n.Host(from).Dial(context.Background(), from, l.Local())
@@ -58,8 +66,13 @@ func rawDial(t *testing.T, n *vnictest.Net, c *vnic.Context, cfg vnictest.PeerCo
 		t.Fatal(err)
 	}
 	p.y.WantState("accepted", rdma.QPRTS)
-	p.send(iwarp.AppendTagged(nil, true, iwarp.OpWrite, 0, 0)) // the RTR
 	return p
+}
+
+// ready sends the ready-to-receive message.
+func (p *rawPeer) ready() {
+	p.t.Helper()
+	p.send(iwarp.AppendTagged(nil, true, iwarp.OpWrite, 0, 0))
 }
 
 // send sends a ULPDU.
@@ -189,6 +202,35 @@ func TestDataWhileClosing(t *testing.T) {
 		synctest.Wait()
 		p.y.WantState("Q14", rdma.QPError)
 	})
+}
+
+// A responder that disconnects at once waits for the ready-to-receive message, which would meet its FIN else: Q4. If
+// none comes the timer ends it.
+func TestDisconnectBeforeRTR(t *testing.T) {
+	for _, comes := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			n := vnictest.NewNet()
+			c := vnictest.Open(t, n.Device(t, "vnic0", []string{"10.0.0.1/24"}), vnic.ContextConfig{})
+			p := rawStart(t, n, c, vnictest.PeerConfig{})
+			if err := p.y.QP.Disconnect(); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			p.y.WantState("not yet", rdma.QPRTS)
+			if !comes {
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				p.y.WantState("it never came", rdma.QPError)
+				return
+			}
+			p.ready()
+			synctest.Wait()
+			p.y.WantState("FIN sent", rdma.QPClosing)
+			p.s.CloseWrite()
+			synctest.Wait()
+			p.y.WantState("Q13", rdma.QPIdle)
+		})
+	}
 }
 
 // Q13, Q14 by the timer: the peer never closes its side.

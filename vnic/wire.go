@@ -29,6 +29,7 @@ type wire struct {
 	stage    stageBuffer
 	unlocked bool // s lends octets without a lock: they need no stage
 	near     bool // within sendNear
+	rtrDue   bool // the peer's ready-to-receive message comes first: RFC 6581, section 5
 
 	nudges int // zero-length Writes sent so far to a peer that is silent: see expire
 
@@ -81,6 +82,7 @@ func newWire(qp *QP, s iwarp.Stream, p iwarp.Params, c rdma.ConnParam) *wire {
 	if p.Initiator && p.PeerToPeer && p.RTR == iwarp.RTRRead {
 		w.msn = 1
 	}
+	w.rtrDue = !p.Initiator && p.PeerToPeer
 	w.sources = make([]*readSource, 0, p.IRD)
 	// What SCTP brings ahead of order is placed at once: who placed it is told whether that went well.
 	qp.inHold.far.collect = w.sess == nil
@@ -478,7 +480,11 @@ func (d *discard) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (w *wire) idle() bool { return w.ep.Idle() && w.stage.off == w.stage.fill }
+// idle reports whether nothing is under way. What an Initiator still owes is its ready-to-receive message:
+// a FIN before that would meet it in Closing.
+func (w *wire) idle() bool {
+	return w.ep.Idle() && w.stage.off == w.stage.fill && (!w.rtrDue || w.ep.Established())
+}
 
 func (w *wire) terminate(code iwarp.TermCode, err error) {
 	w.failed = true
