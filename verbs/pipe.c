@@ -114,7 +114,8 @@ int vrnic_wait_token(struct vrnic_session *s, int fd)
 	n = read(fd, &c, 1);
 	if (n == 1)
 		return 0;
-	if (n < 0)
+	/* EBADF: on the way here another thread has destroyed the channel. */
+	if (n < 0 && errno != EBADF)
 		return vrnic_dead(s) ? 1 : -1;
 	pipe_ended(s, fd);
 	return 1;
