@@ -71,6 +71,9 @@ func (top *topology) runC(t *testing.T, name string, cases ...string) {
 func inOneDaemon(t *testing.T, f func(t *testing.T, top *topology)) {
 	t.Helper()
 	for _, make := range topologies[:2] {
-		t.Run(make.name, func(t *testing.T) { f(t, make.make(t)) })
+		t.Run(make.name, func(t *testing.T) {
+			t.Parallel() // much of it is waiting for what must not come
+			f(t, make.make(t))
+		})
 	}
 }
