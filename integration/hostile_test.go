@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"net"
@@ -169,7 +170,9 @@ func TestHostileClient(t *testing.T) {
 		for range 20 {
 			msg := noise(rnd.IntN(300))
 			if rnd.IntN(8) > 0 {
-				msg = shm.AppendMessage(nil, shm.Header{Op: shm.Op(rnd.IntN(140)), Seq: 2}, msg)
+				h := shm.AppendMessage(nil, shm.Header{Op: shm.Op(rnd.IntN(140)), Seq: 2}, &shm.EmptyReply{})
+				binary.NativeEndian.PutUint32(h[shm.HeaderLen-4:], uint32(len(msg)))
+				msg = append(h, msg...)
 			}
 			if _, err := c.Write(msg); err != nil {
 				break // thrown out

@@ -73,6 +73,9 @@ func compareAction(c *cli.Context) error {
 	m := match{c: c, p: p, out: out, progress: progress.New(c.App.ErrWriter, length)}
 	defer m.progress.Done()
 	m.p.leaveOut = func(name string, err error) {
+		if c.Context.Err() != nil {
+			return // it was interrupted, as we are
+		}
 		m.progress.Clear()
 		fmt.Fprintf(c.App.ErrWriter, "vrnic-bench: left out: %s\n", oneLine(fmt.Errorf("%s: %w", name, err)))
 	}
