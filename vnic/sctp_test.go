@@ -127,6 +127,7 @@ func TestSCTPAssociationLost(t *testing.T) {
 		x, y := e.join(l, rdma.ConnParam{})
 		x2, y2 := e.join(l, rdma.ConnParam{})
 		x.Recv(1, 0, 10)
+		synctest.Wait() // who is in the midst of sending sees an error of that
 		e.net.Assocs()[0].Fail()
 		for _, p := range []*vnictest.Peer{x, y, x2, y2} {
 			var lost *sctpddp.LostError
