@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"github.com/songgao/water"
 	"golang.org/x/sys/unix"
@@ -309,48 +310,64 @@ func (t *TAP) String() string {
 
 // A tapWrite holds what one write needs, so that it does not allocate.
 type tapWrite struct {
-	hdr [vnetHeaderLen]byte
-	iov [][]byte
+	hdr  [vnetHeaderLen]byte
+	iov  []unix.Iovec
+	flat []byte // a frame of too many pieces, copied together
 }
 
-var tapWrites = sync.Pool{New: func() any { return &tapWrite{iov: make([][]byte, 0, maxTAPPieces)} }}
+var tapWrites = sync.Pool{New: func() any { return &tapWrite{iov: make([]unix.Iovec, 0, 64)} }}
 
-// maxTAPPieces is how many pieces a frame is written in; a frame of more is copied together. Up to
-// eight fit x/sys's array on the stack.
-const maxTAPPieces = 8
+// maxPieces is how many the kernel takes in one call: UIO_MAXIOV.
+const maxPieces = 1024
+
+// add adds a piece.
+func (w *tapWrite) add(b []byte) {
+	if len(b) == 0 {
+		return
+	}
+	v := unix.Iovec{Base: unsafe.SliceData(b)}
+	v.SetLen(len(b))
+	w.iov = append(w.iov, v)
+}
+
+// addFrame adds the pieces of f.
+func (w *tapWrite) addFrame(f *Frame) {
+	begin := len(w.iov)
+	for v := range f.views() {
+		if len(w.iov) == maxPieces {
+			w.flat = f.AppendTo(w.flat[:0])
+			w.iov = w.iov[:begin]
+			w.add(w.flat)
+			return
+		}
+		w.add(v)
+	}
+}
 
 // Transmit implements Port: it gives a frame to the kernel.
 func (t *TAP) Transmit(f *Frame) bool {
 	w := tapWrites.Get().(*tapWrite)
-	iov := w.iov[:0]
 	if t.offloads {
 		putVnet(&w.hdr, f.Offload)
-		iov = append(iov, w.hdr[:])
+		w.add(w.hdr[:])
 	}
-	fits := true
-	for v := range f.views() {
-		if fits = len(iov) < maxTAPPieces; !fits {
-			break
-		}
-		iov = append(iov, v)
-	}
-	if !fits {
-		iov = append(iov[:0], w.hdr[:], f.AppendTo(nil))
-		if !t.offloads {
-			iov = iov[1:]
-		}
-	}
-	err := t.write(iov)
-	clear(w.iov[:cap(w.iov)])
+	w.addFrame(f)
+	err := t.write(w.iov)
+	clear(w.iov)
+	w.iov = w.iov[:0]
 	tapWrites.Put(w)
 	return err == nil
 }
 
-// write never waits: a TAP takes a frame or drops it.
-func (t *TAP) write(iov [][]byte) error {
+// write never waits: a TAP takes a frame or drops it. x/sys's Writev would allocate for more than eight pieces.
+func (t *TAP) write(iov []unix.Iovec) error {
 	for {
-		_, err := unix.Writev(t.fd, iov)
-		if err != unix.EINTR {
+		_, _, err := unix.Syscall(unix.SYS_WRITEV, uintptr(t.fd), uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)))
+		switch err {
+		case 0:
+			return nil
+		case unix.EINTR:
+		default:
 			return err
 		}
 	}

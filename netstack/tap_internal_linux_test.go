@@ -1,0 +1,61 @@
+package netstack
+
+import (
+	"bytes"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/buffer"
+)
+
+// scattered makes a frame of n pieces of size octets each, and returns the octets too.
+func scattered(n, size int) (*Frame, []byte) {
+	f := newFrame()
+	var all []byte
+	for i := range n {
+		b := bytes.Repeat([]byte{byte(i), byte(i >> 8)}, size/2)
+		all = append(all, b...)
+		f.append(buffer.NewViewWithData(b))
+	}
+	return f, all
+}
+
+// A frame goes to the kernel in one call, whatever it is made of: small messages make super-frames of many
+// pieces.
+func TestTAPTransmitPieces(t *testing.T) {
+	fd, err := unix.MemfdCreate("frames", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := os.NewFile(uintptr(fd), "frames")
+	defer file.Close()
+	for _, offloads := range []bool{false, true} {
+		tap := &TAP{fd: fd, offloads: offloads}
+		for _, c := range []struct{ pieces, size int }{{1, 60}, {7, 100}, {8, 100}, {9, 100}, {600, 100}, {maxPieces - 1, 60}, {maxPieces, 60}, {maxPieces + 1, 60}, {3000, 20}} {
+			f, want := scattered(c.pieces, c.size)
+			if offloads {
+				var hdr [vnetHeaderLen]byte
+				putVnet(&hdr, f.Offload)
+				want = append(hdr[:], want...)
+			}
+			send := func() {
+				if _, err := unix.Seek(fd, 0, unix.SEEK_SET); err != nil {
+					t.Fatal(err)
+				}
+				if !tap.Transmit(f) {
+					t.Fatalf("a frame of %d pieces was not taken", c.pieces)
+				}
+			}
+			send()
+			got := make([]byte, len(want)+1)
+			if n, _ := file.ReadAt(got, 0); n < len(want) || !bytes.Equal(got[:len(want)], want) {
+				t.Errorf("a frame of %d pieces arrived changed", c.pieces)
+			}
+			if at, err := unix.Seek(fd, 0, unix.SEEK_CUR); err != nil || int(at) != len(want) {
+				t.Errorf("a frame of %d pieces: %d octets written of %d, %v", c.pieces, at, len(want), err)
+			}
+			f.Release()
+		}
+	}
+}
