@@ -6,6 +6,8 @@ import (
 	"io"
 	"runtime/debug"
 	"unsafe"
+
+	"github.com/vrnic/vrnic/internal/prefetch"
 )
 
 var (
@@ -92,7 +94,24 @@ func (h *hold) read(m *MR, p []byte, addr uint64, ahead uint32) error {
 	if !h.take(m) {
 		return errGone
 	}
+	m.soon(addr, uint64(len(p)), uint64(ahead))
 	return m.readPinned(p, addr)
+}
+
+// How far before it is copied memory is asked for, in segments, and the longest segment that it is done for: in longer ones
+// the processor sees by itself what comes next. Measured with segments of 1448 octets and memory beyond the caches.
+const (
+	soonSegments = 3
+	soonMax      = 4096
+)
+
+// soon asks the caches for what is read some segments after the n octets at addr, if the piece goes on as far: ahead octets.
+func (m *MR) soon(addr, n, ahead uint64) {
+	from := addr - m.base + soonSegments*n
+	if ahead <= (soonSegments-1)*n || n > soonMax || from >= uint64(len(m.b)) {
+		return
+	}
+	prefetch.Read(m.b[from:][:min(n, ahead-(soonSegments-1)*n, uint64(len(m.b))-from)])
 }
 
 // write is m.writeAt with m held.

@@ -27,14 +27,14 @@ const (
 // particular line counts; a folder without a line has no place yet.
 //
 //	cmd/vrnic -> daemon -> netstack, vnic, shm        the only place where all meet
-//	vnic -> iwarp, rdma      shm -> rdma      netstack -> gVisor
+//	vnic -> iwarp, rdma, internal/prefetch      shm -> rdma      netstack -> gVisor
 //	iwarp -> internal/crc32c      rdma -> standard library
 var layers = map[string][]string{
 	"rdma":     {std},
 	"iwarp":    {std, module + "internal/crc32c"},
 	"sctpddp":  {std, module + "iwarp"},
 	"netstack": {std, sys, gvisor, water, module + "internal/crc32c"},
-	"vnic":     {std, module + "iwarp", module + "sctpddp", module + "rdma"},
+	"vnic":     {std, module + "iwarp", module + "sctpddp", module + "rdma", module + "internal/prefetch"},
 	"shm":      {std, sys, module + "rdma"},
 
 	"cmd/vrnic": {std, sys, cli,
@@ -55,6 +55,7 @@ var layers = map[string][]string{
 	"internal/stacknet": {std, module + "iwarp", module + "vnic", module + "netstack", module + "sctpddp"},
 	"internal/archtest": {std},
 	"internal/crc32c":   {std, sys},
+	"internal/prefetch": {std},
 }
 
 // testsToo says what tests of a folder may import beside that: a device to run against.
