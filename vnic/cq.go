@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/vrnic/vrnic/rdma"
 )
@@ -45,17 +46,25 @@ type CQ struct {
 	need int          // guarded by ctx.mu: how many completions they can have at once
 	srqs map[*SRQ]int // guarded by ctx.mu: the QPs here of each SRQ, which counts once
 
+	ring   []cqe       // of a queue in this process
+	closed atomic.Bool // set with both locks held
+
+	// Who pushes. What the other side writes is on another line of the cache.
 	mu       sync.Mutex
-	ring     []cqe // guarded by mu
-	prod     uint32
-	cons     uint32
-	armed    armState // guarded by mu
-	overrun  bool     // guarded by mu
-	closed   bool     // guarded by mu
-	qps      []*QP    // guarded by mu, one for each queue
-	pushed   uint64   // guarded by mu
-	signaled uint64   // guarded by mu: events
+	prod     atomic.Uint32 // written with mu held, behind the entry
+	seen     uint32        // guarded by mu: what cons was
+	base     uint32        // guarded by mu: the completion that has the first entry; see roomLocked
+	overrun  bool          // guarded by mu
+	armed    atomic.Uint32 // an armState
+	pushed   uint64        // guarded by mu
+	signaled uint64        // guarded by mu: events
+	qps      []*QP         // guarded by mu, one for each queue
 	shared   sharedUses
+	_        [64]byte
+
+	// Who polls.
+	pollMu sync.Mutex
+	cons   atomic.Uint32 // written with pollMu held, behind the entries
 }
 
 // sharedUses are the completions in a CountingSink of receives that came from an SRQ and have not been
@@ -77,10 +86,8 @@ type cqe struct {
 	send   bool
 }
 
-type armState uint8
-
 const (
-	armNot armState = iota
+	armNot uint32 = iota
 	armSolicited
 	armAny
 )
@@ -125,7 +132,7 @@ func (cq *CQ) push(qp *QP, wc *rdma.WC, cookie, sqDone uint32, send, solicited b
 	solicited = solicited || wc.Status != rdma.WCSuccess
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
-	if cq.closed || cq.overrun {
+	if cq.closed.Load() || cq.overrun {
 		return
 	}
 	if cq.sink != nil {
@@ -139,19 +146,36 @@ func (cq *CQ) push(qp *QP, wc *rdma.WC, cookie, sqDone uint32, send, solicited b
 		cq.overrunLocked()
 		return
 	}
-	if cq.prod-cq.cons == uint32(len(cq.ring)) {
+	e := cq.roomLocked()
+	if e == nil {
 		cq.overrunLocked()
 		return
 	}
-	e := &cq.ring[cq.prod&uint32(len(cq.ring)-1)]
 	e.wc, e.qp, e.sqDone, e.send = *wc, qp, sqDone, send
-	cq.prod++
+	cq.prod.Store(cq.prod.Load() + 1)
 	cq.pushed++
-	if cq.armed == armAny || cq.armed == armSolicited && solicited {
-		cq.armed = armNot
+	// Who arms polls once more: one of the two sees what the other has done.
+	if a := cq.armed.Load(); a != armNot && (a == armAny || solicited) && cq.armed.CompareAndSwap(a, armNot) {
 		cq.signaled++
 		signal(cq.event)
 	}
+}
+
+// roomLocked is where the next completion goes; nil: there is no room. Now and then it looks what has been polled;
+// a queue that has run empty begins again with its first entry, which is in the cache. Who polls looks at base
+// only when there is something.
+func (cq *CQ) roomLocked() *cqe {
+	n, size := cq.prod.Load(), uint32(len(cq.ring))
+	if n-cq.seen >= min(size, 8) {
+		cq.seen = cq.cons.Load()
+		switch n - cq.seen {
+		case 0:
+			cq.base = n
+		case size:
+			return nil
+		}
+	}
+	return &cq.ring[(n-cq.base)&(size-1)]
 }
 
 // overrunLocked: a completion is lost, so the QPs of cq cannot go on. RFC 5042, section 6.4.6: no
@@ -179,7 +203,7 @@ func (cq *CQ) countShared() {
 func (cq *CQ) useLocked(t *srqTap) {
 	u := &cq.shared
 	if u.ring == nil { // nobody knows when it is polled
-		t.polled()
+		t.polled(1)
 		return
 	}
 	if u.prod-u.cons == uint32(len(u.ring)) { // the reader's count is wrong, or the sink is larger
@@ -192,7 +216,7 @@ func (cq *CQ) useLocked(t *srqTap) {
 func (cq *CQ) popUseLocked() {
 	u := &cq.shared
 	e := &u.ring[u.cons&uint32(len(u.ring)-1)]
-	e.tap.polled()
+	e.tap.polled(1)
 	e.tap = nil
 	u.cons++
 }
@@ -214,18 +238,22 @@ func (cq *CQ) countPolled() {
 
 // Poll takes up to len(wc) completions.
 func (cq *CQ) Poll(wc []rdma.WC) (int, error) {
-	cq.mu.Lock()
-	defer cq.mu.Unlock()
-	if cq.closed {
-		return 0, fmt.Errorf("poll a CQ: %w", rdma.ErrClosed)
+	if cq.sink == nil && cq.cons.Load() == cq.prod.Load() && !cq.closed.Load() {
+		return 0, nil
 	}
-	if cq.sink != nil {
+	cq.pollMu.Lock()
+	defer cq.pollMu.Unlock()
+	switch {
+	case cq.closed.Load():
+		return 0, fmt.Errorf("poll a CQ: %w", rdma.ErrClosed)
+	case cq.sink != nil:
 		return 0, fmt.Errorf("poll a CQ that is polled elsewhere: %w", rdma.ErrUnsupported)
 	}
 	n := 0
-	for n < len(wc) && cq.cons != cq.prod {
-		e := &cq.ring[cq.cons&uint32(len(cq.ring)-1)]
-		cq.cons++
+	var p polling
+	i, end := cq.cons.Load(), cq.prod.Load()
+	for ; n < len(wc) && i != end; i++ {
+		e := &cq.ring[(i-cq.base)&uint32(len(cq.ring)-1)]
 		qp := e.qp
 		e.qp = nil
 		if qp.destroyed.Load() {
@@ -233,29 +261,54 @@ func (cq *CQ) Poll(wc []rdma.WC) (int, error) {
 		}
 		wc[n] = e.wc
 		n++
-		switch {
-		case e.send:
-			qp.own.polledSend(e.sqDone)
-		case qp.rx.tap != nil:
-			qp.rx.tap.polled()
-		default:
-			qp.own.polledRecv()
+		if p.qp != qp {
+			cq.cons.Store(i) // before more can be posted
+			p.tell()
+			p = polling{qp: qp}
+		}
+		if e.send {
+			p.sends++
+			p.sqDone = e.sqDone
+		} else {
+			p.recvs++
 		}
 	}
+	cq.cons.Store(i)
+	p.tell()
 	return n, nil
+}
+
+// A polling is what was polled of one QP, completion after completion.
+type polling struct {
+	qp           *QP
+	sends, recvs int
+	sqDone       uint32 // of the last send
+}
+
+// tell has the QP know.
+func (p *polling) tell() {
+	if p.sends > 0 {
+		p.qp.own.polledSends(p.sends, p.sqDone)
+	}
+	if p.recvs == 0 {
+		return
+	}
+	if t := p.qp.rx.tap; t != nil {
+		t.polled(p.recvs)
+	} else {
+		p.qp.own.polledRecvs(p.recvs)
+	}
 }
 
 // Arm asks for one event; a call for any completion is not undone by one for solicited ones only.
 func (cq *CQ) Arm(solicitedOnly bool) error {
-	cq.mu.Lock()
-	defer cq.mu.Unlock()
-	if cq.closed {
+	if cq.closed.Load() {
 		return fmt.Errorf("arm a CQ: %w", rdma.ErrClosed)
 	}
 	if !solicitedOnly {
-		cq.armed = armAny
-	} else if cq.armed == armNot {
-		cq.armed = armSolicited
+		cq.armed.Store(armAny)
+	} else {
+		cq.armed.CompareAndSwap(armNot, armSolicited)
 	}
 	return nil
 }
@@ -293,10 +346,12 @@ func (cq *CQ) Close() error {
 func (cq *CQ) shut() {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
-	if !cq.closed {
-		cq.closed = true
+	cq.pollMu.Lock()
+	defer cq.pollMu.Unlock()
+	if !cq.closed.Load() {
+		cq.closed.Store(true)
 		cq.ring = nil
-		cq.cons = cq.prod
+		cq.cons.Store(cq.prod.Load())
 		close(cq.dead)
 	}
 }

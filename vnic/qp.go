@@ -165,7 +165,7 @@ func (pd *PD) NewQP(o QPOptions) (*QP, error) {
 	}
 	if qp.sendq == nil {
 		qp.own = newOwnQueues(&cfg)
-		qp.sendq, qp.recvq = qp.own, ownRecvQueue{qp.own}
+		qp.sendq, qp.recvq = qp.own, qp.own.rq
 	}
 	if tap != nil {
 		tap.qp = qp
@@ -189,12 +189,7 @@ func (pd *PD) addQP(qp *QP) error {
 	if err := c.openLocked(); err != nil {
 		return err
 	}
-	qp.scq.mu.Lock()
-	gone := qp.scq.closed
-	qp.scq.mu.Unlock()
-	qp.rcq.mu.Lock()
-	gone = gone || qp.rcq.closed
-	qp.rcq.mu.Unlock()
+	gone := qp.scq.closed.Load() || qp.rcq.closed.Load()
 	t := qp.rx.tap
 	if pd.closed || gone || t != nil && t.srq.closed {
 		return fmt.Errorf("create a QP of objects that are gone: %w", rdma.ErrClosed)
@@ -283,7 +278,14 @@ func (qp *QP) postState() error {
 
 // PostSend posts one request.
 func (qp *QP) PostSend(wr *rdma.SendWR) error {
-	if err := qp.queueSend(wr); err != nil {
+	if err := qp.postState(); err != nil {
+		return err
+	}
+	q := qp.own
+	q.mu.Lock()
+	err := qp.queueSendLocked(wr)
+	q.mu.Unlock()
+	if err != nil {
 		return err
 	}
 	qp.kick()
@@ -292,22 +294,29 @@ func (qp *QP) PostSend(wr *rdma.SendWR) error {
 
 // PostSends posts wrs in order and runs the QP once.
 func (qp *QP) PostSends(wrs []rdma.SendWR) (n int, err error) {
+	if len(wrs) == 0 {
+		return 0, nil
+	}
+	if err := qp.postState(); err != nil {
+		return 0, err
+	}
+	q := qp.own
+	q.mu.Lock()
 	for n < len(wrs) {
-		if err = qp.queueSend(&wrs[n]); err != nil {
+		if err = qp.queueSendLocked(&wrs[n]); err != nil {
 			break
 		}
 		n++
 	}
+	q.mu.Unlock()
 	if n > 0 {
 		qp.kick()
 	}
 	return n, err
 }
 
-func (qp *QP) queueSend(wr *rdma.SendWR) error {
-	if err := qp.postState(); err != nil {
-		return err
-	}
+// queueSendLocked checks wr and puts it into the queue; qp.own.mu is held.
+func (qp *QP) queueSendLocked(wr *rdma.SendWR) error {
 	if _, err := qp.checkSend(wr); err != nil {
 		return err
 	}
@@ -315,12 +324,30 @@ func (qp *QP) queueSend(wr *rdma.SendWR) error {
 	if s := qp.State(); s == rdma.QPIdle || s == rdma.QPClosing {
 		return fmt.Errorf("post a send request to QP %d in state %v: %w", qp.num, s, rdma.ErrNotConnected)
 	}
-	return qp.own.postSend(wr)
+	return qp.own.postSendLocked(wr)
+}
+
+// postRecvState says whether a receive may be posted now.
+func (qp *QP) postRecvState() error {
+	if err := qp.postState(); err != nil {
+		return err
+	}
+	if qp.rx.tap != nil {
+		return fmt.Errorf("post a receive to QP %d, which takes them from SRQ %d: %w", qp.num, qp.rx.tap.srq.num, rdma.ErrInvalid)
+	}
+	return nil
 }
 
 // PostRecv posts one receive.
 func (qp *QP) PostRecv(wr *rdma.RecvWR) error {
-	if err := qp.queueRecv(wr); err != nil {
+	if err := qp.postRecvState(); err != nil {
+		return err
+	}
+	q := qp.own
+	q.rmu.Lock()
+	err := qp.queueRecvLocked(wr)
+	q.rmu.Unlock()
+	if err != nil {
 		return err
 	}
 	qp.ringRecv()
@@ -329,29 +356,33 @@ func (qp *QP) PostRecv(wr *rdma.RecvWR) error {
 
 // PostRecvs posts wrs in order.
 func (qp *QP) PostRecvs(wrs []rdma.RecvWR) (n int, err error) {
+	if len(wrs) == 0 {
+		return 0, nil
+	}
+	if err := qp.postRecvState(); err != nil {
+		return 0, err
+	}
+	q := qp.own
+	q.rmu.Lock()
 	for n < len(wrs) {
-		if err = qp.queueRecv(&wrs[n]); err != nil {
+		if err = qp.queueRecvLocked(&wrs[n]); err != nil {
 			break
 		}
 		n++
 	}
+	q.rmu.Unlock()
 	if n > 0 {
 		qp.ringRecv()
 	}
 	return n, err
 }
 
-func (qp *QP) queueRecv(wr *rdma.RecvWR) error {
-	if err := qp.postState(); err != nil {
-		return err
-	}
-	if qp.rx.tap != nil {
-		return fmt.Errorf("post a receive to QP %d, which takes them from SRQ %d: %w", qp.num, qp.rx.tap.srq.num, rdma.ErrInvalid)
-	}
+// queueRecvLocked checks wr and puts it into the queue; qp.own.rmu is held.
+func (qp *QP) queueRecvLocked(wr *rdma.RecvWR) error {
 	if err := checkRecv(wr, qp.cfg.MaxRecvSGE); err != nil {
 		return err
 	}
-	return qp.own.postRecv(wr)
+	return qp.own.postRecvLocked(wr)
 }
 
 // ringRecv runs qp if a posted receive means work: somebody waits for it, or it flushes.

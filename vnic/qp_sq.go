@@ -13,6 +13,7 @@ import (
 type sendSide struct {
 	ring             []sqe
 	head, next, tail uint32
+	base             uint32          // the request that has the first slot
 	reads            int             // under way and unanswered
 	bad              bool            // an entry waits to fail; nothing is taken behind it
 	wc               rdma.WC         // scratch: a sink would make a local one escape
@@ -56,7 +57,15 @@ func (s *sendSide) init(qp *QP) {
 	}
 }
 
-func (s *sendSide) at(i uint32) *sqe { return &s.ring[i&uint32(len(s.ring)-1)] }
+func (s *sendSide) at(i uint32) *sqe { return &s.ring[(i-s.base)&uint32(len(s.ring)-1)] }
+
+// room is where the next request goes. When none is under way that is the first slot, which is in the cache.
+func (s *sendSide) room() *sqe {
+	if s.head == s.tail {
+		s.base = s.tail
+	}
+	return s.at(s.tail)
+}
 
 // drop forgets what was taken.
 func (s *sendSide) drop() {
@@ -148,7 +157,7 @@ func (qp *QP) nextSend() *sqe {
 	if s.bad || s.tail-s.head == uint32(len(s.ring)) || qp.finSent {
 		return nil
 	}
-	e := s.at(s.tail)
+	e := s.room()
 	if !qp.takeSend(e) {
 		return nil
 	}
@@ -324,9 +333,10 @@ func (qp *QP) completeSend(e *sqe, st rdma.WCStatus, n int) {
 	}
 	e.list.drop()
 	if qp.own != nil {
-		qp.own.unpolled.Add(1) // before Retire: see ownQueues.free
+		qp.own.retire(n, unpolledOne)
+	} else {
+		qp.sendq.Retire(n)
 	}
-	qp.sendq.Retire(n)
 	qp.scq.push(qp, wc, 0, qp.sq.head, true, false)
 }
 
@@ -341,7 +351,7 @@ func (qp *QP) blameSend(st rdma.WCStatus, vendor uint32) {
 		}
 	}
 	if s.tail-s.head < uint32(len(s.ring)) {
-		if e := s.at(s.tail); qp.takeSend(e) {
+		if e := s.room(); qp.takeSend(e) {
 			e.blame(st, vendor)
 			s.tail++
 		}
@@ -363,7 +373,7 @@ func (qp *QP) flushSend() (more bool) {
 			if i >= stepMessages {
 				return true
 			}
-			e := s.at(s.tail)
+			e := s.room()
 			if !qp.takeSend(e) {
 				break
 			}

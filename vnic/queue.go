@@ -29,23 +29,30 @@ type RecvQueue interface {
 	Starve(on bool)
 }
 
-// ownQueues are the queues of a QP whose user is in this process.
+// ownQueues are the queues of a QP whose user is in this process. Those that post lock each other out; who takes,
+// one at a time, needs no lock.
 type ownQueues struct {
-	depth, rdepth uint32
+	sq    []rdma.SendWR // slices hold their full capacity
+	depth uint32
 
 	mu    sync.Mutex
-	sq    []rdma.SendWR // guarded by mu; slices hold their full capacity
-	prod  uint32        // guarded by mu
-	taken uint32        // guarded by mu
-	rq    *recvRing     // guarded by mu; nil for a QP with an SRQ
+	base  uint32        // guarded by mu: the request that has the first slot; see postSend
+	prod  atomic.Uint32 // written with mu held, behind the slot
+	taken atomic.Uint32 // written by who takes
 
 	// A slot of the send queue is free again when the completion of its request, or of a later
 	// one, has been polled; or when it has been retired and no completion waits to be polled.
-	retired  atomic.Uint32
-	polled   atomic.Uint32
-	unpolled atomic.Int32
-	rpolled  atomic.Uint32
+	// ended has how many requests have been retired, and above unpolledOne how many completions wait.
+	ended  atomic.Uint64
+	polled atomic.Uint32
+
+	rpolled atomic.Uint32
+	rdepth  uint32
+	rmu     sync.Mutex // of those that post receives
+	rq      *recvRing  // nil for a QP with an SRQ
 }
+
+const unpolledOne = 1 << 32
 
 func newOwnQueues(cfg *rdma.QPConfig) *ownQueues {
 	q := &ownQueues{depth: uint32(cfg.MaxSendWR), rdepth: uint32(cfg.MaxRecvWR)}
@@ -62,21 +69,27 @@ func newOwnQueues(cfg *rdma.QPConfig) *ownQueues {
 
 // free returns how many send requests no longer take a slot.
 func (q *ownQueues) free() uint32 {
-	r := q.retired.Load() // before unpolled: what was retired by now was counted there earlier
-	if q.unpolled.Load() == 0 {
-		return r
+	if n := q.ended.Load(); n < unpolledOne {
+		return uint32(n)
 	}
 	return q.polled.Load()
 }
 
-func (q *ownQueues) postSend(wr *rdma.SendWR) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.prod-q.free() >= q.depth {
+// slot is where request i is.
+func (q *ownQueues) slot(i uint32) *rdma.SendWR { return &q.sq[(i-q.base)&uint32(len(q.sq)-1)] }
+
+func (q *ownQueues) postSendLocked(wr *rdma.SendWR) error {
+	n := q.prod.Load()
+	if n-q.free() >= q.depth {
 		return fmt.Errorf("post a send request, %d are there: %w", q.depth, rdma.ErrQueueFull)
 	}
-	copySendWR(&q.sq[q.prod&uint32(len(q.sq)-1)], wr)
-	q.prod++
+	if q.taken.Load() == n {
+		// Who takes looks at base only when there is something. A queue that has run empty begins again with
+		// its first slot, which is in the cache.
+		q.base = n
+	}
+	copySendWR(q.slot(n), wr)
+	q.prod.Store(n + 1)
 	return nil
 }
 
@@ -92,58 +105,50 @@ func copySendWR(to, from *rdma.SendWR) {
 
 // Next implements SendQueue.
 func (q *ownQueues) Next(wr *rdma.SendWR) (bool, error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.taken == q.prod {
+	n := q.taken.Load()
+	if n == q.prod.Load() {
 		return false, nil
 	}
-	copySendWR(wr, &q.sq[q.taken&uint32(len(q.sq)-1)])
-	q.taken++
+	copySendWR(wr, q.slot(n))
+	q.taken.Store(n + 1)
 	return true, nil
 }
 
 // Retire implements SendQueue.
-func (q *ownQueues) Retire(n int) { q.retired.Add(uint32(n)) }
+func (q *ownQueues) Retire(n int) { q.retire(n, 0) }
 
-func (q *ownQueues) polledSend(sqDone uint32) {
-	if q == nil {
-		return
+// retire counts n requests as retired, the last of them with a completion if unpolled is unpolledOne.
+func (q *ownQueues) retire(n int, unpolled uint64) {
+	for {
+		old := q.ended.Load()
+		if q.ended.CompareAndSwap(old, old&^(unpolledOne-1)+unpolled|uint64(uint32(old)+uint32(n))) {
+			return
+		}
 	}
+}
+
+// polledSends notes that n completions have been polled; sqDone is that of the last.
+func (q *ownQueues) polledSends(n int, sqDone uint32) {
 	q.polled.Store(sqDone)
-	q.unpolled.Add(-1)
+	q.ended.Add(-uint64(n) * unpolledOne)
 }
 
-func (q *ownQueues) polledRecv() {
-	if q != nil {
-		q.rpolled.Add(1)
-	}
-}
+func (q *ownQueues) polledRecvs(n int) { q.rpolled.Add(uint32(n)) }
 
-func (q *ownQueues) postRecv(wr *rdma.RecvWR) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.rq.prod-q.rpolled.Load() >= q.rdepth || !q.rq.put(wr) {
+func (q *ownQueues) postRecvLocked(wr *rdma.RecvWR) error {
+	if q.rq.prod.Load()-q.rpolled.Load() >= q.rdepth || !q.rq.put(wr) {
 		return fmt.Errorf("post a receive, %d are there: %w", q.rdepth, rdma.ErrQueueFull)
 	}
 	return nil
 }
 
-// ownRecvQueue is the receive side of ownQueues as a RecvQueue.
-type ownRecvQueue struct{ q *ownQueues }
-
-func (r ownRecvQueue) Next(wr *rdma.RecvWR) (uint32, bool, error) {
-	r.q.mu.Lock()
-	defer r.q.mu.Unlock()
-	return r.q.rq.Next(wr)
-}
-
-// Starve does nothing: each post in this process runs the QP.
-func (r ownRecvQueue) Starve(bool) {}
-
-// A recvRing holds receives that were posted in this process. It has no lock of its own.
+// A recvRing holds receives that were posted in this process. One at a time may put, and one take.
 type recvRing struct {
-	slots      []rdma.RecvWR // slices hold their full capacity
-	prod, cons uint32        // run free
+	slots []rdma.RecvWR // slices hold their full capacity
+	prod  atomic.Uint32 // runs free; written by put, behind the slot
+	seen  uint32        // put's: what cons was
+	_     [64 - 36]byte // each side has a line of the cache
+	cons  atomic.Uint32 // runs free; written by Next
 }
 
 func newRecvRing(depth, sges int) *recvRing {
@@ -156,30 +161,34 @@ func newRecvRing(depth, sges int) *recvRing {
 
 // put adds wr; false: there is no room.
 func (r *recvRing) put(wr *rdma.RecvWR) bool {
-	if r.Pending() == len(r.slots) {
-		return false
+	n := r.prod.Load()
+	if n-r.seen == uint32(len(r.slots)) {
+		if r.seen = r.cons.Load(); n-r.seen == uint32(len(r.slots)) {
+			return false
+		}
 	}
-	to := &r.slots[r.prod&uint32(len(r.slots)-1)]
+	to := &r.slots[n&uint32(len(r.slots)-1)]
 	to.ID = wr.ID
 	to.SGEs = append(to.SGEs[:0], wr.SGEs...)
-	r.prod++
+	r.prod.Store(n + 1)
 	return true
 }
 
 // Next implements RecvQueue.
 func (r *recvRing) Next(wr *rdma.RecvWR) (uint32, bool, error) {
-	if r.cons == r.prod {
+	n := r.cons.Load()
+	if n == r.prod.Load() {
 		return 0, false, nil
 	}
-	from := &r.slots[r.cons&uint32(len(r.slots)-1)]
+	from := &r.slots[n&uint32(len(r.slots)-1)]
 	wr.ID = from.ID
 	wr.SGEs = append(wr.SGEs[:0], from.SGEs...)
-	r.cons++
+	r.cons.Store(n + 1)
 	return 0, true, nil
 }
 
 // Pending implements SharedQueue.
-func (r *recvRing) Pending() int { return int(r.prod - r.cons) }
+func (r *recvRing) Pending() int { return int(r.prod.Load() - r.cons.Load()) }
 
 // Starve implements RecvQueue: each post in this process looks who waits.
 func (r *recvRing) Starve(bool) {}

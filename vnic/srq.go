@@ -303,7 +303,7 @@ func (t *srqTap) Starve(on bool) {
 
 // giveBack returns a receive that was taken and not completed.
 func (t *srqTap) giveBack(wr *rdma.RecvWR, cookie uint32) {
-	t.polled()
+	t.polled(1)
 	s := t.srq
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -311,11 +311,12 @@ func (t *srqTap) giveBack(wr *rdma.RecvWR, cookie uint32) {
 	s.wakeLocked()
 }
 
-// polled says that the QP holds one receive less.
-func (t *srqTap) polled() {
+// polled says that the QP holds k receives less.
+func (t *srqTap) polled(k int) {
 	for n := t.out.Load(); n > 0; n = t.out.Load() { // 0: drop was here
-		if t.out.CompareAndSwap(n, n-1) {
-			t.srq.out.Add(-1)
+		d := min(n, int32(k))
+		if t.out.CompareAndSwap(n, n-d) {
+			t.srq.out.Add(-d)
 			break
 		}
 	}
