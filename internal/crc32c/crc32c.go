@@ -1,5 +1,5 @@
 // Package crc32c computes CRC-32C (Castagnoli), the checksum of MPA (RFC 5044 section 4.4) and SCTP (RFC 9260
-// appendix A), and copies octets with it in one pass.
+// appendix A).
 //
 // hash/crc32 has the same sum. Its amd64 code is made for long buffers: what remains behind blocks of 1512
 // octets goes through one lane, a third as fast, and that is most of an FPDU of 1448. Here the lanes are as long as the

@@ -45,6 +45,86 @@ done:
 	MOVL  AX, ret+40(FP)
 	RET
 
+// func fold(c uint32, p *byte, n int, k *[14]uint64) uint32
+TEXT ·fold(SB), NOSPLIT, $0-36
+	MOVL  c+0(FP), AX
+	MOVQ  p+8(FP), SI
+	MOVQ  n+16(FP), CX
+	MOVQ  k+24(FP), DI
+	VMOVD AX, X8
+	VPXORQ    (SI), Z8, Z0
+	VMOVDQU64 64(SI), Z1
+	VMOVDQU64 128(SI), Z2
+	VMOVDQU64 192(SI), Z3
+	VBROADCASTI32X4 (DI), Z8
+	ADDQ  $256, SI
+	SUBQ  $512, CX
+	JLT   rest
+
+loop:
+	VPCLMULQDQ $0x00, Z8, Z0, Z4
+	VPCLMULQDQ $0x11, Z8, Z0, Z0
+	VPCLMULQDQ $0x00, Z8, Z1, Z5
+	VPCLMULQDQ $0x11, Z8, Z1, Z1
+	VPCLMULQDQ $0x00, Z8, Z2, Z6
+	VPCLMULQDQ $0x11, Z8, Z2, Z2
+	VPCLMULQDQ $0x00, Z8, Z3, Z7
+	VPCLMULQDQ $0x11, Z8, Z3, Z3
+	VPTERNLOGQ $0x96, (SI), Z4, Z0
+	VPTERNLOGQ $0x96, 64(SI), Z5, Z1
+	VPTERNLOGQ $0x96, 128(SI), Z6, Z2
+	VPTERNLOGQ $0x96, 192(SI), Z7, Z3
+	ADDQ  $256, SI
+	SUBQ  $256, CX
+	JGE   loop
+
+rest:
+	ADDQ  $256, CX
+	JZ    reduce
+
+one:
+	VPCLMULQDQ $0x00, Z8, Z0, Z4
+	VPCLMULQDQ $0x11, Z8, Z0, Z5
+	VMOVDQA64  Z1, Z0
+	VMOVDQA64  Z2, Z1
+	VMOVDQA64  Z3, Z2
+	VPXORQ     (SI), Z4, Z3
+	VPXORQ     Z5, Z3, Z3
+	ADDQ  $64, SI
+	SUBQ  $64, CX
+	JNZ   one
+
+reduce:
+	VBROADCASTI32X4 16(DI), Z8
+	VBROADCASTI32X4 32(DI), Z9
+	VMOVDQU64  48(DI), Z10
+	VPCLMULQDQ $0x00, Z8, Z0, Z4
+	VPCLMULQDQ $0x11, Z8, Z0, Z0
+	VPCLMULQDQ $0x00, Z8, Z1, Z5
+	VPCLMULQDQ $0x11, Z8, Z1, Z1
+	VPTERNLOGQ $0x96, Z4, Z0, Z2
+	VPTERNLOGQ $0x96, Z5, Z1, Z3
+	VPCLMULQDQ $0x00, Z9, Z2, Z4
+	VPCLMULQDQ $0x11, Z9, Z2, Z2
+	VPTERNLOGQ $0x96, Z4, Z2, Z3
+	VPCLMULQDQ $0x00, Z10, Z3, Z4
+	VPCLMULQDQ $0x11, Z10, Z3, Z5
+	VEXTRACTI32X4 $3, Z3, X6
+	VPXORQ     Z5, Z4, Z4
+	VEXTRACTI64X4 $1, Z4, Y5
+	VPXOR      Y5, Y4, Y4
+	VEXTRACTI128 $1, Y4, X5
+	VPXOR      X5, X4, X4
+	VPXOR      X6, X4, X4
+	VMOVQ      X4, R8
+	VPEXTRQ    $1, X4, R9
+	VZEROUPPER
+	XORL  AX, AX
+	CRC32Q R8, AX
+	CRC32Q R9, AX
+	MOVL  AX, ret+32(FP)
+	RET
+
 // func tail(c uint32, p *byte, n int) uint32
 TEXT ·tail(SB), NOSPLIT, $0-28
 	MOVL  c+0(FP), AX
@@ -53,20 +133,27 @@ TEXT ·tail(SB), NOSPLIT, $0-28
 
 words:
 	SUBQ  $8, CX
-	JLT   octets
+	JLT   long
 	CRC32Q (SI), AX
 	ADDQ  $8, SI
 	JMP   words
 
-octets:
-	ADDQ  $8, CX
-	JZ    done
+long:
+	TESTQ $4, CX
+	JZ    short
+	CRC32L (SI), AX
+	ADDQ  $4, SI
+
+short:
+	TESTQ $2, CX
+	JZ    octet
+	CRC32W (SI), AX
+	ADDQ  $2, SI
 
 octet:
+	TESTQ $1, CX
+	JZ    done
 	CRC32B (SI), AX
-	ADDQ  $1, SI
-	SUBQ  $1, CX
-	JNZ   octet
 
 done:
 	MOVL  AX, ret+24(FP)
