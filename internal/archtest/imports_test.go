@@ -48,6 +48,7 @@ var layers = map[string][]string{
 	// C, but for the package that embeds what is built of it.
 	"verbs":             {std},
 	"verbs/sessiontest": {std},
+	"verbs/heaptest":    {std},
 
 	"contrib":           {std, module + "iwarp", module + "sctpddp"},
 	"integration":       {whole},

@@ -186,7 +186,7 @@ func TestStarts(t *testing.T) {
 
 // The libraries need nothing but libc, and have nothing writable that is executable.
 func TestDependencies(t *testing.T) {
-	for _, lib := range append([]string{"libvrnic-ifaddrs.so"}, libraries...) {
+	for _, lib := range append([]string{"libvrnic-ifaddrs.so", "libvrnic-heap.so"}, libraries...) {
 		f, err := elf.Open(filepath.Join(libs(t), lib))
 		if errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s was not built", lib)

@@ -12,21 +12,23 @@ const (
 	Verbs   = "libibverbs.so.1"
 	RDMACM  = "librdmacm.so.1"
 	IfAddrs = "libvrnic-ifaddrs.so"
+	Heap    = "libvrnic-heap.so"
 )
 
 // Names are the libraries that Place wants, each behind those that it is linked with.
-var Names = []string{Verbs, RDMACM, IfAddrs}
+var Names = []string{Verbs, RDMACM, IfAddrs, Heap}
 
 // Settings are what a program's environment gets.
 type Settings struct {
-	Socket  string // of the daemon, absolute
-	Device  string // the only one to show; "" for all
-	IfAddrs string // see AppendIfAddrs
-	Libs    Libs
-	Program Program
+	Socket   string // of the daemon, absolute
+	Device   string // the only one to show; "" for all
+	IfAddrs  string // see AppendIfAddrs
+	LendHeap bool
+	Libs     Libs
+	Program  Program
 }
 
-// Libs is where the libraries are: in a directory, or else in files to be loaded by their names.
+// Libs is where the libraries are: in a directory, or else in files to be loaded by their names, in the order of Names.
 type Libs struct {
 	Dir   string
 	Files []string
@@ -39,15 +41,23 @@ func Env(environ []string, s Settings) []string {
 	env = set(env, "VRNIC_SOCKET", s.Socket)
 	env = set(env, "VRNIC_DEVICE", s.Device)
 	env = set(env, "VRNIC_IFADDRS", s.IfAddrs)
-	preload := slices.Clone(s.Libs.Files)
+	env = set(env, "VRNIC_LEND_HEAP", "")
+	if s.LendHeap {
+		env = set(env, "VRNIC_LEND_HEAP", "1")
+	}
 	if s.Libs.Dir != "" {
 		old, _ := get(env, "LD_LIBRARY_PATH")
 		env = set(env, "LD_LIBRARY_PATH", addDir(s.Libs.Dir, old))
-		for _, name := range Names {
+	}
+	var preload []string
+	for i, name := range Names {
+		switch {
+		case name == Heap && !s.LendHeap:
+		case s.Libs.Dir == "":
+			preload = append(preload, s.Libs.Files[i])
+		case name == IfAddrs || name == Heap || s.Program.RPath:
 			// The others are found when they are asked for, unless the program says itself where.
-			if name == IfAddrs || s.Program.RPath {
-				preload = append(preload, path.Join(s.Libs.Dir, name))
-			}
+			preload = append(preload, path.Join(s.Libs.Dir, name))
 		}
 	}
 	old, _ := get(env, "LD_PRELOAD")

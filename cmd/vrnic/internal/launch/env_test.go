@@ -8,6 +8,7 @@ import (
 
 func TestEnv(t *testing.T) {
 	dir := Libs{Dir: "/l"}
+	files := Libs{Files: []string{"/proc/self/fd/100", "/proc/self/fd/101", "/proc/self/fd/102", "/proc/self/fd/103"}}
 	for _, tt := range []struct {
 		name      string
 		env, want []string
@@ -46,8 +47,25 @@ func TestEnv(t *testing.T) {
 		{
 			name: "libraries without a directory",
 			env:  []string{"LD_LIBRARY_PATH=/a"},
-			set:  Settings{Socket: "/s", Libs: Libs{Files: []string{"/proc/self/fd/100", "/proc/self/fd/101"}}},
-			want: []string{"LD_LIBRARY_PATH=/a", "LD_PRELOAD=/proc/self/fd/100:/proc/self/fd/101", "VRNIC_SOCKET=/s"},
+			set:  Settings{Socket: "/s", Libs: files},
+			want: []string{"LD_LIBRARY_PATH=/a", "LD_PRELOAD=/proc/self/fd/100:/proc/self/fd/101:/proc/self/fd/102", "VRNIC_SOCKET=/s"},
+		},
+		{
+			name: "a heap that is lent",
+			env:  []string{"LD_PRELOAD=/x.so:/old/libvrnic-ifaddrs.so:/old/libvrnic-heap.so", "VRNIC_LEND_HEAP=0"},
+			set:  Settings{Socket: "/s", LendHeap: true, Libs: dir},
+			want: []string{"LD_LIBRARY_PATH=/l", "LD_PRELOAD=/x.so:/l/libvrnic-ifaddrs.so:/l/libvrnic-heap.so", "VRNIC_LEND_HEAP=1", "VRNIC_SOCKET=/s"},
+		},
+		{
+			name: "a heap that is not lent any more",
+			env:  []string{"LD_PRELOAD=/l/libvrnic-ifaddrs.so:/l/libvrnic-heap.so", "VRNIC_LEND_HEAP=1"},
+			set:  Settings{Socket: "/s", Libs: dir},
+			want: []string{"LD_LIBRARY_PATH=/l", "LD_PRELOAD=/l/libvrnic-ifaddrs.so", "VRNIC_SOCKET=/s"},
+		},
+		{
+			name: "a heap that is lent, without a directory",
+			set:  Settings{Socket: "/s", LendHeap: true, Libs: files},
+			want: []string{"LD_PRELOAD=/proc/self/fd/100:/proc/self/fd/101:/proc/self/fd/102:/proc/self/fd/103", "VRNIC_LEND_HEAP=1", "VRNIC_SOCKET=/s"},
 		},
 		{
 			name: "a program with directories of its own, twice",

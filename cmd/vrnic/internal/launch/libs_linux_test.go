@@ -16,7 +16,7 @@ import (
 
 // content stands for the libraries.
 func content() map[string][]byte {
-	return map[string][]byte{Verbs: []byte("verbs"), RDMACM: bytes.Repeat([]byte("cm"), 5000), IfAddrs: []byte("if")}
+	return map[string][]byte{Verbs: []byte("verbs"), RDMACM: bytes.Repeat([]byte("cm"), 5000), IfAddrs: []byte("if"), Heap: []byte("heap")}
 }
 
 // base is a directory that Place can use.

@@ -1,0 +1,170 @@
+package heaptest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// workDir is for what is compiled.
+var workDir string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "vrnic-heaptest-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		workDir = dir
+		return m.Run()
+	}())
+}
+
+// build makes the library and the programs that use it: heap, and sanitized, with AddressSanitizer.
+var build = sync.OnceValue(func() error {
+	// The cache of test results looks at what the test itself has read.
+	sources, _ := filepath.Glob("../heap*.[ch]")
+	for _, f := range append(sources, "testdata/heap.c", "../Makefile") {
+		if _, err := os.ReadFile(f); err != nil {
+			return err
+		}
+	}
+	cc := []string{"cc", "-std=gnu11", "-O1", "-g", "-fno-builtin", "-Wall", "-Wextra", "-Werror", "testdata/heap.c", "-pthread"}
+	for _, args := range [][]string{
+		{"make", "-s", "-C", "..", "BUILD=" + workDir, library()},
+		append(cc, "-o", program()),
+		append(cc, "-fsanitize=address", "-o", program()+"-sanitized"),
+	} {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%v: %w\n%s", args, err, out)
+		}
+	}
+	return nil
+})
+
+func library() string { return filepath.Join(workDir, "libvrnic-heap.so") }
+func program() string { return filepath.Join(workDir, "heap") }
+
+// need builds what the tests run, or skips the test where there is no compiler.
+func need(t *testing.T) {
+	t.Helper()
+	for _, n := range []string{"cc", "make"} {
+		if _, err := exec.LookPath(n); err == nil {
+			continue
+		}
+		if slices.Contains(strings.Fields(os.Getenv("VRNIC_TEST_REQUIRE")), "verbs") {
+			t.Fatalf("VRNIC_TEST_REQUIRE asks for verbs, and there is no %s (as root: .ci/deps test)", n)
+		}
+		t.Skipf("needs %s: as root, .ci/deps test", n)
+	}
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// run runs a program with an environment, and returns what it says and how it ends.
+func run(t *testing.T, env []string, argv ...string) (out string, err error) {
+	t.Helper()
+	// A program that hangs fails the test; a machine that is slow does not.
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), env...)
+	b, err := cmd.CombinedOutput()
+	if ctx.Err() != nil {
+		t.Fatalf("%v hangs:\n%s", argv, b)
+	}
+	return string(b), err
+}
+
+func preload(more ...string) []string { return append([]string{"LD_PRELOAD=" + library()}, more...) }
+
+// What holds for any malloc holds with the library, for small and large, over forks and threads; and it does hold
+// without: the cases expect nothing that glibc does not do.
+func TestSame(t *testing.T) {
+	need(t)
+	for _, name := range []string{
+		"alignment", "failure", "zeros", "reallocation", "random_calls", "threads", "forks", "forks_with_threads", "forks_with_locks",
+		"killed_children", "protected_parts", "spawned", "closes_all", "limits", "locked",
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, env := range [][]string{preload(), nil} {
+				if out, err := run(t, env, program(), name); err != nil {
+					t.Errorf("with %v: %v\n%s", env, err, out)
+				}
+			}
+		})
+	}
+}
+
+// What is lent and what is not, and that it is given back.
+func TestLent(t *testing.T) {
+	need(t)
+	for _, name := range []string{"where", "given_back", "descriptors"} {
+		t.Run(name, func(t *testing.T) {
+			if out, err := run(t, preload(), program(), name); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+	// Cases of one process after another: what one leaves is there for the next.
+	if out, err := run(t, preload(), program(), "random_calls", "forks", "threads", "zeros", "where"); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// Nothing is lent where the user does not want it, where the address space is limited, or where a sanitizer needs malloc.
+func TestOff(t *testing.T) {
+	need(t)
+	if out, err := run(t, preload("VRNIC_LEND_HEAP=0"), program(), "off", "forks"); err != nil || out != "" {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out, err := run(t, preload(), "sh", "-c", "ulimit -v 4000000; exec "+program()+" off forks"); err != nil || out != "" {
+		t.Errorf("with a limit: %v\n%s", err, out)
+	}
+	out, err := run(t, preload("ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0"), program()+"-sanitized", "off")
+	if err != nil || strings.Count(out, "its heap is not lent") != 1 {
+		t.Errorf("with AddressSanitizer: %v\n%s", err, out)
+	}
+}
+
+// What is freed twice, or was not allocated, ends the program with a word.
+func TestMisuse(t *testing.T) {
+	need(t)
+	for _, name := range []string{"double_free", "free_inside"} {
+		out, err := run(t, preload(), program(), name)
+		status, _ := err.(*exec.ExitError)
+		if status == nil || status.Sys().(syscall.WaitStatus).Signal() != syscall.SIGABRT || !strings.Contains(out, "vrnic: free(): ") {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
+	}
+}
+
+// Programs that know nothing of it, with allocators and threads of their own, do what they do without.
+func TestPrograms(t *testing.T) {
+	need(t)
+	for _, script := range []string{
+		"sort -S 20M --parallel=4 ../heap*.c ../ibv*.h | cksum",
+		"tar cf - .. --exclude=build --exclude=../build --mtime=@0 | gzip -n | cksum",
+		"cc -O2 -w -fno-builtin -pthread -x c testdata/heap.c -S -o - | cksum",
+		"awk 'BEGIN { for (i = 0; i < 200000; i++) a[i] = i; for (i in a) s += a[i]; print s }'",
+	} {
+		want, err := run(t, nil, "sh", "-c", script)
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", script, err, want)
+		}
+		if got, err := run(t, preload(), "sh", "-c", script); err != nil || got != want {
+			t.Errorf("%s: %v\n%s, and without the library\n%s", script, err, got, want)
+		}
+	}
+}
