@@ -3,6 +3,7 @@ package sessiontest
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -134,5 +135,33 @@ func TestNotDumpable(t *testing.T) {
 	p.want("open", "ok", "nodump", "ok", "pd", "ok", "mr malloc 100 0 1", "EACCES", "mr malloc 100 0 1", "EACCES", "mr alloc 8192 0 1", "ok", "delmr 0", "ok")
 	if s := p.said(); strings.Count(s, "cannot lend its memory") != 1 {
 		t.Errorf("said %q", s)
+	}
+}
+
+// What libvrnic-heap.so gives out is found and shared as a memfd of the program's own, and the rest of the
+// program's memory is not lent for it.
+func TestLentHeap(t *testing.T) {
+	b := need(t)
+	if len(cFlags()) > 0 {
+		t.Skip("a sanitizer has a malloc of its own")
+	}
+	f := newFake(t, nil)
+	p := open(t, f, "LD_PRELOAD="+filepath.Join(b.libs, "libvrnic-heap.so"))
+	p.want("pd", "ok", "mr malloc 65536 100 1", "ok", "mr malloc 100000 0 1", "ok")
+	s := f.session(0)
+	first := last[shm.RegMRRequest](t, s)
+	p.want("mr malloc 40000000 5 1", "ok")
+	second := last[shm.RegMRRequest](t, s)
+	if first.Mode != shm.ModeShared || second.Mode != shm.ModeShared || second.Offset != 5 || first.Mem == second.Mem {
+		t.Errorf("registered as %+v, and what is larger as %+v", first, second)
+	}
+	s.mu.Lock()
+	if s.mem >= 0 {
+		t.Error("the program has lent all its memory")
+	}
+	s.mu.Unlock()
+	p.want("mr malloc 65535 0 1", "ok")
+	if r := last[shm.RegMRRequest](t, s); r.Mode != shm.ModeApp {
+		t.Errorf("what is small was registered as %+v", r)
 	}
 }
