@@ -143,6 +143,11 @@ func copyMR(dst *MR, to uint64, src *MR, from uint64, n uint32, last bool) (dstE
 		return nil, errGone
 	}
 	defer src.unpin()
+	return copyPinned(dst, to, src, from, n, last)
+}
+
+// copyPinned is copyMR with both pinned.
+func copyPinned(dst *MR, to uint64, src *MR, from uint64, n uint32, last bool) (dstErr, srcErr error) {
 	switch { // loopEnd has looked
 	case dst.mem != nil:
 		return errStaged, nil

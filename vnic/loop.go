@@ -31,6 +31,8 @@ type loopEnd struct {
 	quiet  bool         // guarded by pair.mu: copies nothing until the connection has moved
 	stream iwarp.Stream // set before pair.asked
 	sent   bool         // our Terminate is in the peer's mailbox; owner only
+	from   hold         // where the last Send took its octets; within send
+	into   hold         // and where it put them
 }
 
 const (
@@ -157,6 +159,17 @@ func (l *loopEnd) feed() {
 
 // send carries requests out.
 func (l *loopEnd) send() (more bool) {
+	more = l.sendSome()
+	l.dropHolds()
+	return more
+}
+
+func (l *loopEnd) dropHolds() {
+	l.from.drop()
+	l.into.drop()
+}
+
+func (l *loopEnd) sendSome() (more bool) {
 	qp := l.qp
 	if l.peer.phase.Load() != loopOpen {
 		return false
@@ -166,6 +179,10 @@ func (l *loopEnd) send() (more bool) {
 		e := qp.nextSend()
 		if e == nil {
 			return false
+		}
+		switch e.wr.Op {
+		case rdma.OpLocalInv, rdma.OpBindMW, rdma.OpRegMR:
+			l.dropHolds() // one may be of what ends
 		}
 		if e.off == 0 && !qp.ready(e) {
 			if e.state == sqeDone && qp.State() == rdma.QPRTS {
@@ -372,10 +389,7 @@ func (l *loopEnd) sendChunk(e *sqe, n uint32) (own, fault error) {
 		return errStaged, nil
 	}
 	if e.wr.Flags&rdma.Inline != 0 {
-		var h hold
-		fault = r.placeLocked(&h, e.off, e.wr.Inline[e.off:e.off+n])
-		h.drop()
-		if fault != nil {
+		if fault = r.placeLocked(&l.into, e.off, e.wr.Inline[e.off:e.off+n]); fault != nil {
 			return nil, fault
 		}
 	} else {
@@ -383,7 +397,13 @@ func (l *loopEnd) sendChunk(e *sqe, n uint32) (own, fault error) {
 			src, from, k := e.list.piece(off)
 			dst, to, kd := r.list.piece(off)
 			k = min(k, kd, left)
-			dstErr, srcErr := copyMR(dst, to, src, from, k, false)
+			if !l.into.take(dst) {
+				return nil, r.placeFailed(errGone)
+			}
+			if !l.from.take(src) {
+				return errGone, nil
+			}
+			dstErr, srcErr := copyPinned(dst, to, src, from, k, false)
 			if srcErr != nil {
 				return srcErr, nil
 			}
@@ -406,6 +426,9 @@ func (l *loopEnd) deliver(e *sqe, n uint32) error {
 	l.qp.posted(e)
 	l.qp.sendDone(e)
 	l.qp.retire()
+	if e.wr.Op == rdma.OpSendInv {
+		l.dropHolds() // one may be of what is invalidated
+	}
 	return l.peer.qp.rx.endLocked(iwarp.Received{
 		Length: n, Solicited: e.wr.Flags&rdma.Solicited != 0,
 		Invalidate: e.wr.Op == rdma.OpSendInv, STag: iwarp.STag(e.wr.InvKey),

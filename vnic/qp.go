@@ -284,6 +284,7 @@ func (qp *QP) PostSend(wr *rdma.SendWR) error {
 	q := qp.own
 	q.mu.Lock()
 	err := qp.queueSendLocked(wr)
+	q.publishLocked()
 	q.mu.Unlock()
 	if err != nil {
 		return err
@@ -308,6 +309,7 @@ func (qp *QP) PostSends(wrs []rdma.SendWR) (n int, err error) {
 		}
 		n++
 	}
+	q.publishLocked()
 	q.mu.Unlock()
 	if n > 0 {
 		qp.kick()
@@ -346,6 +348,7 @@ func (qp *QP) PostRecv(wr *rdma.RecvWR) error {
 	q := qp.own
 	q.rmu.Lock()
 	err := qp.queueRecvLocked(wr)
+	q.rq.publish()
 	q.rmu.Unlock()
 	if err != nil {
 		return err
@@ -370,6 +373,7 @@ func (qp *QP) PostRecvs(wrs []rdma.RecvWR) (n int, err error) {
 		}
 		n++
 	}
+	q.rq.publish()
 	q.rmu.Unlock()
 	if n > 0 {
 		qp.ringRecv()

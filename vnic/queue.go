@@ -36,9 +36,11 @@ type ownQueues struct {
 	depth uint32
 
 	mu    sync.Mutex
-	base  uint32        // guarded by mu: the request that has the first slot; see postSend
-	prod  atomic.Uint32 // written with mu held, behind the slot
-	taken atomic.Uint32 // written by who takes
+	base  uint32        // guarded by mu: the request that has the first slot; see postSendLocked
+	put   uint32        // guarded by mu: how many were posted
+	prod  atomic.Uint32 // how many of them can be taken: see publishLocked
+	took  uint32        // the taker's: how many it has
+	taken atomic.Uint32 // how many it had when last there was none
 
 	// A slot of the send queue is free again when the completion of its request, or of a later
 	// one, has been polled; or when it has been retired and no completion waits to be polled.
@@ -79,19 +81,22 @@ func (q *ownQueues) free() uint32 {
 func (q *ownQueues) slot(i uint32) *rdma.SendWR { return &q.sq[(i-q.base)&uint32(len(q.sq)-1)] }
 
 func (q *ownQueues) postSendLocked(wr *rdma.SendWR) error {
-	n := q.prod.Load()
+	n := q.put
 	if n-q.free() >= q.depth {
 		return fmt.Errorf("post a send request, %d are there: %w", q.depth, rdma.ErrQueueFull)
 	}
-	if q.taken.Load() == n {
+	if n-q.taken.Load() == 0 {
 		// Who takes looks at base only when there is something. A queue that has run empty begins again with
 		// its first slot, which is in the cache.
 		q.base = n
 	}
 	copySendWR(q.slot(n), wr)
-	q.prod.Store(n + 1)
+	q.put = n + 1
 	return nil
 }
+
+// publishLocked has what was posted taken.
+func (q *ownQueues) publishLocked() { q.prod.Store(q.put) }
 
 // copySendWR copies from to to, whose slices are used again.
 func copySendWR(to, from *rdma.SendWR) {
@@ -105,12 +110,15 @@ func copySendWR(to, from *rdma.SendWR) {
 
 // Next implements SendQueue.
 func (q *ownQueues) Next(wr *rdma.SendWR) (bool, error) {
-	n := q.taken.Load()
+	n := q.took
 	if n == q.prod.Load() {
+		if q.taken.Load() != n {
+			q.taken.Store(n)
+		}
 		return false, nil
 	}
 	copySendWR(wr, q.slot(n))
-	q.taken.Store(n + 1)
+	q.took = n + 1
 	return true, nil
 }
 
@@ -136,19 +144,21 @@ func (q *ownQueues) polledSends(n int, sqDone uint32) {
 func (q *ownQueues) polledRecvs(n int) { q.rpolled.Add(uint32(n)) }
 
 func (q *ownQueues) postRecvLocked(wr *rdma.RecvWR) error {
-	if q.rq.prod.Load()-q.rpolled.Load() >= q.rdepth || !q.rq.put(wr) {
+	if q.rq.put-q.rpolled.Load() >= q.rdepth {
 		return fmt.Errorf("post a receive, %d are there: %w", q.rdepth, rdma.ErrQueueFull)
 	}
+	q.rq.add(wr)
 	return nil
 }
 
-// A recvRing holds receives that were posted in this process. One at a time may put, and one take.
+// A recvRing holds receives that were posted in this process. One at a time may add, and one take; those that add know
+// that there is room.
 type recvRing struct {
 	slots []rdma.RecvWR // slices hold their full capacity
-	prod  atomic.Uint32 // runs free; written by put, behind the slot
-	seen  uint32        // put's: what cons was
-	_     [64 - 36]byte // each side has a line of the cache
-	cons  atomic.Uint32 // runs free; written by Next
+	put   uint32        // runs free, as all: how many were added
+	prod  atomic.Uint32 // how many of them can be taken: see publish
+	_     [64]byte      // each side has a line of the cache
+	took  uint32        // the taker's
 }
 
 func newRecvRing(depth, sges int) *recvRing {
@@ -159,36 +169,30 @@ func newRecvRing(depth, sges int) *recvRing {
 	return r
 }
 
-// put adds wr; false: there is no room.
-func (r *recvRing) put(wr *rdma.RecvWR) bool {
-	n := r.prod.Load()
-	if n-r.seen == uint32(len(r.slots)) {
-		if r.seen = r.cons.Load(); n-r.seen == uint32(len(r.slots)) {
-			return false
-		}
-	}
-	to := &r.slots[n&uint32(len(r.slots)-1)]
+func (r *recvRing) add(wr *rdma.RecvWR) {
+	to := &r.slots[r.put&uint32(len(r.slots)-1)]
 	to.ID = wr.ID
 	to.SGEs = append(to.SGEs[:0], wr.SGEs...)
-	r.prod.Store(n + 1)
-	return true
+	r.put++
 }
+
+// publish has what was added taken.
+func (r *recvRing) publish() { r.prod.Store(r.put) }
 
 // Next implements RecvQueue.
 func (r *recvRing) Next(wr *rdma.RecvWR) (uint32, bool, error) {
-	n := r.cons.Load()
-	if n == r.prod.Load() {
+	if r.took == r.prod.Load() {
 		return 0, false, nil
 	}
-	from := &r.slots[n&uint32(len(r.slots)-1)]
+	from := &r.slots[r.took&uint32(len(r.slots)-1)]
 	wr.ID = from.ID
 	wr.SGEs = append(wr.SGEs[:0], from.SGEs...)
-	r.cons.Store(n + 1)
+	r.took++
 	return 0, true, nil
 }
 
-// Pending implements SharedQueue.
-func (r *recvRing) Pending() int { return int(r.prod.Load() - r.cons.Load()) }
+// Pending implements SharedQueue, under whose lock nobody else is here.
+func (r *recvRing) Pending() int { return int(r.put - r.took) }
 
 // Starve implements RecvQueue: each post in this process looks who waits.
 func (r *recvRing) Starve(bool) {}

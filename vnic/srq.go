@@ -154,10 +154,12 @@ func (s *SRQ) post(wr *rdma.RecvWR) error {
 		return fmt.Errorf("post to SRQ %d: %w", s.num, rdma.ErrClosed)
 	case s.own == nil:
 		return fmt.Errorf("post to SRQ %d, whose queue is elsewhere: %w", s.num, rdma.ErrUnsupported)
-	case s.pendingLocked()+int(s.out.Load()) >= s.cfg.MaxWR || !s.own.put(wr):
+	case s.pendingLocked()+int(s.out.Load()) >= s.cfg.MaxWR:
 		// As with a QP's own queue, so that a CQ of its size cannot overflow.
 		return fmt.Errorf("post a receive to SRQ %d, %d are there or wait to be polled: %w", s.num, s.cfg.MaxWR, rdma.ErrQueueFull)
 	}
+	s.own.add(wr)
+	s.own.publish()
 	return nil
 }
 

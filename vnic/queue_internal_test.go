@@ -1,0 +1,155 @@
+package vnic
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// One goroutine posts, another takes, and a third polls, without a common lock: what is taken is what was posted,
+// in order, and no more is posted than the queue holds. Batches run it full, and empty, where it begins again
+// with its first slot.
+func TestOwnQueues(t *testing.T) {
+	for _, depth := range []int{1, 2, 5, 8} {
+		const messages = 20000
+		cfg := &rdma.QPConfig{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 8}
+		q := newOwnQueues(cfg)
+		polls := make(chan int, depth+1)
+		go func() {
+			rnd := rand.New(rand.NewPCG(uint64(depth), 1))
+			for i := 0; i < messages; {
+				q.mu.Lock()
+				for n := rnd.IntN(depth) + 1; n > 0 && i < messages; n-- {
+					wr := rdma.SendWR{ID: uint64(i), SGEs: []rdma.SGE{{Addr: uint64(i)}, {Addr: uint64(i + 1)}}[:1+i%2]}
+					if i%5 == 0 {
+						wr.Flags, wr.Inline = rdma.Inline, []byte{byte(i)}
+					}
+					if q.postSendLocked(&wr) != nil {
+						break
+					}
+					i++
+				}
+				q.publishLocked()
+				q.mu.Unlock()
+				for range rnd.IntN(3) {
+					runtime.Gosched()
+				}
+			}
+		}()
+		go func() { // and polls may lag behind
+			for done := range polls {
+				q.polledSends(1, uint32(done))
+			}
+		}()
+		var wr rdma.SendWR
+		for i := 0; i < messages; {
+			ok, err := q.Next(&wr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !ok {
+				runtime.Gosched()
+				continue
+			}
+			inline := i%5 == 0
+			switch {
+			case wr.ID != uint64(i):
+				t.Fatalf("depth %d: request %d was taken as number %d", depth, wr.ID, i)
+			case inline && (len(wr.Inline) != 1 || wr.Inline[0] != byte(i)), !inline && (len(wr.SGEs) != 1+i%2 || wr.SGEs[0].Addr != uint64(i)):
+				t.Fatalf("depth %d: request %d was taken changed: %+v", depth, i, wr)
+			}
+			i++
+			if i%3 == 0 {
+				q.retire(1, 0)
+			} else {
+				q.retire(1, unpolledOne)
+				polls <- i
+			}
+		}
+		close(polls)
+	}
+}
+
+// A completion queue as large as its one QP's send queue never overruns, whoever posts and polls at the same time, and
+// who arms it, polls once more and finds nothing is woken.
+func TestCQSides(t *testing.T) {
+	d, err := New(Config{Name: "vnic0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	c, err := d.Open(ContextConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, depth := range []int{1, 4, 32} {
+		const messages = 20000
+		cq, err := c.NewCQ(CQOptions{Depth: depth})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := newOwnQueues(&rdma.QPConfig{MaxSendWR: depth, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1})
+		qp := &QP{ctx: c, own: q}
+		go func() {
+			var taken rdma.SendWR
+			for i := 0; i < messages; {
+				q.mu.Lock()
+				err := q.postSendLocked(&rdma.SendWR{ID: uint64(i)})
+				q.publishLocked()
+				q.mu.Unlock()
+				if err != nil {
+					runtime.Gosched()
+					continue
+				}
+				i++
+				if ok, err := q.Next(&taken); !ok || err != nil {
+					t.Errorf("nothing to take: %v", err)
+				}
+				q.retire(1, unpolledOne)
+				cq.push(qp, &rdma.WC{ID: taken.ID}, 0, uint32(i), true, i%2 == 0)
+			}
+		}()
+		wcs := make([]rdma.WC, 3)
+		for next, armed := 0, false; next < messages; {
+			n, err := cq.Poll(wcs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, wc := range wcs[:n] {
+				if wc.ID != uint64(next) {
+					t.Fatalf("depth %d: completion %d was polled as number %d", depth, wc.ID, next)
+				}
+				next++
+			}
+			switch {
+			case n > 0:
+				armed = false
+			case !armed:
+				if err := cq.Arm(false); err != nil {
+					t.Fatal(err)
+				}
+				armed = true
+			default:
+				select {
+				case <-cq.event:
+					armed = false
+				case <-time.After(10 * time.Second):
+					t.Fatalf("depth %d: armed and not woken after %d completions; %d are there", depth, next, cq.prod.Load())
+				}
+			}
+		}
+		if cq.overrun {
+			t.Errorf("depth %d: the queue overran", depth)
+		}
+		if err := cq.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := cq.Poll(wcs); err == nil {
+			t.Error("a closed queue was polled")
+		}
+	}
+}
