@@ -60,7 +60,7 @@ func TestDelayedACK(t *testing.T) {
 		clock.Advance(time.Millisecond)
 		return bare.Load() == 1
 	})
-	clock.Advance(10 * time.Millisecond)
+	clock.Advance(100 * time.Millisecond)
 	if n := bare.Load(); n != 1 {
 		t.Errorf("%d bare ACKs of one answer", n)
 	}
