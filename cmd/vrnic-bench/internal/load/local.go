@@ -69,8 +69,7 @@ func NewLocal(dev rdma.Device, spec Spec, role Role) (e *Local, err error) {
 		return nil, err
 	}
 	e = &Local{spec: spec, role: role, dev: dev, layout: layoutOf(spec), byQPN: make(map[uint32]*lane)}
-	e.sendIdle = idler{wait: spec.Wait, elsewhere: spec.Elsewhere}
-	e.recvIdle = e.sendIdle
+	e.sendIdle, e.recvIdle = newIdler(spec), newIdler(spec)
 	defer func() {
 		if err != nil {
 			e.Close()

@@ -62,6 +62,7 @@ func (e *Local) failed(wc *rdma.WC) error {
 type idler struct {
 	wait      Wait
 	elsewhere bool // see Spec
+	most      int  // looks before sleeping
 	looks     int
 	armed     bool
 }
@@ -77,13 +78,24 @@ func (i *idler) reset() { i.looks, i.armed = 0, false }
 // yield says whether to look again now.
 func (i *idler) yield() bool {
 	i.looks++
-	if i.wait == Event || i.wait == Adaptive && i.looks > looksMax {
+	if i.wait == Event || i.wait == Adaptive && i.looks > i.most {
 		return false
 	}
 	if i.looks > looksFirst {
 		osYield(i.looks, i.elsewhere)
 	}
 	return true
+}
+
+// newIdler makes that of an end of spec. Goroutines of one process that take turns in looking do not let Go's poller run,
+// which has what they look for; and waking one that sleeps takes no system call where the thread that has work for it goes
+// on with it. So in a ping-pong none yields that has its RNIC in this process: it sleeps.
+func newIdler(spec Spec) idler {
+	i := idler{wait: spec.Wait, elsewhere: spec.Elsewhere, most: looksMax}
+	if spec.Pattern == PingPong && !spec.Elsewhere {
+		i.most = looksFirst
+	}
+	return i
 }
 
 // osYield lets others run: goroutines, and now and then other processes; with elsewhere processes

@@ -2,6 +2,8 @@ package paths
 
 import (
 	"net/netip"
+	"os"
+	"runtime"
 
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/load"
 	"github.com/vrnic/vrnic/internal/netlab"
@@ -58,6 +60,11 @@ func (p *Path) openPair() (err error) {
 
 // openWire makes a pair whose devices meet outside of this process.
 func (p *Path) openWire() (err error) {
+	// Two ends that poll would keep both Ps of two processors from who has read a frame.
+	if n, more := runtime.GOMAXPROCS(0), 2*runtime.NumCPU(); n < more && os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(more)
+		p.onClose(func() { runtime.GOMAXPROCS(n) })
+	}
 	p.addrB = prefixB.Addr()
 	if err := p.newLab(); err != nil {
 		return err
