@@ -198,11 +198,12 @@ func (l *link) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
 }
 
 // GSOMaxSize implements stack.GSOEndpoint. gVisor takes gsoHeaders off it for the payload of a
-// super-frame, which is to be a whole number of segments of TCP over IPv4 with timestamps: then the
-// next super-frame starts where the peer would see a segment start.
+// super-frame, which is to be a whole number of segments of TCP over IPv4: then the next super-frame
+// starts where the peer would see a segment start. In each segment gVisor keeps room for all options
+// that there can be, SACK blocks among them; see TestEMSS.
 func (l *link) GSOMaxSize() uint32 {
 	const most = 65535 - gsoHeaders
-	mss := l.mtu.Load() - ipv4MinLen - tcpMinLen - tcpTimestampLen
+	mss := l.mtu.Load() - ipv4MinLen - header.TCPHeaderMaximumSize
 	if mss > most {
 		return most + gsoHeaders
 	}

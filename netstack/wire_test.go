@@ -66,6 +66,42 @@ func TestEMSS(t *testing.T) {
 	}
 }
 
+// TestSuperFramesOfWholeSegments: a full super-frame ends where a segment does, so that those that follow begin where an FPDU
+// does.
+func TestSuperFramesOfWholeSegments(t *testing.T) {
+	for _, mtu := range []int{1500, 9000} {
+		const most = 65535 - 161 // what gVisor lets a super-frame have
+		var full, longer, emss atomic.Int64
+		sw1, sw2 := netstack.NewSwitch(netstack.SwitchConfig{}), netstack.NewSwitch(netstack.SwitchConfig{})
+		netstacktest.Wire(t, sw1, sw2, true, func(r netstacktest.Received) bool {
+			if r.GSO == netstack.GSONone {
+				return true
+			}
+			switch payload, whole := int64(len(r.Octets))-int64(r.HdrLen), most/emss.Load()*emss.Load(); {
+			case payload == whole && int64(r.GSOSize) == emss.Load():
+				full.Add(1)
+			case payload > whole:
+				longer.Add(1)
+			}
+			return true
+		})
+		s1, s2 := netstacktest.NewStack(t, sw1, 1, mtu), netstacktest.NewStack(t, sw2, 2, mtu)
+		a, b := netstacktest.Connect(t, s1, s2, false)
+		emss.Store(int64(a.EMSS()))
+		errc := make(chan error)
+		go func() { errc <- benchWrite(a, netstacktest.NewBell(a), 8<<20) }()
+		if err := errors.Join(benchRead(b, netstacktest.NewBell(b), 8<<20), <-errc); err != nil {
+			t.Fatal(err)
+		}
+		// The end of what was written at once ends a super-frame, too.
+		if n := full.Load(); n < 50 || longer.Load() > 0 {
+			t.Errorf("MTU %d, segments of %d octets: %d super-frames of 8 MiB are full, %d are longer", mtu, emss.Load(), n, longer.Load())
+		}
+		a.Close()
+		b.Close()
+	}
+}
+
 // TestListenBacklog: whatever backlog a listener was given, its handshakes agree on window scaling and
 // SACK, several at once too.
 func TestListenBacklog(t *testing.T) {
