@@ -136,13 +136,35 @@ func (p *process) ended() bool {
 	}
 }
 
+// A tally counts a text in an output that grows, without looking at all of it again each time: a program that
+// prints fast would wait for the one who counts.
+type tally struct {
+	what []byte
+	n    int
+	seen int // octets that cannot be part of another one
+}
+
+// look counts in out, which begins with what it was before.
+func (c *tally) look(out []byte) int {
+	for {
+		i := bytes.Index(out[c.seen:], c.what)
+		if i < 0 {
+			c.seen = max(c.seen, len(out)-len(c.what)+1)
+			return c.n
+		}
+		c.n++
+		c.seen += i + len(c.what)
+	}
+}
+
 // waitOutput waits until the process has printed s n times.
 func (p *process) waitOutput(s string, n int) {
 	p.t.Helper()
 	deadline := time.After(patience)
+	count := tally{what: []byte(s)}
 	for {
 		p.mu.Lock()
-		found, change := strings.Count(p.out.String(), s), p.change
+		found, change := count.look(p.out.Bytes()), p.change
 		p.mu.Unlock()
 		if found >= n {
 			return
