@@ -2,6 +2,7 @@ package heaptest
 
 import (
 	"context"
+	"debug/elf"
 	"fmt"
 	"os"
 	"os/exec"
@@ -147,6 +148,20 @@ func TestMisuse(t *testing.T) {
 		if status == nil || status.Sys().(syscall.WaitStatus).Signal() != syscall.SIGABRT || !strings.Contains(out, "vrnic: free(): ") {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}
+	}
+}
+
+// Its handlers of forks are in front of those that other libraries' constructors register: its constructor is the first.
+func TestFirst(t *testing.T) {
+	need(t)
+	f, err := elf.Open(library())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	flags, err := f.DynValue(elf.DT_FLAGS_1)
+	if err != nil || len(flags) != 1 || elf.DynFlag1(flags[0])&elf.DF_1_INITFIRST == 0 {
+		t.Errorf("flags %#x, %v; want INITFIRST", flags, err)
 	}
 }
 
