@@ -43,7 +43,7 @@ func TestOutcome(t *testing.T) {
 	}
 	wide := outcomeOf(contest{kind: base.Bandwidth}, fakeBaseline("x"), rows, []float64{20, 20, 30})
 	if wide.ratio != (spread{0.5, 1, 2}) || wide.row.Gbits != 20 || wide.row.Baseline != "x" || wide.row.Ratio != 1 || wide.row.RatioMin != 0.5 || wide.row.RatioMax != 2 ||
-		wide.ours != (spread{10, 20, 60}) || wide.theirs != (spread{20, 20, 30}) || wide.allocs != 3 {
+		wide.ours != (spread{10, 20, 60}) || wide.theirs != (spread{20, 20, 30}) || wide.allocs != (spread{0, 1, 3}) {
 		t.Errorf("%+v", wide)
 	}
 	quick := outcomeOf(contest{kind: base.RoundTrip}, fakeBaseline("x"), rows, []float64{10, 10, 10})
@@ -94,7 +94,7 @@ func sampleOutcomes() []outcome {
 			row: report.Row{Path: path, Wait: wait, Pattern: "pingpong", Lat: report.Lat{P999: 123.4}}}
 	}
 	return []outcome{
-		{contest: "64 B Sends", ours: spread{1.5e6, 2e6, 2.5e6}, row: report.Row{Path: "loop", Wait: "adaptive"}, allocs: 0.02},
+		{contest: "64 B Sends", ours: spread{1.5e6, 2e6, 2.5e6}, row: report.Row{Path: "loop", Wait: "adaptive"}, allocs: spread{0, 0.02, 0.3}},
 		ratio("tap", "1 MiB Write", "netstack-tcp", base.Bandwidth, 0.9),
 		ratio("tap", "1 MiB Write", "kernel-tcp", base.Bandwidth, 0.5),
 		ratio("tap", "64 B Write round trip", "netstack-tcp", base.RoundTrip, 0.99),

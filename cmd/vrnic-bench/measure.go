@@ -163,3 +163,16 @@ func (b *bench) measure(ctx context.Context, a load.Amount) (row report.Row, err
 	row.Verified = b.verify
 	return row, nil
 }
+
+// steadyAllocs is how many objects a message allocates right behind the same load, in a run of half its time: the
+// pools that the collector has emptied since the last one, while something else ran, are full again by then.
+func (b *bench) steadyAllocs(ctx context.Context, a load.Amount) (float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.Time+setUpTime)
+	defer cancel()
+	a.Time /= 2
+	r, cost, err := b.costOf(ctx, a)
+	if err != nil || r.Messages == 0 {
+		return 0, err
+	}
+	return float64(cost.Allocs-min(cost.Allocs, b.once)) / float64(r.Messages), nil
+}

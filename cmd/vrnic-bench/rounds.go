@@ -25,7 +25,7 @@ type outcome struct {
 	theirs spread // of the baseline
 	ratio  spread
 	tail   spread // p99.9 divided by p50
-	allocs float64
+	allocs spread // a message
 }
 
 // A spread is what came out of several rounds.
@@ -97,6 +97,9 @@ func (m *match) hold(ctx context.Context, path *paths.Path, ct contest) ([]outco
 		if err != nil {
 			return nil, err
 		}
+		if row.Allocs, err = b.steadyAllocs(ctx, m.p.amount); err != nil {
+			return nil, err
+		}
 		rows = append(rows, row)
 		for i := range ct.baselines {
 			i = (i + round) % len(ct.baselines) // the first is another one each time
@@ -162,7 +165,7 @@ func ourFigure(kind base.Kind, traits base.Traits, r report.Row) float64 {
 // outcomeOf makes the outcome of rows beside the figures theirs of b, round by round; b is nil for none.
 func outcomeOf(ct contest, b base.Baseline, rows []report.Row, theirs []float64) outcome {
 	o := outcome{contest: ct.name, kind: ct.kind}
-	var ours, tails, ratios []float64
+	var ours, tails, allocs, ratios []float64
 	var traits base.Traits
 	if b != nil {
 		traits = b.Traits()
@@ -174,9 +177,9 @@ func outcomeOf(ct contest, b base.Baseline, rows []report.Row, theirs []float64)
 		if b != nil {
 			ratios = append(ratios, v/theirs[i])
 		}
-		o.allocs = max(o.allocs, r.Allocs)
+		allocs = append(allocs, r.Allocs)
 	}
-	o.ours, o.tail = spreadOf(ours), spreadOf(tails)
+	o.ours, o.tail, o.allocs = spreadOf(ours), spreadOf(tails), spreadOf(allocs)
 	by, at := ours, o.ours.median
 	if b != nil {
 		o.theirs, o.ratio = spreadOf(theirs), spreadOf(ratios)
