@@ -180,8 +180,7 @@ func (l *loopEnd) sendSome() (more bool) {
 		if e == nil {
 			return false
 		}
-		switch e.wr.Op {
-		case rdma.OpLocalInv, rdma.OpBindMW, rdma.OpRegMR:
+		if op := e.wr.Op; op == rdma.OpLocalInv || op == rdma.OpBindMW || op == rdma.OpRegMR {
 			l.dropHolds() // one may be of what ends
 		}
 		if e.off == 0 && !qp.ready(e) {
