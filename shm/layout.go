@@ -37,7 +37,7 @@ const (
 
 	NonceLen = 16
 	// PollYield is the value of SessPollYield.
-	PollYield = 16
+	PollYield = 64
 )
 
 // QP memory. An SRQ has the RQ half of it, with MagicSRQ and its handle as QPNum; what a QP has

@@ -49,7 +49,7 @@
 
 #define VRNIC_NONCE_LEN			16
 /* VRNIC_POLL_YIELD is the value of VRNIC_SESS_POLL_YIELD. */
-#define VRNIC_POLL_YIELD		16
+#define VRNIC_POLL_YIELD		64
 
 /*
  * QP memory. An SRQ has the RQ half of it, with VRNIC_MAGIC_SRQ and its handle as VRNIC_QP_NUM; what a QP has
