@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -67,6 +68,8 @@ func upAs(t *testing.T, ns *netlab.NS, uid int, args ...string) *daemon {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { d.client.Close() })
+	running.Store(d, true)
+	t.Cleanup(func() { running.Delete(d) })
 	d.before = d.holding()
 	t.Cleanup(func() {
 		switch {
@@ -103,6 +106,52 @@ func (d *daemon) explain() {
 			d.t.Logf("%s %s", kind, r)
 		}
 	}
+}
+
+// running has the daemons of all tests that run.
+var running sync.Map
+
+// daemonsSay is what the daemons have and what their goroutines are at, when something has not come in time. It ends them.
+func daemonsSay() string {
+	var out strings.Builder
+	running.Range(func(key, _ any) bool {
+		d := key.(*daemon)
+		fmt.Fprintf(&out, "--- %s\n", d)
+		rows := make(chan string, 1)
+		go func() { // perhaps it does not answer
+			var b strings.Builder
+			say := func(kind string, rows []json.RawMessage, err error) {
+				if err != nil {
+					fmt.Fprintf(&b, "%s: %v\n", kind, err)
+				}
+				for _, r := range rows {
+					fmt.Fprintf(&b, "%s %s\n", kind, r)
+				}
+			}
+			for _, kind := range []string{"client", "qp", "cm", "cq"} {
+				list, err := d.client.List(kind)
+				say(kind, list, err)
+			}
+			list, err := d.client.Stat()
+			say("stat", list, err)
+			rows <- b.String()
+		}()
+		select {
+		case s := <-rows:
+			out.WriteString(s)
+		case <-time.After(5 * time.Second):
+			out.WriteString("it does not answer\n")
+		}
+		said := len(d.output())
+		_ = d.cmd.Process.Signal(syscall.SIGQUIT) // it may have ended
+		select {
+		case <-d.done:
+		case <-time.After(10 * time.Second):
+		}
+		out.WriteString(d.output()[said:])
+		return true
+	})
+	return out.String()
 }
 
 // show returns the daemon's rows of a kind.

@@ -174,7 +174,7 @@ func (p *process) waitOutput(s string, n int) {
 		case <-p.done:
 			p.t.Fatalf("%s ended (%v) without saying %q %d times", p, p.err, s, n)
 		case <-deadline:
-			p.t.Fatalf("%s has not said %q %d times within %v\n%s", p, s, n, patience, p.stacks())
+			p.t.Fatalf("%s has not said %q %d times within %v\n%s", p, s, n, patience, p.stacks()+daemonsSay())
 		}
 	}
 }
@@ -186,7 +186,7 @@ func (p *process) wait(limit time.Duration) error {
 	case <-p.done:
 		return p.err
 	case <-time.After(limit):
-		p.t.Fatalf("%s still runs after %v\n%s", p, limit, p.stacks())
+		p.t.Fatalf("%s still runs after %v\n%s", p, limit, p.stacks()+daemonsSay())
 		return nil
 	}
 }
