@@ -211,10 +211,14 @@ func (id *CMID) Connect(qp *QP, p rdma.ConnParam) error {
 	}
 	p.PrivateData = append([]byte(nil), p.PrivateData...)
 	ctx, cancel := context.WithCancel(context.Background())
+	t := id.ctx.turns.take(id.Remote())
 	if !id.begin(b, cancel) || !id.ctx.start(func() {
 		defer cancel()
-		id.connect(ctx, b, p)
+		defer t.done()
+		t.wait(ctx)
+		id.connect(ctx, b, p, t)
 	}) {
+		t.done()
 		cancel()
 		b.release(false, nil)
 		return fmt.Errorf("connect: %w", rdma.ErrClosed)
@@ -247,8 +251,8 @@ func (id *CMID) fail(b *binding, mpa bool, ev CMEvent) {
 	id.emit(ev)
 }
 
-// connect runs on a goroutine of the context.
-func (id *CMID) connect(ctx context.Context, b *binding, p rdma.ConnParam) {
+// connect runs on a goroutine of the context, and ends its turn when the request has been sent.
+func (id *CMID) connect(ctx context.Context, b *binding, p rdma.ConnParam, t *turn) {
 	d := id.dev
 	if !d.cfg.ForceWire && d.owns(id.Remote().Addr()) {
 		l := d.listener(id.Remote())
@@ -257,7 +261,7 @@ func (id *CMID) connect(ctx context.Context, b *binding, p rdma.ConnParam) {
 			return
 		}
 		if l != nil {
-			id.connectLoop(ctx, b, l, p)
+			id.connectLoop(ctx, b, l, p, t)
 			return
 		}
 	}
@@ -266,7 +270,7 @@ func (id *CMID) connect(ctx context.Context, b *binding, p rdma.ConnParam) {
 		return
 	}
 	if p.SCTP {
-		id.connectSCTP(ctx, b, p)
+		id.connectSCTP(ctx, b, p, t)
 		return
 	}
 	dctx, cancel := context.WithTimeoutCause(ctx, positive(d.cfg.Timeouts.Connect), syscall.ETIMEDOUT)
@@ -280,7 +284,7 @@ func (id *CMID) connect(ctx context.Context, b *binding, p rdma.ConnParam) {
 		return
 	}
 	id.connectedFrom(unmap(s.LocalAddr()))
-	if ev, ok := id.initiate(ctx, b, s, p); !ok {
+	if ev, ok := id.initiate(ctx, b, s, p, t); !ok {
 		id.fail(b, true, ev)
 	}
 }
@@ -300,7 +304,7 @@ func (id *CMID) dial(ctx context.Context) (iwarp.Stream, error) {
 
 // initiate runs the Initiator on s and connects the QP; ok is false with an event if it came to
 // nothing, and s is closed then.
-func (id *CMID) initiate(ctx context.Context, b *binding, s iwarp.Stream, p rdma.ConnParam) (ev CMEvent, ok bool) {
+func (id *CMID) initiate(ctx context.Context, b *binding, s iwarp.Stream, p rdma.ConnParam, t *turn) (ev CMEvent, ok bool) {
 	abort := func(err error) (CMEvent, bool) {
 		s.SetNotify(nil)
 		s.Abort()
@@ -312,6 +316,11 @@ func (id *CMID) initiate(ctx context.Context, b *binding, s iwarp.Stream, p rdma
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, positive(id.dev.cfg.Timeouts.MPAReply), syscall.ETIMEDOUT)
 	defer cancel()
+	err = flushStart(s, m) // all of it: there is room in a new stream
+	t.done()
+	if err != nil {
+		return abort(lostError(err))
+	}
 	if err := runStart(ctx, s, m, m.Done); err != nil {
 		return abort(err)
 	}

@@ -22,6 +22,7 @@ type cmListen struct {
 	stop    context.CancelFunc
 	ctx     context.Context
 	once    sync.Once
+	turns   turns // of streams whose requests have not been announced
 
 	// Requests half open or unanswered, in all and by peer; guarded by the device's admission.mu.
 	waiting int
@@ -150,15 +151,20 @@ func (l *cmListen) accept() {
 			s.Abort() // RFC 5042, section 6.4.1
 			continue
 		}
-		if !l.id.ctx.start(func() { l.greet(r) }) {
+		t := l.turns.take(netip.AddrPortFrom(s.RemoteAddr().Addr(), 0))
+		if !l.id.ctx.start(func() {
+			defer t.done()
+			l.greet(r, t)
+		}) {
+			t.done()
 			r.place.done()
 			s.Abort()
 		}
 	}
 }
 
-// greet runs the Responder up to a complete Request and makes a child of it.
-func (l *cmListen) greet(r *cmRequest) {
+// greet runs the Responder up to a complete Request and makes a child of it, when it is its turn.
+func (l *cmListen) greet(r *cmRequest, t *turn) {
 	ctx, cancel := context.WithTimeout(l.ctx, positive(l.id.dev.cfg.Timeouts.MPARequest))
 	defer cancel()
 	l.id.mu.Lock()
@@ -195,6 +201,7 @@ func (l *cmListen) greet(r *cmRequest) {
 		PrivateData: append([]byte(nil), q.PrivateData...), IRD: shownReads(q.IRD), ORD: shownReads(q.ORD),
 		MPA: rdma.MPAParam{Revision: q.Revision},
 	}
+	t.wait(ctx)
 	l.child(r, r.stream.LocalAddr(), r.stream.RemoteAddr(), p)
 }
 

@@ -41,7 +41,7 @@ func (c *loopCall) answer(a loopAnswer) (first bool) {
 }
 
 // connectLoop asks listener l for a connection.
-func (id *CMID) connectLoop(ctx context.Context, b *binding, l *CMID, p rdma.ConnParam) {
+func (id *CMID) connectLoop(ctx context.Context, b *binding, l *CMID, p rdma.ConnParam, t *turn) {
 	l.mu.Lock()
 	ls := l.listen
 	l.mu.Unlock()
@@ -78,6 +78,7 @@ func (id *CMID) connectLoop(ctx context.Context, b *binding, l *CMID, p rdma.Con
 	}
 	r := &cmRequest{l: ls, place: pl, loop: call}
 	ls.child(r, id.Remote(), local, q)
+	t.done()
 
 	ctx, cancel := context.WithTimeoutCause(ctx, positive(id.dev.cfg.Timeouts.MPAReply), syscall.ETIMEDOUT)
 	defer cancel()

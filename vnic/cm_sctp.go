@@ -15,14 +15,14 @@ import (
 // go to the same listener share an association as long as that has free streams.
 
 // connectSCTP asks the peer for a session and connects the QP of b.
-func (id *CMID) connectSCTP(ctx context.Context, b *binding, p rdma.ConnParam) {
+func (id *CMID) connectSCTP(ctx context.Context, b *binding, p rdma.ConnParam, t *turn) {
 	d := id.dev
 	n, ok := d.cfg.Network.(SCTPNetwork)
 	if !ok {
 		id.fail(b, false, connectFailed(errno(syscall.EPROTONOSUPPORT, "%s has no SCTP", d.cfg.Name)))
 		return
 	}
-	st, err := id.requestSession(ctx, n, p)
+	st, err := id.requestSession(ctx, n, p, t)
 	if err != nil {
 		id.fail(b, st != nil, connectFailed(err))
 		return
@@ -34,12 +34,13 @@ func (id *CMID) connectSCTP(ctx context.Context, b *binding, p rdma.ConnParam) {
 }
 
 // requestSession opens a session. st is nil if the peer was not asked.
-func (id *CMID) requestSession(ctx context.Context, n SCTPNetwork, p rdma.ConnParam) (st *sessionStream, err error) {
+func (id *CMID) requestSession(ctx context.Context, n SCTPNetwork, p rdma.ConnParam, t *turn) (st *sessionStream, err error) {
 	const tries = 3
 	for try := 1; ; try++ {
 		if st, err = id.openSession(ctx, n, p); err != nil {
 			return nil, err
 		}
+		t.done()
 		rctx, cancel := context.WithTimeoutCause(ctx, positive(id.dev.cfg.Timeouts.MPAReply), syscall.ETIMEDOUT)
 		err = st.await(rctx, func() bool { return st.s.State() == sctpddp.StateOpen })
 		cancel()
