@@ -25,7 +25,7 @@ type turns struct {
 type turn struct {
 	all    *turns
 	remote netip.AddrPort
-	before *turn // or nil
+	before <-chan struct{} // closed when the one before is over; or nil
 	over   chan struct{}
 	once   sync.Once
 }
@@ -37,7 +37,10 @@ func (t *turns) take(remote netip.AddrPort) *turn {
 	if t.last == nil {
 		t.last = make(map[netip.AddrPort]*turn)
 	}
-	n := &turn{all: t, remote: remote, before: t.last[remote], over: make(chan struct{})}
+	n := &turn{all: t, remote: remote, over: make(chan struct{})}
+	if last := t.last[remote]; last != nil {
+		n.before = last.over
+	}
 	t.last[remote] = n
 	return n
 }
@@ -50,11 +53,10 @@ func (t *turn) wait(ctx context.Context) {
 	late := time.NewTimer(mostTurn)
 	defer late.Stop()
 	select {
-	case <-t.before.over:
+	case <-t.before:
 	case <-late.C:
 	case <-ctx.Done():
 	}
-	t.before = nil
 }
 
 // done lets the next one go. It may be called again.

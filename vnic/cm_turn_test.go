@@ -2,8 +2,6 @@ package vnic_test
 
 import (
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic"
@@ -30,8 +28,6 @@ func TestConnectOrder(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		synctest.Wait()
-		time.Sleep(time.Second)
 		var want []vnic.CMEventType
 		for range n {
 			want = append(want, vnic.CMConnectRequest)
