@@ -90,7 +90,7 @@ func serve(t *testing.T, dev *vnic.Device) (ask func(string) reply) {
 	outR, outW := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		done <- Serve(t.Context(), c, inR, outW)
+		done <- Serve(context.Background(), c, inR, outW) // t.Context() ends before the clean-up that ends it by its input
 		outW.Close()
 	}()
 	out := bufio.NewReader(outR)
