@@ -83,7 +83,12 @@ static bool off(char **envp)
 
 static bool sanitized(void)
 {
-	return dlsym(RTLD_DEFAULT, "__asan_init") || dlsym(RTLD_DEFAULT, "__tsan_init") || dlsym(RTLD_DEFAULT, "__msan_init");
+	static const char *const inits[] = { "__asan_init", "__hwasan_init", "__lsan_init", "__msan_init", "__tsan_init" };
+
+	for (size_t i = 0; i < sizeof(inits) / sizeof(*inits); i++)
+		if (dlsym(RTLD_DEFAULT, inits[i]))
+			return true;
+	return false;
 }
 
 /* It is linked so that it comes before all others' constructors: libc has not set environ yet. */
@@ -99,10 +104,7 @@ __attribute__((constructor)) static void start(int argc, char **argv, char **env
 		syscall(SYS_write, 2, why, sizeof(why) - 1);
 		return;
 	}
-	if (!heap_start())
-		return;
-	heap_watch_forks();
-	on = true;
+	on = heap_start() && heap_watch_forks();
 }
 
 static inline bool lends(size_t size) { return size >= HEAP_LEAST && likely(on); }
@@ -127,9 +129,13 @@ EXPORT void *calloc(size_t n, size_t size)
 	size_t total;
 	void *p;
 
-	if (!__builtin_mul_overflow(n, size, &total) && lends(total) && (p = heap_alloc(total, 0, total, true)))
+	if (__builtin_mul_overflow(n, size, &total)) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	if (lends(total) && (p = heap_alloc(total, 0, total, true)))
 		return p;
-	return ready() ? next.calloc(n, size) : early_alloc(n * size);
+	return ready() ? next.calloc(n, size) : early_alloc(total);
 }
 
 EXPORT void free(void *p)

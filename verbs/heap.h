@@ -77,7 +77,7 @@ void heap_forked(void);		    /* in the child: another lock, and no dirty pages *
 struct chunk *heap_find(uintptr_t addr);
 
 bool heap_start(void); /* finds a zone */
-void heap_watch_forks(void);
+bool heap_watch_forks(void);
 
 /*
  * Memory of the zone, or NULL if size cannot come from there. align is a power of two or 0. room is how much of the address space

@@ -7,46 +7,63 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "heap.h"
 
-/* Copies without the descriptor, which the program has closed: page by page, since some may not be readable. */
-static void copy_pages(struct chunk *c, size_t off, size_t end)
+/* Copies without the descriptor, which the program has closed: by another mapping, since parts of the first may not be readable. */
+static bool copy_mapped(struct chunk *c, size_t off, size_t end)
 {
-	for (; off < end; off += heap_page) {
-		struct iovec from = { (void *)(c->addr + off), heap_page }, to = { (char *)c->copy + off, heap_page };
+	void *from = mremap((void *)(c->addr + off), 0, end - off, MREMAP_MAYMOVE);
+	bool ok;
 
-		syscall(SYS_process_vm_readv, getpid(), &to, 1, &from, 1, 0);
-	}
+	if (from == MAP_FAILED)
+		return false;
+	ok = !mprotect(from, end - off, PROT_READ);
+	if (ok)
+		memcpy((char *)c->copy + off, from, end - off);
+	munmap(from, end - off);
+	return ok;
 }
 
-/* Copies octets off.. to end.. of the memfd, but for pages that it has never had. */
-static void copy_range(struct chunk *c, size_t off, size_t end)
+/* Copies octets off.. to end.. of the memfd, but for pages that it has never had, unless the program closes it just now. */
+static bool copy_range(struct chunk *c, size_t off, size_t end)
 {
 	off_t data = off, hole;
 	ssize_t n;
 
-	while (data < (off_t)end && (data = lseek(c->fd, data, SEEK_DATA)) >= 0 && data < (off_t)end) {
+	while (data < (off_t)end) {
+		data = lseek(c->fd, data, SEEK_DATA);
+		if (data < 0)
+			return errno == ENXIO; /* there is no more */
+		if (data >= (off_t)end)
+			break;
 		hole = lseek(c->fd, data, SEEK_HOLE);
 		if (hole < 0 || hole > (off_t)end)
 			hole = end;
 		for (; data < hole; data += n) {
 			n = syscall(SYS_pread64, c->fd, (char *)c->copy + data, hole - data, data);
-			if (n <= 0) {
-				copy_pages(c, data, hole);
-				n = hole - data;
-			}
+			if (n <= 0)
+				return false;
 		}
 	}
+	return true;
 }
 
+static void drop_copy(struct chunk *c)
+{
+	if (c->copy)
+		munmap(c->copy, c->mapped * heap_page);
+	c->copy = NULL;
+}
+
+/* Leaves no copy if there cannot be one. */
 static void copy_chunk(struct chunk *c)
 {
-	bool own = heap_own_fd(c);
+	bool own = heap_own_fd(c), ok = true;
 	size_t off, end;
 	uint32_t i;
 
@@ -55,16 +72,15 @@ static void copy_chunk(struct chunk *c)
 		c->copy = NULL;
 		return;
 	}
-	for (i = 0; i < c->mapped; i += c->run[i].len) {
+	for (i = 0; i < c->mapped && ok; i += c->run[i].len) {
 		if (c->run[i].state != RUN_USED)
 			continue;
 		off = i * heap_page;
 		end = off + c->run[i].len * heap_page;
-		if (own)
-			copy_range(c, off, end);
-		else
-			copy_pages(c, off, end);
+		ok = (own && copy_range(c, off, end)) || copy_mapped(c, off, end);
 	}
+	if (!ok)
+		drop_copy(c);
 }
 
 static void before_fork(void)
@@ -84,11 +100,8 @@ static void in_parent(void)
 	struct chunk *c;
 	int err = errno;
 
-	for (c = heap_chunks; c; c = c->next) {
-		if (c->copy)
-			munmap(c->copy, c->mapped * heap_page);
-		c->copy = NULL;
-	}
+	for (c = heap_chunks; c; c = c->next)
+		drop_copy(c);
 	heap_unlock();
 	errno = err;
 }
@@ -199,9 +212,7 @@ static void in_child(void)
 			continue;
 		if (c->copy && !put)
 			put_copy(c, c->addr, c->addr + c->mapped * heap_page, PROT_READ | PROT_WRITE);
-		if (c->copy)
-			munmap(c->copy, c->mapped * heap_page); /* what is left of it */
-		c->copy = NULL;
+		drop_copy(c); /* what is left of it */
 		heap_close(c);
 		c->inherited = true;
 		if (!c->used)
@@ -210,4 +221,4 @@ static void in_child(void)
 	errno = err;
 }
 
-void heap_watch_forks(void) { pthread_atfork(before_fork, in_parent, in_child); }
+bool heap_watch_forks(void) { return !pthread_atfork(before_fork, in_parent, in_child); }

@@ -257,23 +257,26 @@ void heap_close(struct chunk *c)
 	c->fd = -1;
 }
 
+static rlim_t limit(int what)
+{
+	struct rlimit lim;
+
+	return getrlimit(what, &lim) ? 0 : lim.rlim_cur;
+}
+
 /* A memfd as the daemon wants it, with a number that no program counts on. */
 static int make_memfd(size_t size)
 {
-	struct rlimit lim;
+	rlim_t fds = limit(RLIMIT_NOFILE);
 	int fd, high;
 
-	/* What the limits are for is not what this does: the address space, and signals from ftruncate. */
-	if (getrlimit(RLIMIT_AS, &lim) || lim.rlim_cur != RLIM_INFINITY)
-		return -1;
-	if (getrlimit(RLIMIT_FSIZE, &lim) || lim.rlim_cur < size)
-		return -1;
-	if (getrlimit(RLIMIT_NOFILE, &lim))
+	/* Copies for forks would count against the address space too, and nothing of this against data; ftruncate would raise a signal. */
+	if (limit(RLIMIT_AS) != RLIM_INFINITY || limit(RLIMIT_DATA) != RLIM_INFINITY || limit(RLIMIT_FSIZE) < size)
 		return -1;
 	fd = memfd_create("vrnic-heap", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0)
 		return -1;
-	high = fcntl(fd, F_DUPFD_CLOEXEC, (int)((lim.rlim_cur < 1024 ? lim.rlim_cur : 1024) / 4 * 3));
+	high = fcntl(fd, F_DUPFD_CLOEXEC, (int)((fds < 1024 ? fds : 1024) / 4 * 3));
 	close_fd(fd);
 	if (high >= 0 && (ftruncate(high, size) || fcntl(high, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))) {
 		close_fd(high);
@@ -385,17 +388,20 @@ static void *take_any(uint32_t n, size_t align, uint8_t state)
 static void *take_new(size_t size, uint32_t n, size_t align, bool single)
 {
 	struct chunk *c;
+	void *p = NULL;
 
 	if (rest) {
 		rest--;
 		return NULL;
 	}
 	c = new_chunk(size, single);
-	if (!c) {
+	if (c)
+		p = take(c, n, align, RUN_CLEAN);
+	if (c && !p) /* not all of it can be mapped */
+		heap_release(c);
+	if (!p)
 		rest = REST;
-		return NULL;
-	}
-	return take(c, n, align, RUN_CLEAN);
+	return p;
 }
 
 void *heap_alloc(size_t size, size_t align, size_t room, bool zero)
@@ -429,16 +435,23 @@ void *heap_alloc(size_t size, size_t align, size_t room, bool zero)
 	return p;
 }
 
+/* Without the lock: a handler of SIGABRT may allocate. */
+static void __attribute__((noreturn)) misused(const char *why)
+{
+	heap_unlock();
+	heap_die(why);
+}
+
 /* The chunk and the page of what heap_alloc gave out. */
 static struct chunk *find_used(const void *p, uint32_t *i)
 {
 	struct chunk *c = heap_find((uintptr_t)p);
 
 	if (!c || (uintptr_t)p % heap_page)
-		heap_die("vrnic: free(): this is no address from malloc\n");
+		misused("vrnic: free(): this is no address from malloc\n");
 	*i = page_at(c, p);
 	if (*i >= c->pages || c->run[*i].state != RUN_USED || !c->run[*i].first)
-		heap_die("vrnic: free(): this is not allocated, or was freed before\n");
+		misused("vrnic: free(): this is not allocated, or was freed before\n");
 	return c;
 }
 

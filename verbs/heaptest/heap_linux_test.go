@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// build makes the library and the programs that use it: heap, and sanitized, with AddressSanitizer.
+// build makes the library and the programs that use it: heap, and those with a sanitizer.
 var build = sync.OnceValue(func() error {
 	// The cache of test results looks at what the test itself has read.
 	of, _ := filepath.Glob("../heap*.[ch]")
@@ -47,7 +47,8 @@ var build = sync.OnceValue(func() error {
 	for _, args := range [][]string{
 		{"make", "-s", "-C", "..", "BUILD=" + workDir, library()},
 		slices.Concat(cc, []string{"-o", program()}),
-		slices.Concat(cc, []string{"-fsanitize=address", "-o", program() + "-sanitized"}),
+		slices.Concat(cc, []string{"-fsanitize=address", "-o", program() + "-address"}),
+		slices.Concat(cc, []string{"-fsanitize=leak", "-o", program() + "-leak"}),
 	} {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 			return fmt.Errorf("%v: %w\n%s", args, err, out)
@@ -99,7 +100,7 @@ func TestSame(t *testing.T) {
 	need(t)
 	for _, name := range []string{
 		"alignment", "failure", "zeros", "reallocation", "random_calls", "threads", "forks", "forks_with_threads", "forks_with_locks",
-		"killed_children", "protected_parts", "spawned", "closes_all", "limits", "locked",
+		"killed_children", "protected_parts", "protected_and_closed", "spawned", "closes_all", "limits", "data_limit", "locked",
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, env := range [][]string{preload(), nil} {
@@ -114,7 +115,7 @@ func TestSame(t *testing.T) {
 // What is lent and what is not, and that it is given back.
 func TestLent(t *testing.T) {
 	need(t)
-	for _, name := range []string{"where", "given_back", "descriptors"} {
+	for _, name := range []string{"where", "given_back", "descriptors", "in_the_way"} {
 		t.Run(name, func(t *testing.T) {
 			if out, err := run(t, preload(), program(), name); err != nil {
 				t.Errorf("%v\n%s", err, out)
@@ -127,18 +128,32 @@ func TestLent(t *testing.T) {
 	}
 }
 
-// Nothing is lent where the user does not want it, where the address space is limited, or where a sanitizer needs malloc.
+// Nothing is lent where the user does not want it, where memory is limited, where forks would share it, or where a
+// sanitizer needs malloc.
 func TestOff(t *testing.T) {
 	need(t)
 	if out, err := run(t, preload("VRNIC_LEND_HEAP=0"), program(), "off", "forks"); err != nil || out != "" {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if out, err := run(t, preload(), "sh", "-c", "ulimit -v 4000000; exec "+program()+" off forks"); err != nil || out != "" {
-		t.Errorf("with a limit: %v\n%s", err, out)
+	for _, limit := range []string{"-v", "-d"} {
+		if out, err := run(t, preload(), "sh", "-c", "ulimit "+limit+" 4000000; exec "+program()+" off forks"); err != nil || out != "" {
+			t.Errorf("with ulimit %s: %v\n%s", limit, err, out)
+		}
 	}
-	out, err := run(t, preload("ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0"), program()+"-sanitized", "off")
-	if err != nil || strings.Count(out, "its heap is not lent") != 1 {
-		t.Errorf("with AddressSanitizer: %v\n%s", err, out)
+	noForks := filepath.Join(workDir, "libnoforks.so")
+	cc := exec.Command("cc", "-shared", "-fPIC", "-x", "c", "-", "-o", noForks)
+	cc.Stdin = strings.NewReader("int __register_atfork(void) { return 12; }\n")
+	if out, err := cc.CombinedOutput(); err != nil {
+		t.Fatalf("cc: %v\n%s", err, out)
+	}
+	if out, err := run(t, []string{"LD_PRELOAD=" + library() + ":" + noForks}, program(), "off", "forks"); err != nil || out != "" {
+		t.Errorf("without handlers of forks: %v\n%s", err, out)
+	}
+	for _, sanitizer := range []string{"address", "leak"} {
+		out, err := run(t, preload("ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0", "LSAN_OPTIONS=detect_leaks=0"), program()+"-"+sanitizer, "off")
+		if err != nil || strings.Count(out, "its heap is not lent") != 1 {
+			t.Errorf("with the sanitizer of %s: %v\n%s", sanitizer, err, out)
+		}
 	}
 }
 
@@ -151,6 +166,10 @@ func TestMisuse(t *testing.T) {
 		if status == nil || status.Sys().(syscall.WaitStatus).Signal() != syscall.SIGABRT || !strings.Contains(out, "vrnic: free(): ") {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}
+	}
+	out, err := run(t, preload(), program(), "double_free_handled")
+	if status, _ := err.(*exec.ExitError); status == nil || status.ExitCode() != 3 || !strings.Contains(out, "vrnic: free(): ") {
+		t.Errorf("with a handler of SIGABRT: %v\n%s", err, out)
 	}
 }
 

@@ -212,3 +212,12 @@ void protected_parts(void)
 	CHECK(!mprotect(p, 64 * KIB, PROT_READ | PROT_WRITE) && filled(p, 64 * KIB, 64 * KIB, 3));
 	free(p);
 }
+
+/* The same of a program that has closed all that it has not opened. */
+void protected_and_closed(void)
+{
+	free(malloc(100 * KIB));
+	for (int fd = 3; fd < 1024; fd++)
+		close(fd);
+	protected_parts();
+}

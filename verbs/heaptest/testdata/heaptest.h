@@ -23,13 +23,14 @@
 	} while (0)
 
 /* The cases of a file each. All but those of lent.c and misuse.c hold for any malloc. */
-#define CASES(X)                                                                                                      \
-	X(alignment) X(failure) X(zeros) X(reallocation)                                           /* calls.c */      \
-	X(random_calls) X(threads)                                                                 /* model.c */      \
-	X(forks) X(forks_with_threads) X(forks_with_locks) X(killed_children) X(protected_parts)   /* forks.c */      \
-	X(spawned) X(closes_all) X(limits) X(locked)                                               /* process.c */    \
-	X(where) X(given_back) X(off) X(descriptors) X(speed)                                      /* lent.c */       \
-	X(double_free) X(free_inside)                                                              /* misuse.c */
+#define CASES(X)                                                                              \
+	X(alignment) X(failure) X(zeros) X(reallocation) /* calls.c */                        \
+	X(random_calls) X(threads)			 /* model.c */                        \
+	X(forks) X(forks_with_threads) X(forks_with_locks) X(killed_children)                 \
+	X(protected_parts) X(protected_and_closed)	 /* forks.c */                        \
+	X(spawned) X(closes_all) X(limits) X(data_limit) X(locked) /* process.c */            \
+	X(where) X(given_back) X(off) X(descriptors) X(in_the_way) X(speed) /* lent.c */      \
+	X(double_free) X(free_inside) X(double_free_handled) /* misuse.c */
 
 #define DECLARE(name) void name(void);
 CASES(DECLARE)

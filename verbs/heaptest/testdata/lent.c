@@ -1,6 +1,7 @@
 /* What is so of memory that is lent. */
 #include <fcntl.h>
 #include <malloc.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -106,6 +107,42 @@ void descriptors(void)
 	CHECK(fd >= 100 && lent_fd(fd + 1) < 0 && fcntl(fd, F_GETFD) == FD_CLOEXEC);
 	CHECK((fcntl(fd, F_GET_SEALS) & (F_SEAL_SHRINK | F_SEAL_GROW)) == (F_SEAL_SHRINK | F_SEAL_GROW));
 	CHECK(open("/dev/null", O_RDONLY) < 100);
+}
+
+/* Where something foreign leaves no room, memory comes from libc, and attempts leave nothing behind. */
+void in_the_way(void)
+{
+	enum { SLOTS = 200 };
+	static char *foreign[SLOTS];
+	char *p = malloc(MIB), *q;
+	int fds;
+
+	CHECK(p && lent(p));
+	for (size_t i = 0; i < SLOTS; i++) { /* 8 MiB into each of those that come next */
+		char *at = (char *)(((uintptr_t)p & ~(64 * MIB - 1)) + (i + 1) * 64 * MIB + 8 * MIB);
+
+		foreign[i] = mmap(at, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+		CHECK(foreign[i] == at);
+	}
+	for (int i = 0; i < 500; i++) {
+		q = malloc(40 * MIB);
+		CHECK(q && !lent(q));
+		free(q);
+	}
+	held(&fds);
+	CHECK(fds == 1);
+	for (int i = 0; i < SLOTS; i++)
+		munmap(foreign[i], 4096);
+	for (int i = 0; i < 100; i++) { /* it does not try again at once */
+		q = malloc(40 * MIB);
+		CHECK(q);
+		if (lent(q))
+			break;
+		free(q);
+	}
+	CHECK(lent(q));
+	free(q);
+	free(p);
 }
 
 /* How long it takes, for the eye: with and without the library. */

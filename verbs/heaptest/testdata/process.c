@@ -102,6 +102,32 @@ void limits(void)
 	}
 }
 
+/* A limit of the process's data holds for what is allocated after it has been set. */
+void data_limit(void)
+{
+	struct rlimit lim;
+	pid_t pid = fork();
+	int got = 0;
+
+	CHECK(pid >= 0);
+	if (!pid) {
+		CHECK(!getrlimit(RLIMIT_DATA, &lim));
+		lim.rlim_cur = 64 * MIB;
+		CHECK(!setrlimit(RLIMIT_DATA, &lim));
+		errno = 0;
+		CHECK(!malloc(100 * MIB) && errno == ENOMEM);
+		while (malloc(MIB))
+			CHECK(++got < 64);
+		CHECK(got > 16);
+		pid = fork();
+		CHECK(pid >= 0);
+		if (pid)
+			reap(pid);
+		_exit(0);
+	}
+	reap(pid);
+}
+
 /* Memory that the program has locked and freed does not stay locked for who has it next, and is zero. */
 void locked(void)
 {
