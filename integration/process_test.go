@@ -96,16 +96,19 @@ func (p *process) waitOutput(s string, n int) {
 	p.t.Helper()
 	deadline := time.After(patience)
 	for {
+		over := p.ended() // before the output: it is whole then
 		p.mu.Lock()
 		found, change := strings.Count(p.out.String(), s), p.change
 		p.mu.Unlock()
 		if found >= n {
 			return
 		}
+		if over {
+			p.t.Fatalf("%s ended (%v) without saying %q %d times:\n%s", p, p.err, s, n, p.output())
+		}
 		select {
 		case <-change:
 		case <-p.done:
-			p.t.Fatalf("%s ended (%v) without saying %q %d times:\n%s", p, p.err, s, n, p.output())
 		case <-deadline:
 			p.t.Fatalf("%s has not said %q %d times within %v:\n%s", p, s, n, patience, p.output())
 		}

@@ -163,16 +163,19 @@ func (p *process) waitOutput(s string, n int) {
 	deadline := time.After(patience)
 	count := tally{what: []byte(s)}
 	for {
+		over := p.ended() // before the output: it is whole then
 		p.mu.Lock()
 		found, change := count.look(p.out.Bytes()), p.change
 		p.mu.Unlock()
 		if found >= n {
 			return
 		}
+		if over {
+			p.t.Fatalf("%s ended (%v) without saying %q %d times", p, p.err, s, n)
+		}
 		select {
 		case <-change:
 		case <-p.done:
-			p.t.Fatalf("%s ended (%v) without saying %q %d times", p, p.err, s, n)
 		case <-deadline:
 			p.t.Fatalf("%s has not said %q %d times within %v\n%s", p, s, n, patience, p.stacks()+daemonsSay())
 		}
