@@ -48,7 +48,7 @@ func sniff(t *testing.T, ns *netlab.NS, link string) *sniffer {
 	}
 	t.Cleanup(func() { s.f.Close() })
 	s.done.Go(func() {
-		b := make([]byte, 1<<17)
+		b := make([]byte, longestFrame)
 		for {
 			n, err := s.f.Read(b)
 			switch {
@@ -57,7 +57,7 @@ func sniff(t *testing.T, ns *netlab.NS, link string) *sniffer {
 			case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, os.ErrClosed):
 				return
 			case errors.Is(err, unix.ENETDOWN):
-				// The interface went down or away; what was queued comes first.
+				// The interface went down or away; stop takes what was queued.
 				return
 			default:
 				t.Errorf("sniff %s: %v", link, err)
@@ -68,13 +68,40 @@ func sniff(t *testing.T, ns *netlab.NS, link string) *sniffer {
 	return s
 }
 
+// longestFrame is more than an interface shows at once.
+const longestFrame = 1 << 17
+
 // stop returns the recording. Frames that passed before it was called are in it.
 func (s *sniffer) stop() string {
 	s.t.Helper()
-	// Reads go on without waiting until the queue is empty.
-	if err := s.f.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+	if err := s.f.SetReadDeadline(time.Unix(1, 0)); err != nil {
 		s.t.Fatal(err)
 	}
 	s.done.Wait()
+	// What is queued by now, and what the kernel still has on its way.
+	raw, err := s.f.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) {
+			b := make([]byte, longestFrame)
+			fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+			for {
+				switch n, err := unix.Read(int(fd), b); {
+				case err == nil:
+					s.c.frame(b[:n])
+				case errors.Is(err, unix.EAGAIN):
+					const quiet = 50 // ms
+					if n, err := unix.Poll(fds, quiet); n == 0 && err == nil {
+						return
+					}
+				case !errors.Is(err, unix.ENETDOWN) && !errors.Is(err, unix.EINTR):
+					s.t.Errorf("sniff: %v", err)
+					return
+				}
+			}
+		})
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
 	return s.c.finish(s.t)
 }

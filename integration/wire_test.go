@@ -96,16 +96,17 @@ func wiretap(t *testing.T, path, to string) *tap {
 		}
 		defer far.Close()
 		var both sync.WaitGroup
-		both.Go(func() { w.pass(far, near) })
-		both.Go(func() { w.pass(near, far) })
+		both.Go(func() { w.pass(far.(*net.UnixConn), near) })
+		both.Go(func() { w.pass(near.(*net.UnixConn), far) })
 		both.Wait()
 	})
 	return w
 }
 
-// pass copies frames, each behind its length, until one side closes; it then closes the other.
-func (w *tap) pass(to, from net.Conn) {
-	defer to.Close()
+// pass copies frames, each behind its length, until one side closes; it then tells the other. That one may still have
+// frames to give, which the other pass takes.
+func (w *tap) pass(to *net.UnixConn, from net.Conn) {
+	defer to.CloseWrite()
 	r := bufio.NewReaderSize(from, 1<<16)
 	for {
 		head := make([]byte, 4)
