@@ -121,7 +121,7 @@ func TestHostilePeer(t *testing.T) {
 		t.Errorf("somebody else's connection suffered:\n%s", out)
 	}
 	witness.interrupt()
-	eventually(t, 10*time.Second, "the QPs of all connections are gone", func() bool { return len(d.show("qp")) == 0 })
+	eventually(t, patience, "the QPs of all connections are gone", func() bool { return len(d.show("qp")) == 0 })
 	server.interrupt()
 	d.stop()
 }

@@ -74,9 +74,7 @@ func TestSCTPUDP(t *testing.T) {
 		t.Errorf("over TCP: %v, %s", err, tcp.output())
 	}
 	for _, d := range []*daemon{a, b} {
-		if left := d.show("qp"); len(left) > 0 {
-			t.Errorf("QPs are left: %v", left)
-		}
+		eventually(t, patience, "the QPs of all programs are gone", func() bool { return len(d.show("qp")) == 0 })
 	}
 }
 

@@ -207,7 +207,7 @@ func (d *daemon) settle() {
 		if got.fds = d.before.fds; got == d.before && more <= own {
 			return
 		}
-		if time.Since(begin) > 10*time.Second {
+		if time.Since(begin) > patience {
 			d.t.Fatalf("the daemon holds %+v and %d more descriptors, held %+v in the beginning", got, more, d.before)
 		}
 		time.Sleep(10 * time.Millisecond)

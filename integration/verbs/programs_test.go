@@ -7,7 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // ibv_devices, ibv_devinfo and ibv_asyncwatch.
@@ -156,7 +155,7 @@ func TestRpingKilled(t *testing.T) {
 					}
 					killed.kill()
 					// Its exit status depends on what it was doing.
-					_ = left.wait(10 * time.Second)
+					_ = left.wait(patience)
 					left.wantOutput("DISCONNECT EVENT|cq completion failed") // whichever of its threads is first
 					top.settle()
 				}
@@ -175,12 +174,12 @@ func TestRpingDaemonKilled(t *testing.T) {
 	client := top.client.start("rping", "-c", "-a", addrsA[0], "-p", fmt.Sprint(port), "-v")
 	client.waitOutput("ping data: rdma-ping-", 20)
 	top.client.kill()
-	_ = client.wait(10 * time.Second)
+	_ = client.wait(patience)
 	client.wantOutput("DISCONNECT|REMOVAL|flush|wc error|status")
 	// The link is gone with the daemon, and so nobody says anything to the server's: it would find out
 	// by TCP's timers. Its own daemon's end it hears of at once.
 	top.server.kill()
-	_ = server.wait(10 * time.Second)
+	_ = server.wait(patience)
 }
 
 // What cannot work on iWARP fails at once: nobody waits for a peer that cannot come.
@@ -193,11 +192,11 @@ func TestTrap09NoIWARP(t *testing.T) {
 		server := d.start(argv...)
 		listensTCP(t, server)
 		client := d.start(append(argv, "127.0.0.1")...)
-		client.fail(10*time.Second, "Failed to modify QP|Unable to Connect|Couldn't")
-		server.fail(10*time.Second, "Failed to modify QP|Unable to Connect|Couldn't")
+		client.fail(patience, "Failed to modify QP|Unable to Connect|Couldn't")
+		server.fail(patience, "Failed to modify QP|Unable to Connect|Couldn't")
 	}
 	// Nor are there unreliable datagrams.
 	if len(missing("udaddy")) == 0 {
-		d.start("udaddy", "-b", addrsA[0]).fail(10 * time.Second)
+		d.start("udaddy", "-b", addrsA[0]).fail(patience)
 	}
 }

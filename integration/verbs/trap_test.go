@@ -222,7 +222,7 @@ func TestKilledAnywhere(t *testing.T) {
 func TestTrap24NoRsockets(t *testing.T) {
 	need(t, "rstream")
 	d := up(t, nil, "--device", deviceA)
-	d.start("rstream", "-b", addrsA[0]).fail(10*time.Second, "rsocket|not implemented|Function")
+	d.start("rstream", "-b", addrsA[0]).fail(patience, "rsocket|not implemented|Function")
 }
 
 // Every trap has a test of its number.
