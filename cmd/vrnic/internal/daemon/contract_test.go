@@ -439,7 +439,7 @@ func TestContractErrors(t *testing.T) {
 					c.Errorf("completion %+v (%v), want %v", wc, wc.Status, tt.at)
 				}
 				for _, e := range []*daemontest.End{x, y} {
-					wantDone(c.T, e, 10*time.Second)
+					wantDone(c.T, e)
 				}
 			})
 		})

@@ -180,14 +180,21 @@ func TestClientKilled(t *testing.T) {
 			d := daemontest.Start(t)
 			c := d.Dial()
 			dev := daemontest.Open(t, c, "vrnic1")
+			var ends []time.Duration
 			for _, stage := range []string{stageHello, stageObjects, stageListening, stageConnecting, stageRequested, stageIdle, stageWaiting, stageTraffic, stageOwn} {
-				t.Run(stage, func(t *testing.T) { testClientKilled(t, d, c, dev, path.child, stage) })
+				t.Run(stage, func(t *testing.T) {
+					if took, connected := testClientKilled(t, d, c, dev, path.child, stage); connected {
+						ends = append(ends, took)
+					}
+				})
 			}
+			wantSoon(t, time.Second, ends...)
 		})
 	}
 }
 
-func testClientKilled(t *testing.T, d *daemontest.Daemon, c *shm.Client, dev rdma.Device, device, stage string) {
+// testClientKilled kills a client at a stage, and returns how long its peer took to see that, if it had one.
+func testClientKilled(t *testing.T, d *daemontest.Daemon, c *shm.Client, dev rdma.Device, device, stage string) (took time.Duration, connected bool) {
 	peer := daemontest.NewEnd(t, dev, 8<<20)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -259,8 +266,8 @@ func testClientKilled(t *testing.T, d *daemontest.Daemon, c *shm.Client, dev rdm
 	}
 
 	child.Kill()
-	if peer.Conn != nil {
-		wantDone(t, peer, time.Second)
+	if connected = peer.Conn != nil; connected {
+		took = wantDone(t, peer)
 		peer.WantStatus("the peer's receive flushes", 1, rdma.WCFlush)
 	}
 	finish()
@@ -269,6 +276,7 @@ func testClientKilled(t *testing.T, d *daemontest.Daemon, c *shm.Client, dev rdm
 		t.Errorf("objects that are left:\n%s\nbefore it were\n%s", now, objects)
 	}
 	before.WantBack(t, "after the client was killed")
+	return took, connected
 }
 
 // A daemon of an ordinary user reaches its user's programs by their processes. One is killed in the midst of
@@ -293,6 +301,7 @@ func ownMemoryByProcess(t *testing.T) {
 	d := daemontest.Start(t)
 	ownMemoryHoles(t, d)
 	c := d.Dial()
+	var took []time.Duration
 	for _, child := range []string{"vrnic0", "vrnic1"} { // over TCP, and within the device
 		peer := daemontest.NewEnd(t, daemontest.Open(t, c, "vrnic1"), 8<<20)
 		peer.Fill(0, 8<<20, 1)
@@ -310,8 +319,9 @@ func ownMemoryByProcess(t *testing.T) {
 			}
 		}
 		client.Kill()
-		wantDone(t, peer, 2*time.Second)
+		took = append(took, wantDone(t, peer))
 	}
+	wantSoon(t, 2*time.Second, took...)
 }
 
 // list is what the daemon shows of all its objects, without what changes by itself. The QP of the
@@ -421,7 +431,7 @@ func TestDaemonKilled(t *testing.T) {
 		t.Errorf("Listener.Next: %v", err)
 	}
 	for _, e := range []*daemontest.End{a, b} {
-		wantDone(t, e, 5*time.Second)
+		wantDone(t, e)
 		if err := e.Conn.Err(); !errors.Is(err, rdma.ErrDeviceGone) {
 			t.Errorf("Conn.Err: %v", err)
 		}

@@ -49,7 +49,7 @@ func ownMemoryHoles(t *testing.T, d *daemontest.Daemon) {
 					t.Errorf("%v on %s: completion %+v", op, device, c)
 				}
 			}
-			wantDone(t, b, callTime)
+			wantDone(t, b)
 			var term *rdma.TerminateError
 			if err := b.Conn.Err(); !errors.As(err, &term) || !term.Remote {
 				t.Errorf("%v on %s: the connection ended with %v, want a Terminate of the peer's", op, device, err)

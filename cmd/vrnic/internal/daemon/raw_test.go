@@ -201,7 +201,7 @@ func TestCauseWord(t *testing.T) {
 	accepted()
 	b.Post(&rdma.SendWR{ID: 1, Op: rdma.OpWrite, Flags: rdma.Signaled, SGEs: []rdma.SGE{b.SGE(0, 64)},
 		RemoteAddr: rawIOVA, RKey: a.mr.RKey + 1})
-	wantDone(t, b, callTime)
+	wantDone(t, b)
 	var term *rdma.TerminateError
 	if err := b.Conn.Err(); !errors.As(err, &term) || !term.Remote || term.VendorErr() != 0x1100 {
 		t.Errorf("the writer's connection ended with %v, want a Terminate 1/1/00 of the peer", err)
@@ -222,6 +222,7 @@ func TestCauseWord(t *testing.T) {
 // A client that breaks the ABI is ended, and only it: its peer sees the disconnect, another client
 // of the same daemon works on.
 func TestViolation(t *testing.T) {
+	var took []time.Duration
 	for _, tt := range []struct {
 		name string
 		do   func(e *rawEnd)
@@ -273,7 +274,7 @@ func TestViolation(t *testing.T) {
 				peer.Send(1, 0, 64) // it is looked at when something comes
 			}
 			e.WantEnd(tt.name)
-			wantDone(t, peer, time.Second)
+			took = append(took, wantDone(t, peer))
 
 			y.Recv(1, 0, 64)
 			x.Send(2, 0, 64)
@@ -281,6 +282,7 @@ func TestViolation(t *testing.T) {
 			y.WantOK("the others' receive", 1, rdma.WCRecv)
 		})
 	}
+	wantSoon(t, time.Second, took...)
 }
 
 // Connection requests beyond the room on a client's event channel are refused; those that it has

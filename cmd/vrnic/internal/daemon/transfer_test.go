@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -90,7 +91,7 @@ func disconnect(t *testing.T, a, b *daemontest.End) {
 		t.Fatalf("disconnect: %v", err)
 	}
 	for _, e := range []*daemontest.End{a, b} {
-		wantDone(t, e, 10*time.Second)
+		wantDone(t, e)
 		if err := e.Conn.Err(); err != nil {
 			t.Errorf("a graceful end is %v", err)
 		}
@@ -98,13 +99,24 @@ func disconnect(t *testing.T, a, b *daemontest.End) {
 	b.WantStatus("a posted receive flushes", 99, rdma.WCFlush)
 }
 
-// wantDone waits until a connection has ended.
-func wantDone(t *testing.T, e *daemontest.End, within time.Duration) {
+// wantDone waits until a connection has ended, and says how long that took.
+func wantDone(t *testing.T, e *daemontest.End) time.Duration {
 	t.Helper()
+	begin := time.Now()
 	select {
 	case <-e.Conn.Done():
-	case <-time.After(within):
-		t.Fatalf("the connection of QP %d has not ended within %v; state %v", e.QP.Num(), within, e.QP.State())
+	case <-time.After(callTime):
+		t.Fatalf("the connection of QP %d has not ended within %v; state %v", e.QP.Num(), callTime, e.QP.State())
+	}
+	return time.Since(begin)
+}
+
+// wantSoon wants the quickest of some ends, none of which waits for a timer, to have taken no longer than limit: a loaded
+// machine holds up some of them.
+func wantSoon(t *testing.T, limit time.Duration, took ...time.Duration) {
+	t.Helper()
+	if len(took) > 0 && slices.Min(took) > limit { // a filter may have left all of them out
+		t.Errorf("connections ended after %v, want %v of one of them", took, limit)
 	}
 }
 

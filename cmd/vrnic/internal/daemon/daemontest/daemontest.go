@@ -147,8 +147,8 @@ func usageOf(pid string) (fds, mappings int) {
 	return fds, mappings
 }
 
-// patience is how long what ends on its own may take.
-const patience = 10 * time.Second
+// patience is how long what ends on its own may take, on a machine with more to do.
+const patience = time.Minute
 
 // WantBack waits until this process holds no more than r, and else says what is left.
 func (r Resources) WantBack(t testing.TB, when string) {
@@ -167,7 +167,7 @@ func (r Resources) WantBack(t testing.TB, when string) {
 	t.Errorf("%s: %+v, before it were %+v\n%s", when, now, r, stacks.String())
 }
 
-// Eventually reports whether f becomes true, looking again and again for some seconds.
+// Eventually reports whether f becomes true, looking again and again until patience ends.
 func Eventually(f func() bool) bool {
 	for end := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
 		if f() {

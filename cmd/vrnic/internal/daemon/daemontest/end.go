@@ -11,7 +11,7 @@ import (
 )
 
 // callTimeout bounds what a test waits for that must come.
-const callTimeout = 20 * time.Second
+const callTimeout = time.Minute
 
 // An End is a QP with all that it needs: one CQ, one buffer, one MR that covers it with all rights.
 type End struct {
