@@ -47,14 +47,15 @@ var layers = map[string][]string{
 
 	// C, but for the package that embeds what is built of it.
 	"verbs":             {std},
-	"verbs/sessiontest": {std},
-	"verbs/heaptest":    {std},
+	"verbs/sessiontest": {std, module + "verbs/internal/ctest"},
+	"verbs/heaptest":    {std, module + "verbs/internal/ctest"},
 
 	"contrib":           {std, module + "iwarp", module + "sctpddp"},
 	"integration":       {whole},
 	"internal/netlab":   {std, sys},
 	"internal/stacknet": {std, module + "iwarp", module + "vnic", module + "netstack", module + "sctpddp"},
 	"internal/archtest": {std},
+	"internal/needtest": {std},
 	"internal/crc32c":   {std, sys},
 	"internal/prefetch": {std},
 }
@@ -67,6 +68,9 @@ var testsToo = map[string][]string{
 	"verbs":                   {sys, module + "shm"},
 	"verbs/sessiontest":       {module + "shm", sys},
 }
+
+// everyTest is what any test, and any double, may import.
+var everyTest = []string{module + "internal/needtest"}
 
 // nowhere lists what no other folder may import.
 var nowhere = []string{"integration", "internal/archtest", "cmd"}
@@ -81,6 +85,9 @@ func TestImports(t *testing.T) {
 		}
 		if f.isTest() {
 			allowed = slices.Concat(allowed, testsToo[folder])
+		}
+		if f.isTest() || isDouble(module+path.Dir(f.name)) {
+			allowed = slices.Concat(allowed, everyTest)
 		}
 		for _, imp := range f.imports(t) {
 			if !mayImport(folder, allowed, imp) {

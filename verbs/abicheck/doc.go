@@ -1,8 +1,7 @@
 // Package abicheck tests the C side's view of two interfaces: the ring ABI, against package shm, and
 // the ABI of rdma-core's libraries, against the headers, libraries and programs of Debian.
 //
-// What it needs, a C compiler and Debian's packages, is asked for by VRNIC_TEST_REQUIRE=verbs;
-// otherwise tests that lack it skip.
+// Package ctest builds what the tests need. Debian's packages are asked for by VRNIC_TEST_REQUIRE=verbs too.
 //
 // There is only test code here. Nothing imports this package.
 package abicheck

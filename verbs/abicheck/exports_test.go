@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
 
 // libraries are the two, in order of dependence, and where Debian has its own.
@@ -62,7 +64,7 @@ func old(name string, s symbol) bool {
 // VABI T1: what Debian's libraries export, ours export with the same version, as the default where that is the default.
 func TestExports(t *testing.T) {
 	for _, lib := range libraries {
-		need(t, systemDir+lib)
+		ctest.Need(t, systemDir+lib)
 		ours, system := exports(t, filepath.Join(libs(t), lib)), exports(t, systemDir+lib)
 		skipped := 0
 		for _, name := range sortedKeys(system) {
@@ -126,7 +128,7 @@ var programs = []string{
 // locate returns the path of a program that is searched, or of a file.
 func locate(t *testing.T, name string) string {
 	t.Helper()
-	need(t, name)
+	ctest.Need(t, name)
 	if filepath.IsAbs(name) {
 		return name
 	}

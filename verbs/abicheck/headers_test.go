@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
 
 // Debian's headers, of libibverbs-dev and librdmacm-dev.
@@ -37,7 +39,7 @@ var partial = map[string]string{
 // TestHeaders compares the layouts and numbers of ibv.h and rdmacm.h with Debian's headers. Two programs, one compiled
 // with each, print the size of each struct, the offset and size of each field, and each number.
 func TestHeaders(t *testing.T) {
-	need(t, append([]string{"cc"}, systemHeaders...)...)
+	ctest.Need(t, systemHeaders...)
 	var files []string
 	for _, f := range ourHeaders {
 		files = append(files, filepath.Join(verbsDir, f))
@@ -86,7 +88,7 @@ var declarations = regexp.MustCompile(`(?s)#pragma GCC visibility push\(default\
 // TestPrototypes compiles the prototypes of ibv_api.h and rdmacm.h behind Debian's headers: a compiler takes a second
 // declaration of a function only if its type is the same.
 func TestPrototypes(t *testing.T) {
-	need(t, append([]string{"cc"}, systemHeaders...)...)
+	ctest.Need(t, systemHeaders...)
 	var b strings.Builder
 	b.WriteString(systemIncludes)
 	b.WriteString("#undef ibv_query_port\n#undef ibv_reg_mr\n#undef ibv_reg_mr_iova\n")

@@ -4,12 +4,14 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
 
 // VABI T1, T23: rates, the numbers that have texts and the reading of files are as in rdma-core's own library, and
 // functions that an RNIC does not have fail as their callers expect.
 func TestHelpers(t *testing.T) {
-	need(t, append([]string{"cc"}, systemHeaders...)...)
+	ctest.Need(t, systemHeaders...)
 	dir := libs(t)
 	source, err := os.ReadFile("testdata/helpers.c")
 	if err != nil {

@@ -2,95 +2,48 @@ package abicheck
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
+
+	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
 
 // verbsDir has the C source, shmDir the Go source of the ring ABI.
 const (
-	verbsDir = ".."
+	verbsDir = ctest.VerbsDir
 	shmDir   = "../../shm"
 )
 
-// workDir is for what is compiled.
-var workDir string
-
 const arch = runtime.GOARCH
 
-func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "vrnic-abicheck-")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer os.RemoveAll(dir)
-		workDir = dir
-		return m.Run()
-	}())
-}
+func TestMain(m *testing.M) { ctest.Main(m) }
 
-// need skips the test if a program or file is missing, or fails it where all must be there.
-func need(t *testing.T, names ...string) {
-	t.Helper()
-	for _, n := range names {
-		var err error
-		if filepath.IsAbs(n) {
-			_, err = os.Stat(n)
-		} else {
-			_, err = exec.LookPath(n)
-		}
-		if err == nil {
-			continue
-		}
-		if slices.Contains(strings.Fields(os.Getenv("VRNIC_TEST_REQUIRE")), "verbs") {
-			t.Fatalf("VRNIC_TEST_REQUIRE asks for verbs: %v (as root: .ci/deps test)", err)
-		}
-		t.Skipf("needs %s: as root, .ci/deps test", n)
-	}
-}
-
-// libs builds the libraries once, or takes those in VRNIC_TEST_LIBS, and returns their folder.
+// libs returns the folder of the libraries.
 func libs(t *testing.T) string {
 	t.Helper()
-	if dir := os.Getenv("VRNIC_TEST_LIBS"); dir != "" {
-		return dir
-	}
-	need(t, "cc", "make")
-	dir, err := buildLibs()
+	ctest.Need(t)
+	dir, err := ctest.Libs()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return dir
 }
 
-var buildLibs = sync.OnceValues(func() (string, error) {
-	dir := filepath.Join(workDir, "lib")
-	out, err := exec.Command("make", "-s", "-C", verbsDir, "BUILD="+dir).CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("make: %v\n%s", err, out)
-	}
-	return dir, nil
-})
-
 // compile makes a program of C source and returns its path.
 func compile(t *testing.T, name, source string, flags ...string) string {
 	t.Helper()
-	need(t, "cc")
-	src, bin := filepath.Join(workDir, name+".c"), filepath.Join(workDir, name)
+	ctest.Need(t)
+	src := filepath.Join(ctest.Dir, name+".c")
 	if err := os.WriteFile(src, []byte(source), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	args := append([]string{"-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Werror", "-I" + verbsDir, "-o", bin, src}, flags...)
-	if out, err := exec.Command("cc", args...).CombinedOutput(); err != nil {
-		t.Fatalf("%s does not compile: %v\n%s", name, err, firstLines(out, 30))
+	bin, err := ctest.CC(name, append([]string{"-std=gnu11", src}, flags...)...)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return bin
 }
@@ -105,7 +58,7 @@ func run(t *testing.T, bin string, env ...string) string {
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("%s: %v\n%s", filepath.Base(bin), err, firstLines(append(stderr.Bytes(), lastLines(out, 30)...), 60))
+		t.Fatalf("%s: %v\n%s%s", filepath.Base(bin), err, stderr.Bytes(), out)
 	}
 	return string(out)
 }
@@ -124,25 +77,12 @@ func values(t *testing.T, bin string, env ...string) map[string]string {
 	return m
 }
 
-func firstLines(b []byte, n int) string {
-	lines := strings.SplitAfterN(string(b), "\n", n+1)
-	if len(lines) > n {
-		lines[n] = "...\n"
-	}
-	return strings.Join(lines, "")
-}
-
 // macros returns the macros that a header defines, as the preprocessor lists them.
 func macros(t *testing.T, name string) string {
 	t.Helper()
 	out, err := exec.Command("cc", "-E", "-dM", "-D_GNU_SOURCE", filepath.Join(verbsDir, name)).CombinedOutput()
 	if err != nil {
-		t.Fatalf("%s: %v\n%s", name, err, firstLines(out, 30))
+		t.Fatalf("%s: %v\n%s", name, err, out)
 	}
 	return string(out)
-}
-
-func lastLines(b []byte, n int) string {
-	lines := strings.SplitAfter(string(b), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "")
 }

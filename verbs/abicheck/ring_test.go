@@ -12,6 +12,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
 
 // The ring ABI in C is verbs/abi*.h, in Go it is these files of package shm. ring_wqe.go has the structs of what lies
@@ -113,7 +115,7 @@ var (
 // TestRingABI compares verbs/abi*.h with package shm: every constant, and of every struct every offset, size and sign,
 // must be on both sides and the same.
 func TestRingABI(t *testing.T) {
-	need(t, "cc")
+	ctest.Need(t)
 	want := parseGoABI(t)
 	if len(want.consts) < 150 || len(want.structs) < 50 {
 		t.Fatalf("only %d constants and %d structs of package shm were found", len(want.consts), len(want.structs))

@@ -3,7 +3,6 @@ package heaptest
 import (
 	"context"
 	"debug/elf"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,65 +12,37 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
 
-// workDir is for what is compiled.
-var workDir string
-
-func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "vrnic-heaptest-")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer os.RemoveAll(dir)
-		workDir = dir
-		return m.Run()
-	}())
-}
+func TestMain(m *testing.M) { ctest.Main(m) }
 
 // build makes the library and the programs that use it: heap, and those with a sanitizer.
 var build = sync.OnceValue(func() error {
-	// The cache of test results looks at what the test itself has read.
-	of, _ := filepath.Glob("../heap*.[ch]")
-	sources, _ := filepath.Glob("testdata/*.[ch]")
-	for _, f := range slices.Concat(of, sources, []string{"../Makefile"}) {
-		if _, err := os.ReadFile(f); err != nil {
-			return err
-		}
+	sources, err := ctest.Sources("testdata/*.[ch]")
+	if err != nil {
+		return err
 	}
-	cc := []string{"cc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-fno-builtin", "-Wall", "-Wextra", "-Werror", "-pthread"}
-	sources = slices.DeleteFunc(sources, func(f string) bool { return filepath.Ext(f) == ".h" })
-	cc = slices.Concat(cc, sources)
-	for _, args := range [][]string{
-		{"make", "-s", "-C", "..", "BUILD=" + workDir, library()},
-		slices.Concat(cc, []string{"-o", program()}),
-		slices.Concat(cc, []string{"-fsanitize=address", "-o", program() + "-address"}),
-		slices.Concat(cc, []string{"-fsanitize=leak", "-o", program() + "-leak"}),
-	} {
-		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-			return fmt.Errorf("%v: %w\n%s", args, err, out)
+	if err := ctest.Make("BUILD="+ctest.Dir, library()); err != nil {
+		return err
+	}
+	cc := slices.Concat([]string{"-std=gnu11", "-O1", "-g", "-fno-builtin", "-Wextra", "-pthread"}, sources)
+	for out, flags := range map[string][]string{"heap": nil, "heap-address": {"-fsanitize=address"}, "heap-leak": {"-fsanitize=leak"}} {
+		if _, err := ctest.CC(out, slices.Concat(cc, flags)...); err != nil {
+			return err
 		}
 	}
 	return nil
 })
 
-func library() string { return filepath.Join(workDir, "libvrnic-heap.so") }
-func program() string { return filepath.Join(workDir, "heap") }
+func library() string { return filepath.Join(ctest.Dir, "libvrnic-heap.so") }
+func program() string { return filepath.Join(ctest.Dir, "heap") }
 
 // need builds what the tests run, or skips the test where there is no compiler.
 func need(t *testing.T) {
 	t.Helper()
-	for _, n := range []string{"cc", "make"} {
-		if _, err := exec.LookPath(n); err == nil {
-			continue
-		}
-		if slices.Contains(strings.Fields(os.Getenv("VRNIC_TEST_REQUIRE")), "verbs") {
-			t.Fatalf("VRNIC_TEST_REQUIRE asks for verbs, and there is no %s (as root: .ci/deps test)", n)
-		}
-		t.Skipf("needs %s: as root, .ci/deps test", n)
-	}
+	ctest.Need(t)
 	if err := build(); err != nil {
 		t.Fatal(err)
 	}
@@ -140,11 +111,9 @@ func TestOff(t *testing.T) {
 			t.Errorf("with ulimit %s: %v\n%s", limit, err, out)
 		}
 	}
-	noForks := filepath.Join(workDir, "libnoforks.so")
-	cc := exec.Command("cc", "-shared", "-fPIC", "-x", "c", "-", "-o", noForks)
-	cc.Stdin = strings.NewReader("int __register_atfork(void) { return 12; }\n")
-	if out, err := cc.CombinedOutput(); err != nil {
-		t.Fatalf("cc: %v\n%s", err, out)
+	noForks, err := ctest.CC("libnoforks.so", "-shared", "-fPIC", "testdata/preload/noforks.c")
+	if err != nil {
+		t.Fatal(err)
 	}
 	if out, err := run(t, []string{"LD_PRELOAD=" + library() + ":" + noForks}, program(), "off", "forks"); err != nil || out != "" {
 		t.Errorf("without handlers of forks: %v\n%s", err, out)

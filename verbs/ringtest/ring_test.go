@@ -1,34 +1,32 @@
 package ringtest
 
 import (
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
 
 // The library's files of the data path, and the test's.
 var sources = []string{
-	"../qp.c", "../rq.c", "../srq.c", "../post.c", "../poll.c", "../wr.c",
-	"testdata/fake.c", "testdata/ring_test.c", "testdata/ring_more_test.c", "testdata/ring_random_test.c",
+	"../qp.c", "../rq.c", "../srq.c", "../post.c", "../poll.c", "../wr.c", "../*.h", "testdata/*.[ch]",
 }
 
+func TestMain(m *testing.M) { ctest.Main(m) }
+
 // build makes the program, with flags, or skips the test where there is no compiler.
-func build(t testing.TB, flags ...string) (program string) {
+func build(t testing.TB, name string, flags ...string) (program string) {
 	t.Helper()
-	if _, err := exec.LookPath("cc"); err != nil {
-		if slices.Contains(strings.Fields(os.Getenv("VRNIC_TEST_REQUIRE")), "verbs") {
-			t.Fatal("VRNIC_TEST_REQUIRE asks for verbs, and there is no cc (as root: .ci/deps test)")
-		}
-		t.Skip("needs cc: as root, .ci/deps test")
+	ctest.Need(t)
+	files, err := ctest.Sources(sources...)
+	if err != nil {
+		t.Fatal(err)
 	}
-	program = filepath.Join(t.TempDir(), "ring_test")
-	args := []string{"-std=c11", "-D_GNU_SOURCE", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", program}
-	args = append(append(args, flags...), sources...)
-	if out, err := exec.Command("cc", args...).CombinedOutput(); err != nil {
-		t.Fatalf("cc: %v\n%s", err, out)
+	program, err = ctest.CC(name, slices.Concat([]string{"-std=c11", "-g", "-Wextra", "-pthread"}, flags, files)...)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return program
 }
@@ -55,7 +53,7 @@ func TestRings(t *testing.T) {
 	} {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
-			program := build(t, b.flags...)
+			program := build(t, b.name, b.flags...)
 			names := strings.Fields(run(t, program, "-list"))
 			if len(names) == 0 {
 				t.Fatal("no tests")
@@ -69,7 +67,7 @@ func TestRings(t *testing.T) {
 
 // What the program's calls cost, with a daemon that costs nothing: lines as of Go's benchmarks.
 func BenchmarkRings(b *testing.B) {
-	program := build(b, "-O2")
+	program := build(b, "bench", "-O2")
 	for range b.N {
 		for line := range strings.Lines(run(b, program, "-bench")) {
 			if strings.HasPrefix(line, "Benchmark") {

@@ -1,11 +1,8 @@
 package sessiontest
 
 import (
-	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -119,13 +116,7 @@ var cmShell = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	shell := filepath.Join(workDir, "cmshell")
-	args := []string{"-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I..", "-o", shell, "testdata/cmshell.c",
-		"-L" + b.libs, "-l:librdmacm.so.1", "-l:libibverbs.so.1", "-Wl,-rpath," + b.libs, "-pthread"}
-	if out, err := exec.Command("cc", append(args, cFlags()...)...).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("cc: %w\n%s", err, out)
-	}
-	return shell, nil
+	return compile("cmshell", b.libs, "testdata/cmshell.c", "-l:librdmacm.so.1", "-l:libibverbs.so.1")
 })
 
 // startCM runs the shell of rdma_cm on a fake, with a channel and an id; the id's handle is returned.

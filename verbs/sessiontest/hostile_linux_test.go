@@ -12,7 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
 
 var ne = binary.NativeEndian
@@ -376,9 +378,7 @@ func TestSpuriousTokens(t *testing.T) {
 // VABI 6.8: a daemon of a third user gets nothing, and programs with raised privilege get no device.
 func TestTrust(t *testing.T) {
 	b := need(t)
-	if os.Getuid() != 0 {
-		t.Skip("needs root, to be two users")
-	}
+	needtest.Root(t) // to be two users
 	t.Run("daemon of another user", func(t *testing.T) {
 		f := listenAs(t, nobody)
 		p := start(t, f.path)
@@ -398,7 +398,7 @@ func TestTrust(t *testing.T) {
 	})
 	t.Run("setuid", func(t *testing.T) {
 		f := newFake(t, nil)
-		file := filepath.Join(workDir, "setuid-shell")
+		file := filepath.Join(ctest.Dir, "setuid-shell")
 		if out, err := exec.Command("cp", b.shell, file).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -411,7 +411,7 @@ func TestTrust(t *testing.T) {
 		p := startFile(t, file, f.path, "ASAN_OPTIONS=detect_leaks=0") // which ptraces
 		p.want("list", "EPERM", "list", "EPERM")
 		if s := p.said(); strings.Count(s, "raised privilege") != 1 {
-			t.Errorf("said %q (is %s on a file system without setuid?)", s, workDir)
+			t.Errorf("said %q (is %s on a file system without setuid?)", s, ctest.Dir)
 		}
 	})
 }

@@ -2,79 +2,44 @@ package sessiontest
 
 import (
 	"bufio"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
 
-// workDir is for what is compiled.
-var workDir string
-
-func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "vrnic-sessiontest-")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer os.RemoveAll(dir)
-		if err := os.Chmod(dir, 0o755); err != nil { // a test runs as another user
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		workDir = dir
-		return m.Run()
-	}())
-}
+func TestMain(m *testing.M) { ctest.Main(m) }
 
 // A built is a library under test, and the program that uses it.
 type built struct{ libs, shell string }
 
 var build = sync.OnceValues(func() (b built, err error) {
-	b = built{os.Getenv("VRNIC_TEST_LIBS"), filepath.Join(workDir, "shell")}
-	// The cache of test results looks at what the test itself has read.
-	sources, _ := filepath.Glob("../*.[ch]")
-	for _, f := range append(sources, "testdata/shell.c", "testdata/cmshell.c", "../Makefile") {
-		if _, err := os.ReadFile(f); err != nil {
-			return b, err
-		}
+	if b.libs, err = ctest.Libs(); err != nil {
+		return b, err
 	}
-	if b.libs == "" {
-		b.libs = filepath.Join(workDir, "lib")
-		if out, err := exec.Command("make", "-s", "-C", "..", "BUILD="+b.libs).CombinedOutput(); err != nil {
-			return b, fmt.Errorf("make: %w\n%s", err, out)
-		}
-	}
-	args := []string{"-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-I..", "-o", b.shell,
-		"testdata/shell.c", "-L" + b.libs, "-l:libibverbs.so.1", "-Wl,-rpath," + b.libs, "-pthread"}
-	if out, err := exec.Command("cc", append(args, cFlags()...)...).CombinedOutput(); err != nil {
-		return b, fmt.Errorf("cc: %w\n%s", err, out)
-	}
-	return b, nil
+	b.shell, err = compile("shell", b.libs, "testdata/shell.c", "-l:libibverbs.so.1")
+	return b, err
 })
 
-func cFlags() []string { return strings.Fields(os.Getenv("VRNIC_TEST_CFLAGS")) }
+// compile makes a program that uses the libraries.
+func compile(name, libs string, args ...string) (path string, err error) {
+	if _, err := ctest.Sources("testdata/*.[ch]"); err != nil {
+		return "", err
+	}
+	return ctest.CC(name, slices.Concat([]string{"-std=gnu11", "-O1", "-g", "-Wextra", "-L" + libs, "-Wl,-rpath," + libs, "-pthread"}, args, ctest.Flags())...)
+}
 
 // need builds what the tests run, or skips the test where there is no compiler.
 func need(t testing.TB) built {
 	t.Helper()
-	for _, n := range []string{"cc", "make"} {
-		if _, err := exec.LookPath(n); err == nil {
-			continue
-		}
-		if slices.Contains(strings.Fields(os.Getenv("VRNIC_TEST_REQUIRE")), "verbs") {
-			t.Fatalf("VRNIC_TEST_REQUIRE asks for verbs, and there is no %s (as root: .ci/deps test)", n)
-		}
-		t.Skipf("needs %s: as root, .ci/deps test", n)
-	}
+	ctest.Need(t)
 	b, err := build()
 	if err != nil {
 		t.Fatal(err)

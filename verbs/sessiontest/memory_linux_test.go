@@ -2,14 +2,15 @@ package sessiontest
 
 import (
 	"bytes"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
 
 // What regions may be, and how the daemon is told where their octets are.
@@ -126,9 +127,7 @@ func TestWindows(t *testing.T) {
 // A program whose memory the kernel protects from other processes can register what it shares, and is told of the rest.
 func TestNotDumpable(t *testing.T) {
 	b := need(t)
-	if os.Getuid() != 0 {
-		t.Skip("needs root, for a daemon of root")
-	}
+	needtest.Root(t) // for a daemon of root
 	f := newFake(t, nil)
 	openTo(t, f)
 	p := startAs(t, b.shell, f.path, nobody)
@@ -142,7 +141,7 @@ func TestNotDumpable(t *testing.T) {
 // program's memory is not lent for it.
 func TestLentHeap(t *testing.T) {
 	b := need(t)
-	if len(cFlags()) > 0 {
+	if ctest.Sanitized("") {
 		t.Skip("a sanitizer has a malloc of its own")
 	}
 	f := newFake(t, nil)

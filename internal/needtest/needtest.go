@@ -1,0 +1,59 @@
+// Package needtest has the rule by which tests skip for want of something that the machine does not have.
+//
+// $VRNIC_TEST_REQUIRE lists what must be there ("root tshark"): for want of that a test fails. Tests ask for
+//
+//	root       network namespaces, TAPs, other users
+//	verbs      a C compiler, make, and Debian's programs and headers of RDMA
+//	rdma-core  Debian's libibverbs
+//	usrsctp    its library and header
+//	tshark     of Wireshark
+//	qemu       and what else boots a guest
+//	ipv6       ::1
+//	fuse       file systems of a process
+//	userns     user namespaces
+//	pidfd      and process_vm_readv(2)
+//	perf       perf_event_open(2) for system calls
+//	terminals  /dev/ptmx
+//	glibc      its loader, in /lib*
+package needtest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Lacking skips a test for want of what, or fails it where what must be there.
+func Lacking(t testing.TB, what string, why any) {
+	t.Helper()
+	if slices.Contains(strings.Fields(os.Getenv("VRNIC_TEST_REQUIRE")), what) {
+		t.Fatalf("VRNIC_TEST_REQUIRE asks for %s: %v", what, why)
+	}
+	t.Skipf("needs %s: %v", what, why)
+}
+
+// Root skips a test that only root can run.
+func Root(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		Lacking(t, "root", "this is another user")
+	}
+}
+
+// Missing returns the first of some programs, and files with absolute names, that is not there, or nil.
+func Missing(names ...string) (err error) {
+	for _, n := range names {
+		if filepath.IsAbs(n) {
+			_, err = os.Stat(n)
+		} else {
+			_, err = exec.LookPath(n)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
