@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"unsafe"
 
+	"github.com/vrnic/vrnic/internal/bulk"
 	"github.com/vrnic/vrnic/internal/prefetch"
 )
 
@@ -36,7 +37,7 @@ func (m *MR) readPinned(p []byte, addr uint64) error {
 		n, err := m.mem.ReadAt(p, int64(m.skip+off))
 		return full(n, len(p), err)
 	case m.foreign:
-		_, err := m.guarded(p, m.b[off:off+uint64(len(p))], false)
+		_, err := m.guarded(p, m.b[off:off+uint64(len(p))], way{})
 		return m.blame(err)
 	}
 	copy(p, m.b[off:])
@@ -59,10 +60,10 @@ func (m *MR) writePinned(p []byte, addr uint64, last bool) error {
 	case m.mem != nil:
 		return writeMem(m.mem, p, int64(m.skip+off), last)
 	case m.foreign:
-		_, err := m.guarded(m.b[off:off+uint64(len(p))], p, last)
+		_, err := m.guarded(m.b[off:off+uint64(len(p))], p, way{last: last})
 		return m.blame(err)
 	}
-	m.place(m.b[off:off+uint64(len(p))], p, last)
+	m.place(m.b[off:off+uint64(len(p))], p, way{last: last})
 	return nil
 }
 
@@ -132,9 +133,20 @@ func (h *hold) drop() {
 	}
 }
 
+// longMessage is the length from which on a message goes past the caches on its way within a device: see bulk.Copy. A
+// shorter one is still in a cache when the program that it is for looks at it.
+const longMessage = 1 << 20
+
+// A way says how octets are copied.
+type way struct {
+	last bool // they are the end of a message: see lastWord
+	long bool // they are of a long message
+	more bool // of one whose source goes on behind them
+}
+
 // copyMR copies n octets between two regions that are directly addressable; both ranges have been
 // checked. The error comes on the side of the region that was to blame.
-func copyMR(dst *MR, to uint64, src *MR, from uint64, n uint32, last bool) (dstErr, srcErr error) {
+func copyMR(dst *MR, to uint64, src *MR, from uint64, n uint32, w way) (dstErr, srcErr error) {
 	if !dst.pin() {
 		return errGone, nil
 	}
@@ -143,11 +155,11 @@ func copyMR(dst *MR, to uint64, src *MR, from uint64, n uint32, last bool) (dstE
 		return nil, errGone
 	}
 	defer src.unpin()
-	return copyPinned(dst, to, src, from, n, last)
+	return copyPinned(dst, to, src, from, n, w)
 }
 
 // copyPinned is copyMR with both pinned.
-func copyPinned(dst *MR, to uint64, src *MR, from uint64, n uint32, last bool) (dstErr, srcErr error) {
+func copyPinned(dst *MR, to uint64, src *MR, from uint64, n uint32, w way) (dstErr, srcErr error) {
 	switch { // loopEnd has looked
 	case dst.mem != nil:
 		return errStaged, nil
@@ -157,10 +169,10 @@ func copyPinned(dst *MR, to uint64, src *MR, from uint64, n uint32, last bool) (
 	d := dst.b[to-dst.base:][:n]
 	s := src.b[from-src.base:][:n]
 	if !dst.foreign && !src.foreign {
-		dst.place(d, s, last)
+		dst.place(d, s, w)
 		return nil, nil
 	}
-	addr, err := dst.guarded(d, s, last)
+	addr, err := dst.guarded(d, s, w)
 	if within(s, addr) {
 		return nil, src.blame(err)
 	}
@@ -168,14 +180,23 @@ func copyPinned(dst *MR, to uint64, src *MR, from uint64, n uint32, last bool) (
 }
 
 // place copies src to dst, which lies in m.
-func (m *MR) place(dst, src []byte, last bool) {
-	if n := len(src); last && n > 0 {
+func (m *MR) place(dst, src []byte, w way) {
+	if n := len(src); w.last && n > 0 {
 		n -= lastWord(uintptr(unsafe.Pointer(unsafe.SliceData(dst))), n)
-		copy(dst[:n], src[:n])
+		w.copy(dst[:n], src[:n])
 		m.pins.Add(0) // a full barrier: the octets above are seen before those below
-		dst, src = dst[n:], src[n:]
+		copy(dst[n:], src[n:])
+		return
 	}
-	copy(dst, src)
+	w.copy(dst, src)
+}
+
+func (w way) copy(dst, src []byte) {
+	if w.long {
+		bulk.Copy(dst, src, w.more)
+	} else {
+		copy(dst, src)
+	}
 }
 
 // lastWord is how many octets at the end of n > 0 at addr are written behind the others, and together: the
@@ -190,7 +211,7 @@ func lastWord(addr uintptr, n int) int {
 
 // guarded is place where a mapping that somebody else made is involved: a fault in it becomes an
 // error and the address that faulted. The seals of such mappings exclude faults; this is the net below.
-func (m *MR) guarded(dst, src []byte, last bool) (addr uintptr, err error) {
+func (m *MR) guarded(dst, src []byte, w way) (addr uintptr, err error) {
 	old := debug.SetPanicOnFault(true)
 	defer func() {
 		debug.SetPanicOnFault(old)
@@ -202,7 +223,7 @@ func (m *MR) guarded(dst, src []byte, last bool) (addr uintptr, err error) {
 			addr, err = f.Addr(), &faultError{cause: r}
 		}
 	}()
-	m.place(dst, src, last)
+	m.place(dst, src, w)
 	return 0, nil
 }
 

@@ -46,3 +46,5 @@ func (qp *QP) HandedOver() (yes bool) {
 	})
 	return yes
 }
+
+const LongMessage = longMessage

@@ -210,7 +210,7 @@ func TestPlaceLast(t *testing.T) {
 	for n := range len(src) {
 		for off := range 16 {
 			b := make([]byte, 96)
-			m.place(b[off:off+n], src[:n], true)
+			m.place(b[off:off+n], src[:n], way{last: true})
 			if !bytes.Equal(b[off:off+n], src[:n]) || !bytes.Equal(b[off+n:], make([]byte, 96-off-n)) || !bytes.Equal(b[:off], make([]byte, off)) {
 				t.Fatalf("%d octets at %d: % x", n, off, b)
 			}

@@ -252,34 +252,34 @@ func mapping(t *testing.T, size int) (b []byte, truncate func()) {
 func TestMappingFaults(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		do   func(x, y *vnictest.Peer, m *vnic.MR) // y's region faults
+		do   func(x, y *vnictest.Peer, m *vnic.MR, n int) // y's region faults
 	}{
-		{"Write into it", func(x, y *vnictest.Peer, m *vnic.MR) {
-			x.Post(rdma.SendWR{Op: rdma.OpWrite, RemoteAddr: m.Addr(), RKey: m.RKey()}, 0, 100)
+		{"Write into it", func(x, y *vnictest.Peer, m *vnic.MR, n int) {
+			x.Post(rdma.SendWR{Op: rdma.OpWrite, RemoteAddr: m.Addr(), RKey: m.RKey()}, 0, n)
 		}},
-		{"Read from it", func(x, y *vnictest.Peer, m *vnic.MR) {
-			x.Post(rdma.SendWR{Op: rdma.OpRead, RemoteAddr: m.Addr(), RKey: m.RKey()}, 0, 100)
+		{"Read from it", func(x, y *vnictest.Peer, m *vnic.MR, n int) {
+			x.Post(rdma.SendWR{Op: rdma.OpRead, RemoteAddr: m.Addr(), RKey: m.RKey()}, 0, n)
 		}},
-		{"Send into it", func(x, y *vnictest.Peer, m *vnic.MR) {
-			y.QP.PostRecv(&rdma.RecvWR{SGEs: []rdma.SGE{{Addr: m.Addr(), Length: 100, LKey: m.LKey()}}})
-			x.Send(0, 0, 100)
+		{"Send into it", func(x, y *vnictest.Peer, m *vnic.MR, n int) {
+			y.QP.PostRecv(&rdma.RecvWR{SGEs: []rdma.SGE{{Addr: m.Addr(), Length: uint32(n), LKey: m.LKey()}}})
+			x.Send(0, 0, n)
 		}},
-		{"Send from it", func(x, y *vnictest.Peer, m *vnic.MR) {
-			x.Recv(1, 0, 100)
-			y.Post(rdma.SendWR{Op: rdma.OpSend, SGEs: []rdma.SGE{{Addr: m.Addr(), Length: 100, LKey: m.LKey()}}}, 0, 0)
+		{"Send from it", func(x, y *vnictest.Peer, m *vnic.MR, n int) {
+			x.Recv(1, 0, n)
+			y.Post(rdma.SendWR{Op: rdma.OpSend, SGEs: []rdma.SGE{{Addr: m.Addr(), Length: uint32(n), LKey: m.LKey()}}}, 0, 0)
 		}},
-		{"Read into it", func(x, y *vnictest.Peer, m *vnic.MR) {
-			y.Post(rdma.SendWR{Op: rdma.OpRead, SGEs: []rdma.SGE{{Addr: m.Addr(), Length: 100, LKey: m.LKey()}}, RemoteAddr: x.MR.Addr(), RKey: x.MR.RKey()}, 0, 0)
+		{"Read into it", func(x, y *vnictest.Peer, m *vnic.MR, n int) {
+			y.Post(rdma.SendWR{Op: rdma.OpRead, SGEs: []rdma.SGE{{Addr: m.Addr(), Length: uint32(n), LKey: m.LKey()}}, RemoteAddr: x.MR.Addr(), RKey: x.MR.RKey()}, 0, 0)
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			onPaths(t, func(t *testing.T, e *env) {
+			try := func(t *testing.T, e *env, n int) {
 				var calls atomic.Int32
 				c := vnictest.Open(t, e.b.Device(), vnic.ContextConfig{OnViolation: func(error) { calls.Add(1) }})
-				x, y := vnictest.NewQPs(t, e.a, c, vnictest.PeerConfig{}, vnictest.PeerConfig{})
-				b, cut := mapping(t, 8192)
+				x, y := vnictest.NewQPs(t, e.a, c, vnictest.PeerConfig{Buffer: n}, vnictest.PeerConfig{})
+				b, cut := mapping(t, n)
 				var held atomic.Int32
-				m, err := y.PD.RegisterRegion(vnic.Region{Bytes: b, Acquire: func() { held.Add(1) }, Release: func() { held.Add(-1) }}, 0x10000, 4096, vnictest.Full)
+				m, err := y.PD.RegisterRegion(vnic.Region{Bytes: b, Acquire: func() { held.Add(1) }, Release: func() { held.Add(-1) }}, 0x10000, uint64(n), vnictest.Full)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -287,17 +287,23 @@ func TestMappingFaults(t *testing.T) {
 					t.Error("not acquired")
 				}
 				cut()
-				tt.do(x, y, m)
+				tt.do(x, y, m, n)
 				y.WantDone("the connection ends")
 				x.WantDone("on both sides")
 				synctest.Wait()
 				if calls.Load() != 1 {
-					t.Errorf("%d violations, want 1", calls.Load())
+					t.Errorf("%d octets: %d violations, want 1", n, calls.Load())
 				}
 				m.Close()
 				m.Close()
 				if held.Load() != 0 {
 					t.Errorf("held %d times after Close", held.Load())
+				}
+			}
+			onPaths(t, func(t *testing.T, e *env) {
+				try(t, e, 4096)
+				if e.loop {
+					try(t, e, vnic.LongMessage) // which is copied in another way
 				}
 			})
 		})

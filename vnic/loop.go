@@ -335,8 +335,10 @@ func (l *loopEnd) write(e *sqe, n uint32) (own, fault error) {
 	}
 	for off := e.off; n > 0; {
 		src, from, k := e.list.piece(off)
+		w := way{long: e.total >= longMessage, more: k > n}
 		k = min(k, n)
-		dstErr, srcErr := copyMR(dst, to, src, from, k, last && k == n)
+		w.last = last && k == n
+		dstErr, srcErr := copyMR(dst, to, src, from, k, w)
 		if srcErr != nil {
 			return srcErr, nil
 		}
@@ -365,7 +367,8 @@ func (l *loopEnd) read(e *sqe, n uint32) (own, fault error) {
 	for off := e.off; n > 0; {
 		dst, to, k := e.list.piece(off)
 		k = min(k, n)
-		dstErr, srcErr := copyMR(dst, to, src, from, k, true)
+		w := way{last: true, long: e.total >= longMessage, more: off+k < e.total}
+		dstErr, srcErr := copyMR(dst, to, src, from, k, w)
 		if dstErr != nil {
 			return dstErr, nil
 		}
@@ -402,7 +405,7 @@ func (l *loopEnd) sendChunk(e *sqe, n uint32) (own, fault error) {
 			if !l.from.take(src) {
 				return errGone, nil
 			}
-			dstErr, srcErr := copyPinned(dst, to, src, from, k, false)
+			dstErr, srcErr := copyPinned(dst, to, src, from, k, way{long: e.total >= longMessage, more: off+k < e.total})
 			if srcErr != nil {
 				return srcErr, nil
 			}

@@ -27,14 +27,14 @@ const (
 // particular line counts; a folder without a line has no place yet.
 //
 //	cmd/vrnic -> daemon -> netstack, vnic, shm        the only place where all meet
-//	vnic -> iwarp, rdma, internal/prefetch      shm -> rdma      netstack -> gVisor
+//	vnic -> iwarp, rdma, internal/{bulk,prefetch}      shm -> rdma      netstack -> gVisor
 //	iwarp -> internal/crc32c      rdma -> standard library
 var layers = map[string][]string{
 	"rdma":     {std},
 	"iwarp":    {std, module + "internal/crc32c"},
 	"sctpddp":  {std, module + "iwarp"},
 	"netstack": {std, sys, gvisor, water, module + "internal/crc32c"},
-	"vnic":     {std, module + "iwarp", module + "sctpddp", module + "rdma", module + "internal/prefetch"},
+	"vnic":     {std, module + "iwarp", module + "sctpddp", module + "rdma", module + "internal/bulk", module + "internal/prefetch"},
 	"shm":      {std, sys, module + "rdma"},
 
 	"cmd/vrnic": {std, sys, cli,
@@ -57,6 +57,7 @@ var layers = map[string][]string{
 	"internal/archtest": {std},
 	"internal/needtest": {std},
 	"internal/crc32c":   {std, sys},
+	"internal/bulk":     {std},
 	"internal/prefetch": {std},
 }
 
