@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
 // tshark reads the recordings of siw as package iwarp does: the same segments, with the same numbers in
@@ -17,7 +19,7 @@ import (
 // order of a Terminate, and cannot check a CRC that was not agreed on; neither is looked at here.)
 func TestTsharkAgrees(t *testing.T) {
 	if _, err := exec.LookPath("tshark"); err != nil {
-		lacking(t, "tshark", err)
+		needtest.Lacking(t, "tshark", err)
 	}
 	files, _ := filepath.Glob("../iwarp/testdata/*.pcap")
 	if len(files) < 10 {

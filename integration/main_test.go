@@ -6,9 +6,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/internal/netlab"
 )
 
@@ -43,15 +43,6 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// lacking skips a test for want of what, or fails it where what must be there.
-func lacking(t *testing.T, what string, why any) {
-	t.Helper()
-	if slices.Contains(strings.Fields(os.Getenv("VRNIC_TEST_REQUIRE")), what) {
-		t.Fatalf("VRNIC_TEST_REQUIRE asks for %s: %v", what, why)
-	}
-	t.Skipf("needs %s: %v", what, why)
-}
-
 // newLab returns two namespaces with joined bridges, or skips the test.
 func newLab(t *testing.T) *netlab.Lab {
 	t.Helper()
@@ -69,7 +60,7 @@ func newNS(t *testing.T) *netlab.NS {
 	t.Helper()
 	ns, err := netlab.NewNS()
 	if err != nil {
-		lacking(t, "root", err)
+		needtest.Lacking(t, "root", err)
 	}
 	t.Cleanup(func() { ns.Close() })
 	return ns

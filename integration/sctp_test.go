@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/internal/netlab"
 )
 
@@ -83,7 +84,7 @@ func TestSCTPUDP(t *testing.T) {
 func checkSCTP(t *testing.T, pcap string) {
 	t.Helper()
 	if _, err := exec.LookPath("tshark"); err != nil {
-		lacking(t, "tshark", err)
+		needtest.Lacking(t, "tshark", err)
 	}
 	options := []string{"-o", "sctp.checksum:CRC 32c"}
 	count := func(filter string) int {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/integration/peer"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 )
@@ -28,7 +29,7 @@ func siwImage(t *testing.T, ctx context.Context) *peer.Image {
 		t.Skip("boots a guest, which takes a minute: run `make interop`")
 	}
 	if m := peer.Missing(); len(m) > 0 {
-		lacking(t, "qemu", "packages are missing: apt-get install "+strings.Join(m, " "))
+		needtest.Lacking(t, "qemu", "packages are missing: apt-get install "+strings.Join(m, " "))
 	}
 	img, err := peer.Build(ctx, "", testLog{t})
 	if err != nil {

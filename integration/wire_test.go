@@ -15,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
 // A capture writes frames to a pcap file (the classic format, microseconds, Ethernet).
@@ -143,7 +145,7 @@ func (w *tap) stop() string {
 func checkIWARP(t *testing.T, pcap string, wire bool) {
 	t.Helper()
 	if _, err := exec.LookPath("tshark"); err != nil {
-		lacking(t, "tshark", err)
+		needtest.Lacking(t, "tshark", err)
 	}
 	// A segment whose checksum it finds bad is not joined with the next one.
 	check := fmt.Sprint(wire)

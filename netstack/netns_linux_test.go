@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
 // A netNS is a fresh network namespace that lives as long as a test.
@@ -16,7 +18,7 @@ type netNS struct{ fd int }
 func newNetNS(tb testing.TB) *netNS {
 	tb.Helper()
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
-		tb.Skipf("needs TAP devices: %v", err)
+		needtest.Lacking(tb, "root", err)
 	}
 	n := &netNS{fd: -1}
 	errc := make(chan error)
@@ -31,7 +33,7 @@ func newNetNS(tb testing.TB) *netNS {
 		errc <- err
 	}()
 	if err := <-errc; err != nil {
-		tb.Skipf("needs the right to make network namespaces (root): %v", err)
+		needtest.Lacking(tb, "root", fmt.Sprintf("network namespaces: %v", err))
 	}
 	tb.Cleanup(func() { unix.Close(n.fd) })
 	return n

@@ -15,6 +15,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/load"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/meter"
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
 // The keys of a row are a contract of the command line.
@@ -270,7 +271,7 @@ func TestRing(t *testing.T) {
 
 func TestSyscalls(t *testing.T) {
 	if s, err := meter.CountSyscalls([]int{os.Getpid()}); err != nil {
-		t.Skipf("not here: %v", err)
+		needtest.Lacking(t, "perf", err)
 	} else {
 		s.Close()
 	}
@@ -286,11 +287,9 @@ func TestSyscalls(t *testing.T) {
 
 func needTaps(t *testing.T) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("network namespaces and TAPs need root")
-	}
+	needtest.Root(t) // network namespaces and TAPs
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
-		t.Skipf("no TAPs here: %v", err)
+		needtest.Lacking(t, "root", err)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/launch"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/internal/netlab"
 )
 
@@ -88,7 +89,7 @@ func forNobody(t *testing.T, cmd *exec.Cmd) *exec.Cmd {
 
 // Two users: root's daemon is everybody's whom it lets in; another user's gets nobody else's memory.
 func TestExecUsers(t *testing.T) {
-	needRoot(t)
+	needtest.Root(t)
 	for _, mode := range []string{"0600", "0666"} {
 		dir := socketDir(t)
 		if err := os.Chmod(dir, 0o755); err != nil {
@@ -141,7 +142,7 @@ func inNamespaces(t *testing.T, cmd *exec.Cmd) execEnd {
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Start(); err != nil {
-		lacking(t, "root", err)
+		needtest.Lacking(t, "root", err)
 	}
 	cmd.Wait()
 	return execEnd{cmd.ProcessState.Sys().(syscall.WaitStatus), stdout.String(), stderr.String()}
@@ -157,7 +158,7 @@ func TestExecNamespaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := exec.LookPath("ibv_devices"); err != nil {
-		lacking(t, "rdma-core", err)
+		needtest.Lacking(t, "rdma-core", err)
 	}
 	// Of the host's interfaces there is none: two lines of heading, and lo. Of the devices there is one.
 	const look = `$VRNIC exec -d left -- sh -c 'cat /proc/self/maps; wc -l </proc/net/dev; ibv_devices'`
@@ -184,7 +185,7 @@ func TestExecNamespaces(t *testing.T) {
 func compile(t *testing.T, out string, args ...string) {
 	t.Helper()
 	if _, err := exec.LookPath("cc"); err != nil {
-		lacking(t, "verbs", err)
+		needtest.Lacking(t, "verbs", err)
 	}
 	for _, source := range args {
 		if strings.HasSuffix(source, ".c") {
@@ -287,7 +288,7 @@ func TestExecIfAddrs(t *testing.T) {
 func testIfAddrsAside(t *testing.T, socket, dir, program string) {
 	ns, err := netlab.NewNS()
 	if errors.Is(err, os.ErrPermission) {
-		lacking(t, "root", err)
+		needtest.Lacking(t, "root", err)
 	}
 	if err != nil {
 		t.Fatal(err)

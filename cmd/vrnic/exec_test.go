@@ -12,25 +12,10 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/launch"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/verbs/build"
 )
-
-// lacking skips a test for want of what, or fails it where what must be there.
-func lacking(t *testing.T, what string, why any) {
-	t.Helper()
-	if slices.Contains(strings.Fields(os.Getenv("VRNIC_TEST_REQUIRE")), what) {
-		t.Fatalf("VRNIC_TEST_REQUIRE asks for %s: %v", what, why)
-	}
-	t.Skipf("needs %s: %v", what, why)
-}
-
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		lacking(t, "root", "this is another user")
-	}
-}
 
 // needVerbs skips a test that wants the libraries which `make -C verbs` builds.
 func needVerbs(t *testing.T) {
@@ -41,7 +26,7 @@ func needVerbs(t *testing.T) {
 	}
 	for _, name := range launch.Names {
 		if libs[name] == nil {
-			lacking(t, "verbs", name+" was not built when this was: make verbs")
+			needtest.Lacking(t, "verbs", name+" was not built when this was: make verbs")
 		}
 	}
 }

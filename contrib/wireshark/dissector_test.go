@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/sctpddp"
 )
@@ -80,10 +81,7 @@ func writePcap(t *testing.T, packets [][]byte) string {
 func TestDissector(t *testing.T) {
 	tshark, err := exec.LookPath("tshark")
 	if err != nil {
-		if slices.Contains(strings.Fields(os.Getenv("VRNIC_TEST_REQUIRE")), "tshark") {
-			t.Fatalf("VRNIC_TEST_REQUIRE asks for tshark: %v", err)
-		}
-		t.Skipf("needs tshark: %v", err)
+		needtest.Lacking(t, "tshark", err)
 	}
 	all := iwarp.RTRSend | iwarp.RTRWrite | iwarp.RTRRead
 	readRequest := append(iwarp.AppendUntagged(nil, true, iwarp.OpReadRequest, 0, 1, 0), make([]byte, 28)...)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vrnic/vrnic/integration/sctppeer"
 	"github.com/vrnic/vrnic/integration/sctppeer/peertest"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack"
@@ -104,7 +105,7 @@ func tapRig(t *testing.T, ours, theirs string) *peertest.Rig {
 	build(t)
 	ns, err := netlab.NewNS()
 	if err != nil {
-		lacking(t, "root", err)
+		needtest.Lacking(t, "root", err)
 	}
 	t.Cleanup(func() { ns.Close() })
 	a := netip.MustParsePrefix(ours)

@@ -15,6 +15,7 @@ import (
 	"github.com/vrnic/vrnic/integration/peer"
 	"github.com/vrnic/vrnic/integration/sctppeer"
 	"github.com/vrnic/vrnic/integration/sctppeer/peertest"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
@@ -46,7 +47,7 @@ func newGuest(t *testing.T) *guest {
 		t.Skip("boots a guest, which takes a minute: run `make interop-sctp`")
 	}
 	if m := append(peer.Missing(), sctppeer.Linux.Missing()...); len(m) > 0 {
-		lacking(t, "qemu", "packages are missing: apt-get install "+strings.Join(m, " "))
+		needtest.Lacking(t, "qemu", "packages are missing: apt-get install "+strings.Join(m, " "))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -227,7 +228,7 @@ func TestLinux(t *testing.T) {
 func dissect(t *testing.T, pcap string) {
 	t.Helper()
 	if _, err := exec.LookPath("tshark"); err != nil {
-		lacking(t, "tshark", err)
+		needtest.Lacking(t, "tshark", err)
 	}
 	// One line a packet; fields are empty where a packet has none.
 	cmd := exec.Command("tshark", "-n", "-r", pcap, "-o", "sctp.checksum:CRC 32c", "-Y", "sctp", "-T", "fields",

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/integration/sctppeer/peertest"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
@@ -18,7 +19,7 @@ func plainTAP(t *testing.T, ours, theirs []string, filter netstacktest.Filter) *
 	build(t)
 	ns, err := netlab.NewNS()
 	if err != nil {
-		lacking(t, "root", err)
+		needtest.Lacking(t, "root", err)
 	}
 	t.Cleanup(func() { ns.Close() })
 	p := &peertest.Plain{Start: starter(ns, "raw")}

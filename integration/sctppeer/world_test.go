@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/integration/sctppeer"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/netstack/sctp"
 )
 
@@ -32,7 +33,7 @@ var (
 func build(t *testing.T) string {
 	t.Helper()
 	if m := sctppeer.Usrsctp.Missing(); len(m) > 0 {
-		lacking(t, "usrsctp", "as root: apt-get install "+strings.Join(m, " "))
+		needtest.Lacking(t, "usrsctp", "as root: apt-get install "+strings.Join(m, " "))
 	}
 	path, err := program()
 	if err != nil {
@@ -56,15 +57,6 @@ func TestMain(m *testing.M) {
 		defer os.RemoveAll(dir)
 		return m.Run()
 	}())
-}
-
-// lacking skips a test for want of what, or fails it where what must be there.
-func lacking(t *testing.T, what string, why any) {
-	t.Helper()
-	if slices.Contains(strings.Fields(os.Getenv("VRNIC_TEST_REQUIRE")), what) {
-		t.Fatalf("VRNIC_TEST_REQUIRE asks for %s: %v", what, why)
-	}
-	t.Skipf("needs %s: %v", what, why)
 }
 
 // A world is our endpoint, usrsctp, and the network between them, on one clock of its own.

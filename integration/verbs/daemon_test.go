@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/shm"
 )
@@ -246,7 +247,7 @@ func (d *daemon) start(argv ...string) *process {
 // startOn is start with one of several devices.
 func (d *daemon) startOn(dev string, argv ...string) *process {
 	d.t.Helper()
-	if dev == "" || !canExec() {
+	if dev == "" {
 		return d.start(argv...)
 	}
 	return d.begin(d.env(), slices.Concat([]string{program, "exec", "-d", dev, "--"}, argv)...)
@@ -254,11 +255,7 @@ func (d *daemon) startOn(dev string, argv ...string) *process {
 
 func (d *daemon) startEnv(env []string, argv ...string) *process {
 	d.t.Helper()
-	env = append(d.env(), env...)
-	if canExec() {
-		return d.begin(env, slices.Concat([]string{program, "exec", "--"}, argv)...)
-	}
-	return d.begin(append(env, "LD_PRELOAD="+filepath.Join(libs, "libvrnic-ifaddrs.so")), argv...)
+	return d.begin(append(d.env(), env...), slices.Concat([]string{program, "exec", "--"}, argv)...)
 }
 
 func (d *daemon) begin(env []string, argv ...string) *process {
@@ -317,7 +314,7 @@ func overTAP(t *testing.T) *topology {
 	t.Helper()
 	ns, err := netlab.NewNS() // tells whether it can be done
 	if err != nil {
-		lacking(t, "root", err)
+		needtest.Lacking(t, "root", err)
 	}
 	ns.Close()
 	lab, err := netlab.NewLab()

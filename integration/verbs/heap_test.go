@@ -43,9 +43,6 @@ func heapJobs() (jobs []job) {
 func needHeap(t *testing.T) {
 	t.Helper()
 	need(t)
-	if !canExec() {
-		t.Skip("needs vrnic exec")
-	}
 	if kind := os.Getenv("VRNIC_TEST_SANITIZE"); kind != "" {
 		t.Skipf("%s has a malloc of its own", kind)
 	}

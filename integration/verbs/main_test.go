@@ -7,9 +7,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
 // program is the vrnic that clients are run with, and daemonProgram the one that runs daemons:
@@ -106,26 +107,12 @@ func missing(names ...string) (pkgs []string) {
 func need(t *testing.T, names ...string) {
 	t.Helper()
 	if m := missing(names...); len(m) > 0 {
-		lacking(t, "verbs", "packages are missing: apt-get install "+strings.Join(m, " "))
+		needtest.Lacking(t, "verbs", "packages are missing: apt-get install "+strings.Join(m, " "))
 	}
 	if libs == "" {
-		lacking(t, "verbs", "the libraries cannot be built: apt-get install gcc make libc6-dev")
+		needtest.Lacking(t, "verbs", "the libraries cannot be built: apt-get install gcc make libc6-dev")
 	}
-}
-
-// lacking skips a test for want of what, or fails it where what must be there.
-func lacking(t *testing.T, what string, why any) {
-	t.Helper()
-	if slices.Contains(strings.Fields(os.Getenv("VRNIC_TEST_REQUIRE")), what) {
-		t.Fatalf("VRNIC_TEST_REQUIRE asks for %s: %v", what, why)
-	}
-	t.Skipf("needs %s: %v", what, why)
 }
 
 // thorough reports whether everything is to be run: `make verbs-programs`.
 func thorough() bool { return os.Getenv("VRNIC_TEST_VERBS") == "all" }
-
-// canExec says once whether this vrnic has `vrnic exec`.
-var canExec = sync.OnceValue(func() bool {
-	return exec.Command(program, "exec", "--help").Run() == nil
-})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/integration/peer"
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
 // guestAddr is the address of the guest with siw.
@@ -28,7 +29,7 @@ func newSiwLab(t *testing.T, ctx context.Context) *siwLab {
 		t.Skip("boots a guest, which takes a minute: run `make interop`")
 	}
 	if m := peer.Missing(); len(m) > 0 {
-		lacking(t, "qemu", "packages are missing: apt-get install "+strings.Join(m, " "))
+		needtest.Lacking(t, "qemu", "packages are missing: apt-get install "+strings.Join(m, " "))
 	}
 	img, err := peer.Build(ctx, "", os.Stderr)
 	if err != nil {

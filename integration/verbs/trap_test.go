@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
 // A trap is something that existing programs do, or rely on, that is easily missed. Those whose program
@@ -56,7 +58,7 @@ func TestTrap01Exports(t *testing.T) {
 	for _, name := range []string{"libibverbs.so.1", "librdmacm.so.1"} {
 		dirs, _ := filepath.Glob("/usr/lib/*/" + name)
 		if len(dirs) == 0 {
-			lacking(t, "verbs", "apt-get install libibverbs1 librdmacm1")
+			needtest.Lacking(t, "verbs", "apt-get install libibverbs1 librdmacm1")
 		}
 		theirs, ours := exports(t, dirs[0]), exports(t, filepath.Join(libs, name))
 		for s := range theirs {

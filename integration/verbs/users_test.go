@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"testing"
+
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
 // Two users on the daemon of root: their programs connect with each other by what the connection allows, and can
@@ -11,7 +13,7 @@ import (
 func TestTwoUsers(t *testing.T) {
 	need(t, "rping")
 	if os.Getuid() != 0 {
-		lacking(t, "root", "to be two users")
+		needtest.Lacking(t, "root", "to be two users")
 	}
 	const alice, bob = 64001, 64002
 	d := up(t, nil, "--device", deviceA, "--socket-mode", "0666")
@@ -40,7 +42,7 @@ func TestTwoUsers(t *testing.T) {
 func TestForeignDaemon(t *testing.T) {
 	need(t, "rping")
 	if os.Getuid() != 0 {
-		lacking(t, "root", "to be two users")
+		needtest.Lacking(t, "root", "to be two users")
 	}
 	const alice, bob = 64001, 64002
 	d := upAs(t, nil, alice, "--device", deviceA, "--socket-mode", "0666")

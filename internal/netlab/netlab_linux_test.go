@@ -11,14 +11,16 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
 // root returns a namespace, or skips the test where making one is not allowed.
 func root(t *testing.T) *NS {
 	t.Helper()
 	ns, err := NewNS()
-	if errors.Is(err, os.ErrPermission) && os.Getenv("VRNIC_TEST_REQUIRE") == "" {
-		t.Skipf("needs root: %v", err)
+	if errors.Is(err, os.ErrPermission) {
+		needtest.Lacking(t, "root", err)
 	}
 	if err != nil {
 		t.Fatal(err)

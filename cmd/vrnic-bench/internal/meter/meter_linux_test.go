@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
 var sink []*int
@@ -122,7 +124,7 @@ func TestProcessThatIsNotThere(t *testing.T) {
 func TestSyscalls(t *testing.T) {
 	s, err := CountSyscalls([]int{os.Getpid()})
 	if err != nil {
-		t.Skipf("not here: %v", err)
+		needtest.Lacking(t, "perf", err)
 	}
 	defer s.Close()
 	m, err := New(nil, s)

@@ -5,6 +5,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
 func TestLine(t *testing.T) {
@@ -60,7 +62,7 @@ func terminal(t *testing.T) *os.File {
 	t.Helper()
 	f, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
-		t.Skipf("no terminals here: %v", err)
+		needtest.Lacking(t, "terminals", err)
 	}
 	t.Cleanup(func() { f.Close() })
 	return f

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/shmtest"
@@ -108,11 +109,9 @@ func TestHelperFUSE(t *testing.T) {
 // hungFile is a file of which a mapping hangs until the process that is returned has been killed.
 func hungFile(t *testing.T) (path string, fs *daemontest.ChildProcess) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root to mount")
-	}
+	needtest.Root(t) // to mount
 	if _, err := os.Stat("/dev/fuse"); err != nil {
-		t.Skip("this system has no FUSE")
+		needtest.Lacking(t, "fuse", err)
 	}
 	dir := t.TempDir()
 	fs = daemontest.StartChild(t, "TestHelperFUSE", dir)
@@ -121,7 +120,7 @@ func hungFile(t *testing.T) (path string, fs *daemontest.ChildProcess) {
 		unix.Unmount(dir, unix.MNT_DETACH) //nolint:errcheck // it may never have been mounted
 	})
 	if fs.Line() != "mounted" {
-		t.Skip("cannot mount a FUSE file system here")
+		needtest.Lacking(t, "fuse", "it cannot be mounted here")
 	}
 	return filepath.Join(dir, "page"), fs
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
 )
@@ -368,9 +369,7 @@ func TestListVisibility(t *testing.T) {
 	}
 	wants(daemontest.StartChild(t, "TestHelperLister", d.Socket()), 2)
 
-	if os.Getuid() != 0 {
-		t.Skip("needs root to become another user")
-	}
+	needtest.Root(t) // to become another user
 	// The test binary and the socket are in directories that only their owner enters.
 	if err := os.Chmod(filepath.Dir(d.Socket()), 0o755); err != nil {
 		t.Fatal(err)

@@ -5,29 +5,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vrnic/vrnic/internal/needtest"
 )
-
-// lacking skips a test for want of what, or fails it where what must be there.
-func lacking(t *testing.T, what string, why any) {
-	t.Helper()
-	if slices.Contains(strings.Fields(os.Getenv("VRNIC_TEST_REQUIRE")), what) {
-		t.Fatalf("VRNIC_TEST_REQUIRE asks for %s: %v", what, why)
-	}
-	t.Skipf("needs %s: %v", what, why)
-}
-
-func needRoot(t *testing.T) {
-	t.Helper()
-	if uid := os.Geteuid(); uid != 0 {
-		lacking(t, "root", "this is another user")
-	}
-}
 
 // openUp lets everybody through to a file that is below a directory of the test's.
 func openUp(file string) error {
@@ -42,7 +27,7 @@ func openUp(file string) error {
 // asNobody runs a test of this package in a process of another user's.
 func asNobody(t *testing.T, test string, env ...string) {
 	t.Helper()
-	needRoot(t)
+	needtest.Root(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +57,7 @@ func asNobody(t *testing.T, test string, env ...string) {
 // inMountNS runs f, which must not end the test, on a thread with mounts of its own.
 func inMountNS(t *testing.T, f func()) {
 	t.Helper()
-	needRoot(t)
+	needtest.Root(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
 // content stands for the libraries.
@@ -195,7 +197,7 @@ func TestPlaceTrust(t *testing.T) {
 
 // The same with directories that are another user's.
 func TestPlaceTrustOthers(t *testing.T) {
-	needRoot(t)
+	needtest.Root(t)
 	good, theirs, squatted := base(t), base(t), base(t)
 	if err := os.Chown(theirs, 65534, 65534); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"debug/elf"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -12,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
 // An elfFile is as much of a program as Find looks at.
@@ -167,7 +170,7 @@ func TestFindHere(t *testing.T) {
 func TestFindLoader(t *testing.T) {
 	loaders, err := filepath.Glob("/lib*/ld-linux-*.so.*")
 	if err != nil || len(loaders) == 0 {
-		t.Skipf("no glibc here: %v", err)
+		needtest.Lacking(t, "glibc", fmt.Sprintf("%v, loaders %v", err, loaders))
 	}
 	for _, file := range loaders {
 		if p, err := Find(file, ""); p.Hint != "" {
@@ -194,7 +197,7 @@ func TestFindUnreadable(t *testing.T) {
 
 // What gets privilege when it is executed, and what only looks like it.
 func TestFindPrivileged(t *testing.T) {
-	needRoot(t)
+	needtest.Root(t)
 	dir := t.TempDir()
 	const nobody = 65534
 	for _, tt := range []struct {
@@ -256,7 +259,7 @@ func TestFindCapabilities(t *testing.T) {
 		}
 		return
 	}
-	needRoot(t)
+	needtest.Root(t)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "capable")
 	if err := os.WriteFile(file, []byte("echo\n"), 0o755); err != nil {
@@ -268,7 +271,7 @@ func TestFindCapabilities(t *testing.T) {
 	// struct vfs_cap_data of version 2: effective, CAP_NET_RAW permitted.
 	data := []byte{1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 	if err := unix.Setxattr(file, "security.capability", data, 0); err != nil {
-		t.Skipf("no file capabilities here: %v", err)
+		needtest.Lacking(t, "root", fmt.Sprintf("file capabilities: %v", err))
 	}
 	if _, err := Find(file, ""); err != nil {
 		t.Errorf("root: %v", err)
