@@ -275,6 +275,7 @@ func TestRawAtomicResponses(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			v.heard(p)
 			v.send(rdma.SendWR{ID: 60, Op: rdma.OpFetchAdd, SGEs: sge(v.local, 104, 8), RemoteAddr: 0x1230, RKey: 5, Atomic: rdma.AtomicArgs{CompareAdd: 9}})
 			req := got[seg](t)(p.Next())
 			id := uint32(0)

@@ -375,6 +375,7 @@ func TestRawReadDepth(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		v.heard(p)
 		for id := range uint64(5) {
 			v.send(rdma.SendWR{ID: id, Op: rdma.OpRead, SGEs: sge(v.rw, int(id)*8, 8), RemoteAddr: id, RKey: 5})
 		}
@@ -386,7 +387,7 @@ func TestRawReadDepth(t *testing.T) {
 		// Three of ours at once, as the Reply's ORD says.
 		var b []seg
 		for i := range uint32(3) {
-			b = append(b, rawpeer.ReadRequest(i+1, readOf(v.ro, int64(i), 4)))
+			b = append(b, rawpeer.ReadRequest(i+2, readOf(v.ro, int64(i), 4)))
 		}
 		v.run(p, rawpeer.PutTogether(b...))
 		for i := range 3 {

@@ -396,7 +396,16 @@ func (v *victim) connected(ird, ord uint16) *rawpeer.Peer {
 	if err != nil {
 		v.t.Fatalf("connect: %v\n%s", err, p.Transcript())
 	}
+	v.heard(p)
 	return p
+}
+
+// heard has the victim, an initiator that reminds a peer which has been silent for 100 ms by empty Writes, hear that
+// peer: from then on nothing comes by itself. The peer's next Read Request has sequence number 2.
+func (v *victim) heard(p *rawpeer.Peer) {
+	v.t.Helper()
+	nothing := rawpeer.ReadResponse(0, 0, nil)
+	v.run(p, rawpeer.Put(rawpeer.ReadRequest(1, rawpeer.Read{})), wantBehindNudges(func(s seg) bool { return s.Op() == nothing.Op() && len(s.Body) == 0 }))
 }
 
 // run has the peer do steps.

@@ -37,11 +37,12 @@ type Peer struct {
 	Out      Framer
 	In       Deframer
 	Patience time.Duration
-	Checker  Checker       // of what is received
-	Lenient  bool          // do not check it
-	Sent     Start         // our start frame, if one was sent
-	Got      Start         // the other end's, if one was read
-	r        *bufio.Reader // of C
+	Checker  Checker        // of what is received
+	Lenient  bool           // do not check it
+	Skip     func(Seg) bool // what Next leaves out, if not nil
+	Sent     Start          // our start frame, if one was sent
+	Got      Start          // the other end's, if one was read
+	r        *bufio.Reader  // of C
 	said     []said
 }
 
@@ -184,6 +185,15 @@ func (p *Peer) frame(b []byte, s Seg, lie Lie) []byte {
 
 // Next reads an FPDU and checks it.
 func (p *Peer) Next() (Seg, error) {
+	for {
+		s, err := p.next()
+		if err != nil || p.Skip == nil || !p.Skip(s) {
+			return s, err
+		}
+	}
+}
+
+func (p *Peer) next() (Seg, error) {
 	if err := p.C.SetReadDeadline(time.Now().Add(p.Patience)); err != nil {
 		return Seg{}, err
 	}
