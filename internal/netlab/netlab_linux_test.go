@@ -114,11 +114,11 @@ func TestLab(t *testing.T) {
 			}
 		}()
 		var c net.Conn
-		if err := lab.B.Do(func() (err error) { c, err = net.DialTimeout("tcp", addr, 5*time.Second); return }); err != nil {
+		if err := lab.B.Do(func() (err error) { c, err = net.DialTimeout("tcp", addr, time.Minute); return }); err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		c.SetDeadline(time.Now().Add(5 * time.Second))
+		c.SetDeadline(time.Now().Add(time.Minute))
 		if _, err := c.Write([]byte("there")); err != nil {
 			t.Fatal(err)
 		}
