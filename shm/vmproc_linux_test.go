@@ -13,6 +13,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
 // The helper's memory: pages at an address that the test knows, of which the last is not there.
@@ -101,6 +103,20 @@ func TestMayUseVM(t *testing.T) {
 	}
 }
 
+// needVM skips the test where the system does not have what a vmProc is made of, or forbids it.
+func needVM(t *testing.T) {
+	t.Helper()
+	fd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err == nil {
+		unix.Close(fd)
+		b := []byte("from here")
+		_, err = unix.ProcessVMReadv(os.Getpid(), []unix.Iovec{{Base: &b[0], Len: 1}}, []unix.RemoteIovec{{Base: uintptr(unsafe.Pointer(&b[4])), Len: 1}}, 0)
+	}
+	if err != nil {
+		needtest.Lacking(t, "pidfd", err)
+	}
+}
+
 // The process that a session's memory is reached by is the one that has the session's page, and no longer than
 // it lives.
 func TestVMProcess(t *testing.T) {
@@ -116,7 +132,8 @@ func TestVMProcess(t *testing.T) {
 	}
 	v := openVM(peer, unprivileged(), helperAddr, vmNonce)
 	if v == nil {
-		t.Skip("this system has no pidfds, or no process_vm_readv")
+		needVM(t)
+		t.Fatal("it is not used")
 	}
 	defer v.close()
 	// Without a descriptor, so that what arrives has come by the process.
@@ -162,7 +179,7 @@ func TestVMProcess(t *testing.T) {
 // in there, so the daemon could write into a setuid program of the container's.
 func TestVMProcessOfContainer(t *testing.T) {
 	if err := exec.Command("unshare", "--user", "true").Run(); err != nil {
-		t.Skip("cannot make a user namespace here")
+		needtest.Lacking(t, "userns", err)
 	}
 	cmd := startHelper(t, "memory "+string(vmNonce[:]), func(c *exec.Cmd) {
 		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER,

@@ -170,18 +170,6 @@ func TestFailure(t *testing.T) {
 	}
 }
 
-func TestPathsForRootSaySo(t *testing.T) {
-	if os.Geteuid() == 0 {
-		t.Skip("this is root")
-	}
-	for _, path := range []string{"wire", "tap"} {
-		status, _, stderr := call(t, "--path", path, "--vrnic", "/bin/true")
-		if status != exitFailed || !strings.Contains(stderr, "root") {
-			t.Errorf("%s: exit %d, stderr %q", path, status, stderr)
-		}
-	}
-}
-
 func TestHelp(t *testing.T) {
 	for name, args := range map[string][]string{"help": {"--help"}, "help-compare": {"compare", "--help"}, "help-scale": {"scale", "--help"}} {
 		status, stdout, stderr := call(t, args...)

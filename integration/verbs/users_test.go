@@ -2,7 +2,6 @@ package verbs
 
 import (
 	"fmt"
-	"os"
 	"testing"
 
 	"github.com/vrnic/vrnic/internal/needtest"
@@ -12,9 +11,7 @@ import (
 // neither see nor name each other's objects.
 func TestTwoUsers(t *testing.T) {
 	need(t, "rping")
-	if os.Getuid() != 0 {
-		needtest.Lacking(t, "root", "to be two users")
-	}
+	needtest.Root(t) // to be two users
 	const alice, bob = 64001, 64002
 	d := up(t, nil, "--device", deviceA, "--socket-mode", "0666")
 	as := func(uid int) *daemon { x := *d; x.uid = uid; return &x }
@@ -41,9 +38,7 @@ func TestTwoUsers(t *testing.T) {
 // The program of a third user's daemon has no device: it would give that daemon its memory.
 func TestForeignDaemon(t *testing.T) {
 	need(t, "rping")
-	if os.Getuid() != 0 {
-		needtest.Lacking(t, "root", "to be two users")
-	}
+	needtest.Root(t) // to be two users
 	const alice, bob = 64001, 64002
 	d := upAs(t, nil, alice, "--device", deviceA, "--socket-mode", "0666")
 	d.uid = bob

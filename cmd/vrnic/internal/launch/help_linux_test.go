@@ -2,11 +2,8 @@ package launch
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -22,36 +19,6 @@ func openUp(file string) error {
 		}
 	}
 	return nil
-}
-
-// asNobody runs a test of this package in a process of another user's.
-func asNobody(t *testing.T, test string, env ...string) {
-	t.Helper()
-	needtest.Root(t)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The test's binary is in a directory of root's, maybe.
-	content, err := os.ReadFile(self)
-	if err != nil {
-		t.Fatal(err)
-	}
-	copied := filepath.Join(t.TempDir(), "test")
-	if err := os.WriteFile(copied, content, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := openUp(copied); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(copied, "-test.v", "-test.run=^"+test+"$")
-	cmd.Env = append(os.Environ(), env...)
-	cmd.Dir = "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "--- PASS: "+test) {
-		t.Errorf("as nobody: %v\n%s", err, out)
-	}
 }
 
 // inMountNS runs f, which must not end the test, on a thread with mounts of its own.

@@ -182,7 +182,7 @@ func TestFindLoader(t *testing.T) {
 // A program that its user may run and not read.
 func TestFindUnreadable(t *testing.T) {
 	if os.Getuid() == 0 {
-		asNobody(t, "TestFindUnreadable")
+		needtest.AsNobody(t, "TestFindUnreadable")
 		return
 	}
 	file := filepath.Join(t.TempDir(), "secret")
@@ -276,5 +276,5 @@ func TestFindCapabilities(t *testing.T) {
 	if _, err := Find(file, ""); err != nil {
 		t.Errorf("root: %v", err)
 	}
-	asNobody(t, "TestFindCapabilities", "VRNIC_TEST_FILE="+file)
+	needtest.AsNobody(t, "TestFindCapabilities", "VRNIC_TEST_FILE="+file)
 }
