@@ -2,7 +2,6 @@ package netstack
 
 import (
 	"crypto/rand"
-	"fmt"
 	"net"
 	"sync"
 
@@ -13,18 +12,6 @@ import (
 type MAC [6]byte
 
 func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
-
-// ParseMAC reads a MAC in any form net.ParseMAC takes.
-func ParseMAC(s string) (MAC, error) {
-	hw, err := net.ParseMAC(s)
-	if err != nil {
-		return MAC{}, err
-	}
-	if len(hw) != len(MAC{}) {
-		return MAC{}, fmt.Errorf("netstack: %q is not an Ethernet address", s)
-	}
-	return MAC(hw), nil
-}
 
 // RandomMAC returns a locally administered unicast address.
 func RandomMAC() MAC {

@@ -69,9 +69,6 @@ func (h *Host) SetFilter(f Filter) {
 	h.link.filter.Store(&f)
 }
 
-// Inject sends a frame to the daemon, past the filter.
-func (h *Host) Inject(frame []byte) { h.link.send(frame) }
-
 func (l *link) filtered(f Frame) [][]byte {
 	if p := l.filter.Load(); p != nil {
 		return (*p)(f)

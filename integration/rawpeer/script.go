@@ -25,18 +25,6 @@ func (p *Peer) Run(steps ...Step) error {
 	return nil
 }
 
-// Steps makes one of several.
-func Steps(name string, steps ...Step) Step {
-	return Step{name, func(p *Peer) error {
-		for _, s := range steps {
-			if err := s.Do(p); err != nil {
-				return fmt.Errorf("%s: %w", s.Name, err)
-			}
-		}
-		return nil
-	}}
-}
-
 // PutStart sends a start frame.
 func PutStart(s Start) Step {
 	return Step{"send a start frame", func(p *Peer) error { return p.PutStart(s) }}

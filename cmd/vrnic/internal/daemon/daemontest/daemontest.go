@@ -2,7 +2,6 @@
 package daemontest
 
 import (
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -123,28 +122,16 @@ type Resources struct{ Goroutines, FDs, Mappings int }
 // Usage counts what this process holds now.
 func Usage() Resources {
 	r := Resources{Goroutines: runtime.NumGoroutine()}
-	r.FDs, r.Mappings = usageOf("self")
-	return r
-}
-
-// UsageOf counts what another process holds; not its goroutines.
-func UsageOf(pid int) Resources {
-	var r Resources
-	r.FDs, r.Mappings = usageOf(fmt.Sprint(pid))
-	return r
-}
-
-func usageOf(pid string) (fds, mappings int) {
-	if entries, err := os.ReadDir("/proc/" + pid + "/fd"); err == nil {
-		fds = len(entries)
+	if entries, err := os.ReadDir("/proc/self/fd"); err == nil {
+		r.FDs = len(entries)
 	}
-	maps, _ := os.ReadFile("/proc/" + pid + "/maps")
+	maps, _ := os.ReadFile("/proc/self/maps")
 	for line := range strings.Lines(string(maps)) {
 		if strings.Contains(line, "/memfd:") {
-			mappings++
+			r.Mappings++
 		}
 	}
-	return fds, mappings
+	return r
 }
 
 // patience is how long what ends on its own may take, on a machine with more to do.
