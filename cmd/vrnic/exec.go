@@ -34,8 +34,8 @@ func execCommand() *cli.Command {
 			"VRNIC_DEVICE; and VRNIC_IFADDRS, the addresses that getifaddrs(3) is to list.\n\n" +
 			"With --lend-heap CMD's large and page-aligned allocations (64 KiB or more, posix_memalign of a page or more) lie in\n" +
 			"memory that the daemon maps when CMD registers it: messages to and from there are copied once, with no system call,\n" +
-			"which makes 64 KiB messages some ten times faster. It costs a copy of these allocations in each fork(2), and is not for\n" +
-			"programs with a sanitizer. docs/verbs.md says what else is different.\n\n" +
+			"which makes 64 KiB messages within a device some twenty times as fast. It costs a copy of these allocations in each\n" +
+			"fork(2), and is not for programs with a sanitizer. docs/verbs.md says what else is different.\n\n" +
 			"Exit status: CMD's own; or 1 if the daemon or the libraries are not there, 2 for wrong usage, 126 if\n" +
 			"CMD cannot be run, 127 if there is no such program.",
 		Flags: []cli.Flag{
