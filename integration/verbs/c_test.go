@@ -42,8 +42,8 @@ func cProgram(t *testing.T, name string, flags ...string) string {
 	return path
 }
 
-// cLimit is for a case: each of its waits has a limit of ten seconds, and says where it was.
-const cLimit = time.Minute
+// cLimit is for a case: each of its waits has a limit of 30 seconds, and says where it was.
+const cLimit = 2 * time.Minute
 
 // startC starts cases of a program of testdata with the client at one place and the server at another, of
 // one daemon.

@@ -4,21 +4,10 @@
 /* In no public header; ibv_devinfo calls it. */
 int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
 
-static struct ibv_context *open_first(void)
-{
-	struct ibv_device **list = ibv_get_device_list(NULL);
-	struct ibv_context *ctx;
-
-	CHECK(list && list[0]);
-	CHECK(ctx = ibv_open_device(list[0]));
-	ibv_free_device_list(list);
-	return ctx;
-}
-
 /* What programs look at in attributes before they use a device. */
 static void attributes(void)
 {
-	struct ibv_context *ctx = open_first();
+	struct ibv_context *ctx = vt_open_device();
 	struct ibv_device_attr attr;
 	struct ibv_device_attr_ex ex;
 	struct ibv_query_device_ex_input in = {};
@@ -112,7 +101,7 @@ static void lists(void)
 /* What a queue pair is created with is at least what was asked for, and is written back. */
 static void capacities(void)
 {
-	struct ibv_context *ctx = open_first();
+	struct ibv_context *ctx = vt_open_device();
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
 	struct ibv_cq *cq = ibv_create_cq(ctx, 10, NULL, NULL, 0);
 	static const struct ibv_qp_cap asked[] = {
@@ -166,7 +155,7 @@ static void capacities(void)
 /* What is in use is not destroyed. */
 static void busy(void)
 {
-	struct ibv_context *ctx = open_first();
+	struct ibv_context *ctx = vt_open_device();
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
 	struct ibv_comp_channel *ch = ibv_create_comp_channel(ctx);
 	struct ibv_cq *cq1 = ibv_create_cq(ctx, 10, NULL, ch, 0), *cq2 = ibv_create_cq(ctx, 10, NULL, ch, 0);
@@ -201,7 +190,7 @@ static void busy(void)
 /* Queue pairs that are to be connected as InfiniBand's are: refused at once. */
 static void no_infiniband(void)
 {
-	struct ibv_context *ctx = open_first();
+	struct ibv_context *ctx = vt_open_device();
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
 	struct ibv_cq *cq = ibv_create_cq(ctx, 10, NULL, NULL, 0);
 	struct ibv_qp_init_attr attr = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
@@ -218,7 +207,7 @@ static void no_infiniband(void)
 	CHECK_EQ(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER), EINVAL);
 	a.qp_state = IBV_QPS_RTS;
 	CHECK(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) != 0);
-	CHECK(vt_now_ms() - begin < 2000);
+	CHECK(vt_now_ms() - begin < VT_PATIENCE);
 	CHECK_EQ(ibv_destroy_qp(qp), 0);
 	/* Nor are there address handles, multicast, XRC. */
 	{

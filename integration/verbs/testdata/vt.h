@@ -73,7 +73,7 @@ void vt_fail(const char *file, int line, const char *format, ...) __attribute__(
 	} while (0)
 
 /* How long anything may take that must happen, in milliseconds. */
-#define VT_PATIENCE 10000
+#define VT_PATIENCE 30000
 
 uint64_t vt_now_ms(void);
 bool vt_readable(int fd, int ms);
@@ -166,5 +166,6 @@ void vt_async(struct ibv_qp *qp, enum ibv_event_type want);
 /* Takes and acknowledges what there is. */
 void vt_drain_async(struct ibv_context *ctx);
 int vt_state(struct ibv_qp *qp);
+struct ibv_context *vt_open_device(void); /* the first */
 
 #endif
