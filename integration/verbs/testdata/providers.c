@@ -7,20 +7,9 @@
 #include <infiniband/efadv.h>
 #include <infiniband/mlx5dv.h>
 
-static struct ibv_context *open_first(void)
-{
-	struct ibv_device **list = ibv_get_device_list(NULL);
-	struct ibv_context *ctx;
-
-	CHECK(list && list[0]);
-	CHECK(ctx = ibv_open_device(list[0]));
-	ibv_free_device_list(list);
-	return ctx;
-}
-
 static void efa(void)
 {
-	struct ibv_context *ctx = open_first();
+	struct ibv_context *ctx = vt_open_device();
 	struct efadv_device_attr attr;
 
 	CHECK_EQ(efadv_query_device(ctx, &attr, sizeof(attr)), EOPNOTSUPP);
@@ -29,7 +18,7 @@ static void efa(void)
 
 static void mlx5(void)
 {
-	struct ibv_context *ctx = open_first();
+	struct ibv_context *ctx = vt_open_device();
 	struct mlx5dv_context attr = {};
 
 	CHECK(!mlx5dv_is_supported(ctx->device));
@@ -40,7 +29,7 @@ static void mlx5(void)
 /* What their constructors and errors call, and the one symbol that is data. */
 static void private_names(void)
 {
-	struct ibv_context *ctx = open_first();
+	struct ibv_context *ctx = vt_open_device();
 	void (*log)(struct ibv_context *, uint32_t, const char *, ...) = dlvsym(RTLD_DEFAULT, "__verbs_log", "IBVERBS_PRIVATE_34");
 	void (*reg)(const void *) = dlvsym(RTLD_DEFAULT, "verbs_register_driver_34", "IBVERBS_PRIVATE_34");
 

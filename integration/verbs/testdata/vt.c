@@ -436,3 +436,14 @@ int vt_state(struct ibv_qp *qp)
 	CHECK_EQ(ibv_query_qp(qp, &a, IBV_QP_STATE, &init), 0);
 	return a.qp_state;
 }
+
+struct ibv_context *vt_open_device(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_context *ctx;
+
+	CHECK(list && list[0]);
+	CHECK(ctx = ibv_open_device(list[0]));
+	ibv_free_device_list(list);
+	return ctx;
+}
