@@ -117,3 +117,29 @@ func TestMeasureFails(t *testing.T) {
 		}
 	}
 }
+
+// What is in every run counts, what is in some does not; what fails ends it.
+func TestLeast(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		runs []float64
+		want float64
+		n    int // how many there are
+	}{
+		{"none", []float64{0}, 0, 1},
+		{"none in the third", []float64{0.2, 0.1, 0}, 0, 3},
+		{"in each", []float64{1.2, 1, 1.1}, 1, 3},
+	} {
+		n := 0
+		v, err := least(3, func() (float64, error) {
+			n++
+			return tt.runs[n-1], nil
+		})
+		if err != nil || v != tt.want || n != tt.n {
+			t.Errorf("%s: %v after %d runs, %v; want %v after %d", tt.name, v, n, err, tt.want, tt.n)
+		}
+	}
+	if _, err := least(3, func() (float64, error) { return 0, errFake }); err != errFake {
+		t.Errorf("a run that fails: %v", err)
+	}
+}
