@@ -73,7 +73,7 @@ func NewStack(sw *Switch, c Config) (*Stack, error) {
 			arp.NewProtocol,
 		},
 		TransportProtocols: []stack.TransportProtocolFactory{
-			tcp.NewProtocolCUBIC, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
+			tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
 			sctpProto.factory,
 		},
 		Clock:       c.Clock,

@@ -1,0 +1,90 @@
+package netstack_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip/faketime"
+
+	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/netstacktest"
+)
+
+// TestWindowGrows: as long as nothing is lost more and more is under way, also on a path where ACKs come one after the
+// other and round trips take longer the more is under way. gVisor's CUBIC takes that for a sign to leave slow start
+// and forgets to set where the window is to go, which then shrinks, with bad luck to 0: nothing is under way, no timer runs,
+// and nothing is ever sent again.
+func TestWindowGrows(t *testing.T) {
+	clock := faketime.NewManualClock()
+	var stacks [2]*netstack.Stack
+	var ports [2]*netstacktest.Port
+	for i := range stacks {
+		sw := netstack.NewSwitch(netstack.SwitchConfig{})
+		ports[i] = netstacktest.NewPort(t, sw, "wire", true)
+		var err error
+		stacks[i], err = netstack.NewStack(sw, netstack.Config{Name: "s", Addrs: netstacktest.Addresses(i + 1), Clock: clock})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stacks[i].Close()
+	}
+	var ends [2]atomic.Pointer[netstack.TCPConn]
+	most := 0 // super-frames that were under way
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() { // the wire carries one super-frame at a time, and its ACK back in a millisecond
+		defer close(stopped)
+		for {
+			select {
+			case f := <-ports[0].Frames:
+				ports[1].Send(f.Octets, f.Offload)
+				if f.GSO == netstack.GSONone {
+					continue
+				}
+				ends[1].Load().Settle() // has sent the ACK
+				clock.Advance(time.Millisecond)
+				for len(ports[1].Frames) > 0 {
+					f := <-ports[1].Frames
+					ports[0].Send(f.Octets, f.Offload)
+					ends[0].Load().Settle() // has sent what the ACK allows
+				}
+				most = max(most, len(ports[0].Frames))
+			case f := <-ports[1].Frames:
+				ports[0].Send(f.Octets, f.Offload)
+			case <-stop:
+				return
+			}
+		}
+	}()
+
+	a, b := netstacktest.Connect(t, stacks[0], stacks[1], false)
+	defer a.Close()
+	defer b.Close()
+	ends[0].Store(a)
+	ends[1].Store(b)
+	bell := netstacktest.NewBell(b)
+	const size = 4 << 20
+	if n, err := a.WriteFrom(netstacktest.NewSource(size)); n != size || err != nil {
+		t.Fatal(n, err)
+	}
+	sink := netstacktest.NewSink(size)
+	for sink.Len() < size {
+		n, err := b.ReadInto(sink)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n > 0 {
+			continue
+		}
+		select {
+		case <-bell:
+		case <-time.After(time.Minute):
+			t.Fatalf("%d of %d octets arrived, then nothing more", sink.Len(), size)
+		}
+	}
+	close(stop)
+	<-stopped
+	if most < 10 {
+		t.Errorf("%d super-frames under way at most", most)
+	}
+}
