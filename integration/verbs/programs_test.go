@@ -69,7 +69,7 @@ var rpingJobs = []job{
 		clientOut: []string{"ping data: rdma-ping-2: "}},
 	{name: "rping, persistent server", server: "rping -s -a ADDR -p PORT -P", client: "rping -c -a ADDR -p PORT -C 5 -v -V", forever: true,
 		clientOut: []string{"ping data: rdma-ping-4: "}},
-	{name: "rping of many rounds", server: "rping -s -a ADDR -p PORT -C 3000 -S 4096 -V", client: "rping -c -a ADDR -p PORT -C 3000 -S 4096 -V",
+	{name: "rping of many rounds", server: "rping -s -a ADDR -p PORT -C 1000 -S 4096 -V", client: "rping -c -a ADDR -p PORT -C 1000 -S 4096 -V",
 		clientOut: []string{"!mismatch"}},
 }
 
