@@ -303,6 +303,9 @@ func (b *binding) attach(l link, open func(), info *linkInfo) error {
 		for qp.flushIdle() {
 		}
 		qp.link, qp.linkParam, qp.extensions = l, info.param, info.extensions
+		if end, ok := l.(*loopEnd); ok {
+			qp.peer.Store(end.peer)
+		}
 		qp.eof, qp.finSent, qp.draining, qp.sentAny = false, false, false, false
 		qp.endErr, qp.peerCode = nil, nil
 		info.since = time.Now()

@@ -51,8 +51,9 @@ type loopMail struct {
 // newLoop makes the two ends of a connection of a and b.
 func newLoop(a, b *QP) (*loopEnd, *loopEnd) {
 	p := &loopPair{}
-	x, y := &loopEnd{qp: a, pair: p}, &loopEnd{qp: b, pair: p}
-	x.peer, y.peer = y, x
+	x, y := &p.ends[0], &p.ends[1]
+	x.qp, x.pair, x.peer = a, p, y
+	y.qp, y.pair, y.peer = b, p, x
 	return x, y
 }
 

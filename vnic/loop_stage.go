@@ -25,6 +25,7 @@ import (
 
 // A loopPair is what the two ends of a connection on loopback have in common.
 type loopPair struct {
+	ends  [2]loopEnd
 	asked atomic.Bool // set with mu held
 
 	mu    sync.Mutex
@@ -110,6 +111,7 @@ func (l *loopEnd) takeWire() *wire {
 	r.mu.Unlock()
 	qp.gotReceive() // a Send that waits for a receive comes again
 	qp.link = w
+	qp.peer.Store(nil)
 	if info := qp.peek.Load(); info != nil {
 		i := *info
 		i.stream = l.stream

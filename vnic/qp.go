@@ -29,62 +29,71 @@ type QPOptions struct {
 }
 
 // A QP is a queue pair. It implements rdma.QP.
+//
+// What each message needs is in front and together, with the first slots of its queues: with many QPs it comes from
+// memory, line by line.
 type QP struct {
-	dev      *Device
-	ctx      *Context
-	pd       *PD
-	num      uint32
-	cfg      rdma.QPConfig
-	scq, rcq *CQ
-	sendq    SendQueue
-	recvq    RecvQueue
-	own      *ownQueues // nil for foreign queues
-	onState  func(rdma.QPState)
-	endState rdma.QPState // after a graceful end
-	created  time.Time
-
 	// Who runs it: run.go.
-	token       atomic.Uint32
-	wakec       chan struct{} // one slot
-	quit        chan struct{} // closed by die
-	gone        chan struct{} // closed when the goroutine has returned and qp is forgotten
-	hasCalls    atomic.Bool
-	callMu      sync.Mutex
-	calls       []func() // guarded by callMu
-	callsClosed bool     // guarded by callMu
+	token    atomic.Uint32
+	state    atomic.Uint32 // written by setState
+	hasCalls atomic.Bool
 
 	destroying atomic.Bool // Close or Shutdown has begun
 	destroyed  atomic.Bool // nothing of it is polled any more
 	overrun    atomic.Bool // a CQ has no room
 	timerFired atomic.Bool
-	state      atomic.Uint32            // written by setState
-	bound      atomic.Pointer[binding]  // the connection manager's end
-	peek       atomic.Pointer[linkInfo] // what others may see of the link
-	stats      qpStats
-	idleness   idleness
+
+	// These belong to the owner.
+	eof        bool // the peer sends nothing more
+	finSent    bool // nor do we
+	held       bool // a Send waits for a receive
+	extensions bool // RFC 7306 was agreed on
+	draining   bool // a graceful disconnect waits for what was posted
+	served     bool // was connected once
+	sentAny    bool // sent something on this connection
+	dead       bool // die was here
+	lastWQE    bool // in Error, with an SRQ: its end is to be told once all is flushed
+
+	num      uint32
+	peer     atomic.Pointer[loopEnd] // on loopback the link of the peer; only a hint, see soon
+	own      *ownQueues              // nil for foreign queues
+	link     link                    // nil: not connected; the owner's
+	sendq    SendQueue
+	recvq    RecvQueue
+	ctx      *Context
+	pd       *PD
+	scq, rcq *CQ
+	cfg      rdma.QPConfig
+	stats    qpStats
+	rx       recvSide  // has a lock: on loopback the peer's owner delivers here
+	ownq     ownQueues // what own points to
+	sq       sendSide  // the owner's
+
+	dev      *Device
+	onState  func(rdma.QPState)
+	endState rdma.QPState // after a graceful end
+	created  time.Time
+	outHold  hold // within wire.send; the owner's
+	inHold   hold // within wire.receive; the owner's
+
+	wakec       chan struct{} // one slot
+	quit        chan struct{} // closed by die
+	gone        chan struct{} // closed when the goroutine has returned and qp is forgotten
+	callMu      sync.Mutex
+	calls       []func() // guarded by callMu
+	callsClosed bool     // guarded by callMu
+
+	bound    atomic.Pointer[binding]  // the connection manager's end
+	peek     atomic.Pointer[linkInfo] // what others may see of the link
+	idleness idleness
 
 	// The rest belongs to the owner.
-	sq          sendSide
-	link        link // nil: not connected
 	linkParam   iwarp.Params
-	eof         bool       // the peer sends nothing more
-	finSent     bool       // nor do we
-	held        bool       // a Send waits for a receive
-	extensions  bool       // RFC 7306 was agreed on
-	draining    bool       // a graceful disconnect waits for what was posted
-	served      bool       // was connected once
-	sentAny     bool       // sent something on this connection
-	dead        bool       // die was here
-	lastWQE     bool       // in Error, with an SRQ: its end is to be told once all is flushed
 	endErr      error      // what ended the connection, nil for a graceful end
 	peerCode    *termCause // a Terminate that ended it: VendorErr of what flushes
 	deadlines   [nDeadlines]time.Time
 	terminateBy time.Time // the latest end of QPTerminate, if the peer goes on sending
 	timer       *time.Timer
-	outHold     hold // within wire.send
-	inHold      hold // within wire.receive
-
-	rx recvSide // has a lock: on loopback the peer's owner delivers here
 
 	windows map[*keySlot]struct{} // guarded by pd.keyMu: type 2 windows bound to this connection
 }
@@ -164,8 +173,9 @@ func (pd *PD) NewQP(o QPOptions) (*QP, error) {
 		qp.endState = rdma.QPError
 	}
 	if qp.sendq == nil {
-		qp.own = newOwnQueues(&cfg)
-		qp.sendq, qp.recvq = qp.own, qp.own.rq
+		qp.own = &qp.ownq
+		qp.own.init(&cfg)
+		qp.sendq, qp.recvq = qp.own, &qp.own.rq
 	}
 	if tap != nil {
 		tap.qp = qp
@@ -263,7 +273,10 @@ func (qp *QP) log(msg string, args ...any) {
 
 // Ring says that something was posted to a foreign queue. It runs qp here for a bounded time, or
 // wakes its goroutine if the context is staged.
-func (qp *QP) Ring() { qp.kick() }
+func (qp *QP) Ring() {
+	qp.soon()
+	qp.kick()
+}
 
 // postState says whether a send request may be posted now.
 func (qp *QP) postState() error {
@@ -281,6 +294,7 @@ func (qp *QP) PostSend(wr *rdma.SendWR) error {
 	if err := qp.postState(); err != nil {
 		return err
 	}
+	qp.soon()
 	q := qp.own
 	q.mu.Lock()
 	err := qp.queueSendLocked(wr)
@@ -301,6 +315,7 @@ func (qp *QP) PostSends(wrs []rdma.SendWR) (n int, err error) {
 	if err := qp.postState(); err != nil {
 		return 0, err
 	}
+	qp.soon()
 	q := qp.own
 	q.mu.Lock()
 	for n < len(wrs) {

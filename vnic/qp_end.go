@@ -123,6 +123,7 @@ func (qp *QP) endLink(abort bool) {
 		return
 	}
 	qp.link = nil
+	qp.peer.Store(nil)
 	qp.peek.Store(nil)
 	qp.closeRecv() // before anything of the link is given up
 	qp.unbindWindows()

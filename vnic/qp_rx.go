@@ -18,15 +18,17 @@ type recvSide struct {
 
 	mu     sync.Mutex
 	from   *loopEnd // guarded by mu: the end on loopback that may deliver here, nil: none
-	wr     rdma.RecvWR
 	cookie uint32
-	list   sgl
 	size   uint32
 	have   bool // guarded by mu, as all above: wr is a receive that was taken
 	used   bool // guarded by mu: a Send has begun to fill it
 	bad    bool // guarded by mu: wr names memory that it may not
 	fail   rdma.WCStatus
-	vendor uint32  // guarded by mu, as fail: how the receive that was taken fails instead of being flushed
+	vendor uint32 // guarded by mu, as fail: how the receive that was taken fails instead of being flushed
+	wr     rdma.RecvWR
+	list   sgl
+	sge    [1]rdma.SGE // the room of wr and list, if that is enough
+	mr     [1]*MR
 	wc     rdma.WC // guarded by mu: scratch, a sink would make a local one escape; see also ended
 
 	// A Send with Invalidate whose octets are there waits until ended, which it revoked, is
@@ -38,8 +40,7 @@ type recvSide struct {
 
 func (r *recvSide) init(qp *QP) {
 	r.qp = qp
-	r.wr.SGEs = make([]rdma.SGE, 0, qp.cfg.MaxRecvSGE)
-	r.list.mrs = make([]*MR, 0, qp.cfg.MaxRecvSGE)
+	r.wr.SGEs, r.list.mrs = roomFor(qp.cfg.MaxRecvSGE, r.sge[:0], r.mr[:0])
 }
 
 // takeLocked makes sure that a receive is at hand; false: none is posted, and QP.Ring comes when

@@ -11,11 +11,13 @@ import (
 // A sendSide holds the send requests that were taken from the queue and have not been retired, in
 // posting order: [head, next) are under way or done, [next, tail) wait. The numbers run free.
 type sendSide struct {
-	ring             []sqe
+	mask             uint32 // there are mask+1 slots
 	head, next, tail uint32
-	base             uint32          // the request that has the first slot
-	reads            int             // under way and unanswered
-	bad              bool            // an entry waits to fail; nothing is taken behind it
+	base             uint32 // the request that has the first slot
+	reads            int32  // under way and unanswered
+	bad              bool   // an entry waits to fail; nothing is taken behind it
+	rest             []sqe  // the slots but the first
+	first            sqe
 	wc               rdma.WC         // scratch: a sink would make a local one escape
 	old              [atomicLen]byte // scratch
 	atomic           iwarp.Atomic    // scratch
@@ -24,17 +26,19 @@ type sendSide struct {
 // An sqe is a send request under way. It is the iwarp.Payload of its message.
 type sqe struct {
 	qp    *QP
-	wr    rdma.SendWR // its own copy
-	total uint32
-	list  sgl
 	state sqeState
+	half  bool // on the wire, of a Write with immediate data: the Write has been posted
 	// status is how it fails, when known before it is its turn to complete.
 	status rdma.WCStatus
 	vendor uint32
+	total  uint32
 	off    uint32 // loopback: octets moved; Read: octets placed
 	msn    uint32 // on the wire, of a Read or an atomic
-	half   bool   // on the wire, of a Write with immediate data: the Write has been posted
 	ended  *MR    // LocalInv, BindMW, RegMR: what ended, once it is known; it may not be drained yet
+	list   sgl
+	sge    [1]rdma.SGE // the room of wr and list, if that is enough
+	mr     [1]*MR
+	wr     rdma.SendWR // its own copy
 }
 
 type sqeState uint8
@@ -47,17 +51,23 @@ const (
 )
 
 func (s *sendSide) init(qp *QP) {
-	s.ring = make([]sqe, ceilPow2(qp.cfg.MaxSendWR))
-	for i := range s.ring {
-		e := &s.ring[i]
+	n := uint32(ceilPow2(qp.cfg.MaxSendWR))
+	s.mask = n - 1
+	s.rest = make([]sqe, n-1)
+	for i := range n {
+		e := s.at(i)
 		e.qp = qp
-		e.wr.SGEs = make([]rdma.SGE, 0, qp.cfg.MaxSendSGE)
+		e.wr.SGEs, e.list.mrs = roomFor(qp.cfg.MaxSendSGE, e.sge[:0], e.mr[:0])
 		e.wr.Inline = make([]byte, 0, qp.cfg.MaxInline)
-		e.list.mrs = make([]*MR, 0, qp.cfg.MaxSendSGE)
 	}
 }
 
-func (s *sendSide) at(i uint32) *sqe { return &s.ring[(i-s.base)&uint32(len(s.ring)-1)] }
+func (s *sendSide) at(i uint32) *sqe {
+	if i = (i - s.base) & s.mask; i > 0 {
+		return &s.rest[i-1]
+	}
+	return &s.first
+}
 
 // room is where the next request goes. When none is under way that is the first slot, which is in the cache.
 func (s *sendSide) room() *sqe {
@@ -154,7 +164,7 @@ func (qp *QP) nextSend() *sqe {
 	if s.next != s.tail {
 		return s.at(s.next)
 	}
-	if s.bad || s.tail-s.head == uint32(len(s.ring)) || qp.finSent {
+	if s.bad || s.tail-s.head > s.mask || qp.finSent {
 		return nil
 	}
 	e := s.room()
@@ -350,7 +360,7 @@ func (qp *QP) blameSend(st rdma.WCStatus, vendor uint32) {
 			return
 		}
 	}
-	if s.tail-s.head < uint32(len(s.ring)) {
+	if s.tail-s.head <= s.mask {
 		if e := s.room(); qp.takeSend(e) {
 			e.blame(st, vendor)
 			s.tail++

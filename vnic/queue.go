@@ -32,10 +32,8 @@ type RecvQueue interface {
 // ownQueues are the queues of a QP whose user is in this process. Those that post lock each other out; who takes,
 // one at a time, needs no lock.
 type ownQueues struct {
-	sq    []rdma.SendWR // slices hold their full capacity
-	depth uint32
-
 	mu    sync.Mutex
+	depth uint32
 	base  uint32        // guarded by mu: the request that has the first slot; see postSendLocked
 	put   uint32        // guarded by mu: how many were posted
 	prod  atomic.Uint32 // how many of them can be taken: see publishLocked
@@ -51,22 +49,19 @@ type ownQueues struct {
 	rpolled atomic.Uint32
 	rdepth  uint32
 	rmu     sync.Mutex // of those that post receives
-	rq      *recvRing  // nil for a QP with an SRQ
+	rq      recvRing   // not of a QP with an SRQ
+
+	sq sendSlots
 }
 
 const unpolledOne = 1 << 32
 
-func newOwnQueues(cfg *rdma.QPConfig) *ownQueues {
-	q := &ownQueues{depth: uint32(cfg.MaxSendWR), rdepth: uint32(cfg.MaxRecvWR)}
-	q.sq = make([]rdma.SendWR, ceilPow2(cfg.MaxSendWR))
-	for i := range q.sq {
-		q.sq[i].SGEs = make([]rdma.SGE, 0, cfg.MaxSendSGE)
-		q.sq[i].Inline = make([]byte, 0, cfg.MaxInline)
-	}
+func (q *ownQueues) init(cfg *rdma.QPConfig) {
+	q.depth, q.rdepth = uint32(cfg.MaxSendWR), uint32(cfg.MaxRecvWR)
+	q.sq.init(cfg)
 	if cfg.SRQ == nil {
-		q.rq = newRecvRing(cfg.MaxRecvWR, cfg.MaxRecvSGE)
+		q.rq.init(cfg.MaxRecvWR, cfg.MaxRecvSGE)
 	}
-	return q
 }
 
 // free returns how many send requests no longer take a slot.
@@ -76,9 +71,6 @@ func (q *ownQueues) free() uint32 {
 	}
 	return q.polled.Load()
 }
-
-// slot is where request i is.
-func (q *ownQueues) slot(i uint32) *rdma.SendWR { return &q.sq[(i-q.base)&uint32(len(q.sq)-1)] }
 
 func (q *ownQueues) postSendLocked(wr *rdma.SendWR) error {
 	n := q.put
@@ -90,23 +82,13 @@ func (q *ownQueues) postSendLocked(wr *rdma.SendWR) error {
 		// its first slot, which is in the cache.
 		q.base = n
 	}
-	copySendWR(q.slot(n), wr)
+	q.sq.put(n-q.base, wr)
 	q.put = n + 1
 	return nil
 }
 
 // publishLocked has what was posted taken.
 func (q *ownQueues) publishLocked() { q.prod.Store(q.put) }
-
-// copySendWR copies from to to, whose slices are used again.
-func copySendWR(to, from *rdma.SendWR) {
-	sges, inline := append(to.SGEs[:0], from.SGEs...), to.Inline[:0]
-	if from.Flags&rdma.Inline != 0 {
-		sges, inline = sges[:0], append(inline, from.Inline...)
-	}
-	*to = *from
-	to.SGEs, to.Inline = sges, inline
-}
 
 // Next implements SendQueue.
 func (q *ownQueues) Next(wr *rdma.SendWR) (bool, error) {
@@ -117,7 +99,7 @@ func (q *ownQueues) Next(wr *rdma.SendWR) (bool, error) {
 		}
 		return false, nil
 	}
-	copySendWR(wr, q.slot(n))
+	q.sq.get(n-q.base, wr)
 	q.took = n + 1
 	return true, nil
 }
@@ -154,25 +136,40 @@ func (q *ownQueues) postRecvLocked(wr *rdma.RecvWR) error {
 // A recvRing holds receives that were posted in this process. One at a time may add, and one take; those that add know
 // that there is room.
 type recvRing struct {
-	slots []rdma.RecvWR // slices hold their full capacity
-	put   uint32        // runs free, as all: how many were added
+	took  uint32 // the taker's; runs free, as all
+	each  uint32 // how many SGEs of a slot are in more
+	slots []recvSlot
+	few   [4]recvSlot   // slots, if that is enough; each side has a line of the cache
+	put   uint32        // how many were added
 	prod  atomic.Uint32 // how many of them can be taken: see publish
-	_     [64]byte      // each side has a line of the cache
-	took  uint32        // the taker's
+	more  []rdma.SGE    // the SGEs of each slot but the first
 }
 
-func newRecvRing(depth, sges int) *recvRing {
-	r := &recvRing{slots: make([]rdma.RecvWR, ceilPow2(depth))}
-	for i := range r.slots {
-		r.slots[i].SGEs = make([]rdma.SGE, 0, sges)
+// A recvSlot is an RecvWR in a ring: small, and without pointers.
+type recvSlot struct {
+	id  uint64
+	n   int // how many SGEs
+	sge rdma.SGE
+}
+
+func (r *recvRing) init(depth, sges int) {
+	if r.slots = r.few[:]; depth > len(r.few) {
+		r.slots = make([]recvSlot, ceilPow2(depth))
 	}
-	return r
+	r.each = uint32(sges - 1)
+	r.more = make([]rdma.SGE, (sges-1)*len(r.slots))
 }
 
 func (r *recvRing) add(wr *rdma.RecvWR) {
-	to := &r.slots[r.put&uint32(len(r.slots)-1)]
-	to.ID = wr.ID
-	to.SGEs = append(to.SGEs[:0], wr.SGEs...)
+	i := r.put & uint32(len(r.slots)-1)
+	to := &r.slots[i]
+	to.id, to.n = wr.ID, len(wr.SGEs)
+	if to.n > 0 {
+		to.sge = wr.SGEs[0]
+	}
+	if to.n > 1 {
+		copy(r.more[i*r.each:][:r.each], wr.SGEs[1:])
+	}
 	r.put++
 }
 
@@ -184,9 +181,15 @@ func (r *recvRing) Next(wr *rdma.RecvWR) (uint32, bool, error) {
 	if r.took == r.prod.Load() {
 		return 0, false, nil
 	}
-	from := &r.slots[r.took&uint32(len(r.slots)-1)]
-	wr.ID = from.ID
-	wr.SGEs = append(wr.SGEs[:0], from.SGEs...)
+	i := r.took & uint32(len(r.slots)-1)
+	from := &r.slots[i]
+	wr.ID, wr.SGEs = from.id, wr.SGEs[:0]
+	if from.n > 0 {
+		wr.SGEs = append(wr.SGEs, from.sge)
+	}
+	if from.n > 1 {
+		wr.SGEs = append(wr.SGEs, r.more[i*r.each:][:from.n-1]...)
+	}
 	r.took++
 	return 0, true, nil
 }

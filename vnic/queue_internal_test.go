@@ -17,7 +17,8 @@ func TestOwnQueues(t *testing.T) {
 	for _, depth := range []int{1, 2, 5, 8} {
 		const messages = 20000
 		cfg := &rdma.QPConfig{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 8}
-		q := newOwnQueues(cfg)
+		q := new(ownQueues)
+		q.init(cfg)
 		polls := make(chan int, depth+1)
 		go func() {
 			rnd := rand.New(rand.NewPCG(uint64(depth), 1))
@@ -27,6 +28,12 @@ func TestOwnQueues(t *testing.T) {
 					wr := rdma.SendWR{ID: uint64(i), SGEs: []rdma.SGE{{Addr: uint64(i)}, {Addr: uint64(i + 1)}}[:1+i%2]}
 					if i%5 == 0 {
 						wr.Flags, wr.Inline = rdma.Inline, []byte{byte(i)}
+					}
+					switch i % 11 {
+					case 3:
+						wr.Op, wr.Atomic.Swap = rdma.OpCompareSwap, uint64(i)
+					case 4:
+						wr.Op, wr.Range.Length = rdma.OpRegMR, uint64(i)
 					}
 					if q.postSendLocked(&wr) != nil {
 						break
@@ -61,6 +68,12 @@ func TestOwnQueues(t *testing.T) {
 				t.Fatalf("depth %d: request %d was taken as number %d", depth, wr.ID, i)
 			case inline && (len(wr.Inline) != 1 || wr.Inline[0] != byte(i)), !inline && (len(wr.SGEs) != 1+i%2 || wr.SGEs[0].Addr != uint64(i)):
 				t.Fatalf("depth %d: request %d was taken changed: %+v", depth, i, wr)
+			case wr.Op == rdma.OpCompareSwap && wr.Atomic.Swap != uint64(i), wr.Op == rdma.OpRegMR && wr.Range.Length != uint64(i):
+				t.Fatalf("depth %d: request %d was taken with the fields of another: %+v", depth, i, wr)
+			case (i%11 == 3) != (wr.Op == rdma.OpCompareSwap), (i%11 == 4) != (wr.Op == rdma.OpRegMR):
+				t.Fatalf("depth %d: request %d was taken with opcode %v", depth, i, wr.Op)
+			case !inline && len(wr.SGEs) == 2 && wr.SGEs[1].Addr != uint64(i+1):
+				t.Fatalf("depth %d: request %d was taken with another SGE: %+v", depth, i, wr)
 			}
 			i++
 			if i%3 == 0 {
@@ -92,7 +105,8 @@ func TestCQSides(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		q := newOwnQueues(&rdma.QPConfig{MaxSendWR: depth, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1})
+		q := new(ownQueues)
+		q.init(&rdma.QPConfig{MaxSendWR: depth, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1})
 		qp := &QP{ctx: c, own: q}
 		go func() {
 			var taken rdma.SendWR

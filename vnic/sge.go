@@ -32,6 +32,14 @@ func (g *sgl) resolve(pd *PD, sges []rdma.SGE, write bool) error {
 	return nil
 }
 
+// roomFor is room for n SGEs and their regions: what is given, beside what it belongs to, if that is enough.
+func roomFor(n int, sges []rdma.SGE, mrs []*MR) ([]rdma.SGE, []*MR) {
+	if n > cap(sges) {
+		return make([]rdma.SGE, 0, n), make([]*MR, 0, n)
+	}
+	return sges, mrs
+}
+
 // drop forgets the regions, so that they can be collected.
 func (g *sgl) drop() {
 	clear(g.mrs)

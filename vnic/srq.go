@@ -67,7 +67,8 @@ func (pd *PD) NewSRQ(o SRQOptions) (*SRQ, error) {
 	cfg.MaxWR, cfg.MaxSGE = max(cfg.MaxWR, 1), max(cfg.MaxSGE, 1)
 	s := &SRQ{pd: pd, cfg: cfg, queue: o.Queue}
 	if s.queue == nil {
-		s.own = newRecvRing(cfg.MaxWR, cfg.MaxSGE)
+		s.own = new(recvRing)
+		s.own.init(cfg.MaxWR, cfg.MaxSGE)
 		s.queue = s.own
 	}
 	c.mu.Lock()

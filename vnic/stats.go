@@ -63,10 +63,12 @@ func (c *Counters) add(d Counters) {
 }
 
 type qpStats struct {
-	sends, writes, reads, sentOctets, readOctets       atomic.Uint64
-	atomics, immediates, inAtomics, inImmediates       atomic.Uint64
-	stalls, emptyReads, emptyWrites, tiny, solicited   atomic.Uint64
-	recvs, inWrites, inReads, recvOctets, servedOctets atomic.Uint64
+	// Those of most messages are on one line of the cache.
+	sends, writes, sentOctets, recvs, recvOctets, inWrites, solicited atomic.Uint64
+
+	reads, readOctets, inReads, servedOctets     atomic.Uint64
+	atomics, immediates, inAtomics, inImmediates atomic.Uint64
+	stalls, emptyReads, emptyWrites, tiny        atomic.Uint64
 	errors, terminates /* sent */, terminated/* received */ atomic.Uint64
 }
 

@@ -72,7 +72,7 @@ const (
 // newWire uses of c what an Endpoint has to know.
 func newWire(qp *QP, s iwarp.Stream, p iwarp.Params, c rdma.ConnParam) *wire {
 	w := &wire{qp: qp, s: s, readable: true}
-	cfg := iwarp.Config{SendQueue: min(len(qp.sq.ring), 128), EMSS: s.EMSS(), MULPDU: int(c.MPA.MULPDU), Extensions: c.Extensions}
+	cfg := iwarp.Config{SendQueue: min(int(qp.sq.mask)+1, 128), EMSS: s.EMSS(), MULPDU: int(c.MPA.MULPDU), Extensions: c.Extensions}
 	w.sess, _ = s.(*sessionStream)
 	_, w.unlocked = s.(*pipeEnd)
 	if w.records() {
