@@ -38,7 +38,7 @@ func TestLongMessages(t *testing.T) {
 				wr.RemoteAddr, wr.RKey = y.MR.Addr()+11, y.MR.RKey()
 				copy(want[11:], from[half+9:][:half])
 				copy(want[11+half:], from[5:][:half])
-			case rdma.OpRead:
+			default: // a Read
 				wr.RemoteAddr, wr.RKey = y.MR.Addr()+11, y.MR.RKey()
 				copy(want[half+9:], from[11:][:half])
 				copy(want[5:], from[11+half:][:half])
