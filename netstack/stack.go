@@ -73,7 +73,8 @@ func NewStack(sw *Switch, c Config) (*Stack, error) {
 			arp.NewProtocol,
 		},
 		TransportProtocols: []stack.TransportProtocolFactory{
-			tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
+			tcp.NewProtocol, // with Reno; for CUBIC see TestWindowGrows
+			udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
 			sctpProto.factory,
 		},
 		Clock:       c.Clock,
