@@ -37,8 +37,9 @@ func (c *cmFake) answer(s *session, op shm.Op, body []byte) (rep any, fds []int,
 		return &shm.CMCreateChanReply{Chan: n}, []int{r}, 0
 	case shm.OpCMDestroyChan:
 		s.decode(body, &handle)
-		fd := c.pipes[handle.Handle]
-		closePipe(&fd)
+		if fd, ok := c.pipes[handle.Handle]; ok {
+			closePipe(&fd)
+		}
 		delete(c.pipes, handle.Handle)
 		return nil, nil, 0
 	case shm.OpCMCreateID:

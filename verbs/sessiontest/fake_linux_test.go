@@ -301,7 +301,7 @@ func last[T any](t testing.TB, s *session) *T {
 	return nil
 }
 
-// answer carries a request out.
+// answer carries a request out. A handle that the library got wrong, since a reply was changed, names nothing.
 func (s *session) answer(op shm.Op, body []byte, fd int) (rep any, fds []int, errno syscall.Errno) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -345,12 +345,14 @@ func (s *session) answer(op shm.Op, body []byte, fd int) (rep any, fds []int, er
 		return &shm.CtxOpenReply{Ctx: n}, []int{r}, 0
 	case shm.OpCtxClose:
 		s.decode(body, &handle)
-		closePipe(&s.async[handle.Handle].pipe)
+		if q := s.async[handle.Handle]; q != nil {
+			closePipe(&q.pipe)
+		}
 		return nil, nil, 0
 	case shm.OpGetAsync:
 		s.decode(body, &handle)
 		q := s.async[handle.Handle]
-		if len(q.events) == 0 {
+		if q == nil || len(q.events) == 0 {
 			return nil, nil, syscall.EAGAIN
 		}
 		e := q.events[0]
@@ -365,7 +367,9 @@ func (s *session) answer(op shm.Op, body []byte, fd int) (rep any, fds []int, er
 		return &shm.CreateChanReply{Chan: n}, []int{r, fd}, 0
 	case shm.OpDestroyChn:
 		s.decode(body, &handle)
-		closePipe(&s.chans[handle.Handle].pipe)
+		if ch := s.chans[handle.Handle]; ch != nil {
+			closePipe(&ch.pipe)
+		}
 		delete(s.chans, handle.Handle)
 		return nil, nil, 0
 	case shm.OpCreateCQ:
@@ -377,21 +381,23 @@ func (s *session) answer(op shm.Op, body []byte, fd int) (rep any, fds []int, er
 		}
 		mem, fd := s.memfd((shm.CQMemSize(size)+4095)&^4095, goodSeals)
 		var ring *shm.ChannelRing
-		if req.Chan != 0 {
-			ring = s.chans[req.Chan].ring
+		if ch := s.chans[req.Chan]; ch != nil {
+			ring = ch.ring
 		}
 		s.cqs[n] = &cq{s: s, ctx: req.Ctx, mem: mem, ring: shm.NewCQRing(mem, size, n, ring, nil)}
 		return &shm.CreateCQReply{CQ: n, CQE: size}, []int{fd}, 0
 	case shm.OpDestroyCQ:
 		s.decode(body, &handle)
 		r := s.reply
-		q := s.async[s.cqs[handle.Handle].ctx]
-		q.events = slices.DeleteFunc(q.events, func(e shm.AsyncEvent) bool {
-			if e.Handle == handle.Handle {
-				r.Tokens++
-			}
-			return e.Handle == handle.Handle
-		})
+		if c := s.cqs[handle.Handle]; c != nil && s.async[c.ctx] != nil {
+			q := s.async[c.ctx]
+			q.events = slices.DeleteFunc(q.events, func(e shm.AsyncEvent) bool {
+				if e.Handle == handle.Handle {
+					r.Tokens++
+				}
+				return e.Handle == handle.Handle
+			})
+		}
 		delete(s.cqs, handle.Handle)
 		return &r, nil, 0
 	case shm.OpAllocPD:
