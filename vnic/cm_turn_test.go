@@ -24,7 +24,7 @@ func TestConnectOrder(t *testing.T) {
 			peers = append(peers, vnictest.NewPeer(t, e.a, vnictest.PeerConfig{}))
 		}
 		for i, id := range ids {
-			if err := id.Connect(peers[i].QP, rdma.ConnParam{SCTP: e.sctp, PrivateData: []byte{byte(i)}}); err != nil {
+			if err := id.Connect(peers[i].QP, rdma.ConnParam{PrivateData: []byte{byte(i)}}); err != nil {
 				t.Fatal(err)
 			}
 		}

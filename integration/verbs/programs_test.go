@@ -130,7 +130,7 @@ func TestTrap22PersistentServer(t *testing.T) {
 			return len(top.server.show("qp")) == len(clients)-1-i
 		})
 	}
-	server.wantOutput("server DISCONNECT EVENT|cq completion failed")
+	server.wantOutput("server DISCONNECT EVENT") // of one of them at least
 	last := top.client.start("rping", "-c", "-a", addrsA[0], "-p", port, "-C", "3", "-v", "-V")
 	last.succeed(patience, "ping data: rdma-ping-2")
 	server.kill()
