@@ -41,7 +41,7 @@ func (d *daemon) atRest() holding {
 	d.t.Helper()
 	least := d.holding()
 	for range 10 {
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // before it looks again
 		h := d.holding()
 		least = holding{
 			min(least.qps, h.qps), min(least.mrs, h.mrs), min(least.cqs, h.cqs), min(least.cms, h.cms), min(least.clients, h.clients),
@@ -60,7 +60,7 @@ func (d *daemon) settle(want holding) {
 		if time.Since(begin) > patience {
 			d.t.Fatalf("the daemon holds %+v, held %+v before", got, want)
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // before it looks again
 	}
 }
 

@@ -232,7 +232,7 @@ func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) 
 		if time.Since(begin) > limit {
 			t.Fatalf("not within %v: %s", limit, what)
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond) // before it looks again
 	}
 	return time.Since(begin)
 }

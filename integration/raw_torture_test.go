@@ -319,7 +319,7 @@ func (x *torture) speak(rnd *rand.Rand, v *victim, p *rawpeer.Peer, c *rawpeer.C
 	case rawpeer.SayFIN:
 		_ = p.C.CloseWrite()
 	case rawpeer.SayStall:
-		time.Sleep(time.Duration(rnd.IntN(20)) * time.Millisecond)
+		time.Sleep(time.Duration(rnd.IntN(20)) * time.Millisecond) // what a stalled peer does
 		fallthrough
 	case rawpeer.SayReset:
 		_ = p.C.Reset()

@@ -49,7 +49,7 @@ func leftGoroutines() string {
 		if len(left) == 0 {
 			break
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond) // before it looks again
 	}
 	return strings.Join(left, "\n\n")
 }

@@ -184,7 +184,7 @@ func TestClientManyGoroutines(t *testing.T) {
 				case err == nil:
 					j++
 				case errors.Is(err, rdma.ErrQueueFull):
-					time.Sleep(50 * time.Microsecond)
+					time.Sleep(50 * time.Microsecond) // until there is room
 				default:
 					t.Error(err)
 					return
@@ -202,7 +202,7 @@ func TestClientManyGoroutines(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					time.Sleep(50 * time.Microsecond)
+					time.Sleep(50 * time.Microsecond) // until there is room
 				}
 			}
 		}()

@@ -34,7 +34,7 @@ func leaked() string {
 		if left == "" {
 			return ""
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // before it looks again
 	}
 	return left
 }

@@ -347,7 +347,7 @@ func BenchmarkGrant(b *testing.B) {
 				}
 				return
 			}
-			time.Sleep(time.Microsecond)
+			time.Sleep(time.Microsecond) // before it polls again
 		}
 	}
 	pair := func(b *testing.B, wr rdma.SendWR) {

@@ -129,12 +129,12 @@ func TestChurn(t *testing.T) {
 							return
 						default:
 							if x.QP.PostSend(&wr) != nil {
-								time.Sleep(50 * time.Microsecond)
+								time.Sleep(50 * time.Microsecond) // until there is room
 							}
 						}
 					}
 				})
-				time.Sleep(time.Duration(i%5) * 100 * time.Microsecond)
+				time.Sleep(time.Duration(i%5) * 100 * time.Microsecond) // the end comes at different points
 				switch i % 4 {
 				case 0:
 					y.MR.Close()

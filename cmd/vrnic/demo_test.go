@@ -120,7 +120,7 @@ func (r *demoRun) stop(what string) (p demoProcess, ok bool) {
 		if s == 'Z' {
 			return p, false
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // before it looks again
 	}
 	if find() {
 		return p, true

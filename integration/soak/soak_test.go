@@ -101,7 +101,7 @@ func (l *lab) settle(want census, goroutines int) {
 			buf := make([]byte, 1<<16)
 			l.t.Fatalf("there are %+v and %d goroutines, were %+v and %d\n%s", c, n, want, goroutines, buf[:runtime.Stack(buf, true)])
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(5 * time.Millisecond) // before it looks again
 	}
 }
 

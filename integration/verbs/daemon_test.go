@@ -211,7 +211,7 @@ func (d *daemon) settle() {
 		if time.Since(begin) > patience {
 			d.t.Fatalf("the daemon holds %+v and %d more descriptors, held %+v in the beginning", got, more, d.before)
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond) // before it looks again
 	}
 }
 

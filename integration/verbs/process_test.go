@@ -271,6 +271,6 @@ func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) 
 		if time.Since(begin) > limit {
 			t.Fatalf("not within %v: %s", limit, what)
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(5 * time.Millisecond) // before it looks again
 	}
 }

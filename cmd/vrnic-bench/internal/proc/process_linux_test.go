@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	case "deaf":
 		fmt.Println("ready")
 		for {
-			time.Sleep(time.Hour)
+			time.Sleep(time.Hour) // until it is killed
 		}
 	case "mute":
 		fmt.Println("ready")

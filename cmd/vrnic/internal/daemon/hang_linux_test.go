@@ -158,7 +158,7 @@ func TestHelperHung(t *testing.T) {
 			w.SGE[0] = shm.SGE{Addr: hungIOVA + uint64(i)*hungPart, Length: 1000, LKey: mr.LKey}
 		})
 	}
-	time.Sleep(time.Hour)
+	time.Sleep(time.Hour) // until it is killed
 }
 
 // A client whose memory hangs, in the midst of copies out of it and into it, within its device and over TCP,

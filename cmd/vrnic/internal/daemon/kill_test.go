@@ -41,7 +41,7 @@ func TestHelperClient(t *testing.T) {
 	c := daemontest.Dial(t, socket)
 	stay := func() {
 		daemontest.Tell("at", stage)
-		time.Sleep(time.Hour)
+		time.Sleep(time.Hour) // until it is killed
 	}
 	if stage == stageHello {
 		stay()
@@ -66,7 +66,7 @@ func TestHelperClient(t *testing.T) {
 			t.Fatal(err)
 		}
 		daemontest.Tell("listening", l.Addr())
-		time.Sleep(time.Hour)
+		time.Sleep(time.Hour) // until it is killed
 	}
 	conn, err := dev.Connect(context.Background(), e.QP, addr, rdma.ConnParam{})
 	if err != nil {
@@ -79,7 +79,7 @@ func TestHelperClient(t *testing.T) {
 		stay()
 	case stageWaiting:
 		go func() {
-			time.Sleep(10 * time.Millisecond)
+			time.Sleep(10 * time.Millisecond) // most likely it blocks by then; being killed must be right either way
 			daemontest.Tell("at", stage)
 		}()
 		e.WC("nobody completes this")
@@ -356,7 +356,7 @@ func TestHelperDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	daemontest.Tell("ready")
-	time.Sleep(time.Hour)
+	time.Sleep(time.Hour) // until it is killed
 }
 
 // A daemon killed by SIGKILL: clients get errors and events, nothing hangs; and the next daemon
