@@ -34,10 +34,12 @@ func upCommand() *cli.Command {
 		UsageText: "vrnic up [--device SPEC]... [--port SPEC]... [--socket-mode 0600] [--socket-group NAME] [--limit NAME=N]...",
 		Description: "Runs virtual RNICs until SIGINT or SIGTERM. Prints one line `ready socket=... devices=...`\n" +
 			"when programs can connect, and tells systemd (READY=1).\n\n" +
+			"QPs of one device reach each other without TCP, by a copy from one's memory to the other's;\n" +
+			"with loopback=wire they do so through TCP, as if they were on two devices.\n\n" +
 			"Limits for --limit, with their defaults:" + limits.String(),
 		Flags: []cli.Flag{
 			socketFlag(),
-			&cli.StringSliceFlag{Name: "device", Usage: "a device, `NAME,addr=CIDR[,addr=CIDR]...[,mtu=N][,mac=MAC][,sctp-udp=ADDR[:PORT]]` (default: " + daemon.DefaultDevice().String() + ")"},
+			&cli.StringSliceFlag{Name: "device", Usage: "a device, `NAME,addr=CIDR[,addr=CIDR]...[,mtu=N][,mac=MAC][,sctp-udp=ADDR[:PORT]][,loopback=copy|wire]` (default: " + daemon.DefaultDevice().String() + ")"},
 			&cli.StringSliceFlag{Name: "port", Usage: "a port of the switch, `SPEC`: tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N], unix-listen:PATH or unix-connect:PATH"},
 			&cli.StringFlag{Name: "socket-mode", Value: "0600", Usage: "who may connect: the socket's file `MODE`, octal"},
 			&cli.StringFlag{Name: "socket-group", Usage: "give the socket to group `NAME`"},

@@ -171,7 +171,7 @@ func (d *Daemon) addDevice(spec DeviceSpec) error {
 	l := d.cfg.Limits
 	dev, err := vnic.New(d.cfg.Peers.config(vnic.Config{
 		Name: spec.Name, MAC: mac, MTU: stack.MTU(), Addrs: spec.Reach(),
-		Network: net,
+		Network: net, ForceWire: spec.ForceWire,
 		Limits: vnic.Limits{
 			PD: l.PDs, MR: l.MRs, CQ: l.CQs, QP: l.QPs, CMID: l.CMIDs, SRQ: l.SRQs, MW: l.MWs, Depth: l.Depth, CQDepth: l.CQDepth,
 			SGE: shm.MaxSGE, Inline: shm.MaxInline, MRTotal: maxRegistered,

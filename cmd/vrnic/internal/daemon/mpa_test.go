@@ -2,7 +2,6 @@ package daemon_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"testing"
 	"time"
@@ -56,24 +55,8 @@ func TestMPAParams(t *testing.T) {
 			if err := <-accepted; err != nil {
 				t.Fatal(err)
 			}
-			rows, err := c.List("qp")
-			if err != nil {
-				t.Fatal(err)
-			}
 			ends := map[string]string{} // by device: QPs are numbered by each
-			for _, r := range rows {
-				var q struct {
-					Dev, State   string
-					MPA          uint8
-					CRC          bool
-					Markers, RTR *string
-				}
-				if err := json.Unmarshal(r, &q); err != nil {
-					t.Fatal(err)
-				}
-				if q.State != "RTS" {
-					continue // of an earlier row
-				}
+			for _, q := range listQPs(t, c) {
 				ends[q.Dev] = fmt.Sprintf("%d %t %s %s", q.MPA, q.CRC, yes(q.Markers), yes(q.RTR))
 			}
 			if got := ends[a.Dev.Name()] + "; " + ends[b.Dev.Name()]; got != tt.want {

@@ -29,6 +29,8 @@ type DeviceSpec struct {
 	// SCTPOverUDP is where a UDP socket of the host carries the device's SCTP (RFC 6951); zero: its
 	// SCTP is on the switch, as its TCP. The host's address is one more of the device, for SCTP only.
 	SCTPOverUDP netip.AddrPort
+	// ForceWire has QPs of this device reach each other through TCP or SCTP, as those of two devices do.
+	ForceWire bool
 }
 
 // Reach are the device's addresses with the networks that they reach: that of SCTP over UDP reaches what
@@ -47,11 +49,12 @@ func DefaultDevice() DeviceSpec {
 	}}
 }
 
-// ParseDevice reads NAME,addr=CIDR[,addr=CIDR]...[,mtu=N][,mac=MAC][,sctp-udp=ADDR[:PORT]].
+// ParseDevice reads NAME,addr=CIDR[,addr=CIDR]...[,mtu=N][,mac=MAC][,sctp-udp=ADDR[:PORT]][,loopback=copy|wire].
 // An error names the part that is wrong; String prints a specification back.
 func ParseDevice(s string) (DeviceSpec, error) {
 	name, rest, _ := strings.Cut(s, ",")
 	d := DeviceSpec{Name: name}
+	loopback := ""
 	if err := checkName(name, maxDeviceName); err != nil {
 		return DeviceSpec{}, fmt.Errorf("device %q: %w", s, err)
 	}
@@ -65,8 +68,16 @@ func ParseDevice(s string) (DeviceSpec, error) {
 			d.MAC, err = parseMAC(d.MAC, value)
 		case "sctp-udp":
 			d.SCTPOverUDP, err = parseUDP(d.SCTPOverUDP, value)
+		case "loopback":
+			switch {
+			case loopback != "":
+				err = fmt.Errorf("loopback is given twice")
+			case value != "copy" && value != "wire":
+				err = fmt.Errorf("loopback=%s: want copy (from one registration to the other) or wire (through TCP)", value)
+			}
+			loopback, d.ForceWire = value, value == "wire"
 		default:
-			err = fmt.Errorf("unknown option %q (known: addr, mtu, mac, sctp-udp)", key)
+			err = fmt.Errorf("unknown option %q (known: addr, mtu, mac, sctp-udp, loopback)", key)
 		}
 		return err
 	})
@@ -93,6 +104,9 @@ func (d DeviceSpec) String() string {
 	}
 	if d.SCTPOverUDP.IsValid() {
 		b = fmt.Appendf(b, ",sctp-udp=%v", d.SCTPOverUDP)
+	}
+	if d.ForceWire {
+		b = append(b, ",loopback=wire"...)
 	}
 	return string(b)
 }

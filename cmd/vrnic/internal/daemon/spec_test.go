@@ -24,6 +24,9 @@ func TestParseDevice(t *testing.T) {
 			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}, SCTPOverUDP: netip.MustParseAddrPort("127.0.0.2:9000"),
 		}},
 		{"x,sctp-udp=[::1]:9899", DeviceSpec{Name: "x", SCTPOverUDP: netip.MustParseAddrPort("[::1]:9899")}},
+		{"x,addr=192.0.2.1/32,loopback=wire", DeviceSpec{
+			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}, ForceWire: true,
+		}},
 	} {
 		got, err := ParseDevice(tt.in)
 		if err != nil || !reflect.DeepEqual(got, tt.want) {
@@ -70,6 +73,9 @@ func TestParseDeviceErrors(t *testing.T) {
 		{"v,sctp-udp=10.0.0.1:x", "sctp-udp=10.0.0.1:x: want an address"},
 		{"v,sctp-udp=10.0.0.1:0", "want an address"},
 		{"v,sctp-udp=10.0.0.1,sctp-udp=10.0.0.2", "sctp-udp is given twice"},
+		{"v,addr=10.0.0.1/24,loopback=tcp", "loopback=tcp: want copy"},
+		{"v,addr=10.0.0.1/24,loopback=", "loopback=: want copy"},
+		{"v,addr=10.0.0.1/24,loopback=copy,loopback=wire", "loopback is given twice"},
 		{"v,addr=10.0.0.1/24,sctp-udp=10.0.0.1", "leave ,addr=10.0.0.1 out"},
 	} {
 		_, err := ParseDevice(tt.in)

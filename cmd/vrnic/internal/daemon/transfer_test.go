@@ -2,26 +2,36 @@ package daemon_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm"
 )
 
 // Two clients of one daemon move data by Send, Write and Read in both directions: over TCP between
-// two devices, IPv4 and IPv6, and through the loopback of one.
+// two devices, IPv4 and IPv6, through the loopback of one, and over TCP between QPs of a device that is told so.
 func TestTransfer(t *testing.T) {
-	d := daemontest.Start(t)
+	d := daemontest.Start(t, func(cfg *daemon.Config) {
+		wire := daemon.DeviceSpec{Name: "wire0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.78.0.2/24"), netip.MustParsePrefix("fd78::2/64")}, ForceWire: true}
+		cfg.Devices = append(slices.Clone(cfg.Devices), wire)
+	})
 	for _, tt := range []struct {
 		name, a, b string
 		v6         bool
+		mpa        uint8 // the revision that LIST shows; 0: no TCP
 	}{
-		{"TCP over IPv4", "vrnic0", "vrnic1", false},
-		{"TCP over IPv6", "vrnic0", "vrnic1", true},
-		{"loopback", "vrnic0", "vrnic0", false},
+		{"TCP over IPv4", "vrnic0", "vrnic1", false, 2},
+		{"TCP over IPv6", "vrnic0", "vrnic1", true, 2},
+		{"loopback", "vrnic0", "vrnic0", false, 0},
+		{"wire forced, IPv4", "wire0", "wire0", false, 2},
+		{"wire forced, IPv6", "wire0", "wire0", true, 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			const half = 3 << 20
@@ -37,6 +47,11 @@ func TestTransfer(t *testing.T) {
 			if a.Conn.RemoteAddr() != b.Conn.LocalAddr() || b.Conn.RemoteAddr() != a.Conn.LocalAddr() {
 				t.Errorf("one end is %v to %v, the other %v to %v",
 					a.Conn.LocalAddr(), a.Conn.RemoteAddr(), b.Conn.LocalAddr(), b.Conn.RemoteAddr())
+			}
+			for i, q := range listQPs(t, d.Dial()) {
+				if q.MPA != tt.mpa {
+					t.Errorf("QP %d of %s: MPA revision %d, want %d", i, q.Dev, q.MPA, tt.mpa)
+				}
 			}
 			seed := byte(1)
 			for _, dir := range []struct{ from, to *daemontest.End }{{a, b}, {b, a}} {
@@ -81,6 +96,37 @@ func TestTransfer(t *testing.T) {
 			disconnect(t, a, b)
 		})
 	}
+}
+
+// A listedQP is of what LIST says of a QP.
+type listedQP struct {
+	Dev, State   string
+	MPA          uint8
+	CRC          bool
+	Markers, RTR *string
+}
+
+// listQPs are the QPs that are connected; those of earlier tests may be there still, in other states.
+func listQPs(t *testing.T, c *shm.Client) []listedQP {
+	t.Helper()
+	rows, err := c.List("qp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var qps []listedQP
+	for _, r := range rows {
+		var q listedQP
+		if err := json.Unmarshal(r, &q); err != nil {
+			t.Fatal(err)
+		}
+		if q.State == "RTS" {
+			qps = append(qps, q)
+		}
+	}
+	if len(qps) == 0 {
+		t.Fatal("LIST shows no connected QP")
+	}
+	return qps
 }
 
 // disconnect ends a connection from a; both ends see it, in good order, and posted receives flush.
