@@ -134,34 +134,46 @@ type head struct {
 
 func (h *head) Len() int { return min(h.n, h.Source.Len()) }
 
-// inTurn writes and reads n octets on c, the one not much ahead of the other; then it half-closes and reads the end.
-func inTurn(c *netstack.TCPConn, bell netstacktest.Bell, n int64) error {
+// inTurn writes and reads n octets on c, the one not much ahead of the other; then it half-closes and reads the end. If
+// it fails it resets the connection, so that the other end does not wait for what does not come.
+func inTurn(c *netstack.TCPConn, bell netstacktest.Bell, n int64) (err error) {
+	defer func() {
+		if err != nil {
+			c.Abort()
+		}
+	}()
 	const most = 40 << 10
 	w, r := netstacktest.NewSource(n), netstacktest.NewSink(n)
-	for sent := int64(0); sent < n || r.Len() < n; {
+	closed := false
+	for sent := int64(0); ; {
 		m, err := c.WriteFrom(&head{w, int(r.Len() + most - sent)})
 		if err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
 		sent += int64(m)
 		k, err := c.ReadInto(r)
-		if err = errors.Join(err, r.Err); err != nil {
-			return fmt.Errorf("read: %w", err)
+		if r.Err != nil {
+			return r.Err
+		}
+		if err != nil && (err != io.EOF || r.Len() < n) {
+			return fmt.Errorf("read: %w after %d octets", err, r.Len())
+		}
+		// The other end may have closed already: it has all octets as soon as the last of them are written.
+		if !closed && sent == n && r.Len() == n {
+			closed = true
+			if err := c.CloseWrite(); err != nil {
+				return fmt.Errorf("close write: %w", err)
+			}
+		}
+		if err == io.EOF {
+			if !closed {
+				return fmt.Errorf("the end came behind %d octets of %d", sent, n)
+			}
+			return nil
 		}
 		if m == 0 && k == 0 {
 			<-bell
 		}
-	}
-	if err := c.CloseWrite(); err != nil {
-		return fmt.Errorf("close write: %w", err)
-	}
-	for {
-		if _, err := c.ReadInto(r); err == io.EOF {
-			return r.Err
-		} else if err != nil {
-			return fmt.Errorf("read the end: %w", err)
-		}
-		<-bell
 	}
 }
 
