@@ -94,6 +94,8 @@ type Params struct {
 	// RTR is the ready-to-receive message the Initiator sends, or those that the Responder
 	// allowed; 0 if there is none.
 	RTR RTRKinds
+	// PeerRTR are the kinds that the peer's Reply takes, as an Initiator sees it.
+	PeerRTR RTRKinds
 	// PrivateData is the peer's.
 	PrivateData []byte
 }

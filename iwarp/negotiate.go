@@ -46,7 +46,7 @@ func (c *StartConfig) Conclude(p *Params, d EnhancedData) error {
 	if !d.PeerToPeer {
 		return nil // B, C and D are ignored: EMPA-032
 	}
-	p.PeerToPeer = true
+	p.PeerToPeer, p.PeerRTR = true, d.RTR
 	common := d.RTR & offer.RTR
 	switch {
 	case common&RTRWrite != 0:

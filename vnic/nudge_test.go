@@ -14,17 +14,21 @@ import (
 
 // An initiator reminds a silent responder with zero-length Writes, four times at most, each after
 // twice the time, and stops once the peer has said something. siw can overlook what follows its
-// Reply until another segment comes (ledger MPA, I-11).
+// Reply until another segment comes (ledger MPA, I-11). A peer that is not siw, as it takes a Send for an RTR (I-13),
+// is left alone.
 func TestNudge(t *testing.T) {
 	const rtr = 20 // octets of the zero-length Write as an FPDU: of the RTR, too
 	for _, tt := range []struct {
 		name   string
+		rtr    iwarp.RTRKinds
 		speaks time.Duration // when the peer sends its first FPDU; 0: never
 		want   []time.Duration
 	}{
-		{"silent", 0, []time.Duration{100, 300, 700, 1500}},
-		{"speaks late", 500 * time.Millisecond, []time.Duration{100, 300}},
-		{"speaks at once", time.Millisecond, nil},
+		{"silent", iwarp.RTRWrite, 0, []time.Duration{100, 300, 700, 1500}},
+		{"silent, Writes and Reads", iwarp.RTRWrite | iwarp.RTRRead, 0, []time.Duration{100, 300, 700, 1500}},
+		{"speaks late", iwarp.RTRWrite, 500 * time.Millisecond, []time.Duration{100, 300}},
+		{"speaks at once", iwarp.RTRWrite, time.Millisecond, nil},
+		{"takes Sends", iwarp.RTRWrite | iwarp.RTRSend, 0, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -47,7 +51,9 @@ func TestNudge(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer s.Close()
-				m, err := iwarp.NewResponder(iwarp.DefaultStartConfig())
+				cfg := iwarp.DefaultStartConfig()
+				cfg.RTR = tt.rtr
+				m, err := iwarp.NewResponder(cfg)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -1,6 +1,9 @@
 package vnic
 
-import "github.com/vrnic/vrnic/rdma"
+import (
+	"github.com/vrnic/vrnic/iwarp"
+	"github.com/vrnic/vrnic/rdma"
+)
 
 // Linux's siw, as responder, sends its MPA Reply before its socket is in RDMA mode, and does not
 // look at what arrives in between until another TCP segment with data comes. Our first FPDU, which
@@ -8,14 +11,16 @@ import "github.com/vrnic/vrnic/rdma"
 // wait for ever. So an initiator that hears nothing after the start sends a zero-length RDMA Write
 // now and then. It is legal at any time, touches no memory and completes nothing (RFC 5040, section
 // 5.1; RFC 5041, section 5.2: neither STag nor TO is looked at), and a peer that has nothing to
-// say gets a few octets too many.
+// say gets a few octets too many. siw takes one kind of RTR and never a Send: a peer whose Reply takes
+// that is another, and hears nothing (10,000 idle connections are 80,000 segments less).
 const (
 	nudgesMost = 4 // at Timeouts.Nudge, doubled each time
 )
 
 // awaitPeer sets the deadline for the first octets of the peer.
 func (w *wire) awaitPeer() {
-	if d := w.qp.dev.cfg.Timeouts.Nudge; d > 0 && w.ep.Params().Initiator {
+	p := w.ep.Params()
+	if d := w.qp.dev.cfg.Timeouts.Nudge; d > 0 && p.Initiator && p.PeerRTR&iwarp.RTRSend == 0 {
 		w.qp.setDeadline(deadlineLink, d<<w.nudges)
 	}
 }
