@@ -222,7 +222,6 @@ func TestCauseWord(t *testing.T) {
 // A client that breaks the ABI is ended, and only it: its peer sees the disconnect, another client
 // of the same daemon works on.
 func TestViolation(t *testing.T) {
-	var took []time.Duration
 	for _, tt := range []struct {
 		name string
 		do   func(e *rawEnd)
@@ -254,27 +253,29 @@ func TestViolation(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d := daemontest.Start(t)
-			peer := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic1"), 4096)
 			x := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic0"), 4096)
 			y := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic1"), 4096)
 			daemontest.Connect(t, x, y, daemontest.Addr(t, y.Dev, false, 0))
-			e := newRawParts(t, d, 4096)
-			caps := shm.QPCaps{MaxSendWR: 16, MaxRecvWR: 16}
-			if strings.Contains(tt.name, "SRQ") {
-				e.sharedQP(caps)
-			} else {
-				e.qp = e.QP(e.pd, e.cq, e.cq, caps)
-			}
-			addr, accepted := accept(t, peer)
-			e.connect(addr)
-			accepted()
-			tt.do(e)
-			e.RingBell(e.qp.Bell)
-			if e.srq != nil || tt.name == "receive index beyond the ring" {
-				peer.Send(1, 0, 64) // it is looked at when something comes
-			}
-			e.WantEnd(tt.name)
-			took = append(took, wantDone(t, peer))
+			wantSoon(t, time.Second, func() time.Duration {
+				peer := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic1"), 4096)
+				e := newRawParts(t, d, 4096)
+				caps := shm.QPCaps{MaxSendWR: 16, MaxRecvWR: 16}
+				if strings.Contains(tt.name, "SRQ") {
+					e.sharedQP(caps)
+				} else {
+					e.qp = e.QP(e.pd, e.cq, e.cq, caps)
+				}
+				addr, accepted := accept(t, peer)
+				e.connect(addr)
+				accepted()
+				tt.do(e)
+				e.RingBell(e.qp.Bell)
+				if e.srq != nil || tt.name == "receive index beyond the ring" {
+					peer.Send(1, 0, 64) // it is looked at when something comes
+				}
+				e.WantEnd(tt.name)
+				return wantDone(t, peer)
+			})
 
 			y.Recv(1, 0, 64)
 			x.Send(2, 0, 64)
@@ -282,7 +283,6 @@ func TestViolation(t *testing.T) {
 			y.WantOK("the others' receive", 1, rdma.WCRecv)
 		})
 	}
-	wantSoon(t, time.Second, took...)
 }
 
 // Connection requests beyond the room on a client's event channel are refused; those that it has
