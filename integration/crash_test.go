@@ -68,8 +68,8 @@ func (d *daemon) settle(want holding) {
 // the middle of a round, that the connection was reset.
 const clientEnded = "server: client "
 
-// A client is killed at some point of its life, early and late. Its peer learns of it within a second, on a machine
-// that lets it (no timer is waited for, so one of the rounds is as quick), and nothing of it is left in the daemon.
+// A client is killed at some point of its life, early and late. Its peer learns of it within a second, and nothing of it is left
+// in the daemon.
 func TestClientKilled(t *testing.T) {
 	link := filepath.Join(t.TempDir(), "link")
 	a := up(t, nil, "--device", deviceA, "--port", "unix-listen:"+link)
@@ -79,20 +79,23 @@ func TestClientKilled(t *testing.T) {
 	before, serverBefore := b.atRest(), a.atRest()
 
 	served := 1
-	quickest := patience
 	for round := range 8 {
-		client := b.start("ping", "-c", "-a", addrsA[0], "-S", "16384", "-v")
-		client.waitOutput("ping data: ", 1+10*round)
-		killed := time.Now()
-		client.signal(syscall.SIGKILL)
-		served++
-		server.waitOutput(clientEnded, served)
-		quickest = min(quickest, time.Since(killed))
-		b.settle(before)
-		a.settle(serverBefore)
-	}
-	if quickest > time.Second {
-		t.Errorf("the peer learned of a death after %v at best", quickest)
+		// A loaded machine may hold it up, but no timer is waited for, which would be late each time.
+		var took []time.Duration
+		for len(took) == 0 || took[len(took)-1] > time.Second {
+			if len(took) == 5 {
+				t.Fatalf("round %d: the peer learned of the death after %v", round, took)
+			}
+			client := b.start("ping", "-c", "-a", addrsA[0], "-S", "16384", "-v")
+			client.waitOutput("ping data: ", 1+10*round)
+			killed := time.Now()
+			client.signal(syscall.SIGKILL)
+			served++
+			server.waitOutput(clientEnded, served)
+			took = append(took, time.Since(killed))
+			b.settle(before)
+			a.settle(serverBefore)
+		}
 	}
 	// At any moment: also while it dials the daemon, registers, connects.
 	for range 12 {

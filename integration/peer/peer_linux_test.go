@@ -3,10 +3,14 @@ package peer
 import (
 	"bytes"
 	"fmt"
+	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
 func TestCompareRelease(t *testing.T) {
@@ -33,6 +37,26 @@ func TestCPIO(t *testing.T) {
 	if got := readCPIO(t, b.Bytes()); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
+	t.Run("cpio(1)", func(t *testing.T) {
+		if err := needtest.Missing("cpio"); err != nil {
+			needtest.Lacking(t, "cpio", err)
+		}
+		for args, want := range map[string]string{
+			"-t":                              "lib\nusr\nusr/lib\nusr/lib/x.so\ninit\n",
+			"-i --to-stdout usr/lib/x.so":     "five5",
+			"-i --to-stdout init":             strings.Repeat("x", 1001),
+			"-tv --numeric-uid-gid lib":       "lrwxrwxrwx   1 0        0               7 Jan  1  1970 lib -> usr/lib\n",
+			"-tv --numeric-uid-gid usr/lib":   "drwxr-xr-x   1 0        0               0 Jan  1  1970 usr/lib\n",
+			"-tv --numeric-uid-gid usr/lib/*": "-rwxr-xr-x   1 0        0               5 Jan  1  1970 usr/lib/x.so\n",
+		} {
+			cmd := exec.Command("cpio", append([]string{"--quiet"}, strings.Fields(args)...)...)
+			cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
+			cmd.Stdin = bytes.NewReader(b.Bytes())
+			if out, err := cmd.CombinedOutput(); err != nil || string(out) != want {
+				t.Errorf("cpio %s: %q, %v; want %q", args, out, err, want)
+			}
+		}
+	})
 }
 
 // readCPIO returns the names, modes and contents of an archive. A header is c_magic and fields of eight hexadecimal digits, and

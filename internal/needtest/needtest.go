@@ -15,6 +15,7 @@
 //	perf       perf_event_open(2) for system calls
 //	terminals  /dev/ptmx
 //	glibc      its loader, in /lib*
+//	cpio       to compare with
 package needtest
 
 import (
