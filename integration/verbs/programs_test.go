@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // ibv_devices, ibv_devinfo and ibv_asyncwatch.
@@ -69,8 +70,8 @@ var rpingJobs = []job{
 		clientOut: []string{"ping data: rdma-ping-2: "}},
 	{name: "rping, persistent server", server: "rping -s -a ADDR -p PORT -P", client: "rping -c -a ADDR -p PORT -C 5 -v -V", forever: true,
 		clientOut: []string{"ping data: rdma-ping-4: "}},
-	{name: "rping of many rounds", server: "rping -s -a ADDR -p PORT -C 1000 -S 4096 -V", client: "rping -c -a ADDR -p PORT -C 1000 -S 4096 -V",
-		clientOut: []string{"!mismatch"}},
+	{name: "rping of many rounds", server: "rping -s -a ADDR -p PORT -C 3000 -S 4096 -V", client: "rping -c -a ADDR -p PORT -C 3000 -S 4096 -V",
+		clientOut: []string{"!mismatch"}, limit: 4 * time.Minute},
 }
 
 func TestRping(t *testing.T) { inTopologies(t, rpingJobs, "one device", "two daemons", "TAP") }
