@@ -77,7 +77,7 @@ type QP struct {
 	inHold   hold // within wire.receive; the owner's
 
 	wakec       chan struct{} // one slot
-	quit        chan struct{} // closed by die
+	quit        atomic.Bool   // set by die, which then wakes the goroutine
 	gone        chan struct{} // closed when the goroutine has returned and qp is forgotten
 	callMu      sync.Mutex
 	calls       []func() // guarded by callMu
@@ -167,7 +167,7 @@ func (pd *PD) NewQP(o QPOptions) (*QP, error) {
 	qp := &QP{
 		dev: c.dev, ctx: c, pd: pd, cfg: cfg, scq: scq, rcq: rcq, onState: o.OnState, created: time.Now(), endState: rdma.QPIdle,
 		sendq: o.SendQueue, recvq: o.RecvQueue,
-		wakec: make(chan struct{}, 1), quit: make(chan struct{}), gone: make(chan struct{}),
+		wakec: make(chan struct{}, 1), gone: make(chan struct{}),
 	}
 	if o.EndInError {
 		qp.endState = rdma.QPError
@@ -484,7 +484,8 @@ func (qp *QP) die() {
 	qp.callsClosed = true
 	qp.calls = nil
 	qp.callMu.Unlock()
-	close(qp.quit)
+	qp.quit.Store(true)
+	signal(qp.wakec)
 }
 
 // leaves reports whether all that qp had to send has been handed over. What is complete for a program must

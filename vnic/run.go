@@ -112,9 +112,10 @@ func (qp *QP) drain(own bool) {
 // run is qp's goroutine.
 func (qp *QP) run() {
 	for {
-		select {
-		case <-qp.wakec:
-		case <-qp.quit:
+		// One channel for all there is: the runtime needs a record of each channel that a goroutine waits for, and
+		// allocates more of them whenever it goes from processor to processor.
+		<-qp.wakec
+		if qp.quit.Load() {
 			return
 		}
 		staged := qp.ctx.staged.Load()
