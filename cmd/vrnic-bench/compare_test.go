@@ -41,20 +41,20 @@ func TestOutcome(t *testing.T) {
 		{Gbits: 20, Lat: report.Lat{P50: 20, Mean: 22, P999: 100}, CPUPerMsg: 1, Allocs: 3},
 		{Gbits: 60, Lat: report.Lat{P50: 30, Mean: 32, P999: 60}, CPUPerMsg: 4},
 	}
-	wide := outcomeOf(contest{kind: base.Bandwidth}, fakeBaseline("x"), rows, []float64{20, 20, 30})
+	wide := outcomeOf(contest{kind: base.Bandwidth}, fakeBaseline("x"), rows, tally{3, 12}, []float64{20, 20, 30})
 	if wide.ratio != (spread{0.5, 1, 2}) || wide.row.Gbits != 20 || wide.row.Baseline != "x" || wide.row.Ratio != 1 || wide.row.RatioMin != 0.5 || wide.row.RatioMax != 2 ||
-		wide.ours != (spread{10, 20, 60}) || wide.theirs != (spread{20, 20, 30}) || wide.allocs != (spread{0, 1, 3}) {
+		wide.ours != (spread{10, 20, 60}) || wide.theirs != (spread{20, 20, 30}) || wide.allocs != (tally{3, 12}) || wide.row.Allocs != 0.25 {
 		t.Errorf("%+v", wide)
 	}
-	quick := outcomeOf(contest{kind: base.RoundTrip}, fakeBaseline("x"), rows, []float64{10, 10, 10})
+	quick := outcomeOf(contest{kind: base.RoundTrip}, fakeBaseline("x"), rows, tally{}, []float64{10, 10, 10})
 	if quick.ratio != (spread{1, 2, 3}) || quick.row.Lat.P50 != 20 || quick.tail != (spread{2, 5, 10}) {
 		t.Errorf("%+v", quick)
 	}
-	alone := outcomeOf(contest{kind: base.RoundTrip}, nil, rows, nil)
+	alone := outcomeOf(contest{kind: base.RoundTrip}, nil, rows, tally{}, nil)
 	if alone.row.Baseline != "" || alone.row.Lat.P50 != 20 || alone.ratio != (spread{}) {
 		t.Errorf("%+v", alone)
 	}
-	rate := outcomeOf(contest{}, nil, rows, nil)
+	rate := outcomeOf(contest{}, nil, rows, tally{}, nil)
 	if rate.ours != (spread{250e3, 500e3, 1e6}) || rate.row.CPUPerMsg != 2 {
 		t.Errorf("%+v", rate)
 	}
@@ -77,7 +77,7 @@ func TestMeansAreComparedWithMeans(t *testing.T) {
 		{fakeBaseline("x"), base.Bandwidth, 8, 8}, {onlyMean{"x"}, base.Bandwidth, 8, 8},
 	} {
 		v := theirFigure(tt.kind, tt.b.Traits(), theirs)
-		if o := outcomeOf(contest{kind: tt.kind}, tt.b, rows, []float64{v}); v != tt.theirs || o.ours.median != tt.ours || o.ratio.median != tt.ours/tt.theirs {
+		if o := outcomeOf(contest{kind: tt.kind}, tt.b, rows, tally{}, []float64{v}); v != tt.theirs || o.ours.median != tt.ours || o.ratio.median != tt.ours/tt.theirs {
 			t.Errorf("%+v, %s: %v beside %v, want %v beside %v", tt.b.Traits(), tt.kind, o.ours.median, v, tt.ours, tt.theirs)
 		}
 	}
@@ -94,7 +94,8 @@ func sampleOutcomes() []outcome {
 			row: report.Row{Path: path, Wait: wait, Pattern: "pingpong", Lat: report.Lat{P999: 123.4}}}
 	}
 	return []outcome{
-		{contest: "64 B Sends", ours: spread{1.5e6, 2e6, 2.5e6}, row: report.Row{Path: "loop", Wait: "adaptive"}, allocs: spread{0, 0.02, 0.3}},
+		{contest: "64 B Sends", ours: spread{1.5e6, 2e6, 2.5e6}, row: report.Row{Path: "loop", Wait: "adaptive"}, allocs: tally{2, 1000}},
+		{contest: "1 MiB Write", kind: base.Bandwidth, row: report.Row{Path: "wire"}, allocs: tally{1, 100}}, // fewer, of fewer messages
 		ratio("tap", "1 MiB Write", "netstack-tcp", base.Bandwidth, 0.9),
 		ratio("tap", "1 MiB Write", "kernel-tcp", base.Bandwidth, 0.5),
 		ratio("tap", "64 B Write round trip", "netstack-tcp", base.RoundTrip, 0.99),

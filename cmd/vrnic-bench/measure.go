@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"math"
 	"os"
 	"time"
 
@@ -63,7 +62,7 @@ func newBench(ctx context.Context, path *paths.Path, spec load.Spec, p plan) (b 
 // makes what the others keep.
 func (b *bench) calibrate(ctx context.Context) error {
 	for range 2 {
-		_, cost, err := b.costOf(ctx, load.Amount{Messages: 1})
+		_, cost, err := b.costOf(ctx, load.Amount{Messages: 1, KeepPools: true})
 		if err != nil {
 			return err
 		}
@@ -165,38 +164,39 @@ func (b *bench) measure(ctx context.Context, a load.Amount) (row report.Row, err
 	return row, nil
 }
 
-// steadyRuns is how many runs of half the time steadyAllocs has at most.
-const steadyRuns = 5
+// A tally is how many objects a number of messages has allocated.
+type tally struct{ objects, messages uint64 }
 
-// steadyAllocs is how many objects a message allocates, right behind a measurement of the same load: the least of
-// several runs. What a message allocates it allocates in each of them. Pools, which the garbage collector empties now and
-// then, because of what is measured in between, allocate until they have what is in flight, and the runtime what
-// it keeps of its own for goroutines that wait: that is some dozens of objects, how long ever a run is, and there are runs
-// without.
-func (b *bench) steadyAllocs(ctx context.Context, a load.Amount) (float64, error) {
-	ctx, cancel := context.WithTimeout(ctx, steadyRuns*a.Time+setUpTime)
+// each is how many a message has.
+func (t tally) each() float64 { return float64(t.objects) / float64(max(t.messages, 1)) }
+
+// fillRuns is how many runs there are at most before the one that counts.
+const fillRuns = 10
+
+// countAllocs counts all objects that n messages allocate in one run, less those of a run of one message. No garbage is
+// collected meanwhile: a collection empties the pools of gVisor and of the runtime, and a stream of messages has none.
+func (b *bench) countAllocs(ctx context.Context, n uint64) (t tally, err error) {
+	ctx, cancel := context.WithTimeout(ctx, countTime)
 	defer cancel()
-	a.Time /= 2
-	return least(steadyRuns, func() (float64, error) {
-		r, cost, err := b.costOf(ctx, a)
-		if err != nil || r.Messages == 0 {
-			return 0, err
-		}
-		return float64(cost.Allocs-min(cost.Allocs, b.once)) / float64(r.Messages), nil
+	defer meter.KeepPools()()
+	if err := b.calibrate(ctx); err != nil {
+		return t, err
+	}
+	return filled(func() (tally, error) {
+		r, cost, err := b.costOf(ctx, load.Amount{Messages: int(n), KeepPools: true})
+		return tally{cost.Allocs - min(cost.Allocs, b.once), r.Messages}, err
 	})
 }
 
-// least is the least of what n calls of f return; there are fewer if one returns 0.
-func least(n int, f func() (float64, error)) (v float64, err error) {
-	v = math.Inf(1)
-	for range n {
-		x, err := f()
-		if err != nil {
-			return 0, err
+// filled is what run counts once pools have what they need: behind the first run that has allocated nothing, or behind fillRuns.
+func filled(run func() (tally, error)) (t tally, err error) {
+	for range fillRuns {
+		if t, err = run(); err != nil {
+			return t, err
 		}
-		if v = min(v, x); v == 0 {
+		if t.objects == 0 {
 			break
 		}
 	}
-	return v, nil
+	return run()
 }

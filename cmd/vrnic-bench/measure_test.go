@@ -3,7 +3,10 @@ package main
 import (
 	"context"
 	"errors"
+	"math"
 	"net/netip"
+	"runtime/debug"
+	"runtime/metrics"
 	"slices"
 	"sync"
 	"testing"
@@ -20,6 +23,7 @@ type fakeEnd struct {
 	steps  []string
 	failAt int // this step, counted from 1
 	r      load.Result
+	onRun  func(load.Amount) // if not nil
 }
 
 var errFake = errors.New("as it was told")
@@ -33,14 +37,20 @@ func (e *fakeEnd) step(s string) error {
 	return nil
 }
 
-func (e *fakeEnd) Listen(netip.Addr) (a netip.AddrPort, err error)       { return a, nil }
-func (e *fakeEnd) Accept(context.Context) error                          { return nil }
-func (e *fakeEnd) Connect(context.Context, netip.AddrPort) error         { return nil }
-func (e *fakeEnd) Prepare(uint64) error                                  { return e.step("prepare") }
-func (e *fakeEnd) Move(context.Context) error                            { return e.step("move") }
-func (e *fakeEnd) Check() error                                          { return e.step("check") }
-func (e *fakeEnd) Run(context.Context, load.Amount) (load.Result, error) { return e.r, e.step("run") }
-func (e *fakeEnd) Close()                                                {}
+func (e *fakeEnd) Listen(netip.Addr) (a netip.AddrPort, err error) { return a, nil }
+func (e *fakeEnd) Accept(context.Context) error                    { return nil }
+func (e *fakeEnd) Connect(context.Context, netip.AddrPort) error   { return nil }
+func (e *fakeEnd) Prepare(uint64) error                            { return e.step("prepare") }
+func (e *fakeEnd) Move(context.Context) error                      { return e.step("move") }
+func (e *fakeEnd) Check() error                                    { return e.step("check") }
+func (e *fakeEnd) Close()                                          {}
+
+func (e *fakeEnd) Run(_ context.Context, a load.Amount) (load.Result, error) {
+	if e.onRun != nil {
+		e.onRun(a)
+	}
+	return e.r, e.step("run")
+}
 
 // fakeBench measures with n pairs of such ends.
 func fakeBench(t *testing.T, n int) (b *bench, ends []*fakeEnd) {
@@ -118,28 +128,61 @@ func TestMeasureFails(t *testing.T) {
 	}
 }
 
-// What is in every run counts, what is in some does not; what fails ends it.
-func TestLeast(t *testing.T) {
+// The run behind the first one that allocates nothing counts, whatever it allocates; there is one in any case. What fails ends it.
+func TestFilled(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		runs []float64
-		want float64
-		n    int // how many there are
+		runs []uint64
 	}{
-		{"none", []float64{0}, 0, 1},
-		{"none in the third", []float64{0.2, 0.1, 0}, 0, 3},
-		{"in each", []float64{1.2, 1, 1.1}, 1, 3},
+		{"nothing", []uint64{0, 0}},
+		{"nothing but in the run that counts", []uint64{0, 5}},
+		{"pools at first", []uint64{30, 2, 0, 1}},
+		{"something in each", []uint64{9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 4}},
 	} {
 		n := 0
-		v, err := least(3, func() (float64, error) {
+		got, err := filled(func() (tally, error) {
 			n++
-			return tt.runs[n-1], nil
+			return tally{objects: tt.runs[n-1], messages: 10}, nil
 		})
-		if err != nil || v != tt.want || n != tt.n {
-			t.Errorf("%s: %v after %d runs, %v; want %v after %d", tt.name, v, n, err, tt.want, tt.n)
+		if want := (tally{tt.runs[len(tt.runs)-1], 10}); err != nil || n != len(tt.runs) || got != want {
+			t.Errorf("%s: %v after %d runs, %v; want %v after %d", tt.name, got, n, err, want, len(tt.runs))
 		}
 	}
-	if _, err := least(3, func() (float64, error) { return 0, errFake }); err != errFake {
-		t.Errorf("a run that fails: %v", err)
+	for failAt := 1; failAt <= 2; failAt++ {
+		n := 0
+		if _, err := filled(func() (tally, error) {
+			if n++; n == failAt {
+				return tally{}, errFake
+			}
+			return tally{}, nil
+		}); err != errFake || n != failAt {
+			t.Errorf("run %d fails: %v after %d", failAt, err, n)
+		}
+	}
+}
+
+// All objects count but those of a run of one message; all ends' of as many messages as were asked for.
+func TestCountAllocs(t *testing.T) {
+	b, ends := fakeBench(t, 1)
+	before := debug.SetGCPercent(77)
+	defer debug.SetGCPercent(before)
+	for _, e := range ends {
+		e.onRun = func(a load.Amount) {
+			percent := []metrics.Sample{{Name: "/gc/gogc:percent"}}
+			if metrics.Read(percent); percent[0].Value.Uint64() != math.MaxUint64 || !a.KeepPools {
+				t.Errorf("%+v with a collection at %d percent", a, percent[0].Value.Uint64())
+			}
+			e.r.Allocs = 1000
+			if a.Messages == 500 {
+				e.r.Allocs += 1e6
+			}
+		}
+	}
+	got, err := b.countAllocs(t.Context(), 500)
+	if err != nil || got.messages != 10 || got.objects < 2e6-200 || got.objects > 2e6+200 { // and what happens here meanwhile
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got := debug.SetGCPercent(77); got != 77 {
+		t.Errorf("%d percent behind it", got)
 	}
 }

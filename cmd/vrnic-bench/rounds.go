@@ -25,7 +25,7 @@ type outcome struct {
 	theirs spread // of the baseline
 	ratio  spread
 	tail   spread // p99.9 divided by p50
-	allocs spread // a message
+	allocs tally
 }
 
 // A spread is what came out of several rounds.
@@ -82,6 +82,9 @@ func (m *match) onPath(name string) error {
 	return nil
 }
 
+// countRounds is how many rounds' messages there are when allocations are counted.
+const countRounds = 3
+
 // hold has the rounds of a contest.
 func (m *match) hold(ctx context.Context, path *paths.Path, ct contest) ([]outcome, error) {
 	b, err := newBench(ctx, path, ct.spec, m.p.plan)
@@ -97,9 +100,6 @@ func (m *match) hold(ctx context.Context, path *paths.Path, ct contest) ([]outco
 		if err != nil {
 			return nil, err
 		}
-		if row.Allocs, err = b.steadyAllocs(ctx, m.p.amount); err != nil {
-			return nil, err
-		}
 		rows = append(rows, row)
 		for i := range ct.baselines {
 			i = (i + round) % len(ct.baselines) // the first is another one each time
@@ -110,12 +110,17 @@ func (m *match) hold(ctx context.Context, path *paths.Path, ct contest) ([]outco
 			theirs[i] = append(theirs[i], v)
 		}
 	}
+	m.progress.Step(fmt.Sprintf("%s, %s: allocations", path.Name, ct.name))
+	allocs, err := b.countAllocs(ctx, countRounds*rows[0].Messages)
+	if err != nil {
+		return nil, err
+	}
 	if len(ct.baselines) == 0 {
-		return []outcome{outcomeOf(ct, nil, rows, nil)}, nil
+		return []outcome{outcomeOf(ct, nil, rows, allocs, nil)}, nil
 	}
 	var os []outcome
 	for i, bl := range ct.baselines {
-		os = append(os, outcomeOf(ct, bl, rows, theirs[i]))
+		os = append(os, outcomeOf(ct, bl, rows, allocs, theirs[i]))
 	}
 	return os, nil
 }
@@ -162,10 +167,11 @@ func ourFigure(kind base.Kind, traits base.Traits, r report.Row) float64 {
 	return r.Lat.P50
 }
 
-// outcomeOf makes the outcome of rows beside the figures theirs of b, round by round; b is nil for none.
-func outcomeOf(ct contest, b base.Baseline, rows []report.Row, theirs []float64) outcome {
-	o := outcome{contest: ct.name, kind: ct.kind}
-	var ours, tails, allocs, ratios []float64
+// outcomeOf makes the outcome of rows beside the figures theirs of b, round by round; b is nil for none. allocs was
+// counted behind them.
+func outcomeOf(ct contest, b base.Baseline, rows []report.Row, allocs tally, theirs []float64) outcome {
+	o := outcome{contest: ct.name, kind: ct.kind, allocs: allocs}
+	var ours, tails, ratios []float64
 	var traits base.Traits
 	if b != nil {
 		traits = b.Traits()
@@ -177,15 +183,15 @@ func outcomeOf(ct contest, b base.Baseline, rows []report.Row, theirs []float64)
 		if b != nil {
 			ratios = append(ratios, v/theirs[i])
 		}
-		allocs = append(allocs, r.Allocs)
 	}
-	o.ours, o.tail, o.allocs = spreadOf(ours), spreadOf(tails), spreadOf(allocs)
+	o.ours, o.tail = spreadOf(ours), spreadOf(tails)
 	by, at := ours, o.ours.median
 	if b != nil {
 		o.theirs, o.ratio = spreadOf(theirs), spreadOf(ratios)
 		by, at = ratios, o.ratio.median
 	}
 	o.row = rows[slices.Index(by, at)]
+	o.row.Allocs = allocs.each()
 	if b != nil {
 		o.row.Baseline, o.row.Ratio, o.row.RatioMin, o.row.RatioMax = b.Name(), o.ratio.median, o.ratio.lo, o.ratio.hi
 	}

@@ -133,6 +133,8 @@ func (s Spec) memory() int {
 type Amount struct {
 	Time     time.Duration
 	Messages int
+	// KeepPools has processes that only have an end collect no garbage meanwhile.
+	KeepPools bool
 }
 
 // Check says what is wrong with a, if anything.

@@ -31,10 +31,11 @@ func (e *Local) stream(ctx context.Context, a Amount, r *Result) error {
 		}
 		return e.take(ctx, nil)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	cancel := func() {} // one end alone needs no context of its own, which waiting would allocate for
 	taken := make(chan error, 1)
 	if e.takes() {
+		ctx, cancel = context.WithCancel(ctx)
+		defer cancel()
 		go func() {
 			err := e.take(ctx, nil)
 			if err != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -101,4 +102,10 @@ func Allocs() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.Mallocs
+}
+
+// KeepPools has this process collect no garbage until restore is called: a collection empties what is in pools.
+func KeepPools() (restore func()) {
+	before := debug.SetGCPercent(-1)
+	return func() { debug.SetGCPercent(before) }
 }

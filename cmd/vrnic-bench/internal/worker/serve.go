@@ -100,6 +100,9 @@ func (w *serving) do(ctx context.Context, c call, r *reply) (err error) {
 		err = w.end.Check()
 	case "run":
 		var res load.Result
+		if c.Amount.KeepPools {
+			defer meter.KeepPools()()
+		}
 		allocs := meter.Allocs()
 		res, err = w.end.Run(ctx, c.Amount)
 		res.Allocs = meter.Allocs() - allocs

@@ -5,8 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"math"
 	"net/netip"
 	"os"
+	"runtime"
+	"runtime/metrics"
 	"strings"
 	"testing"
 	"time"
@@ -183,6 +186,59 @@ func TestCalls(t *testing.T) {
 	}
 	if r := a(`{"Do":"dance"}`); !strings.Contains(r.Error, "dance") {
 		t.Errorf("%+v", r)
+	}
+}
+
+// collecting says how much may be allocated before garbage is collected, in percent of what is alive.
+func collecting() uint64 {
+	percent := []metrics.Sample{{Name: "/gc/gogc:percent"}}
+	metrics.Read(percent)
+	return percent[0].Value.Uint64()
+}
+
+const never = math.MaxUint64 // of collecting
+
+// No garbage is collected while a run lasts that asks for it.
+func TestRunKeepsPools(t *testing.T) {
+	dev, err := vnic.New(vnic.Config{Name: "w", Addrs: []netip.Prefix{addr}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	a, b := serve(t, dev), serve(t, dev)
+	must := func(ask func(string) reply, c call) reply {
+		line, err := json.Marshal(c)
+		if err != nil {
+			t.Error(err)
+		}
+		r := ask(string(line))
+		if r.Error != "" {
+			t.Errorf("%s: %s", c.Do, r.Error)
+		}
+		return r
+	}
+	must(a, call{Do: "open", Spec: specOf(load.Send), Role: load.A})
+	must(b, call{Do: "open", Spec: specOf(load.Send), Role: load.B})
+	at := must(b, call{Do: "listen", Addr: addr.Addr()}).Addr
+	accepted := make(chan reply)
+	go func() { accepted <- must(b, call{Do: "accept"}) }()
+	must(a, call{Do: "connect", Remote: at})
+	<-accepted
+	before := collecting()
+	for _, keep := range []bool{true, false} {
+		const messages = 1000 // more than have receives: A waits for B to run
+		sent := make(chan reply)
+		go func() { sent <- must(a, call{Do: "run", Amount: load.Amount{Messages: messages, KeepPools: keep}}) }()
+		for ctx := contextOf(t); keep && collecting() != never; runtime.Gosched() {
+			if ctx.Err() != nil {
+				t.Fatal("it collects")
+			}
+		}
+		must(b, call{Do: "run", Amount: load.Amount{Messages: messages}})
+		<-sent
+		if got := collecting(); got != before {
+			t.Errorf("%d percent behind a run, %d before", got, before)
+		}
 	}
 }
 
