@@ -143,7 +143,7 @@ func addrOf(s *netstack.Stack, v6 bool) netip.Addr {
 func TestSCTPOverUDP(t *testing.T) {
 	for _, hosts := range [][2]string{{"127.0.0.2", "127.0.0.3"}, {"::1", "::1"}} {
 		t.Run(hosts[0], func(t *testing.T) {
-			a, b := overUDP(t, hosts[0], 0), overUDP(t, hosts[1], 0)
+			a, b := overUDP(t, hosts[0]), overUDP(t, hosts[1])
 			to, from := newSCTPPeer(true), newSCTPPeer(false)
 			l, err := b.s.Listen(netstack.SCTPListen{Addr: netip.AddrPortFrom(b.addr.Addr(), 7), Accept: func(c *netstack.SCTPConn) netstack.SCTPHandler {
 				to.conn = c
@@ -170,24 +170,29 @@ type udpEnd struct {
 	addr netip.AddrPort // of the socket
 }
 
-// overUDP makes an SCTP at a free port of host, where another socket was a moment ago.
-func overUDP(t *testing.T, host string, port uint16) udpEnd {
+// overUDP makes an SCTP at a free port of host: where another socket was a moment ago, unless somebody was quicker.
+func overUDP(t *testing.T, host string) udpEnd {
 	t.Helper()
-	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(host), port)))
-	if err != nil && host == "::1" {
-		needtest.Lacking(t, "ipv6", err)
+	for tries := 10; ; tries-- {
+		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(host), 0)))
+		if err != nil && host == "::1" {
+			needtest.Lacking(t, "ipv6", err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := c.LocalAddr().(*net.UDPAddr).AddrPort()
+		c.Close()
+		s, err := netstack.NewSCTPOverUDP(at, nil, sctp.Options{})
+		if errors.Is(err, syscall.EADDRINUSE) && tries > 1 {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		return udpEnd{s, at}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := c.LocalAddr().(*net.UDPAddr).AddrPort()
-	c.Close()
-	s, err := netstack.NewSCTPOverUDP(at, nil, sctp.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
-	return udpEnd{s, at}
 }
 
 // TestSCTPRefusals: errors that a program can tell apart. SCTP-151, SCTP-178.
@@ -222,11 +227,16 @@ func TestSCTPRefusals(t *testing.T) {
 		t.Errorf("listen when closed: %v", err)
 	}
 
-	// Nobody has the UDP port: the host's ICMP says so.
-	u := overUDP(t, "127.0.0.1", 0)
-	free := overUDP(t, "127.0.0.1", 0)
-	free.s.Close()
-	_, err = u.s.Dial(t.Context(), netstack.SCTPDial{Remote: netip.MustParseAddrPort("127.0.0.1:9"), Encap: free.addr.Port(), Handler: newSCTPPeer(false)})
+	// Nobody hears us at the UDP port: the host's ICMP says so. A socket that is connected to somebody else keeps the port.
+	u := overUDP(t, "127.0.0.1")
+	deaf, err := net.DialUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 2), Port: 9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer deaf.Close()
+	_, err = u.s.Dial(t.Context(), netstack.SCTPDial{
+		Remote: netip.MustParseAddrPort("127.0.0.1:9"), Encap: deaf.LocalAddr().(*net.UDPAddr).AddrPort().Port(), Handler: newSCTPPeer(false),
+	})
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("UDP port with nobody there: %v", err)
 	}
