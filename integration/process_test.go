@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,11 +8,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/vrnic/vrnic/integration/proctest"
 	"github.com/vrnic/vrnic/internal/netlab"
 )
 
@@ -27,10 +26,7 @@ type process struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
 	err  error         // how, once done is closed
-
-	mu     sync.Mutex
-	out    bytes.Buffer // standard output and error as they came
-	change chan struct{}
+	out  proctest.Output
 }
 
 // start runs vrnic with args, in ns if that is not nil, with env added to the environment. The
@@ -41,9 +37,9 @@ func start(t *testing.T, ns *netlab.NS, env []string, args ...string) *process {
 	if args[0] == "up" {
 		path = daemonProgram
 	}
-	p := &process{t: t, cmd: exec.Command(path, args...), done: make(chan struct{}), change: make(chan struct{})}
+	p := &process{t: t, cmd: exec.Command(path, args...), done: make(chan struct{})}
 	p.cmd.Env = append(append(os.Environ(), "GORACE=halt_on_error=0 exitcode=66"), env...)
-	p.cmd.Stdout, p.cmd.Stderr = p, p
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
 	begin := p.cmd.Start
 	if ns != nil {
 		begin = func() error { return ns.Start(p.cmd) }
@@ -68,20 +64,7 @@ func start(t *testing.T, ns *netlab.NS, env []string, args ...string) *process {
 	return p
 }
 
-func (p *process) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.out.Write(b)
-	close(p.change)
-	p.change = make(chan struct{})
-	return len(b), nil
-}
-
-func (p *process) output() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.out.String()
-}
+func (p *process) output() string { return p.out.String() }
 
 // signal sends sig; a process that has ended does not mind.
 func (p *process) signal(sig syscall.Signal) {
@@ -94,24 +77,8 @@ func (p *process) signal(sig syscall.Signal) {
 // waitOutput waits until the process has printed s n times.
 func (p *process) waitOutput(s string, n int) {
 	p.t.Helper()
-	deadline := time.After(patience)
-	for {
-		over := p.ended() // before the output: it is whole then
-		p.mu.Lock()
-		found, change := strings.Count(p.out.String(), s), p.change
-		p.mu.Unlock()
-		if found >= n {
-			return
-		}
-		if over {
-			p.t.Fatalf("%s ended (%v) without saying %q %d times:\n%s", p, p.err, s, n, p.output())
-		}
-		select {
-		case <-change:
-		case <-p.done:
-		case <-deadline:
-			p.t.Fatalf("%s has not said %q %d times within %v:\n%s", p, s, n, patience, p.output())
-		}
+	if err := p.out.Wait(s, n, p.done, patience); err != nil {
+		p.t.Fatalf("%s %v:\n%s", p, err, p.output())
 	}
 }
 

@@ -9,11 +9,11 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/vrnic/vrnic/integration/proctest"
 	"github.com/vrnic/vrnic/internal/netlab"
 )
 
@@ -27,10 +27,7 @@ type process struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
 	err  error         // how, once done is closed
-
-	mu     sync.Mutex
-	out    bytes.Buffer // standard output and error as they came
-	change chan struct{}
+	out  proctest.Output
 }
 
 // start runs argv, in ns if that is not nil, with env added to the environment. The test's end
@@ -43,9 +40,9 @@ func start(t *testing.T, ns *netlab.NS, uid int, env []string, argv ...string) *
 // startWith is start with a standard input.
 func startWith(t *testing.T, ns *netlab.NS, uid int, stdin *os.File, env []string, argv ...string) *process {
 	t.Helper()
-	p := &process{t: t, cmd: exec.Command(argv[0], argv[1:]...), done: make(chan struct{}), change: make(chan struct{})}
+	p := &process{t: t, cmd: exec.Command(argv[0], argv[1:]...), done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), env...)
-	p.cmd.Stdout, p.cmd.Stderr = p, p
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
 	p.cmd.Dir = workDir
 	if stdin != nil {
 		p.cmd.Stdin = stdin
@@ -90,21 +87,7 @@ func tail(s string) string {
 	return s
 }
 
-func (p *process) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.out.Write(b)
-	close(p.change)
-	p.change = make(chan struct{})
-	return len(b), nil
-}
-
-func (p *process) output() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.out.String()
-}
-
+func (p *process) output() string { return p.out.String() }
 func (p *process) String() string { return strings.Join(p.cmd.Args, " ") }
 func (p *process) pid() int       { return p.cmd.Process.Pid }
 
@@ -136,49 +119,16 @@ func (p *process) ended() bool {
 	}
 }
 
-// A tally counts a text in an output that grows, without looking at all of it again each time: a program that
-// prints fast would wait for the one who counts.
-type tally struct {
-	what []byte
-	n    int
-	seen int // octets that cannot be part of another one
-}
-
-// look counts in out, which begins with what it was before.
-func (c *tally) look(out []byte) int {
-	for {
-		i := bytes.Index(out[c.seen:], c.what)
-		if i < 0 {
-			c.seen = max(c.seen, len(out)-len(c.what)+1)
-			return c.n
-		}
-		c.n++
-		c.seen += i + len(c.what)
-	}
-}
-
 // waitOutput waits until the process has printed s n times.
 func (p *process) waitOutput(s string, n int) {
 	p.t.Helper()
-	deadline := time.After(patience)
-	count := tally{what: []byte(s)}
-	for {
-		over := p.ended() // before the output: it is whole then
-		p.mu.Lock()
-		found, change := count.look(p.out.Bytes()), p.change
-		p.mu.Unlock()
-		if found >= n {
-			return
-		}
-		if over {
-			p.t.Fatalf("%s ended (%v) without saying %q %d times", p, p.err, s, n)
-		}
-		select {
-		case <-change:
-		case <-p.done:
-		case <-deadline:
-			p.t.Fatalf("%s has not said %q %d times within %v\n%s", p, s, n, patience, p.stacks()+daemonsSay())
-		}
+	err := p.out.Wait(s, n, p.done, patience)
+	switch {
+	case err == nil:
+	case p.ended():
+		p.t.Fatalf("%s %v", p, err)
+	default:
+		p.t.Fatalf("%s %v\n%s", p, err, p.stacks()+daemonsSay())
 	}
 }
 
