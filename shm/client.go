@@ -40,11 +40,14 @@ type Client struct {
 	names   []string
 	session uint32
 
-	rpcMu sync.Mutex // one request at a time; guards the next four
-	seq   uint32
-	out   []byte
-	in    [MaxMessage]byte
-	oob   [64]byte
+	rpcMu   sync.Mutex
+	queue   []queuedCall // guarded by rpcMu
+	talking bool         // guarded by rpcMu: somebody has the next five, and takes calls from the queue
+	some    [underWay]queuedCall
+	seq     uint32
+	out     []byte
+	in      [MaxMessage]byte
+	oob     [64]byte
 
 	mem   *region     // the session page; unmapped last
 	bell  *BellRinger // its bells

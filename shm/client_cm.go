@@ -53,18 +53,47 @@ func (ch *cmEvents) run() {
 			return
 		default:
 		}
-		var ev CMEvent
-		err := c.call(OpCMGetEvent, "connection event", HandleRequest{Handle: ch.handle}, &ev)
-		switch {
-		case err == nil:
-			ch.dispatch(&ev)
-		case errors.Is(err, syscall.EAGAIN):
-			if err := ch.pipe.wait(); err != nil && err != errKicked {
+		n, err := ch.pipe.take()
+		if err != nil {
+			if err != errKicked {
 				c.die(errGone) // close joins run before it closes the pipe: this is the daemon's end
 			}
-		default:
-			c.die(goneBecause(err))
+			continue
 		}
+		ch.fetch(n, n == len(ch.pipe.buf))
+	}
+}
+
+// fetch takes n events, for which the pipe had octets, or all that there are.
+func (ch *cmEvents) fetch(n int, all bool) {
+	var evs [underWay]CMEvent
+	var calls [underWay]*call
+	for n > 0 || all {
+		k := underWay
+		if !all {
+			k = min(k, n)
+		}
+		for i := range k {
+			evs[i] = CMEvent{}
+			calls[i] = &call{op: OpCMGetEvent, what: "connection event", req: HandleRequest{Handle: ch.handle}, rep: &evs[i], fd: -1}
+		}
+		ch.d.c.rpcs(calls[:k]...)
+		none := false
+		for i := range k {
+			switch err := calls[i].err; {
+			case err == nil:
+				ch.dispatch(&evs[i])
+			case errors.Is(err, syscall.EAGAIN): // octets were those of events that have been taken, or whose ids have gone
+				none = true
+			default:
+				ch.d.c.die(goneBecause(err))
+				return
+			}
+		}
+		if none {
+			return // what comes now has an octet of its own
+		}
+		n -= k
 	}
 }
 

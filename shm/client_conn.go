@@ -151,7 +151,7 @@ func (r *connRequest) Accept(ctx context.Context, qp rdma.QP, p rdma.ConnParam) 
 		return nil, errInvalid("connection request has been answered")
 	}
 	op := fmt.Sprintf("accept connection from %v", r.remote)
-	return d.establish(ctx, r.id, q, OpCMAccept, op, req, &p)
+	return d.establish(ctx, r.id, q, op, &p, func() error { return d.c.call(OpCMAccept, op, req, &EmptyReply{}) })
 }
 
 // Reject implements rdma.ConnRequest.
@@ -185,32 +185,30 @@ func (d *Device) Connect(ctx context.Context, qp rdma.QP, remote netip.AddrPort,
 		return nil, err
 	}
 	req, q, err := d.connectRequest(id, qp, &p)
-	if err == nil {
-		err = d.resolve(ctx, id, remote)
-	}
 	if err != nil {
 		id.destroy()
 		return nil, err
 	}
-	return d.establish(ctx, id, q, OpCMConnect, fmt.Sprintf("connect to %v", remote), req, &p)
+	op := fmt.Sprintf("connect to %v", remote)
+	return d.establish(ctx, id, q, op, &p, func() error { return d.resolveAndConnect(ctx, id, remote, op, req) })
 }
 
-// resolve finds the way to remote, from an address of this device.
-func (d *Device) resolve(ctx context.Context, id *cmID, remote netip.AddrPort) error {
-	op := fmt.Sprintf("find a way to %v", remote)
-	req := CMResolveAddrRequest{ID: id.handle, TimeoutMS: timeoutMS(ctx), Dst: MakeSockAddr(remote), Src: d.sourceFor(remote.Addr())}
-	if err := d.c.call(OpCMResolveAddr, op, req, &EmptyReply{}); err != nil {
+// resolveAndConnect finds the way to remote, from an address of this device, and connects. The daemon knows the way when it
+// answers, so that the request to connect goes right behind; it is refused if there is none.
+func (d *Device) resolveAndConnect(ctx context.Context, id *cmID, remote netip.AddrPort, op string, req *CMConnectRequest) error {
+	way := fmt.Sprintf("find a way to %v", remote)
+	resolve := &call{op: OpCMResolveAddr, what: way, req: CMResolveAddrRequest{
+		ID: id.handle, TimeoutMS: timeoutMS(ctx), Dst: MakeSockAddr(remote), Src: d.sourceFor(remote.Addr()),
+	}, rep: &EmptyReply{}, fd: -1}
+	connect := &call{op: OpCMConnect, what: op, req: req, rep: &EmptyReply{}, fd: -1}
+	d.c.rpcs(resolve, connect)
+	if resolve.err != nil {
+		return resolve.err
+	}
+	if _, err := id.want(ctx, EvAddrResolved, way); err != nil {
 		return err
 	}
-	if _, err := id.want(ctx, EvAddrResolved, op); err != nil {
-		return err
-	}
-	route := CMResolveRouteRequest{ID: id.handle, TimeoutMS: timeoutMS(ctx)}
-	if err := d.c.call(OpCMResolveRoute, op, route, &EmptyReply{}); err != nil {
-		return err
-	}
-	_, err := id.want(ctx, EvRouteResolved, op)
-	return err
+	return connect.err
 }
 
 // sourceFor is the address of this device to reach remote from, so that the daemon does not choose
@@ -248,8 +246,8 @@ func (d *Device) connectRequest(id *cmID, qp rdma.QP, p *rdma.ConnParam) (*CMCon
 	return req, q, nil
 }
 
-// establish connects or accepts and waits for the connection. It destroys id if there will be none.
-func (d *Device) establish(ctx context.Context, id *cmID, q *queuePair, code Op, op string, req *CMConnectRequest, p *rdma.ConnParam) (_ rdma.Conn, err error) {
+// establish asks for a connection and waits for it. It destroys id if there will be none.
+func (d *Device) establish(ctx context.Context, id *cmID, q *queuePair, op string, p *rdma.ConnParam, ask func() error) (_ rdma.Conn, err error) {
 	defer func() {
 		if err != nil {
 			id.destroy()
@@ -258,7 +256,7 @@ func (d *Device) establish(ctx context.Context, id *cmID, q *queuePair, code Op,
 	if err := d.setOptions(id, p); err != nil {
 		return nil, err
 	}
-	if err := d.c.call(code, op, req, &EmptyReply{}); err != nil {
+	if err := ask(); err != nil {
 		return nil, err
 	}
 	if _, err := id.want(ctx, EvEstablished, op); err != nil {

@@ -11,23 +11,119 @@ import (
 // maxReplyFDs is the most descriptors that a reply carries (HELLO, CREATE_CHAN).
 const maxReplyFDs = 2
 
+// underWay is how many requests of one client the daemon may have at a time: the control goroutine answers one after
+// the other, and finds the next without being woken for it. What it answers has room in a socket's buffer.
+const underWay = 8
+
+// A call is one request, and what becomes of it.
+type call struct {
+	op       Op
+	what     string // for errors
+	req, rep any
+	fd       int // a descriptor that goes with it; -1: none
+	nfds     int // how many come with a success
+
+	seq  uint32
+	sent bool
+	fds  []int
+	err  error
+}
+
+// A waiter is a goroutine with calls of its own in the queue.
+type waiter struct {
+	calls []*call
+	left  int       // of calls, guarded by rpcMu
+	woken chan bool // true: it is its turn to talk to the daemon; false: its calls are done
+}
+
+// A queued call is one that waits to be sent.
+type queuedCall struct {
+	*call
+	w *waiter
+}
+
 // rpc sends one request with the descriptor fd (-1: none) and takes its reply. The daemon answers
 // without waiting for the network. A refusal is a *CallError. Exactly nfds descriptors come with a
 // success and belong to the caller.
 func (c *Client) rpc(op Op, what string, req, rep any, fd, nfds int) (fds []int, err error) {
-	if err := c.gone(); err != nil {
-		return nil, err
-	}
+	k := &call{op: op, what: what, req: req, rep: rep, fd: fd, nfds: nfds}
+	c.rpcs(k)
+	return k.fds, k.err
+}
+
+// rpcs makes calls in their order. Goroutines that call at the same time take turns at talking to the daemon, and who does
+// talks for all: what a call costs is waking who waits at the other end.
+func (c *Client) rpcs(calls ...*call) {
+	w := &waiter{calls: calls, left: len(calls)}
 	c.rpcMu.Lock()
-	defer c.rpcMu.Unlock()
+	for _, k := range calls {
+		c.queue = append(c.queue, queuedCall{k, w})
+	}
+	if c.talking {
+		w.woken = make(chan bool, 1)
+		c.rpcMu.Unlock()
+		if !<-w.woken {
+			return
+		}
+		c.rpcMu.Lock()
+	}
+	c.talking = true
+	for w.left > 0 {
+		n := min(len(c.queue), underWay)
+		some := append(c.some[:0], c.queue[:n]...)
+		c.queue = append(c.queue[:0], c.queue[n:]...)
+		c.rpcMu.Unlock()
+		c.exchange(some)
+		c.rpcMu.Lock()
+		for _, k := range some {
+			if k.w.left--; k.w.left == 0 && k.w != w {
+				k.w.woken <- false
+			}
+		}
+		clear(some)
+	}
+	if len(c.queue) > 0 {
+		c.queue[0].w.woken <- true
+	} else {
+		c.talking = false
+	}
+	c.rpcMu.Unlock()
+}
+
+// exchange sends calls and takes their replies. Who calls it is the only one who talks to the daemon.
+func (c *Client) exchange(calls []queuedCall) {
+	for _, k := range calls {
+		if k.err = c.gone(); k.err == nil {
+			k.err = c.request(k.call)
+			k.sent = k.err == nil
+		}
+	}
+	for _, k := range calls {
+		if k.sent {
+			k.fds, k.err = c.reply(k.call)
+		}
+	}
+}
+
+// request sends the request of k.
+func (c *Client) request(k *call) error {
 	c.seq++
-	c.out = AppendMessage(c.out[:0], Header{Op: op, Seq: c.seq}, req)
+	k.seq = c.seq
+	c.out = AppendMessage(c.out[:0], Header{Op: k.op, Seq: k.seq}, k.req)
 	var rights []byte
-	if fd >= 0 {
-		rights = syscall.UnixRights(fd)
+	if k.fd >= 0 {
+		rights = syscall.UnixRights(k.fd)
 	}
 	if _, _, err := c.conn.WriteMsgUnix(c.out, rights, nil); err != nil {
-		return nil, c.lost(err)
+		return c.lost(err)
+	}
+	return nil
+}
+
+// reply takes the reply to k, which is the oldest request under way.
+func (c *Client) reply(k *call) (fds []int, err error) {
+	if err := c.gone(); err != nil {
+		return nil, err
 	}
 	n, oobn, flags, _, err := c.conn.ReadMsgUnix(c.in[:], c.oob[:])
 	fds, fdErr := parseFDs(c.oob[:oobn])
@@ -41,20 +137,20 @@ func (c *Client) rpc(op Op, what string, req, rep any, fd, nfds int) (fds []int,
 		return fds, c.lost(err)
 	}
 	if fdErr != nil || flags&(syscall.MSG_TRUNC|syscall.MSG_CTRUNC) != 0 {
-		return fds, c.die(errCorrupt("a reply to %v too long or with odd ancillary data", op))
+		return fds, c.die(errCorrupt("a reply to %v too long or with odd ancillary data", k.op))
 	}
-	h, err := decodeReply(c.in[:n], op, c.seq, rep)
+	h, err := decodeReply(c.in[:n], k.op, k.seq, k.rep)
 	if err != nil {
 		return fds, c.die(err)
 	}
 	if h.Status != 0 {
 		if len(fds) != 0 {
-			return fds, c.die(errCorrupt("a refusal of %v with descriptors", op))
+			return fds, c.die(errCorrupt("a refusal of %v with descriptors", k.op))
 		}
-		return fds, &CallError{Op: what, Errno: syscall.Errno(-h.Status)}
+		return fds, &CallError{Op: k.what, Errno: syscall.Errno(-h.Status)}
 	}
-	if len(fds) != nfds {
-		return fds, c.die(errCorrupt("a reply to %v with %d descriptors, want %d", op, len(fds), nfds))
+	if len(fds) != k.nfds {
+		return fds, c.die(errCorrupt("a reply to %v with %d descriptors, want %d", k.op, len(fds), k.nfds))
 	}
 	return fds, nil
 }

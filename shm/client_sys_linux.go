@@ -93,14 +93,21 @@ func newPipe(fd int) (*pipe, error) {
 // wait blocks until an event may have been queued since the last wait. errKicked: see kick. Other
 // errors mean that no event will come again: io.EOF, os.ErrClosed.
 func (p *pipe) wait() error {
-	_, err := p.f.Read(p.buf[:])
+	_, err := p.take()
+	return err
+}
+
+// take is wait, and tells how many octets were there. With a full buffer there may be more, or events for which there was no
+// room in the pipe.
+func (p *pipe) take() (n int, err error) {
+	n, err = p.f.Read(p.buf[:])
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		// Undone first, and only then does the caller look why: a kick that comes in between
 		// ends the next wait at once.
 		p.f.SetReadDeadline(time.Time{}) //nolint:errcheck // a closed pipe says so in the next Read
-		return errKicked
+		return 0, errKicked
 	}
-	return err
+	return n, err
 }
 
 var errKicked = errors.New("shm: woken to look again")

@@ -111,7 +111,7 @@ func receivedFDs(oob []byte) (fds []int, err error) {
 }
 
 // write sends a message with fds, which stay the caller's. It never waits: a client that does not
-// read its replies is in violation, as it may have only one request under way.
+// read its replies is in violation, as it may have only a few requests under way.
 func (c *serverConn) write(msg []byte, fds []int) error {
 	var oob []byte
 	if len(fds) > 0 {

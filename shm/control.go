@@ -3,7 +3,7 @@ package shm
 import "fmt"
 
 // This file lists the messages of the control socket (SOCK_SEQPACKET, at most MaxMessage octets,
-// one request at a time, nothing unsolicited). All structs have fixed-width, naturally aligned
+// requests answered one at a time and in their order, nothing unsolicited). All structs have fixed-width, naturally aligned
 // fields and explicit zero padding, so that their packed encoding is the C struct. A struct is
 // encoded whole; the reader applies the rules of evolution: see Decode.
 
