@@ -29,10 +29,11 @@ func scaleCommand() *cli.Command {
 		Name:      "scale",
 		Usage:     "measures what many QPs and registrations of one device cost",
 		UsageText: "vrnic-bench scale [--path loop|pair|ring|tap]... [--qps N] [--mrs N] [--time D] [--json FILE]",
-		Description: "On each path: registers N regions; connects N QPs; looks how much processor time the devices take when\n" +
-			"nothing happens; and measures what a 64-octet message costs with 1, 10, 100 ... N QPs: with all of them\n" +
-			"taking turns, one message at a time, and ends that sleep until one comes (turns); and with one message\n" +
-			"outstanding on each (all). A cost is the processor time of all processes, the median of three\n" +
+		Description: fmt.Sprintf("On each path: registers N regions; connects N QPs, %d at a time, as a program with as many threads does;\n", load.AtOnce) +
+			"looks how much processor time the devices take when nothing happens, and before that, for half as long, what\n" +
+			"is left to do behind the last message; and measures what a 64-octet message costs with 1, 10, 100 ... N QPs:\n" +
+			"with all of them taking turns, one message at a time, and ends that sleep until one comes (turns); and with\n" +
+			"one message outstanding on each (all). A cost is the processor time of all processes, the median of three\n" +
 			"measurements. Memory is that of the processes that the devices are in.",
 		Flags: []cli.Flag{
 			&cli.StringSliceFlag{Name: "path", Usage: "`PATH`s: " + strings.Join(paths.Names, ", ") + " (default: loop, pair, ring)"},

@@ -162,14 +162,18 @@ func (s *scaling) connect(path *paths.Path) (rss uint64, err error) {
 		return 0, err
 	}
 	s.progress.Step(path.Name + ": idle")
-	idle, err := idleShare(ctx, path.DevicePIDs(), s.idle)
+	left, idle, err := idleShare(ctx, path.DevicePIDs(), s.idle)
+	if err != nil {
+		return 0, err
+	}
+	s.add(path.Name, "work behind the last message", float64(left.Microseconds())/1000, "ms of CPU", 0, false)
 	s.add(path.Name, fmt.Sprintf("processor when idle, %d QPs", s.qps), 100*idle, "% of a core", targetIdle, false)
-	return rss, err
+	return rss, nil
 }
 
 // idleShare is how much of a processor the processes take while nothing happens, for d. Before that it
-// waits half as long, for acknowledgements and timers behind the last message.
-func idleShare(ctx context.Context, pids []int, d time.Duration) (float64, error) {
+// waits half as long, for acknowledgements and timers behind the last message, which take left.
+func idleShare(ctx context.Context, pids []int, d time.Duration) (left time.Duration, share float64, err error) {
 	if slices.Contains(pids, os.Getpid()) {
 		runtime.GC()
 	}
@@ -183,19 +187,23 @@ func idleShare(ctx context.Context, pids []int, d time.Duration) (float64, error
 		}
 		return d, nil
 	}
+	before, err := sum()
+	if err != nil {
+		return 0, 0, err
+	}
 	if err := sleep(ctx, d/2); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	begin, err := sum()
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	start := time.Now()
 	if err := sleep(ctx, d); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	end, err := sum()
-	return (end - begin).Seconds() / time.Since(start).Seconds(), err
+	return begin - before, (end - begin).Seconds() / time.Since(start).Seconds(), err
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

@@ -22,8 +22,8 @@ type remote struct {
 const (
 	helloMagic = 0x76726e62 // "vrnb"
 	helloLen   = 20
-	// atOnce is how many connections are being made at a time: fewer than may wait at a listener.
-	atOnce  = 32
+	// AtOnce is how many connections are being made at a time: fewer than may wait at a listener.
+	AtOnce  = 32
 	backlog = 128
 )
 
@@ -121,7 +121,7 @@ func (e *Local) Connect(ctx context.Context, to netip.AddrPort) error {
 	return e.over(g.err)
 }
 
-// A group runs functions, atOnce at a time, and keeps the first error.
+// A group runs functions, AtOnce at a time, and keeps the first error.
 type group struct {
 	wg    sync.WaitGroup
 	slots chan struct{}
@@ -129,7 +129,7 @@ type group struct {
 	err   error // guarded by mu until wait returns
 }
 
-func newGroup() *group { return &group{slots: make(chan struct{}, atOnce)} }
+func newGroup() *group { return &group{slots: make(chan struct{}, AtOnce)} }
 
 // do runs f on a goroutine, unless one has failed.
 func (g *group) do(f func() error) {
