@@ -413,3 +413,44 @@ func TestBellsSuffice(t *testing.T) {
 	}
 	q.roundTrip(t, 1)
 }
+
+// Requests that come together are answered in their order, whether or not descriptors go with the replies; what was answered
+// before a violation is heard, too.
+func TestRequestsUnderWay(t *testing.T) {
+	ts := newServer(t)
+	c := ts.client()
+	q := c.newQP()
+	ask := func(op Op, req any) {
+		t.Helper()
+		c.seq++
+		if err := c.sendRaw(AppendMessage(nil, Header{Op: op, Seq: c.seq}, req)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const many = 2*underWay + 3
+	first := c.seq + 1
+	for i := range many {
+		if i%5 == 3 {
+			ask(OpCreateChan, &CreateChanRequest{Ctx: q.ctx})
+		} else {
+			ask(OpQueryQP, &HandleRequest{Handle: q.qp})
+		}
+	}
+	for i := range uint32(many) {
+		want := 0
+		if i%5 == 3 {
+			want = 2
+		}
+		if h, _, fds, ended := c.recv(); ended || h.Seq != first+i || h.Status != 0 || len(fds) != want {
+			t.Fatalf("reply %d: %+v with %d descriptors, ended %v", i, h, len(fds), ended)
+		}
+	}
+	ask(OpQueryQP, &HandleRequest{Handle: q.qp})
+	ask(OpHello, &HelloRequest{})
+	if h, _, _, ended := c.recv(); ended || h.Seq != c.seq-1 || h.Status != 0 {
+		t.Fatalf("%+v, ended %v", h, ended)
+	}
+	if h, _, _, ended := c.recv(); !ended {
+		t.Fatalf("a second HELLO is answered with %+v", h)
+	}
+}
