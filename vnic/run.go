@@ -20,6 +20,10 @@ const (
 	stepMessages = 256
 )
 
+// yieldSteps is how many steps on loopback, of copying mostly, a QP's goroutine does before it lets others run: each time
+// another thread goes on with it. On a wire the others are those that take what was sent.
+const yieldSteps = 8
+
 // kick runs qp on the caller's goroutine, for one step and as far as that touches no memory that can block,
 // unless it is being run. What is left over goes to qp's goroutine.
 func (qp *QP) kick() {
@@ -87,7 +91,7 @@ func (qp *QP) wake() {
 // drain runs qp until there is nothing to do, and gives the token up. own says that this is qp's
 // goroutine; another goroutine does one step and leaves the rest to it.
 func (qp *QP) drain(own bool) {
-	for {
+	for n := 1; ; n++ {
 		more := qp.step(own)
 		switch {
 		case more && (!own || qp.ctx.staged.Load()): // a slot of a staged context goes round
@@ -95,7 +99,9 @@ func (qp *QP) drain(own bool) {
 			signal(qp.wakec)
 			return
 		case more:
-			runtime.Gosched()
+			if _, loop := qp.link.(*loopEnd); !loop || n%yieldSteps == 0 {
+				runtime.Gosched()
+			}
 		case qp.token.CompareAndSwap(tokenRunning, tokenIdle):
 			return
 		default:
