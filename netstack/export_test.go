@@ -1,7 +1,7 @@
 package netstack
 
 // Arrive is arrive.
-func (a *Attachment) Arrive(f *Frame, prompt bool) { a.arrive(f, prompt) }
+func (a *Attachment) Arrive(f *Frame, prompt bool) { a.arrive(f, prompt, nil) }
 
 // Settle returns when what has come in for c has been dealt with.
 func (c *TCPConn) Settle() {

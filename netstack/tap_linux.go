@@ -15,7 +15,6 @@ import (
 
 	"github.com/songgao/water"
 	"golang.org/x/sys/unix"
-	"gvisor.dev/gvisor/pkg/buffer"
 )
 
 // TAPConfig describes a TAP. The device is created if there is none of that name, and then goes
@@ -352,7 +351,7 @@ func (t *TAP) Transmit(f *Frame) bool {
 		w.add(w.hdr[:])
 	}
 	w.addFrame(f)
-	err := t.write(w.iov)
+	err := t.write(w.iov, f.Len() <= promptMax)
 	clear(w.iov)
 	w.iov = w.iov[:0]
 	tapWrites.Put(w)
@@ -360,9 +359,14 @@ func (t *TAP) Transmit(f *Frame) bool {
 }
 
 // write never waits: a TAP takes a frame or drops it. x/sys's Writev would allocate for more than eight pieces.
-func (t *TAP) write(iov []unix.Iovec) error {
+// Of a short call Go's scheduler is not told, as of rxBuffers.read.
+func (t *TAP) write(iov []unix.Iovec, short bool) error {
+	call := unix.Syscall
+	if short {
+		call = unix.RawSyscall
+	}
 	for {
-		_, _, err := unix.Syscall(unix.SYS_WRITEV, uintptr(t.fd), uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)))
+		_, _, err := call(unix.SYS_WRITEV, uintptr(t.fd), uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)))
 		switch err {
 		case 0:
 			return nil
@@ -371,108 +375,4 @@ func (t *TAP) write(iov []unix.Iovec) error {
 			return err
 		}
 	}
-}
-
-// rxSizes are the sizes of the buffers a frame is read into, one after the other. A frame takes with
-// it those it reaches, so that a short one does not hold much memory and the largest fits.
-var rxSizes = [...]int{2 << 10, 16 << 10, 64 << 10}
-
-// rxBuffers are the buffers for the next frame.
-type rxBuffers struct {
-	hdr   [vnetHeaderLen]byte
-	views [len(rxSizes)]*buffer.View
-	iov   [][]byte
-}
-
-// fill replaces what the last frame took.
-func (r *rxBuffers) fill(hdr bool) {
-	r.iov = r.iov[:0]
-	if hdr {
-		r.iov = append(r.iov, r.hdr[:])
-	}
-	for i := range r.views {
-		if r.views[i] == nil {
-			r.views[i] = buffer.NewViewSize(rxSizes[i])
-		}
-		r.iov = append(r.iov, r.views[i].AsSlice())
-	}
-}
-
-// frame moves the first n octets into f.
-func (r *rxBuffers) frame(f *Frame, n int) {
-	for i := range r.views {
-		if n == 0 {
-			return
-		}
-		k := min(n, rxSizes[i])
-		r.views[i].CapLength(k)
-		f.append(r.views[i])
-		r.views[i] = nil
-		n -= k
-	}
-}
-
-func (r *rxBuffers) release() {
-	for _, v := range r.views {
-		if v != nil {
-			v.Release()
-		}
-	}
-}
-
-// read carries frames from the kernel into the switch until endRead or until the device is gone.
-//
-// It waits in Go's poller. When it has queued a frame for gVisor and waits for the next one, its
-// thread goes straight on with the goroutine that handles the frame; a thread that blocks in poll(2)
-// itself has to wake another one for that, which made a 64-octet echo take three times as long.
-func (t *TAP) read() {
-	defer t.wg.Done()
-	rx := &rxBuffers{iov: make([][]byte, 0, 1+len(rxSizes))}
-	defer rx.release()
-	var n int
-	var rerr error
-	var waited bool
-	readv := func(fd uintptr) (done bool) {
-		if n, rerr = unix.Readv(int(fd), rx.iov); rerr == unix.EAGAIN {
-			waited = true
-			return false
-		}
-		return true
-	}
-	for {
-		rx.fill(t.offloads)
-		waited = false
-		if err := t.raw.Read(readv); err != nil {
-			return
-		}
-		switch rerr {
-		case nil:
-			t.receive(rx, n, waited)
-		case unix.EINTR:
-		default: // EBADFD, EIO: somebody removed the device
-			t.lost.Store(true)
-			return
-		}
-	}
-}
-
-// endRead ends read, also when it is about to wait.
-func (t *TAP) endRead() error { return t.file.SetReadDeadline(time.Unix(1, 0)) }
-
-// receive passes on what was read: n octets, the virtio-net header among them. first says that the kernel had nothing
-// before it.
-func (t *TAP) receive(rx *rxBuffers, n int, first bool) {
-	var o Offload
-	if t.offloads {
-		var err error
-		if o, err = parseVnet(rx.hdr[:min(n, vnetHeaderLen)]); err != nil {
-			t.at.rxDrops.Add(1)
-			return
-		}
-		n -= vnetHeaderLen
-	}
-	f := newFrame()
-	f.Offload = o
-	rx.frame(f, n)
-	t.at.arrive(f, first)
 }

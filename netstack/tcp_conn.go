@@ -28,7 +28,7 @@ type TCPConn struct {
 	wq            *waiter.Queue
 	entry         waiter.Entry
 	notify        atomic.Pointer[func()]
-	prompt        atomic.Pointer[func()]
+	prompt        atomic.Pointer[func(more func() bool)]
 	handling      atomic.Uint32
 	local, remote netip.AddrPort
 	conns         *tcpConns // that has it

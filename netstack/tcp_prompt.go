@@ -83,8 +83,9 @@ func (t *tcpConns) remove(c *TCPConn) {
 func (c *TCPConn) flow() tcpFlow { return tcpFlow{unmap(c.local), unmap(c.remote)} }
 
 // SetPrompt sets a function that may be called in place of SetNotify's when there is more to read: by the goroutine that
-// has brought it and with no lock held, so that it may use the connection. It must not wait for anything.
-func (c *TCPConn) SetPrompt(f func()) {
+// has brought it and with no lock held, so that it may use the connection. It must not wait for anything. more, if not nil,
+// reports whether that goroutine has more to bring, and the function returns soon then.
+func (c *TCPConn) SetPrompt(f func(more func() bool)) {
 	if f == nil {
 		c.prompt.Store(nil)
 		return
@@ -137,24 +138,22 @@ func (c *TCPConn) end() bool {
 }
 
 // ready tells c's user that there is more to read.
-func (c *TCPConn) ready() {
-	f := c.prompt.Load()
-	if f == nil {
-		f = c.notify.Load()
-	}
-	if f != nil {
+func (c *TCPConn) ready(more func() bool) {
+	if f := c.prompt.Load(); f != nil {
+		(*f)(more)
+	} else if f := c.notify.Load(); f != nil {
 		(*f)()
 	}
 }
 
 // arrive is Input for a frame from outside, which it releases. The caller holds no lock. prompt says that nothing
-// seems to come behind the frame.
-func (a *Attachment) arrive(f *Frame, prompt bool) {
+// seems to come behind the frame; more is what SetPrompt says.
+func (a *Attachment) arrive(f *Frame, prompt bool, more func() bool) {
 	f.prompt = prompt && f.Len() <= promptMax
 	_ = a.Input(f) // counts what it drops
 	c := f.ready
 	f.Release()
 	if c != nil {
-		c.ready()
+		c.ready(more)
 	}
 }

@@ -91,7 +91,7 @@ func outside(t *testing.T, prompt func() bool, reset *atomic.Bool) (a, b *netsta
 // promptBell is a Bell that c rings either way.
 func promptBell(c *netstack.TCPConn, prompts *atomic.Int64) netstacktest.Bell {
 	bell := netstacktest.NewBell(c)
-	c.SetPrompt(func() {
+	c.SetPrompt(func(func() bool) {
 		prompts.Add(1)
 		select {
 		case bell <- struct{}{}:
@@ -185,7 +185,7 @@ func TestPromptUse(t *testing.T) {
 	defer a.Close()
 	defer b.Close()
 	b.SetNotify(func() { t.Error("b was told by gVisor's goroutine") })
-	b.SetPrompt(func() {
+	b.SetPrompt(func(func() bool) {
 		if n, err := b.ReadInto(netstacktest.NewSink(64)); n != 64 || err != nil {
 			t.Errorf("read %d, %v", n, err)
 		}

@@ -303,6 +303,7 @@ type mutations struct {
 	recvFence, starveFence                   bool // receives
 	pushFence, armFence, armSplit, ackClears bool // completions
 	plainProd                                bool // prod stored without release
+	giveFence, giveBlind, keeps              bool // Linger
 	sateInNext, sateBlind, wakeOne, lookOnce bool // SRQs
 }
 
@@ -382,6 +383,42 @@ func postScenario(mu mutations) *scenario {
 				return "the daemon is stuck elsewhere"
 			}
 			if m.th[0].regs[0] != m.mem[wProd0] || m.th[0].regs[1] != m.mem[wProd1] {
+				return "the daemon sleeps on posted requests"
+			}
+			return ""
+		},
+	}
+}
+
+// lingerScenario: a program posts, and Session.Linger takes the bells over from the thread that waits for them, or not.
+func lingerScenario(mu mutations) *scenario {
+	p := []any{ // first without them
+		instr{op: opXchg, r: 2, a: wBell, v: 0},
+		instr{op: opIfEq, r: 2, v: 0, to: "take"},
+	}
+	p = append(p, take(0, wProd0, wData0)...)
+	p = append(p,
+		"take",
+		instr{op: opXchg, r: 2, a: wSleeping, v: 0},
+		instr{op: opIfEq, r: 2, v: 0, to: "over"},
+		instr{op: opXchg, r: 2, a: wBell, v: 0},
+		instr{op: opIfEq, r: 2, v: 0, to: "give"})
+	p = append(p, take(0, wProd0, wData0)...)
+	p = append(p, "give")
+	p = append(p, unless(mu.keeps, instr{op: opStore, a: wSleeping, v: 1})...)
+	p = append(p, unless(mu.giveFence, instr{op: opFence})...)
+	p = append(p, unless(mu.giveBlind,
+		instr{op: opLoad, r: 2, a: wBell},
+		instr{op: opIfEq, r: 2, v: 0, to: "over"},
+		instr{op: opGoto, to: "take"})...)
+	p = append(p, "over")
+	return &scenario{
+		progs: []program{bellLoop(mu), post(mu, wData0, wProd0, 1, 2), prog(p)},
+		rest: func(m *machine, at func(int, string) bool) string {
+			if !at(0, "blocked") || !at(2, "over") {
+				return "the daemon is stuck elsewhere"
+			}
+			if max(m.th[0].regs[0], m.th[2].regs[0]) != m.mem[wProd0] {
 				return "the daemon sleeps on posted requests"
 			}
 			return ""
@@ -549,11 +586,16 @@ func TestWakeUpSearch(t *testing.T) {
 		{"arm 2", arm2, mutations{}, ""},
 		{"arm 3", arm3, mutations{}, ""},
 		{"SRQ", srqScenario, mutations{}, ""},
+		{"linger", lingerScenario, mutations{}, ""},
 
 		{"post without fence behind the bell", postScenario, mutations{postFence: true}, "the daemon sleeps on posted requests"},
 		{"sleep without fence", postScenario, mutations{sleepFence: true}, "the daemon sleeps on posted requests"},
 		{"bell cleared after reading prod", postScenario, mutations{clearLate: true}, "the daemon sleeps on posted requests"},
 		{"OR skipped when the bit looks set", postScenario, mutations{skipOr: true}, "the daemon sleeps on posted requests"},
+		{"bells given back without fence", lingerScenario, mutations{giveFence: true}, "the daemon sleeps on posted requests"},
+		{"bells given back without another look", lingerScenario, mutations{giveBlind: true}, "the daemon sleeps on posted requests"},
+		{"bells taken and not given back", lingerScenario, mutations{keeps: true}, "the daemon sleeps on posted requests"},
+		{"linger: post without fence behind the bell", lingerScenario, mutations{postFence: true}, "the daemon sleeps on posted requests"},
 		{"prod stored without release", postScenario, mutations{plainProd: true}, "sees index"},
 		{"receive without fence", recvScenario, mutations{recvFence: true}, "the daemon waits for a receive that is posted"},
 		{"receive without fence behind the bell", recvScenario, mutations{postFence: true}, "the daemon waits for a receive that is posted"},

@@ -32,6 +32,7 @@ type Session struct {
 	page    *SessionPage
 	pageMem *region
 	bell    *eventFD
+	linger  linger
 	belled  chan struct{} // closed when the doorbell thread has ended; nil if it was not started
 	bellTab []atomic.Pointer[bellObj]
 
@@ -154,6 +155,7 @@ func (s *Session) teardown() {
 		s.bell.stop()
 		<-s.belled
 	}
+	s.linger.stop()
 	if s.h != nil {
 		s.h.Close(cause)
 	}

@@ -12,6 +12,15 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 )
 
+// A Lingerer is told by who brings octets of the peer.
+type Lingerer interface {
+	// Expect is called before the QP deals with them. If it returns true, Linger is called afterwards.
+	Expect() bool
+	// Linger may call Ring. It returns after some microseconds, and when more, if not nil, reports that the caller
+	// has more to bring.
+	Linger(more func() bool)
+}
+
 // QPOptions say what a QP is made of.
 type QPOptions struct {
 	rdma.QPConfig // SendCQ and RecvCQ are CQs of the same context
@@ -23,6 +32,8 @@ type QPOptions struct {
 	// OnState, if set, is called on each change of state, by who runs the QP: it must not
 	// block nor call this package.
 	OnState func(rdma.QPState)
+	// Linger, if set, is told of octets that the peer has sent: they may have an answer soon.
+	Linger Lingerer
 	// EndInError has a connection that ends gracefully leave the QP in Error, where what is posted
 	// flushes, and not in Idle, where it could connect again: what rdma_disconnect promises to verbs programs.
 	EndInError bool
@@ -71,6 +82,7 @@ type QP struct {
 
 	dev      *Device
 	onState  func(rdma.QPState)
+	linger   Lingerer
 	endState rdma.QPState // after a graceful end
 	created  time.Time
 	outHold  hold // within wire.send; the owner's
@@ -165,7 +177,7 @@ func (pd *PD) NewQP(o QPOptions) (*QP, error) {
 		return nil, fmt.Errorf("create a QP with one foreign queue of two: %w", rdma.ErrInvalid)
 	}
 	qp := &QP{
-		dev: c.dev, ctx: c, pd: pd, cfg: cfg, scq: scq, rcq: rcq, onState: o.OnState, created: time.Now(), endState: rdma.QPIdle,
+		dev: c.dev, ctx: c, pd: pd, cfg: cfg, scq: scq, rcq: rcq, onState: o.OnState, linger: o.Linger, created: time.Now(), endState: rdma.QPIdle,
 		sendq: o.SendQueue, recvq: o.RecvQueue,
 		wakec: make(chan struct{}, 1), gone: make(chan struct{}),
 	}

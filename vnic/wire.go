@@ -93,8 +93,10 @@ func newWire(qp *QP, s iwarp.Stream, p iwarp.Params, c rdma.ConnParam) *wire {
 func (w *wire) records() bool { return w.sess != nil || w.unlocked }
 
 // A promptStream can have what has come in dealt with by the goroutine that brought it, which holds no lock
-// then. f must not wait.
-type promptStream interface{ SetPrompt(f func()) }
+// then. f must not wait. more, if not nil, reports whether that goroutine has more to bring; then f returns soon.
+type promptStream interface {
+	SetPrompt(f func(more func() bool))
+}
 
 // open asks to be told of changes. What came before is found by the first step.
 func (w *wire) open() {
@@ -103,9 +105,14 @@ func (w *wire) open() {
 		w.qp.wake()
 	})
 	if p, ok := w.s.(promptStream); ok {
-		p.SetPrompt(func() {
+		p.SetPrompt(func(more func() bool) {
 			w.changed.Store(true)
+			l := w.qp.linger
+			lingers := l != nil && l.Expect()
 			w.qp.kick()
+			if lingers {
+				l.Linger(more)
+			}
 		})
 	}
 	w.changed.Store(true)

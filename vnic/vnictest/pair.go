@@ -70,6 +70,7 @@ type PeerConfig struct {
 	Buffer  int         // octets; 0: 64 KiB
 	Access  rdma.Access // of the buffer; 0: Full
 	Param   rdma.ConnParam
+	Linger  vnic.Lingerer // of the QP
 }
 
 // A Peer is one end of a connection with what goes with it.
@@ -121,7 +122,7 @@ func NewPeer(t testing.TB, c *vnic.Context, cfg PeerConfig) *Peer {
 	p.RecvCQ, err = c.NewCQ(vnic.CQOptions{Depth: cfg.CQDepth})
 	check()
 	cfg.QP.SendCQ, cfg.QP.RecvCQ = p.SendCQ, p.RecvCQ
-	p.QP, err = p.PD.NewQP(vnic.QPOptions{QPConfig: cfg.QP})
+	p.QP, err = p.PD.NewQP(vnic.QPOptions{QPConfig: cfg.QP, Linger: cfg.Linger})
 	check()
 	p.Buf = make([]byte, cfg.Buffer)
 	p.MR = p.Register(p.Buf, cfg.Access)

@@ -44,6 +44,7 @@ func (h *pdHandler) CreateQP(p *shm.QPParts) (_ shm.QPHandler, err error) {
 		},
 		SendQueue:  sq,
 		OnState:    q.onState,
+		Linger:     h.c.sd.s.shm,
 		EndInError: p.EndInError,
 	}
 	var slab *recvSlab

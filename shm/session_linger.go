@@ -1,0 +1,144 @@
+package shm
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A message of the network usually has an answer, and the answer another message. A thread that waits on another processor
+// takes 23 us to wake here, and 11 of those that woke it. So who has brought a program a message looks for the program's
+// bells, and for what the network brings next, for a moment before it sleeps: then in a ping-pong nobody has to wake anybody.
+
+const (
+	lingerTime  = 60 * time.Microsecond // for what comes next: longer than a round trip between two that linger
+	lingerBells = 8                     // times that bells are dealt with: who brings has others to bring something to
+	lingerFails = 6                     // in a row, and it is done for one of 1<<lingerFails only
+)
+
+// A linger is what a session's Linger knows.
+type linger struct {
+	took atomic.Bool // bells, since the doorbell's thread looked
+	busy atomic.Bool // somebody lingers
+
+	mu     sync.Mutex // held while somebody lingers
+	over   bool       // guarded by mu, like the rest
+	taken  bool       // the bells, from a thread that sleeps
+	first  trial      // of looking at all
+	behind trial      // of looking for more behind an answer
+}
+
+// A trial is done each time while it succeeds, and more and more seldom while it does not.
+type trial struct {
+	fails int // in a row
+	skip  int // so many
+}
+
+// due says whether to do it this time.
+func (t *trial) due() bool {
+	if t.skip > 0 {
+		t.skip--
+		return false
+	}
+	return true
+}
+
+// done notes how it went.
+func (t *trial) done(well bool) {
+	if well {
+		*t = trial{}
+		return
+	}
+	t.fails = min(t.fails+1, lingerFails)
+	t.skip = 1<<t.fails - 1
+}
+
+// stop waits for who lingers; nobody does after it.
+func (l *linger) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.over = true
+}
+
+// Expect is for a thread that is about to bring the program something. If it returns true, Linger has to follow; the
+// thread has the bells from now on, if the doorbell's thread sleeps. It is not for a program that waits for an event: its
+// answer takes long, and many small messages both ways are slower so.
+func (s *Session) Expect() bool {
+	l := &s.linger
+	if !l.mu.TryLock() {
+		return false
+	}
+	if l.over || s.ended() || s.blocked() || !l.first.due() {
+		l.mu.Unlock()
+		return false
+	}
+	l.busy.Store(true)
+	l.taken = s.page.Take()
+	return true
+}
+
+// Linger looks for bells, and deals with them, for as long as that seems worthwhile; it ends when more, if not nil, says that
+// the caller has more to bring.
+func (s *Session) Linger(more func() bool) {
+	l := &s.linger
+	defer l.mu.Unlock()
+	s.await(more)
+	l.busy.Store(false)
+	for l.taken && !s.page.Sleep() {
+		if l.taken = s.page.Take(); l.taken {
+			s.collectHere()
+		}
+	}
+}
+
+// await is what Linger does while it has the bells. The doorbell's thread may be awake, or fall asleep now: then they are
+// taken over. Neither an answer nor something to bring is expected at once, so others run first.
+func (s *Session) await(more func() bool) {
+	l := &s.linger
+	what := &l.first
+	bells := 0
+	start := time.Now()
+	for n := 0; ; n++ {
+		if s.page.Take() {
+			l.taken = true
+		}
+		if s.page.Rung() {
+			s.collectHere()
+			what.done(true)
+			if bells++; bells == lingerBells || more == nil || !l.behind.due() {
+				return
+			}
+			what = &l.behind
+			start = time.Now()
+		} else if n > 0 && more != nil && more() {
+			what.done(true)
+			return
+		} else if n%clockTurns == clockTurns-1 && (time.Since(start) > lingerTime || s.ended()) {
+			what.done(false)
+			return
+		}
+		yield()
+	}
+}
+
+// collectHere rings the bells on the caller's goroutine.
+func (s *Session) collectHere() {
+	if s.page.Collect(s.ringHere) {
+		s.linger.took.Store(true)
+	}
+}
+
+// ringHere rings a bell. What is left over has a goroutine of its own: the caller has others to bring something to.
+func (s *Session) ringHere(bell uint32) {
+	if int(bell) >= len(s.bellTab) {
+		return
+	}
+	if b := s.bellTab[bell].Load(); b != nil && b.ring() {
+		s.Go(func() {
+			for !s.ended() && b.ring() {
+				runtime.Gosched()
+			}
+		})
+	}
+}

@@ -1,0 +1,273 @@
+package shm
+
+import "testing"
+
+// asleep waits until the doorbell's thread has announced itself to sleep.
+func (c *rawClient) asleep(ts *testServer) {
+	ts.t.Helper()
+	ts.want("the doorbell's thread sleeps", func() bool { return wordAt(c.page, SessSleeping).Load() == 1 })
+}
+
+// postQuietly posts n requests from id on and sets their bell, but does not wake who sleeps.
+func (q *rawQP) postQuietly(t *testing.T, c *rawClient, id uint64, n int) {
+	t.Helper()
+	for i := range n {
+		if err := q.m.SQ.Put(&SendWQE{WRID: id + uint64(i), Op: 2, Flags: SQSignaled}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q.m.SQ.Commit()
+	wordAt(c.page, sessBells+4*(q.bell>>5)).Or(1 << (q.bell & 31))
+}
+
+// wantCompletions takes n, from id on, in their order.
+func (q *rawQP) wantCompletions(ts *testServer, id uint64, n int) {
+	ts.t.Helper()
+	for i := range n {
+		var e CQE
+		ts.want("a completion", func() bool {
+			ok, err := q.c.Poll(&e)
+			if err != nil {
+				ts.t.Fatal(err)
+			}
+			return ok
+		})
+		if e.WRID != id+uint64(i) {
+			ts.t.Fatalf("completion of %d, want %d", e.WRID, id+uint64(i))
+		}
+	}
+}
+
+// bring is what one who brings something does; it reports whether it has lingered.
+func bring(s *Session, more func() bool) bool {
+	if !s.Expect() {
+		return false
+	}
+	s.Linger(more)
+	return true
+}
+
+// VABI-6.4: who lingers deals with bells that nobody was woken for, all of what is behind them, and the thread that
+// sleeps is woken as before afterwards.
+func TestLinger(t *testing.T) {
+	ts := newServer(t)
+	c := ts.client()
+	q := c.newQP()
+	s := ts.session()
+	for id := uint64(10); id < 100; id += 10 {
+		c.asleep(ts)
+		q.postQuietly(t, c, id, 3) // the fake takes one at a time, so that two are left over
+		// The thread may find the bell as it looks for the last time before it sleeps: then the next few do not linger.
+		for i := 0; i < 1<<lingerFails && !bring(s, nil); i++ {
+		}
+		q.wantCompletions(ts, id, 3)
+		q.roundTrip(t, id+5)
+	}
+}
+
+// VABI-6.4: from Expect on nobody is woken for a bell, and Linger finds it.
+func TestLingerExpects(t *testing.T) {
+	ts := newServer(t)
+	c := ts.client()
+	q := c.newQP()
+	s := ts.session()
+	c.asleep(ts)
+	if !s.Expect() {
+		t.Fatal("it does not linger")
+	}
+	if wordAt(c.page, SessSleeping).Load() != 0 {
+		t.Error("who rings now would wake the doorbell's thread")
+	}
+	if s.Expect() {
+		t.Error("two linger")
+	}
+	q.postQuietly(t, c, 1, 1)
+	s.Linger(nil)
+	q.wantCompletions(ts, 1, 1)
+	c.asleep(ts)
+}
+
+// A program that waits for an event is not waited for.
+func TestLingerBlocked(t *testing.T) {
+	ts := newServer(t)
+	c := ts.client()
+	q := c.newQP()
+	s := ts.session()
+	q.c.Arm(false)
+	if bring(s, nil) {
+		t.Error("it lingers for a program that waits for an event")
+	}
+	q.roundTrip(t, 1) // its completion is the event
+	ts.want("it lingers for one that polls", func() bool { return bring(s, nil) })
+}
+
+// Linger ends when there is more to bring, which it looks for also behind an answer.
+func TestLingerMore(t *testing.T) {
+	ts := newServer(t)
+	c := ts.client()
+	q := c.newQP()
+	s := ts.session()
+	for id := uint64(1); id < 20; id++ {
+		c.asleep(ts)
+		if !s.Expect() {
+			t.Fatal("it does not linger although that pays")
+		}
+		answered := id%2 == 0
+		if answered {
+			q.postQuietly(t, c, id, 1)
+		}
+		looks := 0
+		s.Linger(func() bool { looks++; return true })
+		if looks != 1 {
+			t.Fatalf("answered %v: it has looked %d times for more", answered, looks)
+		}
+		if answered {
+			q.wantCompletions(ts, id, 1)
+		}
+	}
+}
+
+// A program that rings all the time does not keep who lingers.
+func TestLingerEnds(t *testing.T) {
+	ts := newServer(t)
+	c := ts.client()
+	q := c.newQP()
+	s := ts.session()
+	c.asleep(ts)
+	word, bit := wordAt(c.page, sessBells+4*(q.bell>>5)), uint32(1)<<(q.bell&31)
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				word.Or(bit)
+			}
+		}
+	}()
+	for range 100 {
+		bring(s, func() bool { return false })
+	}
+	close(stop)
+	<-done
+	word.Or(bit)
+	q.roundTrip(t, 1)
+}
+
+// One that finds nothing gives the bells back, and soon seldom tries; what it finds at last has it try each time again.
+func TestLingerInVain(t *testing.T) {
+	ts := newServer(t)
+	c := ts.client()
+	q := c.newQP()
+	s := ts.session()
+	l := &s.linger
+	for range 1000 {
+		c.asleep(ts)
+		bring(s, nil)
+	}
+	if l.first.fails != lingerFails {
+		t.Errorf("%d fails, want %d", l.first.fails, lingerFails)
+	}
+	q.roundTrip(t, 1)
+	// The thread may still be about to look for the last time before it sleeps, and find the bell itself.
+	for id := uint64(2); l.first.fails != 0; id++ {
+		c.asleep(ts)
+		q.postQuietly(t, c, id, 1)
+		for i := 0; i < 1<<lingerFails && l.first.fails != 0; i++ {
+			bring(s, nil)
+		}
+		q.wantCompletions(ts, id, 1)
+	}
+	if !l.first.due() {
+		t.Error("after a find it does not linger")
+	}
+}
+
+// Nor does it look for more behind each answer where none comes; answers it looks for as before.
+func TestLingerBehindInVain(t *testing.T) {
+	ts := newServer(t)
+	c := ts.client()
+	q := c.newQP()
+	s := ts.session()
+	l := &s.linger
+	answers, looked := 0, 0
+	for id := uint64(0); l.behind.fails < lingerFails; id++ {
+		c.asleep(ts)
+		q.postQuietly(t, c, id, 1)
+		was := l.behind
+		for i := 0; i < 1<<lingerFails && !bring(s, func() bool { return false }); i++ {
+		}
+		// Not if the thread has found the bell, as it looked for the last time before it slept.
+		if l.behind != was {
+			answers++
+		}
+		if l.behind.fails != was.fails {
+			looked++
+		}
+		q.wantCompletions(ts, id, 1)
+	}
+	// Between the first and the last are 1, 3, 7, 15 and 31 behind which it does not look.
+	if want := 1<<lingerFails - 1; looked != lingerFails || answers != want {
+		t.Errorf("it has looked for more behind %d of %d answers, want %d of %d", looked, answers, lingerFails, want)
+	}
+}
+
+// Lingering beside the doorbell's thread loses nothing, and when the session has ended it touches nothing.
+func TestLingerBesideAll(t *testing.T) {
+	ts := newServer(t)
+	c := ts.client()
+	q := c.newQP()
+	s := ts.session()
+	stop, done := make(chan struct{}), make(chan struct{})
+	for range 2 {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					bring(s, func() bool { return false })
+				}
+			}
+		}()
+	}
+	for id := range uint64(300) {
+		q.roundTrip(t, id)
+	}
+	c.close()
+	ts.want("the session is gone", func() bool { return ts.srv.Stats().Sessions == 0 })
+	close(stop)
+	<-done
+	<-done
+	if s.Expect() {
+		t.Error("it lingers for a session that is gone")
+	}
+}
+
+// A trial that fails is done half as often each time, and again each time when it has done well.
+func TestTrial(t *testing.T) {
+	var tr trial
+	for round := range lingerFails + 3 {
+		want := 0
+		if round > 0 {
+			want = 1<<min(round, lingerFails) - 1
+		}
+		skipped := 0
+		for !tr.due() {
+			skipped++
+		}
+		if skipped != want {
+			t.Errorf("after %d fails %d are skipped, want %d", round, skipped, want)
+		}
+		tr.done(false)
+	}
+	tr.done(true)
+	for range 2 {
+		if !tr.due() {
+			t.Error("it is not due although it has done well")
+		}
+	}
+}
