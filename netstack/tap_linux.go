@@ -361,12 +361,13 @@ func (t *TAP) Transmit(f *Frame) bool {
 // write never waits: a TAP takes a frame or drops it. x/sys's Writev would allocate for more than eight pieces.
 // Of a short call Go's scheduler is not told, as of rxBuffers.read.
 func (t *TAP) write(iov []unix.Iovec, short bool) error {
-	call := unix.Syscall
-	if short {
-		call = unix.RawSyscall
-	}
 	for {
-		_, _, err := call(unix.SYS_WRITEV, uintptr(t.fd), uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)))
+		var err unix.Errno
+		if short {
+			_, _, err = unix.RawSyscall(unix.SYS_WRITEV, uintptr(t.fd), uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)))
+		} else {
+			_, _, err = unix.Syscall(unix.SYS_WRITEV, uintptr(t.fd), uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)))
+		}
 		switch err {
 		case 0:
 			return nil
