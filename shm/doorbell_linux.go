@@ -99,9 +99,11 @@ func (e *eventFD) stop() {
 
 func (e *eventFD) close() { unix.Close(e.fd) } //nolint:errcheck // nothing to lose
 
-// yield gives the processor to another process; runtime.Gosched knows only this one's goroutines. Go's scheduler is not told of
-// the call: it would take the goroutine's P away while others have the processor.
-func yield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) } //nolint:errcheck // cannot fail
+// yield gives the processor to another process; runtime.Gosched knows only this one's goroutines.
+func yield() { unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) } //nolint:errcheck // cannot fail
+
+// yieldQuietly is yield that Go's scheduler is not told of: it would take the goroutine's P away while others have the processor.
+func yieldQuietly() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) } //nolint:errcheck // cannot fail
 
 // shortSlice asks for a scheduling slice of 100 us for the calling thread, so that it runs soon
 // when an application spins on the same core. Policy and nice value stay as they are. Kernels

@@ -9,7 +9,6 @@ import (
 // Waiting rules of the doorbell thread (verbs-abi.md, sections 5 and 6.8).
 const (
 	spinTime     = 5 * time.Microsecond // before blocking, if no program is blocked
-	clockTurns   = 4                    // turns of a spin between two looks at the clock
 	barrenWakes  = 64                   // wakes in a row without a bell
 	barrenPause  = time.Millisecond     // before each read after so many
 	maxArmedLook = 64                   // CQs looked at to guess whether a program is blocked
@@ -123,12 +122,11 @@ func (s *Session) bellLoop() {
 // spin looks for bells for a short while. The processor is offered to others all the time. Who lingers
 // looks as well.
 func (s *Session) spin() bool {
-	start := time.Now()
-	for n := 1; ; n++ {
+	for end := time.Now().Add(spinTime); ; {
 		if s.page.Rung() {
 			return true
 		}
-		if s.linger.busy.Load() || n%clockTurns == 0 && (time.Since(start) > spinTime || s.ended()) {
+		if s.linger.busy.Load() || time.Now().After(end) || s.ended() {
 			return false
 		}
 		yield()

@@ -13,6 +13,7 @@ import (
 
 const (
 	lingerTime  = 60 * time.Microsecond // for what comes next: longer than a round trip between two that linger
+	lingerTurns = 4                     // between two looks at the clock
 	lingerBells = 8                     // times that bells are dealt with: who brings has others to bring something to
 	lingerFails = 6                     // in a row, and it is done for one of 1<<lingerFails only
 )
@@ -114,11 +115,11 @@ func (s *Session) await(more func() bool) {
 		} else if n > 0 && more != nil && more() {
 			what.done(true)
 			return
-		} else if n%clockTurns == clockTurns-1 && (time.Since(start) > lingerTime || s.ended()) {
+		} else if n%lingerTurns == lingerTurns-1 && (time.Since(start) > lingerTime || s.ended()) {
 			what.done(false)
 			return
 		}
-		yield()
+		yieldQuietly()
 	}
 }
 
