@@ -163,6 +163,16 @@ func TestRunForATime(t *testing.T) {
 	}
 }
 
+// A time that is over before it begins has a message, of whichever kind: a row is made of that.
+func TestRunForNoTime(t *testing.T) {
+	for _, spec := range variants([]Op{Write, Send, Read, FetchAdd}, []int{1, 4}, []int{1, 3}) {
+		p := connect(t, &fakeNet{}, spec, false)
+		if r, err := p.Measure(ctxOf(t), Amount{Time: 1}); err != nil || r.Messages == 0 || r.Times.Count() == 0 {
+			t.Errorf("%s: %+v, %v", spec.name(), r, err)
+		}
+	}
+}
+
 // Each octet that arrives changed is seen: before, and after.
 func TestDamageIsSeen(t *testing.T) {
 	for _, op := range Ops {

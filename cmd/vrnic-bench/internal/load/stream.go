@@ -66,11 +66,11 @@ func (e *Local) pump(ctx context.Context, rec *recorder) error {
 	b.ready = append(b.ready[:0], e.lanes...)
 	left, out := rec.amount.Messages, 0
 	stop := false
-	for {
+	for turn := 0; ; turn++ {
 		if rec.amount.Messages > 0 {
 			stop = stop || left == 0
-		} else {
-			stop = stop || time.Since(rec.start) >= rec.amount.Time
+		} else { // a run has a message, how short ever it is
+			stop = stop || turn > 0 && time.Since(rec.start) >= rec.amount.Time
 		}
 		stop = stop || ctx.Err() != nil
 		for _, l := range b.ready {
