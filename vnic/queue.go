@@ -111,6 +111,11 @@ func (q *ownQueues) Retire(n int) { q.retire(n, 0) }
 func (q *ownQueues) retire(n int, unpolled uint64) {
 	for {
 		old := q.ended.Load()
+		if unpolled != 0 && old < unpolledOne {
+			// No completion waits, so that nobody else changes polled: all that have been retired stay free, though a
+			// completion waits from now on.
+			q.polled.Store(uint32(old))
+		}
 		if q.ended.CompareAndSwap(old, old&^(unpolledOne-1)+unpolled|uint64(uint32(old)+uint32(n))) {
 			return
 		}

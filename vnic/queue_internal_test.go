@@ -87,6 +87,43 @@ func TestOwnQueues(t *testing.T) {
 	}
 }
 
+// A slot that is free stays free when a completion waits: many requests without one, then one with.
+func TestFreeSlotsStayFree(t *testing.T) {
+	const depth = 4
+	q := new(ownQueues)
+	q.init(&rdma.QPConfig{MaxSendWR: depth, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1})
+	post := func() error {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		return q.postSendLocked(&rdma.SendWR{})
+	}
+	done := uint32(0)
+	for round := range 3 {
+		for range 3 * depth {
+			if err := post(); err != nil {
+				t.Fatalf("round %d, without completions: %v", round, err)
+			}
+			q.retire(1, 0)
+			done++
+		}
+		for range 2 { // one completion waits, then two
+			if err := post(); err != nil {
+				t.Fatalf("round %d, with completions: %v", round, err)
+			}
+			q.retire(1, unpolledOne)
+			done++
+		}
+		for i := range depth {
+			if err := post(); (err == nil) != (i < depth-2) {
+				t.Fatalf("round %d, %d slots behind two completions: %v", round, i, err)
+			}
+		}
+		q.retire(depth-2, 0)
+		q.polledSends(2, done)
+		done += depth - 2
+	}
+}
+
 // A completion queue as large as its one QP's send queue never overruns, whoever posts and polls at the same time, and
 // who arms it, polls once more and finds nothing is woken.
 func TestCQSides(t *testing.T) {
