@@ -324,9 +324,14 @@ func (w *tapWrite) add(b []byte) {
 	if len(b) == 0 {
 		return
 	}
+	w.iov = append(w.iov, vector(b))
+}
+
+// vector is b for a system call.
+func vector(b []byte) unix.Iovec {
 	v := unix.Iovec{Base: unsafe.SliceData(b)}
 	v.SetLen(len(b))
-	w.iov = append(w.iov, v)
+	return v
 }
 
 // addFrame adds the pieces of f.

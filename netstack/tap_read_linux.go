@@ -24,20 +24,14 @@ type rxBuffers struct {
 func (r *rxBuffers) fill(hdr bool) {
 	r.iov = r.iov[:0]
 	if hdr {
-		r.add(r.hdr[:])
+		r.iov = append(r.iov, vector(r.hdr[:]))
 	}
 	for i := range r.views {
 		if r.views[i] == nil {
 			r.views[i] = buffer.NewViewSize(rxSizes[i])
 		}
-		r.add(r.views[i].AsSlice())
+		r.iov = append(r.iov, vector(r.views[i].AsSlice()))
 	}
-}
-
-func (r *rxBuffers) add(b []byte) {
-	v := unix.Iovec{Base: unsafe.SliceData(b)}
-	v.SetLen(len(b))
-	r.iov = append(r.iov, v)
 }
 
 // read reads a frame, if there is one. Go's scheduler is not told of the call, which does not wait: it would take the P

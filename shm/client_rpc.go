@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"syscall"
 )
 
@@ -31,8 +32,7 @@ type call struct {
 
 // A waiter is a goroutine with calls of its own in the queue.
 type waiter struct {
-	calls []*call
-	left  int       // of calls, guarded by rpcMu
+	left  int       // of its calls, guarded by rpcMu
 	woken chan bool // true: it is its turn to talk to the daemon; false: its calls are done
 }
 
@@ -54,7 +54,7 @@ func (c *Client) rpc(op Op, what string, req, rep any, fd, nfds int) (fds []int,
 // rpcs makes calls in their order. Goroutines that call at the same time take turns at talking to the daemon, and who does
 // talks for all: what a call costs is waking who waits at the other end.
 func (c *Client) rpcs(calls ...*call) {
-	w := &waiter{calls: calls, left: len(calls)}
+	w := &waiter{left: len(calls)}
 	c.rpcMu.Lock()
 	for _, k := range calls {
 		c.queue = append(c.queue, queuedCall{k, w})
@@ -71,7 +71,7 @@ func (c *Client) rpcs(calls ...*call) {
 	for w.left > 0 {
 		n := min(len(c.queue), underWay)
 		some := append(c.some[:0], c.queue[:n]...)
-		c.queue = append(c.queue[:0], c.queue[n:]...)
+		c.queue = slices.Delete(c.queue, 0, n)
 		c.rpcMu.Unlock()
 		c.exchange(some)
 		c.rpcMu.Lock()

@@ -73,12 +73,9 @@ func (s *Session) bellLoop() {
 
 	var due []*bellObj // rung, or left over by their fair share
 	ring := func(bell uint32) {
-		// A forged or stale bell costs a look.
-		if int(bell) < len(s.bellTab) {
-			if q := s.bellTab[bell].Load(); q != nil && !q.due {
-				q.due = true
-				due = append(due, q)
-			}
+		if q := s.bellOf(bell); q != nil && !q.due {
+			q.due = true
+			due = append(due, q)
 		}
 	}
 	barren := 0
@@ -117,6 +114,14 @@ func (s *Session) bellLoop() {
 		}
 		s.page.Awake()
 	}
+}
+
+// bellOf is what has a bell, or nil: a forged or stale one costs a look.
+func (s *Session) bellOf(bell uint32) *bellObj {
+	if int(bell) >= len(s.bellTab) {
+		return nil
+	}
+	return s.bellTab[bell].Load()
 }
 
 // spin looks for bells for a short while. The processor is offered to others all the time. Who lingers

@@ -33,7 +33,7 @@ type linger struct {
 // A trial is done each time while it succeeds, and more and more seldom while it does not.
 type trial struct {
 	fails int // in a row
-	skip  int // so many
+	skip  int // so many times it is not done
 }
 
 // due says whether to do it this time.
@@ -132,10 +132,7 @@ func (s *Session) collectHere() {
 
 // ringHere rings a bell. What is left over has a goroutine of its own: the caller has others to bring something to.
 func (s *Session) ringHere(bell uint32) {
-	if int(bell) >= len(s.bellTab) {
-		return
-	}
-	if b := s.bellTab[bell].Load(); b != nil && b.ring() {
+	if b := s.bellOf(bell); b != nil && b.ring() {
 		s.Go(func() {
 			for !s.ended() && b.ring() {
 				runtime.Gosched()

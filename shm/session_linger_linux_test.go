@@ -38,6 +38,13 @@ func (q *rawQP) wantCompletions(ts *testServer, id uint64, n int) {
 	}
 }
 
+// lingering is a session with a QP, for which somebody may linger.
+func lingering(t *testing.T) (*testServer, *rawClient, *rawQP, *Session) {
+	ts := newServer(t)
+	c := ts.client()
+	return ts, c, c.newQP(), ts.session()
+}
+
 // bring is what one who brings something does; it reports whether it has lingered.
 func bring(s *Session, more func() bool) bool {
 	if !s.Expect() {
@@ -50,10 +57,7 @@ func bring(s *Session, more func() bool) bool {
 // VABI-6.4: who lingers deals with bells that nobody was woken for, all of what is behind them, and the thread that
 // sleeps is woken as before afterwards.
 func TestLinger(t *testing.T) {
-	ts := newServer(t)
-	c := ts.client()
-	q := c.newQP()
-	s := ts.session()
+	ts, c, q, s := lingering(t)
 	for id := uint64(10); id < 100; id += 10 {
 		c.asleep(ts)
 		q.postQuietly(t, c, id, 3) // the fake takes one at a time, so that two are left over
@@ -67,10 +71,7 @@ func TestLinger(t *testing.T) {
 
 // VABI-6.4: from Expect on nobody is woken for a bell, and Linger finds it.
 func TestLingerExpects(t *testing.T) {
-	ts := newServer(t)
-	c := ts.client()
-	q := c.newQP()
-	s := ts.session()
+	ts, c, q, s := lingering(t)
 	c.asleep(ts)
 	if !s.Expect() {
 		t.Fatal("it does not linger")
@@ -89,10 +90,7 @@ func TestLingerExpects(t *testing.T) {
 
 // A program that waits for an event is not waited for.
 func TestLingerBlocked(t *testing.T) {
-	ts := newServer(t)
-	c := ts.client()
-	q := c.newQP()
-	s := ts.session()
+	ts, _, q, s := lingering(t)
 	q.c.Arm(false)
 	if bring(s, nil) {
 		t.Error("it lingers for a program that waits for an event")
@@ -103,10 +101,7 @@ func TestLingerBlocked(t *testing.T) {
 
 // Linger ends when there is more to bring, which it looks for also behind an answer.
 func TestLingerMore(t *testing.T) {
-	ts := newServer(t)
-	c := ts.client()
-	q := c.newQP()
-	s := ts.session()
+	ts, c, q, s := lingering(t)
 	for id := uint64(1); id < 20; id++ {
 		c.asleep(ts)
 		if !s.Expect() {
@@ -129,10 +124,7 @@ func TestLingerMore(t *testing.T) {
 
 // A program that rings all the time does not keep who lingers.
 func TestLingerEnds(t *testing.T) {
-	ts := newServer(t)
-	c := ts.client()
-	q := c.newQP()
-	s := ts.session()
+	ts, c, q, s := lingering(t)
 	c.asleep(ts)
 	if !s.Expect() {
 		t.Fatal("it does not linger")
@@ -152,10 +144,7 @@ func TestLingerEnds(t *testing.T) {
 
 // One that finds nothing gives the bells back, and soon seldom tries; what it finds at last has it try each time again.
 func TestLingerInVain(t *testing.T) {
-	ts := newServer(t)
-	c := ts.client()
-	q := c.newQP()
-	s := ts.session()
+	ts, c, q, s := lingering(t)
 	l := &s.linger
 	for range 1000 {
 		c.asleep(ts)
@@ -181,10 +170,7 @@ func TestLingerInVain(t *testing.T) {
 
 // Nor does it look for more behind each answer where none comes; answers it looks for as before.
 func TestLingerBehindInVain(t *testing.T) {
-	ts := newServer(t)
-	c := ts.client()
-	q := c.newQP()
-	s := ts.session()
+	ts, c, q, s := lingering(t)
 	l := &s.linger
 	answers, looked := 0, 0
 	for id := uint64(0); l.behind.fails < lingerFails; id++ {
@@ -210,10 +196,7 @@ func TestLingerBehindInVain(t *testing.T) {
 
 // Lingering beside the doorbell's thread loses nothing, and when the session has ended it touches nothing.
 func TestLingerBesideAll(t *testing.T) {
-	ts := newServer(t)
-	c := ts.client()
-	q := c.newQP()
-	s := ts.session()
+	ts, c, q, s := lingering(t)
 	stop, done := make(chan struct{}), make(chan struct{})
 	for range 2 {
 		go func() {
