@@ -49,6 +49,20 @@ func (p *SessionPage) Collect(f func(bell uint32)) (any bool) {
 	return any
 }
 
+// CollectSome is Collect of at most n bells, and returns of how many. The others stay rung.
+func (p *SessionPage) CollectSome(n int, f func(bell uint32)) (some int) {
+	for i := range p.bells {
+		for w := p.bells[i].Load(); w != 0 && some < n; w &= w - 1 {
+			if bit := w & -w; p.bells[i].And(^bit)&bit == 0 {
+				continue // another one has
+			}
+			some++
+			f(uint32(i)<<5 + uint32(bits.TrailingZeros32(w)))
+		}
+	}
+	return some
+}
+
 // Rung reports whether a bell has been rung and not been collected.
 func (p *SessionPage) Rung() bool {
 	for i := range p.bells {

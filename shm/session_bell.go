@@ -58,6 +58,15 @@ func (b *bellObj) ring() (more bool) {
 	return !b.dead && b.f()
 }
 
+// tryRing is ring that does not wait for an f under way.
+func (b *bellObj) tryRing() (more, rung bool) {
+	if !b.mu.TryLock() {
+		return false, false
+	}
+	defer b.mu.Unlock()
+	return !b.dead && b.f(), true
+}
+
 func (s *Session) startBell() {
 	s.belled = make(chan struct{})
 	go s.bellLoop()

@@ -14,7 +14,7 @@ import (
 const (
 	lingerTime  = 60 * time.Microsecond // for what comes next: longer than a round trip between two that linger
 	lingerTurns = 4                     // between two looks at the clock
-	lingerBells = 8                     // times that bells are dealt with: who brings has others to bring something to
+	lingerBells = 8                     // rung at most: who brings has others to bring something to
 	lingerFails = 6                     // in a row, and it is done for one of 1<<lingerFails only
 )
 
@@ -26,6 +26,8 @@ type linger struct {
 	mu     sync.Mutex // held while somebody lingers
 	over   bool       // guarded by mu, like the rest
 	taken  bool       // the bells, from a thread that sleeps
+	bells  int        // rung since then
+	left   []*bellObj // rung by another goroutine at the same time, or left over by their fair share
 	first  trial      // of looking at all
 	behind trial      // of looking for more behind an answer
 }
@@ -75,21 +77,51 @@ func (s *Session) Expect() bool {
 		return false
 	}
 	l.busy.Store(true)
-	l.taken = s.page.Take()
+	l.taken, l.bells = s.page.Take(), 0
 	return true
 }
 
 // Linger looks for bells, and deals with them, for as long as that seems worthwhile; it ends when more, if not nil, says that
-// the caller has more to bring.
+// the caller has more to bring, and soon in any case: a program that rings again and again is dealt with elsewhere.
 func (s *Session) Linger(more func() bool) {
 	l := &s.linger
-	defer l.mu.Unlock()
 	s.await(more)
 	l.busy.Store(false)
-	for l.taken && !s.page.Sleep() {
-		if l.taken = s.page.Take(); l.taken {
-			s.collectHere()
+	for l.taken && len(l.left) == 0 && l.bells < lingerBells {
+		s.giveBack()
+	}
+	if l.taken || len(l.left) > 0 {
+		s.Go(s.lingerOn)
+		return
+	}
+	l.mu.Unlock()
+}
+
+// giveBack has the doorbell's thread woken again for bells. Those that were rung too early for that it deals with.
+func (s *Session) giveBack() {
+	l := &s.linger
+	if l.taken = !s.page.Sleep() && s.page.Take(); l.taken {
+		s.collectHere()
+	}
+}
+
+// lingerOn ends a Linger, on a goroutine of its own.
+func (s *Session) lingerOn() {
+	l := &s.linger
+	defer l.mu.Unlock()
+	for {
+		for _, b := range l.left {
+			for !s.ended() && b.ring() {
+				runtime.Gosched()
+			}
 		}
+		clear(l.left)
+		l.left, l.bells = l.left[:0], 0
+		if !l.taken || s.ended() {
+			return
+		}
+		s.giveBack()
+		runtime.Gosched()
 	}
 }
 
@@ -98,7 +130,6 @@ func (s *Session) Linger(more func() bool) {
 func (s *Session) await(more func() bool) {
 	l := &s.linger
 	what := &l.first
-	bells := 0
 	start := time.Now()
 	for n := 0; ; n++ {
 		if s.page.Take() {
@@ -107,7 +138,7 @@ func (s *Session) await(more func() bool) {
 		if s.page.Rung() {
 			s.collectHere()
 			what.done(true)
-			if bells++; bells == lingerBells || more == nil || !l.behind.due() {
+			if l.bells >= lingerBells || len(l.left) > 0 || more == nil || !l.behind.due() {
 				return
 			}
 			what = &l.behind
@@ -123,20 +154,22 @@ func (s *Session) await(more func() bool) {
 	}
 }
 
-// collectHere rings the bells on the caller's goroutine.
+// collectHere rings bells on the caller's goroutine, no more than lingerBells.
 func (s *Session) collectHere() {
-	if s.page.Collect(s.ringHere) {
-		s.linger.took.Store(true)
+	l := &s.linger
+	n := s.page.CollectSome(lingerBells-l.bells, s.ringHere)
+	if l.bells += n; n > 0 {
+		l.took.Store(true)
 	}
 }
 
-// ringHere rings a bell. What is left over has a goroutine of its own: the caller has others to bring something to.
+// ringHere rings a bell, if nobody else does.
 func (s *Session) ringHere(bell uint32) {
-	if b := s.bellOf(bell); b != nil && b.ring() {
-		s.Go(func() {
-			for !s.ended() && b.ring() {
-				runtime.Gosched()
-			}
-		})
+	b := s.bellOf(bell)
+	if b == nil {
+		return
+	}
+	if more, rung := b.tryRing(); more || !rung {
+		s.linger.left = append(s.linger.left, b)
 	}
 }

@@ -1,6 +1,13 @@
 package shm
 
-import "testing"
+import (
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
 
 // asleep waits until the doorbell's thread has announced itself to sleep.
 func (c *rawClient) asleep(ts *testServer) {
@@ -139,6 +146,100 @@ func TestLingerEnds(t *testing.T) {
 	if looks == many {
 		t.Errorf("it has dealt with %d bells, want %d", looks, lingerBells)
 	}
+	q.roundTrip(t, 1)
+}
+
+// onBells has f rung by n bells, from bell 8 on, and returns how to ring one without waking anybody. here says that it is the
+// goroutine of the test that rings.
+func onBells(c *rawClient, s *Session, n int, f func(bell int, here bool) (more bool)) (ring func(bell int)) {
+	runtime.LockOSThread() // until the test ends
+	tid := unix.Gettid()
+	for i := 8; i < 8+n; i++ {
+		s.bellTab[i].Store(&bellObj{number: uint32(i), f: func() bool { return f(i, unix.Gettid() == tid) }})
+	}
+	return func(i int) { wordAt(c.page, sessBells+4*uint32(i>>5)).Or(1 << (i & 31)) }
+}
+
+// Nor does one whose bell is rung again while it is dealt with, each time; another goroutine goes on with it.
+func TestLingerRungAgain(t *testing.T) {
+	ts, c, q, s := lingering(t)
+	var over atomic.Bool
+	var atHere, elsewhere atomic.Int64
+	var ring func(int)
+	ring = onBells(c, s, 1, func(bell int, here bool) bool {
+		n := &elsewhere
+		if here {
+			n = &atHere
+		}
+		if n.Add(1) < 1000 && !over.Load() {
+			ring(bell)
+		}
+		return false
+	})
+	c.asleep(ts)
+	if !s.Expect() {
+		t.Fatal("it does not linger")
+	}
+	ring(8)
+	s.Linger(func() bool { return false })
+	if n := atHere.Load(); n > lingerBells { // the doorbell's thread may have some or all
+		t.Errorf("it has dealt with %d bells, want %d", n, lingerBells)
+	}
+	ts.want("others deal with what it leaves", func() bool { return elsewhere.Load() > 10 })
+	over.Store(true)
+	c.asleep(ts)
+	q.roundTrip(t, 1)
+	ts.want("it lingers again", func() bool { return bring(s, nil) })
+}
+
+// Of many bells at once it deals with a few, and each of the others has its turn elsewhere.
+func TestLingerManyBells(t *testing.T) {
+	ts, c, q, s := lingering(t)
+	const many = 100
+	var atHere, rung atomic.Int64
+	ring := onBells(c, s, many, func(_ int, here bool) bool {
+		if here {
+			atHere.Add(1)
+		}
+		rung.Add(1)
+		return false
+	})
+	c.asleep(ts)
+	if !s.Expect() {
+		t.Fatal("it does not linger")
+	}
+	for i := range many {
+		ring(8 + i)
+	}
+	s.Linger(nil)
+	if n := atHere.Load(); n > lingerBells {
+		t.Errorf("it has dealt with %d bells, want %d", n, lingerBells)
+	}
+	ts.want("each is rung", func() bool { return rung.Load() == many })
+	q.roundTrip(t, 1)
+}
+
+// Who lingers does not wait for another that rings the same bell, and what is behind it is not lost.
+func TestLingerBusyBell(t *testing.T) {
+	ts, c, q, s := lingering(t)
+	var rung atomic.Int64
+	ring := onBells(c, s, 1, func(int, bool) bool { return rung.Add(1) < 3 })
+	c.asleep(ts)
+	if !s.Expect() {
+		t.Fatal("it does not linger")
+	}
+	b := s.bellOf(8)
+	b.mu.Lock()
+	ring(8)
+	done := make(chan struct{})
+	go func() { defer close(done); s.Linger(nil) }()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		t.Error("it waits")
+	}
+	b.mu.Unlock()
+	ts.want("it is rung, and what is left over, too", func() bool { return rung.Load() == 3 })
 	q.roundTrip(t, 1)
 }
 
