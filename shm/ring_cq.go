@@ -85,7 +85,11 @@ func (c *CQRing) Push(e *CQE, solicited bool) error {
 }
 
 // Armed reports whether the client waits for an event, as far as one can tell.
-func (c *CQRing) Armed() bool { return c.arm.Load()&(ArmNext|ArmSolicited) != 0 }
+func (c *CQRing) Armed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.closed && c.arm.Load()&(ArmNext|ArmSolicited) != 0
+}
 
 // Pending is how many completions the client has not taken, as it says.
 func (c *CQRing) Pending() uint32 {

@@ -64,15 +64,20 @@ func (l *linger) stop() {
 	l.over = true
 }
 
-// Expect is for a thread that is about to bring the program something. If it returns true, Linger has to follow; the
-// thread has the bells from now on, if the doorbell's thread sleeps. It is not for a program that waits for an event: its
-// answer takes long, and many small messages both ways are slower so.
-func (s *Session) Expect() bool {
+// Expect is for a thread that is about to bring the program something, which completes in one of cqs. If it returns true,
+// Linger has to follow; the thread has the bells from now on, if the doorbell's thread sleeps. It is not for a program that
+// waits for an event there: its answer takes long, and many small messages both ways are slower so.
+func (s *Session) Expect(cqs ...*CQRing) bool {
+	for _, c := range cqs {
+		if c.Armed() {
+			return false
+		}
+	}
 	l := &s.linger
 	if !l.mu.TryLock() {
 		return false
 	}
-	if l.over || s.ended() || s.blocked() || !l.first.due() {
+	if l.over || s.ended() || !l.first.due() {
 		l.mu.Unlock()
 		return false
 	}

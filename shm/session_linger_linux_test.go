@@ -53,8 +53,8 @@ func lingering(t *testing.T) (*testServer, *rawClient, *rawQP, *Session) {
 }
 
 // bring is what one who brings something does; it reports whether it has lingered.
-func bring(s *Session, more func() bool) bool {
-	if !s.Expect() {
+func bring(s *Session, more func() bool, cqs ...*CQRing) bool {
+	if !s.Expect(cqs...) {
 		return false
 	}
 	s.Linger(more)
@@ -95,15 +95,31 @@ func TestLingerExpects(t *testing.T) {
 	c.asleep(ts)
 }
 
-// A program that waits for an event is not waited for.
+// A program that waits for an event where something is brought is not waited for; one that waits for another event is.
 func TestLingerBlocked(t *testing.T) {
-	ts, _, q, s := lingering(t)
+	ts, c, q, s := lingering(t)
+	other := c.newQP()
+	ring, otherRing := ringOf(s, q), ringOf(s, other)
 	q.c.Arm(false)
-	if bring(s, nil) {
+	if bring(s, nil, otherRing, ring) {
 		t.Error("it lingers for a program that waits for an event")
 	}
+	ts.want("it lingers where another event is waited for", func() bool { return bring(s, nil, otherRing) })
 	q.roundTrip(t, 1) // its completion is the event
-	ts.want("it lingers for one that polls", func() bool { return bring(s, nil) })
+	ts.want("it lingers for one that polls", func() bool { return bring(s, nil, ring, otherRing) })
+
+	// A message may come while the QP ends, and its CQ with it.
+	other.c.Arm(false)
+	c.do(OpDestroyQP, &HandleRequest{Handle: other.qp}, nil)
+	c.do(OpDestroyCQ, &HandleRequest{Handle: other.cq}, nil)
+	ts.want("it lingers where a CQ has gone", func() bool { return bring(s, nil, otherRing) })
+}
+
+// ringOf is the daemon's end of q's completion queue.
+func ringOf(s *Session, q *rawQP) *CQRing {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cqs.m[q.cq].ring
 }
 
 // Linger ends when there is more to bring, which it looks for also behind an answer.

@@ -13,6 +13,7 @@ type qpHandler struct {
 	sd     *sessionDevice
 	qp     *vnic.QP
 	rings  *shm.QPRings
+	sendCQ *cqHandler
 	recvCQ *cqHandler
 	slabs  []*vnic.MR
 }
@@ -23,7 +24,7 @@ func (h *pdHandler) CreateQP(p *shm.QPParts) (_ shm.QPHandler, err error) {
 	if !ok1 || !ok2 {
 		return nil, syscall.EINVAL
 	}
-	q := &qpHandler{sd: h.c.sd, rings: p.Rings, recvCQ: recv}
+	q := &qpHandler{sd: h.c.sd, rings: p.Rings, sendCQ: send, recvCQ: recv}
 	defer func() {
 		if err != nil {
 			q.closeSlabs() //nolint:errcheck // nothing uses them
@@ -44,7 +45,7 @@ func (h *pdHandler) CreateQP(p *shm.QPParts) (_ shm.QPHandler, err error) {
 		},
 		SendQueue:  sq,
 		OnState:    q.onState,
-		Linger:     h.c.sd.s.shm,
+		Linger:     q,
 		EndInError: p.EndInError,
 	}
 	var slab *recvSlab
@@ -95,6 +96,14 @@ func (h *qpHandler) Bell() (more bool) {
 	h.qp.Ring()
 	return false
 }
+
+var _ vnic.Lingerer = (*qpHandler)(nil)
+
+// Expect implements vnic.Lingerer.
+func (h *qpHandler) Expect() bool { return h.sd.s.shm.Expect(h.sendCQ.sink.ring, h.recvCQ.sink.ring) }
+
+// Linger implements vnic.Lingerer.
+func (h *qpHandler) Linger(more func() bool) { h.sd.s.shm.Linger(more) }
 
 func (h *qpHandler) Modify(req *shm.ModifyQPRequest) error {
 	if req.Mask&^shm.ModifyQPState != 0 {
