@@ -1,7 +1,6 @@
 package netstack
 
 import (
-	"encoding/binary"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,60 +30,64 @@ type acks struct {
 	limit func() uint32 // octets that are acknowledged at once
 	clock tcpip.Clock
 
-	slots   [64]ackSlot
-	stopped atomic.Bool
-	due     atomic.Bool // a tick is to come
-	mu      sync.Mutex  // guards timer
+	stopped atomic.Bool // set with mu held
+
+	mu      sync.Mutex
+	holders []*connAck // guarded by mu: those with connAck.listed, but for what a tick looks at
+	spare   []*connAck // guarded by mu: room for holders, while a tick has them
+	due     bool       // guarded by mu: a tick is to come, or runs
 	timer   tcpip.Timer
 }
 
-// An ackSlot belongs to the one of the connections that share it that has sent last: others do not wait.
-type ackSlot struct {
-	mu    sync.Mutex
-	flow  ackFlow
-	acked uint32 // by what was sent last
-	held  *Frame // or nil
-	ack   uint32 // the number in held
-	old   bool   // held has seen a tick
+// A connAck is what acks knows of a connection. It is in a packet as its owner, so that it need not be looked for: a
+// connection that has none, or has none yet, sends everything at once.
+type connAck struct {
+	mu     sync.Mutex
+	known  bool   // acked is
+	old    bool   // held has seen a tick
+	listed bool   // is among acks.holders, or will be
+	acked  uint32 // by what was sent last
+	ack    uint32 // the number in held
+	held   *Frame // or nil
 }
 
-// An ackFlow is a TCP connection.
-type ackFlow struct {
-	local, remote tcpip.Address
-	ports         [4]byte
-}
+// KUID and KGID implement tcpip.PacketOwner. Nobody asks.
+func (*connAck) KUID() uint32 { return 0 }
+func (*connAck) KGID() uint32 { return 0 }
 
-// slot picks by the ports.
-func (f *ackFlow) slot() uint32 {
-	v := binary.BigEndian.Uint32(f.ports[:])
-	return (v ^ v>>16) * 0x9e3779b1 >> 26 // Fibonacci hashing, to 6 bits
+// watch has s look at what ep, which is established, sends from here on.
+func (s *connAck) watch(ep *tcp.Endpoint) {
+	ep.LockUser()
+	ep.SetOwner(s)
+	ep.UnlockUser()
 }
 
 // hold looks at a packet that is to be sent, and at f, which is its frame. If it has kept f, f need not be sent. What was
-// held before and has to be sent before f is first.
-func (a *acks) hold(pkt *stack.PacketBuffer, f *Frame) (kept bool, first *Frame) {
+// held before and has to be sent before f is first. list, if not nil, is for acks.list, which must not be called with the lock of
+// a connAck.
+func (a *acks) hold(pkt *stack.PacketBuffer, f *Frame) (kept bool, first *Frame, list *connAck) {
+	s, ok := pkt.Owner.(*connAck)
 	t := header.TCP(pkt.TransportHeader().Slice())
-	if pkt.TransportProtocolNumber != tcp.ProtocolNumber || len(t) < header.TCPMinimumSize {
-		return false, nil
+	if !ok || len(t) < header.TCPMinimumSize {
+		return false, nil, nil
 	}
-	flow := ackFlow{pkt.EgressRoute.LocalAddress, pkt.EgressRoute.RemoteAddress, [4]byte(t)}
 	ack, flags, data := t.AckNumber(), t.Flags(), pkt.Data().Size() > 0
 	plain := flags == header.TCPFlagAck && !data && plainOptions(t)
 
-	s := &a.slots[flow.slot()]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	first, s.held = s.held, nil
-	if s.flow != flow || flags&header.TCPFlagAck == 0 {
-		if flags&header.TCPFlagAck == 0 {
-			flow = ackFlow{} // a SYN: the number means nothing
-		}
-		s.flow, s.acked = flow, ack
-		return false, first
+	if !s.known || flags&header.TCPFlagAck == 0 {
+		s.known, s.acked = flags&header.TCPFlagAck != 0, ack // of a RST without an ACK the number means nothing
+		return false, first, nil
 	}
 	if first == nil && plain && ack != s.acked && ack-s.acked < a.limit() && !a.stopped.Load() {
 		s.held, s.ack, s.old = f, ack, false
-		return true, nil
+		if s.listed {
+			return true, nil, nil
+		}
+		s.listed = true
+		return true, nil, s
 	}
 	// A plain ACK with the number of the one that is held is a duplicate, or tells of a window.
 	if first != nil && (data && ack == s.ack || (data || plain) && int32(ack-s.ack) > 0) {
@@ -92,7 +95,7 @@ func (a *acks) hold(pkt *stack.PacketBuffer, f *Frame) (kept bool, first *Frame)
 		first = nil
 	}
 	s.acked = ack
-	return false, first
+	return false, first, nil
 }
 
 // plainOptions reports whether t has no options, or a timestamp only.
@@ -107,58 +110,94 @@ func plainOptions(t header.TCP) bool {
 	return false
 }
 
-// held sees to it that a frame that hold has kept does not wait for ever. It must not be called with the lock of a slot.
-func (a *acks) held() {
-	if a.due.Load() || !a.due.CompareAndSwap(false, true) {
+// list sees to it that what s holds does not wait for ever.
+func (a *acks) list(s *connAck) {
+	a.mu.Lock()
+	if a.stopped.Load() {
+		a.mu.Unlock()
+		a.look(s)
 		return
 	}
-	a.mu.Lock()
 	defer a.mu.Unlock()
-	switch {
-	case a.stopped.Load():
-	case a.timer == nil:
+	a.holders = append(a.holders, s)
+	if !a.due {
+		a.armLocked()
+	}
+}
+
+func (a *acks) armLocked() {
+	a.due = true
+	if a.timer == nil {
 		a.timer = a.clock.AfterFunc(ackTick, a.tick)
-	default:
+	} else {
 		a.timer.Reset(ackTick)
 	}
 }
 
-// tick sends what was there at the last tick already.
+// tick sends what was there at the last tick already. Who holds nothing any more is taken off the list here only, so
+// that a busy connection is on it once and puts itself there once in a tick.
 func (a *acks) tick() {
-	a.due.Store(false) // before the look: what is held from here on has a tick of its own
-	if a.flush(false) {
-		a.held()
+	for a.turn() { // once, but when all is to be sent
 	}
+}
+
+func (a *acks) turn() (again bool) {
+	a.mu.Lock()
+	were := a.holders
+	a.holders, a.spare = a.spare, nil
+	a.mu.Unlock()
+	left := were[:0]
+	for _, s := range were {
+		if a.look(s) {
+			left = append(left, s)
+		}
+	}
+	clear(were[len(left):])
+
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	// What came meanwhile has its ticks, too.
+	came := a.holders
+	a.holders = append(left, came...)
+	clear(came)
+	a.spare = came[:0]
+	if len(a.holders) == 0 {
+		a.due = false
+		return false
+	}
+	if a.stopped.Load() {
+		return true
+	}
+	a.armLocked()
+	return false
 }
 
 // stop sends what is held; nothing is from then on.
 func (a *acks) stop() {
-	a.stopped.Store(true)
 	a.mu.Lock()
+	a.stopped.Store(true)
 	if a.timer != nil {
 		a.timer.Stop()
 	}
 	a.mu.Unlock()
-	a.flush(true)
+	a.tick()
 }
 
-// flush sends what is held, or what is old of it. left: there is more.
-func (a *acks) flush(all bool) (left bool) {
-	for i := range a.slots {
-		s := &a.slots[i]
-		var f *Frame
-		s.mu.Lock()
-		switch {
-		case s.held == nil:
-		case all || s.old:
-			f, s.held, s.acked = s.held, nil, s.ack
-		default:
-			s.old, left = true, true
-		}
-		s.mu.Unlock()
-		if f != nil {
-			a.send(f)
-		}
+// look sends what s holds, if it is old or all are to be sent. true: it holds something still.
+func (a *acks) look(s *connAck) (left bool) {
+	s.mu.Lock()
+	f := s.held
+	switch {
+	case f == nil:
+		s.listed = false
+	case s.old || a.stopped.Load():
+		s.held, s.acked, s.listed = nil, s.ack, false
+	default:
+		s.old, left, f = true, true, nil
+	}
+	s.mu.Unlock()
+	if f != nil {
+		a.send(f)
 	}
 	return left
 }

@@ -1,14 +1,14 @@
 package netstack
 
 import (
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"gvisor.dev/gvisor/pkg/buffer"
-	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/faketime"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
-	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
 // An ackPacket is what a test has an acks look at.
@@ -28,6 +28,7 @@ var (
 // An ackRig records what an acks sends, by the order in which the packets were made.
 type ackRig struct {
 	acks
+	conns [100]connAck
 	clock *faketime.ManualClock
 	made  []ackPacket
 	sent  []int
@@ -52,8 +53,7 @@ func (r *ackRig) put(p ackPacket) (kept bool) {
 		ReserveHeaderBytes: 60, Payload: buffer.MakeWithData(make([]byte, p.data)),
 	})
 	defer pkt.DecRef()
-	pkt.TransportProtocolNumber = tcp.ProtocolNumber
-	pkt.EgressRoute.RemoteAddress = tcpip.AddrFrom4([4]byte{10, 0, 0, byte(p.flow)})
+	pkt.Owner = &r.conns[p.flow]
 	t := header.TCP(pkt.TransportHeader().Push(header.TCPMinimumSize + len(p.opts)))
 	t.Encode(&header.TCPFields{
 		SrcPort: 1, DstPort: 2, AckNum: p.ack, Flags: p.flags, DataOffset: uint8(header.TCPMinimumSize + len(p.opts)),
@@ -62,13 +62,14 @@ func (r *ackRig) put(p ackPacket) (kept bool) {
 	f := newFrame()
 	f.HdrLen = uint16(len(r.made))
 	r.made = append(r.made, p)
-	kept, first := r.hold(pkt, f)
+	kept, first, list := r.hold(pkt, f)
 	if first != nil {
 		r.send(first)
 	}
-	if kept {
-		r.held()
-	} else {
+	if list != nil {
+		r.list(list)
+	}
+	if !kept {
 		r.send(f)
 	}
 	return kept
@@ -106,7 +107,7 @@ func TestHoldACK(t *testing.T) {
 		"old data":                  {[]ackPacket{data(10), plain(20), data(15)}, []int{0, 1, 2}, nil},
 		"FIN":                       {[]ackPacket{data(10), plain(20), with(plain(20), fin, tsOption)}, []int{0, 1, 2}, nil},
 		"RST":                       {[]ackPacket{data(10), plain(20), with(plain(0), header.TCPFlagRst, nil)}, []int{0, 1, 2}, nil},
-		"another connection's data": {[]ackPacket{data(10), plain(20), other(data(30))}, []int{0, 1, 2}, nil},
+		"another connection's data": {[]ackPacket{data(10), plain(20), other(data(30))}, []int{0, 2}, []int{1}},
 		"the first of a connection": {[]ackPacket{plain(10)}, []int{0}, nil},
 		"after a SYN":               {[]ackPacket{with(plain(0), header.TCPFlagSyn, nil), plain(10)}, []int{0, 1}, nil},
 	} {
@@ -131,7 +132,7 @@ func TestHoldACK(t *testing.T) {
 		check("after a tick", tt.sent)
 		r.clock.Advance(ackTick)
 		check("after two ticks", append(tt.sent, tt.later...))
-		if r.clock.Advance(10 * ackTick); r.due.Load() {
+		if r.clock.Advance(10 * ackTick); r.due {
 			t.Errorf("%s: ticks go on with nothing held", name)
 		}
 		r.stop()
@@ -153,6 +154,111 @@ func TestStopACK(t *testing.T) {
 	r.stop()
 	if p.ack++; len(r.sent) != 2 || r.put(p) || len(r.sent) != 3 {
 		t.Errorf("sent %v", r.sent)
+	}
+}
+
+// TestHoldACKOfMany: each of many connections in turn has its own ACK held, so that its next octets carry it; those that do not come in
+// time go out after two ticks, and what is held meanwhile a tick or two later.
+func TestHoldACKOfMany(t *testing.T) {
+	r := newAckRig()
+	defer r.stop()
+	n := len(r.conns)
+	plain := func(flow int, ack uint32) ackPacket { return ackPacket{flow: flow, ack: ack, flags: header.TCPFlagAck} }
+	data := func(flow int, ack uint32) ackPacket {
+		p := plain(flow, ack)
+		p.data = 1
+		return p
+	}
+	want := 0
+	check := func(when string, more int) {
+		t.Helper()
+		if want += more; len(r.sent) != want {
+			t.Fatalf("%s: %d packets are sent, want %d", when, len(r.sent), want)
+		}
+	}
+	for ack := range uint32(3) {
+		for flow := range n {
+			r.put(data(flow, ack))
+		}
+		check("answers", n)
+		for flow := range n {
+			if !r.put(plain(flow, ack+1)) {
+				t.Fatalf("connection %d's ACK %d is not held", flow, ack+1)
+			}
+		}
+		check("held", 0)
+		if len(r.holders) != n {
+			t.Fatalf("%d connections are looked at in a tick, want %d", len(r.holders), n)
+		}
+	}
+	r.clock.Advance(ackTick)
+	send := r.send
+	r.send = func(f *Frame) {
+		send(f)
+		flow := r.made[r.sent[len(r.sent)-1]].flow
+		r.send = send
+		r.put(plain(flow, 4)) // of who holds nothing any more
+		r.put(data(n-1, 3))   // carries what is looked at later
+		r.put(plain(n-1, 4))  // of who is still to be looked at
+	}
+	r.clock.Advance(ackTick)
+	check("two ticks", n) // n-1 ACKs, and octets that carry one
+	r.clock.Advance(ackTick)
+	check("three ticks", 1) // that one was seen by the second
+	r.clock.Advance(ackTick)
+	check("four ticks", 1)
+	if r.clock.Advance(ackTick); r.due || len(r.holders) != 0 {
+		t.Errorf("ticks go on for %d connections that hold nothing", len(r.holders))
+	}
+}
+
+// TestStopACKMeanwhile: of what connections send while stop runs nothing stays behind.
+func TestStopACKMeanwhile(t *testing.T) {
+	r := newAckRig()
+	var released atomic.Int64
+	r.send = func(f *Frame) {
+		released.Add(1)
+		f.Release()
+	}
+	var wg sync.WaitGroup
+	start := make(chan struct{})
+	for flow := range r.conns {
+		pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{ReserveHeaderBytes: 60})
+		defer pkt.DecRef()
+		pkt.Owner = &r.conns[flow]
+		th := header.TCP(pkt.TransportHeader().Push(header.TCPMinimumSize))
+		wg.Go(func() {
+			<-start
+			for ack := range uint32(10) {
+				th.Encode(&header.TCPFields{AckNum: ack, Flags: header.TCPFlagAck, DataOffset: header.TCPMinimumSize})
+				f := newFrame()
+				kept, first, list := r.hold(pkt, f)
+				if first != nil {
+					r.send(first)
+				}
+				if list != nil {
+					r.list(list)
+				}
+				if !kept {
+					r.send(f)
+				}
+			}
+		})
+	}
+	wg.Go(func() {
+		<-start
+		r.tick()
+		r.stop()
+	})
+	close(start)
+	wg.Wait()
+	for flow := range r.conns {
+		if s := &r.conns[flow]; s.held != nil || s.listed {
+			t.Fatalf("connection %d holds %v, on the list %v", flow, s.held, s.listed)
+		}
+	}
+	if n := released.Load(); n > int64(10*len(r.conns)) || n < int64(5*len(r.conns)) {
+		t.Errorf("%d frames are sent of %d, of which each second may be left out", n, 10*len(r.conns))
 	}
 }
 

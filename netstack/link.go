@@ -171,12 +171,14 @@ func (l *link) WritePacket(pkt *stack.PacketBuffer) tcpip.Error {
 			f.GSOSize = g.MSS
 		}
 	}
-	kept, first := l.acks.hold(pkt, f)
+	kept, first, list := l.acks.hold(pkt, f)
 	if first != nil {
 		l.acks.send(first)
 	}
+	if list != nil {
+		l.acks.list(list)
+	}
 	if kept {
-		l.acks.held()
 		return nil
 	}
 	err := l.at.Input(f)

@@ -32,6 +32,7 @@ type TCPConn struct {
 	handling      atomic.Uint32
 	local, remote netip.AddrPort
 	conns         *tcpConns // that has it
+	ack           connAck
 
 	mu     sync.Mutex // held while ep is used; guards what follows
 	closed bool
@@ -58,6 +59,7 @@ func (s *Stack) newTCPConn(ep *tcp.Endpoint, wq *waiter.Queue) *TCPConn {
 	c.entry.Init(c, endpointEvents)
 	wq.EventRegister(&c.entry)
 	c.conns.add(c)
+	c.ack.watch(ep)
 	return c
 }
 
