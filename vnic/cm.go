@@ -263,13 +263,6 @@ func (id *CMID) ResolveRoute(timeout time.Duration) error {
 	return nil
 }
 
-// later is emit with the handler called from another goroutine: the caller may hold a lock that
-// its handler takes.
-func (id *CMID) later(ev CMEvent) {
-	id.enqueue(ev)
-	id.ctx.start(id.deliver)
-}
-
 // claim takes qp for a connection of id.
 func (id *CMID) claim(qp *QP) (*binding, error) {
 	switch {

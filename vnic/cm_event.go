@@ -2,6 +2,7 @@ package vnic
 
 import (
 	"fmt"
+	"sync"
 
 	"github.com/vrnic/vrnic/rdma"
 )
@@ -55,6 +56,49 @@ type CMEvent struct {
 func (id *CMID) emit(ev CMEvent) {
 	id.enqueue(ev)
 	id.deliver()
+}
+
+// later is emit with the handler called from another goroutine: the caller may hold a lock that
+// its handler takes. What the ids of a context emit so is delivered one after the other, in the order of the calls.
+func (id *CMID) later(ev CMEvent) {
+	id.enqueue(ev)
+	id.ctx.later.deliver(id)
+}
+
+// A laterQueue are ids with events to deliver. Linux has a work queue for them that is as orderly, and a program counts on that:
+// perftest connects each QP when the event of its id comes, and pairs them by that order (-q).
+type laterQueue struct {
+	ctx  *Context
+	mu   sync.Mutex
+	ids  []*CMID // guarded by mu
+	runs bool    // guarded by mu: a goroutine takes from ids
+}
+
+func (q *laterQueue) deliver(id *CMID) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.ids = append(q.ids, id)
+	if q.runs {
+		return
+	}
+	if q.runs = q.ctx.start(q.run); !q.runs {
+		q.ids = nil // the context is being closed, which nobody is told
+	}
+}
+
+func (q *laterQueue) run() {
+	for {
+		q.mu.Lock()
+		if len(q.ids) == 0 {
+			q.ids, q.runs = nil, false
+			q.mu.Unlock()
+			return
+		}
+		id := q.ids[0]
+		q.ids = q.ids[1:]
+		q.mu.Unlock()
+		id.deliver()
+	}
 }
 
 func (id *CMID) enqueue(ev CMEvent) {

@@ -1,7 +1,11 @@
 package vnic_test
 
 import (
+	"net/netip"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic"
@@ -36,6 +40,60 @@ func TestConnectOrder(t *testing.T) {
 			if got := ev.Param.PrivateData; len(got) == 0 || got[0] != byte(i) {
 				t.Errorf("request %d is %v", i, got)
 			}
+		}
+		for _, id := range ids {
+			id.Close()
+		}
+	})
+}
+
+// What resolving brings comes in the order in which it was asked for, also while a handler takes long.
+func TestResolvedOrder(t *testing.T) {
+	onPaths(t, func(t *testing.T, e *env) {
+		const n = 12
+		l, _ := listen(t, e.b, n)
+		var mu sync.Mutex
+		var got []int
+		hold := make(chan struct{})
+		var ids []*vnic.CMID
+		for i := range n {
+			id, err := e.a.NewCMID(func(vnic.CMEvent) {
+				if i == 0 {
+					<-hold
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				got = append(got, i)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, id)
+		}
+		for _, f := range []func(id *vnic.CMID) error{
+			func(id *vnic.CMID) error { return id.ResolveAddr(netip.Addr{}, l.Local(), time.Second) },
+			func(id *vnic.CMID) error { return id.ResolveRoute(time.Second) },
+		} {
+			for _, id := range ids {
+				if err := f(id); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait()
+			if len(got) != 0 {
+				t.Fatalf("the events of %v came before that of 0", got)
+			}
+			hold <- struct{}{}
+			synctest.Wait()
+			for i, k := range got {
+				if i != k {
+					t.Fatalf("the events came in the order %v", got)
+				}
+			}
+			if len(got) != n {
+				t.Fatalf("%d of %d events", len(got), n)
+			}
+			got = nil
 		}
 		for _, id := range ids {
 			id.Close()

@@ -53,7 +53,8 @@ type Context struct {
 	pending  int            // connection requests to its listeners; guarded by dev.admit.mu
 	hidden   int            // guarded by mu: regions among mrs that are nobody's objects
 
-	turns turns // of attempts to connect
+	turns turns      // of attempts to connect
+	later laterQueue // what resolving has brought
 
 	atomics struct { // on memory that is reached by calls
 		mu   sync.Mutex

@@ -100,6 +100,7 @@ func (d *Device) Open(cfg ContextConfig) (*Context, error) {
 		touching: make(chan struct{}, stagedAtOnce),
 	}
 	c.async.wake = make(chan struct{}, 1)
+	c.later.ctx = c
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
