@@ -104,6 +104,7 @@ func (e *Endpoint) post() (*txMessage, error) {
 		return nil, ErrQueueFull
 	}
 	t := &e.tx
+	t.ring = widen(t.ring, t.cur.sent, t.posted)
 	m := t.message(t.posted)
 	t.posted++
 	t.stale()

@@ -98,7 +98,7 @@ type sender struct {
 	bare   bool // segments without framing: Config.Records
 	rtr    RTRKinds
 
-	ring   []txMessage // a power of two, as the other rings
+	ring   []txMessage // as the other rings: none at first, and a power of two
 	limit  uint32      // messages that may be posted
 	posted uint32
 
@@ -130,9 +130,6 @@ func (t *sender) init(p *Params, queue int) {
 	t.crc = p.CRC
 	t.mark = p.MarkersOut
 	t.limit = uint32(queue)
-	t.ring = make([]txMessage, ringSize(queue))
-	t.answers = make([]txResponse, ringSize(int(p.IRD)))
-	t.readRing = make([]txRead, ringSize(int(p.ORD)))
 	t.cur = txCursor{msn: 1, rmsn: 1, amsn: 1, rtr: true}
 	t.stageIdx = -1
 	if p.Initiator && p.RTR != 0 {
@@ -152,13 +149,20 @@ func (t *sender) framed(n int) int {
 	return FPDULen(n)
 }
 
-// ringSize is a power of two that is at least n and 1: the counts that index a ring wrap at 2^32.
-func ringSize(n int) int {
-	size := 1
-	for size < n {
-		size <<= 1
+// leastRing is how many entries a ring has at least, once it has any.
+const leastRing = 8
+
+// widen returns a ring with the entries first to end of ring, and room for one more: most connections never have as much under way
+// as they may. The counts that index a ring wrap at 2^32.
+func widen[T any](ring []T, first, end uint32) []T {
+	if end-first < uint32(len(ring)) {
+		return ring
 	}
-	return size
+	to := make([]T, max(2*len(ring), leastRing))
+	for i := first; i != end; i++ {
+		to[i&uint32(len(to)-1)] = ring[i&uint32(len(ring)-1)]
+	}
+	return to
 }
 
 func (t *sender) full() bool { return t.posted-t.cur.sent >= t.limit }
@@ -168,6 +172,7 @@ func (t *sender) empty() bool {
 }
 
 func (t *sender) addRead(r txRead) {
+	t.readRing = widen(t.readRing, t.readsDone, t.readsPosted)
 	*t.read(t.readsPosted) = r
 	t.readsPosted++
 }
@@ -198,6 +203,7 @@ func (t *sender) atomicOut() bool {
 
 // ask queues the answer a.
 func (t *sender) ask(a *txResponse) {
+	t.answers = widen(t.answers, t.cur.answered, t.asked)
 	*t.answer(t.asked) = *a
 	t.asked++
 	t.stale()
