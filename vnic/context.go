@@ -52,6 +52,7 @@ type Context struct {
 	mrOctets uint64         // guarded by mu
 	pending  int            // connection requests to its listeners; guarded by dev.admit.mu
 	hidden   int            // guarded by mu: regions among mrs that are nobody's objects
+	idle     []worker       // guarded by mu
 
 	turns turns      // of attempts to connect
 	later laterQueue // what resolving has brought
@@ -72,21 +73,6 @@ func (c *Context) openLocked() error {
 		return fmt.Errorf("device %s: %w", c.dev.cfg.Name, rdma.ErrClosed)
 	}
 	return nil
-}
-
-// start runs f on a goroutine that belongs to c, unless c is closed.
-func (c *Context) start(f func()) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return false
-	}
-	c.wg.Add(1)
-	go func() {
-		defer c.wg.Done()
-		f()
-	}()
-	return true
 }
 
 func (c *Context) qpList() []*QP {
@@ -121,6 +107,7 @@ func (c *Context) Shutdown() {
 		return
 	}
 	c.closed = true
+	c.dismissLocked()
 	close(c.stop)
 	ids := c.ids.slice()
 	qps := make([]*QP, 0, len(c.qps))
