@@ -22,6 +22,10 @@ type cmEvents struct {
 
 	mu  sync.Mutex
 	ids map[uint32]*cmID
+
+	// What fetch asks for at a time; its goroutine's.
+	evs   [underWay]CMEvent
+	calls [underWay]call
 }
 
 // newCMEvents makes the channel and starts its goroutine.
@@ -66,7 +70,6 @@ func (ch *cmEvents) run() {
 
 // fetch takes n events, for which the pipe had octets, or all that there are.
 func (ch *cmEvents) fetch(n int, all bool) {
-	var evs [underWay]CMEvent
 	var calls [underWay]*call
 	for n > 0 || all {
 		k := underWay
@@ -74,15 +77,16 @@ func (ch *cmEvents) fetch(n int, all bool) {
 			k = min(k, n)
 		}
 		for i := range k {
-			evs[i] = CMEvent{}
-			calls[i] = &call{op: OpCMGetEvent, what: "connection event", req: HandleRequest{Handle: ch.handle}, rep: &evs[i], fd: -1}
+			ch.evs[i] = CMEvent{}
+			ch.calls[i] = call{op: OpCMGetEvent, what: "connection event", req: HandleRequest{Handle: ch.handle}, rep: &ch.evs[i], fd: -1}
+			calls[i] = &ch.calls[i]
 		}
 		ch.d.c.rpcs(calls[:k]...)
 		none := false
 		for i := range k {
 			switch err := calls[i].err; {
 			case err == nil:
-				ch.dispatch(&evs[i])
+				ch.dispatch(&ch.evs[i])
 			case errors.Is(err, syscall.EAGAIN): // octets were those of events that have been taken, or whose ids have gone
 				none = true
 			default:
@@ -128,7 +132,7 @@ func (ch *cmEvents) request(id *cmID, ev *CMEvent) {
 		ch.d.c.die(errCorrupt("a connection request with %d octets of private data", ev.Param.PrivateLen))
 		return
 	}
-	child := &cmID{ch: ch, handle: ev.Child, events: make(chan CMEvent, idEvents)}
+	child := &cmID{ch: ch, handle: ev.Child, events: make(chan *CMEvent, idEvents)}
 	ch.ids[ev.Child] = child
 	if id != nil && id.requests != nil {
 		select {
@@ -176,7 +180,7 @@ const idEvents = 8
 type cmID struct {
 	ch       *cmEvents
 	handle   uint32
-	events   chan CMEvent
+	events   chan *CMEvent
 	requests chan *connRequest // of a listener
 	conn     *conn             // once established; guarded by ch.mu
 	gone     sync.Once
@@ -189,7 +193,7 @@ func (ch *cmEvents) newID(backlog int) (*cmID, error) {
 	if err := ch.d.c.call(OpCMCreateID, "create connection id", req, &rep); err != nil {
 		return nil, err
 	}
-	id := &cmID{ch: ch, handle: rep.ID, events: make(chan CMEvent, idEvents)}
+	id := &cmID{ch: ch, handle: rep.ID, events: make(chan *CMEvent, idEvents)}
 	if backlog > 0 {
 		id.requests = make(chan *connRequest, backlog)
 	}
@@ -203,10 +207,11 @@ func (ch *cmEvents) newID(backlog int) (*cmID, error) {
 	return id, nil
 }
 
-// push queues ev: ch.mu is held.
+// push queues a copy of ev: ch.mu is held.
 func (id *cmID) push(ev *CMEvent) {
+	kept := *ev
 	select {
-	case id.events <- *ev:
+	case id.events <- &kept:
 	default:
 		id.ch.d.c.die(errCorrupt("more than %d events of connection id %d", idEvents, id.handle))
 	}
@@ -228,9 +233,9 @@ func (id *cmID) want(ctx context.Context, t uint32, op string) (*CMEvent, error)
 	select {
 	case ev := <-id.events:
 		if ev.Type != t {
-			return nil, eventError(op, &ev)
+			return nil, eventError(op, ev)
 		}
-		return &ev, nil
+		return ev, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-id.ch.d.closed:

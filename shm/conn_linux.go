@@ -27,7 +27,14 @@ type serverConn struct {
 	rc  syscall.RawConn
 	buf [MaxMessage]byte
 	oob []byte
+
+	// Replies that wait until there is no request more: who is woken for one finds all of them.
+	replies [maxReplies][]byte
+	waiting int
 }
+
+// maxReplies wait at most.
+const maxReplies = 8
 
 func newServerConn(c *net.UnixConn) (*serverConn, Peer, error) {
 	rc, err := c.SyscallConn()
@@ -61,7 +68,7 @@ func peerOf(rc syscall.RawConn) (Peer, error) {
 // came with it and belongs to the caller. io.EOF: the client has gone. An error that is a
 // *ProtocolError: it has sent what it must not.
 func (c *serverConn) read() (msg []byte, fd int, err error) {
-	n, oobn, flags, _, err := c.c.ReadMsgUnix(c.buf[:], c.oob)
+	n, oobn, flags, err := c.receive()
 	fd = -1
 	if oobn > 0 { // also with a message of 0 octets, which looks like the end
 		fds, perr := receivedFDs(c.oob[:oobn])
@@ -110,29 +117,97 @@ func receivedFDs(oob []byte) (fds []int, err error) {
 	return fds, err
 }
 
-// write sends a message with fds, which stay the caller's. It never waits: a client that does not
-// read its replies is in violation, as it may have only a few requests under way.
-func (c *serverConn) write(msg []byte, fds []int) error {
-	var oob []byte
-	if len(fds) > 0 {
-		oob = unix.UnixRights(fds...)
-	}
-	var serr error
-	err := c.rc.Write(func(fd uintptr) bool {
+// receive takes a message. Replies go before it waits for one.
+func (c *serverConn) receive() (n, oobn, flags int, err error) {
+	var rerr error
+	err = c.rc.Read(func(fd uintptr) bool {
 		for {
-			_, serr = unix.SendmsgN(int(fd), msg, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
-			if serr != unix.EINTR {
+			n, oobn, flags, _, rerr = unix.Recvmsg(int(fd), c.buf[:], c.oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+			switch rerr {
+			case unix.EINTR:
+			case unix.EAGAIN:
+				if rerr = c.send(int(fd)); rerr != nil {
+					return true
+				}
+				return false
+			default:
 				return true
 			}
 		}
 	})
-	switch {
-	case err != nil:
-		return err
-	case serr == unix.EAGAIN:
-		return violation("replies are not read")
+	if err == nil {
+		err = rerr
 	}
-	return serr
+	return n, oobn, flags, err
+}
+
+// reply sends a message behind those before it: soon, but not before other requests that are there already have been
+// answered. It never waits: a client that does not read its replies is in violation.
+func (c *serverConn) reply(msg []byte) error {
+	c.replies[c.waiting] = append(c.replies[c.waiting][:0], msg...)
+	if c.waiting++; c.waiting < maxReplies {
+		return nil
+	}
+	return c.flush()
+}
+
+// write sends a message with fds, which stay the caller's, behind all replies. It does not wait either.
+func (c *serverConn) write(msg []byte, fds []int) error {
+	if err := c.flush(); err != nil {
+		return err
+	}
+	var serr error
+	err := c.rc.Write(func(fd uintptr) bool {
+		serr = sendNow(int(fd), msg, fds)
+		return true
+	})
+	if err == nil {
+		err = serr
+	}
+	return err
+}
+
+// flush sends the replies that wait.
+func (c *serverConn) flush() error {
+	if c.waiting == 0 {
+		return nil
+	}
+	var serr error
+	err := c.rc.Write(func(fd uintptr) bool {
+		serr = c.send(int(fd))
+		return true
+	})
+	if err == nil {
+		err = serr
+	}
+	return err
+}
+
+func (c *serverConn) send(fd int) error {
+	n := c.waiting
+	c.waiting = 0
+	for _, msg := range c.replies[:n] {
+		if err := sendNow(fd, msg, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sendNow(fd int, msg []byte, fds []int) error {
+	var oob []byte
+	if len(fds) > 0 {
+		oob = unix.UnixRights(fds...)
+	}
+	for {
+		switch _, err := unix.SendmsgN(fd, msg, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL); err {
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return violation("replies are not read")
+		default:
+			return err
+		}
+	}
 }
 
 func (c *serverConn) close() { c.c.Close() } //nolint:errcheck // nothing to lose

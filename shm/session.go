@@ -35,6 +35,8 @@ type Session struct {
 	linger  linger
 	belled  chan struct{} // closed when the doorbell thread has ended; nil if it was not started
 	bellTab []atomic.Pointer[bellObj]
+	// freeBell: no lower one is free. The control goroutine's.
+	freeBell uint32
 
 	// mu guards the tables against those who look (List, the doorbell thread) and against
 	// PushRequest. Only the control goroutine changes the others. Never held over a handler's method.
@@ -128,6 +130,7 @@ func (s *Session) run() {
 		err = s.serve()
 	}
 	stop()
+	s.conn.flush() //nolint:errcheck // the end is known already
 	s.end(err)
 	s.teardown()
 }
@@ -360,6 +363,9 @@ func (s *Session) serve() error {
 // send answers a request.
 func (s *Session) send(h Header, status error, body any, fds []int) error {
 	s.reply = AppendMessage(s.reply[:0], Header{Op: h.Op, Seq: h.Seq, Status: statusOf(status)}, body)
+	if len(fds) == 0 {
+		return s.conn.reply(s.reply)
+	}
 	return s.conn.write(s.reply, fds)
 }
 

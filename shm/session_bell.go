@@ -26,10 +26,11 @@ type bellObj struct {
 
 // addBell gives f a bell. There are as many as the session may have QPs and SRQs.
 func (s *Session) addBell(f func() (more bool)) *bellObj {
-	for i := range s.bellTab {
+	for i := s.freeBell; int(i) < len(s.bellTab); i++ {
 		if s.bellTab[i].Load() == nil {
-			b := &bellObj{number: uint32(i), f: f}
+			b := &bellObj{number: i, f: f}
 			s.bellTab[i].Store(b)
+			s.freeBell = i + 1
 			return b
 		}
 	}
@@ -48,6 +49,7 @@ func (s *Session) endBell(b *bellObj, end func() error) error {
 		return err
 	}
 	s.bellTab[b.number].Store(nil)
+	s.freeBell = min(s.freeBell, b.number)
 	return nil
 }
 
