@@ -26,11 +26,12 @@ type link struct {
 
 	dispatcher atomic.Pointer[stack.NetworkDispatcher]
 
-	acks  acks
-	conns tcpConns
-	queue chan *stack.PacketBuffer // for the goroutine
-	stop  chan struct{}            // closed when nobody puts into queue any more
-	wg    sync.WaitGroup
+	acks   acks
+	conns  tcpConns
+	firsts firsts
+	queue  chan *stack.PacketBuffer // for the goroutine
+	stop   chan struct{}            // closed when nobody puts into queue any more
+	wg     sync.WaitGroup
 }
 
 // gsoHeaders is what gVisor puts on top of the TCP payload when it works out the largest
@@ -129,6 +130,9 @@ func (l *link) Transmit(f *Frame) bool {
 		pkt.PktType = tcpip.PacketMulticast
 	}
 	if (p.proto == protoTCP || p.proto == protoSCTP) && p.l4 != 0 && !p.fragment {
+		if p.proto == protoTCP && dst == l.mac {
+			l.firsts.came(&p)
+		}
 		if c := l.prompt(f, &p); c != nil {
 			l.deliver(pkt)
 			if c.end() {
@@ -171,6 +175,7 @@ func (l *link) WritePacket(pkt *stack.PacketBuffer) tcpip.Error {
 			f.GSOSize = g.MSS
 		}
 	}
+	l.firsts.sent(pkt)
 	kept, first, list := l.acks.hold(pkt, f)
 	if first != nil {
 		l.acks.send(first)

@@ -135,15 +135,22 @@ const minBacklog = 128
 // that family. Port 0 chooses a free one. Up to backlog connections, or minBacklog if that is more,
 // wait to be accepted.
 func (s *Stack) ListenTCP(addr netip.AddrPort, backlog int) (*TCPListener, error) {
+	return s.ListenTCPOrdered(addr, backlog, nil)
+}
+
+// ListenTCPOrdered is ListenTCP. first, unless it is nil, is called with the other end of each connection when its first octets
+// come, before they can be read: for one after the other, as they come, whatever order Accept gives the connections in. It must
+// not wait, nor call this package. Who connects in large numbers and then says nothing can have others not told of.
+func (s *Stack) ListenTCPOrdered(addr netip.AddrPort, backlog int, first func(remote netip.AddrPort)) (*TCPListener, error) {
 	addr = unmap(addr)
-	l, err := s.listen(addr, backlog)
+	l, err := s.listen(addr, backlog, first)
 	if err != nil {
 		return nil, fmt.Errorf("netstack: %s: listen at %v: %w", s.cfg.Name, addr, err)
 	}
 	return l, nil
 }
 
-func (s *Stack) listen(addr netip.AddrPort, backlog int) (*TCPListener, error) {
+func (s *Stack) listen(addr netip.AddrPort, backlog int, first func(remote netip.AddrPort)) (*TCPListener, error) {
 	if !addr.Addr().IsValid() {
 		return nil, goError(&tcpip.ErrBadAddress{})
 	}
@@ -162,19 +169,24 @@ func (s *Stack) listen(addr netip.AddrPort, backlog int) (*TCPListener, error) {
 		ep.Close()
 		return nil, goError(err)
 	}
-	if err := ep.Listen(max(backlog, minBacklog) + 1); err != nil {
-		ep.Close()
-		return nil, goError(err)
-	}
 	bound, terr := ep.GetLocalAddress()
 	if terr != nil {
 		ep.Close()
 		return nil, goError(terr)
 	}
-	return &TCPListener{
+	l := &TCPListener{
 		s: s, ep: ep, wq: wq, done: make(chan struct{}),
 		addr: netip.AddrPortFrom(addr.Addr(), bound.Port),
-	}, nil
+	}
+	if first != nil { // before anybody can connect
+		s.link.firsts.listen(l, first)
+	}
+	if err := ep.Listen(max(backlog, minBacklog) + 1); err != nil {
+		s.link.firsts.close(l)
+		ep.Close()
+		return nil, goError(err)
+	}
+	return l, nil
 }
 
 // Accept waits for the next connection. After Close, of the listener or the stack, it returns
@@ -207,6 +219,7 @@ func (l *TCPListener) Addr() netip.AddrPort { return l.addr }
 // Close ends the listener and Accept. Connections that nobody has accepted are reset.
 func (l *TCPListener) Close() error {
 	l.once.Do(func() {
+		l.s.link.firsts.close(l)
 		l.ep.Close()
 		close(l.done)
 	})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net/netip"
 	"syscall"
 	"time"
 
@@ -211,11 +212,10 @@ func (id *CMID) Connect(qp *QP, p rdma.ConnParam) error {
 	}
 	p.PrivateData = append([]byte(nil), p.PrivateData...)
 	ctx, cancel := context.WithCancel(context.Background())
-	t := id.ctx.turns.take(id.Remote())
+	t := id.ctx.turns.take(id.Remote(), netip.AddrPort{})
 	if !id.begin(b, cancel) || !id.ctx.start(func() {
 		defer cancel()
 		defer t.done()
-		t.wait(ctx)
 		id.connect(ctx, b, p, t)
 	}) {
 		t.done()
@@ -254,6 +254,10 @@ func (id *CMID) fail(b *binding, mpa bool, ev CMEvent) {
 // connect runs on a goroutine of the context, and ends its turn when the request has been sent.
 func (id *CMID) connect(ctx context.Context, b *binding, p rdma.ConnParam, t *turn) {
 	d := id.dev
+	_, ordered := d.cfg.Network.(OrderedNetwork)
+	if ordered = ordered && !p.SCTP; !ordered {
+		t.wait(ctx) // with the opening of the stream, too
+	}
 	if !d.cfg.ForceWire && d.owns(id.Remote().Addr()) {
 		l := d.listener(id.Remote())
 		if l == nil && d.cfg.Network == nil {
@@ -261,6 +265,7 @@ func (id *CMID) connect(ctx context.Context, b *binding, p rdma.ConnParam, t *tu
 			return
 		}
 		if l != nil {
+			t.wait(ctx)
 			id.connectLoop(ctx, b, l, p, t)
 			return
 		}
@@ -273,6 +278,7 @@ func (id *CMID) connect(ctx context.Context, b *binding, p rdma.ConnParam, t *tu
 		id.connectSCTP(ctx, b, p, t)
 		return
 	}
+	t.open(ctx)
 	dctx, cancel := context.WithTimeoutCause(ctx, positive(d.cfg.Timeouts.Connect), syscall.ETIMEDOUT)
 	s, err := id.dial(dctx)
 	if err != nil && dctx.Err() != nil {
@@ -284,6 +290,7 @@ func (id *CMID) connect(ctx context.Context, b *binding, p rdma.ConnParam, t *tu
 		return
 	}
 	id.connectedFrom(unmap(s.LocalAddr()))
+	t.wait(ctx)
 	if ev, ok := id.initiate(ctx, b, s, p, t); !ok {
 		id.fail(b, true, ev)
 	}

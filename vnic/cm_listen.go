@@ -22,7 +22,8 @@ type cmListen struct {
 	stop    context.CancelFunc
 	ctx     context.Context
 	once    sync.Once
-	turns   turns // of streams whose requests have not been announced
+	turns   turns // of streams whose requests have come and have not been announced
+	ordered bool  // net tells when they have come; else they are in the order of their streams
 
 	// Requests half open or unanswered, in all and by peer; guarded by the device's admission.mu.
 	waiting int
@@ -94,10 +95,10 @@ func (id *CMID) listenLocked(backlog int) error {
 	if id.state != cmBound {
 		return id.stateError("listen with")
 	}
-	l := &cmListen{id: id, backlog: min(backlog, 1<<16)}
+	l := &cmListen{id: id, backlog: min(backlog, 1<<16), turns: turns{most: positive(id.dev.cfg.Timeouts.Turn)}}
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	if n := id.dev.cfg.Network; n != nil {
-		nl, err := n.Listen(id.local, backlog)
+		nl, err := l.listen(n)
 		if err != nil {
 			l.stop()
 			return fmt.Errorf("listen on %v: %w", id.local, err)
@@ -116,6 +117,34 @@ func (id *CMID) listenLocked(backlog int) error {
 	}
 	id.listen, id.state = l, cmListening
 	return nil
+}
+
+func (l *cmListen) listen(n Network) (StreamListener, error) {
+	o, ok := n.(OrderedNetwork)
+	if l.ordered = ok; ok {
+		return o.ListenOrdered(l.id.local, l.backlog, l.first)
+	}
+	return n.Listen(l.id.local, l.backlog)
+}
+
+// first gives the request from remote its turn.
+func (l *cmListen) first(remote netip.AddrPort) {
+	remote = unmap(remote)
+	l.turns.take(netip.AddrPortFrom(remote.Addr(), 0), remote)
+}
+
+// after waits until requests from the same host that have come before that from remote have been announced.
+func (l *cmListen) after(ctx context.Context, remote netip.AddrPort) {
+	if t := l.turns.of(unmap(remote)); t != nil {
+		t.wait(ctx)
+	}
+}
+
+// announced lets the next request of the host go, also when that from remote has come to nothing.
+func (l *cmListen) announced(remote netip.AddrPort) {
+	if t := l.turns.of(unmap(remote)); t != nil {
+		t.done()
+	}
 }
 
 func (id *CMID) listening() bool {
@@ -151,12 +180,14 @@ func (l *cmListen) accept() {
 			s.Abort() // RFC 5042, section 6.4.1
 			continue
 		}
-		t := l.turns.take(netip.AddrPortFrom(s.RemoteAddr().Addr(), 0))
+		if !l.ordered {
+			l.first(s.RemoteAddr())
+		}
 		if !l.id.ctx.start(func() {
-			defer t.done()
-			l.greet(r, t)
+			defer l.announced(r.stream.RemoteAddr())
+			l.greet(r)
 		}) {
-			t.done()
+			l.announced(s.RemoteAddr())
 			r.place.done()
 			s.Abort()
 		}
@@ -164,7 +195,7 @@ func (l *cmListen) accept() {
 }
 
 // greet runs the Responder up to a complete Request and makes a child of it, when it is its turn.
-func (l *cmListen) greet(r *cmRequest, t *turn) {
+func (l *cmListen) greet(r *cmRequest) {
 	ctx, cancel := context.WithTimeout(l.ctx, positive(l.id.dev.cfg.Timeouts.MPARequest))
 	defer cancel()
 	l.id.mu.Lock()
@@ -201,7 +232,7 @@ func (l *cmListen) greet(r *cmRequest, t *turn) {
 		PrivateData: append([]byte(nil), q.PrivateData...), IRD: shownReads(q.IRD), ORD: shownReads(q.ORD),
 		MPA: rdma.MPAParam{Revision: q.Revision},
 	}
-	t.wait(ctx)
+	l.after(ctx, r.stream.RemoteAddr())
 	l.child(r, r.stream.LocalAddr(), r.stream.RemoteAddr(), p)
 }
 

@@ -65,6 +65,15 @@ type PortNetwork interface {
 	DialFrom(ctx context.Context, local, remote netip.AddrPort) (iwarp.Stream, error)
 }
 
+// An OrderedNetwork is a Network that tells in which order the requests of those who connect have come. Streams can then be opened
+// at the same time, and are accepted in any order.
+type OrderedNetwork interface {
+	Network
+	// ListenOrdered is Listen. first is called for each stream when its first octets are there, before anybody can read them,
+	// for one after the other, as they came; it does not wait.
+	ListenOrdered(addr netip.AddrPort, backlog int, first func(remote netip.AddrPort)) (StreamListener, error)
+}
+
 // A StreamListener takes streams.
 type StreamListener interface {
 	Accept() (iwarp.Stream, error) // blocks; an error after Close
@@ -134,6 +143,7 @@ type Timeouts struct {
 	Terminate   time.Duration // from a Terminate of RDMAP to that
 	Idle        time.Duration // a connection on which nothing moves for so long is ended; off by default
 	Nudge       time.Duration // an initiator reminds a peer that has been silent this long since the start
+	Turn        time.Duration // a connection, or request, that does not get on delays later ones from or to the same address this long
 }
 
 // DefaultTimeouts are siw's for the start-up (ledger MPA, section 9), and ours.
@@ -141,6 +151,7 @@ func DefaultTimeouts() Timeouts {
 	return Timeouts{
 		Connect: 10 * time.Second, MPARequest: 5 * time.Second, MPAReply: 10 * time.Second, ReceiveHold: 5 * time.Second,
 		Drain: 5 * time.Second, Close: 5 * time.Second, Terminate: time.Second, Idle: -1, Nudge: 100 * time.Millisecond,
+		Turn: 100 * time.Millisecond,
 	}
 }
 
@@ -153,6 +164,7 @@ func (t Timeouts) or(d Timeouts) Timeouts {
 	or(&t.Close, d.Close)
 	or(&t.Terminate, d.Terminate)
 	or(&t.Idle, d.Idle)
+	or(&t.Turn, d.Turn)
 	or(&t.Nudge, d.Nudge)
 	return t
 }

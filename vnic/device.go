@@ -98,6 +98,7 @@ func (d *Device) Open(cfg ContextConfig) (*Context, error) {
 		dev: d, cfg: cfg, limits: cfg.Limits.or(d.cfg.Limits),
 		done: make(chan struct{}), stop: make(chan struct{}),
 		touching: make(chan struct{}, stagedAtOnce),
+		turns:    turns{most: positive(d.cfg.Timeouts.Turn)},
 	}
 	c.async.wake = make(chan struct{}, 1)
 	c.later.ctx = c

@@ -30,6 +30,8 @@ type Network struct {
 var (
 	_ vnic.PortNetwork = (*Network)(nil)
 	_ vnic.SCTPNetwork = (*Network)(nil)
+
+	_ vnic.OrderedNetwork = (*Network)(nil)
 )
 
 // New uses the stack for all.
@@ -74,9 +76,14 @@ func (n *Network) DialFrom(ctx context.Context, local, remote netip.AddrPort) (i
 	return c, nil
 }
 
-// Listen implements vnic.Network: the unspecified IPv6 address stands for both families to the RNIC, as to rdma_cm, but for
-// one of them to the stack. Where a UDP socket of the host is there is no TCP, and nobody comes.
+// Listen implements vnic.Network.
 func (n *Network) Listen(addr netip.AddrPort, backlog int) (vnic.StreamListener, error) {
+	return n.ListenOrdered(addr, backlog, nil)
+}
+
+// ListenOrdered implements vnic.OrderedNetwork: the unspecified IPv6 address stands for both families to the RNIC, as to rdma_cm, but for
+// one of them to the stack. Where a UDP socket of the host is there is no TCP, and nobody comes.
+func (n *Network) ListenOrdered(addr netip.AddrPort, backlog int, first func(remote netip.AddrPort)) (vnic.StreamListener, error) {
 	addrs := []netip.AddrPort{addr}
 	if addr.Addr() == netip.IPv6Unspecified() {
 		addrs = append(addrs, netip.AddrPortFrom(netip.IPv4Unspecified(), addr.Port()))
@@ -86,7 +93,7 @@ func (n *Network) Listen(addr netip.AddrPort, backlog int) (vnic.StreamListener,
 	}
 	l := &streamListener{addr: addr, conns: make(chan *netstack.TCPConn), done: make(chan struct{})}
 	for _, a := range addrs {
-		one, err := n.stack.ListenTCP(a, backlog)
+		one, err := n.stack.ListenTCPOrdered(a, backlog, first)
 		if err != nil {
 			l.Close()
 			return nil, err

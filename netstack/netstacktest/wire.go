@@ -15,8 +15,20 @@ type Filter func(Received) bool
 // cut when the test ends.
 func Wire(tb testing.TB, a, b *netstack.Switch, offloads bool, filter Filter) {
 	tb.Helper()
-	x := &wireEnd{offloads: offloads, filter: filter}
-	y := &wireEnd{offloads: offloads, filter: filter}
+	join(tb, a, b, offloads, filter, nil)
+}
+
+// Bend joins two switches in memory. carry sees each frame and lets it arrive when it calls deliver, be it later and behind others,
+// or never. It may be called from several goroutines at once.
+func Bend(tb testing.TB, a, b *netstack.Switch, carry func(octets []byte, deliver func())) {
+	tb.Helper()
+	join(tb, a, b, false, nil, carry)
+}
+
+func join(tb testing.TB, a, b *netstack.Switch, offloads bool, filter Filter, carry func([]byte, func())) {
+	tb.Helper()
+	x := &wireEnd{offloads: offloads, filter: filter, carry: carry}
+	y := &wireEnd{offloads: offloads, filter: filter, carry: carry}
 	x.peer, y.peer = y, x
 	for _, e := range []struct {
 		end *wireEnd
@@ -35,6 +47,7 @@ type wireEnd struct {
 	peer     *wireEnd
 	offloads bool
 	filter   Filter
+	carry    func([]byte, func())
 	at       atomic.Pointer[netstack.Attachment]
 }
 
@@ -48,7 +61,16 @@ func (e *wireEnd) Transmit(f *netstack.Frame) bool {
 	if e.filter != nil && !e.filter(Received{f.Offload, octets}) {
 		return true // lost on the way
 	}
-	g := netstack.NewFrame(octets, f.Offload)
+	if e.carry != nil {
+		o := f.Offload
+		e.carry(octets, func() { put(at, octets, o) })
+		return true
+	}
+	return put(at, octets, f.Offload)
+}
+
+func put(at *netstack.Attachment, octets []byte, o netstack.Offload) bool {
+	g := netstack.NewFrame(octets, o)
 	defer g.Release()
 	return at.Input(g) == nil
 }

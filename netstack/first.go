@@ -1,0 +1,126 @@
+package netstack
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+)
+
+// Whoever listens may want to know in which order those who connect have sent their first octets. gVisor handles connections in
+// parallel, and gives them to Accept in any order; frames come one after the other. So the link keeps in mind what it has
+// answered to a SYN, until octets come that acknowledge it.
+
+// maxFirsts is how many connections are kept in mind; the oldest is forgotten for another one.
+const maxFirsts = 1024
+
+// firsts are connections whose first octets have not come.
+type firsts struct {
+	n atomic.Int32 // of them
+
+	mu        sync.Mutex
+	m         map[tcpFlow]firstFlow
+	slots     [maxFirsts]tcpFlow // in turn
+	next      int
+	listeners map[*TCPListener]func(remote netip.AddrPort)
+	listening atomic.Bool // there is one
+}
+
+// A firstFlow is such a connection.
+type firstFlow struct {
+	ack  uint32 // what the peer has to acknowledge
+	slot int
+	tell func(remote netip.AddrPort)
+}
+
+// listen has f called for connections to l.
+func (s *firsts) listen(l *TCPListener, f func(remote netip.AddrPort)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.m == nil {
+		s.m, s.listeners = make(map[tcpFlow]firstFlow), make(map[*TCPListener]func(netip.AddrPort))
+	}
+	s.listeners[l] = f
+	s.listening.Store(true)
+}
+
+// close has nothing more told to l.
+func (s *firsts) close(l *TCPListener) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listeners[l] == nil {
+		return
+	}
+	delete(s.listeners, l)
+	s.listening.Store(len(s.listeners) > 0)
+}
+
+// sent looks at a packet that goes out.
+func (s *firsts) sent(pkt *stack.PacketBuffer) {
+	if !s.listening.Load() || pkt.TransportProtocolNumber != tcp.ProtocolNumber {
+		return
+	}
+	t := header.TCP(pkt.TransportHeader().Slice())
+	if len(t) < header.TCPMinimumSize || t.Flags() != header.TCPFlagSyn|header.TCPFlagAck {
+		return
+	}
+	s.answered(tcpFlow{
+		netip.AddrPortFrom(goAddr(pkt.EgressRoute.LocalAddress), t.SourcePort()),
+		netip.AddrPortFrom(goAddr(pkt.EgressRoute.RemoteAddress), t.DestinationPort()),
+	}, t.SequenceNumber()+1)
+}
+
+// answered keeps f in mind, whose peer will acknowledge ack.
+func (s *firsts) answered(f tcpFlow, ack uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var tell func(netip.AddrPort)
+	for l, t := range s.listeners {
+		if a := l.addr; a.Port() == f.local.Port() && (a.Addr() == f.local.Addr() || a.Addr().IsUnspecified() && a.Addr().Is4() == f.local.Addr().Is4()) {
+			if tell = t; !a.Addr().IsUnspecified() {
+				break
+			}
+		}
+	}
+	if tell == nil {
+		return
+	}
+	slot := s.next
+	if was, ok := s.m[f]; ok {
+		slot = was.slot
+	} else {
+		if old := s.slots[slot]; s.m[old].slot == slot {
+			delete(s.m, old)
+		}
+		s.slots[slot] = f
+		s.next = (s.next + 1) % maxFirsts
+	}
+	s.m[f] = firstFlow{ack, slot, tell}
+	s.n.Store(int32(len(s.m)))
+}
+
+// came looks at a TCP packet that has come, before anybody else does.
+func (s *firsts) came(p *packet) {
+	if s.n.Load() == 0 {
+		return
+	}
+	n, err := p.tcpHeaderLen()
+	if err != nil || p.end-p.l4 == n {
+		return
+	}
+	t := header.TCP(p.hdr[p.l4:])
+	if t.Flags()&(header.TCPFlagAck|header.TCPFlagSyn|header.TCPFlagRst) != header.TCPFlagAck {
+		return
+	}
+	f := flowOf(p)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k, ok := s.m[f]; ok && k.ack == t.AckNumber() {
+		delete(s.m, f)
+		s.n.Store(int32(len(s.m)))
+		k.tell(f.remote)
+	}
+}

@@ -1,0 +1,116 @@
+package netstack
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+)
+
+// segment is one of TCP over IPv4 with so many octets, as it comes to f.local.
+func segment(f tcpFlow, flags header.TCPFlags, ack uint32, octets int) *packet {
+	p := &packet{ether: etherIPv4, proto: protoTCP, l3: etherHeaderLen, l4: etherHeaderLen + ipv4MinLen}
+	p.n = p.l4 + tcpMinLen
+	p.end = p.n + octets
+	src, dst := f.remote.Addr().As4(), f.local.Addr().As4()
+	copy(p.hdr[p.l3+12:], src[:])
+	copy(p.hdr[p.l3+16:], dst[:])
+	t := p.hdr[p.l4:]
+	binary.BigEndian.PutUint16(t, f.remote.Port())
+	binary.BigEndian.PutUint16(t[2:], f.local.Port())
+	binary.BigEndian.PutUint32(t[8:], ack)
+	t[12], t[13] = tcpMinLen/4<<4, byte(flags)
+	return p
+}
+
+func flowTo(local string, remote uint16) tcpFlow {
+	return tcpFlow{netip.MustParseAddrPort(local), netip.AddrPortFrom(netip.MustParseAddr("10.0.0.9"), remote)}
+}
+
+// The first octets that acknowledge a listener's SYN are told of, once, and nothing else is.
+func TestFirstOctets(t *testing.T) {
+	var s firsts
+	var told []string
+	teller := func(who string) func(netip.AddrPort) {
+		return func(from netip.AddrPort) { told = append(told, who+" "+from.String()) }
+	}
+	any4 := &TCPListener{addr: netip.MustParseAddrPort("0.0.0.0:7")}
+	any6 := &TCPListener{addr: netip.MustParseAddrPort("[::]:7")}
+	one := &TCPListener{addr: netip.MustParseAddrPort("10.0.0.1:7")}
+	s.listen(any4, teller("any"))
+	s.listen(any6, teller("any6"))
+	s.listen(one, teller("one"))
+	a, b, c, elsewhere := flowTo("10.0.0.1:7", 1), flowTo("10.0.0.2:7", 2), flowTo("10.0.0.1:7", 3), flowTo("10.0.0.1:8", 4)
+	for _, f := range []tcpFlow{a, b, c, elsewhere} {
+		s.answered(f, 100)
+	}
+	s.answered(a, 100) // again, as the peer's SYN has come again
+	if n := s.n.Load(); n != 3 {
+		t.Fatalf("%d in mind, want 3", n)
+	}
+	for _, p := range []*packet{
+		segment(c, header.TCPFlagAck, 100, 0),                   // no octets
+		segment(c, header.TCPFlagAck, 101, 1),                   // to another SYN
+		segment(c, header.TCPFlagAck|header.TCPFlagRst, 100, 1), // not for the user
+		segment(c, header.TCPFlagAck|header.TCPFlagSyn, 100, 1),
+		segment(c, header.TCPFlagPsh, 100, 1),
+		segment(flowTo("10.0.0.1:7", 5), header.TCPFlagAck, 100, 1), // of nobody
+		segment(elsewhere, header.TCPFlagAck, 100, 1),
+	} {
+		s.came(p)
+	}
+	if len(told) != 0 {
+		t.Fatalf("told %v", told)
+	}
+	s.came(segment(b, header.TCPFlagAck|header.TCPFlagPsh, 100, 1))
+	s.came(segment(a, header.TCPFlagAck, 100, 1))
+	s.came(segment(a, header.TCPFlagAck, 100, 1))
+	if want := []string{"any 10.0.0.9:2", "one 10.0.0.9:1"}; !slices.Equal(told, want) {
+		t.Errorf("told %v, want %v", told, want)
+	}
+	if n := s.n.Load(); n != 1 {
+		t.Errorf("%d in mind, want 1", n)
+	}
+	s.close(one)
+	s.close(one)
+	s.close(any4)
+	if !s.listening.Load() {
+		t.Error("the one that is left is not told of any more")
+	}
+	s.answered(a, 200)
+	s.close(any6)
+	if s.listening.Load() || s.n.Load() != 1 {
+		t.Errorf("listening %v, %d in mind", s.listening.Load(), s.n.Load())
+	}
+}
+
+// Who begins and says nothing takes no more than there is; the oldest is forgotten.
+func TestFirstsBounded(t *testing.T) {
+	var s firsts
+	told := 0
+	s.listen(&TCPListener{addr: netip.MustParseAddrPort("10.0.0.1:7")}, func(netip.AddrPort) { told++ })
+	const more = 10
+	for round := range 2 {
+		told = 0
+		for i := range maxFirsts + more {
+			s.answered(flowTo("10.0.0.1:7", uint16(i+1)), 1)
+			if i == 0 {
+				s.answered(flowTo("10.0.0.1:7", 1), 1)
+			}
+		}
+		if n := s.n.Load(); n != maxFirsts {
+			t.Fatalf("round %d: %d in mind, want %d", round, n, maxFirsts)
+		}
+		for i := range maxFirsts + more {
+			s.came(segment(flowTo("10.0.0.1:7", uint16(i+1)), header.TCPFlagAck, 1, 1))
+			if i == more-1 && told != 0 {
+				t.Errorf("round %d: %d of those that were forgotten", round, told)
+			}
+		}
+		if told != maxFirsts || s.n.Load() != 0 {
+			t.Errorf("round %d: told of %d, %d in mind; want %d and none", round, told, s.n.Load(), maxFirsts)
+		}
+	}
+}
