@@ -3,6 +3,18 @@ package netstack
 // Arrive is arrive.
 func (a *Attachment) Arrive(f *Frame, prompt bool) { a.arrive(f, prompt, nil) }
 
+// BatchMost is batchMost.
+const BatchMost = batchMost
+
+// ArriveTogether is arriveTogether for at most BatchMost frames.
+func (a *Attachment) ArriveTogether(frames ...*Frame) {
+	var b batch
+	for _, f := range frames {
+		b.add(f)
+	}
+	a.arriveTogether(&b)
+}
+
 // Settle returns when what has come in for c has been dealt with.
 func (c *TCPConn) Settle() {
 	c.mu.Lock()
@@ -11,3 +23,7 @@ func (c *TCPConn) Settle() {
 	defer c.ep.UnlockUser()
 	_ = handleSegments(c.ep) // an error ends the connection, and with it the test
 }
+
+// Hold takes hold of c, as one of its calls does; LetGo lets it go.
+func (c *TCPConn) Hold()  { c.mu.Lock() }
+func (c *TCPConn) LetGo() { c.mu.Unlock() }

@@ -68,6 +68,7 @@ type Frame struct {
 	shared bool     // several ports are to see it: none may take buf
 	prompt bool     // the goroutine holds no lock, and may handle what is in it
 	ready  *TCPConn // that it has brought something for
+	batch  *batch   // that it is in, or nil
 }
 
 var framePool = sync.Pool{New: func() any { return new(Frame) }}

@@ -64,6 +64,77 @@ func TestTAPMore(t *testing.T) {
 	}
 }
 
+// Long frames that are there one behind the other are gathered, up to as many as a batch has. A short one stays, for who looks next, and
+// of one whose header makes no sense only a count.
+func TestTAPGather(t *testing.T) {
+	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &tapReader{t: &TAP{fd: p[0], offloads: true, at: &Attachment{}}}
+	defer func() {
+		r.rx.release()
+		unix.Close(p[0])
+		unix.Close(p[1])
+	}()
+	const long, short = 'l', 's'
+	n := 0
+	write := func(kind byte, header byte) {
+		b := make([]byte, vnetHeaderLen+64)
+		if kind == long {
+			b = make([]byte, promptMax+vnetHeaderLen+1)
+		}
+		b[1], b[vnetHeaderLen] = header, byte(n) // gso_type
+		n++
+		if _, err := unix.Write(p[1], b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := 0
+	gathers := func(want int, got, first bool) {
+		t.Helper()
+		if !r.look() || r.err != nil || r.n <= promptMax {
+			t.Fatalf("frame %d: no long one: %v", next, r.err)
+		}
+		r.gather()
+		if r.batch.n != want || r.got != got || r.first != first {
+			t.Errorf("behind frame %d: %d frames, another one read: %v, the kernel had no more: %v; want %d, %v, %v",
+				next, r.batch.n, r.got, r.first, want, got, first)
+		}
+		for _, f := range r.batch.frames[:r.batch.n] {
+			if b := f.AppendTo(nil); len(b) != promptMax+1 || b[0] != byte(next) {
+				t.Errorf("frame %d has %d octets", next, len(b))
+			}
+			next++
+			f.Release()
+		}
+		r.batch = batch{}
+	}
+	for range batchMost + 2 {
+		write(long, vnetGSONone)
+	}
+	gathers(batchMost, false, false)
+	gathers(2, false, true)
+	write(long, vnetGSONone)
+	write(long, 77)
+	write(long, vnetGSONone)
+	write(short, vnetGSONone)
+	write(long, vnetGSONone)
+	if !r.look() {
+		t.Fatal("nothing there")
+	}
+	r.gather()
+	if r.batch.n != 2 || !r.got || r.n != vnetHeaderLen+64 || r.t.at.rxDrops.Load() != 1 {
+		t.Errorf("%d frames, then %d octets (%v); dropped %d", r.batch.n, r.n, r.got, r.t.at.rxDrops.Load())
+	}
+	for _, f := range r.batch.frames[:r.batch.n] {
+		f.Release()
+	}
+	r.batch = batch{}
+	r.got, next = false, n-1
+	gathers(1, false, true)
+}
+
 // A thread with a short slice has the usual one while it shares the processor, and its own again afterwards.
 func TestTurn(t *testing.T) {
 	done := make(chan struct{})

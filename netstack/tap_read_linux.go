@@ -78,6 +78,8 @@ type tapReader struct {
 	n     int
 	err   error
 	first bool // the kernel had nothing before it
+
+	batch batch
 }
 
 // look reads a frame, unless it has one, if there is one.
@@ -92,6 +94,19 @@ func (r *tapReader) look() bool {
 	}
 	r.got = true
 	return true
+}
+
+// gather moves the long frame that was read into the batch, and those that are there behind it. It may end with another frame read.
+func (r *tapReader) gather() {
+	for range batchMost {
+		if f := r.t.frame(&r.rx, r.n); f != nil {
+			r.batch.add(f)
+		}
+		r.got, r.first = false, false
+		if r.batch.full() || !r.look() || r.err != nil || r.n <= promptMax {
+			return
+		}
+	}
 }
 
 // more is look for who has brought a frame and looks for the next one again and again.
@@ -129,7 +144,12 @@ func (t *TAP) read() {
 		r.got, r.first = false, false
 		switch r.err {
 		case nil:
-			t.receive(&r.rx, r.n, first, more)
+			if r.n > promptMax {
+				r.gather()
+				t.at.arriveTogether(&r.batch)
+			} else if f := t.frame(&r.rx, r.n); f != nil {
+				t.at.arrive(f, first, more)
+			}
 		case unix.EINTR:
 		default: // EBADFD, EIO: somebody removed the device
 			t.lost.Store(true)
@@ -141,22 +161,21 @@ func (t *TAP) read() {
 // endRead ends read, also when it is about to wait.
 func (t *TAP) endRead() error { return t.file.SetReadDeadline(time.Unix(1, 0)) }
 
-// receive passes on what was read: n octets, the virtio-net header among them. first says that the kernel had nothing
-// before it.
-func (t *TAP) receive(rx *rxBuffers, n int, first bool, more func() bool) {
+// frame is what was read: n octets, the virtio-net header among them; nil if that header makes no sense.
+func (t *TAP) frame(rx *rxBuffers, n int) *Frame {
 	var o Offload
 	if t.offloads {
 		var err error
 		if o, err = parseVnet(rx.hdr[:min(n, vnetHeaderLen)]); err != nil {
 			t.at.rxDrops.Add(1)
-			return
+			return nil
 		}
 		n -= vnetHeaderLen
 	}
 	f := newFrame()
 	f.Offload = o
 	rx.frame(f, n)
-	t.at.arrive(f, first, more)
+	return f
 }
 
 // A turn has the thread of a goroutine that looks for something again and again, and lets others run between, share the

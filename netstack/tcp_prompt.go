@@ -14,27 +14,33 @@ import (
 // from there to the connection's user. Each time Go wakes one more thread to see whether there is more to do, and where the
 // processors are busy that thread takes one from those that have to do with the message. So who has read a short
 // frame of octets from outside handles the segment itself, and runs the connection's user, if nobody has hold of
-// the connection and nothing seems to come behind it. Else the segment goes the usual way: long or many ones are
-// handled in parallel, and ACKs may make TCP send much.
+// the connection and nothing seems to come behind it. Long frames that are there one behind the other are handled so together: their octets are
+// in a cache still, and one ACK is enough for them. Else a segment goes the usual way: ACKs may make TCP send much.
 
-// promptMax is the longest frame, in octets, that is handled by who has read it.
+// promptMax is the longest frame, in octets, that is a short one.
 const promptMax = 4096
 
 // A tcpFlow is a connection, seen from here.
 type tcpFlow struct{ local, remote netip.AddrPort }
 
-// prompt takes hold of the connection that f, which is p, has octets for, if its segment is to be handled here.
+// prompt takes hold of the connection that f, which is p, has octets for, if its segment is to be handled here. Who has
+// a batch lets go of it, else the caller does.
 func (l *link) prompt(f *Frame, p *packet) *TCPConn {
-	if !f.prompt {
+	if !f.prompt || f.batch != nil && f.batch.conn != nil {
 		return nil
 	}
 	if n, err := p.tcpHeaderLen(); err != nil || p.end-p.l4 == n {
 		return nil
 	}
-	if c := l.conns.find(flowOf(p)); c != nil && c.begin() {
-		return c
+	c := l.conns.find(flowOf(p))
+	if c == nil || !c.begin() {
+		return nil
 	}
-	return nil
+	if f.batch != nil {
+		f.batch.conn = c
+		return nil
+	}
+	return c
 }
 
 // flowOf is that of the TCP segment p, which was received.
@@ -83,8 +89,8 @@ func (t *tcpConns) remove(c *TCPConn) {
 func (c *TCPConn) flow() tcpFlow { return tcpFlow{unmap(c.local), unmap(c.remote)} }
 
 // SetPrompt sets a function that may be called in place of SetNotify's when there is more to read: by the goroutine that
-// has brought it and with no lock held, so that it may use the connection. It must not wait for anything. more, if not nil,
-// reports whether that goroutine has more to bring, and the function returns soon then.
+// has brought it and with no lock held, so that it may use the connection. It must not wait for anything, but for what the program
+// answers, if more is not nil: more reports whether that goroutine has more to bring, and the function returns soon then.
 func (c *TCPConn) SetPrompt(f func(more func() bool)) {
 	if f == nil {
 		c.prompt.Store(nil)
@@ -155,5 +161,37 @@ func (a *Attachment) arrive(f *Frame, prompt bool, more func() bool) {
 	f.Release()
 	if c != nil {
 		c.ready(more)
+	}
+}
+
+// A batch is long frames that were there one behind the other.
+type batch struct {
+	frames [batchMost]*Frame
+	n      int
+	conn   *TCPConn // that is held, or nil
+}
+
+// batchMost is how many frames a batch has at most. With half as many there are more ACKs; with twice as many, hardly fewer.
+const batchMost = 8
+
+func (b *batch) full() bool { return b.n == batchMost }
+
+func (b *batch) add(f *Frame) {
+	b.frames[b.n] = f
+	b.n++
+}
+
+// arriveTogether is arrive for the frames of b, which is empty then. The segments of the first connection that can be held are handled
+// when all frames are there.
+func (a *Attachment) arriveTogether(b *batch) {
+	for _, f := range b.frames[:b.n] {
+		f.prompt, f.batch = true, b
+		_ = a.Input(f) // counts what it drops
+		f.Release()
+	}
+	c := b.conn
+	*b = batch{}
+	if c != nil && c.end() {
+		c.ready(nil)
 	}
 }

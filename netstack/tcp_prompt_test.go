@@ -1,6 +1,7 @@
 package netstack_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -20,11 +21,16 @@ type outsidePort struct {
 	queue chan *netstack.Frame
 	done  chan struct{}
 	reset *atomic.Bool // add RST to segments with octets
+	sent  atomic.Int64 // TCP segments over IPv4
 }
 
 func (p *outsidePort) Transmit(f *netstack.Frame) bool {
 	b := f.AppendTo(nil)
-	if p.reset.Load() && len(b) > 14+20+20+12 && b[12] == 8 && b[14+9] == 6 {
+	tcp := len(b) >= 14+20+20 && b[12] == 8 && b[14+9] == 6
+	if tcp {
+		p.sent.Add(1)
+	}
+	if p.reset.Load() && tcp && len(b) > 14+20+20+12 {
 		const flags, sum = 14 + 20 + 12, 14 + 20 + 16
 		b[flags+1] |= 4
 		v := uint32(^binary.BigEndian.Uint16(b[sum:])) + 4
@@ -43,9 +49,17 @@ func (p *outsidePort) Transmit(f *netstack.Frame) bool {
 func (p *outsidePort) Offloads() bool { return false } // short frames
 func (p *outsidePort) String() string { return "outside" }
 
-// outside makes two stacks whose frames come from outside of each other's switch; prompt says of each frame whether
-// something comes behind it.
-func outside(t *testing.T, prompt func() bool, reset *atomic.Bool) (a, b *netstack.Stack) {
+// A bringer brings f, which left one of the two stacks, to the port of the other; rest frames wait behind it. Each direction has a
+// goroutine that calls it.
+type bringer func(to *outsidePort, f *netstack.Frame, rest int)
+
+// alone brings each frame by itself; prompt says of each whether something comes behind it.
+func alone(prompt func() bool) bringer {
+	return func(to *outsidePort, f *netstack.Frame, _ int) { to.at.Arrive(f, prompt()) }
+}
+
+// outside makes two stacks whose frames come from outside of each other's switch.
+func outside(t *testing.T, bring bringer, reset *atomic.Bool) (a, b *netstack.Stack) {
 	var ports [2]outsidePort
 	var stacks [2]*netstack.Stack
 	var wg sync.WaitGroup
@@ -66,7 +80,7 @@ func outside(t *testing.T, prompt func() bool, reset *atomic.Bool) (a, b *netsta
 			for {
 				select {
 				case f := <-from.queue:
-					to.at.Arrive(f, prompt())
+					bring(to, f, len(from.queue))
 				case <-from.done:
 					return
 				}
@@ -107,7 +121,7 @@ func TestPromptTransfer(t *testing.T) {
 	for name, every := range map[string]int64{"all": 1, "every second": 2, "every seventh": 7} {
 		t.Run(name, func(t *testing.T) {
 			var frames, prompts atomic.Int64
-			s1, s2 := outside(t, func() bool { return frames.Add(1)%every == 0 }, new(atomic.Bool))
+			s1, s2 := outside(t, alone(func() bool { return frames.Add(1)%every == 0 }), new(atomic.Bool))
 			a, b := netstacktest.Connect(t, s1, s2, every == 2)
 			errc := make(chan error, 2)
 			for _, c := range []*netstack.TCPConn{a, b} {
@@ -180,7 +194,7 @@ func inTurn(c *netstack.TCPConn, bell netstacktest.Bell, n int64) (err error) {
 // TestPromptUse: the one who is told uses the connection, on the goroutine that brought the segment; short messages go to and fro with
 // no other goroutine.
 func TestPromptUse(t *testing.T) {
-	s1, s2 := outside(t, func() bool { return true }, new(atomic.Bool))
+	s1, s2 := outside(t, alone(func() bool { return true }), new(atomic.Bool))
 	a, b := netstacktest.Connect(t, s1, s2, false)
 	defer a.Close()
 	defer b.Close()
@@ -209,7 +223,7 @@ func TestPromptReset(t *testing.T) {
 	for _, octets := range []bool{false, true} {
 		var reset atomic.Bool
 		var prompts atomic.Int64
-		s1, s2 := outside(t, func() bool { return true }, &reset)
+		s1, s2 := outside(t, alone(func() bool { return true }), &reset)
 		a, b := netstacktest.Connect(t, s1, s2, false)
 		bell := promptBell(a, &prompts)
 		if reset.Store(octets); octets {
@@ -230,5 +244,130 @@ func TestPromptReset(t *testing.T) {
 		}
 		a.Close()
 		b.Close()
+	}
+}
+
+// TestBatchTransfer moves checked octets both ways at once, all frames that are there handled together.
+func TestBatchTransfer(t *testing.T) {
+	var mu sync.Mutex
+	waiting := make(map[*outsidePort][]*netstack.Frame)
+	var prompts, longest atomic.Int64
+	s1, s2 := outside(t, func(to *outsidePort, f *netstack.Frame, rest int) {
+		mu.Lock()
+		frames := append(waiting[to], f)
+		if rest > 0 && len(frames) < netstack.BatchMost {
+			waiting[to] = frames
+			mu.Unlock()
+			return
+		}
+		waiting[to] = nil
+		mu.Unlock()
+		longest.Store(max(longest.Load(), int64(len(frames))))
+		to.at.ArriveTogether(frames...)
+	}, new(atomic.Bool))
+	a, b := netstacktest.Connect(t, s1, s2, false)
+	errc := make(chan error, 2)
+	for _, c := range []*netstack.TCPConn{a, b} {
+		bell := promptBell(c, &prompts)
+		go func() { errc <- inTurn(c, bell, 1<<20) }()
+	}
+	if err := errors.Join(<-errc, <-errc); err != nil {
+		t.Error(err)
+	}
+	a.Close()
+	b.Close()
+	if prompts.Load() == 0 || longest.Load() < 2 {
+		t.Errorf("%d prompts, batches of at most %d frames", prompts.Load(), longest.Load())
+	}
+}
+
+// A gatherer keeps frames with octets until there are as many as it wants, and brings those together.
+type gatherer struct {
+	want    atomic.Int64 // 0: each by itself
+	frames  []*netstack.Frame
+	brought chan int64 // what the port has sent meanwhile
+}
+
+func (g *gatherer) bring(to *outsidePort, f *netstack.Frame, _ int) {
+	want := g.want.Load()
+	if want == 0 || f.Len() < 1000 {
+		to.at.Arrive(f, false)
+		return
+	}
+	if g.frames = append(g.frames, f); int64(len(g.frames)) < want {
+		return
+	}
+	sent := to.sent.Load()
+	to.at.ArriveTogether(g.frames...)
+	g.frames = nil
+	g.want.Store(0)
+	g.brought <- to.sent.Load() - sent
+}
+
+// TestBatch: frames that come together are handled by who brings them, who tells the connection's user once, when all are there, and
+// sends one ACK for all.
+func TestBatch(t *testing.T) {
+	g := &gatherer{brought: make(chan int64, 1)}
+	s1, s2 := outside(t, g.bring, new(atomic.Bool))
+	a, b := netstacktest.Connect(t, s1, s2, false)
+	defer a.Close()
+	defer b.Close()
+	n := netstack.BatchMost * a.EMSS()
+	prompts, got := 0, netstacktest.NewSink(int64(n))
+	b.SetNotify(func() { t.Error("b was told by gVisor's goroutine") })
+	b.SetPrompt(func(more func() bool) {
+		prompts++
+		if k, err := b.ReadInto(got); k != n || err != nil || got.Err != nil || more != nil {
+			t.Errorf("read %d of %d: %v, %v; more: %v", k, n, err, got.Err, more != nil)
+		}
+	})
+	g.want.Store(netstack.BatchMost)
+	if k, err := a.WriteFrom(netstacktest.NewSource(int64(n))); k != n || err != nil {
+		t.Fatal(k, err)
+	}
+	if acks := <-g.brought; prompts != 1 || acks != 1 {
+		t.Errorf("told %d times, %d ACKs", prompts, acks)
+	}
+	b.SetNotify(nil)
+	b.SetPrompt(nil)
+}
+
+// TestBatchOfTwo: what comes together for a second connection, and for one that somebody has hold of, goes the usual way.
+func TestBatchOfTwo(t *testing.T) {
+	for _, held := range []bool{false, true} {
+		g := &gatherer{brought: make(chan int64, 1)}
+		s1, s2 := outside(t, g.bring, new(atomic.Bool))
+		a1, b1 := netstacktest.Connect(t, s1, s2, false)
+		a2, b2 := netstacktest.Connect(t, s1, s2, true)
+		var prompts [2]atomic.Int64
+		bells := [2]netstacktest.Bell{promptBell(b1, &prompts[0]), promptBell(b2, &prompts[1])}
+		if held {
+			b1.Hold()
+		}
+		const each = netstack.BatchMost / 2
+		g.want.Store(2 * each)
+		n := each * min(a1.EMSS(), a2.EMSS())
+		for _, c := range []*netstack.TCPConn{a1, a2} {
+			if k, err := c.WriteFrom(netstacktest.NewSource(int64(n))); k != n || err != nil {
+				t.Fatal(k, err)
+			}
+		}
+		<-g.brought
+		want := [2]int64{1, 0}
+		if held {
+			b1.LetGo()
+			want = [2]int64{0, 1}
+		}
+		for i, c := range []*netstack.TCPConn{b1, b2} {
+			if got := readAll(t, c, bells[i], n); !bytes.Equal(got, netstacktest.Pattern(0, n)) {
+				t.Errorf("held %v, connection %d: other octets", held, i)
+			}
+			if prompts[i].Load() != want[i] {
+				t.Errorf("held %v, connection %d: told %d times by who brought frames, want %d", held, i, prompts[i].Load(), want[i])
+			}
+		}
+		for _, c := range []*netstack.TCPConn{a1, b1, a2, b2} {
+			c.Close()
+		}
 	}
 }

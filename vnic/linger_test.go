@@ -89,5 +89,12 @@ func TestLinger(t *testing.T) {
 				x.Next(x.RecvCQ, 1)
 			}
 		}
+		// Who seems to have more to bring at once does not linger.
+		x.Recv(3, 0, 64)
+		y.Send(3, 0, 64)
+		y.Next(y.SendCQ, 1)
+		l.waits = func() bool { t.Error("it lingers"); return false }
+		n.prompt(nil)
+		x.Next(x.RecvCQ, 1)
 	}
 }

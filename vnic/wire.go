@@ -93,7 +93,8 @@ func newWire(qp *QP, s iwarp.Stream, p iwarp.Params, c rdma.ConnParam) *wire {
 func (w *wire) records() bool { return w.sess != nil || w.unlocked }
 
 // A promptStream can have what has come in dealt with by the goroutine that brought it, which holds no lock
-// then. f must not wait. more, if not nil, reports whether that goroutine has more to bring; then f returns soon.
+// then. f must not wait, but for what the program answers, if more is not nil: more reports whether that goroutine has more to bring,
+// and f returns soon then.
 type promptStream interface {
 	SetPrompt(f func(more func() bool))
 }
@@ -108,7 +109,7 @@ func (w *wire) open() {
 		p.SetPrompt(func(more func() bool) {
 			w.changed.Store(true)
 			l := w.qp.linger
-			lingers := l != nil && l.Expect()
+			lingers := more != nil && l != nil && l.Expect()
 			w.qp.kick()
 			if lingers {
 				l.Linger(more)
