@@ -51,7 +51,9 @@ type CQ struct {
 
 	// Who pushes. What the other side writes is on another line of the cache.
 	mu       sync.Mutex
-	prod     atomic.Uint32 // written with mu held, behind the entry
+	put      uint32        // guarded by mu: how many entries were written
+	prod     atomic.Uint32 // how many of them can be polled: see publishLocked
+	asked    bool          // guarded by mu: one of the others is solicited
 	seen     uint32        // guarded by mu: what cons was
 	base     uint32        // guarded by mu: the completion that has the first entry; see roomLocked
 	overrun  bool          // guarded by mu
@@ -129,9 +131,15 @@ func (cq *CQ) Depth() int     { return cq.depth }
 
 // push adds a completion of qp. A CQ that has overrun takes none any more.
 func (cq *CQ) push(qp *QP, wc *rdma.WC, cookie, sqDone uint32, send, solicited bool) {
-	solicited = solicited || wc.Status != rdma.WCSuccess
 	cq.mu.Lock()
-	defer cq.mu.Unlock()
+	cq.addLocked(qp, wc, cookie, sqDone, send, solicited)
+	cq.publishLocked()
+	cq.mu.Unlock()
+}
+
+// addLocked is push; in this process the completion is seen at the next publishLocked, which comes before mu is given up.
+func (cq *CQ) addLocked(qp *QP, wc *rdma.WC, cookie, sqDone uint32, send, solicited bool) {
+	solicited = solicited || wc.Status != rdma.WCSuccess
 	if cq.closed.Load() || cq.overrun {
 		return
 	}
@@ -152,21 +160,31 @@ func (cq *CQ) push(qp *QP, wc *rdma.WC, cookie, sqDone uint32, send, solicited b
 		return
 	}
 	e.wc, e.qp, e.sqDone, e.send = *wc, qp, sqDone, send
-	cq.prod.Store(cq.prod.Load() + 1)
+	cq.put++
 	cq.pushed++
+	cq.asked = cq.asked || solicited
+}
+
+// publishLocked has what was added polled.
+func (cq *CQ) publishLocked() {
+	if cq.put == cq.prod.Load() {
+		return
+	}
+	cq.prod.Store(cq.put)
 	// Who arms polls once more: one of the two sees what the other has done.
-	if a := cq.armed.Load(); a != armNot && (a == armAny || solicited) && cq.armed.CompareAndSwap(a, armNot) {
+	if a := cq.armed.Load(); a != armNot && (a == armAny || cq.asked) && cq.armed.CompareAndSwap(a, armNot) {
 		cq.signaled++
 		signal(cq.event)
 	}
+	cq.asked = false
 }
 
 // roomLocked is where the next completion goes; nil: there is no room. Now and then it looks what has been polled;
 // a queue that has run empty begins again with its first entry, which is in the cache. Who polls looks at base
 // only when there is something.
 func (cq *CQ) roomLocked() *cqe {
-	n, size := cq.prod.Load(), uint32(len(cq.ring))
-	if n-cq.seen >= min(size, 8) {
+	n, size := cq.put, uint32(len(cq.ring))
+	if ahead := n - cq.seen; ahead == size || ahead >= min(size, 8) && n == cq.prod.Load() {
 		cq.seen = cq.cons.Load()
 		switch n - cq.seen {
 		case 0:
@@ -252,8 +270,12 @@ func (cq *CQ) Poll(wc []rdma.WC) (int, error) {
 	n := 0
 	var p polling
 	i, end := cq.cons.Load(), cq.prod.Load()
+	if i == end {
+		return 0, nil
+	}
+	ring, base := cq.ring, cq.base // base stays while there is something
 	for ; n < len(wc) && i != end; i++ {
-		e := &cq.ring[(i-cq.base)&uint32(len(cq.ring)-1)]
+		e := &ring[(i-base)&uint32(len(ring)-1)]
 		qp := e.qp
 		e.qp = nil
 		if qp.destroyed.Load() {

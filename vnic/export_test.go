@@ -47,4 +47,10 @@ func (qp *QP) HandedOver() (yes bool) {
 	return yes
 }
 
-const LongMessage = longMessage
+const (
+	LongMessage  = longMessage
+	StepMessages = stepMessages
+)
+
+// Counted is what qp has counted.
+func (qp *QP) Counted() Counters { return qp.stats.snapshot() }

@@ -115,7 +115,7 @@ func (qp *QP) deliverRevoked() {
 	r.mu.Lock()
 	done := r.ended != nil && r.ended.over()
 	if done {
-		r.deliverLocked()
+		r.deliverLocked(false)
 	}
 	r.mu.Unlock()
 	if l, ok := qp.link.(*loopEnd); ok && done {

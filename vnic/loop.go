@@ -33,7 +33,19 @@ type loopEnd struct {
 	sent   bool         // our Terminate is in the peer's mailbox; owner only
 	from   hold         // where the last Send took its octets; within send
 	into   hold         // and where it put them
+
+	// Of small messages that were posted together nobody is told one by one: a line of the cache that both sides
+	// write takes as long to cross as the rest of a message. Within send.
+	late       int    // messages that are done and of which nobody has been told; see recvSide.late
+	sends      uint64 // of them, not counted yet
+	sendOctets uint64
 }
+
+// lateMost is how many messages can wait for the one behind them, and lateLen how long they can be.
+const (
+	lateMost = 16
+	lateLen  = 1024
+)
 
 const (
 	loopNew uint32 = iota
@@ -161,8 +173,40 @@ func (l *loopEnd) feed() {
 // send carries requests out.
 func (l *loopEnd) send() (more bool) {
 	more = l.sendSome()
+	l.settle()
 	l.dropHolds()
 	return more
+}
+
+// waits reports whether e, which is done, can wait for the message behind it before anybody is told.
+func (l *loopEnd) waits(e *sqe) bool {
+	q := l.qp.own
+	return e.total <= lateLen && l.late < lateMost && (e.wr.Op == rdma.OpSend || e.wr.Op == rdma.OpWrite) && q != nil && q.more()
+}
+
+// settle tells of what is done.
+func (l *loopEnd) settle() {
+	if l.late == 0 {
+		return
+	}
+	l.retire()
+	r := &l.peer.qp.rx
+	r.mu.Lock()
+	if r.lates > 0 {
+		r.tellLocked(nil, false)
+	}
+	r.mu.Unlock()
+}
+
+// retire tells the QP's own side.
+func (l *loopEnd) retire() {
+	l.late = 0
+	if l.sends > 0 {
+		l.qp.stats.sends.Add(l.sends)
+		l.qp.stats.sentOctets.Add(l.sendOctets)
+		l.sends, l.sendOctets = 0, 0
+	}
+	l.qp.retire()
 }
 
 func (l *loopEnd) dropHolds() {
@@ -183,6 +227,9 @@ func (l *loopEnd) sendSome() (more bool) {
 		}
 		if op := e.wr.Op; op == rdma.OpLocalInv || op == rdma.OpBindMW || op == rdma.OpRegMR {
 			l.dropHolds() // one may be of what ends
+			l.settle()
+		} else if e.state == sqeFailed || e.total > lateLen {
+			l.settle()
 		}
 		if e.off == 0 && !qp.ready(e) {
 			if e.state == sqeDone && qp.State() == rdma.QPRTS {
@@ -204,7 +251,14 @@ func (l *loopEnd) sendSome() (more bool) {
 				return true
 			}
 		}
-		qp.retire()
+		switch {
+		case isSend(e.wr.Op): // deliver has done it
+		case l.waits(e):
+			l.late++
+		default:
+			l.settle()
+			qp.retire()
+		}
 		if left == 0 {
 			return true
 		}
@@ -278,6 +332,7 @@ func (l *loopEnd) exec(e *sqe) bool {
 
 	switch {
 	case wait:
+		l.settle()
 		peer.wake() // it starts the timer
 		return false
 	case own != nil:
@@ -301,6 +356,7 @@ func (l *loopEnd) exec(e *sqe) bool {
 		qp.sendDone(e)
 	}
 	if fault != nil {
+		l.settle()
 		qp.retire()
 		le := fault.(*iwarp.LocalError)
 		l.tell(func(m *loopMail) { m.fault = le })
@@ -426,9 +482,20 @@ func (l *loopEnd) sendChunk(e *sqe, n uint32) (own, fault error) {
 func (l *loopEnd) deliver(e *sqe, n uint32) error {
 	// Programs rely on it that the completion of a Send comes before that of the answer to it, and the
 	// answer can be under way as soon as the peer knows.
-	l.qp.posted(e)
+	late := l.waits(e)
+	if e.wr.Op == rdma.OpSend {
+		l.qp.underWay(e)
+		l.sends++
+		l.sendOctets += uint64(n)
+	} else {
+		l.qp.posted(e)
+	}
 	l.qp.sendDone(e)
-	l.qp.retire()
+	if late {
+		l.late++
+	} else {
+		l.retire()
+	}
 	if e.wr.Op == rdma.OpSendInv {
 		l.dropHolds() // one may be of what is invalidated
 	}
@@ -436,7 +503,7 @@ func (l *loopEnd) deliver(e *sqe, n uint32) error {
 		Length: n, Solicited: e.wr.Flags&rdma.Solicited != 0,
 		Invalidate: e.wr.Op == rdma.OpSendInv, STag: iwarp.STag(e.wr.InvKey),
 		Immediate: isImmediate(e.wr.Op), Data: e.immediate(),
-	})
+	}, late)
 }
 
 // gone is the refusal of a region that went away, or faulted, after the checks.

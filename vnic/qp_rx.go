@@ -36,6 +36,19 @@ type recvSide struct {
 	ended     *MR         // guarded by mu
 	solicited bool        // guarded by mu: of that Send
 	revoking  atomic.Bool // ended is set
+
+	// What was delivered and is told of together: see loopEnd.late. All guarded by mu.
+	recvs  uint64 // not counted yet
+	octets uint64
+	lates  int
+	late   *[lateMost]lateRecv // nil until there was one
+}
+
+// A lateRecv is the completion of a receive.
+type lateRecv struct {
+	wc        rdma.WC
+	cookie    uint32
+	solicited bool
 }
 
 func (r *recvSide) init(qp *QP) {
@@ -112,8 +125,8 @@ func (r *recvSide) placeFailed(err error) error {
 	return &iwarp.LocalError{Cause: iwarp.TermDDPCatastrophic, Err: err}
 }
 
-// endLocked delivers the Send.
-func (r *recvSide) endLocked(d iwarp.Received) error {
+// endLocked delivers the Send; with late its completion is kept for the next tellLocked.
+func (r *recvSide) endLocked(d iwarp.Received, late bool) error {
 	qp := r.qp
 	wc := &r.wc
 	*wc = rdma.WC{ID: r.wr.ID, Op: rdma.WCRecv, ByteLen: d.Length, QPN: qp.num}
@@ -138,24 +151,53 @@ func (r *recvSide) endLocked(d iwarp.Received) error {
 		qp.stats.inImmediates.Add(1)
 	}
 	r.solicited = d.Solicited
-	r.deliverLocked()
+	r.deliverLocked(late)
 	return nil
 }
 
 // deliverLocked completes the receive with wc.
-func (r *recvSide) deliverLocked() {
+func (r *recvSide) deliverLocked(late bool) {
 	qp := r.qp
 	if r.ended != nil {
 		r.ended = nil
 		r.revoking.Store(false)
 	}
-	qp.stats.recv(r.wc.ByteLen)
+	r.recvs++
+	r.octets += uint64(r.wc.ByteLen)
 	if r.solicited {
 		qp.stats.solicited.Add(1)
 	}
 	r.have = false
 	r.list.drop()
-	qp.rcq.push(qp, &r.wc, r.cookie, 0, false, r.solicited)
+	if !late {
+		r.tellLocked(&r.wc, r.solicited)
+		return
+	}
+	if r.late == nil {
+		r.late = new([lateMost]lateRecv)
+	}
+	r.late[r.lates] = lateRecv{r.wc, r.cookie, r.solicited}
+	r.lates++
+}
+
+// tellLocked pushes the completions that were kept, and wc, if it is not nil.
+func (r *recvSide) tellLocked(wc *rdma.WC, solicited bool) {
+	if r.recvs > 0 {
+		r.qp.stats.recv(r.recvs, r.octets)
+		r.recvs, r.octets = 0, 0
+	}
+	cq := r.qp.rcq
+	cq.mu.Lock()
+	for i := range r.lates {
+		k := &r.late[i]
+		cq.addLocked(r.qp, &k.wc, k.cookie, 0, false, k.solicited)
+	}
+	r.lates = 0
+	if wc != nil {
+		cq.addLocked(r.qp, wc, r.cookie, 0, false, solicited)
+	}
+	cq.publishLocked()
+	cq.mu.Unlock()
 }
 
 // closeRecv ends delivery: on loopback nobody comes here any more, and no receive is asked for.
@@ -164,6 +206,9 @@ func (qp *QP) closeRecv() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.from = nil
+	if r.lates > 0 {
+		r.tellLocked(nil, false)
+	}
 	if r.waiting.Load() {
 		r.waiting.Store(false)
 		if !qp.dead || r.tap != nil {
@@ -209,6 +254,6 @@ func (qp *QP) flushRecv() (more bool) {
 		}
 		r.have, r.fail, r.vendor = false, 0, 0
 		r.list.drop()
-		qp.rcq.push(qp, wc, r.cookie, 0, false, false)
+		r.tellLocked(wc, false)
 	}
 }

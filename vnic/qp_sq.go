@@ -278,13 +278,18 @@ func (e *sqe) CopyOut(p []byte, off uint32) error {
 
 // posted counts e as under way.
 func (qp *QP) posted(e *sqe) {
+	qp.underWay(e)
+	qp.stats.send(e.wr.Op, e.total)
+}
+
+// underWay is posted where messages are counted together.
+func (qp *QP) underWay(e *sqe) {
 	e.state = sqePosted
 	qp.sq.next++
 	qp.sentAny = true
 	if isRequest(e.wr.Op) {
 		qp.sq.reads++
 	}
-	qp.stats.send(e.wr.Op, e.total)
 }
 
 // done counts e, which is under way, as done.
@@ -299,7 +304,12 @@ func (qp *QP) sendDone(e *sqe) {
 // operation kinds" (RDMAP-095). A Send behind a Read waits for it.
 func (qp *QP) retire() {
 	s := &qp.sq
-	n := 0
+	if s.head == s.next || s.at(s.head).state != sqeDone {
+		return
+	}
+	cq := qp.scq
+	cq.mu.Lock()
+	n, all, told := 0, 0, uint64(0)
 	for s.head != s.next {
 		e := s.at(s.head)
 		if e.state != sqeDone {
@@ -311,12 +321,21 @@ func (qp *QP) retire() {
 			e.list.drop()
 			continue
 		}
-		qp.completeSend(e, e.status, n)
+		if qp.own == nil {
+			qp.sendq.Retire(n)
+		}
+		qp.completeLocked(e, e.status)
+		all += n
+		told += unpolledOne
 		n = 0
 	}
-	if n > 0 {
+	if qp.own != nil {
+		qp.own.retire(all+n, told)
+	} else if n > 0 {
 		qp.sendq.Retire(n)
 	}
+	cq.publishLocked()
+	cq.mu.Unlock()
 }
 
 var sendWC = [...]rdma.WCOpcode{
@@ -328,8 +347,22 @@ var sendWC = [...]rdma.WCOpcode{
 	rdma.OpBindMW: rdma.WCBindMW, rdma.OpRegMR: rdma.WCRegMR,
 }
 
-// completeSend pushes the completion of e, the last of n requests that leave the queue.
-func (qp *QP) completeSend(e *sqe, st rdma.WCStatus, n int) {
+// completeSend pushes the completion of e, which leaves the queue.
+func (qp *QP) completeSend(e *sqe, st rdma.WCStatus) {
+	if qp.own != nil {
+		qp.own.retire(1, unpolledOne)
+	} else {
+		qp.sendq.Retire(1)
+	}
+	cq := qp.scq
+	cq.mu.Lock()
+	qp.completeLocked(e, st)
+	cq.publishLocked()
+	cq.mu.Unlock()
+}
+
+// completeLocked adds the completion of e, behind which the queue goes on at sq.head. qp.scq.mu is held.
+func (qp *QP) completeLocked(e *sqe, st rdma.WCStatus) {
 	wc := &qp.sq.wc
 	*wc = rdma.WC{ID: e.wr.ID, Status: st, QPN: qp.num, VendorErr: e.vendor}
 	if int(e.wr.Op) < len(sendWC) {
@@ -342,12 +375,7 @@ func (qp *QP) completeSend(e *sqe, st rdma.WCStatus, n int) {
 		qp.stats.errors.Add(1)
 	}
 	e.list.drop()
-	if qp.own != nil {
-		qp.own.retire(n, unpolledOne)
-	} else {
-		qp.sendq.Retire(n)
-	}
-	qp.scq.push(qp, wc, 0, qp.sq.head, true, false)
+	qp.scq.addLocked(qp, wc, 0, qp.sq.head, true, false)
 }
 
 // blameSend notes on the oldest request that has not completed how it failed; how the ledger's
@@ -403,7 +431,7 @@ func (qp *QP) flushSend() (more bool) {
 			qp.sendq.Retire(1)
 			continue
 		}
-		qp.completeSend(e, st, 1)
+		qp.completeSend(e, st)
 	}
 	s.next, s.reads, s.bad = s.tail, 0, false
 	return false

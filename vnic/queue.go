@@ -72,6 +72,9 @@ func (q *ownQueues) free() uint32 {
 	return q.polled.Load()
 }
 
+// more reports whether there is something to take. The taker asks.
+func (q *ownQueues) more() bool { return q.took != q.prod.Load() }
+
 func (q *ownQueues) postSendLocked(wr *rdma.SendWR) error {
 	n := q.put
 	if n-q.free() >= q.depth {
@@ -107,7 +110,7 @@ func (q *ownQueues) Next(wr *rdma.SendWR) (bool, error) {
 // Retire implements SendQueue.
 func (q *ownQueues) Retire(n int) { q.retire(n, 0) }
 
-// retire counts n requests as retired, the last of them with a completion if unpolled is unpolledOne.
+// retire counts n requests as retired, and unpolled, a multiple of unpolledOne, as completions that come for them.
 func (q *ownQueues) retire(n int, unpolled uint64) {
 	for {
 		old := q.ended.Load()

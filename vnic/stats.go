@@ -95,9 +95,9 @@ func (s *qpStats) send(op rdma.Opcode, n uint32) {
 	}
 }
 
-func (s *qpStats) recv(n uint32) {
-	s.recvs.Add(1)
-	s.recvOctets.Add(uint64(n))
+func (s *qpStats) recv(n, octets uint64) {
+	s.recvs.Add(n)
+	s.recvOctets.Add(octets)
 }
 
 func (s *qpStats) inbound(op rdma.Opcode, n uint32) {

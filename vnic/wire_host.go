@@ -140,7 +140,7 @@ func (w *wire) EndReceive(d iwarp.Received) error {
 	r := &w.qp.rx
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.endLocked(d)
+	return r.endLocked(d, false)
 }
 
 // PlaceRead implements iwarp.Host.
