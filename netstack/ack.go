@@ -8,7 +8,6 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
-	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
 // ackTick is how often ACKs that are held back are looked at: one waits for more than a tick, and less than two, as long
@@ -42,6 +41,7 @@ type acks struct {
 // A connAck is what acks knows of a connection. It is in a packet as its owner, so that it need not be looked for: a
 // connection that has none, or has none yet, sends everything at once.
 type connAck struct {
+	conn   *TCPConn // nil in tests
 	mu     sync.Mutex
 	known  bool   // acked is
 	old    bool   // held has seen a tick
@@ -54,13 +54,6 @@ type connAck struct {
 // KUID and KGID implement tcpip.PacketOwner. Nobody asks.
 func (*connAck) KUID() uint32 { return 0 }
 func (*connAck) KGID() uint32 { return 0 }
-
-// watch has s look at what ep, which is established, sends from here on.
-func (s *connAck) watch(ep *tcp.Endpoint) {
-	ep.LockUser()
-	ep.SetOwner(s)
-	ep.UnlockUser()
-}
 
 // hold looks at a packet that is to be sent, and at f, which is its frame. If it has kept f, f need not be sent. What was
 // held before and has to be sent before f is first. list, if not nil, is for acks.list, which must not be called with the lock of

@@ -176,6 +176,9 @@ func (l *link) WritePacket(pkt *stack.PacketBuffer) tcpip.Error {
 		}
 	}
 	l.firsts.sent(pkt)
+	if a, ok := pkt.Owner.(*connAck); ok {
+		f.from = a.conn.unmet()
+	}
 	kept, first, list := l.acks.hold(pkt, f)
 	if first != nil {
 		l.acks.send(first)

@@ -33,6 +33,10 @@ type TCPConn struct {
 	local, remote netip.AddrPort
 	conns         *tcpConns // that has it
 	ack           connAck
+	parts         tcpParts
+	fetches       atomic.Pointer[func()]
+	peer          atomic.Pointer[TCPConn] // the other end, if it is in this process and known: see meet
+	ahead         atomic.Uint32           // how often this end has written since the peer did, if that is known
 
 	mu     sync.Mutex // held while ep is used; guards what follows
 	closed bool
@@ -58,8 +62,12 @@ func (s *Stack) newTCPConn(ep *tcp.Endpoint, wq *waiter.Queue) *TCPConn {
 	}
 	c.entry.Init(c, endpointEvents)
 	wq.EventRegister(&c.entry)
+	c.ack.conn = c
+	ep.LockUser()
+	ep.SetOwner(&c.ack)
+	c.parts = partsOf(ep)
+	ep.UnlockUser()
 	c.conns.add(c)
-	c.ack.watch(ep)
 	return c
 }
 
@@ -153,31 +161,52 @@ func (s *sink) Write(p []byte) (int, error) {
 // taken and the error is returned; the connection goes on. Any other error: the connection is lost
 // or closed for writing (EPIPE). src is read without a lock of gVisor's held.
 //
+// WriteFrom may call what the other end has given to SetPrompt, if that is in this process.
+//
 // WriteFrom does not allocate; gVisor does, 32 octets for each call and what its pools lack.
 func (c *TCPConn) WriteFrom(src Source) (int, error) {
+	n, peer, err := c.write(src)
+	if peer != nil && peer.end() {
+		peer.ready(nil)
+	}
+	return n, err
+}
+
+// write is WriteFrom up to where the peer has to handle what it got: end has to follow for it, if it is not nil.
+func (c *TCPConn) write(src Source) (done int, peer *TCPConn, _ error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.err.Load(); err != nil {
-		return 0, *err
+		return 0, nil, *err
 	}
 	c.out = payload{src: src, n: src.Len()}
 	if c.out.n <= 0 {
 		c.out = payload{}
-		return 0, nil
+		return 0, nil, nil
 	}
+	c.out.peer = c.answering(c.out.n)
 	n, err := c.ep.Write(&c.out, tcpip.WriteOptions{})
 	read, srcErr := c.out.read, c.out.err
+	if c.out.held {
+		peer = c.out.peer
+	}
 	c.out = payload{}
+	done, werr := c.written(int(n), read, srcErr, err)
+	return done, peer, werr
+}
+
+// written is what WriteFrom returns for what gVisor has: n of the octets that were read from the source.
+func (c *TCPConn) written(n, read int, srcErr error, err tcpip.Error) (int, error) {
 	switch err.(type) {
 	case nil:
-		if int(n) != read {
+		if n != read {
 			// One writer and a send buffer that never shrinks cannot get here. The octets
 			// are out of src and not with TCP: the stream is beyond repair.
 			c.ep.Abort()
 			return 0, c.over(fmt.Errorf("netstack: tcp %v-%v: %d of %d octets accepted: connection aborted",
 				c.local, c.remote, n, read))
 		}
-		return int(n), nil
+		return n, nil
 	case *tcpip.ErrWouldBlock:
 		return 0, nil
 	case *tcpip.ErrBadBuffer:
@@ -200,6 +229,9 @@ type payload struct {
 	n    int // src.Len() when WriteFrom was called
 	read int
 	err  error
+
+	peer *TCPConn // nil, or to be taken hold of when the octets are there and before they are sent
+	held bool     // it is
 }
 
 // Len implements tcpip.Payloader.
@@ -232,6 +264,9 @@ func (p *payload) Read(b []byte) (int, error) {
 		}
 	}
 	p.read += done
+	if p.read == p.n && p.peer != nil { // not before: a source may take long
+		p.held = p.peer.begin()
+	}
 	return done, nil
 }
 
@@ -252,10 +287,12 @@ func (c *TCPConn) CloseWrite() error {
 // any more once Close has returned. Close must not be called from inside it.
 func (c *TCPConn) Close() error {
 	c.conns.remove(c)
+	c.part()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
 	c.prompt.Store(nil)
+	c.fetches.Store(nil)
 	c.wq.EventUnregister(&c.entry)
 	c.ep.Close()
 	c.over(closedError("connection")) //nolint:errcheck // not the first reason, perhaps
@@ -265,6 +302,8 @@ func (c *TCPConn) Close() error {
 // Abort resets the connection and gives it back.
 func (c *TCPConn) Abort() {
 	c.conns.remove(c)
+	c.part()
+	c.fetches.Store(nil)
 	c.prompt.Store(nil) // nobody begins to handle a segment any more
 	// The lock is not waited for: its owner may hang in WriteFrom's source. Who handles a segment has the endpoint
 	// locked, too, for which the calls below do wait.

@@ -26,14 +26,23 @@ type tcpFlow struct{ local, remote netip.AddrPort }
 // prompt takes hold of the connection that f, which is p, has octets for, if its segment is to be handled here. Who has
 // a batch lets go of it, else the caller does.
 func (l *link) prompt(f *Frame, p *packet) *TCPConn {
-	if !f.prompt || f.batch != nil && f.batch.conn != nil {
+	if !f.short && !f.prompt && f.from == nil || f.batch != nil && f.batch.conn != nil {
 		return nil
 	}
 	if n, err := p.tcpHeaderLen(); err != nil || p.end-p.l4 == n {
 		return nil
 	}
 	c := l.conns.find(flowOf(p))
-	if c == nil || !c.begin() {
+	switch {
+	case c == nil:
+		return nil
+	case f.from != nil:
+		f.from.meet(c)
+		return nil
+	case f.short:
+		c.fetch()
+	}
+	if !f.prompt || !c.begin() {
 		return nil
 	}
 	if f.batch != nil {
@@ -88,9 +97,49 @@ func (t *tcpConns) remove(c *TCPConn) {
 
 func (c *TCPConn) flow() tcpFlow { return tcpFlow{unmap(c.local), unmap(c.remote)} }
 
+// Between two stacks of this process the one who sends does the same for the other end: it takes hold of that before it sends, so that
+// gVisor leaves there what it has queued, and handles that when it has let go of its own end: see WriteFrom. A sender learns which connection
+// the other end is when one of its frames gets there. That is a hint only: frames take their way. It does so for the first octets behind the
+// other end's: of a stream one end deals with what is there while the other goes on.
+
+// unmet is c if it has still to learn what its other end is, and nil otherwise.
+func (c *TCPConn) unmet() *TCPConn {
+	if c == nil || c.prompt.Load() == nil || c.peer.Load() != nil {
+		return nil
+	}
+	return c
+}
+
+// meet notes that c and p are the two ends of a connection.
+func (c *TCPConn) meet(p *TCPConn) {
+	c.peer.Store(p)
+	p.peer.Store(c)
+}
+
+// part forgets the other end.
+func (c *TCPConn) part() {
+	if p := c.peer.Swap(nil); p != nil {
+		p.peer.CompareAndSwap(c, nil)
+	}
+}
+
+// answering is the peer, if n octets are to be handled there by who writes them.
+func (c *TCPConn) answering(n int) *TCPConn {
+	p := c.peer.Load()
+	if p == nil {
+		return nil
+	}
+	p.ahead.Store(0)
+	if c.ahead.Add(1) > 1 || n > promptMax {
+		return nil
+	}
+	return p
+}
+
 // SetPrompt sets a function that may be called in place of SetNotify's when there is more to read: by the goroutine that
 // has brought it and with no lock held, so that it may use the connection. It must not wait for anything, but for what the program
-// answers, if more is not nil: more reports whether that goroutine has more to bring, and the function returns soon then.
+// answers, if more is not nil: more reports whether that goroutine has more to bring, and the function returns soon then. With nil
+// it has; it may be in the other end's WriteFrom.
 func (c *TCPConn) SetPrompt(f func(more func() bool)) {
 	if f == nil {
 		c.prompt.Store(nil)
@@ -155,7 +204,8 @@ func (c *TCPConn) ready(more func() bool) {
 // arrive is Input for a frame from outside, which it releases. The caller holds no lock. prompt says that nothing
 // seems to come behind the frame; more is what SetPrompt says.
 func (a *Attachment) arrive(f *Frame, prompt bool, more func() bool) {
-	f.prompt = prompt && f.Len() <= promptMax
+	f.short = f.Len() <= promptMax
+	f.prompt = prompt && f.short
 	_ = a.Input(f) // counts what it drops
 	c := f.ready
 	f.Release()

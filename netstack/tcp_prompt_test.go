@@ -150,17 +150,21 @@ func (h *head) Len() int { return min(h.n, h.Source.Len()) }
 
 // inTurn writes and reads n octets on c, the one not much ahead of the other; then it half-closes and reads the end. If
 // it fails it resets the connection, so that the other end does not wait for what does not come.
-func inTurn(c *netstack.TCPConn, bell netstacktest.Bell, n int64) (err error) {
+func inTurn(c *netstack.TCPConn, bell netstacktest.Bell, n int64) error {
+	return inTurns(c, bell, n, 40<<10)
+}
+
+// inTurns is inTurn with at most so many octets ahead.
+func inTurns(c *netstack.TCPConn, bell netstacktest.Bell, n int64, most int) (err error) {
 	defer func() {
 		if err != nil {
 			c.Abort()
 		}
 	}()
-	const most = 40 << 10
 	w, r := netstacktest.NewSource(n), netstacktest.NewSink(n)
 	closed := false
 	for sent := int64(0); ; {
-		m, err := c.WriteFrom(&head{w, int(r.Len() + most - sent)})
+		m, err := c.WriteFrom(&head{w, int(r.Len() + int64(most) - sent)})
 		if err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
@@ -215,6 +219,157 @@ func TestPromptUse(t *testing.T) {
 		readAll(t, a, bell, 64)
 	}
 	b.SetNotify(nil)
+}
+
+// inside makes two stacks on one switch.
+func inside(t *testing.T) (s1, s2 *netstack.Stack) {
+	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	var stacks [2]*netstack.Stack
+	for i := range stacks {
+		var err error
+		if stacks[i], err = netstack.NewStack(sw, netstack.Config{Name: fmt.Sprint("s", i), Addrs: netstacktest.Addresses(i + 1)}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { stacks[i].Close() })
+	}
+	return stacks[0], stacks[1]
+}
+
+// TestPromptPeer: between two stacks of a switch short messages go to and fro on the goroutine of who writes, once the two ends know each other;
+// with long ones, or when one end is in use, gVisor's goroutines tell it.
+func TestPromptPeer(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		s1, s2 := inside(t)
+		a, b := netstacktest.Connect(t, s1, s2, v6)
+		var prompts atomic.Int64
+		bellA, bellB := promptBell(a, &prompts), promptBell(b, &prompts)
+		for _, c := range []struct {
+			from, to *netstack.TCPConn
+			bell     netstacktest.Bell
+		}{{a, b, bellB}, {b, a, bellA}} { // they meet, if not by the handshake's last ACK
+			if n, err := c.from.WriteFrom(netstacktest.NewSource(64)); n != 64 || err != nil {
+				t.Fatal(n, err)
+			}
+			readAll(t, c.to, c.bell, 64)
+		}
+		read := func(c *netstack.TCPConn, more func() bool) {
+			if more != nil {
+				t.Error("who writes says that there is more to bring")
+			}
+			if n, err := c.ReadInto(netstacktest.NewSink(64)); n != 64 || err != nil {
+				t.Errorf("read %d, %v", n, err)
+			}
+		}
+		answers := 0
+		a.SetPrompt(func(more func() bool) {
+			read(a, more)
+			answers++
+		})
+		b.SetPrompt(func(more func() bool) {
+			read(b, more)
+			if n, err := b.WriteFrom(netstacktest.NewSource(64)); n != 64 || err != nil {
+				t.Errorf("wrote %d, %v", n, err)
+			}
+		})
+		for i := range 1000 {
+			if n, err := a.WriteFrom(netstacktest.NewSource(64)); n != 64 || err != nil {
+				t.Fatal(n, err)
+			}
+			if answers != i+1 {
+				t.Fatalf("%d messages have %d answers", i+1, answers)
+			}
+			if i == 0 { // gVisor's goroutines have done with what came before
+				told := func() { t.Error("told by gVisor's goroutine") }
+				a.SetNotify(told)
+				b.SetNotify(told)
+			}
+		}
+		bellA = netstacktest.NewBell(a)
+
+		// The second message of a stream is not, nor is a long one.
+		bell := netstacktest.NewBell(b)
+		const long = 100 << 10
+		for i, n := range []int{64, 64, long} {
+			b.SetPrompt(func(func() bool) {
+				if i > 0 {
+					t.Errorf("message %d: told by who wrote it", i)
+				}
+			})
+			if k, err := a.WriteFrom(netstacktest.NewSource(int64(n))); k != n || err != nil {
+				t.Fatal(k, err)
+			}
+			readAll(t, b, bell, n)
+		}
+		a.SetPrompt(func(func() bool) { t.Error("told by who wrote a long message") })
+		if n, err := b.WriteFrom(netstacktest.NewSource(long)); n != long || err != nil {
+			t.Fatal(n, err)
+		}
+		readAll(t, a, bellA, long)
+
+		// Nor is one for an end that is gone.
+		b.Close()
+		for range 2 {
+			a.WriteFrom(netstacktest.NewSource(64))
+		}
+		a.Close()
+	}
+}
+
+// TestPromptPeerTransfer moves checked octets both ways at once between two stacks of a switch, until the end of both; the two ends
+// write into each other's hands at the same time.
+func TestPromptPeerTransfer(t *testing.T) {
+	s1, s2 := inside(t)
+	a, b := netstacktest.Connect(t, s1, s2, false)
+	var prompts atomic.Int64
+	errc := make(chan error, 2)
+	for _, c := range []*netstack.TCPConn{a, b} {
+		bell := promptBell(c, &prompts)
+		go func() { errc <- inTurns(c, bell, 1<<20, 3000) }()
+	}
+	if err := errors.Join(<-errc, <-errc); err != nil {
+		t.Error(err)
+	}
+	a.Close()
+	b.Close()
+	if prompts.Load() == 0 {
+		t.Error("nobody was told by who wrote")
+	}
+}
+
+// TestPromptPeerSource: while the source of a message hangs the other end can be used, and closed.
+func TestPromptPeerSource(t *testing.T) {
+	s1, s2 := inside(t)
+	a, b := netstacktest.Connect(t, s1, s2, false)
+	var prompts atomic.Int64
+	promptBell(a, &prompts)
+	bell := promptBell(b, &prompts)
+	for range 2 {
+		if n, err := a.WriteFrom(netstacktest.NewSource(64)); n != 64 || err != nil {
+			t.Fatal(n, err)
+		}
+		readAll(t, b, bell, 64)
+	}
+	_, err := a.WriteFrom(during{netstacktest.NewSource(64), func() {
+		if n, err := b.WriteFrom(netstacktest.NewSource(64)); n != 64 || err != nil {
+			t.Errorf("the other end wrote %d, %v", n, err)
+		}
+		b.Close()
+	}})
+	if err != nil {
+		t.Error(err)
+	}
+	a.Close()
+}
+
+// A during does something while it is read.
+type during struct {
+	netstack.Source
+	do func()
+}
+
+func (d during) Read(p []byte) (int, error) {
+	d.do()
+	return d.Source.Read(p)
 }
 
 // TestPromptReset: a connection that is reset is lost as any other, also if the segment is one that who brought it

@@ -67,6 +67,7 @@ type QP struct {
 
 	num      uint32
 	peer     atomic.Pointer[loopEnd] // on loopback the link of the peer; only a hint, see soon
+	wire     atomic.Pointer[wire]    // over TCP the link; only a hint, see soon
 	own      *ownQueues              // nil for foreign queues
 	link     link                    // nil: not connected; the owner's
 	sendq    SendQueue

@@ -124,6 +124,7 @@ func (qp *QP) endLink(abort bool) {
 	}
 	qp.link = nil
 	qp.peer.Store(nil)
+	qp.wire.Store(nil)
 	qp.peek.Store(nil)
 	qp.closeRecv() // before anything of the link is given up
 	qp.unbindWindows()

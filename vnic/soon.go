@@ -7,10 +7,14 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 )
 
-// soon asks the caches for what a message from qp to its peer on loopback needs. With thousands of QPs it comes from
-// memory, and what is asked for together comes together; by itself the processor looks no further than a few loads
-// that wait for one another.
+// soon asks the caches for what a message from qp to its peer needs, as far as both are in this process. With thousands of QPs it
+// comes from memory, and what is asked for together comes together; by itself the processor looks no further than a few
+// loads that wait for one another.
 func (qp *QP) soon() {
+	if w := qp.wire.Load(); w != nil {
+		w.ahead.Prefetch()
+		return
+	}
 	l := qp.peer.Load()
 	if l == nil {
 		return
@@ -26,4 +30,17 @@ const frontLen = unsafe.Offsetof(QP{}.sq) + unsafe.Offsetof(sendSide{}.first) + 
 // fetch asks for the front of qp, which is all that messages need of it.
 func (qp *QP) fetch() {
 	prefetch.Read(unsafe.Slice((*byte)(unsafe.Pointer(qp)), frontLen))
+}
+
+// A prefetchStream asks the caches for what it needs, at both ends if it has both, and has users do the same.
+type prefetchStream interface {
+	Prefetch()
+	SetPrefetch(f func())
+}
+
+// fetch asks for what messages need of w and its QP.
+func (w *wire) fetch() {
+	w.qp.fetch()
+	prefetch.Read(unsafe.Slice((*byte)(unsafe.Pointer(w)), unsafe.Sizeof(*w)))
+	prefetch.Read(unsafe.Slice((*byte)(unsafe.Pointer(w.ep)), unsafe.Sizeof(*w.ep)))
 }

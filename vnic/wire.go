@@ -13,6 +13,7 @@ import (
 type wire struct {
 	qp    *QP
 	s     iwarp.Stream
+	ahead prefetchStream // s, if it is one
 	ep    *iwarp.Endpoint
 	sess  *sessionStream // s, if it is one; nil over TCP
 	place *place         // of a peer that has connected to us; nil: we have
@@ -115,6 +116,11 @@ func (w *wire) open() {
 				l.Linger(more)
 			}
 		})
+	}
+	if p, ok := w.s.(prefetchStream); ok {
+		w.ahead = p
+		p.SetPrefetch(w.fetch)
+		w.qp.wire.Store(w)
 	}
 	w.changed.Store(true)
 	if w.sess != nil {

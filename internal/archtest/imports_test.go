@@ -27,13 +27,13 @@ const (
 // particular line counts; a folder without a line has no place yet.
 //
 //	cmd/vrnic -> daemon -> netstack, vnic, shm        the only place where all meet
-//	vnic -> iwarp, rdma, internal/{bulk,prefetch}      shm -> rdma      netstack -> gVisor
+//	vnic -> iwarp, rdma, internal/{bulk,prefetch}      shm -> rdma      netstack -> gVisor, internal/{crc32c,prefetch}
 //	iwarp -> internal/crc32c      rdma -> standard library
 var layers = map[string][]string{
 	"rdma":     {std},
 	"iwarp":    {std, module + "internal/crc32c"},
 	"sctpddp":  {std, module + "iwarp"},
-	"netstack": {std, sys, gvisor, water, module + "internal/crc32c"},
+	"netstack": {std, sys, gvisor, water, module + "internal/crc32c", module + "internal/prefetch"},
 	"vnic":     {std, module + "iwarp", module + "sctpddp", module + "rdma", module + "internal/bulk", module + "internal/prefetch"},
 	"shm":      {std, sys, module + "rdma"},
 

@@ -67,9 +67,14 @@ type sctpAssociation struct {
 
 var _ vnic.Association = (*sctpAssociation)(nil)
 
-// Send implements sctpddp.Association. What is sent goes out with Flush.
+// Send implements sctpddp.Association. What is sent goes out with Flush. In an association that has ended there is no room:
+// Down follows, and knows why.
 func (a *sctpAssociation) Send(stream uint16, ppid uint32, src iwarp.Source) (uint64, error) {
-	return a.SCTPConn.Send(sctp.SendOptions{Stream: stream, PPID: ppid, Unordered: true}, src, true)
+	id, err := a.SCTPConn.Send(sctp.SendOptions{Stream: stream, PPID: ppid, Unordered: true}, src, true)
+	if errors.Is(err, sctp.ErrClosed) || errors.Is(err, sctp.ErrShutdown) {
+		return 0, nil
+	}
+	return id, err
 }
 
 // Shutdown implements sctpddp.Association, and goes out with Flush, too.
