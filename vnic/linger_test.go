@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
@@ -58,43 +59,47 @@ func (l *lingerer) Linger(more func() bool) {
 // Who brings octets says so before the QP deals with them, each time, and lingers afterwards if that is wanted.
 func TestLinger(t *testing.T) {
 	for _, lingers := range []bool{true, false} {
-		n := &promptNet{}
-		a, b := vnictest.Pair(t, func(c *vnic.Config) {
-			if c.Name == "vnic0" {
-				n.Network = c.Network
-				c.Network = n
+		synctest.Test(t, func(t *testing.T) {
+			n := &promptNet{}
+			a, b := vnictest.Pair(t, func(c *vnic.Config) {
+				if c.Name == "vnic0" {
+					n.Network = c.Network
+					c.Network = n
+				}
+			})
+			l := &lingerer{lingers: lingers}
+			cfg := vnictest.PeerConfig{Linger: l}
+			x := vnictest.NewPeer(t, vnictest.Open(t, a, vnic.ContextConfig{}), cfg)
+			y := vnictest.NewPeer(t, vnictest.Open(t, b, vnic.ContextConfig{}), vnictest.PeerConfig{})
+			vnictest.Connect(t, x, y)
+			for i := range uint64(3) {
+				x.Recv(i, 0, 64)
+				y.Send(i, 0, 64)
+				y.Next(y.SendCQ, 1) // it is in x's stream
+				synctest.Wait()     // x's goroutine has done what it had to do
+				var wc [1]rdma.WC
+				l.waits = func() bool { n, _ := x.RecvCQ.Poll(wc[:]); return n == 0 }
+				n.prompt(func() bool { return true })
+				want := "expects, "
+				if lingers {
+					want += "lingers "
+				}
+				if l.did != want {
+					t.Errorf("message %d: it %s, want %s", i, l.did, want)
+				}
+				l.did = ""
+				if !lingers {
+					x.Next(x.RecvCQ, 1)
+				}
 			}
+			// Who seems to have more to bring at once does not linger.
+			x.Recv(3, 0, 64)
+			y.Send(3, 0, 64)
+			y.Next(y.SendCQ, 1)
+			synctest.Wait()
+			l.waits = func() bool { t.Error("it lingers"); return false }
+			n.prompt(nil)
+			x.Next(x.RecvCQ, 1)
 		})
-		l := &lingerer{lingers: lingers}
-		cfg := vnictest.PeerConfig{Linger: l}
-		x := vnictest.NewPeer(t, vnictest.Open(t, a, vnic.ContextConfig{}), cfg)
-		y := vnictest.NewPeer(t, vnictest.Open(t, b, vnic.ContextConfig{}), vnictest.PeerConfig{})
-		vnictest.Connect(t, x, y)
-		for i := range uint64(3) {
-			x.Recv(i, 0, 64)
-			y.Send(i, 0, 64)
-			y.Next(y.SendCQ, 1) // it is in x's stream
-			var wc [1]rdma.WC
-			l.waits = func() bool { n, _ := x.RecvCQ.Poll(wc[:]); return n == 0 }
-			n.prompt(func() bool { return true })
-			want := "expects, "
-			if lingers {
-				want += "lingers "
-			}
-			if l.did != want {
-				t.Errorf("message %d: it %s, want %s", i, l.did, want)
-			}
-			l.did = ""
-			if !lingers {
-				x.Next(x.RecvCQ, 1)
-			}
-		}
-		// Who seems to have more to bring at once does not linger.
-		x.Recv(3, 0, 64)
-		y.Send(3, 0, 64)
-		y.Next(y.SendCQ, 1)
-		l.waits = func() bool { t.Error("it lingers"); return false }
-		n.prompt(nil)
-		x.Next(x.RecvCQ, 1)
 	}
 }

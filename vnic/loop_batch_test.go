@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -17,7 +18,7 @@ import (
 // A record is a CQSink that writes down what comes: s or r, the ID, and how it failed. then, if set, is called behind each.
 type record struct {
 	name string
-	log  *[]string
+	b    *batch
 	then func(*rdma.WC)
 }
 
@@ -26,7 +27,9 @@ func (r *record) Push(wc *rdma.WC, _, _ uint32, _ bool) bool {
 	if wc.Status != rdma.WCSuccess {
 		s += fmt.Sprint("!", wc.Status)
 	}
-	*r.log = append(*r.log, s)
+	r.b.mu.Lock()
+	r.b.log = append(r.b.log, s)
+	r.b.mu.Unlock()
 	if r.then != nil {
 		r.then(wc)
 	}
@@ -38,6 +41,7 @@ func (r *record) Push(wc *rdma.WC, _, _ uint32, _ bool) bool {
 type batch struct {
 	t          *testing.T
 	x, y       *vnictest.Peer
+	mu         sync.Mutex // for two CQs at the same time; tests look when nothing moves
 	log        []string
 	sent, rcvd *record
 }
@@ -47,7 +51,7 @@ const batchDepth = 300 // more than one step of a QP has
 func newBatch(t *testing.T) *batch {
 	t.Helper()
 	b := &batch{t: t}
-	b.sent, b.rcvd = &record{name: "s", log: &b.log}, &record{name: "r", log: &b.log}
+	b.sent, b.rcvd = &record{name: "s", b: b}, &record{name: "r", b: b}
 	d := vnictest.NewNet().Device(t, "vnic0", []string{"10.0.0.1/24"})
 	cfg := ext
 	cfg.QP.MaxSendWR, cfg.QP.MaxRecvWR = batchDepth, batchDepth
@@ -247,7 +251,9 @@ func TestLoopBatchReceiverGoes(t *testing.T) {
 						if err := <-done; err != nil {
 							t.Error(err)
 						}
+						b.mu.Lock()
 						atEnd = len(b.log) - 1
+						b.mu.Unlock()
 					}
 				}
 				b.post(wrs)
