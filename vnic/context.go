@@ -53,6 +53,8 @@ type Context struct {
 	pending  int            // connection requests to its listeners; guarded by dev.admit.mu
 	hidden   int            // guarded by mu: regions among mrs that are nobody's objects
 	idle     []worker       // guarded by mu
+	idleDue  bool           // guarded by mu: dismissIdle will be called
+	starts   bool           // guarded by mu: something was started since it was called last
 
 	turns turns      // of attempts to connect
 	later laterQueue // what resolving has brought

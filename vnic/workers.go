@@ -1,11 +1,17 @@
 package vnic
 
+import "time"
+
 // A connection takes a handful of goroutines that do little and end: each begins with a small stack, which is copied to a larger
 // one twice or three times before it has sent its first segment, and wakes a thread that looks for it. So a few that are done
 // wait for the next, which has the stack of who was done last.
 
-// maxIdle is how many wait: what a program has under way when it makes many connections.
-const maxIdle = 32
+const (
+	// maxIdle is how many wait: what a program has under way when it makes many connections.
+	maxIdle = 32
+	// idleTime is how long there is nothing to do before they end, or up to twice that.
+	idleTime = 100 * time.Millisecond
+)
 
 // A worker is a goroutine that waits for something to do; nil: for nothing more.
 type worker chan func()
@@ -17,6 +23,7 @@ func (c *Context) start(f func()) bool {
 	if c.closed {
 		return false
 	}
+	c.starts = true
 	if n := len(c.idle); n > 0 {
 		w := c.idle[n-1]
 		c.idle = c.idle[:n-1]
@@ -48,7 +55,23 @@ func (c *Context) rest(w worker) bool {
 		return false
 	}
 	c.idle = append(c.idle, w)
+	if !c.idleDue {
+		c.idleDue = true
+		time.AfterFunc(idleTime, c.dismissIdle)
+	}
 	return true
+}
+
+// dismissIdle ends those that wait, unless something was started since it was called last.
+func (c *Context) dismissIdle() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.idleDue = c.starts && !c.closed; c.idleDue {
+		c.starts = false
+		time.AfterFunc(idleTime, c.dismissIdle)
+		return
+	}
+	c.dismissLocked()
 }
 
 // dismissLocked ends those that wait.

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // What is started runs, all at the same time if need be; some goroutines that are done wait for more, and end with the context.
@@ -43,6 +44,18 @@ func TestWorkers(t *testing.T) {
 			if n := idle(); n != maxIdle {
 				t.Fatalf("%d wait, want %d", n, maxIdle)
 			}
+		}
+		time.Sleep(idleTime) // what was started last was within that
+		if n := idle(); n != maxIdle {
+			t.Errorf("%d wait, want %d", n, maxIdle)
+		}
+		time.Sleep(idleTime)
+		if n := idle(); n != 0 {
+			t.Errorf("%d wait with nothing to do", n)
+		}
+		c.start(func() {})
+		if n := idle(); n != 1 {
+			t.Errorf("%d wait, want 1", n)
 		}
 		hold, held := make(chan struct{}), make(chan struct{})
 		c.start(func() { close(held); <-hold })
