@@ -99,19 +99,26 @@ func (s *Stack) startDial(wq *waiter.Queue, local, remote netip.AddrPort) (*tcp.
 	if err != nil {
 		return nil, err
 	}
+	// A port that was chosen can be listened at while a connection from there lingers in TIME-WAIT, as on Linux. Where gVisor
+	// chooses one, others to the same address must not get it.
+	ep.SocketOptions().SetReuseAddress(local.Port() != 0)
 	if local.Addr().IsValid() {
 		if err := ep.Bind(gvFullAddr(local)); err != nil {
 			ep.Close()
 			return nil, fmt.Errorf("bind to %v: %w", local, goError(err))
 		}
 	}
-	switch err := ep.Connect(gvFullAddr(remote)); err.(type) {
+	cerr := ep.Connect(gvFullAddr(remote))
+	switch cerr.(type) {
 	case nil, *tcpip.ErrConnectStarted:
 		return ep, nil
-	default:
-		ep.Close()
-		return nil, goError(err)
+	case *tcpip.ErrBadLocalAddress:
+		if local.Port() != 0 { // the same connection is there, perhaps in TIME-WAIT
+			cerr = &tcpip.ErrPortInUse{}
+		}
 	}
+	ep.Close()
+	return nil, goError(cerr)
 }
 
 // A TCPListener takes connections in.

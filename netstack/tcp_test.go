@@ -164,3 +164,41 @@ func TestListen(t *testing.T) {
 	c.Close()
 	d.Close()
 }
+
+// A port that a connection has, or had until a moment ago, can be listened at; the same connection cannot be made again.
+func TestListenWhereConnected(t *testing.T) {
+	a, b := pair(t, 1500)
+	to := netip.AddrPortFrom(b.Addrs()[0].Addr(), 7)
+	l, err := b.ListenTCP(to, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	from := netip.AddrPortFrom(a.Addrs()[0].Addr(), 40000)
+	c, err := a.DialTCPFrom(context.Background(), from, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	listen := func(when string) {
+		t.Helper()
+		l, err := a.ListenTCP(from, 4)
+		if err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		if _, err := a.DialTCPFrom(context.Background(), from, to); !errors.Is(err, syscall.EADDRINUSE) {
+			t.Errorf("%s: from where somebody listens: %v", when, err)
+		}
+		l.Close()
+		if _, err := a.DialTCPFrom(context.Background(), from, to); !errors.Is(err, syscall.EADDRINUSE) {
+			t.Errorf("%s: once more: %v", when, err)
+		}
+	}
+	listen("connected")
+	c.Close() // first: it is a's side that waits
+	d.Close()
+	listen("closed")
+}
