@@ -28,8 +28,8 @@ type turns struct {
 // A line is of those who wait for each other. The first has its turn.
 type line struct {
 	turns []*turn
-	open  int  // as many may begin
-	armed bool // a timer looks after the first
+	open  int         // as many may begin
+	timer *time.Timer // looks after the first, or nil
 }
 
 // A turn is an attempt's, or a request's.
@@ -85,7 +85,7 @@ func (t *turns) moveLocked(at netip.AddrPort, l *line, now time.Time) {
 					n.since = now
 				}
 			}
-			if len(l.turns) == 1 || now.Sub(n.since) < t.most {
+			if now.Sub(n.since) < t.most {
 				break
 			}
 			l.open = min(2*l.open, 1<<16) // nobody answers there, perhaps
@@ -100,17 +100,19 @@ func (t *turns) moveLocked(at netip.AddrPort, l *line, now time.Time) {
 		if t.lines[at] == l {
 			delete(t.lines, at)
 		}
+		if l.timer != nil {
+			l.timer.Stop()
+		}
 		return
 	}
 	for _, n := range l.turns[:min(len(l.turns), l.open)] {
 		n.beginLocked(now)
 	}
-	if len(l.turns) > 1 && !l.armed {
-		l.armed = true
-		time.AfterFunc(l.turns[0].since.Add(t.most).Sub(now), func() {
+	if l.timer == nil { // also for one that is alone: a request may come of a stream that is refused
+		l.timer = time.AfterFunc(l.turns[0].since.Add(t.most).Sub(now), func() {
 			t.mu.Lock()
 			defer t.mu.Unlock()
-			l.armed = false
+			l.timer = nil
 			t.moveLocked(at, l, time.Now())
 		})
 	}
