@@ -52,5 +52,8 @@ const (
 	StepMessages = stepMessages
 )
 
+// Feed has qp, which is connected within its device, look for the receive that its peer's Send waits for.
+func (qp *QP) Feed() { qp.do(func() { qp.link.(*loopEnd).feed() }) }
+
 // Counted is what qp has counted.
 func (qp *QP) Counted() Counters { return qp.stats.snapshot() }

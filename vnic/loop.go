@@ -155,12 +155,13 @@ func (l *loopEnd) readMail() {
 	}
 }
 
-// feed looks for the receive that the peer's Send waits for.
+// feed looks for the receive that the peer's Send waits for. That may have found one by itself meanwhile: one that nobody waits for
+// would be kept from the other QPs of an SRQ.
 func (l *loopEnd) feed() {
 	qp := l.qp
 	r := &qp.rx
 	r.mu.Lock()
-	ok := r.takeLocked()
+	ok := !r.waiting.Load() || r.takeLocked()
 	r.mu.Unlock()
 	if ok {
 		qp.gotReceive()

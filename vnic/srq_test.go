@@ -553,6 +553,19 @@ func TestForeignSRQ(t *testing.T) {
 	})
 }
 
+// A QP whose peer's Send has found a receive while it looked for one itself takes no other: who shares the SRQ with it would miss
+// that.
+func TestSRQTakesWhatIsWaitedFor(t *testing.T) {
+	a, b := real(t, true)
+	p := newPool(t, b, srqConfig(4, 0))
+	_, y := vnictest.NewQPs(t, a, b, vnictest.PeerConfig{}, p.config())
+	p.post(t, 1, 2)
+	y.QP.Feed()
+	if i := b.Device().SRQs(b)[0]; i.Posted != 2 || i.Taken != 0 {
+		t.Errorf("info: %+v", i)
+	}
+}
+
 // Many QPs take from one SRQ at once, on the wire and within a device: each Send is received once, none is
 // lost, and each QP's arrive in order.
 func TestSRQMany(t *testing.T) {
