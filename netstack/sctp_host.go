@@ -258,7 +258,7 @@ func (s *SCTP) Associations() int {
 }
 
 // closeTime is how long Close waits for peers to agree to the end.
-const closeTime = 200 * time.Millisecond
+const closeTime = time.Second
 
 // Close ends every listener and every association: by a shutdown if the peer answers at once, else by
 // an abort. Handlers hear of it.
