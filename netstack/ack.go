@@ -55,6 +55,19 @@ type connAck struct {
 func (*connAck) KUID() uint32 { return 0 }
 func (*connAck) KGID() uint32 { return 0 }
 
+// pass sends what has to be sent before f, which is the frame of pkt, and reports whether f itself is kept: then it need not
+// be sent.
+func (a *acks) pass(pkt *stack.PacketBuffer, f *Frame) (kept bool) {
+	kept, first, list := a.hold(pkt, f)
+	if first != nil {
+		a.send(first)
+	}
+	if list != nil {
+		a.list(list)
+	}
+	return kept
+}
+
 // hold looks at a packet that is to be sent, and at f, which is its frame. If it has kept f, f need not be sent. What was
 // held before and has to be sent before f is first. list, if not nil, is for acks.list, which must not be called with the lock of
 // a connAck.

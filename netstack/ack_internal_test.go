@@ -62,13 +62,7 @@ func (r *ackRig) put(p ackPacket) (kept bool) {
 	f := newFrame()
 	f.HdrLen = uint16(len(r.made))
 	r.made = append(r.made, p)
-	kept, first, list := r.hold(pkt, f)
-	if first != nil {
-		r.send(first)
-	}
-	if list != nil {
-		r.list(list)
-	}
+	kept = r.pass(pkt, f)
 	if !kept {
 		r.send(f)
 	}
@@ -232,14 +226,7 @@ func TestStopACKMeanwhile(t *testing.T) {
 			for ack := range uint32(10) {
 				th.Encode(&header.TCPFields{AckNum: ack, Flags: header.TCPFlagAck, DataOffset: header.TCPMinimumSize})
 				f := newFrame()
-				kept, first, list := r.hold(pkt, f)
-				if first != nil {
-					r.send(first)
-				}
-				if list != nil {
-					r.list(list)
-				}
-				if !kept {
+				if !r.pass(pkt, f) {
 					r.send(f)
 				}
 			}

@@ -33,7 +33,7 @@ type firsts struct {
 type firstFlow struct {
 	ack  uint32 // what the peer has to acknowledge
 	slot int
-	tell func(remote netip.AddrPort)
+	l    *TCPListener
 }
 
 // listen has f called for connections to l.
@@ -55,7 +55,11 @@ func (s *firsts) close(l *TCPListener) {
 		return
 	}
 	delete(s.listeners, l)
-	s.listening.Store(len(s.listeners) > 0)
+	if len(s.listeners) == 0 {
+		s.listening.Store(false)
+		clear(s.m)
+		s.n.Store(0)
+	}
 }
 
 // sent looks at a packet that goes out.
@@ -77,15 +81,15 @@ func (s *firsts) sent(pkt *stack.PacketBuffer) {
 func (s *firsts) answered(f tcpFlow, ack uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var tell func(netip.AddrPort)
-	for l, t := range s.listeners {
+	var to *TCPListener
+	for l := range s.listeners {
 		if a := l.addr; a.Port() == f.local.Port() && (a.Addr() == f.local.Addr() || a.Addr().IsUnspecified() && a.Addr().Is4() == f.local.Addr().Is4()) {
-			if tell = t; !a.Addr().IsUnspecified() {
+			if to = l; !a.Addr().IsUnspecified() {
 				break
 			}
 		}
 	}
-	if tell == nil {
+	if to == nil {
 		return
 	}
 	slot := s.next
@@ -98,7 +102,7 @@ func (s *firsts) answered(f tcpFlow, ack uint32) {
 		s.slots[slot] = f
 		s.next = (s.next + 1) % maxFirsts
 	}
-	s.m[f] = firstFlow{ack, slot, tell}
+	s.m[f] = firstFlow{ack, slot, to}
 	s.n.Store(int32(len(s.m)))
 }
 
@@ -121,6 +125,8 @@ func (s *firsts) came(p *packet) {
 	if k, ok := s.m[f]; ok && k.ack == t.AckNumber() {
 		delete(s.m, f)
 		s.n.Store(int32(len(s.m)))
-		k.tell(f.remote)
+		if tell := s.listeners[k.l]; tell != nil {
+			tell(f.remote)
+		}
 	}
 }

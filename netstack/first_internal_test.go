@@ -76,12 +76,19 @@ func TestFirstOctets(t *testing.T) {
 	s.close(one)
 	s.close(one)
 	s.close(any4)
+	s.came(segment(c, header.TCPFlagAck, 100, 1))
+	if len(told) != 2 {
+		t.Errorf("a listener that is closed is told: %v", told)
+	}
 	if !s.listening.Load() {
 		t.Error("the one that is left is not told of any more")
 	}
-	s.answered(a, 200)
+	s.answered(tcpFlow{netip.MustParseAddrPort("[fd00::1]:7"), netip.MustParseAddrPort("[fd00::9]:1")}, 200)
+	if n := s.n.Load(); n != 1 {
+		t.Errorf("%d in mind, want 1", n)
+	}
 	s.close(any6)
-	if s.listening.Load() || s.n.Load() != 1 {
+	if s.listening.Load() || s.n.Load() != 0 {
 		t.Errorf("listening %v, %d in mind", s.listening.Load(), s.n.Load())
 	}
 }

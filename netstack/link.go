@@ -179,14 +179,7 @@ func (l *link) WritePacket(pkt *stack.PacketBuffer) tcpip.Error {
 	if a, ok := pkt.Owner.(*connAck); ok {
 		f.from = a.conn.unmet()
 	}
-	kept, first, list := l.acks.hold(pkt, f)
-	if first != nil {
-		l.acks.send(first)
-	}
-	if list != nil {
-		l.acks.list(list)
-	}
-	if kept {
+	if l.acks.pass(pkt, f) {
 		return nil
 	}
 	err := l.at.Input(f)

@@ -115,6 +115,21 @@ func promptBell(c *netstack.TCPConn, prompts *atomic.Int64) netstacktest.Bell {
 	return bell
 }
 
+// bothInTurn has 1 MiB go both ways between a and b, which are closed then.
+func bothInTurn(t *testing.T, a, b *netstack.TCPConn, prompts *atomic.Int64) {
+	t.Helper()
+	errc := make(chan error, 2)
+	for _, c := range []*netstack.TCPConn{a, b} {
+		bell := promptBell(c, prompts)
+		go func() { errc <- inTurn(c, bell, 1<<20) }()
+	}
+	if err := errors.Join(<-errc, <-errc); err != nil {
+		t.Error(err)
+	}
+	a.Close()
+	b.Close()
+}
+
 // TestPromptTransfer moves checked octets both ways at once, their segments handled by who brings them and by gVisor's
 // goroutines in all mixtures, until the end of both.
 func TestPromptTransfer(t *testing.T) {
@@ -123,16 +138,7 @@ func TestPromptTransfer(t *testing.T) {
 			var frames, prompts atomic.Int64
 			s1, s2 := outside(t, alone(func() bool { return frames.Add(1)%every == 0 }), new(atomic.Bool))
 			a, b := netstacktest.Connect(t, s1, s2, every == 2)
-			errc := make(chan error, 2)
-			for _, c := range []*netstack.TCPConn{a, b} {
-				bell := promptBell(c, &prompts)
-				go func() { errc <- inTurn(c, bell, 1<<20) }()
-			}
-			if err := errors.Join(<-errc, <-errc); err != nil {
-				t.Error(err)
-			}
-			a.Close()
-			b.Close()
+			bothInTurn(t, a, b, &prompts)
 			if prompts.Load() == 0 {
 				t.Error("nobody was told by who brought a segment")
 			}
@@ -421,16 +427,7 @@ func TestBatchTransfer(t *testing.T) {
 		to.at.ArriveTogether(frames...)
 	}, new(atomic.Bool))
 	a, b := netstacktest.Connect(t, s1, s2, false)
-	errc := make(chan error, 2)
-	for _, c := range []*netstack.TCPConn{a, b} {
-		bell := promptBell(c, &prompts)
-		go func() { errc <- inTurn(c, bell, 1<<20) }()
-	}
-	if err := errors.Join(<-errc, <-errc); err != nil {
-		t.Error(err)
-	}
-	a.Close()
-	b.Close()
+	bothInTurn(t, a, b, &prompts)
 	if prompts.Load() == 0 || longest.Load() < 2 {
 		t.Errorf("%d prompts, batches of at most %d frames", prompts.Load(), longest.Load())
 	}
