@@ -232,12 +232,12 @@ func (c *Client) corrupt(err error) error {
 	return c.die(goneBecause(err))
 }
 
-// List asks for the daemon's objects of one kind: "dev", "qp", "mr", "cq", "cm", "client" or
-// "port", each a JSON object. Root and the daemon's own user see all, others what is theirs.
+// List asks for the daemon's objects of one kind: "dev", "qp", "mr", "cq", "cm", "client",
+// "port" or "daemon", each a JSON object. Root and the daemon's own user see all, others what is theirs.
 func (c *Client) List(kind string) ([]json.RawMessage, error) {
 	k, ok := listKinds[kind]
 	if !ok {
-		return nil, errInvalid("list of %q (kinds: dev, qp, mr, cq, cm, client, port)", kind)
+		return nil, errInvalid("list of %q (kinds: dev, qp, mr, cq, cm, client, port, daemon)", kind)
 	}
 	return c.list(OpList, "list "+kind, k)
 }
@@ -246,7 +246,7 @@ func (c *Client) List(kind string) ([]json.RawMessage, error) {
 func (c *Client) Stat() ([]json.RawMessage, error) { return c.list(OpStat, "stat", 0) }
 
 var listKinds = map[string]uint32{
-	"dev": ListDev, "qp": ListQP, "mr": ListMR, "cq": ListCQ, "cm": ListCM, "client": ListClient, "port": ListPort,
+	"dev": ListDev, "qp": ListQP, "mr": ListMR, "cq": ListCQ, "cm": ListCM, "client": ListClient, "port": ListPort, "daemon": ListDaemon,
 }
 
 // Close ends the session, and with it all Devices of the client: the daemon destroys what they had,

@@ -497,6 +497,7 @@ const (
 	ListCM     = 5
 	ListClient = 6
 	ListPort   = 7
+	ListDaemon = 8
 
 	// ListData is how much of rows one reply holds.
 	ListData = MaxMessage - HeaderLen - 16

@@ -63,7 +63,7 @@ func (o *operation) rows(kind uint32) ([][]byte, error) {
 		return o.s.h.Stat(all)
 	case kind == ListClient:
 		return o.s.srv.clients(o.s, all), nil
-	case kind >= ListDev && kind <= ListPort:
+	case kind >= ListDev && kind <= ListDaemon:
 		return o.s.h.List(kind, all)
 	}
 	return nil, syscall.EINVAL

@@ -71,8 +71,12 @@ func (b *bench) calibrate(ctx context.Context) error {
 	return nil
 }
 
-// costOf is run, and what it has cost; the allocations are those of all ends.
+// costOf is run, and what it has cost; the allocations are those of all ends and daemons.
 func (b *bench) costOf(ctx context.Context, a load.Amount) (r load.Result, c meter.Cost, err error) {
+	before, err := b.path.DaemonAllocs()
+	if err != nil {
+		return r, c, err
+	}
 	m, err := meter.New(b.path.PIDs(), b.syscalls)
 	if err != nil {
 		return r, c, err
@@ -86,8 +90,9 @@ func (b *bench) costOf(ctx context.Context, a load.Amount) (r load.Result, c met
 	if b.path.Processes() > 0 {
 		c.Allocs = 0 // this process only asks those of the ends
 	}
-	c.Allocs += r.Allocs
-	return r, c, nil
+	after, err := b.path.DaemonAllocs()
+	c.Allocs += r.Allocs + after - before
+	return r, c, err
 }
 
 // Close ends it.

@@ -186,3 +186,38 @@ func TestCountAllocs(t *testing.T) {
 		t.Errorf("%d percent behind it", got)
 	}
 }
+
+// What daemons allocate counts, too.
+func TestDaemonsAllocationsCount(t *testing.T) {
+	path, err := paths.Open("ring", paths.Options{Vrnic: vrnicProgram(t), Processes: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer path.Close()
+	dev, err := path.Device()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, ends := fakeBench(t, 1)
+	b.path = path
+	const objects = 100
+	cost := func(n int) uint64 {
+		t.Helper()
+		ends[0].onRun = func(load.Amount) {
+			for range n {
+				if _, err := dev.AllocPD(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		_, c, err := b.costOf(t.Context(), load.Amount{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Allocs
+	}
+	cost(0) // the first one makes what the others keep
+	if nothing, some := cost(0), cost(objects); some < nothing+objects {
+		t.Errorf("%d objects for %d protection domains, %d for none", some, objects, nothing)
+	}
+}

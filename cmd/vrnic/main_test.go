@@ -85,7 +85,7 @@ func TestHelp(t *testing.T) {
 	}{
 		{[]string{"--help"}, []string{"up", "show", "stat", "exec"}},
 		{[]string{"up", "--help"}, []string{"vrnic0,addr=10.77.0.2/24,addr=fd77::2/64", "qps", "1024", "cm-ids", "4096", "--socket-group"}},
-		{[]string{"show", "--help"}, []string{"dev", "qp", "mr", "cq", "cm", "client", "port"}},
+		{[]string{"show", "--help"}, []string{"dev", "qp", "mr", "cq", "cm", "client", "port", "daemon"}},
 		{[]string{"exec", "--help"}, []string{"vrnic exec [-d DEVICE] [--lend-heap] -- CMD", "VRNIC_SOCKET", "126", "127", "--lib-dir"}},
 		{[]string{"stat", "--help"}, []string{"--watch", "--json"}},
 	} {

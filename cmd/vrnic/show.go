@@ -21,13 +21,14 @@ var showKinds = []struct{ name, usage string }{
 	{"cm", "listeners and connection requests"},
 	{"client", "programs that use the daemon"},
 	{"port", "ports of the daemon's switch"},
+	{"daemon", "the daemon itself: memory, goroutines, objects allocated so far"},
 }
 
 func showCommand() *cli.Command {
 	show := &cli.Command{
 		Name:      "show",
 		Usage:     "list objects, one line each",
-		UsageText: "vrnic show dev|qp|mr|cq|cm|client|port [--json]",
+		UsageText: "vrnic show dev|qp|mr|cq|cm|client|port|daemon [--json]",
 		Description: "Lists what the daemon holds. Root and the daemon's own user see everything, others what is theirs.\n" +
 			"A line is made of names and values in turn, as `rdma resource show` prints them.",
 	}

@@ -116,7 +116,7 @@ func TestUp(t *testing.T) {
 			} else if rows[0]["dev"] != "a0" || rows[0]["mtu"] != 9000.0 || rows[1]["dev"] != "b0" {
 				t.Errorf("show dev --json: %v", rows)
 			}
-			for _, kind := range []string{"dev", "port", "qp", "mr", "cq", "cm", "client"} {
+			for _, kind := range []string{"dev", "port", "qp", "mr", "cq", "cm", "client", "daemon"} {
 				status, stdout, stderr := vrnic("show", kind, "--socket", socket)
 				if status != 0 || stderr != "" {
 					t.Errorf("show %s: status %d, stderr %q", kind, status, stderr)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Cost is what a run has cost, of all processes together but for the allocations, which are this one's.
+// A Cost is what a run has cost, of all processes together but for the allocations, which are this one's as far as a Meter counts.
 type Cost struct {
 	CPU      time.Duration
 	Allocs   uint64

@@ -55,6 +55,12 @@ func (p *Path) daemon(vrnic, dir, name string, addr netip.Prefix, more ...string
 	}
 	p.onClose(d.Close)
 	p.pids = append(p.pids, d.PID())
+	c, err := shm.Dial(socket)
+	if err != nil {
+		return "", err
+	}
+	p.onClose(func() { c.Close() })
+	p.control = append(p.control, c)
 	return socket, nil
 }
 

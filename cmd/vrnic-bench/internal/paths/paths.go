@@ -10,6 +10,7 @@ package paths
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
@@ -21,6 +22,7 @@ import (
 	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm"
 )
 
 // A Path is two devices that reach each other.
@@ -34,6 +36,7 @@ type Path struct {
 	a, b             func() (rdma.Device, error)
 	socketA, socketB string
 	pids             []int             // of the daemons
+	control          []*shm.Client     // of the daemons, to ask what they have allocated
 	workers          []*worker.Process // two of each pair
 
 	lab     *netlab.Lab       // of wire and tap
@@ -128,6 +131,22 @@ func (p *Path) DevicePIDs() []int {
 		return []int{os.Getpid()}
 	}
 	return slices.Clone(p.pids)
+}
+
+// DaemonAllocs is how many objects the daemons have allocated on their heaps since they began.
+func (p *Path) DaemonAllocs() (sum uint64, err error) {
+	for _, c := range p.control {
+		rows, err := c.List("daemon")
+		if err != nil {
+			return 0, fmt.Errorf("what the daemon has allocated (is this vrnic-bench of the same version?): %w", err)
+		}
+		var row struct{ Allocs *uint64 }
+		if len(rows) != 1 || json.Unmarshal(rows[0], &row) != nil || row.Allocs == nil {
+			return 0, fmt.Errorf("the daemon does not tell what it has allocated: %q", rows)
+		}
+		sum += *row.Allocs
+	}
+	return sum, nil
 }
 
 // Processes is how many client processes each end has; 0: the ends are in this process.

@@ -24,7 +24,7 @@ type Row struct {
 
 	CPUPerByte float64 `json:"cpu_ns_per_byte"`
 	CPUPerMsg  float64 `json:"cpu_us_per_msg"`
-	Allocs     float64 `json:"allocs_per_msg"` // of vrnic-bench's processes, and so of embedded devices; not those of any run
+	Allocs     float64 `json:"allocs_per_msg"` // of vrnic-bench's processes and of daemons; not those of any run
 
 	Syscalls  *float64 `json:"syscalls_per_msg,omitempty"` // where they were counted
 	Rate      float64  `json:"msg_s"`

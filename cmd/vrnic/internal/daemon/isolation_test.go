@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -247,7 +248,7 @@ func TestHelperLister(t *testing.T) {
 	args := daemontest.Child(t)
 	c := daemontest.Dial(t, args[0])
 	listed(t, c)
-	for _, kind := range []string{"client", "qp", "mr", "cq"} {
+	for _, kind := range []string{"client", "qp", "mr", "cq", "port", "daemon"} {
 		rows, err := c.List(kind)
 		if err != nil {
 			t.Fatal(err)
@@ -354,10 +355,15 @@ func TestListVisibility(t *testing.T) {
 	listed(t, d.Dial())
 	wants := func(c *daemontest.ChildProcess, n int) {
 		t.Helper()
-		for _, kind := range []string{"client", "qp", "mr", "cq", "stat", "srqs"} {
+		for _, kind := range []string{"client", "qp", "mr", "cq", "port", "daemon", "stat", "srqs"} {
 			want := n
-			if kind == "mr" {
+			switch kind {
+			case "mr":
 				want = 2 * n
+			case "port": // one of each device
+				want = 2 * (n - 1)
+			case "daemon":
+				want = n - 1 // only for who could end it, too
 			}
 			if got := c.Want(kind); got != fmt.Sprint(want) {
 				t.Errorf("sees %s of kind %s, want %d", got, kind, want)
@@ -375,6 +381,33 @@ func TestListVisibility(t *testing.T) {
 		t.Fatal(err)
 	}
 	wants(startNobody(t, "TestHelperLister", d.Socket()), 1)
+}
+
+// What the daemon has allocated is counted to the object.
+func TestListDaemon(t *testing.T) {
+	c := daemontest.Start(t).Dial()
+	look := func() (row daemon.DaemonRow) {
+		t.Helper()
+		rows, err := c.List("daemon")
+		if err != nil || len(rows) != 1 {
+			t.Fatalf("%s, %v", rows, err)
+		}
+		if err := json.Unmarshal(rows[0], &row); err != nil {
+			t.Fatal(err)
+		}
+		return row
+	}
+	before := look() // of this process, where the daemon is
+	const many = 100
+	kept := make([]*[64]byte, many)
+	for i := range kept {
+		kept[i] = new([64]byte)
+	}
+	after := look()
+	if after.PID != os.Getpid() || after.Allocs < before.Allocs+many || after.Goroutines == 0 || after.Heap == 0 || after.Collections < before.Collections {
+		t.Errorf("%+v, then %+v", before, after)
+	}
+	runtime.KeepAlive(kept)
 }
 
 // startNobody runs a helper test as another user. Root calls it.
