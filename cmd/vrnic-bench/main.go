@@ -93,7 +93,8 @@ it has been handed to the network, so that only its ping-pong tells when it arri
 has arrived. A read or an atomic is a round trip in itself: at depth 1 its time is that.
 
 Times are in microseconds. cpu is the processor time of all processes of the path, client processes and daemons;
-allocations are those of the same processes on their heaps, less what a run of one message has. Data are compared before and after each measurement, and each atomic by the value that it brings back.`
+allocations are those of the same processes on their heaps, less what a run of one message has. Data are compared
+before and after each measurement, and each atomic by the value that it brings back.`
 
 // usagef makes an error that says how the command was used wrongly: exit status 2.
 func usagef(format string, args ...any) error {

@@ -3,9 +3,12 @@ package sctppeer_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
+	"slices"
 	"testing"
 
 	"github.com/vrnic/vrnic/integration/sctppeer"
@@ -63,15 +66,29 @@ func starter(ns *netlab.NS, args ...string) func(t *testing.T) *sctppeer.Peer {
 	}
 }
 
-// freeUDP is a UDP port that nobody has.
-func freeUDP(t *testing.T) int {
+// freeUDP is a UDP port that nobody has, and that the system gives to nobody who asks for any port; not that of others.
+func freeUDP(t *testing.T, others ...int) int {
 	t.Helper()
-	c, err := net.ListenPacket("udp4", ":0")
+	given, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
-	return c.LocalAddr().(*net.UDPAddr).Port
+	var from, to int
+	if _, err := fmt.Sscan(string(given), &from, &to); err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 {
+		port := 1024 + rand.IntN(1<<16-1024)
+		if port >= from && port <= to || slices.Contains(others, port) {
+			continue
+		}
+		if c, err := net.ListenPacket("udp4", fmt.Sprintf(":%d", port)); err == nil {
+			c.Close()
+			return port
+		}
+	}
+	t.Fatalf("no free port outside of %d to %d", from, to)
+	return 0
 }
 
 // udpRig is SCTP over UDP on the loopback device: in a namespace, where usrsctp can have the usual port
@@ -79,12 +96,13 @@ func freeUDP(t *testing.T) int {
 func udpRig(t *testing.T) *peertest.Rig {
 	t.Helper()
 	build(t)
-	ours := netip.AddrPortFrom(netip.MustParseAddr("127.77.0.10"), uint16(freeUDP(t)))
-	theirs := freeUDP(t)
+	ours, theirs := netip.AddrPortFrom(netip.MustParseAddr("127.77.0.10"), netstack.SCTPOverUDPPort+1), netstack.SCTPOverUDPPort
 	ns, err := netlab.NewNS()
 	if err == nil {
 		t.Cleanup(func() { ns.Close() })
-		theirs = netstack.SCTPOverUDPPort
+	} else {
+		theirs = freeUDP(t)
+		ours = netip.AddrPortFrom(ours.Addr(), uint16(freeUDP(t, theirs)))
 	}
 	c := newDevice(t, nil, []netip.Prefix{netip.PrefixFrom(ours.Addr(), 0)}, func(_ *netstack.Switch, n *stacknet.Network) error {
 		over := func() error { return n.OverUDP(ours) }

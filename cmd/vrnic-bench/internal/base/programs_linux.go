@@ -5,13 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/rawtcp"
 	"github.com/vrnic/vrnic/internal/netlab"
@@ -177,17 +179,43 @@ func (p *program) Measure(ctx context.Context, req Request) (rawtcp.Result, erro
 	return r, err
 }
 
-// free finds a port that nobody has at present.
-func (p *program) free() (to netip.AddrPort, err error) {
-	err = p.there.Do(func() error {
-		l, err := net.Listen("tcp", netip.AddrPortFrom(p.addr, 0).String())
+// keepPort keeps a port at addr until release is called: nobody who asks for any port gets it, and nobody listens there, but
+// who binds that one with SO_REUSEADDR, as servers do, can listen.
+func keepPort(addr netip.Addr) (to netip.AddrPort, release func(), err error) {
+	domain := unix.AF_INET
+	if addr.Is6() {
+		domain = unix.AF_INET6
+	}
+	fd, err := unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return to, nil, os.NewSyscallError("socket", err)
+	}
+	defer func() {
 		if err != nil {
-			return err
+			unix.Close(fd)
 		}
-		to = l.Addr().(*net.TCPAddr).AddrPort()
-		return l.Close()
-	})
-	return to, err
+	}()
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+		return to, nil, os.NewSyscallError("setsockopt", err)
+	}
+	var sa unix.Sockaddr = &unix.SockaddrInet6{Addr: addr.As16()}
+	if addr.Is4() {
+		sa = &unix.SockaddrInet4{Addr: addr.As4()}
+	}
+	if err := unix.Bind(fd, sa); err != nil {
+		return to, nil, os.NewSyscallError("bind", err)
+	}
+	if sa, err = unix.Getsockname(fd); err != nil {
+		return to, nil, os.NewSyscallError("getsockname", err)
+	}
+	port := 0
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		port = sa.Port
+	case *unix.SockaddrInet6:
+		port = sa.Port
+	}
+	return netip.AddrPortFrom(addr, uint16(port)), func() { unix.Close(fd) }, nil
 }
 
 // runTimeout bounds a run beyond the time that was asked for. Both sides of fi_pingpong poll: where others want the
@@ -198,10 +226,12 @@ const runTimeout = 2 * time.Minute
 func (p *program) run(ctx context.Context, req Request, n int) (r rawtcp.Result, err error) {
 	ctx, cancel := context.WithTimeout(ctx, req.Time+runTimeout)
 	defer cancel()
-	to, err := p.free()
-	if err != nil {
+	var to netip.AddrPort
+	var release func()
+	if err := p.there.Do(func() (err error) { to, release, err = keepPort(p.addr); return err }); err != nil {
 		return r, err
 	}
+	defer release()
 	server := exec.CommandContext(ctx, p.path, p.server(to.Port(), req, n)...)
 	server.Env = append(server.Environ(), p.env...)
 	var serverOut bytes.Buffer
