@@ -28,6 +28,21 @@ func allocations(n int, f func()) uint64 {
 	return after.Mallocs - before.Mallocs
 }
 
+// wantNone wants n calls of f that allocate nothing at all. The runtime may allocate meanwhile, records of goroutines that wait and such,
+// more of them on a busy machine; but what messages allocate, be it one of a thousand, is in each of twenty runs.
+func wantNone(t *testing.T, n int, f func()) {
+	t.Helper()
+	var counts []uint64
+	for range 20 {
+		c := allocations(n, f)
+		if c == 0 {
+			return
+		}
+		counts = append(counts, c)
+	}
+	t.Errorf("%d calls allocate %d times, run by run", n, counts)
+}
+
 // Messages that come together, one doorbell for all, allocate nothing either.
 func TestAllocsBatch(t *testing.T) {
 	const batch = 16
@@ -64,9 +79,7 @@ func TestAllocsBatch(t *testing.T) {
 			for range 20 {
 				f()
 			}
-			if n := allocations(100, f); n > 10 {
-				t.Errorf("%d allocations of 100 times %d messages", n, batch)
-			}
+			wantNone(t, 100, f)
 		})
 	}
 }
@@ -87,9 +100,7 @@ func TestAllocs(t *testing.T) {
 					for range 100 {
 						f()
 					}
-					if n := allocations(1000, f); n > 10 {
-						t.Errorf("%d allocations of 1000 messages", n)
-					}
+					wantNone(t, 1000, f)
 				})
 			}
 		}
@@ -118,9 +129,7 @@ func TestAllocsMode0(t *testing.T) {
 					for range 100 {
 						f()
 					}
-					if n := allocations(1000, f); n > 10 {
-						t.Errorf("%d allocations of 1000 messages", n)
-					}
+					wantNone(t, 1000, f)
 				})
 			}
 		}
