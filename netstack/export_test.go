@@ -27,3 +27,6 @@ func (c *TCPConn) Settle() {
 // Hold takes hold of c, as one of its calls does; LetGo lets it go.
 func (c *TCPConn) Hold()  { c.mu.Lock() }
 func (c *TCPConn) LetGo() { c.mu.Unlock() }
+
+// Direct reports whether segments may come straight to c.
+func (c *TCPConn) Direct() bool { return c.direct != nil }

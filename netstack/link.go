@@ -130,17 +130,18 @@ func (l *link) Transmit(f *Frame) bool {
 		pkt.PktType = tcpip.PacketMulticast
 	}
 	if (p.proto == protoTCP || p.proto == protoSCTP) && p.l4 != 0 && !p.fragment {
+		var c *TCPConn // that the segment is of, if it is known
 		if p.proto == protoTCP && dst == l.mac {
 			l.firsts.came(&p)
+			c = l.conns.of(f, &p)
 		}
-		if c := l.prompt(f, &p); c != nil {
+		held := l.prompt(f, &p, c)
+		if c == nil || !c.take(&p, pkt) {
 			l.deliver(pkt)
-			if c.end() {
-				f.ready = c
-			}
-			return true
 		}
-		l.deliver(pkt)
+		if held && c.end() {
+			f.ready = c
+		}
 		return true
 	}
 	select {
@@ -177,7 +178,7 @@ func (l *link) WritePacket(pkt *stack.PacketBuffer) tcpip.Error {
 	}
 	l.firsts.sent(pkt)
 	if a, ok := pkt.Owner.(*connAck); ok {
-		f.from = a.conn.unmet()
+		f.from, f.to = a.conn.unmet(), a.conn.other()
 	}
 	if l.acks.pass(pkt, f) {
 		return nil

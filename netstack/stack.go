@@ -53,6 +53,7 @@ type Stack struct {
 	link *link
 	gate *gate // around the making of endpoints
 	sctp *SCTP
+	tcp  queuer // or nil
 }
 
 // NewStack makes a Stack and attaches it to sw.
@@ -81,6 +82,7 @@ func NewStack(sw *Switch, c Config) (*Stack, error) {
 		HandleLocal: true,
 	})
 	s.link.acks.clock = s.st.Clock()
+	s.tcp = s.queuer()
 	var err error
 	if s.sctp, err = newSCTP(sctpProto, s.st.Clock(), SCTPOptions()); err == nil {
 		sctpProto.s = s.sctp

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
 )
@@ -31,7 +32,10 @@ type TCPConn struct {
 	prompt        atomic.Pointer[func(more func() bool)]
 	handling      atomic.Uint32
 	local, remote netip.AddrPort
-	conns         *tcpConns // that has it
+	flow          tcpFlow                   // without 4in6 addresses
+	id            stack.TransportEndpointID // the same, for gVisor
+	direct        queuer                    // or nil: see take
+	conns         *tcpConns                 // that has it
 	ack           connAck
 	parts         tcpParts
 	fetches       atomic.Pointer[func()]
@@ -60,6 +64,7 @@ func (s *Stack) newTCPConn(ep *tcp.Endpoint, wq *waiter.Queue) *TCPConn {
 	if a, err := ep.GetRemoteAddress(); err == nil {
 		c.remote = goAddrPort(a)
 	}
+	c.identify(s)
 	c.entry.Init(c, endpointEvents)
 	wq.EventRegister(&c.entry)
 	c.ack.conn = c

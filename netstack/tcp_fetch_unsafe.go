@@ -12,19 +12,50 @@ import (
 // With thousands of connections what a segment needs of its own comes from memory: a hundred lines of the cache, most of them found
 // through others. What is asked for together comes together.
 
-// tcpParts are what gVisor has of a connection: its endpoint, and what that points to and each segment needs.
-type tcpParts [4]struct {
-	at  unsafe.Pointer
-	len uintptr
+// tcpPaths are what gVisor has of a connection and each segment needs: its endpoint, and what hangs on that by pointers of these names.
+var tcpPaths = [...][]string{nil, {"snd"}, {"rcv"}, {"route"}, {"waiterQueue"}, {"scoreboard"}, {"scoreboard", "ranges"}}
+
+// A tcpPart is where one of them is found: at the offsets, one pointer after the other. One that this gVisor does not have has len 0.
+type tcpPart struct {
+	offsets []uintptr
+	len     uintptr
 }
 
+var tcpPartsOf = func() (parts [len(tcpPaths)]tcpPart) {
+	for i, path := range tcpPaths {
+		parts[i] = findPart(reflect.TypeFor[tcp.Endpoint](), path)
+	}
+	return parts
+}()
+
+// findPart follows path from a struct of type t.
+func findPart(t reflect.Type, path []string) tcpPart {
+	var part tcpPart
+	for _, name := range path {
+		f, ok := t.FieldByName(name)
+		if !ok || len(f.Index) != 1 || f.Type.Kind() != reflect.Pointer || f.Type.Elem().Kind() != reflect.Struct {
+			return tcpPart{}
+		}
+		part.offsets = append(part.offsets, f.Offset)
+		t = f.Type.Elem()
+	}
+	part.len = t.Size()
+	return part
+}
+
+// tcpParts are those of one connection.
+type tcpParts [len(tcpPaths)]unsafe.Pointer
+
 // partsOf needs ep locked, and established: they stay from then on.
-func partsOf(ep *tcp.Endpoint) tcpParts {
-	var parts tcpParts
-	parts[0].at, parts[0].len = unsafe.Pointer(ep), unsafe.Sizeof(*ep)
-	for i, name := range [...]string{"snd", "rcv", "route"} {
-		p := reflect.ValueOf(ep).Elem().FieldByName(name)
-		parts[i+1].at, parts[i+1].len = p.UnsafePointer(), p.Type().Elem().Size()
+func partsOf(ep *tcp.Endpoint) (parts tcpParts) {
+	for i, part := range tcpPartsOf {
+		p := unsafe.Pointer(ep)
+		for _, offset := range part.offsets {
+			if p = *(*unsafe.Pointer)(unsafe.Add(p, offset)); p == nil {
+				break
+			}
+		}
+		parts[i] = p
 	}
 	return parts
 }
@@ -32,8 +63,10 @@ func partsOf(ep *tcp.Endpoint) tcpParts {
 // fetch asks the caches for what handling a segment needs of c, and its user for what comes then.
 func (c *TCPConn) fetch() {
 	ask(unsafe.Pointer(c), unsafe.Sizeof(*c))
-	for _, p := range c.parts {
-		ask(p.at, p.len)
+	for i, p := range c.parts {
+		if p != nil {
+			ask(p, tcpPartsOf[i].len)
+		}
 	}
 	if f := c.fetches.Load(); f != nil {
 		(*f)()

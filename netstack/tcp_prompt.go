@@ -23,33 +23,30 @@ const promptMax = 4096
 // A tcpFlow is a connection, seen from here.
 type tcpFlow struct{ local, remote netip.AddrPort }
 
-// prompt takes hold of the connection that f, which is p, has octets for, if its segment is to be handled here. Who has
+// prompt takes hold of c, which f, which is p, has octets for, if its segment is to be handled here. Who has
 // a batch lets go of it, else the caller does.
-func (l *link) prompt(f *Frame, p *packet) *TCPConn {
-	if !f.short && !f.prompt && f.from == nil || f.batch != nil && f.batch.conn != nil {
-		return nil
+func (l *link) prompt(f *Frame, p *packet, c *TCPConn) (held bool) {
+	if c == nil || !f.short && !f.prompt && f.from == nil || f.batch != nil && f.batch.conn != nil {
+		return false
 	}
 	if n, err := p.tcpHeaderLen(); err != nil || p.end-p.l4 == n {
-		return nil
+		return false
 	}
-	c := l.conns.find(flowOf(p))
 	switch {
-	case c == nil:
-		return nil
 	case f.from != nil:
 		f.from.meet(c)
-		return nil
+		return false
 	case f.short:
 		c.fetch()
 	}
 	if !f.prompt || !c.begin() {
-		return nil
+		return false
 	}
 	if f.batch != nil {
 		f.batch.conn = c
-		return nil
+		return false
 	}
-	return c
+	return true
 }
 
 // flowOf is that of the TCP segment p, which was received.
@@ -72,6 +69,15 @@ type tcpConns struct {
 	m  map[tcpFlow]*TCPConn
 }
 
+// of is the connection that f, which is p, is for, or nil.
+func (t *tcpConns) of(f *Frame, p *packet) *TCPConn {
+	flow := flowOf(p)
+	if f.to != nil && f.to.flow == flow {
+		return f.to
+	}
+	return t.find(flow)
+}
+
 func (t *tcpConns) find(f tcpFlow) *TCPConn {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -84,18 +90,16 @@ func (t *tcpConns) add(c *TCPConn) {
 	if t.m == nil {
 		t.m = make(map[tcpFlow]*TCPConn)
 	}
-	t.m[c.flow()] = c
+	t.m[c.flow] = c
 }
 
 func (t *tcpConns) remove(c *TCPConn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if f := c.flow(); t.m[f] == c {
-		delete(t.m, f)
+	if t.m[c.flow] == c {
+		delete(t.m, c.flow)
 	}
 }
-
-func (c *TCPConn) flow() tcpFlow { return tcpFlow{unmap(c.local), unmap(c.remote)} }
 
 // Between two stacks of this process the one who sends does the same for the other end: it takes hold of that before it sends, so that
 // gVisor leaves there what it has queued, and handles that when it has let go of its own end: see WriteFrom. A sender learns which connection
@@ -108,6 +112,14 @@ func (c *TCPConn) unmet() *TCPConn {
 		return nil
 	}
 	return c
+}
+
+// other is the other end, if it is known.
+func (c *TCPConn) other() *TCPConn {
+	if c == nil {
+		return nil
+	}
+	return c.peer.Load()
 }
 
 // meet notes that c and p are the two ends of a connection.

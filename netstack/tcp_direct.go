@@ -1,0 +1,66 @@
+package netstack
+
+import (
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+)
+
+// A segment of a connection that is known goes straight to its TCP. gVisor would ask IP whose the addresses are, and look for the
+// connection in three maps, whose lines come from memory when there are many connections.
+
+// A queuer is gVisor's TCP, as its demultiplexer uses it.
+type queuer interface {
+	QueuePacket(stack.TransportEndpoint, stack.TransportEndpointID, *stack.PacketBuffer)
+}
+
+// queuer is s's TCP, or nil if this gVisor has none: segments go the usual way then.
+func (s *Stack) queuer() queuer {
+	q, _ := s.st.TransportProtocolInstance(tcp.ProtocolNumber).(queuer)
+	return q
+}
+
+// identify notes what c is called.
+func (c *TCPConn) identify(s *Stack) {
+	c.flow = tcpFlow{unmap(c.local), unmap(c.remote)}
+	c.id = stack.TransportEndpointID{
+		LocalAddress: gvAddr(c.flow.local.Addr()), LocalPort: c.flow.local.Port(),
+		RemoteAddress: gvAddr(c.flow.remote.Addr()), RemotePort: c.flow.remote.Port(),
+	}
+	// What seems to come from an address of the stack's own has not come over its link.
+	if s.st.CheckLocalAddress(0, ipProtocol(c.flow.remote.Addr()), c.id.RemoteAddress) == 0 {
+		c.direct = s.tcp
+	}
+}
+
+// take gives pkt, which is p and for c, to c's TCP. false: it has to go the usual way, and is as it was. Of a connection that is
+// established IP would find nothing wrong: the addresses are the same as when it was made, and the rest has been looked at by parse and checksumsValid.
+func (c *TCPConn) take(p *packet, pkt *stack.PacketBuffer) bool {
+	if c.direct == nil || c.ep.EndpointState() != tcp.StateEstablished || !p.strip(pkt) {
+		return false
+	}
+	c.direct.QueuePacket(c.ep, c.id, pkt)
+	pkt.DecRef()
+	return true
+}
+
+// strip does with pkt, which is p, what IP would if p is a TCP segment without anything that IP, or another connection, has to do with: options,
+// extension headers, fragments, SYN and RST. false: it is not, and pkt is as it was.
+func (p *packet) strip(pkt *stack.PacketBuffer) bool {
+	l3 := ipv4MinLen
+	if p.ether == etherIPv6 {
+		l3 = ipv6Len
+	}
+	n, err := p.tcpHeaderLen()
+	if err != nil || p.l4 != p.l3+l3 || header.TCP(p.hdr[p.l4:]).Flags()&(header.TCPFlagSyn|header.TCPFlagRst) != 0 {
+		return false
+	}
+	// All of this is there: parse has seen to it.
+	pkt.NetworkHeader().Consume(l3)
+	pkt.Data().CapLength(p.end - p.l4)
+	pkt.TransportHeader().Consume(n)
+	pkt.TransportProtocolNumber = tcp.ProtocolNumber
+	pkt.NICID = nicID
+	pkt.RXChecksumValidated = true // see link.Capabilities
+	return true
+}

@@ -1,0 +1,75 @@
+package netstack
+
+import (
+	"bytes"
+	"testing"
+
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/header/parse"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+)
+
+// FuzzStrip: of a packet that is stripped gVisor's IP would find nothing wrong, and would give the same headers and octets to TCP; another
+// one is as it was.
+func FuzzStrip(f *testing.F) {
+	tcp := []byte("\x00\x01\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00\x50\x10\x00\x00\x00\x00\x00\x00")
+	v4 := []byte("\x08\x00\x45\x00\x00\x2b\x00\x00\x00\x00\x40\x06\x26\xcb\x0a\x00\x00\x01\x0a\x00\x00\x02")
+	v6 := append(append([]byte("\x86\xdd\x60\x00\x00\x00\x00\x17\x06\x40"), make([]byte, 31)...), 1)
+	for _, ip := range [][]byte{v4, v6} {
+		segment := func(change func(ip, tcp []byte)) {
+			ip, tcp := bytes.Clone(ip), bytes.Clone(tcp)
+			change(ip[2:], tcp)
+			f.Add(append(append(ip, tcp...), "octpadding"...))
+		}
+		segment(func(_, tcp []byte) {})
+		segment(func(_, tcp []byte) { tcp[13] |= 4 })             // RST
+		segment(func(_, tcp []byte) { tcp[12] = 0x60 })           // options that are not there
+		segment(func(ip, _ []byte) { ip[0]++ })                   // IPv4: options
+		segment(func(ip, _ []byte) { ip[6] ^= 0x20 })             // IPv4: a fragment; IPv6: another protocol
+		segment(func(ip, _ []byte) { ip[6] ^= 6 })                // IPv6: hop-by-hop options
+		segment(func(ip, _ []byte) { ip[3], ip[5] = 0xff, 0xff }) // longer than the frame
+	}
+	f.Fuzz(func(t *testing.T, octets []byte) {
+		frame := append(make([]byte, 12), octets...)
+		fr := NewFrame(frame, Offload{})
+		defer fr.Release()
+		var p packet
+		if p.parse(fr) != nil || p.l3 != etherHeaderLen {
+			return
+		}
+		pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: fr.take()})
+		defer pkt.DecRef()
+		pkt.LinkHeader().Consume(etherHeaderLen)
+		want := pkt.Clone()
+		defer want.DecRef()
+		parts := func(pkt *stack.PacketBuffer) [3][]byte {
+			return [3][]byte{pkt.NetworkHeader().Slice(), pkt.TransportHeader().Slice(), pkt.Data().AsRange().ToSlice()}
+		}
+		if p.strip(pkt) {
+			n := want.Data().Size()
+			if p.ether == etherIPv4 {
+				if !parse.IPv4(want) {
+					t.Fatalf("not IPv4: %x", octets)
+				}
+				if h := header.IPv4(want.NetworkHeader().Slice()); !h.IsValid(n) || h.More() || h.FragmentOffset() != 0 ||
+					len(h.Options()) != 0 || h.Protocol() != protoTCP {
+					t.Fatalf("IP has to do with it: %x", octets)
+				}
+			} else if proto, id, offset, more, ok := parse.IPv6(want); !ok || proto != protoTCP || id != 0 || offset != 0 || more ||
+				!header.IPv6(want.NetworkHeader().Slice()).IsValid(n) || len(want.NetworkHeader().Slice()) != ipv6Len {
+				t.Fatalf("IP has to do with it: %x", octets)
+			}
+			if !parse.TCP(want) || header.TCP(want.TransportHeader().Slice()).Flags()&(header.TCPFlagSyn|header.TCPFlagRst) != 0 {
+				t.Fatalf("not a segment in a connection: %x", octets)
+			}
+			if pkt.TransportProtocolNumber != want.TransportProtocolNumber {
+				t.Fatalf("protocol %d, want %d", pkt.TransportProtocolNumber, want.TransportProtocolNumber)
+			}
+		}
+		for i, got := range parts(pkt) {
+			if want := parts(want)[i]; !bytes.Equal(got, want) {
+				t.Fatalf("part %d of %x: %x, want %x", i, octets, got, want)
+			}
+		}
+	})
+}
