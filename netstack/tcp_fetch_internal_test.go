@@ -19,7 +19,7 @@ func TestTCPParts(t *testing.T) {
 		a     *inner
 		value inner
 	}
-	of := reflect.TypeFor[outer]()
+	of := reflect.TypeOf(outer{inner{}, 0, nil, inner{nil}})
 	if p := findPart(of, []string{"a"}); !reflect.DeepEqual(p, tcpPart{[]uintptr{16}, 8}) {
 		t.Errorf("a: %+v", p)
 	}
