@@ -26,7 +26,7 @@ var guestAddrs = []string{"10.77.0.1", "fd77::1"}
 func siwImage(t *testing.T, ctx context.Context) *peer.Image {
 	t.Helper()
 	if os.Getenv("VRNIC_TEST_INTEROP") == "" {
-		t.Skip("boots a guest, which takes a minute: run `make interop`")
+		needtest.Skip(t, "boots a guest, which takes a minute: run `make interop`")
 	}
 	if m := peer.Missing(); len(m) > 0 {
 		needtest.Lacking(t, "qemu", "packages are missing: apt-get install "+strings.Join(m, " "))

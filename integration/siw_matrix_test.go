@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 )
 
@@ -242,7 +243,7 @@ func TestSiwNetem(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
 	if siwSmoke() {
-		t.Skip("takes minutes: run `make interop`")
+		needtest.Skip(t, "takes minutes: run `make interop`")
 	}
 	m := newSiwMatrix(t, ctx, true)
 	ops := slices.Concat(siwBaseOps, []siwOp{{"1 MiB", onPair(bothWays(large(1 << 20)))}})
@@ -264,7 +265,7 @@ func TestSiwLarge(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
 	if siwSmoke() {
-		t.Skip("takes minutes: run `make interop`")
+		needtest.Skip(t, "takes minutes: run `make interop`")
 	}
 	m := newSiwMatrix(t, ctx, false)
 	const size = 64 << 20
@@ -317,7 +318,7 @@ func TestSiwBug(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	if siwSmoke() {
-		t.Skip("ends its guest: run `make interop`")
+		needtest.Skip(t, "ends its guest: run `make interop`")
 	}
 	m := newSiwMatrix(t, ctx, false)
 	m.port++

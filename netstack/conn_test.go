@@ -15,6 +15,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip/faketime"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
@@ -419,7 +420,7 @@ func TestConfigErrors(t *testing.T) {
 // io.LimitedReader, and what its pools lose now and then.
 func TestAllocs(t *testing.T) {
 	if raceEnabled {
-		t.Skip("the race detector empties pools at random")
+		needtest.Skip(t, "the race detector empties pools at random")
 	}
 	a, b := connected(t)
 	bell := netstacktest.NewBell(b)

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
 // pipeReader is a reader of a pipe, which stands for a TAP.
@@ -180,6 +182,6 @@ func TestTurn(t *testing.T) {
 	}()
 	<-done
 	if cannot != "" {
-		t.Skip(cannot)
+		needtest.Skip(t, cannot)
 	}
 }

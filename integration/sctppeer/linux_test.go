@@ -44,7 +44,7 @@ type guest struct {
 func newGuest(t *testing.T) *guest {
 	t.Helper()
 	if os.Getenv("VRNIC_TEST_INTEROP") == "" {
-		t.Skip("boots a guest, which takes a minute: run `make interop-sctp`")
+		needtest.Skip(t, "boots a guest, which takes a minute: run `make interop-sctp`")
 	}
 	if m := append(peer.Missing(), sctppeer.Linux.Missing()...); len(m) > 0 {
 		needtest.Lacking(t, "qemu", "packages are missing: apt-get install "+strings.Join(m, " "))
@@ -186,7 +186,7 @@ func TestLinux(t *testing.T) {
 	}
 	t.Run("multihomed", func(t *testing.T) {
 		if smoke() {
-			t.Skip("takes too long for a smoke test")
+			needtest.Skip(t, "takes too long for a smoke test")
 		}
 		n.plain(0, 1).Multihomed(t, func() { n.cut.Store(true) }, func() { n.cut.Store(false) })
 	})

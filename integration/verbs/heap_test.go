@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
 // heapJobs are programs of Debian's whose buffers are large or aligned to pages. Without perftest's Sends with events:
@@ -44,7 +46,7 @@ func needHeap(t *testing.T) {
 	t.Helper()
 	need(t)
 	if kind := os.Getenv("VRNIC_TEST_SANITIZE"); kind != "" {
-		t.Skipf("%s has a malloc of its own", kind)
+		needtest.Skip(t, kind+" has a malloc of its own")
 	}
 }
 

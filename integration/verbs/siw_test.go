@@ -26,7 +26,7 @@ type siwLab struct {
 func newSiwLab(t *testing.T, ctx context.Context) *siwLab {
 	t.Helper()
 	if os.Getenv("VRNIC_TEST_INTEROP") == "" {
-		t.Skip("boots a guest, which takes a minute: run `make interop`")
+		needtest.Skip(t, "boots a guest, which takes a minute: run `make interop`")
 	}
 	if m := peer.Missing(); len(m) > 0 {
 		needtest.Lacking(t, "qemu", "packages are missing: apt-get install "+strings.Join(m, " "))

@@ -16,9 +16,14 @@
 //	terminals  /dev/ptmx
 //	glibc      its loader, in /lib*
 //	cpio       to compare with
+//
+// `go test` prints nothing of tests that pass, nor why some were skipped: each skip is a line of the file $VRNIC_TEST_SKIPS, if that is set,
+// which `make race` prints at its end.
 package needtest
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,7 +38,23 @@ func Lacking(t testing.TB, what string, why any) {
 	if slices.Contains(strings.Fields(os.Getenv("VRNIC_TEST_REQUIRE")), what) {
 		t.Fatalf("VRNIC_TEST_REQUIRE asks for %s: %v", what, why)
 	}
-	t.Skipf("needs %s: %v", what, why)
+	Skip(t, fmt.Sprintf("needs %s: %v", what, why))
+}
+
+// Skip skips a test for another reason than want of something.
+func Skip(t testing.TB, why string) {
+	t.Helper()
+	if name := os.Getenv("VRNIC_TEST_SKIPS"); name != "" {
+		f, err := os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
+		if err == nil {
+			_, err = fmt.Fprintf(f, "%s %s: %s\n", strings.TrimSuffix(filepath.Base(os.Args[0]), ".test"), t.Name(), why)
+			err = errors.Join(err, f.Close())
+		}
+		if err != nil {
+			t.Logf("VRNIC_TEST_SKIPS: %v", err)
+		}
+	}
+	t.Skip(why)
 }
 
 // Root skips a test that only root can run.

@@ -142,7 +142,7 @@ func TestNotDumpable(t *testing.T) {
 func TestLentHeap(t *testing.T) {
 	b := need(t)
 	if ctest.Sanitized("") {
-		t.Skip("a sanitizer has a malloc of its own")
+		needtest.Skip(t, "a sanitizer has a malloc of its own")
 	}
 	f := newFake(t, nil)
 	p := open(t, f, "LD_PRELOAD="+filepath.Join(b.libs, "libvrnic-heap.so"))

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
@@ -130,7 +131,7 @@ func TestDestroyCQ(t *testing.T) {
 func TestDestroyUnderWait(t *testing.T) {
 	need(t)
 	if ctest.Sanitized("thread") {
-		t.Skip("to close a descriptor that another thread reads is a race for the thread sanitizer, and what this is about")
+		needtest.Skip(t, "to close a descriptor that another thread reads is a race for the thread sanitizer, and what this is about")
 	}
 	f := newFake(t, nil)
 	p := open(t, f)
@@ -338,7 +339,7 @@ func TestForkOutlives(t *testing.T) {
 func TestForkStorm(t *testing.T) {
 	need(t)
 	if ctest.Sanitized("") {
-		t.Skip("the allocators of sanitizers do not survive a fork among threads")
+		needtest.Skip(t, "the allocators of sanitizers do not survive a fork among threads")
 	}
 	p := open(t, newFake(t, nil))
 	p.want("pd", "ok", "cq -1 4 0", "ok 4")

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/integration/sctppeer"
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/netstack/sctp"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic"
@@ -319,7 +320,7 @@ func (r *Rig) Fault(t *testing.T) {
 func (r *Rig) Reject(t *testing.T) {
 	t.Run("by the peer", func(t *testing.T) {
 		if r.NoDial {
-			t.Skip("the device cannot reach the peer first")
+			needtest.Skip(t, "the device cannot reach the peer first")
 		}
 		s := r.start(t, "adapt 1")
 		s.do("ddp answer reject %x", theirs)
@@ -404,7 +405,7 @@ func (r *Rig) Indication(t *testing.T) {
 	for name, set := range map[string][]string{"none": nil, "another": {"adapt 7"}} {
 		t.Run(name+", we connect", func(t *testing.T) {
 			if r.NoDial {
-				t.Skip("the device cannot reach the peer first")
+				needtest.Skip(t, "the device cannot reach the peer first")
 			}
 			s := r.start(t, set...)
 			s.do("listen %d %s", s.port, s.Theirs)
