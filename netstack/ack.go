@@ -22,8 +22,9 @@ const ackTick = 20 * time.Millisecond
 // connection has another ACK, which is then sent at once; or for a moment. Nothing else is held
 // back: duplicate ACKs and SACK blocks tell the peer of a loss, others of a window.
 //
-// What is held is the packet itself: either it is sent as it is, before what its connection sends next, or it is
-// replaced by a packet that acknowledges as much or more.
+// What is held is the packet's octets: either they are sent as they are, before what the connection sends next, or they are
+// replaced by a packet that acknowledges as much or more. The packet itself goes back to its pools at once: with many connections those would
+// give out the memory that nobody has used for longest.
 type acks struct {
 	send  func(*Frame)  // sends and releases; an owner of a connection's lock may call it
 	limit func() uint32 // octets that are acknowledged at once
@@ -47,8 +48,34 @@ type connAck struct {
 	old    bool   // held has seen a tick
 	listed bool   // is among acks.holders, or will be
 	acked  uint32 // by what was sent last
-	ack    uint32 // the number in held
-	held   *Frame // or nil
+	ack    uint32 // the number in what is held
+
+	holds  bool
+	n      int // of octets
+	off    Offload
+	octets [maxACKLen]byte
+}
+
+// maxACKLen is the longest frame with an ACK that may be held.
+const maxACKLen = etherHeaderLen + ipv6Len + tcpMinLen + tcpTimestampLen
+
+// keep has s hold the octets of f, which it releases, if they are few enough.
+func (s *connAck) keep(f *Frame, ack uint32) bool {
+	if f.Len() > len(s.octets) {
+		return false
+	}
+	s.n, _ = f.buf.ReadAt(s.octets[:f.Len()], 0)
+	s.off, s.ack, s.old, s.holds = f.Offload, ack, false, true
+	f.Release()
+	return true
+}
+
+// frame is what s held.
+func (s *connAck) frame() *Frame {
+	s.holds = false
+	f := NewFrame(s.octets[:s.n], s.off)
+	f.to = s.conn.other()
+	return f
 }
 
 // KUID and KGID implement tcpip.PacketOwner. Nobody asks.
@@ -82,23 +109,27 @@ func (a *acks) hold(pkt *stack.PacketBuffer, f *Frame) (kept bool, first *Frame,
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	first, s.held = s.held, nil
 	if !s.known || flags&header.TCPFlagAck == 0 {
 		s.known, s.acked = flags&header.TCPFlagAck != 0, ack // of a RST without an ACK the number means nothing
+		if s.holds {
+			first = s.frame()
+		}
 		return false, first, nil
 	}
-	if first == nil && plain && ack != s.acked && ack-s.acked < a.limit() && !a.stopped.Load() {
-		s.held, s.ack, s.old = f, ack, false
+	if !s.holds && plain && ack != s.acked && ack-s.acked < a.limit() && !a.stopped.Load() && s.keep(f, ack) {
 		if s.listed {
 			return true, nil, nil
 		}
 		s.listed = true
 		return true, nil, s
 	}
-	// A plain ACK with the number of the one that is held is a duplicate, or tells of a window.
-	if first != nil && (data && ack == s.ack || (data || plain) && int32(ack-s.ack) > 0) {
-		first.Release()
-		first = nil
+	if s.holds {
+		// A plain ACK with the number of the one that is held is a duplicate, or tells of a window.
+		if data && ack == s.ack || (data || plain) && int32(ack-s.ack) > 0 {
+			s.holds = false
+		} else {
+			first = s.frame()
+		}
 	}
 	s.acked = ack
 	return false, first, nil
@@ -191,15 +222,16 @@ func (a *acks) stop() {
 
 // look sends what s holds, if it is old or all are to be sent. true: it holds something still.
 func (a *acks) look(s *connAck) (left bool) {
+	var f *Frame
 	s.mu.Lock()
-	f := s.held
 	switch {
-	case f == nil:
+	case !s.holds:
 		s.listed = false
 	case s.old || a.stopped.Load():
-		s.held, s.acked, s.listed = nil, s.ack, false
+		s.acked, s.listed = s.ack, false
+		f = s.frame()
 	default:
-		s.old, left, f = true, true, nil
+		s.old, left = true, true
 	}
 	s.mu.Unlock()
 	if f != nil {

@@ -240,8 +240,8 @@ func TestStopACKMeanwhile(t *testing.T) {
 	close(start)
 	wg.Wait()
 	for flow := range r.conns {
-		if s := &r.conns[flow]; s.held != nil || s.listed {
-			t.Fatalf("connection %d holds %v, on the list %v", flow, s.held, s.listed)
+		if s := &r.conns[flow]; s.holds || s.listed {
+			t.Fatalf("connection %d holds %v, on the list %v", flow, s.holds, s.listed)
 		}
 	}
 	if n := released.Load(); n > int64(10*len(r.conns)) || n < int64(5*len(r.conns)) {
