@@ -120,14 +120,17 @@ func TestSCTPStreams(t *testing.T) {
 	})
 }
 
-// The end of an association is the end of all its QPs, on both sides, with its cause.
+// The end of an association is the end of all its QPs, on both sides, with its cause, also of those that are in the midst of sending.
 func TestSCTPAssociationLost(t *testing.T) {
 	sctpNet(t, vnictest.SCTPLink{}, func(t *testing.T, e *env) {
 		l := e.server()
 		x, y := e.join(l, rdma.ConnParam{})
 		x2, y2 := e.join(l, rdma.ConnParam{})
 		x.Recv(1, 0, 10)
-		synctest.Wait() // who is in the midst of sending sees an error of that
+		y.Recv(2, 0, 10)
+		y2.Recv(3, 0, 10)
+		x.Send(4, 0, 10)
+		x2.Send(5, 0, 10)
 		e.net.Assocs()[0].Fail()
 		for _, p := range []*vnictest.Peer{x, y, x2, y2} {
 			var lost *sctpddp.LostError

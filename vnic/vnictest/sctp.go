@@ -146,15 +146,12 @@ func (a *Assoc) Send(stream uint16, ppid uint32, src interface {
 	Len() int
 }) (uint64, error) {
 	a.mu.Lock()
-	switch {
-	case a.down || a.closing:
-		a.mu.Unlock()
-		return 0, syscall.EPIPE
-	case int(a.sent-a.acked) >= a.link.Window:
-		a.mu.Unlock()
+	// Where it has ended there is no room: Down follows, and knows why.
+	full := a.down || a.closing || int(a.sent-a.acked) >= a.link.Window
+	a.mu.Unlock()
+	if full {
 		return 0, nil
 	}
-	a.mu.Unlock()
 	b := make([]byte, src.Len())
 	if _, err := io.ReadFull(src, b); err != nil {
 		return 0, err
