@@ -48,7 +48,9 @@ func compareCommand() *cli.Command {
 			"the kernel's TCP; of a round trip they tell the mean, which is compared with vrnic's mean, else medians are.\n\n" +
 			"A ratio is vrnic's figure divided by the baseline's, printed as median [lowest..highest] of the\n" +
 			"rounds: of bandwidths higher is better, of times lower. Where bandwidth is measured, both go through the same\n" +
-			"amount of memory, depth times 1 MiB. Behind all the table of targets says what was reached.",
+			"amount of memory, depth times 1 MiB. Beside the tails of round trips, p99.9 divided by p50, with ends that poll\n" +
+			"and with ends that sleep, are those of the kernel's TCP, which polls or sleeps as well; on pair, which it\n" +
+			"has no part in, that of netstack TCP, which sleeps. Behind all the table of targets says what was reached.",
 		Flags:  flags,
 		Action: compareAction,
 	}

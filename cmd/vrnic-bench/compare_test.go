@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/base"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/load"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/rawtcp"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/report"
 )
@@ -54,6 +55,14 @@ func TestOutcome(t *testing.T) {
 	if alone.row.Baseline != "" || alone.row.Lat.P50 != 20 || alone.ratio != (spread{}) {
 		t.Errorf("%+v", alone)
 	}
+	if alone.beside != (beside{}) {
+		t.Errorf("%+v", alone.beside)
+	}
+	us := time.Microsecond
+	other := besideOf("x", []rawtcp.Result{{P50: 10 * us, P999: 20 * us}, {P50: 20 * us, P999: 100 * us}, {P50: 30 * us, P999: 90 * us}})
+	if other != (beside{name: "x", p50: spread{10, 20, 30}, tail: spread{2, 3, 5}}) {
+		t.Errorf("%+v", other)
+	}
 	rate := outcomeOf(contest{}, nil, rows, tally{}, nil)
 	if rate.ours != (spread{250e3, 500e3, 1e6}) || rate.row.CPUPerMsg != 2 {
 		t.Errorf("%+v", rate)
@@ -83,6 +92,37 @@ func TestMeansAreComparedWithMeans(t *testing.T) {
 	}
 }
 
+// whoCan is a baseline with those traits, which can do that.
+type whoCan struct {
+	fakeBaseline
+	traits base.Traits
+	kinds  string
+}
+
+func (b whoCan) Traits() base.Traits   { return b.traits }
+func (b whoCan) Does(k base.Kind) bool { return strings.Contains(b.kinds, string(k)) }
+
+// Beside a tail is that of the kernel, which waits as vrnic does; without it that of another one that sleeps, beside ends that sleep.
+func TestTailBeside(t *testing.T) {
+	memory := whoCan{"memory", base.Traits{}, "bandwidth"}
+	sends := whoCan{"sends", base.Traits{OnlySends: true, OnlyMean: true}, "roundtrip"}
+	stack := whoCan{"stack", base.Traits{}, "bandwidth, roundtrip"}
+	kernel := whoCan{"kernel", base.Traits{Polls: true}, "bandwidth, roundtrip"}
+	for _, tt := range []struct {
+		wait load.Wait
+		of   []base.Baseline
+		want base.Baseline
+	}{
+		{load.Poll, nil, nil}, {load.Event, nil, nil}, {load.Event, []base.Baseline{memory, sends}, nil},
+		{load.Poll, []base.Baseline{memory, stack, kernel}, kernel}, {load.Event, []base.Baseline{memory, stack, kernel}, kernel},
+		{load.Poll, []base.Baseline{stack, sends}, nil}, {load.Event, []base.Baseline{memory, sends, stack}, stack},
+	} {
+		if got := tailBeside(tt.of, tt.wait); got != tt.want {
+			t.Errorf("%s, %v: %v, want %v", tt.wait, tt.of, got, tt.want)
+		}
+	}
+}
+
 // sampleOutcomes reach some of the targets.
 func sampleOutcomes() []outcome {
 	ratio := func(path, contest, baseline string, kind base.Kind, m float64) outcome {
@@ -93,6 +133,8 @@ func sampleOutcomes() []outcome {
 		return outcome{contest: "64 B Send round trip, wait " + wait, kind: base.RoundTrip, tail: spread{m - 1, m, m + 1}, ours: spread{20, 21, 22},
 			row: report.Row{Path: path, Wait: wait, Pattern: "pingpong", Lat: report.Lat{P999: 123.4}}}
 	}
+	besides := tail("wire", "poll", 6)
+	besides.beside = beside{"kernel-tcp", spread{15, 16, 17}, spread{4, 5, 7}}
 	return []outcome{
 		{contest: "64 B Sends", ours: spread{1.5e6, 2e6, 2.5e6}, row: report.Row{Path: "loop", Wait: "adaptive"}, allocs: tally{2, 1000}},
 		{contest: "1 MiB Write", kind: base.Bandwidth, row: report.Row{Path: "wire"}, allocs: tally{1, 100}}, // fewer, of fewer messages
@@ -104,6 +146,7 @@ func sampleOutcomes() []outcome {
 		ratio("pair", "1 MiB Write", "netstack-tcp", base.Bandwidth, 3), // not the one of the table
 		ratio("pair", "1 MiB Write", "netstack-tcp-mtu-9000", base.Bandwidth, 0.7),
 		tail("ring", "poll", 12), tail("tap", "poll", 8), tail("pair", "event", 9),
+		besides,
 	}
 }
 
@@ -129,6 +172,18 @@ func TestTargetsAreMeasured(t *testing.T) {
 	}
 	if strings.Contains(stdout, "not measured") || strings.Count(stdout, "reached") < 1 || !strings.Contains(stdout, "p99.9 / p50") {
 		t.Errorf("\n%s", stdout)
+	}
+	// All tails but that of pair with ends that poll have another one beside them.
+	for line := range strings.Lines(stdout) {
+		path, _, _ := strings.Cut(line, " ")
+		_, wait, ok := strings.Cut(line, "64 B Send round trip, wait ")
+		want := 2
+		if path == "pair" && strings.HasPrefix(wait, "poll") {
+			want = 1
+		}
+		if ok && strings.Count(line, "p99.9/p50 ") != want {
+			t.Errorf("tails: %s", line)
+		}
 	}
 	_, table, _ := strings.Cut(stdout, "\n\n")
 	if n := strings.Count(table, "\n"); n != 1+len(targets) {

@@ -18,6 +18,8 @@ type contest struct {
 	kind base.Kind // of the figure that is compared
 	// baselines may be none: the figure is one of vrnic's own.
 	baselines []base.Baseline
+	// beside, if not nil, has its tail printed beside vrnic's.
+	beside base.Baseline
 }
 
 const (
@@ -66,9 +68,26 @@ func (p comparison) contests(ctx context.Context, path *paths.Path) ([]contest, 
 	for _, wait := range []load.Wait{load.Poll, load.Event} {
 		c := send
 		c.name, c.baselines, c.spec.Wait = fmt.Sprintf("64 B Send round trip, wait %s", wait), nil, wait
+		c.beside = tailBeside(baselines, wait)
 		cs = append(cs, c)
 	}
 	return cs, nil
+}
+
+// tailBeside is whose tail says what the machine does to anybody's: the kernel's TCP, which can wait in both ways; where it is not
+// on the path, of those that sleep the first one. It may be nil.
+func tailBeside(bs []base.Baseline, wait load.Wait) base.Baseline {
+	for _, b := range bs {
+		if b.Traits().Polls {
+			return b
+		}
+	}
+	for _, b := range bs {
+		if wait == load.Event && b.Does(base.RoundTrip) && !b.Traits().OnlySends {
+			return b
+		}
+	}
+	return nil
 }
 
 var loopback = netip.MustParsePrefix("127.0.0.1/8")

@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/base"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/load"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/paths"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/progress"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/rawtcp"
@@ -26,6 +27,13 @@ type outcome struct {
 	ratio  spread
 	tail   spread // p99.9 divided by p50
 	allocs tally
+	beside beside
+}
+
+// A beside is somebody else's round trip, in the same rounds.
+type beside struct {
+	name      string // "" for none
+	p50, tail spread // p50 in microseconds
 }
 
 // A spread is what came out of several rounds.
@@ -94,6 +102,7 @@ func (m *match) hold(ctx context.Context, path *paths.Path, ct contest) ([]outco
 	defer b.Close()
 	var rows []report.Row
 	theirs := make([][]float64, len(ct.baselines))
+	var besides []rawtcp.Result
 	for round := range m.p.rounds {
 		m.progress.Step(fmt.Sprintf("%s, %s: round %d of %d", path.Name, ct.name, round+1, m.p.rounds))
 		row, err := b.measure(ctx, m.p.amount)
@@ -105,9 +114,16 @@ func (m *match) hold(ctx context.Context, path *paths.Path, ct contest) ([]outco
 			i = (i + round) % len(ct.baselines) // the first is another one each time
 			v, err := m.measure(ctx, ct, ct.baselines[i])
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", ct.baselines[i].Name(), err)
+				return nil, err
 			}
 			theirs[i] = append(theirs[i], v)
+		}
+		if ct.beside != nil {
+			r, err := m.ask(ctx, ct, ct.beside)
+			if err != nil {
+				return nil, err
+			}
+			besides = append(besides, r)
 		}
 	}
 	m.progress.Step(fmt.Sprintf("%s, %s: allocations", path.Name, ct.name))
@@ -116,7 +132,11 @@ func (m *match) hold(ctx context.Context, path *paths.Path, ct contest) ([]outco
 		return nil, err
 	}
 	if len(ct.baselines) == 0 {
-		return []outcome{outcomeOf(ct, nil, rows, allocs, nil)}, nil
+		o := outcomeOf(ct, nil, rows, allocs, nil)
+		if ct.beside != nil {
+			o.beside = besideOf(ct.beside.Name(), besides)
+		}
+		return []outcome{o}, nil
 	}
 	var os []outcome
 	for i, bl := range ct.baselines {
@@ -130,17 +150,36 @@ const baselineTime = time.Minute
 
 // measure is a baseline's figure: Gbit/s, or microseconds.
 func (m *match) measure(ctx context.Context, ct contest, b base.Baseline) (float64, error) {
+	r, err := m.ask(ctx, ct, b)
+	return theirFigure(ct.kind, b.Traits(), r), err
+}
+
+// ask is a baseline's measurement, which has a figure.
+func (m *match) ask(ctx context.Context, ct contest, b base.Baseline) (rawtcp.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.p.amount.Time+baselineTime)
 	defer cancel()
-	r, err := b.Measure(ctx, base.Request{Kind: ct.kind, Size: ct.spec.Size, Slots: ct.spec.Depth, Time: m.p.amount.Time})
+	req := base.Request{Kind: ct.kind, Size: ct.spec.Size, Slots: ct.spec.Depth, Time: m.p.amount.Time}
+	req.Poll = ct.spec.Wait == load.Poll && b.Traits().Polls
+	r, err := b.Measure(ctx, req)
+	if err == nil {
+		if v := theirFigure(ct.kind, b.Traits(), r); !(v > 0) {
+			err = fmt.Errorf("a figure of %v", v)
+		}
+	}
 	if err != nil {
-		return 0, err
+		return r, fmt.Errorf("%s: %w", b.Name(), err)
 	}
-	v := theirFigure(ct.kind, b.Traits(), r)
-	if !(v > 0) {
-		return 0, fmt.Errorf("a figure of %v", v)
+	return r, nil
+}
+
+// besideOf makes a beside of the rounds' results.
+func besideOf(name string, rs []rawtcp.Result) beside {
+	var p50s, tails []float64
+	for _, r := range rs {
+		p50s = append(p50s, float64(r.P50)/float64(time.Microsecond))
+		tails = append(tails, float64(r.P999)/float64(r.P50))
 	}
-	return v, nil
+	return beside{name: name, p50: spreadOf(p50s), tail: spreadOf(tails)}
 }
 
 // theirFigure is what a baseline's measurement comes to: Gbit/s, or microseconds.
@@ -221,6 +260,9 @@ func (o outcome) line() string {
 		s += fmt.Sprintf("  %-22s %10.2f %-6s  ratio %s", o.row.Baseline, o.theirs.median, unit, o.ratio.of(2))
 	case o.kind == base.RoundTrip:
 		s += fmt.Sprintf("  p99.9 %.1f us, p99.9/p50 %s", o.row.Lat.P999, o.tail.of(1))
+		if b := o.beside; b.name != "" {
+			s += fmt.Sprintf("  %s %.2f us, p99.9/p50 %s", b.name, b.p50.median, b.tail.of(1))
+		}
 	}
 	return s
 }

@@ -25,6 +25,7 @@ type Request struct {
 	Size  int // octets of a message
 	Slots int // pieces of memory of that size to go through, 1 or more
 	Time  time.Duration
+	Poll  bool // of a round trip: both ends look for it all the time, and do not sleep; see Traits
 }
 
 // A Baseline measures something else. Several goroutines may not use it at once.
@@ -40,6 +41,7 @@ type Baseline interface {
 type Traits struct {
 	OnlyMean  bool // of its round trips the mean alone is known
 	OnlySends bool // it moves data as Sends do, whatever is asked
+	Polls     bool // its round trips can be polled for
 }
 
 const (
@@ -54,7 +56,7 @@ func measure(ctx context.Context, c net.Conn, req Request) (rawtcp.Result, error
 	case Bandwidth:
 		return rawtcp.Throughput(c, req.Size, req.Slots, req.Time)
 	case RoundTrip:
-		return rawtcp.Echoes(c, req.Size, req.Time)
+		return rawtcp.Echoes(c, req.Size, req.Time, req.Poll)
 	}
 	c.Close()
 	return rawtcp.Result{}, fmt.Errorf("no measurement %q", req.Kind)

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -65,12 +66,19 @@ func measures(t *testing.T, b Baseline, name string, kinds ...Kind) {
 			}
 		case err != nil || r.Octets == 0 || r.Messages == 0 || r.Elapsed <= 0 || r.BitsPerSecond() <= 0:
 			t.Errorf("%s, %s: %+v, %v", name, k, r, err)
-		case k == RoundTrip && (r.P50 <= 0 || r.Mean <= 0):
+		case k == RoundTrip && (r.P50 <= 0 || r.Mean <= 0 || r.P999 < r.P50):
 			t.Errorf("%s, %s: %+v", name, k, r)
 		}
 	}
-	if b.Traits() != (Traits{}) {
+	polls := name == "kernel-tcp"
+	if b.Traits() != (Traits{Polls: polls}) {
 		t.Errorf("%s: %+v", name, b.Traits())
+	}
+	if slices.Contains(kinds, RoundTrip) {
+		r, err := b.Measure(contextOf(t), Request{Kind: RoundTrip, Size: 64, Slots: 1, Time: 5 * time.Millisecond, Poll: true})
+		if (err == nil) != polls || polls && (r.Messages == 0 || r.P50 <= 0 || r.P999 < r.P50) {
+			t.Errorf("%s, polled: %+v, %v", name, r, err)
+		}
 	}
 }
 

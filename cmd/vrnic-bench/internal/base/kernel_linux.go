@@ -36,7 +36,7 @@ func (k *Kernel) Close() { k.l.Close() }
 
 func (*Kernel) Name() string   { return "kernel-tcp" }
 func (*Kernel) Does(Kind) bool { return true }
-func (*Kernel) Traits() Traits { return Traits{} }
+func (*Kernel) Traits() Traits { return Traits{Polls: true} }
 
 // Measure implements Baseline.
 func (k *Kernel) Measure(ctx context.Context, req Request) (r rawtcp.Result, err error) {

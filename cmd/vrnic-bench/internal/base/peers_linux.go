@@ -28,12 +28,13 @@ type PeerSite struct {
 // those of a Peer.
 type Peers struct {
 	name           string
+	kernel         bool
 	server, client *proc.Process
 }
 
 // StartPeers starts the two: what is measured goes from client to server.
 func StartPeers(name string, self []string, server, client PeerSite) (p *Peers, err error) {
-	p = &Peers{name: name}
+	p = &Peers{name: name, kernel: server.Tap == "" && client.Tap == ""}
 	defer func() {
 		if err != nil {
 			p.Close()
@@ -70,9 +71,9 @@ func (p *Peers) Close() {
 	}
 }
 
-func (p *Peers) Name() string { return p.name }
-func (*Peers) Does(Kind) bool { return true }
-func (*Peers) Traits() Traits { return Traits{} }
+func (p *Peers) Name() string   { return p.name }
+func (*Peers) Does(Kind) bool   { return true }
+func (p *Peers) Traits() Traits { return Traits{Polls: p.kernel} }
 
 // Measure implements Baseline.
 func (p *Peers) Measure(ctx context.Context, req Request) (rawtcp.Result, error) {

@@ -3,7 +3,8 @@
 //
 // The client begins with a mode and how many MiB of memory the server is to go through as it
 // reads, one octet each. Then it sends, and half-closes: of Sink the server reads all and answers
-// with the count as 8 octets, big-endian; of Echo it sends back what comes.
+// with the count as 8 octets, big-endian; of Echo it sends back what comes. Of PolledEcho it does so, and
+// looks for it again and again where Echo sleeps.
 //
 // Both ends go through as much memory as RDMA's messages outstanding take, for the caches' sake.
 package rawtcp
@@ -21,8 +22,9 @@ import (
 
 // The modes.
 const (
-	Sink byte = 'S'
-	Echo byte = 'E'
+	Sink       byte = 'S'
+	Echo       byte = 'E'
+	PolledEcho byte = 'P'
 )
 
 // chunk is what is written and read at once.
@@ -50,10 +52,18 @@ func serve(c net.Conn) error {
 	var total uint64
 	mode := head[0]
 	memory := make([]byte, max(int(head[1]), 1)*chunk)
+	var in io.Reader = c
+	if mode == PolledEcho {
+		p, err := poller(c)
+		if err != nil {
+			return err
+		}
+		in, mode = p, Echo
+	}
 	off := 0
 	for {
 		b := memory[off : off+chunk]
-		n, err := c.Read(b)
+		n, err := in.Read(b)
 		if mode == Sink {
 			if off += n; off+chunk > len(memory) {
 				off = 0
@@ -82,7 +92,7 @@ type Result struct {
 	Elapsed  time.Duration
 	Messages uint64
 	// Of an echo, there and back. Other programs than ours tell no more than the mean.
-	Mean, P50, P99 time.Duration
+	Mean, P50, P99, P999 time.Duration
 }
 
 // BitsPerSecond is the bandwidth one way.
@@ -126,10 +136,18 @@ func Throughput(c net.Conn, size, slots int, d time.Duration) (r Result, err err
 	return r, nil
 }
 
-// Echoes has size octets echoed over c one time after the other for d, and closes it.
-func Echoes(c net.Conn, size int, d time.Duration) (r Result, err error) {
+// Echoes has size octets echoed over c one time after the other for d, and closes it. With poll both ends look for them
+// again and again, where c is the kernel's.
+func Echoes(c net.Conn, size int, d time.Duration, poll bool) (r Result, err error) {
 	defer c.Close()
-	if _, err := c.Write([]byte{Echo, 1}); err != nil {
+	mode, from := Echo, io.Reader(c)
+	if poll {
+		mode = PolledEcho
+		if from, err = poller(c); err != nil {
+			return r, err
+		}
+	}
+	if _, err := c.Write([]byte{mode, 1}); err != nil {
 		return r, err
 	}
 	h := hist.New()
@@ -140,7 +158,7 @@ func Echoes(c net.Conn, size int, d time.Duration) (r Result, err error) {
 		if _, err := c.Write(out); err != nil {
 			return r, err
 		}
-		if _, err := io.ReadFull(c, in); err != nil {
+		if _, err := io.ReadFull(from, in); err != nil {
 			return r, err
 		}
 		if binary.BigEndian.Uint64(in) != r.Messages {
@@ -153,6 +171,6 @@ func Echoes(c net.Conn, size int, d time.Duration) (r Result, err error) {
 		h.Add(now.Sub(then))
 		r.Elapsed = now.Sub(start)
 	}
-	r.Mean, r.P50, r.P99 = h.Mean(), h.Quantile(0.5), h.Quantile(0.99)
+	r.Mean, r.P50, r.P99, r.P999 = h.Mean(), h.Quantile(0.5), h.Quantile(0.99), h.Quantile(0.999)
 	return r, nil
 }
