@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
@@ -23,6 +22,7 @@ import (
 type deathWatch struct {
 	t    testing.TB
 	a, b *node
+	n    int // what blocks
 	wg   sync.WaitGroup
 	out  chan string // what went wrong
 }
@@ -87,6 +87,7 @@ func watchDeath(t testing.TB, da, db *shm.Device) *deathWatch {
 // blocks runs f, which must end with rdma.ErrDeviceGone.
 func (w *deathWatch) blocks(what string, f func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.Background(), testTime)
+	w.n++
 	w.wg.Add(1)
 	go func() {
 		defer w.wg.Done()
@@ -197,7 +198,7 @@ func TestClientServerKilled(t *testing.T) {
 	}
 	open := func(name string) *shm.Device { return must(dialAt(t, path).Open(name))(t) }
 	w := watchDeath(t, open("loop0"), open("loop1"))
-	time.Sleep(10 * time.Millisecond) // most calls block by now; it must be right either way
+	eventually(t, "all block, but the one that polls", func() bool { return blocked("shm_test.(*deathWatch).blocks.func1") == w.n-1 })
 	check(t, cmd.Process.Kill())
 	w.gone()
 	cmd.Wait() //nolint:errcheck // killed

@@ -99,6 +99,19 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
+// blocked counts the goroutines that wait for something in a function of that name.
+func blocked(function string) (n int) {
+	buf := make([]byte, 1<<20)
+	for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+		// goroutine 12 [IO wait, 3 minutes]:
+		head, stack, _ := strings.Cut(g, "\n")
+		if strings.Contains(stack, function) && !strings.Contains(head, "[run") && !strings.Contains(head, "[syscall") {
+			n++
+		}
+	}
+	return n
+}
+
 // usage is what a process holds of what can leak here.
 type usage struct{ fds, mappings, goroutines int }
 

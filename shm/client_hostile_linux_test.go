@@ -398,7 +398,11 @@ func TestClientDistrustsReplies(t *testing.T) {
 				_, err := d.NextAsyncEvent(context.Background())
 				errs <- err
 			}()
-			time.Sleep(10 * time.Millisecond) // both block by now; it must be right either way
+			for end := time.Now().Add(testTime); blocked("shm.(*compQueue).Wait") == 0 || blocked("shm.(*Device).NextAsyncEvent") == 0; time.Sleep(time.Millisecond) {
+				if time.Now().After(end) {
+					return errors.New("they do not block")
+				}
+			}
 			shm.Word(shm.CQMem(cq), shm.CQProd).Store(1000)
 			if _, err := cq.Poll(make([]rdma.WC, 1)); !errors.Is(err, rdma.ErrDeviceGone) {
 				return err

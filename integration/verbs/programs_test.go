@@ -126,7 +126,8 @@ func TestTrap22PersistentServer(t *testing.T) {
 	}
 	for i, c := range clients {
 		c.kill()
-		// Its thread may leave on a completion that failed, before the event of the end has been taken, which goes with the id.
+		// Its thread may leave on a completion that failed, before the event of the end has been taken, which goes with the id: that is
+		// rping's way to end, and says as well that the server has learned of it. So each client's QP has to go, which nothing else makes it.
 		eventually(t, patience, fmt.Sprintf("the server has freed the QPs of %d clients", i+1), func() bool {
 			return len(top.server.show("qp")) == len(clients)-1-i
 		})
