@@ -17,9 +17,13 @@ const (
 	timerSlack = time.Microsecond
 )
 
-// PromptThreads makes n of Go's threads run soon when there is something to do. Those that Go starts later take
-// after one of them.
+// PromptThreads makes n of Go's threads, and the caller's, run soon when there is something to do. Those that Go starts later
+// take after one of them, also those that it starts on behalf of a goroutine that is locked to its thread: they take after a thread
+// that the first of such calls starts, which is to be the one here.
 func PromptThreads(n int) {
+	promptThread()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	var all, done sync.WaitGroup
 	all.Add(n)
 	for range n {
