@@ -12,7 +12,7 @@ import (
 
 // Whoever listens may want to know in which order those who connect have sent their first octets. gVisor handles connections in
 // parallel, and gives them to Accept in any order; frames come one after the other. So the link keeps in mind what it has
-// answered to a SYN, until octets come that acknowledge it.
+// answered to a SYN, until octets come that acknowledge it, or one of both ends says that none will.
 
 // maxFirsts is how many connections are kept in mind; the oldest is forgotten for another one.
 const maxFirsts = 1024
@@ -68,13 +68,36 @@ func (s *firsts) sent(pkt *stack.PacketBuffer) {
 		return
 	}
 	t := header.TCP(pkt.TransportHeader().Slice())
-	if len(t) < header.TCPMinimumSize || t.Flags() != header.TCPFlagSyn|header.TCPFlagAck {
+	if len(t) < header.TCPMinimumSize {
 		return
 	}
-	s.answered(tcpFlow{
+	answer := t.Flags() == header.TCPFlagSyn|header.TCPFlagAck
+	// Who has been refused, or has been waited for long enough, is told so.
+	over := t.Flags()&(header.TCPFlagRst|header.TCPFlagFin) != 0 && s.n.Load() > 0
+	if !answer && !over {
+		return
+	}
+	f := tcpFlow{
 		netip.AddrPortFrom(goAddr(pkt.EgressRoute.LocalAddress), t.SourcePort()),
 		netip.AddrPortFrom(goAddr(pkt.EgressRoute.RemoteAddress), t.DestinationPort()),
-	}, t.SequenceNumber()+1)
+	}
+	if over {
+		s.ended(f)
+	} else {
+		s.answered(f, t.SequenceNumber()+1)
+	}
+}
+
+// ended forgets f, of which nothing will come any more.
+func (s *firsts) ended(f tcpFlow) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forgetLocked(f)
+}
+
+func (s *firsts) forgetLocked(f tcpFlow) {
+	delete(s.m, f)
+	s.n.Store(int32(len(s.m)))
 }
 
 // answered keeps f in mind, whose peer will acknowledge ack.
@@ -112,19 +135,22 @@ func (s *firsts) came(p *packet) {
 		return
 	}
 	n, err := p.tcpHeaderLen()
-	if err != nil || p.end-p.l4 == n {
+	if err != nil {
 		return
 	}
 	t := header.TCP(p.hdr[p.l4:])
-	if t.Flags()&(header.TCPFlagAck|header.TCPFlagSyn|header.TCPFlagRst) != header.TCPFlagAck {
+	switch flags := t.Flags() & (header.TCPFlagAck | header.TCPFlagSyn | header.TCPFlagRst); {
+	case flags&header.TCPFlagRst != 0: // TCP may pass over it; then the order is lost, and nothing else
+		s.ended(flowOf(p))
+		return
+	case flags != header.TCPFlagAck || p.end-p.l4 == n:
 		return
 	}
 	f := flowOf(p)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if k, ok := s.m[f]; ok && k.ack == t.AckNumber() {
-		delete(s.m, f)
-		s.n.Store(int32(len(s.m)))
+		s.forgetLocked(f)
 		if tell := s.listeners[k.l]; tell != nil {
 			tell(f.remote)
 		}

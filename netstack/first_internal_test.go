@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
 // segment is one of TCP over IPv4 with so many octets, as it comes to f.local.
@@ -51,9 +53,8 @@ func TestFirstOctets(t *testing.T) {
 		t.Fatalf("%d in mind, want 3", n)
 	}
 	for _, p := range []*packet{
-		segment(c, header.TCPFlagAck, 100, 0),                   // no octets
-		segment(c, header.TCPFlagAck, 101, 1),                   // to another SYN
-		segment(c, header.TCPFlagAck|header.TCPFlagRst, 100, 1), // not for the user
+		segment(c, header.TCPFlagAck, 100, 0), // no octets
+		segment(c, header.TCPFlagAck, 101, 1), // to another SYN
 		segment(c, header.TCPFlagAck|header.TCPFlagSyn, 100, 1),
 		segment(c, header.TCPFlagPsh, 100, 1),
 		segment(flowTo("10.0.0.1:7", 5), header.TCPFlagAck, 100, 1), // of nobody
@@ -90,6 +91,46 @@ func TestFirstOctets(t *testing.T) {
 	s.close(any6)
 	if s.listening.Load() || s.n.Load() != 0 {
 		t.Errorf("listening %v, %d in mind", s.listening.Load(), s.n.Load())
+	}
+}
+
+// A connection that either end has ended is forgotten, and with it the octets that may come still.
+func TestFirstsEnded(t *testing.T) {
+	var s firsts
+	s.listen(&TCPListener{addr: netip.MustParseAddrPort("10.0.0.1:7")}, func(from netip.AddrPort) { t.Errorf("told of %v", from) })
+	out := func(f tcpFlow, flags header.TCPFlags) *stack.PacketBuffer {
+		pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{ReserveHeaderBytes: header.TCPMinimumSize})
+		pkt.TransportProtocolNumber = tcp.ProtocolNumber
+		pkt.EgressRoute.LocalAddress, pkt.EgressRoute.RemoteAddress = gvAddr(f.local.Addr()), gvAddr(f.remote.Addr())
+		header.TCP(pkt.TransportHeader().Push(header.TCPMinimumSize)).Encode(&header.TCPFields{
+			SrcPort: f.local.Port(), DstPort: f.remote.Port(), SeqNum: 99, DataOffset: header.TCPMinimumSize, Flags: flags,
+		})
+		t.Cleanup(pkt.DecRef)
+		return pkt
+	}
+	const ack, fin, rst, syn = header.TCPFlagAck, header.TCPFlagFin, header.TCPFlagRst, header.TCPFlagSyn
+	f, other := flowTo("10.0.0.1:7", 1), flowTo("10.0.0.1:7", 2)
+	for _, end := range []struct {
+		what string
+		do   func()
+	}{
+		{"a RST has come", func() { s.came(segment(f, rst, 0, 0)) }},
+		{"a RST with an ACK and octets has come", func() { s.came(segment(f, rst|ack, 100, 1)) }},
+		{"a RST is sent", func() { s.sent(out(f, rst|ack)) }},
+		{"a FIN is sent", func() { s.sent(out(f, fin|ack)) }},
+	} {
+		s.sent(out(f, syn|ack))
+		s.sent(out(other, syn|ack))
+		s.sent(out(f, ack))
+		s.came(segment(f, fin|ack, 100, 0)) // octets may have been lost before it
+		if n := s.n.Load(); n != 2 {
+			t.Fatalf("%s: %d in mind before, want 2", end.what, n)
+		}
+		end.do()
+		if n := s.n.Load(); n != 1 {
+			t.Errorf("%s: %d in mind, want 1", end.what, n)
+		}
+		s.came(segment(f, ack, 100, 1))
 	}
 }
 
