@@ -142,7 +142,7 @@ func (c *serverConn) receive() (n, oobn, flags int, err error) {
 }
 
 // reply sends a message behind those before it: soon, but not before other requests that are there already have been
-// answered. It never waits: a client that does not read its replies is in violation.
+// answered, if they are quick. It never waits: a client that does not read its replies is in violation.
 func (c *serverConn) reply(msg []byte) error {
 	c.replies[c.waiting] = append(c.replies[c.waiting][:0], msg...)
 	if c.waiting++; c.waiting < maxReplies {

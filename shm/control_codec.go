@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"reflect"
 	"syscall"
 )
 
@@ -26,9 +25,9 @@ func IsViolation(err error) bool {
 // AppendMessage appends the header and the encoding of body, one of the structs of this package or a
 // pointer to it. Host byte order.
 func AppendMessage(b []byte, h Header, body any) []byte {
-	v := addressable(body)
-	h.Len = uint32(v.Type().Size()) // they have no padding
-	return appendFields(appendFields(b, reflect.ValueOf(&h).Elem()), v)
+	v := octetsOf(body)
+	h.Len = uint32(len(v))
+	return append(append(b, headerOctets(&h)...), v...)
 }
 
 // ParseMessage splits a message. body aliases msg. An error is a *ProtocolError.
@@ -39,7 +38,7 @@ func ParseMessage(msg []byte) (h Header, body []byte, err error) {
 	if len(msg) < HeaderLen {
 		return h, nil, violation("message of %d octets has no header", len(msg))
 	}
-	decodeFields(msg, reflect.ValueOf(&h).Elem())
+	copy(headerOctets(&h), msg)
 	if int64(h.Len) != int64(len(msg)-HeaderLen) {
 		return h, nil, violation("%v: length %d in the header, %d octets follow", h.Op, h.Len, len(msg)-HeaderLen)
 	}
@@ -50,21 +49,21 @@ func ParseMessage(msg []byte) (h Header, body []byte, err error) {
 // evolution a body that is shorter leaves the rest zero, and a longer one is accepted if the rest
 // is zero, else it is E2BIG.
 func Decode(body []byte, v any) error {
-	to := reflect.ValueOf(v).Elem()
-	n := int(to.Type().Size())
-	if len(body) > n {
-		if len(bytes.TrimLeft(body[n:], "\x00")) > 0 {
-			return syscall.E2BIG
-		}
-		body = body[:n]
+	to := octetsOf(v)
+	if n := len(to); len(body) > n && !allZero(body[n:]) {
+		return syscall.E2BIG
 	}
-	if len(body) < n {
-		full := make([]byte, n)
-		copy(full, body)
-		body = full
-	}
-	decodeFields(body, to)
+	clear(to[copy(to, body):])
 	return nil
+}
+
+func allZero(b []byte) bool {
+	for _, o := range b {
+		if o != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // Errno is the -errno that status stands for, or nil.

@@ -23,18 +23,29 @@ var messages = []any{
 	&CMRejectRequest{}, &CMSetOptionRequest{}, &CMQueryReply{}, &CMEvent{}, &CMDestroyIDReply{}, &Header{},
 }
 
-// The packed encoding is the C struct: natural alignment, no hidden padding, 8-octet sizes, and it
-// fits a message.
-func TestMessagesAreNaturallyAligned(t *testing.T) {
+// The packed encoding is the C struct: natural alignment, no hidden padding, 8-octet sizes, and it fits a message. So a
+// message's octets in memory are its encoding.
+func TestMessagesAreOctets(t *testing.T) {
 	for _, m := range messages {
-		typ := reflect.TypeOf(m).Elem()
+		v := reflect.ValueOf(m).Elem()
+		b := octetsOf(m)
+		if len(b) != int(v.Type().Size()) {
+			t.Fatalf("%v: %d octets, the struct has %d", v.Type(), len(b), v.Type().Size())
+		}
+		for i := range b {
+			b[i] = byte(i*7 + 1)
+		}
 		enc := AppendMessage(nil, Header{}, m)[HeaderLen:]
-		if len(enc) != int(typ.Size()) {
-			t.Errorf("%v: %d octets encoded, the struct has %d", typ, len(enc), typ.Size())
+		if fields := appendFields(nil, v); !bytes.Equal(enc, fields) {
+			t.Errorf("%v: encoded as\n%x, its fields are\n%x", v.Type(), enc, fields)
+		}
+		if byValue := AppendMessage(nil, Header{}, v.Interface())[HeaderLen:]; !bytes.Equal(enc, byValue) {
+			t.Errorf("%v: encoded as\n%x, by value as\n%x", v.Type(), enc, byValue)
 		}
 		if len(enc)+HeaderLen > MaxMessage || len(enc)%8 != 0 {
-			t.Errorf("%v: %d octets", typ, len(enc))
+			t.Errorf("%v: %d octets", v.Type(), len(enc))
 		}
+		clear(b)
 	}
 }
 

@@ -27,6 +27,7 @@ type fakeRNIC struct {
 	sessions map[*fakeHandler]struct{}
 	closed   []error     // causes of sessions that ended
 	busyQP   atomic.Bool // QPs refuse to close
+	closing  sync.Map    // of chan struct{}, by QP number: the QP closes when it is closed
 	busySRQ  atomic.Bool
 	busyMR   atomic.Uint32 // the key of one that refuses to close
 	srqs     []*fakeSRQ
@@ -199,6 +200,9 @@ func (q *fakeQP) Query(r *QueryQPReply) { r.State = StateRTS }
 func (q *fakeQP) Close() error {
 	if q.h.f.busyQP.Load() {
 		return syscall.EBUSY
+	}
+	if c, ok := q.h.f.closing.Load(q.num); ok {
+		<-c.(chan struct{})
 	}
 	return nil
 }

@@ -454,3 +454,37 @@ func TestRequestsUnderWay(t *testing.T) {
 		t.Fatalf("a second HELLO is answered with %+v", h)
 	}
 }
+
+// A request that takes long does not hold the replies to those before it.
+func TestSlowRequest(t *testing.T) {
+	ts := newServer(t)
+	c := ts.client()
+	var qps [3]*rawQP
+	for i := range qps {
+		qps[i] = c.newQP()
+	}
+	ask := func(op Op, h uint32) uint32 {
+		t.Helper()
+		c.seq++
+		if err := c.sendRaw(AppendMessage(nil, Header{Op: op, Seq: c.seq}, &HandleRequest{Handle: h})); err != nil {
+			t.Fatal(err)
+		}
+		return c.seq
+	}
+	answered := func(seq uint32) {
+		t.Helper()
+		if h, _, _, ended := c.recv(); ended || h.Seq != seq || h.Status != 0 {
+			t.Fatalf("reply to %d: %+v, ended %v", seq, h, ended)
+		}
+	}
+	first, second := make(chan struct{}), make(chan struct{})
+	ts.f.closing.Store(qps[0].qpn, first)
+	ts.f.closing.Store(qps[1].qpn, second)
+	a := ask(OpDestroyQP, qps[0].qp)
+	b, d := ask(OpQueryQP, qps[2].qp), ask(OpDestroyQP, qps[1].qp) // both are there when that has been done
+	close(first)
+	answered(a)
+	answered(b)
+	close(second)
+	answered(d)
+}

@@ -341,6 +341,14 @@ func (s *Session) serve() error {
 		}
 		return err
 	}
+	if !quick[h.Op] {
+		if err := s.conn.flush(); err != nil {
+			if fd >= 0 {
+				closeFD(fd)
+			}
+			return err
+		}
+	}
 	op := &operation{s: s, h: h, body: body, fd: fd}
 	rep, opErr := op.do()
 	if op.fd >= 0 {
@@ -393,22 +401,46 @@ func decodeRequest(h Header, body []byte, v any) error {
 	if err := Decode(body, v); err != nil {
 		return err
 	}
-	if !paddingZero(reflect.ValueOf(v).Elem()) {
+	if !paddingZero(v) {
 		return syscall.EINVAL
 	}
 	return nil
 }
 
-// paddingZero checks the fields named Pad of a message, also of structs in it.
-func paddingZero(v reflect.Value) bool {
-	if v.Kind() != reflect.Struct {
-		return true
+// A padding is where a message has a field named Pad.
+type padding struct{ from, to uintptr }
+
+// paddings has those of each type of request that has been seen.
+var paddings sync.Map // of reflect.Type: []padding
+
+// paddingZero checks the fields named Pad of a message, which v points to, also of structs in it.
+func paddingZero(v any) bool {
+	t := reflect.TypeOf(v).Elem()
+	of, ok := paddings.Load(t)
+	if !ok {
+		of, _ = paddings.LoadOrStore(t, appendPaddings(nil, t, 0))
 	}
-	for i := range v.NumField() {
-		f := v.Field(i)
-		if v.Type().Field(i).Name == "Pad" && !f.IsZero() || !paddingZero(f) {
+	b := octetsOf(v)
+	for _, p := range of.([]padding) {
+		if !allZero(b[p.from:p.to]) {
 			return false
 		}
 	}
 	return true
+}
+
+// appendPaddings appends those of t, which is at an offset.
+func appendPaddings(of []padding, t reflect.Type, at uintptr) []padding {
+	if t.Kind() != reflect.Struct {
+		return of
+	}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if f.Name == "Pad" {
+			of = append(of, padding{at + f.Offset, at + f.Offset + f.Type.Size()})
+		} else {
+			of = appendPaddings(of, f.Type, at+f.Offset)
+		}
+	}
+	return of
 }

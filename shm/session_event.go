@@ -78,6 +78,7 @@ type cmChannel struct {
 	mu   sync.Mutex
 	pipe *eventPipe
 	q    []cmQueued
+	room []cmQueued // where q begins again when it has been empty; of no length
 	max  int
 }
 
@@ -106,9 +107,23 @@ func (e cmQueued) push() error {
 	if e.child != nil && n >= ch.max || n >= ch.hardEvents() {
 		return syscall.ENOMEM
 	}
-	ch.q = append(ch.q, e)
+	ch.add(e)
 	ch.pipe.token()
 	return nil
+}
+
+// roomEvents is for how many events room is kept: one takes some 700 octets.
+const roomEvents = 64
+
+func (ch *cmChannel) add(e cmQueued) {
+	if len(ch.q) == 0 {
+		ch.q = ch.room
+	}
+	full := len(ch.q) == cap(ch.q)
+	ch.q = append(ch.q, e)
+	if full && cap(ch.q) <= roomEvents {
+		ch.room = ch.q[:0]
+	}
 }
 
 func (ch *cmChannel) pop() (CMEvent, bool) {
@@ -156,7 +171,7 @@ func (ch *cmChannel) close() {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	ch.pipe.close()
-	ch.q = nil
+	ch.q, ch.room = nil, nil
 }
 
 // migrate moves id to the channel to, with its events that wait, and returns how many there were. The
@@ -195,7 +210,7 @@ func (id *CMID) migrate(to *cmChannel) (r CMMigrateReply) {
 		if e.child != nil {
 			move(e.child)
 		}
-		to.q = append(to.q, e)
+		to.add(e)
 		to.pipe.token()
 		r.Tokens++
 	}

@@ -109,6 +109,15 @@ var operations = map[Op]func(*operation) (any, error){
 	OpStat:       serve((*operation).list),
 }
 
+// quick are requests that wait for nobody and come in numbers: the replies to those before may wait for theirs. Others can take
+// long, as whatever lets go of memory that a QP is using.
+var quick = map[Op]bool{
+	OpQueryDev: true, OpQueryPort: true, OpQueryGID: true, OpQueryQP: true, OpQuerySRQ: true, OpGetAsync: true,
+	OpAllocPD: true, OpRegMR: true, OpAllocMR: true, OpAllocMW: true, OpCreateCQ: true, OpCreateSRQ: true, OpCreateQP: true,
+	OpCMCreateID: true, OpCMGetEvent: true, OpCMQuery: true, OpCMInitQPAttr: true, OpCMSetOption: true,
+	OpCMBind: true, OpCMResolveAddr: true, OpCMResolveRoute: true, OpCMConnect: true, OpCMAccept: true,
+}
+
 // do carries the request out.
 func (o *operation) do() (rep any, err error) {
 	f, ok := operations[o.h.Op]
