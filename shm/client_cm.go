@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -23,9 +24,12 @@ type cmEvents struct {
 	mu  sync.Mutex
 	ids map[uint32]*cmID
 
-	// What fetch asks for at a time; its goroutine's.
-	evs   [underWay]CMEvent
-	calls [underWay]call
+	ev    CMEvent        // of whoever talks to the daemon: the one that has just come
+	calls [underWay]call // that fetch makes at a time; its goroutine's
+
+	// ahead is how many events have been taken whose octets are in the pipe still. Too few are harmless: then one is asked for
+	// that is not there.
+	ahead atomic.Int32
 }
 
 // newCMEvents makes the channel and starts its goroutine.
@@ -70,6 +74,7 @@ func (ch *cmEvents) run() {
 
 // fetch takes n events, for which the pipe had octets, or all that there are.
 func (ch *cmEvents) fetch(n int, all bool) {
+	n -= ch.taken(n)
 	var calls [underWay]*call
 	for n > 0 || all {
 		k := underWay
@@ -77,28 +82,60 @@ func (ch *cmEvents) fetch(n int, all bool) {
 			k = min(k, n)
 		}
 		for i := range k {
-			ch.evs[i] = CMEvent{}
-			ch.calls[i] = call{op: OpCMGetEvent, what: "connection event", req: HandleRequest{Handle: ch.handle}, rep: &ch.evs[i], fd: -1}
+			ch.calls[i] = ch.next()
 			calls[i] = &ch.calls[i]
 		}
 		ch.d.c.rpcs(calls[:k]...)
-		none := false
+		n -= k
+		none := 0
 		for i := range k {
-			switch err := calls[i].err; {
-			case err == nil:
-				ch.dispatch(&ch.evs[i])
-			case errors.Is(err, syscall.EAGAIN): // octets were those of events that have been taken, or whose ids have gone
-				none = true
-			default:
-				ch.d.c.die(goneBecause(err))
-				return
+			if calls[i].err != nil {
+				none++
 			}
 		}
-		if none {
+		if none > 0 { // octets were those of events that have been taken, or whose ids have gone
+			ch.taken(none + max(n, 0))
 			return // what comes now has an octet of its own
 		}
-		n -= k
 	}
+}
+
+// taken says for how many of n octets the events have been taken, and that the octets have, too.
+func (ch *cmEvents) taken(n int) int {
+	for {
+		a := ch.ahead.Load()
+		m := min(a, int32(n))
+		if ch.ahead.CompareAndSwap(a, a-m) {
+			return int(m)
+		}
+	}
+}
+
+// next is a call that takes the next event. Events are dispatched in the order in which the daemon gives them.
+func (ch *cmEvents) next() call {
+	return call{op: OpCMGetEvent, what: "connection event", req: HandleRequest{Handle: ch.handle}, rep: &ch.ev, fd: -1, got: ch.took}
+}
+
+func (ch *cmEvents) took(k *call) {
+	switch {
+	case k.err == nil:
+		ch.dispatch(&ch.ev)
+	case !errors.Is(k.err, syscall.EAGAIN):
+		ch.d.c.die(goneBecause(k.err))
+	}
+}
+
+// early is next for an event that is there when the daemon has answered the calls before, most likely: so nobody has to be woken to
+// ask for it.
+func (ch *cmEvents) early() *call {
+	k := ch.next()
+	k.got = func(k *call) {
+		if k.err == nil {
+			ch.ahead.Add(1)
+		}
+		ch.took(k)
+	}
+	return &k
 }
 
 // dispatch hands ev to its id. An event of an id that has just been destroyed is dropped.
@@ -110,6 +147,11 @@ func (ch *cmEvents) dispatch(ev *CMEvent) {
 	case ev.Type == EvConnectRequest:
 		ch.request(id, ev)
 	case id == nil || ev.Type == EvTimewaitExit:
+	case ev.Type == EvAddrResolved:
+		if id.way != nil && !id.resolved {
+			id.resolved = true
+			close(id.way)
+		}
 	case ev.Type == EvEstablished && id.conn == nil:
 		id.conn = newConn(id, ev)
 		id.push(ev)
@@ -182,6 +224,8 @@ type cmID struct {
 	handle   uint32
 	events   chan *CMEvent
 	requests chan *connRequest // of a listener
+	way      chan struct{}     // closed when it is resolved; nil of a request
+	resolved bool              // guarded by ch.mu
 	conn     *conn             // once established; guarded by ch.mu
 	gone     sync.Once
 }
@@ -193,7 +237,7 @@ func (ch *cmEvents) newID(backlog int) (*cmID, error) {
 	if err := ch.d.c.call(OpCMCreateID, "create connection id", req, &rep); err != nil {
 		return nil, err
 	}
-	id := &cmID{ch: ch, handle: rep.ID, events: make(chan *CMEvent, idEvents)}
+	id := &cmID{ch: ch, handle: rep.ID, events: make(chan *CMEvent, idEvents), way: make(chan struct{})}
 	if backlog > 0 {
 		id.requests = make(chan *connRequest, backlog)
 	}

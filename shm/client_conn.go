@@ -151,7 +151,11 @@ func (r *connRequest) Accept(ctx context.Context, qp rdma.QP, p rdma.ConnParam) 
 		return nil, errInvalid("connection request has been answered")
 	}
 	op := fmt.Sprintf("accept connection from %v", r.remote)
-	return d.establish(ctx, r.id, q, op, &p, func() error { return d.c.call(OpCMAccept, op, req, &EmptyReply{}) })
+	return d.establish(ctx, r.id, q, op, &p, func() error {
+		accept := &call{op: OpCMAccept, what: op, req: req, rep: &EmptyReply{}, fd: -1}
+		d.c.rpcs(accept, d.cm.early())
+		return accept.err
+	})
 }
 
 // Reject implements rdma.ConnRequest.
@@ -201,14 +205,30 @@ func (d *Device) resolveAndConnect(ctx context.Context, id *cmID, remote netip.A
 		ID: id.handle, TimeoutMS: timeoutMS(ctx), Dst: MakeSockAddr(remote), Src: d.sourceFor(remote.Addr()),
 	}, rep: &EmptyReply{}, fd: -1}
 	connect := &call{op: OpCMConnect, what: op, req: req, rep: &EmptyReply{}, fd: -1}
-	d.c.rpcs(resolve, connect)
+	d.c.rpcs(resolve, connect, d.cm.early())
 	if resolve.err != nil {
 		return resolve.err
 	}
-	if _, err := id.want(ctx, EvAddrResolved, way); err != nil {
-		return err
+	if connect.err == nil {
+		return nil // there is a way
 	}
-	return connect.err
+	select { // was it for that?
+	case <-id.way:
+		return connect.err
+	default:
+	}
+	select {
+	case <-id.way:
+		return connect.err
+	case ev := <-id.events:
+		return eventError(way, ev)
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-d.closed:
+		return errClosed("device")
+	case <-d.c.dead:
+		return d.c.gone()
+	}
 }
 
 // sourceFor is the address of this device to reach remote from, so that the daemon does not choose

@@ -23,6 +23,9 @@ type call struct {
 	req, rep any
 	fd       int // a descriptor that goes with it; -1: none
 	nfds     int // how many come with a success
+	// got is called when the reply has come, or none will, in the order of the calls of all, with no lock of the Client's held; nil: nothing.
+	// It must not wait nor call the daemon.
+	got func(*call)
 
 	seq  uint32
 	sent bool
@@ -101,6 +104,9 @@ func (c *Client) exchange(calls []queuedCall) {
 	for _, k := range calls {
 		if k.sent {
 			k.fds, k.err = c.reply(k.call)
+		}
+		if k.got != nil {
+			k.got(k.call)
 		}
 	}
 }

@@ -58,8 +58,8 @@ func (id *CMID) emit(ev CMEvent) {
 	id.deliver()
 }
 
-// later is emit with the handler called from another goroutine: the caller may hold a lock that
-// its handler takes. What the ids of a context emit so is delivered one after the other, in the order of the calls.
+// later is emit with the handler called from another goroutine, unless the context is one of ContextConfig.Within: the caller
+// may hold a lock that its handler takes. What the ids of a context emit so is delivered one after the other, in the order of the calls.
 func (id *CMID) later(ev CMEvent) {
 	id.enqueue(ev)
 	id.ctx.later.deliver(id)
@@ -75,10 +75,18 @@ type laterQueue struct {
 }
 
 func (q *laterQueue) deliver(id *CMID) {
+	within := q.ctx.cfg.Within
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.ids = append(q.ids, id)
 	if q.runs {
+		return
+	}
+	if within {
+		q.runs = true
+		q.mu.Unlock()
+		q.run()
+		q.mu.Lock()
 		return
 	}
 	if q.runs = q.ctx.start(q.run); !q.runs {

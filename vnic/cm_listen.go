@@ -37,6 +37,7 @@ type cmRequest struct {
 	place     *place
 	stream    iwarp.Stream
 	responder *iwarp.Responder
+	params    iwarp.Params   // once it has been accepted
 	session   *sessionStream // over SCTP
 	loop      *loopCall
 }
@@ -298,20 +299,30 @@ func (id *CMID) Accept(qp *QP, p rdma.ConnParam) error {
 		return err
 	}
 	p.PrivateData = append([]byte(nil), p.PrivateData...)
+	if id.ctx.cfg.Within && r.stream != nil && r.session == nil && !id.ctx.staged.Load() {
+		return id.acceptHere(b, r, p)
+	}
+	return id.acceptLater(b, r, func(ctx context.Context) error {
+		switch {
+		case r.loop != nil:
+			return id.acceptLoop(b, r.loop, p)
+		case r.session != nil:
+			return id.acceptSession(b, r, p)
+		}
+		if err := id.reply(r, &p); err != nil {
+			return err
+		}
+		return id.acceptWire(ctx, b, r, p)
+	})
+}
+
+// acceptLater has f answer r and connect the QP of b, on a goroutine of the context.
+func (id *CMID) acceptLater(b *binding, r *cmRequest, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), positive(id.dev.cfg.Timeouts.MPAReply), syscall.ETIMEDOUT)
 	if !id.begin(b, cancel) || !id.ctx.start(func() {
 		defer cancel()
 		defer r.place.done()
-		if r.loop != nil {
-			err = id.acceptLoop(b, r.loop, p)
-		} else if r.session != nil {
-			err = id.acceptSession(b, r, p)
-		} else {
-			err = id.acceptWire(ctx, b, r, p)
-		}
-		if err != nil {
-			id.fail(b, true, CMEvent{Type: CMConnectError, Status: status(err, syscall.ECONNRESET), Err: err})
-		}
+		id.accepted(b, f(ctx))
 	}) {
 		cancel()
 		b.release(false, nil)
@@ -321,29 +332,64 @@ func (id *CMID) Accept(qp *QP, p rdma.ConnParam) error {
 	return nil
 }
 
-// acceptWire sends the Reply and connects the QP.
-func (id *CMID) acceptWire(ctx context.Context, b *binding, r *cmRequest, p rdma.ConnParam) error {
+// accepted tells of an attempt that failed.
+func (id *CMID) accepted(b *binding, err error) {
+	if err != nil {
+		id.fail(b, true, CMEvent{Type: CMConnectError, Status: status(err, syscall.ECONNRESET), Err: err})
+	}
+}
+
+// acceptHere sends the Reply and connects the QP at once, unless there is no room for all of the Reply.
+func (id *CMID) acceptHere(b *binding, r *cmRequest, p rdma.ConnParam) error {
+	if !id.begin(b, func() {}) {
+		b.release(false, nil)
+		r.drop()
+		return fmt.Errorf("accept: %w", rdma.ErrClosed)
+	}
+	err := id.reply(r, &p)
+	if err == nil {
+		if err = flushStart(r.stream, r.responder); err != nil {
+			err = lostError(err)
+			r.stream.SetNotify(nil)
+			r.stream.Abort()
+		} else if r.responder.Len() > 0 {
+			return id.acceptLater(b, r, func(ctx context.Context) error { return id.acceptWire(ctx, b, r, p) })
+		} else {
+			err = b.attachWire(r.stream, r.params, p, r.place)
+		}
+	}
+	r.place.done()
+	id.accepted(b, err)
+	return nil
+}
+
+// reply makes the Reply to r, which its responder has to say then.
+func (id *CMID) reply(r *cmRequest, p *rdma.ConnParam) error {
 	l := id.ctx.limits
 	id.mu.Lock()
 	p.MPA = overlay(p.MPA, id.mpa)
 	id.mu.Unlock()
-	if err := r.responder.Reconfigure(startConfig(p, l)); err != nil {
-		r.stream.SetNotify(nil)
-		r.stream.Abort()
-		return err
-	}
-	params, err := r.responder.Accept(reads(p.IRD, l.IRD), reads(p.ORD, l.ORD), p.PrivateData)
+	err := r.responder.Reconfigure(startConfig(*p, l))
 	if err == nil {
-		// "Bind the DDP endpoint, be ready for FPDUs, then send the Reply": what comes right behind
-		// the Reply waits in the stream.
-		err = runStart(ctx, r.stream, r.responder, func() bool { return true })
+		r.params, err = r.responder.Accept(reads(p.IRD, l.IRD), reads(p.ORD, l.ORD), p.PrivateData)
 	}
 	if err != nil {
 		r.stream.SetNotify(nil)
 		r.stream.Abort()
+	}
+	return err
+}
+
+// acceptWire sends the Reply and connects the QP.
+func (id *CMID) acceptWire(ctx context.Context, b *binding, r *cmRequest, p rdma.ConnParam) error {
+	// "Bind the DDP endpoint, be ready for FPDUs, then send the Reply": what comes right behind
+	// the Reply waits in the stream.
+	if err := runStart(ctx, r.stream, r.responder, func() bool { return true }); err != nil {
+		r.stream.SetNotify(nil)
+		r.stream.Abort()
 		return err
 	}
-	return b.attachWire(r.stream, params, p, r.place)
+	return b.attachWire(r.stream, r.params, p, r.place)
 }
 
 // attachWire connects the QP of b over s, and closes s if that cannot be. pl is the peer's place, nil

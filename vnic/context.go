@@ -24,6 +24,9 @@ type ContextConfig struct {
 	// OnAsync takes the events of NextAsyncEvent instead. It is called with locks held: it must
 	// not block nor call this package.
 	OnAsync func(rdma.AsyncEvent)
+	// Within: handlers of ids may be called within CMID's ResolveAddr, ResolveRoute and Accept, whose caller then holds no lock
+	// that they take. It saves waking a goroutine for each of them.
+	Within bool
 }
 
 // A Context is one user's view of a Device, with handles and quotas of its own. It implements

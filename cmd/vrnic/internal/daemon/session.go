@@ -138,6 +138,7 @@ func (sd *sessionDevice) context() (*vnic.Context, error) {
 			sd.s.shm.Fail(err)
 		},
 		OnAsync: sd.onAsync,
+		Within:  true,
 	})
 	if err != nil {
 		return nil, err
