@@ -73,3 +73,37 @@ func FuzzStrip(f *testing.F) {
 		}
 	})
 }
+
+// What a sender guesses is believed of the stack that the frame has come to only: two may have the same address, one after the other.
+func TestGuess(t *testing.T) {
+	fr := NewFrame([]byte("\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"+
+		"\x08\x00\x45\x00\x00\x28\x00\x00\x00\x00\x40\x06\x26\xce\x0a\x00\x00\x01\x0a\x00\x00\x02"+
+		"\x00\x01\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00\x50\x10\x00\x00\x00\x00\x00\x00"), Offload{})
+	defer fr.Release()
+	var p packet
+	if err := p.parse(fr); err != nil {
+		t.Fatal(err)
+	}
+	var here, there tcpConns
+	for _, tt := range []struct {
+		name  string
+		guess *TCPConn
+		known bool
+	}{
+		{"none", nil, true},
+		{"right", &TCPConn{flow: flowOf(&p), conns: &here}, false},
+		{"another connection of this stack", &TCPConn{conns: &here}, true},
+		{"one of the same name of another stack", &TCPConn{flow: flowOf(&p), conns: &there}, true},
+	} {
+		want := tt.guess
+		here = tcpConns{}
+		if tt.known {
+			want = &TCPConn{flow: flowOf(&p), conns: &here}
+			here.add(want)
+		}
+		fr.to = tt.guess
+		if got := here.of(fr, &p); got != want {
+			t.Errorf("%s: %p, want %p", tt.name, got, want)
+		}
+	}
+}

@@ -69,10 +69,10 @@ type tcpConns struct {
 	m  map[tcpFlow]*TCPConn
 }
 
-// of is the connection that f, which is p, is for, or nil.
+// of is the connection that f, which is p, is for, or nil. The sender's guess may be another stack's: addresses move.
 func (t *tcpConns) of(f *Frame, p *packet) *TCPConn {
 	flow := flowOf(p)
-	if f.to != nil && f.to.flow == flow {
+	if f.to != nil && f.to.conns == t && f.to.flow == flow {
 		return f.to
 	}
 	return t.find(flow)
