@@ -495,6 +495,7 @@ VRNIC_ABI_SIZE(vrnic_query_qp_reply, 56);
 #define VRNIC_LIST_CM			5
 #define VRNIC_LIST_CLIENT		6
 #define VRNIC_LIST_PORT			7
+#define VRNIC_LIST_DAEMON		8
 
 /* VRNIC_LIST_DATA is how much of rows one reply holds. */
 #define VRNIC_LIST_DATA			(VRNIC_MAX_MESSAGE - VRNIC_HEADER_LEN - 16)
