@@ -67,3 +67,34 @@ func TestDirectNotToItself(t *testing.T) {
 		b.Close()
 	}
 }
+
+// A TCP header behind more extension headers than are looked at is of no connection that is known.
+func TestTCPBehindLongExtensions(t *testing.T) {
+	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	s := netstacktest.NewStack(t, sw, 1, 1500)
+	in := netstacktest.NewPort(t, sw, "in", false)
+	m := s.MAC()
+	for units := range 256 { // of 8 octets, behind the first
+		for _, n := range []int{2, 4, 20} { // of TCP
+			b := make([]byte, 14+40+8*(units+1)+n)
+			copy(b, m[:])
+			b[6], b[12], b[13], b[14] = 2, 0x86, 0xdd, 0x60
+			binary.BigEndian.PutUint16(b[18:], uint16(len(b)-54))
+			b[20], b[21], b[54], b[55] = 60, 64, 6, byte(units) // destination options, all Pad1; TCP
+			b[22], b[23], b[37], b[38], b[39], b[53] = 0xfd, 0x77, 9, 0xfd, 0x77, 1
+			tcp := b[len(b)-n:]
+			if n == 20 {
+				tcp[12] = 0x50
+			}
+			pseudo := append(append([]byte{}, b[22:54]...), 0, byte(n), 0, 6)
+			sum := inetChecksum(append(pseudo, tcp...))
+			if at := min(n-2, 16); at >= 0 {
+				binary.BigEndian.PutUint16(tcp[at:], sum)
+			}
+			drops := s.PortStats().TxDrops
+			if err := in.Send(b, netstack.Offload{}); err != nil || s.PortStats().TxDrops != drops {
+				t.Fatalf("%d octets of options: %v, or the checksum", 8*(units+1), err)
+			}
+		}
+	}
+}

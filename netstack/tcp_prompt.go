@@ -71,6 +71,9 @@ type tcpConns struct {
 
 // of is the connection that f, which is p, is for, or nil. The sender's guess may be another stack's: addresses move.
 func (t *tcpConns) of(f *Frame, p *packet) *TCPConn {
+	if _, err := p.tcpHeaderLen(); err != nil { // the ports may be behind what parse has copied
+		return nil
+	}
 	flow := flowOf(p)
 	if f.to != nil && f.to.conns == t && f.to.flow == flow {
 		return f.to
