@@ -32,6 +32,9 @@ type link struct {
 	queue  chan *stack.PacketBuffer // for the goroutine
 	stop   chan struct{}            // closed when nobody puts into queue any more
 	wg     sync.WaitGroup
+
+	queued sync.Mutex // held while the goroutine delivers
+	mute   bool       // guarded by queued: it delivers nothing any more
 }
 
 // gsoHeaders is what gVisor puts on top of the TCP payload when it works out the largest
@@ -77,13 +80,13 @@ func (l *link) serve() {
 	for {
 		select {
 		case pkt := <-l.queue:
-			l.deliver(pkt)
+			l.deliverQueued(pkt)
 			continue
 		default:
 		}
 		select {
 		case pkt := <-l.queue:
-			l.deliver(pkt)
+			l.deliverQueued(pkt)
 		case <-l.stop:
 			for {
 				select {
@@ -95,6 +98,24 @@ func (l *link) serve() {
 			}
 		}
 	}
+}
+
+// deliverQueued is deliver for the goroutine.
+func (l *link) deliverQueued(pkt *stack.PacketBuffer) {
+	l.queued.Lock()
+	defer l.queued.Unlock()
+	if l.mute {
+		pkt.DecRef()
+		return
+	}
+	l.deliver(pkt)
+}
+
+// silence has the goroutine deliver nothing any more. gVisor's IP, once closed, keeps a lock for ever at the next fragment.
+func (l *link) silence() {
+	l.queued.Lock()
+	defer l.queued.Unlock()
+	l.mute = true
 }
 
 // deliver hands pkt, which it owns, to the stack.

@@ -209,6 +209,7 @@ func (s *Stack) Close() error {
 	if s.sctp != nil {
 		s.sctp.Close() // sends the ABORTs
 	}
+	s.link.silence()
 	s.st.Close() // sends the RSTs
 	s.link.acks.stop()
 	if s.link.at != nil {
