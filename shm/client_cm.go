@@ -21,8 +21,9 @@ type cmEvents struct {
 	ended  chan struct{} // closed when the goroutine has returned
 	stop   chan struct{} // closed to make it return
 
-	mu  sync.Mutex
-	ids map[uint32]*cmID
+	mu   sync.Mutex
+	ids  map[uint32]*cmID
+	over error // of finishAll: why connections end as they come; guarded by mu
 
 	ev    CMEvent        // of whoever talks to the daemon: the one that has just come
 	calls [underWay]call // that fetch makes at a time; its goroutine's
@@ -95,6 +96,9 @@ func (ch *cmEvents) fetch(n int, all bool) {
 		}
 		if none > 0 { // octets were those of events that have been taken, or whose ids have gone
 			ch.taken(none + max(n, 0))
+			if all { // for want of room in the pipe, events that have been taken may have had no octet
+				ch.ahead.Store(0)
+			}
 			return // what comes now has an octet of its own
 		}
 	}
@@ -126,14 +130,14 @@ func (ch *cmEvents) took(k *call) {
 }
 
 // early is next for an event that is there when the daemon has answered the calls before, most likely: so nobody has to be woken to
-// ask for it.
+// ask for it. A refusal is nothing to die of: who closes the Device does not wait for who connects, so there may be no channel.
 func (ch *cmEvents) early() *call {
 	k := ch.next()
 	k.got = func(k *call) {
 		if k.err == nil {
 			ch.ahead.Add(1)
+			ch.took(k)
 		}
-		ch.took(k)
 	}
 	return &k
 }
@@ -154,6 +158,9 @@ func (ch *cmEvents) dispatch(ev *CMEvent) {
 		}
 	case ev.Type == EvEstablished && id.conn == nil:
 		id.conn = newConn(id, ev)
+		if ch.over != nil { // who talks to the daemon had read it by then
+			id.conn.end(ch.over)
+		}
 		id.push(ev)
 	case ev.Type == EvDisconnected && id.conn != nil:
 		id.conn.end(endCause(ev))
@@ -190,6 +197,7 @@ func (ch *cmEvents) request(id *cmID, ev *CMEvent) {
 func (ch *cmEvents) finishAll(err error) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
+	ch.over = err
 	for _, id := range ch.ids {
 		if id.conn != nil {
 			id.conn.end(err)

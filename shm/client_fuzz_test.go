@@ -65,6 +65,12 @@ func FuzzClientRows(f *testing.F) {
 
 // fuzzClient is a client without a daemon: a socket pair stands for it.
 func fuzzClient(t testing.TB) *Client {
+	c, _ := pairedClient(t)
+	return c
+}
+
+// pairedClient is a client, and the socket of its daemon, which somebody else plays.
+func pairedClient(t testing.TB) (*Client, *net.UnixConn) {
 	a, b, err := socketPair()
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +80,7 @@ func fuzzClient(t testing.TB) *Client {
 	if c.raw, err = a.SyscallConn(); err != nil {
 		t.Fatal(err)
 	}
-	return c
+	return c, b
 }
 
 // socketPair makes two ends of a SOCK_SEQPACKET connection.

@@ -187,3 +187,23 @@ func TestClientCloseDevice(t *testing.T) {
 	check(t, b.dev.Close())
 	eventually(t, "nothing is left", func() bool { return h.loop.Objects() == 0 })
 }
+
+// A request that is accepted when its device has been closed is refused, and the client's other device does not notice.
+func TestClientAcceptOnClosedDevice(t *testing.T) {
+	h := newHost(t)
+	c := h.dial()
+	a, stays, b := newNode(t, must(c.Open("loop0"))(t), 4), newNode(t, must(c.Open("loop0"))(t), 4), newNode(t, h.open("loop1"), 4)
+	ctx := testContext(t)
+	l := must(a.dev.Listen(addrPort(a, 0), 1))(t)
+	errs := make(chan error)
+	go func() { _, err := b.dev.Connect(ctx, b.qp, l.Addr(), rdma.ConnParam{}); errs <- err }()
+	r := must(l.Next(ctx))(t)
+	check(t, a.dev.Close())
+	if _, err := r.Accept(ctx, a.qp, rdma.ConnParam{}); err == nil {
+		t.Error("accepted")
+	}
+	if err := <-errs; err == nil {
+		t.Error("connected")
+	}
+	connect(t, stays, newNode(t, b.dev, 4))
+}
