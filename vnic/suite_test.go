@@ -29,13 +29,15 @@ var paths = []struct {
 	pipe   bool // one device, joined directly and then handed over
 	staged bool // b has memory that can block
 	sctp   bool
-	mixed  int // how many messages may overtake one that was sent before
+	within bool // both contexts have their handlers called within calls of theirs, as a daemon's have
+	mixed  int  // how many messages may overtake one that was sent before
 }{
 	{name: "loop", loop: true},
 	{name: "loop-staged", loop: true, staged: true},
 	{name: "pipe", pipe: true, staged: true},
 	{name: "wire"},
 	{name: "wire-one-device", one: true},
+	{name: "wire-within", within: true},
 	{name: "wire-staged", staged: true},
 	{name: "sctp", sctp: true},
 	{name: "sctp-mixed", sctp: true, mixed: 8},
@@ -55,8 +57,8 @@ func onPaths(t *testing.T, f func(t *testing.T, e *env), opts ...vnictest.Option
 				if !p.loop && !p.one && !p.pipe {
 					b = e.net.Device(t, "vnic1", []string{"10.0.0.2/24", "fd00::2/64"}, opts...)
 				}
-				e.a = vnictest.Open(t, a, vnic.ContextConfig{Label: "a"})
-				e.b = vnictest.Open(t, b, vnic.ContextConfig{Label: "b"})
+				e.a = vnictest.Open(t, a, vnic.ContextConfig{Label: "a", Within: p.within})
+				e.b = vnictest.Open(t, b, vnic.ContextConfig{Label: "b", Within: p.within})
 				if p.staged {
 					if err := e.b.SetStaged(); err != nil {
 						t.Fatal(err)
