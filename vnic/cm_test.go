@@ -1,6 +1,7 @@
 package vnic_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/netip"
@@ -665,5 +666,25 @@ func TestCRCError(t *testing.T) {
 		y.WantRecv("", is(1, flush))
 		e.wantTerm("here", y.WantDone("over"), false, term{2, 0, 2})
 		e.wantTerm("there", x.WantDone("over"), true, term{2, 0, 2})
+	})
+}
+
+// The handshake goes on, too, where the stream has no room for all of a Request or a Reply at once.
+func TestNarrowHandshake(t *testing.T) {
+	onPaths(t, func(t *testing.T, e *env) {
+		e.net.Link.Buffer = 11
+		data := func(seed byte) rdma.ConnParam {
+			p := rdma.ConnParam{PrivateData: make([]byte, 100), SCTP: e.sctp}
+			fill(p.PrivateData, seed)
+			return p
+		}
+		x, y := e.pair(vnictest.PeerConfig{Param: data(1)}, vnictest.PeerConfig{Param: data(2)})
+		if got := x.Conn.Param().PrivateData; !bytes.Equal(got, data(2).PrivateData) {
+			t.Errorf("the Reply brought %x", got)
+		}
+		y.Recv(1, 0, 1000)
+		x.Send(2, 0, 1000)
+		y.WantRecv("a Send", is(1, ok))
+		x.WantSend("a Send", is(2, ok))
 	})
 }
