@@ -119,6 +119,11 @@ func FuzzFrames(f *testing.F) {
 	f.Add(append(tcp4, 1, 2, 3), uint8(1), uint8(2), uint16(2), uint16(34), uint16(16), false)
 	f.Add([]byte{0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1}, uint8(0), uint8(0), uint16(0), uint16(0), uint16(0), true)
 	f.Add(append([]byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, 24, 0, 64}, make([]byte, 56)...), uint8(0), uint8(1), uint16(0), uint16(0), uint16(0), true)
+	far := append([]byte("\x86\xdd\x60\x00\x00\x00\x00\x74\x3c\x40"), make([]byte, 32+96+20)...) // behind 96 octets of destination options
+	far[42], far[43], far[42+96+12] = 6, 11, 0x50
+	for csum := range uint8(3) {
+		f.Add(far, uint8(0), csum, uint16(0), uint16(0), uint16(0), false)
+	}
 	f.Fuzz(func(t *testing.T, octets []byte, gso, csum uint8, gsoSize, start, offset uint16, group bool) {
 		d := &dispatcher{}
 		l := &link{mac: MAC{2, 0, 0, 0, 0, 1}, queue: make(chan *stack.PacketBuffer, 1)}
