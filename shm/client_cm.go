@@ -151,11 +151,6 @@ func (ch *cmEvents) dispatch(ev *CMEvent) {
 	case ev.Type == EvConnectRequest:
 		ch.request(id, ev)
 	case id == nil || ev.Type == EvTimewaitExit:
-	case ev.Type == EvAddrResolved:
-		if id.way != nil && !id.resolved {
-			id.resolved = true
-			close(id.way)
-		}
 	case ev.Type == EvEstablished && id.conn == nil:
 		id.conn = newConn(id, ev)
 		if ch.over != nil { // who talks to the daemon had read it by then
@@ -232,8 +227,6 @@ type cmID struct {
 	handle   uint32
 	events   chan *CMEvent
 	requests chan *connRequest // of a listener
-	way      chan struct{}     // closed when it is resolved; nil of a request
-	resolved bool              // guarded by ch.mu
 	conn     *conn             // once established; guarded by ch.mu
 	gone     sync.Once
 }
@@ -245,7 +238,7 @@ func (ch *cmEvents) newID(backlog int) (*cmID, error) {
 	if err := ch.d.c.call(OpCMCreateID, "create connection id", req, &rep); err != nil {
 		return nil, err
 	}
-	id := &cmID{ch: ch, handle: rep.ID, events: make(chan *CMEvent, idEvents), way: make(chan struct{})}
+	id := &cmID{ch: ch, handle: rep.ID, events: make(chan *CMEvent, idEvents)}
 	if backlog > 0 {
 		id.requests = make(chan *connRequest, backlog)
 	}
@@ -279,21 +272,26 @@ func (id *cmID) destroy() {
 	})
 }
 
-// want blocks until the id's next event and returns it if it is of type t; else the error that it
-// stands for.
+// want blocks until the id's next event and returns it if it is of type t; else the error that it stands for. That there is a
+// way is passed over by who wants more.
 func (id *cmID) want(ctx context.Context, t uint32, op string) (*CMEvent, error) {
-	select {
-	case ev := <-id.events:
-		if ev.Type != t {
+	for {
+		select {
+		case ev := <-id.events:
+			switch ev.Type {
+			case t:
+				return ev, nil
+			case EvAddrResolved:
+				continue
+			}
 			return nil, eventError(op, ev)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-id.ch.d.closed:
+			return nil, errClosed("device")
+		case <-id.ch.d.c.dead:
+			return nil, id.ch.d.c.gone()
 		}
-		return ev, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-id.ch.d.closed:
-		return nil, errClosed("device")
-	case <-id.ch.d.c.dead:
-		return nil, id.ch.d.c.gone()
 	}
 }
 

@@ -212,23 +212,10 @@ func (d *Device) resolveAndConnect(ctx context.Context, id *cmID, remote netip.A
 	if connect.err == nil {
 		return nil // there is a way
 	}
-	select { // was it for that?
-	case <-id.way:
-		return connect.err
-	default:
+	if _, err := id.want(ctx, EvAddrResolved, way); err != nil {
+		return err // that is why
 	}
-	select {
-	case <-id.way:
-		return connect.err
-	case ev := <-id.events:
-		return eventError(way, ev)
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-d.closed:
-		return errClosed("device")
-	case <-d.c.dead:
-		return d.c.gone()
-	}
+	return connect.err
 }
 
 // sourceFor is the address of this device to reach remote from, so that the daemon does not choose

@@ -284,7 +284,7 @@ func FuzzClientConnEvents(f *testing.F) {
 		c.die(errGone) // destroying an id asks nobody
 		ch := &cmEvents{d: &Device{c: c, closed: make(chan struct{})}, ids: map[uint32]*cmID{}}
 		lis := &cmID{ch: ch, handle: 1, events: make(chan *CMEvent, idEvents), requests: make(chan *connRequest, 4)}
-		one := &cmID{ch: ch, handle: 2, events: make(chan *CMEvent, idEvents), way: make(chan struct{})}
+		one := &cmID{ch: ch, handle: 2, events: make(chan *CMEvent, idEvents)}
 		ch.ids[1], ch.ids[2] = lis, one
 		for ; len(script) >= 3; script = script[3:] {
 			ev := CMEvent{Type: uint32(script[0]), ID: uint32(script[1]), Child: uint32(script[2])}

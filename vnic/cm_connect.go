@@ -142,6 +142,12 @@ func flushStart(s iwarp.Stream, m starter) error {
 	return nil
 }
 
+// abort gives up s, of which nobody is to hear any more.
+func abort(s iwarp.Stream) {
+	s.SetNotify(nil)
+	s.Abort()
+}
+
 // runStart moves octets between s and m until done says so and m has nothing left to send, or ctx
 // ends: then the error is ctx's cause.
 func runStart(ctx context.Context, s iwarp.Stream, m starter, done func() bool) error {
@@ -313,8 +319,7 @@ func (id *CMID) dial(ctx context.Context) (iwarp.Stream, error) {
 // nothing, and s is closed then.
 func (id *CMID) initiate(ctx context.Context, b *binding, s iwarp.Stream, p rdma.ConnParam, t *turn) (ev CMEvent, ok bool) {
 	abort := func(err error) (CMEvent, bool) {
-		s.SetNotify(nil)
-		s.Abort()
+		abort(s)
 		return connectFailed(err), false
 	}
 	m, err := iwarp.NewInitiator(startConfig(p, id.ctx.limits), p.PrivateData)

@@ -71,26 +71,23 @@ type laterQueue struct {
 	ctx  *Context
 	mu   sync.Mutex
 	ids  []*CMID // guarded by mu
-	runs bool    // guarded by mu: a goroutine takes from ids
+	runs bool    // guarded by mu: somebody takes from ids
 }
 
 func (q *laterQueue) deliver(id *CMID) {
-	within := q.ctx.cfg.Within
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	q.ids = append(q.ids, id)
-	if q.runs {
-		return
-	}
-	if within {
-		q.runs = true
-		q.mu.Unlock()
+	runs := q.runs
+	q.runs = true
+	q.mu.Unlock()
+	switch {
+	case runs:
+	case q.ctx.cfg.Within:
 		q.run()
+	case !q.ctx.start(q.run):
 		q.mu.Lock()
-		return
-	}
-	if q.runs = q.ctx.start(q.run); !q.runs {
-		q.ids = nil // the context is being closed, which nobody is told
+		q.ids, q.runs = nil, false // the context is being closed, which nobody is told
+		q.mu.Unlock()
 	}
 }
 

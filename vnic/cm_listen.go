@@ -350,8 +350,7 @@ func (id *CMID) acceptHere(b *binding, r *cmRequest, p rdma.ConnParam) error {
 	if err == nil {
 		if err = flushStart(r.stream, r.responder); err != nil {
 			err = lostError(err)
-			r.stream.SetNotify(nil)
-			r.stream.Abort()
+			abort(r.stream)
 		} else if r.responder.Len() > 0 {
 			return id.acceptLater(b, r, func(ctx context.Context) error { return id.acceptWire(ctx, b, r, p) })
 		} else {
@@ -374,8 +373,7 @@ func (id *CMID) reply(r *cmRequest, p *rdma.ConnParam) error {
 		r.params, err = r.responder.Accept(reads(p.IRD, l.IRD), reads(p.ORD, l.ORD), p.PrivateData)
 	}
 	if err != nil {
-		r.stream.SetNotify(nil)
-		r.stream.Abort()
+		abort(r.stream)
 	}
 	return err
 }
@@ -385,8 +383,7 @@ func (id *CMID) acceptWire(ctx context.Context, b *binding, r *cmRequest, p rdma
 	// "Bind the DDP endpoint, be ready for FPDUs, then send the Reply": what comes right behind
 	// the Reply waits in the stream.
 	if err := runStart(ctx, r.stream, r.responder, func() bool { return true }); err != nil {
-		r.stream.SetNotify(nil)
-		r.stream.Abort()
+		abort(r.stream)
 		return err
 	}
 	return b.attachWire(r.stream, r.params, p, r.place)
@@ -403,8 +400,7 @@ func (b *binding) attachWire(s iwarp.Stream, p iwarp.Params, c rdma.ConnParam, p
 	})
 	if err != nil {
 		pl.disconnect()
-		s.SetNotify(nil)
-		s.Abort()
+		abort(s)
 	}
 	return err
 }
