@@ -92,10 +92,18 @@ func (q *laterQueue) deliver(id *CMID) {
 }
 
 func (q *laterQueue) run() {
+	over := false
+	defer func() {
+		if !over { // a handler panics: the next call of deliver goes on
+			q.mu.Lock()
+			q.runs = false
+			q.mu.Unlock()
+		}
+	}()
 	for {
 		q.mu.Lock()
 		if len(q.ids) == 0 {
-			q.ids, q.runs = nil, false
+			q.ids, q.runs, over = nil, false, true
 			q.mu.Unlock()
 			return
 		}
@@ -119,25 +127,52 @@ func (id *CMID) enqueue(ev CMEvent) {
 
 func (id *CMID) deliver() {
 	id.mu.Lock()
-	defer id.mu.Unlock()
 	if id.delivering {
+		id.mu.Unlock()
 		return
 	}
 	id.delivering = true
-	for len(id.events) > 0 && id.state != cmClosed {
-		ev := id.events[0]
-		id.events = id.events[1:]
-		h := id.handler
-		id.mu.Unlock()
-		if h != nil {
-			if ev.Type == CMConnectRequest {
-				ev.ID.announced.Store(true)
-			}
-			h(ev)
+	id.mu.Unlock()
+	over := false
+	defer func() {
+		if !over { // a handler panics: what waits for it is let go, and the panic goes on
+			id.mu.Lock()
+			id.deliveredLocked()
+			id.mu.Unlock()
 		}
-		id.mu.Lock()
+	}()
+	for {
+		ev, h, ok := id.nextEvent()
+		if !ok {
+			over = true
+			return
+		}
+		if h == nil {
+			continue
+		}
+		if ev.Type == CMConnectRequest {
+			ev.ID.announced.Store(true)
+		}
+		h(ev)
 	}
-	id.events = nil
+}
+
+// nextEvent takes the oldest event; false: there is none, and delivering is over.
+func (id *CMID) nextEvent() (ev CMEvent, h func(CMEvent), ok bool) {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if len(id.events) == 0 || id.state == cmClosed {
+		id.events = nil
+		id.deliveredLocked()
+		return ev, nil, false
+	}
+	ev = id.events[0]
+	id.events = id.events[1:]
+	return ev, id.handler, true
+}
+
+// deliveredLocked says that nobody calls the handler.
+func (id *CMID) deliveredLocked() {
 	id.delivering = false
 	if id.quiet != nil {
 		close(id.quiet)

@@ -688,3 +688,43 @@ func TestNarrowHandshake(t *testing.T) {
 		x.WantSend("a Send", is(2, ok))
 	})
 }
+
+// The panic of a handler reaches who calls it in its own words, and leaves the id as it was: its next event
+// is delivered, and Close does not wait for a handler that is no more.
+func TestHandlerPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := vnictest.NewNet().Device(t, "vnic0", []string{"10.0.0.1/24"})
+		c := vnictest.Open(t, d, vnic.ContextConfig{Within: true})
+		var told []vnic.CMEventType
+		id, err := c.NewCMID(func(ev vnic.CMEvent) {
+			told = append(told, ev.Type)
+			panic(ev.Type.String())
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range []struct {
+			call func() error
+			want vnic.CMEventType
+		}{
+			{func() error { return id.ResolveAddr(netip.Addr{}, addr(c, 7), time.Second) }, vnic.CMAddrResolved},
+			{func() error { return id.ResolveRoute(time.Second) }, vnic.CMRouteResolved},
+		} {
+			told = nil
+			func() {
+				defer func() {
+					if got := recover(); got != step.want.String() {
+						t.Errorf("the panic says %v, want %v", got, step.want)
+					}
+				}()
+				t.Errorf("returned %v from a handler that panics", step.call())
+			}()
+			if !slices.Equal(told, []vnic.CMEventType{step.want}) {
+				t.Errorf("told %v, want %v", told, step.want)
+			}
+		}
+		if err := id.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
