@@ -236,7 +236,7 @@ func TestExecIfAddrs(t *testing.T) {
 	startUp(t, nil, "up", "--socket", socket, "--device", "left,addr=10.1.0.1/20,addr=fd01::1/61", "--device", "a-name-longer-than-interfaces,addr=10.1.16.1/31").ready()
 	dir := standIns(t)
 	program, sanitized := filepath.Join(dir, "program"), filepath.Join(dir, "sanitized")
-	compile(t, filepath.Join(dir, launch.IfAddrs), "-shared", "-fPIC", "-Wl,-z,defs", filepath.Join("..", "..", "verbs", "ifaddrs.c"))
+	compile(t, filepath.Join(dir, launch.IfAddrs), "-shared", "-fPIC", "-Wl,-z,defs", filepath.Join("..", "..", "verbs", "preload", "ifaddrs.c"))
 	compile(t, program, filepath.Join("testdata", "ifaddrs.c"))
 
 	const want = "left 0x43 10.1.0.1/255.255.240.0 10.1.15.255\n" +

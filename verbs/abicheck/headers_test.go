@@ -16,7 +16,9 @@ var systemHeaders = []string{"/usr/include/infiniband/verbs.h", "/usr/include/in
 	"/usr/include/rdma/rdma_cma.h"}
 
 // Ours, in the order in which ibv.h and rdmacm.h include them.
-var ourHeaders = []string{"ibv.h", "ibv_wr.h", "ibv_qp.h", "ibv_context.h", "ibv_api.h", "rdmacm.h"}
+var ourHeaders = []string{
+	"ibverbs/ibv.h", "ibverbs/ibv_wr.h", "ibverbs/ibv_qp.h", "ibverbs/ibv_context.h", "ibverbs/ibv_api.h", "rdmacm/rdmacm.h",
+}
 
 const systemIncludes = "#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n#include <rdma/rdma_verbs.h>\n#include <rdma/rsocket.h>\n"
 
@@ -54,7 +56,7 @@ func TestHeaders(t *testing.T) {
 		body.WriteString("\tCONST(" + m + ")\n")
 	}
 	text := printerHead + "int main(void)\n{\n" + body.String() + "\treturn 0;\n}\n"
-	got := values(t, compile(t, "ours", "#include \"rdmacm.h\"\n"+text))
+	got := values(t, compile(t, "ours", "#include \"rdmacm/rdmacm.h\"\n"+text))
 	want := values(t, compile(t, "system", systemIncludes+text, "-Wno-deprecated-declarations"))
 	for _, name := range sortedKeys(want) {
 		if got[name] != want[name] {
@@ -96,7 +98,7 @@ func TestPrototypes(t *testing.T) {
 	b.WriteString("struct ibv_kern_ah_attr; struct ibv_kern_path_rec; struct ibv_kern_qp_attr; struct verbs_sysfs_dev;\n")
 	b.WriteString("enum ibv_gid_type_sysfs { NONE };\n")
 	functions := 0
-	for _, f := range []string{"ibv_api.h", "rdmacm.h"} {
+	for _, f := range []string{"ibverbs/ibv_api.h", "rdmacm/rdmacm.h"} {
 		text, err := os.ReadFile(filepath.Join(verbsDir, f))
 		if err != nil {
 			t.Fatal(err)

@@ -11,7 +11,8 @@ import (
 
 // The library's files of the data path, and the test's.
 var sources = []string{
-	"../qp.c", "../rq.c", "../srq.c", "../post.c", "../poll.c", "../wr.c", "../*.h", "testdata/*.[ch]",
+	"../ibverbs/qp.c", "../ibverbs/rq.c", "../ibverbs/srq.c", "../ibverbs/post.c", "../ibverbs/poll.c",
+	"../ibverbs/wr.c", "../*.h", "../core/*.h", "../ibverbs/*.h", "testdata/*.[ch]",
 }
 
 func TestMain(m *testing.M) { ctest.Main(m) }

@@ -69,7 +69,8 @@ var Libs = sync.OnceValues(func() (dir string, err error) {
 // Make has make(1) build in verbs.
 func Make(args ...string) error {
 	// The cache of test results looks at what the test itself has read.
-	if _, err := Sources(VerbsDir+"/*.[ch]", VerbsDir+"/*.map", VerbsDir+"/Makefile"); err != nil {
+	_, err := Sources(VerbsDir+"/*.h", VerbsDir+"/*/*.[ch]", VerbsDir+"/*.map", VerbsDir+"/Makefile")
+	if err != nil {
 		return err
 	}
 	return command("make", append([]string{"-s", "-C", VerbsDir}, args...)...)

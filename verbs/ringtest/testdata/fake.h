@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "../../queue.h"
+#include "ibverbs/queue.h"
 
 #define CHECK(cond)                                                                               \
 	do {                                                                                      \

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "rdmacm.h"
+#include "rdmacm/rdmacm.h"
 
 #define MAX 64
 

@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "vrnic.h"
+#include "core/vrnic.h"
 
 /* Checks line 0 of a CQ's memory and finds the ring: false, and the session is dead, if it makes no sense. */
 static bool open_ring(struct vrnic_cq *cq, uint32_t cqe)

@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "vrnic.h"
+#include "core/vrnic.h"
 
 #define SPIN_NS 20000
 

@@ -1,4 +1,4 @@
-/* Memory of the program that the daemon has mapped too: what memory.c needs of share.c. */
+/* Memory of the program that the daemon has mapped too: what area.c has. */
 #ifndef VRNIC_SHARE_H
 #define VRNIC_SHARE_H
 

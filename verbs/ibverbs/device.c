@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "vrnic.h"
+#include "core/vrnic.h"
 
 #define MAX_READS 128	 /* programs and librdmacm hold the number in eight bits */
 

@@ -12,7 +12,7 @@
 #include <errno.h>
 
 #include "rdmacm.h"
-#include "vrnic.h"
+#include "core/vrnic.h"
 
 /* What an event carries of the peer's data: its length is an octet. The rest of what MPA brings is cut off. */
 #define CM_MAX_PRIVATE 255
@@ -35,7 +35,7 @@ struct cm_chan {
 	unsigned int refs; /* ids, threads in rdma_get_cm_event, and the program until it destroys the channel */
 	unsigned int ids;
 	bool gone;   /* the program has destroyed it: the descriptor is closed */
-	bool buried; /* cm_chan.c's */
+	bool buried; /* channel.c's */
 };
 
 struct cm_id {
@@ -82,7 +82,7 @@ static inline int cm_return(int err)
 	return -1;
 }
 
-/* cm_chan.c */
+/* channel.c */
 struct cm_chan *cm_chan_new(struct vrnic_session *s); /* NULL with errno */
 void cm_chan_destroy(struct cm_chan *ch);
 void cm_chan_destroy_locked(struct cm_chan *ch); /* these with cm_lock held */
@@ -91,7 +91,7 @@ void cm_chan_drop_id(struct cm_chan *ch);
 void cm_chan_put(struct cm_chan *ch);
 
 /*
- * cm_id.c. cm_lock is held for those with an asterisk.
+ * id.c. cm_lock is held for those with an asterisk.
  *
  * cm_id_child* makes the id of a connection request of listener: 0 or an errno, and then the daemon has been told to
  * refuse the peer; cm_id_refuse* is what does that. cm_id_find* finds one by handle; cm_id_each* goes through all that are
@@ -107,7 +107,7 @@ int cm_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, voi
 void cm_wait_acks(struct cm_id *id);
 
 /*
- * cm_event.c. For a synchronous id: waits for the event that ends the operation and keeps it in id->event; 0 if it is
+ * event.c. For a synchronous id: waits for the event that ends the operation and keeps it in id->event; 0 if it is
  * want, else -1 and errno. Nothing for other ids. If the program has made the channel non-blocking, errno is EAGAIN, and
  * calling it again goes on with that.
  */
@@ -115,7 +115,7 @@ int cm_complete(struct cm_id *id, enum rdma_cm_event_type want);
 void cm_drop_event(struct cm_id *id); /* acknowledges id->event */
 void cm_own_event(struct cm_id *id, struct rdma_cm_event *event); /* makes id->event of a listener's */
 
-/* cm_device.c */
+/* device.c */
 bool cm_to_ring(const struct sockaddr *sa, struct vrnic_sock_addr *a); /* false: not an IP address */
 void cm_from_ring(const struct vrnic_sock_addr *a, struct sockaddr_storage *sa);
 int cm_attach(struct cm_id *id, uint32_t device); /* gives id its device, unless it has one: 0 or an errno */
@@ -132,7 +132,7 @@ bool cm_any(const struct vrnic_sock_addr *a);
 int cm_source(struct vrnic_session *s, struct vrnic_sock_addr *src, const struct vrnic_sock_addr *dst);
 int cm_local_destination(struct vrnic_session *s, const struct vrnic_sock_addr *src, struct vrnic_sock_addr *dst);
 
-/* cm_option.c: what the environment sets for a new id. 0 or an errno. */
+/* option.c: what the environment sets for a new id. 0 or an errno. */
 int cm_default_options(struct cm_id *id);
 
 #endif

@@ -24,7 +24,7 @@
 #include <sys/uio.h>
 
 #include "abi.h"
-#include "ibv.h"
+#include "ibverbs/ibv.h"
 
 #define VRNIC_EXPORT __attribute__((visibility("default")))
 #define likely(x) __builtin_expect(!!(x), 1)

@@ -17,7 +17,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "share.h"
+#include "area.h"
 #include "vrnic_alloc.h"
 
 /* Below this the search for a mapping costs more than it saves. */

@@ -6,7 +6,7 @@
  * `vrnic exec --lend-heap`, takes those out of memfds. It knows nothing of verbs: libibverbs.so.1 finds the memfds
  * as it finds those that programs make.
  *
- * heap.c has the functions of malloc(3), heap_pages.c the pages, heap_fork.c what a fork takes.
+ * malloc.c has the functions of malloc(3), pages.c the pages, fork.c what a fork takes.
  */
 #ifndef VRNIC_HEAP_H
 #define VRNIC_HEAP_H
