@@ -15,7 +15,7 @@ import (
 
 // A qp is an Endpoint on a session, with the memory behind it.
 type qp struct {
-	t     *testing.T
+	t     testing.TB
 	s     *sctpddp.Session
 	ep    *iwarp.Endpoint
 	mem   []byte
@@ -26,7 +26,7 @@ type qp struct {
 	reads int
 }
 
-func newQP(t *testing.T, s *sctpddp.Session) *qp {
+func newQP(t testing.TB, s *sctpddp.Session) *qp {
 	t.Helper()
 	q := &qp{t: t, s: s, mem: make([]byte, 1<<20)}
 	q.ep = iwarp.NewEndpoint(s.Params(), q, iwarp.Config{
@@ -96,7 +96,7 @@ func (q *qp) flush() (moved bool) {
 // qps puts an Endpoint on each session and has the nodes flush them.
 func (w *world) qps(xs, ys []*sctpddp.Session) (all []*qp) {
 	for i, s := range xs {
-		all = append(all, newQP(w.t, s), newQP(w.t, ys[i]))
+		all = append(all, newQP(w.T, s), newQP(w.T, ys[i]))
 	}
 	for i, n := range w.nodes {
 		n.step = func() (moved bool) {
@@ -123,7 +123,7 @@ func TestRDMA(t *testing.T) {
 			w, a, b := newWorld(t, 0)
 			lost, spoilt := 0, 0
 			if seed > 0 {
-				w.fate = func(d *sctp.Datagram) (times []time.Duration) {
+				w.Fate = func(d *sctp.Datagram) (times []time.Duration) {
 					switch x := rng.IntN(100); {
 					case x < int(seed): // lost
 						lost++
@@ -134,7 +134,7 @@ func TestRDMA(t *testing.T) {
 						bad := *d
 						bad.Data = bytes.Clone(d.Data)
 						bad.Data[rng.IntN(len(bad.Data))] ^= 1 << rng.IntN(8)
-						w.wires = append([]flight{{w.now, bad}}, w.wires...)
+						w.Arrive(&bad, 0)
 						spoilt++
 					}
 					return append(times, time.Millisecond+time.Duration(rng.IntN(1+300*int(seed)))*time.Microsecond)
@@ -166,9 +166,9 @@ func TestRDMA(t *testing.T) {
 				}
 				a.pump()
 				b.pump()
-				w.run(time.Duration(rng.IntN(20)) * time.Millisecond)
+				w.Run(time.Duration(rng.IntN(20)) * time.Millisecond)
 			}
-			w.until("all to arrive", 10*time.Minute, func() bool {
+			w.Until("all to arrive", 10*time.Minute, func() bool {
 				for _, q := range all {
 					if q.ep.Err() != nil || q.s.Err() != nil {
 						t.Fatalf("%v, %v", q.ep.Err(), q.s.Err())
@@ -202,8 +202,8 @@ func TestRDMA(t *testing.T) {
 				t.Errorf("%d lost, %d spoilt, %d placed ahead", lost, spoilt, ahead)
 			}
 			for _, c := range w.dataChunks(nil) {
-				if c.flags&^8 != 7 || c.ppid() != sctpddp.PPIDSegment && c.ppid() != sctpddp.PPIDControl {
-					t.Fatalf("DATA with flags %#x, PPID %d", c.flags, c.ppid())
+				if c.Flags()&^8 != 7 || c.PPID() != sctpddp.PPIDSegment && c.PPID() != sctpddp.PPIDControl {
+					t.Fatalf("DATA with flags %#x, PPID %d", c.Flags(), c.PPID())
 				}
 			}
 			for i, q := range all {
@@ -212,7 +212,7 @@ func TestRDMA(t *testing.T) {
 				}
 				w.nodes[i&1].pump()
 			}
-			w.until("sessions to end", time.Minute, func() bool {
+			w.Until("sessions to end", time.Minute, func() bool {
 				for _, q := range all {
 					if q.s.State() != sctpddp.StateOver {
 						return false
@@ -221,13 +221,13 @@ func TestRDMA(t *testing.T) {
 				return true
 			})
 			for i, q := range all {
-				w.nodes[i&1].mux.Release(w.now, q.s)
+				w.nodes[i&1].mux.Release(w.Now, q.s)
 			}
-			w.run(100 * time.Millisecond)
+			w.Run(100 * time.Millisecond)
 			if seed == 0 && (a.down || b.down) {
 				t.Error("shut down before the grace time")
 			}
-			w.until("the shutdown", time.Minute, func() bool { return a.down && b.down })
+			w.Until("the shutdown", time.Minute, func() bool { return a.down && b.down })
 			if a.err != nil || b.err != nil {
 				t.Errorf("%v, %v", a.err, b.err)
 			}

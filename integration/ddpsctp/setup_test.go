@@ -12,6 +12,7 @@ import (
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/netstack/sctp"
+	"github.com/vrnic/vrnic/netstack/sctp/sctptest"
 	"github.com/vrnic/vrnic/sctpddp"
 )
 
@@ -20,10 +21,10 @@ const (
 )
 
 // only returns the chunks of one type that a node has sent.
-func (w *world) only(from *node, typ byte) (out []chunk) {
+func (w *world) only(from *node, typ byte) (out []sctptest.Chunk) {
 	for _, d := range w.sent {
-		for _, c := range chunks(d.Data) {
-			if c.typ == typ && d.Src == from.addr {
+		for _, c := range sctptest.Chunks(d.Data) {
+			if c.Type() == typ && d.Src == from.addr {
 				out = append(out, c)
 			}
 		}
@@ -42,21 +43,21 @@ func TestSetupChunks(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.dial(b, o)
-		w.until("an association", time.Minute, func() bool { return a.mux != nil && b.mux != nil })
+		w.Until("an association", time.Minute, func() bool { return a.mux != nil && b.mux != nil })
 		want := min(streams, 64) // what the listener takes
-		for i, cs := range [][]chunk{w.only(a, chunkInit), w.only(b, chunkInitAck)} {
+		for i, cs := range [][]sctptest.Chunk{w.only(a, chunkInit), w.only(b, chunkInitAck)} {
 			if len(cs) != 1 {
 				t.Fatalf("%d chunks", len(cs))
 			}
 			c := cs[0]
-			if n := bytes.Count(c.body, []byte{0xc0, 0x06, 0, 8, 0, 0, 0, 1}); n != 1 {
-				t.Errorf("the indication is there %d times: % x", n, c.body)
+			if n := bytes.Count(c.Body(), []byte{0xc0, 0x06, 0, 8, 0, 0, 0, 1}); n != 1 {
+				t.Errorf("the indication is there %d times: % x", n, c.Body())
 			}
-			out, in := binary.BigEndian.Uint16(c.body[8:]), binary.BigEndian.Uint16(c.body[10:])
+			out, in := binary.BigEndian.Uint16(c.Body()[8:]), binary.BigEndian.Uint16(c.Body()[10:])
 			if i == 0 && (out != streams || in != streams) || i == 1 && (out != want || in != out && in != 64) {
 				t.Errorf("%d streams out, %d in", out, in)
 			}
-			for p := c.body[16:]; len(p) >= 4; {
+			for p := c.Body()[16:]; len(p) >= 4; {
 				typ, n := binary.BigEndian.Uint16(p), int(binary.BigEndian.Uint16(p[2:]))
 				if typ == 5 || typ == 6 {
 					t.Errorf("an address parameter: % x", p[:n])
@@ -82,7 +83,7 @@ func TestIndicationOfPeer(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.dial(b, peer)
-		w.run(10 * time.Second)
+		w.Run(10 * time.Second)
 		var pa *sctp.PeerAbort
 		if !a.down || !errors.As(a.err, &pa) || b.assoc != nil || len(w.only(b, chunkAbort)) != 1 || len(w.only(a, chunkCookieEcho)) != 0 {
 			t.Errorf("%s: %v", name, a.err)
@@ -93,7 +94,7 @@ func TestIndicationOfPeer(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.dial(b, nil)
-		w.run(10 * time.Second)
+		w.Run(10 * time.Second)
 		if !a.down || a.assoc != nil || len(w.only(a, chunkAbort)) != 1 || len(w.only(a, chunkCookieEcho)) != 0 || len(w.dataChunks(nil)) != 0 {
 			t.Errorf("%s: %v, %d COOKIE ECHO", name, a.err, len(w.only(a, chunkCookieEcho)))
 		}
@@ -105,7 +106,7 @@ func TestIndicationOfPeer(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.dial(b, peer)
-		w.run(time.Second)
+		w.Run(time.Second)
 		if b.mux != nil || !errors.Is(b.err, sctpddp.ErrNoDDP) {
 			t.Errorf("%s: %v", name, b.err)
 		}
@@ -113,12 +114,12 @@ func TestIndicationOfPeer(t *testing.T) {
 	// A listener that has one association for DDP takes no other kind then, either.
 	w, a, b := newWorld(t, 0)
 	connect(t, w)
-	if _, err := a.e.Dial(w.now, sctp.DialConfig{LocalPort: 4001, Locals: []netip.Addr{addrA}, RemotePort: port, Remotes: []netip.Addr{addrB}, Options: &sctp.Options{}}); err != nil {
+	if _, err := a.e.Dial(w.Now, sctp.DialConfig{LocalPort: 4001, Locals: []netip.Addr{addrA}, RemotePort: port, Remotes: []netip.Addr{addrB}, Options: &sctp.Options{}}); err != nil {
 		t.Fatal(err)
 	}
 	first := b.assoc
 	a.pump()
-	w.run(10 * time.Second)
+	w.Run(10 * time.Second)
 	if len(w.only(b, chunkAbort)) != 1 || b.assoc != first || b.e.Associations() != 1 || first.State() != sctp.StateEstablished {
 		t.Errorf("%d ABORTs, %d associations", len(w.only(b, chunkAbort)), b.e.Associations())
 	}
@@ -128,15 +129,15 @@ func TestIndicationOfPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range uint16(2) {
-		_, err := a.e.Dial(w.now, sctp.DialConfig{LocalPort: 4000 + i, Locals: []netip.Addr{addrA}, RemotePort: port + i, Remotes: []netip.Addr{addrB}, Options: &sctp.Options{Adaptation: ddp().Adaptation}})
+		_, err := a.e.Dial(w.Now, sctp.DialConfig{LocalPort: 4000 + i, Locals: []netip.Addr{addrA}, RemotePort: port + i, Remotes: []netip.Addr{addrB}, Options: &sctp.Options{Adaptation: ddp().Adaptation}})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	a.pump()
-	w.run(time.Second)
+	w.Run(time.Second)
 	acks := w.only(b, chunkInitAck)
-	has := func(c chunk) bool { return bytes.Contains(c.body, []byte{0xc0, 6, 0, 8, 0, 0, 0, 1}) }
+	has := func(c sctptest.Chunk) bool { return bytes.Contains(c.Body(), []byte{0xc0, 6, 0, 8, 0, 0, 0, 1}) }
 	if len(acks) != 2 || has(acks[0]) == has(acks[1]) {
 		t.Errorf("%d INIT ACKs", len(acks))
 	}
@@ -169,14 +170,14 @@ func TestOddIndication(t *testing.T) {
 		},
 	} {
 		w, a, b := newWorld(t, 0)
-		w.fate = func(d *sctp.Datagram) []time.Duration {
+		w.Fate = func(d *sctp.Datagram) []time.Duration {
 			if typ := d.Data[12]; d.Src == addrA && (typ == chunkInit || typ == chunkCookieEcho && strings.HasPrefix(name, "behind")) {
 				if typ == chunkInit && strings.HasPrefix(name, "behind") {
 					d.Data = edit(d.Data)[:len(d.Data)-8]
 				} else {
 					d.Data = edit(d.Data)
 				}
-				seal(d.Data)
+				sctptest.Seal(d.Data)
 			}
 			return []time.Duration{time.Millisecond}
 		}
@@ -186,7 +187,7 @@ func TestOddIndication(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.dial(b, nil)
-		w.run(5 * time.Second)
+		w.Run(5 * time.Second)
 		if b.assoc == nil || b.mux != nil || !errors.Is(b.err, sctpddp.ErrNoDDP) {
 			t.Errorf("%s: association %t, %v", name, b.assoc != nil, b.err)
 		}
@@ -219,7 +220,7 @@ func TestMULPDU(t *testing.T) {
 				t.Fatal(err)
 			}
 			a.dial(b, o)
-			w.until("an association", time.Minute, func() bool { return a.mux != nil && b.mux != nil })
+			w.Until("an association", time.Minute, func() bool { return a.mux != nil && b.mux != nil })
 			pd := bytes.Repeat([]byte("p"), 512)
 			x, err := a.mux.Open(iwarp.StartConfig{Revision: 1}, pd)
 			if err != nil {
@@ -227,13 +228,13 @@ func TestMULPDU(t *testing.T) {
 			}
 			a.pump()
 			var y *sctpddp.Session
-			w.until("the request", time.Minute, func() (ok bool) { y, ok = b.mux.Request(); return ok })
+			w.Until("the request", time.Minute, func() (ok bool) { y, ok = b.mux.Request(); return ok })
 			if r, _ := y.Request(); !bytes.Equal(r.PrivateData, pd) {
 				t.Errorf("mtu %d: %d octets of private data", tt.mtu, len(r.PrivateData))
 			}
 			y.Accept(iwarp.StartConfig{Revision: 1}, nil)
 			b.pump()
-			w.until("the answer", time.Minute, func() bool { return x.State() == sctpddp.StateOpen })
+			w.Until("the answer", time.Minute, func() bool { return x.State() == sctpddp.StateOpen })
 			if x.MULPDU() != want {
 				t.Errorf("mtu %d, header %d+%d, reserve %t: MULPDU %d, want %d", tt.mtu, tt.ip, tt.udp, reserve, x.MULPDU(), want)
 			}
@@ -246,7 +247,7 @@ func TestMULPDU(t *testing.T) {
 			}
 			a.pump()
 			b.pump()
-			w.until("the Sends", time.Minute, func() bool { return len(all[0].got)+len(all[1].got) == 2 })
+			w.Until("the Sends", time.Minute, func() bool { return len(all[0].got)+len(all[1].got) == 2 })
 			for _, q := range all {
 				if !bytes.Equal(q.mem[:len(text)], text) {
 					t.Errorf("mtu %d: a Write differs", tt.mtu)
@@ -258,14 +259,14 @@ func TestMULPDU(t *testing.T) {
 				if len(d.Data) > pmtu {
 					t.Errorf("mtu %d: a packet of %d octets", tt.mtu, len(d.Data))
 				}
-				cs := chunks(d.Data)
+				cs := sctptest.Chunks(d.Data)
 				for _, c := range cs {
-					if c.typ == 0 && c.flags&3 != 3 {
+					if c.Type() == 0 && c.Flags()&3 != 3 {
 						fragments++
 					}
-					if c.typ == 0 && len(c.body) == 12+2+want {
+					if c.Type() == 0 && len(c.Body()) == 12+2+want {
 						full++
-						if cs[0].typ == chunkSack {
+						if cs[0].Type() == chunkSack {
 							bundled++
 						}
 					}
@@ -291,7 +292,7 @@ func TestFragments(t *testing.T) {
 	text := bytes.Repeat([]byte("cut"), 2000)
 	a.assoc.Send(xs[0].Stream(), sctpddp.PPIDSegment, bytes.NewReader(append(seg, text...)))
 	a.pump()
-	w.run(time.Second)
+	w.Run(time.Second)
 	if b.frags != 1 || !bytes.Equal(q.mem[16:][:len(text)], text) || ys[0].State() != sctpddp.StateOpen {
 		t.Errorf("%d messages in fragments, %v", b.frags, ys[0].Err())
 	}
@@ -305,7 +306,7 @@ func TestOnePath(t *testing.T) {
 	if err := b.e.Listen(port, sctp.ListenConfig{Locals: []netip.Addr{b.addr, b.second}}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := a.e.Dial(w.now, sctp.DialConfig{LocalPort: 4000, Locals: []netip.Addr{a.addr, a.second}, RemotePort: port, Remotes: []netip.Addr{b.addr}})
+	_, err := a.e.Dial(w.Now, sctp.DialConfig{LocalPort: 4000, Locals: []netip.Addr{a.addr, a.second}, RemotePort: port, Remotes: []netip.Addr{b.addr}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -323,7 +324,7 @@ func TestOnePath(t *testing.T) {
 		}
 		return true
 	}
-	w.until("two paths", time.Minute, both)
+	w.Until("two paths", time.Minute, both)
 	xs, ys := w.open(2)
 	all := w.qps(xs, ys)
 	w.sent = nil
@@ -336,7 +337,7 @@ func TestOnePath(t *testing.T) {
 		}
 		a.pump()
 		b.pump()
-		w.until("the Sends", 10*time.Minute, func() bool {
+		w.Until("the Sends", 10*time.Minute, func() bool {
 			for _, q := range all {
 				if len(q.got) < len(q.want) {
 					return false
@@ -348,8 +349,8 @@ func TestOnePath(t *testing.T) {
 	paths := func() map[netip.Addr]int {
 		out := map[netip.Addr]int{}
 		for _, d := range w.sent {
-			for _, c := range chunks(d.Data) {
-				if c.typ == 0 {
+			for _, c := range sctptest.Chunks(d.Data) {
+				if c.Type() == 0 {
 					out[d.Src]++
 				}
 			}
@@ -363,7 +364,7 @@ func TestOnePath(t *testing.T) {
 		t.Errorf("DATA from %v", p)
 	}
 	// It fails, and the sessions do not notice.
-	w.fate = func(d *sctp.Datagram) []time.Duration {
+	w.Fate = func(d *sctp.Datagram) []time.Duration {
 		if d.Dst == a.addr || d.Dst == b.addr {
 			return nil
 		}
@@ -382,10 +383,10 @@ func TestPathNarrows(t *testing.T) {
 	connect(t, w)
 	xs, ys := w.open(1)
 	all := w.qps(xs, ys)
-	w.fate = func(d *sctp.Datagram) []time.Duration {
+	w.Fate = func(d *sctp.Datagram) []time.Duration {
 		if len(d.Data) > 1000 && d.DF {
 			// The router says so.
-			w.nodes[0].e.ICMP(w.now, sctp.ICMPError{Kind: sctp.ICMPTooBig, Src: d.Src, Dst: d.Dst, MTU: 1000, Quote: d.Data[:8]})
+			w.nodes[0].e.ICMP(w.Now, sctp.ICMPError{Kind: sctp.ICMPTooBig, Src: d.Src, Dst: d.Dst, MTU: 1000, Quote: d.Data[:8]})
 			return nil
 		}
 		return []time.Duration{time.Millisecond}
@@ -396,7 +397,7 @@ func TestPathNarrows(t *testing.T) {
 	}
 	wide := xs[0].MULPDU()
 	a.pump()
-	w.until("the Writes", 10*time.Minute, func() bool {
+	w.Until("the Writes", 10*time.Minute, func() bool {
 		for i := range 15 {
 			if !bytes.Equal(all[1].mem[i*8000:][:len(text)], text) {
 				return false
@@ -420,7 +421,7 @@ func TestNoDelay(t *testing.T) {
 	xs, ys := w.open(1)
 	all := w.qps(xs, ys)
 	a.pump() // the ready-to-receive message
-	w.run(time.Second)
+	w.Run(time.Second)
 	for i := range 3 {
 		w.sent = nil
 		all[0].ep.PostSend(0, iwarp.OpSend, 0, content("now"), 3)
@@ -429,7 +430,7 @@ func TestNoDelay(t *testing.T) {
 			t.Errorf("Send %d: %d chunks left", i, n)
 		}
 	}
-	w.run(time.Second)
+	w.Run(time.Second)
 	w.sent = nil
 	all[0].ep.PostWrite(0, 7, 0, content(make([]byte, 100)), 100)
 	all[0].ep.PostSend(0, iwarp.OpSend, 0, content("done"), 4)
@@ -454,16 +455,16 @@ func TestAssociationEnds(t *testing.T) {
 		want := []sctpddp.LossKind{sctpddp.LossAbort, sctpddp.LossAbort}
 		switch how {
 		case "abort":
-			a.assoc.Abort(w.now, "the user wants it so")
+			a.assoc.Abort(w.Now, "the user wants it so")
 		case "shutdown":
 			want = []sctpddp.LossKind{sctpddp.LossShutdown, sctpddp.LossShutdown}
 			a.pump()
 			b.pump()
-			w.run(time.Second)
+			w.Run(time.Second)
 			a.assoc.Shutdown()
 		default:
 			want = []sctpddp.LossKind{sctpddp.LossFailure, sctpddp.LossFailure}
-			w.fate = func(*sctp.Datagram) []time.Duration { return nil }
+			w.Fate = func(*sctp.Datagram) []time.Duration { return nil }
 		}
 		a.pump()
 		b.pump()
@@ -472,7 +473,7 @@ func TestAssociationEnds(t *testing.T) {
 				t.Errorf("%d ABORTs, %d DATA chunks", n, len(w.dataChunks(a)))
 			}
 		}
-		w.until("the end", time.Hour, func() bool { return a.down && b.down })
+		w.Until("the end", time.Hour, func() bool { return a.down && b.down })
 		for i, ss := range [][]*sctpddp.Session{xs, ys} {
 			for _, s := range ss {
 				var le *sctpddp.LostError
@@ -515,7 +516,7 @@ func TestManyStreams(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.dial(b, o)
-		w.until("an association", time.Minute, func() bool { return a.mux != nil && b.mux != nil })
+		w.Until("an association", time.Minute, func() bool { return a.mux != nil && b.mux != nil })
 		if a.mux.Streams() != int(n) || b.mux.Streams() != int(n) {
 			t.Errorf("%d and %d streams", a.mux.Streams(), b.mux.Streams())
 		}
@@ -525,7 +526,7 @@ func TestManyStreams(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.pump()
-		w.run(time.Second)
+		w.Run(time.Second)
 		if y, ok := b.mux.Request(); !ok || y.Stream() != n-1 {
 			t.Errorf("request %t", ok)
 		}

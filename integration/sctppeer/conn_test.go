@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/netstack/sctp"
+	"github.com/vrnic/vrnic/netstack/sctp/sctptest"
 )
 
 const ppid = 16
@@ -67,7 +68,7 @@ func life(t *testing.T, active bool, plain int, unordered, weEnd bool) {
 	w.do("read on")
 	w.say(sctp.SendOptions{Stream: 3, PPID: 0x01020304}, "the last")
 	if weEnd {
-		if err := w.assoc.Shutdown(w.now); err != nil {
+		if err := w.assoc.Shutdown(w.Now); err != nil {
 			t.Fatal(err)
 		}
 		w.flush()
@@ -132,7 +133,7 @@ func TestUsrsctpImpaired(t *testing.T) {
 			t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 				w := newWorld(t, sctp.Options{})
 				w.connect(active, fmt.Sprintf("maxseg %d", c.maxseg))
-				w.fate = impaired(uint64(seed), c.loss, c.dup, c.late)
+				w.Fate = impaired(uint64(seed), c.loss, c.dup, c.late)
 				flags := "-"
 				if c.unordered {
 					flags = "u"
@@ -143,7 +144,7 @@ func TestUsrsctpImpaired(t *testing.T) {
 				w.sendAll(c.count, sctp.SendOptions{PPID: ppid, Unordered: c.unordered}, streams, func(int) int { return c.size })
 				w.goodMessages(c.count, streams, c.size, ppid, c.unordered)
 				w.goodAtPeer(c.count, streams, func(int) int { return c.size }, c.unordered)
-				if err := w.assoc.Shutdown(w.now); err != nil {
+				if err := w.assoc.Shutdown(w.Now); err != nil {
 					t.Fatal(err)
 				}
 				w.flush()
@@ -154,7 +155,7 @@ func TestUsrsctpImpaired(t *testing.T) {
 				if s.Malformed+s.BadChecksum+s.BadTag+s.DataDropped != 0 {
 					t.Errorf("odd counts: %+v", s)
 				}
-				t.Logf("%v; sent again %d (fast %d), T3 %d, duplicates %d", w.now.Sub(epoch), s.Retransmits, s.FastRetransmits, s.Timeouts, s.Duplicates)
+				t.Logf("%v; sent again %d (fast %d), T3 %d, duplicates %d", w.Now.Sub(sctptest.Start), s.Retransmits, s.FastRetransmits, s.Timeouts, s.Duplicates)
 			})
 		}
 	})
@@ -166,7 +167,7 @@ func TestUsrsctpAbort(t *testing.T) {
 		const why = "too much of everything"
 		w := newWorld(t, sctp.Options{})
 		w.connect(active)
-		w.assoc.Abort(w.now, why)
+		w.assoc.Abort(w.Now, why)
 		w.flush()
 		// The event carries the chunk: type, flags, length; cause, length, reason.
 		if line, want := w.said("lost"), hex.EncodeToString([]byte("\x06\x00\x00\x1e\x00\x0c\x00\x1a"+why)); !strings.Contains(line, want) {
@@ -199,7 +200,7 @@ func TestUsrsctpAdaptation(t *testing.T) {
 
 		w = newWorld(t, sctp.Options{})
 		w.connect(active)
-		w.run(time.Second)
+		w.Run(time.Second)
 		for _, line := range w.peer.Said {
 			if strings.HasPrefix(line, "adapt") {
 				t.Errorf("we sent none and usrsctp says %q", line)
@@ -215,10 +216,10 @@ func TestUsrsctpAdaptation(t *testing.T) {
 func TestUsrsctpHeartbeat(t *testing.T) {
 	w := newWorld(t, sctp.Options{})
 	w.connect(true)
-	w.run(time.Second)
+	w.Run(time.Second)
 	w.ours, w.theirs = nil, nil
 	w.do("heartbeat")
-	w.run(5 * time.Millisecond)
+	w.Run(5 * time.Millisecond)
 	if len(w.theirs) != 1 || len(w.ours) != 1 {
 		t.Fatalf("%d and %d packets", len(w.theirs), len(w.ours))
 	}
@@ -226,11 +227,11 @@ func TestUsrsctpHeartbeat(t *testing.T) {
 		t.Errorf("%s is answered by %s", sctp.Describe(q), sctp.Describe(a))
 	}
 	w.ours, w.theirs = nil, nil
-	if err := w.assoc.RequestHeartbeat(w.now, peerAddr); err != nil {
+	if err := w.assoc.RequestHeartbeat(w.Now, peerAddr); err != nil {
 		t.Fatal(err)
 	}
 	w.flush()
-	w.run(5 * time.Millisecond)
+	w.Run(5 * time.Millisecond)
 	if len(w.theirs) != 1 || len(w.ours) != 1 || w.ours[0][12] != 4 || w.theirs[0][12] != 5 {
 		t.Fatalf("%d and %d packets", len(w.theirs), len(w.ours))
 	}
@@ -248,9 +249,9 @@ func TestUsrsctpZeroWindow(t *testing.T) {
 			w.connect(active, "rcvbuf 20000")
 			w.do("read off")
 			w.sendAll(count, sctp.SendOptions{PPID: ppid}, streams, func(int) int { return size })
-			w.run(20 * time.Second)
+			w.Run(20 * time.Second)
 			sent := len(w.ours)
-			w.run(30 * time.Second)
+			w.Run(30 * time.Second)
 			// Window probes, no more often than the RTO allows.
 			if n := len(w.ours) - sent; n > 31 {
 				t.Errorf("%d packets in 30 s, with a window of 0", n)
@@ -270,9 +271,9 @@ func TestUsrsctpZeroWindow(t *testing.T) {
 			w.connect(active)
 			w.keep = true
 			w.do("bulk %d %d %d - %d", count, streams, ppid, size)
-			w.run(20 * time.Second)
+			w.Run(20 * time.Second)
 			sent, came := len(w.theirs), len(w.received)
-			w.run(30 * time.Second)
+			w.Run(30 * time.Second)
 			if n := len(w.theirs) - sent; n > 31 {
 				t.Errorf("usrsctp sends %d packets in 30 s, with a window of 0", n)
 			}
@@ -293,7 +294,7 @@ func TestUsrsctpZeroWindow(t *testing.T) {
 func TestUsrsctpRefused(t *testing.T) {
 	w := newWorld(t, sctp.Options{})
 	w.do("connect %d x %d", port, ourPort)
-	w.until("usrsctp to give up", 100*time.Millisecond, func() bool {
+	w.Until("usrsctp to give up", 100*time.Millisecond, func() bool {
 		return len(w.peer.Said) > 0
 	})
 	if s := strings.Join(w.peer.Said, "; "); !strings.Contains(s, "Connection refused") && !strings.Contains(s, "failed") {
@@ -306,7 +307,7 @@ func TestUsrsctpRefused(t *testing.T) {
 	if ev := w.event(sctp.EventDown); !errors.As(ev.Err, &p) || !p.Refused() {
 		t.Errorf("we see %v", ev.Err)
 	}
-	if d := w.now.Sub(epoch); d > 100*time.Millisecond {
+	if d := w.Now.Sub(sctptest.Start); d > 100*time.Millisecond {
 		t.Errorf("it took %v", d)
 	}
 }
@@ -321,11 +322,11 @@ func TestUsrsctpStreams(t *testing.T) {
 		}
 		w.say(sctp.SendOptions{Stream: 3}, "three")
 		w.said("msg 3 ")
-		if _, err := w.assoc.Send(w.now, sctp.SendOptions{Stream: 4}, strings.NewReader("four")); !errors.Is(err, sctp.ErrStream) {
+		if _, err := w.assoc.Send(w.Now, sctp.SendOptions{Stream: 4}, strings.NewReader("four")); !errors.Is(err, sctp.ErrStream) {
 			t.Errorf("stream 4: %v", err)
 		}
 		w.do("send 5 0 - 616263")
-		w.until("a message", time.Second, func() bool { return len(w.received) == 1 })
+		w.Until("a message", time.Second, func() bool { return len(w.received) == 1 })
 		if err := w.peer.Do("send 6 0 - 616263"); err == nil {
 			t.Error("usrsctp sends on stream 6 of 6")
 		}
@@ -338,13 +339,13 @@ func TestUsrsctpImmediate(t *testing.T) {
 		w := newWorld(t, sctp.Options{})
 		w.connect(true)
 		w.do("send 0 0 - 00") // the first one is acknowledged at once anyhow
-		w.run(time.Second)
+		w.Run(time.Second)
 		w.ours = nil
-		begin := w.now
+		begin := w.Now
 		w.do("send 0 0 %s 616263", flags)
-		w.until("a SACK", time.Second, func() bool { return len(w.ours) > 0 })
+		w.Until("a SACK", time.Second, func() bool { return len(w.ours) > 0 })
 		// The message took a millisecond.
-		if d := w.now.Sub(begin); d > limit+time.Millisecond || flags == "-" && d < 100*time.Millisecond {
+		if d := w.Now.Sub(begin); d > limit+time.Millisecond || flags == "-" && d < 100*time.Millisecond {
 			t.Errorf("flags %s: a SACK after %v", flags, d)
 		}
 	}
@@ -372,7 +373,7 @@ func TestUsrsctpRestart(t *testing.T) {
 		w.connect(true)
 		w.say(sctp.SendOptions{}, "before")
 		w.said("msg 0 0 ")
-		w.cfg.Rand = newSeeded(2) // new tags
+		w.cfg.Rand = sctptest.Seeded(2) // new tags
 		w.reboot()
 		w.begin()
 		w.event(sctp.EventUp)
@@ -380,7 +381,7 @@ func TestUsrsctpRestart(t *testing.T) {
 		w.say(sctp.SendOptions{}, "after")
 		w.said("msg 0 0 ")
 		w.do("send 0 0 - 616263")
-		w.until("a message", time.Second, func() bool { return len(w.received) == 1 })
+		w.Until("a message", time.Second, func() bool { return len(w.received) == 1 })
 	})
 	t.Run("of usrsctp", func(t *testing.T) {
 		w := newWorld(t, sctp.Options{})
@@ -397,7 +398,7 @@ func TestUsrsctpRestart(t *testing.T) {
 		w.say(sctp.SendOptions{}, "after")
 		w.said("msg 0 0 ")
 		w.do("send 0 0 - 616263")
-		w.until("a message", time.Second, func() bool { return len(w.received) == 1 })
+		w.Until("a message", time.Second, func() bool { return len(w.received) == 1 })
 	})
 }
 
@@ -410,7 +411,7 @@ func TestUsrsctpSeeds(t *testing.T) {
 			if size > 4000 {
 				count = 10
 			}
-			w.fate = impaired(uint64(seed), seed%17, seed%13, seed%29)
+			w.Fate = impaired(uint64(seed), seed%17, seed%13, seed%29)
 			w.connect(seed%2 == 0, fmt.Sprintf("maxseg %d", []int{0, 300, 1000}[seed%3]))
 			flags, unordered := "-", seed%4 < 2
 			if unordered {
@@ -422,7 +423,7 @@ func TestUsrsctpSeeds(t *testing.T) {
 			w.sendAll(count, sctp.SendOptions{PPID: ppid, Unordered: unordered}, streams, func(int) int { return size })
 			w.goodMessages(count, streams, size, ppid, unordered)
 			w.goodAtPeer(count, streams, func(int) int { return size }, unordered)
-			if err := w.assoc.Shutdown(w.now); err != nil {
+			if err := w.assoc.Shutdown(w.Now); err != nil {
 				t.Fatal(err)
 			}
 			w.flush()

@@ -16,6 +16,7 @@ import (
 	"github.com/vrnic/vrnic/integration/sctppeer"
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/netstack/sctp"
+	"github.com/vrnic/vrnic/netstack/sctp/sctptest"
 )
 
 const (
@@ -24,7 +25,6 @@ const (
 )
 
 var (
-	epoch    = time.Unix(1_000_000_000, 0)
 	ourAddr  = netip.MustParseAddr("10.1.0.1")
 	peerAddr = netip.MustParseAddr("10.1.0.2")
 )
@@ -61,15 +61,11 @@ func TestMain(m *testing.M) {
 
 // A world is our endpoint, usrsctp, and the network between them, on one clock of its own.
 type world struct {
-	t     *testing.T
-	now   time.Time
-	tick  time.Time // to which usrsctp's clock has been brought
-	cfg   sctp.Config
-	e     *sctp.Endpoint
-	peer  *sctppeer.Lockstep
-	wires []flight
-	// fate says when copies of a packet arrive; nil: one, after a millisecond.
-	fate         func(toPeer bool) []time.Duration
+	*sctptest.World[packet]
+	tick         time.Time // to which usrsctp's clock has been brought
+	cfg          sctp.Config
+	e            *sctp.Endpoint
+	peer         *sctppeer.Lockstep
 	ours, theirs [][]byte // packets sent
 	keep         bool     // messages are not released: the reader has stopped
 
@@ -80,8 +76,8 @@ type world struct {
 	post     func() // called when there may be room to send
 }
 
-type flight struct {
-	at     time.Time
+// A packet goes to usrsctp, or comes from there.
+type packet struct {
 	toPeer bool
 	b      []byte
 }
@@ -93,18 +89,13 @@ type message struct {
 	data        []byte
 }
 
-type seeded struct{ *rand.ChaCha8 }
-
-func newSeeded(n uint64) seeded {
-	var s [32]byte
-	binary.BigEndian.PutUint64(s[:], n)
-	return seeded{rand.NewChaCha8(s)}
-}
-
 func newWorld(t *testing.T, o sctp.Options) *world {
 	t.Helper()
 	path := build(t)
-	w := &world{t: t, now: epoch, tick: epoch, cfg: sctp.Config{Rand: newSeeded(1), Options: o}}
+	w := &world{cfg: sctp.Config{Rand: sctptest.Seeded(1), Options: o}}
+	w.World = sctptest.NewWorld(t, w.deliver)
+	w.Timers = []sctptest.Timer{ticks{w}, ourTimer{w}}
+	w.Show = func() string { return fmt.Sprintf("our events %v", w.events) }
 	w.reboot()
 	w.start(path)
 	t.Cleanup(func() {
@@ -120,41 +111,41 @@ func newWorld(t *testing.T, o sctp.Options) *world {
 
 // reboot gives us a new endpoint that knows nothing.
 func (w *world) reboot() {
-	w.t.Helper()
+	w.T.Helper()
 	e, err := sctp.NewEndpoint(w.cfg)
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	w.e, w.assoc, w.events = e, nil, nil
 }
 
 // start starts usrsctp, instead of the one there was.
 func (w *world) start(path string) {
-	w.t.Helper()
+	w.T.Helper()
 	if w.peer != nil {
 		w.peer.Close()
 	}
 	p, err := sctppeer.StartLockstep(path)
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
-	w.peer, w.tick = p, w.now
+	w.peer, w.tick = p, w.Now
 }
 
 // do gives usrsctp a command that must succeed.
 func (w *world) do(format string, args ...any) {
-	w.t.Helper()
+	w.T.Helper()
 	if err := w.peer.Do(format, args...); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	w.flush()
 }
 
 // said waits until usrsctp says a line that begins with prefix, and takes it away.
 func (w *world) said(prefix string) string {
-	w.t.Helper()
+	w.T.Helper()
 	var line string
-	w.until("usrsctp: "+prefix, 5*time.Minute, func() bool {
+	w.Until("usrsctp: "+prefix, 5*time.Minute, func() bool {
 		i := slices.IndexFunc(w.peer.Said, func(s string) bool { return strings.HasPrefix(s, prefix) })
 		if i >= 0 {
 			line = w.peer.Said[i]
@@ -167,8 +158,8 @@ func (w *world) said(prefix string) string {
 
 // event waits for an event of ours, and takes it away.
 func (w *world) event(k sctp.EventKind) (ev sctp.Event) {
-	w.t.Helper()
-	w.until(fmt.Sprintf("our event %d", k), 5*time.Minute, func() bool {
+	w.T.Helper()
+	w.Until(fmt.Sprintf("our event %d", k), 5*time.Minute, func() bool {
 		i := slices.IndexFunc(w.events, func(ev sctp.Event) bool { return ev.Kind == k })
 		if i >= 0 {
 			ev = w.events[i]
@@ -184,9 +175,9 @@ func (w *world) flush() {
 	for _, b := range w.peer.Packets {
 		w.theirs = append(w.theirs, b)
 		if !sctp.GoodChecksum(b) {
-			w.t.Errorf("usrsctp sends a bad checksum: %s", sctp.Describe(b))
+			w.T.Errorf("usrsctp sends a bad checksum: %s", sctp.Describe(b))
 		}
-		w.send(false, b)
+		w.Send(packet{false, b})
 	}
 	w.peer.Packets = nil
 	for busy := true; busy; {
@@ -195,13 +186,13 @@ func (w *world) flush() {
 			w.post()
 		}
 		for {
-			d, ok := w.e.Output(w.now, nil)
+			d, ok := w.e.Output(w.Now, nil)
 			if !ok {
 				break
 			}
 			busy = true
 			w.ours = append(w.ours, d.Data)
-			w.send(true, d.Data)
+			w.Send(packet{true, d.Data})
 		}
 		for {
 			ev, ok := w.e.NextEvent()
@@ -231,78 +222,44 @@ func (w *world) take(ev sctp.Event) {
 	w.events = append(w.events, ev)
 }
 
-func (w *world) send(toPeer bool, b []byte) {
-	times := []time.Duration{time.Millisecond}
-	if w.fate != nil {
-		times = w.fate(toPeer)
+func (w *world) deliver(p packet) {
+	if !p.toPeer {
+		w.e.Input(w.Now, sctp.Packet{Src: peerAddr, Dst: ourAddr, Data: slices.Clone(p.b)})
+	} else if err := w.peer.Input(p.b); err != nil {
+		w.T.Fatal(err)
 	}
-	for _, d := range times {
-		f := flight{w.now.Add(d), toPeer, b}
-		i := len(w.wires)
-		for i > 0 && f.at.Before(w.wires[i-1].at) {
-			i--
-		}
-		w.wires = slices.Insert(w.wires, i, f)
-	}
+	w.flush()
 }
 
 // tickLength is how often usrsctp looks at its timers.
 const tickLength = 10 * time.Millisecond
 
-// step goes to whatever comes next.
-func (w *world) step() {
-	at := w.tick.Add(tickLength)
-	if len(w.wires) > 0 && w.wires[0].at.Before(at) {
-		at = w.wires[0].at
+// ticks are usrsctp's.
+type ticks struct{ w *world }
+
+func (k ticks) Deadline() (time.Time, bool) { return k.w.tick.Add(tickLength), true }
+
+func (k ticks) Expire(now time.Time) {
+	if err := k.w.peer.Tick(now.Sub(k.w.tick)); err != nil {
+		k.w.T.Fatal(err)
 	}
-	if d, ok := w.e.Deadline(); ok && d.Before(at) {
-		at = d
-	}
-	if at.After(w.now) {
-		w.now = at
-	}
-	var err error
-	switch {
-	case len(w.wires) > 0 && !w.wires[0].at.After(w.now):
-		f := w.wires[0]
-		w.wires = slices.Delete(w.wires, 0, 1)
-		if f.toPeer {
-			err = w.peer.Input(f.b)
-		} else {
-			w.e.Input(w.now, sctp.Packet{Src: peerAddr, Dst: ourAddr, Data: slices.Clone(f.b)})
-		}
-	case w.now.Sub(w.tick) >= tickLength:
-		err = w.peer.Tick(w.now.Sub(w.tick))
-		w.tick = w.now
-	default:
-		w.e.Expire(w.now)
-	}
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.flush()
+	k.w.tick = now
+	k.w.flush()
 }
 
-// run lets d pass.
-func (w *world) run(d time.Duration) {
-	for end := w.now.Add(d); w.now.Before(end); {
-		w.step()
-	}
-}
+// ourTimer is our endpoint's.
+type ourTimer struct{ w *world }
 
-// until runs until cond holds; it fails the test if that takes longer than d.
-func (w *world) until(what string, d time.Duration, cond func() bool) {
-	w.t.Helper()
-	for end := w.now.Add(d); !cond(); w.step() {
-		if w.now.After(end) {
-			w.t.Fatalf("not within %v: %s; our events %v", d, what, w.events)
-		}
-	}
+func (o ourTimer) Deadline() (time.Time, bool) { return o.w.e.Deadline() }
+
+func (o ourTimer) Expire(now time.Time) {
+	o.w.e.Expire(now)
+	o.w.flush()
 }
 
 // dial sets up an association from us.
 func (w *world) dial() {
-	w.t.Helper()
+	w.T.Helper()
 	w.begin()
 	w.event(sctp.EventUp)
 	w.said("up")
@@ -310,12 +267,12 @@ func (w *world) dial() {
 
 // begin sends the INIT.
 func (w *world) begin() {
-	w.t.Helper()
-	a, err := w.e.Dial(w.now, sctp.DialConfig{
+	w.T.Helper()
+	a, err := w.e.Dial(w.Now, sctp.DialConfig{
 		LocalPort: ourPort, Locals: []netip.Addr{ourAddr}, RemotePort: port, Remotes: []netip.Addr{peerAddr},
 	})
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	w.assoc = a
 	w.flush()
@@ -323,9 +280,9 @@ func (w *world) begin() {
 
 // answer sets up an association from usrsctp.
 func (w *world) answer() {
-	w.t.Helper()
+	w.T.Helper()
 	if err := w.e.Listen(port, sctp.ListenConfig{}); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	w.do("connect %d x %d", port, ourPort)
 	w.event(sctp.EventUp)
@@ -334,7 +291,7 @@ func (w *world) answer() {
 
 // connect is one of them: from us, or from usrsctp, with these commands before.
 func (w *world) connect(active bool, set ...string) {
-	w.t.Helper()
+	w.T.Helper()
 	for _, s := range set {
 		w.do("set %s", s)
 	}
@@ -352,12 +309,12 @@ func (w *world) sendAll(count int, o sctp.SendOptions, streams int, size func(n 
 	w.post = func() {
 		for n < count {
 			o.Stream = uint16(n % streams)
-			_, err := w.assoc.Send(w.now, o, bytes.NewReader(sctppeer.Fill(n, size(n))))
+			_, err := w.assoc.Send(w.Now, o, bytes.NewReader(sctppeer.Fill(n, size(n))))
 			if err == sctp.ErrNoRoom {
 				return
 			}
 			if err != nil {
-				w.t.Fatalf("message %d: %v", n, err)
+				w.T.Fatalf("message %d: %v", n, err)
 			}
 			n++
 		}
@@ -368,72 +325,60 @@ func (w *world) sendAll(count int, o sctp.SendOptions, streams int, size func(n 
 
 // say sends one message of ours.
 func (w *world) say(o sctp.SendOptions, data string) {
-	w.t.Helper()
-	if _, err := w.assoc.Send(w.now, o, strings.NewReader(data)); err != nil {
-		w.t.Fatal(err)
+	w.T.Helper()
+	if _, err := w.assoc.Send(w.Now, o, strings.NewReader(data)); err != nil {
+		w.T.Fatal(err)
 	}
 	w.flush()
 }
 
 // goodMessages checks count messages that came from bulk.
 func (w *world) goodMessages(count, streams, size int, ppid uint32, unordered bool) {
-	w.t.Helper()
-	w.until(fmt.Sprintf("%d messages", count), 20*time.Minute, func() bool { return len(w.received) >= count })
+	w.T.Helper()
+	w.Until(fmt.Sprintf("%d messages", count), 20*time.Minute, func() bool { return len(w.received) >= count })
 	next := make([]int, streams)
 	seen := map[int]bool{}
 	for _, m := range w.received {
 		n := int(binary.BigEndian.Uint32(m.data))
 		if !bytes.Equal(m.data, sctppeer.Fill(n, size)) || m.ppid != ppid || m.unordered != unordered || int(m.stream) != n%streams || seen[n] {
-			w.t.Fatalf("message %d of stream %d, PPID %d, unordered %v, %d octets is not as it was sent", n, m.stream, m.ppid, m.unordered, len(m.data))
+			w.T.Fatalf("message %d of stream %d, PPID %d, unordered %v, %d octets is not as it was sent", n, m.stream, m.ppid, m.unordered, len(m.data))
 		}
 		seen[n] = true
 		if !unordered && n/streams != next[m.stream] {
-			w.t.Fatalf("stream %d: message %d comes instead of %d", m.stream, n/streams, next[m.stream])
+			w.T.Fatalf("stream %d: message %d comes instead of %d", m.stream, n/streams, next[m.stream])
 		}
 		next[m.stream]++
 	}
 	if len(w.received) != count {
-		w.t.Fatalf("%d messages came of %d", len(w.received), count)
+		w.T.Fatalf("%d messages came of %d", len(w.received), count)
 	}
 	w.received = nil
 }
 
 // goodAtPeer checks count messages of sendAll, which usrsctp must have found good.
 func (w *world) goodAtPeer(count, streams int, size func(n int) int, unordered bool) {
-	w.t.Helper()
+	w.T.Helper()
 	next := make([]int, streams)
 	seen := map[int]bool{}
 	for range count {
 		var stream, n, order, got int
 		line := w.said("good")
 		if _, err := fmt.Sscanf(line, "good %d %d %d %d", &stream, &n, &order, &got); err != nil || seen[n] || stream != n%streams || got != size(n) {
-			w.t.Fatalf("usrsctp: %s (%v)", line, err)
+			w.T.Fatalf("usrsctp: %s (%v)", line, err)
 		}
 		seen[n] = true
 		if !unordered && n/streams != next[stream] {
-			w.t.Fatalf("stream %d: message %d reached usrsctp instead of %d", stream, n/streams, next[stream])
+			w.T.Fatalf("stream %d: message %d reached usrsctp instead of %d", stream, n/streams, next[stream])
 		}
 		next[stream]++
 	}
 }
 
-// each calls f with the chunks of packets.
-func each(packets [][]byte, f func(chunk []byte)) {
-	for _, b := range packets {
-		for b = b[12:]; len(b) >= 4; {
-			n := int(binary.BigEndian.Uint16(b[2:]))
-			if n < 4 || n > len(b) {
-				break
-			}
-			f(b[:n])
-			b = b[min(len(b), (n+3)&^3):]
-		}
-	}
-}
-
 // chunks are the types of the chunks of a packet.
 func chunks(b []byte) (types []byte) {
-	each([][]byte{b}, func(c []byte) { types = append(types, c[0]) })
+	for _, c := range sctptest.Chunks(b) {
+		types = append(types, c.Type())
+	}
 	return types
 }
 
@@ -441,28 +386,33 @@ func chunks(b []byte) (types []byte) {
 // that it tells.
 func outstanding(data, sacks [][]byte) (octets, window int) {
 	var cum uint32
-	each(sacks, func(c []byte) {
-		if c[0] == 3 {
-			cum, window = binary.BigEndian.Uint32(c[4:]), int(binary.BigEndian.Uint32(c[8:]))
+	for _, b := range sacks {
+		for _, c := range sctptest.Chunks(b) {
+			if c.Type() == 3 {
+				cum = binary.BigEndian.Uint32(c[4:])
+				window = int(binary.BigEndian.Uint32(c[8:]))
+			}
 		}
-	})
+	}
 	seen := map[uint32]bool{}
-	each(data, func(c []byte) {
-		if c[0] != 0 {
-			return
+	for _, b := range data {
+		for _, c := range sctptest.Chunks(b) {
+			if c.Type() != 0 {
+				continue
+			}
+			if tsn := binary.BigEndian.Uint32(c[4:]); int32(tsn-cum) > 0 && !seen[tsn] {
+				seen[tsn] = true
+				octets += len(c) - 16
+			}
 		}
-		if tsn := binary.BigEndian.Uint32(c[4:]); int32(tsn-cum) > 0 && !seen[tsn] {
-			seen[tsn] = true
-			octets += len(c) - 16
-		}
-	})
+	}
 	return octets, window
 }
 
 // impaired is a network that loses, doubles and delays.
-func impaired(seed uint64, loss, dup, late int) func(bool) []time.Duration {
-	r := rand.New(newSeeded(seed))
-	return func(bool) (times []time.Duration) {
+func impaired(seed uint64, loss, dup, late int) func(packet) []time.Duration {
+	r := rand.New(sctptest.Seeded(seed))
+	return func(packet) (times []time.Duration) {
 		if r.IntN(100) < loss {
 			return nil
 		}

@@ -12,26 +12,26 @@ func TestLife(t *testing.T) {
 	if err := b.e.Listen(5043, ListenConfig{Options: &Options{Adaptation: ptr(uint32(0))}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.e.Dial(w.now, DialConfig{LocalPort: 4000, Locals: a.addrs, RemotePort: 5043, Remotes: b.addrs}); err != nil {
+	if _, err := a.e.Dial(w.Now, DialConfig{LocalPort: 4000, Locals: a.addrs, RemotePort: 5043, Remotes: b.addrs}); err != nil {
 		t.Fatal(err)
 	}
 	a.pump()
-	w.run(100 * time.Millisecond)
+	w.Run(100 * time.Millisecond)
 	a.want("active side", "INIT adaptation=1", "COOKIE ECHO")
 	b.want("passive side", "INIT ACK cookie adaptation=0", "COOKIE ACK")
 	a.post(SendOptions{Stream: 3, PPID: 16, Unordered: true}, "hello")
-	w.run(time.Second)
+	w.Run(time.Second)
 	a.want("a message", "DATA sid=3 ppid=16 .UBE len=5")
 	b.want("the first DATA is acknowledged at once", "SACK")
 	b.post(SendOptions{PPID: 17}, text(5000))
-	w.run(time.Second)
+	w.Run(time.Second)
 	if len(a.msgs) != 1 || a.msgs[0] != text(5000) || b.msgs[0] != "hello" {
 		t.Fatalf("a got %q, b got %q", a.msgs, b.msgs)
 	}
 	a.sent, b.sent = nil, nil
-	a.last.Shutdown(w.now)
+	a.last.Shutdown(w.Now)
 	a.pump()
-	w.run(time.Second)
+	w.Run(time.Second)
 	a.want("shutdown", "SHUTDOWN cum=", "SHUTDOWN COMPLETE")
 	b.want("shutdown", "SHUTDOWN ACK")
 	if ev := a.wantEvent("down", EventDown); ev.Err != nil {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vrnic/vrnic/netstack/sctp/sctptest"
 )
 
 // A cookie of which any bit is flipped, or cut or drawn out, is ignored, and DATA behind it too.
@@ -35,7 +37,7 @@ func TestCookieForged(t *testing.T) {
 	}
 	try("longer", append(bytes.Clone(cookie), 0))
 	// Under another key.
-	_, _, q := lonely(t, Config{Rand: newSeeded(4711)})
+	_, _, q := lonely(t, Config{Rand: sctptest.Seeded(4711)})
 	try("another endpoint's", q.init(100_000))
 	p.send(mk(chunkCookieEcho, 0, cookie...), data)
 	n.want("the right one", "COOKIE ACK | SACK cum=1000")
@@ -70,18 +72,18 @@ func TestCookieElsewhere(t *testing.T) {
 // All that makes the association is in the cookie: an Endpoint with the same key that has never seen
 // the INIT makes it of the echo. SCTP-038, SCTP-040.
 func TestCookieAlone(t *testing.T) {
-	w, n, p := lonely(t, Config{Rand: newSeeded(5)})
+	w, n, p := lonely(t, Config{Rand: sctptest.Seeded(5)})
 	other := addr("10.9.9.9")
 	cookie := p.init(77_777, appendAddr(nil, other), appendParam32(nil, paramAdaptation, 3))
 	var inner cookieCopy
 	inner.read(t, n.e, cookie)
 
-	m := w.node("rebuilt", Config{Rand: newSeeded(5)}, addrB)
+	m := w.node("rebuilt", Config{Rand: sctptest.Seeded(5)}, addrB)
 	w.nodes = w.nodes[1:]
 	if err := m.e.Listen(5043, ListenConfig{}); err != nil {
 		t.Fatal(err)
 	}
-	m.e.keys.turn(w.now, m.e.random) // the same random numbers: the same key
+	m.e.keys.turn(w.Now, m.e.random) // the same random numbers: the same key
 	p.n = m
 	p.send(mk(chunkCookieEcho, 0, cookie...), mkData(flagB|flagE, p.tsn, 9, 0, 0, "x"))
 	m.want("the echo", "COOKIE ACK | SACK cum=1000")
@@ -113,15 +115,15 @@ func TestCookieStale(t *testing.T) {
 	w, n, p := lonely(t, Config{})
 	cookie := p.init(100_000)
 	n.sent = nil
-	w.now = w.now.Add(60 * time.Second)
+	w.Now = w.Now.Add(60 * time.Second)
 	p.send(mk(chunkCookieEcho, 0, cookie...))
 	n.want("at 60 s it is good", "COOKIE ACK")
-	n.last.Abort(w.now, "")
+	n.last.Abort(w.Now, "")
 	n.pump()
 
 	cookie = p.init(100_000)
 	n.sent = nil
-	w.now = w.now.Add(61 * time.Second)
+	w.Now = w.Now.Add(61 * time.Second)
 	p.send(mk(chunkCookieEcho, 0, cookie...), mkData(flagB|flagE, p.tsn, 0, 0, 0, "x"))
 	n.want("at 61 s", fmt.Sprintf("tag=%08x ERROR (stale cookie: %08x)", p.own, 1_000_000))
 	if n.e.Associations() != 0 {
@@ -146,10 +148,10 @@ func TestCookieKeys(t *testing.T) {
 	_, n, p := lonely(t, Config{Options: Options{CookieLife: 30 * time.Minute}})
 	w := p.w
 	p.init(100_000) // the key begins here
-	w.now = start.Add(59 * time.Minute)
+	w.Now = start.Add(59 * time.Minute)
 	cookie := p.init(100_000)
 	first := n.e.keys.current.id
-	w.now = start.Add(61 * time.Minute)
+	w.Now = start.Add(61 * time.Minute)
 	p.init(100_000)
 	if n.e.keys.current.id == first || n.e.keys.previous.id != first {
 		t.Fatal("the key has not changed")
@@ -158,14 +160,14 @@ func TestCookieKeys(t *testing.T) {
 	if !n.e.keys.open(cookie, &c.cookie) {
 		t.Error("a cookie made with the key before is not good")
 	}
-	w.now = start.Add(122 * time.Minute)
+	w.Now = start.Add(122 * time.Minute)
 	p.init(100_000)
 	if n.e.keys.open(cookie, &c.cookie) {
 		t.Error("a cookie made two keys ago is good")
 	}
 	// After a silence of two key lives the key before is not kept either.
 	cookie = p.init(100_000)
-	w.now = start.Add(300 * time.Minute)
+	w.Now = start.Add(300 * time.Minute)
 	p.init(100_000)
 	if n.e.keys.open(cookie, &c.cookie) {
 		t.Error("a key is kept long after its cookies have died")
@@ -177,7 +179,7 @@ func TestCookieReplay(t *testing.T) {
 	w, n, p := lonely(t, Config{})
 	cookie := p.init(100_000)
 	p.send(mk(chunkCookieEcho, 0, cookie...))
-	n.last.Abort(w.now, "")
+	n.last.Abort(w.Now, "")
 	n.pump()
 	n.sent, n.events = nil, nil
 	p.send(mk(chunkCookieEcho, 0, cookie...))
@@ -223,7 +225,7 @@ func TestTable12(t *testing.T) {
 			n.sent, n.events = nil, nil
 			pick := func(how int, v uint32) uint32 { return []uint32{v, v + 99, 0}[how] }
 			ck := cookie{
-				created: w.now.UnixNano(), life: 60_000, srcPort: 5043, dstPort: 4000, tsn: 5, peerTSN: 6, rwnd: 100_000, out: 1, in: 1,
+				created: w.Now.UnixNano(), life: 60_000, srcPort: 5043, dstPort: 4000, tsn: 5, peerTSN: 6, rwnd: 100_000, out: 1, in: 1,
 				src: addrB, dst: addrA, tag: pick(local, a.tag), peerTag: pick(peer, a.peerTag), tie: pick(tie, a.tie), peerTie: pick(peerTie, a.peerTie),
 			}
 			if state == StateCookieWait && peer == match {
@@ -232,7 +234,7 @@ func TestTable12(t *testing.T) {
 			if ck.tag == 0 || ck.peerTag == 0 {
 				continue // nobody gets a cookie for an INIT with the tag 0, and no tag of ours is 0
 			}
-			n.e.keys.turn(w.now, n.e.random)
+			n.e.keys.turn(w.Now, n.e.random)
 			before := a.peerTag
 			t1 := a.t1
 			p.raw(ck.tag, mk(chunkCookieEcho, 0, n.e.keys.seal(nil, &ck)...))
@@ -281,7 +283,7 @@ func TestCookieLate(t *testing.T) {
 	cookie := p.init(100_000)
 	p.send(mk(chunkCookieEcho, 0, cookie...))
 	p.send(mkData(flagB|flagE, p.tsn, 0, 0, 0, "x"))
-	w.now = w.now.Add(10 * time.Minute)
+	w.Now = w.Now.Add(10 * time.Minute)
 	n.sent = nil
 	p.send(mk(chunkCookieEcho, 0, cookie...))
 	n.want("after ten minutes", "COOKIE ACK")
@@ -291,7 +293,7 @@ func TestCookieLate(t *testing.T) {
 	// A cookie of a restart that has aged is stale.
 	q := *p
 	restart := q.init(100_000)
-	w.now = w.now.Add(2 * time.Minute)
+	w.Now = w.Now.Add(2 * time.Minute)
 	n.sent = nil
 	q.send(mk(chunkCookieEcho, 0, restart...))
 	n.want("a restart with an old cookie", "ERROR (stale cookie")
@@ -306,28 +308,28 @@ func TestCollision(t *testing.T) {
 		w := newWorld(t)
 		a, b := w.node("a", Config{}, addrA), w.node("b", Config{}, addrB)
 		dial := func(n, m *node, local, remote uint16) *Association {
-			x, err := n.e.Dial(w.now, DialConfig{LocalPort: local, Locals: n.addrs, RemotePort: remote, Remotes: m.addrs})
+			x, err := n.e.Dial(w.Now, DialConfig{LocalPort: local, Locals: n.addrs, RemotePort: remote, Remotes: m.addrs})
 			if err != nil {
 				t.Fatal(err)
 			}
 			n.pump()
 			return x
 		}
-		w.delay = 4 * time.Millisecond
+		w.Delay = 4 * time.Millisecond
 		x := dial(a, b, 4000, 5043)
-		w.run(time.Duration(lag) * time.Millisecond)
+		w.Run(time.Duration(lag) * time.Millisecond)
 		if lag > 3 { // the INIT came to a port where nobody was
 			continue
 		}
 		y := dial(b, a, 5043, 4000)
-		w.until("both are up", 10*time.Second, func() bool { return x.State() == StateEstablished && y.State() == StateEstablished })
-		w.run(10 * time.Second)
+		w.Until("both are up", 10*time.Second, func() bool { return x.State() == StateEstablished && y.State() == StateEstablished })
+		w.Run(10 * time.Second)
 		if x.peerTag != y.tag || y.peerTag != x.tag || a.e.Associations() != 1 || b.e.Associations() != 1 {
 			t.Errorf("lag %d: tags %x %x and %x %x", lag, x.tag, x.peerTag, y.tag, y.peerTag)
 		}
 		a.post(SendOptions{}, "to b")
 		b.post(SendOptions{}, "to a")
-		w.run(time.Second)
+		w.Run(time.Second)
 		if fmt.Sprint(a.msgs, b.msgs) != "[to a] [to b]" {
 			t.Errorf("lag %d: %q %q", lag, a.msgs, b.msgs)
 		}
@@ -368,7 +370,7 @@ func TestRestart(t *testing.T) {
 	a := p.a
 	n.keep = true
 	p.send(mkData(flagB|flagE, p.tsn, 0, 0, 0, "before"))
-	n.last.Send(w.now, SendOptions{}, strings.NewReader("unacked"))
+	n.last.Send(w.Now, SendOptions{}, strings.NewReader("unacked"))
 	n.pump()
 	n.sent = nil
 	// A blind INIT, and one that brings an address with it.
@@ -416,7 +418,7 @@ func TestRestart(t *testing.T) {
 		m.Release()
 	}
 	n.held = nil
-	w.run(time.Second)
+	w.Run(time.Second)
 	if w.refs != 0 {
 		t.Errorf("%d packets are held", w.refs)
 	}
@@ -427,7 +429,7 @@ func TestRestart(t *testing.T) {
 func TestStaleCookieError(t *testing.T) {
 	stale := mkParams(chunkError, appendCause32(nil, CauseStaleCookie, 5000))
 	w, n, p := echoed(t, Config{})
-	w.now = w.now.Add(300 * time.Millisecond)
+	w.Now = w.Now.Add(300 * time.Millisecond)
 	p.send(stale)
 	n.want("stale", "INIT 0009=00000514") // 300 ms and a second
 	if p.a.State() != StateCookieWait {

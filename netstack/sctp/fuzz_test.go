@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/vrnic/vrnic/netstack/sctp/sctptest"
 )
 
 // addRecordings adds each kind of packet that Linux sends.
@@ -171,7 +173,7 @@ func FuzzCookie(f *testing.F) {
 	f.Add([]byte("junk"), uint32(1), uint16(2), uint8(3))
 	f.Fuzz(func(t *testing.T, junk []byte, v uint32, w uint16, n uint8) {
 		var k keyring
-		k.turn(start, newSeeded(1).fill)
+		k.turn(start, func(b []byte) { sctptest.Seeded(1).Read(b) })
 		var c, d cookie
 		if k.open(junk, &d) {
 			t.Fatal("junk opens")
@@ -199,8 +201,6 @@ func FuzzCookie(f *testing.F) {
 		}
 	})
 }
-
-func (s seeded) fill(b []byte) { s.Read(b) }
 
 // snapshot is all that a packet could change of an association.
 func snapshot(a *Association) string {
@@ -266,13 +266,13 @@ func FuzzAuthentic(f *testing.F) {
 			p.a.nextTSN, p.a.ackTSN = p.a.nextTSN-d, p.a.ackTSN-d
 			switch state % 6 {
 			case 1:
-				p.a.Shutdown(w.now)
+				p.a.Shutdown(w.Now)
 			case 2:
 				p.send(appendShutdown(nil, p.a.ackTSN))
 			case 3:
 				p.ack2(p.a.nextTSN - 1)
 				p.ack2(p.a.nextTSN - 1)
-				p.a.Shutdown(w.now)
+				p.a.Shutdown(w.Now)
 			}
 		case 4:
 			w, n, p = dialing(t, Config{})
@@ -300,12 +300,12 @@ func FuzzAuthentic(f *testing.F) {
 			n.sent = nil
 			checkBooks(t, p.a)
 		}
-		w.run(time.Minute)
+		w.Run(time.Minute)
 		checkBooks(t, p.a)
 		for _, m := range n.held {
 			m.Release()
 		}
-		p.a.Abort(w.now, "")
+		p.a.Abort(w.Now, "")
 		n.pump()
 		if w.refs != 0 || n.e.Associations() != 0 || p.a.held != 0 && p.a.state == StateClosed || p.a.pieces != 0 {
 			t.Fatalf("%d packets held, %d associations, %d octets", w.refs, n.e.Associations(), p.a.held)
@@ -411,7 +411,7 @@ func FuzzReassembly(f *testing.F) {
 			p.send(mkData(s.flags, tsn, s.sid, uint16(ops[3]%8), 0, s.data))
 			checkBooks(t, p.a)
 		}
-		p.a.Abort(p.w.now, "")
+		p.a.Abort(p.w.Now, "")
 		if p.w.refs != 0 {
 			t.Fatalf("%d packets held", p.w.refs)
 		}
@@ -424,7 +424,7 @@ func FuzzICMP(f *testing.F) {
 	f.Fuzz(func(t *testing.T, kind uint8, mtu int, quote []byte) {
 		w, n, p := established(t, Config{})
 		before := snapshot(p.a)
-		n.e.ICMP(w.now, ICMPError{Kind: ICMPKind(kind % 6), Src: addrB, Dst: addrA, MTU: mtu, Encap: kind&0x80 != 0, Quote: quote})
+		n.e.ICMP(w.Now, ICMPError{Kind: ICMPKind(kind % 6), Src: addrB, Dst: addrA, MTU: mtu, Encap: kind&0x80 != 0, Quote: quote})
 		right := len(quote) >= 8 && bytes.Equal(quote[:8], header{p.dport, p.sport, p.own}.append(nil)[:8])
 		if n.pump(); !right && (snapshot(p.a) != before || len(n.events) > 0) {
 			t.Fatal("something changed")

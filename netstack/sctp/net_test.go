@@ -2,7 +2,6 @@ package sctp
 
 import (
 	"bytes"
-	"container/heap"
 	"encoding/binary"
 	"math/rand/v2"
 	"net/netip"
@@ -10,11 +9,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vrnic/vrnic/netstack/sctp/sctptest"
 )
 
 // Tests run on a world: nodes on a network in memory, and a clock that jumps to whatever comes next.
 
-var start = time.Unix(1_000_000_000, 0)
+var start = sctptest.Start
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
@@ -26,40 +27,18 @@ var (
 )
 
 type world struct {
-	t     testing.TB
-	now   time.Time
+	*sctptest.World[Datagram]
 	nodes []*node
-	wires flights
-	seq   int
-	delay time.Duration
-	// fate says what becomes of a packet: when its copies arrive. nil: one, after delay.
-	fate func(d Datagram) []time.Duration
 	// trace gets each packet that is sent.
 	trace func(from *node, d Datagram)
 	refs  int // references that are held
 }
 
-type flight struct {
-	at  time.Time
-	seq int
-	d   Datagram
+func newWorld(t testing.TB) *world {
+	w := &world{}
+	w.World = sctptest.NewWorld(t, w.deliver)
+	return w
 }
-
-type flights []flight
-
-func (f flights) Len() int { return len(f) }
-func (f flights) Less(i, j int) bool {
-	return f[i].at.Before(f[j].at) || f[i].at.Equal(f[j].at) && f[i].seq < f[j].seq
-}
-func (f flights) Swap(i, j int) { f[i], f[j] = f[j], f[i] }
-func (f *flights) Push(x any)   { *f = append(*f, x.(flight)) }
-func (f *flights) Pop() any {
-	x := (*f)[len(*f)-1]
-	*f = (*f)[:len(*f)-1]
-	return x
-}
-
-func newWorld(t testing.TB) *world { return &world{t: t, now: start, delay: time.Millisecond} }
 
 // A node is an Endpoint and its user.
 type node struct {
@@ -77,27 +56,25 @@ type node struct {
 	buf    []byte
 }
 
-// seeded is a source of random numbers that repeats.
-type seeded struct{ *rand.ChaCha8 }
-
-func newSeeded(seed uint64) seeded {
-	var s [32]byte
-	binary.BigEndian.PutUint64(s[:], seed)
-	return seeded{rand.NewChaCha8(s)}
-}
-
 func (w *world) node(name string, cfg Config, addrs ...netip.Addr) *node {
-	w.t.Helper()
+	w.T.Helper()
 	if cfg.Rand == nil {
-		cfg.Rand = newSeeded(uint64(len(w.nodes)) + 1)
+		cfg.Rand = sctptest.Seeded(uint64(len(w.nodes)) + 1)
 	}
 	e, err := NewEndpoint(cfg)
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	n := &node{w: w, name: name, e: e, addrs: addrs}
-	w.nodes = append(w.nodes, n)
+	w.nodes, w.Timers = append(w.nodes, n), append(w.Timers, n)
 	return n
+}
+
+func (n *node) Deadline() (time.Time, bool) { return n.e.Deadline() }
+
+func (n *node) Expire(now time.Time) {
+	n.e.Expire(now)
+	n.pump()
 }
 
 // memory is where a packet lies: it is spoilt when nobody holds it any more.
@@ -111,7 +88,7 @@ func (m *memory) Hold() { m.n++; m.w.refs++ }
 func (m *memory) Release() {
 	m.w.refs--
 	if m.n--; m.n < 0 {
-		m.w.t.Error("a packet was released more often than held")
+		m.w.T.Error("a packet was released more often than held")
 	}
 	if m.n == 0 {
 		clear(m.b)
@@ -131,7 +108,7 @@ func (w *world) deliver(d Datagram) {
 func (n *node) input(d Datagram) {
 	m := &memory{n.w, slices.Clone(d.Data), 0}
 	m.Hold()
-	n.e.Input(n.w.now, Packet{Src: d.Src, Dst: d.Dst, Data: m.b, Ref: m, Encap: d.Encap})
+	n.e.Input(n.w.Now, Packet{Src: d.Src, Dst: d.Dst, Data: m.b, Ref: m, Encap: d.Encap})
 	m.Release()
 	n.pump()
 }
@@ -142,7 +119,7 @@ func (n *node) pump() {
 	for {
 		busy := false
 		for {
-			d, ok := n.e.Output(w.now, n.buf)
+			d, ok := n.e.Output(w.Now, n.buf)
 			if !ok {
 				break
 			}
@@ -193,63 +170,9 @@ func (w *world) send(from *node, d Datagram) {
 		w.trace(from, d)
 	}
 	if !GoodChecksum(d.Data) || len(d.Data)%4 != 0 {
-		w.t.Errorf("a bad packet is sent: %s", Describe(d.Data))
+		w.T.Errorf("a bad packet is sent: %s", Describe(d.Data))
 	}
-	times := []time.Duration{w.delay}
-	if w.fate != nil {
-		times = w.fate(d)
-	}
-	for _, t := range times {
-		w.seq++
-		heap.Push(&w.wires, flight{w.now.Add(t), w.seq, d})
-	}
-}
-
-// step goes to whatever comes next, but not beyond limit; ok is false if there was nothing until then.
-func (w *world) step(limit time.Time) bool {
-	at := limit.Add(1)
-	if len(w.wires) > 0 {
-		at = w.wires[0].at
-	}
-	for _, n := range w.nodes {
-		if t, ok := n.e.Deadline(); ok && t.Before(at) {
-			at = t
-		}
-	}
-	if at.After(limit) {
-		w.now = limit
-		return false
-	}
-	if at.After(w.now) {
-		w.now = at
-	}
-	if len(w.wires) > 0 && !w.wires[0].at.After(w.now) {
-		w.deliver(heap.Pop(&w.wires).(flight).d)
-		return true
-	}
-	for _, n := range w.nodes {
-		if t, ok := n.e.Deadline(); ok && !t.After(w.now) {
-			n.e.Expire(w.now)
-			n.pump()
-		}
-	}
-	return true
-}
-
-// run lets d pass.
-func (w *world) run(d time.Duration) {
-	for limit := w.now.Add(d); w.step(limit); {
-	}
-}
-
-// until runs until cond holds; it fails the test if that takes longer than d.
-func (w *world) until(what string, d time.Duration, cond func() bool) {
-	w.t.Helper()
-	for limit := w.now.Add(d); !cond(); {
-		if !w.step(limit) && !cond() {
-			w.t.Fatalf("not within %v: %s", d, what)
-		}
-	}
+	w.Send(d)
 }
 
 // pair is two nodes that have an association on port 5043 of the second.
@@ -262,28 +185,28 @@ func pair(t testing.TB, ca, cb Config) (w *world, a, b *node) {
 }
 
 func (w *world) connect(a, b *node) {
-	w.t.Helper()
+	w.T.Helper()
 	var locals []netip.Addr
 	if len(b.addrs) > 1 {
 		locals = b.addrs
 	}
 	if err := b.e.Listen(5043, ListenConfig{Locals: locals}); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
-	if _, err := a.e.Dial(w.now, DialConfig{LocalPort: 4000, Locals: a.addrs, RemotePort: 5043, Remotes: b.addrs[:1]}); err != nil {
-		w.t.Fatal(err)
+	if _, err := a.e.Dial(w.Now, DialConfig{LocalPort: 4000, Locals: a.addrs, RemotePort: 5043, Remotes: b.addrs[:1]}); err != nil {
+		w.T.Fatal(err)
 	}
 	a.pump()
-	w.until("established on both sides", time.Minute, func() bool { return a.last != nil && b.last != nil })
+	w.Until("established on both sides", time.Minute, func() bool { return a.last != nil && b.last != nil })
 	a.sent, b.sent = nil, nil
 }
 
 // post sends a message.
 func (n *node) post(o SendOptions, data string) uint64 {
-	n.w.t.Helper()
-	id, err := n.last.Send(n.w.now, o, strings.NewReader(data))
+	n.w.T.Helper()
+	id, err := n.last.Send(n.w.Now, o, strings.NewReader(data))
 	if err != nil {
-		n.w.t.Fatalf("%s: send: %v", n.name, err)
+		n.w.T.Fatalf("%s: send: %v", n.name, err)
 	}
 	n.pump()
 	return id
@@ -291,13 +214,13 @@ func (n *node) post(o SendOptions, data string) uint64 {
 
 // want checks the packets that a node has sent since the last call: each must contain the text given.
 func (n *node) want(what string, texts ...string) {
-	n.w.t.Helper()
+	n.w.T.Helper()
 	ok := len(texts) == len(n.sent)
 	for i := 0; ok && i < len(texts); i++ {
 		ok = matches(n.sent[i], texts[i])
 	}
 	if !ok {
-		n.w.t.Fatalf("%s: %s sent\n\t%s\nwant\n\t%s", what, n.name, strings.Join(n.sent, "\n\t"), strings.Join(texts, "\n\t"))
+		n.w.T.Fatalf("%s: %s sent\n\t%s\nwant\n\t%s", what, n.name, strings.Join(n.sent, "\n\t"), strings.Join(texts, "\n\t"))
 	}
 	n.sent = nil
 }
@@ -325,21 +248,21 @@ func matches(s, text string) bool {
 
 // wantEvent looks for an event of a kind, and drops those up to it.
 func (n *node) wantEvent(what string, k EventKind) Event {
-	n.w.t.Helper()
+	n.w.T.Helper()
 	for i, ev := range n.events {
 		if ev.Kind == k {
 			n.events = n.events[i+1:]
 			return ev
 		}
 	}
-	n.w.t.Fatalf("%s: %s has no event %d, but %+v", what, n.name, k, n.events)
+	n.w.T.Fatalf("%s: %s has no event %d, but %+v", what, n.name, k, n.events)
 	return Event{}
 }
 
 func (n *node) noEvent(what string, k EventKind) {
-	n.w.t.Helper()
+	n.w.T.Helper()
 	if slices.ContainsFunc(n.events, func(ev Event) bool { return ev.Kind == k }) {
-		n.w.t.Fatalf("%s: %s has event %d: %+v", what, n.name, k, n.events)
+		n.w.T.Fatalf("%s: %s has event %d: %+v", what, n.name, k, n.events)
 	}
 }
 
@@ -410,7 +333,7 @@ func lonely(t testing.TB, cfg Config) (w *world, n *node, p *rawPeer) {
 	return w, n, &rawPeer{w: w, n: n, src: addrA, dst: addrB, sport: 4000, dport: 5043, own: peerTag, tsn: peerTSN}
 }
 
-// lastChunk parses the last packet that was sent: its first chunk.
+// capturePackets collects what is sent from now on.
 func capturePackets(w *world) *[][]byte {
 	var all [][]byte
 	w.trace = func(_ *node, d Datagram) { all = append(all, d.Data) }
@@ -419,12 +342,12 @@ func capturePackets(w *world) *[][]byte {
 
 // handshake sets up an association by hand.
 func (p *rawPeer) handshake(rwnd uint32, params ...[]byte) {
-	p.w.t.Helper()
+	p.w.T.Helper()
 	cookie := p.init(rwnd, params...)
 	p.send(mk(chunkCookieEcho, 0, cookie...))
 	p.a = p.n.last
 	if p.a == nil || p.a.State() != StateEstablished {
-		p.w.t.Fatalf("not established: %v", p.n.sent)
+		p.w.T.Fatalf("not established: %v", p.n.sent)
 	}
 	p.n.sent, p.n.events = nil, nil
 	p.firstTSN = ptr(p.a.nextTSN)
@@ -432,7 +355,7 @@ func (p *rawPeer) handshake(rwnd uint32, params ...[]byte) {
 
 // init sends an INIT and returns the cookie of the answer.
 func (p *rawPeer) init(rwnd uint32, params ...[]byte) (cookie []byte) {
-	p.w.t.Helper()
+	p.w.T.Helper()
 	old := p.w.trace
 	all := capturePackets(p.w)
 	p.raw(0, mkInit(chunkInit, p.own, rwnd, 10, 10, p.tsn, params...))
@@ -444,7 +367,7 @@ func (p *rawPeer) init(rwnd uint32, params ...[]byte) (cookie []byte) {
 			return s.cookie
 		}
 	}
-	p.w.t.Fatalf("the answer to an INIT is %v", p.n.sent)
+	p.w.T.Fatalf("the answer to an INIT is %v", p.n.sent)
 	return nil
 }
 

@@ -28,7 +28,7 @@ func TestBadChecksum(t *testing.T) {
 		t.Errorf("%d of %d counted", got, len(pkt))
 	}
 	// Whoever has looked already says so.
-	n.e.Input(p.w.now, Packet{Src: p.src, Dst: p.dst, Data: pkt, Verified: true})
+	n.e.Input(p.w.Now, Packet{Src: p.src, Dst: p.dst, Data: pkt, Verified: true})
 	if n.pump(); len(n.msgs) != 1 {
 		t.Error("not delivered")
 	}
@@ -238,7 +238,7 @@ func TestHeartbeatAnswered(t *testing.T) {
 	second := addr("10.9.9.9")
 	w, n, p := lonely(t, Config{})
 	p.handshake(100_000, appendAddr(nil, second))
-	w.run(time.Millisecond) // the first HEARTBEAT to verify it
+	w.Run(time.Millisecond) // the first HEARTBEAT to verify it
 	for _, src := range []netip.Addr{addrA, second} {
 		var got []Datagram
 		w.trace = func(_ *node, d Datagram) { got = append(got, d) }
@@ -258,7 +258,7 @@ func TestHeartbeatAnswered(t *testing.T) {
 	n.want("COOKIE-WAIT")
 	_, n, p = established(t, Config{})
 	n.post(SendOptions{}, "x")
-	p.a.Shutdown(w.now)
+	p.a.Shutdown(w.Now)
 	n.sent = nil
 	p.send(beat)
 	n.want("SHUTDOWN-PENDING", "HEARTBEAT ACK")
@@ -342,7 +342,7 @@ func TestOutOfTheBlue(t *testing.T) {
 	}
 	n.sent = nil
 	p.init(100_000)
-	p.w.now = p.w.now.Add(time.Second)
+	p.w.Now = p.w.Now.Add(time.Second)
 	n.sent = nil
 	p.raw(9, mkData(whole, 1, 0, 0, 0, "x"))
 	n.want("a second later", "ABORT_T")
@@ -378,7 +378,7 @@ func TestPeerErrors(t *testing.T) {
 func TestSentPackets(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a", Config{}, addrA), w.node("b", Config{}, addrB)
-	w.fate = impairment(newSeededRand(3), 0.05, 0.1, 0.02)
+	w.Fate = impairment(newSeededRand(3), 0.05, 0.1, 0.02)
 	tags := [2]map[uint32]bool{{}, {}} // that a has given out, and b
 	w.trace = func(from *node, d Datagram) {
 		h, _ := parseHeader(d.Data)
@@ -429,14 +429,14 @@ func TestSentPackets(t *testing.T) {
 	w.connect(a, b)
 	for i := range 300 {
 		for _, n := range w.nodes {
-			n.last.Send(w.now, SendOptions{Stream: uint16(i % 10), Unordered: i%3 == 0}, strings.NewReader(text(1+i*17%3000)))
+			n.last.Send(w.Now, SendOptions{Stream: uint16(i % 10), Unordered: i%3 == 0}, strings.NewReader(text(1+i*17%3000)))
 			n.pump()
 		}
-		w.run(3 * time.Millisecond)
+		w.Run(3 * time.Millisecond)
 	}
-	a.last.Shutdown(w.now)
+	a.last.Shutdown(w.Now)
 	a.pump()
-	w.until("shutdown", time.Hour, func() bool { return a.e.Associations()+b.e.Associations() == 0 })
+	w.Until("shutdown", time.Hour, func() bool { return a.e.Associations()+b.e.Associations() == 0 })
 	if len(a.msgs) < 100 || len(b.msgs) < 100 {
 		t.Errorf("%d and %d messages", len(a.msgs), len(b.msgs))
 	}

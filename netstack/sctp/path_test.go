@@ -15,7 +15,7 @@ func twoPaths(t testing.TB, cfg Config) (w *world, a, b *node) {
 	w = newWorld(t)
 	a, b = w.node("a", cfg, addrA, addrA2), w.node("b", cfg, addrB, addrB2)
 	w.connect(a, b)
-	w.until("the second addresses are confirmed", time.Minute, func() bool {
+	w.Until("the second addresses are confirmed", time.Minute, func() bool {
 		return len(a.last.confirmed()) == 2 && len(b.last.confirmed()) == 2
 	})
 	a.sent, b.sent, a.events, b.events = nil, nil, nil, nil
@@ -67,7 +67,7 @@ func TestVerification(t *testing.T) {
 	}
 	p.handshake(100_000, appendAddr(nil, victim))
 	a := p.a
-	w.run(10 * time.Millisecond)
+	w.Run(10 * time.Millisecond)
 	n.want("the nonce goes out at once", "HEARTBEAT info=24")
 	// Whatever else the victim seems to say: it gets a HEARTBEAT ACK, no more.
 	p.src = victim
@@ -81,7 +81,7 @@ func TestVerification(t *testing.T) {
 		t.Errorf("primary: %v", err)
 	}
 	n.queue(3)
-	w.run(5 * time.Second) // timeouts: no retransmission there either
+	w.Run(5 * time.Second) // timeouts: no retransmission there either
 	beats, nonces := 0, map[uint64]bool{}
 	var last []byte
 	for _, b := range toVictim {
@@ -135,10 +135,10 @@ func TestVerificationFails(t *testing.T) {
 	var at []time.Duration
 	w.trace = func(_ *node, d Datagram) {
 		if d.Dst == dead {
-			at = append(at, w.now.Sub(start))
+			at = append(at, w.Now.Sub(start))
 		}
 	}
-	w.run(3 * time.Minute)
+	w.Run(3 * time.Minute)
 	want := []time.Duration{0, 1, 3, 7, 15, 31, 63} // the last as it turns inactive
 	for i := range want {
 		want[i] *= time.Second
@@ -160,12 +160,12 @@ func TestVerificationFails(t *testing.T) {
 	}
 	p.handshake(100_000, many...)
 	for i := range 8 {
-		w.run(999 * time.Millisecond)
+		w.Run(999 * time.Millisecond)
 		if len(n.sent) != 1 {
 			t.Fatalf("second %d: %v", i, n.sent)
 		}
 		n.sent = nil
-		w.run(time.Millisecond)
+		w.Run(time.Millisecond)
 	}
 }
 
@@ -176,10 +176,10 @@ func TestHeartbeatPace(t *testing.T) {
 	var at []time.Time
 	w.trace = func(from *node, d Datagram) {
 		if from == a && survey(d.Data[headerLen:]).has(chunkHeartbeat) {
-			at = append(at, w.now)
+			at = append(at, w.Now)
 		}
 	}
-	w.run(2 * time.Hour)
+	w.Run(2 * time.Hour)
 	low, high := time.Hour, time.Duration(0)
 	for i := 1; i < len(at); i++ {
 		d := at[i].Sub(at[i-1])
@@ -195,43 +195,43 @@ func TestHeartbeatPace(t *testing.T) {
 	at = nil
 	for range 100 {
 		a.post(SendOptions{}, "x")
-		w.run(20 * time.Second)
+		w.Run(20 * time.Second)
 	}
 	if len(at) > 0 {
 		t.Errorf("%d HEARTBEATs beside data", len(at))
 	}
 	// Off, on with another interval, on demand.
-	if err := a.last.SetHeartbeat(w.now, addrB, -1); err != nil {
+	if err := a.last.SetHeartbeat(w.Now, addrB, -1); err != nil {
 		t.Fatal(err)
 	}
-	w.run(time.Hour)
+	w.Run(time.Hour)
 	if len(at) > 0 {
 		t.Errorf("%d HEARTBEATs though they are off", len(at))
 	}
-	if err := a.last.RequestHeartbeat(w.now, addrB); err != nil {
+	if err := a.last.RequestHeartbeat(w.Now, addrB); err != nil {
 		t.Fatal(err)
 	}
 	a.pump()
-	w.run(time.Second)
+	w.Run(time.Second)
 	if len(at) != 1 || a.last.primary.beatOpen {
 		t.Errorf("%d HEARTBEATs on demand", len(at))
 	}
-	a.last.SetHeartbeat(w.now, addrB, 5*time.Second)
-	w.run(time.Minute)
+	a.last.SetHeartbeat(w.Now, addrB, 5*time.Second)
+	w.Run(time.Minute)
 	if len(at) < 9 || len(at) > 12 {
 		t.Errorf("%d HEARTBEATs in a minute", len(at))
 	}
 	for _, err := range []error{
-		a.last.SetHeartbeat(w.now, addrA2, 0), a.last.RequestHeartbeat(w.now, addrA2), a.last.SetPrimary(addrA2), a.last.Rerouted(addrA2, addrA),
+		a.last.SetHeartbeat(w.Now, addrA2, 0), a.last.RequestHeartbeat(w.Now, addrA2), a.last.SetPrimary(addrA2), a.last.Rerouted(addrA2, addrA),
 	} {
 		if err != ErrAddress {
 			t.Error(err)
 		}
 	}
 	// A dead peer: RTO doubles with each, then the association ends. SCTP-137.
-	w.fate = func(Datagram) []time.Duration { return nil }
+	w.Fate = func(Datagram) []time.Duration { return nil }
 	at = nil
-	w.run(24 * time.Hour)
+	w.Run(24 * time.Hour)
 	if len(at) != 11 {
 		t.Errorf("%d HEARTBEATs to the dead", len(at))
 	}
@@ -246,9 +246,9 @@ func TestHeartbeatPace(t *testing.T) {
 
 	// A HEARTBEAT is not sent in SHUTDOWN-SENT.
 	w2, n, p := established(t, Config{})
-	p.a.Shutdown(w2.now)
+	p.a.Shutdown(w2.Now)
 	n.pump()
-	w2.run(40 * time.Second)
+	w2.Run(40 * time.Second)
 	if strings.Contains(strings.Join(n.sent, ""), "HEARTBEAT") {
 		t.Error("a HEARTBEAT behind a SHUTDOWN")
 	}
@@ -260,7 +260,7 @@ func TestHeartbeatClears(t *testing.T) {
 	_, n, p := established(t, Config{})
 	x := p.a.primary
 	answer := func() {
-		if err := p.a.RequestHeartbeat(p.w.now, addrA); err != nil {
+		if err := p.a.RequestHeartbeat(p.w.Now, addrA); err != nil {
 			t.Fatal(err)
 		}
 		all := capturePackets(p.w)
@@ -287,14 +287,14 @@ func TestBlackout(t *testing.T) {
 	w, a, _ := pair(t, Config{Options: Options{HeartbeatInterval: -1}}, Config{Options: Options{HeartbeatInterval: -1}})
 	dead := func(Datagram) []time.Duration { return nil }
 	a.post(SendOptions{}, "before")
-	w.run(time.Second)
-	w.fate = dead
+	w.Run(time.Second)
+	w.Fate = dead
 	a.post(SendOptions{}, "lost")
 	a.post(SendOptions{}, "lost")
-	begin := w.now
-	w.until("the end", time.Hour, func() bool { return a.last.State() == StateClosed })
+	begin := w.Now
+	w.Until("the end", time.Hour, func() bool { return a.last.State() == StateClosed })
 	// 1+2+4+8+16+32 and then 60 s each: eleven expiries.
-	if d := w.now.Sub(begin).Round(time.Second); d != (63+5*60)*time.Second {
+	if d := w.Now.Sub(begin).Round(time.Second); d != (63+5*60)*time.Second {
 		t.Errorf("gone after %v", d)
 	}
 	ev := a.wantEvent("inactive first", EventPath)
@@ -308,11 +308,11 @@ func TestBlackout(t *testing.T) {
 	// A link that flaps: ten losses, then it works, again and again.
 	w, a, b := pair(t, Config{Options: Options{HeartbeatInterval: -1}}, Config{Options: Options{HeartbeatInterval: -1}})
 	for range 4 {
-		w.fate = dead
+		w.Fate = dead
 		a.post(SendOptions{}, "x")
-		w.until("nine losses", time.Hour, func() bool { return a.last.errors == 9 })
-		w.fate = nil
-		w.until("it arrives", time.Hour, func() bool { return a.last.Acked() == a.last.Sent() })
+		w.Until("nine losses", time.Hour, func() bool { return a.last.errors == 9 })
+		w.Fate = nil
+		w.Until("it arrives", time.Hour, func() bool { return a.last.Acked() == a.last.Sent() })
 		if a.last.errors != 0 || a.last.primary.errors != 0 || !a.last.primary.active {
 			t.Fatalf("%d errors", a.last.errors)
 		}
@@ -321,9 +321,9 @@ func TestBlackout(t *testing.T) {
 		t.Errorf("%q", b.msgs)
 	}
 	a.last.SetRetransmitLimits(1, 1)
-	w.fate = dead
+	w.Fate = dead
 	a.post(SendOptions{}, "x")
-	w.until("two losses are enough", 3*time.Minute, func() bool { return a.last.State() == StateClosed })
+	w.Until("two losses are enough", 3*time.Minute, func() bool { return a.last.State() == StateClosed })
 }
 
 // One address goes down: what timed out goes to the other, the primary is given up after
@@ -333,11 +333,11 @@ func TestFailover(t *testing.T) {
 	w, a, b := twoPaths(t, Config{})
 	x := a.last
 	down := false
-	w.fate = func(d Datagram) []time.Duration {
+	w.Fate = func(d Datagram) []time.Duration {
 		if down && (d.Dst == addrB || d.Dst == addrA) {
 			return nil
 		}
-		return []time.Duration{w.delay}
+		return []time.Duration{w.Delay}
 	}
 	var to []netip.Addr
 	w.trace = func(from *node, d Datagram) {
@@ -346,10 +346,10 @@ func TestFailover(t *testing.T) {
 		}
 	}
 	a.post(SendOptions{}, "1")
-	w.run(time.Second)
+	w.Run(time.Second)
 	down = true
 	a.post(SendOptions{}, "2")
-	w.run(1500 * time.Millisecond)
+	w.Run(1500 * time.Millisecond)
 	if !slices.Equal(to, []netip.Addr{addrB, addrB, addrB2}) || len(b.msgs) != 2 {
 		t.Fatalf("DATA went to %v, %q arrived", to, b.msgs)
 	}
@@ -360,7 +360,7 @@ func TestFailover(t *testing.T) {
 	to = nil
 	for i := range 6 {
 		a.post(SendOptions{}, "more")
-		w.run(time.Minute)
+		w.Run(time.Minute)
 		if len(b.msgs) != 3+i {
 			t.Fatalf("message %d: %q", i, b.msgs)
 		}
@@ -371,17 +371,17 @@ func TestFailover(t *testing.T) {
 	}
 	to = nil
 	a.post(SendOptions{}, "now")
-	if w.run(time.Second); !slices.Equal(to, []netip.Addr{addrB2}) {
+	if w.Run(time.Second); !slices.Equal(to, []netip.Addr{addrB2}) {
 		t.Errorf("DATA went to %v", to)
 	}
 	down = false
-	w.run(5 * time.Minute) // heartbeats find it
+	w.Run(5 * time.Minute) // heartbeats find it
 	if ev = a.wantEvent("active", EventPath); ev.Addr != addrB || ev.Path != PathActive {
 		t.Errorf("%+v", ev)
 	}
 	to = nil
 	a.post(SendOptions{}, "back")
-	if w.run(time.Second); !slices.Equal(to, []netip.Addr{addrB}) || x.State() != StateEstablished {
+	if w.Run(time.Second); !slices.Equal(to, []netip.Addr{addrB}) || x.State() != StateEstablished {
 		t.Errorf("DATA went to %v", to)
 	}
 	// The user's choice.
@@ -390,7 +390,7 @@ func TestFailover(t *testing.T) {
 	}
 	to = nil
 	a.post(SendOptions{}, "other")
-	if w.run(time.Second); !slices.Equal(to, []netip.Addr{addrB2}) {
+	if w.Run(time.Second); !slices.Equal(to, []netip.Addr{addrB2}) {
 		t.Errorf("DATA went to %v", to)
 	}
 }
@@ -403,7 +403,7 @@ func TestTwoPathsUnderLoad(t *testing.T) {
 	rng := newSeededRand(8)
 	round := 0
 	lossy := impairment(rng, 0.05, 0.1, 0.02)
-	w.fate = func(d Datagram) []time.Duration {
+	w.Fate = func(d Datagram) []time.Duration {
 		if first := d.Dst == addrA || d.Dst == addrB; first == (round%2 == 0) {
 			return nil
 		}
@@ -411,24 +411,24 @@ func TestTwoPathsUnderLoad(t *testing.T) {
 	}
 	sent := 0
 	for round = range 8 {
-		for limit := w.now.Add(4 * time.Second); w.now.Before(limit); {
+		for limit := w.Now.Add(4 * time.Second); w.Now.Before(limit); {
 			for _, n := range w.nodes {
 				if n.last.Room() > 5000 && n.last.Sent() < n.last.Acked()+200 {
 					n.post(SendOptions{Stream: 1}, text(1+rng.IntN(3000)))
 					sent++
 				}
 			}
-			w.run(5 * time.Millisecond)
+			w.Run(5 * time.Millisecond)
 		}
 	}
-	w.fate = nil
-	w.until("all arrive", time.Hour, func() bool { return a.last.Acked() == a.last.Sent() && b.last.Acked() == b.last.Sent() })
+	w.Fate = nil
+	w.Until("all arrive", time.Hour, func() bool { return a.last.Acked() == a.last.Sent() && b.last.Acked() == b.last.Sent() })
 	if got := len(a.msgs) + len(b.msgs); got != sent || sent < 1000 {
 		t.Errorf("%d of %d", got, sent)
 	}
 	// Fast retransmit: to where the chunk went.
 	w3, m, p := established(t, narrow())
-	p.a.addPath(w3.now, addrA2, netip.Addr{}, 0, true)
+	p.a.addPath(w3.Now, addrA2, netip.Addr{}, 0, true)
 	m.queue(4)
 	var to netip.Addr
 	w3.trace = func(_ *node, d Datagram) { to = d.Dst }
@@ -442,7 +442,7 @@ func TestTwoPathsUnderLoad(t *testing.T) {
 	// What timed out goes to the other at once, though that one's window is used up.
 	p.a.path(addrA2).cwnd = 0
 	m.sent = nil
-	w3.run(1100 * time.Millisecond)
+	w3.Run(1100 * time.Millisecond)
 	if to != addrA2 || len(p.tsns()) != 1 || m.e.Stats().Timeouts != 1 {
 		t.Errorf("retransmission to %v, %+v", to, m.e.Stats())
 	}
@@ -451,7 +451,7 @@ func TestTwoPathsUnderLoad(t *testing.T) {
 // SACKs go to where the last DATA came from. SCTP-143, SCTP-140.
 func TestSackPath(t *testing.T) {
 	w, n, p := established(t, Config{})
-	p.a.addPath(w.now, addrA2, netip.Addr{}, 0, true)
+	p.a.addPath(w.Now, addrA2, netip.Addr{}, 0, true)
 	var to netip.Addr
 	w.trace = func(_ *node, d Datagram) { to = d.Dst }
 	for i, src := range []netip.Addr{addrA, addrA2, addrA2, addrA} {
@@ -469,7 +469,7 @@ func TestSackPath(t *testing.T) {
 	if n.want("DATA", "DATA !SACK"); to != addrA {
 		t.Errorf("DATA to %v", to)
 	}
-	w.run(200 * time.Millisecond)
+	w.Run(200 * time.Millisecond)
 	if n.want("SACK", "SACK"); to != addrA2 {
 		t.Errorf("SACK to %v", to)
 	}
@@ -513,7 +513,7 @@ func TestEncapsulation(t *testing.T) {
 		t.Errorf("SACK to port %d", d.Encap)
 	}
 	// Dial through UDP, and out of the blue.
-	x, err := n.e.Dial(w.now, DialConfig{LocalPort: 1, Locals: []netip.Addr{addrB}, RemotePort: 2, Remotes: []netip.Addr{addrA}, Encap: 9899})
+	x, err := n.e.Dial(w.Now, DialConfig{LocalPort: 1, Locals: []netip.Addr{addrB}, RemotePort: 2, Remotes: []netip.Addr{addrA}, Encap: 9899})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -550,7 +550,7 @@ func TestICMP(t *testing.T) {
 			w, n, p := established(t, Config{})
 			m := ICMPError{Kind: kind, Src: addrB, Dst: addrA, MTU: 700, Quote: quote(p, p.own)}
 			tt.change(p, &m)
-			n.e.ICMP(w.now, m)
+			n.e.ICMP(w.Now, m)
 			n.pump()
 			if p.a.State() != StateEstablished || p.a.primary.pmtu != 1480 || p.a.primary.errors != 0 || len(n.events) > 0 {
 				t.Errorf("%s, kind %d: something changed", tt.name, kind)
@@ -558,7 +558,7 @@ func TestICMP(t *testing.T) {
 		}
 	}
 	icmp := func(p *rawPeer, kind ICMPKind, mtu int, encap bool) {
-		p.n.e.ICMP(p.w.now, ICMPError{Kind: kind, Src: addrB, Dst: addrA, MTU: mtu, Encap: encap, Quote: quote(p, p.own)})
+		p.n.e.ICMP(p.w.Now, ICMPError{Kind: kind, Src: addrB, Dst: addrA, MTU: mtu, Encap: encap, Quote: quote(p, p.own)})
 		p.n.pump()
 	}
 	_, n, p := established(t, Config{})
@@ -603,17 +603,17 @@ func TestICMP(t *testing.T) {
 	}
 	_, n, p = dialing(t, Config{})
 	m := ICMPError{Kind: ICMPProtocolUnreachable, Src: addrA, Dst: addrB, Quote: quoteInit(p)}
-	n.e.ICMP(p.w.now, m)
+	n.e.ICMP(p.w.Now, m)
 	n.pump()
 	if ev := n.wantEvent("INIT", EventDown); ev.Err != ErrUnreachable {
 		t.Error(ev.Err)
 	}
 	_, n, p = echoed(t, Config{})
 	m.Quote = quoteInit(p)
-	n.e.ICMP(p.w.now, m)
+	n.e.ICMP(p.w.Now, m)
 	if p.a.State() != StateCookieEchoed {
 		t.Error(p.a.State())
 	}
 	m.Quote = m.Quote[:16]
-	n.e.ICMP(p.w.now, m)
+	n.e.ICMP(p.w.Now, m)
 }

@@ -7,11 +7,11 @@ import (
 
 // hole is a network on which packets above a size vanish, unless they may be fragmented.
 func hole(w *world, size *int) {
-	w.fate = func(d Datagram) []time.Duration {
+	w.Fate = func(d Datagram) []time.Duration {
 		if d.DF && len(d.Data) > *size {
 			return nil
 		}
-		return []time.Duration{w.delay}
+		return []time.Duration{w.Delay}
 	}
 }
 
@@ -26,8 +26,8 @@ func TestBlackHole(t *testing.T) {
 		for range 5 {
 			a.post(SendOptions{}, text(10_000))
 		}
-		w.until("all arrive", 5*time.Minute, func() bool { return x.Acked() == 5 && len(b.msgs) == 5 })
-		w.run(5 * time.Minute)
+		w.Until("all arrive", 5*time.Minute, func() bool { return x.Acked() == 5 && len(b.msgs) == 5 })
+		w.Run(5 * time.Minute)
 		if got := x.primary.pmtu; got > size || got < size-2*probeStep {
 			t.Errorf("a link of %d: PMTU %d", size, got)
 		}
@@ -41,16 +41,16 @@ func TestBlackHole(t *testing.T) {
 			}
 		}
 		a.post(SendOptions{}, text(50_000))
-		w.run(time.Minute)
+		w.Run(time.Minute)
 		if st := a.e.Stats(); len(b.msgs) != 6 || st.Timeouts != before.Timeouts || tooLarge != 0 || x.primary.errors != 0 || x.errors != 0 {
 			t.Errorf("a link of %d: %d messages, %+v, %d packets too large", size, len(b.msgs), st, tooLarge)
 		}
 		size = 1 << 16
-		w.run(11 * time.Minute)
+		w.Run(11 * time.Minute)
 		if got := x.primary.pmtu; got != 1480 || x.MaxPayload() != 1480-headerLen-dataLen-sackReserve {
 			t.Errorf("the link has gone: PMTU %d", got)
 		}
-		if w.run(time.Hour); !x.primary.prober.at.IsZero() {
+		if w.Run(time.Hour); !x.primary.prober.at.IsZero() {
 			t.Error("it goes on looking")
 		}
 	}
@@ -61,7 +61,7 @@ func TestBlackHole(t *testing.T) {
 func TestRaisePMTU(t *testing.T) {
 	w, a, b := pair(t, Config{}, Config{})
 	x := a.last
-	a.e.ICMP(w.now, ICMPError{Kind: ICMPTooBig, Src: addrA, Dst: addrB, MTU: 1300, Quote: x.header().append(nil)[:8]})
+	a.e.ICMP(w.Now, ICMPError{Kind: ICMPTooBig, Src: addrA, Dst: addrB, MTU: 1300, Quote: x.header().append(nil)[:8]})
 	a.pump()
 	var probes []Datagram
 	w.trace = func(from *node, d Datagram) {
@@ -69,11 +69,11 @@ func TestRaisePMTU(t *testing.T) {
 			probes = append(probes, d)
 		}
 	}
-	w.run(10*time.Minute - time.Millisecond)
+	w.Run(10*time.Minute - time.Millisecond)
 	if len(probes) != 0 || x.primary.pmtu != 1300 {
 		t.Fatalf("%d probes, PMTU %d", len(probes), x.primary.pmtu)
 	}
-	w.run(time.Second)
+	w.Run(time.Second)
 	if len(probes) != 1 || len(probes[0].Data) != 1480 || !probes[0].DF || x.primary.pmtu != 1480 {
 		t.Fatalf("%d probes, PMTU %d", len(probes), x.primary.pmtu)
 	}
@@ -84,28 +84,28 @@ func TestRaisePMTU(t *testing.T) {
 	again := func() {
 		b.e.push(addrB, addrA, 0, b.last.header(), func(o []byte) []byte { return appendChunk(o, chunkHeartbeatAck, 0, c.value()) })
 		b.pump()
-		w.run(time.Second)
+		w.Run(time.Second)
 	}
 	if again(); !x.primary.prober.at.IsZero() {
 		t.Error("an old answer begins a search")
 	}
-	a.e.ICMP(w.now, ICMPError{Kind: ICMPTooBig, Src: addrA, Dst: addrB, MTU: 1300, Quote: x.header().append(nil)[:8]})
+	a.e.ICMP(w.Now, ICMPError{Kind: ICMPTooBig, Src: addrA, Dst: addrB, MTU: 1300, Quote: x.header().append(nil)[:8]})
 	if again(); x.primary.pmtu != 1300 {
 		t.Errorf("an old answer raises the PMTU to %d", x.primary.pmtu)
 	}
 	// Small packets that are lost say nothing of the size.
-	w.fate = func(Datagram) []time.Duration { return nil }
+	w.Fate = func(Datagram) []time.Duration { return nil }
 	a.post(SendOptions{}, "small")
-	w.run(30 * time.Second)
+	w.Run(30 * time.Second)
 	if x.primary.pmtu != 1300 || a.e.Stats().Timeouts < 3 {
 		t.Errorf("PMTU %d after %d timeouts", x.primary.pmtu, a.e.Stats().Timeouts)
 	}
 	// One loss of a large packet does not either, nor many with one acknowledged between.
 	w, n, p := established(t, Config{})
-	p.a.Send(w.now, SendOptions{}, stringSource(text(5000)))
+	p.a.Send(w.Now, SendOptions{}, stringSource(text(5000)))
 	n.pump()
 	for i := range 3 {
-		w.run(2 * p.a.primary.rto)
+		w.Run(2 * p.a.primary.rto)
 		p.ack(i)
 	}
 	if p.a.primary.pmtu != 1480 || n.e.Stats().Timeouts < 2 {

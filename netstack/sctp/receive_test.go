@@ -24,12 +24,12 @@ func TestDataStates(t *testing.T) {
 		{StateShutdownPending, func() (*world, *node, *rawPeer) {
 			w, n, p := established(t, Config{})
 			n.post(SendOptions{}, "x")
-			p.a.Shutdown(w.now)
+			p.a.Shutdown(w.Now)
 			return w, n, p
 		}, true},
 		{StateShutdownSent, func() (*world, *node, *rawPeer) {
 			w, n, p := established(t, Config{})
-			p.a.Shutdown(w.now)
+			p.a.Shutdown(w.Now)
 			n.pump()
 			return w, n, p
 		}, true},
@@ -53,7 +53,7 @@ func TestDataStates(t *testing.T) {
 		if (len(n.msgs) == 1) != tt.taken {
 			t.Errorf("%v: DATA taken: %t", tt.state, len(n.msgs) == 1)
 		}
-		if _, err := p.a.Send(p.w.now, SendOptions{}, strings.NewReader("x")); (err == nil) != (tt.state == StateEstablished) {
+		if _, err := p.a.Send(p.w.Now, SendOptions{}, strings.NewReader("x")); (err == nil) != (tt.state == StateEstablished) {
 			t.Errorf("%v: Send: %v", tt.state, err) // SCTP-083
 		}
 	}
@@ -70,9 +70,9 @@ func TestSackTiming(t *testing.T) {
 	n.want("the first", sack(0, ""))
 	p.send(data(1, 0))
 	n.want("one packet")
-	w.run(199 * time.Millisecond)
+	w.Run(199 * time.Millisecond)
 	n.want("199 ms")
-	w.run(time.Millisecond)
+	w.Run(time.Millisecond)
 	n.want("200 ms", sack(1, ""))
 	p.send(data(2, 0))
 	p.send(data(3, 0))
@@ -81,7 +81,7 @@ func TestSackTiming(t *testing.T) {
 	n.want("one packet of three chunks")
 	p.send(data(7, 0))
 	n.want("the second packet", sack(7, ""))
-	w.run(time.Second)
+	w.Run(time.Second)
 	n.want("nothing is due")
 	p.send(data(9, 0))
 	n.want("a gap", sack(7, "gap=2-2"))
@@ -124,9 +124,9 @@ func TestSackTiming(t *testing.T) {
 	p.send(data(0, 0))
 	n.sent = nil
 	p.send(data(1, 0))
-	w.run(499 * time.Millisecond)
+	w.Run(499 * time.Millisecond)
 	n.want("499 ms")
-	w.run(time.Millisecond)
+	w.Run(time.Millisecond)
 	n.want("500 ms", "SACK")
 }
 
@@ -258,7 +258,7 @@ func TestReceiveWindow(t *testing.T) {
 	data(whole|flagU, 0, 1)
 	rwnd("all but one octet is free", buffer-1)
 	n.held[5].Release()
-	w.run(time.Second)
+	w.Run(time.Second)
 	if w.refs != 0 || p.a.held != 0 || p.a.pieces != 0 || p.a.lent != 0 {
 		t.Errorf("%d packets, %d octets, %d pieces, %d messages held", w.refs, p.a.held, p.a.pieces, p.a.lent)
 	}
@@ -530,7 +530,7 @@ func TestBorrowed(t *testing.T) {
 		b := sealed(header{p.sport, p.dport, p.tag}, mkData([]byte{flagB, 0, flagE}[i], p.tsn+i, 0, 0, 0, text(100+int(i))))
 		m := &memory{w, b, 0}
 		m.Hold()
-		n.e.Input(w.now, Packet{Src: p.src, Dst: p.dst, Data: b, Ref: m})
+		n.e.Input(w.Now, Packet{Src: p.src, Dst: p.dst, Data: b, Ref: m})
 		m.Release()
 		n.pump()
 		sent = append(sent, b)
@@ -559,7 +559,7 @@ func TestBorrowed(t *testing.T) {
 	// An ended association gives up what it had not delivered, and lets go of what it had later.
 	p.send(mkData(flagB, p.tsn+4, 0, 2, 0, "frag"))
 	p.send(mkData(whole, p.tsn+9, 0, 9, 0, "early"))
-	p.a.Abort(w.now, "")
+	p.a.Abort(w.Now, "")
 	n.pump()
 	if w.refs != 1 {
 		t.Errorf("%d packets held, want the one that the user has", w.refs)

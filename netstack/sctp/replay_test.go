@@ -4,18 +4,21 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vrnic/vrnic/netstack/sctp/sctptest"
 )
 
 // scripted gives chosen octets first, so that tags and TSNs are those of a recording.
 type scripted struct {
 	script []byte
-	then   seeded
+	then   io.Reader
 }
 
 func (s *scripted) Read(b []byte) (int, error) {
@@ -75,11 +78,11 @@ func newReplay(t *testing.T, all []recorded, active bool) *replay {
 	if mine.adapts {
 		opt.Adaptation = &mine.adaptation
 	}
-	r.n = w.node("n", Config{Rand: &scripted{script, newSeeded(1)}, Options: opt}, addrs...)
-	w.fate = func(Datagram) []time.Duration { return nil }
+	r.n = w.node("n", Config{Rand: &scripted{script, sctptest.Seeded(1)}, Options: opt}, addrs...)
+	w.Fate = func(Datagram) []time.Duration { return nil }
 	w.trace = func(_ *node, d Datagram) { r.sent = append(r.sent, d) }
 	if active {
-		a, err := r.n.e.Dial(w.now, DialConfig{LocalPort: r.port, Locals: addrs, RemotePort: portOf(ack.data), Remotes: []netip.Addr{ack.src}})
+		a, err := r.n.e.Dial(w.Now, DialConfig{LocalPort: r.port, Locals: addrs, RemotePort: portOf(ack.data), Remotes: []netip.Addr{ack.src}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,8 +100,8 @@ func newReplay(t *testing.T, all []recorded, active bool) *replay {
 // play goes through the recording.
 func (r *replay) play() {
 	for _, p := range r.all {
-		if at := start.Add(p.at); at.After(r.w.now) {
-			r.w.run(at.Sub(r.w.now))
+		if at := start.Add(p.at); at.After(r.w.Now) {
+			r.w.Run(at.Sub(r.w.Now))
 		}
 		if portOf(p.data) == r.port {
 			r.mimic(p)
@@ -132,7 +135,7 @@ func (r *replay) withOurCookie(b, rest []byte) []byte {
 
 // mimic has our user do what a packet of our side shows.
 func (r *replay) mimic(p recorded) {
-	a, now := r.n.last, r.w.now
+	a, now := r.n.last, r.w.Now
 	for rest := p.data[headerLen:]; a != nil; {
 		c, x, ok := nextChunk(rest)
 		if !ok {
@@ -168,7 +171,7 @@ func (r *replay) sendRecorded() {
 			msg = append(msg, d.data()...)
 			if tsn++; d.flags()&flagE != 0 {
 				o := SendOptions{Stream: d.stream(), PPID: d.ppid(), Unordered: d.flags()&flagU != 0}
-				if _, err := r.n.last.Send(r.w.now, o, bytes.NewReader(msg)); err != nil {
+				if _, err := r.n.last.Send(r.w.Now, o, bytes.NewReader(msg)); err != nil {
 					r.t.Fatalf("send: %v", err)
 				}
 				r.next = tsn
@@ -306,8 +309,8 @@ func TestReplayRefused(t *testing.T) {
 	_, is, _ := firstSetup(all, chunkInit)
 	script := make([]byte, 32)
 	script = binary.BigEndian.AppendUint32(script, is.tag)
-	m := w.node("m", Config{Rand: &scripted{script, newSeeded(1)}}, all[0].src)
-	if _, err := m.e.Dial(w.now, DialConfig{LocalPort: portOf(all[0].data), Locals: m.addrs, RemotePort: portOf(all[1].data), Remotes: []netip.Addr{all[0].dst}}); err != nil {
+	m := w.node("m", Config{Rand: &scripted{script, sctptest.Seeded(1)}}, all[0].src)
+	if _, err := m.e.Dial(w.Now, DialConfig{LocalPort: portOf(all[0].data), Locals: m.addrs, RemotePort: portOf(all[1].data), Remotes: []netip.Addr{all[0].dst}}); err != nil {
 		t.Fatal(err)
 	}
 	m.pump()

@@ -56,7 +56,7 @@ func TestAckOfUnsent(t *testing.T) {
 		if flight != p.a.primary.flight {
 			t.Errorf("%v: %d octets in flight, counted %d", gaps, flight, p.a.primary.flight)
 		}
-		w.run(2 * time.Second)
+		w.Run(2 * time.Second)
 		if p.ack(3); p.a.Acked() != 4 || p.a.primary.flight != 0 {
 			t.Errorf("%v: %d acknowledged, %d in flight", gaps, p.a.Acked(), p.a.primary.flight)
 		}
@@ -91,7 +91,7 @@ func TestRenege(t *testing.T) {
 	if p.a.primary.t3.IsZero() {
 		t.Fatal("T3 does not run")
 	}
-	w.run(time.Second)
+	w.Run(time.Second)
 	p.wantTSNs("T3", 1)
 	// A SHUTDOWN says nothing of blocks. SCTP-160.
 	_, n, p = established(t, narrow())
@@ -282,19 +282,19 @@ func TestKarn(t *testing.T) {
 	w, n, p := established(t, narrow())
 	x := p.a.primary
 	n.queue(3)
-	w.run(40 * time.Millisecond)
+	w.Run(40 * time.Millisecond)
 	p.ack(0)
 	if x.srtt != 40*time.Millisecond {
 		t.Fatalf("SRTT %v", x.srtt)
 	}
-	w.run(400 * time.Millisecond)
+	w.Run(400 * time.Millisecond)
 	p.ack(1) // in flight at the same time as the first: no measurement
 	if x.srtt != 40*time.Millisecond {
 		t.Errorf("SRTT %v: measured twice in a round trip", x.srtt)
 	}
 	p.ack(2)
 	n.queue(1) // 3: measured
-	w.run(1500 * time.Millisecond)
+	w.Run(1500 * time.Millisecond)
 	if n.e.Stats().Retransmits != 1 {
 		t.Fatalf("%+v", n.e.Stats())
 	}
@@ -309,13 +309,13 @@ func TestKarn(t *testing.T) {
 	p.ack(3, gap{3, 4})
 	n.queue(2)
 	p.ack(3, gap{3, 5})
-	w.run(300 * time.Millisecond)
+	w.Run(300 * time.Millisecond)
 	if p.ack(9); x.srtt != 40*time.Millisecond {
 		t.Errorf("SRTT %v", x.srtt)
 	}
 	// What is sent new after that is measured, and RTO comes down.
 	n.queue(1)
-	w.run(20 * time.Millisecond)
+	w.Run(20 * time.Millisecond)
 	if p.ack(10); x.srtt == 40*time.Millisecond || x.rto != time.Second {
 		t.Errorf("SRTT %v, RTO %v", x.srtt, x.rto)
 	}
@@ -340,10 +340,10 @@ func TestT3(t *testing.T) {
 	t3("nothing sent", 0)
 	n.queue(1)
 	t3("0 sent", 1000*ms)
-	w.run(100 * ms)
+	w.Run(100 * ms)
 	n.queue(2)
 	t3("1 and 2 sent", 1000*ms)
-	w.run(100 * ms)
+	w.Run(100 * ms)
 	p.ack(-1, gap{3, 3}) // 2 is there; 0 is the earliest
 	t3("2 gap-acked", 1000*ms)
 	p.ack(-1, gap{2, 3})
@@ -351,7 +351,7 @@ func TestT3(t *testing.T) {
 	p.ack(0)
 	// Blocks are gone: taken back. R4 leaves a running timer, the ack of the earliest restarts it.
 	t3("0 acked", 1200*ms)
-	w.run(100 * ms)
+	w.Run(100 * ms)
 	p.ack(0, gap{1, 1}) // the earliest, by a block
 	t3("1 gap-acked", 1300*ms)
 	p.ack(2)
@@ -359,10 +359,10 @@ func TestT3(t *testing.T) {
 	// The lowest sent again restarts it, another does not.
 	n.queue(5)
 	n.sent = nil
-	w.run(100 * ms)
+	w.Run(100 * ms)
 	p.ack(2, gap{2, 2})
 	p.ack(2, gap{2, 3})
-	w.run(100 * ms)
+	w.Run(100 * ms)
 	p.ack(2, gap{2, 4})
 	p.wantTSNs("7 for 4, and the earliest again", 7, 3)
 	t3("3 sent again", 1500*ms)
@@ -377,14 +377,14 @@ func TestT3Timeout(t *testing.T) {
 	n.queue(20)
 	n.queue(10)
 	n.sent = nil
-	w.run(time.Second)
+	w.Run(time.Second)
 	p.wantTSNs("one packet", 0)
 	if x.ssthresh != 10*fullChunk || x.cwnd != fullChunk || x.rto != 2*time.Second || x.partial != 0 {
 		t.Errorf("ssthresh %d, cwnd %d, RTO %v", x.ssthresh, x.cwnd, x.rto)
 	}
-	w.run(1999 * time.Millisecond)
+	w.Run(1999 * time.Millisecond)
 	p.wantTSNs("nothing yet")
-	w.run(time.Millisecond)
+	w.Run(time.Millisecond)
 	p.wantTSNs("after twice the time", 0)
 	if x.ssthresh != 4*fullChunk || x.rto != 4*time.Second {
 		t.Errorf("ssthresh %d, RTO %v", x.ssthresh, x.rto)
@@ -401,11 +401,11 @@ func TestT3Timeout(t *testing.T) {
 	// Small chunks: still one packet only.
 	_, n, p = established(t, Config{})
 	for range 30 {
-		p.a.Send(p.w.now, SendOptions{}, stringSource(text(100)))
+		p.a.Send(p.w.Now, SendOptions{}, stringSource(text(100)))
 	}
 	n.pump()
 	n.sent = nil
-	p.w.run(time.Second)
+	p.w.Run(time.Second)
 	if len(n.sent) != 1 {
 		t.Errorf("%d packets", len(n.sent))
 	}
@@ -438,7 +438,7 @@ func TestSlowStart(t *testing.T) {
 	x = p.a.primary
 	x.cwnd = 4404
 	for range 400 {
-		p.a.Send(p.w.now, SendOptions{}, stringSource("x"))
+		p.a.Send(p.w.Now, SendOptions{}, stringSource("x"))
 	}
 	n.pump()
 	before, acked := x.cwnd, 0
@@ -509,21 +509,21 @@ func TestIdleDecay(t *testing.T) {
 	n.queue(1)
 	p.ack(0)
 	x.cwnd = 64 * fullChunk
-	w.run(5*x.rto - 100*time.Millisecond)
+	w.Run(5*x.rto - 100*time.Millisecond)
 	n.queue(1)
 	if x.cwnd != 4*fullChunk || x.ssthresh != 64*fullChunk {
 		t.Errorf("cwnd %d, ssthresh %d", x.cwnd/fullChunk, x.ssthresh/fullChunk)
 	}
 	p.ack(1)
 	x.cwnd, x.ssthresh = 64*fullChunk, 1<<30
-	w.run(x.rto + time.Millisecond)
+	w.Run(x.rto + time.Millisecond)
 	n.queue(1)
 	if x.cwnd != 32*fullChunk || x.ssthresh != 64*fullChunk {
 		t.Errorf("cwnd %d, ssthresh %d", x.cwnd/fullChunk, x.ssthresh/fullChunk)
 	}
 	p.ack(2)
 	x.cwnd = 2 * fullChunk
-	w.run(10 * x.rto)
+	w.Run(10 * x.rto)
 	n.queue(1)
 	if x.cwnd != 2*fullChunk {
 		t.Errorf("a small cwnd grows by idling: %d", x.cwnd)

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+
+	"github.com/vrnic/vrnic/netstack/sctp/sctptest"
 )
 
 // narrow is a Config whose packets hold chunks of exactly 1000 octets of data and nothing beside.
@@ -22,8 +24,8 @@ const fullChunk = dataLen + 1000
 // queue sends k messages of 1000 octets.
 func (n *node) queue(k int) {
 	for range k {
-		if _, err := n.last.Send(n.w.now, SendOptions{Unordered: true}, strings.NewReader(text(1000))); err != nil {
-			n.w.t.Fatal(err)
+		if _, err := n.last.Send(n.w.Now, SendOptions{Unordered: true}, strings.NewReader(text(1000))); err != nil {
+			n.w.T.Fatal(err)
 		}
 	}
 	n.pump()
@@ -50,15 +52,15 @@ func (p *rawPeer) tsns() (offs []int) {
 // first is the TSN that the node began with.
 func (p *rawPeer) first() TSN {
 	if p.firstTSN == nil {
-		p.w.t.Fatal("not established by handshake")
+		p.w.T.Fatal("not established by handshake")
 	}
 	return *p.firstTSN
 }
 
 func (p *rawPeer) wantTSNs(what string, want ...int) {
-	p.w.t.Helper()
+	p.w.T.Helper()
 	if got := p.tsns(); !slices.Equal(got, want) {
-		p.w.t.Fatalf("%s: TSNs %v, want %v", what, got, want)
+		p.w.T.Fatalf("%s: TSNs %v, want %v", what, got, want)
 	}
 }
 
@@ -68,7 +70,7 @@ func (p *rawPeer) ack(cum int, gaps ...gap) { p.send(mkSack(p.first()+TSN(cum), 
 // What Send refuses. SCTP-069, SCTP-024, SCTP-083, SCTP-110.
 func TestSendErrors(t *testing.T) {
 	_, n, p := established(t, Config{Options: Options{SendBuffer: 3000, OutStreams: 4}})
-	now := p.w.now
+	now := p.w.Now
 	send := func(o SendOptions, size int) error {
 		_, err := p.a.Send(now, o, strings.NewReader(text(size)))
 		return err
@@ -161,7 +163,7 @@ func TestFragments(t *testing.T) {
 func TestBundling(t *testing.T) {
 	w, n, p := established(t, Config{})
 	for range 3 {
-		p.a.Send(w.now, SendOptions{}, strings.NewReader("x"))
+		p.a.Send(w.Now, SendOptions{}, strings.NewReader("x"))
 	}
 	n.pump()
 	n.want("three messages", "DATA | DATA | DATA")
@@ -171,7 +173,7 @@ func TestBundling(t *testing.T) {
 	n.want("its SACK waits")
 	n.post(SendOptions{}, text(p.a.MaxPayload()))
 	n.want("and rides along with a full chunk", "SACK cum=1001 | DATA")
-	w.run(time.Second)
+	w.Run(time.Second)
 	if strings.Contains(fmt.Sprint(n.sent), "SACK") {
 		t.Errorf("it is sent again: %v", n.sent)
 	}
@@ -190,7 +192,7 @@ func TestBundling(t *testing.T) {
 	for range 200 {
 		a.post(SendOptions{}, text(a.last.MaxPayload()))
 		b.post(SendOptions{}, text(b.last.MaxPayload()))
-		w.run(5 * time.Millisecond)
+		w.Run(5 * time.Millisecond)
 	}
 	if lone > all/10 {
 		t.Errorf("%d lone SACKs in %d packets", lone, all)
@@ -249,19 +251,19 @@ func TestZeroWindow(t *testing.T) {
 	sack(1, 10)
 	p.wantTSNs("a sliver of 10 octets: nothing, not a tiny chunk either")
 	sack(1, 0)
-	begin := w.now
+	begin := w.Now
 	var at []time.Duration
 	w.trace = func(_ *node, d Datagram) {
 		s := survey(d.Data[headerLen:])
 		if s.has(chunkData) {
-			at = append(at, w.now.Sub(begin).Round(time.Second))
+			at = append(at, w.Now.Sub(begin).Round(time.Second))
 			if s.chunks != 1 {
 				t.Errorf("a probe of %d chunks", s.chunks)
 			}
 		}
 	}
 	cwnd := p.a.primary.cwnd
-	for limit := begin.Add(10 * time.Minute); w.step(limit); {
+	for limit := begin.Add(10 * time.Minute); w.Step(limit); {
 		if len(n.sent) > 0 { // the peer drops it and says so
 			n.sent = nil
 			sack(1, 0)
@@ -287,7 +289,7 @@ func TestZeroWindow(t *testing.T) {
 	p.a = n.last
 	n.queue(2)
 	p.send(mkSack(p.a.nextTSN-1, 0))
-	p.w.run(time.Hour)
+	p.w.Run(time.Hour)
 	if ev := n.wantEvent("dead", EventDown); ev.Err != ErrTimeout {
 		t.Error(ev.Err)
 	}
@@ -300,12 +302,12 @@ func TestSmallPeer(t *testing.T) {
 	p.handshake(1500)
 	n.post(SendOptions{}, text(4000))
 	p.wantTSNs("a chunk of 1500", 0)
-	w.run(time.Millisecond)
+	w.Run(time.Millisecond)
 	p.send(mkSack(p.first(), 1500))
 	p.wantTSNs("the next", 1)
 	p.send(mkSack(p.first()+1, 4000))
 	p.wantTSNs("the rest", 2)
-	if w.now.Sub(start) > time.Second || n.last.Sent() != 1 {
+	if w.Now.Sub(start) > time.Second || n.last.Sent() != 1 {
 		t.Error("it takes too long")
 	}
 }
@@ -325,7 +327,7 @@ func TestWindowAndBurst(t *testing.T) {
 		t.Errorf("cwnd %d", c)
 	}
 	for range 20 {
-		p.a.Send(p.w.now, SendOptions{}, strings.NewReader(text(p.a.MaxPayload())))
+		p.a.Send(p.w.Now, SendOptions{}, strings.NewReader(text(p.a.MaxPayload())))
 	}
 	n.pump()
 	p.wantTSNs("4404 octets and up to a packet more", 0, 1, 2, 3)
@@ -362,7 +364,7 @@ func TestFlightModel(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 5))
 		w, a, b := pair(t, Config{}, Config{})
-		w.fate = impairment(rng, 0.1, 0.2, 0.05)
+		w.Fate = impairment(rng, 0.1, 0.2, 0.05)
 		x := a.last
 		var highest TSN
 		w.trace = func(from *node, d Datagram) {
@@ -379,7 +381,7 @@ func TestFlightModel(t *testing.T) {
 				if rest = r; c.typ() == chunkData {
 					if t0 := dataChunk(c).tsn(); highest == 0 || highest.before(t0) {
 						if highest = t0; marked > 0 {
-							w.t.Fatalf("seed %d: TSN %d is new while %d chunks wait to be sent again", seed, t0, marked)
+							w.T.Fatalf("seed %d: TSN %d is new while %d chunks wait to be sent again", seed, t0, marked)
 						}
 					}
 				}
@@ -411,17 +413,17 @@ func TestFlightModel(t *testing.T) {
 		for range 400 {
 			for x.Room() > 5000 && rng.IntN(3) > 0 {
 				before, cwnd := x.primary.flight, x.primary.cwnd
-				x.Send(w.now, SendOptions{Stream: uint16(rng.IntN(5)), Unordered: rng.IntN(2) == 0}, strings.NewReader(text(1+rng.IntN(4000))))
+				x.Send(w.Now, SendOptions{Stream: uint16(rng.IntN(5)), Unordered: rng.IntN(2) == 0}, strings.NewReader(text(1+rng.IntN(4000))))
 				a.pump()
 				if f := x.primary.flight; f > before && f > max(cwnd, x.primary.cwnd)+x.primary.pmdcs()-1 {
 					t.Fatalf("seed %d: %d octets in flight, cwnd %d", seed, f, cwnd)
 				}
 				check()
 			}
-			w.run(time.Duration(rng.IntN(20)) * time.Millisecond)
+			w.Run(time.Duration(rng.IntN(20)) * time.Millisecond)
 			check()
 		}
-		w.until("all acknowledged", time.Hour, func() bool { return x.Acked() == x.Sent() })
+		w.Until("all acknowledged", time.Hour, func() bool { return x.Acked() == x.Sent() })
 		if len(b.msgs) != int(x.Sent()) {
 			t.Fatalf("seed %d: %d of %d", seed, len(b.msgs), x.Sent())
 		}
@@ -444,14 +446,14 @@ func TestSmallerPMTU(t *testing.T) {
 		t.Fatalf("%d packets", len(out))
 	}
 	quote := header{p.dport, p.sport, p.own}.append(nil)[:8]
-	n.e.ICMP(w.now, ICMPError{Kind: ICMPTooBig, Src: addrB, Dst: addrA, MTU: 1180, Quote: quote})
+	n.e.ICMP(w.Now, ICMPError{Kind: ICMPTooBig, Src: addrB, Dst: addrA, MTU: 1180, Quote: quote})
 	n.pump()
 	n.wantEvent("a smaller path", EventMaxPayload)
 	if m := p.a.MaxPayload(); m != 1180-headerLen-dataLen {
 		t.Errorf("MaxPayload %d", m)
 	}
 	out = nil
-	w.run(1500 * time.Millisecond) // T3
+	w.Run(1500 * time.Millisecond) // T3
 	if len(out) != 1 || out[0].DF || len(out[0].Data) != headerLen+dataLen+1452 {
 		t.Fatalf("the numbered chunk: %v", out)
 	}
@@ -474,7 +476,7 @@ func TestSmallerPMTU(t *testing.T) {
 		}
 		return 1480
 	}})
-	p.a.addPath(w.now, addrA2, netip.Addr{}, 0, false)
+	p.a.addPath(w.Now, addrA2, netip.Addr{}, 0, false)
 	if m := p.a.MaxPayload(); m != 1480-headerLen-dataLen-sackReserve {
 		t.Errorf("an address that is not confirmed counts: %d", m)
 	}
@@ -489,8 +491,8 @@ func TestSmallerPMTU(t *testing.T) {
 // An association that sends and receives makes no garbage: neither a message nor a SACK costs an
 // allocation once buffers have their size.
 func TestNoAllocations(t *testing.T) {
-	e1, err1 := NewEndpoint(Config{Rand: newSeeded(1)})
-	e2, err2 := NewEndpoint(Config{Rand: newSeeded(2)})
+	e1, err1 := NewEndpoint(Config{Rand: sctptest.Seeded(1)})
+	e2, err2 := NewEndpoint(Config{Rand: sctptest.Seeded(2)})
 	if err1 != nil || err2 != nil {
 		t.Fatal(err1, err2)
 	}
@@ -573,7 +575,7 @@ func TestOddMTU(t *testing.T) {
 			t.Errorf("MTU %d: MaxPayload %d", mtu, m)
 		}
 		a.post(SendOptions{}, text(200_000))
-		w.run(time.Minute)
+		w.Run(time.Minute)
 		if len(b.msgs) != 1 || b.msgs[0] != text(200_000) {
 			t.Errorf("MTU %d: %d messages", mtu, len(b.msgs))
 		}

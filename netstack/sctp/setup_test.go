@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vrnic/vrnic/netstack/sctp/sctptest"
 )
 
 // dialing is a node that has begun to set up an association with a packet-level peer.
@@ -20,7 +22,7 @@ func dialing(t testing.TB, cfg Config, remotes ...netip.Addr) (w *world, n *node
 	if remotes == nil {
 		remotes = []netip.Addr{addrB}
 	}
-	a, err := n.e.Dial(w.now, DialConfig{LocalPort: 4000, Locals: n.addrs, RemotePort: 5043, Remotes: remotes})
+	a, err := n.e.Dial(w.Now, DialConfig{LocalPort: 4000, Locals: n.addrs, RemotePort: 5043, Remotes: remotes})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +61,7 @@ func TestActiveSetup(t *testing.T) {
 	w := newWorld(t)
 	n := w.node("n", Config{Options: Options{OutStreams: 7, InStreams: 9, RecvBuffer: 5000}}, addrA)
 	all := capturePackets(w)
-	a, err := n.e.Dial(w.now, DialConfig{LocalPort: 4000, Locals: n.addrs, RemotePort: 5043, Remotes: []netip.Addr{addrB}})
+	a, err := n.e.Dial(w.Now, DialConfig{LocalPort: 4000, Locals: n.addrs, RemotePort: 5043, Remotes: []netip.Addr{addrB}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +72,7 @@ func TestActiveSetup(t *testing.T) {
 	if len(*all) != 1 || !bytes.Equal((*all)[0], want) {
 		t.Fatalf("INIT %x, want %x", *all, want)
 	}
-	if _, err := a.Send(w.now, SendOptions{}, strings.NewReader("x")); err != ErrNotConnected {
+	if _, err := a.Send(w.Now, SendOptions{}, strings.NewReader("x")); err != ErrNotConnected {
 		t.Errorf("a message before the association is up: %v", err)
 	}
 	p := &rawPeer{w: w, n: n, src: addrB, dst: addrA, sport: 5043, dport: 4000, tag: a.tag, own: peerTag, tsn: peerTSN}
@@ -112,8 +114,8 @@ func TestTags(t *testing.T) {
 	var high, low int
 	for i := range 1000 {
 		w := newWorld(t)
-		n := w.node("n", Config{Rand: newSeeded(uint64(i))}, addrA)
-		a, err := n.e.Dial(w.now, DialConfig{LocalPort: 4000, Locals: n.addrs, RemotePort: 5043, Remotes: []netip.Addr{addrB}})
+		n := w.node("n", Config{Rand: sctptest.Seeded(uint64(i))}, addrA)
+		a, err := n.e.Dial(w.Now, DialConfig{LocalPort: 4000, Locals: n.addrs, RemotePort: 5043, Remotes: []netip.Addr{addrB}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +204,7 @@ func TestBadInit(t *testing.T) {
 					t.Errorf("%s: the association is dead", what)
 				}
 			}
-			w.run(time.Second)
+			w.Run(time.Second)
 		}
 	}
 }
@@ -231,7 +233,7 @@ func TestBadInitAck(t *testing.T) {
 			if p.a.State() != StateCookieWait {
 				t.Errorf("%s: %v", tt.name, p.a.State())
 			}
-			w.run(1500 * time.Millisecond)
+			w.Run(1500 * time.Millisecond)
 			n.want(tt.name+": it goes on trying", "INIT")
 			continue
 		}
@@ -258,7 +260,7 @@ func TestStreamNumbers(t *testing.T) {
 	if out, in := n.last.Streams(); out != 3 || in != 5 {
 		t.Errorf("streams %d and %d", out, in)
 	}
-	if _, err := n.last.Send(p.w.now, SendOptions{Stream: 3}, strings.NewReader("x")); err != ErrStream {
+	if _, err := n.last.Send(p.w.Now, SendOptions{Stream: 3}, strings.NewReader("x")); err != ErrStream {
 		t.Errorf("stream 3 of 3: %v", err)
 	}
 	n.post(SendOptions{Stream: 2}, "x")
@@ -456,9 +458,9 @@ func TestPeerAddresses(t *testing.T) {
 // SCTP-034, SCTP-044.
 func TestFlood(t *testing.T) {
 	w, n, p := lonely(t, Config{})
-	w.fate = func(Datagram) []time.Duration { return nil }
+	w.Fate = func(Datagram) []time.Duration { return nil }
 	n.w.trace = nil
-	rng := newSeeded(7)
+	rng := sctptest.Seeded(7)
 	total := 100_000
 	if testing.Short() {
 		total = 10_000
@@ -478,10 +480,10 @@ func TestFlood(t *testing.T) {
 				b := header{1000, 5043, tag}.append(nil)
 				b = append(b, c...)
 				finish(b)
-				n.e.Input(w.now, Packet{Src: src, Dst: addrB, Data: b})
+				n.e.Input(w.Now, Packet{Src: src, Dst: addrB, Data: b})
 			}
 			for {
-				d, ok := n.e.Output(w.now, n.buf)
+				d, ok := n.e.Output(w.Now, n.buf)
 				if !ok {
 					break
 				}
@@ -501,7 +503,7 @@ func TestFlood(t *testing.T) {
 	}
 	// Answers that nobody takes away do not pile up.
 	for range 10 * maxReplies {
-		p.n.e.Input(w.now, Packet{Src: addrA, Dst: addrB, Data: sealed(header{4000, 5043, 0}, init)})
+		p.n.e.Input(w.Now, Packet{Src: addrA, Dst: addrB, Data: sealed(header{4000, 5043, 0}, init)})
 	}
 	if got := n.e.replies.len(); got != maxReplies {
 		t.Errorf("%d answers wait", got)
@@ -527,10 +529,10 @@ func testSetupTimer(t *testing.T, cookie bool) {
 	var at []time.Duration
 	var pkts []string
 	w.trace = func(_ *node, d Datagram) {
-		at = append(at, w.now.Sub(start))
+		at = append(at, w.Now.Sub(start))
 		pkts = append(pkts, string(d.Data))
 	}
-	a, err := n.e.Dial(w.now, DialConfig{LocalPort: 4000, Locals: n.addrs, RemotePort: 5043, Remotes: []netip.Addr{addrB}})
+	a, err := n.e.Dial(w.Now, DialConfig{LocalPort: 4000, Locals: n.addrs, RemotePort: 5043, Remotes: []netip.Addr{addrB}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -540,7 +542,7 @@ func testSetupTimer(t *testing.T, cookie bool) {
 		p := &rawPeer{w: w, n: n, src: addrB, dst: addrA, sport: 5043, dport: 4000, tag: a.tag, own: peerTag, tsn: peerTSN}
 		p.initAck()
 	}
-	w.run(time.Hour)
+	w.Run(time.Hour)
 	want := []time.Duration{0, 1, 3, 7, 15, 31, 63, 123, 183}
 	for i := range want {
 		want[i] *= time.Second
@@ -568,17 +570,17 @@ func TestSetupRotates(t *testing.T) {
 	if err := b.e.Listen(5043, ListenConfig{Locals: b.addrs}); err != nil {
 		t.Fatal(err)
 	}
-	w.fate = func(d Datagram) []time.Duration { // the first address is dead
+	w.Fate = func(d Datagram) []time.Duration { // the first address is dead
 		if d.Dst == addrB || d.Src == addrB {
 			return nil
 		}
 		return []time.Duration{time.Millisecond}
 	}
-	if _, err := a.e.Dial(w.now, DialConfig{LocalPort: 4000, Locals: a.addrs, RemotePort: 5043, Remotes: b.addrs}); err != nil {
+	if _, err := a.e.Dial(w.Now, DialConfig{LocalPort: 4000, Locals: a.addrs, RemotePort: 5043, Remotes: b.addrs}); err != nil {
 		t.Fatal(err)
 	}
 	a.pump()
-	w.until("set up over the second address", 10*time.Second, func() bool { return a.last != nil && b.last != nil })
+	w.Until("set up over the second address", 10*time.Second, func() bool { return a.last != nil && b.last != nil })
 }
 
 // A listener's limits, and what Dial and Listen refuse. SCTP-002, SCTP-025.

@@ -16,7 +16,7 @@ func TestShutdown(t *testing.T) {
 	n.sent = nil
 	p.send(mkData(whole, p.tsn, 0, 0, 0, "x"))
 	n.sent = nil
-	if err := p.a.Shutdown(w.now); err != nil {
+	if err := p.a.Shutdown(w.Now); err != nil {
 		t.Fatal(err)
 	}
 	n.pump()
@@ -33,7 +33,7 @@ func TestShutdown(t *testing.T) {
 	if p.a.State() != StateShutdownSent {
 		t.Fatal(p.a.State())
 	}
-	if p.a.Shutdown(w.now) != nil {
+	if p.a.Shutdown(w.Now) != nil {
 		t.Error("a second Shutdown is an error")
 	}
 	p.send(mk(chunkShutdownAck, 0))
@@ -52,10 +52,10 @@ func TestPeerShutdown(t *testing.T) {
 	p.send(appendShutdown(nil, p.first()+1)) // acknowledges two
 	n.wantEvent("the user is told", EventPeerShutdown)
 	p.wantTSNs("it goes on", 4, 5)
-	if _, err := p.a.Send(w.now, SendOptions{}, strings.NewReader("x")); err != ErrShutdown || p.a.State() != StateShutdownReceived || p.a.Room() != 0 {
+	if _, err := p.a.Send(w.Now, SendOptions{}, strings.NewReader("x")); err != ErrShutdown || p.a.State() != StateShutdownReceived || p.a.Room() != 0 {
 		t.Errorf("%v in %v", err, p.a.State())
 	}
-	if p.a.Shutdown(w.now) != nil || p.a.State() != StateShutdownReceived {
+	if p.a.Shutdown(w.Now) != nil || p.a.State() != StateShutdownReceived {
 		t.Error("a Shutdown of ours")
 	}
 	p.ack(1, gap{2, 2})
@@ -111,23 +111,23 @@ func TestPeerShutdown(t *testing.T) {
 // duplicates. SCTP-159.
 func TestDataInShutdownSent(t *testing.T) {
 	w, n, p := established(t, Config{})
-	p.a.Shutdown(w.now)
+	p.a.Shutdown(w.Now)
 	n.pump()
 	n.want("SHUTDOWN", fmt.Sprintf("SHUTDOWN cum=%d", p.tsn-1))
-	w.run(900 * time.Millisecond)
+	w.Run(900 * time.Millisecond)
 	p.a.errors = 3 // as if T2 had run out
 	p.send(mkData(whole, p.tsn, 0, 0, 0, "x"))
 	if n.want("DATA", fmt.Sprintf("SHUTDOWN cum=%d", p.tsn)); p.a.errors != 0 {
 		t.Errorf("%d errors", p.a.errors)
 	}
-	w.run(900 * time.Millisecond) // T2 was restarted
+	w.Run(900 * time.Millisecond) // T2 was restarted
 	n.want("T2")
 	p.send(mkData(whole, p.tsn+2, 0, 2, 0, "x"))
 	n.want("a gap", fmt.Sprintf("SACK cum=%d gap=2-2", p.tsn), fmt.Sprintf("SHUTDOWN cum=%d", p.tsn))
 	p.send(mkData(whole, p.tsn, 0, 0, 0, "x"))
 	n.want("a duplicate", "SACK gap=2-2 dup=", "SHUTDOWN")
 	for i := range TSN(30) {
-		w.run(900 * time.Millisecond)
+		w.Run(900 * time.Millisecond)
 		p.send(mkData(whole|flagU, p.tsn+3+i, 0, 0, 0, "x"))
 	}
 	if p.a.State() != StateShutdownSent || p.a.errors != 0 || len(n.msgs) != 31 { // the ordered one waits for TSN 1
@@ -146,13 +146,13 @@ func TestShutdownSentDiscards(t *testing.T) {
 	parseSetup(c, &s)
 	p.tag = s.tag
 	p.send(mk(chunkCookieEcho, 0, s.cookie...))
-	w.run(0)
+	w.Run(0)
 	a := n.last
 	c, _, _ = nextChunk((*all)[len(*all)-1][headerLen:])
 	if c.typ() != chunkHeartbeat {
 		t.Fatalf("%v", n.sent)
 	}
-	a.Shutdown(w.now)
+	a.Shutdown(w.Now)
 	n.pump()
 	p.send(mkSack(a.nextTSN+5, 1000))
 	if a.State() != StateShutdownSent {
@@ -163,7 +163,7 @@ func TestShutdownSentDiscards(t *testing.T) {
 		t.Fatal("not confirmed")
 	}
 	n.sent = nil
-	if w.run(2 * time.Minute); strings.Contains(fmt.Sprint(n.sent), "HEARTBEAT") {
+	if w.Run(2 * time.Minute); strings.Contains(fmt.Sprint(n.sent), "HEARTBEAT") {
 		t.Error("a HEARTBEAT behind the SHUTDOWN")
 	}
 }
@@ -174,10 +174,10 @@ func TestCrossingShutdowns(t *testing.T) {
 	a.post(SendOptions{}, "to b")
 	b.post(SendOptions{}, "to a")
 	for _, n := range w.nodes {
-		n.last.Shutdown(w.now)
+		n.last.Shutdown(w.Now)
 		n.pump()
 	}
-	w.run(time.Minute)
+	w.Run(time.Minute)
 	for _, n := range w.nodes {
 		if ev := n.wantEvent("down", EventDown); ev.Err != nil || n.e.Associations() != 0 || len(n.msgs) != 1 {
 			t.Errorf("%s: %+v, %q", n.name, ev, n.msgs)
@@ -185,7 +185,7 @@ func TestCrossingShutdowns(t *testing.T) {
 	}
 	// By hand: SHUTDOWN in SHUTDOWN-SENT, then SHUTDOWN ACK in SHUTDOWN-ACK-SENT.
 	_, n, p := established(t, Config{})
-	p.a.Shutdown(p.w.now)
+	p.a.Shutdown(p.w.Now)
 	n.pump()
 	n.sent = nil
 	p.send(appendShutdown(nil, p.a.ackTSN))
@@ -206,26 +206,26 @@ func TestT2(t *testing.T) {
 			p.send(appendShutdown(nil, p.a.ackTSN))
 			n.want("SHUTDOWN", "SHUTDOWN ACK")
 		} else {
-			p.a.Shutdown(w.now)
+			p.a.Shutdown(w.Now)
 			n.pump()
 			n.want("Shutdown", "SHUTDOWN")
 			p.send(mkData(whole, p.tsn, 0, 0, 0, "x"))
 			n.want("DATA", fmt.Sprintf("SHUTDOWN cum=%d", p.tsn))
 		}
-		w.run(time.Second)
+		w.Run(time.Second)
 		if ack {
 			n.want("T2", "SHUTDOWN ACK")
 		} else {
 			n.want("T2", fmt.Sprintf("SHUTDOWN cum=%d", p.tsn))
 		}
-		begin := w.now
-		w.until("dead", time.Hour, func() bool { return p.a.State() == StateClosed })
+		begin := w.Now
+		w.Until("dead", time.Hour, func() bool { return p.a.State() == StateClosed })
 		// In SHUTDOWN-SENT the guard of five times RTO.Max comes first. SCTP-164.
 		want := 2 + 4 + 8 + 16 + 32 + 60*5
 		if !ack {
 			want = 300 - 1
 		}
-		if d := w.now.Sub(begin); d.Round(time.Second) != time.Duration(want)*time.Second {
+		if d := w.Now.Sub(begin); d.Round(time.Second) != time.Duration(want)*time.Second {
 			t.Errorf("ack %t: dead after %v", ack, d)
 		}
 		if ev := n.wantEvent("dead", EventDown); ack && ev.Err != ErrTimeout {
@@ -234,9 +234,9 @@ func TestT2(t *testing.T) {
 	}
 	// Retransmissions are bounded in SHUTDOWN-SENT too.
 	w, n, p := established(t, Config{Options: Options{AssociationMaxRetrans: 3}})
-	p.a.Shutdown(w.now)
+	p.a.Shutdown(w.Now)
 	n.pump()
-	w.run(time.Minute)
+	w.Run(time.Minute)
 	n.want("four in all", "SHUTDOWN", "SHUTDOWN", "SHUTDOWN", "SHUTDOWN")
 	if ev := n.wantEvent("dead", EventDown); ev.Err != ErrTimeout {
 		t.Error(ev.Err)
@@ -246,17 +246,17 @@ func TestT2(t *testing.T) {
 // A peer that never finishes is aborted by the guard timer. SCTP-164.
 func TestShutdownGuard(t *testing.T) {
 	w, n, p := established(t, Config{})
-	p.a.Shutdown(w.now)
+	p.a.Shutdown(w.Now)
 	n.pump()
-	begin := w.now
+	begin := w.Now
 	for i := TSN(0); p.a.State() != StateClosed && i < 1000; i++ {
 		n.sent = nil
-		w.run(900 * time.Millisecond)
+		w.Run(900 * time.Millisecond)
 		if p.a.State() != StateClosed {
 			p.send(mkData(whole|flagU, p.tsn+i, 0, 0, 0, "x"))
 		}
 	}
-	if d := w.now.Sub(begin); d < 299*time.Second || d > 302*time.Second {
+	if d := w.Now.Sub(begin); d < 299*time.Second || d > 302*time.Second {
 		t.Errorf("after %v", d)
 	}
 	if !matches(n.sent[len(n.sent)-1], "ABORT (user-initiated abort)") {
@@ -269,19 +269,19 @@ func TestShutdownGuard(t *testing.T) {
 func TestAbort(t *testing.T) {
 	w, n, p := established(t, narrow())
 	n.queue(2)
-	p.a.Send(w.now, SendOptions{}, strings.NewReader("waits"))
+	p.a.Send(w.Now, SendOptions{}, strings.NewReader("waits"))
 	n.sent = nil
-	p.a.Abort(w.now, "because we say so")
+	p.a.Abort(w.Now, "because we say so")
 	n.pump()
 	n.want("abort", fmt.Sprintf(`tag=%08x ABORT (user-initiated abort: "because we say so")`, p.own))
 	ev := n.wantEvent("abort", EventDown)
 	if e, ok := ev.Err.(*LocalAbort); !ok || e.Cause != CauseUserAbort || n.e.Associations() != 0 {
 		t.Errorf("%v", ev.Err)
 	}
-	p.a.Abort(w.now, "again")
+	p.a.Abort(w.Now, "again")
 	n.pump()
 	n.want("once")
-	if w.run(time.Hour); len(n.sent) > 0 {
+	if w.Run(time.Hour); len(n.sent) > 0 {
 		t.Errorf("after the end: %v", n.sent)
 	}
 	// What the peer sends then is out of the blue.
@@ -289,7 +289,7 @@ func TestAbort(t *testing.T) {
 	n.want("DATA for a dead association", fmt.Sprintf("tag=%08x ABORT_T", p.tag))
 	// A reason of any length.
 	_, n, p = established(t, Config{})
-	p.a.Abort(w.now, text(5000))
+	p.a.Abort(w.Now, text(5000))
 	n.pump()
 	if len(n.sent) != 1 || len(n.sent[0]) > 400 {
 		t.Errorf("%d packets", len(n.sent))
@@ -297,21 +297,21 @@ func TestAbort(t *testing.T) {
 	// Before the peer has a tag there is nobody to tell.
 	_, n, p = dialing(t, Config{})
 	n.sent = nil
-	p.a.Abort(w.now, "x")
+	p.a.Abort(w.Now, "x")
 	n.pump()
 	n.want("COOKIE-WAIT")
 	n.wantEvent("COOKIE-WAIT", EventDown)
 	_, n, p = echoed(t, Config{})
-	p.a.Shutdown(w.now)
+	p.a.Shutdown(w.Now)
 	n.pump()
 	n.want("COOKIE-ECHOED", fmt.Sprintf("tag=%08x ABORT", p.own))
 	// Two that abort each other: it ends.
 	w, a, b := pair(t, Config{}, Config{})
 	for _, x := range w.nodes {
-		x.last.Abort(w.now, "")
+		x.last.Abort(w.Now, "")
 		x.pump()
 	}
-	w.run(time.Hour)
+	w.Run(time.Hour)
 	if len(a.sent) != 1 || len(b.sent) != 1 {
 		t.Errorf("%v %v", a.sent, b.sent)
 	}
@@ -324,14 +324,14 @@ func TestTimerHeap(t *testing.T) {
 	rng := newSeededRand(3)
 	var all []*Association
 	for i := range 500 {
-		w.now = start.Add(time.Duration(rng.IntN(1000)) * time.Millisecond)
-		a, err := n.e.Dial(w.now, DialConfig{LocalPort: uint16(1 + i), Locals: n.addrs, RemotePort: 1, Remotes: []netip.Addr{addrB}})
+		w.Now = start.Add(time.Duration(rng.IntN(1000)) * time.Millisecond)
+		a, err := n.e.Dial(w.Now, DialConfig{LocalPort: uint16(1 + i), Locals: n.addrs, RemotePort: 1, Remotes: []netip.Addr{addrB}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		all = append(all, a)
 		if rng.IntN(3) == 0 {
-			all[rng.IntN(len(all))].Abort(w.now, "")
+			all[rng.IntN(len(all))].Abort(w.Now, "")
 		}
 	}
 	check := func() {
@@ -354,7 +354,7 @@ func TestTimerHeap(t *testing.T) {
 			}
 		}
 	}
-	for limit := start.Add(time.Hour); w.step(limit); {
+	for limit := start.Add(time.Hour); w.Step(limit); {
 		check()
 	}
 	if n.e.Associations() != 0 {

@@ -79,12 +79,12 @@ func (f *flow) push() {
 			seq = f.next[s]
 		}
 		f.src = pattern{n: n, seq: seq}
-		id, err := f.from.last.Send(f.from.w.now, o, &f.src)
+		id, err := f.from.last.Send(f.from.w.Now, o, &f.src)
 		if err == ErrNoRoom {
 			return
 		}
 		if f.sent++; err != nil || id != uint64(f.sent) {
-			f.from.w.t.Fatalf("send: id %d, %v", id, err)
+			f.from.w.T.Fatalf("send: id %d, %v", id, err)
 		}
 		if o.Unordered {
 			f.seen[seq] = true
@@ -96,7 +96,7 @@ func (f *flow) push() {
 
 // take checks a message.
 func (f *flow) take(m *Message) {
-	t := f.to.w.t
+	t := f.to.w.T
 	var head [4]byte
 	i := 0
 	for p := range m.Pieces() {
@@ -182,7 +182,7 @@ func impairedRun(t *testing.T, seed uint64, total int) string {
 	}
 	a.last.have.init(^TSN(0) - 1001)
 	b.last.have.init(^TSN(0) - 1001)
-	w.fate = impairment(rng, 0.10, 0.10, 0.05)
+	w.Fate = impairment(rng, 0.10, 0.10, 0.05)
 	sizes := []int{1, 16, 100, 100, 1400, 5000}
 	flows := []*flow{
 		{rng: rng, from: a, to: b, total: total - total/4, streams: 8, sizes: sizes, seen: map[uint32]bool{}},
@@ -203,26 +203,26 @@ func impairedRun(t *testing.T, seed uint64, total int) string {
 		}
 		return flows[0].got == flows[0].total && flows[1].got == flows[1].total
 	}
-	w.until("all messages", 24*time.Hour, done)
+	w.Until("all messages", 24*time.Hour, done)
 	// What is under way when a shutdown begins arrives too.
 	flows[1].total += 50
 	flows[1].push()
-	if err := a.last.Shutdown(w.now); err != nil {
+	if err := a.last.Shutdown(w.Now); err != nil {
 		t.Fatal(err)
 	}
 	a.pump()
 	b.pump()
-	w.until("shutdown", 10*time.Minute, func() bool { return a.e.Associations()+b.e.Associations() == 0 })
+	w.Until("shutdown", 10*time.Minute, func() bool { return a.e.Associations()+b.e.Associations() == 0 })
 	if ev := b.wantEvent("shutdown", EventDown); ev.Err != nil {
 		t.Fatal(ev.Err)
 	}
 	if flows[1].got != flows[1].total {
 		t.Fatalf("%d of %d messages arrived before the shutdown ended", flows[1].got, flows[1].total)
 	}
-	if w.run(time.Hour); w.refs != 0 {
+	if w.Run(time.Hour); w.refs != 0 {
 		t.Fatalf("%d packets are still held", w.refs)
 	}
-	return fmt.Sprintf("%v of network time, %d and %d octets; a %+v; b %+v", w.now.Sub(start), flows[0].octets, flows[1].octets, a.e.Stats(), b.e.Stats())
+	return fmt.Sprintf("%v of network time, %d and %d octets; a %+v; b %+v", w.Now.Sub(start), flows[0].octets, flows[1].octets, a.e.Stats(), b.e.Stats())
 }
 
 // The same with other seeds, shorter.
