@@ -26,8 +26,8 @@ const ackTick = 20 * time.Millisecond
 // replaced by a packet that acknowledges as much or more. The packet itself goes back to its pools at once: with many connections those would
 // give out the memory that nobody has used for longest.
 type acks struct {
-	send  func(*Frame)  // sends and releases; an owner of a connection's lock may call it
-	limit func() uint32 // octets that are acknowledged at once
+	send  func(*Frame, *Delivery) // sends and releases; an owner of a connection's lock may call it
+	limit func() uint32           // octets that are acknowledged at once
 	clock tcpip.Clock
 
 	stopped atomic.Bool // set with mu held
@@ -42,7 +42,7 @@ type acks struct {
 // A connAck is what acks knows of a connection. It is in a packet as its owner, so that it need not be looked for: a
 // connection that has none, or has none yet, sends everything at once.
 type connAck struct {
-	conn   *TCPConn // nil in tests
+	sent   Delivery // beside what the connection sends
 	mu     sync.Mutex
 	known  bool   // acked is
 	old    bool   // held has seen a tick
@@ -73,9 +73,15 @@ func (s *connAck) keep(f *Frame, ack uint32) bool {
 // frame is what s held.
 func (s *connAck) frame() *Frame {
 	s.holds = false
-	f := NewFrame(s.octets[:s.n], s.off)
-	f.to = s.conn.other()
-	return f
+	return NewFrame(s.octets[:s.n], s.off)
+}
+
+// delivery goes beside what the connection sends. It does not change.
+func (s *connAck) delivery() *Delivery {
+	if s == nil {
+		return nil
+	}
+	return &s.sent
 }
 
 // KUID and KGID implement tcpip.PacketOwner. Nobody asks.
@@ -84,10 +90,13 @@ func (*connAck) KGID() uint32 { return 0 }
 
 // pass sends what has to be sent before f, which is the frame of pkt, and reports whether f itself is kept: then it need not
 // be sent.
-func (a *acks) pass(pkt *stack.PacketBuffer, f *Frame) (kept bool) {
-	kept, first, list := a.hold(pkt, f)
+func (a *acks) pass(pkt *stack.PacketBuffer, f *Frame, s *connAck) (kept bool) {
+	if s == nil {
+		return false
+	}
+	kept, first, list := a.hold(pkt, f, s)
 	if first != nil {
-		a.send(first)
+		a.send(first, &s.sent)
 	}
 	if list != nil {
 		a.list(list)
@@ -98,10 +107,9 @@ func (a *acks) pass(pkt *stack.PacketBuffer, f *Frame) (kept bool) {
 // hold looks at a packet that is to be sent, and at f, which is its frame. If it has kept f, f need not be sent. What was
 // held before and has to be sent before f is first. list, if not nil, is for acks.list, which must not be called with the lock of
 // a connAck.
-func (a *acks) hold(pkt *stack.PacketBuffer, f *Frame) (kept bool, first *Frame, list *connAck) {
-	s, ok := pkt.Owner.(*connAck)
+func (a *acks) hold(pkt *stack.PacketBuffer, f *Frame, s *connAck) (kept bool, first *Frame, list *connAck) {
 	t := header.TCP(pkt.TransportHeader().Slice())
-	if !ok || len(t) < header.TCPMinimumSize {
+	if len(t) < header.TCPMinimumSize {
 		return false, nil, nil
 	}
 	ack, flags, data := t.AckNumber(), t.Flags(), pkt.Data().Size() > 0
@@ -235,7 +243,7 @@ func (a *acks) look(s *connAck) (left bool) {
 	}
 	s.mu.Unlock()
 	if f != nil {
-		a.send(f)
+		a.send(f, &s.sent)
 	}
 	return left
 }

@@ -40,7 +40,7 @@ func newAckRig() *ackRig {
 	r := &ackRig{clock: faketime.NewManualClock()}
 	r.acks.clock = r.clock
 	r.limit = func() uint32 { return ackLimit }
-	r.send = func(f *Frame) {
+	r.send = func(f *Frame, d *Delivery) {
 		r.sent = append(r.sent, int(f.HdrLen))
 		f.Release()
 	}
@@ -53,7 +53,6 @@ func (r *ackRig) put(p ackPacket) (kept bool) {
 		ReserveHeaderBytes: 60, Payload: buffer.MakeWithData(make([]byte, p.data)),
 	})
 	defer pkt.DecRef()
-	pkt.Owner = &r.conns[p.flow]
 	t := header.TCP(pkt.TransportHeader().Push(header.TCPMinimumSize + len(p.opts)))
 	t.Encode(&header.TCPFields{
 		SrcPort: 1, DstPort: 2, AckNum: p.ack, Flags: p.flags, DataOffset: uint8(header.TCPMinimumSize + len(p.opts)),
@@ -62,9 +61,9 @@ func (r *ackRig) put(p ackPacket) (kept bool) {
 	f := newFrame()
 	f.HdrLen = uint16(len(r.made))
 	r.made = append(r.made, p)
-	kept = r.pass(pkt, f)
+	kept = r.pass(pkt, f, &r.conns[p.flow])
 	if !kept {
-		r.send(f)
+		r.send(f, nil)
 	}
 	return kept
 }
@@ -187,8 +186,8 @@ func TestHoldACKOfMany(t *testing.T) {
 	}
 	r.clock.Advance(ackTick)
 	send := r.send
-	r.send = func(f *Frame) {
-		send(f)
+	r.send = func(f *Frame, d *Delivery) {
+		send(f, nil)
 		flow := r.made[r.sent[len(r.sent)-1]].flow
 		r.send = send
 		r.put(plain(flow, 4)) // of who holds nothing any more
@@ -210,7 +209,7 @@ func TestHoldACKOfMany(t *testing.T) {
 func TestStopACKMeanwhile(t *testing.T) {
 	r := newAckRig()
 	var released atomic.Int64
-	r.send = func(f *Frame) {
+	r.send = func(f *Frame, d *Delivery) {
 		released.Add(1)
 		f.Release()
 	}
@@ -219,15 +218,14 @@ func TestStopACKMeanwhile(t *testing.T) {
 	for flow := range r.conns {
 		pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{ReserveHeaderBytes: 60})
 		defer pkt.DecRef()
-		pkt.Owner = &r.conns[flow]
 		th := header.TCP(pkt.TransportHeader().Push(header.TCPMinimumSize))
 		wg.Go(func() {
 			<-start
 			for ack := range uint32(10) {
 				th.Encode(&header.TCPFields{AckNum: ack, Flags: header.TCPFlagAck, DataOffset: header.TCPMinimumSize})
 				f := newFrame()
-				if !r.pass(pkt, f) {
-					r.send(f)
+				if !r.pass(pkt, f, &r.conns[flow]) {
+					r.send(f, nil)
 				}
 			}
 		})

@@ -1,20 +1,5 @@
 package netstack
 
-// Arrive is arrive.
-func (a *Attachment) Arrive(f *Frame, prompt bool) { a.arrive(f, prompt, nil) }
-
-// BatchMost is batchMost.
-const BatchMost = batchMost
-
-// ArriveTogether is arriveTogether for at most BatchMost frames.
-func (a *Attachment) ArriveTogether(frames ...*Frame) {
-	var b batch
-	for _, f := range frames {
-		b.add(f)
-	}
-	a.arriveTogether(&b)
-}
-
 // Settle returns when what has come in for c has been dealt with.
 func (c *TCPConn) Settle() {
 	c.mu.Lock()

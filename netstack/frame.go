@@ -65,13 +65,7 @@ const (
 type Frame struct {
 	Offload
 	buf    buffer.Buffer
-	shared bool     // several ports are to see it: none may take buf
-	short  bool     // it is from outside, and short
-	prompt bool     // the goroutine holds no lock, and may handle what is in it
-	from   *TCPConn // that has sent it here, if it does not know its other end yet
-	to     *TCPConn // that it may be for: the sender's guess
-	ready  *TCPConn // that it has brought something for
-	batch  *batch   // that it is in, or nil
+	shared bool // several ports are to see it: none may take buf
 }
 
 var framePool = sync.Pool{New: func() any { return new(Frame) }}

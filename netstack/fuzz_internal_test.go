@@ -141,7 +141,7 @@ func FuzzFrames(f *testing.F) {
 		}
 		whole := NewFrame(frame, fr.Offload)
 		defer whole.Release()
-		ok := l.Transmit(fr)
+		ok := l.Transmit(fr, nil)
 		inline := d.got != nil
 		if len(l.queue) > 0 {
 			l.deliver(<-l.queue)

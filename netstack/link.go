@@ -58,8 +58,8 @@ func newLink(name string, mac MAC, mtu uint32) *link {
 		stop:  make(chan struct{}),
 	}
 	l.mtu.Store(mtu)
-	l.acks.send = func(f *Frame) {
-		_ = l.at.Input(f) // counts what it drops
+	l.acks.send = func(f *Frame, d *Delivery) {
+		_ = l.at.Deliver(f, d) // counts what it drops
 		f.Release()
 	}
 	l.acks.limit = func() uint32 { return 2 * (l.mtu.Load() - ipv6Len - tcpMinLen - tcpTimestampLen) }
@@ -127,7 +127,7 @@ func (l *link) deliver(pkt *stack.PacketBuffer) {
 }
 
 // Transmit implements Port: it takes a frame into the stack.
-func (l *link) Transmit(f *Frame) bool {
+func (l *link) Transmit(f *Frame, d *Delivery) bool {
 	dst, _ := f.addresses()
 	if dst != l.mac && !dst.group() {
 		return true // flooded; not for us
@@ -154,14 +154,11 @@ func (l *link) Transmit(f *Frame) bool {
 		var c *TCPConn // that the segment is of, if it is known
 		if p.proto == protoTCP && dst == l.mac {
 			l.firsts.came(&p)
-			c = l.conns.of(f, &p)
+			c = l.conns.of(d, &p)
+			c.arriving(d, &p)
 		}
-		held := l.prompt(f, &p, c)
 		if c == nil || !c.take(&p, pkt) {
 			l.deliver(pkt)
-		}
-		if held && c.end() {
-			f.ready = c
 		}
 		return true
 	}
@@ -198,13 +195,11 @@ func (l *link) WritePacket(pkt *stack.PacketBuffer) tcpip.Error {
 		}
 	}
 	l.firsts.sent(pkt)
-	if a, ok := pkt.Owner.(*connAck); ok {
-		f.from, f.to = a.conn.unmet(), a.conn.other()
-	}
-	if l.acks.pass(pkt, f) {
+	ack, _ := pkt.Owner.(*connAck)
+	if l.acks.pass(pkt, f, ack) {
 		return nil
 	}
-	err := l.at.Input(f)
+	err := l.at.Deliver(f, ack.delivery())
 	f.Release()
 	if err != nil {
 		return &tcpip.ErrClosedForSend{}

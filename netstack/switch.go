@@ -13,9 +13,10 @@ import (
 // A Port is a link of a Switch, as the Switch uses it. Its methods may be called from several
 // goroutines at once.
 type Port interface {
-	// Transmit sends f out of the port. f is good for the call only. It must not wait for
-	// anything that another port does, and reports false if it dropped the frame.
-	Transmit(f *Frame) bool
+	// Transmit sends f out of the port. f is good for the call only, as is d, which says who brings
+	// it and may be nil. It must not wait for anything that another port does, and reports false if
+	// it dropped the frame.
+	Transmit(f *Frame, d *Delivery) bool
 	// Offloads reports whether Transmit takes super-frames and frames whose checksum is partial.
 	Offloads() bool
 	// String says in a few words what the port is and what state it is in.
@@ -171,7 +172,10 @@ var (
 
 // Input passes a frame that came in at the port to where it should go. It returns when every port
 // has it, or says why it was dropped. f remains the caller's, but its octets may be gone.
-func (a *Attachment) Input(f *Frame) error {
+func (a *Attachment) Input(f *Frame) error { return a.Deliver(f, nil) }
+
+// Deliver is Input for somebody who offers something: d may be nil.
+func (a *Attachment) Deliver(f *Frame, d *Delivery) error {
 	if !a.gate.enter() {
 		return errDetached
 	}
@@ -189,7 +193,7 @@ func (a *Attachment) Input(f *Frame) error {
 	if !dst.group() {
 		if to := s.table.lookup(dst); to != nil {
 			if to != a {
-				to.transmit(f)
+				to.transmit(f, d)
 			}
 			return nil
 		}
@@ -200,7 +204,7 @@ func (a *Attachment) Input(f *Frame) error {
 	f.shared = len(ports) > 2
 	for _, to := range ports {
 		if to != a {
-			to.transmit(f)
+			to.transmit(f, d)
 		}
 	}
 	f.shared = false
@@ -232,24 +236,24 @@ func reserved(dst MAC) bool {
 }
 
 // transmit sends f out of a in the form that a takes.
-func (a *Attachment) transmit(f *Frame) {
+func (a *Attachment) transmit(f *Frame, d *Delivery) {
 	if !a.gate.enter() {
 		return
 	}
 	defer a.gate.leave()
 	if f.GSO == GSONone && f.Csum != CsumPartial || a.port.Offloads() {
-		a.transmitOne(f)
+		a.transmitOne(f, d)
 		return
 	}
 	f.plain(func(p *Frame) bool {
-		a.transmitOne(p)
+		a.transmitOne(p, d)
 		return true
 	})
 }
 
-func (a *Attachment) transmitOne(f *Frame) {
+func (a *Attachment) transmitOne(f *Frame, d *Delivery) {
 	n := f.Len()
-	if !a.port.Transmit(f) {
+	if !a.port.Transmit(f, d) {
 		a.txDrops.Add(1)
 		return
 	}

@@ -211,7 +211,7 @@ type slow struct {
 	release chan struct{}
 }
 
-func (p *slow) Transmit(*netstack.Frame) bool {
+func (p *slow) Transmit(*netstack.Frame, *netstack.Delivery) bool {
 	p.calls++
 	<-p.release
 	return true

@@ -20,7 +20,7 @@ func TestTAPTransmitAllocs(t *testing.T) {
 		f, _ := scattered(pieces, 60)
 		send := func() {
 			unix.Seek(fd, 0, unix.SEEK_SET)
-			tap.Transmit(f)
+			tap.Transmit(f, nil)
 		}
 		send()
 		if n := testing.AllocsPerRun(100, send); n != 0 {

@@ -43,7 +43,7 @@ func TestTAPTransmitPieces(t *testing.T) {
 				if _, err := unix.Seek(fd, 0, unix.SEEK_SET); err != nil {
 					t.Fatal(err)
 				}
-				if !tap.Transmit(f) {
+				if !tap.Transmit(f, nil) {
 					t.Fatalf("a frame of %d pieces was not taken", c.pieces)
 				}
 			}

@@ -349,14 +349,14 @@ func (w *tapWrite) addFrame(f *Frame) {
 }
 
 // Transmit implements Port: it gives a frame to the kernel.
-func (t *TAP) Transmit(f *Frame) bool {
+func (t *TAP) Transmit(f *Frame, _ *Delivery) bool {
 	w := tapWrites.Get().(*tapWrite)
 	if t.offloads {
 		putVnet(&w.hdr, f.Offload)
 		w.add(w.hdr[:])
 	}
 	w.addFrame(f)
-	err := t.write(w.iov, f.Len() <= promptMax)
+	err := t.write(w.iov, f.Len() <= ShortFrame)
 	clear(w.iov)
 	w.iov = w.iov[:0]
 	tapWrites.Put(w)

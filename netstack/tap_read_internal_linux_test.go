@@ -73,7 +73,8 @@ func TestTAPGather(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &tapReader{t: &TAP{fd: p[0], offloads: true, at: &Attachment{}}}
+	at := &Attachment{}
+	r := &tapReader{t: &TAP{fd: p[0], offloads: true, at: at}, courier: NewCourier(at)}
 	defer func() {
 		r.rx.release()
 		unix.Close(p[0])
@@ -84,7 +85,7 @@ func TestTAPGather(t *testing.T) {
 	write := func(kind byte, header byte) {
 		b := make([]byte, vnetHeaderLen+64)
 		if kind == long {
-			b = make([]byte, promptMax+vnetHeaderLen+1)
+			b = make([]byte, ShortFrame+vnetHeaderLen+1)
 		}
 		b[1], b[vnetHeaderLen] = header, byte(n) // gso_type
 		n++
@@ -95,27 +96,27 @@ func TestTAPGather(t *testing.T) {
 	next := 0
 	gathers := func(want int, got, first bool) {
 		t.Helper()
-		if !r.look() || r.err != nil || r.n <= promptMax {
+		if !r.look() || r.err != nil || r.n <= ShortFrame {
 			t.Fatalf("frame %d: no long one: %v", next, r.err)
 		}
 		r.gather()
-		if r.batch.n != want || r.got != got || r.first != first {
+		if r.courier.n != want || r.got != got || r.first != first {
 			t.Errorf("behind frame %d: %d frames, another one read: %v, the kernel had no more: %v; want %d, %v, %v",
-				next, r.batch.n, r.got, r.first, want, got, first)
+				next, r.courier.n, r.got, r.first, want, got, first)
 		}
-		for _, f := range r.batch.frames[:r.batch.n] {
-			if b := f.AppendTo(nil); len(b) != promptMax+1 || b[0] != byte(next) {
+		for _, f := range r.courier.batch[:r.courier.n] {
+			if b := f.AppendTo(nil); len(b) != ShortFrame+1 || b[0] != byte(next) {
 				t.Errorf("frame %d has %d octets", next, len(b))
 			}
 			next++
 			f.Release()
 		}
-		r.batch = batch{}
+		r.courier = NewCourier(at)
 	}
-	for range batchMost + 2 {
+	for range BatchFrames + 2 {
 		write(long, vnetGSONone)
 	}
-	gathers(batchMost, false, false)
+	gathers(BatchFrames, false, false)
 	gathers(2, false, true)
 	write(long, vnetGSONone)
 	write(long, 77)
@@ -126,13 +127,13 @@ func TestTAPGather(t *testing.T) {
 		t.Fatal("nothing there")
 	}
 	r.gather()
-	if r.batch.n != 2 || !r.got || r.n != vnetHeaderLen+64 || r.t.at.rxDrops.Load() != 1 {
-		t.Errorf("%d frames, then %d octets (%v); dropped %d", r.batch.n, r.n, r.got, r.t.at.rxDrops.Load())
+	if r.courier.n != 2 || !r.got || r.n != vnetHeaderLen+64 || r.t.at.rxDrops.Load() != 1 {
+		t.Errorf("%d frames, then %d octets (%v); dropped %d", r.courier.n, r.n, r.got, r.t.at.rxDrops.Load())
 	}
-	for _, f := range r.batch.frames[:r.batch.n] {
+	for _, f := range r.courier.batch[:r.courier.n] {
 		f.Release()
 	}
-	r.batch = batch{}
+	r.courier = NewCourier(at)
 	r.got, next = false, n-1
 	gathers(1, false, true)
 }

@@ -79,7 +79,7 @@ type tapReader struct {
 	err   error
 	first bool // the kernel had nothing before it
 
-	batch batch
+	courier *Courier
 }
 
 // look reads a frame, unless it has one, if there is one.
@@ -96,14 +96,14 @@ func (r *tapReader) look() bool {
 	return true
 }
 
-// gather moves the long frame that was read into the batch, and those that are there behind it. It may end with another frame read.
+// gather gives the courier the long frame that was read, and those that are there behind it. It may end with another
+// frame read.
 func (r *tapReader) gather() {
-	for range batchMost {
-		if f := r.t.frame(&r.rx, r.n); f != nil {
-			r.batch.add(f)
-		}
+	for range BatchFrames {
+		f := r.t.frame(&r.rx, r.n)
+		room := f == nil || r.courier.Gather(f)
 		r.got, r.first = false, false
-		if r.batch.full() || !r.look() || r.err != nil || r.n <= promptMax {
+		if !room || !r.look() || r.err != nil || r.n <= ShortFrame {
 			return
 		}
 	}
@@ -131,7 +131,7 @@ func (r *tapReader) wait() error {
 // itself has to wake another one for that, which made a 64-octet echo take three times as long.
 func (t *TAP) read() {
 	defer t.wg.Done()
-	r := &tapReader{t: t}
+	r := &tapReader{t: t, courier: NewCourier(t.at)}
 	defer r.rx.release()
 	defer r.turn.end()
 	r.ready = func(uintptr) bool { return r.look() }
@@ -144,11 +144,11 @@ func (t *TAP) read() {
 		r.got, r.first = false, false
 		switch r.err {
 		case nil:
-			if r.n > promptMax {
+			if r.n > ShortFrame {
 				r.gather()
-				t.at.arriveTogether(&r.batch)
+				r.courier.BringAll()
 			} else if f := t.frame(&r.rx, r.n); f != nil {
-				t.at.arrive(f, first, more)
+				r.courier.Bring(f, first, more)
 			}
 		case unix.EINTR:
 		default: // EBADFD, EIO: somebody removed the device

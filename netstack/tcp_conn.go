@@ -67,7 +67,7 @@ func (s *Stack) newTCPConn(ep *tcp.Endpoint, wq *waiter.Queue) *TCPConn {
 	c.identify(s)
 	c.entry.Init(c, endpointEvents)
 	wq.EventRegister(&c.entry)
-	c.ack.conn = c
+	c.ack.sent.Sender = (*receiver)(c)
 	ep.LockUser()
 	ep.SetOwner(&c.ack)
 	c.parts = partsOf(ep)
@@ -171,14 +171,14 @@ func (s *sink) Write(p []byte) (int, error) {
 // WriteFrom does not allocate; gVisor does, 32 octets for each call and what its pools lack.
 func (c *TCPConn) WriteFrom(src Source) (int, error) {
 	n, peer, err := c.write(src)
-	if peer != nil && peer.end() {
-		peer.ready(nil)
+	if peer != nil && peer.Finish() {
+		peer.Tell(nil)
 	}
 	return n, err
 }
 
-// write is WriteFrom up to where the peer has to handle what it got: end has to follow for it, if it is not nil.
-func (c *TCPConn) write(src Source) (done int, peer *TCPConn, _ error) {
+// write is WriteFrom up to where the peer has to handle what it got: Finish has to follow for it, if it is not nil.
+func (c *TCPConn) write(src Source) (done int, peer *receiver, _ error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.err.Load(); err != nil {
@@ -189,7 +189,7 @@ func (c *TCPConn) write(src Source) (done int, peer *TCPConn, _ error) {
 		c.out = payload{}
 		return 0, nil, nil
 	}
-	c.out.peer = c.answering(c.out.n)
+	c.out.peer = (*receiver)(c.answering(c.out.n))
 	n, err := c.ep.Write(&c.out, tcpip.WriteOptions{})
 	read, srcErr := c.out.read, c.out.err
 	if c.out.held {
@@ -235,8 +235,8 @@ type payload struct {
 	read int
 	err  error
 
-	peer *TCPConn // nil, or to be taken hold of when the octets are there and before they are sent
-	held bool     // it is
+	peer *receiver // nil, or to be taken hold of when the octets are there and before they are sent
+	held bool      // it is
 }
 
 // Len implements tcpip.Payloader.
@@ -270,7 +270,7 @@ func (p *payload) Read(b []byte) (int, error) {
 	}
 	p.read += done
 	if p.read == p.n && p.peer != nil { // not before: a source may take long
-		p.held = p.peer.begin()
+		p.held = p.peer.Hold()
 	}
 	return done, nil
 }

@@ -101,8 +101,9 @@ func TestGuess(t *testing.T) {
 			want = &TCPConn{flow: flowOf(&p), conns: &here}
 			here.add(want)
 		}
-		fr.to = tt.guess
-		if got := here.of(fr, &p); got != want {
+		var sender TCPConn
+		sender.peer.Store(tt.guess)
+		if got := here.of(&Delivery{Sender: (*receiver)(&sender)}, &p); got != want {
 			t.Errorf("%s: %p, want %p", tt.name, got, want)
 		}
 	}

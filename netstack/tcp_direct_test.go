@@ -42,7 +42,7 @@ func TestOddFrames(t *testing.T) {
 				f.Release()
 				f = g
 			}
-			to.at.Arrive(f, n%2 == 0)
+			netstack.NewCourier(to.at).Bring(f, n%2 == 0, nil)
 		}, new(atomic.Bool))
 		for _, v6 := range []bool{false, true} {
 			a, b := netstacktest.Connect(t, s1, s2, v6)

@@ -10,43 +10,41 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// A segment usually goes from the goroutine that read the frame to one of gVisor's, which handles it, and
-// from there to the connection's user. Each time Go wakes one more thread to see whether there is more to do, and where the
-// processors are busy that thread takes one from those that have to do with the message. So who has read a short
-// frame of octets from outside handles the segment itself, and runs the connection's user, if nobody has hold of
-// the connection and nothing seems to come behind it. Long frames that are there one behind the other are handled so together: their octets are
-// in a cache still, and one ACK is enough for them. Else a segment goes the usual way: ACKs may make TCP send much.
-
-// promptMax is the longest frame, in octets, that is a short one.
-const promptMax = 4096
-
 // A tcpFlow is a connection, seen from here.
 type tcpFlow struct{ local, remote netip.AddrPort }
 
-// prompt takes hold of c, which f, which is p, has octets for, if its segment is to be handled here. Who has
-// a batch lets go of it, else the caller does.
-func (l *link) prompt(f *Frame, p *packet, c *TCPConn) (held bool) {
-	if c == nil || !f.short && !f.prompt && f.from == nil || f.batch != nil && f.batch.conn != nil {
-		return false
+// arriving does what d, which brings p, has to do with c beforehand: c may be nil.
+func (c *TCPConn) arriving(d *Delivery, p *packet) {
+	if c == nil || !d.free() {
+		return
+	}
+	sender := senderOf(d)
+	if sender != nil && !sender.seeksPeer() || sender == nil && !d.Short && !d.Handle {
+		return
 	}
 	if n, err := p.tcpHeaderLen(); err != nil || p.end-p.l4 == n {
-		return false
+		return
 	}
-	switch {
-	case f.from != nil:
-		f.from.meet(c)
-		return false
-	case f.short:
+	if sender != nil {
+		sender.meet(c)
+		return
+	}
+	if d.Short {
 		c.fetch()
 	}
-	if !f.prompt || !c.begin() {
-		return false
+	d.hold((*receiver)(c))
+}
+
+// A receiver is a TCPConn as whoever brings its segments sees it.
+type receiver TCPConn
+
+// senderOf is the connection that has sent what d brings, or nil.
+func senderOf(d *Delivery) *TCPConn {
+	if d == nil {
+		return nil
 	}
-	if f.batch != nil {
-		f.batch.conn = c
-		return false
-	}
-	return true
+	r, _ := d.Sender.(*receiver)
+	return (*TCPConn)(r)
 }
 
 // flowOf is that of the TCP segment p, which was received.
@@ -69,14 +67,15 @@ type tcpConns struct {
 	m  map[tcpFlow]*TCPConn
 }
 
-// of is the connection that f, which is p, is for, or nil. The sender's guess may be another stack's: addresses move.
-func (t *tcpConns) of(f *Frame, p *packet) *TCPConn {
+// of is the connection that p, which d brings, is for, or nil. What the sender takes for its other end may be
+// another stack's: addresses move.
+func (t *tcpConns) of(d *Delivery, p *packet) *TCPConn {
 	if _, err := p.tcpHeaderLen(); err != nil { // the ports may be behind what parse has copied
 		return nil
 	}
 	flow := flowOf(p)
-	if f.to != nil && f.to.conns == t && f.to.flow == flow {
-		return f.to
+	if to := senderOf(d).other(); to != nil && to.conns == t && to.flow == flow {
+		return to
 	}
 	return t.find(flow)
 }
@@ -109,13 +108,8 @@ func (t *tcpConns) remove(c *TCPConn) {
 // the other end is when one of its frames gets there. That is a hint only: frames take their way. It does so for the first octets behind the
 // other end's: of a stream one end deals with what is there while the other goes on.
 
-// unmet is c if it has still to learn what its other end is, and nil otherwise.
-func (c *TCPConn) unmet() *TCPConn {
-	if c == nil || c.prompt.Load() == nil || c.peer.Load() != nil {
-		return nil
-	}
-	return c
-}
+// seeksPeer reports whether c has still to learn what its other end is.
+func (c *TCPConn) seeksPeer() bool { return c.prompt.Load() != nil && c.peer.Load() == nil }
 
 // other is the other end, if it is known.
 func (c *TCPConn) other() *TCPConn {
@@ -145,7 +139,7 @@ func (c *TCPConn) answering(n int) *TCPConn {
 		return nil
 	}
 	p.ahead.Store(0)
-	if c.ahead.Add(1) > 1 || n > promptMax {
+	if c.ahead.Add(1) > 1 || n > ShortFrame {
 		return nil
 	}
 	return p
@@ -175,9 +169,9 @@ func (c *TCPConn) readable() bool {
 	return c.handling.CompareAndSwap(handling, handlingReadable) || c.handling.Load() == handlingReadable
 }
 
-// begin takes hold of c for a segment; end has to follow. While c is held gVisor queues segments and leaves
-// them there.
-func (c *TCPConn) begin() bool {
+// Hold implements Receiver: while c is held gVisor queues segments and leaves them there.
+func (r *receiver) Hold() bool {
+	c := (*TCPConn)(r)
 	if c.prompt.Load() == nil || !c.mu.TryLock() {
 		return false
 	}
@@ -190,8 +184,9 @@ func (c *TCPConn) begin() bool {
 	return true
 }
 
-// end handles what was queued, as gVisor's processors do, and lets go of c. If it returns true, call ready.
-func (c *TCPConn) end() bool {
+// Finish implements Receiver: it does what gVisor's processors do.
+func (r *receiver) Finish() bool {
+	c := (*TCPConn)(r)
 	var err tcpip.Error
 	if c.ep.EndpointState() == tcp.StateEstablished {
 		if err = handleSegments(c.ep); err != nil {
@@ -207,56 +202,11 @@ func (c *TCPConn) end() bool {
 	return c.handling.Swap(handlingNot) == handlingReadable
 }
 
-// ready tells c's user that there is more to read.
-func (c *TCPConn) ready(more func() bool) {
-	if f := c.prompt.Load(); f != nil {
+// Tell implements Receiver.
+func (r *receiver) Tell(more func() bool) {
+	if f := r.prompt.Load(); f != nil {
 		(*f)(more)
-	} else if f := c.notify.Load(); f != nil {
+	} else if f := r.notify.Load(); f != nil {
 		(*f)()
-	}
-}
-
-// arrive is Input for a frame from outside, which it releases. The caller holds no lock. prompt says that nothing
-// seems to come behind the frame; more is what SetPrompt says.
-func (a *Attachment) arrive(f *Frame, prompt bool, more func() bool) {
-	f.short = f.Len() <= promptMax
-	f.prompt = prompt && f.short
-	_ = a.Input(f) // counts what it drops
-	c := f.ready
-	f.Release()
-	if c != nil {
-		c.ready(more)
-	}
-}
-
-// A batch is long frames that were there one behind the other.
-type batch struct {
-	frames [batchMost]*Frame
-	n      int
-	conn   *TCPConn // that is held, or nil
-}
-
-// batchMost is how many frames a batch has at most. With half as many there are more ACKs; with twice as many, hardly fewer.
-const batchMost = 8
-
-func (b *batch) full() bool { return b.n == batchMost }
-
-func (b *batch) add(f *Frame) {
-	b.frames[b.n] = f
-	b.n++
-}
-
-// arriveTogether is arrive for the frames of b, which is empty then. The segments of the first connection that can be held are handled
-// when all frames are there.
-func (a *Attachment) arriveTogether(b *batch) {
-	for _, f := range b.frames[:b.n] {
-		f.prompt, f.batch = true, b
-		_ = a.Input(f) // counts what it drops
-		f.Release()
-	}
-	c := b.conn
-	*b = batch{}
-	if c != nil && c.end() {
-		c.ready(nil)
 	}
 }

@@ -24,7 +24,7 @@ type outsidePort struct {
 	sent  atomic.Int64 // TCP segments over IPv4
 }
 
-func (p *outsidePort) Transmit(f *netstack.Frame) bool {
+func (p *outsidePort) Transmit(f *netstack.Frame, _ *netstack.Delivery) bool {
 	b := f.AppendTo(nil)
 	tcp := len(b) >= 14+20+20 && b[12] == 8 && b[14+9] == 6
 	if tcp {
@@ -49,13 +49,22 @@ func (p *outsidePort) Transmit(f *netstack.Frame) bool {
 func (p *outsidePort) Offloads() bool { return false } // short frames
 func (p *outsidePort) String() string { return "outside" }
 
+// bringTogether brings frames as one batch.
+func bringTogether(to *outsidePort, frames ...*netstack.Frame) {
+	c := netstack.NewCourier(to.at)
+	for _, f := range frames {
+		c.Gather(f)
+	}
+	c.BringAll()
+}
+
 // A bringer brings f, which left one of the two stacks, to the port of the other; rest frames wait behind it. Each direction has a
 // goroutine that calls it.
 type bringer func(to *outsidePort, f *netstack.Frame, rest int)
 
 // alone brings each frame by itself; prompt says of each whether something comes behind it.
 func alone(prompt func() bool) bringer {
-	return func(to *outsidePort, f *netstack.Frame, _ int) { to.at.Arrive(f, prompt()) }
+	return func(to *outsidePort, f *netstack.Frame, _ int) { netstack.NewCourier(to.at).Bring(f, prompt(), nil) }
 }
 
 // outside makes two stacks whose frames come from outside of each other's switch.
@@ -416,7 +425,7 @@ func TestBatchTransfer(t *testing.T) {
 	s1, s2 := outside(t, func(to *outsidePort, f *netstack.Frame, rest int) {
 		mu.Lock()
 		frames := append(waiting[to], f)
-		if rest > 0 && len(frames) < netstack.BatchMost {
+		if rest > 0 && len(frames) < netstack.BatchFrames {
 			waiting[to] = frames
 			mu.Unlock()
 			return
@@ -424,7 +433,7 @@ func TestBatchTransfer(t *testing.T) {
 		waiting[to] = nil
 		mu.Unlock()
 		longest.Store(max(longest.Load(), int64(len(frames))))
-		to.at.ArriveTogether(frames...)
+		bringTogether(to, frames...)
 	}, new(atomic.Bool))
 	a, b := netstacktest.Connect(t, s1, s2, false)
 	bothInTurn(t, a, b, &prompts)
@@ -443,14 +452,14 @@ type gatherer struct {
 func (g *gatherer) bring(to *outsidePort, f *netstack.Frame, _ int) {
 	want := g.want.Load()
 	if want == 0 || f.Len() < 1000 {
-		to.at.Arrive(f, false)
+		netstack.NewCourier(to.at).Bring(f, false, nil)
 		return
 	}
 	if g.frames = append(g.frames, f); int64(len(g.frames)) < want {
 		return
 	}
 	sent := to.sent.Load()
-	to.at.ArriveTogether(g.frames...)
+	bringTogether(to, g.frames...)
 	g.frames = nil
 	g.want.Store(0)
 	g.brought <- to.sent.Load() - sent
@@ -464,7 +473,7 @@ func TestBatch(t *testing.T) {
 	a, b := netstacktest.Connect(t, s1, s2, false)
 	defer a.Close()
 	defer b.Close()
-	n := netstack.BatchMost * a.EMSS()
+	n := netstack.BatchFrames * a.EMSS()
 	prompts, got := 0, netstacktest.NewSink(int64(n))
 	b.SetNotify(func() { t.Error("b was told by gVisor's goroutine") })
 	b.SetPrompt(func(more func() bool) {
@@ -473,7 +482,7 @@ func TestBatch(t *testing.T) {
 			t.Errorf("read %d of %d: %v, %v; more: %v", k, n, err, got.Err, more != nil)
 		}
 	})
-	g.want.Store(netstack.BatchMost)
+	g.want.Store(netstack.BatchFrames)
 	if k, err := a.WriteFrom(netstacktest.NewSource(int64(n))); k != n || err != nil {
 		t.Fatal(k, err)
 	}
@@ -496,7 +505,7 @@ func TestBatchOfTwo(t *testing.T) {
 		if held {
 			b1.Hold()
 		}
-		const each = netstack.BatchMost / 2
+		const each = netstack.BatchFrames / 2
 		g.want.Store(2 * each)
 		n := each * min(a1.EMSS(), a2.EMSS())
 		for _, c := range []*netstack.TCPConn{a1, a2} {

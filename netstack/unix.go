@@ -320,7 +320,7 @@ func (u *unixReader) next(src io.Reader) ([]byte, error) {
 
 // Transmit implements Port. The frame is written at once if the socket takes it, else by the
 // flusher.
-func (p *UnixPort) Transmit(f *Frame) bool {
+func (p *UnixPort) Transmit(f *Frame, _ *Delivery) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	// A super-frame becomes somewhat longer when it is cut, never twice as long unless its

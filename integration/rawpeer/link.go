@@ -77,7 +77,7 @@ func (l *link) filtered(f Frame) [][]byte {
 }
 
 // Transmit implements netstack.Port.
-func (l *link) Transmit(f *netstack.Frame) bool {
+func (l *link) Transmit(f *netstack.Frame, _ *netstack.Delivery) bool {
 	return l.send(f.AppendTo(nil))
 }
 

@@ -41,7 +41,7 @@ func NewPort(tb testing.TB, sw *netstack.Switch, name string, offloads bool) *Po
 }
 
 // Transmit implements netstack.Port.
-func (p *Port) Transmit(f *netstack.Frame) bool {
+func (p *Port) Transmit(f *netstack.Frame, _ *netstack.Delivery) bool {
 	if p.drop.Load() {
 		return false
 	}

@@ -52,7 +52,7 @@ type wireEnd struct {
 }
 
 // Transmit implements netstack.Port: what goes out here comes in at the other end.
-func (e *wireEnd) Transmit(f *netstack.Frame) bool {
+func (e *wireEnd) Transmit(f *netstack.Frame, _ *netstack.Delivery) bool {
 	at := e.peer.at.Load()
 	if at == nil {
 		return false
