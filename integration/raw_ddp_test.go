@@ -10,7 +10,7 @@ import (
 
 type seg = rawpeer.Seg
 
-// A lie is a row of the ledgers' error tables: what the raw peer sends and what must come of it.
+// A lie is a fault of a peer's: what the raw peer sends and what must come of it.
 type lie struct {
 	name string
 	bad  func(v *victim) []seg // what is before the last of these is right; the Terminate is about the last
@@ -28,8 +28,8 @@ func one(f func(v *victim) seg) func(v *victim) []seg {
 }
 
 // run has a peer of its own tell the lie and looks at all that must and must not follow: exactly
-// one Terminate, octet for octet, then a FIN and no RST; the completions and the event that section
-// 15.4 of the ledger lists; no other octet of memory changed; bystanders who notice nothing.
+// one Terminate, octet for octet, then a FIN and no RST; the completions and the event that
+// docs/qp-states.md lists; no other octet of memory changed; bystanders who notice nothing.
 func (tt *lie) run(t *testing.T, r *rig) {
 	v := newVictim(t, r, 3)
 	p := v.ready()

@@ -311,7 +311,7 @@ func TestRawLengthLies(t *testing.T) {
 }
 
 // Start frames and RTR, cut at every octet, and an FPDU of a Responder that comes with its Reply.
-// MPA-055, 070, 075 and choice 6; MPA-079.
+// MPA-055, 070, 075; M6; MPA-079.
 func TestRawStartCuts(t *testing.T) {
 	r := newRig(t)
 	v := newVictim(t, r, 1)

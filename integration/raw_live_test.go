@@ -321,7 +321,7 @@ func TestRawReadResponses(t *testing.T) {
 				v.want("the Send", 61, rdma.WCSuccess)
 			} else {
 				v.want("the Read", 60, rdma.WCBadResp)
-				v.want("the Send", 61, rdma.WCSuccess) // it had gone out: section 15.3
+				v.want("the Send", 61, rdma.WCSuccess) // it had gone out
 			}
 			v.over(rdma.WCFlush, fatal, false, tt.layer, tt.etype, tt.code)
 			v.unharmed()

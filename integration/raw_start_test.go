@@ -162,7 +162,7 @@ func TestRawRequests(t *testing.T) {
 		{"one of two RTRs is taken", enhanced(a|b|4, c|4), rdma.ConnParam{IRD: 8, ORD: 8, MPA: rdma.MPAParam{RTR: rdma.RTRWrite | rdma.RTRRead}}, C | S, 2, words(a|8, c|4)},
 		{"A=0 and RTRs", enhanced(b|4, c|d|4), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2, words(8, 4)},
 		{"A=0", enhanced(4, 4), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2, words(8, 4)},
-		// The next power of two: siw has as many outstanding (ledger S19).
+		// The next power of two: siw has as many outstanding (S10).
 		{"ORD above our IRD", enhanced(a|4, c|100), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2, words(a|128, c|4)},
 		{"ORD above all limits", enhanced(a|4, c|0x3ffe), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2, words(a|128, c|4)},
 		{"IRD 0", enhanced(a, c|4), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2, words(a|8, c)},
@@ -271,7 +271,7 @@ func TestRawGate(t *testing.T) {
 			v.leave(p)
 		})
 	}
-	// Choice 12: an invalid first FPDU closes without a Terminate; one that only DDP refuses opens the gate.
+	// M12: an invalid first FPDU closes without a Terminate; one that only DDP refuses opens the gate.
 	t.Run("bad CRC first", func(t *testing.T) {
 		v := newVictim(t, r, 2)
 		p := v.accept(rdma.ConnParam{}, plain(4, 4))

@@ -73,7 +73,8 @@ func (e *Endpoint) aheadRead(h TaggedHeader, chunk []byte) bool {
 	return false
 }
 
-// aheadSend places a segment of a Send into the buffer that its MSN names. "Window of posted buffers": A21.
+// aheadSend places a segment of a Send into the buffer that its MSN names, one of the window of
+// posted buffers: docs/decisions.md#A21.
 func (e *Endpoint) aheadSend(h UntaggedHeader, chunk []byte) bool {
 	r := &e.rx
 	if h.QN() != QNSend {

@@ -51,7 +51,7 @@ func (a Atomic) Apply(old uint64) uint64 {
 }
 
 // FetchAdd adds add to old; the carry out of each bit that is set in mask is dropped. RFC 7306,
-// section 5.1.1, and ledger A18.
+// section 5.1.1, and docs/decisions.md#A18.
 func FetchAdd(old, add, mask uint64) uint64 {
 	// Without the highest bits of the fields no carry leaves a field; those bits are then added
 	// to what came up to them, without a carry.
@@ -75,7 +75,7 @@ func (a Atomic) String() string {
 	return s + fmt.Sprintf(" add=%#x mask=%#x", a.Data, a.Mask)
 }
 
-// Lengths of the RDMAP headers of RFC 7306. Ledger A11 for that of the response.
+// Lengths of the RDMAP headers of RFC 7306; docs/decisions.md#A11 for that of the response.
 const (
 	AtomicRequestLen  = 52
 	AtomicResponseLen = 12

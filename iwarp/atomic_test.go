@@ -239,7 +239,7 @@ func TestSharedORD(t *testing.T) {
 }
 
 // EXT-020, EXT-018, EXT-022, EXT-024, EXT-015, EXT-021, A24: what a responder takes and answers. The
-// target keeps the word of E8 in its own octet order.
+// target keeps the word of the Atomic Request in codec_test.go in its own octet order.
 func TestAtomicAnswered(t *testing.T) {
 	all := ^uint64(0)
 	fetch := Atomic{STag: 0x10, TO: 8, Data: 5, CompareMask: all}

@@ -11,7 +11,7 @@ import (
 	. "github.com/vrnic/vrnic/iwarp"
 )
 
-// unhex reads octets written as in the ledgers: blanks and line ends between them do not matter.
+// unhex reads octets in hexadecimal: blanks and line ends between them do not matter.
 func unhex(s string) []byte {
 	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
 	if err != nil {
@@ -60,13 +60,13 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// startFrames are the worked examples 1 and 2 of the MPA ledger and the borders of its rules.
+// startFrames are Requests and Replies of either form, and the borders of MPA's rules.
 var startFrames = []struct {
 	str  string
 	wire string
 	f    StartFrame
 }{
-	{`MPA Request rev=1 markers=off crc=on pd="hello"`, // example 1
+	{`MPA Request rev=1 markers=off crc=on pd="hello"`,
 		reqKey + "40 01 0005 68656c6c6f",
 		StartFrame{CRC: true, Revision: 1, PrivateData: []byte("hello")}},
 	{`MPA Reply rev=1 markers=off crc=on accepted pd=""`,
@@ -167,8 +167,8 @@ func TestStartFrameFields(t *testing.T) {
 	}
 }
 
-// segments are the worked examples of both ledgers: the ULPDU, what follows it in the FPDU, and
-// how it is shown. make builds it with the encoders.
+// segments are an example or more of each message, whose CRCs were computed by other programs: the
+// ULPDU, what follows it in the FPDU, and how it is shown. make builds it with the encoders.
 var segments = []struct {
 	name, ulpdu, tail, str string
 	make                   func() []byte
@@ -342,8 +342,8 @@ func TestWorkedExamples(t *testing.T) {
 	}
 }
 
-// A1, A2, A4, A14, A22, A23, A27, A28: the variants of a Terminate that peers send. The siw forms are
-// those of ledger S31.
+// A1, A2, A3, A4, A14, A22, A23, A27, A28: the variants of a Terminate that peers send. The siw forms
+// are those of S12 and S13.
 func TestTerminateVariants(t *testing.T) {
 	const (
 		tagged = "c140 00bad0ff 0000000000004000"

@@ -168,7 +168,7 @@ func (e *Endpoint) Terminate() (t Terminate, sent, ok bool) {
 }
 
 // Terminating says that a Terminate is waiting to go out. A Responder whose first FPDU was not
-// valid sends none (ledger mpa 11, choice 12).
+// valid sends none (docs/decisions.md#M12).
 func (e *Endpoint) Terminating() bool {
 	return e.tx.open && (e.termState == termBehind || e.termState == termNext)
 }

@@ -41,7 +41,7 @@ var (
 var (
 	TermDDPCatastrophic = TermCode{1, 0, 0x00}
 
-	TermInvalidSTag   = TermCode{1, 1, 0x00} // also: no right to write (ledger A1)
+	TermInvalidSTag   = TermCode{1, 1, 0x00} // also: no right to write (docs/decisions.md#A1)
 	TermBounds        = TermCode{1, 1, 0x01}
 	TermNotAssociated = TermCode{1, 1, 0x02}
 	TermTOWrap        = TermCode{1, 1, 0x03}
@@ -59,8 +59,8 @@ var (
 var (
 	TermClosed          = TermCode{2, 0, 0x01}
 	TermCRC             = TermCode{2, 0, 0x02}
-	TermMarker          = TermCode{2, 0, 0x03} // framing lost; also an FPDU too short for its header
-	TermStartFrame      = TermCode{2, 0, 0x04} // never on the wire: TCP is closed at once
+	TermMarker          = TermCode{2, 0, 0x03} // framing lost; an FPDU too short for its header: docs/decisions.md#M8
+	TermStartFrame      = TermCode{2, 0, 0x04} // never on the wire: docs/decisions.md#M2
 	TermMPACatastrophic = TermCode{2, 0, 0x05}
 	TermInsufficientIRD = TermCode{2, 0, 0x06}
 	TermNoRTR           = TermCode{2, 0, 0x07}
@@ -122,7 +122,7 @@ func (c TermCode) Text() string {
 	case c.Layer == LayerDDP && c.Type == 0:
 		return "local catastrophic error in DDP"
 	case c.Layer == LayerDDP && c.Type == 3, c.Layer == LayerLLP:
-		// Ledger A27: some adapters send MPA's codes with type 3.
+		// Some adapters send MPA's codes with type 3: docs/decisions.md#A27.
 		if s, ok := termText[TermCode{LayerLLP, 0, c.Code}]; ok {
 			return s
 		}
@@ -135,13 +135,13 @@ func (c TermCode) Text() string {
 	return "unknown cause"
 }
 
-// String shows the triple as the ledgers write it, with its text.
+// String shows the triple as layer/type/code, with its text.
 func (c TermCode) String() string {
 	return fmt.Sprintf("%d/%d/%02X %s", c.Layer, c.Type, c.Code, c.Text())
 }
 
 // copies says which headers of the message with opcode op go into a Terminate with cause c:
-// RFC 5040, figure 10, with the choices A4, A14, A22 and A23 of the ledger.
+// RFC 5040, figure 10, as docs/decisions.md#A4, #A14, #A22 and #A23 read it.
 func (c TermCode) copies(op Opcode) (ddp, rdmap bool) {
 	if c.Layer == LayerLLP || c.Type == 0 || c.Layer == LayerDDP && c.Type == 3 {
 		return false, false

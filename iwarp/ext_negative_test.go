@@ -72,7 +72,7 @@ func requests(kinds string) func(*raw) {
 }
 
 // extFatals are the rows of RFC 7306's messages: EXT-005, 006, 008, 011, 014, 019, 020, 023, 030,
-// 040, 045..048; ledger A7, A10, A12..A14, A16, A17, A21, A24.
+// 040, 045..048; A7, A10, A12, A13, A14, A16, A17, A21, A24.
 func extFatals() (tt []fatal) {
 	add := func(ids, name, control string, bad []byte, good ...[]byte) *fatal {
 		tt = append(tt, fatal{name: name, ids: ids, good: good, bad: bad, control: control, mdr: "d", only: "on"})

@@ -157,7 +157,7 @@ func replay(t *testing.T, c *conversation, cut int) string {
 }
 
 // Recordings of Linux 6.1 siw, both ends: what the Endpoint makes of them is in testdata/*.txt.
-// RDMAP-126, A28, I-11, I-24, S23, S31.
+// RDMAP-126, A28, S1, S2, S12, S13.
 func TestGoldenCaptures(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.pcap")
 	if err != nil || len(files) < 10 {

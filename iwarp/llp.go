@@ -57,7 +57,8 @@ type Payload interface {
 // A Host is the RNIC above an Endpoint. Its methods are called from inside Endpoint's, by whoever
 // called those; a slice given is good for the call only. An error that is a *LocalError is sent to
 // the peer as a Terminate with its Cause; another error as TermDDPCatastrophic if it is about an
-// inbound message (ledger 6.2, 1/0/00), and as TermLocalCatastrophic from ReadSource and Atomic.
+// inbound message (docs/decisions.md#terminate-causes), and as TermLocalCatastrophic from ReadSource
+// and Atomic.
 type Host interface {
 	// PlaceWrite places a segment of a peer's RDMA Write, after the checks of RFC 5041,
 	// section 7.1. last is the L bit. chunk may be empty: then nothing is checked.

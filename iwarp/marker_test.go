@@ -75,8 +75,8 @@ func unmarkedModel(t *testing.T, b []byte) (plain []byte) {
 	return plain
 }
 
-// The worked examples of the ledger (example 4) and figures 5 and 6 of RFC 5044: a first Send of zeroes, then the
-// FPDU, octet for octet; sent, built by the codec and received. MPA-009, 015, 021..025, 034, 035, 036.
+// Worked examples, with figures 5 and 6 of RFC 5044: a first Send of zeroes, then the FPDU, octet for
+// octet; sent, built by the codec and received. MPA-009, 015, 021..025, 034, 035, 036.
 func TestMarkerExamples(t *testing.T) {
 	hello := append(AppendUntagged(nil, true, OpSend, 0, 2, 0), "hello"...)
 	for _, tt := range []struct {
@@ -187,7 +187,7 @@ func TestMarkedFPDU(t *testing.T) {
 	}
 }
 
-// MPA-002, 003, 040, 041; ledger mpa 7.
+// MPA-002, 003, 040, 041.
 func TestMULPDU(t *testing.T) {
 	for _, tt := range []struct{ emss, off, on int }{
 		{140, 134, 130}, {536, 530, 522}, {1440, 1434, 1422}, {1448, 1442, 1430}, {1460, 1454, 1442},
@@ -397,7 +397,7 @@ func TestMarkerChecks(t *testing.T) {
 				}
 				if out := drain(r); tt.good > 0 && !bytes.Equal(out, AppendFPDU(nil, (&Terminate{Cause: tt.want}).Append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0)), true)) {
 					t.Errorf("cut %d: sent %x", cut, out) // MPA-097
-				} else if tt.good == 0 && len(out) > 0 { // choice 12
+				} else if tt.good == 0 && len(out) > 0 { // M12
 					t.Errorf("cut %d: sent %x before a valid FPDU", cut, out)
 				}
 			}
@@ -460,7 +460,7 @@ func TestMarkersWithoutCRC(t *testing.T) {
 	}
 }
 
-// MPA-014, choice 7: the longest FPDUs; a pointer of the last Markers does not fit and is taken
+// MPA-014, M7: the longest FPDUs; a pointer of the last Markers does not fit and is taken
 // modulo 2^16. Without markers for comparison.
 func TestLongestFPDU(t *testing.T) {
 	for _, n := range []int{64768, 65474, 65535} {
@@ -484,7 +484,7 @@ func TestLongestFPDU(t *testing.T) {
 	}
 }
 
-// Choice 10: a Marker behind the last FPDU is neither sent before the next nor waited for. MPA-025.
+// M10: a Marker behind the last FPDU is neither sent before the next nor waited for. MPA-025.
 func TestMarkerBehindLast(t *testing.T) {
 	a, b := newSides(iwarptest.Link{Record: true}, func(a, b *Params) { a.MarkersOut, b.MarkersIn = true, true }, Config{})
 	b.h.posted = [][]byte{make([]byte, 500), make([]byte, 500)}

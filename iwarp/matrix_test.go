@@ -85,7 +85,7 @@ func TestReplyMatrix(t *testing.T) {
 					if ird != NotNegotiated {
 						wantORD = min(7, ird)
 					}
-					if ord != NotNegotiated && ord > 3 { // a power of two: S19
+					if ord != NotNegotiated && ord > 3 { // a power of two: S10
 						for wantIRD = 1; wantIRD < ord; wantIRD *= 2 {
 						}
 					}
@@ -124,7 +124,7 @@ func TestReplyMatrix(t *testing.T) {
 }
 
 // The same for Requests: 16 flag patterns and the corner values against a Responder that has 3 and 7
-// Reads of its own. EMPA-018, 019, 020, 025, 026, 032, 033, 035, 049; choice 14.
+// Reads of its own. EMPA-018, 019, 020, 025, 026, 032, 033, 035, 049; M14.
 func TestRequestMatrix(t *testing.T) {
 	corners := []uint16{0, 1, 5, 127, 128, 129, 0x3ffe, NotNegotiated}
 	for flags := range 16 {

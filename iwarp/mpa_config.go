@@ -17,9 +17,9 @@ const (
 	MaxReads     = 128 // the limit of siw, and our own
 )
 
-// Seconds that the caller's timers should measure (ledger mpa 9): the Initiator's from sending the
-// Request to a complete Reply, the Responder's from TCP's start to a complete Request, not
-// restarted by parts of a frame.
+// Seconds that the caller's timers should measure (docs/decisions.md#M16): the Initiator's from
+// sending the Request to a complete Reply, the Responder's from TCP's start to a complete Request,
+// not restarted by parts of a frame.
 const (
 	ReplySeconds   = 10
 	RequestSeconds = 5
@@ -130,7 +130,7 @@ func (p Params) String() string {
 }
 
 // raiseIRD is IRD after the peer has named its ORD: at least that, as a power of two (siw rounds
-// its own up, ledger S19), as far as limit.
+// its own up, docs/interop.md#S10), as far as limit.
 func raiseIRD(own, peer, limit uint16) uint16 {
 	if peer <= own {
 		return own

@@ -7,7 +7,7 @@ const (
 	fpduHeaderLen = 2
 	fpduCRCLen    = 4
 	// MaxFPDU is the length of the longest FPDU that a receiver takes: the limit of 64768 binds
-	// senders only (ledger mpa 11, choice 7).
+	// senders only (docs/decisions.md#M7).
 	MaxFPDU = fpduHeaderLen + 65535 + 3 + fpduCRCLen
 )
 
@@ -27,7 +27,7 @@ func MULPDU(emss int) int {
 }
 
 // sealFPDU completes b, a whole FPDU whose ULPDU of n octets is in place: length, pad and CRC.
-// With CRCs off the field is sent as zero.
+// With CRCs off the field is sent as zero, as the pad always is (docs/decisions.md#M11).
 func sealFPDU(b []byte, n int, crc bool) CRC {
 	binary.BigEndian.PutUint16(b, uint16(n))
 	end := len(b) - fpduCRCLen

@@ -159,7 +159,7 @@ func (m *unmarker) take() {
 	m.n = 0
 	want := uint16(0)
 	if m.open {
-		// A pointer is as wide as ULPDU_Length: modulo 2^16 (ledger mpa 11, choice 7).
+		// A pointer is as wide as ULPDU_Length: modulo 2^16 (docs/decisions.md#M7).
 		want = uint16(m.pos - markerLen - m.start)
 	} else {
 		m.begin(m.pos)

@@ -85,7 +85,7 @@ func (s *Initiator) Result() (Params, error) {
 }
 
 // Write takes octets of the Reply from b and says how many; what is behind the Reply is not taken
-// and belongs to the Endpoint (ledger mpa 11, choice 6). Fewer than len(b) go with io.ErrShortWrite.
+// and belongs to the Endpoint (docs/decisions.md#M6). Fewer than len(b) go with io.ErrShortWrite.
 // Other errors are in Result only.
 func (s *Initiator) Write(b []byte) (n int, err error) {
 	if !s.done {
@@ -283,12 +283,13 @@ func (s *Responder) Request() (r Request, ok bool) {
 	return r, true
 }
 
-// base is the frame common to all answers: the form of the Request, the lower revision.
+// base is the frame common to all answers: the form of the Request, the lower revision
+// (docs/decisions.md#M5).
 func (s *Responder) base(ird, ord uint16) (StartFrame, Params) {
 	req := &s.frame
 	f := StartFrame{
 		Reply: true, Revision: min(s.cfg.Revision, req.Revision), Enhanced: req.Enhanced,
-		// "Send C = 1 whenever the Request had C = 1": siw looks at the Reply only (I-5).
+		// C is set whenever the Request had it: siw looks at the Reply only (docs/interop.md#S7).
 		CRC: req.CRC || s.cfg.CRC != CRCOff, Markers: s.cfg.Markers,
 	}
 	p := Params{Revision: f.Revision, CRC: f.CRC, MarkersIn: f.Markers, MarkersOut: req.Markers, IRD: ird, ORD: ord, PeerIRD: NotNegotiated, PeerORD: NotNegotiated, PrivateData: req.PrivateData}
@@ -354,6 +355,7 @@ func (s *Responder) RejectIRD(ord uint16, privateData []byte) error {
 	if err := s.reject(func(f *StartFrame) { f.Data.ORD = ord }, privateData); err != nil {
 		return err
 	}
+	// For the caller: the peer is told by the Reply, docs/decisions.md#M3.
 	s.err = localErrorf(TermInsufficientIRD, "the peer takes %d Reads outstanding, %d are needed", d.IRD, ord)
 	return nil
 }

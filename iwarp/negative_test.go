@@ -18,7 +18,7 @@ type raw struct {
 }
 
 // newRaw makes the Endpoint under test. open lets one good FPDU in first, so that a Responder may
-// send: ledger section 1, "fatal".
+// send a Terminate.
 func newRaw(p Params, open bool) *raw { return newRawExt(p, open, false) }
 
 // newRawExt is newRaw with the extensions of RFC 7306, if ext is set.
@@ -65,7 +65,7 @@ func withQN(seg []byte, qn uint32) []byte {
 // to come back, as figure 8 has it. mdr is 0, or says which copies follow: "d" or "dr".
 type fatal struct {
 	name    string
-	ids     string // of the ledger
+	ids     string // of docs/conformance.md
 	good    [][]byte
 	bad     []byte
 	control string
@@ -260,7 +260,7 @@ func wantTerminate(control, mdr string, seg []byte) []byte {
 	return AppendFPDU(nil, b, true)
 }
 
-// Every row of ledger section 6 that the engine raises: exactly one Terminate, octet for octet
+// Every cause of a Terminate that the engine raises: exactly one Terminate, octet for octet
 // (DDP-093, RDMAP-034, RDMAP-105); nothing of the bad segment nor of what follows is placed
 // (DDP-089, DDP-091); the same wherever TCP cut the octets.
 func TestFatal(t *testing.T) {
@@ -338,7 +338,7 @@ func TestCRCErrors(t *testing.T) {
 		if len(r.h.log) > 0 || !bytes.Equal(r.h.mem[0x10], make([]byte, 64)) {
 			t.Errorf("bit %d: placed %q", bit, r.h.log)
 		}
-		// example 7 of the MPA ledger
+
 		if out := drain(r); !bytes.Equal(out, unhex("0016 4147 00000000 00000002 00000001 00000000 20020000 7fe42585")) {
 			t.Errorf("bit %d: sent %x", bit, out)
 		}
@@ -348,7 +348,7 @@ func TestCRCErrors(t *testing.T) {
 	}
 }
 
-// MPA-084, ledger mpa 11 choice 12: a Responder whose first FPDU is not valid says nothing; an
+// MPA-084, M12: a Responder whose first FPDU is not valid says nothing; an
 // Initiator does; and a valid FPDU with a bad segment opens the gate for its Terminate.
 func TestFirstFPDUInvalid(t *testing.T) {
 	bad := AppendFPDU(nil, writeSeg(OpWrite, true, 0x10, 0, 9), true)
@@ -397,7 +397,7 @@ func TestCRCOffAndPad(t *testing.T) {
 	}
 }
 
-// MPA-014, MPA-101, ledger mpa 11 choice 7: the longest FPDUs, whole and octet by octet.
+// MPA-014, MPA-101, M7: the longest FPDUs, whole and octet by octet.
 func TestLongFPDU(t *testing.T) {
 	for _, ulpdu := range []int{64768, 65474, 65535} {
 		for _, cut := range []int{1 << 20, 1, 4096} {
@@ -414,7 +414,7 @@ func TestLongFPDU(t *testing.T) {
 	}
 }
 
-// RDMAP-076, 080, 126, A26, I-23: inbound Terminates end the stream at once.
+// RDMAP-076, 080, 126, A26, S8: inbound Terminates end the stream at once.
 func TestPeerTerminate(t *testing.T) {
 	term := append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0), unhex("0100e000 002e 4141 00000000 00000001 00000001 00000000"+
 		"00000099 0000000000000005 00000008 00000010 0000000000000000")...)
@@ -462,7 +462,7 @@ func TestPeerTerminate(t *testing.T) {
 	}
 }
 
-// I-23: siw's Terminates of the set-up carry no CRC; other FPDUs without one are damaged.
+// S8: siw's Terminates of the set-up carry no CRC; other FPDUs without one are damaged.
 func TestStartupTerminateWithoutCRC(t *testing.T) {
 	r := newRaw(responder, false)
 	r.Write(AppendFPDU(nil, append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0), unhex("02070000")...), false))

@@ -25,8 +25,8 @@ func (c *StartConfig) Offer() (d EnhancedData, ok bool) {
 	return d, true
 }
 
-// Conclude applies the accepting answer d to the offer of an Initiator with c: ledger mpa 8.1 (5) and
-// (6), 8.4. p has IRD and ORD of c.
+// Conclude applies the accepting answer d to the offer of an Initiator with c: RFC 6581, sections 9.1
+// and 9.2, and docs/decisions.md#M15. p has IRD and ORD of c.
 func (c *StartConfig) Conclude(p *Params, d EnhancedData) error {
 	p.Enhanced, p.PeerIRD, p.PeerORD = true, d.IRD, d.ORD
 	if d.IRD != NotNegotiated {
@@ -40,7 +40,7 @@ func (c *StartConfig) Conclude(p *Params, d EnhancedData) error {
 	}
 	offer, _ := c.Offer()
 	if d.PeerToPeer != offer.PeerToPeer {
-		// Choice 13: nothing has been agreed.
+		// Nothing has been agreed: docs/decisions.md#M13, #D14.
 		return localErrorf(TermNoRTR, "got an answer with A=%t to a request with A=%t", d.PeerToPeer, offer.PeerToPeer)
 	}
 	if !d.PeerToPeer {
@@ -66,7 +66,7 @@ func (c *StartConfig) Conclude(p *Params, d EnhancedData) error {
 func (c *StartConfig) Answer(p *Params, d EnhancedData) EnhancedData {
 	p.Enhanced, p.PeerToPeer, p.PeerIRD, p.PeerORD = true, d.PeerToPeer, d.IRD, d.ORD
 	if d.PeerToPeer {
-		// EMPA-035, EMPA-038
+		// EMPA-035, EMPA-038; docs/decisions.md#M4
 		if p.RTR = d.RTR & c.RTR; p.RTR == 0 {
 			p.RTR = c.RTR
 		}

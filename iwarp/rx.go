@@ -1,8 +1,9 @@
 package iwarp
 
-// segment takes the next DDP segment in order: size octets, of which seg has all, or the header alone if
-// the payload has been placed (Ahead). The order of the checks is that of the ledger, A20: header length;
-// DV; RV; opcode known; T fits it; QN exists and fits it; then what the kind of message asks for.
+// segment takes the next DDP segment in order: size octets, of which seg has all, or the header alone
+// if the payload has been placed (Ahead). The order of the checks is that of docs/decisions.md#A20:
+// header length; DV; RV (#A8); opcode known; T fits it; QN exists and fits it (#A7); then what the kind
+// of message asks for, with octets or without (#A9).
 func (e *Endpoint) segment(seg []byte, size int) error {
 	hdr := UntaggedHeaderLen
 	if len(seg) > 0 && DDPControl(seg[0]).Tagged() {
@@ -44,8 +45,8 @@ func (e *Endpoint) segment(seg []byte, size int) error {
 	case qn != opcodes[op].qn:
 		return refuse(TermUnexpectedOpcode, "%v on QN %d", op, qn)
 	}
-	// Messages are not interleaved, but a Terminate is taken at any time (A26). What follows an
-	// unfinished tagged message waits for its end, and there is room for one (DDP-021).
+	// Messages are not interleaved, but a Terminate is taken at any time (docs/decisions.md#A26). What
+	// follows an unfinished tagged message waits for its end, and there is room for one (DDP-021).
 	r := &e.rx
 	if op != OpTerminate && (r.open != openNone && r.openOp != op || r.deferred != openNone) {
 		return refuse(TermUnexpectedOpcode, "%v within another message", op)
@@ -266,7 +267,7 @@ func (e *Endpoint) deliverDeferred() {
 }
 
 // gatherHeader puts a chunk of a message that is all RDMAP header into header: such a message may
-// be cut (A24). done: its last segment is in.
+// be cut (docs/decisions.md#A24). done: its last segment is in.
 func (e *Endpoint) gatherHeader(kind openMessage, h UntaggedHeader, chunk []byte, segLen, limit int) (n int, done bool) {
 	r := &e.rx
 	op := h.RDMAP().Opcode()
@@ -308,7 +309,8 @@ func (e *Endpoint) gatherExact(kind openMessage, h UntaggedHeader, chunk []byte,
 	return done
 }
 
-// inRequest takes a Read Request or an Atomic Request, which share QN 1 and IRD: A17.
+// inRequest takes a Read Request or an Atomic Request, which share QN 1 and IRD:
+// docs/decisions.md#A17.
 func (e *Endpoint) inRequest(h UntaggedHeader, chunk []byte, segLen int) error {
 	r, t := &e.rx, &e.tx
 	op := h.RDMAP().Opcode()
@@ -316,7 +318,7 @@ func (e *Endpoint) inRequest(h UntaggedHeader, chunk []byte, segLen int) error {
 		e.refuse(op, h, segLen, TermMSNRange, "%v with MSN %d, expected %d", op, h.MSN(), r.rmsn)
 		return nil
 	}
-	// Each one that may be outstanding has a buffer of QN 1: A5.
+	// Each one that may be outstanding has a buffer of QN 1: docs/decisions.md#A5.
 	if t.asked-t.cur.answered >= r.ird {
 		e.refuse(op, h, segLen, TermNoBuffer, "more than %d Reads and atomics outstanding", r.ird)
 		return nil

@@ -5,7 +5,7 @@ import "encoding/binary"
 // Inbound messages of RFC 7306. Atomic Requests are taken by inRequest.
 
 // inImmediate takes Immediate Data: it is ordered as a Send and uses up a receive buffer, which it
-// leaves as it is (A15).
+// leaves as it is (docs/decisions.md#A15).
 func (e *Endpoint) inImmediate(h UntaggedHeader, chunk []byte, segLen int) error {
 	if ok, err := e.takeReceive(h, segLen); !ok {
 		return err
@@ -29,7 +29,8 @@ func (e *Endpoint) deliverAtomicRequest() {
 	const op = OpAtomicRequest
 	a, req := &e.rx.request, &e.rx.atomic
 	if !req.Op.known() {
-		e.refuse(op, a.header[:], a.segLen, TermUnexpectedOpcode, "%v with %v", op, req.Op) // A13
+		// docs/decisions.md#A13
+		e.refuse(op, a.header[:], a.segLen, TermUnexpectedOpcode, "%v with %v", op, req.Op)
 		return
 	}
 	old, err := e.host.Atomic(*req)

@@ -204,7 +204,7 @@ func (e *Endpoint) fpdu(b []byte, ulpdu int, checked bool) error {
 		e.fail(localErrorf(TermMarker, "a Marker says that its FPDU starts %d octets before it, the last ULPDU_Length says %d", r.mark.got, r.mark.want), 0, nil, 0)
 		return nil
 	}
-	// MPA finds it valid: a Responder may send now, be it a Terminate (mpa 11, choice 12).
+	// MPA finds it valid: a Responder may send now, be it a Terminate (docs/decisions.md#M12, #M14).
 	if !e.tx.open {
 		e.tx.open = true
 		e.tx.stale()
@@ -221,7 +221,7 @@ func (e *Endpoint) fpdu(b []byte, ulpdu int, checked bool) error {
 }
 
 // startupTerminate takes a Terminate of siw for a failed set-up, which has a zero CRC field though
-// CRCs were agreed (ledger I-23).
+// CRCs were agreed (docs/interop.md#S8).
 func (e *Endpoint) startupTerminate(seg []byte) bool {
 	h, body, err := ParseUntagged(seg)
 	if err != nil || h.DDP().Tagged() || !h.DDP().Last() || h.DDP().Version() != ddpVersion ||
@@ -240,7 +240,7 @@ func (e *Endpoint) startupTerminate(seg []byte) bool {
 }
 
 // ofStartup reads a Terminate that is a peer's first FPDU: without copies, what looks like 0/2/05 to
-// 0/2/07 is siw's form of 2/0/05 to 2/0/07, which occur there only (ledger I-24).
+// 0/2/07 is siw's form of 2/0/05 to 2/0/07, which occur there only (docs/interop.md#S12).
 func ofStartup(t Terminate) Terminate {
 	c := t.Cause
 	if c.Layer == LayerRDMAP && c.Type == 2 && c.Code >= 5 && c.Code <= 7 && !t.HasLength && len(t.Header) == 0 {

@@ -67,7 +67,7 @@ func TestRequests(t *testing.T) {
 		{"revision 1", config(func(c *StartConfig) { c.Revision = 1 }), "hello", reqKey + "40 01 0005 68656c6c6f"},
 		{"markers", config(func(c *StartConfig) { c.Markers = true }), "", reqKey + "d0 02 0004 c020 c020"},
 		{"no CRC", config(func(c *StartConfig) { c.CRC = CRCOff }), "", reqKey + "10 02 0004 c020 c020"},
-		{"ledger 2b", config(func(c *StartConfig) { c.RTR, c.IRD, c.ORD = RTRWrite|RTRRead, 4, 4 }), "ping", reqKey + "50 02 0008 8004 c004 70696e67"},
+		{"Write and Read offered", config(func(c *StartConfig) { c.RTR, c.IRD, c.ORD = RTRWrite|RTRRead, 4, 4 }), "ping", reqKey + "50 02 0008 8004 c004 70696e67"},
 		{"client-server", config(func(c *StartConfig) { c.ClientServer, c.IRD, c.ORD = true, 1, 2 }), "", reqKey + "50 02 0004 0001 0002"},
 		{"nothing wanted", config(func(c *StartConfig) { c.ClientServer, c.IRD, c.ORD = true, 0, 0 }), "", reqKey + "40 02 0000"},
 	} {
@@ -105,7 +105,7 @@ const (
 	term7       = "0016414700000000000000020000000100000000200700001bd2babe"
 )
 
-// The Initiator's side of ledger mpa 8.1, 8.3 and 8.4. Each row is a Reply to the default Request
+// The Initiator's side of RFC 5044, section 7.1, and RFC 6581, section 9. Each row is a Reply to the default Request
 // (IRD and ORD 32) or to that of cfg.
 func TestInitiator(t *testing.T) {
 	rev1 := func(c *StartConfig) { c.Revision = 1 }
@@ -202,7 +202,7 @@ func TestInitiator(t *testing.T) {
 	}
 }
 
-// MPA-050, ledger mpa 11 choice 6: octets behind the Reply are left to the Endpoint.
+// MPA-050, M6: octets behind the Reply are left to the Endpoint.
 func TestOctetsBehindReply(t *testing.T) {
 	wire := unhex(repKey + "50 02 0006 8020 8020 6e6f")
 	for cut := range len(wire) + 1 {
@@ -235,7 +235,7 @@ func TestRejectedError(t *testing.T) {
 	}
 }
 
-// The Responder's side of ledger mpa 8.2, 8.3 and 8.4.
+// The Responder's side of RFC 5044, section 7.1, and RFC 6581, section 9.
 func TestResponder(t *testing.T) {
 	noCRC := func(c *StartConfig) { c.CRC = CRCOff }
 	rev1 := func(c *StartConfig) { c.Revision = 1 }
@@ -257,7 +257,7 @@ func TestResponder(t *testing.T) {
 			"responder rev=2 enhanced=true crc=on ird=32 ord=1 p2p=false rtr=none pd=0"},
 		{"siw, no CRC", noCRC, 32, 32, reqKey + "10 02 0004 0001 0001", repKey + "10 02 0006 0020 0001 6f6b",
 			"responder rev=2 enhanced=true crc=off ird=32 ord=1 p2p=false rtr=none pd=0"},
-		{"CRC of the Request", noCRC, 32, 32, reqKey + "50 02 0004 0001 0001", repKey + "50 02 0006 0020 0001 6f6b", // I-5
+		{"CRC of the Request", noCRC, 32, 32, reqKey + "50 02 0004 0001 0001", repKey + "50 02 0006 0020 0001 6f6b", // S7
 			"responder rev=2 enhanced=true crc=on ird=32 ord=1 p2p=false rtr=none pd=0"},
 		{"R and reserved bits", nil, 32, 32, reqKey + "7f 02 0004 0001 0001", repKey + "50 02 0006 0020 0001 6f6b", // MPA-063, 065
 			"responder rev=2 enhanced=true crc=on ird=32 ord=1 p2p=false rtr=none pd=0"},
@@ -273,13 +273,13 @@ func TestResponder(t *testing.T) {
 			"responder rev=1 enhanced=false crc=on ird=32 ord=32 p2p=false rtr=none pd=4"},
 		{"revision 2, S=0", nil, 32, 32, reqKey + "40 02 0000", repKey + "40 02 0002 6f6b",
 			"responder rev=2 enhanced=false crc=on ird=32 ord=32 p2p=false rtr=none pd=0"},
-		{"revision 2, S=0, to revision 1", rev1, 32, 32, reqKey + "40 02 0000", repKey + "40 01 0002 6f6b", // choice 5
+		{"revision 2, S=0, to revision 1", rev1, 32, 32, reqKey + "40 02 0000", repKey + "40 01 0002 6f6b", // M5
 			"responder rev=1 enhanced=false crc=on ird=32 ord=32 p2p=false rtr=none pd=0"},
 		{"less of the peer", nil, 8, 8, reqKey + "50 02 0004 0002 0004", repKey + "50 02 0006 0008 0002 6f6b", // EMPA-018
 			"responder rev=2 enhanced=true crc=on ird=8 ord=2 p2p=false rtr=none pd=0"},
-		{"IRD raised", nil, 1, 8, reqKey + "50 02 0004 0010 0005", repKey + "50 02 0006 0008 0008 6f6b", // EMPA-019, S19
+		{"IRD raised", nil, 1, 8, reqKey + "50 02 0004 0010 0005", repKey + "50 02 0006 0008 0008 6f6b", // EMPA-019, S10
 			"responder rev=2 enhanced=true crc=on ird=8 ord=8 p2p=false rtr=none pd=0"},
-		{"IRD raised to the limit", max8, 4, 8, reqKey + "50 02 0004 0010 0080", repKey + "50 02 0006 0008 0008 6f6b", // choice 15
+		{"IRD raised to the limit", max8, 4, 8, reqKey + "50 02 0004 0010 0080", repKey + "50 02 0006 0008 0008 6f6b", // M15
 			"responder rev=2 enhanced=true crc=on ird=8 ord=8 p2p=false rtr=none pd=0"},
 		{"ORD not negotiated", nil, 4, 4, reqKey + "50 02 0004 0001 3fff", repKey + "50 02 0006 3fff 0001 6f6b", // EMPA-025
 			"responder rev=2 enhanced=true crc=on ird=4 ord=1 p2p=false rtr=none pd=0"},
@@ -293,7 +293,7 @@ func TestResponder(t *testing.T) {
 			"responder rev=2 enhanced=true crc=on ird=4 ord=4 p2p=true rtr=write pd=0"},
 		{"none supported", writeOnly, 4, 4, reqKey + "50 02 0004 c004 4004", repKey + "50 02 0006 8004 8004 6f6b", // EMPA-038
 			"responder rev=2 enhanced=true crc=on ird=4 ord=4 p2p=true rtr=write pd=0"},
-		{"none offered", nil, 4, 4, reqKey + "50 02 0004 8004 0004", repKey + "50 02 0006 c004 c004 6f6b", // choice 14
+		{"none offered", nil, 4, 4, reqKey + "50 02 0004 8004 0004", repKey + "50 02 0006 c004 c004 6f6b", // M14
 			"responder rev=2 enhanced=true crc=on ird=4 ord=4 p2p=true rtr=write+read+send pd=0"},
 		{"Read with ORD 0", readOnly, 0, 0, reqKey + "50 02 0004 8004 4000", repKey + "50 02 0006 8001 4000 6f6b", // EMPA-020
 			"responder rev=2 enhanced=true crc=on ird=1 ord=0 p2p=true rtr=read pd=0"},
@@ -386,7 +386,7 @@ func TestReject(t *testing.T) {
 		reqKey + "40 02 0000":           repKey + "60 02 0002 6e6f",
 		reqKey + "40 01 0000":           repKey + "60 01 0002 6e6f",
 	} {
-		s, _ := NewResponder(config(func(c *StartConfig) { c.Markers = true })) // a rejection has M=0: I-7
+		s, _ := NewResponder(config(func(c *StartConfig) { c.Markers = true })) // a rejection has M=0: S9
 		s.Write(unhex(request))
 		if err := s.Reject(make([]byte, 513)); !errors.Is(err, ErrPrivateData) {
 			t.Errorf("513 octets: %v", err)

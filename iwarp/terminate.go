@@ -9,10 +9,10 @@ import (
 // A Terminate is the content of a Terminate message (RFC 5040, section 4.8).
 type Terminate struct {
 	Cause TermCode
-	// Swapped says that it was read in siw's bit order (ledger A28).
+	// Swapped says that it was read in siw's bit order (docs/decisions.md#A28).
 	Swapped bool
 	// HasLength says that Length holds the length of the segment concerned. Peers differ in
-	// what they count (A3).
+	// what they count (docs/decisions.md#A3).
 	HasLength bool
 	Length    uint16
 	// Header is the DDP header of the segment concerned, 14 or 18 octets; nil if there is none.
@@ -55,8 +55,8 @@ func (t *Terminate) Append(b []byte) []byte {
 }
 
 // ParseTerminate reads the Terminate header p: what follows the DDP header. It takes all variants
-// of the ledger: figure 8 or siw's bit order (A28), copies that are absent, shorter than the bits
-// promise, or filled with zeroes (A2, A4). The result aliases p.
+// of docs/decisions.md: figure 8 or siw's bit order (#A28), copies that are absent, shorter than the
+// bits promise, or filled with zeroes (#A2, #A4). The result aliases p.
 func ParseTerminate(p []byte) (Terminate, error) {
 	if len(p) < termControlLen {
 		return Terminate{}, errShortTerminate
@@ -96,7 +96,7 @@ func readTerminate(p []byte, layer, typ uint8, m, d, r bool) (t Terminate, rest 
 	}
 	t.Header, rest = rest[:n:n], rest[n:]
 	// "The RDMAP header copy is present when R is set and only for Read Requests"; siw sets R
-	// without one (A4).
+	// without one (docs/decisions.md#A4).
 	if r && RDMAPControl(t.Header[1]).Opcode() == OpReadRequest && len(rest) >= ReadRequestLen {
 		t.ReadRequest, rest = ReadRequest(rest[:ReadRequestLen:ReadRequestLen]), rest[ReadRequestLen:]
 	}

@@ -90,7 +90,7 @@ func (e *Endpoint) build(ent *txEntry, b []byte) error {
 	var payload Payload
 	switch ent.src {
 	case txRTR:
-		// STag and TO do not matter; these are siw's. Ledger mpa 14, example 5.
+		// STag and TO do not matter; these are siw's.
 		switch ent.op {
 		case OpWrite:
 			putTagged(u, true, OpWrite, 1, 0)

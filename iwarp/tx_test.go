@@ -341,7 +341,7 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// EMPA-039, 041, 044, 046: each ready-to-receive message, octet for octet (example 5), and its answer.
+// EMPA-039, 041, 044, 046: each ready-to-receive message, octet for octet, and its answer.
 func TestRTR(t *testing.T) {
 	for _, tt := range []struct {
 		kind         RTRKinds
@@ -433,7 +433,7 @@ func TestQueueFull(t *testing.T) {
 	}
 }
 
-// RDMAP-061, 098, S18: answers in the order of the requests, in turns with what is posted.
+// RDMAP-061, 098, S11: answers in the order of the requests, in turns with what is posted.
 func TestAnswersTakeTurns(t *testing.T) {
 	p := responder
 	p.IRD = 4

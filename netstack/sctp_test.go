@@ -302,7 +302,7 @@ func protocolUnreachable(f []byte) []byte {
 	return append(append(r, ip...), icmp...)
 }
 
-// TestSCTPTimers: retransmission runs on the stack's clock, and gives up when the ledger says so.
+// TestSCTPTimers: retransmission runs on the stack's clock, and gives up after its ninth INIT.
 // SCTP-050.
 func TestSCTPTimers(t *testing.T) {
 	clock := faketime.NewManualClock()

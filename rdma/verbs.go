@@ -156,7 +156,7 @@ type QPConfig struct {
 	SRQ SRQ
 }
 
-// A QPState is a state of the ledger's machine (docs/qp-states.md); ibv_qp_state in brackets.
+// A QPState is a state of a queue pair (docs/qp-states.md); ibv_qp_state in brackets.
 type QPState uint32
 
 const (

@@ -57,7 +57,7 @@ func CheckIndication(code uint32, present bool) error {
 var ErrNoDDP = errors.New("sctpddp: the peer does not use SCTP for DDP; is the other end an RDMA program?")
 
 // minMULPDU lets a control message with all its private data through, whatever the path.
-// RFC 5043, section 9.
+// RFC 5043, section 9, and docs/decisions.md#D2.
 const minMULPDU = 516
 
 // MULPDU is the length of the longest segment for an association that takes user messages of that

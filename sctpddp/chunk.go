@@ -23,7 +23,8 @@ const (
 	MaxPrivateData = 512
 )
 
-// An SSN is a DDP-SSN: it numbers the messages of one direction of a session from 0. It wraps.
+// An SSN is a DDP-SSN: it numbers the messages of one direction of a session from 0
+// (docs/decisions.md#D1). It wraps.
 type SSN uint16
 
 // A Function is what a session control message is for.
@@ -96,7 +97,7 @@ func (c *Control) Append(b []byte) ([]byte, error) {
 }
 
 // ParseControl reads a user message with PPIDControl. What a Terminate carries beside its function is
-// in PrivateData, to be ignored (ledger R9). PrivateData aliases msg.
+// in PrivateData, to be ignored (docs/decisions.md#D9). PrivateData aliases msg.
 func ParseControl(msg []byte) (c Control, err error) {
 	if len(msg) < ssnLen+functionLen {
 		return c, errShort
@@ -115,7 +116,7 @@ func ParseControl(msg []byte) (c Control, err error) {
 	case !c.Function.Enhanced():
 		return c, nil
 	case n < blockLen:
-		// The RFC promises the block in Initiate and Accept only (ledger R6).
+		// The RFC promises the block in Initiate and Accept only (docs/decisions.md#D6).
 		if c.Function == FuncEnhancedReject {
 			return c, nil
 		}

@@ -90,7 +90,7 @@ func TestControlLimits(t *testing.T) {
 			t.Errorf("%.20s: %v, want %q", msg, err, want)
 		}
 	}
-	// What is odd and harmless: R6, R9.
+	// What is odd and harmless: D6, D9.
 	if c, err := ParseControl(unhex("0001 0007 010203")); err != nil || c.HasData || len(c.PrivateData) != 3 {
 		t.Errorf("short Enhanced Reject: %v, %v", c, err)
 	}

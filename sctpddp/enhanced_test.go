@@ -312,7 +312,7 @@ func TestEnhancedReject(t *testing.T) {
 	run(a, b)
 	wantState(t, z, StateOpen)
 
-	// R6: one without the four octets is a rejection all the same.
+	// D6: one without the four octets is a rejection all the same.
 	peer, c := crafted(t, sctpddptest.Link{}, Config{})
 	s, _ := c.OpenOn(2, enhanced(1, 1, allRTR), nil)
 	inject(peer, 2, PPIDControl, ctl(0, FuncEnhancedReject, "no"))

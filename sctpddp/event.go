@@ -93,7 +93,7 @@ var (
 	// ErrNoStream: all streams of the association are in use or lost; open another association.
 	ErrNoStream = errors.New("sctpddp: no stream of the association is free; use another association")
 	// ErrRefused: the peer terminated the request below its program: too many requests, nobody
-	// listens, no resources, or it does not know the enhanced form.
+	// listens, no resources, or it does not know the enhanced form (docs/decisions.md#D8).
 	ErrRefused = errors.New("sctpddp: the peer refused the session; if it keeps doing so, ask in the plain form (revision 1)")
 	// ErrCrossed: both ends initiated a session on one stream; try again, on another one.
 	ErrCrossed = errors.New("sctpddp: both ends initiated a session on this stream; try again")

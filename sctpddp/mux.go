@@ -12,7 +12,7 @@ import (
 // open the association and takes no requests.
 type Config struct {
 	// Initiator says that this end opened the association. It takes even streams for its own
-	// requests and the other end odd ones, so that they do not cross (ledger R4).
+	// requests and the other end odd ones, so that they do not cross (docs/decisions.md#D4).
 	Initiator bool
 	// Backlog is how many requests of the peer may be unanswered; one more is refused. 0: none are taken.
 	Backlog int
@@ -23,7 +23,7 @@ type Config struct {
 	// come ahead of order; 0: 1 MiB and 16 MiB.
 	HoldSession, HoldAll int
 	// Allowance is how many messages may be missing beyond those that SCTP knows of, because a
-	// peer sends in another order than it numbers; 0: 1024 (ledger, section 4).
+	// peer sends in another order than it numbers; 0: 1024.
 	Allowance int
 	// Grace is how long an association lives on when its last session has ended; 0: 1 s. Unused is how
 	// long it waits for the first one, which may be late if packets of the set-up are lost; 0: 30 s.
@@ -351,7 +351,7 @@ func (m *Mux) Step(now time.Time) {
 		m.idle = now
 	}
 	// An association whose last stream has ended is to be torn down: RFC 5041, section 3 (10). The
-	// grace time lets a retry, or one more session, have it (ledger R12).
+	// grace time lets a retry, or one more session, have it (docs/decisions.md#D12).
 	if d, ok := m.Deadline(); ok && !now.Before(d) {
 		m.down = true
 		m.assoc.Shutdown()

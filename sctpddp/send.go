@@ -238,8 +238,9 @@ func (s *Session) refuse(f Function, privateData []byte, ird, ord uint16) {
 	s.queue(c)
 }
 
-// Close ends the session behind what was sent. The peer may go on until its own Terminate comes:
-// EventClosed. A request that is not answered is withdrawn. Then Step, until Pending says no.
+// Close ends the session behind what was sent (docs/decisions.md#D3). The peer may go on until its own
+// Terminate comes: EventClosed. A request that is not answered is withdrawn. Then Step, until Pending
+// says no.
 func (s *Session) Close() error {
 	switch s.state {
 	case StateClosing, StateWithdrawing, StateOver, StateFailed:

@@ -28,8 +28,8 @@ type Stats struct {
 	In, Out  uint64 // messages
 	Ahead    uint64 // came ahead of order
 	Placed   uint64 // of these, segments that the Sink has placed at once
-	Ordered  uint64 // came without the U bit, which harms nothing (ledger R5)
-	Excess   uint64 // octets behind the function of a Terminate (ledger R9)
+	Ordered  uint64 // came without the U bit, which harms nothing: docs/decisions.md#D5
+	Excess   uint64 // octets behind the function of a Terminate: docs/decisions.md#D9
 	Ignored  uint64 // messages for a session that has ended
 	Illegal  uint64 // messages that fit no legal session
 	Overflow uint64 // messages for which there was no room
@@ -341,7 +341,7 @@ func (s *Session) control(from State, k kind, c *Control) {
 			s.err = ErrRefused
 			s.emit(EventRefused, nil, ErrRefused)
 		case StateAsked:
-			// Ledger R11: answered, and the program need not answer any more.
+			// Answered, and the program need not answer any more: docs/decisions.md#D11.
 			s.queue(Control{Function: FuncTerminate})
 			s.emit(EventWithdrawn, nil, nil)
 		default:
@@ -361,7 +361,7 @@ func (s *Session) initiated(c *Control) {
 		}
 		if r.PeerToPeer && r.RTR&s.start.RTR == 0 {
 			// "The Provider MAY generate a reject reply message indicating which RTR indication
-			// types it supports." RFC 6581, section 7.
+			// types it supports." RFC 6581, section 7, and docs/decisions.md#D13.
 			s.err = &iwarp.LocalError{Cause: iwarp.TermNoRTR, Err: fmt.Errorf("the peer offers %v, this end takes %v", r.RTR, s.start.RTR)}
 			s.refuse(FuncEnhancedReject, nil, s.start.IRD, s.start.ORD)
 			return
@@ -439,7 +439,7 @@ func (s *Session) fail(err error) {
 func (s *Session) late(ssn SSN, m Message) {
 	if s.refused && m.PPID == PPIDControl && ssn == s.in.next {
 		if c, err := ParseControl(m.Data); err == nil && c.Function == FuncTerminate {
-			s.refused = false // it has crossed the refusal: ledger R11
+			s.refused = false // it has crossed the refusal: docs/decisions.md#D11
 			s.in.next++
 			return
 		}

@@ -223,7 +223,7 @@ func TestSequences(t *testing.T) {
 				wantState(t, s, to)
 				switch {
 				case ok && to == StateOver && from == StateAsked:
-					wantSent(t, b.a, before, "0:4") // R11: withdrawn
+					wantSent(t, b.a, before, "0:4") // D11: withdrawn
 				case ok || closed:
 					wantSent(t, b.a, before, "")
 				default:
@@ -603,7 +603,7 @@ func stalled(t *testing.T, peer *sctpddptest.Assoc, b *end, s *Session) *sink {
 	return k
 }
 
-// Without the U flag a message is taken by its number all the same, and counted: reading R5.
+// Without the U flag a message is taken by its number all the same, and counted: D5.
 func TestOrderedMessage(t *testing.T) {
 	peer, b := crafted(t, sctpddptest.Link{}, Config{Backlog: 1})
 	s, _ := openPassive(t, peer, b)
@@ -615,7 +615,7 @@ func TestOrderedMessage(t *testing.T) {
 	if s.Stats().Ordered != 1 {
 		t.Errorf("%+v", s.Stats())
 	}
-	// R9: and so is a Terminate with something behind it.
+	// D9: and so is a Terminate with something behind it.
 	inject(peer, 3, PPIDControl, ctl(2, FuncTerminate, "why"))
 	run(b)
 	wantState(t, s, StatePeerClosed)

@@ -194,9 +194,9 @@ func TestOddIndication(t *testing.T) {
 	}
 }
 
-// MULPDU of the ledger's table: the largest segment that goes into one packet, with and without room for a
-// SACK beside it, and never less than 516, for then a control message with 512 octets of private data
-// passes. SCTP fragments nothing of that.
+// MULPDU: the largest segment that goes into one packet, with and without room for a SACK beside it,
+// and never less than 516, for then a control message with 512 octets of private data passes. SCTP
+// fragments nothing of that.
 //
 // SDDP-061, 062, 063, 064, 066.
 func TestMULPDU(t *testing.T) {

@@ -39,8 +39,7 @@ func (e *Endpoint) ICMP(now time.Time, m ICMPError) {
 	}
 	isInit := false
 	if tag == 0 {
-		// The quoted INIT carries our own initiate tag. (The text of ICMP6 says the peer's, which an
-		// INIT never has.)
+		// The quoted INIT carries our own initiate tag: docs/decisions.md#P1.
 		isInit = len(q) >= headerLen+8 && ChunkType(q[headerLen]) == chunkInit &&
 			binary.BigEndian.Uint32(q[headerLen+chunkLen:]) == a.tag
 		if !isInit {

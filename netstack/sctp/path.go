@@ -162,17 +162,17 @@ func (a *Association) alternate(p *path) *path {
 
 // measure takes a round trip time. Section 6.3.1.
 func (p *path) measure(r time.Duration, o *Options) {
-	if p.srtt == 0 { // C2
+	if p.srtt == 0 { // rule C2 of section 6.3.1
 		p.srtt, p.rttvar = r, r/2
-	} else { // C3
+	} else { // rule C3
 		p.rttvar += ((p.srtt - r).Abs() - p.rttvar) / 4
 		p.srtt += (r - p.srtt) / 8
 	}
-	p.srtt, p.rttvar = max(p.srtt, 1), max(p.rttvar, 1) // G1: the clock's step is a nanosecond
+	p.srtt, p.rttvar = max(p.srtt, 1), max(p.rttvar, 1) // rule G1: docs/decisions.md#P3
 	p.rto = min(max(p.srtt+4*p.rttvar, o.RTOMin), o.RTOMax)
 }
 
-// backOff is rule E2.
+// backOff is rule E2 of section 6.3.3.
 func (p *path) backOff(o *Options) { p.rto = min(2*p.rto, o.RTOMax) }
 
 // fails counts an error of p, and one of the association if it is to suffer. Section 8.1, 8.2.

@@ -97,7 +97,7 @@ func (a *Association) handleData(in *inPacket, from *path, c chunk) (more bool) 
 		return true
 	}
 	i, left, right, ok := a.frags.place(d, &a.have)
-	if !ok {
+	if !ok { // docs/decisions.md#P2
 		a.abort(CauseProtocolViolation, []byte(errFragments.Error()), errFragments)
 		return false
 	}

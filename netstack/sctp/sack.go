@@ -86,7 +86,7 @@ func (a *Association) arrived(c *outChunk) {
 	}
 	p.flight -= c.size()
 	a.inFlight -= int(c.n)
-	p.restart = p.restart || !p.waits // R3
+	p.restart = p.restart || !p.waits // rule R3 of section 6.3.2
 }
 
 // ackUpTo removes the chunks up to cum.
@@ -229,9 +229,9 @@ func (a *Association) endAck(now time.Time) {
 		}
 		switch {
 		case p.flight == 0:
-			p.t3 = time.Time{} // R2
+			p.t3 = time.Time{} // rule R2 of section 6.3.2
 		case p.restart:
-			p.t3 = now.Add(p.rto) // R3
+			p.t3 = now.Add(p.rto) // rule R3
 		}
 		if p.timing && a.hasAcked(p.timed) {
 			p.timing = false

@@ -349,7 +349,7 @@ func TestT3(t *testing.T) {
 	p.ack(-1, gap{2, 3})
 	t3("1 gap-acked", 1000*ms)
 	p.ack(0)
-	// Blocks are gone: taken back. R4 leaves a running timer, the ack of the earliest restarts it.
+	// Blocks are gone: taken back. Rule R4 leaves a running timer, the ack of the earliest restarts it.
 	t3("0 acked", 1200*ms)
 	w.Run(100 * ms)
 	p.ack(0, gap{1, 1}) // the earliest, by a block

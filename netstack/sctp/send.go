@@ -384,7 +384,7 @@ func (a *Association) resend(now time.Time, p *path, c *outChunk, b []byte) []by
 	c.path, c.timedOut = p, false
 	for _, q := range a.paths {
 		// "RTT measurements SHOULD only be made using a DATA chunk with TSN r if no DATA chunk with
-		// TSN less than or equal to r was retransmitted since": section 6.3.1, C5.
+		// TSN less than or equal to r was retransmitted since": rule C5 of section 6.3.1.
 		if q.timing && !q.timed.before(tsn) {
 			q.timing = false
 		}
@@ -393,7 +393,7 @@ func (a *Association) resend(now time.Time, p *path, c *outChunk, b []byte) []by
 	return a.appendData(b, c, tsn)
 }
 
-// launch accounts for a chunk that goes to p, and sees to T3. Sections 6.1 and 6.3.2, R1.
+// launch accounts for a chunk that goes to p, and sees to T3: section 6.1, and rule R1 of section 6.3.2.
 func (a *Association) launch(now time.Time, p *path, c *outChunk, restart bool) {
 	p.flight += c.size()
 	a.inFlight += int(c.n)

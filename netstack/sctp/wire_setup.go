@@ -142,7 +142,7 @@ func parseSetup(c chunk, s *setup) (ok bool) {
 			}
 		case paramAdaptation:
 			// RFC 5043 draws a variable length, RFC 5061 has 8. Another one is no indication.
-			if len(p) == adaptationParamLen && !s.adapts {
+			if len(p) == adaptationParamLen && !s.adapts { // docs/decisions.md#D10
 				s.adapts, s.adaptation = true, binary.BigEndian.Uint32(p.value())
 			}
 		case paramPreservative:
