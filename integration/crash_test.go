@@ -1,66 +1,42 @@
 package integration
 
 import (
-	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/vrnic/vrnic/integration/proctest"
 	"github.com/vrnic/vrnic/internal/needtest"
 )
 
-// A holding is what a daemon has because of its clients.
-type holding struct {
-	qps, mrs, cqs, cms, clients int
-	fds, mappings               int
-}
-
-// holding asks the daemon and the kernel. What the question itself takes is in every answer.
-func (d *daemon) holding() holding {
-	d.t.Helper()
-	proc := fmt.Sprintf("/proc/%d/", d.cmd.Process.Pid)
-	fds, err := os.ReadDir(proc + "fd")
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	maps, err := os.ReadFile(proc + "maps")
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	return holding{
-		qps: len(d.show("qp")), mrs: len(d.show("mr")), cqs: len(d.show("cq")), cms: len(d.show("cm")),
-		clients: len(d.show("client")), fds: len(fds), mappings: strings.Count(string(maps), "memfd:"),
-	}
+func (d *daemon) holding() proctest.Holding {
+	d.T.Helper()
+	return proctest.HoldingOf(d.T, d.PID(), d.show)
 }
 
 // atRest is what the daemon holds once nothing is being cleaned up any more: of each kind the least that is
 // seen in a while, since a session that has just ended can only add to it.
-func (d *daemon) atRest() holding {
-	d.t.Helper()
+func (d *daemon) atRest() proctest.Holding {
+	d.T.Helper()
 	least := d.holding()
 	for range 10 {
 		time.Sleep(20 * time.Millisecond) // before it looks again
-		h := d.holding()
-		least = holding{
-			min(least.qps, h.qps), min(least.mrs, h.mrs), min(least.cqs, h.cqs), min(least.cms, h.cms), min(least.clients, h.clients),
-			min(least.fds, h.fds), min(least.mappings, h.mappings),
-		}
+		least = least.Least(d.holding())
 	}
 	return least
 }
 
 // settle waits until the daemon holds what it held before.
-func (d *daemon) settle(want holding) {
-	d.t.Helper()
-	var got holding
+func (d *daemon) settle(want proctest.Holding) {
+	d.T.Helper()
+	var got proctest.Holding
 	begin := time.Now()
 	for got = d.holding(); got != want; got = d.holding() {
 		if time.Since(begin) > patience {
-			d.t.Fatalf("the daemon holds %+v, held %+v before", got, want)
+			d.T.Fatalf("the daemon holds %+v, held %+v before", got, want)
 		}
 		time.Sleep(20 * time.Millisecond) // before it looks again
 	}
@@ -84,11 +60,11 @@ func TestClientKilled(t *testing.T) {
 	for round := range 8 {
 		err := needtest.Soon(time.Second, func() time.Duration {
 			client := b.start("ping", "-c", "-a", addrsA[0], "-S", "16384", "-v")
-			client.waitOutput("ping data: ", 1+10*round)
+			client.WaitOutput("ping data: ", 1+10*round)
 			killed := time.Now()
-			client.signal(syscall.SIGKILL)
+			client.Signal(syscall.SIGKILL)
 			served++
-			server.waitOutput(clientEnded, served)
+			server.WaitOutput(clientEnded, served)
 			took := time.Since(killed)
 			b.settle(before)
 			a.settle(serverBefore)
@@ -102,8 +78,8 @@ func TestClientKilled(t *testing.T) {
 	for range 12 {
 		client := b.start("ping", "-c", "-a", addrsA[0], "-S", "65535")
 		time.Sleep(time.Duration(rand.IntN(60)) * time.Millisecond) // the point of the kill is random
-		client.signal(syscall.SIGKILL)
-		_ = client.wait(patience) // by a signal, as asked
+		client.Signal(syscall.SIGKILL)
+		_ = client.Wait(patience) // by a signal, as asked
 	}
 	b.settle(before)
 	a.settle(serverBefore)
@@ -117,18 +93,18 @@ func TestDaemonKilled(t *testing.T) {
 	b := up(t, nil, "--device", deviceB, "--port", "unix-connect:"+link)
 	server := a.serve()
 	busy := b.start("ping", "-c", "-a", addrsA[0], "-v")
-	busy.waitOutput("ping data: ", 3)
+	busy.WaitOutput("ping data: ", 3)
 	idle := b.serve("-a", addrsB[0])
 	for _, tt := range []struct {
 		d       *daemon
 		clients []*process
 	}{{b, []*process{busy, idle}}, {a, []*process{server}}} {
-		tt.d.signal(syscall.SIGKILL)
+		tt.d.Signal(syscall.SIGKILL)
 		for _, c := range tt.clients {
-			if err := c.wait(patience); err == nil {
+			if err := c.Wait(patience); err == nil {
 				t.Errorf("%s succeeded without its daemon", c)
 			}
-			if out := c.output(); !strings.Contains(out, "vrnic: ") {
+			if out := c.Output(); !strings.Contains(out, "vrnic: ") {
 				t.Errorf("%s says nothing of the loss:\n%s", c, out)
 			}
 		}
@@ -142,10 +118,10 @@ func TestDaemonTerminated(t *testing.T) {
 	b := up(t, nil, "--device", deviceB, "--port", "unix-connect:"+link)
 	server := a.serve()
 	client := b.start("ping", "-c", "-a", addrsA[0], "-v")
-	client.waitOutput("ping data: ", 3)
+	client.WaitOutput("ping data: ", 3)
 	b.stop()
-	server.waitOutput(clientEnded, 1)
-	if err := client.wait(patience); err == nil {
+	server.WaitOutput(clientEnded, 1)
+	if err := client.Wait(patience); err == nil {
 		t.Error("the client succeeded without its daemon")
 	}
 	a.stop()

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vrnic/vrnic/integration/proctest"
 	"github.com/vrnic/vrnic/integration/rawpeer"
 	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/shm"
@@ -37,7 +38,7 @@ func TestHostilePeer(t *testing.T) {
 	echo(t, ns, netip.MustParseAddr(addrsA[0]), 64) // the link is there
 	server := d.serve("-d", "vrnic0")
 	witness := d.start("ping", "-c", "-d", "vrnic1", "-a", addrsA[0], "-V", "-v")
-	witness.waitOutput("ping data: ", 1)
+	witness.WaitOutput("ping data: ", 1)
 	target := netip.MustParseAddrPort(addrsA[0] + ":7174")
 
 	start := []rawpeer.Step{
@@ -115,13 +116,13 @@ func TestHostilePeer(t *testing.T) {
 		p.Close()
 	})
 
-	seen := strings.Count(witness.output(), "ping data: ")
-	witness.waitOutput("ping data: ", seen+100)
-	if out := witness.output(); strings.Contains(out, "vrnic: ") {
+	seen := strings.Count(witness.Output(), "ping data: ")
+	witness.WaitOutput("ping data: ", seen+100)
+	if out := witness.Output(); strings.Contains(out, "vrnic: ") {
 		t.Errorf("somebody else's connection suffered:\n%s", out)
 	}
 	witness.interrupt()
-	eventually(t, patience, "the QPs of all connections are gone", func() bool { return len(d.show("qp")) == 0 })
+	proctest.Eventually(t, patience, "the QPs of all connections are gone", func() bool { return len(d.show("qp")) == 0 })
 	server.interrupt()
 	d.stop()
 }
@@ -135,7 +136,7 @@ func TestHostileClient(t *testing.T) {
 	d.ping2("vrnic1", addrsA[0])
 	before := d.atRest()
 	witness := d.start("ping", "-c", "-d", "vrnic1", "-a", addrsA[0], "-V", "-v")
-	witness.waitOutput("ping data: ", 1)
+	witness.WaitOutput("ping data: ", 1)
 
 	rnd := rand.New(rand.NewPCG(3, 4))
 	noise := func(n int) []byte {
@@ -186,8 +187,8 @@ func TestHostileClient(t *testing.T) {
 		c.Close()
 	}
 	t.Logf("%d of 300 sessions were welcomed", welcomed)
-	seen := strings.Count(witness.output(), "ping data: ")
-	witness.waitOutput("ping data: ", seen+100)
+	seen := strings.Count(witness.Output(), "ping data: ")
+	witness.WaitOutput("ping data: ", seen+100)
 	witness.interrupt()
 	d.settle(before)
 	d.stop()
@@ -195,6 +196,6 @@ func TestHostileClient(t *testing.T) {
 
 // ping2 runs a few rounds from a named device.
 func (d *daemon) ping2(device, addr string) {
-	d.t.Helper()
+	d.T.Helper()
 	d.run("ping", "-c", "-d", device, "-a", addr, "-C", "3", "-V")
 }

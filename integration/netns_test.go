@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vrnic/vrnic/integration/proctest"
 	"github.com/vrnic/vrnic/internal/netlab"
 )
 
@@ -24,8 +25,8 @@ func TestKernelPing(t *testing.T) {
 	}{
 		{"terminated", (*daemon).stop},
 		{"killed", func(d *daemon) {
-			d.signal(syscall.SIGKILL)
-			_ = d.wait(patience) // by a signal, as asked
+			d.Signal(syscall.SIGKILL)
+			_ = d.Wait(patience) // by a signal, as asked
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -43,7 +44,7 @@ func TestKernelPing(t *testing.T) {
 				t.Error("show port is empty")
 			}
 			tt.end(d)
-			eventually(t, patience, "the TAP is removed", func() bool {
+			proctest.Eventually(t, patience, "the TAP is removed", func() bool {
 				return !slices.Contains(links(t, ns), "vtap0")
 			})
 		})
@@ -67,8 +68,8 @@ func TestTAPFailsHalfWay(t *testing.T) {
 	p := start(t, ns, nil, "up", "--socket", t.TempDir()+"/s", "--device", deviceA,
 		"--port", "tap:vtap0", "--port", "tap:vtap1,netns=/nowhere/at/all")
 	var exit interface{ ExitCode() int }
-	if err := p.wait(patience); !errors.As(err, &exit) || exit.ExitCode() != 1 {
-		t.Errorf("ended with %v, want exit status 1:\n%s", err, p.output())
+	if err := p.Wait(patience); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		t.Errorf("ended with %v, want exit status 1:\n%s", err, p.Output())
 	}
 	if links := links(t, ns); slices.Contains(links, "vtap0") {
 		t.Errorf("vtap0 is left among %v", links)

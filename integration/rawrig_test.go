@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vrnic/vrnic/integration/proctest"
 	"github.com/vrnic/vrnic/integration/rawpeer"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
@@ -56,7 +57,7 @@ func newRig(t *testing.T, options ...func(*rawpeer.HostConfig)) *rig {
 	}
 	t.Cleanup(func() {
 		for _, kind := range []string{"qp", "mr", "cq", "cm"} {
-			eventually(t, patience, "show "+kind+" is empty", func() bool { return len(r.d.show(kind)) == 0 })
+			proctest.Eventually(t, patience, "show "+kind+" is empty", func() bool { return len(r.d.show(kind)) == 0 })
 		}
 		r.host.Close()
 		r.d.stop()

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vrnic/vrnic/integration/proctest"
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/internal/netlab"
 )
@@ -71,11 +72,11 @@ func TestSCTPUDP(t *testing.T) {
 		server.interrupt()
 	}
 	tcp := b.start("ping", "-c", "-a", "127.77.0.2", "-C", "1")
-	if err := tcp.wait(patience); err == nil || !strings.Contains(tcp.output(), "over SCTP only") {
-		t.Errorf("over TCP: %v, %s", err, tcp.output())
+	if err := tcp.Wait(patience); err == nil || !strings.Contains(tcp.Output(), "over SCTP only") {
+		t.Errorf("over TCP: %v, %s", err, tcp.Output())
 	}
 	for _, d := range []*daemon{a, b} {
-		eventually(t, patience, "the QPs of all programs are gone", func() bool { return len(d.show("qp")) == 0 })
+		proctest.Eventually(t, patience, "the QPs of all programs are gone", func() bool { return len(d.show("qp")) == 0 })
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/integration/peer"
+	"github.com/vrnic/vrnic/integration/proctest"
 )
 
 // siwLab is a daemon and a guest on one Unix-stream link, and what the tests saw.
@@ -99,7 +100,7 @@ func (l *siwLab) rpingToVrnic(t *testing.T, ctx context.Context) {
 			})
 			l.row("rping -> vrnic", addr, size, siwRounds, retries, begin)
 			// The client's disconnect arrives as one.
-			server.waitOutput(fmt.Sprintf(" disconnected after %d rounds", siwRounds), n+1)
+			server.WaitOutput(fmt.Sprintf(" disconnected after %d rounds", siwRounds), n+1)
 		}
 		server.interrupt()
 	}
@@ -137,7 +138,7 @@ func (l *siwLab) rpingServer(t *testing.T, ctx context.Context, addr string, mor
 		port = 7175
 	}
 	want := fmt.Sprintf(":%04X ", port)
-	eventually(t, patience, "rping listens", func() bool {
+	proctest.Eventually(t, patience, "rping listens", func() bool {
 		for _, f := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 			out, err := l.g.ReadFile(ctx, f)
 			if err != nil {
@@ -158,13 +159,13 @@ func (l *siwLab) rpingServer(t *testing.T, ctx context.Context, addr string, mor
 func (l *siwLab) vrnicClient(ctx context.Context, addr string, size, rounds int) error {
 	p := l.d.start("ping", "-c", "-a", addr, "-S", fmt.Sprint(size), "-C", fmt.Sprint(rounds), "-V", "--timeout", siwSilence.String())
 	select {
-	case <-p.done:
+	case <-p.Done:
 	case <-ctx.Done():
-		p.signal(syscall.SIGKILL)
-		<-p.done
+		p.Signal(syscall.SIGKILL)
+		<-p.Done
 	}
-	if p.err != nil {
-		return fmt.Errorf("%s: %w\n%s", p, p.err, p.output())
+	if p.Err != nil {
+		return fmt.Errorf("%s: %w\n%s", p, p.Err, p.Output())
 	}
 	return nil
 }
@@ -198,7 +199,7 @@ func (l *siwLab) atOnce(t *testing.T, ctx context.Context) {
 		}
 	}
 	l.row("3 x rping -> vrnic", addrsA[0], 4096, 20, 0, begin)
-	server.waitOutput(" disconnected after 20 rounds", n)
+	server.WaitOutput(" disconnected after 20 rounds", n)
 	server.interrupt()
 
 	// Rping loses a connection request that comes before it has taken up the one before, so here
@@ -211,11 +212,11 @@ func (l *siwLab) atOnce(t *testing.T, ctx context.Context) {
 		var c *process
 		retries += try(t, ctx, func(context.Context) error {
 			c = l.d.start("ping", "-c", "-a", guestAddrs[0], "-S", "4096", "-V", "-v", "--timeout", siwSilence.String())
-			eventually(t, patience, "the client pings or gives up", func() bool {
-				return strings.Contains(c.output(), "ping data: ") || c.ended()
+			proctest.Eventually(t, patience, "the client pings or gives up", func() bool {
+				return strings.Contains(c.Output(), "ping data: ") || c.Ended()
 			})
-			if c.ended() {
-				return fmt.Errorf("%s: %v", c, c.err)
+			if c.Ended() {
+				return fmt.Errorf("%s: %v", c, c.Err)
 			}
 			return nil
 		})
@@ -225,7 +226,7 @@ func (l *siwLab) atOnce(t *testing.T, ctx context.Context) {
 		t.Errorf("%d QPs, want the %d that ping", len(rows), n)
 	}
 	for _, c := range clients {
-		c.waitOutput("ping data: ", 20)
+		c.WaitOutput("ping data: ", 20)
 	}
 	l.row("3 x vrnic -> rping", guestAddrs[0], 4096, 20, retries, begin)
 	for _, c := range clients {
@@ -248,16 +249,16 @@ func (l *siwLab) show(t *testing.T, ctx context.Context) {
 	t.Logf("show qp: %v", row)
 	l.kill(t, ctx, c)
 	// A peer that dies is one that disconnects: siw closes its stream.
-	server.waitOutput(" disconnected", 1)
+	server.WaitOutput(" disconnected", 1)
 	server.interrupt()
-	eventually(t, patience, "the QP is gone", func() bool { return len(l.d.show("qp")) == 0 })
+	proctest.Eventually(t, patience, "the QP is gone", func() bool { return len(l.d.show("qp")) == 0 })
 }
 
 // disconnects has each of the four ends be the one that ends a connection first.
 func (l *siwLab) disconnects(t *testing.T, ctx context.Context) {
 	// The client's end of rping and of vrnic, with servers for one client: all succeed.
 	server := l.d.start("ping", "-s", "-a", addrsA[0])
-	server.waitOutput("listening on", 1)
+	server.WaitOutput("listening on", 1)
 	try(t, ctx, func(ctx context.Context) error {
 		_, err := l.g.Run(ctx, rping("-c", addrsA[0], 64, "-C", "3")...)
 		return err
@@ -292,12 +293,12 @@ func (l *siwLab) disconnects(t *testing.T, ctx context.Context) {
 	try(t, ctx, func(ctx context.Context) error {
 		guest := l.rpingServer(t, ctx, guestAddrs[0], "-p", killPort)
 		client := l.d.start("ping", "-c", "-a", guestAddrs[0], "-p", killPort, "-v", "--timeout", siwSilence.String())
-		eventually(t, patience, "the client pings or gives up", func() bool {
-			return strings.Count(client.output(), "ping data: ") >= 3 || client.ended()
+		proctest.Eventually(t, patience, "the client pings or gives up", func() bool {
+			return strings.Count(client.Output(), "ping data: ") >= 3 || client.Ended()
 		})
 		l.kill(t, ctx, guest)
-		if err := client.wait(patience); err == nil || !strings.Contains(client.output(), "disconnect") {
-			return fmt.Errorf("the client ended with %v:\n%s", err, client.output())
+		if err := client.Wait(patience); err == nil || !strings.Contains(client.Output(), "disconnect") {
+			return fmt.Errorf("the client ended with %v:\n%s", err, client.Output())
 		}
 		return nil
 	})

@@ -66,7 +66,7 @@ func TestShowLive(t *testing.T) {
 	b := up(t, nil, "--device", deviceB, "--port", "unix-connect:"+link)
 	a.serve()
 	client := b.start("ping", "-c", "-a", addrsA[0], "-v")
-	client.waitOutput("ping data: ", 3)
+	client.WaitOutput("ping data: ", 3)
 	for _, d := range []*daemon{a, b} {
 		checkLiveQP(t, d, "vrnic0")
 		for _, kind := range []string{"dev", "qp", "mr", "cq", "client", "port"} {

@@ -1,4 +1,5 @@
-// Package proctest has what tests do with the output of processes that they start.
+// Package proctest starts processes for tests, waits for what they print and for their end, and counts
+// what a daemon holds.
 package proctest
 
 import (

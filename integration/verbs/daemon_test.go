@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vrnic/vrnic/integration/proctest"
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/shm"
@@ -38,7 +39,7 @@ type daemon struct {
 	socket string
 	uid    int         // of programs that are run; 0: the test's
 	client *shm.Client // asks what there is
-	before holding
+	before proctest.Holding
 	stdin  *os.File // of programs that are run
 }
 
@@ -64,7 +65,7 @@ func upAs(t *testing.T, ns *netlab.NS, uid int, args ...string) *daemon {
 	d := &daemon{ns: ns, socket: filepath.Join(dir, "s")}
 	d.process = start(t, ns, uid, []string{"GORACE=halt_on_error=0 exitcode=66"},
 		append([]string{daemonProgram, "up", "-v", "--socket", d.socket}, args...)...)
-	d.waitOutput("ready socket="+d.socket, 1)
+	d.WaitOutput("ready socket="+d.socket, 1)
 	if d.client, err = shm.Dial(d.socket); err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +77,7 @@ func upAs(t *testing.T, ns *netlab.NS, uid int, args ...string) *daemon {
 		switch {
 		case t.Failed():
 			d.explain()
-		case !d.ended():
+		case !d.Ended():
 			d.settle()
 			d.stop()
 		}
@@ -86,25 +87,25 @@ func upAs(t *testing.T, ns *netlab.NS, uid int, args ...string) *daemon {
 
 // stop ends the daemon as an operator does, which must leave nothing and succeed.
 func (d *daemon) stop() {
-	d.t.Helper()
-	d.signal(syscall.SIGTERM)
+	d.T.Helper()
+	d.Signal(syscall.SIGTERM)
 	d.succeed(patience)
 	if _, err := os.Stat(d.socket); !errors.Is(err, os.ErrNotExist) {
-		d.t.Errorf("the daemon left its socket: %v", err)
+		d.T.Errorf("the daemon left its socket: %v", err)
 	}
 }
 
 // explain logs what the daemon has when a test has failed.
 func (d *daemon) explain() {
-	d.t.Helper()
+	d.T.Helper()
 	for _, kind := range []string{"client", "qp", "cm", "cq"} {
 		rows, err := d.client.List(kind)
 		if err != nil {
-			d.t.Logf("show %s: %v", kind, err)
+			d.T.Logf("show %s: %v", kind, err)
 			return
 		}
 		for _, r := range rows {
-			d.t.Logf("%s %s", kind, r)
+			d.T.Logf("%s %s", kind, r)
 		}
 	}
 }
@@ -143,13 +144,13 @@ func daemonsSay() string {
 		case <-time.After(5 * time.Second):
 			out.WriteString("it does not answer\n")
 		}
-		said := len(d.output())
-		_ = d.cmd.Process.Signal(syscall.SIGQUIT) // it may have ended
+		said := len(d.Output())
+		_ = d.Cmd.Process.Signal(syscall.SIGQUIT) // it may have ended
 		select {
-		case <-d.done:
+		case <-d.Done:
 		case <-time.After(10 * time.Second):
 		}
-		out.WriteString(d.output()[said:])
+		out.WriteString(d.Output()[said:])
 		return true
 	})
 	return out.String()
@@ -157,59 +158,41 @@ func daemonsSay() string {
 
 // show returns the daemon's rows of a kind.
 func (d *daemon) show(kind string) (rows []map[string]any) {
-	d.t.Helper()
+	d.T.Helper()
 	raw, err := d.client.List(kind)
 	if err != nil {
-		d.t.Fatalf("show %s: %v", kind, err)
+		d.T.Fatalf("show %s: %v", kind, err)
 	}
 	for _, r := range raw {
 		var row map[string]any
 		if err := json.Unmarshal(r, &row); err != nil {
-			d.t.Fatal(err)
+			d.T.Fatal(err)
 		}
 		rows = append(rows, row)
 	}
 	return rows
 }
 
-// A holding is what a daemon has because of its clients.
-type holding struct {
-	qps, mrs, cqs, cms, clients int
-	fds, mappings               int
-}
-
-func (d *daemon) holding() holding {
-	d.t.Helper()
-	proc := fmt.Sprintf("/proc/%d/", d.pid())
-	fds, err := os.ReadDir(proc + "fd")
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	maps, err := os.ReadFile(proc + "maps")
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	return holding{
-		qps: len(d.show("qp")), mrs: len(d.show("mr")), cqs: len(d.show("cq")), cms: len(d.show("cm")),
-		clients: len(d.show("client")), fds: len(fds), mappings: strings.Count(string(maps), "memfd:"),
-	}
+func (d *daemon) holding() proctest.Holding {
+	d.T.Helper()
+	return proctest.HoldingOf(d.T, d.PID(), d.show)
 }
 
 // settle waits until the daemon holds what it held in the beginning: nothing of any program's.
 // Descriptors beyond that are those of its own that it makes when it first needs them.
 func (d *daemon) settle() {
-	d.t.Helper()
+	d.T.Helper()
 	const own = 4
-	var got holding
+	var got proctest.Holding
 	begin := time.Now()
 	for {
 		got = d.holding()
-		more := got.fds - d.before.fds
-		if got.fds = d.before.fds; got == d.before && more <= own {
+		more := got.FDs - d.before.FDs
+		if got.FDs = d.before.FDs; got == d.before && more <= own {
 			return
 		}
 		if time.Since(begin) > patience {
-			d.t.Fatalf("the daemon holds %+v and %d more descriptors, held %+v in the beginning", got, more, d.before)
+			d.T.Fatalf("the daemon holds %+v and %d more descriptors, held %+v in the beginning", got, more, d.before)
 		}
 		time.Sleep(10 * time.Millisecond) // before it looks again
 	}
@@ -217,10 +200,10 @@ func (d *daemon) settle() {
 
 // listens waits until n ids listen at a port; 0: at any.
 func (d *daemon) listens(p *process, port, n int) {
-	d.t.Helper()
-	eventually(d.t, patience, fmt.Sprintf("%s listens at port %d", p, port), func() bool {
-		if p.ended() {
-			d.t.Fatalf("%s has ended (%v) and does not listen", p, p.err)
+	d.T.Helper()
+	proctest.Eventually(d.T, patience, fmt.Sprintf("%s listens at port %d", p, port), func() bool {
+		if p.Ended() {
+			d.T.Fatalf("%s has ended (%v) and does not listen", p, p.Err)
 		}
 		found := 0
 		for _, row := range d.show("cm") {
@@ -240,13 +223,13 @@ func (d *daemon) env() []string {
 
 // start runs a program on the daemon. It has the libraries under test as `vrnic exec` gives them.
 func (d *daemon) start(argv ...string) *process {
-	d.t.Helper()
+	d.T.Helper()
 	return d.startEnv(nil, argv...)
 }
 
 // startOn is start with one of several devices.
 func (d *daemon) startOn(dev string, argv ...string) *process {
-	d.t.Helper()
+	d.T.Helper()
 	if dev == "" {
 		return d.start(argv...)
 	}
@@ -254,14 +237,14 @@ func (d *daemon) startOn(dev string, argv ...string) *process {
 }
 
 func (d *daemon) startEnv(env []string, argv ...string) *process {
-	d.t.Helper()
+	d.T.Helper()
 	return d.begin(append(d.env(), env...), slices.Concat([]string{program, "exec", "--"}, argv)...)
 }
 
 func (d *daemon) begin(env []string, argv ...string) *process {
-	d.t.Helper()
-	env, argv = sanitized(d.t, env, argv)
-	return startWith(d.t, d.ns, d.uid, d.stdin, env, argv...)
+	d.T.Helper()
+	env, argv = sanitized(d.T, env, argv)
+	return startWith(d.T, d.ns, d.uid, d.stdin, env, argv...)
 }
 
 // A place is where a program runs: a device of a daemon, at addrs.
@@ -272,7 +255,7 @@ type place struct {
 }
 
 func (p *place) start(argv ...string) *process {
-	p.t.Helper()
+	p.T.Helper()
 	return p.startOn(p.dev, argv...)
 }
 
@@ -284,7 +267,7 @@ type topology struct {
 
 // settle wants nothing left on either side.
 func (top *topology) settle() {
-	top.server.t.Helper()
+	top.server.T.Helper()
 	top.server.settle()
 	top.client.settle()
 }

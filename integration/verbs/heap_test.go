@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vrnic/vrnic/integration/proctest"
 	"github.com/vrnic/vrnic/internal/needtest"
 )
 
@@ -101,15 +102,15 @@ func TestLendHeapMaps(t *testing.T) {
 				}
 				return programs
 			}
-			eventually(t, patience, "two programs with memory regions", func() bool { return len(clients()) == 2 || client.ended() })
+			proctest.Eventually(t, patience, "two programs with memory regions", func() bool { return len(clients()) == 2 || client.Ended() })
 			for _, row := range clients() {
 				lent, own := row["mem"].(float64), row["own_memory"]
 				if lend == "1" && (lent != 1 || own != "" && own != nil) || lend == "0" && (lent != 0 || own == "" || own == nil) {
 					t.Errorf("with VRNIC_LEND_HEAP=%s: %v", lend, row)
 				}
 			}
-			client.kill()
-			server.kill()
+			client.Kill()
+			server.Kill()
 			top.settle()
 		})
 	}

@@ -62,20 +62,20 @@ func (top *topology) try(t *testing.T, j *job, family, tries int) {
 	case j.listeners >= 0:
 		top.server.in(t).listens(server, port, max(1, j.listeners))
 	case j.ready != "":
-		server.waitOutput(j.ready, 1)
+		server.WaitOutput(j.ready, 1)
 	}
 	client := top.client.in(t).startWith(j.env, words(j.client, replace...)...)
 	if len(j.again) > 0 && tries > 1 {
-		_ = client.wait(limit) // succeed looks at how it ended
-		if out := client.output(); slices.ContainsFunc(j.again, func(s string) bool { return strings.Contains(out, s) }) {
-			server.kill()
+		_ = client.Wait(limit) // succeed looks at how it ended
+		if out := client.Output(); slices.ContainsFunc(j.again, func(s string) bool { return strings.Contains(out, s) }) {
+			server.Kill()
 			top.try(t, j, family, tries-1)
 			return
 		}
 	}
 	client.succeed(limit, j.clientOut...)
 	if j.forever {
-		server.kill()
+		server.Kill()
 		server.wantOutput(j.serverOut...)
 	} else {
 		server.succeed(limit, j.serverOut...)
@@ -85,13 +85,13 @@ func (top *topology) try(t *testing.T, j *job, family, tries int) {
 // in is p for a subtest: what it starts ends, and fails, with that.
 func (p *place) in(t *testing.T) *place {
 	d, q := *p.daemon, *p
-	d.t = t
+	d.T = t
 	q.daemon = &d
 	return &q
 }
 
 func (p *place) startWith(env []string, argv ...string) *process {
-	p.t.Helper()
+	p.T.Helper()
 	if p.dev == "" {
 		return p.startEnv(env, argv...)
 	}

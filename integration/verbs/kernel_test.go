@@ -6,18 +6,20 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/vrnic/vrnic/integration/proctest"
 )
 
 // listensTCP waits until a process, or a child of it, has a kernel's TCP socket that listens.
 func listensTCP(t *testing.T, p *process) {
 	t.Helper()
-	eventually(t, patience, fmt.Sprintf("%s listens", p), func() bool {
-		if p.ended() {
-			t.Fatalf("%s has ended (%v) and does not listen", p, p.err)
+	proctest.Eventually(t, patience, fmt.Sprintf("%s listens", p), func() bool {
+		if p.Ended() {
+			t.Fatalf("%s has ended (%v) and does not listen", p, p.Err)
 		}
 		inodes := make(map[string]bool)
 		for _, name := range []string{"tcp", "tcp6"} {
-			f, err := os.Open(fmt.Sprintf("/proc/%d/net/%s", p.pid(), name))
+			f, err := os.Open(fmt.Sprintf("/proc/%d/net/%s", p.PID(), name))
 			if err != nil {
 				continue
 			}
@@ -28,7 +30,7 @@ func listensTCP(t *testing.T, p *process) {
 			}
 			f.Close()
 		}
-		dir := fmt.Sprintf("/proc/%d/fd", p.pid())
+		dir := fmt.Sprintf("/proc/%d/fd", p.PID())
 		fds, _ := os.ReadDir(dir)
 		for _, fd := range fds {
 			if to, _ := os.Readlink(dir + "/" + fd.Name()); inodes[to] {

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/vrnic/vrnic/integration/proctest"
 )
 
 // ibv_devices, ibv_devinfo and ibv_asyncwatch.
@@ -23,18 +25,18 @@ func TestDevicePrograms(t *testing.T) {
 
 	// It waits for events of the device, and for SIGINT.
 	w := d.start("ibv_asyncwatch")
-	w.waitOutput("vrnic0: async event FD", 1)
-	w.signal(syscall.SIGINT)
-	_ = w.wait(patience)
+	w.WaitOutput("vrnic0: async event FD", 1)
+	w.Signal(syscall.SIGINT)
+	_ = w.Wait(patience)
 	w = d.start("ibv_asyncwatch")
-	w.waitOutput("vrnic0: async event FD", 1)
+	w.WaitOutput("vrnic0: async event FD", 1)
 	d.settleWith(1)
 }
 
 // settleWith wants n programs and nothing else of theirs; asyncwatch and such.
 func (d *daemon) settleWith(n int) {
-	d.t.Helper()
-	eventually(d.t, patience, fmt.Sprintf("%d programs", n), func() bool { return d.holding().clients == d.before.clients+n })
+	d.T.Helper()
+	proctest.Eventually(d.T, patience, fmt.Sprintf("%d programs", n), func() bool { return d.holding().Clients == d.before.Clients+n })
 }
 
 // With no daemon there is no device, one line says so, and the programs say what they say on a machine
@@ -43,10 +45,10 @@ func TestNoDaemon(t *testing.T) {
 	need(t, "ibv_devices", "ibv_devinfo", "rping")
 	env := []string{"VRNIC_SOCKET=" + filepath.Join(t.TempDir(), "none"), "LD_LIBRARY_PATH=" + libs}
 	p := start(t, nil, 0, env, "ibv_devices")
-	_ = p.wait(patience)
+	_ = p.Wait(patience)
 	p.wantOutput("!vrnic0", "vrnic")
-	if n := strings.Count(p.output(), "vrnic up"); n != 1 {
-		t.Errorf("what to do is said %d times:\n%s", n, p.output())
+	if n := strings.Count(p.Output(), "vrnic up"); n != 1 {
+		t.Errorf("what to do is said %d times:\n%s", n, p.Output())
 	}
 	start(t, nil, 0, env, "ibv_devinfo").fail(patience, "No IB devices found|Failed to get IB devices list")
 	start(t, nil, 0, env, "rping", "-c", "-a", addrsA[0]).fail(patience)
@@ -117,25 +119,25 @@ func TestTrap22PersistentServer(t *testing.T) {
 	var clients []*process
 	for range 4 {
 		c := top.client.start("rping", "-c", "-a", addrsA[0], "-p", port, "-v", "-V", "-S", "1000")
-		c.waitOutput("ping data: rdma-ping-", 2)
+		c.WaitOutput("ping data: rdma-ping-", 2)
 		clients = append(clients, c)
 	}
 	for _, c := range clients { // all four at once
-		c.waitOutput("ping data: rdma-ping-", strings.Count(c.output(), "ping data: ")+3)
+		c.WaitOutput("ping data: rdma-ping-", strings.Count(c.Output(), "ping data: ")+3)
 		c.wantOutput("!mismatch")
 	}
 	for i, c := range clients {
-		c.kill()
+		c.Kill()
 		// Its thread may leave on a completion that failed, before the event of the end has been taken, which goes with the id: that is
 		// rping's way to end, and says as well that the server has learned of it. So each client's QP has to go, which nothing else makes it.
-		eventually(t, patience, fmt.Sprintf("the server has freed the QPs of %d clients", i+1), func() bool {
+		proctest.Eventually(t, patience, fmt.Sprintf("the server has freed the QPs of %d clients", i+1), func() bool {
 			return len(top.server.show("qp")) == len(clients)-1-i
 		})
 	}
 	server.wantOutput("server DISCONNECT EVENT") // of one of them at least
 	last := top.client.start("rping", "-c", "-a", addrsA[0], "-p", port, "-C", "3", "-v", "-V")
 	last.succeed(patience, "ping data: rdma-ping-2")
-	server.kill()
+	server.Kill()
 	top.settle()
 }
 
@@ -154,14 +156,14 @@ func TestRpingKilled(t *testing.T) {
 					server := top.server.start("rping", "-s", "-a", addrsA[0], "-p", fmt.Sprint(port), "-v", "-S", size)
 					top.server.listens(server, port, 1)
 					client := top.client.start("rping", "-c", "-a", addrsA[0], "-p", fmt.Sprint(port), "-v", "-S", size)
-					client.waitOutput("ping data: rdma-ping-", 20)
+					client.WaitOutput("ping data: rdma-ping-", 20)
 					killed, left := server, client
 					if who == "client" {
 						killed, left = client, server
 					}
-					killed.kill()
+					killed.Kill()
 					// Its exit status depends on what it was doing.
-					_ = left.wait(patience)
+					_ = left.Wait(patience)
 					left.wantOutput("DISCONNECT EVENT|cq completion failed") // whichever of its threads is first
 					top.settle()
 				}
@@ -178,14 +180,14 @@ func TestRpingDaemonKilled(t *testing.T) {
 	server := top.server.start("rping", "-s", "-a", addrsA[0], "-p", fmt.Sprint(port), "-v")
 	top.server.listens(server, port, 1)
 	client := top.client.start("rping", "-c", "-a", addrsA[0], "-p", fmt.Sprint(port), "-v")
-	client.waitOutput("ping data: rdma-ping-", 20)
-	top.client.kill()
-	_ = client.wait(patience)
+	client.WaitOutput("ping data: rdma-ping-", 20)
+	top.client.Kill()
+	_ = client.Wait(patience)
 	client.wantOutput("DISCONNECT|REMOVAL|flush|wc error|status")
 	// The link is gone with the daemon, and so nobody says anything to the server's: it would find out
 	// by TCP's timers. Its own daemon's end it hears of at once.
-	top.server.kill()
-	_ = server.wait(patience)
+	top.server.Kill()
+	_ = server.Wait(patience)
 }
 
 // What cannot work on iWARP fails at once: nobody waits for a peer that cannot come.

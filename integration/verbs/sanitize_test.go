@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vrnic/vrnic/integration/proctest"
 )
 
 // VRNIC_TEST_SANITIZE has every program run with libraries under a tool that looks at what they do with memory: address
@@ -95,9 +97,9 @@ func sanitized(t *testing.T, env, argv []string) (newEnv, newArgv []string) {
 }
 
 // sanitizerSays fails a test if the tool has said something of a program that has to do with our libraries.
-func (p *process) sanitizerSays() {
-	p.t.Helper()
-	out := p.output()
+func sanitizerSays(p *proctest.Process) {
+	p.T.Helper()
+	out := p.Output()
 	if strings.Contains(out, perfTooEarly) {
 		return // perftest's own use of memory after it has freed it
 	}
@@ -112,7 +114,7 @@ func (p *process) sanitizerSays() {
 			// Races of a program's own, fio's, are found where it calls libc.
 			whole, _, _ := strings.Cut(report, "SUMMARY: ")
 			if !strings.Contains(r, "WARNING: ") || strings.Contains(whole, libraries[0]) || strings.Contains(whole, libraries[1]) {
-				p.t.Errorf("%s:\n%s", p, firstLines(report, 60))
+				p.T.Errorf("%s:\n%s", p, firstLines(report, 60))
 				return
 			}
 		}

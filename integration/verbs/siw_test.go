@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/integration/peer"
+	"github.com/vrnic/vrnic/integration/proctest"
 	"github.com/vrnic/vrnic/internal/needtest"
 )
 
@@ -114,7 +115,7 @@ func TestSiwPrograms(t *testing.T) {
 // client runs the job's client here and its server in the guest.
 func (l *siwLab) client(t *testing.T, ctx context.Context, j *siwJob) {
 	d := *l.daemon
-	d.t = t
+	d.T = t
 	for try := 1; ; try++ {
 		port := fmt.Sprint(nextPort.Add(1))
 		s, err := l.g.Start(words(j.server, "ADDR", guestAddr, "PORT", port)...)
@@ -122,17 +123,17 @@ func (l *siwLab) client(t *testing.T, ctx context.Context, j *siwJob) {
 			t.Fatal(err)
 		}
 		// It does not say when it listens. A listener of siw's is a socket of the kernel's.
-		eventually(t, patience, j.server+" listens", func() bool { return l.guestListens(t, ctx, port) })
+		proctest.Eventually(t, patience, j.server+" listens", func() bool { return l.guestListens(t, ctx, port) })
 		c := d.start(words(j.client, "ADDR", guestAddr, "PORT", port)...)
 		select {
-		case <-c.done:
+		case <-c.Done:
 		case <-time.After(siwLimit):
 		}
-		ok := c.ended() && c.err == nil
+		ok := c.Ended() && c.Err == nil
 		if !ok && try < siwTries {
-			c.killGroup()
-			<-c.done
-			t.Logf("try %d: %v\n%s", try, c.err, tail(c.output()))
+			c.KillGroup()
+			<-c.Done
+			t.Logf("try %d: %v\n%s", try, c.Err, c.Tail())
 			_ = s.Signal(9)
 			_ = s.Wait(ctx) // by a signal, as asked
 			continue
@@ -172,7 +173,7 @@ func (l *siwLab) guestListens(t *testing.T, ctx context.Context, port string) bo
 // server runs the job's server here and its client in the guest.
 func (l *siwLab) server(t *testing.T, ctx context.Context, j *siwJob) {
 	d := *l.daemon
-	d.t = t
+	d.T = t
 	for try := 1; ; try++ {
 		port := int(nextPort.Add(1))
 		s := d.start(words(j.server, "ADDR", addrsA[0], "PORT", fmt.Sprint(port))...)
@@ -182,8 +183,8 @@ func (l *siwLab) server(t *testing.T, ctx context.Context, j *siwJob) {
 		cancel()
 		if err != nil && try < siwTries {
 			t.Logf("try %d: %v", try, err)
-			s.killGroup()
-			<-s.done
+			s.KillGroup()
+			<-s.Done
 			continue
 		}
 		if err != nil {

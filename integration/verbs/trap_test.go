@@ -27,7 +27,7 @@ func TestTrap01Symbols(t *testing.T) {
 	for _, p := range programs {
 		// Whatever it says to --help: the loader has bound all it needs by then.
 		c := d.startEnv([]string{"LD_BIND_NOW=1"}, p, "--help")
-		_ = c.wait(patience)
+		_ = c.Wait(patience)
 		c.wantOutput("!symbol lookup error|undefined symbol|version .* not found|cannot open shared object")
 	}
 	// The libraries of providers that programs are linked to find theirs in ours, data too.
@@ -36,8 +36,8 @@ func TestTrap01Symbols(t *testing.T) {
 		c.succeed(patience, "vrnic0", "!cannot be preloaded|undefined symbol|not found")
 	}
 	w := d.start("ibv_asyncwatch")
-	w.waitOutput("async event FD", 1)
-	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", w.pid()))
+	w.WaitOutput("async event FD", 1)
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", w.PID()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestTrap01Symbols(t *testing.T) {
 			t.Errorf("a provider, or Debian's library, is loaded: %s", line)
 		}
 	}
-	w.kill()
+	w.Kill()
 }
 
 // oldABI are what versions of symbols are called that programs before 2006 used, with structs of their own.
@@ -172,9 +172,9 @@ func TestDaemonKilled(t *testing.T) {
 			for i := range rounds {
 				top := oneDevice(t)
 				p := top.startC(t, "life", c)
-				p.waitOutput("kill the daemon", 1)
+				p.WaitOutput("kill the daemon", 1)
 				time.Sleep(time.Duration(i*7) * time.Millisecond) // the point of the kill does not matter
-				top.server.kill()
+				top.server.Kill()
 				p.succeed(cLimit, "^ok "+c+"$")
 			}
 		})
@@ -212,7 +212,7 @@ func TestKilledAnywhere(t *testing.T) {
 	for i := range rounds {
 		p := top.startC(t, []string{"transfer", "cm", "memory", "threads", "extended"}[i%5])
 		time.Sleep(time.Duration(5+i*13%120) * time.Millisecond) // some point
-		p.kill()
+		p.Kill()
 	}
 	victim.in.Close()
 	victim.succeed(patience, "^ok victim$")

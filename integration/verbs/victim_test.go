@@ -23,6 +23,6 @@ func (top *topology) startVictim(t *testing.T) *victim {
 	d.stdin = r
 	v := &victim{d.startEnv([]string{"VT_SERVER=" + top.server.addrs[0], "VT_CLIENT=" + top.client.addrs[0]}, path, "victim"), w}
 	r.Close()
-	v.waitOutput("transfers", 1)
+	v.WaitOutput("transfers", 1)
 	return v
 }
