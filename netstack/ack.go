@@ -8,6 +8,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/vrnic/vrnic/netstack/frame"
 )
 
 // ackTick is how often ACKs that are held back are looked at: one waits for more than a tick, and less than two, as long
@@ -26,8 +28,8 @@ const ackTick = 20 * time.Millisecond
 // replaced by a packet that acknowledges as much or more. The packet itself goes back to its pools at once: with many connections those would
 // give out the memory that nobody has used for longest.
 type acks struct {
-	send  func(*Frame, *Delivery) // sends and releases; an owner of a connection's lock may call it
-	limit func() uint32           // octets that are acknowledged at once
+	send  func(*frame.Frame, *Delivery) // sends and releases; an owner of a connection's lock may call it
+	limit func() uint32                 // octets that are acknowledged at once
 	clock tcpip.Clock
 
 	stopped atomic.Bool // set with mu held
@@ -52,28 +54,28 @@ type connAck struct {
 
 	holds  bool
 	n      int // of octets
-	off    Offload
+	off    frame.Offload
 	octets [maxACKLen]byte
 }
 
 // maxACKLen is the longest frame with an ACK that may be held.
-const maxACKLen = etherHeaderLen + ipv6Len + tcpMinLen + tcpTimestampLen
+const maxACKLen = frame.EtherHeaderLen + frame.IPv6Len + frame.TCPMinLen + frame.TCPTimestampLen
 
 // keep has s hold the octets of f, which it releases, if they are few enough.
-func (s *connAck) keep(f *Frame, ack uint32) bool {
+func (s *connAck) keep(f *frame.Frame, ack uint32) bool {
 	if f.Len() > len(s.octets) {
 		return false
 	}
-	s.n, _ = f.buf.ReadAt(s.octets[:f.Len()], 0)
+	s.n, _ = f.Buffer.ReadAt(s.octets[:f.Len()], 0)
 	s.off, s.ack, s.old, s.holds = f.Offload, ack, false, true
 	f.Release()
 	return true
 }
 
 // frame is what s held.
-func (s *connAck) frame() *Frame {
+func (s *connAck) frame() *frame.Frame {
 	s.holds = false
-	return NewFrame(s.octets[:s.n], s.off)
+	return frame.New(s.octets[:s.n], s.off)
 }
 
 // delivery goes beside what the connection sends. It does not change.
@@ -90,7 +92,7 @@ func (*connAck) KGID() uint32 { return 0 }
 
 // pass sends what has to be sent before f, which is the frame of pkt, and reports whether f itself is kept: then it need not
 // be sent.
-func (a *acks) pass(pkt *stack.PacketBuffer, f *Frame, s *connAck) (kept bool) {
+func (a *acks) pass(pkt *stack.PacketBuffer, f *frame.Frame, s *connAck) (kept bool) {
 	if s == nil {
 		return false
 	}
@@ -107,7 +109,7 @@ func (a *acks) pass(pkt *stack.PacketBuffer, f *Frame, s *connAck) (kept bool) {
 // hold looks at a packet that is to be sent, and at f, which is its frame. If it has kept f, f need not be sent. What was
 // held before and has to be sent before f is first. list, if not nil, is for acks.list, which must not be called with the lock of
 // a connAck.
-func (a *acks) hold(pkt *stack.PacketBuffer, f *Frame, s *connAck) (kept bool, first *Frame, list *connAck) {
+func (a *acks) hold(pkt *stack.PacketBuffer, f *frame.Frame, s *connAck) (kept bool, first *frame.Frame, list *connAck) {
 	t := header.TCP(pkt.TransportHeader().Slice())
 	if len(t) < header.TCPMinimumSize {
 		return false, nil, nil
@@ -148,8 +150,8 @@ func plainOptions(t header.TCP) bool {
 	switch int(t.DataOffset()) {
 	case header.TCPMinimumSize:
 		return true
-	case header.TCPMinimumSize + tcpTimestampLen:
-		return len(t) >= header.TCPMinimumSize+tcpTimestampLen && [4]byte(t[header.TCPMinimumSize:]) ==
+	case header.TCPMinimumSize + frame.TCPTimestampLen:
+		return len(t) >= header.TCPMinimumSize+frame.TCPTimestampLen && [4]byte(t[header.TCPMinimumSize:]) ==
 			[4]byte{header.TCPOptionNOP, header.TCPOptionNOP, header.TCPOptionTS, header.TCPOptionTSLength}
 	}
 	return false
@@ -230,7 +232,7 @@ func (a *acks) stop() {
 
 // look sends what s holds, if it is old or all are to be sent. true: it holds something still.
 func (a *acks) look(s *connAck) (left bool) {
-	var f *Frame
+	var f *frame.Frame
 	s.mu.Lock()
 	switch {
 	case !s.holds:

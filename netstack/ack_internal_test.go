@@ -9,6 +9,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/faketime"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/vrnic/vrnic/netstack/frame"
 )
 
 // An ackPacket is what a test has an acks look at.
@@ -40,7 +42,7 @@ func newAckRig() *ackRig {
 	r := &ackRig{clock: faketime.NewManualClock()}
 	r.acks.clock = r.clock
 	r.limit = func() uint32 { return ackLimit }
-	r.send = func(f *Frame, d *Delivery) {
+	r.send = func(f *frame.Frame, d *Delivery) {
 		r.sent = append(r.sent, int(f.HdrLen))
 		f.Release()
 	}
@@ -58,7 +60,7 @@ func (r *ackRig) put(p ackPacket) (kept bool) {
 		SrcPort: 1, DstPort: 2, AckNum: p.ack, Flags: p.flags, DataOffset: uint8(header.TCPMinimumSize + len(p.opts)),
 	})
 	copy(t[header.TCPMinimumSize:], p.opts)
-	f := newFrame()
+	f := frame.Empty()
 	f.HdrLen = uint16(len(r.made))
 	r.made = append(r.made, p)
 	kept = r.pass(pkt, f, &r.conns[p.flow])
@@ -186,7 +188,7 @@ func TestHoldACKOfMany(t *testing.T) {
 	}
 	r.clock.Advance(ackTick)
 	send := r.send
-	r.send = func(f *Frame, d *Delivery) {
+	r.send = func(f *frame.Frame, d *Delivery) {
 		send(f, nil)
 		flow := r.made[r.sent[len(r.sent)-1]].flow
 		r.send = send
@@ -209,7 +211,7 @@ func TestHoldACKOfMany(t *testing.T) {
 func TestStopACKMeanwhile(t *testing.T) {
 	r := newAckRig()
 	var released atomic.Int64
-	r.send = func(f *Frame, d *Delivery) {
+	r.send = func(f *frame.Frame, d *Delivery) {
 		released.Add(1)
 		f.Release()
 	}
@@ -223,7 +225,7 @@ func TestStopACKMeanwhile(t *testing.T) {
 			<-start
 			for ack := range uint32(10) {
 				th.Encode(&header.TCPFields{AckNum: ack, Flags: header.TCPFlagAck, DataOffset: header.TCPMinimumSize})
-				f := newFrame()
+				f := frame.Empty()
 				if !r.pass(pkt, f, &r.conns[flow]) {
 					r.send(f, nil)
 				}

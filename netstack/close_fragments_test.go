@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
 
@@ -35,7 +36,7 @@ func TestCloseUnderFragments(t *testing.T) {
 				binary.BigEndian.PutUint16(b[18:], uint16(id))
 				b[24], b[25] = 0, 0
 				binary.BigEndian.PutUint16(b[24:], inetChecksum(b[14:34]))
-				in.Send(b, netstack.Offload{}) //nolint:errcheck // until it is closed
+				in.Send(b, frame.Offload{}) //nolint:errcheck // until it is closed
 			}
 		})
 		<-begun

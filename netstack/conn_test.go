@@ -17,6 +17,7 @@ import (
 
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
 
@@ -366,24 +367,24 @@ func TestStackChecksChecksums(t *testing.T) {
 		sum := uint32(^pseudo(good, l4)) + uint32(^inetChecksum(even(good[l4:])))
 		binary.BigEndian.PutUint16(good[l4+16:], ^uint16(sum&0xffff+sum>>16))
 		before := dropped()
-		if err := in.Send(good, netstack.Offload{}); err != nil || dropped() != before {
+		if err := in.Send(good, frame.Offload{}); err != nil || dropped() != before {
 			t.Errorf("v6=%v: right checksums: %v, %d drops", v6, err, dropped()-before)
 		}
-		if err := in.Send(append(bytes.Clone(good), 0, 1, 2), netstack.Offload{}); err != nil || dropped() != before {
+		if err := in.Send(append(bytes.Clone(good), 0, 1, 2), frame.Offload{}); err != nil || dropped() != before {
 			t.Errorf("v6=%v: right checksums before padding: %v, %d drops", v6, err, dropped()-before)
 		}
 		for _, off := range []int{l4 + 4, l4 - 1, len(b) - 1} { // TCP header, IP address, payload
 			bad := bytes.Clone(good)
 			bad[off] ^= 1
 			before := dropped()
-			if err := in.Send(bad, netstack.Offload{}); err != nil || dropped() != before+1 {
+			if err := in.Send(bad, frame.Offload{}); err != nil || dropped() != before+1 {
 				t.Errorf("v6=%v: octet %d changed: %v, %d drops", v6, off, err, dropped()-before)
 			}
 		}
 		before = dropped()
 		bad := bytes.Clone(good)
 		bad[len(bad)-1] ^= 1
-		if err := in.Send(bad, netstack.Offload{Csum: netstack.CsumValid}); err != nil || dropped() != before {
+		if err := in.Send(bad, frame.Offload{Csum: frame.CsumValid}); err != nil || dropped() != before {
 			t.Errorf("v6=%v: declared valid: %v, %d drops", v6, err, dropped()-before)
 		}
 	}
@@ -399,7 +400,7 @@ func TestConfigErrors(t *testing.T) {
 		"name taken":     {Name: "taken", Addrs: addrs},
 		"MTU too small":  {Name: "v", MTU: 1000},
 		"MTU too large":  {Name: "v", MTU: 65536},
-		"group MAC":      {Name: "v", MAC: netstack.MAC{1}},
+		"group MAC":      {Name: "v", MAC: frame.MAC{1}},
 		"multicast":      {Name: "v", Addrs: []netip.Prefix{netip.MustParsePrefix("224.0.0.1/4")}},
 		"address twice":  {Name: "v", Addrs: append(addrs, addrs[0])},
 		"gateway beyond": {Name: "v", Addrs: addrs, Gateways: []netip.Addr{netip.MustParseAddr("192.0.2.1")}},
@@ -490,7 +491,7 @@ func TestDialTimeouts(t *testing.T) {
 			r := append(append([]byte(nil), m[:]...), 2, 0, 0, 0, 0, 3, 0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 2,
 				2, 0, 0, 0, 0, 3, 10, 77, 0, 3)
 			r = append(append(r, m[:]...), 10, 77, 0, 1)
-			if err := port.Send(r, netstack.Offload{}); err != nil {
+			if err := port.Send(r, frame.Offload{}); err != nil {
 				t.Error(err)
 			}
 		}

@@ -1,5 +1,9 @@
 package netstack
 
+import (
+	"github.com/vrnic/vrnic/netstack/frame"
+)
+
 // A Delivery goes through a Switch beside a frame: who brings the frame, and what that goroutine
 // offers to do beyond bringing it. A nil Delivery offers nothing.
 //
@@ -71,7 +75,7 @@ const BatchFrames = 8
 type Courier struct {
 	at    *Attachment
 	d     Delivery
-	batch [BatchFrames]*Frame
+	batch [BatchFrames]*frame.Frame
 	n     int
 }
 
@@ -80,7 +84,7 @@ func NewCourier(a *Attachment) *Courier { return &Courier{at: a} }
 
 // Bring brings f, which it releases. alone says that nothing seems to come behind it; more is what
 // Receiver.Tell is given.
-func (c *Courier) Bring(f *Frame, alone bool, more func() bool) {
+func (c *Courier) Bring(f *frame.Frame, alone bool, more func() bool) {
 	short := f.Len() <= ShortFrame
 	c.d = Delivery{Short: short, Handle: alone && short}
 	_ = c.at.Deliver(f, &c.d) // counts what it drops
@@ -90,7 +94,7 @@ func (c *Courier) Bring(f *Frame, alone bool, more func() bool) {
 
 // Gather keeps f, a long frame, for BringAll, which releases it. It reports whether there is room for
 // another one.
-func (c *Courier) Gather(f *Frame) bool {
+func (c *Courier) Gather(f *frame.Frame) bool {
 	c.batch[c.n] = f
 	c.n++
 	return c.n < BatchFrames

@@ -8,6 +8,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+
+	"github.com/vrnic/vrnic/netstack/frame"
 )
 
 // Whoever listens may want to know in which order those who connect have sent their first octets. gVisor handles connections in
@@ -130,20 +132,20 @@ func (s *firsts) answered(f tcpFlow, ack uint32) {
 }
 
 // came looks at a TCP packet that has come, before anybody else does.
-func (s *firsts) came(p *packet) {
+func (s *firsts) came(p *frame.Packet) {
 	if s.n.Load() == 0 {
 		return
 	}
-	n, err := p.tcpHeaderLen()
+	n, err := p.TCPHeaderLen()
 	if err != nil {
 		return
 	}
-	t := header.TCP(p.hdr[p.l4:])
+	t := header.TCP(p.Headers[p.L4:])
 	switch flags := t.Flags() & (header.TCPFlagAck | header.TCPFlagSyn | header.TCPFlagRst); {
 	case flags&header.TCPFlagRst != 0: // TCP may pass over it; then the order is lost, and nothing else
 		s.ended(flowOf(p))
 		return
-	case flags != header.TCPFlagAck || p.end-p.l4 == n:
+	case flags != header.TCPFlagAck || p.End-p.L4 == n:
 		return
 	}
 	f := flowOf(p)

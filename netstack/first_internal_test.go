@@ -9,21 +9,23 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+
+	"github.com/vrnic/vrnic/netstack/frame"
 )
 
 // segment is one of TCP over IPv4 with so many octets, as it comes to f.local.
-func segment(f tcpFlow, flags header.TCPFlags, ack uint32, octets int) *packet {
-	p := &packet{ether: etherIPv4, proto: protoTCP, l3: etherHeaderLen, l4: etherHeaderLen + ipv4MinLen}
-	p.n = p.l4 + tcpMinLen
-	p.end = p.n + octets
+func segment(f tcpFlow, flags header.TCPFlags, ack uint32, octets int) *frame.Packet {
+	p := &frame.Packet{EtherType: frame.EtherIPv4, Protocol: frame.ProtoTCP, L3: frame.EtherHeaderLen, L4: frame.EtherHeaderLen + frame.IPv4MinLen}
+	p.N = p.L4 + frame.TCPMinLen
+	p.End = p.N + octets
 	src, dst := f.remote.Addr().As4(), f.local.Addr().As4()
-	copy(p.hdr[p.l3+12:], src[:])
-	copy(p.hdr[p.l3+16:], dst[:])
-	t := p.hdr[p.l4:]
+	copy(p.Headers[p.L3+12:], src[:])
+	copy(p.Headers[p.L3+16:], dst[:])
+	t := p.Headers[p.L4:]
 	binary.BigEndian.PutUint16(t, f.remote.Port())
 	binary.BigEndian.PutUint16(t[2:], f.local.Port())
 	binary.BigEndian.PutUint32(t[8:], ack)
-	t[12], t[13] = tcpMinLen/4<<4, byte(flags)
+	t[12], t[13] = frame.TCPMinLen/4<<4, byte(flags)
 	return p
 }
 
@@ -52,7 +54,7 @@ func TestFirstOctets(t *testing.T) {
 	if n := s.n.Load(); n != 3 {
 		t.Fatalf("%d in mind, want 3", n)
 	}
-	for _, p := range []*packet{
+	for _, p := range []*frame.Packet{
 		segment(c, header.TCPFlagAck, 100, 0), // no octets
 		segment(c, header.TCPFlagAck, 101, 1), // to another SYN
 		segment(c, header.TCPFlagAck|header.TCPFlagSyn, 100, 1),

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
 
@@ -69,9 +70,9 @@ func TestHostileFrames(t *testing.T) {
 			f[12+r.IntN(min(len(f)-12, 80))] = byte(r.Uint32())
 		}
 		f = f[:len(f)-r.IntN(2)*r.IntN(len(f)-12)]
-		o := netstack.Offload{Csum: netstack.CsumState(r.IntN(3)), CsumOffset: 16}
+		o := frame.Offload{Csum: frame.CsumState(r.IntN(3)), CsumOffset: 16}
 		if r.IntN(2) == 0 {
-			o.GSO, o.GSOSize = netstack.GSO(1+r.IntN(2)), uint16(r.IntN(200))
+			o.GSO, o.GSOSize = frame.GSO(1+r.IntN(2)), uint16(r.IntN(200))
 		}
 		o.CsumStart = uint16(34 + 20*r.IntN(2))
 		in.Send(f, o)

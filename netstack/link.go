@@ -8,6 +8,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/vrnic/vrnic/netstack/frame"
 )
 
 // A link is the Ethernet interface of a Stack: gVisor's LinkEndpoint on one side, a Port on the
@@ -20,7 +22,7 @@ import (
 // that came straight back would wait for that lock for ever.
 type link struct {
 	name string
-	mac  MAC
+	mac  frame.MAC
 	mtu  atomic.Uint32
 	at   *Attachment
 
@@ -51,18 +53,18 @@ var (
 	_ Port                     = (*link)(nil)
 )
 
-func newLink(name string, mac MAC, mtu uint32) *link {
+func newLink(name string, mac frame.MAC, mtu uint32) *link {
 	l := &link{
 		name: name, mac: mac,
 		queue: make(chan *stack.PacketBuffer, linkQueueLen),
 		stop:  make(chan struct{}),
 	}
 	l.mtu.Store(mtu)
-	l.acks.send = func(f *Frame, d *Delivery) {
+	l.acks.send = func(f *frame.Frame, d *Delivery) {
 		_ = l.at.Deliver(f, d) // counts what it drops
 		f.Release()
 	}
-	l.acks.limit = func() uint32 { return 2 * (l.mtu.Load() - ipv6Len - tcpMinLen - tcpTimestampLen) }
+	l.acks.limit = func() uint32 { return 2 * (l.mtu.Load() - frame.IPv6Len - frame.TCPMinLen - frame.TCPTimestampLen) }
 	l.wg.Add(1)
 	go l.serve()
 	return l
@@ -127,32 +129,32 @@ func (l *link) deliver(pkt *stack.PacketBuffer) {
 }
 
 // Transmit implements Port: it takes a frame into the stack.
-func (l *link) Transmit(f *Frame, d *Delivery) bool {
-	dst, _ := f.addresses()
-	if dst != l.mac && !dst.group() {
+func (l *link) Transmit(f *frame.Frame, d *Delivery) bool {
+	dst, _ := f.Addresses()
+	if dst != l.mac && !dst.IsGroup() {
 		return true // flooded; not for us
 	}
-	var p packet
-	if p.parse(f) != nil || p.l3 != etherHeaderLen || !f.checksumsValid(&p) || p.absurdTooBig() {
+	var p frame.Packet
+	if p.Parse(f) != nil || p.L3 != frame.EtherHeaderLen || !f.ChecksumsValid(&p) || absurdTooBig(&p) {
 		return false
 	}
-	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: f.take()})
-	if _, ok := pkt.LinkHeader().Consume(etherHeaderLen); !ok {
+	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: f.Take()})
+	if _, ok := pkt.LinkHeader().Consume(frame.EtherHeaderLen); !ok {
 		pkt.DecRef()
 		return false
 	}
-	pkt.NetworkProtocolNumber = tcpip.NetworkProtocolNumber(p.ether)
+	pkt.NetworkProtocolNumber = tcpip.NetworkProtocolNumber(p.EtherType)
 	switch {
 	case dst == l.mac:
 		pkt.PktType = tcpip.PacketHost
-	case dst == MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}:
+	case dst == frame.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}:
 		pkt.PktType = tcpip.PacketBroadcast
 	default:
 		pkt.PktType = tcpip.PacketMulticast
 	}
-	if (p.proto == protoTCP || p.proto == protoSCTP) && p.l4 != 0 && !p.fragment {
+	if (p.Protocol == frame.ProtoTCP || p.Protocol == frame.ProtoSCTP) && p.L4 != 0 && !p.Fragment {
 		var c *TCPConn // that the segment is of, if it is known
-		if p.proto == protoTCP && dst == l.mac {
+		if p.Protocol == frame.ProtoTCP && dst == l.mac {
 			l.firsts.came(&p)
 			c = l.conns.of(d, &p)
 			c.arriving(d, &p)
@@ -179,17 +181,17 @@ func (l *link) String() string { return fmt.Sprintf("mac %v mtu %d", l.mac, l.mt
 
 // WritePacket implements stack.QueueingDiscipline: it sends pkt into the switch.
 func (l *link) WritePacket(pkt *stack.PacketBuffer) tcpip.Error {
-	f := newFrame()
-	f.buf = pkt.ToBuffer()
-	f.Csum = CsumValid
+	f := frame.Empty()
+	f.Buffer = pkt.ToBuffer()
+	f.Csum = frame.CsumValid
 	if g := &pkt.GSOOptions; g.Type != stack.GSONone && g.NeedsCsum {
-		f.Csum = CsumPartial
-		f.CsumStart = uint16(etherHeaderLen + len(pkt.NetworkHeader().Slice()))
+		f.Csum = frame.CsumPartial
+		f.CsumStart = uint16(frame.EtherHeaderLen + len(pkt.NetworkHeader().Slice()))
 		f.CsumOffset = g.CsumOffset
 		if pkt.Data().Size() > int(g.MSS) {
-			f.GSO = GSOTCPv4
+			f.GSO = frame.GSOTCPv4
 			if g.Type == stack.GSOTCPv6 {
-				f.GSO = GSOTCPv6
+				f.GSO = frame.GSOTCPv6
 			}
 			f.GSOSize = g.MSS
 		}
@@ -223,7 +225,7 @@ func (l *link) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
 // that there can be, SACK blocks among them; see TestEMSS.
 func (l *link) GSOMaxSize() uint32 {
 	const most = 65535 - gsoHeaders
-	mss := l.mtu.Load() - ipv4MinLen - header.TCPHeaderMaximumSize
+	mss := l.mtu.Load() - frame.IPv4MinLen - header.TCPHeaderMaximumSize
 	if mss > most {
 		return most + gsoHeaders
 	}
@@ -240,7 +242,7 @@ func (l *link) MTU() uint32 { return l.mtu.Load() }
 func (l *link) SetMTU(mtu uint32) { l.mtu.Store(mtu) }
 
 // MaxHeaderLength implements stack.LinkEndpoint.
-func (l *link) MaxHeaderLength() uint16 { return etherHeaderLen }
+func (l *link) MaxHeaderLength() uint16 { return frame.EtherHeaderLen }
 
 // LinkAddress implements stack.LinkEndpoint.
 func (l *link) LinkAddress() tcpip.LinkAddress { return tcpip.LinkAddress(l.mac[:]) }
@@ -274,7 +276,7 @@ func (l *link) ARPHardwareType() header.ARPHardwareType { return header.ARPHardw
 
 // AddHeader implements stack.LinkEndpoint.
 func (l *link) AddHeader(pkt *stack.PacketBuffer) {
-	header.Ethernet(pkt.LinkHeader().Push(etherHeaderLen)).Encode(&header.EthernetFields{
+	header.Ethernet(pkt.LinkHeader().Push(frame.EtherHeaderLen)).Encode(&header.EthernetFields{
 		SrcAddr: pkt.EgressRoute.LocalLinkAddress,
 		DstAddr: pkt.EgressRoute.RemoteLinkAddress,
 		Type:    pkt.NetworkProtocolNumber,
@@ -283,7 +285,7 @@ func (l *link) AddHeader(pkt *stack.PacketBuffer) {
 
 // ParseHeader implements stack.LinkEndpoint.
 func (l *link) ParseHeader(pkt *stack.PacketBuffer) bool {
-	_, ok := pkt.LinkHeader().Consume(etherHeaderLen)
+	_, ok := pkt.LinkHeader().Consume(frame.EtherHeaderLen)
 	return ok
 }
 

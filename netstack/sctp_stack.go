@@ -10,11 +10,12 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/waiter"
 
+	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/sctp"
 )
 
 // sctpNumber is SCTP's number in an IP header.
-const sctpNumber = tcpip.TransportProtocolNumber(protoSCTP)
+const sctpNumber = tcpip.TransportProtocolNumber(frame.ProtoSCTP)
 
 // sctpHeaderLen is SCTP's common header.
 const sctpHeaderLen = 12

@@ -18,6 +18,7 @@ import (
 
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 	"github.com/vrnic/vrnic/netstack/sctp"
 )
@@ -262,7 +263,7 @@ func TestSCTPProtocolUnreachable(t *testing.T) {
 			answered = reply != nil
 		}
 		if reply != nil {
-			if err := host.Send(reply, netstack.Offload{}); err != nil {
+			if err := host.Send(reply, frame.Offload{}); err != nil {
 				t.Fatal(err)
 			}
 		}

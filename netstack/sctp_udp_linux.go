@@ -12,6 +12,7 @@ import (
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
 
+	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/sctp"
 )
 
@@ -172,9 +173,9 @@ func sockError(oob []byte, e *sctp.ICMPError) bool {
 		errno := unix.Errno(binary.NativeEndian.Uint32(m.Data))
 		switch {
 		case errno == unix.EMSGSIZE:
-			e.Kind, e.MTU = sctp.ICMPTooBig, int(binary.NativeEndian.Uint32(m.Data[8:]))-ipv4MinLen
+			e.Kind, e.MTU = sctp.ICMPTooBig, int(binary.NativeEndian.Uint32(m.Data[8:]))-frame.IPv4MinLen
 			if v6 {
-				e.MTU = int(binary.NativeEndian.Uint32(m.Data[8:])) - ipv6Len
+				e.MTU = int(binary.NativeEndian.Uint32(m.Data[8:])) - frame.IPv6Len
 			}
 		case errno == unix.ECONNREFUSED:
 			e.Kind = sctp.ICMPPortUnreachable
@@ -215,9 +216,9 @@ func (u *sctpUDP) local(remote netip.Addr) (netip.Addr, error) {
 // mtu implements sctpCarrier.
 func (u *sctpUDP) mtu(netip.Addr) int {
 	if u.addr.Is4() {
-		return u.link - ipv4MinLen
+		return u.link - frame.IPv4MinLen
 	}
-	return u.link - ipv6Len
+	return u.link - frame.IPv6Len
 }
 
 // forget implements sctpCarrier.

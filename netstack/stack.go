@@ -15,6 +15,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+
+	"github.com/vrnic/vrnic/netstack/frame"
 )
 
 // Limits of a Config.
@@ -30,7 +32,7 @@ const (
 // Config describes a Stack.
 type Config struct {
 	Name     string         // of the interface and its switch port
-	MAC      MAC            // zero: random
+	MAC      frame.MAC      // zero: random
 	MTU      int            // octets of an IP packet; 0: DefaultMTU
 	Addrs    []netip.Prefix // own addresses, each with the length of its network's prefix
 	Gateways []netip.Addr   // of the default routes, one for each family at most
@@ -104,8 +106,8 @@ func NewStack(sw *Switch, c Config) (*Stack, error) {
 
 // complete fills in defaults and checks c.
 func (c *Config) complete() error {
-	if c.MAC == (MAC{}) {
-		c.MAC = RandomMAC()
+	if c.MAC == (frame.MAC{}) {
+		c.MAC = frame.RandomMAC()
 	}
 	if c.MTU == 0 {
 		c.MTU = DefaultMTU
@@ -119,7 +121,7 @@ func (c *Config) complete() error {
 	switch {
 	case c.Name == "":
 		return errors.New("no name")
-	case c.MAC.group():
+	case c.MAC.IsGroup():
 		return fmt.Errorf("%v is a group address", c.MAC)
 	case c.MTU < MinMTU || c.MTU > MaxMTU:
 		return fmt.Errorf("MTU %d is not in [%d, %d]", c.MTU, MinMTU, MaxMTU)
@@ -224,7 +226,7 @@ func (s *Stack) Close() error {
 func (s *Stack) Name() string { return s.cfg.Name }
 
 // MAC is the address of the interface.
-func (s *Stack) MAC() MAC { return s.cfg.MAC }
+func (s *Stack) MAC() frame.MAC { return s.cfg.MAC }
 
 // MTU is the largest IP packet the interface takes, in octets.
 func (s *Stack) MTU() int { return int(s.link.MTU()) }

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/vrnic/vrnic/netstack/frame"
 )
 
 // A Port is a link of a Switch, as the Switch uses it. Its methods may be called from several
@@ -16,7 +18,7 @@ type Port interface {
 	// Transmit sends f out of the port. f is good for the call only, as is d, which says who brings
 	// it and may be nil. It must not wait for anything that another port does, and reports false if
 	// it dropped the frame.
-	Transmit(f *Frame, d *Delivery) bool
+	Transmit(f *frame.Frame, d *Delivery) bool
 	// Offloads reports whether Transmit takes super-frames and frames whose checksum is partial.
 	Offloads() bool
 	// String says in a few words what the port is and what state it is in.
@@ -29,7 +31,7 @@ type PortOptions struct {
 	Kind string // "stack", "tap", "unix", "memory"
 	// MAC, if not zero, is the port's only address: frames for it go nowhere else, and frames
 	// from it come from nowhere else.
-	MAC MAC
+	MAC frame.MAC
 }
 
 // PortStats counts what went through a port. A super-frame counts once. Rx is into the Switch, Tx
@@ -43,7 +45,7 @@ type PortStats struct {
 type PortInfo struct {
 	Name, Kind, Detail string
 	Offloads           bool
-	MACs               []MAC // behind the port: its own or learned
+	MACs               []frame.MAC // behind the port: its own or learned
 	PortStats
 }
 
@@ -72,7 +74,7 @@ func NewSwitch(c SwitchConfig) *Switch {
 	if c.Ageing == 0 {
 		c.Ageing = 5 * time.Minute
 	}
-	s := &Switch{table: table{now: c.Now, ageing: c.Ageing, entries: map[MAC]*entry{}}}
+	s := &Switch{table: table{now: c.Now, ageing: c.Ageing, entries: map[frame.MAC]*entry{}}}
 	s.ports.Store(new([]*Attachment))
 	return s
 }
@@ -92,7 +94,7 @@ type Attachment struct {
 
 // Attach adds a port. Frames may come to it before Attach returns.
 func (s *Switch) Attach(o PortOptions, p Port) (*Attachment, error) {
-	if o.MAC.group() {
+	if o.MAC.IsGroup() {
 		return nil, fmt.Errorf("netstack: port %s: %v is a group address", o.Name, o.MAC)
 	}
 	s.mu.Lock()
@@ -105,12 +107,12 @@ func (s *Switch) Attach(o PortOptions, p Port) (*Attachment, error) {
 		if a.Name == o.Name {
 			return nil, fmt.Errorf("netstack: there is a port %s already", o.Name)
 		}
-		if o.MAC != (MAC{}) && a.MAC == o.MAC {
+		if o.MAC != (frame.MAC{}) && a.MAC == o.MAC {
 			return nil, fmt.Errorf("netstack: port %s has the address %v already", a.Name, o.MAC)
 		}
 	}
 	a := &Attachment{PortOptions: o, sw: s, port: p, gate: newGate()}
-	if o.MAC != (MAC{}) {
+	if o.MAC != (frame.MAC{}) {
 		s.table.pin(o.MAC, a)
 	}
 	ports := append(slices.Clone(old), a)
@@ -172,10 +174,10 @@ var (
 
 // Input passes a frame that came in at the port to where it should go. It returns when every port
 // has it, or says why it was dropped. f remains the caller's, but its octets may be gone.
-func (a *Attachment) Input(f *Frame) error { return a.Deliver(f, nil) }
+func (a *Attachment) Input(f *frame.Frame) error { return a.Deliver(f, nil) }
 
 // Deliver is Input for somebody who offers something: d may be nil.
-func (a *Attachment) Deliver(f *Frame, d *Delivery) error {
+func (a *Attachment) Deliver(f *frame.Frame, d *Delivery) error {
 	if !a.gate.enter() {
 		return errDetached
 	}
@@ -190,7 +192,7 @@ func (a *Attachment) Deliver(f *Frame, d *Delivery) error {
 	a.rxOctets.Add(uint64(n))
 
 	s := a.sw
-	if !dst.group() {
+	if !dst.IsGroup() {
 		if to := s.table.lookup(dst); to != nil {
 			if to != a {
 				to.transmit(f, d)
@@ -201,57 +203,57 @@ func (a *Attachment) Deliver(f *Frame, d *Delivery) error {
 		return nil
 	}
 	ports := *s.ports.Load()
-	f.shared = len(ports) > 2
+	f.Shared = len(ports) > 2
 	for _, to := range ports {
 		if to != a {
 			to.transmit(f, d)
 		}
 	}
-	f.shared = false
+	f.Shared = false
 	return nil
 }
 
 // admit checks f and learns where it came from.
-func (a *Attachment) admit(f *Frame) (dst MAC, err error) {
-	if err := f.check(); err != nil {
-		return MAC{}, err
+func (a *Attachment) admit(f *frame.Frame) (dst frame.MAC, err error) {
+	if err := f.Check(); err != nil {
+		return frame.MAC{}, err
 	}
-	dst, src := f.addresses()
+	dst, src := f.Addresses()
 	switch {
-	case src.group():
-		return MAC{}, errGroupSource
+	case src.IsGroup():
+		return frame.MAC{}, errGroupSource
 	case src == a.MAC:
 		return dst, nil
-	case a.MAC != (MAC{}):
-		return MAC{}, errNotYours
+	case a.MAC != (frame.MAC{}):
+		return frame.MAC{}, errNotYours
 	case !a.sw.table.learn(src, a):
-		return MAC{}, errNotYours
+		return frame.MAC{}, errNotYours
 	}
 	return dst, nil
 }
 
 // reserved reports whether dst is for the neighbouring bridge only (802.1Q-2018, table 8-1).
-func reserved(dst MAC) bool {
+func reserved(dst frame.MAC) bool {
 	return dst[0] == 0x01 && dst[1] == 0x80 && dst[2] == 0xc2 && dst[3] == 0 && dst[4] == 0 && dst[5] <= 0x0f
 }
 
 // transmit sends f out of a in the form that a takes.
-func (a *Attachment) transmit(f *Frame, d *Delivery) {
+func (a *Attachment) transmit(f *frame.Frame, d *Delivery) {
 	if !a.gate.enter() {
 		return
 	}
 	defer a.gate.leave()
-	if f.GSO == GSONone && f.Csum != CsumPartial || a.port.Offloads() {
+	if f.GSO == frame.GSONone && f.Csum != frame.CsumPartial || a.port.Offloads() {
 		a.transmitOne(f, d)
 		return
 	}
-	f.plain(func(p *Frame) bool {
+	f.Plain(func(p *frame.Frame) bool {
 		a.transmitOne(p, d)
 		return true
 	})
 }
 
-func (a *Attachment) transmitOne(f *Frame, d *Delivery) {
+func (a *Attachment) transmitOne(f *frame.Frame, d *Delivery) {
 	n := f.Len()
 	if !a.port.Transmit(f, d) {
 		a.txDrops.Add(1)

@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
 
-var broadcast = netstack.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+var broadcast = frame.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
 // mac is the n-th host's address.
-func mac(n byte) netstack.MAC { return netstack.MAC{2, 0, 0, 0, 0, n} }
+func mac(n byte) frame.MAC { return frame.MAC{2, 0, 0, 0, 0, n} }
 
 // A lab is a switch with ports in memory and a clock.
 type lab struct {
@@ -36,10 +37,10 @@ func newLab(t *testing.T, ports int) *lab {
 }
 
 // want sends a frame in at port from and says where it comes out.
-func (l *lab) want(why string, from int, dst, src netstack.MAC, at ...int) {
+func (l *lab) want(why string, from int, dst, src frame.MAC, at ...int) {
 	l.Helper()
-	frame := ethernet(dst, src, 1)
-	err := l.ports[from].Send(frame, netstack.Offload{})
+	octets := ethernet(dst, src, 1)
+	err := l.ports[from].Send(octets, frame.Offload{})
 	if err != nil && len(at) > 0 {
 		l.Errorf("%s: %v", why, err)
 	}
@@ -47,7 +48,7 @@ func (l *lab) want(why string, from int, dst, src netstack.MAC, at ...int) {
 	for i, p := range l.ports {
 		for len(p.Frames) > 0 {
 			got = append(got, i)
-			if f := <-p.Frames; !bytes.Equal(f.Octets, frame) {
+			if f := <-p.Frames; !bytes.Equal(f.Octets, octets) {
 				l.Errorf("%s: port %d sent %x", why, i, f.Octets)
 			}
 		}
@@ -63,11 +64,11 @@ func TestSwitchForwards(t *testing.T) {
 	l.want("learned", 1, mac(0), mac(1), 0)
 	l.want("both ways", 0, mac(1), mac(0), 1)
 	l.want("broadcast", 0, broadcast, mac(0), 1, 2)
-	l.want("multicast", 2, netstack.MAC{1, 0, 0x5e, 0, 0, 1}, mac(2), 0, 1)
+	l.want("multicast", 2, frame.MAC{1, 0, 0x5e, 0, 0, 1}, mac(2), 0, 1)
 	l.want("both behind one port", 0, mac(0), mac(9))
 	l.want("a host that moved", 2, mac(1), mac(0), 1)
 	l.want("is found there", 1, mac(0), mac(1), 2)
-	l.want("bridges' own group addresses stay on their link", 0, netstack.MAC{1, 0x80, 0xc2, 0, 0, 0}, mac(9))
+	l.want("bridges' own group addresses stay on their link", 0, frame.MAC{1, 0x80, 0xc2, 0, 0, 0}, mac(9))
 	l.want("a group address cannot send", 0, mac(1), broadcast)
 }
 
@@ -91,7 +92,7 @@ func TestSwitchPortsComeAndGo(t *testing.T) {
 	l.want("unknown", 0, broadcast, mac(0), 1, 2)
 	l.ports[0].Detach()
 	l.want("forgotten with its port", 1, mac(0), mac(1), 2)
-	if err := l.ports[0].Send(ethernet(broadcast, mac(0), 1), netstack.Offload{}); err == nil {
+	if err := l.ports[0].Send(ethernet(broadcast, mac(0), 1), frame.Offload{}); err == nil {
 		t.Error("a detached port got a frame in")
 	}
 	l.ports[0] = netstacktest.NewPort(t, l.sw, "p0", false)
@@ -137,10 +138,10 @@ func TestSwitchOwnAddress(t *testing.T) {
 func TestSwitchTableBounded(t *testing.T) {
 	l := newLab(t, 3)
 	l.want("a host behind port 1", 1, mac(0), mac(1), 0, 2)
-	var src netstack.MAC
+	var src frame.MAC
 	for i := range 5000 {
-		src = netstack.MAC{2, 1, 0, 0, byte(i >> 8), byte(i)}
-		if err := l.ports[0].Send(ethernet(mac(1), src, 1), netstack.Offload{}); err != nil {
+		src = frame.MAC{2, 1, 0, 0, byte(i >> 8), byte(i)}
+		if err := l.ports[0].Send(ethernet(mac(1), src, 1), frame.Offload{}); err != nil {
 			t.Fatal(err)
 		}
 		<-l.ports[1].Frames // never flooded: mac(1) is not pushed out
@@ -156,14 +157,14 @@ func TestSwitchTableBounded(t *testing.T) {
 
 func TestSwitchCounters(t *testing.T) {
 	l := newLab(t, 2)
-	frame := ethernet(broadcast, mac(0), 1)
-	n := uint64(len(frame))
+	octets := ethernet(broadcast, mac(0), 1)
+	n := uint64(len(octets))
 	for range 3 {
 		l.want("broadcast", 0, broadcast, mac(0), 1)
 	}
 	l.ports[1].Drop(true)
 	l.want("dropped", 0, broadcast, mac(0))
-	if err := l.ports[0].Send(frame[:13], netstack.Offload{}); err == nil {
+	if err := l.ports[0].Send(octets[:13], frame.Offload{}); err == nil {
 		t.Error("a frame of 13 octets")
 	}
 	want := netstack.PortStats{RxFrames: 4, RxOctets: 4 * n, RxDrops: 1}
@@ -188,14 +189,14 @@ func testDetachWhileBusy(t *testing.T) {
 		t.Fatal(err)
 	}
 	detached := false
-	go in.Send(ethernet(broadcast, mac(1), 1), netstack.Offload{})
+	go in.Send(ethernet(broadcast, mac(1), 1), frame.Offload{})
 	synctest.Wait()
 	go func() { at.Detach(); detached = true }()
 	synctest.Wait()
 	if p.calls != 1 || detached {
 		t.Errorf("%d frames are inside the port, detached: %v", p.calls, detached)
 	}
-	if err := in.Send(ethernet(broadcast, mac(1), 1), netstack.Offload{}); err != nil || p.calls != 1 {
+	if err := in.Send(ethernet(broadcast, mac(1), 1), frame.Offload{}); err != nil || p.calls != 1 {
 		t.Errorf("a frame for a port that is being detached: %v, %d inside", err, p.calls)
 	}
 	close(p.release)
@@ -211,7 +212,7 @@ type slow struct {
 	release chan struct{}
 }
 
-func (p *slow) Transmit(*netstack.Frame, *netstack.Delivery) bool {
+func (p *slow) Transmit(*frame.Frame, *netstack.Delivery) bool {
 	p.calls++
 	<-p.release
 	return true
@@ -220,9 +221,9 @@ func (p *slow) Offloads() bool { return false }
 func (p *slow) String() string { return "slow" }
 
 // superFrame makes a frame of n octets of TCP payload and describes it for cutting to mss.
-func superFrame(v6 bool, n, mss int) ([]byte, netstack.Offload) {
+func superFrame(v6 bool, n, mss int) ([]byte, frame.Offload) {
 	b := append(append([]byte(nil), 2, 0, 0, 0, 0, 1), 2, 0, 0, 0, 0, 0)
-	o := netstack.Offload{Csum: netstack.CsumPartial, CsumOffset: 16}
+	o := frame.Offload{Csum: frame.CsumPartial, CsumOffset: 16}
 	if v6 {
 		b = append(b, 0x86, 0xdd)
 		ip := make([]byte, 40)
@@ -231,7 +232,7 @@ func superFrame(v6 bool, n, mss int) ([]byte, netstack.Offload) {
 		ip[6], ip[7] = 6, 64
 		ip[8+15], ip[24+15] = 1, 2
 		b = append(b, ip...)
-		o.GSO = netstack.GSOTCPv6
+		o.GSO = frame.GSOTCPv6
 	} else {
 		b = append(b, 0x08, 0x00)
 		ip := make([]byte, 20)
@@ -242,7 +243,7 @@ func superFrame(v6 bool, n, mss int) ([]byte, netstack.Offload) {
 		copy(ip[12:], []byte{10, 0, 0, 1, 10, 0, 0, 2})
 		binary.BigEndian.PutUint16(ip[10:], inetChecksum(ip))
 		b = append(b, ip...)
-		o.GSO = netstack.GSOTCPv4
+		o.GSO = frame.GSOTCPv4
 	}
 	o.CsumStart = uint16(len(b))
 	tcp := make([]byte, 20)
@@ -256,7 +257,7 @@ func superFrame(v6 bool, n, mss int) ([]byte, netstack.Offload) {
 	binary.BigEndian.PutUint16(b[o.CsumStart+16:], ^pseudo(b, int(o.CsumStart)))
 	o.GSOSize = uint16(mss)
 	if n <= mss {
-		o.GSO, o.GSOSize = netstack.GSONone, 0
+		o.GSO, o.GSOSize = frame.GSONone, 0
 	}
 	return b, o
 }
@@ -295,7 +296,7 @@ func TestSuperFrames(t *testing.T) {
 				var segs [][]byte
 				for len(plain.Frames) > 0 {
 					f := <-plain.Frames
-					if f.GSO != netstack.GSONone || f.Csum != netstack.CsumValid {
+					if f.GSO != frame.GSONone || f.Csum != frame.CsumValid {
 						t.Errorf("not plain: %+v", f.Offload)
 					}
 					segs = append(segs, f.Octets)
@@ -369,33 +370,33 @@ func TestBadOffloads(t *testing.T) {
 	sw := netstack.NewSwitch(netstack.SwitchConfig{})
 	in := netstacktest.NewPort(t, sw, "in", true)
 	out := netstacktest.NewPort(t, sw, "out", false)
-	for name, spoil := range map[string]func(b *[]byte, o *netstack.Offload){
-		"no segment size":      func(b *[]byte, o *netstack.Offload) { o.GSOSize = 0 },
-		"wrong family":         func(b *[]byte, o *netstack.Offload) { o.GSO = netstack.GSOTCPv6 },
-		"unknown kind":         func(b *[]byte, o *netstack.Offload) { o.GSO = 9 },
-		"no partial checksum":  func(b *[]byte, o *netstack.Offload) { o.Csum = netstack.CsumValid },
-		"sum starts elsewhere": func(b *[]byte, o *netstack.Offload) { o.CsumStart++ },
-		"sum goes elsewhere":   func(b *[]byte, o *netstack.Offload) { o.CsumOffset = 6 },
-		"sum goes outside":     func(b *[]byte, o *netstack.Offload) { o.CsumOffset = 0xffff },
-		"not TCP":              func(b *[]byte, o *netstack.Offload) { (*b)[23] = 17 },
-		"a fragment":           func(b *[]byte, o *netstack.Offload) { (*b)[20] = 0x20 },
-		"IP header too long":   func(b *[]byte, o *netstack.Offload) { (*b)[14] = 0x4f },
-		"IP header too short":  func(b *[]byte, o *netstack.Offload) { (*b)[14] = 0x44 },
-		"TCP header too short": func(b *[]byte, o *netstack.Offload) { (*b)[46] = 0x40 },
-		"TCP header too long": func(b *[]byte, o *netstack.Offload) {
+	for name, spoil := range map[string]func(b *[]byte, o *frame.Offload){
+		"no segment size":      func(b *[]byte, o *frame.Offload) { o.GSOSize = 0 },
+		"wrong family":         func(b *[]byte, o *frame.Offload) { o.GSO = frame.GSOTCPv6 },
+		"unknown kind":         func(b *[]byte, o *frame.Offload) { o.GSO = 9 },
+		"no partial checksum":  func(b *[]byte, o *frame.Offload) { o.Csum = frame.CsumValid },
+		"sum starts elsewhere": func(b *[]byte, o *frame.Offload) { o.CsumStart++ },
+		"sum goes elsewhere":   func(b *[]byte, o *frame.Offload) { o.CsumOffset = 6 },
+		"sum goes outside":     func(b *[]byte, o *frame.Offload) { o.CsumOffset = 0xffff },
+		"not TCP":              func(b *[]byte, o *frame.Offload) { (*b)[23] = 17 },
+		"a fragment":           func(b *[]byte, o *frame.Offload) { (*b)[20] = 0x20 },
+		"IP header too long":   func(b *[]byte, o *frame.Offload) { (*b)[14] = 0x4f },
+		"IP header too short":  func(b *[]byte, o *frame.Offload) { (*b)[14] = 0x44 },
+		"TCP header too short": func(b *[]byte, o *frame.Offload) { (*b)[46] = 0x40 },
+		"TCP header too long": func(b *[]byte, o *frame.Offload) {
 			*b = (*b)[:14+20+30]
 			(*b)[16], (*b)[17] = 0, 50
 			(*b)[46] = 0xf0
 		},
-		"shorter than it says":   func(b *[]byte, o *netstack.Offload) { *b = (*b)[:len(*b)-1] },
-		"longer than it says":    func(b *[]byte, o *netstack.Offload) { *b = append(*b, 0) },
-		"no payload":             func(b *[]byte, o *netstack.Offload) { *b = (*b)[:54]; (*b)[16], (*b)[17] = 0, 40 },
-		"ends in the IP header":  func(b *[]byte, o *netstack.Offload) { *b = (*b)[:30] },
-		"ends in the MACs":       func(b *[]byte, o *netstack.Offload) { *b = (*b)[:10] },
-		"size but no kind":       func(b *[]byte, o *netstack.Offload) { o.GSO = netstack.GSONone },
-		"no kind, sum outside":   func(b *[]byte, o *netstack.Offload) { o.GSO, o.GSOSize, o.CsumOffset = 0, 0, 0xff00 },
-		"no kind, sum at end":    func(b *[]byte, o *netstack.Offload) { o.GSO, o.GSOSize, o.CsumStart = 0, 0, uint16(len(*b)-17) },
-		"sum over the addresses": func(b *[]byte, o *netstack.Offload) { o.GSO, o.GSOSize, o.CsumStart = 0, 0, 2 },
+		"shorter than it says":   func(b *[]byte, o *frame.Offload) { *b = (*b)[:len(*b)-1] },
+		"longer than it says":    func(b *[]byte, o *frame.Offload) { *b = append(*b, 0) },
+		"no payload":             func(b *[]byte, o *frame.Offload) { *b = (*b)[:54]; (*b)[16], (*b)[17] = 0, 40 },
+		"ends in the IP header":  func(b *[]byte, o *frame.Offload) { *b = (*b)[:30] },
+		"ends in the MACs":       func(b *[]byte, o *frame.Offload) { *b = (*b)[:10] },
+		"size but no kind":       func(b *[]byte, o *frame.Offload) { o.GSO = frame.GSONone },
+		"no kind, sum outside":   func(b *[]byte, o *frame.Offload) { o.GSO, o.GSOSize, o.CsumOffset = 0, 0, 0xff00 },
+		"no kind, sum at end":    func(b *[]byte, o *frame.Offload) { o.GSO, o.GSOSize, o.CsumStart = 0, 0, uint16(len(*b)-17) },
+		"sum over the addresses": func(b *[]byte, o *frame.Offload) { o.GSO, o.GSOSize, o.CsumStart = 0, 0, 2 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, o := superFrame(false, 3000, 1000)
@@ -417,14 +418,14 @@ func TestFloodPastStacks(t *testing.T) {
 	netstacktest.NewStack(t, sw, 1, 1500)
 	netstacktest.NewStack(t, sw, 2, 1500)
 	last := netstacktest.NewPort(t, sw, "last", true)
-	frame := ethernet(broadcast, mac(9), 7)
-	if err := in.Send(frame, netstack.Offload{}); err != nil {
+	octets := ethernet(broadcast, mac(9), 7)
+	if err := in.Send(octets, frame.Offload{}); err != nil {
 		t.Fatal(err)
 	}
 	for r := range last.Frames { // behind what the stacks say when they come up
-		if bytes.Equal(r.Octets[6:12], frame[6:12]) {
-			if !bytes.Equal(r.Octets, frame) {
-				t.Errorf("%x came out, %x went in", r.Octets, frame)
+		if bytes.Equal(r.Octets[6:12], octets[6:12]) {
+			if !bytes.Equal(r.Octets, octets) {
+				t.Errorf("%x came out, %x went in", r.Octets, octets)
 			}
 			return
 		}

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/vrnic/vrnic/netstack/frame"
 )
 
 // maxLearned is how many addresses are remembered for one port, so that one that makes them up
@@ -22,7 +24,7 @@ type table struct {
 	ageing time.Duration
 
 	mu      sync.RWMutex
-	entries map[MAC]*entry // guarded by mu
+	entries map[frame.MAC]*entry // guarded by mu
 }
 
 type entry struct {
@@ -36,7 +38,7 @@ func (t *table) old(e *entry, now time.Time) bool {
 }
 
 // pin makes m the port's own.
-func (t *table) pin(m MAC, to *Attachment) {
+func (t *table) pin(m frame.MAC, to *Attachment) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.remove(m)
@@ -44,7 +46,7 @@ func (t *table) pin(m MAC, to *Attachment) {
 }
 
 // lookup returns where m is, nil if that is not known.
-func (t *table) lookup(m MAC) *Attachment {
+func (t *table) lookup(m frame.MAC) *Attachment {
 	t.mu.RLock()
 	e := t.entries[m]
 	t.mu.RUnlock()
@@ -58,7 +60,7 @@ func (t *table) lookup(m MAC) *Attachment {
 }
 
 // learn notes that m is behind from. It reports false if m is another port's own address.
-func (t *table) learn(m MAC, from *Attachment) bool {
+func (t *table) learn(m frame.MAC, from *Attachment) bool {
 	now := t.now()
 	t.mu.RLock()
 	e := t.entries[m]
@@ -93,7 +95,7 @@ func (t *table) learn(m MAC, from *Attachment) bool {
 }
 
 // remove forgets m. The caller holds mu.
-func (t *table) remove(m MAC) {
+func (t *table) remove(m frame.MAC) {
 	if e := t.entries[m]; e != nil {
 		if !e.own {
 			e.to.learned--
@@ -123,16 +125,16 @@ func (t *table) forget(a *Attachment) {
 }
 
 // behind lists the addresses behind a.
-func (t *table) behind(a *Attachment) []MAC {
+func (t *table) behind(a *Attachment) []frame.MAC {
 	now := t.now()
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	var macs []MAC
+	var macs []frame.MAC
 	for m, e := range t.entries {
 		if e.to == a && !t.old(e, now) {
 			macs = append(macs, m)
 		}
 	}
-	slices.SortFunc(macs, func(a, b MAC) int { return bytes.Compare(a[:], b[:]) })
+	slices.SortFunc(macs, func(a, b frame.MAC) int { return bytes.Compare(a[:], b[:]) })
 	return macs
 }

@@ -7,16 +7,18 @@ import (
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/buffer"
+
+	"github.com/vrnic/vrnic/netstack/frame"
 )
 
 // scattered makes a frame of n pieces of size octets each, and returns the octets too.
-func scattered(n, size int) (*Frame, []byte) {
-	f := newFrame()
+func scattered(n, size int) (*frame.Frame, []byte) {
+	f := frame.Empty()
 	var all []byte
 	for i := range n {
 		b := bytes.Repeat([]byte{byte(i), byte(i >> 8)}, size/2)
 		all = append(all, b...)
-		f.append(buffer.NewViewWithData(b))
+		f.Append(buffer.NewViewWithData(b))
 	}
 	return f, all
 }
@@ -35,8 +37,8 @@ func TestTAPTransmitPieces(t *testing.T) {
 		for _, c := range []struct{ pieces, size int }{{1, 60}, {7, 100}, {8, 100}, {9, 100}, {600, 100}, {maxPieces - 1, 60}, {maxPieces, 60}, {maxPieces + 1, 60}, {3000, 20}} {
 			f, want := scattered(c.pieces, c.size)
 			if offloads {
-				var hdr [vnetHeaderLen]byte
-				putVnet(&hdr, f.Offload)
+				var hdr [frame.VirtioHeaderLen]byte
+				frame.PutVirtio(&hdr, f.Offload)
 				want = append(hdr[:], want...)
 			}
 			send := func() {

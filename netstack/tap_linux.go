@@ -15,6 +15,8 @@ import (
 
 	"github.com/songgao/water"
 	"golang.org/x/sys/unix"
+
+	"github.com/vrnic/vrnic/netstack/frame"
 )
 
 // TAPConfig describes a TAP. The device is created if there is none of that name, and then goes
@@ -193,7 +195,7 @@ func attachTAP(name string, offloads bool, queues uint16) (fd int, err error) {
 	features := 0
 	if offloads {
 		features = unix.TUN_F_CSUM | unix.TUN_F_TSO4 | unix.TUN_F_TSO6
-		err = unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, vnetHeaderLen)
+		err = unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, frame.VirtioHeaderLen)
 	}
 	if err == nil {
 		if err = unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, features); err != nil && !offloads {
@@ -309,7 +311,7 @@ func (t *TAP) String() string {
 
 // A tapWrite holds what one write needs, so that it does not allocate.
 type tapWrite struct {
-	hdr  [vnetHeaderLen]byte
+	hdr  [frame.VirtioHeaderLen]byte
 	iov  []unix.Iovec
 	flat []byte // a frame of too many pieces, copied together
 }
@@ -335,9 +337,9 @@ func vector(b []byte) unix.Iovec {
 }
 
 // addFrame adds the pieces of f.
-func (w *tapWrite) addFrame(f *Frame) {
+func (w *tapWrite) addFrame(f *frame.Frame) {
 	begin := len(w.iov)
-	for v := range f.views() {
+	for v := range f.Views() {
 		if len(w.iov) == maxPieces {
 			w.flat = f.AppendTo(w.flat[:0])
 			w.iov = w.iov[:begin]
@@ -349,10 +351,10 @@ func (w *tapWrite) addFrame(f *Frame) {
 }
 
 // Transmit implements Port: it gives a frame to the kernel.
-func (t *TAP) Transmit(f *Frame, _ *Delivery) bool {
+func (t *TAP) Transmit(f *frame.Frame, _ *Delivery) bool {
 	w := tapWrites.Get().(*tapWrite)
 	if t.offloads {
-		putVnet(&w.hdr, f.Offload)
+		frame.PutVirtio(&w.hdr, f.Offload)
 		w.add(w.hdr[:])
 	}
 	w.addFrame(f)

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vrnic/vrnic/internal/needtest"
+	"github.com/vrnic/vrnic/netstack/frame"
 )
 
 // pipeReader is a reader of a pipe, which stands for a TAP.
@@ -81,13 +82,14 @@ func TestTAPGather(t *testing.T) {
 		unix.Close(p[1])
 	}()
 	const long, short = 'l', 's'
+	const vnetGSONone = 0
 	n := 0
 	write := func(kind byte, header byte) {
-		b := make([]byte, vnetHeaderLen+64)
+		b := make([]byte, frame.VirtioHeaderLen+64)
 		if kind == long {
-			b = make([]byte, ShortFrame+vnetHeaderLen+1)
+			b = make([]byte, ShortFrame+frame.VirtioHeaderLen+1)
 		}
-		b[1], b[vnetHeaderLen] = header, byte(n) // gso_type
+		b[1], b[frame.VirtioHeaderLen] = header, byte(n) // gso_type
 		n++
 		if _, err := unix.Write(p[1], b); err != nil {
 			t.Fatal(err)
@@ -127,7 +129,7 @@ func TestTAPGather(t *testing.T) {
 		t.Fatal("nothing there")
 	}
 	r.gather()
-	if r.courier.n != 2 || !r.got || r.n != vnetHeaderLen+64 || r.t.at.rxDrops.Load() != 1 {
+	if r.courier.n != 2 || !r.got || r.n != frame.VirtioHeaderLen+64 || r.t.at.rxDrops.Load() != 1 {
 		t.Errorf("%d frames, then %d octets (%v); dropped %d", r.courier.n, r.n, r.got, r.t.at.rxDrops.Load())
 	}
 	for _, f := range r.courier.batch[:r.courier.n] {

@@ -7,6 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/buffer"
+
+	"github.com/vrnic/vrnic/netstack/frame"
 )
 
 // rxSizes are the sizes of the buffers a frame is read into, one after the other. A frame takes with
@@ -15,7 +17,7 @@ var rxSizes = [...]int{2 << 10, 16 << 10, 64 << 10}
 
 // rxBuffers are the buffers for the next frame.
 type rxBuffers struct {
-	hdr   [vnetHeaderLen]byte
+	hdr   [frame.VirtioHeaderLen]byte
 	views [len(rxSizes)]*buffer.View
 	iov   []unix.Iovec
 }
@@ -45,14 +47,14 @@ func (r *rxBuffers) read(fd int) (n int, err error) {
 }
 
 // frame moves the first n octets into f.
-func (r *rxBuffers) frame(f *Frame, n int) {
+func (r *rxBuffers) frame(f *frame.Frame, n int) {
 	for i := range r.views {
 		if n == 0 {
 			return
 		}
 		k := min(n, rxSizes[i])
 		r.views[i].CapLength(k)
-		f.append(r.views[i])
+		f.Append(r.views[i])
 		r.views[i] = nil
 		n -= k
 	}
@@ -162,17 +164,17 @@ func (t *TAP) read() {
 func (t *TAP) endRead() error { return t.file.SetReadDeadline(time.Unix(1, 0)) }
 
 // frame is what was read: n octets, the virtio-net header among them; nil if that header makes no sense.
-func (t *TAP) frame(rx *rxBuffers, n int) *Frame {
-	var o Offload
+func (t *TAP) frame(rx *rxBuffers, n int) *frame.Frame {
+	var o frame.Offload
 	if t.offloads {
 		var err error
-		if o, err = parseVnet(rx.hdr[:min(n, vnetHeaderLen)]); err != nil {
+		if o, err = frame.ParseVirtio(rx.hdr[:min(n, frame.VirtioHeaderLen)]); err != nil {
 			t.at.rxDrops.Add(1)
 			return nil
 		}
-		n -= vnetHeaderLen
+		n -= frame.VirtioHeaderLen
 	}
-	f := newFrame()
+	f := frame.Empty()
 	f.Offload = o
 	rx.frame(f, n)
 	return f

@@ -4,6 +4,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+
+	"github.com/vrnic/vrnic/netstack/frame"
 )
 
 // A segment of a connection that is known goes straight to its TCP. gVisor would ask IP whose the addresses are, and look for the
@@ -35,8 +37,8 @@ func (c *TCPConn) identify(s *Stack) {
 
 // take gives pkt, which is p and for c, to c's TCP. false: it has to go the usual way, and is as it was. Of a connection that is
 // established IP would find nothing wrong: the addresses are the same as when it was made, and the rest has been looked at by parse and checksumsValid.
-func (c *TCPConn) take(p *packet, pkt *stack.PacketBuffer) bool {
-	if c.direct == nil || c.ep.EndpointState() != tcp.StateEstablished || !p.strip(pkt) {
+func (c *TCPConn) take(p *frame.Packet, pkt *stack.PacketBuffer) bool {
+	if c.direct == nil || c.ep.EndpointState() != tcp.StateEstablished || !strip(p, pkt) {
 		return false
 	}
 	c.direct.QueuePacket(c.ep, c.id, pkt)
@@ -46,18 +48,18 @@ func (c *TCPConn) take(p *packet, pkt *stack.PacketBuffer) bool {
 
 // strip does with pkt, which is p, what IP would if p is a TCP segment without anything that IP, or another connection, has to do with: options,
 // extension headers, fragments, SYN and RST. false: it is not, and pkt is as it was.
-func (p *packet) strip(pkt *stack.PacketBuffer) bool {
-	l3 := ipv4MinLen
-	if p.ether == etherIPv6 {
-		l3 = ipv6Len
+func strip(p *frame.Packet, pkt *stack.PacketBuffer) bool {
+	l3 := frame.IPv4MinLen
+	if p.EtherType == frame.EtherIPv6 {
+		l3 = frame.IPv6Len
 	}
-	n, err := p.tcpHeaderLen()
-	if err != nil || p.l4 != p.l3+l3 || header.TCP(p.hdr[p.l4:]).Flags()&(header.TCPFlagSyn|header.TCPFlagRst) != 0 {
+	n, err := p.TCPHeaderLen()
+	if err != nil || p.L4 != p.L3+l3 || header.TCP(p.Headers[p.L4:]).Flags()&(header.TCPFlagSyn|header.TCPFlagRst) != 0 {
 		return false
 	}
 	// All of this is there: parse has seen to it.
 	pkt.NetworkHeader().Consume(l3)
-	pkt.Data().CapLength(p.end - p.l4)
+	pkt.Data().CapLength(p.End - p.L4)
 	pkt.TransportHeader().Consume(n)
 	pkt.TransportProtocolNumber = tcp.ProtocolNumber
 	pkt.NICID = nicID

@@ -7,6 +7,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/header/parse"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/vrnic/vrnic/netstack/frame"
 )
 
 // FuzzStrip: of a packet that is stripped gVisor's IP would find nothing wrong, and would give the same headers and octets to TCP; another
@@ -30,33 +32,33 @@ func FuzzStrip(f *testing.F) {
 		segment(func(ip, _ []byte) { ip[3], ip[5] = 0xff, 0xff }) // longer than the frame
 	}
 	f.Fuzz(func(t *testing.T, octets []byte) {
-		frame := append(make([]byte, 12), octets...)
-		fr := NewFrame(frame, Offload{})
+		all := append(make([]byte, 12), octets...)
+		fr := frame.New(all, frame.Offload{})
 		defer fr.Release()
-		var p packet
-		if p.parse(fr) != nil || p.l3 != etherHeaderLen {
+		var p frame.Packet
+		if p.Parse(fr) != nil || p.L3 != frame.EtherHeaderLen {
 			return
 		}
-		pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: fr.take()})
+		pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: fr.Take()})
 		defer pkt.DecRef()
-		pkt.LinkHeader().Consume(etherHeaderLen)
+		pkt.LinkHeader().Consume(frame.EtherHeaderLen)
 		want := pkt.Clone()
 		defer want.DecRef()
 		parts := func(pkt *stack.PacketBuffer) [3][]byte {
 			return [3][]byte{pkt.NetworkHeader().Slice(), pkt.TransportHeader().Slice(), pkt.Data().AsRange().ToSlice()}
 		}
-		if p.strip(pkt) {
+		if strip(&p, pkt) {
 			n := want.Data().Size()
-			if p.ether == etherIPv4 {
+			if p.EtherType == frame.EtherIPv4 {
 				if !parse.IPv4(want) {
 					t.Fatalf("not IPv4: %x", octets)
 				}
 				if h := header.IPv4(want.NetworkHeader().Slice()); !h.IsValid(n) || h.More() || h.FragmentOffset() != 0 ||
-					len(h.Options()) != 0 || h.Protocol() != protoTCP {
+					len(h.Options()) != 0 || h.Protocol() != frame.ProtoTCP {
 					t.Fatalf("IP has to do with it: %x", octets)
 				}
-			} else if proto, id, offset, more, ok := parse.IPv6(want); !ok || proto != protoTCP || id != 0 || offset != 0 || more ||
-				!header.IPv6(want.NetworkHeader().Slice()).IsValid(n) || len(want.NetworkHeader().Slice()) != ipv6Len {
+			} else if proto, id, offset, more, ok := parse.IPv6(want); !ok || proto != frame.ProtoTCP || id != 0 || offset != 0 || more ||
+				!header.IPv6(want.NetworkHeader().Slice()).IsValid(n) || len(want.NetworkHeader().Slice()) != frame.IPv6Len {
 				t.Fatalf("IP has to do with it: %x", octets)
 			}
 			if !parse.TCP(want) || header.TCP(want.TransportHeader().Slice()).Flags()&(header.TCPFlagSyn|header.TCPFlagRst) != 0 {
@@ -76,12 +78,12 @@ func FuzzStrip(f *testing.F) {
 
 // What a sender guesses is believed of the stack that the frame has come to only: two may have the same address, one after the other.
 func TestGuess(t *testing.T) {
-	fr := NewFrame([]byte("\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"+
+	fr := frame.New([]byte("\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"+
 		"\x08\x00\x45\x00\x00\x28\x00\x00\x00\x00\x40\x06\x26\xce\x0a\x00\x00\x01\x0a\x00\x00\x02"+
-		"\x00\x01\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00\x50\x10\x00\x00\x00\x00\x00\x00"), Offload{})
+		"\x00\x01\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00\x50\x10\x00\x00\x00\x00\x00\x00"), frame.Offload{})
 	defer fr.Release()
-	var p packet
-	if err := p.parse(fr); err != nil {
+	var p frame.Packet
+	if err := p.Parse(fr); err != nil {
 		t.Fatal(err)
 	}
 	var here, there tcpConns

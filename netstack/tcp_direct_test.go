@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
 
@@ -35,10 +36,10 @@ func optioned(b []byte) []byte {
 func TestOddFrames(t *testing.T) {
 	for i, change := range []func([]byte) []byte{padded, optioned} {
 		var turn atomic.Int64
-		s1, s2 := outside(t, func(to *outsidePort, f *netstack.Frame, _ int) {
+		s1, s2 := outside(t, func(to *outsidePort, f *frame.Frame, _ int) {
 			n := turn.Add(1)
 			if n%3 != 0 {
-				g := netstack.NewFrame(change(f.AppendTo(nil)), netstack.Offload{})
+				g := frame.New(change(f.AppendTo(nil)), frame.Offload{})
 				f.Release()
 				f = g
 			}
@@ -92,7 +93,7 @@ func TestTCPBehindLongExtensions(t *testing.T) {
 				binary.BigEndian.PutUint16(tcp[at:], sum)
 			}
 			drops := s.PortStats().TxDrops
-			if err := in.Send(b, netstack.Offload{}); err != nil || s.PortStats().TxDrops != drops {
+			if err := in.Send(b, frame.Offload{}); err != nil || s.PortStats().TxDrops != drops {
 				t.Fatalf("%d octets of options: %v, or the checksum", 8*(units+1), err)
 			}
 		}

@@ -8,13 +8,15 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/vrnic/vrnic/netstack/frame"
 )
 
 // A tcpFlow is a connection, seen from here.
 type tcpFlow struct{ local, remote netip.AddrPort }
 
 // arriving does what d, which brings p, has to do with c beforehand: c may be nil.
-func (c *TCPConn) arriving(d *Delivery, p *packet) {
+func (c *TCPConn) arriving(d *Delivery, p *frame.Packet) {
 	if c == nil || !d.free() {
 		return
 	}
@@ -22,7 +24,7 @@ func (c *TCPConn) arriving(d *Delivery, p *packet) {
 	if sender != nil && !sender.seeksPeer() || sender == nil && !d.Short && !d.Handle {
 		return
 	}
-	if n, err := p.tcpHeaderLen(); err != nil || p.end-p.l4 == n {
+	if n, err := p.TCPHeaderLen(); err != nil || p.End-p.L4 == n {
 		return
 	}
 	if sender != nil {
@@ -48,16 +50,16 @@ func senderOf(d *Delivery) *TCPConn {
 }
 
 // flowOf is that of the TCP segment p, which was received.
-func flowOf(p *packet) tcpFlow {
+func flowOf(p *frame.Packet) tcpFlow {
 	var src, dst netip.Addr
-	if p.ether == etherIPv4 {
-		src, dst = netip.AddrFrom4([4]byte(p.hdr[p.l3+12:])), netip.AddrFrom4([4]byte(p.hdr[p.l3+16:]))
+	if p.EtherType == frame.EtherIPv4 {
+		src, dst = netip.AddrFrom4([4]byte(p.Headers[p.L3+12:])), netip.AddrFrom4([4]byte(p.Headers[p.L3+16:]))
 	} else {
-		src, dst = netip.AddrFrom16([16]byte(p.hdr[p.l3+8:])), netip.AddrFrom16([16]byte(p.hdr[p.l3+24:]))
+		src, dst = netip.AddrFrom16([16]byte(p.Headers[p.L3+8:])), netip.AddrFrom16([16]byte(p.Headers[p.L3+24:]))
 	}
 	return tcpFlow{
-		netip.AddrPortFrom(dst, binary.BigEndian.Uint16(p.hdr[p.l4+2:])),
-		netip.AddrPortFrom(src, binary.BigEndian.Uint16(p.hdr[p.l4:])),
+		netip.AddrPortFrom(dst, binary.BigEndian.Uint16(p.Headers[p.L4+2:])),
+		netip.AddrPortFrom(src, binary.BigEndian.Uint16(p.Headers[p.L4:])),
 	}
 }
 
@@ -69,8 +71,8 @@ type tcpConns struct {
 
 // of is the connection that p, which d brings, is for, or nil. What the sender takes for its other end may be
 // another stack's: addresses move.
-func (t *tcpConns) of(d *Delivery, p *packet) *TCPConn {
-	if _, err := p.tcpHeaderLen(); err != nil { // the ports may be behind what parse has copied
+func (t *tcpConns) of(d *Delivery, p *frame.Packet) *TCPConn {
+	if _, err := p.TCPHeaderLen(); err != nil { // the ports may be behind what parse has copied
 		return nil
 	}
 	flow := flowOf(p)

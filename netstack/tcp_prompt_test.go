@@ -12,19 +12,20 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
 
 // An outsidePort brings what another one was given, by a goroutine of its own, as a TAP does.
 type outsidePort struct {
 	at    *netstack.Attachment
-	queue chan *netstack.Frame
+	queue chan *frame.Frame
 	done  chan struct{}
 	reset *atomic.Bool // add RST to segments with octets
 	sent  atomic.Int64 // TCP segments over IPv4
 }
 
-func (p *outsidePort) Transmit(f *netstack.Frame, _ *netstack.Delivery) bool {
+func (p *outsidePort) Transmit(f *frame.Frame, _ *netstack.Delivery) bool {
 	b := f.AppendTo(nil)
 	tcp := len(b) >= 14+20+20 && b[12] == 8 && b[14+9] == 6
 	if tcp {
@@ -36,7 +37,7 @@ func (p *outsidePort) Transmit(f *netstack.Frame, _ *netstack.Delivery) bool {
 		v := uint32(^binary.BigEndian.Uint16(b[sum:])) + 4
 		binary.BigEndian.PutUint16(b[sum:], ^uint16(v+v>>16))
 	}
-	g := netstack.NewFrame(b, f.Offload)
+	g := frame.New(b, f.Offload)
 	select {
 	case p.queue <- g:
 		return true
@@ -50,7 +51,7 @@ func (p *outsidePort) Offloads() bool { return false } // short frames
 func (p *outsidePort) String() string { return "outside" }
 
 // bringTogether brings frames as one batch.
-func bringTogether(to *outsidePort, frames ...*netstack.Frame) {
+func bringTogether(to *outsidePort, frames ...*frame.Frame) {
 	c := netstack.NewCourier(to.at)
 	for _, f := range frames {
 		c.Gather(f)
@@ -60,11 +61,11 @@ func bringTogether(to *outsidePort, frames ...*netstack.Frame) {
 
 // A bringer brings f, which left one of the two stacks, to the port of the other; rest frames wait behind it. Each direction has a
 // goroutine that calls it.
-type bringer func(to *outsidePort, f *netstack.Frame, rest int)
+type bringer func(to *outsidePort, f *frame.Frame, rest int)
 
 // alone brings each frame by itself; prompt says of each whether something comes behind it.
 func alone(prompt func() bool) bringer {
-	return func(to *outsidePort, f *netstack.Frame, _ int) { netstack.NewCourier(to.at).Bring(f, prompt(), nil) }
+	return func(to *outsidePort, f *frame.Frame, _ int) { netstack.NewCourier(to.at).Bring(f, prompt(), nil) }
 }
 
 // outside makes two stacks whose frames come from outside of each other's switch.
@@ -75,7 +76,7 @@ func outside(t *testing.T, bring bringer, reset *atomic.Bool) (a, b *netstack.St
 	for i := range ports {
 		sw := netstack.NewSwitch(netstack.SwitchConfig{})
 		ports[i].reset = reset
-		ports[i].queue, ports[i].done = make(chan *netstack.Frame, 4096), make(chan struct{})
+		ports[i].queue, ports[i].done = make(chan *frame.Frame, 4096), make(chan struct{})
 		at, err := sw.Attach(netstack.PortOptions{Name: "outside", Kind: "memory"}, &ports[i])
 		if err != nil {
 			t.Fatal(err)
@@ -420,9 +421,9 @@ func TestPromptReset(t *testing.T) {
 // TestBatchTransfer moves checked octets both ways at once, all frames that are there handled together.
 func TestBatchTransfer(t *testing.T) {
 	var mu sync.Mutex
-	waiting := make(map[*outsidePort][]*netstack.Frame)
+	waiting := make(map[*outsidePort][]*frame.Frame)
 	var prompts, longest atomic.Int64
-	s1, s2 := outside(t, func(to *outsidePort, f *netstack.Frame, rest int) {
+	s1, s2 := outside(t, func(to *outsidePort, f *frame.Frame, rest int) {
 		mu.Lock()
 		frames := append(waiting[to], f)
 		if rest > 0 && len(frames) < netstack.BatchFrames {
@@ -445,11 +446,11 @@ func TestBatchTransfer(t *testing.T) {
 // A gatherer keeps frames with octets until there are as many as it wants, and brings those together.
 type gatherer struct {
 	want    atomic.Int64 // 0: each by itself
-	frames  []*netstack.Frame
+	frames  []*frame.Frame
 	brought chan int64 // what the port has sent meanwhile
 }
 
-func (g *gatherer) bring(to *outsidePort, f *netstack.Frame, _ int) {
+func (g *gatherer) bring(to *outsidePort, f *frame.Frame, _ int) {
 	want := g.want.Load()
 	if want == 0 || f.Len() < 1000 {
 		netstack.NewCourier(to.at).Bring(f, false, nil)

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"gvisor.dev/gvisor/pkg/buffer"
+	"github.com/vrnic/vrnic/netstack/frame"
 )
 
 // UnixConfig describes a port whose link is a Unix stream socket. Each frame on it is preceded by
@@ -263,16 +263,11 @@ func (p *UnixPort) serve(conn *net.UnixConn) {
 func (p *UnixPort) receive(conn io.Reader) {
 	r := unixReader{buf: make([]byte, unixRead)}
 	for {
-		frame, err := r.next(conn)
+		octets, err := r.next(conn)
 		if err != nil {
 			return
 		}
-		f := newFrame()
-		for len(frame) > 0 {
-			n := min(len(frame), buffer.MaxChunkSize)
-			f.append(buffer.NewViewWithData(frame[:n]))
-			frame = frame[n:]
-		}
+		f := frame.New(octets, frame.Offload{})
 		_ = p.at.Input(f) // counts what it drops
 		f.Release()
 	}
@@ -320,7 +315,7 @@ func (u *unixReader) next(src io.Reader) ([]byte, error) {
 
 // Transmit implements Port. The frame is written at once if the socket takes it, else by the
 // flusher.
-func (p *UnixPort) Transmit(f *Frame, _ *Delivery) bool {
+func (p *UnixPort) Transmit(f *frame.Frame, _ *Delivery) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	// A super-frame becomes somewhat longer when it is cut, never twice as long unless its
@@ -328,7 +323,7 @@ func (p *UnixPort) Transmit(f *Frame, _ *Delivery) bool {
 	if p.conn == nil || len(p.pending)+f.Len() > unixQueueLen {
 		return false
 	}
-	f.plain(func(s *Frame) bool {
+	f.Plain(func(s *frame.Frame) bool {
 		p.pending = binary.BigEndian.AppendUint32(p.pending, uint32(s.Len()))
 		p.pending = s.AppendTo(p.pending)
 		return true

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
 
@@ -70,12 +71,12 @@ func TestUnixReconnect(t *testing.T) {
 	out := netstacktest.NewPort(t, sw2, "out", false)
 	send := func(n byte) {
 		t.Helper()
-		frame := ethernet(netstack.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, netstack.MAC{2, 0, 0, 0, 0, 1}, n)
-		if err := in.Send(frame, netstack.Offload{}); err != nil {
+		octets := ethernet(frame.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, frame.MAC{2, 0, 0, 0, 0, 1}, n)
+		if err := in.Send(octets, frame.Offload{}); err != nil {
 			t.Fatal(err)
 		}
-		if got := <-out.Frames; !bytes.Equal(got.Octets, frame) {
-			t.Errorf("%x came out, %x went in", got.Octets, frame)
+		if got := <-out.Frames; !bytes.Equal(got.Octets, octets) {
+			t.Errorf("%x came out, %x went in", got.Octets, octets)
 		}
 	}
 	c := connectUnix(t, sw1, path)
@@ -101,7 +102,7 @@ func TestUnixReconnect(t *testing.T) {
 }
 
 // ethernet is a frame of an EtherType for experiments (IEEE 802, clause 9.2.4).
-func ethernet(dst, src netstack.MAC, n byte) []byte {
+func ethernet(dst, src frame.MAC, n byte) []byte {
 	b := append(append([]byte(nil), dst[:]...), src[:]...)
 	b = append(b, 0x88, 0xb5)
 	return append(b, bytes.Repeat([]byte{n}, 46)...)
@@ -124,7 +125,7 @@ func TestUnixOnePeer(t *testing.T) {
 	eventually(t, "first peer", l.Connected)
 	second := dial()
 	defer second.Close()
-	frame := ethernet(netstack.MAC{3}, netstack.MAC{2}, 7)
+	frame := ethernet(frame.MAC{3}, frame.MAC{2}, 7)
 	write := func(c net.Conn) {
 		if _, err := c.Write(framed(frame)); err != nil {
 			t.Fatal(err)
@@ -156,7 +157,7 @@ func TestUnixHostilePeer(t *testing.T) {
 	sw := netstack.NewSwitch(netstack.SwitchConfig{})
 	l := listenUnix(t, sw, path)
 	in := netstacktest.NewPort(t, sw, "in", false)
-	good := framed(ethernet(netstack.MAC{3}, netstack.MAC{2}, 7))
+	good := framed(ethernet(frame.MAC{3}, frame.MAC{2}, 7))
 	for name, tt := range map[string]struct {
 		octets []byte
 		ends   bool
@@ -164,7 +165,7 @@ func TestUnixHostilePeer(t *testing.T) {
 		"length too large":  {[]byte{0xff, 0xff, 0xff, 0xff, 1, 2, 3}, true},
 		"length zero":       {[]byte{0, 0, 0, 0}, false},
 		"shorter than MACs": {framed([]byte{1, 2, 3}), false},
-		"group source":      {framed(ethernet(netstack.MAC{2}, netstack.MAC{1}, 7)), false},
+		"group source":      {framed(ethernet(frame.MAC{2}, frame.MAC{1}, 7)), false},
 		"longest":           {framed(make([]byte, 4096+65536)), false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -257,10 +258,10 @@ func TestUnixSlowPeer(t *testing.T) {
 	}
 	defer c.Close()
 	eventually(t, "peer", l.Connected)
-	frame := append(ethernet(netstack.MAC{3}, netstack.MAC{2}, 7), make([]byte, 1400)...)
+	octets := append(ethernet(frame.MAC{3}, frame.MAC{2}, 7), make([]byte, 1400)...)
 	const n = 8000 // more than socket and queue hold
 	for range n {
-		if err := in.Send(frame, netstack.Offload{}); err != nil {
+		if err := in.Send(octets, frame.Offload{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -268,7 +269,7 @@ func TestUnixSlowPeer(t *testing.T) {
 	if s.TxDrops == 0 || s.TxFrames+s.TxDrops != n {
 		t.Errorf("stats %+v", s)
 	}
-	want := framed(frame)
+	want := framed(octets)
 	got := make([]byte, len(want))
 	for i := range s.TxFrames {
 		if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, want) {

@@ -8,6 +8,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/faketime"
 
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
 
@@ -38,7 +39,7 @@ func TestWindowGrows(t *testing.T) {
 			select {
 			case f := <-ports[0].Frames:
 				ports[1].Send(f.Octets, f.Offload)
-				if f.GSO == netstack.GSONone {
+				if f.GSO == frame.GSONone {
 					continue
 				}
 				ends[1].Load().Settle() // has sent the ACK

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
 
@@ -45,12 +46,12 @@ func TestEMSS(t *testing.T) {
 		}
 		was := a.EMSS()
 		for _, mtu := range []int{0, 1, 68, 551} {
-			if err := attacker.Send(tooBig(s1, a, mtu), netstack.Offload{}); err != nil {
+			if err := attacker.Send(tooBig(s1, a, mtu), frame.Offload{}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		// A frame behind them in the stack's queue has been answered when they have been seen.
-		if err := attacker.Send(tooBig(s1, a, 1300), netstack.Offload{}); err != nil {
+		if err := attacker.Send(tooBig(s1, a, 1300), frame.Offload{}); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, "path MTU 1300", func() bool { return a.EMSS() < was })
@@ -74,7 +75,7 @@ func TestSuperFramesOfWholeSegments(t *testing.T) {
 		var full, longer, emss atomic.Int64
 		sw1, sw2 := netstack.NewSwitch(netstack.SwitchConfig{}), netstack.NewSwitch(netstack.SwitchConfig{})
 		netstacktest.Wire(t, sw1, sw2, true, func(r netstacktest.Received) bool {
-			if r.GSO == netstack.GSONone {
+			if r.GSO == frame.GSONone {
 				return true
 			}
 			switch payload, whole := int64(len(r.Octets))-int64(r.HdrLen), most/emss.Load()*emss.Load(); {

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/frame"
 )
 
 var errFull = errors.New("full")
@@ -77,7 +78,7 @@ func (l *link) filtered(f Frame) [][]byte {
 }
 
 // Transmit implements netstack.Port.
-func (l *link) Transmit(f *netstack.Frame, _ *netstack.Delivery) bool {
+func (l *link) Transmit(f *frame.Frame, _ *netstack.Delivery) bool {
 	return l.send(f.AppendTo(nil))
 }
 
@@ -128,7 +129,7 @@ func (l *link) read() {
 			return
 		}
 		n := binary.BigEndian.Uint32(head[:])
-		if n > netstack.MaxFrameLen {
+		if n > frame.MaxLen {
 			return
 		}
 		b := make([]byte, n)
@@ -136,7 +137,7 @@ func (l *link) read() {
 			return
 		}
 		for _, o := range l.filtered(Frame{false, b}) {
-			f := netstack.NewFrame(o, netstack.Offload{})
+			f := frame.New(o, frame.Offload{})
 			_ = l.at.Input(f) // a frame that is dropped is sent again
 			f.Release()
 		}

@@ -10,11 +10,12 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/frame"
 )
 
 // A Received is a frame that a Port was sent by its switch.
 type Received struct {
-	netstack.Offload
+	frame.Offload
 	Octets []byte
 }
 
@@ -41,7 +42,7 @@ func NewPort(tb testing.TB, sw *netstack.Switch, name string, offloads bool) *Po
 }
 
 // Transmit implements netstack.Port.
-func (p *Port) Transmit(f *netstack.Frame, _ *netstack.Delivery) bool {
+func (p *Port) Transmit(f *frame.Frame, _ *netstack.Delivery) bool {
 	if p.drop.Load() {
 		return false
 	}
@@ -63,8 +64,8 @@ func (p *Port) String() string { return "in memory" }
 func (p *Port) Drop(on bool) { p.drop.Store(on) }
 
 // Send puts a frame into the switch as if it had come in at the port.
-func (p *Port) Send(octets []byte, off netstack.Offload) error {
-	f := netstack.NewFrame(octets, off)
+func (p *Port) Send(octets []byte, off frame.Offload) error {
+	f := frame.New(octets, off)
 	defer f.Release()
 	return p.at.Input(f)
 }

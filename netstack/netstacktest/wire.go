@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/frame"
 )
 
 // A Filter sees each frame that a Wire carries and says whether it arrives. It may be called from
@@ -52,7 +53,7 @@ type wireEnd struct {
 }
 
 // Transmit implements netstack.Port: what goes out here comes in at the other end.
-func (e *wireEnd) Transmit(f *netstack.Frame, _ *netstack.Delivery) bool {
+func (e *wireEnd) Transmit(f *frame.Frame, _ *netstack.Delivery) bool {
 	at := e.peer.at.Load()
 	if at == nil {
 		return false
@@ -69,8 +70,8 @@ func (e *wireEnd) Transmit(f *netstack.Frame, _ *netstack.Delivery) bool {
 	return put(at, octets, f.Offload)
 }
 
-func put(at *netstack.Attachment, octets []byte, o netstack.Offload) bool {
-	g := netstack.NewFrame(octets, o)
+func put(at *netstack.Attachment, octets []byte, o frame.Offload) bool {
+	g := frame.New(octets, o)
 	defer g.Release()
 	return at.Input(g) == nil
 }

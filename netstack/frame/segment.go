@@ -1,4 +1,4 @@
-package netstack
+package frame
 
 import (
 	"encoding/binary"
@@ -13,10 +13,10 @@ const (
 	tcpCWR = 0x80
 )
 
-// plain calls emit with the ordinary frames that f stands for, checksums complete: f itself if it is
-// one, else copies. f has passed check. The frames are good for the call of emit only; emit returns
+// Plain calls emit with the ordinary frames that f stands for, checksums complete: f itself if it is
+// one, else copies. f has passed Check. The frames are good for the call of emit only; emit returns
 // false to end it.
-func (f *Frame) plain(emit func(*Frame) bool) {
+func (f *Frame) Plain(emit func(*Frame) bool) {
 	switch {
 	case f.GSO != GSONone:
 		f.segments(emit)
@@ -42,15 +42,15 @@ func (f *Frame) completed() *Frame {
 		sum = 0xffff // to UDP, zero would mean that there is none
 	}
 	binary.BigEndian.PutUint16(b[start+int(f.CsumOffset):], sum)
-	c := newFrame()
+	c := Empty()
 	c.Csum = CsumValid
-	c.append(v)
+	c.Append(v)
 	return c
 }
 
 // copyTo fills b from offset off of f on.
 func (f *Frame) copyTo(b []byte, off int) {
-	for v := range f.views() {
+	for v := range f.Views() {
 		if off >= len(v) {
 			off -= len(v)
 			continue
@@ -65,14 +65,14 @@ func (f *Frame) copyTo(b []byte, off int) {
 
 // segments cuts the super-frame f.
 func (f *Frame) segments(emit func(*Frame) bool) {
-	var p packet
-	if p.parse(f) != nil {
+	var p Packet
+	if p.Parse(f) != nil {
 		return // check has seen to it
 	}
 	var (
-		hdr  = p.hdr[:f.HdrLen]
-		ip   = hdr[p.l3:]
-		tcp  = hdr[p.l4:]
+		hdr  = p.Headers[:f.HdrLen]
+		ip   = hdr[p.L3:]
+		tcp  = hdr[p.L4:]
 		seq  = binary.BigEndian.Uint32(tcp[4:])
 		id   = binary.BigEndian.Uint16(ip[4:]) // of IPv4
 		last = tcp[13]
@@ -90,27 +90,27 @@ func (f *Frame) segments(emit func(*Frame) bool) {
 		tcp[13] = flags
 		binary.BigEndian.PutUint32(tcp[4:], seq)
 
-		length := len(hdr) - p.l3 + n
+		length := len(hdr) - p.L3 + n
 		if f.GSO == GSOTCPv4 {
 			binary.BigEndian.PutUint16(ip[2:], uint16(length))
 			binary.BigEndian.PutUint16(ip[4:], id)
 			ip[10], ip[11] = 0, 0
-			binary.BigEndian.PutUint16(ip[10:], ^checksum.Checksum(hdr[p.l3:p.l4], 0))
+			binary.BigEndian.PutUint16(ip[10:], ^checksum.Checksum(hdr[p.L3:p.L4], 0))
 		} else {
-			binary.BigEndian.PutUint16(ip[4:], uint16(length-ipv6Len))
+			binary.BigEndian.PutUint16(ip[4:], uint16(length-IPv6Len))
 		}
 
 		v := buffer.NewViewSize(len(hdr) + n)
 		b := v.AsSlice()
 		copy(b, hdr)
 		f.copyTo(b[len(hdr):], off)
-		t := b[p.l4:]
+		t := b[p.L4:]
 		t[tcpCsumOffset], t[tcpCsumOffset+1] = 0, 0
 		binary.BigEndian.PutUint16(t[tcpCsumOffset:], ^checksum.Checksum(t, p.pseudoSum(len(t))))
 
-		s := newFrame()
+		s := Empty()
 		s.Csum = CsumValid
-		s.append(v)
+		s.Append(v)
 		more := emit(s)
 		s.Release()
 		if !more {

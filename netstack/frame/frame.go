@@ -1,4 +1,4 @@
-package netstack
+package frame
 
 import (
 	"crypto/rand"
@@ -21,7 +21,8 @@ func RandomMAC() MAC {
 	return m
 }
 
-func (m MAC) group() bool { return m[0]&1 != 0 }
+// IsGroup reports whether frames to m go to several stations.
+func (m MAC) IsGroup() bool { return m[0]&1 != 0 }
 
 // GSO says how the TCP segment of a super-frame is to be cut.
 type GSO uint8
@@ -54,61 +55,62 @@ type Offload struct {
 
 // Sizes of frames, in octets.
 const (
-	etherHeaderLen = 14
+	EtherHeaderLen = 14
 	vlanTagLen     = 4
-	// MaxFrameLen is the longest frame or super-frame: the largest IP packet in a tagged frame.
-	MaxFrameLen = etherHeaderLen + vlanTagLen + 65535
+	// MaxLen is the longest frame or super-frame: the largest IP packet in a tagged frame.
+	MaxLen = EtherHeaderLen + vlanTagLen + 65535
 )
 
 // A Frame is an Ethernet frame without its FCS, or a super-frame. Whoever made it releases it; those
 // it is passed to may use it during that call only.
 type Frame struct {
 	Offload
-	buf    buffer.Buffer
-	shared bool // several ports are to see it: none may take buf
+	Buffer buffer.Buffer // the octets
+	Shared bool          // several ports are to see it: none may take Buffer
 }
 
 var framePool = sync.Pool{New: func() any { return new(Frame) }}
 
-func newFrame() *Frame { return framePool.Get().(*Frame) }
+// Empty is a frame without octets: append some.
+func Empty() *Frame { return framePool.Get().(*Frame) }
 
-// NewFrame makes a frame of a copy of octets.
-func NewFrame(octets []byte, off Offload) *Frame {
-	f := newFrame()
+// New makes a frame of a copy of octets.
+func New(octets []byte, off Offload) *Frame {
+	f := Empty()
 	f.Offload = off
 	for len(octets) > 0 {
 		n := min(len(octets), buffer.MaxChunkSize)
-		f.append(buffer.NewViewWithData(octets[:n]))
+		f.Append(buffer.NewViewWithData(octets[:n]))
 		octets = octets[n:]
 	}
 	return f
 }
 
-// append adds v, which f owns from then on.
-func (f *Frame) append(v *buffer.View) { _ = f.buf.Append(v) } // fails only on memory it grows itself
+// Append adds v, which f owns from then on.
+func (f *Frame) Append(v *buffer.View) { _ = f.Buffer.Append(v) } // fails only on memory it grows itself
 
 // Release gives the frame's memory back.
 func (f *Frame) Release() {
-	f.buf.Release()
+	f.Buffer.Release()
 	*f = Frame{}
 	framePool.Put(f)
 }
 
 // Len is the length of the frame in octets.
-func (f *Frame) Len() int { return int(f.buf.Size()) }
+func (f *Frame) Len() int { return int(f.Buffer.Size()) }
 
 // AppendTo appends the octets of the frame to b.
 func (f *Frame) AppendTo(b []byte) []byte {
-	for v := range f.views() {
+	for v := range f.Views() {
 		b = append(b, v...)
 	}
 	return b
 }
 
-// views yields the pieces of the frame in order. They may not be written to.
-func (f *Frame) views() func(yield func([]byte) bool) {
+// Views yields the pieces of the frame in order. They may not be written to.
+func (f *Frame) Views() func(yield func([]byte) bool) {
 	return func(yield func([]byte) bool) {
-		l := f.buf.AsViewList()
+		l := f.Buffer.AsViewList()
 		for v := l.Front(); v != nil; v = v.Next() {
 			if !yield(v.AsSlice()) {
 				return
@@ -117,23 +119,23 @@ func (f *Frame) views() func(yield func([]byte) bool) {
 	}
 }
 
-// take gives f's octets to the caller: f's own if nobody else is to see the frame.
-func (f *Frame) take() buffer.Buffer {
-	if f.shared {
-		return f.buf.Clone()
+// Take gives f's octets to the caller: f's own if nobody else is to see the frame.
+func (f *Frame) Take() buffer.Buffer {
+	if f.Shared {
+		return f.Buffer.Clone()
 	}
-	b := f.buf
-	f.buf = buffer.Buffer{}
+	b := f.Buffer
+	f.Buffer = buffer.Buffer{}
 	return b
 }
 
-// dst and src are the addresses of a frame of at least etherHeaderLen octets.
-func (f *Frame) addresses() (dst, src MAC) {
-	if v := f.buf.AsViewList(); v.Front().Size() >= 12 {
+// Addresses are those of a frame of at least etherHeaderLen octets.
+func (f *Frame) Addresses() (dst, src MAC) {
+	if v := f.Buffer.AsViewList(); v.Front().Size() >= 12 {
 		b := v.Front().AsSlice()
 		return MAC(b[:6]), MAC(b[6:12])
 	}
 	var b [12]byte
-	f.buf.ReadAt(b[:], 0)
+	f.Buffer.ReadAt(b[:], 0)
 	return MAC(b[:6]), MAC(b[6:12])
 }

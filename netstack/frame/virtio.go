@@ -1,33 +1,33 @@
-package netstack
+package frame
 
 import "encoding/binary"
 
-// vnetHeaderLen is the length of struct virtio_net_hdr without num_buffers (VIRTIO 1.2, section
+// VirtioHeaderLen is the length of struct virtio_net_hdr without num_buffers (VIRTIO 1.2, section
 // 5.1.6), which a TAP puts before each frame when it was opened with IFF_VNET_HDR. Its fields are in
 // the order of the host: flags(1) gso_type(1) hdr_len(2) gso_size(2) csum_start(2) csum_offset(2).
-const vnetHeaderLen = 10
+const VirtioHeaderLen = 10
 
 const (
-	vnetNeedsCsum = 1 // flags
-	vnetDataValid = 2
+	virtioNeedsCsum = 1 // flags
+	virtioDataValid = 2
 
-	vnetGSONone  = 0 // gso_type
-	vnetGSOTCPv4 = 1
-	vnetGSOTCPv6 = 4
+	virtioGSONone  = 0 // gso_type
+	virtioGSOTCPv4 = 1
+	virtioGSOTCPv6 = 4
 )
 
-// parseVnet reads the header before a frame. What it says of the frame is checked when the frame
+// ParseVirtio reads the header before a frame. What it says of the frame is checked when the frame
 // comes into the Switch.
-func parseVnet(b []byte) (Offload, error) {
-	if len(b) < vnetHeaderLen {
-		return Offload{}, errShortFrame
+func ParseVirtio(b []byte) (Offload, error) {
+	if len(b) < VirtioHeaderLen {
+		return Offload{}, errShort
 	}
 	var o Offload
 	switch b[1] {
-	case vnetGSONone: // gso_size says nothing then
-	case vnetGSOTCPv4:
+	case virtioGSONone: // gso_size says nothing then
+	case virtioGSOTCPv4:
 		o.GSO = GSOTCPv4
-	case vnetGSOTCPv6:
+	case virtioGSOTCPv6:
 		o.GSO = GSOTCPv6
 	default:
 		return Offload{}, errBadOffload // nothing else was offered
@@ -37,33 +37,33 @@ func parseVnet(b []byte) (Offload, error) {
 		o.GSOSize = binary.NativeEndian.Uint16(b[4:])
 	}
 	switch {
-	case b[0]&vnetNeedsCsum != 0:
+	case b[0]&virtioNeedsCsum != 0:
 		o.Csum = CsumPartial
 		o.CsumStart = binary.NativeEndian.Uint16(b[6:])
 		o.CsumOffset = binary.NativeEndian.Uint16(b[8:])
-	case b[0]&vnetDataValid != 0:
+	case b[0]&virtioDataValid != 0:
 		o.Csum = CsumValid
 	}
 	return o, nil
 }
 
-// putVnet writes o as the header before a frame.
-func putVnet(b *[vnetHeaderLen]byte, o Offload) {
-	*b = [vnetHeaderLen]byte{}
+// PutVirtio writes o as the header before a frame.
+func PutVirtio(b *[VirtioHeaderLen]byte, o Offload) {
+	*b = [VirtioHeaderLen]byte{}
 	switch o.Csum {
 	case CsumPartial:
-		b[0] = vnetNeedsCsum
+		b[0] = virtioNeedsCsum
 		binary.NativeEndian.PutUint16(b[6:], o.CsumStart)
 		binary.NativeEndian.PutUint16(b[8:], o.CsumOffset)
 	case CsumValid:
-		b[0] = vnetDataValid
+		b[0] = virtioDataValid
 	case CsumUnverified: // nothing said
 	}
 	switch o.GSO {
 	case GSOTCPv4:
-		b[1] = vnetGSOTCPv4
+		b[1] = virtioGSOTCPv4
 	case GSOTCPv6:
-		b[1] = vnetGSOTCPv6
+		b[1] = virtioGSOTCPv6
 	}
 	if o.GSO != GSONone {
 		binary.NativeEndian.PutUint16(b[2:], o.HdrLen)
