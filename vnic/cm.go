@@ -80,7 +80,7 @@ func (c *Context) NewCMID(handler func(CMEvent)) (*CMID, error) {
 		return nil, err
 	}
 	id := &CMID{dev: c.dev, ctx: c, handler: handler}
-	h, err := c.ids.add(id, c.limits.CMID)
+	h, err := c.ids.Add(id, c.limits.CMID)
 	if err != nil {
 		return nil, fmt.Errorf("create a CM id: %w", err)
 	}
@@ -428,6 +428,6 @@ func (id *CMID) shut() {
 		})
 	}
 	id.ctx.mu.Lock()
-	id.ctx.ids.remove(id.handle)
+	id.ctx.ids.Remove(id.handle)
 	id.ctx.mu.Unlock()
 }

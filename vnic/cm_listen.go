@@ -85,7 +85,7 @@ func (id *CMID) Listen(backlog int) error {
 	}
 }
 
-// portTaken says that a free port is to be chosen once more: a port that is free among CMIDs can be
+// portTaken says that a free port is to be chosen once More: a port that is free among CMIDs can be
 // that of a connection which the Network has made.
 func portTaken(err error, try int) bool {
 	const tries = 16
@@ -299,7 +299,7 @@ func (id *CMID) Accept(qp *QP, p rdma.ConnParam) error {
 		return err
 	}
 	p.PrivateData = append([]byte(nil), p.PrivateData...)
-	if id.ctx.cfg.Within && r.stream != nil && r.session == nil && !id.ctx.staged.Load() {
+	if id.ctx.cfg.Within && r.stream != nil && r.session == nil && !id.ctx.mem.Blocking() {
 		return id.acceptHere(b, r, p)
 	}
 	return id.acceptLater(b, r, func(ctx context.Context) error {

@@ -5,10 +5,11 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/handle"
+	"github.com/vrnic/vrnic/vnic/internal/mem"
 )
 
 // A ContextConfig says whose a context is and what it may have.
@@ -36,36 +37,25 @@ type Context struct {
 	id     uint32
 	cfg    ContextConfig
 	limits Limits
+	mem    mem.Space
 
 	stageMu  sync.Mutex    // held by SetStaged
-	staged   atomic.Bool   // has memory that can block
 	touching chan struct{} // a slot for each goroutine of a staged context that runs a QP
 	violated sync.Once
 
-	mu       sync.Mutex
-	closed   bool           // guarded by mu
-	pds      table[*PD]     // guarded by mu
-	mrs      table[*MR]     // guarded by mu
-	fast     table[*FastMR] // guarded by mu
-	mws      table[*MW]     // guarded by mu
-	cqs      table[*CQ]     // guarded by mu
-	srqs     table[*SRQ]    // guarded by mu
-	qps      map[uint32]*QP // guarded by mu, by QPN
-	ids      table[*CMID]   // guarded by mu
-	mrOctets uint64         // guarded by mu
-	pending  int            // connection requests to its listeners; guarded by dev.admit.mu
-	hidden   int            // guarded by mu: regions among mrs that are nobody's objects
-	idle     []worker       // guarded by mu
-	idleDue  bool           // guarded by mu: dismissIdle will be called
-	starts   bool           // guarded by mu: something was started since it was called last
+	mu      sync.Mutex
+	closed  bool                // guarded by mu
+	cqs     handle.Table[*CQ]   // guarded by mu
+	srqs    handle.Table[*SRQ]  // guarded by mu
+	qps     map[uint32]*QP      // guarded by mu, by QPN
+	ids     handle.Table[*CMID] // guarded by mu
+	pending int                 // connection requests to its listeners; guarded by dev.admit.mu
+	idle    []worker            // guarded by mu
+	idleDue bool                // guarded by mu: dismissIdle will be called
+	starts  bool                // guarded by mu: something was started since it was called last
 
 	turns turns      // of attempts to connect
 	later laterQueue // what resolving has brought
-
-	atomics struct { // on memory that is reached by calls
-		mu   sync.Mutex
-		word [atomicLen]byte // guarded by mu
-	}
 
 	stop  chan struct{}  // closed by Shutdown
 	wg    sync.WaitGroup // goroutines of the context; Add with mu held and closed false
@@ -75,9 +65,13 @@ type Context struct {
 
 func (c *Context) openLocked() error {
 	if c.closed {
-		return fmt.Errorf("device %s: %w", c.dev.cfg.Name, rdma.ErrClosed)
+		return c.closedError()
 	}
 	return nil
+}
+
+func (c *Context) closedError() error {
+	return fmt.Errorf("device %s: %w", c.dev.cfg.Name, rdma.ErrClosed)
 }
 
 func (c *Context) qpList() []*QP {
@@ -112,9 +106,10 @@ func (c *Context) Shutdown() {
 		return
 	}
 	c.closed = true
+	c.mem.Shut(c.closedError())
 	c.dismissLocked()
 	close(c.stop)
-	ids := c.ids.slice()
+	ids := c.ids.Slice()
 	qps := make([]*QP, 0, len(c.qps))
 	for _, qp := range c.qps {
 		qps = append(qps, qp)
@@ -150,23 +145,12 @@ func (c *Context) finish(qps []*QP) {
 	t.Stop()
 	c.wg.Wait()
 
+	c.mem.Close()
 	c.mu.Lock()
-	mrs, fast, mws := c.mrs.slice(), c.fast.slice(), c.mws.slice()
-	c.mu.Unlock()
-	for _, w := range mws { // before the regions that they stand on
-		w.Close()
-	}
-	for _, f := range fast {
-		f.Close()
-	}
-	for _, m := range mrs {
-		m.Close()
-	}
-	c.mu.Lock()
-	for cq := range c.cqs.all() {
+	for cq := range c.cqs.All() {
 		cq.shut()
 	}
-	c.pds, c.cqs, c.srqs, c.ids = table[*PD]{}, table[*CQ]{}, table[*SRQ]{}, table[*CMID]{}
+	c.cqs, c.srqs, c.ids = handle.Table[*CQ]{}, handle.Table[*SRQ]{}, handle.Table[*CMID]{}
 	c.mu.Unlock()
 
 	c.dev.mu.Lock()
@@ -206,7 +190,7 @@ func (c *Context) AllocBuffer(size int) (rdma.Buffer, error) {
 	if uint64(size) > c.limits.MRLen {
 		return nil, fmt.Errorf("allocate a buffer of %d octets, at most %d: %w", size, c.limits.MRLen, rdma.ErrLimit)
 	}
-	return &buffer{pageAligned(size)}, nil
+	return &buffer{mem.Pages(size)}, nil
 }
 
 // A buffer is memory of the Go heap: the GC frees it when its MRs, too, are gone.

@@ -109,7 +109,7 @@ func (c *Context) NewCQ(o CQOptions) (*CQ, error) {
 	if err := c.openLocked(); err != nil {
 		return nil, err
 	}
-	h, err := c.cqs.add(cq, c.limits.CQ)
+	h, err := c.cqs.Add(cq, c.limits.CQ)
 	if err != nil {
 		return nil, fmt.Errorf("create a CQ: %w", err)
 	}
@@ -171,7 +171,7 @@ func (cq *CQ) publishLocked() {
 		return
 	}
 	cq.prod.Store(cq.put)
-	// Who arms polls once more: one of the two sees what the other has done.
+	// Who arms polls once More: one of the two sees what the other has done.
 	if a := cq.armed.Load(); a != armNot && (a == armAny || cq.asked) && cq.armed.CompareAndSwap(a, armNot) {
 		cq.signaled++
 		signal(cq.event)
@@ -361,7 +361,7 @@ func (cq *CQ) Close() error {
 		return fmt.Errorf("destroy a CQ with %d queues of QPs: %w", cq.refs, rdma.ErrBusy)
 	}
 	cq.shut()
-	c.cqs.remove(cq.handle)
+	c.cqs.Remove(cq.handle)
 	return nil
 }
 

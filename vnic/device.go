@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/handle"
+	"github.com/vrnic/vrnic/vnic/internal/mem"
 )
 
 // A Device is one virtual RNIC.
@@ -21,7 +23,7 @@ type Device struct {
 	mu       sync.Mutex
 	contexts map[*Context]struct{} // guarded by mu
 	closed   bool                  // guarded by mu
-	qps      table[*QP]            // guarded by mu; QPNs are the device's
+	qps      handle.Table[*QP]     // guarded by mu; QPNs are the device's
 	ports    portTable             // guarded by mu
 	past     Counters              // guarded by mu; of QPs that are gone
 	ctxCount uint32                // guarded by mu
@@ -33,20 +35,9 @@ type Device struct {
 	// assocPeers counts, guarded by assocMu, the associations that each peer has set up.
 	assocPeers map[peerKey]int
 
-	stagMu   sync.Mutex
-	stags    *stagSource         // guarded by stagMu
-	prefixes map[uint32]struct{} // guarded by stagMu: those of key slots
-	shards   [stagShards]stagShard
+	keys *mem.Keys // STags
 
 	admit admission // who may ask for connections
-}
-
-// STags are looked up for each segment: the map is split, so that QPs do not meet on one lock.
-const stagShards = 64
-
-type stagShard struct {
-	mu sync.RWMutex
-	m  map[uint32]*MR // guarded by mu
 }
 
 // New makes a device.
@@ -71,13 +62,13 @@ func New(cfg Config) (*Device, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s, err := newSTagSource()
+	keys, err := mem.NewKeys()
 	if err != nil {
 		return nil, fmt.Errorf("vnic: %w", err)
 	}
-	d := &Device{cfg: cfg, log: cfg.Log.With("dev", cfg.Name), stags: s, contexts: make(map[*Context]struct{}), prefixes: make(map[uint32]struct{})}
-	for i := range d.shards {
-		d.shards[i].m = make(map[uint32]*MR)
+	d := &Device{
+		cfg: cfg, log: cfg.Log.With("dev", cfg.Name), keys: keys,
+		contexts: make(map[*Context]struct{}),
 	}
 	d.watchIdle()
 	return d, nil
@@ -102,6 +93,14 @@ func (d *Device) Open(cfg ContextConfig) (*Context, error) {
 	}
 	c.async.wake = make(chan struct{}, 1)
 	c.later.ctx = c
+	c.mem.Init(mem.Config{
+		Keys: d.keys,
+		Limits: mem.Limits{
+			PD: c.limits.PD, MR: c.limits.MR, MW: c.limits.MW,
+			MRLen: c.limits.MRLen, MRTotal: c.limits.MRTotal,
+		},
+		Violation: c.violation, Log: d.log.With("owner", cfg.Label),
+	})
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -175,77 +174,6 @@ func (d *Device) route(remote netip.Addr) (netip.Addr, error) {
 		return netip.Addr{}, fmt.Errorf("no address of %s reaches %v: %w", d.cfg.Name, remote, syscall.ENETUNREACH)
 	}
 	return from, nil
-}
-
-func (d *Device) shard(stag uint32) *stagShard { return &d.shards[stag%stagShards] }
-
-// insertMR gives m an STag and makes it known.
-func (d *Device) insertMR(m *MR) {
-	d.stagMu.Lock()
-	defer d.stagMu.Unlock()
-	for {
-		m.stag = d.stags.next()
-		s := d.shard(m.stag)
-		s.mu.Lock()
-		_, taken := s.m[m.stag]
-		if !taken {
-			s.m[m.stag] = m
-		}
-		s.mu.Unlock()
-		if !taken {
-			return
-		}
-	}
-}
-
-// maxPrefixes bounds the prefixes in use, far below the 2^23 that there are.
-const maxPrefixes = 1 << 22
-
-// takePrefix takes a prefix that nobody has, unless most are in use, and returns a key with it.
-func (d *Device) takePrefix(most int) (key uint32, err error) {
-	d.stagMu.Lock()
-	defer d.stagMu.Unlock()
-	if len(d.prefixes) >= most {
-		return 0, fmt.Errorf("%d windows and fast regions are on the device: %w", len(d.prefixes), rdma.ErrLimit)
-	}
-	for {
-		key = d.stags.nextPrefix()
-		if _, taken := d.prefixes[key>>8]; !taken {
-			d.prefixes[key>>8] = struct{}{}
-			return key, nil
-		}
-	}
-}
-
-func (d *Device) dropPrefix(key uint32) {
-	d.stagMu.Lock()
-	defer d.stagMu.Unlock()
-	delete(d.prefixes, key>>8)
-}
-
-// insertBinding makes m known under its key, which is of a prefix of its own.
-func (d *Device) insertBinding(m *MR) {
-	s := d.shard(m.stag)
-	s.mu.Lock()
-	s.m[m.stag] = m
-	s.mu.Unlock()
-}
-
-func (d *Device) removeMR(m *MR) {
-	s := d.shard(m.stag)
-	s.mu.Lock()
-	if s.m[m.stag] == m {
-		delete(s.m, m.stag)
-	}
-	s.mu.Unlock()
-}
-
-func (d *Device) lookupMR(stag uint32) *MR {
-	s := d.shard(stag)
-	s.mu.RLock()
-	m := s.m[stag]
-	s.mu.RUnlock()
-	return m
 }
 
 // errno wraps a syscall.Errno with what was asked for.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"time"
-	"unsafe"
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
@@ -77,13 +76,4 @@ func termError(code iwarp.TermCode, remote bool) *rdma.TerminateError {
 
 func vendorErr(code iwarp.TermCode) uint32 {
 	return uint32(code.Layer)<<12 | uint32(code.Type)<<8 | uint32(code.Code)
-}
-
-const pageSize = 4096
-
-// pageAligned returns size zeroes that start on a page.
-func pageAligned(size int) []byte {
-	b := make([]byte, size+pageSize-1)
-	off := int(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) & (pageSize - 1))
-	return b[off : off+size : off+size]
 }

@@ -1,23 +1,20 @@
 package vnic
 
-import "github.com/vrnic/vrnic/rdma"
+import (
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/mem"
+)
 
 // Copy stands for a copy of another QP's owner that is under way in m until end is called.
-func (m *MR) Copy() (end func(), ok bool) {
-	if !m.pin() {
+func Copy(m *MR) (end func(), ok bool) {
+	if !m.Pin() {
 		return nil, false
 	}
-	return m.unpin, true
+	return m.Unpin, true
 }
 
-// Bound returns f's present registration, or nil.
-func (f *FastMR) Bound() *MR { return f.slot.bound() }
-
-// Bound returns w's present binding, or nil.
-func (w *MW) Bound() *MR { return w.slot.bound() }
-
-// HandOver has what is connected within c's device handed over, as the first request that needs memory that
-// can block does. It waits until nobody copies for both ends any more.
+// HandOver has what is connected within c's device handed over, as the first request that needs
+// memory that can block does. It waits until nobody copies for both ends any more.
 func (c *Context) HandOver() error {
 	for _, qp := range c.qpList() {
 		var done <-chan struct{}
@@ -48,11 +45,12 @@ func (qp *QP) HandedOver() (yes bool) {
 }
 
 const (
-	LongMessage  = longMessage
+	LongMessage  = mem.LongMessage
 	StepMessages = stepMessages
 )
 
-// Feed has qp, which is connected within its device, look for the receive that its peer's Send waits for.
+// Feed has qp, which is connected within its device, look for the receive that its peer's Send
+// waits for.
 func (qp *QP) Feed() { qp.do(func() { qp.link.(*loopEnd).feed() }) }
 
 // Counted is what qp has counted.

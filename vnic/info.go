@@ -1,6 +1,7 @@
 package vnic
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -155,28 +156,24 @@ func (d *Device) DevInfo() DevInfo {
 	d.admit.mu.Unlock()
 	for _, c := range d.contextList() {
 		i.Contexts++
+		pds, mrs, mws := c.mem.Counts()
+		i.PDs += pds
+		i.MRs += mrs
+		i.MWs += mws
 		c.mu.Lock()
-		i.PDs += len(c.pds.m)
-		i.MRs += len(c.mrs.m) - c.hidden + len(c.fast.m)
-		i.MWs += len(c.mws.m)
-		i.CQs += len(c.cqs.m)
-		i.SRQs += len(c.srqs.m)
+		i.CQs += c.cqs.Len()
+		i.SRQs += c.srqs.Len()
 		i.QPs += len(c.qps)
-		i.CMIDs += len(c.ids.m)
+		i.CMIDs += c.ids.Len()
 		c.mu.Unlock()
 	}
-	for k := range d.shards {
-		s := &d.shards[k]
-		s.mu.RLock()
-		i.Keys += len(s.m)
-		s.mu.RUnlock()
-	}
+	i.Keys = d.keys.Len()
 	d.mu.Lock()
 	i.Counters, i.Reaped = d.past, d.reaped
 	for _, es := range d.ports {
 		i.Ports += len(es)
 	}
-	for qp := range d.qps.all() {
+	for qp := range d.qps.All() {
 		i.Counters.add(qp.stats.snapshot())
 	}
 	d.mu.Unlock()
@@ -220,7 +217,7 @@ func (d *Device) QPs(c *Context) []QPInfo {
 // Info describes qp.
 func (qp *QP) Info() QPInfo {
 	i := QPInfo{
-		Dev: qp.dev.cfg.Name, QPN: qp.num, State: qp.State().String(), PD: qp.pd.handle,
+		Dev: qp.dev.cfg.Name, QPN: qp.num, State: qp.State().String(), PD: qp.pd.Handle(),
 		SendCQ: qp.scq.handle, RecvCQ: qp.rcq.handle, MaxSendWR: qp.cfg.MaxSendWR, MaxRecvWR: qp.cfg.MaxRecvWR,
 		Owner: qp.ctx.owner(), Created: qp.created, Counters: qp.stats.snapshot(),
 	}
@@ -255,26 +252,21 @@ func (qp *QP) Info() QPInfo {
 func (d *Device) MRs(c *Context) []MRInfo {
 	infos := []MRInfo{}
 	for _, c := range d.only(c) {
-		c.mu.Lock()
-		mrs, fast := c.mrs.slice(), c.fast.slice()
-		c.mu.Unlock()
-		mrs = slices.DeleteFunc(mrs, func(m *MR) bool { return m.hidden })
-		slices.SortFunc(mrs, func(a, b *MR) int { return int(a.handle) - int(b.handle) })
-		for _, m := range mrs {
-			i := MRInfo{
-				Dev: d.cfg.Name, Handle: m.handle, PD: m.pd.handle, Addr: m.base, Length: m.length,
-				Access: m.access.String(), Mode: m.mode(), Kind: "region", Valid: !m.disabled(), Owner: c.owner(),
-			}
-			if n := m.users.Load(); n != mrClosed {
-				i.Users = n
-			}
-			infos = append(infos, i)
+		for _, m := range byHandle(c.mem.MRs()) {
+			infos = append(infos, MRInfo{
+				Dev: d.cfg.Name, Handle: m.Handle(), PD: m.PD().Handle(), Addr: m.Addr(), Length: m.Len(),
+				Access: m.Access().String(), Mode: modeOf(m), Kind: "region", Valid: !m.Revoked(),
+				Users: m.Users(), Owner: c.owner(),
+			})
 		}
-		slices.SortFunc(fast, func(a, b *FastMR) int { return int(a.slot.handle) - int(b.slot.handle) })
-		for _, f := range fast {
-			i := MRInfo{Dev: d.cfg.Name, Handle: f.slot.handle, PD: f.slot.pd.handle, Length: f.slot.maxLen, Kind: "fast", Owner: c.owner()}
-			if m := f.slot.bound(); m != nil {
-				i.Addr, i.Length, i.Access, i.Mode, i.Valid = m.base, m.length, m.access.String(), m.mode(), true
+		for _, f := range byHandle(c.mem.FastMRs()) {
+			i := MRInfo{
+				Dev: d.cfg.Name, Handle: f.Handle(), PD: f.PD().Handle(), Length: f.MaxLen(), Kind: "fast",
+				Owner: c.owner(),
+			}
+			if m := f.Bound(); m != nil {
+				i.Addr, i.Length, i.Access = m.Addr(), m.Len(), m.Access().String()
+				i.Mode, i.Valid = modeOf(m), true
 			}
 			infos = append(infos, i)
 		}
@@ -282,11 +274,17 @@ func (d *Device) MRs(c *Context) []MRInfo {
 	return infos
 }
 
-func (m *MR) mode() string {
+// byHandle sorts objects by their handles.
+func byHandle[T interface{ Handle() uint32 }](objects []T) []T {
+	slices.SortFunc(objects, func(a, b T) int { return cmp.Compare(a.Handle(), b.Handle()) })
+	return objects
+}
+
+func modeOf(m *MR) string {
 	switch {
-	case m.mem != nil:
+	case m.Blocking():
 		return "private"
-	case m.foreign:
+	case m.Foreign():
 		return "shared"
 	}
 	return "local"
@@ -296,17 +294,14 @@ func (m *MR) mode() string {
 func (d *Device) MWs(c *Context) []MWInfo {
 	infos := []MWInfo{}
 	for _, c := range d.only(c) {
-		c.mu.Lock()
-		mws := c.mws.slice()
-		c.mu.Unlock()
-		slices.SortFunc(mws, func(a, b *MW) int { return int(a.slot.handle) - int(b.slot.handle) })
-		for _, w := range mws {
-			i := MWInfo{Dev: d.cfg.Name, Handle: w.slot.handle, PD: w.slot.pd.handle, Type: uint32(w.typ), Owner: c.owner()}
-			if m := w.slot.bound(); m != nil {
-				i.Bound, i.Addr, i.Length, i.Access, i.MR = true, m.base, m.length, m.access.String(), m.src.handle
-				if m.qp != nil {
-					i.QPN = m.qp.num
-				}
+		for _, w := range byHandle(c.mem.MWs()) {
+			i := MWInfo{
+				Dev: d.cfg.Name, Handle: w.Handle(), PD: w.PD().Handle(), Type: uint32(w.Type()),
+				Owner: c.owner(),
+			}
+			if m := w.Bound(); m != nil {
+				i.Bound, i.Addr, i.Length, i.Access = true, m.Addr(), m.Len(), m.Access().String()
+				i.MR, i.QPN = m.Source().Handle(), m.QPN()
 			}
 			infos = append(infos, i)
 		}
@@ -319,14 +314,13 @@ func (d *Device) CQs(c *Context) []CQInfo {
 	infos := []CQInfo{}
 	for _, c := range d.only(c) {
 		c.mu.Lock()
-		cqs := c.cqs.slice()
+		cqs := c.cqs.Slice()
 		need := make(map[*CQ]int, len(cqs))
 		for _, cq := range cqs {
 			need[cq] = cq.need
 		}
 		c.mu.Unlock()
-		slices.SortFunc(cqs, func(a, b *CQ) int { return int(a.handle) - int(b.handle) })
-		for _, cq := range cqs {
+		for _, cq := range byHandle(cqs) {
 			cq.mu.Lock()
 			infos = append(infos, CQInfo{
 				Dev: d.cfg.Name, Handle: cq.handle, Depth: cq.depth, Queues: len(cq.qps), Need: need[cq], Pushed: cq.pushed, Events: cq.signaled,
@@ -343,7 +337,7 @@ func (d *Device) SRQs(c *Context) []SRQInfo {
 	infos := []SRQInfo{}
 	for _, c := range d.only(c) {
 		c.mu.Lock()
-		srqs := c.srqs.slice()
+		srqs := c.srqs.Slice()
 		c.mu.Unlock()
 		slices.SortFunc(srqs, func(a, b *SRQ) int { return int(a.num) - int(b.num) })
 		for _, s := range srqs {
@@ -362,7 +356,7 @@ func (s *SRQ) info() (i SRQInfo, ok bool) {
 		return i, false
 	}
 	return SRQInfo{
-		Dev: s.pd.dev.cfg.Name, Num: s.num, PD: s.pd.handle, MaxWR: s.cfg.MaxWR, MaxPerQP: s.quota(),
+		Dev: s.pd.ctx.dev.cfg.Name, Num: s.num, PD: s.pd.Handle(), MaxWR: s.cfg.MaxWR, MaxPerQP: s.quota(),
 		Posted: s.pendingLocked(), QPs: int(s.qps.Load()), Taken: s.taken, Waits: s.waits, Quota: s.over,
 		Limit: s.limit, Limits: s.limits, Owner: s.pd.ctx.owner(),
 	}, true
@@ -373,10 +367,9 @@ func (d *Device) CMs(c *Context) []CMInfo {
 	infos := []CMInfo{}
 	for _, c := range d.only(c) {
 		c.mu.Lock()
-		ids := c.ids.slice()
+		ids := c.ids.Slice()
 		c.mu.Unlock()
-		slices.SortFunc(ids, func(a, b *CMID) int { return int(a.handle) - int(b.handle) })
-		for _, id := range ids {
+		for _, id := range byHandle(ids) {
 			id.mu.Lock()
 			i := CMInfo{Dev: d.cfg.Name, Handle: id.handle, State: id.state.String(), Local: id.local, Remote: id.remote, Owner: c.owner()}
 			if id.binding != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/mem"
 )
 
 // loopChunk is how many octets are copied at most while the peer's receive side is locked.
@@ -31,8 +32,8 @@ type loopEnd struct {
 	quiet  bool         // guarded by pair.mu: copies nothing until the connection has moved
 	stream iwarp.Stream // set before pair.asked
 	sent   bool         // our Terminate is in the peer's mailbox; owner only
-	from   hold         // where the last Send took its octets; within send
-	into   hold         // and where it put them
+	from   mem.Hold     // where the last Send took its octets; within send
+	into   mem.Hold     // and where it put them
 
 	// Of small messages that were posted together nobody is told one by one: a line of the cache that both sides
 	// write takes as long to cross as the rest of a message. Within send.
@@ -211,8 +212,8 @@ func (l *loopEnd) retire() {
 }
 
 func (l *loopEnd) dropHolds() {
-	l.from.drop()
-	l.into.drop()
+	l.from.Drop()
+	l.into.Drop()
 }
 
 func (l *loopEnd) sendSome() (more bool) {
@@ -317,7 +318,7 @@ func (l *loopEnd) exec(e *sqe) bool {
 			own, fault = l.sendChunk(e, n)
 		}
 	}
-	if own == errStaged {
+	if own == mem.ErrBlocking {
 		r.mu.Unlock()
 		l.hand()
 		return false
@@ -376,32 +377,32 @@ func (l *loopEnd) write(e *sqe, n uint32) (own, fault error) {
 	if e.total == 0 {
 		return nil, nil // "zero-length tagged segments skip all checks"
 	}
-	var dst *MR
-	if dst, fault = peer.remoteMR(&writeAccess, e.wr.RKey, e.wr.RemoteAddr, e.total); fault != nil {
+	var dst *mem.MR
+	if dst, fault = peer.mem.Find(mem.PeerWrite, e.wr.RKey, e.wr.RemoteAddr, e.total); fault != nil {
 		return nil, fault
 	}
-	if dst.mem != nil || e.list.far {
-		return errStaged, nil
+	if dst.Blocking() || e.list.Blocking() {
+		return mem.ErrBlocking, nil
 	}
 	to := e.wr.RemoteAddr + uint64(e.off)
 	last := e.off+n == e.total
 	if e.wr.Flags&rdma.Inline != 0 {
-		if err := dst.writeAt(e.wr.Inline[e.off:e.off+n], to, last); err != nil {
-			return nil, writeAccess.gone(dst, err)
+		if err := dst.Write(e.wr.Inline[e.off:e.off+n], to, last); err != nil {
+			return nil, mem.PeerWrite.Gone(dst, err)
 		}
 		return nil, nil
 	}
 	for off := e.off; n > 0; {
-		src, from, k := e.list.piece(off)
-		w := way{long: e.total >= longMessage, more: k > n}
+		src, from, k := e.list.Piece(off)
+		how := mem.CopyMode{Long: e.total >= mem.LongMessage, More: k > n}
 		k = min(k, n)
-		w.last = last && k == n
-		dstErr, srcErr := copyMR(dst, to, src, from, k, w)
+		how.Last = last && k == n
+		dstErr, srcErr := mem.Copy(dst, to, src, from, k, how)
 		if srcErr != nil {
 			return srcErr, nil
 		}
 		if dstErr != nil {
-			return nil, writeAccess.gone(dst, dstErr)
+			return nil, mem.PeerWrite.Gone(dst, dstErr)
 		}
 		to, off, n = to+uint64(k), off+k, n-k
 	}
@@ -414,24 +415,24 @@ func (l *loopEnd) read(e *sqe, n uint32) (own, fault error) {
 	if e.total == 0 {
 		return nil, nil
 	}
-	var src *MR
-	if src, fault = peer.remoteMR(&readAccess, e.wr.RKey, e.wr.RemoteAddr, e.total); fault != nil {
+	var src *mem.MR
+	if src, fault = peer.mem.Find(mem.PeerRead, e.wr.RKey, e.wr.RemoteAddr, e.total); fault != nil {
 		return nil, fault
 	}
-	if src.mem != nil || e.list.far {
-		return errStaged, nil
+	if src.Blocking() || e.list.Blocking() {
+		return mem.ErrBlocking, nil
 	}
 	from := e.wr.RemoteAddr + uint64(e.off)
 	for off := e.off; n > 0; {
-		dst, to, k := e.list.piece(off)
+		dst, to, k := e.list.Piece(off)
 		k = min(k, n)
-		w := way{last: true, long: e.total >= longMessage, more: off+k < e.total}
-		dstErr, srcErr := copyMR(dst, to, src, from, k, w)
+		how := mem.CopyMode{Last: true, Long: e.total >= mem.LongMessage, More: off+k < e.total}
+		dstErr, srcErr := mem.Copy(dst, to, src, from, k, how)
 		if dstErr != nil {
 			return dstErr, nil
 		}
 		if srcErr != nil {
-			return nil, readAccess.gone(src, srcErr)
+			return nil, mem.PeerRead.Gone(src, srcErr)
 		}
 		from, off, n = from+uint64(k), off+k, n-k
 	}
@@ -445,8 +446,8 @@ func (l *loopEnd) sendChunk(e *sqe, n uint32) (own, fault error) {
 	if n > 0 && r.bad {
 		return nil, r.placeFailed(errBadReceive)
 	}
-	if n > 0 && (r.list.far || e.list.far) {
-		return errStaged, nil
+	if n > 0 && (r.list.Blocking() || e.list.Blocking()) {
+		return mem.ErrBlocking, nil
 	}
 	if e.wr.Flags&rdma.Inline != 0 {
 		if fault = r.placeLocked(&l.into, e.off, e.wr.Inline[e.off:e.off+n]); fault != nil {
@@ -454,16 +455,16 @@ func (l *loopEnd) sendChunk(e *sqe, n uint32) (own, fault error) {
 		}
 	} else {
 		for off, left := e.off, n; left > 0; {
-			src, from, k := e.list.piece(off)
-			dst, to, kd := r.list.piece(off)
+			src, from, k := e.list.Piece(off)
+			dst, to, kd := r.list.Piece(off)
 			k = min(k, kd, left)
-			if !l.into.take(dst) {
-				return nil, r.placeFailed(errGone)
+			if !l.into.Take(dst) {
+				return nil, r.placeFailed(mem.ErrGone)
 			}
-			if !l.from.take(src) {
-				return errGone, nil
+			if !l.from.Take(src) {
+				return mem.ErrGone, nil
 			}
-			dstErr, srcErr := copyPinned(dst, to, src, from, k, way{long: e.total >= longMessage, more: off+k < e.total})
+			dstErr, srcErr := mem.CopyPinned(dst, to, src, from, k, mem.CopyMode{Long: e.total >= mem.LongMessage, More: off+k < e.total})
 			if srcErr != nil {
 				return srcErr, nil
 			}
@@ -505,11 +506,6 @@ func (l *loopEnd) deliver(e *sqe, n uint32) error {
 		Invalidate: e.wr.Op == rdma.OpSendInv, STag: iwarp.STag(e.wr.InvKey),
 		Immediate: isImmediate(e.wr.Op), Data: e.immediate(),
 	}, late)
-}
-
-// gone is the refusal of a region that went away, or faulted, after the checks.
-func (k *accessKind) gone(m *MR, err error) *iwarp.LocalError {
-	return k.fail(k.stag, m.stag, "%v", err)
 }
 
 func (l *loopEnd) idle() bool { return true }

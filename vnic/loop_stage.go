@@ -127,7 +127,7 @@ func (l *loopEnd) takeWire() *wire {
 func (c *Context) SetStaged() error {
 	c.stageMu.Lock()
 	defer c.stageMu.Unlock()
-	if c.staged.Swap(true) {
+	if !c.mem.AllowBlocking() {
 		return nil
 	}
 	for _, qp := range c.qpList() {

@@ -126,3 +126,11 @@ func TestPipe(t *testing.T) {
 		t.Errorf("reset: %v", err)
 	}
 }
+
+func octets(n int, seed byte) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i*7) + byte(i>>8) + seed
+	}
+	return b
+}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/handle"
+	"github.com/vrnic/vrnic/vnic/internal/mem"
 )
 
 // A Lingerer is told by who brings octets of the peer.
@@ -74,6 +76,7 @@ type QP struct {
 	recvq    RecvQueue
 	ctx      *Context
 	pd       *PD
+	mem      mem.Stream
 	scq, rcq *CQ
 	cfg      rdma.QPConfig
 	stats    qpStats
@@ -86,8 +89,8 @@ type QP struct {
 	linger   Lingerer
 	endState rdma.QPState // after a graceful end
 	created  time.Time
-	outHold  hold // within wire.send; the owner's
-	inHold   hold // within wire.receive; the owner's
+	outHold  mem.Hold // within wire.send; the owner's
+	inHold   mem.Hold // within wire.receive; the owner's
 
 	wakec       chan struct{} // one slot
 	quit        atomic.Bool   // set by die, which then wakes the goroutine
@@ -107,8 +110,6 @@ type QP struct {
 	deadlines   [nDeadlines]time.Time
 	terminateBy time.Time // the latest end of QPTerminate, if the peer goes on sending
 	timer       *time.Timer
-
-	windows map[*keySlot]struct{} // guarded by pd.keyMu: type 2 windows bound to this connection
 }
 
 // A termCause is a Terminate, ours or the peer's.
@@ -194,6 +195,7 @@ func (pd *PD) NewQP(o QPOptions) (*QP, error) {
 		tap.qp = qp
 		qp.recvq, qp.rx.tap = tap, tap
 	}
+	qp.mem.Init(pd.PD)
 	qp.sq.init(qp)
 	qp.rx.init(qp)
 	if err := pd.addQP(qp); err != nil {
@@ -214,7 +216,7 @@ func (pd *PD) addQP(qp *QP) error {
 	}
 	gone := qp.scq.closed.Load() || qp.rcq.closed.Load()
 	t := qp.rx.tap
-	if pd.closed || gone || t != nil && t.srq.closed {
+	if gone || t != nil && t.srq.closed {
 		return fmt.Errorf("create a QP of objects that are gone: %w", rdma.ErrClosed)
 	}
 	if len(c.qps) >= c.limits.QP {
@@ -226,7 +228,12 @@ func (pd *PD) addQP(qp *QP) error {
 		qp.reserve(-1)
 		return err
 	}
-	num, err := c.dev.qps.add(qp, maxHandle)
+	num, err := c.dev.qps.Add(qp, handle.Max)
+	if err == nil {
+		if err = qp.mem.Add(num); err != nil {
+			c.dev.qps.Remove(num)
+		}
+	}
 	if err != nil {
 		qp.reserve(-1)
 		return fmt.Errorf("create a QP: %w", err)
@@ -236,7 +243,6 @@ func (pd *PD) addQP(qp *QP) error {
 		c.qps = make(map[uint32]*QP)
 	}
 	c.qps[num] = qp
-	pd.qps.Add(1)
 	qp.scq.attach(qp)
 	qp.rcq.attach(qp)
 	if t != nil {
@@ -260,10 +266,10 @@ func (qp *QP) remove() {
 	defer c.dev.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.dev.qps.remove(qp.num)
+	c.dev.qps.Remove(qp.num)
 	c.dev.past.add(qp.stats.snapshot())
 	delete(c.qps, qp.num)
-	qp.pd.qps.Add(-1)
+	qp.mem.Remove()
 	qp.reserve(-1)
 	qp.scq.detach(qp)
 	qp.rcq.detach(qp)

@@ -86,7 +86,7 @@ func (qp *QP) peerTerminated(code iwarp.TermCode, culprit *sqe) {
 	qp.mustState(rdma.QPTerminate)
 }
 
-// lost ends the connection because the link is no more: Q10, Q14, Q15.
+// lost ends the connection because the link is no More: Q10, Q14, Q15.
 func (qp *QP) lost(err error) {
 	if qp.link == nil {
 		return
@@ -127,7 +127,7 @@ func (qp *QP) endLink(abort bool) {
 	qp.wire.Store(nil)
 	qp.peek.Store(nil)
 	qp.closeRecv() // before anything of the link is given up
-	qp.unbindWindows()
+	qp.mem.EndWindows()
 	if abort && !qp.eof {
 		l.abort()
 	} else {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/mem"
 )
 
 // A recvSide is the receive half of a QP: what the peer's Sends go into. On the wire only the
@@ -26,14 +27,13 @@ type recvSide struct {
 	fail   rdma.WCStatus
 	vendor uint32 // guarded by mu, as fail: how the receive that was taken fails instead of being flushed
 	wr     rdma.RecvWR
-	list   sgl
-	sge    [1]rdma.SGE // the room of wr and list, if that is enough
-	mr     [1]*MR
-	wc     rdma.WC // guarded by mu: scratch, a sink would make a local one escape; see also ended
+	list   mem.SGL
+	sge    [1]rdma.SGE // the room of wr, if that is enough
+	wc     rdma.WC     // guarded by mu: scratch, a sink would make a local one escape; see also ended
 
 	// A Send with Invalidate whose octets are there waits until ended, which it revoked, is
 	// drained. wc is its completion; no other Send is taken meanwhile.
-	ended     *MR         // guarded by mu
+	ended     *mem.MR     // guarded by mu
 	solicited bool        // guarded by mu: of that Send
 	revoking  atomic.Bool // ended is set
 
@@ -53,7 +53,8 @@ type lateRecv struct {
 
 func (r *recvSide) init(qp *QP) {
 	r.qp = qp
-	r.wr.SGEs, r.list.mrs = roomFor(qp.cfg.MaxRecvSGE, r.sge[:0], r.mr[:0])
+	r.wr.SGEs = roomFor(qp.cfg.MaxRecvSGE, r.sge[:0])
+	r.list.Init(qp.cfg.MaxRecvSGE)
 }
 
 // takeLocked makes sure that a receive is at hand; false: none is posted, and QP.Ring comes when
@@ -85,12 +86,12 @@ func (r *recvSide) nextLocked() bool {
 		qp.recvq.Starve(false)
 	}
 	r.cookie, r.have, r.used, r.bad, r.fail, r.vendor, r.size = cookie, true, false, false, 0, 0, 0
-	n, ok := total(r.wr.SGEs)
+	n, ok := mem.Total(r.wr.SGEs)
 	if !ok || len(r.wr.SGEs) > qp.cfg.MaxRecvSGE {
 		r.bad = true
 		return true
 	}
-	if err := r.list.resolve(qp.pd, r.wr.SGEs, true); err != nil {
+	if err := r.list.Resolve(qp.pd.PD, r.wr.SGEs, true); err != nil {
 		qp.log("receive refused", "err", err)
 		r.bad = true // an error once something is to be placed there
 	}
@@ -110,10 +111,10 @@ func (r *recvSide) beginLocked() (size uint32, ok bool) {
 var errBadReceive = fmt.Errorf("the receive names memory that it may not write: %w", rdma.ErrInvalid)
 
 // placeLocked places octets of the Send under way.
-func (r *recvSide) placeLocked(h *hold, off uint32, p []byte) error {
+func (r *recvSide) placeLocked(h *mem.Hold, off uint32, p []byte) error {
 	err := errBadReceive
 	if !r.bad {
-		if err = r.list.copyIn(h, p, off); err == nil {
+		if err = r.list.CopyIn(h, p, off); err == nil {
 			return nil
 		}
 	}
@@ -131,14 +132,14 @@ func (r *recvSide) endLocked(d iwarp.Received, late bool) error {
 	wc := &r.wc
 	*wc = rdma.WC{ID: r.wr.ID, Op: rdma.WCRecv, ByteLen: d.Length, QPN: qp.num}
 	if d.Invalidate {
-		m, err := qp.remoteInvalidate(uint32(d.STag))
+		m, err := qp.mem.RemoteInvalidate(uint32(d.STag))
 		if err != nil {
 			r.fail, r.vendor = rdma.WCRemInvReq, vendorErr(err.Cause)
 			return err
 		}
 		wc.Flags |= rdma.WCWithInv
 		wc.Imm = uint32(d.STag)
-		if !m.await(qp.wake) {
+		if !m.Await(qp.wake) {
 			r.ended, r.solicited, r.used = m, d.Solicited, false
 			r.revoking.Store(true)
 			return nil
@@ -168,7 +169,7 @@ func (r *recvSide) deliverLocked(late bool) {
 		qp.stats.solicited.Add(1)
 	}
 	r.have = false
-	r.list.drop()
+	r.list.Drop()
 	if !late {
 		r.tellLocked(&r.wc, r.solicited)
 		return
@@ -219,7 +220,7 @@ func (qp *QP) closeRecv() {
 		if r.have && r.tap != nil {
 			r.tap.giveBack(&r.wr, r.cookie)
 		}
-		r.list.drop()
+		r.list.Drop()
 		r.have, r.ended = false, nil
 	}
 }
@@ -240,7 +241,7 @@ func (qp *QP) flushRecv() (more bool) {
 		}
 		if r.tap != nil && !r.used {
 			r.tap.giveBack(&r.wr, r.cookie) // taken for a Send that did not come
-			r.list.drop()
+			r.list.Drop()
 			r.have = false
 			return false
 		}
@@ -253,7 +254,7 @@ func (qp *QP) flushRecv() (more bool) {
 			wc.VendorErr = vendorErr(qp.peerCode.code)
 		}
 		r.have, r.fail, r.vendor = false, 0, 0
-		r.list.drop()
+		r.list.Drop()
 		r.tellLocked(wc, false)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/mem"
 )
 
 // A sendSide holds the send requests that were taken from the queue and have not been retired, in
@@ -18,9 +19,9 @@ type sendSide struct {
 	bad              bool   // an entry waits to fail; nothing is taken behind it
 	rest             []sqe  // the slots but the first
 	first            sqe
-	wc               rdma.WC         // scratch: a sink would make a local one escape
-	old              [atomicLen]byte // scratch
-	atomic           iwarp.Atomic    // scratch
+	wc               rdma.WC             // scratch: a sink would make a local one escape
+	old              [mem.AtomicLen]byte // scratch
+	atomic           iwarp.Atomic        // scratch
 }
 
 // An sqe is a send request under way. It is the iwarp.Payload of its message.
@@ -32,12 +33,11 @@ type sqe struct {
 	status rdma.WCStatus
 	vendor uint32
 	total  uint32
-	off    uint32 // loopback: octets moved; Read: octets placed
-	msn    uint32 // on the wire, of a Read or an atomic
-	ended  *MR    // LocalInv, BindMW, RegMR: what ended, once it is known; it may not be drained yet
-	list   sgl
-	sge    [1]rdma.SGE // the room of wr and list, if that is enough
-	mr     [1]*MR
+	off    uint32  // loopback: octets moved; Read: octets placed
+	msn    uint32  // on the wire, of a Read or an atomic
+	ended  *mem.MR // LocalInv, BindMW, RegMR: what ended, once it is known; it may not be drained yet
+	list   mem.SGL
+	sge    [1]rdma.SGE // the room of wr, if that is enough
 	wr     rdma.SendWR // its own copy
 }
 
@@ -57,9 +57,18 @@ func (s *sendSide) init(qp *QP) {
 	for i := range n {
 		e := s.at(i)
 		e.qp = qp
-		e.wr.SGEs, e.list.mrs = roomFor(qp.cfg.MaxSendSGE, e.sge[:0], e.mr[:0])
+		e.wr.SGEs = roomFor(qp.cfg.MaxSendSGE, e.sge[:0])
+		e.list.Init(qp.cfg.MaxSendSGE)
 		e.wr.Inline = make([]byte, 0, qp.cfg.MaxInline)
 	}
+}
+
+// roomFor is room for n SGEs: what is given, beside what it belongs to, if that is enough.
+func roomFor(n int, sges []rdma.SGE) []rdma.SGE {
+	if n > cap(sges) {
+		return make([]rdma.SGE, 0, n)
+	}
+	return sges
 }
 
 func (s *sendSide) at(i uint32) *sqe {
@@ -80,7 +89,7 @@ func (s *sendSide) room() *sqe {
 // drop forgets what was taken.
 func (s *sendSide) drop() {
 	for ; s.head != s.tail; s.head++ {
-		s.at(s.head).list.drop()
+		s.at(s.head).list.Drop()
 	}
 	s.next, s.reads, s.bad = s.tail, 0, false
 }
@@ -139,7 +148,7 @@ func (qp *QP) checkSend(wr *rdma.SendWR) (n uint32, err error) {
 	case len(wr.SGEs) > qp.cfg.MaxSendSGE:
 		return 0, fmt.Errorf("%d SGEs, at most %d: %w", len(wr.SGEs), qp.cfg.MaxSendSGE, rdma.ErrInvalid)
 	}
-	n, ok := total(wr.SGEs)
+	n, ok := mem.Total(wr.SGEs)
 	if !ok {
 		return 0, fmt.Errorf("a message of more than 2^32-1 octets: %w", rdma.ErrInvalid)
 	}
@@ -149,8 +158,8 @@ func (qp *QP) checkSend(wr *rdma.SendWR) (n uint32, err error) {
 // checkLength checks what op says of the length.
 func checkLength(op rdma.Opcode, n uint32) (uint32, error) {
 	switch {
-	case isAtomic(op) && n != atomicLen:
-		return 0, fmt.Errorf("%v into %d octets, the old value has %d: %w", op, n, atomicLen, rdma.ErrInvalid)
+	case isAtomic(op) && n != mem.AtomicLen:
+		return 0, fmt.Errorf("%v into %d octets, the old value has %d: %w", op, n, mem.AtomicLen, rdma.ErrInvalid)
 	case op == rdma.OpSendImm && n != 0:
 		// Immediate Data is a message of its own and has no payload (RFC 7306, section 6.3).
 		return 0, fmt.Errorf("%v with %d octets, iWARP has none with any: use WRITE_WITH_IMM, or a Send: %w", op, n, rdma.ErrInvalid)
@@ -209,7 +218,7 @@ func (qp *QP) prepare(e *sqe) error {
 	if e.wr.Flags&rdma.Inline != 0 {
 		return nil
 	}
-	if err := e.list.resolve(qp.pd, e.wr.SGEs, isRequest(e.wr.Op)); err != nil {
+	if err := e.list.Resolve(qp.pd.PD, e.wr.SGEs, isRequest(e.wr.Op)); err != nil {
 		e.status = rdma.WCLocProt
 		return err
 	}
@@ -264,9 +273,9 @@ func (e *sqe) CopyOut(p []byte, off uint32) error {
 		return nil
 	}
 	if off == 0 {
-		e.qp.outHold.far.forget() // a message is not made of what was there for another
+		e.qp.outHold.ForgetAhead() // a message is not made of what was there for another
 	}
-	if err := e.list.copyOut(&e.qp.outHold, p, off); err != nil {
+	if err := e.list.CopyOut(&e.qp.outHold, p, off); err != nil {
 		e.status = rdma.WCLocProt
 		if w, ok := e.qp.link.(*wire); ok {
 			w.unread = true
@@ -318,7 +327,7 @@ func (qp *QP) retire() {
 		s.head++
 		n++
 		if e.status == rdma.WCSuccess && e.wr.Flags&rdma.Signaled == 0 && !qp.cfg.SignalAll {
-			e.list.drop()
+			e.list.Drop()
 			continue
 		}
 		if qp.own == nil {
@@ -374,7 +383,7 @@ func (qp *QP) completeLocked(e *sqe, st rdma.WCStatus) {
 	if st != rdma.WCSuccess {
 		qp.stats.errors.Add(1)
 	}
-	e.list.drop()
+	e.list.Drop()
 	qp.scq.addLocked(qp, wc, 0, qp.sq.head, true, false)
 }
 
@@ -427,7 +436,7 @@ func (qp *QP) flushSend() (more bool) {
 			}
 		}
 		if st == rdma.WCSuccess && e.wr.Flags&rdma.Signaled == 0 && !qp.cfg.SignalAll {
-			e.list.drop()
+			e.list.Drop()
 			qp.sendq.Retire(1)
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/mem"
 )
 
 // A SendQueue is where a QP takes its send requests from. It is called by one goroutine at a time,
@@ -213,7 +214,7 @@ func checkRecv(wr *rdma.RecvWR, sges int) error {
 	if len(wr.SGEs) > sges {
 		return fmt.Errorf("post a receive of %d SGEs, at most %d: %w", len(wr.SGEs), sges, rdma.ErrInvalid)
 	}
-	if _, ok := total(wr.SGEs); !ok {
+	if _, ok := mem.Total(wr.SGEs); !ok {
 		return fmt.Errorf("post a receive of more than 2^32-1 octets: %w", rdma.ErrInvalid)
 	}
 	return nil

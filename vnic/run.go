@@ -34,7 +34,7 @@ func (qp *QP) kick() {
 
 // near reports whether qp's next step touches no memory that can block. qp's owner asks.
 func (qp *QP) near() bool {
-	if !qp.ctx.staged.Load() || qp.link == nil {
+	if !qp.ctx.mem.Blocking() || qp.link == nil {
 		return true
 	}
 	l, ok := qp.link.(*loopEnd)
@@ -94,7 +94,7 @@ func (qp *QP) drain(own bool) {
 	for n := 1; ; n++ {
 		more := qp.step(own)
 		switch {
-		case more && (!own || qp.ctx.staged.Load()): // a slot of a staged context goes round
+		case more && (!own || qp.ctx.mem.Blocking()): // a slot of a staged context goes round
 			qp.token.Store(tokenIdle)
 			signal(qp.wakec)
 			return
@@ -124,7 +124,7 @@ func (qp *QP) run() {
 		if qp.quit.Load() {
 			return
 		}
-		staged := qp.ctx.staged.Load()
+		staged := qp.ctx.mem.Blocking()
 		if staged {
 			// "at most 8 at once": memory that hangs takes threads of the daemon.
 			qp.ctx.touching <- struct{}{}

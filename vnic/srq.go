@@ -76,15 +76,15 @@ func (pd *PD) NewSRQ(o SRQOptions) (*SRQ, error) {
 	if err := c.openLocked(); err != nil {
 		return nil, err
 	}
-	if pd.closed {
-		return nil, fmt.Errorf("create an SRQ in a protection domain that is gone: %w", rdma.ErrClosed)
+	if err := pd.AddQueue(); err != nil {
+		return nil, fmt.Errorf("create an SRQ: %w", err)
 	}
-	num, err := c.srqs.add(s, c.limits.SRQ)
+	num, err := c.srqs.Add(s, c.limits.SRQ)
 	if err != nil {
+		pd.RemoveQueue()
 		return nil, fmt.Errorf("create an SRQ: %w", err)
 	}
 	s.num = num
-	pd.srqs++
 	return s, nil
 }
 
@@ -113,8 +113,8 @@ func (s *SRQ) Close() error {
 		return fmt.Errorf("destroy an SRQ with %d QPs: %w", n, rdma.ErrBusy)
 	}
 	s.closed = true
-	s.pd.srqs--
-	c.srqs.remove(s.num)
+	s.pd.RemoveQueue()
+	c.srqs.Remove(s.num)
 	s.mu.Lock()
 	s.own, s.queue, s.back = nil, nil, nil
 	s.mu.Unlock()

@@ -515,8 +515,8 @@ func TestEndOfKeyWaits(t *testing.T) {
 				}
 				y.Recv(1, 0, 8)
 				y.Recv(2, 8, 8)
-				end1, ok1 := m.Copy()
-				end2, ok2 := m.Copy()
+				end1, ok1 := vnic.Copy(m)
+				end2, ok2 := vnic.Copy(m)
 				if !ok1 || !ok2 {
 					t.Fatal("no copy can be made")
 				}
@@ -528,7 +528,7 @@ func TestEndOfKeyWaits(t *testing.T) {
 				time.Sleep(time.Minute) // no timer takes it for a missing receive
 				e.settle()
 				y.WantNone("two copies are under way")
-				if _, more := m.Copy(); more {
+				if _, more := vnic.Copy(m); more {
 					t.Fatal("one more copy can begin")
 				}
 				end1()
@@ -552,7 +552,7 @@ func TestEndOfKeyFlushed(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		x, y := e.plain()
 		f := fast(t, y, 0, 1000, vnictest.Full)
-		end, _ := f.Bound().Copy()
+		end, _ := vnic.Copy(f.Bound())
 		y.Recv(1, 0, 8)
 		x.Post(rdma.SendWR{ID: 9, Op: rdma.OpSendInv, InvKey: f.RKey()}, 0, 8)
 		e.settle()
@@ -596,7 +596,7 @@ func TestCloseWaits(t *testing.T) {
 			m     *vnic.MR
 			close func() error
 		}{"region": {m, m.Close}, "window": {w.Bound(), w.Close}, "fast region": {f.Bound(), f.Close}} {
-			end, _ := k.m.Copy()
+			end, _ := vnic.Copy(k.m)
 			var closed [2]chan error
 			for i := range closed {
 				closed[i] = make(chan error, 1)

@@ -86,7 +86,7 @@ func newWire(qp *QP, s iwarp.Stream, p iwarp.Params, c rdma.ConnParam) *wire {
 	w.rtrDue = !p.Initiator && p.PeerToPeer
 	w.sources = make([]*readSource, 0, p.IRD)
 	// What SCTP brings ahead of order is placed at once: who placed it is told whether that went well.
-	qp.inHold.far.collect = w.sess == nil
+	qp.inHold.SetCollect(w.sess == nil)
 	return w
 }
 
@@ -168,7 +168,7 @@ func (w *wire) receive() (more bool) {
 		}
 		var n int
 		var err error
-		if w.sess == nil && !w.unlocked && (qp.ctx.staged.Load() || w.stage.off < w.stage.fill) {
+		if w.sess == nil && !w.unlocked && (qp.ctx.mem.Blocking() || w.stage.off < w.stage.fill) {
 			n, err = w.receiveStaged()
 		} else {
 			n, err = w.s.ReadInto(w.ep)
@@ -232,8 +232,8 @@ func (w *wire) placed() {
 		le := err.(*iwarp.LocalError)
 		w.ep.Fail(le.Cause, le.Err)
 	}
-	w.qp.inHold.drop()
-	w.qp.inHold.far.drop()
+	w.qp.inHold.Drop()
+	w.qp.inHold.Release()
 	if w.octets > 0 {
 		w.qp.stats.recvOctets.Add(w.octets)
 		w.octets = 0
@@ -330,7 +330,7 @@ func (w *wire) send() (more bool) {
 		posted := w.fill()
 		if qp.link != w || w.blocked || !w.ep.Pending() {
 			if !w.blocked {
-				qp.outHold.far.drop() // no message is in the midst
+				qp.outHold.Release() // no message is in the midst
 			}
 			return posted
 		}
@@ -340,7 +340,7 @@ func (w *wire) send() (more bool) {
 			w.ep.SetEMSS(w.s.EMSS())
 		}
 		n, err := w.s.WriteFrom(w.ep)
-		qp.outHold.drop()
+		qp.outHold.Drop()
 		w.ep.Commit(n)
 		w.checkEndpoint()
 		qp.retire()
@@ -386,7 +386,7 @@ func (w *wire) fill() (more bool) {
 		if e == nil {
 			return false
 		}
-		if w.near && e.list.far && !isRequest(e.wr.Op) { // what is asked for is placed by who receives
+		if w.near && e.list.Blocking() && !isRequest(e.wr.Op) { // what is asked for is placed by who receives
 			return true
 		}
 		if !qp.ready(e) {

@@ -3,6 +3,7 @@ package vnic
 import (
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/mem"
 )
 
 // The iwarp.Host of a connection: what the Endpoint asks for while it receives and sends. The
@@ -32,19 +33,19 @@ func (w *wire) collects(use farUse) error {
 // settle places what was collected, before anybody is told of what follows it. An error is what the
 // Host's methods return.
 func (w *wire) settle() error {
-	f := &w.qp.inHold.far
-	if f.n == 0 {
+	h := &w.qp.inHold
+	m := h.Collected()
+	if m == nil {
 		return nil
 	}
-	m := f.m
-	err := f.flush(false)
+	err := h.Flush()
 	if err == nil {
 		return nil
 	}
 	switch w.use {
 	case farWrite:
 		w.refused = true
-		return writeAccess.gone(m, err)
+		return mem.PeerWrite.Gone(m, err)
 	case farReceive:
 		return w.qp.rx.placeFailed(err)
 	default:
@@ -67,10 +68,10 @@ func (w *wire) PlaceWrite(stag iwarp.STag, to uint64, chunk []byte, last bool) e
 		return err
 	}
 	if len(chunk) > 0 {
-		m, err := w.qp.remoteMR(&writeAccess, uint32(stag), to, uint32(len(chunk)))
+		m, err := w.qp.mem.Find(mem.PeerWrite, uint32(stag), to, uint32(len(chunk)))
 		if err == nil {
-			if e := w.qp.inHold.write(m, chunk, to, last); e != nil {
-				err = writeAccess.gone(m, e)
+			if e := w.qp.inHold.Write(m, chunk, to, last); e != nil {
+				err = mem.PeerWrite.Gone(m, e)
 			}
 		}
 		if err != nil {
@@ -131,7 +132,7 @@ func (w *wire) EndReceive(d iwarp.Received) error {
 		return err
 	}
 	if d.Invalidate {
-		w.qp.inHold.drop() // it may be of what is invalidated
+		w.qp.inHold.Drop() // it may be of what is invalidated
 	}
 	if w.short > 1 {
 		w.qp.stats.tiny.Add(w.short)
@@ -150,12 +151,12 @@ func (w *wire) PlaceRead(off uint32, chunk []byte) error {
 	}
 	e := w.read
 	if e == nil {
-		return errGone
+		return mem.ErrGone
 	}
 	if err := w.collects(farAnswer); err != nil {
 		return err
 	}
-	if err := e.list.copyIn(&w.qp.inHold, chunk, off); err != nil {
+	if err := e.list.CopyIn(&w.qp.inHold, chunk, off); err != nil {
 		return w.sinkFailed(e, err)
 	}
 	return nil
@@ -184,7 +185,7 @@ func (w *wire) Sent(token uint64) {
 // A readSource is the content of the answer to a peer's Read.
 type readSource struct {
 	w  *wire
-	m  *MR
+	m  *mem.MR
 	to uint64
 	n  uint32
 }
@@ -193,11 +194,11 @@ type readSource struct {
 func (r *readSource) CopyOut(p []byte, off uint32) error {
 	h := &r.w.qp.outHold
 	if off == 0 {
-		h.far.forget()
+		h.ForgetAhead()
 	}
-	if err := h.read(r.m, p, r.to+uint64(off), r.n-off-uint32(len(p))); err != nil {
+	if err := h.Read(r.m, p, r.to+uint64(off), r.n-off-uint32(len(p))); err != nil {
 		r.w.unread, r.w.refused = true, true
-		return readAccess.gone(r.m, err)
+		return mem.PeerRead.Gone(r.m, err)
 	}
 	return nil
 }
@@ -209,7 +210,7 @@ func (w *wire) ReadSource(stag iwarp.STag, to uint64, n uint32) (iwarp.Payload, 
 		w.qp.stats.emptyReads.Add(1)
 		return nil, nil
 	}
-	m, err := w.qp.remoteMR(&readAccess, uint32(stag), to, n)
+	m, err := w.qp.mem.Find(mem.PeerRead, uint32(stag), to, n)
 	if err != nil {
 		w.refused = true
 		return nil, err

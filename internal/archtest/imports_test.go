@@ -38,6 +38,11 @@ var layers = map[string][]string{
 	"vnic":           {std, module + "iwarp", module + "sctpddp", module + "rdma", module + "internal/bulk", module + "internal/prefetch"},
 	"shm":            {std, sys, module + "rdma"},
 
+	// Inside vnic, from the bottom up.
+	"vnic/internal/handle": {std, module + "rdma"},
+	"vnic/internal/mem": {std, module + "iwarp", module + "rdma", module + "internal/bulk",
+		module + "internal/prefetch", module + "vnic/internal/handle"},
+
 	"cmd/vrnic": {std, sys, cli,
 		module + "rdma", module + "iwarp", module + "vnic", module + "shm", module + "netstack", module + "sctpddp",
 		module + "internal/stacknet", module + "verbs/build"},

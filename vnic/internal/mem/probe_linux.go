@@ -1,4 +1,4 @@
-package vnic
+package mem
 
 import (
 	"sync"
@@ -13,8 +13,8 @@ const (
 )
 
 // probe is an error if this process may not read b, or write it, itself: there is nothing, or it is
-// mapped with fewer rights, or it is a device's. It looks at the first and the last page of b, which
-// is not empty.
+// mapped with fewer rights, or it is a device's. It looks at the first and the last page of b,
+// which is not empty.
 func probe(b []byte, write bool) error {
 	if !canProbe() {
 		return nil
@@ -38,7 +38,7 @@ func probe(b []byte, write bool) error {
 
 // canProbe asks about a page that is there: an older kernel does not know the question.
 var canProbe = sync.OnceValue(func() bool {
-	page := pageAligned(pageSize)
+	page := Pages(pageSize)
 	return populate(uintptr(unsafe.Pointer(unsafe.SliceData(page))), madvPopulateWrite) == 0
 })
 

@@ -1,4 +1,4 @@
-package vnic
+package mem
 
 import (
 	"errors"
@@ -144,7 +144,7 @@ func TestPrefixLimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &Device{stags: s, prefixes: make(map[uint32]struct{})}
+	d := &Keys{source: s, prefixes: make(map[uint32]struct{})}
 	key, err := d.takePrefix(1)
 	if err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package vnic
+package mem
 
 import (
 	"fmt"
@@ -24,18 +24,19 @@ func (pd *PD) NewMW(typ rdma.MWType) (*MW, error) {
 	case rdma.MWType2:
 		w.slot.kind = slotType2
 	default:
-		return nil, fmt.Errorf("allocate a memory window of type %d, there are 1 and 2: %w", typ, rdma.ErrInvalid)
+		return nil, fmt.Errorf("allocate a memory window of type %d, there are 1 and 2: %w", typ,
+			rdma.ErrInvalid)
 	}
-	c := pd.ctx
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	sp := pd.space
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
 	if err := pd.openLocked(); err != nil {
 		return nil, fmt.Errorf("allocate a memory window: %w", err)
 	}
-	h, err := c.mws.add(w, c.limits.MW)
+	h, err := sp.mws.Add(w, sp.cfg.Limits.MW)
 	if err == nil {
 		if err = pd.allocSlotLocked(&w.slot); err != nil {
-			c.mws.remove(h)
+			sp.mws.Remove(h)
 		}
 	}
 	if err != nil {
@@ -60,6 +61,12 @@ func (w *MW) RKey() uint32      { return w.key }
 
 // Close unbinds w: when it returns nothing is read or written through it.
 func (w *MW) Close() error {
-	w.slot.close(func(c *Context) { c.mws.remove(w.slot.handle) })
+	w.slot.close(func(sp *Space) { sp.mws.Remove(w.slot.handle) })
 	return nil
 }
+
+// PD is the protection domain of w.
+func (w *MW) PD() *PD { return w.slot.pd }
+
+// Bound returns the present binding; nil: there is none.
+func (w *MW) Bound() *MR { return w.slot.bound() }

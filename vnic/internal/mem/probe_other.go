@@ -1,6 +1,6 @@
 //go:build !linux
 
-package vnic
+package mem
 
 // probe cannot tell here: a fault shows when the memory is used.
 func probe([]byte, bool) error { return nil }

@@ -1,4 +1,4 @@
-package vnic
+package mem
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/handle"
 )
 
 // Memory is registered memory that is reached by calls: mode 0, a program's own address space.
@@ -17,10 +18,11 @@ type Memory interface {
 	io.WriterAt
 }
 
-// A Region is memory that somebody else owns, lent to the RNIC. Exactly one of Bytes and Mem is set.
+// A Region is memory that somebody else owns, lent to the RNIC. Exactly one of Bytes and Mem is
+// set.
 type Region struct {
 	Bytes []byte // directly addressable: a mapping shared with its owner
-	Mem   Memory // mode 0; the context must be staged
+	Mem   Memory // mode 0; the Space must allow that: AllowBlocking
 	// Acquire is called once when the region is registered; Release once when the MR has been
 	// closed and nothing uses the memory any more. Either may be nil.
 	Acquire, Release func()
@@ -34,7 +36,7 @@ type Region struct {
 // implements rdma.MR.
 type MR struct {
 	pd     *PD
-	qp     *QP // of a type 2 window: the one that it serves; nil: all of pd
+	only   *Stream // of a type 2 window: the one that it serves; nil: all of pd
 	stag   uint32
 	access rdma.Access
 	base   uint64 // of the first octet, as SGE.Addr and the peer's TO count
@@ -53,9 +55,10 @@ type MR struct {
 	handle  uint32
 	once    sync.Once // the end of Close
 
-	slot  *keySlot     // of a binding; nil: registered
-	src   *MR          // of a binding: the region that the memory is part of
-	users atomic.Int64 // of a region: its bindings that are not drained; mrClosed: no further one may come
+	slot *keySlot // of a binding; nil: registered
+	src  *MR      // of a binding: the region that the memory is part of
+	// of a region: its bindings that are not drained; mrClosed: no further one may come
+	users atomic.Int64
 
 	mu      sync.Mutex
 	drained bool     // guarded by mu: revoked, and no copy is under way
@@ -64,20 +67,22 @@ type MR struct {
 
 const mrClosed = 1 << 62
 
-// RegisterMemory registers b; its address is that of b[0]. b must not be empty, and the process must
-// be able to write it itself if access says so: RFC 5042, section 7.3.
+// RegisterMemory registers b; its address is that of b[0]. b must not be empty, and the process
+// must be able to write it itself if access says so: RFC 5042, section 7.3.
 func (pd *PD) RegisterMemory(b []byte, access rdma.Access) (rdma.MR, error) {
 	if len(b) == 0 {
 		return nil, fmt.Errorf("register no memory: %w", rdma.ErrInvalid)
 	}
 	if err := probe(b, access&rdma.LocalWrite != 0); err != nil {
-		return nil, fmt.Errorf("register memory that the process itself may not use so: %w: %w", rdma.ErrInvalid, err)
+		return nil, fmt.Errorf("register memory that the process itself may not use so: %w: %w",
+			rdma.ErrInvalid, err)
 	}
-	m := &MR{b: b, own: b, base: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))), length: uint64(len(b)), access: access}
+	m := &MR{b: b, own: b, base: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))),
+		length: uint64(len(b)), access: access}
 	if err := pd.addMR(m); err != nil {
 		return nil, err
 	}
-	pd.ctx.reportOverlap(m)
+	pd.space.reportOverlap(m)
 	return m, nil
 }
 
@@ -85,13 +90,17 @@ func (pd *PD) RegisterMemory(b []byte, access rdma.Access) (rdma.MR, error) {
 func (pd *PD) RegisterRegion(r Region, iova, length uint64, access rdma.Access) (*MR, error) {
 	switch {
 	case (r.Bytes == nil) == (r.Mem == nil):
-		return nil, fmt.Errorf("register a region: exactly one of Bytes and Mem must be set: %w", rdma.ErrInvalid)
+		return nil, fmt.Errorf("register a region: exactly one of Bytes and Mem must be set: %w",
+			rdma.ErrInvalid)
 	case r.Mem == nil && length > uint64(len(r.Bytes)):
-		return nil, fmt.Errorf("register %d octets of a region of %d: %w", length, len(r.Bytes), rdma.ErrInvalid)
-	case r.Mem != nil && !pd.ctx.staged.Load():
-		return nil, fmt.Errorf("register memory that can block before SetStaged: %w", rdma.ErrInvalid)
+		return nil, fmt.Errorf("register %d octets of a region of %d: %w", length, len(r.Bytes),
+			rdma.ErrInvalid)
+	case r.Mem != nil && !pd.space.Blocking():
+		return nil, fmt.Errorf("register memory that can block before that was allowed: %w",
+			rdma.ErrInvalid)
 	}
-	m := &MR{mem: r.Mem, foreign: r.Mem == nil, hidden: r.Internal, release: r.Release, base: iova, length: length, access: access}
+	m := &MR{mem: r.Mem, foreign: r.Mem == nil, hidden: r.Internal, release: r.Release, base: iova,
+		length: length, access: access}
 	if r.Mem == nil {
 		m.b = r.Bytes[:length:length]
 	}
@@ -104,55 +113,59 @@ func (pd *PD) RegisterRegion(r Region, iova, length uint64, access rdma.Access) 
 		}
 		return nil, err
 	}
-	pd.ctx.reportOverlap(m)
+	pd.space.reportOverlap(m)
 	return m, nil
 }
 
-const knownAccess = rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead | rdma.RemoteAtomic | rdma.MWBind
+const knownAccess = rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead | rdma.RemoteAtomic |
+	rdma.MWBind
 
 // addMR checks m and makes it known under a new STag.
 func (pd *PD) addMR(m *MR) error {
-	c := pd.ctx
+	s := pd.space
 	switch {
 	case m.length == 0:
 		return fmt.Errorf("register a region of 0 octets: %w", rdma.ErrInvalid)
 	case m.base+m.length < m.base: // a sum of exactly 2^64 could never be reached
 		return fmt.Errorf("register %#x + %d, which wraps: %w", m.base, m.length, rdma.ErrInvalid)
 	case m.access&^knownAccess != 0:
-		return fmt.Errorf("register with unknown access flags %#x: %w", uint32(m.access&^knownAccess), rdma.ErrInvalid)
+		return fmt.Errorf("register with unknown access flags %#x: %w", uint32(m.access&^knownAccess),
+			rdma.ErrInvalid)
 	case m.access&(rdma.RemoteWrite|rdma.RemoteAtomic) != 0 && m.access&rdma.LocalWrite == 0:
 		return fmt.Errorf("register for remote write without local write: %w", rdma.ErrInvalid)
-	case m.length > c.limits.MRLen:
-		return fmt.Errorf("register %d octets, at most %d: %w", m.length, c.limits.MRLen, rdma.ErrLimit)
+	case m.length > s.cfg.Limits.MRLen:
+		return fmt.Errorf("register %d octets, at most %d: %w", m.length, s.cfg.Limits.MRLen,
+			rdma.ErrLimit)
 	}
 	m.pd = pd
 
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if err := pd.openLocked(); err != nil {
 		return fmt.Errorf("register a region: %w", err)
 	}
-	most := c.limits.MR + c.hidden
+	most := s.cfg.Limits.MR + s.hidden
 	if m.hidden {
-		most = maxHandle
+		most = handle.Max
 	}
-	if n := len(c.mrs.m) + len(c.fast.m); n >= most {
+	if n := s.mrs.Len() + s.fast.Len(); n >= most {
 		return fmt.Errorf("register a region: %d are there: %w", n, rdma.ErrLimit)
 	}
-	if m.length > c.limits.MRTotal-c.mrOctets {
-		return fmt.Errorf("register %d octets more than the %d of this context, at most %d: %w", m.length, c.mrOctets, c.limits.MRTotal, rdma.ErrLimit)
+	if m.length > s.cfg.Limits.MRTotal-s.octets {
+		return fmt.Errorf("register %d octets more than the %d of this context, at most %d: %w", m.length,
+			s.octets, s.cfg.Limits.MRTotal, rdma.ErrLimit)
 	}
-	h, err := c.mrs.add(m, most)
+	h, err := s.mrs.Add(m, most)
 	if err != nil {
 		return fmt.Errorf("register a region: %w", err)
 	}
 	m.handle = h
 	if m.hidden {
-		c.hidden++
+		s.hidden++
 	}
 	pd.mrs++
-	c.mrOctets += m.length
-	c.dev.insertMR(m)
+	s.octets += m.length
+	s.cfg.Keys.insert(m)
 	return nil
 }
 
@@ -161,20 +174,21 @@ func (pd *PD) addMR(m *MR) error {
 // m or a fast registration covers a part of it.
 func (m *MR) Close() error {
 	if !m.retire() {
-		return fmt.Errorf("deregister a region that %d windows or fast registrations stand on; unbind or invalidate them: %w", m.users.Load(), rdma.ErrBusy)
+		return fmt.Errorf("deregister a region that %d windows or fast registrations stand on; unbind "+
+			"or invalidate them: %w", m.users.Load(), rdma.ErrBusy)
 	}
 	m.wait()
 	m.once.Do(func() {
 		m.forget()
-		c := m.pd.ctx
-		c.mu.Lock()
-		c.mrs.remove(m.handle)
+		s := m.pd.space
+		s.mu.Lock()
+		s.mrs.Remove(m.handle)
 		if m.hidden {
-			c.hidden--
+			s.hidden--
 		}
-		c.mrOctets -= m.length
+		s.octets -= m.length
 		m.pd.mrs--
-		c.mu.Unlock()
+		s.mu.Unlock()
 		if m.release != nil {
 			m.release()
 		}
@@ -204,32 +218,32 @@ func (m *MR) use() bool {
 	}
 }
 
-// pin keeps m's memory in place until unpin; false: it is revoked.
-func (m *MR) pin() bool {
+// Pin keeps m's memory in place until Unpin; false: it is revoked.
+func (m *MR) Pin() bool {
 	if m.pins.Add(1)&mrClosed != 0 {
-		m.unpin()
+		m.Unpin()
 		return false
 	}
 	return true
 }
 
-func (m *MR) unpin() {
+func (m *MR) Unpin() {
 	if m.pins.Add(-1) == mrClosed {
 		m.unused()
 	}
 }
 
 // revoke ends what m's key gives: no further copy starts. Those under way are over when m is
-// drained: see await.
+// drained: see Await.
 func (m *MR) revoke() {
 	if m.pins.Or(mrClosed)&^mrClosed == 0 {
 		m.unused()
 	}
 }
 
-// disabled reports whether m is revoked. A region that is not may become so at any time; what
-// counts is pin.
-func (m *MR) disabled() bool { return m.pins.Load()&mrClosed != 0 }
+// Revoked reports whether m is revoked. A region that is not may become so at any time; what
+// counts is Pin.
+func (m *MR) Revoked() bool { return m.pins.Load()&mrClosed != 0 }
 
 // unused says that m is revoked and no copy is under way. Whoever fails to pin it passes here, too.
 func (m *MR) unused() {
@@ -250,10 +264,10 @@ func (m *MR) unused() {
 	}
 }
 
-// await reports whether m, which has been revoked, is drained: nothing is read or written through
+// Await reports whether m, which has been revoked, is drained: nothing is read or written through
 // it any more. If not, f is called when it is, on any goroutine and with locks held: it may only
 // mark and wake.
-func (m *MR) await(f func()) bool {
+func (m *MR) Await(f func()) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.drained {
@@ -262,8 +276,8 @@ func (m *MR) await(f func()) bool {
 	return m.drained
 }
 
-// over reports whether m is drained.
-func (m *MR) over() bool {
+// Drained reports whether m is drained.
+func (m *MR) Drained() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.drained
@@ -271,20 +285,20 @@ func (m *MR) over() bool {
 
 // wait blocks until m, which has been revoked, is drained.
 func (m *MR) wait() {
-	if m.over() {
+	if m.Drained() {
 		return
 	}
 	done := make(chan struct{})
-	if !m.await(func() { close(done) }) {
+	if !m.Await(func() { close(done) }) {
 		<-done
 	}
 }
 
 // forget takes m out of the tables.
 func (m *MR) forget() {
-	m.pd.dev.removeMR(m)
-	m.pd.hint.CompareAndSwap(m, nil)
-	m.pd.rhint.CompareAndSwap(m, nil)
+	m.pd.keys.remove(m)
+	m.pd.localHint.CompareAndSwap(m, nil)
+	m.pd.peerHint.CompareAndSwap(m, nil)
 }
 
 // holds reports whether the n octets from addr on lie in m. Neither sum can wrap past the region.
@@ -301,3 +315,26 @@ func (m *MR) Access() rdma.Access { return m.access }
 
 // Bytes returns what RegisterMemory was given; nil for memory of somebody else.
 func (m *MR) Bytes() []byte { return m.own }
+
+// PD is the protection domain that m was registered in.
+func (m *MR) PD() *PD { return m.pd }
+
+// Blocking reports whether m is reached by calls that can block.
+func (m *MR) Blocking() bool { return m.mem != nil }
+
+// Foreign reports whether m is memory that somebody else lent.
+func (m *MR) Foreign() bool { return m.mem != nil || m.foreign }
+
+// Users is how many windows and fast registrations stand on a region.
+func (m *MR) Users() int64 { return m.users.Load() &^ mrClosed }
+
+// Source is the region that a binding is part of, nil if m is a region.
+func (m *MR) Source() *MR { return m.src }
+
+// QPN is the number of the QP that a type 2 window is for; 0: m is for all of its PD.
+func (m *MR) QPN() uint32 {
+	if m.only == nil {
+		return 0
+	}
+	return m.only.num
+}

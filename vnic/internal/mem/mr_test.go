@@ -1,4 +1,4 @@
-package vnic
+package mem
 
 import (
 	"runtime"
@@ -17,9 +17,9 @@ func TestPinRace(t *testing.T) {
 			inside.Add(1)
 			after.Go(func() {
 				inside.Done()
-				for m.pin() {
+				for m.Pin() {
 					_ = closed // the race detector compares it with the write below
-					m.unpin()
+					m.Unpin()
 					runtime.Gosched()
 				}
 			})

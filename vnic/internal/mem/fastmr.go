@@ -1,4 +1,4 @@
-package vnic
+package mem
 
 import (
 	"fmt"
@@ -12,24 +12,25 @@ type FastMR struct{ slot keySlot }
 
 // NewFastMR makes a region that is not valid yet and can cover up to maxLen octets.
 func (pd *PD) NewFastMR(maxLen uint64) (*FastMR, error) {
-	c := pd.ctx
+	sp := pd.space
 	switch {
 	case maxLen == 0:
 		return nil, fmt.Errorf("allocate a region of 0 octets: %w", rdma.ErrInvalid)
-	case maxLen > c.limits.MRLen:
-		return nil, fmt.Errorf("allocate a region of %d octets, at most %d: %w", maxLen, c.limits.MRLen, rdma.ErrLimit)
+	case maxLen > sp.cfg.Limits.MRLen:
+		return nil, fmt.Errorf("allocate a region of %d octets, at most %d: %w", maxLen,
+			sp.cfg.Limits.MRLen, rdma.ErrLimit)
 	}
 	f := &FastMR{}
 	f.slot.kind, f.slot.maxLen = slotFast, maxLen
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
 	if err := pd.openLocked(); err != nil {
 		return nil, fmt.Errorf("allocate a region: %w", err)
 	}
-	h, err := c.fast.add(f, c.limits.MR+c.hidden-len(c.mrs.m))
+	h, err := sp.fast.Add(f, sp.cfg.Limits.MR+sp.hidden-sp.mrs.Len())
 	if err == nil {
 		if err = pd.allocSlotLocked(&f.slot); err != nil {
-			c.fast.remove(h)
+			sp.fast.Remove(h)
 		}
 	}
 	if err != nil {
@@ -56,7 +57,7 @@ func (f *FastMR) RKey() uint32 { return f.slot.lastKey() }
 
 // Addr is that of the first octet while f is registered, else 0.
 func (f *FastMR) Addr() uint64 {
-	if m := f.slot.bound(); m != nil {
+	if m := f.Bound(); m != nil {
 		return m.base
 	}
 	return 0
@@ -67,6 +68,15 @@ func (f *FastMR) Bytes() []byte { return nil }
 
 // Close ends the registration: when it returns nothing is read or written through it.
 func (f *FastMR) Close() error {
-	f.slot.close(func(c *Context) { c.fast.remove(f.slot.handle) })
+	f.slot.close(func(sp *Space) { sp.fast.Remove(f.slot.handle) })
 	return nil
 }
+
+// PD is the protection domain of f.
+func (f *FastMR) PD() *PD { return f.slot.pd }
+
+// Bound returns the present registration; nil: there is none.
+func (f *FastMR) Bound() *MR { return f.slot.bound() }
+
+// MaxLen is how many octets a registration can cover.
+func (f *FastMR) MaxLen() uint64 { return f.slot.maxLen }

@@ -1,4 +1,4 @@
-package vnic
+package mem
 
 import (
 	"bytes"
@@ -48,7 +48,7 @@ func (r *recorder) want(t *testing.T, calls ...string) {
 	r.calls = nil
 }
 
-func farMR(size int) (*recorder, *MR) {
+func callMR(size int) (*recorder, *MR) {
 	r := &recorder{b: make([]byte, size)}
 	return r, &MR{mem: r, base: 1000, length: uint64(size)}
 }
@@ -61,15 +61,15 @@ func octets(n int, seed byte) []byte {
 	return b
 }
 
-// Segments that continue each other are one call, up to the end of the message, whose last octet comes
-// last; what does not continue comes behind it.
+// Segments that continue each other are one call, up to the end of the message, whose last octet
+// comes last; what does not continue comes behind it.
 func TestFarWrite(t *testing.T) {
-	r, m := farMR(4 * farSize)
-	data := octets(4*farSize, 1)
-	h := &hold{far: farHold{collect: true}}
+	r, m := callMR(4 * gatherSize)
+	data := octets(4*gatherSize, 1)
+	h := &Hold{gather: gather{collect: true}}
 	put := func(off, n int, last bool) {
 		t.Helper()
-		if err := h.write(m, data[off:off+n], 1000+uint64(off), last); err != nil {
+		if err := h.Write(m, data[off:off+n], 1000+uint64(off), last); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -87,73 +87,74 @@ func TestFarWrite(t *testing.T) {
 	r.want(t, "write 2000+10")
 	put(2990, 10, false)
 	r.want(t, "write 3000+10")
-	if err := h.far.flush(false); err != nil {
+	if err := h.gather.flush(false); err != nil {
 		t.Fatal(err)
 	}
 	r.want(t, "write 2990+10")
-	// More than there is room for, in segments; long ones need no buffer, but have what waits go first.
+	// More than there is room for, in segments; long ones need no buffer, but have what waits go
+	// first.
 	at := 1152
 	for range 5 {
 		put(at, 30000, false)
 		at += 30000
 	}
-	r.want(t, fmt.Sprintf("write 1152+%d", farSize))
+	r.want(t, fmt.Sprintf("write 1152+%d", gatherSize))
 	put(at, 30000, true)
 	at += 30000
-	r.want(t, fmt.Sprintf("last %d+%d", 1152+farSize, 6*30000-farSize))
+	r.want(t, fmt.Sprintf("last %d+%d", 1152+gatherSize, 6*30000-gatherSize))
 	put(at, 100, false)
-	put(at+100, farDirect, false)
-	r.want(t, fmt.Sprintf("write %d+100", at), fmt.Sprintf("write %d+%d", at+100, farDirect))
-	at += 100 + farDirect
-	put(at, 2*farSize, true)
-	r.want(t, fmt.Sprintf("last %d+%d", at, 2*farSize))
-	at += 2 * farSize
+	put(at+100, directLen, false)
+	r.want(t, fmt.Sprintf("write %d+100", at), fmt.Sprintf("write %d+%d", at+100, directLen))
+	at += 100 + directLen
+	put(at, 2*gatherSize, true)
+	r.want(t, fmt.Sprintf("last %d+%d", at, 2*gatherSize))
+	at += 2 * gatherSize
 	if !bytes.Equal(r.b[1152:at], data[1152:at]) || !bytes.Equal(r.b[:1152], data[:1152]) {
 		t.Error("the octets differ")
 	}
 	// Each region by itself.
-	r2, m2 := farMR(100)
+	r2, m2 := callMR(100)
 	r.calls = nil
 	put(0, 10, false)
-	if err := h.write(m2, data[:5], 1010, false); err != nil {
+	if err := h.Write(m2, data[:5], 1010, false); err != nil {
 		t.Fatal(err)
 	}
 	r.want(t, "write 0+10")
-	h.far.flush(false)
+	h.gather.flush(false)
 	r2.want(t, "write 10+5")
 	// A region that went away meanwhile, and memory that did.
 	put(0, 10, false)
 	m.revoke()
-	if err := h.far.flush(false); !errors.Is(err, errGone) {
+	if err := h.gather.flush(false); !errors.Is(err, ErrGone) {
 		t.Errorf("flush to a region that is gone: %v", err)
 	}
 	r2.err = errors.New("no such page")
-	h.write(m2, data[:5], 1010, false)
-	if err := h.write(m2, data[:5], 1010, false); !errors.Is(err, r2.err) {
+	h.Write(m2, data[:5], 1010, false)
+	if err := h.Write(m2, data[:5], 1010, false); !errors.Is(err, r2.err) {
 		t.Errorf("flush to memory that is gone: %v", err)
 	}
-	h.far.drop()
-	if h.far.buf != nil || h.far.m != nil {
+	h.gather.release()
+	if h.gather.buf != nil || h.gather.m != nil {
 		t.Error("the buffer is still there")
 	}
 	// Not collected.
-	r, m = farMR(100)
-	h = &hold{}
+	r, m = callMR(100)
+	h = &Hold{}
 	put(0, 10, false)
 	put(10, 10, true)
 	r.want(t, "write 0+10", "last 10+10")
 }
 
-// What goes out in segments is read ahead to the end of its piece, and no octet of one message is used for
-// another.
+// What goes out in segments is read ahead to the end of its piece, and no octet of one message is
+// used for another.
 func TestFarRead(t *testing.T) {
-	r, m := farMR(3 * farSize)
-	copy(r.b, octets(3*farSize, 1))
-	h := &hold{}
-	got := make([]byte, 2*farSize)
+	r, m := callMR(3 * gatherSize)
+	copy(r.b, octets(3*gatherSize, 1))
+	h := &Hold{}
+	got := make([]byte, 2*gatherSize)
 	get := func(off, n, ahead int) {
 		t.Helper()
-		if err := h.read(m, got[:n], 1000+uint64(off), uint32(ahead)); err != nil {
+		if err := h.Read(m, got[:n], 1000+uint64(off), uint32(ahead)); err != nil {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(got[:n], r.b[off:off+n]) {
@@ -166,28 +167,28 @@ func TestFarRead(t *testing.T) {
 	get(100, 400, 500)
 	get(500, 500, 0)
 	r.want(t, "read 0+1000")
-	get(10, 1000, farSize) // a part is there
-	r.want(t, fmt.Sprintf("read 1000+%d", farSize))
-	get(1010, farDirect-1, farSize)
-	get(farSize+998, 2, farSize)
+	get(10, 1000, gatherSize) // a part is there
+	r.want(t, fmt.Sprintf("read 1000+%d", gatherSize))
+	get(1010, directLen-1, gatherSize)
+	get(gatherSize+998, 2, gatherSize)
 	r.want(t)
-	get(farSize+995, 10, 1000) // half of it is there
-	r.want(t, fmt.Sprintf("read %d+1005", farSize+1000))
-	get(5, farDirect, 10)
-	r.want(t, fmt.Sprintf("read 5+%d", farDirect))
+	get(gatherSize+995, 10, 1000) // half of it is there
+	r.want(t, fmt.Sprintf("read %d+1005", gatherSize+1000))
+	get(5, directLen, 10)
+	r.want(t, fmt.Sprintf("read 5+%d", directLen))
 	get(0, 10, 10)
-	h.far.forget()
+	h.gather.forget()
 	r.b[15]++
 	get(10, 10, 0)
 	r.want(t, "read 0+20", "read 10+10")
 	get(0, 10, 10)
 	m.revoke()
-	if err := h.read(m, got[:1], 1010, 0); !errors.Is(err, errGone) {
+	if err := h.Read(m, got[:1], 1010, 0); !errors.Is(err, ErrGone) {
 		t.Errorf("of a region that is gone, read ahead: %v", err)
 	}
-	r, m = farMR(100)
+	r, m = callMR(100)
 	r.err = errors.New("no such page")
-	if err := h.read(m, got[:10], 1000, 10); !errors.Is(err, r.err) {
+	if err := h.Read(m, got[:10], 1000, 10); !errors.Is(err, r.err) {
 		t.Errorf("of memory that is gone: %v", err)
 	}
 	r.err = nil
@@ -195,23 +196,25 @@ func TestFarRead(t *testing.T) {
 	r.want(t, "read 0+20", "read 5+5")
 	if n := testing.AllocsPerRun(100, func() {
 		r.calls = r.calls[:0]
-		h.far.forget()
-		h.far.drop()
-		h.far.read(m, got[:10], 1000, 10)
+		h.gather.forget()
+		h.gather.release()
+		h.gather.read(m, got[:10], 1000, 10)
 	}); n > 4 { // the recorder's
 		t.Errorf("%v allocations", n)
 	}
 }
 
-// Whatever the length and the place of a message, all of it is written, and its last word in one piece.
+// Whatever the length and the place of a message, all of it is written, and its last word in one
+// piece.
 func TestPlaceLast(t *testing.T) {
 	src := octets(64, 3)
 	var m MR
 	for n := range len(src) {
 		for off := range 16 {
 			b := make([]byte, 96)
-			m.place(b[off:off+n], src[:n], way{last: true})
-			if !bytes.Equal(b[off:off+n], src[:n]) || !bytes.Equal(b[off+n:], make([]byte, 96-off-n)) || !bytes.Equal(b[:off], make([]byte, off)) {
+			m.place(b[off:off+n], src[:n], CopyMode{Last: true})
+			if !bytes.Equal(b[off:off+n], src[:n]) || !bytes.Equal(b[off+n:], make([]byte, 96-off-n)) ||
+				!bytes.Equal(b[:off], make([]byte, off)) {
 				t.Fatalf("%d octets at %d: % x", n, off, b)
 			}
 		}
@@ -220,7 +223,8 @@ func TestPlaceLast(t *testing.T) {
 		addr    uintptr
 		n, want int
 	}{
-		{0, 1, 1}, {0, 2, 2}, {4, 4, 4}, {0, 8, 8}, {8, 64, 8}, {0, 100, 4}, {0, 3, 1}, {1, 7, 4}, {6, 4096, 2}, {3, 2, 1},
+		{0, 1, 1}, {0, 2, 2}, {4, 4, 4}, {0, 8, 8}, {8, 64, 8}, {0, 100, 4}, {0, 3, 1}, {1, 7, 4},
+		{6, 4096, 2}, {3, 2, 1},
 	} {
 		if k := lastWord(tt.addr, tt.n); k != tt.want {
 			t.Errorf("the last word of %d octets at %d has %d, want %d", tt.n, tt.addr, k, tt.want)

@@ -1,4 +1,4 @@
-package vnic
+package mem
 
 import (
 	"fmt"
@@ -48,25 +48,25 @@ func (k slotKind) needs() rdma.Opcode {
 	return rdma.OpBindMW
 }
 
-// allocSlot gives s keys and makes it known in pd. c.mu is held.
+// allocSlot gives s keys and makes it known in pd. space.mu is held.
 func (pd *PD) allocSlotLocked(s *keySlot) error {
-	key, err := pd.dev.takePrefix(maxPrefixes)
+	key, err := pd.keys.takePrefix(maxPrefixes)
 	if err != nil {
 		return err
 	}
 	s.pd, s.key = pd, key
-	pd.slotCount++
+	pd.slots++
 	pd.keyMu.Lock()
 	defer pd.keyMu.Unlock()
-	if pd.slots == nil {
-		pd.slots = make(map[uint32]*keySlot)
+	if pd.byKey == nil {
+		pd.byKey = make(map[uint32]*keySlot)
 	}
-	pd.slots[key>>8] = s
+	pd.byKey[key>>8] = s
 	return nil
 }
 
 // close ends s and its binding; it waits for the copies under way. drop takes s out of its table.
-func (s *keySlot) close(drop func(c *Context)) {
+func (s *keySlot) close(drop func(*Space)) {
 	pd := s.pd
 	pd.keyMu.Lock()
 	s.closed = true
@@ -78,86 +78,37 @@ func (s *keySlot) close(drop func(c *Context)) {
 	}
 	s.once.Do(func() {
 		pd.keyMu.Lock()
-		delete(pd.slots, s.key>>8)
+		delete(pd.byKey, s.key>>8)
 		pd.keyMu.Unlock()
-		pd.dev.dropPrefix(s.key)
-		c := pd.ctx
-		c.mu.Lock()
-		drop(c)
-		pd.slotCount--
-		c.mu.Unlock()
+		pd.keys.dropPrefix(s.key)
+		sp := pd.space
+		sp.mu.Lock()
+		drop(sp)
+		pd.slots--
+		sp.mu.Unlock()
 	})
 }
 
 // endLocked ends the binding; nil: there is none. pd.keyMu is held.
 func (s *keySlot) endLocked() *MR {
-	s.old = slices.DeleteFunc(s.old, (*MR).over)
+	s.old = slices.DeleteFunc(s.old, (*MR).Drained)
 	m := s.cur
 	if m == nil {
 		return nil
 	}
 	s.cur = nil
 	m.forget()
-	if m.qp != nil {
-		delete(m.qp.windows, s)
+	if m.only != nil {
+		delete(m.only.windows, s)
 	}
 	m.revoke()
-	if !m.over() {
+	if !m.Drained() {
 		s.old = append(s.old, m)
 	}
 	return m
 }
 
-// unbindWindows ends the bindings of qp's type 2 windows: they are for one connection, and it is over.
-func (qp *QP) unbindWindows() {
-	qp.pd.keyMu.Lock()
-	defer qp.pd.keyMu.Unlock()
-	for s := range qp.windows {
-		s.endLocked()
-	}
-}
-
 const remoteRights = rdma.RemoteWrite | rdma.RemoteRead | rdma.RemoteAtomic
-
-// bind carries an OpBindMW or an OpRegMR out; m is the binding, nil for none. The one that it ends,
-// if any, has to be drained before the request completes.
-func (qp *QP) bind(wr *rdma.SendWR) (m, ended *MR, err error) {
-	pd, r := qp.pd, &wr.Range
-	src := pd.dev.lookupMR(r.LKey)
-	pd.keyMu.Lock()
-	defer pd.keyMu.Unlock()
-	s := pd.slots[wr.RKey>>8]
-	switch {
-	case s == nil || s.closed:
-		return nil, nil, fmt.Errorf("no object of this protection domain has keys like %#x", wr.RKey)
-	case s.kind.needs() != wr.Op:
-		return nil, nil, fmt.Errorf("key %#x is of an object that takes %v", wr.RKey, s.kind.needs())
-	case s.kind == slotType1 && r.Length == 0:
-		return nil, s.endLocked(), nil
-	case s.kind != slotType1 && s.cur != nil:
-		return nil, nil, fmt.Errorf("key %#x is of an object that is bound; invalidate it first", wr.RKey)
-	}
-	m, err = s.binding(src, wr)
-	if err != nil {
-		return nil, nil, err
-	}
-	if s.kind == slotType2 {
-		m.qp = qp
-	}
-	if !src.use() {
-		return nil, nil, fmt.Errorf("the region of key %#x is being deregistered", r.LKey)
-	}
-	ended = s.endLocked()
-	s.cur, s.key = m, m.stag
-	if m.qp != nil {
-		if qp.windows == nil {
-			qp.windows = make(map[*keySlot]struct{})
-		}
-		qp.windows[s] = struct{}{}
-	}
-	pd.dev.insertBinding(m)
-	return m, ended, nil
-}
 
 // binding checks what wr asks for and makes the MR of it.
 func (s *keySlot) binding(src *MR, wr *rdma.SendWR) (*MR, error) {
@@ -168,7 +119,7 @@ func (s *keySlot) binding(src *MR, wr *rdma.SendWR) (*MR, error) {
 	}
 	const writes = rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteAtomic
 	switch {
-	case src == nil || src.disabled() || src.pd != s.pd || src.slot != nil:
+	case src == nil || src.Revoked() || src.pd != s.pd || src.slot != nil:
 		return nil, fmt.Errorf("no region of this protection domain has the key %#x", r.LKey)
 	case s.kind != slotFast && src.access&rdma.MWBind == 0:
 		return nil, fmt.Errorf("the region of key %#x was registered without MWBind", r.LKey)
@@ -181,7 +132,8 @@ func (s *keySlot) binding(src *MR, wr *rdma.SendWR) (*MR, error) {
 	case r.Length == 0 || r.Length > s.maxLen:
 		return nil, fmt.Errorf("%d octets, possible are 1 to %d", r.Length, s.maxLen)
 	case !src.holds(r.Addr, r.Length):
-		return nil, fmt.Errorf("%#x + %d lies outside of the region of key %#x, %#x + %d", r.Addr, r.Length, r.LKey, src.base, src.length)
+		return nil, fmt.Errorf("%#x + %d lies outside of the region of key %#x, %#x + %d", r.Addr,
+			r.Length, r.LKey, src.base, src.length)
 	case wr.RemoteAddr+r.Length < wr.RemoteAddr: // a sum of exactly 2^64 could never be reached
 		return nil, fmt.Errorf("%#x + %d wraps", wr.RemoteAddr, r.Length)
 	}

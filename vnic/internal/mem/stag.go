@@ -1,4 +1,4 @@
-package vnic
+package mem
 
 import (
 	"crypto/aes"
@@ -57,8 +57,8 @@ func (s *stagSource) next() uint32 {
 	}
 }
 
-// nextPrefix returns an STag whose prefix is the next one for a window or for fast registration. Its
-// lower 8 bits are random.
+// nextPrefix returns an STag whose prefix is the next one for a window or for fast registration.
+// Its lower 8 bits are random.
 func (s *stagSource) nextPrefix() uint32 {
 	for {
 		v := s.permutePrefix(s.prefixes & (1<<24 - 1))

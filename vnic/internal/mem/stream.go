@@ -1,0 +1,222 @@
+package mem
+
+import (
+	"fmt"
+
+	"github.com/vrnic/vrnic/iwarp"
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// A Stream is what one QP is to memory: the protection domain whose keys its peer may use, and the
+// windows of type 2 that are for its connection alone. It is made by PD.InitStream; its methods are
+// for the QP's owner, and may be called for the peer's owner on loopback.
+type Stream struct {
+	pd      *PD
+	num     uint32
+	windows map[*keySlot]struct{} // guarded by pd.keyMu: type 2, bound to this connection
+}
+
+// Init makes s a stream of pd, which Add counts.
+func (s *Stream) Init(pd *PD) { s.pd = pd }
+
+// PD is the protection domain of s.
+func (s *Stream) PD() *PD { return s.pd }
+
+// Add makes s count in its PD, under the QP's number; an error wraps rdma.ErrClosed.
+func (s *Stream) Add(qpn uint32) error {
+	pd := s.pd
+	pd.space.mu.Lock()
+	defer pd.space.mu.Unlock()
+	err := pd.openLocked()
+	if err == nil {
+		s.num = qpn
+		pd.streams.Add(1)
+	}
+	return err
+}
+
+// Remove takes Add back.
+func (s *Stream) Remove() { s.pd.streams.Add(-1) }
+
+// unshared reports whether no other stream can use the regions of s's PD. Only then a peer may
+// invalidate one of them: RFC 5040, section 8.1.1 (7).
+func (s *Stream) unshared() bool { return s.pd.streams.Load() <= 1 }
+
+// EndWindows ends the bindings of the type 2 windows of s: they are for one connection, and it is
+// over.
+func (s *Stream) EndWindows() {
+	s.pd.keyMu.Lock()
+	defer s.pd.keyMu.Unlock()
+	for k := range s.windows {
+		k.endLocked()
+	}
+}
+
+// Find makes the checks of RFC 5040, section 7.2, and RFC 5041, section 5.2.1, for n > 0 octets at
+// to of the region that the peer calls stag, in the order given there, and returns the region. The
+// caller pins it for each access; a failure to pin is that of the first check: see Use.Gone.
+// An error is a *iwarp.LocalError.
+func (s *Stream) Find(u *Use, stag uint32, to uint64, n uint32) (*MR, error) {
+	pd := s.pd
+	m := pd.peerHint.Load() // the region of the last access
+	if m == nil || m.stag != stag || m.Revoked() {
+		m = pd.keys.lookup(stag)
+		if m == nil || m.Revoked() { // all 32 bits match, and it is enabled
+			return nil, u.fail(u.stag, stag, "no such region")
+		}
+		if m.pd == pd {
+			pd.peerHint.Store(m)
+		}
+	}
+	if m.pd != pd {
+		return nil, u.fail(u.assoc, stag, "it belongs to another protection domain")
+	}
+	if m.only != nil && m.only != s {
+		return nil, u.fail(u.assoc, stag, "it is a window for another connection")
+	}
+	if to+uint64(n) < to { // a sum of exactly 2^64 wraps
+		return nil, u.fail(u.wrap, stag, "offset %#x + %d wraps", to, n)
+	}
+	if m.access&u.need == 0 {
+		return nil, u.fail(u.access, stag, "no right to do so (%v)", m.access)
+	}
+	if !m.holds(to, uint64(n)) {
+		return nil, u.fail(u.outside, stag, "%#x + %d lies outside of %#x + %d",
+			to, n, m.base, m.length)
+	}
+	return m, nil
+}
+
+// Atomic carries out what the peer of s asks for. An error is a *iwarp.LocalError.
+func (s *Stream) Atomic(a *iwarp.Atomic) (old uint64, err error) {
+	m, err := s.Find(PeerAtomic, uint32(a.STag), a.TO, AtomicLen)
+	if err != nil {
+		return 0, err
+	}
+	if !m.aligned(a.TO) {
+		// "The Responder ... MUST NOT modify": RFC 7306, section 5.1.1.
+		return 0, &iwarp.LocalError{
+			Cause: iwarp.TermMisaligned,
+			Err:   fmt.Errorf("atomic at %#x, which is no multiple of 8", a.TO),
+		}
+	}
+	old, err = m.modify(a)
+	if err != nil {
+		return 0, PeerAtomic.Gone(m, err)
+	}
+	return old, nil
+}
+
+// Bind carries an OpBindMW or an OpRegMR out. What it ends, nil for nothing, has to be drained
+// before the request completes.
+func (s *Stream) Bind(wr *rdma.SendWR) (ended *MR, err error) {
+	m, ended, err := s.bind(wr)
+	if m != nil {
+		s.pd.space.reportOverlap(m)
+	}
+	return ended, err
+}
+
+func (s *Stream) bind(wr *rdma.SendWR) (m, ended *MR, err error) {
+	pd, r := s.pd, &wr.Range
+	src := pd.keys.lookup(r.LKey)
+	pd.keyMu.Lock()
+	defer pd.keyMu.Unlock()
+	k := pd.byKey[wr.RKey>>8]
+	switch {
+	case k == nil || k.closed:
+		return nil, nil, fmt.Errorf("no object of this protection domain has keys like %#x", wr.RKey)
+	case k.kind.needs() != wr.Op:
+		return nil, nil, fmt.Errorf("key %#x is of an object that takes %v", wr.RKey, k.kind.needs())
+	case k.kind == slotType1 && r.Length == 0:
+		return nil, k.endLocked(), nil
+	case k.kind != slotType1 && k.cur != nil:
+		return nil, nil, fmt.Errorf("key %#x is of an object that is bound; invalidate it first", wr.RKey)
+	}
+	m, err = k.binding(src, wr)
+	if err != nil {
+		return nil, nil, err
+	}
+	if k.kind == slotType2 {
+		m.only = s
+	}
+	if !src.use() {
+		return nil, nil, fmt.Errorf("the region of key %#x is being deregistered", r.LKey)
+	}
+	ended = k.endLocked()
+	k.cur, k.key = m, m.stag
+	if m.only != nil {
+		if s.windows == nil {
+			s.windows = make(map[*keySlot]struct{})
+		}
+		s.windows[k] = struct{}{}
+	}
+	pd.keys.insertBinding(m)
+	return m, ended, nil
+}
+
+// LocalInvalidate ends what key gives and returns it; nil: it gave nothing, and nothing is under
+// way. Doing it again, or after the peer has done it, is no error.
+func (s *Stream) LocalInvalidate(key uint32) (*MR, error) {
+	pd := s.pd
+	pd.keyMu.Lock()
+	defer pd.keyMu.Unlock()
+	if k := pd.byKey[key>>8]; k != nil {
+		switch {
+		case k.key != key:
+			return nil, fmt.Errorf("invalidate key %#x, which is not the present one", key)
+		case k.kind == slotType1:
+			return nil, fmt.Errorf("invalidate a window of type 1; bind 0 octets instead")
+		case k.cur != nil && k.cur.only != nil && k.cur.only != s:
+			return nil, fmt.Errorf("invalidate a window of QP %d", k.cur.only.num)
+		}
+		if m := k.endLocked(); m != nil {
+			return m, nil
+		}
+		for _, m := range k.old {
+			if m.stag == key {
+				return m, nil
+			}
+		}
+		return nil, nil
+	}
+	m := pd.keys.lookup(key)
+	switch {
+	case m == nil || m.pd != pd:
+		return nil, fmt.Errorf("invalidate key %#x: no such region", key)
+	case !m.retire():
+		return nil, fmt.Errorf("invalidate a region that windows or fast registrations stand on")
+	}
+	return m, nil
+}
+
+// RemoteInvalidate carries the peer's Send with Invalidate out and returns what it ended: RFC 5040,
+// section 5.3. A peer can invalidate what is for it alone.
+func (s *Stream) RemoteInvalidate(stag uint32) (*MR, *iwarp.LocalError) {
+	fail := func(code iwarp.TermCode, why string) (*MR, *iwarp.LocalError) {
+		return nil, &iwarp.LocalError{Cause: code, Err: fmt.Errorf("invalidate STag %#x: %s", stag, why)}
+	}
+	m := s.pd.keys.lookup(stag)
+	switch {
+	case m == nil || m.Revoked():
+		return fail(iwarp.TermCannotInvalidate, "no such region")
+	case m.pd != s.pd:
+		return fail(iwarp.TermInvalidateNotAssociated, "it belongs to another protection domain")
+	case m.only != nil && m.only != s:
+		return fail(iwarp.TermInvalidateNotAssociated, "it is a window for another connection")
+	case m.slot == nil || m.slot.kind == slotType1:
+		return fail(iwarp.TermCannotInvalidate, "only its owner can do that")
+	case m.access&remoteRights == 0:
+		return fail(iwarp.TermCannotInvalidate, "it is not for peers")
+	case m.only == nil && !s.unshared():
+		// "A peer cannot invalidate an STag that is shared by several streams": RFC 5040,
+		// section 8.1.1 (7).
+		return fail(iwarp.TermCannotInvalidate, "other connections can use it")
+	}
+	s.pd.keyMu.Lock()
+	defer s.pd.keyMu.Unlock()
+	if m.slot.cur != m {
+		return fail(iwarp.TermCannotInvalidate, "no such region")
+	}
+	return m.slot.endLocked(), nil
+}
