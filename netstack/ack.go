@@ -9,6 +9,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 )
 
@@ -28,8 +29,8 @@ const ackTick = 20 * time.Millisecond
 // replaced by a packet that acknowledges as much or more. The packet itself goes back to its pools at once: with many connections those would
 // give out the memory that nobody has used for longest.
 type acks struct {
-	send  func(*frame.Frame, *Delivery) // sends and releases; an owner of a connection's lock may call it
-	limit func() uint32                 // octets that are acknowledged at once
+	send  func(*frame.Frame, *ethswitch.Delivery) // sends and releases; an owner of a connection's lock may call it
+	limit func() uint32                           // octets that are acknowledged at once
 	clock tcpip.Clock
 
 	stopped atomic.Bool // set with mu held
@@ -44,7 +45,7 @@ type acks struct {
 // A connAck is what acks knows of a connection. It is in a packet as its owner, so that it need not be looked for: a
 // connection that has none, or has none yet, sends everything at once.
 type connAck struct {
-	sent   Delivery // beside what the connection sends
+	sent   ethswitch.Delivery // beside what the connection sends
 	mu     sync.Mutex
 	known  bool   // acked is
 	old    bool   // held has seen a tick
@@ -79,7 +80,7 @@ func (s *connAck) frame() *frame.Frame {
 }
 
 // delivery goes beside what the connection sends. It does not change.
-func (s *connAck) delivery() *Delivery {
+func (s *connAck) delivery() *ethswitch.Delivery {
 	if s == nil {
 		return nil
 	}

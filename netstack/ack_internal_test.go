@@ -10,6 +10,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 )
 
@@ -42,7 +43,7 @@ func newAckRig() *ackRig {
 	r := &ackRig{clock: faketime.NewManualClock()}
 	r.acks.clock = r.clock
 	r.limit = func() uint32 { return ackLimit }
-	r.send = func(f *frame.Frame, d *Delivery) {
+	r.send = func(f *frame.Frame, d *ethswitch.Delivery) {
 		r.sent = append(r.sent, int(f.HdrLen))
 		f.Release()
 	}
@@ -188,7 +189,7 @@ func TestHoldACKOfMany(t *testing.T) {
 	}
 	r.clock.Advance(ackTick)
 	send := r.send
-	r.send = func(f *frame.Frame, d *Delivery) {
+	r.send = func(f *frame.Frame, d *ethswitch.Delivery) {
 		send(f, nil)
 		flow := r.made[r.sent[len(r.sent)-1]].flow
 		r.send = send
@@ -211,7 +212,7 @@ func TestHoldACKOfMany(t *testing.T) {
 func TestStopACKMeanwhile(t *testing.T) {
 	r := newAckRig()
 	var released atomic.Int64
-	r.send = func(f *frame.Frame, d *Delivery) {
+	r.send = func(f *frame.Frame, d *ethswitch.Delivery) {
 		released.Add(1)
 		f.Release()
 	}

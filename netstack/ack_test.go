@@ -8,6 +8,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/faketime"
 
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
 
@@ -16,7 +17,7 @@ import (
 func TestDelayedACK(t *testing.T) {
 	clock := faketime.NewManualClock()
 	var bare atomic.Int64 // segments without octets
-	sw1, sw2 := netstack.NewSwitch(netstack.SwitchConfig{}), netstack.NewSwitch(netstack.SwitchConfig{})
+	sw1, sw2 := ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})
 	netstacktest.Wire(t, sw1, sw2, true, func(r netstacktest.Received) bool {
 		if f := r.Octets; len(f) == 14+20+20+12 && f[12] == 8 && f[14+9] == 6 {
 			bare.Add(1)
@@ -24,7 +25,7 @@ func TestDelayedACK(t *testing.T) {
 		return true
 	})
 	var stacks [2]*netstack.Stack
-	for i, sw := range []*netstack.Switch{sw1, sw2} {
+	for i, sw := range []*ethswitch.Switch{sw1, sw2} {
 		var err error
 		stacks[i], err = netstack.NewStack(sw, netstack.Config{Name: "s", Addrs: netstacktest.Addresses(i + 1), Clock: clock})
 		if err != nil {

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
@@ -14,7 +14,7 @@ import (
 // Fragments that come while a stack is closed do not keep it from that.
 func TestCloseUnderFragments(t *testing.T) {
 	for range 20 {
-		sw := netstack.NewSwitch(netstack.SwitchConfig{})
+		sw := ethswitch.New(ethswitch.Config{})
 		s := netstacktest.NewStack(t, sw, 1, 1500)
 		in := netstacktest.NewPort(t, sw, "in", false)
 		m := s.MAC()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
@@ -264,7 +265,7 @@ func TestEnds(t *testing.T) {
 
 // TestStackCloseEndsWaiting: Accept and DialTCP that wait return when the stack is closed.
 func TestStackCloseEndsWaiting(t *testing.T) {
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	s := netstacktest.NewStack(t, sw, 1, 1500)
 	// A neighbour that answers nothing lets the dial wait.
 	l, err := s.ListenTCP(netip.MustParseAddrPort("10.77.0.1:7"), 1)
@@ -353,7 +354,7 @@ func TestNotify(t *testing.T) {
 
 // TestStackChecksChecksums: gVisor is told that checksums were checked; so they must have been.
 func TestStackChecksChecksums(t *testing.T) {
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	s := netstacktest.NewStack(t, sw, 1, 1500)
 	in := netstacktest.NewPort(t, sw, "in", true)
 	dropped := func() uint64 { return sw.Ports()[0].TxDrops }
@@ -392,7 +393,7 @@ func TestStackChecksChecksums(t *testing.T) {
 
 // TestConfigErrors: what cannot be is refused, and nothing is left.
 func TestConfigErrors(t *testing.T) {
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	netstacktest.NewPort(t, sw, "taken", false)
 	addrs := netstacktest.Addresses(1)
 	for name, c := range map[string]netstack.Config{
@@ -458,7 +459,7 @@ func TestAllocs(t *testing.T) {
 
 // TestDialToItself: a stack reaches its own addresses without its switch.
 func TestDialToItself(t *testing.T) {
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	s := netstacktest.NewStack(t, sw, 1, 1500)
 	before := s.PortStats()
 	for _, v6 := range []bool{false, true} {
@@ -476,7 +477,7 @@ func TestDialToItself(t *testing.T) {
 // the test moves.
 func TestDialTimeouts(t *testing.T) {
 	clock := faketime.NewManualClock()
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	s, err := netstack.NewStack(sw, netstack.Config{
 		Name: "vrnic1", Addrs: netstacktest.Addresses(1), Clock: clock})
 	if err != nil {

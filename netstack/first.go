@@ -10,6 +10,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
 	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/internal/gvconv"
 )
 
 // Whoever listens may want to know in which order those who connect have sent their first octets. gVisor handles connections in
@@ -80,8 +81,8 @@ func (s *firsts) sent(pkt *stack.PacketBuffer) {
 		return
 	}
 	f := tcpFlow{
-		netip.AddrPortFrom(goAddr(pkt.EgressRoute.LocalAddress), t.SourcePort()),
-		netip.AddrPortFrom(goAddr(pkt.EgressRoute.RemoteAddress), t.DestinationPort()),
+		netip.AddrPortFrom(gvconv.GoAddr(pkt.EgressRoute.LocalAddress), t.SourcePort()),
+		netip.AddrPortFrom(gvconv.GoAddr(pkt.EgressRoute.RemoteAddress), t.DestinationPort()),
 	}
 	if over {
 		s.ended(f)

@@ -11,6 +11,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
 	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/internal/gvconv"
 )
 
 // segment is one of TCP over IPv4 with so many octets, as it comes to f.local.
@@ -103,7 +104,7 @@ func TestFirstsEnded(t *testing.T) {
 	out := func(f tcpFlow, flags header.TCPFlags) *stack.PacketBuffer {
 		pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{ReserveHeaderBytes: header.TCPMinimumSize})
 		pkt.TransportProtocolNumber = tcp.ProtocolNumber
-		pkt.EgressRoute.LocalAddress, pkt.EgressRoute.RemoteAddress = gvAddr(f.local.Addr()), gvAddr(f.remote.Addr())
+		pkt.EgressRoute.LocalAddress, pkt.EgressRoute.RemoteAddress = gvconv.Addr(f.local.Addr()), gvconv.Addr(f.remote.Addr())
 		header.TCP(pkt.TransportHeader().Push(header.TCPMinimumSize)).Encode(&header.TCPFields{
 			SrcPort: f.local.Port(), DstPort: f.remote.Port(), SeqNum: 99, DataOffset: header.TCPMinimumSize, Flags: flags,
 		})

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
@@ -15,7 +15,7 @@ func FuzzSegments(f *testing.F) {
 	f.Add([]byte("0123456789abcdef"), uint16(5), false, uint8(0), uint8(0x99))
 	f.Add([]byte("0123456789abcdef"), uint16(1), true, uint8(3), uint8(0x18))
 	f.Add(make([]byte, 40000), uint16(1448), false, uint8(3), uint8(0x10))
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	in := netstacktest.NewPort(f, sw, "in", true)
 	plain := netstacktest.NewPort(f, sw, "plain", false)
 	f.Fuzz(func(t *testing.T, payload []byte, mss uint16, v6 bool, options, flags uint8) {
@@ -46,7 +46,7 @@ func FuzzSegments(f *testing.F) {
 
 // TestHostileFrames puts spoilt frames into a switch with a stack on it; the stack must still work.
 func TestHostileFrames(t *testing.T) {
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	s1, s2 := netstacktest.NewStack(t, sw, 1, 1500), netstacktest.NewStack(t, sw, 2, 1500)
 	in := netstacktest.NewPort(t, sw, "in", true)
 	a, b := netstacktest.Connect(t, s1, s2, false)

@@ -9,6 +9,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 )
 
@@ -24,7 +25,7 @@ type link struct {
 	name string
 	mac  frame.MAC
 	mtu  atomic.Uint32
-	at   *Attachment
+	at   *ethswitch.Attachment
 
 	dispatcher atomic.Pointer[stack.NetworkDispatcher]
 
@@ -50,7 +51,7 @@ var (
 	_ stack.LinkEndpoint       = (*link)(nil)
 	_ stack.GSOEndpoint        = (*link)(nil)
 	_ stack.QueueingDiscipline = (*link)(nil)
-	_ Port                     = (*link)(nil)
+	_ ethswitch.Port           = (*link)(nil)
 )
 
 func newLink(name string, mac frame.MAC, mtu uint32) *link {
@@ -60,7 +61,7 @@ func newLink(name string, mac frame.MAC, mtu uint32) *link {
 		stop:  make(chan struct{}),
 	}
 	l.mtu.Store(mtu)
-	l.acks.send = func(f *frame.Frame, d *Delivery) {
+	l.acks.send = func(f *frame.Frame, d *ethswitch.Delivery) {
 		_ = l.at.Deliver(f, d) // counts what it drops
 		f.Release()
 	}
@@ -129,7 +130,7 @@ func (l *link) deliver(pkt *stack.PacketBuffer) {
 }
 
 // Transmit implements Port: it takes a frame into the stack.
-func (l *link) Transmit(f *frame.Frame, d *Delivery) bool {
+func (l *link) Transmit(f *frame.Frame, d *ethswitch.Delivery) bool {
 	dst, _ := f.Addresses()
 	if dst != l.mac && !dst.IsGroup() {
 		return true // flooded; not for us

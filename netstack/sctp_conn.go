@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/vrnic/vrnic/netstack/internal/gate"
+	"github.com/vrnic/vrnic/netstack/internal/gvconv"
 	"github.com/vrnic/vrnic/netstack/sctp"
 )
 
@@ -51,7 +53,7 @@ type SCTPDial struct {
 // Dial sets up an association and waits until that has succeeded or failed, or ctx is done. For errors
 // errors.Is finds ECONNREFUSED, ETIMEDOUT, ENETUNREACH and their like, or ctx's.
 func (s *SCTP) Dial(ctx context.Context, d SCTPDial) (*SCTPConn, error) {
-	d.Remote = unmap(d.Remote)
+	d.Remote = gvconv.Unmap(d.Remote)
 	c, err := s.dial(ctx, d)
 	if err != nil {
 		return nil, fmt.Errorf("netstack: sctp: connect to %v: %w", d.Remote, err)
@@ -80,10 +82,10 @@ func (s *SCTP) dial(ctx context.Context, d SCTPDial) (*SCTPConn, error) {
 
 // begin sends the INIT.
 func (s *SCTP) begin(d SCTPDial, ready chan error) (*SCTPConn, error) {
-	if !s.gate.enter() {
-		return nil, closedError("SCTP")
+	if !s.gate.Enter() {
+		return nil, gate.Closed("SCTP")
 	}
-	defer s.gate.leave()
+	defer s.gate.Leave()
 	local := d.Local.Unmap()
 	if !local.IsValid() || local.IsUnspecified() {
 		var err error
@@ -225,7 +227,7 @@ type SCTPListen struct {
 
 // Listen takes associations in until the listener is closed. For errors errors.Is finds EADDRINUSE and its like.
 func (s *SCTP) Listen(l SCTPListen) (*SCTPListener, error) {
-	l.Addr = unmap(l.Addr)
+	l.Addr = gvconv.Unmap(l.Addr)
 	r, err := s.listen(l)
 	if err != nil {
 		return nil, fmt.Errorf("netstack: sctp: listen at %v: %w", l.Addr, err)
@@ -234,10 +236,10 @@ func (s *SCTP) Listen(l SCTPListen) (*SCTPListener, error) {
 }
 
 func (s *SCTP) listen(l SCTPListen) (*SCTPListener, error) {
-	if !s.gate.enter() {
-		return nil, closedError("SCTP")
+	if !s.gate.Enter() {
+		return nil, gate.Closed("SCTP")
 	}
-	defer s.gate.leave()
+	defer s.gate.Leave()
 	var locals []netip.Addr
 	if a := l.Addr.Addr(); a.IsValid() && !a.IsUnspecified() {
 		locals = append(locals, a)

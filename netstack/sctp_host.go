@@ -9,6 +9,7 @@ import (
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
 
+	"github.com/vrnic/vrnic/netstack/internal/gate"
 	"github.com/vrnic/vrnic/netstack/sctp"
 )
 
@@ -23,7 +24,7 @@ type SCTP struct {
 	carrier sctpCarrier
 	clock   tcpip.Clock
 	start   tcpip.MonotonicTime
-	gate    *gate // around Dial and Listen
+	gate    *gate.Gate // around Dial and Listen
 
 	mu        sync.Mutex
 	ep        *sctp.Endpoint         // guarded by mu
@@ -89,7 +90,7 @@ func newSCTP(carrier sctpCarrier, clock tcpip.Clock, o sctp.Options) (*SCTP, err
 		return nil, err
 	}
 	return &SCTP{
-		carrier: carrier, clock: clock, start: clock.NowMonotonic(), gate: newGate(), ep: ep,
+		carrier: carrier, clock: clock, start: clock.NowMonotonic(), gate: gate.New(), ep: ep,
 		conns: map[*SCTPConn]struct{}{}, ports: map[uint16]int{},
 		packets: make([]sctpOut, 0, sctpBatch), events: make([]sctp.Event, 0, sctpBatch),
 	}, nil
@@ -263,10 +264,10 @@ const closeTime = time.Second
 // Close ends every listener and every association: by a shutdown if the peer answers at once, else by
 // an abort. Handlers hear of it.
 func (s *SCTP) Close() error {
-	if !s.gate.shut() {
+	if !s.gate.Shut() {
 		return nil
 	}
-	s.gate.wait()
+	s.gate.Wait()
 	s.mu.Lock()
 	done := make(chan struct{})
 	if len(s.conns) > 0 {

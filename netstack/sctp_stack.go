@@ -11,6 +11,7 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 
 	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/internal/gvconv"
 	"github.com/vrnic/vrnic/netstack/sctp"
 )
 
@@ -85,7 +86,7 @@ func (p *sctpProtocol) HandlePacket(id stack.TransportEndpointID, pkt *stack.Pac
 	size := int(r.buf.Size())
 	v, ok := r.buf.PullUp(0, size)
 	if ok {
-		p.s.input(sctp.Packet{Src: goAddr(id.RemoteAddress), Dst: goAddr(id.LocalAddress), Data: v.AsSlice(), Ref: r})
+		p.s.input(sctp.Packet{Src: gvconv.GoAddr(id.RemoteAddress), Dst: gvconv.GoAddr(id.LocalAddress), Data: v.AsSlice(), Ref: r})
 	}
 	r.Release()
 }
@@ -129,10 +130,10 @@ func quoted(b []byte, n int) (src, dst netip.Addr, quote []byte, ok bool) {
 	switch {
 	case len(ip) >= header.IPv4MinimumSize && ip[0]>>4 == 4:
 		h := header.IPv4(ip)
-		return goAddr(h.SourceAddress()), goAddr(h.DestinationAddress()), quote, true
+		return gvconv.GoAddr(h.SourceAddress()), gvconv.GoAddr(h.DestinationAddress()), quote, true
 	case len(ip) >= header.IPv6MinimumSize && ip[0]>>4 == 6:
 		h := header.IPv6(ip)
-		return goAddr(h.SourceAddress()), goAddr(h.DestinationAddress()), quote, true
+		return gvconv.GoAddr(h.SourceAddress()), gvconv.GoAddr(h.DestinationAddress()), quote, true
 	}
 	return src, dst, nil, false
 }
@@ -143,7 +144,7 @@ func (p *sctpProtocol) transmit(d *sctp.Datagram, v *buffer.View) error {
 	r, err := p.route(key)
 	if err != nil {
 		v.Release()
-		return goError(err)
+		return gvconv.Error(err)
 	}
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{
 		ReserveHeaderBytes: int(r.MaxHeaderLength()),
@@ -156,7 +157,7 @@ func (p *sctpProtocol) transmit(d *sctp.Datagram, v *buffer.View) error {
 		r.Release() // it may be that its address has gone
 		delete(p.routes, key)
 	}
-	return goError(err)
+	return gvconv.Error(err)
 }
 
 // maxSCTPRoutes is how many routes are kept. To find one takes longer than to send a packet.
@@ -167,7 +168,7 @@ func (p *sctpProtocol) route(key [2]netip.Addr) (*stack.Route, tcpip.Error) {
 	if r := p.routes[key]; r != nil {
 		return r, nil
 	}
-	r, err := p.st.FindRoute(0, gvAddr(key[0]), gvAddr(key[1]), ipProtocol(key[1]), false)
+	r, err := p.st.FindRoute(0, gvconv.Addr(key[0]), gvconv.Addr(key[1]), gvconv.Protocol(key[1]), false)
 	if err != nil {
 		return nil, err
 	}
@@ -188,12 +189,12 @@ func (p *sctpProtocol) forget() {
 
 // local implements sctpCarrier.
 func (p *sctpProtocol) local(remote netip.Addr) (netip.Addr, error) {
-	r, err := p.st.FindRoute(0, tcpip.Address{}, gvAddr(remote), ipProtocol(remote), false)
+	r, err := p.st.FindRoute(0, tcpip.Address{}, gvconv.Addr(remote), gvconv.Protocol(remote), false)
 	if err != nil {
-		return netip.Addr{}, goError(err)
+		return netip.Addr{}, gvconv.Error(err)
 	}
 	defer r.Release()
-	return goAddr(r.LocalAddress()), nil
+	return gvconv.GoAddr(r.LocalAddress()), nil
 }
 
 // mtu implements sctpCarrier. It is called with the SCTP's lock held, and gVisor takes locks of its own for
@@ -212,7 +213,7 @@ func (*sctpProtocol) encap() uint16 { return 0 }
 // usePort implements sctpCarrier.
 func (p *sctpProtocol) usePort(port uint16) error {
 	err := p.st.RegisterTransportEndpoint(sctpNetworks, sctpNumber, stack.TransportEndpointID{LocalPort: port}, p, ports.Flags{}, 0)
-	return goError(err)
+	return gvconv.Error(err)
 }
 
 // leavePort implements sctpCarrier.

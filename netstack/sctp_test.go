@@ -18,6 +18,7 @@ import (
 
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 	"github.com/vrnic/vrnic/netstack/sctp"
@@ -246,7 +247,7 @@ func TestSCTPRefusals(t *testing.T) {
 // TestSCTPProtocolUnreachable: a host without SCTP says so by ICMP, and the dial fails at once.
 // SCTP-165, SCTP-167.
 func TestSCTPProtocolUnreachable(t *testing.T) {
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	a := netstacktest.NewStack(t, sw, 1, 1500)
 	host := netstacktest.NewPort(t, sw, "host", false)
 	self, peer := addrOf(a, false), netstacktest.Addresses(2)[0].Addr()
@@ -307,7 +308,7 @@ func protocolUnreachable(f []byte) []byte {
 // SCTP-050.
 func TestSCTPTimers(t *testing.T) {
 	clock := faketime.NewManualClock()
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	a, err := netstack.NewStack(sw, netstack.Config{Name: "a", Addrs: netstacktest.Addresses(1), Clock: clock})
 	if err != nil {
 		t.Fatal(err)

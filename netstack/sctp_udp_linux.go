@@ -13,6 +13,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 
 	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/internal/gvconv"
 	"github.com/vrnic/vrnic/netstack/sctp"
 )
 
@@ -32,7 +33,7 @@ type sctpUDP struct {
 // NewSCTPOverUDP makes an SCTP over a UDP socket at addr, which must not be unspecified; port 0
 // means SCTPOverUDPPort. clock is for tests; nil is the real one. Close closes the socket.
 func NewSCTPOverUDP(addr netip.AddrPort, clock tcpip.Clock, o sctp.Options) (*SCTP, error) {
-	addr = unmap(addr)
+	addr = gvconv.Unmap(addr)
 	s, err := newSCTPOverUDP(addr, clock, o)
 	if err != nil {
 		return nil, fmt.Errorf("netstack: SCTP over UDP at %v: %w", addr, err)

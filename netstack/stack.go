@@ -16,7 +16,10 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/internal/gate"
+	"github.com/vrnic/vrnic/netstack/internal/gvconv"
 )
 
 // Limits of a Config.
@@ -44,26 +47,23 @@ type Config struct {
 	Clock tcpip.Clock
 }
 
-// nicID is the number of a Stack's only interface.
-const nicID = 1
-
 // A Stack is a userspace network namespace with one Ethernet interface. It answers ping. Its methods
 // may be called from several goroutines at once.
 type Stack struct {
 	cfg  Config
 	st   *stack.Stack
 	link *link
-	gate *gate // around the making of endpoints
+	gate *gate.Gate // around the making of endpoints
 	sctp *SCTP
 	tcp  queuer // or nil
 }
 
 // NewStack makes a Stack and attaches it to sw.
-func NewStack(sw *Switch, c Config) (*Stack, error) {
+func NewStack(sw *ethswitch.Switch, c Config) (*Stack, error) {
 	if err := c.complete(); err != nil {
 		return nil, fmt.Errorf("netstack: stack %s: %w", c.Name, err)
 	}
-	s := &Stack{cfg: c, gate: newGate(), link: newLink(c.Name, c.MAC, uint32(c.MTU))}
+	s := &Stack{cfg: c, gate: gate.New(), link: newLink(c.Name, c.MAC, uint32(c.MTU))}
 	sctpProto := &sctpProtocol{link: s.link, routes: map[[2]netip.Addr]*stack.Route{}}
 	s.st = stack.New(stack.Options{
 		NetworkProtocols: []stack.NetworkProtocolFactory{
@@ -92,7 +92,7 @@ func NewStack(sw *Switch, c Config) (*Stack, error) {
 	}
 	if err == nil {
 		// The port comes first: gVisor sends as soon as it has the interface.
-		s.link.at, err = sw.Attach(PortOptions{Name: c.Name, Kind: "stack", MAC: c.MAC}, s.link)
+		s.link.at, err = sw.Attach(ethswitch.PortOptions{Name: c.Name, Kind: "stack", MAC: c.MAC}, s.link)
 	}
 	if err == nil {
 		err = s.bringUp()
@@ -158,13 +158,13 @@ func (s *Stack) tune() error {
 		Min: tcp.MinBufferSize, Default: s.cfg.ReceiveBuffer, Max: s.cfg.ReceiveBuffer}
 	for _, o := range []tcpip.SettableTransportProtocolOption{&sack, &recovery, &delay, &moderate, &snd, &rcv} {
 		if err := s.st.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
-			return fmt.Errorf("TCP option %T: %w", o, goError(err))
+			return fmt.Errorf("TCP option %T: %w", o, gvconv.Error(err))
 		}
 	}
 	// Whoever listens takes free ports from 32768 on, as Linux does. A connection from here that had one
 	// of them would keep it from a listener that has been promised it.
 	if err := s.st.SetPortRange(firstConnectPort, lastConnectPort); err != nil {
-		return fmt.Errorf("ports %d to %d: %w", firstConnectPort, lastConnectPort, goError(err))
+		return fmt.Errorf("ports %d to %d: %w", firstConnectPort, lastConnectPort, gvconv.Error(err))
 	}
 	return nil
 }
@@ -175,27 +175,27 @@ const firstConnectPort, lastConnectPort = 16384, 32767
 // bringUp makes the interface, its addresses and routes.
 func (s *Stack) bringUp() error {
 	opts := stack.NICOptions{Name: s.cfg.Name, QDisc: s.link}
-	if err := s.st.CreateNICWithOptions(nicID, s.link, opts); err != nil {
-		return fmt.Errorf("interface: %w", goError(err))
+	if err := s.st.CreateNICWithOptions(gvconv.NIC, s.link, opts); err != nil {
+		return fmt.Errorf("interface: %w", gvconv.Error(err))
 	}
 	var routes []tcpip.Route
 	for _, p := range s.cfg.Addrs {
 		pa := tcpip.ProtocolAddress{
-			Protocol:          ipProtocol(p.Addr()),
-			AddressWithPrefix: tcpip.AddressWithPrefix{Address: gvAddr(p.Addr()), PrefixLen: p.Bits()},
+			Protocol:          gvconv.Protocol(p.Addr()),
+			AddressWithPrefix: tcpip.AddressWithPrefix{Address: gvconv.Addr(p.Addr()), PrefixLen: p.Bits()},
 		}
-		if err := s.st.AddProtocolAddress(nicID, pa, stack.AddressProperties{}); err != nil {
-			return fmt.Errorf("address %v: %w", p, goError(err))
+		if err := s.st.AddProtocolAddress(gvconv.NIC, pa, stack.AddressProperties{}); err != nil {
+			return fmt.Errorf("address %v: %w", p, gvconv.Error(err))
 		}
-		routes = append(routes, tcpip.Route{Destination: pa.AddressWithPrefix.Subnet(), NIC: nicID})
+		routes = append(routes, tcpip.Route{Destination: pa.AddressWithPrefix.Subnet(), NIC: gvconv.NIC})
 	}
-	routes = append(routes, tcpip.Route{Destination: header.IPv6LinkLocalPrefix.Subnet(), NIC: nicID})
+	routes = append(routes, tcpip.Route{Destination: header.IPv6LinkLocalPrefix.Subnet(), NIC: gvconv.NIC})
 	for _, g := range s.cfg.Gateways {
 		all := header.IPv4EmptySubnet
 		if g.Is6() {
 			all = header.IPv6EmptySubnet
 		}
-		routes = append(routes, tcpip.Route{Destination: all, Gateway: gvAddr(g), NIC: nicID})
+		routes = append(routes, tcpip.Route{Destination: all, Gateway: gvconv.Addr(g), NIC: gvconv.NIC})
 	}
 	s.st.SetRouteTable(routes)
 	return nil
@@ -204,10 +204,10 @@ func (s *Stack) bringUp() error {
 // Close resets every connection, ends every listener, takes the stack off its switch and returns
 // when none of its goroutines is left. It must not be called from a function given to SetNotify.
 func (s *Stack) Close() error {
-	if !s.gate.shut() {
+	if !s.gate.Shut() {
 		return nil
 	}
-	s.gate.wait()
+	s.gate.Wait()
 	if s.sctp != nil {
 		s.sctp.Close() // sends the ABORTs
 	}
@@ -235,7 +235,7 @@ func (s *Stack) MTU() int { return int(s.link.MTU()) }
 func (s *Stack) Addrs() []netip.Prefix { return slices.Clone(s.cfg.Addrs) }
 
 // PortStats counts the interface's frames as its switch port does: Rx is what the stack sent.
-func (s *Stack) PortStats() PortStats { return s.link.at.Stats() }
+func (s *Stack) PortStats() ethswitch.PortStats { return s.link.at.Stats() }
 
 // StackStats are totals over the life of a Stack.
 type StackStats struct {

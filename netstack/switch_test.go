@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
@@ -21,14 +21,14 @@ func mac(n byte) frame.MAC { return frame.MAC{2, 0, 0, 0, 0, n} }
 // A lab is a switch with ports in memory and a clock.
 type lab struct {
 	*testing.T
-	sw    *netstack.Switch
+	sw    *ethswitch.Switch
 	now   time.Time
 	ports []*netstacktest.Port
 }
 
 func newLab(t *testing.T, ports int) *lab {
 	l := &lab{T: t, now: time.Unix(1, 0)}
-	l.sw = netstack.NewSwitch(netstack.SwitchConfig{
+	l.sw = ethswitch.New(ethswitch.Config{
 		Now: func() time.Time { return l.now }, Ageing: time.Minute})
 	for i := range ports {
 		l.ports = append(l.ports, netstacktest.NewPort(t, l.sw, fmt.Sprintf("p%d", i), false))
@@ -97,13 +97,13 @@ func TestSwitchPortsComeAndGo(t *testing.T) {
 	}
 	l.ports[0] = netstacktest.NewPort(t, l.sw, "p0", false)
 	l.want("a new port of that name", 0, mac(1), mac(0), 1)
-	if _, err := l.sw.Attach(netstack.PortOptions{Name: "p0"}, l.ports[0]); err == nil {
+	if _, err := l.sw.Attach(ethswitch.PortOptions{Name: "p0"}, l.ports[0]); err == nil {
 		t.Error("two ports of one name")
 	}
 	if err := l.sw.Close(); err == nil {
 		t.Error("closed with ports on it, silently")
 	}
-	if _, err := l.sw.Attach(netstack.PortOptions{Name: "p9"}, l.ports[0]); err == nil {
+	if _, err := l.sw.Attach(ethswitch.PortOptions{Name: "p9"}, l.ports[0]); err == nil {
 		t.Error("a port on a closed switch")
 	}
 }
@@ -125,7 +125,7 @@ func TestSwitchOwnAddress(t *testing.T) {
 	if s := l.ports[0].Stats(); s.RxDrops != 1 || s.RxFrames != 0 {
 		t.Errorf("stats %+v", s)
 	}
-	if _, err := l.sw.Attach(netstack.PortOptions{Name: "x", MAC: st.MAC()}, l.ports[0]); err == nil {
+	if _, err := l.sw.Attach(ethswitch.PortOptions{Name: "x", MAC: st.MAC()}, l.ports[0]); err == nil {
 		t.Error("two ports with one address")
 	}
 	infos := l.sw.Ports()
@@ -167,11 +167,11 @@ func TestSwitchCounters(t *testing.T) {
 	if err := l.ports[0].Send(octets[:13], frame.Offload{}); err == nil {
 		t.Error("a frame of 13 octets")
 	}
-	want := netstack.PortStats{RxFrames: 4, RxOctets: 4 * n, RxDrops: 1}
+	want := ethswitch.PortStats{RxFrames: 4, RxOctets: 4 * n, RxDrops: 1}
 	if got := l.ports[0].Stats(); got != want {
 		t.Errorf("port 0: %+v, want %+v", got, want)
 	}
-	want = netstack.PortStats{TxFrames: 3, TxOctets: 3 * n, TxDrops: 1}
+	want = ethswitch.PortStats{TxFrames: 3, TxOctets: 3 * n, TxDrops: 1}
 	if got := l.ports[1].Stats(); got != want {
 		t.Errorf("port 1: %+v, want %+v", got, want)
 	}
@@ -181,10 +181,10 @@ func TestSwitchCounters(t *testing.T) {
 // afterwards.
 func TestDetachWhileBusy(t *testing.T) { synctest.Test(t, testDetachWhileBusy) }
 func testDetachWhileBusy(t *testing.T) {
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	in := netstacktest.NewPort(t, sw, "in", false)
 	p := &slow{release: make(chan struct{})}
-	at, err := sw.Attach(netstack.PortOptions{Name: "slow"}, p)
+	at, err := sw.Attach(ethswitch.PortOptions{Name: "slow"}, p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +212,7 @@ type slow struct {
 	release chan struct{}
 }
 
-func (p *slow) Transmit(*frame.Frame, *netstack.Delivery) bool {
+func (p *slow) Transmit(*frame.Frame, *ethswitch.Delivery) bool {
 	p.calls++
 	<-p.release
 	return true
@@ -280,7 +280,7 @@ func TestSuperFrames(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		for _, n := range []int{0, 1, 1000, 1001, 65000} {
 			t.Run(fmt.Sprintf("v6=%v/n=%d", v6, n), func(t *testing.T) {
-				sw := netstack.NewSwitch(netstack.SwitchConfig{})
+				sw := ethswitch.New(ethswitch.Config{})
 				in := netstacktest.NewPort(t, sw, "in", true)
 				super := netstacktest.NewPort(t, sw, "super", true)
 				plain := netstacktest.NewPort(t, sw, "plain", false)
@@ -367,7 +367,7 @@ func even(b []byte) []byte {
 
 // TestBadOffloads: offload fields that do not fit the frame get it dropped.
 func TestBadOffloads(t *testing.T) {
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	in := netstacktest.NewPort(t, sw, "in", true)
 	out := netstacktest.NewPort(t, sw, "out", false)
 	for name, spoil := range map[string]func(b *[]byte, o *frame.Offload){
@@ -413,7 +413,7 @@ func TestBadOffloads(t *testing.T) {
 
 // TestFloodPastStacks: a stack that a frame is flooded to does not take it away from the ports after.
 func TestFloodPastStacks(t *testing.T) {
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	in := netstacktest.NewPort(t, sw, "in", true)
 	netstacktest.NewStack(t, sw, 1, 1500)
 	netstacktest.NewStack(t, sw, 2, 1500)

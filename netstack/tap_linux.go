@@ -16,6 +16,7 @@ import (
 	"github.com/songgao/water"
 	"golang.org/x/sys/unix"
 
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 )
 
@@ -36,7 +37,7 @@ type TAP struct {
 	file     *os.File        // in Go's poller
 	raw      syscall.RawConn // of file
 	offloads bool
-	at       *Attachment
+	at       *ethswitch.Attachment
 	undo     []func() error // what Close does about the device, last first
 
 	closing sync.Once
@@ -45,12 +46,12 @@ type TAP struct {
 	lost    atomic.Bool // the device is gone
 }
 
-var _ Port = (*TAP)(nil)
+var _ ethswitch.Port = (*TAP)(nil)
 
 // OpenTAP creates or attaches to the TAP c describes, sets it up, and makes it a port of sw. If it
 // fails nothing of it is left. Where the kernel allows it the port takes and gives super-frames and
 // partial checksums (IFF_VNET_HDR, TUNSETOFFLOAD); else plain frames.
-func OpenTAP(sw *Switch, c TAPConfig) (*TAP, error) {
+func OpenTAP(sw *ethswitch.Switch, c TAPConfig) (*TAP, error) {
 	c.Addrs = slices.Clone(c.Addrs)
 	t := &TAP{cfg: c, fd: -1}
 	err := checkIfName(c.Name)
@@ -61,7 +62,7 @@ func OpenTAP(sw *Switch, c TAPConfig) (*TAP, error) {
 		err = t.openFile()
 	}
 	if err == nil {
-		t.at, err = sw.Attach(PortOptions{Name: c.Name, Kind: "tap"}, t)
+		t.at, err = sw.Attach(ethswitch.PortOptions{Name: c.Name, Kind: "tap"}, t)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("netstack: tap %s: %w", c.Name, err), t.release())
@@ -290,7 +291,7 @@ func (t *TAP) Name() string { return t.cfg.Name }
 func (t *TAP) Offloads() bool { return t.offloads }
 
 // Stats returns the port's counters.
-func (t *TAP) Stats() PortStats { return t.at.Stats() }
+func (t *TAP) Stats() ethswitch.PortStats { return t.at.Stats() }
 
 // String implements Port.
 func (t *TAP) String() string {
@@ -351,14 +352,14 @@ func (w *tapWrite) addFrame(f *frame.Frame) {
 }
 
 // Transmit implements Port: it gives a frame to the kernel.
-func (t *TAP) Transmit(f *frame.Frame, _ *Delivery) bool {
+func (t *TAP) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
 	w := tapWrites.Get().(*tapWrite)
 	if t.offloads {
 		frame.PutVirtio(&w.hdr, f.Offload)
 		w.add(w.hdr[:])
 	}
 	w.addFrame(f)
-	err := t.write(w.iov, f.Len() <= ShortFrame)
+	err := t.write(w.iov, f.Len() <= ethswitch.ShortFrame)
 	clear(w.iov)
 	w.iov = w.iov[:0]
 	tapWrites.Put(w)

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
 
@@ -28,7 +29,7 @@ var kernelAddrs = netstacktest.Addresses(1)
 func tapPair(tb testing.TB, mtu int, plain bool) (*netNS, *netstack.TAP, *netstack.Stack) {
 	tb.Helper()
 	ns := newNetNS(tb)
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	tap, err := netstack.OpenTAP(sw, netstack.TAPConfig{
 		Name: "vtap0", NetNS: ns.path(), Addrs: kernelAddrs, MTU: mtu, Plain: plain,
 	})
@@ -270,7 +271,7 @@ func openFDs(tb testing.TB) int {
 // afterwards, and so are the files.
 func TestTAPCreateAndRemove(t *testing.T) {
 	ns := newNetNS(t)
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	before := openFDs(t)
 	for range 3 {
 		tap, err := netstack.OpenTAP(sw, netstack.TAPConfig{
@@ -306,12 +307,12 @@ func TestTAPCreateAndRemove(t *testing.T) {
 // TestTAPFailedSetUp: when something half way fails nothing is left.
 func TestTAPFailedSetUp(t *testing.T) {
 	ns := newNetNS(t)
-	full := netstack.NewSwitch(netstack.SwitchConfig{})
+	full := ethswitch.New(ethswitch.Config{})
 	netstacktest.NewPort(t, full, "vtap0", false)
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	before := openFDs(t)
 	for name, c := range map[string]struct {
-		sw  *netstack.Switch
+		sw  *ethswitch.Switch
 		cfg netstack.TAPConfig
 	}{
 		"MTU too large":    {sw, netstack.TAPConfig{Name: "vtap0", NetNS: ns.path(), MTU: 1 << 20}},
@@ -346,7 +347,7 @@ func TestTAPAttach(t *testing.T) {
 	for _, flags := range []uint16{0, unix.IFF_MULTI_QUEUE} {
 		ns := newNetNS(t)
 		ns.do(t, func() error { return persistentTAP("vtap0", unix.IFF_TAP|unix.IFF_NO_PI|flags) })
-		sw := netstack.NewSwitch(netstack.SwitchConfig{})
+		sw := ethswitch.New(ethswitch.Config{})
 		tap, err := netstack.OpenTAP(sw, netstack.TAPConfig{
 			Name: "vtap0", NetNS: ns.path(), Addrs: kernelAddrs, MTU: 1400})
 		if err != nil {
@@ -391,7 +392,7 @@ func persistentTAP(name string, flags uint16) error {
 // TestTAPKilled: a device that was made goes with its process, however that ends.
 func TestTAPKilled(t *testing.T) {
 	if os.Getenv("VRNIC_TAP_CHILD") != "" {
-		tap, err := netstack.OpenTAP(netstack.NewSwitch(netstack.SwitchConfig{}),
+		tap, err := netstack.OpenTAP(ethswitch.New(ethswitch.Config{}),
 			netstack.TAPConfig{Name: "vtap0", NetNS: "/proc/self/fd/3"})
 		fmt.Println("child:", tap, err)
 		select {} // until it is killed

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vrnic/vrnic/internal/needtest"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 )
 
@@ -74,8 +75,8 @@ func TestTAPGather(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := &Attachment{}
-	r := &tapReader{t: &TAP{fd: p[0], offloads: true, at: at}, courier: NewCourier(at)}
+	at := &ethswitch.Attachment{}
+	r := &tapReader{t: &TAP{fd: p[0], offloads: true, at: at}, courier: ethswitch.NewCourier(at)}
 	defer func() {
 		r.rx.release()
 		unix.Close(p[0])
@@ -87,7 +88,7 @@ func TestTAPGather(t *testing.T) {
 	write := func(kind byte, header byte) {
 		b := make([]byte, frame.VirtioHeaderLen+64)
 		if kind == long {
-			b = make([]byte, ShortFrame+frame.VirtioHeaderLen+1)
+			b = make([]byte, ethswitch.ShortFrame+frame.VirtioHeaderLen+1)
 		}
 		b[1], b[frame.VirtioHeaderLen] = header, byte(n) // gso_type
 		n++
@@ -98,27 +99,27 @@ func TestTAPGather(t *testing.T) {
 	next := 0
 	gathers := func(want int, got, first bool) {
 		t.Helper()
-		if !r.look() || r.err != nil || r.n <= ShortFrame {
+		if !r.look() || r.err != nil || r.n <= ethswitch.ShortFrame {
 			t.Fatalf("frame %d: no long one: %v", next, r.err)
 		}
 		r.gather()
-		if r.courier.n != want || r.got != got || r.first != first {
+		if len(r.courier.Gathered()) != want || r.got != got || r.first != first {
 			t.Errorf("behind frame %d: %d frames, another one read: %v, the kernel had no more: %v; want %d, %v, %v",
-				next, r.courier.n, r.got, r.first, want, got, first)
+				next, len(r.courier.Gathered()), r.got, r.first, want, got, first)
 		}
-		for _, f := range r.courier.batch[:r.courier.n] {
-			if b := f.AppendTo(nil); len(b) != ShortFrame+1 || b[0] != byte(next) {
+		for _, f := range r.courier.Gathered() {
+			if b := f.AppendTo(nil); len(b) != ethswitch.ShortFrame+1 || b[0] != byte(next) {
 				t.Errorf("frame %d has %d octets", next, len(b))
 			}
 			next++
 			f.Release()
 		}
-		r.courier = NewCourier(at)
+		r.courier = ethswitch.NewCourier(at)
 	}
-	for range BatchFrames + 2 {
+	for range ethswitch.BatchFrames + 2 {
 		write(long, vnetGSONone)
 	}
-	gathers(BatchFrames, false, false)
+	gathers(ethswitch.BatchFrames, false, false)
 	gathers(2, false, true)
 	write(long, vnetGSONone)
 	write(long, 77)
@@ -129,13 +130,13 @@ func TestTAPGather(t *testing.T) {
 		t.Fatal("nothing there")
 	}
 	r.gather()
-	if r.courier.n != 2 || !r.got || r.n != frame.VirtioHeaderLen+64 || r.t.at.rxDrops.Load() != 1 {
-		t.Errorf("%d frames, then %d octets (%v); dropped %d", r.courier.n, r.n, r.got, r.t.at.rxDrops.Load())
+	if len(r.courier.Gathered()) != 2 || !r.got || r.n != frame.VirtioHeaderLen+64 || r.t.at.Stats().RxDrops != 1 {
+		t.Errorf("%d frames, then %d octets (%v); dropped %d", len(r.courier.Gathered()), r.n, r.got, r.t.at.Stats().RxDrops)
 	}
-	for _, f := range r.courier.batch[:r.courier.n] {
+	for _, f := range r.courier.Gathered() {
 		f.Release()
 	}
-	r.courier = NewCourier(at)
+	r.courier = ethswitch.NewCourier(at)
 	r.got, next = false, n-1
 	gathers(1, false, true)
 }

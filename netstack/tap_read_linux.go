@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/buffer"
 
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 )
 
@@ -81,7 +82,7 @@ type tapReader struct {
 	err   error
 	first bool // the kernel had nothing before it
 
-	courier *Courier
+	courier *ethswitch.Courier
 }
 
 // look reads a frame, unless it has one, if there is one.
@@ -101,11 +102,11 @@ func (r *tapReader) look() bool {
 // gather gives the courier the long frame that was read, and those that are there behind it. It may end with another
 // frame read.
 func (r *tapReader) gather() {
-	for range BatchFrames {
+	for range ethswitch.BatchFrames {
 		f := r.t.frame(&r.rx, r.n)
 		room := f == nil || r.courier.Gather(f)
 		r.got, r.first = false, false
-		if !room || !r.look() || r.err != nil || r.n <= ShortFrame {
+		if !room || !r.look() || r.err != nil || r.n <= ethswitch.ShortFrame {
 			return
 		}
 	}
@@ -133,7 +134,7 @@ func (r *tapReader) wait() error {
 // itself has to wake another one for that, which made a 64-octet echo take three times as long.
 func (t *TAP) read() {
 	defer t.wg.Done()
-	r := &tapReader{t: t, courier: NewCourier(t.at)}
+	r := &tapReader{t: t, courier: ethswitch.NewCourier(t.at)}
 	defer r.rx.release()
 	defer r.turn.end()
 	r.ready = func(uintptr) bool { return r.look() }
@@ -146,7 +147,7 @@ func (t *TAP) read() {
 		r.got, r.first = false, false
 		switch r.err {
 		case nil:
-			if r.n > ShortFrame {
+			if r.n > ethswitch.ShortFrame {
 				r.gather()
 				r.courier.BringAll()
 			} else if f := t.frame(&r.rx, r.n); f != nil {
@@ -169,7 +170,7 @@ func (t *TAP) frame(rx *rxBuffers, n int) *frame.Frame {
 	if t.offloads {
 		var err error
 		if o, err = frame.ParseVirtio(rx.hdr[:min(n, frame.VirtioHeaderLen)]); err != nil {
-			t.at.rxDrops.Add(1)
+			t.at.CountDrop()
 			return nil
 		}
 		n -= frame.VirtioHeaderLen

@@ -12,6 +12,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/vrnic/vrnic/netstack/internal/gate"
+	"github.com/vrnic/vrnic/netstack/internal/gvconv"
 )
 
 // A Source is what WriteFrom takes octets from. Len is how many Read will give in all. It is an
@@ -59,10 +62,10 @@ const endpointEvents = waiter.ReadableEvents | waiter.WritableEvents |
 func (s *Stack) newTCPConn(ep *tcp.Endpoint, wq *waiter.Queue) *TCPConn {
 	c := &TCPConn{ep: ep, wq: wq, conns: &s.link.conns}
 	if a, err := ep.GetLocalAddress(); err == nil {
-		c.local = goAddrPort(a)
+		c.local = gvconv.GoAddrPort(a)
 	}
 	if a, err := ep.GetRemoteAddress(); err == nil {
-		c.remote = goAddrPort(a)
+		c.remote = gvconv.GoAddrPort(a)
 	}
 	c.identify(s)
 	c.entry.Init(c, endpointEvents)
@@ -130,7 +133,7 @@ func (c *TCPConn) ReadInto(w io.Writer) (int, error) {
 
 // lost notes why the connection is lost.
 func (c *TCPConn) lost(err tcpip.Error) error {
-	return c.over(fmt.Errorf("netstack: tcp %v-%v: %w", c.local, c.remote, goError(err)))
+	return c.over(fmt.Errorf("netstack: tcp %v-%v: %w", c.local, c.remote, gvconv.Error(err)))
 }
 
 // over notes why the connection is over, unless that is known, and returns the reason that counts.
@@ -220,7 +223,7 @@ func (c *TCPConn) written(n, read int, srcErr error, err tcpip.Error) (int, erro
 		}
 	case *tcpip.ErrClosedForSend:
 		if tcp.EndpointState(c.ep.State()) != tcp.StateError {
-			return 0, goError(err) // reading may go on
+			return 0, gvconv.Error(err) // reading may go on
 		}
 		err = &tcpip.ErrConnectionReset{}
 	}
@@ -284,7 +287,7 @@ func (c *TCPConn) CloseWrite() error {
 	if err := c.err.Load(); err != nil {
 		return *err
 	}
-	return goError(c.ep.Shutdown(tcpip.ShutdownWrite))
+	return gvconv.Error(c.ep.Shutdown(tcpip.ShutdownWrite))
 }
 
 // Close gives the connection back: a FIN if there was none, a RST if octets were unread or still
@@ -300,7 +303,7 @@ func (c *TCPConn) Close() error {
 	c.fetches.Store(nil)
 	c.wq.EventUnregister(&c.entry)
 	c.ep.Close()
-	c.over(closedError("connection")) //nolint:errcheck // not the first reason, perhaps
+	c.over(gate.Closed("connection")) //nolint:errcheck // not the first reason, perhaps
 	return nil
 }
 
@@ -319,7 +322,7 @@ func (c *TCPConn) Abort() {
 	c.wq.EventUnregister(&c.entry)
 	c.ep.Abort()
 	c.ep.Close()
-	c.over(closedError("connection")) //nolint:errcheck // not the first reason, perhaps
+	c.over(gate.Closed("connection")) //nolint:errcheck // not the first reason, perhaps
 }
 
 // LocalAddr is this end's address.

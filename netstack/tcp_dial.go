@@ -11,13 +11,16 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/vrnic/vrnic/netstack/internal/gate"
+	"github.com/vrnic/vrnic/netstack/internal/gvconv"
 )
 
 // newTCP makes an endpoint for a's family. The caller is inside s.gate.
 func (s *Stack) newTCP(a netip.Addr, wq *waiter.Queue) (*tcp.Endpoint, error) {
-	ep, err := s.st.NewEndpoint(tcp.ProtocolNumber, ipProtocol(a), wq)
+	ep, err := s.st.NewEndpoint(tcp.ProtocolNumber, gvconv.Protocol(a), wq)
 	if err != nil {
-		return nil, goError(err)
+		return nil, gvconv.Error(err)
 	}
 	s.configure(ep)
 	return ep.(*tcp.Endpoint), nil
@@ -43,8 +46,8 @@ func (s *Stack) DialTCP(ctx context.Context, local netip.Addr, remote netip.Addr
 // DialTCPFrom is DialTCP from a port that the caller chooses, unless it is 0. EADDRINUSE: something
 // has it, be it an earlier connection that lingers in TIME-WAIT.
 func (s *Stack) DialTCPFrom(ctx context.Context, local, remote netip.AddrPort) (*TCPConn, error) {
-	remote = unmap(remote)
-	c, err := s.dial(ctx, unmap(local), remote)
+	remote = gvconv.Unmap(remote)
+	c, err := s.dial(ctx, gvconv.Unmap(local), remote)
 	if err != nil {
 		return nil, fmt.Errorf("netstack: %s: connect to %v: %w", s.cfg.Name, remote, err)
 	}
@@ -74,7 +77,7 @@ func (s *Stack) dial(ctx context.Context, local, remote netip.AddrPort) (*TCPCon
 	}
 	if err := ep.LastError(); err != nil {
 		ep.Close()
-		return nil, goError(err)
+		return nil, gvconv.Error(err)
 	}
 	return s.newTCPConn(ep, wq), nil
 }
@@ -91,10 +94,10 @@ func connecting(ep *tcp.Endpoint) bool {
 
 // startDial sends the SYN.
 func (s *Stack) startDial(wq *waiter.Queue, local, remote netip.AddrPort) (*tcp.Endpoint, error) {
-	if !s.gate.enter() {
-		return nil, closedError("stack " + s.cfg.Name)
+	if !s.gate.Enter() {
+		return nil, gate.Closed("stack " + s.cfg.Name)
 	}
-	defer s.gate.leave()
+	defer s.gate.Leave()
 	ep, err := s.newTCP(remote.Addr(), wq)
 	if err != nil {
 		return nil, err
@@ -103,12 +106,12 @@ func (s *Stack) startDial(wq *waiter.Queue, local, remote netip.AddrPort) (*tcp.
 	// chooses one, others to the same address must not get it.
 	ep.SocketOptions().SetReuseAddress(local.Port() != 0)
 	if local.Addr().IsValid() {
-		if err := ep.Bind(gvFullAddr(local)); err != nil {
+		if err := ep.Bind(gvconv.FullAddr(local)); err != nil {
 			ep.Close()
-			return nil, fmt.Errorf("bind to %v: %w", local, goError(err))
+			return nil, fmt.Errorf("bind to %v: %w", local, gvconv.Error(err))
 		}
 	}
-	cerr := ep.Connect(gvFullAddr(remote))
+	cerr := ep.Connect(gvconv.FullAddr(remote))
 	switch cerr.(type) {
 	case nil, *tcpip.ErrConnectStarted:
 		return ep, nil
@@ -118,7 +121,7 @@ func (s *Stack) startDial(wq *waiter.Queue, local, remote netip.AddrPort) (*tcp.
 		}
 	}
 	ep.Close()
-	return nil, goError(cerr)
+	return nil, gvconv.Error(cerr)
 }
 
 // A TCPListener takes connections in.
@@ -149,7 +152,7 @@ func (s *Stack) ListenTCP(addr netip.AddrPort, backlog int) (*TCPListener, error
 // come, before they can be read: for one after the other, as they come, whatever order Accept gives the connections in. It must
 // not wait, nor call this package. Who connects in large numbers and then says nothing can have others not told of.
 func (s *Stack) ListenTCPOrdered(addr netip.AddrPort, backlog int, first func(remote netip.AddrPort)) (*TCPListener, error) {
-	addr = unmap(addr)
+	addr = gvconv.Unmap(addr)
 	l, err := s.listen(addr, backlog, first)
 	if err != nil {
 		return nil, fmt.Errorf("netstack: %s: listen at %v: %w", s.cfg.Name, addr, err)
@@ -159,12 +162,12 @@ func (s *Stack) ListenTCPOrdered(addr netip.AddrPort, backlog int, first func(re
 
 func (s *Stack) listen(addr netip.AddrPort, backlog int, first func(remote netip.AddrPort)) (*TCPListener, error) {
 	if !addr.Addr().IsValid() {
-		return nil, goError(&tcpip.ErrBadAddress{})
+		return nil, gvconv.Error(&tcpip.ErrBadAddress{})
 	}
-	if !s.gate.enter() {
-		return nil, closedError("stack " + s.cfg.Name)
+	if !s.gate.Enter() {
+		return nil, gate.Closed("stack " + s.cfg.Name)
 	}
-	defer s.gate.leave()
+	defer s.gate.Leave()
 	wq := new(waiter.Queue)
 	ep, err := s.newTCP(addr.Addr(), wq)
 	if err != nil {
@@ -172,14 +175,14 @@ func (s *Stack) listen(addr netip.AddrPort, backlog int, first func(remote netip
 	}
 	// A server that is started again binds although old connections are in TIME-WAIT.
 	ep.SocketOptions().SetReuseAddress(true)
-	if err := ep.Bind(gvFullAddr(addr)); err != nil {
+	if err := ep.Bind(gvconv.FullAddr(addr)); err != nil {
 		ep.Close()
-		return nil, goError(err)
+		return nil, gvconv.Error(err)
 	}
 	bound, terr := ep.GetLocalAddress()
 	if terr != nil {
 		ep.Close()
-		return nil, goError(terr)
+		return nil, gvconv.Error(terr)
 	}
 	l := &TCPListener{
 		s: s, ep: ep, wq: wq, done: make(chan struct{}),
@@ -191,7 +194,7 @@ func (s *Stack) listen(addr netip.AddrPort, backlog int, first func(remote netip
 	if err := ep.Listen(max(backlog, minBacklog) + 1); err != nil {
 		s.link.firsts.close(l)
 		ep.Close()
-		return nil, goError(err)
+		return nil, gvconv.Error(err)
 	}
 	return l, nil
 }
@@ -210,12 +213,12 @@ func (l *TCPListener) Accept() (*TCPConn, error) {
 			return l.s.newTCPConn(ep.(*tcp.Endpoint), wq), nil
 		case *tcpip.ErrWouldBlock:
 		default:
-			return nil, closedError("listener")
+			return nil, gate.Closed("listener")
 		}
 		select {
 		case <-woken:
 		case <-l.done:
-			return nil, closedError("listener")
+			return nil, gate.Closed("listener")
 		}
 	}
 }
@@ -236,7 +239,7 @@ func (l *TCPListener) Close() error {
 // DialNet connects to remote as DialTCP does and returns a connection that blocks, for programs that
 // want a net.Conn. It is plain TCP without anything of vrnic's on top.
 func (s *Stack) DialNet(ctx context.Context, remote netip.AddrPort) (net.Conn, error) {
-	remote = unmap(remote)
+	remote = gvconv.Unmap(remote)
 	c, err := s.dial(ctx, netip.AddrPort{}, remote)
 	if err != nil {
 		return nil, fmt.Errorf("netstack: %s: connect to %v: %w", s.cfg.Name, remote, err)

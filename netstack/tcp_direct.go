@@ -6,6 +6,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
 	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/internal/gvconv"
 )
 
 // A segment of a connection that is known goes straight to its TCP. gVisor would ask IP whose the addresses are, and look for the
@@ -24,13 +25,13 @@ func (s *Stack) queuer() queuer {
 
 // identify notes what c is called.
 func (c *TCPConn) identify(s *Stack) {
-	c.flow = tcpFlow{unmap(c.local), unmap(c.remote)}
+	c.flow = tcpFlow{gvconv.Unmap(c.local), gvconv.Unmap(c.remote)}
 	c.id = stack.TransportEndpointID{
-		LocalAddress: gvAddr(c.flow.local.Addr()), LocalPort: c.flow.local.Port(),
-		RemoteAddress: gvAddr(c.flow.remote.Addr()), RemotePort: c.flow.remote.Port(),
+		LocalAddress: gvconv.Addr(c.flow.local.Addr()), LocalPort: c.flow.local.Port(),
+		RemoteAddress: gvconv.Addr(c.flow.remote.Addr()), RemotePort: c.flow.remote.Port(),
 	}
 	// What seems to come from an address of the stack's own has not come over its link.
-	if s.st.CheckLocalAddress(0, ipProtocol(c.flow.remote.Addr()), c.id.RemoteAddress) == 0 {
+	if s.st.CheckLocalAddress(0, gvconv.Protocol(c.flow.remote.Addr()), c.id.RemoteAddress) == 0 {
 		c.direct = s.tcp
 	}
 }
@@ -62,7 +63,7 @@ func strip(p *frame.Packet, pkt *stack.PacketBuffer) bool {
 	pkt.Data().CapLength(p.End - p.L4)
 	pkt.TransportHeader().Consume(n)
 	pkt.TransportProtocolNumber = tcp.ProtocolNumber
-	pkt.NICID = nicID
+	pkt.NICID = gvconv.NIC
 	pkt.RXChecksumValidated = true // see link.Capabilities
 	return true
 }

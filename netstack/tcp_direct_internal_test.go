@@ -8,6 +8,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header/parse"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 )
 
@@ -105,7 +106,7 @@ func TestGuess(t *testing.T) {
 		}
 		var sender TCPConn
 		sender.peer.Store(tt.guess)
-		if got := here.of(&Delivery{Sender: (*receiver)(&sender)}, &p); got != want {
+		if got := here.of(&ethswitch.Delivery{Sender: (*receiver)(&sender)}, &p); got != want {
 			t.Errorf("%s: %p, want %p", tt.name, got, want)
 		}
 	}

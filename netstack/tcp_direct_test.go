@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
@@ -43,7 +43,7 @@ func TestOddFrames(t *testing.T) {
 				f.Release()
 				f = g
 			}
-			netstack.NewCourier(to.at).Bring(f, n%2 == 0, nil)
+			ethswitch.NewCourier(to.at).Bring(f, n%2 == 0, nil)
 		}, new(atomic.Bool))
 		for _, v6 := range []bool{false, true} {
 			a, b := netstacktest.Connect(t, s1, s2, v6)
@@ -58,7 +58,7 @@ func TestOddFrames(t *testing.T) {
 
 // A connection of a stack with itself takes nothing from outside.
 func TestDirectNotToItself(t *testing.T) {
-	s := netstacktest.NewStack(t, netstack.NewSwitch(netstack.SwitchConfig{}), 1, 1500)
+	s := netstacktest.NewStack(t, ethswitch.New(ethswitch.Config{}), 1, 1500)
 	for _, v6 := range []bool{false, true} {
 		a, b := netstacktest.Connect(t, s, s, v6)
 		if a.Direct() || b.Direct() {
@@ -71,7 +71,7 @@ func TestDirectNotToItself(t *testing.T) {
 
 // A TCP header behind more extension headers than are looked at is of no connection that is known.
 func TestTCPBehindLongExtensions(t *testing.T) {
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	s := netstacktest.NewStack(t, sw, 1, 1500)
 	in := netstacktest.NewPort(t, sw, "in", false)
 	m := s.MAC()

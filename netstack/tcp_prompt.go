@@ -9,6 +9,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
 
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 )
 
@@ -16,8 +17,8 @@ import (
 type tcpFlow struct{ local, remote netip.AddrPort }
 
 // arriving does what d, which brings p, has to do with c beforehand: c may be nil.
-func (c *TCPConn) arriving(d *Delivery, p *frame.Packet) {
-	if c == nil || !d.free() {
+func (c *TCPConn) arriving(d *ethswitch.Delivery, p *frame.Packet) {
+	if c == nil || !d.Free() {
 		return
 	}
 	sender := senderOf(d)
@@ -34,14 +35,14 @@ func (c *TCPConn) arriving(d *Delivery, p *frame.Packet) {
 	if d.Short {
 		c.fetch()
 	}
-	d.hold((*receiver)(c))
+	d.Hold((*receiver)(c))
 }
 
 // A receiver is a TCPConn as whoever brings its segments sees it.
 type receiver TCPConn
 
 // senderOf is the connection that has sent what d brings, or nil.
-func senderOf(d *Delivery) *TCPConn {
+func senderOf(d *ethswitch.Delivery) *TCPConn {
 	if d == nil {
 		return nil
 	}
@@ -71,7 +72,7 @@ type tcpConns struct {
 
 // of is the connection that p, which d brings, is for, or nil. What the sender takes for its other end may be
 // another stack's: addresses move.
-func (t *tcpConns) of(d *Delivery, p *frame.Packet) *TCPConn {
+func (t *tcpConns) of(d *ethswitch.Delivery, p *frame.Packet) *TCPConn {
 	if _, err := p.TCPHeaderLen(); err != nil { // the ports may be behind what parse has copied
 		return nil
 	}
@@ -141,7 +142,7 @@ func (c *TCPConn) answering(n int) *TCPConn {
 		return nil
 	}
 	p.ahead.Store(0)
-	if c.ahead.Add(1) > 1 || n > ShortFrame {
+	if c.ahead.Add(1) > 1 || n > ethswitch.ShortFrame {
 		return nil
 	}
 	return p

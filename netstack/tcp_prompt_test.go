@@ -12,20 +12,21 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
 
 // An outsidePort brings what another one was given, by a goroutine of its own, as a TAP does.
 type outsidePort struct {
-	at    *netstack.Attachment
+	at    *ethswitch.Attachment
 	queue chan *frame.Frame
 	done  chan struct{}
 	reset *atomic.Bool // add RST to segments with octets
 	sent  atomic.Int64 // TCP segments over IPv4
 }
 
-func (p *outsidePort) Transmit(f *frame.Frame, _ *netstack.Delivery) bool {
+func (p *outsidePort) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
 	b := f.AppendTo(nil)
 	tcp := len(b) >= 14+20+20 && b[12] == 8 && b[14+9] == 6
 	if tcp {
@@ -52,7 +53,7 @@ func (p *outsidePort) String() string { return "outside" }
 
 // bringTogether brings frames as one batch.
 func bringTogether(to *outsidePort, frames ...*frame.Frame) {
-	c := netstack.NewCourier(to.at)
+	c := ethswitch.NewCourier(to.at)
 	for _, f := range frames {
 		c.Gather(f)
 	}
@@ -65,7 +66,7 @@ type bringer func(to *outsidePort, f *frame.Frame, rest int)
 
 // alone brings each frame by itself; prompt says of each whether something comes behind it.
 func alone(prompt func() bool) bringer {
-	return func(to *outsidePort, f *frame.Frame, _ int) { netstack.NewCourier(to.at).Bring(f, prompt(), nil) }
+	return func(to *outsidePort, f *frame.Frame, _ int) { ethswitch.NewCourier(to.at).Bring(f, prompt(), nil) }
 }
 
 // outside makes two stacks whose frames come from outside of each other's switch.
@@ -74,10 +75,10 @@ func outside(t *testing.T, bring bringer, reset *atomic.Bool) (a, b *netstack.St
 	var stacks [2]*netstack.Stack
 	var wg sync.WaitGroup
 	for i := range ports {
-		sw := netstack.NewSwitch(netstack.SwitchConfig{})
+		sw := ethswitch.New(ethswitch.Config{})
 		ports[i].reset = reset
 		ports[i].queue, ports[i].done = make(chan *frame.Frame, 4096), make(chan struct{})
-		at, err := sw.Attach(netstack.PortOptions{Name: "outside", Kind: "memory"}, &ports[i])
+		at, err := sw.Attach(ethswitch.PortOptions{Name: "outside", Kind: "memory"}, &ports[i])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -239,7 +240,7 @@ func TestPromptUse(t *testing.T) {
 
 // inside makes two stacks on one switch.
 func inside(t *testing.T) (s1, s2 *netstack.Stack) {
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	var stacks [2]*netstack.Stack
 	for i := range stacks {
 		var err error
@@ -426,7 +427,7 @@ func TestBatchTransfer(t *testing.T) {
 	s1, s2 := outside(t, func(to *outsidePort, f *frame.Frame, rest int) {
 		mu.Lock()
 		frames := append(waiting[to], f)
-		if rest > 0 && len(frames) < netstack.BatchFrames {
+		if rest > 0 && len(frames) < ethswitch.BatchFrames {
 			waiting[to] = frames
 			mu.Unlock()
 			return
@@ -453,7 +454,7 @@ type gatherer struct {
 func (g *gatherer) bring(to *outsidePort, f *frame.Frame, _ int) {
 	want := g.want.Load()
 	if want == 0 || f.Len() < 1000 {
-		netstack.NewCourier(to.at).Bring(f, false, nil)
+		ethswitch.NewCourier(to.at).Bring(f, false, nil)
 		return
 	}
 	if g.frames = append(g.frames, f); int64(len(g.frames)) < want {
@@ -474,7 +475,7 @@ func TestBatch(t *testing.T) {
 	a, b := netstacktest.Connect(t, s1, s2, false)
 	defer a.Close()
 	defer b.Close()
-	n := netstack.BatchFrames * a.EMSS()
+	n := ethswitch.BatchFrames * a.EMSS()
 	prompts, got := 0, netstacktest.NewSink(int64(n))
 	b.SetNotify(func() { t.Error("b was told by gVisor's goroutine") })
 	b.SetPrompt(func(more func() bool) {
@@ -483,7 +484,7 @@ func TestBatch(t *testing.T) {
 			t.Errorf("read %d of %d: %v, %v; more: %v", k, n, err, got.Err, more != nil)
 		}
 	})
-	g.want.Store(netstack.BatchFrames)
+	g.want.Store(ethswitch.BatchFrames)
 	if k, err := a.WriteFrom(netstacktest.NewSource(int64(n))); k != n || err != nil {
 		t.Fatal(k, err)
 	}
@@ -506,7 +507,7 @@ func TestBatchOfTwo(t *testing.T) {
 		if held {
 			b1.Hold()
 		}
-		const each = netstack.BatchFrames / 2
+		const each = ethswitch.BatchFrames / 2
 		g.want.Store(2 * each)
 		n := each * min(a1.EMSS(), a2.EMSS())
 		for _, c := range []*netstack.TCPConn{a1, a2} {

@@ -12,12 +12,13 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
 
 // pair makes two stacks on a switch.
 func pair(tb testing.TB, mtu int) (a, b *netstack.Stack) {
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	return netstacktest.NewStack(tb, sw, 1, mtu), netstacktest.NewStack(tb, sw, 2, mtu)
 }
 

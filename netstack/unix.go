@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 )
 
@@ -39,7 +40,7 @@ const (
 type UnixPort struct {
 	cfg  UnixConfig
 	kind string // "unix-listen" or "unix-connect"
-	at   *Attachment
+	at   *ethswitch.Attachment
 
 	ctx    context.Context // done when Close was called
 	cancel context.CancelFunc
@@ -54,9 +55,9 @@ type UnixPort struct {
 	flusher bool       // the flusher has the turn to write
 }
 
-var _ Port = (*UnixPort)(nil)
+var _ ethswitch.Port = (*UnixPort)(nil)
 
-func newUnixPort(sw *Switch, c UnixConfig, kind string) (*UnixPort, error) {
+func newUnixPort(sw *ethswitch.Switch, c UnixConfig, kind string) (*UnixPort, error) {
 	if c.Name == "" {
 		c.Name = kind + ":" + c.Path
 	}
@@ -64,7 +65,7 @@ func newUnixPort(sw *Switch, c UnixConfig, kind string) (*UnixPort, error) {
 	p.more = sync.NewCond(&p.mu)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	var err error
-	if p.at, err = sw.Attach(PortOptions{Name: c.Name, Kind: "unix"}, p); err != nil {
+	if p.at, err = sw.Attach(ethswitch.PortOptions{Name: c.Name, Kind: "unix"}, p); err != nil {
 		p.cancel()
 		return nil, err
 	}
@@ -74,7 +75,7 @@ func newUnixPort(sw *Switch, c UnixConfig, kind string) (*UnixPort, error) {
 // ListenUnix makes a port that takes one peer at a time at c.Path, and the next one when that has
 // gone. A socket that is there and that nobody listens on is replaced; anything else at that path is
 // an error. The socket is for its owner only and is removed on Close.
-func ListenUnix(sw *Switch, c UnixConfig) (*UnixPort, error) {
+func ListenUnix(sw *ethswitch.Switch, c UnixConfig) (*UnixPort, error) {
 	l, own, err := listenUnix(c.Path)
 	if err != nil {
 		return nil, fmt.Errorf("netstack: unix-listen:%s: %w", c.Path, err)
@@ -173,7 +174,7 @@ const (
 
 // ConnectUnix makes a port that connects to c.Path, and again whenever the peer has gone. It returns
 // at once: the peer may come later.
-func ConnectUnix(sw *Switch, c UnixConfig) (*UnixPort, error) {
+func ConnectUnix(sw *ethswitch.Switch, c UnixConfig) (*UnixPort, error) {
 	p, err := newUnixPort(sw, c, "unix-connect")
 	if err != nil {
 		return nil, err
@@ -315,7 +316,7 @@ func (u *unixReader) next(src io.Reader) ([]byte, error) {
 
 // Transmit implements Port. The frame is written at once if the socket takes it, else by the
 // flusher.
-func (p *UnixPort) Transmit(f *frame.Frame, _ *Delivery) bool {
+func (p *UnixPort) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	// A super-frame becomes somewhat longer when it is cut, never twice as long unless its
@@ -398,7 +399,7 @@ func (p *UnixPort) Connected() bool {
 func (p *UnixPort) Name() string { return p.cfg.Name }
 
 // Stats returns the port's counters.
-func (p *UnixPort) Stats() PortStats { return p.at.Stats() }
+func (p *UnixPort) Stats() ethswitch.PortStats { return p.at.Stats() }
 
 // String implements Port.
 func (p *UnixPort) String() string {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
@@ -26,7 +27,7 @@ func eventually(tb testing.TB, what string, f func() bool) {
 	}
 }
 
-func listenUnix(tb testing.TB, sw *netstack.Switch, path string) *netstack.UnixPort {
+func listenUnix(tb testing.TB, sw *ethswitch.Switch, path string) *netstack.UnixPort {
 	tb.Helper()
 	p, err := netstack.ListenUnix(sw, netstack.UnixConfig{Path: path})
 	if err != nil {
@@ -36,7 +37,7 @@ func listenUnix(tb testing.TB, sw *netstack.Switch, path string) *netstack.UnixP
 	return p
 }
 
-func connectUnix(tb testing.TB, sw *netstack.Switch, path string) *netstack.UnixPort {
+func connectUnix(tb testing.TB, sw *ethswitch.Switch, path string) *netstack.UnixPort {
 	tb.Helper()
 	p, err := netstack.ConnectUnix(sw, netstack.UnixConfig{Path: path})
 	if err != nil {
@@ -49,7 +50,7 @@ func connectUnix(tb testing.TB, sw *netstack.Switch, path string) *netstack.Unix
 // TestUnixTransfer joins two switches by a socket, the connecting end first.
 func TestUnixTransfer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "link")
-	sw1, sw2 := netstack.NewSwitch(netstack.SwitchConfig{}), netstack.NewSwitch(netstack.SwitchConfig{})
+	sw1, sw2 := ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})
 	a, b := netstacktest.NewStack(t, sw1, 1, 1500), netstacktest.NewStack(t, sw2, 2, 1500)
 	c := connectUnix(t, sw1, path)
 	l := listenUnix(t, sw2, path)
@@ -66,7 +67,7 @@ func TestUnixTransfer(t *testing.T) {
 // listener, and the socket is gone in the end.
 func TestUnixReconnect(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "link")
-	sw1, sw2 := netstack.NewSwitch(netstack.SwitchConfig{}), netstack.NewSwitch(netstack.SwitchConfig{})
+	sw1, sw2 := ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})
 	in := netstacktest.NewPort(t, sw1, "in", false)
 	out := netstacktest.NewPort(t, sw2, "out", false)
 	send := func(n byte) {
@@ -111,7 +112,7 @@ func ethernet(dst, src frame.MAC, n byte) []byte {
 // TestUnixOnePeer: a second peer waits until the first has gone.
 func TestUnixOnePeer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "link")
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	l := listenUnix(t, sw, path)
 	in := netstacktest.NewPort(t, sw, "in", false)
 	dial := func() net.Conn {
@@ -154,7 +155,7 @@ func framed(b []byte) []byte {
 // suffers.
 func TestUnixHostilePeer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "link")
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	l := listenUnix(t, sw, path)
 	in := netstacktest.NewPort(t, sw, "in", false)
 	good := framed(ethernet(frame.MAC{3}, frame.MAC{2}, 7))
@@ -197,7 +198,7 @@ func TestUnixHostilePeer(t *testing.T) {
 // TestUnixStale: only a socket that nobody listens on is replaced.
 func TestUnixStale(t *testing.T) {
 	dir := t.TempDir()
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	listen := func(path string) error {
 		p, err := netstack.ListenUnix(sw, netstack.UnixConfig{Path: path})
 		if err == nil {
@@ -249,7 +250,7 @@ func TestUnixStale(t *testing.T) {
 // reads later is whole frames.
 func TestUnixSlowPeer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "link")
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	l := listenUnix(t, sw, path)
 	in := netstacktest.NewPort(t, sw, "in", false)
 	c, err := net.Dial("unix", path)

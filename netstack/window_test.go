@@ -8,6 +8,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/faketime"
 
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
@@ -21,7 +22,7 @@ func TestWindowGrows(t *testing.T) {
 	var stacks [2]*netstack.Stack
 	var ports [2]*netstacktest.Port
 	for i := range stacks {
-		sw := netstack.NewSwitch(netstack.SwitchConfig{})
+		sw := ethswitch.New(ethswitch.Config{})
 		ports[i] = netstacktest.NewPort(t, sw, "wire", true)
 		var err error
 		stacks[i], err = netstack.NewStack(sw, netstack.Config{Name: "s", Addrs: netstacktest.Addresses(i + 1), Clock: clock})

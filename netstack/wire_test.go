@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
@@ -17,7 +18,7 @@ import (
 func TestEMSS(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		var longest atomic.Int64
-		sw1, sw2 := netstack.NewSwitch(netstack.SwitchConfig{}), netstack.NewSwitch(netstack.SwitchConfig{})
+		sw1, sw2 := ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})
 		netstacktest.Wire(t, sw1, sw2, false, func(r netstacktest.Received) bool {
 			if n := int64(len(r.Octets)); n > longest.Load() {
 				longest.Store(n) // one connection, one direction that matters
@@ -73,7 +74,7 @@ func TestSuperFramesOfWholeSegments(t *testing.T) {
 	for _, mtu := range []int{1500, 9000} {
 		const most = 65535 - 161 // what gVisor lets a super-frame have
 		var full, longer, emss atomic.Int64
-		sw1, sw2 := netstack.NewSwitch(netstack.SwitchConfig{}), netstack.NewSwitch(netstack.SwitchConfig{})
+		sw1, sw2 := ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})
 		netstacktest.Wire(t, sw1, sw2, true, func(r netstacktest.Received) bool {
 			if r.GSO == frame.GSONone {
 				return true
@@ -108,7 +109,7 @@ func TestSuperFramesOfWholeSegments(t *testing.T) {
 func TestListenBacklog(t *testing.T) {
 	for _, backlog := range []int{0, 1, 2} {
 		var answers, bare atomic.Int64
-		sw1, sw2 := netstack.NewSwitch(netstack.SwitchConfig{}), netstack.NewSwitch(netstack.SwitchConfig{})
+		sw1, sw2 := ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})
 		netstacktest.Wire(t, sw1, sw2, false, func(r netstacktest.Received) bool {
 			const synAck = 0x12
 			f := r.Octets
@@ -200,7 +201,7 @@ func TestLossyWire(t *testing.T) {
 		if offloads {
 			every = 23 // there are few super-frames
 		}
-		sw1, sw2 := netstack.NewSwitch(netstack.SwitchConfig{}), netstack.NewSwitch(netstack.SwitchConfig{})
+		sw1, sw2 := ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})
 		netstacktest.Wire(t, sw1, sw2, offloads, func(f netstacktest.Received) bool { return len(f.Octets) < 1000 || n.Add(1)%every != 0 })
 		s1, s2 := netstacktest.NewStack(t, sw1, 1, 1500), netstacktest.NewStack(t, sw2, 2, 1500)
 		a, b := netstacktest.Connect(t, s1, s2, false)

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 )
 
 // A Host is a TCP/IP stack of its own, linked to a Unix-stream port.
 type Host struct {
-	sw    *netstack.Switch
+	sw    *ethswitch.Switch
 	stack *netstack.Stack
 	link  *link
 }
@@ -28,7 +29,7 @@ type HostConfig struct {
 
 // NewHost makes a Host.
 func NewHost(c HostConfig) (*Host, error) {
-	h := &Host{sw: netstack.NewSwitch(netstack.SwitchConfig{})}
+	h := &Host{sw: ethswitch.New(ethswitch.Config{})}
 	var err error
 	h.stack, err = netstack.NewStack(h.sw, netstack.Config{
 		Name: "raw", MTU: c.MTU, Addrs: []netip.Prefix{c.Addr}, ReceiveBuffer: c.ReceiveBuffer,

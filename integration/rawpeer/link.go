@@ -10,7 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 )
 
@@ -37,7 +37,7 @@ type Filter func(Frame) [][]byte
 // A link is a netstack.Port whose other end is the socket of a Unix-stream port: each frame goes
 // behind its length in four octets.
 type link struct {
-	at     *netstack.Attachment
+	at     *ethswitch.Attachment
 	c      net.Conn
 	out    chan []byte
 	filter atomic.Pointer[Filter]
@@ -46,13 +46,13 @@ type link struct {
 	wg     sync.WaitGroup
 }
 
-func newLink(sw *netstack.Switch, path string) (*link, error) {
+func newLink(sw *ethswitch.Switch, path string) (*link, error) {
 	c, err := net.Dial("unix", path)
 	if err != nil {
 		return nil, err
 	}
 	l := &link{c: c, out: make(chan []byte, 8192), done: make(chan struct{})}
-	if l.at, err = sw.Attach(netstack.PortOptions{Name: "link", Kind: "unix"}, l); err != nil {
+	if l.at, err = sw.Attach(ethswitch.PortOptions{Name: "link", Kind: "unix"}, l); err != nil {
 		c.Close()
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (l *link) filtered(f Frame) [][]byte {
 }
 
 // Transmit implements netstack.Port.
-func (l *link) Transmit(f *frame.Frame, _ *netstack.Delivery) bool {
+func (l *link) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
 	return l.send(f.AppendTo(nil))
 }
 

@@ -17,15 +17,16 @@ import (
 	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/vnic"
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
 
 // newDevice makes a device on a switch, with addresses there and elsewhere; over says how it is connected
 // to the program.
-func newDevice(t *testing.T, addrs, also []netip.Prefix, over func(*netstack.Switch, *stacknet.Network) error) *vnic.Context {
+func newDevice(t *testing.T, addrs, also []netip.Prefix, over func(*ethswitch.Switch, *stacknet.Network) error) *vnic.Context {
 	t.Helper()
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	t.Cleanup(func() { sw.Close() })
 	st, err := netstack.NewStack(sw, netstack.Config{Name: "vrnic0", Addrs: addrs})
 	if err != nil {
@@ -104,7 +105,7 @@ func udpRig(t *testing.T) *peertest.Rig {
 		theirs = freeUDP(t)
 		ours = netip.AddrPortFrom(ours.Addr(), uint16(freeUDP(t, theirs)))
 	}
-	c := newDevice(t, nil, []netip.Prefix{netip.PrefixFrom(ours.Addr(), 0)}, func(_ *netstack.Switch, n *stacknet.Network) error {
+	c := newDevice(t, nil, []netip.Prefix{netip.PrefixFrom(ours.Addr(), 0)}, func(_ *ethswitch.Switch, n *stacknet.Network) error {
 		over := func() error { return n.OverUDP(ours) }
 		if ns == nil {
 			return over()
@@ -127,7 +128,7 @@ func tapRig(t *testing.T, ours, theirs string) *peertest.Rig {
 	}
 	t.Cleanup(func() { ns.Close() })
 	a := netip.MustParsePrefix(ours)
-	c := newDevice(t, []netip.Prefix{a}, nil, func(sw *netstack.Switch, _ *stacknet.Network) error {
+	c := newDevice(t, []netip.Prefix{a}, nil, func(sw *ethswitch.Switch, _ *stacknet.Network) error {
 		tap, err := netstack.OpenTAP(sw, netstack.TAPConfig{Name: "ta", NetNS: ns.Path(), Addrs: []netip.Prefix{netip.MustParsePrefix(theirs)}})
 		if err == nil {
 			t.Cleanup(func() { tap.Close() })

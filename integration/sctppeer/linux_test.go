@@ -18,6 +18,7 @@ import (
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 	"github.com/vrnic/vrnic/vnic"
 	"github.com/vrnic/vrnic/vnic/vnictest"
@@ -64,7 +65,7 @@ func newGuest(t *testing.T) *guest {
 		t.Fatal(err)
 	}
 	n := &guest{img: img}
-	near, far := netstack.NewSwitch(netstack.SwitchConfig{}), netstack.NewSwitch(netstack.SwitchConfig{})
+	near, far := ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})
 	t.Cleanup(func() { near.Close(); far.Close() })
 	first := guestAddr(0, "0").Masked()
 	netstacktest.Wire(t, near, far, false, func(f netstacktest.Received) bool {

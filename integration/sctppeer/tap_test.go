@@ -9,6 +9,7 @@ import (
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
 
@@ -28,7 +29,7 @@ func plainTAP(t *testing.T, ours, theirs []string, filter netstacktest.Filter) *
 		mine, other = append(mine, netip.MustParsePrefix(ours[i])), append(other, netip.MustParsePrefix(theirs[i]))
 		p.Ours, p.Theirs = append(p.Ours, mine[i].Addr()), append(p.Theirs, other[i].Addr())
 	}
-	near, far := netstack.NewSwitch(netstack.SwitchConfig{}), netstack.NewSwitch(netstack.SwitchConfig{})
+	near, far := ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})
 	t.Cleanup(func() { near.Close(); far.Close() })
 	netstacktest.Wire(t, near, far, false, filter)
 	tap, err := netstack.OpenTAP(far, netstack.TAPConfig{Name: "ta", NetNS: ns.Path(), Addrs: other})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic"
 	"github.com/vrnic/vrnic/vnic/vnictest"
@@ -45,7 +46,7 @@ type lab struct {
 
 func newLab(t *testing.T) *lab {
 	l := &lab{t: t, clock: faketime.NewManualClock()}
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	t.Cleanup(func() { sw.Close() })
 	for i := range l.stacks {
 		addr := netip.MustParsePrefix(fmt.Sprintf("10.0.0.%d/24", i+1))

@@ -30,13 +30,16 @@ const (
 //	vnic -> iwarp, rdma, internal/{bulk,prefetch}      shm -> rdma      netstack -> gVisor, internal/{crc32c,prefetch}
 //	iwarp -> internal/crc32c      rdma -> standard library
 var layers = map[string][]string{
-	"rdma":           {std},
-	"iwarp":          {std, module + "internal/crc32c"},
-	"sctpddp":        {std, module + "iwarp"},
-	"netstack":       {std, sys, gvisor, water, module + "internal/crc32c", module + "internal/prefetch"},
-	"netstack/frame": {std, gvisor},
-	"vnic":           {std, module + "iwarp", module + "sctpddp", module + "rdma", module + "internal/bulk", module + "internal/prefetch"},
-	"shm":            {std, sys, module + "rdma"},
+	"rdma":                     {std},
+	"iwarp":                    {std, module + "internal/crc32c"},
+	"sctpddp":                  {std, module + "iwarp"},
+	"netstack":                 {std, sys, gvisor, water, module + "internal/crc32c", module + "internal/prefetch"},
+	"netstack/frame":           {std, gvisor},
+	"netstack/internal/gate":   {std},
+	"netstack/internal/gvconv": {std, gvisor},
+	"netstack/ethswitch":       {std, module + "netstack/frame", module + "netstack/internal/gate"},
+	"vnic":                     {std, module + "iwarp", module + "sctpddp", module + "rdma", module + "internal/bulk", module + "internal/prefetch"},
+	"shm":                      {std, sys, module + "rdma"},
 
 	// Inside vnic, from the bottom up.
 	"vnic/internal/handle": {std, module + "rdma"},

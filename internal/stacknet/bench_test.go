@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/internal/stacknet"
-	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic"
@@ -17,7 +17,7 @@ import (
 // SCTP does not have.
 func contexts(tb testing.TB) (a, b *vnic.Context) {
 	tb.Helper()
-	sw := []*netstack.Switch{netstack.NewSwitch(netstack.SwitchConfig{}), netstack.NewSwitch(netstack.SwitchConfig{})}
+	sw := []*ethswitch.Switch{ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})}
 	netstacktest.Wire(tb, sw[0], sw[1], false, nil)
 	var cs []*vnic.Context
 	for i := range 2 {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/internal/stacknet"
-	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic"
@@ -88,7 +88,7 @@ func TestConnectOrder(t *testing.T) {
 			t.Parallel() // a SYN is sent again after a second
 			const port = 7471
 			s := &shuffler{kind: test.kind, n: n, lost: test.lost}
-			sw := []*netstack.Switch{netstack.NewSwitch(netstack.SwitchConfig{}), netstack.NewSwitch(netstack.SwitchConfig{})}
+			sw := []*ethswitch.Switch{ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})}
 			netstacktest.Bend(t, sw[0], sw[1], func(b []byte, deliver func()) {
 				flags, data, from, to, ok := segmentOf(b)
 				switch {

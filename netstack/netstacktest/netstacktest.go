@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 )
 
@@ -24,15 +25,15 @@ type Port struct {
 	Frames   chan Received // what came out of the switch
 	offloads bool
 	drop     atomic.Bool
-	at       *netstack.Attachment
+	at       *ethswitch.Attachment
 }
 
 // NewPort attaches a Port. With offloads it takes super-frames and partial checksums. It drops what
 // does not fit into Frames. It is detached when the test ends.
-func NewPort(tb testing.TB, sw *netstack.Switch, name string, offloads bool) *Port {
+func NewPort(tb testing.TB, sw *ethswitch.Switch, name string, offloads bool) *Port {
 	tb.Helper()
 	p := &Port{Frames: make(chan Received, 4096), offloads: offloads}
-	at, err := sw.Attach(netstack.PortOptions{Name: name, Kind: "memory"}, p)
+	at, err := sw.Attach(ethswitch.PortOptions{Name: name, Kind: "memory"}, p)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -42,7 +43,7 @@ func NewPort(tb testing.TB, sw *netstack.Switch, name string, offloads bool) *Po
 }
 
 // Transmit implements netstack.Port.
-func (p *Port) Transmit(f *frame.Frame, _ *netstack.Delivery) bool {
+func (p *Port) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
 	if p.drop.Load() {
 		return false
 	}
@@ -71,7 +72,7 @@ func (p *Port) Send(octets []byte, off frame.Offload) error {
 }
 
 // Stats returns the port's counters.
-func (p *Port) Stats() netstack.PortStats { return p.at.Stats() }
+func (p *Port) Stats() ethswitch.PortStats { return p.at.Stats() }
 
 // Detach takes the port off its switch.
 func (p *Port) Detach() { p.at.Detach() }
@@ -85,7 +86,7 @@ func Addresses(n int) []netip.Prefix {
 }
 
 // NewStack makes a stack with Addresses(n), closed when the test ends.
-func NewStack(tb testing.TB, sw *netstack.Switch, n, mtu int) *netstack.Stack {
+func NewStack(tb testing.TB, sw *ethswitch.Switch, n, mtu int) *netstack.Stack {
 	tb.Helper()
 	s, err := netstack.NewStack(sw, netstack.Config{
 		Name: fmt.Sprintf("vrnic%d", n), MTU: mtu, Addrs: Addresses(n),

@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 )
 
@@ -14,28 +14,28 @@ type Filter func(Received) bool
 
 // Wire joins two switches in memory. With offloads it carries super-frames; filter may be nil. It is
 // cut when the test ends.
-func Wire(tb testing.TB, a, b *netstack.Switch, offloads bool, filter Filter) {
+func Wire(tb testing.TB, a, b *ethswitch.Switch, offloads bool, filter Filter) {
 	tb.Helper()
 	join(tb, a, b, offloads, filter, nil)
 }
 
 // Bend joins two switches in memory. carry sees each frame and lets it arrive when it calls deliver, be it later and behind others,
 // or never. It may be called from several goroutines at once.
-func Bend(tb testing.TB, a, b *netstack.Switch, carry func(octets []byte, deliver func())) {
+func Bend(tb testing.TB, a, b *ethswitch.Switch, carry func(octets []byte, deliver func())) {
 	tb.Helper()
 	join(tb, a, b, false, nil, carry)
 }
 
-func join(tb testing.TB, a, b *netstack.Switch, offloads bool, filter Filter, carry func([]byte, func())) {
+func join(tb testing.TB, a, b *ethswitch.Switch, offloads bool, filter Filter, carry func([]byte, func())) {
 	tb.Helper()
 	x := &wireEnd{offloads: offloads, filter: filter, carry: carry}
 	y := &wireEnd{offloads: offloads, filter: filter, carry: carry}
 	x.peer, y.peer = y, x
 	for _, e := range []struct {
 		end *wireEnd
-		sw  *netstack.Switch
+		sw  *ethswitch.Switch
 	}{{x, a}, {y, b}} {
-		at, err := e.sw.Attach(netstack.PortOptions{Name: "wire", Kind: "memory"}, e.end)
+		at, err := e.sw.Attach(ethswitch.PortOptions{Name: "wire", Kind: "memory"}, e.end)
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -49,11 +49,11 @@ type wireEnd struct {
 	offloads bool
 	filter   Filter
 	carry    func([]byte, func())
-	at       atomic.Pointer[netstack.Attachment]
+	at       atomic.Pointer[ethswitch.Attachment]
 }
 
 // Transmit implements netstack.Port: what goes out here comes in at the other end.
-func (e *wireEnd) Transmit(f *frame.Frame, _ *netstack.Delivery) bool {
+func (e *wireEnd) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
 	at := e.peer.at.Load()
 	if at == nil {
 		return false
@@ -70,7 +70,7 @@ func (e *wireEnd) Transmit(f *frame.Frame, _ *netstack.Delivery) bool {
 	return put(at, octets, f.Offload)
 }
 
-func put(at *netstack.Attachment, octets []byte, o frame.Offload) bool {
+func put(at *ethswitch.Attachment, octets []byte, o frame.Offload) bool {
 	g := frame.New(octets, o)
 	defer g.Release()
 	return at.Input(g) == nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/rawtcp"
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 )
 
 // A Stacks is TCP between two stacks of this process.
@@ -104,7 +105,7 @@ func ownStacks(mtu int) (s *Stacks, err error) {
 			}
 		}
 	}()
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	made = append(made, func() { sw.Close() })
 	var stacks [2]*netstack.Stack
 	for i, addr := range []netip.Prefix{bestA, bestB} {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/rawtcp"
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 )
 
 const peerReady = "ready"
@@ -91,7 +92,7 @@ func (r Peer) tcp() (tcp, error) {
 	}
 	// As the daemon has it: a read of a TAP keeps a P for a while.
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 4*runtime.NumCPU()))
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+	sw := ethswitch.New(ethswitch.Config{})
 	st, err := netstack.NewStack(sw, netstack.Config{Name: "raw", Addrs: []netip.Prefix{r.Addr}})
 	if err != nil {
 		sw.Close()

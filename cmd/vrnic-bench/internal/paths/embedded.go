@@ -9,6 +9,7 @@ import (
 	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic"
 )
@@ -91,14 +92,14 @@ func (p *Path) openWire() (err error) {
 	return nil
 }
 
-func (p *Path) newSwitch() *netstack.Switch {
-	sw := netstack.NewSwitch(netstack.SwitchConfig{})
+func (p *Path) newSwitch() *ethswitch.Switch {
+	sw := ethswitch.New(ethswitch.Config{})
 	p.onClose(func() { sw.Close() })
 	return sw
 }
 
 // stack makes a stack in this process, at sw.
-func (p *Path) stack(sw *netstack.Switch, name string, addr netip.Prefix, mtu int) (*netstack.Stack, error) {
+func (p *Path) stack(sw *ethswitch.Switch, name string, addr netip.Prefix, mtu int) (*netstack.Stack, error) {
 	st, err := netstack.NewStack(sw, netstack.Config{Name: name, Addrs: []netip.Prefix{addr}, MTU: mtu})
 	if err != nil {
 		return nil, err
@@ -108,7 +109,7 @@ func (p *Path) stack(sw *netstack.Switch, name string, addr netip.Prefix, mtu in
 }
 
 // device makes a device in this process, on a stack at sw.
-func (p *Path) device(sw *netstack.Switch, name string, addr netip.Prefix) (dev, error) {
+func (p *Path) device(sw *ethswitch.Switch, name string, addr netip.Prefix) (dev, error) {
 	st, err := p.stack(sw, name, addr, p.opts.MTU)
 	if err != nil {
 		return nil, err

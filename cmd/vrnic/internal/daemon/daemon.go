@@ -13,6 +13,7 @@ import (
 
 	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/vnic"
 )
@@ -39,7 +40,7 @@ func (e *ConfigError) Unwrap() error { return e.Err }
 type Daemon struct {
 	cfg     Config
 	log     *slog.Logger
-	sw      *netstack.Switch
+	sw      *ethswitch.Switch
 	devices []*device
 	server  *shm.Server
 	ready   chan struct{} // closed at the end of New
@@ -106,7 +107,7 @@ func New(cfg Config) (_ *Daemon, err error) {
 	}
 	d.undo.add(d.server.Close)
 	defer func() { close(d.ready) }()
-	d.sw = netstack.NewSwitch(netstack.SwitchConfig{})
+	d.sw = ethswitch.New(ethswitch.Config{})
 	d.undo.add(d.sw.Close)
 	for _, spec := range cfg.Devices {
 		if err := d.addDevice(spec); err != nil {

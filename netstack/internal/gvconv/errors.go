@@ -1,8 +1,7 @@
-package netstack
+package gvconv
 
 import (
 	"errors"
-	"net"
 	"reflect"
 	"syscall"
 
@@ -55,9 +54,9 @@ var errnos = map[reflect.Type]syscall.Errno{
 
 func typeOf[T any]() reflect.Type { return reflect.TypeFor[T]() }
 
-// goError turns an error of gVisor's into one for which errors.Is finds the syscall.Errno. nil stays
+// Error turns an error of gVisor's into one for which errors.Is finds the syscall.Errno. nil stays
 // nil.
-func goError(err tcpip.Error) error {
+func Error(err tcpip.Error) error {
 	if err == nil {
 		return nil
 	}
@@ -66,11 +65,3 @@ func goError(err tcpip.Error) error {
 	}
 	return errors.New(err.String())
 }
-
-// closedError is for a Stack or listener that is closed.
-func closedError(what string) error { return &closed{what} }
-
-type closed struct{ what string }
-
-func (e *closed) Error() string { return "netstack: " + e.what + " is closed" }
-func (e *closed) Unwrap() error { return net.ErrClosed }

@@ -1,4 +1,4 @@
-package netstack
+package ethswitch
 
 import (
 	"github.com/vrnic/vrnic/netstack/frame"
@@ -50,10 +50,10 @@ type Receiver interface {
 }
 
 // Free reports whether d's goroutine could handle one more receiver's segments, or tell its user.
-func (d *Delivery) free() bool { return d != nil && d.held == nil }
+func (d *Delivery) Free() bool { return d != nil && d.held == nil }
 
-// hold takes hold of r until all that the goroutine brings has come, if it offers that.
-func (d *Delivery) hold(r Receiver) {
+// Hold takes hold of r until all that the goroutine brings has come, if it offers that.
+func (d *Delivery) Hold(r Receiver) {
 	if d.Handle && d.held == nil && r.Hold() {
 		d.held = r
 	}
@@ -100,10 +100,13 @@ func (c *Courier) Gather(f *frame.Frame) bool {
 	return c.n < BatchFrames
 }
 
+// Gathered are the frames that BringAll will bring.
+func (c *Courier) Gathered() []*frame.Frame { return c.batch[:c.n] }
+
 // BringAll brings what was gathered.
 func (c *Courier) BringAll() {
 	c.d = Delivery{Handle: true}
-	for _, f := range c.batch[:c.n] {
+	for _, f := range c.Gathered() {
 		_ = c.at.Deliver(f, &c.d) // counts what it drops
 		f.Release()
 	}

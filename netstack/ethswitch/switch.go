@@ -1,4 +1,4 @@
-package netstack
+package ethswitch
 
 import (
 	"errors"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/internal/gate"
 )
 
 // A Port is a link of a Switch, as the Switch uses it. Its methods may be called from several
@@ -50,7 +51,7 @@ type PortInfo struct {
 }
 
 // SwitchConfig is what a Switch can be given; the zero value will do.
-type SwitchConfig struct {
+type Config struct {
 	Now    func() time.Time // default time.Now
 	Ageing time.Duration    // how long an address is remembered; default 5 minutes (802.1Q-2018, table 8-6)
 }
@@ -67,7 +68,7 @@ type Switch struct {
 }
 
 // NewSwitch returns a Switch without ports.
-func NewSwitch(c SwitchConfig) *Switch {
+func New(c Config) *Switch {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
@@ -84,7 +85,7 @@ type Attachment struct {
 	PortOptions
 	sw   *Switch
 	port Port
-	gate *gate // around Transmit and Input
+	gate *gate.Gate // around Transmit and Input
 
 	learned int // entries of the table that point here; guarded by table.mu
 
@@ -111,7 +112,7 @@ func (s *Switch) Attach(o PortOptions, p Port) (*Attachment, error) {
 			return nil, fmt.Errorf("netstack: port %s has the address %v already", a.Name, o.MAC)
 		}
 	}
-	a := &Attachment{PortOptions: o, sw: s, port: p, gate: newGate()}
+	a := &Attachment{PortOptions: o, sw: s, port: p, gate: gate.New()}
 	if o.MAC != (frame.MAC{}) {
 		s.table.pin(o.MAC, a)
 	}
@@ -128,9 +129,9 @@ func (a *Attachment) Detach() {
 	ports := slices.DeleteFunc(slices.Clone(*s.ports.Load()), func(b *Attachment) bool { return a == b })
 	s.ports.Store(&ports)
 	s.mu.Unlock()
-	a.gate.shut()
+	a.gate.Shut()
 	s.table.forget(a)
-	a.gate.wait()
+	a.gate.Wait()
 	s.table.forget(a) // what an Input still running learned
 }
 
@@ -165,6 +166,9 @@ func (a *Attachment) Stats() PortStats {
 	}
 }
 
+// CountDrop counts a frame that came in at the port and made no sense there.
+func (a *Attachment) CountDrop() { a.rxDrops.Add(1) }
+
 // errGroupSource and errNotYours are why Input refuses a well-formed frame.
 var (
 	errGroupSource = errors.New("netstack: frame from a group address")
@@ -178,10 +182,10 @@ func (a *Attachment) Input(f *frame.Frame) error { return a.Deliver(f, nil) }
 
 // Deliver is Input for somebody who offers something: d may be nil.
 func (a *Attachment) Deliver(f *frame.Frame, d *Delivery) error {
-	if !a.gate.enter() {
+	if !a.gate.Enter() {
 		return errDetached
 	}
-	defer a.gate.leave()
+	defer a.gate.Leave()
 	n := f.Len()
 	dst, err := a.admit(f)
 	if err != nil {
@@ -239,10 +243,10 @@ func reserved(dst frame.MAC) bool {
 
 // transmit sends f out of a in the form that a takes.
 func (a *Attachment) transmit(f *frame.Frame, d *Delivery) {
-	if !a.gate.enter() {
+	if !a.gate.Enter() {
 		return
 	}
-	defer a.gate.leave()
+	defer a.gate.Leave()
 	if f.GSO == frame.GSONone && f.Csum != frame.CsumPartial || a.port.Offloads() {
 		a.transmitOne(f, d)
 		return
