@@ -29,6 +29,12 @@ func start(t *testing.T, ns *netlab.NS, env []string, args ...string) *process {
 	if args[0] == "up" {
 		path = daemonProgram
 	}
+	return startProgram(t, ns, env, path, args...)
+}
+
+// startProgram is start with another program.
+func startProgram(t *testing.T, ns *netlab.NS, env []string, path string, args ...string) *process {
+	t.Helper()
 	cfg := proctest.Config{
 		NS: ns, Env: append([]string{"GORACE=halt_on_error=0 exitcode=66"}, env...),
 		Patience: patience, Late: (*proctest.Process).Output,

@@ -61,7 +61,11 @@ func compareAction(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	out, stop, err := begin(c, rowFormats)
+	out, err := outputsOf(c, rowFormats)
+	if err != nil {
+		return err
+	}
+	stop, err := startProfile(c.String("cpuprofile"))
 	if err != nil {
 		return err
 	}

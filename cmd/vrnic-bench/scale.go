@@ -68,7 +68,11 @@ func scaleAction(c *cli.Context) error {
 			return err
 		}
 	}
-	out, stop, err := begin(c, []format{{flag: "json"}})
+	out, err := outputsOf(c, []format{{flag: "json"}})
+	if err != nil {
+		return err
+	}
+	stop, err := startProfile(c.String("cpuprofile"))
 	if err != nil {
 		return err
 	}

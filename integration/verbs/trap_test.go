@@ -195,7 +195,8 @@ func TestHostileRings(t *testing.T) {
 			top.server.startEnv(env, cProgram(t, "hostile"), c).succeed(cLimit)
 		}
 	}
-	victim.unharmed()
+	victim.in.Close()
+	victim.succeed(patience, "^ok victim$")
 	top.settle()
 }
 
@@ -213,7 +214,8 @@ func TestKilledAnywhere(t *testing.T) {
 		time.Sleep(time.Duration(5+i*13%120) * time.Millisecond) // some point
 		p.Kill()
 	}
-	victim.unharmed()
+	victim.in.Close()
+	victim.succeed(patience, "^ok victim$")
 	top.settle()
 }
 

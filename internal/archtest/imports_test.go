@@ -59,6 +59,9 @@ var layers = map[string][]string{
 	"verbs/sessiontest": {std, module + "verbs/internal/ctest"},
 	"verbs/heaptest":    {std, module + "verbs/internal/ctest"},
 
+	// What programs outside of this repository can import.
+	"examples": {std, module + "rdma", module + "shm"},
+
 	"contrib":           {std, module + "iwarp", module + "sctpddp"},
 	"integration":       {whole},
 	"internal/netlab":   {std, sys},
@@ -83,7 +86,7 @@ var testsToo = map[string][]string{
 var everyTest = []string{module + "internal/needtest"}
 
 // nowhere lists what no other folder may import.
-var nowhere = []string{"integration", "internal/archtest", "cmd"}
+var nowhere = []string{"integration", "internal/archtest", "cmd", "examples"}
 
 // TestImports holds every file, test or not and of any operating system, to the layers.
 func TestImports(t *testing.T) {

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core.h"
+#include "vrnic.h"
 
 static void vdebug(const char *what, va_list ap)
 {

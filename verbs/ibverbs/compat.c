@@ -1,5 +1,14 @@
-/* Texts for numbers, and rates of links. */
-#include <stddef.h>
+/*
+ * Helpers of libibverbs that need nothing of the daemon: texts, rates, sysfs, fork; and those that rest on ibv_query_gid
+ * and ibv_query_port alone.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "ibv.h"
 
@@ -168,3 +177,158 @@ enum ibv_rate mbps_to_ibv_rate(int mbps)
 	return IBV_RATE_MAX;
 }
 
+/* ---- tables of a port ---- */
+
+/* An RNIC has one partition, the default one. */
+int ibv_query_pkey(struct ibv_context *context, uint8_t port_num, int index, ibv_be16 *pkey)
+{
+	(void)context;
+	if (port_num != 1 || index != 0) {
+		errno = EINVAL;
+		return -1;
+	}
+	*pkey = htons(0xffff);
+	return 0;
+}
+
+int ibv_get_pkey_index(struct ibv_context *context, uint8_t port_num, ibv_be16 pkey)
+{
+	ibv_be16 have;
+
+	for (int i = 0;; i++) {
+		if (ibv_query_pkey(context, port_num, i, &have))
+			return -1;
+		if (have == pkey)
+			return i;
+	}
+}
+
+/* GIDs of an RNIC have no version of RoCE. */
+int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned int index,
+		       enum ibv_gid_type_sysfs *type)
+{
+	union ibv_gid gid;
+
+	if (ibv_query_gid(context, port_num, (int)index, &gid))
+		return -1;
+	*type = IBV_GID_TYPE_SYSFS_IB_ROCE_V1;
+	return 0;
+}
+
+/* size is what the program knows of an entry. 0 or an errno; ENODATA: the entry is empty. */
+static int query_gid_entry(struct ibv_context *context, uint32_t port_num, uint32_t index, void *dst, size_t size)
+{
+	static const union ibv_gid none;
+	struct ibv_gid_entry e = {.gid_index = index, .port_num = port_num, .gid_type = IBV_GID_TYPE_IB};
+
+	if (port_num > UINT8_MAX || index > INT32_MAX)
+		return EINVAL;
+	if (ibv_query_gid(context, (uint8_t)port_num, (int)index, &e.gid))
+		return errno;
+	if (!memcmp(&e.gid, &none, sizeof(none)))
+		return ENODATA;
+	memset(dst, 0, size);
+	memcpy(dst, &e, size < sizeof(e) ? size : sizeof(e));
+	return 0;
+}
+
+int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t gid_index,
+		      struct ibv_gid_entry *entry, uint32_t flags, size_t entry_size)
+{
+	if (flags)
+		return EOPNOTSUPP;
+	return query_gid_entry(context, port_num, gid_index, entry, entry_size);
+}
+
+ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries, size_t max_entries,
+			     uint32_t flags, size_t entry_size)
+{
+	struct ibv_port_attr port;
+	char entry[256];
+	size_t n = 0;
+	int err;
+
+	if (flags)
+		return -EOPNOTSUPP;
+	if (entry_size > sizeof(entry))
+		return -EINVAL;
+	err = ibv_query_port(context, 1, &port);
+	if (err)
+		return -err;
+	for (int i = 0; i < port.gid_tbl_len; i++) {
+		err = query_gid_entry(context, 1, (uint32_t)i, entry, entry_size);
+		if (err == ENODATA)
+			continue;
+		if (err)
+			return -err;
+		if (n == max_entries)
+			return -EINVAL;
+		memcpy((char *)entries + n++ * entry_size, entry, entry_size);
+	}
+	return (ssize_t)n;
+}
+
+/* ---- sysfs ---- */
+
+const char *ibv_get_sysfs_path(void)
+{
+	return "/sys";
+}
+
+/* Our devices are not in sysfs. Programs use this for other files there, too. */
+int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size)
+{
+	char path[4096];
+	ssize_t n;
+	int fd;
+
+	if (snprintf(path, sizeof(path), "%s/%s", dir, file) >= (int)sizeof(path) || size == 0)
+		return -1;
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	n = read(fd, buf, size);
+	close(fd);
+	if (n <= 0)
+		return -1;
+	if (buf[n - 1] == '\n')
+		buf[--n] = '\0';
+	else if ((size_t)n < size)
+		buf[n] = '\0';
+	else
+		return -1;
+	return (int)n;
+}
+
+/* What providers read of a device that they found in sysfs. */
+int ibv_read_ibdev_sysfs_file(char *buf, size_t size, struct verbs_sysfs_dev *dev, const char *fmt, ...)
+{
+	(void)buf, (void)size, (void)dev, (void)fmt;
+	errno = ENOENT;
+	return -1;
+}
+
+/* ---- fork ---- */
+
+/* The daemon reaches memory by address: a child's copies are its own, whatever is registered. */
+int ibv_fork_init(void)
+{
+	return 0;
+}
+
+enum ibv_fork_status ibv_is_fork_initialized(void)
+{
+	return IBV_FORK_UNNEEDED;
+}
+
+int ibv_dontfork_range(void *base, size_t size)
+{
+	(void)base, (void)size;
+	return 0;
+}
+
+int ibv_dofork_range(void *base, size_t size)
+{
+	(void)base, (void)size;
+	return 0;
+}
