@@ -360,6 +360,7 @@ void fake_cq_free(struct vrnic_cq *cq)
 {
 	CHECK_EQ(cq->users, 0);
 	free(cq->map.mem);
+	vrnic_table_free(&cq->qps);
 	free(cq);
 }
 
