@@ -9,71 +9,91 @@ import (
 	"time"
 )
 
-// tries is how often Soon has something end at most.
-const tries = 5
+const (
+	// tries is how often Soon has something end at most.
+	tries = 5
+	// farTooLate times the limit is late whatever the machine does: somebody waits for a timer.
+	farTooLate = 10
+)
 
-// Soon has something end, which is to be seen within limit, since no timer is waited for; end returns how long it took. A machine
-// may hold that up, by what else it does: a try that was late for this is had again. One that was late of itself is let pass once, since
-// not all that a machine does is told, and only if three tries behind it are not late.
-func Soon(limit time.Duration, end func() time.Duration) error { return soon(limit, end, heldUp) }
+// Soon has something end that is to be seen within limit, since an event tells of it and nobody
+// waits for a timer; end returns how long that took. A machine that is busy otherwise holds up
+// events too, so a try that was late is had again if the machine was measured to hold it up for all
+// but the limit. A single try that was late of itself is an error, and so are tries that are all late.
+func Soon(limit time.Duration, end func() time.Duration) error {
+	return soon(limit, func() (took, held time.Duration) {
+		before := stalled()
+		stop := oversleep()
+		took = end()
+		return took, max(stop(), stalled()-before)
+	})
+}
 
-func soon(limit time.Duration, end func() time.Duration, heldUp func() (time.Duration, bool)) error {
+func soon(limit time.Duration, try func() (took, held time.Duration)) error {
 	var late []string
-	itself, owed := 0, 1
-	for len(late) < tries {
-		before, _ := heldUp()
-		took := end()
+	for range tries {
+		took, held := try()
 		if took <= limit {
-			if owed--; owed == 0 {
-				return nil
-			}
-			continue
+			return nil
 		}
-		after, told := heldUp()
-		late = append(late, fmt.Sprintf("%v (the machine was held up for %v of it)", took, min(after-before, took)))
-		if told && took-(after-before) > limit {
-			if itself++; itself == 2 {
-				break
-			}
-			owed = 3
+		held = min(held, took)
+		late = append(late, fmt.Sprintf("%v (the machine was held up for %v of it)", took, held))
+		if took-held > limit || took > farTooLate*limit {
+			break
 		}
 	}
 	return fmt.Errorf("it was seen after %s; want %v", strings.Join(late, ", "), limit)
 }
 
-// heldUp is for how long, since the machine began, somebody has waited for a processor, for a disk or for memory
-// (/proc/pressure), or a processor was another machine's. ok is false where the kernel does not tell.
-func heldUp() (d time.Duration, ok bool) {
+// oversleep measures until stop is called by how much somebody who only sleeps wakes too late: that
+// sees what /proc does not tell, such as the pause of a whole virtual machine.
+func oversleep() (stop func() time.Duration) {
+	const nap = 5 * time.Millisecond
+	over, total := make(chan struct{}), make(chan time.Duration)
+	go func() {
+		var sum time.Duration
+		for {
+			begin := time.Now()
+			select {
+			case <-over:
+				total <- sum
+				return
+			case <-time.After(nap):
+				sum += max(0, time.Since(begin)-2*nap)
+			}
+		}
+	}()
+	return func() time.Duration {
+		close(over)
+		return <-total
+	}
+}
+
+// stalled is for how long, since the machine began, somebody has waited for a processor, for a disk
+// or for memory (/proc/pressure), and a processor was another machine's; less is told by kernels
+// that do not know all of it.
+func stalled() (d time.Duration) {
 	for _, what := range []string{"cpu", "io", "memory"} {
-		b, err := os.ReadFile("/proc/pressure/" + what)
-		if err != nil {
-			return 0, false
-		}
 		// some avg10=0.00 avg60=0.00 avg300=0.00 total=MICROSECONDS
-		var us int64
+		b, _ := os.ReadFile("/proc/pressure/" + what)
 		_, total, _ := strings.Cut(string(bytes.SplitN(b, []byte("\n"), 2)[0]), "total=")
-		if _, err := fmt.Sscan(total, &us); err != nil {
-			return 0, false
+		var us int64
+		if _, err := fmt.Sscan(total, &us); err == nil {
+			d += time.Duration(us) * time.Microsecond
 		}
-		d += time.Duration(us) * time.Microsecond
 	}
 	f, err := os.Open("/proc/stat")
 	if err != nil {
-		return 0, false
+		return d
 	}
 	defer f.Close()
-	line, err := bufio.NewReader(f).ReadString('\n')
-	if err != nil {
-		return 0, false
-	}
+	line, _ := bufio.NewReader(f).ReadString('\n')
 	// cpu user nice system idle iowait irq softirq steal..., in hundredths of a second
-	fields := strings.Fields(line)
-	var steal int64
-	if len(fields) < 9 {
-		return 0, false
+	if fields := strings.Fields(line); len(fields) > 8 {
+		var steal int64
+		if _, err := fmt.Sscan(fields[8], &steal); err == nil {
+			d += time.Duration(steal) * 10 * time.Millisecond
+		}
 	}
-	if _, err := fmt.Sscan(fields[8], &steal); err != nil {
-		return 0, false
-	}
-	return d + time.Duration(steal)*10*time.Millisecond, true
+	return d
 }
