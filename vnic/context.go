@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/cm"
 	"github.com/vrnic/vrnic/vnic/internal/handle"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
 )
@@ -43,19 +44,13 @@ type Context struct {
 	touching chan struct{} // a slot for each goroutine of a staged context that runs a QP
 	violated sync.Once
 
-	mu      sync.Mutex
-	closed  bool                // guarded by mu
-	cqs     handle.Table[*CQ]   // guarded by mu
-	srqs    handle.Table[*SRQ]  // guarded by mu
-	qps     map[uint32]*QP      // guarded by mu, by QPN
-	ids     handle.Table[*CMID] // guarded by mu
-	pending int                 // connection requests to its listeners; guarded by dev.admit.mu
-	idle    []worker            // guarded by mu
-	idleDue bool                // guarded by mu: dismissIdle will be called
-	starts  bool                // guarded by mu: something was started since it was called last
+	mu     sync.Mutex
+	closed bool               // guarded by mu
+	cqs    handle.Table[*CQ]  // guarded by mu
+	srqs   handle.Table[*SRQ] // guarded by mu
+	qps    map[uint32]*QP     // guarded by mu, by QPN
 
-	turns turns      // of attempts to connect
-	later laterQueue // what resolving has brought
+	cm *cm.User
 
 	stop  chan struct{}  // closed by Shutdown
 	wg    sync.WaitGroup // goroutines of the context; Add with mu held and closed false
@@ -107,18 +102,14 @@ func (c *Context) Shutdown() {
 	}
 	c.closed = true
 	c.mem.Shut(c.closedError())
-	c.dismissLocked()
 	close(c.stop)
-	ids := c.ids.Slice()
 	qps := make([]*QP, 0, len(c.qps))
 	for _, qp := range c.qps {
 		qps = append(qps, qp)
 	}
 	c.mu.Unlock()
 
-	for _, id := range ids {
-		id.shut() // first: nobody is told of what follows
-	}
+	c.cm.Shutdown() // first: nobody is told of what follows
 	for _, qp := range qps {
 		qp.destroy()
 	}
@@ -144,13 +135,14 @@ func (c *Context) finish(qps []*QP) {
 	}
 	t.Stop()
 	c.wg.Wait()
+	c.cm.Wait()
 
 	c.mem.Close()
 	c.mu.Lock()
 	for cq := range c.cqs.All() {
 		cq.shut()
 	}
-	c.cqs, c.srqs, c.ids = handle.Table[*CQ]{}, handle.Table[*SRQ]{}, handle.Table[*CMID]{}
+	c.cqs, c.srqs = handle.Table[*CQ]{}, handle.Table[*SRQ]{}
 	c.mu.Unlock()
 
 	c.dev.mu.Lock()

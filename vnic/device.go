@@ -1,7 +1,6 @@
 package vnic
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/cm"
 	"github.com/vrnic/vrnic/vnic/internal/handle"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
 )
@@ -24,20 +24,14 @@ type Device struct {
 	contexts map[*Context]struct{} // guarded by mu
 	closed   bool                  // guarded by mu
 	qps      handle.Table[*QP]     // guarded by mu; QPNs are the device's
-	ports    portTable             // guarded by mu
 	past     Counters              // guarded by mu; of QPs that are gone
 	ctxCount uint32                // guarded by mu
 	reaper   *time.Timer           // guarded by mu
 	reaped   uint64                // guarded by mu: connections that were idle for too long
 
-	assocMu sync.Mutex
-	assocs  map[assocKey][]*association // guarded by assocMu: SCTP associations that connections can share
-	// assocPeers counts, guarded by assocMu, the associations that each peer has set up.
-	assocPeers map[peerKey]int
-
 	keys *mem.Keys // STags
 
-	admit admission // who may ask for connections
+	cm *cm.Manager
 }
 
 // New makes a device.
@@ -70,6 +64,7 @@ func New(cfg Config) (*Device, error) {
 		cfg: cfg, log: cfg.Log.With("dev", cfg.Name), keys: keys,
 		contexts: make(map[*Context]struct{}),
 	}
+	d.cm = d.newCM()
 	d.watchIdle()
 	return d, nil
 }
@@ -89,10 +84,8 @@ func (d *Device) Open(cfg ContextConfig) (*Context, error) {
 		dev: d, cfg: cfg, limits: cfg.Limits.or(d.cfg.Limits),
 		done: make(chan struct{}), stop: make(chan struct{}),
 		touching: make(chan struct{}, stagedAtOnce),
-		turns:    turns{most: positive(d.cfg.Timeouts.Turn)},
 	}
 	c.async.wake = make(chan struct{}, 1)
-	c.later.ctx = c
 	c.mem.Init(mem.Config{
 		Keys: d.keys,
 		Limits: mem.Limits{
@@ -108,6 +101,10 @@ func (d *Device) Open(cfg ContextConfig) (*Context, error) {
 	}
 	d.ctxCount++
 	c.id = d.ctxCount
+	l := &c.limits
+	c.cm = d.cm.NewUser(cm.UserConfig{
+		Number: c.id, MaxIDs: l.CMID, MaxPending: l.Pending, IRD: l.IRD, ORD: l.ORD, Within: cfg.Within,
+	})
 	d.contexts[c] = struct{}{}
 	return c, nil
 }
@@ -174,18 +171,4 @@ func (d *Device) route(remote netip.Addr) (netip.Addr, error) {
 		return netip.Addr{}, fmt.Errorf("no address of %s reaches %v: %w", d.cfg.Name, remote, syscall.ENETUNREACH)
 	}
 	return from, nil
-}
-
-// errno wraps a syscall.Errno with what was asked for.
-func errno(e syscall.Errno, format string, args ...any) error {
-	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), e)
-}
-
-// status is the -errno of an rdma_cm event for err; other when err holds none.
-func status(err error, other syscall.Errno) int32 {
-	var e syscall.Errno
-	if errors.As(err, &e) {
-		return -int32(e)
-	}
-	return -int32(other)
 }

@@ -19,10 +19,11 @@
 // memory that can block, they are handed over to a pipe (loop_stage.go). Other connections run
 // iwarp's Endpoint over a Stream of the Network (wire.go).
 //
-// Locks, outermost first: CMID.mu; Device.mu; Context.mu; QP.rx.mu; SRQ.mu; PD.keyMu; CQ.mu.
-// admission.mu is below CMID.mu, with none below it; association.mu is below none, and has sessionStream.mu
-// below it. None is held while a Stream or a CMID handler
-// is called; foreign queues, a CQSink, OnAsync and OnState are called with some of them held, so
+// Connections are made by internal/cm, over SCTP with internal/session, both of which see a QP and the Network as
+// interfaces (cm.go).
+//
+// Locks, outermost first: Device.mu; Context.mu; QP.rx.mu; SRQ.mu; PD.keyMu; CQ.mu. None is held while a Stream
+// or a CMID handler is called; foreign queues, a CQSink, OnAsync and OnState are called with some of them held, so
 // they must not call back.
 //
 // # Sources

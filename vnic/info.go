@@ -151,9 +151,8 @@ func (c *Context) owner() Owner { return Owner{Label: c.cfg.Label, PID: c.cfg.PI
 // DevInfo describes d.
 func (d *Device) DevInfo() DevInfo {
 	i := DevInfo{Name: d.cfg.Name, MAC: macString(d.cfg.MAC), MTU: d.cfg.MTU, Addrs: slices.Clone(d.cfg.Addrs)}
-	d.admit.mu.Lock()
-	i.Pending, i.HalfOpen, i.Refused = int64(d.admit.pending), d.admit.halfOpen, d.admit.refused
-	d.admit.mu.Unlock()
+	l := d.cm.Load()
+	i.Ports, i.Pending, i.HalfOpen, i.Refused = l.Ports, int64(l.Pending), l.HalfOpen, l.Refused
 	for _, c := range d.contextList() {
 		i.Contexts++
 		pds, mrs, mws := c.mem.Counts()
@@ -164,15 +163,12 @@ func (d *Device) DevInfo() DevInfo {
 		i.CQs += c.cqs.Len()
 		i.SRQs += c.srqs.Len()
 		i.QPs += len(c.qps)
-		i.CMIDs += c.ids.Len()
 		c.mu.Unlock()
+		i.CMIDs += len(c.cm.IDs())
 	}
 	i.Keys = d.keys.Len()
 	d.mu.Lock()
 	i.Counters, i.Reaped = d.past, d.reaped
-	for _, es := range d.ports {
-		i.Ports += len(es)
-	}
 	for qp := range d.qps.All() {
 		i.Counters.add(qp.stats.snapshot())
 	}
@@ -233,7 +229,7 @@ func (qp *QP) Info() QPInfo {
 			i.Transport = "loop"
 		case p.session != nil:
 			i.Transport, i.EMSS = "sctp", p.emss
-			i.Stream, i.Enhanced = int(p.session.s.Stream()), p.param.Revision == 2
+			i.Stream, i.Enhanced = int(p.session.Number()), p.param.Revision == 2
 			if p.param.PeerToPeer {
 				i.RTR = p.param.RTR.String()
 			}
@@ -366,22 +362,13 @@ func (s *SRQ) info() (i SRQInfo, ok bool) {
 func (d *Device) CMs(c *Context) []CMInfo {
 	infos := []CMInfo{}
 	for _, c := range d.only(c) {
-		c.mu.Lock()
-		ids := c.ids.Slice()
-		c.mu.Unlock()
+		ids := c.cm.IDs()
 		for _, id := range byHandle(ids) {
-			id.mu.Lock()
-			i := CMInfo{Dev: d.cfg.Name, Handle: id.handle, State: id.state.String(), Local: id.local, Remote: id.remote, Owner: c.owner()}
-			if id.binding != nil {
-				i.QPN = id.binding.qp.num
-			}
-			if id.listen != nil {
-				d.admit.mu.Lock()
-				i.Waiting = int32(id.listen.waiting)
-				d.admit.mu.Unlock()
-			}
-			id.mu.Unlock()
-			infos = append(infos, i)
+			i := id.Info()
+			infos = append(infos, CMInfo{
+				Dev: d.cfg.Name, Handle: id.Handle(), State: i.State, Local: i.Local, Remote: i.Remote, QPN: i.QPN,
+				Waiting: int32(i.Waiting), Owner: c.owner(),
+			})
 		}
 	}
 	return infos

@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/vrnic/vrnic/vnic/internal/cm"
 )
 
 // The defaults that docs/limits.md names are those of the code.
@@ -29,7 +31,7 @@ func TestLimitsAsDocumented(t *testing.T) {
 		"`Limits.Pending`":                             fmt.Sprint(l.Pending),
 		"`Config.MaxHalfOpenPerPeer`, `MaxHalfOpen`":   fmt.Sprintf("%d, %d", c.MaxHalfOpenPerPeer, c.MaxHalfOpen),
 		"`Config.MaxPendingPerPeer`, `MaxPending`":     fmt.Sprintf("%d, %d", c.MaxPendingPerPeer, c.MaxPending),
-		"the backlog of a listener":                    fmt.Sprint(defaultBacklog),
+		"the backlog of a listener":                    fmt.Sprint(cm.DefaultBacklog),
 		"`Config.MaxConnsPerPeer`":                     fmt.Sprint(c.MaxConnsPerPeer),
 		"`Timeouts.MPARequest`":                        fmt.Sprintf("%.0f s", to.MPARequest.Seconds()),
 		"`Timeouts.ReceiveHold`":                       fmt.Sprintf("%.0f s", to.ReceiveHold.Seconds()),

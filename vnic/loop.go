@@ -8,6 +8,7 @@ import (
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
+	"github.com/vrnic/vrnic/vnic/internal/session"
 )
 
 // loopChunk is how many octets are copied at most while the peer's receive side is locked.
@@ -548,7 +549,7 @@ type linkInfo struct {
 	extensions    bool // atomics and immediate data: always on loopback
 	local, remote netip.AddrPort
 	param         iwarp.Params
-	stream        iwarp.Stream   // nil on loopback
-	session       *sessionStream // over SCTP: it is stream
-	emss          int            // at the start
+	stream        iwarp.Stream    // nil on loopback
+	session       *session.Stream // over SCTP: it is stream
+	emss          int             // at the start
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/cm"
 	"github.com/vrnic/vrnic/vnic/internal/handle"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
 )
@@ -99,8 +100,9 @@ type QP struct {
 	calls       []func() // guarded by callMu
 	callsClosed bool     // guarded by callMu
 
-	bound    atomic.Pointer[binding]  // the connection manager's end
-	peek     atomic.Pointer[linkInfo] // what others may see of the link
+	bound    atomic.Pointer[cm.Attempt] // the connection manager's end
+	attached bool                       // to a connection of bound; the owner's
+	peek     atomic.Pointer[linkInfo]   // what others may see of the link
 	idleness idleness
 
 	// The rest belongs to the owner.
@@ -521,8 +523,8 @@ func (qp *QP) abandon() {
 	if p == nil || p.stream == nil {
 		return
 	}
-	if st, ok := p.stream.(*sessionStream); ok { // it is its owner's alone
-		st.as.abandon(st)
+	if p.session != nil { // it is its owner's alone
+		p.session.Abandon()
 		return
 	}
 	p.stream.Abort()

@@ -133,14 +133,17 @@ func (qp *QP) endLink(abort bool) {
 	} else {
 		l.close()
 	}
+	qp.bound.Load().LinkEnded()
 	qp.eof, qp.finSent, qp.draining = false, false, false
 }
 
 // ended tells the connection manager, once, when a connection is over and flushed.
 func (qp *QP) ended() {
-	if b := qp.bound.Load(); b != nil && b.attached {
+	if qp.attached {
+		a := qp.bound.Load()
+		qp.attached = false
 		qp.bound.Store(nil)
-		b.id.disconnected(b, qp.endErr)
+		a.Ended(qp.endErr)
 	}
 }
 

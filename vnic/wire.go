@@ -7,6 +7,7 @@ import (
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/session"
 )
 
 // A wire is a link over a Stream. It is the iwarp.Host of its Endpoint.
@@ -15,8 +16,7 @@ type wire struct {
 	s     iwarp.Stream
 	ahead prefetchStream // s, if it is one
 	ep    *iwarp.Endpoint
-	sess  *sessionStream // s, if it is one; nil over TCP
-	place *place         // of a peer that has connected to us; nil: we have
+	sess  *session.Stream // s, if it is one; nil over TCP
 
 	changed  atomic.Bool // set by the transport: more can be read or written, or it has ended
 	readable bool
@@ -74,7 +74,7 @@ const (
 func newWire(qp *QP, s iwarp.Stream, p iwarp.Params, c rdma.ConnParam) *wire {
 	w := &wire{qp: qp, s: s, readable: true}
 	cfg := iwarp.Config{SendQueue: min(int(qp.sq.mask)+1, 128), EMSS: s.EMSS(), MULPDU: int(c.MPA.MULPDU), Extensions: c.Extensions}
-	w.sess, _ = s.(*sessionStream)
+	w.sess, _ = s.(*session.Stream)
 	_, w.unlocked = s.(*pipeEnd)
 	if w.records() {
 		cfg.Records, cfg.MULPDU = true, s.EMSS()
@@ -88,6 +88,20 @@ func newWire(qp *QP, s iwarp.Stream, p iwarp.Params, c rdma.ConnParam) *wire {
 	// What SCTP brings ahead of order is placed at once: who placed it is told whether that went well.
 	qp.inHold.SetCollect(w.sess == nil)
 	return w
+}
+
+// aheadOf is the Endpoint of a wire. What it finds ahead of order it finds again in order, so that it is no
+// fault before.
+type aheadOf struct {
+	*iwarp.Endpoint
+	w *wire
+}
+
+func (a aheadOf) Ahead(seg []byte) (keep int) {
+	was := a.w.refused
+	keep = a.Endpoint.Ahead(seg)
+	a.w.refused = was
+	return keep
 }
 
 // records reports whether s keeps segments apart by itself.
@@ -124,7 +138,7 @@ func (w *wire) open() {
 	}
 	w.changed.Store(true)
 	if w.sess != nil {
-		w.sess.attach(aheadOf{w.ep, w})
+		w.sess.Attach(aheadOf{w.ep, w})
 		return
 	}
 	w.awaitPeer()
@@ -157,7 +171,7 @@ func (w *wire) receive() (more bool) {
 	qp := w.qp
 	if w.stalled && !w.resume() {
 		if w.sess != nil {
-			w.sess.absorb()
+			w.sess.Absorb()
 		}
 		return false
 	}
@@ -323,7 +337,7 @@ func (w *wire) culprit() *sqe {
 func (w *wire) send() (more bool) {
 	qp := w.qp
 	if w.sess != nil {
-		defer w.sess.as.a.Flush()
+		defer w.sess.Flush()
 	}
 	left, fails := stepOctets, 0
 	for {
@@ -513,12 +527,10 @@ func (w *wire) close() {
 	w.s.SetNotify(nil)
 	w.s.Close()
 	w.ep.Close()
-	w.place.disconnect()
 }
 
 func (w *wire) abort() {
 	w.s.SetNotify(nil)
 	w.s.Abort()
 	w.ep.Close()
-	w.place.disconnect()
 }

@@ -45,6 +45,9 @@ var layers = map[string][]string{
 	"vnic/internal/handle": {std, module + "rdma"},
 	"vnic/internal/mem": {std, module + "iwarp", module + "rdma", module + "internal/bulk",
 		module + "internal/prefetch", module + "vnic/internal/handle"},
+	"vnic/internal/session": {std, module + "iwarp", module + "sctpddp"},
+	"vnic/internal/cm": {std, module + "iwarp", module + "rdma",
+		module + "vnic/internal/handle", module + "vnic/internal/session"},
 
 	"cmd/vrnic": {std, sys, cli,
 		module + "rdma", module + "iwarp", module + "vnic", module + "shm", module + "netstack", module + "sctpddp",

@@ -262,27 +262,32 @@ func (h *idHandler) param(p *shm.ConnParam) (rdma.ConnParam, error) {
 }
 
 func (h *idHandler) Connect(qp shm.QPHandler, p *shm.ConnParam) error {
-	return h.join(qp, p, (*vnic.CMID).Connect)
+	b, q, param, err := h.join(qp, p)
+	if err != nil {
+		return err
+	}
+	return errno(b.cm.Connect(q, param))
 }
 
 func (h *idHandler) Accept(qp shm.QPHandler, p *shm.ConnParam) error {
-	return h.join(qp, p, (*vnic.CMID).Accept)
+	b, q, param, err := h.join(qp, p)
+	if err != nil {
+		return err
+	}
+	return errno(b.cm.Accept(q, param))
 }
 
-func (h *idHandler) join(qp shm.QPHandler, p *shm.ConnParam, call func(*vnic.CMID, *vnic.QP, rdma.ConnParam) error) error {
-	b, err := h.single()
-	if err != nil {
-		return err
+// join checks what a connection is to be made of.
+func (h *idHandler) join(qp shm.QPHandler, p *shm.ConnParam) (b boundID, q *vnic.QP, param rdma.ConnParam, err error) {
+	if b, err = h.single(); err != nil {
+		return b, nil, param, err
 	}
-	q, ok := qp.(*qpHandler)
-	if !ok || q.sd != b.sd {
-		return syscall.EINVAL // a QP of another device
+	qh, ok := qp.(*qpHandler)
+	if !ok || qh.sd != b.sd {
+		return b, nil, param, syscall.EINVAL // a QP of another device
 	}
-	param, err := h.param(p)
-	if err != nil {
-		return err
-	}
-	return errno(call(b.cm, q.qp, param))
+	param, err = h.param(p)
+	return b, qh.qp, param, err
 }
 
 func (h *idHandler) Reject(private []byte) error {

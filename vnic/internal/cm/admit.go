@@ -1,4 +1,4 @@
-package vnic
+package cm
 
 import (
 	"net/netip"
@@ -10,10 +10,10 @@ import (
 // able to keep others out, whatever it sends.
 
 // A peerKey is whom a share is for: an IPv4 address, an IPv6 network of 64 bits, or, on loopback, a
-// context of the device.
+// user of the device.
 type peerKey struct {
 	addr netip.Addr
-	ctx  uint32 // 0: on the network
+	user uint32 // 0: on the network
 }
 
 func keyOf(a netip.Addr) peerKey {
@@ -34,7 +34,7 @@ type peerLoad struct {
 	refused  uint64
 }
 
-// Refusals count connection requests that were refused for want of a place, by what was full.
+// Refusals count connection requests that were refused for want of room, by what was full.
 type Refusals struct {
 	Peer     uint64 `json:"peer"`      // what one peer may have
 	Backlog  uint64 `json:"backlog"`   // the listener's
@@ -43,29 +43,30 @@ type Refusals struct {
 	Pending  uint64 `json:"pending"`   // requests in all
 }
 
-// admission holds the places of a device.
+// admission counts what a device has admitted. Its lock is below ID.mu, with none below it.
 type admission struct {
 	mu       sync.Mutex
 	peers    map[peerKey]*peerLoad // guarded by mu, as all
 	halfOpen int
 	pending  int
 	refused  Refusals
+	assocs   map[peerKey]int // SCTP associations that each peer has set up
 }
 
-// A place is what a connection request has from its first octet on, until the connection is over.
-// nil stands for one that was given back in full.
-type place struct {
-	l   *cmListen
+// A grant is what a connection request holds of the limits from its first octet on, until the connection
+// is over. nil stands for none, and for one that was given back in full.
+type grant struct {
+	l   *acceptor
 	key peerKey
 
 	// guarded by the device's admission.mu
 	half, waiting, connected bool
 }
 
-// admit takes a place for a request of a peer; nil: there is none. half says that the peer has not asked yet.
-func (l *cmListen) admit(key peerKey, half bool) *place {
-	d, c := l.id.dev, l.id.ctx
-	a, cfg := &d.admit, &l.id.dev.cfg
+// admit gives a request of a peer what it needs; nil: it is refused. half says that the peer has not asked yet.
+func (l *acceptor) admit(key peerKey, half bool) *grant {
+	u, m := l.id.user, l.id.m
+	a, cfg := &m.admit, &m.cfg
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p := a.peers[key]
@@ -80,7 +81,7 @@ func (l *cmListen) admit(key peerKey, half bool) *place {
 	// it does not keep all others out.
 	case l.waiting >= l.backlog && (l.peers[key] > 0 || l.waiting >= 2*l.backlog):
 		full = &a.refused.Backlog
-	case c.pending >= c.limits.Pending:
+	case u.pending >= u.cfg.MaxPending:
 		full = &a.refused.Context
 	case half && a.halfOpen >= cfg.MaxHalfOpen:
 		full = &a.refused.HalfOpen
@@ -98,7 +99,7 @@ func (l *cmListen) admit(key peerKey, half bool) *place {
 	a.peers[key] = p
 	p.pending++
 	a.pending++
-	c.pending++
+	u.pending++
 	l.waiting++
 	if l.peers == nil {
 		l.peers = make(map[peerKey]int)
@@ -108,77 +109,77 @@ func (l *cmListen) admit(key peerKey, half bool) *place {
 		p.halfOpen++
 		a.halfOpen++
 	}
-	return &place{l: l, key: key, half: half, waiting: true}
+	return &grant{l: l, key: key, half: half, waiting: true}
 }
 
-// change moves a place on.
-func (p *place) change(f func(a *admission, load *peerLoad)) {
-	if p == nil {
+// change moves a grant on.
+func (g *grant) change(f func(a *admission, load *peerLoad)) {
+	if g == nil {
 		return
 	}
-	a := &p.l.id.dev.admit
+	a := &g.l.id.m.admit
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	load := a.peers[p.key]
+	load := a.peers[g.key]
 	if load == nil {
 		return // all of it was given back
 	}
 	f(a, load)
 	if load.pending == 0 && load.conns == 0 {
-		delete(a.peers, p.key)
+		delete(a.peers, g.key)
 	}
 }
 
-func (p *place) open(a *admission, load *peerLoad) {
-	if p.half {
-		p.half = false
+func (g *grant) open(a *admission, load *peerLoad) {
+	if g.half {
+		g.half = false
 		load.halfOpen--
 		a.halfOpen--
 	}
 }
 
 // asked says that the Request is complete.
-func (p *place) asked() { p.change(p.open) }
+func (g *grant) asked() { g.change(g.open) }
 
-// connect says that there is a connection, which holds a place until disconnect.
-func (p *place) connect() {
-	p.change(func(_ *admission, load *peerLoad) {
-		if !p.connected {
-			p.connected = true
+// connect says that there is a connection, which counts until disconnect.
+func (g *grant) connect() {
+	g.change(func(_ *admission, load *peerLoad) {
+		if !g.connected {
+			g.connected = true
 			load.conns++
 		}
 	})
 }
 
-func (p *place) disconnect() {
-	p.change(func(_ *admission, load *peerLoad) {
-		if p.connected {
-			p.connected = false
+func (g *grant) disconnect() {
+	g.change(func(_ *admission, load *peerLoad) {
+		if g.connected {
+			g.connected = false
 			load.conns--
 		}
 	})
 }
 
-// done says that the request was answered, or is over.
-func (p *place) done() {
-	p.change(func(a *admission, load *peerLoad) {
-		p.open(a, load)
-		if !p.waiting {
+// answered says that the request was answered, or is over.
+func (g *grant) answered() {
+	g.change(func(a *admission, load *peerLoad) {
+		g.open(a, load)
+		if !g.waiting {
 			return
 		}
-		p.waiting = false
+		g.waiting = false
 		load.pending--
 		a.pending--
-		l := p.l
-		l.id.ctx.pending--
+		l := g.l
+		l.id.user.pending--
 		l.waiting--
-		if l.peers[p.key]--; l.peers[p.key] == 0 {
-			delete(l.peers, p.key)
+		if l.peers[g.key]--; l.peers[g.key] == 0 {
+			delete(l.peers, g.key)
 		}
 	})
 }
 
-// PeerInfo says what one peer has of a device: an address, or an IPv6 network of 64 bits.
+// A PeerInfo says what one peer has of a device: an address, or an IPv6 network of 64 bits.
 type PeerInfo struct {
 	Dev      string     `json:"dev"`
 	Addr     netip.Addr `json:"addr,omitzero"`    // of the peer, or of its network
@@ -190,13 +191,13 @@ type PeerInfo struct {
 }
 
 // Peers describes the peers that have asked for connections, those with most first.
-func (d *Device) Peers() []PeerInfo {
+func (m *Manager) Peers() []PeerInfo {
 	infos := []PeerInfo{}
-	a := &d.admit
+	a := &m.admit
 	a.mu.Lock()
 	for k, p := range a.peers {
 		infos = append(infos, PeerInfo{
-			Dev: d.cfg.Name, Addr: k.addr, Context: k.ctx, HalfOpen: p.halfOpen, Pending: p.pending, Conns: p.conns, Refused: p.refused,
+			Dev: m.cfg.Name, Addr: k.addr, Context: k.user, HalfOpen: p.halfOpen, Pending: p.pending, Conns: p.conns, Refused: p.refused,
 		})
 	}
 	a.mu.Unlock()
@@ -207,4 +208,46 @@ func (d *Device) Peers() []PeerInfo {
 		return x.Addr.Compare(y.Addr)
 	})
 	return infos
+}
+
+// A Load says what a device's connection manager has at present.
+type Load struct {
+	Ports    int // that IDs have
+	Pending  int // connection requests half open or unanswered
+	HalfOpen int // of them, without a complete MPA Request
+	Refused  Refusals
+}
+
+// Load says what m has at present.
+func (m *Manager) Load() Load {
+	ports := m.ports.len()
+	a := &m.admit
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return Load{Ports: ports, Pending: a.pending, HalfOpen: a.halfOpen, Refused: a.refused}
+}
+
+// An Info describes an ID.
+type Info struct {
+	State         string
+	Local, Remote netip.AddrPort
+	QPN           uint32 // 0: none
+	Waiting       int    // of a listener: requests half open or unanswered
+}
+
+// Info describes id.
+func (id *ID) Info() Info {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	i := Info{State: id.state.String(), Local: id.local, Remote: id.remote}
+	if id.attempt != nil {
+		i.QPN = id.attempt.qp.Num()
+	}
+	if id.listen != nil {
+		a := &id.m.admit
+		a.mu.Lock()
+		i.Waiting = id.listen.waiting
+		a.mu.Unlock()
+	}
+	return i
 }

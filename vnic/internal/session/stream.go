@@ -1,4 +1,4 @@
-package vnic
+package session
 
 import (
 	"context"
@@ -12,9 +12,9 @@ import (
 	"github.com/vrnic/vrnic/sctpddp"
 )
 
-// A sessionStream is a session on a DDP stream as an iwarp.Stream: a wire runs on it as on TCP, but
+// A Stream is a session on a DDP stream as an iwarp.Stream: an iwarp.Endpoint runs on it as on TCP, but
 // that segments keep their bounds (iwarp.Config.Records) and that WriteFrom takes one at a time.
-type sessionStream struct {
+type Stream struct {
 	as    *association
 	s     *sctpddp.Session
 	wake  atomic.Pointer[func()]
@@ -30,53 +30,42 @@ type sessionStream struct {
 	reused bool      // the association was there before
 	taken  []inbound // out of inbox
 	at     int       // of taken: those before it are done with
-	to     recordSink
+	to     Sink
 	read   int   // octets given to to in this call
 	ended  bool  // the peer's Terminate has come
 	err    error // the session has failed
 	credit int   // octets that may be taken although they cannot be delivered
 }
 
-// A recordSink takes segments; iwarp.Endpoint is one.
-type recordSink interface {
+// A Sink takes segments, as an iwarp.Endpoint does.
+type Sink interface {
 	Ahead(seg []byte) (keep int)
 	Segment(seg []byte, size int) error
 	Fail(c iwarp.TermCode, err error)
-}
-
-// aheadOf is the Endpoint of a wire. What it finds ahead of order it finds again in order, so that it is no
-// fault before.
-type aheadOf struct {
-	*iwarp.Endpoint
-	w *wire
-}
-
-func (a aheadOf) Ahead(seg []byte) (keep int) {
-	was := a.w.refused
-	keep = a.Endpoint.Ahead(seg)
-	a.w.refused = was
-	return keep
 }
 
 // stallCredit is how much a session takes out of the association while a Send waits for a receive, so
 // that other streams can go on. It is less than a session holds, sctpddp.Config.HoldSession.
 const stallCredit = 512 << 10
 
+// stepOctets is how much ReadInto gives at most before others get a turn.
+const stepOctets = 1 << 20
+
 // push gives the owner a message, of which notify tells it. as.mu is held.
-func (st *sessionStream) push(in inbound) {
+func (st *Stream) push(in inbound) {
 	st.mu.Lock()
 	st.inbox = append(st.inbox, in)
 	st.mu.Unlock()
 }
 
-func (st *sessionStream) notify() {
+func (st *Stream) notify() {
 	if f := st.wake.Load(); f != nil {
 		(*f)()
 	}
 }
 
 // next returns the oldest message that waits.
-func (st *sessionStream) next() (in inbound, ok bool) {
+func (st *Stream) next() (in inbound, ok bool) {
 	if st.at == len(st.taken) {
 		st.mu.Lock()
 		st.taken, st.inbox = st.inbox, st.taken[:0]
@@ -93,7 +82,7 @@ func (st *sessionStream) next() (in inbound, ok bool) {
 }
 
 // input takes one message that waits; false: there is none.
-func (st *sessionStream) input() (n int, ok bool) {
+func (st *Stream) input() (n int, ok bool) {
 	in, ok := st.next()
 	if !ok {
 		return 0, false
@@ -105,7 +94,7 @@ func (st *sessionStream) input() (n int, ok bool) {
 }
 
 // events looks at what has become of the session.
-func (st *sessionStream) events() {
+func (st *Stream) events() {
 	if l := st.lost.Load(); l != nil {
 		st.s.Lost(l.Kind, l.Err)
 	}
@@ -131,9 +120,14 @@ func (st *sessionStream) events() {
 
 // await takes messages until done says so, the session has failed, or ctx ends. It is for the time before
 // a QP has the stream.
-func (st *sessionStream) await(ctx context.Context, done func() bool) error {
+func (st *Stream) await(ctx context.Context, done func() bool) error {
 	wake := make(chan struct{}, 1)
-	st.SetNotify(func() { signal(wake) })
+	st.SetNotify(func() {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	})
 	defer st.SetNotify(nil)
 	for {
 		for {
@@ -158,7 +152,7 @@ func (st *sessionStream) await(ctx context.Context, done func() bool) error {
 }
 
 // step sends control messages that wait.
-func (st *sessionStream) step() {
+func (st *Stream) step() {
 	_ = st.s.Step() // an error is the association's, and comes as its end
 	if st.s.Pending() {
 		st.as.wait(st)
@@ -167,14 +161,14 @@ func (st *sessionStream) step() {
 	st.as.a.Flush()
 }
 
-// attach has segments given to to. What waits is taken at once.
-func (st *sessionStream) attach(to recordSink) error {
+// Attach has segments given to to. What waits is taken at once.
+func (st *Stream) Attach(to Sink) error {
 	st.to = to
 	return st.s.Attach(sinkOf{st})
 }
 
-// sinkOf is the sctpddp.Sink of a sessionStream.
-type sinkOf struct{ st *sessionStream }
+// sinkOf is the sctpddp.Sink of a Stream.
+type sinkOf struct{ st *Stream }
 
 func (k sinkOf) Ahead(seg []byte) int { return k.st.to.Ahead(seg) }
 
@@ -190,14 +184,14 @@ func (k sinkOf) Fail(c iwarp.TermCode, err error) { k.st.to.Fail(c, err) }
 
 // ReadInto implements iwarp.Stream. w is the Endpoint that was attached, or it counts what comes though
 // nothing should, and is for nobody.
-func (st *sessionStream) ReadInto(w io.Writer) (int, error) {
+func (st *Stream) ReadInto(w io.Writer) (int, error) {
 	st.read, st.credit = 0, stallCredit
 	if st.s.Blocked() {
 		st.s.Resume()
 	}
-	_, wanted := w.(recordSink)
+	_, wanted := w.(Sink)
 	if !wanted {
-		defer func(to recordSink) { st.to = to }(st.to)
+		defer func(to Sink) { st.to = to }(st.to)
 		st.to = nowhere{}
 	}
 	for took := 0; st.read < stepOctets && !st.s.Blocked(); {
@@ -227,8 +221,8 @@ func (st *sessionStream) ReadInto(w io.Writer) (int, error) {
 	return 0, nil
 }
 
-// absorb takes messages although a Send waits for a receive, as far as the credit goes.
-func (st *sessionStream) absorb() {
+// Absorb takes messages although a Send waits for a receive, as far as the credit goes.
+func (st *Stream) Absorb() {
 	for st.credit > 0 {
 		n, ok := st.input()
 		if !ok {
@@ -241,7 +235,7 @@ func (st *sessionStream) absorb() {
 }
 
 // WriteFrom implements iwarp.Stream: it takes all of src, which is one segment, or nothing.
-func (st *sessionStream) WriteFrom(src iwarp.Source) (int, error) {
+func (st *Stream) WriteFrom(src iwarp.Source) (int, error) {
 	n, err := st.s.WriteFrom(src)
 	if n == 0 && err == nil {
 		st.as.wait(st)
@@ -251,7 +245,7 @@ func (st *sessionStream) WriteFrom(src iwarp.Source) (int, error) {
 }
 
 // SetNotify implements iwarp.Stream.
-func (st *sessionStream) SetNotify(f func()) {
+func (st *Stream) SetNotify(f func()) {
 	if f == nil {
 		st.wake.Store(nil)
 		return
@@ -260,10 +254,10 @@ func (st *sessionStream) SetNotify(f func()) {
 }
 
 // EMSS implements iwarp.Stream: it is the longest segment.
-func (st *sessionStream) EMSS() int { return st.s.MULPDU() }
+func (st *Stream) EMSS() int { return st.s.MULPDU() }
 
 // CloseWrite implements iwarp.Stream.
-func (st *sessionStream) CloseWrite() error {
+func (st *Stream) CloseWrite() error {
 	err := st.s.Close()
 	st.step()
 	return err
@@ -277,7 +271,7 @@ func (nowhere) Segment([]byte, int) error  { return nil }
 func (nowhere) Fail(iwarp.TermCode, error) {}
 
 // Close implements iwarp.Stream.
-func (st *sessionStream) Close() error {
+func (st *Stream) Close() error {
 	st.to = nowhere{}
 	st.SetNotify(nil)
 	_ = st.s.Close()
@@ -287,10 +281,10 @@ func (st *sessionStream) Close() error {
 
 // Abort implements iwarp.Stream. It is Close: neither waits, what SCTP has is its own to send, and the
 // Mux gives the stream up if the peer does not end the session in its turn.
-func (st *sessionStream) Abort() { _ = st.Close() }
+func (st *Stream) Abort() { _ = st.Close() }
 
 // rest is what was not taken. as.mu is held.
-func (st *sessionStream) rest() []inbound {
+func (st *Stream) rest() []inbound {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	left := append(st.taken[st.at:], st.inbox...)
@@ -299,7 +293,57 @@ func (st *sessionStream) rest() []inbound {
 }
 
 // LocalAddr implements iwarp.Stream.
-func (st *sessionStream) LocalAddr() netip.AddrPort { return st.as.a.LocalAddr() }
+func (st *Stream) LocalAddr() netip.AddrPort { return st.as.a.LocalAddr() }
 
 // RemoteAddr implements iwarp.Stream.
-func (st *sessionStream) RemoteAddr() netip.AddrPort { return st.as.a.RemoteAddr() }
+func (st *Stream) RemoteAddr() netip.AddrPort { return st.as.a.RemoteAddr() }
+
+// Number is that of the DDP stream.
+func (st *Stream) Number() uint16 { return st.s.Stream() }
+
+// Flush has the association send what WriteFrom and others have left with it.
+func (st *Stream) Flush() { st.as.a.Flush() }
+
+// Params is what the two ends have agreed on, once the session is open.
+func (st *Stream) Params() iwarp.Params { return st.s.Params() }
+
+// Request is what the peer asks for; false: it has withdrawn that.
+func (st *Stream) Request() (sctpddp.Request, bool) { return st.s.Request() }
+
+// Refuse answers a request without a program's word, and is the end of st.
+func (st *Stream) Refuse() {
+	_ = st.s.Refuse() // an error: it has gone already
+	_ = st.Close()
+}
+
+// Accept answers the request. After an error st is over.
+func (st *Stream) Accept(start iwarp.StartConfig, privateData []byte) (p iwarp.Params, err error) {
+	// What has come meanwhile may have withdrawn the request.
+	for {
+		if _, ok := st.input(); !ok {
+			break
+		}
+	}
+	st.events()
+	if err = st.err; err == nil {
+		p, err = st.s.Accept(start, privateData)
+	}
+	if err != nil {
+		st.Abort()
+	}
+	return p, err
+}
+
+// Reject refuses the request for a program, and is the end of st.
+func (st *Stream) Reject(privateData []byte) error {
+	if err := st.s.Reject(privateData); err != nil {
+		st.Abort()
+		return err
+	}
+	return st.Close()
+}
+
+// Abandon is for a Stream whose owner does not come back; any goroutine may call it. When nobody else uses
+// the association it is aborted. Otherwise the others go on, and the peer sees the end of st when its owner
+// is back.
+func (st *Stream) Abandon() { st.as.abandon(st) }

@@ -1,4 +1,4 @@
-package vnic
+package session
 
 import "testing"
 

@@ -1,4 +1,4 @@
-package vnic
+package cm
 
 import (
 	"context"
@@ -10,13 +10,13 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 )
 
-// The connection calls of rdma.Device, on top of CMIDs.
+// The connection calls of rdma.Device, on top of IDs.
 
 // Listen takes connection requests for addr.
-func (c *Context) Listen(addr netip.AddrPort, backlog int) (rdma.Listener, error) {
+func (u *User) Listen(addr netip.AddrPort, backlog int) (rdma.Listener, error) {
 	for try := 1; ; try++ {
 		l := &listener{wake: make(chan struct{}, 1), done: make(chan struct{})}
-		id, err := c.NewCMID(l.handle)
+		id, err := u.NewID(l.handle)
 		if err != nil {
 			return nil, err
 		}
@@ -35,7 +35,7 @@ func (c *Context) Listen(addr netip.AddrPort, backlog int) (rdma.Listener, error
 }
 
 type listener struct {
-	id   *CMID
+	id   *ID
 	wake chan struct{} // one slot
 	done chan struct{}
 
@@ -44,8 +44,8 @@ type listener struct {
 	closed bool           // guarded by mu
 }
 
-func (l *listener) handle(ev CMEvent) {
-	if ev.Type != CMConnectRequest {
+func (l *listener) handle(ev Event) {
+	if ev.Type != ConnectRequest {
 		return
 	}
 	r := &connRequest{id: ev.ID, param: ev.Param}
@@ -85,7 +85,7 @@ func (l *listener) Next(ctx context.Context) (rdma.ConnRequest, error) {
 			return nil, ctx.Err()
 		case <-l.done:
 			return nil, fmt.Errorf("listener on %v: %w", l.Addr(), rdma.ErrClosed)
-		case <-l.id.ctx.stop:
+		case <-l.id.user.stop:
 			return nil, fmt.Errorf("listener on %v: %w", l.Addr(), rdma.ErrClosed)
 		}
 	}
@@ -109,7 +109,7 @@ func (l *listener) Close() error {
 }
 
 type connRequest struct {
-	id    *CMID
+	id    *ID
 	param rdma.ConnParam
 }
 
@@ -118,7 +118,7 @@ func (r *connRequest) RemoteAddr() netip.AddrPort { return r.id.Remote() }
 func (r *connRequest) Param() rdma.ConnParam      { return r.param }
 
 func (r *connRequest) Accept(ctx context.Context, qp rdma.QP, p rdma.ConnParam) (rdma.Conn, error) {
-	q, ok := qp.(*QP)
+	q, ok := qp.(Connectable)
 	if !ok {
 		return nil, fmt.Errorf("accept with a QP of another device: %w", rdma.ErrInvalid)
 	}
@@ -138,26 +138,26 @@ func (r *connRequest) Reject(privateData []byte) error {
 }
 
 // Connect connects qp to remote and waits for the peer's answer.
-func (c *Context) Connect(ctx context.Context, qp rdma.QP, remote netip.AddrPort, p rdma.ConnParam) (rdma.Conn, error) {
-	q, ok := qp.(*QP)
+func (u *User) Connect(ctx context.Context, qp rdma.QP, remote netip.AddrPort, p rdma.ConnParam) (rdma.Conn, error) {
+	q, ok := qp.(Connectable)
 	if !ok {
 		return nil, fmt.Errorf("connect a QP of another device: %w", rdma.ErrInvalid)
 	}
 	cn := &conn{up: make(chan error, 1), done: make(chan struct{})}
-	id, err := c.NewCMID(cn.handle)
+	id, err := u.NewID(cn.handle)
 	if err != nil {
 		return nil, err
 	}
 	cn.id = id
 	dst := netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
-	from, err := id.resolve(netip.Addr{}, dst)
+	from, err := u.m.resolve(netip.Addr{}, dst)
 	if err != nil {
 		id.Close()
 		return nil, fmt.Errorf("connect to %v: %w", remote, err)
 	}
 	id.mu.Lock()
-	if id.state == cmIdle {
-		id.state, id.local, id.remote = cmRouted, netip.AddrPortFrom(from, 0), dst
+	if id.stepLocked(stepResolveAddr) == nil && id.stepLocked(stepAddrResolved) == nil {
+		id.local, id.remote = netip.AddrPortFrom(from, 0), dst
 	}
 	id.mu.Unlock()
 	if err := id.Connect(q, p); err != nil {
@@ -173,7 +173,7 @@ func (c *Context) Connect(ctx context.Context, qp rdma.QP, remote netip.AddrPort
 
 // A conn is an rdma.Conn.
 type conn struct {
-	id    *CMID
+	id    *ID
 	up    chan error // one slot: how the attempt ended
 	done  chan struct{}
 	param rdma.ConnParam // set before up
@@ -184,17 +184,17 @@ type conn struct {
 	err error // guarded by mu
 }
 
-func newConn(id *CMID) *conn {
+func newConn(id *ID) *conn {
 	return &conn{id: id, up: make(chan error, 1), done: make(chan struct{})}
 }
 
-func (c *conn) handle(ev CMEvent) {
+func (c *conn) handle(ev Event) {
 	switch ev.Type {
-	case CMEstablished:
+	case Established:
 		c.param = ev.Param
 		c.local, c.remote = c.id.Local(), c.id.Remote()
 		c.up <- nil
-	case CMDisconnected:
+	case Disconnected:
 		c.mu.Lock()
 		c.err = ev.Err
 		c.mu.Unlock()
@@ -216,7 +216,7 @@ func (c *conn) wait(ctx context.Context) (rdma.Conn, error) {
 	case err = <-c.up:
 	case <-ctx.Done():
 		err = ctx.Err()
-	case <-c.id.ctx.stop:
+	case <-c.id.user.stop:
 		err = rdma.ErrClosed
 	}
 	if err != nil {

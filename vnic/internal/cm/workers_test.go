@@ -1,24 +1,16 @@
-package vnic
+package cm
 
 import (
-	"net/netip"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-// What is started runs, all at the same time if need be; some goroutines that are done wait for more, and end with the context.
+// What is started runs, all at the same time if need be; some goroutines that are done wait for more, and end with the user.
 func TestWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, err := New(Config{Name: "vnic0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := d.Open(ContextConfig{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		var c workers
 		idle := func() int {
 			synctest.Wait()
 			c.mu.Lock()
@@ -60,18 +52,19 @@ func TestWorkers(t *testing.T) {
 		hold, held := make(chan struct{}), make(chan struct{})
 		c.start(func() { close(held); <-hold })
 		<-held
-		c.Shutdown()
-		if c.start(func() { t.Error("started in a context that is closed") }) {
-			t.Error("a context that is closed takes something to do")
+		c.close()
+		done := make(chan struct{})
+		go func() { c.wg.Wait(); close(done) }()
+		if c.start(func() { t.Error("started in workers that are closed") }) {
+			t.Error("workers that are closed take something to do")
 		}
 		synctest.Wait()
 		select {
-		case <-c.Done():
+		case <-done:
 			t.Error("done before what is under way")
 		default:
 		}
 		close(hold)
-		<-c.Done() // with all its goroutines
-		d.Close()
+		<-done // with all its goroutines
 	})
 }

@@ -1,17 +1,21 @@
-package vnic
+package cm
 
 import (
 	"math/rand/v2"
 	"net/netip"
+	"sync"
 	"syscall"
 )
 
-// A portTable holds which CMID has which address and port of a device. All contexts share it.
-type portTable map[uint16][]portEntry
+// A portTable holds which ID has which address and port of a device. All users share it.
+type portTable struct {
+	mu  sync.Mutex
+	ids map[uint16][]portEntry // guarded by mu; by port
+}
 
 type portEntry struct {
 	addr netip.Addr
-	id   *CMID
+	id   *ID
 }
 
 // The range that free ports are taken from: that of Linux.
@@ -29,8 +33,8 @@ func overlap(a, b netip.Addr) bool {
 	return a == b || covers(a, b) || covers(b, a)
 }
 
-func (t portTable) taken(ap netip.AddrPort) bool {
-	for _, e := range t[ap.Port()] {
+func (t *portTable) takenLocked(ap netip.AddrPort) bool {
+	for _, e := range t.ids[ap.Port()] {
 		if overlap(e.addr, ap.Addr()) {
 			return true
 		}
@@ -39,18 +43,18 @@ func (t portTable) taken(ap netip.AddrPort) bool {
 }
 
 // bind gives ap to id; port 0 becomes a free one.
-func (d *Device) bind(id *CMID, ap netip.AddrPort) (netip.AddrPort, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.ports == nil {
-		d.ports = make(portTable)
+func (t *portTable) bind(id *ID, ap netip.AddrPort) (netip.AddrPort, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ids == nil {
+		t.ids = make(map[uint16][]portEntry)
 	}
 	if ap.Port() == 0 {
 		const n = lastFree - firstFree + 1
 		start := rand.IntN(n)
 		for i := range n {
 			try := netip.AddrPortFrom(ap.Addr(), uint16(firstFree+(start+i)%n))
-			if !d.ports.taken(try) {
+			if !t.takenLocked(try) {
 				ap = try
 				break
 			}
@@ -58,17 +62,17 @@ func (d *Device) bind(id *CMID, ap netip.AddrPort) (netip.AddrPort, error) {
 		if ap.Port() == 0 {
 			return ap, errno(syscall.EADDRNOTAVAIL, "no port of %v is free", ap.Addr())
 		}
-	} else if d.ports.taken(ap) {
+	} else if t.takenLocked(ap) {
 		return ap, errno(syscall.EADDRINUSE, "%v is taken", ap)
 	}
-	d.ports[ap.Port()] = append(d.ports[ap.Port()], portEntry{ap.Addr(), id})
+	t.ids[ap.Port()] = append(t.ids[ap.Port()], portEntry{ap.Addr(), id})
 	return ap, nil
 }
 
-func (d *Device) unbind(id *CMID, ap netip.AddrPort) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	es := d.ports[ap.Port()]
+func (t *portTable) unbind(id *ID, ap netip.AddrPort) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	es := t.ids[ap.Port()]
 	for i, e := range es {
 		if e.id == id {
 			es[i] = es[len(es)-1]
@@ -77,21 +81,31 @@ func (d *Device) unbind(id *CMID, ap netip.AddrPort) {
 		}
 	}
 	if len(es) == 0 {
-		delete(d.ports, ap.Port())
+		delete(t.ids, ap.Port())
 		return
 	}
-	d.ports[ap.Port()] = es
+	t.ids[ap.Port()] = es
 }
 
 // listener returns who listens for connections to ap, nil if nobody does.
-func (d *Device) listener(ap netip.AddrPort) *CMID {
-	d.mu.Lock()
-	es := append([]portEntry(nil), d.ports[ap.Port()]...)
-	d.mu.Unlock()
+func (t *portTable) listener(ap netip.AddrPort) *ID {
+	t.mu.Lock()
+	es := append([]portEntry(nil), t.ids[ap.Port()]...)
+	t.mu.Unlock()
 	for _, e := range es {
 		if overlap(e.addr, ap.Addr()) && e.id.listening() {
 			return e.id
 		}
 	}
 	return nil
+}
+
+// len is how many ports are taken.
+func (t *portTable) len() (n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, es := range t.ids {
+		n += len(es)
+	}
+	return n
 }

@@ -1,4 +1,4 @@
-package vnic
+package cm
 
 import (
 	"context"
@@ -14,7 +14,8 @@ import (
 
 // A loopCall is a connection request between two QPs of one device.
 type loopCall struct {
-	qp    *QP // the initiator's
+	*grant
+	qp    QP // the initiator's
 	param rdma.ConnParam
 	local netip.AddrPort // the initiator's
 	mpa   iwarp.StartConfig
@@ -27,8 +28,8 @@ type loopAnswer struct {
 	rejected    bool
 	privateData []byte
 	err         error
-	end         *loopEnd // the initiator's
-	info        *linkInfo
+	link        Link        // the initiator's
+	conn        *Connection // for it
 }
 
 // answer answers once; false: it has been answered or withdrawn.
@@ -41,96 +42,108 @@ func (c *loopCall) answer(a loopAnswer) (first bool) {
 }
 
 // connectLoop asks listener l for a connection.
-func (id *CMID) connectLoop(ctx context.Context, b *binding, l *CMID, p rdma.ConnParam, t *turn) {
+func (id *ID) connectLoop(ctx context.Context, a *Attempt, l *ID, p rdma.ConnParam, t *ticket) {
 	l.mu.Lock()
 	ls := l.listen
 	l.mu.Unlock()
 	refused := errno(syscall.ECONNREFUSED, "nobody listens on %v", id.Remote())
-	var pl *place
+	var g *grant
 	if ls != nil {
-		pl = ls.admit(peerKey{ctx: id.ctx.id}, false)
+		g = ls.admit(peerKey{user: id.user.cfg.Number}, false)
 	}
-	if pl == nil {
-		id.fail(b, false, connectFailed(refused))
+	if g == nil {
+		id.fail(a, false, connectFailed(refused))
 		return
 	}
 	id.mu.Lock()
 	if !id.bound { // a port for both ends to show
-		if ap, err := id.dev.bind(id, netip.AddrPortFrom(id.local.Addr(), 0)); err == nil {
+		if ap, err := id.m.ports.bind(id, netip.AddrPortFrom(id.local.Addr(), 0)); err == nil {
 			id.local, id.bound = ap, true
 		}
-		if id.state == cmClosed {
+		if id.state == stateClosed {
 			local := id.local
 			id.mu.Unlock()
-			id.dev.unbind(id, local)
-			pl.done()
+			id.m.ports.unbind(id, local)
+			g.answered()
 			return
 		}
 	}
 	local := id.local
 	id.mu.Unlock()
 	call := &loopCall{
-		qp: b.qp, param: p, local: local, mpa: startConfig(p, id.ctx.limits), reply: make(chan loopAnswer, 1),
+		grant: g, qp: a.qp, param: p, local: local, mpa: id.user.startConfig(p), reply: make(chan loopAnswer, 1),
 	}
-	q := rdma.ConnParam{PrivateData: p.PrivateData, IRD: shownReads(call.mpa.IRD), ORD: shownReads(call.mpa.ORD), MPA: rdma.MPAParam{Revision: call.mpa.Revision}}
+	q := rdma.ConnParam{
+		PrivateData: p.PrivateData, IRD: shownReads(call.mpa.IRD), ORD: shownReads(call.mpa.ORD),
+		MPA: rdma.MPAParam{Revision: call.mpa.Revision},
+	}
 	if call.mpa.Revision == 1 {
 		q.IRD, q.ORD = 0, 0
 	}
-	r := &cmRequest{l: ls, place: pl, loop: call}
-	ls.child(r, id.Remote(), local, q)
-	t.done()
+	ls.child(call, id.Remote(), local, q)
+	t.leave()
 
-	ctx, cancel := context.WithTimeoutCause(ctx, positive(id.dev.cfg.Timeouts.MPAReply), syscall.ETIMEDOUT)
+	ctx, cancel := context.WithTimeoutCause(ctx, id.m.cfg.MPAReply, syscall.ETIMEDOUT)
 	defer cancel()
-	var a loopAnswer
+	var ans loopAnswer
 	select {
-	case a = <-call.reply:
+	case ans = <-call.reply:
 	case <-ctx.Done():
 		if call.answer(loopAnswer{}) {
-			id.fail(b, true, connectFailed(context.Cause(ctx)))
+			id.fail(a, true, connectFailed(context.Cause(ctx)))
 			return
 		}
-		a = <-call.reply
+		ans = <-call.reply
 	}
 	switch {
-	case a.rejected:
-		id.fail(b, true, connectFailed(&iwarp.RejectedError{PrivateData: a.privateData}))
-	case a.err != nil:
-		id.fail(b, true, connectFailed(a.err))
+	case ans.rejected:
+		id.fail(a, true, connectFailed(&iwarp.RejectedError{PrivateData: ans.privateData}))
+	case ans.err != nil:
+		id.fail(a, true, connectFailed(ans.err))
 	default:
-		if err := b.attach(a.end, a.end.open, a.info); err != nil {
-			a.end.abort()
-			id.fail(b, true, connectFailed(err))
+		if err := a.attach(ans.link, ans.conn, nil); err != nil {
+			id.fail(a, true, connectFailed(err))
 		}
 	}
 }
 
-// acceptLoop connects b's QP to the one that calls.
-func (id *CMID) acceptLoop(b *binding, c *loopCall, p rdma.ConnParam) error {
+// acceptNow does nothing: the QPs are not joined within a call.
+func (c *loopCall) acceptNow(*Attempt, *rdma.ConnParam) (done bool, err error) { return false, nil }
+
+func (c *loopCall) accept(_ context.Context, a *Attempt, p *rdma.ConnParam) error {
+	id := a.id
 	id.mu.Lock()
 	mpa := id.mpa
 	id.mu.Unlock()
-	mine, theirs, err := negotiate(c, p, startConfig(rdma.ConnParam{MPA: mpa}, id.ctx.limits), id.ctx.limits)
+	u := id.user
+	mine, theirs, err := negotiate(c, p, u.startConfig(rdma.ConnParam{MPA: mpa}), &u.cfg)
 	if err != nil {
 		c.answer(loopAnswer{err: err})
 		return fmt.Errorf("accept: %w", err)
 	}
-	x, y := newLoop(b.qp, c.qp)
 	ap := id.Local()
-	info := &linkInfo{loop: true, extensions: true, local: ap, remote: c.local, param: mine}
-	if !c.answer(loopAnswer{end: y, info: &linkInfo{loop: true, extensions: true, local: c.local, remote: ap, param: theirs}}) {
+	own, other := &Connection{Local: ap, Remote: c.local, Param: mine}, &Connection{Local: c.local, Remote: ap, Param: theirs}
+	x, y := a.qp.OverLoop(own, c.qp, other)
+	if !c.answer(loopAnswer{link: y, conn: other}) {
 		return errno(syscall.ECONNABORTED, "accept: the peer has given up")
 	}
-	if err := b.attach(x, x.open, info); err != nil {
-		x.abort()
+	if err := a.attach(x, own, nil); err != nil {
 		return fmt.Errorf("accept: %w", err)
 	}
 	return nil
 }
 
+func (c *loopCall) reject(privateData []byte) (hangUp func(), err error) {
+	c.answered()
+	c.answer(loopAnswer{rejected: true, privateData: append([]byte(nil), privateData...)})
+	return nil, nil
+}
+
+func (c *loopCall) drop() { _, _ = c.reject(nil) }
+
 // negotiate is what the MPA start-up comes to, by running it: what is agreed on does not depend on
 // where the peer is.
-func negotiate(c *loopCall, p rdma.ConnParam, responder iwarp.StartConfig, l Limits) (res, init iwarp.Params, err error) {
+func negotiate(c *loopCall, p *rdma.ConnParam, responder iwarp.StartConfig, l *UserConfig) (res, init iwarp.Params, err error) {
 	in, err := iwarp.NewInitiator(c.mpa, c.param.PrivateData)
 	if err != nil {
 		return res, init, err

@@ -1,4 +1,4 @@
-package vnic
+package cm
 
 import (
 	"context"
@@ -13,13 +13,13 @@ import (
 var turnAt = netip.MustParseAddrPort("10.0.0.2:7")
 
 // A queuer stands in a line, and notes when it may go on.
-func queue(t *testing.T, all *turns, who string, went *[]string) *turn {
-	n := all.take(turnAt, netip.AddrPort{})
+func queue(t *testing.T, all *handshakeQueues, who string, went *[]string) *ticket {
+	n := all.join(turnAt, netip.AddrPort{})
 	begin := time.Now()
 	go func() {
-		n.wait(t.Context())
+		n.awaitFirst(t.Context())
 		*went = append(*went, fmt.Sprint(who, " ", time.Since(begin)))
-		n.done()
+		n.leave()
 	}()
 	synctest.Wait() // who is ready is ready
 	return n
@@ -29,18 +29,18 @@ func queue(t *testing.T, all *turns, who string, went *[]string) *turn {
 // the others are still in their order.
 func TestTurnOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all := &turns{most: 100 * time.Millisecond}
+		all := &handshakeQueues{most: 100 * time.Millisecond}
 		var went []string
-		first := all.take(turnAt, netip.AddrPort{})
-		second := all.take(turnAt, netip.AddrPort{})
+		first := all.join(turnAt, netip.AddrPort{})
+		second := all.join(turnAt, netip.AddrPort{})
 		queue(t, all, "third", &went)
 		queue(t, all, "fourth", &went)
 		if len(went) != 0 {
 			t.Fatalf("%v before the first", went)
 		}
-		first.wait(t.Context())
-		first.done()
-		first.done()
+		first.awaitFirst(t.Context())
+		first.leave()
+		first.leave()
 		synctest.Wait()
 		if len(went) != 0 {
 			t.Fatalf("%v before the second", went)
@@ -53,10 +53,10 @@ func TestTurnOrder(t *testing.T) {
 		if want := []string{"third 100ms", "fourth 100ms", "fifth 50ms"}; !slices.Equal(went, want) {
 			t.Errorf("%v, want %v", went, want)
 		}
-		second.wait(t.Context()) // does not wait any more
-		second.done()
-		if len(all.lines) != 0 {
-			t.Errorf("%d lines are left", len(all.lines))
+		second.awaitFirst(t.Context()) // does not wait any more
+		second.leave()
+		if len(all.queues) != 0 {
+			t.Errorf("%d lines are left", len(all.queues))
 		}
 	})
 }
@@ -65,17 +65,17 @@ func TestTurnOrder(t *testing.T) {
 // middle holds nobody up.
 func TestTurnOfOneThatWaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all := &turns{most: 100 * time.Millisecond}
-		first, second := all.take(turnAt, netip.AddrPort{}), all.take(turnAt, netip.AddrPort{})
-		gaveUp := all.take(turnAt, netip.AddrPort{})
+		all := &handshakeQueues{most: 100 * time.Millisecond}
+		first, second := all.join(turnAt, netip.AddrPort{}), all.join(turnAt, netip.AddrPort{})
+		gaveUp := all.join(turnAt, netip.AddrPort{})
 		at := make(chan time.Duration, 1)
 		begin := time.Now()
 		go func() {
-			second.wait(t.Context())
+			second.awaitFirst(t.Context())
 			at <- time.Since(begin)
 		}()
 		synctest.Wait()
-		gaveUp.done()
+		gaveUp.leave()
 		var went []string
 		queue(t, all, "last", &went)
 		if d := <-at; d != 100*time.Millisecond {
@@ -86,38 +86,38 @@ func TestTurnOfOneThatWaited(t *testing.T) {
 		if len(went) != 0 {
 			t.Errorf("%v, while the second sends", went)
 		}
-		second.done()
+		second.leave()
 		synctest.Wait()
 		if want := []string{"last 199ms"}; !slices.Equal(went, want) {
 			t.Errorf("%v, want %v", went, want)
 		}
-		first.done()
+		first.leave()
 	})
 }
 
 // A context that ends does not wait.
 func TestTurnCanceled(t *testing.T) {
-	all := &turns{most: time.Hour}
-	all.take(turnAt, netip.AddrPort{})
+	all := &handshakeQueues{most: time.Hour}
+	all.join(turnAt, netip.AddrPort{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	all.take(turnAt, netip.AddrPort{}).wait(ctx)
+	all.join(turnAt, netip.AddrPort{}).awaitFirst(ctx)
 }
 
 // Some open streams at a time. At an address that does not answer more and more do, so that many attempts take no long time; once one
 // is over as it should be it is some again.
 func TestTurnsOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all := &turns{most: 100 * time.Millisecond}
+		all := &handshakeQueues{most: 100 * time.Millisecond}
 		const many = 100
-		var ns []*turn
+		var ns []*ticket
 		for range many {
-			ns = append(ns, all.take(turnAt, netip.AddrPort{}))
+			ns = append(ns, all.join(turnAt, netip.AddrPort{}))
 		}
 		begun := func() (k int) {
 			for _, n := range ns {
 				select {
-				case <-n.begin:
+				case <-n.open:
 					k++
 				default:
 				}
@@ -131,31 +131,31 @@ func TestTurnsOpen(t *testing.T) {
 				t.Errorf("%s: %d may open their streams, want %d", what, got, want)
 			}
 		}
-		check("at first", turnsOpen)
-		ns[3].done()
-		check("one in the middle is over", turnsOpen)
-		ns[0].done()
-		check("the first is over", turnsOpen+1)
+		check("at first", opensAtOnce)
+		ns[3].leave()
+		check("one in the middle is over", opensAtOnce)
+		ns[0].leave()
+		check("the first is over", opensAtOnce+1)
 		time.Sleep(101 * time.Millisecond)
 		check("the first eight do not answer", many)
 		line := func() (wait, open int) {
 			all.mu.Lock()
 			defer all.mu.Unlock()
-			return len(all.lines[turnAt].turns), all.lines[turnAt].open
+			return len(all.queues[turnAt].tickets), all.queues[turnAt].open
 		}
-		if wait, _ := line(); wait != many-turnsOpen-1 {
-			t.Errorf("%d wait, want %d", wait, many-turnsOpen-1)
+		if wait, _ := line(); wait != many-opensAtOnce-1 {
+			t.Errorf("%d wait, want %d", wait, many-opensAtOnce-1)
 		}
-		ns[turnsOpen+1].done()
-		if _, open := line(); open != turnsOpen {
-			t.Errorf("%d at a time, want %d", open, turnsOpen)
+		ns[opensAtOnce+1].leave()
+		if _, open := line(); open != opensAtOnce {
+			t.Errorf("%d at a time, want %d", open, opensAtOnce)
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if len(all.lines) != 0 {
-			t.Errorf("%d lines are left", len(all.lines))
+		if len(all.queues) != 0 {
+			t.Errorf("%d lines are left", len(all.queues))
 		}
-		ns[many-1].done()
+		ns[many-1].leave()
 	})
 }
 
@@ -163,29 +163,29 @@ func TestTurnsOpen(t *testing.T) {
 // own.
 func TestTurnOfRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &cmListen{turns: turns{most: 100 * time.Millisecond}}
+		l := &acceptor{requests: handshakeQueues{most: 100 * time.Millisecond}}
 		a, b, other := netip.MustParseAddrPort("10.0.0.1:1"), netip.MustParseAddrPort("[::ffff:10.0.0.1]:2"), netip.MustParseAddrPort("10.0.0.3:1")
 		for _, ap := range []netip.AddrPort{a, b, other} {
-			l.first(ap)
+			l.arrived(ap)
 		}
-		l.after(t.Context(), other)
+		l.awaitFirst(t.Context(), other)
 		l.announced(other)
 		l.announced(other)
 		begin := time.Now()
-		l.after(t.Context(), b)
+		l.awaitFirst(t.Context(), b)
 		if d := time.Since(begin); d != 100*time.Millisecond {
 			t.Errorf("waited %v", d)
 		}
-		if l.turns.of(a) != nil {
+		if l.requests.of(a) != nil {
 			t.Error("who does not ask has a turn still")
 		}
-		l.after(t.Context(), a)
+		l.awaitFirst(t.Context(), a)
 		l.announced(b)
-		l.first(a) // and is refused, or ends
+		l.arrived(a) // and is refused, or ends
 		time.Sleep(101 * time.Millisecond)
 		synctest.Wait()
-		if len(l.turns.lines) != 0 || len(l.turns.peers) != 0 {
-			t.Errorf("left: %v, %v", l.turns.lines, l.turns.peers)
+		if len(l.requests.queues) != 0 || len(l.requests.peers) != 0 {
+			t.Errorf("left: %v, %v", l.requests.queues, l.requests.peers)
 		}
 	})
 }

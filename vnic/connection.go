@@ -1,0 +1,200 @@
+package vnic
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/cm"
+	"github.com/vrnic/vrnic/vnic/internal/session"
+)
+
+// What a Device asks of the transport below it. A Network with SCTP, with ports or with the order of
+// requests is an SCTPNetwork, a PortNetwork or an OrderedNetwork, too.
+type (
+	Network        = cm.Network
+	PortNetwork    = cm.PortNetwork
+	OrderedNetwork = cm.OrderedNetwork
+	StreamListener = cm.StreamListener
+
+	SCTPNetwork        = session.Network
+	Association        = session.Association
+	AssociationHandler = session.Handler
+)
+
+// A CMID is one end of a connection, or a listener, as rdma_cm_id is. Its Connect and Accept take a *QP of the
+// same Context.
+type CMID = cm.ID
+
+// A CMEvent tells the owner of a CMID what happened to it.
+type CMEvent = cm.Event
+
+// A CMEventType says what happened to a connection. The numbers are enum rdma_cm_event_type's.
+type CMEventType = cm.EventType
+
+const (
+	CMAddrResolved   = cm.AddrResolved
+	CMAddrError      = cm.AddrError
+	CMRouteResolved  = cm.RouteResolved
+	CMRouteError     = cm.RouteError
+	CMConnectRequest = cm.ConnectRequest
+	CMConnectError   = cm.ConnectError
+	CMUnreachable    = cm.Unreachable
+	CMRejected       = cm.Rejected
+	CMEstablished    = cm.Established
+	CMDisconnected   = cm.Disconnected
+	CMDeviceRemoval  = cm.DeviceRemoval
+)
+
+// A PeerInfo says what one peer has of a device, and Refusals count what was refused.
+type (
+	PeerInfo = cm.PeerInfo
+	Refusals = cm.Refusals
+)
+
+// newCM makes the connection manager of d.
+func (d *Device) newCM() *cm.Manager {
+	c, t := &d.cfg, &d.cfg.Timeouts
+	return cm.New(cm.Config{
+		Name: c.Name, Network: c.Network, ForceWire: c.ForceWire, Owns: d.owns, Route: d.route, Log: d.log,
+		Connect: t.Connect, MPARequest: t.MPARequest, MPAReply: t.MPAReply, Turn: t.Turn,
+		MaxPending: c.MaxPending, MaxPendingPerPeer: c.MaxPendingPerPeer,
+		MaxHalfOpen: c.MaxHalfOpen, MaxHalfOpenPerPeer: c.MaxHalfOpenPerPeer, MaxConnsPerPeer: c.MaxConnsPerPeer,
+	})
+}
+
+// Peers describes the peers that have asked for connections, those with most first.
+func (d *Device) Peers() []PeerInfo { return d.cm.Peers() }
+
+// NewCMID makes an identifier whose events go to handler. rdma.ErrLimit, rdma.ErrClosed.
+func (c *Context) NewCMID(handler func(CMEvent)) (*CMID, error) { return c.cm.NewID(handler) }
+
+// Listen takes connection requests for addr.
+func (c *Context) Listen(addr netip.AddrPort, backlog int) (rdma.Listener, error) {
+	return c.cm.Listen(addr, backlog)
+}
+
+// Connect connects qp to remote and waits for the peer's answer.
+func (c *Context) Connect(ctx context.Context, qp rdma.QP, remote netip.AddrPort, p rdma.ConnParam) (rdma.Conn, error) {
+	return c.cm.Connect(ctx, qp, remote, p)
+}
+
+// CM returns qp as the connection manager sees it.
+func (qp *QP) CM() cm.QP {
+	if qp == nil {
+		return nil
+	}
+	return (*connectable)(qp)
+}
+
+// A connectable is a QP as the connection manager sees it.
+type connectable QP
+
+func (c *connectable) Num() uint32    { return c.num }
+func (c *connectable) User() *cm.User { return c.ctx.cm }
+func (c *connectable) Blocks() bool   { return c.ctx.mem.Blocking() }
+
+func (c *connectable) Reserve(a *cm.Attempt) error {
+	qp := (*QP)(c)
+	switch {
+	case qp.destroying.Load():
+		return fmt.Errorf("connect QP %d: %w", qp.num, rdma.ErrClosed)
+	case qp.State() != rdma.QPIdle:
+		return fmt.Errorf("connect QP %d in state %v: %w", qp.num, qp.State(), rdma.ErrInvalid)
+	case !qp.bound.CompareAndSwap(nil, a):
+		return fmt.Errorf("connect QP %d, which is being connected: %w", qp.num, rdma.ErrBusy)
+	}
+	return nil
+}
+
+func (c *connectable) Release(a *cm.Attempt, started bool, err error) {
+	qp := (*QP)(c)
+	qp.call(func() {
+		if qp.attached || !qp.bound.CompareAndSwap(a, nil) {
+			return
+		}
+		if started && qp.State() == rdma.QPIdle {
+			qp.toError(err)
+		}
+	})
+}
+
+func (c *connectable) End(a *cm.Attempt) {
+	qp := (*QP)(c)
+	qp.callLater(func() {
+		if qp.attached && qp.bound.Load() == a {
+			qp.toError(nil)
+		} else {
+			qp.bound.CompareAndSwap(a, nil)
+		}
+	})
+}
+
+func (c *connectable) Disconnect() {
+	qp := (*QP)(c)
+	qp.callLater(qp.disconnect)
+}
+
+func (c *connectable) OverStream(n *cm.Connection) cm.Link {
+	w := newWire((*QP)(c), n.Stream, n.Param, n.Asked)
+	return &candidate{qp: w.qp, link: w, open: w.open, info: &linkInfo{
+		local: n.Local, remote: n.Remote, param: n.Param, extensions: n.Asked.Extensions, stream: n.Stream,
+		session: n.Session, emss: n.Stream.EMSS(),
+	}}
+}
+
+func (c *connectable) OverLoop(n *cm.Connection, peer cm.QP, other *cm.Connection) (own, peers cm.Link) {
+	x, y := newLoop((*QP)(c), (*QP)(peer.(*connectable)))
+	over := func(l *loopEnd, n *cm.Connection) cm.Link {
+		return &candidate{qp: l.qp, link: l, open: l.open, peer: l.peer, info: &linkInfo{
+			loop: true, extensions: true, local: n.Local, remote: n.Remote, param: n.Param,
+		}}
+	}
+	return over(x, n), over(y, other)
+}
+
+// A candidate is a link that qp does not have yet.
+type candidate struct {
+	qp   *QP
+	link link
+	open func() // of link, once qp has it
+	info *linkInfo
+	peer *loopEnd // on loopback
+}
+
+func (c *candidate) Abort() { c.link.abort() }
+
+func (c *candidate) Attach(a *cm.Attempt) error {
+	qp := c.qp
+	err := fmt.Errorf("connect QP %d: %w", qp.num, rdma.ErrClosed)
+	qp.do(func() {
+		switch {
+		case a.Canceled() || qp.bound.Load() != a:
+			return
+		case qp.State() != rdma.QPIdle:
+			err = fmt.Errorf("connect QP %d in state %v: %w", qp.num, qp.State(), rdma.ErrInvalid)
+			return
+		}
+		err = nil
+		for qp.flushIdle() {
+		}
+		qp.link, qp.linkParam, qp.extensions = c.link, c.info.param, c.info.extensions
+		if c.peer != nil {
+			qp.peer.Store(c.peer)
+		}
+		qp.eof, qp.finSent, qp.draining, qp.sentAny = false, false, false, false
+		qp.endErr, qp.peerCode = nil, nil
+		c.info.since = time.Now()
+		qp.peek.Store(c.info)
+		qp.attached = true
+		qp.mustState(rdma.QPRTS)
+		a.Established()
+		c.open()
+	})
+	if err != nil {
+		c.link.abort()
+	}
+	return err
+}

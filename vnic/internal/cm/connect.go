@@ -1,0 +1,183 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"syscall"
+
+	"github.com/vrnic/vrnic/iwarp"
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// Connect connects qp to the address that was resolved. ESTABLISHED follows, or REJECTED,
+// UNREACHABLE or CONNECT_ERROR. If the peer was reached and it came to nothing, qp is in Error.
+func (id *ID) Connect(qp Connectable, p rdma.ConnParam) error {
+	if err := checkPrivateData(p.PrivateData, p.MPA.Revision); err != nil {
+		return err
+	}
+	if err := checkMPA(p.MPA); err != nil {
+		return fmt.Errorf("connect with %w", err)
+	}
+	a, err := id.newAttempt(qp)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	if err := id.begin(stepConnect, a, cancel); err != nil {
+		cancel()
+		a.release(false, nil)
+		return err
+	}
+	p.PrivateData = append([]byte(nil), p.PrivateData...)
+	t := id.user.calls.join(id.Remote(), netip.AddrPort{})
+	if !id.user.start(func() {
+		defer cancel()
+		defer t.leave()
+		id.connect(ctx, a, p, t)
+	}) {
+		t.leave()
+		cancel()
+		a.release(false, nil)
+		return fmt.Errorf("connect: %w", rdma.ErrClosed)
+	}
+	return nil
+}
+
+// begin takes the step that a begins with.
+func (id *ID) begin(s step, a *Attempt, cancel func()) error {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if err := id.stepLocked(s); err != nil {
+		return err
+	}
+	id.attempt, id.cancel = a, cancel
+	return nil
+}
+
+// fail ends an attempt, and says so.
+func (id *ID) fail(a *Attempt, started bool, ev Event) {
+	a.release(started, ev.Err)
+	id.mu.Lock()
+	_ = id.stepLocked(stepFail) // an error: id is closed, and the event goes nowhere
+	if id.attempt == a {
+		id.attempt = nil
+	}
+	id.mu.Unlock()
+	id.emit(ev)
+}
+
+// connect runs on a goroutine of the context, and leaves the queue when the request has been sent.
+func (id *ID) connect(ctx context.Context, a *Attempt, p rdma.ConnParam, t *ticket) {
+	m := id.m
+	_, ordered := m.cfg.Network.(OrderedNetwork)
+	if ordered = ordered && !p.SCTP; !ordered {
+		t.awaitFirst(ctx) // with the opening of the stream, too
+	}
+	if !m.cfg.ForceWire && m.cfg.Owns(id.Remote().Addr()) {
+		l := m.ports.listener(id.Remote())
+		if l == nil && m.cfg.Network == nil {
+			id.fail(a, false, connectFailed(errno(syscall.ECONNREFUSED, "nobody listens on %v", id.Remote())))
+			return
+		}
+		if l != nil {
+			t.awaitFirst(ctx)
+			id.connectLoop(ctx, a, l, p, t)
+			return
+		}
+	}
+	if m.cfg.Network == nil {
+		id.fail(a, false, connectFailed(errno(syscall.ENETUNREACH, "%s has no network to reach %v", m.cfg.Name, id.Remote())))
+		return
+	}
+	if p.SCTP {
+		id.connectSCTP(ctx, a, p, t)
+		return
+	}
+	t.awaitOpen(ctx)
+	dctx, cancel := context.WithTimeoutCause(ctx, m.cfg.Connect, syscall.ETIMEDOUT)
+	s, err := id.dial(dctx)
+	if err != nil && dctx.Err() != nil {
+		err = context.Cause(dctx)
+	}
+	cancel()
+	if err != nil {
+		id.fail(a, false, connectFailed(err))
+		return
+	}
+	id.connectedFrom(unmap(s.LocalAddr()))
+	t.awaitFirst(ctx)
+	if ev, ok := id.initiate(ctx, a, s, p, t); !ok {
+		id.fail(a, true, ev)
+	}
+}
+
+// dial opens a stream to the peer, from id's port if that is free below too: it is the port of a
+// connection that lingers, or of one that the network has chosen itself.
+func (id *ID) dial(ctx context.Context) (iwarp.Stream, error) {
+	local, remote := id.Local(), id.Remote()
+	if n, ok := id.m.cfg.Network.(PortNetwork); ok && local.Port() != 0 {
+		s, err := n.DialFrom(ctx, local, remote)
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return s, err
+		}
+	}
+	return id.m.cfg.Network.Dial(ctx, local.Addr(), remote)
+}
+
+// initiate runs the Initiator on s and connects the QP; ok is false with an event if it came to
+// nothing, and s is closed then.
+func (id *ID) initiate(ctx context.Context, a *Attempt, s iwarp.Stream, p rdma.ConnParam, t *ticket) (ev Event, ok bool) {
+	abort := func(err error) (Event, bool) {
+		abort(s)
+		return connectFailed(err), false
+	}
+	m, err := iwarp.NewInitiator(id.user.startConfig(p), p.PrivateData)
+	if err != nil {
+		return abort(err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, id.m.cfg.MPAReply, syscall.ETIMEDOUT)
+	defer cancel()
+	err = flushStart(s, m) // all of it: there is room in a new stream
+	t.leave()
+	if err != nil {
+		return abort(lostError(err))
+	}
+	if err := runStart(ctx, s, m, m.Done); err != nil {
+		return abort(err)
+	}
+	params, err := m.Result()
+	if err != nil { // what it has to say (a Terminate 2/0/6 or 2/0/7) has been sent
+		s.SetNotify(nil)
+		s.Close()
+		return connectFailed(err), false
+	}
+	if err := a.attachStream(s, params, p, nil); err != nil {
+		return connectFailed(err), false
+	}
+	return Event{}, true
+}
+
+// connectFailed is the event for an attempt that failed, as the kernel reports it (T20).
+func connectFailed(err error) Event {
+	var rej *iwarp.RejectedError
+	var local *iwarp.LocalError
+	switch {
+	case errors.As(err, &rej):
+		pd := append([]byte(nil), rej.PrivateData...)
+		return Event{
+			Type: Rejected, Status: -int32(syscall.ECONNRESET), Err: &rdma.RejectedError{PrivateData: pd},
+			Param: rdma.ConnParam{PrivateData: pd},
+		}
+	case errors.As(err, &local):
+		return Event{Type: ConnectError, Status: -int32(syscall.EPROTO), Err: err}
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
+		return Event{Type: Rejected, Status: status(err, 0), Err: err}
+	case errors.Is(err, syscall.ETIMEDOUT), errors.Is(err, context.DeadlineExceeded):
+		return Event{Type: Unreachable, Status: -int32(syscall.ETIMEDOUT), Err: err}
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		return Event{Type: Unreachable, Status: status(err, 0), Err: err}
+	}
+	return Event{Type: ConnectError, Status: status(err, syscall.ECONNABORTED), Err: err}
+}

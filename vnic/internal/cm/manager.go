@@ -1,0 +1,167 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/handle"
+	"github.com/vrnic/vrnic/vnic/internal/session"
+)
+
+// A Config says what the connection manager of a device works with. Durations of 0 or less: no limit.
+type Config struct {
+	Name      string  // of the device
+	Network   Network // nil: only QPs of the device reach each other
+	ForceWire bool    // what stays on the device goes through Network, too
+	// Owns reports whether an address is the device's, and Route which of them reaches remote.
+	Owns  func(netip.Addr) bool
+	Route func(remote netip.Addr) (local netip.Addr, err error)
+	Log   *slog.Logger
+
+	Connect    time.Duration // for a stream, or an SCTP association, to be there
+	MPARequest time.Duration // from a stream to a complete MPA Request
+	MPAReply   time.Duration // from a request to its answer
+	Turn       time.Duration // for which a handshake that does not get on delays those behind it
+
+	// See vnic.Config.
+	MaxPending, MaxPendingPerPeer   int
+	MaxHalfOpen, MaxHalfOpenPerPeer int
+	MaxConnsPerPeer                 int
+}
+
+// A Manager is the connection manager of one device: what all its users share.
+type Manager struct {
+	cfg    Config
+	ports  portTable
+	admit  admission
+	assocs session.Pool
+}
+
+// New makes the connection manager of a device.
+func New(cfg Config) *Manager {
+	for _, d := range []*time.Duration{&cfg.Connect, &cfg.MPARequest, &cfg.MPAReply, &cfg.Turn} {
+		if *d <= 0 {
+			*d = math.MaxInt64 / 2
+		}
+	}
+	return &Manager{cfg: cfg}
+}
+
+// A UserConfig says what a user of a device may have.
+type UserConfig struct {
+	Number     uint32 // tells the users of a device apart; not 0
+	MaxIDs     int
+	MaxPending int // connection requests to its listeners, half open or unanswered
+	IRD, ORD   int
+	// Within: handlers may be called within ResolveAddr, ResolveRoute and Accept, whose caller then holds no
+	// lock that they take. It saves waking a goroutine for each of them.
+	Within bool
+}
+
+// A User is what one context of a device has of its connection manager.
+type User struct {
+	m       *Manager
+	cfg     UserConfig
+	stop    chan struct{} // closed by Shutdown
+	workers workers
+	calls   handshakeQueues // of attempts to connect
+	events  eventQueue      // what resolving has brought
+	pending int             // requests to its listeners; guarded by m.admit.mu
+
+	mu     sync.Mutex
+	closed bool              // guarded by mu
+	ids    handle.Table[*ID] // guarded by mu
+}
+
+// NewUser makes a user of m.
+func (m *Manager) NewUser(cfg UserConfig) *User {
+	u := &User{m: m, cfg: cfg, stop: make(chan struct{}), calls: handshakeQueues{most: m.cfg.Turn}}
+	u.events.user = u
+	return u
+}
+
+// NewID makes an identifier whose events go to handler. rdma.ErrLimit, rdma.ErrClosed.
+func (u *User) NewID(handler func(Event)) (*ID, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.closed {
+		return nil, fmt.Errorf("device %s: %w", u.m.cfg.Name, rdma.ErrClosed)
+	}
+	id := &ID{m: u.m, user: u, handler: handler}
+	h, err := u.ids.Add(id, u.cfg.MaxIDs)
+	if err != nil {
+		return nil, fmt.Errorf("create a CM id: %w", err)
+	}
+	id.handle = h
+	return id, nil
+}
+
+// IDs returns the identifiers that are there, in any order.
+func (u *User) IDs() []*ID {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.ids.Slice()
+}
+
+// Shutdown closes all identifiers; nobody is told of what follows. It waits for nobody: see Wait.
+func (u *User) Shutdown() {
+	u.mu.Lock()
+	closed := u.closed
+	u.closed = true
+	ids := u.ids.Slice()
+	u.mu.Unlock()
+	if closed {
+		return
+	}
+	u.workers.close()
+	close(u.stop)
+	for _, id := range ids {
+		id.shut()
+	}
+}
+
+// Wait waits until the goroutines of a user that was shut down are gone.
+func (u *User) Wait() { u.workers.wg.Wait() }
+
+// start runs f on a goroutine that Wait waits for; false: u was shut down.
+func (u *User) start(f func()) bool { return u.workers.start(f) }
+
+func unmap(ap netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()) }
+
+// signal puts a token into a one-slot channel.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// await waits until c is closed, or ctx ends.
+func await(ctx context.Context, c <-chan struct{}) {
+	select {
+	case <-c:
+	case <-ctx.Done():
+	}
+}
+
+// errno wraps a syscall.Errno with what was asked for.
+func errno(e syscall.Errno, format string, args ...any) error {
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), e)
+}
+
+// status is the -errno of an rdma_cm event for err; other when err holds none.
+func status(err error, other syscall.Errno) int32 {
+	var e syscall.Errno
+	if errors.As(err, &e) {
+		return -int32(e)
+	}
+	return -int32(other)
+}

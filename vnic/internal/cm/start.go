@@ -1,0 +1,185 @@
+package cm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+
+	"github.com/vrnic/vrnic/iwarp"
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// The MPA start-up: what programs ask for and are told, in iwarp's terms, and the octets of it.
+
+// defaultReads is an IRD or ORD if nobody asks.
+const defaultReads = 32
+
+// checkPrivateData: a start frame holds 512 octets (RFC 5044, section 7.1.1), in revision 2 with 4 of
+// our own (RFC 6581, section 9).
+func checkPrivateData(b []byte, revision uint8) error {
+	limit := iwarp.MaxPrivateData
+	if revision != 1 {
+		limit -= 4
+	}
+	if len(b) > limit {
+		return fmt.Errorf("%d octets of private data, at most %d: %w", len(b), limit, rdma.ErrInvalid)
+	}
+	return nil
+}
+
+// reads turns a user's IRD or ORD into a number.
+func reads(v uint16, limit int) uint16 {
+	switch v {
+	case 0:
+		v = defaultReads
+	case rdma.NoReads:
+		return 0
+	}
+	return uint16(min(int(v), limit))
+}
+
+// shownReads turns an IRD or ORD of the wire into a user's.
+func shownReads(v uint16) uint16 {
+	switch {
+	case v == 0:
+		return rdma.NoReads
+	case v > 0x3ffe: // not negotiated
+		return 0
+	}
+	return v
+}
+
+func agreed(p *iwarp.Params) rdma.ConnParam {
+	return rdma.ConnParam{
+		PrivateData: append([]byte(nil), p.PrivateData...), IRD: shownReads(p.IRD), ORD: shownReads(p.ORD),
+		MPA: rdma.MPAParam{Revision: p.Revision},
+	}
+}
+
+func (u *User) startConfig(p rdma.ConnParam) iwarp.StartConfig {
+	l := &u.cfg
+	c := iwarp.DefaultStartConfig()
+	c.IRD, c.ORD = reads(p.IRD, l.IRD), reads(p.ORD, l.ORD)
+	c.MaxIRD = uint16(max(l.IRD, 1))
+	if p.MPA.Revision != 0 {
+		c.Revision = p.MPA.Revision
+	}
+	switch p.MPA.CRC {
+	case rdma.CRCOff:
+		c.CRC = iwarp.CRCOff
+	case rdma.CRCRequired:
+		c.CRC = iwarp.CRCRequired
+	}
+	c.Markers, c.ClientServer = p.MPA.Markers, p.MPA.ClientServer
+	c.RTR = rtrKinds(p.MPA.RTR)
+	return c
+}
+
+// rtrs has iwarp's name for each kind of rdma's.
+var rtrs = map[rdma.RTRKinds]iwarp.RTRKinds{
+	rdma.RTRWrite: iwarp.RTRWrite, rdma.RTRRead: iwarp.RTRRead, rdma.RTRSend: iwarp.RTRSend,
+}
+
+func rtrKinds(k rdma.RTRKinds) (out iwarp.RTRKinds) {
+	for from, to := range rtrs {
+		if k&from != 0 {
+			out |= to
+		}
+	}
+	return out
+}
+
+func checkMPA(p rdma.MPAParam) error {
+	if p.Revision > 2 || p.CRC > rdma.CRCRequired || p.RTR > rdma.RTRWrite|rdma.RTRRead|rdma.RTRSend ||
+		p.MULPDU != 0 && (p.MULPDU < iwarp.MinMULPDU || p.MULPDU > iwarp.MaxMULPDU) {
+		return fmt.Errorf("MPA parameters %+v: %w", p, rdma.ErrInvalid)
+	}
+	return nil
+}
+
+// overlay is p, with what is left open there from under.
+func overlay(p, under rdma.MPAParam) rdma.MPAParam {
+	under.Markers = under.Markers || p.Markers
+	under.ClientServer = under.ClientServer || p.ClientServer
+	if p.CRC != rdma.CRCDefault {
+		under.CRC = p.CRC
+	}
+	if p.RTR != 0 {
+		under.RTR = p.RTR
+	}
+	if p.MULPDU != 0 {
+		under.MULPDU = p.MULPDU
+	}
+	return under
+}
+
+// A starter is one side of the MPA start-up: iwarp.Initiator or iwarp.Responder.
+type starter interface {
+	io.Writer
+	iwarp.Source
+	Commit(n int)
+}
+
+// flushStart sends what m has to say as far as there is room.
+func flushStart(s iwarp.Stream, m starter) error {
+	for m.Len() > 0 {
+		n, err := s.WriteFrom(m)
+		m.Commit(n)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			break
+		}
+	}
+	return nil
+}
+
+// abort gives up s, of which nobody is to hear any more.
+func abort(s iwarp.Stream) {
+	s.SetNotify(nil)
+	s.Abort()
+}
+
+// runStart moves octets between s and m until done says so and m has nothing left to send, or ctx
+// ends: then the error is ctx's cause.
+func runStart(ctx context.Context, s iwarp.Stream, m starter, done func() bool) error {
+	wake := make(chan struct{}, 1)
+	s.SetNotify(func() { signal(wake) })
+	for {
+		if err := flushStart(s, m); err != nil {
+			return lostError(err)
+		}
+		if !done() {
+			n, err := s.ReadInto(m)
+			switch {
+			case n > 0:
+				continue // what follows the frame is not read
+			case done(): // of itself: an error that m keeps
+				continue
+			case errors.Is(err, io.EOF):
+				return errno(syscall.ECONNRESET, "the peer closed the connection during the start-up")
+			case err != nil:
+				return lostError(err)
+			}
+		} else if m.Len() == 0 {
+			return nil
+		}
+		select {
+		case <-wake:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// lostError makes sure that there is an Errno in the error of a Stream.
+func lostError(err error) error {
+	var e syscall.Errno
+	if errors.As(err, &e) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", syscall.ECONNRESET, err)
+}
