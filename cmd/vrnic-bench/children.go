@@ -6,7 +6,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/base"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/baseline"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/worker"
 	"github.com/vrnic/vrnic/shm"
 )
@@ -55,7 +55,7 @@ func peerCommand() *cli.Command {
 			&cli.StringFlag{Name: "addr", Required: true}, &cli.StringFlag{Name: "peer"},
 		},
 		Action: func(c *cli.Context) error {
-			r := base.Peer{NetNS: c.String("netns"), Tap: c.String("tap")}
+			r := baseline.Peer{NetNS: c.String("netns"), Tap: c.String("tap")}
 			var err error
 			if r.Addr, err = netip.ParsePrefix(c.String("addr")); err != nil {
 				return usagef("--addr: %v", err)

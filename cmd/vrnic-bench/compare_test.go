@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/base"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/baseline"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/load"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/rawtcp"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/report"
@@ -18,10 +18,10 @@ import (
 // A fakeBaseline has no figure but a name.
 type fakeBaseline string
 
-func (b fakeBaseline) Name() string      { return string(b) }
-func (fakeBaseline) Does(base.Kind) bool { return true }
-func (fakeBaseline) Traits() base.Traits { return base.Traits{} }
-func (fakeBaseline) Measure(context.Context, base.Request) (rawtcp.Result, error) {
+func (b fakeBaseline) Name() string          { return string(b) }
+func (fakeBaseline) Does(baseline.Kind) bool { return true }
+func (fakeBaseline) Traits() baseline.Traits { return baseline.Traits{} }
+func (fakeBaseline) Measure(context.Context, baseline.Request) (rawtcp.Result, error) {
 	return rawtcp.Result{}, nil
 }
 
@@ -42,16 +42,16 @@ func TestOutcome(t *testing.T) {
 		{Gbits: 20, Lat: report.Lat{P50: 20, Mean: 22, P999: 100}, CPUPerMsg: 1, Allocs: 3},
 		{Gbits: 60, Lat: report.Lat{P50: 30, Mean: 32, P999: 60}, CPUPerMsg: 4},
 	}
-	wide := outcomeOf(contest{kind: base.Bandwidth}, fakeBaseline("x"), rows, tally{3, 12}, []float64{20, 20, 30})
+	wide := outcomeOf(contest{kind: baseline.Bandwidth}, fakeBaseline("x"), rows, tally{3, 12}, []float64{20, 20, 30})
 	if wide.ratio != (spread{0.5, 1, 2}) || wide.row.Gbits != 20 || wide.row.Baseline != "x" || wide.row.Ratio != 1 || wide.row.RatioMin != 0.5 || wide.row.RatioMax != 2 ||
 		wide.ours != (spread{10, 20, 60}) || wide.theirs != (spread{20, 20, 30}) || wide.allocs != (tally{3, 12}) || wide.row.Allocs != 0.25 {
 		t.Errorf("%+v", wide)
 	}
-	quick := outcomeOf(contest{kind: base.RoundTrip}, fakeBaseline("x"), rows, tally{}, []float64{10, 10, 10})
+	quick := outcomeOf(contest{kind: baseline.RoundTrip}, fakeBaseline("x"), rows, tally{}, []float64{10, 10, 10})
 	if quick.ratio != (spread{1, 2, 3}) || quick.row.Lat.P50 != 20 || quick.tail != (spread{2, 5, 10}) {
 		t.Errorf("%+v", quick)
 	}
-	alone := outcomeOf(contest{kind: base.RoundTrip}, nil, rows, tally{}, nil)
+	alone := outcomeOf(contest{kind: baseline.RoundTrip}, nil, rows, tally{}, nil)
 	if alone.row.Baseline != "" || alone.row.Lat.P50 != 20 || alone.ratio != (spread{}) {
 		t.Errorf("%+v", alone)
 	}
@@ -72,18 +72,18 @@ func TestOutcome(t *testing.T) {
 // onlyMean is a baseline of whose round trips the mean alone is known: vrnic's mean is compared with it.
 type onlyMean struct{ fakeBaseline }
 
-func (onlyMean) Traits() base.Traits { return base.Traits{OnlyMean: true} }
+func (onlyMean) Traits() baseline.Traits { return baseline.Traits{OnlyMean: true} }
 
 func TestMeansAreComparedWithMeans(t *testing.T) {
 	rows := []report.Row{{Gbits: 8, Lat: report.Lat{P50: 10, Mean: 12, P999: 100}}}
 	theirs := rawtcp.Result{Octets: 1e9, Elapsed: time.Second, P50: 5 * time.Microsecond, Mean: 6 * time.Microsecond}
 	for _, tt := range []struct {
-		b            base.Baseline
-		kind         base.Kind
+		b            baseline.Baseline
+		kind         baseline.Kind
 		ours, theirs float64
 	}{
-		{fakeBaseline("x"), base.RoundTrip, 10, 5}, {onlyMean{"x"}, base.RoundTrip, 12, 6},
-		{fakeBaseline("x"), base.Bandwidth, 8, 8}, {onlyMean{"x"}, base.Bandwidth, 8, 8},
+		{fakeBaseline("x"), baseline.RoundTrip, 10, 5}, {onlyMean{"x"}, baseline.RoundTrip, 12, 6},
+		{fakeBaseline("x"), baseline.Bandwidth, 8, 8}, {onlyMean{"x"}, baseline.Bandwidth, 8, 8},
 	} {
 		v := theirFigure(tt.kind, tt.b.Traits(), theirs)
 		if o := outcomeOf(contest{kind: tt.kind}, tt.b, rows, tally{}, []float64{v}); v != tt.theirs || o.ours.median != tt.ours || o.ratio.median != tt.ours/tt.theirs {
@@ -95,27 +95,27 @@ func TestMeansAreComparedWithMeans(t *testing.T) {
 // whoCan is a baseline with those traits, which can do that.
 type whoCan struct {
 	fakeBaseline
-	traits base.Traits
+	traits baseline.Traits
 	kinds  string
 }
 
-func (b whoCan) Traits() base.Traits   { return b.traits }
-func (b whoCan) Does(k base.Kind) bool { return strings.Contains(b.kinds, string(k)) }
+func (b whoCan) Traits() baseline.Traits   { return b.traits }
+func (b whoCan) Does(k baseline.Kind) bool { return strings.Contains(b.kinds, string(k)) }
 
 // Beside a tail is that of the kernel, which waits as vrnic does; without it that of another one that sleeps, beside ends that sleep.
 func TestTailBeside(t *testing.T) {
-	memory := whoCan{"memory", base.Traits{}, "bandwidth"}
-	sends := whoCan{"sends", base.Traits{OnlySends: true, OnlyMean: true}, "roundtrip"}
-	stack := whoCan{"stack", base.Traits{}, "bandwidth, roundtrip"}
-	kernel := whoCan{"kernel", base.Traits{Polls: true}, "bandwidth, roundtrip"}
+	memory := whoCan{"memory", baseline.Traits{}, "bandwidth"}
+	sends := whoCan{"sends", baseline.Traits{OnlySends: true, OnlyMean: true}, "roundtrip"}
+	stack := whoCan{"stack", baseline.Traits{}, "bandwidth, roundtrip"}
+	kernel := whoCan{"kernel", baseline.Traits{Polls: true}, "bandwidth, roundtrip"}
 	for _, tt := range []struct {
 		wait load.Wait
-		of   []base.Baseline
-		want base.Baseline
+		of   []baseline.Baseline
+		want baseline.Baseline
 	}{
-		{load.Poll, nil, nil}, {load.Event, nil, nil}, {load.Event, []base.Baseline{memory, sends}, nil},
-		{load.Poll, []base.Baseline{memory, stack, kernel}, kernel}, {load.Event, []base.Baseline{memory, stack, kernel}, kernel},
-		{load.Poll, []base.Baseline{stack, sends}, nil}, {load.Event, []base.Baseline{memory, sends, stack}, stack},
+		{load.Poll, nil, nil}, {load.Event, nil, nil}, {load.Event, []baseline.Baseline{memory, sends}, nil},
+		{load.Poll, []baseline.Baseline{memory, stack, kernel}, kernel}, {load.Event, []baseline.Baseline{memory, stack, kernel}, kernel},
+		{load.Poll, []baseline.Baseline{stack, sends}, nil}, {load.Event, []baseline.Baseline{memory, sends, stack}, stack},
 	} {
 		if got := tailBeside(tt.of, tt.wait); got != tt.want {
 			t.Errorf("%s, %v: %v, want %v", tt.wait, tt.of, got, tt.want)
@@ -125,26 +125,26 @@ func TestTailBeside(t *testing.T) {
 
 // sampleOutcomes reach some of the targets.
 func sampleOutcomes() []outcome {
-	ratio := func(path, contest, baseline string, kind base.Kind, m float64) outcome {
+	ratio := func(path, contest, baseline string, kind baseline.Kind, m float64) outcome {
 		return outcome{contest: contest, kind: kind, ratio: spread{m - 0.1, m, m + 0.1}, ours: spread{1, 2, 3}, theirs: spread{4, 5, 6},
 			row: report.Row{Path: path, Baseline: baseline}}
 	}
 	tail := func(path, wait string, m float64) outcome {
-		return outcome{contest: "64 B Send round trip, wait " + wait, kind: base.RoundTrip, tail: spread{m - 1, m, m + 1}, ours: spread{20, 21, 22},
+		return outcome{contest: "64 B Send round trip, wait " + wait, kind: baseline.RoundTrip, tail: spread{m - 1, m, m + 1}, ours: spread{20, 21, 22},
 			row: report.Row{Path: path, Wait: wait, Pattern: "pingpong", Lat: report.Lat{P999: 123.4}}}
 	}
 	besides := tail("wire", "poll", 6)
 	besides.beside = beside{"kernel-tcp", spread{15, 16, 17}, spread{4, 5, 7}}
 	return []outcome{
 		{contest: "64 B Sends", ours: spread{1.5e6, 2e6, 2.5e6}, row: report.Row{Path: "loop", Wait: "adaptive"}, allocs: tally{2, 1000}},
-		{contest: "1 MiB Write", kind: base.Bandwidth, row: report.Row{Path: "wire"}, allocs: tally{1, 100}}, // fewer, of fewer messages
-		ratio("tap", "1 MiB Write", "netstack-tcp", base.Bandwidth, 0.9),
-		ratio("tap", "1 MiB Write", "kernel-tcp", base.Bandwidth, 0.5),
-		ratio("tap", "64 B Write round trip", "netstack-tcp", base.RoundTrip, 0.99),
-		ratio("tap", "64 B Write round trip", "kernel-tcp", base.RoundTrip, 3.5),
-		ratio("ring", "1 MiB Write", "memcpy", base.Bandwidth, 0.9),
-		ratio("pair", "1 MiB Write", "netstack-tcp", base.Bandwidth, 3), // not the one of the table
-		ratio("pair", "1 MiB Write", "netstack-tcp-mtu-9000", base.Bandwidth, 0.7),
+		{contest: "1 MiB Write", kind: baseline.Bandwidth, row: report.Row{Path: "wire"}, allocs: tally{1, 100}}, // fewer, of fewer messages
+		ratio("tap", "1 MiB Write", "netstack-tcp", baseline.Bandwidth, 0.9),
+		ratio("tap", "1 MiB Write", "kernel-tcp", baseline.Bandwidth, 0.5),
+		ratio("tap", "64 B Write round trip", "netstack-tcp", baseline.RoundTrip, 0.99),
+		ratio("tap", "64 B Write round trip", "kernel-tcp", baseline.RoundTrip, 3.5),
+		ratio("ring", "1 MiB Write", "memcpy", baseline.Bandwidth, 0.9),
+		ratio("pair", "1 MiB Write", "netstack-tcp", baseline.Bandwidth, 3), // not the one of the table
+		ratio("pair", "1 MiB Write", "netstack-tcp-mtu-9000", baseline.Bandwidth, 0.7),
 		tail("ring", "poll", 12), tail("tap", "poll", 8), tail("pair", "event", 9),
 		besides,
 	}
@@ -241,7 +241,7 @@ func compared(t *testing.T, args ...string) []string {
 	return names
 }
 
-// withoutPrograms hides baselines that are only there where somebody has installed them; package base
+// withoutPrograms hides baselines that are only there where somebody has installed them; package baseline
 // tests those.
 func withoutPrograms(t *testing.T) { t.Setenv("PATH", t.TempDir()) }
 

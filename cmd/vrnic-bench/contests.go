@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/base"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/baseline"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/load"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/paths"
 	"github.com/vrnic/vrnic/internal/netlab"
@@ -15,11 +15,11 @@ import (
 type contest struct {
 	name string
 	spec load.Spec
-	kind base.Kind // of the figure that is compared
+	kind baseline.Kind // of the figure that is compared
 	// baselines may be none: the figure is one of vrnic's own.
-	baselines []base.Baseline
+	baselines []baseline.Baseline
 	// beside, if not nil, has its tail printed beside vrnic's.
-	beside base.Baseline
+	beside baseline.Baseline
 }
 
 const (
@@ -38,19 +38,19 @@ func (p comparison) contests(ctx context.Context, path *paths.Path) ([]contest, 
 	spec := func(op load.Op, size, depth int, pattern load.Pattern, wait load.Wait) load.Spec {
 		return load.Spec{Op: op, Size: size, Depth: depth, QPs: 1, Pattern: pattern, Wait: wait, NoCRC: p.noCRC}
 	}
-	stream := contest{name: "1 MiB Write", spec: spec(load.Write, wide, p.depth, load.Stream, load.Adaptive), kind: base.Bandwidth}
-	trip := contest{name: "64 B Write round trip", spec: spec(load.Write, quick, 1, load.PingPong, load.Adaptive), kind: base.RoundTrip}
-	send := contest{name: "64 B Send round trip", spec: spec(load.Send, quick, 1, load.PingPong, load.Adaptive), kind: base.RoundTrip}
-	long := contest{name: "1 MiB Send round trip", spec: spec(load.Send, wide, 1, load.PingPong, load.Adaptive), kind: base.RoundTrip}
+	stream := contest{name: "1 MiB Write", spec: spec(load.Write, wide, p.depth, load.Stream, load.Adaptive), kind: baseline.Bandwidth}
+	trip := contest{name: "64 B Write round trip", spec: spec(load.Write, quick, 1, load.PingPong, load.Adaptive), kind: baseline.RoundTrip}
+	send := contest{name: "64 B Send round trip", spec: spec(load.Send, quick, 1, load.PingPong, load.Adaptive), kind: baseline.RoundTrip}
+	long := contest{name: "1 MiB Send round trip", spec: spec(load.Send, wide, 1, load.PingPong, load.Adaptive), kind: baseline.RoundTrip}
 	for _, b := range baselines {
 		switch {
 		case b.Traits().OnlySends:
 			send.baselines, long.baselines = append(send.baselines, b), append(long.baselines, b)
 			continue
-		case b.Does(base.Bandwidth):
+		case b.Does(baseline.Bandwidth):
 			stream.baselines = append(stream.baselines, b)
 		}
-		if b.Does(base.RoundTrip) {
+		if b.Does(baseline.RoundTrip) {
 			trip.baselines = append(trip.baselines, b)
 		}
 	}
@@ -76,14 +76,14 @@ func (p comparison) contests(ctx context.Context, path *paths.Path) ([]contest, 
 
 // tailBeside is whose tail says what the machine does to anybody's: the kernel's TCP, which can wait in both ways; where it is not
 // on the path, of those that sleep the first one. It may be nil.
-func tailBeside(bs []base.Baseline, wait load.Wait) base.Baseline {
+func tailBeside(bs []baseline.Baseline, wait load.Wait) baseline.Baseline {
 	for _, b := range bs {
 		if b.Traits().Polls {
 			return b
 		}
 	}
 	for _, b := range bs {
-		if wait == load.Event && b.Does(base.RoundTrip) && !b.Traits().OnlySends {
+		if wait == load.Event && b.Does(baseline.RoundTrip) && !b.Traits().OnlySends {
 			return b
 		}
 	}
@@ -93,14 +93,14 @@ func tailBeside(bs []base.Baseline, wait load.Wait) base.Baseline {
 var loopback = netip.MustParsePrefix("127.0.0.1/8")
 
 // baselines makes those of path; they end with it.
-func (p comparison) baselines(ctx context.Context, path *paths.Path) (bs []base.Baseline, err error) {
+func (p comparison) baselines(ctx context.Context, path *paths.Path) (bs []baseline.Baseline, err error) {
 	switch path.Name {
 	case "loop", "ring":
 		dev, err := path.Device()
 		if err != nil {
 			return nil, err
 		}
-		bs = append(bs, base.NewMemcpy(dev))
+		bs = append(bs, baseline.NewMemcpy(dev))
 		if path.Name == "loop" {
 			return bs, nil
 		}
@@ -109,22 +109,22 @@ func (p comparison) baselines(ctx context.Context, path *paths.Path) (bs []base.
 			return nil, err
 		}
 		path.OnClose(func() { here.Close() })
-		kernel, err := p.kernelTCP(path, here, here, base.PeerSite{Addr: loopback}, base.PeerSite{Addr: loopback})
+		kernel, err := p.kernelTCP(path, here, here, baseline.PeerSite{Addr: loopback}, baseline.PeerSite{Addr: loopback})
 		if err != nil {
 			return nil, fmt.Errorf("kernel TCP: %w", err)
 		}
-		return append(append(bs, kernel), base.Installed(ctx, here, here, loopback.Addr(), p.leaveOut)...), nil
+		return append(append(bs, kernel), baseline.Installed(ctx, here, here, loopback.Addr(), p.leaveOut)...), nil
 	case "pair":
 		own, err := p.sameStacks(path)
 		if err != nil {
 			return nil, err
 		}
-		best, err := base.NewBestStacks(ctx)
+		best, err := baseline.NewBestStacks(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("netstack TCP in memory: %w", err)
 		}
 		path.OnClose(best.Close)
-		return []base.Baseline{own, best}, nil
+		return []baseline.Baseline{own, best}, nil
 	case "wire":
 		own, err := p.sameStacks(path)
 		if err != nil {
@@ -143,9 +143,9 @@ func (p comparison) baselines(ctx context.Context, path *paths.Path) (bs []base.
 }
 
 // sameStacks is TCP between the stacks of path's devices.
-func (p comparison) sameStacks(path *paths.Path) (base.Baseline, error) {
+func (p comparison) sameStacks(path *paths.Path) (baseline.Baseline, error) {
 	st := path.Stacks()
-	own, err := base.NewStacks(st[0], st[1], path.AddrB())
+	own, err := baseline.NewStacks(st[0], st[1], path.AddrB())
 	if err != nil {
 		return nil, fmt.Errorf("netstack TCP: %w", err)
 	}
@@ -164,12 +164,12 @@ var (
 )
 
 // tapPeers are two processes with a netstack each.
-func (p comparison) tapPeers(path *paths.Path) (base.Baseline, error) {
+func (p comparison) tapPeers(path *paths.Path) (baseline.Baseline, error) {
 	lab := path.Lab()
-	site := func(ns *netlab.NS, addr netip.Prefix) base.PeerSite {
-		return base.PeerSite{NetNS: ns.Path(), Addr: addr, Tap: rawTap, Plug: func() error { return lab.Plug(ns, rawTap) }}
+	site := func(ns *netlab.NS, addr netip.Prefix) baseline.PeerSite {
+		return baseline.PeerSite{NetNS: ns.Path(), Addr: addr, Tap: rawTap, Plug: func() error { return lab.Plug(ns, rawTap) }}
 	}
-	peers, err := base.StartPeers("netstack-tcp", selfCommand(peerName), site(lab.B, rawB), site(lab.A, rawA))
+	peers, err := baseline.StartPeers("netstack-tcp", selfCommand(peerName), site(lab.B, rawB), site(lab.A, rawA))
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +178,7 @@ func (p comparison) tapPeers(path *paths.Path) (base.Baseline, error) {
 }
 
 // overBridges is what the kernels of path's sites do.
-func (p comparison) overBridges(ctx context.Context, path *paths.Path) ([]base.Baseline, error) {
+func (p comparison) overBridges(ctx context.Context, path *paths.Path) ([]baseline.Baseline, error) {
 	lab := path.Lab()
 	if err := lab.A.AddAddr(netlab.Bridge, kerA); err != nil {
 		return nil, err
@@ -186,28 +186,28 @@ func (p comparison) overBridges(ctx context.Context, path *paths.Path) ([]base.B
 	if err := lab.B.AddAddr(netlab.Bridge, kerB); err != nil {
 		return nil, err
 	}
-	kernel, err := p.kernelTCP(path, lab.A, lab.B, base.PeerSite{NetNS: lab.A.Path(), Addr: kerA}, base.PeerSite{NetNS: lab.B.Path(), Addr: kerB})
+	kernel, err := p.kernelTCP(path, lab.A, lab.B, baseline.PeerSite{NetNS: lab.A.Path(), Addr: kerA}, baseline.PeerSite{NetNS: lab.B.Path(), Addr: kerB})
 	if err != nil {
 		return nil, fmt.Errorf("kernel TCP: %w", err)
 	}
-	bs := []base.Baseline{kernel}
+	bs := []baseline.Baseline{kernel}
 	if path.Name == "tap" {
-		bs = append(bs, base.Installed(ctx, lab.A, lab.B, kerB.Addr(), p.leaveOut)...)
+		bs = append(bs, baseline.Installed(ctx, lab.A, lab.B, kerB.Addr(), p.leaveOut)...)
 	}
 	return bs, nil
 }
 
 // kernelTCP is between two processes if path's ends are, else in this one.
-func (p comparison) kernelTCP(path *paths.Path, here, there *netlab.NS, client, server base.PeerSite) (base.Baseline, error) {
+func (p comparison) kernelTCP(path *paths.Path, here, there *netlab.NS, client, server baseline.PeerSite) (baseline.Baseline, error) {
 	if path.Processes() == 0 {
-		k, err := base.NewKernel(here, there, server.Addr.Addr())
+		k, err := baseline.NewKernel(here, there, server.Addr.Addr())
 		if err != nil {
 			return nil, err
 		}
 		path.OnClose(k.Close)
 		return k, nil
 	}
-	peers, err := base.StartPeers("kernel-tcp", selfCommand(peerName), server, client)
+	peers, err := baseline.StartPeers("kernel-tcp", selfCommand(peerName), server, client)
 	if err != nil {
 		return nil, err
 	}

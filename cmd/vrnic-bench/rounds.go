@@ -8,7 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/base"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/baseline"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/load"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/paths"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/progress"
@@ -19,7 +19,7 @@ import (
 // An outcome is a contest with one baseline, or with none, of all rounds.
 type outcome struct {
 	contest string
-	kind    base.Kind
+	kind    baseline.Kind
 	// row is that of the round with the median ratio; of a contest without baselines that with the median rate.
 	row    report.Row
 	ours   spread
@@ -149,16 +149,16 @@ func (m *match) hold(ctx context.Context, path *paths.Path, ct contest) ([]outco
 const baselineTime = time.Minute
 
 // measure is a baseline's figure: Gbit/s, or microseconds.
-func (m *match) measure(ctx context.Context, ct contest, b base.Baseline) (float64, error) {
+func (m *match) measure(ctx context.Context, ct contest, b baseline.Baseline) (float64, error) {
 	r, err := m.ask(ctx, ct, b)
 	return theirFigure(ct.kind, b.Traits(), r), err
 }
 
 // ask is a baseline's measurement, which has a figure.
-func (m *match) ask(ctx context.Context, ct contest, b base.Baseline) (rawtcp.Result, error) {
+func (m *match) ask(ctx context.Context, ct contest, b baseline.Baseline) (rawtcp.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.p.amount.Time+baselineTime)
 	defer cancel()
-	req := base.Request{Kind: ct.kind, Size: ct.spec.Size, Slots: ct.spec.Depth, Time: m.p.amount.Time}
+	req := baseline.Request{Kind: ct.kind, Size: ct.spec.Size, Slots: ct.spec.Depth, Time: m.p.amount.Time}
 	req.Poll = ct.spec.Wait == load.Poll && b.Traits().Polls
 	r, err := b.Measure(ctx, req)
 	if err == nil {
@@ -183,9 +183,9 @@ func besideOf(name string, rs []rawtcp.Result) beside {
 }
 
 // theirFigure is what a baseline's measurement comes to: Gbit/s, or microseconds.
-func theirFigure(kind base.Kind, traits base.Traits, r rawtcp.Result) float64 {
+func theirFigure(kind baseline.Kind, traits baseline.Traits, r rawtcp.Result) float64 {
 	switch {
-	case kind == base.Bandwidth:
+	case kind == baseline.Bandwidth:
 		return r.BitsPerSecond() / 1e9
 	case traits.OnlyMean:
 		return float64(r.Mean) / float64(time.Microsecond)
@@ -194,11 +194,11 @@ func theirFigure(kind base.Kind, traits base.Traits, r rawtcp.Result) float64 {
 }
 
 // ourFigure is what is compared with it; of a contest without baselines the rate of a core.
-func ourFigure(kind base.Kind, traits base.Traits, r report.Row) float64 {
+func ourFigure(kind baseline.Kind, traits baseline.Traits, r report.Row) float64 {
 	switch {
 	case kind == "":
 		return perCore(r)
-	case kind == base.Bandwidth:
+	case kind == baseline.Bandwidth:
 		return r.Gbits
 	case traits.OnlyMean:
 		return r.Lat.Mean
@@ -208,10 +208,10 @@ func ourFigure(kind base.Kind, traits base.Traits, r report.Row) float64 {
 
 // outcomeOf makes the outcome of rows beside the figures theirs of b, round by round; b is nil for none. allocs was
 // counted behind them.
-func outcomeOf(ct contest, b base.Baseline, rows []report.Row, allocs tally, theirs []float64) outcome {
+func outcomeOf(ct contest, b baseline.Baseline, rows []report.Row, allocs tally, theirs []float64) outcome {
 	o := outcome{contest: ct.name, kind: ct.kind, allocs: allocs}
 	var ours, tails, ratios []float64
-	var traits base.Traits
+	var traits baseline.Traits
 	if b != nil {
 		traits = b.Traits()
 	}
@@ -249,7 +249,7 @@ func perCore(r report.Row) float64 {
 func (o outcome) line() string {
 	unit, decimals := "Gbit/s", 2
 	switch o.kind {
-	case base.RoundTrip:
+	case baseline.RoundTrip:
 		unit = "us"
 	case "":
 		unit, decimals = "messages a second of one core", 0
@@ -258,7 +258,7 @@ func (o outcome) line() string {
 	switch {
 	case o.row.Baseline != "":
 		s += fmt.Sprintf("  %-22s %10.2f %-6s  ratio %s", o.row.Baseline, o.theirs.median, unit, o.ratio.of(2))
-	case o.kind == base.RoundTrip:
+	case o.kind == baseline.RoundTrip:
 		s += fmt.Sprintf("  p99.9 %.1f us, p99.9/p50 %s", o.row.Lat.P999, o.tail.of(1))
 		if b := o.beside; b.name != "" {
 			s += fmt.Sprintf("  %s %.2f us, p99.9/p50 %s", b.name, b.p50.median, b.tail.of(1))

@@ -13,11 +13,11 @@ import (
 func TestHelpers(t *testing.T) {
 	ctest.Need(t, systemHeaders...)
 	dir := libs(t)
-	source, err := os.ReadFile("testdata/helpers.c")
+	source, err := os.ReadFile("testdata/deviceless.c")
 	if err != nil {
 		t.Fatal(err)
 	}
-	bin := compile(t, "helpers", string(source), "-libverbs", "-lrdmacm")
+	bin := compile(t, "deviceless", string(source), "-libverbs", "-lrdmacm")
 	system := run(t, bin)
 	ours := run(t, bin, "LD_LIBRARY_PATH="+dir)
 	if n := strings.Count(system, "same "); n < 200 {

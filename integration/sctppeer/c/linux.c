@@ -23,7 +23,7 @@ static void option(handle s, int level, int name, const void *v, socklen_t len)
 
 #define SEND_ERROR(e) (e).ssf_error
 #define CAUSE(x) ntohs(x)
-#include "common.h"
+#include "rfc6458.h"
 
 union addr {
 	struct sockaddr sa;

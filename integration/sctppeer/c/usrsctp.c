@@ -88,7 +88,7 @@ static void option(struct socket *s, int level, int name, const void *v, socklen
 
 #define SEND_ERROR(e) (e).ssfe_error
 #define CAUSE(x) (x) // it is not in network order
-#include "common.h"
+#include "rfc6458.h"
 
 static struct socket *open_socket(int family)
 {
