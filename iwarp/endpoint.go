@@ -117,7 +117,7 @@ func NewEndpoint(p Params, h Host, cfg Config) *Endpoint {
 		e.p.CRC, e.p.MarkersIn, e.p.MarkersOut = false, false, false
 	}
 	e.tx.init(&e.p, cfg.SendQueue)
-	if cfg.Records {
+	if cfg.Records { // and a Responder may send at once: docs/decisions.md#D7
 		e.tx.bare, e.tx.open = true, true
 	}
 	e.SetEMSS(cfg.EMSS)

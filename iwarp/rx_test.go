@@ -85,7 +85,7 @@ func TestStallEnds(t *testing.T) {
 			t.Errorf("behind it: %d, %v", n, err)
 		}
 	}
-	// Other faults found by the owner carry no copies: Q7.
+	// Other faults found by the owner carry no copies: docs/qp-states.md#Q7.
 	r := newRaw(responder, true)
 	r.Fail(TermLocalCatastrophic, errors.New("modify to SQE"))
 	if out := drain(r); !bytes.Equal(out, wantTerminate("00ff0000", "", nil)) {

@@ -134,7 +134,8 @@ func (a *appMem) copyFD(p []byte, addr uint64, dir copyDir) error {
 }
 
 // lastWord is how many octets at the end of n > 0 at addr are copied behind the others, and at once: the
-// longest aligned word that ends there. Programs poll the last octet, or a word.
+// longest aligned word that ends there. Programs poll the last octet, or a word:
+// docs/decisions.md#V16.
 func lastWord(addr uint64, n int) int {
 	k := 8
 	for k > n || (addr+uint64(n))%uint64(k) != 0 {

@@ -146,7 +146,7 @@ func (ch *compChan) pop() error {
 			return ch.c.corrupt(errCorrupt("event ring %d names CQ %d", ch.handle, h))
 		}
 		// After the entry has been taken and before the event is handed out, so that the next
-		// completion finds room for its entry and is an event of its own (verbs-abi 6.4).
+		// completion finds room for its entry and is an event of its own (docs/abi.md#waking).
 		q.ring.TakeEvent()
 		select {
 		case q.notify <- struct{}{}:

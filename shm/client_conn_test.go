@@ -116,7 +116,7 @@ func TestClientListen(t *testing.T) {
 }
 
 // DISCONNECTED comes once per side, also for the one that asked, and what was posted has been
-// flushed when it comes (T12 of the ABI's traps).
+// flushed when it comes (V12).
 func TestClientDisconnect(t *testing.T) {
 	h := newHost(t)
 	a, b := h.pair(8)

@@ -20,7 +20,7 @@ func putCQE(cq rdma.CQ, put func(slot []byte)) {
 }
 
 // What a daemon writes into shared memory is checked: an impossible value ends the session, and
-// nothing of it reaches the program (verbs-abi 6.8).
+// nothing of it reaches the program (docs/abi.md#threat-model).
 func TestClientDistrustsRings(t *testing.T) {
 	poll := func(cq rdma.CQ) error {
 		_, err := cq.Poll(make([]rdma.WC, 4))

@@ -11,7 +11,7 @@ import (
 )
 
 // checkPolls is after how many empty polls in a row a poll looks whether the daemon is still there:
-// verbs-abi 6.5.
+// docs/abi.md#waiting.
 const checkPolls = 1024
 
 // A compQueue implements rdma.CQ.

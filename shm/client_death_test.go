@@ -183,7 +183,7 @@ func TestClientServerProcess(t *testing.T) {
 }
 
 // A daemon that is killed leaves no client hanging, and everything that was posted is flushed:
-// verbs-abi 6.5.
+// docs/abi.md#life.
 func TestClientServerKilled(t *testing.T) {
 	checkLeaks(t)
 	path := filepath.Join(t.TempDir(), "vrnic.sock")

@@ -18,8 +18,8 @@ import (
 const maxDaemonMem = 1 << 30
 
 // mapDaemonMem maps the whole of a memfd that the daemon sent and closes fd. It does so only if the
-// memory cannot shrink under the mapping (verbs-abi 6.8): a regular, sealed file of minSize octets
-// at least.
+// memory cannot shrink under the mapping (docs/abi.md#threat-model): a regular, sealed file of
+// minSize octets at least.
 func mapDaemonMem(fd, minSize int) (*region, error) {
 	defer unix.Close(fd)
 	var st unix.Stat_t

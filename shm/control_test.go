@@ -122,7 +122,7 @@ func BenchmarkCodec(b *testing.B) {
 	}
 }
 
-// VABI-6.9: shorter is zero filled, longer must be zero.
+// docs/abi.md#evolution: shorter is zero filled, longer must be zero.
 func TestEvolution(t *testing.T) {
 	full := AppendMessage(nil, Header{}, &CreateCQRequest{1, 2, 3, 4})[HeaderLen:]
 	for n := range full {
@@ -220,7 +220,7 @@ func TestLayoutIsTheABI(t *testing.T) {
 	}
 }
 
-// T6 of the ABI's traps: what is asked for is never cut, and nobody gets less than MinInline.
+// V6: what is asked for is never cut, and nobody gets less than MinInline.
 func TestCapsRound(t *testing.T) {
 	for _, c := range []QPCaps{{}, {MaxSendWR: 5, MaxRecvWR: 1, MaxSendSGE: 7, MaxRecvSGE: 3, MaxInline: 1000, TxSlab: 100}, {MaxSendSGE: MaxSGE, MaxInline: 1}} {
 		r, ok := c.Round(100, false)

@@ -32,8 +32,8 @@ func (l *QPLayout) Size() int {
 }
 
 // Round rounds c up to what a QP gets, never below the request; false if it is more than any QP
-// can have: depths of at most maxDepth, MaxSGE, MaxInline, MaxSlab. (T6 of the ABI's traps: even
-// a request of 0 gets inline space.) With an SRQ there is no receive queue, nor a slab for it.
+// can have: depths of at most maxDepth, MaxSGE, MaxInline, MaxSlab. (docs/decisions.md#V6:
+// even a request of 0 gets inline space.) With an SRQ there is no receive queue, nor a slab for it.
 func (c QPCaps) Round(maxDepth uint32, srq bool) (QPCaps, bool) {
 	if c.MaxSendWR > maxDepth || c.MaxRecvWR > maxDepth || maxDepth > MaxDepth || c.MaxSendSGE > MaxSGE ||
 		c.MaxRecvSGE > MaxSGE || c.MaxInline > MaxInline || c.TxSlab > MaxSlab || c.RxSlab > MaxSlab || c.Pad != 0 {

@@ -96,7 +96,7 @@ func TestSlabs(t *testing.T) {
 	}
 }
 
-// VABI-6.8: a client's index that cannot be is a violation.
+// docs/abi.md#slabs: a client's index that cannot be is a violation.
 func TestSlabViolations(t *testing.T) {
 	caps := QPCaps{MaxSendWR: 4, TxSlab: 1024, RxSlab: 1024}
 	t.Run("rxslab_cons jumps", func(t *testing.T) {

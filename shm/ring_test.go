@@ -134,7 +134,8 @@ func TestPutRefuses(t *testing.T) {
 	}
 }
 
-// VABI-6.8: what a client writes into a ring that cannot be is a violation, found on the copy.
+// docs/abi.md#threat-model: what a client writes into a ring that cannot be is a violation, found
+// on the copy.
 func TestRingViolations(t *testing.T) {
 	caps := QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64, TxSlab: 64}
 	slot := func(mem []byte, r *QPRings) []byte { return mem[r.Layout.SQOff:] }
@@ -357,7 +358,8 @@ func TestCQViolation(t *testing.T) {
 	}
 }
 
-// One event per arming, by kind; errors count as solicited (VABI-6.4).
+// One event per arming, by kind; errors count as solicited
+// (docs/abi.md#waking).
 func TestArm(t *testing.T) {
 	c, ring, ch, tokens := newTestCQ(t, 64)
 	push := func(status uint32, solicited bool) int {

@@ -7,7 +7,7 @@ import (
 )
 
 // This file walks through every interleaving of the steps by which the two sides wake each other
-// (verbs-abi.md, section 6.4), on a machine with store buffers that is weaker than amd64: a thread's
+// (docs/abi.md#waking), on a machine with store buffers that is weaker than amd64: a thread's
 // stores and result-less read-modify-writes wait in its buffer while later loads go ahead, as on
 // arm64; plain stores leave the buffer in any order, releases in program order behind all before
 // them. A fence empties the buffer, and so do a read-modify-write with a result and a system call.
@@ -570,7 +570,7 @@ func armScenario(mu mutations, n int8) *scenario {
 	}
 }
 
-// VABI-6.4: as written no wake-up is lost, and each change for the worse is found.
+// docs/abi.md#waking: as written no wake-up is lost, and each change for the worse is found.
 func TestWakeUpSearch(t *testing.T) {
 	type sc = func(mutations) *scenario
 	arm2 := func(mu mutations) *scenario { return armScenario(mu, 2) }

@@ -89,7 +89,7 @@ func TestHelloVersion(t *testing.T) {
 	}
 }
 
-// VABI-6.8: 5 s from connect to HELLO.
+// docs/abi.md#session: 5 s from connect to HELLO.
 func TestHelloTimeout(t *testing.T) {
 	ts := newServer(t)
 	slow := rawConnect(t, ts.path)
@@ -105,7 +105,7 @@ func TestHelloTimeout(t *testing.T) {
 	ts.want("it was counted", func() bool { return ts.srv.Stats().Refused == 1 })
 }
 
-// VABI-6.9.
+// The rules of docs/abi.md#evolution.
 func TestEvolutionOnTheSocket(t *testing.T) {
 	ts := newServer(t)
 	c := ts.client()
@@ -143,7 +143,7 @@ func TestEvolutionOnTheSocket(t *testing.T) {
 	}
 }
 
-// T7 of the ABI's traps: what is in use stays.
+// V7: what is in use stays.
 func TestBusy(t *testing.T) {
 	ts := newServer(t)
 	c := ts.client()

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Waiting rules of the doorbell thread (verbs-abi.md, sections 5 and 6.8).
+// Waiting rules of the doorbell thread: docs/abi.md#waiting and #threat-model.
 const (
 	spinTime     = 5 * time.Microsecond // before blocking, if no program is blocked
 	barrenWakes  = 64                   // wakes in a row without a bell

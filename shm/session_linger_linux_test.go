@@ -61,8 +61,8 @@ func bring(s *Session, more func() bool, cqs ...*CQRing) bool {
 	return true
 }
 
-// VABI-6.4: who lingers deals with bells that nobody was woken for, all of what is behind them, and the thread that
-// sleeps is woken as before afterwards.
+// docs/abi.md#waiting: who lingers deals with bells that nobody was woken for, all of what is
+// behind them, and the thread that sleeps is woken as before afterwards.
 func TestLinger(t *testing.T) {
 	ts, c, q, s := lingering(t)
 	for id := uint64(10); id < 100; id += 10 {
@@ -76,7 +76,7 @@ func TestLinger(t *testing.T) {
 	}
 }
 
-// VABI-6.4: from Expect on nobody is woken for a bell, and Linger finds it.
+// docs/abi.md#waiting: from Expect on nobody is woken for a bell, and Linger finds it.
 func TestLingerExpects(t *testing.T) {
 	ts, c, q, s := lingering(t)
 	c.asleep(ts)

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// VABI-6.8: each violation ends the session that it came from, with a line in the log and a count,
-// and no other; nothing is left of it.
+// docs/abi.md#threat-model: each violation ends the session that it came from, with a line in the
+// log and a count, and no other; nothing is left of it.
 func TestViolations(t *testing.T) {
 	msg := func(op Op, body any) []byte { return AppendMessage(nil, Header{Op: op}, body) }
 	for _, tt := range []struct {
@@ -216,7 +216,7 @@ func TestFullDoorbellDoesNotHoldTheEnd(t *testing.T) {
 	<-done
 }
 
-// VABI-6.8, table of received descriptors: ADD_MEM.
+// What ADD_MEM may bring: docs/abi.md#descriptors.
 func TestAddMemChecks(t *testing.T) {
 	ts := newServer(t)
 	c := ts.client()
@@ -302,7 +302,7 @@ func itoa(n int) string {
 	return string(b)
 }
 
-// VABI-6.8, table of received descriptors: SET_MEM.
+// What SET_MEM may bring: docs/abi.md#descriptors.
 func TestSetMemChecks(t *testing.T) {
 	ts := newServer(t)
 	c := ts.client()

@@ -12,7 +12,7 @@ import (
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
 
-// term is a cause in the ledger's writing.
+// term is a cause, layer/type/code.
 type term struct{ layer, typ, code uint8 }
 
 func (e *env) wantTerm(why string, err error, remote bool, want term) {
@@ -26,8 +26,9 @@ func (e *env) wantTerm(why string, err error, remote bool, want term) {
 	}
 }
 
-// The ledger's section 4: each check of what a peer asks for, in order, with its exact cause for a
-// Write and for a Read; nothing is changed and both ends come to Error. SEC-005, -010 to -013,
+// Each check of what a peer asks for, in the order of docs/decisions.md#access-checks, with its
+// exact cause for a Write and for a Read; nothing is changed and both ends come to Error. SEC-005,
+// -010 to -013,
 // -019, -021; RFC 5041, section 7.1; RFC 5040, section 7.2.
 func TestRemoteAccess(t *testing.T) {
 	const base, length = 4096, 1000 // of the region in the middle of y's buffer

@@ -140,7 +140,7 @@ func TestPortOnceResolved(t *testing.T) {
 	})
 }
 
-// The whole life of a connection as rdma_cm users see it: T4, T12, T19, Q1.
+// The whole life of a connection as rdma_cm users see it: V3, V4, V12, V19, Q1.
 func TestCMLife(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		x, y := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{}), vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
@@ -164,7 +164,7 @@ func TestCMLife(t *testing.T) {
 			t.Fatal(err)
 		}
 		up := r.want("accepted", vnic.CMEstablished)[0]
-		// Ledger MPA, 8.4: the responder raises its IRD to our ORD and lowers its ORD to our IRD.
+		// RFC 6581, section 9.1: the responder raises its IRD to our ORD and lowers its ORD to our IRD.
 		if string(up.Param.PrivateData) != "welcome" || up.Param.IRD != 4 || up.Param.ORD != 6 {
 			t.Errorf("the initiator's end: %+v", up.Param)
 		}
@@ -201,8 +201,8 @@ func TestCMLife(t *testing.T) {
 	})
 }
 
-// T12: DISCONNECTED comes once per side, however the connection ends; also for a QP that is
-// destroyed first (T10).
+// V12: DISCONNECTED comes once per side, however the connection ends; also for a QP that is
+// destroyed first (V10).
 func TestDisconnectedOnce(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -238,7 +238,7 @@ func TestDisconnectedOnce(t *testing.T) {
 	}
 }
 
-// T20: how attempts fail, as the kernel reports it. Where the peer was not reached the QP can be
+// V20: how attempts fail, as the kernel reports it. Where the peer was not reached the QP can be
 // used again; where it was, it is in Error (Q2).
 func TestConnectErrors(t *testing.T) {
 	unreached := netip.MustParseAddr("10.0.0.99")
@@ -300,7 +300,7 @@ func TestConnectErrors(t *testing.T) {
 	}
 }
 
-// ResolveAddr: no route or a source that is not ours is ADDR_ERROR (T4, T20).
+// ResolveAddr: no route or a source that is not ours is ADDR_ERROR (V4, V20).
 func TestResolveErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, _ := vnictest.Pair(t)
@@ -506,7 +506,7 @@ func TestLimits(t *testing.T) {
 	})
 }
 
-// The start-up's timers, and what ends it: ledger MPA, sections 8 and 9. A peer that says nothing,
+// The start-up's timers, and what ends it: M2, M16. A peer that says nothing,
 // or half a Request, is dropped after 5 s; a malformed frame closes TCP at once.
 func TestStartTimers(t *testing.T) {
 	for _, tt := range []struct {
@@ -605,7 +605,7 @@ func TestConnectCanceled(t *testing.T) {
 	})
 }
 
-// T14: the responder sends first; its data waits for the initiator's RTR, on any MPA revision.
+// V14: the responder sends first; its data waits for the initiator's RTR, on any MPA revision.
 func TestResponderFirst(t *testing.T) {
 	for rev := uint8(1); rev <= 2; rev++ {
 		onPaths(t, func(t *testing.T, e *env) {

@@ -109,7 +109,7 @@ type Timeouts struct {
 	Turn        time.Duration // a connection, or request, that does not get on delays later ones from or to the same address this long
 }
 
-// DefaultTimeouts are siw's for the start-up (ledger MPA, section 9), and ours.
+// DefaultTimeouts are siw's for the start-up (docs/decisions.md#M16), and ours.
 func DefaultTimeouts() Timeouts {
 	return Timeouts{
 		Connect: 10 * time.Second, MPARequest: 5 * time.Second, MPAReply: 10 * time.Second, ReceiveHold: 5 * time.Second,

@@ -125,7 +125,7 @@ func TestSolicited(t *testing.T) {
 	})
 }
 
-// T13, RDMAP-095: completions come in posting order, though Sends are done before earlier Reads.
+// V13, RDMAP-095: completions come in posting order, though Sends are done before earlier Reads.
 func TestCompletionOrder(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		x, y := e.plain()

@@ -165,8 +165,8 @@ func TestForeignQueues(t *testing.T) {
 	})
 }
 
-// What a client writes into its ring is checked here again: verbs-abi 6.8. An honest mistake is an
-// error completion, and ends its QP only.
+// What a client writes into its ring is checked here again: docs/abi.md#threat-model. An honest
+// mistake is an error completion, and ends its QP only.
 func TestForeignRequestsChecked(t *testing.T) {
 	for name, wr := range map[string]rdma.SendWR{
 		"opcode":            {Op: 200},
@@ -248,7 +248,7 @@ func mapping(t *testing.T, size int) (b []byte, truncate func()) {
 }
 
 // A mapping that faults (its file was cut) is a violation of its owner, never a crash: mode 1,
-// verbs-abi 6.8, SIGBUS. Each way into it, from both ends.
+// docs/abi.md#errors. Each way into it, from both ends.
 func TestMappingFaults(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -17,7 +17,7 @@ const loopChunk = 128 << 10
 // A loopEnd is one end of a connection between two QPs of one device. The requester's owner does
 // all of a request, the responder's checks and completions too, under the lock of the responder's
 // receive side; what the responder must do itself it is told through its mailbox. RFC 5040 asks
-// for exactly the same on both sides as a wire would give (ledger, section 15.4).
+// for exactly the same on both sides as a wire would give (docs/qp-states.md).
 //
 // Both ends may be run at once: a requester locks the other's receive side only, and nothing under
 // it but MRs and CQs. Memory that can block is not touched here: at the first request that needs some, both

@@ -14,8 +14,8 @@ import (
 
 // An initiator reminds a silent responder with zero-length Writes, four times at most, each after
 // twice the time, and stops once the peer has said something. siw can overlook what follows its
-// Reply until another segment comes (ledger MPA, I-11). A peer that is not siw, as it takes a Send for an RTR (I-13),
-// is left alone.
+// Reply until another segment comes (S1). A peer that is not siw, as it takes a Send for an RTR
+// (S6), is left alone.
 func TestNudge(t *testing.T) {
 	const rtr = 20 // octets of the zero-length Write as an FPDU: of the RTR, too
 	for _, tt := range []struct {

@@ -50,6 +50,6 @@ func TestSecurityDuties(t *testing.T) {
 		}
 	}
 	if rows != 45 {
-		t.Errorf("%d rows, the ledger has 45", rows)
+		t.Errorf("%d rows, RFC 5042 has 45 requirements", rows)
 	}
 }

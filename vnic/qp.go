@@ -358,7 +358,7 @@ func (qp *QP) queueSendLocked(wr *rdma.SendWR) error {
 	if _, err := qp.checkSend(wr); err != nil {
 		return err
 	}
-	// "Send queue: posting refused" in Idle and Closing: ledger, section 15.1.
+	// In Idle and Closing posting is refused: docs/qp-states.md.
 	if s := qp.State(); s == rdma.QPIdle || s == rdma.QPClosing {
 		return fmt.Errorf("post a send request to QP %d in state %v: %w", qp.num, s, rdma.ErrNotConnected)
 	}

@@ -39,7 +39,7 @@ func (qp *QP) localError(e *iwarp.LocalError, from errOrigin) {
 	ev := rdma.EventQPFatal
 	r := &qp.rx
 	r.mu.Lock()
-	// The ledger's section 15.4 and the table of errors: who gets which status.
+	// Who gets which status: docs/qp-states.md#what-the-program-sees.
 	switch {
 	case code == iwarp.TermMessageTooLong && r.used && r.have:
 		r.fail, r.vendor = rdma.WCLocLen, vendorErr(code)

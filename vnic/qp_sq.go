@@ -387,8 +387,8 @@ func (qp *QP) completeLocked(e *sqe, st rdma.WCStatus) {
 	qp.scq.addLocked(qp, wc, 0, qp.sq.head, true, false)
 }
 
-// blameSend notes on the oldest request that has not completed how it failed; how the ledger's
-// section 15.4 and the table of errors want it.
+// blameSend notes on the oldest request that has not completed how it failed:
+// docs/qp-states.md#what-the-program-sees.
 func (qp *QP) blameSend(st rdma.WCStatus, vendor uint32) {
 	s := &qp.sq
 	for i := s.head; i != s.tail; i++ {

@@ -7,7 +7,7 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 )
 
-// qpNext holds, for each state, the states that may follow it: ledger, section 15.2.
+// qpNext holds, for each state, the states that may follow it: docs/qp-states.md.
 //
 //	          connect Q1            disconnect Q3, Q11          LLP closed Q13
 //	Idle ───────────────────▶ RTS ───────────────────▶ Closing ────────────────▶ Idle
@@ -24,7 +24,7 @@ var qpNext = [...]uint8{
 }
 
 // setState moves qp to state to; it is called by qp's owner, and nothing else assigns qp.state. An
-// error says that the ledger has no such transition, and nothing was done.
+// error says that there is no such transition, and nothing was done.
 func (qp *QP) setState(to rdma.QPState) error {
 	from := qp.State()
 	if to == from {

@@ -19,8 +19,8 @@ import (
 // what is for another connection. Two oracles watch. Memory that is revoked is the owner's: it
 // writes and compares it, so that a copy that goes on shows as a difference or, under the race
 // detector, as a race. And each access is answered as its grant was: carried out while it was open,
-// refused with exactly the ledger's code when it was not. SEC-014, SEC-006, SEC-017, DDP-096,
-// DDP-099, RDMAP-072, RDMAP-125.
+// refused with exactly the code of docs/decisions.md#access-checks when it was not. SEC-014,
+// SEC-006, SEC-017, DDP-096, DDP-099, RDMAP-072, RDMAP-125.
 func TestRevokeRace(t *testing.T) {
 	for _, tt := range []struct {
 		name         string

@@ -295,7 +295,7 @@ func TestSRQEmpty(t *testing.T) {
 }
 
 // A QP in Error flushes the receive that it has begun to fill and says so; those in the SRQ stay
-// there, for the others. Ledger ddp-rdmap, section 15.3.
+// there, for the others.
 func TestSRQError(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		p := e.pool(2, srqConfig(8, 0))

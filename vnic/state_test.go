@@ -12,7 +12,7 @@ import (
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
 
-// Q3, Q11, Q13, T12: a graceful disconnect flushes the receives on both sides and brings both QPs
+// Q3, Q11, Q13, V12: a graceful disconnect flushes the receives on both sides and brings both QPs
 // back to Idle, without an error.
 func TestDisconnect(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
@@ -46,8 +46,8 @@ func TestDisconnect(t *testing.T) {
 	})
 }
 
-// Q14, T12: a QP of a verbs program is in Error after a graceful disconnect of either side, and what is posted then
-// flushes. It can be reset.
+// Q14, V12: a QP of a verbs program is in Error after a graceful disconnect of either side, and
+// what is posted then flushes. It can be reset.
 func TestDisconnectToError(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		y := vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
@@ -151,7 +151,7 @@ func TestAbort(t *testing.T) {
 		x.Recv(5, 0, 1)
 		x.WantRecv("receives too", is(5, flush))
 		if err := x.QP.Modify(rdma.QPRTS); !isErr(err, rdma.ErrInvalid) {
-			t.Errorf("modify to RTS: %v", err) // T9
+			t.Errorf("modify to RTS: %v", err) // V9
 		}
 		// Q16
 		if err := x.QP.Modify(rdma.QPIdle); err != nil {
@@ -216,7 +216,7 @@ func TestSendTooLong(t *testing.T) {
 	})
 }
 
-// T15, A29: without a receive the stream is held; a receive posted in time goes on, else 1/2/02.
+// V15, A29: without a receive the stream is held; a receive posted in time goes on, else 1/2/02.
 func TestReceiveHold(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		x, y := e.plain()
@@ -290,7 +290,7 @@ func TestCQOverrun(t *testing.T) {
 	})
 }
 
-// What was made has to be closed in order: T7.
+// What was made has to be closed in order: V7.
 func TestBusy(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		x, _ := e.plain()

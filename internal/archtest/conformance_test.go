@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// ledgers says how many requirements each ledger has; they are numbered from 1.
-var ledgers = []struct {
+// titles says how many requirements each title has; they are numbered from 1.
+var titles = []struct {
 	name, title string
 	n           int
 }{
@@ -91,20 +91,20 @@ func requirements(text string) (ids []string) {
 		if at == nil {
 			return ids
 		}
-		ledger := text[at[2]:at[3]]
+		title := text[at[2]:at[3]]
 		last, _ := strconv.Atoi(text[at[4]:at[5]])
-		ids = append(ids, fmt.Sprintf("%s-%03d", ledger, last))
+		ids = append(ids, fmt.Sprintf("%s-%03d", title, last))
 		text = text[at[1]:]
 		for {
 			if m := idRange.FindStringSubmatch(text); m != nil {
 				end, _ := strconv.Atoi(m[1])
 				for last++; last <= end; last++ {
-					ids = append(ids, fmt.Sprintf("%s-%03d", ledger, last))
+					ids = append(ids, fmt.Sprintf("%s-%03d", title, last))
 				}
 				last, text = end, text[len(m[0]):]
 			} else if m := idMore.FindStringSubmatch(text); m != nil {
 				last, _ = strconv.Atoi(m[1])
-				ids, text = append(ids, fmt.Sprintf("%s-%03d", ledger, last)), text[len(m[0]):]
+				ids, text = append(ids, fmt.Sprintf("%s-%03d", title, last)), text[len(m[0]):]
 			} else {
 				break
 			}
@@ -147,7 +147,7 @@ func tests(t *testing.T, f file) (out []testFunc) {
 // comment is a line break in a comment: a list of IDs may go over it.
 var comment = regexp.MustCompile(`\n// `)
 
-// TestConformanceTable holds docs/conformance.md to the ledgers and to the tests.
+// TestConformanceTable holds docs/conformance.md to the titles' counts and to the tests.
 func TestConformanceTable(t *testing.T) {
 	all := files(t)
 	i := slices.IndexFunc(all, func(f file) bool { return f.name == conformanceTable })
@@ -160,7 +160,7 @@ func TestConformanceTable(t *testing.T) {
 	}
 	total := 0
 	var sums [3]int // covered, open, n/a
-	for _, l := range ledgers {
+	for _, l := range titles {
 		total += l.n
 		var counts [3]int
 		for n := 1; n <= l.n; n++ {
@@ -184,7 +184,7 @@ func TestConformanceTable(t *testing.T) {
 	}
 	wantSum(t, all[i].text, "all", sums)
 	if len(rows) != total {
-		t.Errorf("%s has %d rows, want %d: an ID that no ledger has", conformanceTable, len(rows), total)
+		t.Errorf("%s has %d rows, want %d: an ID that no title has", conformanceTable, len(rows), total)
 	}
 
 	exists := map[string]bool{}

@@ -28,7 +28,7 @@ func doc(t *testing.T, name string) string {
 func TestSecurityDoc(t *testing.T) {
 	text := doc(t, "security.md")
 	known := make(map[string]bool)
-	for _, l := range ledgers {
+	for _, l := range titles {
 		if l.name != "SEC" {
 			continue
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
 
-// VABI T1, T23: rates, the numbers that have texts and the reading of files are as in rdma-core's own library, and
-// functions that an RNIC does not have fail as their callers expect.
+// V1, V23: rates, the numbers that have texts and the reading of files are as in rdma-core's own
+// library, and functions that an RNIC does not have fail as their callers expect.
 func TestHelpers(t *testing.T) {
 	ctest.Need(t, systemHeaders...)
 	dir := libs(t)

@@ -61,7 +61,8 @@ func old(name string, s symbol) bool {
 	return strings.HasSuffix(name, "@IBVERBS_1.0") && !s.isDefault
 }
 
-// VABI T1: what Debian's libraries export, ours export with the same version, as the default where that is the default.
+// V1: what Debian's libraries export, ours export with the same version, as the default where that
+// is the default.
 func TestExports(t *testing.T) {
 	for _, lib := range libraries {
 		ctest.Need(t, systemDir+lib)
@@ -139,8 +140,8 @@ func locate(t *testing.T, name string) string {
 	return path
 }
 
-// VABI T1: what Debian's programs and the libraries that they bring along import, ours have. All of them are bound when a
-// program starts.
+// V1: what Debian's programs and the libraries that they bring along import, ours have. All of them
+// are bound when a program starts.
 func TestImports(t *testing.T) {
 	have := make(map[string]bool)
 	for _, lib := range libraries {
@@ -166,7 +167,7 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// VABI T1: the dynamic linker itself binds every program to our libraries.
+// V1: the dynamic linker itself binds every program to our libraries.
 func TestStarts(t *testing.T) {
 	dir := libs(t)
 	for _, name := range programs {

@@ -11,7 +11,8 @@
  *   vrnic_cq.lock, vrnic_qp.sq.lock, vrnic_rq.lock, vrnic_chan.lock, vrnic_mrs.lock, vrnic_session.lend_lock,
  *   vrnic_session.rpc_lock.
  * Nothing is held in a wait that a program may cancel or that the network decides on. An rpc does not wait for
- * the network, and runs with cancellation off.
+ * the network, and runs with cancellation off. The libraries have no thread of their own
+ * (docs/decisions.md#V21).
  */
 #ifndef VRNIC_H
 #define VRNIC_H

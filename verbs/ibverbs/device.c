@@ -67,7 +67,7 @@ bool vrnic_device_allowed(struct vrnic_session *s, uint32_t index)
 /* The device of a description, made if it is new, or NULL: device_lock is held. */
 static struct vrnic_device *find_device(const struct vrnic_query_device_reply *rep, uint32_t index)
 {
-	static const char ops[sizeof(void *)]; /* nobody else's, which is all that is asked of it */
+	static const char ops[sizeof(void *)]; /* nobody else's: docs/decisions.md#V2 */
 	struct vrnic_device *d;
 	struct ibv_device *v;
 

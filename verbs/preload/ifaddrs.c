@@ -1,9 +1,9 @@
 /*
  * libvrnic-ifaddrs.so: getifaddrs(3) that lists the addresses of virtual RNICs too.
  *
- * Some programs, libfabric among them, find RDMA devices by asking the kernel for its interfaces and binding an rdma_cm
- * id to each of their addresses. The address of a virtual RNIC may be on no interface of the kernel. `vrnic exec`
- * preloads this library and sets
+ * docs/decisions.md#V5. Some programs, libfabric among them, find RDMA devices by asking the kernel
+ * for its interfaces and binding an rdma_cm id to each of their addresses. The address of a virtual
+ * RNIC may be on no interface of the kernel. `vrnic exec` preloads this library and sets
  *
  *	VRNIC_IFADDRS=NAME=ADDR/BITS[,ADDR/BITS]...[;NAME=...]
  *

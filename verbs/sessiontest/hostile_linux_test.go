@@ -375,7 +375,8 @@ func TestSpuriousTokens(t *testing.T) {
 	p.wantLine("bg async type 9")
 }
 
-// VABI 6.8: a daemon of a third user gets nothing, and programs with raised privilege get no device.
+// docs/abi.md#threat-model: a daemon of a third user gets nothing, and programs with raised
+// privilege get no device.
 func TestTrust(t *testing.T) {
 	b := need(t)
 	needtest.Root(t) // to be two users

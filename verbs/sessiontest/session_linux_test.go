@@ -103,8 +103,8 @@ func TestCompletionEvents(t *testing.T) {
 	p.want("ack 0 1", "ok", "ack 1 2", "ok", "delchan 0", "EBUSY", "delcq 0", "ok", "delcq 1", "ok", "delchan 0", "ok")
 }
 
-// VABI T8: to destroy a CQ waits until the events that were given are acknowledged, drops the others, and leaves those of
-// other CQs.
+// V8: to destroy a CQ waits until the events that were given are acknowledged, drops the others,
+// and leaves those of other CQs.
 func TestDestroyCQ(t *testing.T) {
 	need(t)
 	f := newFake(t, nil)
@@ -127,7 +127,8 @@ func TestDestroyCQ(t *testing.T) {
 	p.want("ack 2 7", "ok", "delcq 2", "ok", "delchan 0", "ok") // more than were given: fio does that
 }
 
-// VABI T11: a thread that waits on a channel which another one destroys comes never back; nor does it end the program.
+// V11: a thread that waits on a channel which another one destroys comes never back; nor does it
+// end the program.
 func TestDestroyUnderWait(t *testing.T) {
 	need(t)
 	if ctest.Sanitized("thread") {
@@ -171,7 +172,7 @@ func (p *program) reads(n int) {
 	}
 }
 
-// VABI T11: waits can be cancelled, and leave nothing locked.
+// V11: waits can be cancelled, and leave nothing locked.
 func TestCancel(t *testing.T) {
 	need(t)
 	f := newFake(t, nil)

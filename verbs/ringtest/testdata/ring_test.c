@@ -244,7 +244,10 @@ static void test_send_wrap(void)
 	teardown(&p);
 }
 
-/* A full queue is ENOMEM. Visible requests are over when polled, invisible ones when retired, in groups (T17). */
+/*
+ * A full queue is ENOMEM. Visible requests are over when polled, invisible ones when retired, in
+ * groups (V17).
+ */
 static void test_send_full(void)
 {
 	struct ibv_sge sge = sge_of(0, 0);

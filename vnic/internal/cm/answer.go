@@ -205,7 +205,7 @@ func (r *streamRequest) reject(privateData []byte) (hangUp func(), err error) {
 	flushStart(r.stream, r.responder)
 	r.stream.SetNotify(nil)
 	// "The MPA implementation leaves the TCP connection open; closing is up to the ULP": RFC 5044,
-	// section 7.1.2 (3), and the ledger's choice 1. It counts as a connection does.
+	// section 7.1.2 (3), and docs/decisions.md#M1. It counts as a connection does.
 	r.connect()
 	return func() {
 		r.stream.Close()

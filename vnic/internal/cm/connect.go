@@ -159,7 +159,8 @@ func (id *ID) initiate(ctx context.Context, a *Attempt, s iwarp.Stream, p rdma.C
 	return Event{}, true
 }
 
-// connectFailed is the event for an attempt that failed, as the kernel reports it (T20).
+// connectFailed is the event for an attempt that failed, as the kernel reports it
+// (docs/decisions.md#V20).
 func connectFailed(err error) Event {
 	var rej *iwarp.RejectedError
 	var local *iwarp.LocalError

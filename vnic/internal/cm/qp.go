@@ -38,8 +38,8 @@ type QP interface {
 
 // A Link joins a QP, which has made it, to its peer.
 type Link interface {
-	// Attach connects the QP, which a has reserved: RTS comes first, then a.Established, then data (T12). It
-	// may wait for who runs the QP. After an error the Link is aborted.
+	// Attach connects the QP, which a has reserved: RTS comes first, then a.Established, then data
+	// (docs/decisions.md#V12). It may wait for who runs the QP. After an error the Link is aborted.
 	Attach(a *Attempt) error
 	// Abort gives up a Link that is not attached.
 	Abort()

@@ -8,7 +8,7 @@ import (
 )
 
 // A Use is what a peer wants of memory: the right that it takes, and the cause for each check that
-// fails.
+// fails, a column of docs/decisions.md#access-checks.
 type Use struct {
 	name                               string
 	need                               rdma.Access
@@ -16,8 +16,7 @@ type Use struct {
 }
 
 var (
-	// PeerWrite is an RDMA Write. "No DDP code exists" for a missing right: it is answered as an
-	// STag that is not valid.
+	// PeerWrite is an RDMA Write. DDP has no code for a missing right: docs/decisions.md#A1.
 	PeerWrite = &Use{
 		name: "RDMA Write", need: rdma.RemoteWrite,
 		stag: iwarp.TermInvalidSTag, assoc: iwarp.TermNotAssociated, wrap: iwarp.TermTOWrap,
@@ -30,7 +29,7 @@ var (
 		wrap: iwarp.TermReadTOWrap, access: iwarp.TermReadAccess, outside: iwarp.TermReadBounds,
 	}
 	// PeerAtomic is an atomic operation: RFC 7306 has no codes of its own, and the checks of RFC
-	// 5040, section 7.2, apply.
+	// 5040, section 7.2, apply (docs/decisions.md#A12).
 	PeerAtomic = &Use{
 		name: "atomic", need: rdma.RemoteAtomic,
 		stag: iwarp.TermReadInvalidSTag, assoc: iwarp.TermReadNotAssociated,
@@ -66,7 +65,7 @@ func (pd *PD) local(s rdma.SGE, write bool, hint *MR) (*MR, error) {
 	case !m.holds(s.Addr, uint64(s.Length)):
 		return nil, fmt.Errorf("%#x + %d lies outside of the region of key %#x, %#x + %d",
 			s.Addr, s.Length, s.LKey, m.base, m.length)
-	case write && m.access&rdma.LocalWrite == 0:
+	case write && m.access&rdma.LocalWrite == 0: // enough for a Read's: docs/decisions.md#A19
 		return nil, fmt.Errorf("the region of key %#x may not be written", s.LKey)
 	}
 	return m, nil

@@ -139,7 +139,8 @@ func (c CopyMode) copy(dst, src []byte) {
 }
 
 // lastWord is how many octets at the end of n > 0 at addr are written behind the others, and
-// together: the longest aligned word that ends there. Programs poll the last octet, or a word.
+// together: the longest aligned word that ends there. Programs poll the last octet, or a word:
+// docs/decisions.md#V16.
 func lastWord(addr uintptr, n int) int {
 	k := 8
 	for k > n || (addr+uintptr(n))%uintptr(k) != 0 {

@@ -53,9 +53,9 @@ func (s *Stream) EndWindows() {
 }
 
 // Find makes the checks of RFC 5040, section 7.2, and RFC 5041, section 5.2.1, for n > 0 octets at
-// to of the region that the peer calls stag, in the order given there, and returns the region. The
-// caller pins it for each access; a failure to pin is that of the first check: see Use.Gone.
-// An error is a *iwarp.LocalError.
+// to of the region that the peer calls stag, in the order of docs/decisions.md#access-checks, and
+// returns the region. The caller pins it for each access; a failure to pin is that of the first
+// check: see Use.Gone. An error is a *iwarp.LocalError.
 func (s *Stream) Find(u *Use, stag uint32, to uint64, n uint32) (*MR, error) {
 	pd := s.pd
 	m := pd.peerHint.Load() // the region of the last access
@@ -191,7 +191,7 @@ func (s *Stream) LocalInvalidate(key uint32) (*MR, error) {
 }
 
 // RemoteInvalidate carries the peer's Send with Invalidate out and returns what it ended: RFC 5040,
-// section 5.3. A peer can invalidate what is for it alone.
+// section 5.3, and docs/decisions.md#A6. A peer can invalidate what is for it alone.
 func (s *Stream) RemoteInvalidate(stag uint32) (*MR, *iwarp.LocalError) {
 	fail := func(code iwarp.TermCode, why string) (*MR, *iwarp.LocalError) {
 		return nil, &iwarp.LocalError{Cause: code, Err: fmt.Errorf("invalidate STag %#x: %s", stag, why)}

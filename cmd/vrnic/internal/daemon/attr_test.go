@@ -16,7 +16,8 @@ import (
 )
 
 // CM_INIT_QP_ATTR as rdma_init_qp_attr on an RNIC: INIT with the rights of a peer, and nothing for the
-// states that connecting enters, which MODIFY_QP refuses (T9). An id that is on no device has no answer.
+// states that connecting enters, which MODIFY_QP refuses (V9). An id that is on no device has no
+// answer.
 func TestInitQPAttr(t *testing.T) {
 	d := daemontest.Start(t)
 	r := shmtest.NewRaw(t, d.Socket()).Hello()

@@ -113,7 +113,7 @@ func (h *idHandler) Bind(addr netip.AddrPort) error {
 	if !addr.Addr().IsUnspecified() {
 		sd := h.s.ownerOf(addr.Addr())
 		if sd == nil {
-			return syscall.ENODEV // T4: an address that is not the device's
+			return syscall.ENODEV // no device has it: docs/decisions.md#V4
 		}
 		b, err := h.bindOn(sd, addr)
 		if err != nil {

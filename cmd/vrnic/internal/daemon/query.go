@@ -9,7 +9,7 @@ import (
 	"github.com/vrnic/vrnic/shm"
 )
 
-// Numbers of rdma-core that programs look at (T18).
+// Numbers of rdma-core that programs look at (docs/decisions.md#V18).
 const (
 	portActive      = 4 // IBV_PORT_ACTIVE
 	linkEthernet    = 2 // IBV_LINK_LAYER_ETHERNET

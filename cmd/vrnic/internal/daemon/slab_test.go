@@ -191,7 +191,7 @@ func TestSlabIsNoMR(t *testing.T) {
 	a.Must(shm.OpDeallocPD, &shm.HandleRequest{Handle: a.pd}, nil) // EBUSY while anything is left
 }
 
-// VABI-6.8: slab ranges and indices that cannot be end the session.
+// docs/abi.md#slabs: ranges and indices that cannot be end the session.
 func TestSlabViolation(t *testing.T) {
 	raw := func(set func(wqe []byte)) func(a *rawEnd, b *daemontest.End) {
 		return func(a *rawEnd, b *daemontest.End) {

@@ -142,7 +142,8 @@ func qpState(s rdma.QPState) uint32 {
 }
 
 // modifyStates are the states that a client may ask for, by MODIFY_QP. RTR and RTS are reached by
-// connecting only: a program that tries to set them as on InfiniBand must be told at once (T9).
+// connecting only: a program that tries to set them as on InfiniBand must be told at once
+// (docs/decisions.md#V9).
 var modifyStates = map[uint32]rdma.QPState{
 	shm.StateReset: rdma.QPIdle,
 	shm.StateInit:  rdma.QPIdle,

@@ -59,7 +59,7 @@ func TestTables(t *testing.T) {
 			t.Errorf("state %v is %d, want %d", s, got, want)
 		}
 	}
-	// T9: a program that drives a QP to RTR or RTS itself is told at once.
+	// V9: a program that drives a QP to RTR or RTS itself is told at once.
 	for _, s := range []uint32{shm.StateRTR, shm.StateRTS, shm.StateSQD, 7, 1 << 31} {
 		if to, ok := modifyStates[s]; ok {
 			t.Errorf("a client may ask for ring state %d, as %v", s, to)
