@@ -7,23 +7,15 @@ import (
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
+	"github.com/vrnic/vrnic/vnic/internal/queue"
 )
 
 // The atomic operations and immediate data of RFC 7306.
 
 var errNoExtensions = errors.New("atomics and immediate data were not agreed on for this connection (ConnParam.Extensions)")
 
-func isAtomic(op rdma.Opcode) bool {
-	switch op {
-	case rdma.OpFetchAdd, rdma.OpCompareSwap, rdma.OpMaskedFetchAdd, rdma.OpMaskedCompareSwap:
-		return true
-	default:
-		return false
-	}
-}
-
 // isRequest says that op is answered: it counts against ORD, and has a place for the answer.
-func isRequest(op rdma.Opcode) bool { return op == rdma.OpRead || isAtomic(op) }
+func isRequest(op rdma.Opcode) bool { return op == rdma.OpRead || queue.IsAtomic(op) }
 
 func isImmediate(op rdma.Opcode) bool { return op == rdma.OpSendImm || op == rdma.OpWriteImm }
 

@@ -9,8 +9,8 @@ import (
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic/internal/cm"
-	"github.com/vrnic/vrnic/vnic/internal/handle"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
+	"github.com/vrnic/vrnic/vnic/internal/queue"
 )
 
 // A ContextConfig says whose a context is and what it may have.
@@ -26,8 +26,8 @@ type ContextConfig struct {
 	// OnAsync takes the events of NextAsyncEvent instead. It is called with locks held: it must
 	// not block nor call this package.
 	OnAsync func(rdma.AsyncEvent)
-	// Within: handlers of ids may be called within CMID's ResolveAddr, ResolveRoute and Accept, whose caller then holds no lock
-	// that they take. It saves waking a goroutine for each of them.
+	// Within: handlers of ids may be called within CMID's ResolveAddr, ResolveRoute and Accept, whose
+	// caller then holds no lock that they take. It saves waking a goroutine for each of them.
 	Within bool
 }
 
@@ -39,16 +39,15 @@ type Context struct {
 	cfg    ContextConfig
 	limits Limits
 	mem    mem.Space
+	queues queue.Space
 
 	stageMu  sync.Mutex    // held by SetStaged
 	touching chan struct{} // a slot for each goroutine of a staged context that runs a QP
 	violated sync.Once
 
 	mu     sync.Mutex
-	closed bool               // guarded by mu
-	cqs    handle.Table[*CQ]  // guarded by mu
-	srqs   handle.Table[*SRQ] // guarded by mu
-	qps    map[uint32]*QP     // guarded by mu, by QPN
+	closed bool           // guarded by mu
+	qps    map[uint32]*QP // guarded by mu, by QPN
 
 	cm *cm.User
 
@@ -102,6 +101,7 @@ func (c *Context) Shutdown() {
 	}
 	c.closed = true
 	c.mem.Shut(c.closedError())
+	c.queues.Shut(c.closedError())
 	close(c.stop)
 	qps := make([]*QP, 0, len(c.qps))
 	for _, qp := range c.qps {
@@ -138,12 +138,7 @@ func (c *Context) finish(qps []*QP) {
 	c.cm.Wait()
 
 	c.mem.Close()
-	c.mu.Lock()
-	for cq := range c.cqs.All() {
-		cq.shut()
-	}
-	c.cqs, c.srqs = handle.Table[*CQ]{}, handle.Table[*SRQ]{}
-	c.mu.Unlock()
+	c.queues.Close()
 
 	c.dev.mu.Lock()
 	delete(c.dev.contexts, c)
@@ -154,7 +149,8 @@ func (c *Context) finish(qps []*QP) {
 // Done is closed when all that was made through a closed c is gone, its goroutines too.
 func (c *Context) Done() <-chan struct{} { return c.done }
 
-// Close is Shutdown, and waits for Done. With memory that can block it may take as long as that does.
+// Close is Shutdown, and waits for Done. With memory that can block it may take as long as that
+// does.
 func (c *Context) Close() error {
 	c.Shutdown()
 	<-c.done
@@ -168,7 +164,8 @@ func (c *Context) Device() *Device { return c.dev }
 func (c *Context) Attr() rdma.DeviceAttr {
 	l := c.limits
 	return rdma.DeviceAttr{
-		Name: c.dev.cfg.Name, Addrs: append([]netip.Prefix(nil), c.dev.cfg.Addrs...), MAC: c.dev.cfg.MAC, MTU: c.dev.cfg.MTU,
+		Name: c.dev.cfg.Name, Addrs: append([]netip.Prefix(nil), c.dev.cfg.Addrs...), MAC: c.dev.cfg.MAC,
+		MTU:   c.dev.cfg.MTU,
 		MaxQP: l.QP, MaxCQ: l.CQ, MaxMR: l.MR, MaxPD: l.PD, MaxDepth: l.Depth, MaxSGE: l.SGE,
 		MaxIRD: l.IRD, MaxORD: l.ORD, MaxMRLen: l.MRLen, MaxSRQ: l.SRQ, MaxSRQWR: l.Depth, MaxMW: l.MW,
 	}
@@ -180,7 +177,8 @@ func (c *Context) AllocBuffer(size int) (rdma.Buffer, error) {
 		return nil, fmt.Errorf("allocate a buffer of %d octets: %w", size, rdma.ErrInvalid)
 	}
 	if uint64(size) > c.limits.MRLen {
-		return nil, fmt.Errorf("allocate a buffer of %d octets, at most %d: %w", size, c.limits.MRLen, rdma.ErrLimit)
+		return nil, fmt.Errorf("allocate a buffer of %d octets, at most %d: %w", size, c.limits.MRLen,
+			rdma.ErrLimit)
 	}
 	return &buffer{mem.Pages(size)}, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/cm"
 	"github.com/vrnic/vrnic/vnic/internal/handle"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
+	"github.com/vrnic/vrnic/vnic/internal/queue"
 )
 
 // A Device is one virtual RNIC.
@@ -94,6 +95,11 @@ func (d *Device) Open(cfg ContextConfig) (*Context, error) {
 		},
 		Violation: c.violation, Log: d.log.With("owner", cfg.Label),
 	})
+	c.queues.Init(queue.Config{
+		CQ: c.limits.CQ, CQDepth: c.limits.CQDepth, SRQ: c.limits.SRQ,
+		Depth: c.limits.Depth, SGE: c.limits.SGE,
+		Event: func(t rdma.AsyncEventType, object uint32) { c.event(t, object, nil) },
+	})
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -168,7 +174,8 @@ func (d *Device) route(remote netip.Addr) (netip.Addr, error) {
 		}
 	}
 	if best < 0 {
-		return netip.Addr{}, fmt.Errorf("no address of %s reaches %v: %w", d.cfg.Name, remote, syscall.ENETUNREACH)
+		return netip.Addr{}, fmt.Errorf("no address of %s reaches %v: %w", d.cfg.Name, remote,
+			syscall.ENETUNREACH)
 	}
 	return from, nil
 }

@@ -64,10 +64,12 @@ type QPInfo struct {
 	Markers   string         `json:"markers,omitempty"` // "in", "out" or "both": what has them
 	IRD       uint16         `json:"ird"`
 	ORD       uint16         `json:"ord"`
-	RTR       string         `json:"rtr,omitempty"`    // the ready-to-receive message that was agreed (RFC 6581, section 9)
-	EMSS      int            `json:"emss,omitempty"`   // octets TCP puts into a segment; over SCTP, of the longest DDP segment
-	Stream    int            `json:"stream,omitempty"` // of an SCTP association
-	Connected time.Time      `json:"connected,omitzero"`
+	// the ready-to-receive message that was agreed (RFC 6581, section 9)
+	RTR string `json:"rtr,omitempty"`
+	// octets TCP puts into a segment; over SCTP, of the longest DDP segment
+	EMSS      int       `json:"emss,omitempty"`
+	Stream    int       `json:"stream,omitempty"` // of an SCTP association
+	Connected time.Time `json:"connected,omitzero"`
 	// Idle is for how long nothing has moved, counted from the first look at it that found it so.
 	Idle time.Duration `json:"idle_ns,omitempty"`
 }
@@ -136,21 +138,25 @@ type SRQInfo struct {
 
 // CMInfo describes an identifier of the connection manager.
 type CMInfo struct {
-	Dev     string         `json:"dev"`
-	Handle  uint32         `json:"handle"`
-	State   string         `json:"state"`
-	Local   netip.AddrPort `json:"local,omitzero"`
-	Remote  netip.AddrPort `json:"remote,omitzero"`
-	QPN     uint32         `json:"qpn,omitempty"`
-	Waiting int32          `json:"waiting,omitempty"` // of a listener: requests half open or unanswered
-	Owner   Owner          `json:"owner"`
+	Dev    string         `json:"dev"`
+	Handle uint32         `json:"handle"`
+	State  string         `json:"state"`
+	Local  netip.AddrPort `json:"local,omitzero"`
+	Remote netip.AddrPort `json:"remote,omitzero"`
+	QPN    uint32         `json:"qpn,omitempty"`
+	// of a listener: requests half open or unanswered
+	Waiting int32 `json:"waiting,omitempty"`
+	Owner   Owner `json:"owner"`
 }
 
-func (c *Context) owner() Owner { return Owner{Label: c.cfg.Label, PID: c.cfg.PID, Comm: c.cfg.Comm} }
+func (c *Context) owner() Owner {
+	return Owner{Label: c.cfg.Label, PID: c.cfg.PID, Comm: c.cfg.Comm}
+}
 
 // DevInfo describes d.
 func (d *Device) DevInfo() DevInfo {
-	i := DevInfo{Name: d.cfg.Name, MAC: macString(d.cfg.MAC), MTU: d.cfg.MTU, Addrs: slices.Clone(d.cfg.Addrs)}
+	i := DevInfo{Name: d.cfg.Name, MAC: macString(d.cfg.MAC), MTU: d.cfg.MTU,
+		Addrs: slices.Clone(d.cfg.Addrs)}
 	l := d.cm.Load()
 	i.Ports, i.Pending, i.HalfOpen, i.Refused = l.Ports, int64(l.Pending), l.HalfOpen, l.Refused
 	for _, c := range d.contextList() {
@@ -160,8 +166,8 @@ func (d *Device) DevInfo() DevInfo {
 		i.MRs += mrs
 		i.MWs += mws
 		c.mu.Lock()
-		i.CQs += c.cqs.Len()
-		i.SRQs += c.srqs.Len()
+		i.CQs += len(c.queues.CQs())
+		i.SRQs += len(c.queues.SRQs())
 		i.QPs += len(c.qps)
 		c.mu.Unlock()
 		i.CMIDs += len(c.cm.IDs())
@@ -214,11 +220,12 @@ func (d *Device) QPs(c *Context) []QPInfo {
 func (qp *QP) Info() QPInfo {
 	i := QPInfo{
 		Dev: qp.dev.cfg.Name, QPN: qp.num, State: qp.State().String(), PD: qp.pd.Handle(),
-		SendCQ: qp.scq.handle, RecvCQ: qp.rcq.handle, MaxSendWR: qp.cfg.MaxSendWR, MaxRecvWR: qp.cfg.MaxRecvWR,
-		Owner: qp.ctx.owner(), Created: qp.created, Counters: qp.stats.snapshot(),
+		SendCQ: qp.queues.SendCQ.Handle(), RecvCQ: qp.queues.RecvCQ.Handle(), MaxSendWR: qp.cfg.MaxSendWR,
+		MaxRecvWR: qp.cfg.MaxRecvWR,
+		Owner:     qp.ctx.owner(), Created: qp.created, Counters: qp.stats.snapshot(),
 	}
-	if t := qp.rx.tap; t != nil {
-		i.SRQ, i.SRQTaken, i.SRQHeld = t.srq.num, t.taken.Load(), int(t.out.Load())
+	if t := qp.queues.Tap; t != nil {
+		i.SRQ, i.SRQTaken, i.SRQHeld = t.SRQ().Num(), t.Taken(), t.Held()
 	}
 	if p := qp.peek.Load(); p != nil {
 		i.Transport, i.Local, i.Remote = "tcp", p.local, p.remote
@@ -309,20 +316,12 @@ func (d *Device) MWs(c *Context) []MWInfo {
 func (d *Device) CQs(c *Context) []CQInfo {
 	infos := []CQInfo{}
 	for _, c := range d.only(c) {
-		c.mu.Lock()
-		cqs := c.cqs.Slice()
-		need := make(map[*CQ]int, len(cqs))
-		for _, cq := range cqs {
-			need[cq] = cq.need
-		}
-		c.mu.Unlock()
-		for _, cq := range byHandle(cqs) {
-			cq.mu.Lock()
+		for _, cq := range byHandle(c.queues.CQs()) {
+			s := cq.Stats()
 			infos = append(infos, CQInfo{
-				Dev: d.cfg.Name, Handle: cq.handle, Depth: cq.depth, Queues: len(cq.qps), Need: need[cq], Pushed: cq.pushed, Events: cq.signaled,
-				Overrun: cq.overrun, Owner: c.owner(),
+				Dev: d.cfg.Name, Handle: cq.Handle(), Depth: cq.Depth(), Queues: s.Queues, Need: s.Need,
+				Pushed: s.Pushed, Events: s.Events, Overrun: s.Overrun, Owner: c.owner(),
 			})
-			cq.mu.Unlock()
 		}
 	}
 	return infos
@@ -332,30 +331,17 @@ func (d *Device) CQs(c *Context) []CQInfo {
 func (d *Device) SRQs(c *Context) []SRQInfo {
 	infos := []SRQInfo{}
 	for _, c := range d.only(c) {
-		c.mu.Lock()
-		srqs := c.srqs.Slice()
-		c.mu.Unlock()
-		slices.SortFunc(srqs, func(a, b *SRQ) int { return int(a.num) - int(b.num) })
-		for _, s := range srqs {
-			if i, ok := s.info(); ok {
-				infos = append(infos, i)
+		for _, q := range byHandle(c.queues.SRQs()) {
+			if s, ok := q.Stats(); ok {
+				infos = append(infos, SRQInfo{
+					Dev: d.cfg.Name, Num: q.Num(), PD: q.PD().Handle(), MaxWR: q.Config().MaxWR,
+					MaxPerQP: s.MaxPerQP, Posted: s.Posted, QPs: s.QPs, Taken: s.Taken, Waits: s.Waits,
+					Quota: s.OverQuota, Limit: s.Limit, Limits: s.Limits, Owner: c.owner(),
+				})
 			}
 		}
 	}
 	return infos
-}
-
-func (s *SRQ) info() (i SRQInfo, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.queue == nil {
-		return i, false
-	}
-	return SRQInfo{
-		Dev: s.pd.ctx.dev.cfg.Name, Num: s.num, PD: s.pd.Handle(), MaxWR: s.cfg.MaxWR, MaxPerQP: s.quota(),
-		Posted: s.pendingLocked(), QPs: int(s.qps.Load()), Taken: s.taken, Waits: s.waits, Quota: s.over,
-		Limit: s.limit, Limits: s.limits, Owner: s.pd.ctx.owner(),
-	}, true
 }
 
 // CMs describes the identifiers of c, or all for nil.
@@ -366,7 +352,8 @@ func (d *Device) CMs(c *Context) []CMInfo {
 		for _, id := range byHandle(ids) {
 			i := id.Info()
 			infos = append(infos, CMInfo{
-				Dev: d.cfg.Name, Handle: id.Handle(), State: i.State, Local: i.Local, Remote: i.Remote, QPN: i.QPN,
+				Dev: d.cfg.Name, Handle: id.Handle(), State: i.State, Local: i.Local, Remote: i.Remote,
+				QPN:     i.QPN,
 				Waiting: int32(i.Waiting), Owner: c.owner(),
 			})
 		}

@@ -183,8 +183,8 @@ func (l *loopEnd) send() (more bool) {
 
 // waits reports whether e, which is done, can wait for the message behind it before anybody is told.
 func (l *loopEnd) waits(e *sqe) bool {
-	q := l.qp.own
-	return e.total <= lateLen && l.late < lateMost && (e.wr.Op == rdma.OpSend || e.wr.Op == rdma.OpWrite) && q != nil && q.more()
+	q := l.qp.queues.Local
+	return e.total <= lateLen && l.late < lateMost && (e.wr.Op == rdma.OpSend || e.wr.Op == rdma.OpWrite) && q != nil && q.More()
 }
 
 // settle tells of what is done.

@@ -13,14 +13,15 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/cm"
 	"github.com/vrnic/vrnic/vnic/internal/handle"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
+	"github.com/vrnic/vrnic/vnic/internal/queue"
 )
 
 // A Lingerer is told by who brings octets of the peer.
 type Lingerer interface {
 	// Expect is called before the QP deals with them. If it returns true, Linger is called afterwards.
 	Expect() bool
-	// Linger may call Ring. It returns after some microseconds, and when more, if not nil, reports that the caller
-	// has more to bring.
+	// Linger may call Ring. It returns after some microseconds, and when more, if not nil, reports
+	// that the caller has more to bring.
 	Linger(more func() bool)
 }
 
@@ -38,14 +39,15 @@ type QPOptions struct {
 	// Linger, if set, is told of octets that the peer has sent: they may have an answer soon.
 	Linger Lingerer
 	// EndInError has a connection that ends gracefully leave the QP in Error, where what is posted
-	// flushes, and not in Idle, where it could connect again: what rdma_disconnect promises to verbs programs.
+	// flushes, and not in Idle, where it could connect again: what rdma_disconnect promises to verbs
+	// programs.
 	EndInError bool
 }
 
 // A QP is a queue pair. It implements rdma.QP.
 //
-// What each message needs is in front and together, with the first slots of its queues: with many QPs it comes from
-// memory, line by line.
+// What each message needs is in front and together, with the first slots of its queues: with many
+// QPs it comes from memory, line by line.
 type QP struct {
 	// Who runs it: run.go.
 	token    atomic.Uint32
@@ -53,8 +55,6 @@ type QP struct {
 	hasCalls atomic.Bool
 
 	destroying atomic.Bool // Close or Shutdown has begun
-	destroyed  atomic.Bool // nothing of it is polled any more
-	overrun    atomic.Bool // a CQ has no room
 	timerFired atomic.Bool
 
 	// These belong to the owner.
@@ -68,22 +68,18 @@ type QP struct {
 	dead       bool // die was here
 	lastWQE    bool // in Error, with an SRQ: its end is to be told once all is flushed
 
-	num      uint32
-	peer     atomic.Pointer[loopEnd] // on loopback the link of the peer; only a hint, see soon
-	wire     atomic.Pointer[wire]    // over TCP the link; only a hint, see soon
-	own      *ownQueues              // nil for foreign queues
-	link     link                    // nil: not connected; the owner's
-	sendq    SendQueue
-	recvq    RecvQueue
-	ctx      *Context
-	pd       *PD
-	mem      mem.Stream
-	scq, rcq *CQ
-	cfg      rdma.QPConfig
-	stats    qpStats
-	rx       recvSide  // has a lock: on loopback the peer's owner delivers here
-	ownq     ownQueues // what own points to
-	sq       sendSide  // the owner's
+	num    uint32
+	peer   atomic.Pointer[loopEnd] // on loopback the link of the peer; only a hint, see soon
+	wire   atomic.Pointer[wire]    // over TCP the link; only a hint, see soon
+	link   link                    // nil: not connected; the owner's
+	ctx    *Context
+	pd     *PD
+	mem    mem.Stream
+	cfg    rdma.QPConfig
+	stats  qpStats
+	rx     recvSide // has a lock: on loopback the peer's owner delivers here
+	queues queue.Pair
+	sq     sendSide // the owner's
 
 	dev      *Device
 	onState  func(rdma.QPState)
@@ -153,50 +149,50 @@ func (pd *PD) NewQP(o QPOptions) (*QP, error) {
 		{"MaxSendSGE", &cfg.MaxSendSGE, c.limits.SGE}, {"MaxRecvSGE", &cfg.MaxRecvSGE, c.limits.SGE},
 	} {
 		if *v.v < 0 || *v.v > v.max {
-			return nil, fmt.Errorf("create a QP with %s %d, possible are 1 to %d: %w", v.name, *v.v, v.max, rdma.ErrInvalid)
+			return nil, fmt.Errorf("create a QP with %s %d, possible are 1 to %d: %w", v.name, *v.v, v.max,
+				rdma.ErrInvalid)
 		}
 		*v.v = max(*v.v, 1)
 	}
 	if cfg.MaxInline < 0 || cfg.MaxInline > c.limits.Inline {
-		return nil, fmt.Errorf("create a QP with MaxInline %d, possible are 0 to %d: %w", cfg.MaxInline, c.limits.Inline, rdma.ErrInvalid)
+		return nil, fmt.Errorf("create a QP with MaxInline %d, possible are 0 to %d: %w", cfg.MaxInline,
+			c.limits.Inline, rdma.ErrInvalid)
 	}
 	scq, ok1 := cfg.SendCQ.(*CQ)
 	rcq, ok2 := cfg.RecvCQ.(*CQ)
-	if !ok1 || !ok2 || scq == nil || rcq == nil || scq.ctx != c || rcq.ctx != c {
-		return nil, fmt.Errorf("create a QP: SendCQ and RecvCQ must be CQs of the same device: %w", rdma.ErrInvalid)
+	if !ok1 || !ok2 || scq == nil || rcq == nil || scq.Space() != &c.queues ||
+		rcq.Space() != &c.queues {
+		return nil, fmt.Errorf("create a QP: SendCQ and RecvCQ must be CQs of the same device: %w",
+			rdma.ErrInvalid)
 	}
-	var tap *srqTap
+	var srq *SRQ
 	switch {
 	case cfg.SRQ != nil:
-		srq, ok := cfg.SRQ.(*SRQ)
-		if !ok || srq == nil || srq.pd != pd {
-			return nil, fmt.Errorf("create a QP: SRQ must be one of the same protection domain: %w", rdma.ErrInvalid)
+		var ok bool
+		srq, ok = cfg.SRQ.(*SRQ)
+		if !ok || srq == nil || srq.PD() != pd.PD {
+			return nil, fmt.Errorf("create a QP: SRQ must be one of the same protection domain: %w",
+				rdma.ErrInvalid)
 		}
 		if o.RecvQueue != nil {
 			return nil, fmt.Errorf("create a QP with an SRQ and a receive queue: %w", rdma.ErrInvalid)
 		}
-		tap = &srqTap{srq: srq, pos: -1}
-		cfg.MaxRecvWR, cfg.MaxRecvSGE = 0, srq.cfg.MaxSGE
+		cfg.MaxRecvWR, cfg.MaxRecvSGE = 0, srq.Config().MaxSGE
 	case (o.SendQueue == nil) != (o.RecvQueue == nil):
 		return nil, fmt.Errorf("create a QP with one foreign queue of two: %w", rdma.ErrInvalid)
 	}
 	qp := &QP{
-		dev: c.dev, ctx: c, pd: pd, cfg: cfg, scq: scq, rcq: rcq, onState: o.OnState, linger: o.Linger, created: time.Now(), endState: rdma.QPIdle,
-		sendq: o.SendQueue, recvq: o.RecvQueue,
+		dev: c.dev, ctx: c, pd: pd, cfg: cfg, onState: o.OnState, linger: o.Linger,
+		created: time.Now(), endState: rdma.QPIdle,
 		wakec: make(chan struct{}, 1), gone: make(chan struct{}),
 	}
 	if o.EndInError {
 		qp.endState = rdma.QPError
 	}
-	if qp.sendq == nil {
-		qp.own = &qp.ownq
-		qp.own.init(&cfg)
-		qp.sendq, qp.recvq = qp.own, &qp.own.rq
-	}
-	if tap != nil {
-		tap.qp = qp
-		qp.recvq, qp.rx.tap = tap, tap
-	}
+	qp.queues.Init(&queue.PairConfig{
+		QPConfig: cfg, SendCQ: scq, RecvCQ: rcq, SRQ: srq, Send: o.SendQueue, Recv: o.RecvQueue,
+		Wake: qp.wake,
+	})
 	qp.mem.Init(pd.PD)
 	qp.sq.init(qp)
 	qp.rx.init(qp)
@@ -216,19 +212,11 @@ func (pd *PD) addQP(qp *QP) error {
 	if err := c.openLocked(); err != nil {
 		return err
 	}
-	gone := qp.scq.closed.Load() || qp.rcq.closed.Load()
-	t := qp.rx.tap
-	if gone || t != nil && t.srq.closed {
-		return fmt.Errorf("create a QP of objects that are gone: %w", rdma.ErrClosed)
-	}
 	if len(c.qps) >= c.limits.QP {
 		return fmt.Errorf("create a QP: %d are there: %w", len(c.qps), rdma.ErrLimit)
 	}
-	if !qp.reserve(1) && c.dev.cfg.StrictCQ {
-		err := fmt.Errorf("create a QP whose queues could overflow their CQs: the queues that complete there need %d of %d and %d of %d completions: %w",
-			qp.scq.need, qp.scq.depth, qp.rcq.need, qp.rcq.depth, rdma.ErrLimit)
-		qp.reserve(-1)
-		return err
+	if err := qp.queues.Add(c.dev.cfg.StrictCQ); err != nil {
+		return fmt.Errorf("create a QP: %w", err)
 	}
 	num, err := c.dev.qps.Add(qp, handle.Max)
 	if err == nil {
@@ -237,7 +225,7 @@ func (pd *PD) addQP(qp *QP) error {
 		}
 	}
 	if err != nil {
-		qp.reserve(-1)
+		qp.queues.Remove()
 		return fmt.Errorf("create a QP: %w", err)
 	}
 	qp.num = num
@@ -245,12 +233,6 @@ func (pd *PD) addQP(qp *QP) error {
 		c.qps = make(map[uint32]*QP)
 	}
 	c.qps[num] = qp
-	qp.scq.attach(qp)
-	qp.rcq.attach(qp)
-	if t != nil {
-		t.srq.qps.Add(1)
-		qp.rcq.countShared()
-	}
 	c.wg.Add(1)
 	go func() {
 		defer c.wg.Done()
@@ -272,13 +254,7 @@ func (qp *QP) remove() {
 	c.dev.past.add(qp.stats.snapshot())
 	delete(c.qps, qp.num)
 	qp.mem.Remove()
-	qp.reserve(-1)
-	qp.scq.detach(qp)
-	qp.rcq.detach(qp)
-	if t := qp.rx.tap; t != nil {
-		t.srq.qps.Add(-1)
-		t.drop()
-	}
+	qp.queues.Remove()
 }
 
 func (qp *QP) Num() uint32           { return qp.num }
@@ -304,7 +280,7 @@ func (qp *QP) postState() error {
 	if qp.destroying.Load() {
 		return fmt.Errorf("post to QP %d: %w", qp.num, rdma.ErrClosed)
 	}
-	if qp.own == nil {
+	if qp.queues.Local == nil {
 		return fmt.Errorf("post to QP %d, whose queues are elsewhere: %w", qp.num, rdma.ErrUnsupported)
 	}
 	return nil
@@ -316,11 +292,10 @@ func (qp *QP) PostSend(wr *rdma.SendWR) error {
 		return err
 	}
 	qp.soon()
-	q := qp.own
-	q.mu.Lock()
-	err := qp.queueSendLocked(wr)
-	q.publishLocked()
-	q.mu.Unlock()
+	q := qp.queues.Local
+	q.LockSend()
+	err := qp.queueSend(wr)
+	q.UnlockSend()
 	if err != nil {
 		return err
 	}
@@ -337,24 +312,23 @@ func (qp *QP) PostSends(wrs []rdma.SendWR) (n int, err error) {
 		return 0, err
 	}
 	qp.soon()
-	q := qp.own
-	q.mu.Lock()
+	q := qp.queues.Local
+	q.LockSend()
 	for n < len(wrs) {
-		if err = qp.queueSendLocked(&wrs[n]); err != nil {
+		if err = qp.queueSend(&wrs[n]); err != nil {
 			break
 		}
 		n++
 	}
-	q.publishLocked()
-	q.mu.Unlock()
+	q.UnlockSend()
 	if n > 0 {
 		qp.kick()
 	}
 	return n, err
 }
 
-// queueSendLocked checks wr and puts it into the queue; qp.own.mu is held.
-func (qp *QP) queueSendLocked(wr *rdma.SendWR) error {
+// queueSend checks wr and puts it into the queue, which is locked.
+func (qp *QP) queueSend(wr *rdma.SendWR) error {
 	if _, err := qp.checkSend(wr); err != nil {
 		return err
 	}
@@ -362,7 +336,7 @@ func (qp *QP) queueSendLocked(wr *rdma.SendWR) error {
 	if s := qp.State(); s == rdma.QPIdle || s == rdma.QPClosing {
 		return fmt.Errorf("post a send request to QP %d in state %v: %w", qp.num, s, rdma.ErrNotConnected)
 	}
-	return qp.own.postSendLocked(wr)
+	return qp.queues.Local.PostSend(wr)
 }
 
 // postRecvState says whether a receive may be posted now.
@@ -370,8 +344,9 @@ func (qp *QP) postRecvState() error {
 	if err := qp.postState(); err != nil {
 		return err
 	}
-	if qp.rx.tap != nil {
-		return fmt.Errorf("post a receive to QP %d, which takes them from SRQ %d: %w", qp.num, qp.rx.tap.srq.num, rdma.ErrInvalid)
+	if t := qp.queues.Tap; t != nil {
+		return fmt.Errorf("post a receive to QP %d, which takes them from SRQ %d: %w",
+			qp.num, t.SRQ().Num(), rdma.ErrInvalid)
 	}
 	return nil
 }
@@ -381,11 +356,10 @@ func (qp *QP) PostRecv(wr *rdma.RecvWR) error {
 	if err := qp.postRecvState(); err != nil {
 		return err
 	}
-	q := qp.own
-	q.rmu.Lock()
-	err := qp.queueRecvLocked(wr)
-	q.rq.publish()
-	q.rmu.Unlock()
+	q := qp.queues.Local
+	q.LockRecv()
+	err := q.PostRecv(wr)
+	q.UnlockRecv()
 	if err != nil {
 		return err
 	}
@@ -401,28 +375,19 @@ func (qp *QP) PostRecvs(wrs []rdma.RecvWR) (n int, err error) {
 	if err := qp.postRecvState(); err != nil {
 		return 0, err
 	}
-	q := qp.own
-	q.rmu.Lock()
+	q := qp.queues.Local
+	q.LockRecv()
 	for n < len(wrs) {
-		if err = qp.queueRecvLocked(&wrs[n]); err != nil {
+		if err = q.PostRecv(&wrs[n]); err != nil {
 			break
 		}
 		n++
 	}
-	q.rq.publish()
-	q.rmu.Unlock()
+	q.UnlockRecv()
 	if n > 0 {
 		qp.ringRecv()
 	}
 	return n, err
-}
-
-// queueRecvLocked checks wr and puts it into the queue; qp.own.rmu is held.
-func (qp *QP) queueRecvLocked(wr *rdma.RecvWR) error {
-	if err := checkRecv(wr, qp.cfg.MaxRecvSGE); err != nil {
-		return err
-	}
-	return qp.own.postRecvLocked(wr)
 }
 
 // ringRecv runs qp if a posted receive means work: somebody waits for it, or it flushes.
@@ -492,7 +457,7 @@ func (qp *QP) destroy() {
 
 // die ends qp; its owner calls it.
 func (qp *QP) die() {
-	qp.destroyed.Store(true)
+	qp.queues.Drop()
 	qp.dead = true
 	qp.endLink(!qp.leaves())
 	qp.closeRecv()
@@ -509,9 +474,9 @@ func (qp *QP) die() {
 	signal(qp.wakec)
 }
 
-// leaves reports whether all that qp had to send has been handed over. What is complete for a program must
-// arrive, also if it destroys the QP right away, disconnected or not, as fio and libfabric do: the FIN goes
-// behind it. A reset would overtake it.
+// leaves reports whether all that qp had to send has been handed over. What is complete for a
+// program must arrive, also if it destroys the QP right away, disconnected or not, as fio and
+// libfabric do: the FIN goes behind it. A reset would overtake it.
 func (qp *QP) leaves() bool {
 	return (qp.State() == rdma.QPRTS || qp.State() == rdma.QPClosing) &&
 		qp.sq.head == qp.sq.tail && qp.link != nil && qp.link.idle()

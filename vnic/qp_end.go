@@ -294,7 +294,7 @@ func (qp *QP) awaitReceive() {
 		qp.stats.stalls.Add(1)
 		qp.setDeadline(deadlineHold, qp.dev.cfg.Timeouts.ReceiveHold)
 	}
-	if t := qp.rx.tap; t != nil && t.waits.Load() && qp.rcq.sink != nil {
+	if t := qp.queues.Tap; t != nil && t.Waits() && qp.queues.RecvCQ.Foreign() {
 		qp.setDeadline(deadlineQuota, quotaLook)
 	}
 }

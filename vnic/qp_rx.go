@@ -14,7 +14,6 @@ import (
 // QP's owner is here; on loopback the owner of the peer delivers, too.
 type recvSide struct {
 	qp      *QP
-	tap     *srqTap     // nil without an SRQ; it is qp.recvq then
 	waiting atomic.Bool // a Send waits for a receive, or a post must be flushed
 
 	mu     sync.Mutex
@@ -25,7 +24,8 @@ type recvSide struct {
 	used   bool // guarded by mu: a Send has begun to fill it
 	bad    bool // guarded by mu: wr names memory that it may not
 	fail   rdma.WCStatus
-	vendor uint32 // guarded by mu, as fail: how the receive that was taken fails instead of being flushed
+	// guarded by mu, as fail: how the receive that was taken fails instead of being flushed
+	vendor uint32
 	wr     rdma.RecvWR
 	list   mem.SGL
 	sge    [1]rdma.SGE // the room of wr, if that is enough
@@ -64,7 +64,7 @@ func (r *recvSide) takeLocked() bool {
 		return true
 	}
 	r.waiting.Store(true)
-	r.qp.recvq.Starve(true)
+	r.qp.queues.Recv.Starve(true)
 	if r.nextLocked() { // it may have come in between
 		return true
 	}
@@ -73,7 +73,7 @@ func (r *recvSide) takeLocked() bool {
 
 func (r *recvSide) nextLocked() bool {
 	qp := r.qp
-	cookie, ok, err := qp.recvq.Next(&r.wr)
+	cookie, ok, err := qp.queues.Recv.Next(&r.wr)
 	if err != nil {
 		qp.ctx.violation(fmt.Errorf("receive queue of QP %d: %w", qp.num, err))
 		return false
@@ -83,7 +83,7 @@ func (r *recvSide) nextLocked() bool {
 	}
 	if r.waiting.Load() {
 		r.waiting.Store(false)
-		qp.recvq.Starve(false)
+		qp.queues.Recv.Starve(false)
 	}
 	r.cookie, r.have, r.used, r.bad, r.fail, r.vendor, r.size = cookie, true, false, false, 0, 0, 0
 	n, ok := mem.Total(r.wr.SGEs)
@@ -108,7 +108,8 @@ func (r *recvSide) beginLocked() (size uint32, ok bool) {
 	return r.size, true
 }
 
-var errBadReceive = fmt.Errorf("the receive names memory that it may not write: %w", rdma.ErrInvalid)
+var errBadReceive = fmt.Errorf("the receive names memory that it may not write: %w",
+	rdma.ErrInvalid)
 
 // placeLocked places octets of the Send under way.
 func (r *recvSide) placeLocked(h *mem.Hold, off uint32, p []byte) error {
@@ -187,18 +188,17 @@ func (r *recvSide) tellLocked(wc *rdma.WC, solicited bool) {
 		r.qp.stats.recv(r.recvs, r.octets)
 		r.recvs, r.octets = 0, 0
 	}
-	cq := r.qp.rcq
-	cq.mu.Lock()
+	cq := r.qp.queues.RecvCQ
+	cq.Lock()
 	for i := range r.lates {
 		k := &r.late[i]
-		cq.addLocked(r.qp, &k.wc, k.cookie, 0, false, k.solicited)
+		cq.AddRecv(&r.qp.queues, &k.wc, k.cookie, k.solicited)
 	}
 	r.lates = 0
 	if wc != nil {
-		cq.addLocked(r.qp, wc, r.cookie, 0, false, solicited)
+		cq.AddRecv(&r.qp.queues, wc, r.cookie, solicited)
 	}
-	cq.publishLocked()
-	cq.mu.Unlock()
+	cq.Unlock()
 }
 
 // closeRecv ends delivery: on loopback nobody comes here any more, and no receive is asked for.
@@ -212,13 +212,13 @@ func (qp *QP) closeRecv() {
 	}
 	if r.waiting.Load() {
 		r.waiting.Store(false)
-		if !qp.dead || r.tap != nil {
-			qp.recvq.Starve(false)
+		if !qp.dead || qp.queues.Tap != nil {
+			qp.queues.Recv.Starve(false)
 		}
 	}
 	if qp.dead {
-		if r.have && r.tap != nil {
-			r.tap.giveBack(&r.wr, r.cookie)
+		if r.have && qp.queues.Tap != nil {
+			qp.queues.Tap.GiveBack(&r.wr, r.cookie)
 		}
 		r.list.Drop()
 		r.have, r.ended = false, nil
@@ -232,21 +232,22 @@ func (qp *QP) flushRecv() (more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := 0; ; i++ {
-		if !r.have && (r.tap != nil || i >= stepMessages || !r.takeLocked()) {
-			return r.tap == nil && i >= stepMessages
+		if !r.have && (qp.queues.Tap != nil || i >= stepMessages || !r.takeLocked()) {
+			return qp.queues.Tap == nil && i >= stepMessages
 		}
 		if r.ended != nil { // its octets are there, and the key is gone all the same
 			r.ended, r.used = nil, true
 			r.revoking.Store(false)
 		}
-		if r.tap != nil && !r.used {
-			r.tap.giveBack(&r.wr, r.cookie) // taken for a Send that did not come
+		if qp.queues.Tap != nil && !r.used {
+			qp.queues.Tap.GiveBack(&r.wr, r.cookie) // taken for a Send that did not come
 			r.list.Drop()
 			r.have = false
 			return false
 		}
 		wc := &r.wc
-		*wc = rdma.WC{ID: r.wr.ID, Status: rdma.WCFlush, Op: rdma.WCRecv, QPN: qp.num, VendorErr: r.vendor}
+		*wc = rdma.WC{ID: r.wr.ID, Status: rdma.WCFlush, Op: rdma.WCRecv, QPN: qp.num,
+			VendorErr: r.vendor}
 		if r.fail != 0 {
 			wc.Status = r.fail
 			qp.stats.errors.Add(1)

@@ -7,6 +7,7 @@ import (
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
+	"github.com/vrnic/vrnic/vnic/internal/queue"
 )
 
 // A sendSide holds the send requests that were taken from the queue and have not been retired, in
@@ -51,7 +52,7 @@ const (
 )
 
 func (s *sendSide) init(qp *QP) {
-	n := uint32(ceilPow2(qp.cfg.MaxSendWR))
+	n := uint32(queue.Slots(qp.cfg.MaxSendWR))
 	s.mask = n - 1
 	s.rest = make([]sqe, n-1)
 	for i := range n {
@@ -78,7 +79,8 @@ func (s *sendSide) at(i uint32) *sqe {
 	return &s.first
 }
 
-// room is where the next request goes. When none is under way that is the first slot, which is in the cache.
+// room is where the next request goes. When none is under way that is the first slot, which is in
+// the cache.
 func (s *sendSide) room() *sqe {
 	if s.head == s.tail {
 		s.base = s.tail
@@ -129,7 +131,8 @@ func (qp *QP) checkSend(wr *rdma.SendWR) (n uint32, err error) {
 		flags |= rdma.Solicited | rdma.Inline
 	case rdma.OpWrite:
 		flags |= rdma.Inline
-	case rdma.OpRead, rdma.OpFetchAdd, rdma.OpCompareSwap, rdma.OpMaskedFetchAdd, rdma.OpMaskedCompareSwap:
+	case rdma.OpRead, rdma.OpFetchAdd, rdma.OpCompareSwap, rdma.OpMaskedFetchAdd,
+		rdma.OpMaskedCompareSwap:
 	case rdma.OpLocalInv, rdma.OpBindMW, rdma.OpRegMR:
 		if len(wr.SGEs) != 0 {
 			return 0, fmt.Errorf("%v with SGEs: %w", wr.Op, rdma.ErrInvalid)
@@ -142,7 +145,8 @@ func (qp *QP) checkSend(wr *rdma.SendWR) (n uint32, err error) {
 		return 0, fmt.Errorf("%v with flags %#x: %w", wr.Op, uint8(wr.Flags), errFlags)
 	case wr.Flags&rdma.Inline != 0:
 		if len(wr.Inline) > qp.cfg.MaxInline {
-			return 0, fmt.Errorf("%d octets inline, at most %d: %w", len(wr.Inline), qp.cfg.MaxInline, rdma.ErrInvalid)
+			return 0, fmt.Errorf("%d octets inline, at most %d: %w", len(wr.Inline), qp.cfg.MaxInline,
+				rdma.ErrInvalid)
 		}
 		return checkLength(wr.Op, uint32(len(wr.Inline)))
 	case len(wr.SGEs) > qp.cfg.MaxSendSGE:
@@ -158,11 +162,13 @@ func (qp *QP) checkSend(wr *rdma.SendWR) (n uint32, err error) {
 // checkLength checks what op says of the length.
 func checkLength(op rdma.Opcode, n uint32) (uint32, error) {
 	switch {
-	case isAtomic(op) && n != mem.AtomicLen:
-		return 0, fmt.Errorf("%v into %d octets, the old value has %d: %w", op, n, mem.AtomicLen, rdma.ErrInvalid)
+	case queue.IsAtomic(op) && n != mem.AtomicLen:
+		return 0, fmt.Errorf("%v into %d octets, the old value has %d: %w", op, n, mem.AtomicLen,
+			rdma.ErrInvalid)
 	case op == rdma.OpSendImm && n != 0:
 		// Immediate Data is a message of its own and has no payload (RFC 7306, section 6.3).
-		return 0, fmt.Errorf("%v with %d octets, iWARP has none with any: use WRITE_WITH_IMM, or a Send: %w", op, n, rdma.ErrInvalid)
+		return 0, fmt.Errorf("%v with %d octets, iWARP has none with any: use WRITE_WITH_IMM, or a "+
+			"Send: %w", op, n, rdma.ErrInvalid)
 	}
 	return n, nil
 }
@@ -190,7 +196,7 @@ func (qp *QP) nextSend() *sqe {
 
 // takeSend takes the next request of the queue into e.
 func (qp *QP) takeSend(e *sqe) bool {
-	ok, err := qp.sendq.Next(&e.wr)
+	ok, err := qp.queues.Send.Next(&e.wr)
 	if err != nil {
 		qp.ctx.violation(fmt.Errorf("send queue of QP %d: %w", qp.num, err))
 		return false
@@ -211,7 +217,7 @@ func (qp *QP) prepare(e *sqe) error {
 		return err
 	}
 	e.total = n
-	if !qp.extensions && (isAtomic(e.wr.Op) || isImmediate(e.wr.Op)) {
+	if !qp.extensions && (queue.IsAtomic(e.wr.Op) || isImmediate(e.wr.Op)) {
 		e.status = rdma.WCLocQPOp
 		return errNoExtensions
 	}
@@ -263,7 +269,8 @@ func (qp *QP) failSend(e *sqe) {
 	e.state = sqeDone
 	s.next++
 	qp.retire()
-	qp.localError(&iwarp.LocalError{Cause: iwarp.TermLocalCatastrophic, Err: fmt.Errorf("%v failed: %v", e.wr.Op, e.status)}, 0)
+	qp.localError(&iwarp.LocalError{Cause: iwarp.TermLocalCatastrophic,
+		Err: fmt.Errorf("%v failed: %v", e.wr.Op, e.status)}, 0)
 }
 
 // CopyOut implements iwarp.Payload.
@@ -316,9 +323,9 @@ func (qp *QP) retire() {
 	if s.head == s.next || s.at(s.head).state != sqeDone {
 		return
 	}
-	cq := qp.scq
-	cq.mu.Lock()
-	n, all, told := 0, 0, uint64(0)
+	q := &qp.queues
+	q.SendCQ.Lock()
+	n, told := 0, 0 // retired and not counted yet; completed
 	for s.head != s.next {
 		e := s.at(s.head)
 		if e.state != sqeDone {
@@ -330,21 +337,15 @@ func (qp *QP) retire() {
 			e.list.Drop()
 			continue
 		}
-		if qp.own == nil {
-			qp.sendq.Retire(n)
+		if q.Local == nil {
+			q.Send.Retire(n)
+			n = 0
 		}
 		qp.completeLocked(e, e.status)
-		all += n
-		told += unpolledOne
-		n = 0
+		told++
 	}
-	if qp.own != nil {
-		qp.own.retire(all+n, told)
-	} else if n > 0 {
-		qp.sendq.Retire(n)
-	}
-	cq.publishLocked()
-	cq.mu.Unlock()
+	q.RetireSends(n, told)
+	q.SendCQ.Unlock()
 }
 
 var sendWC = [...]rdma.WCOpcode{
@@ -358,19 +359,15 @@ var sendWC = [...]rdma.WCOpcode{
 
 // completeSend pushes the completion of e, which leaves the queue.
 func (qp *QP) completeSend(e *sqe, st rdma.WCStatus) {
-	if qp.own != nil {
-		qp.own.retire(1, unpolledOne)
-	} else {
-		qp.sendq.Retire(1)
-	}
-	cq := qp.scq
-	cq.mu.Lock()
+	qp.queues.RetireSends(1, 1)
+	cq := qp.queues.SendCQ
+	cq.Lock()
 	qp.completeLocked(e, st)
-	cq.publishLocked()
-	cq.mu.Unlock()
+	cq.Unlock()
 }
 
-// completeLocked adds the completion of e, behind which the queue goes on at sq.head. qp.scq.mu is held.
+// completeLocked adds the completion of e, behind which the queue goes on at sq.head. The CQ is
+// locked.
 func (qp *QP) completeLocked(e *sqe, st rdma.WCStatus) {
 	wc := &qp.sq.wc
 	*wc = rdma.WC{ID: e.wr.ID, Status: st, QPN: qp.num, VendorErr: e.vendor}
@@ -384,7 +381,7 @@ func (qp *QP) completeLocked(e *sqe, st rdma.WCStatus) {
 		qp.stats.errors.Add(1)
 	}
 	e.list.Drop()
-	qp.scq.addLocked(qp, wc, 0, qp.sq.head, true, false)
+	qp.queues.SendCQ.AddSend(&qp.queues, wc, qp.sq.head)
 }
 
 // blameSend notes on the oldest request that has not completed how it failed:
@@ -437,7 +434,7 @@ func (qp *QP) flushSend() (more bool) {
 		}
 		if st == rdma.WCSuccess && e.wr.Flags&rdma.Signaled == 0 && !qp.cfg.SignalAll {
 			e.list.Drop()
-			qp.sendq.Retire(1)
+			qp.queues.RetireSends(1, 0)
 			continue
 		}
 		qp.completeSend(e, st)

@@ -62,7 +62,7 @@ func (qp *QP) setState(to rdma.QPState) error {
 	case rdma.QPError, rdma.QPIdle:
 		qp.clearDeadlines()
 		qp.closeRecv()
-		qp.lastWQE = to == rdma.QPError && qp.rx.tap != nil
+		qp.lastWQE = to == rdma.QPError && qp.queues.Tap != nil
 	}
 	return nil
 }

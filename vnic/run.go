@@ -207,7 +207,7 @@ func (qp *QP) step(own bool) (more bool) {
 	if !own && !qp.near() {
 		return called || !qp.sendNear() // the rest is for the goroutine
 	}
-	if qp.overrun.Load() {
+	if qp.queues.Overrun() {
 		qp.cqOverrun()
 	}
 	if qp.timerFired.Swap(false) {

@@ -34,7 +34,8 @@ func documented(t *testing.T) (ts []transition, drawing string) {
 		}
 		return qpStates[i]
 	}
-	for _, m := range regexp.MustCompile(`(?m)^\| (Q\d+) \| (\w+) \| .* \| (\w+) \|$`).FindAllStringSubmatch(doc, -1) {
+	row := regexp.MustCompile(`(?m)^\| (?:<a id="Q\d+"></a>)?(Q\d+) \| (\w+) \| .* \| (\w+) \|$`)
+	for _, m := range row.FindAllStringSubmatch(doc, -1) {
 		ts = append(ts, transition{m[1], state(m[2]), state(m[3])})
 	}
 	parts := strings.Split(doc, "```")

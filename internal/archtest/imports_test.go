@@ -45,6 +45,8 @@ var layers = map[string][]string{
 	"vnic/internal/handle": {std, module + "rdma"},
 	"vnic/internal/mem": {std, module + "iwarp", module + "rdma", module + "internal/bulk",
 		module + "internal/prefetch", module + "vnic/internal/handle"},
+	"vnic/internal/queue": {std, module + "rdma", module + "vnic/internal/handle",
+		module + "vnic/internal/mem"},
 	"vnic/internal/session": {std, module + "iwarp", module + "sctpddp"},
 	"vnic/internal/cm": {std, module + "iwarp", module + "rdma",
 		module + "vnic/internal/handle", module + "vnic/internal/session"},

@@ -1,9 +1,10 @@
-package vnic
+package queue
 
 import "github.com/vrnic/vrnic/rdma"
 
-// sendSlots are the slots of a send queue in this process: small, and without pointers, with what few requests have
-// beside them. The first is in the QP itself: of many QPs with a message now and then each uses that alone.
+// sendSlots are the slots of a send queue in this process: small, and without pointers, with what
+// few requests have beside them. The first is in the QP itself: of many QPs with a message now and
+// then each uses that alone.
 type sendSlots struct {
 	mask   uint32
 	first  sendSlot
@@ -35,11 +36,21 @@ type rareFields struct {
 
 // rarely says whether op has rareFields.
 func rarely(op rdma.Opcode) bool {
-	return op >= rdma.OpLocalInv || isAtomic(op)
+	return op >= rdma.OpLocalInv || IsAtomic(op)
+}
+
+// IsAtomic reports whether op is an atomic operation.
+func IsAtomic(op rdma.Opcode) bool {
+	switch op {
+	case rdma.OpFetchAdd, rdma.OpCompareSwap, rdma.OpMaskedFetchAdd, rdma.OpMaskedCompareSwap:
+		return true
+	default:
+		return false
+	}
 }
 
 func (q *sendSlots) init(cfg *rdma.QPConfig) {
-	n := ceilPow2(cfg.MaxSendWR)
+	n := Slots(cfg.MaxSendWR)
 	q.mask, q.sges, q.inline = uint32(n-1), cfg.MaxSendSGE-1, cfg.MaxInline
 	q.rest = make([]sendSlot, n-1)
 	q.more = make([]rdma.SGE, n*q.sges)
@@ -58,7 +69,8 @@ func (q *sendSlots) put(i uint32, wr *rdma.SendWR) {
 	i &= q.mask
 	s := q.at(i)
 	s.id, s.op, s.flags = wr.ID, wr.Op, wr.Flags
-	s.remoteAddr, s.rkey, s.invKey, s.imm, s.immLow = wr.RemoteAddr, wr.RKey, wr.InvKey, wr.Imm, wr.ImmLow
+	s.remoteAddr, s.rkey, s.invKey, s.imm, s.immLow = wr.RemoteAddr, wr.RKey, wr.InvKey, wr.Imm,
+		wr.ImmLow
 	if wr.Flags&rdma.Inline != 0 {
 		s.n = uint32(copy(q.octets[int(i)*q.inline:][:q.inline], wr.Inline))
 	} else if s.n = uint32(len(wr.SGEs)); s.n > 0 {
@@ -74,12 +86,14 @@ func (q *sendSlots) put(i uint32, wr *rdma.SendWR) {
 	}
 }
 
-// get copies slot i to wr, whose slices are used again. What its opcode does not have stays as it was.
+// get copies slot i to wr, whose slices are used again. What its opcode does not have stays as it
+// was.
 func (q *sendSlots) get(i uint32, wr *rdma.SendWR) {
 	i &= q.mask
 	s := q.at(i)
 	wr.ID, wr.Op, wr.Flags = s.id, s.op, s.flags
-	wr.RemoteAddr, wr.RKey, wr.InvKey, wr.Imm, wr.ImmLow = s.remoteAddr, s.rkey, s.invKey, s.imm, s.immLow
+	wr.RemoteAddr, wr.RKey, wr.InvKey, wr.Imm, wr.ImmLow = s.remoteAddr, s.rkey, s.invKey,
+		s.imm, s.immLow
 	wr.SGEs, wr.Inline = wr.SGEs[:0], wr.Inline[:0]
 	if s.flags&rdma.Inline != 0 {
 		wr.Inline = append(wr.Inline, q.octets[int(i)*q.inline:][:s.n]...)

@@ -1,8 +1,9 @@
-package vnic
+package queue
 
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -18,8 +19,8 @@ type CQSink interface {
 	Push(wc *rdma.WC, cookie, sqDone uint32, solicited bool) bool
 }
 
-// A CountingSink is a CQSink that knows what its reader has taken. It is needed for the quota of a QP
-// at an SRQ, see rdma.SRQConfig.
+// A CountingSink is a CQSink that knows what its reader has taken. It is needed for the quota of a
+// QP at an SRQ, see rdma.SRQConfig.
 type CountingSink interface {
 	CQSink
 	// Unpolled is how many of the completions that were pushed have not been taken. It is called as
@@ -35,16 +36,16 @@ type CQOptions struct {
 
 // A CQ is a completion queue. It implements rdma.CQ.
 type CQ struct {
-	ctx    *Context
+	space  *Space
 	handle uint32
 	depth  int
 	sink   CQSink
 	event  chan struct{} // one slot: the event of an Arm
 	dead   chan struct{} // closed by Close
 
-	refs int          // guarded by ctx.mu: the queues of QPs that complete here
-	need int          // guarded by ctx.mu: how many completions they can have at once
-	srqs map[*SRQ]int // guarded by ctx.mu: the QPs here of each SRQ, which counts once
+	refs int          // guarded by space.mu: the queues of QPs that complete here
+	need int          // guarded by space.mu: how many completions they can have at once
+	srqs map[*SRQ]int // guarded by space.mu: the QPs here of each SRQ, which counts once
 
 	ring   []cqe       // of a queue in this process
 	closed atomic.Bool // set with both locks held
@@ -60,7 +61,7 @@ type CQ struct {
 	armed    atomic.Uint32 // an armState
 	pushed   uint64        // guarded by mu
 	signaled uint64        // guarded by mu: events
-	qps      []*QP         // guarded by mu, one for each queue
+	pairs    []*Pair       // guarded by mu, one for each queue
 	shared   sharedUses
 	_        [64]byte
 
@@ -69,8 +70,8 @@ type CQ struct {
 	cons   atomic.Uint32 // written with pollMu held, behind the entries
 }
 
-// sharedUses are the completions in a CountingSink of receives that came from an SRQ and have not been
-// seen polled, oldest first.
+// sharedUses are the completions in a CountingSink of receives that came from an SRQ and have not
+// been seen polled, oldest first.
 type sharedUses struct {
 	ring       []sharedUse // nil: not counted; guarded by CQ.mu, as all
 	prod, cons uint32
@@ -78,12 +79,12 @@ type sharedUses struct {
 
 type sharedUse struct {
 	at  uint64 // CQ.pushed behind it
-	tap *srqTap
+	tap *Tap
 }
 
 type cqe struct {
 	wc     rdma.WC
-	qp     *QP
+	pair   *Pair
 	sqDone uint32
 	send   bool
 }
@@ -95,21 +96,23 @@ const (
 )
 
 // NewCQ makes a completion queue for at least o.Depth completions.
-func (c *Context) NewCQ(o CQOptions) (*CQ, error) {
-	if o.Depth < 1 || o.Depth > c.limits.CQDepth {
-		return nil, fmt.Errorf("create a CQ for %d completions, possible are 1 to %d: %w", o.Depth, c.limits.CQDepth, rdma.ErrInvalid)
+func (s *Space) NewCQ(o CQOptions) (*CQ, error) {
+	if o.Depth < 1 || o.Depth > s.cfg.CQDepth {
+		return nil, fmt.Errorf("create a CQ for %d completions, possible are 1 to %d: %w", o.Depth,
+			s.cfg.CQDepth, rdma.ErrInvalid)
 	}
-	cq := &CQ{ctx: c, depth: o.Depth, sink: o.Sink, event: make(chan struct{}, 1), dead: make(chan struct{})}
+	cq := &CQ{space: s, depth: o.Depth, sink: o.Sink, event: make(chan struct{}, 1),
+		dead: make(chan struct{})}
 	if o.Sink == nil {
-		cq.depth = ceilPow2(o.Depth)
+		cq.depth = Slots(o.Depth)
 		cq.ring = make([]cqe, cq.depth)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.openLocked(); err != nil {
-		return nil, err
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed != nil {
+		return nil, s.closed
 	}
-	h, err := c.cqs.Add(cq, c.limits.CQ)
+	h, err := s.cqs.Add(cq, s.cfg.CQ)
 	if err != nil {
 		return nil, fmt.Errorf("create a CQ: %w", err)
 	}
@@ -117,28 +120,37 @@ func (c *Context) NewCQ(o CQOptions) (*CQ, error) {
 	return cq, nil
 }
 
-// CreateCQ is NewCQ with a queue in this process.
-func (c *Context) CreateCQ(depth int) (rdma.CQ, error) {
-	cq, err := c.NewCQ(CQOptions{Depth: depth})
-	if err != nil {
-		return nil, err
-	}
-	return cq, nil
-}
-
 func (cq *CQ) Handle() uint32 { return cq.handle }
 func (cq *CQ) Depth() int     { return cq.depth }
 
-// push adds a completion of qp. A CQ that has overrun takes none any more.
-func (cq *CQ) push(qp *QP, wc *rdma.WC, cookie, sqDone uint32, send, solicited bool) {
-	cq.mu.Lock()
-	cq.addLocked(qp, wc, cookie, sqDone, send, solicited)
+// Space is whose cq is.
+func (cq *CQ) Space() *Space { return cq.space }
+
+// Foreign reports whether somebody else reads the completions.
+func (cq *CQ) Foreign() bool { return cq.sink != nil }
+
+// Lock begins to add completions.
+func (cq *CQ) Lock() { cq.mu.Lock() }
+
+// Unlock has what was added polled.
+func (cq *CQ) Unlock() {
 	cq.publishLocked()
 	cq.mu.Unlock()
 }
 
-// addLocked is push; in this process the completion is seen at the next publishLocked, which comes before mu is given up.
-func (cq *CQ) addLocked(qp *QP, wc *rdma.WC, cookie, sqDone uint32, send, solicited bool) {
+// AddSend adds a completion of p's send queue, of which sqDone requests have been retired, after
+// Lock. A CQ that has overrun takes none any more.
+func (cq *CQ) AddSend(p *Pair, wc *rdma.WC, sqDone uint32) {
+	cq.addLocked(p, wc, 0, sqDone, true, false)
+}
+
+// AddRecv adds a completion of p's receive queue, after Lock; solicited: the peer asked for an
+// event.
+func (cq *CQ) AddRecv(p *Pair, wc *rdma.WC, cookie uint32, solicited bool) {
+	cq.addLocked(p, wc, cookie, 0, false, solicited)
+}
+
+func (cq *CQ) addLocked(p *Pair, wc *rdma.WC, cookie, sqDone uint32, send, solicited bool) {
 	solicited = solicited || wc.Status != rdma.WCSuccess
 	if cq.closed.Load() || cq.overrun {
 		return
@@ -146,7 +158,7 @@ func (cq *CQ) addLocked(qp *QP, wc *rdma.WC, cookie, sqDone uint32, send, solici
 	if cq.sink != nil {
 		if cq.sink.Push(wc, cookie, sqDone, solicited) {
 			cq.pushed++
-			if t := qp.rx.tap; !send && t != nil {
+			if t := p.Tap; !send && t != nil {
 				cq.useLocked(t)
 			}
 			return
@@ -159,7 +171,7 @@ func (cq *CQ) addLocked(qp *QP, wc *rdma.WC, cookie, sqDone uint32, send, solici
 		cq.overrunLocked()
 		return
 	}
-	e.wc, e.qp, e.sqDone, e.send = *wc, qp, sqDone, send
+	e.wc, e.pair, e.sqDone, e.send = *wc, p, sqDone, send
 	cq.put++
 	cq.pushed++
 	cq.asked = cq.asked || solicited
@@ -172,16 +184,17 @@ func (cq *CQ) publishLocked() {
 	}
 	cq.prod.Store(cq.put)
 	// Who arms polls once More: one of the two sees what the other has done.
-	if a := cq.armed.Load(); a != armNot && (a == armAny || cq.asked) && cq.armed.CompareAndSwap(a, armNot) {
+	if a := cq.armed.Load(); a != armNot && (a == armAny || cq.asked) && cq.armed.CompareAndSwap(a,
+		armNot) {
 		cq.signaled++
 		signal(cq.event)
 	}
 	cq.asked = false
 }
 
-// roomLocked is where the next completion goes; nil: there is no room. Now and then it looks what has been polled;
-// a queue that has run empty begins again with its first entry, which is in the cache. Who polls looks at base
-// only when there is something.
+// roomLocked is where the next completion goes; nil: there is no room. Now and then it looks what
+// has been polled; a queue that has run empty begins again with its first entry, which is in the
+// cache. Who polls looks at base only when there is something.
 func (cq *CQ) roomLocked() *cqe {
 	n, size := cq.put, uint32(len(cq.ring))
 	if ahead := n - cq.seen; ahead == size || ahead >= min(size, 8) && n == cq.prod.Load() {
@@ -200,10 +213,10 @@ func (cq *CQ) roomLocked() *cqe {
 // stream that does not use this CQ is harmed.
 func (cq *CQ) overrunLocked() {
 	cq.overrun = true
-	cq.ctx.event(rdma.EventCQErr, cq.handle, nil)
-	for _, qp := range cq.qps {
-		qp.overrun.Store(true)
-		qp.wake()
+	cq.space.cfg.Event(rdma.EventCQErr, cq.handle)
+	for _, p := range cq.pairs {
+		p.overrun.Store(true)
+		p.wake()
 	}
 	signal(cq.event)
 }
@@ -213,12 +226,12 @@ func (cq *CQ) countShared() {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	if _, ok := cq.sink.(CountingSink); ok && cq.shared.ring == nil {
-		cq.shared.ring = make([]sharedUse, ceilPow2(cq.depth))
+		cq.shared.ring = make([]sharedUse, Slots(cq.depth))
 	}
 }
 
 // useLocked notes a completion that was pushed to the sink.
-func (cq *CQ) useLocked(t *srqTap) {
+func (cq *CQ) useLocked(t *Tap) {
 	u := &cq.shared
 	if u.ring == nil { // nobody knows when it is polled
 		t.polled(1)
@@ -276,17 +289,17 @@ func (cq *CQ) Poll(wc []rdma.WC) (int, error) {
 	ring, base := cq.ring, cq.base // base stays while there is something
 	for ; n < len(wc) && i != end; i++ {
 		e := &ring[(i-base)&uint32(len(ring)-1)]
-		qp := e.qp
-		e.qp = nil
-		if qp.destroyed.Load() {
+		pair := e.pair
+		e.pair = nil
+		if pair.dropped.Load() {
 			continue
 		}
 		wc[n] = e.wc
 		n++
-		if p.qp != qp {
+		if p.pair != pair {
 			cq.cons.Store(i) // before more can be posted
 			p.tell()
-			p = polling{qp: qp}
+			p = polling{pair: pair}
 		}
 		if e.send {
 			p.sends++
@@ -302,7 +315,7 @@ func (cq *CQ) Poll(wc []rdma.WC) (int, error) {
 
 // A polling is what was polled of one QP, completion after completion.
 type polling struct {
-	qp           *QP
+	pair         *Pair
 	sends, recvs int
 	sqDone       uint32 // of the last send
 }
@@ -310,15 +323,15 @@ type polling struct {
 // tell has the QP know.
 func (p *polling) tell() {
 	if p.sends > 0 {
-		p.qp.own.polledSends(p.sends, p.sqDone)
+		p.pair.Local.polledSends(p.sends, p.sqDone)
 	}
 	if p.recvs == 0 {
 		return
 	}
-	if t := p.qp.rx.tap; t != nil {
+	if t := p.pair.Tap; t != nil {
 		t.polled(p.recvs)
 	} else {
-		p.qp.own.polledRecvs(p.recvs)
+		p.pair.Local.polledRecvs(p.recvs)
 	}
 }
 
@@ -354,7 +367,7 @@ func (cq *CQ) Wait(ctx context.Context) error {
 
 // Close destroys cq; rdma.ErrBusy while a QP uses it. Nothing is pushed after it has returned.
 func (cq *CQ) Close() error {
-	c := cq.ctx
+	c := cq.space
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if cq.refs > 0 {
@@ -378,55 +391,38 @@ func (cq *CQ) shut() {
 	}
 }
 
-// reserve counts, or with n below 0 no longer counts, what the queues of qp can have at once in their
-// CQs: RFC 5042, section 6.4.3.2. It says whether that fits. ctx.mu is held.
-func (qp *QP) reserve(n int) (fits bool) {
-	qp.scq.need += n * qp.cfg.MaxSendWR
-	rcq := qp.rcq
-	if t := qp.rx.tap; t == nil {
-		rcq.need += n * qp.cfg.MaxRecvWR
-	} else {
-		if rcq.srqs == nil {
-			rcq.srqs = make(map[*SRQ]int)
-		}
-		had := rcq.srqs[t.srq]
-		if rcq.srqs[t.srq] += n; had == 0 || had+n == 0 {
-			rcq.need += n * t.srq.cfg.MaxWR
-		}
-		if had+n == 0 {
-			delete(rcq.srqs, t.srq)
-		}
-	}
-	return qp.scq.need <= qp.scq.depth && rcq.need <= rcq.depth
-}
-
-// attach and detach count the queues of QPs that complete here; ctx.mu is held.
-func (cq *CQ) attach(qp *QP) {
+// attachLocked and detachLocked count the queues of QPs that complete here; space.mu is held.
+func (cq *CQ) attachLocked(p *Pair) {
 	cq.refs++
 	cq.mu.Lock()
-	cq.qps = append(cq.qps, qp)
+	cq.pairs = append(cq.pairs, p)
 	cq.mu.Unlock()
 }
 
-func (cq *CQ) detach(qp *QP) {
+func (cq *CQ) detachLocked(p *Pair) {
 	cq.refs--
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
-	for i, q := range cq.qps {
-		if q == qp {
-			last := len(cq.qps) - 1
-			cq.qps[i], cq.qps[last] = cq.qps[last], nil
-			cq.qps = cq.qps[:last]
-			return
-		}
-	}
+	i, last := slices.Index(cq.pairs, p), len(cq.pairs)-1
+	cq.pairs[i], cq.pairs[last] = cq.pairs[last], nil
+	cq.pairs = cq.pairs[:last]
 }
 
-// ceilPow2 returns the least power of two that is not below n; n is at least 1 and small.
-func ceilPow2(n int) int {
-	p := 1
-	for p < n {
-		p <<= 1
+// CQStats are what a CQ has counted.
+type CQStats struct {
+	Queues, Need   int // of QPs; completions that these can have at once
+	Pushed, Events uint64
+	Overrun        bool
+}
+
+// Stats returns what cq has counted.
+func (cq *CQ) Stats() CQStats {
+	cq.space.mu.Lock()
+	need := cq.need
+	cq.space.mu.Unlock()
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	return CQStats{
+		Queues: len(cq.pairs), Need: need, Pushed: cq.pushed, Events: cq.signaled, Overrun: cq.overrun,
 	}
-	return p
 }

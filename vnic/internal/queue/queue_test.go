@@ -1,8 +1,7 @@
-package vnic
+package queue
 
 import (
 	"math/rand/v2"
-	"net/netip"
 	"runtime"
 	"testing"
 	"time"
@@ -10,22 +9,24 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 )
 
-// One goroutine posts, another takes, and a third polls, without a common lock: what is taken is what was posted,
-// in order, and no more is posted than the queue holds. Batches run it full, and empty, where it begins again
-// with its first slot.
+// One goroutine posts, another takes, and a third polls, without a common lock: what is taken is
+// what was posted, in order, and no more is posted than the queue holds. Batches run it full, and
+// empty, where it begins again with its first slot.
 func TestOwnQueues(t *testing.T) {
 	for _, depth := range []int{1, 2, 5, 8} {
 		const messages = 20000
-		cfg := &rdma.QPConfig{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 8}
-		q := new(ownQueues)
-		q.init(cfg)
+		cfg := &rdma.QPConfig{MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 2, MaxRecvSGE: 2,
+			MaxInline: 8}
+		q := new(Local)
+		q.init(cfg, true)
 		polls := make(chan int, depth+1)
 		go func() {
 			rnd := rand.New(rand.NewPCG(uint64(depth), 1))
 			for i := 0; i < messages; {
-				q.mu.Lock()
+				q.LockSend()
 				for n := rnd.IntN(depth) + 1; n > 0 && i < messages; n-- {
-					wr := rdma.SendWR{ID: uint64(i), SGEs: []rdma.SGE{{Addr: uint64(i)}, {Addr: uint64(i + 1)}}[:1+i%2]}
+					wr := rdma.SendWR{ID: uint64(i), SGEs: []rdma.SGE{{Addr: uint64(i)},
+						{Addr: uint64(i + 1)}}[:1+i%2]}
 					if i%5 == 0 {
 						wr.Flags, wr.Inline = rdma.Inline, []byte{byte(i)}
 					}
@@ -35,13 +36,12 @@ func TestOwnQueues(t *testing.T) {
 					case 4:
 						wr.Op, wr.Range.Length = rdma.OpRegMR, uint64(i)
 					}
-					if q.postSendLocked(&wr) != nil {
+					if q.PostSend(&wr) != nil {
 						break
 					}
 					i++
 				}
-				q.publishLocked()
-				q.mu.Unlock()
+				q.UnlockSend()
 				for range rnd.IntN(3) {
 					runtime.Gosched()
 				}
@@ -66,9 +66,11 @@ func TestOwnQueues(t *testing.T) {
 			switch {
 			case wr.ID != uint64(i):
 				t.Fatalf("depth %d: request %d was taken as number %d", depth, wr.ID, i)
-			case inline && (len(wr.Inline) != 1 || wr.Inline[0] != byte(i)), !inline && (len(wr.SGEs) != 1+i%2 || wr.SGEs[0].Addr != uint64(i)):
+			case inline && (len(wr.Inline) != 1 || wr.Inline[0] != byte(i)),
+				!inline && (len(wr.SGEs) != 1+i%2 || wr.SGEs[0].Addr != uint64(i)):
 				t.Fatalf("depth %d: request %d was taken changed: %+v", depth, i, wr)
-			case wr.Op == rdma.OpCompareSwap && wr.Atomic.Swap != uint64(i), wr.Op == rdma.OpRegMR && wr.Range.Length != uint64(i):
+			case wr.Op == rdma.OpCompareSwap && wr.Atomic.Swap != uint64(i), wr.Op == rdma.OpRegMR &&
+				wr.Range.Length != uint64(i):
 				t.Fatalf("depth %d: request %d was taken with the fields of another: %+v", depth, i, wr)
 			case (i%11 == 3) != (wr.Op == rdma.OpCompareSwap), (i%11 == 4) != (wr.Op == rdma.OpRegMR):
 				t.Fatalf("depth %d: request %d was taken with opcode %v", depth, i, wr.Op)
@@ -90,12 +92,12 @@ func TestOwnQueues(t *testing.T) {
 // A slot that is free stays free when a completion waits: many requests without one, then one with.
 func TestFreeSlotsStayFree(t *testing.T) {
 	const depth = 4
-	q := new(ownQueues)
-	q.init(&rdma.QPConfig{MaxSendWR: depth, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1})
+	q := new(Local)
+	q.init(&rdma.QPConfig{MaxSendWR: depth, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}, true)
 	post := func() error {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		return q.postSendLocked(&rdma.SendWR{})
+		q.LockSend()
+		defer q.UnlockSend()
+		return q.PostSend(&rdma.SendWR{})
 	}
 	done := uint32(0)
 	for round := range 3 {
@@ -124,34 +126,26 @@ func TestFreeSlotsStayFree(t *testing.T) {
 	}
 }
 
-// A completion queue as large as its one QP's send queue never overruns, whoever posts and polls at the same time, and
-// who arms it, polls once more and finds nothing is woken.
+// A completion queue as large as its one QP's send queue never overruns, whoever posts and polls at
+// the same time, and who arms it, polls once more and finds nothing is woken.
 func TestCQSides(t *testing.T) {
-	d, err := New(Config{Name: "vnic0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	c, err := d.Open(ContextConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	var c Space
+	c.Init(Config{CQ: 1, CQDepth: 32})
 	for _, depth := range []int{1, 4, 32} {
 		const messages = 20000
 		cq, err := c.NewCQ(CQOptions{Depth: depth})
 		if err != nil {
 			t.Fatal(err)
 		}
-		q := new(ownQueues)
-		q.init(&rdma.QPConfig{MaxSendWR: depth, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1})
-		qp := &QP{ctx: c, own: q}
+		q := new(Local)
+		q.init(&rdma.QPConfig{MaxSendWR: depth, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}, true)
+		p := &Pair{Local: q}
 		go func() {
 			var taken rdma.SendWR
 			for i := 0; i < messages; {
-				q.mu.Lock()
-				err := q.postSendLocked(&rdma.SendWR{ID: uint64(i)})
-				q.publishLocked()
-				q.mu.Unlock()
+				q.LockSend()
+				err := q.PostSend(&rdma.SendWR{ID: uint64(i)})
+				q.UnlockSend()
 				if err != nil {
 					runtime.Gosched()
 					continue
@@ -161,7 +155,9 @@ func TestCQSides(t *testing.T) {
 					t.Errorf("nothing to take: %v", err)
 				}
 				q.retire(1, unpolledOne)
-				cq.push(qp, &rdma.WC{ID: taken.ID}, 0, uint32(i), true, i%2 == 0)
+				cq.Lock()
+				cq.addLocked(p, &rdma.WC{ID: taken.ID}, 0, uint32(i), true, i%2 == 0)
+				cq.Unlock()
 			}
 		}()
 		wcs := make([]rdma.WC, 3)
@@ -189,7 +185,8 @@ func TestCQSides(t *testing.T) {
 				case <-cq.event:
 					armed = false
 				case <-time.After(10 * time.Second):
-					t.Fatalf("depth %d: armed and not woken after %d completions; %d are there", depth, next, cq.prod.Load())
+					t.Fatalf("depth %d: armed and not woken after %d completions; %d are there", depth, next,
+						cq.prod.Load())
 				}
 			}
 		}
