@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Errors that calls return; wrapped with what was asked for and what to do.
+// Errors that calls return, wrapped in what says what was asked for: use errors.Is.
 var (
 	ErrInvalid      = errors.New("invalid argument")
 	ErrQueueFull    = errors.New("queue is full")

@@ -13,19 +13,20 @@ type Device interface {
 	Name() string
 	Attr() DeviceAttr
 	AllocPD() (PD, error)
-	// AllocBuffer gives memory that RegisterMemory takes and that both sides of the rings reach
-	// without a copy. It starts as zeroes and is page aligned. Close returns it; close its MRs first.
+	// AllocBuffer gives size octets of memory that RegisterMemory takes, and that a daemon reaches
+	// as directly as this process. It is zero and begins at a page. Close its MRs before it.
 	AllocBuffer(size int) (Buffer, error)
 	// CreateCQ makes a completion queue for at least depth completions.
 	CreateCQ(depth int) (CQ, error)
-	// Listen takes connection requests for addr; an unspecified address stands for all of the
-	// device's, port 0 for a free one. At most backlog requests wait (0: a default).
+	// Listen takes connection requests for addr: one of the device's addresses, or the unspecified
+	// one (0.0.0.0 or ::) for all of them, and a port, of which 0 is any free one. At most backlog
+	// requests wait to be taken (0: a default); those beyond it are refused.
 	Listen(addr netip.AddrPort, backlog int) (Listener, error)
-	// Connect connects qp and blocks until the peer has accepted or refused, or ctx ends.
-	// An error is a *RejectedError if the peer's program refused.
+	// Connect connects qp, which must be Idle, and blocks until the peer has accepted or refused, or
+	// ctx ends. The error is, or wraps, a *RejectedError if the peer's program refused.
 	Connect(ctx context.Context, qp QP, remote netip.AddrPort, p ConnParam) (Conn, error)
-	// NextAsyncEvent blocks until something happens to an object of this device outside of any
-	// request: see AsyncEventType.
+	// NextAsyncEvent blocks until something happens to an object of this device that no completion
+	// tells, or ctx ends: see AsyncEventType.
 	NextAsyncEvent(ctx context.Context) (AsyncEvent, error)
 	io.Closer
 }
@@ -36,15 +37,15 @@ type DeviceAttr struct {
 	Addrs    []netip.Prefix
 	MAC      [6]byte
 	MTU      int // octets of an IP packet
-	MaxQP    int
+	MaxQP    int // how many QPs this user may have; and so on
 	MaxCQ    int
 	MaxMR    int
 	MaxPD    int
-	MaxDepth int // work requests in a queue, completions in a CQ
-	MaxSGE   int
-	MaxIRD   int // inbound Reads outstanding on a QP
-	MaxORD   int // outbound
-	MaxMRLen uint64
+	MaxDepth int    // work requests in a queue, completions in a CQ
+	MaxSGE   int    // pieces of memory that one work request names
+	MaxIRD   int    // inbound Reads outstanding on a QP
+	MaxORD   int    // outbound
+	MaxMRLen uint64 // octets of a region
 	MaxMW    int
 	MaxSRQ   int
 	MaxSRQWR int // receives in an SRQ
@@ -56,15 +57,16 @@ type Buffer interface {
 	io.Closer
 }
 
-// A PD keeps objects together that may work with each other.
+// A PD is a protection domain: memory can be used only by QPs and SRQs of the same PD.
 type PD interface {
-	// RegisterMemory makes b, or a part of a Buffer, known to the RNIC. Devices in another
-	// process take only parts of a Buffer of theirs.
+	// RegisterMemory lets the RNIC use b for what access says. On a device of a daemon b has to be
+	// a Buffer of that device, or a part of one.
 	RegisterMemory(b []byte, access Access) (MR, error)
-	// AllocMR makes a region of at most maxLen octets that is not valid yet: RegMR requests give it
-	// memory and a new key, LocalInv and SendInv take them again. Its Bytes are nil.
+	// AllocMR makes a region without memory, for fast registration: an OpRegMR request gives it up
+	// to maxLen octets of another region and a new key, OpLocalInv, or the peer's OpSendInv, takes
+	// them from it again. Its Bytes are nil.
 	AllocMR(maxLen uint64) (MR, error)
-	// AllocMW makes a memory window that is not bound yet: BindMW requests bind it.
+	// AllocMW makes a memory window that is not bound yet: OpBindMW requests bind it.
 	AllocMW(MWType) (MW, error)
 	CreateSRQ(SRQConfig) (SRQ, error)
 	CreateQP(QPConfig) (QP, error)
@@ -75,9 +77,11 @@ type PD interface {
 type MWType uint32
 
 const (
-	MWType1 MWType = 1 // to a PD: every QP of it serves the window; rebinding or a bind of 0 octets ends it
-	// MWType2 is bound to the QP of its BindMW request: the key works on that one connection only. It
-	// is ended by LocalInv or the peer's SendInv on that QP, and may then be bound again.
+	// MWType1 is bound to its PD: the key works on every connection of the PD's QPs. A next OpBindMW
+	// ends the binding before; one of 0 octets does nothing else.
+	MWType1 MWType = 1
+	// MWType2 is bound to the QP of its OpBindMW request: the key works on that one connection. The
+	// binding is ended by OpLocalInv there or by the peer's OpSendInv; then it may be bound again.
 	MWType2 MWType = 2
 )
 
@@ -85,8 +89,7 @@ const (
 // on a send queue. While it is bound, the MR cannot be closed.
 type MW interface {
 	Type() MWType
-	// RKey is the key at allocation. It is not valid for anything; BindMW takes one of the same
-	// upper 24 bits, see NextKey.
+	// RKey is what NextKey makes the key of the first binding from. It opens nothing by itself.
 	RKey() uint32
 	io.Closer // ends the binding first
 }
@@ -102,55 +105,59 @@ type SRQConfig struct {
 	MaxPerQP int
 }
 
-// An SRQ is a receive queue that several QPs of its PD take from, in the order of the posts. There is no order
-// between Sends on different QPs (RFC 4296, section 2.2.2).
+// An SRQ is a shared receive queue: several QPs of its PD take their receives from it, in the order
+// of the posts. There is no order between Sends on different QPs (RFC 4296, section 2.2.2).
 type SRQ interface {
 	Num() uint32 // in AsyncEvent.Object
+	// Config is what SRQConfig asked for, with the counts that were given.
 	Config() SRQConfig
+	// PostRecv and PostRecvs are as a QP's.
 	PostRecv(wr *RecvWR) error
 	PostRecvs(wrs []RecvWR) (n int, err error)
-	// SetLimit arms the limit: one EventSRQLimitReached when fewer than n receives are left, and
-	// then it is off. 0 switches it off.
+	// SetLimit asks for one EventSRQLimitReached when fewer than n receives are left. Then the limit
+	// is off until it is set again; 0 switches it off too.
 	SetLimit(n int) error
 	// Limit is what is armed now, 0 if nothing is.
 	Limit() (int, error)
 	io.Closer // an error while a QP uses it
 }
 
-// An MR is a registered region. After Close has returned nothing more is read or written through it;
-// it is ErrBusy while a window is bound to it or a fast registration covers a part of it.
+// An MR is a registered region of memory. After Close has returned nothing more is read or written
+// through it. It is busy while a window is bound to it or a fast registration covers a part of it.
 //
-// A peer's SendInv can end a registration by RegMR only, and one of RegisterMemory never.
+// A peer's OpSendInv can end what OpRegMR or OpBindMW has opened, never what RegisterMemory has.
 type MR interface {
-	LKey() uint32
-	RKey() uint32
-	Addr() uint64 // of the region's first octet, for SGE.Addr and SendWR.RemoteAddr
-	Bytes() []byte
+	LKey() uint32  // for SGE.LKey: names the region in requests of this end
+	RKey() uint32  // for SendWR.RKey: names it in requests of the peer, which has to be told
+	Addr() uint64  // of the region's first octet, for SGE.Addr and the peer's SendWR.RemoteAddr
+	Bytes() []byte // what was registered
 	io.Closer
 }
 
-// A CQ is a completion queue.
+// A CQ is a completion queue: what work requests have come to.
 type CQ interface {
-	// Poll takes up to len(wc) completions; 0 if there are none. It does not allocate.
+	// Poll takes up to len(wc) completions, the oldest first, and returns how many; 0 if there is
+	// none. It does not allocate.
 	Poll(wc []WC) (int, error)
-	// Arm asks for one event when a completion comes next (solicitedOnly: one that the peer
-	// marked, or an error). Completions that came before cause none: poll again after it.
+	// Arm asks for one event when the next completion comes (solicitedOnly: the next that the peer
+	// marked Solicited, or that is an error). What came before causes none: poll again after Arm.
 	Arm(solicitedOnly bool) error
-	// Wait blocks until the event of an Arm, or ctx ends. It does not arm nor poll.
+	// Wait blocks until the event that an Arm asked for, or until ctx ends. It may return early.
 	Wait(ctx context.Context) error
-	Depth() int
-	io.Closer // an error while a QP uses it
+	Depth() int // how many completions it holds; one more is an EventCQErr, and lost
+	io.Closer   // an error while a QP uses it
 }
 
-// QPConfig says what a QP is made of. Counts of 0 become 1; what the device gives can be more, see QP.Config.
+// QPConfig says what a QP is made of. Counts of 0 become 1; what the device gives can be more, see
+// QP.Config.
 type QPConfig struct {
-	SendCQ, RecvCQ CQ
-	MaxSendWR      int
-	MaxRecvWR      int
-	MaxSendSGE     int
-	MaxRecvSGE     int
-	MaxInline      int  // octets
-	SignalAll      bool // every send request completes visibly
+	SendCQ, RecvCQ CQ   // where requests of either queue complete; they may be the same
+	MaxSendWR      int  // requests in the send queue that have not completed
+	MaxRecvWR      int  // receives that are posted
+	MaxSendSGE     int  // pieces of memory in a send request
+	MaxRecvSGE     int  // and in a receive
+	MaxInline      int  // octets of an inline request
+	SignalAll      bool // each send request is Signaled
 	// SRQ, if set, is where the QP takes its receives from; MaxRecvWR and MaxRecvSGE mean nothing
 	// then, and PostRecv is refused.
 	SRQ SRQ
@@ -162,7 +169,7 @@ type QPState uint32
 const (
 	QPIdle      QPState = iota // not connected (INIT)
 	QPRTS                      // connected (RTS)
-	QPClosing                  // graceful close under way (SQD)
+	QPClosing                  // graceful end under way (SQD)
 	QPTerminate                // Terminate sent or received, close under way (SQE)
 	QPError                    // over; all that is posted flushes (ERR)
 )
@@ -176,9 +183,10 @@ func (s QPState) String() string {
 
 var qpStateNames = [...]string{"IDLE", "RTS", "CLOSING", "TERMINATE", "ERROR"}
 
-// A QP is a queue pair. Posting takes no reference to the work request.
+// A QP is a queue pair: one end of a connection. Work requests are copied by a post, so that the
+// same variable can be posted again; the memory that they name is in use until they complete.
 type QP interface {
-	Num() uint32
+	Num() uint32 // in WC.QPN and AsyncEvent.Object
 	State() QPState
 	// Config is what QPConfig asked for, with the counts that were given.
 	Config() QPConfig
@@ -189,21 +197,27 @@ type QP interface {
 	// PostSends posts wrs in order with one doorbell and says how many were taken; n < len(wrs)
 	// goes with the error of wrs[n].
 	PostSends(wrs []SendWR) (n int, err error)
+	// PostRecv posts one receive, PostRecvs several; a QP takes them from the beginning on, also
+	// before it is connected. They fail as PostSend and PostSends do.
 	PostRecv(wr *RecvWR) error
 	PostRecvs(wrs []RecvWR) (n int, err error)
 	// Abort moves the QP to Error: the connection ends at once and what is posted flushes.
 	Abort() error
-	io.Closer
+	io.Closer // aborts; completions that nobody has polled are dropped
 }
 
 // ConnParam is what one end brings to a connection, and, in Conn.Param, what came out.
 type ConnParam struct {
-	PrivateData []byte // at most 508 octets, 512 with MPA revision 1; to siw at most 251
-	IRD, ORD    uint16 // inbound and outbound Reads outstanding; 0 asks for the default, NoReads for none
-	MPA         MPAParam
+	// PrivateData is for the peer's program: at most 508 octets, 512 with MPA revision 1; a peer on
+	// Linux's siw takes 251.
+	PrivateData []byte
+	// IRD and ORD are how many Reads and atomics may be under way, of the peer's (inbound) and of
+	// ours (outbound). 0 asks for the default, NoReads for none.
+	IRD, ORD uint16
+	MPA      MPAParam
 	// SCTP has the end that connects use SCTP (RFC 5043) in place of TCP; a listener takes both, and
-	// ConnRequest.Param tells. The parts of MPA that SCTP has no use for, CRC, Markers and MULPDU, mean
-	// nothing then. Nor does this between two QPs of one device.
+	// ConnRequest.Param tells. The parts of MPA that SCTP has no use for (CRC, Markers and MULPDU)
+	// mean nothing then. Between two QPs of one device SCTP means nothing.
 	SCTP bool
 	// Extensions allows the messages of RFC 7306 on the connection: atomics and immediate data. Both
 	// programs have to agree on them by themselves (RFC 7306, section 1.1), so both ends set it; a
@@ -215,15 +229,18 @@ type ConnParam struct {
 // NoReads in ConnParam.IRD or ORD asks for none.
 const NoReads = 0xffff
 
-// MPAParam holds what can be set for one end of an MPA connection (RFC 5044, RFC 6581). The zero
-// value asks for the defaults: revision 2 with enhanced set-up, CRC on, no markers for us, peer-to-peer
-// with every kind of ready-to-receive message, FPDUs of the size of a TCP segment. What the peer
-// asks for in turn is served. It means nothing between two QPs of one device.
+// MPAParam holds what can be set for one end of an MPA connection (RFC 5044, RFC 6581). MPA frames
+// messages on TCP. Few programs care: the zero value asks for the defaults, which are revision 2
+// with enhanced set-up, CRC on, no markers for us, peer-to-peer with every kind of ready-to-receive
+// message, and frames (FPDUs) of the size of a TCP segment. What the peer asks for in turn is
+// served. It means nothing between two QPs of one device.
 type MPAParam struct {
-	Revision     uint8 // 1 or 2; 0 is 2. That of a listener is set before requests come
-	CRC          CRCMode
-	Markers      bool     // ask for markers in what the peer sends
-	ClientServer bool     // of the end that connects: no ready-to-receive message, so it has to send first
+	Revision uint8 // 1 or 2; 0 is 2. That of a listener is set before requests come
+	CRC      CRCMode
+	Markers  bool // ask for markers in what the peer sends
+	// ClientServer, of the end that connects, does without the ready-to-receive message: that end has
+	// to send first then.
+	ClientServer bool
 	RTR          RTRKinds // kinds that are offered or taken; 0 is all
 	// MULPDU is the longest segment that is sent, 128 to 64768 octets, whatever TCP's segments
 	// are; 0 follows them. Larger ones are fewer and cost less, but hardware peers may refuse them.
@@ -259,13 +276,16 @@ type Listener interface {
 	io.Closer // pending requests are refused
 }
 
-// A ConnRequest is a peer's wish to connect. Answer it once, by Accept or by Reject.
+// A ConnRequest is a peer's wish to connect. It waits until it is answered, once: by Accept or by
+// Reject.
 type ConnRequest interface {
 	LocalAddr() netip.AddrPort
 	RemoteAddr() netip.AddrPort
 	Param() ConnParam // the peer's: its private data, IRD and ORD
-	// Accept connects qp and blocks until the connection is established.
+	// Accept connects qp, which must be Idle, and blocks until the connection is established, or ctx
+	// ends.
 	Accept(ctx context.Context, qp QP, p ConnParam) (Conn, error)
+	// Reject refuses; privateData is in the peer's RejectedError.
 	Reject(privateData []byte) error
 }
 
@@ -275,8 +295,8 @@ type Conn interface {
 	RemoteAddr() netip.AddrPort
 	// Param holds the peer's private data and the IRD and ORD that were agreed.
 	Param() ConnParam
-	// Disconnect ends the connection gracefully; it does not wait for the peer. What is posted
-	// and not sent flushes.
+	// Disconnect ends the connection gracefully; it does not wait for the peer. What has been posted
+	// is sent, for a bounded time.
 	Disconnect() error
 	// Done is closed once the connection has ended, by either side, and the QP has been flushed.
 	Done() <-chan struct{}
@@ -289,7 +309,7 @@ type Conn interface {
 type AsyncEventType uint32
 
 const (
-	EventCQErr       AsyncEventType = 0
+	EventCQErr       AsyncEventType = 0 // a completion was lost: the CQ was full
 	EventQPFatal     AsyncEventType = 1
 	EventQPReqErr    AsyncEventType = 2
 	EventQPAccessErr AsyncEventType = 3
@@ -297,16 +317,18 @@ const (
 	EventDeviceFatal AsyncEventType = 8
 	EventPortActive  AsyncEventType = 9
 	EventSRQErr      AsyncEventType = 14
-	// EventSRQLimitReached: see SRQ.SetLimit.
+	// EventSRQLimitReached says that an SRQ is short of receives, as SRQ.SetLimit asked for.
 	EventSRQLimitReached AsyncEventType = 15
 	// EventLastWQEReached: a QP with an SRQ is in Error and takes nothing from it any more.
 	EventLastWQEReached AsyncEventType = 16
 )
 
 var asyncNames = map[AsyncEventType]string{
-	EventCQErr: "CQ_ERR", EventQPFatal: "QP_FATAL", EventQPReqErr: "QP_REQ_ERR", EventQPAccessErr: "QP_ACCESS_ERR",
-	EventSQDrained: "SQ_DRAINED", EventDeviceFatal: "DEVICE_FATAL", EventPortActive: "PORT_ACTIVE",
-	EventSRQErr: "SRQ_ERR", EventSRQLimitReached: "SRQ_LIMIT_REACHED", EventLastWQEReached: "QP_LAST_WQE_REACHED",
+	EventCQErr: "CQ_ERR", EventQPFatal: "QP_FATAL", EventQPReqErr: "QP_REQ_ERR",
+	EventQPAccessErr: "QP_ACCESS_ERR",
+	EventSQDrained:   "SQ_DRAINED", EventDeviceFatal: "DEVICE_FATAL", EventPortActive: "PORT_ACTIVE",
+	EventSRQErr: "SRQ_ERR", EventSRQLimitReached: "SRQ_LIMIT_REACHED",
+	EventLastWQEReached: "QP_LAST_WQE_REACHED",
 }
 
 func (t AsyncEventType) String() string {

@@ -7,8 +7,8 @@ type Opcode uint8
 
 const (
 	OpWrite Opcode = 0
-	// OpWriteImm is a Write with RFC 7306 Immediate Data behind it, two messages: one completion here, when
-	// both have gone out, and one at the peer, where the data takes a receive.
+	// OpWriteImm is a Write with Immediate Data (RFC 7306) behind it, in two messages. It has one
+	// completion here, when both have gone out, and one at the peer, where it takes a receive.
 	OpWriteImm Opcode = 1
 	OpSend     Opcode = 2
 	// OpSendImm is Immediate Data alone. It has no payload: a Send with immediate data of one and the
@@ -17,13 +17,13 @@ const (
 	OpRead        Opcode = 4
 	OpCompareSwap Opcode = 5
 	OpFetchAdd    Opcode = 6
-	OpLocalInv    Opcode = 7
-	OpBindMW      Opcode = 8
-	OpSendInv     Opcode = 9
+	OpLocalInv    Opcode = 7 // ends a binding of an MW or a fast registration of this end
+	OpBindMW      Opcode = 8 // see MW
+	OpSendInv     Opcode = 9 // a Send that ends one of the peer's
 	// Atomics with masks have no number in libibverbs; these are the kernel's.
 	OpMaskedCompareSwap Opcode = 12
 	OpMaskedFetchAdd    Opcode = 13
-	// OpRegMR is a fast registration, the kernel's IB_WR_REG_MR.
+	// OpRegMR is a fast registration, see PD.AllocMR; the kernel's IB_WR_REG_MR.
 	OpRegMR Opcode = 32
 )
 
@@ -57,21 +57,22 @@ func (o Opcode) String() string {
 type SendFlags uint8
 
 const (
-	// Fence holds the request back until all earlier Reads of its queue have completed.
+	// Fence holds the request back until all earlier Reads and atomics of its queue have completed.
 	Fence SendFlags = 1 << 0
-	// Signaled asks for a completion on success; an error always completes.
+	// Signaled asks for a completion on success; an error always has one.
 	Signaled SendFlags = 1 << 1
-	// Solicited asks the peer to raise a solicited event (Sends and immediate data only).
+	// Solicited lets the peer's completion wake whoever has armed a CQ for solicited ones only. It is
+	// for Sends and immediate data.
 	Solicited SendFlags = 1 << 2
 	// Inline sends SendWR.Inline instead of registered memory; the octets are taken by the post.
 	Inline SendFlags = 1 << 3
 )
 
-// An SGE names Length octets at Addr of a registered region.
+// An SGE (scatter/gather element) names a piece of registered memory of this end.
 type SGE struct {
 	Addr   uint64 // an address within the region, counted as MR.Addr is
-	Length uint32
-	LKey   uint32
+	Length uint32 // in octets
+	LKey   uint32 // the region's
 }
 
 // A SendWR asks a QP to send a message. Its octets are those of Inline if the flag is set, else of
@@ -83,11 +84,16 @@ type SendWR struct {
 	SGEs   []SGE
 	Inline []byte
 
-	RemoteAddr uint64 // Write, Read, atomics: address in the peer's region. BindMW, RegMR: see Range
-	RKey       uint32 // Write, Read, atomics: the peer's key. BindMW, RegMR: the new key, see NextKey
-	Imm        uint32 // SendImm, WriteImm: the first four octets of immediate data, as a big-endian number
-	ImmLow     uint32 // the last four of RFC 7306's eight; libibverbs has none, so 0 from verbs programs
-	InvKey     uint32 // SendInv: the peer's key to invalidate; LocalInv: our own
+	// Write, Read and atomics: where in the peer's memory, with the address and the key that its
+	// program has told. BindMW, RegMR: the key that the peer shall use, made by NextKey, and the
+	// address that it shall use for the first octet, often Range.Addr, or 0.
+	RemoteAddr uint64
+	RKey       uint32
+
+	// SendImm, WriteImm: the eight octets of immediate data as two big-endian numbers. libibverbs has
+	// the first only: ImmLow is 0 from verbs programs.
+	Imm, ImmLow uint32
+	InvKey      uint32 // SendInv: the peer's key to invalidate; LocalInv: one of this end
 
 	Atomic AtomicArgs // atomics only
 	Range  MemRange   // BindMW, RegMR only
@@ -97,20 +103,21 @@ type SendWR struct {
 // which must be a multiple of 8 (RFC 7306, section 5). The old value is written to the 8 octets of
 // the SGEs, in this host's byte order, as the target is in the peer's.
 //
-// FetchAdd adds CompareAdd modulo 2^64. MaskedFetchAdd drops the carry out of each bit that is set in
-// SwapMask, so that several fields are added at once. CompareSwap stores Swap if the old value is
-// CompareAdd. MaskedCompareSwap compares the bits in CompareMask only, and replaces those in SwapMask.
+// FetchAdd adds CompareAdd modulo 2^64. MaskedFetchAdd drops the carry out of each bit that is set
+// in SwapMask, so that several fields are added at once. CompareSwap stores Swap if the old value
+// is CompareAdd. MaskedCompareSwap compares the bits in CompareMask only, and replaces those in
+// SwapMask.
 type AtomicArgs struct {
 	CompareAdd, Swap      uint64
 	CompareMask, SwapMask uint64 // of the masked operations only
 }
 
 // A MemRange is what a memory window or a fast registration covers: Length octets at Addr of the
-// region with key LKey. The peer calls its first octet SendWR.RemoteAddr. Length 0 unbinds a window
-// of type 1.
+// region with key LKey. Length 0 unbinds a window of type 1.
 //
-// Access may have remote rights that the region has not: a region can be closed to peers, and parts of
-// it open for a while. What lets write needs the region's LocalWrite; a window also needs its MWBind.
+// Access may have remote rights that the region has not: a region can be closed to peers, and parts
+// of it open for a while. What lets a peer write needs LocalWrite of the region, and with OpRegMR
+// in Access too. A window needs MWBind of the region.
 type MemRange struct {
 	Addr, Length uint64
 	LKey         uint32
@@ -121,7 +128,8 @@ type MemRange struct {
 // object, the lower 8 are its user's.
 func NextKey(key uint32) uint32 { return key&^0xff | (key+1)&0xff }
 
-// A RecvWR posts a buffer for one Send of the peer.
+// A RecvWR posts memory for one Send of the peer, which fills the SGEs one after the other, or for
+// its immediate data, which leave them alone.
 type RecvWR struct {
 	ID   uint64
 	SGEs []SGE
@@ -133,10 +141,10 @@ type WCStatus uint32
 const (
 	WCSuccess   WCStatus = 0
 	WCLocLen    WCStatus = 1 // the message is longer than the buffer
-	WCLocQPOp   WCStatus = 2
+	WCLocQPOp   WCStatus = 2 // the QP cannot do that, such as an atomic without ConnParam.Extensions
 	WCLocProt   WCStatus = 4 // a bad key, range or right of one's own memory
 	WCFlush     WCStatus = 5 // the QP ended first
-	WCMWBind    WCStatus = 6
+	WCMWBind    WCStatus = 6 // a window or a fast registration that may not be, see MemRange
 	WCBadResp   WCStatus = 7
 	WCLocAccess WCStatus = 8
 	WCRemInvReq WCStatus = 9
@@ -148,8 +156,10 @@ const (
 
 var statusNames = map[WCStatus]string{
 	WCSuccess: "success", WCLocLen: "local length error", WCLocQPOp: "local QP operation error",
-	WCLocProt: "local protection error", WCFlush: "work request flushed", WCMWBind: "memory window bind error",
-	WCBadResp: "bad response error", WCLocAccess: "local access error", WCRemInvReq: "remote invalid request error",
+	WCLocProt: "local protection error", WCFlush: "work request flushed",
+	WCMWBind:  "memory window bind error",
+	WCBadResp: "bad response error", WCLocAccess: "local access error",
+	WCRemInvReq: "remote invalid request error",
 	WCRemAccess: "remote access error", WCRemOp: "remote operation error", WCFatal: "fatal error",
 	WCGeneral: "general error",
 }
@@ -189,25 +199,26 @@ const (
 
 // A WC is a completion. Op, ByteLen, Imm and Flags hold something only if Status is WCSuccess.
 type WC struct {
-	ID        uint64
+	ID        uint64 // of the SendWR or RecvWR
 	Status    WCStatus
 	Op        WCOpcode
 	VendorErr uint32 // layer<<12 | type<<8 | code of the Terminate that caused it, else 0
 	ByteLen   uint32 // Recv, Read: octets received
-	Imm       uint32
+	Imm       uint32 // what Flags says
 	ImmLow    uint32 // the last four octets of immediate data; see SendWR.ImmLow
-	QPN       uint32
+	QPN       uint32 // QP.Num
 	Flags     WCFlags
 }
 
-// Access says what a region may be used for. The bits are enum ibv_access_flags'. Local read is always allowed.
+// Access says what a region may be used for. The bits are enum ibv_access_flags'. To be read by
+// this end's requests needs no right.
 type Access uint32
 
 const (
-	LocalWrite   Access = 1 << 0
-	RemoteWrite  Access = 1 << 1
-	RemoteRead   Access = 1 << 2
-	RemoteAtomic Access = 1 << 3
+	LocalWrite   Access = 1 << 0 // by receives, and by Reads and atomics of this end
+	RemoteWrite  Access = 1 << 1 // by Writes of the peer; needs LocalWrite
+	RemoteRead   Access = 1 << 2 // by Reads of the peer
+	RemoteAtomic Access = 1 << 3 // by atomics of the peer; needs LocalWrite
 	MWBind       Access = 1 << 4 // windows may be bound to the region
 )
 

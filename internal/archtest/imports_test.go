@@ -83,8 +83,10 @@ var testsToo = map[string][]string{
 	"cmd/vrnic/internal/ping": {module + "vnic"},
 	"cmd/vrnic":               {module + "internal/netlab"},
 	"internal/stacknet":       {module + "rdma"},
-	"verbs":                   {sys, module + "shm"},
-	"verbs/sessiontest":       {module + "shm", sys},
+	// Examples have a device in process.
+	"rdma":              {module + "vnic"},
+	"verbs":             {sys, module + "shm"},
+	"verbs/sessiontest": {module + "shm", sys},
 }
 
 // everyTest is what any test, and any double, may import.
