@@ -54,7 +54,7 @@ race: verbs ## the tests under the race detector, in random order
 
 .PHONY: allocs
 allocs: ## nothing is allocated for a message: tests that cannot be under the race detector, which allocates by itself
-	$(GO) test -count=1 -run Allocs ./vnic ./netstack
+	$(GO) test -count=1 -run Allocs ./vnic ./netstack/...
 
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (20000x inputs; or a duration, 10m)

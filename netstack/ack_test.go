@@ -10,6 +10,7 @@ import (
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
+	"github.com/vrnic/vrnic/netstack/port/porttest"
 )
 
 // TestDelayedACK: requests and their answers carry each other's ACKs, and the last is acknowledged within two
@@ -18,7 +19,7 @@ func TestDelayedACK(t *testing.T) {
 	clock := faketime.NewManualClock()
 	var bare atomic.Int64 // segments without octets
 	sw1, sw2 := ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})
-	netstacktest.Wire(t, sw1, sw2, true, func(r netstacktest.Received) bool {
+	porttest.Wire(t, sw1, sw2, true, func(r porttest.Received) bool {
 		if f := r.Octets; len(f) == 14+20+20+12 && f[12] == 8 && f[14+9] == 6 {
 			bare.Add(1)
 		}
@@ -57,7 +58,7 @@ func TestDelayedACK(t *testing.T) {
 	if n := bare.Load(); n != 0 {
 		t.Errorf("100 requests and answers took %d bare ACKs", n)
 	}
-	eventually(t, "ACK of the last answer", func() bool {
+	netstacktest.Eventually(t, "ACK of the last answer", func() bool {
 		clock.Advance(time.Millisecond)
 		return bare.Load() == 1
 	})

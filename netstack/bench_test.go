@@ -7,60 +7,8 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
-
-const benchChunk = 1 << 20
-
-// zeros is a Source that costs nothing.
-type zeros int
-
-func (z *zeros) Len() int { return int(*z) }
-
-func (z *zeros) Read(b []byte) (int, error) {
-	n := min(len(b), int(*z))
-	*z -= zeros(n)
-	return n, nil
-}
-
-// count is a Writer that takes what it is given.
-type count int64
-
-func (c *count) Write(b []byte) (int, error) {
-	*c += count(len(b))
-	return len(b), nil
-}
-
-// benchWrite sends b.N chunks over c; its peer takes them elsewhere.
-func benchWrite(c *netstack.TCPConn, bell netstacktest.Bell, n int64) error {
-	for n > 0 {
-		z := zeros(min(n, benchChunk))
-		m, err := c.WriteFrom(&z)
-		if err != nil {
-			return err
-		}
-		if m == 0 {
-			<-bell
-		}
-		n -= int64(m)
-	}
-	return nil
-}
-
-func benchRead(c *netstack.TCPConn, bell netstacktest.Bell, n int64) error {
-	var got count
-	for int64(got) < n {
-		m, err := c.ReadInto(&got)
-		if err != nil {
-			return err
-		}
-		if m == 0 {
-			<-bell
-		}
-	}
-	return nil
-}
 
 // BenchmarkStream moves 1 MiB at a time from one stack to another.
 func BenchmarkStream(b *testing.B) {
@@ -70,12 +18,12 @@ func BenchmarkStream(b *testing.B) {
 			from, to := netstacktest.Connect(b, s1, s2, false)
 			defer from.Close()
 			defer to.Close()
-			b.SetBytes(benchChunk)
+			b.SetBytes(netstacktest.Chunk)
 			b.ReportAllocs()
-			n := int64(b.N) * benchChunk
+			n := int64(b.N) * netstacktest.Chunk
 			errc := make(chan error)
-			go func() { errc <- benchWrite(from, netstacktest.NewBell(from), n) }()
-			if err := errors.Join(benchRead(to, netstacktest.NewBell(to), n), <-errc); err != nil {
+			go func() { errc <- netstacktest.Write(from, netstacktest.NewBell(from), n) }()
+			if err := errors.Join(netstacktest.Read(to, netstacktest.NewBell(to), n), <-errc); err != nil {
 				b.Fatal(err)
 			}
 		})
@@ -93,7 +41,7 @@ func BenchmarkEcho(b *testing.B) {
 	go func() {
 		bell := netstacktest.NewBell(to)
 		for range b.N {
-			if err := errors.Join(benchRead(to, bell, 64), benchWrite(to, bell, 64)); err != nil {
+			if err := errors.Join(netstacktest.Read(to, bell, 64), netstacktest.Write(to, bell, 64)); err != nil {
 				errc <- err
 				return
 			}
@@ -102,7 +50,7 @@ func BenchmarkEcho(b *testing.B) {
 	}()
 	bell := netstacktest.NewBell(from)
 	for range b.N {
-		if err := errors.Join(benchWrite(from, bell, 64), benchRead(from, bell, 64)); err != nil {
+		if err := errors.Join(netstacktest.Write(from, bell, 64), netstacktest.Read(from, bell, 64)); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -129,10 +77,10 @@ func BenchmarkNetConn(b *testing.B) {
 	}
 	defer from.Close()
 	defer to.Close()
-	b.SetBytes(benchChunk)
+	b.SetBytes(netstacktest.Chunk)
 	b.ReportAllocs()
 	go func() {
-		buf := make([]byte, benchChunk)
+		buf := make([]byte, netstacktest.Chunk)
 		for range b.N {
 			if _, err := from.Write(buf); err != nil {
 				return
@@ -140,7 +88,7 @@ func BenchmarkNetConn(b *testing.B) {
 		}
 	}()
 	buf := make([]byte, 256<<10)
-	for n := int64(b.N) * benchChunk; n > 0; {
+	for n := int64(b.N) * netstacktest.Chunk; n > 0; {
 		m, err := to.Read(buf[:min(n, int64(len(buf)))])
 		if err != nil {
 			b.Fatal(err)

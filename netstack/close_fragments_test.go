@@ -8,7 +8,9 @@ import (
 
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/frame/frametest"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
+	"github.com/vrnic/vrnic/netstack/port/porttest"
 )
 
 // Fragments that come while a stack is closed do not keep it from that.
@@ -16,7 +18,7 @@ func TestCloseUnderFragments(t *testing.T) {
 	for range 20 {
 		sw := ethswitch.New(ethswitch.Config{})
 		s := netstacktest.NewStack(t, sw, 1, 1500)
-		in := netstacktest.NewPort(t, sw, "in", false)
+		in := porttest.NewPort(t, sw, "in", false)
 		m := s.MAC()
 		b := make([]byte, 14+20+8)
 		copy(b, m[:])
@@ -35,7 +37,7 @@ func TestCloseUnderFragments(t *testing.T) {
 				}
 				binary.BigEndian.PutUint16(b[18:], uint16(id))
 				b[24], b[25] = 0, 0
-				binary.BigEndian.PutUint16(b[24:], inetChecksum(b[14:34]))
+				binary.BigEndian.PutUint16(b[24:], frametest.InetChecksum(b[14:34]))
 				in.Send(b, frame.Offload{}) //nolint:errcheck // until it is closed
 			}
 		})

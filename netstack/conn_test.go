@@ -19,7 +19,9 @@ import (
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/frame/frametest"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
+	"github.com/vrnic/vrnic/netstack/port/porttest"
 )
 
 // connected returns both ends of a connection between two stacks, closed when the test ends.
@@ -273,7 +275,7 @@ func TestStackCloseEndsWaiting(t *testing.T) {
 		t.Fatal(err)
 	}
 	errc := make(chan error)
-	port := netstacktest.NewPort(t, sw, "silent", false)
+	port := porttest.NewPort(t, sw, "silent", false)
 	go func() { _, err := l.Accept(); errc <- err }()
 	go func() {
 		_, err := s.DialTCP(context.Background(), netip.Addr{}, netip.MustParseAddrPort("10.77.0.9:7"))
@@ -356,16 +358,16 @@ func TestNotify(t *testing.T) {
 func TestStackChecksChecksums(t *testing.T) {
 	sw := ethswitch.New(ethswitch.Config{})
 	s := netstacktest.NewStack(t, sw, 1, 1500)
-	in := netstacktest.NewPort(t, sw, "in", true)
+	in := porttest.NewPort(t, sw, "in", true)
 	dropped := func() uint64 { return sw.Ports()[0].TxDrops }
 	for _, v6 := range []bool{false, true} {
-		b, _ := superFrame(v6, 101, 1000)
+		b, _ := frametest.Super(v6, 101, 1000)
 		m := s.MAC()
 		copy(b, m[:])
 		l4 := len(b) - 121
 		good := bytes.Clone(b)
 		good[l4+16], good[l4+17] = 0, 0
-		sum := uint32(^pseudo(good, l4)) + uint32(^inetChecksum(even(good[l4:])))
+		sum := uint32(^frametest.PseudoSum(good, l4)) + uint32(^frametest.InetChecksum(frametest.Even(good[l4:])))
 		binary.BigEndian.PutUint16(good[l4+16:], ^uint16(sum&0xffff+sum>>16))
 		before := dropped()
 		if err := in.Send(good, frame.Offload{}); err != nil || dropped() != before {
@@ -394,7 +396,7 @@ func TestStackChecksChecksums(t *testing.T) {
 // TestConfigErrors: what cannot be is refused, and nothing is left.
 func TestConfigErrors(t *testing.T) {
 	sw := ethswitch.New(ethswitch.Config{})
-	netstacktest.NewPort(t, sw, "taken", false)
+	porttest.NewPort(t, sw, "taken", false)
 	addrs := netstacktest.Addresses(1)
 	for name, c := range map[string]netstack.Config{
 		"no name":        {Addrs: addrs},
@@ -421,13 +423,13 @@ func TestConfigErrors(t *testing.T) {
 // TestAllocs: reading and writing 64 octets allocates what gVisor does for each write, which is an
 // io.LimitedReader, and what its pools lose now and then.
 func TestAllocs(t *testing.T) {
-	if raceEnabled {
+	if netstacktest.RaceEnabled {
 		needtest.Skip(t, "the race detector empties pools at random")
 	}
 	a, b := connected(t)
 	bell := netstacktest.NewBell(b)
-	var z zeros
-	var got count
+	var z netstacktest.Zeros
+	var got netstacktest.Count
 	round := func() {
 		z, got = 64, 0
 		if n, err := a.WriteFrom(&z); n != 64 || err != nil {
@@ -464,7 +466,7 @@ func TestDialToItself(t *testing.T) {
 	before := s.PortStats()
 	for _, v6 := range []bool{false, true} {
 		a, b := netstacktest.Connect(t, s, s, v6)
-		exchange(t, a, b, 1<<20)
+		netstacktest.Exchange(t, a, b, 1<<20)
 		a.Close()
 		b.Close()
 	}
@@ -484,7 +486,7 @@ func TestDialTimeouts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	port := netstacktest.NewPort(t, sw, "host", false)
+	port := porttest.NewPort(t, sw, "host", false)
 	m := s.MAC()
 	// host answers for 10.77.0.3, and says nothing else.
 	answer := func(f []byte) {

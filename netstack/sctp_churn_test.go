@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/netstacktest"
 	"github.com/vrnic/vrnic/netstack/sctp"
 )
 
 // Associations come and go, ended by either side and by aborts, and nothing is left of them.
 func TestSCTPChurn(t *testing.T) {
 	n := 10_000
-	if raceEnabled {
+	if netstacktest.RaceEnabled {
 		n = 2_000
 	}
 	a, b := pair(t, 1500)

@@ -21,6 +21,7 @@ import (
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
+	"github.com/vrnic/vrnic/netstack/port/porttest"
 	"github.com/vrnic/vrnic/netstack/sctp"
 )
 
@@ -249,7 +250,7 @@ func TestSCTPRefusals(t *testing.T) {
 func TestSCTPProtocolUnreachable(t *testing.T) {
 	sw := ethswitch.New(ethswitch.Config{})
 	a := netstacktest.NewStack(t, sw, 1, 1500)
-	host := netstacktest.NewPort(t, sw, "host", false)
+	host := porttest.NewPort(t, sw, "host", false)
 	self, peer := addrOf(a, false), netstacktest.Addresses(2)[0].Addr()
 	done := make(chan error, 1)
 	go func() {

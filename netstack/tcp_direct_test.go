@@ -8,7 +8,9 @@ import (
 
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/frame/frametest"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
+	"github.com/vrnic/vrnic/netstack/port/porttest"
 )
 
 // padded has octets behind the IP packet, as short frames of Ethernet do.
@@ -23,7 +25,7 @@ func optioned(b []byte) []byte {
 		b[l3]++
 		binary.BigEndian.PutUint16(b[l3+2:], binary.BigEndian.Uint16(b[l3+2:])+4)
 		b[l3+10], b[l3+11] = 0, 0
-		binary.BigEndian.PutUint16(b[l3+10:], inetChecksum(b[l3:l3+24]))
+		binary.BigEndian.PutUint16(b[l3+10:], frametest.InetChecksum(b[l3:l3+24]))
 	case b[12] == 0x86 && b[l3+6] == 6:
 		b = slices.Insert(b, l3+40, 6, 0, 1, 4, 0, 0, 0, 0) // PadN
 		b[l3+6] = 0
@@ -73,7 +75,7 @@ func TestDirectNotToItself(t *testing.T) {
 func TestTCPBehindLongExtensions(t *testing.T) {
 	sw := ethswitch.New(ethswitch.Config{})
 	s := netstacktest.NewStack(t, sw, 1, 1500)
-	in := netstacktest.NewPort(t, sw, "in", false)
+	in := porttest.NewPort(t, sw, "in", false)
 	m := s.MAC()
 	for units := range 256 { // of 8 octets, behind the first
 		for _, n := range []int{2, 4, 20} { // of TCP
@@ -88,7 +90,7 @@ func TestTCPBehindLongExtensions(t *testing.T) {
 				tcp[12] = 0x50
 			}
 			pseudo := append(append([]byte{}, b[22:54]...), 0, byte(n), 0, 6)
-			sum := inetChecksum(append(pseudo, tcp...))
+			sum := frametest.InetChecksum(append(pseudo, tcp...))
 			if at := min(n-2, 16); at >= 0 {
 				binary.BigEndian.PutUint16(tcp[at:], sum)
 			}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"syscall"
@@ -30,71 +29,15 @@ func TestTransfer(t *testing.T) {
 				a, b := pair(t, mtu)
 				from, to := netstacktest.Connect(t, a, b, v6)
 				n := int64(8 << 20)
-				if raceEnabled {
+				if netstacktest.RaceEnabled {
 					n = 2 << 20
 				}
-				exchange(t, from, to, n)
+				netstacktest.Exchange(t, from, to, n)
 				from.Close()
 				to.Close()
 			})
 		}
 	}
-}
-
-// exchange sends n octets each way at once and checks them; then both ends see the end.
-func exchange(t *testing.T, a, b *netstack.TCPConn, n int64) {
-	t.Helper()
-	errc := make(chan error, 4)
-	run := func(c *netstack.TCPConn) {
-		// One goroutine owns a connection: it writes and reads in turn.
-		errc <- both(c, netstacktest.NewBell(c), n)
-	}
-	go run(a)
-	go run(b)
-	for range 2 {
-		if err := <-errc; err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-// both writes and reads n octets on c, half-closes and reads the end.
-func both(c *netstack.TCPConn, bell netstacktest.Bell, n int64) error {
-	w, r := netstacktest.NewSource(n), netstacktest.NewSink(n)
-	ended := false
-	for w.Len() > 0 || !ended {
-		progress := false
-		if w.Len() > 0 {
-			m, err := c.WriteFrom(w)
-			if err != nil {
-				return fmt.Errorf("write: %w", err)
-			}
-			progress = m > 0
-			if w.Len() == 0 {
-				if err := c.CloseWrite(); err != nil {
-					return fmt.Errorf("close write: %w", err)
-				}
-			}
-		}
-		m, err := c.ReadInto(r)
-		if r.Err != nil {
-			return r.Err
-		}
-		if err == io.EOF {
-			if r.Len() != n {
-				return fmt.Errorf("end after %d of %d octets", r.Len(), n)
-			}
-			ended = true
-		} else if err != nil {
-			return fmt.Errorf("read: %w", err)
-		}
-		if !progress && m == 0 && !ended {
-			<-bell
-		} else if ended && !progress && w.Len() > 0 {
-			<-bell
-		}
-	}
-	return nil
 }
 
 func TestDialErrors(t *testing.T) {

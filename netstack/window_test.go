@@ -11,6 +11,7 @@ import (
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
+	"github.com/vrnic/vrnic/netstack/port/porttest"
 )
 
 // TestWindowGrows: as long as nothing is lost more and more is under way, also on a path where ACKs come one after the
@@ -20,10 +21,10 @@ import (
 func TestWindowGrows(t *testing.T) {
 	clock := faketime.NewManualClock()
 	var stacks [2]*netstack.Stack
-	var ports [2]*netstacktest.Port
+	var ports [2]*porttest.Port
 	for i := range stacks {
 		sw := ethswitch.New(ethswitch.Config{})
-		ports[i] = netstacktest.NewPort(t, sw, "wire", true)
+		ports[i] = porttest.NewPort(t, sw, "wire", true)
 		var err error
 		stacks[i], err = netstack.NewStack(sw, netstack.Config{Name: "s", Addrs: netstacktest.Addresses(i + 1), Clock: clock})
 		if err != nil {

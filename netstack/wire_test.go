@@ -10,7 +10,9 @@ import (
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/frame/frametest"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
+	"github.com/vrnic/vrnic/netstack/port/porttest"
 )
 
 // TestEMSS compares EMSS with the segments on the wire, and has it follow the path's MTU, but not to
@@ -19,14 +21,14 @@ func TestEMSS(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		var longest atomic.Int64
 		sw1, sw2 := ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})
-		netstacktest.Wire(t, sw1, sw2, false, func(r netstacktest.Received) bool {
+		porttest.Wire(t, sw1, sw2, false, func(r porttest.Received) bool {
 			if n := int64(len(r.Octets)); n > longest.Load() {
 				longest.Store(n) // one connection, one direction that matters
 			}
 			return true
 		})
 		s1, s2 := netstacktest.NewStack(t, sw1, 1, 1500), netstacktest.NewStack(t, sw2, 2, 1500)
-		attacker := netstacktest.NewPort(t, sw1, "attacker", false)
+		attacker := porttest.NewPort(t, sw1, "attacker", false)
 		a, b := netstacktest.Connect(t, s1, s2, v6)
 		headers := int64(14 + 20 + 20 + 12) // timestamps take 12
 		const room = 40 - 12                // that gVisor keeps free for SACK blocks
@@ -36,8 +38,8 @@ func TestEMSS(t *testing.T) {
 		bulk := func() {
 			longest.Store(0)
 			errc := make(chan error)
-			go func() { errc <- benchWrite(a, netstacktest.NewBell(a), 1<<20) }()
-			if err := errors.Join(benchRead(b, netstacktest.NewBell(b), 1<<20), <-errc); err != nil {
+			go func() { errc <- netstacktest.Write(a, netstacktest.NewBell(a), 1<<20) }()
+			if err := errors.Join(netstacktest.Read(b, netstacktest.NewBell(b), 1<<20), <-errc); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -55,7 +57,7 @@ func TestEMSS(t *testing.T) {
 		if err := attacker.Send(tooBig(s1, a, 1300), frame.Offload{}); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "path MTU 1300", func() bool { return a.EMSS() < was })
+		netstacktest.Eventually(t, "path MTU 1300", func() bool { return a.EMSS() < was })
 		if got := int64(a.EMSS()); got != 1300+14-headers-room {
 			t.Errorf("v6=%v: EMSS %d with a path MTU of 1300", v6, got)
 		}
@@ -75,7 +77,7 @@ func TestSuperFramesOfWholeSegments(t *testing.T) {
 		const most = 65535 - 161 // what gVisor lets a super-frame have
 		var full, longer, emss atomic.Int64
 		sw1, sw2 := ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})
-		netstacktest.Wire(t, sw1, sw2, true, func(r netstacktest.Received) bool {
+		porttest.Wire(t, sw1, sw2, true, func(r porttest.Received) bool {
 			if r.GSO == frame.GSONone {
 				return true
 			}
@@ -91,8 +93,8 @@ func TestSuperFramesOfWholeSegments(t *testing.T) {
 		a, b := netstacktest.Connect(t, s1, s2, false)
 		emss.Store(int64(a.EMSS()))
 		errc := make(chan error)
-		go func() { errc <- benchWrite(a, netstacktest.NewBell(a), 8<<20) }()
-		if err := errors.Join(benchRead(b, netstacktest.NewBell(b), 8<<20), <-errc); err != nil {
+		go func() { errc <- netstacktest.Write(a, netstacktest.NewBell(a), 8<<20) }()
+		if err := errors.Join(netstacktest.Read(b, netstacktest.NewBell(b), 8<<20), <-errc); err != nil {
 			t.Fatal(err)
 		}
 		// The end of what was written at once ends a super-frame, too.
@@ -110,7 +112,7 @@ func TestListenBacklog(t *testing.T) {
 	for _, backlog := range []int{0, 1, 2} {
 		var answers, bare atomic.Int64
 		sw1, sw2 := ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})
-		netstacktest.Wire(t, sw1, sw2, false, func(r netstacktest.Received) bool {
+		porttest.Wire(t, sw1, sw2, false, func(r porttest.Received) bool {
 			const synAck = 0x12
 			f := r.Octets
 			if len(f) < 14+20+20 || f[12] != 8 || f[14+9] != 6 || f[34+13] != synAck {
@@ -172,7 +174,7 @@ func tooBig(s *netstack.Stack, a *netstack.TCPConn, mtu int) []byte {
 			h := []byte{0x45, 0, 0, 0, 0, 0, 0, 0, 64, proto, 0, 0}
 			binary.BigEndian.PutUint16(h[2:], uint16(20+len(payload)))
 			h = append(append(h, src.AsSlice()...), dst.AsSlice()...)
-			binary.BigEndian.PutUint16(h[10:], inetChecksum(h))
+			binary.BigEndian.PutUint16(h[10:], frametest.InetChecksum(h))
 			return append(h, payload...)
 		}
 		h := []byte{0x60, 0, 0, 0, 0, 0, proto, 64}
@@ -183,13 +185,13 @@ func tooBig(s *netstack.Stack, a *netstack.TCPConn, mtu int) []byte {
 	orig := ip(local.Addr(), remote.Addr(), 6, tcp)
 	if local.Addr().Is4() {
 		icmp := append([]byte{3, 4, 0, 0, 0, 0, byte(mtu >> 8), byte(mtu)}, orig...)
-		binary.BigEndian.PutUint16(icmp[2:], inetChecksum(icmp))
+		binary.BigEndian.PutUint16(icmp[2:], frametest.InetChecksum(icmp))
 		return append(append(b, 0x08, 0x00), ip(remote.Addr(), local.Addr(), 1, icmp)...)
 	}
 	icmp := append([]byte{2, 0, 0, 0, 0, 0, byte(mtu >> 8), byte(mtu)}, orig...)
 	p := append(append([]byte(nil), remote.Addr().AsSlice()...), local.Addr().AsSlice()...)
 	p = append(p, 0, 0, byte(len(icmp)>>8), byte(len(icmp)), 0, 0, 0, 58)
-	binary.BigEndian.PutUint16(icmp[2:], inetChecksum(append(p, icmp...)))
+	binary.BigEndian.PutUint16(icmp[2:], frametest.InetChecksum(append(p, icmp...)))
 	return append(append(b, 0x86, 0xdd), ip(remote.Addr(), local.Addr(), 58, icmp)...)
 }
 
@@ -202,10 +204,10 @@ func TestLossyWire(t *testing.T) {
 			every = 23 // there are few super-frames
 		}
 		sw1, sw2 := ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})
-		netstacktest.Wire(t, sw1, sw2, offloads, func(f netstacktest.Received) bool { return len(f.Octets) < 1000 || n.Add(1)%every != 0 })
+		porttest.Wire(t, sw1, sw2, offloads, func(f porttest.Received) bool { return len(f.Octets) < 1000 || n.Add(1)%every != 0 })
 		s1, s2 := netstacktest.NewStack(t, sw1, 1, 1500), netstacktest.NewStack(t, sw2, 2, 1500)
 		a, b := netstacktest.Connect(t, s1, s2, false)
-		exchange(t, a, b, 2<<20)
+		netstacktest.Exchange(t, a, b, 2<<20)
 		a.Close()
 		b.Close()
 		if s1.Stats().TCPRetransmits+s2.Stats().TCPRetransmits == 0 {

@@ -293,7 +293,7 @@ func TestUsrsctpZeroWindow(t *testing.T) {
 // Nobody listens: the one who asks learns it at once. SCTP-151.
 func TestUsrsctpRefused(t *testing.T) {
 	w := newWorld(t, sctp.Options{})
-	w.do("connect %d x %d", port, ourPort)
+	w.do("connect %d x %d", peerPort, ourPort)
 	w.Until("usrsctp to give up", 100*time.Millisecond, func() bool {
 		return len(w.peer.Said) > 0
 	})
@@ -387,7 +387,7 @@ func TestUsrsctpRestart(t *testing.T) {
 		w := newWorld(t, sctp.Options{})
 		w.connect(false)
 		w.start(build(t))
-		w.do("connect %d x %d", port, ourPort)
+		w.do("connect %d x %d", peerPort, ourPort)
 		if ev := w.event(sctp.EventDown); !errors.Is(ev.Err, sctp.ErrRestarted) {
 			t.Errorf("we see %v", ev.Err)
 		}

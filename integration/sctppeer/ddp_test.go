@@ -18,6 +18,7 @@ import (
 	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
+	"github.com/vrnic/vrnic/netstack/port"
 	"github.com/vrnic/vrnic/vnic"
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
@@ -129,7 +130,7 @@ func tapRig(t *testing.T, ours, theirs string) *peertest.Rig {
 	t.Cleanup(func() { ns.Close() })
 	a := netip.MustParsePrefix(ours)
 	c := newDevice(t, []netip.Prefix{a}, nil, func(sw *ethswitch.Switch, _ *stacknet.Network) error {
-		tap, err := netstack.OpenTAP(sw, netstack.TAPConfig{Name: "ta", NetNS: ns.Path(), Addrs: []netip.Prefix{netip.MustParsePrefix(theirs)}})
+		tap, err := port.OpenTAP(sw, port.TAPConfig{Name: "ta", NetNS: ns.Path(), Addrs: []netip.Prefix{netip.MustParsePrefix(theirs)}})
 		if err == nil {
 			t.Cleanup(func() { tap.Close() })
 		}

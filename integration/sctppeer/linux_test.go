@@ -19,7 +19,8 @@ import (
 	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
-	"github.com/vrnic/vrnic/netstack/netstacktest"
+	"github.com/vrnic/vrnic/netstack/port"
+	"github.com/vrnic/vrnic/netstack/port/porttest"
 	"github.com/vrnic/vrnic/vnic"
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
@@ -68,15 +69,15 @@ func newGuest(t *testing.T) *guest {
 	near, far := ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})
 	t.Cleanup(func() { near.Close(); far.Close() })
 	first := guestAddr(0, "0").Masked()
-	netstacktest.Wire(t, near, far, false, func(f netstacktest.Received) bool {
+	porttest.Wire(t, near, far, false, func(f porttest.Received) bool {
 		return !n.cut.Load() || !peertest.Carries(f.Octets, first)
 	})
 	link := filepath.Join(dir, "link")
-	port, err := netstack.ListenUnix(far, netstack.UnixConfig{Path: link})
+	guest, err := port.ListenUnix(far, port.UnixConfig{Path: link})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { port.Close() })
+	t.Cleanup(func() { guest.Close() })
 	n.cfg.Link = link
 	mine := netstack.Config{Name: "vrnic0"}
 	for i := range guestNets {

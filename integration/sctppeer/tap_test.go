@@ -10,12 +10,13 @@ import (
 	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
-	"github.com/vrnic/vrnic/netstack/netstacktest"
+	"github.com/vrnic/vrnic/netstack/port"
+	"github.com/vrnic/vrnic/netstack/port/porttest"
 )
 
 // plainTAP is a stack of ours, and usrsctp over raw sockets in a namespace, with a TAP between them. filter
 // sees the frames.
-func plainTAP(t *testing.T, ours, theirs []string, filter netstacktest.Filter) *peertest.Plain {
+func plainTAP(t *testing.T, ours, theirs []string, filter porttest.Filter) *peertest.Plain {
 	t.Helper()
 	build(t)
 	ns, err := netlab.NewNS()
@@ -31,8 +32,8 @@ func plainTAP(t *testing.T, ours, theirs []string, filter netstacktest.Filter) *
 	}
 	near, far := ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})
 	t.Cleanup(func() { near.Close(); far.Close() })
-	netstacktest.Wire(t, near, far, false, filter)
-	tap, err := netstack.OpenTAP(far, netstack.TAPConfig{Name: "ta", NetNS: ns.Path(), Addrs: other})
+	porttest.Wire(t, near, far, false, filter)
+	tap, err := port.OpenTAP(far, port.TAPConfig{Name: "ta", NetNS: ns.Path(), Addrs: other})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +65,7 @@ func TestUsrsctpRawAbort(t *testing.T) { plainTAP(t, oursIPv4, theirsIPv4, nil).
 func TestUsrsctpMultihomed(t *testing.T) {
 	var broken atomic.Bool
 	first := netip.MustParsePrefix("10.77.0.0/24")
-	p := plainTAP(t, []string{"10.77.0.2/24", "10.78.0.2/24"}, []string{"10.77.0.1/24", "10.78.0.1/24"}, func(f netstacktest.Received) bool {
+	p := plainTAP(t, []string{"10.77.0.2/24", "10.78.0.2/24"}, []string{"10.77.0.1/24", "10.78.0.1/24"}, func(f porttest.Received) bool {
 		return !broken.Load() || !peertest.Carries(f.Octets, first)
 	})
 	p.Multihomed(t, func() { broken.Store(true) }, func() { broken.Store(false) })

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	port    = 5043
-	ourPort = 4000
+	peerPort = 5043
+	ourPort  = 4000
 )
 
 var (
@@ -269,7 +269,7 @@ func (w *world) dial() {
 func (w *world) begin() {
 	w.T.Helper()
 	a, err := w.e.Dial(w.Now, sctp.DialConfig{
-		LocalPort: ourPort, Locals: []netip.Addr{ourAddr}, RemotePort: port, Remotes: []netip.Addr{peerAddr},
+		LocalPort: ourPort, Locals: []netip.Addr{ourAddr}, RemotePort: peerPort, Remotes: []netip.Addr{peerAddr},
 	})
 	if err != nil {
 		w.T.Fatal(err)
@@ -281,10 +281,10 @@ func (w *world) begin() {
 // answer sets up an association from usrsctp.
 func (w *world) answer() {
 	w.T.Helper()
-	if err := w.e.Listen(port, sctp.ListenConfig{}); err != nil {
+	if err := w.e.Listen(peerPort, sctp.ListenConfig{}); err != nil {
 		w.T.Fatal(err)
 	}
-	w.do("connect %d x %d", port, ourPort)
+	w.do("connect %d x %d", peerPort, ourPort)
 	w.event(sctp.EventUp)
 	w.said("up")
 }
@@ -299,7 +299,7 @@ func (w *world) connect(active bool, set ...string) {
 		w.answer()
 		return
 	}
-	w.do("listen %d", port)
+	w.do("listen %d", peerPort)
 	w.dial()
 }
 

@@ -38,8 +38,10 @@ var layers = map[string][]string{
 	"netstack/internal/gate":   {std},
 	"netstack/internal/gvconv": {std, gvisor},
 	"netstack/ethswitch":       {std, module + "netstack/frame", module + "netstack/internal/gate"},
-	"vnic":                     {std, module + "iwarp", module + "sctpddp", module + "rdma", module + "internal/bulk", module + "internal/prefetch"},
-	"shm":                      {std, sys, module + "rdma"},
+	"netstack/port": {std, sys, gvisor, water,
+		module + "netstack/frame", module + "netstack/ethswitch"},
+	"vnic": {std, module + "iwarp", module + "sctpddp", module + "rdma", module + "internal/bulk", module + "internal/prefetch"},
+	"shm":  {std, sys, module + "rdma"},
 
 	// Inside vnic, from the bottom up.
 	"vnic/internal/handle": {std, module + "rdma"},
@@ -82,6 +84,8 @@ var layers = map[string][]string{
 var testsToo = map[string][]string{
 	"cmd/vrnic/internal/ping": {module + "vnic"},
 	"cmd/vrnic":               {module + "internal/netlab"},
+	"netstack/ethswitch":      {module + "netstack"},
+	"netstack/port":           {module + "netstack"},
 	"internal/stacknet":       {module + "rdma"},
 	// Examples have a device in process.
 	"rdma":              {module + "vnic"},

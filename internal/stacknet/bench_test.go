@@ -8,6 +8,7 @@ import (
 	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
+	"github.com/vrnic/vrnic/netstack/port/porttest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic"
 	"github.com/vrnic/vrnic/vnic/vnictest"
@@ -18,7 +19,7 @@ import (
 func contexts(tb testing.TB) (a, b *vnic.Context) {
 	tb.Helper()
 	sw := []*ethswitch.Switch{ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})}
-	netstacktest.Wire(tb, sw[0], sw[1], false, nil)
+	porttest.Wire(tb, sw[0], sw[1], false, nil)
 	var cs []*vnic.Context
 	for i := range 2 {
 		st := netstacktest.NewStack(tb, sw[i], i+1, 1500)

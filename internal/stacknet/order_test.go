@@ -12,6 +12,7 @@ import (
 	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
+	"github.com/vrnic/vrnic/netstack/port/porttest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic"
 	"github.com/vrnic/vrnic/vnic/vnictest"
@@ -89,7 +90,7 @@ func TestConnectOrder(t *testing.T) {
 			const port = 7471
 			s := &shuffler{kind: test.kind, n: n, lost: test.lost}
 			sw := []*ethswitch.Switch{ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})}
-			netstacktest.Bend(t, sw[0], sw[1], func(b []byte, deliver func()) {
+			porttest.Bend(t, sw[0], sw[1], func(b []byte, deliver func()) {
 				flags, data, from, to, ok := segmentOf(b)
 				switch {
 				case ok && to == port:

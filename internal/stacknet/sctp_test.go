@@ -10,6 +10,7 @@ import (
 	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
+	"github.com/vrnic/vrnic/netstack/port/porttest"
 	"github.com/vrnic/vrnic/netstack/sctp"
 	"github.com/vrnic/vrnic/sctpddp"
 	"github.com/vrnic/vrnic/vnic"
@@ -39,7 +40,7 @@ func newHandler(t *testing.T) *handler {
 // Who sends while an association ends does not learn of it by an error of that: Down says why it has ended.
 func TestSendAtEnd(t *testing.T) {
 	sw := []*ethswitch.Switch{ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})}
-	netstacktest.Wire(t, sw[0], sw[1], false, nil)
+	porttest.Wire(t, sw[0], sw[1], false, nil)
 	var nets []*stacknet.Network
 	var addrs []netip.Addr
 	for i := range 2 {

@@ -9,6 +9,7 @@ import (
 	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
+	"github.com/vrnic/vrnic/netstack/port/porttest"
 	"github.com/vrnic/vrnic/vnic"
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
@@ -24,7 +25,7 @@ func TestSegmentsInFlight(t *testing.T) {
 	var sent atomic.Int32
 	enough := make(chan struct{}) // several segments are under way
 	sw := []*ethswitch.Switch{ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})}
-	netstacktest.Wire(t, sw[0], sw[1], false, func(f netstacktest.Received) bool {
+	porttest.Wire(t, sw[0], sw[1], false, func(f porttest.Received) bool {
 		b := f.Octets
 		if len(b) < 34 || binary.BigEndian.Uint16(b[12:]) != 0x0800 || b[23] != 6 || !mute.Load() {
 			return true

@@ -15,6 +15,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/rawtcp"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
+	"github.com/vrnic/vrnic/netstack/port"
 )
 
 const peerReady = "ready"
@@ -98,7 +99,7 @@ func (r Peer) tcp() (tcp, error) {
 		sw.Close()
 		return tcp{}, err
 	}
-	tap, err := netstack.OpenTAP(sw, netstack.TAPConfig{Name: r.Tap, NetNS: r.NetNS})
+	tap, err := port.OpenTAP(sw, port.TAPConfig{Name: r.Tap, NetNS: r.NetNS})
 	if err != nil {
 		st.Close()
 		sw.Close()

@@ -10,6 +10,7 @@ import (
 	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
+	"github.com/vrnic/vrnic/netstack/port"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic"
 )
@@ -80,7 +81,7 @@ func (p *Path) openWire() (err error) {
 		if *site.dev, err = p.device(sw, site.name, site.addr); err != nil {
 			return err
 		}
-		tap, err := netstack.OpenTAP(sw, netstack.TAPConfig{Name: tapName, NetNS: site.ns.Path()})
+		tap, err := port.OpenTAP(sw, port.TAPConfig{Name: tapName, NetNS: site.ns.Path()})
 		if err != nil {
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
+	"github.com/vrnic/vrnic/netstack/port"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/vnic"
 )
@@ -194,19 +195,19 @@ const maxRegistered = 1 << 62
 func (d *Daemon) addPort(spec PortSpec) error {
 	switch spec.Kind {
 	case PortTap:
-		tap, err := netstack.OpenTAP(d.sw, netstack.TAPConfig{Name: spec.Name, NetNS: spec.NetNS, Addrs: spec.Addrs, MTU: spec.MTU})
+		tap, err := port.OpenTAP(d.sw, port.TAPConfig{Name: spec.Name, NetNS: spec.NetNS, Addrs: spec.Addrs, MTU: spec.MTU})
 		if err != nil {
 			return err
 		}
 		d.undo.add(tap.Close)
 	case PortUnixListen:
-		u, err := netstack.ListenUnix(d.sw, netstack.UnixConfig{Path: spec.Path})
+		u, err := port.ListenUnix(d.sw, port.UnixConfig{Path: spec.Path})
 		if err != nil {
 			return err
 		}
 		d.undo.add(u.Close)
 	case PortUnixConnect:
-		u, err := netstack.ConnectUnix(d.sw, netstack.UnixConfig{Path: spec.Path})
+		u, err := port.ConnectUnix(d.sw, port.UnixConfig{Path: spec.Path})
 		if err != nil {
 			return err
 		}

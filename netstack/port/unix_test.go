@@ -1,4 +1,4 @@
-package netstack_test
+package port_test
 
 import (
 	"bytes"
@@ -11,25 +11,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/frame/frametest"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
+	"github.com/vrnic/vrnic/netstack/port"
+	"github.com/vrnic/vrnic/netstack/port/porttest"
 )
 
-// eventually waits for something that another goroutine or the kernel does soon.
-func eventually(tb testing.TB, what string, f func() bool) {
+func listenUnix(tb testing.TB, sw *ethswitch.Switch, path string) *port.Unix {
 	tb.Helper()
-	for end := time.Now().Add(time.Minute); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			tb.Fatalf("waited in vain: %s", what)
-		}
-	}
-}
-
-func listenUnix(tb testing.TB, sw *ethswitch.Switch, path string) *netstack.UnixPort {
-	tb.Helper()
-	p, err := netstack.ListenUnix(sw, netstack.UnixConfig{Path: path})
+	p, err := port.ListenUnix(sw, port.UnixConfig{Path: path})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -37,9 +29,9 @@ func listenUnix(tb testing.TB, sw *ethswitch.Switch, path string) *netstack.Unix
 	return p
 }
 
-func connectUnix(tb testing.TB, sw *ethswitch.Switch, path string) *netstack.UnixPort {
+func connectUnix(tb testing.TB, sw *ethswitch.Switch, path string) *port.Unix {
 	tb.Helper()
-	p, err := netstack.ConnectUnix(sw, netstack.UnixConfig{Path: path})
+	p, err := port.ConnectUnix(sw, port.UnixConfig{Path: path})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -54,10 +46,10 @@ func TestUnixTransfer(t *testing.T) {
 	a, b := netstacktest.NewStack(t, sw1, 1, 1500), netstacktest.NewStack(t, sw2, 2, 1500)
 	c := connectUnix(t, sw1, path)
 	l := listenUnix(t, sw2, path)
-	eventually(t, "connected", func() bool { return c.Connected() && l.Connected() })
+	netstacktest.Eventually(t, "connected", func() bool { return c.Connected() && l.Connected() })
 	for _, v6 := range []bool{false, true} {
 		from, to := netstacktest.Connect(t, a, b, v6)
-		exchange(t, from, to, 8<<20)
+		netstacktest.Exchange(t, from, to, 8<<20)
 		from.Close()
 		to.Close()
 	}
@@ -68,11 +60,11 @@ func TestUnixTransfer(t *testing.T) {
 func TestUnixReconnect(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "link")
 	sw1, sw2 := ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})
-	in := netstacktest.NewPort(t, sw1, "in", false)
-	out := netstacktest.NewPort(t, sw2, "out", false)
+	in := porttest.NewPort(t, sw1, "in", false)
+	out := porttest.NewPort(t, sw2, "out", false)
 	send := func(n byte) {
 		t.Helper()
-		octets := ethernet(frame.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, frame.MAC{2, 0, 0, 0, 0, 1}, n)
+		octets := frametest.Ethernet(frame.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, frame.MAC{2, 0, 0, 0, 0, 1}, n)
 		if err := in.Send(octets, frame.Offload{}); err != nil {
 			t.Fatal(err)
 		}
@@ -83,30 +75,23 @@ func TestUnixReconnect(t *testing.T) {
 	c := connectUnix(t, sw1, path)
 	l := listenUnix(t, sw2, path)
 	both := func() bool { return c.Connected() && l.Connected() }
-	eventually(t, "first peer", both)
+	netstacktest.Eventually(t, "first peer", both)
 	send(1)
 
 	c.Close()
-	eventually(t, "peer gone", func() bool { return !l.Connected() })
+	netstacktest.Eventually(t, "peer gone", func() bool { return !l.Connected() })
 	c = connectUnix(t, sw1, path)
-	eventually(t, "second peer", both)
+	netstacktest.Eventually(t, "second peer", both)
 	send(2)
 
 	l.Close()
 	if _, err := os.Lstat(path); !os.IsNotExist(err) {
 		t.Errorf("the socket is still there: %v", err)
 	}
-	eventually(t, "listener gone", func() bool { return !c.Connected() })
+	netstacktest.Eventually(t, "listener gone", func() bool { return !c.Connected() })
 	l = listenUnix(t, sw2, path)
-	eventually(t, "second listener", both)
+	netstacktest.Eventually(t, "second listener", both)
 	send(3)
-}
-
-// ethernet is a frame of an EtherType for experiments (IEEE 802, clause 9.2.4).
-func ethernet(dst, src frame.MAC, n byte) []byte {
-	b := append(append([]byte(nil), dst[:]...), src[:]...)
-	b = append(b, 0x88, 0xb5)
-	return append(b, bytes.Repeat([]byte{n}, 46)...)
 }
 
 // TestUnixOnePeer: a second peer waits until the first has gone.
@@ -114,7 +99,7 @@ func TestUnixOnePeer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "link")
 	sw := ethswitch.New(ethswitch.Config{})
 	l := listenUnix(t, sw, path)
-	in := netstacktest.NewPort(t, sw, "in", false)
+	in := porttest.NewPort(t, sw, "in", false)
 	dial := func() net.Conn {
 		c, err := net.Dial("unix", path)
 		if err != nil {
@@ -123,10 +108,10 @@ func TestUnixOnePeer(t *testing.T) {
 		return c
 	}
 	first := dial()
-	eventually(t, "first peer", l.Connected)
+	netstacktest.Eventually(t, "first peer", l.Connected)
 	second := dial()
 	defer second.Close()
-	frame := ethernet(frame.MAC{3}, frame.MAC{2}, 7)
+	frame := frametest.Ethernet(frame.MAC{3}, frame.MAC{2}, 7)
 	write := func(c net.Conn) {
 		if _, err := c.Write(framed(frame)); err != nil {
 			t.Fatal(err)
@@ -157,8 +142,8 @@ func TestUnixHostilePeer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "link")
 	sw := ethswitch.New(ethswitch.Config{})
 	l := listenUnix(t, sw, path)
-	in := netstacktest.NewPort(t, sw, "in", false)
-	good := framed(ethernet(frame.MAC{3}, frame.MAC{2}, 7))
+	in := porttest.NewPort(t, sw, "in", false)
+	good := framed(frametest.Ethernet(frame.MAC{3}, frame.MAC{2}, 7))
 	for name, tt := range map[string]struct {
 		octets []byte
 		ends   bool
@@ -166,7 +151,7 @@ func TestUnixHostilePeer(t *testing.T) {
 		"length too large":  {[]byte{0xff, 0xff, 0xff, 0xff, 1, 2, 3}, true},
 		"length zero":       {[]byte{0, 0, 0, 0}, false},
 		"shorter than MACs": {framed([]byte{1, 2, 3}), false},
-		"group source":      {framed(ethernet(frame.MAC{2}, frame.MAC{1}, 7)), false},
+		"group source":      {framed(frametest.Ethernet(frame.MAC{2}, frame.MAC{1}, 7)), false},
 		"longest":           {framed(make([]byte, 4096+65536)), false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -200,7 +185,7 @@ func TestUnixStale(t *testing.T) {
 	dir := t.TempDir()
 	sw := ethswitch.New(ethswitch.Config{})
 	listen := func(path string) error {
-		p, err := netstack.ListenUnix(sw, netstack.UnixConfig{Path: path})
+		p, err := port.ListenUnix(sw, port.UnixConfig{Path: path})
 		if err == nil {
 			defer p.Close()
 			if fi, err := os.Lstat(path); err != nil || fi.Mode().Perm() != 0o600 {
@@ -252,14 +237,14 @@ func TestUnixSlowPeer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "link")
 	sw := ethswitch.New(ethswitch.Config{})
 	l := listenUnix(t, sw, path)
-	in := netstacktest.NewPort(t, sw, "in", false)
+	in := porttest.NewPort(t, sw, "in", false)
 	c, err := net.Dial("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	eventually(t, "peer", l.Connected)
-	octets := append(ethernet(frame.MAC{3}, frame.MAC{2}, 7), make([]byte, 1400)...)
+	netstacktest.Eventually(t, "peer", l.Connected)
+	octets := append(frametest.Ethernet(frame.MAC{3}, frame.MAC{2}, 7), make([]byte, 1400)...)
 	const n = 8000 // more than socket and queue hold
 	for range n {
 		if err := in.Send(octets, frame.Offload{}); err != nil {

@@ -1,4 +1,4 @@
-package netstack_test
+package port_test
 
 import (
 	"errors"
@@ -18,18 +18,18 @@ func BenchmarkTAPStream(b *testing.B) {
 				k, c := kernelPair(b, ns, st, kernelAddrs[0].Addr())
 				defer k.Close()
 				defer c.Close()
-				b.SetBytes(benchChunk)
+				b.SetBytes(netstacktest.Chunk)
 				b.ReportAllocs()
-				n := int64(b.N) * benchChunk
+				n := int64(b.N) * netstacktest.Chunk
 				errc := make(chan error)
 				bell := netstacktest.NewBell(c)
 				var err error
 				if toKernel {
-					go func() { errc <- benchWrite(c, bell, n) }()
+					go func() { errc <- netstacktest.Write(c, bell, n) }()
 					_, err = io.CopyN(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{k}, n)
 				} else {
-					go func() { errc <- benchRead(c, bell, n) }()
-					buf := make([]byte, benchChunk)
+					go func() { errc <- netstacktest.Read(c, bell, n) }()
+					buf := make([]byte, netstacktest.Chunk)
 					for range b.N {
 						if _, err = k.Write(buf); err != nil {
 							break
@@ -68,7 +68,7 @@ func BenchmarkTAPEcho(b *testing.B) {
 	}()
 	bell := netstacktest.NewBell(c)
 	for range b.N {
-		if err := errors.Join(benchWrite(c, bell, 64), benchRead(c, bell, 64)); err != nil {
+		if err := errors.Join(netstacktest.Write(c, bell, 64), netstacktest.Read(c, bell, 64)); err != nil {
 			b.Fatal(err)
 		}
 	}

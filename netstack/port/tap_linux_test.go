@@ -1,4 +1,4 @@
-package netstack_test
+package port_test
 
 import (
 	"bufio"
@@ -19,18 +19,21 @@ import (
 
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
+	"github.com/vrnic/vrnic/netstack/frame/frametest"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
+	"github.com/vrnic/vrnic/netstack/port"
+	"github.com/vrnic/vrnic/netstack/port/porttest"
 )
 
 // kernelAddrs is what the kernel's side of a TAP gets; the stack beside it has Addresses(2).
 var kernelAddrs = netstacktest.Addresses(1)
 
 // tapPair puts a stack and a TAP in a fresh namespace on a switch.
-func tapPair(tb testing.TB, mtu int, plain bool) (*netNS, *netstack.TAP, *netstack.Stack) {
+func tapPair(tb testing.TB, mtu int, plain bool) (*netNS, *port.TAP, *netstack.Stack) {
 	tb.Helper()
 	ns := newNetNS(tb)
 	sw := ethswitch.New(ethswitch.Config{})
-	tap, err := netstack.OpenTAP(sw, netstack.TAPConfig{
+	tap, err := port.OpenTAP(sw, port.TAPConfig{
 		Name: "vtap0", NetNS: ns.path(), Addrs: kernelAddrs, MTU: mtu, Plain: plain,
 	})
 	if err != nil {
@@ -81,7 +84,7 @@ func ping(t *testing.T, ns *netNS, to netip.Addr, size int) {
 	defer c.Close()
 	msg := append([]byte{request, 0, 0, 0, 0x12, 0x34, 0, 1}, netstacktest.Pattern(0, size)...)
 	if to.Is4() { // the kernel does it for IPv6
-		binary.BigEndian.PutUint16(msg[2:], inetChecksum(msg))
+		binary.BigEndian.PutUint16(msg[2:], frametest.InetChecksum(msg))
 	}
 	if _, err := c.WriteTo(msg, &net.IPAddr{IP: to.AsSlice()}); err != nil {
 		t.Fatal(err)
@@ -103,17 +106,6 @@ func ping(t *testing.T, ns *netNS, to netip.Addr, size int) {
 	}
 }
 
-func inetChecksum(b []byte) uint16 {
-	var sum uint32
-	for i := 0; i+1 < len(b); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(b[i:]))
-	}
-	for sum > 0xffff {
-		sum = sum&0xffff + sum>>16
-	}
-	return ^uint16(sum)
-}
-
 func kernelAddr(family netip.Addr) netip.Addr {
 	if family.Is4() {
 		return kernelAddrs[0].Addr()
@@ -124,7 +116,7 @@ func kernelAddr(family netip.Addr) netip.Addr {
 // TestTAPTransfer moves checked octets both ways between kernel TCP and the stack.
 func TestTAPTransfer(t *testing.T) {
 	n := int64(16 << 20)
-	if raceEnabled {
+	if netstacktest.RaceEnabled {
 		n = 2 << 20
 	}
 	eachTAP(t, func(t *testing.T, plain bool) {
@@ -134,7 +126,7 @@ func TestTAPTransfer(t *testing.T) {
 				t.Run(fmt.Sprintf("mtu=%d/%v", mtu, addr.Addr()), func(t *testing.T) {
 					k, c := kernelPair(t, ns, st, addr.Addr())
 					errc := make(chan error, 3)
-					go func() { errc <- both(c, netstacktest.NewBell(c), n) }()
+					go func() { errc <- netstacktest.Both(c, netstacktest.NewBell(c), n) }()
 					go func() {
 						_, err := io.Copy(k, io.LimitReader(endless{netstacktest.NewSource(n)}, n))
 						errc <- errors.Join(err, k.CloseWrite())
@@ -274,7 +266,7 @@ func TestTAPCreateAndRemove(t *testing.T) {
 	sw := ethswitch.New(ethswitch.Config{})
 	before := openFDs(t)
 	for range 3 {
-		tap, err := netstack.OpenTAP(sw, netstack.TAPConfig{
+		tap, err := port.OpenTAP(sw, port.TAPConfig{
 			Name: "vtap0", NetNS: ns.path(), Addrs: kernelAddrs, MTU: 1400})
 		if err != nil {
 			t.Fatal(err)
@@ -308,25 +300,25 @@ func TestTAPCreateAndRemove(t *testing.T) {
 func TestTAPFailedSetUp(t *testing.T) {
 	ns := newNetNS(t)
 	full := ethswitch.New(ethswitch.Config{})
-	netstacktest.NewPort(t, full, "vtap0", false)
+	porttest.NewPort(t, full, "vtap0", false)
 	sw := ethswitch.New(ethswitch.Config{})
 	before := openFDs(t)
 	for name, c := range map[string]struct {
 		sw  *ethswitch.Switch
-		cfg netstack.TAPConfig
+		cfg port.TAPConfig
 	}{
-		"MTU too large":    {sw, netstack.TAPConfig{Name: "vtap0", NetNS: ns.path(), MTU: 1 << 20}},
-		"bad address":      {sw, netstack.TAPConfig{Name: "vtap0", NetNS: ns.path(), Addrs: []netip.Prefix{kernelAddrs[0], netip.MustParsePrefix("ff02::1/64")}}},
-		"port name taken":  {full, netstack.TAPConfig{Name: "vtap0", NetNS: ns.path()}},
-		"not a TAP":        {sw, netstack.TAPConfig{Name: "lo", NetNS: ns.path()}},
-		"no namespace":     {sw, netstack.TAPConfig{Name: "vtap0", NetNS: "/nonexistent"}},
-		"not a namespace":  {sw, netstack.TAPConfig{Name: "vtap0", NetNS: "/dev/null"}},
-		"name a pattern":   {sw, netstack.TAPConfig{Name: "vtap%d", NetNS: ns.path()}},
-		"name too long":    {sw, netstack.TAPConfig{Name: "sixteen-octets-x", NetNS: ns.path()}},
-		"name with a path": {sw, netstack.TAPConfig{Name: "a/b", NetNS: ns.path()}},
+		"MTU too large":    {sw, port.TAPConfig{Name: "vtap0", NetNS: ns.path(), MTU: 1 << 20}},
+		"bad address":      {sw, port.TAPConfig{Name: "vtap0", NetNS: ns.path(), Addrs: []netip.Prefix{kernelAddrs[0], netip.MustParsePrefix("ff02::1/64")}}},
+		"port name taken":  {full, port.TAPConfig{Name: "vtap0", NetNS: ns.path()}},
+		"not a TAP":        {sw, port.TAPConfig{Name: "lo", NetNS: ns.path()}},
+		"no namespace":     {sw, port.TAPConfig{Name: "vtap0", NetNS: "/nonexistent"}},
+		"not a namespace":  {sw, port.TAPConfig{Name: "vtap0", NetNS: "/dev/null"}},
+		"name a pattern":   {sw, port.TAPConfig{Name: "vtap%d", NetNS: ns.path()}},
+		"name too long":    {sw, port.TAPConfig{Name: "sixteen-octets-x", NetNS: ns.path()}},
+		"name with a path": {sw, port.TAPConfig{Name: "a/b", NetNS: ns.path()}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tap, err := netstack.OpenTAP(c.sw, c.cfg)
+			tap, err := port.OpenTAP(c.sw, c.cfg)
 			if err == nil {
 				tap.Close()
 				t.Fatal("no error")
@@ -348,7 +340,7 @@ func TestTAPAttach(t *testing.T) {
 		ns := newNetNS(t)
 		ns.do(t, func() error { return persistentTAP("vtap0", unix.IFF_TAP|unix.IFF_NO_PI|flags) })
 		sw := ethswitch.New(ethswitch.Config{})
-		tap, err := netstack.OpenTAP(sw, netstack.TAPConfig{
+		tap, err := port.OpenTAP(sw, port.TAPConfig{
 			Name: "vtap0", NetNS: ns.path(), Addrs: kernelAddrs, MTU: 1400})
 		if err != nil {
 			t.Fatal(err)
@@ -392,8 +384,8 @@ func persistentTAP(name string, flags uint16) error {
 // TestTAPKilled: a device that was made goes with its process, however that ends.
 func TestTAPKilled(t *testing.T) {
 	if os.Getenv("VRNIC_TAP_CHILD") != "" {
-		tap, err := netstack.OpenTAP(ethswitch.New(ethswitch.Config{}),
-			netstack.TAPConfig{Name: "vtap0", NetNS: "/proc/self/fd/3"})
+		tap, err := port.OpenTAP(ethswitch.New(ethswitch.Config{}),
+			port.TAPConfig{Name: "vtap0", NetNS: "/proc/self/fd/3"})
 		fmt.Println("child:", tap, err)
 		select {} // until it is killed
 	}
@@ -419,7 +411,7 @@ func TestTAPKilled(t *testing.T) {
 	}
 	child.Process.Kill()
 	child.Wait()
-	eventually(t, "the device is gone", func() bool {
+	netstacktest.Eventually(t, "the device is gone", func() bool {
 		_, ok := ns.devices(t)["vtap0"]
 		return !ok
 	})

@@ -1,6 +1,6 @@
 //go:build !race
 
-package netstack
+package port
 
 import (
 	"testing"

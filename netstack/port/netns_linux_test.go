@@ -1,4 +1,4 @@
-package netstack_test
+package port_test
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package netstacktest
+package porttest
 
 import (
 	"sync/atomic"

@@ -1,8 +1,7 @@
-package netstack_test
+package ethswitch_test
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -10,20 +9,17 @@ import (
 
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/frame/frametest"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
+	"github.com/vrnic/vrnic/netstack/port/porttest"
 )
-
-var broadcast = frame.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
-
-// mac is the n-th host's address.
-func mac(n byte) frame.MAC { return frame.MAC{2, 0, 0, 0, 0, n} }
 
 // A lab is a switch with ports in memory and a clock.
 type lab struct {
 	*testing.T
 	sw    *ethswitch.Switch
 	now   time.Time
-	ports []*netstacktest.Port
+	ports []*porttest.Port
 }
 
 func newLab(t *testing.T, ports int) *lab {
@@ -31,7 +27,7 @@ func newLab(t *testing.T, ports int) *lab {
 	l.sw = ethswitch.New(ethswitch.Config{
 		Now: func() time.Time { return l.now }, Ageing: time.Minute})
 	for i := range ports {
-		l.ports = append(l.ports, netstacktest.NewPort(t, l.sw, fmt.Sprintf("p%d", i), false))
+		l.ports = append(l.ports, porttest.NewPort(t, l.sw, fmt.Sprintf("p%d", i), false))
 	}
 	return l
 }
@@ -39,7 +35,7 @@ func newLab(t *testing.T, ports int) *lab {
 // want sends a frame in at port from and says where it comes out.
 func (l *lab) want(why string, from int, dst, src frame.MAC, at ...int) {
 	l.Helper()
-	octets := ethernet(dst, src, 1)
+	octets := frametest.Ethernet(dst, src, 1)
 	err := l.ports[from].Send(octets, frame.Offload{})
 	if err != nil && len(at) > 0 {
 		l.Errorf("%s: %v", why, err)
@@ -60,43 +56,43 @@ func (l *lab) want(why string, from int, dst, src frame.MAC, at ...int) {
 
 func TestSwitchForwards(t *testing.T) {
 	l := newLab(t, 3)
-	l.want("unknown unicast goes everywhere else", 0, mac(1), mac(0), 1, 2)
-	l.want("learned", 1, mac(0), mac(1), 0)
-	l.want("both ways", 0, mac(1), mac(0), 1)
-	l.want("broadcast", 0, broadcast, mac(0), 1, 2)
-	l.want("multicast", 2, frame.MAC{1, 0, 0x5e, 0, 0, 1}, mac(2), 0, 1)
-	l.want("both behind one port", 0, mac(0), mac(9))
-	l.want("a host that moved", 2, mac(1), mac(0), 1)
-	l.want("is found there", 1, mac(0), mac(1), 2)
-	l.want("bridges' own group addresses stay on their link", 0, frame.MAC{1, 0x80, 0xc2, 0, 0, 0}, mac(9))
-	l.want("a group address cannot send", 0, mac(1), broadcast)
+	l.want("unknown unicast goes everywhere else", 0, frametest.MAC(1), frametest.MAC(0), 1, 2)
+	l.want("learned", 1, frametest.MAC(0), frametest.MAC(1), 0)
+	l.want("both ways", 0, frametest.MAC(1), frametest.MAC(0), 1)
+	l.want("broadcast", 0, frametest.Broadcast, frametest.MAC(0), 1, 2)
+	l.want("multicast", 2, frame.MAC{1, 0, 0x5e, 0, 0, 1}, frametest.MAC(2), 0, 1)
+	l.want("both behind one port", 0, frametest.MAC(0), frametest.MAC(9))
+	l.want("a host that moved", 2, frametest.MAC(1), frametest.MAC(0), 1)
+	l.want("is found there", 1, frametest.MAC(0), frametest.MAC(1), 2)
+	l.want("bridges' own group addresses stay on their link", 0, frame.MAC{1, 0x80, 0xc2, 0, 0, 0}, frametest.MAC(9))
+	l.want("a group address cannot send", 0, frametest.MAC(1), frametest.Broadcast)
 }
 
 func TestSwitchAges(t *testing.T) {
 	l := newLab(t, 3)
-	l.want("unknown", 0, mac(1), mac(0), 1, 2)
+	l.want("unknown", 0, frametest.MAC(1), frametest.MAC(0), 1, 2)
 	l.now = l.now.Add(time.Minute)
-	l.want("still known", 1, mac(0), mac(1), 0)
+	l.want("still known", 1, frametest.MAC(0), frametest.MAC(1), 0)
 	l.now = l.now.Add(time.Second)
-	l.want("too old", 1, mac(0), mac(1), 0, 2)
-	l.want("heard again", 0, mac(1), mac(0), 1)
+	l.want("too old", 1, frametest.MAC(0), frametest.MAC(1), 0, 2)
+	l.want("heard again", 0, frametest.MAC(1), frametest.MAC(0), 1)
 	for range 5 {
 		l.now = l.now.Add(50 * time.Second)
-		l.want("what is heard does not age", 0, broadcast, mac(0), 1, 2)
+		l.want("what is heard does not age", 0, frametest.Broadcast, frametest.MAC(0), 1, 2)
 	}
-	l.want("still known", 1, mac(0), mac(1), 0)
+	l.want("still known", 1, frametest.MAC(0), frametest.MAC(1), 0)
 }
 
 func TestSwitchPortsComeAndGo(t *testing.T) {
 	l := newLab(t, 3)
-	l.want("unknown", 0, broadcast, mac(0), 1, 2)
+	l.want("unknown", 0, frametest.Broadcast, frametest.MAC(0), 1, 2)
 	l.ports[0].Detach()
-	l.want("forgotten with its port", 1, mac(0), mac(1), 2)
-	if err := l.ports[0].Send(ethernet(broadcast, mac(0), 1), frame.Offload{}); err == nil {
+	l.want("forgotten with its port", 1, frametest.MAC(0), frametest.MAC(1), 2)
+	if err := l.ports[0].Send(frametest.Ethernet(frametest.Broadcast, frametest.MAC(0), 1), frame.Offload{}); err == nil {
 		t.Error("a detached port got a frame in")
 	}
-	l.ports[0] = netstacktest.NewPort(t, l.sw, "p0", false)
-	l.want("a new port of that name", 0, mac(1), mac(0), 1)
+	l.ports[0] = porttest.NewPort(t, l.sw, "p0", false)
+	l.want("a new port of that name", 0, frametest.MAC(1), frametest.MAC(0), 1)
 	if _, err := l.sw.Attach(ethswitch.PortOptions{Name: "p0"}, l.ports[0]); err == nil {
 		t.Error("two ports of one name")
 	}
@@ -120,8 +116,8 @@ func TestSwitchOwnAddress(t *testing.T) {
 		}
 	}
 	drain() // what the stack says when it comes up
-	l.want("an impostor's frames are dropped", 0, mac(1), st.MAC())
-	l.want("and nothing was learned from them", 1, st.MAC(), mac(1))
+	l.want("an impostor's frames are dropped", 0, frametest.MAC(1), st.MAC())
+	l.want("and nothing was learned from them", 1, st.MAC(), frametest.MAC(1))
 	if s := l.ports[0].Stats(); s.RxDrops != 1 || s.RxFrames != 0 {
 		t.Errorf("stats %+v", s)
 	}
@@ -137,33 +133,33 @@ func TestSwitchOwnAddress(t *testing.T) {
 // TestSwitchTableBounded: a port that makes addresses up fills its own share of the table only.
 func TestSwitchTableBounded(t *testing.T) {
 	l := newLab(t, 3)
-	l.want("a host behind port 1", 1, mac(0), mac(1), 0, 2)
+	l.want("a host behind port 1", 1, frametest.MAC(0), frametest.MAC(1), 0, 2)
 	var src frame.MAC
 	for i := range 5000 {
 		src = frame.MAC{2, 1, 0, 0, byte(i >> 8), byte(i)}
-		if err := l.ports[0].Send(ethernet(mac(1), src, 1), frame.Offload{}); err != nil {
+		if err := l.ports[0].Send(frametest.Ethernet(frametest.MAC(1), src, 1), frame.Offload{}); err != nil {
 			t.Fatal(err)
 		}
-		<-l.ports[1].Frames // never flooded: mac(1) is not pushed out
+		<-l.ports[1].Frames // never flooded: frametest.MAC(1) is not pushed out
 	}
 	if n := len(l.sw.Ports()[0].MACs); n != 1024 {
 		t.Errorf("%d addresses behind port 0", n)
 	}
-	l.want("what found no room is flooded", 1, src, mac(1), 0, 2)
+	l.want("what found no room is flooded", 1, src, frametest.MAC(1), 0, 2)
 	l.now = l.now.Add(2 * time.Minute)
-	l.want("age makes room", 0, broadcast, mac(7), 1, 2)
-	l.want("for new ones", 1, mac(7), mac(1), 0)
+	l.want("age makes room", 0, frametest.Broadcast, frametest.MAC(7), 1, 2)
+	l.want("for new ones", 1, frametest.MAC(7), frametest.MAC(1), 0)
 }
 
 func TestSwitchCounters(t *testing.T) {
 	l := newLab(t, 2)
-	octets := ethernet(broadcast, mac(0), 1)
+	octets := frametest.Ethernet(frametest.Broadcast, frametest.MAC(0), 1)
 	n := uint64(len(octets))
 	for range 3 {
-		l.want("broadcast", 0, broadcast, mac(0), 1)
+		l.want("broadcast", 0, frametest.Broadcast, frametest.MAC(0), 1)
 	}
 	l.ports[1].Drop(true)
-	l.want("dropped", 0, broadcast, mac(0))
+	l.want("dropped", 0, frametest.Broadcast, frametest.MAC(0))
 	if err := l.ports[0].Send(octets[:13], frame.Offload{}); err == nil {
 		t.Error("a frame of 13 octets")
 	}
@@ -182,21 +178,21 @@ func TestSwitchCounters(t *testing.T) {
 func TestDetachWhileBusy(t *testing.T) { synctest.Test(t, testDetachWhileBusy) }
 func testDetachWhileBusy(t *testing.T) {
 	sw := ethswitch.New(ethswitch.Config{})
-	in := netstacktest.NewPort(t, sw, "in", false)
+	in := porttest.NewPort(t, sw, "in", false)
 	p := &slow{release: make(chan struct{})}
 	at, err := sw.Attach(ethswitch.PortOptions{Name: "slow"}, p)
 	if err != nil {
 		t.Fatal(err)
 	}
 	detached := false
-	go in.Send(ethernet(broadcast, mac(1), 1), frame.Offload{})
+	go in.Send(frametest.Ethernet(frametest.Broadcast, frametest.MAC(1), 1), frame.Offload{})
 	synctest.Wait()
 	go func() { at.Detach(); detached = true }()
 	synctest.Wait()
 	if p.calls != 1 || detached {
 		t.Errorf("%d frames are inside the port, detached: %v", p.calls, detached)
 	}
-	if err := in.Send(ethernet(broadcast, mac(1), 1), frame.Offload{}); err != nil || p.calls != 1 {
+	if err := in.Send(frametest.Ethernet(frametest.Broadcast, frametest.MAC(1), 1), frame.Offload{}); err != nil || p.calls != 1 {
 		t.Errorf("a frame for a port that is being detached: %v, %d inside", err, p.calls)
 	}
 	close(p.release)
@@ -220,71 +216,16 @@ func (p *slow) Transmit(*frame.Frame, *ethswitch.Delivery) bool {
 func (p *slow) Offloads() bool { return false }
 func (p *slow) String() string { return "slow" }
 
-// superFrame makes a frame of n octets of TCP payload and describes it for cutting to mss.
-func superFrame(v6 bool, n, mss int) ([]byte, frame.Offload) {
-	b := append(append([]byte(nil), 2, 0, 0, 0, 0, 1), 2, 0, 0, 0, 0, 0)
-	o := frame.Offload{Csum: frame.CsumPartial, CsumOffset: 16}
-	if v6 {
-		b = append(b, 0x86, 0xdd)
-		ip := make([]byte, 40)
-		ip[0] = 0x60
-		binary.BigEndian.PutUint16(ip[4:], uint16(20+n))
-		ip[6], ip[7] = 6, 64
-		ip[8+15], ip[24+15] = 1, 2
-		b = append(b, ip...)
-		o.GSO = frame.GSOTCPv6
-	} else {
-		b = append(b, 0x08, 0x00)
-		ip := make([]byte, 20)
-		ip[0] = 0x45
-		binary.BigEndian.PutUint16(ip[2:], uint16(40+n))
-		ip[4], ip[5] = 0xff, 0xfe // the identification wraps
-		ip[8], ip[9] = 64, 6
-		copy(ip[12:], []byte{10, 0, 0, 1, 10, 0, 0, 2})
-		binary.BigEndian.PutUint16(ip[10:], inetChecksum(ip))
-		b = append(b, ip...)
-		o.GSO = frame.GSOTCPv4
-	}
-	o.CsumStart = uint16(len(b))
-	tcp := make([]byte, 20)
-	binary.BigEndian.PutUint16(tcp, 1000)
-	binary.BigEndian.PutUint16(tcp[2:], 2000)
-	binary.BigEndian.PutUint32(tcp[4:], 0xfffffff0) // the sequence number wraps
-	tcp[12] = 5 << 4
-	tcp[13] = 0x99 // CWR, ACK, PSH, FIN
-	b = append(b, tcp...)
-	b = append(b, netstacktest.Pattern(0, n)...)
-	binary.BigEndian.PutUint16(b[o.CsumStart+16:], ^pseudo(b, int(o.CsumStart)))
-	o.GSOSize = uint16(mss)
-	if n <= mss {
-		o.GSO, o.GSOSize = frame.GSONone, 0
-	}
-	return b, o
-}
-
-// pseudo is the complement of the sum over the pseudo-header of a TCP packet at offset l4 of frame.
-func pseudo(frame []byte, l4 int) uint16 {
-	var p []byte
-	if frame[12] == 0x08 {
-		p = append(p, frame[l4-8:l4]...)
-	} else {
-		p = append(p, frame[l4-32:l4]...)
-	}
-	p = append(p, 0, 6)
-	p = binary.BigEndian.AppendUint16(p, uint16(len(frame)-l4))
-	return inetChecksum(p)
-}
-
 // TestSuperFrames: between ports that take them they cross as they are; for others they are cut.
 func TestSuperFrames(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		for _, n := range []int{0, 1, 1000, 1001, 65000} {
 			t.Run(fmt.Sprintf("v6=%v/n=%d", v6, n), func(t *testing.T) {
 				sw := ethswitch.New(ethswitch.Config{})
-				in := netstacktest.NewPort(t, sw, "in", true)
-				super := netstacktest.NewPort(t, sw, "super", true)
-				plain := netstacktest.NewPort(t, sw, "plain", false)
-				b, o := superFrame(v6, n, 1000)
+				in := porttest.NewPort(t, sw, "in", true)
+				super := porttest.NewPort(t, sw, "super", true)
+				plain := porttest.NewPort(t, sw, "plain", false)
+				b, o := frametest.Super(v6, n, 1000)
 				if err := in.Send(b, o); err != nil {
 					t.Fatal(err)
 				}
@@ -304,72 +245,17 @@ func TestSuperFrames(t *testing.T) {
 				if want := max(1, (n+999)/1000); len(segs) != want {
 					t.Errorf("%d segments, want %d", len(segs), want)
 				}
-				checkSegments(t, b, segs, int(o.CsumStart))
+				frametest.CheckSegments(t, b, segs, int(o.CsumStart))
 			})
 		}
 	}
 }
 
-// checkSegments compares segments with the super-frame they were cut from.
-func checkSegments(t *testing.T, super []byte, segs [][]byte, l4 int) {
-	t.Helper()
-	hdr := l4 + int(super[l4+12]>>4)*4
-	seq := binary.BigEndian.Uint32(super[l4+4:])
-	var payload []byte
-	for i, s := range segs {
-		tcp := s[l4:]
-		if got, want := binary.BigEndian.Uint32(tcp[4:]), seq+uint32(len(payload)); got != want {
-			t.Errorf("segment %d: sequence number %d, want %d", i, got, want)
-		}
-		want := super[l4+13]
-		if i > 0 {
-			want &^= 0x80 // CWR
-		}
-		if i < len(segs)-1 {
-			want &^= 0x09 // PSH, FIN
-		}
-		if tcp[13] != want {
-			t.Errorf("segment %d: flags %#x, want %#x", i, tcp[13], want)
-		}
-		// The sum over what is right, checksum included, is all ones: its complement is 0.
-		sum := uint32(^pseudo(s, l4)) + uint32(^inetChecksum(even(tcp)))
-		if sum = sum&0xffff + sum>>16; sum != 0xffff {
-			t.Errorf("segment %d: TCP checksum wrong", i)
-		}
-		if super[12] == 0x08 {
-			ip := s[14:l4]
-			if inetChecksum(ip) != 0 || int(binary.BigEndian.Uint16(ip[2:])) != len(s)-14 {
-				t.Errorf("segment %d: IPv4 header %x, %d octets", i, ip, len(s))
-			}
-			if got, want := binary.BigEndian.Uint16(ip[4:]), binary.BigEndian.Uint16(super[18:])+uint16(i); got != want {
-				t.Errorf("segment %d: identification %d, want %d", i, got, want)
-			}
-		} else if int(binary.BigEndian.Uint16(s[18:])) != len(s)-54 {
-			t.Errorf("segment %d: payload length %d of %d", i, binary.BigEndian.Uint16(s[18:]), len(s))
-		}
-		if !bytes.Equal(tcp[14:16], super[l4+14:l4+16]) || !bytes.Equal(s[l4+20:hdr], super[l4+20:hdr]) {
-			t.Errorf("segment %d: window or options changed", i)
-		}
-		payload = append(payload, s[hdr:]...)
-	}
-	if !bytes.Equal(payload, super[hdr:]) {
-		t.Errorf("the segments' %d octets are not the super-frame's %d", len(payload), len(super)-hdr)
-	}
-}
-
-// even pads b to a whole number of 16-bit words.
-func even(b []byte) []byte {
-	if len(b)%2 != 0 {
-		return append(bytes.Clone(b), 0)
-	}
-	return b
-}
-
 // TestBadOffloads: offload fields that do not fit the frame get it dropped.
 func TestBadOffloads(t *testing.T) {
 	sw := ethswitch.New(ethswitch.Config{})
-	in := netstacktest.NewPort(t, sw, "in", true)
-	out := netstacktest.NewPort(t, sw, "out", false)
+	in := porttest.NewPort(t, sw, "in", true)
+	out := porttest.NewPort(t, sw, "out", false)
 	for name, spoil := range map[string]func(b *[]byte, o *frame.Offload){
 		"no segment size":      func(b *[]byte, o *frame.Offload) { o.GSOSize = 0 },
 		"wrong family":         func(b *[]byte, o *frame.Offload) { o.GSO = frame.GSOTCPv6 },
@@ -399,7 +285,7 @@ func TestBadOffloads(t *testing.T) {
 		"sum over the addresses": func(b *[]byte, o *frame.Offload) { o.GSO, o.GSOSize, o.CsumStart = 0, 0, 2 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, o := superFrame(false, 3000, 1000)
+			b, o := frametest.Super(false, 3000, 1000)
 			spoil(&b, &o)
 			if err := in.Send(b, o); err == nil {
 				t.Error("taken")
@@ -414,11 +300,11 @@ func TestBadOffloads(t *testing.T) {
 // TestFloodPastStacks: a stack that a frame is flooded to does not take it away from the ports after.
 func TestFloodPastStacks(t *testing.T) {
 	sw := ethswitch.New(ethswitch.Config{})
-	in := netstacktest.NewPort(t, sw, "in", true)
+	in := porttest.NewPort(t, sw, "in", true)
 	netstacktest.NewStack(t, sw, 1, 1500)
 	netstacktest.NewStack(t, sw, 2, 1500)
-	last := netstacktest.NewPort(t, sw, "last", true)
-	octets := ethernet(broadcast, mac(9), 7)
+	last := porttest.NewPort(t, sw, "last", true)
+	octets := frametest.Ethernet(frametest.Broadcast, frametest.MAC(9), 7)
 	if err := in.Send(octets, frame.Offload{}); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package netstack
+package port
 
 import (
 	"context"
@@ -37,7 +37,7 @@ const (
 )
 
 // A UnixPort is a port whose link is a Unix stream socket.
-type UnixPort struct {
+type Unix struct {
 	cfg  UnixConfig
 	kind string // "unix-listen" or "unix-connect"
 	at   *ethswitch.Attachment
@@ -55,13 +55,13 @@ type UnixPort struct {
 	flusher bool       // the flusher has the turn to write
 }
 
-var _ ethswitch.Port = (*UnixPort)(nil)
+var _ ethswitch.Port = (*Unix)(nil)
 
-func newUnixPort(sw *ethswitch.Switch, c UnixConfig, kind string) (*UnixPort, error) {
+func newUnixPort(sw *ethswitch.Switch, c UnixConfig, kind string) (*Unix, error) {
 	if c.Name == "" {
 		c.Name = kind + ":" + c.Path
 	}
-	p := &UnixPort{cfg: c, kind: kind}
+	p := &Unix{cfg: c, kind: kind}
 	p.more = sync.NewCond(&p.mu)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	var err error
@@ -75,7 +75,7 @@ func newUnixPort(sw *ethswitch.Switch, c UnixConfig, kind string) (*UnixPort, er
 // ListenUnix makes a port that takes one peer at a time at c.Path, and the next one when that has
 // gone. A socket that is there and that nobody listens on is replaced; anything else at that path is
 // an error. The socket is for its owner only and is removed on Close.
-func ListenUnix(sw *ethswitch.Switch, c UnixConfig) (*UnixPort, error) {
+func ListenUnix(sw *ethswitch.Switch, c UnixConfig) (*Unix, error) {
 	l, own, err := listenUnix(c.Path)
 	if err != nil {
 		return nil, fmt.Errorf("netstack: unix-listen:%s: %w", c.Path, err)
@@ -97,7 +97,7 @@ func ListenUnix(sw *ethswitch.Switch, c UnixConfig) (*UnixPort, error) {
 }
 
 // accept serves one peer after the other.
-func (p *UnixPort) accept(l *net.UnixListener) {
+func (p *Unix) accept(l *net.UnixListener) {
 	for {
 		conn, err := l.AcceptUnix()
 		switch {
@@ -174,7 +174,7 @@ const (
 
 // ConnectUnix makes a port that connects to c.Path, and again whenever the peer has gone. It returns
 // at once: the peer may come later.
-func ConnectUnix(sw *ethswitch.Switch, c UnixConfig) (*UnixPort, error) {
+func ConnectUnix(sw *ethswitch.Switch, c UnixConfig) (*Unix, error) {
 	p, err := newUnixPort(sw, c, "unix-connect")
 	if err != nil {
 		return nil, err
@@ -188,7 +188,7 @@ func ConnectUnix(sw *ethswitch.Switch, c UnixConfig) (*UnixPort, error) {
 }
 
 // redial connects and serves until the port is closed.
-func (p *UnixPort) redial() {
+func (p *Unix) redial() {
 	var d net.Dialer
 	delay := minRedial
 	for {
@@ -208,7 +208,7 @@ func (p *UnixPort) redial() {
 }
 
 // pause waits; it reports false if the port was closed.
-func (p *UnixPort) pause(d time.Duration) bool {
+func (p *Unix) pause(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -221,7 +221,7 @@ func (p *UnixPort) pause(d time.Duration) bool {
 
 // Close disconnects the peer, takes the port off its switch, removes the socket and returns when no
 // goroutine is left.
-func (p *UnixPort) Close() error {
+func (p *Unix) Close() error {
 	p.at.Detach()
 	p.cancel()
 	p.wg.Wait()
@@ -229,7 +229,7 @@ func (p *UnixPort) Close() error {
 }
 
 // serve carries frames between conn and the switch until the peer has gone or the port is closed.
-func (p *UnixPort) serve(conn *net.UnixConn) {
+func (p *Unix) serve(conn *net.UnixConn) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		conn.Close()
@@ -261,7 +261,7 @@ func (p *UnixPort) serve(conn *net.UnixConn) {
 }
 
 // receive passes the peer's frames on until the stream ends or cannot be right.
-func (p *UnixPort) receive(conn io.Reader) {
+func (p *Unix) receive(conn io.Reader) {
 	r := unixReader{buf: make([]byte, unixRead)}
 	for {
 		octets, err := r.next(conn)
@@ -316,7 +316,7 @@ func (u *unixReader) next(src io.Reader) ([]byte, error) {
 
 // Transmit implements Port. The frame is written at once if the socket takes it, else by the
 // flusher.
-func (p *UnixPort) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
+func (p *Unix) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	// A super-frame becomes somewhat longer when it is cut, never twice as long unless its
@@ -337,10 +337,10 @@ func (p *UnixPort) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
 
 // Offloads implements Port. The peer does not take super-frames: Transmit cuts them itself, so that
 // all segments go out in one write.
-func (p *UnixPort) Offloads() bool { return true }
+func (p *Unix) Offloads() bool { return true }
 
 // writeSomeLocked writes what the socket takes without waiting and leaves the rest to the flusher.
-func (p *UnixPort) writeSomeLocked() {
+func (p *Unix) writeSomeLocked() {
 	var n int
 	var werr error
 	err := p.raw.Write(func(fd uintptr) bool {
@@ -362,7 +362,7 @@ func (p *UnixPort) writeSomeLocked() {
 }
 
 // flush writes what Transmit could not, until conn is not the peer any more.
-func (p *UnixPort) flush(conn *net.UnixConn) {
+func (p *Unix) flush(conn *net.UnixConn) {
 	var out []byte
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -389,20 +389,20 @@ func (p *UnixPort) flush(conn *net.UnixConn) {
 }
 
 // Connected reports whether there is a peer.
-func (p *UnixPort) Connected() bool {
+func (p *Unix) Connected() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.conn != nil
 }
 
 // Name is the port's name on the switch.
-func (p *UnixPort) Name() string { return p.cfg.Name }
+func (p *Unix) Name() string { return p.cfg.Name }
 
 // Stats returns the port's counters.
-func (p *UnixPort) Stats() ethswitch.PortStats { return p.at.Stats() }
+func (p *Unix) Stats() ethswitch.PortStats { return p.at.Stats() }
 
 // String implements Port.
-func (p *UnixPort) String() string {
+func (p *Unix) String() string {
 	s := p.kind + " " + p.cfg.Path
 	if p.Connected() {
 		return s + " connected"

@@ -1,5 +1,0 @@
-//go:build !race
-
-package netstack_test
-
-const raceEnabled = false
