@@ -19,9 +19,8 @@ type exception struct {
 }
 
 var exceptions = map[string]exception{
-	"shm":      {60, "its layout, rings, memory and sessions get rooms of their own"},
-	"vnic":     {60, "its links, queue pairs and connection manager get rooms of their own"},
-	"netstack": {40, "its ports, TCP and SCTP get rooms of their own"},
+	"shm":  {60, "its layout, rings, memory and sessions get rooms of their own"},
+	"vnic": {60, "its links, queue pairs and connection manager get rooms of their own"},
 }
 
 // TestFilesPerFolder limits the product files of a folder, in Go and in C.
