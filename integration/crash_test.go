@@ -2,7 +2,6 @@ package integration
 
 import (
 	"math/rand/v2"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -49,9 +48,7 @@ const clientEnded = "server: client "
 // A client is killed at some point of its life, early and late. Its peer learns of it within a second, and nothing of it is left
 // in the daemon.
 func TestClientKilled(t *testing.T) {
-	link := filepath.Join(t.TempDir(), "link")
-	a := up(t, nil, "--device", deviceA, "--port", "unix-listen:"+link)
-	b := up(t, nil, "--device", deviceB, "--port", "unix-connect:"+link)
+	a, b := linked(t)
 	server := a.serve()
 	b.ping(addrsA[0], 1, 64) // whatever is made once is made now
 	before, serverBefore := b.atRest(), a.atRest()
@@ -88,9 +85,7 @@ func TestClientKilled(t *testing.T) {
 
 // A daemon is killed: its clients fail with a message, they do not hang.
 func TestDaemonKilled(t *testing.T) {
-	link := filepath.Join(t.TempDir(), "link")
-	a := up(t, nil, "--device", deviceA, "--port", "unix-listen:"+link)
-	b := up(t, nil, "--device", deviceB, "--port", "unix-connect:"+link)
+	a, b := linked(t)
 	server := a.serve()
 	busy := b.start("ping", "-c", "-a", addrsA[0], "-v")
 	busy.WaitOutput("ping data: ", 3)
@@ -113,9 +108,7 @@ func TestDaemonKilled(t *testing.T) {
 
 // An interrupted daemon ends its connections before it goes: the peer learns of it.
 func TestDaemonTerminated(t *testing.T) {
-	link := filepath.Join(t.TempDir(), "link")
-	a := up(t, nil, "--device", deviceA, "--port", "unix-listen:"+link)
-	b := up(t, nil, "--device", deviceB, "--port", "unix-connect:"+link)
+	a, b := linked(t)
 	server := a.serve()
 	client := b.start("ping", "-c", "-a", addrsA[0], "-v")
 	client.WaitOutput("ping data: ", 3)

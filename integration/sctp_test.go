@@ -2,7 +2,6 @@ package integration
 
 import (
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -14,11 +13,7 @@ import (
 // Two daemons of an ordinary user, and programs on them over SCTP: data moves both ways, over IPv4
 // and IPv6, and what passes is what tshark calls SCTP with DDP in it. SCTP-001, SCTP-004.
 func TestSCTPUnixLink(t *testing.T) {
-	dir := t.TempDir()
-	left, right := filepath.Join(dir, "left"), filepath.Join(dir, "right")
-	a := up(t, nil, "--device", deviceA, "--port", "unix-listen:"+left)
-	wire := wiretap(t, right, left)
-	b := up(t, nil, "--device", deviceB, "--port", "unix-connect:"+right)
+	a, b, wire := tapped(t)
 	for i, addr := range addrsA {
 		server := a.serve("-a", addr)
 		for _, size := range sizes {

@@ -19,14 +19,30 @@ var (
 	addrsB = []string{"10.77.0.3", "fd77::3"}
 )
 
+// linked are two daemons on a Unix-stream link.
+func linked(t *testing.T) (a, b *daemon) {
+	t.Helper()
+	link := filepath.Join(t.TempDir(), "link")
+	a = up(t, nil, "--device", deviceA, "--port", "unix-listen:"+link)
+	b = up(t, nil, "--device", deviceB, "--port", "unix-connect:"+link)
+	return a, b
+}
+
+// tapped are two daemons on a Unix-stream link, with a tap on the wire.
+func tapped(t *testing.T) (a, b *daemon, wire *tap) {
+	t.Helper()
+	dir := t.TempDir()
+	left, right := filepath.Join(dir, "left"), filepath.Join(dir, "right")
+	a = up(t, nil, "--device", deviceA, "--port", "unix-listen:"+left)
+	wire = wiretap(t, right, left)
+	b = up(t, nil, "--device", deviceB, "--port", "unix-connect:"+right)
+	return a, b, wire
+}
+
 // Two daemons of an ordinary user on a Unix-stream link, with a tap on the wire: data moves both
 // ways, over IPv4 and IPv6, and what passes is what tshark calls iWARP.
 func TestUnixLink(t *testing.T) {
-	dir := t.TempDir()
-	left, right := filepath.Join(dir, "left"), filepath.Join(dir, "right")
-	a := up(t, nil, "--device", deviceA, "--port", "unix-listen:"+left)
-	wire := wiretap(t, right, left)
-	b := up(t, nil, "--device", deviceB, "--port", "unix-connect:"+right)
+	a, b, wire := tapped(t)
 
 	for i, addr := range addrsA {
 		server := a.serve("-a", addr)
@@ -45,9 +61,7 @@ func TestUnixLink(t *testing.T) {
 
 // Several clients at once, through one link.
 func TestUnixConcurrent(t *testing.T) {
-	link := filepath.Join(t.TempDir(), "link")
-	a := up(t, nil, "--device", deviceA, "--port", "unix-listen:"+link)
-	b := up(t, nil, "--device", deviceB, "--port", "unix-connect:"+link)
+	a, b := linked(t)
 	server := a.serve()
 	var clients []*process
 	for range 4 {
@@ -61,9 +75,7 @@ func TestUnixConcurrent(t *testing.T) {
 
 // The live connection as `vrnic show` has it, on both sides.
 func TestShowLive(t *testing.T) {
-	link := filepath.Join(t.TempDir(), "link")
-	a := up(t, nil, "--device", deviceA, "--port", "unix-listen:"+link)
-	b := up(t, nil, "--device", deviceB, "--port", "unix-connect:"+link)
+	a, b := linked(t)
 	a.serve()
 	client := b.start("ping", "-c", "-a", addrsA[0], "-v")
 	client.WaitOutput("ping data: ", 3)

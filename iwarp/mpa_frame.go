@@ -203,9 +203,11 @@ type startReader struct {
 	n   int
 }
 
-// add takes octets of b up to the end of the frame and says how many. done: f is the frame; its
-// private data is a copy.
-func (r *startReader) add(b []byte) (used int, f StartFrame, done bool, err error) {
+var errOtherKey = errors.New("iwarp: not the Key of the frame that is awaited")
+
+// add takes octets of b up to the end of a frame with that key and says how many. done: f is the
+// frame, whose private data is a copy; a caller that awaits one with a key refuses another.
+func (r *startReader) add(b, key []byte) (used int, f StartFrame, done bool, err error) {
 	for {
 		f, total, err := ParseStartFrame(r.buf[:r.n])
 		if err == nil {
@@ -222,6 +224,10 @@ func (r *startReader) add(b []byte) (used int, f StartFrame, done bool, err erro
 		}
 		n := copy(r.buf[r.n:want], b[used:])
 		if n == 0 {
+			// "A Request received while waiting for a Reply is an error": MPA-061.
+			if n = min(r.n, len(key)); string(r.buf[:n]) != string(key[:n]) {
+				return used, f, false, errOtherKey
+			}
 			return used, f, false, nil
 		}
 		r.n += n

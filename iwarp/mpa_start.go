@@ -91,27 +91,16 @@ func (s *Initiator) Write(b []byte) (n int, err error) {
 	if !s.done {
 		var f StartFrame
 		var got bool
-		n, f, got, err = s.in.add(b)
-		switch {
-		case err != nil:
+		if n, f, got, err = s.in.add(b, keyReply); err != nil {
 			s.fail(&LocalError{TermStartFrame, err})
-		case got:
+		} else if got {
 			s.reply(&f)
-		case !s.in.mayBe(keyReply):
-			// "A Request received while waiting for a Reply is an error": MPA-061.
-			s.fail(localErrorf(TermStartFrame, "not the Key of a Reply"))
 		}
 	}
 	if n < len(b) {
 		return n, io.ErrShortWrite
 	}
 	return n, nil
-}
-
-// mayBe says whether what came so far can be a frame with that key.
-func (r *startReader) mayBe(key []byte) bool {
-	n := min(r.n, len(key))
-	return string(r.buf[:n]) == string(key[:n])
 }
 
 func (s *Initiator) fail(err error) { s.done, s.err, s.params = true, err, Params{} }
@@ -214,14 +203,10 @@ func (s *Responder) Write(b []byte) (n int, err error) {
 	if s.state == respWait && len(b) > 0 {
 		var f StartFrame
 		var got bool
-		n, f, got, err = s.in.add(b)
-		switch {
-		case err != nil:
+		if n, f, got, err = s.in.add(b, keyRequest); err != nil {
 			s.fail(&LocalError{TermStartFrame, err})
-		case got:
+		} else if got {
 			s.request(&f)
-		case !s.in.mayBe(keyRequest):
-			s.fail(localErrorf(TermStartFrame, "not the Key of a Request"))
 		}
 	}
 	if s.state == respAsked && n < len(b) {

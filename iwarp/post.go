@@ -8,6 +8,14 @@ func (e *Endpoint) CanPostRead() bool {
 	return e.CanPost() && e.tx.readsPosted-e.tx.readsDone < uint32(e.p.ORD)
 }
 
+// postPayload makes room for a message of n octets of p.
+func (e *Endpoint) postPayload(p Payload, n uint32) (*txMessage, error) {
+	if p == nil && n > 0 {
+		return nil, errNoPayload
+	}
+	return e.post()
+}
+
 // PostSend posts a Send of n octets of p: op is one of the four kinds, inv the STag for those that
 // invalidate. p is read while the message goes out, until Host.Sent(token). It may be nil if n is 0.
 // ErrOpcode, ErrQueueFull, ErrEnded. It does not allocate.
@@ -15,10 +23,7 @@ func (e *Endpoint) PostSend(token uint64, op Opcode, inv STag, p Payload, n uint
 	if !op.IsSend() {
 		return ErrOpcode
 	}
-	if p == nil && n > 0 {
-		return errNoPayload
-	}
-	m, err := e.post()
+	m, err := e.postPayload(p, n)
 	if err != nil {
 		return err
 	}
@@ -28,10 +33,7 @@ func (e *Endpoint) PostSend(token uint64, op Opcode, inv STag, p Payload, n uint
 
 // PostWrite posts an RDMA Write of n octets of p to the peer's (stag, to). Otherwise as PostSend.
 func (e *Endpoint) PostWrite(token uint64, stag STag, to uint64, p Payload, n uint32) error {
-	if p == nil && n > 0 {
-		return errNoPayload
-	}
-	m, err := e.post()
+	m, err := e.postPayload(p, n)
 	if err != nil {
 		return err
 	}

@@ -61,11 +61,7 @@ func compareAction(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	out, err := outputsOf(c, rowFormats)
-	if err != nil {
-		return err
-	}
-	stop, err := startProfile(c.String("cpuprofile"))
+	out, stop, err := begin(c, rowFormats)
 	if err != nil {
 		return err
 	}

@@ -35,11 +35,7 @@ func runAction(c *cli.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	out, err := outputsOf(c, runFormats)
-	if err != nil {
-		return err
-	}
-	stop, err := startProfile(c.String("cpuprofile"))
+	out, stop, err := begin(c, runFormats)
 	if err != nil {
 		return err
 	}
@@ -118,6 +114,14 @@ func (r *runner) measure(path *paths.Path, spec load.Spec) error {
 		r.print(row.Line())
 	}
 	return nil
+}
+
+// begin is what a measurement begins with: files that can be written, and a profile, if one is asked for.
+func begin(c *cli.Context, formats []format) (out outputs, stop func(), err error) {
+	if out, err = outputsOf(c, formats); err == nil {
+		stop, err = startProfile(c.String("cpuprofile"))
+	}
+	return out, stop, err
 }
 
 // startProfile writes a CPU profile to the file name until stop is called; "" for none.

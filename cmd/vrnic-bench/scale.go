@@ -68,11 +68,7 @@ func scaleAction(c *cli.Context) error {
 			return err
 		}
 	}
-	out, err := outputsOf(c, []format{{flag: "json"}})
-	if err != nil {
-		return err
-	}
-	stop, err := startProfile(c.String("cpuprofile"))
+	out, stop, err := begin(c, []format{{flag: "json"}})
 	if err != nil {
 		return err
 	}

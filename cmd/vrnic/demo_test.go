@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic"
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
@@ -205,7 +204,7 @@ func TestDemoPeers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	a, b := vnictest.Pair(t)
-	client, server := openContext(t, a), openContext(t, b)
+	client, server := vnictest.Open(t, a, vnic.ContextConfig{}), vnictest.Open(t, b, vnic.ContextConfig{})
 	listening := make(chan netip.AddrPort, 1)
 	var steps [2][]demoEvent
 	served := make(chan error, 1)
@@ -241,16 +240,6 @@ func TestDemoPeers(t *testing.T) {
 	if octets != want || messages != 2*3*len(demoSizes)*demoMessages {
 		t.Errorf("%d octets in %d messages, want %d octets", octets, messages, want)
 	}
-}
-
-func openContext(t *testing.T, d *vnic.Device) rdma.Device {
-	t.Helper()
-	c, err := d.Open(vnic.ContextConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	return c
 }
 
 func TestDemoNoticesWrongData(t *testing.T) {

@@ -37,21 +37,13 @@ func showCommand() *cli.Command {
 			Name:  kind.name,
 			Usage: kind.usage,
 			Flags: []cli.Flag{socketFlag(), jsonFlag()},
-			Action: func(c *cli.Context) error {
-				if err := noArgs(c); err != nil {
-					return err
-				}
-				client, err := dial(c)
-				if err != nil {
-					return err
-				}
-				defer client.Close()
+			Action: asking(func(c *cli.Context, client *shm.Client) error {
 				rows, err := client.List(kind.name)
 				if err != nil {
 					return fmt.Errorf("show %s: %w", kind.name, err)
 				}
 				return printRows(c, rows)
-			},
+			}),
 		})
 	}
 	return show
@@ -66,6 +58,21 @@ func printRows(c *cli.Context, rows []json.RawMessage) error {
 		return writeJSON(c.App.Writer, rows)
 	}
 	return writeRows(c.App.Writer, rows)
+}
+
+// asking is an action without arguments that asks the daemon.
+func asking(ask func(*cli.Context, *shm.Client) error) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		if err := noArgs(c); err != nil {
+			return err
+		}
+		client, err := dial(c)
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		return ask(c, client)
+	}
 }
 
 // dial connects to the daemon and says what to do if that fails.

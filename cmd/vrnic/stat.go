@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
+	"github.com/vrnic/vrnic/shm"
 )
 
 // watchInterval is how long `vrnic stat --watch` waits between two looks.
@@ -28,19 +29,11 @@ func statCommand() *cli.Command {
 			&cli.StringFlag{Name: "device", Aliases: []string{"d"}, Usage: "only `DEVICE` and its QPs"},
 			&cli.BoolFlag{Name: "watch", Usage: "go on each second, until interrupted"},
 		},
-		Action: stat,
+		Action: asking(stat),
 	}
 }
 
-func stat(c *cli.Context) error {
-	if err := noArgs(c); err != nil {
-		return err
-	}
-	client, err := dial(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
+func stat(c *cli.Context, client *shm.Client) error {
 	look := func() ([]json.RawMessage, error) {
 		rows, err := client.Stat()
 		if err != nil {

@@ -26,3 +26,10 @@ func (top *topology) startVictim(t *testing.T) *victim {
 	v.WaitOutput("transfers", 1)
 	return v
 }
+
+// unharmed has it end, and say that all was well.
+func (v *victim) unharmed() {
+	v.T.Helper()
+	v.in.Close()
+	v.succeed(patience, "^ok victim$")
+}

@@ -17,7 +17,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "area.h"
+#include "private.h"
 #include "vrnic_alloc.h"
 
 /* Below this the search for a mapping costs more than it saves. */
@@ -42,7 +42,7 @@ struct vrnic_area {
 static pthread_mutex_t area_lock = PTHREAD_MUTEX_INITIALIZER; /* before rpc_lock */
 static struct vrnic_area *areas;
 
-void vrnic_share_forked(void)
+void vrnic_areas_forked(void)
 {
 	pthread_mutex_init(&area_lock, NULL);
 }

@@ -9,7 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "vrnic.h"
+#include "private.h"
 
 /* Far above the largest ring, and far below what would exhaust the address space. */
 #define MAX_DAEMON_MEM (1 << 30)
@@ -143,8 +143,6 @@ void vrnic_take_tokens(int fd, uint32_t n)
 	vrnic_close(f);
 	errno = err;
 }
-
-void vrnic_ring_doorbell(struct vrnic_session *s);
 
 void vrnic_ring_doorbell(struct vrnic_session *s)
 {

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "vrnic.h"
+#include "core.h"
 
 static void vdebug(const char *what, va_list ap)
 {

@@ -14,7 +14,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "vrnic.h"
+#include "private.h"
 
 #define MAX_DEVICES 1024 /* of a daemon that are looked at */
 
@@ -296,11 +296,6 @@ static struct vrnic_session *open_session(void)
 	s->sock = s->doorbell = -1;
 	pthread_mutex_init(&s->rpc_lock, NULL);
 	pthread_mutex_init(&s->lend_lock, NULL);
-	s->mrs = vrnic_mrs_new();
-	if (!s->mrs) {
-		err = ENOMEM;
-		goto free;
-	}
 	remember(s);
 	err = dial(s, &sa);
 	if (!err)
@@ -313,8 +308,6 @@ static struct vrnic_session *open_session(void)
 	vrnic_unmap(&s->page);
 	vrnic_close(s->doorbell);
 	vrnic_close(s->sock);
-free:
-	vrnic_mrs_free(s->mrs);
 	free(s->names);
 	pthread_mutex_destroy(&s->lend_lock);
 	pthread_mutex_destroy(&s->rpc_lock);
@@ -322,6 +315,24 @@ free:
 fail:
 	errno = err;
 	return NULL;
+}
+
+/* VRNIC_DEVICE names the only device that there shall be. */
+static bool allowed(const char *name)
+{
+	const char *only = secure_getenv("VRNIC_DEVICE");
+
+	return !only || !*only || !strcmp(only, name);
+}
+
+uint32_t vrnic_num_devices(struct vrnic_session *s)
+{
+	return s->ndevices;
+}
+
+bool vrnic_device_allowed(struct vrnic_session *s, uint32_t index)
+{
+	return index < s->ndevices && allowed(s->names[index]);
 }
 
 /*
@@ -340,10 +351,9 @@ static void forked(void)
 		s->sock = s->doorbell = -1;
 		pthread_mutex_init(&s->rpc_lock, NULL);
 		pthread_mutex_init(&s->lend_lock, NULL);
-		vrnic_mrs_forked(s->mrs);
 	}
 	pthread_mutex_init(&open_lock, NULL);
-	vrnic_devices_forked();
+	vrnic_areas_forked();
 }
 
 static void watch_forks(void)

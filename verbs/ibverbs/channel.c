@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/vrnic.h"
+#include "objects.h"
 
 #define SPIN_NS 20000
 
@@ -86,6 +86,7 @@ static void bury(struct vrnic_chan *ch)
 	if (!old)
 		return;
 	vrnic_unmap(&old->map);
+	vrnic_table_free(&old->cqs);
 	pthread_mutex_destroy(&old->lock);
 	free(old);
 }
@@ -111,8 +112,7 @@ int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
 void vrnic_chan_attach(struct vrnic_chan *ch, struct vrnic_cq *cq)
 {
 	pthread_mutex_lock(&ch->lock);
-	cq->chan_next = ch->cqs;
-	ch->cqs = cq;
+	vrnic_table_add(&ch->cqs, &cq->in_chan, cq->cq.handle);
 	ch->ch.refcnt++;
 	pthread_mutex_unlock(&ch->lock);
 }
@@ -155,22 +155,21 @@ static uint32_t cancel(struct vrnic_chan *ch, uint32_t handle)
 
 uint32_t vrnic_chan_detach(struct vrnic_chan *ch, struct vrnic_cq *cq)
 {
-	struct vrnic_cq **p;
 	uint32_t given;
 
 	pthread_mutex_lock(&ch->lock);
-	for (p = &ch->cqs; *p; p = &(*p)->chan_next) {
-		if (*p == cq) {
-			*p = cq->chan_next;
-			break;
-		}
-	}
+	vrnic_table_remove(&ch->cqs, &cq->in_chan);
 	/* Another thread may have read the token and wait for the lock: it finds nothing, and reads again. */
 	vrnic_take_tokens(ch->ch.fd, cancel(ch, cq->cq.handle));
 	ch->ch.refcnt--;
 	given = cq->comp_given;
 	pthread_mutex_unlock(&ch->lock);
 	return given;
+}
+
+static struct vrnic_cq *cq_of(struct vrnic_entry *e)
+{
+	return container_of(e, struct vrnic_cq, in_chan);
 }
 
 /* Counts an event of cq as given to the program, which may ask for the next one: the channel's lock is held. */
@@ -185,22 +184,21 @@ static struct vrnic_cq *give(struct vrnic_cq *cq, bool armed)
 static struct vrnic_cq *next_event(struct vrnic_chan *ch)
 {
 	uint32_t n = pending(ch), h;
-	struct vrnic_cq *cq;
+	struct vrnic_entry *e;
 
 	while (n--) {
 		h = load_acquire(&ch->slots[ch->cons & ch->mask]);
 		store_release(ch->cons_word, ++ch->cons);
 		if (!h)
 			continue;
-		for (cq = ch->cqs; cq; cq = cq->chan_next) {
-			/*
-			 * After the entry has been taken, so that the next one finds room, and before the program has
-			 * the event: the next completion raises another.
-			 */
-			if (cq->cq.handle == h)
-				return give(cq, atomic_fetch_and(cq->arm, ~VRNIC_ARM_QUEUED) &
-							(VRNIC_ARM_NEXT | VRNIC_ARM_SOLICITED));
-		}
+		e = vrnic_table_find(&ch->cqs, h);
+		/*
+		 * After the entry has been taken, so that the next one finds room, and before the program has
+		 * the event: the next completion raises another.
+		 */
+		if (e)
+			return give(cq_of(e), atomic_fetch_and(cq_of(e)->arm, ~VRNIC_ARM_QUEUED) &
+						      (VRNIC_ARM_NEXT | VRNIC_ARM_SOLICITED));
 		vrnic_corrupt(ch->s, "an event of a CQ that is not on the channel");
 		break;
 	}
@@ -213,12 +211,12 @@ static struct vrnic_cq *next_event(struct vrnic_chan *ch)
  */
 static struct vrnic_cq *last_event(struct vrnic_chan *ch)
 {
-	struct vrnic_cq *cq;
+	struct vrnic_entry *e = NULL;
 
-	for (cq = ch->cqs; cq; cq = cq->chan_next)
-		if (atomic_load(&cq->armed) && !cq->last_given) {
-			cq->last_given = true;
-			return give(cq, false);
+	while ((e = vrnic_table_each(&ch->cqs, e)))
+		if (atomic_load(&cq_of(e)->armed) && !cq_of(e)->last_given) {
+			cq_of(e)->last_given = true;
+			return give(cq_of(e), false);
 		}
 	return NULL;
 }

@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "core/vrnic.h"
+#include "objects.h"
 
 /* Checks line 0 of a CQ's memory and finds the ring: false, and the session is dead, if it makes no sense. */
 static bool open_ring(struct vrnic_cq *cq, uint32_t cqe)
@@ -30,6 +30,7 @@ static bool open_ring(struct vrnic_cq *cq, uint32_t cqe)
 static void free_cq(struct vrnic_cq *cq)
 {
 	vrnic_unmap(&cq->map);
+	vrnic_table_free(&cq->qps);
 	pthread_mutex_destroy(&cq->lock);
 	pthread_mutex_destroy(&cq->cq.mutex);
 	pthread_cond_destroy(&cq->cq.cond);

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/vrnic.h"
+#include "objects.h"
 
 #define MAX_READS 128	 /* programs and librdmacm hold the number in eight bits */
 
@@ -22,10 +22,9 @@ struct vrnic_device {
 static pthread_mutex_t device_lock = PTHREAD_MUTEX_INITIALIZER; /* before all others but open_lock */
 static struct vrnic_device *devices;
 
-void vrnic_devices_forked(void)
-{
-	pthread_mutex_init(&device_lock, NULL);
-}
+/* Another thread of the parent may have held the lock when this process was forked. */
+static void in_child(void) { pthread_mutex_init(&device_lock, NULL); }
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }
 
 static struct vrnic_device *to_vdev(struct ibv_device *device)
 {
@@ -44,24 +43,6 @@ static int query_device(struct vrnic_session *s, uint32_t index, struct vrnic_qu
 	if (!err)
 		rep->name[sizeof(rep->name) - 1] = rep->fw_version[sizeof(rep->fw_version) - 1] = 0;
 	return err;
-}
-
-uint32_t vrnic_num_devices(struct vrnic_session *s)
-{
-	return s->ndevices;
-}
-
-/* VRNIC_DEVICE names the only device that there shall be. */
-static bool allowed(const char *name)
-{
-	const char *only = secure_getenv("VRNIC_DEVICE");
-
-	return !only || !*only || !strcmp(only, name);
-}
-
-bool vrnic_device_allowed(struct vrnic_session *s, uint32_t index)
-{
-	return index < s->ndevices && allowed(s->names[index]);
 }
 
 /* The device of a description, made if it is new, or NULL: device_lock is held. */
@@ -154,55 +135,6 @@ ibv_be64 ibv_get_device_guid(struct ibv_device *device)
 /*
  * Contexts.
  */
-
-static int query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr, size_t attr_len)
-{
-	struct vrnic_context *c = to_vctx(context);
-	struct vrnic_query_port_request req = { .device = c->dev_index, .port = port_num };
-	struct vrnic_query_port_reply rep;
-	struct ibv_port_attr a = { 0 };
-	int err = vrnic_rpc(c->s, VRNIC_OP_QUERY_PORT, &req, sizeof(req), &rep, sizeof(rep), -1, NULL, 0);
-
-	if (err)
-		return err;
-	a.state = rep.state;
-	a.max_mtu = rep.max_mtu;
-	a.active_mtu = rep.active_mtu;
-	a.gid_tbl_len = rep.gids;
-	a.port_cap_flags = rep.cap_flags;
-	a.max_msg_sz = rep.max_msg;
-	a.pkey_tbl_len = 1;
-	a.max_vl_num = 1;
-	a.active_width = rep.width;
-	a.active_speed = rep.speed;
-	a.phys_state = rep.phys_state;
-	a.link_layer = rep.link_layer;
-	memset(attr, 0, attr_len);
-	memcpy(attr, &a, attr_len < sizeof(a) ? attr_len : sizeof(a));
-	return 0;
-}
-
-/* For programs that were compiled when the structure ended before port_cap_flags2. */
-#undef ibv_query_port
-int ibv_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr)
-{
-	return query_port(context, port_num, attr, offsetof(struct ibv_port_attr, port_cap_flags2));
-}
-
-int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid)
-{
-	struct vrnic_context *c = to_vctx(context);
-	struct vrnic_query_gid_request req = { .device = c->dev_index, .port = port_num, .index = index };
-	struct vrnic_query_gid_reply rep;
-	int err = vrnic_rpc(c->s, VRNIC_OP_QUERY_GID, &req, sizeof(req), &rep, sizeof(rep), -1, NULL, 0);
-
-	if (err) {
-		errno = err;
-		return -1;
-	}
-	memcpy(gid->raw, rep.gid, sizeof(gid->raw));
-	return 0;
-}
 
 static int clip(uint32_t v)
 {
@@ -303,7 +235,7 @@ static void set_ops(struct verbs_context *v)
 	ops->post_send = vrnic_post_send;
 	ops->post_recv = vrnic_post_recv;
 
-	v->query_port = query_port;
+	v->query_port = vrnic_query_port;
 	v->query_rt_values = query_rt_values;
 	v->create_cq_ex = vrnic_create_cq_ex;
 	v->query_device_ex = query_device_ex;
@@ -385,6 +317,7 @@ static void bury(struct vrnic_context *c)
 	pthread_mutex_unlock(&device_lock);
 	if (!old)
 		return;
+	vrnic_table_free(&old->objs);
 	pthread_mutex_destroy(&old->obj_lock);
 	pthread_mutex_destroy(&old->v.context.mutex);
 	free(old);
@@ -433,163 +366,3 @@ uint32_t vrnic_device_index(struct ibv_context *c)
 	return to_vctx(c)->dev_index;
 }
 
-/*
- * Asynchronous events.
- */
-
-static struct vrnic_obj **obj_bucket(struct vrnic_context *c, uint32_t kind, uint32_t handle)
-{
-	return &c->objs[(handle + kind) % (sizeof(c->objs) / sizeof(c->objs[0]))];
-}
-
-void vrnic_obj_add(struct vrnic_context *c, struct vrnic_obj *o, uint32_t kind, uint32_t handle, void *ibv)
-{
-	struct vrnic_obj **b = obj_bucket(c, kind, handle);
-
-	o->kind = kind;
-	o->handle = handle;
-	o->ibv = ibv;
-	pthread_mutex_lock(&c->obj_lock);
-	o->next = *b;
-	*b = o;
-	pthread_mutex_unlock(&c->obj_lock);
-}
-
-uint32_t vrnic_obj_drop(struct vrnic_context *c, struct vrnic_obj *o, uint32_t tokens)
-{
-	struct vrnic_obj **p;
-	uint32_t given;
-
-	pthread_mutex_lock(&c->obj_lock);
-	for (p = obj_bucket(c, o->kind, o->handle); *p; p = &(*p)->next) {
-		if (*p == o) {
-			*p = o->next;
-			break;
-		}
-	}
-	given = o->given;
-	pthread_mutex_unlock(&c->obj_lock);
-	vrnic_take_tokens(c->v.context.async_fd, tokens);
-	return given;
-}
-
-static void unlock_mutex(void *mutex)
-{
-	pthread_mutex_unlock(mutex);
-}
-
-void vrnic_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *completed, uint32_t given)
-{
-	pthread_mutex_lock(mutex);
-	pthread_cleanup_push(unlock_mutex, mutex);
-	/* More may have been acknowledged than were given: there are programs that count completions. */
-	while ((int32_t)(given - *completed) > 0)
-		pthread_cond_wait(cond, mutex);
-	pthread_cleanup_pop(1);
-}
-
-/* Makes an event for the program of the daemon's: false if its object has been destroyed since. */
-static bool take_event(struct vrnic_context *c, const struct vrnic_async_event *e, struct ibv_async_event *event)
-{
-	struct vrnic_obj *o;
-
-	memset(event, 0, sizeof(*event));
-	event->event_type = e->type;
-	if (e->kind == VRNIC_OBJ_NONE) {
-		event->element.port_num = 1;
-		return true;
-	}
-	pthread_mutex_lock(&c->obj_lock);
-	o = *obj_bucket(c, e->kind, e->handle);
-	while (o && (o->kind != e->kind || o->handle != e->handle))
-		o = o->next;
-	if (o) {
-		o->given++;
-		event->element.cq = o->ibv; /* or the union's qp, or srq */
-	}
-	pthread_mutex_unlock(&c->obj_lock);
-	return o != NULL;
-}
-
-/* Whose event it is, as its type says it. */
-static uint32_t kind_of(enum ibv_event_type type)
-{
-	switch (type) {
-	case IBV_EVENT_CQ_ERR:
-		return VRNIC_OBJ_CQ;
-	case IBV_EVENT_QP_FATAL:
-	case IBV_EVENT_QP_REQ_ERR:
-	case IBV_EVENT_QP_ACCESS_ERR:
-	case IBV_EVENT_COMM_EST:
-	case IBV_EVENT_SQ_DRAINED:
-	case IBV_EVENT_PATH_MIG:
-	case IBV_EVENT_PATH_MIG_ERR:
-	case IBV_EVENT_QP_LAST_WQE_REACHED:
-		return VRNIC_OBJ_QP;
-	case IBV_EVENT_SRQ_ERR:
-	case IBV_EVENT_SRQ_LIMIT_REACHED:
-		return VRNIC_OBJ_SRQ;
-	default:
-		return VRNIC_OBJ_NONE;
-	}
-}
-
-int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
-{
-	struct vrnic_context *c = to_vctx(context);
-	struct vrnic_async_event e;
-	int err;
-
-	for (;;) {
-		switch (vrnic_wait_token(c->s, context->async_fd)) {
-		case -1:
-			return -1;
-		case 1:
-			if (atomic_exchange(&c->fatal, true)) {
-				errno = EIO;
-				return -1;
-			}
-			memset(event, 0, sizeof(*event));
-			event->event_type = IBV_EVENT_DEVICE_FATAL;
-			return 0;
-		}
-		err = vrnic_rpc_handle(c->s, VRNIC_OP_GET_ASYNC, c->handle, &e, sizeof(e));
-		if (!err && (e.kind > VRNIC_OBJ_SRQ || kind_of(e.type) != e.kind)) {
-			vrnic_die(c->s, "an event of type %u for an object of kind %u", e.type, e.kind);
-			continue;
-		}
-		if (!err && take_event(c, &e, event))
-			return 0;
-		if (err && err != EAGAIN && !vrnic_dead(c->s)) {
-			errno = err;
-			return -1;
-		}
-	}
-}
-
-static void ack(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *completed)
-{
-	pthread_mutex_lock(mutex);
-	++*completed;
-	pthread_cond_signal(cond);
-	pthread_mutex_unlock(mutex);
-}
-
-void ibv_ack_async_event(struct ibv_async_event *event)
-{
-	struct ibv_cq *cq = event->element.cq;
-	struct ibv_qp *qp = event->element.qp;
-	struct ibv_srq *srq = event->element.srq;
-
-	switch (kind_of(event->event_type)) {
-	case VRNIC_OBJ_CQ:
-		ack(&cq->mutex, &cq->cond, &cq->async_events_completed);
-		break;
-	case VRNIC_OBJ_QP:
-		ack(&qp->mutex, &qp->cond, &qp->events_completed);
-		break;
-	case VRNIC_OBJ_SRQ:
-		ack(&srq->mutex, &srq->cond, &srq->events_completed);
-		break;
-	}
-}

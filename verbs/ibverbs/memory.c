@@ -3,123 +3,12 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
-#include "core/area.h"
-#include "core/vrnic.h"
+#include "objects.h"
 
 #define ACCESS_REMOTE_CHANGE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)
 #define ACCESS_KNOWN (IBV_ACCESS_LOCAL_WRITE | ACCESS_REMOTE_CHANGE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_MW_BIND)
-
-/*
- * The regions of a session by lkey, for messages that go through a slab: the daemon sees no key of those.
- */
-#define MR_BUCKETS 4096
-
-struct vrnic_mrs {
-	pthread_rwlock_t lock;
-	struct vrnic_mr *bucket[MR_BUCKETS];
-};
-
-struct vrnic_mrs *vrnic_mrs_new(void)
-{
-	struct vrnic_mrs *t = calloc(1, sizeof(*t));
-
-	if (t)
-		pthread_rwlock_init(&t->lock, NULL);
-	return t;
-}
-
-void vrnic_mrs_free(struct vrnic_mrs *t)
-{
-	if (t)
-		pthread_rwlock_destroy(&t->lock);
-	free(t);
-}
-
-void vrnic_mrs_forked(struct vrnic_mrs *t)
-{
-	pthread_rwlock_init(&t->lock, NULL);
-	vrnic_share_forked();
-}
-
-static struct vrnic_mr **mr_bucket(struct vrnic_mrs *t, uint32_t lkey)
-{
-	return &t->bucket[(lkey * 2654435761u) >> 20]; /* keys differ in their high bits */
-}
-
-static void mr_add(struct vrnic_mrs *t, struct vrnic_mr *mr)
-{
-	struct vrnic_mr **b = mr_bucket(t, mr->mr.lkey);
-
-	pthread_rwlock_wrlock(&t->lock);
-	mr->next = *b;
-	*b = mr;
-	pthread_rwlock_unlock(&t->lock);
-}
-
-static void mr_remove(struct vrnic_mrs *t, struct vrnic_mr *mr)
-{
-	struct vrnic_mr **p;
-
-	pthread_rwlock_wrlock(&t->lock);
-	for (p = mr_bucket(t, mr->mr.lkey); *p; p = &(*p)->next) {
-		if (*p == mr) {
-			*p = mr->next;
-			break;
-		}
-	}
-	pthread_rwlock_unlock(&t->lock);
-}
-
-/* Where the octets of an SGE are, or NULL: with the table's lock held. */
-static void *sge_at(struct vrnic_mrs *t, struct ibv_pd *pd, const struct ibv_sge *sge, bool write)
-{
-	struct vrnic_mr *mr = *mr_bucket(t, sge->lkey);
-	uint64_t off;
-
-	while (mr && mr->mr.lkey != sge->lkey)
-		mr = mr->next;
-	if (!mr || mr->mr.pd != pd || mr->revoked)
-		return NULL;
-	if (write ? !(mr->access & IBV_ACCESS_LOCAL_WRITE) : mr->area != NULL)
-		return NULL;
-	off = sge->addr - mr->iova;
-	if (sge->addr < mr->iova || off > mr->mr.length || sge->length > mr->mr.length - off)
-		return NULL;
-	return (char *)mr->mr.addr + off;
-}
-
-bool vrnic_sges_local(struct vrnic_session *s, struct ibv_pd *pd, const struct ibv_sge *sge, int n, bool write,
-		      struct iovec *iov)
-{
-	bool ok = true;
-	int i;
-
-	pthread_rwlock_rdlock(&s->mrs->lock);
-	for (i = 0; i < n && ok; i++) {
-		iov[i].iov_base = NULL;
-		iov[i].iov_len = sge[i].length;
-		if (sge[i].length) {
-			iov[i].iov_base = sge_at(s->mrs, pd, &sge[i], write);
-			ok = iov[i].iov_base != NULL;
-		}
-	}
-	pthread_rwlock_unlock(&s->mrs->lock);
-	return ok;
-}
-
-void vrnic_mr_revoked(struct vrnic_session *s, uint32_t key)
-{
-	struct vrnic_mr *mr;
-
-	pthread_rwlock_wrlock(&s->mrs->lock);
-	for (mr = *mr_bucket(s->mrs, key); mr; mr = mr->next)
-		if (mr->mr.lkey == key)
-			mr->revoked = true;
-	pthread_rwlock_unlock(&s->mrs->lock);
-}
 
 /*
  * Protection domains.
@@ -242,10 +131,11 @@ static struct ibv_mr *reg_mr(struct ibv_pd *ibpd, void *addr, size_t length, uin
 		.lkey = rep.lkey,
 		.rkey = rep.rkey,
 	};
+	mr->s = s;
 	mr->access = req.access;
 	mr->iova = iova;
 	mr->area = area;
-	mr_add(s->mrs, mr);
+	vrnic_region_add(mr);
 	atomic_fetch_add(&to_vpd(ibpd)->users, 1);
 	return &mr->mr;
 }
@@ -306,7 +196,7 @@ int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, 
 		errno = err;
 		return IBV_REREG_MR_ERR_CMD;
 	}
-	mr_remove(s->mrs, mr);
+	vrnic_region_remove(mr);
 	if (flags & IBV_REREG_MR_CHANGE_PD) {
 		ibmr->pd = pd;
 		atomic_fetch_add(&to_vpd(pd)->users, 1);
@@ -324,7 +214,7 @@ int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, 
 	ibmr->lkey = rep.lkey;
 	ibmr->rkey = rep.rkey;
 	mr->revoked = false;
-	mr_add(s->mrs, mr);
+	vrnic_region_add(mr);
 	return 0;
 }
 
@@ -334,10 +224,10 @@ int ibv_dereg_mr(struct ibv_mr *ibmr)
 	struct vrnic_session *s = to_vctx(ibmr->context)->s;
 	int err;
 
-	mr_remove(s->mrs, mr); /* first: another thread could post with its key */
+	vrnic_region_remove(mr); /* first: another thread could post with its key */
 	err = vrnic_rpc_handle(s, VRNIC_OP_DEREG_MR, ibmr->handle, NULL, 0);
 	if (err && !vrnic_dead(s)) {
-		mr_add(s->mrs, mr); /* EBUSY: windows are bound to it */
+		vrnic_region_add(mr); /* EBUSY: windows are bound to it */
 		return err;
 	}
 	vrnic_area_put(mr->area);

@@ -56,38 +56,37 @@ static inline bool found_nothing(struct vrnic_session *s)
 	return true;
 }
 
-static struct vrnic_qp **bucket(struct vrnic_cq *cq, uint32_t qpn)
+/* A QP's place among those of cq. */
+static struct vrnic_cq_link *link_of(struct vrnic_cq *cq, struct vrnic_qp *qp)
 {
-	return &cq->qps[qpn % (sizeof(cq->qps) / sizeof(cq->qps[0]))];
+	return qp->qp.send_cq == &cq->cq ? &qp->in_send_cq : &qp->in_recv_cq;
 }
 
-/* Its link in the list of cq. */
-static struct vrnic_qp **link_of(struct vrnic_cq *cq, struct vrnic_qp *qp)
+static struct vrnic_qp *qp_of(struct vrnic_entry *e)
 {
-	return qp->qp.send_cq == &cq->cq ? &qp->scq_next : &qp->rcq_next;
+	return container_of(e, struct vrnic_cq_link, entry)->qp;
 }
 
 static inline struct vrnic_qp *find_qp(struct vrnic_cq *cq, uint32_t qpn)
 {
 	struct vrnic_qp *qp = cq->last;
+	struct vrnic_entry *e;
 
 	if (likely(qp && qp->qp.qp_num == qpn))
 		return qp;
-	for (qp = *bucket(cq, qpn); qp; qp = *link_of(cq, qp))
-		if (qp->qp.qp_num == qpn) {
-			cq->last = qp;
-			return qp;
-		}
-	return NULL;
+	e = vrnic_table_find(&cq->qps, qpn);
+	if (!e)
+		return NULL;
+	return cq->last = qp_of(e);
 }
 
 void vrnic_cq_attach(struct vrnic_cq *cq, struct vrnic_qp *qp)
 {
-	struct vrnic_qp **head = bucket(cq, qp->qp.qp_num);
+	struct vrnic_cq_link *l = link_of(cq, qp);
 
+	l->qp = qp;
 	pthread_mutex_lock(&cq->lock);
-	*link_of(cq, qp) = *head;
-	*head = qp;
+	vrnic_table_add(&cq->qps, &l->entry, qp->qp.qp_num);
 	pthread_mutex_unlock(&cq->lock);
 }
 
@@ -129,14 +128,8 @@ static void give_back(struct vrnic_cq *cq, struct vrnic_qp *qp)
 
 void vrnic_cq_detach(struct vrnic_cq *cq, struct vrnic_qp *qp)
 {
-	struct vrnic_qp **p;
-
 	pthread_mutex_lock(&cq->lock);
-	for (p = bucket(cq, qp->qp.qp_num); *p; p = link_of(cq, *p))
-		if (*p == qp) {
-			*p = *link_of(cq, qp);
-			break;
-		}
+	vrnic_table_remove(&cq->qps, &link_of(cq, qp)->entry);
 	cq->last = NULL;
 	if (qp->srq && qp->qp.recv_cq == &cq->cq && !cq->bad && !vrnic_dead(cq->s))
 		give_back(cq, qp);
@@ -163,7 +156,7 @@ static bool copy_out(struct vrnic_qp *qp, const struct vrnic_recv *r, const stru
 		return false;
 	from = qp->rx_slab + e->slab_off;
 	left = e->slab_len;
-	if (vrnic_sges_local(qp->s, qp->qp.pd, sge, r->nsge, true, iov)) {
+	if (vrnic_sges_local(qp->qp.pd, sge, r->nsge, true, iov)) {
 		for (i = 0; i < r->nsge && left; i++) {
 			n = left < iov[i].iov_len ? left : iov[i].iov_len;
 			if (n)
@@ -287,21 +280,21 @@ static void flushed(struct ibv_wc *wc, uint64_t wr_id, enum ibv_wc_opcode op, ui
 /* With cq->lock held, on a dead session: completes what is outstanding. Receives of an SRQ belong to no QP. */
 static int flush(struct vrnic_cq *cq, int n, struct ibv_wc *wc)
 {
+	struct vrnic_entry *e = NULL;
 	struct vrnic_sent s;
 	struct vrnic_qp *qp;
 	uint64_t wr_id;
-	size_t i;
 	int got = 0;
 
-	for (i = 0; i < sizeof(cq->qps) / sizeof(cq->qps[0]); i++)
-		for (qp = cq->qps[i]; qp; qp = *link_of(cq, qp)) {
-			if (qp->qp.send_cq == &cq->cq)
-				for (; got < n && vrnic_sq_flush(&qp->sq, &s); got++)
-					flushed(&wc[got], s.wr_id, vrnic_wc_opcode(s.op), qp->qp.qp_num);
-			if (qp->qp.recv_cq == &cq->cq && !qp->srq)
-				for (; got < n && vrnic_rq_flush(&qp->rq, &wr_id); got++)
-					flushed(&wc[got], wr_id, IBV_WC_RECV, qp->qp.qp_num);
-		}
+	while ((e = vrnic_table_each(&cq->qps, e))) {
+		qp = qp_of(e);
+		if (qp->qp.send_cq == &cq->cq)
+			for (; got < n && vrnic_sq_flush(&qp->sq, &s); got++)
+				flushed(&wc[got], s.wr_id, vrnic_wc_opcode(s.op), qp->qp.qp_num);
+		if (qp->qp.recv_cq == &cq->cq && !qp->srq)
+			for (; got < n && vrnic_rq_flush(&qp->rq, &wr_id); got++)
+				flushed(&wc[got], wr_id, IBV_WC_RECV, qp->qp.qp_num);
+	}
 	return got;
 }
 

@@ -20,47 +20,44 @@
 	 IBV_QP_EX_WITH_SEND_WITH_INV)
 
 /* All QPs of the process, by number, for librdmacm. */
-static struct vrnic_qp *all[256];
+static struct vrnic_table all;
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_uint number_of_qps;
 
-static struct vrnic_qp **bucket(uint32_t qpn)
+/* Another thread of the parent may have held the lock when this process was forked. */
+static void in_child(void) { pthread_mutex_init(&all_lock, NULL); }
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }
+
+static struct vrnic_qp *qp_of(struct vrnic_entry *e)
 {
-	return &all[qpn % (sizeof(all) / sizeof(all[0]))];
+	return container_of(e, struct vrnic_qp, in_all);
 }
 
 static void list(struct vrnic_qp *qp)
 {
-	struct vrnic_qp **head = bucket(qp->qp.qp_num);
-
 	pthread_mutex_lock(&all_lock);
-	qp->next = *head;
-	*head = qp;
+	vrnic_table_add(&all, &qp->in_all, qp->qp.qp_num);
 	pthread_mutex_unlock(&all_lock);
 }
 
 static void unlist(struct vrnic_qp *qp)
 {
-	struct vrnic_qp **p;
-
 	pthread_mutex_lock(&all_lock);
-	for (p = bucket(qp->qp.qp_num); *p != qp; p = &(*p)->next)
-		;
-	*p = qp->next;
+	vrnic_table_remove(&all, &qp->in_all);
 	pthread_mutex_unlock(&all_lock);
 }
 
 int vrnic_find_qp(struct ibv_context *c, uint32_t qpn, uint32_t *pd_handle)
 {
-	struct vrnic_qp *qp;
+	struct vrnic_entry *e;
 
 	pthread_mutex_lock(&all_lock);
-	for (qp = *bucket(qpn); qp && (qp->qp.context != c || qp->qp.qp_num != qpn); qp = qp->next)
+	for (e = vrnic_table_find(&all, qpn); e && qp_of(e)->qp.context != c; e = vrnic_table_again(e))
 		;
-	if (qp)
-		*pd_handle = qp->qp.pd->handle;
+	if (e)
+		*pd_handle = qp_of(e)->qp.pd->handle;
 	pthread_mutex_unlock(&all_lock);
-	return qp ? 0 : ENOENT;
+	return e ? 0 : ENOENT;
 }
 
 /* Counts the QP, which keeps its parts from being destroyed. */

@@ -5,7 +5,7 @@
 #ifndef VRNIC_QUEUE_H
 #define VRNIC_QUEUE_H
 
-#include "core/vrnic.h"
+#include "objects.h"
 
 /* Line 0 of the memory of a QP or an SRQ, whose rings and slabs lie inside of it. */
 struct vrnic_layout {

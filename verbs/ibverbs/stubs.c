@@ -1,11 +1,14 @@
 /*
- * What libibverbs.so.1 must export and an RNIC in user space has nothing to say to. Programs are bound to
- * all their symbols when they start, so each is there, and says no in the way its callers expect.
+ * What libibverbs.so.1 must export and an RNIC in user space has nothing, or next to nothing, to say to. Programs are
+ * bound to all their symbols when they start, so each is there, and says no in the way its callers expect.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "ibv.h"
 
@@ -111,6 +114,71 @@ void ibv_copy_path_rec_from_kern(struct ibv_sa_path_rec *dst, struct ibv_kern_pa
 
 void ibv_copy_path_rec_to_kern(struct ibv_kern_path_rec *dst, struct ibv_sa_path_rec *src)
 {
+}
+
+/* ---- sysfs ---- */
+
+const char *ibv_get_sysfs_path(void)
+{
+	return "/sys";
+}
+
+/* Our devices are not in sysfs. Programs use this for other files there, too. */
+int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size)
+{
+	char path[4096];
+	ssize_t n;
+	int fd;
+
+	if (snprintf(path, sizeof(path), "%s/%s", dir, file) >= (int)sizeof(path) || size == 0)
+		return -1;
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	n = read(fd, buf, size);
+	close(fd);
+	if (n <= 0)
+		return -1;
+	if (buf[n - 1] == '\n')
+		buf[--n] = '\0';
+	else if ((size_t)n < size)
+		buf[n] = '\0';
+	else
+		return -1;
+	return (int)n;
+}
+
+/* What providers read of a device that they found in sysfs. */
+int ibv_read_ibdev_sysfs_file(char *buf, size_t size, struct verbs_sysfs_dev *dev, const char *fmt, ...)
+{
+	(void)buf, (void)size, (void)dev, (void)fmt;
+	errno = ENOENT;
+	return -1;
+}
+
+/* ---- fork ---- */
+
+/* The daemon reaches memory by address: a child's copies are its own, whatever is registered. */
+int ibv_fork_init(void)
+{
+	return 0;
+}
+
+enum ibv_fork_status ibv_is_fork_initialized(void)
+{
+	return IBV_FORK_UNNEEDED;
+}
+
+int ibv_dontfork_range(void *base, size_t size)
+{
+	(void)base, (void)size;
+	return 0;
+}
+
+int ibv_dofork_range(void *base, size_t size)
+{
+	(void)base, (void)size;
+	return 0;
 }
 
 /* ---- the interface of providers ---- */

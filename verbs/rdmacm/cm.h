@@ -11,8 +11,8 @@
 
 #include <errno.h>
 
+#include "ibverbs/ibverbs.h"
 #include "rdmacm.h"
-#include "core/vrnic.h"
 
 /* What an event carries of the peer's data: its length is an octet. The rest of what MPA brings is cut off. */
 #define CM_MAX_PRIVATE 255
@@ -40,7 +40,7 @@ struct cm_chan {
 
 struct cm_id {
 	struct rdma_cm_id id;
-	struct cm_id *next; /* in its bucket */
+	struct vrnic_entry entry; /* in the table of ids, if handle is not 0 */
 	struct vrnic_session *s;
 	uint32_t handle; /* the daemon's; 0: of a port space that no RNIC has */
 	bool sync;	 /* the channel is the id's own, and calls wait for their event */
@@ -91,23 +91,41 @@ void cm_chan_drop_id(struct cm_chan *ch);
 void cm_chan_put(struct cm_chan *ch);
 
 /*
- * id.c. cm_lock is held for those with an asterisk.
- *
- * cm_id_child* makes the id of a connection request of listener: 0 or an errno, and then the daemon has been told to
- * refuse the peer; cm_id_refuse* is what does that. cm_id_find* finds one by handle; cm_id_each* goes through all that are
- * on a channel, from after on. cm_wait_acks waits until all events given so far have been acknowledged: it is a
- * cancellation point.
+ * id_table.c. All but cm_id_new, which takes it, are called with cm_lock held. Those that return an int: 0 or an errno.
  */
+
+/*
+ * Asks the daemon for an id on ch. Those of port spaces that an RNIC has not are ids, too, which can never be bound.
+ */
+int cm_id_new(struct cm_chan *ch, void *context, enum rdma_port_space ps, enum ibv_qp_type type, struct cm_id **out);
+
+/* Makes the id of a connection request of listener; if that fails the daemon has been told to refuse the peer. */
 int cm_id_child(struct cm_id *listener, uint32_t handle, struct cm_id **child);
 void cm_id_refuse(struct cm_id *child);
+
 struct cm_id *cm_id_find(struct vrnic_session *s, uint32_t handle);
+
+/* The next id of a channel after one, or the first for NULL. */
 struct cm_id *cm_id_each(struct cm_chan *ch, struct cm_id *after);
+
+/* Moves id to another channel, its events that wait included. */
+int cm_id_move(struct cm_id *id, struct cm_chan *to);
+
+/* Ends id in the daemon, and takes back the tokens of events that nobody will fetch. */
+int cm_id_end(struct cm_id *id);
+
+/* Ends id for this library: the daemon has forgotten it, and all its events have been acknowledged. */
+void cm_id_free(struct cm_id *id);
+
+/* id.c: rdma_create_id for all kinds of QPs; channel NULL: a synchronous id. */
 int cm_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, void *context, enum rdma_port_space ps,
 		 enum ibv_qp_type type);
+
+/* event.c. Waits until all events given so far have been acknowledged: a cancellation point. */
 void cm_wait_acks(struct cm_id *id);
 
 /*
- * event.c. For a synchronous id: waits for the event that ends the operation and keeps it in id->event; 0 if it is
+ * For a synchronous id: waits for the event that ends the operation and keeps it in id->event; 0 if it is
  * want, else -1 and errno. Nothing for other ids. If the program has made the channel non-blocking, errno is EAGAIN, and
  * calling it again goes on with that.
  */

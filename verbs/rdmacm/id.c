@@ -5,108 +5,6 @@
 
 #include "cm.h"
 
-/* All ids of the daemon's, by handle; cm_lock. */
-static struct cm_id *buckets[256];
-
-static struct cm_id **bucket(uint32_t handle) { return &buckets[handle % 256]; }
-
-struct cm_id *cm_id_find(struct vrnic_session *s, uint32_t handle)
-{
-	struct cm_id *id = *bucket(handle);
-
-	while (id && (id->handle != handle || id->s != s))
-		id = id->next;
-	return id;
-}
-
-struct cm_id *cm_id_each(struct cm_chan *ch, struct cm_id *after)
-{
-	struct cm_id **b = after ? bucket(after->handle) : buckets;
-	struct cm_id *id = after ? after->next : *b;
-
-	for (;;) {
-		for (; id; id = id->next)
-			if (id->chan == ch)
-				return id;
-		if (++b == buckets + 256)
-			return NULL;
-		id = *b;
-	}
-}
-
-static void insert(struct cm_id *id)
-{
-	struct cm_id **b = bucket(id->handle);
-
-	id->next = *b;
-	*b = id;
-}
-
-static void remove_id(struct cm_id *id)
-{
-	struct cm_id **p = bucket(id->handle);
-
-	while (*p && *p != id)
-		p = &(*p)->next;
-	if (*p)
-		*p = id->next;
-}
-
-/* Ends id for this library: the daemon has forgotten it, and all its events have been acknowledged. cm_lock is held. */
-static void free_id(struct cm_id *id)
-{
-	remove_id(id);
-	cm_chan_drop_id(id->chan);
-	free(id->ep_attr);
-	free(id->connect);
-	free(id);
-}
-
-/* cm_lock is held. handle 0: an id that the daemon does not know. */
-static struct cm_id *new_id(struct cm_chan *ch, uint32_t handle, void *context, enum rdma_port_space ps,
-			    enum ibv_qp_type type)
-{
-	struct cm_id *id = calloc(1, sizeof(*id));
-
-	if (!id)
-		return NULL;
-	id->s = ch->s;
-	id->handle = handle;
-	id->id.context = context;
-	id->id.ps = ps;
-	id->id.qp_type = type;
-	cm_chan_add_id(ch, id);
-	if (handle)
-		insert(id);
-	return id;
-}
-
-/* Asks the daemon for an id on ch. Those of port spaces that an RNIC has not are ids, too, which can never be bound. */
-static int create(struct cm_chan *ch, void *context, enum rdma_port_space ps, enum ibv_qp_type type, struct cm_id **out)
-{
-	struct vrnic_cm_create_id_request req = { .chan = ch->handle, .ps = ps, .type = type };
-	struct vrnic_cm_create_id_reply rep = { 0 };
-	int err = 0, state = cm_enter();
-
-	if (ps == RDMA_PS_TCP && type == IBV_QPT_RC) {
-		err = vrnic_rpc(ch->s, VRNIC_OP_CM_CREATE_ID, &req, sizeof(req), &rep, sizeof(rep), -1, NULL, 0);
-		if (!err && (!rep.id || cm_id_find(ch->s, rep.id))) {
-			vrnic_corrupt(ch->s, "handle of a connection id");
-			err = EIO;
-		}
-	}
-	if (!err) {
-		*out = new_id(ch, rep.id, context, ps, type);
-		if (!*out) {
-			err = ENOMEM;
-			if (rep.id)
-				vrnic_rpc_handle(ch->s, VRNIC_OP_CM_DESTROY_ID, rep.id, NULL, 0);
-		}
-	}
-	cm_leave(state);
-	return err;
-}
-
 int cm_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out, void *context, enum rdma_port_space ps,
 		 enum ibv_qp_type type)
 {
@@ -120,7 +18,7 @@ int cm_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out, vo
 	ch = channel ? to_cm_chan(channel) : cm_chan_new(s);
 	if (!ch)
 		return -1;
-	err = create(ch, context, ps, type, &id);
+	err = cm_id_new(ch, context, ps, type, &id);
 	if (err)
 		goto no_id;
 	id->sync = !channel;
@@ -150,90 +48,6 @@ int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, v
 	return cm_return(EINVAL);
 }
 
-/* Moves id to another channel, its events that wait included: 0 or an errno. cm_lock is held. */
-static int move(struct cm_id *id, struct cm_chan *to)
-{
-	struct vrnic_cm_migrate_request req = { .id = id->handle, .chan = to->handle };
-	struct vrnic_cm_migrate_reply rep = { 0 };
-	struct cm_chan *from = id->chan;
-	int err;
-
-	if (to->s != id->s)
-		return vrnic_dead(id->s) ? EIO : EINVAL;
-	if (id->handle) {
-		err = vrnic_rpc(id->s, VRNIC_OP_CM_MIGRATE, &req, sizeof(req), &rep, sizeof(rep), -1, NULL, 0);
-		if (err)
-			return err;
-		if (!from->gone)
-			vrnic_take_tokens(from->ch.fd, rep.tokens);
-	}
-	cm_chan_add_id(to, id);
-	cm_chan_drop_id(from);
-	return 0;
-}
-
-/* The id of a listener with a channel of its own has one, too. */
-static int own_channel(struct cm_id *id)
-{
-	struct cm_chan *ch = cm_chan_new(id->s);
-	int err = ch ? move(id, ch) : errno;
-
-	if (!err)
-		id->sync = true;
-	else if (ch)
-		cm_chan_destroy_locked(ch);
-	return err;
-}
-
-int cm_id_child(struct cm_id *listener, uint32_t handle, struct cm_id **child)
-{
-	struct cm_id *id;
-	int err;
-
-	if (!handle || cm_id_find(listener->s, handle)) {
-		vrnic_corrupt(listener->s, "handle of a connection request");
-		return EAGAIN;
-	}
-	id = new_id(listener->chan, handle, listener->id.context, listener->id.ps, listener->id.qp_type);
-	if (!id) {
-		vrnic_rpc_handle(listener->s, VRNIC_OP_CM_DESTROY_ID, handle, NULL, 0);
-		return ENOMEM;
-	}
-	if (listener->sync) {
-		err = own_channel(id);
-		if (err) {
-			cm_id_refuse(id);
-			return err;
-		}
-	}
-	*child = id;
-	return 0;
-}
-
-/* Ends id in the daemon, and takes back the tokens of events that nobody will fetch. 0 or an errno. cm_lock is held. */
-static int end(struct cm_id *id)
-{
-	struct vrnic_cm_destroy_id_reply rep;
-	int err;
-
-	if (!id->handle || vrnic_dead(id->s))
-		return 0;
-	err = vrnic_rpc_handle(id->s, VRNIC_OP_CM_DESTROY_ID, id->handle, &rep, sizeof(rep));
-	if (!err && !id->chan->gone)
-		vrnic_take_tokens(id->chan->ch.fd, rep.tokens);
-	return vrnic_dead(id->s) ? 0 : err;
-}
-
-void cm_id_refuse(struct cm_id *id)
-{
-	struct cm_chan *own = id->sync ? id->chan : NULL;
-
-	end(id);
-	free_id(id);
-	if (own)
-		cm_chan_destroy_locked(own);
-}
-
 /* id->qp may have been destroyed by ibv_destroy_qp, or be so afterwards: it is not looked at. */
 int rdma_destroy_id(struct rdma_cm_id *rid)
 {
@@ -241,7 +55,7 @@ int rdma_destroy_id(struct rdma_cm_id *rid)
 	struct cm_chan *own;
 	int err, state = cm_enter();
 
-	err = end(id);
+	err = cm_id_end(id);
 	cm_leave(state);
 	if (err)
 		return cm_return(err);
@@ -249,7 +63,7 @@ int rdma_destroy_id(struct rdma_cm_id *rid)
 	cm_wait_acks(id);
 	state = cm_enter();
 	own = id->sync ? id->chan : NULL;
-	free_id(id);
+	cm_id_free(id);
 	if (own)
 		cm_chan_destroy_locked(own);
 	cm_leave(state);
@@ -274,7 +88,7 @@ int rdma_migrate_id(struct rdma_cm_id *rid, struct rdma_event_channel *channel)
 	state = cm_enter();
 	if (id->sync)
 		own = id->chan;
-	err = move(id, to);
+	err = cm_id_move(id, to);
 	if (!err)
 		id->sync = !channel;
 	if (err && !channel)

@@ -25,16 +25,23 @@ func specOf(op Op, size, depth int) Spec {
 // separate hides that an End is a Local, as one in another process is hidden.
 type separate struct{ End }
 
-func connect(t *testing.T, n *fakeNet, spec Spec, apart bool) *Pair {
+// locals are the ends of spec on two devices of n.
+func locals(t *testing.T, n *fakeNet, spec Spec) (a, b *Local) {
 	t.Helper()
 	a, err := NewLocal(n.device("a"), spec, A)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := NewLocal(n.device("b"), spec, B)
+	b, err = NewLocal(n.device("b"), spec, B)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return a, b
+}
+
+func connect(t *testing.T, n *fakeNet, spec Spec, apart bool) *Pair {
+	t.Helper()
+	a, b := locals(t, n, spec)
 	var ends [2]End = [2]End{a, b}
 	if apart {
 		ends = [2]End{separate{a}, separate{b}}
@@ -288,14 +295,7 @@ func TestRefusedConnection(t *testing.T) {
 	spec := specOf(Send, 64, 2)
 	spec.QPs = 3
 	n := &fakeNet{refuse: true}
-	a, err := NewLocal(n.device("a"), spec, A)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := NewLocal(n.device("b"), spec, B)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a, b := locals(t, n, spec)
 	if _, err := Connect(ctxOf(t), a, b, addrB, spec); err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("%v", err)
 	}
@@ -307,14 +307,7 @@ func TestTransportIsTheOneAskedFor(t *testing.T) {
 	spec.SCTP = true
 	connect(t, &fakeNet{}, spec, false)
 	n := &fakeNet{noSCTP: true}
-	a, err := NewLocal(n.device("a"), spec, A)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := NewLocal(n.device("b"), spec, B)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a, b := locals(t, n, spec)
 	if _, err := Connect(ctxOf(t), a, b, addrB, spec); err == nil || !strings.Contains(err.Error(), "SCTP") {
 		t.Errorf("%v", err)
 	}

@@ -82,6 +82,16 @@ func TestErrorsComeBack(t *testing.T) {
 	}
 }
 
+func newDevice(t *testing.T) *vnic.Device {
+	t.Helper()
+	dev, err := vnic.New(vnic.Config{Name: "w", Addrs: []netip.Prefix{addr}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dev.Close() })
+	return dev
+}
+
 // serve has a worker on pipes, on a device of this process.
 func serve(t *testing.T, dev *vnic.Device) (ask func(string) reply) {
 	t.Helper()
@@ -122,11 +132,7 @@ func serve(t *testing.T, dev *vnic.Device) (ask func(string) reply) {
 
 // Two workers do all that two ends do, call by call.
 func TestCalls(t *testing.T) {
-	dev, err := vnic.New(vnic.Config{Name: "w", Addrs: []netip.Prefix{addr}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dev.Close()
+	dev := newDevice(t)
 	a, b := serve(t, dev), serve(t, dev)
 	for _, op := range load.Ops {
 		spec := specOf(op)
@@ -200,11 +206,7 @@ const never = math.MaxUint64 // of collecting
 
 // No garbage is collected while a run lasts that asks for it.
 func TestRunKeepsPools(t *testing.T) {
-	dev, err := vnic.New(vnic.Config{Name: "w", Addrs: []netip.Prefix{addr}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dev.Close()
+	dev := newDevice(t)
 	a, b := serve(t, dev), serve(t, dev)
 	must := func(ask func(string) reply, c call) reply {
 		line, err := json.Marshal(c)
@@ -243,11 +245,7 @@ func TestRunKeepsPools(t *testing.T) {
 }
 
 func TestNonsenseEndsTheWorker(t *testing.T) {
-	dev, err := vnic.New(vnic.Config{Name: "w", Addrs: []netip.Prefix{addr}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dev.Close()
+	dev := newDevice(t)
 	c, err := dev.Open(vnic.ContextConfig{})
 	if err != nil {
 		t.Fatal(err)

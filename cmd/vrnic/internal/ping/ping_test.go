@@ -57,7 +57,10 @@ func newBench(t *testing.T) *bench {
 	ctx, cancel := context.WithTimeout(t.Context(), testLimit)
 	t.Cleanup(cancel)
 	a, b := vnictest.Pair(t)
-	w := &bench{t: t, ctx: ctx, client: open(t, a), server: open(t, b), served: make(chan error, 1)}
+	w := &bench{
+		t: t, ctx: ctx, served: make(chan error, 1),
+		client: vnictest.Open(t, a, vnic.ContextConfig{}), server: vnictest.Open(t, b, vnic.ContextConfig{}),
+	}
 	l, err := w.server.Listen(netip.AddrPortFrom(b.Config().Addrs[0].Addr(), 0), 0)
 	if err != nil {
 		t.Fatal(err)
@@ -67,20 +70,20 @@ func newBench(t *testing.T) *bench {
 	return w
 }
 
-func open(t *testing.T, d *vnic.Device) rdma.Device {
-	t.Helper()
-	c, err := d.Open(vnic.ContextConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	return c
-}
-
 // serve runs the server.
 func (w *bench) serve(ctx context.Context, cfg Config) {
 	cfg.Out = &w.out
 	go func() { w.served <- Serve(ctx, w.server, w.l, cfg) }()
+}
+
+// sendOctets sends n octets, which need not be a message of rping's.
+func sendOctets(t *testing.T, s *session, n uint32) {
+	t.Helper()
+	err := s.qp.PostSend(&rdma.SendWR{Op: rdma.OpSend, Flags: rdma.Signaled, SGEs: []rdma.SGE{
+		{Addr: s.msg.Addr(), Length: n, LKey: s.msg.LKey()}}})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // wantServed waits for the server's end.
@@ -286,23 +289,13 @@ func TestServerAgainstStrangeClients(t *testing.T) {
 	t.Run("short message", func(t *testing.T) {
 		w := newBench(t)
 		w.serve(w.ctx, Config{})
-		s := w.dial(4096, rdma.RemoteRead)
-		err := s.qp.PostSend(&rdma.SendWR{Op: rdma.OpSend, Flags: rdma.Signaled, SGEs: []rdma.SGE{
-			{Addr: s.msg.Addr(), Length: 15, LKey: s.msg.LKey()}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		sendOctets(t, w.dial(4096, rdma.RemoteRead), 15)
 		w.wantServeError("15 octets", "rping's protocol")
 	})
 	t.Run("long message", func(t *testing.T) { // RDMAP-011
 		w := newBench(t)
 		w.serve(w.ctx, Config{})
-		s := w.dial(4096, rdma.RemoteRead)
-		err := s.qp.PostSend(&rdma.SendWR{Op: rdma.OpSend, Flags: rdma.Signaled, SGEs: []rdma.SGE{
-			{Addr: s.msg.Addr(), Length: 17, LKey: s.msg.LKey()}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		sendOctets(t, w.dial(4096, rdma.RemoteRead), 17)
 		w.wantServeError("Receive")
 	})
 	t.Run("source that may not be read", func(t *testing.T) {

@@ -1,0 +1,271 @@
+/*
+ * What the files of this room have in common: the objects of a program, and who makes, finds and ends them. core/core.h
+ * has the order of their locks.
+ */
+#ifndef VRNIC_OBJECTS_H
+#define VRNIC_OBJECTS_H
+
+#include <sys/uio.h>
+
+#include "ibverbs.h"
+
+/*
+ * async.c
+ */
+
+/* What async events name: part of each CQ, QP and SRQ. */
+struct vrnic_obj {
+	struct vrnic_entry entry; /* in the table of its context */
+	uint32_t kind; /* VRNIC_OBJ_CQ... */
+	uint32_t given; /* events given to the program */
+	void *ibv;	/* the struct ibv_cq, ibv_qp or ibv_srq */
+};
+
+/*
+ * From vrnic_obj_add on events of the object are given to the program, until vrnic_obj_drop, which comes after the daemon
+ * has destroyed it: with tokens of the daemon's reply, or 0. It returns how many were given.
+ */
+void vrnic_obj_add(struct vrnic_context *c, struct vrnic_obj *o, uint32_t kind, uint32_t handle, void *ibv);
+uint32_t vrnic_obj_drop(struct vrnic_context *c, struct vrnic_obj *o, uint32_t tokens);
+
+/*
+ * Waits until given events of an object have been acknowledged: *completed is counted up under mutex and cond signaled.
+ * A cancellation point; the mutex is not held then.
+ */
+void vrnic_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *completed, uint32_t given);
+
+/*
+ * memory.c
+ */
+struct vrnic_pd {
+	struct ibv_pd pd;
+	atomic_uint users; /* MRs, MWs, QPs and SRQs: EBUSY while there are any */
+};
+
+static inline struct vrnic_pd *to_vpd(struct ibv_pd *pd) { return container_of(pd, struct vrnic_pd, pd); }
+
+/* What a context has for programs. */
+struct ibv_mw *vrnic_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
+int vrnic_dealloc_mw(struct ibv_mw *mw);
+
+/*
+ * region.c: what is registered, by lkey.
+ */
+struct vrnic_mr {
+	struct ibv_mr mr;
+	struct vrnic_session *s;
+	struct vrnic_entry entry; /* in the table of regions */
+	int access;
+	uint64_t iova;
+	bool revoked; /* its keys give nothing any more, as far as the library knows */
+	struct vrnic_area *area; /* memory that is shared with the daemon, or NULL */
+};
+
+void vrnic_region_add(struct vrnic_mr *mr);
+void vrnic_region_remove(struct vrnic_mr *mr);
+
+/*
+ * True if the SGEs lie in regions of pd that the library may read (send) or write (receive) on the program's behalf, so
+ * that a message can go through a slab: the daemon sees no key then. False leaves it to the daemon, and to its errors;
+ * also for reads of memory that is shared with the daemon, which needs no slab to get at it.
+ * iov, of n entries, says where the octets are in this process: not at sge.addr, if a region has another iova.
+ * Takes a read lock; no system call.
+ */
+bool vrnic_sges_local(struct ibv_pd *pd, const struct ibv_sge *sge, int n, bool write, struct iovec *iov);
+
+/* A key was invalidated, by this program or its peer: the daemon judges what uses it from now on. */
+void vrnic_mr_revoked(struct vrnic_session *s, uint32_t key);
+
+/*
+ * channel.c: completion channels. cq.c: CQs.
+ */
+struct vrnic_cq;
+
+struct vrnic_chan {
+	struct ibv_comp_channel ch; /* ch.refcnt: its CQs */
+	struct vrnic_session *s;
+	uint32_t handle;
+	pthread_mutex_t lock; /* the ring's consumer and the list of CQs */
+	struct vrnic_map map;
+	_Atomic uint32_t *slots;
+	_Atomic uint32_t *prod;
+	_Atomic uint32_t *cons_word;
+	uint32_t mask; /* slots - 1 */
+	uint32_t cons;
+	struct vrnic_table cqs; /* by handle */
+	bool gone; /* destroyed */
+};
+
+/*
+ * From vrnic_chan_attach on the channel gives events of a CQ, until vrnic_chan_detach, which comes after the daemon has
+ * destroyed the CQ, and returns how many were given.
+ */
+void vrnic_chan_attach(struct vrnic_chan *ch, struct vrnic_cq *cq);
+uint32_t vrnic_chan_detach(struct vrnic_chan *ch, struct vrnic_cq *cq);
+
+struct vrnic_cq {
+	union {
+		struct ibv_cq cq;
+		struct ibv_cq_ex ex;
+	};
+	struct vrnic_session *s;
+	struct vrnic_chan *chan; /* or NULL */
+	struct vrnic_entry in_chan;
+	struct vrnic_map map;
+	_Atomic uint32_t *prod;
+	_Atomic uint32_t *cons_word;
+	_Atomic uint32_t *arm;
+	char *cqes;
+	uint32_t mask;		 /* size - 1 */
+	atomic_uint users;	 /* QPs that complete here: EBUSY */
+	uint32_t comp_given;	 /* completion events given to the program; chan->lock */
+	bool last_given;	 /* the event of the session's death; chan->lock */
+	atomic_bool armed;	 /* an event was asked for and not given since: req_notify sets it */
+	struct vrnic_obj obj;
+	pthread_mutex_t lock;	 /* what follows */
+	atomic_uint cons;	 /* read without the lock to see that there is nothing */
+	bool bad;		 /* the ring makes no sense; the session is dead */
+	struct vrnic_table qps;	 /* by number */
+	struct vrnic_qp *last;	 /* found there */
+	/* poll.c: the completion that the ibv_cq_ex calls read, with lock held between start_poll and end_poll. */
+	struct ibv_wc cur_wc;
+	uint64_t cur_time; /* CLOCK_MONOTONIC, ns */
+};
+
+static inline struct vrnic_cq *to_vcq(struct ibv_cq *cq) { return container_of(cq, struct vrnic_cq, cq); }
+
+/* poll.c, for cq.c. The CQ's ring has been mapped and checked. */
+int vrnic_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
+int vrnic_req_notify_cq(struct ibv_cq *cq, int solicited_only);
+struct ibv_cq_ex *vrnic_create_cq_ex(struct ibv_context *c, struct ibv_cq_init_attr_ex *attr); /* cq.c */
+void vrnic_cq_ex_ops(struct vrnic_cq *cq, uint64_t wc_flags);
+
+/*
+ * qp.c, srq.c; post.c is their data path.
+ */
+struct vrnic_recv { /* an outstanding receive: until it is polled, after its slot is free again */
+	uint64_t wr_id;
+	uint32_t cookie; /* place + 1, and high bits that tell it from earlier ones there */
+	uint32_t nsge;	 /* VRNIC_NO_RECV: none is outstanding here */
+	uint32_t next;	 /* in the order of posting; the place of the list's head is mask + 1 */
+	uint32_t prev;
+};
+
+#define VRNIC_NO_RECV UINT32_MAX
+
+/* The client's end of a receive queue, a QP's or an SRQ's. */
+struct vrnic_rq {
+	pthread_mutex_t lock;
+	struct vrnic_session *s;
+	char *ring; /* NULL: closed, or the QP has an SRQ */
+	_Atomic uint32_t *prod_word;
+	_Atomic uint32_t *head_word;
+	_Atomic uint32_t *starved;
+	uint32_t bell;
+	uint32_t prod;
+	uint32_t mask;
+	uint32_t stride;
+	uint32_t max_sge;
+	struct vrnic_recv *wrs; /* mask + 1 of them, and the head of their list */
+	struct ibv_sge *sges;	/* max_sge for each of wrs */
+	uint32_t *free;		/* places in wrs */
+	uint32_t nfree;
+};
+
+struct vrnic_srq {
+	struct ibv_srq srq;
+	struct vrnic_session *s;
+	struct vrnic_map map;
+	struct vrnic_rq rq;
+	struct vrnic_obj obj;
+	atomic_uint users; /* QPs: EBUSY */
+};
+
+static inline struct vrnic_srq *to_vsrq(struct ibv_srq *srq) { return container_of(srq, struct vrnic_srq, srq); }
+
+struct vrnic_sent { /* by slot of the send queue: what a flush on a dead session has to say */
+	uint64_t wr_id;
+	uint8_t op; /* enum ibv_wr_opcode */
+	bool signaled;
+};
+
+struct vrnic_sq {
+	pthread_mutex_t lock;
+	char *ring;
+	_Atomic uint32_t *prod_word;
+	_Atomic uint32_t *done_word;
+	atomic_uint prod;   /* read by who polls, without lock */
+	atomic_uint polled; /* requests that a completion has said to be over; written with the send CQ's lock held */
+	uint32_t done;	    /* as polled, and those that complete invisibly, as far as that matters */
+	uint32_t mask;
+	uint32_t stride;
+	uint32_t max_sge;
+	uint32_t max_inline;
+	struct vrnic_sent *sent;
+	/* the slab for small messages */
+	char *slab;
+	uint32_t slab_size;
+	uint32_t slab_prod;
+	_Atomic uint32_t *slab_prod_word;
+	_Atomic uint32_t *slab_cons_word;
+	/* wr.c: between wr_start and wr_complete, with lock held */
+	uint32_t wr_prod;
+	uint32_t wr_slab_prod; /* before */
+	int wr_err;
+	bool wr_open; /* wr waits for its data */
+	struct ibv_send_wr wr;
+};
+
+struct vrnic_cq_link { /* in vrnic_cq.qps */
+	struct vrnic_entry entry;
+	struct vrnic_qp *qp;
+};
+
+struct vrnic_qp {
+	union { /* as struct verbs_qp, whose comp_mask ibv_qp_to_qp_ex looks at */
+		struct verbs_qp vqp;
+		struct {
+			struct ibv_qp qp;
+		};
+	};
+	struct vrnic_session *s;
+	struct vrnic_map map;
+	_Atomic uint32_t *state; /* enum ibv_qp_state, the daemon's */
+	struct vrnic_obj obj;
+	uint32_t bell;
+	bool sig_all;
+	struct ibv_qp_cap cap;
+	struct vrnic_sq sq;
+	struct vrnic_rq rq;
+	struct vrnic_srq *srq;
+	struct vrnic_cq_link in_send_cq;
+	struct vrnic_cq_link in_recv_cq; /* if that is another CQ */
+	struct vrnic_entry in_all;	 /* of the process, in qp.c */
+	/* the slab for small receives; the receive CQ's lock */
+	char *rx_slab;
+	uint32_t rx_slab_size;
+	uint32_t rx_slab_cons;
+	_Atomic uint32_t *rx_slab_prod_word;
+	_Atomic uint32_t *rx_slab_cons_word;
+};
+
+static inline struct vrnic_qp *to_vqp(struct ibv_qp *qp) { return container_of(qp, struct vrnic_qp, qp); }
+
+/* port.c */
+int vrnic_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr, size_t attr_len);
+
+/* qp.c, srq.c. What a context has for programs, with those of post.c. */
+struct ibv_qp *vrnic_create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr_ex *attr);
+struct ibv_srq *vrnic_create_srq_ex(struct ibv_context *c, struct ibv_srq_init_attr_ex *attr);
+int vrnic_get_srq_num(struct ibv_srq *srq, uint32_t *num);
+
+/* post.c */
+int vrnic_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
+int vrnic_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+int vrnic_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+int vrnic_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind);
+
+/* wr.c */
+void vrnic_qp_ex_ops(struct vrnic_qp *qp, uint64_t send_ops_flags);
+
+#endif
