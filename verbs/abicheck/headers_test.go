@@ -17,7 +17,8 @@ var systemHeaders = []string{"/usr/include/infiniband/verbs.h", "/usr/include/in
 
 // Ours, in the order in which ibv.h and rdmacm.h include them.
 var ourHeaders = []string{
-	"ibverbs/ibv.h", "ibverbs/ibv_wr.h", "ibverbs/ibv_qp.h", "ibverbs/ibv_context.h", "ibverbs/ibv_api.h", "rdmacm/rdmacm.h",
+	"ibverbs/abi/ibv.h", "ibverbs/abi/ibv_wr.h", "ibverbs/abi/ibv_qp.h", "ibverbs/abi/ibv_context.h",
+	"ibverbs/abi/ibv_api.h", "rdmacm/rdmacm.h",
 }
 
 const systemIncludes = "#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n#include <rdma/rdma_verbs.h>\n#include <rdma/rsocket.h>\n"
@@ -98,7 +99,7 @@ func TestPrototypes(t *testing.T) {
 	b.WriteString("struct ibv_kern_ah_attr; struct ibv_kern_path_rec; struct ibv_kern_qp_attr; struct verbs_sysfs_dev;\n")
 	b.WriteString("enum ibv_gid_type_sysfs { NONE };\n")
 	functions := 0
-	for _, f := range []string{"ibverbs/ibv_api.h", "rdmacm/rdmacm.h"} {
+	for _, f := range []string{"ibverbs/abi/ibv_api.h", "rdmacm/rdmacm.h"} {
 		text, err := os.ReadFile(filepath.Join(verbsDir, f))
 		if err != nil {
 			t.Fatal(err)

@@ -7,7 +7,7 @@
 #define VRNIC_IBVERBS_H
 
 #include "core/core.h"
-#include "ibv.h"
+#include "abi/ibv.h"
 
 struct vrnic_device;
 

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ibv.h"
+#include "abi/ibv.h"
 
 /* Parameters are for the reader. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"

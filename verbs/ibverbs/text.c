@@ -1,7 +1,7 @@
 /* Texts for numbers, and rates of links. */
 #include <stddef.h>
 
-#include "ibv.h"
+#include "abi/ibv.h"
 
 /* ---- texts ---- */
 

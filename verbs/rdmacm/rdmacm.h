@@ -12,7 +12,7 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
-#include "ibverbs/ibv.h"
+#include "ibverbs/abi/ibv.h"
 
 enum rdma_cm_event_type {
 	RDMA_CM_EVENT_ADDR_RESOLVED = 0,

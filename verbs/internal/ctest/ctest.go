@@ -69,7 +69,8 @@ var Libs = sync.OnceValues(func() (dir string, err error) {
 // Make has make(1) build in verbs.
 func Make(args ...string) error {
 	// The cache of test results looks at what the test itself has read.
-	_, err := Sources(VerbsDir+"/*.h", VerbsDir+"/*/*.[ch]", VerbsDir+"/*.map", VerbsDir+"/Makefile")
+	_, err := Sources(VerbsDir+"/*.h", VerbsDir+"/*/*.[ch]", VerbsDir+"/*/abi/*.h",
+		VerbsDir+"/*.map", VerbsDir+"/Makefile")
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "ibverbs/ibv.h"
+#include "ibverbs/abi/ibv.h"
 #include "vrnic_alloc.h"
 
 #define MAX 64
