@@ -14,7 +14,7 @@ import (
 	"github.com/vrnic/vrnic/integration/proctest"
 	"github.com/vrnic/vrnic/integration/rawpeer"
 	"github.com/vrnic/vrnic/internal/netlab"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
 )
 
 // dialKernel connects from the kernel of ns.
@@ -149,8 +149,8 @@ func TestHostileClient(t *testing.T) {
 		}
 		return b
 	}
-	hello := shm.AppendMessage(nil, shm.Header{Op: shm.OpHello, Seq: 1},
-		&shm.HelloRequest{Magic: shm.MagicHello, Major: shm.Major, Minor: shm.Minor})
+	hello := abi.AppendMessage(nil, abi.Header{Op: abi.OpHello, Seq: 1},
+		&abi.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor})
 	welcomed := 0
 	for range 300 {
 		c, err := net.Dial("unixpacket", d.socket)
@@ -158,12 +158,12 @@ func TestHostileClient(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.SetDeadline(time.Now().Add(patience))
-		reply := make([]byte, shm.MaxMessage)
+		reply := make([]byte, abi.MaxMessage)
 		if rnd.IntN(4) > 0 {
 			if _, err := c.Write(hello); err != nil {
 				t.Fatal(err)
 			}
-			if n, err := c.Read(reply); err != nil || n < shm.HeaderLen {
+			if n, err := c.Read(reply); err != nil || n < abi.HeaderLen {
 				t.Fatalf("HELLO: %d octets, %v", n, err)
 			}
 			welcomed++
@@ -171,8 +171,8 @@ func TestHostileClient(t *testing.T) {
 		for range 20 {
 			msg := noise(rnd.IntN(300))
 			if rnd.IntN(8) > 0 {
-				h := shm.AppendMessage(nil, shm.Header{Op: shm.Op(rnd.IntN(140)), Seq: 2}, &shm.EmptyReply{})
-				binary.NativeEndian.PutUint32(h[shm.HeaderLen-4:], uint32(len(msg)))
+				h := abi.AppendMessage(nil, abi.Header{Op: abi.Op(rnd.IntN(140)), Seq: 2}, &abi.EmptyReply{})
+				binary.NativeEndian.PutUint32(h[abi.HeaderLen-4:], uint32(len(msg)))
 				msg = append(h, msg...)
 			}
 			if _, err := c.Write(msg); err != nil {

@@ -12,6 +12,10 @@ import (
 	"syscall"
 
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/internal/seqpacket"
+	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/ring"
 )
 
 // DefaultSocket is where a daemon is expected: $VRNIC_SOCKET, else vrnic.sock in $XDG_RUNTIME_DIR,
@@ -43,16 +47,16 @@ type Client struct {
 	rpcMu   sync.Mutex
 	queue   []queuedCall // guarded by rpcMu
 	talking bool         // guarded by rpcMu: somebody has the next five, and takes calls from the queue
-	some    [underWay]queuedCall
+	some    [seqpacket.UnderWay]queuedCall
 	seq     uint32
 	out     []byte
-	in      [MaxMessage]byte
+	in      [abi.MaxMessage]byte
 	oob     [64]byte
 
-	mem   *region     // the session page; unmapped last
-	bell  *BellRinger // its bells
-	door  *eventFD    // the doorbell
-	yield int         // empty polls after which a poll yields the processor
+	mem   *osmem.Region    // the session page; unmapped last
+	bell  *ring.BellRinger // its bells
+	door  *osmem.EventFD   // the doorbell
+	yield int              // empty polls after which a poll yields the processor
 
 	dead     chan struct{} // closed when the session is over
 	deadErr  error         // why; set before dead is closed
@@ -61,7 +65,7 @@ type Client struct {
 	mu      sync.Mutex
 	closed  bool
 	devices map[*Device]struct{}
-	pipes   map[*pipe]struct{} // to be kicked when the session dies
+	pipes   map[*osmem.EventReader]struct{} // to be kicked when the session dies
 }
 
 // Dial opens a session with the daemon at the Unix socket path ("": DefaultSocket()). It blocks
@@ -77,10 +81,10 @@ func Dial(path string) (*Client, error) {
 	}
 	c := &Client{
 		path: path, conn: conn, dead: make(chan struct{}),
-		devices: make(map[*Device]struct{}), pipes: make(map[*pipe]struct{}),
+		devices: make(map[*Device]struct{}), pipes: make(map[*osmem.EventReader]struct{}),
 	}
 	c.peek = func(fd uintptr) {
-		if peerGone(int(fd)) {
+		if seqpacket.PeerGone(int(fd)) {
 			c.die(errGone)
 		}
 	}
@@ -108,34 +112,34 @@ func dialError(path string, err error) error {
 
 // hello agrees on a version, maps the session page and learns the devices.
 func (c *Client) hello() error {
-	req := HelloRequest{Magic: MagicHello, Major: Major, Minor: Minor}
+	req := abi.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor}
 	copy(req.Comm[:len(req.Comm)-1], filepath.Base(os.Args[0]))
-	var rep HelloReply
-	fds, err := c.rpc(OpHello, "HELLO", req, &rep, -1, 2)
+	var rep abi.HelloReply
+	fds, err := c.rpc(abi.OpHello, "HELLO", req, &rep, -1, 2)
 	var ce *CallError
 	switch {
 	case errors.As(err, &ce) && ce.Errno == syscall.EPROTONOSUPPORT:
 		return fmt.Errorf("the vrnic daemon at %s speaks version %d.%d of the ring ABI, this program %d.%d: install the same release of both: %w",
-			c.path, rep.Major, rep.Minor, Major, Minor, rdma.ErrUnsupported)
+			c.path, rep.Major, rep.Minor, abi.Major, abi.Minor, rdma.ErrUnsupported)
 	case errors.As(err, &ce):
 		return fmt.Errorf("vrnic daemon at %s: %w", c.path, err)
 	case err != nil:
 		return fmt.Errorf("vrnic daemon at %s ended the session at once (does it have a session free?): %w", c.path, err)
 	}
-	c.door = &eventFD{fd: fds[1]}
-	if rep.Magic != MagicHello || rep.Major != Major {
-		closeFDs(fds[:1])
+	c.door = &osmem.EventFD{FD: fds[1]}
+	if rep.Magic != abi.MagicHello || rep.Major != abi.Major {
+		osmem.CloseFDs(fds[:1])
 		return c.die(errCorrupt("HELLO with magic %#x, version %d.%d", rep.Magic, rep.Major, rep.Minor))
 	}
-	if c.mem, err = mapDaemonMem(fds[0], sessBells); err != nil {
+	if c.mem, err = osmem.MapSealed(fds[0], abi.SessHeaderLen); err != nil {
 		return c.die(goneBecause(err))
 	}
-	if c.bell, err = OpenBellRinger(c.mem.mem, c.door); err != nil {
+	if c.bell, err = ring.OpenBellRinger(c.mem.Mem, c.door); err != nil {
 		return c.die(goneBecause(err))
 	}
 	c.yield = int(c.bell.PollYield)
 	if c.yield < 1 || c.yield > checkPolls {
-		c.yield = PollYield
+		c.yield = abi.PollYield
 	}
 	c.session = rep.Session
 	return c.readNames(&rep)
@@ -144,15 +148,15 @@ func (c *Client) hello() error {
 // maxDevices bounds the devices of a daemon that a client looks at.
 const maxDevices = 1024
 
-func (c *Client) readNames(rep *HelloReply) error {
+func (c *Client) readNames(rep *abi.HelloReply) error {
 	n := int(min(rep.NumDevices, maxDevices))
 	for i := range n {
-		if i < MaxDevices {
+		if i < abi.MaxDevices {
 			c.names = append(c.names, rep.Devices[i].String())
 			continue
 		}
-		var d QueryDeviceReply
-		if err := c.call(OpQueryDev, "query device", QueryDeviceRequest{Device: uint32(i)}, &d); err != nil {
+		var d abi.QueryDeviceReply
+		if err := c.call(abi.OpQueryDev, "query device", abi.QueryDeviceRequest{Device: uint32(i)}, &d); err != nil {
 			return err
 		}
 		c.names = append(c.names, d.Name.String())
@@ -162,6 +166,9 @@ func (c *Client) readNames(rep *HelloReply) error {
 
 // Devices lists the names of the daemon's devices, in its order.
 func (c *Client) Devices() []string { return slices.Clone(c.names) }
+
+// Daemon tells whose process the daemon is: the one that listens on the socket.
+func (c *Client) Daemon() (osmem.Peer, error) { return seqpacket.PeerOf(c.raw) }
 
 // Done is closed when the session is over: the daemon has gone, or Close was called.
 func (c *Client) Done() <-chan struct{} { return c.dead }
@@ -194,13 +201,13 @@ func (c *Client) kickAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for p := range c.pipes {
-		p.kick()
+		p.Kick()
 	}
 }
 
-// newPipe makes a pipe of fd that the end of the session kicks.
-func (c *Client) newPipe(fd int) (*pipe, error) {
-	p, err := newPipe(fd)
+// NewEventReader makes a pipe of fd that the end of the session kicks.
+func (c *Client) newPipe(fd int) (*osmem.EventReader, error) {
+	p, err := osmem.NewEventReader(fd)
 	if err != nil {
 		return nil, c.die(goneBecause(err))
 	}
@@ -208,13 +215,13 @@ func (c *Client) newPipe(fd int) (*pipe, error) {
 	c.pipes[p] = struct{}{}
 	c.mu.Unlock()
 	if c.gone() != nil { // kickAll may have been before
-		p.kick()
+		p.Kick()
 	}
 	return p, nil
 }
 
-func (c *Client) closePipe(p *pipe) {
-	p.close()
+func (c *Client) closePipe(p *osmem.EventReader) {
+	p.Close()
 	c.mu.Lock()
 	delete(c.pipes, p)
 	c.mu.Unlock()
@@ -239,14 +246,14 @@ func (c *Client) List(kind string) ([]json.RawMessage, error) {
 	if !ok {
 		return nil, errInvalid("list of %q (kinds: dev, qp, mr, cq, cm, client, port, daemon)", kind)
 	}
-	return c.list(OpList, "list "+kind, k)
+	return c.list(abi.OpList, "list "+kind, k)
 }
 
 // Stat asks for the daemon's counters, one JSON object per device, port and QP.
-func (c *Client) Stat() ([]json.RawMessage, error) { return c.list(OpStat, "stat", 0) }
+func (c *Client) Stat() ([]json.RawMessage, error) { return c.list(abi.OpStat, "stat", 0) }
 
 var listKinds = map[string]uint32{
-	"dev": ListDev, "qp": ListQP, "mr": ListMR, "cq": ListCQ, "cm": ListCM, "client": ListClient, "port": ListPort, "daemon": ListDaemon,
+	"dev": abi.ListDev, "qp": abi.ListQP, "mr": abi.ListMR, "cq": abi.ListCQ, "cm": abi.ListCM, "client": abi.ListClient, "port": abi.ListPort, "daemon": abi.ListDaemon,
 }
 
 // Close ends the session, and with it all Devices of the client: the daemon destroys what they had,
@@ -269,11 +276,16 @@ func (c *Client) Close() error {
 	c.rpcMu.Lock() // nothing uses bells or fd: all QPs are closed, and new ones need an rpc
 	defer c.rpcMu.Unlock()
 	if c.door != nil {
-		c.door.close()
+		c.door.Close()
 	}
 	if c.mem != nil {
-		c.mem.release()
+		c.mem.Release()
 	}
 	c.door, c.mem = nil, nil
 	return nil
+}
+
+// isNoDaemon says whether err, of connecting, means that no daemon listens there.
+func isNoDaemon(err error) bool {
+	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOTDIR)
 }

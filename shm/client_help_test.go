@@ -12,6 +12,7 @@ import (
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/shm/shmtest"
 )
 
@@ -28,7 +29,7 @@ func testContext(t testing.TB) context.Context {
 // A host is a server with a Loop behind it, in this process.
 type host struct {
 	t    testing.TB
-	srv  *shm.Server
+	srv  *server.Server
 	loop *shmtest.Loop
 	path string
 }
@@ -43,7 +44,7 @@ func newHost(t testing.TB) *host {
 func startHost(t testing.TB, path string) *host {
 	t.Helper()
 	loop := shmtest.NewLoop()
-	srv, err := shm.Listen(path, shm.ServerConfig{NewSession: loop.NewSession})
+	srv, err := server.Listen(path, server.ServerConfig{NewSession: loop.NewSession})
 	if err != nil {
 		t.Fatal(err)
 	}

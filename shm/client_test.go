@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
 )
 
 func TestClientMovesData(t *testing.T) {
@@ -262,7 +262,7 @@ func TestClientList(t *testing.T) {
 	for i, r := range rows {
 		var v struct{ Kind, Row int }
 		check(t, json.Unmarshal(r, &v))
-		if v.Row != i || v.Kind != shm.ListQP {
+		if v.Row != i || v.Kind != abi.ListQP {
 			t.Fatalf("row %d: %s", i, r)
 		}
 	}
@@ -290,8 +290,8 @@ func TestClientAsyncEvents(t *testing.T) {
 	if err := <-got; !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-	h.loop.Async(shm.AsyncEvent{Type: uint32(rdma.EventQPFatal), Kind: shm.ObjQP, Handle: 1, Cause: shm.ErrorValid | shm.ErrorRemote | 0x1202})
-	h.loop.Async(shm.AsyncEvent{Type: uint32(rdma.EventPortActive)})
+	h.loop.Async(abi.AsyncEvent{Type: uint32(rdma.EventQPFatal), Kind: abi.ObjQP, Handle: 1, Cause: abi.ErrorValid | abi.ErrorRemote | 0x1202})
+	h.loop.Async(abi.AsyncEvent{Type: uint32(rdma.EventPortActive)})
 	ev := must(a.dev.NextAsyncEvent(testContext(t)))(t)
 	if ev.Type != rdma.EventQPFatal || ev.Object != a.qp.Num() || ev.Cause == nil || !ev.Cause.Remote || ev.Cause.VendorErr() != 0x1202 || ev.Cause.Text != "no receive buffer" {
 		t.Errorf("%+v (%v)", ev, ev.Cause)

@@ -1,6 +1,6 @@
 /*
  * The ring ABI between the daemon and a program: the layout of shared memory, and the messages of
- * the control socket. It is the C side of shm/layout.go, shm/control.go and shm/control_cm.go, and
+ * the control socket. It is the C side of shm/abi/layout.go, control.go and control_cm.go, and
  * a test compares every constant, offset and size in both directions.
  *
  * This file has the shared memory; abi_control.h and abi_cm.h, which it includes, the messages.
@@ -46,6 +46,7 @@
 #define VRNIC_SESS_POLL_YIELD		20	/* const: empty polls after which poll_cq yields the processor */
 #define VRNIC_SESS_NONCE		24	/* const, 16 octets */
 #define VRNIC_SESS_SLEEPING		64	/* both: the daemon blocks on the doorbell */
+#define VRNIC_SESS_HEADER_LEN		128
 
 #define VRNIC_NONCE_LEN			16
 /* VRNIC_POLL_YIELD is the value of VRNIC_SESS_POLL_YIELD. */
@@ -81,6 +82,7 @@
 #define VRNIC_QP_ERROR			208	/* cause of the end: VRNIC_ERROR_VALID | VRNIC_ERROR_REMOTE | vendor_err, or 0 */
 #define VRNIC_QP_RX_SLAB_PROD		212	/* octets of completed receives */
 #define VRNIC_QP_RQ_STARVED		256	/* line 4 daemon: ring the bell for the next receive */
+#define VRNIC_QP_HEADER_LEN		320
 #define VRNIC_ERROR_VALID		(1u << 31)
 #define VRNIC_ERROR_REMOTE		(1u << 30)
 #define VRNIC_ERROR_CAUSE_MAX		((1u << 16) - 1)	/* layer<<12 | type<<8 | code */
@@ -145,6 +147,7 @@
 #define VRNIC_CQ_OVERRUN		68
 #define VRNIC_CQ_CONS			128	/* line 2 client */
 #define VRNIC_CQ_ARM			192	/* line 3 both */
+#define VRNIC_CQ_HEADER_LEN		256
 
 #define VRNIC_ARM_SOLICITED		1	/* an event for the next solicited completion or error */
 #define VRNIC_ARM_NEXT			2	/* an event for the next completion of any kind */
@@ -255,6 +258,7 @@ VRNIC_ABI_OFFSET(vrnic_cqe, timestamp, VRNIC_CQE_TIMESTAMP);
 #define VRNIC_CHAN_OFF			12
 #define VRNIC_CHAN_PROD			64	/* line 1 daemon */
 #define VRNIC_CHAN_CONS			128	/* line 2 client */
+#define VRNIC_CHAN_HEADER_LEN		192
 
 /* VRNIC_CHAN_SLOTS is how many CQ handles a channel's ring holds. */
 #define VRNIC_CHAN_SLOTS		4096
@@ -273,6 +277,8 @@ VRNIC_ABI_OFFSET(vrnic_cqe, timestamp, VRNIC_CQE_TIMESTAMP);
  * the daemon's access to the program's memory.
  */
 #define VRNIC_MAX_SLAB_RECV		8192
+#define VRNIC_MAX_SQ_STRIDE		1088	/* roundup64(VRNIC_SQ_SGE + max(VRNIC_SGE_LEN*VRNIC_MAX_SGE, VRNIC_MAX_INLINE)) */
+#define VRNIC_MAX_RQ_STRIDE		(VRNIC_RQ_SGE + VRNIC_SGE_LEN*VRNIC_MAX_SGE)
 
 #include "abi_control.h"
 #include "abi_cm.h"

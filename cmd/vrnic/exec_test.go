@@ -13,7 +13,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/launch"
 	"github.com/vrnic/vrnic/internal/needtest"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/verbs/build"
 )
 
@@ -131,23 +131,23 @@ func TestExecOtherVersion(t *testing.T) {
 			return
 		}
 		defer conn.Close()
-		b := make([]byte, shm.MaxMessage)
+		b := make([]byte, abi.MaxMessage)
 		n, err := conn.Read(b)
 		if err != nil {
 			served <- err
 			return
 		}
-		h, _, err := shm.ParseMessage(b[:n])
+		h, _, err := abi.ParseMessage(b[:n])
 		if err != nil {
 			served <- err
 			return
 		}
 		h.Status = -int32(syscall.EPROTONOSUPPORT)
-		_, err = conn.Write(shm.AppendMessage(nil, h, &shm.HelloReply{Magic: shm.MagicHello, Major: shm.Major + 1, Minor: 4}))
+		_, err = conn.Write(abi.AppendMessage(nil, h, &abi.HelloReply{Magic: abi.MagicHello, Major: abi.Major + 1, Minor: 4}))
 		served <- err
 	}()
 	wantFailure(t, execCommandOf(t, socket, "sh"), exitFailed,
-		fmt.Sprintf("version %d.4 of the ring ABI, this program %d.%d", shm.Major+1, shm.Major, shm.Minor))
+		fmt.Sprintf("version %d.4 of the ring ABI, this program %d.%d", abi.Major+1, abi.Major, abi.Minor))
 	if err := <-served; err != nil {
 		t.Fatal(err)
 	}

@@ -17,12 +17,12 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/server"
 )
 
 func upCommand() *cli.Command {
 	var limits strings.Builder
-	for _, l := range shm.LimitTable {
+	for _, l := range server.LimitTable {
 		fmt.Fprintf(&limits, "\n   %-16s %12d  %s", l.Name, l.Default, l.Help)
 	}
 	for _, l := range daemon.PeerLimitTable {
@@ -94,7 +94,7 @@ func up(c *cli.Context) error {
 
 // upConfig reads the flags. Its errors are wrong usage.
 func upConfig(c *cli.Context) (daemon.Config, error) {
-	cfg := daemon.Config{Socket: socketPath(c), SocketGroup: c.String("socket-group"), Limits: shm.DefaultLimits()}
+	cfg := daemon.Config{Socket: socketPath(c), SocketGroup: c.String("socket-group"), Limits: server.DefaultLimits()}
 	for _, s := range c.StringSlice("device") {
 		d, err := daemon.ParseDevice(s)
 		if err != nil {

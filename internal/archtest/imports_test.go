@@ -41,7 +41,6 @@ var layers = map[string][]string{
 	"netstack/port": {std, sys, gvisor, water,
 		module + "netstack/frame", module + "netstack/ethswitch"},
 	"vnic": {std, module + "iwarp", module + "sctpddp", module + "rdma", module + "internal/bulk", module + "internal/prefetch"},
-	"shm":  {std, sys, module + "rdma"},
 
 	// Inside vnic, from the bottom up.
 	"vnic/internal/handle": {std, module + "rdma"},
@@ -52,6 +51,17 @@ var layers = map[string][]string{
 	"vnic/internal/session": {std, module + "iwarp", module + "sctpddp"},
 	"vnic/internal/cm": {std, module + "iwarp", module + "rdma",
 		module + "vnic/internal/handle", module + "vnic/internal/session"},
+
+	// Inside shm, from top to bottom: the client and the server, what both find, and the numbers.
+	"shm": {std, module + "rdma"},
+	"shm/server": {std, module + "shm/abi", module + "shm/ring", module + "shm/osmem",
+		module + "shm/internal/seqpacket"},
+	"shm/internal/seqpacket": {std, sys, module + "shm/abi", module + "shm/osmem"},
+	"shm/osmem":              {std, sys, module + "shm/abi"},
+	"shm/ring":               {std, module + "rdma", module + "shm/abi"},
+	"shm/abi":                {std, module + "rdma"},
+	"shm/shmtest": {std, sys, module + "rdma", module + "shm/server", module + "shm/abi",
+		module + "shm/ring", module + "shm/osmem"},
 
 	"cmd/vrnic": {std, sys, cli,
 		module + "rdma", module + "iwarp", module + "vnic", module + "shm", module + "netstack", module + "sctpddp",
@@ -91,10 +101,12 @@ var testsToo = map[string][]string{
 	"rdma":              {module + "vnic"},
 	"verbs":             {sys, module + "shm"},
 	"verbs/sessiontest": {module + "shm", sys},
+	"shm":               {sys},
+	"shm/server":        {sys},
 }
 
 // everyTest is what any test, and any double, may import.
-var everyTest = []string{module + "internal/needtest"}
+var everyTest = []string{module + "internal/needtest", module + "shm/internal/proctest"}
 
 // nowhere lists what no other folder may import.
 var nowhere = []string{"integration", "internal/archtest", "cmd", "examples"}
@@ -210,7 +222,10 @@ func TestMayImport(t *testing.T) {
 		{"vnic", "gvisor.dev/gvisor/pkg/tcpip", false},
 		{"shm", module + "rdma", true},
 		{"shm", module + "vnic", false},
-		{"shm", "golang.org/x/sys/unix", true},
+		{"shm", "golang.org/x/sys/unix", false},
+		{"shm/abi", module + "shm/ring", false},
+		{"shm/server", module + "shm", false},
+		{"shm/osmem", "golang.org/x/sys/unix", true},
 		{"cmd/vrnic", module + "netstack", true},
 		{"cmd/vrnic", module + "integration", false},
 		{"cmd/vrnic-bench", module + "cmd/vrnic/internal/ping", false},

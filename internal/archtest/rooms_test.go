@@ -19,7 +19,6 @@ type exception struct {
 }
 
 var exceptions = map[string]exception{
-	"shm":  {60, "its layout, rings, memory and sessions get rooms of their own"},
 	"vnic": {60, "its links, queue pairs and connection manager get rooms of their own"},
 }
 

@@ -7,7 +7,9 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/server"
 )
 
 // A Loop is an RNIC without a network behind any number of sessions. Its devices are loop0 with
@@ -33,7 +35,7 @@ func NewLoop() *Loop {
 }
 
 // NewSession is a shm.ServerConfig's.
-func (l *Loop) NewSession(s *shm.Session) (shm.Handler, error) {
+func (l *Loop) NewSession(s *server.Session) (server.Handler, error) {
 	return &loopSession{l: l, s: s, qps: make(map[*loopQP]struct{}), ids: make(map[*loopID]struct{})}, nil
 }
 
@@ -45,7 +47,7 @@ func (l *Loop) Objects() int {
 }
 
 // Async sends ev to every open device.
-func (l *Loop) Async(ev shm.AsyncEvent) {
+func (l *Loop) Async(ev abi.AsyncEvent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for c := range l.ctxs {
@@ -61,7 +63,7 @@ func (l *Loop) Terminate(qpn, cause uint32) {
 	for c := range l.ctxs {
 		for q := range c.sess.qps {
 			if q.num == qpn {
-				q.fail(shm.ErrorValid | shm.ErrorRemote | cause)
+				q.fail(abi.ErrorValid | abi.ErrorRemote | cause)
 				return
 			}
 		}
@@ -83,7 +85,7 @@ func deviceOf(a netip.Addr) int {
 // A loopSession implements shm.Handler.
 type loopSession struct {
 	l    *Loop
-	s    *shm.Session
+	s    *server.Session
 	qps  map[*loopQP]struct{}
 	ids  map[*loopID]struct{}
 	ctxs []*loopCtx
@@ -98,35 +100,35 @@ func (h *loopSession) count(n int) {
 
 func (h *loopSession) Devices() []string { return []string{"loop0", "loop1"} }
 
-func (h *loopSession) QueryDevice(device uint32) (*shm.QueryDeviceReply, error) {
+func (h *loopSession) QueryDevice(device uint32) (*abi.QueryDeviceReply, error) {
 	if int(device) >= len(loopAddrs) {
 		return nil, syscall.ENODEV
 	}
-	r := &shm.QueryDeviceReply{
-		Name: shm.MakeDeviceName(h.Devices()[device]), MTU: 1500, MAC: [6]byte{2, 0, 0, 0, 0, byte(device)},
+	r := &abi.QueryDeviceReply{
+		Name: abi.MakeDeviceName(h.Devices()[device]), MTU: 1500, MAC: [6]byte{2, 0, 0, 0, 0, byte(device)},
 		MaxQP: 1024, MaxQPWR: 16384, MaxSGE: 16, MaxInline: 256, MaxCQ: 4096, MaxCQE: 16384, MaxMR: 65536, MaxPD: 256,
 		MaxIRD: 32, MaxORD: 32, MaxMRLen: 1 << 32, MaxMW: 1 << 20, MaxSRQ: 1 << 20, MaxSRQWR: 16384, MaxSRQSGE: 16, NumAddrs: uint16(len(loopAddrs[device])),
 	}
 	for i, p := range loopAddrs[device] {
-		r.Addrs[i] = shm.MakePrefix(p)
+		r.Addrs[i] = abi.MakePrefix(p)
 	}
 	return r, nil
 }
 
-func (h *loopSession) QueryPort(device, port uint32) (*shm.QueryPortReply, error) {
+func (h *loopSession) QueryPort(device, port uint32) (*abi.QueryPortReply, error) {
 	if int(device) >= len(loopAddrs) || port != 1 {
 		return nil, syscall.ENODEV
 	}
-	return &shm.QueryPortReply{State: 4, LinkLayer: 2, GIDs: 1}, nil
+	return &abi.QueryPortReply{State: 4, LinkLayer: 2, GIDs: 1}, nil
 }
 
-func (h *loopSession) QueryGID(device, port, index uint32) (*shm.QueryGIDReply, error) {
-	return &shm.QueryGIDReply{}, nil
+func (h *loopSession) QueryGID(device, port, index uint32) (*abi.QueryGIDReply, error) {
+	return &abi.QueryGIDReply{}, nil
 }
 
 func (h *loopSession) LendMem() error { return nil }
 
-func (h *loopSession) OpenContext(device uint32, events *shm.AsyncQueue) (shm.ContextHandler, error) {
+func (h *loopSession) OpenContext(device uint32, events *server.AsyncQueue) (server.ContextHandler, error) {
 	if int(device) >= len(loopAddrs) {
 		return nil, syscall.ENODEV
 	}
@@ -180,17 +182,17 @@ func (h *loopSession) Close(error) {
 // A loopCtx implements shm.ContextHandler.
 type loopCtx struct {
 	sess   *loopSession
-	events *shm.AsyncQueue
+	events *server.AsyncQueue
 }
 
-func (c *loopCtx) AllocPD() (shm.PDHandler, error) {
+func (c *loopCtx) AllocPD() (server.PDHandler, error) {
 	c.sess.l.mu.Lock()
 	defer c.sess.l.mu.Unlock()
 	c.sess.count(1)
 	return &loopPD{c: c}, nil
 }
 
-func (c *loopCtx) CreateCQ(ring *shm.CQRing) (shm.CQHandler, error) {
+func (c *loopCtx) CreateCQ(ring *ring.CQRing) (server.CQHandler, error) {
 	c.sess.l.mu.Lock()
 	defer c.sess.l.mu.Unlock()
 	c.sess.count(1)
@@ -208,7 +210,7 @@ func (c *loopCtx) Close() error {
 // A loopCQ implements shm.CQHandler.
 type loopCQ struct {
 	c    *loopCtx
-	ring *shm.CQRing
+	ring *ring.CQRing
 	qps  int
 }
 

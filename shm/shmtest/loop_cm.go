@@ -4,30 +4,31 @@ import (
 	"net/netip"
 	"syscall"
 
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/server"
 )
 
 // A loopID implements shm.IDHandler.
 type loopID struct {
 	h      *loopSession
-	id     *shm.CMID
+	id     *server.CMID
 	local  netip.AddrPort
 	remote netip.AddrPort
 	listen bool
 	qp     *loopQP
 	peer   *loopID // the other end of a request or a connection
-	sent   shm.ConnParam
+	sent   abi.ConnParam
 	live   bool
 	over   bool
 }
 
-func (h *loopSession) CreateID(_ *shm.CMCreateIDRequest, id *shm.CMID) (shm.IDHandler, error) {
+func (h *loopSession) CreateID(_ *abi.CMCreateIDRequest, id *server.CMID) (server.IDHandler, error) {
 	h.l.mu.Lock()
 	defer h.l.mu.Unlock()
 	return h.newID(id), nil
 }
 
-func (h *loopSession) newID(id *shm.CMID) *loopID {
+func (h *loopSession) newID(id *server.CMID) *loopID {
 	i := &loopID{h: h, id: id}
 	h.ids[i] = struct{}{}
 	h.count(1)
@@ -35,8 +36,8 @@ func (h *loopSession) newID(id *shm.CMID) *loopID {
 }
 
 // push sends an event with the id's addresses.
-func (i *loopID) push(typ uint32, status int32, p *shm.ConnParam, cause uint32) {
-	ev := shm.CMEvent{Type: typ, Status: status, Cause: cause, Src: shm.MakeSockAddr(i.local), Dst: shm.MakeSockAddr(i.remote)}
+func (i *loopID) push(typ uint32, status int32, p *abi.ConnParam, cause uint32) {
+	ev := abi.CMEvent{Type: typ, Status: status, Cause: cause, Src: abi.MakeSockAddr(i.local), Dst: abi.MakeSockAddr(i.remote)}
 	if p != nil {
 		ev.Param = *p
 	}
@@ -73,7 +74,7 @@ func (i *loopID) ResolveAddr(src, dst netip.AddrPort, _ uint32) error {
 		return err
 	}
 	i.remote = dst
-	i.push(shm.EvAddrResolved, 0, nil, 0)
+	i.push(abi.EvAddrResolved, 0, nil, 0)
 	return nil
 }
 
@@ -81,7 +82,7 @@ func (i *loopID) ResolveAddr(src, dst netip.AddrPort, _ uint32) error {
 func (i *loopID) ResolveRoute(uint32) error {
 	i.h.l.mu.Lock()
 	defer i.h.l.mu.Unlock()
-	i.push(shm.EvRouteResolved, 0, nil, 0)
+	i.push(abi.EvRouteResolved, 0, nil, 0)
 	return nil
 }
 
@@ -98,7 +99,7 @@ func (i *loopID) Listen(uint32) error {
 }
 
 // Connect implements shm.IDHandler. Port 1 of any address never answers, port 2 cannot be reached.
-func (i *loopID) Connect(qp shm.QPHandler, p *shm.ConnParam) error {
+func (i *loopID) Connect(qp server.QPHandler, p *abi.ConnParam) error {
 	l := i.h.l
 	l.mu.Lock()
 	q := qp.(*loopQP)
@@ -106,24 +107,24 @@ func (i *loopID) Connect(qp shm.QPHandler, p *shm.ConnParam) error {
 	if lis == nil {
 		lis = l.listeners[netip.AddrPortFrom(netip.IPv4Unspecified(), i.remote.Port())]
 	}
-	if q.state != shm.StateInit || lis == nil {
+	if q.state != abi.StateInit || lis == nil {
 		defer l.mu.Unlock()
 		switch {
-		case q.state != shm.StateInit:
+		case q.state != abi.StateInit:
 			return syscall.EINVAL
 		case i.remote.Port() == 1:
 		case i.remote.Port() == 2:
-			i.push(shm.EvUnreachable, -int32(syscall.ETIMEDOUT), nil, 0)
+			i.push(abi.EvUnreachable, -int32(syscall.ETIMEDOUT), nil, 0)
 		default:
-			i.push(shm.EvRejected, -int32(syscall.ECONNREFUSED), nil, 0)
+			i.push(abi.EvRejected, -int32(syscall.ECONNREFUSED), nil, 0)
 		}
 		return nil
 	}
 	i.qp, i.sent = q, *p
 	l.mu.Unlock()
 	// Not under l.mu: shm may close the child at once, which takes it.
-	ev := shm.CMEvent{Src: shm.MakeSockAddr(i.remote), Dst: shm.MakeSockAddr(i.local), Param: *p}
-	err := lis.id.PushRequest(ev, func(child *shm.CMID) shm.IDHandler {
+	ev := abi.CMEvent{Src: abi.MakeSockAddr(i.remote), Dst: abi.MakeSockAddr(i.local), Param: *p}
+	err := lis.id.PushRequest(ev, func(child *server.CMID) server.IDHandler {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		c := lis.h.newID(child)
@@ -132,26 +133,26 @@ func (i *loopID) Connect(qp shm.QPHandler, p *shm.ConnParam) error {
 		return c
 	})
 	if err != nil {
-		i.push(shm.EvRejected, -int32(syscall.ECONNREFUSED), nil, 0)
+		i.push(abi.EvRejected, -int32(syscall.ECONNREFUSED), nil, 0)
 	}
 	return nil
 }
 
 // Accept implements shm.IDHandler.
-func (i *loopID) Accept(qp shm.QPHandler, p *shm.ConnParam) error {
+func (i *loopID) Accept(qp server.QPHandler, p *abi.ConnParam) error {
 	i.h.l.mu.Lock()
 	defer i.h.l.mu.Unlock()
 	q := qp.(*loopQP)
-	if i.peer == nil || i.live || q.state != shm.StateInit || i.peer.qp.state != shm.StateInit {
+	if i.peer == nil || i.live || q.state != abi.StateInit || i.peer.qp.state != abi.StateInit {
 		return syscall.EINVAL
 	}
 	i.qp, i.live, i.peer.live = q, true, true
 	q.peer, q.id = i.peer.qp, i
 	q.peer.peer, q.peer.id = q, i.peer
-	q.setState(shm.StateRTS)
-	q.peer.setState(shm.StateRTS)
-	i.push(shm.EvEstablished, 0, &i.peer.sent, 0)
-	i.peer.push(shm.EvEstablished, 0, p, 0)
+	q.setState(abi.StateRTS)
+	q.peer.setState(abi.StateRTS)
+	i.push(abi.EvEstablished, 0, &i.peer.sent, 0)
+	i.peer.push(abi.EvEstablished, 0, p, 0)
 	return nil
 }
 
@@ -167,9 +168,9 @@ func (i *loopID) Reject(private []byte) error {
 }
 
 func (i *loopID) refuse(private []byte) {
-	var p shm.ConnParam
+	var p abi.ConnParam
 	p.SetPrivateData(private)
-	i.peer.push(shm.EvRejected, -int32(syscall.ECONNRESET), &p, 0)
+	i.peer.push(abi.EvRejected, -int32(syscall.ECONNRESET), &p, 0)
 	i.peer.peer, i.peer = nil, nil
 }
 
@@ -188,28 +189,28 @@ func (i *loopID) Disconnect() error {
 func (i *loopID) disconnected(cause uint32) {
 	if i.live && !i.over {
 		i.live = false
-		i.push(shm.EvDisconnected, 0, nil, cause)
+		i.push(abi.EvDisconnected, 0, nil, cause)
 	}
 }
 
 // SetOption implements shm.IDHandler.
 func (i *loopID) SetOption(level, name uint32, _ []byte) error {
-	if level != shm.OptLevelVRNIC || name != shm.OptMPARevision && name != shm.OptMPACRC && name != shm.OptDevice && name != shm.OptExtensions {
+	if level != abi.OptLevelVRNIC || name != abi.OptMPARevision && name != abi.OptMPACRC && name != abi.OptDevice && name != abi.OptExtensions {
 		return syscall.EOPNOTSUPP
 	}
 	return nil
 }
 
 // InitQPAttr implements shm.IDHandler.
-func (i *loopID) InitQPAttr(uint32) (shm.CMInitQPAttrReply, error) {
-	return shm.CMInitQPAttrReply{}, syscall.EOPNOTSUPP
+func (i *loopID) InitQPAttr(uint32) (abi.CMInitQPAttrReply, error) {
+	return abi.CMInitQPAttrReply{}, syscall.EOPNOTSUPP
 }
 
 // Query implements shm.IDHandler.
-func (i *loopID) Query() shm.CMQueryReply {
+func (i *loopID) Query() abi.CMQueryReply {
 	i.h.l.mu.Lock()
 	defer i.h.l.mu.Unlock()
-	return shm.CMQueryReply{Src: shm.MakeSockAddr(i.local), Dst: shm.MakeSockAddr(i.remote), Port: 1}
+	return abi.CMQueryReply{Src: abi.MakeSockAddr(i.local), Dst: abi.MakeSockAddr(i.remote), Port: 1}
 }
 
 // Close implements shm.IDHandler.

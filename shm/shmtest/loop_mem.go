@@ -4,7 +4,9 @@ import (
 	"syscall"
 
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/server"
 )
 
 // A loopPD implements shm.PDHandler.
@@ -32,7 +34,7 @@ func (p *loopPD) use(n int) {
 // A loopMR implements shm.MRHandler; also a window or a fast registration, while it is valid.
 type loopMR struct {
 	pd     *loopPD
-	mem    *shm.Memory
+	mem    *osmem.Memory
 	off    uint64 // in mem
 	length uint64
 	iova   uint64
@@ -49,7 +51,7 @@ func (l *Loop) newKey() uint32 {
 	return l.nextKey
 }
 
-func (p *loopPD) RegMR(req *shm.RegMRRequest, mem *shm.Memory) (shm.MRHandler, error) {
+func (p *loopPD) RegMR(req *abi.RegMRRequest, mem *osmem.Memory) (server.MRHandler, error) {
 	l := p.c.sess.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,9 +95,11 @@ func (p *loopPD) newLoopKey(typ rdma.MWType, most uint64) *loopKey {
 	return k
 }
 
-func (p *loopPD) AllocMR(maxLen uint64) (shm.MRHandler, error) { return p.newLoopKey(0, maxLen), nil }
+func (p *loopPD) AllocMR(maxLen uint64) (server.MRHandler, error) {
+	return p.newLoopKey(0, maxLen), nil
+}
 
-func (p *loopPD) AllocMW(typ uint32) (shm.MWHandler, error) {
+func (p *loopPD) AllocMW(typ uint32) (server.MWHandler, error) {
 	if typ != uint32(rdma.MWType1) && typ != uint32(rdma.MWType2) {
 		return nil, syscall.EINVAL
 	}
@@ -125,7 +129,7 @@ func (l *Loop) end(k *loopKey) {
 }
 
 // bind carries BIND_MW and REG_MR out.
-func (q *loopQP) bind(w *shm.SendWQE) rdma.WCStatus {
+func (q *loopQP) bind(w *abi.SendWQE) rdma.WCStatus {
 	l := q.l
 	k := l.keyed[w.RKey>>8]
 	if k == nil || k.pd != q.pd || w.NumSGE != 1 || (k.typ == 0) != (rdma.Opcode(w.Op) == rdma.OpRegMR) || k.now != nil && k.typ != rdma.MWType1 {

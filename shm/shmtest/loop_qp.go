@@ -5,7 +5,10 @@ import (
 	"syscall"
 
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/server"
 )
 
 // maxMessage is the most that a Loop moves in one request.
@@ -20,24 +23,24 @@ type loopQP struct {
 	scq    *loopCQ
 	rcq    *loopCQ
 	srq    *loopSRQ // or nil
-	rings  *shm.QPRings
+	rings  *ring.QPRings
 
 	state   uint32
 	closed  bool
 	peer    *loopQP
 	id      *loopID // told of the end
-	waiting *shm.SendWQE
-	wqe     shm.SendWQE
+	waiting *abi.SendWQE
+	wqe     abi.SendWQE
 }
 
-func (p *loopPD) CreateQP(parts *shm.QPParts) (shm.QPHandler, error) {
+func (p *loopPD) CreateQP(parts *server.QPParts) (server.QPHandler, error) {
 	l := p.c.sess.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.nextQPN++
 	q := &loopQP{
 		l: l, pd: p, num: l.nextQPN, sigAll: parts.SigAll,
-		scq: parts.SendCQ.(*loopCQ), rcq: parts.RecvCQ.(*loopCQ), rings: parts.Rings, state: shm.StateInit,
+		scq: parts.SendCQ.(*loopCQ), rcq: parts.RecvCQ.(*loopCQ), rings: parts.Rings, state: abi.StateInit,
 	}
 	if parts.SRQ != nil {
 		q.srq = parts.SRQ.(*loopSRQ)
@@ -54,11 +57,11 @@ func (p *loopPD) CreateQP(parts *shm.QPParts) (shm.QPHandler, error) {
 func (q *loopQP) Num() uint32 { return q.num }
 
 // Modify implements shm.QPHandler.
-func (q *loopQP) Modify(req *shm.ModifyQPRequest) error {
+func (q *loopQP) Modify(req *abi.ModifyQPRequest) error {
 	q.l.mu.Lock()
 	defer q.l.mu.Unlock()
-	if req.Mask&shm.ModifyQPState != 0 {
-		if req.State != shm.StateErr {
+	if req.Mask&abi.ModifyQPState != 0 {
+		if req.State != abi.StateErr {
 			return syscall.EINVAL
 		}
 		q.fail(0)
@@ -67,7 +70,7 @@ func (q *loopQP) Modify(req *shm.ModifyQPRequest) error {
 }
 
 // Query implements shm.QPHandler.
-func (q *loopQP) Query(r *shm.QueryQPReply) {
+func (q *loopQP) Query(r *abi.QueryQPReply) {
 	q.l.mu.Lock()
 	defer q.l.mu.Unlock()
 	r.State = q.state
@@ -111,7 +114,7 @@ func (q *loopQP) run() {
 	if q.closed {
 		return
 	}
-	for q.state == shm.StateRTS {
+	for q.state == abi.StateRTS {
 		w := q.waiting
 		if w == nil {
 			w = &q.wqe
@@ -130,13 +133,13 @@ func (q *loopQP) run() {
 			q.fail(0)
 		}
 	}
-	if q.state == shm.StateErr {
+	if q.state == abi.StateErr {
 		q.flush()
 	}
 }
 
 // perform does one request.
-func (q *loopQP) perform(w *shm.SendWQE) (status rdma.WCStatus, wait bool) {
+func (q *loopQP) perform(w *abi.SendWQE) (status rdma.WCStatus, wait bool) {
 	if w.Length > maxMessage {
 		return rdma.WCLocLen, false
 	}
@@ -159,12 +162,12 @@ func (q *loopQP) perform(w *shm.SendWQE) (status rdma.WCStatus, wait bool) {
 		return rdma.WCSuccess, false
 	default: // something is sent
 	}
-	if w.Flags&shm.SQInline != 0 {
+	if w.Flags&abi.SQInline != 0 {
 		copy(buf, w.Inline())
 	} else if !q.gather(w.SGEs(), buf) {
 		return rdma.WCLocProt, false
 	}
-	m := message{solicited: w.Flags&shm.SQSolicited != 0}
+	m := message{solicited: w.Flags&abi.SQSolicited != 0}
 	switch op {
 	case rdma.OpWriteImm, rdma.OpSendImm:
 		m.imm, m.immLow, m.flags = w.Imm, w.ImmLow(), rdma.WCWithImm
@@ -190,7 +193,7 @@ func (q *loopQP) perform(w *shm.SendWQE) (status rdma.WCStatus, wait bool) {
 }
 
 // atomic does one of the atomics.
-func (q *loopQP) atomic(w *shm.SendWQE, op rdma.Opcode) rdma.WCStatus {
+func (q *loopQP) atomic(w *abi.SendWQE, op rdma.Opcode) rdma.WCStatus {
 	var b [8]byte
 	if w.Length != 8 {
 		return rdma.WCLocLen
@@ -231,7 +234,7 @@ type message struct {
 
 // receive takes a message of the peer's.
 func (q *loopQP) receive(m *message) (status rdma.WCStatus, wait bool) {
-	var r shm.RecvWQE
+	var r abi.RecvWQE
 	var ok bool
 	var err error
 	if q.srq != nil {
@@ -259,7 +262,7 @@ func (q *loopQP) receive(m *message) (status rdma.WCStatus, wait bool) {
 	return rdma.WCSuccess, false
 }
 
-func (q *loopQP) gather(sges []shm.SGE, p []byte) bool {
+func (q *loopQP) gather(sges []abi.SGE, p []byte) bool {
 	for _, s := range sges {
 		if !q.copyAt(s.LKey, s.Addr, p[:s.Length], 0, false) {
 			return false
@@ -269,7 +272,7 @@ func (q *loopQP) gather(sges []shm.SGE, p []byte) bool {
 	return true
 }
 
-func (q *loopQP) scatter(sges []shm.SGE, p []byte) rdma.WCStatus {
+func (q *loopQP) scatter(sges []abi.SGE, p []byte) rdma.WCStatus {
 	for _, s := range sges {
 		n := min(len(p), int(s.Length))
 		if n > 0 && !q.copyAt(s.LKey, s.Addr, p[:n], rdma.LocalWrite, true) {
@@ -287,28 +290,28 @@ var loopOps = map[rdma.Opcode]rdma.WCOpcode{
 	rdma.OpBindMW: rdma.WCBindMW, rdma.OpRegMR: rdma.WCRegMR, rdma.OpLocalInv: rdma.WCLocalInv,
 }
 
-func (q *loopQP) sent(w *shm.SendWQE, status rdma.WCStatus) {
+func (q *loopQP) sent(w *abi.SendWQE, status rdma.WCStatus) {
 	done := q.rings.SQ.Retire(1)
-	if status == rdma.WCSuccess && !q.sigAll && w.Flags&shm.SQSignaled == 0 {
+	if status == rdma.WCSuccess && !q.sigAll && w.Flags&abi.SQSignaled == 0 {
 		return
 	}
-	q.push(q.scq, &shm.CQE{WRID: w.WRID, Status: uint32(status), Opcode: uint32(loopOps[rdma.Opcode(w.Op)]), ByteLen: w.Length, SQDone: done}, false)
+	q.push(q.scq, &abi.CQE{WRID: w.WRID, Status: uint32(status), Opcode: uint32(loopOps[rdma.Opcode(w.Op)]), ByteLen: w.Length, SQDone: done}, false)
 }
 
-func (q *loopQP) received(r *shm.RecvWQE, status rdma.WCStatus, m *message) {
-	q.push(q.rcq, &shm.CQE{
+func (q *loopQP) received(r *abi.RecvWQE, status rdma.WCStatus, m *message) {
+	q.push(q.rcq, &abi.CQE{
 		WRID: r.WRID, Status: uint32(status), Opcode: uint32(m.op), ByteLen: uint32(len(m.octets)), Imm: m.imm, SrcQP: m.immLow,
 		WCFlags: uint32(m.flags), SQDone: q.rings.SQ.Done(), Cookie: r.Cookie,
 	}, m.solicited)
 }
 
-func (q *loopQP) push(cq *loopCQ, e *shm.CQE, solicited bool) {
+func (q *loopQP) push(cq *loopCQ, e *abi.CQE, solicited bool) {
 	if q.closed {
 		return
 	}
-	e.QPN, e.SlabOff, e.Timestamp = q.num, shm.NoSlab, shm.MonotonicNS()
-	if err := cq.ring.Push(e, solicited || e.Status != 0); err == shm.ErrCQOverrun && q.state != shm.StateErr {
-		cq.c.events.Push(shm.AsyncEvent{Type: uint32(rdma.EventCQErr), Kind: shm.ObjCQ, Handle: cq.ring.Handle()})
+	e.QPN, e.SlabOff, e.Timestamp = q.num, abi.NoSlab, osmem.MonotonicNS()
+	if err := cq.ring.Push(e, solicited || e.Status != 0); err == ring.ErrCQOverrun && q.state != abi.StateErr {
+		cq.c.events.Push(abi.AsyncEvent{Type: uint32(rdma.EventCQErr), Kind: abi.ObjCQ, Handle: cq.ring.Handle()})
 		q.fail(0)
 	}
 }
@@ -326,10 +329,10 @@ func (q *loopQP) flush() {
 		q.sent(&q.wqe, rdma.WCFlush)
 	}
 	if q.srq != nil { // its receives are not q's
-		q.pd.c.events.Push(shm.AsyncEvent{Type: uint32(rdma.EventLastWQEReached), Kind: shm.ObjQP, Handle: q.rings.Handle})
+		q.pd.c.events.Push(abi.AsyncEvent{Type: uint32(rdma.EventLastWQEReached), Kind: abi.ObjQP, Handle: q.rings.Handle})
 		return
 	}
-	var r shm.RecvWQE
+	var r abi.RecvWQE
 	for {
 		ok, err := q.rings.RQ.Next(&r)
 		if err == nil && !ok && !q.rings.RQ.Starve() {
@@ -346,9 +349,9 @@ func (q *loopQP) flush() {
 func (q *loopQP) fail(cause uint32) {
 	peer, id := q.peer, q.id
 	q.peer, q.id = nil, nil
-	if q.state != shm.StateErr {
+	if q.state != abi.StateErr {
 		q.rings.SetError(cause)
-		q.setState(shm.StateErr)
+		q.setState(abi.StateErr)
 	}
 	if !q.closed {
 		q.flush()

@@ -4,19 +4,21 @@ import (
 	"syscall"
 
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/server"
 )
 
 // A loopSRQ implements shm.SRQHandler.
 type loopSRQ struct {
 	pd      *loopPD
-	rings   *shm.SRQRings
+	rings   *ring.SRQRings
 	limit   uint32
 	qps     int
 	waiting map[*loopQP]struct{} // whose peers wait for a receive of theirs
 }
 
-func (p *loopPD) CreateSRQ(_ *shm.CreateSRQRequest, rings *shm.SRQRings) (shm.SRQHandler, error) {
+func (p *loopPD) CreateSRQ(_ *abi.CreateSRQRequest, rings *ring.SRQRings) (server.SRQHandler, error) {
 	l := p.c.sess.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,7 +68,7 @@ func (s *loopSRQ) Close() error {
 }
 
 // next takes a receive for q.
-func (s *loopSRQ) next(q *loopQP, r *shm.RecvWQE) (bool, error) {
+func (s *loopSRQ) next(q *loopQP, r *abi.RecvWQE) (bool, error) {
 	ok, err := s.rings.RQ.Next(r)
 	if err == nil && !ok {
 		s.waiting[q] = struct{}{}
@@ -79,7 +81,7 @@ func (s *loopSRQ) next(q *loopQP, r *shm.RecvWQE) (bool, error) {
 	}
 	if s.limit > s.rings.RQ.Pending() {
 		s.limit = 0
-		s.pd.c.events.Push(shm.AsyncEvent{Type: uint32(rdma.EventSRQLimitReached), Kind: shm.ObjSRQ, Handle: s.rings.Handle})
+		s.pd.c.events.Push(abi.AsyncEvent{Type: uint32(rdma.EventSRQLimitReached), Kind: abi.ObjSRQ, Handle: s.rings.Handle})
 	}
 	return ok, err
 }

@@ -14,7 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/ring"
 )
 
 // rawTimeout bounds each wait of a RawClient for the server.
@@ -32,7 +33,7 @@ type RawClient struct {
 	Seq     uint32
 	Session []byte // the session page, after Hello
 	Bell    int    // the doorbell eventfd, after Hello
-	Reply   shm.HelloReply
+	Reply   abi.HelloReply
 
 	maps [][]byte
 	fds  []int
@@ -78,7 +79,7 @@ func (r *RawClient) Send(msg []byte, fds ...int) error {
 // Recv takes the next message. Descriptors are kept until Close.
 func (r *RawClient) Recv() (msg []byte, fds []int, err error) {
 	r.Conn.SetReadDeadline(time.Now().Add(rawTimeout))
-	buf, oob := make([]byte, shm.MaxMessage+1), make([]byte, 256)
+	buf, oob := make([]byte, abi.MaxMessage+1), make([]byte, 256)
 	n, oobn, _, _, err := r.Conn.ReadMsgUnix(buf, oob)
 	if oobn != 0 {
 		cms, _ := unix.ParseSocketControlMessage(oob[:oobn])
@@ -96,9 +97,9 @@ func (r *RawClient) Recv() (msg []byte, fds []int, err error) {
 
 // Call sends a request and takes the reply. A refusal is the errno; the end of the session is
 // ErrHungUp. body and rep point to structs of package shm; rep may be nil.
-func (r *RawClient) Call(op shm.Op, body, rep any, fds ...int) ([]int, error) {
+func (r *RawClient) Call(op abi.Op, body, rep any, fds ...int) ([]int, error) {
 	r.Seq++
-	msg := shm.AppendMessage(nil, shm.Header{Op: op, Seq: r.Seq}, body)
+	msg := abi.AppendMessage(nil, abi.Header{Op: op, Seq: r.Seq}, body)
 	if err := r.Send(msg, fds...); err != nil {
 		if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
 			return nil, ErrHungUp
@@ -109,7 +110,7 @@ func (r *RawClient) Call(op shm.Op, body, rep any, fds ...int) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, b, err := shm.ParseMessage(msg)
+	h, b, err := abi.ParseMessage(msg)
 	if err != nil {
 		return got, err
 	}
@@ -117,16 +118,16 @@ func (r *RawClient) Call(op shm.Op, body, rep any, fds ...int) ([]int, error) {
 		return got, fmt.Errorf("shmtest: a reply to %v (%d) for %v (%d)", h.Op, h.Seq, op, r.Seq)
 	}
 	if h.Status != 0 {
-		return got, shm.Errno(h.Status)
+		return got, abi.Errno(h.Status)
 	}
 	if rep != nil {
-		return got, shm.Decode(b, rep)
+		return got, abi.Decode(b, rep)
 	}
 	return got, nil
 }
 
 // Must is Call, and ends the test if it fails.
-func (r *RawClient) Must(op shm.Op, body, rep any, fds ...int) []int {
+func (r *RawClient) Must(op abi.Op, body, rep any, fds ...int) []int {
 	r.T.Helper()
 	got, err := r.Call(op, body, rep, fds...)
 	if err != nil {
@@ -152,7 +153,7 @@ func (r *RawClient) WantEnd(why string) {
 // Hello begins the session in order.
 func (r *RawClient) Hello() *RawClient {
 	r.T.Helper()
-	fds := r.Must(shm.OpHello, &shm.HelloRequest{Magic: shm.MagicHello, Major: shm.Major, Minor: shm.Minor}, &r.Reply)
+	fds := r.Must(abi.OpHello, &abi.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor}, &r.Reply)
 	r.Session, r.Bell = r.Map(fds[0]), fds[1]
 	return r
 }
@@ -203,7 +204,7 @@ func (r *RawClient) OpenMem(flags int) int {
 // SetMem lends the memory of this whole process, as the C library does.
 func (r *RawClient) SetMem() {
 	r.T.Helper()
-	r.Must(shm.OpSetMem, &shm.SetMemRequest{NonceAddr: Addr(r.Session[shm.SessNonce:])}, nil, r.OpenMem(os.O_RDWR))
+	r.Must(abi.OpSetMem, &abi.SetMemRequest{NonceAddr: Addr(r.Session[abi.SessNonce:])}, nil, r.OpenMem(os.O_RDWR))
 }
 
 // Addr is the address of b's first octet in this process. Use it with memory that does not move and
@@ -223,11 +224,11 @@ func (r *RawClient) Pages(n int) []byte {
 
 // RegMR registers b of this process's own memory (mode 0); SetMem comes first. Addresses count
 // from iova.
-func (r *RawClient) RegMR(pd uint32, b []byte, iova uint64, access uint32) shm.RegMRReply {
+func (r *RawClient) RegMR(pd uint32, b []byte, iova uint64, access uint32) abi.RegMRReply {
 	r.T.Helper()
-	var rep shm.RegMRReply
-	r.Must(shm.OpRegMR, &shm.RegMRRequest{
-		PD: pd, Access: access, Addr: Addr(b), Length: uint64(len(b)), IOVA: iova, Mode: shm.ModeApp,
+	var rep abi.RegMRReply
+	r.Must(abi.OpRegMR, &abi.RegMRRequest{
+		PD: pd, Access: access, Addr: Addr(b), Length: uint64(len(b)), IOVA: iova, Mode: abi.ModeApp,
 	}, &rep)
 	return rep
 }
@@ -235,16 +236,16 @@ func (r *RawClient) RegMR(pd uint32, b []byte, iova uint64, access uint32) shm.R
 // Ctx opens a device and returns the context.
 func (r *RawClient) Ctx(device uint32) uint32 {
 	r.T.Helper()
-	var rep shm.CtxOpenReply
-	r.Must(shm.OpCtxOpen, &shm.CtxOpenRequest{Device: device}, &rep)
+	var rep abi.CtxOpenReply
+	r.Must(abi.OpCtxOpen, &abi.CtxOpenRequest{Device: device}, &rep)
 	return rep.Ctx
 }
 
 // PD makes a protection domain.
 func (r *RawClient) PD(ctx uint32) uint32 {
 	r.T.Helper()
-	var rep shm.AllocPDReply
-	r.Must(shm.OpAllocPD, &shm.AllocPDRequest{Ctx: ctx}, &rep)
+	var rep abi.AllocPDReply
+	r.Must(abi.OpAllocPD, &abi.AllocPDRequest{Ctx: ctx}, &rep)
 	return rep.PD
 }
 
@@ -252,24 +253,24 @@ func (r *RawClient) PD(ctx uint32) uint32 {
 type RawCQ struct {
 	Handle uint32
 	Mem    []byte
-	Ring   *shm.CQConsumer
+	Ring   *ring.CQConsumer
 }
 
 // CQ makes a completion queue without a channel.
 func (r *RawClient) CQ(ctx, depth, channel uint32) *RawCQ {
 	r.T.Helper()
-	var rep shm.CreateCQReply
-	fds := r.Must(shm.OpCreateCQ, &shm.CreateCQRequest{Ctx: ctx, CQE: depth, Chan: channel}, &rep)
+	var rep abi.CreateCQReply
+	fds := r.Must(abi.OpCreateCQ, &abi.CreateCQRequest{Ctx: ctx, CQE: depth, Chan: channel}, &rep)
 	q := &RawCQ{Handle: rep.CQ, Mem: r.Map(fds[0])}
 	var err error
-	if q.Ring, err = shm.OpenCQConsumer(q.Mem); err != nil {
+	if q.Ring, err = ring.OpenCQConsumer(q.Mem); err != nil {
 		r.T.Fatal(err)
 	}
 	return q
 }
 
 // Next waits for a completion.
-func (r *RawClient) Next(q *RawCQ) (e shm.CQE) {
+func (r *RawClient) Next(q *RawCQ) (e abi.CQE) {
 	r.T.Helper()
 	for end := time.Now().Add(rawTimeout); ; time.Sleep(100 * time.Microsecond) {
 		ok, err := q.Ring.Poll(&e)
@@ -284,27 +285,27 @@ func (r *RawClient) Next(q *RawCQ) (e shm.CQE) {
 
 // A RawQP is a queue pair with nobody's hand on its words.
 type RawQP struct {
-	shm.CreateQPReply
+	abi.CreateQPReply
 	Mem  []byte
-	Ring *shm.QPMemory
+	Ring *ring.QPMemory
 	r    *RawClient
-	wqe  shm.SendWQE
+	wqe  abi.SendWQE
 }
 
 // QP makes a queue pair.
-func (r *RawClient) QP(pd uint32, scq, rcq *RawCQ, caps shm.QPCaps) *RawQP {
+func (r *RawClient) QP(pd uint32, scq, rcq *RawCQ, caps abi.QPCaps) *RawQP {
 	r.T.Helper()
-	return r.NewQP(shm.CreateQPRequest{PD: pd, SendCQ: scq.Handle, RecvCQ: rcq.Handle, Caps: caps})
+	return r.NewQP(abi.CreateQPRequest{PD: pd, SendCQ: scq.Handle, RecvCQ: rcq.Handle, Caps: caps})
 }
 
 // NewQP makes the queue pair that req asks for.
-func (r *RawClient) NewQP(req shm.CreateQPRequest) *RawQP {
+func (r *RawClient) NewQP(req abi.CreateQPRequest) *RawQP {
 	r.T.Helper()
 	q := &RawQP{r: r}
-	fds := r.Must(shm.OpCreateQP, &req, &q.CreateQPReply)
+	fds := r.Must(abi.OpCreateQP, &req, &q.CreateQPReply)
 	q.Mem = r.Map(fds[0])
 	var err error
-	if q.Ring, err = shm.OpenQPMemory(q.Mem); err != nil {
+	if q.Ring, err = ring.OpenQPMemory(q.Mem); err != nil {
 		r.T.Fatal(err)
 	}
 	return q
@@ -312,9 +313,9 @@ func (r *RawClient) NewQP(req shm.CreateQPRequest) *RawQP {
 
 // A RawSRQ is a shared receive queue with nobody's hand on its words.
 type RawSRQ struct {
-	shm.CreateSRQReply
+	abi.CreateSRQReply
 	Mem  []byte
-	Ring *shm.SRQMemory
+	Ring *ring.SRQMemory
 	r    *RawClient
 }
 
@@ -322,17 +323,17 @@ type RawSRQ struct {
 func (r *RawClient) SRQ(pd, maxWR, maxSGE uint32) *RawSRQ {
 	r.T.Helper()
 	q := &RawSRQ{r: r}
-	fds := r.Must(shm.OpCreateSRQ, &shm.CreateSRQRequest{PD: pd, MaxWR: maxWR, MaxSGE: maxSGE}, &q.CreateSRQReply)
+	fds := r.Must(abi.OpCreateSRQ, &abi.CreateSRQRequest{PD: pd, MaxWR: maxWR, MaxSGE: maxSGE}, &q.CreateSRQReply)
 	q.Mem = r.Map(fds[0])
 	var err error
-	if q.Ring, err = shm.OpenSRQMemory(q.Mem); err != nil {
+	if q.Ring, err = ring.OpenSRQMemory(q.Mem); err != nil {
 		r.T.Fatal(err)
 	}
 	return q
 }
 
 // PostRecv posts in order, and rings only if it has to.
-func (q *RawSRQ) PostRecv(w *shm.RecvWQE) {
+func (q *RawSRQ) PostRecv(w *abi.RecvWQE) {
 	q.r.T.Helper()
 	if err := q.Ring.RQ.Put(w); err != nil {
 		q.r.T.Fatal(err)
@@ -350,15 +351,15 @@ func Word(mem []byte, off uint32) *atomic.Uint32 {
 
 // RingBell sets a bell and always writes to the doorbell.
 func (r *RawClient) RingBell(bell uint32) {
-	words := Word(r.Session, shm.SessBellOff).Load()
+	words := Word(r.Session, abi.SessBellOff).Load()
 	Word(r.Session, words+bell>>5*4).Or(1 << (bell & 31))
 	unix.Write(r.Bell, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 }
 
 // PostSend posts in order.
-func (q *RawQP) PostSend(set func(w *shm.SendWQE)) {
+func (q *RawQP) PostSend(set func(w *abi.SendWQE)) {
 	q.r.T.Helper()
-	q.wqe = shm.SendWQE{}
+	q.wqe = abi.SendWQE{}
 	set(&q.wqe)
 	if err := q.Ring.SQ.Put(&q.wqe); err != nil {
 		q.r.T.Fatal(err)
@@ -368,7 +369,7 @@ func (q *RawQP) PostSend(set func(w *shm.SendWQE)) {
 }
 
 // PostRecv posts in order.
-func (q *RawQP) PostRecv(w *shm.RecvWQE) {
+func (q *RawQP) PostRecv(w *abi.RecvWQE) {
 	q.r.T.Helper()
 	if err := q.Ring.RQ.Put(w); err != nil {
 		q.r.T.Fatal(err)
@@ -379,7 +380,7 @@ func (q *RawQP) PostRecv(w *shm.RecvWQE) {
 
 // PostRaw writes a send request as it is into the next slot and moves sq_prod by n.
 func (q *RawQP) PostRaw(wqe []byte, n uint32) {
-	prod := Word(q.Mem, shm.QPSQProd)
+	prod := Word(q.Mem, abi.QPSQProd)
 	l := &q.Ring.Layout
 	off := l.SQOff + prod.Load()&(l.SQSize-1)*l.SQStride
 	copy(q.Mem[off:off+l.SQStride], wqe)
@@ -390,24 +391,24 @@ func (q *RawQP) PostRaw(wqe []byte, n uint32) {
 // CM makes a connection manager channel and returns it with its pipe.
 func (r *RawClient) CM() (channel uint32, pipe int) {
 	r.T.Helper()
-	var rep shm.CMCreateChanReply
-	fds := r.Must(shm.OpCMCreateChan, &shm.EmptyReply{}, &rep)
+	var rep abi.CMCreateChanReply
+	fds := r.Must(abi.OpCMCreateChan, &abi.EmptyReply{}, &rep)
 	return rep.Chan, fds[0]
 }
 
 // ID makes a connection manager id.
 func (r *RawClient) ID(channel uint32) uint32 {
 	r.T.Helper()
-	var rep shm.CMCreateIDReply
-	r.Must(shm.OpCMCreateID, &shm.CMCreateIDRequest{Chan: channel, PS: shm.PSTCP, Type: 2}, &rep)
+	var rep abi.CMCreateIDReply
+	r.Must(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: channel, PS: abi.PSTCP, Type: 2}, &rep)
 	return rep.ID
 }
 
 // WantEvent waits for the next connection event, which must be of type typ.
-func (r *RawClient) WantEvent(channel, typ uint32) (ev shm.CMEvent) {
+func (r *RawClient) WantEvent(channel, typ uint32) (ev abi.CMEvent) {
 	r.T.Helper()
 	for end := time.Now().Add(rawTimeout); ; time.Sleep(time.Millisecond) {
-		_, err := r.Call(shm.OpCMGetEvent, &shm.HandleRequest{Handle: channel}, &ev)
+		_, err := r.Call(abi.OpCMGetEvent, &abi.HandleRequest{Handle: channel}, &ev)
 		switch {
 		case errors.Is(err, syscall.EAGAIN) && time.Now().Before(end):
 		case err != nil:

@@ -12,10 +12,10 @@ import (
 	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
 
-// verbsDir has the C source, shmDir the Go source of the ring ABI.
+// verbsDir has the C source, shmDir the Go source of the ABI.
 const (
 	verbsDir = ctest.VerbsDir
-	shmDir   = "../../shm"
+	shmDir   = "../../shm/abi"
 )
 
 const arch = runtime.GOARCH

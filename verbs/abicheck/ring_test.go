@@ -16,7 +16,7 @@ import (
 	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
 
-// The ring ABI in C is verbs/abi*.h, in Go it is these files of package shm. ring_wqe.go has the structs of what lies
+// The ring ABI in C is verbs/abi*.h, in Go it is these files of package abi. wqe.go has the structs of what lies
 // in rings, of which the C side has those in ringStructs.
 var (
 	ringFiles   = []string{"layout.go", "control.go", "control_cm.go"}
@@ -43,13 +43,13 @@ func parseGoABI(t *testing.T) goABI {
 	fset := token.NewFileSet()
 	var files []*ast.File
 	inABI := make(map[string]bool)
-	for _, name := range append([]string{"ring_wqe.go"}, ringFiles...) {
+	for _, name := range append([]string{"wqe.go"}, ringFiles...) {
 		f, err := parser.ParseFile(fset, filepath.Join(shmDir, name), nil, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		files = append(files, f)
-		inABI[name] = name != "ring_wqe.go"
+		inABI[name] = name != "wqe.go"
 	}
 	// The files rest on others of the package and on imports, for functions: of no interest here.
 	cfg := types.Config{
@@ -57,7 +57,7 @@ func parseGoABI(t *testing.T) goABI {
 		Importer:         importNothing{},
 		IgnoreFuncBodies: true,
 	}
-	pkg, _ := cfg.Check("shm", fset, files, nil)
+	pkg, _ := cfg.Check("abi", fset, files, nil)
 	sizes := types.SizesFor("gc", "amd64")
 	abi := goABI{consts: map[string]string{}, structs: map[string]map[string]string{}}
 	for _, name := range pkg.Scope().Names() {
@@ -112,13 +112,13 @@ var (
 	cDefine = regexp.MustCompile(`(?m)^#define VRNIC_(\w+) (.*)$`)
 )
 
-// TestRingABI compares verbs/abi*.h with package shm: every constant, and of every struct every offset, size and sign,
+// TestRingABI compares verbs/abi*.h with package abi: every constant, and of every struct every offset, size and sign,
 // must be on both sides and the same.
 func TestRingABI(t *testing.T) {
 	ctest.Need(t)
 	want := parseGoABI(t)
 	if len(want.consts) < 150 || len(want.structs) < 50 {
-		t.Fatalf("only %d constants and %d structs of package shm were found", len(want.consts), len(want.structs))
+		t.Fatalf("only %d constants and %d structs of package abi were found", len(want.consts), len(want.structs))
 	}
 	h := parseHeaders(t, filepath.Join(verbsDir, "abi.h"), filepath.Join(verbsDir, "abi_control.h"), filepath.Join(verbsDir, "abi_cm.h"))
 
@@ -147,14 +147,14 @@ func TestRingABI(t *testing.T) {
 		seen[name] = true
 		w, ok := want.consts[name]
 		if !ok {
-			t.Errorf("%s is not in package shm", printed)
+			t.Errorf("%s is not in package abi", printed)
 		} else if got[printed] != w {
-			t.Errorf("%s is %s, and %s in package shm", printed, got[printed], w)
+			t.Errorf("%s is %s, and %s in package abi", printed, got[printed], w)
 		}
 	}
 	for name := range want.consts {
 		if !seen[name] {
-			t.Errorf("the constant %s of package shm is not in verbs/abi.h", name)
+			t.Errorf("the constant %s of package abi is not in verbs/abi.h", name)
 		}
 	}
 	compareStructs(t, h, got, want)
@@ -171,14 +171,14 @@ func compareStructs(t *testing.T, h header, got map[string]string, want goABI) {
 		seen[name] = true
 		w, ok := want.structs[name]
 		if !ok {
-			t.Errorf("struct %s is not in package shm", s)
+			t.Errorf("struct %s is not in package abi", s)
 			continue
 		}
 		if got["struct:"+s] != w[""] {
-			t.Errorf("struct %s has %s octets, and %s in package shm", s, got["struct:"+s], w[""])
+			t.Errorf("struct %s has %s octets, and %s in package abi", s, got["struct:"+s], w[""])
 		}
 		if len(fields) != len(w)-1 {
-			t.Errorf("struct %s has %d fields, and %d in package shm", s, len(fields), len(w)-1)
+			t.Errorf("struct %s has %d fields, and %d in package abi", s, len(fields), len(w)-1)
 		}
 		for _, f := range fields {
 			g := got[s+"."+f]
@@ -186,13 +186,13 @@ func compareStructs(t *testing.T, h header, got map[string]string, want goABI) {
 				g += " signed"
 			}
 			if wf := w[canonical(f)]; g != wf {
-				t.Errorf("%s.%s is %q, and %q in package shm", s, f, g, wf)
+				t.Errorf("%s.%s is %q, and %q in package abi", s, f, g, wf)
 			}
 		}
 	}
 	for name := range want.structs {
 		if !seen[name] {
-			t.Errorf("the struct %s of package shm is not in verbs/abi.h", name)
+			t.Errorf("the struct %s of package abi is not in verbs/abi.h", name)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
 )
 
 // A cmFake is the connection manager of a fake: ids to which nothing happens but what a test says. It is used with the
@@ -17,49 +17,49 @@ import (
 type cmFake struct {
 	pipes  map[uint32]int // of channels: the write end
 	ids    map[uint32]uint32
-	queue  []shm.CMEvent // given to whoever asks, at whatever channel
-	query  shm.CMQueryReply
+	queue  []abi.CMEvent // given to whoever asks, at whatever channel
+	query  abi.CMQueryReply
 	tokens uint32 // to take back when an id is destroyed
 	gone   []uint32
 }
 
 func newCMFake() *cmFake {
-	return &cmFake{pipes: make(map[uint32]int), ids: make(map[uint32]uint32), query: shm.CMQueryReply{Device: shm.NoDevice}}
+	return &cmFake{pipes: make(map[uint32]int), ids: make(map[uint32]uint32), query: abi.CMQueryReply{Device: abi.NoDevice}}
 }
 
-func (c *cmFake) answer(s *session, op shm.Op, body []byte) (rep any, fds []int, errno syscall.Errno) {
+func (c *cmFake) answer(s *session, op abi.Op, body []byte) (rep any, fds []int, errno syscall.Errno) {
 	n := s.next
-	var handle shm.HandleRequest
+	var handle abi.HandleRequest
 	switch op {
-	case shm.OpCMCreateChan:
+	case abi.OpCMCreateChan:
 		r, w := s.newPipe()
 		c.pipes[n] = w
-		return &shm.CMCreateChanReply{Chan: n}, []int{r}, 0
-	case shm.OpCMDestroyChan:
+		return &abi.CMCreateChanReply{Chan: n}, []int{r}, 0
+	case abi.OpCMDestroyChan:
 		s.decode(body, &handle)
 		if fd, ok := c.pipes[handle.Handle]; ok {
 			closePipe(&fd)
 		}
 		delete(c.pipes, handle.Handle)
 		return nil, nil, 0
-	case shm.OpCMCreateID:
-		var req shm.CMCreateIDRequest
+	case abi.OpCMCreateID:
+		var req abi.CMCreateIDRequest
 		s.decode(body, &req)
 		c.ids[n] = req.Chan
-		return &shm.CMCreateIDReply{ID: n}, nil, 0
-	case shm.OpCMDestroyID:
+		return &abi.CMCreateIDReply{ID: n}, nil, 0
+	case abi.OpCMDestroyID:
 		s.decode(body, &handle)
 		c.gone = append(c.gone, handle.Handle)
-		return &shm.CMDestroyIDReply{Tokens: c.tokens}, nil, 0
-	case shm.OpCMMigrate:
-		var req shm.CMMigrateRequest
+		return &abi.CMDestroyIDReply{Tokens: c.tokens}, nil, 0
+	case abi.OpCMMigrate:
+		var req abi.CMMigrateRequest
 		s.decode(body, &req)
-		return &shm.CMMigrateReply{Tokens: c.tokens}, nil, 0
-	case shm.OpCMQuery:
+		return &abi.CMMigrateReply{Tokens: c.tokens}, nil, 0
+	case abi.OpCMQuery:
 		return &c.query, nil, 0
-	case shm.OpCMBind, shm.OpCMResolveAddr, shm.OpCMResolveRoute, shm.OpCMListen, shm.OpCMSetOption, shm.OpCMDisconnect:
+	case abi.OpCMBind, abi.OpCMResolveAddr, abi.OpCMResolveRoute, abi.OpCMListen, abi.OpCMSetOption, abi.OpCMDisconnect:
 		return nil, nil, 0
-	case shm.OpCMGetEvent:
+	case abi.OpCMGetEvent:
 		s.decode(body, &handle)
 		if len(c.queue) == 0 {
 			return nil, nil, syscall.EAGAIN
@@ -79,7 +79,7 @@ func (c *cmFake) close() {
 }
 
 // push gives a session's program an event, with a token at each channel.
-func (s *session) push(e shm.CMEvent) {
+func (s *session) push(e abi.CMEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cm.queue = append(s.cm.queue, e)
@@ -135,14 +135,14 @@ func startCM(t testing.TB, f *fake) (*program, *session, uint32) {
 }
 
 var (
-	here  = shm.MakeSockAddr(netip.MustParseAddrPort("10.0.0.1:1000"))
-	there = shm.MakeSockAddr(netip.MustParseAddrPort("10.0.0.2:2000"))
+	here  = abi.MakeSockAddr(netip.MustParseAddrPort("10.0.0.1:1000"))
+	there = abi.MakeSockAddr(netip.MustParseAddrPort("10.0.0.2:2000"))
 )
 
 // private is a ConnParam with n octets of private data, each 1.
-func private(n int) (p shm.ConnParam) {
+func private(n int) (p abi.ConnParam) {
 	p.PrivateLen = uint32(n)
-	for i := range min(n, shm.MaxPrivate) {
+	for i := range min(n, abi.MaxPrivate) {
 		p.Private[i] = 1
 	}
 	return p
@@ -152,21 +152,21 @@ func private(n int) (p shm.ConnParam) {
 // their own point of view.
 func TestCMEvents(t *testing.T) {
 	p, s, id := startCM(t, newFake(t, nil))
-	s.push(shm.CMEvent{Type: shm.EvAddrResolved, ID: id, Device: 1, Src: here, Dst: there})
+	s.push(abi.CMEvent{Type: abi.EvAddrResolved, ID: id, Device: 1, Src: here, Dst: there})
 	p.want("event 0", "0 0 0 -1 0/0 0 0 fake1 10.0.0.1", "event 0", "EAGAIN")
 
-	request := shm.CMEvent{Type: shm.EvConnectRequest, ID: id, Child: 1000, Device: 0, Src: there, Dst: here, Param: private(300)}
+	request := abi.CMEvent{Type: abi.EvConnectRequest, ID: id, Child: 1000, Device: 0, Src: there, Dst: here, Param: private(300)}
 	request.Param.IRD, request.Param.ORD = 7, 300
 	s.push(request)
 	p.want("event 0", "4 0 1 0 255/255 255 7 fake0 10.0.0.2")
 
-	up := shm.CMEvent{Type: shm.EvEstablished, ID: 1000, Device: 0, Src: here, Dst: there, Param: private(3)}
+	up := abi.CMEvent{Type: abi.EvEstablished, ID: 1000, Device: 0, Src: here, Dst: there, Param: private(3)}
 	up.Param.IRD, up.Param.ORD = 7, 9
 	s.push(up)
 	p.want("event 0", "9 0 1 -1 3/3 7 9 fake0 10.0.0.1")
-	s.push(shm.CMEvent{Type: shm.EvDisconnected, Status: -int32(syscall.ECONNRESET), ID: 1000})
+	s.push(abi.CMEvent{Type: abi.EvDisconnected, Status: -int32(syscall.ECONNRESET), ID: 1000})
 	p.want("event 0", "10 0 1 -1 0/0 0 0 fake0 10.0.0.1") // there is no status to an end
-	s.push(shm.CMEvent{Type: shm.EvRejected, Status: -int32(syscall.ECONNRESET), ID: id, Param: private(2)})
+	s.push(abi.CMEvent{Type: abi.EvRejected, Status: -int32(syscall.ECONNRESET), ID: id, Param: private(2)})
 	p.want("event 0", "8 -104 0 -1 2/2 0 0 fake1 10.0.0.1")
 	for range 5 {
 		p.want("ack", "ok")
@@ -186,7 +186,7 @@ func TestCMTokens(t *testing.T) {
 	}
 	s.mu.Unlock()
 	p.want("event 0", "EAGAIN")
-	s.push(shm.CMEvent{Type: shm.EvRouteResolved, ID: id})
+	s.push(abi.CMEvent{Type: abi.EvRouteResolved, ID: id})
 	p.want("event 0", "2 0 0 -1 0/0 0 0 - ", "ack", "ok")
 	// A daemon that wants back more than there is gets what there is, and holds nobody up.
 	s.mu.Lock()
@@ -199,30 +199,30 @@ func TestCMTokens(t *testing.T) {
 func TestCMHostileEvents(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		ev   func(id uint32) shm.CMEvent
+		ev   func(id uint32) abi.CMEvent
 		want string // of rdma_get_cm_event: DEVICE_REMOVAL, if not given
 	}{
-		{name: "no such id", ev: func(id uint32) shm.CMEvent { return shm.CMEvent{Type: shm.EvAddrResolved, ID: id + 1} }},
-		{name: "id 0", ev: func(uint32) shm.CMEvent { return shm.CMEvent{Type: shm.EvAddrResolved} }},
-		{name: "no such type", ev: func(id uint32) shm.CMEvent { return shm.CMEvent{Type: 16, ID: id} }},
-		{name: "private data too long", ev: func(id uint32) shm.CMEvent {
-			return shm.CMEvent{Type: shm.EvRejected, ID: id, Param: private(shm.MaxPrivate + 1)}
+		{name: "no such id", ev: func(id uint32) abi.CMEvent { return abi.CMEvent{Type: abi.EvAddrResolved, ID: id + 1} }},
+		{name: "id 0", ev: func(uint32) abi.CMEvent { return abi.CMEvent{Type: abi.EvAddrResolved} }},
+		{name: "no such type", ev: func(id uint32) abi.CMEvent { return abi.CMEvent{Type: 16, ID: id} }},
+		{name: "private data too long", ev: func(id uint32) abi.CMEvent {
+			return abi.CMEvent{Type: abi.EvRejected, ID: id, Param: private(abi.MaxPrivate + 1)}
 		}},
-		{name: "private data far too long", ev: func(id uint32) shm.CMEvent {
-			return shm.CMEvent{Type: shm.EvRejected, ID: id, Param: shm.ConnParam{PrivateLen: ^uint32(0)}}
+		{name: "private data far too long", ev: func(id uint32) abi.CMEvent {
+			return abi.CMEvent{Type: abi.EvRejected, ID: id, Param: abi.ConnParam{PrivateLen: ^uint32(0)}}
 		}},
-		{name: "request without an id", ev: func(id uint32) shm.CMEvent { return shm.CMEvent{Type: shm.EvConnectRequest, ID: id} }},
-		{name: "request with an id that is there", ev: func(id uint32) shm.CMEvent {
-			return shm.CMEvent{Type: shm.EvConnectRequest, ID: id, Child: id}
+		{name: "request without an id", ev: func(id uint32) abi.CMEvent { return abi.CMEvent{Type: abi.EvConnectRequest, ID: id} }},
+		{name: "request with an id that is there", ev: func(id uint32) abi.CMEvent {
+			return abi.CMEvent{Type: abi.EvConnectRequest, ID: id, Child: id}
 		}},
-		{name: "no such device", want: "1 -19 0 -1 0/0 0 0 - ", ev: func(id uint32) shm.CMEvent { // ADDR_ERROR, ENODEV
-			return shm.CMEvent{Type: shm.EvAddrResolved, ID: id, Device: 2}
+		{name: "no such device", want: "1 -19 0 -1 0/0 0 0 - ", ev: func(id uint32) abi.CMEvent { // ADDR_ERROR, ENODEV
+			return abi.CMEvent{Type: abi.EvAddrResolved, ID: id, Device: 2}
 		}},
-		{name: "request on no device", want: "ENODEV", ev: func(id uint32) shm.CMEvent {
-			return shm.CMEvent{Type: shm.EvConnectRequest, ID: id, Child: 1000, Device: shm.NoDevice}
+		{name: "request on no device", want: "ENODEV", ev: func(id uint32) abi.CMEvent {
+			return abi.CMEvent{Type: abi.EvConnectRequest, ID: id, Child: 1000, Device: abi.NoDevice}
 		}},
-		{name: "addresses of no family", want: "9 0 0 -1 0/0 0 0 - ", ev: func(id uint32) shm.CMEvent {
-			return shm.CMEvent{Type: shm.EvEstablished, ID: id, Src: shm.SockAddr{Family: 99}, Dst: shm.SockAddr{Family: ^uint16(0)}}
+		{name: "addresses of no family", want: "9 0 0 -1 0/0 0 0 - ", ev: func(id uint32) abi.CMEvent {
+			return abi.CMEvent{Type: abi.EvEstablished, ID: id, Src: abi.SockAddr{Family: 99}, Dst: abi.SockAddr{Family: ^uint16(0)}}
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -249,25 +249,25 @@ func TestCMHostileEvents(t *testing.T) {
 func TestCMHostileReplies(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		op     shm.Op
+		op     abi.Op
 		off    int // of a word of the reply
 		v      uint32
 		do     string
 		answer string
 	}{
-		{"channel id 0", shm.OpCMCreateID, 0, 0, "id 0", "EIO"},
-		{"an id twice", shm.OpCMCreateID, 0, 3, "id 0", "EIO"},
-		{"bound to no device of ours", shm.OpCMQuery, 48, 17, "bind 0 10.0.0.1", "ENODEV"},
-		{"an address of no family", shm.OpCMQuery, 0, 77, "bind 0 10.0.0.1", "ok"},
+		{"channel id 0", abi.OpCMCreateID, 0, 0, "id 0", "EIO"},
+		{"an id twice", abi.OpCMCreateID, 0, 3, "id 0", "EIO"},
+		{"bound to no device of ours", abi.OpCMQuery, 48, 17, "bind 0 10.0.0.1", "ENODEV"},
+		{"an address of no family", abi.OpCMQuery, 0, 77, "bind 0 10.0.0.1", "ok"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var on sync.Mutex
 			armed := false
-			f := newFake(t, func(op shm.Op, msg []byte, fds []int) ([]byte, []int) {
+			f := newFake(t, func(op abi.Op, msg []byte, fds []int) ([]byte, []int) {
 				on.Lock()
 				defer on.Unlock()
 				if armed && op == tt.op {
-					ne.PutUint32(msg[shm.HeaderLen+tt.off:], tt.v)
+					ne.PutUint32(msg[abi.HeaderLen+tt.off:], tt.v)
 				}
 				return msg, fds
 			})
@@ -289,7 +289,7 @@ func TestCMDeath(t *testing.T) {
 		f := newFake(t, nil)
 		p, s, id := startCM(t, f)
 		p.want("id 0", "ok")
-		s.push(shm.CMEvent{Type: shm.EvEstablished, ID: id, Src: here, Dst: there})
+		s.push(abi.CMEvent{Type: abi.EvEstablished, ID: id, Src: here, Dst: there})
 		p.want("event 0", "9 0 0 -1 0/0 0 0 - 10.0.0.1", "ack", "ok")
 		f.die(pipesFirst)
 		got := map[string]int{}
@@ -370,13 +370,13 @@ func FuzzCMEvents(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p, s, id := w.use(t)
 		for len(data) >= 3 { // up to 8 changes for each event: where, and what
-			e := shm.CMEvent{Type: shm.EvEstablished, ID: id, Src: here, Dst: there}
-			b := shm.AppendMessage(nil, shm.Header{}, &e)[shm.HeaderLen:]
+			e := abi.CMEvent{Type: abi.EvEstablished, ID: id, Src: here, Dst: there}
+			b := abi.AppendMessage(nil, abi.Header{}, &e)[abi.HeaderLen:]
 			for n := 0; n < 8 && len(data) >= 3; n++ {
 				b[(int(data[0])|int(data[1])<<8)%len(b)] = data[2]
 				data = data[3:]
 			}
-			if err := shm.Decode(b, &e); err != nil {
+			if err := abi.Decode(b, &e); err != nil {
 				t.Fatal(err)
 			}
 			s.push(e)

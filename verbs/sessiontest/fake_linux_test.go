@@ -12,7 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/ring"
 )
 
 // A fake is a daemon with two devices, of which programs can make all but QPs, SRQs and connections.
@@ -23,7 +24,7 @@ type fake struct {
 	wg   sync.WaitGroup
 
 	// tamper, if not nil, changes a reply; nil as the message hangs up. Descriptors are closed after it.
-	tamper func(op shm.Op, msg []byte, fds []int) ([]byte, []int)
+	tamper func(op abi.Op, msg []byte, fds []int) ([]byte, []int)
 
 	mu       sync.Mutex
 	closed   bool
@@ -48,17 +49,17 @@ type session struct {
 	nonce uint64
 	mem1  uint32           // the first of ADD_MEM
 	pd    uint32           // the last one made
-	reply shm.DestroyReply // to DESTROY_CQ, but for its tokens
+	reply abi.DestroyReply // to DESTROY_CQ, but for its tokens
 	cm    *cmFake
 }
 
 type queue struct {
 	pipe   int // the write end, or -1
-	events []shm.AsyncEvent
+	events []abi.AsyncEvent
 }
 
 type channel struct {
-	ring *shm.ChannelRing
+	ring *ring.ChannelRing
 	mem  []byte
 	pipe int
 }
@@ -66,7 +67,7 @@ type channel struct {
 type cq struct {
 	s    *session
 	ctx  uint32
-	ring *shm.CQRing
+	ring *ring.CQRing
 	mem  []byte
 }
 
@@ -75,12 +76,12 @@ const goodSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 var devices = []string{"fake0", "fake1"}
 
 // newFake starts a daemon; tamper may be nil.
-func newFake(t testing.TB, tamper func(op shm.Op, msg []byte, fds []int) ([]byte, []int)) *fake {
+func newFake(t testing.TB, tamper func(op abi.Op, msg []byte, fds []int) ([]byte, []int)) *fake {
 	t.Helper()
 	return newFakeAt(t, filepath.Join(t.TempDir(), "vrnic.sock"), tamper)
 }
 
-func newFakeAt(t testing.TB, path string, tamper func(op shm.Op, msg []byte, fds []int) ([]byte, []int)) *fake {
+func newFakeAt(t testing.TB, path string, tamper func(op abi.Op, msg []byte, fds []int) ([]byte, []int)) *fake {
 	t.Helper()
 	ln, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if err != nil {
@@ -89,7 +90,7 @@ func newFakeAt(t testing.TB, path string, tamper func(op shm.Op, msg []byte, fds
 	return serve(t, ln, tamper)
 }
 
-func serve(t testing.TB, ln *net.UnixListener, tamper func(op shm.Op, msg []byte, fds []int) ([]byte, []int)) *fake {
+func serve(t testing.TB, ln *net.UnixListener, tamper func(op abi.Op, msg []byte, fds []int) ([]byte, []int)) *fake {
 	f := &fake{t: t, path: ln.Addr().String(), ln: ln, tamper: tamper}
 	f.came = sync.NewCond(&f.mu)
 	f.wg.Add(1)
@@ -152,7 +153,7 @@ func (f *fake) session(n int) *session {
 func (s *session) serve() {
 	defer s.f.wg.Done()
 	defer s.release()
-	buf, oob := make([]byte, shm.MaxMessage), make([]byte, 64)
+	buf, oob := make([]byte, abi.MaxMessage), make([]byte, 64)
 	for {
 		n, oobn, _, _, err := s.c.ReadMsgUnix(buf, oob)
 		if err != nil || n == 0 {
@@ -164,7 +165,7 @@ func (s *session) serve() {
 				fd = fds[0]
 			}
 		}
-		h, body, err := shm.ParseMessage(buf[:n])
+		h, body, err := abi.ParseMessage(buf[:n])
 		if err != nil {
 			s.f.t.Errorf("the library sent: %v", err)
 			return
@@ -174,9 +175,9 @@ func (s *session) serve() {
 		}
 		rep, fds, errno := s.answer(h.Op, body, fd)
 		if rep == nil || errno != 0 {
-			rep = &shm.EmptyReply{}
+			rep = &abi.EmptyReply{}
 		}
-		msg := shm.AppendMessage(nil, shm.Header{Op: h.Op, Seq: h.Seq, Status: -int32(errno)}, rep)
+		msg := abi.AppendMessage(nil, abi.Header{Op: h.Op, Seq: h.Seq, Status: -int32(errno)}, rep)
 		if s.f.tamper != nil {
 			msg, fds = s.f.tamper(h.Op, msg, fds)
 		}
@@ -281,7 +282,7 @@ func (s *session) newPipe() (r, w int) {
 
 // decode fills req from a request's body, and keeps it for the test to look at.
 func (s *session) decode(body []byte, req any) {
-	if err := shm.Decode(body, req); err != nil {
+	if err := abi.Decode(body, req); err != nil {
 		s.f.t.Errorf("the library sent a %T: %v", req, err)
 	}
 	s.reqs = append(s.reqs, req)
@@ -302,54 +303,54 @@ func last[T any](t testing.TB, s *session) *T {
 }
 
 // answer carries a request out. A handle that the library got wrong, since a reply was changed, names nothing.
-func (s *session) answer(op shm.Op, body []byte, fd int) (rep any, fds []int, errno syscall.Errno) {
+func (s *session) answer(op abi.Op, body []byte, fd int) (rep any, fds []int, errno syscall.Errno) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.next++
 	n := s.next
-	if fd >= 0 && op != shm.OpSetMem {
+	if fd >= 0 && op != abi.OpSetMem {
 		defer unix.Close(fd)
 	}
-	if (fd >= 0) != (op == shm.OpSetMem || op == shm.OpAddMem) {
+	if (fd >= 0) != (op == abi.OpSetMem || op == abi.OpAddMem) {
 		s.f.t.Errorf("descriptor %d with %v", fd, op)
 	}
-	var handle shm.HandleRequest
+	var handle abi.HandleRequest
 	switch op {
-	case shm.OpHello:
-		var req shm.HelloRequest
+	case abi.OpHello:
+		var req abi.HelloRequest
 		s.decode(body, &req)
 		mem, fd := s.memfd(4096, goodSeals)
 		s.page = mem
-		shm.NewSessionPage(mem, n, 64, [shm.NonceLen]byte{1, 2, 3})
+		ring.NewSessionPage(mem, n, 64, [abi.NonceLen]byte{1, 2, 3})
 		bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 		if err != nil {
 			s.f.t.Error(err)
 		}
-		r := &shm.HelloReply{Magic: shm.MagicHello, Major: shm.Major, Minor: shm.Minor, NumDevices: uint32(len(devices))}
+		r := &abi.HelloReply{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor, NumDevices: uint32(len(devices))}
 		for i, name := range devices {
-			r.Devices[i] = shm.MakeDeviceName(name)
+			r.Devices[i] = abi.MakeDeviceName(name)
 		}
 		return r, []int{fd, bell}, 0
-	case shm.OpQueryDev:
-		var req shm.QueryDeviceRequest
+	case abi.OpQueryDev:
+		var req abi.QueryDeviceRequest
 		s.decode(body, &req)
 		if int(req.Device) >= len(devices) {
 			return nil, nil, syscall.ENODEV
 		}
-		return &shm.QueryDeviceReply{Name: shm.MakeDeviceName(devices[req.Device]), MaxCQE: 1024, MaxCQ: 16, MaxPD: 16, MaxMR: 16}, nil, 0
-	case shm.OpQueryPort:
-		return &shm.QueryPortReply{State: 4, GIDs: 1, LinkLayer: 2}, nil, 0
-	case shm.OpCtxOpen:
+		return &abi.QueryDeviceReply{Name: abi.MakeDeviceName(devices[req.Device]), MaxCQE: 1024, MaxCQ: 16, MaxPD: 16, MaxMR: 16}, nil, 0
+	case abi.OpQueryPort:
+		return &abi.QueryPortReply{State: 4, GIDs: 1, LinkLayer: 2}, nil, 0
+	case abi.OpCtxOpen:
 		r, w := s.newPipe()
 		s.async[n] = &queue{pipe: w}
-		return &shm.CtxOpenReply{Ctx: n}, []int{r}, 0
-	case shm.OpCtxClose:
+		return &abi.CtxOpenReply{Ctx: n}, []int{r}, 0
+	case abi.OpCtxClose:
 		s.decode(body, &handle)
 		if q := s.async[handle.Handle]; q != nil {
 			closePipe(&q.pipe)
 		}
 		return nil, nil, 0
-	case shm.OpGetAsync:
+	case abi.OpGetAsync:
 		s.decode(body, &handle)
 		q := s.async[handle.Handle]
 		if q == nil || len(q.events) == 0 {
@@ -358,40 +359,40 @@ func (s *session) answer(op shm.Op, body []byte, fd int) (rep any, fds []int, er
 		e := q.events[0]
 		q.events = q.events[1:]
 		return &e, nil, 0
-	case shm.OpCreateChan:
-		mem, fd := s.memfd(shm.ChannelMemSize, goodSeals)
+	case abi.OpCreateChan:
+		mem, fd := s.memfd(ring.ChannelMemSize, goodSeals)
 		r, w := s.newPipe()
 		ch := &channel{mem: mem, pipe: w}
-		ch.ring = shm.NewChannelRing(mem, n, func() { token(ch.pipe) }, nil)
+		ch.ring = ring.NewChannelRing(mem, n, func() { token(ch.pipe) }, nil)
 		s.chans[n] = ch
-		return &shm.CreateChanReply{Chan: n}, []int{r, fd}, 0
-	case shm.OpDestroyChn:
+		return &abi.CreateChanReply{Chan: n}, []int{r, fd}, 0
+	case abi.OpDestroyChn:
 		s.decode(body, &handle)
 		if ch := s.chans[handle.Handle]; ch != nil {
 			closePipe(&ch.pipe)
 		}
 		delete(s.chans, handle.Handle)
 		return nil, nil, 0
-	case shm.OpCreateCQ:
-		var req shm.CreateCQRequest
+	case abi.OpCreateCQ:
+		var req abi.CreateCQRequest
 		s.decode(body, &req)
 		size := uint32(1)
 		for size < req.CQE {
 			size *= 2
 		}
-		mem, fd := s.memfd((shm.CQMemSize(size)+4095)&^4095, goodSeals)
-		var ring *shm.ChannelRing
+		mem, fd := s.memfd((ring.CQMemSize(size)+4095)&^4095, goodSeals)
+		var events *ring.ChannelRing
 		if ch := s.chans[req.Chan]; ch != nil {
-			ring = ch.ring
+			events = ch.ring
 		}
-		s.cqs[n] = &cq{s: s, ctx: req.Ctx, mem: mem, ring: shm.NewCQRing(mem, size, n, ring, nil)}
-		return &shm.CreateCQReply{CQ: n, CQE: size}, []int{fd}, 0
-	case shm.OpDestroyCQ:
+		s.cqs[n] = &cq{s: s, ctx: req.Ctx, mem: mem, ring: ring.NewCQRing(mem, size, n, events, nil)}
+		return &abi.CreateCQReply{CQ: n, CQE: size}, []int{fd}, 0
+	case abi.OpDestroyCQ:
 		s.decode(body, &handle)
 		r := s.reply
 		if c := s.cqs[handle.Handle]; c != nil && s.async[c.ctx] != nil {
 			q := s.async[c.ctx]
-			q.events = slices.DeleteFunc(q.events, func(e shm.AsyncEvent) bool {
+			q.events = slices.DeleteFunc(q.events, func(e abi.AsyncEvent) bool {
 				if e.Handle == handle.Handle {
 					r.Tokens++
 				}
@@ -400,16 +401,16 @@ func (s *session) answer(op shm.Op, body []byte, fd int) (rep any, fds []int, er
 		}
 		delete(s.cqs, handle.Handle)
 		return &r, nil, 0
-	case shm.OpAllocPD:
+	case abi.OpAllocPD:
 		s.pd = n
-		return &shm.AllocPDReply{PD: n}, nil, 0
-	case shm.OpSetMem:
-		var req shm.SetMemRequest
+		return &abi.AllocPDReply{PD: n}, nil, 0
+	case abi.OpSetMem:
+		var req abi.SetMemRequest
 		s.decode(body, &req)
 		s.mem, s.nonce = fd, req.NonceAddr
 		return nil, nil, 0
-	case shm.OpAddMem:
-		var req shm.AddMemRequest
+	case abi.OpAddMem:
+		var req abi.AddMemRequest
 		s.decode(body, &req)
 		var st unix.Stat_t
 		if err := unix.Fstat(fd, &st); err != nil {
@@ -418,18 +419,18 @@ func (s *session) answer(op shm.Op, body []byte, fd int) (rep any, fds []int, er
 		if s.mem1 == 0 {
 			s.mem1 = n
 		}
-		return &shm.AddMemReply{Mem: n, Size: uint64(st.Size)}, nil, 0
-	case shm.OpRegMR:
-		var req shm.RegMRRequest
+		return &abi.AddMemReply{Mem: n, Size: uint64(st.Size)}, nil, 0
+	case abi.OpRegMR:
+		var req abi.RegMRRequest
 		s.decode(body, &req)
-		return &shm.RegMRReply{MR: n, LKey: n << 8, RKey: n<<8 | 1}, nil, 0
-	case shm.OpReregMR:
-		var req shm.ReregMRRequest
+		return &abi.RegMRReply{MR: n, LKey: n << 8, RKey: n<<8 | 1}, nil, 0
+	case abi.OpReregMR:
+		var req abi.ReregMRRequest
 		s.decode(body, &req)
-		return &shm.RegMRReply{MR: req.MR, LKey: n << 8, RKey: n<<8 | 1}, nil, 0
-	case shm.OpAllocMW:
-		return &shm.AllocMWReply{MW: n, RKey: n << 8}, nil, 0
-	case shm.OpDelMem, shm.OpDeallocPD, shm.OpDeregMR, shm.OpDeallocMW:
+		return &abi.RegMRReply{MR: req.MR, LKey: n << 8, RKey: n<<8 | 1}, nil, 0
+	case abi.OpAllocMW:
+		return &abi.AllocMWReply{MW: n, RKey: n << 8}, nil, 0
+	case abi.OpDelMem, abi.OpDeallocPD, abi.OpDeregMR, abi.OpDeallocMW:
 		s.decode(body, &handle)
 		return nil, nil, 0
 	}
@@ -463,7 +464,7 @@ func (c *cq) push(t testing.TB) {
 	t.Helper()
 	c.s.mu.Lock() // the channel's pipe is closed with it
 	defer c.s.mu.Unlock()
-	if err := c.ring.Push(&shm.CQE{QPN: 99}, true); err != nil {
+	if err := c.ring.Push(&abi.CQE{QPN: 99}, true); err != nil {
 		t.Error(err)
 	}
 }
@@ -476,7 +477,7 @@ func (s *session) token() {
 }
 
 // raise queues an async event of the first context.
-func (s *session) raise(e shm.AsyncEvent) {
+func (s *session) raise(e abi.AsyncEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	q := nth(s.async, 0)

@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
 )
 
 // FuzzSession has a daemon whose every reply, and the memory that comes with it, has octets changed. The library answers
@@ -14,12 +14,12 @@ func FuzzSession(f *testing.F) {
 	need(f) // not within the time that an input has
 	f.Add([]byte{})
 	f.Add([]byte{1, 8, 0, 0xff})                                         // a status
-	f.Add([]byte{0, 0, 0, 0, 2, byte(shm.SessBellOff), 0, 1})            // where bells are
+	f.Add([]byte{0, 0, 0, 0, 2, byte(abi.SessBellOff), 0, 1})            // where bells are
 	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0, 1, 16, 0, 7, 3, 8, 0, 200})     // a channel's ring
 	f.Add([]byte{2, 64, 0, 1, 2, 128, 0, 9, 2, 192, 0, 255, 3, 3, 3, 3}) // words that both write
 	f.Fuzz(func(t *testing.T, data []byte) {
 		// Four octets for each reply: what is changed, where, and how.
-		d := newFake(t, func(op shm.Op, msg []byte, fds []int) ([]byte, []int) {
+		d := newFake(t, func(op abi.Op, msg []byte, fds []int) ([]byte, []int) {
 			if len(data) < 4 {
 				return msg, fds
 			}
@@ -54,7 +54,7 @@ func FuzzSession(f *testing.F) {
 			if cq = p.do("cq 0 4 0")[:2] == "ok"; cq {
 				p.want("arm 0 0", "ok")
 				s.mu.Lock()
-				nth(s.cqs, 0).ring.Push(&shm.CQE{QPN: 99}, true) //nolint:errcheck // the library may have written anything
+				nth(s.cqs, 0).ring.Push(&abi.CQE{QPN: 99}, true) //nolint:errcheck // the library may have written anything
 				s.mu.Unlock()
 				p.do("poll 0")
 				if p.do("get 0") == "0" {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vrnic/vrnic/internal/needtest"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
 
@@ -24,22 +24,22 @@ const nobody = 65534
 
 // walk is what a program does to see all of the control plane, and after which request of the daemon's each step comes.
 var walk = []struct {
-	op      shm.Op
+	op      abi.Op
 	command string
 	answer  string // of an honest daemon
 }{
-	{shm.OpHello, "list", "2 fake0 fake1"},
-	{shm.OpCtxOpen, "open", "ok"},
-	{shm.OpQueryPort, "queries 1", "ok"},
-	{shm.OpCreateChan, "chan", "ok"},
-	{shm.OpCreateCQ, "cq 0 4 0", "ok 4"},
-	{shm.OpAllocPD, "pd", "ok"},
-	{shm.OpSetMem, "mr malloc 100 0 1", "ok"},
-	{shm.OpAllocMW, "mw 1", "ok"},
+	{abi.OpHello, "list", "2 fake0 fake1"},
+	{abi.OpCtxOpen, "open", "ok"},
+	{abi.OpQueryPort, "queries 1", "ok"},
+	{abi.OpCreateChan, "chan", "ok"},
+	{abi.OpCreateCQ, "cq 0 4 0", "ok 4"},
+	{abi.OpAllocPD, "pd", "ok"},
+	{abi.OpSetMem, "mr malloc 100 0 1", "ok"},
+	{abi.OpAllocMW, "mw 1", "ok"},
 }
 
 // take walks up to the step that begins with op, and returns the answer to that.
-func take(p *program, op shm.Op) string {
+func take(p *program, op abi.Op) string {
 	p.t.Helper()
 	for _, s := range walk {
 		if s.op == op {
@@ -65,7 +65,7 @@ func grow(n int, b byte) func(msg []byte, fds []int) ([]byte, []int) {
 		for range n {
 			msg = append(msg, b)
 		}
-		ne.PutUint32(msg[12:], uint32(len(msg)-shm.HeaderLen))
+		ne.PutUint32(msg[12:], uint32(len(msg)-abi.HeaderLen))
 		return msg, fds
 	}
 }
@@ -91,7 +91,7 @@ func TestHostileReplies(t *testing.T) {
 	}{
 		{"hangs up", func(msg []byte, fds []int) ([]byte, []int) { return nil, fds }},
 		{"empty", func(msg []byte, fds []int) ([]byte, []int) { return msg[:0], nil }},
-		{"no header", func(msg []byte, fds []int) ([]byte, []int) { return msg[:shm.HeaderLen-1], fds }},
+		{"no header", func(msg []byte, fds []int) ([]byte, []int) { return msg[:abi.HeaderLen-1], fds }},
 		{"other op", func(msg []byte, fds []int) ([]byte, []int) { msg[0]++; return msg, fds }},
 		{"flags", func(msg []byte, fds []int) ([]byte, []int) { msg[2] = 1; return msg, fds }},
 		{"other seq", func(msg []byte, fds []int) ([]byte, []int) { msg[4]++; return msg, fds }},
@@ -108,7 +108,7 @@ func TestHostileReplies(t *testing.T) {
 	} {
 		for _, step := range walk {
 			t.Run(fmt.Sprintf("%s/%v", tt.name, step.op), func(t *testing.T) {
-				f := newFake(t, func(op shm.Op, msg []byte, fds []int) ([]byte, []int) {
+				f := newFake(t, func(op abi.Op, msg []byte, fds []int) ([]byte, []int) {
 					if op != step.op {
 						return msg, fds
 					}
@@ -137,14 +137,14 @@ func TestHostileDescriptors(t *testing.T) {
 		{"none", func(msg []byte, fds []int) ([]byte, []int) { closeAll(fds); return msg, nil }},
 		{"one less", func(msg []byte, fds []int) ([]byte, []int) { closeAll(fds[:1]); return msg, fds[1:] }},
 		{"with a refusal", func(msg []byte, fds []int) ([]byte, []int) {
-			h, _, _ := shm.ParseMessage(msg)
+			h, _, _ := abi.ParseMessage(msg)
 			h.Status = -int32(unix.ENOMEM)
-			return shm.AppendMessage(nil, h, &shm.EmptyReply{}), fds
+			return abi.AppendMessage(nil, h, &abi.EmptyReply{}), fds
 		}},
 	} {
-		for _, op := range []shm.Op{shm.OpHello, shm.OpCtxOpen, shm.OpCreateChan, shm.OpCreateCQ} {
+		for _, op := range []abi.Op{abi.OpHello, abi.OpCtxOpen, abi.OpCreateChan, abi.OpCreateCQ} {
 			t.Run(fmt.Sprintf("%s/%v", tt.name, op), func(t *testing.T) {
-				f := newFake(t, func(o shm.Op, msg []byte, fds []int) ([]byte, []int) {
+				f := newFake(t, func(o abi.Op, msg []byte, fds []int) ([]byte, []int) {
 					if o != op {
 						return msg, fds
 					}
@@ -166,14 +166,14 @@ func TestOtherLengths(t *testing.T) {
 	for _, tamper := range []func(msg []byte, fds []int) ([]byte, []int){
 		grow(64, 0),
 		func(msg []byte, fds []int) ([]byte, []int) {
-			for len(msg) > shm.HeaderLen && msg[len(msg)-1] == 0 {
+			for len(msg) > abi.HeaderLen && msg[len(msg)-1] == 0 {
 				msg = msg[:len(msg)-1]
 			}
-			ne.PutUint32(msg[12:], uint32(len(msg)-shm.HeaderLen))
+			ne.PutUint32(msg[12:], uint32(len(msg)-abi.HeaderLen))
 			return msg, fds
 		},
 	} {
-		f := newFake(t, func(op shm.Op, msg []byte, fds []int) ([]byte, []int) { return tamper(msg, fds) })
+		f := newFake(t, func(op abi.Op, msg []byte, fds []int) ([]byte, []int) { return tamper(msg, fds) })
 		p := start(t, f.path)
 		for _, s := range walk {
 			p.want(s.command, s.answer)
@@ -186,15 +186,15 @@ func TestRefusals(t *testing.T) {
 	need(t)
 	for _, step := range walk[1:] {
 		refuse := true
-		f := newFake(t, func(op shm.Op, msg []byte, fds []int) ([]byte, []int) {
+		f := newFake(t, func(op abi.Op, msg []byte, fds []int) ([]byte, []int) {
 			if op != step.op || !refuse {
 				return msg, fds
 			}
 			refuse = false
 			closeAll(fds)
-			h, _, _ := shm.ParseMessage(msg)
+			h, _, _ := abi.ParseMessage(msg)
 			h.Status = -int32(unix.ENOMEM)
-			return shm.AppendMessage(nil, h, &shm.EmptyReply{}), nil
+			return abi.AppendMessage(nil, h, &abi.EmptyReply{}), nil
 		})
 		p := start(t, f.path)
 		if got := take(p, step.op); got != "ENOMEM" {
@@ -255,42 +255,42 @@ func notMemory(t testing.TB, i int) func(msg []byte, fds []int) ([]byte, []int) 
 func TestHostileMemory(t *testing.T) {
 	need(t)
 	for _, tt := range []struct {
-		op   shm.Op
+		op   abi.Op
 		name string
 		fd   int
 		off  int64
 		v    uint32
 	}{
-		{shm.OpHello, "magic", 0, shm.SessMagic, 1},
-		{shm.OpHello, "version", 0, shm.SessMajor, 9},
-		{shm.OpHello, "bells at", 0, shm.SessBellOff, 1 << 20},
-		{shm.OpHello, "bells between words", 0, shm.SessBellOff, 130},
-		{shm.OpHello, "bells that wrap", 0, shm.SessBellOff, ^uint32(3)},
-		{shm.OpHello, "bells", 0, shm.SessBellWords, 1 << 10},
-		{shm.OpHello, "bells, octets that wrap", 0, shm.SessBellWords, 1 << 30},
-		{shm.OpCreateChan, "magic", 1, shm.ChanMagic, 0},
-		{shm.OpCreateChan, "handle", 1, shm.ChanHandle, 1},
-		{shm.OpCreateChan, "no slots", 1, shm.ChanSize, 0},
-		{shm.OpCreateChan, "slots", 1, shm.ChanSize, 4097},
-		{shm.OpCreateChan, "many slots", 1, shm.ChanSize, 8192},
-		{shm.OpCreateChan, "too many slots", 1, shm.ChanSize, 1 << 31},
-		{shm.OpCreateChan, "slots at", 1, shm.ChanOff, 1 << 30},
-		{shm.OpCreateChan, "slots between words", 1, shm.ChanOff, 193},
-		{shm.OpCreateCQ, "magic", 0, shm.CQMagic, 0},
-		{shm.OpCreateCQ, "handle", 0, shm.CQHandle, 1},
-		{shm.OpCreateCQ, "no entries", 0, shm.CQSize, 0},
-		{shm.OpCreateCQ, "fewer entries", 0, shm.CQSize, 2},
-		{shm.OpCreateCQ, "entries", 0, shm.CQSize, 5},
-		{shm.OpCreateCQ, "many entries", 0, shm.CQSize, 256},
-		{shm.OpCreateCQ, "too many entries", 0, shm.CQSize, 1 << 31},
-		{shm.OpCreateCQ, "entries at", 0, shm.CQCQEOff, 1 << 31},
-		{shm.OpCreateCQ, "entries between words", 0, shm.CQCQEOff, 257},
+		{abi.OpHello, "magic", 0, abi.SessMagic, 1},
+		{abi.OpHello, "version", 0, abi.SessMajor, 9},
+		{abi.OpHello, "bells at", 0, abi.SessBellOff, 1 << 20},
+		{abi.OpHello, "bells between words", 0, abi.SessBellOff, 130},
+		{abi.OpHello, "bells that wrap", 0, abi.SessBellOff, ^uint32(3)},
+		{abi.OpHello, "bells", 0, abi.SessBellWords, 1 << 10},
+		{abi.OpHello, "bells, octets that wrap", 0, abi.SessBellWords, 1 << 30},
+		{abi.OpCreateChan, "magic", 1, abi.ChanMagic, 0},
+		{abi.OpCreateChan, "handle", 1, abi.ChanHandle, 1},
+		{abi.OpCreateChan, "no slots", 1, abi.ChanSize, 0},
+		{abi.OpCreateChan, "slots", 1, abi.ChanSize, 4097},
+		{abi.OpCreateChan, "many slots", 1, abi.ChanSize, 8192},
+		{abi.OpCreateChan, "too many slots", 1, abi.ChanSize, 1 << 31},
+		{abi.OpCreateChan, "slots at", 1, abi.ChanOff, 1 << 30},
+		{abi.OpCreateChan, "slots between words", 1, abi.ChanOff, 193},
+		{abi.OpCreateCQ, "magic", 0, abi.CQMagic, 0},
+		{abi.OpCreateCQ, "handle", 0, abi.CQHandle, 1},
+		{abi.OpCreateCQ, "no entries", 0, abi.CQSize, 0},
+		{abi.OpCreateCQ, "fewer entries", 0, abi.CQSize, 2},
+		{abi.OpCreateCQ, "entries", 0, abi.CQSize, 5},
+		{abi.OpCreateCQ, "many entries", 0, abi.CQSize, 256},
+		{abi.OpCreateCQ, "too many entries", 0, abi.CQSize, 1 << 31},
+		{abi.OpCreateCQ, "entries at", 0, abi.CQCQEOff, 1 << 31},
+		{abi.OpCreateCQ, "entries between words", 0, abi.CQCQEOff, 257},
 	} {
 		t.Run(fmt.Sprintf("%v/%s", tt.op, tt.name), func(t *testing.T) {
 			hostileMemory(t, tt.op, poke(t, tt.fd, tt.off, tt.v))
 		})
 	}
-	for op, fd := range map[shm.Op]int{shm.OpHello: 0, shm.OpCreateChan: 1, shm.OpCreateCQ: 0} {
+	for op, fd := range map[abi.Op]int{abi.OpHello: 0, abi.OpCreateChan: 1, abi.OpCreateCQ: 0} {
 		for name, tamper := range map[string]func([]byte, []int) ([]byte, []int){
 			"not sealed":         otherMem(t, fd, 1<<20, 0, nil),
 			"may shrink":         otherMem(t, fd, 1<<20, unix.F_SEAL_GROW, nil),
@@ -304,13 +304,13 @@ func TestHostileMemory(t *testing.T) {
 			t.Run(fmt.Sprintf("%v/%s", op, name), func(t *testing.T) { hostileMemory(t, op, tamper) })
 		}
 	}
-	for _, op := range []shm.Op{shm.OpCtxOpen, shm.OpCreateChan} {
+	for _, op := range []abi.Op{abi.OpCtxOpen, abi.OpCreateChan} {
 		t.Run(fmt.Sprintf("%v/no pipe", op), func(t *testing.T) { hostileMemory(t, op, notMemory(t, 0)) })
 	}
 }
 
-func hostileMemory(t *testing.T, op shm.Op, tamper func(msg []byte, fds []int) ([]byte, []int)) {
-	f := newFake(t, func(o shm.Op, msg []byte, fds []int) ([]byte, []int) {
+func hostileMemory(t *testing.T, op abi.Op, tamper func(msg []byte, fds []int) ([]byte, []int)) {
+	f := newFake(t, func(o abi.Op, msg []byte, fds []int) ([]byte, []int) {
 		if o != op {
 			return msg, fds
 		}
@@ -331,13 +331,13 @@ func TestHostileRings(t *testing.T) {
 		do   func(s *session)
 		wait string // a command that finds it
 	}{
-		{"more completions than entries", func(s *session) { ne.PutUint32(s.cq(0).mem[shm.CQProd:], 5) }, "poll 0"},
-		{"fewer completions than before", func(s *session) { ne.PutUint32(s.cq(0).mem[shm.CQProd:], ^uint32(0)) }, "poll 0"},
-		{"more events than slots", func(s *session) { ne.PutUint32(s.ch(0).mem[shm.ChanProd:], 4097); s.token() }, "get 0"},
+		{"more completions than entries", func(s *session) { ne.PutUint32(s.cq(0).mem[abi.CQProd:], 5) }, "poll 0"},
+		{"fewer completions than before", func(s *session) { ne.PutUint32(s.cq(0).mem[abi.CQProd:], ^uint32(0)) }, "poll 0"},
+		{"more events than slots", func(s *session) { ne.PutUint32(s.ch(0).mem[abi.ChanProd:], 4097); s.token() }, "get 0"},
 		{"an event of no CQ", func(s *session) {
 			mem := s.ch(0).mem
-			ne.PutUint32(mem[ne.Uint32(mem[shm.ChanOff:]):], 4711)
-			ne.PutUint32(mem[shm.ChanProd:], 1)
+			ne.PutUint32(mem[ne.Uint32(mem[abi.ChanOff:]):], 4711)
+			ne.PutUint32(mem[abi.ChanProd:], 1)
 			s.token()
 		}, "get 0"},
 	} {
@@ -371,7 +371,7 @@ func TestSpuriousTokens(t *testing.T) {
 	s.mu.Unlock()
 	p.send("bg async")
 	p.quiet("there is no event")
-	s.raise(shm.AsyncEvent{Type: 9})
+	s.raise(abi.AsyncEvent{Type: 9})
 	p.wantLine("bg async type 9")
 }
 

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vrnic/vrnic/internal/needtest"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
 
@@ -22,9 +22,9 @@ func TestMemoryRegions(t *testing.T) {
 		mode     uint32
 		offset   uint64
 	}{
-		{"heap", "malloc 100 3 1", "ok", shm.ModeApp, 0},
-		{"wishes", "malloc 100 0 3ff0001f", "ok", shm.ModeApp, 0},
-		{"local read", "malloc 100 0 0", "ok", shm.ModeApp, 0},
+		{"heap", "malloc 100 3 1", "ok", abi.ModeApp, 0},
+		{"wishes", "malloc 100 0 3ff0001f", "ok", abi.ModeApp, 0},
+		{"local read", "malloc 100 0 0", "ok", abi.ModeApp, 0},
 		{"remote write without local write", "malloc 100 0 2", "EINVAL", 0, 0},
 		{"remote atomic without local write", "malloc 100 0 8", "EINVAL", 0, 0},
 		{"zero based", "malloc 100 0 20", "EINVAL", 0, 0},
@@ -34,12 +34,12 @@ func TestMemoryRegions(t *testing.T) {
 		{"nothing there", "null 100 0 1", "EFAULT", 0, 0},
 		{"a page missing", "hole 8192 0 1", "EFAULT", 0, 0},
 		{"all of memory", "malloc -1 0 1", "EINVAL", 0, 0},
-		{"vrnic_alloc", "alloc 8192 100 1", "ok", shm.ModeShared, 100},
-		{"memfd", "memfd 8192 5 1", "ok", shm.ModeShared, 4096 + 5},
-		{"memfd, small", "memfd 4095 0 1", "ok", shm.ModeApp, 0},
-		{"memfd that may shrink", "memfd-open 8192 0 1", "ok", shm.ModeApp, 0},
-		{"memfd that was closed", "memfd-closed 8192 0 1", "ok", shm.ModeApp, 0},
-		{"copy on write of a memfd", "memfd-private 8192 0 1", "ok", shm.ModeApp, 0},
+		{"vrnic_alloc", "alloc 8192 100 1", "ok", abi.ModeShared, 100},
+		{"memfd", "memfd 8192 5 1", "ok", abi.ModeShared, 4096 + 5},
+		{"memfd, small", "memfd 4095 0 1", "ok", abi.ModeApp, 0},
+		{"memfd that may shrink", "memfd-open 8192 0 1", "ok", abi.ModeApp, 0},
+		{"memfd that was closed", "memfd-closed 8192 0 1", "ok", abi.ModeApp, 0},
+		{"copy on write of a memfd", "memfd-private 8192 0 1", "ok", abi.ModeApp, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := newFake(t, nil)
@@ -54,14 +54,14 @@ func TestMemoryRegions(t *testing.T) {
 				return
 			}
 			s := f.session(0)
-			r := last[shm.RegMRRequest](t, s)
-			if r.Mode != tt.mode || r.Offset != tt.offset || (r.Mem != 0) != (r.Mode == shm.ModeShared) || r.Addr != r.IOVA || r.Access>>20 != 0 {
+			r := last[abi.RegMRRequest](t, s)
+			if r.Mode != tt.mode || r.Offset != tt.offset || (r.Mem != 0) != (r.Mode == abi.ModeShared) || r.Addr != r.IOVA || r.Access>>20 != 0 {
 				t.Errorf("registered as %+v, want mode %d, offset %d", r, tt.mode, tt.offset)
 			}
 			p.want("delpd 0", "EBUSY", "delmr 0", "ok", "delpd 0", "ok")
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			if lent := s.mem >= 0; lent != (tt.mode == shm.ModeApp) {
+			if lent := s.mem >= 0; lent != (tt.mode == abi.ModeApp) {
 				t.Errorf("lent its memory: %v", lent)
 			}
 		})
@@ -79,11 +79,11 @@ func TestSharedTwice(t *testing.T) {
 	defer s.mu.Unlock()
 	added := 0
 	for _, r := range s.reqs {
-		if _, ok := r.(*shm.AddMemRequest); ok {
+		if _, ok := r.(*abi.AddMemRequest); ok {
 			added++
 		}
 	}
-	if h := s.reqs[len(s.reqs)-1].(*shm.HandleRequest).Handle; added != 1 || h != s.mem1 {
+	if h := s.reqs[len(s.reqs)-1].(*abi.HandleRequest).Handle; added != 1 || h != s.mem1 {
 		t.Errorf("shared %d times as %d, the last request was for %d", added, s.mem1, h)
 	}
 }
@@ -97,8 +97,8 @@ func TestLentMemory(t *testing.T) {
 	s := f.session(0)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	got := make([]byte, shm.NonceLen)
-	if n, err := unix.Pread(s.mem, got, int64(s.nonce)); n != len(got) || err != nil || !bytes.Equal(got, s.page[shm.SessNonce:][:shm.NonceLen]) {
+	got := make([]byte, abi.NonceLen)
+	if n, err := unix.Pread(s.mem, got, int64(s.nonce)); n != len(got) || err != nil || !bytes.Equal(got, s.page[abi.SessNonce:][:abi.NonceLen]) {
 		t.Errorf("read %d octets (%v): %x", n, err, got)
 	}
 }
@@ -111,7 +111,7 @@ func TestReregister(t *testing.T) {
 		"rereg 0 0 0", "-1 EINVAL", "rereg 0 8 0", "-1 EINVAL", "rereg 0 4 2", "-1 EINVAL", "rereg 0 2 1", "-1 EINVAL",
 		"rereg 0 7 3", "0 ok", "delpd 0", "ok", "delpd 1", "EBUSY")
 	s := f.session(0)
-	r := last[shm.ReregMRRequest](t, s)
+	r := last[abi.ReregMRRequest](t, s)
 	if r.Flags != 7 || r.New.PD != s.pd || r.New.Access != 3 || r.New.Length != 4096 || r.New.Addr == 0 || r.New.IOVA != r.New.Addr {
 		t.Errorf("changed by %+v", r)
 	}
@@ -148,10 +148,10 @@ func TestLentHeap(t *testing.T) {
 	p := open(t, f, "LD_PRELOAD="+filepath.Join(b.libs, "libvrnic-heap.so"))
 	p.want("pd", "ok", "mr malloc 65536 100 1", "ok", "mr malloc 100000 0 1", "ok")
 	s := f.session(0)
-	first := last[shm.RegMRRequest](t, s)
+	first := last[abi.RegMRRequest](t, s)
 	p.want("mr malloc 40000000 5 1", "ok")
-	second := last[shm.RegMRRequest](t, s)
-	if first.Mode != shm.ModeShared || second.Mode != shm.ModeShared || second.Offset != 5 || first.Mem == second.Mem {
+	second := last[abi.RegMRRequest](t, s)
+	if first.Mode != abi.ModeShared || second.Mode != abi.ModeShared || second.Offset != 5 || first.Mem == second.Mem {
 		t.Errorf("registered as %+v, and what is larger as %+v", first, second)
 	}
 	s.mu.Lock()
@@ -160,7 +160,7 @@ func TestLentHeap(t *testing.T) {
 	}
 	s.mu.Unlock()
 	p.want("mr malloc 65535 0 1", "ok")
-	if r := last[shm.RegMRRequest](t, s); r.Mode != shm.ModeApp {
+	if r := last[abi.RegMRRequest](t, s); r.Mode != abi.ModeApp {
 		t.Errorf("what is small was registered as %+v", r)
 	}
 }

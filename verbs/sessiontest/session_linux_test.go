@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vrnic/vrnic/internal/needtest"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
 
@@ -57,20 +57,20 @@ func TestNoDaemon(t *testing.T) {
 
 func TestOtherVersion(t *testing.T) {
 	need(t)
-	f := newFake(t, func(op shm.Op, msg []byte, fds []int) ([]byte, []int) {
-		h, body, _ := shm.ParseMessage(msg)
-		var rep shm.HelloReply
-		if err := shm.Decode(body, &rep); err != nil {
+	f := newFake(t, func(op abi.Op, msg []byte, fds []int) ([]byte, []int) {
+		h, body, _ := abi.ParseMessage(msg)
+		var rep abi.HelloReply
+		if err := abi.Decode(body, &rep); err != nil {
 			t.Error(err)
 		}
 		rep.Major, rep.Minor = 7, 3
 		closeAll(fds)
 		h.Status = -int32(unix.EPROTONOSUPPORT)
-		return shm.AppendMessage(nil, h, &rep), nil
+		return abi.AppendMessage(nil, h, &rep), nil
 	})
 	p := start(t, f.path)
 	p.want("list", "EPROTONOSUPPORT")
-	if want := fmt.Sprintf("version 7.3 of the ring ABI, this library %d.%d", shm.Major, shm.Minor); !strings.Contains(p.said(), want) {
+	if want := fmt.Sprintf("version 7.3 of the ring ABI, this library %d.%d", abi.Major, abi.Minor); !strings.Contains(p.said(), want) {
 		t.Errorf("%q does not say %q", p.errs, want)
 	}
 }
@@ -200,16 +200,16 @@ func TestAsyncEvents(t *testing.T) {
 	a, b := s.cq(0).ring.Handle(), s.cq(1).ring.Handle()
 	p.send("bg async")
 	p.quiet("there is no event")
-	s.raise(shm.AsyncEvent{Type: 0, Kind: shm.ObjCQ, Handle: b})
+	s.raise(abi.AsyncEvent{Type: 0, Kind: abi.ObjCQ, Handle: b})
 	p.wantLine("bg async type 0 cq 1")
 	p.want("aack", "ok", "areadable", "0")
-	s.raise(shm.AsyncEvent{Type: 9})
+	s.raise(abi.AsyncEvent{Type: 9})
 	p.want("areadable", "1", "async", "type 9", "aack", "ok")
 
-	s.raise(shm.AsyncEvent{Type: 0, Kind: shm.ObjCQ, Handle: a}) // dropped with its object
+	s.raise(abi.AsyncEvent{Type: 0, Kind: abi.ObjCQ, Handle: a}) // dropped with its object
 	p.want("delcq 0", "ok", "areadable", "0")
-	s.raise(shm.AsyncEvent{Type: 0, Kind: shm.ObjCQ, Handle: a}) // of an object that has gone
-	s.raise(shm.AsyncEvent{Type: 0, Kind: shm.ObjCQ, Handle: b})
+	s.raise(abi.AsyncEvent{Type: 0, Kind: abi.ObjCQ, Handle: a}) // of an object that has gone
+	s.raise(abi.AsyncEvent{Type: 0, Kind: abi.ObjCQ, Handle: b})
 	p.want("async", "type 0 cq 1")
 	p.send("bg delcq 1")
 	p.quiet("its event is not acknowledged")
@@ -228,7 +228,7 @@ func TestAsyncEventOfOtherKind(t *testing.T) {
 	p := open(t, f)
 	p.want("cq -1 4 0", "ok 4")
 	s := f.session(0)
-	s.raise(shm.AsyncEvent{Type: 1, Kind: shm.ObjCQ, Handle: s.cq(0).ring.Handle()})
+	s.raise(abi.AsyncEvent{Type: 1, Kind: abi.ObjCQ, Handle: s.cq(0).ring.Handle()})
 	p.want("async", "type 8", "async", "EIO")
 	s.ended()
 }
@@ -280,7 +280,7 @@ func TestNextDaemon(t *testing.T) {
 	p.want("queries 1", "EIO", "delmr 0", "ok", "delpd 0", "ok", "close", "ok")
 	g := newFakeAt(t, f.path, nil)
 	p.want("open", "ok", "queries 1", "ok", "pd", "ok", "again 8192", "ok")
-	if r := last[shm.RegMRRequest](t, g.session(0)); r.Mode != shm.ModeShared || r.Mem == 0 {
+	if r := last[abi.RegMRRequest](t, g.session(0)); r.Mode != abi.ModeShared || r.Mem == 0 {
 		t.Errorf("registered as %+v", r)
 	}
 	p.want("delmr 1", "ok", "free", "ok", "delpd 1", "ok", "close", "ok")

@@ -13,6 +13,7 @@ import (
 	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
 )
 
 // A dev is what makes the device of an end.
@@ -24,7 +25,7 @@ func limits() (args []string) {
 		name string
 		n    int
 	}{
-		{"qps", 2*load.MaxQPs + 64}, {"cm-ids", 4*load.MaxQPs + 64}, {"mrs", MaxMRs + 64}, {"depth", shm.MaxDepth}, {"ring-bytes", 1 << 32},
+		{"qps", 2*load.MaxQPs + 64}, {"cm-ids", 4*load.MaxQPs + 64}, {"mrs", MaxMRs + 64}, {"depth", abi.MaxDepth}, {"ring-bytes", 1 << 32},
 		{"peer-connections", 2*load.MaxQPs + 64}, {"sessions-per-uid", 1024}, {"sessions", 1024},
 	} {
 		args = append(args, "--limit", l.name+"="+strconv.Itoa(l.n))

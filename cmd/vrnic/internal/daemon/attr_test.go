@@ -11,7 +11,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/shmtest"
 )
 
@@ -22,23 +22,23 @@ func TestInitQPAttr(t *testing.T) {
 	d := daemontest.Start(t)
 	r := shmtest.NewRaw(t, d.Socket()).Hello()
 	ch, _ := r.CM()
-	ask := func(id, state uint32) (shm.CMInitQPAttrReply, error) {
-		var a shm.CMInitQPAttrReply
-		_, err := r.Call(shm.OpCMInitQPAttr, &shm.CMInitQPAttrRequest{ID: id, State: state}, &a)
+	ask := func(id, state uint32) (abi.CMInitQPAttrReply, error) {
+		var a abi.CMInitQPAttrReply
+		_, err := r.Call(abi.OpCMInitQPAttr, &abi.CMInitQPAttrRequest{ID: id, State: state}, &a)
 		return a, err
 	}
 	bound := r.ID(ch)
-	if _, err := ask(bound, shm.StateInit); !errors.Is(err, syscall.EINVAL) {
+	if _, err := ask(bound, abi.StateInit); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("before it is bound: %v", err)
 	}
-	r.Must(shm.OpCMBind, &shm.CMBindRequest{ID: bound, Addr: shm.MakeSockAddr(netip.MustParseAddrPort("10.77.0.2:0"))}, nil)
+	r.Must(abi.OpCMBind, &abi.CMBindRequest{ID: bound, Addr: abi.MakeSockAddr(netip.MustParseAddrPort("10.77.0.2:0"))}, nil)
 	for _, tt := range []struct {
 		state uint32
-		want  shm.CMInitQPAttrReply
+		want  abi.CMInitQPAttrReply
 	}{
-		{1, shm.CMInitQPAttrReply{Mask: 1 | 8, State: 1, Access: 2 | 4, Port: 1}}, // IBV_QP_STATE | IBV_QP_ACCESS_FLAGS
-		{2, shm.CMInitQPAttrReply{State: 2, Port: 1}},
-		{3, shm.CMInitQPAttrReply{State: 3, Port: 1}},
+		{1, abi.CMInitQPAttrReply{Mask: 1 | 8, State: 1, Access: 2 | 4, Port: 1}}, // IBV_QP_STATE | IBV_QP_ACCESS_FLAGS
+		{2, abi.CMInitQPAttrReply{State: 2, Port: 1}},
+		{3, abi.CMInitQPAttrReply{State: 3, Port: 1}},
 	} {
 		if a, err := ask(bound, tt.state); a != tt.want || err != nil {
 			t.Errorf("state %d: %+v, %v; want %+v", tt.state, a, err, tt.want)
@@ -50,14 +50,14 @@ func TestInitQPAttr(t *testing.T) {
 		}
 	}
 	wild := r.ID(ch)
-	r.Must(shm.OpCMBind, &shm.CMBindRequest{ID: wild, Addr: shm.MakeSockAddr(netip.MustParseAddrPort("0.0.0.0:0"))}, nil)
-	if _, err := ask(wild, shm.StateInit); !errors.Is(err, syscall.EINVAL) {
+	r.Must(abi.OpCMBind, &abi.CMBindRequest{ID: wild, Addr: abi.MakeSockAddr(netip.MustParseAddrPort("0.0.0.0:0"))}, nil)
+	if _, err := ask(wild, abi.StateInit); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("bound to all devices: %v", err)
 	}
 	e := newRawEnd(t, d, 4096)
-	for mask, want := range map[uint32]error{0: nil, shm.ModifyQPState: syscall.EINVAL} { // what a mask of 0 leads to, and what RTR would
-		req := &shm.ModifyQPRequest{QP: e.qp.CreateQPReply.QP, Mask: mask, State: mask * shm.StateRTR}
-		if _, err := e.Call(shm.OpModifyQP, req, nil); !errors.Is(err, want) {
+	for mask, want := range map[uint32]error{0: nil, abi.ModifyQPState: syscall.EINVAL} { // what a mask of 0 leads to, and what RTR would
+		req := &abi.ModifyQPRequest{QP: e.qp.CreateQPReply.QP, Mask: mask, State: mask * abi.StateRTR}
+		if _, err := e.Call(abi.OpModifyQP, req, nil); !errors.Is(err, want) {
 			t.Errorf("MODIFY_QP with mask %d: %v, want %v", mask, err, want)
 		}
 	}
@@ -73,8 +73,8 @@ func TestMigrate(t *testing.T) {
 	to, _ := e.CM()
 	lis := e.ID(from)
 	addr := netip.MustParseAddrPort("10.77.0.2:7000")
-	e.Must(shm.OpCMBind, &shm.CMBindRequest{ID: lis, Addr: shm.MakeSockAddr(addr)}, nil)
-	e.Must(shm.OpCMListen, &shm.CMListenRequest{ID: lis}, nil)
+	e.Must(abi.OpCMBind, &abi.CMBindRequest{ID: lis, Addr: abi.MakeSockAddr(addr)}, nil)
+	e.Must(abi.OpCMListen, &abi.CMListenRequest{ID: lis}, nil)
 	connected := make(chan error, 1)
 	go func() {
 		var err error
@@ -89,20 +89,20 @@ func TestMigrate(t *testing.T) {
 		t.Fatal("no connection request")
 	}
 	// It waits by now, or is just about to; in either case it ends up on the new channel.
-	var r shm.CMMigrateReply
-	e.Must(shm.OpCMMigrate, &shm.CMMigrateRequest{ID: lis, Chan: to}, &r)
-	ev := e.WantEvent(to, shm.EvConnectRequest)
-	e.Must(shm.OpCMMigrate, &shm.CMMigrateRequest{ID: ev.Child, Chan: from}, &r)
-	e.Must(shm.OpCMAccept, &shm.CMConnectRequest{ID: ev.Child, PD: e.pd, Param: shm.ConnParam{QPN: e.qp.QPN, IRD: shm.ReadsDefault, ORD: shm.ReadsDefault}}, nil)
-	if ev := e.WantEvent(from, shm.EvEstablished); ev.Param.PrivateLen != 7 {
+	var r abi.CMMigrateReply
+	e.Must(abi.OpCMMigrate, &abi.CMMigrateRequest{ID: lis, Chan: to}, &r)
+	ev := e.WantEvent(to, abi.EvConnectRequest)
+	e.Must(abi.OpCMMigrate, &abi.CMMigrateRequest{ID: ev.Child, Chan: from}, &r)
+	e.Must(abi.OpCMAccept, &abi.CMConnectRequest{ID: ev.Child, PD: e.pd, Param: abi.ConnParam{QPN: e.qp.QPN, IRD: abi.ReadsDefault, ORD: abi.ReadsDefault}}, nil)
+	if ev := e.WantEvent(from, abi.EvEstablished); ev.Param.PrivateLen != 7 {
 		t.Errorf("%+v", ev.Param.PrivateLen)
 	}
 	if err := <-connected; err != nil {
 		t.Fatal(err)
 	}
-	e.Must(shm.OpCMMigrate, &shm.CMMigrateRequest{ID: ev.Child, Chan: to}, &r)
+	e.Must(abi.OpCMMigrate, &abi.CMMigrateRequest{ID: ev.Child, Chan: to}, &r)
 	if err := peer.Conn.Disconnect(); err != nil {
 		t.Fatal(err)
 	}
-	e.WantEvent(to, shm.EvDisconnected)
+	e.WantEvent(to, abi.EvDisconnected)
 }

@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/vnic"
 )
 
@@ -17,7 +18,7 @@ import (
 // there is one id of the RNIC's behind it.
 type idHandler struct {
 	s  *session
-	id *shm.CMID // where events go
+	id *server.CMID // where events go
 
 	// The client's calls come one at a time and are the only ones to change these; mu lets
 	// events read them.
@@ -45,9 +46,9 @@ type connOptions struct {
 	device   uint32 // 1 + number of the device that a wildcard address means; 0: all
 }
 
-func (s *session) CreateID(req *shm.CMCreateIDRequest, id *shm.CMID) (shm.IDHandler, error) {
+func (s *session) CreateID(req *abi.CMCreateIDRequest, id *server.CMID) (server.IDHandler, error) {
 	const typeRC = 2
-	if req.PS != shm.PSTCP || req.Type != typeRC {
+	if req.PS != abi.PSTCP || req.Type != typeRC {
 		return nil, syscall.EOPNOTSUPP // UDP, IB and XRC are not for an RNIC on iWARP
 	}
 	return &idHandler{s: s, id: id}, nil
@@ -198,8 +199,8 @@ func (h *idHandler) ResolveAddr(src, dst netip.AddrPort, timeoutMS uint32) error
 		}
 	}
 	if sd == nil {
-		return h.id.Push(shm.CMEvent{
-			Type: shm.EvAddrError, Status: -int32(syscall.ENETUNREACH), Device: shm.NoDevice, Dst: shm.MakeSockAddr(dst),
+		return h.id.Push(abi.CMEvent{
+			Type: abi.EvAddrError, Status: -int32(syscall.ENETUNREACH), Device: abi.NoDevice, Dst: abi.MakeSockAddr(dst),
 		})
 	}
 	var b boundID
@@ -245,7 +246,7 @@ func (h *idHandler) Listen(backlog uint32) error {
 }
 
 // param is what the client asked for, with the id's options where it left something open.
-func (h *idHandler) param(p *shm.ConnParam) (rdma.ConnParam, error) {
+func (h *idHandler) param(p *abi.ConnParam) (rdma.ConnParam, error) {
 	private, ok := p.PrivateData()
 	if !ok {
 		return rdma.ConnParam{}, syscall.EINVAL
@@ -261,7 +262,7 @@ func (h *idHandler) param(p *shm.ConnParam) (rdma.ConnParam, error) {
 	return out, nil
 }
 
-func (h *idHandler) Connect(qp shm.QPHandler, p *shm.ConnParam) error {
+func (h *idHandler) Connect(qp server.QPHandler, p *abi.ConnParam) error {
 	b, q, param, err := h.join(qp, p)
 	if err != nil {
 		return err
@@ -269,7 +270,7 @@ func (h *idHandler) Connect(qp shm.QPHandler, p *shm.ConnParam) error {
 	return errno(b.cm.Connect(q, param))
 }
 
-func (h *idHandler) Accept(qp shm.QPHandler, p *shm.ConnParam) error {
+func (h *idHandler) Accept(qp server.QPHandler, p *abi.ConnParam) error {
 	b, q, param, err := h.join(qp, p)
 	if err != nil {
 		return err
@@ -278,7 +279,7 @@ func (h *idHandler) Accept(qp shm.QPHandler, p *shm.ConnParam) error {
 }
 
 // join checks what a connection is to be made of.
-func (h *idHandler) join(qp shm.QPHandler, p *shm.ConnParam) (b boundID, q *vnic.QP, param rdma.ConnParam, err error) {
+func (h *idHandler) join(qp server.QPHandler, p *abi.ConnParam) (b boundID, q *vnic.QP, param rdma.ConnParam, err error) {
 	if b, err = h.single(); err != nil {
 		return b, nil, param, err
 	}
@@ -309,13 +310,13 @@ func (h *idHandler) Disconnect() error {
 // SetOption takes rdma_cm's options that mean something to a kernel's stack only, and ours.
 func (h *idHandler) SetOption(level, name uint32, value []byte) error {
 	switch level {
-	case shm.OptLevelID:
+	case abi.OptLevelID:
 		const lastKnown = 3 // TOS, REUSEADDR, AFONLY, ACK_TIMEOUT: hints here
 		if name > lastKnown {
 			return syscall.EOPNOTSUPP
 		}
 		return nil
-	case shm.OptLevelVRNIC:
+	case abi.OptLevelVRNIC:
 	default:
 		return syscall.EOPNOTSUPP
 	}
@@ -336,48 +337,48 @@ func (h *idHandler) SetOption(level, name uint32, value []byte) error {
 // set sets an option of one end on a daemon with so many devices.
 func (o *connOptions) set(name uint32, n, devices uint64) error {
 	switch name {
-	case shm.OptMPARevision:
+	case abi.OptMPARevision:
 		if n != 1 && n != 2 {
 			return syscall.EINVAL
 		}
 		o.mpa.Revision = uint8(n)
-	case shm.OptMPACRC:
+	case abi.OptMPACRC:
 		if n > uint64(rdma.CRCRequired) {
 			return syscall.EINVAL
 		}
 		o.mpa.CRC = rdma.CRCMode(n)
-	case shm.OptReads:
+	case abi.OptReads:
 		if n > 1<<32-1 {
 			return syscall.EINVAL
 		}
 		o.ird, o.ord = readsFromRing(uint16(n>>16)), readsFromRing(uint16(n))
-	case shm.OptDevice:
+	case abi.OptDevice:
 		if n >= devices {
 			return syscall.ENODEV
 		}
 		o.device = uint32(n) + 1
-	case shm.OptMPAMarkers:
+	case abi.OptMPAMarkers:
 		if n > 1 {
 			return syscall.EINVAL
 		}
 		o.mpa.Markers = n == 1
-	case shm.OptMPARTR:
-		if n >= shm.RTRClientServer<<1 {
+	case abi.OptMPARTR:
+		if n >= abi.RTRClientServer<<1 {
 			return syscall.EINVAL
 		}
-		o.mpa.ClientServer = n&shm.RTRClientServer != 0
-		o.mpa.RTR = rdma.RTRKinds(n &^ shm.RTRClientServer)
-	case shm.OptFPDUSize:
+		o.mpa.ClientServer = n&abi.RTRClientServer != 0
+		o.mpa.RTR = rdma.RTRKinds(n &^ abi.RTRClientServer)
+	case abi.OptFPDUSize:
 		if n != 0 && (n < minMULPDU || n > maxMULPDU) {
 			return syscall.EINVAL
 		}
 		o.mpa.MULPDU = uint16(n)
-	case shm.OptExtensions:
+	case abi.OptExtensions:
 		if n > 1 {
 			return syscall.EINVAL
 		}
 		o.ext = n == 1
-	case shm.OptTransport:
+	case abi.OptTransport:
 		if n > 1 {
 			return syscall.EINVAL
 		}
@@ -391,15 +392,15 @@ func (o *connOptions) set(name uint32, n, devices uint64) error {
 // InitQPAttr answers as rdma_cm does for an RNIC: INIT is where a QP is from the start, and the later
 // states are entered by connecting, so nothing is asked for them. (A kernel names the rights for RTR
 // too, and its drivers pass over them.)
-func (h *idHandler) InitQPAttr(state uint32) (shm.CMInitQPAttrReply, error) {
-	r := shm.CMInitQPAttrReply{State: state, Port: 1}
-	if h.Query().Device == shm.NoDevice {
+func (h *idHandler) InitQPAttr(state uint32) (abi.CMInitQPAttrReply, error) {
+	r := abi.CMInitQPAttrReply{State: state, Port: 1}
+	if h.Query().Device == abi.NoDevice {
 		return r, syscall.EINVAL
 	}
 	switch state {
-	case shm.StateInit:
-		r.Mask, r.Access = shm.QPAttrState|shm.QPAttrAccess, initAccess
-	case shm.StateRTR, shm.StateRTS:
+	case abi.StateInit:
+		r.Mask, r.Access = abi.QPAttrState|abi.QPAttrAccess, initAccess
+	case abi.StateRTR, abi.StateRTS:
 	default:
 		return r, syscall.EINVAL
 	}
@@ -409,11 +410,11 @@ func (h *idHandler) InitQPAttr(state uint32) (shm.CMInitQPAttrReply, error) {
 // initAccess is what the kernel's iWARP connection manager asks for: remote write and read.
 const initAccess = 1<<1 | 1<<2
 
-func (h *idHandler) Query() shm.CMQueryReply {
+func (h *idHandler) Query() abi.CMQueryReply {
 	on := h.snapshot()
-	r := shm.CMQueryReply{Device: shm.NoDevice}
+	r := abi.CMQueryReply{Device: abi.NoDevice}
 	if len(on) > 0 {
-		r.Src, r.Dst = shm.MakeSockAddr(on[0].cm.Local()), shm.MakeSockAddr(on[0].cm.Remote())
+		r.Src, r.Dst = abi.MakeSockAddr(on[0].cm.Local()), abi.MakeSockAddr(on[0].cm.Remote())
 	}
 	if len(on) == 1 && !on[0].cm.Local().Addr().IsUnspecified() {
 		r.Device, r.Port = on[0].sd.number, 1
@@ -465,19 +466,19 @@ func (h *idHandler) onEvent(sd *sessionDevice) func(vnic.CMEvent) {
 		if !ok {
 			return
 		}
-		out := shm.CMEvent{
+		out := abi.CMEvent{
 			Type: t, Status: ev.Status, Cause: causeOf(ev.Err), Device: sd.number,
-			Param: shm.ConnParam{IRD: readsToRing(ev.Param.IRD), ORD: readsToRing(ev.Param.ORD)},
+			Param: abi.ConnParam{IRD: readsToRing(ev.Param.IRD), ORD: readsToRing(ev.Param.ORD)},
 		}
 		if ev.Param.Extensions {
-			out.Flags |= shm.EventExtensions
+			out.Flags |= abi.EventExtensions
 		}
 		if ev.Param.SCTP {
-			out.Flags |= shm.EventSCTP
+			out.Flags |= abi.EventSCTP
 		}
 		out.Param.SetPrivateData(ev.Param.PrivateData) // MPA carries no more than there is room for
 		if ev.ID != nil {
-			out.Src, out.Dst = shm.MakeSockAddr(ev.ID.Local()), shm.MakeSockAddr(ev.ID.Remote())
+			out.Src, out.Dst = abi.MakeSockAddr(ev.ID.Local()), abi.MakeSockAddr(ev.ID.Remote())
 		}
 		sd.s.log.Debug("connection", "dev", sd.dev.spec.Name, "event", ev.Type, "local", out.Src.AddrPort(),
 			"remote", out.Dst.AddrPort(), "status", out.Status, "err", ev.Err)
@@ -493,9 +494,9 @@ func (h *idHandler) onEvent(sd *sessionDevice) func(vnic.CMEvent) {
 
 // request offers a new connection to the client as a child id. If its queue is full the peer is
 // refused: the child is closed, on another goroutine, since its handler is what runs here.
-func (h *idHandler) request(sd *sessionDevice, child *vnic.CMID, ev shm.CMEvent) {
+func (h *idHandler) request(sd *sessionDevice, child *vnic.CMID, ev abi.CMEvent) {
 	made := false
-	err := h.id.PushRequest(ev, func(id *shm.CMID) shm.IDHandler {
+	err := h.id.PushRequest(ev, func(id *server.CMID) server.IDHandler {
 		made = true
 		c := &idHandler{s: h.s, id: id, on: []boundID{{sd, child}}, opts: h.options()}
 		child.SetHandler(c.onEvent(sd))

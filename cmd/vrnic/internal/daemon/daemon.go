@@ -15,7 +15,8 @@ import (
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/port"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/vnic"
 )
 
@@ -26,9 +27,9 @@ type Config struct {
 	SocketGroup string       // name or number of the socket's group; "" leaves it
 	Devices     []DeviceSpec // none: DefaultDevice
 	Ports       []PortSpec
-	Limits      shm.Limits   // of clients; the zero value is shm.DefaultLimits
-	Peers       PeerLimits   // of peers on the network
-	Log         *slog.Logger // nil: none. What it gets is rate limited
+	Limits      server.Limits // of clients; the zero value is shm.DefaultLimits
+	Peers       PeerLimits    // of peers on the network
+	Log         *slog.Logger  // nil: none. What it gets is rate limited
 }
 
 // A ConfigError says that a Config cannot be: wrong usage, not a failure.
@@ -43,7 +44,7 @@ type Daemon struct {
 	log     *slog.Logger
 	sw      *ethswitch.Switch
 	devices []*device
-	server  *shm.Server
+	server  *server.Server
 	ready   chan struct{} // closed at the end of New
 	up      bool          // New has succeeded; read behind ready
 
@@ -74,8 +75,8 @@ func New(cfg Config) (_ *Daemon, err error) {
 	if len(cfg.Devices) == 0 {
 		cfg.Devices = []DeviceSpec{DefaultDevice()}
 	}
-	if len(cfg.Devices) > shm.MaxDevices {
-		return nil, &ConfigError{fmt.Errorf("%d devices; a daemon has at most %d", len(cfg.Devices), shm.MaxDevices)}
+	if len(cfg.Devices) > abi.MaxDevices {
+		return nil, &ConfigError{fmt.Errorf("%d devices; a daemon has at most %d", len(cfg.Devices), abi.MaxDevices)}
 	}
 	if err := checkSpecs(cfg.Devices, cfg.Ports); err != nil {
 		return nil, &ConfigError{err}
@@ -83,8 +84,8 @@ func New(cfg Config) (_ *Daemon, err error) {
 	if cfg.SocketMode == 0 {
 		cfg.SocketMode = 0o600
 	}
-	if cfg.Limits == (shm.Limits{}) {
-		cfg.Limits = shm.DefaultLimits()
+	if cfg.Limits == (server.Limits{}) {
+		cfg.Limits = server.DefaultLimits()
 	}
 	handler := slog.DiscardHandler
 	if cfg.Log != nil {
@@ -132,7 +133,7 @@ func New(cfg Config) (_ *Daemon, err error) {
 // listen makes the control socket.
 func (d *Daemon) listen() error {
 	limits := d.cfg.Limits
-	server, err := shm.Listen(d.cfg.Socket, shm.ServerConfig{
+	server, err := server.Listen(d.cfg.Socket, server.ServerConfig{
 		NewSession: d.newSession, Mode: d.cfg.SocketMode, Group: d.cfg.SocketGroup, Limits: &limits, Log: d.log,
 	})
 	if err != nil {
@@ -176,7 +177,7 @@ func (d *Daemon) addDevice(spec DeviceSpec) error {
 		Network: net, ForceWire: spec.ForceWire,
 		Limits: vnic.Limits{
 			PD: l.PDs, MR: l.MRs, CQ: l.CQs, QP: l.QPs, CMID: l.CMIDs, SRQ: l.SRQs, MW: l.MWs, Depth: l.Depth, CQDepth: l.CQDepth,
-			SGE: shm.MaxSGE, Inline: shm.MaxInline, MRTotal: maxRegistered,
+			SGE: abi.MaxSGE, Inline: abi.MaxInline, MRTotal: maxRegistered,
 		},
 		Log: d.log,
 	}))

@@ -17,7 +17,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/shmtest"
 )
 
@@ -144,7 +144,7 @@ func TestHelperHung(t *testing.T) {
 	mr := e.RegMR(e.pd, page, hungIOVA, uint32(rdma.LocalWrite|rdma.RemoteWrite|rdma.RemoteRead))
 	var qps []*shmtest.RawQP
 	for _, addr := range args[2:] {
-		e.qp = e.QP(e.pd, e.cq, e.cq, shm.QPCaps{MaxSendWR: 4, MaxRecvWR: 4})
+		e.qp = e.QP(e.pd, e.cq, e.cq, abi.QPCaps{MaxSendWR: 4, MaxRecvWR: 4})
 		e.connect(netip.MustParseAddrPort(addr))
 		qps = append(qps, e.qp)
 	}
@@ -153,9 +153,9 @@ func TestHelperHung(t *testing.T) {
 		if i%2 == 1 {
 			continue
 		}
-		qp.PostSend(func(w *shm.SendWQE) {
-			w.Op, w.Flags, w.NumSGE = 2, shm.SQSignaled, 1
-			w.SGE[0] = shm.SGE{Addr: hungIOVA + uint64(i)*hungPart, Length: 1000, LKey: mr.LKey}
+		qp.PostSend(func(w *abi.SendWQE) {
+			w.Op, w.Flags, w.NumSGE = 2, abi.SQSignaled, 1
+			w.SGE[0] = abi.SGE{Addr: hungIOVA + uint64(i)*hungPart, Length: 1000, LKey: mr.LKey}
 		})
 	}
 	time.Sleep(time.Hour) // until it is killed

@@ -21,6 +21,8 @@ import (
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/server"
 )
 
 // stable is a row without what changes by itself.
@@ -44,7 +46,7 @@ func stable(t *testing.T, row json.RawMessage) string {
 }
 
 // clientRow is a row of LIST client.
-func clientRow(t *testing.T, row json.RawMessage) (c shm.ClientRow) {
+func clientRow(t *testing.T, row json.RawMessage) (c server.ClientRow) {
 	t.Helper()
 	if err := json.Unmarshal(row, &c); err != nil {
 		t.Fatalf("row %s: %v", row, err)
@@ -124,21 +126,21 @@ func newRawClient(t *testing.T, socket string) *rawClient {
 	}
 	t.Cleanup(func() { c.Close() })
 	r := &rawClient{t: t, c: c}
-	hello := shm.HelloRequest{Magic: shm.MagicHello, Major: shm.Major, Minor: shm.Minor}
-	if errno := r.call(shm.OpHello, hello, &shm.HelloReply{}); errno != 0 {
+	hello := abi.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor}
+	if errno := r.call(abi.OpHello, hello, &abi.HelloReply{}); errno != 0 {
 		t.Fatalf("HELLO: %v", errno)
 	}
 	return r
 }
 
 // call makes a request and returns the errno of its reply; descriptors are closed.
-func (r *rawClient) call(op shm.Op, req, rep any) syscall.Errno {
+func (r *rawClient) call(op abi.Op, req, rep any) syscall.Errno {
 	r.t.Helper()
 	r.seq++
-	if _, err := r.c.Write(shm.AppendMessage(nil, shm.Header{Op: op, Seq: r.seq}, req)); err != nil {
+	if _, err := r.c.Write(abi.AppendMessage(nil, abi.Header{Op: op, Seq: r.seq}, req)); err != nil {
 		r.t.Fatalf("%v: %v", op, err)
 	}
-	b, oob := make([]byte, shm.MaxMessage), make([]byte, 64)
+	b, oob := make([]byte, abi.MaxMessage), make([]byte, 64)
 	n, oobn, _, _, err := r.c.ReadMsgUnix(b, oob)
 	if err != nil || n == 0 {
 		r.t.Fatalf("%v: no reply: %v", op, errors.Join(err, io.EOF))
@@ -151,12 +153,12 @@ func (r *rawClient) call(op shm.Op, req, rep any) syscall.Errno {
 			}
 		}
 	}
-	h, body, err := shm.ParseMessage(b[:n])
+	h, body, err := abi.ParseMessage(b[:n])
 	if err != nil {
 		r.t.Fatalf("%v: %v", op, err)
 	}
 	if h.Status == 0 {
-		if err := shm.Decode(body, rep); err != nil {
+		if err := abi.Decode(body, rep); err != nil {
 			r.t.Fatalf("%v: %v", op, err)
 		}
 	}
@@ -172,37 +174,37 @@ func TestHandlesOfOthers(t *testing.T) {
 	}
 	r := newRawClient(t, d.Socket())
 	// The attacker's own context, so that it fails for the handles only.
-	var ctx shm.CtxOpenReply
-	var pd shm.AllocPDReply
-	var cq shm.CreateCQReply
-	if errno := r.call(shm.OpCtxOpen, shm.CtxOpenRequest{}, &ctx); errno != 0 {
+	var ctx abi.CtxOpenReply
+	var pd abi.AllocPDReply
+	var cq abi.CreateCQReply
+	if errno := r.call(abi.OpCtxOpen, abi.CtxOpenRequest{}, &ctx); errno != 0 {
 		t.Fatal(errno)
 	}
-	if errno := r.call(shm.OpAllocPD, shm.AllocPDRequest{Ctx: ctx.Ctx}, &pd); errno != 0 {
+	if errno := r.call(abi.OpAllocPD, abi.AllocPDRequest{Ctx: ctx.Ctx}, &pd); errno != 0 {
 		t.Fatal(errno)
 	}
-	if errno := r.call(shm.OpCreateCQ, shm.CreateCQRequest{Ctx: ctx.Ctx, CQE: 16}, &cq); errno != 0 {
+	if errno := r.call(abi.OpCreateCQ, abi.CreateCQRequest{Ctx: ctx.Ctx, CQE: 16}, &cq); errno != 0 {
 		t.Fatal(errno)
 	}
 	for h := range uint32(8) {
-		for _, op := range []shm.Op{
-			shm.OpDelMem, shm.OpDeregMR, shm.OpDestroyQP, shm.OpQueryQP, shm.OpDestroyChn,
-			shm.OpCMDestroyID, shm.OpCMDestroyChan, shm.OpCMDisconnect, shm.OpCMQuery, shm.OpCMGetEvent,
-			shm.OpDeallocMW, shm.OpQuerySRQ, shm.OpDestroySRQ,
+		for _, op := range []abi.Op{
+			abi.OpDelMem, abi.OpDeregMR, abi.OpDestroyQP, abi.OpQueryQP, abi.OpDestroyChn,
+			abi.OpCMDestroyID, abi.OpCMDestroyChan, abi.OpCMDisconnect, abi.OpCMQuery, abi.OpCMGetEvent,
+			abi.OpDeallocMW, abi.OpQuerySRQ, abi.OpDestroySRQ,
 		} {
-			if errno := r.call(op, shm.HandleRequest{Handle: h}, &shm.CMEvent{}); errno != syscall.ENOENT {
+			if errno := r.call(op, abi.HandleRequest{Handle: h}, &abi.CMEvent{}); errno != syscall.ENOENT {
 				t.Errorf("%v of handle %d: %v, want %v", op, h, errno, syscall.ENOENT)
 			}
 		}
 		for what, errno := range map[string]syscall.Errno{
-			"MODIFY_QP":                 r.call(shm.OpModifyQP, shm.ModifyQPRequest{QP: h, Mask: shm.ModifyQPState, State: shm.StateErr}, &shm.EmptyReply{}),
-			"REG_MR of a mem":           r.call(shm.OpRegMR, shm.RegMRRequest{PD: pd.PD, Mode: shm.ModeShared, Mem: h, Length: 64, Access: 1}, &shm.RegMRReply{}),
-			"REREG_MR":                  r.call(shm.OpReregMR, shm.ReregMRRequest{MR: h, Flags: shm.ReregAccess}, &shm.RegMRReply{}),
-			"MODIFY_SRQ":                r.call(shm.OpModifySRQ, shm.ModifySRQRequest{SRQ: h}, &shm.EmptyReply{}),
-			"CM_MIGRATE":                r.call(shm.OpCMMigrate, shm.CMMigrateRequest{ID: h, Chan: h}, &shm.CMMigrateReply{}),
-			"CM_INIT_QP_ATTR":           r.call(shm.OpCMInitQPAttr, shm.CMInitQPAttrRequest{ID: h, State: 1}, &shm.CMInitQPAttrReply{}),
-			"CM_BIND":                   r.call(shm.OpCMBind, shm.CMBindRequest{ID: h, Addr: shm.MakeSockAddr(daemontest.Addr(t, victim.Dev, false, 0))}, &shm.EmptyReply{}),
-			"CM_CREATE_ID on a channel": r.call(shm.OpCMCreateID, shm.CMCreateIDRequest{Chan: h, PS: shm.PSTCP, Type: 2}, &shm.CMCreateIDReply{}),
+			"MODIFY_QP":                 r.call(abi.OpModifyQP, abi.ModifyQPRequest{QP: h, Mask: abi.ModifyQPState, State: abi.StateErr}, &abi.EmptyReply{}),
+			"REG_MR of a mem":           r.call(abi.OpRegMR, abi.RegMRRequest{PD: pd.PD, Mode: abi.ModeShared, Mem: h, Length: 64, Access: 1}, &abi.RegMRReply{}),
+			"REREG_MR":                  r.call(abi.OpReregMR, abi.ReregMRRequest{MR: h, Flags: abi.ReregAccess}, &abi.RegMRReply{}),
+			"MODIFY_SRQ":                r.call(abi.OpModifySRQ, abi.ModifySRQRequest{SRQ: h}, &abi.EmptyReply{}),
+			"CM_MIGRATE":                r.call(abi.OpCMMigrate, abi.CMMigrateRequest{ID: h, Chan: h}, &abi.CMMigrateReply{}),
+			"CM_INIT_QP_ATTR":           r.call(abi.OpCMInitQPAttr, abi.CMInitQPAttrRequest{ID: h, State: 1}, &abi.CMInitQPAttrReply{}),
+			"CM_BIND":                   r.call(abi.OpCMBind, abi.CMBindRequest{ID: h, Addr: abi.MakeSockAddr(daemontest.Addr(t, victim.Dev, false, 0))}, &abi.EmptyReply{}),
+			"CM_CREATE_ID on a channel": r.call(abi.OpCMCreateID, abi.CMCreateIDRequest{Chan: h, PS: abi.PSTCP, Type: 2}, &abi.CMCreateIDReply{}),
 		} {
 			if errno != syscall.ENOENT {
 				t.Errorf("%s of handle %d: %v, want %v", what, h, errno, syscall.ENOENT)
@@ -210,31 +212,31 @@ func TestHandlesOfOthers(t *testing.T) {
 		}
 		if h != pd.PD {
 			for what, errno := range map[string]syscall.Errno{
-				"ALLOC_MW":   r.call(shm.OpAllocMW, shm.AllocMWRequest{PD: h, Type: 1}, &shm.AllocMWReply{}),
-				"ALLOC_MR":   r.call(shm.OpAllocMR, shm.AllocMRRequest{PD: h, MaxLen: 1}, &shm.RegMRReply{}),
-				"CREATE_SRQ": r.call(shm.OpCreateSRQ, shm.CreateSRQRequest{PD: h, MaxWR: 1}, &shm.CreateSRQReply{}),
+				"ALLOC_MW":   r.call(abi.OpAllocMW, abi.AllocMWRequest{PD: h, Type: 1}, &abi.AllocMWReply{}),
+				"ALLOC_MR":   r.call(abi.OpAllocMR, abi.AllocMRRequest{PD: h, MaxLen: 1}, &abi.RegMRReply{}),
+				"CREATE_SRQ": r.call(abi.OpCreateSRQ, abi.CreateSRQRequest{PD: h, MaxWR: 1}, &abi.CreateSRQReply{}),
 			} {
 				if errno != syscall.ENOENT {
 					t.Errorf("%s in PD %d: %v, want %v", what, h, errno, syscall.ENOENT)
 				}
 			}
-			if errno := r.call(shm.OpDeallocPD, shm.HandleRequest{Handle: h}, &shm.EmptyReply{}); errno != syscall.ENOENT {
+			if errno := r.call(abi.OpDeallocPD, abi.HandleRequest{Handle: h}, &abi.EmptyReply{}); errno != syscall.ENOENT {
 				t.Errorf("DEALLOC_PD of handle %d: %v", h, errno)
 			}
 		}
 	}
 	// A QP of somebody else is not found by its number either.
-	var ch shm.CMCreateChanReply
-	var id shm.CMCreateIDReply
-	if errno := r.call(shm.OpCMCreateChan, shm.EmptyReply{}, &ch); errno != 0 {
+	var ch abi.CMCreateChanReply
+	var id abi.CMCreateIDReply
+	if errno := r.call(abi.OpCMCreateChan, abi.EmptyReply{}, &ch); errno != 0 {
 		t.Fatal(errno)
 	}
-	if errno := r.call(shm.OpCMCreateID, shm.CMCreateIDRequest{Chan: ch.Chan, PS: shm.PSTCP, Type: 2}, &id); errno != 0 {
+	if errno := r.call(abi.OpCMCreateID, abi.CMCreateIDRequest{Chan: ch.Chan, PS: abi.PSTCP, Type: 2}, &id); errno != 0 {
 		t.Fatal(errno)
 	}
-	connect := shm.CMConnectRequest{ID: id.ID, PD: pd.PD, Param: shm.ConnParam{QPN: victim.QP.Num()}}
-	for _, op := range []shm.Op{shm.OpCMConnect, shm.OpCMAccept} {
-		if errno := r.call(op, connect, &shm.EmptyReply{}); errno != syscall.ENOENT {
+	connect := abi.CMConnectRequest{ID: id.ID, PD: pd.PD, Param: abi.ConnParam{QPN: victim.QP.Num()}}
+	for _, op := range []abi.Op{abi.OpCMConnect, abi.OpCMAccept} {
+		if errno := r.call(op, connect, &abi.EmptyReply{}); errno != syscall.ENOENT {
 			t.Errorf("%v with the victim's QP: %v, want %v", op, errno, syscall.ENOENT)
 		}
 	}
@@ -433,7 +435,7 @@ func startNobody(t *testing.T, helper string, args ...string) *daemontest.ChildP
 // A limit is an error that says so, for the client that is over it only.
 func TestLimits(t *testing.T) {
 	d := daemontest.Start(t, func(c *daemon.Config) {
-		c.Limits = shm.DefaultLimits()
+		c.Limits = server.DefaultLimits()
 		for _, s := range []string{"pds=2", "mrs=2", "cqs=2", "qps=2", "depth=64", "cq-depth=128", "mem-bytes=8192", "cm-ids=2", "srqs=2", "mws=2", "sessions-per-uid=2"} {
 			if err := c.Limits.Set(s); err != nil {
 				t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
 )
 
 // The points of its life at which a client is killed.
@@ -105,12 +106,12 @@ func TestHelperClient(t *testing.T) {
 func ownTraffic(t *testing.T, socket, device string, addr netip.AddrPort) {
 	const size, depth = 1 << 20, 4
 	e := newRawPartsAt(t, socket, map[string]uint32{"vrnic0": 0, "vrnic1": 1}[device], depth*size)
-	e.qp = e.QP(e.pd, e.cq, e.cq, shm.QPCaps{MaxSendWR: 16, MaxRecvWR: 16})
+	e.qp = e.QP(e.pd, e.cq, e.cq, abi.QPCaps{MaxSendWR: 16, MaxRecvWR: 16})
 	established := e.connect(addr)
 	private, _ := established.Param.PrivateData()
 	there, rkey := parseKey(t, private)
 	for i := 0; ; i++ {
-		e.qp.PostSend(func(w *shm.SendWQE) {
+		e.qp.PostSend(func(w *abi.SendWQE) {
 			e.sge(i%depth*size, size)(w)
 			w.Op, w.RemoteAddr, w.RKey = uint8(i%2*4), there, rkey // IBV_WR_RDMA_WRITE and READ
 		})

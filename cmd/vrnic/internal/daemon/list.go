@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/netstack"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/vnic"
 )
 
@@ -227,17 +227,17 @@ func (sd *sessionDevice) visible(all bool) (*vnic.Context, bool) {
 func (s *session) List(kind uint32, all bool) ([][]byte, error) {
 	var r rows
 	switch {
-	case kind == shm.ListPort && all:
+	case kind == abi.ListPort && all:
 		s.d.listPorts(&r)
 		return r.out, r.err
-	case kind == shm.ListDaemon && all:
+	case kind == abi.ListDaemon && all:
 		r.add(newDaemonRow())
 		return r.out, r.err
-	case kind == shm.ListPort || kind == shm.ListDaemon:
+	case kind == abi.ListPort || kind == abi.ListDaemon:
 		return nil, nil
 	}
 	for _, sd := range s.devs {
-		if kind == shm.ListDev {
+		if kind == abi.ListDev {
 			r.add(sd.dev.row(all))
 			continue
 		}
@@ -246,22 +246,22 @@ func (s *session) List(kind uint32, all bool) ([][]byte, error) {
 			continue
 		}
 		switch kind {
-		case shm.ListQP:
+		case abi.ListQP:
 			for _, i := range sd.dev.vnic.QPs(ctx) {
 				r.add(newQPRow(&i))
 			}
-		case shm.ListMR:
+		case abi.ListMR:
 			for _, i := range sd.dev.vnic.MRs(ctx) {
 				r.add(mrRow{i.Dev, i.Kind, i.Handle, i.PD, fmt.Sprintf("%#x", i.Addr), i.Length, i.Access, i.Mode, i.Valid, i.Users, ownerOf(i.Owner)})
 			}
 			for _, i := range sd.dev.vnic.MWs(ctx) {
 				r.add(newMWRow(&i))
 			}
-		case shm.ListCQ:
+		case abi.ListCQ:
 			for _, i := range sd.dev.vnic.CQs(ctx) {
 				r.add(cqRow{i.Dev, i.Handle, i.Depth, i.Queues, i.Pushed, i.Overrun, ownerOf(i.Owner)})
 			}
-		case shm.ListCM:
+		case abi.ListCM:
 			for _, i := range sd.dev.vnic.CMs(ctx) {
 				row := cmRow{i.Dev, i.Handle, i.State, endpoint(i.Local), endpoint(i.Remote), nil, i.Waiting, ownerOf(i.Owner)}
 				if i.QPN != 0 {

@@ -4,7 +4,10 @@ import (
 	"syscall"
 
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/vnic"
 )
 
@@ -13,10 +16,10 @@ import (
 // A contextHandler is a device that the client has opened.
 type contextHandler struct {
 	sd     *sessionDevice
-	events *shm.AsyncQueue
+	events *server.AsyncQueue
 }
 
-func (c *contextHandler) AllocPD() (shm.PDHandler, error) {
+func (c *contextHandler) AllocPD() (server.PDHandler, error) {
 	ctx, err := c.sd.context()
 	if err != nil {
 		return nil, errno(err)
@@ -28,7 +31,7 @@ func (c *contextHandler) AllocPD() (shm.PDHandler, error) {
 	return &pdHandler{c: c, pd: pd}, nil
 }
 
-func (c *contextHandler) CreateCQ(ring *shm.CQRing) (shm.CQHandler, error) {
+func (c *contextHandler) CreateCQ(ring *ring.CQRing) (server.CQHandler, error) {
 	ctx, err := c.sd.context()
 	if err != nil {
 		return nil, errno(err)
@@ -52,7 +55,7 @@ type cqHandler struct {
 	sink *cqSink
 }
 
-func (h *cqHandler) source() asyncSource { return asyncSource{shm.ObjCQ, h.cq.Handle()} }
+func (h *cqHandler) source() asyncSource { return asyncSource{abi.ObjCQ, h.cq.Handle()} }
 
 func (h *cqHandler) Close() error {
 	if err := h.cq.Close(); err != nil {
@@ -71,21 +74,21 @@ func (h *pdHandler) Close() error { return errno(h.pd.Close()) }
 
 // RegMR registers a part of a mapping that the client lent (mode 1), or its own memory (mode 0):
 // that can hang, but LendMem came before it.
-func (h *pdHandler) RegMR(req *shm.RegMRRequest, mem *shm.Memory) (shm.MRHandler, error) {
+func (h *pdHandler) RegMR(req *abi.RegMRRequest, mem *osmem.Memory) (server.MRHandler, error) {
 	rights, ok := access(req.Access)
 	if !ok {
 		return nil, syscall.EINVAL
 	}
 	var region vnic.Region
 	switch req.Mode {
-	case shm.ModeShared:
+	case abi.ModeShared:
 		// shm keeps the mapping until the MR's Close has returned; this keeps it for as long as
 		// the RNIC uses it, whatever comes first.
 		if !mem.Acquire() {
 			return nil, syscall.EINVAL
 		}
 		region.Bytes, region.Release = mem.Bytes(), mem.Release
-	case shm.ModeApp:
+	case abi.ModeApp:
 		region.Mem = appMemory{mem}
 	default:
 		return nil, syscall.EINVAL
@@ -98,7 +101,7 @@ func (h *pdHandler) RegMR(req *shm.RegMRRequest, mem *shm.Memory) (shm.MRHandler
 }
 
 // An appMemory is a program's own memory as the RNIC reaches it. Calls can hang.
-type appMemory struct{ m *shm.Memory }
+type appMemory struct{ m *osmem.Memory }
 
 func (a appMemory) ReadAt(p []byte, off int64) (int, error) {
 	if err := a.m.ReadAt(p, uint64(off)); err != nil {
@@ -128,7 +131,7 @@ func (h *mrHandler) Keys() (lkey, rkey uint32) { return h.mr.LKey(), h.mr.RKey()
 func (h *mrHandler) Close() error              { return errno(h.mr.Close()) }
 
 // AllocMR makes a region without memory.
-func (h *pdHandler) AllocMR(maxLen uint64) (shm.MRHandler, error) {
+func (h *pdHandler) AllocMR(maxLen uint64) (server.MRHandler, error) {
 	mr, err := h.pd.AllocMR(maxLen)
 	if err != nil {
 		return nil, errno(err)
@@ -136,7 +139,7 @@ func (h *pdHandler) AllocMR(maxLen uint64) (shm.MRHandler, error) {
 	return &mrHandler{mr}, nil
 }
 
-func (h *pdHandler) AllocMW(typ uint32) (shm.MWHandler, error) {
+func (h *pdHandler) AllocMW(typ uint32) (server.MWHandler, error) {
 	mw, err := h.pd.AllocMW(rdma.MWType(typ))
 	if err != nil {
 		return nil, errno(err)
@@ -149,7 +152,7 @@ type mwHandler struct{ mw rdma.MW }
 func (h *mwHandler) RKey() uint32 { return h.mw.RKey() }
 func (h *mwHandler) Close() error { return errno(h.mw.Close()) }
 
-func (h *pdHandler) CreateSRQ(req *shm.CreateSRQRequest, rings *shm.SRQRings) (shm.SRQHandler, error) {
+func (h *pdHandler) CreateSRQ(req *abi.CreateSRQRequest, rings *ring.SRQRings) (server.SRQHandler, error) {
 	srq, err := h.pd.NewSRQ(vnic.SRQOptions{
 		SRQConfig: rdma.SRQConfig{MaxWR: int(rings.Layout.RQSize), MaxSGE: int(rings.Layout.RQMaxSGE()), MaxPerQP: int(req.MaxPerQP)},
 		Queue:     &sharedQueue{recvQueue{ring: &rings.RQ}},
@@ -167,7 +170,7 @@ type srqHandler struct {
 	srq *vnic.SRQ
 }
 
-func (h *srqHandler) source() asyncSource { return asyncSource{shm.ObjSRQ, h.srq.Num()} }
+func (h *srqHandler) source() asyncSource { return asyncSource{abi.ObjSRQ, h.srq.Num()} }
 
 func (h *srqHandler) SetLimit(n uint32) error { return errno(h.srq.SetLimit(int(n))) }
 

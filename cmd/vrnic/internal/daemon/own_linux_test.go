@@ -8,7 +8,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/shmtest"
 )
 
@@ -36,8 +36,8 @@ func ownMemoryHoles(t *testing.T, d *daemontest.Daemon) {
 			a.connect(addr)
 			accepted()
 			if op == rdma.OpSend {
-				w := &shm.RecvWQE{WRID: 1, Cookie: 1, NumSGE: 1}
-				w.SGE[0] = shm.SGE{Addr: hungIOVA, Length: size, LKey: mr.LKey}
+				w := &abi.RecvWQE{WRID: 1, Cookie: 1, NumSGE: 1}
+				w.SGE[0] = abi.SGE{Addr: hungIOVA, Length: size, LKey: mr.LKey}
 				a.qp.PostRecv(w)
 			}
 			b.Post(&rdma.SendWR{ID: 1, Op: op, Flags: rdma.Signaled, SGEs: []rdma.SGE{b.SGE(0, size)}, RemoteAddr: hungIOVA, RKey: mr.RKey})
@@ -54,7 +54,7 @@ func ownMemoryHoles(t *testing.T, d *daemontest.Daemon) {
 			if err := b.Conn.Err(); !errors.As(err, &term) || !term.Remote {
 				t.Errorf("%v on %s: the connection ended with %v, want a Terminate of the peer's", op, device, err)
 			}
-			if _, err := a.Call(shm.OpQueryQP, &shm.HandleRequest{Handle: a.qp.QPN}, &shm.QueryQPReply{}); errors.Is(err, shmtest.ErrHungUp) {
+			if _, err := a.Call(abi.OpQueryQP, &abi.HandleRequest{Handle: a.qp.QPN}, &abi.QueryQPReply{}); errors.Is(err, shmtest.ErrHungUp) {
 				t.Errorf("%v on %s: the session has ended", op, device)
 			}
 		}

@@ -4,7 +4,9 @@ import (
 	"syscall"
 
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/vnic"
 )
 
@@ -12,13 +14,13 @@ import (
 type qpHandler struct {
 	sd     *sessionDevice
 	qp     *vnic.QP
-	rings  *shm.QPRings
+	rings  *ring.QPRings
 	sendCQ *cqHandler
 	recvCQ *cqHandler
 	slabs  []*vnic.MR
 }
 
-func (h *pdHandler) CreateQP(p *shm.QPParts) (_ shm.QPHandler, err error) {
+func (h *pdHandler) CreateQP(p *server.QPParts) (_ server.QPHandler, err error) {
 	send, ok1 := p.SendCQ.(*cqHandler)
 	recv, ok2 := p.RecvCQ.(*cqHandler)
 	if !ok1 || !ok2 {
@@ -79,7 +81,7 @@ func (h *qpHandler) closeSlabs() error {
 	return nil
 }
 
-func (h *qpHandler) source() asyncSource { return asyncSource{shm.ObjQP, h.qp.Num()} }
+func (h *qpHandler) source() asyncSource { return asyncSource{abi.ObjQP, h.qp.Num()} }
 
 // onState runs inside the QP, on each change.
 func (h *qpHandler) onState(s rdma.QPState) {
@@ -105,8 +107,8 @@ func (h *qpHandler) Expect() bool { return h.sd.s.shm.Expect(h.sendCQ.sink.ring,
 // Linger implements vnic.Lingerer.
 func (h *qpHandler) Linger(more func() bool) { h.sd.s.shm.Linger(more) }
 
-func (h *qpHandler) Modify(req *shm.ModifyQPRequest) error {
-	if req.Mask&^shm.ModifyQPState != 0 {
+func (h *qpHandler) Modify(req *abi.ModifyQPRequest) error {
+	if req.Mask&^abi.ModifyQPState != 0 {
 		return syscall.EINVAL
 	}
 	if req.Mask == 0 {
@@ -122,7 +124,7 @@ func (h *qpHandler) Modify(req *shm.ModifyQPRequest) error {
 	return errno(h.qp.Modify(to))
 }
 
-func (h *qpHandler) Query(r *shm.QueryQPReply) {
+func (h *qpHandler) Query(r *abi.QueryQPReply) {
 	info := h.qp.Info()
 	r.State = qpState(h.qp.State())
 	r.IRD, r.ORD = uint32(info.IRD), uint32(info.ORD)

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
 )
 
 // Numbers of rdma-core that programs look at (docs/decisions.md#V18).
@@ -25,15 +25,15 @@ const (
 	capMWType2B     = 1 << 24 // IBV_DEVICE_MEM_WINDOW_TYPE_2B
 )
 
-func (s *session) QueryDevice(number uint32) (*shm.QueryDeviceReply, error) {
+func (s *session) QueryDevice(number uint32) (*abi.QueryDeviceReply, error) {
 	sd, err := s.device(number)
 	if err != nil {
 		return nil, err
 	}
 	d := sd.dev
 	l := d.vnic.Config().Limits
-	r := &shm.QueryDeviceReply{
-		Name:      shm.MakeDeviceName(d.spec.Name),
+	r := &abi.QueryDeviceReply{
+		Name:      abi.MakeDeviceName(d.spec.Name),
 		GUID:      guid(d.mac),
 		MaxMRLen:  l.MRLen,
 		MAC:       d.mac,
@@ -41,8 +41,8 @@ func (s *session) QueryDevice(number uint32) (*shm.QueryDeviceReply, error) {
 		VendorID:  vendorID,
 		MaxQP:     uint32(l.QP),
 		MaxQPWR:   uint32(l.Depth),
-		MaxSGE:    uint32(min(l.SGE, shm.MaxSGE)),
-		MaxInline: uint32(min(l.Inline, shm.MaxInline)),
+		MaxSGE:    uint32(min(l.SGE, abi.MaxSGE)),
+		MaxInline: uint32(min(l.Inline, abi.MaxInline)),
 		MaxCQ:     uint32(l.CQ),
 		MaxCQE:    uint32(l.CQDepth),
 		MaxMR:     uint32(l.MR),
@@ -52,20 +52,20 @@ func (s *session) QueryDevice(number uint32) (*shm.QueryDeviceReply, error) {
 		MaxMW:     uint32(l.MW),
 		MaxSRQ:    uint32(l.SRQ),
 		MaxSRQWR:  uint32(l.Depth),
-		MaxSRQSGE: uint32(min(l.SGE, shm.MaxSGE)),
+		MaxSRQSGE: uint32(min(l.SGE, abi.MaxSGE)),
 		AtomicCap: atomicHCA,
 		CapFlags:  capMemWindow | capMemMgt | capMWType2B,
 	}
 	copy(r.FWVersion[:], firmwareVersion)
 	addrs := d.spec.Reach()
-	for i, p := range addrs[:min(len(addrs), shm.MaxAddrs)] {
-		r.Addrs[i] = shm.MakePrefix(p)
+	for i, p := range addrs[:min(len(addrs), abi.MaxAddrs)] {
+		r.Addrs[i] = abi.MakePrefix(p)
 		r.NumAddrs++
 	}
 	return r, nil
 }
 
-func (s *session) QueryPort(number, port uint32) (*shm.QueryPortReply, error) {
+func (s *session) QueryPort(number, port uint32) (*abi.QueryPortReply, error) {
 	sd, err := s.device(number)
 	if err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func (s *session) QueryPort(number, port uint32) (*shm.QueryPortReply, error) {
 		return nil, syscall.EINVAL
 	}
 	mtu := ibMTU(sd.dev.mtu)
-	return &shm.QueryPortReply{
+	return &abi.QueryPortReply{
 		State: portActive, MaxMTU: ibMTU(maxMTU), ActiveMTU: mtu, GIDs: 1, MaxMsg: maxMessage,
 		LinkLayer: linkEthernet, Width: width4X, Speed: speedEDR, PhysState: physLinkUp,
 	}, nil
@@ -90,7 +90,7 @@ func ibMTU(n int) uint32 {
 }
 
 // QueryGID: entry 0 of an RNIC's table is its MAC address, zero padded, as siw has it.
-func (s *session) QueryGID(number, port, index uint32) (*shm.QueryGIDReply, error) {
+func (s *session) QueryGID(number, port, index uint32) (*abi.QueryGIDReply, error) {
 	sd, err := s.device(number)
 	if err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func (s *session) QueryGID(number, port, index uint32) (*shm.QueryGIDReply, erro
 	if port != 1 || index != 0 {
 		return nil, syscall.EINVAL
 	}
-	r := &shm.QueryGIDReply{}
+	r := &abi.QueryGIDReply{}
 	copy(r.GID[:], sd.dev.mac[:])
 	return r, nil
 }

@@ -4,16 +4,18 @@ import (
 	"errors"
 
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/ring"
 	"github.com/vrnic/vrnic/vnic"
 )
 
 // A sendQueue is a client's send ring as the RNIC sees it. Like the ring, it belongs to whoever
 // runs the QP.
 type sendQueue struct {
-	ring *shm.SendRing
+	ring *ring.SendRing
 	slab uint32 // its region's key
-	wqe  shm.SendWQE
+	wqe  abi.SendWQE
 }
 
 var _ vnic.SendQueue = (*sendQueue)(nil)
@@ -25,13 +27,13 @@ func (q *sendQueue) Next(wr *rdma.SendWR) (bool, error) {
 	}
 	wr.ID = w.WRID
 	wr.Op = sendOps[w.Op]
-	wr.Flags = sendFlags[w.Flags&(shm.SQSignaled|shm.SQSolicited|shm.SQFence|shm.SQInline)]
+	wr.Flags = sendFlags[w.Flags&(abi.SQSignaled|abi.SQSolicited|abi.SQFence|abi.SQInline)]
 	wr.RemoteAddr, wr.RKey = w.RemoteAddr, w.RKey
 	wr.SGEs, wr.Inline = wr.SGEs[:0], wr.Inline[:0]
 	switch {
 	case wr.Flags&rdma.Inline != 0:
 		wr.Inline = append(wr.Inline, w.Inline()...)
-	case w.Flags&shm.SQSlab == 0:
+	case w.Flags&abi.SQSlab == 0:
 		wr.SGEs = appendSGEs(wr.SGEs, w.SGEs())
 	case !sendsOctets(wr.Op):
 		wr.Op = opInvalid
@@ -43,12 +45,12 @@ func (q *sendQueue) Next(wr *rdma.SendWR) (bool, error) {
 }
 
 // operands fills what only some operations have: see the send WQE in package shm.
-func operands(wr *rdma.SendWR, w *shm.SendWQE) {
+func operands(wr *rdma.SendWR, w *abi.SendWQE) {
 	wr.Imm, wr.ImmLow, wr.InvKey = 0, 0, 0
 	wr.Atomic, wr.Range = rdma.AtomicArgs{}, rdma.MemRange{}
 	switch wr.Op {
 	case rdma.OpWriteImm, rdma.OpSendImm:
-		wr.Imm, wr.ImmLow = shm.ImmWord(w.Imm), shm.ImmWord(w.ImmLow())
+		wr.Imm, wr.ImmLow = abi.ImmWord(w.Imm), abi.ImmWord(w.ImmLow())
 	case rdma.OpSendInv, rdma.OpLocalInv:
 		wr.InvKey = w.Imm
 	case rdma.OpCompareSwap, rdma.OpFetchAdd, rdma.OpMaskedCompareSwap, rdma.OpMaskedFetchAdd:
@@ -71,7 +73,7 @@ func operands(wr *rdma.SendWR, w *shm.SendWQE) {
 
 func (q *sendQueue) Retire(n int) { q.ring.Retire(uint32(n)) }
 
-func appendSGEs(to []rdma.SGE, from []shm.SGE) []rdma.SGE {
+func appendSGEs(to []rdma.SGE, from []abi.SGE) []rdma.SGE {
 	for i := range from {
 		to = append(to, rdma.SGE{Addr: from[i].Addr, Length: from[i].Length, LKey: from[i].LKey})
 	}
@@ -80,9 +82,9 @@ func appendSGEs(to []rdma.SGE, from []shm.SGE) []rdma.SGE {
 
 // A recvQueue is a client's receive ring as the RNIC sees it.
 type recvQueue struct {
-	ring *shm.RecvRing
+	ring *ring.RecvRing
 	slab *recvSlab // or nil
-	wqe  shm.RecvWQE
+	wqe  abi.RecvWQE
 }
 
 var _ vnic.RecvQueue = (*recvQueue)(nil)
@@ -129,15 +131,15 @@ func (q *sharedQueue) Pending() int { return int(q.ring.Pending()) }
 
 // A cqSink puts the RNIC's completions into a client's ring. The RNIC pushes one at a time.
 type cqSink struct {
-	ring  *shm.CQRing
+	ring  *ring.CQRing
 	slabs recvSlabs
-	cqe   shm.CQE
+	cqe   abi.CQE
 }
 
 var _ vnic.CountingSink = (*cqSink)(nil)
 
 func (s *cqSink) Push(wc *rdma.WC, cookie, sqDone uint32, solicited bool) bool {
-	s.cqe = shm.CQE{
+	s.cqe = abi.CQE{
 		WRID:      wc.ID,
 		Status:    wcStatus(wc.Status),
 		Opcode:    wcOpcode(wc.Op),
@@ -148,17 +150,17 @@ func (s *cqSink) Push(wc *rdma.WC, cookie, sqDone uint32, solicited bool) bool {
 		WCFlags:   wcFlags(wc.Flags),
 		SQDone:    sqDone,
 		Cookie:    cookie,
-		SlabOff:   shm.NoSlab,
-		Timestamp: shm.MonotonicNS(),
+		SlabOff:   abi.NoSlab,
+		Timestamp: osmem.MonotonicNS(),
 	}
 	if wc.Flags&rdma.WCWithImm != 0 {
-		s.cqe.Imm, s.cqe.SrcQP = shm.ImmWord(wc.Imm), shm.ImmWord(wc.ImmLow)
+		s.cqe.Imm, s.cqe.SrcQP = abi.ImmWord(wc.Imm), abi.ImmWord(wc.ImmLow)
 	}
 	if slab := s.slabs.of(wc.QPN); slab != nil {
 		slab.complete(&s.cqe, wc)
 	}
 	err := s.ring.Push(&s.cqe, solicited)
-	return err == nil || errors.Is(err, shm.ErrCQClosed) // what comes for a CQ that is gone is lost, not too much
+	return err == nil || errors.Is(err, ring.ErrCQClosed) // what comes for a CQ that is gone is lost, not too much
 }
 
 func (s *cqSink) Unpolled() int { return int(s.ring.Pending()) }

@@ -6,20 +6,22 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/ring"
 )
 
 // newRings makes a QP's rings on the heap: the RNIC's end and the client's.
-func newRings(t *testing.T) (*shm.QPRings, *shm.QPMemory) {
+func newRings(t *testing.T) (*ring.QPRings, *ring.QPMemory) {
 	t.Helper()
-	caps, ok := shm.QPCaps{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 128}.Round(64, false)
+	caps, ok := abi.QPCaps{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 128}.Round(64, false)
 	if !ok {
 		t.Fatal("the caps do not round")
 	}
-	l := shm.NewQPLayout(caps)
+	l := abi.NewQPLayout(caps)
 	mem := make([]byte, l.Size())
-	rings := shm.NewQPRings(mem, l, 1, func(err error) { t.Errorf("violation: %v", err) })
-	client, err := shm.OpenQPMemory(mem)
+	rings := ring.NewQPRings(mem, l, 1, func(err error) { t.Errorf("violation: %v", err) })
+	client, err := ring.OpenQPMemory(mem)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,52 +35,52 @@ func imm(octets string) uint32 { return binary.NativeEndian.Uint32([]byte(octets
 func TestSendQueue(t *testing.T) {
 	rings, client := newRings(t)
 	q := &sendQueue{ring: &rings.SQ}
-	sges := func(w *shm.SendWQE) {
+	sges := func(w *abi.SendWQE) {
 		w.NumSGE = 2
-		w.SGE[0] = shm.SGE{Addr: 0x1000, Length: 10, LKey: 7}
-		w.SGE[1] = shm.SGE{Addr: 0x2000, Length: 20, LKey: 8}
+		w.SGE[0] = abi.SGE{Addr: 0x1000, Length: 10, LKey: 7}
+		w.SGE[1] = abi.SGE{Addr: 0x2000, Length: 20, LKey: 8}
 	}
 	two := []rdma.SGE{{Addr: 0x1000, Length: 10, LKey: 7}, {Addr: 0x2000, Length: 20, LKey: 8}}
 	wr := rdma.SendWR{SGEs: []rdma.SGE{}, Inline: []byte{}}
 	for i, tt := range []struct {
-		put  func(w *shm.SendWQE)
+		put  func(w *abi.SendWQE)
 		want rdma.SendWR
 	}{
-		{func(w *shm.SendWQE) {
+		{func(w *abi.SendWQE) {
 			sges(w)
 			w.WRID, w.Op, w.Flags, w.RemoteAddr, w.RKey, w.Imm = 1<<63, 0, 1|4, 1<<40, 9, 5
 		},
 			rdma.SendWR{ID: 1 << 63, Op: rdma.OpWrite, Flags: rdma.Signaled | rdma.Fence, RemoteAddr: 1 << 40, RKey: 9, SGEs: two, Inline: []byte{}}},
-		{func(w *shm.SendWQE) { w.Op = 2; w.Flags = 2; w.SetInline([]byte("octets")) },
+		{func(w *abi.SendWQE) { w.Op = 2; w.Flags = 2; w.SetInline([]byte("octets")) },
 			rdma.SendWR{Op: rdma.OpSend, Flags: rdma.Solicited | rdma.Inline, SGEs: []rdma.SGE{}, Inline: []byte("octets")}},
-		{func(w *shm.SendWQE) { sges(w); w.Op, w.Imm = 9, 77 },
+		{func(w *abi.SendWQE) { sges(w); w.Op, w.Imm = 9, 77 },
 			rdma.SendWR{Op: rdma.OpSendInv, InvKey: 77, SGEs: two, Inline: []byte{}}},
-		{func(w *shm.SendWQE) { w.Op, w.Imm = 3, imm("wire"); w.SetImmLow(imm("octs")) },
+		{func(w *abi.SendWQE) { w.Op, w.Imm = 3, imm("wire"); w.SetImmLow(imm("octs")) },
 			rdma.SendWR{Op: rdma.OpSendImm, Imm: 'w'<<24 | 'i'<<16 | 'r'<<8 | 'e', ImmLow: 'o'<<24 | 'c'<<16 | 't'<<8 | 's',
 				SGEs: []rdma.SGE{}, Inline: []byte{}}},
-		{func(w *shm.SendWQE) { sges(w); w.Op, w.RemoteAddr, w.CmpAdd, w.Swap = 5, 64, 1<<63, 2 },
+		{func(w *abi.SendWQE) { sges(w); w.Op, w.RemoteAddr, w.CmpAdd, w.Swap = 5, 64, 1<<63, 2 },
 			rdma.SendWR{Op: rdma.OpCompareSwap, RemoteAddr: 64, Atomic: rdma.AtomicArgs{CompareAdd: 1 << 63, Swap: 2}, SGEs: two, Inline: []byte{}}},
-		{func(w *shm.SendWQE) {
+		{func(w *abi.SendWQE) {
 			sges(w)
 			w.Op, w.NumSGE, w.CmpAdd, w.Swap, w.CmpMask, w.SwapMask = 12, 1, 1, 2, 3, 4
 		},
 			rdma.SendWR{Op: rdma.OpMaskedCompareSwap, Atomic: rdma.AtomicArgs{CompareAdd: 1, Swap: 2, CompareMask: 3, SwapMask: 4},
 				SGEs: two[:1], Inline: []byte{}}},
-		{func(w *shm.SendWQE) {
+		{func(w *abi.SendWQE) {
 			w.Op, w.RKey, w.RemoteAddr, w.CmpAdd, w.Swap, w.NumSGE = 8, 0x105, 0x1000, 1<<33, 6, 1
-			w.SGE[0] = shm.SGE{Addr: 0x77, LKey: 9}
+			w.SGE[0] = abi.SGE{Addr: 0x77, LKey: 9}
 		},
 			rdma.SendWR{Op: rdma.OpBindMW, RKey: 0x105, RemoteAddr: 0x77, Range: rdma.MemRange{Addr: 0x1000, Length: 1 << 33, LKey: 9,
 				Access: rdma.RemoteWrite | rdma.RemoteRead}, SGEs: []rdma.SGE{}, Inline: []byte{}}},
-		{func(w *shm.SendWQE) { w.Op, w.NumSGE, w.Swap = 32, 1, 1<<32|1 }, // rights that there are not
+		{func(w *abi.SendWQE) { w.Op, w.NumSGE, w.Swap = 32, 1, 1<<32|1 }, // rights that there are not
 			rdma.SendWR{Op: rdma.OpRegMR, Range: rdma.MemRange{Access: ^rdma.Access(0)}, SGEs: []rdma.SGE{}, Inline: []byte{}}},
-		{func(w *shm.SendWQE) { w.Op = 8 }, // of no region
+		{func(w *abi.SendWQE) { w.Op = 8 }, // of no region
 			rdma.SendWR{Op: opInvalid, SGEs: []rdma.SGE{}, Inline: []byte{}}},
-		{func(w *shm.SendWQE) { w.Op, w.NumSGE, w.SGE[0].Length = 8, 1, 1 },
+		{func(w *abi.SendWQE) { w.Op, w.NumSGE, w.SGE[0].Length = 8, 1, 1 },
 			rdma.SendWR{Op: opInvalid, SGEs: []rdma.SGE{{Length: 1}}, Inline: []byte{}}},
-		{func(w *shm.SendWQE) { w.Op = 200 }, rdma.SendWR{Op: opInvalid, SGEs: []rdma.SGE{}, Inline: []byte{}}},
+		{func(w *abi.SendWQE) { w.Op = 200 }, rdma.SendWR{Op: opInvalid, SGEs: []rdma.SGE{}, Inline: []byte{}}},
 	} {
-		var w shm.SendWQE
+		var w abi.SendWQE
 		tt.put(&w)
 		if err := client.SQ.Put(&w); err != nil {
 			t.Fatal(err)
@@ -102,8 +104,8 @@ func TestRecvQueue(t *testing.T) {
 	rings, client := newRings(t)
 	q := &recvQueue{ring: &rings.RQ}
 	q.Starve(true)
-	w := shm.RecvWQE{WRID: 5, NumSGE: 1, Cookie: 42}
-	w.SGE[0] = shm.SGE{Addr: 0x1000, Length: 10, LKey: 7}
+	w := abi.RecvWQE{WRID: 5, NumSGE: 1, Cookie: 42}
+	w.SGE[0] = abi.SGE{Addr: 0x1000, Length: 10, LKey: 7}
 	if err := client.RQ.Put(&w); err != nil {
 		t.Fatal(err)
 	}
@@ -122,30 +124,30 @@ func TestRecvQueue(t *testing.T) {
 
 // A completion reaches the client whole; one too many is an overrun.
 func TestCQSink(t *testing.T) {
-	mem := make([]byte, shm.CQMemSize(2))
-	s := &cqSink{ring: shm.NewCQRing(mem, 2, 3, nil, nil)}
-	client, err := shm.OpenCQConsumer(mem)
+	mem := make([]byte, ring.CQMemSize(2))
+	s := &cqSink{ring: ring.NewCQRing(mem, 2, 3, nil, nil)}
+	client, err := ring.OpenCQConsumer(mem)
 	if err != nil {
 		t.Fatal(err)
 	}
 	wc := rdma.WC{ID: 1 << 60, Status: rdma.WCRemAccess, Op: rdma.WCRead, VendorErr: 0x100, ByteLen: 9, Imm: 4, QPN: 77, Flags: rdma.WCWithInv}
-	before := shm.MonotonicNS()
+	before := osmem.MonotonicNS()
 	for range 2 {
 		if !s.Push(&wc, 11, 12, true) {
 			t.Fatal("no room for two")
 		}
 	}
-	var e shm.CQE
+	var e abi.CQE
 	if n := s.Unpolled(); n != 2 {
 		t.Errorf("%d are not polled, of 2", n)
 	}
 	if ok, err := client.Poll(&e); !ok || err != nil || s.Unpolled() != 1 {
 		t.Fatal(ok, err, s.Unpolled())
 	}
-	if e.Timestamp < before || e.Timestamp > shm.MonotonicNS() {
-		t.Errorf("the time is %d, between %d and %d", e.Timestamp, before, shm.MonotonicNS())
+	if e.Timestamp < before || e.Timestamp > osmem.MonotonicNS() {
+		t.Errorf("the time is %d, between %d and %d", e.Timestamp, before, osmem.MonotonicNS())
 	}
-	var i shm.CQE
+	var i abi.CQE
 	client.Poll(&i)
 	s.Push(&rdma.WC{Op: rdma.WCRecvImm, Flags: rdma.WCWithImm, Imm: 'w'<<24 | 'i'<<16 | 'r'<<8 | 'e', ImmLow: 1}, 0, 0, false)
 	if ok, err := client.Poll(&i); !ok || err != nil || i.Imm != imm("wire") || i.SrcQP != imm("\x00\x00\x00\x01") || i.Opcode != 129 || i.WCFlags != 2 {
@@ -157,8 +159,8 @@ func TestCQSink(t *testing.T) {
 			t.Errorf("completion %d of a CQ for two: %v", i, got)
 		}
 	}
-	want := shm.CQE{WRID: 1 << 60, Status: 10, Opcode: 2, VendorErr: 0x100, ByteLen: 9, Imm: 4, QPN: 77, WCFlags: 8,
-		SQDone: 12, Cookie: 11, SlabOff: shm.NoSlab}
+	want := abi.CQE{WRID: 1 << 60, Status: 10, Opcode: 2, VendorErr: 0x100, ByteLen: 9, Imm: 4, QPN: 77, WCFlags: 8,
+		SQDone: 12, Cookie: 11, SlabOff: abi.NoSlab}
 	if e != want {
 		t.Errorf("got %+v, want %+v", e, want)
 	}
@@ -170,19 +172,19 @@ func TestRecvSlabComplete(t *testing.T) {
 	s := &recvSlab{ring: &rings.RxSlab}
 	for _, tt := range []struct {
 		name string
-		e    shm.CQE
+		e    abi.CQE
 		wc   rdma.WC
 		off  uint32
 		done bool
 	}{
-		{"another receive", shm.CQE{Cookie: 6}, rdma.WC{Op: rdma.WCRecv, ByteLen: 10}, shm.NoSlab, false},
-		{"a send", shm.CQE{Cookie: 5}, rdma.WC{Op: rdma.WCRead, ByteLen: 10}, shm.NoSlab, false},
-		{"it", shm.CQE{Cookie: 5}, rdma.WC{Op: rdma.WCRecv, ByteLen: 10}, 64, true},
-		{"failed", shm.CQE{Cookie: 5}, rdma.WC{Op: rdma.WCRecv, Status: rdma.WCLocLen, ByteLen: 10}, shm.NoSlab, true},
-		{"empty", shm.CQE{Cookie: 5}, rdma.WC{Op: rdma.WCRecvImm}, shm.NoSlab, true},
+		{"another receive", abi.CQE{Cookie: 6}, rdma.WC{Op: rdma.WCRecv, ByteLen: 10}, abi.NoSlab, false},
+		{"a send", abi.CQE{Cookie: 5}, rdma.WC{Op: rdma.WCRead, ByteLen: 10}, abi.NoSlab, false},
+		{"it", abi.CQE{Cookie: 5}, rdma.WC{Op: rdma.WCRecv, ByteLen: 10}, 64, true},
+		{"failed", abi.CQE{Cookie: 5}, rdma.WC{Op: rdma.WCRecv, Status: rdma.WCLocLen, ByteLen: 10}, abi.NoSlab, true},
+		{"empty", abi.CQE{Cookie: 5}, rdma.WC{Op: rdma.WCRecvImm}, abi.NoSlab, true},
 	} {
 		s.taken, s.cookie, s.off = true, 5, 64
-		tt.e.SlabOff = shm.NoSlab
+		tt.e.SlabOff = abi.NoSlab
 		if s.complete(&tt.e, &tt.wc); tt.e.SlabOff != tt.off || s.taken == tt.done {
 			t.Errorf("%s: at %d, still taken: %v", tt.name, tt.e.SlabOff, s.taken)
 		}
@@ -193,16 +195,16 @@ func TestRecvSlabComplete(t *testing.T) {
 func TestQueuesDoNotAllocate(t *testing.T) {
 	rings, client := newRings(t)
 	sq, rq := &sendQueue{ring: &rings.SQ}, &recvQueue{ring: &rings.RQ}
-	mem := make([]byte, shm.CQMemSize(64))
-	sink := &cqSink{ring: shm.NewCQRing(mem, 64, 3, nil, nil)}
-	cq, err := shm.OpenCQConsumer(mem)
+	mem := make([]byte, ring.CQMemSize(64))
+	sink := &cqSink{ring: ring.NewCQRing(mem, 64, 3, nil, nil)}
+	cq, err := ring.OpenCQConsumer(mem)
 	if err != nil {
 		t.Fatal(err)
 	}
-	send, recv := &shm.SendWQE{Op: 2, NumSGE: 2}, &shm.RecvWQE{NumSGE: 2}
+	send, recv := &abi.SendWQE{Op: 2, NumSGE: 2}, &abi.RecvWQE{NumSGE: 2}
 	wr := &rdma.SendWR{SGEs: make([]rdma.SGE, 0, 4), Inline: make([]byte, 0, 128)}
 	rwr := &rdma.RecvWR{SGEs: make([]rdma.SGE, 0, 4)}
-	wc, e := new(rdma.WC), new(shm.CQE)
+	wc, e := new(rdma.WC), new(abi.CQE)
 	ok := true
 	n := testing.AllocsPerRun(1000, func() {
 		ok = ok && client.SQ.Put(send) == nil && client.RQ.Put(recv) == nil

@@ -13,7 +13,8 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/shm/shmtest"
 )
 
@@ -27,17 +28,17 @@ type rawEnd struct {
 	srq *shmtest.RawSRQ // or nil
 	ext bool            // connects with the messages of RFC 7306
 	buf []byte
-	mr  shm.RegMRReply
+	mr  abi.RegMRReply
 }
 
 // rawIOVA is what a rawEnd calls the first octet of its region: not its address.
 const rawIOVA = 0x7000_0000_0000
 
 func newRawEnd(t *testing.T, d *daemontest.Daemon, size int) *rawEnd {
-	return newRawEndOf(t, d, size, shm.QPCaps{MaxSendWR: 16, MaxRecvWR: 16})
+	return newRawEndOf(t, d, size, abi.QPCaps{MaxSendWR: 16, MaxRecvWR: 16})
 }
 
-func newRawEndOf(t *testing.T, d *daemontest.Daemon, size int, caps shm.QPCaps) *rawEnd {
+func newRawEndOf(t *testing.T, d *daemontest.Daemon, size int, caps abi.QPCaps) *rawEnd {
 	e := newRawParts(t, d, size)
 	e.qp = e.QP(e.pd, e.cq, e.cq, caps)
 	return e
@@ -61,38 +62,38 @@ func newRawPartsAt(t *testing.T, socket string, dev uint32, size int) *rawEnd {
 }
 
 // sharedQP makes an SRQ, if e has none yet, and a QP on it.
-func (e *rawEnd) sharedQP(caps shm.QPCaps) {
+func (e *rawEnd) sharedQP(caps abi.QPCaps) {
 	e.T.Helper()
 	if e.srq == nil {
 		e.srq = e.SRQ(e.pd, 16, 2)
 	}
-	e.qp = e.NewQP(shm.CreateQPRequest{PD: e.pd, SendCQ: e.cq.Handle, RecvCQ: e.cq.Handle, SRQ: e.srq.CreateSRQReply.SRQ, Caps: caps})
+	e.qp = e.NewQP(abi.CreateQPRequest{PD: e.pd, SendCQ: e.cq.Handle, RecvCQ: e.cq.Handle, SRQ: e.srq.CreateSRQReply.SRQ, Caps: caps})
 }
 
 // connect connects e to a listener at addr.
-func (e *rawEnd) connect(addr netip.AddrPort) (established shm.CMEvent) {
+func (e *rawEnd) connect(addr netip.AddrPort) (established abi.CMEvent) {
 	ch, _ := e.CM()
 	id := e.ID(ch)
-	e.Must(shm.OpCMResolveAddr, &shm.CMResolveAddrRequest{ID: id, TimeoutMS: 1000,
-		Src: shm.MakeSockAddr(netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 77, 0, 2 + byte(e.dev)}), 0)), Dst: shm.MakeSockAddr(addr)}, nil)
-	e.WantEvent(ch, shm.EvAddrResolved)
-	e.Must(shm.OpCMResolveRoute, &shm.CMResolveRouteRequest{ID: id, TimeoutMS: 1000}, nil)
-	e.WantEvent(ch, shm.EvRouteResolved)
+	e.Must(abi.OpCMResolveAddr, &abi.CMResolveAddrRequest{ID: id, TimeoutMS: 1000,
+		Src: abi.MakeSockAddr(netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 77, 0, 2 + byte(e.dev)}), 0)), Dst: abi.MakeSockAddr(addr)}, nil)
+	e.WantEvent(ch, abi.EvAddrResolved)
+	e.Must(abi.OpCMResolveRoute, &abi.CMResolveRouteRequest{ID: id, TimeoutMS: 1000}, nil)
+	e.WantEvent(ch, abi.EvRouteResolved)
 	if e.ext {
-		opt := &shm.CMSetOptionRequest{ID: id, Level: shm.OptLevelVRNIC, Name: shm.OptExtensions, Len: 4}
+		opt := &abi.CMSetOptionRequest{ID: id, Level: abi.OptLevelVRNIC, Name: abi.OptExtensions, Len: 4}
 		opt.Value[0] = 1
-		e.Must(shm.OpCMSetOption, opt, nil)
+		e.Must(abi.OpCMSetOption, opt, nil)
 	}
-	e.Must(shm.OpCMConnect, &shm.CMConnectRequest{ID: id, PD: e.pd, Param: shm.ConnParam{
-		QPN: e.qp.QPN, IRD: shm.ReadsDefault, ORD: shm.ReadsDefault,
+	e.Must(abi.OpCMConnect, &abi.CMConnectRequest{ID: id, PD: e.pd, Param: abi.ConnParam{
+		QPN: e.qp.QPN, IRD: abi.ReadsDefault, ORD: abi.ReadsDefault,
 	}}, nil)
-	return e.WantEvent(ch, shm.EvEstablished)
+	return e.WantEvent(ch, abi.EvEstablished)
 }
 
-func (e *rawEnd) sge(off, n int) func(w *shm.SendWQE) {
-	return func(w *shm.SendWQE) {
-		w.Flags, w.NumSGE = shm.SQSignaled, 1
-		w.SGE[0] = shm.SGE{Addr: rawIOVA + uint64(off), Length: uint32(n), LKey: e.mr.LKey}
+func (e *rawEnd) sge(off, n int) func(w *abi.SendWQE) {
+	return func(w *abi.SendWQE) {
+		w.Flags, w.NumSGE = abi.SQSignaled, 1
+		w.SGE[0] = abi.SGE{Addr: rawIOVA + uint64(off), Length: uint32(n), LKey: e.mr.LKey}
 	}
 }
 
@@ -143,8 +144,8 @@ func TestOwnMemory(t *testing.T) {
 					t.Fatalf("completion %+v, want success of %d", e, op)
 				}
 			}
-			remote := func(op uint8) func(*shm.SendWQE) {
-				return func(w *shm.SendWQE) {
+			remote := func(op uint8) func(*abi.SendWQE) {
+				return func(w *abi.SendWQE) {
 					a.sge(0, size)(w)
 					w.Op, w.RemoteAddr, w.RKey = op, b.MR.Addr(), b.MR.RKey()
 				}
@@ -153,7 +154,7 @@ func TestOwnMemory(t *testing.T) {
 			a.qp.PostSend(remote(0)) // IBV_WR_RDMA_WRITE
 			b.Recv(1, 0, 64)
 			want(1)
-			a.qp.PostSend(func(w *shm.SendWQE) { a.sge(0, 16)(w); w.Op = 2 }) // IBV_WR_SEND
+			a.qp.PostSend(func(w *abi.SendWQE) { a.sge(0, 16)(w); w.Op = 2 }) // IBV_WR_SEND
 			want(0)
 			b.WantOK("the Send", 1, rdma.WCRecv)
 			if !bytes.Equal(b.Buf.Bytes(), a.buf) {
@@ -178,9 +179,9 @@ func TestOwnMemory(t *testing.T) {
 			b.Check("Write and Read back", 0, size, 9)
 
 			// A hole in it is the client's own fault: EFAULT becomes WCLocProt (ABI 6.6).
-			var mr shm.RegMRReply
-			a.Must(shm.OpRegMR, &shm.RegMRRequest{PD: a.pd, Mode: shm.ModeApp, Addr: 1 << 20, Length: 4096, IOVA: rawIOVA}, &mr)
-			a.qp.PostSend(func(w *shm.SendWQE) {
+			var mr abi.RegMRReply
+			a.Must(abi.OpRegMR, &abi.RegMRRequest{PD: a.pd, Mode: abi.ModeApp, Addr: 1 << 20, Length: 4096, IOVA: rawIOVA}, &mr)
+			a.qp.PostSend(func(w *abi.SendWQE) {
 				a.sge(0, 4096)(w)
 				w.Op, w.SGE[0].LKey = 2, mr.LKey
 			})
@@ -207,9 +208,9 @@ func TestCauseWord(t *testing.T) {
 		t.Errorf("the writer's connection ended with %v, want a Terminate 1/1/00 of the peer", err)
 	}
 	// DDP, tagged buffer error, invalid STag (RFC 5041, section 7.2); found here, so not remote.
-	want := uint32(shm.ErrorValid | 0x1100)
-	if !daemontest.Eventually(func() bool { return a.qp.Ring.State() == shm.StateErr }) || a.qp.Ring.Cause() != want {
-		t.Errorf("the ring says state %d, cause %#x; want %d, %#x", a.qp.Ring.State(), a.qp.Ring.Cause(), shm.StateErr, want)
+	want := uint32(abi.ErrorValid | 0x1100)
+	if !daemontest.Eventually(func() bool { return a.qp.Ring.State() == abi.StateErr }) || a.qp.Ring.Cause() != want {
+		t.Errorf("the ring says state %d, cause %#x; want %d, %#x", a.qp.Ring.State(), a.qp.Ring.Cause(), abi.StateErr, want)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -226,28 +227,28 @@ func TestViolation(t *testing.T) {
 		name string
 		do   func(e *rawEnd)
 	}{
-		{"send index beyond the ring", func(e *rawEnd) { shmtest.Word(e.qp.Mem, shm.QPSQProd).Store(1000) }},
-		{"receive index beyond the ring", func(e *rawEnd) { shmtest.Word(e.qp.Mem, shm.QPRQProd).Store(1 << 31) }},
+		{"send index beyond the ring", func(e *rawEnd) { shmtest.Word(e.qp.Mem, abi.QPSQProd).Store(1000) }},
+		{"receive index beyond the ring", func(e *rawEnd) { shmtest.Word(e.qp.Mem, abi.QPRQProd).Store(1 << 31) }},
 		{"more SGEs than there is room for", func(e *rawEnd) {
-			wqe := make([]byte, shm.SQSGE+shm.SGELen)
-			wqe[shm.SQOp], wqe[shm.SQNumSGE], wqe[shm.SQNumSGE+1] = 2, 0xff, 0xff
+			wqe := make([]byte, abi.SQSGE+abi.SGELen)
+			wqe[abi.SQOp], wqe[abi.SQNumSGE], wqe[abi.SQNumSGE+1] = 2, 0xff, 0xff
 			e.qp.PostRaw(wqe, 1)
 		}},
 		{"SGEs over the masks of an atomic", func(e *rawEnd) {
-			wqe := make([]byte, shm.SQSGE+2*shm.SGELen)
-			wqe[shm.SQOp], wqe[shm.SQNumSGE] = 12, 2
+			wqe := make([]byte, abi.SQSGE+2*abi.SGELen)
+			wqe[abi.SQOp], wqe[abi.SQNumSGE] = 12, 2
 			e.qp.PostRaw(wqe, 1)
 		}},
-		{"SRQ index beyond the ring", func(e *rawEnd) { shmtest.Word(e.srq.Mem, shm.QPRQProd).Store(1 << 31) }},
-		{"SRQ index that goes back", func(e *rawEnd) { shmtest.Word(e.srq.Mem, shm.QPRQProd).Store(^uint32(0)) }},
+		{"SRQ index beyond the ring", func(e *rawEnd) { shmtest.Word(e.srq.Mem, abi.QPRQProd).Store(1 << 31) }},
+		{"SRQ index that goes back", func(e *rawEnd) { shmtest.Word(e.srq.Mem, abi.QPRQProd).Store(^uint32(0)) }},
 		{"more SGEs in an SRQ than there is room for", func(e *rawEnd) {
-			shmtest.Word(e.srq.Mem, e.srq.Ring.Layout.RQOff+shm.RQNumSGE).Store(1 << 16)
-			shmtest.Word(e.srq.Mem, shm.QPRQProd).Store(1)
+			shmtest.Word(e.srq.Mem, e.srq.Ring.Layout.RQOff+abi.RQNumSGE).Store(1 << 16)
+			shmtest.Word(e.srq.Mem, abi.QPRQProd).Store(1)
 		}},
 		{"completion index in the future", func(e *rawEnd) {
-			shmtest.Word(e.cq.Mem, shm.CQCons).Store(1 << 20)
+			shmtest.Word(e.cq.Mem, abi.CQCons).Store(1 << 20)
 			for range 16 { // more than the CQ has room for by now
-				e.qp.PostSend(func(w *shm.SendWQE) { e.sge(0, 1)(w); w.Op = 0xfe })
+				e.qp.PostSend(func(w *abi.SendWQE) { e.sge(0, 1)(w); w.Op = 0xfe })
 			}
 		}},
 	} {
@@ -259,7 +260,7 @@ func TestViolation(t *testing.T) {
 			wantSoon(t, time.Second, func() time.Duration {
 				peer := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic1"), 4096)
 				e := newRawParts(t, d, 4096)
-				caps := shm.QPCaps{MaxSendWR: 16, MaxRecvWR: 16}
+				caps := abi.QPCaps{MaxSendWR: 16, MaxRecvWR: 16}
 				if strings.Contains(tt.name, "SRQ") {
 					e.sharedQP(caps)
 				} else {
@@ -290,7 +291,7 @@ func TestViolation(t *testing.T) {
 func TestEventsNotTaken(t *testing.T) {
 	const room = 4
 	d := daemontest.Start(t, func(c *daemon.Config) {
-		c.Limits = shm.DefaultLimits()
+		c.Limits = server.DefaultLimits()
 		if err := c.Limits.Set("cm-events=4"); err != nil {
 			t.Fatal(err)
 		}
@@ -299,8 +300,8 @@ func TestEventsNotTaken(t *testing.T) {
 	ch, _ := e.CM()
 	id := e.ID(ch)
 	addr := netip.MustParseAddrPort("10.77.0.2:4000")
-	e.Must(shm.OpCMBind, &shm.CMBindRequest{ID: id, Addr: shm.MakeSockAddr(addr)}, nil)
-	e.Must(shm.OpCMListen, &shm.CMListenRequest{ID: id}, nil)
+	e.Must(abi.OpCMBind, &abi.CMBindRequest{ID: id, Addr: abi.MakeSockAddr(addr)}, nil)
+	e.Must(abi.OpCMListen, &abi.CMListenRequest{ID: id}, nil)
 
 	dev := daemontest.Open(t, d.Dial(), "vrnic1")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -341,21 +342,21 @@ func TestOwnMemorySRQ(t *testing.T) {
 	var qps [2]*shmtest.RawQP
 	for i := range peers {
 		peers[i] = daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), []string{"vrnic0", "vrnic1"}[i]), 4096)
-		e.sharedQP(shm.QPCaps{MaxSendWR: 4, TxSlab: 256, RxSlab: 4096})
+		e.sharedQP(abi.QPCaps{MaxSendWR: 4, TxSlab: 256, RxSlab: 4096})
 		qps[i] = e.qp
 		addr, accepted := accept(t, peers[i])
 		e.connect(addr)
 		accepted()
 	}
-	starved := shmtest.Word(e.srq.Mem, shm.QPRQStarved)
+	starved := shmtest.Word(e.srq.Mem, abi.QPRQStarved)
 	post := func(cookie uint32) {
-		w := &shm.RecvWQE{WRID: uint64(cookie), Cookie: cookie, NumSGE: 1}
-		w.SGE[0] = shm.SGE{Addr: rawIOVA + uint64(cookie)*100, Length: 100, LKey: e.mr.LKey}
+		w := &abi.RecvWQE{WRID: uint64(cookie), Cookie: cookie, NumSGE: 1}
+		w.SGE[0] = abi.SGE{Addr: rawIOVA + uint64(cookie)*100, Length: 100, LKey: e.mr.LKey}
 		e.srq.PostRecv(w)
 	}
 	want := func(from int, cookie uint32) {
 		t.Helper()
-		if c := e.Next(e.cq); c.Status != 0 || c.Cookie != cookie || c.QPN != qps[from].QPN || c.SlabOff != shm.NoSlab ||
+		if c := e.Next(e.cq); c.Status != 0 || c.Cookie != cookie || c.QPN != qps[from].QPN || c.SlabOff != abi.NoSlab ||
 			string(e.buf[cookie*100:][:4]) != string(peers[from].Buf.Bytes()[:4]) {
 			t.Fatalf("completion %+v, octets %q; want receive %d of QP %d", c, e.buf[cookie*100:][:4], cookie, qps[from].QPN)
 		}
@@ -408,11 +409,11 @@ func TestOwnMemoryOps(t *testing.T) {
 			a.ext = true
 			a.connect(addr)
 			accepted()
-			var mw shm.AllocMWReply
-			var mr shm.RegMRReply
-			a.Must(shm.OpAllocMW, &shm.AllocMWRequest{PD: a.pd, Type: 2}, &mw)
-			a.Must(shm.OpAllocMR, &shm.AllocMRRequest{PD: a.pd, MaxLen: 64}, &mr)
-			want := func(op uint32) shm.CQE {
+			var mw abi.AllocMWReply
+			var mr abi.RegMRReply
+			a.Must(abi.OpAllocMW, &abi.AllocMWRequest{PD: a.pd, Type: 2}, &mw)
+			a.Must(abi.OpAllocMR, &abi.AllocMRRequest{PD: a.pd, MaxLen: 64}, &mr)
+			want := func(op uint32) abi.CQE {
 				t.Helper()
 				e := a.Next(a.cq)
 				if e.Status != 0 || e.Opcode != op {
@@ -423,7 +424,7 @@ func TestOwnMemoryOps(t *testing.T) {
 			for i, key := range []uint32{rdma.NextKey(mw.RKey), rdma.NextKey(mr.RKey)} {
 				op := []uint8{8, 32}[i] // IBV_WR_BIND_MW, IB_WR_REG_MR
 				wqe := make([]byte, 64)
-				wqe[shm.SQOp], wqe[shm.SQFlags], wqe[shm.SQNumSGE] = op, shm.SQSignaled, 1
+				wqe[abi.SQOp], wqe[abi.SQFlags], wqe[abi.SQNumSGE] = op, abi.SQSignaled, 1
 				ne := binary.NativeEndian
 				ne.PutUint32(wqe[24:], key)         // rkey
 				ne.PutUint64(wqe[16:], rawIOVA+128) // remote_addr: the range begins
@@ -445,7 +446,7 @@ func TestOwnMemoryOps(t *testing.T) {
 					t.Errorf("the Write through key %d did not come", i)
 				}
 				inv := make([]byte, 64)
-				inv[shm.SQOp], inv[shm.SQFlags] = 7, shm.SQSignaled // IBV_WR_LOCAL_INV
+				inv[abi.SQOp], inv[abi.SQFlags] = 7, abi.SQSignaled // IBV_WR_LOCAL_INV
 				ne.PutUint32(inv[28:], key)                         // imm_or_inv
 				// PostRaw counts in shared memory, behind the producer's back: so does this.
 				a.qp.PostRaw(inv, 1)
@@ -455,7 +456,7 @@ func TestOwnMemoryOps(t *testing.T) {
 			// Atomics from memory of its own, and in it.
 			ne := binary.NativeEndian
 			atomic := make([]byte, 80)
-			atomic[shm.SQOp], atomic[shm.SQFlags], atomic[shm.SQNumSGE] = 13, shm.SQSignaled, 1 // masked FETCH_ADD
+			atomic[abi.SQOp], atomic[abi.SQFlags], atomic[abi.SQNumSGE] = 13, abi.SQSignaled, 1 // masked FETCH_ADD
 			ne.PutUint32(atomic[12:], 8)                                                        // length
 			ne.PutUint64(atomic[16:], b.MR.Addr()+8)
 			ne.PutUint32(atomic[24:], b.MR.RKey())
@@ -487,7 +488,7 @@ func TestOwnMemoryOps(t *testing.T) {
 			// Immediate data: the octets as they are, imm_data in struct ibv_send_wr and struct ibv_wc.
 			b.Recv(5, 0, 10)
 			immediate := make([]byte, 64)
-			immediate[shm.SQOp], immediate[shm.SQFlags] = 1, shm.SQSignaled // IBV_WR_RDMA_WRITE_WITH_IMM
+			immediate[abi.SQOp], immediate[abi.SQFlags] = 1, abi.SQSignaled // IBV_WR_RDMA_WRITE_WITH_IMM
 			copy(immediate[28:], "wire")
 			copy(immediate[32:], "low4")
 			a.qp.PostRaw(immediate, 1)
@@ -499,7 +500,7 @@ func TestOwnMemoryOps(t *testing.T) {
 			b.Post(&rdma.SendWR{ID: 7, Op: rdma.OpSendImm, Flags: rdma.Signaled, Imm: 'b'<<24 | 'a'<<16 | 'c'<<8 | 'k'})
 			b.WantOK("immediate data", 7, rdma.WCSend)
 			a.Next(a.cq)
-			cqe := a.cq.Mem[256+int(shmtest.Word(a.cq.Mem, shm.CQCons).Load()-1)%8*shm.CQELen:]
+			cqe := a.cq.Mem[256+int(shmtest.Word(a.cq.Mem, abi.CQCons).Load()-1)%8*abi.CQELen:]
 			if string(cqe[24:28]) != "back" || ne.Uint32(cqe[36:])&2 == 0 || ne.Uint32(cqe[12:]) != 129 {
 				t.Errorf("the completion is % x", cqe[:40])
 			}

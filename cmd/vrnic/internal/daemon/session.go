@@ -9,7 +9,9 @@ import (
 	"syscall"
 
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/ring"
+	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/vnic"
 )
 
@@ -17,17 +19,17 @@ import (
 // ids of its connection manager. shm calls it from one goroutine; the RNIC's events come from any.
 type session struct {
 	d    *Daemon
-	shm  *shm.Session
+	shm  *server.Session
 	log  *slog.Logger
 	devs []*sessionDevice // by device number
 
 	staged bool // LendMem was called; the control goroutine's
 }
 
-var _ shm.Handler = (*session)(nil)
+var _ server.Handler = (*session)(nil)
 
 // newSession is called on the session's own goroutine, which may wait.
-func (d *Daemon) newSession(s *shm.Session) (shm.Handler, error) {
+func (d *Daemon) newSession(s *server.Session) (server.Handler, error) {
 	<-d.ready
 	if !d.up {
 		return nil, syscall.ENODEV
@@ -55,7 +57,7 @@ func (s *session) device(number uint32) (*sessionDevice, error) {
 	return s.devs[number], nil
 }
 
-func (s *session) OpenContext(device uint32, events *shm.AsyncQueue) (shm.ContextHandler, error) {
+func (s *session) OpenContext(device uint32, events *server.AsyncQueue) (server.ContextHandler, error) {
 	sd, err := s.device(device)
 	if err != nil {
 		return nil, err
@@ -115,9 +117,9 @@ type asyncSource struct{ kind, object uint32 }
 
 // An asyncQueue is where the client hears of it, and the handle by which it knows it.
 type asyncQueue struct {
-	queue  *shm.AsyncQueue
+	queue  *server.AsyncQueue
 	handle uint32
-	rings  *shm.QPRings // of a QP: they hold why it ended
+	rings  *ring.QPRings // of a QP: they hold why it ended
 }
 
 // context is the session's context on the device. Only the control goroutine calls it.
@@ -201,5 +203,5 @@ func (sd *sessionDevice) onAsync(ev rdma.AsyncEvent) {
 	if c := cause(ev.Cause); c != 0 && q.rings != nil {
 		q.rings.SetError(c) // the change of state comes after the event
 	}
-	q.queue.Push(shm.AsyncEvent{Type: t.ring, Kind: t.kind, Handle: q.handle, Cause: cause(ev.Cause)})
+	q.queue.Push(abi.AsyncEvent{Type: t.ring, Kind: t.kind, Handle: q.handle, Cause: cause(ev.Cause)})
 }

@@ -7,12 +7,12 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/shmtest"
 )
 
 // slabCaps ask for slabs of 4 KiB, so that they are full soon.
-var slabCaps = shm.QPCaps{MaxSendWR: 16, MaxRecvWR: 16, TxSlab: 4096, RxSlab: 4096}
+var slabCaps = abi.QPCaps{MaxSendWR: 16, MaxRecvWR: 16, TxSlab: 4096, RxSlab: 4096}
 
 // slabPair connects a raw client with slabs to an end on a device.
 func slabPair(t *testing.T, device string) (*rawEnd, *daemontest.End) {
@@ -26,14 +26,14 @@ func slabPair(t *testing.T, device string) (*rawEnd, *daemontest.End) {
 }
 
 // postSlab posts a request whose octets are in the slab.
-func (e *rawEnd) postSlab(op rdma.Opcode, octets []byte, set func(w *shm.SendWQE)) {
+func (e *rawEnd) postSlab(op rdma.Opcode, octets []byte, set func(w *abi.SendWQE)) {
 	e.T.Helper()
 	off, ok, err := e.qp.Ring.TxSlab.Put(octets)
 	if !ok || err != nil {
 		e.T.Fatalf("no room in the slab for %d octets: %v", len(octets), err)
 	}
-	e.qp.PostSend(func(w *shm.SendWQE) {
-		w.Op, w.Flags, w.SlabOff, w.Length = uint8(op), shm.SQSignaled|shm.SQSlab, off, uint32(len(octets))
+	e.qp.PostSend(func(w *abi.SendWQE) {
+		w.Op, w.Flags, w.SlabOff, w.Length = uint8(op), abi.SQSignaled|abi.SQSlab, off, uint32(len(octets))
 		if set != nil {
 			set(w)
 		}
@@ -43,8 +43,8 @@ func (e *rawEnd) postSlab(op rdma.Opcode, octets []byte, set func(w *shm.SendWQE
 // postRecv posts n octets of the end's memory.
 func (e *rawEnd) postRecv(cookie uint32, off, n int) {
 	e.T.Helper()
-	w := &shm.RecvWQE{WRID: uint64(cookie), Cookie: cookie, NumSGE: 1}
-	w.SGE[0] = shm.SGE{Addr: rawIOVA + uint64(off), Length: uint32(n), LKey: e.mr.LKey}
+	w := &abi.RecvWQE{WRID: uint64(cookie), Cookie: cookie, NumSGE: 1}
+	w.SGE[0] = abi.SGE{Addr: rawIOVA + uint64(off), Length: uint32(n), LKey: e.mr.LKey}
 	e.qp.PostRecv(w)
 }
 
@@ -60,7 +60,7 @@ func TestSlabs(t *testing.T) {
 				id := uint64(i + 1)
 				b.Recv(id, 0, 1000)
 				a.postSlab(rdma.OpSend, msg, nil)
-				if e := a.Next(a.cq); e.Status != 0 || e.SlabOff != shm.NoSlab {
+				if e := a.Next(a.cq); e.Status != 0 || e.SlabOff != abi.NoSlab {
 					t.Fatalf("Send %d: %+v", i, e)
 				}
 				b.WantOK("a Send from the slab", id, rdma.WCRecv)
@@ -73,7 +73,7 @@ func TestSlabs(t *testing.T) {
 				b.Send(id, 0, 1000)
 				e := a.Next(a.cq)
 				got := make([]byte, 2000)
-				if e.Status != 0 || e.Cookie != uint32(i+1) || e.ByteLen != 1000 || e.SlabOff == shm.NoSlab || e.SlabLen != 1000 {
+				if e.Status != 0 || e.Cookie != uint32(i+1) || e.ByteLen != 1000 || e.SlabOff == abi.NoSlab || e.SlabLen != 1000 {
 					t.Fatalf("receive %d: %+v", i, e)
 				}
 				if n, err := a.qp.Ring.RxSlab.Take(&e, got); err != nil || !bytes.Equal(got[:n], b.Buf.Bytes()[:1000]) {
@@ -86,7 +86,7 @@ func TestSlabs(t *testing.T) {
 			}
 
 			// A Write, with the octets from the slab.
-			a.postSlab(rdma.OpWrite, []byte("written from the slab"), func(w *shm.SendWQE) {
+			a.postSlab(rdma.OpWrite, []byte("written from the slab"), func(w *abi.SendWQE) {
 				w.RemoteAddr, w.RKey = b.MR.Addr()+5000, b.MR.RKey()
 			})
 			if e := a.Next(a.cq); e.Status != 0 {
@@ -105,7 +105,7 @@ func TestSlabs(t *testing.T) {
 			for i := range 5 {
 				a.postRecv(uint32(i+1), 10000*i, 1200)
 			}
-			a.postRecv(6, 50000, shm.MaxSlabRecv+1)
+			a.postRecv(6, 50000, abi.MaxSlabRecv+1)
 			inSlab := 0
 			for i := range 6 {
 				copy(b.Buf.Bytes(), fmt.Sprintf("message %d", i+1))
@@ -116,7 +116,7 @@ func TestSlabs(t *testing.T) {
 					t.Fatalf("message %d: %+v", i+1, e)
 				}
 				got := make([]byte, 1024)
-				if e.SlabOff != shm.NoSlab {
+				if e.SlabOff != abi.NoSlab {
 					inSlab++
 					copy(got, a.qp.Mem[a.qp.Ring.Layout.RxSlabOff+e.SlabOff:][:e.SlabLen])
 				} else {
@@ -144,8 +144,8 @@ func TestSlabErrors(t *testing.T) {
 		want rdma.WCStatus
 	}{
 		{"a wrong key", func(a *rawEnd) {
-			w := &shm.RecvWQE{Cookie: 1, NumSGE: 1}
-			w.SGE[0] = shm.SGE{Addr: rawIOVA, Length: 100, LKey: a.mr.LKey + 1}
+			w := &abi.RecvWQE{Cookie: 1, NumSGE: 1}
+			w.SGE[0] = abi.SGE{Addr: rawIOVA, Length: 100, LKey: a.mr.LKey + 1}
 			a.qp.PostRecv(w)
 		}, 10, rdma.WCLocProt},
 		{"beyond the region", func(a *rawEnd) { a.postRecv(1, 1<<16-50, 100) }, 10, rdma.WCLocProt},
@@ -155,14 +155,14 @@ func TestSlabErrors(t *testing.T) {
 			a, b := slabPair(t, "vrnic1")
 			tt.post(a)
 			b.Send(1, 0, tt.n)
-			if e := a.Next(a.cq); e.Status != uint32(tt.want) || e.SlabOff != shm.NoSlab {
+			if e := a.Next(a.cq); e.Status != uint32(tt.want) || e.SlabOff != abi.NoSlab {
 				t.Errorf("%+v, want status %d", e, tt.want)
 			}
 		})
 	}
 	t.Run("a Read into it", func(t *testing.T) {
 		a, b := slabPair(t, "vrnic1")
-		a.postSlab(rdma.OpRead, []byte{1}, func(w *shm.SendWQE) { w.RemoteAddr, w.RKey = b.MR.Addr(), b.MR.RKey() })
+		a.postSlab(rdma.OpRead, []byte{1}, func(w *abi.SendWQE) { w.RemoteAddr, w.RKey = b.MR.Addr(), b.MR.RKey() })
 		if e := a.Next(a.cq); e.Status != uint32(rdma.WCLocQPOp) {
 			t.Errorf("%+v, want status %d", e, rdma.WCLocQPOp)
 		}
@@ -171,7 +171,7 @@ func TestSlabErrors(t *testing.T) {
 		a, b := slabPair(t, "vrnic1")
 		a.postRecv(1, 0, 100)
 		b.QP.Abort()
-		if e := a.Next(a.cq); e.Status != uint32(rdma.WCFlush) || e.Cookie != 1 || e.SlabOff != shm.NoSlab {
+		if e := a.Next(a.cq); e.Status != uint32(rdma.WCFlush) || e.Cookie != 1 || e.SlabOff != abi.NoSlab {
 			t.Errorf("%+v, want a flush", e)
 		}
 	})
@@ -181,14 +181,14 @@ func TestSlabErrors(t *testing.T) {
 func TestSlabIsNoMR(t *testing.T) {
 	a, _ := slabPair(t, "vrnic1")
 	c := shmtest.NewRaw(t, a.Conn.RemoteAddr().String()).Hello()
-	var rep shm.ListReply
-	c.Must(shm.OpList, &shm.ListRequest{Kind: shm.ListMR}, &rep)
+	var rep abi.ListReply
+	c.Must(abi.OpList, &abi.ListRequest{Kind: abi.ListMR}, &rep)
 	if n := bytes.Count(rep.Data[:rep.Len], []byte{'\n'}); n != 2 {
 		t.Errorf("%d regions, each end has registered one:\n%s", n, rep.Data[:rep.Len])
 	}
-	a.Must(shm.OpDestroyQP, &shm.HandleRequest{Handle: a.qp.CreateQPReply.QP}, nil)
-	a.Must(shm.OpDeregMR, &shm.HandleRequest{Handle: a.mr.MR}, nil)
-	a.Must(shm.OpDeallocPD, &shm.HandleRequest{Handle: a.pd}, nil) // EBUSY while anything is left
+	a.Must(abi.OpDestroyQP, &abi.HandleRequest{Handle: a.qp.CreateQPReply.QP}, nil)
+	a.Must(abi.OpDeregMR, &abi.HandleRequest{Handle: a.mr.MR}, nil)
+	a.Must(abi.OpDeallocPD, &abi.HandleRequest{Handle: a.pd}, nil) // EBUSY while anything is left
 }
 
 // docs/abi.md#slabs: ranges and indices that cannot be end the session.
@@ -196,28 +196,28 @@ func TestSlabViolation(t *testing.T) {
 	raw := func(set func(wqe []byte)) func(a *rawEnd, b *daemontest.End) {
 		return func(a *rawEnd, b *daemontest.End) {
 			wqe := make([]byte, 64)
-			wqe[shm.SQOp], wqe[shm.SQFlags] = uint8(rdma.OpSend), shm.SQSlab
+			wqe[abi.SQOp], wqe[abi.SQFlags] = uint8(rdma.OpSend), abi.SQSlab
 			set(wqe)
 			a.qp.PostRaw(wqe, 1)
 		}
 	}
 	word := func(b []byte, v uint32) { shmtest.Word(b, 0).Store(v) }
 	for name, do := range map[string]func(a *rawEnd, b *daemontest.End){
-		"a range beyond the slab": raw(func(w []byte) { word(w[shm.SQLength:], 4097) }),
+		"a range beyond the slab": raw(func(w []byte) { word(w[abi.SQLength:], 4097) }),
 		"a range that wraps": raw(func(w []byte) {
-			word(w[shm.SQLength:], 1<<32-1)
-			word(w[shm.SQSGE:], 2)
+			word(w[abi.SQLength:], 1<<32-1)
+			word(w[abi.SQSGE:], 2)
 		}),
-		"an offset beyond the slab": raw(func(w []byte) { word(w[shm.SQSGE:], 1<<31) }),
-		"octets never put":          raw(func(w []byte) { word(w[shm.SQLength:], 1) }),
-		"inline and slab":           raw(func(w []byte) { w[shm.SQFlags] |= shm.SQInline }),
-		"SGEs and slab":             raw(func(w []byte) { w[shm.SQNumSGE] = 1 }),
+		"an offset beyond the slab": raw(func(w []byte) { word(w[abi.SQSGE:], 1<<31) }),
+		"octets never put":          raw(func(w []byte) { word(w[abi.SQLength:], 1) }),
+		"inline and slab":           raw(func(w []byte) { w[abi.SQFlags] |= abi.SQInline }),
+		"SGEs and slab":             raw(func(w []byte) { w[abi.SQNumSGE] = 1 }),
 		"txslab_prod far ahead": func(a *rawEnd, b *daemontest.End) {
-			shmtest.Word(a.qp.Mem, shm.QPTxSlabProd).Store(1 << 30)
-			raw(func(w []byte) { word(w[shm.SQLength:], 1) })(a, b)
+			shmtest.Word(a.qp.Mem, abi.QPTxSlabProd).Store(1 << 30)
+			raw(func(w []byte) { word(w[abi.SQLength:], 1) })(a, b)
 		},
 		"rxslab_cons far ahead": func(a *rawEnd, b *daemontest.End) {
-			shmtest.Word(a.qp.Mem, shm.QPRxSlabCons).Store(1 << 30)
+			shmtest.Word(a.qp.Mem, abi.QPRxSlabCons).Store(1 << 30)
 			a.postRecv(1, 0, 100)
 			b.Send(1, 0, 10)
 		},
@@ -232,13 +232,13 @@ func TestSlabViolation(t *testing.T) {
 	// words are never read back.
 	t.Run("the daemon's own words", func(t *testing.T) {
 		a, b := slabPair(t, "vrnic1")
-		for _, w := range []uint32{shm.QPTxSlabCons, shm.QPRxSlabProd, shm.QPTxSlabOff, shm.QPTxSlabSize, shm.QPRxSlabOff, shm.QPRxSlabSize} {
+		for _, w := range []uint32{abi.QPTxSlabCons, abi.QPRxSlabProd, abi.QPTxSlabOff, abi.QPTxSlabSize, abi.QPRxSlabOff, abi.QPRxSlabSize} {
 			shmtest.Word(a.qp.Mem, w).Store(1<<31 + 5)
 		}
 		b.Recv(1, 0, 64)
 		raw(func(w []byte) {
-			shmtest.Word(a.qp.Mem, shm.QPTxSlabProd).Store(64)
-			word(w[shm.SQLength:], 64)
+			shmtest.Word(a.qp.Mem, abi.QPTxSlabProd).Store(64)
+			word(w[abi.SQLength:], 64)
 		})(a, b)
 		b.WantOK("a Send from the slab", 1, rdma.WCRecv)
 		a.postRecv(7, 0, 100)

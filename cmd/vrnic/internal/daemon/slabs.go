@@ -5,7 +5,8 @@ import (
 	"sync/atomic"
 
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/ring"
 	"github.com/vrnic/vrnic/vnic"
 )
 
@@ -34,7 +35,7 @@ func sendsOctets(op rdma.Opcode) bool {
 // A recvSlab places the receives of a QP in its rx slab. It is called with the QP's receive side locked.
 type recvSlab struct {
 	pd   *vnic.PD
-	ring *shm.SlabWriter
+	ring *ring.SlabWriter
 	mr   *vnic.MR
 
 	// The receive that has been taken and not been completed: one at a time goes through the slab.
@@ -64,7 +65,7 @@ func (s *recvSlab) place(wr *rdma.RecvWR, cookie uint32) error {
 
 // complete says in e where the octets are of a receive that completes as wc. Other completions of the QP come
 // here with its receive side not locked.
-func (s *recvSlab) complete(e *shm.CQE, wc *rdma.WC) {
+func (s *recvSlab) complete(e *abi.CQE, wc *rdma.WC) {
 	if wc.Op != rdma.WCRecv && wc.Op != rdma.WCRecvImm || !s.taken || s.cookie != e.Cookie {
 		return
 	}

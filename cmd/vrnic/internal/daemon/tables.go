@@ -5,7 +5,7 @@ import (
 	"syscall"
 
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/vnic"
 )
 
@@ -48,8 +48,8 @@ var sendFlags = func() (t [16]rdma.SendFlags) {
 		ring uint8
 		flag rdma.SendFlags
 	}{
-		{shm.SQSignaled, rdma.Signaled}, {shm.SQSolicited, rdma.Solicited},
-		{shm.SQFence, rdma.Fence}, {shm.SQInline, rdma.Inline},
+		{abi.SQSignaled, rdma.Signaled}, {abi.SQSolicited, rdma.Solicited},
+		{abi.SQFence, rdma.Fence}, {abi.SQInline, rdma.Inline},
 	} {
 		for i := range t {
 			if uint8(i)&f.ring != 0 {
@@ -127,28 +127,28 @@ func wcFlags(f rdma.WCFlags) (n uint32) {
 
 // qpStates is keyed by rdma.QPState and holds what the ring's state word says.
 var qpStates = [...]uint32{
-	rdma.QPIdle:      shm.StateInit,
-	rdma.QPRTS:       shm.StateRTS,
-	rdma.QPClosing:   shm.StateSQD,
-	rdma.QPTerminate: shm.StateSQE,
-	rdma.QPError:     shm.StateErr,
+	rdma.QPIdle:      abi.StateInit,
+	rdma.QPRTS:       abi.StateRTS,
+	rdma.QPClosing:   abi.StateSQD,
+	rdma.QPTerminate: abi.StateSQE,
+	rdma.QPError:     abi.StateErr,
 }
 
 func qpState(s rdma.QPState) uint32 {
 	if int(s) < len(qpStates) {
 		return qpStates[s]
 	}
-	return shm.StateErr
+	return abi.StateErr
 }
 
 // modifyStates are the states that a client may ask for, by MODIFY_QP. RTR and RTS are reached by
 // connecting only: a program that tries to set them as on InfiniBand must be told at once
 // (docs/decisions.md#V9).
 var modifyStates = map[uint32]rdma.QPState{
-	shm.StateReset: rdma.QPIdle,
-	shm.StateInit:  rdma.QPIdle,
-	shm.StateSQE:   rdma.QPTerminate,
-	shm.StateErr:   rdma.QPError,
+	abi.StateReset: rdma.QPIdle,
+	abi.StateInit:  rdma.QPIdle,
+	abi.StateSQE:   rdma.QPTerminate,
+	abi.StateErr:   rdma.QPError,
 }
 
 // accessIgnored are the optional bits of enum ibv_access_flags (IBV_ACCESS_OPTIONAL_RANGE): hints
@@ -181,32 +181,32 @@ func access(ring uint32) (a rdma.Access, ok bool) {
 
 // cmEvents is keyed by vnic's events and holds enum rdma_cm_event_type.
 var cmEvents = map[vnic.CMEventType]uint32{
-	vnic.CMAddrResolved:   shm.EvAddrResolved,
-	vnic.CMAddrError:      shm.EvAddrError,
-	vnic.CMRouteResolved:  shm.EvRouteResolved,
-	vnic.CMRouteError:     shm.EvRouteError,
-	vnic.CMConnectRequest: shm.EvConnectRequest,
-	vnic.CMConnectError:   shm.EvConnectError,
-	vnic.CMUnreachable:    shm.EvUnreachable,
-	vnic.CMRejected:       shm.EvRejected,
-	vnic.CMEstablished:    shm.EvEstablished,
-	vnic.CMDisconnected:   shm.EvDisconnected,
-	vnic.CMDeviceRemoval:  shm.EvDeviceRemoval,
+	vnic.CMAddrResolved:   abi.EvAddrResolved,
+	vnic.CMAddrError:      abi.EvAddrError,
+	vnic.CMRouteResolved:  abi.EvRouteResolved,
+	vnic.CMRouteError:     abi.EvRouteError,
+	vnic.CMConnectRequest: abi.EvConnectRequest,
+	vnic.CMConnectError:   abi.EvConnectError,
+	vnic.CMUnreachable:    abi.EvUnreachable,
+	vnic.CMRejected:       abi.EvRejected,
+	vnic.CMEstablished:    abi.EvEstablished,
+	vnic.CMDisconnected:   abi.EvDisconnected,
+	vnic.CMDeviceRemoval:  abi.EvDeviceRemoval,
 }
 
 // asyncEvents is keyed by rdma's events and says what enum ibv_event_type and which kind of object.
 var asyncEvents = map[rdma.AsyncEventType]struct{ ring, kind uint32 }{
-	rdma.EventCQErr:       {0, shm.ObjCQ},
-	rdma.EventQPFatal:     {1, shm.ObjQP},
-	rdma.EventQPReqErr:    {2, shm.ObjQP},
-	rdma.EventQPAccessErr: {3, shm.ObjQP},
-	rdma.EventSQDrained:   {5, shm.ObjQP},
-	rdma.EventDeviceFatal: {8, shm.ObjNone},
-	rdma.EventPortActive:  {9, shm.ObjNone},
-	rdma.EventSRQErr:      {14, shm.ObjSRQ},
+	rdma.EventCQErr:       {0, abi.ObjCQ},
+	rdma.EventQPFatal:     {1, abi.ObjQP},
+	rdma.EventQPReqErr:    {2, abi.ObjQP},
+	rdma.EventQPAccessErr: {3, abi.ObjQP},
+	rdma.EventSQDrained:   {5, abi.ObjQP},
+	rdma.EventDeviceFatal: {8, abi.ObjNone},
+	rdma.EventPortActive:  {9, abi.ObjNone},
+	rdma.EventSRQErr:      {14, abi.ObjSRQ},
 
-	rdma.EventSRQLimitReached: {15, shm.ObjSRQ},
-	rdma.EventLastWQEReached:  {16, shm.ObjQP},
+	rdma.EventSRQLimitReached: {15, abi.ObjSRQ},
+	rdma.EventLastWQEReached:  {16, abi.ObjQP},
 }
 
 // cause is t as the word at QPError.
@@ -214,9 +214,9 @@ func cause(t *rdma.TerminateError) uint32 {
 	if t == nil {
 		return 0
 	}
-	c := shm.ErrorValid | t.VendorErr()&shm.ErrorCauseMax
+	c := abi.ErrorValid | t.VendorErr()&abi.ErrorCauseMax
 	if t.Remote {
-		c |= shm.ErrorRemote
+		c |= abi.ErrorRemote
 	}
 	return c
 }
@@ -268,7 +268,7 @@ func readsFromRing(n uint16) uint16 {
 	switch n {
 	case 0:
 		return rdma.NoReads
-	case shm.ReadsDefault:
+	case abi.ReadsDefault:
 		return 0
 	}
 	return n
@@ -280,7 +280,7 @@ func readsToRing(n uint16) uint16 {
 	case rdma.NoReads:
 		return 0
 	case 0:
-		return shm.ReadsDefault
+		return abi.ReadsDefault
 	}
 	return n
 }

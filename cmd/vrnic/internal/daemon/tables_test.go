@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/vnic"
 )
 
@@ -60,7 +60,7 @@ func TestTables(t *testing.T) {
 		}
 	}
 	// V9: a program that drives a QP to RTR or RTS itself is told at once.
-	for _, s := range []uint32{shm.StateRTR, shm.StateRTS, shm.StateSQD, 7, 1 << 31} {
+	for _, s := range []uint32{abi.StateRTR, abi.StateRTS, abi.StateSQD, 7, 1 << 31} {
 		if to, ok := modifyStates[s]; ok {
 			t.Errorf("a client may ask for ring state %d, as %v", s, to)
 		}
@@ -129,12 +129,12 @@ func TestCause(t *testing.T) {
 }
 
 func TestReads(t *testing.T) {
-	for ring, want := range map[uint16]uint16{0: rdma.NoReads, shm.ReadsDefault: 0, 1: 1, 128: 128} {
+	for ring, want := range map[uint16]uint16{0: rdma.NoReads, abi.ReadsDefault: 0, 1: 1, 128: 128} {
 		if got := readsFromRing(ring); got != want {
 			t.Errorf("%d of the ring is %d, want %d", ring, got, want)
 		}
 	}
-	for n, want := range map[uint16]uint16{rdma.NoReads: 0, 0: shm.ReadsDefault, 32: 32} {
+	for n, want := range map[uint16]uint16{rdma.NoReads: 0, 0: abi.ReadsDefault, 32: 32} {
 		if got := readsToRing(n); got != want {
 			t.Errorf("%d is %d on the ring, want %d", n, got, want)
 		}
@@ -161,13 +161,13 @@ func TestConnOptions(t *testing.T) {
 		n    uint64
 		want error
 	}{
-		{shm.OptMPARevision, 1, nil}, {shm.OptMPARevision, 3, syscall.EINVAL}, {shm.OptMPARevision, 1<<32 + 1, syscall.EINVAL},
-		{shm.OptMPACRC, 1, nil}, {shm.OptMPACRC, 4, syscall.EINVAL},
-		{shm.OptReads, 4<<16 | 8, nil}, {shm.OptReads, 1 << 32, syscall.EINVAL},
-		{shm.OptMPAMarkers, 1, nil}, {shm.OptMPAMarkers, 2, syscall.EINVAL}, {shm.OptMPARTR, 0xa, nil}, {shm.OptMPARTR, 0x10, syscall.EINVAL},
-		{shm.OptFPDUSize, 0, nil}, {shm.OptFPDUSize, 127, syscall.EINVAL}, {shm.OptFPDUSize, 64769, syscall.EINVAL}, {shm.OptFPDUSize, 64768, nil},
-		{shm.OptExtensions, 1, nil}, {shm.OptExtensions, 2, syscall.EINVAL},
-		{shm.OptDevice, 1, nil}, {shm.OptDevice, 2, syscall.ENODEV}, {shm.OptTransport, 1, nil}, {shm.OptTransport, 2, syscall.EINVAL}, {99, 0, syscall.EOPNOTSUPP},
+		{abi.OptMPARevision, 1, nil}, {abi.OptMPARevision, 3, syscall.EINVAL}, {abi.OptMPARevision, 1<<32 + 1, syscall.EINVAL},
+		{abi.OptMPACRC, 1, nil}, {abi.OptMPACRC, 4, syscall.EINVAL},
+		{abi.OptReads, 4<<16 | 8, nil}, {abi.OptReads, 1 << 32, syscall.EINVAL},
+		{abi.OptMPAMarkers, 1, nil}, {abi.OptMPAMarkers, 2, syscall.EINVAL}, {abi.OptMPARTR, 0xa, nil}, {abi.OptMPARTR, 0x10, syscall.EINVAL},
+		{abi.OptFPDUSize, 0, nil}, {abi.OptFPDUSize, 127, syscall.EINVAL}, {abi.OptFPDUSize, 64769, syscall.EINVAL}, {abi.OptFPDUSize, 64768, nil},
+		{abi.OptExtensions, 1, nil}, {abi.OptExtensions, 2, syscall.EINVAL},
+		{abi.OptDevice, 1, nil}, {abi.OptDevice, 2, syscall.ENODEV}, {abi.OptTransport, 1, nil}, {abi.OptTransport, 2, syscall.EINVAL}, {99, 0, syscall.EOPNOTSUPP},
 	} {
 		if err := o.set(tt.name, tt.n, 2); !errors.Is(err, tt.want) {
 			t.Errorf("option %d = %d: %v, want %v", tt.name, tt.n, err, tt.want)

@@ -1,0 +1,149 @@
+package abi
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"syscall"
+)
+
+// A ProtocolError is a violation of the ABI by the other side: the session is over.
+type ProtocolError struct{ Text string }
+
+func (e *ProtocolError) Error() string { return "shm: protocol violation: " + e.Text }
+
+func Violation(format string, args ...any) error {
+	return &ProtocolError{Text: fmt.Sprintf(format, args...)}
+}
+
+// IsViolation reports whether err is, or wraps, a *ProtocolError.
+func IsViolation(err error) bool {
+	var pe *ProtocolError
+	return errors.As(err, &pe)
+}
+
+// AppendMessage appends the header and the encoding of body, one of the structs of this package or a
+// pointer to it. Host byte order.
+func AppendMessage(b []byte, h Header, body any) []byte {
+	v := octetsOf(body)
+	h.Len = uint32(len(v))
+	return append(append(b, headerOctets(&h)...), v...)
+}
+
+// ParseMessage splits a message. body aliases msg. An error is a *ProtocolError.
+func ParseMessage(msg []byte) (h Header, body []byte, err error) {
+	if len(msg) > MaxMessage {
+		return h, nil, Violation("message of %d octets", len(msg))
+	}
+	if len(msg) < HeaderLen {
+		return h, nil, Violation("message of %d octets has no header", len(msg))
+	}
+	copy(headerOctets(&h), msg)
+	if int64(h.Len) != int64(len(msg)-HeaderLen) {
+		return h, nil, Violation("%v: length %d in the header, %d octets follow", h.Op, h.Len, len(msg)-HeaderLen)
+	}
+	return h, msg[HeaderLen:], nil
+}
+
+// Decode fills v, a pointer to one of the structs of this package, from body. By the rules of
+// evolution a body that is shorter leaves the rest zero, and a longer one is accepted if the rest
+// is zero, else it is E2BIG.
+func Decode(body []byte, v any) error {
+	to := octetsOf(v)
+	if n := len(to); len(body) > n && !allZero(body[n:]) {
+		return syscall.E2BIG
+	}
+	clear(to[copy(to, body):])
+	return nil
+}
+
+func allZero(b []byte) bool {
+	for _, o := range b {
+		if o != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Errno is the -errno that status stands for, or nil.
+func Errno(status int32) error {
+	if status >= 0 {
+		return nil
+	}
+	return syscall.Errno(-int64(status))
+}
+
+// Status is what goes into a reply for err: an errno in its chain, else EIO.
+func Status(err error) int32 {
+	if err == nil {
+		return 0
+	}
+	var e syscall.Errno
+	if errors.As(err, &e) && e > 0 && e < 4096 {
+		return -int32(e)
+	}
+	return -int32(syscall.EIO)
+}
+
+// CString is b up to its first zero octet.
+func CString(b []byte) string {
+	if i := bytes.IndexByte(b, 0); i >= 0 {
+		b = b[:i]
+	}
+	return string(b)
+}
+
+// DecodeRequest fills v by the rules of evolution and refuses what is not known.
+func DecodeRequest(h Header, body []byte, v any) error {
+	if h.Flags != 0 || h.Status != 0 {
+		return syscall.EINVAL
+	}
+	if err := Decode(body, v); err != nil {
+		return err
+	}
+	if !paddingZero(v) {
+		return syscall.EINVAL
+	}
+	return nil
+}
+
+// A padding is where a message has a field named Pad.
+type padding struct{ from, to uintptr }
+
+// paddings has those of each type of request that has been seen.
+var paddings sync.Map // of reflect.Type: []padding
+
+// paddingZero checks the fields named Pad of a message, which v points to, also of structs in it.
+func paddingZero(v any) bool {
+	t := reflect.TypeOf(v).Elem()
+	of, ok := paddings.Load(t)
+	if !ok {
+		of, _ = paddings.LoadOrStore(t, appendPaddings(nil, t, 0))
+	}
+	b := octetsOf(v)
+	for _, p := range of.([]padding) {
+		if !allZero(b[p.from:p.to]) {
+			return false
+		}
+	}
+	return true
+}
+
+// appendPaddings appends those of t, which is at an offset.
+func appendPaddings(of []padding, t reflect.Type, at uintptr) []padding {
+	if t.Kind() != reflect.Struct {
+		return of
+	}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if f.Name == "Pad" {
+			of = append(of, padding{at + f.Offset, at + f.Offset + f.Type.Size()})
+		} else {
+			of = appendPaddings(of, f.Type, at+f.Offset)
+		}
+	}
+	return of
+}

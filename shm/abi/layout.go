@@ -1,0 +1,209 @@
+package abi
+
+// This file is the shared-memory half of the ABI: every offset, size, magic and flag. Rings are in
+// host byte order; hosts are 64-bit and little-endian. Every word that two processes share is an
+// aligned uint32. Lines are 64 octets with one writer each, unless "both" is noted.
+//
+// A change here is a change of the ABI: raise Major (before 1.0) and change verbs/abi.h with it.
+
+// Version of the ABI. Majors must be equal on both sides; the smaller minor counts.
+const (
+	Major = 1
+	Minor = 0
+)
+
+// Magics: the first word of each kind of shared memory, and of HELLO.
+const (
+	MagicHello   = 0x484e5256 // "VRNH"
+	MagicSession = 0x534e5256 // "VRNS"
+	MagicQP      = 0x514e5256 // "VRNQ"
+	MagicCQ      = 0x434e5256 // "VRNC"
+	MagicChannel = 0x454e5256 // "VRNE"
+	MagicSRQ     = 0x524e5256 // "VRNR"
+)
+
+// Session page.
+const (
+	SessMagic     = 0  // const
+	SessMajor     = 4  // const, u16
+	SessMinor     = 6  // const, u16
+	SessID        = 8  // const
+	SessBellWords = 12 // const: words of bells
+	SessBellOff   = 16 // const
+	SessPollYield = 20 // const: empty polls after which poll_cq yields the processor
+	SessNonce     = 24 // const, 16 octets
+	SessSleeping  = 64 // both: the daemon blocks on the doorbell
+	SessHeaderLen = 128
+
+	NonceLen = 16
+	// PollYield is the value of SessPollYield.
+	PollYield = 64
+)
+
+// QP memory. An SRQ has the RQ half of it, with MagicSRQ and its handle as QPNum; what a QP has
+// beyond that is 0. A QP that takes its receives from an SRQ has an RQ of size 0. Indices of rings and of
+// slabs run free; sizes are powers of two.
+const (
+	QPMagic       = 0 // line 0 is const
+	QPNum         = 4
+	QPSQSize      = 8
+	QPSQStride    = 12
+	QPRQSize      = 16
+	QPRQStride    = 20
+	QPSQOff       = 24
+	QPRQOff       = 28
+	QPTxSlabOff   = 32
+	QPTxSlabSize  = 36
+	QPRxSlabOff   = 40
+	QPRxSlabSize  = 44
+	QPMaxInline   = 48
+	QPFlags       = 52
+	QPSQProd      = 64  // line 1 client
+	QPTxSlabProd  = 68  // octets put into the slab: stored before QPSQProd
+	QPRQProd      = 128 // line 2 client
+	QPRxSlabCons  = 132 // octets taken out of the slab
+	QPSQDone      = 192 // line 3 daemon: send WQEs retired, in order
+	QPRQHead      = 196 // receive WQEs taken
+	QPState       = 200 // an ibv_qp_state, below
+	QPTxSlabCons  = 204 // octets of retired requests
+	QPError       = 208 // cause of the end: ErrorValid | ErrorRemote | vendor_err, or 0
+	QPRxSlabProd  = 212 // octets of completed receives
+	QPRQStarved   = 256 // line 4 daemon: ring the bell for the next receive
+	QPHeaderLen   = 320
+	ErrorValid    = 1 << 31
+	ErrorRemote   = 1 << 30
+	ErrorCauseMax = 1<<16 - 1 // layer<<12 | type<<8 | code
+)
+
+// Values of QPState: enum ibv_qp_state.
+const (
+	StateReset = 0
+	StateInit  = 1
+	StateRTR   = 2
+	StateRTS   = 3
+	StateSQD   = 4
+	StateSQE   = 5
+	StateErr   = 6
+)
+
+// Send WQE. Some operations use words in a way of their own:
+//
+//   - Immediate data: its eight octets as on the wire at SQImm, four of them, and SQImmLow.
+//   - Atomics: SQCmpAdd and SQSwap; the masked ones have one SGE and their masks behind it.
+//   - BIND_MW and REG_MR: SQRKey is the new key, SQRemoteAddr the address of the first octet in the
+//     region, SQCmpAdd how many there are, SQSwap the access. The one SGE, of length 0, has the
+//     region's lkey, and as its address what the peer calls the first octet (0: zero based).
+const (
+	SQWRID       = 0  // u64
+	SQOp         = 8  // u8, enum ibv_wr_opcode
+	SQFlags      = 9  // u8, SQSignaled...
+	SQNumSGE     = 10 // u16
+	SQLength     = 12 // octets of the message: the sum of the SGEs, of inline or of the slab range
+	SQRemoteAddr = 16 // u64
+	SQRKey       = 24
+	SQImm        = 28 // immediate data in wire order, or the key to invalidate in host order
+	SQImmLow     = 32 // the low half of SQCmpAdd
+	SQCmpAdd     = 32 // u64
+	SQSwap       = 40 // u64
+	SQSGE        = 48 // SGEs, or inline octets, or the u32 offset into the tx slab
+	SQCmpMask    = 64 // u64, of masked atomics
+	SQSwapMask   = 72 // u64
+
+	SQSignaled  = 1
+	SQSolicited = 2
+	SQFence     = 4
+	SQInline    = 8
+	SQSlab      = 16
+)
+
+// SGE within a WQE.
+const (
+	SGEAddr   = 0 // u64
+	SGELength = 8
+	SGELKey   = 12
+	SGELen    = 16
+)
+
+// Receive WQE. Stride is RQSGE + SGELen*max_sge.
+const (
+	RQWRID   = 0 // u64
+	RQNumSGE = 8
+	RQCookie = 12
+	RQSGE    = 16
+)
+
+// CQ memory.
+const (
+	CQMagic     = 0 // line 0 is const
+	CQHandle    = 4
+	CQSize      = 8
+	CQCQEOff    = 12
+	CQProd      = 64 // line 1 daemon
+	CQOverrun   = 68
+	CQCons      = 128 // line 2 client
+	CQArm       = 192 // line 3 both
+	CQHeaderLen = 256
+
+	ArmSolicited = 1 // an event for the next solicited completion or error
+	ArmNext      = 2 // an event for the next completion of any kind
+	ArmQueued    = 4 // an event is queued and not yet taken
+)
+
+// CQE. The first 40 octets are those of struct ibv_wc.
+const (
+	CQEWRID      = 0 // u64
+	CQEStatus    = 8
+	CQEOpcode    = 12
+	CQEVendorErr = 16
+	CQEByteLen   = 20
+	CQEImm       = 24 // immediate data in wire order, or the invalidated key in host order
+	CQEQPNum     = 28
+	CQESrcQP     = 32 // with immediate data: its last four octets, in wire order
+	CQEWCFlags   = 36
+	CQESQDone    = 40
+	CQECookie    = 44
+	CQESlabOff   = 48 // where in the rx slab the message is; NoSlab: in the receive's memory
+	CQESlabLen   = 52
+	CQETimestamp = 56 // u64, CLOCK_MONOTONIC nanoseconds
+	CQELen       = 64
+
+	NoSlab = 0xffffffff
+)
+
+// Completion channel memory.
+const (
+	ChanMagic     = 0 // line 0 is const
+	ChanHandle    = 4
+	ChanSize      = 8
+	ChanOff       = 12
+	ChanProd      = 64  // line 1 daemon
+	ChanCons      = 128 // line 2 client
+	ChanHeaderLen = 192
+
+	// ChanSlots is how many CQ handles a channel's ring holds.
+	ChanSlots = 4096
+)
+
+// Bounds that no peer may exceed, whatever the quotas say.
+const (
+	MaxDepth   = 65536   // slots of a queue, and of a channel's ring
+	MaxCQDepth = 1 << 20 // slots of a CQ: those of many QPs complete there
+	MaxSGE     = 32      // SGEs of a WQE
+	MaxInline  = 1024    // inline octets of a WQE
+	MinInline  = 64      // what a QP gets at least; so a stride has room for the masks of an atomic
+	MaxSlab    = 1 << 20
+	MinSlab    = 64 // and the granularity of slabs
+
+	// MaxSlabRecv is the longest receive that goes through an rx slab: copying more costs more than
+	// the daemon's access to the program's memory.
+	MaxSlabRecv = 8192
+
+	MaxSQStride = 1088 // roundup64(SQSGE + max(SGELen*MaxSGE, MaxInline))
+	MaxRQStride = RQSGE + SGELen*MaxSGE
+)
+
+// SQStride is the stride of a send queue whose WQEs have up to maxSGE SGEs or maxInline octets.
+func SQStride(maxSGE, maxInline int) int { return (SQSGE + max(SGELen*maxSGE, maxInline) + 63) &^ 63 }
+
+// RQStride is the stride of a receive queue whose WQEs have up to maxSGE SGEs.
+func RQStride(maxSGE int) int { return RQSGE + SGELen*maxSGE }

@@ -1,0 +1,25 @@
+package abi
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// Word is the shared word at off of mem. All words that two processes share are reached through
+// it. It panics if the word is not inside mem or not aligned: offsets are ours or have been checked.
+func Word(mem []byte, off uint32) *atomic.Uint32 {
+	p := unsafe.Pointer(&mem[off : off+4 : len(mem)][0])
+	if uintptr(p)%4 != 0 {
+		panic("shm: word not aligned")
+	}
+	return (*atomic.Uint32)(p)
+}
+
+// Words is a run of n shared words from off on.
+func Words(mem []byte, off, n uint32) []atomic.Uint32 {
+	if n == 0 {
+		return nil
+	}
+	first := Word(mem[:off+4*n:len(mem)], off)
+	return unsafe.Slice(first, n)
+}

@@ -1,0 +1,319 @@
+package shm
+
+import (
+	"context"
+	"math/bits"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/ring"
+)
+
+// checkPolls is after how many empty polls in a row a poll looks whether the daemon is still there:
+// docs/abi.md#waiting.
+const checkPolls = 1024
+
+// A compQueue implements rdma.CQ.
+type compQueue struct {
+	d      *Device
+	ch     *compChan
+	handle uint32
+	depth  int
+	notify chan struct{} // holds the event of an Arm
+	closed chan struct{} // closed by Close
+
+	mu    sync.Mutex    // guards what follows, and the consumer's Poll
+	mem   *osmem.Region // nil once closed
+	ring  *ring.CQConsumer
+	bad   bool // the ring makes no sense; the session is dead
+	empty int  // polls in a row that found nothing
+	cqe   abi.CQE
+	qps   map[uint32]*queuePair // by number
+	last  *queuePair            // the one found last
+}
+
+// CreateCQ implements rdma.Device.
+func (d *Device) CreateCQ(depth int) (rdma.CQ, error) {
+	if err := d.usable(); err != nil {
+		return nil, err
+	}
+	if depth < 1 {
+		return nil, errInvalid("CQ of depth %d", depth)
+	}
+	if depth > abi.MaxCQDepth {
+		return nil, &CallError{Op: "create CQ", Errno: syscall.ENOMEM}
+	}
+	d.chanMu.Lock()
+	defer d.chanMu.Unlock()
+	ch, err := d.channel()
+	if err != nil {
+		return nil, err
+	}
+	q, err := d.newCQ(ch, depth)
+	if err == nil {
+		err = add(d, d.cqs, q, struct{}{})
+		if err != nil {
+			q.destroyed()
+		}
+	}
+	if err != nil {
+		d.releaseChannel(ch)
+		return nil, err
+	}
+	return q, nil
+}
+
+// newCQ makes a CQ whose events come on ch.
+func (d *Device) newCQ(ch *compChan, depth int) (*compQueue, error) {
+	var rep abi.CreateCQReply
+	req := abi.CreateCQRequest{Ctx: d.ctx, CQE: uint32(1) << bits.Len(uint(depth-1)), Chan: ch.handle}
+	fds, err := d.c.rpc(abi.OpCreateCQ, "create CQ", req, &rep, -1, 1)
+	if err != nil {
+		return nil, err
+	}
+	mem, err := osmem.MapSealed(fds[0], abi.CQHeaderLen)
+	if err != nil {
+		return nil, d.c.die(goneBecause(err))
+	}
+	ring, err := ring.OpenCQConsumer(mem.Mem)
+	if err == nil && (ring.Handle() != rep.CQ || ring.Size() < depth) {
+		err = errCorrupt("CQ %d of %d entries where CQ %d of %d was made", ring.Handle(), ring.Size(), rep.CQ, depth)
+	}
+	if err != nil {
+		mem.Release()
+		return nil, d.c.die(goneBecause(err))
+	}
+	q := &compQueue{
+		d: d, ch: ch, handle: rep.CQ, depth: ring.Size(), mem: mem, ring: ring,
+		notify: make(chan struct{}, 1), closed: make(chan struct{}), qps: make(map[uint32]*queuePair),
+	}
+	ch.mu.Lock()
+	ch.cqs[q.handle] = q
+	ch.mu.Unlock()
+	return q, nil
+}
+
+// channel finds a channel for one more CQ: d.chanMu is held.
+func (d *Device) channel() (*compChan, error) {
+	var least *compChan
+	for _, ch := range d.chans {
+		if least == nil || ch.used < least.used {
+			least = ch
+		}
+	}
+	if len(d.chans) < ownChans {
+		ch, err := newCompChan(d)
+		if err == nil {
+			d.chans = append(d.chans, ch)
+			ch.used = 1
+			return ch, nil
+		}
+		if least == nil || d.c.gone() != nil {
+			return nil, err
+		}
+	}
+	least.used++
+	return least, nil
+}
+
+// releaseChannel undoes channel: d.chanMu is held.
+func (d *Device) releaseChannel(ch *compChan) {
+	if ch.used--; ch.used == 0 {
+		d.chans = slices.DeleteFunc(d.chans, func(c *compChan) bool { return c == ch })
+		ch.close()
+	}
+}
+
+// Depth implements rdma.CQ.
+func (q *compQueue) Depth() int { return q.depth }
+
+// Poll implements rdma.CQ. After polls in a row that found nothing it gives up the processor for a
+// moment, so that a program may poll in a loop on a machine with few cores. On a dead session it
+// completes what is posted with rdma.WCFlush, and then returns rdma.ErrDeviceGone.
+func (q *compQueue) Poll(wc []rdma.WC) (int, error) {
+	if len(wc) == 0 {
+		return 0, nil
+	}
+	q.mu.Lock()
+	if q.mem == nil {
+		q.mu.Unlock()
+		return 0, errCQClosed
+	}
+	n := q.take(wc)
+	if n != 0 {
+		q.empty = 0
+		q.mu.Unlock()
+		return n, nil
+	}
+	if q.d.c.gone() != nil {
+		n = q.flush(wc)
+		q.mu.Unlock()
+		if n != 0 {
+			return n, nil
+		}
+		return 0, q.d.c.gone()
+	}
+	q.empty++
+	empty := q.empty
+	q.mu.Unlock()
+	if empty%q.d.c.yield == 0 {
+		osmem.Yield()
+	}
+	if empty%checkPolls == 0 {
+		q.d.c.checkPeer()
+	}
+	return 0, nil
+}
+
+// take moves completions out of the ring: q.mu is held. Nonsense in the ring ends the session.
+func (q *compQueue) take(wc []rdma.WC) (n int) {
+	for n < len(wc) && !q.bad {
+		ok, err := q.ring.Poll(&q.cqe)
+		if err == nil && !ok {
+			return n
+		}
+		if err == nil {
+			ok, err = q.complete(&wc[n])
+		}
+		if err != nil {
+			q.bad = true
+			q.d.c.corrupt(err)
+			return n
+		}
+		if ok {
+			n++
+		}
+	}
+	return n
+}
+
+// complete makes a WC of q.cqe and frees what the completion frees; false for a QP that has been
+// closed: q.mu is held.
+func (q *compQueue) complete(wc *rdma.WC) (bool, error) {
+	e := &q.cqe
+	qp := q.last
+	if qp == nil || qp.num != e.QPN {
+		if qp = q.qps[e.QPN]; qp == nil {
+			return false, nil
+		}
+		q.last = qp
+	}
+	if e.Receive() {
+		if qp.recvCQ != q || !qp.receiver().received(e.Cookie) {
+			return false, errCorrupt("a completion of QP %d with cookie %#x", e.QPN, e.Cookie)
+		}
+	} else if qp.sendCQ != q || !qp.sent(e.SQDone) {
+		return false, errCorrupt("a completion of QP %d with sq_done %d", e.QPN, e.SQDone)
+	}
+	*wc = rdma.WC{
+		ID: e.WRID, Status: rdma.WCStatus(e.Status), Op: rdma.WCOpcode(e.Opcode), VendorErr: e.VendorErr,
+		ByteLen: e.ByteLen, Imm: e.Imm, QPN: e.QPN, Flags: rdma.WCFlags(e.WCFlags),
+	}
+	if wc.Flags&rdma.WCWithImm != 0 {
+		wc.Imm, wc.ImmLow = abi.ImmWord(e.Imm), abi.ImmWord(e.SrcQP)
+	}
+	return true, nil
+}
+
+// flush makes up completions for what is posted: q.mu is held and the session is dead.
+func (q *compQueue) flush(wc []rdma.WC) (n int) {
+	for _, qp := range q.qps {
+		if n == len(wc) {
+			break
+		}
+		if qp.sendCQ == q {
+			n += qp.flushSends(wc[n:])
+		}
+		if qp.recvCQ == q && qp.srq == nil { // receives of an SRQ belong to no QP
+			n += qp.rq.flush(wc[n:], qp.num)
+		}
+	}
+	return n
+}
+
+// Arm implements rdma.CQ.
+func (q *compQueue) Arm(solicitedOnly bool) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.mem == nil {
+		return errCQClosed
+	}
+	if err := q.d.c.gone(); err != nil {
+		return err
+	}
+	q.ring.Arm(solicitedOnly)
+	return nil
+}
+
+// Wait implements rdma.CQ.
+func (q *compQueue) Wait(ctx context.Context) error { return q.ch.wait(ctx, q) }
+
+// attach and detach add and remove a QP whose completions come here.
+func (q *compQueue) attach(qp *queuePair) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.mem == nil {
+		return errCQClosed
+	}
+	q.qps[qp.num] = qp
+	return nil
+}
+
+func (q *compQueue) detach(qp *queuePair) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.qps, qp.num)
+	q.last = nil
+	if qp.srq == nil || qp.recvCQ != q || q.mem == nil || q.bad || q.d.c.gone() != nil {
+		return
+	}
+	// Nobody will poll them any more, and nothing comes after them, but the SRQ goes on.
+	err := q.ring.Each(func(e *abi.CQE) {
+		if e.QPN == qp.num && e.Receive() {
+			qp.srq.rq.received(e.Cookie)
+		}
+	})
+	if err != nil {
+		q.bad = true
+		q.d.c.corrupt(err)
+	}
+}
+
+// Close implements rdma.CQ.
+func (q *compQueue) Close() error {
+	q.d.chanMu.Lock()
+	defer q.d.chanMu.Unlock()
+	select {
+	case <-q.closed:
+		return nil
+	default:
+	}
+	q.mu.Lock()
+	n := len(q.qps)
+	q.mu.Unlock()
+	if n != 0 {
+		return errCQBusy
+	}
+	if err := q.d.c.destroy(abi.OpDestroyCQ, "destroy CQ", q.handle); err != nil {
+		return err
+	}
+	q.destroyed()
+	remove(q.d, q.d.cqs, q)
+	q.d.releaseChannel(q.ch)
+	return nil
+}
+
+// destroyed ends q on this side: the daemon writes to it no more.
+func (q *compQueue) destroyed() {
+	close(q.closed)
+	q.ch.drop(q)
+	q.ch.pipe.Kick()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.mem.Release()
+	q.mem = nil
+}

@@ -1,0 +1,12 @@
+package shm
+
+import "github.com/vrnic/vrnic/rdma"
+
+// Views of the client's mappings: writing there is what a hostile daemon can do.
+
+// CQMem is the memory of a CQ, and ChanMem that of its channel.
+func CQMem(q rdma.CQ) []byte   { return q.(*compQueue).mem.Mem }
+func ChanMem(q rdma.CQ) []byte { return q.(*compQueue).ch.mem.Mem }
+
+// QPMem is the memory of a QP.
+func QPMem(q rdma.QP) []byte { return q.(*queuePair).mem.Mem }

@@ -1,0 +1,380 @@
+package seqpacket
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
+)
+
+// A Conn is the daemon's end of a control socket.
+type Conn struct {
+	c   *net.UnixConn
+	rc  syscall.RawConn
+	buf [abi.MaxMessage]byte
+	oob []byte
+
+	// Replies that wait until there is no request more: who is woken for one finds all of them.
+	replies [UnderWay][]byte
+	waiting int
+}
+
+// UnderWay is how many requests of one client the daemon may have at a time: the control goroutine
+// answers one after the other, and finds the next without being woken for it. What it answers has room
+// in a socket's buffer.
+const UnderWay = 8
+
+func NewConn(c *net.UnixConn) (*Conn, osmem.Peer, error) {
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return nil, osmem.Peer{}, err
+	}
+	peer, err := PeerOf(rc)
+	if err != nil {
+		return nil, osmem.Peer{}, err
+	}
+	// Room for exactly one descriptor: with CMSG_SPACE(4) the padding lets a second one in.
+	return &Conn{c: c, rc: rc, oob: make([]byte, unix.CmsgLen(4))}, peer, nil
+}
+
+// PeerOf tells whose process made the other end of a connected socket: connected it, or listened.
+func PeerOf(rc syscall.RawConn) (osmem.Peer, error) {
+	var cred *unix.Ucred
+	var cerr error
+	if err := rc.Control(func(fd uintptr) {
+		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return osmem.Peer{}, err
+	}
+	if cerr != nil {
+		return osmem.Peer{}, os.NewSyscallError("SO_PEERCRED", cerr)
+	}
+	return osmem.Peer{PID: cred.Pid, UID: cred.Uid, GID: cred.Gid}, nil
+}
+
+// PeerGone says whether the other end of the socket fd has been closed. It takes nothing from it.
+func PeerGone(fd int) bool {
+	var b [1]byte
+	for {
+		n, _, err := unix.Recvfrom(fd, b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		switch {
+		case err == unix.EINTR:
+		case err == unix.EAGAIN:
+			return false
+		case err != nil:
+			return true
+		default:
+			return n == 0
+		}
+	}
+}
+
+// Read waits for the next message. msg is good until the next call; fd is -1 or the descriptor that
+// came with it and belongs to the caller. io.EOF: the client has gone. An error that is a
+// *ProtocolError: it has sent what it must not.
+func (c *Conn) Read() (msg []byte, fd int, err error) {
+	n, oobn, flags, err := c.receive()
+	fd = -1
+	if oobn > 0 { // also with a message of 0 octets, which looks like the end
+		fds, perr := ReceivedFDs(c.oob[:oobn])
+		if perr != nil || len(fds) > 1 || flags&unix.MSG_CTRUNC != 0 {
+			for _, f := range fds {
+				unix.Close(f)
+			}
+			return nil, -1, abi.Violation("control data that is not one descriptor")
+		}
+		if len(fds) == 1 {
+			fd = fds[0]
+		}
+	}
+	switch {
+	case flags&unix.MSG_CTRUNC != 0:
+		err = abi.Violation("more than one descriptor")
+	case flags&unix.MSG_TRUNC != 0:
+		err = abi.Violation("message longer than %d octets", abi.MaxMessage)
+	case err == nil && n == 0, errors.Is(err, syscall.ECONNRESET):
+		err = io.EOF
+	}
+	if err != nil {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+		return nil, -1, err
+	}
+	return c.buf[:n], fd, nil
+}
+
+// ReceivedFDs takes the descriptors out of ancillary data. It returns those it found also with an error.
+func ReceivedFDs(oob []byte) (fds []int, err error) {
+	if len(oob) == 0 {
+		return nil, nil
+	}
+	cms, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, err
+	}
+	for i := range cms {
+		got, perr := unix.ParseUnixRights(&cms[i])
+		if perr != nil {
+			err = perr
+		}
+		fds = append(fds, got...)
+	}
+	return fds, err
+}
+
+// receive takes a message. Replies go before it waits for one.
+func (c *Conn) receive() (n, oobn, flags int, err error) {
+	var rerr error
+	err = c.rc.Read(func(fd uintptr) bool {
+		for {
+			n, oobn, flags, _, rerr = unix.Recvmsg(int(fd), c.buf[:], c.oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+			switch rerr {
+			case unix.EINTR:
+			case unix.EAGAIN:
+				if rerr = c.send(int(fd)); rerr != nil {
+					return true
+				}
+				return false
+			default:
+				return true
+			}
+		}
+	})
+	if err == nil {
+		err = rerr
+	}
+	return n, oobn, flags, err
+}
+
+// Reply sends a message behind those before it: soon, but not before other requests that are there already have been
+// answered, if they are quick. It never waits: a client that does not read its replies is in violation.
+func (c *Conn) Reply(msg []byte) error {
+	c.replies[c.waiting] = append(c.replies[c.waiting][:0], msg...)
+	if c.waiting++; c.waiting < UnderWay {
+		return nil
+	}
+	return c.Flush()
+}
+
+// Write sends a message with fds, which stay the caller's, behind all replies. It does not wait either.
+func (c *Conn) Write(msg []byte, fds []int) error {
+	if err := c.Flush(); err != nil {
+		return err
+	}
+	var serr error
+	err := c.rc.Write(func(fd uintptr) bool {
+		serr = sendNow(int(fd), msg, fds)
+		return true
+	})
+	if err == nil {
+		err = serr
+	}
+	return err
+}
+
+// Flush sends the replies that wait.
+func (c *Conn) Flush() error {
+	if c.waiting == 0 {
+		return nil
+	}
+	var serr error
+	err := c.rc.Write(func(fd uintptr) bool {
+		serr = c.send(int(fd))
+		return true
+	})
+	if err == nil {
+		err = serr
+	}
+	return err
+}
+
+func (c *Conn) send(fd int) error {
+	n := c.waiting
+	c.waiting = 0
+	for _, msg := range c.replies[:n] {
+		if err := sendNow(fd, msg, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sendNow(fd int, msg []byte, fds []int) error {
+	var oob []byte
+	if len(fds) > 0 {
+		oob = unix.UnixRights(fds...)
+	}
+	for {
+		switch _, err := unix.SendmsgN(fd, msg, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL); err {
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return abi.Violation("replies are not read")
+		default:
+			return err
+		}
+	}
+}
+
+func (c *Conn) Close() { c.c.Close() } //nolint:errcheck // nothing to lose
+
+// A Listener is the daemon's socket, with a lock beside it that says who it belongs to.
+type Listener struct {
+	*net.UnixListener
+	Path string
+	lock *os.File
+	dev  uint64
+	ino  uint64
+}
+
+// Listen makes a SOCK_SEQPACKET socket at path with the given mode and group (-1: leave). A
+// socket file that a dead daemon left is replaced; one that somebody listens on is an error, and so
+// is anything that is not a socket.
+func Listen(path string, mode fs.FileMode, gid int) (_ *Listener, err error) {
+	var undo []func()
+	defer func() {
+		if err != nil {
+			for i := len(undo) - 1; i >= 0; i-- {
+				undo[i]()
+			}
+		}
+	}()
+	lock, err := lockPath(path + ".lock")
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { unlockPath(lock) })
+	if err := removeStale(path); err != nil {
+		return nil, err
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close() // net.FileListener makes its own
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		return nil, fmt.Errorf("bind %s: %w", path, err)
+	}
+	undo = append(undo, func() { os.Remove(path) })
+	// The mode counts before the first connection can be made, which is at listen.
+	if gid >= 0 {
+		if err := os.Chown(path, -1, gid); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.Chmod(path, mode.Perm()); err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return nil, &fs.PathError{Op: "lstat", Path: path, Err: err}
+	}
+	if err := unix.Listen(fd, 128); err != nil {
+		return nil, os.NewSyscallError("listen", err)
+	}
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, err
+	}
+	return &Listener{UnixListener: l.(*net.UnixListener), Path: path, lock: lock, dev: st.Dev, ino: st.Ino}, nil
+}
+
+// Close also removes the socket file, if it is still ours.
+func (l *Listener) Close() error {
+	err := l.UnixListener.Close()
+	var st unix.Stat_t
+	if unix.Lstat(l.Path, &st) == nil && st.Dev == l.dev && st.Ino == l.ino {
+		if rerr := os.Remove(l.Path); err == nil {
+			err = rerr
+		}
+	}
+	unlockPath(l.lock)
+	return err
+}
+
+// errInUse says that another daemon has the socket.
+func errInUse(path string) error {
+	return fmt.Errorf("a daemon is running on %s already: choose another --socket: %w", path, syscall.EADDRINUSE)
+}
+
+// lockPath takes the lock that makes looking at a socket file and replacing it one step.
+func lockPath(path string) (*os.File, error) {
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			f.Close()
+			if err == unix.EWOULDBLOCK {
+				return nil, errInUse(path[:len(path)-len(filepath.Ext(path))])
+			}
+			return nil, &fs.PathError{Op: "flock", Path: path, Err: err}
+		}
+		// Its last owner may have removed it between our open and our lock.
+		var here, there unix.Stat_t
+		if unix.Fstat(int(f.Fd()), &here) == nil && unix.Lstat(path, &there) == nil && here.Dev == there.Dev && here.Ino == there.Ino {
+			return f, nil
+		}
+		f.Close()
+	}
+}
+
+func unlockPath(f *os.File) {
+	os.Remove(f.Name()) //nolint:errcheck // an empty file left behind does no harm
+	f.Close()           //nolint:errcheck // releases the lock
+}
+
+// removeStale removes a socket at path that nobody listens on. The caller holds the lock.
+func removeStale(path string) error {
+	st, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if st.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("%s is in the way: it is not a socket", path)
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(fd)
+	switch err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err {
+	case unix.ECONNREFUSED: // nobody listens
+		return os.Remove(path)
+	case nil, unix.EAGAIN, unix.EPROTOTYPE: // one does; its queue may be full, its type another
+		return errInUse(path)
+	default:
+		return fmt.Errorf("%s is in the way: %w", path, err)
+	}
+}
+
+// GroupID resolves the name or number of a group; "" is -1.
+func GroupID(name string) (int, error) {
+	if name == "" {
+		return -1, nil
+	}
+	g, err := user.LookupGroup(name)
+	if err != nil {
+		if n, nerr := strconv.ParseUint(name, 10, 31); nerr == nil {
+			return int(n), nil
+		}
+		return 0, err
+	}
+	return strconv.Atoi(g.Gid)
+}

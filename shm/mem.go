@@ -1,0 +1,268 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"sync"
+
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
+)
+
+// A buffer is memory of this process that the daemon has mapped too.
+type buffer struct {
+	d   *Device
+	mem uint32        // the daemon's handle
+	all *osmem.Region // the mapping: whole pages
+	b   []byte        // what was asked for
+
+	mu     sync.Mutex
+	mrs    int
+	closed bool
+}
+
+// AllocBuffer implements rdma.Device. A session has 64 Buffers at most (by default): make few large
+// ones and register parts of them.
+func (d *Device) AllocBuffer(size int) (_ rdma.Buffer, err error) {
+	if err := d.usable(); err != nil {
+		return nil, err
+	}
+	if size <= 0 || size > math.MaxInt-osmem.PageSize {
+		return nil, errInvalid("buffer of %d octets", size)
+	}
+	all, fd, err := osmem.NewRegion("buffer", size, nil)
+	if err != nil {
+		return nil, fmt.Errorf("shm: buffer of %d octets: %w", size, err)
+	}
+	defer osmem.CloseFDs([]int{fd})
+	defer func() {
+		if err != nil {
+			all.Release()
+		}
+	}()
+	var rep abi.AddMemReply
+	if _, err := d.c.rpc(abi.OpAddMem, "lend a buffer", abi.AddMemRequest{}, &rep, fd, 0); err != nil {
+		return nil, err
+	}
+	b := &buffer{d: d, mem: rep.Mem, all: all, b: all.Mem[:size:size]}
+	if err := add(d, d.bufs, b, struct{}{}); err != nil {
+		d.c.callHandle(abi.OpDelMem, "return a buffer", rep.Mem) //nolint:errcheck // err says more
+		return nil, err
+	}
+	return b, nil
+}
+
+// Bytes implements rdma.Buffer. The slice is good until Close.
+func (b *buffer) Bytes() []byte { return b.b }
+
+// Close implements rdma.Buffer.
+func (b *buffer) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil
+	}
+	if b.mrs != 0 {
+		return fmt.Errorf("shm: buffer has %d memory regions: %w", b.mrs, rdma.ErrBusy)
+	}
+	if err := b.d.c.callHandle(abi.OpDelMem, "return a buffer", b.mem); err != nil && b.d.c.gone() == nil {
+		return err
+	}
+	b.closed = true
+	remove(b.d, b.d.bufs, b)
+	b.all.Release()
+	b.all, b.b = nil, nil
+	return nil
+}
+
+// hold takes a reference of an MR; false if p is not within b.
+func (b *buffer) hold(p []byte) (off uint64, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return 0, false
+	}
+	lo, at := addrOf(b.b), addrOf(p)
+	if at < lo || at-lo > uint64(len(b.b)) || uint64(len(p)) > uint64(len(b.b))-(at-lo) {
+		return 0, false
+	}
+	b.mrs++
+	return at - lo, true
+}
+
+func (b *buffer) release() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mrs--
+}
+
+// A protDomain implements rdma.PD.
+type protDomain struct {
+	d      *Device
+	handle uint32
+
+	mu     sync.Mutex
+	closed bool
+	ending bool // the device closes: nothing new
+	mrs    map[*memRegion]struct{}
+	mws    map[*memWindow]struct{}
+	srqs   map[*sharedQueue]struct{}
+}
+
+// AllocPD implements rdma.Device.
+func (d *Device) AllocPD() (rdma.PD, error) {
+	if err := d.usable(); err != nil {
+		return nil, err
+	}
+	var rep abi.AllocPDReply
+	if err := d.c.call(abi.OpAllocPD, "allocate PD", abi.AllocPDRequest{Ctx: d.ctx}, &rep); err != nil {
+		return nil, err
+	}
+	pd := &protDomain{
+		d: d, handle: rep.PD, mrs: make(map[*memRegion]struct{}),
+		mws: make(map[*memWindow]struct{}), srqs: make(map[*sharedQueue]struct{}),
+	}
+	if err := add(d, d.pds, pd, struct{}{}); err != nil {
+		d.c.callHandle(abi.OpDeallocPD, "free PD", rep.PD) //nolint:errcheck // err says more
+		return nil, err
+	}
+	return pd, nil
+}
+
+// Close implements rdma.PD.
+func (pd *protDomain) Close() error {
+	pd.mu.Lock()
+	defer pd.mu.Unlock()
+	if pd.closed {
+		return nil
+	}
+	if mrs, mws, srqs := len(pd.mrs), len(pd.mws), len(pd.srqs); mrs+mws+srqs != 0 {
+		return fmt.Errorf("shm: PD has %d memory regions, %d windows and %d SRQs: %w", mrs, mws, srqs, rdma.ErrBusy)
+	}
+	if err := pd.d.c.callHandle(abi.OpDeallocPD, "free PD", pd.handle); err != nil && pd.d.c.gone() == nil {
+		return err
+	}
+	pd.closed = true
+	remove(pd.d, pd.d.pds, pd)
+	return nil
+}
+
+// closeAll closes pd and what is in it: windows before the regions that they are bound to.
+func (pd *protDomain) closeAll() {
+	pd.mu.Lock()
+	pd.ending = true
+	var all []io.Closer
+	for q := range pd.srqs {
+		all = append(all, q)
+	}
+	for mw := range pd.mws {
+		all = append(all, mw)
+	}
+	var mrs []io.Closer
+	for mr := range pd.mrs {
+		if mr.buf == nil { // of AllocMR: it may stand on another
+			all = append(all, mr)
+		} else {
+			mrs = append(mrs, mr)
+		}
+	}
+	pd.mu.Unlock()
+	for _, o := range append(all, mrs...) {
+		o.Close() //nolint:errcheck // the session's end does it too
+	}
+	pd.Close() //nolint:errcheck
+}
+
+// A memRegion implements rdma.MR: a part of one buffer.
+type memRegion struct {
+	pd         *protDomain
+	buf        *buffer // nil: of AllocMR
+	handle     uint32
+	lkey, rkey uint32
+	addr       uint64
+	b          []byte
+
+	mu     sync.Mutex
+	closed bool
+}
+
+// RegisterMemory implements rdma.PD: b must lie in one Buffer of the device.
+func (pd *protDomain) RegisterMemory(b []byte, access rdma.Access) (rdma.MR, error) {
+	if err := pd.d.usable(); err != nil {
+		return nil, err
+	}
+	if len(b) == 0 {
+		return nil, errInvalid("memory region of 0 octets")
+	}
+	var buf *buffer
+	var off uint64
+	for _, c := range keys(pd.d, pd.d.bufs) {
+		var ok bool
+		if off, ok = c.hold(b); ok {
+			buf = c
+			break
+		}
+	}
+	if buf == nil {
+		return nil, errInvalid("memory that is not part of one Buffer of this device (make it with AllocBuffer)")
+	}
+	addr := addrOf(b)
+	mr, err := pd.newMR(buf, b, abi.OpRegMR, "register memory", abi.RegMRRequest{
+		PD: pd.handle, Access: uint32(access), Addr: addr, IOVA: addr,
+		Length: uint64(len(b)), Offset: off, Mode: abi.ModeShared, Mem: buf.mem,
+	})
+	if err != nil {
+		buf.release()
+		return nil, err
+	}
+	return mr, nil
+}
+
+// newMR asks for a region over b of buf, both nil for one without memory.
+func (pd *protDomain) newMR(buf *buffer, b []byte, op abi.Op, what string, req any) (rdma.MR, error) {
+	pd.mu.Lock()
+	defer pd.mu.Unlock()
+	if pd.closed || pd.ending {
+		return nil, errClosed("PD")
+	}
+	var rep abi.RegMRReply
+	if err := pd.d.c.call(op, what, req, &rep); err != nil {
+		return nil, err
+	}
+	mr := &memRegion{pd: pd, buf: buf, b: b, handle: rep.MR, lkey: rep.LKey, rkey: rep.RKey}
+	if b != nil {
+		mr.addr = addrOf(b)
+	}
+	pd.mrs[mr] = struct{}{}
+	return mr, nil
+}
+
+func (mr *memRegion) LKey() uint32  { return mr.lkey }
+func (mr *memRegion) RKey() uint32  { return mr.rkey }
+func (mr *memRegion) Addr() uint64  { return mr.addr }
+func (mr *memRegion) Bytes() []byte { return mr.b }
+
+// Close implements rdma.MR.
+func (mr *memRegion) Close() error {
+	mr.mu.Lock()
+	defer mr.mu.Unlock()
+	if mr.closed {
+		return nil
+	}
+	err := mr.pd.d.c.callHandle(abi.OpDeregMR, "deregister memory", mr.handle)
+	var ce *CallError
+	if errors.As(err, &ce) {
+		return err
+	}
+	mr.closed = true // also when the session is over: nobody has it mapped any more
+	mr.pd.mu.Lock()
+	delete(mr.pd.mrs, mr)
+	mr.pd.mu.Unlock()
+	if mr.buf != nil {
+		mr.buf.release()
+	}
+	return nil
+}

@@ -1,0 +1,212 @@
+package shm
+
+import (
+	"sync"
+
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/ring"
+)
+
+// A queuePair implements rdma.QP. Lock order: compQueue.mu, then sqMu or that of a receiver; sqMu
+// before rq.mu.
+type queuePair struct {
+	d              *Device
+	pd             *protDomain
+	sendCQ, recvCQ *compQueue
+	srq            *sharedQueue // or nil
+	handle         uint32
+	num            uint32
+	bell           uint32
+	cfg            rdma.QPConfig
+
+	closeMu sync.Mutex // serialises Close
+	done    bool       // guarded by closeMu
+
+	// mem is set to nil with both locks held, and used with either.
+	mem  *osmem.Region
+	m    *ring.QPMemory
+	sqMu sync.Mutex
+	sq   sendState
+	rq   receiver // of no use with an SRQ
+
+	connMu sync.Mutex
+	conn   *conn // the connection it has or had
+}
+
+// CreateQP implements rdma.PD.
+func (pd *protDomain) CreateQP(cfg rdma.QPConfig) (rdma.QP, error) {
+	d := pd.d
+	if err := d.usable(); err != nil {
+		return nil, err
+	}
+	scq, ok1 := cfg.SendCQ.(*compQueue)
+	rcq, ok2 := cfg.RecvCQ.(*compQueue)
+	if !ok1 || !ok2 || scq == nil || rcq == nil || scq.d != d || rcq.d != d {
+		return nil, errInvalid("QP whose CQs are not of this device")
+	}
+	var srq *sharedQueue
+	if cfg.SRQ != nil {
+		var ok bool
+		if srq, ok = cfg.SRQ.(*sharedQueue); !ok || srq == nil || srq.pd != pd {
+			return nil, errInvalid("QP whose SRQ is not of its PD")
+		}
+		cfg.MaxRecvWR, cfg.MaxRecvSGE = 0, 0
+	}
+	for _, n := range []int{cfg.MaxSendWR, cfg.MaxRecvWR, cfg.MaxSendSGE, cfg.MaxRecvSGE, cfg.MaxInline} {
+		if n < 0 || n > abi.MaxDepth {
+			return nil, errInvalid("QP with a count of %d", n)
+		}
+	}
+	req := abi.CreateQPRequest{PD: pd.handle, SendCQ: scq.handle, RecvCQ: rcq.handle, Caps: abi.QPCaps{
+		MaxSendWR: uint32(max(cfg.MaxSendWR, 1)), MaxRecvWR: uint32(max(cfg.MaxRecvWR, 1)),
+		MaxSendSGE: uint32(max(cfg.MaxSendSGE, 1)), MaxRecvSGE: uint32(max(cfg.MaxRecvSGE, 1)),
+		MaxInline: uint32(cfg.MaxInline),
+	}}
+	if srq != nil {
+		req.SRQ, req.Caps.MaxRecvWR, req.Caps.MaxRecvSGE = srq.handle, 0, 0
+	}
+	if cfg.SignalAll {
+		req.Flags |= abi.CreateQPSigAll
+	}
+	pd.mu.Lock() // so that the PD cannot go meanwhile
+	defer pd.mu.Unlock()
+	if pd.closed || pd.ending {
+		return nil, errClosed("PD")
+	}
+	var rep abi.CreateQPReply
+	fds, err := d.c.rpc(abi.OpCreateQP, "create QP", req, &rep, -1, 1)
+	if err != nil {
+		return nil, err
+	}
+	mem, err := osmem.MapSealed(fds[0], abi.QPHeaderLen)
+	if err != nil {
+		return nil, d.c.die(goneBecause(err))
+	}
+	q, err := newQueuePair(pd, scq, rcq, srq, cfg, &req, &rep, mem)
+	if err != nil {
+		mem.Release()
+		return nil, d.c.die(goneBecause(err))
+	}
+	if err := q.publish(); err != nil {
+		q.Close() //nolint:errcheck // err says more
+		return nil, err
+	}
+	return q, nil
+}
+
+// newQueuePair checks what the daemon has made against what was asked for.
+func newQueuePair(pd *protDomain, scq, rcq *compQueue, srq *sharedQueue, cfg rdma.QPConfig, req *abi.CreateQPRequest, rep *abi.CreateQPReply, mem *osmem.Region) (*queuePair, error) {
+	m, err := ring.OpenQPMemory(mem.Mem)
+	if err != nil {
+		return nil, err
+	}
+	l := &m.Layout
+	if m.QPN != rep.QPN || rep.Bell >= pd.d.c.bell.Bells() ||
+		l.SQSize < req.Caps.MaxSendWR || l.RQSize < req.Caps.MaxRecvWR || l.MaxInline < req.Caps.MaxInline ||
+		l.SQMaxSGE() < req.Caps.MaxSendSGE || l.RQMaxSGE() < req.Caps.MaxRecvSGE || (l.RQSize == 0) != (srq != nil) {
+		return nil, errCorrupt("QP %d with bell %d and %+v, asked for %+v", rep.QPN, rep.Bell, *l, req.Caps)
+	}
+	pd.d.mu.Lock()
+	_, again := pd.d.qps[rep.QP]
+	pd.d.mu.Unlock()
+	if again {
+		return nil, errCorrupt("QP handle %d a second time", rep.QP)
+	}
+	cfg.MaxSendWR, cfg.MaxRecvWR, cfg.MaxInline = int(l.SQSize), int(l.RQSize), int(l.MaxInline)
+	cfg.MaxSendSGE, cfg.MaxRecvSGE = int(l.SQMaxSGE()), int(l.RQMaxSGE())
+	q := &queuePair{
+		d: pd.d, pd: pd, sendCQ: scq, recvCQ: rcq, srq: srq, handle: rep.QP, num: rep.QPN, bell: rep.Bell,
+		cfg: cfg, mem: mem, m: m,
+	}
+	q.sq.init(int(l.SQSize))
+	q.rq.init(pd.d, rep.Bell, &m.RQ, errQPClosed)
+	return q, nil
+}
+
+// publish lets completions and events find q.
+func (q *queuePair) publish() error {
+	if err := add(q.d, q.d.qps, q.handle, q); err != nil {
+		return err
+	}
+	if err := q.sendCQ.attach(q); err != nil {
+		return err
+	}
+	return q.recvCQ.attach(q)
+}
+
+// Num implements rdma.QP.
+func (q *queuePair) Num() uint32 { return q.num }
+
+// Config implements rdma.QP.
+func (q *queuePair) Config() rdma.QPConfig { return q.cfg }
+
+// State implements rdma.QP. The QPs of a dead session are in Error, and so are closed ones.
+func (q *queuePair) State() rdma.QPState {
+	q.sqMu.Lock()
+	defer q.sqMu.Unlock()
+	if q.mem == nil || q.d.c.gone() != nil {
+		return rdma.QPError
+	}
+	st := q.m.State()
+	if st == abi.StateReset {
+		// No QP of a living session is in it: the daemon has emptied the memory.
+		if q.d.c.checkPeer(); q.d.c.gone() != nil {
+			return rdma.QPError
+		}
+	}
+	return qpState(st)
+}
+
+func qpState(s uint32) rdma.QPState {
+	switch s {
+	case abi.StateReset, abi.StateInit, abi.StateRTR:
+		return rdma.QPIdle
+	case abi.StateRTS:
+		return rdma.QPRTS
+	case abi.StateSQD:
+		return rdma.QPClosing
+	case abi.StateSQE:
+		return rdma.QPTerminate
+	}
+	return rdma.QPError
+}
+
+// Abort implements rdma.QP.
+func (q *queuePair) Abort() error {
+	req := abi.ModifyQPRequest{QP: q.handle, Mask: abi.ModifyQPState, State: abi.StateErr}
+	return q.d.c.call(abi.OpModifyQP, "abort QP", req, &abi.EmptyReply{})
+}
+
+// Close implements rdma.QP. Completions that have not been polled are lost; a connection ends.
+func (q *queuePair) Close() error {
+	q.closeMu.Lock()
+	defer q.closeMu.Unlock()
+	if q.done {
+		return nil
+	}
+	q.connMu.Lock()
+	cn := q.conn
+	q.connMu.Unlock()
+	if cn != nil {
+		cn.closing.Store(true)
+	}
+	if err := q.d.c.destroy(abi.OpDestroyQP, "destroy QP", q.handle); err != nil {
+		return err
+	}
+	q.done = true
+	q.sendCQ.detach(q)
+	q.recvCQ.detach(q)
+	remove(q.d, q.d.qps, q.handle)
+	q.sqMu.Lock()
+	q.rq.mu.Lock()
+	q.mem.Release()
+	q.mem, q.rq.ring = nil, nil
+	q.rq.mu.Unlock()
+	q.sqMu.Unlock()
+	if cn != nil {
+		cn.finish(errClosed("QP"))
+	}
+	return nil
+}

@@ -1,0 +1,212 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"syscall"
+
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/internal/seqpacket"
+	"github.com/vrnic/vrnic/shm/osmem"
+)
+
+// maxReplyFDs is the most descriptors that a reply carries (HELLO, CREATE_CHAN).
+const maxReplyFDs = 2
+
+// A call is one request, and what becomes of it.
+type call struct {
+	op       abi.Op
+	what     string // for errors
+	req, rep any
+	fd       int // a descriptor that goes with it; -1: none
+	nfds     int // how many come with a success
+	// got is called when the reply has come, or none will, in the order of the calls of all, with no lock of the Client's held; nil: nothing.
+	// It must not wait nor call the daemon.
+	got func(*call)
+
+	seq  uint32
+	sent bool
+	fds  []int
+	err  error
+}
+
+// A waiter is a goroutine with calls of its own in the queue.
+type waiter struct {
+	left  int       // of its calls, guarded by rpcMu
+	woken chan bool // true: it is its turn to talk to the daemon; false: its calls are done
+}
+
+// A queued call is one that waits to be sent.
+type queuedCall struct {
+	*call
+	w *waiter
+}
+
+// rpc sends one request with the descriptor fd (-1: none) and takes its reply. The daemon answers
+// without waiting for the network. A refusal is a *CallError. Exactly nfds descriptors come with a
+// success and belong to the caller.
+func (c *Client) rpc(op abi.Op, what string, req, rep any, fd, nfds int) (fds []int, err error) {
+	k := &call{op: op, what: what, req: req, rep: rep, fd: fd, nfds: nfds}
+	c.rpcs(k)
+	return k.fds, k.err
+}
+
+// rpcs makes calls in their order. Goroutines that call at the same time take turns at talking to the daemon, and who does
+// talks for all: what a call costs is waking who waits at the other end.
+func (c *Client) rpcs(calls ...*call) {
+	w := &waiter{left: len(calls)}
+	c.rpcMu.Lock()
+	for _, k := range calls {
+		c.queue = append(c.queue, queuedCall{k, w})
+	}
+	if c.talking {
+		w.woken = make(chan bool, 1)
+		c.rpcMu.Unlock()
+		if !<-w.woken {
+			return
+		}
+		c.rpcMu.Lock()
+	}
+	c.talking = true
+	for w.left > 0 {
+		n := min(len(c.queue), seqpacket.UnderWay)
+		some := append(c.some[:0], c.queue[:n]...)
+		c.queue = slices.Delete(c.queue, 0, n)
+		c.rpcMu.Unlock()
+		c.exchange(some)
+		c.rpcMu.Lock()
+		for _, k := range some {
+			if k.w.left--; k.w.left == 0 && k.w != w {
+				k.w.woken <- false
+			}
+		}
+		clear(some)
+	}
+	if len(c.queue) > 0 {
+		c.queue[0].w.woken <- true
+	} else {
+		c.talking = false
+	}
+	c.rpcMu.Unlock()
+}
+
+// exchange sends calls and takes their replies. Who calls it is the only one who talks to the daemon.
+func (c *Client) exchange(calls []queuedCall) {
+	for _, k := range calls {
+		if k.err = c.gone(); k.err == nil {
+			k.err = c.request(k.call)
+			k.sent = k.err == nil
+		}
+	}
+	for _, k := range calls {
+		if k.sent {
+			k.fds, k.err = c.reply(k.call)
+		}
+		if k.got != nil {
+			k.got(k.call)
+		}
+	}
+}
+
+// request sends the request of k.
+func (c *Client) request(k *call) error {
+	c.seq++
+	k.seq = c.seq
+	c.out = abi.AppendMessage(c.out[:0], abi.Header{Op: k.op, Seq: k.seq}, k.req)
+	var rights []byte
+	if k.fd >= 0 {
+		rights = syscall.UnixRights(k.fd)
+	}
+	if _, _, err := c.conn.WriteMsgUnix(c.out, rights, nil); err != nil {
+		return c.lost(err)
+	}
+	return nil
+}
+
+// reply takes the reply to k, which is the oldest request under way.
+func (c *Client) reply(k *call) (fds []int, err error) {
+	if err := c.gone(); err != nil {
+		return nil, err
+	}
+	n, oobn, flags, _, err := c.conn.ReadMsgUnix(c.in[:], c.oob[:])
+	fds, fdErr := seqpacket.ReceivedFDs(c.oob[:oobn])
+	defer func() {
+		if err != nil {
+			osmem.CloseFDs(fds)
+			fds = nil
+		}
+	}()
+	if err != nil || n == 0 {
+		return fds, c.lost(err)
+	}
+	if fdErr != nil || len(fds) > maxReplyFDs || flags&(syscall.MSG_TRUNC|syscall.MSG_CTRUNC) != 0 {
+		return fds, c.die(errCorrupt("a reply to %v too long or with odd ancillary data", k.op))
+	}
+	h, err := decodeReply(c.in[:n], k.op, k.seq, k.rep)
+	if err != nil {
+		return fds, c.die(err)
+	}
+	if h.Status != 0 {
+		if len(fds) != 0 {
+			return fds, c.die(errCorrupt("a refusal of %v with descriptors", k.op))
+		}
+		return fds, &CallError{Op: k.what, Errno: syscall.Errno(-h.Status)}
+	}
+	if len(fds) != k.nfds {
+		return fds, c.die(errCorrupt("a reply to %v with %d descriptors, want %d", k.op, len(fds), k.nfds))
+	}
+	return fds, nil
+}
+
+// decodeReply takes apart the reply msg to the request op and seq. rep is filled on success, and
+// where a refusal has a body.
+func decodeReply(msg []byte, op abi.Op, seq uint32, rep any) (h abi.Header, err error) {
+	h, body, err := abi.ParseMessage(msg)
+	if err != nil {
+		return h, errCorrupt("reply to %v: %v", op, err)
+	}
+	if h.Op != op || h.Seq != seq {
+		return h, errCorrupt("reply to %v (seq %d) where that to %v (seq %d) was due", h.Op, h.Seq, op, seq)
+	}
+	if h.Status > 0 || h.Status < -4095 {
+		return h, errCorrupt("reply to %v with status %d", op, h.Status)
+	}
+	if h.Status == 0 || len(body) != 0 {
+		if err := abi.Decode(body, rep); err != nil {
+			return h, errCorrupt("reply to %v: %v", op, err)
+		}
+	}
+	return h, nil
+}
+
+// lost ends the session because the socket failed, and returns why.
+func (c *Client) lost(err error) error {
+	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+		return c.die(errGone) // EOF, or closed by ourselves
+	}
+	return c.die(goneBecause(fmt.Errorf("shm: control socket: %w", err)))
+}
+
+// call is rpc without descriptors.
+func (c *Client) call(op abi.Op, what string, req, rep any) error {
+	_, err := c.rpc(op, what, req, rep, -1, 0)
+	return err
+}
+
+// callHandle asks for something to be done to one object; the reply is a status.
+func (c *Client) callHandle(op abi.Op, what string, handle uint32) error {
+	return c.call(op, what, abi.HandleRequest{Handle: handle}, &abi.EmptyReply{})
+}
+
+// destroy is callHandle for the end of an object: what a session that is over held has gone already.
+func (c *Client) destroy(op abi.Op, what string, handle uint32) error {
+	var rep abi.DestroyReply
+	err := c.call(op, what, abi.HandleRequest{Handle: handle}, &rep)
+	if c.gone() != nil {
+		return nil
+	}
+	return err
+}

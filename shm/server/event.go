@@ -1,0 +1,289 @@
+package server
+
+import (
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
+)
+
+// maxAsync is how many async events may wait; further ones are dropped. Each object has few.
+const maxAsync = 4096
+
+// An AsyncQueue takes the async events of one open device. Any goroutine may push.
+type AsyncQueue struct {
+	mu       sync.Mutex
+	pipe     *osmem.EventWriter
+	q        []abi.AsyncEvent
+	reported map[asyncObj]uint32
+}
+
+type asyncObj struct{ kind, handle uint32 }
+
+// Push queues an event and wakes the client. It does not block.
+func (a *AsyncQueue) Push(e abi.AsyncEvent) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.pipe.Open() || len(a.q) >= maxAsync {
+		return
+	}
+	a.q = append(a.q, e)
+	a.pipe.Token()
+}
+
+func (a *AsyncQueue) pop() (abi.AsyncEvent, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.q) == 0 {
+		return abi.AsyncEvent{}, false
+	}
+	e := a.q[0]
+	a.q = a.q[1:]
+	if e.Kind != abi.ObjNone {
+		a.reported[asyncObj{e.Kind, e.Handle}]++
+	}
+	return e, true
+}
+
+// forget drops the events of an object that has been destroyed.
+func (a *AsyncQueue) forget(kind, handle uint32) (r abi.DestroyReply) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	o := asyncObj{kind, handle}
+	r.Reported = a.reported[o]
+	delete(a.reported, o)
+	kept := a.q[:0]
+	for _, e := range a.q {
+		if e.Kind == kind && e.Handle == handle {
+			r.Tokens++
+		} else {
+			kept = append(kept, e)
+		}
+	}
+	a.q = kept
+	return r
+}
+
+func (a *AsyncQueue) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.pipe.Close()
+	a.q = nil
+}
+
+// A cmChannel queues the events of some connection manager ids.
+type cmChannel struct {
+	handle uint32
+	ids    int // guarded by Session.mu
+
+	mu   sync.Mutex
+	pipe *osmem.EventWriter
+	q    []cmQueued
+	room []cmQueued // where q begins again when it has been empty; of no length
+	max  int
+}
+
+type cmQueued struct {
+	id    *CMID
+	child *CMID // of a connect request
+	ev    abi.CMEvent
+}
+
+// hardEvents is where events other than requests stop too: an id has a handful in its life.
+func (ch *cmChannel) hardEvents() int { return 16*ch.max + 65536 }
+
+// push queues e at the channel of its id.
+func (e cmQueued) push() error {
+	ch := e.id.lock()
+	for e.child != nil && e.child.ch.Load() != ch { // the listener has migrated since the child was made
+		ch.mu.Unlock()
+		e.child.migrate(ch)
+		ch = e.id.lock()
+	}
+	defer ch.mu.Unlock()
+	n := len(ch.q)
+	if !ch.pipe.Open() || e.id.dead {
+		return syscall.ENODEV
+	}
+	if e.child != nil && n >= ch.max || n >= ch.hardEvents() {
+		return syscall.ENOMEM
+	}
+	ch.add(e)
+	ch.pipe.Token()
+	return nil
+}
+
+// roomEvents is for how many events room is kept: one takes some 700 octets.
+const roomEvents = 64
+
+func (ch *cmChannel) add(e cmQueued) {
+	if len(ch.q) == 0 {
+		ch.q = ch.room
+	}
+	full := len(ch.q) == cap(ch.q)
+	ch.q = append(ch.q, e)
+	if full && cap(ch.q) <= roomEvents {
+		ch.room = ch.q[:0]
+	}
+}
+
+func (ch *cmChannel) pop() (abi.CMEvent, bool) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if len(ch.q) == 0 {
+		return abi.CMEvent{}, false
+	}
+	e := ch.q[0]
+	ch.q[0] = cmQueued{}
+	ch.q = ch.q[1:]
+	e.id.reported++
+	e.ev.ID, e.ev.UID = e.id.handle, e.id.uid
+	if e.child != nil {
+		e.ev.Child = e.child.handle
+		e.child.known = true
+	}
+	return e.ev, true
+}
+
+// forget marks an id as gone, drops its events and returns the children among them that the client
+// never heard of.
+func (id *CMID) forget() (r abi.CMDestroyIDReply, children []*CMID) {
+	ch := id.lock()
+	defer ch.mu.Unlock()
+	id.dead = true
+	r.Reported = id.reported
+	kept := ch.q[:0]
+	for _, e := range ch.q {
+		if e.id == id {
+			r.Tokens++
+			if e.child != nil {
+				children = append(children, e.child)
+			}
+		} else {
+			kept = append(kept, e)
+		}
+	}
+	clear(ch.q[len(kept):])
+	ch.q = kept
+	return r, children
+}
+
+func (ch *cmChannel) close() {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	ch.pipe.Close()
+	ch.q, ch.room = nil, nil
+}
+
+// migrate moves id to the channel to, with its events that wait, and returns how many there were. The
+// ids of connection requests among them go along. Only the control goroutine migrates an id that the
+// client knows.
+func (id *CMID) migrate(to *cmChannel) (r abi.CMMigrateReply) {
+	s, from := id.s, id.ch.Load()
+	s.mu.Lock() // the counts of ids, and no new child in between
+	defer s.mu.Unlock()
+	first, second := from, to
+	if first.handle > second.handle {
+		first, second = second, first
+	}
+	first.mu.Lock()
+	defer first.mu.Unlock()
+	if from != to {
+		second.mu.Lock()
+		defer second.mu.Unlock()
+	}
+	r.Reported = id.reported
+	if from == to {
+		return r
+	}
+	move := func(i *CMID) {
+		i.ch.Store(to)
+		from.ids--
+		to.ids++
+	}
+	move(id)
+	kept := from.q[:0]
+	for _, e := range from.q {
+		if e.id != id {
+			kept = append(kept, e)
+			continue
+		}
+		if e.child != nil {
+			move(e.child)
+		}
+		to.add(e)
+		to.pipe.Token()
+		r.Tokens++
+	}
+	clear(from.q[len(kept):])
+	from.q = kept
+	return r
+}
+
+// A CMID is a connection manager id of a session: where its handler pushes events.
+type CMID struct {
+	s      *Session
+	ch     atomic.Pointer[cmChannel] // changes with its lock held, and with that of the next one
+	handle uint32
+	h      IDHandler // set once, before the client knows the handle
+
+	// guarded by the channel's lock: see lock
+	uid      uint64
+	reported uint32
+	dead     bool
+	known    bool // the client knows the handle
+}
+
+func newCMID(s *Session, ch *cmChannel, handle uint32) *CMID {
+	id := &CMID{s: s, handle: handle}
+	id.ch.Store(ch)
+	return id
+}
+
+// lock locks the id's channel and returns it.
+func (id *CMID) lock() *cmChannel {
+	for {
+		ch := id.ch.Load()
+		ch.mu.Lock()
+		if id.ch.Load() == ch {
+			return ch
+		}
+		ch.mu.Unlock() // it has migrated
+	}
+}
+
+// Handle is how the client names the id.
+func (id *CMID) Handle() uint32 { return id.handle }
+
+// Push queues an event for the client: e's ID and UID are filled in. It does not block, and any
+// goroutine may call it. An error means that nobody will take the event.
+func (id *CMID) Push(e abi.CMEvent) error { return cmQueued{id: id, ev: e}.push() }
+
+// PushRequest queues a CONNECT_REQUEST on a listener's id. mk makes the handler of the new id that
+// goes with it; it is called before PushRequest returns, if there is room. An error means that
+// there was none, and the connection should be refused: mk was not called, or what it returned has
+// been closed. Do not call it with a lock that the handler's Close takes.
+func (id *CMID) PushRequest(e abi.CMEvent, mk func(child *CMID) IDHandler) error {
+	s := id.s
+	s.mu.Lock()
+	n := s.ids.next(s.srv.limits.CMIDs)
+	if n == 0 || s.ended() {
+		s.mu.Unlock()
+		return syscall.ENOMEM
+	}
+	ch := id.ch.Load()
+	child := newCMID(s, ch, n)
+	s.ids.add(n, child)
+	ch.ids++
+	s.mu.Unlock()
+	child.h = mk(child)
+	e.Type = abi.EvConnectRequest
+	if err := (cmQueued{id: id, child: child, ev: e}).push(); err != nil {
+		child.h.Close() //nolint:errcheck // the peer is refused either way
+		s.dropID(child)
+		return err
+	}
+	return nil
+}

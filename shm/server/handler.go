@@ -1,0 +1,138 @@
+package server
+
+import (
+	"net/netip"
+
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/ring"
+)
+
+// The interfaces of this file are the seam to what lies above: the daemon implements them over its
+// RNIC devices. shm keeps the handles; a method is called on the object that a handle named, and
+// gets other objects as the values that the handler itself returned for them.
+//
+// Unless noted, methods are called from the session's control goroutine, one at a time; they answer
+// without waiting for the network. An error that is or wraps a syscall.Errno becomes the reply's
+// status, any other becomes EIO. After an object's Close has returned nil, and after Handler.Close
+// has returned, the handler touches neither its rings nor its memory.
+
+// A Handler is the RNIC behind one session.
+type Handler interface {
+	// Devices are the names of the devices, in the order of their numbers.
+	Devices() []string
+	// QueryDevice and its like: ENODEV for a device that there is not. The limits of the session's
+	// quotas are applied by the caller.
+	QueryDevice(device uint32) (*abi.QueryDeviceReply, error)
+	QueryPort(device, port uint32) (*abi.QueryPortReply, error)
+	QueryGID(device, port, index uint32) (*abi.QueryGIDReply, error)
+	// OpenContext opens a device for the session. Its async events go to events.
+	OpenContext(device uint32, events *AsyncQueue) (ContextHandler, error)
+	// LendMem says that the client has lent its own memory (SET_MEM): MRs of ModeApp may follow.
+	LendMem() error
+	// CreateID makes a connection manager id. Its events go to id.Push, from any goroutine.
+	CreateID(req *abi.CMCreateIDRequest, id *CMID) (IDHandler, error)
+	// List returns rows of a kind (ListDev...; ListClient is answered by shm), each one JSON object.
+	// all: the caller may see every session's objects, else only those of its own session.
+	List(kind uint32, all bool) ([][]byte, error)
+	// Stat is List for counters.
+	Stat(all bool) ([][]byte, error)
+	// Close ends the session: connections are ended, QPs, MRs, ids and all else are freed. It is
+	// called once, when no other method runs or will be called, and the Close methods of the
+	// objects are not called then. cause is nil if the client ended in order. Close may wait for
+	// the session's own goroutines (stuck copies of mode 0 memory), never for the network.
+	Close(cause error)
+}
+
+// A ContextHandler is an open device.
+type ContextHandler interface {
+	AllocPD() (PDHandler, error)
+	// CreateCQ: ring is where completions go; ring.Size() is how many it holds.
+	CreateCQ(ring *ring.CQRing) (CQHandler, error)
+	// Close is called when nothing is left of what was made through the context.
+	Close() error
+}
+
+// A PDHandler is a protection domain. Close returns EBUSY while it is in use.
+type PDHandler interface {
+	RegMR(req *abi.RegMRRequest, mem *osmem.Memory) (MRHandler, error)
+	AllocMR(maxLen uint64) (MRHandler, error)
+	AllocMW(typ uint32) (MWHandler, error)
+	// CreateSRQ: rings.Layout says what sizes the SRQ has.
+	CreateSRQ(req *abi.CreateSRQRequest, rings *ring.SRQRings) (SRQHandler, error)
+	CreateQP(p *QPParts) (QPHandler, error)
+	Close() error
+}
+
+// QPParts are what a QP is made of.
+type QPParts struct {
+	Caps           abi.QPCaps // those that the rings have
+	SigAll         bool       // every send request completes visibly
+	EndInError     bool       // a graceful end leaves it in StateErr, not in StateInit
+	SendCQ, RecvCQ CQHandler  // of the same context
+	SRQ            SRQHandler // or nil
+	Rings          *ring.QPRings
+}
+
+// An MRHandler is a registered region. Close returns when nothing more is read or written through
+// it, and EBUSY while a window is bound to it. mem of RegMR is released by shm afterwards.
+type MRHandler interface {
+	Keys() (lkey, rkey uint32)
+	Close() error
+}
+
+// An MWHandler is a memory window.
+type MWHandler interface {
+	RKey() uint32
+	Close() error
+}
+
+// A CQHandler is a completion queue. Close returns EBUSY while a QP uses it.
+type CQHandler interface {
+	Close() error
+}
+
+// An SRQHandler is a shared receive queue. Close returns EBUSY while a QP uses it. It may use its
+// ring from any goroutine, one at a time.
+type SRQHandler interface {
+	SetLimit(n uint32) error
+	Limit() (uint32, error)
+	// Bell says that the client may have posted, and that all QPs that wait for it should look. It is
+	// called as QPHandler.Bell is.
+	Bell() (more bool)
+	Close() error
+}
+
+// A QPHandler is a queue pair.
+type QPHandler interface {
+	Num() uint32 // 24 bits, unique on its device
+	Modify(req *abi.ModifyQPRequest) error
+	// Query fills what the rings do not tell: State, Access, IRD and ORD.
+	Query(r *abi.QueryQPReply)
+	// Bell says that the client may have posted. It is called from the session's doorbell thread,
+	// also for stale and forged bells, and concurrently with other methods but not after Close
+	// has begun. It takes a fair share and returns whether it left more: then it is called again
+	// when the other rung QPs had their turn.
+	Bell() (more bool)
+	Close() error
+}
+
+// An IDHandler is a connection manager id. Methods return ENODEV for an address that is no
+// device's, EINVAL for a call that its state does not allow. What takes time ends in an event.
+type IDHandler interface {
+	Bind(addr netip.AddrPort) error
+	ResolveAddr(src, dst netip.AddrPort, timeoutMS uint32) error
+	ResolveRoute(timeoutMS uint32) error
+	Listen(backlog uint32) error
+	Connect(qp QPHandler, p *abi.ConnParam) error
+	Accept(qp QPHandler, p *abi.ConnParam) error
+	Reject(private []byte) error
+	Disconnect() error
+	SetOption(level, name uint32, value []byte) error
+	Query() abi.CMQueryReply
+	// InitQPAttr says what takes the id's QP to a state (StateInit, StateRTR or StateRTS).
+	InitQPAttr(state uint32) (abi.CMInitQPAttrReply, error)
+	// Close ends the id: a listener refuses what is pending, a connection is disconnected. No
+	// event is pushed after it has returned.
+	Close() error
+}

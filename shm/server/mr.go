@@ -1,0 +1,281 @@
+package server
+
+import (
+	"syscall"
+
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
+)
+
+func (o *operation) setMem(req *abi.SetMemRequest) error {
+	if o.fd < 0 {
+		return syscall.EINVAL
+	}
+	if o.s.app != nil {
+		return syscall.EEXIST
+	}
+	fd := o.fd
+	o.fd = -1
+	app, err := osmem.NewAppMem(fd, req.NonceAddr, o.s.nonce, o.s.over)
+	if err != nil {
+		return err
+	}
+	if err := o.s.h.LendMem(); err != nil {
+		app.Release()
+		return err
+	}
+	o.s.mu.Lock()
+	o.s.app = app
+	o.s.mu.Unlock()
+	return nil
+}
+
+func (o *operation) addMem(req *abi.AddMemRequest) (*abi.AddMemReply, error) {
+	s := o.s
+	if req.Flags != 0 || o.fd < 0 {
+		return nil, syscall.EINVAL
+	}
+	n, err := number(&s.mems, s.srv.limits.Mems)
+	if err != nil {
+		return nil, err
+	}
+	size, err := osmem.CheckLent(o.fd)
+	if err != nil {
+		return nil, err
+	}
+	if size > s.srv.limits.MemBytes-s.memBytes || !s.srv.takeMapping() {
+		return nil, syscall.ENOMEM
+	}
+	r, err := osmem.MapRegion(o.fd, int(size), func() { s.srv.mappings.Add(-1) })
+	if err != nil {
+		s.srv.mappings.Add(-1)
+		return nil, syscall.EINVAL // sealed against writing, or not open for it
+	}
+	s.mu.Lock()
+	s.memBytes += size
+	s.mems.add(n, &memObj{region: r})
+	s.mu.Unlock()
+	return &abi.AddMemReply{Mem: n, Size: uint64(size)}, nil
+}
+
+func (o *operation) delMem(req *abi.HandleRequest) error {
+	m, err := get(&o.s.mems, req.Handle)
+	if err != nil {
+		return err
+	}
+	if m.users > 0 {
+		return syscall.EBUSY
+	}
+	o.s.mu.Lock()
+	o.s.memBytes -= int64(len(m.region.Mem))
+	delete(o.s.mems.m, req.Handle)
+	o.s.mu.Unlock()
+	m.region.Release()
+	return nil
+}
+
+// accessIgnored are the optional bits of ibv_access_flags, such as relaxed ordering.
+const (
+	accessIgnored = 0x3ff << 20
+	accessKnown   = 0x1f // local write, remote write, remote read, remote atomic, window bind
+)
+
+// newMR registers what req says in pd. Its mem is held until release.
+func (s *Session) newMR(pd *pdObj, req abi.RegMRRequest) (*mrObj, error) {
+	req.Access &^= accessIgnored
+	if req.Access&^accessKnown != 0 || req.Length > 1<<46 || req.IOVA+req.Length < req.IOVA || req.Addr+req.Length < req.Addr {
+		return nil, syscall.EINVAL
+	}
+	m := &mrObj{pd: pd, req: req}
+	switch req.Mode {
+	case abi.ModeApp:
+		if s.app == nil || req.Mem != 0 || req.Offset != 0 || req.Addr+req.Length > 1<<63-1 {
+			return nil, syscall.EINVAL
+		}
+		// The first registration comes early enough, and by then the client has had time to allow
+		// it: PR_SET_PTRACER, where Yama wants that.
+		s.app.NameProcess(s.peer, s.srv.rights)
+		m.mem = osmem.AppMemory(s.app, req.Addr, req.Length)
+	case abi.ModeShared:
+		var err error
+		if m.in, err = get(&s.mems, req.Mem); err != nil {
+			return nil, err
+		}
+		if size := uint64(len(m.in.region.Mem)); req.Offset > size || req.Length > size-req.Offset {
+			return nil, syscall.EINVAL
+		}
+		m.mem = osmem.SharedMemory(m.in.region, req.Offset, req.Length, s.Fail)
+	default:
+		return nil, syscall.EINVAL
+	}
+	var err error
+	if m.h, err = pd.h.RegMR(&req, m.mem); err != nil {
+		m.mem.Close()
+		return nil, err
+	}
+	m.hold(1)
+	return m, nil
+}
+
+// hold counts m (1), or not any more (-1), as a user of what it is made of.
+func (m *mrObj) hold(n int) {
+	m.pd.users += n
+	if m.in != nil {
+		m.in.users += n
+	}
+}
+
+// close deregisters m.
+func (m *mrObj) close() error {
+	if err := m.h.Close(); err != nil {
+		return err
+	}
+	m.hold(-1)
+	if m.mem != nil {
+		m.mem.Close()
+	}
+	return nil
+}
+
+func (m *mrObj) reply(n uint32) *abi.RegMRReply {
+	r := &abi.RegMRReply{MR: n}
+	r.LKey, r.RKey = m.h.Keys()
+	return r
+}
+
+func (o *operation) regMR(req *abi.RegMRRequest) (*abi.RegMRReply, error) {
+	s := o.s
+	pd, err := get(&s.pds, req.PD)
+	if err != nil {
+		return nil, err
+	}
+	n, err := number(&s.mrs, s.srv.limits.MRs)
+	if err != nil {
+		return nil, err
+	}
+	m, err := s.newMR(pd, *req)
+	if err != nil {
+		return nil, err
+	}
+	put(s, &s.mrs, n, m)
+	return m.reply(n), nil
+}
+
+// reregMR registers the region anew, changed, and only then ends the old registration, so that it is as
+// it was if anything fails.
+func (o *operation) reregMR(req *abi.ReregMRRequest) (*abi.RegMRReply, error) {
+	s := o.s
+	old, err := get(&s.mrs, req.MR)
+	if err != nil {
+		return nil, err
+	}
+	if req.Flags == 0 || req.Flags&^(abi.ReregTranslation|abi.ReregPD|abi.ReregAccess) != 0 || old.mem == nil {
+		return nil, syscall.EINVAL
+	}
+	is, changed := old.req, req.New
+	if req.Flags&abi.ReregPD == 0 {
+		if changed.PD != 0 {
+			return nil, syscall.EINVAL
+		}
+		changed.PD = is.PD
+	}
+	if req.Flags&abi.ReregAccess == 0 {
+		if changed.Access != 0 {
+			return nil, syscall.EINVAL
+		}
+		changed.Access = is.Access
+	}
+	if req.Flags&abi.ReregTranslation == 0 {
+		if changed != (abi.RegMRRequest{PD: changed.PD, Access: changed.Access}) {
+			return nil, syscall.EINVAL
+		}
+		is.PD, is.Access = changed.PD, changed.Access
+		changed = is
+	}
+	pd, err := get(&s.pds, changed.PD)
+	if err != nil {
+		return nil, err
+	}
+	if pd.ctx != old.pd.ctx {
+		return nil, syscall.EINVAL
+	}
+	m, err := s.newMR(pd, changed)
+	if err != nil {
+		return nil, err
+	}
+	if err := old.close(); err != nil {
+		m.close() //nolint:errcheck // nobody knows it
+		return nil, err
+	}
+	s.mu.Lock()
+	s.mrs.m[req.MR] = m
+	s.mu.Unlock()
+	return m.reply(req.MR), nil
+}
+
+func (o *operation) deregMR(req *abi.HandleRequest) error {
+	m, err := get(&o.s.mrs, req.Handle)
+	if err != nil {
+		return err
+	}
+	if err := m.close(); err != nil {
+		return err
+	}
+	drop(o.s, &o.s.mrs, req.Handle)
+	return nil
+}
+
+func (o *operation) allocMR(req *abi.AllocMRRequest) (*abi.RegMRReply, error) {
+	s := o.s
+	pd, err := get(&s.pds, req.PD)
+	if err != nil {
+		return nil, err
+	}
+	n, err := number(&s.mrs, s.srv.limits.MRs)
+	if err != nil {
+		return nil, err
+	}
+	if req.MaxLen == 0 || req.MaxLen > 1<<46 {
+		return nil, syscall.EINVAL
+	}
+	h, err := pd.h.AllocMR(req.MaxLen)
+	if err != nil {
+		return nil, err
+	}
+	m := &mrObj{pd: pd, h: h}
+	m.hold(1)
+	put(s, &s.mrs, n, m)
+	return m.reply(n), nil
+}
+
+func (o *operation) allocMW(req *abi.AllocMWRequest) (*abi.AllocMWReply, error) {
+	s := o.s
+	pd, err := get(&s.pds, req.PD)
+	if err != nil {
+		return nil, err
+	}
+	n, err := number(&s.mws, s.srv.limits.MWs)
+	if err != nil {
+		return nil, err
+	}
+	h, err := pd.h.AllocMW(req.Type)
+	if err != nil {
+		return nil, err
+	}
+	pd.users++
+	put(s, &s.mws, n, &mwObj{pd: pd, h: h})
+	return &abi.AllocMWReply{MW: n, RKey: h.RKey()}, nil
+}
+
+func (o *operation) deallocMW(req *abi.HandleRequest) error {
+	m, err := get(&o.s.mws, req.Handle)
+	if err != nil {
+		return err
+	}
+	if err := m.h.Close(); err != nil {
+		return err
+	}
+	m.pd.users--
+	drop(o.s, &o.s.mws, req.Handle)
+	return nil
+}

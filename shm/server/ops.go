@@ -1,0 +1,277 @@
+package server
+
+import (
+	"syscall"
+
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/ring"
+)
+
+// Objects of a session. The counts of users decide about EBUSY and belong to the control goroutine.
+type (
+	ctxObj struct {
+		device uint32
+		h      ContextHandler
+		events *AsyncQueue
+		users  int // PDs, CQs, channels
+	}
+	pdObj struct {
+		ctx   *ctxObj
+		h     PDHandler
+		users int // MRs, MWs, SRQs, QPs
+	}
+	memObj struct {
+		region *osmem.Region
+		users  int // MRs
+	}
+	mrObj struct {
+		pd  *pdObj
+		in  *memObj // or nil
+		h   MRHandler
+		mem *osmem.Memory    // nil: ALLOC_MR
+		req abi.RegMRRequest // what it was registered as
+	}
+	mwObj struct {
+		pd *pdObj
+		h  MWHandler
+	}
+	chanObj struct {
+		ctx   *ctxObj
+		ring  *ring.ChannelRing
+		mem   *osmem.Region
+		pipe  *osmem.EventWriter
+		users int // CQs
+	}
+	cqObj struct {
+		ctx   *ctxObj
+		ch    *chanObj // or nil
+		h     CQHandler
+		ring  *ring.CQRing
+		mem   *osmem.Region
+		users int // QPs, once for each direction
+	}
+)
+
+func (c *chanObj) close() {
+	c.pipe.Close()
+	c.mem.Release()
+}
+
+// serve makes an operation of f, which takes its request decoded.
+func serve[Req, Rep any](f func(*operation, *Req) (*Rep, error)) func(*operation) (any, error) {
+	return func(o *operation) (any, error) {
+		req := new(Req)
+		if err := abi.DecodeRequest(o.h, o.body, req); err != nil {
+			return nil, err
+		}
+		rep, err := f(o, req)
+		if err != nil {
+			return nil, err // not a nil *Rep in the interface
+		}
+		return rep, nil
+	}
+}
+
+// act is serve for what has no reply but its status.
+func act[Req any](f func(*operation, *Req) error) func(*operation) (any, error) {
+	return serve(func(o *operation, req *Req) (*abi.EmptyReply, error) { return &abi.EmptyReply{}, f(o, req) })
+}
+
+// operations are all but the connection manager's: cmOperations.
+var operations = map[abi.Op]func(*operation) (any, error){
+	abi.OpSetMem:     act((*operation).setMem),
+	abi.OpAddMem:     serve((*operation).addMem),
+	abi.OpDelMem:     act((*operation).delMem),
+	abi.OpQueryDev:   serve((*operation).queryDevice),
+	abi.OpQueryPort:  serve((*operation).queryPort),
+	abi.OpQueryGID:   serve((*operation).queryGID),
+	abi.OpCtxOpen:    serve((*operation).ctxOpen),
+	abi.OpCtxClose:   act((*operation).ctxClose),
+	abi.OpGetAsync:   serve((*operation).getAsync),
+	abi.OpAllocPD:    serve((*operation).allocPD),
+	abi.OpDeallocPD:  act((*operation).deallocPD),
+	abi.OpRegMR:      serve((*operation).regMR),
+	abi.OpDeregMR:    act((*operation).deregMR),
+	abi.OpReregMR:    serve((*operation).reregMR),
+	abi.OpAllocMR:    serve((*operation).allocMR),
+	abi.OpAllocMW:    serve((*operation).allocMW),
+	abi.OpDeallocMW:  act((*operation).deallocMW),
+	abi.OpCreateChan: serve((*operation).createChan),
+	abi.OpDestroyChn: act((*operation).destroyChan),
+	abi.OpCreateCQ:   serve((*operation).createCQ),
+	abi.OpDestroyCQ:  serve((*operation).destroyCQ),
+	abi.OpCreateSRQ:  serve((*operation).createSRQ),
+	abi.OpModifySRQ:  act((*operation).modifySRQ),
+	abi.OpQuerySRQ:   serve((*operation).querySRQ),
+	abi.OpDestroySRQ: serve((*operation).destroySRQ),
+	abi.OpCreateQP:   serve((*operation).createQP),
+	abi.OpModifyQP:   act((*operation).modifyQP),
+	abi.OpQueryQP:    serve((*operation).queryQP),
+	abi.OpDestroyQP:  serve((*operation).destroyQP),
+	abi.OpList:       serve((*operation).list),
+	abi.OpStat:       serve((*operation).list),
+}
+
+// quick are requests that wait for nobody and come in numbers: the replies to those before may wait for theirs. Others can take
+// long, as whatever lets go of memory that a QP is using.
+var quick = map[abi.Op]bool{
+	abi.OpQueryDev: true, abi.OpQueryPort: true, abi.OpQueryGID: true, abi.OpQueryQP: true, abi.OpQuerySRQ: true, abi.OpGetAsync: true,
+	abi.OpAllocPD: true, abi.OpRegMR: true, abi.OpAllocMR: true, abi.OpAllocMW: true, abi.OpCreateCQ: true, abi.OpCreateSRQ: true, abi.OpCreateQP: true,
+	abi.OpCMCreateID: true, abi.OpCMGetEvent: true, abi.OpCMQuery: true, abi.OpCMInitQPAttr: true, abi.OpCMSetOption: true,
+	abi.OpCMBind: true, abi.OpCMResolveAddr: true, abi.OpCMResolveRoute: true, abi.OpCMConnect: true, abi.OpCMAccept: true,
+}
+
+// do carries the request out.
+func (o *operation) do() (rep any, err error) {
+	f, ok := operations[o.h.Op]
+	if !ok {
+		if f, ok = cmOperations[o.h.Op]; !ok {
+			return nil, syscall.EOPNOTSUPP
+		}
+	}
+	return f(o)
+}
+
+// get finds an object by a handle of the session's own; ENOENT.
+func get[T any](h *handles[T], n uint32) (T, error) {
+	v, ok := h.m[n]
+	if !ok {
+		return v, syscall.ENOENT
+	}
+	return v, nil
+}
+
+// number is the handle for one more object of at most max; ENOMEM.
+func number[T any](h *handles[T], max int) (uint32, error) {
+	n := h.next(max)
+	if n == 0 {
+		return 0, syscall.ENOMEM
+	}
+	return n, nil
+}
+
+// put and drop change a table of the session.
+func put[T any](s *Session, h *handles[T], n uint32, v T) {
+	s.mu.Lock()
+	h.add(n, v)
+	s.mu.Unlock()
+}
+
+func drop[T any](s *Session, h *handles[T], n uint32) {
+	s.mu.Lock()
+	delete(h.m, n)
+	s.mu.Unlock()
+}
+
+func (o *operation) queryDevice(req *abi.QueryDeviceRequest) (*abi.QueryDeviceReply, error) {
+	r, err := o.s.h.QueryDevice(req.Device)
+	if err != nil {
+		return nil, err
+	}
+	c := *r // what the quotas leave
+	lim := &o.s.srv.limits
+	for _, f := range []struct {
+		v   *uint32
+		max int
+	}{
+		{&c.MaxQP, lim.QPs}, {&c.MaxQPWR, lim.Depth}, {&c.MaxCQ, lim.CQs}, {&c.MaxCQE, lim.CQDepth}, {&c.MaxMR, lim.MRs},
+		{&c.MaxPD, lim.PDs}, {&c.MaxSGE, abi.MaxSGE}, {&c.MaxInline, abi.MaxInline}, {&c.MaxMW, lim.MWs}, {&c.MaxSRQ, lim.SRQs},
+		{&c.MaxSRQWR, lim.Depth}, {&c.MaxSRQSGE, abi.MaxSGE},
+	} {
+		*f.v = uint32(min(int64(*f.v), int64(f.max)))
+	}
+	return &c, nil
+}
+
+func (o *operation) queryPort(req *abi.QueryPortRequest) (*abi.QueryPortReply, error) {
+	return o.s.h.QueryPort(req.Device, req.Port)
+}
+
+func (o *operation) queryGID(req *abi.QueryGIDRequest) (*abi.QueryGIDReply, error) {
+	return o.s.h.QueryGID(req.Device, req.Port, req.Index)
+}
+
+func (o *operation) ctxOpen(req *abi.CtxOpenRequest) (*abi.CtxOpenReply, error) {
+	s := o.s
+	n, err := number(&s.ctxs, s.srv.limits.Contexts)
+	if err != nil {
+		return nil, err
+	}
+	pipe, rfd, err := s.srv.newEventPipe()
+	if err != nil {
+		return nil, err
+	}
+	o.send(rfd)
+	c := &ctxObj{device: req.Device, events: &AsyncQueue{pipe: pipe, reported: make(map[asyncObj]uint32)}}
+	if c.h, err = s.h.OpenContext(req.Device, c.events); err != nil {
+		c.events.close()
+		o.out = nil
+		return nil, err
+	}
+	put(s, &s.ctxs, n, c)
+	return &abi.CtxOpenReply{Ctx: n}, nil
+}
+
+func (o *operation) ctxClose(req *abi.HandleRequest) error {
+	c, err := get(&o.s.ctxs, req.Handle)
+	if err != nil {
+		return err
+	}
+	if c.users > 0 {
+		return syscall.EBUSY
+	}
+	if err := c.h.Close(); err != nil {
+		return err
+	}
+	drop(o.s, &o.s.ctxs, req.Handle)
+	c.events.close()
+	return nil
+}
+
+func (o *operation) getAsync(req *abi.HandleRequest) (*abi.AsyncEvent, error) {
+	c, err := get(&o.s.ctxs, req.Handle)
+	if err != nil {
+		return nil, err
+	}
+	e, ok := c.events.pop()
+	if !ok {
+		return nil, syscall.EAGAIN
+	}
+	return &e, nil
+}
+
+func (o *operation) allocPD(req *abi.AllocPDRequest) (*abi.AllocPDReply, error) {
+	s := o.s
+	c, err := get(&s.ctxs, req.Ctx)
+	if err != nil {
+		return nil, err
+	}
+	n, err := number(&s.pds, s.srv.limits.PDs)
+	if err != nil {
+		return nil, err
+	}
+	h, err := c.h.AllocPD()
+	if err != nil {
+		return nil, err
+	}
+	c.users++
+	put(s, &s.pds, n, &pdObj{ctx: c, h: h})
+	return &abi.AllocPDReply{PD: n}, nil
+}
+
+func (o *operation) deallocPD(req *abi.HandleRequest) error {
+	p, err := get(&o.s.pds, req.Handle)
+	if err != nil {
+		return err
+	}
+	if p.users > 0 {
+		return syscall.EBUSY
+	}
+	if err := p.h.Close(); err != nil {
+		return err
+	}
+	p.ctx.users--
+	drop(o.s, &o.s.pds, req.Handle)
+	return nil
+}

@@ -1,0 +1,247 @@
+package server
+
+import (
+	"syscall"
+
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/ring"
+)
+
+// A qpObj is a QP of a session.
+type qpObj struct {
+	pd             *pdObj
+	sendCQ, recvCQ *cqObj
+	srq            *srqObj // or nil
+	h              QPHandler
+	rings          *ring.QPRings
+	mem            *osmem.Region
+	caps           abi.QPCaps
+	num            uint32
+	bell           *bellObj
+}
+
+// hold counts q (1), or not any more (-1), as a user of what it is made of.
+func (q *qpObj) hold(n int) {
+	q.pd.users += n
+	q.sendCQ.users += n
+	q.recvCQ.users += n
+	if q.srq != nil {
+		q.srq.users += n
+	}
+}
+
+// A qpKey finds a QP by its number, which is unique on a device.
+type qpKey struct {
+	ctx *ctxObj
+	num uint32
+}
+
+func (o *operation) createChan(req *abi.CreateChanRequest) (*abi.CreateChanReply, error) {
+	s := o.s
+	c, err := get(&s.ctxs, req.Ctx)
+	if err != nil {
+		return nil, err
+	}
+	n, err := number(&s.chans, s.srv.limits.Channels)
+	if err != nil {
+		return nil, err
+	}
+	mem, fd, err := s.newRing("channel", ring.ChannelMemSize)
+	if err != nil {
+		return nil, err
+	}
+	pipe, rfd, err := s.srv.newEventPipe()
+	if err != nil {
+		osmem.CloseFD(fd)
+		s.freeRing(mem)
+		return nil, err
+	}
+	o.send(rfd)
+	o.send(fd)
+	ch := &chanObj{ctx: c, mem: mem, pipe: pipe}
+	ch.ring = ring.NewChannelRing(mem.Mem, n, pipe.Token, s.Fail)
+	c.users++
+	put(s, &s.chans, n, ch)
+	return &abi.CreateChanReply{Chan: n}, nil
+}
+
+func (o *operation) destroyChan(req *abi.HandleRequest) error {
+	s := o.s
+	ch, err := get(&s.chans, req.Handle)
+	if err != nil {
+		return err
+	}
+	if ch.users > 0 {
+		return syscall.EBUSY
+	}
+	ch.ctx.users--
+	drop(s, &s.chans, req.Handle)
+	s.mu.Lock()
+	s.ringBytes -= int64(len(ch.mem.Mem))
+	s.mu.Unlock()
+	ch.close()
+	return nil
+}
+
+func (o *operation) createCQ(req *abi.CreateCQRequest) (*abi.CreateCQReply, error) {
+	s := o.s
+	c, err := get(&s.ctxs, req.Ctx)
+	if err != nil {
+		return nil, err
+	}
+	var ch *chanObj
+	var events *ring.ChannelRing
+	if req.Chan != 0 {
+		if ch, err = get(&s.chans, req.Chan); err != nil {
+			return nil, err
+		}
+		if ch.ctx != c {
+			return nil, syscall.EINVAL
+		}
+		events = ch.ring
+	}
+	if req.CQE < 1 || int64(req.CQE) > int64(s.srv.limits.CQDepth) || req.Vector != 0 {
+		return nil, syscall.EINVAL
+	}
+	n, err := number(&s.cqs, s.srv.limits.CQs)
+	if err != nil {
+		return nil, err
+	}
+	size := abi.CeilPow2(req.CQE)
+	mem, fd, err := s.newRing("cq", ring.CQMemSize(size))
+	if err != nil {
+		return nil, err
+	}
+	o.send(fd)
+	cq := &cqObj{ctx: c, ch: ch, mem: mem, ring: ring.NewCQRing(mem.Mem, size, n, events, s.Fail)}
+	if cq.h, err = c.h.CreateCQ(cq.ring); err != nil {
+		o.out = nil
+		cq.ring.Close()
+		s.freeRing(mem)
+		return nil, err
+	}
+	c.users++
+	if ch != nil {
+		ch.users++
+	}
+	put(s, &s.cqs, n, cq)
+	return &abi.CreateCQReply{CQ: n, CQE: size}, nil
+}
+
+func (o *operation) destroyCQ(req *abi.HandleRequest) (*abi.DestroyReply, error) {
+	s := o.s
+	cq, err := get(&s.cqs, req.Handle)
+	if err != nil {
+		return nil, err
+	}
+	if cq.users > 0 {
+		return nil, syscall.EBUSY
+	}
+	if err := cq.h.Close(); err != nil {
+		return nil, err
+	}
+	cq.ring.Close() // from here on neither the CQ nor its channel is written for it
+	cq.ctx.users--
+	if cq.ch != nil {
+		cq.ch.users--
+	}
+	drop(s, &s.cqs, req.Handle)
+	s.freeRing(cq.mem)
+	r := cq.ctx.events.forget(abi.ObjCQ, req.Handle)
+	return &r, nil
+}
+
+func (o *operation) createQP(req *abi.CreateQPRequest) (*abi.CreateQPReply, error) {
+	s := o.s
+	pd, err := get(&s.pds, req.PD)
+	if err != nil {
+		return nil, err
+	}
+	q := &qpObj{pd: pd}
+	if q.sendCQ, err = get(&s.cqs, req.SendCQ); err != nil {
+		return nil, err
+	}
+	if q.recvCQ, err = get(&s.cqs, req.RecvCQ); err != nil {
+		return nil, err
+	}
+	parts := &QPParts{
+		SigAll: req.Flags&abi.CreateQPSigAll != 0, EndInError: req.Flags&abi.CreateQPEndInError != 0,
+		SendCQ: q.sendCQ.h, RecvCQ: q.recvCQ.h,
+	}
+	if req.SRQ != 0 {
+		if q.srq, err = get(&s.srqs, req.SRQ); err != nil {
+			return nil, err
+		}
+		parts.SRQ = q.srq.h
+	}
+	caps, ok := req.Caps.Round(uint32(s.srv.limits.Depth), q.srq != nil)
+	if !ok || q.sendCQ.ctx != pd.ctx || q.recvCQ.ctx != pd.ctx || q.srq != nil && q.srq.pd != pd || req.Flags&^(abi.CreateQPSigAll|abi.CreateQPEndInError) != 0 {
+		return nil, syscall.EINVAL
+	}
+	n, err := number(&s.qps, s.srv.limits.QPs)
+	if err != nil {
+		return nil, err
+	}
+	l := abi.NewQPLayout(caps)
+	mem, fd, err := s.newRing("qp", l.Size())
+	if err != nil {
+		return nil, err
+	}
+	o.send(fd)
+	q.mem, q.caps, q.rings = mem, caps, ring.NewQPRings(mem.Mem, l, n, s.Fail)
+	parts.Caps, parts.Rings = caps, q.rings
+	if q.h, err = pd.h.CreateQP(parts); err != nil {
+		o.out = nil
+		s.freeRing(mem)
+		return nil, err
+	}
+	q.num = q.h.Num()
+	q.rings.SetQPN(q.num)
+	q.hold(1)
+	put(s, &s.qps, n, q)
+	s.qpNums[qpKey{pd.ctx, q.num}] = q
+	q.bell = s.addBell(q.h.Bell)
+	return &abi.CreateQPReply{QP: n, QPN: q.num, Bell: q.bell.number, Caps: caps}, nil
+}
+
+func (o *operation) modifyQP(req *abi.ModifyQPRequest) error {
+	q, err := get(&o.s.qps, req.QP)
+	if err != nil {
+		return err
+	}
+	if req.Mask&^abi.ModifyQPState != 0 || req.Mask == 0 && req.State != 0 || req.State > abi.StateErr {
+		return syscall.EINVAL
+	}
+	if req.Mask == 0 {
+		return nil
+	}
+	return q.h.Modify(req)
+}
+
+func (o *operation) queryQP(req *abi.HandleRequest) (*abi.QueryQPReply, error) {
+	q, err := get(&o.s.qps, req.Handle)
+	if err != nil {
+		return nil, err
+	}
+	r := &abi.QueryQPReply{QPN: q.num, Caps: q.caps}
+	q.h.Query(r)
+	return r, nil
+}
+
+func (o *operation) destroyQP(req *abi.HandleRequest) (*abi.DestroyReply, error) {
+	s := o.s
+	q, err := get(&s.qps, req.Handle)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.endBell(q.bell, q.h.Close); err != nil {
+		return nil, err
+	}
+	delete(s.qpNums, qpKey{q.pd.ctx, q.num})
+	q.hold(-1)
+	drop(s, &s.qps, req.Handle)
+	s.freeRing(q.mem)
+	r := q.pd.ctx.events.forget(abi.ObjQP, req.Handle)
+	return &r, nil
+}

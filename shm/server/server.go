@@ -1,0 +1,298 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/internal/seqpacket"
+	"github.com/vrnic/vrnic/shm/osmem"
+)
+
+// A ServerConfig says how a Server treats its clients. NewSession is required.
+type ServerConfig struct {
+	// NewSession makes what is behind a session. It is called once per client, after its HELLO,
+	// on the session's control goroutine; an error is the reply's status.
+	NewSession func(*Session) (Handler, error)
+
+	Mode   fs.FileMode // of the socket; 0: 0600
+	Group  string      // name or number of the socket's group; "": leave it
+	Limits *Limits     // nil: DefaultLimits
+	Log    *slog.Logger
+
+	// AfterFunc is time.AfterFunc, for tests. stop reports whether it was in time.
+	AfterFunc func(d time.Duration, f func()) (stop func() bool)
+	// Now is time.Now, for tests.
+	Now func() time.Time
+}
+
+// ErrServerClosed is the cause of sessions that Server.Close ends.
+var ErrServerClosed = errors.New("shm: server closed")
+
+// maxRefusals is how many connections beyond the limits may wait to be told so.
+const maxRefusals = 16
+
+// A Server lends a Handler's devices to the processes that connect to its socket.
+type Server struct {
+	cfg    ServerConfig
+	limits Limits
+	l      *seqpacket.Listener
+	log    *limitedLog
+	rights osmem.ProcessRights
+	wg     sync.WaitGroup // accept loop and control goroutines
+
+	mappings   atomic.Int64
+	pipes      atomic.Int64
+	violations atomic.Uint64
+	refused    atomic.Uint64
+	accepted   atomic.Uint64
+
+	mu       sync.Mutex
+	closed   bool
+	lastID   uint32
+	sessions map[*Session]struct{} // until the last goroutine of each is back
+	perUID   map[uint32]int
+	refusals map[*seqpacket.Conn]struct{}
+}
+
+// Listen makes the socket at path and serves it until Close. A stale socket file is replaced.
+func Listen(path string, cfg ServerConfig) (*Server, error) {
+	if cfg.NewSession == nil {
+		return nil, errors.New("shm: ServerConfig.NewSession is nil")
+	}
+	gid, err := seqpacket.GroupID(cfg.Group)
+	if err != nil {
+		return nil, fmt.Errorf("socket group: %w", err)
+	}
+	if cfg.Mode == 0 {
+		cfg.Mode = 0o600
+	}
+	if cfg.AfterFunc == nil {
+		cfg.AfterFunc = func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{cfg: cfg, limits: DefaultLimits(), sessions: make(map[*Session]struct{}), perUID: make(map[uint32]int),
+		refusals: make(map[*seqpacket.Conn]struct{})}
+	if cfg.Limits != nil {
+		s.limits = *cfg.Limits
+	}
+	s.rights = osmem.ThisProcess()
+	s.log = &limitedLog{log: cfg.Log, now: cfg.Now}
+	if s.l, err = seqpacket.Listen(path, cfg.Mode, gid); err != nil {
+		return nil, err
+	}
+	s.wg.Add(1)
+	go s.accept()
+	return s, nil
+}
+
+// Path is where the socket is.
+func (s *Server) Path() string { return s.l.Path }
+
+// Stats counts since the start.
+type Stats struct {
+	Sessions   int    // there now
+	Accepted   uint64 // sessions begun
+	Refused    uint64 // clients over a limit, of another version, or too slow to say HELLO
+	Violations uint64 // sessions ended for one
+	Mappings   int64  // there now
+}
+
+// Stats returns the counters.
+func (s *Server) Stats() Stats {
+	s.mu.Lock()
+	n := len(s.sessions)
+	s.mu.Unlock()
+	return Stats{Sessions: n, Accepted: s.accepted.Load(), Refused: s.refused.Load(), Violations: s.violations.Load(), Mappings: s.mappings.Load()}
+}
+
+// Close ends all sessions, removes the socket and waits until everything has been given back.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		s.wg.Wait()
+		return nil
+	}
+	s.closed = true
+	all := make([]*Session, 0, len(s.sessions))
+	for sess := range s.sessions {
+		all = append(all, sess)
+	}
+	for c := range s.refusals {
+		c.Close()
+	}
+	s.mu.Unlock()
+	err := s.l.Close()
+	for _, sess := range all {
+		sess.end(ErrServerClosed)
+	}
+	s.wg.Wait()
+	return err
+}
+
+func (s *Server) accept() {
+	defer s.wg.Done()
+	for {
+		c, err := s.l.AcceptUnix()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			// Out of descriptors or memory: others may give some back.
+			s.log.warn("accept", "err", err)
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		if err := s.begin(c); err != nil {
+			s.log.warn("new client", "err", err)
+			c.Close()
+		}
+	}
+}
+
+// begin starts a session for c, or tells c why not.
+func (s *Server) begin(c *net.UnixConn) error {
+	conn, peer, err := seqpacket.NewConn(c)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return net.ErrClosed
+	}
+	if len(s.sessions) >= s.limits.Sessions || s.perUID[peer.UID] >= s.limits.SessionsPerUID {
+		s.refused.Add(1)
+		if len(s.refusals) >= maxRefusals {
+			return fmt.Errorf("too many clients of uid %d", peer.UID)
+		}
+		s.refusals[conn] = struct{}{}
+		s.wg.Add(1)
+		go s.refuse(conn)
+		return nil
+	}
+	s.lastID++
+	if s.lastID == 0 {
+		s.lastID = 1
+	}
+	sess := newSession(s, s.lastID, conn, peer)
+	s.sessions[sess] = struct{}{}
+	s.perUID[peer.UID]++
+	s.wg.Add(1)
+	go sess.run()
+	return nil
+}
+
+// remove frees a session's place in the quotas.
+func (s *Server) remove(sess *Session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sessions, sess)
+	if s.perUID[sess.peer.UID]--; s.perUID[sess.peer.UID] == 0 {
+		delete(s.perUID, sess.peer.UID)
+	}
+}
+
+// refuse answers the HELLO of a client for which there is no room.
+func (s *Server) refuse(c *seqpacket.Conn) {
+	defer s.wg.Done()
+	stop := s.cfg.AfterFunc(s.helloTime(), c.Close)
+	defer stop()
+	defer func() {
+		s.mu.Lock()
+		delete(s.refusals, c)
+		s.mu.Unlock()
+		c.Close()
+	}()
+	msg, fd, err := c.Read()
+	if err != nil {
+		return
+	}
+	if fd >= 0 {
+		osmem.CloseFD(fd)
+	}
+	if h, _, err := abi.ParseMessage(msg); err == nil {
+		c.Write(abi.AppendMessage(nil, abi.Header{Op: h.Op, Seq: h.Seq, Status: -int32(syscall.ENOMEM)}, &abi.EmptyReply{}), nil) //nolint:errcheck // it may have gone
+	}
+}
+
+func (s *Server) helloTime() time.Duration { return time.Duration(s.limits.HelloMS) * time.Millisecond }
+
+// takeMapping reserves a place for one more mapping.
+func (s *Server) takeMapping() bool {
+	if s.mappings.Add(1) > int64(s.limits.Mappings) {
+		s.mappings.Add(-1)
+		return false
+	}
+	return true
+}
+
+// NewEventPipe is that of the operating system's memory, within the quota.
+func (s *Server) newEventPipe() (*osmem.EventWriter, int, error) {
+	if s.pipes.Add(1) > int64(s.limits.Pipes) {
+		s.pipes.Add(-1)
+		return nil, -1, syscall.ENOMEM
+	}
+	p, fd, err := osmem.NewEventPipe(func() { s.pipes.Add(-1) })
+	if err != nil {
+		s.pipes.Add(-1)
+	}
+	return p, fd, err
+}
+
+// seesAll reports whether a peer may see every session's objects.
+func seesAll(p osmem.Peer) bool { return p.UID == 0 || p.UID == uint32(os.Geteuid()) }
+
+// A limitedLog lets a burst of lines through and then one a second, so that a client cannot fill
+// the disk. What was left out is counted in the next line.
+type limitedLog struct {
+	log *slog.Logger
+	now func() time.Time
+
+	mu      sync.Mutex
+	last    time.Time
+	tokens  float64
+	left    int
+	started bool
+}
+
+const logBurst = 10
+
+func (l *limitedLog) warn(msg string, args ...any) {
+	l.mu.Lock()
+	now := l.now()
+	if !l.started {
+		l.started, l.tokens = true, logBurst
+	} else {
+		l.tokens = min(logBurst, l.tokens+now.Sub(l.last).Seconds())
+	}
+	l.last = now
+	if l.tokens < 1 {
+		l.left++
+		l.mu.Unlock()
+		return
+	}
+	l.tokens--
+	left := l.left
+	l.left = 0
+	l.mu.Unlock()
+	if left > 0 {
+		args = append(args, "left_out", left)
+	}
+	l.log.Log(context.Background(), slog.LevelWarn, msg, args...)
+}
