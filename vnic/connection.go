@@ -141,7 +141,7 @@ func (c *connectable) OverStream(n *cm.Connection) cm.Link {
 	w := newWire((*QP)(c), n.Stream, n.Param, n.Asked)
 	return &candidate{qp: w.qp, link: w, open: w.open, info: &linkInfo{
 		local: n.Local, remote: n.Remote, param: n.Param, extensions: n.Asked.Extensions, stream: n.Stream,
-		session: n.Session, emss: n.Stream.EMSS(),
+		emss: n.Stream.EMSS(),
 	}}
 }
 

@@ -2,6 +2,7 @@ package vnic
 
 import (
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/llp"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
 )
 
@@ -39,7 +40,7 @@ func (c *Context) HandOver() error {
 func (qp *QP) HandedOver() (yes bool) {
 	qp.do(func() {
 		w, ok := qp.link.(*wire)
-		yes = ok && w.unlocked
+		yes = ok && w.llp.Transport == llp.Memory
 	})
 	return yes
 }

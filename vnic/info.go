@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/llp"
 )
 
 // Owner says whose an object is.
@@ -234,9 +235,9 @@ func (qp *QP) Info() QPInfo {
 		switch {
 		case p.loop:
 			i.Transport = "loop"
-		case p.session != nil:
+		case p.stream.Properties().Transport == llp.SCTP:
 			i.Transport, i.EMSS = "sctp", p.emss
-			i.Stream, i.Enhanced = int(p.session.Number()), p.param.Revision == 2
+			i.Stream, i.Enhanced = p.stream.Properties().Number, p.param.Revision == 2
 			if p.param.PeerToPeer {
 				i.RTR = p.param.RTR.String()
 			}

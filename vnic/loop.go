@@ -7,8 +7,8 @@ import (
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/llp"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
-	"github.com/vrnic/vrnic/vnic/internal/session"
 )
 
 // loopChunk is how many octets are copied at most while the peer's receive side is locked.
@@ -28,13 +28,13 @@ type loopEnd struct {
 	pair  *loopPair
 	phase atomic.Uint32 // loopNew, loopOpen, loopClosed
 
-	mail   loopMail     // guarded by pair.mu
-	post   atomic.Bool  // there is mail; set with pair.mu held
-	quiet  bool         // guarded by pair.mu: copies nothing until the connection has moved
-	stream iwarp.Stream // set before pair.asked
-	sent   bool         // our Terminate is in the peer's mailbox; owner only
-	from   mem.Hold     // where the last Send took its octets; within send
-	into   mem.Hold     // and where it put them
+	mail   loopMail    // guarded by pair.mu
+	post   atomic.Bool // there is mail; set with pair.mu held
+	quiet  bool        // guarded by pair.mu: copies nothing until the connection has moved
+	stream llp.Stream  // set before pair.asked
+	sent   bool        // our Terminate is in the peer's mailbox; owner only
+	from   mem.Hold    // where the last Send took its octets; within send
+	into   mem.Hold    // and where it put them
 
 	// Of small messages that were posted together nobody is told one by one: a line of the cache that both sides
 	// write takes as long to cross as the rest of a message. Within send.
@@ -549,7 +549,6 @@ type linkInfo struct {
 	extensions    bool // atomics and immediate data: always on loopback
 	local, remote netip.AddrPort
 	param         iwarp.Params
-	stream        iwarp.Stream    // nil on loopback
-	session       *session.Stream // over SCTP: it is stream
-	emss          int             // at the start
+	stream        llp.Stream // nil on loopback
+	emss          int        // at the start
 }

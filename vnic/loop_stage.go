@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/llp"
 )
 
 // Memory that can block may be touched by its own context's goroutines only, so a connection on loopback,
@@ -52,7 +53,7 @@ func (l *loopEnd) hand() <-chan struct{} {
 		return nil
 	}
 	if !p.asked.Load() {
-		l.stream, l.peer.stream = newPipe(netip.AddrPort{}, netip.AddrPort{}) // the QPs show their own
+		l.stream, l.peer.stream = llp.NewPipe(netip.AddrPort{}, netip.AddrPort{}) // the QPs show their own
 		p.asked.Store(true)
 	}
 	if p.done == nil {

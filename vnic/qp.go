@@ -485,12 +485,7 @@ func (qp *QP) leaves() bool {
 // abandon takes the stream from a QP that is being destroyed and whose owner does not come back.
 func (qp *QP) abandon() {
 	p := qp.peek.Load()
-	if p == nil || p.stream == nil {
-		return
+	if p != nil && p.stream != nil {
+		p.stream.Abandon()
 	}
-	if p.session != nil { // it is its owner's alone
-		p.session.Abandon()
-		return
-	}
-	p.stream.Abort()
 }

@@ -12,7 +12,7 @@ import (
 // loads that wait for one another.
 func (qp *QP) soon() {
 	if w := qp.wire.Load(); w != nil {
-		w.ahead.Prefetch()
+		w.s.Prefetch()
 		return
 	}
 	l := qp.peer.Load()
@@ -30,12 +30,6 @@ const frontLen = unsafe.Offsetof(QP{}.sq) + unsafe.Offsetof(sendSide{}.first) + 
 // fetch asks for the front of qp, which is all that messages need of it.
 func (qp *QP) fetch() {
 	prefetch.Read(unsafe.Slice((*byte)(unsafe.Pointer(qp)), frontLen))
-}
-
-// A prefetchStream asks the caches for what it needs, at both ends if it has both, and has users do the same.
-type prefetchStream interface {
-	Prefetch()
-	SetPrefetch(f func())
 }
 
 // fetch asks for what messages need of w and its QP.

@@ -7,16 +7,15 @@ import (
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/vnic/internal/session"
+	"github.com/vrnic/vrnic/vnic/internal/llp"
 )
 
 // A wire is a link over a Stream. It is the iwarp.Host of its Endpoint.
 type wire struct {
-	qp    *QP
-	s     iwarp.Stream
-	ahead prefetchStream // s, if it is one
-	ep    *iwarp.Endpoint
-	sess  *session.Stream // s, if it is one; nil over TCP
+	qp  *QP
+	s   llp.Stream
+	llp llp.Properties // of s
+	ep  *iwarp.Endpoint
 
 	changed  atomic.Bool // set by the transport: more can be read or written, or it has ended
 	readable bool
@@ -27,10 +26,9 @@ type wire struct {
 	unread   bool // a Payload could not be read
 
 	// Octets of a staged context on their way from the transport to ep.
-	stage    stageBuffer
-	unlocked bool // s lends octets without a lock: they need no stage
-	near     bool // within sendNear
-	rtrDue   bool // the peer's ready-to-receive message comes first: RFC 6581, section 5
+	stage  stageBuffer
+	near   bool // within sendNear
+	rtrDue bool // the peer's ready-to-receive message comes first: RFC 6581, section 5
 
 	nudges int // zero-length Writes sent so far to a peer that is silent: see expire
 
@@ -71,12 +69,10 @@ const (
 )
 
 // newWire uses of c what an Endpoint has to know.
-func newWire(qp *QP, s iwarp.Stream, p iwarp.Params, c rdma.ConnParam) *wire {
-	w := &wire{qp: qp, s: s, readable: true}
+func newWire(qp *QP, s llp.Stream, p iwarp.Params, c rdma.ConnParam) *wire {
+	w := &wire{qp: qp, s: s, llp: s.Properties(), readable: true}
 	cfg := iwarp.Config{SendQueue: min(int(qp.sq.mask)+1, 128), EMSS: s.EMSS(), MULPDU: int(c.MPA.MULPDU), Extensions: c.Extensions}
-	w.sess, _ = s.(*session.Stream)
-	_, w.unlocked = s.(*pipeEnd)
-	if w.records() {
+	if w.llp.Records {
 		cfg.Records, cfg.MULPDU = true, s.EMSS()
 	}
 	w.ep = iwarp.NewEndpoint(p, w, cfg)
@@ -86,7 +82,7 @@ func newWire(qp *QP, s iwarp.Stream, p iwarp.Params, c rdma.ConnParam) *wire {
 	w.rtrDue = !p.Initiator && p.PeerToPeer
 	w.sources = make([]*readSource, 0, p.IRD)
 	// What SCTP brings ahead of order is placed at once: who placed it is told whether that went well.
-	qp.inHold.SetCollect(w.sess == nil)
+	qp.inHold.SetCollect(!w.llp.Ahead)
 	return w
 }
 
@@ -104,44 +100,29 @@ func (a aheadOf) Ahead(seg []byte) (keep int) {
 	return keep
 }
 
-// records reports whether s keeps segments apart by itself.
-func (w *wire) records() bool { return w.sess != nil || w.unlocked }
-
-// A promptStream can have what has come in dealt with by the goroutine that brought it, which holds no lock
-// then. f must not wait, but for what the program answers, if more is not nil: more reports whether that goroutine has more to bring,
-// and f returns soon then.
-type promptStream interface {
-	SetPrompt(f func(more func() bool))
-}
-
 // open asks to be told of changes. What came before is found by the first step.
 func (w *wire) open() {
 	w.s.SetNotify(func() {
 		w.changed.Store(true)
 		w.qp.wake()
 	})
-	if p, ok := w.s.(promptStream); ok {
-		p.SetPrompt(func(more func() bool) {
-			w.changed.Store(true)
-			l := w.qp.linger
-			lingers := more != nil && l != nil && l.Expect()
-			w.qp.kick()
-			if lingers {
-				l.Linger(more)
-			}
-		})
-	}
-	if p, ok := w.s.(prefetchStream); ok {
-		w.ahead = p
-		p.SetPrefetch(w.fetch)
+	w.s.SetPrompt(func(more func() bool) {
+		w.changed.Store(true)
+		l := w.qp.linger
+		lingers := more != nil && l != nil && l.Expect()
+		w.qp.kick()
+		if lingers {
+			l.Linger(more)
+		}
+	})
+	if w.s.SetPrefetch(w.fetch) {
 		w.qp.wire.Store(w)
 	}
 	w.changed.Store(true)
-	if w.sess != nil {
-		w.sess.Attach(aheadOf{w.ep, w})
-		return
+	_ = w.s.Attach(aheadOf{w.ep, w}) // an error is the end of the stream, which the first step sees
+	if w.llp.Transport == llp.TCP {
+		w.awaitPeer()
 	}
-	w.awaitPeer()
 }
 
 func (w *wire) step() (more bool) {
@@ -170,9 +151,7 @@ func (w *wire) step() (more bool) {
 func (w *wire) receive() (more bool) {
 	qp := w.qp
 	if w.stalled && !w.resume() {
-		if w.sess != nil {
-			w.sess.Absorb()
-		}
+		w.s.Absorb()
 		return false
 	}
 	left := stepOctets
@@ -182,7 +161,7 @@ func (w *wire) receive() (more bool) {
 		}
 		var n int
 		var err error
-		if w.sess == nil && !w.unlocked && (qp.ctx.mem.Blocking() || w.stage.off < w.stage.fill) {
+		if !w.llp.Records && (qp.ctx.mem.Blocking() || w.stage.off < w.stage.fill) {
 			n, err = w.receiveStaged()
 		} else {
 			n, err = w.s.ReadInto(w.ep)
@@ -335,10 +314,13 @@ func (w *wire) culprit() *sqe {
 
 // send gives the transport what is posted and what answers the peer's Reads.
 func (w *wire) send() (more bool) {
+	more = w.sendSome()
+	w.s.Flush()
+	return more
+}
+
+func (w *wire) sendSome() (more bool) {
 	qp := w.qp
-	if w.sess != nil {
-		defer w.sess.Flush()
-	}
 	left, fails := stepOctets, 0
 	for {
 		posted := w.fill()
@@ -348,7 +330,7 @@ func (w *wire) send() (more bool) {
 			}
 			return posted
 		}
-		if w.records() {
+		if w.llp.Records {
 			w.ep.SetMULPDU(w.s.EMSS())
 		} else {
 			w.ep.SetEMSS(w.s.EMSS())

@@ -80,7 +80,7 @@ func (w *wire) PlaceWrite(stag iwarp.STag, to uint64, chunk []byte, last bool) e
 		}
 	}
 	// Over SCTP a segment may have been placed before its turn, and then comes without its octets.
-	placed := w.sess != nil && len(chunk) == 0
+	placed := w.llp.Ahead && len(chunk) == 0
 	switch {
 	case last:
 		w.qp.stats.inbound(rdma.OpWrite, 0)
@@ -110,7 +110,7 @@ const tinySegment = 64
 func (w *wire) PlaceReceive(off uint32, chunk []byte) error {
 	// The last segment may be short, and its buffer is not known here to be full: two in a row are
 	// no accident.
-	if len(chunk) == 0 && w.sess != nil {
+	if len(chunk) == 0 && w.llp.Ahead {
 		return nil // placed before its turn
 	}
 	if len(chunk) < tinySegment && off > 0 {

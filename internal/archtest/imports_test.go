@@ -48,9 +48,10 @@ var layers = map[string][]string{
 		module + "internal/prefetch", module + "vnic/internal/handle"},
 	"vnic/internal/queue": {std, module + "rdma", module + "vnic/internal/handle",
 		module + "vnic/internal/mem"},
-	"vnic/internal/session": {std, module + "iwarp", module + "sctpddp"},
+	"vnic/internal/llp":     {std, module + "iwarp"},
+	"vnic/internal/session": {std, module + "iwarp", module + "sctpddp", module + "vnic/internal/llp"},
 	"vnic/internal/cm": {std, module + "iwarp", module + "rdma",
-		module + "vnic/internal/handle", module + "vnic/internal/session"},
+		module + "vnic/internal/handle", module + "vnic/internal/llp", module + "vnic/internal/session"},
 
 	// Inside shm, from top to bottom: the client and the server, what both find, and the numbers.
 	"shm": {std, module + "rdma"},

@@ -7,7 +7,7 @@ import (
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/vnic/internal/session"
+	"github.com/vrnic/vrnic/vnic/internal/llp"
 )
 
 // A request is a peer's wish to connect, until it is answered: over a stream, as a session of an SCTP
@@ -180,7 +180,7 @@ func (r *streamRequest) acceptNow(a *Attempt, p *rdma.ConnParam) (done bool, err
 	if r.responder.Len() > 0 {
 		return false, nil
 	}
-	return true, a.attachStream(r.stream, r.params, *p, r.grant)
+	return true, a.attachStream(llp.Of(r.stream), r.params, *p, r.grant)
 }
 
 func (r *streamRequest) accept(ctx context.Context, a *Attempt, p *rdma.ConnParam) error {
@@ -193,7 +193,7 @@ func (r *streamRequest) accept(ctx context.Context, a *Attempt, p *rdma.ConnPara
 		abort(r.stream)
 		return err
 	}
-	return a.attachStream(r.stream, r.params, *p, r.grant)
+	return a.attachStream(llp.Of(r.stream), r.params, *p, r.grant)
 }
 
 func (r *streamRequest) reject(privateData []byte) (hangUp func(), err error) {
@@ -224,15 +224,8 @@ func (r *streamRequest) drop() {
 
 // attachStream connects a's QP over s, and closes s if that cannot be. g is what the peer holds, nil if we
 // have connected.
-func (a *Attempt) attachStream(s iwarp.Stream, p iwarp.Params, asked rdma.ConnParam, g *grant) error {
-	return a.attachOver(&Connection{Stream: s, Param: p, Asked: asked}, g)
-}
-
-func (a *Attempt) attachSession(st *session.Stream, p iwarp.Params, asked rdma.ConnParam, g *grant) error {
-	return a.attachOver(&Connection{Stream: st, Session: st, Param: p, Asked: asked}, g)
-}
-
-func (a *Attempt) attachOver(c *Connection, g *grant) error {
-	c.Local, c.Remote = unmap(c.Stream.LocalAddr()), unmap(c.Stream.RemoteAddr())
+func (a *Attempt) attachStream(s llp.Stream, p iwarp.Params, asked rdma.ConnParam, g *grant) error {
+	c := &Connection{Stream: s, Param: p, Asked: asked}
+	c.Local, c.Remote = unmap(s.LocalAddr()), unmap(s.RemoteAddr())
 	return a.attach(a.qp.OverStream(c), c, g)
 }

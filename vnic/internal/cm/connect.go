@@ -9,6 +9,7 @@ import (
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/llp"
 )
 
 // Connect connects qp to the address that was resolved. ESTABLISHED follows, or REJECTED,
@@ -153,7 +154,7 @@ func (id *ID) initiate(ctx context.Context, a *Attempt, s iwarp.Stream, p rdma.C
 		s.Close()
 		return connectFailed(err), false
 	}
-	if err := a.attachStream(s, params, p, nil); err != nil {
+	if err := a.attachStream(llp.Of(s), params, p, nil); err != nil {
 		return connectFailed(err), false
 	}
 	return Event{}, true

@@ -6,7 +6,7 @@ import (
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/vnic/internal/session"
+	"github.com/vrnic/vrnic/vnic/internal/llp"
 )
 
 // A Connectable is a queue pair as programs have it.
@@ -50,8 +50,7 @@ type Connection struct {
 	Local, Remote netip.AddrPort
 	Param         iwarp.Params   // as agreed
 	Asked         rdma.ConnParam // by this end's program
-	Stream        iwarp.Stream   // nil on loopback
-	Session       *session.Stream
+	Stream        llp.Stream     // nil on loopback
 }
 
 // An Attempt joins an ID and a QP, from Connect or Accept to the end of the connection.
@@ -102,7 +101,9 @@ func (a *Attempt) Canceled() bool { return a.canceled.Load() }
 // Established says that the QP is connected; who runs it calls this, before any data moves.
 func (a *Attempt) Established() {
 	p := agreed(&a.conn.Param)
-	p.Extensions, p.SCTP = a.conn.Stream == nil || a.conn.Asked.Extensions, a.conn.Session != nil
+	s := a.conn.Stream
+	p.Extensions = s == nil || a.conn.Asked.Extensions
+	p.SCTP = s != nil && s.Properties().Transport == llp.SCTP
 	a.id.established(p)
 }
 

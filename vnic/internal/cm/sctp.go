@@ -27,7 +27,7 @@ func (id *ID) connectSCTP(ctx context.Context, a *Attempt, p rdma.ConnParam, t *
 		return
 	}
 	id.connectedFrom(unmap(st.LocalAddr()))
-	if err := a.attachSession(st, st.Params(), p, nil); err != nil {
+	if err := a.attachStream(st, st.Params(), p, nil); err != nil {
 		id.fail(a, true, connectFailed(err))
 	}
 }
@@ -129,7 +129,7 @@ func (r *sessionRequest) accept(_ context.Context, a *Attempt, p *rdma.ConnParam
 	if err != nil {
 		return fmt.Errorf("accept over SCTP: %w", err)
 	}
-	return a.attachSession(r.st, params, *p, r.grant)
+	return a.attachStream(r.st, params, *p, r.grant)
 }
 
 func (r *sessionRequest) reject(privateData []byte) (hangUp func(), err error) {

@@ -10,11 +10,15 @@ import (
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/sctpddp"
+	"github.com/vrnic/vrnic/vnic/internal/llp"
 )
 
-// A Stream is a session on a DDP stream as an iwarp.Stream: an iwarp.Endpoint runs on it as on TCP, but
-// that segments keep their bounds (iwarp.Config.Records) and that WriteFrom takes one at a time.
+var _ llp.Stream = (*Stream)(nil)
+
+// A Stream is a session on a DDP stream as an llp.Stream: an iwarp.Endpoint runs on it as on TCP, but that
+// segments keep their bounds.
 type Stream struct {
+	llp.Defaults
 	as    *association
 	s     *sctpddp.Session
 	wake  atomic.Pointer[func()]
@@ -30,18 +34,11 @@ type Stream struct {
 	reused bool      // the association was there before
 	taken  []inbound // out of inbox
 	at     int       // of taken: those before it are done with
-	to     Sink
+	to     llp.Sink
 	read   int   // octets given to to in this call
 	ended  bool  // the peer's Terminate has come
 	err    error // the session has failed
 	credit int   // octets that may be taken although they cannot be delivered
-}
-
-// A Sink takes segments, as an iwarp.Endpoint does.
-type Sink interface {
-	Ahead(seg []byte) (keep int)
-	Segment(seg []byte, size int) error
-	Fail(c iwarp.TermCode, err error)
 }
 
 // stallCredit is how much a session takes out of the association while a Send waits for a receive, so
@@ -161,8 +158,8 @@ func (st *Stream) step() {
 	st.as.a.Flush()
 }
 
-// Attach has segments given to to. What waits is taken at once.
-func (st *Stream) Attach(to Sink) error {
+// Attach implements llp.Stream. What waits is taken at once.
+func (st *Stream) Attach(to llp.Sink) error {
 	st.to = to
 	return st.s.Attach(sinkOf{st})
 }
@@ -189,9 +186,9 @@ func (st *Stream) ReadInto(w io.Writer) (int, error) {
 	if st.s.Blocked() {
 		st.s.Resume()
 	}
-	_, wanted := w.(Sink)
+	_, wanted := w.(llp.Sink)
 	if !wanted {
-		defer func(to Sink) { st.to = to }(st.to)
+		defer func(to llp.Sink) { st.to = to }(st.to)
 		st.to = nowhere{}
 	}
 	for took := 0; st.read < stepOctets && !st.s.Blocked(); {
@@ -221,7 +218,8 @@ func (st *Stream) ReadInto(w io.Writer) (int, error) {
 	return 0, nil
 }
 
-// Absorb takes messages although a Send waits for a receive, as far as the credit goes.
+// Absorb implements llp.Stream: it takes messages although a Send waits for a receive, as far as the credit
+// goes.
 func (st *Stream) Absorb() {
 	for st.credit > 0 {
 		n, ok := st.input()
@@ -298,10 +296,12 @@ func (st *Stream) LocalAddr() netip.AddrPort { return st.as.a.LocalAddr() }
 // RemoteAddr implements iwarp.Stream.
 func (st *Stream) RemoteAddr() netip.AddrPort { return st.as.a.RemoteAddr() }
 
-// Number is that of the DDP stream.
-func (st *Stream) Number() uint16 { return st.s.Stream() }
+// Properties implements llp.Stream.
+func (st *Stream) Properties() llp.Properties {
+	return llp.Properties{Transport: llp.SCTP, Number: int(st.s.Stream()), Records: true, Ahead: true}
+}
 
-// Flush has the association send what WriteFrom and others have left with it.
+// Flush implements llp.Stream: the association sends what WriteFrom and others have left with it.
 func (st *Stream) Flush() { st.as.a.Flush() }
 
 // Params is what the two ends have agreed on, once the session is open.
@@ -343,7 +343,6 @@ func (st *Stream) Reject(privateData []byte) error {
 	return st.Close()
 }
 
-// Abandon is for a Stream whose owner does not come back; any goroutine may call it. When nobody else uses
-// the association it is aborted. Otherwise the others go on, and the peer sees the end of st when its owner
-// is back.
+// Abandon implements llp.Stream. When nobody else uses the association it is aborted. Otherwise the others go
+// on, and the peer sees the end of st when its owner is back.
 func (st *Stream) Abandon() { st.as.abandon(st) }

@@ -1,4 +1,4 @@
-package vnic
+package llp
 
 import (
 	"encoding/binary"
@@ -31,10 +31,14 @@ const (
 
 	// pipeSize is how many octets of each direction a pipe holds: some of the longest records.
 	pipeSize = 4 * recordMost
+
+	// readMost is how many octets ReadInto gives at most before others get a turn.
+	readMost = 256 << 10
 )
 
 // A pipeEnd is an iwarp.Stream that gives an Endpoint segments, and takes one at a time: iwarp.Config.Records.
 type pipeEnd struct {
+	Defaults
 	p     *pipe
 	peer  *pipeEnd
 	local netip.AddrPort
@@ -48,9 +52,10 @@ type pipeEnd struct {
 	notify     func()
 }
 
-var _ iwarp.Stream = (*pipeEnd)(nil)
+var _ Stream = (*pipeEnd)(nil)
 
-func newPipe(a, b netip.AddrPort) (*pipeEnd, *pipeEnd) {
+// NewPipe makes the two ends of a pipe, whose addresses are a and b.
+func NewPipe(a, b netip.AddrPort) (Stream, Stream) {
 	p := &pipe{}
 	x, y := &p.ends[0], &p.ends[1]
 	*x = pipeEnd{p: p, peer: y, local: a, buf: make([]byte, pipeSize)}
@@ -73,7 +78,7 @@ func (e *pipeEnd) ReadInto(w io.Writer) (n int, err error) {
 	sink, _ := w.(interface {
 		Segment(seg []byte, size int) error
 	})
-	for n < stepOctets/4 { // the writer may be as fast
+	for n < readMost { // the writer may be as fast
 		e.p.mu.Lock()
 		head, fill := from.head, from.tail-from.head
 		switch {
@@ -184,6 +189,12 @@ func (e *pipeEnd) SetNotify(f func()) {
 	e.notify = f
 	e.p.mu.Unlock()
 }
+
+// Properties implements Stream.
+func (e *pipeEnd) Properties() Properties { return Properties{Transport: Memory, Records: true} }
+
+// Abandon implements Stream.
+func (e *pipeEnd) Abandon() { e.Abort() }
 
 // EMSS implements iwarp.Stream: it is the longest segment.
 func (e *pipeEnd) EMSS() int { return iwarp.MaxRecord }

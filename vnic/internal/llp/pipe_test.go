@@ -1,4 +1,4 @@
-package vnic
+package llp
 
 import (
 	"bytes"
@@ -51,7 +51,7 @@ func (k *taker) Segment(seg []byte, size int) error {
 // Segments of any length arrive as they were, in order, however the ring goes round; one that finds no room
 // is told when there is some, and one that is refused comes again.
 func TestPipe(t *testing.T) {
-	x, y := newPipe(netip.AddrPort{}, netip.AddrPort{})
+	x, y := NewPipe(netip.AddrPort{}, netip.AddrPort{})
 	told := 0
 	x.SetNotify(func() { told++ })
 	rng := rand.New(rand.NewPCG(1, 2))
