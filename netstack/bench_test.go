@@ -14,7 +14,7 @@ import (
 func BenchmarkStream(b *testing.B) {
 	for _, mtu := range []int{1500, 9000, 65535} {
 		b.Run(fmt.Sprintf("mtu=%d", mtu), func(b *testing.B) {
-			s1, s2 := pair(b, mtu)
+			s1, s2 := netstacktest.Pair(b, mtu)
 			from, to := netstacktest.Connect(b, s1, s2, false)
 			defer from.Close()
 			defer to.Close()
@@ -32,7 +32,7 @@ func BenchmarkStream(b *testing.B) {
 
 // BenchmarkEcho sends 64 octets to and fro.
 func BenchmarkEcho(b *testing.B) {
-	s1, s2 := pair(b, 1500)
+	s1, s2 := netstacktest.Pair(b, 1500)
 	from, to := netstacktest.Connect(b, s1, s2, false)
 	defer from.Close()
 	defer to.Close()
@@ -61,7 +61,7 @@ func BenchmarkEcho(b *testing.B) {
 
 // BenchmarkNetConn is the raw stack behind a net.Conn, 1 MiB at a time between two stacks.
 func BenchmarkNetConn(b *testing.B) {
-	s1, s2 := pair(b, 1500)
+	s1, s2 := netstacktest.Pair(b, 1500)
 	l, err := s2.ListenNet(netip.MustParseAddrPort("10.77.0.2:0"))
 	if err != nil {
 		b.Fatal(err)

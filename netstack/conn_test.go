@@ -26,7 +26,7 @@ import (
 
 // connected returns both ends of a connection between two stacks, closed when the test ends.
 func connected(tb testing.TB) (a, b *netstack.TCPConn) {
-	s1, s2 := pair(tb, 1500)
+	s1, s2 := netstacktest.Pair(tb, 1500)
 	a, b = netstacktest.Connect(tb, s1, s2, false)
 	tb.Cleanup(func() {
 		a.Close()
@@ -243,7 +243,7 @@ func TestEnds(t *testing.T) {
 		}
 	})
 	t.Run("stack closed", func(t *testing.T) {
-		s1, s2 := pair(t, 1500)
+		s1, s2 := netstacktest.Pair(t, 1500)
 		a, b := netstacktest.Connect(t, s1, s2, false)
 		bell := netstacktest.NewBell(b)
 		s1.Close()

@@ -20,6 +20,7 @@ import (
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/internal/gate"
 	"github.com/vrnic/vrnic/netstack/internal/gvconv"
+	"github.com/vrnic/vrnic/netstack/sctphost"
 )
 
 // Limits of a Config.
@@ -54,7 +55,7 @@ type Stack struct {
 	st   *stack.Stack
 	link *link
 	gate *gate.Gate // around the making of endpoints
-	sctp *SCTP
+	sctp *sctphost.Host
 	tcp  queuer // or nil
 }
 
@@ -63,8 +64,12 @@ func NewStack(sw *ethswitch.Switch, c Config) (*Stack, error) {
 	if err := c.complete(); err != nil {
 		return nil, fmt.Errorf("netstack: stack %s: %w", c.Name, err)
 	}
-	s := &Stack{cfg: c, gate: gate.New(), link: newLink(c.Name, c.MAC, uint32(c.MTU))}
-	sctpProto := &sctpProtocol{link: s.link, routes: map[[2]netip.Addr]*stack.Route{}}
+	s := &Stack{cfg: c, gate: gate.New()}
+	var err error
+	if s.sctp, err = sctphost.New(func() uint32 { return s.link.MTU() }, sctphost.DefaultOptions()); err != nil {
+		return nil, fmt.Errorf("netstack: stack %s: %w", c.Name, err)
+	}
+	s.link = newLink(c.Name, c.MAC, uint32(c.MTU))
 	s.st = stack.New(stack.Options{
 		NetworkProtocols: []stack.NetworkProtocolFactory{
 			ipv4.NewProtocolWithOptions(ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: true}}),
@@ -78,19 +83,14 @@ func NewStack(sw *ethswitch.Switch, c Config) (*Stack, error) {
 		TransportProtocols: []stack.TransportProtocolFactory{
 			tcp.NewProtocol, // with Reno; for CUBIC see TestWindowGrows
 			udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
-			sctpProto.factory,
+			s.sctp.Protocol,
 		},
 		Clock:       c.Clock,
 		HandleLocal: true,
 	})
 	s.link.acks.clock = s.st.Clock()
 	s.tcp = s.queuer()
-	var err error
-	if s.sctp, err = newSCTP(sctpProto, s.st.Clock(), SCTPOptions()); err == nil {
-		sctpProto.s = s.sctp
-		err = s.tune()
-	}
-	if err == nil {
+	if err = s.tune(); err == nil {
 		// The port comes first: gVisor sends as soon as it has the interface.
 		s.link.at, err = sw.Attach(ethswitch.PortOptions{Name: c.Name, Kind: "stack", MAC: c.MAC}, s.link)
 	}
@@ -208,9 +208,7 @@ func (s *Stack) Close() error {
 		return nil
 	}
 	s.gate.Wait()
-	if s.sctp != nil {
-		s.sctp.Close() // sends the ABORTs
-	}
+	s.sctp.Close() // sends the ABORTs
 	s.link.silence()
 	s.st.Close() // sends the RSTs
 	s.link.acks.stop()
@@ -221,6 +219,9 @@ func (s *Stack) Close() error {
 	s.st.Wait()
 	return nil
 }
+
+// SCTP is the stack's.
+func (s *Stack) SCTP() *sctphost.Host { return s.sctp }
 
 // Name is the name of the interface.
 func (s *Stack) Name() string { return s.cfg.Name }

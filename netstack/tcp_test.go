@@ -10,23 +10,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vrnic/vrnic/netstack"
-	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
-
-// pair makes two stacks on a switch.
-func pair(tb testing.TB, mtu int) (a, b *netstack.Stack) {
-	sw := ethswitch.New(ethswitch.Config{})
-	return netstacktest.NewStack(tb, sw, 1, mtu), netstacktest.NewStack(tb, sw, 2, mtu)
-}
 
 // TestTransfer moves checked octets both ways at once.
 func TestTransfer(t *testing.T) {
 	for _, mtu := range []int{1500, 9000, 65535} {
 		for _, v6 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("mtu=%d/v6=%v", mtu, v6), func(t *testing.T) {
-				a, b := pair(t, mtu)
+				a, b := netstacktest.Pair(t, mtu)
 				from, to := netstacktest.Connect(t, a, b, v6)
 				n := int64(8 << 20)
 				if netstacktest.RaceEnabled {
@@ -41,7 +33,7 @@ func TestTransfer(t *testing.T) {
 }
 
 func TestDialErrors(t *testing.T) {
-	a, b := pair(t, 1500)
+	a, b := netstacktest.Pair(t, 1500)
 	ctx := context.Background()
 	addr := func(s string) netip.Addr { return netip.MustParseAddr(s) }
 	for _, tt := range []struct {
@@ -73,7 +65,7 @@ func TestDialErrors(t *testing.T) {
 }
 
 func TestListen(t *testing.T) {
-	a, b := pair(t, 1500)
+	a, b := netstacktest.Pair(t, 1500)
 	l, err := b.ListenTCP(netip.MustParseAddrPort("0.0.0.0:7"), 4)
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +103,7 @@ func TestListen(t *testing.T) {
 
 // A port that a connection has, or had until a moment ago, can be listened at; the same connection cannot be made again.
 func TestListenWhereConnected(t *testing.T) {
-	a, b := pair(t, 1500)
+	a, b := netstacktest.Pair(t, 1500)
 	to := netip.AddrPortFrom(b.Addrs()[0].Addr(), 7)
 	l, err := b.ListenTCP(to, 4)
 	if err != nil {

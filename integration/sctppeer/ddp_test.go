@@ -19,6 +19,7 @@ import (
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/port"
+	"github.com/vrnic/vrnic/netstack/sctphost"
 	"github.com/vrnic/vrnic/vnic"
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
@@ -98,7 +99,7 @@ func freeUDP(t *testing.T, others ...int) int {
 func udpRig(t *testing.T) *peertest.Rig {
 	t.Helper()
 	build(t)
-	ours, theirs := netip.AddrPortFrom(netip.MustParseAddr("127.77.0.10"), netstack.SCTPOverUDPPort+1), netstack.SCTPOverUDPPort
+	ours, theirs := netip.AddrPortFrom(netip.MustParseAddr("127.77.0.10"), sctphost.UDPPort+1), sctphost.UDPPort
 	ns, err := netlab.NewNS()
 	if err == nil {
 		t.Cleanup(func() { ns.Close() })

@@ -38,6 +38,9 @@ var layers = map[string][]string{
 	"netstack/internal/gate":   {std},
 	"netstack/internal/gvconv": {std, gvisor},
 	"netstack/ethswitch":       {std, module + "netstack/frame", module + "netstack/internal/gate"},
+	"netstack/sctp":            {std, module + "internal/crc32c"},
+	"netstack/sctphost": {std, sys, gvisor, module + "netstack/sctp", module + "netstack/frame",
+		module + "netstack/internal/gate", module + "netstack/internal/gvconv"},
 	"netstack/port": {std, sys, gvisor, water,
 		module + "netstack/frame", module + "netstack/ethswitch"},
 	"vnic": {std, module + "iwarp", module + "sctpddp", module + "rdma", module + "internal/bulk", module + "internal/prefetch"},
@@ -95,6 +98,7 @@ var layers = map[string][]string{
 var testsToo = map[string][]string{
 	"cmd/vrnic/internal/ping": {module + "vnic"},
 	"cmd/vrnic":               {module + "internal/netlab"},
+	"netstack/sctphost":       {module + "netstack"},
 	"netstack/ethswitch":      {module + "netstack"},
 	"netstack/port":           {module + "netstack"},
 	"internal/stacknet":       {module + "rdma"},

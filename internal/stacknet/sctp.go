@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 
 	"github.com/vrnic/vrnic/iwarp"
-	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/sctp"
+	"github.com/vrnic/vrnic/netstack/sctphost"
 	"github.com/vrnic/vrnic/sctpddp"
 	"github.com/vrnic/vrnic/vnic"
 )
@@ -20,7 +20,7 @@ const ddpStreams = 1024
 // ddpOptions are those of an association that carries DDP. A peer that does not is refused while the
 // association is being set up (RFC 5043, section 5.1; RFC 5061, section 4.2.6).
 func ddpOptions() *sctp.Options {
-	o, code := netstack.SCTPOptions(), uint32(sctpddp.IndicationDDP)
+	o, code := sctphost.DefaultOptions(), uint32(sctpddp.IndicationDDP)
 	o.Adaptation = &code
 	o.AdmitAdaptation = func(code uint32, present bool) bool { return sctpddp.CheckIndication(code, present) == nil }
 	o.OutStreams, o.InStreams = ddpStreams, ddpStreams
@@ -33,20 +33,20 @@ func (n *Network) DialSCTP(ctx context.Context, local netip.Addr, remote netip.A
 		local = n.addrs[0]
 	}
 	a := &sctpAssociation{h: h}
-	c, err := n.sctp.Dial(ctx, netstack.SCTPDial{
+	c, err := n.sctp.Dial(ctx, sctphost.DialConfig{
 		Local: local, Addrs: n.addrs, Remote: remote, Options: ddpOptions(), Handler: sctpEvents{a},
 	})
 	if err != nil {
 		return nil, err
 	}
-	a.SCTPConn = c
+	a.Conn = c
 	return a, nil
 }
 
 // ListenSCTP implements vnic.SCTPNetwork.
 func (n *Network) ListenSCTP(addr netip.AddrPort, accept func(vnic.Association) vnic.AssociationHandler) (io.Closer, error) {
-	l := netstack.SCTPListen{Addr: addr, Options: ddpOptions(), Accept: func(c *netstack.SCTPConn) netstack.SCTPHandler {
-		a := &sctpAssociation{SCTPConn: c}
+	l := sctphost.ListenConfig{Addr: addr, Options: ddpOptions(), Accept: func(c *sctphost.Conn) sctphost.Handler {
+		a := &sctpAssociation{Conn: c}
 		if a.h = accept(a); a.h == nil {
 			return nil
 		}
@@ -60,7 +60,7 @@ func (n *Network) ListenSCTP(addr netip.AddrPort, accept func(vnic.Association) 
 
 // An sctpAssociation is an association of the stack as a device uses it.
 type sctpAssociation struct {
-	*netstack.SCTPConn
+	*sctphost.Conn
 	h      vnic.AssociationHandler
 	ending atomic.Bool // Shutdown was asked for
 }
@@ -70,7 +70,7 @@ var _ vnic.Association = (*sctpAssociation)(nil)
 // Send implements sctpddp.Association. What is sent goes out with Flush. In an association that has ended there is no room:
 // Down follows, and knows why.
 func (a *sctpAssociation) Send(stream uint16, ppid uint32, src iwarp.Source) (uint64, error) {
-	id, err := a.SCTPConn.Send(sctp.SendOptions{Stream: stream, PPID: ppid, Unordered: true}, src, true)
+	id, err := a.Conn.Send(sctp.SendOptions{Stream: stream, PPID: ppid, Unordered: true}, src, true)
 	if errors.Is(err, sctp.ErrClosed) || errors.Is(err, sctp.ErrShutdown) {
 		return 0, nil
 	}
@@ -83,14 +83,14 @@ func (a *sctpAssociation) Shutdown() { a.ending.Store(true) }
 // Flush implements vnic.Association.
 func (a *sctpAssociation) Flush() {
 	if a.ending.Swap(false) {
-		a.SCTPConn.Shutdown()
+		a.Conn.Shutdown()
 		return
 	}
-	a.SCTPConn.Flush()
+	a.Conn.Flush()
 }
 
 // Release implements vnic.Association.
-func (a *sctpAssociation) Release(token any) { a.SCTPConn.Release(token.(*sctp.Message), true) }
+func (a *sctpAssociation) Release(token any) { a.Conn.Release(token.(*sctp.Message), true) }
 
 // sctpEvents is the handler of an association.
 type sctpEvents struct{ a *sctpAssociation }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/sctphost"
 	"github.com/vrnic/vrnic/vnic"
 )
 
@@ -22,7 +23,7 @@ var _ iwarp.Stream = (*netstack.TCPConn)(nil)
 // A Network is a vnic.Network and a vnic.SCTPNetwork.
 type Network struct {
 	stack *netstack.Stack
-	sctp  *netstack.SCTP
+	sctp  *sctphost.Host
 	udp   bool
 	addrs []netip.Addr // SCTP's: an association is reached at all of them
 }
@@ -45,7 +46,7 @@ func New(stack *netstack.Stack) *Network {
 
 // OverUDP has a UDP socket of the host at addr carry n's SCTP.
 func (n *Network) OverUDP(addr netip.AddrPort) error {
-	s, err := netstack.NewSCTPOverUDP(addr, nil, netstack.SCTPOptions())
+	s, err := sctphost.NewOverUDP(addr, nil, sctphost.DefaultOptions())
 	if err == nil {
 		n.sctp, n.udp, n.addrs = s, true, []netip.Addr{addr.Addr()}
 	}
@@ -53,7 +54,7 @@ func (n *Network) OverUDP(addr netip.AddrPort) error {
 }
 
 // SCTP is n's.
-func (n *Network) SCTP() *netstack.SCTP { return n.sctp }
+func (n *Network) SCTP() *sctphost.Host { return n.sctp }
 
 // Close ends the SCTP: associations outlive their QPs for a moment, and their end takes a network, so
 // call it before that goes. The stack is the caller's.

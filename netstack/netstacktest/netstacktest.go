@@ -137,3 +137,9 @@ func (k *Sink) Write(b []byte) (int, error) {
 	k.off += int64(len(b))
 	return len(b), nil
 }
+
+// Pair makes two stacks on a switch.
+func Pair(tb testing.TB, mtu int) (a, b *netstack.Stack) {
+	sw := ethswitch.New(ethswitch.Config{})
+	return NewStack(tb, sw, 1, mtu), NewStack(tb, sw, 2, mtu)
+}

@@ -15,13 +15,13 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/integration/sctppeer"
-	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/sctp"
+	"github.com/vrnic/vrnic/netstack/sctphost"
 )
 
 // A Plain is an SCTP of ours and a program that can reach each other.
 type Plain struct {
-	SCTP   *netstack.SCTP
+	SCTP   *sctphost.Host
 	Ours   []netip.Addr
 	Theirs []netip.Addr
 	Start  func(t *testing.T) *sctppeer.Peer
@@ -40,7 +40,7 @@ type association struct {
 	ctx  context.Context
 	p    *sctppeer.Peer
 	port uint16
-	conn *netstack.SCTPConn
+	conn *sctphost.Conn
 
 	mu       sync.Mutex
 	received []received
@@ -159,7 +159,7 @@ func addrs(list []netip.Addr) string {
 
 // options are those of a Stack, but that a path is given up as soon as by the program after "set pathmax 2".
 var options = func() sctp.Options {
-	o := netstack.SCTPOptions()
+	o := sctphost.DefaultOptions()
 	o.RTOInitial, o.PathMaxRetrans = o.RTOMin, 2
 	return o
 }()
@@ -170,7 +170,7 @@ func (a *association) connect(active bool) {
 	if active {
 		a.do("listen %d %s", a.port, addrs(a.Theirs))
 		a.mu.Lock() // until conn is there
-		c, err := a.SCTP.Dial(a.ctx, netstack.SCTPDial{
+		c, err := a.SCTP.Dial(a.ctx, sctphost.DialConfig{
 			Local: a.Ours[0], Addrs: a.Ours, Remote: netip.AddrPortFrom(a.Theirs[0], a.port), Options: &options, Handler: a,
 		})
 		a.conn = c
@@ -180,9 +180,9 @@ func (a *association) connect(active bool) {
 		}
 	} else {
 		accepted := make(chan struct{})
-		l, err := a.SCTP.Listen(netstack.SCTPListen{
+		l, err := a.SCTP.Listen(sctphost.ListenConfig{
 			Addr: netip.AddrPortFrom(a.Ours[0], a.port), Addrs: a.Ours, Options: &options,
-			Accept: func(c *netstack.SCTPConn) netstack.SCTPHandler {
+			Accept: func(c *sctphost.Conn) sctphost.Handler {
 				a.mu.Lock()
 				a.conn = c
 				a.mu.Unlock()
@@ -353,7 +353,7 @@ func (p *Plain) Abort(t *testing.T) {
 // Refused is the test of ports at which nobody listens.
 func (p *Plain) Refused(t *testing.T) {
 	a := p.begin(t)
-	if _, err := a.SCTP.Dial(a.ctx, netstack.SCTPDial{Remote: netip.AddrPortFrom(a.Theirs[0], a.port), Handler: a}); !errors.Is(err, syscall.ECONNREFUSED) {
+	if _, err := a.SCTP.Dial(a.ctx, sctphost.DialConfig{Remote: netip.AddrPortFrom(a.Theirs[0], a.port), Handler: a}); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("we see %v", err)
 	}
 	begin := time.Now()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/sctphost"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/vnic"
 )
@@ -393,7 +394,7 @@ func (s *session) Stat(all bool) ([][]byte, error) {
 	return r.out, r.err
 }
 
-func newSCTPStat(s *netstack.SCTP) *sctpStat {
+func newSCTPStat(s *sctphost.Host) *sctpStat {
 	t := s.Stats()
 	return &sctpStat{
 		Associations: s.Associations(), PacketsIn: t.PacketsIn, PacketsOut: t.PacketsOut,

@@ -1,4 +1,4 @@
-package netstack
+package sctphost
 
 import (
 	"net/netip"
@@ -15,49 +15,57 @@ import (
 	"github.com/vrnic/vrnic/netstack/sctp"
 )
 
-// sctpNumber is SCTP's number in an IP header.
-const sctpNumber = tcpip.TransportProtocolNumber(frame.ProtoSCTP)
+// protocolNumber is SCTP's number in an IP header.
+const protocolNumber = tcpip.TransportProtocolNumber(frame.ProtoSCTP)
 
-// sctpHeaderLen is SCTP's common header.
-const sctpHeaderLen = 12
+// headerLen is SCTP's common header.
+const headerLen = 12
 
-// An sctpProtocol is SCTP as one more transport protocol of a gVisor stack. It takes every packet
+// A stackCarrier is SCTP as one more transport protocol of a gVisor stack. It takes every packet
 // with its number, whatever the port: which association it belongs to is for the sctp.Endpoint to find. Ports in
 // use are registered with gVisor all the same, for it hands up ICMP errors to registered ports only.
-type sctpProtocol struct {
-	st   *stack.Stack
-	s    *SCTP // set before the stack has an interface
-	link *link
+type stackCarrier struct {
+	st    *stack.Stack
+	host  *Host
+	mtuOf func() uint32 // the MTU of the stack's interface
 
 	routes map[[2]netip.Addr]*stack.Route // source and destination; for transmit and forget only
 }
 
-// sctpNetworks are the networks that SCTP runs on.
-var sctpNetworks = []tcpip.NetworkProtocolNumber{header.IPv4ProtocolNumber, header.IPv6ProtocolNumber}
+// networks are the networks that SCTP runs on.
+var networks = []tcpip.NetworkProtocolNumber{header.IPv4ProtocolNumber, header.IPv6ProtocolNumber}
 
 var (
-	_ stack.TransportProtocol = (*sctpProtocol)(nil)
-	_ stack.TransportEndpoint = (*sctpProtocol)(nil)
-	_ sctpCarrier             = (*sctpProtocol)(nil)
+	_ stack.TransportProtocol = (*stackCarrier)(nil)
+	_ stack.TransportEndpoint = (*stackCarrier)(nil)
+	_ carrier                 = (*stackCarrier)(nil)
 )
 
-// SCTP is the stack's.
-func (s *Stack) SCTP() *SCTP { return s.sctp }
+// New makes a Host for a stack that is still to be made, with Protocol among its transport
+// protocols. linkMTU is the MTU of its interface, in octets.
+func New(linkMTU func() uint32, o sctp.Options) (*Host, error) {
+	p := &stackCarrier{mtuOf: linkMTU, routes: map[[2]netip.Addr]*stack.Route{}}
+	s, err := newHost(p, o)
+	p.host = s
+	return s, err
+}
 
-// factory is a stack.TransportProtocolFactory.
-func (p *sctpProtocol) factory(st *stack.Stack) stack.TransportProtocol {
+// Protocol is a stack.TransportProtocolFactory: it puts a Host of New on st, whose clock it uses.
+func (s *Host) Protocol(st *stack.Stack) stack.TransportProtocol {
+	p := s.carrier.(*stackCarrier)
 	p.st = st
+	s.setClock(st.Clock())
 	return p
 }
 
 // Number implements stack.TransportProtocol.
-func (*sctpProtocol) Number() tcpip.TransportProtocolNumber { return sctpNumber }
+func (*stackCarrier) Number() tcpip.TransportProtocolNumber { return protocolNumber }
 
 // MinimumPacketSize implements stack.TransportProtocol.
-func (*sctpProtocol) MinimumPacketSize() int { return sctpHeaderLen }
+func (*stackCarrier) MinimumPacketSize() int { return headerLen }
 
 // ParsePorts implements stack.TransportProtocol.
-func (*sctpProtocol) ParsePorts(b []byte) (src, dst uint16, err tcpip.Error) {
+func (*stackCarrier) ParsePorts(b []byte) (src, dst uint16, err tcpip.Error) {
 	if len(b) < 4 {
 		return 0, 0, &tcpip.ErrMalformedHeader{}
 	}
@@ -65,34 +73,34 @@ func (*sctpProtocol) ParsePorts(b []byte) (src, dst uint16, err tcpip.Error) {
 }
 
 // Parse implements stack.TransportProtocol.
-func (*sctpProtocol) Parse(pkt *stack.PacketBuffer) bool {
-	_, ok := pkt.TransportHeader().Consume(sctpHeaderLen)
-	pkt.TransportProtocolNumber = sctpNumber
+func (*stackCarrier) Parse(pkt *stack.PacketBuffer) bool {
+	_, ok := pkt.TransportHeader().Consume(headerLen)
+	pkt.TransportProtocolNumber = protocolNumber
 	return ok
 }
 
 // HandleUnknownDestinationPacket implements stack.TransportProtocol. What belongs to nothing is
 // answered by SCTP's own rules, not by an ICMP error.
-func (p *sctpProtocol) HandleUnknownDestinationPacket(id stack.TransportEndpointID, pkt *stack.PacketBuffer) stack.UnknownDestinationPacketDisposition {
+func (p *stackCarrier) HandleUnknownDestinationPacket(id stack.TransportEndpointID, pkt *stack.PacketBuffer) stack.UnknownDestinationPacketDisposition {
 	p.HandlePacket(id, pkt)
 	return stack.UnknownDestinationPacketHandled
 }
 
 // HandlePacket implements stack.TransportEndpoint.
-func (p *sctpProtocol) HandlePacket(id stack.TransportEndpointID, pkt *stack.PacketBuffer) {
-	r := newSCTPRef()
+func (p *stackCarrier) HandlePacket(id stack.TransportEndpointID, pkt *stack.PacketBuffer) {
+	r := newPacketRef()
 	r.buf = pkt.ToBuffer()
 	r.buf.TrimFront(int64(len(pkt.LinkHeader().Slice()) + len(pkt.NetworkHeader().Slice())))
 	size := int(r.buf.Size())
 	v, ok := r.buf.PullUp(0, size)
 	if ok {
-		p.s.input(sctp.Packet{Src: gvconv.GoAddr(id.RemoteAddress), Dst: gvconv.GoAddr(id.LocalAddress), Data: v.AsSlice(), Ref: r})
+		p.host.input(sctp.Packet{Src: gvconv.GoAddr(id.RemoteAddress), Dst: gvconv.GoAddr(id.LocalAddress), Data: v.AsSlice(), Ref: r})
 	}
 	r.Release()
 }
 
 // HandleError implements stack.TransportEndpoint: pkt starts with the ports of what was sent.
-func (p *sctpProtocol) HandleError(e stack.TransportError, pkt *stack.PacketBuffer) {
+func (p *stackCarrier) HandleError(e stack.TransportError, pkt *stack.PacketBuffer) {
 	err := sctp.ICMPError{Kind: sctp.ICMPUnreachable}
 	switch e.Kind() {
 	case stack.PacketTooBigTransportError:
@@ -108,17 +116,17 @@ func (p *sctpProtocol) HandleError(e stack.TransportError, pkt *stack.PacketBuff
 	whole := pkt.ToBuffer()
 	defer whole.Release()
 	whole.TrimFront(int64(len(pkt.LinkHeader().Slice()) + len(pkt.NetworkHeader().Slice()) + header.ICMPv4MinimumSize))
-	n := min(int(whole.Size()), sctpQuoteMax)
+	n := min(int(whole.Size()), quoteMax)
 	v, _ := whole.PullUp(0, n)
 	var ok bool
 	if err.Src, err.Dst, err.Quote, ok = quoted(v.AsSlice(), pkt.Data().Size()-(int(whole.Size())-n)); ok {
-		p.s.icmp(err)
+		p.host.icmp(err)
 	}
 }
 
-// sctpQuoteMax is how much of a quoted packet is looked at: an IP header, the common header, and the
+// quoteMax is how much of a quoted packet is looked at: an IP header, the common header, and the
 // first fields of an INIT.
-const sctpQuoteMax = 128
+const quoteMax = 128
 
 // quoted takes apart what an ICMP error quotes: b is an IP packet, and the last n octets of it are what
 // comes behind its header.
@@ -138,8 +146,8 @@ func quoted(b []byte, n int) (src, dst netip.Addr, quote []byte, ok bool) {
 	return src, dst, nil, false
 }
 
-// transmit implements sctpCarrier.
-func (p *sctpProtocol) transmit(d *sctp.Datagram, v *buffer.View) error {
+// transmit implements carrier.
+func (p *stackCarrier) transmit(d *sctp.Datagram, v *buffer.View) error {
 	key := [2]netip.Addr{d.Src, d.Dst}
 	r, err := p.route(key)
 	if err != nil {
@@ -152,7 +160,7 @@ func (p *sctpProtocol) transmit(d *sctp.Datagram, v *buffer.View) error {
 	})
 	defer pkt.DecRef()
 	// gVisor cuts a packet that is too large even if it must not be; sizes are SCTP's own care.
-	err = r.WritePacket(stack.NetworkHeaderParams{Protocol: sctpNumber, TTL: r.DefaultTTL(), DF: d.DF}, pkt)
+	err = r.WritePacket(stack.NetworkHeaderParams{Protocol: protocolNumber, TTL: r.DefaultTTL(), DF: d.DF}, pkt)
 	if err != nil {
 		r.Release() // it may be that its address has gone
 		delete(p.routes, key)
@@ -160,11 +168,11 @@ func (p *sctpProtocol) transmit(d *sctp.Datagram, v *buffer.View) error {
 	return gvconv.Error(err)
 }
 
-// maxSCTPRoutes is how many routes are kept. To find one takes longer than to send a packet.
-const maxSCTPRoutes = 1024
+// maxRoutes is how many routes are kept. To find one takes longer than to send a packet.
+const maxRoutes = 1024
 
 // route finds the route between two addresses.
-func (p *sctpProtocol) route(key [2]netip.Addr) (*stack.Route, tcpip.Error) {
+func (p *stackCarrier) route(key [2]netip.Addr) (*stack.Route, tcpip.Error) {
 	if r := p.routes[key]; r != nil {
 		return r, nil
 	}
@@ -172,23 +180,23 @@ func (p *sctpProtocol) route(key [2]netip.Addr) (*stack.Route, tcpip.Error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(p.routes) >= maxSCTPRoutes {
+	if len(p.routes) >= maxRoutes {
 		p.forget()
 	}
 	p.routes[key] = r
 	return r, nil
 }
 
-// forget implements sctpCarrier.
-func (p *sctpProtocol) forget() {
+// forget implements carrier.
+func (p *stackCarrier) forget() {
 	for _, r := range p.routes {
 		r.Release()
 	}
 	clear(p.routes)
 }
 
-// local implements sctpCarrier.
-func (p *sctpProtocol) local(remote netip.Addr) (netip.Addr, error) {
+// local implements carrier.
+func (p *stackCarrier) local(remote netip.Addr) (netip.Addr, error) {
 	r, err := p.st.FindRoute(0, tcpip.Address{}, gvconv.Addr(remote), gvconv.Protocol(remote), false)
 	if err != nil {
 		return netip.Addr{}, gvconv.Error(err)
@@ -197,55 +205,55 @@ func (p *sctpProtocol) local(remote netip.Addr) (netip.Addr, error) {
 	return gvconv.GoAddr(r.LocalAddress()), nil
 }
 
-// mtu implements sctpCarrier. It is called with the SCTP's lock held, and gVisor takes locks of its own for
+// mtu implements carrier. It is called with the Host's lock held, and gVisor takes locks of its own for
 // a route: the interface's MTU is the same for all.
-func (p *sctpProtocol) mtu(dst netip.Addr) int {
-	link := int(p.link.MTU())
+func (p *stackCarrier) mtu(dst netip.Addr) int {
+	link := int(p.mtuOf())
 	if dst.Is4() {
 		return link - header.IPv4MinimumSize
 	}
 	return link - header.IPv6MinimumSize
 }
 
-// encap implements sctpCarrier.
-func (*sctpProtocol) encap() uint16 { return 0 }
+// encap implements carrier.
+func (*stackCarrier) encap() uint16 { return 0 }
 
-// usePort implements sctpCarrier.
-func (p *sctpProtocol) usePort(port uint16) error {
-	err := p.st.RegisterTransportEndpoint(sctpNetworks, sctpNumber, stack.TransportEndpointID{LocalPort: port}, p, ports.Flags{}, 0)
+// usePort implements carrier.
+func (p *stackCarrier) usePort(port uint16) error {
+	err := p.st.RegisterTransportEndpoint(networks, protocolNumber, stack.TransportEndpointID{LocalPort: port}, p, ports.Flags{}, 0)
 	return gvconv.Error(err)
 }
 
-// leavePort implements sctpCarrier.
-func (p *sctpProtocol) leavePort(port uint16) {
-	p.st.UnregisterTransportEndpoint(sctpNetworks, sctpNumber, stack.TransportEndpointID{LocalPort: port}, p, ports.Flags{}, 0)
+// leavePort implements carrier.
+func (p *stackCarrier) leavePort(port uint16) {
+	p.st.UnregisterTransportEndpoint(networks, protocolNumber, stack.TransportEndpointID{LocalPort: port}, p, ports.Flags{}, 0)
 }
 
-// close implements sctpCarrier: the Stack closes what is below.
-func (p *sctpProtocol) close() {}
+// close implements carrier: the Stack closes what is below.
+func (p *stackCarrier) close() {}
 
 // The rest of stack.TransportProtocol and stack.TransportEndpoint has nothing to do here: this SCTP
-// has no sockets in gVisor's sense, and SCTP.Close ends it.
+// has no sockets in gVisor's sense, and Host.Close ends it.
 
-func (*sctpProtocol) NewEndpoint(tcpip.NetworkProtocolNumber, *waiter.Queue) (tcpip.Endpoint, tcpip.Error) {
+func (*stackCarrier) NewEndpoint(tcpip.NetworkProtocolNumber, *waiter.Queue) (tcpip.Endpoint, tcpip.Error) {
 	return nil, &tcpip.ErrNotSupported{}
 }
 
-func (*sctpProtocol) NewRawEndpoint(tcpip.NetworkProtocolNumber, *waiter.Queue) (tcpip.Endpoint, tcpip.Error) {
+func (*stackCarrier) NewRawEndpoint(tcpip.NetworkProtocolNumber, *waiter.Queue) (tcpip.Endpoint, tcpip.Error) {
 	return nil, &tcpip.ErrNotSupported{}
 }
 
-func (*sctpProtocol) SetOption(tcpip.SettableTransportProtocolOption) tcpip.Error {
+func (*stackCarrier) SetOption(tcpip.SettableTransportProtocolOption) tcpip.Error {
 	return &tcpip.ErrUnknownProtocolOption{}
 }
 
-func (*sctpProtocol) Option(tcpip.GettableTransportProtocolOption) tcpip.Error {
+func (*stackCarrier) Option(tcpip.GettableTransportProtocolOption) tcpip.Error {
 	return &tcpip.ErrUnknownProtocolOption{}
 }
 
-func (*sctpProtocol) Abort()   {}
-func (*sctpProtocol) Close()   {}
-func (*sctpProtocol) Wait()    {}
-func (*sctpProtocol) Pause()   {}
-func (*sctpProtocol) Resume()  {}
-func (*sctpProtocol) Restore() {}
+func (*stackCarrier) Abort()   {}
+func (*stackCarrier) Close()   {}
+func (*stackCarrier) Wait()    {}
+func (*stackCarrier) Pause()   {}
+func (*stackCarrier) Resume()  {}
+func (*stackCarrier) Restore() {}

@@ -1,4 +1,4 @@
-package netstack
+package sctphost
 
 import (
 	"io"
@@ -8,27 +8,27 @@ import (
 	"gvisor.dev/gvisor/pkg/buffer"
 )
 
-// An sctpRef counts who uses a received packet: whoever brought it, and the messages that lie in it.
-type sctpRef struct {
+// A packetRef counts who uses a received packet: whoever brought it, and the messages that lie in it.
+type packetRef struct {
 	n    atomic.Int32
 	buf  buffer.Buffer
 	view *buffer.View // of a carrier that has no Buffer
 }
 
-var sctpRefs = sync.Pool{New: func() any { return new(sctpRef) }}
+var packetRefs = sync.Pool{New: func() any { return new(packetRef) }}
 
-// newSCTPRef is the caller's until it calls Release.
-func newSCTPRef() *sctpRef {
-	r := sctpRefs.Get().(*sctpRef)
+// newPacketRef is the caller's until it calls Release.
+func newPacketRef() *packetRef {
+	r := packetRefs.Get().(*packetRef)
 	r.n.Store(1)
 	return r
 }
 
 // Hold implements sctp.Ref.
-func (r *sctpRef) Hold() { r.n.Add(1) }
+func (r *packetRef) Hold() { r.n.Add(1) }
 
 // Release implements sctp.Ref.
-func (r *sctpRef) Release() {
+func (r *packetRef) Release() {
 	if r.n.Add(-1) > 0 {
 		return
 	}
@@ -37,7 +37,7 @@ func (r *sctpRef) Release() {
 		r.view.Release()
 		r.view = nil
 	}
-	sctpRefs.Put(r)
+	packetRefs.Put(r)
 }
 
 // A gathered is a message that has been read from its source, before the lock is taken: a source may be

@@ -1,4 +1,4 @@
-package netstack
+package sctphost
 
 import (
 	"net/netip"
@@ -13,47 +13,47 @@ import (
 	"github.com/vrnic/vrnic/netstack/sctp"
 )
 
-// An SCTP is one SCTP endpoint with what drives it: a lock, a timer, and somebody who sends what it
+// A Host is one SCTP endpoint with what drives it: a lock, a timer, and somebody who sends what it
 // has to send and hands out its events. It runs over a Stack (Stack.SCTP) or over a UDP socket of the
-// host (NewSCTPOverUDP). Its methods may be called from several goroutines at once.
+// host (NewOverUDP). Its methods may be called from several goroutines at once.
 //
 // Nothing is sent and no handler is called with the lock held: what is sent may come back as input
 // on the same goroutine. Whoever has changed something drains the endpoint, unless somebody is at it,
 // who then goes round once more.
-type SCTP struct {
-	carrier sctpCarrier
+type Host struct {
+	carrier carrier
 	clock   tcpip.Clock
 	start   tcpip.MonotonicTime
 	gate    *gate.Gate // around Dial and Listen
 
 	mu        sync.Mutex
-	ep        *sctp.Endpoint         // guarded by mu
-	conns     map[*SCTPConn]struct{} // guarded by mu
-	listeners []*SCTPListener        // guarded by mu
-	timer     tcpip.Timer            // guarded by mu
-	armed     time.Time              // guarded by mu: when the timer fires; zero: it does not
-	ended     bool                   // guarded by mu: the timer stays off, and nothing is sent
-	closing   chan struct{}          // guarded by mu: closed when conns is empty; nil: nobody waits for that
+	ep        *sctp.Endpoint     // guarded by mu
+	conns     map[*Conn]struct{} // guarded by mu
+	listeners []*Listener        // guarded by mu
+	timer     tcpip.Timer        // guarded by mu
+	armed     time.Time          // guarded by mu: when the timer fires; zero: it does not
+	ended     bool               // guarded by mu: the timer stays off, and nothing is sent
+	closing   chan struct{}      // guarded by mu: closed when conns is empty; nil: nobody waits for that
 
 	portMu sync.Mutex
 	ports  map[uint16]int // guarded by portMu: users of each
 
 	token drainToken
 	// What the one who drains has in hand.
-	packets []sctpOut
+	packets []outgoing
 	spare   *buffer.View // for the next packet; nil: there is none
 	events  []sctp.Event
 }
 
-// An sctpCarrier takes the packets of an SCTP to a network.
-type sctpCarrier interface {
+// A carrier takes the packets of a Host to a network.
+type carrier interface {
 	// transmit sends a packet, which lies in v, and takes v. An error is a local one: there is no route.
 	// It is called by one goroutine at a time, as is forget, which gives up what transmit has kept and is the last of them.
 	transmit(d *sctp.Datagram, v *buffer.View) error
 	forget()
 	// local is the address that packets to remote come from.
 	local(remote netip.Addr) (netip.Addr, error)
-	// mtu is how large a packet to dst may be, without its IP header. The SCTP's lock is held.
+	// mtu is how large a packet to dst may be, without its IP header. The Host's lock is held.
 	mtu(dst netip.Addr) int
 	// usePort and leavePort say which ports are in use.
 	usePort(port uint16) error
@@ -64,43 +64,46 @@ type sctpCarrier interface {
 	close()
 }
 
-type sctpOut struct {
+type outgoing struct {
 	d sctp.Datagram
 	v *buffer.View
 }
 
 const (
-	sctpBatch     = 32   // packets and events that are taken under the lock at once
-	sctpPacketCap = 2048 // longer packets cost one copy more
+	drainBatch = 32   // packets and events that are taken under the lock at once
+	packetCap  = 2048 // longer packets cost one copy more
 
-	// maxSCTPAssociations bounds what peers can make a stack keep: an association with 1024 streams
+	// maxAssociations bounds what peers can make a stack keep: an association with 1024 streams
 	// each way takes some 40 KiB.
-	maxSCTPAssociations = 16384
+	maxAssociations = 16384
 )
 
-// SCTPOptions are the defaults of associations: room for what a fast link has under way, and an RTO
+// DefaultOptions are the defaults of associations: room for what a fast link has under way, and an RTO
 // as short as TCP's here, since kernel peers delay SACKs by up to 200 ms.
-func SCTPOptions() sctp.Options {
+func DefaultOptions() sctp.Options {
 	return sctp.Options{SendBuffer: 1 << 20, RecvBuffer: 1 << 20, RTOInitial: time.Second, RTOMin: 300 * time.Millisecond}
 }
 
-func newSCTP(carrier sctpCarrier, clock tcpip.Clock, o sctp.Options) (*SCTP, error) {
-	ep, err := sctp.NewEndpoint(sctp.Config{MTU: carrier.mtu, MaxAssociations: maxSCTPAssociations, Options: o})
+// newHost needs a clock before anything else is done with it.
+func newHost(carrier carrier, o sctp.Options) (*Host, error) {
+	ep, err := sctp.NewEndpoint(sctp.Config{MTU: carrier.mtu, MaxAssociations: maxAssociations, Options: o})
 	if err != nil {
 		return nil, err
 	}
-	return &SCTP{
-		carrier: carrier, clock: clock, start: clock.NowMonotonic(), gate: gate.New(), ep: ep,
-		conns: map[*SCTPConn]struct{}{}, ports: map[uint16]int{},
-		packets: make([]sctpOut, 0, sctpBatch), events: make([]sctp.Event, 0, sctpBatch),
+	return &Host{
+		carrier: carrier, gate: gate.New(), ep: ep,
+		conns: map[*Conn]struct{}{}, ports: map[uint16]int{},
+		packets: make([]outgoing, 0, drainBatch), events: make([]sctp.Event, 0, drainBatch),
 	}, nil
 }
 
+func (s *Host) setClock(c tcpip.Clock) { s.clock, s.start = c, c.NowMonotonic() }
+
 // now only goes forward; its date means nothing.
-func (s *SCTP) now() time.Time { return time.Unix(0, 0).Add(s.clock.NowMonotonic().Sub(s.start)) }
+func (s *Host) now() time.Time { return time.Unix(0, 0).Add(s.clock.NowMonotonic().Sub(s.start)) }
 
 // input takes a packet from the carrier, which keeps its own reference.
-func (s *SCTP) input(p sctp.Packet) {
+func (s *Host) input(p sctp.Packet) {
 	s.mu.Lock()
 	s.ep.Input(s.now(), p)
 	s.mu.Unlock()
@@ -108,7 +111,7 @@ func (s *SCTP) input(p sctp.Packet) {
 }
 
 // icmp takes an ICMP error.
-func (s *SCTP) icmp(e sctp.ICMPError) {
+func (s *Host) icmp(e sctp.ICMPError) {
 	s.mu.Lock()
 	s.ep.ICMP(s.now(), e)
 	s.mu.Unlock()
@@ -116,7 +119,7 @@ func (s *SCTP) icmp(e sctp.ICMPError) {
 }
 
 // expire is the timer's function.
-func (s *SCTP) expire() {
+func (s *Host) expire() {
 	s.mu.Lock()
 	s.armed = time.Time{}
 	s.ep.Expire(s.now())
@@ -125,7 +128,7 @@ func (s *SCTP) expire() {
 }
 
 // drain sends and hands out what there is, or leaves that to whoever is at it.
-func (s *SCTP) drain() {
+func (s *Host) drain() {
 	if !s.token.take() {
 		return
 	}
@@ -139,12 +142,12 @@ func (s *SCTP) drain() {
 }
 
 // drainOnce does so for one batch; false: there was nothing.
-func (s *SCTP) drainOnce() bool {
+func (s *Host) drainOnce() bool {
 	s.mu.Lock()
 	now := s.now()
-	for len(s.packets) < sctpBatch {
+	for len(s.packets) < drainBatch {
 		if s.spare == nil {
-			s.spare = buffer.NewViewSize(sctpPacketCap)
+			s.spare = buffer.NewViewSize(packetCap)
 		}
 		v := s.spare
 		d, ok := s.ep.Output(now, v.AsSlice()[:0])
@@ -152,15 +155,15 @@ func (s *SCTP) drainOnce() bool {
 			break
 		}
 		s.spare = nil
-		if len(d.Data) <= sctpPacketCap {
+		if len(d.Data) <= packetCap {
 			v.CapLength(len(d.Data))
 		} else {
 			v.Release()
 			v = buffer.NewViewWithData(d.Data)
 		}
-		s.packets = append(s.packets, sctpOut{d, v})
+		s.packets = append(s.packets, outgoing{d, v})
 	}
-	for len(s.events) < sctpBatch {
+	for len(s.events) < drainBatch {
 		e, ok := s.ep.NextEvent()
 		if !ok {
 			break
@@ -200,7 +203,7 @@ func (s *SCTP) drainOnce() bool {
 
 // arm sets the timer; the lock is held. Deadlines mostly move on, and a timer that fires too early does
 // no harm, so that it is only ever moved to an earlier time.
-func (s *SCTP) arm(now time.Time) {
+func (s *Host) arm(now time.Time) {
 	at, ok := s.ep.Deadline()
 	if !ok || s.ended || !s.armed.IsZero() && !at.Before(s.armed) {
 		return
@@ -216,8 +219,8 @@ func (s *SCTP) arm(now time.Time) {
 }
 
 // dispatch hands an event to whom it concerns.
-func (s *SCTP) dispatch(e *sctp.Event) {
-	c, _ := e.Assoc.User.(*SCTPConn)
+func (s *Host) dispatch(e *sctp.Event) {
+	c, _ := e.Assoc.User.(*Conn)
 	switch {
 	case e.Kind == sctp.EventUp && c == nil:
 		s.accept(e.Assoc)
@@ -236,7 +239,7 @@ func (s *SCTP) dispatch(e *sctp.Event) {
 		}
 		s.mu.Unlock()
 		if !c.portless {
-			s.unhold(c.local.Port())
+			s.givePort(c.local.Port())
 		}
 		c.down(e.Err)
 	default:
@@ -245,14 +248,14 @@ func (s *SCTP) dispatch(e *sctp.Event) {
 }
 
 // Stats are the totals of the endpoint.
-func (s *SCTP) Stats() sctp.Stats {
+func (s *Host) Stats() sctp.Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ep.Stats()
 }
 
 // Associations is how many there are.
-func (s *SCTP) Associations() int {
+func (s *Host) Associations() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ep.Associations()
@@ -263,7 +266,7 @@ const closeTime = time.Second
 
 // Close ends every listener and every association: by a shutdown if the peer answers at once, else by
 // an abort. Handlers hear of it.
-func (s *SCTP) Close() error {
+func (s *Host) Close() error {
 	if !s.gate.Shut() {
 		return nil
 	}

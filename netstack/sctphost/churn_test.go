@@ -1,4 +1,4 @@
-package netstack_test
+package sctphost_test
 
 import (
 	"bytes"
@@ -6,9 +6,9 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 	"github.com/vrnic/vrnic/netstack/sctp"
+	"github.com/vrnic/vrnic/netstack/sctphost"
 )
 
 // Associations come and go, ended by either side and by aborts, and nothing is left of them.
@@ -17,10 +17,10 @@ func TestSCTPChurn(t *testing.T) {
 	if netstacktest.RaceEnabled {
 		n = 2_000
 	}
-	a, b := pair(t, 1500)
+	a, b := netstacktest.Pair(t, 1500)
 	accepted := make(chan *sctpPeer, 1)
-	l, err := b.SCTP().Listen(netstack.SCTPListen{
-		Addr: netip.AddrPortFrom(addrOf(b, false), 7), Accept: func(c *netstack.SCTPConn) netstack.SCTPHandler {
+	l, err := b.SCTP().Listen(sctphost.ListenConfig{
+		Addr: netip.AddrPortFrom(addrOf(b, false), 7), Accept: func(c *sctphost.Conn) sctphost.Handler {
 			p := newSCTPPeer(true)
 			p.conn = c
 			accepted <- p
@@ -46,7 +46,7 @@ func TestSCTPChurn(t *testing.T) {
 			before, goroutines = heap(), runtime.NumGoroutine()
 		}
 		from := newSCTPPeer(false)
-		from.conn, err = a.SCTP().Dial(t.Context(), netstack.SCTPDial{Remote: l.Addr(), Handler: from})
+		from.conn, err = a.SCTP().Dial(t.Context(), sctphost.DialConfig{Remote: l.Addr(), Handler: from})
 		if err != nil {
 			t.Fatalf("association %d: %v", i, err)
 		}
@@ -66,7 +66,7 @@ func TestSCTPChurn(t *testing.T) {
 		<-from.down
 		<-to.down
 	}
-	for name, s := range map[string]*netstack.SCTP{"dialler": a.SCTP(), "listener": b.SCTP()} {
+	for name, s := range map[string]*sctphost.Host{"dialler": a.SCTP(), "listener": b.SCTP()} {
 		if left := s.Associations(); left != 0 {
 			t.Errorf("%s: %d associations are left", name, left)
 		}

@@ -1,4 +1,4 @@
-package netstack
+package sctphost
 
 import (
 	"encoding/binary"
@@ -17,36 +17,36 @@ import (
 	"github.com/vrnic/vrnic/netstack/sctp"
 )
 
-// SCTPOverUDPPort is where SCTP over UDP is expected: RFC 6951, section 5.1.
-const SCTPOverUDPPort = 9899
+// UDPPort is where SCTP over UDP is expected: RFC 6951, section 5.1.
+const UDPPort = 9899
 
-// An sctpUDP carries SCTP over a UDP socket of the host (RFC 6951): it needs no privilege and passes
+// A udpCarrier carries SCTP over a UDP socket of the host (RFC 6951): it needs no privilege and passes
 // NATs. The socket's address is SCTP's only one.
-type sctpUDP struct {
+type udpCarrier struct {
 	conn *net.UDPConn
 	addr netip.Addr
 	link int // MTU of the interface
-	s    *SCTP
+	host *Host
 	wg   sync.WaitGroup
 }
 
-// NewSCTPOverUDP makes an SCTP over a UDP socket at addr, which must not be unspecified; port 0
-// means SCTPOverUDPPort. clock is for tests; nil is the real one. Close closes the socket.
-func NewSCTPOverUDP(addr netip.AddrPort, clock tcpip.Clock, o sctp.Options) (*SCTP, error) {
+// NewOverUDP makes a Host over a UDP socket at addr, which must not be unspecified; port 0
+// means UDPPort. clock is for tests; nil is the real one. Close closes the socket.
+func NewOverUDP(addr netip.AddrPort, clock tcpip.Clock, o sctp.Options) (*Host, error) {
 	addr = gvconv.Unmap(addr)
-	s, err := newSCTPOverUDP(addr, clock, o)
+	s, err := newOverUDP(addr, clock, o)
 	if err != nil {
 		return nil, fmt.Errorf("netstack: SCTP over UDP at %v: %w", addr, err)
 	}
 	return s, nil
 }
 
-func newSCTPOverUDP(addr netip.AddrPort, clock tcpip.Clock, o sctp.Options) (*SCTP, error) {
+func newOverUDP(addr netip.AddrPort, clock tcpip.Clock, o sctp.Options) (*Host, error) {
 	if !addr.Addr().IsValid() || addr.Addr().IsUnspecified() || addr.Addr().IsMulticast() {
 		return nil, errors.New("give an address of this host")
 	}
 	if addr.Port() == 0 {
-		addr = netip.AddrPortFrom(addr.Addr(), SCTPOverUDPPort)
+		addr = netip.AddrPortFrom(addr.Addr(), UDPPort)
 	}
 	if clock == nil {
 		clock = tcpip.NewStdClock()
@@ -55,17 +55,18 @@ func newSCTPOverUDP(addr netip.AddrPort, clock tcpip.Clock, o sctp.Options) (*SC
 	if err != nil {
 		return nil, err
 	}
-	u := &sctpUDP{conn: conn, addr: addr.Addr(), link: linkMTU(addr.Addr())}
+	u := &udpCarrier{conn: conn, addr: addr.Addr(), link: linkMTU(addr.Addr())}
 	if err := u.setOptions(); err != nil {
 		conn.Close()
 		return nil, err
 	}
-	if u.s, err = newSCTP(u, clock, o); err != nil {
+	if u.host, err = newHost(u, o); err != nil {
 		conn.Close()
 		return nil, err
 	}
+	u.host.setClock(clock)
 	u.wg.Go(u.receive)
-	return u.s, nil
+	return u.host, nil
 }
 
 // linkMTU is the MTU of the interface that has a. More than Ethernet's jumbo frames is not made use of.
@@ -80,12 +81,12 @@ func linkMTU(a netip.Addr) int {
 			}
 		}
 	}
-	return DefaultMTU
+	return 1500
 }
 
 // setOptions asks for the ICMP errors with what they quote, and forbids fragments: SCTP finds the
 // path's MTU by itself.
-func (u *sctpUDP) setOptions() error {
+func (u *udpCarrier) setOptions() error {
 	level, discover, pmtu, errs := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE, unix.IP_RECVERR
 	if u.addr.Is6() {
 		level, discover, pmtu, errs = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE, unix.IPV6_RECVERR
@@ -108,7 +109,7 @@ func (u *sctpUDP) setOptions() error {
 }
 
 // receive takes packets until the socket is closed.
-func (u *sctpUDP) receive() {
+func (u *udpCarrier) receive() {
 	b := make([]byte, 1<<16)
 	for {
 		n, from, err := u.conn.ReadFromUDPAddrPort(b)
@@ -120,20 +121,20 @@ func (u *sctpUDP) receive() {
 			continue
 		}
 		v := buffer.NewViewWithData(b[:n]) // a message may keep it for long
-		r := newSCTPRef()
+		r := newPacketRef()
 		r.view = v
-		u.s.input(sctp.Packet{Src: from.Addr().Unmap(), Dst: u.addr, Data: v.AsSlice(), Ref: r, Encap: from.Port()})
+		u.host.input(sctp.Packet{Src: from.Addr().Unmap(), Dst: u.addr, Data: v.AsSlice(), Ref: r, Encap: from.Port()})
 		r.Release()
 	}
 }
 
 // receiveErrors takes what the socket's error queue holds: ICMP errors with the datagram concerned.
-func (u *sctpUDP) receiveErrors() {
+func (u *udpCarrier) receiveErrors() {
 	raw, err := u.conn.SyscallConn()
 	if err != nil {
 		return
 	}
-	b, oob := make([]byte, sctpQuoteMax), make([]byte, 256)
+	b, oob := make([]byte, quoteMax), make([]byte, 256)
 	for {
 		var n, oobn int
 		var to unix.Sockaddr
@@ -152,7 +153,7 @@ func (u *sctpUDP) receiveErrors() {
 			e.Dst = netip.AddrFrom16(to.Addr).Unmap()
 		}
 		if sockError(oob[:oobn], &e) {
-			u.s.icmp(e)
+			u.host.icmp(e)
 		}
 	}
 }
@@ -188,12 +189,12 @@ func sockError(oob []byte, e *sctp.ICMPError) bool {
 	return false
 }
 
-// transmit implements sctpCarrier.
-func (u *sctpUDP) transmit(d *sctp.Datagram, v *buffer.View) error {
+// transmit implements carrier.
+func (u *udpCarrier) transmit(d *sctp.Datagram, v *buffer.View) error {
 	defer v.Release()
 	port := d.Encap
 	if port == 0 {
-		port = SCTPOverUDPPort
+		port = UDPPort
 	}
 	to := netip.AddrPortFrom(d.Dst, port)
 	_, err := u.conn.WriteToUDPAddrPort(v.AsSlice(), to)
@@ -206,36 +207,36 @@ func (u *sctpUDP) transmit(d *sctp.Datagram, v *buffer.View) error {
 	return err
 }
 
-// local implements sctpCarrier.
-func (u *sctpUDP) local(remote netip.Addr) (netip.Addr, error) {
+// local implements carrier.
+func (u *udpCarrier) local(remote netip.Addr) (netip.Addr, error) {
 	if remote.Is4() != u.addr.Is4() {
 		return netip.Addr{}, unix.EAFNOSUPPORT
 	}
 	return u.addr, nil
 }
 
-// mtu implements sctpCarrier.
-func (u *sctpUDP) mtu(netip.Addr) int {
+// mtu implements carrier.
+func (u *udpCarrier) mtu(netip.Addr) int {
 	if u.addr.Is4() {
 		return u.link - frame.IPv4MinLen
 	}
 	return u.link - frame.IPv6Len
 }
 
-// forget implements sctpCarrier.
-func (*sctpUDP) forget() {}
+// forget implements carrier.
+func (*udpCarrier) forget() {}
 
-// usePort implements sctpCarrier: all ports are SCTP's own.
-func (*sctpUDP) usePort(uint16) error { return nil }
+// usePort implements carrier: all ports are SCTP's own.
+func (*udpCarrier) usePort(uint16) error { return nil }
 
-// leavePort implements sctpCarrier.
-func (*sctpUDP) leavePort(uint16) {}
+// leavePort implements carrier.
+func (*udpCarrier) leavePort(uint16) {}
 
-// encap implements sctpCarrier.
-func (*sctpUDP) encap() uint16 { return SCTPOverUDPPort }
+// encap implements carrier.
+func (*udpCarrier) encap() uint16 { return UDPPort }
 
-// close implements sctpCarrier.
-func (u *sctpUDP) close() {
+// close implements carrier.
+func (u *udpCarrier) close() {
 	u.conn.Close()
 	u.wg.Wait()
 }

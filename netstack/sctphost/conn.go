@@ -1,4 +1,4 @@
-package netstack
+package sctphost
 
 import (
 	"context"
@@ -15,10 +15,10 @@ import (
 	"github.com/vrnic/vrnic/netstack/sctp"
 )
 
-// An SCTPHandler hears of what happens to one association. Its methods are called one at a time, by
-// whoever drains the SCTP, and with no lock held: they must not block, and may use the SCTPConn.
-type SCTPHandler interface {
-	// Message gives a message that has arrived. It is given back with SCTPConn.Release.
+// A Handler hears of what happens to one association. Its methods are called one at a time, by
+// whoever drains the Host, and with no lock held: they must not block, and may use the Conn.
+type Handler interface {
+	// Message gives a message that has arrived. It is given back with Conn.Release.
 	Message(*sctp.Message)
 	// Event tells of the rest: acknowledgements, MaxPayload, paths, the peer's shutdown and reports.
 	Event(*sctp.Event)
@@ -27,32 +27,32 @@ type SCTPHandler interface {
 	Down(err error)
 }
 
-// An SCTPConn is an association. Its methods may be called from several goroutines at once and do not block.
-type SCTPConn struct {
-	s             *SCTP
+// A Conn is an association. Its methods may be called from several goroutines at once and do not block.
+type Conn struct {
+	s             *Host
 	a             *sctp.Association // used with s.mu
 	local, remote netip.AddrPort
 
 	// For the one who drains.
-	handler  SCTPHandler // set before the first event
-	ready    chan error  // of Dial: established, or not; nil once that is known
-	portless bool        // it does not count as a user of its port
+	handler  Handler    // set before the first event
+	ready    chan error // of Dial: established, or not; nil once that is known
+	portless bool       // it does not count as a user of its port
 }
 
-// An SCTPDial says with whom to set up an association.
-type SCTPDial struct {
+// A DialConfig says with whom to set up an association.
+type DialConfig struct {
 	Local   netip.Addr // zero: that of the route
 	Remote  netip.AddrPort
 	Others  []netip.Addr  // more addresses of the peer, if they are known beforehand
 	Addrs   []netip.Addr  // more addresses of ours, for a multihomed association
-	Encap   uint16        // the peer's port of a carrier over UDP; 0: SCTPOverUDPPort
-	Options *sctp.Options // nil: the SCTP's
-	Handler SCTPHandler
+	Encap   uint16        // the peer's port of a carrier over UDP; 0: UDPPort
+	Options *sctp.Options // nil: the Host's
+	Handler Handler
 }
 
 // Dial sets up an association and waits until that has succeeded or failed, or ctx is done. For errors
 // errors.Is finds ECONNREFUSED, ETIMEDOUT, ENETUNREACH and their like, or ctx's.
-func (s *SCTP) Dial(ctx context.Context, d SCTPDial) (*SCTPConn, error) {
+func (s *Host) Dial(ctx context.Context, d DialConfig) (*Conn, error) {
 	d.Remote = gvconv.Unmap(d.Remote)
 	c, err := s.dial(ctx, d)
 	if err != nil {
@@ -61,7 +61,7 @@ func (s *SCTP) Dial(ctx context.Context, d SCTPDial) (*SCTPConn, error) {
 	return c, nil
 }
 
-func (s *SCTP) dial(ctx context.Context, d SCTPDial) (*SCTPConn, error) {
+func (s *Host) dial(ctx context.Context, d DialConfig) (*Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func (s *SCTP) dial(ctx context.Context, d SCTPDial) (*SCTPConn, error) {
 }
 
 // begin sends the INIT.
-func (s *SCTP) begin(d SCTPDial, ready chan error) (*SCTPConn, error) {
+func (s *Host) begin(d DialConfig, ready chan error) (*Conn, error) {
 	if !s.gate.Enter() {
 		return nil, gate.Closed("SCTP")
 	}
@@ -103,14 +103,14 @@ func (s *SCTP) begin(d SCTPDial, ready chan error) (*SCTPConn, error) {
 			locals = append(locals, a)
 		}
 	}
-	c := &SCTPConn{s: s, handler: d.Handler, ready: ready, remote: d.Remote}
+	c := &Conn{s: s, handler: d.Handler, ready: ready, remote: d.Remote}
 	// A port that is in use with this peer already is found out by trying.
 	const n, tries = lastEphemeral - firstEphemeral + 1, 64
 	first := rand.IntN(n)
 	err := error(syscall.EADDRNOTAVAIL)
 	for i := range tries {
 		port := uint16(firstEphemeral + (first+i*331)%n)
-		if err = s.hold(port); err != nil {
+		if err = s.takePort(port); err != nil {
 			continue
 		}
 		s.mu.Lock()
@@ -127,12 +127,12 @@ func (s *SCTP) begin(d SCTPDial, ready chan error) (*SCTPConn, error) {
 		if err == nil {
 			return c, nil
 		}
-		s.unhold(port)
+		s.givePort(port)
 		if !errors.Is(err, sctp.ErrPortInUse) {
 			break
 		}
 	}
-	return nil, sctpErrno(err)
+	return nil, withErrno(err)
 }
 
 // The range that ports are taken from: that of Linux.
@@ -142,7 +142,7 @@ const (
 )
 
 // hold counts one more user of a port.
-func (s *SCTP) hold(port uint16) error {
+func (s *Host) takePort(port uint16) error {
 	s.portMu.Lock()
 	defer s.portMu.Unlock()
 	if s.ports[port] == 0 {
@@ -154,7 +154,7 @@ func (s *SCTP) hold(port uint16) error {
 	return nil
 }
 
-func (s *SCTP) unhold(port uint16) {
+func (s *Host) givePort(port uint16) {
 	s.portMu.Lock()
 	defer s.portMu.Unlock()
 	if s.ports[port]--; s.ports[port] == 0 {
@@ -163,8 +163,8 @@ func (s *SCTP) unhold(port uint16) {
 	}
 }
 
-// sctpErrno puts an errno behind an error of package sctp, where one says the same.
-func sctpErrno(err error) error {
+// withErrno puts an errno behind an error of package sctp, where one says the same.
+func withErrno(err error) error {
 	var abort *sctp.PeerAbort
 	no := syscall.Errno(0)
 	switch {
@@ -189,13 +189,13 @@ func sctpErrno(err error) error {
 }
 
 // established ends the waiting of Dial.
-func (c *SCTPConn) established() {
+func (c *Conn) established() {
 	c.ready <- nil
 	c.ready = nil
 }
 
 // down is the last event.
-func (c *SCTPConn) down(err error) {
+func (c *Conn) down(err error) {
 	if c.ready == nil {
 		c.handler.Down(err)
 		return
@@ -203,30 +203,30 @@ func (c *SCTPConn) down(err error) {
 	if err == nil {
 		err = sctp.ErrClosed
 	}
-	c.ready <- sctpErrno(err)
+	c.ready <- withErrno(err)
 }
 
-// An SCTPListener takes associations in.
-type SCTPListener struct {
-	s      *SCTP
+// A Listener takes associations in.
+type Listener struct {
+	s      *Host
 	addr   netip.AddrPort
 	locals []netip.Addr // nil: all
-	accept func(*SCTPConn) SCTPHandler
+	accept func(*Conn) Handler
 	once   sync.Once
 }
 
-// An SCTPListen says how to listen.
-type SCTPListen struct {
+// A ListenConfig says how to listen.
+type ListenConfig struct {
 	Addr    netip.AddrPort // an address of ours, or an unspecified one for all; port 0 chooses a free one
 	Addrs   []netip.Addr   // more addresses of ours, for multihomed associations
-	Options *sctp.Options  // nil: the SCTP's
+	Options *sctp.Options  // nil: the Host's
 	// Accept is called with each new association, as a handler is, and returns its handler; nil
 	// aborts the association.
-	Accept func(*SCTPConn) SCTPHandler
+	Accept func(*Conn) Handler
 }
 
 // Listen takes associations in until the listener is closed. For errors errors.Is finds EADDRINUSE and its like.
-func (s *SCTP) Listen(l SCTPListen) (*SCTPListener, error) {
+func (s *Host) Listen(l ListenConfig) (*Listener, error) {
 	l.Addr = gvconv.Unmap(l.Addr)
 	r, err := s.listen(l)
 	if err != nil {
@@ -235,7 +235,7 @@ func (s *SCTP) Listen(l SCTPListen) (*SCTPListener, error) {
 	return r, nil
 }
 
-func (s *SCTP) listen(l SCTPListen) (*SCTPListener, error) {
+func (s *Host) listen(l ListenConfig) (*Listener, error) {
 	if !s.gate.Enter() {
 		return nil, gate.Closed("SCTP")
 	}
@@ -259,10 +259,10 @@ func (s *SCTP) listen(l SCTPListen) (*SCTPListener, error) {
 		if port == 0 {
 			port = uint16(firstEphemeral + rand.IntN(lastEphemeral-firstEphemeral+1))
 		}
-		if err = s.hold(port); err != nil {
+		if err = s.takePort(port); err != nil {
 			continue
 		}
-		r := &SCTPListener{s: s, addr: netip.AddrPortFrom(l.Addr.Addr(), port), locals: locals, accept: l.Accept}
+		r := &Listener{s: s, addr: netip.AddrPortFrom(l.Addr.Addr(), port), locals: locals, accept: l.Accept}
 		s.mu.Lock()
 		if err = s.ep.Listen(port, sctp.ListenConfig{Locals: locals, Options: l.Options}); err == nil {
 			s.listeners = append(s.listeners, r)
@@ -271,33 +271,33 @@ func (s *SCTP) listen(l SCTPListen) (*SCTPListener, error) {
 		if err == nil {
 			return r, nil
 		}
-		s.unhold(port)
+		s.givePort(port)
 	}
-	return nil, sctpErrno(err)
+	return nil, withErrno(err)
 }
 
 // Addr is where the listener listens.
-func (l *SCTPListener) Addr() netip.AddrPort { return l.addr }
+func (l *Listener) Addr() netip.AddrPort { return l.addr }
 
 // Close takes no more associations in. Those that there are stay.
-func (l *SCTPListener) Close() error {
+func (l *Listener) Close() error {
 	l.once.Do(func() {
 		s := l.s
 		s.mu.Lock()
 		s.ep.StopListening(l.addr.Port(), l.locals)
-		s.listeners = slices.DeleteFunc(s.listeners, func(x *SCTPListener) bool { return x == l })
+		s.listeners = slices.DeleteFunc(s.listeners, func(x *Listener) bool { return x == l })
 		s.mu.Unlock()
-		s.unhold(l.addr.Port())
+		s.givePort(l.addr.Port())
 	})
 	return nil
 }
 
 // accept makes a connection of an association that a peer has set up. The lock is not held.
-func (s *SCTP) accept(a *sctp.Association) {
-	c := &SCTPConn{s: s, a: a}
+func (s *Host) accept(a *sctp.Association) {
+	c := &Conn{s: s, a: a}
 	s.mu.Lock()
 	local, remote := a.Ports()
-	var l *SCTPListener
+	var l *Listener
 	for _, p := range a.Paths() {
 		if p.Primary {
 			c.local, c.remote = netip.AddrPortFrom(p.Local, local), netip.AddrPortFrom(p.Addr, remote)
@@ -311,7 +311,7 @@ func (s *SCTP) accept(a *sctp.Association) {
 	a.User = c
 	s.conns[c] = struct{}{}
 	s.mu.Unlock()
-	if err := s.hold(local); err != nil {
+	if err := s.takePort(local); err != nil {
 		l, c.portless = nil, true
 	}
 	if l != nil {
@@ -324,21 +324,21 @@ func (s *SCTP) accept(a *sctp.Association) {
 }
 
 // ignore is the handler of an association that nobody wants.
-type ignore struct{ c *SCTPConn }
+type ignore struct{ c *Conn }
 
 func (i ignore) Message(m *sctp.Message) { i.c.Release(m, false) }
 func (ignore) Event(*sctp.Event)         {}
 func (ignore) Down(error)                {}
 
 // LocalAddr and RemoteAddr are the addresses that the association was set up with.
-func (c *SCTPConn) LocalAddr() netip.AddrPort  { return c.local }
-func (c *SCTPConn) RemoteAddr() netip.AddrPort { return c.remote }
+func (c *Conn) LocalAddr() netip.AddrPort  { return c.local }
+func (c *Conn) RemoteAddr() netip.AddrPort { return c.remote }
 
 // Send queues a message, which is read from src with no lock held. The messages of an association are
 // numbered from 1 on, in the order of Send. 0 and nil: there is no room now, and an EventAcked comes when
 // there is more. more says that another message follows at once: this one is held back until Flush
 // or the next Send without it. An error of src means that nothing was sent.
-func (c *SCTPConn) Send(o sctp.SendOptions, src sctp.Source, more bool) (id uint64, err error) {
+func (c *Conn) Send(o sctp.SendOptions, src sctp.Source, more bool) (id uint64, err error) {
 	c.s.mu.Lock()
 	full := c.a.State() == sctp.StateEstablished && c.a.Room() < src.Len()
 	c.s.mu.Unlock()
@@ -363,11 +363,11 @@ func (c *SCTPConn) Send(o sctp.SendOptions, src sctp.Source, more bool) (id uint
 }
 
 // Flush sends what Send has held back.
-func (c *SCTPConn) Flush() { c.s.drain() }
+func (c *Conn) Flush() { c.s.drain() }
 
 // Release gives a message back; the window opens again. more says that others follow at once: the peer is
 // told by Flush, or by what is sent next.
-func (c *SCTPConn) Release(m *sctp.Message, more bool) {
+func (c *Conn) Release(m *sctp.Message, more bool) {
 	c.s.mu.Lock()
 	m.Release()
 	c.s.mu.Unlock()
@@ -377,62 +377,62 @@ func (c *SCTPConn) Release(m *sctp.Message, more bool) {
 }
 
 // with calls f with the association, under the lock.
-func (c *SCTPConn) with(f func(*sctp.Association)) {
+func (c *Conn) with(f func(*sctp.Association)) {
 	c.s.mu.Lock()
 	f(c.a)
 	c.s.mu.Unlock()
 }
 
 // Acked is the number of the last message that has arrived, with all before it.
-func (c *SCTPConn) Acked() (id uint64) {
+func (c *Conn) Acked() (id uint64) {
 	c.with(func(a *sctp.Association) { id = a.Acked() })
 	return id
 }
 
 // MaxPayload is the length of the longest message that takes one packet, whichever path it takes.
-func (c *SCTPConn) MaxPayload() (n int) {
+func (c *Conn) MaxPayload() (n int) {
 	c.with(func(a *sctp.Association) { n = a.MaxPayload() })
 	return n
 }
 
 // Streams is how many streams there are each way.
-func (c *SCTPConn) Streams() (out, in int) {
+func (c *Conn) Streams() (out, in int) {
 	c.with(func(a *sctp.Association) { out, in = a.Streams() })
 	return out, in
 }
 
 // Missing is how many TSNs below the highest that has come have not.
-func (c *SCTPConn) Missing() (n int) {
+func (c *Conn) Missing() (n int) {
 	c.with(func(a *sctp.Association) { n = a.Missing() })
 	return n
 }
 
 // PeerAdaptation is the indication that came with the peer's INIT or INIT ACK.
-func (c *SCTPConn) PeerAdaptation() (code uint32, present bool) {
+func (c *Conn) PeerAdaptation() (code uint32, present bool) {
 	c.with(func(a *sctp.Association) { code, present = a.PeerAdaptation() })
 	return code, present
 }
 
 // State is the association's.
-func (c *SCTPConn) State() (st sctp.State) {
+func (c *Conn) State() (st sctp.State) {
 	c.with(func(a *sctp.Association) { st = a.State() })
 	return st
 }
 
 // Paths describes the peer's addresses.
-func (c *SCTPConn) Paths() (p []sctp.PathInfo) {
+func (c *Conn) Paths() (p []sctp.PathInfo) {
 	c.with(func(a *sctp.Association) { p = a.Paths() })
 	return p
 }
 
 // Shutdown ends the association when all that was sent has arrived. Nothing can be sent any more.
-func (c *SCTPConn) Shutdown() {
+func (c *Conn) Shutdown() {
 	c.with(func(a *sctp.Association) { _ = a.Shutdown(c.s.now()) }) // an error: it is ending already
 	c.s.drain()
 }
 
 // Abort ends the association at once and tells the peer why. Handler.Down is called all the same.
-func (c *SCTPConn) Abort(reason string) {
+func (c *Conn) Abort(reason string) {
 	c.with(func(a *sctp.Association) { a.Abort(c.s.now(), reason) })
 	c.s.drain()
 }

@@ -1,4 +1,4 @@
-package netstack_test
+package sctphost_test
 
 import (
 	"bytes"
@@ -23,11 +23,12 @@ import (
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 	"github.com/vrnic/vrnic/netstack/port/porttest"
 	"github.com/vrnic/vrnic/netstack/sctp"
+	"github.com/vrnic/vrnic/netstack/sctphost"
 )
 
 // An sctpPeer is one end of an association: it checks what comes and tells of the end.
 type sctpPeer struct {
-	conn  *netstack.SCTPConn
+	conn  *sctphost.Conn
 	echo  bool
 	acked chan struct{} // something was acknowledged
 	got   chan []byte
@@ -61,11 +62,11 @@ func (p *sctpPeer) Event(*sctp.Event) {
 func (p *sctpPeer) Down(err error) { p.down <- err }
 
 // sctpEnds sets up an association from a to a listener of b at addr.
-func sctpEnds(t *testing.T, a, b *netstack.SCTP, at netip.AddrPort, o *sctp.Options) (from, to *sctpPeer) {
+func sctpEnds(t *testing.T, a, b *sctphost.Host, at netip.AddrPort, o *sctp.Options) (from, to *sctpPeer) {
 	t.Helper()
 	to, from = newSCTPPeer(true), newSCTPPeer(false)
 	accepted := make(chan struct{})
-	l, err := b.Listen(netstack.SCTPListen{Addr: at, Options: o, Accept: func(c *netstack.SCTPConn) netstack.SCTPHandler {
+	l, err := b.Listen(sctphost.ListenConfig{Addr: at, Options: o, Accept: func(c *sctphost.Conn) sctphost.Handler {
 		to.conn = c
 		close(accepted)
 		return to
@@ -76,7 +77,7 @@ func sctpEnds(t *testing.T, a, b *netstack.SCTP, at netip.AddrPort, o *sctp.Opti
 	t.Cleanup(func() { l.Close() })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	from.conn, err = a.Dial(ctx, netstack.SCTPDial{Remote: l.Addr(), Options: o, Handler: from})
+	from.conn, err = a.Dial(ctx, sctphost.DialConfig{Remote: l.Addr(), Options: o, Handler: from})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +117,7 @@ func (p *sctpPeer) ends(t *testing.T, want error) {
 func TestSCTP(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		t.Run(fmt.Sprintf("v6=%v", v6), func(t *testing.T) {
-			a, b := pair(t, 1500)
+			a, b := netstacktest.Pair(t, 1500)
 			from, to := sctpEnds(t, a.SCTP(), b.SCTP(), netip.AddrPortFrom(addrOf(b, v6), 7), nil)
 			if want := from.conn.LocalAddr(); to.conn.RemoteAddr() != want || to.conn.LocalAddr() != from.conn.RemoteAddr() {
 				t.Errorf("%v-%v and %v-%v", from.conn.LocalAddr(), from.conn.RemoteAddr(), to.conn.LocalAddr(), to.conn.RemoteAddr())
@@ -148,7 +149,7 @@ func TestSCTPOverUDP(t *testing.T) {
 		t.Run(hosts[0], func(t *testing.T) {
 			a, b := overUDP(t, hosts[0]), overUDP(t, hosts[1])
 			to, from := newSCTPPeer(true), newSCTPPeer(false)
-			l, err := b.s.Listen(netstack.SCTPListen{Addr: netip.AddrPortFrom(b.addr.Addr(), 7), Accept: func(c *netstack.SCTPConn) netstack.SCTPHandler {
+			l, err := b.s.Listen(sctphost.ListenConfig{Addr: netip.AddrPortFrom(b.addr.Addr(), 7), Accept: func(c *sctphost.Conn) sctphost.Handler {
 				to.conn = c
 				return to
 			}})
@@ -156,7 +157,7 @@ func TestSCTPOverUDP(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer l.Close()
-			from.conn, err = a.s.Dial(t.Context(), netstack.SCTPDial{Remote: l.Addr(), Encap: b.addr.Port(), Handler: from})
+			from.conn, err = a.s.Dial(t.Context(), sctphost.DialConfig{Remote: l.Addr(), Encap: b.addr.Port(), Handler: from})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -169,11 +170,11 @@ func TestSCTPOverUDP(t *testing.T) {
 }
 
 type udpEnd struct {
-	s    *netstack.SCTP
+	s    *sctphost.Host
 	addr netip.AddrPort // of the socket
 }
 
-// overUDP makes an SCTP at a free port of host: where another socket was a moment ago, unless somebody was quicker.
+// overUDP makes a Host at a free port of host: where another socket was a moment ago, unless somebody was quicker.
 func overUDP(t *testing.T, host string) udpEnd {
 	t.Helper()
 	for tries := 10; ; tries-- {
@@ -186,7 +187,7 @@ func overUDP(t *testing.T, host string) udpEnd {
 		}
 		at := c.LocalAddr().(*net.UDPAddr).AddrPort()
 		c.Close()
-		s, err := netstack.NewSCTPOverUDP(at, nil, sctp.Options{})
+		s, err := sctphost.NewOverUDP(at, nil, sctp.Options{})
 		if errors.Is(err, syscall.EADDRINUSE) && tries > 1 {
 			continue
 		}
@@ -200,33 +201,33 @@ func overUDP(t *testing.T, host string) udpEnd {
 
 // TestSCTPRefusals: errors that a program can tell apart. SCTP-151, SCTP-178.
 func TestSCTPRefusals(t *testing.T) {
-	a, b := pair(t, 1500)
+	a, b := netstacktest.Pair(t, 1500)
 	closedPort := netip.AddrPortFrom(addrOf(b, false), 9)
-	if _, err := a.SCTP().Dial(t.Context(), netstack.SCTPDial{Remote: closedPort, Handler: newSCTPPeer(false)}); !errors.Is(err, syscall.ECONNREFUSED) {
+	if _, err := a.SCTP().Dial(t.Context(), sctphost.DialConfig{Remote: closedPort, Handler: newSCTPPeer(false)}); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("closed port: %v", err)
 	}
-	if _, err := a.SCTP().Dial(t.Context(), netstack.SCTPDial{Remote: netip.MustParseAddrPort("203.0.113.1:9"), Handler: newSCTPPeer(false)}); !errors.Is(err, syscall.ENETUNREACH) && !errors.Is(err, syscall.EHOSTUNREACH) {
+	if _, err := a.SCTP().Dial(t.Context(), sctphost.DialConfig{Remote: netip.MustParseAddrPort("203.0.113.1:9"), Handler: newSCTPPeer(false)}); !errors.Is(err, syscall.ENETUNREACH) && !errors.Is(err, syscall.EHOSTUNREACH) {
 		t.Errorf("no route: %v", err)
 	}
-	accept := func(*netstack.SCTPConn) netstack.SCTPHandler { return nil }
-	l, err := b.SCTP().Listen(netstack.SCTPListen{Addr: closedPort, Accept: accept})
+	accept := func(*sctphost.Conn) sctphost.Handler { return nil }
+	l, err := b.SCTP().Listen(sctphost.ListenConfig{Addr: closedPort, Accept: accept})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.SCTP().Listen(netstack.SCTPListen{Addr: closedPort, Accept: accept}); !errors.Is(err, syscall.EADDRINUSE) {
+	if _, err := b.SCTP().Listen(sctphost.ListenConfig{Addr: closedPort, Accept: accept}); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("listened at twice: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := a.SCTP().Dial(ctx, netstack.SCTPDial{Remote: closedPort, Handler: newSCTPPeer(false)}); !errors.Is(err, context.Canceled) {
+	if _, err := a.SCTP().Dial(ctx, sctphost.DialConfig{Remote: closedPort, Handler: newSCTPPeer(false)}); !errors.Is(err, context.Canceled) {
 		t.Errorf("with a context that has ended: %v", err)
 	}
 	l.Close()
-	if _, err := a.SCTP().Dial(t.Context(), netstack.SCTPDial{Remote: closedPort, Handler: newSCTPPeer(false)}); !errors.Is(err, syscall.ECONNREFUSED) {
+	if _, err := a.SCTP().Dial(t.Context(), sctphost.DialConfig{Remote: closedPort, Handler: newSCTPPeer(false)}); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("listener closed: %v", err)
 	}
 	b.SCTP().Close()
-	if _, err := b.SCTP().Listen(netstack.SCTPListen{Addr: closedPort, Accept: accept}); !errors.Is(err, net.ErrClosed) {
+	if _, err := b.SCTP().Listen(sctphost.ListenConfig{Addr: closedPort, Accept: accept}); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("listen when closed: %v", err)
 	}
 
@@ -237,7 +238,7 @@ func TestSCTPRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer deaf.Close()
-	_, err = u.s.Dial(t.Context(), netstack.SCTPDial{
+	_, err = u.s.Dial(t.Context(), sctphost.DialConfig{
 		Remote: netip.MustParseAddrPort("127.0.0.1:9"), Encap: deaf.LocalAddr().(*net.UDPAddr).AddrPort().Port(), Handler: newSCTPPeer(false),
 	})
 	if !errors.Is(err, syscall.ECONNREFUSED) {
@@ -254,7 +255,7 @@ func TestSCTPProtocolUnreachable(t *testing.T) {
 	self, peer := addrOf(a, false), netstacktest.Addresses(2)[0].Addr()
 	done := make(chan error, 1)
 	go func() {
-		_, err := a.SCTP().Dial(t.Context(), netstack.SCTPDial{Remote: netip.AddrPortFrom(peer, 9), Handler: newSCTPPeer(false)})
+		_, err := a.SCTP().Dial(t.Context(), sctphost.DialConfig{Remote: netip.AddrPortFrom(peer, 9), Handler: newSCTPPeer(false)})
 		done <- err
 	}()
 	for answered := false; !answered; {
@@ -317,7 +318,7 @@ func TestSCTPTimers(t *testing.T) {
 	t.Cleanup(func() { a.Close() })
 	done := make(chan error, 1)
 	go func() {
-		_, err := a.SCTP().Dial(t.Context(), netstack.SCTPDial{Remote: netip.AddrPortFrom(netstacktest.Addresses(2)[0].Addr(), 9), Handler: newSCTPPeer(false)})
+		_, err := a.SCTP().Dial(t.Context(), sctphost.DialConfig{Remote: netip.AddrPortFrom(netstacktest.Addresses(2)[0].Addr(), 9), Handler: newSCTPPeer(false)})
 		done <- err
 	}()
 	for a.SCTP().Associations() == 0 {
