@@ -16,6 +16,7 @@
 //	terminals  /dev/ptmx
 //	glibc      its loader, in /lib*
 //	cpio       to compare with
+//	python     3.9 or later
 //
 // `go test` prints nothing of tests that pass, nor why some were skipped: each skip is a line of the file $VRNIC_TEST_SKIPS, if that is set,
 // which `make race` prints at its end.
