@@ -42,7 +42,8 @@ func (s SCTP) Build(dir string) (string, error) {
 		return "", fmt.Errorf("sctppeer: %w", err)
 	}
 	cmd := exec.Command("gcc", slices.Concat(
-		[]string{"-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-o", "../peer", "peer.c", "ddp.c", s.source}, s.flags)...)
+		[]string{"-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-o", "../peer"},
+		[]string{"peer.c", "ddp.c", "post.c", "text.c", s.source}, s.flags)...)
 	cmd.Dir = filepath.Join(dir, "c")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("sctppeer: %s: %w\n%s", cmd, err, out)

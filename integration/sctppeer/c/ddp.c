@@ -20,8 +20,10 @@
 //	ddp write STREAM STAG TO LEN last|more
 //	ddp read STREAM ...                 a Read Request, which is answered
 //	ddp bad STREAM WHY
-#include "peer.h"
 #include "ddp.h"
+#include "link.h"
+#include "post.h"
+#include "text.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 // The peer's SCTP is Linux's.
-#include "peer.h"
-#include "ddp.h"
+#include "link.h"
+#include "text.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -238,7 +238,7 @@ static void take(void)
 			struct message r = {i.rcv_sid, i.rcv_ssn, ntohl(i.rcv_ppid), i.rcv_tsn, !!(i.rcv_flags & SCTP_UNORDERED), text, have};
 
 			have = 0;
-			received(&r);
+			user->received(&r);
 		}
 	}
 }
@@ -251,11 +251,12 @@ void link_poll(int reading)
 		take();
 }
 
-int link_main(int argc, char **argv)
+int link_main(int argc, char **argv, const struct user *u)
 {
 	(void)argc, (void)argv;
+	user = u;
 	say("ready");
 	fflush(stdout);
-	real_time();
+	user->real_time();
 	return 0;
 }

@@ -12,109 +12,20 @@
 //	ddp ...                         see ddp.c
 //
 // Each is answered by "ok" or "error TEXT", after what it brought about at once.
-#include "peer.h"
 #include "ddp.h"
+#include "link.h"
+#include "post.h"
+#include "text.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-struct options options;
-
 static int reading = 1, checking;
 static unsigned checked;
-
-void say(const char *format, ...)
-{
-	va_list ap;
-
-	va_start(ap, format);
-	vprintf(format, ap);
-	va_end(ap);
-	putchar('\n');
-}
-
-void say_hex(const void *data, size_t len)
-{
-	const uint8_t *p = data;
-
-	if (len == 0)
-		putchar('-');
-	for (size_t i = 0; i < len; i++) {
-		putchar("0123456789abcdef"[p[i] >> 4]);
-		putchar("0123456789abcdef"[p[i] & 15]);
-	}
-	putchar('\n');
-}
-
-static int nibble(int c)
-{
-	return c <= '9' ? c - '0' : (c | 32) - 'a' + 10;
-}
-
-uint8_t *unhex(const char *s, size_t *len)
-{
-	size_t n = strcmp(s, "-") == 0 ? 0 : strlen(s) / 2;
-	uint8_t *b = malloc(n + 1);
-
-	for (size_t i = 0; i < n; i++)
-		b[i] = nibble(s[2 * i]) << 4 | nibble(s[2 * i + 1]);
-	*len = n;
-	return b;
-}
-
-// What waits for room in the send buffer.
-struct pending {
-	struct pending *next;
-	uint16_t stream;
-	uint32_t ppid;
-	int flags;
-	size_t len;
-	uint8_t data[];
-};
-static struct pending *first, **last = &first;
-
-int post(uint16_t stream, uint32_t ppid, int flags, const void *data, size_t len)
-{
-	struct pending *p;
-
-	if (first == NULL) {
-		int err = link_send(stream, ppid, flags, data, len);
-		if (err != EAGAIN)
-			return err;
-	}
-	p = malloc(sizeof(*p) + len);
-	p->next = NULL;
-	p->stream = stream;
-	p->ppid = ppid;
-	p->flags = flags;
-	p->len = len;
-	memcpy(p->data, data, len);
-	*last = p;
-	last = &p->next;
-	return 0;
-}
-
-static void send_pending(void)
-{
-	while (first != NULL) {
-		struct pending *p = first;
-		int err = link_send(p->stream, p->ppid, p->flags, p->data, p->len);
-
-		if (err == EAGAIN)
-			return;
-		if (err != 0)
-			say("unsent %s", strerror(err));
-		first = p->next;
-		if (first == NULL)
-			last = &first;
-		free(p);
-	}
-}
 
 // fill makes message n of a bulk: its number, then octets that depend on it and on where they are.
 static void fill(uint8_t *b, size_t len, unsigned n)
@@ -136,7 +47,7 @@ static int bulk(unsigned count, unsigned streams, uint32_t ppid, int flags, size
 	return err;
 }
 
-void received(struct message *m)
+static void received(struct message *m)
 {
 	if (ddp_received(m))
 		return;
@@ -155,7 +66,7 @@ void received(struct message *m)
 	say_hex(m->data, m->len);
 }
 
-void pump(void)
+static void pump(void)
 {
 	link_poll(reading);
 	send_pending();
@@ -228,7 +139,7 @@ static int run(int n, char **w, const char *rest)
 	return EINVAL;
 }
 
-void command(char *line)
+static void command(char *line)
 {
 	char *w[32], *save, *space = strchr(line, ' ');
 	char *rest = strdup(space ? space + 1 : "");
@@ -246,7 +157,7 @@ void command(char *line)
 	fflush(stdout);
 }
 
-void real_time(void)
+static void real_time(void)
 {
 	static char line[1 << 18];
 	size_t have = 0;
@@ -276,5 +187,7 @@ void real_time(void)
 
 int main(int argc, char **argv)
 {
-	return link_main(argc, argv);
+	static const struct user user = {received, command, pump, real_time};
+
+	return link_main(argc, argv, &user);
 }

@@ -2,6 +2,9 @@
 // includes it has the type handle, the function option and the macros SEND_ERROR
 // and CAUSE, for what they have of their own.
 
+struct options options;
+static const struct user *user;
+
 static void set_options(handle s)
 {
 	static const uint16_t events[] = {
@@ -48,7 +51,7 @@ static void set_options(handle s)
 		option(s, IPPROTO_SCTP, SCTP_DISABLE_FRAGMENTS, &one, sizeof(one));
 }
 
-void notification(const void *data, size_t len)
+static void notification(const void *data, size_t len)
 {
 	const union sctp_notification *n = data;
 

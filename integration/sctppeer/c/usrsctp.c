@@ -4,8 +4,8 @@
 //	                    it is told to ("tick MS"): nothing happens but in answer to a line, and "." follows
 //	peer udp PORT REMOTEPORT   SCTP over UDP (RFC 6951)
 //	peer raw            over raw sockets, as root
-#include "peer.h"
-#include "ddp.h"
+#include "link.h"
+#include "text.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -266,7 +266,7 @@ static void take(struct socket *s)
 			struct message m = {i.rcv_sid, i.rcv_ssn, ntohl(i.rcv_ppid), i.rcv_tsn, !!(i.rcv_flags & SCTP_UNORDERED), text, have};
 
 			have = 0;
-			received(&m);
+			user->received(&m);
 		}
 	}
 }
@@ -297,7 +297,7 @@ static void lockstep(void)
 
 			usrsctp_conninput(&conn, b, len, 0);
 			free(b);
-			pump();
+			user->pump();
 		} else if (strncmp(line, "tick ", 5) == 0) {
 			unsigned ms = atoi(line + 5);
 
@@ -305,9 +305,9 @@ static void lockstep(void)
 			now.tv_sec += now.tv_usec / 1000000;
 			now.tv_usec %= 1000000;
 			usrsctp_handle_timers(ms);
-			pump();
+			user->pump();
 		} else {
-			command(line);
+			user->command(line);
 		}
 		say(".");
 		fflush(stdout);
@@ -316,8 +316,9 @@ static void lockstep(void)
 
 static void debug(const char *format, ...) { (void)format; }
 
-int link_main(int argc, char **argv)
+int link_main(int argc, char **argv, const struct user *u)
 {
+	user = u;
 	if (argc == 2 && strcmp(argv[1], "conn") == 0) {
 		conn = 1;
 		usrsctp_init_nothreads(0, output, debug);
@@ -329,13 +330,13 @@ int link_main(int argc, char **argv)
 		usrsctp_sysctl_set_sctp_no_csum_on_loopback(0);
 		say("ready");
 		fflush(stdout);
-		real_time();
+		user->real_time();
 	} else if (argc == 2 && strcmp(argv[1], "raw") == 0) {
 		usrsctp_init(0, NULL, debug);
 		usrsctp_sysctl_set_sctp_no_csum_on_loopback(0);
 		say("ready");
 		fflush(stdout);
-		real_time();
+		user->real_time();
 	} else {
 		fprintf(stderr, "usage: peer conn | udp PORT REMOTEPORT | raw\n");
 		return 2;

@@ -1,4 +1,4 @@
-// What peer.c wants of an SCTP: usrsctp.c and linux.c give it.
+// An SCTP: usrsctp.c or linux.c.
 #include <stddef.h>
 #include <stdint.h>
 
@@ -35,13 +35,13 @@ int link_shutdown(void);
 int link_heartbeat(void);
 int link_status(void); // says what it finds
 void link_poll(int reading); // takes what has come, by the functions below
-int link_main(int argc, char **argv);
 
-// peer.c, for these.
-void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void say_hex(const void *data, size_t len);
-void command(char *line); // from standard input
-void received(struct message *m);
-void notification(const void *data, size_t len);
-void pump(void);
-void real_time(void); // runs commands and pump until standard input ends
+// What an SCTP calls of who uses it, which is above it and tells it.
+struct user {
+	void (*received)(struct message *m);
+	void (*command)(char *line); // from standard input
+	void (*pump)(void);          // takes what has come and sends what waits
+	void (*real_time)(void);     // runs commands and pump until standard input ends
+};
+
+int link_main(int argc, char **argv, const struct user *u); // returns when standard input has ended
