@@ -73,11 +73,11 @@ func demoRole(c *cli.Context) error {
 	defer cancel()
 	release := make(chan struct{})
 	go func() {
-		io.Copy(io.Discard, os.Stdin)
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the parent ends it
 		close(release)
 	}()
 	out := json.NewEncoder(c.App.Writer)
-	emit := func(e demoEvent) { out.Encode(e) }
+	emit := func(e demoEvent) { _ = out.Encode(e) } // without the parent nobody reads
 	dev, done, err := openDevice(c, c.String("device"))
 	if err != nil {
 		return err

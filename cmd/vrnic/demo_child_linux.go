@@ -25,7 +25,7 @@ type child struct {
 	err   error // how it ended; read after done
 
 	mu     sync.Mutex
-	stderr tail // guarded by mu
+	stderr tail // +checklocks:mu
 }
 
 // startChild runs this program with args. The child is in a process group of its own, so that an
@@ -61,7 +61,7 @@ func startChild(name string, args ...string) (*child, error) {
 			p.lines <- in.Text()
 		}
 		close(p.lines)
-		io.Copy(io.Discard, stdout)
+		_, _ = io.Copy(io.Discard, stdout)
 		p.err = p.cmd.Wait()
 		close(p.done)
 	}()
@@ -133,17 +133,17 @@ func (p *child) kill() {
 	default:
 	}
 	p.stdin.Close()
-	p.cmd.Process.Signal(syscall.SIGTERM)
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 	ctx, cancel := context.WithTimeout(context.Background(), demoGrace)
 	defer cancel()
-	p.wait(ctx)
+	_ = p.wait(ctx)
 	select {
 	case <-p.done:
 		return
 	default:
 	}
-	p.cmd.Process.Kill()
-	p.wait(context.Background())
+	_ = p.cmd.Process.Kill() // it may have ended
+	_ = p.wait(context.Background())
 }
 
 // A tail keeps the end of what is written to it.

@@ -144,7 +144,7 @@ func demoTable(b *strings.Builder, fill func(t io.Writer)) {
 	var cells strings.Builder
 	t := tabwriter.NewWriter(&cells, 0, 0, 2, ' ', 0)
 	fill(t)
-	t.Flush()
+	_ = t.Flush() // a Builder takes everything
 	for line := range strings.Lines(cells.String()) {
 		b.WriteString("  " + strings.TrimRight(line, " \n") + "\n")
 	}

@@ -41,10 +41,10 @@ type Guest struct {
 	own  bool          // which goes with the guest
 
 	mu       sync.Mutex
-	nextID   int
-	open     map[int]*Command
-	dead     error
-	stopping bool
+	nextID   int              // +checklocks:mu
+	open     map[int]*Command // +checklocks:mu
+	dead     error            // +checklocks:mu
+	stopping bool             // +checklocks:mu
 }
 
 // defaultMAC is locally administered; guests on one switch need one each.
@@ -262,10 +262,11 @@ type Command struct {
 	argv []string
 	done chan struct{}
 
-	mu     sync.Mutex
-	out    bytes.Buffer // standard output and error, as they came
-	err    error        // valid once done is closed
-	change chan struct{}
+	mu sync.Mutex
+	// +checklocks:mu
+	out    bytes.Buffer  // standard output and error, as they came
+	err    error         // valid once done is closed
+	change chan struct{} // +checklocks:mu
 }
 
 func newCommand(g *Guest, argv ...string) *Command {

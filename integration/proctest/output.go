@@ -11,8 +11,9 @@ import (
 
 // An Output is what a process has printed, as it came. The zero Output is ready: it is for an exec.Cmd's Stdout and Stderr.
 type Output struct {
-	mu   sync.Mutex
-	b    bytes.Buffer
+	mu sync.Mutex
+	b  bytes.Buffer // +checklocks:mu
+	// +checklocks:mu
 	more chan struct{} // closed when there is more; nil if nobody waits
 }
 

@@ -92,7 +92,8 @@ type conn struct {
 	c       *netstack.TCPConn
 	changed *sync.Cond // with mu: something may have become possible
 
-	mu            sync.Mutex
+	mu sync.Mutex
+	// +checklocks:mu
 	closed        bool      // guarded by mu, as the rest; c's calls are, too
 	readBy, putBy time.Time // deadlines; zero: none
 }

@@ -115,8 +115,9 @@ func (l *link) write() {
 			}
 		}
 		for _, o := range l.filtered(Frame{true, frame}) {
-			w.Write(binary.BigEndian.AppendUint32(nil, uint32(len(o))))
-			w.Write(o) // an error stays until Flush
+			// An error stays until Flush.
+			_, _ = w.Write(binary.BigEndian.AppendUint32(nil, uint32(len(o))))
+			_, _ = w.Write(o)
 		}
 	}
 }

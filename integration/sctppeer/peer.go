@@ -18,10 +18,12 @@ type Peer struct {
 	in   io.Writer
 	stop func()
 
-	mu     sync.Mutex
-	lines  []string // that nobody has asked for yet
-	err    error    // no more will come
-	change chan struct{}
+	mu sync.Mutex
+	// +checklocks:mu
+	lines []string // that nobody has asked for yet
+	// +checklocks:mu
+	err    error         // no more will come
+	change chan struct{} // +checklocks:mu
 }
 
 // NewPeer uses a program by its standard input and output; stop ends it.

@@ -132,7 +132,8 @@ func comments(f file) map[string]string {
 	for i := 0; i < len(text); i++ {
 		rest := text[i:]
 		n := 1
-		switch end := -1; {
+		var end int
+		switch {
 		case strings.HasPrefix(rest, "//"):
 			if end = strings.Index(rest, "\n"); end < 0 {
 				end = len(rest)

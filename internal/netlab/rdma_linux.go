@@ -22,7 +22,7 @@ func AddRDMALink(name, kind, netdev string) error {
 	if err != nil {
 		return fmt.Errorf("netlab: %w", err)
 	}
-	defer nl.close()
+	defer func() { _ = nl.close() }()
 	b := attrString(nil, nldevAttrDevName, name)
 	b = attrString(b, nldevAttrLinkType, kind)
 	b = attrString(b, nldevAttrNdevName, netdev)

@@ -50,7 +50,7 @@ func run() error {
 	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unlimited); err != nil {
 		return fmt.Errorf("lift RLIMIT_MEMLOCK: %w", err)
 	}
-	os.Setenv("PATH", "/bin")
+	_ = os.Setenv("PATH", "/bin") // a good name and value
 	if err := loadModules("/etc/modules"); err != nil {
 		return err
 	}
@@ -108,8 +108,8 @@ func openPort() (*os.File, error) {
 type agent struct {
 	port *os.File
 
-	mu      sync.Mutex // guards writing to port, and running
-	running map[int]*child
+	mu      sync.Mutex     // guards writing to port, and running
+	running map[int]*child // +checklocks:mu
 }
 
 // A child is a command that runs.

@@ -46,7 +46,8 @@ type association struct {
 	received []received
 	change   chan struct{} // closed when something has come
 	down     chan error
-	seen     []string // events of paths
+	// +checklocks:mu
+	seen []string // events of paths
 }
 
 type received struct {

@@ -27,7 +27,7 @@ func NewKernel(here, there *netlab.NS, addr netip.Addr) (*Kernel, error) {
 		return nil, err
 	}
 	k.remote = k.l.Addr().(*net.TCPAddr).AddrPort()
-	go rawtcp.Serve(k.l)
+	go func() { _ = rawtcp.Serve(k.l) }() // until it is closed
 	return k, nil
 }
 

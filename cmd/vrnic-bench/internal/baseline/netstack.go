@@ -27,7 +27,7 @@ func NewStacks(client, server *netstack.Stack, addr netip.Addr) (*Stacks, error)
 		return nil, err
 	}
 	s.close = append(s.close, func() { l.Close() })
-	go rawtcp.Serve(l)
+	go func() { _ = rawtcp.Serve(l) }() // until it is closed
 	return s, nil
 }
 

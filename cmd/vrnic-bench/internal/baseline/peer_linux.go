@@ -47,7 +47,7 @@ func (r Peer) Run(ctx context.Context, in io.Reader, out io.Writer) error {
 			return err
 		}
 		defer l.Close()
-		go rawtcp.Serve(l)
+		go func() { _ = rawtcp.Serve(l) }() // until it is closed
 		ready += " " + l.Addr().String()
 	}
 	if _, err := fmt.Fprintln(out, ready); err != nil {

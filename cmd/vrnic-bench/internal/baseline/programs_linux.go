@@ -239,8 +239,12 @@ func (p *program) run(ctx context.Context, req Request, n int) (r rawtcp.Result,
 	if err := p.there.Start(server); err != nil {
 		return r, err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- server.Wait() }()
+	var serverErr error // once ended is closed
+	ended := make(chan struct{})
+	go func() {
+		serverErr = server.Wait()
+		close(ended)
+	}()
 	defer func() {
 		if err != nil {
 			cancel()
@@ -268,8 +272,7 @@ func (p *program) run(ctx context.Context, req Request, n int) (r rawtcp.Result,
 			return r, nil
 		}
 		select {
-		case serverErr := <-ended:
-			ended <- serverErr
+		case <-ended:
 			return r, fmt.Errorf("%s: %w: %s; server: %v: %s", p.path, err, tail(errs.Bytes()), serverErr, tail(serverOut.Bytes()))
 		case <-ctx.Done():
 			return r, fmt.Errorf("%s: %w: %s", p.path, ctx.Err(), tail(errs.Bytes()))

@@ -27,7 +27,7 @@ type Process struct {
 	ready string
 
 	mu     sync.Mutex
-	stderr bytes.Buffer // guarded by mu
+	stderr bytes.Buffer // +checklocks:mu
 }
 
 const (
@@ -60,7 +60,7 @@ func Start(prefix, name string, args ...string) (*Process, error) {
 		w.Close()
 		started <- err
 		if err == nil {
-			p.cmd.Wait()
+			_ = p.cmd.Wait() // its end is what counts
 		}
 		close(p.done)
 	}()
@@ -68,9 +68,9 @@ func Start(prefix, name string, args ...string) (*Process, error) {
 		r.Close()
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	r.SetReadDeadline(time.Now().Add(readyTimeout))
+	_ = r.SetReadDeadline(time.Now().Add(readyTimeout)) // a closed pipe says so in Line
 	line, err := p.Line()
-	r.SetReadDeadline(time.Time{})
+	_ = r.SetReadDeadline(time.Time{})
 	if err == nil && !strings.HasPrefix(line, prefix) {
 		err = fmt.Errorf("%s says %q", filepath.Base(name), line)
 	}
@@ -119,7 +119,7 @@ func (p *Process) Ask(ctx context.Context, question, answer any) error {
 	if _, err := p.stdin.Write(append(line, '\n')); err != nil {
 		return fmt.Errorf("%s: %w", p.cmd.Path, err)
 	}
-	defer context.AfterFunc(ctx, func() { p.cmd.Process.Signal(syscall.SIGTERM) })()
+	defer context.AfterFunc(ctx, func() { _ = p.cmd.Process.Signal(syscall.SIGTERM) })()
 	got, err := p.Line()
 	if err != nil {
 		return both(ctx.Err(), err)
@@ -141,11 +141,11 @@ func both(cause, err error) error {
 // Close asks the child to end, waits, and kills it if need be.
 func (p *Process) Close() {
 	p.stdin.Close()
-	p.cmd.Process.Signal(syscall.SIGTERM)
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 	select {
 	case <-p.done:
 	case <-time.After(endTimeout):
-		p.cmd.Process.Kill()
+		_ = p.cmd.Process.Kill() // it may have ended
 		<-p.done
 	}
 }

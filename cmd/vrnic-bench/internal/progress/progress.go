@@ -24,11 +24,11 @@ type Line struct {
 	stop  chan struct{}
 	wg    sync.WaitGroup
 
-	mu    sync.Mutex // guards what follows, and w
-	start time.Time
-	text  string
-	shown bool
-	ended bool
+	mu    sync.Mutex // guards writing to w, too
+	start time.Time  // +checklocks:mu
+	text  string     // +checklocks:mu
+	shown bool       // +checklocks:mu
+	ended bool       // +checklocks:mu
 }
 
 // New shows a run of about total on w, if that is a terminal.
@@ -82,9 +82,10 @@ func (l *Line) Clear() {
 	l.clearLocked()
 }
 
+// +checklocks:l.mu
 func (l *Line) clearLocked() {
 	if l.shown {
-		io.WriteString(l.w, clearLine)
+		_, _ = io.WriteString(l.w, clearLine)
 		l.shown = false
 	}
 }

@@ -68,17 +68,23 @@ func terminal(t *testing.T) *os.File {
 	return f
 }
 
+func state(l *Line) (shown, ended bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.shown, l.ended
+}
+
 func TestTerminal(t *testing.T) {
 	f := terminal(t)
 	if !isTerminal(f) {
 		t.Fatal("a terminal is none")
 	}
-	if l := New(f, time.Second); !l.ended {
+	if _, ended := state(New(f, time.Second)); !ended {
 		t.Error("a short run has a line")
 	}
 	l := New(f, time.Hour)
 	l.Step("x")
-	if !l.shown {
+	if shown, _ := state(l); !shown {
 		t.Error("a long run has no line")
 	}
 	l.Done() // ends its goroutine

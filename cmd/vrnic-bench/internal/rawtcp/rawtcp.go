@@ -39,7 +39,7 @@ func Serve(l net.Listener) error {
 		}
 		go func() {
 			defer c.Close()
-			serve(c)
+			_ = serve(c) // the client sees how it ended
 		}()
 	}
 }

@@ -32,7 +32,7 @@ func RunClient(ctx context.Context, dev rdma.Device, cfg Config) (Result, error)
 		if errors.Is(err, errEnded) {
 			err = fmt.Errorf("round %d: the server has disconnected", res.Rounds)
 		}
-		s.disconnect() // err says more than how that goes
+		_ = s.disconnect() // err says more than how that goes
 		return res, err
 	}
 	if err := s.disconnect(); ctx.Err() == nil {

@@ -68,7 +68,7 @@ func serveOne(ctx context.Context, dev rdma.Device, req rdma.ConnRequest, cfg Co
 	client := req.RemoteAddr()
 	s, err := newSession(dev, max(cfg.Size, serverMinSize), rdma.LocalWrite)
 	if err != nil {
-		req.Reject(nil)
+		_ = req.Reject(nil) // the client may have gone
 		return fmt.Errorf("client %v: refused: %w", client, err)
 	}
 	defer s.close()
@@ -76,7 +76,7 @@ func serveOne(ctx context.Context, dev rdma.Device, req rdma.ConnRequest, cfg Co
 		return fmt.Errorf("client %v: accept: %w", client, err)
 	}
 	if err := s.serve(ctx, client, cfg); err != nil {
-		s.disconnect() // err says more than how that goes
+		_ = s.disconnect() // err says more than how that goes
 		return fmt.Errorf("client %v: %w", client, err)
 	}
 	return nil
@@ -139,7 +139,7 @@ func (s *session) checkSize(i info) error {
 // A lockedWriter takes whole lines from several goroutines.
 type lockedWriter struct {
 	mu sync.Mutex
-	w  io.Writer
+	w  io.Writer // +checklocks:mu
 }
 
 func (l *lockedWriter) Write(b []byte) (int, error) {

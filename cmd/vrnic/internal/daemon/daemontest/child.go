@@ -98,8 +98,8 @@ func Tell(word string, values ...any) {
 // Kill ends the process with SIGKILL, if it still runs, and waits for it.
 func (c *ChildProcess) Kill() {
 	if c.cmd.ProcessState == nil {
-		c.cmd.Process.Kill()
-		c.cmd.Wait()
+		_ = c.cmd.Process.Kill() // it may have ended
+		_ = c.cmd.Wait()         // by the signal
 	}
 }
 

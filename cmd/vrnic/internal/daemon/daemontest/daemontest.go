@@ -149,7 +149,7 @@ func (r Resources) WantBack(t testing.TB, when string) {
 	}
 	var stacks strings.Builder
 	if now.Goroutines > r.Goroutines {
-		pprof.Lookup("goroutine").WriteTo(&stacks, 1)
+		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
 	}
 	t.Errorf("%s: %+v, before it were %+v\n%s", when, now, r, stacks.String())
 }
