@@ -339,29 +339,7 @@ func timeoutMS(ctx context.Context) uint32 {
 func connParam(ev *abi.CMEvent) rdma.ConnParam {
 	pd, _ := ev.Param.PrivateData()
 	return rdma.ConnParam{
-		PrivateData: append([]byte(nil), pd...), IRD: readsFromRing(ev.Param.IRD), ORD: readsFromRing(ev.Param.ORD),
+		PrivateData: append([]byte(nil), pd...), IRD: abi.ReadsFromRing(ev.Param.IRD), ORD: abi.ReadsFromRing(ev.Param.ORD),
 		Extensions: ev.Flags&abi.EventExtensions != 0, SCTP: ev.Flags&abi.EventSCTP != 0,
 	}
-}
-
-// readsFromRing and readsToRing translate a count of Reads: the ring says 0 where rdma says NoReads,
-// and ReadsDefault where rdma says 0.
-func readsFromRing(n uint16) uint16 {
-	switch n {
-	case 0:
-		return rdma.NoReads
-	case abi.ReadsDefault:
-		return 0
-	}
-	return n
-}
-
-func readsToRing(n uint16) uint16 {
-	switch n {
-	case 0:
-		return abi.ReadsDefault
-	case rdma.NoReads:
-		return 0
-	}
-	return n
 }

@@ -52,15 +52,17 @@ func (d *Device) Listen(addr netip.AddrPort, backlog int) (_ rdma.Listener, err 
 	if !addr.Addr().IsUnspecified() {
 		err = d.checkAddr(addr.Addr())
 	} else { // of this device, not of all that the daemon has
-		err = d.setOption(id, abi.OptDevice, d.index)
+		err = d.setOptions(id, &abi.ConnOptions{Device: d.index + 1})
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err := d.c.call(abi.OpCMBind, op, abi.CMBindRequest{ID: id.handle, Addr: abi.MakeSockAddr(addr)}, &abi.EmptyReply{}); err != nil {
+	if err := d.c.call(abi.OpCMBind, op, abi.CMBindRequest{ID: id.handle,
+		Addr: abi.MakeSockAddr(addr)}, &abi.EmptyReply{}); err != nil {
 		return nil, err
 	}
-	if err := d.c.call(abi.OpCMListen, op, abi.CMListenRequest{ID: id.handle, Backlog: uint32(backlog)}, &abi.EmptyReply{}); err != nil {
+	if err := d.c.call(abi.OpCMListen, op, abi.CMListenRequest{ID: id.handle,
+		Backlog: uint32(backlog)}, &abi.EmptyReply{}); err != nil {
 		return nil, err
 	}
 	var q abi.CMQueryReply
@@ -79,7 +81,8 @@ func (d *Device) checkAddr(a netip.Addr) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("shm: %v is no address of %s (it has %v): %w", a, d.attr.Name, d.attr.Addrs, rdma.ErrInvalid)
+	return fmt.Errorf("shm: %v is no address of %s (it has %v): %w", a, d.attr.Name, d.attr.Addrs,
+		rdma.ErrInvalid)
 }
 
 // Addr implements rdma.Listener.
@@ -133,7 +136,8 @@ type connRequest struct {
 }
 
 func newConnRequest(id *cmID, ev *abi.CMEvent) *connRequest {
-	return &connRequest{id: id, local: ev.Src.AddrPort(), remote: ev.Dst.AddrPort(), param: connParam(ev)}
+	return &connRequest{id: id, local: ev.Src.AddrPort(), remote: ev.Dst.AddrPort(),
+		param: connParam(ev)}
 }
 
 // LocalAddr, RemoteAddr and Param implement rdma.ConnRequest.
@@ -169,13 +173,15 @@ func (r *connRequest) Reject(privateData []byte) error {
 	if !r.answered.CompareAndSwap(false, true) {
 		return errInvalid("connection request has been answered")
 	}
-	err := r.id.ch.d.c.call(abi.OpCMReject, fmt.Sprintf("reject connection from %v", r.remote), req, &abi.EmptyReply{})
+	err := r.id.ch.d.c.call(abi.OpCMReject, fmt.Sprintf("reject connection from %v", r.remote), req,
+		&abi.EmptyReply{})
 	r.id.destroy()
 	return err
 }
 
 // Connect implements rdma.Device.
-func (d *Device) Connect(ctx context.Context, qp rdma.QP, remote netip.AddrPort, p rdma.ConnParam) (_ rdma.Conn, err error) {
+func (d *Device) Connect(ctx context.Context, qp rdma.QP, remote netip.AddrPort, p rdma.ConnParam) (
+	_ rdma.Conn, err error) {
 	if err := d.usable(); err != nil {
 		return nil, err
 	}
@@ -195,15 +201,20 @@ func (d *Device) Connect(ctx context.Context, qp rdma.QP, remote netip.AddrPort,
 		return nil, err
 	}
 	op := fmt.Sprintf("connect to %v", remote)
-	return d.establish(ctx, id, q, op, &p, func() error { return d.resolveAndConnect(ctx, id, remote, op, req) })
+	return d.establish(ctx, id, q, op, &p, func() error {
+		return d.resolveAndConnect(ctx, id, remote, op, req)
+	})
 }
 
-// resolveAndConnect finds the way to remote, from an address of this device, and connects. The daemon knows the way when it
-// answers, so that the request to connect goes right behind; it is refused if there is none.
-func (d *Device) resolveAndConnect(ctx context.Context, id *cmID, remote netip.AddrPort, op string, req *abi.CMConnectRequest) error {
+// resolveAndConnect finds the way to remote, from an address of this device, and connects. The
+// daemon knows the way when it answers, so that the request to connect goes right behind; it is
+// refused if there is none.
+func (d *Device) resolveAndConnect(ctx context.Context, id *cmID, remote netip.AddrPort, op string,
+	req *abi.CMConnectRequest) error {
 	way := fmt.Sprintf("find a way to %v", remote)
 	resolve := &call{op: abi.OpCMResolveAddr, what: way, req: abi.CMResolveAddrRequest{
-		ID: id.handle, TimeoutMS: timeoutMS(ctx), Dst: abi.MakeSockAddr(remote), Src: d.sourceFor(remote.Addr()),
+		ID: id.handle, TimeoutMS: timeoutMS(ctx), Dst: abi.MakeSockAddr(remote),
+		Src: d.sourceFor(remote.Addr()),
 	}, rep: &abi.EmptyReply{}, fd: -1}
 	connect := &call{op: abi.OpCMConnect, what: op, req: req, rep: &abi.EmptyReply{}, fd: -1}
 	d.c.rpcs(resolve, connect, d.cm.early())
@@ -240,13 +251,14 @@ func (d *Device) sourceFor(remote netip.Addr) abi.SockAddr {
 }
 
 // connectRequest makes the request that connects qp, having checked both.
-func (d *Device) connectRequest(id *cmID, qp rdma.QP, p *rdma.ConnParam) (*abi.CMConnectRequest, *queuePair, error) {
+func (d *Device) connectRequest(id *cmID, qp rdma.QP, p *rdma.ConnParam) (*abi.CMConnectRequest,
+	*queuePair, error) {
 	q, ok := qp.(*queuePair)
 	if !ok || q == nil || q.d != d {
 		return nil, nil, errInvalid("QP of another device")
 	}
 	req := &abi.CMConnectRequest{ID: id.handle, PD: q.pd.handle, Param: abi.ConnParam{
-		IRD: readsToRing(p.IRD), ORD: readsToRing(p.ORD), QPN: q.num,
+		IRD: abi.ReadsToRing(p.IRD), ORD: abi.ReadsToRing(p.ORD), QPN: q.num,
 	}}
 	if !req.Param.SetPrivateData(p.PrivateData) {
 		return nil, nil, errInvalid("%d octets of private data", len(p.PrivateData))
@@ -255,13 +267,15 @@ func (d *Device) connectRequest(id *cmID, qp rdma.QP, p *rdma.ConnParam) (*abi.C
 }
 
 // establish asks for a connection and waits for it. It destroys id if there will be none.
-func (d *Device) establish(ctx context.Context, id *cmID, q *queuePair, op string, p *rdma.ConnParam, ask func() error) (_ rdma.Conn, err error) {
+func (d *Device) establish(ctx context.Context, id *cmID, q *queuePair, op string,
+	p *rdma.ConnParam, ask func() error) (_ rdma.Conn, err error) {
 	defer func() {
 		if err != nil {
 			id.destroy()
 		}
 	}()
-	if err := d.setOptions(id, p); err != nil {
+	if err := d.setOptions(id, &abi.ConnOptions{MPA: p.MPA, Extensions: p.Extensions,
+		SCTP: p.SCTP}); err != nil {
 		return nil, err
 	}
 	if err := ask(); err != nil {
@@ -283,42 +297,14 @@ func (d *Device) establish(ctx context.Context, id *cmID, q *queuePair, op strin
 }
 
 // setOptions sets what is not the default.
-func (d *Device) setOptions(id *cmID, p *rdma.ConnParam) error {
-	rtr := uint32(p.MPA.RTR)
-	if p.MPA.ClientServer {
-		rtr |= abi.RTRClientServer
-	}
-	for _, o := range []struct{ name, value uint32 }{
-		{abi.OptMPARevision, uint32(p.MPA.Revision)},
-		{abi.OptMPACRC, uint32(p.MPA.CRC)},
-		{abi.OptMPAMarkers, boolWord(p.MPA.Markers)},
-		{abi.OptMPARTR, rtr},
-		{abi.OptFPDUSize, uint32(p.MPA.MULPDU)},
-		{abi.OptExtensions, boolWord(p.Extensions)},
-		{abi.OptTransport, boolWord(p.SCTP)},
-	} {
-		if o.value == 0 {
-			continue
-		}
-		if err := d.setOption(id, o.name, o.value); err != nil {
+func (d *Device) setOptions(id *cmID, o *abi.ConnOptions) error {
+	for _, req := range o.Requests(id.handle) {
+		if err := d.c.call(abi.OpCMSetOption, "set an option of a connection", req,
+			&abi.EmptyReply{}); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func boolWord(b bool) uint32 {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-// setOption sets one of our options of an id.
-func (d *Device) setOption(id *cmID, name, value uint32) error {
-	req := abi.CMSetOptionRequest{ID: id.handle, Level: abi.OptLevelVRNIC, Name: name, Len: 4}
-	abi.Order.PutUint32(req.Value[:], value)
-	return d.c.call(abi.OpCMSetOption, "set an option of a connection", req, &abi.EmptyReply{})
 }
 
 // A conn implements rdma.Conn.
@@ -334,7 +320,8 @@ type conn struct {
 }
 
 func newConn(id *cmID, ev *abi.CMEvent) *conn {
-	return &conn{id: id, local: ev.Src.AddrPort(), remote: ev.Dst.AddrPort(), param: connParam(ev), done: make(chan struct{})}
+	return &conn{id: id, local: ev.Src.AddrPort(), remote: ev.Dst.AddrPort(), param: connParam(ev),
+		done: make(chan struct{})}
 }
 
 // LocalAddr, RemoteAddr and Param implement rdma.Conn.

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"encoding/binary"
 	"net/netip"
 	"sync"
 	"syscall"
@@ -23,27 +22,15 @@ type idHandler struct {
 	// The client's calls come one at a time and are the only ones to change these; mu lets
 	// events read them.
 	mu   sync.Mutex
-	on   []boundID   // guarded by mu
-	opts connOptions // guarded by mu
-	over bool        // guarded by mu
+	on   []boundID       // guarded by mu
+	opts abi.ConnOptions // guarded by mu
+	over bool            // guarded by mu
 }
 
 // A boundID is an id on a device.
 type boundID struct {
 	sd *sessionDevice
 	cm *vnic.CMID
-}
-
-// The limits of MULPDU. RFC 5044, section 3.
-const minMULPDU, maxMULPDU = 128, 64768
-
-// connOptions are what CM_SET_OPTION sets for one end.
-type connOptions struct {
-	mpa      rdma.MPAParam
-	ext      bool   // the messages of RFC 7306
-	sctp     bool   // connect over SCTP
-	ird, ord uint16 // 0: default; what a connect or accept names comes first
-	device   uint32 // 1 + number of the device that a wildcard address means; 0: all
 }
 
 func (s *session) CreateID(req *abi.CMCreateIDRequest, id *server.CMID) (server.IDHandler, error) {
@@ -61,7 +48,7 @@ func (h *idHandler) snapshot() []boundID {
 	return h.on
 }
 
-func (h *idHandler) options() connOptions {
+func (h *idHandler) options() abi.ConnOptions {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.opts
@@ -148,7 +135,7 @@ const bindTries = 16
 
 func (h *idHandler) bindAll(addr netip.AddrPort) (_ []boundID, err error) {
 	devs := h.s.devs
-	if n := h.options().device; n != 0 {
+	if n := h.options().Device; n != 0 {
 		devs = devs[n-1 : n]
 	}
 	for range bindTries {
@@ -235,7 +222,7 @@ func (h *idHandler) Listen(backlog uint32) error {
 	if len(on) == 0 {
 		return syscall.EINVAL
 	}
-	mpa := h.options().mpa
+	mpa := h.options().MPA
 	for _, b := range on {
 		b.cm.SetMPA(mpa) // MPA answers before the client accepts
 		if err := b.cm.Listen(int(min(backlog, maxBacklog))); err != nil {
@@ -252,12 +239,12 @@ func (h *idHandler) param(p *abi.ConnParam) (rdma.ConnParam, error) {
 		return rdma.ConnParam{}, syscall.EINVAL
 	}
 	o := h.options()
-	out := rdma.ConnParam{PrivateData: private, IRD: readsFromRing(p.IRD), ORD: readsFromRing(p.ORD), MPA: o.mpa, Extensions: o.ext, SCTP: o.sctp}
+	out := rdma.ConnParam{PrivateData: private, IRD: abi.ReadsFromRing(p.IRD), ORD: abi.ReadsFromRing(p.ORD), MPA: o.MPA, Extensions: o.Extensions, SCTP: o.SCTP}
 	if out.IRD == 0 {
-		out.IRD = o.ird
+		out.IRD = o.IRD
 	}
 	if out.ORD == 0 {
-		out.ORD = o.ord
+		out.ORD = o.ORD
 	}
 	return out, nil
 }
@@ -320,73 +307,9 @@ func (h *idHandler) SetOption(level, name uint32, value []byte) error {
 	default:
 		return syscall.EOPNOTSUPP
 	}
-	var n uint64
-	switch len(value) {
-	case 4:
-		n = uint64(binary.LittleEndian.Uint32(value))
-	case 8:
-		n = binary.LittleEndian.Uint64(value)
-	default:
-		return syscall.EINVAL
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.opts.set(name, n, uint64(len(h.s.devs)))
-}
-
-// set sets an option of one end on a daemon with so many devices.
-func (o *connOptions) set(name uint32, n, devices uint64) error {
-	switch name {
-	case abi.OptMPARevision:
-		if n != 1 && n != 2 {
-			return syscall.EINVAL
-		}
-		o.mpa.Revision = uint8(n)
-	case abi.OptMPACRC:
-		if n > uint64(rdma.CRCRequired) {
-			return syscall.EINVAL
-		}
-		o.mpa.CRC = rdma.CRCMode(n)
-	case abi.OptReads:
-		if n > 1<<32-1 {
-			return syscall.EINVAL
-		}
-		o.ird, o.ord = readsFromRing(uint16(n>>16)), readsFromRing(uint16(n))
-	case abi.OptDevice:
-		if n >= devices {
-			return syscall.ENODEV
-		}
-		o.device = uint32(n) + 1
-	case abi.OptMPAMarkers:
-		if n > 1 {
-			return syscall.EINVAL
-		}
-		o.mpa.Markers = n == 1
-	case abi.OptMPARTR:
-		if n >= abi.RTRClientServer<<1 {
-			return syscall.EINVAL
-		}
-		o.mpa.ClientServer = n&abi.RTRClientServer != 0
-		o.mpa.RTR = rdma.RTRKinds(n &^ abi.RTRClientServer)
-	case abi.OptFPDUSize:
-		if n != 0 && (n < minMULPDU || n > maxMULPDU) {
-			return syscall.EINVAL
-		}
-		o.mpa.MULPDU = uint16(n)
-	case abi.OptExtensions:
-		if n > 1 {
-			return syscall.EINVAL
-		}
-		o.ext = n == 1
-	case abi.OptTransport:
-		if n > 1 {
-			return syscall.EINVAL
-		}
-		o.sctp = n == 1
-	default:
-		return syscall.EOPNOTSUPP
-	}
-	return nil
+	return h.opts.Set(name, value, len(h.s.devs))
 }
 
 // InitQPAttr answers as rdma_cm does for an RNIC: INIT is where a QP is from the start, and the later
@@ -468,7 +391,7 @@ func (h *idHandler) onEvent(sd *sessionDevice) func(vnic.CMEvent) {
 		}
 		out := abi.CMEvent{
 			Type: t, Status: ev.Status, Cause: causeOf(ev.Err), Device: sd.number,
-			Param: abi.ConnParam{IRD: readsToRing(ev.Param.IRD), ORD: readsToRing(ev.Param.ORD)},
+			Param: abi.ConnParam{IRD: abi.ReadsToRing(ev.Param.IRD), ORD: abi.ReadsToRing(ev.Param.ORD)},
 		}
 		if ev.Param.Extensions {
 			out.Flags |= abi.EventExtensions

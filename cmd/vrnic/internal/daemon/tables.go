@@ -261,26 +261,3 @@ func errno(err error) error {
 	}
 	return syscall.EIO
 }
-
-// readsFromRing translates IRD or ORD of the control messages: there 0 is none and ReadsDefault
-// asks for the default.
-func readsFromRing(n uint16) uint16 {
-	switch n {
-	case 0:
-		return rdma.NoReads
-	case abi.ReadsDefault:
-		return 0
-	}
-	return n
-}
-
-// readsToRing is the way back: of what the peer said or what was agreed, 0 is unknown.
-func readsToRing(n uint16) uint16 {
-	switch n {
-	case rdma.NoReads:
-		return 0
-	case 0:
-		return abi.ReadsDefault
-	}
-	return n
-}

@@ -128,19 +128,6 @@ func TestCause(t *testing.T) {
 	}
 }
 
-func TestReads(t *testing.T) {
-	for ring, want := range map[uint16]uint16{0: rdma.NoReads, abi.ReadsDefault: 0, 1: 1, 128: 128} {
-		if got := readsFromRing(ring); got != want {
-			t.Errorf("%d of the ring is %d, want %d", ring, got, want)
-		}
-	}
-	for n, want := range map[uint16]uint16{rdma.NoReads: 0, 0: abi.ReadsDefault, 32: 32} {
-		if got := readsToRing(n); got != want {
-			t.Errorf("%d is %d on the ring, want %d", n, got, want)
-		}
-	}
-}
-
 // Each event of the connection manager has a number of librdmacm's.
 func TestCMEvents(t *testing.T) {
 	for ev, want := range map[vnic.CMEventType]uint32{
@@ -151,31 +138,6 @@ func TestCMEvents(t *testing.T) {
 		if got, ok := cmEvents[ev]; !ok || got != want {
 			t.Errorf("%v is %d, %v; want %d", ev, got, ok, want)
 		}
-	}
-}
-
-func TestConnOptions(t *testing.T) {
-	var o connOptions
-	for _, tt := range []struct {
-		name uint32
-		n    uint64
-		want error
-	}{
-		{abi.OptMPARevision, 1, nil}, {abi.OptMPARevision, 3, syscall.EINVAL}, {abi.OptMPARevision, 1<<32 + 1, syscall.EINVAL},
-		{abi.OptMPACRC, 1, nil}, {abi.OptMPACRC, 4, syscall.EINVAL},
-		{abi.OptReads, 4<<16 | 8, nil}, {abi.OptReads, 1 << 32, syscall.EINVAL},
-		{abi.OptMPAMarkers, 1, nil}, {abi.OptMPAMarkers, 2, syscall.EINVAL}, {abi.OptMPARTR, 0xa, nil}, {abi.OptMPARTR, 0x10, syscall.EINVAL},
-		{abi.OptFPDUSize, 0, nil}, {abi.OptFPDUSize, 127, syscall.EINVAL}, {abi.OptFPDUSize, 64769, syscall.EINVAL}, {abi.OptFPDUSize, 64768, nil},
-		{abi.OptExtensions, 1, nil}, {abi.OptExtensions, 2, syscall.EINVAL},
-		{abi.OptDevice, 1, nil}, {abi.OptDevice, 2, syscall.ENODEV}, {abi.OptTransport, 1, nil}, {abi.OptTransport, 2, syscall.EINVAL}, {99, 0, syscall.EOPNOTSUPP},
-	} {
-		if err := o.set(tt.name, tt.n, 2); !errors.Is(err, tt.want) {
-			t.Errorf("option %d = %d: %v, want %v", tt.name, tt.n, err, tt.want)
-		}
-	}
-	want := connOptions{mpa: rdma.MPAParam{Revision: 1, CRC: rdma.CRCOff, Markers: true, ClientServer: true, RTR: rdma.RTRRead, MULPDU: 64768}, ext: true, sctp: true, ird: 4, ord: 8, device: 2}
-	if o != want {
-		t.Errorf("options are %+v, want %+v", o, want)
 	}
 }
 

@@ -1,0 +1,143 @@
+package abi
+
+import (
+	"maps"
+	"slices"
+	"syscall"
+
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// The limits of OptFPDUSize: RFC 5044, section 3.
+const (
+	minFPDUSize = 128
+	maxFPDUSize = 64768
+)
+
+// ConnOptions are what the options of OptLevelVRNIC say of one end of a connection, or of a
+// listener. They are numbers, and only here they are taken apart and put together.
+type ConnOptions struct {
+	MPA        rdma.MPAParam
+	Extensions bool   // the messages of RFC 7306
+	SCTP       bool   // connect over SCTP
+	IRD, ORD   uint16 // as rdma has them; what a connect or accept names comes first
+	Device     uint32 // 1 + number of the device that a wildcard address means; 0: all
+}
+
+// connOptions has a row for each option: what it may be, 0 among it or not, and where it is kept.
+// What get says is not sent if it is 0, the default; IRD and ORD go with a connect or accept.
+var connOptions = map[uint32]struct {
+	min, max uint64
+	set      func(o *ConnOptions, n uint32)
+	get      func(o *ConnOptions) uint32
+}{
+	OptMPARevision: {1, 2,
+		func(o *ConnOptions, n uint32) { o.MPA.Revision = uint8(n) },
+		func(o *ConnOptions) uint32 { return uint32(o.MPA.Revision) }},
+	OptMPACRC: {0, uint64(rdma.CRCRequired),
+		func(o *ConnOptions, n uint32) { o.MPA.CRC = rdma.CRCMode(n) },
+		func(o *ConnOptions) uint32 { return uint32(o.MPA.CRC) }},
+	OptMPAMarkers: {0, 1,
+		func(o *ConnOptions, n uint32) { o.MPA.Markers = n == 1 },
+		func(o *ConnOptions) uint32 { return boolWord(o.MPA.Markers) }},
+	OptMPARTR: {0, RTRClientServer<<1 - 1,
+		func(o *ConnOptions, n uint32) {
+			o.MPA.ClientServer, o.MPA.RTR = n&RTRClientServer != 0, rdma.RTRKinds(n&^RTRClientServer)
+		},
+		func(o *ConnOptions) uint32 {
+			return uint32(o.MPA.RTR) | RTRClientServer*boolWord(o.MPA.ClientServer)
+		}},
+	OptReads: {0, 1<<32 - 1,
+		func(o *ConnOptions, n uint32) {
+			o.IRD, o.ORD = ReadsFromRing(uint16(n>>16)),
+				ReadsFromRing(uint16(n))
+		},
+		func(*ConnOptions) uint32 { return 0 }},
+	OptFPDUSize: {0, maxFPDUSize,
+		func(o *ConnOptions, n uint32) { o.MPA.MULPDU = uint16(n) },
+		func(o *ConnOptions) uint32 { return uint32(o.MPA.MULPDU) }},
+	OptTransport: {0, 1,
+		func(o *ConnOptions, n uint32) { o.SCTP = n == 1 },
+		func(o *ConnOptions) uint32 { return boolWord(o.SCTP) }},
+	OptExtensions: {0, 1,
+		func(o *ConnOptions, n uint32) { o.Extensions = n == 1 },
+		func(o *ConnOptions) uint32 { return boolWord(o.Extensions) }},
+}
+
+// Set sets an option, on a daemon with so many devices: value is its octets. An error is a
+// syscall.Errno.
+func (o *ConnOptions) Set(name uint32, value []byte, devices int) error {
+	var n uint64
+	switch len(value) {
+	case 4:
+		n = uint64(Order.Uint32(value))
+	case 8:
+		n = Order.Uint64(value)
+	default:
+		return syscall.EINVAL
+	}
+	if name == OptDevice {
+		if n >= uint64(devices) {
+			return syscall.ENODEV
+		}
+		o.Device = uint32(n) + 1
+		return nil
+	}
+	x, ok := connOptions[name]
+	switch {
+	case !ok:
+		return syscall.EOPNOTSUPP
+	case n < x.min, n > x.max, name == OptFPDUSize && n > 0 && n < minFPDUSize:
+		return syscall.EINVAL
+	}
+	x.set(o, uint32(n))
+	return nil
+}
+
+// Requests are those that set, for an id, what o has beside the defaults.
+func (o *ConnOptions) Requests(id uint32) (reqs []CMSetOptionRequest) {
+	add := func(name, n uint32) {
+		r := CMSetOptionRequest{ID: id, Level: OptLevelVRNIC, Name: name, Len: 4}
+		Order.PutUint32(r.Value[:], n)
+		reqs = append(reqs, r)
+	}
+	if o.Device != 0 {
+		add(OptDevice, o.Device-1)
+	}
+	for _, name := range slices.Sorted(maps.Keys(connOptions)) {
+		if n := connOptions[name].get(o); n != 0 {
+			add(name, n)
+		}
+	}
+	return reqs
+}
+
+func boolWord(b bool) uint32 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// ReadsFromRing translates an IRD or ORD of the control messages: there 0 is none and ReadsDefault
+// asks for the default, or is unknown, where rdma says NoReads and 0.
+func ReadsFromRing(n uint16) uint16 {
+	switch n {
+	case 0:
+		return rdma.NoReads
+	case ReadsDefault:
+		return 0
+	}
+	return n
+}
+
+// ReadsToRing is the way back.
+func ReadsToRing(n uint16) uint16 {
+	switch n {
+	case rdma.NoReads:
+		return 0
+	case 0:
+		return ReadsDefault
+	}
+	return n
+}

@@ -1,0 +1,66 @@
+package abi
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+
+	"github.com/vrnic/vrnic/rdma"
+)
+
+func TestReads(t *testing.T) {
+	for ring, want := range map[uint16]uint16{0: rdma.NoReads, ReadsDefault: 0, 1: 1, 128: 128} {
+		if got := ReadsFromRing(ring); got != want {
+			t.Errorf("%d of the ring is %d, want %d", ring, got, want)
+		}
+	}
+	for n, want := range map[uint16]uint16{rdma.NoReads: 0, 0: ReadsDefault, 32: 32} {
+		if got := ReadsToRing(n); got != want {
+			t.Errorf("%d is %d on the ring, want %d", n, got, want)
+		}
+	}
+}
+
+func TestConnOptions(t *testing.T) {
+	var o ConnOptions
+	for _, tt := range []struct {
+		name uint32
+		n    uint64
+		want error
+	}{
+		{OptMPARevision, 1, nil}, {OptMPARevision, 3, syscall.EINVAL}, {OptMPARevision, 1<<32 + 1,
+			syscall.EINVAL},
+		{OptMPACRC, 1, nil}, {OptMPACRC, 4, syscall.EINVAL},
+		{OptReads, 4<<16 | 8, nil}, {OptReads, 1 << 32, syscall.EINVAL},
+		{OptMPAMarkers, 1, nil}, {OptMPAMarkers, 2, syscall.EINVAL}, {OptMPARTR, 0xa, nil},
+		{OptMPARTR, 0x10, syscall.EINVAL},
+		{OptFPDUSize, 0, nil}, {OptFPDUSize, 127, syscall.EINVAL}, {OptFPDUSize, 64769, syscall.EINVAL},
+		{OptFPDUSize, 64768, nil},
+		{OptExtensions, 1, nil}, {OptExtensions, 2, syscall.EINVAL},
+		{OptDevice, 1, nil}, {OptDevice, 2, syscall.ENODEV}, {OptTransport, 1, nil},
+		{OptTransport, 2, syscall.EINVAL}, {99, 0, syscall.EOPNOTSUPP},
+	} {
+		if err := o.Set(tt.name, Order.AppendUint64(nil, tt.n), 2); !errors.Is(err, tt.want) {
+			t.Errorf("option %d = %d: %v, want %v", tt.name, tt.n, err, tt.want)
+		}
+	}
+	want := ConnOptions{MPA: rdma.MPAParam{Revision: 1, CRC: rdma.CRCOff, Markers: true,
+		ClientServer: true, RTR: rdma.RTRRead, MULPDU: 64768}, Extensions: true, SCTP: true, IRD: 4,
+		ORD: 8, Device: 2}
+	if o != want {
+		t.Errorf("options are %+v, want %+v", o, want)
+	}
+	if err := o.Set(OptDevice, []byte{0}, 2); err != syscall.EINVAL {
+		t.Errorf("an octet as a number: %v", err)
+	}
+	var back ConnOptions
+	for _, r := range want.Requests(7) {
+		if err := back.Set(r.Name, r.Value[:r.Len], 2); err != nil || r.ID != 7 ||
+			r.Level != OptLevelVRNIC {
+			t.Errorf("%+v: %v", r, err)
+		}
+	}
+	if want.IRD, want.ORD = 0, 0; back != want { // which go with the connection itself
+		t.Errorf("what was asked for arrives as %+v, want %+v", back, want)
+	}
+}
