@@ -19,14 +19,14 @@ func TestNoTLS(t *testing.T) {
 	if deps := strings.Fields(string(out)); !slices.Contains(deps, "sync") || slices.Contains(deps, "crypto/tls") {
 		t.Error("crypto/tls is among the dependencies")
 	}
-	doc, err := os.ReadFile("../docs/limits.md")
+	doc, err := os.ReadFile("../docs/security.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	doc = bytes.Join(bytes.Fields(doc), []byte(" "))
 	for _, s := range []string{"Do not put TLS on top of RDMAP or DDP", "RFC 5042, section 5.4.2"} {
 		if !bytes.Contains(doc, []byte(s)) {
-			t.Errorf("docs/limits.md does not say %q", s)
+			t.Errorf("docs/security.md does not say %q", s)
 		}
 	}
 }
