@@ -11,8 +11,8 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/session"
 )
 
-// What a Device asks of the transport below it. A Network with SCTP, with ports or with the order of
-// requests is an SCTPNetwork, a PortNetwork or an OrderedNetwork, too.
+// What a Device asks of the transport below it. A Network with SCTP, with ports or with the order
+// of requests is an SCTPNetwork, a PortNetwork or an OrderedNetwork, too.
 type (
 	Network        = cm.Network
 	PortNetwork    = cm.PortNetwork
@@ -24,8 +24,8 @@ type (
 	AssociationHandler = session.Handler
 )
 
-// A CMID is one end of a connection, or a listener, as rdma_cm_id is. Its Connect and Accept take a *QP of the
-// same Context.
+// A CMID is one end of a connection, or a listener, as rdma_cm_id is. Its Connect and Accept take a
+// *QP of the same Context.
 type CMID = cm.ID
 
 // A CMEvent tells the owner of a CMID what happened to it.
@@ -58,10 +58,12 @@ type (
 func (d *Device) newCM() *cm.Manager {
 	c, t := &d.cfg, &d.cfg.Timeouts
 	return cm.New(cm.Config{
-		Name: c.Name, Network: c.Network, ForceWire: c.ForceWire, Owns: d.owns, Route: d.route, Log: d.log,
+		Name: c.Name, Network: c.Network, ForceWire: c.ForceWire, Owns: d.owns, Route: d.route,
+		Log:     d.log,
 		Connect: t.Connect, MPARequest: t.MPARequest, MPAReply: t.MPAReply, Turn: t.Turn,
 		MaxPending: c.MaxPending, MaxPendingPerPeer: c.MaxPendingPerPeer,
-		MaxHalfOpen: c.MaxHalfOpen, MaxHalfOpenPerPeer: c.MaxHalfOpenPerPeer, MaxConnsPerPeer: c.MaxConnsPerPeer,
+		MaxHalfOpen: c.MaxHalfOpen, MaxHalfOpenPerPeer: c.MaxHalfOpenPerPeer,
+		MaxConnsPerPeer: c.MaxConnsPerPeer,
 	})
 }
 
@@ -77,7 +79,8 @@ func (c *Context) Listen(addr netip.AddrPort, backlog int) (rdma.Listener, error
 }
 
 // Connect connects qp to remote and waits for the peer's answer.
-func (c *Context) Connect(ctx context.Context, qp rdma.QP, remote netip.AddrPort, p rdma.ConnParam) (rdma.Conn, error) {
+func (c *Context) Connect(ctx context.Context, qp rdma.QP, remote netip.AddrPort,
+	p rdma.ConnParam) (rdma.Conn, error) {
 	return c.cm.Connect(ctx, qp, remote, p)
 }
 
@@ -140,12 +143,14 @@ func (c *connectable) Disconnect() {
 func (c *connectable) OverStream(n *cm.Connection) cm.Link {
 	w := newWire((*QP)(c), n.Stream, n.Param, n.Asked)
 	return &candidate{qp: w.qp, link: w, open: w.open, info: &linkInfo{
-		local: n.Local, remote: n.Remote, param: n.Param, extensions: n.Asked.Extensions, stream: n.Stream,
-		emss: n.Stream.EMSS(),
+		local: n.Local, remote: n.Remote, param: n.Param, extensions: n.Asked.Extensions,
+		stream: n.Stream,
+		emss:   n.Stream.EMSS(),
 	}}
 }
 
-func (c *connectable) OverLoop(n *cm.Connection, peer cm.QP, other *cm.Connection) (own, peers cm.Link) {
+func (c *connectable) OverLoop(n *cm.Connection, peer cm.QP, other *cm.Connection) (own,
+	peers cm.Link) {
 	x, y := newLoop((*QP)(c), (*QP)(peer.(*connectable)))
 	over := func(l *loopEnd, n *cm.Connection) cm.Link {
 		return &candidate{qp: l.qp, link: l, open: l.open, peer: l.peer, info: &linkInfo{

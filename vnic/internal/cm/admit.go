@@ -53,8 +53,8 @@ type admission struct {
 	assocs   map[peerKey]int // SCTP associations that each peer has set up
 }
 
-// A grant is what a connection request holds of the limits from its first octet on, until the connection
-// is over. nil stands for none, and for one that was given back in full.
+// A grant is what a connection request holds of the limits from its first octet on, until the
+// connection is over. nil stands for none, and for one that was given back in full.
 type grant struct {
 	l   *acceptor
 	key peerKey
@@ -63,7 +63,8 @@ type grant struct {
 	half, waiting, connected bool
 }
 
-// admit gives a request of a peer what it needs; nil: it is refused. half says that the peer has not asked yet.
+// admit gives a request of a peer what it needs; nil: it is refused. half says that the peer has
+// not asked yet.
 func (l *acceptor) admit(key peerKey, half bool) *grant {
 	u, m := l.id.user, l.id.m
 	a, cfg := &m.admit, &m.cfg
@@ -75,7 +76,8 @@ func (l *acceptor) admit(key peerKey, half bool) *grant {
 	}
 	var full *uint64
 	switch {
-	case p.pending >= cfg.MaxPendingPerPeer, half && p.halfOpen >= cfg.MaxHalfOpenPerPeer, p.pending+p.conns >= cfg.MaxConnsPerPeer:
+	case p.pending >= cfg.MaxPendingPerPeer, half && p.halfOpen >= cfg.MaxHalfOpenPerPeer,
+		p.pending+p.conns >= cfg.MaxConnsPerPeer:
 		full = &a.refused.Peer
 	// A peer that has nothing waiting here finds room beyond the backlog, so that one that has filled
 	// it does not keep all others out.
@@ -197,7 +199,8 @@ func (m *Manager) Peers() []PeerInfo {
 	a.mu.Lock()
 	for k, p := range a.peers {
 		infos = append(infos, PeerInfo{
-			Dev: m.cfg.Name, Addr: k.addr, Context: k.user, HalfOpen: p.halfOpen, Pending: p.pending, Conns: p.conns, Refused: p.refused,
+			Dev: m.cfg.Name, Addr: k.addr, Context: k.user, HalfOpen: p.halfOpen, Pending: p.pending,
+			Conns: p.conns, Refused: p.refused,
 		})
 	}
 	a.mu.Unlock()

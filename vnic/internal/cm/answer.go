@@ -10,11 +10,11 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/llp"
 )
 
-// A request is a peer's wish to connect, until it is answered: over a stream, as a session of an SCTP
-// association, or from a QP of the device. One of accept, reject and drop is called.
+// A request is a peer's wish to connect, until it is answered: over a stream, as a session of an
+// SCTP association, or from a QP of the device. One of accept, reject and drop is called.
 type request interface {
-	// acceptNow answers and connects a's QP as far as that needs no waiting; false: accept is to do it, or the
-	// rest of it. p may be changed for that.
+	// acceptNow answers and connects a's QP as far as that needs no waiting; false: accept is to do
+	// it, or the rest of it. p may be changed for that.
 	acceptNow(a *Attempt, p *rdma.ConnParam) (done bool, err error)
 	// accept answers and connects a's QP.
 	accept(ctx context.Context, a *Attempt, p *rdma.ConnParam) error
@@ -38,8 +38,9 @@ func (id *ID) takeRequest(s step) (request, error) {
 	return r, nil
 }
 
-// Accept connects qp to the peer that asked. ESTABLISHED follows, or CONNECT_ERROR. What p.MPA leaves
-// open is that of SetMPA; its Revision is not used, as the peer has been answered with it in mind.
+// Accept connects qp to the peer that asked. ESTABLISHED follows, or CONNECT_ERROR. What p.MPA
+// leaves open is that of SetMPA; its Revision is not used, as the peer has been answered with it in
+// mind.
 func (id *ID) Accept(qp Connectable, p rdma.ConnParam) error {
 	if err := checkPrivateData(p.PrivateData, id.Param().MPA.Revision); err != nil {
 		return err
@@ -160,7 +161,8 @@ func (r *streamRequest) reply(id *ID, p *rdma.ConnParam) error {
 	id.overlayMPA(p)
 	err := r.responder.Reconfigure(u.startConfig(*p))
 	if err == nil {
-		r.params, err = r.responder.Accept(reads(p.IRD, u.cfg.IRD), reads(p.ORD, u.cfg.ORD), p.PrivateData)
+		r.params, err = r.responder.Accept(reads(p.IRD, u.cfg.IRD), reads(p.ORD, u.cfg.ORD),
+			p.PrivateData)
 	}
 	if err != nil {
 		abort(r.stream)
@@ -222,8 +224,8 @@ func (r *streamRequest) drop() {
 	r.stream.Close()
 }
 
-// attachStream connects a's QP over s, and closes s if that cannot be. g is what the peer holds, nil if we
-// have connected.
+// attachStream connects a's QP over s, and closes s if that cannot be. g is what the peer holds,
+// nil if we have connected.
 func (a *Attempt) attachStream(s llp.Stream, p iwarp.Params, asked rdma.ConnParam, g *grant) error {
 	c := &Connection{Stream: s, Param: p, Asked: asked}
 	c.Local, c.Remote = unmap(s.LocalAddr()), unmap(s.RemoteAddr())

@@ -138,7 +138,8 @@ func (r *connRequest) Reject(privateData []byte) error {
 }
 
 // Connect connects qp to remote and waits for the peer's answer.
-func (u *User) Connect(ctx context.Context, qp rdma.QP, remote netip.AddrPort, p rdma.ConnParam) (rdma.Conn, error) {
+func (u *User) Connect(ctx context.Context, qp rdma.QP, remote netip.AddrPort, p rdma.ConnParam) (
+	rdma.Conn, error) {
 	q, ok := qp.(Connectable)
 	if !ok {
 		return nil, fmt.Errorf("connect a QP of another device: %w", rdma.ErrInvalid)

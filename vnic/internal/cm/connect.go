@@ -79,7 +79,8 @@ func (id *ID) connect(ctx context.Context, a *Attempt, p rdma.ConnParam, t *tick
 	if !m.cfg.ForceWire && m.cfg.Owns(id.Remote().Addr()) {
 		l := m.ports.listener(id.Remote())
 		if l == nil && m.cfg.Network == nil {
-			id.fail(a, false, connectFailed(errno(syscall.ECONNREFUSED, "nobody listens on %v", id.Remote())))
+			id.fail(a, false, connectFailed(errno(syscall.ECONNREFUSED, "nobody listens on %v",
+				id.Remote())))
 			return
 		}
 		if l != nil {
@@ -89,7 +90,8 @@ func (id *ID) connect(ctx context.Context, a *Attempt, p rdma.ConnParam, t *tick
 		}
 	}
 	if m.cfg.Network == nil {
-		id.fail(a, false, connectFailed(errno(syscall.ENETUNREACH, "%s has no network to reach %v", m.cfg.Name, id.Remote())))
+		id.fail(a, false, connectFailed(errno(syscall.ENETUNREACH, "%s has no network to reach %v",
+			m.cfg.Name, id.Remote())))
 		return
 	}
 	if p.SCTP {
@@ -129,7 +131,8 @@ func (id *ID) dial(ctx context.Context) (iwarp.Stream, error) {
 
 // initiate runs the Initiator on s and connects the QP; ok is false with an event if it came to
 // nothing, and s is closed then.
-func (id *ID) initiate(ctx context.Context, a *Attempt, s iwarp.Stream, p rdma.ConnParam, t *ticket) (ev Event, ok bool) {
+func (id *ID) initiate(ctx context.Context, a *Attempt, s iwarp.Stream, p rdma.ConnParam,
+	t *ticket) (ev Event, ok bool) {
 	abort := func(err error) (Event, bool) {
 		abort(s)
 		return connectFailed(err), false

@@ -59,16 +59,16 @@ func (id *ID) emit(ev Event) {
 }
 
 // emitInOrder is emit with the handler called from another goroutine, unless the user is one of
-// UserConfig.Within: the caller may hold a lock that its handler takes. What the ids of a user emit so is
-// delivered one after the other, in the order of the calls.
+// UserConfig.Within: the caller may hold a lock that its handler takes. What the ids of a user emit
+// so is delivered one after the other, in the order of the calls.
 func (id *ID) emitInOrder(ev Event) {
 	id.enqueue(ev)
 	id.user.events.deliver(id)
 }
 
-// An eventQueue has ids with events to deliver. Linux has a work queue for them that is as orderly, and a
-// program counts on that: perftest connects each QP when the event of its id comes, and pairs them by that
-// order (-q).
+// An eventQueue has ids with events to deliver. Linux has a work queue for them that is as orderly,
+// and a program counts on that: perftest connects each QP when the event of its id comes, and pairs
+// them by that order (-q).
 type eventQueue struct {
 	user    *User
 	mu      sync.Mutex

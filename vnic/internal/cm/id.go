@@ -37,10 +37,11 @@ type ID struct {
 	listen     *acceptor      // of a listener
 	request    request        // of a child that has not been answered
 	hangUp     func()         // of a child that was rejected, if its connection is still there
-	announced  atomic.Bool    // of a child: its CONNECT_REQUEST has been given to a handler, whose it is
-	attempt    *Attempt       // from Connect or Accept on
-	cancel     func()         // ends the attempt
-	param      rdma.ConnParam // what was agreed
+	// of a child: its CONNECT_REQUEST has been given to a handler, whose it is
+	announced atomic.Bool
+	attempt   *Attempt       // from Connect or Accept on
+	cancel    func()         // ends the attempt
+	param     rdma.ConnParam // what was agreed
 }
 
 // Handle is the number by which the user names id.
@@ -162,8 +163,8 @@ func (id *ID) choosePortLocked() {
 	}
 }
 
-// connectedFrom notes where the connection comes from. The port table's entry of an id that was bound
-// by its user keeps its name.
+// connectedFrom notes where the connection comes from. The port table's entry of an id that was
+// bound by its user keeps its name.
 func (id *ID) connectedFrom(ap netip.AddrPort) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
@@ -177,7 +178,8 @@ func (id *ID) connectedFrom(ap netip.AddrPort) {
 }
 
 func (m *Manager) resolve(src netip.Addr, dst netip.AddrPort) (netip.Addr, error) {
-	if !dst.Addr().IsValid() || dst.Addr().IsUnspecified() || dst.Addr().IsMulticast() || dst.Port() == 0 {
+	if !dst.Addr().IsValid() || dst.Addr().IsUnspecified() || dst.Addr().IsMulticast() ||
+		dst.Port() == 0 {
 		return src, errno(syscall.EINVAL, "%v cannot be connected to", dst)
 	}
 	if src.IsValid() && !src.IsUnspecified() {

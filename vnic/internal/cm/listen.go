@@ -26,7 +26,8 @@ type acceptor struct {
 	ctx      context.Context
 	once     sync.Once
 	requests handshakeQueues // of streams whose requests have come and have not been announced
-	ordered  bool            // net tells when they have come; else they are in the order of their streams
+	// net tells when they have come; else they are in the order of their streams
+	ordered bool
 
 	// Requests half open or unanswered, in all and by peer; guarded by admission.mu.
 	waiting int
@@ -72,7 +73,8 @@ func (id *ID) listenLocked(backlog int) error {
 	if !id.mayLocked(stepListen) {
 		return id.stepLocked(stepListen)
 	}
-	l := &acceptor{id: id, backlog: min(backlog, 1<<16), requests: handshakeQueues{most: id.m.cfg.Turn}}
+	l := &acceptor{id: id, backlog: min(backlog, 1<<16), requests: handshakeQueues{
+		most: id.m.cfg.Turn}}
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	if n := id.m.cfg.Network; n != nil {
 		nl, err := l.listen(n)
@@ -110,8 +112,8 @@ func (l *acceptor) arrived(remote netip.AddrPort) {
 	l.requests.join(netip.AddrPortFrom(remote.Addr(), 0), remote)
 }
 
-// awaitFirst waits until requests from the same host that have come before that from remote have been
-// announced.
+// awaitFirst waits until requests from the same host that have come before that from remote have
+// been announced.
 func (l *acceptor) awaitFirst(ctx context.Context, remote netip.AddrPort) {
 	if t := l.requests.of(unmap(remote)); t != nil {
 		t.awaitFirst(ctx)
@@ -203,7 +205,8 @@ func (l *acceptor) greet(r *streamRequest) {
 	}
 	r.grant.asked()
 	p := rdma.ConnParam{
-		PrivateData: append([]byte(nil), q.PrivateData...), IRD: shownReads(q.IRD), ORD: shownReads(q.ORD),
+		PrivateData: append([]byte(nil), q.PrivateData...), IRD: shownReads(q.IRD),
+		ORD: shownReads(q.ORD),
 		MPA: rdma.MPAParam{Revision: q.Revision},
 	}
 	l.awaitFirst(ctx, r.stream.RemoteAddr())
@@ -246,7 +249,8 @@ func (l *acceptor) child(r request, local, remote netip.AddrPort, p rdma.ConnPar
 	}
 }
 
-// StartConfig is what the listener can do: what requests are answered with before a program answers them.
+// StartConfig is what the listener can do: what requests are answered with before a program answers
+// them.
 func (l *acceptor) StartConfig() iwarp.StartConfig {
 	l.id.mu.Lock()
 	mpa := l.id.mpa

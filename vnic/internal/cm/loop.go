@@ -71,7 +71,8 @@ func (id *ID) connectLoop(ctx context.Context, a *Attempt, l *ID, p rdma.ConnPar
 	local := id.local
 	id.mu.Unlock()
 	call := &loopCall{
-		grant: g, qp: a.qp, param: p, local: local, mpa: id.user.startConfig(p), reply: make(chan loopAnswer, 1),
+		grant: g, qp: a.qp, param: p, local: local, mpa: id.user.startConfig(p),
+		reply: make(chan loopAnswer, 1),
 	}
 	q := rdma.ConnParam{
 		PrivateData: p.PrivateData, IRD: shownReads(call.mpa.IRD), ORD: shownReads(call.mpa.ORD),
@@ -122,7 +123,8 @@ func (c *loopCall) accept(_ context.Context, a *Attempt, p *rdma.ConnParam) erro
 		return fmt.Errorf("accept: %w", err)
 	}
 	ap := id.Local()
-	own, other := &Connection{Local: ap, Remote: c.local, Param: mine}, &Connection{Local: c.local, Remote: ap, Param: theirs}
+	own, other := &Connection{Local: ap, Remote: c.local, Param: mine}, &Connection{Local: c.local,
+		Remote: ap, Param: theirs}
 	x, y := a.qp.OverLoop(own, c.qp, other)
 	if !c.answer(loopAnswer{link: y, conn: other}) {
 		return errno(syscall.ECONNABORTED, "accept: the peer has given up")
@@ -143,7 +145,8 @@ func (c *loopCall) drop() { _, _ = c.reject(nil) }
 
 // negotiate is what the MPA start-up comes to, by running it: what is agreed on does not depend on
 // where the peer is.
-func negotiate(c *loopCall, p *rdma.ConnParam, responder iwarp.StartConfig, l *UserConfig) (res, init iwarp.Params, err error) {
+func negotiate(c *loopCall, p *rdma.ConnParam, responder iwarp.StartConfig, l *UserConfig) (res,
+	init iwarp.Params, err error) {
 	in, err := iwarp.NewInitiator(c.mpa, c.param.PrivateData)
 	if err != nil {
 		return res, init, err

@@ -16,7 +16,8 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/session"
 )
 
-// A Config says what the connection manager of a device works with. Durations of 0 or less: no limit.
+// A Config says what the connection manager of a device works with. Durations of 0 or less: no
+// limit.
 type Config struct {
 	Name      string  // of the device
 	Network   Network // nil: only QPs of the device reach each other
@@ -61,8 +62,8 @@ type UserConfig struct {
 	MaxIDs     int
 	MaxPending int // connection requests to its listeners, half open or unanswered
 	IRD, ORD   int
-	// Within: handlers may be called within ResolveAddr, ResolveRoute and Accept, whose caller then holds no
-	// lock that they take. It saves waking a goroutine for each of them.
+	// Within: handlers may be called within ResolveAddr, ResolveRoute and Accept, whose caller then
+	// holds no lock that they take. It saves waking a goroutine for each of them.
 	Within bool
 }
 
@@ -134,7 +135,9 @@ func (u *User) Wait() { u.workers.wg.Wait() }
 // start runs f on a goroutine that Wait waits for; false: u was shut down.
 func (u *User) start(f func()) bool { return u.workers.start(f) }
 
-func unmap(ap netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()) }
+func unmap(ap netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+}
 
 // signal puts a token into a one-slot channel.
 func signal(c chan struct{}) {

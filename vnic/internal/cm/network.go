@@ -18,8 +18,9 @@ type Network interface {
 	Listen(addr netip.AddrPort, backlog int) (StreamListener, error)
 }
 
-// A PortNetwork is a Network that opens streams from a port that is asked for. Then an id has a port
-// of its own as soon as its address is resolved, as with Linux's rdma_cm, and its peer sees that one.
+// A PortNetwork is a Network that opens streams from a port that is asked for. Then an id has a
+// port of its own as soon as its address is resolved, as with Linux's rdma_cm, and its peer sees
+// that one.
 type PortNetwork interface {
 	Network
 	// DialFrom is Dial from a port that is not 0. EADDRINUSE: the port is taken below.
@@ -32,7 +33,8 @@ type OrderedNetwork interface {
 	Network
 	// ListenOrdered is Listen. first is called for each stream when its first octets are there, before
 	// anybody can read them, for one after the other, as they came; it does not wait.
-	ListenOrdered(addr netip.AddrPort, backlog int, first func(remote netip.AddrPort)) (StreamListener, error)
+	ListenOrdered(addr netip.AddrPort, backlog int, first func(remote netip.AddrPort)) (StreamListener,
+		error)
 }
 
 // An SCTPNetwork is a Network that has SCTP, too.

@@ -7,15 +7,16 @@ import (
 	"time"
 )
 
-// A program that connects several QPs to one listener counts on being asked for in that order: perftest
-// pairs its QPs so (-q), and with Linux's drivers, which connect within rdma_connect, it gets what it
-// expects. So the attempts of a user at one address stand in a queue, and send their requests one after the
-// other; streams are opened before that, some at a time. And a listener announces the requests of one host in
-// the order in which they have come, be it that they are read in another. But nobody waits for long: a peer
-// that does not answer, or does not ask, delays its own others by no more than Config.Turn.
+// A program that connects several QPs to one listener counts on being asked for in that order:
+// perftest pairs its QPs so (-q), and with Linux's drivers, which connect within rdma_connect, it
+// gets what it expects. So the attempts of a user at one address stand in a queue, and send their
+// requests one after the other; streams are opened before that, some at a time. And a listener
+// announces the requests of one host in the order in which they have come, be it that they are read
+// in another. But nobody waits for long: a peer that does not answer, or does not ask, delays its
+// own others by no more than Config.Turn.
 
-// opensAtOnce is how many open streams at a time, at an address that answers: fewer than may be half open at
-// a listener, and so few that they find room at one that takes few.
+// opensAtOnce is how many open streams at a time, at an address that answers: fewer than may be
+// half open at a listener, and so few that they find room at one that takes few.
 const opensAtOnce = 8
 
 // handshakeQueues are of attempts whose requests have not been sent, or requests that have not been
@@ -46,7 +47,8 @@ type ticket struct {
 	firstClosed, left bool      // first is closed; leave was called
 }
 
-// join is called in the order of the attempts, or of the requests: then peer is the stream's other end.
+// join is called in the order of the attempts, or of the requests: then peer is the stream's other
+// end.
 func (q *handshakeQueues) join(at, peer netip.AddrPort) *ticket {
 	q.mu.Lock()
 	defer q.mu.Unlock()

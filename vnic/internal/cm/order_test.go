@@ -25,8 +25,8 @@ func queue(t *testing.T, all *handshakeQueues, who string, went *[]string) *tick
 	return n
 }
 
-// Whoever is ready first waits for those before it: for one that does not get on, no longer than it may delay others, and then
-// the others are still in their order.
+// Whoever is ready first waits for those before it: for one that does not get on, no longer than it
+// may delay others, and then the others are still in their order.
 func TestTurnOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := &handshakeQueues{most: 100 * time.Millisecond}
@@ -61,8 +61,8 @@ func TestTurnOrder(t *testing.T) {
 	})
 }
 
-// One that is ready when its turn comes has the whole time from then on, however long it has waited; and one that gives up in the
-// middle holds nobody up.
+// One that is ready when its turn comes has the whole time from then on, however long it has
+// waited; and one that gives up in the middle holds nobody up.
 func TestTurnOfOneThatWaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := &handshakeQueues{most: 100 * time.Millisecond}
@@ -104,8 +104,8 @@ func TestTurnCanceled(t *testing.T) {
 	all.join(turnAt, netip.AddrPort{}).awaitFirst(ctx)
 }
 
-// Some open streams at a time. At an address that does not answer more and more do, so that many attempts take no long time; once one
-// is over as it should be it is some again.
+// Some open streams at a time. At an address that does not answer more and more do, so that many
+// attempts take no long time; once one is over as it should be it is some again.
 func TestTurnsOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := &handshakeQueues{most: 100 * time.Millisecond}
@@ -159,12 +159,13 @@ func TestTurnsOpen(t *testing.T) {
 	})
 }
 
-// A request is found by its stream's address until its turn is over, or has been taken from it; other hosts' have lines of their
-// own.
+// A request is found by its stream's address until its turn is over, or has been taken from it;
+// other hosts' have lines of their own.
 func TestTurnOfRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &acceptor{requests: handshakeQueues{most: 100 * time.Millisecond}}
-		a, b, other := netip.MustParseAddrPort("10.0.0.1:1"), netip.MustParseAddrPort("[::ffff:10.0.0.1]:2"), netip.MustParseAddrPort("10.0.0.3:1")
+		a, b, other := netip.MustParseAddrPort("10.0.0.1:1"),
+			netip.MustParseAddrPort("[::ffff:10.0.0.1]:2"), netip.MustParseAddrPort("10.0.0.3:1")
 		for _, ap := range []netip.AddrPort{a, b, other} {
 			l.arrived(ap)
 		}

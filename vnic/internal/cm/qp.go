@@ -14,17 +14,19 @@ type Connectable interface {
 	CM() QP // nil: there is none
 }
 
-// A QP is what the connection manager asks of a queue pair. Its methods may be called by any goroutine.
+// A QP is what the connection manager asks of a queue pair. Its methods may be called by any
+// goroutine.
 type QP interface {
 	Num() uint32
 	User() *User // whose it is
 	// Reserve keeps the QP for a, until Release or the end of the connection. rdma.ErrBusy if another
 	// Attempt has it, rdma.ErrInvalid if it is not Idle, rdma.ErrClosed.
 	Reserve(a *Attempt) error
-	// Release gives a QP back that a has not connected. started says that the MPA start-up had begun: then
-	// the QP goes to Error for err (Q2).
+	// Release gives a QP back that a has not connected. started says that the MPA start-up had begun:
+	// then the QP goes to Error for err (Q2).
 	Release(a *Attempt, started bool, err error)
-	// End is Release, or ends a's connection at once. It does not run the QP on the caller's goroutine.
+	// End is Release, or ends a's connection at once. It does not run the QP on the caller's
+	// goroutine.
 	End(a *Attempt)
 	// Disconnect begins the graceful end of the connection, as End does.
 	Disconnect()
@@ -32,7 +34,8 @@ type QP interface {
 	Blocks() bool
 	// OverStream makes the Link of a connection over c.Stream.
 	OverStream(c *Connection) Link
-	// OverLoop makes the two Links of a connection with peer, a QP of the same device, to which it is other.
+	// OverLoop makes the two Links of a connection with peer, a QP of the same device, to which it is
+	// other.
 	OverLoop(c *Connection, peer QP, other *Connection) (own, peers Link)
 }
 
@@ -110,6 +113,6 @@ func (a *Attempt) Established() {
 // LinkEnded says that the QP has given its link back; who runs it calls this.
 func (a *Attempt) LinkEnded() { a.grant.disconnect() }
 
-// Ended says that the connection is over and the QP flushed; who runs it calls this, once. err is nil
-// for a graceful end.
+// Ended says that the connection is over and the QP flushed; who runs it calls this, once. err is
+// nil for a graceful end.
 func (a *Attempt) Ended(err error) { a.id.disconnected(a, err) }

@@ -19,8 +19,9 @@ func (id *ID) connectSCTP(ctx context.Context, a *Attempt, p rdma.ConnParam, t *
 		return
 	}
 	st, asked, err := m.assocs.Open(ctx, n, &session.Call{
-		Local: id.Local().Addr(), Remote: id.Remote(), Start: id.user.startConfig(p), PrivateData: p.PrivateData,
-		Connect: m.cfg.Connect, Reply: m.cfg.MPAReply, Sent: t.leave,
+		Local: id.Local().Addr(), Remote: id.Remote(), Start: id.user.startConfig(p),
+		PrivateData: p.PrivateData,
+		Connect:     m.cfg.Connect, Reply: m.cfg.MPAReply, Sent: t.leave,
 	})
 	if err != nil {
 		id.fail(a, asked, connectFailed(err))
@@ -32,8 +33,8 @@ func (id *ID) connectSCTP(ctx context.Context, a *Attempt, p rdma.ConnParam, t *
 	}
 }
 
-// maxPeerAssociations is how many associations a peer may have set up: each carries hundreds of QPs to one
-// port, and can hold some MiB that have come and not been taken.
+// maxPeerAssociations is how many associations a peer may have set up: each carries hundreds of QPs
+// to one port, and can hold some MiB that have come and not been taken.
 const maxPeerAssociations = 64
 
 // acceptAssociation takes an association that a peer has set up. It is an SCTPNetwork's accept.
@@ -90,7 +91,8 @@ func (l *acceptor) Current(local netip.AddrPort) session.Listener {
 	return l
 }
 
-// Asked implements session.Listener: it makes a child of a session that the peer asks for, or refuses it.
+// Asked implements session.Listener: it makes a child of a session that the peer asks for, or
+// refuses it.
 func (l *acceptor) Asked(st *session.Stream) {
 	q, ok := st.Request()
 	r := &sessionRequest{st: st}
@@ -98,7 +100,8 @@ func (l *acceptor) Asked(st *session.Stream) {
 		r.grant = l.admit(keyOf(st.RemoteAddr().Addr()), false)
 	}
 	p := rdma.ConnParam{
-		PrivateData: append([]byte(nil), q.PrivateData...), IRD: shownReads(q.IRD), ORD: shownReads(q.ORD),
+		PrivateData: append([]byte(nil), q.PrivateData...), IRD: shownReads(q.IRD),
+		ORD: shownReads(q.ORD),
 		MPA: rdma.MPAParam{Revision: 1}, SCTP: true,
 	}
 	if q.Enhanced {

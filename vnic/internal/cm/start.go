@@ -16,8 +16,8 @@ import (
 // defaultReads is an IRD or ORD if nobody asks.
 const defaultReads = 32
 
-// checkPrivateData: a start frame holds 512 octets (RFC 5044, section 7.1.1), in revision 2 with 4 of
-// our own (RFC 6581, section 9).
+// checkPrivateData: a start frame holds 512 octets (RFC 5044, section 7.1.1), in revision 2 with 4
+// of our own (RFC 6581, section 9).
 func checkPrivateData(b []byte, revision uint8) error {
 	limit := iwarp.MaxPrivateData
 	if revision != 1 {
@@ -53,7 +53,8 @@ func shownReads(v uint16) uint16 {
 
 func agreed(p *iwarp.Params) rdma.ConnParam {
 	return rdma.ConnParam{
-		PrivateData: append([]byte(nil), p.PrivateData...), IRD: shownReads(p.IRD), ORD: shownReads(p.ORD),
+		PrivateData: append([]byte(nil), p.PrivateData...), IRD: shownReads(p.IRD),
+		ORD: shownReads(p.ORD),
 		MPA: rdma.MPAParam{Revision: p.Revision},
 	}
 }

@@ -6,19 +6,23 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 )
 
-// A state says how far an ID has come. The names are those of Linux's rdma_cm where it has them, and those
-// that "vrnic show cm" prints. The daemon and the client's libraries keep no state of their own beside it.
+// A state says how far an ID has come. The names are those of Linux's rdma_cm where it has them,
+// and those that "vrnic show cm" prints. The daemon and the client's libraries keep no state of
+// their own beside it.
 //
-//	IDLE ──bind──▶ BOUND ──listen──▶ LISTEN
-//	  │              │
-//	  └──resolve address─┴──▶ ADDR_QUERY ──▶ ADDR_RESOLVED ──resolve route──▶ ROUTE_RESOLVED
-//	                         (or back)            └──────────connect──────────────┘
-//	                                                           ▼
-//	REQUEST ──accept─────────────────────────────────────▶ CONNECTING ──established──▶ CONNECTED
-//	  │                                                        │ fail                     │
-//	  └──reject──────────────────────────────────────────▶ DISCONNECTED ◀──disconnected───┘
+//	     bind             listen
+//	IDLE ────▶ BOUND ──────────────▶ LISTEN
+//	 │  ◀────    │   port taken
+//	 │           │ resolve address               resolve route
+//	 ├───────────┴──▶ ADDR_QUERY ──▶ ADDR_RESOLVED ────▶ ROUTE_RESOLVED
+//	 │                (or back)           │                    │
+//	 │                                    └──── connect ───────┤
+//	 │ a peer's request                                        ▼      established
+//	 └───────────▶ REQUEST ──────────── accept ────────▶ CONNECTING ──────▶ CONNECTED
+//	                  │                                        │ fail          │
+//	                  └──── reject ──▶ DISCONNECTED ◀──────────┴───────────────┘ disconnected
 //
-// CLOSED may follow each. A REQUEST is how the ID of a peer's request begins.
+// CLOSED may follow each.
 type state uint8
 
 const (
@@ -36,9 +40,17 @@ const (
 )
 
 var stateNames = [...]string{
-	stateIdle: "IDLE", stateBound: "BOUND", stateAddrQuery: "ADDR_QUERY", stateAddrResolved: "ADDR_RESOLVED",
-	stateRouteResolved: "ROUTE_RESOLVED", stateListen: "LISTEN", stateConnecting: "CONNECTING",
-	stateRequest: "REQUEST", stateConnected: "CONNECTED", stateDisconnected: "DISCONNECTED", stateClosed: "CLOSED",
+	stateIdle:          "IDLE",
+	stateBound:         "BOUND",
+	stateAddrQuery:     "ADDR_QUERY",
+	stateAddrResolved:  "ADDR_RESOLVED",
+	stateRouteResolved: "ROUTE_RESOLVED",
+	stateListen:        "LISTEN",
+	stateConnecting:    "CONNECTING",
+	stateRequest:       "REQUEST",
+	stateConnected:     "CONNECTED",
+	stateDisconnected:  "DISCONNECTED",
+	stateClosed:        "CLOSED",
 }
 
 func (s state) String() string { return stateNames[s] }
@@ -65,7 +77,8 @@ const (
 	stepClose
 )
 
-// steps says from which states each step may be taken, where it leads to, and how an error calls it.
+// steps says from which states each step may be taken, where it leads to, and how an error calls
+// it.
 var steps = [...]struct {
 	from uint16
 	to   state
@@ -90,7 +103,8 @@ var steps = [...]struct {
 }
 
 // stepLocked takes a step, and nothing else assigns id.state; id.mu is held. An error, which wraps
-// rdma.ErrClosed or rdma.ErrInvalid, says that the table above does not have it, and nothing was done.
+// rdma.ErrClosed or rdma.ErrInvalid, says that the table above does not have it, and nothing was
+// done.
 func (id *ID) stepLocked(s step) error {
 	x := &steps[s]
 	switch {

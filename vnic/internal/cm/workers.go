@@ -5,9 +5,10 @@ import (
 	"time"
 )
 
-// A connection takes a handful of goroutines that do little and end: each begins with a small stack, which is
-// copied to a larger one twice or three times before it has sent its first segment, and wakes a thread that
-// looks for it. So a few that are done wait for the next, which has the stack of who was done last.
+// A connection takes a handful of goroutines that do little and end: each begins with a small
+// stack, which is copied to a larger one twice or three times before it has sent its first segment,
+// and wakes a thread that looks for it. So a few that are done wait for the next, which has the
+// stack of who was done last.
 
 const (
 	// maxIdle is how many wait: what a program has under way when it makes many connections.

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// What is started runs, all at the same time if need be; some goroutines that are done wait for more, and end with the user.
+// What is started runs, all at the same time if need be; some goroutines that are done wait for
+// more, and end with the user.
 func TestWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c workers

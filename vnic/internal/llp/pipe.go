@@ -12,11 +12,12 @@ import (
 	"github.com/vrnic/vrnic/iwarp"
 )
 
-// A pipe is a connection in memory that carries DDP segments, each in one piece: a ring of records, which are
-// a length and as many octets, and begin at multiples of recordAlign. A length of recordSkip stands for what is
-// left of the ring. Each direction has one writer and one reader, which fill and drain their part of the ring
-// without the lock: either may hang in a client's memory. A long message is read from one program's memory
-// into the ring, and written from there into the other's.
+// A pipe is a connection in memory that carries DDP segments, each in one piece: a ring of records,
+// which are a length and as many octets, and begin at multiples of recordAlign. A length of
+// recordSkip stands for what is left of the ring. Each direction has one writer and one reader,
+// which fill and drain their part of the ring without the lock: either may hang in a client's
+// memory. A long message is read from one program's memory into the ring, and written from there
+// into the other's.
 type pipe struct {
 	mu    sync.Mutex
 	reset bool // guarded by mu
@@ -36,7 +37,8 @@ const (
 	readMost = 256 << 10
 )
 
-// A pipeEnd is an iwarp.Stream that gives an Endpoint segments, and takes one at a time: iwarp.Config.Records.
+// A pipeEnd is an iwarp.Stream that gives an Endpoint segments, and takes one at a time:
+// iwarp.Config.Records.
 type pipeEnd struct {
 	Defaults
 	p     *pipe
@@ -72,7 +74,8 @@ func tellNotify(f func()) {
 
 var errPipeReset = fmt.Errorf("the other QP of the device is gone: %w", syscall.ECONNRESET)
 
-// ReadInto implements iwarp.Stream: it gives w, an Endpoint, segment by segment. Another w gets their octets.
+// ReadInto implements iwarp.Stream: it gives w, an Endpoint, segment by segment. Another w gets
+// their octets.
 func (e *pipeEnd) ReadInto(w io.Writer) (n int, err error) {
 	from := e.peer
 	sink, _ := w.(interface {

@@ -48,8 +48,8 @@ func (k *taker) Segment(seg []byte, size int) error {
 	return nil
 }
 
-// Segments of any length arrive as they were, in order, however the ring goes round; one that finds no room
-// is told when there is some, and one that is refused comes again.
+// Segments of any length arrive as they were, in order, however the ring goes round; one that finds
+// no room is told when there is some, and one that is refused comes again.
 func TestPipe(t *testing.T) {
 	x, y := NewPipe(netip.AddrPort{}, netip.AddrPort{})
 	told := 0
@@ -107,7 +107,8 @@ func TestPipe(t *testing.T) {
 	}
 	// A segment that cannot be read leaves nothing; the end comes behind what was sent.
 	broken := errors.New("no such page")
-	if n, err := x.WriteFrom(&segment{b: octets(200, 1), err: broken, some: 60}); n != 0 || !errors.Is(err, broken) {
+	if n, err := x.WriteFrom(&segment{b: octets(200, 1), err: broken, some: 60}); n != 0 ||
+		!errors.Is(err, broken) {
 		t.Errorf("a segment that cannot be read: %d, %v", n, err)
 	}
 	x.WriteFrom(&segment{b: octets(10, 1)})

@@ -1,5 +1,6 @@
-// Package llp is what a link runs on: a lower layer protocol (RFC 5041, section 1.3) with all that a link can
-// make use of. TCP, SCTP and the pipe between two QPs of one device differ in what they do of it.
+// Package llp is what a link runs on: a lower layer protocol (RFC 5041, section 1.3) with all that
+// a link can make use of. TCP, SCTP and the pipe between two QPs of one device differ in what they
+// do of it.
 package llp
 
 import "github.com/vrnic/vrnic/iwarp"
@@ -16,34 +17,39 @@ const (
 // Properties of a Stream that do not change. The zero value is TCP's.
 type Properties struct {
 	Transport Transport
-	Number    int  // of an SCTP association's stream
-	Records   bool // segments keep their bounds, and WriteFrom takes one at a time: iwarp.Config.Records
-	// Ahead: segments may come ahead of order, and are placed then; in their turn they come without octets.
+	Number    int // of an SCTP association's stream
+	// segments keep their bounds, and WriteFrom takes one at a time: iwarp.Config.Records
+	Records bool
+	// Ahead: segments may come ahead of order, and are placed then; in their turn they come without
+	// octets.
 	Ahead bool
 }
 
-// A Stream is a connection with what a link can make use of. A kind of stream that has nothing of it embeds
-// Defaults. The goroutine that runs the link calls its methods, but for Abandon.
+// A Stream is a connection with what a link can make use of. A kind of stream that has nothing of
+// it embeds Defaults. The goroutine that runs the link calls its methods, but for Abandon.
 type Stream interface {
 	iwarp.Stream
 	Properties() Properties
-	// Attach has segments given to to, by the calls of ReadInto. By default ReadInto gives them to its Writer.
+	// Attach has segments given to to, by the calls of ReadInto. By default ReadInto gives them to its
+	// Writer.
 	Attach(to Sink) error
-	// Absorb takes in what others wait behind, although a Send waits for a receive. By default nothing does.
+	// Absorb takes in what others wait behind, although a Send waits for a receive. By default nothing
+	// does.
 	Absorb()
 	// Flush sends what WriteFrom has taken. By default that is on its way.
 	Flush()
 	// Abandon gives up a Stream whose link does not come back. Any goroutine may call it.
 	Abandon()
-	// SetPrompt has f called by the goroutine that has brought octets, which holds no lock then. f must not
-	// wait, but for what the program answers, if more is not nil: more reports whether that goroutine has
-	// more to bring, and f returns soon then. By default nobody calls it; SetNotify's function is called in
-	// any case where f is not.
+	// SetPrompt has f called by the goroutine that has brought octets, which holds no lock then. f
+	// must not wait, but for what the program answers, if more is not nil: more reports whether that
+	// goroutine has more to bring, and f returns soon then. By default nobody calls it; SetNotify's
+	// function is called in any case where f is not.
 	SetPrompt(f func(more func() bool))
-	// SetPrefetch has f called by who asks the caches for what the Stream needs; false, which is the default:
-	// nobody does, and Prefetch does nothing.
+	// SetPrefetch has f called by who asks the caches for what the Stream needs; false, which is the
+	// default: nobody does, and Prefetch does nothing.
 	SetPrefetch(f func()) (can bool)
-	// Prefetch asks the caches for what the Stream needs, at both ends if it has both. Any goroutine may call it.
+	// Prefetch asks the caches for what the Stream needs, at both ends if it has both. Any goroutine
+	// may call it.
 	Prefetch()
 }
 

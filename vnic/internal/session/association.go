@@ -37,8 +37,8 @@ type Handler interface {
 }
 
 // An association has the DDP streams of an Association: those that QPs have, and by its Mux the
-// others. QPs of all users of the device share it. Its lock is below none, and has Stream.mu below it;
-// neither is held while a Listener or who owns a Stream is called.
+// others. QPs of all users of the device share it. Its lock is below none, and has Stream.mu below
+// it; neither is held while a Listener or who owns a Stream is called.
 type association struct {
 	in  *Incoming     // of one that the peer has set up; nil: we have
 	out *Pool         // of one that we have set up
@@ -63,8 +63,8 @@ type inbound struct {
 	token any
 }
 
-// holdOf is how many octets an association may keep of what has come ahead of order: 16 MiB, but for those of
-// a peer that has others less and less, so that many are of no use to it.
+// holdOf is how many octets an association may keep of what has come ahead of order: 16 MiB, but
+// for those of a peer that has others less and less, so that many are of no use to it.
 func holdOf(nth int) int {
 	const most, least = 16 << 20, 1 << 20
 	return max(most/max(nth, 1), least)
@@ -119,7 +119,8 @@ func (as *association) failed(err error, givenUp bool) {
 func (as *association) established(a Association) error {
 	cfg := sctpddp.Config{Initiator: as.in == nil, HoldAll: holdOf(0)}
 	if in := as.in; in != nil {
-		cfg.HoldAll, cfg.Backlog, cfg.Start = holdOf(in.Nth), in.Listener.Backlog(), in.Listener.StartConfig()
+		cfg.HoldAll, cfg.Backlog, cfg.Start = holdOf(in.Nth), in.Listener.Backlog(),
+			in.Listener.StartConfig()
 	}
 	as.mu.Lock()
 	mux, err := sctpddp.NewMux(a, cfg, time.Now())
@@ -147,7 +148,8 @@ func (as *association) established(a Association) error {
 	return nil
 }
 
-// open begins a session on a free stream. sctpddp.ErrNoStream, ErrDown: another association is needed.
+// open begins a session on a free stream. sctpddp.ErrNoStream, ErrDown: another association is
+// needed.
 func (as *association) open(c *Call) (*Stream, error) {
 	as.mu.Lock()
 	s, err := as.mux.Open(c.Start, c.PrivateData)
@@ -243,8 +245,8 @@ func (as *association) changed() {
 	}
 }
 
-// release gives the session of st back. What st has not taken it takes before, so that whatever comes
-// next is for the Mux.
+// release gives the session of st back. What st has not taken it takes before, so that whatever
+// comes next is for the Mux.
 func (as *association) release(st *Stream) {
 	as.mu.Lock()
 	left := st.rest()
@@ -271,7 +273,8 @@ func (as *association) abandon(st *Stream) {
 	alone := as.loss == nil
 	as.mux.Sessions(func(s *sctpddp.Session) {
 		other := as.streams[s.Stream()]
-		alone = alone && (other != nil && other.abandoned || other == nil && s.State() == sctpddp.StateIdle)
+		alone = alone && (other != nil && other.abandoned || other == nil &&
+			s.State() == sctpddp.StateIdle)
 	})
 	as.mu.Unlock()
 	if alone {

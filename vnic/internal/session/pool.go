@@ -18,14 +18,15 @@ import (
 type Network interface {
 	// DialSCTP sets up an association and blocks until that is done, failed, or ctx ends. An error
 	// wraps a syscall.Errno or is ctx's. h hears of it at once, maybe before DialSCTP has returned.
-	DialSCTP(ctx context.Context, local netip.Addr, remote netip.AddrPort, h Handler) (Association, error)
+	DialSCTP(ctx context.Context, local netip.Addr, remote netip.AddrPort, h Handler) (Association,
+		error)
 	// ListenSCTP takes associations for addr, whose port is never 0, until it is closed. accept is
 	// called with each, under the rules of Handler; nil refuses it.
 	ListenSCTP(addr netip.AddrPort, accept func(Association) Handler) (io.Closer, error)
 }
 
-// A Pool has the associations that a device has set up, for the connections to a peer to share. The zero
-// value is ready.
+// A Pool has the associations that a device has set up, for the connections to a peer to share. The
+// zero value is ready.
 type Pool struct {
 	mu  sync.Mutex
 	all map[key][]*association // guarded by mu
@@ -48,8 +49,8 @@ type Call struct {
 	Sent        func()        // called when the peer has been asked
 }
 
-// Open asks the peer for a session, in an association with free streams or in a new one, and waits for its
-// answer. asked says that the peer has been asked, if that came to nothing.
+// Open asks the peer for a session, in an association with free streams or in a new one, and waits
+// for its answer. asked says that the peer has been asked, if that came to nothing.
 func (p *Pool) Open(ctx context.Context, n Network, c *Call) (st *Stream, asked bool, err error) {
 	const tries = 3
 	for try := 1; ; try++ {
@@ -67,7 +68,8 @@ func (p *Pool) Open(ctx context.Context, n Network, c *Call) (st *Stream, asked 
 		// The peer may shut an association down, for want of sessions, at the moment at which it is
 		// asked for one more; or it has come back from a crash and knows nothing of an old one.
 		var lost *sctpddp.LostError
-		gone := errors.As(err, &lost) && (lost.Kind == sctpddp.LossShutdown || st.reused && lost.Kind != sctpddp.LossFailure)
+		gone := errors.As(err, &lost) && (lost.Kind == sctpddp.LossShutdown || st.reused &&
+			lost.Kind != sctpddp.LossFailure)
 		if try == tries || !gone {
 			return nil, true, err
 		}
@@ -98,7 +100,8 @@ func (p *Pool) ask(ctx context.Context, n Network, c *Call) (*Stream, error) {
 }
 
 // association returns the i-th association of k, or sets that one up, which is fresh then.
-func (p *Pool) association(ctx context.Context, n Network, k key, i int) (as *association, fresh bool, err error) {
+func (p *Pool) association(ctx context.Context, n Network, k key, i int) (as *association,
+	fresh bool, err error) {
 	p.mu.Lock()
 	for i < len(p.all[k]) {
 		as := p.all[k][i]
@@ -132,7 +135,8 @@ func (p *Pool) association(ctx context.Context, n Network, k key, i int) (as *as
 func (p *Pool) forget(as *association) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	list := slices.DeleteFunc(slices.Clone(p.all[as.key]), func(x *association) bool { return x == as })
+	list := slices.DeleteFunc(slices.Clone(p.all[as.key]),
+		func(x *association) bool { return x == as })
 	if len(list) == 0 {
 		delete(p.all, as.key)
 		return
@@ -140,4 +144,6 @@ func (p *Pool) forget(as *association) {
 	p.all[as.key] = list
 }
 
-func unmap(ap netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()) }
+func unmap(ap netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+}

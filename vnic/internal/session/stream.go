@@ -15,8 +15,8 @@ import (
 
 var _ llp.Stream = (*Stream)(nil)
 
-// A Stream is a session on a DDP stream as an llp.Stream: an iwarp.Endpoint runs on it as on TCP, but that
-// segments keep their bounds.
+// A Stream is a session on a DDP stream as an llp.Stream: an iwarp.Endpoint runs on it as on TCP,
+// but that segments keep their bounds.
 type Stream struct {
 	llp.Defaults
 	as    *association
@@ -41,8 +41,8 @@ type Stream struct {
 	credit int   // octets that may be taken although they cannot be delivered
 }
 
-// stallCredit is how much a session takes out of the association while a Send waits for a receive, so
-// that other streams can go on. It is less than a session holds, sctpddp.Config.HoldSession.
+// stallCredit is how much a session takes out of the association while a Send waits for a receive,
+// so that other streams can go on. It is less than a session holds, sctpddp.Config.HoldSession.
 const stallCredit = 512 << 10
 
 // stepOctets is how much ReadInto gives at most before others get a turn.
@@ -103,7 +103,8 @@ func (st *Stream) events() {
 		switch ev.Kind {
 		case sctpddp.EventClosed:
 			st.ended = true
-		case sctpddp.EventFailed, sctpddp.EventLost, sctpddp.EventWithdrawn, sctpddp.EventRejected, sctpddp.EventRefused:
+		case sctpddp.EventFailed, sctpddp.EventLost, sctpddp.EventWithdrawn, sctpddp.EventRejected,
+			sctpddp.EventRefused:
 			if st.err == nil {
 				st.err = ev.Err
 			}
@@ -115,8 +116,8 @@ func (st *Stream) events() {
 	}
 }
 
-// await takes messages until done says so, the session has failed, or ctx ends. It is for the time before
-// a QP has the stream.
+// await takes messages until done says so, the session has failed, or ctx ends. It is for the time
+// before a QP has the stream.
 func (st *Stream) await(ctx context.Context, done func() bool) error {
 	wake := make(chan struct{}, 1)
 	st.SetNotify(func() {
@@ -179,8 +180,8 @@ func (k sinkOf) Segment(seg []byte, size int) error {
 
 func (k sinkOf) Fail(c iwarp.TermCode, err error) { k.st.to.Fail(c, err) }
 
-// ReadInto implements iwarp.Stream. w is the Endpoint that was attached, or it counts what comes though
-// nothing should, and is for nobody.
+// ReadInto implements iwarp.Stream. w is the Endpoint that was attached, or it counts what comes
+// though nothing should, and is for nobody.
 func (st *Stream) ReadInto(w io.Writer) (int, error) {
 	st.read, st.credit = 0, stallCredit
 	if st.s.Blocked() {
@@ -218,8 +219,8 @@ func (st *Stream) ReadInto(w io.Writer) (int, error) {
 	return 0, nil
 }
 
-// Absorb implements llp.Stream: it takes messages although a Send waits for a receive, as far as the credit
-// goes.
+// Absorb implements llp.Stream: it takes messages although a Send waits for a receive, as far as
+// the credit goes.
 func (st *Stream) Absorb() {
 	for st.credit > 0 {
 		n, ok := st.input()
@@ -277,8 +278,8 @@ func (st *Stream) Close() error {
 	return nil
 }
 
-// Abort implements iwarp.Stream. It is Close: neither waits, what SCTP has is its own to send, and the
-// Mux gives the stream up if the peer does not end the session in its turn.
+// Abort implements iwarp.Stream. It is Close: neither waits, what SCTP has is its own to send, and
+// the Mux gives the stream up if the peer does not end the session in its turn.
 func (st *Stream) Abort() { _ = st.Close() }
 
 // rest is what was not taken. as.mu is held.
@@ -343,6 +344,6 @@ func (st *Stream) Reject(privateData []byte) error {
 	return st.Close()
 }
 
-// Abandon implements llp.Stream. When nobody else uses the association it is aborted. Otherwise the others go
-// on, and the peer sees the end of st when its owner is back.
+// Abandon implements llp.Stream. When nobody else uses the association it is aborted. Otherwise the
+// others go on, and the peer sees the end of st when its owner is back.
 func (st *Stream) Abandon() { st.as.abandon(st) }

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -22,13 +23,12 @@ type idHandler struct {
 	// The client's calls come one at a time and are the only ones to change these; mu lets
 	// events read them.
 	mu   sync.Mutex
-	on   []boundID       // guarded by mu
+	ids  []deviceID      // guarded by mu
 	opts abi.ConnOptions // guarded by mu
-	over bool            // guarded by mu
 }
 
-// A boundID is an id on a device.
-type boundID struct {
+// A deviceID is the id of a device's that is behind one of a client's.
+type deviceID struct {
 	sd *sessionDevice
 	cm *vnic.CMID
 }
@@ -41,11 +41,11 @@ func (s *session) CreateID(req *abi.CMCreateIDRequest, id *server.CMID) (server.
 	return &idHandler{s: s, id: id}, nil
 }
 
-// snapshot returns the ids behind h.
-func (h *idHandler) snapshot() []boundID {
+// deviceIDs returns the ids behind h.
+func (h *idHandler) deviceIDs() []deviceID {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.on
+	return h.ids
 }
 
 func (h *idHandler) options() abi.ConnOptions {
@@ -55,38 +55,34 @@ func (h *idHandler) options() abi.ConnOptions {
 }
 
 // single is the one id of h; EINVAL if it is bound to no device or to all.
-func (h *idHandler) single() (boundID, error) {
-	if on := h.snapshot(); len(on) == 1 {
+func (h *idHandler) single() (deviceID, error) {
+	if on := h.deviceIDs(); len(on) == 1 {
 		return on[0], nil
 	}
-	return boundID{}, syscall.EINVAL
+	return deviceID{}, syscall.EINVAL
 }
 
 // newOn makes an id on a device.
-func (h *idHandler) newOn(sd *sessionDevice) (boundID, error) {
+func (h *idHandler) newOn(sd *sessionDevice) (deviceID, error) {
 	ctx, err := sd.context()
 	if err != nil {
-		return boundID{}, err
+		return deviceID{}, err
 	}
 	cm, err := ctx.NewCMID(h.onEvent(sd))
 	if err != nil {
-		return boundID{}, err
+		return deviceID{}, err
 	}
-	return boundID{sd, cm}, nil
+	return deviceID{sd, cm}, nil
 }
 
-// set replaces the ids behind h and closes those that are not kept.
-func (h *idHandler) set(on []boundID) {
+// replace sets the ids behind h and closes those that are not kept.
+func (h *idHandler) replace(ids []deviceID) {
 	h.mu.Lock()
-	old := h.on
-	h.on = on
+	old := h.ids
+	h.ids = ids
 	h.mu.Unlock()
 	for _, b := range old {
-		kept := false
-		for _, n := range on {
-			kept = kept || n.cm == b.cm
-		}
-		if !kept {
+		if !slices.Contains(ids, b) {
 			b.cm.Close()
 		}
 	}
@@ -95,7 +91,7 @@ func (h *idHandler) set(on []boundID) {
 // Bind binds h to an address of a device, or with an unspecified one to all devices. A port of 0
 // becomes a free one at once, the same on all devices.
 func (h *idHandler) Bind(addr netip.AddrPort) error {
-	if len(h.snapshot()) != 0 || !addr.IsValid() {
+	if len(h.deviceIDs()) != 0 || !addr.IsValid() {
 		return syscall.EINVAL
 	}
 	if !addr.Addr().IsUnspecified() {
@@ -107,18 +103,18 @@ func (h *idHandler) Bind(addr netip.AddrPort) error {
 		if err != nil {
 			return errno(err)
 		}
-		h.set([]boundID{b})
+		h.replace([]deviceID{b})
 		return nil
 	}
 	on, err := h.bindAll(addr)
 	if err != nil {
 		return errno(err)
 	}
-	h.set(on)
+	h.replace(on)
 	return nil
 }
 
-func (h *idHandler) bindOn(sd *sessionDevice, addr netip.AddrPort) (boundID, error) {
+func (h *idHandler) bindOn(sd *sessionDevice, addr netip.AddrPort) (deviceID, error) {
 	b, err := h.newOn(sd)
 	if err != nil {
 		return b, err
@@ -133,16 +129,16 @@ func (h *idHandler) bindOn(sd *sessionDevice, addr netip.AddrPort) (boundID, err
 // bindTries bounds the search for a port that is free on all devices.
 const bindTries = 16
 
-func (h *idHandler) bindAll(addr netip.AddrPort) (_ []boundID, err error) {
+func (h *idHandler) bindAll(addr netip.AddrPort) (_ []deviceID, err error) {
 	devs := h.s.devs
 	if n := h.options().Device; n != 0 {
 		devs = devs[n-1 : n]
 	}
 	for range bindTries {
 		want := addr
-		var on []boundID
+		var on []deviceID
 		for _, sd := range devs {
-			var b boundID
+			var b deviceID
 			if b, err = h.bindOn(sd, want); err != nil {
 				break
 			}
@@ -170,12 +166,12 @@ func (h *idHandler) ResolveAddr(src, dst netip.AddrPort, timeoutMS uint32) error
 	}
 	// A source with a port is bound to. Without one it only names the device: the port is then the
 	// one that the connection gets.
-	if src.IsValid() && src.Port() != 0 && len(h.snapshot()) == 0 {
+	if src.IsValid() && src.Port() != 0 && len(h.deviceIDs()) == 0 {
 		if err := h.Bind(src); err != nil {
 			return err
 		}
 	}
-	on := h.snapshot()
+	on := h.deviceIDs()
 	sd := h.s.routeTo(dst.Addr())
 	switch {
 	case len(on) == 1: // bound: it must be this one, and it will say whether it reaches dst
@@ -187,10 +183,11 @@ func (h *idHandler) ResolveAddr(src, dst netip.AddrPort, timeoutMS uint32) error
 	}
 	if sd == nil {
 		return h.id.Push(abi.CMEvent{
-			Type: abi.EvAddrError, Status: -int32(syscall.ENETUNREACH), Device: abi.NoDevice, Dst: abi.MakeSockAddr(dst),
+			Type: abi.EvAddrError, Status: -int32(syscall.ENETUNREACH), Device: abi.NoDevice,
+			Dst: abi.MakeSockAddr(dst),
 		})
 	}
-	var b boundID
+	var b deviceID
 	var err error
 	for _, o := range on {
 		if o.sd == sd {
@@ -202,7 +199,7 @@ func (h *idHandler) ResolveAddr(src, dst netip.AddrPort, timeoutMS uint32) error
 			return errno(err)
 		}
 	}
-	h.set([]boundID{b})
+	h.replace([]deviceID{b})
 	return errno(b.cm.ResolveAddr(src.Addr(), dst, time.Duration(timeoutMS)*time.Millisecond))
 }
 
@@ -218,7 +215,7 @@ func (h *idHandler) ResolveRoute(timeoutMS uint32) error {
 const maxBacklog = 1024
 
 func (h *idHandler) Listen(backlog uint32) error {
-	on := h.snapshot()
+	on := h.deviceIDs()
 	if len(on) == 0 {
 		return syscall.EINVAL
 	}
@@ -239,7 +236,8 @@ func (h *idHandler) param(p *abi.ConnParam) (rdma.ConnParam, error) {
 		return rdma.ConnParam{}, syscall.EINVAL
 	}
 	o := h.options()
-	out := rdma.ConnParam{PrivateData: private, IRD: abi.ReadsFromRing(p.IRD), ORD: abi.ReadsFromRing(p.ORD), MPA: o.MPA, Extensions: o.Extensions, SCTP: o.SCTP}
+	out := rdma.ConnParam{PrivateData: private, IRD: abi.ReadsFromRing(p.IRD),
+		ORD: abi.ReadsFromRing(p.ORD), MPA: o.MPA, Extensions: o.Extensions, SCTP: o.SCTP}
 	if out.IRD == 0 {
 		out.IRD = o.IRD
 	}
@@ -266,7 +264,8 @@ func (h *idHandler) Accept(qp server.QPHandler, p *abi.ConnParam) error {
 }
 
 // join checks what a connection is to be made of.
-func (h *idHandler) join(qp server.QPHandler, p *abi.ConnParam) (b boundID, q *vnic.QP, param rdma.ConnParam, err error) {
+func (h *idHandler) join(qp server.QPHandler, p *abi.ConnParam) (b deviceID, q *vnic.QP,
+	param rdma.ConnParam, err error) {
 	if b, err = h.single(); err != nil {
 		return b, nil, param, err
 	}
@@ -312,9 +311,9 @@ func (h *idHandler) SetOption(level, name uint32, value []byte) error {
 	return h.opts.Set(name, value, len(h.s.devs))
 }
 
-// InitQPAttr answers as rdma_cm does for an RNIC: INIT is where a QP is from the start, and the later
-// states are entered by connecting, so nothing is asked for them. (A kernel names the rights for RTR
-// too, and its drivers pass over them.)
+// InitQPAttr answers as rdma_cm does for an RNIC: INIT is where a QP is from the start, and the
+// later states are entered by connecting, so nothing is asked for them. (A kernel names the rights
+// for RTR too, and its drivers pass over them.)
 func (h *idHandler) InitQPAttr(state uint32) (abi.CMInitQPAttrReply, error) {
 	r := abi.CMInitQPAttrReply{State: state, Port: 1}
 	if h.Query().Device == abi.NoDevice {
@@ -334,7 +333,7 @@ func (h *idHandler) InitQPAttr(state uint32) (abi.CMInitQPAttrReply, error) {
 const initAccess = 1<<1 | 1<<2
 
 func (h *idHandler) Query() abi.CMQueryReply {
-	on := h.snapshot()
+	on := h.deviceIDs()
 	r := abi.CMQueryReply{Device: abi.NoDevice}
 	if len(on) > 0 {
 		r.Src, r.Dst = abi.MakeSockAddr(on[0].cm.Local()), abi.MakeSockAddr(on[0].cm.Remote())
@@ -346,10 +345,7 @@ func (h *idHandler) Query() abi.CMQueryReply {
 }
 
 func (h *idHandler) Close() error {
-	h.mu.Lock()
-	h.over = true
-	h.mu.Unlock()
-	h.set(nil)
+	h.replace(nil)
 	return nil
 }
 
@@ -403,7 +399,8 @@ func (h *idHandler) onEvent(sd *sessionDevice) func(vnic.CMEvent) {
 		if ev.ID != nil {
 			out.Src, out.Dst = abi.MakeSockAddr(ev.ID.Local()), abi.MakeSockAddr(ev.ID.Remote())
 		}
-		sd.s.log.Debug("connection", "dev", sd.dev.spec.Name, "event", ev.Type, "local", out.Src.AddrPort(),
+		sd.s.log.Debug("connection", "dev", sd.dev.spec.Name, "event", ev.Type, "local",
+			out.Src.AddrPort(),
 			"remote", out.Dst.AddrPort(), "status", out.Status, "err", ev.Err)
 		if ev.Type != vnic.CMConnectRequest {
 			if err := h.id.Push(out); err != nil {
@@ -421,14 +418,15 @@ func (h *idHandler) request(sd *sessionDevice, child *vnic.CMID, ev abi.CMEvent)
 	made := false
 	err := h.id.PushRequest(ev, func(id *server.CMID) server.IDHandler {
 		made = true
-		c := &idHandler{s: h.s, id: id, on: []boundID{{sd, child}}, opts: h.options()}
+		c := &idHandler{s: h.s, id: id, ids: []deviceID{{sd, child}}, opts: h.options()}
 		child.SetHandler(c.onEvent(sd))
 		return c
 	})
 	if err == nil {
 		return
 	}
-	sd.s.log.Warn("connection request refused: the client does not take its events", "dev", sd.dev.spec.Name, "err", err)
+	sd.s.log.Warn("connection request refused: the client does not take its events", "dev",
+		sd.dev.spec.Name, "err", err)
 	if !made { // else shm has closed it
 		go child.Close()
 	}
