@@ -291,13 +291,7 @@ func (b *builder) initrd() error {
 	} {
 		c.symlink(l.name, l.target)
 	}
-	var list strings.Builder
-	for _, m := range mods {
-		name := "/usr/lib/modules/" + m.name + ".ko"
-		c.file(name, m.data)
-		fmt.Fprintln(&list, name)
-	}
-	c.file("etc/modules", []byte(list.String()))
+	c.modules(mods)
 	// Beside the list: the agent loads it when asked to.
 	if err := addFile(c, "usr/lib/modules/"+ctl.SiwParam+".ko", b.path(siwParamFile())); err != nil {
 		return err

@@ -5,67 +5,63 @@ import (
 	"io"
 	"path"
 	"strings"
+
+	"github.com/cavaliergopher/cpio"
 )
 
 // A cpioWriter writes an initrd: the "newc" format of cpio, as the kernel's
 // Documentation/driver-api/early-userspace/buffer-format.rst gives it.
 type cpioWriter struct {
-	w    io.Writer
-	off  int
-	ino  int
+	w    *cpio.Writer
 	seen map[string]bool
 	err  error
 }
 
-const (
-	modeDir     = 0o040755
-	modeFile    = 0o100755
-	modeSymlink = 0o120777
-)
+func newCPIO(w io.Writer) *cpioWriter {
+	return &cpioWriter{w: cpio.NewWriter(w), seen: make(map[string]bool)}
+}
 
-func newCPIO(w io.Writer) *cpioWriter { return &cpioWriter{w: w, seen: make(map[string]bool)} }
+func (c *cpioWriter) dir(name string) { c.entry(name, cpio.TypeDir|0o755, nil) }
 
-func (c *cpioWriter) dir(name string) { c.entry(name, modeDir, nil) }
+func (c *cpioWriter) file(name string, data []byte) { c.entry(name, cpio.TypeReg|0o755, data) }
 
-func (c *cpioWriter) file(name string, data []byte) { c.entry(name, modeFile, data) }
+func (c *cpioWriter) symlink(name, target string) {
+	c.entry(name, cpio.TypeSymlink|0o777, []byte(target))
+}
 
-func (c *cpioWriter) symlink(name, target string) { c.entry(name, modeSymlink, []byte(target)) }
+// modules writes kernel modules, and the list of them by which the agent loads them.
+func (c *cpioWriter) modules(mods []module) {
+	var list strings.Builder
+	for _, m := range mods {
+		name := "/usr/lib/modules/" + m.name + ".ko"
+		c.file(name, m.data)
+		fmt.Fprintln(&list, name)
+	}
+	c.file("etc/modules", []byte(list.String()))
+}
 
 // entry writes one entry, the directories above it first. A name that was written is left alone.
-func (c *cpioWriter) entry(name string, mode int, data []byte) {
+func (c *cpioWriter) entry(name string, mode cpio.FileMode, data []byte) {
 	name = strings.Trim(name, "/")
 	if c.seen[name] {
 		return
 	}
 	if up := path.Dir(name); up != "." {
-		c.entry(up, modeDir, nil)
+		c.dir(up)
 	}
 	c.seen[name] = true
-	c.ino++
-	c.record(c.ino, name, mode, data)
-}
-
-func (c *cpioWriter) record(ino int, name string, mode int, data []byte) {
-	head := fmt.Sprintf("070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%s\x00",
-		ino, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name)+1, 0, name)
-	c.write([]byte(head))
-	c.pad()
-	c.write(data)
-	c.pad()
-}
-
-func (c *cpioWriter) write(b []byte) {
-	if c.err != nil {
-		return
+	if c.err == nil {
+		c.err = c.w.WriteHeader(&cpio.Header{Name: name, Mode: mode, Size: int64(len(data)), Links: 1})
 	}
-	_, c.err = c.w.Write(b)
-	c.off += len(b)
+	if c.err == nil {
+		_, c.err = c.w.Write(data)
+	}
 }
-
-func (c *cpioWriter) pad() { c.write(make([]byte, -c.off&3)) }
 
 // close ends the archive and returns the first error of any call.
 func (c *cpioWriter) close() error {
-	c.record(0, "TRAILER!!!", 0, nil)
+	if c.err == nil {
+		c.err = c.w.Close()
+	}
 	return c.err
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 
 	"github.com/vrnic/vrnic/integration/peer/internal/ctl"
@@ -53,13 +52,7 @@ func (img *Image) withSCTP(to, program string) error {
 	var b bytes.Buffer
 	b.Write(first)
 	c := newCPIO(&b)
-	var list strings.Builder
-	for _, m := range mods {
-		name := "/usr/lib/modules/" + m.name + ".ko"
-		c.file(name, m.data)
-		fmt.Fprintln(&list, name)
-	}
-	c.file("etc/modules", []byte(list.String()))
+	c.modules(mods)
 	if err := addFile(c, "usr/bin/sctp-peer", program); err != nil {
 		return err
 	}
