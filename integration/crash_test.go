@@ -16,8 +16,8 @@ func (d *daemon) holding() proctest.Holding {
 	return proctest.HoldingOf(d.T, d.PID(), d.show)
 }
 
-// atRest is what the daemon holds once nothing is being cleaned up any more: of each kind the least that is
-// seen in a while, since a session that has just ended can only add to it.
+// atRest is what the daemon holds once nothing is being cleaned up any more: of each kind the least
+// that is seen in a while, since a session that has just ended can only add to it.
 func (d *daemon) atRest() proctest.Holding {
 	d.T.Helper()
 	least := d.holding()
@@ -41,12 +41,12 @@ func (d *daemon) settle(want proctest.Holding) {
 	}
 }
 
-// clientEnded begins what a ping server says at the end of each client: that it has disconnected, or, in
-// the middle of a round, that the connection was reset.
+// clientEnded begins what a ping server says at the end of each client: that it has disconnected,
+// or, in the middle of a round, that the connection was reset.
 const clientEnded = "server: client "
 
-// A client is killed at some point of its life, early and late. Its peer learns of it within a second, and nothing of it is left
-// in the daemon.
+// A client is killed at some point of its life, early and late. Its peer learns of it within a
+// second, and nothing of it is left in the daemon.
 func TestClientKilled(t *testing.T) {
 	a, b := linked(t)
 	server := a.serve()

@@ -14,9 +14,10 @@ import (
 	"github.com/vrnic/vrnic/internal/needtest"
 )
 
-// tshark reads the recordings of siw as package iwarp does: the same segments, with the same numbers in
-// their headers. What iwarp makes of them is in the text beside each. (tshark 4.0 does not know siw's bit
-// order of a Terminate, and cannot check a CRC that was not agreed on; neither is looked at here.)
+// tshark reads the recordings of siw as package iwarp does: the same segments, with the same
+// numbers in their headers. What iwarp makes of them is in the text beside each. (tshark 4.0 does
+// not know siw's bit order of a Terminate, and cannot check a CRC that was not agreed on; neither
+// is looked at here.)
 func TestTsharkAgrees(t *testing.T) {
 	if _, err := exec.LookPath("tshark"); err != nil {
 		needtest.Lacking(t, "tshark", err)
@@ -59,8 +60,10 @@ func TestTsharkAgrees(t *testing.T) {
 			}
 			names := []string{"opcode", "stag", "to", "qn", "msn", "mo"}
 			theirs := map[string]int{}
-			out := tshark(t, pcap, "-Y", "iwarp_ddp_rdmap", "-T", "fields", "-e", "iwarp_rdma.opcode", "-e", "iwarp_ddp.stag",
-				"-e", "iwarp_ddp.tagged_offset", "-e", "iwarp_ddp.qn", "-e", "iwarp_ddp.msn", "-e", "iwarp_ddp.mo")
+			out := tshark(t, pcap, "-Y", "iwarp_ddp_rdmap", "-T", "fields", "-e", "iwarp_rdma.opcode", "-e",
+				"iwarp_ddp.stag",
+				"-e", "iwarp_ddp.tagged_offset", "-e", "iwarp_ddp.qn", "-e", "iwarp_ddp.msn", "-e",
+				"iwarp_ddp.mo")
 			for line := range strings.Lines(out) {
 				for i, field := range strings.Split(strings.TrimRight(line, "\n"), "\t") {
 					for _, v := range strings.FieldsFunc(field, func(r rune) bool { return r == ',' }) {
@@ -81,10 +84,12 @@ func TestTsharkAgrees(t *testing.T) {
 }
 
 var (
-	fpduLine    = regexp.MustCompile(`^    FPDU \d+ octets: (RDMA Write|RDMA Read Request|RDMA Read Response|Send with SE and Invalidate|Send with Invalidate|Send with SE|Send|Terminate) (.*)$`)
+	fpduLine = regexp.MustCompile(
+		`^    FPDU \d+ octets: (RDMA Write|RDMA Read Request|RDMA Read Response|Send with SE and Invalidate|Send with Invalidate|Send with SE|Send|Terminate) (.*)$`)
 	headerField = regexp.MustCompile(`\b(stag|to|qn|msn|mo)=(\w+)`)
 	opcodes     = map[string]int{
-		"RDMA Write": 0, "RDMA Read Request": 1, "RDMA Read Response": 2, "Send": 3, "Send with Invalidate": 4,
-		"Send with SE": 5, "Send with SE and Invalidate": 6, "Terminate": 7,
+		"RDMA Write": 0, "RDMA Read Request": 1, "RDMA Read Response": 2, "Send": 3,
+		"Send with Invalidate": 4,
+		"Send with SE":         5, "Send with SE and Invalidate": 6, "Terminate": 7,
 	}
 )

@@ -21,7 +21,10 @@ import (
 func dialKernel(t *testing.T, ns *netlab.NS, to netip.AddrPort) *rawpeer.Peer {
 	t.Helper()
 	var c net.Conn
-	if err := ns.Do(func() (err error) { c, err = net.DialTimeout("tcp", to.String(), patience); return }); err != nil {
+	if err := ns.Do(func() (err error) {
+		c, err = net.DialTimeout("tcp", to.String(), patience)
+		return
+	}); err != nil {
 		t.Fatal(err)
 	}
 	p := rawpeer.New(rawpeer.Kernel(c.(*net.TCPConn)))
@@ -29,8 +32,8 @@ func dialKernel(t *testing.T, ns *netlab.NS, to netip.AddrPort) *rawpeer.Peer {
 	return p
 }
 
-// A peer on a kernel's TCP breaks the rules, one by one. Each time its own connection ends, with the
-// cause that the RFCs give, and everybody else's goes on.
+// A peer on a kernel's TCP breaks the rules, one by one. Each time its own connection ends, with
+// the cause that the RFCs give, and everybody else's goes on.
 func TestHostilePeer(t *testing.T) {
 	ns := newNS(t)
 	d := up(t, ns, "--device", deviceA, "--device", "vrnic1,addr=10.77.0.3/24",
@@ -42,7 +45,8 @@ func TestHostilePeer(t *testing.T) {
 	target := netip.MustParseAddrPort(addrsA[0] + ":7174")
 
 	start := []rawpeer.Step{
-		rawpeer.PutStart(rawpeer.Request(rawpeer.FlagC).Enhanced(1, 1)), rawpeer.WantReply(rawpeer.FlagC | rawpeer.FlagS), rtr(),
+		rawpeer.PutStart(rawpeer.Request(rawpeer.FlagC).Enhanced(1, 1)),
+		rawpeer.WantReply(rawpeer.FlagC | rawpeer.FlagS), rtr(),
 	}
 	send := rawpeer.Send(1, 0, make([]byte, 16))
 	for _, tt := range []struct {
@@ -52,7 +56,8 @@ func TestHostilePeer(t *testing.T) {
 		copies             rawpeer.Copies
 	}{
 		// RFC 5041, section 8.
-		{"DDP: write to an STag that is not there", rawpeer.Write(0x00c0ffee, 0, []byte("x")), 1, 1, 0x00, ddp},
+		{"DDP: write to an STag that is not there", rawpeer.Write(0x00c0ffee, 0, []byte("x")), 1, 1,
+			0x00, ddp},
 		{"DDP: tagged version", rawpeer.Write(1, 0, []byte("x")).DDPVersion(2), 1, 1, 0x04, ddp},
 		{"DDP: queue that does not exist", send.QueueNumber(9), 1, 2, 0x01, ddp},
 		{"DDP: MSN ahead", send.Sequence(1 << 20), 1, 2, 0x03, ddp},
@@ -62,32 +67,39 @@ func TestHostilePeer(t *testing.T) {
 		// RFC 5040, section 4.8, figure 9.
 		{"RDMAP: version", send.RDMAPVersion(2), 0, 2, 0x05, ddp},
 		{"RDMAP: opcode", send.Opcode(0xf), 0, 2, 0x06, ddp},
-		{"RDMAP: read of an STag that is not there", rawpeer.ReadRequest(1, rawpeer.Read{SinkSTag: 1, Size: 16, SrcSTag: 0x00c0ffee}), 0, 1, 0x00, ddpRead},
+		{"RDMAP: read of an STag that is not there", rawpeer.ReadRequest(1, rawpeer.Read{SinkSTag: 1,
+			Size: 16, SrcSTag: 0x00c0ffee}), 0, 1, 0x00, ddpRead},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := dialKernel(t, ns, target)
 			if err := p.Run(append(start, rawpeer.Put(tt.send),
-				rawpeer.WantTerminate(tt.layer, tt.etype, tt.code, tt.copies, tt.send), rawpeer.WantFIN())...); err != nil {
+				rawpeer.WantTerminate(tt.layer, tt.etype, tt.code, tt.copies, tt.send),
+				rawpeer.WantFIN())...); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	t.Run("MPA: bad CRC", func(t *testing.T) { // RFC 5044, section 8
 		p := dialKernel(t, ns, target)
-		if err := p.Run(append(start, rawpeer.PutLie(send, rawpeer.Lie{CRC: func(c uint32) uint32 { return c ^ 1<<24 }}),
+		if err := p.Run(append(start, rawpeer.PutLie(send, rawpeer.Lie{CRC: func(c uint32) uint32 {
+			return c ^ 1<<24
+		}}),
 			rawpeer.WantTerminate(2, 0, 0x02, bare, seg{}), rawpeer.WantFIN())...); err != nil {
 			t.Error(err)
 		}
 	})
 	for name, octets := range map[string][]byte{
-		"another protocol":              []byte("GET / HTTP/1.1\r\nHost: vrnic\r\n\r\n"),
-		"a reply for a request":         rawpeer.Reply(rawpeer.FlagC).Append(nil),
-		"private data of 513 octets":    rawpeer.Request(rawpeer.FlagC, make([]byte, 513)...).Append(nil),
-		"enhanced without its 4 octets": rawpeer.Start{Key: rawpeer.KeyRequest, Flags: rawpeer.FlagC | rawpeer.FlagS, Rev: 2, Claim: -1}.Append(nil),
-		"revision 9":                    rawpeer.Start{Key: rawpeer.KeyRequest, Flags: rawpeer.FlagC, Rev: 9, Claim: -1}.Append(nil),
+		"another protocol":           []byte("GET / HTTP/1.1\r\nHost: vrnic\r\n\r\n"),
+		"a reply for a request":      rawpeer.Reply(rawpeer.FlagC).Append(nil),
+		"private data of 513 octets": rawpeer.Request(rawpeer.FlagC, make([]byte, 513)...).Append(nil),
+		"enhanced without its 4 octets": rawpeer.Start{Key: rawpeer.KeyRequest, Flags: rawpeer.FlagC |
+			rawpeer.FlagS, Rev: 2, Claim: -1}.Append(nil),
+		"revision 9": rawpeer.Start{Key: rawpeer.KeyRequest, Flags: rawpeer.FlagC, Rev: 9,
+			Claim: -1}.Append(nil),
 	} {
 		t.Run("set-up: "+name, func(t *testing.T) {
-			if err := dialKernel(t, ns, target).Run(rawpeer.PutOctets(octets), rawpeer.WantClosed()); err != nil {
+			if err := dialKernel(t, ns, target).Run(rawpeer.PutOctets(octets),
+				rawpeer.WantClosed()); err != nil {
 				t.Error(err)
 			}
 		})
@@ -122,7 +134,8 @@ func TestHostilePeer(t *testing.T) {
 		t.Errorf("somebody else's connection suffered:\n%s", out)
 	}
 	witness.interrupt()
-	proctest.Eventually(t, patience, "the QPs of all connections are gone", func() bool { return len(d.show("qp")) == 0 })
+	proctest.Eventually(t, patience, "the QPs of all connections are gone",
+		func() bool { return len(d.show("qp")) == 0 })
 	server.interrupt()
 	d.stop()
 }

@@ -33,7 +33,8 @@ func TestMain(m *testing.M) {
 			builds = append(builds, []string{"-race", "-o", daemonProgram})
 		}
 		for _, args := range builds {
-			cmd := exec.Command("go", slices.Concat([]string{"build"}, args, []string{"github.com/vrnic/vrnic/cmd/vrnic"})...)
+			cmd := exec.Command("go", slices.Concat([]string{"build"}, args,
+				[]string{"github.com/vrnic/vrnic/cmd/vrnic"})...)
 			if out, err := cmd.CombinedOutput(); err != nil {
 				fmt.Fprintf(os.Stderr, "%s: %v\n%s", cmd, err, out)
 				return 1

@@ -125,7 +125,10 @@ func echo(t *testing.T, ns *netlab.NS, to netip.Addr, size int) {
 		network, request, reply = "ip6:ipv6-icmp", 128, 129
 	}
 	var c net.Conn
-	if err := ns.Do(func() (err error) { c, err = net.Dial(network, to.String()); return }); err != nil {
+	if err := ns.Do(func() (err error) {
+		c, err = net.Dial(network, to.String())
+		return
+	}); err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()

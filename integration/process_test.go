@@ -120,7 +120,8 @@ func (d *daemon) serve(args ...string) *process {
 // ping runs count verified rounds of size octets with the server at addr.
 func (d *daemon) ping(addr string, count, size int, more ...string) {
 	d.T.Helper()
-	out := d.run(append([]string{"ping", "-c", "-a", addr, "-C", fmt.Sprint(count), "-S", fmt.Sprint(size), "-V"}, more...)...)
+	out := d.run(append([]string{"ping", "-c", "-a", addr, "-C", fmt.Sprint(count), "-S",
+		fmt.Sprint(size), "-V"}, more...)...)
 	if !strings.Contains(out, "data verified") {
 		d.T.Errorf("ping did not verify its data: %s", out)
 	}

@@ -8,8 +8,9 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 )
 
-// A peer that has made a mistake and goes on sending, more than its window, still gets the Terminate and
-// then a FIN: what it sends is taken and dropped, so nothing resets the connection. RDMAP-108.
+// A peer that has made a mistake and goes on sending, more than its window, still gets the
+// Terminate and then a FIN: what it sends is taken and dropped, so nothing resets the connection.
+// RDMAP-108.
 func TestRawTerminateArrives(t *testing.T) {
 	r := newRig(t)
 	v := newVictim(t, r, 3)
@@ -27,8 +28,8 @@ func TestRawTerminateArrives(t *testing.T) {
 	v.close()
 }
 
-// Whichever frame of a connection is lost, it comes up and works: TCP's rules hold through it. How many there are
-// depends on which ACKs find data to go with. MPA-056.
+// Whichever frame of a connection is lost, it comes up and works: TCP's rules hold through it. How
+// many there are depends on which ACKs find data to go with. MPA-056.
 func TestRawBadPath(t *testing.T) {
 	r := newRig(t)
 	newVictim(t, r, 1).comeUp() // the neighbours know each other

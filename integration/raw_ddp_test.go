@@ -13,7 +13,8 @@ type seg = rawpeer.Seg
 // A lie is a fault of a peer's: what the raw peer sends and what must come of it.
 type lie struct {
 	name string
-	bad  func(v *victim) []seg // what is before the last of these is right; the Terminate is about the last
+	// what is before the last of these is right; the Terminate is about the last
+	bad func(v *victim) []seg
 
 	layer, etype, code byte
 	copies             rawpeer.Copies
@@ -100,15 +101,20 @@ func write(m func(v *victim) rdma.MR, delta int64, n int) func(v *victim) []seg 
 
 func rw(v *victim) rdma.MR { return v.rw }
 
-// Tagged segments that must not be placed. DDP-025, 042, 053, 083, 084, 085, 086, 087, 088, 089, 090;
-// SEC-005, 010, 011, 013, 021.
+// Tagged segments that must not be placed. DDP-025, 042, 053, 083, 084, 085, 086, 087, 088, 089,
+// 090; SEC-005, 010, 011, 013, 021.
 func TestRawTagged(t *testing.T) {
 	lies := []lie{
-		{name: "STag that was never given", bad: one(func(v *victim) seg { return rawpeer.Write(unknownSTag(v), 0, octets(32, 1)) }),
+		{name: "STag that was never given",
+			bad:   one(func(v *victim) seg { return rawpeer.Write(unknownSTag(v), 0, octets(32, 1)) }),
 			layer: 1, etype: 1, code: 0x00, copies: ddp, event: access},
-		{name: "STag with another key", bad: one(func(v *victim) seg { return rawpeer.Write(v.rw.RKey()^1, v.rw.Addr(), octets(32, 1)) }),
+		{name: "STag with another key", bad: one(func(v *victim) seg {
+			return rawpeer.Write(v.rw.RKey()^1, v.rw.Addr(), octets(32, 1))
+		}),
 			layer: 1, etype: 1, code: 0x00, copies: ddp, event: access},
-		{name: "STag of a region that is gone", bad: one(func(v *victim) seg { return rawpeer.Write(v.gone.RKey(), v.gone.Addr(), octets(32, 1)) }),
+		{name: "STag of a region that is gone", bad: one(func(v *victim) seg {
+			return rawpeer.Write(v.gone.RKey(), v.gone.Addr(), octets(32, 1))
+		}),
 			layer: 1, etype: 1, code: 0x00, copies: ddp, event: access},
 		{name: "STag 0", bad: one(func(v *victim) seg { return rawpeer.Write(0, 0, octets(1, 1)) }),
 			layer: 1, etype: 1, code: 0x00, copies: ddp, event: access},
@@ -118,27 +124,40 @@ func TestRawTagged(t *testing.T) {
 			layer: 1, etype: 1, code: 0x00, copies: ddp, event: access},
 		{name: "local region", bad: write(func(v *victim) rdma.MR { return v.local }, 0, 8),
 			layer: 1, etype: 1, code: 0x00, copies: ddp, event: access},
-		{name: "an octet before the region", bad: write(rw, -1, 8), layer: 1, etype: 1, code: 0x01, copies: ddp, event: access},
-		{name: "behind the region", bad: write(rw, 4096, 1), layer: 1, etype: 1, code: 0x01, copies: ddp, event: access},
-		{name: "an octet over its end", bad: write(rw, 4096-31, 32), layer: 1, etype: 1, code: 0x01, copies: ddp, event: access},
-		{name: "longer than the region", bad: write(rw, 4095, 1400), layer: 1, etype: 1, code: 0x01, copies: ddp, event: access},
-		{name: "TO wraps", bad: one(func(v *victim) seg { return rawpeer.Write(v.rw.RKey(), 1<<64-4, octets(8, 1)) }),
+		{name: "an octet before the region", bad: write(rw, -1, 8), layer: 1, etype: 1, code: 0x01,
+			copies: ddp, event: access},
+		{name: "behind the region", bad: write(rw, 4096, 1), layer: 1, etype: 1, code: 0x01, copies: ddp,
+			event: access},
+		{name: "an octet over its end", bad: write(rw, 4096-31, 32), layer: 1, etype: 1, code: 0x01,
+			copies: ddp, event: access},
+		{name: "longer than the region", bad: write(rw, 4095, 1400), layer: 1, etype: 1, code: 0x01,
+			copies: ddp, event: access},
+		{name: "TO wraps", bad: one(func(v *victim) seg {
+			return rawpeer.Write(v.rw.RKey(), 1<<64-4, octets(8, 1))
+		}),
 			layer: 1, etype: 1, code: 0x03, copies: ddp, event: access},
-		{name: "TO ends at 2^64", bad: one(func(v *victim) seg { return rawpeer.Write(v.rw.RKey(), 1<<64-8, octets(8, 1)) }),
+		{name: "TO ends at 2^64", bad: one(func(v *victim) seg {
+			return rawpeer.Write(v.rw.RKey(), 1<<64-8, octets(8, 1))
+		}),
 			layer: 1, etype: 1, code: 0x03, copies: ddp, event: access},
-		{name: "TO far away", bad: one(func(v *victim) seg { return rawpeer.Write(v.rw.RKey(), v.rw.Addr()+1<<32, octets(8, 1)) }),
+		{name: "TO far away", bad: one(func(v *victim) seg {
+			return rawpeer.Write(v.rw.RKey(), v.rw.Addr()+1<<32, octets(8, 1))
+		}),
 			layer: 1, etype: 1, code: 0x01, copies: ddp, event: access},
 		{name: "second segment over the end", bad: func(v *victim) []seg {
 			a := v.rw.Addr() + 4096 - 16
-			return []seg{rawpeer.Write(v.rw.RKey(), a, octets(16, 5)).More(), rawpeer.Write(v.rw.RKey(), a+16, octets(1, 5))}
+			return []seg{rawpeer.Write(v.rw.RKey(), a, octets(16, 5)).More(), rawpeer.Write(v.rw.RKey(),
+				a+16, octets(1, 5))}
 		}, layer: 1, etype: 1, code: 0x01, copies: ddp, event: access,
 			expect: func(v *victim) { v.expect(atRW+4096-16, octets(16, 5)) }},
 		{name: "first segment of a message over the end", bad: one(func(v *victim) seg {
 			return rawpeer.Write(v.rw.RKey(), v.rw.Addr()+4095, octets(2, 5)).More()
 		}), layer: 1, etype: 1, code: 0x01, copies: ddp, event: access},
-		{name: "segment of 13 octets", bad: one(func(v *victim) seg { return rawpeer.Write(0, 0, nil).Cut(13) }),
+		{name: "segment of 13 octets",
+			bad:   one(func(v *victim) seg { return rawpeer.Write(0, 0, nil).Cut(13) }),
 			layer: 2, etype: 0, code: 0x03, copies: bare, event: fatal},
-		{name: "segment of 1 octet", bad: one(func(v *victim) seg { return rawpeer.Write(0, 0, nil).Cut(1) }),
+		{name: "segment of 1 octet",
+			bad:   one(func(v *victim) seg { return rawpeer.Write(0, 0, nil).Cut(1) }),
 			layer: 2, etype: 0, code: 0x03, copies: bare, event: fatal},
 	}
 	for _, dv := range []byte{0, 2, 3} {
@@ -146,13 +165,15 @@ func TestRawTagged(t *testing.T) {
 			return rawpeer.Write(v.rw.RKey(), v.rw.Addr(), octets(8, 1)).DDPVersion(dv)
 		}), layer: 1, etype: 1, code: 0x04, copies: ddp, event: fatal},
 			// Nothing of a zero-length segment is checked but its control fields.
-			lie{name: fmt.Sprint("DV ", dv, " of nothing"), bad: one(func(v *victim) seg { return rawpeer.Write(0, 0, nil).DDPVersion(dv) }),
+			lie{name: fmt.Sprint("DV ", dv, " of nothing"),
+				bad:   one(func(v *victim) seg { return rawpeer.Write(0, 0, nil).DDPVersion(dv) }),
 				layer: 1, etype: 1, code: 0x04, copies: ddp, event: fatal})
 	}
 	runLies(t, lies)
 }
 
-// Untagged segments that fit no receive. DDP-026, 054, 076, 080, 081, 082, 089, 090, 093; RDMAP-011, 065.
+// Untagged segments that fit no receive. DDP-026, 054, 076, 080, 081, 082, 089, 090, 093;
+// RDMAP-011, 065.
 func TestRawUntagged(t *testing.T) {
 	first := octets(40, 7) // of a Send in two segments
 	placed := func(v *victim) { v.expect(atRecv, first) }
@@ -160,37 +181,64 @@ func TestRawUntagged(t *testing.T) {
 		return func(*victim) []seg { return []seg{rawpeer.Send(1, 0, first).More(), second} }
 	}
 	lies := []lie{
-		{name: "MSN 0", bad: one(func(*victim) seg { return rawpeer.Send(0, 0, octets(8, 1)) }), layer: 1, etype: 2, code: 0x03, copies: ddp, event: fatal},
-		{name: "MSN left out", bad: one(func(*victim) seg { return rawpeer.Send(2, 0, octets(8, 1)) }), layer: 1, etype: 2, code: 0x03, copies: ddp, event: fatal},
-		{name: "MSN far ahead", bad: one(func(*victim) seg { return rawpeer.Send(1<<31, 0, octets(8, 1)) }), layer: 1, etype: 2, code: 0x03, copies: ddp, event: fatal},
-		{name: "MSN once more", bad: func(*victim) []seg { return []seg{rawpeer.Send(1, 0, first), rawpeer.Send(1, 0, first)} },
+		{name: "MSN 0", bad: one(func(*victim) seg { return rawpeer.Send(0, 0, octets(8, 1)) }), layer: 1,
+			etype: 2, code: 0x03, copies: ddp, event: fatal},
+		{name: "MSN left out", bad: one(func(*victim) seg { return rawpeer.Send(2, 0, octets(8, 1)) }),
+			layer: 1, etype: 2, code: 0x03, copies: ddp, event: fatal},
+		{name: "MSN far ahead", bad: one(func(*victim) seg {
+			return rawpeer.Send(1<<31, 0, octets(8, 1))
+		}), layer: 1, etype: 2, code: 0x03, copies: ddp, event: fatal},
+		{name: "MSN once more", bad: func(*victim) []seg {
+			return []seg{rawpeer.Send(1, 0, first), rawpeer.Send(1, 0, first)}
+		},
 			layer: 1, etype: 2, code: 0x03, copies: ddp, event: fatal, took: 1, expect: placed},
-		{name: "next MSN before L", bad: twice(rawpeer.Send(2, 40, octets(8, 1))), layer: 1, etype: 2, code: 0x03, copies: ddp, event: fatal, expect: placed},
-		{name: "MO is the length of the receive", bad: one(func(*victim) seg { return rawpeer.Send(1, recvLen, octets(8, 1)) }),
+		{name: "next MSN before L", bad: twice(rawpeer.Send(2, 40, octets(8, 1))), layer: 1, etype: 2,
+			code: 0x03, copies: ddp, event: fatal, expect: placed},
+		{name: "MO is the length of the receive",
+			bad:   one(func(*victim) seg { return rawpeer.Send(1, recvLen, octets(8, 1)) }),
 			layer: 1, etype: 2, code: 0x04, copies: ddp, event: fatal},
-		{name: "MO FFFFFFF0", bad: one(func(*victim) seg { return rawpeer.Send(1, 0xfffffff0, octets(32, 1)) }),
+		{name: "MO FFFFFFF0", bad: one(func(*victim) seg {
+			return rawpeer.Send(1, 0xfffffff0, octets(32, 1))
+		}),
 			layer: 1, etype: 2, code: 0x04, copies: ddp, event: fatal},
-		{name: "gap", bad: twice(rawpeer.Send(1, 41, nil)), layer: 1, etype: 2, code: 0x04, copies: ddp, event: fatal, expect: placed},
-		{name: "octets twice", bad: twice(rawpeer.Send(1, 39, octets(1, 0))), layer: 1, etype: 2, code: 0x04, copies: ddp, event: fatal,
+		{name: "gap", bad: twice(rawpeer.Send(1, 41, nil)), layer: 1, etype: 2, code: 0x04, copies: ddp,
+			event: fatal, expect: placed},
+		{name: "octets twice", bad: twice(rawpeer.Send(1, 39, octets(1, 0))), layer: 1, etype: 2,
+			code: 0x04, copies: ddp, event: fatal,
 			expect: placed},
-		{name: "last segment is empty with a false MO", bad: twice(rawpeer.Send(1, 39, nil)), layer: 1, etype: 2, code: 0x04, copies: ddp, event: fatal, expect: placed},
-		{name: "begins in the middle", bad: one(func(*victim) seg { return rawpeer.Send(1, 10, octets(8, 1)) }), layer: 1, etype: 2, code: 0x04, copies: ddp, event: fatal},
-		{name: "too long", bad: one(func(*victim) seg { return rawpeer.Send(1, 0, octets(recvLen+1, 1)) }),
+		{name: "last segment is empty with a false MO", bad: twice(rawpeer.Send(1, 39, nil)), layer: 1,
+			etype: 2, code: 0x04, copies: ddp, event: fatal, expect: placed},
+		{name: "begins in the middle", bad: one(func(*victim) seg {
+			return rawpeer.Send(1, 10, octets(8, 1))
+		}), layer: 1, etype: 2, code: 0x04, copies: ddp, event: fatal},
+		{name: "too long", bad: one(func(*victim) seg {
+			return rawpeer.Send(1, 0, octets(recvLen+1, 1))
+		}),
 			layer: 1, etype: 2, code: 0x05, copies: ddp, event: fatal, status: rdma.WCLocLen},
-		{name: "much too long", bad: one(func(*victim) seg { return rawpeer.Send(1, 0, octets(1400, 1)) }),
+		{name: "much too long", bad: one(func(*victim) seg {
+			return rawpeer.Send(1, 0, octets(1400, 1))
+		}),
 			layer: 1, etype: 2, code: 0x05, copies: ddp, event: fatal, status: rdma.WCLocLen},
 		{name: "too long in two segments", bad: twice(rawpeer.Send(1, 40, octets(recvLen-39, 1))),
-			layer: 1, etype: 2, code: 0x05, copies: ddp, event: fatal, status: rdma.WCLocLen, expect: placed},
-		{name: "segment of 17 octets", bad: one(func(*victim) seg { return rawpeer.Send(1, 0, nil).Cut(17) }), layer: 2, etype: 0, code: 0x03, copies: bare, event: fatal},
+			layer: 1, etype: 2, code: 0x05, copies: ddp, event: fatal, status: rdma.WCLocLen,
+			expect: placed},
+		{name: "segment of 17 octets", bad: one(func(*victim) seg {
+			return rawpeer.Send(1, 0, nil).Cut(17)
+		}), layer: 2, etype: 0, code: 0x03, copies: bare, event: fatal},
 	}
 	for _, qn := range []uint32{4, 0xffffffff, 1 << 8, 1 << 16, 1 << 31} {
-		lies = append(lies, lie{name: fmt.Sprint("QN ", qn), bad: one(func(*victim) seg { return rawpeer.Send(1, 0, octets(16, 1)).QueueNumber(qn) }),
+		lies = append(lies, lie{name: fmt.Sprint("QN ", qn), bad: one(func(*victim) seg {
+			return rawpeer.Send(1, 0, octets(16, 1)).QueueNumber(qn)
+		}),
 			layer: 1, etype: 2, code: 0x01, copies: ddp, event: fatal})
 	}
 	for _, dv := range []byte{0, 2, 3} {
-		lies = append(lies, lie{name: fmt.Sprint("DV ", dv), bad: one(func(*victim) seg { return rawpeer.Send(1, 0, octets(8, 1)).DDPVersion(dv) }),
+		lies = append(lies, lie{name: fmt.Sprint("DV ", dv), bad: one(func(*victim) seg {
+			return rawpeer.Send(1, 0, octets(8, 1)).DDPVersion(dv)
+		}),
 			layer: 1, etype: 2, code: 0x06, copies: ddp, event: fatal},
-			lie{name: fmt.Sprint("DV ", dv, " in the second segment"), bad: twice(rawpeer.Send(1, 40, octets(8, 1)).DDPVersion(dv)),
+			lie{name: fmt.Sprint("DV ", dv, " in the second segment"),
+				bad:   twice(rawpeer.Send(1, 40, octets(8, 1)).DDPVersion(dv)),
 				layer: 1, etype: 2, code: 0x06, copies: ddp, event: fatal, expect: placed})
 	}
 	runLies(t, lies)
@@ -201,22 +249,26 @@ func TestRawUntagged(t *testing.T) {
 func TestRawRDMAP(t *testing.T) {
 	var lies []lie
 	add := func(name string, etype, code byte, bad func(v *victim) seg) {
-		lies = append(lies, lie{name: name, bad: one(bad), layer: 0, etype: etype, code: code, copies: ddp, event: fatal})
+		lies = append(lies, lie{name: name, bad: one(bad), layer: 0, etype: etype, code: code,
+			copies: ddp, event: fatal})
 	}
 	for _, rv := range []byte{0, 2, 3} {
-		add(fmt.Sprint("RV ", rv, ", untagged"), 2, 0x05, func(*victim) seg { return rawpeer.Send(1, 0, octets(8, 1)).RDMAPVersion(rv) })
+		add(fmt.Sprint("RV ", rv, ", untagged"), 2, 0x05,
+			func(*victim) seg { return rawpeer.Send(1, 0, octets(8, 1)).RDMAPVersion(rv) })
 		add(fmt.Sprint("RV ", rv, ", tagged"), 2, 0x05, func(v *victim) seg {
 			return rawpeer.Write(v.rw.RKey(), v.rw.Addr(), octets(8, 1)).RDMAPVersion(rv)
 		})
 	}
 	for op := byte(8); op < 16; op++ {
-		add(fmt.Sprintf("opcode %X", op), 2, 0x06, func(*victim) seg { return rawpeer.Send(1, 0, octets(8, 1)).Opcode(op) })
+		add(fmt.Sprintf("opcode %X", op), 2, 0x06,
+			func(*victim) seg { return rawpeer.Send(1, 0, octets(8, 1)).Opcode(op) })
 		add(fmt.Sprintf("opcode %X, tagged", op), 2, 0x06, func(v *victim) seg {
 			return rawpeer.Write(v.rw.RKey(), v.rw.Addr(), octets(8, 1)).Opcode(op)
 		})
 	}
 	add("Atomic Request", 2, 0x06, func(v *victim) seg {
-		return rawpeer.AtomicRequest(1, rawpeer.Atomic{Op: rawpeer.FetchAdd, ID: 7, STag: v.rw.RKey(), TO: v.rw.Addr(), Data: 1})
+		return rawpeer.AtomicRequest(1, rawpeer.Atomic{Op: rawpeer.FetchAdd, ID: 7, STag: v.rw.RKey(),
+			TO: v.rw.Addr(), Data: 1})
 	})
 	add("Atomic Response", 2, 0x06, func(*victim) seg { return rawpeer.AtomicResponse(1, 1, 1) })
 	add("Immediate Data", 2, 0x06, func(*victim) seg { return rawpeer.Immediate(1, octets(8, 1)) })
@@ -229,16 +281,22 @@ func TestRawRDMAP(t *testing.T) {
 		return rawpeer.Write(v.rw.RKey(), v.rw.Addr(), octets(8, 1)).Opcode(rawpeer.OpReadRequest)
 	})
 	for _, op := range []byte{rawpeer.OpWrite, rawpeer.OpReadResponse} {
-		add(fmt.Sprintf("opcode %X with T=0", op), 2, 0x06, func(*victim) seg { return rawpeer.Send(1, 0, octets(8, 1)).Opcode(op) })
+		add(fmt.Sprintf("opcode %X with T=0", op), 2, 0x06,
+			func(*victim) seg { return rawpeer.Send(1, 0, octets(8, 1)).Opcode(op) })
 	}
 	for _, qn := range []uint32{1, 2} {
-		add(fmt.Sprint("Send on QN ", qn), 2, 0x06, func(*victim) seg { return rawpeer.Send(1, 0, octets(8, 1)).QueueNumber(qn) })
+		add(fmt.Sprint("Send on QN ", qn), 2, 0x06,
+			func(*victim) seg { return rawpeer.Send(1, 0, octets(8, 1)).QueueNumber(qn) })
 	}
 	for _, qn := range []uint32{0, 2} {
-		add(fmt.Sprint("Read Request on QN ", qn), 2, 0x06, func(v *victim) seg { return rawpeer.ReadRequest(1, readOf(v.rw, 0, 8)).QueueNumber(qn) })
+		add(fmt.Sprint("Read Request on QN ", qn), 2, 0x06,
+			func(v *victim) seg { return rawpeer.ReadRequest(1, readOf(v.rw, 0, 8)).QueueNumber(qn) })
 	}
-	add("Read Response for nothing", 2, 0x06, func(v *victim) seg { return rawpeer.ReadResponse(v.rw.RKey(), v.rw.Addr(), octets(8, 1)) })
-	add("empty Read Response for nothing", 2, 0x06, func(*victim) seg { return rawpeer.ReadResponse(0, 0, nil) })
+	add("Read Response for nothing", 2, 0x06,
+		func(v *victim) seg { return rawpeer.ReadResponse(v.rw.RKey(), v.rw.Addr(), octets(8, 1)) })
+	add("empty Read Response for nothing", 2, 0x06, func(*victim) seg {
+		return rawpeer.ReadResponse(0, 0, nil)
+	})
 	for _, n := range []int{0, 4, 27} {
 		add(fmt.Sprintf("Read Request of %d octets", n), 2, 0xff, func(v *victim) seg {
 			return rawpeer.ReadRequest(1, readOf(v.rw, 0, 8)).Cut(18 + n)
@@ -250,23 +308,30 @@ func TestRawRDMAP(t *testing.T) {
 		})
 	}
 	runLies(t, append(lies,
-		lie{name: "Read Request with MSN 2", bad: one(func(v *victim) seg { return rawpeer.ReadRequest(2, readOf(v.rw, 0, 8)) }),
+		lie{name: "Read Request with MSN 2",
+			bad:   one(func(v *victim) seg { return rawpeer.ReadRequest(2, readOf(v.rw, 0, 8)) }),
 			layer: 1, etype: 2, code: 0x03, copies: ddp, event: fatal},
-		lie{name: "Read Request on QN 4", bad: one(func(v *victim) seg { return rawpeer.ReadRequest(1, readOf(v.rw, 0, 8)).QueueNumber(4) }),
+		lie{name: "Read Request on QN 4", bad: one(func(v *victim) seg {
+			return rawpeer.ReadRequest(1, readOf(v.rw, 0, 8)).QueueNumber(4)
+		}),
 			layer: 1, etype: 2, code: 0x01, copies: ddp, event: fatal},
 	))
 }
 
 // readOf asks for n octets at off of a region, to be put at a place that the peer made up.
 func readOf(m rdma.MR, off int64, n uint32) rawpeer.Read {
-	return rawpeer.Read{SinkSTag: 0xdeadbeef, SinkTO: 0x1122334455667788, Size: n, SrcSTag: m.RKey(), SrcTO: m.Addr() + uint64(off)}
+	return rawpeer.Read{SinkSTag: 0xdeadbeef, SinkTO: 0x1122334455667788, Size: n, SrcSTag: m.RKey(),
+		SrcTO: m.Addr() + uint64(off)}
 }
 
-// Reads of what may not be read. RDMAP-032, 039, 055, 114, 120, 121, 122, 123, 124; SEC-005, 012, 019.
+// Reads of what may not be read. RDMAP-032, 039, 055, 114, 120, 121, 122, 123, 124; SEC-005, 012,
+// 019.
 func TestRawReads(t *testing.T) {
 	var lies []lie
 	add := func(name string, code byte, read func(v *victim) rawpeer.Read) {
-		lies = append(lies, lie{name: name, bad: one(func(v *victim) seg { return rawpeer.ReadRequest(1, read(v)) }),
+		lies = append(lies, lie{name: name, bad: one(func(v *victim) seg {
+			return rawpeer.ReadRequest(1, read(v))
+		}),
 			layer: 0, etype: 1, code: code, copies: ddpRead, event: access})
 	}
 	with := func(r rawpeer.Read, f func(*rawpeer.Read)) rawpeer.Read { f(&r); return r }
@@ -276,11 +341,14 @@ func TestRawReads(t *testing.T) {
 	add("STag with another key", 0x00, func(v *victim) rawpeer.Read {
 		return with(readOf(v.rw, 0, 8), func(r *rawpeer.Read) { r.SrcSTag ^= 0x80 })
 	})
-	add("STag of a region that is gone", 0x00, func(v *victim) rawpeer.Read { return readOf(v.gone, 0, 8) })
+	add("STag of a region that is gone", 0x00,
+		func(v *victim) rawpeer.Read { return readOf(v.gone, 0, 8) })
 	add("STag of another PD", 0x03, func(v *victim) rawpeer.Read { return readOf(v.foreign, 0, 8) })
 	add("write-only region", 0x02, func(v *victim) rawpeer.Read { return readOf(v.wo, 0, 8) })
 	add("local region", 0x02, func(v *victim) rawpeer.Read { return readOf(v.local, 0, 8) })
-	add("an octet before the region", 0x01, func(v *victim) rawpeer.Read { return readOf(v.rw, -1, 8) })
+	add("an octet before the region", 0x01, func(v *victim) rawpeer.Read {
+		return readOf(v.rw, -1, 8)
+	})
 	add("an octet over its end", 0x01, func(v *victim) rawpeer.Read { return readOf(v.rw, 1, 4096) })
 	add("behind the region", 0x01, func(v *victim) rawpeer.Read { return readOf(v.rw, 4096, 1) })
 	add("2 GiB", 0x01, func(v *victim) rawpeer.Read { return readOf(v.rw, 0, 1<<31) })
@@ -302,21 +370,28 @@ func TestRawInvalidate(t *testing.T) {
 	}
 	placed := func(v *victim) { v.expect(atRecv, octets(12, 2)) }
 	runLies(t, []lie{
-		{name: "STag that was never given", bad: inv(unknownSTag), layer: 0, etype: 2, code: 0x09, copies: ddp,
+		{name: "STag that was never given", bad: inv(unknownSTag), layer: 0, etype: 2, code: 0x09,
+			copies: ddp,
+			event:  access, status: rdma.WCRemInvReq, expect: placed},
+		{name: "STag with another key", bad: inv(func(v *victim) uint32 { return v.rw.RKey() ^ 2 }),
+			layer: 0, etype: 2, code: 0x09, copies: ddp,
 			event: access, status: rdma.WCRemInvReq, expect: placed},
-		{name: "STag with another key", bad: inv(func(v *victim) uint32 { return v.rw.RKey() ^ 2 }), layer: 0, etype: 2, code: 0x09, copies: ddp,
+		{name: "STag of a region that is gone", bad: inv(func(v *victim) uint32 { return v.gone.RKey() }),
+			layer: 0, etype: 2, code: 0x09, copies: ddp,
 			event: access, status: rdma.WCRemInvReq, expect: placed},
-		{name: "STag of a region that is gone", bad: inv(func(v *victim) uint32 { return v.gone.RKey() }), layer: 0, etype: 2, code: 0x09, copies: ddp,
-			event: access, status: rdma.WCRemInvReq, expect: placed},
-		{name: "STag of another PD", bad: inv(func(v *victim) uint32 { return v.foreign.RKey() }), layer: 0, etype: 1, code: 0x09, copies: ddp,
+		{name: "STag of another PD", bad: inv(func(v *victim) uint32 { return v.foreign.RKey() }),
+			layer: 0, etype: 1, code: 0x09, copies: ddp,
 			event: access, status: rdma.WCRemInvReq, expect: func(v *victim) {
 				placed(v)
 				v.stillGood()
 			}},
-		{name: "STag of a region that only its owner may end", bad: inv(func(v *victim) uint32 { return v.rw.RKey() }), layer: 0, etype: 2, code: 0x09, copies: ddp,
+		{name: "STag of a region that only its owner may end", bad: inv(func(v *victim) uint32 {
+			return v.rw.RKey()
+		}), layer: 0, etype: 2, code: 0x09, copies: ddp,
 			event: access, status: rdma.WCRemInvReq, expect: placed},
-		{name: "STag 0", bad: inv(func(*victim) uint32 { return 0 }), layer: 0, etype: 2, code: 0x09, copies: ddp,
-			event: access, status: rdma.WCRemInvReq, expect: placed},
+		{name: "STag 0", bad: inv(func(*victim) uint32 { return 0 }), layer: 0, etype: 2, code: 0x09,
+			copies: ddp,
+			event:  access, status: rdma.WCRemInvReq, expect: placed},
 	})
 }
 
@@ -328,7 +403,8 @@ func (v *victim) stillGood() {
 	w.qp = got[rdma.QP](v.t)(v.other.CreateQP(rdma.QPConfig{SendCQ: w.cq, RecvCQ: w.cq}))
 	p := w.accept(rdma.ConnParam{}, plain(1, 1))
 	data := octets(16, 8)
-	w.run(p, rtr(), rawpeer.Put(rawpeer.Write(v.foreign.RKey(), v.foreign.Addr(), data), rawpeer.ReadRequest(1, readOf(v.foreign, 0, 16))),
+	w.run(p, rtr(), rawpeer.Put(rawpeer.Write(v.foreign.RKey(), v.foreign.Addr(), data),
+		rawpeer.ReadRequest(1, readOf(v.foreign, 0, 16))),
 		rawpeer.Want(rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, data)))
 	v.expect(atOther, data)
 	p.Close()

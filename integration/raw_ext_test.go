@@ -24,10 +24,12 @@ func (v *victim) word(off int) uint64 { return binary.NativeEndian.Uint64(v.imag
 func (v *victim) expectWord(off int, n uint64) { binary.NativeEndian.PutUint64(v.image[off:], n) }
 
 func fetchAdd(m rdma.MR, off int64, id uint32, n uint64) rawpeer.Atomic {
-	return rawpeer.Atomic{Op: rawpeer.FetchAdd, ID: id, STag: m.RKey(), TO: m.Addr() + uint64(off), Data: n, CmpMask: 1<<64 - 1}
+	return rawpeer.Atomic{Op: rawpeer.FetchAdd, ID: id, STag: m.RKey(), TO: m.Addr() + uint64(off),
+		Data: n, CmpMask: 1<<64 - 1}
 }
 
-// atomicVictim has a region with the right to atomics, and one without any offset that is a multiple of 8.
+// atomicVictim has a region with the right to atomics, and one without any offset that is a
+// multiple of 8.
 type atomicVictim struct {
 	*victim
 	cells, odd, foreignCells rdma.MR
@@ -54,7 +56,8 @@ func (a *atomicVictim) close() {
 	a.victim.close()
 }
 
-// What an end that knows RFC 7306 refuses of it. EXT-005, 006, 008, 011, 014, 019, 030, 040, 045, 046, 047, 048.
+// What an end that knows RFC 7306 refuses of it. EXT-005, 006, 008, 011, 014, 019, 030, 040, 045,
+// 046, 047, 048.
 func TestRawExtensionLies(t *testing.T) {
 	r := newRig(t)
 	type row struct {
@@ -77,26 +80,50 @@ func TestRawExtensionLies(t *testing.T) {
 	fixed := func(s ...seg) func(*atomicVictim) []seg { return func(*atomicVictim) []seg { return s } }
 	imm, resp := rawpeer.Immediate(1, octets(8, 1)), rawpeer.AtomicResponse(1, 0, 0)
 	rows := []row{
-		{"target never given", atomic(func(a *atomicVictim, q *rawpeer.Atomic) { q.STag = unknownSTag(a.victim) ^ 0x4000_0000 }), 0, 1, 0x00, access},
-		{"target with another key", atomic(func(_ *atomicVictim, q *rawpeer.Atomic) { q.STag ^= 1 }), 0, 1, 0x00, access},
-		{"target gone", atomic(func(a *atomicVictim, q *rawpeer.Atomic) { q.STag, q.TO = a.gone.RKey(), a.gone.Addr() }), 0, 1, 0x00, access},
-		{"target of another PD", atomic(func(a *atomicVictim, q *rawpeer.Atomic) { q.STag, q.TO = a.foreignCells.RKey(), a.foreignCells.Addr() }), 0, 1, 0x03, access},
-		{"TO wraps", atomic(func(_ *atomicVictim, q *rawpeer.Atomic) { q.TO = 1<<64 - 8 }), 0, 1, 0x04, access},
-		{"no right to atomics", atomic(func(a *atomicVictim, q *rawpeer.Atomic) { q.STag, q.TO = a.rw.RKey(), a.rw.Addr() }), 0, 1, 0x02, access},
-		{"before the region", atomic(func(a *atomicVictim, q *rawpeer.Atomic) { q.TO = a.cells.Addr() - 8 }), 0, 1, 0x01, access},
-		{"behind the region", atomic(func(a *atomicVictim, q *rawpeer.Atomic) { q.TO = a.cells.Addr() + 4096 }), 0, 1, 0x01, access},
-		{"over the end", atomic(func(a *atomicVictim, q *rawpeer.Atomic) { q.TO = a.cells.Addr() + 4092 }), 0, 1, 0x01, access},
-		{"target not aligned", atomic(func(_ *atomicVictim, q *rawpeer.Atomic) { q.TO += 4 }), 0, 2, 0x07, access},
+		{"target never given", atomic(func(a *atomicVictim, q *rawpeer.Atomic) {
+			q.STag = unknownSTag(a.victim) ^ 0x4000_0000
+		}), 0, 1, 0x00, access},
+		{"target with another key", atomic(func(_ *atomicVictim, q *rawpeer.Atomic) { q.STag ^= 1 }), 0,
+			1, 0x00, access},
+		{"target gone", atomic(func(a *atomicVictim, q *rawpeer.Atomic) {
+			q.STag, q.TO = a.gone.RKey(), a.gone.Addr()
+		}), 0, 1, 0x00, access},
+		{"target of another PD", atomic(func(a *atomicVictim, q *rawpeer.Atomic) {
+			q.STag, q.TO = a.foreignCells.RKey(), a.foreignCells.Addr()
+		}), 0, 1, 0x03, access},
+		{"TO wraps", atomic(func(_ *atomicVictim, q *rawpeer.Atomic) { q.TO = 1<<64 - 8 }), 0, 1,
+			0x04, access},
+		{"no right to atomics", atomic(func(a *atomicVictim, q *rawpeer.Atomic) {
+			q.STag, q.TO = a.rw.RKey(), a.rw.Addr()
+		}), 0, 1, 0x02, access},
+		{"before the region", atomic(func(a *atomicVictim, q *rawpeer.Atomic) {
+			q.TO = a.cells.Addr() - 8
+		}), 0, 1, 0x01, access},
+		{"behind the region", atomic(func(a *atomicVictim, q *rawpeer.Atomic) {
+			q.TO = a.cells.Addr() + 4096
+		}), 0, 1, 0x01, access},
+		{"over the end", atomic(func(a *atomicVictim, q *rawpeer.Atomic) {
+			q.TO = a.cells.Addr() + 4092
+		}), 0, 1, 0x01, access},
+		{"target not aligned", atomic(func(_ *atomicVictim, q *rawpeer.Atomic) { q.TO += 4 }), 0, 2,
+			0x07, access},
 		{"RV 0", request(func(s seg) seg { return s.RDMAPVersion(0) }), 0, 2, 0x05, fatal},
 		{"DV 2", request(func(s seg) seg { return s.DDPVersion(2) }), 1, 2, 0x06, fatal},
 		{"Atomic Request with T=1", request(func(s seg) seg { return s.FlipT() }), 0, 2, 0x06, fatal},
-		{"Atomic Request on QN 0", request(func(s seg) seg { return s.QueueNumber(0) }), 0, 2, 0x06, fatal},
-		{"Atomic Request on QN 3", request(func(s seg) seg { return s.QueueNumber(3) }), 0, 2, 0x06, fatal},
-		{"Atomic Request on QN 4", request(func(s seg) seg { return s.QueueNumber(4) }), 1, 2, 0x01, fatal},
-		{"Atomic Request with MSN 2", request(func(s seg) seg { return s.Sequence(2) }), 1, 2, 0x03, fatal},
-		{"Atomic Request of 51 octets", request(func(s seg) seg { return s.Cut(18 + 51) }), 0, 2, 0xff, fatal},
-		{"Atomic Request of 53 octets", request(func(s seg) seg { return s.Longer(0) }), 0, 2, 0xff, fatal},
-		{"Atomic Request of 28 octets", request(func(s seg) seg { return s.Cut(18 + 28) }), 0, 2, 0xff, fatal},
+		{"Atomic Request on QN 0", request(func(s seg) seg { return s.QueueNumber(0) }), 0, 2,
+			0x06, fatal},
+		{"Atomic Request on QN 3", request(func(s seg) seg { return s.QueueNumber(3) }), 0, 2,
+			0x06, fatal},
+		{"Atomic Request on QN 4", request(func(s seg) seg { return s.QueueNumber(4) }), 1, 2,
+			0x01, fatal},
+		{"Atomic Request with MSN 2", request(func(s seg) seg { return s.Sequence(2) }), 1, 2,
+			0x03, fatal},
+		{"Atomic Request of 51 octets", request(func(s seg) seg { return s.Cut(18 + 51) }), 0, 2,
+			0xff, fatal},
+		{"Atomic Request of 53 octets", request(func(s seg) seg { return s.Longer(0) }), 0, 2,
+			0xff, fatal},
+		{"Atomic Request of 28 octets", request(func(s seg) seg { return s.Cut(18 + 28) }), 0, 2,
+			0xff, fatal},
 		{"Atomic Request of nothing", request(func(s seg) seg { return s.Cut(18) }), 0, 2, 0xff, fatal},
 		{"Atomic Response for nothing", fixed(resp), 1, 2, 0x02, fatal},
 		{"Atomic Response on QN 0", fixed(resp.QueueNumber(0)), 0, 2, 0x06, fatal},
@@ -105,19 +132,24 @@ func TestRawExtensionLies(t *testing.T) {
 		{"Immediate Data on QN 1", fixed(imm.QueueNumber(1)), 0, 2, 0x06, fatal},
 		{"Immediate Data on QN 3", fixed(imm.QueueNumber(3)), 0, 2, 0x06, fatal},
 		{"Immediate Data with T=1", fixed(imm.FlipT()), 0, 2, 0x06, fatal},
-		{"Immediate Data with SE and T=1", fixed(imm.Opcode(rawpeer.OpImmediateSE).FlipT()), 0, 2, 0x06, fatal},
+		{"Immediate Data with SE and T=1", fixed(imm.Opcode(rawpeer.OpImmediateSE).FlipT()), 0, 2,
+			0x06, fatal},
 		{"Immediate Data with RV 3", fixed(imm.RDMAPVersion(3)), 0, 2, 0x05, fatal},
 		{"Immediate Data with MSN 2", fixed(imm.Sequence(2)), 1, 2, 0x03, fatal},
-		{"Immediate Data of 4 and 5", fixed(rawpeer.Immediate(1, octets(9, 1)).Split(4)[:2]...), 0, 2, 0xff, fatal},
+		{"Immediate Data of 4 and 5", fixed(rawpeer.Immediate(1, octets(9, 1)).Split(4)[:2]...), 0, 2,
+			0xff, fatal},
 	}
 	for _, op := range []uint32{1, 3, 0xf} {
-		rows = append(rows, row{fmt.Sprintf("AOpCode %X", op), atomic(func(_ *atomicVictim, q *rawpeer.Atomic) { q.Op = op }), 0, 2, 0x06, fatal})
+		rows = append(rows, row{fmt.Sprintf("AOpCode %X", op),
+			atomic(func(_ *atomicVictim, q *rawpeer.Atomic) { q.Op = op }), 0, 2, 0x06, fatal})
 	}
 	for _, n := range []int{0, 4, 7, 9, 16} {
-		rows = append(rows, row{fmt.Sprintf("Immediate Data of %d octets", n), fixed(rawpeer.Immediate(1, octets(n, 1))), 0, 2, 0xff, fatal})
+		rows = append(rows, row{fmt.Sprintf("Immediate Data of %d octets", n),
+			fixed(rawpeer.Immediate(1, octets(n, 1))), 0, 2, 0xff, fatal})
 	}
 	for op := byte(12); op < 16; op++ {
-		rows = append(rows, row{fmt.Sprintf("opcode %X", op), fixed(rawpeer.Send(1, 0, octets(8, 1)).Opcode(op)), 0, 2, 0x06, fatal})
+		rows = append(rows, row{fmt.Sprintf("opcode %X", op),
+			fixed(rawpeer.Send(1, 0, octets(8, 1)).Opcode(op)), 0, 2, 0x06, fatal})
 	}
 	for _, tt := range rows {
 		t.Run(tt.name, func(t *testing.T) {
@@ -127,7 +159,8 @@ func TestRawExtensionLies(t *testing.T) {
 			if tt.name == "Immediate Data of 4 and 5" {
 				bad[1].Body, bad[1].DDP = octets(5, 1), bad[1].DDP|0x40
 			}
-			a.run(p, rawpeer.Put(bad...), rawpeer.WantTerminate(tt.layer, tt.etype, tt.code, ddp, bad[len(bad)-1]), rawpeer.WantFIN())
+			a.run(p, rawpeer.Put(bad...), rawpeer.WantTerminate(tt.layer, tt.etype, tt.code, ddp,
+				bad[len(bad)-1]), rawpeer.WantFIN())
 			p.Close()
 			a.over(rdma.WCFlush, tt.event, false, tt.layer, tt.etype, tt.code)
 			a.unharmed()
@@ -137,8 +170,8 @@ func TestRawExtensionLies(t *testing.T) {
 	}
 }
 
-// What an end that knows RFC 7306 does not look at, and what it answers. EXT-007, 012, 013, 015, 016, 018, 020,
-// 021, 022, 024, 026, 028, 032, 035, 040.
+// What an end that knows RFC 7306 does not look at, and what it answers. EXT-007, 012, 013, 015,
+// 016, 018, 020, 021, 022, 024, 026, 028, 032, 035, 040.
 func TestRawExtensions(t *testing.T) {
 	r := newRig(t)
 	a := newAtomicVictim(t, r, 8)
@@ -152,7 +185,9 @@ func TestRawExtensions(t *testing.T) {
 		if change != nil {
 			segs = change(segs[0])
 		}
-		a.run(p, rawpeer.Step{Name: name, Do: func(p *rawpeer.Peer) error { return p.PutTogether(segs...) }}, rawpeer.Want(rawpeer.AtomicResponse(resp, q.ID, old)))
+		a.run(p, rawpeer.Step{Name: name, Do: func(p *rawpeer.Peer) error {
+			return p.PutTogether(segs...)
+		}}, rawpeer.Want(rawpeer.AtomicResponse(resp, q.ID, old)))
 		a.unharmed()
 	}
 	cell := func(off int64, f func(q *rawpeer.Atomic)) rawpeer.Atomic {
@@ -166,9 +201,10 @@ func TestRawExtensions(t *testing.T) {
 	a.expectWord(at, old+5)
 	do("FetchAdd", fetchAdd(a.cells, 0, 0xffffffff, 5), old, nil)
 	a.expectWord(at, old+10)
-	do("the same identifier, reserved bits, Compare Data, a live STag in octets 2 to 5", cell(0, func(q *rawpeer.Atomic) {
-		q.Op, q.ID, q.Data, q.Compare, q.CmpMask = 0xfffffff0|rawpeer.FetchAdd, 0xffffffff, 5, 99, 0
-	}), old+5, func(s seg) []seg { return []seg{s.Reserved(a.rw.RKey())} })
+	do("the same identifier, reserved bits, Compare Data, a live STag in octets 2 to 5",
+		cell(0, func(q *rawpeer.Atomic) {
+			q.Op, q.ID, q.Data, q.Compare, q.CmpMask = 0xfffffff0|rawpeer.FetchAdd, 0xffffffff, 5, 99, 0
+		}), old+5, func(s seg) []seg { return []seg{s.Reserved(a.rw.RKey())} })
 	a.expectWord(at, old+11)
 	do("in two segments", fetchAdd(a.cells, 0, 3, 1), old+10, func(s seg) []seg { return s.Split(32) })
 	a.expectWord(at, old+12)
@@ -176,10 +212,12 @@ func TestRawExtensions(t *testing.T) {
 	// Fields that are added apart; section 5.1.1.
 	a.expectWord(at, 0x00000000ffffffff)
 	do("CmpSwap", cell(0, func(q *rawpeer.Atomic) {
-		q.Op, q.Data, q.Mask, q.Compare, q.CmpMask = rawpeer.CmpSwap, 0x00000000ffffffff, 1<<64-1, old+12, 1<<64-1
+		q.Op, q.Data, q.Mask, q.Compare, q.CmpMask = rawpeer.CmpSwap, 0x00000000ffffffff, 1<<64-1,
+			old+12, 1<<64-1
 	}), old+12, nil)
 	a.expectWord(at, 0)
-	do("FetchAdd of fields", cell(0, func(q *rawpeer.Atomic) { q.Data, q.Mask = 1, 0x80000000 }), 0x00000000ffffffff, nil)
+	do("FetchAdd of fields", cell(0, func(q *rawpeer.Atomic) { q.Data, q.Mask = 1, 0x80000000 }),
+		0x00000000ffffffff, nil)
 	do("CmpSwap that does not match", cell(0, func(q *rawpeer.Atomic) {
 		q.Op, q.Data, q.Mask, q.Compare, q.CmpMask = rawpeer.CmpSwap, 7, 1<<64-1, 1, 1<<64-1
 	}), 0, nil)
@@ -201,13 +239,15 @@ func TestRawExtensions(t *testing.T) {
 	a.expectWord(last, was-1)
 	do("the last cell", fetchAdd(a.cells, 4088, 1, 1<<64-1), was, nil)
 
-	// Reads and atomics in one burst, all that IRD allows: answered in order, with an MSN of their own.
+	// Reads and atomics in one burst, all that IRD allows: answered in order, with an MSN of their
+	// own.
 	var segs, want []seg
 	n := a.word(at)
 	for i := range uint64(16) {
 		msn++
 		if i%4 == 3 {
-			segs = append(segs, rawpeer.Write(a.cells.RKey(), a.cells.Addr()+16, octets(8, byte(i))), rawpeer.ReadRequest(msn, readOf(a.cells, 16, 8)))
+			segs = append(segs, rawpeer.Write(a.cells.RKey(), a.cells.Addr()+16, octets(8, byte(i))),
+				rawpeer.ReadRequest(msn, readOf(a.cells, 16, 8)))
 			want = append(want, rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, octets(8, byte(i))))
 			a.expect(at+16, octets(8, byte(i)))
 			continue
@@ -222,7 +262,9 @@ func TestRawExtensions(t *testing.T) {
 	for i, s := range want {
 		if s.Op() == rawpeer.OpReadResponse && i+4 < len(want) {
 			// A later Write may be in it already: RFC 5040, section 5.5 (12).
-			a.run(p, rawpeer.WantSeg("a Read Response", func(s seg) bool { return s.Op() == rawpeer.OpReadResponse && len(s.Body) == 8 }))
+			a.run(p, rawpeer.WantSeg("a Read Response", func(s seg) bool {
+				return s.Op() == rawpeer.OpReadResponse && len(s.Body) == 8
+			}))
 			continue
 		}
 		a.run(p, rawpeer.Want(s))
@@ -232,14 +274,18 @@ func TestRawExtensions(t *testing.T) {
 
 	// Immediate Data: in the completion, not in the receive; with Sends in one sequence.
 	data := []byte{0xde, 0xad, 0xbe, 0xef, 1, 2, 3, 4}
-	a.run(p, rawpeer.PutTogether(rawpeer.Send(1, 0, octets(3, 1)), rawpeer.Immediate(2, data), rawpeer.Immediate(3, data).Opcode(rawpeer.OpImmediateSE).Reserved(a.rw.RKey())),
-		rawpeer.Put(rawpeer.Immediate(4, data).Split(4)...), rawpeer.Put(rawpeer.Send(5, 0, octets(4, 2))))
+	a.run(p, rawpeer.PutTogether(rawpeer.Send(1, 0, octets(3, 1)), rawpeer.Immediate(2, data),
+		rawpeer.Immediate(3, data).Opcode(rawpeer.OpImmediateSE).Reserved(a.rw.RKey())),
+		rawpeer.Put(rawpeer.Immediate(4, data).Split(4)...),
+		rawpeer.Put(rawpeer.Send(5, 0, octets(4, 2))))
 	a.expect(atRecv, octets(3, 1))
 	a.expect(atRecv+4*recvLen, octets(4, 2))
 	for id := range uint64(5) {
 		wc := a.want("Sends and Immediate Data", id+1, rdma.WCSuccess)
 		a.recvs--
-		if imm := id > 0 && id < 4; imm != (wc.Op == rdma.WCRecvImm) || imm != (wc.Flags&rdma.WCWithImm != 0) || imm && (wc.Imm != 0xdeadbeef || wc.ImmLow != 0x01020304) {
+		if imm := id > 0 && id < 4; imm != (wc.Op == rdma.WCRecvImm) ||
+			imm != (wc.Flags&rdma.WCWithImm != 0) || imm && (wc.Imm != 0xdeadbeef ||
+			wc.ImmLow != 0x01020304) {
 			t.Errorf("completion %+v", wc)
 		}
 	}
@@ -250,8 +296,8 @@ func TestRawExtensions(t *testing.T) {
 	a.close()
 }
 
-// What comes back for a program's own atomics: nothing but the right answer completes one. EXT-006, 011, 017, 020,
-// 022, 029, 030, 049.
+// What comes back for a program's own atomics: nothing but the right answer completes one. EXT-006,
+// 011, 017, 020, 022, 029, 030, 049.
 func TestRawAtomicResponses(t *testing.T) {
 	r := newRig(t)
 	for _, tt := range []struct {
@@ -259,33 +305,48 @@ func TestRawAtomicResponses(t *testing.T) {
 		answer             func(id uint32) []seg
 		layer, etype, code byte
 	}{
-		{"right", func(id uint32) []seg { return []seg{rawpeer.AtomicResponse(1, id, 0x1122334455667788)} }, 0, 0, 0},
-		{"right, in two segments", func(id uint32) []seg { return rawpeer.AtomicResponse(1, id, 0x1122334455667788).Split(5) }, 0, 0, 0},
-		{"another identifier", func(id uint32) []seg { return []seg{rawpeer.AtomicResponse(1, id+1, 5)} }, 0, 2, 0xff},
+		{"right", func(id uint32) []seg {
+			return []seg{rawpeer.AtomicResponse(1, id, 0x1122334455667788)}
+		}, 0, 0, 0},
+		{"right, in two segments", func(id uint32) []seg {
+			return rawpeer.AtomicResponse(1, id, 0x1122334455667788).Split(5)
+		}, 0, 0, 0},
+		{"another identifier", func(id uint32) []seg { return []seg{rawpeer.AtomicResponse(1, id+1, 5)} },
+			0, 2, 0xff},
 		{"MSN 2", func(id uint32) []seg { return []seg{rawpeer.AtomicResponse(2, id, 5)} }, 1, 2, 0x03},
 		{"MSN 0", func(id uint32) []seg { return []seg{rawpeer.AtomicResponse(0, id, 5)} }, 1, 2, 0x03},
-		{"11 octets", func(id uint32) []seg { return []seg{rawpeer.AtomicResponse(1, id, 5).Cut(18 + 11)} }, 0, 2, 0xff},
-		{"13 octets", func(id uint32) []seg { return []seg{rawpeer.AtomicResponse(1, id, 5).Longer(0)} }, 0, 2, 0xff},
-		{"on QN 1", func(id uint32) []seg { return []seg{rawpeer.AtomicResponse(1, id, 5).QueueNumber(1)} }, 0, 2, 0x06},
-		{"a Read Response", func(uint32) []seg { return []seg{rawpeer.ReadResponse(0, 0, octets(8, 1))} }, 0, 2, 0x06},
+		{"11 octets", func(id uint32) []seg {
+			return []seg{rawpeer.AtomicResponse(1, id, 5).Cut(18 + 11)}
+		}, 0, 2, 0xff},
+		{"13 octets", func(id uint32) []seg { return []seg{rawpeer.AtomicResponse(1, id, 5).Longer(0)} },
+			0, 2, 0xff},
+		{"on QN 1", func(id uint32) []seg {
+			return []seg{rawpeer.AtomicResponse(1, id, 5).QueueNumber(1)}
+		}, 0, 2, 0x06},
+		{"a Read Response", func(uint32) []seg { return []seg{rawpeer.ReadResponse(0, 0, octets(8, 1))} },
+			0, 2, 0x06},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			v := newVictim(t, r, 2)
-			p, err := v.connect(rdma.ConnParam{Extensions: true}, rawpeer.PutStart(accepting(4, 4)), rawpeer.Want(rawpeer.Write(1, 0, nil)))
+			p, err := v.connect(rdma.ConnParam{Extensions: true}, rawpeer.PutStart(accepting(4, 4)),
+				rawpeer.Want(rawpeer.Write(1, 0, nil)))
 			if err != nil {
 				t.Fatal(err)
 			}
 			v.heard(p)
-			v.send(rdma.SendWR{ID: 60, Op: rdma.OpFetchAdd, SGEs: sge(v.local, 104, 8), RemoteAddr: 0x1230, RKey: 5, Atomic: rdma.AtomicArgs{CompareAdd: 9}})
+			v.send(rdma.SendWR{ID: 60, Op: rdma.OpFetchAdd, SGEs: sge(v.local, 104, 8), RemoteAddr: 0x1230,
+				RKey: 5, Atomic: rdma.AtomicArgs{CompareAdd: 9}})
 			req := got[seg](t)(p.Next())
 			id := uint32(0)
 			if len(req.Body) == 52 {
 				id = binary.BigEndian.Uint32(req.Body[4:])
 			}
 			v.run(p, rawpeer.Do("compare the request", func() error {
-				want := rawpeer.AtomicRequest(1, rawpeer.Atomic{Op: rawpeer.FetchAdd, ID: id, STag: 5, TO: 0x1230, Data: 9, CmpMask: 1<<64 - 1})
+				want := rawpeer.AtomicRequest(1, rawpeer.Atomic{Op: rawpeer.FetchAdd, ID: id, STag: 5,
+					TO: 0x1230, Data: 9, CmpMask: 1<<64 - 1})
 				if string(want.ULPDU()) != string(req.ULPDU()) {
-					return fmt.Errorf("got  %s\nwant %s", rawpeer.DumpSeg(req.ULPDU()), rawpeer.DumpSeg(want.ULPDU()))
+					return fmt.Errorf("got  %s\nwant %s", rawpeer.DumpSeg(req.ULPDU()),
+						rawpeer.DumpSeg(want.ULPDU()))
 				}
 				return nil
 			}), rawpeer.WantSilence(20*time.Millisecond))
@@ -305,7 +366,8 @@ func TestRawAtomicResponses(t *testing.T) {
 				v.close()
 				return
 			}
-			v.run(p, rawpeer.WantTerminate(tt.layer, tt.etype, tt.code, ddp, bad[len(bad)-1]), rawpeer.WantFIN())
+			v.run(p, rawpeer.WantTerminate(tt.layer, tt.etype, tt.code, ddp, bad[len(bad)-1]),
+				rawpeer.WantFIN())
 			p.Close()
 			v.ended()
 			v.want("the atomic", 60, rdma.WCBadResp)

@@ -11,9 +11,10 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 )
 
-// traffic moves data of all kinds between v and its peer, cut into DDP segments of at most n octets of
-// payload, and checks every octet: Writes, Sends and Reads of the peer, and the victim's. put sends the
-// peer's segments. The victim has receives 1 to 3; none of the peer's queues has been used.
+// traffic moves data of all kinds between v and its peer, cut into DDP segments of at most n octets
+// of payload, and checks every octet: Writes, Sends and Reads of the peer, and the victim's. put
+// sends the peer's segments. The victim has receives 1 to 3; none of the peer's queues has been
+// used.
 func (v *victim) traffic(p *rawpeer.Peer, n int, put func(...seg) error) {
 	v.t.Helper()
 	const big = 40_000
@@ -26,7 +27,9 @@ func (v *victim) traffic(p *rawpeer.Peer, n int, put func(...seg) error) {
 	segs = append(segs, rawpeer.Send(3, 0, fourth).Opcode(rawpeer.OpSendSE).Split(n)...)
 	segs = append(segs, rawpeer.ReadRequest(1, readOf(v.big, 17, big)).Split(max(n, 1))...)
 	segs = append(segs, rawpeer.ReadRequest(2, readOf(v.rw, 0, 0)))
-	v.run(p, rawpeer.Step{Name: "send data of all kinds", Do: func(*rawpeer.Peer) error { return put(segs...) }})
+	v.run(p, rawpeer.Step{Name: "send data of all kinds", Do: func(*rawpeer.Peer) error {
+		return put(segs...)
+	}})
 	v.run(p, rawpeer.WantMessage(rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, first)),
 		rawpeer.Want(rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, nil)))
 	for i, want := range [][]byte{second, third, fourth} {
@@ -47,8 +50,10 @@ func (v *victim) traffic(p *rawpeer.Peer, n int, put func(...seg) error) {
 	from := sge(v.big, 100_000, big)
 	v.send(rdma.SendWR{ID: 11, Op: rdma.OpWrite, SGEs: from, RemoteAddr: 1<<63 + 5, RKey: 0xabcdef01})
 	v.send(rdma.SendWR{ID: 12, Op: rdma.OpSend, SGEs: from})
-	v.send(rdma.SendWR{ID: 13, Op: rdma.OpRead, SGEs: sge(v.big, 200_000, big), RemoteAddr: 77, RKey: 0x77})
-	v.run(p, rawpeer.WantMessage(rawpeer.Write(0xabcdef01, 1<<63+5, out)), rawpeer.WantMessage(rawpeer.Send(1, 0, out)))
+	v.send(rdma.SendWR{ID: 13, Op: rdma.OpRead, SGEs: sge(v.big, 200_000, big), RemoteAddr: 77,
+		RKey: 0x77})
+	v.run(p, rawpeer.WantMessage(rawpeer.Write(0xabcdef01, 1<<63+5, out)),
+		rawpeer.WantMessage(rawpeer.Send(1, 0, out)))
 	req := got[seg](v.t)(p.Next())
 	read, ok := req.Read()
 	if !ok || read.Size != big || read.SrcSTag != 0x77 || read.SrcTO != 77 {
@@ -65,8 +70,8 @@ func (v *victim) traffic(p *rawpeer.Peer, n int, put func(...seg) error) {
 	v.unharmed()
 }
 
-// The same messages however TCP cuts them, and however DDP does. DDP-008, 011, 028, 046, 047; MPA-046, 048,
-// 101; RDMAP-127.
+// The same messages however TCP cuts them, and however DDP does. DDP-008, 011, 028, 046, 047;
+// MPA-046, 048, 101; RDMAP-127.
 func TestRawSegmentation(t *testing.T) {
 	r := newRig(t)
 	for _, tt := range []struct {
@@ -98,7 +103,8 @@ func TestRawSegmentation(t *testing.T) {
 		v := newVictim(t, r, 3)
 		p := v.ready()
 		data := octets(500, 1)
-		v.run(p, rawpeer.PutCut(1, rawpeer.Write(v.rw.RKey(), v.rw.Addr(), data), rawpeer.Send(1, 0, data[:7])))
+		v.run(p, rawpeer.PutCut(1, rawpeer.Write(v.rw.RKey(), v.rw.Addr(), data),
+			rawpeer.Send(1, 0, data[:7])))
 		v.want("the Send", 1, rdma.WCSuccess)
 		v.recvs--
 		v.expect(atRW, data)
@@ -128,14 +134,15 @@ func TestRawSegmentation(t *testing.T) {
 	})
 }
 
-// Payloads of all lengths around the pad and the segment: the lengths are exact and no pad is placed.
-// DDP-011; MPA-006, 012, 013, 014.
+// Payloads of all lengths around the pad and the segment: the lengths are exact and no pad is
+// placed. DDP-011; MPA-006, 012, 013, 014.
 func TestRawLengths(t *testing.T) {
 	r := newRig(t)
 	v := newVictim(t, r, 0)
 	p := v.ready()
 	msn, id := uint32(0), uint64(0)
-	for _, n := range []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1423, 1424, 1425, 1442, 64768 - 18, 65535 - 18} {
+	for _, n := range []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1423, 1424, 1425, 1442, 64768 - 18,
+		65535 - 18} {
 		id, msn = id+1, msn+1
 		v.post(id, 0, recvRoom)
 		data := octets(n, byte(n))
@@ -163,55 +170,57 @@ func TestRawLengths(t *testing.T) {
 	v.leave(p)
 }
 
-// Markers and CRCs, in each direction apart, and data of all kinds with each choice. MPA-015, 019, 020, 021,
-// 022, 023, 024, 031, 033, 038.
+// Markers and CRCs, in each direction apart, and data of all kinds with each choice. MPA-015, 019,
+// 020, 021, 022, 023, 024, 031, 033, 038.
 func TestRawMarkers(t *testing.T) {
 	r := newRig(t)
 	for _, in := range []bool{false, true} { // Markers in what the victim gets
 		for _, out := range []bool{false, true} {
 			for _, crc := range []bool{true, false} {
 				for _, initiator := range []bool{false, true} {
-					t.Run(fmt.Sprintf("in %t out %t CRC %t initiator %t", in, out, crc, initiator), func(t *testing.T) {
-						v := newVictim(t, r, 3)
-						cp := rdma.ConnParam{MPA: rdma.MPAParam{Markers: in}}
-						flags := byte(rawpeer.FlagC)
-						if !crc {
-							cp.MPA.CRC, flags = rdma.CRCOff, 0
-						}
-						if out {
-							flags |= rawpeer.FlagM
-						}
-						var p *rawpeer.Peer
-						if initiator {
-							reply := accepting(8, 8)
-							reply.Flags = rawpeer.FlagS | flags
-							var err error
-							if p, err = v.connect(cp, rawpeer.PutStart(reply), rawpeer.Want(rawpeer.Write(1, 0, nil))); err != nil {
-								t.Fatal(err)
+					t.Run(fmt.Sprintf("in %t out %t CRC %t initiator %t", in, out, crc, initiator),
+						func(t *testing.T) {
+							v := newVictim(t, r, 3)
+							cp := rdma.ConnParam{MPA: rdma.MPAParam{Markers: in}}
+							flags := byte(rawpeer.FlagC)
+							if !crc {
+								cp.MPA.CRC, flags = rdma.CRCOff, 0
 							}
-							// It is not silent; but the victim may have found it so.
-							v.run(p, rawpeer.Put(rawpeer.Write(0, 0, nil)))
-							p.Skip = func(s seg) bool { return s.Op() == rawpeer.OpWrite && len(s.Body) == 0 }
-						} else {
-							req := plain(8, 8)
-							req.Flags = rawpeer.FlagS | flags
-							p = v.accept(cp, req)
-							v.run(p, rtr())
-						}
-						if p.In.CRC != crc || p.In.Markers != out || p.Out.Markers != in {
-							t.Fatalf("agreed on CRC %t, Markers %t and %t", p.In.CRC, p.In.Markers, p.Out.Markers)
-						}
-						v.traffic(p, 1300, p.PutTogether)
-						v.leave(p)
-					})
+							if out {
+								flags |= rawpeer.FlagM
+							}
+							var p *rawpeer.Peer
+							if initiator {
+								reply := accepting(8, 8)
+								reply.Flags = rawpeer.FlagS | flags
+								var err error
+								if p, err = v.connect(cp, rawpeer.PutStart(reply),
+									rawpeer.Want(rawpeer.Write(1, 0, nil))); err != nil {
+									t.Fatal(err)
+								}
+								// It is not silent; but the victim may have found it so.
+								v.run(p, rawpeer.Put(rawpeer.Write(0, 0, nil)))
+								p.Skip = func(s seg) bool { return s.Op() == rawpeer.OpWrite && len(s.Body) == 0 }
+							} else {
+								req := plain(8, 8)
+								req.Flags = rawpeer.FlagS | flags
+								p = v.accept(cp, req)
+								v.run(p, rtr())
+							}
+							if p.In.CRC != crc || p.In.Markers != out || p.Out.Markers != in {
+								t.Fatalf("agreed on CRC %t, Markers %t and %t", p.In.CRC, p.In.Markers, p.Out.Markers)
+							}
+							v.traffic(p, 1300, p.PutTogether)
+							v.leave(p)
+						})
 				}
 			}
 		}
 	}
 }
 
-// What is in a Marker: the reserved half and the low bits do not matter, the pointer does. MPA-016, 018,
-// 091, 097.
+// What is in a Marker: the reserved half and the low bits do not matter, the pointer does. MPA-016,
+// 018, 091, 097.
 func TestRawMarkerLies(t *testing.T) {
 	r := newRig(t)
 	for _, tt := range []struct {
@@ -232,7 +241,8 @@ func TestRawMarkerLies(t *testing.T) {
 			v.run(p, rtr())
 			data := octets(1000, 1)
 			// From octet 24 on: Markers at 512 and 1024.
-			v.run(p, rawpeer.PutLie(rawpeer.Write(v.rw.RKey(), v.rw.Addr(), data), rawpeer.Lie{Marker: tt.lie}))
+			v.run(p, rawpeer.PutLie(rawpeer.Write(v.rw.RKey(), v.rw.Addr(), data),
+				rawpeer.Lie{Marker: tt.lie}))
 			if tt.bad {
 				v.run(p, rawpeer.WantTerminate(2, 0, 0x03, bare, seg{}), rawpeer.WantFIN())
 				p.Close()
@@ -248,7 +258,8 @@ func TestRawMarkerLies(t *testing.T) {
 	}
 }
 
-// Without CRCs the field means nothing, and an FPDU counts only when all of it is there. MPA-032, 048.
+// Without CRCs the field means nothing, and an FPDU counts only when all of it is there. MPA-032,
+// 048.
 func TestRawNoCRC(t *testing.T) {
 	r := newRig(t)
 	v := newVictim(t, r, 4)
@@ -257,15 +268,17 @@ func TestRawNoCRC(t *testing.T) {
 	p := v.accept(rdma.ConnParam{MPA: rdma.MPAParam{CRC: rdma.CRCOff}}, req)
 	set := func(crc uint32) rawpeer.Lie { return rawpeer.Lie{CRC: func(uint32) uint32 { return crc }} }
 	v.run(p, rawpeer.PutLie(rawpeer.Write(0, 0, nil), set(0xffffffff)),
-		rawpeer.PutLie(rawpeer.Send(1, 0, octets(5, 1)), set(0)), rawpeer.PutLie(rawpeer.Send(2, 0, octets(6, 2)), set(0x12345678)))
+		rawpeer.PutLie(rawpeer.Send(1, 0, octets(5, 1)), set(0)),
+		rawpeer.PutLie(rawpeer.Send(2, 0, octets(6, 2)), set(0x12345678)))
 	for i := range 2 {
 		v.want("a Send", uint64(i+1), rdma.WCSuccess)
 		v.recvs--
 		v.expect(atRecv+i*recvLen, octets(5+i, byte(i+1)))
 	}
 	whole := p.Out.Append(nil, rawpeer.Send(3, 0, octets(7, 3)).ULPDU(), rawpeer.Lie{})
-	v.run(p, rawpeer.PutOctets(whole[:len(whole)-1]), rawpeer.Put()) // the last octet of the CRC is missing
-	v.pong(p)                                                        // the victim has had every chance to see it
+	// the last octet of the CRC is missing
+	v.run(p, rawpeer.PutOctets(whole[:len(whole)-1]), rawpeer.Put())
+	v.pong(p) // the victim has had every chance to see it
 	v.none("an FPDU without its last octet")
 	v.run(p, rawpeer.PutOctets(whole[len(whole)-1:]))
 	v.want("a Send", 3, rdma.WCSuccess)
@@ -275,8 +288,8 @@ func TestRawNoCRC(t *testing.T) {
 	v.leave(p)
 }
 
-// ULPDU_Length says something else, so that the FPDU ends elsewhere. What is then taken for a CRC is
-// none; nothing is placed. MPA-047, 090; DDP-042.
+// ULPDU_Length says something else, so that the FPDU ends elsewhere. What is then taken for a CRC
+// is none; nothing is placed. MPA-047, 090; DDP-042.
 func TestRawLengthLies(t *testing.T) {
 	r := newRig(t)
 	for _, n := range []int{0, 1, 13, 18, 23, 27, 1000, 65535} {
@@ -302,7 +315,8 @@ func TestRawLengthLies(t *testing.T) {
 	t.Run("0 with its CRC", func(t *testing.T) {
 		v := newVictim(t, r, 1)
 		p := v.ready()
-		v.run(p, rawpeer.PutOctets(p.Out.Append(nil, nil, rawpeer.Lie{})), rawpeer.WantTerminate(2, 0, 0x03, bare, seg{}), rawpeer.WantFIN())
+		v.run(p, rawpeer.PutOctets(p.Out.Append(nil, nil, rawpeer.Lie{})), rawpeer.WantTerminate(2, 0,
+			0x03, bare, seg{}), rawpeer.WantFIN())
 		p.Close()
 		v.over(rdma.WCFlush, fatal, false, 2, 0, 0x03)
 		v.close()
@@ -333,7 +347,8 @@ func TestRawStartCuts(t *testing.T) {
 		v.conn, err = cr.Accept(t.Context(), v.qp, rdma.ConnParam{})
 		accepted <- err
 	}()
-	v.run(p, rawpeer.WantReply(rawpeer.FlagC|rawpeer.FlagS), rawpeer.PutCut(1, rawpeer.Write(0, 0, nil)))
+	v.run(p, rawpeer.WantReply(rawpeer.FlagC|rawpeer.FlagS),
+		rawpeer.PutCut(1, rawpeer.Write(0, 0, nil)))
 	if err := <-accepted; err != nil {
 		t.Fatal(err)
 	}
@@ -345,16 +360,17 @@ func TestRawStartCuts(t *testing.T) {
 	early := accepting(4, 4)
 	f := rawpeer.Framer{CRC: true}
 	early.Behind = f.Append(nil, rawpeer.Send(1, 0, octets(20, 1)).ULPDU(), rawpeer.Lie{})
-	q, err := w.connect(rdma.ConnParam{}, rawpeer.Step{Name: "a Reply in pieces, an FPDU behind it", Do: func(q *rawpeer.Peer) error {
-		q.Sent = early
-		b := early.Append(nil)
-		for _, o := range b[:15] {
-			if err := q.Write([]byte{o}); err != nil {
-				return err
+	q, err := w.connect(rdma.ConnParam{}, rawpeer.Step{Name: "a Reply in pieces, an FPDU behind it",
+		Do: func(q *rawpeer.Peer) error {
+			q.Sent = early
+			b := early.Append(nil)
+			for _, o := range b[:15] {
+				if err := q.Write([]byte{o}); err != nil {
+					return err
+				}
 			}
-		}
-		return q.Write(b[15:])
-	}})
+			return q.Write(b[15:])
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 )
 
-// Things that a peer may do and that few do: the connection goes on. DDP-023, 043, 048, 052, 053, 054;
-// RDMAP-025, 026, 030, 048, 054, 056, 057, 070, 127; MPA-013; SEC-020.
+// Things that a peer may do and that few do: the connection goes on. DDP-023, 043, 048, 052, 053,
+// 054; RDMAP-025, 026, 030, 048, 054, 056, 057, 070, 127; MPA-013; SEC-020.
 func TestRawOddities(t *testing.T) {
 	r := newRig(t)
 	mine := rawpeer.Read{SinkSTag: 0xdeadbeef, SinkTO: 1<<64 - 1}
@@ -54,52 +54,75 @@ func TestRawOddities(t *testing.T) {
 			v.expect(atRecv, octets(3, 3))
 		}},
 		{name: "reserved bits of RDMAP", send: func(v *victim) []seg {
-			return []seg{rawpeer.Send(1, 0, nil).RDMAPReserved(3), rawpeer.Write(v.rw.RKey(), v.rw.Addr(), octets(9, 1)).RDMAPReserved(2),
+			return []seg{rawpeer.Send(1, 0, nil).RDMAPReserved(3), rawpeer.Write(v.rw.RKey(), v.rw.Addr(),
+				octets(9, 1)).RDMAPReserved(2),
 				rawpeer.ReadRequest(1, readOf(v.ro, 5, 3)).RDMAPReserved(1)}
-		}, lens: []int{0}, expect: func(v *victim) { v.expect(atRW, octets(9, 1)) }, answer: func(v *victim) []seg {
-			return []seg{rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, v.image[atRO+5:atRO+8])}
-		}},
+		}, lens: []int{0}, expect: func(v *victim) { v.expect(atRW, octets(9, 1)) },
+			answer: func(v *victim) []seg {
+				return []seg{rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, v.image[atRO+5:atRO+8])}
+			}},
 		{name: "an STag where none belongs", send: func(v *victim) []seg {
-			return []seg{rawpeer.Send(1, 0, nil).Reserved(v.rw.RKey()), rawpeer.ReadRequest(1, readOf(v.ro, 0, 1)).Reserved(v.rw.RKey()),
-				rawpeer.Send(2, 0, nil).Opcode(rawpeer.OpSendSE).Reserved(0xaaaaaaaa), rawpeer.Write(v.rw.RKey(), v.rw.Addr(), octets(4, 4))}
-		}, lens: []int{0, 0}, expect: func(v *victim) { v.expect(atRW, octets(4, 4)) }, answer: func(v *victim) []seg {
-			return []seg{rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, v.image[atRO:atRO+1])}
-		}},
+			return []seg{rawpeer.Send(1, 0, nil).Reserved(v.rw.RKey()),
+				rawpeer.ReadRequest(1, readOf(v.ro, 0, 1)).Reserved(v.rw.RKey()),
+				rawpeer.Send(2, 0, nil).Opcode(rawpeer.OpSendSE).Reserved(0xaaaaaaaa),
+				rawpeer.Write(v.rw.RKey(), v.rw.Addr(), octets(4, 4))}
+		}, lens: []int{0, 0}, expect: func(v *victim) { v.expect(atRW, octets(4, 4)) },
+			answer: func(v *victim) []seg {
+				return []seg{rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, v.image[atRO:atRO+1])}
+			}},
 		{name: "segments of a Send in any order", send: func(*victim) []seg {
 			d := octets(90, 1)
-			return []seg{rawpeer.Send(1, 40, d[40:60]).More(), rawpeer.Send(1, 0, d[:40]).More(), rawpeer.Send(1, 60, d[60:])}
+			return []seg{rawpeer.Send(1, 40, d[40:60]).More(), rawpeer.Send(1, 0, d[:40]).More(),
+				rawpeer.Send(1, 60, d[60:])}
 		}, lens: []int{90}, expect: func(v *victim) { v.expect(atRecv, octets(90, 1)) }},
 		{name: "segments of a Write in any order, some twice", send: func(v *victim) []seg {
 			d, k, at := octets(90, 1), v.rw.RKey(), v.rw.Addr()
-			return []seg{rawpeer.Write(k, at+40, d[40:60]).More(), rawpeer.Write(k, at, d[:41]).More(), rawpeer.Write(k, at+40, d[40:60]).More(), rawpeer.Write(k, at+60, d[60:])}
+			return []seg{rawpeer.Write(k, at+40, d[40:60]).More(), rawpeer.Write(k, at, d[:41]).More(),
+				rawpeer.Write(k, at+40, d[40:60]).More(), rawpeer.Write(k, at+60, d[60:])}
 		}, expect: func(v *victim) { v.expect(atRW, octets(90, 1)) }},
 		{name: "empty segments within messages", send: func(v *victim) []seg {
-			return []seg{rawpeer.Send(1, 0, nil).More(), rawpeer.Send(1, 0, octets(4, 1)).More(), rawpeer.Send(1, 4, nil).More(), rawpeer.Send(1, 4, nil),
-				rawpeer.Write(0, 0, nil).More(), rawpeer.Write(v.rw.RKey(), v.rw.Addr(), octets(4, 2)).More(), rawpeer.Write(1, 1, nil)}
-		}, lens: []int{4}, expect: func(v *victim) { v.expect(atRecv, octets(4, 1)); v.expect(atRW, octets(4, 2)) }},
-		{name: "a Send that fills the receive", send: func(*victim) []seg { return []seg{rawpeer.Send(1, 0, octets(recvLen, 1))} },
+			return []seg{rawpeer.Send(1, 0, nil).More(), rawpeer.Send(1, 0, octets(4, 1)).More(),
+				rawpeer.Send(1, 4, nil).More(), rawpeer.Send(1, 4, nil),
+				rawpeer.Write(0, 0, nil).More(), rawpeer.Write(v.rw.RKey(), v.rw.Addr(), octets(4, 2)).More(),
+				rawpeer.Write(1, 1, nil)}
+		}, lens: []int{4}, expect: func(v *victim) {
+			v.expect(atRecv, octets(4, 1))
+			v.expect(atRW, octets(4, 2))
+		}},
+		{name: "a Send that fills the receive", send: func(*victim) []seg {
+			return []seg{rawpeer.Send(1, 0, octets(recvLen, 1))}
+		},
 			lens: []int{recvLen}, expect: func(v *victim) { v.expect(atRecv, octets(recvLen, 1)) }},
 		{name: "the region to its ends", send: func(v *victim) []seg {
 			k, at := v.wo.RKey(), v.wo.Addr()
-			return []seg{rawpeer.Write(k, at, octets(1, 1)), rawpeer.Write(k, at+4095, octets(1, 2)), rawpeer.ReadRequest(1, readOf(v.ro, 4095, 1)), rawpeer.ReadRequest(2, readOf(v.ro, 0, 1))}
-		}, expect: func(v *victim) { v.expect(atWO, octets(1, 1)); v.expect(atWO+4095, octets(1, 2)) }, answer: func(v *victim) []seg {
-			return []seg{rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, v.image[atRO+4095:atRO+4096]), rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, v.image[atRO:atRO+1])}
-		}},
+			return []seg{rawpeer.Write(k, at, octets(1, 1)), rawpeer.Write(k, at+4095, octets(1, 2)),
+				rawpeer.ReadRequest(1, readOf(v.ro, 4095, 1)), rawpeer.ReadRequest(2, readOf(v.ro, 0, 1))}
+		}, expect: func(v *victim) { v.expect(atWO, octets(1, 1)); v.expect(atWO+4095, octets(1, 2)) },
+			answer: func(v *victim) []seg {
+				return []seg{rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, v.image[atRO+4095:atRO+4096]),
+					rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, v.image[atRO:atRO+1])}
+			}},
 		{name: "an octet a thousand times", send: func(v *victim) (s []seg) {
 			for i := range 1000 {
 				s = append(s, rawpeer.Write(v.rw.RKey(), v.rw.Addr()+9, octets(1, byte(i))))
 			}
 			return s
 		}, expect: func(v *victim) { v.expect(atRW+9, octets(1, 999%256)) }},
-		{name: "a Read Request in two segments", send: func(v *victim) []seg { return rawpeer.ReadRequest(1, readOf(v.ro, 0, 2)).Split(20) },
+		{name: "a Read Request in two segments", send: func(v *victim) []seg {
+			return rawpeer.ReadRequest(1, readOf(v.ro, 0, 2)).Split(20)
+		},
 			answer: func(v *victim) []seg {
 				return []seg{rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, v.image[atRO:atRO+2])}
 			}},
-		{name: "a Read Request octet by octet", send: func(v *victim) []seg { return rawpeer.ReadRequest(1, readOf(v.ro, 0, 2)).Split(1) },
+		{name: "a Read Request octet by octet", send: func(v *victim) []seg {
+			return rawpeer.ReadRequest(1, readOf(v.ro, 0, 2)).Split(1)
+		},
 			answer: func(v *victim) []seg {
 				return []seg{rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, v.image[atRO:atRO+2])}
 			}},
-		{name: "a Send with SE", send: func(*victim) []seg { return []seg{rawpeer.Send(1, 0, octets(2, 1)).Opcode(rawpeer.OpSendSE)} },
+		{name: "a Send with SE", send: func(*victim) []seg {
+			return []seg{rawpeer.Send(1, 0, octets(2, 1)).Opcode(rawpeer.OpSendSE)}
+		},
 			lens: []int{2}, expect: func(v *victim) { v.expect(atRecv, octets(2, 1)) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -159,7 +182,8 @@ func TestRawUnfinished(t *testing.T) {
 	v.expect(atRecv+recvLen, octets(5, 3))
 	v.expect(atRW, octets(30, 1))
 	v.unharmed()
-	v.run(p, rawpeer.Put(w[0], w[1], rawpeer.ReadRequest(1, readOf(v.rw, 0, 30))), rawpeer.WantSilence(50*time.Millisecond),
+	v.run(p, rawpeer.Put(w[0], w[1], rawpeer.ReadRequest(1, readOf(v.rw, 0, 30))),
+		rawpeer.WantSilence(50*time.Millisecond),
 		rawpeer.Put(rawpeer.Write(v.rw.RKey(), v.rw.Addr()+20, octets(10, 7))))
 	v.expect(atRW+20, octets(10, 7))
 	v.run(p, rawpeer.Want(rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, v.image[atRW:atRW+30])))
@@ -172,7 +196,8 @@ func TestRawTerminated(t *testing.T) {
 	r := newRig(t)
 	about := rawpeer.Write(0x00bad0ff, 0x4000, octets(32, 0))
 	swapped := rawpeer.Terminate(1, 2, 0x02, bare, seg{})
-	swapped.Body = append([]byte{0x21, 0x02, 0x03, 0x00, 0x00, 0x20}, rawpeer.Send(1, 0, nil).ULPDU()...)
+	swapped.Body = append([]byte{0x21, 0x02, 0x03, 0x00, 0x00, 0x20},
+		rawpeer.Send(1, 0, nil).ULPDU()...)
 	noise := func(s seg) seg { s.Body[2] |= 0x1f; s.Body[3] = 0xff; return s }
 	for _, tt := range []struct {
 		name               string
@@ -181,15 +206,20 @@ func TestRawTerminated(t *testing.T) {
 	}{
 		{"bare", []seg{rawpeer.Terminate(0, 0, 0xff, bare, seg{})}, 0, 0, 0xff},
 		{"with the DDP header", []seg{rawpeer.Terminate(1, 1, 0x00, ddp, about)}, 1, 1, 0x00},
-		{"with an untagged header", []seg{rawpeer.Terminate(1, 2, 0x02, ddp, rawpeer.Send(1, 0, nil))}, 1, 2, 0x02},
-		{"with a Read Request", []seg{rawpeer.Terminate(0, 1, 0x00, ddpRead, rawpeer.ReadRequest(1, rawpeer.Read{}))}, 0, 1, 0x00},
+		{"with an untagged header", []seg{rawpeer.Terminate(1, 2, 0x02, ddp, rawpeer.Send(1, 0, nil))}, 1,
+			2, 0x02},
+		{"with a Read Request", []seg{rawpeer.Terminate(0, 1, 0x00, ddpRead,
+			rawpeer.ReadRequest(1, rawpeer.Read{}))}, 0, 1, 0x00},
 		{"reserved bits", []seg{noise(rawpeer.Terminate(1, 1, 0x01, ddp, about))}, 1, 1, 0x01},
 		{"siw's octets", []seg{swapped}, 1, 2, 0x02},
 		{"of the LLP", []seg{rawpeer.Terminate(2, 0, 0x02, bare, seg{})}, 2, 0, 0x02},
 		{"in three segments", rawpeer.Terminate(1, 1, 0x01, ddp, about).Split(9), 1, 1, 0x01},
-		{"within a Send", []seg{rawpeer.Send(1, 0, octets(5, 1)).More(), rawpeer.Terminate(1, 1, 0x01, ddp, about)}, 1, 1, 0x01},
-		{"within a Write", []seg{rawpeer.Write(0, 0, nil).More(), rawpeer.Terminate(1, 1, 0x01, ddp, about)}, 1, 1, 0x01},
-		{"and then more", []seg{rawpeer.Terminate(1, 1, 0x01, ddp, about), rawpeer.Send(1, 0, octets(5, 1)), rawpeer.Terminate(1, 1, 0x01, ddp, about)}, 1, 1, 0x01},
+		{"within a Send", []seg{rawpeer.Send(1, 0, octets(5, 1)).More(), rawpeer.Terminate(1, 1, 0x01,
+			ddp, about)}, 1, 1, 0x01},
+		{"within a Write", []seg{rawpeer.Write(0, 0, nil).More(), rawpeer.Terminate(1, 1, 0x01, ddp,
+			about)}, 1, 1, 0x01},
+		{"and then more", []seg{rawpeer.Terminate(1, 1, 0x01, ddp, about),
+			rawpeer.Send(1, 0, octets(5, 1)), rawpeer.Terminate(1, 1, 0x01, ddp, about)}, 1, 1, 0x01},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			v := newVictim(t, r, 2)
@@ -199,7 +229,8 @@ func TestRawTerminated(t *testing.T) {
 			if tt.name == "within a Send" {
 				v.expect(atRecv, octets(5, 1))
 			}
-			v.over(rdma.WCFlush, v.terminatedEvent(tt.layer, tt.etype, tt.code), true, tt.layer, tt.etype, tt.code)
+			v.over(rdma.WCFlush, v.terminatedEvent(tt.layer, tt.etype, tt.code), true, tt.layer,
+				tt.etype, tt.code)
 			v.unharmed()
 			v.close()
 		})
@@ -209,7 +240,8 @@ func TestRawTerminated(t *testing.T) {
 		v := newVictim(t, r, 0)
 		p := v.connected(2, 2)
 		for id := range uint64(4) {
-			v.send(rdma.SendWR{ID: id, Op: rdma.OpRead, SGEs: sge(v.rw, int(id)*8, 8), RemoteAddr: id, RKey: 5})
+			v.send(rdma.SendWR{ID: id, Op: rdma.OpRead, SGEs: sge(v.rw, int(id)*8, 8), RemoteAddr: id,
+				RKey: 5})
 		}
 		req := got[seg](t)(p.Next())
 		second := got[seg](t)(p.Next())
@@ -219,7 +251,8 @@ func TestRawTerminated(t *testing.T) {
 			t.Errorf("the Read Requests are %+v and %+v", first, read)
 		}
 		p.Close()
-		v.over(rdma.WCFlush, fatalAnd(v, 0, rdma.WCFlush, 1, rdma.WCRemAccess, 2, rdma.WCFlush, 3, rdma.WCFlush), true, 0, 1, 0x02)
+		v.over(rdma.WCFlush, fatalAnd(v, 0, rdma.WCFlush, 1, rdma.WCRemAccess, 2, rdma.WCFlush, 3,
+			rdma.WCFlush), true, 0, 1, 0x02)
 		v.unharmed()
 		v.close()
 	})
@@ -248,16 +281,26 @@ func fatalAnd(v *victim, pairs ...any) rdma.AsyncEventType {
 func TestRawBadTerminates(t *testing.T) {
 	good := rawpeer.Terminate(0, 0, 0xff, bare, seg{})
 	runLies(t, []lie{
-		{name: "QN 0", bad: one(func(*victim) seg { return good.QueueNumber(0) }), layer: 0, etype: 2, code: 0x06, copies: ddp, event: fatal},
-		{name: "QN 1", bad: one(func(*victim) seg { return good.QueueNumber(1) }), layer: 0, etype: 2, code: 0x06, copies: ddp, event: fatal},
-		{name: "QN 5", bad: one(func(*victim) seg { return good.QueueNumber(5) }), layer: 1, etype: 2, code: 0x01, copies: ddp, event: fatal},
-		{name: "MSN 0", bad: one(func(*victim) seg { return good.Sequence(0) }), layer: 1, etype: 2, code: 0x03, copies: ddp, event: fatal},
-		{name: "MSN 2", bad: one(func(*victim) seg { return good.Sequence(2) }), layer: 1, etype: 2, code: 0x03, copies: ddp, event: fatal},
-		{name: "MO 4", bad: one(func(*victim) seg { return good.Offset(4) }), layer: 1, etype: 2, code: 0x04, copies: ddp, event: fatal},
-		{name: "MO FFFFFFFF", bad: one(func(*victim) seg { return good.Offset(0xffffffff) }), layer: 1, etype: 2, code: 0x04, copies: ddp, event: fatal},
-		{name: "no octets", bad: one(func(*victim) seg { return good.Cut(18) }), layer: 0, etype: 2, code: 0xff, copies: ddp, event: fatal},
-		{name: "3 octets", bad: one(func(*victim) seg { return good.Cut(21) }), layer: 0, etype: 2, code: 0xff, copies: ddp, event: fatal},
-		{name: "1000 octets", bad: one(func(*victim) seg { return good.Longer(octets(1000, 1)...) }), layer: 0, etype: 2, code: 0xff, copies: ddp, event: fatal},
+		{name: "QN 0", bad: one(func(*victim) seg { return good.QueueNumber(0) }), layer: 0, etype: 2,
+			code: 0x06, copies: ddp, event: fatal},
+		{name: "QN 1", bad: one(func(*victim) seg { return good.QueueNumber(1) }), layer: 0, etype: 2,
+			code: 0x06, copies: ddp, event: fatal},
+		{name: "QN 5", bad: one(func(*victim) seg { return good.QueueNumber(5) }), layer: 1, etype: 2,
+			code: 0x01, copies: ddp, event: fatal},
+		{name: "MSN 0", bad: one(func(*victim) seg { return good.Sequence(0) }), layer: 1, etype: 2,
+			code: 0x03, copies: ddp, event: fatal},
+		{name: "MSN 2", bad: one(func(*victim) seg { return good.Sequence(2) }), layer: 1, etype: 2,
+			code: 0x03, copies: ddp, event: fatal},
+		{name: "MO 4", bad: one(func(*victim) seg { return good.Offset(4) }), layer: 1, etype: 2,
+			code: 0x04, copies: ddp, event: fatal},
+		{name: "MO FFFFFFFF", bad: one(func(*victim) seg { return good.Offset(0xffffffff) }), layer: 1,
+			etype: 2, code: 0x04, copies: ddp, event: fatal},
+		{name: "no octets", bad: one(func(*victim) seg { return good.Cut(18) }), layer: 0, etype: 2,
+			code: 0xff, copies: ddp, event: fatal},
+		{name: "3 octets", bad: one(func(*victim) seg { return good.Cut(21) }), layer: 0, etype: 2,
+			code: 0xff, copies: ddp, event: fatal},
+		{name: "1000 octets", bad: one(func(*victim) seg { return good.Longer(octets(1000, 1)...) }),
+			layer: 0, etype: 2, code: 0xff, copies: ddp, event: fatal},
 	})
 }
 
@@ -270,19 +313,37 @@ func TestRawReadResponses(t *testing.T) {
 		layer, etype, code byte // 0, 0: it is right
 		placed             int
 	}{
-		{"as asked for", func(r rawpeer.Read) []seg { return []seg{rawpeer.ReadResponse(r.SinkSTag, r.SinkTO, octets(64, 1))} }, 0, 0, 0, 64},
-		{"in pieces", func(r rawpeer.Read) []seg { return rawpeer.ReadResponse(r.SinkSTag, r.SinkTO, octets(64, 1)).Split(1) }, 0, 0, 0, 64},
-		{"another STag", func(r rawpeer.Read) []seg { return []seg{rawpeer.ReadResponse(r.SinkSTag^1, r.SinkTO, octets(64, 1))} }, 1, 1, 0x00, 0},
-		{"an octet further", func(r rawpeer.Read) []seg { return []seg{rawpeer.ReadResponse(r.SinkSTag, r.SinkTO+1, octets(63, 1))} }, 1, 1, 0x01, 0},
-		{"TO far away", func(r rawpeer.Read) []seg { return []seg{rawpeer.ReadResponse(r.SinkSTag, 1<<64-8, octets(64, 1))} }, 1, 1, 0x01, 0},
-		{"too long", func(r rawpeer.Read) []seg { return []seg{rawpeer.ReadResponse(r.SinkSTag, r.SinkTO, octets(65, 1))} }, 1, 1, 0x01, 0},
-		{"too short", func(r rawpeer.Read) []seg { return []seg{rawpeer.ReadResponse(r.SinkSTag, r.SinkTO, octets(63, 1))} }, 1, 1, 0x01, 0},
-		{"nothing", func(r rawpeer.Read) []seg { return []seg{rawpeer.ReadResponse(r.SinkSTag, r.SinkTO, nil)} }, 1, 1, 0x01, 0},
+		{"as asked for", func(r rawpeer.Read) []seg {
+			return []seg{rawpeer.ReadResponse(r.SinkSTag, r.SinkTO, octets(64, 1))}
+		}, 0, 0, 0, 64},
+		{"in pieces", func(r rawpeer.Read) []seg {
+			return rawpeer.ReadResponse(r.SinkSTag, r.SinkTO, octets(64, 1)).Split(1)
+		}, 0, 0, 0, 64},
+		{"another STag", func(r rawpeer.Read) []seg {
+			return []seg{rawpeer.ReadResponse(r.SinkSTag^1, r.SinkTO, octets(64, 1))}
+		}, 1, 1, 0x00, 0},
+		{"an octet further", func(r rawpeer.Read) []seg {
+			return []seg{rawpeer.ReadResponse(r.SinkSTag, r.SinkTO+1, octets(63, 1))}
+		}, 1, 1, 0x01, 0},
+		{"TO far away", func(r rawpeer.Read) []seg {
+			return []seg{rawpeer.ReadResponse(r.SinkSTag, 1<<64-8, octets(64, 1))}
+		}, 1, 1, 0x01, 0},
+		{"too long", func(r rawpeer.Read) []seg {
+			return []seg{rawpeer.ReadResponse(r.SinkSTag, r.SinkTO, octets(65, 1))}
+		}, 1, 1, 0x01, 0},
+		{"too short", func(r rawpeer.Read) []seg {
+			return []seg{rawpeer.ReadResponse(r.SinkSTag, r.SinkTO, octets(63, 1))}
+		}, 1, 1, 0x01, 0},
+		{"nothing", func(r rawpeer.Read) []seg {
+			return []seg{rawpeer.ReadResponse(r.SinkSTag, r.SinkTO, nil)}
+		}, 1, 1, 0x01, 0},
 		{"a gap", func(r rawpeer.Read) []seg {
-			return []seg{rawpeer.ReadResponse(r.SinkSTag, r.SinkTO, octets(10, 1)).More(), rawpeer.ReadResponse(r.SinkSTag, r.SinkTO+11, octets(53, 1))}
+			return []seg{rawpeer.ReadResponse(r.SinkSTag, r.SinkTO, octets(10, 1)).More(),
+				rawpeer.ReadResponse(r.SinkSTag, r.SinkTO+11, octets(53, 1))}
 		}, 1, 1, 0x01, 10},
 		{"another STag in the second segment", func(r rawpeer.Read) []seg {
-			return []seg{rawpeer.ReadResponse(r.SinkSTag, r.SinkTO, octets(10, 1)).More(), rawpeer.ReadResponse(0, r.SinkTO+10, octets(54, 1))}
+			return []seg{rawpeer.ReadResponse(r.SinkSTag, r.SinkTO, octets(10, 1)).More(),
+				rawpeer.ReadResponse(0, r.SinkTO+10, octets(54, 1))}
 		}, 1, 1, 0x00, 10},
 		{"twice", func(r rawpeer.Read) []seg {
 			s := rawpeer.ReadResponse(r.SinkSTag, r.SinkTO, octets(64, 1))
@@ -292,11 +353,13 @@ func TestRawReadResponses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			v := newVictim(t, r, 2)
 			p := v.connected(4, 4)
-			v.send(rdma.SendWR{ID: 60, Op: rdma.OpRead, SGEs: sge(v.local, 100, 64), RemoteAddr: 0x1234, RKey: 5})
+			v.send(rdma.SendWR{ID: 60, Op: rdma.OpRead, SGEs: sge(v.local, 100, 64), RemoteAddr: 0x1234,
+				RKey: 5})
 			v.send(rdma.SendWR{ID: 61, Op: rdma.OpSend})
 			req := got[seg](t)(p.Next())
 			read, ok := req.Read()
-			if want := rawpeer.ReadRequest(1, rawpeer.Read{SinkSTag: read.SinkSTag, SinkTO: read.SinkTO, Size: 64, SrcSTag: 5, SrcTO: 0x1234}); !ok || !bytes.Equal(req.ULPDU(), want.ULPDU()) {
+			if want := rawpeer.ReadRequest(1, rawpeer.Read{SinkSTag: read.SinkSTag, SinkTO: read.SinkTO,
+				Size: 64, SrcSTag: 5, SrcTO: 0x1234}); !ok || !bytes.Equal(req.ULPDU(), want.ULPDU()) {
 				t.Fatalf("the Read Request is %s", rawpeer.DumpSeg(req.ULPDU()))
 			}
 			v.run(p, rawpeer.Want(rawpeer.Send(1, 0, nil)))
@@ -313,7 +376,8 @@ func TestRawReadResponses(t *testing.T) {
 				v.leave(p)
 				return
 			}
-			v.run(p, rawpeer.WantTerminate(tt.layer, tt.etype, tt.code, ddp, bad[len(bad)-1]), rawpeer.WantFIN())
+			v.run(p, rawpeer.WantTerminate(tt.layer, tt.etype, tt.code, ddp, bad[len(bad)-1]),
+				rawpeer.WantFIN())
 			p.Close()
 			v.ended()
 			if tt.name == "twice" {
@@ -341,7 +405,8 @@ func TestRawReadDepth(t *testing.T) {
 			p := v.connected(depth, 4)
 			const reads = 20
 			for id := range uint64(reads) {
-				v.send(rdma.SendWR{ID: id, Op: rdma.OpRead, SGEs: sge(v.rw, int(id)*8, 8), RemoteAddr: id, RKey: 5})
+				v.send(rdma.SendWR{ID: id, Op: rdma.OpRead, SGEs: sge(v.rw, int(id)*8, 8), RemoteAddr: id,
+					RKey: 5})
 			}
 			var open []rawpeer.Read
 			next := func() {
@@ -357,7 +422,8 @@ func TestRawReadDepth(t *testing.T) {
 			}
 			v.run(p, rawpeer.WantSilence(30*time.Millisecond))
 			for id := range uint64(reads) {
-				v.run(p, rawpeer.Put(rawpeer.ReadResponse(open[id].SinkSTag, open[id].SinkTO, octets(8, byte(id)))))
+				v.run(p, rawpeer.Put(rawpeer.ReadResponse(open[id].SinkSTag, open[id].SinkTO,
+					octets(8, byte(id)))))
 				v.expect(atRW+int(id)*8, octets(8, byte(id)))
 				v.want("a Read", id, rdma.WCSuccess)
 				if int(id)+int(depth) < reads {
@@ -371,13 +437,15 @@ func TestRawReadDepth(t *testing.T) {
 	t.Run("RTR counted", func(t *testing.T) {
 		v := newVictim(t, r, 0)
 		reply := rawpeer.Reply(rawpeer.FlagC).Enhanced(rawpeer.WordA|2, rawpeer.WordD|3)
-		p, err := v.connect(rdma.ConnParam{IRD: 1}, rawpeer.PutStart(reply), rawpeer.Want(rawpeer.ReadRequest(1, rawpeer.Read{SrcSTag: 1})))
+		p, err := v.connect(rdma.ConnParam{IRD: 1}, rawpeer.PutStart(reply),
+			rawpeer.Want(rawpeer.ReadRequest(1, rawpeer.Read{SrcSTag: 1})))
 		if err != nil {
 			t.Fatal(err)
 		}
 		v.heard(p)
 		for id := range uint64(5) {
-			v.send(rdma.SendWR{ID: id, Op: rdma.OpRead, SGEs: sge(v.rw, int(id)*8, 8), RemoteAddr: id, RKey: 5})
+			v.send(rdma.SendWR{ID: id, Op: rdma.OpRead, SGEs: sge(v.rw, int(id)*8, 8), RemoteAddr: id,
+				RKey: 5})
 		}
 		second := got[seg](t)(p.Next())
 		v.run(p, rawpeer.WantSilence(30*time.Millisecond))
@@ -391,7 +459,8 @@ func TestRawReadDepth(t *testing.T) {
 		}
 		v.run(p, rawpeer.PutTogether(b...))
 		for i := range 3 {
-			v.run(p, rawpeer.Want(rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, v.image[atRO+i:atRO+i+4])))
+			v.run(p, rawpeer.Want(rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788,
+				v.image[atRO+i:atRO+i+4])))
 		}
 		p.Close()
 		v.ended()
@@ -399,7 +468,8 @@ func TestRawReadDepth(t *testing.T) {
 	})
 }
 
-// More Reads at once than were agreed on end their own stream, and no other's; A5. RDMAP-102; SEC-036.
+// More Reads at once than were agreed on end their own stream, and no other's; A5. RDMAP-102;
+// SEC-036.
 func TestRawReadOverrun(t *testing.T) {
 	r := newRig(t)
 	for _, depth := range []uint16{1, 2, 4, 8, 128} {
@@ -432,7 +502,8 @@ func TestRawReadOverrun(t *testing.T) {
 				return // one more would not come in the same TCP segment
 			}
 			bad := ask(int(depth) + 1)
-			v.run(p, rawpeer.PutTogether(bad...), rawpeer.WantTerminate(1, 2, 0x02, ddp, bad[depth]), rawpeer.WantFIN())
+			v.run(p, rawpeer.PutTogether(bad...), rawpeer.WantTerminate(1, 2, 0x02, ddp, bad[depth]),
+				rawpeer.WantFIN())
 			p.Close()
 			v.over(rdma.WCFlush, fatal, false, 1, 2, 0x02)
 			v.unharmed()
@@ -442,10 +513,11 @@ func TestRawReadOverrun(t *testing.T) {
 	r.by.moves(t)
 }
 
-// A peer that does not take the answers to its Reads holds up nobody else: its own Sends come through,
-// and another stream is served to its full depth. DDP-002; RDMAP-096; SEC-034.
+// A peer that does not take the answers to its Reads holds up nobody else: its own Sends come
+// through, and another stream is served to its full depth. DDP-002; RDMAP-096; SEC-034.
 func TestRawBlockedAnswers(t *testing.T) {
-	r := newRig(t, func(c *rawpeer.HostConfig) { c.ReceiveBuffer = 128 << 10 }) // what is not read stays there
+	// what is not read stays there
+	r := newRig(t, func(c *rawpeer.HostConfig) { c.ReceiveBuffer = 128 << 10 })
 	// The answers are more than the victim's TCP keeps for a peer that does not read.
 	const depth = 8
 	v, w := newVictim(t, r, 1), newVictim(t, r, 2)
@@ -465,29 +537,33 @@ func TestRawBlockedAnswers(t *testing.T) {
 		w.run(q, rawpeer.Put(rawpeer.ReadRequest(i+1, readOf(w.ro, int64(i), 100))))
 	}
 	for i := range depth {
-		w.run(q, rawpeer.Want(rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, w.image[atRO+i:atRO+i+100])))
+		w.run(q, rawpeer.Want(rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788,
+			w.image[atRO+i:atRO+i+100])))
 	}
 	w.alive(q, 1, 1)
 	r.by.moves(t)
 	for range depth {
-		v.run(p, rawpeer.WantMessage(rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, v.image[atBig:atBig+bigLen])))
+		v.run(p, rawpeer.WantMessage(rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788,
+			v.image[atBig:atBig+bigLen])))
 	}
 	v.leave(p)
 	w.leave(q)
 }
 
-// A Send without a receive waits for one, for five seconds, and nobody else does; A29. DDP-044, 077, 079;
-// RDMAP-070; SEC-029.
+// A Send without a receive waits for one, for five seconds, and nobody else does; A29. DDP-044,
+// 077, 079; RDMAP-070; SEC-029.
 func TestRawNoReceive(t *testing.T) {
 	r := newRig(t)
 	t.Run("all", func(t *testing.T) {
-		for name, s := range map[string]seg{"Send": rawpeer.Send(1, 0, octets(9, 1)), "empty Send": rawpeer.Send(1, 0, nil), "half a Send": rawpeer.Send(1, 0, octets(9, 1)).More()} {
+		for name, s := range map[string]seg{"Send": rawpeer.Send(1, 0, octets(9, 1)),
+			"empty Send": rawpeer.Send(1, 0, nil), "half a Send": rawpeer.Send(1, 0, octets(9, 1)).More()} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				v := newVictim(t, r, 0)
 				p := v.ready()
 				// A Read and a Write before it are served without any receive.
-				v.run(p, rawpeer.Put(rawpeer.ReadRequest(1, readOf(v.ro, 0, 4)), rawpeer.Write(v.rw.RKey(), v.rw.Addr(), octets(4, 4))),
+				v.run(p, rawpeer.Put(rawpeer.ReadRequest(1, readOf(v.ro, 0, 4)), rawpeer.Write(v.rw.RKey(),
+					v.rw.Addr(), octets(4, 4))),
 					rawpeer.Want(rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, v.image[atRO:atRO+4])))
 				v.expect(atRW, octets(4, 4))
 				begin := time.Now()
@@ -506,7 +582,8 @@ func TestRawNoReceive(t *testing.T) {
 			t.Parallel()
 			v := newVictim(t, r, 0)
 			p := v.ready()
-			v.run(p, rawpeer.PutTogether(rawpeer.Send(1, 0, octets(9, 1)), rawpeer.Write(v.rw.RKey(), v.rw.Addr(), octets(4, 8)), rawpeer.Send(2, 0, octets(8, 2))))
+			v.run(p, rawpeer.PutTogether(rawpeer.Send(1, 0, octets(9, 1)), rawpeer.Write(v.rw.RKey(),
+				v.rw.Addr(), octets(4, 8)), rawpeer.Send(2, 0, octets(8, 2))))
 			v.run(p, rawpeer.WantSilence(time.Second))
 			v.unharmed()
 			v.post(1, 0, recvLen)
@@ -525,7 +602,8 @@ func TestRawNoReceive(t *testing.T) {
 			t.Parallel()
 			v := newVictim(t, r, 0)
 			p := v.ready()
-			v.run(p, rawpeer.Put(rawpeer.Send(1, 0, octets(9, 1))), rawpeer.CloseWrite(), rawpeer.WantTerminate(1, 2, 0x02, ddp, rawpeer.Send(1, 0, octets(9, 1))), rawpeer.WantFIN())
+			v.run(p, rawpeer.Put(rawpeer.Send(1, 0, octets(9, 1))), rawpeer.CloseWrite(),
+				rawpeer.WantTerminate(1, 2, 0x02, ddp, rawpeer.Send(1, 0, octets(9, 1))), rawpeer.WantFIN())
 			p.Close()
 			v.over(rdma.WCFlush, fatal, false, 1, 2, 0x02)
 			v.close()
@@ -534,10 +612,13 @@ func TestRawNoReceive(t *testing.T) {
 	r.by.moves(t)
 }
 
-// How a peer can go: each end is seen as what it is. DDP-013, 069, 071; MPA-088, 089; RDMAP-007, 104.
+// How a peer can go: each end is seen as what it is. DDP-013, 069, 071; MPA-088, 089; RDMAP-007,
+// 104.
 func TestRawEndings(t *testing.T) {
 	r := newRig(t)
-	half := func(v *victim) []seg { return rawpeer.Write(v.rw.RKey(), v.rw.Addr(), octets(30, 1)).Split(15)[:1] }
+	half := func(v *victim) []seg {
+		return rawpeer.Write(v.rw.RKey(), v.rw.Addr(), octets(30, 1)).Split(15)[:1]
+	}
 	cut := func(p *rawpeer.Peer) []byte {
 		return p.Out.Append(nil, rawpeer.Send(1, 0, octets(9, 1)).ULPDU(), rawpeer.Lie{})[:11]
 	}
@@ -549,7 +630,8 @@ func TestRawEndings(t *testing.T) {
 		{"FIN", func(*victim, *rawpeer.Peer) []rawpeer.Step {
 			return []rawpeer.Step{rawpeer.CloseWrite(), rawpeer.WantFIN()}
 		}, true},
-		{"RST", func(*victim, *rawpeer.Peer) []rawpeer.Step { return []rawpeer.Step{rawpeer.Reset()} }, false},
+		{"RST", func(*victim, *rawpeer.Peer) []rawpeer.Step { return []rawpeer.Step{rawpeer.Reset()} },
+			false},
 		{"FIN in an FPDU", func(_ *victim, p *rawpeer.Peer) []rawpeer.Step {
 			return []rawpeer.Step{rawpeer.PutOctets(cut(p)), rawpeer.CloseWrite(), rawpeer.WantClosed()}
 		}, false},
@@ -559,7 +641,9 @@ func TestRawEndings(t *testing.T) {
 		}, false},
 		{"RST in a message", func(v *victim, p *rawpeer.Peer) []rawpeer.Step {
 			v.expect(atRW, octets(15, 1))
-			return []rawpeer.Step{rawpeer.Put(half(v)...), rawpeer.Put(rawpeer.ReadRequest(1, readOf(v.ro, 0, 0))), rawpeer.WantSilence(20 * time.Millisecond), rawpeer.Reset()}
+			return []rawpeer.Step{rawpeer.Put(half(v)...),
+				rawpeer.Put(rawpeer.ReadRequest(1, readOf(v.ro, 0, 0))),
+				rawpeer.WantSilence(20 * time.Millisecond), rawpeer.Reset()}
 		}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

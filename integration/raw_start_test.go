@@ -14,9 +14,10 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 )
 
-// atOnce bounds an end that must not wait for a timer: those of the start-up are 5 s and 10 s. A machine with more to do may take
-// most of the first; one that waits for it is late in any case. In package vnic's tests, whose clock is not the machine's, the same ends take no time,
-// and the timers end to the nanosecond (TestConnectErrors, TestStartTimers).
+// atOnce bounds an end that must not wait for a timer: those of the start-up are 5 s and 10 s. A
+// machine with more to do may take most of the first; one that waits for it is late in any case. In
+// package vnic's tests, whose clock is not the machine's, the same ends take no time, and the
+// timers end to the nanosecond (TestConnectErrors, TestStartTimers).
 const atOnce = 4500 * time.Millisecond
 
 // within wants steps to take no longer than d.
@@ -52,23 +53,33 @@ func TestRawBadRequests(t *testing.T) {
 		{"Key differs in its last octet", flip(15), false},
 		{"a Reply", with(plain(1, 1), func(s *rawpeer.Start) { s.Key = rawpeer.KeyReply }), false},
 		{"text", rawpeer.Start{Key: "GET / HTTP/1.1\r\nHost: vrnic\r\n\r\n"}, false},
-		{"PD_Length 513", with(rawpeer.Request(rawpeer.FlagC, octets(513, 0)...), func(*rawpeer.Start) {}), false},
-		{"PD_Length 600", with(rawpeer.Request(rawpeer.FlagC), func(s *rawpeer.Start) { s.Claim = 600 }), false},
+		{"PD_Length 513", with(rawpeer.Request(rawpeer.FlagC, octets(513, 0)...),
+			func(*rawpeer.Start) {}), false},
+		{"PD_Length 600", with(rawpeer.Request(rawpeer.FlagC), func(s *rawpeer.Start) { s.Claim = 600 }),
+			false},
 		{"PD_Length 65535", with(plain(1, 1), func(s *rawpeer.Start) { s.Claim = 65535 }), false},
-		{"PD_Length 10 and 4 octets", with(rawpeer.Request(rawpeer.FlagC, 1, 2, 3, 4), func(s *rawpeer.Start) { s.Claim = 10 }), true},
-		{"PD_Length 4 and 8 octets", with(rawpeer.Request(rawpeer.FlagC, octets(8, 1)...), func(s *rawpeer.Start) { s.Claim = 4 }), false},
+		{"PD_Length 10 and 4 octets", with(rawpeer.Request(rawpeer.FlagC, 1, 2, 3, 4),
+			func(s *rawpeer.Start) { s.Claim = 10 }), true},
+		{"PD_Length 4 and 8 octets", with(rawpeer.Request(rawpeer.FlagC, octets(8, 1)...),
+			func(s *rawpeer.Start) { s.Claim = 4 }), false},
 		{"an FPDU behind it", with(plain(1, 1), func(s *rawpeer.Start) {
 			f := rawpeer.Framer{CRC: true}
 			s.Behind = f.Append(nil, rawpeer.Write(0, 0, nil).ULPDU(), rawpeer.Lie{})
 		}), false},
-		{"half a frame", with(rawpeer.Request(0), func(s *rawpeer.Start) { s.Key = s.Key[:9]; s.Claim = 0 }), true},
+		{"half a frame", with(rawpeer.Request(0), func(s *rawpeer.Start) {
+			s.Key = s.Key[:9]
+			s.Claim = 0
+		}), true},
 		{"nothing but a FIN", rawpeer.Start{}, true},
 		{"Rev 0", with(rawpeer.Request(rawpeer.FlagC), func(s *rawpeer.Start) { s.Rev = 0 }), false},
 		{"Rev 3", with(plain(1, 1), func(s *rawpeer.Start) { s.Rev = 3 }), false},
 		{"Rev 255", with(plain(1, 1), func(s *rawpeer.Start) { s.Rev = 255 }), false},
-		{"S=1 and PD_Length 0", rawpeer.Start{Key: rawpeer.KeyRequest, Flags: rawpeer.FlagC | rawpeer.FlagS, Rev: 2, Claim: -1}, false},
-		{"S=1 and PD_Length 1", rawpeer.Start{Key: rawpeer.KeyRequest, Flags: rawpeer.FlagC | rawpeer.FlagS, Rev: 2, Claim: -1, Data: octets(1, 0)}, false},
-		{"S=1 and PD_Length 3", rawpeer.Start{Key: rawpeer.KeyRequest, Flags: rawpeer.FlagC | rawpeer.FlagS, Rev: 2, Claim: -1, Data: octets(3, 0)}, false},
+		{"S=1 and PD_Length 0", rawpeer.Start{Key: rawpeer.KeyRequest, Flags: rawpeer.FlagC |
+			rawpeer.FlagS, Rev: 2, Claim: -1}, false},
+		{"S=1 and PD_Length 1", rawpeer.Start{Key: rawpeer.KeyRequest, Flags: rawpeer.FlagC |
+			rawpeer.FlagS, Rev: 2, Claim: -1, Data: octets(1, 0)}, false},
+		{"S=1 and PD_Length 3", rawpeer.Start{Key: rawpeer.KeyRequest, Flags: rawpeer.FlagC |
+			rawpeer.FlagS, Rev: 2, Claim: -1, Data: octets(3, 0)}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := got[*rawpeer.Peer](t)(r.host.Dial(t.Context(), l.Addr()))
@@ -104,7 +115,8 @@ func TestRawBadRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	// MPA-077: a rejecting Reply in the form of the Request.
-	if err := p.Run(rawpeer.WantReply(rawpeer.FlagC|rawpeer.FlagR), rawpeer.WantFIN()); err != nil || !bytes.Equal(p.Got.Private(), octets(10, 4)) || p.Got.Rev != 1 {
+	if err := p.Run(rawpeer.WantReply(rawpeer.FlagC|rawpeer.FlagR), rawpeer.WantFIN()); err != nil ||
+		!bytes.Equal(p.Got.Private(), octets(10, 4)) || p.Got.Rev != 1 {
 		t.Errorf("%v, %+v", err, p.Got)
 	}
 	l.Close()
@@ -112,8 +124,8 @@ func TestRawBadRequests(t *testing.T) {
 }
 
 // Requests with everything in them that a Responder must take, and the Reply to each. MPA-020, 031,
-// 058, 063, 064, 065, 066, 070, 074, 079; EMPA-001, 002, 004, 005, 006, 011, 012, 018, 019, 020, 025,
-// 026, 032, 033, 034, 035, 036, 038.
+// 058, 063, 064, 065, 066, 070, 074, 079; EMPA-001, 002, 004, 005, 006, 011, 012, 018, 019, 020,
+// 025, 026, 032, 033, 034, 035, 036, 038.
 func TestRawRequests(t *testing.T) {
 	r := newRig(t)
 	const (
@@ -138,19 +150,27 @@ func TestRawRequests(t *testing.T) {
 		words uint32
 	}{
 		{"revision 1", rawpeer.Request(C), rdma.ConnParam{}, C, 1, none},
-		{"revision 1 with 512 octets", rawpeer.Request(C, octets(512, 1)...), rdma.ConnParam{PrivateData: octets(512, 2)}, C, 1, none},
-		{"revision 1, reserved bits", rawpeer.Request(0x5f, octets(4, 1)...), rdma.ConnParam{PrivateData: octets(1, 2)}, C, 1, none},
+		{"revision 1 with 512 octets", rawpeer.Request(C, octets(512, 1)...), rdma.ConnParam{
+			PrivateData: octets(512, 2)}, C, 1, none},
+		{"revision 1, reserved bits", rawpeer.Request(0x5f, octets(4, 1)...), rdma.ConnParam{
+			PrivateData: octets(1, 2)}, C, 1, none},
 		{"revision 1, R", flags(rawpeer.Request(C), rawpeer.FlagR), rdma.ConnParam{}, C, 1, none},
 		{"revision 1 without C", rawpeer.Request(0), rdma.ConnParam{}, C, 1, none},
 		{"no CRC", rawpeer.Request(0), rdma.ConnParam{MPA: rdma.MPAParam{CRC: rdma.CRCOff}}, 0, 1, none},
-		{"CRC for the peer's sake", rawpeer.Request(C), rdma.ConnParam{MPA: rdma.MPAParam{CRC: rdma.CRCOff}}, C, 1, none},
-		{"M, and M in return", flags(rawpeer.Request(C), M), rdma.ConnParam{MPA: rdma.MPAParam{Markers: true}}, C | M, 1, none},
+		{"CRC for the peer's sake", rawpeer.Request(C), rdma.ConnParam{
+			MPA: rdma.MPAParam{CRC: rdma.CRCOff}}, C, 1, none},
+		{"M, and M in return", flags(rawpeer.Request(C), M), rdma.ConnParam{
+			MPA: rdma.MPAParam{Markers: true}}, C | M, 1, none},
 		{"M", flags(rawpeer.Request(C), M), rdma.ConnParam{}, C, 1, none},
-		{"M in return", rawpeer.Request(C), rdma.ConnParam{MPA: rdma.MPAParam{Markers: true}}, C | M, 1, none},
+		{"M in return", rawpeer.Request(C), rdma.ConnParam{MPA: rdma.MPAParam{Markers: true}}, C | M,
+			1, none},
 		{"revision 2 without S", rev2, rdma.ConnParam{PrivateData: octets(7, 2)}, C, 2, none},
-		{"reserved bits and R", flags(enhanced(a|4, c|4), 0x2f), rdma.ConnParam{}, C | S, 2, words(a|32, c|4)},
-		{"508 octets", enhanced(a|4, c|4, octets(508, 1)...), rdma.ConnParam{PrivateData: octets(508, 2)}, C | S, 2, words(a|32, c|4)},
-		{"all kinds of RTR", enhanced(a|b|4, c|d|4), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2, words(a|b|8, c|d|4)},
+		{"reserved bits and R", flags(enhanced(a|4, c|4), 0x2f), rdma.ConnParam{}, C | S, 2,
+			words(a|32, c|4)},
+		{"508 octets", enhanced(a|4, c|4, octets(508, 1)...), rdma.ConnParam{PrivateData: octets(508, 2)},
+			C | S, 2, words(a|32, c|4)},
+		{"all kinds of RTR", enhanced(a|b|4, c|d|4), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2,
+			words(a|b|8, c|d|4)},
 		{"RTR B", enhanced(a|b|4, 4), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2, words(a|b|8, 4)},
 		{"RTR C", enhanced(a|4, c|4), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2, words(a|8, c|4)},
 		{"RTR D", enhanced(a|4, d|4), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2, words(a|8, d|4)},
@@ -158,25 +178,34 @@ func TestRawRequests(t *testing.T) {
 		{"RTR B, D", enhanced(a|b|4, d|4), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2, words(a|b|8, d|4)},
 		{"RTR C, D", enhanced(a|4, c|d|4), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2, words(a|8, c|d|4)},
 		{"no RTR", enhanced(a|4, 4), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2, words(a|b|8, c|d|4)},
-		{"an RTR that is not taken", enhanced(a|b|4, 4), rdma.ConnParam{IRD: 8, ORD: 8, MPA: rdma.MPAParam{RTR: rdma.RTRWrite}}, C | S, 2, words(a|8, c|4)},
-		{"one of two RTRs is taken", enhanced(a|b|4, c|4), rdma.ConnParam{IRD: 8, ORD: 8, MPA: rdma.MPAParam{RTR: rdma.RTRWrite | rdma.RTRRead}}, C | S, 2, words(a|8, c|4)},
+		{"an RTR that is not taken", enhanced(a|b|4, 4), rdma.ConnParam{IRD: 8, ORD: 8,
+			MPA: rdma.MPAParam{RTR: rdma.RTRWrite}}, C | S, 2, words(a|8, c|4)},
+		{"one of two RTRs is taken", enhanced(a|b|4, c|4), rdma.ConnParam{IRD: 8, ORD: 8,
+			MPA: rdma.MPAParam{RTR: rdma.RTRWrite | rdma.RTRRead}}, C | S, 2, words(a|8, c|4)},
 		{"A=0 and RTRs", enhanced(b|4, c|d|4), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2, words(8, 4)},
 		{"A=0", enhanced(4, 4), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2, words(8, 4)},
 		// The next power of two: siw has as many outstanding (S10).
-		{"ORD above our IRD", enhanced(a|4, c|100), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2, words(a|128, c|4)},
-		{"ORD above all limits", enhanced(a|4, c|0x3ffe), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2, words(a|128, c|4)},
+		{"ORD above our IRD", enhanced(a|4, c|100), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2,
+			words(a|128, c|4)},
+		{"ORD above all limits", enhanced(a|4, c|0x3ffe), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2,
+			words(a|128, c|4)},
 		{"IRD 0", enhanced(a, c|4), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2, words(a|8, c)},
-		{"Read RTR and ORD 0", enhanced(a|4, d), rdma.ConnParam{IRD: rdma.NoReads, ORD: 8}, C | S, 2, words(a|1, d|4)},
-		{"IRD not said", enhanced(a|notSaid, c|1), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2, words(a|8, c|notSaid)},
-		{"ORD not said", enhanced(a|1, c|notSaid), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2, words(a|notSaid, c|1)},
+		{"Read RTR and ORD 0", enhanced(a|4, d), rdma.ConnParam{IRD: rdma.NoReads, ORD: 8}, C | S, 2,
+			words(a|1, d|4)},
+		{"IRD not said", enhanced(a|notSaid, c|1), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2,
+			words(a|8, c|notSaid)},
+		{"ORD not said", enhanced(a|1, c|notSaid), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2,
+			words(a|notSaid, c|1)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			v := newVictim(t, r, 3)
 			p := v.accept(tt.param, tt.req)
 			first, second, ok := p.Got.Words()
-			if ok && words(first, second) != tt.words || ok == (tt.words == none) || p.Got.Flags != tt.flags || p.Got.Rev != tt.rev ||
+			if ok && words(first, second) != tt.words || ok == (tt.words == none) ||
+				p.Got.Flags != tt.flags || p.Got.Rev != tt.rev ||
 				!bytes.Equal(p.Got.Private(), tt.param.PrivateData) {
-				t.Errorf("the Reply is %+v, want flags %#02x, revision %d, words %#08x, private data % x", p.Got, tt.flags, tt.rev, tt.words, tt.param.PrivateData)
+				t.Errorf("the Reply is %+v, want flags %#02x, revision %d, words %#08x, private data % x",
+					p.Got, tt.flags, tt.rev, tt.words, tt.param.PrivateData)
 			}
 			if pd := v.conn.Param().PrivateData; !bytes.Equal(pd, tt.req.Private()) {
 				t.Errorf("the client got private data % x, want % x", pd, tt.req.Private())
@@ -217,7 +246,8 @@ func TestRawWords(t *testing.T) {
 // right behind it. MPA-084; EMPA-034, 043, 045, 046.
 func TestRawGate(t *testing.T) {
 	r := newRig(t)
-	read := rawpeer.Read{SinkSTag: 0xdeadbeef, SinkTO: 1<<64 - 1, SrcSTag: 0xffffffff, SrcTO: 1<<64 - 1}
+	read := rawpeer.Read{SinkSTag: 0xdeadbeef, SinkTO: 1<<64 - 1, SrcSTag: 0xffffffff,
+		SrcTO: 1<<64 - 1}
 	for _, tt := range []struct {
 		name   string
 		first  seg
@@ -226,7 +256,8 @@ func TestRawGate(t *testing.T) {
 	}{
 		{"Write", rawpeer.Write(1, 0, nil), nil, false},
 		{"Write to nowhere", rawpeer.Write(0xdeadbeef, 1<<64-1, nil), nil, false},
-		{"Read", rawpeer.ReadRequest(1, read), []seg{rawpeer.ReadResponse(0xdeadbeef, 1<<64-1, nil)}, false},
+		{"Read", rawpeer.ReadRequest(1, read), []seg{rawpeer.ReadResponse(0xdeadbeef, 1<<64-1, nil)},
+			false},
 		{"Send", rawpeer.Send(1, 0, nil), nil, true},
 		{"Send with octets", rawpeer.Send(1, 0, octets(9, 1)), nil, true},
 	} {
@@ -275,7 +306,9 @@ func TestRawGate(t *testing.T) {
 	t.Run("bad CRC first", func(t *testing.T) {
 		v := newVictim(t, r, 2)
 		p := v.accept(rdma.ConnParam{}, plain(4, 4))
-		v.run(p, rawpeer.PutLie(rawpeer.Write(0, 0, nil), rawpeer.Lie{CRC: func(c uint32) uint32 { return ^c }}), rawpeer.WantFIN())
+		v.run(p, rawpeer.PutLie(rawpeer.Write(0, 0, nil), rawpeer.Lie{CRC: func(c uint32) uint32 {
+			return ^c
+		}}), rawpeer.WantFIN())
 		p.Close()
 		v.over(rdma.WCFlush, fatal, false, 2, 0, 0x02)
 		v.close()
@@ -291,8 +324,8 @@ func TestRawGate(t *testing.T) {
 	})
 }
 
-// Peers that take too long, and those that say nothing: the time counts from the connection. A flood
-// of them is bounded and disturbs nobody. MPA-076, 086; SEC-024.
+// Peers that take too long, and those that say nothing: the time counts from the connection. A
+// flood of them is bounded and disturbs nobody. MPA-076, 086; SEC-024.
 func TestRawHalfOpen(t *testing.T) {
 	r := newRig(t)
 	v := newVictim(t, r, 1)
@@ -351,7 +384,8 @@ func TestRawHalfOpen(t *testing.T) {
 		}
 	}
 	if time.Since(begin) < limit && refused < flood-room {
-		t.Errorf("%d of %d half-open connections were refused, want %d at least", refused, flood, flood-room)
+		t.Errorf("%d of %d half-open connections were refused, want %d at least", refused, flood,
+			flood-room)
 	}
 	r.by.moves(t)
 	// Another peer is let in meanwhile, at the same listener.
@@ -398,12 +432,14 @@ func TestRawHalfOpen(t *testing.T) {
 }
 
 // Replies that a program's Connect must not take: an error for it, TCP closed at once, and nothing
-// sent but what enhanced set-up has a Terminate for. MPA-060, 061, 068, 072, 080, 081, 082; EMPA-010,
-// 016, 024, 040, 047, 050.
+// sent but what enhanced set-up has a Terminate for. MPA-060, 061, 068, 072, 080, 081, 082;
+// EMPA-010, 016, 024, 040, 047, 050.
 func TestRawBadReplies(t *testing.T) {
 	r := newRig(t)
 	const a, b, c, d = rawpeer.WordA, rawpeer.WordB, rawpeer.WordC, rawpeer.WordD
-	reply := func(first, second uint16) rawpeer.Start { return rawpeer.Reply(rawpeer.FlagC).Enhanced(first, second) }
+	reply := func(first, second uint16) rawpeer.Start {
+		return rawpeer.Reply(rawpeer.FlagC).Enhanced(first, second)
+	}
 	with := func(s rawpeer.Start, f func(*rawpeer.Start)) rawpeer.Start { f(&s); return s }
 	key := func(k string) func(*rawpeer.Start) { return func(s *rawpeer.Start) { s.Key = k } }
 	server := rdma.ConnParam{MPA: rdma.MPAParam{ClientServer: true}}
@@ -413,29 +449,40 @@ func TestRawBadReplies(t *testing.T) {
 		reply rawpeer.Start
 		code  byte // of the Terminate 2/0/code; 0: none
 	}{
-		{"Key differs in its first octet", rdma.ConnParam{}, with(accepting(4, 4), key("mPA ID Rep Frame")), 0},
-		{"Key differs in its last octet", rdma.ConnParam{}, with(accepting(4, 4), key("MPA ID Rep Framf")), 0},
+		{"Key differs in its first octet", rdma.ConnParam{},
+			with(accepting(4, 4), key("mPA ID Rep Frame")), 0},
+		{"Key differs in its last octet", rdma.ConnParam{},
+			with(accepting(4, 4), key("MPA ID Rep Framf")), 0},
 		{"a Request", rdma.ConnParam{}, with(accepting(4, 4), key(rawpeer.KeyRequest)), 0},
 		{"an FPDU", rdma.ConnParam{}, rawpeer.Start{Key: "\x00\x0e\xc1\x40\x00\x00\x00\x01"}, 0},
-		{"PD_Length 513", rdma.ConnParam{}, with(accepting(4, 4), func(s *rawpeer.Start) { s.Claim = 513 }), 0},
+		{"PD_Length 513", rdma.ConnParam{},
+			with(accepting(4, 4), func(s *rawpeer.Start) { s.Claim = 513 }), 0},
 		{"Rev 0", rdma.ConnParam{}, with(accepting(4, 4), func(s *rawpeer.Start) { s.Rev = 0 }), 0},
 		{"Rev 1", rdma.ConnParam{}, with(accepting(4, 4), func(s *rawpeer.Start) { s.Rev = 1 }), 0},
 		{"Rev 3", rdma.ConnParam{}, with(accepting(4, 4), func(s *rawpeer.Start) { s.Rev = 3 }), 0},
-		{"S=0", rdma.ConnParam{}, with(accepting(4, 4), func(s *rawpeer.Start) { s.Flags &^= rawpeer.FlagS }), 0},
+		{"S=0", rdma.ConnParam{}, with(accepting(4, 4), func(s *rawpeer.Start) {
+			s.Flags &^= rawpeer.FlagS
+		}), 0},
 		{"plain", rdma.ConnParam{}, rawpeer.Reply(rawpeer.FlagC), 0},
 		{"S=1 to a plain Request", rdma.ConnParam{MPA: rdma.MPAParam{Revision: 1}}, accepting(4, 4), 0},
-		{"S=1 and PD_Length 0", rdma.ConnParam{}, rawpeer.Start{Key: rawpeer.KeyReply, Flags: rawpeer.FlagS | rawpeer.FlagC, Rev: 2, Claim: -1}, 0},
-		{"S=1 and PD_Length 3", rdma.ConnParam{}, rawpeer.Start{Key: rawpeer.KeyReply, Flags: rawpeer.FlagS | rawpeer.FlagC, Rev: 2, Claim: -1, Data: octets(3, 0)}, 0},
+		{"S=1 and PD_Length 0", rdma.ConnParam{}, rawpeer.Start{Key: rawpeer.KeyReply,
+			Flags: rawpeer.FlagS | rawpeer.FlagC, Rev: 2, Claim: -1}, 0},
+		{"S=1 and PD_Length 3", rdma.ConnParam{}, rawpeer.Start{Key: rawpeer.KeyReply,
+			Flags: rawpeer.FlagS | rawpeer.FlagC, Rev: 2, Claim: -1, Data: octets(3, 0)}, 0},
 		{"ORD 16000", rdma.ConnParam{}, reply(a|4, c|16000), 6},
 		{"ORD 129", rdma.ConnParam{}, reply(a|4, c|129), 6},
 		{"A=0", rdma.ConnParam{}, reply(4, 4), 7},
 		{"A=0 and C", rdma.ConnParam{}, reply(4, c|4), 7},
 		{"A=1 to a client", server, reply(a|4, c|4), 7},
 		{"no RTR", rdma.ConnParam{}, reply(a|4, 4), 7},
-		{"B when C, D were offered", rdma.ConnParam{MPA: rdma.MPAParam{RTR: rdma.RTRWrite | rdma.RTRRead}}, reply(a|b|4, 4), 7},
-		{"D with IRD 0", rdma.ConnParam{MPA: rdma.MPAParam{RTR: rdma.RTRWrite | rdma.RTRRead}}, reply(a, d|4), 7},
-		{"M, and B when C was offered", rdma.ConnParam{MPA: rdma.MPAParam{RTR: rdma.RTRWrite}}, with(reply(a|b|4, 4), func(s *rawpeer.Start) { s.Flags |= rawpeer.FlagM }), 7},
-		{"no CRC when that was required", rdma.ConnParam{MPA: rdma.MPAParam{CRC: rdma.CRCRequired}}, with(accepting(4, 4), func(s *rawpeer.Start) { s.Flags &^= rawpeer.FlagC }), 5},
+		{"B when C, D were offered", rdma.ConnParam{
+			MPA: rdma.MPAParam{RTR: rdma.RTRWrite | rdma.RTRRead}}, reply(a|b|4, 4), 7},
+		{"D with IRD 0", rdma.ConnParam{MPA: rdma.MPAParam{RTR: rdma.RTRWrite | rdma.RTRRead}},
+			reply(a, d|4), 7},
+		{"M, and B when C was offered", rdma.ConnParam{MPA: rdma.MPAParam{RTR: rdma.RTRWrite}},
+			with(reply(a|b|4, 4), func(s *rawpeer.Start) { s.Flags |= rawpeer.FlagM }), 7},
+		{"no CRC when that was required", rdma.ConnParam{MPA: rdma.MPAParam{CRC: rdma.CRCRequired}},
+			with(accepting(4, 4), func(s *rawpeer.Start) { s.Flags &^= rawpeer.FlagC }), 5},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			v := newVictim(t, r, 2)
@@ -469,12 +516,20 @@ func TestRawRejections(t *testing.T) {
 		param rdma.ConnParam
 		reply rawpeer.Start
 	}{
-		{"enhanced", rdma.ConnParam{}, refusing(rawpeer.Reply(rawpeer.FlagC, octets(10, 1)...).Enhanced(rawpeer.WordA|4, rawpeer.WordC|4))},
-		{"ORD 16000", rdma.ConnParam{}, refusing(rawpeer.Reply(rawpeer.FlagC).Enhanced(rawpeer.WordA|4, rawpeer.WordC|16000))},
-		{"508 octets", rdma.ConnParam{}, refusing(rawpeer.Reply(rawpeer.FlagC, octets(508, 1)...).Enhanced(rawpeer.WordA|4, rawpeer.WordC|4))},
-		{"plain", rdma.ConnParam{MPA: rdma.MPAParam{Revision: 1}}, refusing(rawpeer.Reply(rawpeer.FlagC, octets(512, 1)...))},
-		{"S=1 and nothing", rdma.ConnParam{}, refusing(rawpeer.Start{Key: rawpeer.KeyReply, Flags: rawpeer.FlagC | rawpeer.FlagS, Rev: 2, Claim: -1})},
-		{"M", rdma.ConnParam{}, refusing(rawpeer.Reply(rawpeer.FlagC|rawpeer.FlagM).Enhanced(rawpeer.WordA|4, rawpeer.WordC|4))},
+		{"enhanced", rdma.ConnParam{}, refusing(rawpeer.Reply(rawpeer.FlagC, octets(10, 1)...).Enhanced(
+			rawpeer.WordA|4, rawpeer.WordC|4))},
+		{"ORD 16000", rdma.ConnParam{}, refusing(rawpeer.Reply(rawpeer.FlagC).Enhanced(rawpeer.WordA|4,
+			rawpeer.WordC|16000))},
+		{"508 octets", rdma.ConnParam{},
+			refusing(rawpeer.Reply(rawpeer.FlagC, octets(508, 1)...).Enhanced(rawpeer.WordA|4,
+				rawpeer.WordC|4))},
+		{"plain", rdma.ConnParam{MPA: rdma.MPAParam{Revision: 1}},
+			refusing(rawpeer.Reply(rawpeer.FlagC, octets(512, 1)...))},
+		{"S=1 and nothing", rdma.ConnParam{},
+			refusing(rawpeer.Start{Key: rawpeer.KeyReply, Flags: rawpeer.FlagC | rawpeer.FlagS, Rev: 2,
+				Claim: -1})},
+		{"M", rdma.ConnParam{}, refusing(rawpeer.Reply(rawpeer.FlagC|rawpeer.FlagM).Enhanced(
+			rawpeer.WordA|4, rawpeer.WordC|4))},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			v := newVictim(t, r, 1)
@@ -489,15 +544,17 @@ func TestRawRejections(t *testing.T) {
 	}
 }
 
-// Replies with everything in them that an Initiator must take, and its first FPDU after each. MPA-057,
-// 062, 065, 075, 083; EMPA-023, 027, 028, 029, 030, 031, 032, 037, 039, 041.
+// Replies with everything in them that an Initiator must take, and its first FPDU after each.
+// MPA-057, 062, 065, 075, 083; EMPA-023, 027, 028, 029, 030, 031, 032, 037, 039, 041.
 func TestRawReplies(t *testing.T) {
 	r := newRig(t)
 	const (
 		a, b, c, d = rawpeer.WordA, rawpeer.WordB, rawpeer.WordC, rawpeer.WordD
 		notSaid    = rawpeer.NotNegotiated
 	)
-	reply := func(first, second uint16) rawpeer.Start { return rawpeer.Reply(rawpeer.FlagC).Enhanced(first, second) }
+	reply := func(first, second uint16) rawpeer.Start {
+		return rawpeer.Reply(rawpeer.FlagC).Enhanced(first, second)
+	}
 	flags := func(s rawpeer.Start, f byte) rawpeer.Start { s.Flags |= f; return s }
 	only := func(k rdma.RTRKinds) rdma.ConnParam {
 		return rdma.ConnParam{IRD: 8, ORD: 8, MPA: rdma.MPAParam{RTR: k}}
@@ -519,9 +576,11 @@ func TestRawReplies(t *testing.T) {
 		{"B", all, (a|b|8)<<16 | c | d | 8, reply(a|b|4, 4), &send, 8, 4},
 		{"all of them", all, (a|b|8)<<16 | c | d | 8, reply(a|b|4, c|d|4), &write, 8, 4},
 		{"B, and D with IRD 0", all, (a|b|8)<<16 | c | d | 8, reply(a|b, d|4), &send, 8, rdma.NoReads},
-		{"B, C when C was offered", only(rdma.RTRWrite), (a|8)<<16 | c | 8, reply(a|b|4, c|4), &write, 8, 4},
+		{"B, C when C was offered", only(rdma.RTRWrite), (a|8)<<16 | c | 8, reply(a|b|4, c|4),
+			&write, 8, 4},
 		{"all when B was offered", only(rdma.RTRSend), (a|b|8)<<16 | 8, reply(a|b|4, c|d|4), &send, 8, 4},
-		{"all when D was offered", only(rdma.RTRRead), (a|8)<<16 | d | 8, reply(a|b|4, c|d|4), &read, 8, 4},
+		{"all when D was offered", only(rdma.RTRRead), (a|8)<<16 | d | 8, reply(a|b|4, c|d|4),
+			&read, 8, 4},
 		{"A=0 to a client", server, 8<<16 | 8, reply(4, 4), nil, 8, 4},
 		{"A=0, B, C, D to a client", server, 8<<16 | 8, reply(b|4, c|d|4), nil, 8, 4},
 		{"reserved bits", all, (a|b|8)<<16 | c | d | 8, flags(reply(a|4, c|4), 0x0f), &write, 8, 4},
@@ -530,7 +589,8 @@ func TestRawReplies(t *testing.T) {
 		{"ORD above our IRD", all, (a|b|8)<<16 | c | d | 8, reply(a|4, c|128), &write, 128, 4},
 		{"IRD above our ORD", all, (a|b|8)<<16 | c | d | 8, reply(a|0x3ffe, c|1), &write, 8, 8},
 		{"M", all, (a|b|8)<<16 | c | d | 8, flags(reply(a|4, c|4), rawpeer.FlagM), &write, 8, 4},
-		{"revision 1", rdma.ConnParam{IRD: 8, ORD: 8, PrivateData: octets(512, 1), MPA: rdma.MPAParam{Revision: 1}}, 0, rawpeer.Reply(0x5f, octets(512, 2)...), nil, 8, 8},
+		{"revision 1", rdma.ConnParam{IRD: 8, ORD: 8, PrivateData: octets(512, 1), MPA: rdma.MPAParam{
+			Revision: 1}}, 0, rawpeer.Reply(0x5f, octets(512, 2)...), nil, 8, 8},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			v := newVictim(t, r, 2)
@@ -544,7 +604,8 @@ func TestRawReplies(t *testing.T) {
 			}
 			req := p.Got
 			first, second, ok := req.Words()
-			if w := uint32(first)<<16 | uint32(second); ok != (tt.words != 0) || w != tt.words || req.Flags&^rawpeer.FlagS != rawpeer.FlagC {
+			if w := uint32(first)<<16 | uint32(second); ok != (tt.words != 0) || w != tt.words ||
+				req.Flags&^rawpeer.FlagS != rawpeer.FlagC {
 				t.Errorf("the Request is %+v with words %#x, want %#x", req, w, tt.words)
 			}
 			if !bytes.Equal(req.Private(), tt.param.PrivateData) {
@@ -552,7 +613,8 @@ func TestRawReplies(t *testing.T) {
 			}
 			cp := v.conn.Param()
 			if cp.IRD != tt.ird || cp.ORD != tt.ord || !bytes.Equal(cp.PrivateData, tt.reply.Private()) {
-				t.Errorf("the client has IRD %d, ORD %d, want %d, %d; private data % x", cp.IRD, cp.ORD, tt.ird, tt.ord, cp.PrivateData)
+				t.Errorf("the client has IRD %d, ORD %d, want %d, %d; private data % x", cp.IRD, cp.ORD, tt.ird,
+					tt.ord, cp.PrivateData)
 			}
 			if tt.rtr == &read {
 				v.run(p, rawpeer.Put(rawpeer.ReadResponse(0, 0, nil)))
@@ -573,7 +635,9 @@ func (v *victim) aliveInitiator(p *rawpeer.Peer) {
 	v.recvs--
 	v.expect(atRecv, octets(20, 1))
 	v.send(rdma.SendWR{ID: 1000, Op: rdma.OpSend, Flags: rdma.Inline, Inline: data})
-	v.run(p, wantBehindNudges(func(s seg) bool { return s.Op() == rawpeer.OpSend && bytes.Equal(s.Body, data) }))
+	v.run(p, wantBehindNudges(func(s seg) bool {
+		return s.Op() == rawpeer.OpSend && bytes.Equal(s.Body, data)
+	}))
 	v.want("the victim's Send", 1000, rdma.WCSuccess)
 	v.unharmed()
 }
@@ -602,9 +666,11 @@ func TestRawNoReply(t *testing.T) {
 		from, to time.Duration
 	}{
 		{"silence", []rawpeer.Step{rawpeer.WantClosed()}, 9900 * time.Millisecond, patience},
-		{"half a Reply", []rawpeer.Step{rawpeer.PutOctets(accepting(1, 1).Append(nil)[:21]), rawpeer.WantClosed()}, 9900 * time.Millisecond, patience},
+		{"half a Reply", []rawpeer.Step{rawpeer.PutOctets(accepting(1, 1).Append(nil)[:21]),
+			rawpeer.WantClosed()}, 9900 * time.Millisecond, patience},
 		{"a FIN", []rawpeer.Step{rawpeer.CloseWrite(), rawpeer.WantClosed()}, 0, atOnce},
-		{"half a Reply and a FIN", []rawpeer.Step{rawpeer.PutOctets(accepting(1, 1).Append(nil)[:21]), rawpeer.CloseWrite(), rawpeer.WantClosed()}, 0, atOnce},
+		{"half a Reply and a FIN", []rawpeer.Step{rawpeer.PutOctets(accepting(1, 1).Append(nil)[:21]),
+			rawpeer.CloseWrite(), rawpeer.WantClosed()}, 0, atOnce},
 		{"a RST", []rawpeer.Step{rawpeer.Reset()}, 0, atOnce},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -18,18 +18,18 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 )
 
-// Environment of TestRawTorture: how long it goes on, in place of a short while; and what one line of a
-// failure says, to repeat that run alone.
+// Environment of TestRawTorture: how long it goes on, in place of a short while; and what one line
+// of a failure says, to repeat that run alone.
 const (
 	tortureTime = "VRNIC_TORTURE"
 	tortureSeed = "VRNIC_TORTURE_SEED"
 )
 
-// Conversations that are right but for one lie somewhere: in a field, in the framing, in the order, in the
-// length, in how the connection ends. Whatever comes of it: the daemon lives; memory that the peer was
-// not given is as it was; what the daemon sends is well-formed to the last octet; the connection ends;
-// each request and receive completes once; nobody else notices, and nothing is left. DDP-071, 089; RDMAP-109;
-// SEC-010, 011, 029; EMPA-049.
+// Conversations that are right but for one lie somewhere: in a field, in the framing, in the order,
+// in the length, in how the connection ends. Whatever comes of it: the daemon lives; memory that
+// the peer was not given is as it was; what the daemon sends is well-formed to the last octet; the
+// connection ends; each request and receive completes once; nobody else notices, and nothing is
+// left. DDP-071, 089; RDMAP-109; SEC-010, 011, 029; EMPA-049.
 func TestRawTorture(t *testing.T) {
 	r := newRig(t)
 	if s := os.Getenv(tortureSeed); s != "" {
@@ -71,8 +71,10 @@ func TestRawTorture(t *testing.T) {
 	}
 	wg.Wait()
 	r.by.moves(t)
-	t.Logf("%d conversations from seed %#x: %d ended in set-up, %d by a Terminate, %d otherwise, %d were harmless",
-		min(next.Load(), most), base, ends[endSetUp].Load(), ends[endTerminate].Load(), ends[endClosed].Load(), ends[endHarmless].Load())
+	t.Logf("%d conversations from seed %#x: %d ended in set-up, %d by a Terminate, %d otherwise, %d "+
+		"were harmless",
+		min(next.Load(), most), base, ends[endSetUp].Load(), ends[endTerminate].Load(),
+		ends[endClosed].Load(), ends[endHarmless].Load())
 }
 
 type tortureEnd int
@@ -101,7 +103,8 @@ func (x *torture) fail(p *rawpeer.Peer, format string, args ...any) {
 	if p != nil {
 		said = p.Transcript()
 	}
-	x.t.Errorf("%s=%#x repeats this. The lie: %s.\n%s\n%s", tortureSeed, x.seed, x.lie, fmt.Sprintf(format, args...), said)
+	x.t.Errorf("%s=%#x repeats this. The lie: %s.\n%s\n%s", tortureSeed, x.seed, x.lie,
+		fmt.Sprintf(format, args...), said)
 }
 
 func (x *torture) run() tortureEnd {
@@ -136,25 +139,31 @@ func (x *torture) requests(rnd *rand.Rand, v *victim, ext bool) (segs []seg) {
 		cut := 1 + rnd.IntN(600)
 		switch rnd.IntN(7) {
 		case 0:
-			segs = append(segs, rawpeer.Write(v.rw.RKey(), v.rw.Addr()+uint64(rnd.IntN(2000)), octets(rnd.IntN(2000), 1)).Split(cut)...)
+			segs = append(segs, rawpeer.Write(v.rw.RKey(), v.rw.Addr()+uint64(rnd.IntN(2000)),
+				octets(rnd.IntN(2000), 1)).Split(cut)...)
 		case 1:
-			segs = append(segs, rawpeer.Write(v.wo.RKey(), v.wo.Addr(), octets(rnd.IntN(4096), 1)).Split(cut)...)
+			segs = append(segs, rawpeer.Write(v.wo.RKey(), v.wo.Addr(), octets(rnd.IntN(4096), 1)).Split(
+				cut)...)
 		case 2, 3:
 			if msn < 8 {
 				msn++
-				segs = append(segs, rawpeer.Send(msn, 0, octets(rnd.IntN(recvLen+1), 2)).Opcode([]byte{rawpeer.OpSend, rawpeer.OpSendSE}[rnd.IntN(2)]).Split(1+rnd.IntN(60))...)
+				segs = append(segs, rawpeer.Send(msn, 0, octets(rnd.IntN(recvLen+1), 2)).Opcode(
+					[]byte{rawpeer.OpSend, rawpeer.OpSendSE}[rnd.IntN(2)]).Split(1+rnd.IntN(60))...)
 			}
 		case 4:
 			if rmsn < 4 {
 				rmsn++
-				segs = append(segs, rawpeer.ReadRequest(rmsn, readOf(v.ro, int64(rnd.IntN(100)), uint32(rnd.IntN(3900)))))
+				segs = append(segs, rawpeer.ReadRequest(rmsn, readOf(v.ro, int64(rnd.IntN(100)),
+					uint32(rnd.IntN(3900)))))
 			}
 		case 5:
 			if ext && rmsn < 4 {
 				rmsn++
 				segs = append(segs, rawpeer.AtomicRequest(rmsn, rawpeer.Atomic{
-					Op: []uint32{rawpeer.FetchAdd, rawpeer.CmpSwap}[rnd.IntN(2)], ID: rnd.Uint32(), STag: v.rw.RKey(),
-					TO: v.rw.Addr() + 8*uint64(rnd.IntN(512)), Data: rnd.Uint64(), Compare: rnd.Uint64(), CmpMask: rnd.Uint64(),
+					Op: []uint32{rawpeer.FetchAdd, rawpeer.CmpSwap}[rnd.IntN(2)], ID: rnd.Uint32(),
+					STag: v.rw.RKey(),
+					TO:   v.rw.Addr() + 8*uint64(rnd.IntN(512)), Data: rnd.Uint64(), Compare: rnd.Uint64(),
+					CmpMask: rnd.Uint64(),
 				}))
 			}
 		default:
@@ -167,8 +176,8 @@ func (x *torture) requests(rnd *rand.Rand, v *victim, ext bool) (segs []seg) {
 	return segs
 }
 
-// startTime is how long the daemon may take for an answer in the set-up before it is told that no more
-// comes: it waits for the rest of a frame that says it is longer than it is.
+// startTime is how long the daemon may take for an answer in the set-up before it is told that no
+// more comes: it waits for the rest of a frame that says it is longer than it is.
 func (x *torture) startTime() time.Duration {
 	if strings.HasPrefix(x.lie, "start frame") {
 		return 50 * time.Millisecond
@@ -180,7 +189,8 @@ func (x *torture) startTime() time.Duration {
 func (x *torture) asInitiator(rnd *rand.Rand, v *victim, cp rdma.ConnParam, flags byte) tortureEnd {
 	start := plain(4, 4)
 	start.Flags = rawpeer.FlagS | flags
-	c := rawpeer.NewConversation(start, append([]seg{rawpeer.Write(0, 0, nil)}, x.requests(rnd, v, cp.Extensions)...)...)
+	c := rawpeer.NewConversation(start, append([]seg{rawpeer.Write(0, 0, nil)},
+		x.requests(rnd, v, cp.Extensions)...)...)
 	x.lie = c.Mutate(rnd)
 	l := v.listen(4)
 	defer l.Close()
@@ -268,7 +278,8 @@ func (x *torture) asResponder(rnd *rand.Rand, v *victim, cp rdma.ConnParam, flag
 		return x.gone(v, p)
 	}
 	for id := range uint64(3) {
-		wr := rdma.SendWR{ID: 100 + id, Op: rdma.OpRead, Flags: rdma.Signaled, SGEs: sge(v.local, 100, 64), RemoteAddr: id, RKey: 5}
+		wr := rdma.SendWR{ID: 100 + id, Op: rdma.OpRead, Flags: rdma.Signaled,
+			SGEs: sge(v.local, 100, 64), RemoteAddr: id, RKey: 5}
 		if err := v.qp.PostSend(&wr); err != nil {
 			if !lieEarly || !errors.Is(err, rdma.ErrNotConnected) {
 				x.fail(p, "post a Read: %v", err)
@@ -293,7 +304,8 @@ func (x *torture) asResponder(rnd *rand.Rand, v *victim, cp rdma.ConnParam, flag
 			x.fail(p, "want a Read Request: %v", err)
 			return endSetUp
 		}
-		segs = append(segs, rawpeer.ReadResponse(read.SinkSTag, read.SinkTO, octets(64, 7)).Split(1+rnd.IntN(64))...)
+		segs = append(segs, rawpeer.ReadResponse(read.SinkSTag, read.SinkTO, octets(64, 7)).Split(
+			1+rnd.IntN(64))...)
 	}
 	c = rawpeer.NewConversation(reply, segs...)
 	for !lieEarly && (x.lie == "" || strings.HasPrefix(x.lie, "start frame")) {
@@ -303,7 +315,8 @@ func (x *torture) asResponder(rnd *rand.Rand, v *victim, cp rdma.ConnParam, flag
 }
 
 // speak says what c has, ends as c does, and looks at everything that must hold then.
-func (x *torture) speak(rnd *rand.Rand, v *victim, p *rawpeer.Peer, c *rawpeer.Conversation) tortureEnd {
+func (x *torture) speak(rnd *rand.Rand, v *victim, p *rawpeer.Peer,
+	c *rawpeer.Conversation) tortureEnd {
 	drained := make(chan error, 1)
 	go func() { drained <- p.Drain() }()
 	stream := c.Stream(&p.Out)
@@ -332,7 +345,8 @@ func (x *torture) speak(rnd *rand.Rand, v *victim, p *rawpeer.Peer, c *rawpeer.C
 	return x.gone(v, p)
 }
 
-// gone waits until v's connection is over, if there was one, and looks at its memory and completions.
+// gone waits until v's connection is over, if there was one, and looks at its memory and
+// completions.
 func (x *torture) gone(v *victim, p *rawpeer.Peer) tortureEnd {
 	how := endSetUp
 	if v.conn != nil {
@@ -377,7 +391,8 @@ func (x *torture) gone(v *victim, p *rawpeer.Peer) tortureEnd {
 	}
 	v.recvs = 0
 	granted := v.image
-	for _, w := range [][2]int{{atRW, 4096}, {atWO, 4096}, {atBig, bigLen}, {atRecv, 8 * recvLen}, {atLocal + 100, 64}} {
+	for _, w := range [][2]int{{atRW, 4096}, {atWO, 4096}, {atBig, bigLen}, {atRecv, 8 * recvLen},
+		{atLocal + 100, 64}} {
 		copy(granted[w[0]:w[0]+w[1]], v.buf.Bytes()[w[0]:])
 	}
 	if !bytes.Equal(v.buf.Bytes(), granted) {

@@ -37,8 +37,8 @@ type rig struct {
 
 const rawAddr = "10.77.0.9/24"
 
-// newRig starts everything; options alter the raw peer's stack. When the test ends, nothing that was
-// made may be left in the daemon, and it must end cleanly.
+// newRig starts everything; options alter the raw peer's stack. When the test ends, nothing that
+// was made may be left in the daemon, and it must end cleanly.
 func newRig(t *testing.T, options ...func(*rawpeer.HostConfig)) *rig {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "vrnic-raw-") // t.TempDir can be longer than a socket's path
@@ -46,18 +46,21 @@ func newRig(t *testing.T, options ...func(*rawpeer.HostConfig)) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	r := &rig{t: t, addr: netip.MustParseAddr(addrsA[0]), change: make(chan struct{}), events: map[uint32][]rdma.AsyncEvent{}}
+	r := &rig{t: t, addr: netip.MustParseAddr(addrsA[0]), change: make(chan struct{}),
+		events: map[uint32][]rdma.AsyncEvent{}}
 	cfg := rawpeer.HostConfig{Path: filepath.Join(dir, "link"), Addr: netip.MustParsePrefix(rawAddr)}
 	for _, o := range options {
 		o(&cfg)
 	}
-	r.d = up(t, nil, "--device", deviceA, "--device", "vrnic1,addr=10.77.0.3/24", "--port", "unix-listen:"+cfg.Path)
+	r.d = up(t, nil, "--device", deviceA, "--device", "vrnic1,addr=10.77.0.3/24", "--port",
+		"unix-listen:"+cfg.Path)
 	if r.host, err = rawpeer.NewHost(cfg); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		for _, kind := range []string{"qp", "mr", "cq", "cm"} {
-			proctest.Eventually(t, patience, "show "+kind+" is empty", func() bool { return len(r.d.show(kind)) == 0 })
+			proctest.Eventually(t, patience, "show "+kind+" is empty",
+				func() bool { return len(r.d.show(kind)) == 0 })
 		}
 		r.host.Close()
 		r.d.stop()
@@ -151,7 +154,8 @@ func newEnd(t testing.TB, dev rdma.Device) *end {
 	e.pd = got[rdma.PD](t)(dev.AllocPD())
 	e.cq = got[rdma.CQ](t)(dev.CreateCQ(512))
 	e.qp = got[rdma.QP](t)(e.pd.CreateQP(rdma.QPConfig{
-		SendCQ: e.cq, RecvCQ: e.cq, MaxSendWR: 128, MaxRecvWR: 128, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64,
+		SendCQ: e.cq, RecvCQ: e.cq, MaxSendWR: 128, MaxRecvWR: 128, MaxSendSGE: 2, MaxRecvSGE: 2,
+		MaxInline: 64,
 	}))
 	return e
 }
@@ -256,7 +260,8 @@ func newVictim(t testing.TB, r *rig, n int) *victim {
 		t.Helper()
 		return got[rdma.MR](t)(pd.RegisterMemory(b[at:at+n], a))
 	}
-	v.rw, v.ro, v.wo = reg(v.pd, atRW, 4096, lw|rd|wr), reg(v.pd, atRO, 4096, rd), reg(v.pd, atWO, 4096, lw|wr)
+	v.rw, v.ro, v.wo = reg(v.pd, atRW, 4096, lw|rd|wr), reg(v.pd, atRO, 4096, rd),
+		reg(v.pd, atWO, 4096, lw|wr)
 	v.foreign, v.local = reg(v.other, atOther, 4096, lw|rd|wr), reg(v.pd, atLocal, 4096, lw)
 	v.gone, v.recv = reg(v.pd, atGone, 4096, lw|rd|wr), reg(v.pd, atRecv, recvRoom, lw)
 	v.big = reg(v.pd, atBig, bigLen, lw|rd|wr)
@@ -273,7 +278,8 @@ func newVictim(t testing.TB, r *rig, n int) *victim {
 func (v *victim) close() {
 	v.t.Helper()
 	var err error
-	for _, c := range []interface{ Close() error }{v.qp, v.cq, v.rw, v.ro, v.wo, v.foreign, v.local, v.recv, v.big, v.other, v.pd, v.buf} {
+	for _, c := range []interface{ Close() error }{v.qp, v.cq, v.rw, v.ro, v.wo, v.foreign, v.local,
+		v.recv, v.big, v.other, v.pd, v.buf} {
 		err = errors.Join(err, c.Close())
 	}
 	if err != nil {
@@ -352,7 +358,8 @@ func (v *victim) tryAccept(p rdma.ConnParam, hello rawpeer.Start) (*rawpeer.Peer
 
 // plain is the Request of a peer with CRCs, in the peer-to-peer model with every RTR.
 func plain(ird, ord uint16) rawpeer.Start {
-	return rawpeer.Request(rawpeer.FlagC).Enhanced(rawpeer.WordA|rawpeer.WordB|ird, rawpeer.WordC|rawpeer.WordD|ord)
+	return rawpeer.Request(rawpeer.FlagC).Enhanced(rawpeer.WordA|rawpeer.WordB|ird,
+		rawpeer.WordC|rawpeer.WordD|ord)
 }
 
 // rtr is the first FPDU of an initiator.
@@ -367,7 +374,8 @@ func (v *victim) ready() *rawpeer.Peer {
 }
 
 // connect connects the victim to a peer that answers with reply, adapted to the Request.
-func (v *victim) connect(cp rdma.ConnParam, answer ...rawpeer.Step) (peer *rawpeer.Peer, err error) {
+func (v *victim) connect(cp rdma.ConnParam, answer ...rawpeer.Step) (peer *rawpeer.Peer,
+	err error) {
 	v.t.Helper()
 	l := got[*rawpeer.Listener](v.t)(v.r.host.Listen())
 	defer l.Close()
@@ -381,7 +389,9 @@ func (v *victim) connect(cp rdma.ConnParam, answer ...rawpeer.Step) (peer *rawpe
 	}()
 	peer = got[*rawpeer.Peer](v.t)(l.Accept())
 	v.t.Cleanup(func() { peer.Close() })
-	v.run(peer, append([]rawpeer.Step{rawpeer.WantStart("a Request", func(s rawpeer.Start) bool { return s.Key == rawpeer.KeyRequest })}, answer...)...)
+	v.run(peer, append([]rawpeer.Step{rawpeer.WantStart("a Request", func(s rawpeer.Start) bool {
+		return s.Key == rawpeer.KeyRequest
+	})}, answer...)...)
 	return peer, <-done
 }
 
@@ -393,7 +403,8 @@ func accepting(ird, ord uint16) rawpeer.Start {
 // connected connects the victim to a peer with these IRD and ORD, which has taken the RTR.
 func (v *victim) connected(ird, ord uint16) *rawpeer.Peer {
 	v.t.Helper()
-	p, err := v.connect(rdma.ConnParam{}, rawpeer.PutStart(accepting(ird, ord)), rawpeer.Want(rawpeer.Write(1, 0, nil)))
+	p, err := v.connect(rdma.ConnParam{}, rawpeer.PutStart(accepting(ird, ord)),
+		rawpeer.Want(rawpeer.Write(1, 0, nil)))
 	if err != nil {
 		v.t.Fatalf("connect: %v\n%s", err, p.Transcript())
 	}
@@ -401,12 +412,14 @@ func (v *victim) connected(ird, ord uint16) *rawpeer.Peer {
 	return p
 }
 
-// heard has the victim, an initiator that reminds a peer which has been silent for 100 ms by empty Writes, hear that
-// peer: from then on nothing comes by itself. The peer's next Read Request has sequence number 2.
+// heard has the victim, an initiator that reminds a peer which has been silent for 100 ms by empty
+// Writes, hear that peer: from then on nothing comes by itself. The peer's next Read Request has
+// sequence number 2.
 func (v *victim) heard(p *rawpeer.Peer) {
 	v.t.Helper()
 	nothing := rawpeer.ReadResponse(0, 0, nil)
-	v.run(p, rawpeer.Put(rawpeer.ReadRequest(1, rawpeer.Read{})), wantBehindNudges(func(s seg) bool { return s.Op() == nothing.Op() && len(s.Body) == 0 }))
+	v.run(p, rawpeer.Put(rawpeer.ReadRequest(1, rawpeer.Read{})),
+		wantBehindNudges(func(s seg) bool { return s.Op() == nothing.Op() && len(s.Body) == 0 }))
 }
 
 // run has the peer do steps.
@@ -435,17 +448,21 @@ func (v *victim) unharmed() {
 	}
 }
 
-// over waits for the end of the connection: its cause, the event of the QP, and a completion of each
-// posted receive: the first with status, the others flushed.
-func (v *victim) over(status rdma.WCStatus, event rdma.AsyncEventType, remote bool, layer, etype, code uint8) {
+// over waits for the end of the connection: its cause, the event of the QP, and a completion of
+// each posted receive: the first with status, the others flushed.
+func (v *victim) over(status rdma.WCStatus, event rdma.AsyncEventType, remote bool, layer, etype,
+	code uint8) {
 	v.t.Helper()
 	v.ended()
 	var term *rdma.TerminateError
-	if err := v.conn.Err(); !errors.As(err, &term) || term.Remote != remote || term.Layer != layer || term.Type != etype || term.Code != code {
-		v.t.Errorf("the connection ended with %v, want %d/%d/%02x, remote %t", err, layer, etype, code, remote)
+	if err := v.conn.Err(); !errors.As(err, &term) || term.Remote != remote || term.Layer != layer ||
+		term.Type != etype || term.Code != code {
+		v.t.Errorf("the connection ended with %v, want %d/%d/%02x, remote %t", err, layer, etype,
+			code, remote)
 	}
 	ev, ok := v.r.event(v.qp.Num())
-	if !ok || ev.Type != event || ev.Cause == nil || ev.Cause.Remote != remote || ev.Cause.Layer != layer || ev.Cause.Type != etype || ev.Cause.Code != code {
+	if !ok || ev.Type != event || ev.Cause == nil || ev.Cause.Remote != remote ||
+		ev.Cause.Layer != layer || ev.Cause.Type != etype || ev.Cause.Code != code {
 		v.t.Errorf("the event is %v, %v; want %v with that cause", ev.Type, ev.Cause, event)
 	}
 	v.flushed(status)
@@ -489,9 +506,11 @@ func newBystander(t *testing.T, r *rig) *bystander {
 	y := &bystander{t: t}
 	devA, devB := r.open("vrnic0"), r.open("vrnic1")
 	a, b := newEnd(t, devA), newEnd(t, devB)
-	bufA, bufB := got[rdma.Buffer](t)(devA.AllocBuffer(size)), got[rdma.Buffer](t)(devB.AllocBuffer(size))
+	bufA, bufB := got[rdma.Buffer](t)(devA.AllocBuffer(size)),
+		got[rdma.Buffer](t)(devB.AllocBuffer(size))
 	mrA := got[rdma.MR](t)(a.pd.RegisterMemory(bufA.Bytes(), rdma.LocalWrite))
-	mrB := got[rdma.MR](t)(b.pd.RegisterMemory(bufB.Bytes(), rdma.LocalWrite|rdma.RemoteWrite|rdma.RemoteRead))
+	mrB := got[rdma.MR](t)(b.pd.RegisterMemory(bufB.Bytes(),
+		rdma.LocalWrite|rdma.RemoteWrite|rdma.RemoteRead))
 	l := got[rdma.Listener](t)(devB.Listen(netip.MustParseAddrPort("10.77.0.3:0"), 1))
 	ctx, cancel := context.WithCancel(context.Background())
 	accepted := make(chan error, 1)
@@ -545,7 +564,8 @@ func (y *bystander) round(ctx context.Context, a, b *end, mrA, mrB rdma.MR) erro
 	wrs := []rdma.SendWR{
 		{ID: 1, Op: rdma.OpWrite, SGEs: sge(mrA, 0, n), RemoteAddr: mrB.Addr(), RKey: mrB.RKey()},
 		{ID: 2, Op: rdma.OpSend},
-		{ID: 3, Op: rdma.OpRead, Flags: rdma.Signaled, SGEs: sge(mrA, n, n), RemoteAddr: mrB.Addr(), RKey: mrB.RKey()},
+		{ID: 3, Op: rdma.OpRead, Flags: rdma.Signaled, SGEs: sge(mrA, n, n), RemoteAddr: mrB.Addr(),
+			RKey: mrB.RKey()},
 	}
 	if _, err := a.qp.PostSends(wrs); err != nil {
 		return err

@@ -54,12 +54,13 @@ func TestSCTPBridge(t *testing.T) {
 	checkSCTP(t, pcap)
 }
 
-// SCTP over UDP sockets of the host: no port on the switch, no privilege, and so it passes what passes
-// UDP. SCTP-176.
+// SCTP over UDP sockets of the host: no port on the switch, no privilege, and so it passes what
+// passes UDP. SCTP-176.
 func TestSCTPUDP(t *testing.T) {
 	a := up(t, nil, "--device", "vrnic0,sctp-udp=127.77.0.2")
 	b := up(t, nil, "--device", "vrnic0,sctp-udp=127.77.0.3:9999")
-	for _, at := range [][]string{nil, {"-a", "127.77.0.2"}} { // all addresses, and the one that has no TCP
+	// all addresses, and the one that has no TCP
+	for _, at := range [][]string{nil, {"-a", "127.77.0.2"}} {
 		server := a.serve(at...)
 		for _, size := range sizes {
 			b.ping("127.77.0.2", 3, size, "--sctp")
@@ -71,12 +72,13 @@ func TestSCTPUDP(t *testing.T) {
 		t.Errorf("over TCP: %v, %s", err, tcp.Output())
 	}
 	for _, d := range []*daemon{a, b} {
-		proctest.Eventually(t, patience, "the QPs of all programs are gone", func() bool { return len(d.show("qp")) == 0 })
+		proctest.Eventually(t, patience, "the QPs of all programs are gone",
+			func() bool { return len(d.show("qp")) == 0 })
 	}
 }
 
-// checkSCTP has tshark look at a recording: set-up, DDP's indication and both PPIDs are there, every
-// checksum is good, and nothing is malformed or aborted.
+// checkSCTP has tshark look at a recording: set-up, DDP's indication and both PPIDs are there,
+// every checksum is good, and nothing is malformed or aborted.
 func checkSCTP(t *testing.T, pcap string) {
 	t.Helper()
 	if _, err := exec.LookPath("tshark"); err != nil {
@@ -99,7 +101,8 @@ func checkSCTP(t *testing.T, pcap string) {
 			t.Logf("%6d %s", n, what)
 		}
 	}
-	for _, bad := range []string{"sctp.checksum.status == 0", "sctp && _ws.malformed", "sctp.chunk_type == 6"} {
+	for _, bad := range []string{"sctp.checksum.status == 0", "sctp && _ws.malformed",
+		"sctp.chunk_type == 6"} {
 		if n := count(bad); n > 0 {
 			t.Errorf("tshark finds %d packets with %s in %s", n, bad, pcap)
 		}

@@ -286,11 +286,13 @@ func (p *pair) open(ctx context.Context) {
 			req, err := l.Next(cctx)
 			if err == nil {
 				param = req.Param()
-				p.v.conn, err = req.Accept(cctx, p.v.qp, rdma.ConnParam{PrivateData: p.private[1], IRD: p.ird, ORD: p.ord, MPA: p.mpa})
+				p.v.conn, err = req.Accept(cctx, p.v.qp, rdma.ConnParam{PrivateData: p.private[1], IRD: p.ird,
+					ORD: p.ord, MPA: p.mpa})
 			}
 			result <- err
 		}()
-		words, err := p.b.probe.Do(ctx, "connect %s %d %d %s", p.s.conn, p.ird, p.ord, peer.ProbeOctets(p.private[0]))
+		words, err := p.b.probe.Do(ctx, "connect %s %d %d %s", p.s.conn, p.ird, p.ord,
+			peer.ProbeOctets(p.private[0]))
 		if err != nil {
 			done()
 			must(errors.Join(err, ignore(<-result, context.Canceled)))
@@ -310,7 +312,8 @@ func (p *pair) open(ctx context.Context) {
 	vrnicRecv()
 	go func() {
 		var err error
-		p.v.conn, err = p.b.dev.Connect(cctx, p.v.qp, addr, rdma.ConnParam{PrivateData: p.private[0], IRD: p.ird, ORD: p.ord, MPA: p.mpa})
+		p.v.conn, err = p.b.dev.Connect(cctx, p.v.qp, addr, rdma.ConnParam{PrivateData: p.private[0],
+			IRD: p.ird, ORD: p.ord, MPA: p.mpa})
 		result <- err
 	}()
 	err := guarded(func() {

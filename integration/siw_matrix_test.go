@@ -42,25 +42,44 @@ var (
 
 var siwSettings = []siwSetting{
 	{name: asBuilt, crc: crcBoth, rev: revision2, rtr: writeByVrnic, first: vrnicFirst},
-	{name: "as built; vrnic without CRC", mpa: rdma.MPAParam{CRC: rdma.CRCOff}, rev: revision2, rtr: writeByVrnic, first: vrnicFirst},
-	{name: "as built; vrnic requires CRC", mpa: rdma.MPAParam{CRC: rdma.CRCRequired}, crc: crcBoth, rev: revision2, rtr: writeByVrnic, first: vrnicFirst},
-	{name: "as built; vrnic client-server", mpa: rdma.MPAParam{ClientServer: true}, only: []initiator{fromVrnic}, crc: crcBoth, rev: revision2},
-	{name: "as built; vrnic offers RTR by Write", mpa: rdma.MPAParam{RTR: rdma.RTRWrite}, only: []initiator{fromVrnic}, crc: crcBoth, rev: revision2, rtr: writeByVrnic, first: vrnicFirst},
-	{name: "as built; vrnic offers RTR by Read", mpa: rdma.MPAParam{RTR: rdma.RTRRead}, only: []initiator{fromVrnic}, crc: crcBoth, rev: revision2, rtr: [2]any{nil, "read"}, first: vrnicFirst},
-	{name: "as built; vrnic asks for revision 1", mpa: rdma.MPAParam{Revision: 1}, only: []initiator{fromVrnic}, crc: crcBoth, rev: [2]float64{2, 1}},
-	{name: "as built; vrnic's segments of 16384", mpa: rdma.MPAParam{MULPDU: 16384}, crc: crcBoth, rev: revision2, rtr: writeByVrnic, first: vrnicFirst},
-	{name: "as built; vrnic's segments of 512", mpa: rdma.MPAParam{MULPDU: 512}, crc: crcBoth, rev: revision2, rtr: writeByVrnic, first: vrnicFirst},
+	{name: "as built; vrnic without CRC", mpa: rdma.MPAParam{CRC: rdma.CRCOff}, rev: revision2,
+		rtr: writeByVrnic, first: vrnicFirst},
+	{name: "as built; vrnic requires CRC", mpa: rdma.MPAParam{CRC: rdma.CRCRequired}, crc: crcBoth,
+		rev: revision2, rtr: writeByVrnic, first: vrnicFirst},
+	{name: "as built; vrnic client-server", mpa: rdma.MPAParam{ClientServer: true}, only: []initiator{
+		fromVrnic}, crc: crcBoth, rev: revision2},
+	{name: "as built; vrnic offers RTR by Write", mpa: rdma.MPAParam{RTR: rdma.RTRWrite},
+		only: []initiator{fromVrnic}, crc: crcBoth, rev: revision2, rtr: writeByVrnic, first: vrnicFirst},
+	{name: "as built; vrnic offers RTR by Read", mpa: rdma.MPAParam{RTR: rdma.RTRRead},
+		only: []initiator{fromVrnic}, crc: crcBoth, rev: revision2, rtr: [2]any{nil, "read"},
+		first: vrnicFirst},
+	{name: "as built; vrnic asks for revision 1", mpa: rdma.MPAParam{Revision: 1}, only: []initiator{
+		fromVrnic}, crc: crcBoth, rev: [2]float64{2, 1}},
+	{name: "as built; vrnic's segments of 16384", mpa: rdma.MPAParam{MULPDU: 16384}, crc: crcBoth,
+		rev: revision2, rtr: writeByVrnic, first: vrnicFirst},
+	{name: "as built; vrnic's segments of 512", mpa: rdma.MPAParam{MULPDU: 512}, crc: crcBoth,
+		rev: revision2, rtr: writeByVrnic, first: vrnicFirst},
 	{name: "as built; vrnic wants markers", mpa: rdma.MPAParam{Markers: true}, refuse: notWanted},
-	{name: "CRC required", params: []string{"mpa_crc_required=1"}, crc: crcBoth, rev: revision2, rtr: writeByVrnic, first: vrnicFirst},
-	{name: "CRC required; vrnic without CRC", params: []string{"mpa_crc_required=1"}, mpa: rdma.MPAParam{CRC: rdma.CRCOff}, crc: [2]bool{true, false}, rev: revision2, rtr: writeByVrnic, first: vrnicFirst},
+	{name: "CRC required", params: []string{"mpa_crc_required=1"}, crc: crcBoth, rev: revision2,
+		rtr: writeByVrnic, first: vrnicFirst},
+	{name: "CRC required; vrnic without CRC", params: []string{"mpa_crc_required=1"},
+		mpa: rdma.MPAParam{CRC: rdma.CRCOff}, crc: [2]bool{true, false}, rev: revision2,
+		rtr: writeByVrnic, first: vrnicFirst},
 	{name: "CRC refused", params: []string{"mpa_crc_strict=1"}, refuse: notWanted},
-	{name: "CRC refused; vrnic without CRC", params: []string{"mpa_crc_strict=1"}, mpa: rdma.MPAParam{CRC: rdma.CRCOff}, rev: revision2, rtr: writeByVrnic, first: vrnicFirst},
-	{name: "revision 1", params: []string{"mpa_version=1"}, crc: crcBoth, rev: [2]float64{1, 2}, rtr: writeByVrnic, first: vrnicFirst},
-	{name: "peer-to-peer, RTR by Write", params: []string{"peer_to_peer=1", "rtr_type=0x8000"}, crc: crcBoth, rev: revision2, rtr: [2]any{"write", "write"}, first: [2]bool{true, true}},
-	{name: "peer-to-peer, RTR by Read", params: []string{"peer_to_peer=1", "rtr_type=0x4000"}, crc: crcBoth, rev: revision2, rtr: [2]any{"read", "write"}, first: [2]bool{true, true}},
-	{name: "peer-to-peer, RTR by either", params: []string{"peer_to_peer=1", "rtr_type=0xc000"}, crc: crcBoth, rev: revision2, rtr: [2]any{"write+read", "write"}, first: [2]bool{true, true}},
-	{name: "peer-to-peer, no RTR", params: []string{"peer_to_peer=1", "rtr_type=0"}, crc: crcBoth, rev: revision2, rtr: [2]any{"write+read+send", "write"}, first: vrnicFirst},
-	{name: "GSO tried", params: []string{"try_gso=1"}, crc: crcBoth, rev: revision2, rtr: writeByVrnic, first: vrnicFirst},
+	{name: "CRC refused; vrnic without CRC", params: []string{"mpa_crc_strict=1"}, mpa: rdma.MPAParam{
+		CRC: rdma.CRCOff}, rev: revision2, rtr: writeByVrnic, first: vrnicFirst},
+	{name: "revision 1", params: []string{"mpa_version=1"}, crc: crcBoth, rev: [2]float64{1, 2},
+		rtr: writeByVrnic, first: vrnicFirst},
+	{name: "peer-to-peer, RTR by Write", params: []string{"peer_to_peer=1", "rtr_type=0x8000"},
+		crc: crcBoth, rev: revision2, rtr: [2]any{"write", "write"}, first: [2]bool{true, true}},
+	{name: "peer-to-peer, RTR by Read", params: []string{"peer_to_peer=1", "rtr_type=0x4000"},
+		crc: crcBoth, rev: revision2, rtr: [2]any{"read", "write"}, first: [2]bool{true, true}},
+	{name: "peer-to-peer, RTR by either", params: []string{"peer_to_peer=1", "rtr_type=0xc000"},
+		crc: crcBoth, rev: revision2, rtr: [2]any{"write+read", "write"}, first: [2]bool{true, true}},
+	{name: "peer-to-peer, no RTR", params: []string{"peer_to_peer=1", "rtr_type=0"}, crc: crcBoth,
+		rev: revision2, rtr: [2]any{"write+read+send", "write"}, first: vrnicFirst},
+	{name: "GSO tried", params: []string{"try_gso=1"}, crc: crcBoth, rev: revision2, rtr: writeByVrnic,
+		first: vrnicFirst},
 }
 
 // A siwOp is a column of the matrix.
@@ -109,7 +128,8 @@ func (m *siwMatrix) open(ctx context.Context, k plan) (p *pair, retries int) {
 // checkQP wants what the set-up has agreed on as the setting says.
 func (m *siwMatrix) checkQP(p *pair) {
 	m.crc[p.port] = m.set.crc[p.from]
-	for key, want := range map[string]any{"crc": m.set.crc[p.from], "mpa": m.set.rev[p.from], "rtr": m.set.rtr[p.from], "transport": "tcp"} {
+	for key, want := range map[string]any{"crc": m.set.crc[p.from], "mpa": m.set.rev[p.from],
+		"rtr": m.set.rtr[p.from], "transport": "tcp"} {
 		if p.qp[key] != want {
 			failf("%s of vrnic's QP is %v, want %v", key, p.qp[key], want)
 		}
@@ -155,7 +175,8 @@ func refused(ctx context.Context, m *siwMatrix, k plan) int {
 func (m *siwMatrix) row(t *testing.T, ctx context.Context, from initiator, f family, ops []siwOp) {
 	row := &matrixRow{set: m.set.name, from: from, family: f, cells: make(map[string]*siwCell)}
 	m.rows = append(m.rows, row)
-	k := plan{from: from, family: f, mpa: m.set.mpa, ird: 16, ord: 16, responderFirst: m.set.first[from]}
+	k := plan{from: from, family: f, mpa: m.set.mpa, ird: 16, ord: 16,
+		responderFirst: m.set.first[from]}
 	for _, op := range ops {
 		if !slices.Contains(m.ops, op.name) {
 			m.ops = append(m.ops, op.name)
@@ -307,13 +328,14 @@ func TestSiwTerminate(t *testing.T) {
 	})
 }
 
-// iwcmBug is what the guest's kernel says when siw tells iw_cm of the end of a connection that it has
-// accepted and not established: its responder waits for a ready-to-receive message, and the peer goes.
+// iwcmBug is what the guest's kernel says when siw tells iw_cm of the end of a connection that it
+// has accepted and not established: its responder waits for a ready-to-receive message, and the
+// peer goes.
 const iwcmBug = "kernel BUG at drivers/infiniband/core/iwcm.c"
 
 // TestSiwBug offers siw a ready-to-receive message by Send only. Siw confirms one by Write, which
-// nobody has offered, so that vrnic ends the connection (RFC 6581, section 9.2), and this kernel stops.
-// A kernel that does not is fine too: what vrnic does is the same.
+// nobody has offered, so that vrnic ends the connection (RFC 6581, section 9.2), and this kernel
+// stops. A kernel that does not is fine too: what vrnic does is the same.
 func TestSiwBug(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
@@ -322,14 +344,16 @@ func TestSiwBug(t *testing.T) {
 	}
 	m := newSiwMatrix(t, ctx, false)
 	m.port++
-	p := &pair{plan: plan{from: fromVrnic, mpa: rdma.MPAParam{RTR: rdma.RTRSend}, ird: 16, ord: 16}, b: m.siwBench, port: m.port}
+	p := &pair{plan: plan{from: fromVrnic, mpa: rdma.MPAParam{RTR: rdma.RTRSend}, ird: 16, ord: 16},
+		b: m.siwBench, port: m.port}
 	p.newSides(ctx)
 	p.s.do("listen %s %d", guestAddrs[0], p.port)
 	result := make(chan error, 1)
 	go func() {
 		cctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 		defer cancel()
-		_, err := m.dev.Connect(cctx, p.v.qp, addrPort(guestAddrs[0], p.port), rdma.ConnParam{IRD: 16, ORD: 16, MPA: p.mpa})
+		_, err := m.dev.Connect(cctx, p.v.qp, addrPort(guestAddrs[0], p.port), rdma.ConnParam{
+			IRD: 16, ORD: 16, MPA: p.mpa})
 		result <- err
 	}()
 	accepted := guarded(func() { p.s.do("accept %s 16 16 -", p.s.do("request")[0]) })
@@ -347,14 +371,17 @@ func TestSiwBug(t *testing.T) {
 	if stopped {
 		says = "the guest's kernel stops: " + iwcmBug
 	}
-	reportSiw(t, "What no table can hold", "vrnic offers a ready-to-receive message by Send only: "+says+".\n")
+	reportSiw(t, "What no table can hold", "vrnic offers a ready-to-receive message by Send only: "+
+		says+".\n")
 }
 
-// newSiwMatrix boots a guest for a table, or skips the test. With VRNIC_TEST_INTEROP=smoke it is quick.
+// newSiwMatrix boots a guest for a table, or skips the test. With VRNIC_TEST_INTEROP=smoke it is
+// quick.
 func newSiwMatrix(t *testing.T, ctx context.Context, record bool) *siwMatrix {
 	t.Helper()
 	img := siwImage(t, ctx)
-	return &siwMatrix{siwBench: newSiwBench(t, ctx, img, record), quick: siwSmoke(), crc: make(map[uint16]bool)}
+	return &siwMatrix{siwBench: newSiwBench(t, ctx, img, record), quick: siwSmoke(),
+		crc: make(map[uint16]bool)}
 }
 
 // rowsOf has a line for each initiator and family.

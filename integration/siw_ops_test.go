@@ -16,7 +16,8 @@ import (
 
 // siwSizes are the sizes of messages: none, around a word and a pad, around what one segment of
 // either end holds (1424 octets untagged and 1428 tagged from siw), several segments.
-var siwSizes = []int{0, 1, 2, 3, 4, 5, 31, 32, 33, 100, 1000, 1423, 1424, 1425, 1427, 1428, 1429, 1440, 1448, 2856, 2857, 4095, 4096, 4097, 16384, 65535, 65536, 262144}
+var siwSizes = []int{0, 1, 2, 3, 4, 5, 31, 32, 33, 100, 1000, 1423, 1424, 1425, 1427, 1428, 1429,
+	1440, 1448, 2856, 2857, 4095, 4096, 4097, 16384, 65535, 65536, 262144}
 
 // doneLimit is how long the completions of an operation may take, on a wire that loses frames too.
 const doneLimit = 60 * time.Second
@@ -83,7 +84,8 @@ func succeeded(x side, first uint64, n int) {
 	got := x.poll(n, doneLimit)
 	for i, d := range got {
 		if d.status != rdma.WCSuccess || d.id != first+uint64(i) {
-			failf("%v: completion %d is of request %d: %v; want %d: success", x, i, d.id, d.status, first+uint64(i))
+			failf("%v: completion %d is of request %d: %v; want %d: success", x, i, d.id, d.status,
+				first+uint64(i))
 		}
 	}
 	if len(got) != n {
@@ -138,7 +140,8 @@ func writes(p *pair, from, to side) {
 	src, dst := l.source(from, 0, seed), l.target(to, rdma.RemoteWrite)
 	to.recv(0, p.memOf(to), 0, 0)
 	l.each(func(i, off, n int) {
-		from.post(work{id: uint64(i), op: rdma.OpWrite, r: src, off: off, n: n, addr: dst.addr + uint64(off), key: dst.key})
+		from.post(work{id: uint64(i), op: rdma.OpWrite, r: src, off: off, n: n,
+			addr: dst.addr + uint64(off), key: dst.key})
 	})
 	from.post(work{id: uint64(len(siwSizes)), op: rdma.OpSend, r: src})
 	received(to, 0)
@@ -152,7 +155,8 @@ func reads(p *pair, from, to side) {
 	seed := uint64(p.port)<<16 + 2<<12
 	src, dst := l.source(to, rdma.RemoteRead, seed), l.target(from, 0)
 	l.each(func(i, off, n int) {
-		from.post(work{id: uint64(i), op: rdma.OpRead, r: dst, off: off, n: n, addr: src.addr + uint64(off), key: src.key})
+		from.post(work{id: uint64(i), op: rdma.OpRead, r: dst, off: off, n: n,
+			addr: src.addr + uint64(off), key: src.key})
 	})
 	succeeded(from, 0, len(siwSizes))
 	l.arrived(from, dst, seed)
@@ -183,8 +187,10 @@ func mixed(p *pair) {
 				h, far := &halves[i], &halves[1-i]
 				l.each(func(j, off, n int) {
 					id := uint64(1000 + 10*j)
-					x.post(work{id: id, op: rdma.OpWrite, r: h.src, off: off, n: n, addr: far.written.addr + uint64(off), key: far.written.key})
-					x.post(work{id: id + 1, op: rdma.OpRead, r: h.fetched, off: off, n: n, addr: far.src.addr + uint64(off), key: far.src.key})
+					x.post(work{id: id, op: rdma.OpWrite, r: h.src, off: off, n: n,
+						addr: far.written.addr + uint64(off), key: far.written.key})
+					x.post(work{id: id + 1, op: rdma.OpRead, r: h.fetched, off: off, n: n,
+						addr: far.src.addr + uint64(off), key: far.src.key})
 					w := work{id: id + 2, op: rdma.OpSend, r: h.src, off: off, n: n}
 					if j == rounds/2 {
 						w.flags = rdma.Fence
@@ -207,7 +213,8 @@ func mixed(p *pair) {
 			}
 			count[d.op]++
 		}
-		if count[rdma.WCWrite] != rounds || count[rdma.WCSend] != rounds || count[rdma.WCRead] != rounds || count[rdma.WCRecv] != rounds || len(got) != want {
+		if count[rdma.WCWrite] != rounds || count[rdma.WCSend] != rounds ||
+			count[rdma.WCRead] != rounds || count[rdma.WCRecv] != rounds || len(got) != want {
 			failf("%v: %d of %d completions: %v", x, len(got), want, count)
 		}
 		l.arrived(x, h.sent, far.seed)
@@ -226,8 +233,10 @@ func invalidates(p *pair, from, to side) {
 		src, dst := l.source(from, 0, seed), l.target(to, rdma.RemoteWrite|rdma.MWBind)
 		key := to.lend(dst, rdma.RemoteWrite)
 		to.recv(0, p.memOf(to), 2048, helloLen)
-		from.post(work{id: 0, op: rdma.OpWrite, r: src, off: l.offs[0], n: n, addr: dst.addr + uint64(l.offs[0]), key: key})
-		from.post(work{id: 1, op: rdma.OpSendInv, flags: flags, r: src, off: l.offs[0], n: helloLen, key: key})
+		from.post(work{id: 0, op: rdma.OpWrite, r: src, off: l.offs[0], n: n,
+			addr: dst.addr + uint64(l.offs[0]), key: key})
+		from.post(work{id: 1, op: rdma.OpSendInv, flags: flags, r: src, off: l.offs[0], n: helloLen,
+			key: key})
 		got := to.poll(1, doneLimit)
 		if len(got) != 1 || got[0].status != rdma.WCSuccess || got[0].n != helloLen {
 			failf("%v: the receive of a Send with Invalidate has completed as %+v", to, got)
@@ -256,7 +265,8 @@ func deep(p *pair, from, to side) {
 	to.fill(src, 0, l.size, seed)
 	from.fill(dst, 0, l.size, seed) // what is between the slots
 	l.each(func(i, off, n int) {
-		from.post(work{id: uint64(i), op: rdma.OpRead, r: dst, off: off, n: n, addr: src.addr + uint64(off), key: src.key})
+		from.post(work{id: uint64(i), op: rdma.OpRead, r: dst, off: off, n: n,
+			addr: src.addr + uint64(off), key: src.key})
 	})
 	succeeded(from, 0, rounds)
 	from.check(dst, 0, l.size, seed)
@@ -326,7 +336,8 @@ func privateData(ctx context.Context, m *siwMatrix, k plan) (retries int) {
 		for i, got := range p.got {
 			// A verbs program may be given more than was sent, as zeroes.
 			if want := k.private[1-i]; !bytes.Equal(got, want) {
-				failf("the %s was given private data of %d octets % x, want %d % x", [2]string{"initiator", "responder"}[i], len(got), got, n, want)
+				failf("the %s was given private data of %d octets % x, want %d % x",
+					[2]string{"initiator", "responder"}[i], len(got), got, n, want)
 			}
 		}
 		initiator, _ := p.ends()
@@ -380,7 +391,8 @@ func endings(ctx context.Context, m *siwMatrix, k plan) (retries int) {
 		second.ended(10 * time.Second)
 		first.ended(10 * time.Second)
 		for _, x := range []side{first, second} {
-			if got := x.poll(1, doneLimit); len(got) != 1 || got[0].id != 7 || got[0].status != rdma.WCFlush {
+			if got := x.poll(1, doneLimit); len(got) != 1 || got[0].id != 7 ||
+				got[0].status != rdma.WCFlush {
 				failf("after the end by %v, %v's receive has completed as %+v", first, x, got)
 			}
 		}

@@ -54,7 +54,8 @@ func (c *siwCell) columns() string {
 // siwSections are what the tests of this run have reported, in their order.
 var siwSections []string
 
-// reportSiw logs a section of the report, and writes all there are to $VRNIC_TEST_REPORT as Markdown.
+// reportSiw logs a section of the report, and writes all there are to $VRNIC_TEST_REPORT as
+// Markdown.
 func reportSiw(t *testing.T, title, table string) {
 	t.Helper()
 	if t.Failed() {

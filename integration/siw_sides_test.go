@@ -136,7 +136,8 @@ func newVrnicSide(ctx context.Context, dev rdma.Device) *vrnicSide {
 	}
 	s.cq, err = dev.CreateCQ(2 * depth)
 	must(err)
-	s.qp, err = s.pds[0].CreateQP(rdma.QPConfig{SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: depth, MaxRecvWR: depth})
+	s.qp, err = s.pds[0].CreateQP(rdma.QPConfig{SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: depth,
+		MaxRecvWR: depth})
 	must(err)
 	return s
 }
@@ -179,10 +180,13 @@ func (s *vrnicSide) lend(r *region, access rdma.Access) uint32 {
 	must(err)
 	s.mws = append(s.mws, w)
 	const id = 1 << 33
-	wr := rdma.SendWR{ID: id, Op: rdma.OpBindMW, Flags: rdma.Signaled, RKey: rdma.NextKey(w.RKey()), RemoteAddr: r.addr,
-		Range: rdma.MemRange{Addr: r.addr, Length: uint64(r.size), LKey: r.vrnic.LKey(), Access: access}}
+	wr := rdma.SendWR{ID: id, Op: rdma.OpBindMW, Flags: rdma.Signaled, RKey: rdma.NextKey(w.RKey()),
+		RemoteAddr: r.addr,
+		Range: rdma.MemRange{Addr: r.addr, Length: uint64(r.size), LKey: r.vrnic.LKey(),
+			Access: access}}
 	must(s.qp.PostSend(&wr))
-	if got := s.poll(1, doneLimit); len(got) != 1 || got[0].id != id || got[0].status != rdma.WCSuccess {
+	if got := s.poll(1, doneLimit); len(got) != 1 || got[0].id != id ||
+		got[0].status != rdma.WCSuccess {
 		failf("vrnic: binding a window has completed as %+v", got)
 	}
 	return wr.RKey
@@ -215,7 +219,8 @@ func (s *vrnicSide) recv(id uint64, r *region, off, n int) {
 }
 
 func (s *vrnicSide) post(w work) {
-	must(s.qp.PostSend(&rdma.SendWR{ID: w.id, Op: w.op, Flags: rdma.Signaled | w.flags, SGEs: s.sge(w.r, w.off, w.n),
+	must(s.qp.PostSend(&rdma.SendWR{ID: w.id, Op: w.op, Flags: rdma.Signaled | w.flags,
+		SGEs:       s.sge(w.r, w.off, w.n),
 		RemoteAddr: w.addr, RKey: w.key, InvKey: w.key}))
 }
 
@@ -319,10 +324,12 @@ func (s *siwSide) recv(id uint64, r *region, off, n int) {
 }
 
 // siwOps are the probe's names.
-var siwOps = map[rdma.Opcode]string{rdma.OpSend: "send", rdma.OpSendInv: "sendinv", rdma.OpWrite: "write", rdma.OpRead: "read"}
+var siwOps = map[rdma.Opcode]string{rdma.OpSend: "send", rdma.OpSendInv: "sendinv",
+	rdma.OpWrite: "write", rdma.OpRead: "read"}
 
 func (s *siwSide) post(w work) {
-	s.do("post %s %s %d %d %s %d %d %d %d", s.conn, siwOps[w.op], rdma.Signaled|w.flags, w.id, w.r.siw, w.off, w.n, w.addr, w.key)
+	s.do("post %s %s %d %d %s %d %d %d %d", s.conn, siwOps[w.op], rdma.Signaled|w.flags, w.id, w.r.siw,
+		w.off, w.n, w.addr, w.key)
 }
 
 func (s *siwSide) poll(n int, limit time.Duration) (out []done) {
@@ -331,7 +338,8 @@ func (s *siwSide) poll(n int, limit time.Duration) (out []done) {
 		if len(f) != 4 {
 			failf("siw: completion %q", word)
 		}
-		out = append(out, done{id: number(f[0]), status: rdma.WCStatus(number(f[1])), op: rdma.WCOpcode(number(f[2])), n: int(number(f[3]))})
+		out = append(out, done{id: number(f[0]), status: rdma.WCStatus(number(f[1])),
+			op: rdma.WCOpcode(number(f[2])), n: int(number(f[3]))})
 	}
 	return out
 }

@@ -32,8 +32,10 @@ type siwFault struct {
 // accessLen is how much of the other end's memory is asked for.
 const accessLen = 100
 
-// reach is a Write or Read of a region of the other end, at an offset and with bits of the key changed.
-func reach(op rdma.Opcode, rights rdma.Access, pd int, off int, key uint32) func(p *pair, from, to side) {
+// reach is a Write or Read of a region of the other end, at an offset and with bits of the key
+// changed.
+func reach(op rdma.Opcode, rights rdma.Access, pd int, off int, key uint32) func(p *pair, from,
+	to side) {
 	return func(p *pair, from, to side) {
 		r := to.region(4096, rights, pd)
 		own := from.region(4096, rdma.LocalWrite, 0)
@@ -45,15 +47,25 @@ func reach(op rdma.Opcode, rights rdma.Access, pd int, off int, key uint32) func
 const otherSTag = 0x5a5a5a00
 
 var siwFaults = []siwFault{
-	{name: "Write, unknown STag", do: reach(rdma.OpWrite, reachable, 0, 0, otherSTag), ctrl: [2]string{"1100c000", "11000300"}},
-	{name: "Write, key of the STag wrong", do: reach(rdma.OpWrite, reachable, 0, 0, 1), ctrl: [2]string{"1100c000", "11000300"}},
-	{name: "Write, out of bounds", do: reach(rdma.OpWrite, reachable, 0, 4096-accessLen+1, 0), ctrl: [2]string{"1101c000", "11010300"}, async: []rdma.AsyncEventType{rdma.EventQPAccessErr}},
-	{name: "Write, no right to", do: reach(rdma.OpWrite, rdma.LocalWrite|rdma.RemoteRead, 0, 0, 0), ctrl: [2]string{"1100c000", "11000300"}, async: []rdma.AsyncEventType{rdma.EventQPAccessErr}},
-	{name: "Write, other protection domain", do: reach(rdma.OpWrite, reachable, 1, 0, 0), ctrl: [2]string{"1102c000", "11020300"}, async: []rdma.AsyncEventType{rdma.EventQPAccessErr}},
-	{name: "Read, unknown STag", do: reach(rdma.OpRead, reachable, 0, 0, otherSTag), ctrl: [2]string{"0100e000", "10000700"}, async: []rdma.AsyncEventType{rdma.EventQPReqErr}},
-	{name: "Read, out of bounds", do: reach(rdma.OpRead, reachable, 0, 4096-accessLen+1, 0), ctrl: [2]string{"0101e000", "10010700"}, async: []rdma.AsyncEventType{rdma.EventQPReqErr}},
-	{name: "Read, no right to", do: reach(rdma.OpRead, rdma.LocalWrite|rdma.RemoteWrite, 0, 0, 0), ctrl: [2]string{"0102e000", ""}, why: [2]string{"", "siw answers: it does not look at the right to read"}},
-	{name: "Read, other protection domain", do: reach(rdma.OpRead, reachable, 1, 0, 0), ctrl: [2]string{"0103e000", "10030700"}, async: []rdma.AsyncEventType{rdma.EventQPReqErr}},
+	{name: "Write, unknown STag", do: reach(rdma.OpWrite, reachable, 0, 0, otherSTag), ctrl: [2]string{
+		"1100c000", "11000300"}},
+	{name: "Write, key of the STag wrong", do: reach(rdma.OpWrite, reachable, 0, 0, 1),
+		ctrl: [2]string{"1100c000", "11000300"}},
+	{name: "Write, out of bounds", do: reach(rdma.OpWrite, reachable, 0, 4096-accessLen+1, 0),
+		ctrl: [2]string{"1101c000", "11010300"}, async: []rdma.AsyncEventType{rdma.EventQPAccessErr}},
+	{name: "Write, no right to", do: reach(rdma.OpWrite, rdma.LocalWrite|rdma.RemoteRead, 0, 0, 0),
+		ctrl: [2]string{"1100c000", "11000300"}, async: []rdma.AsyncEventType{rdma.EventQPAccessErr}},
+	{name: "Write, other protection domain", do: reach(rdma.OpWrite, reachable, 1, 0, 0),
+		ctrl: [2]string{"1102c000", "11020300"}, async: []rdma.AsyncEventType{rdma.EventQPAccessErr}},
+	{name: "Read, unknown STag", do: reach(rdma.OpRead, reachable, 0, 0, otherSTag), ctrl: [2]string{
+		"0100e000", "10000700"}, async: []rdma.AsyncEventType{rdma.EventQPReqErr}},
+	{name: "Read, out of bounds", do: reach(rdma.OpRead, reachable, 0, 4096-accessLen+1, 0),
+		ctrl: [2]string{"0101e000", "10010700"}, async: []rdma.AsyncEventType{rdma.EventQPReqErr}},
+	{name: "Read, no right to", do: reach(rdma.OpRead, rdma.LocalWrite|rdma.RemoteWrite, 0, 0, 0),
+		ctrl: [2]string{"0102e000", ""}, why: [2]string{
+			"", "siw answers: it does not look at the right to read"}},
+	{name: "Read, other protection domain", do: reach(rdma.OpRead, reachable, 1, 0, 0),
+		ctrl: [2]string{"0103e000", "10030700"}, async: []rdma.AsyncEventType{rdma.EventQPReqErr}},
 	{name: "Send, longer than the receive", do: func(p *pair, from, to side) {
 		to.recv(1, p.memOf(to), 0, accessLen-1)
 		from.post(work{id: 1, op: rdma.OpSend, r: p.memOf(from), n: accessLen})
@@ -67,7 +79,8 @@ var siwFaults = []siwFault{
 	}, ctrl: [2]string{"1202c000", "21020300"}},
 	{name: "Send with Invalidate, unknown STag", do: func(p *pair, from, to side) {
 		to.recv(1, p.memOf(to), 0, accessLen)
-		from.post(work{id: 1, op: rdma.OpSendInv, r: p.memOf(from), n: accessLen, key: p.memOf(to).key ^ otherSTag})
+		from.post(work{id: 1, op: rdma.OpSendInv, r: p.memOf(from), n: accessLen,
+			key: p.memOf(to).key ^ otherSTag})
 	}, ctrl: [2]string{"0209c000", ""}, why: [2]string{"", "siw fails the receive and goes on"}},
 }
 
@@ -75,7 +88,9 @@ var siwFaults = []siwFault{
 var siwGot = regexp.MustCompile(`siw: got TERMINATE\. layer (\d+), type (\d+), code (\d+)`)
 
 // terminate commits a fault and checks what either end says of it.
-func (m *siwMatrix) terminate(ctx context.Context, k plan, f *siwFault, at initiator) (retries int) {
+func (m *siwMatrix) terminate(
+	ctx context.Context, k plan, f *siwFault, at initiator,
+) (retries int) {
 	p, retries := m.open(ctx, k)
 	if _, err := m.g.Kmsg(ctx); err != nil {
 		must(err)
@@ -101,8 +116,10 @@ func (m *siwMatrix) terminate(ctx context.Context, k plan, f *siwFault, at initi
 	if at == fromVrnic { // siw has sent it
 		layer, etype = etype, layer
 	}
-	if cause.Remote != (at == fromVrnic) || cause.Layer != layer || cause.Type != etype || cause.Code != ctrl[1] {
-		failf("vrnic reports %+v, want layer %d, type %d, code %#02x, remote: %t", cause, layer, etype, ctrl[1], at == fromVrnic)
+	if cause.Remote != (at == fromVrnic) || cause.Layer != layer || cause.Type != etype ||
+		cause.Code != ctrl[1] {
+		failf("vrnic reports %+v, want layer %d, type %d, code %#02x, remote: %t", cause, layer, etype,
+			ctrl[1], at == fromVrnic)
 	}
 	if at == fromSiw {
 		// What vrnic has sent, as siw reads it.
@@ -146,7 +163,8 @@ func (m *siwMatrix) goesOn(p *pair, from, to side) {
 // faultTable says what comes of each fault, in whatever setting.
 func (m *siwMatrix) faultTable() string {
 	var s strings.Builder
-	s.WriteString("| fault | by siw: vrnic's Terminate Control | by vrnic: siw's | connections | retries | seconds |\n|---|---|---|--:|--:|--:|\n")
+	s.WriteString("| fault | by siw: vrnic's Terminate Control | by vrnic: siw's | connections | " +
+		"retries | seconds |\n|---|---|---|--:|--:|--:|\n")
 	for i := range siwFaults {
 		f := &siwFaults[i]
 		var says [2]string
@@ -174,7 +192,8 @@ func faultName(f *siwFault, at initiator) string { return fmt.Sprintf("%s, by %v
 func checkSiwWire(t *testing.T, pcap string, crc map[uint16]bool) {
 	t.Helper()
 	options := []string{"-o", "ip.check_checksum:true", "-o", "tcp.check_checksum:true", "-Y"}
-	text := tshark(t, pcap, append(options, "iwarp_mpa.fpdu", "-T", "fields", "-e", "tcp.srcport", "-e", "tcp.dstport",
+	text := tshark(t, pcap, append(options, "iwarp_mpa.fpdu", "-T", "fields", "-e", "tcp.srcport",
+		"-e", "tcp.dstport",
 		"-e", "iwarp_mpa.ulpdulength", "-e", "iwarp_mpa.crc_check")...)
 	fpdus, crcs, plain := 0, 0, 0
 	for line := range strings.Lines(text) {
@@ -206,7 +225,8 @@ func checkSiwWire(t *testing.T, pcap string, crc map[uint16]bool) {
 	if crcs == 0 {
 		t.Errorf("tshark finds no FPDU with CRC in %s", pcap)
 	}
-	faults := "_ws.malformed || iwarp_mpa.bad_length || ip.checksum.status == 0 || (tcp.checksum.status == 0 && tcp.checksum != 0xffff)"
+	faults := "_ws.malformed || iwarp_mpa.bad_length || ip.checksum.status == 0 || " +
+		"(tcp.checksum.status == 0 && tcp.checksum != 0xffff)"
 	if out := tshark(t, pcap, append(options, faults, "-V")...); out != "" {
 		t.Errorf("tshark complains about:\n%.20000s", out)
 	}
@@ -234,7 +254,8 @@ func checkTerminates(t *testing.T, pcap string, terms []siwTerm) {
 	}
 	// Untagged, last segment, Terminate, queue 2, MSN 1, offset 0: RFC 5040, section 4.8.
 	head := regexp.MustCompile(`^....4[0-9a-f]47[0-9a-f]{8}000000020000000100000000(.{8})`)
-	for line := range strings.Lines(tshark(t, pcap, "-Y", "iwarp_rdma.opcode == 7", "-T", "fields", "-e", "tcp.srcport", "-e", "tcp.dstport", "-e", "tcp.payload")) {
+	for line := range strings.Lines(tshark(t, pcap, "-Y", "iwarp_rdma.opcode == 7", "-T", "fields",
+		"-e", "tcp.srcport", "-e", "tcp.dstport", "-e", "tcp.payload")) {
 		f := strings.Fields(line)
 		if len(f) != 3 {
 			t.Errorf("tshark: %q", line)

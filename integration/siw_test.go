@@ -59,7 +59,8 @@ func TestSiw(t *testing.T) {
 		checkIWARP(t, pcap, true)
 		// Siw resets a connection when something comes that it cannot take. Vrnic may reset one
 		// that it gives up.
-		if out := tshark(t, pcap, "-Y", "tcp.flags.reset == 1 && tcp.port != "+killPort+" && (ip.src == "+guestAddrs[0]+" || ipv6.src == "+guestAddrs[1]+")"); out != "" {
+		if out := tshark(t, pcap, "-Y", "tcp.flags.reset == 1 && tcp.port != "+killPort+" && (ip.src == "+
+			guestAddrs[0]+" || ipv6.src == "+guestAddrs[1]+")"); out != "" {
 			t.Errorf("siw reset connections:\n%s", out)
 		}
 	})
@@ -126,7 +127,8 @@ func rping(role, addr string, size int, more ...string) []string {
 }
 
 // rpingServer starts a server in the guest and waits until it listens.
-func (l *siwLab) rpingServer(t *testing.T, ctx context.Context, addr string, more ...string) *peer.Command {
+func (l *siwLab) rpingServer(t *testing.T, ctx context.Context, addr string,
+	more ...string) *peer.Command {
 	t.Helper()
 	c, err := l.g.Start(rping("-s", addr, sizes[len(sizes)-1], more...)...)
 	if err != nil {
@@ -157,7 +159,8 @@ func (l *siwLab) rpingServer(t *testing.T, ctx context.Context, addr string, mor
 
 // vrnicClient runs a client against a server in the guest.
 func (l *siwLab) vrnicClient(ctx context.Context, addr string, size, rounds int) error {
-	p := l.d.start("ping", "-c", "-a", addr, "-S", fmt.Sprint(size), "-C", fmt.Sprint(rounds), "-V", "--timeout", siwSilence.String())
+	p := l.d.start("ping", "-c", "-a", addr, "-S", fmt.Sprint(size), "-C", fmt.Sprint(rounds), "-V",
+		"--timeout", siwSilence.String())
 	select {
 	case <-p.Done:
 	case <-ctx.Done():
@@ -211,7 +214,8 @@ func (l *siwLab) atOnce(t *testing.T, ctx context.Context) {
 	for range n {
 		var c *process
 		retries += try(t, ctx, func(context.Context) error {
-			c = l.d.start("ping", "-c", "-a", guestAddrs[0], "-S", "4096", "-V", "-v", "--timeout", siwSilence.String())
+			c = l.d.start("ping", "-c", "-a", guestAddrs[0], "-S", "4096", "-V", "-v", "--timeout",
+				siwSilence.String())
 			proctest.Eventually(t, patience, "the client pings or gives up", func() bool {
 				return strings.Contains(c.Output(), "ping data: ") || c.Ended()
 			})
@@ -292,7 +296,8 @@ func (l *siwLab) disconnects(t *testing.T, ctx context.Context) {
 	// The server's end of rping: vrnic says that the server has disconnected.
 	try(t, ctx, func(ctx context.Context) error {
 		guest := l.rpingServer(t, ctx, guestAddrs[0], "-p", killPort)
-		client := l.d.start("ping", "-c", "-a", guestAddrs[0], "-p", killPort, "-v", "--timeout", siwSilence.String())
+		client := l.d.start("ping", "-c", "-a", guestAddrs[0], "-p", killPort, "-v", "--timeout",
+			siwSilence.String())
 		proctest.Eventually(t, patience, "the client pings or gives up", func() bool {
 			return strings.Count(client.Output(), "ping data: ") >= 3 || client.Ended()
 		})
@@ -311,10 +316,13 @@ func (l *siwLab) row(what, addr string, size, rounds, retries int, begin time.Ti
 // report is what the pings took.
 func (l *siwLab) report() {
 	var s strings.Builder
-	fmt.Fprintf(&s, "Linux %s (kernel and siw of package version %s), in QEMU.\n\n", l.img.Release, l.img.Version)
-	s.WriteString("| direction | server | octets | rounds | retries | seconds |\n|---|---|--:|--:|--:|--:|\n")
+	fmt.Fprintf(&s, "Linux %s (kernel and siw of package version %s), in QEMU.\n\n", l.img.Release,
+		l.img.Version)
+	s.WriteString("| direction | server | octets | rounds | retries | seconds " +
+		"|\n|---|---|--:|--:|--:|--:|\n")
 	for _, r := range l.table {
-		fmt.Fprintf(&s, "| %s | %s | %d | %d | %d | %.2f |\n", r.what, r.addr, r.size, r.rounds, r.retries, r.took.Seconds())
+		fmt.Fprintf(&s, "| %s | %s | %d | %d | %d | %.2f |\n", r.what, r.addr, r.size, r.rounds,
+			r.retries, r.took.Seconds())
 	}
 	reportSiw(l.t, "rping and vrnic ping", s.String())
 }

@@ -28,7 +28,8 @@ func sniff(t *testing.T, ns *netlab.NS, link string) *sniffer {
 	s := &sniffer{t: t, c: newCapture(t)}
 	err := ns.Do(func() error {
 		all := binary.NativeEndian.Uint16([]byte{unix.ETH_P_ALL >> 8, unix.ETH_P_ALL & 0xff})
-		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, int(all))
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
+			int(all))
 		if err != nil {
 			return os.NewSyscallError("socket", err)
 		}
@@ -41,7 +42,8 @@ func sniff(t *testing.T, ns *netlab.NS, link string) *sniffer {
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20); err != nil {
 			return os.NewSyscallError("setsockopt", err)
 		}
-		return os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: i.Index}))
+		return os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all,
+			Ifindex: i.Index}))
 	})
 	if err != nil {
 		t.Fatalf("sniff %s: %v", link, err)

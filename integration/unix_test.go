@@ -105,7 +105,8 @@ func checkLiveQP(t *testing.T, d *daemon, device string) map[string]any {
 		t.Fatalf("%d connected QPs, want 1: %v", len(live), d.show("qp"))
 	}
 	row := live[0]
-	for key, want := range map[string]any{"mpa": 2.0, "crc": true, "enhanced": true, "ird": 1.0, "ord": 1.0, "transport": "tcp"} {
+	for key, want := range map[string]any{"mpa": 2.0, "crc": true, "enhanced": true, "ird": 1.0,
+		"ord": 1.0, "transport": "tcp"} {
 		if row[key] != want {
 			t.Errorf("show qp: %s is %v, want %v", key, row[key], want)
 		}

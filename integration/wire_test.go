@@ -105,8 +105,8 @@ func wiretap(t *testing.T, path, to string) *tap {
 	return w
 }
 
-// pass copies frames, each behind its length, until one side closes; it then tells the other. That one may still have
-// frames to give, which the other pass takes.
+// pass copies frames, each behind its length, until one side closes; it then tells the other. That
+// one may still have frames to give, which the other pass takes.
 func (w *tap) pass(to *net.UnixConn, from net.Conn) {
 	defer to.CloseWrite()
 	r := bufio.NewReaderSize(from, 1<<16)
@@ -150,7 +150,8 @@ func checkIWARP(t *testing.T, pcap string, wire bool) {
 	// A segment whose checksum it finds bad is not joined with the next one.
 	check := fmt.Sprint(wire)
 	options := []string{"-o", "ip.check_checksum:" + check, "-o", "tcp.check_checksum:" + check, "-Y"}
-	text := tshark(t, pcap, append(options, "iwarp_mpa || iwarp_ddp_rdmap", "-O", "iwarp_mpa,iwarp_ddp_rdmap")...)
+	text := tshark(t, pcap, append(options, "iwarp_mpa || iwarp_ddp_rdmap", "-O",
+		"iwarp_mpa,iwarp_ddp_rdmap")...)
 	for _, want := range []string{
 		"Request frame header", "Reply frame header", "Good CRC32",
 		"OpCode: Write", "OpCode: Read Request", "OpCode: Read Response", "OpCode: Send",

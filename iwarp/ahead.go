@@ -1,16 +1,17 @@
 package iwarp
 
 // An LLP that keeps segments apart need not keep their order: what has come is placed at once, and
-// delivered in its turn (RFC 5041, section 5). Segments go to Ahead when they come before their turn, and
-// to Segment in it.
+// delivered in its turn (RFC 5041, section 5). Segments go to Ahead when they come before their
+// turn, and to Segment in it.
 
-// maxBegun is how many receive buffers Ahead has taken at most, so that a peer cannot begin all of them.
+// maxBegun is how many receive buffers Ahead has taken at most, so that a peer cannot begin all of
+// them.
 const maxBegun = 16
 
-// Ahead is shown a segment that has come before its turn. If all of it is sure to be right and can be
-// placed, that is done, and only the header has to be kept for Segment; else the segment has to be kept as
-// it is, or nothing of it if the stream has failed. It returns how many octets that are, and finds no
-// faults: those are found in order.
+// Ahead is shown a segment that has come before its turn. If all of it is sure to be right and can
+// be placed, that is done, and only the header has to be kept for Segment; else the segment has to
+// be kept as it is, or nothing of it if the stream has failed. It returns how many octets that are,
+// and finds no faults: those are found in order.
 func (e *Endpoint) Ahead(seg []byte) (keep int) {
 	switch {
 	case e.err != nil || e.closed:
@@ -20,7 +21,8 @@ func (e *Endpoint) Ahead(seg []byte) (keep int) {
 	}
 	ddp, rdmap := DDPControl(seg[0]), RDMAPControl(seg[1])
 	op := rdmap.Opcode()
-	if ddp.Version() != ddpVersion || rdmap.Version() != rdmapVersion || op >= e.rx.opcodes || ddp.Tagged() != opcodes[op].tagged {
+	if ddp.Version() != ddpVersion || rdmap.Version() != rdmapVersion || op >= e.rx.opcodes ||
+		ddp.Tagged() != opcodes[op].tagged {
 		return len(seg)
 	}
 	placed, hdr := false, TaggedHeaderLen
@@ -52,7 +54,8 @@ func (e *Endpoint) aheadRead(h TaggedHeader, chunk []byte) bool {
 	for i := t.readsDone; i != t.cur.reads; i++ {
 		r := t.read(i)
 		at := h.TO() - r.sinkTO
-		if r.isAtomic || r.sinkSTag != h.STag() || at >= uint64(r.n) || uint64(len(chunk)) > uint64(r.n)-at {
+		if r.isAtomic || r.sinkSTag != h.STag() || at >= uint64(r.n) ||
+			uint64(len(chunk)) > uint64(r.n)-at {
 			continue
 		}
 		if found != nil {
@@ -145,9 +148,10 @@ func (e *Endpoint) receiveBuffer() (size uint32, ok bool) {
 	return size, true
 }
 
-// Segment takes the next segment in order: size octets, of which seg has all, or as many as Ahead said.
-// ErrNoReceive: it is a message for which no receive buffer is posted, and has to come again; see Resume.
-// Other faults are in Err, and behind one everything is taken and dropped. seg is borrowed for the call.
+// Segment takes the next segment in order: size octets, of which seg has all, or as many as Ahead
+// said. ErrNoReceive: it is a message for which no receive buffer is posted, and has to come again;
+// see Resume. Other faults are in Err, and behind one everything is taken and dropped. seg is
+// borrowed for the call.
 func (e *Endpoint) Segment(seg []byte, size int) error {
 	r := &e.rx
 	if r.ended {

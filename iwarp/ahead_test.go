@@ -63,8 +63,8 @@ func newRecordEnd(p Params, cfg Config) (*Endpoint, *queueHost) {
 	return NewEndpoint(p, q, cfg), q
 }
 
-// What one end sends is bare segments, the MULPDU long, one at a time, and the passive end may send at
-// once. ESDDP-030.
+// What one end sends is bare segments, the MULPDU long, one at a time, and the passive end may send
+// at once. ESDDP-030.
 func TestRecordsSent(t *testing.T) {
 	e, q := newRecordEnd(Params{CRC: true, MarkersOut: true, IRD: 1, ORD: 1}, Config{MULPDU: 128})
 	if !e.Established() {
@@ -124,36 +124,41 @@ func TestAhead(t *testing.T) {
 		placed bool
 		code   TermCode // of the same segment in order, if it is the first
 	}{
-		"Write":                 {seg: write(0x10, 4, "data"), placed: true},
-		"Write, no STag":        {seg: write(0x11, 4, "data"), code: TermInvalidSTag},
-		"Write, out of bounds":  {seg: write(0x10, 62, "data"), code: TermBounds},
-		"Write, wraps":          {seg: write(0x10, ^uint64(0), "data"), code: TermTOWrap},
-		"Write, empty":          {seg: write(0x10, 4, "")},
-		"Write, DDP version":    {seg: spoil(write(0x10, 4, "data"), 0, 2), code: TermTaggedVersion},
-		"Write, RDMAP version":  {seg: spoil(write(0x10, 4, "data"), 1, 0x40), code: TermRDMAPVersion},
-		"Send":                  {seg: send(true, 1, 0, "data"), placed: true},
-		"Send, next":            {seg: send(true, 2, 0, "data"), placed: true, code: TermMSNRange},
-		"Send, no buffer":       {seg: send(true, 4, 0, "data"), code: TermMSNRange},
-		"Send, far":             {seg: send(true, 1<<31, 0, "data"), code: TermMSNRange},
-		"Send, before":          {seg: send(true, 0, 0, "data"), code: TermMSNRange},
-		"Send, middle":          {seg: send(false, 1, 10, "data"), placed: true},
-		"Send, MO":              {seg: send(true, 1, 21, "data"), code: TermInvalidMO},
-		"Send, MO far":          {seg: send(true, 1, ^uint32(0), "data"), code: TermInvalidMO},
-		"Send, too long":        {seg: send(true, 1, 17, "data"), code: TermMessageTooLong},
-		"Send, QN":              {seg: spoil(send(true, 1, 0, "data"), 9, 1), code: TermUnexpectedOpcode},
-		"Send as tagged":        {seg: spoil(send(true, 1, 0, "data"), 0, 0x80), code: TermUnexpectedOpcode},
-		"opcode":                {seg: spoil(send(true, 1, 0, "data"), 1, 0x0f), code: TermUnexpectedOpcode},
-		"response":              {seg: resp(0x99, 0, "data"), placed: true, code: TermBounds},
-		"response, second":      {seg: resp(0x98, 4, "data"), placed: true, code: TermInvalidSTag},
-		"response, which?":      {seg: resp(0x97, 4, "data"), code: TermInvalidSTag},
-		"response, STag":        {seg: resp(0x11, 0, "data"), code: TermInvalidSTag},
-		"response, behind it":   {seg: resp(0x99, 30, "data"), code: TermBounds},
-		"response, before it":   {seg: resp(0x99, ^uint64(0), "data"), code: TermBounds},
-		"too short":             {seg: []byte{0xc1}, code: TermMarker},
-		"untagged and short":    {seg: send(true, 1, 0, "")[:17], code: TermMarker},
-		"Read Request":          {seg: append(AppendUntagged(nil, true, OpReadRequest, 0, 1, 0), make([]byte, 28)...)},
-		"Terminate":             {seg: append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0), 0, 0, 0, 0)},
-		"Immediate Data (none)": {seg: append(AppendUntagged(nil, true, OpImmediate, 0, 1, 0), make([]byte, 8)...), code: TermUnexpectedOpcode},
+		"Write":                {seg: write(0x10, 4, "data"), placed: true},
+		"Write, no STag":       {seg: write(0x11, 4, "data"), code: TermInvalidSTag},
+		"Write, out of bounds": {seg: write(0x10, 62, "data"), code: TermBounds},
+		"Write, wraps":         {seg: write(0x10, ^uint64(0), "data"), code: TermTOWrap},
+		"Write, empty":         {seg: write(0x10, 4, "")},
+		"Write, DDP version":   {seg: spoil(write(0x10, 4, "data"), 0, 2), code: TermTaggedVersion},
+		"Write, RDMAP version": {seg: spoil(write(0x10, 4, "data"), 1, 0x40), code: TermRDMAPVersion},
+		"Send":                 {seg: send(true, 1, 0, "data"), placed: true},
+		"Send, next":           {seg: send(true, 2, 0, "data"), placed: true, code: TermMSNRange},
+		"Send, no buffer":      {seg: send(true, 4, 0, "data"), code: TermMSNRange},
+		"Send, far":            {seg: send(true, 1<<31, 0, "data"), code: TermMSNRange},
+		"Send, before":         {seg: send(true, 0, 0, "data"), code: TermMSNRange},
+		"Send, middle":         {seg: send(false, 1, 10, "data"), placed: true},
+		"Send, MO":             {seg: send(true, 1, 21, "data"), code: TermInvalidMO},
+		"Send, MO far":         {seg: send(true, 1, ^uint32(0), "data"), code: TermInvalidMO},
+		"Send, too long":       {seg: send(true, 1, 17, "data"), code: TermMessageTooLong},
+		"Send, QN":             {seg: spoil(send(true, 1, 0, "data"), 9, 1), code: TermUnexpectedOpcode},
+		"Send as tagged": {seg: spoil(send(true, 1, 0, "data"), 0, 0x80),
+			code: TermUnexpectedOpcode},
+		"opcode": {seg: spoil(send(true, 1, 0, "data"), 1, 0x0f),
+			code: TermUnexpectedOpcode},
+		"response":            {seg: resp(0x99, 0, "data"), placed: true, code: TermBounds},
+		"response, second":    {seg: resp(0x98, 4, "data"), placed: true, code: TermInvalidSTag},
+		"response, which?":    {seg: resp(0x97, 4, "data"), code: TermInvalidSTag},
+		"response, STag":      {seg: resp(0x11, 0, "data"), code: TermInvalidSTag},
+		"response, behind it": {seg: resp(0x99, 30, "data"), code: TermBounds},
+		"response, before it": {seg: resp(0x99, ^uint64(0), "data"), code: TermBounds},
+		"too short":           {seg: []byte{0xc1}, code: TermMarker},
+		"untagged and short":  {seg: send(true, 1, 0, "")[:17], code: TermMarker},
+		"Read Request": {seg: append(AppendUntagged(nil, true, OpReadRequest, 0, 1, 0),
+			make([]byte, 28)...)},
+		"Terminate": {seg: append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0), 0,
+			0, 0, 0)},
+		"Immediate Data (none)": {seg: append(AppendUntagged(nil, true, OpImmediate, 0, 1, 0),
+			make([]byte, 8)...), code: TermUnexpectedOpcode},
 	} {
 		setup := func() (*Endpoint, *queueHost) {
 			e, q := newRecordEnd(Params{Initiator: true, IRD: 4, ORD: 8}, Config{})
@@ -177,7 +182,8 @@ func TestAhead(t *testing.T) {
 		if tt.seg[0]&0x80 != 0 {
 			hdr = TaggedHeaderLen
 		}
-		if want := map[bool]int{true: hdr, false: len(tt.seg)}[tt.placed]; keep != want || e.Err() != nil {
+		if want := map[bool]int{true: hdr, false: len(tt.seg)}[tt.placed]; keep != want ||
+			e.Err() != nil {
 			t.Errorf("%s: keeps %d of %d octets, want %d; %v", name, keep, len(tt.seg), want, e.Err())
 		}
 		where := slices.Concat(q.mem[0x10], q.sinks[0], q.sinks[1], slices.Concat(q.begun...))
@@ -275,7 +281,8 @@ func TestRecordsStall(t *testing.T) {
 	b.Fail(TermNoBuffer, errors.New("given up"))
 	q.mem[0x10] = make([]byte, 4)
 	seg := append(AppendTagged(nil, true, OpWrite, 0x10, 0), "late"...)
-	if keep := b.Ahead(seg); keep != 0 || b.Segment(seg, len(seg)) != nil || q.mem[0x10][0] != 0 || b.Stats().Dropped != uint64(len(seg)) {
+	if keep := b.Ahead(seg); keep != 0 || b.Segment(seg, len(seg)) != nil || q.mem[0x10][0] != 0 ||
+		b.Stats().Dropped != uint64(len(seg)) {
 		t.Errorf("keeps %d, placed %q, %+v", keep, q.mem[0x10], b.Stats())
 	}
 }
@@ -319,8 +326,9 @@ func FuzzAhead(f *testing.F) {
 	})
 }
 
-// scriptSegments makes segments that are mostly right, four octets of b for each. What an octet is follows
-// from where it belongs: if two segments bring the same one, it does not matter which is placed last.
+// scriptSegments makes segments that are mostly right, four octets of b for each. What an octet is
+// follows from where it belongs: if two segments bring the same one, it does not matter which is
+// placed last.
 func scriptSegments(b []byte) (segs [][]byte) {
 	msn, rmsn, mo := MSN(1), MSN(1), uint32(0)
 	for ; len(b) >= 4; b = b[4:] {
@@ -340,7 +348,8 @@ func scriptSegments(b []byte) (segs [][]byte) {
 			}
 		case kind < 13:
 			seg = AppendUntagged(nil, true, OpReadRequest, 0, rmsn, 0)
-			text = slices.Concat(make([]byte, 12), []byte{0, 0, 0, b[1] % 16}, []byte{0, 0, 0, 0x10}, make([]byte, 8))
+			text = slices.Concat(make([]byte, 12), []byte{0, 0, 0, b[1] % 16}, []byte{0, 0, 0, 0x10},
+				make([]byte, 8))
 			rmsn++
 		case kind == 13:
 			seg = AppendTagged(nil, last, OpReadResponse, 0x99, at)
@@ -384,11 +393,14 @@ func deliver(segs [][]byte, seed uint64) (log, err string) {
 	for b.Arrive(e) {
 	}
 	// When something is placed, and when a buffer is taken, is open; deliveries are not.
-	q.log = slices.DeleteFunc(q.log, func(l string) bool { return strings.HasPrefix(l, "write") || strings.HasPrefix(l, "begin") })
+	q.log = slices.DeleteFunc(q.log, func(l string) bool {
+		return strings.HasPrefix(l, "write") || strings.HasPrefix(l, "begin")
+	})
 	if e.Err() == nil {
 		q.note("memory %x", q.mem[0x10])
 	}
-	return strings.Join(q.log, "\n"), fmt.Sprintf("%v %x stalled=%t", e.Err(), terminateOf(e), e.Stalled())
+	return strings.Join(q.log, "\n"), fmt.Sprintf("%v %x stalled=%t", e.Err(), terminateOf(e),
+		e.Stalled())
 }
 
 // No allocation per message on an LLP that keeps segments, placed ahead or not.

@@ -7,9 +7,9 @@ import (
 	. "github.com/vrnic/vrnic/iwarp"
 )
 
-// MPA-044: with a TCP that cuts each piece it is given from its start, an FPDU that fills a segment is one,
-// whatever messages it is among, unless TCP takes a part of it; so nearly all segments of long messages
-// begin with an FPDU.
+// MPA-044: with a TCP that cuts each piece it is given from its start, an FPDU that fills a segment
+// is one, whatever messages it is among, unless TCP takes a part of it; so nearly all segments of
+// long messages begin with an FPDU.
 func TestSegmentsBeginWithFPDUs(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5044, 2))
 	all := func(n int) int { return n }
@@ -73,7 +73,8 @@ func TestSegmentsBeginWithFPDUs(t *testing.T) {
 				}
 			}
 			if cut > parts || begin*100 < len(segments)*tt.begin {
-				t.Errorf("%s, EMSS %d: %d of %d segments begin with an FPDU; %d that would fill one are cut, TCP took a part %d times",
+				t.Errorf("%s, EMSS %d: %d of %d segments begin with an FPDU; %d that would fill one are cut, "+
+					"TCP took a part %d times",
 					tt.name, emss, begin, len(segments), cut, parts)
 			}
 		}

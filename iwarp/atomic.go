@@ -70,7 +70,8 @@ func CompareSwap(old, compare, compareMask, swap, swapMask uint64) uint64 {
 func (a Atomic) String() string {
 	s := fmt.Sprintf("%v at stag=%#08x to=%#x", a.Op, uint32(a.STag), a.TO)
 	if a.Op == AtomicCompareSwap {
-		return s + fmt.Sprintf(" compare=%#x mask=%#x swap=%#x mask=%#x", a.Compare, a.CompareMask, a.Data, a.Mask)
+		return s + fmt.Sprintf(" compare=%#x mask=%#x swap=%#x mask=%#x", a.Compare, a.CompareMask,
+			a.Data, a.Mask)
 	}
 	return s + fmt.Sprintf(" add=%#x mask=%#x", a.Data, a.Mask)
 }

@@ -73,7 +73,8 @@ func TestAtomicArithmetic(t *testing.T) {
 		if got := FetchAdd(tt.old, tt.add, tt.mask); got != tt.want {
 			t.Errorf("FetchAdd(%#x, %#x, %#x) = %#x, want %#x", tt.old, tt.add, tt.mask, got, tt.want)
 		}
-		if got := (Atomic{Op: AtomicFetchAdd, Data: tt.add, Mask: tt.mask, Compare: 1, CompareMask: 2}).Apply(tt.old); got != tt.want {
+		if got := (Atomic{Op: AtomicFetchAdd, Data: tt.add, Mask: tt.mask, Compare: 1,
+			CompareMask: 2}).Apply(tt.old); got != tt.want {
 			t.Errorf("Apply: %#x, want %#x", got, tt.want)
 		}
 	}
@@ -89,7 +90,8 @@ func TestAtomicArithmetic(t *testing.T) {
 		if got := CompareSwap(tt.old, tt.compare, tt.compareMask, tt.swap, tt.swapMask); got != tt.want {
 			t.Errorf("%#x: %#x, want %#x", tt, got, tt.want)
 		}
-		a := Atomic{Op: AtomicCompareSwap, Data: tt.swap, Mask: tt.swapMask, Compare: tt.compare, CompareMask: tt.compareMask}
+		a := Atomic{Op: AtomicCompareSwap, Data: tt.swap, Mask: tt.swapMask, Compare: tt.compare,
+			CompareMask: tt.compareMask}
 		if got := a.Apply(tt.old); got != tt.want {
 			t.Errorf("%v on %#x: %#x, want %#x", a, tt.old, got, tt.want)
 		}
@@ -131,10 +133,12 @@ func TestExtensionsSent(t *testing.T) {
 		e.PostSend(1, OpSend, 0, nil, 0),
 		e.PostImmediate(2, false, 0x000000c7_00000000),
 		e.PostRead(3, 0x99, 5, 8, 0x10, 6),
-		e.PostAtomic(4, Atomic{Op: AtomicFetchAdd, STag: 0x7c341, TO: 0x7f3a10003010, Data: 5, Mask: 0x80, Compare: 1, CompareMask: 2}),
+		e.PostAtomic(4, Atomic{Op: AtomicFetchAdd, STag: 0x7c341, TO: 0x7f3a10003010, Data: 5, Mask: 0x80,
+			Compare: 1, CompareMask: 2}),
 		e.PostRead(5, 0x99, 5, 8, 0x10, 6),
 		e.PostImmediate(6, true, 0x0123456789abcdef),
-		e.PostAtomic(7, Atomic{Op: AtomicCompareSwap, STag: 0x10, TO: 8, Data: 1, Mask: 2, Compare: 3, CompareMask: 4}),
+		e.PostAtomic(7, Atomic{Op: AtomicCompareSwap, STag: 0x10, TO: 8, Data: 1, Mask: 2, Compare: 3,
+			CompareMask: 4}),
 		e.PostSend(8, OpSend, 0, nil, 0),
 	} {
 		if err != nil {
@@ -157,7 +161,8 @@ func TestExtensionsSent(t *testing.T) {
 	if strings.Join(got, "\n") != want {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), want)
 	}
-	fetch := unhex("41 4a 00000000 00000001 00000002 00000000 00000000 00000002 0007c341 00007f3a10003010" +
+	fetch := unhex("41 4a 00000000 00000001 00000002 00000000 00000000 00000002 0007c341 " +
+		"00007f3a10003010" +
 		"0000000000000005 0000000000000080 0000000000000000 ffffffffffffffff")
 	if !bytes.Equal(segs[3], fetch) {
 		t.Errorf("FetchAdd %x\nwant     %x", segs[3], fetch)
@@ -165,7 +170,8 @@ func TestExtensionsSent(t *testing.T) {
 	if fmt.Sprint(h.sent) != "[1 2 3 4 5 6 7 8]" {
 		t.Errorf("sent %v", h.sent)
 	}
-	if s := e.Stats(); s.MessagesOut != [12]uint64{OpSend: 2, OpReadRequest: 2, OpImmediate: 1, OpImmediateSE: 1, OpAtomicRequest: 2} {
+	if s := e.Stats(); s.MessagesOut != [12]uint64{OpSend: 2, OpReadRequest: 2, OpImmediate: 1,
+		OpImmediateSE: 1, OpAtomicRequest: 2} {
 		t.Errorf("%+v", s)
 	}
 }
@@ -226,7 +232,8 @@ func TestSharedORD(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := e.PostAtomic(99, Atomic{}); !errors.Is(err, ErrReadLimit) || e.CanPostRead() || e.ReadsOutstanding() != int(ord) {
+		if err := e.PostAtomic(99, Atomic{}); !errors.Is(err, ErrReadLimit) || e.CanPostRead() ||
+			e.ReadsOutstanding() != int(ord) {
 			t.Errorf("ORD %d: atomic %v, %d outstanding", ord, err, e.ReadsOutstanding())
 		}
 		if err := e.PostRead(99, 0x99, 0, 8, 0x10, 0); !errors.Is(err, ErrReadLimit) {
@@ -238,8 +245,8 @@ func TestSharedORD(t *testing.T) {
 	}
 }
 
-// EXT-020, EXT-018, EXT-022, EXT-024, EXT-015, EXT-021, A24: what a responder takes and answers. The
-// target keeps the word of the Atomic Request in codec_test.go in its own octet order.
+// EXT-020, EXT-018, EXT-022, EXT-024, EXT-015, EXT-021, A24: what a responder takes and answers.
+// The target keeps the word of the Atomic Request in codec_test.go in its own octet order.
 func TestAtomicAnswered(t *testing.T) {
 	all := ^uint64(0)
 	fetch := Atomic{STag: 0x10, TO: 8, Data: 5, CompareMask: all}
@@ -250,14 +257,20 @@ func TestAtomicAnswered(t *testing.T) {
 		want   string // of the response
 		memory uint64
 	}{
-		{"E8", 0, [][]byte{atomReq(1, 0xa1, fetch)}, "414b 00000000 00000003 00000001 00000000 000000a1 000000000000002a", 0x2f},
-		{"identifier 0", 0, [][]byte{atomReq(1, 0, fetch)}, "414b 00000000 00000003 00000001 00000000 00000000 000000000000002a", 0x2f},
-		{"identifier FFFFFFFF", 0, [][]byte{atomReq(1, 0xffffffff, fetch)}, "414b 00000000 00000003 00000001 00000000 ffffffff 000000000000002a", 0x2f},
-		{"E9", 0, [][]byte{atomReq(1, 0xa2, Atomic{Op: AtomicCompareSwap, STag: 0x10, TO: 8, Data: 0x1111222233334444, Mask: all, Compare: 0x2a, CompareMask: all})},
+		{"E8", 0, [][]byte{atomReq(1, 0xa1, fetch)},
+			"414b 00000000 00000003 00000001 00000000 000000a1 000000000000002a", 0x2f},
+		{"identifier 0", 0, [][]byte{atomReq(1, 0, fetch)},
+			"414b 00000000 00000003 00000001 00000000 00000000 000000000000002a", 0x2f},
+		{"identifier FFFFFFFF", 0, [][]byte{atomReq(1, 0xffffffff, fetch)},
+			"414b 00000000 00000003 00000001 00000000 ffffffff 000000000000002a", 0x2f},
+		{"E9", 0, [][]byte{atomReq(1, 0xa2, Atomic{Op: AtomicCompareSwap, STag: 0x10, TO: 8,
+			Data: 0x1111222233334444, Mask: all, Compare: 0x2a, CompareMask: all})},
 			"414b 00000000 00000003 00000001 00000000 000000a2 000000000000002a", 0x1111222233334444},
-		{"no match", 0, [][]byte{atomReq(1, 0xa2, Atomic{Op: AtomicCompareSwap, STag: 0x10, TO: 8, Data: 1, Mask: all, Compare: 0x2f, CompareMask: all})},
+		{"no match", 0, [][]byte{atomReq(1, 0xa2, Atomic{Op: AtomicCompareSwap, STag: 0x10, TO: 8,
+			Data: 1, Mask: all, Compare: 0x2f, CompareMask: all})},
 			"414b 00000000 00000003 00000001 00000000 000000a2 000000000000002a", 0x2a},
-		{"reserved bits", 0, [][]byte{with(with(with(with(atomReq(1, 1, fetch), 18, 0xff), 19, 0xff), 20, 0xff), 21, 0xf0)},
+		{"reserved bits", 0, [][]byte{with(with(with(with(atomReq(1, 1, fetch), 18, 0xff), 19, 0xff), 20,
+			0xff), 21, 0xf0)},
 			"414b 00000000 00000003 00000001 00000000 00000001 000000000000002a", 0x2f},
 		{"compare fields of a FetchAdd", 0, [][]byte{with(with(atomReq(1, 1, fetch), 54, 0x77), 69, 0)},
 			"414b 00000000 00000003 00000001 00000000 00000001 000000000000002a", 0x2f},
@@ -270,7 +283,8 @@ func TestAtomicAnswered(t *testing.T) {
 			return at
 		}()...), "414b 00000000 00000003 00000001 00000000 00000001 000000000000002a", 0x2f},
 		{"cut, the end first", 0, [][]byte{
-			notLast(cutSeg(atomReq(1, 1, fetch), 20)[1]), cutSeg(atomReq(1, 1, fetch), 20)[0], AppendUntagged(nil, true, OpAtomicRequest, 0, 1, 52)},
+			notLast(cutSeg(atomReq(1, 1, fetch), 20)[1]), cutSeg(atomReq(1, 1, fetch), 20)[0],
+			AppendUntagged(nil, true, OpAtomicRequest, 0, 1, 52)},
 			"414b 00000000 00000003 00000001 00000000 00000001 000000000000002a", 0x2f},
 	} {
 		r := newRawExt(responder, true, true)
@@ -304,7 +318,8 @@ func TestAtomicProbe(t *testing.T) {
 	r := newRawExt(responder, true, true)
 	word(r.h.mem[0x10]).set(0x1234)
 	r.Write(AppendFPDU(nil, with(atomReq(1, 9, Atomic{STag: 0x10}), 5, 0x10), true))
-	if out := drain(r); !bytes.Equal(out, AppendFPDU(nil, atomResp(1, 9, 0x1234), true)) || word(r.h.mem[0x10]).get() != 0x1234 {
+	if out := drain(r); !bytes.Equal(out, AppendFPDU(nil, atomResp(1, 9, 0x1234), true)) ||
+		word(r.h.mem[0x10]).get() != 0x1234 {
 		t.Errorf("sent %x, %v", out, r.Err())
 	}
 	r.h.posted = [][]byte{make([]byte, 8)}
@@ -319,7 +334,8 @@ func TestAtomicProbe(t *testing.T) {
 	}
 }
 
-// EXT-028, EXT-034: IRD atomics and Reads back to back, again and again, are answered in their order.
+// EXT-028, EXT-034: IRD atomics and Reads back to back, again and again, are answered in their
+// order.
 func TestAtomicsInOrder(t *testing.T) {
 	p := responder
 	p.IRD = 8
@@ -353,8 +369,8 @@ func TestAtomicsInOrder(t *testing.T) {
 	}
 }
 
-// EXT-026: a long Read before an atomic is answered in full first. EXT-033: what is sent behind them
-// meanwhile is delivered although no answer can be sent, and the atomic is done by then.
+// EXT-026: a long Read before an atomic is answered in full first. EXT-033: what is sent behind
+// them meanwhile is delivered although no answer can be sent, and the atomic is done by then.
 func TestAtomicBehindRead(t *testing.T) {
 	a, b := newSides(iwarptest.Link{Buffer: 4000}, nil, initiatorExt)
 	b.h.mem[0x10] = make([]byte, 1<<20)
@@ -386,7 +402,8 @@ func TestAtomicBehindRead(t *testing.T) {
 	}
 	asked := [12]uint64{OpReadRequest: 1, OpAtomicRequest: 1, OpSend: 1, OpImmediate: 1}
 	answered := [12]uint64{OpReadResponse: 1, OpAtomicResponse: 1}
-	if sa, sb := a.Stats(), b.Stats(); sa.MessagesOut != asked || sb.MessagesIn != asked || sb.MessagesOut != answered || sa.MessagesIn != answered {
+	if sa, sb := a.Stats(), b.Stats(); sa.MessagesOut != asked || sb.MessagesIn != asked ||
+		sb.MessagesOut != answered || sa.MessagesIn != answered {
 		t.Errorf("counted %+v and %+v", sa, sb)
 	}
 	if log := a.h.log[len(a.h.log)-2:]; log[0] != "read 1" || log[1] != "atomic 2 0x0" {
@@ -406,7 +423,8 @@ func TestAtomicCompletes(t *testing.T) {
 	a.PostSend(2, OpSend, 0, nil, 0)
 	a.h.posted = [][]byte{nil}
 	run(a, b)
-	if fmt.Sprint(a.h.sent) != "[1 2]" || len(a.h.order) != 1 || a.ReadsOutstanding() != 1 || a.Idle() {
+	if fmt.Sprint(a.h.sent) != "[1 2]" || len(a.h.order) != 1 || a.ReadsOutstanding() != 1 ||
+		a.Idle() {
 		t.Fatalf("sent %v, outstanding %v", a.h.sent, a.h.order)
 	}
 	if word(b.h.mem[0x10]).get() != 42 || len(b.h.received) != 1 {
@@ -426,7 +444,8 @@ func TestAtomicChain(t *testing.T) {
 		b.h.mem[0x10] = make([]byte, 64)
 		for i := range uint64(8) {
 			a.h.order = append(a.h.order, 2*i, 2*i+1)
-			if err := a.PostAtomic(2*i, Atomic{Op: AtomicCompareSwap, STag: 0x10, Compare: 10 * i, CompareMask: ^uint64(0), Data: 10*i + 9, Mask: ^uint64(0)}); err != nil {
+			if err := a.PostAtomic(2*i, Atomic{Op: AtomicCompareSwap, STag: 0x10, Compare: 10 * i,
+				CompareMask: ^uint64(0), Data: 10*i + 9, Mask: ^uint64(0)}); err != nil {
 				t.Fatal(err)
 			}
 			if err := a.PostAtomic(2*i+1, Atomic{STag: 0x10, Data: 1}); err != nil {
@@ -447,8 +466,8 @@ func TestAtomicChain(t *testing.T) {
 	}
 }
 
-// EXT-032: an atomic starts behind the delivery of all that was sent before it, be it unfinished when
-// its request comes; so does the delivery of its response.
+// EXT-032: an atomic starts behind the delivery of all that was sent before it, be it unfinished
+// when its request comes; so does the delivery of its response.
 func TestAtomicDelivery(t *testing.T) {
 	a, b := newSides(iwarptest.Link{CutEvery: 10}, nil, initiatorExt)
 	b.h.mem[0x10] = make([]byte, 4096)
@@ -458,7 +477,8 @@ func TestAtomicDelivery(t *testing.T) {
 	a.PostWrite(1, 0x10, 0, &payload{b: x}, 4096)
 	a.PostAtomic(2, Atomic{STag: 0x10, TO: 4088, Data: 1})
 	run(a, b)
-	if got := word(b.h.mem[0x10][4088:]).get(); got != 1001 || a.h.log[len(a.h.log)-1] != "atomic 2 0x3e8" {
+	if got := word(b.h.mem[0x10][4088:]).get(); got != 1001 ||
+		a.h.log[len(a.h.log)-1] != "atomic 2 0x3e8" {
 		t.Errorf("%d, %q", got, a.h.log)
 	}
 
@@ -467,7 +487,8 @@ func TestAtomicDelivery(t *testing.T) {
 	r.h.log = nil
 	r.h.posted = [][]byte{nil, nil}
 	part, rest := writeSeg(OpWrite, false, 0x10, 0, 8), writeSeg(OpWrite, true, 0x10, 8, 8)
-	for i, seg := range [][]byte{atomReq(1, 1, Atomic{STag: 0x10, TO: 16}), atomResp(1, 1, 9), immSeg(OpImmediateSE, 1, 3)} {
+	for i, seg := range [][]byte{atomReq(1, 1, Atomic{STag: 0x10, TO: 16}), atomResp(1, 1, 9),
+		immSeg(OpImmediateSE, 1, 3)} {
 		for _, s := range [][]byte{part, seg} {
 			r.Write(AppendFPDU(nil, s, true))
 		}
@@ -477,17 +498,20 @@ func TestAtomicDelivery(t *testing.T) {
 			}
 		}
 		r.Write(AppendFPDU(nil, rest, true))
-		want := []string{"atomic FetchAdd at stag=0x00000010 to=0x10 add=0x0 mask=0x0, was 0x0", "atomic 7 0x9", "immediate 0x3 in 0 octets  se=true"}[i]
+		want := []string{"atomic FetchAdd at stag=0x00000010 to=0x10 add=0x0 mask=0x0, was 0x0",
+			"atomic 7 0x9", "immediate 0x3 in 0 octets  se=true"}[i]
 		if got := r.h.log[len(r.h.log)-1]; got != want || r.Err() != nil {
 			t.Errorf("got %s, %v, want %s", got, r.Err(), want)
 		}
 		r.h.log = nil
 	}
 	// A Terminate may come in between, in parts: A26. It does not reach what waits.
-	for _, seg := range [][]byte{part, atomReq(2, 1, Atomic{STag: 0x10, TO: 24, Data: 7}), append(AppendUntagged(nil, false, OpTerminate, 0, 1, 4), make([]byte, 60)...), rest} {
+	for _, seg := range [][]byte{part, atomReq(2, 1, Atomic{STag: 0x10, TO: 24, Data: 7}),
+		append(AppendUntagged(nil, false, OpTerminate, 0, 1, 4), make([]byte, 60)...), rest} {
 		r.Write(AppendFPDU(nil, seg, true))
 	}
-	if got := r.h.log[len(r.h.log)-1]; got != "atomic FetchAdd at stag=0x00000010 to=0x18 add=0x7 mask=0x0, was 0x0" {
+	if got := r.h.log[len(r.h.log)-1]; got !=
+		"atomic FetchAdd at stag=0x00000010 to=0x18 add=0x7 mask=0x0, was 0x0" {
 		t.Errorf("%q, %v", r.h.log, r.Err())
 	}
 }
@@ -524,7 +548,8 @@ func TestPostFromEndAtomic(t *testing.T) {
 		}
 		h.e.Write(drain(r))
 	}
-	if fmt.Sprint(h.olds) != "[1 0 2 5 3 10 4 15]" || h.e.Err() != nil || r.Err() != nil || !h.e.Idle() {
+	if fmt.Sprint(h.olds) != "[1 0 2 5 3 10 4 15]" || h.e.Err() != nil || r.Err() != nil ||
+		!h.e.Idle() {
 		t.Errorf("%v, %v, %v", h.olds, h.e.Err(), r.Err())
 	}
 }
@@ -553,7 +578,8 @@ func TestTerminatedAtomic(t *testing.T) {
 		if _, ok := r.TerminatedAtomic(); ok || r.Err() != nil {
 			t.Fatal("before the Terminate", r.Err())
 		}
-		term := Terminate{Cause: TermMisaligned, HasLength: true, Length: uint16(len(tt.seg)), Header: tt.seg[:18]}
+		term := Terminate{Cause: TermMisaligned, HasLength: true, Length: uint16(len(tt.seg)),
+			Header: tt.seg[:18]}
 		msg := term.Append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0))
 		if tt.want == 11 {
 			msg = append(msg, tt.seg[18:]...) // with the whole request, which nobody asks for
@@ -572,7 +598,8 @@ func TestTerminatedAtomic(t *testing.T) {
 		requests("aaaa")(r)
 		r.Write(AppendFPDU(AppendFPDU(nil, atomResp(1, 1, 0), true), atomResp(2, 2, 0), true))
 		requests("aa")(r) // MSNs 5 and 6
-		term := Terminate{Cause: TermMisaligned, HasLength: true, Length: 70, Header: atomReq(msn, 1, Atomic{})[:18]}
+		term := Terminate{Cause: TermMisaligned, HasLength: true, Length: 70,
+			Header: atomReq(msn, 1, Atomic{})[:18]}
 		r.Write(AppendFPDU(nil, term.Append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0)), true))
 		token, ok := r.TerminatedAtomic()
 		want := map[MSN]uint64{3: 9, 4: 10, 5: 7, 6: 8}

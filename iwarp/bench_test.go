@@ -91,7 +91,8 @@ func (p *pipe) immediate() {
 // A message costs no allocation on either side, whole FPDUs or cut ones.
 func TestAllocs(t *testing.T) {
 	for _, markers := range []bool{false, true} {
-		t.Run(fmt.Sprintf("markers=%t", markers), func(t *testing.T) { testAllocs(t, newMarkedPipe(1460, markers)) })
+		t.Run(fmt.Sprintf("markers=%t", markers),
+			func(t *testing.T) { testAllocs(t, newMarkedPipe(1460, markers)) })
 	}
 }
 

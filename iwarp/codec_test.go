@@ -76,18 +76,24 @@ var startFrames = []struct {
 	{`MPA Reply rev=1 markers=off crc=on REJECTED pd=""`,
 		repKey + "60 01 0000", StartFrame{Reply: true, CRC: true, Rejected: true, Revision: 1}},
 	{`MPA Request rev=2 markers=off crc=off ird=1 ord=1 client-server pd=""`, // 2a
-		reqKey + "10 02 0004 0001 0001", StartFrame{Revision: 2, Enhanced: true, Data: EnhancedData{IRD: 1, ORD: 1}}},
-	{`MPA Request rev=2 markers=off crc=on ird=4 ord=4 peer-to-peer rtr=write+read pd="ping"`, // 2b, EMPA-009
+		reqKey + "10 02 0004 0001 0001", StartFrame{Revision: 2, Enhanced: true, Data: EnhancedData{
+			IRD: 1, ORD: 1}}},
+	// 2b, EMPA-009
+	{`MPA Request rev=2 markers=off crc=on ird=4 ord=4 peer-to-peer rtr=write+read pd="ping"`,
 		reqKey + "50 02 0008 8004 c004 70696e67",
-		StartFrame{CRC: true, Revision: 2, Enhanced: true, Data: EnhancedData{true, RTRWrite | RTRRead, 4, 4}, PrivateData: []byte("ping")}},
+		StartFrame{CRC: true, Revision: 2, Enhanced: true, Data: EnhancedData{true, RTRWrite | RTRRead, 4,
+			4}, PrivateData: []byte("ping")}},
 	{`MPA Reply rev=2 markers=off crc=on accepted ird=4 ord=4 peer-to-peer rtr=write pd="pong"`, // 2c
 		repKey + "50 02 0008 8004 8004 706f6e67",
-		StartFrame{Reply: true, CRC: true, Revision: 2, Enhanced: true, Data: EnhancedData{true, RTRWrite, 4, 4}, PrivateData: []byte("pong")}},
+		StartFrame{Reply: true, CRC: true, Revision: 2, Enhanced: true, Data: EnhancedData{true, RTRWrite,
+			4, 4}, PrivateData: []byte("pong")}},
 	{`MPA Reply rev=2 markers=off crc=on REJECTED ird=4 ord=4 peer-to-peer rtr=write pd="no"`, // 2d
 		repKey + "70 02 0006 8004 8004 6e6f",
-		StartFrame{Reply: true, CRC: true, Rejected: true, Revision: 2, Enhanced: true, Data: EnhancedData{true, RTRWrite, 4, 4}, PrivateData: []byte("no")}},
+		StartFrame{Reply: true, CRC: true, Rejected: true, Revision: 2, Enhanced: true,
+			Data: EnhancedData{true, RTRWrite, 4, 4}, PrivateData: []byte("no")}},
 	{`MPA Request rev=2 markers=off crc=off ird=none given ord=none given peer-to-peer rtr=send pd=""`,
-		reqKey + "10 02 0004 ffff 3fff", StartFrame{Revision: 2, Enhanced: true, Data: EnhancedData{true, RTRSend, NotNegotiated, NotNegotiated}}},
+		reqKey + "10 02 0004 ffff 3fff", StartFrame{Revision: 2, Enhanced: true, Data: EnhancedData{
+			true, RTRSend, NotNegotiated, NotNegotiated}}},
 }
 
 func TestStartFrames(t *testing.T) {
@@ -118,7 +124,8 @@ func TestStartFrames(t *testing.T) {
 	}
 }
 
-// MPA-066, MPA-063, EMPA-005, 006, 008, 010: what the decoder does not look at, and what it refuses.
+// MPA-066, MPA-063, EMPA-005, 006, 008, 010: what the decoder does not look at, and what it
+// refuses.
 func TestStartFrameFields(t *testing.T) {
 	f, _, err := ParseStartFrame(unhex(reqKey + "5f 01 0004 61626364"))
 	if err != nil || f.Enhanced || string(f.PrivateData) != "abcd" {
@@ -138,10 +145,12 @@ func TestStartFrameFields(t *testing.T) {
 			t.Errorf("rejection with S=1 and %d octets: %+v, %v", pd, f, err)
 		}
 	}
-	if _, _, err := ParseStartFrame(append(unhex(reqKey+"40 01 0201"), make([]byte, 600)...)); err == nil {
+	if _, _, err := ParseStartFrame(append(unhex(reqKey+"40 01 0201"), make([]byte, 600)...)); err ==
+		nil {
 		t.Error("PD_Length 513: no error")
 	}
-	if _, _, err := ParseStartFrame(append(unhex(reqKey+"40 01 0200"), make([]byte, 512)...)); err != nil {
+	if _, _, err := ParseStartFrame(append(unhex(reqKey+"40 01 0200"), make([]byte, 512)...)); err !=
+		nil {
 		t.Errorf("PD_Length 512: %v", err)
 	}
 	for i := range 16 {
@@ -182,7 +191,8 @@ var segments = []struct {
 	{"mpa 5b RTR Write", "c1 40 00000001 0000000000000000", "ebd34c5f",
 		"RDMA Write stag=0x00000001 to=0x0 last len=0",
 		func() []byte { return AppendTagged(nil, true, OpWrite, 1, 0) }},
-	{"mpa 5c RTR Read", "41 41 00000000 00000001 00000001 00000000 00000000 0000000000000000 00000000 00000001 0000000000000000", "ba10e3c9",
+	{"mpa 5c RTR Read", "41 41 00000000 00000001 00000001 00000000 00000000 0000000000000000 " +
+		"00000000 00000001 0000000000000000", "ba10e3c9",
 		"RDMA Read Request qn=1 msn=1 mo=0 last read 0 octets from stag=0x00000001 to=0x0 into stag=0x00000000 to=0x0",
 		func() []byte {
 			return AppendReadRequest(AppendUntagged(nil, true, OpReadRequest, 0, 1, 0), 0, 0, 0, 1, 0)
@@ -203,7 +213,8 @@ var segments = []struct {
 	{"mpa 7 IRD", "41 47 00000000 00000002 00000001 00000000 20060000", "6540fb1b",
 		"Terminate qn=2 msn=1 mo=0 last Terminate 2/0/06 insufficient IRD resources",
 		func() []byte {
-			return (&Terminate{Cause: TermInsufficientIRD}).Append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0))
+			return (&Terminate{Cause: TermInsufficientIRD}).Append(AppendUntagged(nil, true, OpTerminate,
+				0, 1, 0))
 		}},
 	{"mpa 7 RTR", "41 47 00000000 00000002 00000001 00000000 20070000", "1bd2babe",
 		"Terminate qn=2 msn=1 mo=0 last Terminate 2/0/07 no matching RTR option",
@@ -223,37 +234,48 @@ var segments = []struct {
 	{"E3 first", "81 40 0007c341 00007f3a10002ff8 101112131415161718191a1b1c1d1e1f", "2ff545d8",
 		"RDMA Write stag=0x0007c341 to=0x7f3a10002ff8 len=16",
 		func() []byte {
-			return append(AppendTagged(nil, false, OpWrite, 0x7c341, 0x7f3a10002ff8), unhex("101112131415161718191a1b1c1d1e1f")...)
+			return append(AppendTagged(nil, false, OpWrite, 0x7c341, 0x7f3a10002ff8),
+				unhex("101112131415161718191a1b1c1d1e1f")...)
 		}},
 	{"E3 last", "c1 40 0007c341 00007f3a10003008 2021222324", "000000 0d7617b5",
 		"RDMA Write stag=0x0007c341 to=0x7f3a10003008 last len=5",
 		func() []byte {
 			return append(AppendTagged(nil, true, OpWrite, 0x7c341, 0x7f3a10003008), unhex("2021222324")...)
 		}},
-	{"E4", "41 41 00000000 00000001 00000001 00000000 0015be07 0000560000001000 00000008 0007c341 00007f3a10002ff8", "6b2f603e",
+	{"E4", "41 41 00000000 00000001 00000001 00000000 0015be07 0000560000001000 00000008 0007c341 " +
+		"00007f3a10002ff8", "6b2f603e",
 		"RDMA Read Request qn=1 msn=1 mo=0 last read 8 octets from stag=0x0007c341 to=0x7f3a10002ff8 into stag=0x0015be07 to=0x560000001000",
 		func() []byte {
-			return AppendReadRequest(AppendUntagged(nil, true, OpReadRequest, 0, 1, 0), 0x15be07, 0x560000001000, 8, 0x7c341, 0x7f3a10002ff8)
+			return AppendReadRequest(AppendUntagged(nil, true, OpReadRequest, 0, 1, 0), 0x15be07,
+				0x560000001000, 8, 0x7c341, 0x7f3a10002ff8)
 		}},
 	{"E5", "c1 42 0015be07 0000560000001000 1011121314151617", "f8a20b28",
 		"RDMA Read Response stag=0x0015be07 to=0x560000001000 last len=8",
 		func() []byte {
-			return append(AppendTagged(nil, true, OpReadResponse, 0x15be07, 0x560000001000), unhex("1011121314151617")...)
+			return append(AppendTagged(nil, true, OpReadResponse, 0x15be07, 0x560000001000),
+				unhex("1011121314151617")...)
 		}},
-	{"E6", "41 47 00000000 00000002 00000001 00000000 1100c000 002e c140 00bad0ff 0000000000004000", "fd780962",
+	{"E6", "41 47 00000000 00000002 00000001 00000000 1100c000 002e c140 00bad0ff 0000000000004000",
+		"fd780962",
 		"Terminate qn=2 msn=1 mo=0 last Terminate 1/1/00 invalid STag length=46 of {RDMA Write stag=0x00bad0ff to=0x4000 last}",
 		func() []byte {
-			return (&Terminate{Cause: TermInvalidSTag, HasLength: true, Length: 46, Header: AppendTagged(nil, true, OpWrite, 0xbad0ff, 0x4000)}).
+			return (&Terminate{Cause: TermInvalidSTag, HasLength: true, Length: 46, Header: AppendTagged(nil,
+				true, OpWrite, 0xbad0ff, 0x4000)}).
 				Append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0))
 		}},
-	{"E6, siw", "41 47 00000000 00000002 00000001 00000000 11000300 0020 c140 00bad0ff 0000000000004000", "",
-		"Terminate qn=2 msn=1 mo=0 last Terminate 1/1/00 invalid STag [siw's bit order] length=32 of {RDMA Write stag=0x00bad0ff to=0x4000 last}", nil},
-	{"E7", "41 47 00000000 00000002 00000001 00000000 0100e000 002e 4141 00000000 00000001 00000001 00000000" +
+	{"E6, siw", "41 47 00000000 00000002 00000001 00000000 11000300 0020 c140 00bad0ff " +
+		"0000000000004000", "",
+		"Terminate qn=2 msn=1 mo=0 last Terminate 1/1/00 invalid STag [siw's bit order] length=32 of " +
+			"{RDMA Write stag=0x00bad0ff to=0x4000 last}", nil},
+	{"E7", "41 47 00000000 00000002 00000001 00000000 0100e000 002e 4141 00000000 00000001 00000001 " +
+		"00000000" +
 		"0015be07 0000560000001000 00001000 00bad0ff 0000000000000010", "1955fd69",
 		"Terminate qn=2 msn=1 mo=0 last Terminate 0/1/00 read: invalid STag length=46 of {RDMA Read Request qn=1 msn=1 mo=0 last} {read 4096 octets from stag=0x00bad0ff to=0x10 into stag=0x0015be07 to=0x560000001000}",
 		func() []byte {
-			return (&Terminate{Cause: TermReadInvalidSTag, HasLength: true, Length: 46, Header: AppendUntagged(nil, true, OpReadRequest, 0, 1, 0),
-				ReadRequest: AppendReadRequest(nil, 0x15be07, 0x560000001000, 4096, 0xbad0ff, 0x10)}).Append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0))
+			return (&Terminate{Cause: TermReadInvalidSTag, HasLength: true, Length: 46,
+				Header:      AppendUntagged(nil, true, OpReadRequest, 0, 1, 0),
+				ReadRequest: AppendReadRequest(nil, 0x15be07, 0x560000001000, 4096, 0xbad0ff, 0x10)}).Append(
+				AppendUntagged(nil, true, OpTerminate, 0, 1, 0))
 		}},
 	{"E8", "41 4a 00000000 00000001 00000002 00000000 00000000 000000a1 0007c341 00007f3a10003010" +
 		"0000000000000005 0000000000000000 0000000000000000 ffffffffffffffff", "e1bc1dff",
@@ -261,7 +283,8 @@ var segments = []struct {
 		func() []byte {
 			// What FetchAdd does not use is not sent: EXT-022.
 			return AppendAtomicRequest(AppendUntagged(nil, true, OpAtomicRequest, 0x77, 2, 0), 0xa1,
-				Atomic{Op: AtomicFetchAdd, STag: 0x7c341, TO: 0x7f3a10003010, Data: 5, Compare: 7, CompareMask: 8})
+				Atomic{Op: AtomicFetchAdd, STag: 0x7c341, TO: 0x7f3a10003010, Data: 5, Compare: 7,
+					CompareMask: 8})
 		}},
 	{"E8 Response", "41 4b 00000000 00000003 00000001 00000000 000000a1 000000000000002a", "4a22de84",
 		"Atomic Response qn=3 msn=1 mo=0 last id=0xa1 old=0x2a",
@@ -273,7 +296,8 @@ var segments = []struct {
 		"Atomic Request qn=1 msn=3 mo=0 last id=0xa2 CmpSwap at stag=0x0007c341 to=0x7f3a10003010 compare=0x2f mask=0xffffffffffffffff swap=0x1111222233334444 mask=0xffffffffffffffff",
 		func() []byte {
 			return AppendAtomicRequest(AppendUntagged(nil, true, OpAtomicRequest, 0, 3, 0), 0xa2,
-				Atomic{Op: AtomicCompareSwap, STag: 0x7c341, TO: 0x7f3a10003010, Data: 0x1111222233334444, Mask: ^uint64(0), Compare: 0x2f, CompareMask: ^uint64(0)})
+				Atomic{Op: AtomicCompareSwap, STag: 0x7c341, TO: 0x7f3a10003010, Data: 0x1111222233334444,
+					Mask: ^uint64(0), Compare: 0x2f, CompareMask: ^uint64(0)})
 		}},
 	{"E9 Response", "41 4b 00000000 00000003 00000002 00000000 000000a2 000000000000002f", "9e5ead48",
 		"Atomic Response qn=3 msn=2 mo=0 last id=0xa2 old=0x2f",
@@ -288,10 +312,13 @@ var segments = []struct {
 	{"E10 with SE, cut", "01 49 00000000 00000000 00000003 00000000 000000c7", "",
 		"Immediate Data with SE qn=0 msn=3 mo=0 len=4", nil},
 	{"Atomic Request, more to come", "01 4a 00000000 00000001 00000002 00000000 00000000 00000000" +
-		"00000000 0000000000000000 0000000000000000 0000000000000000 0000000000000000 0000000000000000", "",
+		"00000000 0000000000000000 0000000000000000 0000000000000000 0000000000000000 0000000000000000",
+		"",
 		"Atomic Request qn=1 msn=2 mo=0 len=52", nil},
-	{"Atomic Request with a reserved AOpCode", "41 4a 00000000 00000001 00000002 00000000 ffffff31 00000000" +
-		"00000000 0000000000000000 0000000000000000 0000000000000000 0000000000000000 0000000000000000", "",
+	{"Atomic Request with a reserved AOpCode",
+		"41 4a 00000000 00000001 00000002 00000000 ffffff31 00000000" +
+			"00000000 0000000000000000 0000000000000000 0000000000000000 0000000000000000 0000000000000000",
+		"",
 		"Atomic Request qn=1 msn=2 mo=0 last id=0x0 AOpCode(1) at stag=0x00000000 to=0x0 add=0x0 mask=0x0", nil},
 }
 
@@ -342,8 +369,8 @@ func TestWorkedExamples(t *testing.T) {
 	}
 }
 
-// A1, A2, A3, A4, A14, A22, A23, A27, A28: the variants of a Terminate that peers send. The siw forms
-// are those of S12 and S13.
+// A1, A2, A3, A4, A14, A22, A23, A27, A28: the variants of a Terminate that peers send. The siw
+// forms are those of S12 and S13.
 func TestTerminateVariants(t *testing.T) {
 	const (
 		tagged = "c140 00bad0ff 0000000000004000"
@@ -379,11 +406,14 @@ func TestTerminateVariants(t *testing.T) {
 		{"20020000 0000" + zero18, "2/0/02"},                       // A2: zero-filled copies
 		{"23020000", "2/3/02"},                                     // A27
 		{"0102c000 0016" + tagged, "0/1/02 len=22 hdr=14"},         // A1
-		{"0102c000 0046" + atomic, "0/1/02 len=70 hdr=18"},         // A14: no RDMAP header of an atomic, or one of zeroes
+		// A14: no RDMAP header of an atomic, or one of zeroes
+		{"0102c000 0046" + atomic, "0/1/02 len=70 hdr=18"},
 		{"0207c000 0046" + atomic, "0/2/07 len=70 hdr=18"},
 		{"0100e000 0046" + atomic + zero18 + "00000000000000000000", "0/1/00 len=70 hdr=18"},
-		{"0100e000 0046" + atomic + zero18 + zero18 + "00000000000000000000000000000000", "0/1/00 len=70 hdr=18"},
-		{"0104e000 0046" + atomic + rreq + zero18 + "000000000007", "0/1/04 len=70 hdr=18"}, // nor what somebody else put there
+		{"0100e000 0046" + atomic + zero18 + zero18 + "00000000000000000000000000000000",
+			"0/1/00 len=70 hdr=18"},
+		// nor what somebody else put there
+		{"0104e000 0046" + atomic + rreq + zero18 + "000000000007", "0/1/04 len=70 hdr=18"},
 		{"1202c000 00", "1/2/02"},
 		{"1202c000", "1/2/02"},
 		{"1202c000 0019 4143", "1/2/02 len=25"},

@@ -80,7 +80,8 @@ func TestConnect(t *testing.T) {
 				if err != nil || string(pa.PrivateData) != "pong" {
 					t.Fatalf("%s: %v, %v", name, pa, err)
 				}
-				if pa.MarkersIn != ci.Markers || pa.MarkersOut != cr.Markers || pb.MarkersIn != cr.Markers || pb.MarkersOut != ci.Markers {
+				if pa.MarkersIn != ci.Markers || pa.MarkersOut != cr.Markers || pb.MarkersIn != cr.Markers ||
+					pb.MarkersOut != ci.Markers {
 					t.Errorf("%s: markers\n%v\n%v", name, pa, pb)
 				}
 				if pa.CRC != pb.CRC || pa.CRC != (ci.CRC != CRCOff || cr.CRC != CRCOff) ||
@@ -110,7 +111,8 @@ func TestConnect(t *testing.T) {
 					t.Fatal(err)
 				}
 				run(a, b)
-				if !bytes.Equal(a.h.sinks[2], pattern(3000, 1)) || a.Err() != nil || b.Err() != nil || !a.Idle() || !b.Idle() {
+				if !bytes.Equal(a.h.sinks[2], pattern(3000, 1)) || a.Err() != nil || b.Err() != nil ||
+					!a.Idle() || !b.Idle() {
 					t.Errorf("%s: %v, %v", name, a.Err(), b.Err())
 				}
 			}

@@ -25,8 +25,8 @@
 //	stream.ReadInto(ep)
 //	if err := ep.Err(); err != nil { ... }
 //
-// On an LLP that keeps the bounds of segments, and need not keep their order, an Endpoint takes and gives
-// whole segments: see Config.Records, Ahead and Segment.
+// On an LLP that keeps the bounds of segments, and need not keep their order, an Endpoint takes and
+// gives whole segments: see Config.Records, Ahead and Segment.
 //
 // Not covered: placement ahead of TCP's order.
 package iwarp

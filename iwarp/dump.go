@@ -176,7 +176,8 @@ func describeStream(b []byte, crc, marked bool, limit int) []string {
 			fpdu = withoutMarkers(fpdu, pos)
 		}
 		pos += uint32(size)
-		s := fmt.Sprintf("FPDU %d octets: %s", size, DescribeSegment(fpdu[fpduHeaderLen:fpduHeaderLen+ulpdu]))
+		s := fmt.Sprintf("FPDU %d octets: %s", size,
+			DescribeSegment(fpdu[fpduHeaderLen:fpduHeaderLen+ulpdu]))
 		if crc && CRC(0).Add(b[:size-fpduCRCLen]) != crcAt(b[size-fpduCRCLen:]) {
 			s += " BAD CRC"
 		}

@@ -19,15 +19,20 @@ func cause(err error) string {
 	return fmt.Sprint(err)
 }
 
-// DDP-067, DDP-075, MPA-089: the peer's half ends behind each octet of a stream. Between messages that is
-// graceful, and our half goes on; elsewhere it is a loss. What comes behind it is not placed.
+// DDP-067, DDP-075, MPA-089: the peer's half ends behind each octet of a stream. Between messages
+// that is graceful, and our half goes on; elsewhere it is a loss. What comes behind it is not
+// placed.
 func TestEndInput(t *testing.T) {
 	segs := [][]byte{
-		sendSeg(OpSend, false, 1, 0, 5), sendSeg(OpSend, true, 1, 5, 6), writeSeg(OpWrite, true, 0x10, 0, 7), writeSeg(OpWrite, false, 0x10, 0, 8),
-		sendSeg(OpSendSE, true, 2, 0, 3), writeSeg(OpWrite, true, 0x10, 8, 9), readReq(1, 4, 0x10, 0), cutSeg(atomReq(2, 1, Atomic{STag: 0x10}), 20)[0],
-		cutSeg(atomReq(2, 1, Atomic{STag: 0x10}), 20)[1], immSeg(OpImmediate, 3, 1), immSeg(OpImmediate, 4, 1),
+		sendSeg(OpSend, false, 1, 0, 5), sendSeg(OpSend, true, 1, 5, 6), writeSeg(OpWrite, true, 0x10, 0,
+			7), writeSeg(OpWrite, false, 0x10, 0, 8),
+		sendSeg(OpSendSE, true, 2, 0, 3), writeSeg(OpWrite, true, 0x10, 8, 9), readReq(1, 4, 0x10, 0),
+		cutSeg(atomReq(2, 1, Atomic{STag: 0x10}), 20)[0],
+		cutSeg(atomReq(2, 1, Atomic{STag: 0x10}), 20)[1], immSeg(OpImmediate, 3, 1),
+		immSeg(OpImmediate, 4, 1),
 	}
-	over := map[int]bool{1: true, 2: true, 5: true, 6: true, 8: true, 9: true, 10: true} // a message is whole behind these
+	// a message is whole behind these
+	over := map[int]bool{1: true, 2: true, 5: true, 6: true, 8: true, 9: true, 10: true}
 	for _, marked := range []bool{false, true} {
 		var in []byte
 		between := map[int]bool{0: true}
@@ -65,7 +70,8 @@ func TestEndInput(t *testing.T) {
 				t.Errorf("nothing behind the end: %d, %v, %v", k, err, r.Err())
 			}
 			more := AppendFPDU(nil, writeSeg(OpWrite, true, 0x10, 0, 1), true)
-			if k, err := r.Write(more); k != len(more) || err != nil || cause(r.Err()) != "2/0/01" || len(r.h.log) != log {
+			if k, err := r.Write(more); k != len(more) || err != nil || cause(r.Err()) != "2/0/01" ||
+				len(r.h.log) != log {
 				t.Errorf("behind the end: took %d, %v, %v, %q", k, err, r.Err(), r.h.log[log:])
 			}
 		}
@@ -85,13 +91,15 @@ func TestLLPErrors(t *testing.T) {
 			t.Errorf("%s, want %s", got, want)
 		}
 		tm, sent, ok := r.Terminate()
-		if !ok || !sent || fmt.Sprintf("%d/%d/%02x", tm.Cause.Layer, tm.Cause.Type, tm.Cause.Code) != want || len(drain(r)) == 0 {
+		if !ok || !sent || fmt.Sprintf("%d/%d/%02x", tm.Cause.Layer, tm.Cause.Type,
+			tm.Cause.Code) != want || len(drain(r)) == 0 {
 			t.Errorf("%s: Terminate %v, %t", want, tm, ok)
 		}
 	}
 }
 
-// DDP-063, DDP-074: a fault is reported, and a Terminate sent, but the stream ends when its owner says so.
+// DDP-063, DDP-074: a fault is reported, and a Terminate sent, but the stream ends when its owner
+// says so.
 func TestNotTornDown(t *testing.T) {
 	a, b := newSides(iwarptest.Link{}, nil, Config{})
 	a.PostWrite(1, 0xbad, 0, &payload{b: pattern(9, 0)}, 9)

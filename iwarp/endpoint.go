@@ -37,8 +37,8 @@ type Config struct {
 	Trace func(sent bool, seg []byte)
 }
 
-// MaxRecord is the length of the longest segment with Config.Records: 64 KiB and the headers of a segment. DDP
-// itself has no limit.
+// MaxRecord is the length of the longest segment with Config.Records: 64 KiB and the headers of a
+// segment. DDP itself has no limit.
 const MaxRecord = 64<<10 + 64
 
 func (c *Config) maxMULPDU() int {
@@ -55,8 +55,8 @@ const (
 	maxBatchFPDUs     = 512
 )
 
-// An Endpoint is RDMAP over DDP over MPA on one TCP stream in Full Operation, or, with Config.Records, over
-// an LLP that keeps segments apart.
+// An Endpoint is RDMAP over DDP over MPA on one TCP stream in Full Operation, or, with
+// Config.Records, over an LLP that keeps segments apart.
 //
 // It has one owner at a time, who alone calls it and its results: Write for what comes in (through
 // Stream.ReadInto), Read and Commit for what goes out (through Stream.WriteFrom). It calls its
@@ -204,7 +204,8 @@ func (e *Endpoint) Idle() bool {
 // InMessage says that an FPDU or a message has come in part: an end of the stream would cut it.
 func (e *Endpoint) InMessage() bool {
 	r := &e.rx
-	return r.n > 0 || r.mark.open || r.mark.n > 0 || r.writeOpen || r.respOpen || r.open != openNone || r.deferred != openNone
+	return r.n > 0 || r.mark.open || r.mark.n > 0 || r.writeOpen || r.respOpen || r.open != openNone ||
+		r.deferred != openNone
 }
 
 // ReadsOutstanding is how many Reads and atomics are posted and not answered; a ready-to-receive
@@ -224,11 +225,11 @@ func (e *Endpoint) Fail(c TermCode, err error) {
 	e.fail(&LocalError{c, err}, OpSend, seg, e.rx.heldLen)
 }
 
-// EndInput says that the peer has ended its half of the stream gracefully and that all of it has been
-// taken; Stalled says no. If that cut an FPDU or a message, the stream fails with TermClosed, and so it
-// does if octets come all the same (RFC 5041, section 6.2.1). Else the other half goes on as before. It is for
-// Streams that could give more behind their end; those of vnic do not, and a cut message is a lost connection
-// there, as to other RNICs.
+// EndInput says that the peer has ended its half of the stream gracefully and that all of it has
+// been taken; Stalled says no. If that cut an FPDU or a message, the stream fails with TermClosed,
+// and so it does if octets come all the same (RFC 5041, section 6.2.1). Else the other half goes on
+// as before. It is for Streams that could give more behind their end; those of vnic do not, and a
+// cut message is a lost connection there, as to other RNICs.
 func (e *Endpoint) EndInput() {
 	if e.InMessage() {
 		e.fail(localErrorf(TermClosed, "the peer's half of the stream ended within a message"), 0, nil, 0)
@@ -237,7 +238,8 @@ func (e *Endpoint) EndInput() {
 }
 
 // Close gives back the Payloads of the Reads that were not answered (Host.EndReadSource) and drops
-// what was posted, without a word to the Host: Sent is not called. Nothing is sent or taken any more.
+// what was posted, without a word to the Host: Sent is not called. Nothing is sent or taken any
+// more.
 func (e *Endpoint) Close() {
 	if e.closed {
 		return

@@ -101,7 +101,8 @@ func (h *host) EndReceive(r Received) error {
 	if r.Immediate {
 		h.note("immediate %#x in %d octets %x se=%t", r.Data, len(h.cur), h.cur, r.Solicited)
 	} else {
-		h.note("receive %d %x se=%t inv=%t %#x", r.Length, h.cur[:r.Length], r.Solicited, r.Invalidate, uint32(r.STag))
+		h.note("receive %d %x se=%t inv=%t %#x", r.Length, h.cur[:r.Length], r.Solicited, r.Invalidate,
+			uint32(r.STag))
 	}
 	h.cur = nil
 	return nil
@@ -133,7 +134,8 @@ func (h *host) ReadSource(stag STag, to uint64, n uint32) (Payload, error) {
 	var m []byte
 	if n > 0 {
 		var err error
-		if m, err = h.check(stag, to, int(n), TermReadInvalidSTag, TermReadBounds, TermReadTOWrap); err != nil {
+		if m, err = h.check(stag, to, int(n), TermReadInvalidSTag, TermReadBounds,
+			TermReadTOWrap); err != nil {
 			return nil, err
 		}
 	}
@@ -264,7 +266,8 @@ func pattern(n int, seed byte) []byte {
 
 func TestSendWriteRead(t *testing.T) {
 	for _, l := range []iwarptest.Link{
-		{}, {CutEvery: 1}, {CutEvery: 7, WriteMax: 13}, {WriteMax: 1000}, {Buffer: 61}, {TakeLess: 3}, {TakeLess: 700, WriteMax: 100, EMSS: 200},
+		{}, {CutEvery: 1}, {CutEvery: 7, WriteMax: 13}, {WriteMax: 1000}, {Buffer: 61}, {TakeLess: 3},
+		{TakeLess: 700, WriteMax: 100, EMSS: 200},
 	} {
 		t.Run(fmt.Sprintf("%+v", l), func(t *testing.T) {
 			for _, n := range []int{0, 1, 2, 3, 4, 1435, 1436, 1437, 1440, 1441, 5000, 20_000} {
@@ -289,7 +292,8 @@ func TestSendWriteRead(t *testing.T) {
 				if !bytes.Equal(b.h.mem[0x10], data) {
 					t.Errorf("n=%d: the Write differs", n)
 				}
-				if len(b.h.received) != 1 || b.h.received[0] != (Received{Length: uint32(n), Solicited: true, Invalidate: true, STag: 0x77}) || !bytes.Equal(b.h.cur[:0], nil) {
+				if len(b.h.received) != 1 || b.h.received[0] != (Received{Length: uint32(n), Solicited: true,
+					Invalidate: true, STag: 0x77}) || !bytes.Equal(b.h.cur[:0], nil) {
 					t.Errorf("n=%d: received %v", n, b.h.received)
 				}
 				if !bytes.Equal(a.h.sinks[3], data) || len(a.h.order) != 0 {

@@ -57,9 +57,10 @@ var (
 
 // Causes of MPA: RFC 5044, section 8, and RFC 6581, section 8.
 var (
-	TermClosed          = TermCode{2, 0, 0x01}
-	TermCRC             = TermCode{2, 0, 0x02}
-	TermMarker          = TermCode{2, 0, 0x03} // framing lost; an FPDU too short for its header: docs/decisions.md#M8
+	TermClosed = TermCode{2, 0, 0x01}
+	TermCRC    = TermCode{2, 0, 0x02}
+	// framing lost; an FPDU too short for its header: docs/decisions.md#M8
+	TermMarker          = TermCode{2, 0, 0x03}
 	TermStartFrame      = TermCode{2, 0, 0x04} // never on the wire: docs/decisions.md#M2
 	TermMPACatastrophic = TermCode{2, 0, 0x05}
 	TermInsufficientIRD = TermCode{2, 0, 0x06}
@@ -196,7 +197,8 @@ type RejectedError struct {
 }
 
 func (e *RejectedError) Error() string {
-	return fmt.Sprintf("iwarp: connection rejected by the peer (%d octets of private data)", len(e.PrivateData))
+	return fmt.Sprintf("iwarp: connection rejected by the peer (%d octets of private data)",
+		len(e.PrivateData))
 }
 
 // Errors that calls return.

@@ -40,7 +40,8 @@ func Example() {
 	client.ReadInto(in)
 	params, _ = in.Result()
 	fmt.Println(params)
-	ec := iwarp.NewEndpoint(params, newHost(), iwarp.Config{EMSS: client.EMSS(), Trace: show("client")})
+	ec := iwarp.NewEndpoint(params, newHost(), iwarp.Config{EMSS: client.EMSS(),
+		Trace: show("client")})
 	_ = ec.PostSend(1, iwarp.OpSend, 0, &payload{b: []byte("a message")}, 9)
 	n, _ = client.WriteFrom(ec)
 	ec.Commit(n)

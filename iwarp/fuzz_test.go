@@ -118,7 +118,8 @@ func FuzzHeaders(f *testing.F) {
 			op := h.RDMAP().Opcode()
 			enc := AppendTagged(nil, h.DDP().Last(), op, h.STag(), h.TO())
 			g, _, _ := ParseTagged(enc)
-			if g.STag() != h.STag() || g.TO() != h.TO() || g.DDP().Last() != h.DDP().Last() || g.RDMAP().Opcode() != op || !g.DDP().Tagged() || len(body) != len(b)-14 {
+			if g.STag() != h.STag() || g.TO() != h.TO() || g.DDP().Last() != h.DDP().Last() ||
+				g.RDMAP().Opcode() != op || !g.DDP().Tagged() || len(body) != len(b)-14 {
 				t.Fatalf("%v encodes to %v", h, g)
 			}
 		}
@@ -126,12 +127,15 @@ func FuzzHeaders(f *testing.F) {
 			op := h.RDMAP().Opcode()
 			enc := AppendUntagged(nil, h.DDP().Last(), op, h.Invalidate(), h.MSN(), h.MO())
 			g, _, _ := ParseUntagged(enc)
-			if g.MSN() != h.MSN() || g.MO() != h.MO() || g.DDP().Last() != h.DDP().Last() || g.RDMAP().Opcode() != op || g.DDP().Tagged() ||
-				op.Invalidates() && g.Invalidate() != h.Invalidate() || !op.Invalidates() && g.Invalidate() != 0 {
+			if g.MSN() != h.MSN() || g.MO() != h.MO() || g.DDP().Last() != h.DDP().Last() ||
+				g.RDMAP().Opcode() != op || g.DDP().Tagged() ||
+				op.Invalidates() && g.Invalidate() != h.Invalidate() || !op.Invalidates() &&
+				g.Invalidate() != 0 {
 				t.Fatalf("%v encodes to %v", h, g)
 			}
 			if r, err := ParseReadRequest(body); err == nil {
-				if enc := AppendReadRequest(nil, r.SinkSTag(), r.SinkTO(), r.Size(), r.SrcSTag(), r.SrcTO()); !bytes.Equal(enc, body) {
+				if enc := AppendReadRequest(nil, r.SinkSTag(), r.SinkTO(), r.Size(), r.SrcSTag(),
+					r.SrcTO()); !bytes.Equal(enc, body) {
 					t.Fatalf("%x encodes to %x", body, enc)
 				}
 			}
@@ -141,7 +145,8 @@ func FuzzHeaders(f *testing.F) {
 					a.Compare, a.CompareMask = 0, ^uint64(0)
 				}
 				g, err := ParseAtomicRequest(AppendAtomicRequest(nil, r.ID(), r.Atomic()))
-				if err != nil || g.ID() != r.ID() || g.Atomic() != a || !bytes.Equal(g[:3], []byte{0, 0, 0}) || g[3]&0xf0 != 0 {
+				if err != nil || g.ID() != r.ID() || g.Atomic() != a || !bytes.Equal(g[:3], []byte{0, 0, 0}) ||
+					g[3]&0xf0 != 0 {
 					t.Fatalf("%x encodes to %x, %v", body, []byte(g), err)
 				}
 			}
@@ -283,15 +288,19 @@ func (s *strict) Atomic(a Atomic) (uint64, error) {
 	return a.Apply(a.TO), nil
 }
 
-func (s *strict) EndAtomic(token, old uint64) error { s.in("end atomic %d %x", token, old); return nil }
-func (s *strict) Sent(token uint64)                 {}
+func (s *strict) EndAtomic(token, old uint64) error {
+	s.in("end atomic %d %x", token, old)
+	return nil
+}
+func (s *strict) Sent(token uint64) {}
 
-// fuzzRun feeds pieces to an Endpoint with two Reads and, with the extensions, an atomic between them
-// outstanding and bufs receive buffers, to which refills come one by one when they are wanted, and says
-// what came of it: the calls, the octets that go out, the end.
+// fuzzRun feeds pieces to an Endpoint with two Reads and, with the extensions, an atomic between
+// them outstanding and bufs receive buffers, to which refills come one by one when they are wanted,
+// and says what came of it: the calls, the octets that go out, the end.
 func fuzzRun(t *testing.T, crc, ext bool, bufs, refills int, pieces ...[]byte) string {
 	h := &strict{bufs: bufs}
-	e := NewEndpoint(Params{Initiator: true, Revision: 2, CRC: crc, IRD: 2, ORD: 3}, h, Config{EMSS: 256, Extensions: ext})
+	e := NewEndpoint(Params{Initiator: true, Revision: 2, CRC: crc, IRD: 2, ORD: 3}, h,
+		Config{EMSS: 256, Extensions: ext})
 	h.e = e
 	for i := range 3 {
 		if i != 1 {
@@ -377,22 +386,32 @@ func FuzzEndpoint(f *testing.F) {
 		}
 		return b
 	}
-	f.Add(stream(sendSeg(OpSend, false, 1, 0, 5), sendSeg(OpSend, true, 1, 5, 5), writeSeg(OpWrite, true, 0x10, 0, 9)), uint16(3), uint8(1))
-	f.Add(stream(readReq(1, 300, 0x10, 0), writeSeg(OpReadResponse, true, 0x99, 16, 32), readReq(2, 8, 0x10, 0)), uint16(50), uint8(1))
-	f.Add(stream(sendSeg(OpSendInvalidate, true, 1, 0, 5), sendSeg(OpSend, true, 2, 0, 5), sendSeg(OpSend, true, 3, 0, 5)), uint16(70), uint8(5))
-	f.Add(stream(sendSeg(OpSendInvalidate, true, 1, 0, 5), sendSeg(OpSend, true, 2, 0, 5), sendSeg(OpSend, true, 3, 0, 5)), uint16(70), uint8(0x31))
-	f.Add(stream(sendSeg(OpSendInvalidate, true, 1, 0, 5), sendSeg(OpSend, true, 2, 0, 5), sendSeg(OpSend, true, 3, 0, 5)), uint16(64), uint8(0x23))
-	f.Add(stream(writeSeg(OpWrite, false, 0x10, 0, 9), sendSeg(OpSend, true, 1, 0, 5), writeSeg(OpWrite, true, 0x10, 9, 9)), uint16(40), uint8(3))
+	f.Add(stream(sendSeg(OpSend, false, 1, 0, 5), sendSeg(OpSend, true, 1, 5, 5),
+		writeSeg(OpWrite, true, 0x10, 0, 9)), uint16(3), uint8(1))
+	f.Add(stream(readReq(1, 300, 0x10, 0), writeSeg(OpReadResponse, true, 0x99, 16, 32),
+		readReq(2, 8, 0x10, 0)), uint16(50), uint8(1))
+	f.Add(stream(sendSeg(OpSendInvalidate, true, 1, 0, 5), sendSeg(OpSend, true, 2, 0, 5),
+		sendSeg(OpSend, true, 3, 0, 5)), uint16(70), uint8(5))
+	f.Add(stream(sendSeg(OpSendInvalidate, true, 1, 0, 5), sendSeg(OpSend, true, 2, 0, 5),
+		sendSeg(OpSend, true, 3, 0, 5)), uint16(70), uint8(0x31))
+	f.Add(stream(sendSeg(OpSendInvalidate, true, 1, 0, 5), sendSeg(OpSend, true, 2, 0, 5),
+		sendSeg(OpSend, true, 3, 0, 5)), uint16(64), uint8(0x23))
+	f.Add(stream(writeSeg(OpWrite, false, 0x10, 0, 9), sendSeg(OpSend, true, 1, 0, 5),
+		writeSeg(OpWrite, true, 0x10, 9, 9)), uint16(40), uint8(3))
 	for i, tt := range fatals() {
 		f.Add(stream(append(tt.good, tt.bad)...), uint16(i*7), uint8(i))
 	}
 	for _, tt := range segments {
 		f.Add(stream(unhex(tt.ulpdu)), uint16(20), uint8(0))
 	}
-	f.Add(stream(atomReq(1, 7, Atomic{STag: 0x10, TO: 8, Data: 1}), immSeg(OpImmediate, 1, 5), readReq(2, 8, 0x10, 0)), uint16(70), uint8(0x43))
-	f.Add(stream(writeSeg(OpReadResponse, true, 0x99, 16, 32), atomResp(1, 2, 9), writeSeg(OpReadResponse, true, 0x99, 16, 32)), uint16(60), uint8(0x41))
-	f.Add(stream(writeSeg(OpWrite, false, 0x10, 0, 9), atomReq(1, 7, Atomic{STag: 0x10, TO: 8}), writeSeg(OpWrite, true, 0x10, 9, 9)), uint16(60), uint8(0x41))
-	f.Add(stream(append(cutSeg(immSeg(OpImmediateSE, 1, 5), 3), immSeg(OpImmediate, 2, 6), sendSeg(OpSend, true, 3, 0, 5))...), uint16(60), uint8(0x61))
+	f.Add(stream(atomReq(1, 7, Atomic{STag: 0x10, TO: 8, Data: 1}), immSeg(OpImmediate, 1, 5),
+		readReq(2, 8, 0x10, 0)), uint16(70), uint8(0x43))
+	f.Add(stream(writeSeg(OpReadResponse, true, 0x99, 16, 32), atomResp(1, 2, 9),
+		writeSeg(OpReadResponse, true, 0x99, 16, 32)), uint16(60), uint8(0x41))
+	f.Add(stream(writeSeg(OpWrite, false, 0x10, 0, 9), atomReq(1, 7, Atomic{STag: 0x10, TO: 8}),
+		writeSeg(OpWrite, true, 0x10, 9, 9)), uint16(60), uint8(0x41))
+	f.Add(stream(append(cutSeg(immSeg(OpImmediateSE, 1, 5), 3), immSeg(OpImmediate, 2, 6),
+		sendSeg(OpSend, true, 3, 0, 5))...), uint16(60), uint8(0x61))
 	f.Fuzz(func(t *testing.T, b []byte, cut uint16, kind uint8) {
 		crc, ext, bufs, refills := kind&1 != 0, kind&0x40 != 0, int(kind>>1&3), int(kind>>4&3)
 		if kind&8 != 0 {
@@ -439,7 +458,8 @@ func FuzzSender(f *testing.F) {
 		if len(ops) > 24 {
 			return
 		}
-		a := NewEndpoint(Params{Initiator: true, CRC: true, ORD: 128, IRD: 2}, &strict{}, Config{EMSS: 140 + int(emss), BatchBytes: 700, Extensions: true})
+		a := NewEndpoint(Params{Initiator: true, CRC: true, ORD: 128, IRD: 2}, &strict{},
+			Config{EMSS: 140 + int(emss), BatchBytes: 700, Extensions: true})
 		h := &recorder{}
 		b := NewEndpoint(Params{CRC: true, IRD: 128}, h, Config{Extensions: true})
 		var want []string
@@ -457,7 +477,8 @@ func FuzzSender(f *testing.F) {
 					want = append(want, fmt.Sprintf("source %d %d", i, n))
 				}
 			case 6:
-				x := Atomic{Op: AtomicOp(n & 2), STag: STag(i), TO: uint64(n), Data: 1, Mask: 2, Compare: 0, CompareMask: ^uint64(0)}
+				x := Atomic{Op: AtomicOp(n & 2), STag: STag(i), TO: uint64(n), Data: 1, Mask: 2, Compare: 0,
+					CompareMask: ^uint64(0)}
 				if a.PostAtomic(1, x) == nil {
 					want = append(want, x.String())
 				}

@@ -34,7 +34,8 @@ func (l *liberal) PlaceReceive(off uint32, chunk []byte) error {
 	return nil
 }
 func (l *liberal) EndReceive(r Received) error {
-	l.note("received %d octets se=%t inv=%t %#08x", r.Length, r.Solicited, r.Invalidate, uint32(r.STag))
+	l.note("received %d octets se=%t inv=%t %#08x", r.Length, r.Solicited, r.Invalidate,
+		uint32(r.STag))
 	return nil
 }
 func (l *liberal) PlaceRead(off uint32, chunk []byte) error {
@@ -80,10 +81,12 @@ func (r *replayer) follow(n int) {
 		}
 		seg := r.own[r.ownAt+2:][:ulpdu]
 		r.ownAt = end
-		if h, body, err := ParseUntagged(seg); err == nil && h.RDMAP().Opcode() == OpReadRequest && !h.DDP().Tagged() {
+		if h, body, err := ParseUntagged(seg); err == nil && h.RDMAP().Opcode() == OpReadRequest &&
+			!h.DDP().Tagged() {
 			q, _ := ParseReadRequest(body)
 			r.reads++
-			if err := r.e.PostRead(r.reads, q.SinkSTag(), q.SinkTO(), q.Size(), q.SrcSTag(), q.SrcTO()); err != nil {
+			if err := r.e.PostRead(r.reads, q.SinkSTag(), q.SinkTO(), q.Size(), q.SrcSTag(),
+				q.SrcTO()); err != nil {
 				r.h.note("cannot post: %v", err)
 			}
 		}
@@ -123,9 +126,11 @@ func replay(t *testing.T, c *conversation, cut int) string {
 	}
 	p := Params{Revision: 2, CRC: req.CRC || rep.CRC, IRD: 128, ORD: 128}
 	hs, hc := &liberal{}, &liberal{}
-	server := &replayer{name: "server", data: c.client.data[reqLen:], own: c.server.data[repLen:], h: hs, e: NewEndpoint(p, hs, Config{})}
+	server := &replayer{name: "server", data: c.client.data[reqLen:], own: c.server.data[repLen:],
+		h: hs, e: NewEndpoint(p, hs, Config{})}
 	p.Initiator = true
-	client := &replayer{name: "client", data: c.server.data[repLen:], own: c.client.data[reqLen:], h: hc, e: NewEndpoint(p, hc, Config{})}
+	client := &replayer{name: "client", data: c.server.data[repLen:], own: c.client.data[reqLen:],
+		h: hc, e: NewEndpoint(p, hc, Config{})}
 	for _, a := range c.arrivals {
 		to, from, skip := server, client, reqLen
 		if a.f == c.server {
@@ -150,7 +155,8 @@ func replay(t *testing.T, c *conversation, cut int) string {
 			t.Errorf("%s: the recording is refused: %v", r.name, r.e.Err())
 		}
 		if r.fed != len(r.data) || r.e.Err() == nil && r.e.InMessage() {
-			t.Errorf("%s: %d of %d octets taken, in a message: %t", r.name, r.fed, len(r.data), r.e.InMessage())
+			t.Errorf("%s: %d of %d octets taken, in a message: %t", r.name, r.fed, len(r.data),
+				r.e.InMessage())
 		}
 	}
 	return out.String()
@@ -180,7 +186,8 @@ func TestGoldenCaptures(t *testing.T) {
 					req, _, _ := ParseStartFrame(c.client.data)
 					rep, _, _ := ParseStartFrame(c.server.data)
 					for _, line := range DescribeStream(f.data, req.CRC || rep.CRC, 0) {
-						if strings.Contains(line, "BAD") || strings.Contains(line, "malformed") || strings.Contains(line, "cut") {
+						if strings.Contains(line, "BAD") || strings.Contains(line, "malformed") ||
+							strings.Contains(line, "cut") {
 							t.Errorf("%s", line)
 						}
 						fmt.Fprintf(&out, "    %s\n", line)

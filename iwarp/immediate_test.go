@@ -22,12 +22,17 @@ func TestImmediateReceived(t *testing.T) {
 		want Received
 	}{
 		{"plain", 8, [][]byte{immSeg(OpImmediate, 1, data)}, Received{Immediate: true, Data: data}},
-		{"with SE", 8, [][]byte{immSeg(OpImmediateSE, 1, data)}, Received{Immediate: true, Data: data, Solicited: true}},
+		{"with SE", 8, [][]byte{immSeg(OpImmediateSE, 1, data)}, Received{Immediate: true, Data: data,
+			Solicited: true}},
 		{"no room", 0, [][]byte{immSeg(OpImmediate, 1, data)}, Received{Immediate: true, Data: data}},
-		{"an STag that means nothing", 8, [][]byte{with(immSeg(OpImmediate, 1, data), 5, 0x10)}, Received{Immediate: true, Data: data}},
-		{"4 and 4 octets", 0, cutSeg(immSeg(OpImmediate, 1, data), 4), Received{Immediate: true, Data: data}},
-		{"octet by octet", 3, cutSeg(immSeg(OpImmediateSE, 1, data), 1, 2, 3, 4, 5, 6, 7), Received{Immediate: true, Data: data, Solicited: true}},
-		{"the end first", 3, [][]byte{notLast(cutSeg(immSeg(OpImmediate, 1, data), 4)[1]), cutSeg(immSeg(OpImmediate, 1, data), 4)[0],
+		{"an STag that means nothing", 8, [][]byte{with(immSeg(OpImmediate, 1, data), 5, 0x10)},
+			Received{Immediate: true, Data: data}},
+		{"4 and 4 octets", 0, cutSeg(immSeg(OpImmediate, 1, data), 4), Received{Immediate: true,
+			Data: data}},
+		{"octet by octet", 3, cutSeg(immSeg(OpImmediateSE, 1, data), 1, 2, 3, 4, 5, 6, 7),
+			Received{Immediate: true, Data: data, Solicited: true}},
+		{"the end first", 3, [][]byte{notLast(cutSeg(immSeg(OpImmediate, 1, data), 4)[1]),
+			cutSeg(immSeg(OpImmediate, 1, data), 4)[0],
 			AppendUntagged(nil, true, OpImmediate, 0, 1, 8)}, Received{Immediate: true, Data: data}},
 	} {
 		r := newRawExt(responder, true, true)
@@ -36,7 +41,8 @@ func TestImmediateReceived(t *testing.T) {
 		for _, s := range tt.segs {
 			r.Write(AppendFPDU(nil, s, true))
 		}
-		if len(r.h.received) != 1 || r.h.received[0] != tt.want || r.Err() != nil || len(r.h.posted) != 1 || r.InMessage() {
+		if len(r.h.received) != 1 || r.h.received[0] != tt.want || r.Err() != nil ||
+			len(r.h.posted) != 1 || r.InMessage() {
 			t.Errorf("%s: %+v, %v, %d buffers left", tt.name, r.h.received, r.Err(), len(r.h.posted))
 		}
 		if !bytes.Equal(buf, bytes.Repeat([]byte{0xaa}, tt.size)) {
@@ -50,8 +56,8 @@ func TestImmediateReceived(t *testing.T) {
 	}
 }
 
-// EXT-035, EXT-038, EXT-043: Sends and Immediate Data by turns, 10000 of each, over a stream that is cut
-// anywhere: delivered in the order of posting with the values that were given.
+// EXT-035, EXT-038, EXT-043: Sends and Immediate Data by turns, 10000 of each, over a stream that
+// is cut anywhere: delivered in the order of posting with the values that were given.
 func TestImmediateOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7306, 2))
 	for _, l := range []iwarptest.Link{{}, {CutEvery: 11, WriteMax: 17}, {Buffer: 300, TakeLess: 5}} {
@@ -89,8 +95,8 @@ func TestImmediateOrder(t *testing.T) {
 	}
 }
 
-// EXT-036, A29: Immediate Data without a buffer holds the stream, and is delivered once there is one.
-// In the end it is 1/2/02.
+// EXT-036, A29: Immediate Data without a buffer holds the stream, and is delivered once there is
+// one. In the end it is 1/2/02.
 func TestImmediateStalls(t *testing.T) {
 	seg := immSeg(OpImmediateSE, 1, 77)
 	for _, cut := range []int{0, 10, 27} {
@@ -109,7 +115,8 @@ func TestImmediateStalls(t *testing.T) {
 				}
 				r.Write(in[n+k:])
 				r.Write(AppendFPDU(nil, writeSeg(OpWrite, true, 0x10, 0, 1), true))
-				if got := fmt.Sprint(r.h.log); got != "[begin 0 immediate 0x4d in 0 octets  se=true write 0x10+0 1 last=true]" || r.Err() != nil {
+				if got := fmt.Sprint(r.h.log); got !=
+					"[begin 0 immediate 0x4d in 0 octets  se=true write 0x10+0 1 last=true]" || r.Err() != nil {
 					t.Errorf("cut at %d: %s, %v", cut, got, r.Err())
 				}
 				continue
@@ -132,7 +139,8 @@ func TestImmediateStalls(t *testing.T) {
 		t.Fatal(n, err)
 	}
 	r.h.posted = [][]byte{nil}
-	if n, err := r.Write(in); n != len(in) || err != nil || len(r.h.received) != 1 || r.h.received[0].Data != 77 {
+	if n, err := r.Write(in); n != len(in) || err != nil || len(r.h.received) != 1 ||
+		r.h.received[0].Data != 77 {
 		t.Errorf("took %d, %v, %v, %+v", n, err, r.Err(), r.h.received)
 	}
 }
@@ -154,7 +162,8 @@ func TestWriteImmediate(t *testing.T) {
 		a.PostWrite(1, 0x10, 0, &payload{b: data}, uint32(len(data)))
 		a.PostImmediate(2, true, 0xfeed)
 		run(a, b)
-		if len(b.h.received) != 1 || b.h.received[0] != (Received{Immediate: true, Data: 0xfeed, Solicited: true}) || !complete {
+		if len(b.h.received) != 1 || b.h.received[0] != (Received{Immediate: true, Data: 0xfeed,
+			Solicited: true}) || !complete {
 			t.Errorf("%+v: %+v, complete %t, %v", l, b.h.received, complete, b.Err())
 		}
 		if fmt.Sprint(a.h.sent) != "[1 2]" {

@@ -25,7 +25,9 @@ func (c *counter) CopyOut([]byte, uint32) error                     { return nil
 func (c *counter) EndReadSource(Payload)                            {}
 func (c *counter) Atomic(Atomic) (uint64, error)                    { return 0, nil }
 func (c *counter) EndAtomic(token uint64, _ uint64) error           { return c.EndRead(token) }
-func (c *counter) Sent(token uint64)                                { c.sent = append(c.sent, token) }
+func (c *counter) Sent(token uint64) {
+	c.sent = append(c.sent, token)
+}
 
 func move(t *testing.T, from, to *Endpoint) {
 	t.Helper()
@@ -74,12 +76,14 @@ func TestCountersWrap(t *testing.T) {
 		}
 		move(t, a, b)
 		move(t, b, a)
-		if len(ha.sent) != 5 || ha.sent[0] != 100 || ha.sent[1] != reads-3 || ha.sent[2] != reads-2 || ha.sent[3] != reads-1 || ha.sent[4] != 104 {
+		if len(ha.sent) != 5 || ha.sent[0] != 100 || ha.sent[1] != reads-3 || ha.sent[2] != reads-2 ||
+			ha.sent[3] != reads-1 || ha.sent[4] != 104 {
 			t.Errorf("round %d: sent %v", i, ha.sent)
 		}
 	}
 	if hb.receives != 20 || ha.reads != 30 || a.tx.cur.msn != 18 || b.rx.rmsn != 28 {
-		t.Errorf("%d receives, %d reads, next MSN %d and %d", hb.receives, ha.reads, a.tx.cur.msn, b.rx.rmsn)
+		t.Errorf("%d receives, %d reads, next MSN %d and %d", hb.receives, ha.reads, a.tx.cur.msn,
+			b.rx.rmsn)
 	}
 }
 
@@ -125,7 +129,8 @@ func TestMarkersWrap(t *testing.T) {
 	}
 	var want []byte
 	for range 10 {
-		want = AppendMarkedFPDU(want, append(AppendTagged(nil, true, OpWrite, 1, 0), make([]byte, 700)...), true, uint32(len(want)))
+		want = AppendMarkedFPDU(want, append(AppendTagged(nil, true, OpWrite, 1, 0),
+			make([]byte, 700)...), true, uint32(len(want)))
 	}
 	if string(out) != string(want) {
 		t.Error("the stream is another one behind the wrap")
@@ -133,7 +138,8 @@ func TestMarkersWrap(t *testing.T) {
 	for i := range out {
 		b.Write(out[i : i+1])
 	}
-	if b.Err() != nil || b.Stats().FPDUsIn != 10 || b.rx.mark.pos >= start || a.tx.cur.pos != b.rx.mark.pos {
+	if b.Err() != nil || b.Stats().FPDUsIn != 10 || b.rx.mark.pos >= start ||
+		a.tx.cur.pos != b.rx.mark.pos {
 		t.Errorf("%v, %d FPDUs, at %#x", b.Err(), b.Stats().FPDUsIn, b.rx.mark.pos)
 	}
 }

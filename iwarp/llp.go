@@ -39,8 +39,8 @@ type Stream interface {
 }
 
 // A Source is what WriteFrom takes octets from. Len is how many Read will give in all; Read gives
-// fewer only with an error, and then the transport takes none of this call's octets. It is an alias,
-// so that a transport can offer WriteFrom without importing this package.
+// fewer only with an error, and then the transport takes none of this call's octets. It is an
+// alias, so that a transport can offer WriteFrom without importing this package.
 type Source = interface {
 	io.Reader
 	Len() int
@@ -57,8 +57,8 @@ type Payload interface {
 // A Host is the RNIC above an Endpoint. Its methods are called from inside Endpoint's, by whoever
 // called those; a slice given is good for the call only. An error that is a *LocalError is sent to
 // the peer as a Terminate with its Cause; another error as TermDDPCatastrophic if it is about an
-// inbound message (docs/decisions.md#terminate-causes), and as TermLocalCatastrophic from ReadSource
-// and Atomic.
+// inbound message (docs/decisions.md#terminate-causes), and as TermLocalCatastrophic from
+// ReadSource and Atomic.
 type Host interface {
 	// PlaceWrite places a segment of a peer's RDMA Write, after the checks of RFC 5041,
 	// section 7.1. last is the L bit. chunk may be empty: then nothing is checked.

@@ -29,8 +29,8 @@ func stampOctets(p []byte, off uint64) {
 	}
 }
 
-// A virtual host stands for memory of 2^64 octets: it checks the stamps and that each piece begins where
-// the one before ended.
+// A virtual host stands for memory of 2^64 octets: it checks the stamps and that each piece begins
+// where the one before ended.
 type virtual struct {
 	host
 	to   uint64 // of the Write or the Read's source
@@ -43,7 +43,8 @@ func (v *virtual) place(off uint64, chunk []byte) error {
 		v.bad = fmt.Errorf("%d octets at %d, %d are there", len(chunk), off, v.next)
 	}
 	if n := len(chunk); n >= 16 && v.bad == nil {
-		if a, b := binary.BigEndian.Uint64(chunk), binary.BigEndian.Uint64(chunk[n-8:]); a != off || b != off+uint64(n) {
+		if a, b := binary.BigEndian.Uint64(chunk), binary.BigEndian.Uint64(chunk[n-8:]); a != off ||
+			b != off+uint64(n) {
 			v.bad = fmt.Errorf("octets of %d to %d at %d to %d", a, b, off, off+uint64(n))
 		}
 	}
@@ -54,13 +55,18 @@ func (v *virtual) place(off uint64, chunk []byte) error {
 func (v *virtual) PlaceWrite(_ STag, to uint64, chunk []byte, last bool) error {
 	return v.place(to-v.to, chunk)
 }
-func (v *virtual) BeginReceive() (uint32, bool)                { return math.MaxUint32, true }
-func (v *virtual) PlaceReceive(off uint32, chunk []byte) error { return v.place(uint64(off), chunk) }
-func (v *virtual) PlaceRead(off uint32, chunk []byte) error    { return v.place(uint64(off), chunk) }
-func (v *virtual) EndReceive(r Received) error                 { v.received = append(v.received, r); return nil }
-func (v *virtual) EndRead(token uint64) error                  { v.order = append(v.order, token); return nil }
-func (v *virtual) EndReadSource(Payload)                       {}
-func (v *virtual) Sent(token uint64)                           { v.sent = append(v.sent, token) }
+func (v *virtual) BeginReceive() (uint32, bool) { return math.MaxUint32, true }
+func (v *virtual) PlaceReceive(off uint32, chunk []byte) error {
+	return v.place(uint64(off), chunk)
+}
+func (v *virtual) PlaceRead(off uint32, chunk []byte) error { return v.place(uint64(off), chunk) }
+func (v *virtual) EndReceive(r Received) error {
+	v.received = append(v.received, r)
+	return nil
+}
+func (v *virtual) EndRead(token uint64) error { v.order = append(v.order, token); return nil }
+func (v *virtual) EndReadSource(Payload)      {}
+func (v *virtual) Sent(token uint64)          { v.sent = append(v.sent, token) }
 func (v *virtual) ReadSource(_ STag, to uint64, n uint32) (Payload, error) {
 	if to != v.to {
 		return nil, fmt.Errorf("TO %#x", to)
@@ -73,8 +79,8 @@ type unchecked struct{ virtual }
 
 func (*unchecked) PlaceReceive(uint32, []byte) error { return nil }
 
-// DDP-001, RDMAP-002, RDMAP-032: Sends, Writes and Reads of 0 to 2^32-1 octets, segments as long as they
-// can be, so that no MO and no TO is a round number; the TO of the longest ends at 2^64-1.
+// DDP-001, RDMAP-002, RDMAP-032: Sends, Writes and Reads of 0 to 2^32-1 octets, segments as long as
+// they can be, so that no MO and no TO is a round number; the TO of the longest ends at 2^64-1.
 func TestLongMessages(t *testing.T) {
 	buf := make([]byte, 1<<20)
 	for _, n := range []uint32{0, 1, 1<<31 - 1, 1 << 31, math.MaxUint32 - 1, math.MaxUint32} {
@@ -85,7 +91,8 @@ func TestLongMessages(t *testing.T) {
 			"Read":  func(e *Endpoint) error { return e.PostRead(7, 0x99, to, n, 0x10, to) },
 		} {
 			ha, hb := &virtual{to: to}, &virtual{to: to}
-			a := NewEndpoint(Params{Initiator: true, IRD: 1, ORD: 1, RTR: RTRWrite}, ha, Config{EMSS: 65483, BatchBytes: len(buf)})
+			a := NewEndpoint(Params{Initiator: true, IRD: 1, ORD: 1, RTR: RTRWrite}, ha,
+				Config{EMSS: 65483, BatchBytes: len(buf)})
 			b := NewEndpoint(Params{IRD: 1, ORD: 1}, hb, Config{EMSS: 65483, BatchBytes: len(buf)})
 			sink, source := hb, a
 			if name == "Read" {
@@ -112,7 +119,8 @@ func TestLongMessages(t *testing.T) {
 				t.Errorf("%s of %d: %d octets, %v, sent %v", name, n, sink.next, sink.bad, ha.sent)
 			}
 			segs := source.Stats().FPDUsOut
-			if per := uint64(source.MULPDU() - UntaggedHeaderLen); segs < uint64(n)/(per+4) || segs > uint64(n)/per+3 {
+			if per := uint64(source.MULPDU() - UntaggedHeaderLen); segs < uint64(n)/(per+4) ||
+				segs > uint64(n)/per+3 {
 				t.Errorf("%s of %d: %d FPDUs", name, n, segs)
 			}
 			switch name {
@@ -163,13 +171,15 @@ func TestMOBorder(t *testing.T) {
 		switch {
 		case tt.want == TermCode{} && (e.Err() != nil || h.next != uint64(tt.mo)+uint64(tt.n)):
 			t.Errorf("%d octets at %#x: %v, %#x", tt.n, tt.mo, e.Err(), h.next)
-		case tt.want != TermCode{} && (le == nil || le.Cause != tt.want || h.next != uint64(tt.mo) || len(h.received) > 0):
+		case tt.want != TermCode{} && (le == nil || le.Cause != tt.want || h.next != uint64(tt.mo) ||
+			len(h.received) > 0):
 			t.Errorf("%d octets at %#x: %v, want %v", tt.n, tt.mo, e.Err(), tt.want)
 		}
 	}
 	// The count of octets does not wrap either: 2^32 too many are not none.
 	e := NewEndpoint(Params{}, &unchecked{}, Config{})
-	again := AppendFPDU(nil, append(AppendUntagged(nil, false, OpSend, 0, 1, 0), make([]byte, 1<<15)...), false)
+	again := AppendFPDU(nil, append(AppendUntagged(nil, false, OpSend, 0, 1, 0),
+		make([]byte, 1<<15)...), false)
 	for range 1 << 17 {
 		e.Write(again)
 	}

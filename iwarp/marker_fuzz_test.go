@@ -12,7 +12,8 @@ import (
 )
 
 // Any segments, of any length, cut anywhere: the same calls with markers as without; and what two
-// ends say to each other is the model's stream. A damaged Marker ends it the same wherever it is cut.
+// ends say to each other is the model's stream. A damaged Marker ends it the same wherever it is
+// cut.
 func FuzzMarkers(f *testing.F) {
 	f.Add([]byte("\x00\x10\x00\x20\x01\xe4"), uint16(3), uint8(1), uint16(0))
 	f.Add([]byte("\x01\xd0\x00\x05\x03\xe8"), uint16(512), uint8(0), uint16(0))
@@ -90,12 +91,15 @@ func FuzzMarkers(f *testing.F) {
 	})
 }
 
-// Two ends with markers, random messages, random pieces: all of it arrives, and the stream is the model's.
+// Two ends with markers, random messages, random pieces: all of it arrives, and the stream is the
+// model's.
 func TestMarkersRandom(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 7))
-		l := iwarptest.Link{EMSS: 140 + rng.IntN(3000), Record: true, CutEvery: rng.IntN(900), WriteMax: rng.IntN(2000), Buffer: 1000 + rng.IntN(5000), TakeLess: rng.IntN(3)}
-		a, b := newSides(l, func(a, b *Params) { a.MarkersOut, b.MarkersIn = true, true }, Config{SendQueue: 1000})
+		l := iwarptest.Link{EMSS: 140 + rng.IntN(3000), Record: true, CutEvery: rng.IntN(900),
+			WriteMax: rng.IntN(2000), Buffer: 1000 + rng.IntN(5000), TakeLess: rng.IntN(3)}
+		a, b := newSides(l, func(a, b *Params) { a.MarkersOut, b.MarkersIn = true, true },
+			Config{SendQueue: 1000})
 		var want [][]byte
 		for i := range 200 {
 			m := pattern(rng.IntN(700), byte(i))

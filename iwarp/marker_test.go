@@ -14,8 +14,8 @@ import (
 	"github.com/vrnic/vrnic/iwarp/iwarptest"
 )
 
-// A markerModel builds a stream with markers octet by octet, from RFC 5044, section 4.3, and without
-// the engine's arithmetic.
+// A markerModel builds a stream with markers octet by octet, from RFC 5044, section 4.3, and
+// without the engine's arithmetic.
 type markerModel struct{ b []byte }
 
 var modelTable = crc32.MakeTable(crc32.Castagnoli)
@@ -75,8 +75,8 @@ func unmarkedModel(t *testing.T, b []byte) (plain []byte) {
 	return plain
 }
 
-// Worked examples, with figures 5 and 6 of RFC 5044: a first Send of zeroes, then the FPDU, octet for
-// octet; sent, built by the codec and received. MPA-009, 015, 021..025, 034, 035, 036.
+// Worked examples, with figures 5 and 6 of RFC 5044: a first Send of zeroes, then the FPDU, octet
+// for octet; sent, built by the codec and received. MPA-009, 015, 021..025, 034, 035, 036.
 func TestMarkerExamples(t *testing.T) {
 	hello := append(AppendUntagged(nil, true, OpSend, 0, 2, 0), "hello"...)
 	for _, tt := range []struct {
@@ -87,14 +87,20 @@ func TestMarkerExamples(t *testing.T) {
 		ulpdu []byte
 		want  string
 	}{
-		{"4a", 464, 492, "a01ee4fd", hello, "0017414300000000000000000000000200000000 00000014 68656c6c6f 000000 bb7aef23"},
-		{"4b", 456, 484, "a9524b0d", hello, "0017414300000000000000000000000200000000 68656c6c6f 000000 0000001c 5a375eac"},
-		{"4c", 484, 512, "a09bb55b", hello, "00000000 0017414300000000000000000000000200000000 68656c6c6f 000000 d5299f20"},
+		{"4a", 464, 492, "a01ee4fd", hello, "0017414300000000000000000000000200000000 00000014 " +
+			"68656c6c6f 000000 bb7aef23"},
+		{"4b", 456, 484, "a9524b0d", hello, "0017414300000000000000000000000200000000 68656c6c6f " +
+			"000000 0000001c 5a375eac"},
+		{"4c", 484, 512, "a09bb55b", hello, "00000000 0017414300000000000000000000000200000000 " +
+			"68656c6c6f 000000 d5299f20"},
 		{"4d", -1, 0, "", append(AppendTagged(nil, true, OpWrite, 0x100, 0), make([]byte, 1000)...),
-			"00000000 03f6c1400000010000000000" + "00000000" + strings.Repeat("00", 492) + "000001fc" + strings.Repeat("00", 508) + "000003fc 65aed96f"},
-		{"RFC 5044, figure 5", -1, 0, "", append(AppendUntagged(nil, true, OpSend, 0, 1, 0), make([]byte, 24)...),
+			"00000000 03f6c1400000010000000000" + "00000000" + strings.Repeat("00", 492) + "000001fc" +
+				strings.Repeat("00", 508) + "000003fc 65aed96f"},
+		{"RFC 5044, figure 5", -1, 0, "", append(AppendUntagged(nil, true, OpSend, 0, 1, 0),
+			make([]byte, 24)...),
 			"00000000 002a414300000000000000000000000100000000" + strings.Repeat("00", 24) + "52239983"},
-		{"RFC 5044, figure 6", 464, 492, "a01ee4fd", append(AppendUntagged(nil, true, OpSend, 0, 2, 0), make([]byte, 24)...),
+		{"RFC 5044, figure 6", 464, 492, "a01ee4fd", append(AppendUntagged(nil, true, OpSend, 0, 2, 0),
+			make([]byte, 24)...),
 			"002a414300000000000000000000000200000000 00000014" + strings.Repeat("00", 24) + "84925898"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -105,7 +111,9 @@ func TestMarkerExamples(t *testing.T) {
 			if tt.first >= 0 {
 				e.PostSend(1, OpSend, 0, &payload{b: make([]byte, tt.first)}, uint32(tt.first))
 				b := drain(e)
-				if len(b) != tt.size || !bytes.Equal(b[len(b)-4:], unhex(tt.crc)) || !bytes.Equal(b[:4], make([]byte, 4)) { // MPA-022
+				// MPA-022
+				if len(b) != tt.size || !bytes.Equal(b[len(b)-4:], unhex(tt.crc)) ||
+					!bytes.Equal(b[:4], make([]byte, 4)) {
 					t.Errorf("the first FPDU: %d octets, %x", len(b), b)
 				}
 			}
@@ -131,7 +139,8 @@ func TestMarkerExamples(t *testing.T) {
 			r.h.posted = [][]byte{make([]byte, 1500), make([]byte, 1500)}
 			r.h.mem[0x100] = make([]byte, 1500)
 			if tt.first >= 0 {
-				r.Write(modelStream(true, append(AppendUntagged(nil, true, OpSend, 0, 1, 0), make([]byte, tt.first)...)))
+				r.Write(modelStream(true, append(AppendUntagged(nil, true, OpSend, 0, 1, 0),
+					make([]byte, tt.first)...)))
 			}
 			for i, o := range want {
 				if i == len(want)-1 && r.Stats().FPDUsIn == 2 {
@@ -139,7 +148,8 @@ func TestMarkerExamples(t *testing.T) {
 				}
 				r.Write([]byte{o})
 			}
-			if r.Err() != nil || r.InMessage() || int(r.Stats().PayloadIn) != max(tt.first, 0)+len(body) || int(r.Stats().OctetsIn) != tt.size+len(want) {
+			if r.Err() != nil || r.InMessage() || int(r.Stats().PayloadIn) != max(tt.first, 0)+len(body) ||
+				int(r.Stats().OctetsIn) != tt.size+len(want) {
 				t.Errorf("received: %v, in a message: %t, %+v", r.Err(), r.InMessage(), r.Stats())
 			}
 		})
@@ -180,7 +190,8 @@ func TestMarkedFPDU(t *testing.T) {
 				t.Fatalf("%d octets at %d:\n%x\nwant\n%x", n, pos, got, m.b[pos:])
 			}
 			far := uint32(pos) - 512 // the last interval before 2^32: MPA-026
-			if got := AppendMarkedFPDU([]byte{7}, u, pos%8 == 0, far); !bytes.Equal(got[1:], m.b[pos:]) || got[0] != 7 {
+			if got := AppendMarkedFPDU([]byte{7}, u, pos%8 == 0, far); !bytes.Equal(got[1:], m.b[pos:]) ||
+				got[0] != 7 {
 				t.Fatalf("%d octets at %#x: %x", n, far, got)
 			}
 		}
@@ -192,7 +203,8 @@ func TestMULPDU(t *testing.T) {
 	for _, tt := range []struct{ emss, off, on int }{
 		{140, 134, 130}, {536, 530, 522}, {1440, 1434, 1422}, {1448, 1442, 1430}, {1460, 1454, 1442},
 		{8948, 8942, 8870}, {8960, 8954, 8882}, {65483, 64768, 64768}, {65535, 64768, 64768},
-		{1, 128, 128}, {64, 128, 128}, {88, 128, 128}, {134, 128, 128}, {135, 128, 128}, {1450, 1442, 1430}, {512, 506, 502}, {513, 506, 498},
+		{1, 128, 128}, {64, 128, 128}, {88, 128, 128}, {134, 128, 128}, {135, 128, 128},
+		{1450, 1442, 1430}, {512, 506, 502}, {513, 506, 498},
 	} {
 		if off, on := MULPDU(tt.emss), MULPDUMarkers(tt.emss); off != tt.off || on != tt.on {
 			t.Errorf("EMSS %d: %d and %d, want %d and %d", tt.emss, off, on, tt.off, tt.on)
@@ -257,7 +269,8 @@ func TestMarkersSent(t *testing.T) {
 		for plain.Pending() {
 			octets = append(octets, drain(plain)...)
 		}
-		if want := fpdus(t, octets); len(want) != len(segs) || !slices.EqualFunc(want, segs, bytes.Equal) {
+		if want := fpdus(t, octets); len(want) != len(segs) || !slices.EqualFunc(want, segs,
+			bytes.Equal) {
 			t.Errorf("EMSS %d: the segments differ", emss)
 		}
 		at := 0
@@ -321,7 +334,8 @@ func TestMarkersCommit(t *testing.T) {
 	}
 	for _, piece := range []int{1, 3, 512, 701, 1 << 20} {
 		for name, take := range map[string]func(int) int{
-			"one": func(n int) int { return 1 }, "half": func(n int) int { return (n + 1) / 2 }, "less 5": func(n int) int { return max(n-5, 1) },
+			"one": func(n int) int { return 1 }, "half": func(n int) int { return (n + 1) / 2 },
+			"less 5": func(n int) int { return max(n-5, 1) },
 		} {
 			if name == "one" && piece < 512 {
 				continue // a batch for each octet
@@ -333,12 +347,14 @@ func TestMarkersCommit(t *testing.T) {
 	}
 }
 
-// MPA-016, 018, 091, 092, 094, 095, 035: what of a Marker is looked at. Every Marker of an in-order stream is
-// checked; a false one ends the stream with 2/0/3, behind a bad CRC with 2/0/2.
+// MPA-016, 018, 091, 092, 094, 095, 035: what of a Marker is looked at. Every Marker of an in-order
+// stream is checked; a false one ends the stream with 2/0/3, behind a bad CRC with 2/0/2.
 func TestMarkerChecks(t *testing.T) {
 	long := writeSeg(OpWrite, true, 0x10, 0, 20)
-	stream := func() []byte { // Markers: 0 leads the first, 512 in the second, 1024 and 1536 in the fourth, 2048 in the fifth
-		return modelStream(true, sendSeg(OpSend, true, 1, 0, 460), long, writeSeg(OpWrite, true, 0x11, 0, 460), writeSeg(OpWrite, true, 0x11, 0, 1000), long)
+	// Markers: 0 leads the first, 512 in the second, 1024 and 1536 in the fourth, 2048 in the fifth
+	stream := func() []byte {
+		return modelStream(true, sendSeg(OpSend, true, 1, 0, 460), long, writeSeg(OpWrite, true, 0x11, 0,
+			460), writeSeg(OpWrite, true, 0x11, 0, 1000), long)
 	}
 	if s := stream(); s[512+3] != 24 {
 		t.Fatalf("the Marker at 512 holds %x", s[512:516])
@@ -395,7 +411,9 @@ func TestMarkerChecks(t *testing.T) {
 				if !errors.As(r.Err(), &le) || le.Cause != tt.want {
 					t.Errorf("cut %d: %v, want %v", cut, r.Err(), tt.want)
 				}
-				if out := drain(r); tt.good > 0 && !bytes.Equal(out, AppendFPDU(nil, (&Terminate{Cause: tt.want}).Append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0)), true)) {
+				if out := drain(r); tt.good > 0 && !bytes.Equal(out,
+					AppendFPDU(nil, (&Terminate{Cause: tt.want}).Append(AppendUntagged(nil, true, OpTerminate, 0,
+						1, 0)), true)) {
 					t.Errorf("cut %d: sent %x", cut, out) // MPA-097
 				} else if tt.good == 0 && len(out) > 0 { // M12
 					t.Errorf("cut %d: sent %x before a valid FPDU", cut, out)
@@ -437,12 +455,14 @@ func mendMarked(b []byte) []byte {
 func TestMarkersWithoutCRC(t *testing.T) {
 	p := responder
 	p.MarkersIn, p.MarkersOut, p.CRC = true, true, false
-	in := modelStream(false, writeSeg(OpWrite, true, 0x10, 0, 20), writeSeg(OpWrite, true, 0x11, 0, 600), writeSeg(OpWrite, true, 0x10, 0, 20))
+	in := modelStream(false, writeSeg(OpWrite, true, 0x10, 0, 20), writeSeg(OpWrite, true, 0x11, 0,
+		600), writeSeg(OpWrite, true, 0x10, 0, 20))
 	copy(in[len(in)-4:], "junk")
 	r := newMarked(p, nil)
 	r.h.mem[0x11] = make([]byte, 600)
 	r.Write(in)
-	if r.Err() != nil || r.Stats().FPDUsIn != 3 || !bytes.Equal(r.h.mem[0x11], pattern(600, 0)) { // MPA-029
+	// MPA-029
+	if r.Err() != nil || r.Stats().FPDUsIn != 3 || !bytes.Equal(r.h.mem[0x11], pattern(600, 0)) {
 		t.Errorf("%v, %+v", r.Err(), r.Stats())
 	}
 	r.PostWrite(1, 1, 0, &payload{b: pattern(600, 0)}, 600)
@@ -469,7 +489,8 @@ func TestLongestFPDU(t *testing.T) {
 			p.MarkersIn = mark
 			r := newMarked(p, nil)
 			r.h.mem[0x11] = make([]byte, 65535)
-			segs := [][]byte{writeSeg(OpWrite, true, 0x10, 0, 8), writeSeg(OpWrite, true, 0x11, 0, n-TaggedHeaderLen), writeSeg(OpWrite, true, 0x10, 0, 8)}
+			segs := [][]byte{writeSeg(OpWrite, true, 0x10, 0, 8), writeSeg(OpWrite, true, 0x11, 0,
+				n-TaggedHeaderLen), writeSeg(OpWrite, true, 0x10, 0, 8)}
 			in := modelStream(true, segs...)
 			if !mark {
 				in = AppendFPDU(AppendFPDU(AppendFPDU(nil, segs[0], true), segs[1], true), segs[2], true)
@@ -477,7 +498,8 @@ func TestLongestFPDU(t *testing.T) {
 			for b := in; len(b) > 0; b = b[min(10_000, len(b)):] {
 				r.Write(b[:min(10_000, len(b))])
 			}
-			if r.Err() != nil || r.Stats().FPDUsIn != 3 || !bytes.Equal(r.h.mem[0x11][:n-TaggedHeaderLen], pattern(n-TaggedHeaderLen, 0)) {
+			if r.Err() != nil || r.Stats().FPDUsIn != 3 || !bytes.Equal(r.h.mem[0x11][:n-TaggedHeaderLen],
+				pattern(n-TaggedHeaderLen, 0)) {
 				t.Errorf("ULPDU of %d, markers %t: %v", n, mark, r.Err())
 			}
 		}
@@ -486,7 +508,9 @@ func TestLongestFPDU(t *testing.T) {
 
 // M10: a Marker behind the last FPDU is neither sent before the next nor waited for. MPA-025.
 func TestMarkerBehindLast(t *testing.T) {
-	a, b := newSides(iwarptest.Link{Record: true}, func(a, b *Params) { a.MarkersOut, b.MarkersIn = true, true }, Config{})
+	a, b := newSides(iwarptest.Link{Record: true}, func(a, b *Params) {
+		a.MarkersOut, b.MarkersIn = true, true
+	}, Config{})
 	b.h.posted = [][]byte{make([]byte, 500), make([]byte, 500)}
 	a.PostSend(1, OpSend, 0, &payload{b: make([]byte, 484)}, 484)
 	run(a, b)
@@ -495,7 +519,8 @@ func TestMarkerBehindLast(t *testing.T) {
 	}
 	a.PostSend(2, OpSend, 0, nil, 0)
 	run(a, b)
-	if n, log := a.s.Sent(); n != 512+28 || !bytes.Equal(log[512:516], make([]byte, 4)) || len(b.h.received) != 2 {
+	if n, log := a.s.Sent(); n != 512+28 || !bytes.Equal(log[512:516], make([]byte, 4)) ||
+		len(b.h.received) != 2 {
 		t.Errorf("sent %d octets, received %d", n, len(b.h.received))
 	}
 	// The leading Marker alone: the FPDU has begun.
@@ -512,7 +537,9 @@ func TestMarkerBehindLast(t *testing.T) {
 
 // Data both ways, over all four choices of M. MPA-020, 028, 029, 038, 047.
 func TestMarkersPerDirection(t *testing.T) {
-	for _, l := range []iwarptest.Link{{Record: true}, {CutEvery: 1, Record: true}, {CutEvery: 7, WriteMax: 13, Record: true}, {TakeLess: 3, WriteMax: 100, EMSS: 200, Record: true}} {
+	for _, l := range []iwarptest.Link{{Record: true}, {CutEvery: 1, Record: true},
+		{CutEvery: 7, WriteMax: 13, Record: true}, {TakeLess: 3, WriteMax: 100, EMSS: 200,
+			Record: true}} {
 		for m := range 8 {
 			ab, ba, crc := m&1 != 0, m&2 != 0, m&4 != 0
 			a, b := newSides(l, func(a, b *Params) {
@@ -527,7 +554,8 @@ func TestMarkersPerDirection(t *testing.T) {
 			a.PostSend(2, OpSend, 0, &payload{b: data}, 5000)
 			a.PostRead(3, 0x99, 55, 5000, 0x10, 0)
 			run(a, b)
-			if a.Err() != nil || b.Err() != nil || !bytes.Equal(b.h.mem[0x10], data) || !bytes.Equal(a.h.sinks[3], data) || len(b.h.received) != 1 || !a.Idle() || !b.Idle() {
+			if a.Err() != nil || b.Err() != nil || !bytes.Equal(b.h.mem[0x10], data) ||
+				!bytes.Equal(a.h.sinks[3], data) || len(b.h.received) != 1 || !a.Idle() || !b.Idle() {
 				t.Fatalf("%+v, markers %t %t: %v, %v", l, ab, ba, a.Err(), b.Err())
 			}
 			for i, s := range []*side{a, b} {
@@ -549,8 +577,10 @@ func TestMarkersPerDirection(t *testing.T) {
 						t.Errorf("%+v: side %d: markers that nobody asked for", l, i)
 					}
 				}
-				if s.Stats().OctetsOut != uint64(len(log)) || []*side{b, a}[i].Stats().OctetsIn != uint64(len(log)) {
-					t.Errorf("octets: %d sent, %d counted, %d taken", len(log), s.Stats().OctetsOut, []*side{b, a}[i].Stats().OctetsIn)
+				if s.Stats().OctetsOut != uint64(len(log)) || []*side{b, a}[i].Stats().OctetsIn != uint64(
+					len(log)) {
+					t.Errorf("octets: %d sent, %d counted, %d taken", len(log), s.Stats().OctetsOut,
+						[]*side{b, a}[i].Stats().OctetsIn)
 				}
 			}
 		}
@@ -608,11 +638,13 @@ FPDU 632 octets: Send qn=0 msn=2 mo=0 last len=600
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	b[len(b)-1] ^= 1
-	if got := DescribeMarkedStream(b, true, 0); len(got) != 3 || !strings.HasSuffix(got[2], "BAD CRC") {
+	if got := DescribeMarkedStream(b, true, 0); len(got) != 3 || !strings.HasSuffix(got[2],
+		"BAD CRC") {
 		t.Errorf("%q", got)
 	}
 	for n := 25; n < len(b); n++ {
-		if got := DescribeMarkedStream(b[:n], true, 0); n > 25 && n != 25+512 && !strings.HasSuffix(got[len(got)-1], "of a cut FPDU") {
+		if got := DescribeMarkedStream(b[:n], true, 0); n > 25 && n != 25+512 && !strings.HasSuffix(
+			got[len(got)-1], "of a cut FPDU") {
 			t.Fatalf("%d octets: %q", n, got)
 		}
 	}

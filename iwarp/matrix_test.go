@@ -18,7 +18,9 @@ func TestRTRMatrix(t *testing.T) {
 		for take := RTRWrite; take <= allRTR; take++ {
 			for _, reads := range []uint16{0, 1, 32} {
 				name := fmt.Sprintf("%v to %v, %d Reads", offer, take, reads)
-				in, req := startInitiator(t, config(func(c *StartConfig) { c.RTR, c.IRD, c.ORD = offer, reads, reads }), "")
+				in, req := startInitiator(t, config(func(c *StartConfig) {
+					c.RTR, c.IRD, c.ORD = offer, reads, reads
+				}), "")
 				if f, _, err := ParseStartFrame(req); err != nil || !f.Data.PeerToPeer || f.Data.RTR != offer {
 					t.Fatalf("%s: Request %v, %v", name, f, err)
 				}
@@ -61,14 +63,17 @@ func TestRTRMatrix(t *testing.T) {
 }
 
 // Every Reply that an Initiator can get to each of its offers: 16 flag patterns and the corner
-// values of IRD and ORD. One model decides what has to come out. EMPA-023, 024, 027, 028, 032, 037, 039, 040, 049, 050.
+// values of IRD and ORD. One model decides what has to come out. EMPA-023, 024, 027, 028, 032, 037,
+// 039, 040, 049, 050.
 func TestReplyMatrix(t *testing.T) {
 	corners := []uint16{0, 1, 5, 127, 128, 129, 0x3ffe, NotNegotiated}
 	for offer := RTRKinds(0); offer <= allRTR; offer++ { // 0: client-server
 		for flags := range 16 {
 			for _, ird := range corners {
 				for _, ord := range corners {
-					cfg := config(func(c *StartConfig) { c.RTR, c.ClientServer, c.IRD, c.ORD = offer, offer == 0, 3, 7 })
+					cfg := config(func(c *StartConfig) {
+						c.RTR, c.ClientServer, c.IRD, c.ORD = offer, offer == 0, 3, 7
+					})
 					in, _ := startInitiator(t, cfg, "")
 					x, y := ird|uint16(flags&3)<<14, ord|uint16(flags>>2)<<14
 					in.Write(append(unhex(repKey+"50 02 0004"), byte(x>>8), byte(x), byte(y>>8), byte(y)))
@@ -115,7 +120,8 @@ func TestReplyMatrix(t *testing.T) {
 						want = "2/0/7"
 					}
 					if got != want {
-						t.Fatalf("offer %v, Reply flags %04b, IRD %#x, ORD %#x: %s, want %s", offer, flags, ird, ord, got, want)
+						t.Fatalf("offer %v, Reply flags %04b, IRD %#x, ORD %#x: %s, want %s", offer, flags, ird, ord,
+							got, want)
 					}
 				}
 			}
@@ -123,8 +129,8 @@ func TestReplyMatrix(t *testing.T) {
 	}
 }
 
-// The same for Requests: 16 flag patterns and the corner values against a Responder that has 3 and 7
-// Reads of its own. EMPA-018, 019, 020, 025, 026, 032, 033, 035, 049; M14.
+// The same for Requests: 16 flag patterns and the corner values against a Responder that has 3 and
+// 7 Reads of its own. EMPA-018, 019, 020, 025, 026, 032, 033, 035, 049; M14.
 func TestRequestMatrix(t *testing.T) {
 	corners := []uint16{0, 1, 5, 127, 128, 129, 0x3ffe, NotNegotiated}
 	for flags := range 16 {
@@ -145,7 +151,8 @@ func TestRequestMatrix(t *testing.T) {
 					t.Fatalf("Reply %v, %v", f, err)
 				}
 				where := fmt.Sprintf("flags %04b, IRD %#x, ORD %#x: %v, %v", flags, ird, ord, f, p)
-				if !f.Data.PeerToPeer && (f.Data.RTR != 0 || p.RTR != 0) || f.Data.PeerToPeer && f.Data.RTR == 0 {
+				if !f.Data.PeerToPeer && (f.Data.RTR != 0 || p.RTR != 0) || f.Data.PeerToPeer &&
+					f.Data.RTR == 0 {
 					t.Errorf("%s: RTR", where)
 				}
 				switch {
@@ -155,7 +162,8 @@ func TestRequestMatrix(t *testing.T) {
 				}
 				switch {
 				case ord == NotNegotiated && (p.IRD != 3 || f.Data.IRD != NotNegotiated),
-					ord != NotNegotiated && (p.IRD < min(ord, MaxReads) || p.IRD < 3 || p.IRD > MaxReads || f.Data.IRD != p.IRD):
+					ord != NotNegotiated && (p.IRD < min(ord, MaxReads) || p.IRD < 3 || p.IRD > MaxReads ||
+						f.Data.IRD != p.IRD):
 					t.Errorf("%s: IRD", where)
 				}
 			}
@@ -184,7 +192,8 @@ func TestPrivateDataLengths(t *testing.T) {
 				t.Fatal(err)
 			}
 			req := drain(in)
-			if len(req) != 20+extra+n || int(req[18])<<8|int(req[19]) != n+extra || !bytes.Equal(req[20+extra:], pd) {
+			if len(req) != 20+extra+n || int(req[18])<<8|int(req[19]) != n+extra ||
+				!bytes.Equal(req[20+extra:], pd) {
 				t.Fatalf("revision %d, %d octets: Request %x", rev, n, req)
 			}
 			for _, reject := range []bool{false, true} {
@@ -210,7 +219,8 @@ func TestPrivateDataLengths(t *testing.T) {
 				in.Write(rep[:cut])
 				in.Write(rep[cut:])
 				p, err := in.Result()
-				if r, ok := IsRejected(err); ok != reject || reject && !bytes.Equal(r.PrivateData, pd) || !reject && !bytes.Equal(p.PrivateData, pd) {
+				if r, ok := IsRejected(err); ok != reject || reject && !bytes.Equal(r.PrivateData, pd) ||
+					!reject && !bytes.Equal(p.PrivateData, pd) {
 					t.Fatalf("revision %d, %d octets: %v, %v", rev, n, p, err)
 				}
 			}
@@ -222,14 +232,18 @@ func TestPrivateDataLengths(t *testing.T) {
 func TestReconfigure(t *testing.T) {
 	re, _ := NewResponder(DefaultStartConfig())
 	re.Write(unhex(reqKey + "10 02 0004 c004 c004"))
-	if err := re.Reconfigure(config(func(c *StartConfig) { c.IRD = 1000 })); !errors.Is(err, ErrConfig) {
+	if err := re.Reconfigure(config(func(c *StartConfig) { c.IRD = 1000 })); !errors.Is(err,
+		ErrConfig) {
 		t.Error(err)
 	}
-	if err := re.Reconfigure(config(func(c *StartConfig) { c.Revision, c.CRC, c.Markers, c.RTR = 1, CRCOff, true, RTRSend })); err != nil {
+	if err := re.Reconfigure(config(func(c *StartConfig) {
+		c.Revision, c.CRC, c.Markers, c.RTR = 1, CRCOff, true, RTRSend
+	})); err != nil {
 		t.Fatal(err)
 	}
 	p, err := re.Accept(4, 4, nil)
-	if b := drain(re); err != nil || !bytes.Equal(b, unhex(repKey+"90 02 0004 c004 0004")) || p.CRC || !p.MarkersIn {
+	if b := drain(re); err != nil || !bytes.Equal(b, unhex(repKey+"90 02 0004 c004 0004")) || p.CRC ||
+		!p.MarkersIn {
 		t.Errorf("%x, %v, %v", b, p, err)
 	}
 	if err := re.Reconfigure(DefaultStartConfig()); !errors.Is(err, ErrState) {

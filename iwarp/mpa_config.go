@@ -50,7 +50,8 @@ type StartConfig struct {
 // DefaultStartConfig is revision 2 with enhanced set-up, CRCs, 32 Reads each way, peer-to-peer
 // with every kind of ready-to-receive message.
 func DefaultStartConfig() StartConfig {
-	return StartConfig{Revision: 2, IRD: DefaultReads, ORD: DefaultReads, MaxIRD: MaxReads, RTR: rtrAll}
+	return StartConfig{Revision: 2, IRD: DefaultReads, ORD: DefaultReads, MaxIRD: MaxReads,
+		RTR: rtrAll}
 }
 
 // check fills in defaults.

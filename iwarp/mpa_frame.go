@@ -124,7 +124,8 @@ func (f *StartFrame) Append(b []byte) ([]byte, error) {
 		n += enhancedLen
 	}
 	if n > MaxPrivateData {
-		return b, fmt.Errorf("%w: %d octets, %d with the connection data; at most %d", ErrPrivateData, len(f.PrivateData), n, MaxPrivateData)
+		return b, fmt.Errorf("%w: %d octets, %d with the connection data; at most %d", ErrPrivateData,
+			len(f.PrivateData), n, MaxPrivateData)
 	}
 	if f.Enhanced && f.Revision < 2 {
 		return b, fmt.Errorf("%w: enhanced data needs revision 2", ErrConfig)

@@ -46,7 +46,8 @@ func TestCRCToTheEnd(t *testing.T) {
 				bad := bytes.Clone(good)
 				bad[len(bad)-1] ^= 1
 				r.Write(bad)
-				if got := cause(r.Err()); want && got != "2/0/02" || !want && got != "<nil>" || r.Stats().FPDUsIn < 10_000 {
+				if got := cause(r.Err()); want && got != "2/0/02" || !want && got != "<nil>" ||
+					r.Stats().FPDUsIn < 10_000 {
 					t.Errorf("Request %t, Reply %t, %v: %s", reqCRC, repCRC, p, got)
 				}
 			}
@@ -54,8 +55,8 @@ func TestCRCToTheEnd(t *testing.T) {
 	}
 }
 
-// MPA-047: 10^5 FPDUs of any size, with and without markers, in pieces of any size: each ULPDU_Length leads
-// to the next one.
+// MPA-047: 10^5 FPDUs of any size, with and without markers, in pieces of any size: each
+// ULPDU_Length leads to the next one.
 func TestFramingLong(t *testing.T) {
 	for _, marked := range []bool{false, true} {
 		rng := rand.New(rand.NewPCG(5044, 1))
@@ -109,7 +110,8 @@ func (v *virtualWrites) PlaceWrite(_ STag, to uint64, chunk []byte, _ bool) erro
 	return v.bad
 }
 
-// MPA-054: the end that took the TCP connection is the Initiator, the one that made it the Responder.
+// MPA-054: the end that took the TCP connection is the Initiator, the one that made it the
+// Responder.
 func TestRolesWithoutSYN(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -156,7 +158,8 @@ func TestRolesWithoutSYN(t *testing.T) {
 	active.Write(drain(re))
 	pump(passive, in, in.Done)
 	pa, err := in.Result()
-	if err != nil || string(pa.PrivateData) != "from the dialer" || string(pb.PrivateData) != "from the listener" {
+	if err != nil || string(pa.PrivateData) != "from the dialer" ||
+		string(pb.PrivateData) != "from the listener" {
 		t.Fatalf("%v, %v, %v", pa, pb, err)
 	}
 	ha, hb := newHost(), newHost()
@@ -173,8 +176,8 @@ func TestRolesWithoutSYN(t *testing.T) {
 	}
 }
 
-// EMPA-021, EMPA-022: a Request whose IRD is too small is refused with the number that is needed; here the
-// reason is 2/0/06, and no Terminate is made.
+// EMPA-021, EMPA-022: a Request whose IRD is too small is refused with the number that is needed;
+// here the reason is 2/0/06, and no Terminate is made.
 func TestRejectIRD(t *testing.T) {
 	in, req := startInitiator(t, config(func(c *StartConfig) { c.IRD = 0 }), "")
 	re, _ := NewResponder(DefaultStartConfig())
@@ -193,19 +196,22 @@ func TestRejectIRD(t *testing.T) {
 	}
 	rep := drain(re)
 	f, n, err := ParseStartFrame(rep)
-	if err != nil || n != len(rep) || !f.Reply || !f.Rejected || !f.Enhanced || f.Data.ORD != 4 || string(f.PrivateData) != "four" {
+	if err != nil || n != len(rep) || !f.Reply || !f.Rejected || !f.Enhanced || f.Data.ORD != 4 ||
+		string(f.PrivateData) != "four" {
 		t.Fatalf("%v, %d of %d octets, %v", f, n, len(rep), err)
 	}
 	in.Write(rep)
 	_, err = in.Result()
-	if r, ok := IsRejected(err); !ok || r.ORD != 4 || !r.Enhanced || string(r.PrivateData) != "four" || in.Len() != 0 {
+	if r, ok := IsRejected(err); !ok || r.ORD != 4 || !r.Enhanced || string(r.PrivateData) != "four" ||
+		in.Len() != 0 {
 		t.Errorf("%+v, %v, %d octets to send", r, err, in.Len())
 	}
 	if err := re.RejectIRD(4, nil); !errors.Is(err, ErrState) {
 		t.Errorf("again: %v", err)
 	}
 	// A Request that says nothing of its IRD cannot have too little.
-	for name, wire := range map[string]string{"plain": reqKey + "40 02 0000", "not negotiated": reqKey + "50 02 0004 bfff c001"} {
+	for name, wire := range map[string]string{"plain": reqKey + "40 02 0000",
+		"not negotiated": reqKey + "50 02 0004 bfff c001"} {
 		re, _ := NewResponder(DefaultStartConfig())
 		re.Write(unhex(wire))
 		if err := re.RejectIRD(4, nil); !errors.Is(err, ErrState) {

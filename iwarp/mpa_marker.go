@@ -7,7 +7,8 @@ import "encoding/binary"
 // reserved(16) FPDUPTR(16): how many octets before the Marker the ULPDU_Length of its FPDU starts.
 // A Marker between two FPDUs belongs to the second, goes out with it and holds 0.
 //
-// Positions are offsets in the stream, modulo 2^32 as sequence numbers are: TCP's own are not needed.
+// Positions are offsets in the stream, modulo 2^32 as sequence numbers are: TCP's own are not
+// needed.
 const (
 	markerEvery = 512
 	markerLen   = 4
@@ -33,8 +34,8 @@ func markedLen(pos uint32, n int) int {
 	return n + markerLen*(1+(n-gap-1)/(markerEvery-markerLen))
 }
 
-// MULPDUMarkers is MULPDU for a direction with markers: EMSS - (6 + 4 * ceil(EMSS/512) + EMSS mod 4),
-// within 128..64768. RFC 5044, section 4.5.
+// MULPDUMarkers is MULPDU for a direction with markers: EMSS - (6 + 4 * ceil(EMSS/512) + EMSS mod
+// 4), within 128..64768. RFC 5044, section 4.5.
 func MULPDUMarkers(emss int) int {
 	return min(max(emss-(6+markerLen*((emss+markerEvery-1)/markerEvery)+emss&3), MinMULPDU), MaxMULPDU)
 }
@@ -87,7 +88,8 @@ func AppendMarkedFPDU(b, ulpdu []byte, crc bool, pos uint32) []byte {
 }
 
 // An unmarker takes the Markers out of an inbound stream while FPDUs are gathered. Each of them is
-// looked at; an FPDU with one that does not point to it is refused when its CRC has been found good.
+// looked at; an FPDU with one that does not point to it is refused when its CRC has been found
+// good.
 type unmarker struct {
 	on     bool
 	pos    uint32 // offset in the stream of the next octet
@@ -101,8 +103,8 @@ type unmarker struct {
 	want   uint16
 }
 
-// writeMarked is Write for a stream with Markers. All of it goes through the buffer: there is hardly
-// an FPDU without a Marker inside.
+// writeMarked is Write for a stream with Markers. All of it goes through the buffer: there is
+// hardly an FPDU without a Marker inside.
 func (e *Endpoint) writeMarked(b []byte) (n int, err error) {
 	r := &e.rx
 	m := &r.mark

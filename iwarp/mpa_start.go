@@ -62,7 +62,8 @@ func NewInitiator(cfg StartConfig, privateData []byte) (*Initiator, error) {
 		return nil, err
 	}
 	s := &Initiator{cfg: cfg}
-	s.req = StartFrame{Revision: cfg.Revision, Markers: cfg.Markers, CRC: cfg.CRC != CRCOff, PrivateData: privateData}
+	s.req = StartFrame{Revision: cfg.Revision, Markers: cfg.Markers, CRC: cfg.CRC != CRCOff,
+		PrivateData: privateData}
 	s.req.Data, s.req.Enhanced = cfg.Offer()
 	var err error
 	if s.b, err = s.req.Append(nil); err != nil {
@@ -120,18 +121,21 @@ func (s *Initiator) reply(f *StartFrame) {
 		s.fail(localErrorf(TermStartFrame, "Reply with revision %d", f.Revision))
 		return
 	case f.Rejected:
-		r := &RejectedError{Revision: f.Revision, Enhanced: f.Enhanced, IRD: f.Data.IRD, ORD: f.Data.ORD, PrivateData: f.PrivateData}
+		r := &RejectedError{Revision: f.Revision, Enhanced: f.Enhanced, IRD: f.Data.IRD, ORD: f.Data.ORD,
+			PrivateData: f.PrivateData}
 		s.fail(r)
 		return
 	case f.Enhanced != s.req.Enhanced:
 		// EMPA-016
-		s.fail(localErrorf(TermStartFrame, "Reply with S=%t to a Request with S=%t", f.Enhanced, s.req.Enhanced))
+		s.fail(localErrorf(TermStartFrame, "Reply with S=%t to a Request with S=%t", f.Enhanced,
+			s.req.Enhanced))
 		return
 	}
 	p := Params{
 		Initiator: true, Revision: min(s.cfg.Revision, f.Revision), CRC: s.req.CRC || f.CRC,
 		MarkersIn: s.req.Markers, MarkersOut: f.Markers,
-		IRD: s.cfg.IRD, ORD: s.cfg.ORD, PeerIRD: NotNegotiated, PeerORD: NotNegotiated, PrivateData: f.PrivateData,
+		IRD: s.cfg.IRD, ORD: s.cfg.ORD, PeerIRD: NotNegotiated, PeerORD: NotNegotiated,
+		PrivateData: f.PrivateData,
 	}
 	if s.cfg.CRC == CRCRequired && !f.CRC {
 		err := errors.New("the peer does not confirm CRCs, which are required")
@@ -258,7 +262,8 @@ func (s *Responder) Request() (r Request, ok bool) {
 		return r, false
 	}
 	f := &s.frame
-	r = Request{Revision: f.Revision, CRC: f.CRC, Markers: f.Markers, Enhanced: f.Enhanced, IRD: NotNegotiated, ORD: NotNegotiated, PrivateData: f.PrivateData}
+	r = Request{Revision: f.Revision, CRC: f.CRC, Markers: f.Markers, Enhanced: f.Enhanced,
+		IRD: NotNegotiated, ORD: NotNegotiated, PrivateData: f.PrivateData}
 	if f.Enhanced {
 		r.PeerToPeer, r.IRD, r.ORD = f.Data.PeerToPeer, f.Data.IRD, f.Data.ORD
 		if r.PeerToPeer {
@@ -277,7 +282,8 @@ func (s *Responder) base(ird, ord uint16) (StartFrame, Params) {
 		// C is set whenever the Request had it: siw looks at the Reply only (docs/interop.md#S7).
 		CRC: req.CRC || s.cfg.CRC != CRCOff, Markers: s.cfg.Markers,
 	}
-	p := Params{Revision: f.Revision, CRC: f.CRC, MarkersIn: f.Markers, MarkersOut: req.Markers, IRD: ird, ORD: ord, PeerIRD: NotNegotiated, PeerORD: NotNegotiated, PrivateData: req.PrivateData}
+	p := Params{Revision: f.Revision, CRC: f.CRC, MarkersIn: f.Markers, MarkersOut: req.Markers,
+		IRD: ird, ORD: ord, PeerIRD: NotNegotiated, PeerORD: NotNegotiated, PrivateData: req.PrivateData}
 	if !req.Enhanced {
 		return f, p
 	}
@@ -305,7 +311,8 @@ func (s *Responder) Accept(ird, ord uint16, privateData []byte) (Params, error) 
 	return p, nil
 }
 
-// Reject queues a rejecting Reply. TCP stays open for the caller to close. ErrState, ErrPrivateData.
+// Reject queues a rejecting Reply. TCP stays open for the caller to close. ErrState,
+// ErrPrivateData.
 func (s *Responder) Reject(privateData []byte) error {
 	if s.state != respAsked {
 		return ErrState
@@ -325,10 +332,10 @@ func (s *Responder) reject(edit func(*StartFrame), privateData []byte) error {
 	return nil
 }
 
-// RejectIRD is Reject for an Initiator that cannot have the ord Reads outstanding that the program needs:
-// the Reply says how many (RFC 6581, section 9.1), and Err is 2/0/06. ErrState: also if the Request does
-// not say how many it takes, or takes enough. It is for programs that cannot do with less: vnic has Accept
-// agree on what both ends can do.
+// RejectIRD is Reject for an Initiator that cannot have the ord Reads outstanding that the program
+// needs: the Reply says how many (RFC 6581, section 9.1), and Err is 2/0/06. ErrState: also if the
+// Request does not say how many it takes, or takes enough. It is for programs that cannot do with
+// less: vnic has Accept agree on what both ends can do.
 func (s *Responder) RejectIRD(ord uint16, privateData []byte) error {
 	d := &s.frame.Data
 	if s.state != respAsked || !s.frame.Enhanced || ord <= d.IRD {
@@ -341,7 +348,8 @@ func (s *Responder) RejectIRD(ord uint16, privateData []byte) error {
 		return err
 	}
 	// For the caller: the peer is told by the Reply, docs/decisions.md#M3.
-	s.err = localErrorf(TermInsufficientIRD, "the peer takes %d Reads outstanding, %d are needed", d.IRD, ord)
+	s.err = localErrorf(TermInsufficientIRD, "the peer takes %d Reads outstanding, %d are needed",
+		d.IRD, ord)
 	return nil
 }
 

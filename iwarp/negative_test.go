@@ -44,7 +44,8 @@ func writeSeg(op Opcode, last bool, stag STag, to uint64, n int) []byte {
 }
 
 func readReq(msn MSN, n uint32, src STag, to uint64) []byte {
-	return AppendReadRequest(AppendUntagged(nil, true, OpReadRequest, 0, msn, 0), 0xdead, 0xbeef, n, src, to)
+	return AppendReadRequest(AppendUntagged(nil, true, OpReadRequest, 0, msn, 0), 0xdead, 0xbeef,
+		n, src, to)
 }
 
 // with changes octet i of seg.
@@ -110,12 +111,14 @@ func fatals() (tt []fatal) {
 		add("DDP-025", fmt.Sprintf("tagged DV %d", dv), "1104c000", "d", with(write, 0, 0xc0|dv))
 		add("DDP-026", fmt.Sprintf("untagged DV %d", dv), "1206c000", "d", with(send, 0, 0x40|dv))
 		add("DDP-026", fmt.Sprintf("untagged DV %d in the second segment", dv), "1206c000", "d",
-			with(sendSeg(OpSend, true, 1, 5, 5), 0, 0x40|dv), sendSeg(OpSend, false, 1, 0, 5)).setup = post(100)
+			with(sendSeg(OpSend, true, 1, 5, 5), 0, 0x40|dv), sendSeg(OpSend, false, 1, 0, 5)).setup =
+			post(100)
 		add("RDMAP-118", fmt.Sprintf("tagged RV %d", dv), "0205c000", "d", with(write, 1, dv<<6))
 		add("RDMAP-118", fmt.Sprintf("untagged RV %d", dv), "0205c000", "d", with(send, 1, dv<<6|3))
 	}
 	for op := byte(8); op < 16; op++ {
-		row := add("RDMAP-117, EXT-003", fmt.Sprintf("untagged opcode %d", op), "0206c000", "d", with(send, 1, 0x40|op))
+		row := add("RDMAP-117, EXT-003", fmt.Sprintf("untagged opcode %d", op), "0206c000", "d",
+			with(send, 1, 0x40|op))
 		if op < 12 {
 			row.only = "off"
 		}
@@ -126,7 +129,8 @@ func fatals() (tt []fatal) {
 		if op != byte(OpWrite) && op != byte(OpReadResponse) {
 			seg = writeSeg(OpWrite, true, 0x10, 0, 8)
 		}
-		add("RDMAP-021", fmt.Sprintf("%v with the wrong T", Opcode(op)), "0206c000", "d", with(seg, 1, 0x40|op))
+		add("RDMAP-021", fmt.Sprintf("%v with the wrong T", Opcode(op)), "0206c000", "d",
+			with(seg, 1, 0x40|op))
 	}
 	// queues
 	for _, qn := range []uint32{3, 4, 0xffffffff} {
@@ -138,8 +142,10 @@ func fatals() (tt []fatal) {
 	for _, x := range []struct {
 		op Opcode
 		qn uint32
-	}{{OpSend, 1}, {OpSend, 2}, {OpSendSEInvalidate, 1}, {OpReadRequest, 0}, {OpReadRequest, 2}, {OpTerminate, 0}, {OpTerminate, 1}} {
-		add("RDMAP-023, RDMAP-077", fmt.Sprintf("%v on QN %d", x.op, x.qn), "0206c000", "d", withQN(sendSeg(x.op, true, 1, 0, 28), x.qn))
+	}{{OpSend, 1}, {OpSend, 2}, {OpSendSEInvalidate, 1}, {OpReadRequest, 0}, {OpReadRequest, 2},
+		{OpTerminate, 0}, {OpTerminate, 1}} {
+		add("RDMAP-023, RDMAP-077", fmt.Sprintf("%v on QN %d", x.op, x.qn), "0206c000", "d",
+			withQN(sendSeg(x.op, true, 1, 0, 28), x.qn))
 	}
 	// order of the checks: A20
 	add("A20", "DV before RV", "1104c000", "d", with(with(write, 0, 0xc2), 1, 0))
@@ -151,21 +157,33 @@ func fatals() (tt []fatal) {
 
 	// Sends
 	add("DDP-082", "MSN 0", "1203c000", "d", sendSeg(OpSend, true, 0, 0, 5)).setup = post(100)
-	add("DDP-082", "MSN skipped", "1203c000", "d", sendSeg(OpSend, true, 2, 0, 5)).setup = post(100, 100)
+	add("DDP-082", "MSN skipped", "1203c000", "d", sendSeg(OpSend, true, 2, 0, 5)).setup = post(100,
+		100)
 	add("DDP-082", "MSN again", "1203c000", "d", send, send).setup = post(100, 100)
-	add("DDP-082", "next MSN before L", "1203c000", "d", sendSeg(OpSend, true, 2, 0, 5), sendSeg(OpSend, false, 1, 0, 5)).setup = post(100, 100)
-	add("DDP-080", "MO at the end", "1204c000", "d", sendSeg(OpSend, true, 1, 100, 5)).setup = post(100)
-	add("DDP-080", "MO far", "1204c000", "d", sendSeg(OpSend, true, 1, 0xfffffff0, 32)).setup = post(100)
+	add("DDP-082", "next MSN before L", "1203c000", "d", sendSeg(OpSend, true, 2, 0, 5),
+		sendSeg(OpSend, false, 1, 0, 5)).setup = post(100, 100)
+	add("DDP-080", "MO at the end", "1204c000", "d", sendSeg(OpSend, true, 1, 100, 5)).setup =
+		post(100)
+	add("DDP-080", "MO far", "1204c000", "d", sendSeg(OpSend, true, 1, 0xfffffff0, 32)).setup =
+		post(100)
 	add("A9", "empty, MO far", "1204c000", "d", sendSeg(OpSend, true, 1, 101, 0)).setup = post(100)
-	add("A9", "empty with a false MO", "1204c000", "d", sendSeg(OpSend, true, 1, 5, 0)).setup = post(100)
-	add("DDP-054", "gap", "1204c000", "d", sendSeg(OpSend, true, 1, 6, 5), sendSeg(OpSend, false, 1, 0, 5)).setup = post(100)
-	add("DDP-054", "octets again", "1204c000", "d", sendSeg(OpSend, true, 1, 5, 5), sendSeg(OpSend, false, 1, 0, 5), sendSeg(OpSend, false, 1, 0, 5)).setup = post(100)
-	add("DDP-081, RDMAP-065", "too long", "1205c000", "d", sendSeg(OpSend, true, 1, 0, 101)).setup = post(100)
-	add("DDP-081", "too long, in two", "1205c000", "d", sendSeg(OpSend, true, 1, 60, 41), sendSeg(OpSend, false, 1, 0, 60)).setup = post(100)
+	add("A9", "empty with a false MO", "1204c000", "d", sendSeg(OpSend, true, 1, 5, 0)).setup =
+		post(100)
+	add("DDP-054", "gap", "1204c000", "d", sendSeg(OpSend, true, 1, 6, 5), sendSeg(OpSend, false, 1, 0,
+		5)).setup = post(100)
+	add("DDP-054", "octets again", "1204c000", "d", sendSeg(OpSend, true, 1, 5, 5),
+		sendSeg(OpSend, false, 1, 0, 5), sendSeg(OpSend, false, 1, 0, 5)).setup = post(100)
+	add("DDP-081, RDMAP-065", "too long", "1205c000", "d", sendSeg(OpSend, true, 1, 0, 101)).setup =
+		post(100)
+	add("DDP-081", "too long, in two", "1205c000", "d", sendSeg(OpSend, true, 1, 60, 41),
+		sendSeg(OpSend, false, 1, 0, 60)).setup = post(100)
 	add("DDP-081", "too long for nothing", "1205c000", "d", send).setup = post(0)
-	add("RDMAP-073", "invalidate of a foreign STag", "0109c000", "d", sendSeg(OpSendInvalidate, true, 1, 0, 5)).setup = refuse(TermInvalidateNotAssociated, "EndReceive")
-	add("RDMAP-073, SEC-038", "invalidate of an unknown STag", "0209c000", "d", sendSeg(OpSendSEInvalidate, true, 1, 0, 5)).setup = refuse(TermCannotInvalidate, "EndReceive")
-	add("A23", "receive buffer lost", "10000000", "", send).setup = refuse(TermDDPCatastrophic, "PlaceReceive")
+	add("RDMAP-073", "invalidate of a foreign STag", "0109c000", "d", sendSeg(OpSendInvalidate, true,
+		1, 0, 5)).setup = refuse(TermInvalidateNotAssociated, "EndReceive")
+	add("RDMAP-073, SEC-038", "invalidate of an unknown STag", "0209c000", "d",
+		sendSeg(OpSendSEInvalidate, true, 1, 0, 5)).setup = refuse(TermCannotInvalidate, "EndReceive")
+	add("A23", "receive buffer lost", "10000000", "", send).setup = refuse(TermDDPCatastrophic,
+		"PlaceReceive")
 	add("RDMAP-041", "anything else", "10000000", "", send).setup = func(r *raw) {
 		r.h.posted = [][]byte{make([]byte, 100)}
 		r.h.broken = func(string) error { return errors.New("no LocalError") }
@@ -173,58 +191,88 @@ func fatals() (tt []fatal) {
 
 	// Writes
 	for code, c := range []TermCode{TermInvalidSTag, TermBounds, TermNotAssociated, TermTOWrap} {
-		add("DDP-083..088", c.String(), fmt.Sprintf("11%02xc000", code), "d", write).setup = refuse(c, "PlaceWrite")
+		add("DDP-083..088", c.String(), fmt.Sprintf("11%02xc000", code), "d", write).setup = refuse(c,
+			"PlaceWrite")
 	}
 	add("DDP-083, E6", "unknown STag", "1100c000", "d", writeSeg(OpWrite, true, 0xbad0ff, 0x4000, 32))
 	add("DDP-087", "an octet beyond", "1101c000", "d", writeSeg(OpWrite, true, 0x10, 57, 8))
 	add("DDP-088", "TO wraps", "1103c000", "d", writeSeg(OpWrite, true, 0x10, ^uint64(3), 8))
 
 	// Read Requests
-	for code, c := range []TermCode{TermReadInvalidSTag, TermReadBounds, TermReadAccess, TermReadNotAssociated, TermReadTOWrap} {
-		add("RDMAP-114, 120..124", c.String(), fmt.Sprintf("01%02xe000", code), "dr", readReq(1, 8, 0x10, 0)).setup = refuse(c, "ReadSource")
+	for code, c := range []TermCode{TermReadInvalidSTag, TermReadBounds, TermReadAccess,
+		TermReadNotAssociated, TermReadTOWrap} {
+		add("RDMAP-114, 120..124", c.String(), fmt.Sprintf("01%02xe000", code), "dr",
+			readReq(1, 8, 0x10, 0)).setup = refuse(c, "ReadSource")
 	}
 	add("RDMAP-120, E7", "unknown STag", "0100e000", "dr", readReq(1, 4096, 0xbad0ff, 0x10))
-	add("A22", "remote operation error", "0207c000", "d", readReq(1, 8, 0x10, 0)).setup = refuse(TermStreamCatastrophic, "ReadSource")
+	add("A22", "remote operation error", "0207c000", "d", readReq(1, 8, 0x10, 0)).setup = refuse(
+		TermStreamCatastrophic, "ReadSource")
 	add("RDMAP-112", "source lost", "00ff0000", "", readReq(1, 8, 0x10, 0)).setup = func(r *raw) {
 		r.h.broken = func(string) error { return errors.New("no LocalError") }
 	}
 	add("DDP-082", "Read with MSN 2", "1203c000", "d", readReq(2, 8, 0x10, 0))
-	add("DDP-082", "Read with MSN 1 again", "1203c000", "d", readReq(1, 8, 0x10, 0), readReq(1, 8, 0x10, 0))
-	add("A5, RDMAP-102, SEC-036", "more Reads than IRD", "1202c000", "d", readReq(3, 8, 0x10, 0), readReq(1, 8, 0x10, 0), readReq(2, 8, 0x10, 0))
+	add("DDP-082", "Read with MSN 1 again", "1203c000", "d", readReq(1, 8, 0x10, 0),
+		readReq(1, 8, 0x10, 0))
+	add("A5, RDMAP-102, SEC-036", "more Reads than IRD", "1202c000", "d", readReq(3, 8, 0x10, 0),
+		readReq(1, 8, 0x10, 0), readReq(2, 8, 0x10, 0))
 	for _, n := range []int{0, 27} {
-		add("A16, RDMAP-005", fmt.Sprintf("Read Request of %d octets", n), "02ffc000", "d", readReq(1, 8, 0x10, 0)[:18+n])
+		add("A16, RDMAP-005", fmt.Sprintf("Read Request of %d octets", n), "02ffc000", "d",
+			readReq(1, 8, 0x10, 0)[:18+n])
 	}
-	add("A16, RDMAP-027", "Read Request of 29 octets", "02ffc000", "d", append(readReq(1, 8, 0x10, 0), 0))
-	add("A16", "Read Request of 32 octets", "02ffc000", "d", append(readReq(1, 8, 0x10, 0), 0, 0, 0, 0))
+	add("A16, RDMAP-027", "Read Request of 29 octets", "02ffc000", "d",
+		append(readReq(1, 8, 0x10, 0), 0))
+	add("A16", "Read Request of 32 octets", "02ffc000", "d", append(readReq(1, 8, 0x10, 0), 0,
+		0, 0, 0))
 	add("A16", "Read Request of 20 and 9 octets", "02ffc000", "d",
-		append(AppendUntagged(nil, true, OpReadRequest, 0, 1, 20), make([]byte, 9)...), with(readReq(1, 8, 0x10, 0)[:38], 0, 1))
-	add("A10", "Read Request with a gap", "1204c000", "d", append(AppendUntagged(nil, true, OpReadRequest, 0, 1, 20), make([]byte, 8)...))
-	add("DDP-080", "Read Request with MO 29", "1204c000", "d", append(AppendUntagged(nil, true, OpReadRequest, 0, 1, 29), make([]byte, 8)...))
+		append(AppendUntagged(nil, true, OpReadRequest, 0, 1, 20), make([]byte, 9)...),
+		with(readReq(1, 8, 0x10, 0)[:38], 0, 1))
+	add("A10", "Read Request with a gap", "1204c000", "d",
+		append(AppendUntagged(nil, true, OpReadRequest, 0, 1, 20), make([]byte, 8)...))
+	add("DDP-080", "Read Request with MO 29", "1204c000", "d",
+		append(AppendUntagged(nil, true, OpReadRequest, 0, 1, 29), make([]byte, 8)...))
 
 	// Read Responses
-	add("RDMAP-068", "unsolicited Response", "0206c000", "d", writeSeg(OpReadResponse, true, 0x99, 5, 8))
-	add("RDMAP-068", "second Response", "0206c000", "d", writeSeg(OpReadResponse, true, 0x99, 5, 8), writeSeg(OpReadResponse, true, 0x99, 5, 8)).setup = read(8)
-	add("RDMAP-062", "Response with another STag", "1100c000", "d", writeSeg(OpReadResponse, true, 0x98, 5, 8)).setup = read(8)
-	add("RDMAP-062", "Response with another TO", "1101c000", "d", writeSeg(OpReadResponse, true, 0x99, 6, 8)).setup = read(8)
-	add("A10", "Response with a gap", "1101c000", "d", writeSeg(OpReadResponse, true, 0x99, 10, 3), writeSeg(OpReadResponse, false, 0x99, 5, 4)).setup = read(8)
-	add("RDMAP-068", "Response too long", "1101c000", "d", writeSeg(OpReadResponse, true, 0x99, 5, 9)).setup = read(8)
-	add("RDMAP-068", "Response too long, in two", "1101c000", "d", writeSeg(OpReadResponse, true, 0x99, 10, 4), writeSeg(OpReadResponse, false, 0x99, 5, 5)).setup = read(8)
-	add("RDMAP-068, SEC-011", "Response too long, not the last", "1101c000", "d", writeSeg(OpReadResponse, false, 0x99, 5, 9)).setup = read(8)
-	add("RDMAP-068, SEC-011", "Response that goes on", "1101c000", "d", writeSeg(OpReadResponse, false, 0x99, 13, 1), writeSeg(OpReadResponse, false, 0x99, 5, 8)).setup = read(8)
-	add("RDMAP-068", "Response too short", "1101c000", "d", writeSeg(OpReadResponse, true, 0x99, 5, 7)).setup = read(8)
-	add("A25", "empty Response to a Read of 8", "1101c000", "d", writeSeg(OpReadResponse, true, 0x99, 5, 0)).setup = read(8)
-	add("A25", "Response of 1 to an empty Read", "1101c000", "d", writeSeg(OpReadResponse, true, 0x99, 5, 1)).setup = read(0)
-	add("A23", "sink lost", "10000000", "", writeSeg(OpReadResponse, true, 0x99, 5, 8)).setup = func(r *raw) {
-		read(8)(r)
-		r.h.broken = func(string) error { return errors.New("gone") }
-	}
+	add("RDMAP-068", "unsolicited Response", "0206c000", "d", writeSeg(OpReadResponse, true,
+		0x99, 5, 8))
+	add("RDMAP-068", "second Response", "0206c000", "d", writeSeg(OpReadResponse, true, 0x99, 5, 8),
+		writeSeg(OpReadResponse, true, 0x99, 5, 8)).setup = read(8)
+	add("RDMAP-062", "Response with another STag", "1100c000", "d", writeSeg(OpReadResponse, true,
+		0x98, 5, 8)).setup = read(8)
+	add("RDMAP-062", "Response with another TO", "1101c000", "d", writeSeg(OpReadResponse, true, 0x99,
+		6, 8)).setup = read(8)
+	add("A10", "Response with a gap", "1101c000", "d", writeSeg(OpReadResponse, true, 0x99, 10, 3),
+		writeSeg(OpReadResponse, false, 0x99, 5, 4)).setup = read(8)
+	add("RDMAP-068", "Response too long", "1101c000", "d", writeSeg(OpReadResponse, true, 0x99, 5,
+		9)).setup = read(8)
+	add("RDMAP-068", "Response too long, in two", "1101c000", "d", writeSeg(OpReadResponse, true, 0x99,
+		10, 4), writeSeg(OpReadResponse, false, 0x99, 5, 5)).setup = read(8)
+	add("RDMAP-068, SEC-011", "Response too long, not the last", "1101c000", "d",
+		writeSeg(OpReadResponse, false, 0x99, 5, 9)).setup = read(8)
+	add("RDMAP-068, SEC-011", "Response that goes on", "1101c000", "d", writeSeg(OpReadResponse, false,
+		0x99, 13, 1), writeSeg(OpReadResponse, false, 0x99, 5, 8)).setup = read(8)
+	add("RDMAP-068", "Response too short", "1101c000", "d", writeSeg(OpReadResponse, true, 0x99, 5,
+		7)).setup = read(8)
+	add("A25", "empty Response to a Read of 8", "1101c000", "d", writeSeg(OpReadResponse, true, 0x99,
+		5, 0)).setup = read(8)
+	add("A25", "Response of 1 to an empty Read", "1101c000", "d", writeSeg(OpReadResponse, true, 0x99,
+		5, 1)).setup = read(0)
+	add("A23", "sink lost", "10000000", "", writeSeg(OpReadResponse, true, 0x99, 5, 8)).setup =
+		func(r *raw) {
+			read(8)(r)
+			r.h.broken = func(string) error { return errors.New("gone") }
+		}
 
 	// messages within others
-	add("A7", "Send within a Send of another kind", "0206c000", "d", sendSeg(OpSendSE, true, 1, 5, 5), sendSeg(OpSend, false, 1, 0, 5)).setup = post(100)
-	add("A7", "Read Request within a Send", "0206c000", "d", readReq(1, 8, 0x10, 0), sendSeg(OpSend, false, 1, 0, 5)).setup = post(100)
-	add("A7", "Response within a Write", "0206c000", "d", writeSeg(OpReadResponse, true, 0x99, 5, 8), writeSeg(OpWrite, false, 0x10, 0, 8)).setup = read(8)
-	add("A7", "Write within a Response", "0206c000", "d", write, writeSeg(OpReadResponse, false, 0x99, 5, 4)).setup = read(8)
-	add("A7", "two Sends behind an unfinished Write", "0206c000", "d", sendSeg(OpSend, true, 2, 0, 5), writeSeg(OpWrite, false, 0x10, 0, 8), send).setup = post(100, 100)
+	add("A7", "Send within a Send of another kind", "0206c000", "d", sendSeg(OpSendSE, true, 1, 5, 5),
+		sendSeg(OpSend, false, 1, 0, 5)).setup = post(100)
+	add("A7", "Read Request within a Send", "0206c000", "d", readReq(1, 8, 0x10, 0),
+		sendSeg(OpSend, false, 1, 0, 5)).setup = post(100)
+	add("A7", "Response within a Write", "0206c000", "d", writeSeg(OpReadResponse, true, 0x99, 5, 8),
+		writeSeg(OpWrite, false, 0x10, 0, 8)).setup = read(8)
+	add("A7", "Write within a Response", "0206c000", "d", write, writeSeg(OpReadResponse, false, 0x99,
+		5, 4)).setup = read(8)
+	add("A7", "two Sends behind an unfinished Write", "0206c000", "d", sendSeg(OpSend, true, 2, 0, 5),
+		writeSeg(OpWrite, false, 0x10, 0, 8), send).setup = post(100, 100)
 
 	// Terminates
 	add("RDMAP-077", "Terminate with MSN 2", "1203c000", "d", sendSeg(OpTerminate, true, 2, 0, 4))
@@ -269,7 +317,8 @@ func TestFatal(t *testing.T) {
 			if ext && tt.only == "off" || !ext && tt.only == "on" {
 				continue
 			}
-			t.Run(fmt.Sprintf("%s (%s), extensions %t", tt.name, tt.ids, ext), func(t *testing.T) { testFatal(t, tt, ext) })
+			t.Run(fmt.Sprintf("%s (%s), extensions %t", tt.name, tt.ids, ext),
+				func(t *testing.T) { testFatal(t, tt, ext) })
 		}
 	}
 }
@@ -307,7 +356,8 @@ func testFatal(t *testing.T, tt fatal, ext bool) {
 			t.Fatalf("Err() = %v", r.Err())
 		}
 		// Taking a buffer is no delivery.
-		got := slices.DeleteFunc(slices.Clone(r.h.log[len(log):]), func(s string) bool { return s[:5] == "begin" })
+		got := slices.DeleteFunc(slices.Clone(r.h.log[len(log):]),
+			func(s string) bool { return s[:5] == "begin" })
 		if len(got) > 0 || !bytes.Equal(mem, r.h.mem[0x10]) {
 			t.Errorf("still did %q", got)
 		}
@@ -339,7 +389,8 @@ func TestCRCErrors(t *testing.T) {
 			t.Errorf("bit %d: placed %q", bit, r.h.log)
 		}
 
-		if out := drain(r); !bytes.Equal(out, unhex("0016 4147 00000000 00000002 00000001 00000000 20020000 7fe42585")) {
+		if out := drain(r); !bytes.Equal(out,
+			unhex("0016 4147 00000000 00000002 00000001 00000000 20020000 7fe42585")) {
 			t.Errorf("bit %d: sent %x", bit, out)
 		}
 		if r.Stats().CRCErrors != 1 {
@@ -416,9 +467,11 @@ func TestLongFPDU(t *testing.T) {
 
 // RDMAP-076, 080, 126, A26, S8: inbound Terminates end the stream at once.
 func TestPeerTerminate(t *testing.T) {
-	term := append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0), unhex("0100e000 002e 4141 00000000 00000001 00000001 00000000"+
-		"00000099 0000000000000005 00000008 00000010 0000000000000000")...)
-	swapped := append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0), unhex("21020300 0007 4143 00000000 00000000 00000003 00000000")...)
+	term := append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0),
+		unhex("0100e000 002e 4141 00000000 00000001 00000001 00000000"+
+			"00000099 0000000000000005 00000008 00000010 0000000000000000")...)
+	swapped := append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0),
+		unhex("21020300 0007 4143 00000000 00000000 00000003 00000000")...)
 	for _, tt := range []struct {
 		name string
 		seg  []byte
@@ -465,7 +518,8 @@ func TestPeerTerminate(t *testing.T) {
 // S8: siw's Terminates of the set-up carry no CRC; other FPDUs without one are damaged.
 func TestStartupTerminateWithoutCRC(t *testing.T) {
 	r := newRaw(responder, false)
-	r.Write(AppendFPDU(nil, append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0), unhex("02070000")...), false))
+	r.Write(AppendFPDU(nil, append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0),
+		unhex("02070000")...), false))
 	var pe *PeerError
 	if !errors.As(r.Err(), &pe) || pe.Cause != TermNoRTR || !pe.Swapped {
 		t.Errorf("Err() = %v", r.Err())
@@ -473,14 +527,18 @@ func TestStartupTerminateWithoutCRC(t *testing.T) {
 	p := responder
 	p.CRC = false // then it is told by the phase alone
 	r = newRaw(p, false)
-	r.Write(AppendFPDU(nil, append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0), unhex("02060000")...), false))
+	r.Write(AppendFPDU(nil, append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0),
+		unhex("02060000")...), false))
 	if !errors.As(r.Err(), &pe) || pe.Cause != TermInsufficientIRD || !pe.Swapped {
 		t.Errorf("without CRCs: Err() = %v", r.Err())
 	}
 	for name, in := range map[string][]byte{
-		"not LLP":  AppendFPDU(nil, append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0), unhex("00ff0000")...), false),
-		"a Send":   AppendFPDU(nil, sendSeg(OpSend, true, 1, 0, 5), false),
-		"too late": append(AppendFPDU(nil, writeSeg(OpWrite, true, 0, 0, 0), true), AppendFPDU(nil, append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0), unhex("20070000")...), false)...),
+		"not LLP": AppendFPDU(nil, append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0),
+			unhex("00ff0000")...), false),
+		"a Send": AppendFPDU(nil, sendSeg(OpSend, true, 1, 0, 5), false),
+		"too late": append(AppendFPDU(nil, writeSeg(OpWrite, true, 0, 0, 0), true),
+			AppendFPDU(nil, append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0), unhex("20070000")...),
+				false)...),
 	} {
 		r := newRaw(responder, false)
 		r.Write(in)

@@ -25,8 +25,8 @@ func (c *StartConfig) Offer() (d EnhancedData, ok bool) {
 	return d, true
 }
 
-// Conclude applies the accepting answer d to the offer of an Initiator with c: RFC 6581, sections 9.1
-// and 9.2, and docs/decisions.md#M15. p has IRD and ORD of c.
+// Conclude applies the accepting answer d to the offer of an Initiator with c: RFC 6581, sections
+// 9.1 and 9.2, and docs/decisions.md#M15. p has IRD and ORD of c.
 func (c *StartConfig) Conclude(p *Params, d EnhancedData) error {
 	p.Enhanced, p.PeerIRD, p.PeerORD = true, d.IRD, d.ORD
 	if d.IRD != NotNegotiated {
@@ -34,14 +34,16 @@ func (c *StartConfig) Conclude(p *Params, d EnhancedData) error {
 	}
 	if d.ORD != NotNegotiated {
 		if d.ORD > c.MaxIRD {
-			return localErrorf(TermInsufficientIRD, "the peer wants %d Reads outstanding, the limit is %d", d.ORD, c.MaxIRD)
+			return localErrorf(TermInsufficientIRD, "the peer wants %d Reads outstanding, the limit is %d",
+				d.ORD, c.MaxIRD)
 		}
 		p.IRD = raiseIRD(p.IRD, d.ORD, c.MaxIRD)
 	}
 	offer, _ := c.Offer()
 	if d.PeerToPeer != offer.PeerToPeer {
 		// Nothing has been agreed: docs/decisions.md#M13, #D14.
-		return localErrorf(TermNoRTR, "got an answer with A=%t to a request with A=%t", d.PeerToPeer, offer.PeerToPeer)
+		return localErrorf(TermNoRTR, "got an answer with A=%t to a request with A=%t", d.PeerToPeer,
+			offer.PeerToPeer)
 	}
 	if !d.PeerToPeer {
 		return nil // B, C and D are ignored: EMPA-032
@@ -56,7 +58,8 @@ func (c *StartConfig) Conclude(p *Params, d EnhancedData) error {
 	case common&RTRSend != 0:
 		p.RTR = RTRSend
 	default:
-		return localErrorf(TermNoRTR, "offered %v, the peer takes %v with IRD %d", offer.RTR, d.RTR, d.IRD)
+		return localErrorf(TermNoRTR, "offered %v, the peer takes %v with IRD %d", offer.RTR,
+			d.RTR, d.IRD)
 	}
 	return nil
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/vrnic/vrnic/iwarp/iwarptest"
 )
 
-// A model of what RFC 5040, section 5.5, and RFC 7306, section 7, promise about order, made from their
-// texts: it knows what was posted, and judges each call of a Host by the rules; their numbers are in
-// the comments. What they leave open, it leaves open, and counts.
+// A model of what RFC 5040, section 5.5, and RFC 7306, section 7, promise about order, made from
+// their texts: it knows what was posted, and judges each call of a Host by the rules; their numbers
+// are in the comments. What they leave open, it leaves open, and counts.
 
 type modelKind uint8
 
@@ -100,9 +100,9 @@ func (m *modelEnd) bad(format string, args ...any) {
 	m.w.t.Fatalf("%s, end %d: %s", m.w.name, m.id, fmt.Sprintf(format, args...))
 }
 
-// earlier judges that what the peer posted before its op i has come to what op i rests on: Writes are
-// placed, with their octets (5, 10, 12, 17; Write and Immediate Data, Write and atomic), and Sends and
-// Immediate Data are delivered.
+// earlier judges that what the peer posted before its op i has come to what op i rests on: Writes
+// are placed, with their octets (5, 10, 12, 17; Write and Immediate Data, Write and atomic), and
+// Sends and Immediate Data are delivered.
 func (m *modelEnd) earlier(i int, why string) {
 	m.w.t.Helper()
 	for k, o := range m.peer().ops[:i] {
@@ -130,13 +130,14 @@ func next(ops []*modelOp, come func(*modelOp) bool, kinds ...modelKind) (int, *m
 func isDelivered(o *modelOp) bool { return o.delivered }
 func isAnswered(o *modelOp) bool  { return o.answered }
 
-// arrived notes the messages whose last segment has come, to judge that deliveries follow the order of
-// the stream (10, 11; DDP delivers in order).
+// arrived notes the messages whose last segment has come, to judge that deliveries follow the order
+// of the stream (10, 11; DDP delivers in order).
 func (m *modelEnd) arrived(sent bool, seg []byte) {
 	if sent || seg[0]&0x40 == 0 {
 		return
 	}
-	kind := map[byte]modelKind{1: modelRead, 2: modelKinds + modelRead, 3: modelSend, 4: modelSend, 5: modelSend, 6: modelSend,
+	kind := map[byte]modelKind{1: modelRead, 2: modelKinds + modelRead, 3: modelSend, 4: modelSend,
+		5: modelSend, 6: modelSend,
 		8: modelImmediate, 9: modelImmediate, 10: modelAtomic, 11: modelKinds + modelAtomic}
 	k, ok := kind[seg[1]&15]
 	if !ok {
@@ -227,14 +228,15 @@ func (m *modelEnd) EndReceive(r Received) error {
 		m.w.crossing[m.id&1]++
 	}
 	other := m.w.ends[m.id^2]
-	if _, x := next(other.peer().ops, isDelivered, modelSend, modelImmediate); x != nil && x.tick < o.tick {
+	if _, x := next(other.peer().ops, isDelivered, modelSend, modelImmediate); x != nil &&
+		x.tick < o.tick {
 		m.w.ahead[m.id>>1]++
 	}
 	return nil
 }
 
-// ReadSource begins the processing of a Read: only behind the delivery of all that came before it (12,
-// 17), in the order of the requests.
+// ReadSource begins the processing of a Read: only behind the delivery of all that came before it
+// (12, 17), in the order of the requests.
 func (m *modelEnd) ReadSource(stag STag, _ uint64, n uint32) (Payload, error) {
 	i, o := next(m.peer().ops, isDelivered, modelRead, modelAtomic)
 	if o == nil || o.kind != modelRead || STag(i)+0x2000 != stag || int(n) != len(o.data) {
@@ -297,10 +299,12 @@ func (m *modelEnd) placeReadAt(token uint64, off uint32, chunk []byte) error {
 	return nil
 }
 
-// EndRead: answers come in the order of the requests (20), and are complete when they do (6, 11, 19).
+// EndRead: answers come in the order of the requests (20), and are complete when they do (6, 11,
+// 19).
 func (m *modelEnd) EndRead(token uint64) error {
 	i, o := next(m.ops, isAnswered, modelRead, modelAtomic)
-	if o == nil || uint64(i) != token || o.kind != modelRead || !o.delivered || o.placed != len(o.data) ||
+	if o == nil || uint64(i) != token || o.kind != modelRead || !o.delivered ||
+		o.placed != len(o.data) ||
 		!bytes.Equal(inside(o.target), o.data) || !intact(o.target) {
 		m.bad("Read %d ends, op %d is next", token, i)
 	}
@@ -321,7 +325,8 @@ func (m *modelEnd) EndAtomic(token, old uint64) error {
 
 // Sent: in the order of posting (13, 15), and not before the octets are out (14).
 func (m *modelEnd) Sent(token uint64) {
-	i, o := next(m.ops, func(o *modelOp) bool { return o.sent }, modelSend, modelImmediate, modelWrite, modelRead, modelAtomic)
+	i, o := next(m.ops, func(o *modelOp) bool { return o.sent }, modelSend, modelImmediate, modelWrite,
+		modelRead, modelAtomic)
 	if uint64(i) != token {
 		m.bad("op %d is sent, %d is next", token, i)
 	}
@@ -367,7 +372,8 @@ func (m *modelEnd) post(s *script) {
 	case modelAtomic:
 		o.atomic = Atomic{STag: 0x3000, Data: uint64(n) << (kind >> 4), Mask: uint64(kind) << 7}
 		if n&1 != 0 {
-			o.atomic.Op, o.atomic.Compare, o.atomic.CompareMask = AtomicCompareSwap, uint64(n), uint64(kind>>4)
+			o.atomic.Op, o.atomic.Compare, o.atomic.CompareMask = AtomicCompareSwap, uint64(n),
+				uint64(kind>>4)
 		}
 		err = m.e.PostAtomic(uint64(i), o.atomic)
 	}
@@ -457,7 +463,8 @@ func runModel(t *testing.T, name string, b []byte) *modelWorld {
 	for i := range w.ends {
 		m := &modelEnd{w: w, id: i, recs: recs[i]}
 		w.ends[i] = m
-		p := Params{Initiator: i&1 == 0, CRC: kind&1 == 0, MarkersIn: kind&2 != 0, MarkersOut: kind&2 != 0, IRD: 4, ORD: 4, RTR: RTRWrite}
+		p := Params{Initiator: i&1 == 0, CRC: kind&1 == 0, MarkersIn: kind&2 != 0,
+			MarkersOut: kind&2 != 0, IRD: 4, ORD: 4, RTR: RTRWrite}
 		if kind&4 != 0 {
 			m.late = &iwarptest.Late{Host: m, Pick: func(n int) int { return int(s.next()) % n }}
 		}
@@ -542,9 +549,10 @@ func runModel(t *testing.T, name string, b []byte) *modelWorld {
 	return w
 }
 
-// DDP-002, 021, 049, RDMAP-081..086, 089..091, 093, 094, 096..098, EXT-032, 034, 043: whatever is posted at both ends
-// of two streams, however TCP cuts it or an LLP that keeps segments reorders them, placed at once or as late as can be and in any order, the
-// rules hold; and what they leave open does go either way.
+// DDP-002, 021, 049, RDMAP-081..086, 089..091, 093, 094, 096..098, EXT-032, 034, 043: whatever is
+// posted at both ends of two streams, however TCP cuts it or an LLP that keeps segments reorders
+// them, placed at once or as late as can be and in any order, the rules hold; and what they leave
+// open does go either way.
 func TestOrdering(t *testing.T) {
 	var sendFirst, aheadReceive, aheadRead int
 	var placedAhead uint64
@@ -567,12 +575,15 @@ func TestOrdering(t *testing.T) {
 		}
 	}
 	if sendFirst == 0 || crossing[0] == 0 || crossing[1] == 0 || ahead[0] == 0 || ahead[1] == 0 {
-		t.Errorf("never seen: a Send before an earlier answer %d, crossing %v, streams ahead %v", sendFirst, crossing, ahead)
+		t.Errorf("never seen: a Send before an earlier answer %d, crossing %v, streams ahead %v",
+			sendFirst, crossing, ahead)
 	}
 	if placedAhead == 0 || aheadReceive == 0 || aheadRead == 0 {
-		t.Errorf("never placed ahead: %d segments, %d of later Sends, %d of later answers", placedAhead, aheadReceive, aheadRead)
+		t.Errorf("never placed ahead: %d segments, %d of later Sends, %d of later answers", placedAhead,
+			aheadReceive, aheadRead)
 	}
-	t.Logf("placed ahead: %d segments, %d of later Sends, %d of later answers", placedAhead, aheadReceive, aheadRead)
+	t.Logf("placed ahead: %d segments, %d of later Sends, %d of later answers", placedAhead,
+		aheadReceive, aheadRead)
 }
 
 // What TestOrdering says, for scripts of the fuzzer's.

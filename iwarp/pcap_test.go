@@ -38,7 +38,8 @@ func readPcap(name string) ([]*conversation, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(b) < 24 || binary.LittleEndian.Uint32(b) != 0xa1b2c3d4 || binary.LittleEndian.Uint32(b[20:]) != 1 {
+	if len(b) < 24 || binary.LittleEndian.Uint32(b) != 0xa1b2c3d4 ||
+		binary.LittleEndian.Uint32(b[20:]) != 1 {
 		return nil, fmt.Errorf("%s: not a pcap file of Ethernet frames", name)
 	}
 	var convs []*conversation
@@ -133,5 +134,6 @@ func tcpOf(b []byte) (src, dst netip.AddrPort, seg []byte) {
 	if len(seg) < 20 {
 		return src, dst, nil
 	}
-	return netip.AddrPortFrom(from, binary.BigEndian.Uint16(seg)), netip.AddrPortFrom(to, binary.BigEndian.Uint16(seg[2:])), seg
+	return netip.AddrPortFrom(from, binary.BigEndian.Uint16(seg)),
+		netip.AddrPortFrom(to, binary.BigEndian.Uint16(seg[2:])), seg
 }

@@ -17,8 +17,8 @@ func (e *Endpoint) postPayload(p Payload, n uint32) (*txMessage, error) {
 }
 
 // PostSend posts a Send of n octets of p: op is one of the four kinds, inv the STag for those that
-// invalidate. p is read while the message goes out, until Host.Sent(token). It may be nil if n is 0.
-// ErrOpcode, ErrQueueFull, ErrEnded. It does not allocate.
+// invalidate. p is read while the message goes out, until Host.Sent(token). It may be nil if n is
+// 0. ErrOpcode, ErrQueueFull, ErrEnded. It does not allocate.
 func (e *Endpoint) PostSend(token uint64, op Opcode, inv STag, p Payload, n uint32) error {
 	if !op.IsSend() {
 		return ErrOpcode
@@ -44,12 +44,14 @@ func (e *Endpoint) PostWrite(token uint64, stag STag, to uint64, p Payload, n ui
 // PostRead posts an RDMA Read of n octets from the peer's (srcSTag, srcTO) into the local
 // (sinkSTag, sinkTO); the answer goes to Host.PlaceRead. ErrReadLimit: ORD Reads and atomics are
 // outstanding. Otherwise as PostSend.
-func (e *Endpoint) PostRead(token uint64, sinkSTag STag, sinkTO uint64, n uint32, srcSTag STag, srcTO uint64) error {
+func (e *Endpoint) PostRead(token uint64, sinkSTag STag, sinkTO uint64, n uint32, srcSTag STag,
+	srcTO uint64) error {
 	m, err := e.postRequest()
 	if err != nil {
 		return err
 	}
-	*m = txMessage{op: OpReadRequest, token: token, stag: srcSTag, to: srcTO, n: n, sinkSTag: sinkSTag, sinkTO: sinkTO}
+	*m = txMessage{op: OpReadRequest, token: token, stag: srcSTag, to: srcTO, n: n, sinkSTag: sinkSTag,
+		sinkTO: sinkTO}
 	e.tx.addRead(txRead{token: token, sinkSTag: sinkSTag, sinkTO: sinkTO, n: n})
 	return nil
 }
@@ -72,8 +74,8 @@ func (e *Endpoint) PostAtomic(token uint64, a Atomic) error {
 	return nil
 }
 
-// PostImmediate posts Immediate Data, with a solicited event if se is set: data is its 8 octets as a
-// big-endian number. ErrExtensions. Otherwise as PostSend.
+// PostImmediate posts Immediate Data, with a solicited event if se is set: data is its 8 octets as
+// a big-endian number. ErrExtensions. Otherwise as PostSend.
 func (e *Endpoint) PostImmediate(token uint64, se bool, data uint64) error {
 	if !e.cfg.Extensions {
 		return ErrExtensions

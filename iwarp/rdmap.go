@@ -54,18 +54,19 @@ type opcodeInfo struct {
 // opcodes has an entry for every value of the 4-bit field; one without a name is reserved.
 // RFC 5040, figure 4, and RFC 7306, figure 3.
 var opcodes = [16]opcodeInfo{
-	OpWrite:            {name: "RDMA Write", tagged: true},
-	OpReadRequest:      {name: "RDMA Read Request", qn: QNRead, header: ReadRequestLen},
-	OpReadResponse:     {name: "RDMA Read Response", tagged: true},
-	OpSend:             {name: "Send", qn: QNSend, send: true},
-	OpSendInvalidate:   {name: "Send with Invalidate", qn: QNSend, send: true, inv: true},
-	OpSendSE:           {name: "Send with SE", qn: QNSend, send: true, se: true},
-	OpSendSEInvalidate: {name: "Send with SE and Invalidate", qn: QNSend, send: true, inv: true, se: true},
-	OpTerminate:        {name: "Terminate", qn: QNTerminate},
-	OpImmediate:        {name: "Immediate Data", qn: QNSend, header: ImmediateLen},
-	OpImmediateSE:      {name: "Immediate Data with SE", qn: QNSend, se: true, header: ImmediateLen},
-	OpAtomicRequest:    {name: "Atomic Request", qn: QNRead, header: AtomicRequestLen},
-	OpAtomicResponse:   {name: "Atomic Response", qn: QNAtomicResponse, header: AtomicResponseLen},
+	OpWrite:          {name: "RDMA Write", tagged: true},
+	OpReadRequest:    {name: "RDMA Read Request", qn: QNRead, header: ReadRequestLen},
+	OpReadResponse:   {name: "RDMA Read Response", tagged: true},
+	OpSend:           {name: "Send", qn: QNSend, send: true},
+	OpSendInvalidate: {name: "Send with Invalidate", qn: QNSend, send: true, inv: true},
+	OpSendSE:         {name: "Send with SE", qn: QNSend, send: true, se: true},
+	OpSendSEInvalidate: {name: "Send with SE and Invalidate", qn: QNSend, send: true, inv: true,
+		se: true},
+	OpTerminate:      {name: "Terminate", qn: QNTerminate},
+	OpImmediate:      {name: "Immediate Data", qn: QNSend, header: ImmediateLen},
+	OpImmediateSE:    {name: "Immediate Data with SE", qn: QNSend, se: true, header: ImmediateLen},
+	OpAtomicRequest:  {name: "Atomic Request", qn: QNRead, header: AtomicRequestLen},
+	OpAtomicResponse: {name: "Atomic Response", qn: QNAtomicResponse, header: AtomicResponseLen},
 }
 
 func (o Opcode) String() string {
@@ -136,8 +137,10 @@ func putReadRequest(b []byte, sink STag, sinkTO uint64, size uint32, src STag, s
 	binary.BigEndian.PutUint64(b[20:], srcTO)
 }
 
-// AppendReadRequest appends the header of a request to read size octets at (src, srcTO) into (sink, sinkTO).
-func AppendReadRequest(b []byte, sink STag, sinkTO uint64, size uint32, src STag, srcTO uint64) []byte {
+// AppendReadRequest appends the header of a request to read size octets at (src, srcTO) into (sink,
+// sinkTO).
+func AppendReadRequest(b []byte, sink STag, sinkTO uint64, size uint32, src STag,
+	srcTO uint64) []byte {
 	n := len(b)
 	b = append(b, make([]byte, ReadRequestLen)...)
 	putReadRequest(b[n:], sink, sinkTO, size, src, srcTO)

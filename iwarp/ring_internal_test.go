@@ -2,7 +2,8 @@ package iwarp
 
 import "testing"
 
-// A ring that grows keeps what is in it, where its counts are about to wrap, too; one with room stays as it is.
+// A ring that grows keeps what is in it, where its counts are about to wrap, too; one with room
+// stays as it is.
 func TestWiden(t *testing.T) {
 	first := ^uint32(0) - 5
 	end := first

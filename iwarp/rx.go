@@ -1,9 +1,9 @@
 package iwarp
 
-// segment takes the next DDP segment in order: size octets, of which seg has all, or the header alone
-// if the payload has been placed (Ahead). The order of the checks is that of docs/decisions.md#A20:
-// header length; DV; RV (#A8); opcode known; T fits it; QN exists and fits it (#A7); then what the kind
-// of message asks for, with octets or without (#A9).
+// segment takes the next DDP segment in order: size octets, of which seg has all, or the header
+// alone if the payload has been placed (Ahead). The order of the checks is that of
+// docs/decisions.md#A20: header length; DV; RV (#A8); opcode known; T fits it; QN exists and fits
+// it (#A7); then what the kind of message asks for, with octets or without (#A9).
 func (e *Endpoint) segment(seg []byte, size int) error {
 	hdr := UntaggedHeaderLen
 	if len(seg) > 0 && DDPControl(seg[0]).Tagged() {
@@ -113,10 +113,12 @@ func (e *Endpoint) inReadResponse(h TaggedHeader, chunk []byte, segLen int) erro
 		e.refuse(op, h, segLen, TermUnexpectedOpcode, "%v within another message", op)
 		return nil
 	case n > 0 && h.STag() != read.sinkSTag:
-		e.refuse(op, h, segLen, TermInvalidSTag, "%v for STag %#x, asked for %#x", op, h.STag(), read.sinkSTag)
+		e.refuse(op, h, segLen, TermInvalidSTag, "%v for STag %#x, asked for %#x", op, h.STag(),
+			read.sinkSTag)
 		return nil
 	case n > 0 && h.TO() != read.sinkTO+uint64(r.respGot), n > read.n-r.respGot:
-		e.refuse(op, h, segLen, TermBounds, "%v of %d octets for TO %#x; want TO %#x, at most %d octets", op, n, h.TO(), read.sinkTO+uint64(r.respGot), read.n-r.respGot)
+		e.refuse(op, h, segLen, TermBounds, "%v of %d octets for TO %#x; want TO %#x, at most %d octets",
+			op, n, h.TO(), read.sinkTO+uint64(r.respGot), read.n-r.respGot)
 		return nil
 	}
 	last := h.DDP().Last()
@@ -151,7 +153,8 @@ func (e *Endpoint) inReadResponse(h TaggedHeader, chunk []byte, segLen int) erro
 	return nil
 }
 
-// takeReceive checks the MSN of a message of QN 0 and takes a buffer for a new one. ok: there is one.
+// takeReceive checks the MSN of a message of QN 0 and takes a buffer for a new one. ok: there is
+// one.
 func (e *Endpoint) takeReceive(h UntaggedHeader, segLen int) (ok bool, err error) {
 	r := &e.rx
 	op := h.RDMAP().Opcode()
@@ -195,13 +198,15 @@ func (e *Endpoint) inSend(h UntaggedHeader, chunk []byte, segLen int) error {
 		e.refuse(op, h, segLen, TermInvalidMO, "MO %d in a buffer of %d octets", mo, r.size)
 		return nil
 	case n > r.size-mo:
-		e.refuse(op, h, segLen, TermMessageTooLong, "%d octets at MO %d for a buffer of %d", n, mo, r.size)
+		e.refuse(op, h, segLen, TermMessageTooLong, "%d octets at MO %d for a buffer of %d", n,
+			mo, r.size)
 		return nil
 	}
 	r.count += uint64(n)
 	last := h.DDP().Last()
 	if last && r.count != uint64(mo)+uint64(n) {
-		e.refuse(op, h, segLen, TermInvalidMO, "message of %d octets ends at %d", r.count, uint64(mo)+uint64(n))
+		e.refuse(op, h, segLen, TermInvalidMO, "message of %d octets ends at %d", r.count,
+			uint64(mo)+uint64(n))
 		return nil
 	}
 	if len(chunk) > 0 {
@@ -246,7 +251,8 @@ func (e *Endpoint) deferDelivery(kind openMessage, h UntaggedHeader, segLen int)
 	return true
 }
 
-// deliverDeferred delivers the message that waited for the end of the tagged one that has just ended.
+// deliverDeferred delivers the message that waited for the end of the tagged one that has just
+// ended.
 func (e *Endpoint) deliverDeferred() {
 	r := &e.rx
 	kind := r.deferred
@@ -268,7 +274,8 @@ func (e *Endpoint) deliverDeferred() {
 
 // gatherHeader puts a chunk of a message that is all RDMAP header into header: such a message may
 // be cut (docs/decisions.md#A24). done: its last segment is in.
-func (e *Endpoint) gatherHeader(kind openMessage, h UntaggedHeader, chunk []byte, segLen, limit int) (n int, done bool) {
+func (e *Endpoint) gatherHeader(kind openMessage, h UntaggedHeader, chunk []byte, segLen,
+	limit int) (n int, done bool) {
 	r := &e.rx
 	op := h.RDMAP().Opcode()
 	if r.open != kind {
@@ -298,7 +305,9 @@ func (e *Endpoint) gatherHeader(kind openMessage, h UntaggedHeader, chunk []byte
 }
 
 // gatherExact is gatherHeader for the kinds of message that have one length.
-func (e *Endpoint) gatherExact(kind openMessage, h UntaggedHeader, chunk []byte, segLen int) (done bool) {
+func (e *Endpoint) gatherExact(
+	kind openMessage, h UntaggedHeader, chunk []byte, segLen int,
+) (done bool) {
 	op := h.RDMAP().Opcode()
 	want := opcodes[op].header
 	n, done := e.gatherHeader(kind, h, chunk, segLen, want)
@@ -369,7 +378,8 @@ func (e *Endpoint) deliverReadRequest() {
 		}
 		return
 	}
-	a.op, a.sinkSTag, a.sinkTO, a.n, a.payload = OpReadResponse, req.SinkSTag(), req.SinkTO(), req.Size(), p
+	a.op, a.sinkSTag, a.sinkTO, a.n, a.payload = OpReadResponse, req.SinkSTag(), req.SinkTO(),
+		req.Size(), p
 	t.ask(a)
 	a.payload = nil
 }

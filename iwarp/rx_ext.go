@@ -17,7 +17,8 @@ func (e *Endpoint) inImmediate(h UntaggedHeader, chunk []byte, segLen int) error
 	op := h.RDMAP().Opcode()
 	r.msn++
 	e.stats.MessagesIn[op]++
-	r.received = Received{Solicited: op.Solicited(), Immediate: true, Data: binary.BigEndian.Uint64(r.header[:])}
+	r.received = Received{Solicited: op.Solicited(), Immediate: true,
+		Data: binary.BigEndian.Uint64(r.header[:])}
 	if !e.deferDelivery(openImmediate, h, segLen) {
 		e.deliverReceived(op, h, segLen)
 	}
@@ -63,7 +64,8 @@ func (e *Endpoint) inAtomicResponse(h UntaggedHeader, chunk []byte, segLen int) 
 	}
 	resp := AtomicResponse(r.header[:])
 	if want := uint32(t.oldestMSN()); resp.ID() != want {
-		e.refuse(op, h, segLen, TermRemoteOperation, "%v to request %#x, the oldest is %#x", op, resp.ID(), want)
+		e.refuse(op, h, segLen, TermRemoteOperation, "%v to request %#x, the oldest is %#x", op,
+			resp.ID(), want)
 		return nil
 	}
 	r.amsn++
@@ -82,8 +84,8 @@ func (e *Endpoint) deliverAtomicResponse(h []byte, segLen int) {
 	}
 }
 
-// TerminatedAtomic is the token of the posted atomic that the peer's Terminate is about. It is told by
-// its MSN, and its response has not come.
+// TerminatedAtomic is the token of the posted atomic that the peer's Terminate is about. It is told
+// by its MSN, and its response has not come.
 func (e *Endpoint) TerminatedAtomic() (token uint64, ok bool) {
 	t := &e.tx
 	if e.termState != termReceived || len(e.term.Header) != UntaggedHeaderLen {
@@ -91,7 +93,8 @@ func (e *Endpoint) TerminatedAtomic() (token uint64, ok bool) {
 	}
 	h := UntaggedHeader(e.term.Header)
 	ago := uint32(t.cur.rmsn - h.MSN())
-	if h.RDMAP().Opcode() != OpAtomicRequest || h.QN() != QNRead || ago == 0 || ago > t.cur.reads-t.readsDone {
+	if h.RDMAP().Opcode() != OpAtomicRequest || h.QN() != QNRead || ago == 0 ||
+		ago > t.cur.reads-t.readsDone {
 		return 0, false
 	}
 	if read := t.read(t.cur.reads - ago); read.isAtomic {

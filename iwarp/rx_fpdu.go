@@ -149,12 +149,13 @@ func (r *receiver) whole() bool {
 	return r.n > fpduHeaderLen && r.n == FPDULen(int(binary.BigEndian.Uint16(r.buf)))
 }
 
-// Stalled says that a Send or Immediate Data waits for a receive buffer. How long it may wait (5 s by default) is
-// for the owner to say: Fail(TermNoBuffer, err) ends it.
+// Stalled says that a Send or Immediate Data waits for a receive buffer. How long it may wait (5 s
+// by default) is for the owner to say: Fail(TermNoBuffer, err) ends it.
 func (e *Endpoint) Stalled() bool { return e.rx.stalled && e.err == nil }
 
-// Resume takes a buffer for the message that waits for one; call it when a buffer has been posted, and
-// go on reading the stream then: the message may be there still. ErrNoReceive: there is no buffer yet.
+// Resume takes a buffer for the message that waits for one; call it when a buffer has been posted,
+// and go on reading the stream then: the message may be there still. ErrNoReceive: there is no
+// buffer yet.
 func (e *Endpoint) Resume() error {
 	r := &e.rx
 	if !r.stalled || e.err != nil {
@@ -196,12 +197,14 @@ func (e *Endpoint) fpdu(b []byte, ulpdu int, checked bool) error {
 			// "Once MPA delivers an error of any type, it MUST NOT pass or deliver any
 			// additional FPDUs on that half connection." RFC 5044, section 8. Closing is
 			// left to the owner, so that a Terminate can still go out.
-			e.fail(localErrorf(TermCRC, "FPDU of %d octets: CRC %08x, computed %08x", len(b), uint32(want), uint32(got)), 0, nil, 0)
+			e.fail(localErrorf(TermCRC, "FPDU of %d octets: CRC %08x, computed %08x", len(b), uint32(want),
+				uint32(got)), 0, nil, 0)
 			return nil
 		}
 	}
 	if r.mark.on && r.mark.bad && !checked {
-		e.fail(localErrorf(TermMarker, "a Marker says that its FPDU starts %d octets before it, the last ULPDU_Length says %d", r.mark.got, r.mark.want), 0, nil, 0)
+		e.fail(localErrorf(TermMarker, "a Marker says that its FPDU starts %d octets before it, the "+
+			"last ULPDU_Length says %d", r.mark.got, r.mark.want), 0, nil, 0)
 		return nil
 	}
 	// MPA finds it valid: a Responder may send now, be it a Terminate (docs/decisions.md#M12, #M14).
@@ -225,7 +228,8 @@ func (e *Endpoint) fpdu(b []byte, ulpdu int, checked bool) error {
 func (e *Endpoint) startupTerminate(seg []byte) bool {
 	h, body, err := ParseUntagged(seg)
 	if err != nil || h.DDP().Tagged() || !h.DDP().Last() || h.DDP().Version() != ddpVersion ||
-		h.RDMAP().Version() != rdmapVersion || h.RDMAP().Opcode() != OpTerminate || h.QN() != QNTerminate || h.MSN() != 1 || h.MO() != 0 {
+		h.RDMAP().Version() != rdmapVersion || h.RDMAP().Opcode() != OpTerminate ||
+		h.QN() != QNTerminate || h.MSN() != 1 || h.MO() != 0 {
 		return false
 	}
 	t, err := ParseTerminate(body)
@@ -239,11 +243,12 @@ func (e *Endpoint) startupTerminate(seg []byte) bool {
 	return true
 }
 
-// ofStartup reads a Terminate that is a peer's first FPDU: without copies, what looks like 0/2/05 to
-// 0/2/07 is siw's form of 2/0/05 to 2/0/07, which occur there only (docs/interop.md#S12).
+// ofStartup reads a Terminate that is a peer's first FPDU: without copies, what looks like 0/2/05
+// to 0/2/07 is siw's form of 2/0/05 to 2/0/07, which occur there only (docs/interop.md#S12).
 func ofStartup(t Terminate) Terminate {
 	c := t.Cause
-	if c.Layer == LayerRDMAP && c.Type == 2 && c.Code >= 5 && c.Code <= 7 && !t.HasLength && len(t.Header) == 0 {
+	if c.Layer == LayerRDMAP && c.Type == 2 && c.Code >= 5 && c.Code <= 7 && !t.HasLength &&
+		len(t.Header) == 0 {
 		t.Cause, t.Swapped = TermCode{LayerLLP, 0, c.Code}, true
 	}
 	return t

@@ -105,7 +105,8 @@ func TestNoBufferNeeded(t *testing.T) {
 	if r.Err() != nil || len(fpdus(t, drain(r))) != 1 || len(r.h.order) != 0 {
 		t.Error(r.Err())
 	}
-	r.Write(AppendFPDU(nil, append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0), 0, 0xff, 0, 0), true))
+	r.Write(AppendFPDU(nil, append(AppendUntagged(nil, true, OpTerminate, 0, 1, 0), 0, 0xff, 0, 0),
+		true))
 	var pe *PeerError
 	if !errors.As(r.Err(), &pe) {
 		t.Error(r.Err())
@@ -125,31 +126,41 @@ func TestClean(t *testing.T) {
 			"[begin 100 receive 2 0007 se=false inv=false 0x0]"},
 		{"STag in a plain Send (RDMAP-026)", [][]byte{with(sendSeg(OpSendSE, true, 1, 0, 2), 2, 0xaa)},
 			"[begin 100 receive 2 0007 se=true inv=false 0x0]"},
-		{"any MO order (DDP-054, A10)", [][]byte{sendSeg(OpSend, false, 1, 2, 2), sendSeg(OpSend, false, 1, 0, 2), sendSeg(OpSend, true, 1, 4, 1)},
+		{"any MO order (DDP-054, A10)", [][]byte{sendSeg(OpSend, false, 1, 2, 2),
+			sendSeg(OpSend, false, 1, 0, 2), sendSeg(OpSend, true, 1, 4, 1)},
 			"[begin 100 receive 5 0007000700 se=false inv=false 0x0]"},
-		{"empty segments (DDP-052)", [][]byte{sendSeg(OpSend, false, 1, 0, 0), sendSeg(OpSend, false, 1, 0, 3), sendSeg(OpSend, true, 1, 3, 0)},
+		{"empty segments (DDP-052)", [][]byte{sendSeg(OpSend, false, 1, 0, 0), sendSeg(OpSend, false, 1,
+			0, 3), sendSeg(OpSend, true, 1, 3, 0)},
 			"[begin 100 receive 3 00070e se=false inv=false 0x0]"},
 		{"a full buffer", [][]byte{sendSeg(OpSend, false, 1, 0, 100), sendSeg(OpSend, true, 1, 100, 0)},
 			"[begin 100 receive 100 " + fmt.Sprintf("%x", pattern(100, 0)) + " se=false inv=false 0x0]"},
-		{"another STag in each segment (DDP-035)", [][]byte{with(sendSeg(OpSendInvalidate, false, 1, 0, 1), 5, 1), sendSeg(OpSendInvalidate, true, 1, 1, 1)},
+		{"another STag in each segment (DDP-035)",
+			[][]byte{with(sendSeg(OpSendInvalidate, false, 1, 0, 1), 5, 1), sendSeg(OpSendInvalidate, true,
+				1, 1, 1)},
 			"[begin 100 receive 2 0000 se=false inv=true 0x77]"},
-		{"empty Writes anywhere (DDP-053)", [][]byte{writeSeg(OpWrite, true, 0, 0, 0), writeSeg(OpWrite, true, 0xffffffff, ^uint64(0), 0)},
+		{"empty Writes anywhere (DDP-053)", [][]byte{writeSeg(OpWrite, true, 0, 0, 0),
+			writeSeg(OpWrite, true, 0xffffffff, ^uint64(0), 0)},
 			"[write 0x0+0 0 last=true write 0xffffffff+18446744073709551615 0 last=true]"},
 		{"empty Read of nothing (RDMAP-056)", [][]byte{readReq(1, 0, 0xffff, ^uint64(0))}, "[source 0]"},
 		{"Read Request in two (A24, RDMAP-127)", [][]byte{
-			with(readReq(1, 8, 0x10, 0)[:38], 0, 1), append(AppendUntagged(nil, true, OpReadRequest, 0, 1, 20), readReq(1, 8, 0x10, 0)[38:]...)}, "[source 8]"},
+			with(readReq(1, 8, 0x10, 0)[:38], 0, 1), append(AppendUntagged(nil, true, OpReadRequest, 0, 1,
+				20), readReq(1, 8, 0x10, 0)[38:]...)}, "[source 8]"},
 		{"Read Request in 28 (A24)", func() (s [][]byte) {
 			for i, c := range readReq(1, 8, 0x10, 0)[18:] {
 				s = append(s, append(AppendUntagged(nil, i == 27, OpReadRequest, 0, 1, uint32(i)), c))
 			}
 			return s
 		}(), "[source 8]"},
-		{"Write within a Send", [][]byte{sendSeg(OpSend, false, 1, 0, 1), writeSeg(OpWrite, true, 0x10, 0, 1), sendSeg(OpSend, true, 1, 1, 1)},
+		{"Write within a Send", [][]byte{sendSeg(OpSend, false, 1, 0, 1), writeSeg(OpWrite, true, 0x10, 0,
+			1), sendSeg(OpSend, true, 1, 1, 1)},
 			"[begin 100 write 0x10+0 1 last=true receive 2 0000 se=false inv=false 0x0]"},
 		// DDP-021, RDMAP-091: delivered behind what came before
-		{"Send within a Write", [][]byte{writeSeg(OpWrite, false, 0x10, 0, 1), sendSeg(OpSend, true, 1, 0, 1), writeSeg(OpWrite, true, 0x10, 1, 1)},
-			"[write 0x10+0 1 last=false begin 100 write 0x10+1 1 last=true receive 1 00 se=false inv=false 0x0]"},
-		{"Read Request within a Write", [][]byte{writeSeg(OpWrite, false, 0x10, 0, 1), readReq(1, 2, 0x10, 0), writeSeg(OpWrite, true, 0x10, 1, 1)},
+		{"Send within a Write", [][]byte{writeSeg(OpWrite, false, 0x10, 0, 1), sendSeg(OpSend, true, 1, 0,
+			1), writeSeg(OpWrite, true, 0x10, 1, 1)},
+			"[write 0x10+0 1 last=false begin 100 write 0x10+1 1 last=true receive 1 00 se=false " +
+				"inv=false 0x0]"},
+		{"Read Request within a Write", [][]byte{writeSeg(OpWrite, false, 0x10, 0, 1),
+			readReq(1, 2, 0x10, 0), writeSeg(OpWrite, true, 0x10, 1, 1)},
 			"[write 0x10+0 1 last=false write 0x10+1 1 last=true source 2]"},
 	} {
 		r := newRaw(responder, true)
@@ -181,9 +192,11 @@ func TestReadEcho(t *testing.T) {
 	r := newRaw(responder, true)
 	copy(r.h.mem[0x10], "abcdefgh")
 	r.Write(AppendFPDU(nil, readReq(1, 3, 0x10, 2), true))
-	req := AppendReadRequest(AppendUntagged(nil, true, OpReadRequest, 0, 2, 0), 0xdeadbeef, ^uint64(0), 0, 0, 0)
+	req := AppendReadRequest(AppendUntagged(nil, true, OpReadRequest, 0, 2, 0), 0xdeadbeef,
+		^uint64(0), 0, 0, 0)
 	r.Write(AppendFPDU(nil, req, true))
-	want := AppendFPDU(nil, append(AppendTagged(nil, true, OpReadResponse, 0xdead, 0xbeef), "cde"...), true)
+	want := AppendFPDU(nil, append(AppendTagged(nil, true, OpReadResponse, 0xdead, 0xbeef), "cde"...),
+		true)
 	want = AppendFPDU(want, AppendTagged(nil, true, OpReadResponse, 0xdeadbeef, ^uint64(0)), true)
 	if out := drain(r); !bytes.Equal(out, want) {
 		t.Errorf("sent\n%x\nwant\n%x", out, want)

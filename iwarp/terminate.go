@@ -26,8 +26,8 @@ const (
 	termM, termD, termR           = 0x80, 0x40, 0x20
 	siwTermM, siwTermD, siwTermR  = 0x01, 0x02, 0x04
 	termControlLen, termSegLenLen = 4, 2
-	// terminateMaxMsg is how long an inbound one may be: 52 octets are the longest that mean something,
-	// 76 have room for the header of an Atomic Request.
+	// terminateMaxMsg is how long an inbound one may be: 52 octets are the longest that mean
+	// something, 76 have room for the header of an Atomic Request.
 	terminateMaxMsg = 80
 )
 
@@ -55,8 +55,8 @@ func (t *Terminate) Append(b []byte) []byte {
 }
 
 // ParseTerminate reads the Terminate header p: what follows the DDP header. It takes all variants
-// of docs/decisions.md: figure 8 or siw's bit order (#A28), copies that are absent, shorter than the
-// bits promise, or filled with zeroes (#A2, #A4). The result aliases p.
+// of docs/decisions.md: figure 8 or siw's bit order (#A28), copies that are absent, shorter than
+// the bits promise, or filled with zeroes (#A2, #A4). The result aliases p.
 func ParseTerminate(p []byte) (Terminate, error) {
 	if len(p) < termControlLen {
 		return Terminate{}, errShortTerminate
@@ -65,7 +65,8 @@ func ParseTerminate(p []byte) (Terminate, error) {
 	if t.Cause.Registered() && allZero(rest) {
 		return t, nil
 	}
-	s, rest := readTerminate(p, p[0]&0x0f, p[0]>>4, p[2]&siwTermM != 0, p[2]&siwTermD != 0, p[2]&siwTermR != 0)
+	s, rest := readTerminate(p, p[0]&0x0f, p[0]>>4, p[2]&siwTermM != 0, p[2]&siwTermD != 0,
+		p[2]&siwTermR != 0)
 	if s.Cause.Registered() && allZero(rest) {
 		s.Swapped = true
 		return s, nil

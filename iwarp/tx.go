@@ -4,7 +4,8 @@ package iwarp
 // them, made from the queues and a cursor that says what the transport owns. Read builds the FPDUs
 // of the plan, in the reader's memory where one fits whole and else in staging; Commit moves the
 // cursor over those that were taken and drops the plan. So nothing has to be undone: what was
-// built and not taken is planned and built again. With Config.Records the plan is one segment, bare.
+// built and not taken is planned and built again. With Config.Records the plan is one segment,
+// bare.
 //
 // An FPDU of which only a part was taken must go on with the same octets although the memory it
 // came from may have changed. Its rest is kept in carry: staging holds it already if the reader's
@@ -152,8 +153,8 @@ func (t *sender) framed(n int) int {
 // leastRing is how many entries a ring has at least, once it has any.
 const leastRing = 8
 
-// widen returns a ring with the entries first to end of ring, and room for one more: most connections never have as much under way
-// as they may. The counts that index a ring wrap at 2^32.
+// widen returns a ring with the entries first to end of ring, and room for one more: most
+// connections never have as much under way as they may. The counts that index a ring wrap at 2^32.
 func widen[T any](ring []T, first, end uint32) []T {
 	if end-first < uint32(len(ring)) {
 		return ring
@@ -168,7 +169,8 @@ func widen[T any](ring []T, first, end uint32) []T {
 func (t *sender) full() bool { return t.posted-t.cur.sent >= t.limit }
 
 func (t *sender) empty() bool {
-	return t.cur.rtr && t.cur.mid == txNone && t.posted == t.cur.sent && t.asked == t.cur.answered && len(t.carry) == 0
+	return t.cur.rtr && t.cur.mid == txNone && t.posted == t.cur.sent && t.asked == t.cur.answered &&
+		len(t.carry) == 0
 }
 
 func (t *sender) addRead(r txRead) {
@@ -177,8 +179,8 @@ func (t *sender) addRead(r txRead) {
 	t.readsPosted++
 }
 
-// oldestRead is the oldest Read or atomic whose request is out and whose answer is not complete; nil
-// if none.
+// oldestRead is the oldest Read or atomic whose request is out and whose answer is not complete;
+// nil if none.
 func (t *sender) oldestRead() *txRead {
 	if t.readsDone == t.cur.reads {
 		return nil
@@ -419,7 +421,8 @@ func (e *Endpoint) advanceCopies(a *txResponse, sent uint32) {
 		return
 	}
 	r := ReadRequest(a.request[:])
-	putReadRequest(e.termCopies[UntaggedHeaderLen:], r.SinkSTag(), r.SinkTO()+uint64(sent), r.Size()-sent,
+	putReadRequest(e.termCopies[UntaggedHeaderLen:], r.SinkSTag(), r.SinkTO()+uint64(sent),
+		r.Size()-sent,
 		r.SrcSTag(), r.SrcTO()+uint64(sent))
 	e.term.ReadRequest = ReadRequest(e.termCopies[UntaggedHeaderLen:])
 }

@@ -14,7 +14,8 @@ var (
 // Pending says whether there is something to send.
 func (e *Endpoint) Pending() bool { return e.Len() > 0 }
 
-// Len is how many octets Read will give until the next Commit: at most Config.BatchBytes, or one FPDU.
+// Len is how many octets Read will give until the next Commit: at most Config.BatchBytes, or one
+// FPDU.
 func (e *Endpoint) Len() int {
 	if !e.tx.planned {
 		e.makePlan()

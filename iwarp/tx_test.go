@@ -40,7 +40,8 @@ func describe(segs [][]byte) (s []string) {
 
 var initiator = Params{Initiator: true, Revision: 2, CRC: true, IRD: 4, ORD: 4}
 
-// DDP-016, 018..020, 027, 030, 033, 036..038, 040, 041, 045, 046, 048, 050, 051, 052, 055, 056; MPA-004.
+// DDP-016, 018..020, 027, 030, 033, 036..038, 040, 041, 045, 046, 048, 050, 051, 052, 055, 056;
+// MPA-004.
 func TestSegmentation(t *testing.T) {
 	h := newHost()
 	// MULPDU 1500, as in the examples of RFC 5041, section 5.2
@@ -69,7 +70,8 @@ RDMA Read Request qn=1 msn=2 mo=0 last read 0 octets from stag=0x00000000 to=0x0
 		t.Errorf("sent %v", h.sent)
 	}
 	s := e.Stats()
-	if s.FPDUsOut != 9 || s.PayloadOut != 2048+2048+1482 || s.MessagesOut != [12]uint64{OpWrite: 2, OpReadRequest: 2, OpSend: 1, OpSendInvalidate: 1, OpSendSE: 1} {
+	if s.FPDUsOut != 9 || s.PayloadOut != 2048+2048+1482 || s.MessagesOut != [12]uint64{OpWrite: 2,
+		OpReadRequest: 2, OpSend: 1, OpSendInvalidate: 1, OpSendSE: 1} {
 		t.Errorf("%+v", s)
 	}
 }
@@ -147,16 +149,20 @@ func TestCommit(t *testing.T) {
 		return out, h
 	}
 	want, _ := run(1<<20, func(n int) int { return n })
-	if segs := fpdus(t, want); DescribeSegment(segs[0]) != "RDMA Write stag=0x00000001 to=0x0 last len=0" {
+	if segs := fpdus(t, want); DescribeSegment(
+		segs[0]) != "RDMA Write stag=0x00000001 to=0x0 last len=0" {
 		t.Errorf("first %s", DescribeSegment(segs[0])) // EMPA-041
 	}
 	for _, piece := range []int{1, 3, 100, 101, 333, 1 << 20} {
 		for name, take := range map[string]func(int) int{
-			"all":       func(n int) int { return n },
-			"one":       func(n int) int { return 1 },
-			"half":      func(n int) int { return (n + 1) / 2 },
-			"less 5":    func(n int) int { return max(n-5, 1) },
-			"sometimes": func() func(int) int { i := 0; return func(n int) int { i++; return n * (i % 2) } }(),
+			"all":    func(n int) int { return n },
+			"one":    func(n int) int { return 1 },
+			"half":   func(n int) int { return (n + 1) / 2 },
+			"less 5": func(n int) int { return max(n-5, 1) },
+			"sometimes": func() func(int) int {
+				i := 0
+				return func(n int) int { i++; return n * (i % 2) }
+			}(),
 		} {
 			got, h := run(piece, take)
 			if !bytes.Equal(got, want) {
@@ -247,10 +253,12 @@ func TestCopyOutFails(t *testing.T) {
 			segs := describe(fpdus(t, out))
 			var me *MessageError
 			var le *LocalError
-			if !errors.As(e.Err(), &le) || le.Cause != TermLocalCatastrophic || !errors.As(e.Err(), &me) || me.Token != 2 || me.Op != OpWrite || !errors.Is(e.Err(), boom) {
+			if !errors.As(e.Err(), &le) || le.Cause != TermLocalCatastrophic || !errors.As(e.Err(), &me) ||
+				me.Token != 2 || me.Op != OpWrite || !errors.Is(e.Err(), boom) {
 				t.Fatalf("Err() = %v", e.Err())
 			}
-			if last := segs[len(segs)-1]; last != "Terminate qn=2 msn=1 mo=0 last Terminate 0/0/FF local catastrophic error" {
+			if last := segs[len(segs)-1]; last !=
+				"Terminate qn=2 msn=1 mo=0 last Terminate 0/0/FF local catastrophic error" {
 				t.Errorf("piece %d, at %d: last %s", piece, failAt, last)
 			}
 			if fmt.Sprint(h.sent) != "[1]" || fails == 0 {
@@ -280,7 +288,8 @@ func TestCopyOutFailsTwice(t *testing.T) {
 	first.fail = boom
 	io.ReadAll(e)
 	e.Commit(0)
-	if segs := describe(fpdus(t, drain(e))); len(segs) != 1 || !strings.HasPrefix(segs[0], "Terminate") {
+	if segs := describe(fpdus(t, drain(e))); len(segs) != 1 || !strings.HasPrefix(segs[0],
+		"Terminate") {
 		t.Errorf("%q", segs)
 	}
 }
@@ -299,7 +308,8 @@ func TestReadFailsHalfway(t *testing.T) {
 	io.ReadAll(r)
 	r.Commit(0)
 	req := readReq(1, 5000, 0x10, 0)
-	want := wantTerminate("0100e000", "dr", append(req[:18:18], AppendReadRequest(nil, 0xdead, 0xbeef+uint64(sent), uint32(5000-sent), 0x10, uint64(sent))...))
+	want := wantTerminate("0100e000", "dr", append(req[:18:18], AppendReadRequest(nil, 0xdead,
+		0xbeef+uint64(sent), uint32(5000-sent), 0x10, uint64(sent))...))
 	if out := drain(r); !bytes.Equal(out, want) {
 		t.Errorf("sent\n%x\nwant\n%x", out, want)
 	}
@@ -309,16 +319,19 @@ func TestReadFailsHalfway(t *testing.T) {
 	}
 }
 
-// A26, RDMAP-113, RDMAP-115: behind the FPDU in progress, before what is posted; the first error counts.
+// A26, RDMAP-113, RDMAP-115: behind the FPDU in progress, before what is posted; the first error
+// counts.
 func TestTerminateBehindSegment(t *testing.T) {
 	r := newRaw(responder, true)
 	r.PostWrite(1, 1, 0, &payload{b: pattern(5000, 0)}, 5000)
 	b, _ := io.ReadAll(r)
 	r.Commit(2000)
-	r.Write(AppendFPDU(AppendFPDU(nil, writeSeg(OpWrite, true, 0xbad, 0, 1), true), sendSeg(OpSend, true, 9, 0, 1), true))
+	r.Write(AppendFPDU(AppendFPDU(nil, writeSeg(OpWrite, true, 0xbad, 0, 1), true),
+		sendSeg(OpSend, true, 9, 0, 1), true))
 	r.Fail(TermLocalCatastrophic, nil)
 	segs := describe(fpdus(t, append(b[:2000:2000], drain(r)...)))
-	if len(segs) != 3 || !strings.HasPrefix(segs[2], "Terminate qn=2 msn=1 mo=0 last Terminate 1/1/00") {
+	if len(segs) != 3 || !strings.HasPrefix(segs[2],
+		"Terminate qn=2 msn=1 mo=0 last Terminate 1/1/00") {
 		t.Errorf("%q", segs)
 	}
 }
@@ -349,9 +362,11 @@ func TestRTR(t *testing.T) {
 		log          string
 	}{
 		{RTRWrite, "000e c140 00000001 0000000000000000 ebd34c5f", "", "[write 0x1+0 0 last=true]"},
-		{RTRRead, "002e 4141 00000000 00000001 00000001 00000000 00000000 0000000000000000 00000000 00000001 0000000000000000 ba10e3c9",
+		{RTRRead, "002e 4141 00000000 00000001 00000001 00000000 00000000 0000000000000000 00000000 " +
+			"00000001 0000000000000000 ba10e3c9",
 			"000e c142 00000000 0000000000000000 6975d6ca", "[source 0]"},
-		{RTRSend, "0012 4143 00000000 00000000 00000001 00000000 587be8c4", "", "[begin 9 receive 0  se=false inv=false 0x0]"},
+		{RTRSend, "0012 4143 00000000 00000000 00000001 00000000 587be8c4", "",
+			"[begin 9 receive 0  se=false inv=false 0x0]"},
 	} {
 		a, b := newSides(iwarptest.Link{Record: true}, func(a, b *Params) { a.RTR = tt.kind }, Config{})
 		b.h.posted = [][]byte{make([]byte, 9)}
@@ -368,7 +383,8 @@ func TestRTR(t *testing.T) {
 		if _, log := b.s.Sent(); !bytes.Equal(log, unhex(tt.answer)) {
 			t.Errorf("%v: answered %x", tt.kind, log)
 		}
-		if fmt.Sprint(b.h.log) != tt.log || len(a.h.log) > 0 || a.Err() != nil || b.Err() != nil || !a.Idle() || !b.Idle() {
+		if fmt.Sprint(b.h.log) != tt.log || len(a.h.log) > 0 || a.Err() != nil || b.Err() != nil ||
+			!a.Idle() || !b.Idle() {
 			t.Errorf("%v: %v, %v, %v, %v", tt.kind, a.h.log, b.h.log, a.Err(), b.Err())
 		}
 		// and the counters go on behind it
@@ -396,7 +412,8 @@ func TestORD(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := e.PostRead(99, 0x99, 0, 8, 0x10, 0); n != ord || !errors.Is(err, ErrReadLimit) || e.ReadsOutstanding() != int(ord) {
+		if err := e.PostRead(99, 0x99, 0, 8, 0x10, 0); n != ord || !errors.Is(err, ErrReadLimit) ||
+			e.ReadsOutstanding() != int(ord) {
 			t.Errorf("ORD %d: %d Reads, %v", ord, n, err)
 		}
 		if segs := fpdus(t, drain(e)); len(segs) != int(ord) {

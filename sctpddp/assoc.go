@@ -7,8 +7,8 @@ import (
 	"github.com/vrnic/vrnic/iwarp"
 )
 
-// An Association is an established SCTP association, as this layer uses it. It is called by the owners
-// of a Mux and of its Sessions, and may use a lock of its own.
+// An Association is an established SCTP association, as this layer uses it. It is called by the
+// owners of a Mux and of its Sessions, and may use a lock of its own.
 type Association interface {
 	// Send takes one user message of src.Len() octets, to be sent unordered with the PPID. It reads
 	// src during the call; an error of src means that nothing was taken. The messages of an
@@ -41,8 +41,8 @@ type Message struct {
 // IndicationDDP is the adaptation indication of this layer (RFC 5043, section 5.1).
 const IndicationDDP = 1
 
-// CheckIndication says whether DDP may be used with a peer that has shown this indication. "NONE: RDMA
-// and DDP procedures MUST NOT be performed upon this association": RFC 5043, section 11.1.
+// CheckIndication says whether DDP may be used with a peer that has shown this indication. "NONE:
+// RDMA and DDP procedures MUST NOT be performed upon this association": RFC 5043, section 11.1.
 func CheckIndication(code uint32, present bool) error {
 	switch {
 	case !present:
@@ -54,7 +54,8 @@ func CheckIndication(code uint32, present bool) error {
 }
 
 // ErrNoDDP: the peer does not speak DDP on this association.
-var ErrNoDDP = errors.New("sctpddp: the peer does not use SCTP for DDP; is the other end an RDMA program?")
+var ErrNoDDP = errors.New("sctpddp: the peer does not use SCTP for DDP; is the other end an RDMA " +
+	"program?")
 
 // minMULPDU lets a control message with all its private data through, whatever the path.
 // RFC 5043, section 9, and docs/decisions.md#D2.

@@ -8,8 +8,8 @@ import (
 	"github.com/vrnic/vrnic/sctpddp/sctpddptest"
 )
 
-// What the adaptation layer costs a segment that is sent, and two that come: in order, or the wrong way
-// round.
+// What the adaptation layer costs a segment that is sent, and two that come: in order, or the wrong
+// way round.
 func BenchmarkSession(b *testing.B) {
 	x, y := sctpddptest.NewPair(sctpddptest.Link{})
 	a, _ := NewMux(x, Config{Initiator: true}, epoch)
@@ -43,7 +43,8 @@ func BenchmarkSession(b *testing.B) {
 			b.ReportAllocs()
 			msgs := [2]Message{}
 			for i := range msgs {
-				msgs[i] = Message{PPID: PPIDSegment, Unordered: true, Missing: 1, Data: append([]byte{0, 0}, seg...)}
+				msgs[i] = Message{PPID: PPIDSegment, Unordered: true, Missing: 1,
+					Data: append([]byte{0, 0}, seg...)}
 			}
 			for b.Loop() {
 				for i := range msgs {

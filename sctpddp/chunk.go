@@ -43,7 +43,8 @@ const (
 
 var functionNames = [...]string{
 	FuncInitiate: "Initiate", FuncAccept: "Accept", FuncReject: "Reject", FuncTerminate: "Terminate",
-	FuncEnhancedInitiate: "Enhanced Initiate", FuncEnhancedAccept: "Enhanced Accept", FuncEnhancedReject: "Enhanced Reject",
+	FuncEnhancedInitiate: "Enhanced Initiate", FuncEnhancedAccept: "Enhanced Accept",
+	FuncEnhancedReject: "Enhanced Reject",
 }
 
 func (f Function) known() bool { return f >= FuncInitiate && f <= FuncEnhancedReject }
@@ -86,7 +87,8 @@ func (c *Control) Append(b []byte) ([]byte, error) {
 		limit -= blockLen
 	}
 	if n := len(c.PrivateData); n > limit {
-		return b, fmt.Errorf("%w: %d octets in %v, at most %d", iwarp.ErrPrivateData, n, c.Function, limit)
+		return b, fmt.Errorf("%w: %d octets in %v, at most %d", iwarp.ErrPrivateData, n,
+			c.Function, limit)
 	}
 	b = binary.BigEndian.AppendUint16(b, uint16(c.SSN))
 	b = binary.BigEndian.AppendUint16(b, uint16(c.Function))
@@ -96,8 +98,8 @@ func (c *Control) Append(b []byte) ([]byte, error) {
 	return append(b, c.PrivateData...), nil
 }
 
-// ParseControl reads a user message with PPIDControl. What a Terminate carries beside its function is
-// in PrivateData, to be ignored (docs/decisions.md#D9). PrivateData aliases msg.
+// ParseControl reads a user message with PPIDControl. What a Terminate carries beside its function
+// is in PrivateData, to be ignored (docs/decisions.md#D9). PrivateData aliases msg.
 func ParseControl(msg []byte) (c Control, err error) {
 	if len(msg) < ssnLen+functionLen {
 		return c, errShort
@@ -127,8 +129,8 @@ func ParseControl(msg []byte) (c Control, err error) {
 	return c, nil
 }
 
-// ParseSegment splits a user message with PPIDSegment. An error says that the segment is shorter than
-// its DDP header. seg aliases msg.
+// ParseSegment splits a user message with PPIDSegment. An error says that the segment is shorter
+// than its DDP header. seg aliases msg.
 func ParseSegment(msg []byte) (ssn SSN, seg []byte, err error) {
 	if len(msg) < ssnLen {
 		return 0, nil, errShort
@@ -160,7 +162,8 @@ func Describe(ppid uint32, msg []byte) string {
 		}
 		s := fmt.Sprintf("ssn=%d %v", c.SSN, c.Function)
 		if c.HasData {
-			s += fmt.Sprintf(" p2p=%t rtr=%v ird=%d ord=%d", c.Data.PeerToPeer, c.Data.RTR, c.Data.IRD, c.Data.ORD)
+			s += fmt.Sprintf(" p2p=%t rtr=%v ird=%d ord=%d", c.Data.PeerToPeer, c.Data.RTR, c.Data.IRD,
+				c.Data.ORD)
 		}
 		return s + fmt.Sprintf(" pd=%d", len(c.PrivateData))
 	}

@@ -24,14 +24,20 @@ func TestControlBytes(t *testing.T) {
 		{Control{SSN: 0, Function: FuncAccept, PrivateData: []byte{0xff}}, "0000 0002 ff"},
 		{Control{SSN: 0, Function: FuncReject}, "0000 0003"},
 		{Control{SSN: 0xfffe, Function: FuncTerminate}, "fffe 0004"},
-		{Control{Function: FuncEnhancedInitiate, HasData: true, Data: iwarp.EnhancedData{PeerToPeer: true, RTR: iwarp.RTRSend, IRD: 0, ORD: 1}, PrivateData: []byte("x")},
+		{Control{Function: FuncEnhancedInitiate, HasData: true, Data: iwarp.EnhancedData{PeerToPeer: true,
+			RTR: iwarp.RTRSend, IRD: 0, ORD: 1}, PrivateData: []byte("x")},
 			"0000 0005 c000 0001 78"},
-		{Control{Function: FuncEnhancedInitiate, HasData: true, Data: iwarp.EnhancedData{PeerToPeer: true, RTR: iwarp.RTRWrite, IRD: 0x1234, ORD: 0x3ffe}},
+		{Control{Function: FuncEnhancedInitiate, HasData: true, Data: iwarp.EnhancedData{PeerToPeer: true,
+			RTR: iwarp.RTRWrite, IRD: 0x1234, ORD: 0x3ffe}},
 			"0000 0005 9234 bffe"},
-		{Control{Function: FuncEnhancedAccept, HasData: true, Data: iwarp.EnhancedData{PeerToPeer: true, RTR: iwarp.RTRRead, IRD: 0x3fff, ORD: 0x3fff}},
+		{Control{Function: FuncEnhancedAccept, HasData: true, Data: iwarp.EnhancedData{PeerToPeer: true,
+			RTR: iwarp.RTRRead, IRD: 0x3fff, ORD: 0x3fff}},
 			"0000 0006 bfff 7fff"},
-		{Control{Function: FuncEnhancedAccept, HasData: true, Data: iwarp.EnhancedData{IRD: 1, ORD: 0}}, "0000 0006 0001 0000"},
-		{Control{SSN: 1, Function: FuncEnhancedReject, HasData: true, Data: iwarp.EnhancedData{PeerToPeer: true, RTR: iwarp.RTRSend | iwarp.RTRWrite | iwarp.RTRRead, IRD: 2, ORD: 3}, PrivateData: []byte("no")},
+		{Control{Function: FuncEnhancedAccept, HasData: true, Data: iwarp.EnhancedData{IRD: 1, ORD: 0}},
+			"0000 0006 0001 0000"},
+		{Control{SSN: 1, Function: FuncEnhancedReject, HasData: true, Data: iwarp.EnhancedData{
+			PeerToPeer: true, RTR: iwarp.RTRSend | iwarp.RTRWrite | iwarp.RTRRead, IRD: 2, ORD: 3},
+			PrivateData: []byte("no")},
 			"0001 0007 c002 c003 6e6f"},
 	} {
 		want := unhex(tt.wire)
@@ -65,8 +71,10 @@ func TestControlLimits(t *testing.T) {
 		n    int
 		good bool
 	}{
-		{FuncInitiate, 512, true}, {FuncInitiate, 513, false}, {FuncAccept, 512, true}, {FuncReject, 513, false},
-		{FuncEnhancedInitiate, 508, true}, {FuncEnhancedInitiate, 509, false}, {FuncEnhancedReject, 509, false},
+		{FuncInitiate, 512, true}, {FuncInitiate, 513, false}, {FuncAccept, 512, true},
+		{FuncReject, 513, false},
+		{FuncEnhancedInitiate, 508, true}, {FuncEnhancedInitiate, 509, false},
+		{FuncEnhancedReject, 509, false},
 		{FuncTerminate, 0, true}, {FuncTerminate, 1, false},
 	} {
 		c := Control{Function: tt.f, HasData: tt.f.Enhanced(), PrivateData: pd(tt.n)}
@@ -82,7 +90,8 @@ func TestControlLimits(t *testing.T) {
 		}
 	}
 	for msg, want := range map[string]string{
-		"0000 0000": "unknown", "0000 0008": "unknown", "0000 ffff": "unknown", "0000": "short", "": "short",
+		"0000 0000": "unknown", "0000 0008": "unknown", "0000 ffff": "unknown", "0000": "short",
+		"":                                       "short",
 		"0000 0001" + fmt.Sprintf("%x", pd(513)): "512", "0000 0005" + fmt.Sprintf("%x", pd(513)): "512",
 		"0000 0005 0102": "less than 4", "0000 0006": "less than 4",
 	} {
@@ -91,7 +100,8 @@ func TestControlLimits(t *testing.T) {
 		}
 	}
 	// What is odd and harmless: D6, D9.
-	if c, err := ParseControl(unhex("0001 0007 010203")); err != nil || c.HasData || len(c.PrivateData) != 3 {
+	if c, err := ParseControl(unhex("0001 0007 010203")); err != nil || c.HasData ||
+		len(c.PrivateData) != 3 {
 		t.Errorf("short Enhanced Reject: %v, %v", c, err)
 	}
 	if c, err := ParseControl(unhex("0001 0004 010203")); err != nil || len(c.PrivateData) != 3 {
@@ -135,7 +145,8 @@ func TestSegmentBytes(t *testing.T) {
 
 // Decode, encode, decode agrees.
 func FuzzControl(f *testing.F) {
-	for _, s := range []string{"0000 0001 6869", "0000 0005 c000 0001 78", "0001 0007 c002 c003 6e6f", "0001 0007 c002", "fffe 0004"} {
+	for _, s := range []string{"0000 0001 6869", "0000 0005 c000 0001 78", "0001 0007 c002 c003 6e6f",
+		"0001 0007 c002", "fffe 0004"} {
 		f.Add(unhex(s))
 	}
 	f.Fuzz(func(t *testing.T, msg []byte) {
@@ -151,7 +162,8 @@ func FuzzControl(f *testing.F) {
 			t.Fatalf("%v: %v", c, err)
 		}
 		again, err := ParseControl(b)
-		if err != nil || fmt.Sprint(again.SSN, again.Function, again.HasData, again.Data) != fmt.Sprint(c.SSN, c.Function, c.HasData, c.Data) || !bytes.Equal(again.PrivateData, c.PrivateData) {
+		if err != nil || fmt.Sprint(again.SSN, again.Function, again.HasData, again.Data) != fmt.Sprint(
+			c.SSN, c.Function, c.HasData, c.Data) || !bytes.Equal(again.PrivateData, c.PrivateData) {
 			t.Fatalf("%v became %v: %v", c, again, err)
 		}
 		if c.Function != FuncTerminate && !bytes.Equal(b, msg) {

@@ -1,10 +1,11 @@
-// Package sctpddp is the adaptation layer that carries DDP on an SCTP association: RFC 5043, and the
-// SCTP part of RFC 6581.
+// Package sctpddp is the adaptation layer that carries DDP on an SCTP association: RFC 5043, and
+// the SCTP part of RFC 6581.
 //
-// A DDP stream is SCTP stream k out together with SCTP stream k in. A session binds a QP to one for a
-// time: the active side sends Initiate, the passive side answers Accept, Reject or Terminate, then
-// both send segments, and Terminate ends it. All messages are unordered for SCTP and carry a number of
-// their own, the DDP-SSN: what has come is placed at once, and delivered in the order of the numbers.
+// A DDP stream is SCTP stream k out together with SCTP stream k in. A session binds a QP to one for
+// a time: the active side sends Initiate, the passive side answers Accept, Reject or Terminate,
+// then both send segments, and Terminate ends it. All messages are unordered for SCTP and carry a
+// number of their own, the DDP-SSN: what has come is placed at once, and delivered in the order of
+// the numbers.
 //
 // A Mux stands on an Association and has the streams; a Session is one session on one of them:
 //
@@ -19,10 +20,10 @@
 //	ep.Commit(n)
 //	s.Close()                                  // behind the last segment
 //
-// It is pure: messages, calls and the time in; messages, events and the next deadline out. It starts no
-// goroutine, reads no clock and takes no lock. A Mux has one owner at a time, and so has each
-// Session: that of the Mux, until Open or Request hands it out, and again after Release. What they
-// share, the Association and a count of held octets, may be used by several owners at once.
+// It is pure: messages, calls and the time in; messages, events and the next deadline out. It
+// starts no goroutine, reads no clock and takes no lock. A Mux has one owner at a time, and so has
+// each Session: that of the Mux, until Open or Request hands it out, and again after Release. What
+// they share, the Association and a count of held octets, may be used by several owners at once.
 //
 // SCTP itself is elsewhere, and so are the timers of a session: how long an answer, or the peer's
 // Terminate, may take is its owner's to say (Abandon).

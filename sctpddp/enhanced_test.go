@@ -36,21 +36,24 @@ func TestEnhanced(t *testing.T) {
 		t.Fatal("no request")
 	}
 	r, _ := y.Request()
-	if !r.Enhanced || !r.PeerToPeer || r.RTR != allRTR || r.IRD != 2 || r.ORD != 8 || string(r.PrivateData) != pd {
+	if !r.Enhanced || !r.PeerToPeer || r.RTR != allRTR || r.IRD != 2 || r.ORD != 8 ||
+		string(r.PrivateData) != pd {
 		t.Errorf("request %+v", r)
 	}
 	p, err := y.Accept(enhanced(4, 16, iwarp.RTRRead), []byte("r"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.IRD != 8 || p.ORD != 2 || p.PeerIRD != 2 || p.PeerORD != 8 || p.RTR != iwarp.RTRRead || p.Initiator {
+	if p.IRD != 8 || p.ORD != 2 || p.PeerIRD != 2 || p.PeerORD != 8 || p.RTR != iwarp.RTRRead ||
+		p.Initiator {
 		t.Errorf("passive: %v", p)
 	}
 	y.Attach(&sink{})
 	writeText(t, y, "the passive side need not wait")
 	run(a, b)
 	q := x.Params()
-	if q.IRD != 2 || q.ORD != 8 || q.PeerIRD != 8 || q.PeerORD != 2 || q.RTR != iwarp.RTRRead || !q.Initiator || string(q.PrivateData) != "r" {
+	if q.IRD != 2 || q.ORD != 8 || q.PeerIRD != 8 || q.PeerORD != 2 || q.RTR != iwarp.RTRRead ||
+		!q.Initiator || string(q.PrivateData) != "r" {
 		t.Errorf("active: %v", q)
 	}
 	if ev := events(x); ev != "Accepted(r)" {
@@ -67,12 +70,14 @@ func TestEnhanced(t *testing.T) {
 	if n := len(a.a.Log()[1].Data); n != 4 {
 		t.Errorf("a Terminate of %d octets", n)
 	}
-	if _, err := a.Open(enhanced(2, 8, allRTR), []byte(pd+"i")); !errors.Is(err, iwarp.ErrPrivateData) {
+	if _, err := a.Open(enhanced(2, 8, allRTR), []byte(pd+"i")); !errors.Is(err,
+		iwarp.ErrPrivateData) {
 		t.Error(err)
 	}
 }
 
-// The enhanced form is used when something of it is wanted, and answered in kind. ESDDP-013, 014, 015.
+// The enhanced form is used when something of it is wanted, and answered in kind. ESDDP-013, 014,
+// 015.
 func TestInKind(t *testing.T) {
 	for _, tt := range []struct {
 		cfg iwarp.StartConfig
@@ -100,7 +105,8 @@ func TestInKind(t *testing.T) {
 			}
 			run(a, b)
 			wantSent(t, a.a, 0, fmt.Sprintf("0:%d", tt.fn))
-			wantSent(t, b.a, 0, fmt.Sprintf("0:%d", map[bool]Function{true: tt.fn + 1, false: tt.fn + 2}[accept]))
+			wantSent(t, b.a, 0, fmt.Sprintf("0:%d", map[bool]Function{true: tt.fn + 1,
+				false: tt.fn + 2}[accept]))
 			wantState(t, x, map[bool]State{true: StateOpen, false: StateOver}[accept])
 		}
 	}
@@ -109,8 +115,10 @@ func TestInKind(t *testing.T) {
 		cfg iwarp.StartConfig
 		msg string
 	}{
-		{plain, ctl(0, FuncEnhancedAccept, "\x00\x01\x00\x01")}, {plain, ctl(0, FuncEnhancedReject, "\x00\x01\x00\x01")},
-		{enhanced(1, 1, allRTR), ctl(0, FuncAccept, "")}, {enhanced(1, 1, allRTR), ctl(0, FuncReject, "")},
+		{plain, ctl(0, FuncEnhancedAccept, "\x00\x01\x00\x01")},
+		{plain, ctl(0, FuncEnhancedReject, "\x00\x01\x00\x01")},
+		{enhanced(1, 1, allRTR), ctl(0, FuncAccept, "")}, {enhanced(1, 1, allRTR),
+			ctl(0, FuncReject, "")},
 	} {
 		peer, b := crafted(t, sctpddptest.Link{}, Config{})
 		s, _ := b.OpenOn(2, tt.cfg, nil)
@@ -133,7 +141,8 @@ func TestPlainAgain(t *testing.T) {
 	s, _ := b.Open(iwarp.DefaultStartConfig(), nil)
 	inject(peer, 0, PPIDControl, ctl(0, FuncTerminate, ""))
 	run(b)
-	if ev := events(s); ev != "Refused" || !errors.Is(s.Err(), ErrRefused) || !strings.Contains(s.Err().Error(), "plain") {
+	if ev := events(s); ev != "Refused" || !errors.Is(s.Err(), ErrRefused) ||
+		!strings.Contains(s.Err().Error(), "plain") {
 		t.Errorf("%q, %v", ev, s.Err())
 	}
 	s2, err := b.Open(plain, nil)
@@ -164,16 +173,25 @@ func TestConclude(t *testing.T) {
 		{"ORD cut, IRD raised", enhanced(1, 8, 0), iwarp.EnhancedData{IRD: 1, ORD: 3}, 4, 1, 0, 0},
 		{"nothing to do", enhanced(4, 4, 0), iwarp.EnhancedData{IRD: 4, ORD: 4}, 4, 4, 0, 0},
 		{"not negotiated", enhanced(3, 5, 0), iwarp.EnhancedData{IRD: nn, ORD: nn}, 3, 5, 0, 0},
-		{"no resources", iwarp.StartConfig{IRD: 1, ORD: 1, MaxIRD: 4, ClientServer: true}, iwarp.EnhancedData{IRD: 1, ORD: 5}, 0, 0, 0, 6},
+		{"no resources", iwarp.StartConfig{IRD: 1, ORD: 1, MaxIRD: 4, ClientServer: true},
+			iwarp.EnhancedData{IRD: 1, ORD: 5}, 0, 0, 0, 6},
 		{"far too many", enhanced(1, 1, 0), iwarp.EnhancedData{IRD: 1, ORD: 0x3ffe}, 0, 0, 0, 6},
-		{"write first", enhanced(1, 1, allRTR), iwarp.EnhancedData{PeerToPeer: true, RTR: allRTR, IRD: 1, ORD: 1}, 1, 1, iwarp.RTRWrite, 0},
-		{"then read", enhanced(1, 1, allRTR), iwarp.EnhancedData{PeerToPeer: true, RTR: iwarp.RTRRead | iwarp.RTRSend, IRD: 1, ORD: 1}, 1, 1, iwarp.RTRRead, 0},
-		{"no room for a read", enhanced(1, 0, allRTR), iwarp.EnhancedData{PeerToPeer: true, RTR: iwarp.RTRRead | iwarp.RTRSend, IRD: 0, ORD: 1}, 1, 0, iwarp.RTRSend, 0},
-		{"no common kind", enhanced(1, 1, iwarp.RTRSend), iwarp.EnhancedData{PeerToPeer: true, RTR: iwarp.RTRWrite, IRD: 1, ORD: 1}, 0, 0, 0, 7},
-		{"no kind", enhanced(1, 1, allRTR), iwarp.EnhancedData{PeerToPeer: true, IRD: 1, ORD: 1}, 0, 0, 0, 7},
-		{"A=0 for A=1", enhanced(1, 1, allRTR), iwarp.EnhancedData{RTR: allRTR, IRD: 1, ORD: 1}, 0, 0, 0, 7},
-		{"A=1 for A=0", enhanced(1, 1, 0), iwarp.EnhancedData{PeerToPeer: true, RTR: allRTR, IRD: 1, ORD: 1}, 0, 0, 0, 7},
-		{"B, C, D with A=0", enhanced(1, 1, 0), iwarp.EnhancedData{RTR: allRTR, IRD: 1, ORD: 1}, 1, 1, 0, 0},
+		{"write first", enhanced(1, 1, allRTR), iwarp.EnhancedData{PeerToPeer: true, RTR: allRTR, IRD: 1,
+			ORD: 1}, 1, 1, iwarp.RTRWrite, 0},
+		{"then read", enhanced(1, 1, allRTR), iwarp.EnhancedData{PeerToPeer: true,
+			RTR: iwarp.RTRRead | iwarp.RTRSend, IRD: 1, ORD: 1}, 1, 1, iwarp.RTRRead, 0},
+		{"no room for a read", enhanced(1, 0, allRTR), iwarp.EnhancedData{PeerToPeer: true,
+			RTR: iwarp.RTRRead | iwarp.RTRSend, IRD: 0, ORD: 1}, 1, 0, iwarp.RTRSend, 0},
+		{"no common kind", enhanced(1, 1, iwarp.RTRSend), iwarp.EnhancedData{PeerToPeer: true,
+			RTR: iwarp.RTRWrite, IRD: 1, ORD: 1}, 0, 0, 0, 7},
+		{"no kind", enhanced(1, 1, allRTR), iwarp.EnhancedData{PeerToPeer: true, IRD: 1, ORD: 1}, 0,
+			0, 0, 7},
+		{"A=0 for A=1", enhanced(1, 1, allRTR), iwarp.EnhancedData{RTR: allRTR, IRD: 1, ORD: 1}, 0,
+			0, 0, 7},
+		{"A=1 for A=0", enhanced(1, 1, 0), iwarp.EnhancedData{PeerToPeer: true, RTR: allRTR, IRD: 1,
+			ORD: 1}, 0, 0, 0, 7},
+		{"B, C, D with A=0", enhanced(1, 1, 0), iwarp.EnhancedData{RTR: allRTR, IRD: 1, ORD: 1}, 1,
+			1, 0, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			peer, b := crafted(t, sctpddptest.Link{}, Config{})
@@ -185,7 +203,8 @@ func TestConclude(t *testing.T) {
 			run(b)
 			if tt.code == 0 {
 				wantState(t, s, StateOpen)
-				if p := s.Params(); p.IRD != tt.ird || p.ORD != tt.ord || p.RTR != tt.rtr || p.PeerIRD != tt.answer.IRD || p.PeerORD != tt.answer.ORD {
+				if p := s.Params(); p.IRD != tt.ird || p.ORD != tt.ord || p.RTR != tt.rtr ||
+					p.PeerIRD != tt.answer.IRD || p.PeerORD != tt.answer.ORD {
 					t.Errorf("%v, want IRD %d, ORD %d, %v", p, tt.ird, tt.ord, tt.rtr)
 				}
 				if ev := events(s); ev != "Accepted(pd)" {
@@ -196,7 +215,8 @@ func TestConclude(t *testing.T) {
 			// A Terminate of RDMAP, then that of the session.
 			wantSent(t, b.a, 0, "0:5 1:seg 2:4")
 			_, seg, _ := ParseSegment(b.a.Log()[1].Data)
-			if got := fmt.Sprintf("%x", seg[iwarp.UntaggedHeaderLen:]); got != fmt.Sprintf("20%02x0000", tt.code) || iwarp.RDMAPControl(seg[1]).Opcode() != iwarp.OpTerminate {
+			if got := fmt.Sprintf("%x", seg[iwarp.UntaggedHeaderLen:]); got != fmt.Sprintf("20%02x0000",
+				tt.code) || iwarp.RDMAPControl(seg[1]).Opcode() != iwarp.OpTerminate {
 				t.Errorf("Terminate % x", seg)
 			}
 			wantState(t, s, StateFailed)
@@ -221,14 +241,21 @@ func TestAnswer(t *testing.T) {
 		want     iwarp.EnhancedData
 		ird, ord uint16
 	}{
-		{"ORD down to its IRD", iwarp.EnhancedData{IRD: 2, ORD: 1}, enhanced(4, 8, 0), iwarp.EnhancedData{IRD: 4, ORD: 2}, 4, 2},
-		{"IRD up to its ORD", iwarp.EnhancedData{IRD: 9, ORD: 9}, enhanced(4, 8, 0), iwarp.EnhancedData{IRD: 16, ORD: 8}, 16, 8},
-		{"capped", iwarp.EnhancedData{IRD: 0x3ffe, ORD: 0x3ffe}, enhanced(4, 8, 0), iwarp.EnhancedData{IRD: 128, ORD: 8}, 128, 8},
-		{"no IRD of its", iwarp.EnhancedData{IRD: nn, ORD: 9}, enhanced(4, 8, 0), iwarp.EnhancedData{IRD: 16, ORD: nn}, 16, 8},
-		{"no ORD of its", iwarp.EnhancedData{IRD: 1, ORD: nn}, enhanced(4, 8, 0), iwarp.EnhancedData{IRD: nn, ORD: 1}, 4, 1},
-		{"one for the ready-to-receive Read", iwarp.EnhancedData{PeerToPeer: true, RTR: iwarp.RTRRead, IRD: 1, ORD: 0}, enhanced(0, 1, allRTR),
+		{"ORD down to its IRD", iwarp.EnhancedData{IRD: 2, ORD: 1}, enhanced(4, 8, 0), iwarp.EnhancedData{
+			IRD: 4, ORD: 2}, 4, 2},
+		{"IRD up to its ORD", iwarp.EnhancedData{IRD: 9, ORD: 9}, enhanced(4, 8, 0), iwarp.EnhancedData{
+			IRD: 16, ORD: 8}, 16, 8},
+		{"capped", iwarp.EnhancedData{IRD: 0x3ffe, ORD: 0x3ffe}, enhanced(4, 8, 0), iwarp.EnhancedData{
+			IRD: 128, ORD: 8}, 128, 8},
+		{"no IRD of its", iwarp.EnhancedData{IRD: nn, ORD: 9}, enhanced(4, 8, 0), iwarp.EnhancedData{
+			IRD: 16, ORD: nn}, 16, 8},
+		{"no ORD of its", iwarp.EnhancedData{IRD: 1, ORD: nn}, enhanced(4, 8, 0), iwarp.EnhancedData{
+			IRD: nn, ORD: 1}, 4, 1},
+		{"one for the ready-to-receive Read", iwarp.EnhancedData{PeerToPeer: true, RTR: iwarp.RTRRead,
+			IRD: 1, ORD: 0}, enhanced(0, 1, allRTR),
 			iwarp.EnhancedData{PeerToPeer: true, RTR: iwarp.RTRRead, IRD: 1, ORD: 1}, 1, 1},
-		{"B, C, D with A=0", iwarp.EnhancedData{RTR: allRTR, IRD: 1, ORD: 1}, enhanced(1, 1, allRTR), iwarp.EnhancedData{IRD: 1, ORD: 1}, 1, 1},
+		{"B, C, D with A=0", iwarp.EnhancedData{RTR: allRTR, IRD: 1, ORD: 1}, enhanced(1, 1, allRTR),
+			iwarp.EnhancedData{IRD: 1, ORD: 1}, 1, 1},
 	} {
 		peer, b := crafted(t, sctpddptest.Link{}, Config{Backlog: 1})
 		inject(peer, 3, PPIDControl, ctl(0, FuncEnhancedInitiate, block(tt.ask)+"pd"))
@@ -253,7 +280,8 @@ func TestAnswer(t *testing.T) {
 	for ask := iwarp.RTRKinds(1); ask <= allRTR; ask++ {
 		for can := iwarp.RTRKinds(1); can <= allRTR; can++ {
 			x, y := sctpddptest.NewPair(sctpddptest.Link{})
-			a, b := newEnd(t, x, Config{Initiator: true}), newEnd(t, y, Config{Backlog: 1, Start: enhanced(1, 1, can)})
+			a, b := newEnd(t, x, Config{Initiator: true}),
+				newEnd(t, y, Config{Backlog: 1, Start: enhanced(1, 1, can)})
 			s, _ := a.Open(enhanced(1, 1, ask), nil)
 			run(a, b)
 			q, asked := b.Request()
@@ -275,21 +303,23 @@ func TestAnswer(t *testing.T) {
 			}
 			run(a, b)
 			c, _ := ParseControl(b.a.Log()[0].Data)
-			if !c.Data.PeerToPeer || c.Data.RTR != ask&can || s.State() != StateOpen || s.Params().RTR&ask&can == 0 {
+			if !c.Data.PeerToPeer || c.Data.RTR != ask&can || s.State() != StateOpen ||
+				s.Params().RTR&ask&can == 0 {
 				t.Errorf("%v / %v: said %+v, took %v", ask, can, c.Data, s.Params().RTR)
 			}
 		}
 	}
 }
 
-// An enhanced request is refused in its form, with what this end wants; the same listener takes plain ones.
-// ESDDP-006, 007, 020, 023.
+// An enhanced request is refused in its form, with what this end wants; the same listener takes
+// plain ones. ESDDP-006, 007, 020, 023.
 func TestEnhancedReject(t *testing.T) {
 	a, b := newEnds(t, sctpddptest.Link{})
 	x, _ := a.Open(enhanced(1, 4, allRTR), nil)
 	run(a, b)
 	y, _ := b.Request()
-	if err := y.RejectReads(9, []byte(strings.Repeat("p", 509))); !errors.Is(err, iwarp.ErrPrivateData) {
+	if err := y.RejectReads(9, []byte(strings.Repeat("p", 509))); !errors.Is(err,
+		iwarp.ErrPrivateData) {
 		t.Error(err)
 	}
 	if err := y.RejectReads(9, []byte("need nine")); err != nil {
@@ -298,7 +328,8 @@ func TestEnhancedReject(t *testing.T) {
 	run(a, b)
 	wantSent(t, b.a, 0, "0:7")
 	var r *iwarp.RejectedError
-	if !errors.As(x.Err(), &r) || !r.Enhanced || r.ORD != 9 || r.IRD != iwarp.DefaultReads || string(r.PrivateData) != "need nine" {
+	if !errors.As(x.Err(), &r) || !r.Enhanced || r.ORD != 9 || r.IRD != iwarp.DefaultReads ||
+		string(r.PrivateData) != "need nine" {
 		t.Errorf("%+v", x.Err())
 	}
 	var le *iwarp.LocalError
@@ -322,15 +353,16 @@ func TestEnhancedReject(t *testing.T) {
 	}
 }
 
-// Another fault of this end during the set-up: a Terminate where a segment is legal, and not before the
-// Accept. ESDDP-008, ESDDP-029.
+// Another fault of this end during the set-up: a Terminate where a segment is legal, and not before
+// the Accept. ESDDP-008, ESDDP-029.
 func TestNegotiationFault(t *testing.T) {
 	peer, b := crafted(t, sctpddptest.Link{}, Config{Initiator: true})
 	s, _ := b.Open(enhanced(1, 1, allRTR), nil)
 	if err := s.FailNegotiation(errors.New("no memory")); !errors.Is(err, ErrState) {
 		t.Error(err)
 	}
-	inject(peer, 0, PPIDControl, ctl(0, FuncEnhancedAccept, block(iwarp.EnhancedData{PeerToPeer: true, RTR: allRTR, IRD: 1, ORD: 1})))
+	inject(peer, 0, PPIDControl, ctl(0, FuncEnhancedAccept,
+		block(iwarp.EnhancedData{PeerToPeer: true, RTR: allRTR, IRD: 1, ORD: 1})))
 	run(b)
 	if err := s.FailNegotiation(errors.New("no memory")); err != nil {
 		t.Fatal(err)

@@ -12,16 +12,18 @@ const (
 	EventRequest   EventKind = iota + 1 // passive: the peer asks; see Request
 	EventWithdrawn                      // passive: it does so no more
 	EventAccepted                       // active: see Params
-	EventRejected                       // active: by the peer's program; Err is an *iwarp.RejectedError
-	EventRefused                        // active: by a Terminate, so by something below the program
-	EventClosed                         // the peer's Terminate: nothing more comes from it
-	EventFailed                         // the session broke off; Err says why
-	EventLost                           // the association is gone; Err is a *LostError
+	// active: by the peer's program; Err is an *iwarp.RejectedError
+	EventRejected
+	EventRefused // active: by a Terminate, so by something below the program
+	EventClosed  // the peer's Terminate: nothing more comes from it
+	EventFailed  // the session broke off; Err says why
+	EventLost    // the association is gone; Err is a *LostError
 )
 
 var eventNames = [...]string{
-	EventRequest: "Request", EventWithdrawn: "Withdrawn", EventAccepted: "Accepted", EventRejected: "Rejected",
-	EventRefused: "Refused", EventClosed: "Closed", EventFailed: "Failed", EventLost: "Lost",
+	EventRequest: "Request", EventWithdrawn: "Withdrawn", EventAccepted: "Accepted",
+	EventRejected: "Rejected",
+	EventRefused:  "Refused", EventClosed: "Closed", EventFailed: "Failed", EventLost: "Lost",
 }
 
 func (k EventKind) String() string {
@@ -49,7 +51,8 @@ const (
 	LossRestart                  // the peer has forgotten it and begun anew
 )
 
-var lossTexts = [...]string{"the peer shut the association down", "the association was aborted", "the peer does not answer any more", "the peer restarted the association"}
+var lossTexts = [...]string{"the peer shut the association down", "the association was aborted",
+	"the peer does not answer any more", "the peer restarted the association"}
 
 // A LostError says that the association below a session has ended.
 type LostError struct {
@@ -94,7 +97,8 @@ var (
 	ErrNoStream = errors.New("sctpddp: no stream of the association is free; use another association")
 	// ErrRefused: the peer terminated the request below its program: too many requests, nobody
 	// listens, no resources, or it does not know the enhanced form (docs/decisions.md#D8).
-	ErrRefused = errors.New("sctpddp: the peer refused the session; if it keeps doing so, ask in the plain form (revision 1)")
+	ErrRefused = errors.New("sctpddp: the peer refused the session; if it keeps doing so, ask in " +
+		"the plain form (revision 1)")
 	// ErrCrossed: both ends initiated a session on one stream; try again, on another one.
 	ErrCrossed = errors.New("sctpddp: both ends initiated a session on this stream; try again")
 	// ErrDown: the association has ended or is about to.

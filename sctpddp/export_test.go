@@ -19,6 +19,7 @@ func ArrivalsFit() bool {
 func SetSink(s *Session, k Sink)         { s.sink = k }
 func SetAssoc(s *Session, a Association) { s.assoc = a }
 
-// Held is how many octets of its budget m has in use, and Asked how many sessions wait for an answer.
+// Held is how many octets of its budget m has in use, and Asked how many sessions wait for an
+// answer.
 func Held(m *Mux) int64  { return m.pool.all - m.pool.left.Load() }
 func Asked(m *Mux) int64 { return m.pool.asked.Load() }

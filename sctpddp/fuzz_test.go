@@ -11,8 +11,8 @@ import (
 	"github.com/vrnic/vrnic/sctpddp/sctpddptest"
 )
 
-// Whatever a peer sends, in whatever order: what this end sends is a legal session on each stream, and
-// it delivers each number once, in order; and nothing is left when all is over.
+// Whatever a peer sends, in whatever order: what this end sends is a legal session on each stream,
+// and it delivers each number once, in order; and nothing is left when all is over.
 func FuzzMux(f *testing.F) {
 	script := func(parts ...string) (out []byte) {
 		for _, p := range parts {
@@ -23,8 +23,10 @@ func FuzzMux(f *testing.F) {
 		return out
 	}
 	// stream, PPID, arrival, message
-	f.Add(script("011100"+ctl(0, FuncInitiate, "x"), "011000"+write(1, "a"), "011100"+ctl(2, FuncTerminate, "")))
-	f.Add(script("011102"+ctl(0, FuncInitiate, ""), "011001"+write(2, "a"), "011000"+send(1, "b"), "021100"+ctl(0, FuncEnhancedInitiate, "\x80\x01\x80\x01")))
+	f.Add(script("011100"+ctl(0, FuncInitiate, "x"), "011000"+write(1, "a"), "011100"+
+		ctl(2, FuncTerminate, "")))
+	f.Add(script("011102"+ctl(0, FuncInitiate, ""), "011001"+write(2, "a"), "011000"+send(1, "b"),
+		"021100"+ctl(0, FuncEnhancedInitiate, "\x80\x01\x80\x01")))
 	f.Add(script("011100"+ctl(0, FuncAccept, ""), "030000ffff"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		peer, b := crafted(t, sctpddptest.Link{}, Config{Backlog: 3, HoldSession: 4096, HoldAll: 65536})
@@ -41,7 +43,8 @@ func FuzzMux(f *testing.F) {
 			if len(part) < 3 {
 				continue
 			}
-			peer.Inject(sctpddptest.Sent{Stream: uint16(part[0] % 8), PPID: uint32(part[1]), Data: slices.Clone(part[3:])})
+			peer.Inject(sctpddptest.Sent{Stream: uint16(part[0] % 8), PPID: uint32(part[1]),
+				Data: slices.Clone(part[3:])})
 			if k := int(part[2] % 4); peer.UnderWay() > k { // the others come later
 				b.Input(epoch, b.a.Pick(peer.UnderWay()-1-k))
 			}

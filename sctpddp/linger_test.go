@@ -8,8 +8,8 @@ import (
 	"github.com/vrnic/vrnic/sctpddp/sctpddptest"
 )
 
-// A session of which everything has come but the Initiate does not keep the association, nor what it
-// holds, for ever: when it has waited long enough it is given up.
+// A session of which everything has come but the Initiate does not keep the association, nor what
+// it holds, for ever: when it has waited long enough it is given up.
 func TestLingerWithoutInitiate(t *testing.T) {
 	a, b := newEnds(t, sctpddptest.Link{})
 	message := func(ssn SSN) {

@@ -54,7 +54,9 @@ func (k *sink) Segment(seg []byte, size int) error {
 	return nil
 }
 
-func (k *sink) Fail(c iwarp.TermCode, err error) { k.failed = &iwarp.LocalError{Cause: c, Err: err} }
+func (k *sink) Fail(c iwarp.TermCode, err error) {
+	k.failed = &iwarp.LocalError{Cause: c, Err: err}
+}
 
 var epoch = time.Unix(1e9, 0)
 
@@ -124,11 +126,13 @@ func ctl(ssn int, f Function, pd string) string {
 
 // write is a segment of a Write with that content, send one of a Send.
 func write(ssn int, text string) string {
-	return fmt.Sprintf("%04x%x%x", ssn&0xffff, iwarp.AppendTagged(nil, true, iwarp.OpWrite, 7, 0), text)
+	return fmt.Sprintf("%04x%x%x", ssn&0xffff, iwarp.AppendTagged(nil, true, iwarp.OpWrite, 7, 0),
+		text)
 }
 
 func send(ssn int, text string) string {
-	return fmt.Sprintf("%04x%x%x", ssn&0xffff, iwarp.AppendUntagged(nil, true, iwarp.OpSend, 0, 1, 0), text)
+	return fmt.Sprintf("%04x%x%x", ssn&0xffff, iwarp.AppendUntagged(nil, true, iwarp.OpSend, 0, 1, 0),
+		text)
 }
 
 // sent is what a has sent since the from-th message, one word each.

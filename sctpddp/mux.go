@@ -8,13 +8,14 @@ import (
 	"github.com/vrnic/vrnic/iwarp"
 )
 
-// A Config holds what the owner of a Mux can choose. The zero value is fine, for the end that did not
-// open the association and takes no requests.
+// A Config holds what the owner of a Mux can choose. The zero value is fine, for the end that did
+// not open the association and takes no requests.
 type Config struct {
 	// Initiator says that this end opened the association. It takes even streams for its own
 	// requests and the other end odd ones, so that they do not cross (docs/decisions.md#D4).
 	Initiator bool
-	// Backlog is how many requests of the peer may be unanswered; one more is refused. 0: none are taken.
+	// Backlog is how many requests of the peer may be unanswered; one more is refused. 0: none are
+	// taken.
 	Backlog int
 	// Start is what this end can do, for requests that it has to refuse by itself, and for what it
 	// says when a program refuses. The zero value is iwarp.DefaultStartConfig.
@@ -53,13 +54,14 @@ type Mux struct {
 	lost     map[uint16]bool // streams whose last session failed; whether the peer may begin another
 	used     map[uint16]bool // streams that have had a session
 	requests []*Session      // to be given by Request
-	waiting  []uint16        // streams whose sessions this owner has, and that have something to say or to hear
-	waits    map[uint16]bool // those
-	lingers  []lingering     // oldest first
-	pool     budget
-	idle     time.Time // since when there is no session; zero: there is one
-	down     bool
-	stats    MuxStats
+	// streams whose sessions this owner has, and that have something to say or to hear
+	waiting []uint16
+	waits   map[uint16]bool // those
+	lingers []lingering     // oldest first
+	pool    budget
+	idle    time.Time // since when there is no session; zero: there is one
+	down    bool
+	stats   MuxStats
 }
 
 // A lingering stream has a session that was released before the peer's Terminate came, or had one.
@@ -76,8 +78,8 @@ type MuxStats struct {
 	Ignored  uint64 // messages for streams that are not used any more
 }
 
-// NewMux begins DDP on an association. It fails, wrapping ErrNoDDP, if the peer does not speak it; the
-// association is the caller's to abort then. iwarp.ErrConfig.
+// NewMux begins DDP on an association. It fails, wrapping ErrNoDDP, if the peer does not speak it;
+// the association is the caller's to abort then. iwarp.ErrConfig.
 func NewMux(a Association, cfg Config, now time.Time) (*Mux, error) {
 	if err := CheckIndication(a.PeerAdaptation()); err != nil {
 		return nil, err
@@ -89,7 +91,8 @@ func NewMux(a Association, cfg Config, now time.Time) (*Mux, error) {
 	if cfg.Start, err = cfg.Start.WithDefaults(); err != nil {
 		return nil, err
 	}
-	for v, d := range map[*int]int{&cfg.HoldSession: defaultHoldSession, &cfg.HoldAll: defaultHoldAll, &cfg.Allowance: defaultAllowance} {
+	for v, d := range map[*int]int{&cfg.HoldSession: defaultHoldSession, &cfg.HoldAll: defaultHoldAll,
+		&cfg.Allowance: defaultAllowance} {
 		if *v <= 0 {
 			*v = d
 		}
@@ -160,9 +163,9 @@ func (m *Mux) remove(s *Session) {
 	}
 }
 
-// Open asks the peer for a session on a free stream. It is the caller's until Release. The result comes
-// as an event: EventAccepted, EventRejected, EventRefused or EventFailed. ErrNoStream, ErrDown,
-// iwarp.ErrConfig, iwarp.ErrPrivateData.
+// Open asks the peer for a session on a free stream. It is the caller's until Release. The result
+// comes as an event: EventAccepted, EventRejected, EventRefused or EventFailed. ErrNoStream,
+// ErrDown, iwarp.ErrConfig, iwarp.ErrPrivateData.
 func (m *Mux) Open(cfg iwarp.StartConfig, privateData []byte) (*Session, error) {
 	if m.down {
 		return nil, ErrDown
@@ -212,8 +215,8 @@ func (m *Mux) OpenOn(id uint16, cfg iwarp.StartConfig, privateData []byte) (*Ses
 	return s, nil
 }
 
-// Input takes a message that has come in. It goes to the session of its stream: also to one that has
-// another owner, who must be the caller then (see Session).
+// Input takes a message that has come in. It goes to the session of its stream: also to one that
+// has another owner, who must be the caller then (see Session).
 func (m *Mux) Input(now time.Time, msg Message) {
 	if m.down {
 		m.stats.Ignored++
@@ -262,8 +265,8 @@ func (m *Mux) Input(now time.Time, msg Message) {
 	m.settle(now, s)
 }
 
-// Request gives out a session that the peer asks for. It is the caller's until Release, to be answered
-// with Accept, Reject or Refuse.
+// Request gives out a session that the peer asks for. It is the caller's until Release, to be
+// answered with Accept, Reject or Refuse.
 func (m *Mux) Request() (s *Session, ok bool) {
 	if len(m.requests) == 0 {
 		return nil, false
@@ -274,9 +277,9 @@ func (m *Mux) Request() (s *Session, ok bool) {
 	return s, true
 }
 
-// Release gives a session back that has ended, or that Close has ended here: then the peer's Terminate is
-// still awaited, and what comes before it is dropped. One that has not ended is abandoned. What still has
-// to be said is said by Step.
+// Release gives a session back that has ended, or that Close has ended here: then the peer's
+// Terminate is still awaited, and what comes before it is dropped. One that has not ended is
+// abandoned. What still has to be said is said by Step.
 func (m *Mux) Release(now time.Time, s *Session) {
 	if m.sessions[s.id] != s {
 		return
@@ -307,8 +310,8 @@ func (m *Mux) linger(now time.Time, s *Session) {
 // lingers says that this end has said its Terminate, and the peer has not.
 func (s *Session) lingers() bool { return s.state == StateClosing || s.state == StateWithdrawing }
 
-// awaited says that the peer must do something: say its Terminate, or send the Initiate that is before
-// what has come, and may have been overtaken.
+// awaited says that the peer must do something: say its Terminate, or send the Initiate that is
+// before what has come, and may have been overtaken.
 func (s *Session) awaited() bool { return s.state == StateIdle || s.lingers() }
 
 // settle sends what a session of the Mux's owner has to say, and forgets it when that was all.
@@ -326,7 +329,8 @@ func (m *Mux) settle(now time.Time, s *Session) {
 	}
 }
 
-// Step does what can be done when there is room again, something was acknowledged, or Deadline has come.
+// Step does what can be done when there is room again, something was acknowledged, or Deadline has
+// come.
 func (m *Mux) Step(now time.Time) {
 	if m.down {
 		return
@@ -382,8 +386,8 @@ func (m *Mux) Deadline() (at time.Time, ok bool) {
 
 // Lost ends every session, for the association has ended. "The local interface SHOULD notify all
 // consumers of DDP streams when the underlying SCTP stream has been terminated" (RFC 5043, section
-// 11.3): each gets EventLost, once. If the sessions have owners of their own, call Down and let these
-// call Session.Lost.
+// 11.3): each gets EventLost, once. If the sessions have owners of their own, call Down and let
+// these call Session.Lost.
 func (m *Mux) Lost(kind LossKind, err error) {
 	for _, s := range m.sessions {
 		s.Lost(kind, err)
@@ -400,5 +404,6 @@ func (m *Mux) Down() {
 }
 
 func (m *Mux) String() string {
-	return fmt.Sprintf("streams=%d sessions=%d asked=%d lost=%d", m.n, len(m.sessions), m.pool.asked.Load(), len(m.lost))
+	return fmt.Sprintf("streams=%d sessions=%d asked=%d lost=%d", m.n, len(m.sessions),
+		m.pool.asked.Load(), len(m.lost))
 }

@@ -21,8 +21,10 @@ func TestIndication(t *testing.T) {
 		present bool
 		want    string
 	}{
-		{1, true, ""}, {0, true, "indication 0x0"}, {7, true, "indication 0x7"}, {0x01000000, true, "indication"},
-		{0xffffffff, true, "indication"}, {1, false, "no adaptation indication"}, {0, false, "no adaptation"},
+		{1, true, ""}, {0, true, "indication 0x0"}, {7, true, "indication 0x7"},
+		{0x01000000, true, "indication"},
+		{0xffffffff, true, "indication"}, {1, false, "no adaptation indication"},
+		{0, false, "no adaptation"},
 	} {
 		a, peer := sctpddptest.NewPair(sctpddptest.Link{})
 		peer.Code, peer.None = tt.code, !tt.present
@@ -33,7 +35,8 @@ func TestIndication(t *testing.T) {
 			}
 			continue
 		}
-		if m != nil || !errors.Is(err, ErrNoDDP) || !strings.Contains(err.Error(), tt.want) || len(a.Log()) != 0 {
+		if m != nil || !errors.Is(err, ErrNoDDP) || !strings.Contains(err.Error(), tt.want) ||
+			len(a.Log()) != 0 {
 			t.Errorf("%+v: %v", tt, err)
 		}
 	}
@@ -116,8 +119,8 @@ func TestRandomSessions(t *testing.T) {
 	}
 }
 
-// The requests that wait for an answer are limited; one more is refused at once, with a Terminate and not
-// with a Reject, and takes nothing. SDDP-041, 042, 044.
+// The requests that wait for an answer are limited; one more is refused at once, with a Terminate
+// and not with a Reject, and takes nothing. SDDP-041, 042, 044.
 func TestBacklog(t *testing.T) {
 	peer, b := crafted(t, sctpddptest.Link{}, Config{Backlog: 3})
 	for id := range uint16(5) {
@@ -381,7 +384,8 @@ func TestCrossing(t *testing.T) {
 	x, _ = a.Open(plain, nil)
 	y, _ = b.Open(plain, nil)
 	run(a, b)
-	if x.Stream()&1 != 0 || y.Stream()&1 != 1 || x.State() != StateInitiating || y.State() != StateInitiating {
+	if x.Stream()&1 != 0 || y.Stream()&1 != 1 || x.State() != StateInitiating ||
+		y.State() != StateInitiating {
 		t.Errorf("streams %d and %d", x.Stream(), y.Stream())
 	}
 }
@@ -431,8 +435,8 @@ func TestNeighbours(t *testing.T) {
 	}
 }
 
-// With the association every session ends, each is told once, and nothing is sent. The kinds of end can
-// be told apart. SDDP-081, 082, 087, 089.
+// With the association every session ends, each is told once, and nothing is sent. The kinds of end
+// can be told apart. SDDP-081, 082, 087, 089.
 func TestAssociationLost(t *testing.T) {
 	for kind := LossShutdown; kind <= LossRestart; kind++ {
 		a, b := newEnds(t, sctpddptest.Link{Out: 256, In: 256})
@@ -448,7 +452,8 @@ func TestAssociationLost(t *testing.T) {
 		a.Lost(kind, nil)
 		for _, s := range all {
 			var le *LostError
-			if ev := events(s); ev != "Lost" || !errors.As(s.Err(), &le) || le.Kind != kind || !errors.Is(s.Err(), io.ErrUnexpectedEOF) {
+			if ev := events(s); ev != "Lost" || !errors.As(s.Err(), &le) || le.Kind != kind ||
+				!errors.Is(s.Err(), io.ErrUnexpectedEOF) {
 				t.Fatalf("events %q, %v", ev, s.Err())
 			}
 			if _, err := s.WriteFrom(strings.NewReader("x")); !errors.Is(err, ErrState) {
@@ -568,8 +573,8 @@ func TestWithdrawFlood(t *testing.T) {
 	runtime.KeepAlive(b)
 }
 
-// A session that is given back when this end has closed it and the peer has not waits for the peer: its
-// stream can be used again if the Terminate comes in time.
+// A session that is given back when this end has closed it and the peer has not waits for the peer:
+// its stream can be used again if the Terminate comes in time.
 func TestLinger(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		a, b := newEnds(t, sctpddptest.Link{})
@@ -602,7 +607,8 @@ func TestLinger(t *testing.T) {
 		}
 		_, err := a.OpenOn(x.Stream(), plain, nil)
 		_, err2 := a.OpenOn(asking.Stream(), plain, nil)
-		if want := map[bool]error{true: ErrNoStream}[late]; !errors.Is(err, want) || !errors.Is(err2, want) {
+		if want := map[bool]error{true: ErrNoStream}[late]; !errors.Is(err, want) ||
+			!errors.Is(err2, want) {
 			t.Errorf("late %t: %v, %v", late, err, err2)
 		}
 		if !late {
@@ -615,8 +621,8 @@ func TestLinger(t *testing.T) {
 	}
 }
 
-// What waits for a receive buffer when a session is given back is dropped, so that the Terminate behind it
-// counts; and the time is that of the last session on a stream, if it still lingers.
+// What waits for a receive buffer when a session is given back is dropped, so that the Terminate
+// behind it counts; and the time is that of the last session on a stream, if it still lingers.
 func TestLingerAgain(t *testing.T) {
 	peer, b := crafted(t, sctpddptest.Link{}, Config{Initiator: true, Backlog: 1})
 	open := func() *Session {

@@ -33,7 +33,10 @@ func newRNIC(t *testing.T, s *Session, posts int) *rnic {
 	r.ep = iwarp.NewEndpoint(s.Params(), r, iwarp.Config{
 		Records: true, MULPDU: s.MULPDU(), SendQueue: 64,
 		PlaceReceive: func(i int, off uint32, p []byte) error { copy(r.begun[i][off:], p); return nil },
-		PlaceRead:    func(token uint64, off uint32, p []byte) error { copy(r.sinks[token][off:], p); return nil },
+		PlaceRead: func(token uint64, off uint32, p []byte) error {
+			copy(r.sinks[token][off:], p)
+			return nil
+		},
 		Trace: func(sent bool, seg []byte) {
 			if sent {
 				r.seen = append(r.seen, iwarp.DescribeSegment(seg))
@@ -76,7 +79,10 @@ func (r *rnic) EndReceive(d iwarp.Received) error {
 	return nil
 }
 
-func (r *rnic) PlaceRead(off uint32, p []byte) error { copy(r.sinks[r.reads[0]][off:], p); return nil }
+func (r *rnic) PlaceRead(off uint32, p []byte) error {
+	copy(r.sinks[r.reads[0]][off:], p)
+	return nil
+}
 
 func (r *rnic) EndRead(token uint64) error {
 	if r.reads[0] != token {
@@ -133,14 +139,15 @@ func step(e *end, n int) bool {
 	return moved
 }
 
-// RDMAP on several sessions of one association, out of order all the time: every Send, Write and Read
-// arrives whole, and Sends in their order.
+// RDMAP on several sessions of one association, out of order all the time: every Send, Write and
+// Read arrives whole, and Sends in their order.
 //
 // SDDP-069, 070, 071, 084; ESDDP-027, DDP-082.
 func TestRDMAP(t *testing.T) {
 	for seed := range uint64(12) {
 		rng := rand.New(rand.NewPCG(5043, seed))
-		a, b := newEnds(t, sctpddptest.Link{Seed: seed, Reorder: 1 + int(seed)*7, Shuffle: seed%3 == 2, Room: 40, MaxPayload: 300 + int(seed)*300})
+		a, b := newEnds(t, sctpddptest.Link{Seed: seed, Reorder: 1 + int(seed)*7, Shuffle: seed%3 == 2,
+			Room: 40, MaxPayload: 300 + int(seed)*300})
 		var qps []*rnic // of a and b in turn
 		for i := range 3 {
 			x, err := a.Open(enhanced(4, 4, iwarp.RTRKinds(1<<i)), nil)
@@ -177,7 +184,8 @@ func TestRDMAP(t *testing.T) {
 				case 1: // into the slot of this round, which is written once
 					to := 40_000 + uint64(round)*300
 					n := n % 300
-					if q.ep.PostWrite(uint64(round), 7, to, content(bytes.Repeat([]byte{byte(round)}, n)), uint32(n)) == nil {
+					if q.ep.PostWrite(uint64(round), 7, to, content(bytes.Repeat([]byte{byte(round)}, n)),
+						uint32(n)) == nil {
 						slots[i][round] = n
 					}
 				case 2:
@@ -211,8 +219,10 @@ func TestRDMAP(t *testing.T) {
 		}
 		var ahead uint64
 		for i, q := range qps {
-			if err := q.ep.Err(); err != nil || !q.ep.Idle() || len(q.reads) > 0 || q.s.State() != StateOpen {
-				t.Fatalf("seed %d, QP %d: %v, idle %t, %d Reads, %v (%v)", seed, i, err, q.ep.Idle(), len(q.reads), q.s.State(), q.s.Err())
+			if err := q.ep.Err(); err != nil || !q.ep.Idle() || len(q.reads) > 0 ||
+				q.s.State() != StateOpen {
+				t.Fatalf("seed %d, QP %d: %v, idle %t, %d Reads, %v (%v)", seed, i, err, q.ep.Idle(),
+					len(q.reads), q.s.State(), q.s.Err())
 			}
 			if fmt.Sprint(q.got) != fmt.Sprint(want[i^1]) {
 				t.Errorf("seed %d, QP %d received %d Sends, want %d", seed, i, len(q.got), len(want[i^1]))
@@ -225,7 +235,8 @@ func TestRDMAP(t *testing.T) {
 			}
 			for k, n := range slots[i^1] {
 				slot := q.mem[40_000+k*300:][:300]
-				if want := append(bytes.Repeat([]byte{byte(k)}, n), make([]byte, 300-n)...); !bytes.Equal(slot, want) {
+				if want := append(bytes.Repeat([]byte{byte(k)}, n), make([]byte, 300-n)...); !bytes.Equal(
+					slot, want) {
 					t.Fatalf("seed %d, QP %d: slot %d is % x", seed, i, k, slot)
 				}
 			}
@@ -243,8 +254,8 @@ func TestRDMAP(t *testing.T) {
 	}
 }
 
-// A fault of RDMAP or DDP: its Terminate is a segment of that session, that of the session follows it, and
-// the neighbour goes on. SDDP-038, 083, 084.
+// A fault of RDMAP or DDP: its Terminate is a segment of that session, that of the session follows
+// it, and the neighbour goes on. SDDP-038, 083, 084.
 func TestErrorOnOneSession(t *testing.T) {
 	a, b := newEnds(t, sctpddptest.Link{})
 	pair := func() (*rnic, *rnic) {
@@ -273,18 +284,22 @@ func TestErrorOnOneSession(t *testing.T) {
 	run(a, b)
 	wantSent(t, b.a, from, "1:seg 2:4")
 	_, seg, _ := ParseSegment(b.a.Log()[from].Data)
-	if got := fmt.Sprintf("%x", seg[iwarp.UntaggedHeaderLen:]); got != "1100c0000012c1400000009900000000"+"00000000" || iwarp.RDMAPControl(seg[1]).Opcode() != iwarp.OpTerminate {
+	if got := fmt.Sprintf("%x", seg[iwarp.UntaggedHeaderLen:]); got !=
+		"1100c0000012c1400000009900000000"+"00000000" ||
+		iwarp.RDMAPControl(seg[1]).Opcode() != iwarp.OpTerminate {
 		t.Errorf("Terminate %s", got)
 	}
 	var pe *iwarp.PeerError
-	if !errors.As(x.ep.Err(), &pe) || pe.Cause != iwarp.TermInvalidSTag || x.s.State() != StatePeerClosed {
+	if !errors.As(x.ep.Err(), &pe) || pe.Cause != iwarp.TermInvalidSTag ||
+		x.s.State() != StatePeerClosed {
 		t.Errorf("%v, %v", x.ep.Err(), x.s.State())
 	}
 	x.s.Close()
 	x2.ep.PostSend(1, iwarp.OpSend, 0, content("alive"), 5)
 	x2.flush()
 	run(a, b)
-	if fmt.Sprint(y2.got) != "[alive]" || y2.s.State() != StateOpen || x.s.State() != StateOver || y.s.State() != StateOver {
+	if fmt.Sprint(y2.got) != "[alive]" || y2.s.State() != StateOpen || x.s.State() != StateOver ||
+		y.s.State() != StateOver {
 		t.Errorf("%q, %v, %v, %v", y2.got, y2.s.State(), x.s.State(), y.s.State())
 	}
 }

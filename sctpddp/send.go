@@ -9,8 +9,8 @@ import (
 )
 
 // maxUnacked is how many messages of a stream may be without acknowledgement: "the sending DDP must
-// simply refrain from sending more than 32767 Data Chunks for a single stream without acknowledgment"
-// (RFC 5043, section 10).
+// simply refrain from sending more than 32767 Data Chunks for a single stream without
+// acknowledgment" (RFC 5043, section 10).
 const maxUnacked = 32767
 
 // A sender is the sending half of a Session.
@@ -68,9 +68,9 @@ func (s *Session) send(ppid uint32, src iwarp.Source) (ok bool, err error) {
 // Unacked is how many messages of the session SCTP has and the peer has not acknowledged.
 func (s *Session) Unacked() int { return s.out.ids.acked(s.assoc.Acked()) }
 
-// WriteFrom takes one segment from src and says how many octets that were: all of src.Len(), or 0. 0 and
-// nil: not now; try again when something was acknowledged or has come in. ErrTooLong, ErrState, or an
-// error of src or the association.
+// WriteFrom takes one segment from src and says how many octets that were: all of src.Len(), or 0.
+// 0 and nil: not now; try again when something was acknowledged or has come in. ErrTooLong,
+// ErrState, or an error of src or the association.
 func (s *Session) WriteFrom(src iwarp.Source) (n int, err error) {
 	if s.out.closed || s.state != StateOpen && s.state != StatePeerClosed {
 		return 0, fmt.Errorf("%w: it is %v", ErrState, s.state)
@@ -93,8 +93,8 @@ func (s *Session) WriteFrom(src iwarp.Source) (n int, err error) {
 	return n, nil
 }
 
-// MULPDU is the length of the longest segment to be cut from now on. It changes with the paths; ask before
-// each segment.
+// MULPDU is the length of the longest segment to be cut from now on. It changes with the paths; ask
+// before each segment.
 func (s *Session) MULPDU() int {
 	s.out.mulpdu = MULPDU(s.assoc.MaxPayload())
 	return s.out.mulpdu
@@ -104,7 +104,8 @@ func (s *Session) MULPDU() int {
 func (s *Session) queue(c Control) {
 	o := &s.out
 	o.controls = append(o.controls, c)
-	o.closed = c.Function == FuncTerminate || c.Function == FuncReject || c.Function == FuncEnhancedReject
+	o.closed = c.Function == FuncTerminate || c.Function == FuncReject ||
+		c.Function == FuncEnhancedReject
 }
 
 // clear drops what was not sent.
@@ -154,9 +155,9 @@ func (s *Session) Step() error {
 	return nil
 }
 
-// Accept opens the session that was asked for. cfg is what this connection wants and can; the result,
-// also of Params, is what came out. The Accept goes out with Step; segments may follow at once.
-// ErrState, iwarp.ErrConfig, iwarp.ErrPrivateData.
+// Accept opens the session that was asked for. cfg is what this connection wants and can; the
+// result, also of Params, is what came out. The Accept goes out with Step; segments may follow at
+// once. ErrState, iwarp.ErrConfig, iwarp.ErrPrivateData.
 func (s *Session) Accept(cfg iwarp.StartConfig, privateData []byte) (iwarp.Params, error) {
 	if s.state != StateAsked {
 		return iwarp.Params{}, fmt.Errorf("%w: it is %v", ErrState, s.state)
@@ -165,7 +166,8 @@ func (s *Session) Accept(cfg iwarp.StartConfig, privateData []byte) (iwarp.Param
 	if err != nil {
 		return iwarp.Params{}, err
 	}
-	p := iwarp.Params{Revision: 1, IRD: cfg.IRD, ORD: cfg.ORD, PeerIRD: iwarp.NotNegotiated, PeerORD: iwarp.NotNegotiated, PrivateData: s.request.PrivateData}
+	p := iwarp.Params{Revision: 1, IRD: cfg.IRD, ORD: cfg.ORD, PeerIRD: iwarp.NotNegotiated,
+		PeerORD: iwarp.NotNegotiated, PrivateData: s.request.PrivateData}
 	c := Control{Function: FuncAccept, PrivateData: append([]byte(nil), privateData...)}
 	if s.enhanced {
 		p.Revision = 2
@@ -186,13 +188,14 @@ func (s *Session) Reject(privateData []byte) error {
 	return s.reject(privateData, s.start.IRD, s.start.ORD)
 }
 
-// RejectReads refuses the request because the peer's IRD is below the ORD that is needed, and tells it
-// so in the enhanced form: RFC 6581, section 9.1. Otherwise as Reject. As iwarp's RejectIRD it is for programs
-// that cannot do with less.
+// RejectReads refuses the request because the peer's IRD is below the ORD that is needed, and tells
+// it so in the enhanced form: RFC 6581, section 9.1. Otherwise as Reject. As iwarp's RejectIRD it
+// is for programs that cannot do with less.
 func (s *Session) RejectReads(ord uint16, privateData []byte) error {
 	err := s.reject(privateData, s.start.IRD, ord)
 	if err == nil {
-		s.err = &iwarp.LocalError{Cause: iwarp.TermInsufficientIRD, Err: fmt.Errorf("the peer allows %d Reads, %d are needed", s.request.IRD, ord)}
+		s.err = &iwarp.LocalError{Cause: iwarp.TermInsufficientIRD,
+			Err: fmt.Errorf("the peer allows %d Reads, %d are needed", s.request.IRD, ord)}
 	}
 	return err
 }
@@ -213,7 +216,8 @@ func (s *Session) reject(privateData []byte, ird, ord uint16) error {
 	return s.Step()
 }
 
-// Refuse refuses the request with a Terminate: nothing above has seen it, or could do with it. ErrState.
+// Refuse refuses the request with a Terminate: nothing above has seen it, or could do with it.
+// ErrState.
 func (s *Session) Refuse() error {
 	if s.state != StateAsked {
 		return fmt.Errorf("%w: it is %v", ErrState, s.state)
@@ -238,9 +242,9 @@ func (s *Session) refuse(f Function, privateData []byte, ird, ord uint16) {
 	s.queue(c)
 }
 
-// Close ends the session behind what was sent (docs/decisions.md#D3). The peer may go on until its own
-// Terminate comes: EventClosed. A request that is not answered is withdrawn. Then Step, until Pending
-// says no.
+// Close ends the session behind what was sent (docs/decisions.md#D3). The peer may go on until its
+// own Terminate comes: EventClosed. A request that is not answered is withdrawn. Then Step, until
+// Pending says no.
 func (s *Session) Close() error {
 	switch s.state {
 	case StateClosing, StateWithdrawing, StateOver, StateFailed:
@@ -267,17 +271,17 @@ func (s *Session) Close() error {
 	return err
 }
 
-// Abandon gives the session up: the peer did not answer, or did not end it, in time. What can still be
-// said of that is sent; the stream is not used again.
+// Abandon gives the session up: the peer did not answer, or did not end it, in time. What can still
+// be said of that is sent; the stream is not used again.
 func (s *Session) Abandon() {
 	if s.state != StateOver && s.state != StateFailed {
 		s.fail(ErrAbandoned)
 	}
 }
 
-// Quiet says that the session has ended and no message of it can be under way: the stream can be used
-// again. "A DDP Stream Identifier MUST NOT be reused for another DDP Stream Session while any Data Chunk
-// from a prior session might be outstanding." RFC 5043, section 6.6.
+// Quiet says that the session has ended and no message of it can be under way: the stream can be
+// used again. "A DDP Stream Identifier MUST NOT be reused for another DDP Stream Session while any
+// Data Chunk from a prior session might be outstanding." RFC 5043, section 6.6.
 func (s *Session) Quiet() bool {
 	return s.state == StateOver && !s.Pending() && s.Unacked() == 0
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/vrnic/vrnic/sctpddp/sctpddptest"
 )
 
-// A Terminate waits until the control message before it cannot be overtaken: until it is acknowledged, or
-// answered. SDDP-047, SDDP-049.
+// A Terminate waits until the control message before it cannot be overtaken: until it is
+// acknowledged, or answered. SDDP-047, SDDP-049.
 func TestControlWaits(t *testing.T) {
 	// Passive: Accept, then segments, then Terminate.
 	peer, b := crafted(t, sctpddptest.Link{}, Config{Backlog: 1})
@@ -64,7 +64,8 @@ func TestActiveWaits(t *testing.T) {
 	peer, b := crafted(t, sctpddptest.Link{}, Config{})
 	s, _ := b.OpenOn(2, plain, nil)
 	take(peer) // acknowledged
-	if n, err := s.WriteFrom(strings.NewReader(strings.Repeat("x", 20))); n != 0 || !errors.Is(err, ErrState) {
+	if n, err := s.WriteFrom(strings.NewReader(strings.Repeat("x", 20))); n != 0 ||
+		!errors.Is(err, ErrState) {
 		t.Errorf("%d, %v", n, err)
 	}
 	inject(peer, 2, PPIDControl, ctl(0, FuncReject, "no"))
@@ -79,7 +80,8 @@ func TestActiveWaits(t *testing.T) {
 	}
 }
 
-// The passive side's segments may overtake its Accept: they are held, and placed behind it. SDDP-050.
+// The passive side's segments may overtake its Accept: they are held, and placed behind it.
+// SDDP-050.
 func TestSegmentsOvertakeAccept(t *testing.T) {
 	a, b := newEnds(t, sctpddptest.Link{})
 	x, _ := a.Open(plain, nil)
@@ -138,8 +140,8 @@ func TestEarlySegments(t *testing.T) {
 	}
 }
 
-// At most 32767 messages of a stream are not acknowledged, whatever kind they are, and other streams go
-// on. One message that stays behind holds the rest. SDDP-073, 074.
+// At most 32767 messages of a stream are not acknowledged, whatever kind they are, and other
+// streams go on. One message that stays behind holds the rest. SDDP-073, 074.
 func TestUnackedLimit(t *testing.T) {
 	a, b := newEnds(t, sctpddptest.Link{})
 	x, _, _, ky := opened(t, a, b)
@@ -176,7 +178,8 @@ func TestUnackedLimit(t *testing.T) {
 
 // MULPDU follows the path, and longer segments are refused. SDDP-061, 062, 065, 066, 086.
 func TestMULPDU(t *testing.T) {
-	for payload, want := range map[int]int{1452: 1450, 1432: 1430, 8932: 8930, 528: 526, 500: 516, 0: 516, 1 << 20: iwarp.MaxMULPDU} {
+	for payload, want := range map[int]int{1452: 1450, 1432: 1430, 8932: 8930, 528: 526, 500: 516,
+		0: 516, 1 << 20: iwarp.MaxMULPDU} {
 		if got := MULPDU(payload); got != want {
 			t.Errorf("MULPDU(%d) = %d, want %d", payload, got, want)
 		}
@@ -184,7 +187,8 @@ func TestMULPDU(t *testing.T) {
 	a, b := newEnds(t, sctpddptest.Link{MaxPayload: 600})
 	x, _, _, ky := opened(t, a, b)
 	seg := func(n int) string {
-		return string(iwarp.AppendTagged(nil, true, iwarp.OpWrite, 7, 0)) + strings.Repeat("x", n-iwarp.TaggedHeaderLen)
+		return string(iwarp.AppendTagged(nil, true, iwarp.OpWrite, 7, 0)) + strings.Repeat("x",
+			n-iwarp.TaggedHeaderLen)
 	}
 	for range 100 {
 		if n, err := x.WriteFrom(strings.NewReader(seg(598))); n != 598 || err != nil {
@@ -227,7 +231,8 @@ func TestMULPDU(t *testing.T) {
 	}
 }
 
-// A message that SCTP has no room for stays, with its number; one whose memory cannot be read takes none.
+// A message that SCTP has no room for stays, with its number; one whose memory cannot be read takes
+// none.
 func TestNoRoom(t *testing.T) {
 	a, b := newEnds(t, sctpddptest.Link{Room: 2})
 	x, _, _, ky := opened(t, a, b)
@@ -252,10 +257,12 @@ func TestNoRoom(t *testing.T) {
 	writeText(t, x, "next")
 	wantSent(t, a.a, 1, "1:seg")
 	a.a.Fail = errors.New("association gone")
-	if n, err := x.WriteFrom(strings.NewReader(strings.Repeat("x", 20))); n != 0 || !errors.Is(err, a.a.Fail) {
+	if n, err := x.WriteFrom(strings.NewReader(strings.Repeat("x", 20))); n != 0 ||
+		!errors.Is(err, a.a.Fail) {
 		t.Errorf("%d, %v", n, err)
 	}
-	if s, err := a.OpenOn(8, plain, nil); s != nil || !errors.Is(err, a.a.Fail) || a.Session(8) != nil {
+	if s, err := a.OpenOn(8, plain, nil); s != nil || !errors.Is(err, a.a.Fail) ||
+		a.Session(8) != nil {
 		t.Errorf("%v, %v", s, err)
 	}
 }

@@ -156,7 +156,8 @@ func (s *Session) Input(m Message) {
 	case d >= s.in.high && d-s.in.n > m.Missing+s.allowance:
 		// "The receiver MAY perform a validity check on received DDP-SSNs to ensure that any gap
 		// could be accounted for by unreceived Data Chunks." RFC 5043, section 10.
-		s.illegal(fmt.Errorf("DDP-SSN %d, the next is %d, but only %d messages are missing", ssn, s.in.next, m.Missing))
+		s.illegal(fmt.Errorf("DDP-SSN %d, the next is %d, but only %d messages are missing", ssn,
+			s.in.next, m.Missing))
 		return
 	}
 	s.hold(d, m)
@@ -206,7 +207,8 @@ func (s *Session) overflows() bool {
 	if !s.blocked || s.sink == nil {
 		return false
 	}
-	s.sink.Fail(iwarp.TermNoBuffer, errors.New("a Send waited for a receive buffer until too much was behind it"))
+	s.sink.Fail(iwarp.TermNoBuffer,
+		errors.New("a Send waited for a receive buffer until too much was behind it"))
 	s.Resume()
 	return !s.blocked
 }
@@ -242,7 +244,8 @@ func (s *Session) take(ppid uint32, data []byte, size int) {
 	}
 }
 
-// Resume goes on with what is held; call it when a receive buffer was posted, or the Sink has failed.
+// Resume goes on with what is held; call it when a receive buffer was posted, or the Sink has
+// failed.
 func (s *Session) Resume() {
 	if s.state != StateFailed {
 		s.drain()
@@ -283,7 +286,8 @@ func (s *Session) sequence(ppid uint32, data []byte, size int) bool {
 	case !ok:
 		s.illegal(fmt.Errorf("%v with DDP-SSN %d", describeKind(k, &c), s.in.next))
 		return true
-	case k == kindAccept && c.Function.Enhanced() != s.enhanced, k == kindReject && c.Function.Enhanced() != s.enhanced:
+	case k == kindAccept && c.Function.Enhanced() != s.enhanced, k == kindReject &&
+		c.Function.Enhanced() != s.enhanced:
 		// "The responder is REQUIRED to respond with an enhanced RDMA connection establishment
 		// response": RFC 6581, section 10.
 		s.illegal(fmt.Errorf("%v in answer to a request of the other form", c.Function))
@@ -322,7 +326,8 @@ func (s *Session) control(from State, k kind, c *Control) {
 		s.accepted(from, c)
 	case kindReject:
 		s.out.answered = true
-		r := &iwarp.RejectedError{Revision: 1, IRD: iwarp.NotNegotiated, ORD: iwarp.NotNegotiated, PrivateData: append([]byte(nil), c.PrivateData...)}
+		r := &iwarp.RejectedError{Revision: 1, IRD: iwarp.NotNegotiated, ORD: iwarp.NotNegotiated,
+			PrivateData: append([]byte(nil), c.PrivateData...)}
 		if c.Function.Enhanced() {
 			r.Revision = 2
 		}
@@ -352,7 +357,8 @@ func (s *Session) control(from State, k kind, c *Control) {
 
 func (s *Session) initiated(c *Control) {
 	s.enhanced = c.HasData
-	s.request = Request{Enhanced: c.HasData, IRD: iwarp.NotNegotiated, ORD: iwarp.NotNegotiated, PrivateData: append([]byte(nil), c.PrivateData...)}
+	s.request = Request{Enhanced: c.HasData, IRD: iwarp.NotNegotiated, ORD: iwarp.NotNegotiated,
+		PrivateData: append([]byte(nil), c.PrivateData...)}
 	if c.HasData {
 		r := &s.request
 		r.data, r.PeerToPeer, r.IRD, r.ORD = c.Data, c.Data.PeerToPeer, c.Data.IRD, c.Data.ORD
@@ -362,7 +368,8 @@ func (s *Session) initiated(c *Control) {
 		if r.PeerToPeer && r.RTR&s.start.RTR == 0 {
 			// "The Provider MAY generate a reject reply message indicating which RTR indication
 			// types it supports." RFC 6581, section 7, and docs/decisions.md#D13.
-			s.err = &iwarp.LocalError{Cause: iwarp.TermNoRTR, Err: fmt.Errorf("the peer offers %v, this end takes %v", r.RTR, s.start.RTR)}
+			s.err = &iwarp.LocalError{Cause: iwarp.TermNoRTR,
+				Err: fmt.Errorf("the peer offers %v, this end takes %v", r.RTR, s.start.RTR)}
 			s.refuse(FuncEnhancedReject, nil, s.start.IRD, s.start.ORD)
 			return
 		}
@@ -376,7 +383,8 @@ func (s *Session) accepted(from State, c *Control) {
 	if from == StateWithdrawing {
 		return
 	}
-	s.params = iwarp.Params{Initiator: true, Revision: 1, IRD: s.start.IRD, ORD: s.start.ORD, PeerIRD: iwarp.NotNegotiated, PeerORD: iwarp.NotNegotiated,
+	s.params = iwarp.Params{Initiator: true, Revision: 1, IRD: s.start.IRD, ORD: s.start.ORD,
+		PeerIRD: iwarp.NotNegotiated, PeerORD: iwarp.NotNegotiated,
 		PrivateData: append([]byte(nil), c.PrivateData...)}
 	if s.enhanced {
 		s.params.Revision = 2
@@ -388,8 +396,8 @@ func (s *Session) accepted(from State, c *Control) {
 	s.emit(EventAccepted, c.PrivateData, nil)
 }
 
-// negotiationFailed ends an accepted session with the Terminate of RDMAP that RFC 6581, sections 9.1
-// and 9.2, ask for, and then that of the session.
+// negotiationFailed ends an accepted session with the Terminate of RDMAP that RFC 6581, sections
+// 9.1 and 9.2, ask for, and then that of the session.
 func (s *Session) negotiationFailed(err error) {
 	cause := iwarp.TermMPACatastrophic
 	var le *iwarp.LocalError
@@ -434,8 +442,9 @@ func (s *Session) fail(err error) {
 	s.emit(EventFailed, nil, err)
 }
 
-// late deals with what comes when the session is over. "Each Data Chunk unambiguously belongs to exactly
-// one session" (RFC 5043, section 6), and this one belongs to none: a session begins with number 0.
+// late deals with what comes when the session is over. "Each Data Chunk unambiguously belongs to
+// exactly one session" (RFC 5043, section 6), and this one belongs to none: a session begins with
+// number 0.
 func (s *Session) late(ssn SSN, m Message) {
 	if s.refused && m.PPID == PPIDControl && ssn == s.in.next {
 		if c, err := ParseControl(m.Data); err == nil && c.Function == FuncTerminate {
@@ -460,8 +469,8 @@ func begins(m Message) bool {
 	return err == nil && c.SSN == 0 && kindOf(c.Function) == kindInitiate
 }
 
-// Attach gives the segments of the session to sink, those that wait first. ErrState: the session was
-// not accepted.
+// Attach gives the segments of the session to sink, those that wait first. ErrState: the session
+// was not accepted.
 func (s *Session) Attach(sink Sink) error {
 	open := s.state == StateOpen || s.state == StateClosing || s.state == StatePeerClosed
 	if !open || s.discard || s.sink != nil {

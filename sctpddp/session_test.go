@@ -25,7 +25,8 @@ func TestSession(t *testing.T) {
 	if !ok {
 		t.Fatal("no request")
 	}
-	if r, ok := y.Request(); !ok || string(r.PrivateData) != "ping" || r.Enhanced || y.Stream() != 3 || y.Active() || !x.Active() {
+	if r, ok := y.Request(); !ok || string(r.PrivateData) != "ping" || r.Enhanced || y.Stream() != 3 ||
+		y.Active() || !x.Active() {
 		t.Errorf("request %+v", r)
 	}
 	wantState(t, y, StateAsked)
@@ -73,7 +74,8 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// states brings a session on stream 3 into each state. next is the number of the peer's next message.
+// states brings a session on stream 3 into each state. next is the number of the peer's next
+// message.
 var states = map[State]func(t *testing.T, peer *sctpddptest.Assoc, b *end) (s *Session, next int){
 	StateIdle: func(t *testing.T, peer *sctpddptest.Assoc, b *end) (*Session, int) {
 		inject(peer, 3, PPIDSegment, write(9, "early"))
@@ -157,8 +159,9 @@ func take(peer *sctpddptest.Assoc) {
 	}
 }
 
-// Every state and everything that can be the peer's next message in it. What is not listed is illegal:
-// the session ends, with a Terminate if our last message was not out, and the association lives.
+// Every state and everything that can be the peer's next message in it. What is not listed is
+// illegal: the session ends, with a Terminate if our last message was not out, and the association
+// lives.
 //
 // SDDP-011, 018, 020, 023, 028, 034, 035, 036, 039, 045; ESDDP-012.
 func TestSequences(t *testing.T) {
@@ -168,9 +171,11 @@ func TestSequences(t *testing.T) {
 	}
 	legal := map[cell]State{
 		{StateIdle, "Initiate"}: StateAsked, {StateIdle, "Enhanced Initiate"}: StateAsked,
-		{StateInitiating, "Accept"}: StateOpen, {StateInitiating, "Reject"}: StateOver, {StateInitiating, "Terminate"}: StateOver,
-		{StateWithdrawing, "Accept"}: StateClosing, {StateWithdrawing, "Reject"}: StateOver, {StateWithdrawing, "Terminate"}: StateOver,
-		{StateAsked, "segment"}: StateAsked, {StateAsked, "Terminate"}: StateOver,
+		{StateInitiating, "Accept"}: StateOpen, {StateInitiating, "Reject"}: StateOver,
+		{StateInitiating, "Terminate"}: StateOver,
+		{StateWithdrawing, "Accept"}:   StateClosing, {StateWithdrawing, "Reject"}: StateOver,
+		{StateWithdrawing, "Terminate"}: StateOver,
+		{StateAsked, "segment"}:         StateAsked, {StateAsked, "Terminate"}: StateOver,
 		{StateOpen, "segment"}: StateOpen, {StateOpen, "Terminate"}: StatePeerClosed,
 		{StateClosing, "segment"}: StateClosing, {StateClosing, "Terminate"}: StateOver,
 	}
@@ -186,13 +191,21 @@ func TestSequences(t *testing.T) {
 			{"Accept", PPIDControl, func(n int) string { return ctl(n, FuncAccept, "") }},
 			{"Reject", PPIDControl, func(n int) string { return ctl(n, FuncReject, "") }},
 			{"Terminate", PPIDControl, func(n int) string { return ctl(n, FuncTerminate, "") }},
-			{"Enhanced Initiate", PPIDControl, func(n int) string { return ctl(n, FuncEnhancedInitiate, "") + block }},
-			{"Enhanced Accept", PPIDControl, func(n int) string { return ctl(n, FuncEnhancedAccept, "") + block }},
-			{"Enhanced Reject", PPIDControl, func(n int) string { return ctl(n, FuncEnhancedReject, "") + block }},
+			{"Enhanced Initiate", PPIDControl, func(n int) string {
+				return ctl(n, FuncEnhancedInitiate, "") + block
+			}},
+			{"Enhanced Accept", PPIDControl, func(n int) string {
+				return ctl(n, FuncEnhancedAccept, "") + block
+			}},
+			{"Enhanced Reject", PPIDControl, func(n int) string {
+				return ctl(n, FuncEnhancedReject, "") + block
+			}},
 			{"function 0", PPIDControl, func(n int) string { return ctl(n, 0, "") }},
 			{"function 8", PPIDControl, func(n int) string { return ctl(n, 8, "") }},
 			{"function ffff", PPIDControl, func(n int) string { return ctl(n, 0xffff, "") }},
-			{"513 octets", PPIDControl, func(n int) string { return ctl(n, FuncInitiate, strings.Repeat("p", 513)) }},
+			{"513 octets", PPIDControl, func(n int) string {
+				return ctl(n, FuncInitiate, strings.Repeat("p", 513))
+			}},
 			{"short block", PPIDControl, func(n int) string { return ctl(n, FuncEnhancedInitiate, "abc") }},
 			{"short segment", PPIDSegment, func(n int) string { return write(n, "")[:30] }},
 			{"short control", PPIDControl, func(n int) string { return ctl(n, 1, "")[:6] }},
@@ -210,7 +223,8 @@ func TestSequences(t *testing.T) {
 				wantState(t, s, from)
 				events(s)
 				before := len(b.a.Log())
-				closed := from == StateWithdrawing || from == StateClosing || from == StateOver || from == StateFailed
+				closed := from == StateWithdrawing || from == StateClosing || from == StateOver ||
+					from == StateFailed
 				illegal := s.Stats().Illegal + s.Stats().Ignored
 				inject(peer, 3, m.ppid, m.make(next))
 				run(b)
@@ -227,13 +241,15 @@ func TestSequences(t *testing.T) {
 				case ok || closed:
 					wantSent(t, b.a, before, "")
 				default:
-					wantSent(t, b.a, before, fmt.Sprintf("%d:4", map[State]int{StateInitiating: 1, StateOpen: 1, StatePeerClosed: 1}[from]))
+					wantSent(t, b.a, before, fmt.Sprintf("%d:4", map[State]int{StateInitiating: 1, StateOpen: 1,
+						StatePeerClosed: 1}[from]))
 				}
 				if got := s.Stats().Illegal + s.Stats().Ignored - illegal; (got != 0) == ok {
 					t.Errorf("%d counted as illegal", got)
 				}
 				var pe *ProtocolError
-				if ev := events(s); !ok && !closed && (ev != "Failed" || !errors.As(s.Err(), &pe) || pe.State != from || pe.Stream != 3) {
+				if ev := events(s); !ok && !closed && (ev != "Failed" || !errors.As(s.Err(), &pe) ||
+					pe.State != from || pe.Stream != 3) {
 					t.Errorf("events %q, error %v", ev, s.Err())
 				}
 				wantState(t, other, StateAsked)
@@ -254,19 +270,29 @@ func TestArrivalOrder(t *testing.T) {
 		data string
 	}{
 		"legal": {
-			{PPIDControl, ctl(0, FuncAccept, "pd")}, {PPIDSegment, write(1, "one")}, {PPIDSegment, send(2, "second")}, {PPIDSegment, write(3, "three")}, {PPIDControl, ctl(4, FuncTerminate, "")},
+			{PPIDControl, ctl(0, FuncAccept, "pd")}, {PPIDSegment, write(1, "one")},
+			{PPIDSegment, send(2, "second")}, {PPIDSegment, write(3, "three")},
+			{PPIDControl, ctl(4, FuncTerminate, "")},
 		},
 		"second accept": {
-			{PPIDControl, ctl(0, FuncAccept, "")}, {PPIDSegment, write(1, "one")}, {PPIDControl, ctl(2, FuncAccept, "")}, {PPIDSegment, write(3, "three")}, {PPIDControl, ctl(4, FuncTerminate, "")},
+			{PPIDControl, ctl(0, FuncAccept, "")}, {PPIDSegment, write(1, "one")},
+			{PPIDControl, ctl(2, FuncAccept, "")}, {PPIDSegment, write(3, "three")},
+			{PPIDControl, ctl(4, FuncTerminate, "")},
 		},
 		"behind terminate": {
-			{PPIDControl, ctl(0, FuncAccept, "")}, {PPIDSegment, write(1, "one")}, {PPIDSegment, write(2, "second")}, {PPIDControl, ctl(3, FuncTerminate, "")}, {PPIDSegment, write(4, "four")},
+			{PPIDControl, ctl(0, FuncAccept, "")}, {PPIDSegment, write(1, "one")},
+			{PPIDSegment, write(2, "second")}, {PPIDControl, ctl(3, FuncTerminate, "")},
+			{PPIDSegment, write(4, "four")},
 		},
 		"malformed": {
-			{PPIDControl, ctl(0, FuncAccept, "")}, {PPIDSegment, write(1, "one")}, {PPIDSegment, write(2, "")[:20]}, {PPIDControl, ctl(3, FuncTerminate, "")}, {PPIDSegment, write(4, "four")},
+			{PPIDControl, ctl(0, FuncAccept, "")}, {PPIDSegment, write(1, "one")},
+			{PPIDSegment, write(2, "")[:20]}, {PPIDControl, ctl(3, FuncTerminate, "")},
+			{PPIDSegment, write(4, "four")},
 		},
 		"segment first": {
-			{PPIDSegment, write(0, "zero")}, {PPIDSegment, write(1, "one")}, {PPIDSegment, write(2, "second")}, {PPIDControl, ctl(3, FuncTerminate, "")}, {PPIDSegment, write(4, "four")},
+			{PPIDSegment, write(0, "zero")}, {PPIDSegment, write(1, "one")},
+			{PPIDSegment, write(2, "second")}, {PPIDControl, ctl(3, FuncTerminate, "")},
+			{PPIDSegment, write(4, "four")},
 		},
 	} {
 		var first string
@@ -291,7 +317,8 @@ func TestArrivalOrder(t *testing.T) {
 			}
 			ev = strings.TrimSpace(ev + " " + events(s))
 			for i, l := range k.log {
-				if text, ok := map[string]string{"placed 3": "one", "placed 6": "second", "placed 5": "three"}[l]; ok {
+				if text, ok := map[string]string{"placed 3": "one", "placed 6": "second",
+					"placed 5": "three"}[l]; ok {
 					k.log[i] = text
 				}
 			}
@@ -303,7 +330,8 @@ func TestArrivalOrder(t *testing.T) {
 			}
 		})
 		t.Logf("%s: %s", name, first)
-		if name == "legal" && !strings.HasPrefix(first, `PeerClosed "Accepted(pd) Closed" ["one" "second" "three"]`) {
+		if name == "legal" && !strings.HasPrefix(first,
+			`PeerClosed "Accepted(pd) Closed" ["one" "second" "three"]`) {
 			t.Error(first)
 		}
 	}
@@ -325,7 +353,8 @@ func permute(p []int, f func([]int)) {
 	rec(0)
 }
 
-// A segment that comes ahead of order is placed before what is missing comes, and delivered behind it.
+// A segment that comes ahead of order is placed before what is missing comes, and delivered behind
+// it.
 //
 // SDDP-069, SDDP-071.
 func TestPlacedAhead(t *testing.T) {
@@ -384,8 +413,8 @@ func TestNumbersWrap(t *testing.T) {
 	}
 }
 
-// A message whose number cannot be right ends the session: used before, too old, too far ahead for what
-// is missing. SDDP-075, 076, 077, 078.
+// A message whose number cannot be right ends the session: used before, too old, too far ahead for
+// what is missing. SDDP-075, 076, 077, 078.
 func TestBadNumbers(t *testing.T) {
 	for name, tt := range map[string]struct {
 		msgs []string
@@ -417,7 +446,8 @@ func TestBadNumbers(t *testing.T) {
 	for _, ssn := range []int{1 + 32767, 0, 0xffff} {
 		peer, b := crafted(t, sctpddptest.Link{}, Config{Backlog: 1})
 		s, _ := openPassive(t, peer, b)
-		s.Input(Message{Stream: 3, PPID: PPIDSegment, Unordered: true, Missing: 60000, Data: unhex(write(ssn, "x"))})
+		s.Input(Message{Stream: 3, PPID: PPIDSegment, Unordered: true, Missing: 60000,
+			Data: unhex(write(ssn, "x"))})
 		wantState(t, s, StateFailed)
 	}
 	// What SCTP knows to be missing may be missing.
@@ -447,7 +477,8 @@ func TestHeldIsBounded(t *testing.T) {
 		t.Errorf("%+v: %v", s.Stats(), s.Err())
 	}
 	// All sessions together.
-	peer, b = crafted(t, sctpddptest.Link{}, Config{Backlog: 10, HoldSession: 1 << 20, HoldAll: 20_000})
+	peer, b = crafted(t, sctpddptest.Link{}, Config{Backlog: 10, HoldSession: 1 << 20,
+		HoldAll: 20_000})
 	failed := 0
 	for id := range uint16(10) {
 		inject(peer, id, PPIDControl, ctl(0, FuncInitiate, ""))
@@ -512,7 +543,8 @@ func TestHeldIsBounded(t *testing.T) {
 	}
 }
 
-// A session that was closed before it had a Sink takes what the peer still sends, and keeps none of it.
+// A session that was closed before it had a Sink takes what the peer still sends, and keeps none of
+// it.
 func TestClosedEarly(t *testing.T) {
 	peer, b := crafted(t, sctpddptest.Link{}, Config{HoldSession: 100})
 	s, _ := b.OpenOn(2, plain, nil)
@@ -534,8 +566,8 @@ func TestClosedEarly(t *testing.T) {
 	}
 }
 
-// While a Send waits for a receive buffer, what follows is held and placed; the wait ends with the buffer,
-// or with too much behind it, and then the stream above ends, not the session below.
+// While a Send waits for a receive buffer, what follows is held and placed; the wait ends with the
+// buffer, or with too much behind it, and then the stream above ends, not the session below.
 func TestStall(t *testing.T) {
 	peer, b := crafted(t, sctpddptest.Link{}, Config{Backlog: 1, HoldSession: 2000})
 	s, _ := openPassive(t, peer, b)
@@ -564,8 +596,8 @@ func TestStall(t *testing.T) {
 	}
 }
 
-// Behind a Send that waits there may be as many messages as the numbers allow, for what is placed costs
-// little; one more is too much.
+// Behind a Send that waits there may be as many messages as the numbers allow, for what is placed
+// costs little; one more is too much.
 func TestStallNumbers(t *testing.T) {
 	peer, b := crafted(t, sctpddptest.Link{}, Config{Backlog: 1})
 	s, _ := openPassive(t, peer, b)

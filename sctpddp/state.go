@@ -25,7 +25,8 @@ const (
 )
 
 var stateNames = [...]string{
-	StateIdle: "Idle", StateInitiating: "Initiating", StateWithdrawing: "Withdrawing", StateAsked: "Asked", StateOpen: "Open",
+	StateIdle: "Idle", StateInitiating: "Initiating", StateWithdrawing: "Withdrawing",
+	StateAsked: "Asked", StateOpen: "Open",
 	StateClosing: "Closing", StatePeerClosed: "PeerClosed", StateOver: "Over", StateFailed: "Failed",
 }
 
@@ -49,7 +50,8 @@ const (
 	kindCount
 )
 
-var kindNames = [kindCount]string{"malformed message", "segment", "Initiate", "Accept", "Reject", "Terminate"}
+var kindNames = [kindCount]string{"malformed message", "segment", "Initiate", "Accept", "Reject",
+	"Terminate"}
 
 func (k kind) String() string { return kindNames[k] }
 
@@ -73,8 +75,8 @@ func kindOf(f Function) kind {
 // terminated" (RFC 5043, section 6.1).
 //
 // Asked and segments: they stay where they are until there is an answer, and are then looked at
-// again. Withdrawing and Accept: the two have crossed, the peer's Terminate is still to come. That the
-// plain form is answered by the plain one is looked at beside this.
+// again. Withdrawing and Accept: the two have crossed, the peer's Terminate is still to come. That
+// the plain form is answered by the plain one is looked at beside this.
 var arrivals = [...]map[kind]State{
 	StateIdle:        {kindInitiate: StateAsked},
 	StateInitiating:  {kindAccept: StateOpen, kindReject: StateOver, kindTerminate: StateOver},
@@ -100,8 +102,8 @@ var stateNext = [...]uint16{
 	StateFailed:      0,
 }
 
-// setState moves s to state to. Nothing else assigns s.state. A transition that is not listed is a bug
-// here and fails the session.
+// setState moves s to state to. Nothing else assigns s.state. A transition that is not listed is a
+// bug here and fails the session.
 func (s *Session) setState(to State) {
 	if to == s.state {
 		return

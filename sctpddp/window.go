@@ -14,10 +14,11 @@ const maxAhead = 32766
 type held struct {
 	there bool
 	ppid  uint32
-	size  int                                    // octets of the message
-	n     uint8                                  // of them in hdr, if buf is nil
-	hdr   [ssnLen + iwarp.UntaggedHeaderLen]byte // the beginning of a segment whose payload has been placed
-	buf   []byte                                 // the whole message
+	size  int   // octets of the message
+	n     uint8 // of them in hdr, if buf is nil
+	// the beginning of a segment whose payload has been placed
+	hdr [ssnLen + iwarp.UntaggedHeaderLen]byte
+	buf []byte // the whole message
 }
 
 // ppidBad stands for the PPID of a message that is too short for its headers.
@@ -55,8 +56,8 @@ const (
 
 func ringCost(entries int) int { return max(entries-freeEntries, 0) * heldLen }
 
-// A window holds the messages from the next one in order on. Entries are made only as far as messages
-// have come.
+// A window holds the messages from the next one in order on. Entries are made only as far as
+// messages have come.
 type window struct {
 	next  SSN
 	ring  []held // a power of two, entry of next at head

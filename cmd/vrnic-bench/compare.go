@@ -23,22 +23,30 @@ const (
 
 func compareCommand() *cli.Command {
 	flags := []cli.Flag{
-		&cli.StringSliceFlag{Name: "path", Usage: "`PATH`s: loop, pair, ring, wire, tap (default: all; wire and tap are left out without root)"},
+		&cli.StringSliceFlag{Name: "path",
+			Usage: "`PATH`s: loop, pair, ring, wire, tap (default: all; " +
+				"wire and tap are left out without root)"},
 		&cli.IntFlag{Name: "rounds", Value: compareRounds, Usage: "`N` rounds"},
 		&cli.DurationFlag{Name: "time", Value: compareTime, Usage: "`D`uration of each measurement"},
-		&cli.DurationFlag{Name: "warmup", Value: standardWarmUp, Usage: "`D`uration of load before the first round"},
-		&cli.IntFlag{Name: "depth", Value: standardDepth, Usage: "`N` requests outstanding, where bandwidth is measured"},
-		&cli.StringFlag{Name: "processes", Usage: "0: both ends of ring and tap, and of their baselines, are in vrnic-bench; 1: each has a process of its own (default: 1)"},
+		&cli.DurationFlag{Name: "warmup", Value: standardWarmUp,
+			Usage: "`D`uration of load before the first round"},
+		&cli.IntFlag{Name: "depth", Value: standardDepth,
+			Usage: "`N` requests outstanding, where bandwidth is measured"},
+		&cli.StringFlag{Name: "processes", Usage: "0: both ends of ring and tap, and of their " +
+			"baselines, are in vrnic-bench; 1: each has a process of its own (default: 1)"},
 		&cli.IntFlag{Name: "mtu", DefaultText: "1500", Usage: "octets of a packet on the path pair, `N`"},
-		&cli.BoolFlag{Name: "no-verify", DisableDefaultText: true, Usage: "do not compare the data before and after each measurement"},
+		&cli.BoolFlag{Name: "no-verify", DisableDefaultText: true,
+			Usage: "do not compare the data before and after each measurement"},
 		crcFlag(),
 	}
 	flags = append(append(flags, outputFlags(rowFormats)...), vrnicFlag(), profileFlag())
 	return &cli.Command{
-		Name:      "compare",
-		Usage:     "measures vrnic and its baselines on the same path, in turn, and prints ratios",
-		UsageText: "vrnic-bench compare [--path loop|pair|ring|wire|tap]... [--rounds N] [--time D] [--json FILE]",
-		Description: "Each round measures vrnic, then its baselines, the first of which changes from round to round:\n\n" +
+		Name:  "compare",
+		Usage: "measures vrnic and its baselines on the same path, in turn, and prints ratios",
+		UsageText: "vrnic-bench compare [--path loop|pair|ring|wire|tap]... [--rounds N] [--time D] " +
+			"[--json FILE]",
+		Description: "Each round measures vrnic, then its baselines, the first of which changes from " +
+			"round to round:\n\n" +
 			"   loop        copying in memory\n" +
 			"   pair        TCP between the same two netstacks, and between two in memory with the MTU that is fastest here\n" +
 			"   ring        copying in memory; the kernel's TCP on its loopback\n" +
@@ -75,10 +83,12 @@ func compareAction(c *cli.Context) error {
 			return // it was interrupted, as we are
 		}
 		m.progress.Clear()
-		fmt.Fprintf(c.App.ErrWriter, "vrnic-bench: left out: %s\n", oneLine(fmt.Errorf("%s: %w", name, err)))
+		fmt.Fprintf(c.App.ErrWriter, "vrnic-bench: left out: %s\n",
+			oneLine(fmt.Errorf("%s: %w", name, err)))
 	}
 	if !out.quiet {
-		m.print(fmt.Sprintf("%d rounds of %v each, in turn; median [lowest..highest]", p.rounds, p.amount.Time))
+		m.print(fmt.Sprintf("%d rounds of %v each, in turn; median [lowest..highest]", p.rounds,
+			p.amount.Time))
 	}
 	for _, name := range p.paths {
 		if err := m.onPath(name); err != nil {
@@ -114,10 +124,13 @@ func comparePlan(c *cli.Context) (p comparison, err error) {
 		return p, usagef("unexpected argument %q", c.Args().First())
 	}
 	p = comparison{rounds: c.Int("rounds"), depth: c.Int("depth"), noCRC: c.Bool("no-crc")}
-	p.amount, p.warmUp, p.verify = load.Amount{Time: c.Duration("time")}, c.Duration("warmup"), !c.Bool("no-verify")
-	p.opts = paths.Options{Vrnic: c.String("vrnic"), Worker: selfCommand(workerName), MTU: c.Int("mtu"), Processes: 1}
+	p.amount, p.warmUp, p.verify = load.Amount{Time: c.Duration("time")}, c.Duration("warmup"),
+		!c.Bool("no-verify")
+	p.opts = paths.Options{Vrnic: c.String("vrnic"), Worker: selfCommand(workerName),
+		MTU: c.Int("mtu"), Processes: 1}
 	if c.IsSet("processes") {
-		if p.opts.Processes, err = parseNumber(c.String("processes")); err != nil || p.opts.Processes > 1 {
+		if p.opts.Processes, err = parseNumber(c.String("processes")); err != nil ||
+			p.opts.Processes > 1 {
 			return p, usagef("--processes %q: want 0 or 1; a baseline has as many", c.String("processes"))
 		}
 	}

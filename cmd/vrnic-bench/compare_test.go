@@ -42,13 +42,18 @@ func TestOutcome(t *testing.T) {
 		{Gbits: 20, Lat: report.Lat{P50: 20, Mean: 22, P999: 100}, CPUPerMsg: 1, Allocs: 3},
 		{Gbits: 60, Lat: report.Lat{P50: 30, Mean: 32, P999: 60}, CPUPerMsg: 4},
 	}
-	wide := outcomeOf(contest{kind: baseline.Bandwidth}, fakeBaseline("x"), rows, tally{3, 12}, []float64{20, 20, 30})
-	if wide.ratio != (spread{0.5, 1, 2}) || wide.row.Gbits != 20 || wide.row.Baseline != "x" || wide.row.Ratio != 1 || wide.row.RatioMin != 0.5 || wide.row.RatioMax != 2 ||
-		wide.ours != (spread{10, 20, 60}) || wide.theirs != (spread{20, 20, 30}) || wide.allocs != (tally{3, 12}) || wide.row.Allocs != 0.25 {
+	wide := outcomeOf(contest{kind: baseline.Bandwidth}, fakeBaseline("x"), rows, tally{3, 12},
+		[]float64{20, 20, 30})
+	if wide.ratio != (spread{0.5, 1, 2}) || wide.row.Gbits != 20 || wide.row.Baseline != "x" ||
+		wide.row.Ratio != 1 || wide.row.RatioMin != 0.5 || wide.row.RatioMax != 2 ||
+		wide.ours != (spread{10, 20, 60}) || wide.theirs != (spread{20, 20, 30}) ||
+		wide.allocs != (tally{3, 12}) || wide.row.Allocs != 0.25 {
 		t.Errorf("%+v", wide)
 	}
-	quick := outcomeOf(contest{kind: baseline.RoundTrip}, fakeBaseline("x"), rows, tally{}, []float64{10, 10, 10})
-	if quick.ratio != (spread{1, 2, 3}) || quick.row.Lat.P50 != 20 || quick.tail != (spread{2, 5, 10}) {
+	quick := outcomeOf(contest{kind: baseline.RoundTrip}, fakeBaseline("x"), rows, tally{},
+		[]float64{10, 10, 10})
+	if quick.ratio != (spread{1, 2, 3}) || quick.row.Lat.P50 != 20 ||
+		quick.tail != (spread{2, 5, 10}) {
 		t.Errorf("%+v", quick)
 	}
 	alone := outcomeOf(contest{kind: baseline.RoundTrip}, nil, rows, tally{}, nil)
@@ -59,7 +64,8 @@ func TestOutcome(t *testing.T) {
 		t.Errorf("%+v", alone.beside)
 	}
 	us := time.Microsecond
-	other := besideOf("x", []rawtcp.Result{{P50: 10 * us, P999: 20 * us}, {P50: 20 * us, P999: 100 * us}, {P50: 30 * us, P999: 90 * us}})
+	other := besideOf("x", []rawtcp.Result{{P50: 10 * us, P999: 20 * us},
+		{P50: 20 * us, P999: 100 * us}, {P50: 30 * us, P999: 90 * us}})
 	if other != (beside{name: "x", p50: spread{10, 20, 30}, tail: spread{2, 3, 5}}) {
 		t.Errorf("%+v", other)
 	}
@@ -69,14 +75,16 @@ func TestOutcome(t *testing.T) {
 	}
 }
 
-// onlyMean is a baseline of whose round trips the mean alone is known: vrnic's mean is compared with it.
+// onlyMean is a baseline of whose round trips the mean alone is known: vrnic's mean is compared
+// with it.
 type onlyMean struct{ fakeBaseline }
 
 func (onlyMean) Traits() baseline.Traits { return baseline.Traits{OnlyMean: true} }
 
 func TestMeansAreComparedWithMeans(t *testing.T) {
 	rows := []report.Row{{Gbits: 8, Lat: report.Lat{P50: 10, Mean: 12, P999: 100}}}
-	theirs := rawtcp.Result{Octets: 1e9, Elapsed: time.Second, P50: 5 * time.Microsecond, Mean: 6 * time.Microsecond}
+	theirs := rawtcp.Result{Octets: 1e9, Elapsed: time.Second, P50: 5 * time.Microsecond,
+		Mean: 6 * time.Microsecond}
 	for _, tt := range []struct {
 		b            baseline.Baseline
 		kind         baseline.Kind
@@ -86,8 +94,10 @@ func TestMeansAreComparedWithMeans(t *testing.T) {
 		{fakeBaseline("x"), baseline.Bandwidth, 8, 8}, {onlyMean{"x"}, baseline.Bandwidth, 8, 8},
 	} {
 		v := theirFigure(tt.kind, tt.b.Traits(), theirs)
-		if o := outcomeOf(contest{kind: tt.kind}, tt.b, rows, tally{}, []float64{v}); v != tt.theirs || o.ours.median != tt.ours || o.ratio.median != tt.ours/tt.theirs {
-			t.Errorf("%+v, %s: %v beside %v, want %v beside %v", tt.b.Traits(), tt.kind, o.ours.median, v, tt.ours, tt.theirs)
+		if o := outcomeOf(contest{kind: tt.kind}, tt.b, rows, tally{}, []float64{v}); v != tt.theirs ||
+			o.ours.median != tt.ours || o.ratio.median != tt.ours/tt.theirs {
+			t.Errorf("%+v, %s: %v beside %v, want %v beside %v", tt.b.Traits(), tt.kind, o.ours.median, v,
+				tt.ours, tt.theirs)
 		}
 	}
 }
@@ -102,7 +112,8 @@ type whoCan struct {
 func (b whoCan) Traits() baseline.Traits   { return b.traits }
 func (b whoCan) Does(k baseline.Kind) bool { return strings.Contains(b.kinds, string(k)) }
 
-// Beside a tail is that of the kernel, which waits as vrnic does; without it that of another one that sleeps, beside ends that sleep.
+// Beside a tail is that of the kernel, which waits as vrnic does; without it that of another one
+// that sleeps, beside ends that sleep.
 func TestTailBeside(t *testing.T) {
 	memory := whoCan{"memory", baseline.Traits{}, "bandwidth"}
 	sends := whoCan{"sends", baseline.Traits{OnlySends: true, OnlyMean: true}, "roundtrip"}
@@ -113,9 +124,12 @@ func TestTailBeside(t *testing.T) {
 		of   []baseline.Baseline
 		want baseline.Baseline
 	}{
-		{load.Poll, nil, nil}, {load.Event, nil, nil}, {load.Event, []baseline.Baseline{memory, sends}, nil},
-		{load.Poll, []baseline.Baseline{memory, stack, kernel}, kernel}, {load.Event, []baseline.Baseline{memory, stack, kernel}, kernel},
-		{load.Poll, []baseline.Baseline{stack, sends}, nil}, {load.Event, []baseline.Baseline{memory, sends, stack}, stack},
+		{load.Poll, nil, nil}, {load.Event, nil, nil}, {load.Event, []baseline.Baseline{memory, sends},
+			nil},
+		{load.Poll, []baseline.Baseline{memory, stack, kernel}, kernel},
+		{load.Event, []baseline.Baseline{memory, stack, kernel}, kernel},
+		{load.Poll, []baseline.Baseline{stack, sends}, nil},
+		{load.Event, []baseline.Baseline{memory, sends, stack}, stack},
 	} {
 		if got := tailBeside(tt.of, tt.wait); got != tt.want {
 			t.Errorf("%s, %v: %v, want %v", tt.wait, tt.of, got, tt.want)
@@ -126,18 +140,23 @@ func TestTailBeside(t *testing.T) {
 // sampleOutcomes reach some of the targets.
 func sampleOutcomes() []outcome {
 	ratio := func(path, contest, baseline string, kind baseline.Kind, m float64) outcome {
-		return outcome{contest: contest, kind: kind, ratio: spread{m - 0.1, m, m + 0.1}, ours: spread{1, 2, 3}, theirs: spread{4, 5, 6},
+		return outcome{contest: contest, kind: kind, ratio: spread{m - 0.1, m, m + 0.1},
+			ours: spread{1, 2, 3}, theirs: spread{4, 5, 6},
 			row: report.Row{Path: path, Baseline: baseline}}
 	}
 	tail := func(path, wait string, m float64) outcome {
-		return outcome{contest: "64 B Send round trip, wait " + wait, kind: baseline.RoundTrip, tail: spread{m - 1, m, m + 1}, ours: spread{20, 21, 22},
+		return outcome{contest: "64 B Send round trip, wait " + wait, kind: baseline.RoundTrip,
+			tail: spread{m - 1, m, m + 1}, ours: spread{20, 21, 22},
 			row: report.Row{Path: path, Wait: wait, Pattern: "pingpong", Lat: report.Lat{P999: 123.4}}}
 	}
 	besides := tail("wire", "poll", 6)
 	besides.beside = beside{"kernel-tcp", spread{15, 16, 17}, spread{4, 5, 7}}
 	return []outcome{
-		{contest: "64 B Sends", ours: spread{1.5e6, 2e6, 2.5e6}, row: report.Row{Path: "loop", Wait: "adaptive"}, allocs: tally{2, 1000}},
-		{contest: "1 MiB Write", kind: baseline.Bandwidth, row: report.Row{Path: "wire"}, allocs: tally{1, 100}}, // fewer, of fewer messages
+		{contest: "64 B Sends", ours: spread{1.5e6, 2e6, 2.5e6}, row: report.Row{Path: "loop",
+			Wait: "adaptive"}, allocs: tally{2, 1000}},
+		// fewer, of fewer messages
+		{contest: "1 MiB Write", kind: baseline.Bandwidth, row: report.Row{Path: "wire"},
+			allocs: tally{1, 100}},
 		ratio("tap", "1 MiB Write", "netstack-tcp", baseline.Bandwidth, 0.9),
 		ratio("tap", "1 MiB Write", "kernel-tcp", baseline.Bandwidth, 0.5),
 		ratio("tap", "64 B Write round trip", "netstack-tcp", baseline.RoundTrip, 0.99),
@@ -161,16 +180,19 @@ func TestTargetTable(t *testing.T) {
 	golden(t, "targets.golden", strings.Join(lines, "\n")+"\n")
 }
 
-// Each line of the table is found again in what is measured: no contest has been renamed without its target.
+// Each line of the table is found again in what is measured: no contest has been renamed without
+// its target.
 func TestTargetsAreMeasured(t *testing.T) {
 	needTaps(t)
 	vrnic := vrnicProgram(t)
 	withoutPrograms(t)
-	status, stdout, stderr := call(t, "compare", "--vrnic", vrnic, "--path", "loop,pair,ring,tap", "--rounds", "1", "--time", "5ms", "--warmup", "0")
+	status, stdout, stderr := call(t, "compare", "--vrnic", vrnic, "--path", "loop,pair,ring,tap",
+		"--rounds", "1", "--time", "5ms", "--warmup", "0")
 	if status != 0 {
 		t.Fatalf("exit %d: %s", status, stderr)
 	}
-	if strings.Contains(stdout, "not measured") || strings.Count(stdout, "reached") < 1 || !strings.Contains(stdout, "p99.9 / p50") {
+	if strings.Contains(stdout, "not measured") || strings.Count(stdout, "reached") < 1 ||
+		!strings.Contains(stdout, "p99.9 / p50") {
 		t.Errorf("\n%s", stdout)
 	}
 	// All tails but that of pair with ends that poll have another one beside them.
@@ -193,12 +215,14 @@ func TestTargetsAreMeasured(t *testing.T) {
 
 func TestVerdict(t *testing.T) {
 	more, less := target{floor: 0.7, goal: 0.9}, target{floor: 3, goal: 1.5, less: true}
-	for v, want := range map[float64]string{0.5: "MISSED", 0.69: "MISSED", 0.7: "floor reached", 0.89: "floor reached", 0.9: "goal reached", 2: "goal reached"} {
+	for v, want := range map[float64]string{0.5: "MISSED", 0.69: "MISSED", 0.7: "floor reached",
+		0.89: "floor reached", 0.9: "goal reached", 2: "goal reached"} {
 		if got := more.verdict(v); got != want {
 			t.Errorf("%v of at least 0.7, 0.9: %s", v, got)
 		}
 	}
-	for v, want := range map[float64]string{0.1: "goal reached", 1.5: "goal reached", 1.6: "floor reached", 3: "floor reached", 3.1: "MISSED"} {
+	for v, want := range map[float64]string{0.1: "goal reached", 1.5: "goal reached",
+		1.6: "floor reached", 3: "floor reached", 3.1: "MISSED"} {
 		if got := less.verdict(v); got != want {
 			t.Errorf("%v of at most 3, 1.5: %s", v, got)
 		}
@@ -241,23 +265,26 @@ func compared(t *testing.T, args ...string) []string {
 	return names
 }
 
-// withoutPrograms hides baselines that are only there where somebody has installed them; package baseline
-// tests those.
+// withoutPrograms hides baselines that are only there where somebody has installed them; package
+// baseline tests those.
 func withoutPrograms(t *testing.T) { t.Setenv("PATH", t.TempDir()) }
 
 func TestCompareInThisProcess(t *testing.T) {
 	if got, want := compared(t, "--path", "loop"), []string{"memcpy", ""}; !slices.Equal(got, want) {
 		t.Errorf("loop is beside %q, want %q", got, want)
 	}
-	for _, more := range [][]string{{"--path", "pair"}, {"--path", "pair", "--mtu", "9000", "--no-crc", "--no-verify", "--depth", "4"}} {
-		if got, want := compared(t, more...), []string{"netstack-tcp", "best", "netstack-tcp", "best", "", ""}; !slices.Equal(got, want) {
+	for _, more := range [][]string{{"--path", "pair"}, {"--path", "pair", "--mtu", "9000", "--no-crc",
+		"--no-verify", "--depth", "4"}} {
+		if got, want := compared(t, more...), []string{"netstack-tcp", "best", "netstack-tcp", "best", "",
+			""}; !slices.Equal(got, want) {
 			t.Errorf("pair is beside %q, want %q", got, want)
 		}
 	}
 }
 
 func TestCompareOnStandardOutput(t *testing.T) {
-	status, stdout, stderr := call(t, "compare", "--path", "loop", "--rounds", "1", "--time", "5ms", "--json", "-")
+	status, stdout, stderr := call(t, "compare", "--path", "loop", "--rounds", "1", "--time", "5ms",
+		"--json", "-")
 	if status != 0 {
 		t.Fatalf("exit %d: %s", status, stderr)
 	}
@@ -292,13 +319,16 @@ func TestCompareTapAndWire(t *testing.T) {
 // A program that is installed and does not work is left out, and that is said.
 func TestProgramThatDoesNotWork(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "fi_pingpong"), []byte("#!/bin/sh\necho out of order >&2; exit 1\n"), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "fi_pingpong"),
+		[]byte("#!/bin/sh\necho out of order >&2; exit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	vrnic := vrnicProgram(t)
 	t.Setenv("PATH", dir)
-	status, stdout, stderr := call(t, "compare", "--path", "ring", "--rounds", "1", "--time", "5ms", "--vrnic", vrnic)
-	if status != 0 || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "vrnic-bench: left out: libfabric-tcp: ") || !strings.Contains(stderr, "out of order") ||
+	status, stdout, stderr := call(t, "compare", "--path", "ring", "--rounds", "1", "--time", "5ms",
+		"--vrnic", vrnic)
+	if status != 0 || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr,
+		"vrnic-bench: left out: libfabric-tcp: ") || !strings.Contains(stderr, "out of order") ||
 		!strings.Contains(stdout, "kernel-tcp") || strings.Contains(stdout, "libfabric") {
 		t.Errorf("exit %d, stderr %q:\n%s", status, stderr, stdout)
 	}
@@ -316,7 +346,8 @@ func TestInterrupt(t *testing.T) {
 	ctx, cancel := interruptedSoon(t)
 	defer cancel()
 	var out, errs strings.Builder
-	status := run(ctx, []string{"vrnic-bench", "compare", "--path", "ring", "--vrnic", vrnicProgram(t), "--time", "1h"}, strings.NewReader(""), &out, &errs)
+	status := run(ctx, []string{"vrnic-bench", "compare", "--path", "ring", "--vrnic", vrnicProgram(t),
+		"--time", "1h"}, strings.NewReader(""), &out, &errs)
 	if status != exitFailed || strings.Count(errs.String(), "\n") != 1 {
 		t.Errorf("exit %d, stderr %q", status, errs.String())
 	}

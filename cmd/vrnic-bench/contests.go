@@ -36,12 +36,17 @@ func (p comparison) contests(ctx context.Context, path *paths.Path) ([]contest, 
 		return nil, err
 	}
 	spec := func(op load.Op, size, depth int, pattern load.Pattern, wait load.Wait) load.Spec {
-		return load.Spec{Op: op, Size: size, Depth: depth, QPs: 1, Pattern: pattern, Wait: wait, NoCRC: p.noCRC}
+		return load.Spec{Op: op, Size: size, Depth: depth, QPs: 1, Pattern: pattern, Wait: wait,
+			NoCRC: p.noCRC}
 	}
-	stream := contest{name: "1 MiB Write", spec: spec(load.Write, wide, p.depth, load.Stream, load.Adaptive), kind: baseline.Bandwidth}
-	trip := contest{name: "64 B Write round trip", spec: spec(load.Write, quick, 1, load.PingPong, load.Adaptive), kind: baseline.RoundTrip}
-	send := contest{name: "64 B Send round trip", spec: spec(load.Send, quick, 1, load.PingPong, load.Adaptive), kind: baseline.RoundTrip}
-	long := contest{name: "1 MiB Send round trip", spec: spec(load.Send, wide, 1, load.PingPong, load.Adaptive), kind: baseline.RoundTrip}
+	stream := contest{name: "1 MiB Write", spec: spec(load.Write, wide, p.depth, load.Stream,
+		load.Adaptive), kind: baseline.Bandwidth}
+	trip := contest{name: "64 B Write round trip", spec: spec(load.Write, quick, 1, load.PingPong,
+		load.Adaptive), kind: baseline.RoundTrip}
+	send := contest{name: "64 B Send round trip", spec: spec(load.Send, quick, 1, load.PingPong,
+		load.Adaptive), kind: baseline.RoundTrip}
+	long := contest{name: "1 MiB Send round trip", spec: spec(load.Send, wide, 1, load.PingPong,
+		load.Adaptive), kind: baseline.RoundTrip}
 	for _, b := range baselines {
 		switch {
 		case b.Traits().OnlySends:
@@ -62,7 +67,8 @@ func (p comparison) contests(ctx context.Context, path *paths.Path) ([]contest, 
 	}
 	if path.Name == "loop" {
 		// Nothing is between the two ends there, so that a round trip is not asked for.
-		cs[1] = contest{name: "64 B Sends", spec: spec(load.Send, quick, rateDepth, load.Stream, load.Adaptive)}
+		cs[1] = contest{name: "64 B Sends", spec: spec(load.Send, quick, rateDepth, load.Stream,
+			load.Adaptive)}
 		return cs, nil
 	}
 	for _, wait := range []load.Wait{load.Poll, load.Event} {
@@ -74,8 +80,8 @@ func (p comparison) contests(ctx context.Context, path *paths.Path) ([]contest, 
 	return cs, nil
 }
 
-// tailBeside is whose tail says what the machine does to anybody's: the kernel's TCP, which can wait in both ways; where it is not
-// on the path, of those that sleep the first one. It may be nil.
+// tailBeside is whose tail says what the machine does to anybody's: the kernel's TCP, which can
+// wait in both ways; where it is not on the path, of those that sleep the first one. It may be nil.
 func tailBeside(bs []baseline.Baseline, wait load.Wait) baseline.Baseline {
 	for _, b := range bs {
 		if b.Traits().Polls {
@@ -93,7 +99,8 @@ func tailBeside(bs []baseline.Baseline, wait load.Wait) baseline.Baseline {
 var loopback = netip.MustParsePrefix("127.0.0.1/8")
 
 // baselines makes those of path; they end with it.
-func (p comparison) baselines(ctx context.Context, path *paths.Path) (bs []baseline.Baseline, err error) {
+func (p comparison) baselines(ctx context.Context, path *paths.Path) (bs []baseline.Baseline,
+	err error) {
 	switch path.Name {
 	case "loop", "ring":
 		dev, err := path.Device()
@@ -109,11 +116,13 @@ func (p comparison) baselines(ctx context.Context, path *paths.Path) (bs []basel
 			return nil, err
 		}
 		path.OnClose(func() { here.Close() })
-		kernel, err := p.kernelTCP(path, here, here, baseline.PeerSite{Addr: loopback}, baseline.PeerSite{Addr: loopback})
+		kernel, err := p.kernelTCP(path, here, here, baseline.PeerSite{Addr: loopback}, baseline.PeerSite{
+			Addr: loopback})
 		if err != nil {
 			return nil, fmt.Errorf("kernel TCP: %w", err)
 		}
-		return append(append(bs, kernel), baseline.Installed(ctx, here, here, loopback.Addr(), p.leaveOut)...), nil
+		return append(append(bs, kernel), baseline.Installed(ctx, here, here, loopback.Addr(),
+			p.leaveOut)...), nil
 	case "pair":
 		own, err := p.sameStacks(path)
 		if err != nil {
@@ -167,9 +176,11 @@ var (
 func (p comparison) tapPeers(path *paths.Path) (baseline.Baseline, error) {
 	lab := path.Lab()
 	site := func(ns *netlab.NS, addr netip.Prefix) baseline.PeerSite {
-		return baseline.PeerSite{NetNS: ns.Path(), Addr: addr, Tap: rawTap, Plug: func() error { return lab.Plug(ns, rawTap) }}
+		return baseline.PeerSite{NetNS: ns.Path(), Addr: addr, Tap: rawTap,
+			Plug: func() error { return lab.Plug(ns, rawTap) }}
 	}
-	peers, err := baseline.StartPeers("netstack-tcp", selfCommand(peerName), site(lab.B, rawB), site(lab.A, rawA))
+	peers, err := baseline.StartPeers("netstack-tcp", selfCommand(peerName), site(lab.B, rawB),
+		site(lab.A, rawA))
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +189,8 @@ func (p comparison) tapPeers(path *paths.Path) (baseline.Baseline, error) {
 }
 
 // overBridges is what the kernels of path's sites do.
-func (p comparison) overBridges(ctx context.Context, path *paths.Path) ([]baseline.Baseline, error) {
+func (p comparison) overBridges(ctx context.Context, path *paths.Path) ([]baseline.Baseline,
+	error) {
 	lab := path.Lab()
 	if err := lab.A.AddAddr(netlab.Bridge, kerA); err != nil {
 		return nil, err
@@ -186,7 +198,8 @@ func (p comparison) overBridges(ctx context.Context, path *paths.Path) ([]baseli
 	if err := lab.B.AddAddr(netlab.Bridge, kerB); err != nil {
 		return nil, err
 	}
-	kernel, err := p.kernelTCP(path, lab.A, lab.B, baseline.PeerSite{NetNS: lab.A.Path(), Addr: kerA}, baseline.PeerSite{NetNS: lab.B.Path(), Addr: kerB})
+	kernel, err := p.kernelTCP(path, lab.A, lab.B, baseline.PeerSite{NetNS: lab.A.Path(), Addr: kerA},
+		baseline.PeerSite{NetNS: lab.B.Path(), Addr: kerB})
 	if err != nil {
 		return nil, fmt.Errorf("kernel TCP: %w", err)
 	}
@@ -198,7 +211,8 @@ func (p comparison) overBridges(ctx context.Context, path *paths.Path) ([]baseli
 }
 
 // kernelTCP is between two processes if path's ends are, else in this one.
-func (p comparison) kernelTCP(path *paths.Path, here, there *netlab.NS, client, server baseline.PeerSite) (baseline.Baseline, error) {
+func (p comparison) kernelTCP(path *paths.Path, here, there *netlab.NS, client,
+	server baseline.PeerSite) (baseline.Baseline, error) {
 	if path.Processes() == 0 {
 		k, err := baseline.NewKernel(here, there, server.Addr.Addr())
 		if err != nil {

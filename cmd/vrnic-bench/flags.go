@@ -39,16 +39,27 @@ func names[T ~string](all []T) string {
 // whatFlags say what is measured.
 func whatFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringSliceFlag{Name: "path", Usage: "`PATH`s to measure on: " + strings.Join(paths.Names, ", ") + " (default: loop and pair)"},
-		&cli.StringSliceFlag{Name: "op", Usage: "`OP`erations: " + names(load.Ops) + ", or all (default: write, read, send)"},
-		&cli.StringSliceFlag{Name: "size", Usage: "`SIZE`s of a message in octets (default: 64, 64k, 1M; of an atomic always 8)"},
-		&cli.StringSliceFlag{Name: "depth", Usage: "`N` requests outstanding on each QP (default: 1 for sizes up to 4096 and atomics, else 16)"},
-		&cli.StringSliceFlag{Name: "qps", Usage: "`N` QPs between the ends, of each process (default: 1)"},
-		&cli.StringFlag{Name: "processes", Usage: "`N` client processes at each end, on ring and tap; 0: both ends are in vrnic-bench (default: 1)"},
-		&cli.StringFlag{Name: "pattern", Usage: "`P`: pingpong, there and back, or stream, one way (default: pingpong at depth 1, but for reads and atomics)"},
-		&cli.BoolFlag{Name: "bidir", DisableDefaultText: true, Usage: "streams go both ways at the same time"},
-		&cli.StringFlag{Name: "wait", Value: string(load.Adaptive), Usage: "how an end waits, `W`: " + names(load.Waits)},
-		&cli.BoolFlag{Name: "sctp", DisableDefaultText: true, Usage: "over SCTP in place of TCP; not on loop and ring, which have no network"},
+		&cli.StringSliceFlag{Name: "path", Usage: "`PATH`s to measure on: " + strings.Join(paths.Names,
+			", ") + " (default: loop and pair)"},
+		&cli.StringSliceFlag{Name: "op", Usage: "`OP`erations: " + names(load.Ops) +
+			", or all (default: write, read, send)"},
+		&cli.StringSliceFlag{Name: "size",
+			Usage: "`SIZE`s of a message in octets (default: 64, 64k, 1M; of an atomic always 8)"},
+		&cli.StringSliceFlag{Name: "depth",
+			Usage: "`N` requests outstanding on each QP (default: 1 for sizes up to 4096 and atomics, " +
+				"else 16)"},
+		&cli.StringSliceFlag{Name: "qps",
+			Usage: "`N` QPs between the ends, of each process (default: 1)"},
+		&cli.StringFlag{Name: "processes", Usage: "`N` client processes at each end, on ring and tap; " +
+			"0: both ends are in vrnic-bench (default: 1)"},
+		&cli.StringFlag{Name: "pattern", Usage: "`P`: pingpong, there and back, or stream, one way " +
+			"(default: pingpong at depth 1, but for reads and atomics)"},
+		&cli.BoolFlag{Name: "bidir", DisableDefaultText: true,
+			Usage: "streams go both ways at the same time"},
+		&cli.StringFlag{Name: "wait", Value: string(load.Adaptive), Usage: "how an end waits, `W`: " +
+			names(load.Waits)},
+		&cli.BoolFlag{Name: "sctp", DisableDefaultText: true,
+			Usage: "over SCTP in place of TCP; not on loop and ring, which have no network"},
 		&cli.IntFlag{Name: "mtu", DefaultText: "1500", Usage: "octets of a packet on the path pair, `N`"},
 		crcFlag(),
 	}
@@ -58,15 +69,19 @@ func whatFlags() []cli.Flag {
 func lengthFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.DurationFlag{Name: "time", Value: standardTime, Usage: "`D`uration of each measurement"},
-		&cli.IntFlag{Name: "messages", DefaultText: "none", Usage: "end each measurement after `N` messages of each sender instead"},
-		&cli.DurationFlag{Name: "warmup", Value: standardWarmUp, Usage: "`D`uration of the same load before it, which does not count (with --messages: 0)"},
+		&cli.IntFlag{Name: "messages", DefaultText: "none",
+			Usage: "end each measurement after `N` messages of each sender instead"},
+		&cli.DurationFlag{Name: "warmup", Value: standardWarmUp,
+			Usage: "`D`uration of the same load before it, which does not count (with --messages: 0)"},
 		&cli.IntFlag{Name: "count", Value: 1, Usage: "measure everything `N` times, for benchstat"},
-		&cli.BoolFlag{Name: "no-verify", DisableDefaultText: true, Usage: "do not compare the data before and after each measurement"},
+		&cli.BoolFlag{Name: "no-verify", DisableDefaultText: true,
+			Usage: "do not compare the data before and after each measurement"},
 	}
 }
 
 func vrnicFlag() cli.Flag {
-	return &cli.StringFlag{Name: "vrnic", Usage: "the vrnic `PROGRAM`, for ring and tap (default: the one beside this, in $PATH, or built from the sources here)"}
+	return &cli.StringFlag{Name: "vrnic", Usage: "the vrnic `PROGRAM`, for ring and tap (default: " +
+		"the one beside this, in $PATH, or built from the sources here)"}
 }
 
 func crcFlag() cli.Flag {
@@ -74,7 +89,9 @@ func crcFlag() cli.Flag {
 }
 
 func syscallsFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "syscalls", DisableDefaultText: true, Usage: "count the system calls of all processes of the path (root, tracefs); it costs each call a little"}
+	return &cli.BoolFlag{Name: "syscalls", DisableDefaultText: true,
+		Usage: "count the system calls of all processes of the path (root, tracefs); it costs each " +
+			"call a little"}
 }
 
 // parseSize reads a number of octets, with k or M for binary thousands and millions.
@@ -106,8 +123,8 @@ func parseNumber(s string) (int, error) {
 // maxRange bounds how many values one range has.
 const maxRange = 1000
 
-// parseRange reads one value, or a range LO..HI, which doubles, LO..HI*F, which multiplies by F, or LO..HI+N,
-// which adds N. HI belongs to a range if a step comes to it.
+// parseRange reads one value, or a range LO..HI, which doubles, LO..HI*F, which multiplies by F, or
+// LO..HI+N, which adds N. HI belongs to a range if a step comes to it.
 func parseRange(s string, one func(string) (int, error)) ([]int, error) {
 	lo, rest, isRange := strings.Cut(s, "..")
 	from, err := one(lo)
@@ -148,7 +165,8 @@ func parseRange(s string, one func(string) (int, error)) ([]int, error) {
 }
 
 // listOf reads the numbers of a flag that may hold lists and ranges; without it they are def.
-func listOf(c *cli.Context, flag string, one func(string) (int, error), def ...int) (values []int, err error) {
+func listOf(c *cli.Context, flag string, one func(string) (int, error), def ...int) (values []int,
+	err error) {
 	if !c.IsSet(flag) {
 		return def, nil
 	}

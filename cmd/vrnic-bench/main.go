@@ -1,5 +1,5 @@
-// Command vrnic-bench measures virtual RNICs: latency and bandwidth of all operations, with the data
-// verified, and beside baselines.
+// Command vrnic-bench measures virtual RNICs: latency and bandwidth of all operations, with the
+// data verified, and beside baselines.
 //
 // Exit status: 0 done, 1 it failed (one line on stderr says what), 2 wrong usage.
 package main
@@ -23,7 +23,8 @@ const (
 )
 
 func main() {
-	// The first signal ends what runs, so that processes, namespaces and files go; a second one ends at once.
+	// The first signal ends what runs, so that processes, namespaces and files go; a second one ends
+	// at once.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	os.Exit(run(ctx, os.Args, os.Stdin, os.Stdout, os.Stderr))
@@ -43,14 +44,20 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 }
 
 // oneLine is what err says, on one line.
-func oneLine(err error) string { return strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ") }
+func oneLine(err error) string {
+	return strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
+}
 
 func newApp(stdin io.Reader, stdout, stderr io.Writer) *cli.App {
-	onUsageError := func(_ *cli.Context, err error, _ bool) error { return usagef("%v; see vrnic-bench --help", err) }
+	onUsageError := func(_ *cli.Context, err error,
+		_ bool) error {
+		return usagef("%v; see vrnic-bench --help", err)
+	}
 	app := &cli.App{
 		Name:  "vrnic-bench",
 		Usage: "measures virtual RNICs, with the data verified",
-		UsageText: "vrnic-bench [--path PATH,...] [--op OP,...] [--size SIZE,...] [--depth N,...] [--time D] [--json FILE] ...\n" +
+		UsageText: "vrnic-bench [--path PATH,...] [--op OP,...] [--size SIZE,...] [--depth N,...] " +
+			"[--time D] [--json FILE] ...\n" +
 			"vrnic-bench compare [--path PATH,...] [--rounds N] [--time D] [--json FILE] ...\n" +
 			"vrnic-bench scale [--path PATH,...] [--qps N] [--mrs N] [--json FILE]",
 		Description: description,

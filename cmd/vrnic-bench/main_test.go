@@ -140,7 +140,8 @@ func TestWrongUse(t *testing.T) {
 		if stdout != "" {
 			t.Errorf("%q prints %q", args, stdout)
 		}
-		if last := strings.TrimPrefix(stderr, noRoot); strings.Count(last, "\n") != 1 || !strings.HasPrefix(last, "vrnic-bench: ") || !strings.Contains(last, why) {
+		if last := strings.TrimPrefix(stderr, noRoot); strings.Count(last, "\n") != 1 ||
+			!strings.HasPrefix(last, "vrnic-bench: ") || !strings.Contains(last, why) {
 			t.Errorf("%q: stderr %q, want one line with %q", args, stderr, why)
 		}
 	}
@@ -171,7 +172,8 @@ func TestFailure(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for name, args := range map[string][]string{"help": {"--help"}, "help-compare": {"compare", "--help"}, "help-scale": {"scale", "--help"}} {
+	for name, args := range map[string][]string{"help": {"--help"}, "help-compare": {"compare",
+		"--help"}, "help-scale": {"scale", "--help"}} {
 		status, stdout, stderr := call(t, args...)
 		if status != 0 || stderr != "" {
 			t.Errorf("%v: exit %d, stderr %q", args, status, stderr)
@@ -189,7 +191,8 @@ var buildVrnic = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	path := filepath.Join(vrnicDir, "vrnic")
-	if out, err := exec.Command("go", "build", "-o", path, "github.com/vrnic/vrnic/cmd/vrnic").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", path,
+		"github.com/vrnic/vrnic/cmd/vrnic").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build vrnic: %w\n%s", err, out)
 	}
 	return path, nil
@@ -206,7 +209,8 @@ func vrnicProgram(t *testing.T) string {
 }
 
 func TestUnknownPathNamesThoseThereAre(t *testing.T) {
-	if _, err := paths.Open("nowhere", paths.Options{}); err == nil || !strings.Contains(err.Error(), "loop") {
+	if _, err := paths.Open("nowhere", paths.Options{}); err == nil || !strings.Contains(err.Error(),
+		"loop") {
 		t.Errorf("%v", err)
 	}
 }

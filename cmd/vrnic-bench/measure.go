@@ -58,8 +58,8 @@ func newBench(ctx context.Context, path *paths.Path, spec load.Spec, p plan) (b 
 	return b, nil
 }
 
-// calibrate finds out what a run allocates for itself: goroutines, channels, its histogram. The first one
-// makes what the others keep.
+// calibrate finds out what a run allocates for itself: goroutines, channels, its histogram. The
+// first one makes what the others keep.
 func (b *bench) calibrate(ctx context.Context) error {
 	for range 2 {
 		_, cost, err := b.costOf(ctx, load.Amount{Messages: 1, KeepPools: true})
@@ -72,7 +72,8 @@ func (b *bench) calibrate(ctx context.Context) error {
 }
 
 // costOf is run, and what it has cost; the allocations are those of all ends and daemons.
-func (b *bench) costOf(ctx context.Context, a load.Amount) (r load.Result, c meter.Cost, err error) {
+func (b *bench) costOf(ctx context.Context, a load.Amount) (r load.Result, c meter.Cost,
+	err error) {
 	before, err := b.path.DaemonAllocs()
 	if err != nil {
 		return r, c, err
@@ -178,8 +179,9 @@ func (t tally) each() float64 { return float64(t.objects) / float64(max(t.messag
 // fillRuns is how many runs there are at most before the one that counts.
 const fillRuns = 10
 
-// countAllocs counts all objects that n messages allocate in one run, less those of a run of one message. No garbage is
-// collected meanwhile: a collection empties the pools of gVisor and of the runtime, and a stream of messages has none.
+// countAllocs counts all objects that n messages allocate in one run, less those of a run of one
+// message. No garbage is collected meanwhile: a collection empties the pools of gVisor and of the
+// runtime, and a stream of messages has none.
 func (b *bench) countAllocs(ctx context.Context, n uint64) (t tally, err error) {
 	ctx, cancel := context.WithTimeout(ctx, countTime)
 	defer cancel()
@@ -193,7 +195,8 @@ func (b *bench) countAllocs(ctx context.Context, n uint64) (t tally, err error) 
 	})
 }
 
-// filled is what run counts once pools have what they need: behind the first run that has allocated nothing, or behind fillRuns.
+// filled is what run counts once pools have what they need: behind the first run that has allocated
+// nothing, or behind fillRuns.
 func filled(run func() (tally, error)) (t tally, err error) {
 	for range fillRuns {
 		if t, err = run(); err != nil {

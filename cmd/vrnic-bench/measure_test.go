@@ -81,7 +81,8 @@ func TestMeasure(t *testing.T) {
 		if err != nil || row.Messages != 30 || row.Times.Count() != 3 || row.Verified != verify {
 			t.Errorf("%+v, %v", row, err)
 		}
-		if want := (11 - 3) * time.Nanosecond; row.Seconds != want.Seconds() { // the first start to the last end
+		// the first start to the last end
+		if want := (11 - 3) * time.Nanosecond; row.Seconds != want.Seconds() {
 			t.Errorf("%v seconds, want %v", row.Seconds, want)
 		}
 		want := []string{"prepare", "move", "check", "run", "prepare", "move", "check"}
@@ -104,8 +105,10 @@ func TestAllocationsOfAMessage(t *testing.T) {
 		ends[0].r.Allocs, ends[1].r.Allocs = 6000, 4000 // of 10 messages
 		b.once = once
 		row, err := b.measure(t.Context(), load.Amount{Messages: 1})
-		if most := want + 50; err != nil || row.Allocs < want || row.Allocs > most && want > 0 { // and what happens here meanwhile
-			t.Errorf("%v, less %d for the run: %v a message, %v; want %v", 10000, once, row.Allocs, err, want)
+		// and what happens here meanwhile
+		if most := want + 50; err != nil || row.Allocs < want || row.Allocs > most && want > 0 {
+			t.Errorf("%v, less %d for the run: %v a message, %v; want %v", 10000, once, row.Allocs,
+				err, want)
 		}
 	}
 	b, ends := fakeBench(t, 1)
@@ -128,7 +131,8 @@ func TestMeasureFails(t *testing.T) {
 	}
 }
 
-// The run behind the first one that allocates nothing counts, whatever it allocates; there is one in any case. What fails ends it.
+// The run behind the first one that allocates nothing counts, whatever it allocates; there is one
+// in any case. What fails ends it.
 func TestFilled(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -161,7 +165,8 @@ func TestFilled(t *testing.T) {
 	}
 }
 
-// All objects count but those of a run of one message; all ends' of as many messages as were asked for.
+// All objects count but those of a run of one message; all ends' of as many messages as were asked
+// for.
 func TestCountAllocs(t *testing.T) {
 	b, ends := fakeBench(t, 1)
 	before := debug.SetGCPercent(77)
@@ -179,7 +184,8 @@ func TestCountAllocs(t *testing.T) {
 		}
 	}
 	got, err := b.countAllocs(t.Context(), 500)
-	if err != nil || got.messages != 10 || got.objects < 2e6-200 || got.objects > 2e6+200 { // and what happens here meanwhile
+	// and what happens here meanwhile
+	if err != nil || got.messages != 10 || got.objects < 2e6-200 || got.objects > 2e6+200 {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if got := debug.SetGCPercent(77); got != 77 {

@@ -25,21 +25,25 @@ var (
 	rowFormats = []format{
 		{"json", "as JSON", report.JSON},
 		{"csv", "as CSV", report.CSV},
-		{"benchstat", "as Go benchmarks, for benchstat", report.Benchmarks(runtime.GOOS, runtime.GOARCH, runtime.NumCPU())},
+		{"benchstat", "as Go benchmarks, for benchstat", report.Benchmarks(runtime.GOOS, runtime.GOARCH,
+			runtime.NumCPU())},
 	}
-	percentiles = format{"percentiles", "with all percentiles, as HdrHistogram prints them", report.Percentiles}
+	percentiles = format{"percentiles", "with all percentiles, as HdrHistogram prints them",
+		report.Percentiles}
 )
 
 // outputFlags name the files for formats. Plots are drawn of measurements only, not of ratios.
 func outputFlags(formats []format) (flags []cli.Flag) {
 	for _, f := range formats {
-		flags = append(flags, &cli.StringFlag{Name: f.flag, Usage: "write the rows to `FILE` " + f.usage + "; - is standard output, instead of the table"})
+		flags = append(flags, &cli.StringFlag{Name: f.flag, Usage: "write the rows to `FILE` " + f.usage +
+			"; - is standard output, instead of the table"})
 	}
 	return flags
 }
 
 func plotFlag() cli.Flag {
-	return &cli.StringFlag{Name: "plot", Usage: "draw NAME-latency.EXT and NAME-bandwidth.EXT for `NAME.EXT`, EXT being svg or png"}
+	return &cli.StringFlag{Name: "plot",
+		Usage: "draw NAME-latency.EXT and NAME-bandwidth.EXT for `NAME.EXT`, EXT being svg or png"}
 }
 
 // outputs are the files that the flags ask for.
@@ -54,7 +58,8 @@ type file struct {
 	format
 }
 
-// outputsOf reads the flags. It writes nothing, but refuses what cannot be written, before there are rows.
+// outputsOf reads the flags. It writes nothing, but refuses what cannot be written, before there
+// are rows.
 func outputsOf(c *cli.Context, formats []format) (o outputs, err error) {
 	for _, f := range formats {
 		name := c.String(f.flag)
@@ -72,8 +77,10 @@ func outputsOf(c *cli.Context, formats []format) (o outputs, err error) {
 		o.files = append(o.files, file{name, f})
 	}
 	if o.plots = c.String("plot"); o.plots != "" {
-		if ext := filepath.Ext(o.plots); !slices.Contains(plot.Formats, ext) || len(filepath.Base(o.plots)) == len(ext) {
-			return o, usagef("--plot %q: want a file name that ends in %s", o.plots, strings.Join(plot.Formats, " or "))
+		if ext := filepath.Ext(o.plots); !slices.Contains(plot.Formats, ext) ||
+			len(filepath.Base(o.plots)) == len(ext) {
+			return o, usagef("--plot %q: want a file name that ends in %s", o.plots,
+				strings.Join(plot.Formats, " or "))
 		}
 		if err := writable(o.plots); err != nil {
 			return o, fmt.Errorf("--plot: %w", err)

@@ -35,9 +35,11 @@ func planOf(c *cli.Context) (p plan, err error) {
 		return p, err
 	}
 	p.verify, p.syscalls = !c.Bool("no-verify"), c.Bool("syscalls")
-	p.opts = paths.Options{Vrnic: c.String("vrnic"), Worker: selfCommand(workerName), MTU: c.Int("mtu"), Processes: 1}
+	p.opts = paths.Options{Vrnic: c.String("vrnic"), Worker: selfCommand(workerName),
+		MTU: c.Int("mtu"), Processes: 1}
 	if c.IsSet("processes") {
-		if p.opts.Processes, err = parseNumber(c.String("processes")); err != nil || p.opts.Processes > maxProcesses {
+		if p.opts.Processes, err = parseNumber(c.String("processes")); err != nil ||
+			p.opts.Processes > maxProcesses {
 			return p, usagef("--processes %q: want 0 to %d", c.String("processes"), maxProcesses)
 		}
 	}
@@ -76,13 +78,17 @@ func (p *plan) checkPaths(c *cli.Context) error {
 	for _, name := range p.paths {
 		switch {
 		case c.Bool("sctp") && paths.OneDevice(name):
-			return usagef("--sctp: the path %s is on one device, which needs no transport; take pair, wire or tap", name)
+			return usagef("--sctp: the path %s is on one device, which needs no transport; take pair, "+
+				"wire or tap", name)
 		case c.IsSet("no-crc") && c.Bool("sctp"):
 			return usagef("--no-crc: SCTP's checksum cannot be left out")
 		case c.IsSet("processes") && !paths.HasDaemon(name):
-			return usagef("--processes: the devices of the path %s are vrnic-bench's own, which no other process reaches; take ring or tap, or --qps", name)
+			return usagef("--processes: the devices of the path %s are vrnic-bench's own, which no other "+
+				"process reaches; take ring or tap, or --qps", name)
 		case p.opts.MTU != 0 && name != "pair":
-			return usagef("--mtu: for the path pair only; %s", map[bool]string{true: name + " has no packets", false: "the bridges of " + name + " have 1500"}[paths.OneDevice(name)])
+			return usagef("--mtu: for the path pair only; %s", map[bool]string{
+				true: name + " has no packets", false: "the bridges of " + name +
+					" have 1500"}[paths.OneDevice(name)])
 		}
 	}
 	return checkMTU(p.opts.MTU)
@@ -145,7 +151,9 @@ func (p *plan) readSpecs(c *cli.Context) error {
 	if w := load.Wait(c.String("wait")); !slices.Contains(load.Waits, w) {
 		return usagef("--wait %q: want one of %s", w, names(load.Waits))
 	}
-	if !slices.ContainsFunc(ops, func(op load.Op) bool { return !op.Atomic() }) && c.IsSet("size") && !slices.Equal(sizes, []int{load.MinSize}) {
+	if !slices.ContainsFunc(ops, func(op load.Op) bool {
+		return !op.Atomic()
+	}) && c.IsSet("size") && !slices.Equal(sizes, []int{load.MinSize}) {
 		return usagef("--size: an atomic has %d octets", load.MinSize)
 	}
 	seen := make(map[load.Spec]bool)
@@ -154,7 +162,8 @@ func (p *plan) readSpecs(c *cli.Context) error {
 			for _, op := range ops {
 				for _, depth := range depths {
 					spec := load.Spec{
-						Op: op, Size: size, QPs: n, Bidir: c.Bool("bidir"), Wait: load.Wait(c.String("wait")), SCTP: c.Bool("sctp"), NoCRC: c.Bool("no-crc"),
+						Op: op, Size: size, QPs: n, Bidir: c.Bool("bidir"), Wait: load.Wait(c.String("wait")),
+						SCTP: c.Bool("sctp"), NoCRC: c.Bool("no-crc"),
 					}
 					if op.Atomic() {
 						spec.Size = load.MinSize

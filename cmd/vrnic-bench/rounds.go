@@ -20,7 +20,8 @@ import (
 type outcome struct {
 	contest string
 	kind    baseline.Kind
-	// row is that of the round with the median ratio; of a contest without baselines that with the median rate.
+	// row is that of the round with the median ratio; of a contest without baselines that with the
+	// median rate.
 	row    report.Row
 	ours   spread
 	theirs spread // of the baseline
@@ -158,7 +159,8 @@ func (m *match) measure(ctx context.Context, ct contest, b baseline.Baseline) (f
 func (m *match) ask(ctx context.Context, ct contest, b baseline.Baseline) (rawtcp.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, m.p.amount.Time+baselineTime)
 	defer cancel()
-	req := baseline.Request{Kind: ct.kind, Size: ct.spec.Size, Slots: ct.spec.Depth, Time: m.p.amount.Time}
+	req := baseline.Request{Kind: ct.kind, Size: ct.spec.Size, Slots: ct.spec.Depth,
+		Time: m.p.amount.Time}
 	req.Poll = ct.spec.Wait == load.Poll && b.Traits().Polls
 	r, err := b.Measure(ctx, req)
 	if err == nil {
@@ -206,9 +208,10 @@ func ourFigure(kind baseline.Kind, traits baseline.Traits, r report.Row) float64
 	return r.Lat.P50
 }
 
-// outcomeOf makes the outcome of rows beside the figures theirs of b, round by round; b is nil for none. allocs was
-// counted behind them.
-func outcomeOf(ct contest, b baseline.Baseline, rows []report.Row, allocs tally, theirs []float64) outcome {
+// outcomeOf makes the outcome of rows beside the figures theirs of b, round by round; b is nil for
+// none. allocs was counted behind them.
+func outcomeOf(ct contest, b baseline.Baseline, rows []report.Row, allocs tally,
+	theirs []float64) outcome {
 	o := outcome{contest: ct.name, kind: ct.kind, allocs: allocs}
 	var ours, tails, ratios []float64
 	var traits baseline.Traits
@@ -232,7 +235,8 @@ func outcomeOf(ct contest, b baseline.Baseline, rows []report.Row, allocs tally,
 	o.row = rows[slices.Index(by, at)]
 	o.row.Allocs = allocs.each()
 	if b != nil {
-		o.row.Baseline, o.row.Ratio, o.row.RatioMin, o.row.RatioMax = b.Name(), o.ratio.median, o.ratio.lo, o.ratio.hi
+		o.row.Baseline, o.row.Ratio, o.row.RatioMin, o.row.RatioMax = b.Name(), o.ratio.median,
+			o.ratio.lo, o.ratio.hi
 	}
 	return o
 }
@@ -257,7 +261,8 @@ func (o outcome) line() string {
 	s := fmt.Sprintf("%-4s %-34s %10.*f %-6s", o.row.Path, o.contest, decimals, o.ours.median, unit)
 	switch {
 	case o.row.Baseline != "":
-		s += fmt.Sprintf("  %-22s %10.2f %-6s  ratio %s", o.row.Baseline, o.theirs.median, unit, o.ratio.of(2))
+		s += fmt.Sprintf("  %-22s %10.2f %-6s  ratio %s", o.row.Baseline, o.theirs.median, unit,
+			o.ratio.of(2))
 	case o.kind == baseline.RoundTrip:
 		s += fmt.Sprintf("  p99.9 %.1f us, p99.9/p50 %s", o.row.Lat.P999, o.tail.of(1))
 		if b := o.beside; b.name != "" {

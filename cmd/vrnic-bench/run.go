@@ -17,7 +17,8 @@ var runFormats = append(rowFormats[:len(rowFormats):len(rowFormats)], percentile
 
 func runFlags() []cli.Flag {
 	var flags []cli.Flag
-	for _, fs := range [][]cli.Flag{whatFlags(), lengthFlags(), outputFlags(runFormats), {plotFlag(), syscallsFlag(), vrnicFlag(), profileFlag()}} {
+	for _, fs := range [][]cli.Flag{whatFlags(), lengthFlags(), outputFlags(runFormats),
+		{plotFlag(), syscallsFlag(), vrnicFlag(), profileFlag()}} {
 		flags = append(flags, fs...)
 	}
 	return flags
@@ -99,7 +100,8 @@ func (r *runner) onPath(name string) error {
 // measure adds one row.
 func (r *runner) measure(path *paths.Path, spec load.Spec) error {
 	total := len(r.p.paths) * len(r.p.specs) * r.p.count
-	r.progress.Step(fmt.Sprintf("%d of %d: %s %s, %s, depth %d", len(r.rows)+1, total, path.Name, spec.Op, report.Octets(spec.Size), spec.Depth))
+	r.progress.Step(fmt.Sprintf("%d of %d: %s %s, %s, depth %d", len(r.rows)+1, total, path.Name,
+		spec.Op, report.Octets(spec.Size), spec.Depth))
 	b, err := newBench(r.c.Context, path, spec, r.p)
 	if err != nil {
 		return err
@@ -116,7 +118,8 @@ func (r *runner) measure(path *paths.Path, spec load.Spec) error {
 	return nil
 }
 
-// begin is what a measurement begins with: files that can be written, and a profile, if one is asked for.
+// begin is what a measurement begins with: files that can be written, and a profile, if one is
+// asked for.
 func begin(c *cli.Context, formats []format) (out outputs, stop func(), err error) {
 	if out, err = outputsOf(c, formats); err == nil {
 		stop, err = startProfile(c.String("cpuprofile"))

@@ -21,10 +21,12 @@ import (
 // The keys of a row are a contract of the command line.
 var (
 	rowKeys = []string{
-		"path", "op", "size", "depth", "seconds", "messages", "gbit_s", "lat_us", "cpu_ns_per_byte", "cpu_us_per_msg", "allocs_per_msg",
+		"path", "op", "size", "depth", "seconds", "messages", "gbit_s", "lat_us", "cpu_ns_per_byte",
+		"cpu_us_per_msg", "allocs_per_msg",
 		"msg_s", "qps", "processes", "pattern", "wait", "transport", "bidirectional", "verified",
 	}
-	latKeys     = []string{"min", "p50", "p90", "p99", "p999", "p9999", "max"} // in order of their values
+	// in order of their values
+	latKeys     = []string{"min", "p50", "p90", "p99", "p999", "p9999", "max"}
 	compareKeys = []string{"baseline", "ratio", "ratio_min", "ratio_max"}
 )
 
@@ -54,7 +56,8 @@ func checkRow(t *testing.T, what string, row map[string]any, more ...string) {
 	wantKeys(t, what, row, append(more, rowKeys...))
 	lat, _ := row["lat_us"].(map[string]any)
 	wantKeys(t, "lat_us of "+what, lat, append([]string{"mean"}, latKeys...))
-	for _, key := range []string{"seconds", "messages", "gbit_s", "size", "depth", "msg_s", "cpu_us_per_msg", "cpu_ns_per_byte"} {
+	for _, key := range []string{"seconds", "messages", "gbit_s", "size", "depth", "msg_s",
+		"cpu_us_per_msg", "cpu_ns_per_byte"} {
 		if v, ok := row[key].(float64); !ok || v <= 0 {
 			t.Errorf("%s: %s is %v", what, key, row[key])
 		}
@@ -88,15 +91,18 @@ func rowsOf(t *testing.T, n int, args ...string) []map[string]any {
 	return checkRows(t, []byte(stdout), n)
 }
 
-// Every operation there is, on each path in this process, in both patterns, both ways, with each way to wait.
+// Every operation there is, on each path in this process, in both patterns, both ways, with each
+// way to wait.
 func TestEachOpOnEmbeddedPaths(t *testing.T) {
 	for _, more := range [][]string{
-		nil, {"--depth", "4"}, {"--pattern", "stream", "--depth", "1"}, {"--bidir"}, {"--bidir", "--depth", "4", "--qps", "3"}, {"--wait", "poll"},
+		nil, {"--depth", "4"}, {"--pattern", "stream", "--depth", "1"}, {"--bidir"},
+		{"--bidir", "--depth", "4", "--qps", "3"}, {"--wait", "poll"},
 		{"--wait", "event", "--depth", "4"}, {"--qps", "4"}, {"--no-crc"}, {"--no-verify"},
 	} {
 		for _, path := range []string{"loop", "pair"} {
 			t.Run(strings.Join(append(more, path), " "), func(t *testing.T) {
-				args := append([]string{"--path", path, "--op", "all", "--size", "64,64k", "--messages", "40"}, more...)
+				args := append([]string{"--path", path, "--op", "all", "--size", "64,64k", "--messages", "40"},
+					more...)
 				rows := rowsOf(t, 10, args...)
 				seen := map[string]bool{}
 				for _, row := range rows {
@@ -121,7 +127,8 @@ func TestEachOpOnEmbeddedPaths(t *testing.T) {
 }
 
 func TestOverSCTP(t *testing.T) {
-	for _, row := range rowsOf(t, 10, "--sctp", "--op", "all", "--size", "64,64k", "--messages", "40") {
+	for _, row := range rowsOf(t, 10, "--sctp", "--op", "all", "--size", "64,64k",
+		"--messages", "40") {
 		if row["transport"] != "sctp" || row["path"] != "pair" {
 			t.Errorf("%v", row)
 		}
@@ -150,9 +157,11 @@ func TestStandardSet(t *testing.T) {
 }
 
 func TestJSONOnStandardOutput(t *testing.T) {
-	row := rowsOf(t, 1, "--path", "loop", "--op", "send", "--size", "1k", "--depth", "3", "--messages", "40")[0]
+	row := rowsOf(t, 1, "--path", "loop", "--op", "send", "--size", "1k", "--depth", "3",
+		"--messages", "40")[0]
 	for key, want := range map[string]any{
-		"path": "loop", "op": "send", "size": 1024.0, "depth": 3.0, "qps": 1.0, "processes": 0.0, "pattern": "stream", "wait": "adaptive",
+		"path": "loop", "op": "send", "size": 1024.0, "depth": 3.0, "qps": 1.0, "processes": 0.0,
+		"pattern": "stream", "wait": "adaptive",
 		"transport": "none", "bidirectional": false, "verified": true,
 	} {
 		if row[key] != want {
@@ -163,8 +172,10 @@ func TestJSONOnStandardOutput(t *testing.T) {
 
 // What nobody has asked for by name, and cannot be, is left out, and that is said.
 func TestLeftOut(t *testing.T) {
-	status, stdout, stderr := call(t, "--path", "loop", "--wait", "event", "--size", "64", "--messages", "10")
-	if status != 0 || strings.Count(stdout, "\n") != 3 || !strings.HasPrefix(stderr, "vrnic-bench: left out: wait event: ") {
+	status, stdout, stderr := call(t, "--path", "loop", "--wait", "event", "--size", "64",
+		"--messages", "10")
+	if status != 0 || strings.Count(stdout, "\n") != 3 || !strings.HasPrefix(stderr,
+		"vrnic-bench: left out: wait event: ") {
 		t.Errorf("exit %d, stderr %q:\n%s", status, stderr, stdout)
 	}
 }
@@ -181,8 +192,10 @@ func TestOutputs(t *testing.T) {
 		return b
 	}
 	const rows = 2 * 2 * 3
-	status, stdout, stderr := call(t, "--path", "loop", "--op", "read,send", "--size", "64,128", "--count", "3", "--messages", "100", "--benchstat", "-",
-		"--json", at("r.json"), "--csv", at("r.csv"), "--percentiles", at("r.hgrm"), "--plot", at("r.svg"))
+	status, stdout, stderr := call(t, "--path", "loop", "--op", "read,send", "--size", "64,128",
+		"--count", "3", "--messages", "100", "--benchstat", "-",
+		"--json", at("r.json"), "--csv", at("r.csv"), "--percentiles", at("r.hgrm"), "--plot",
+		at("r.svg"))
 	if status != 0 {
 		t.Fatalf("exit %d: %s", status, stderr)
 	}
@@ -192,7 +205,8 @@ func TestOutputs(t *testing.T) {
 		t.Errorf("%v: %v", err, lines)
 	}
 	benchmark := regexp.MustCompile(`(?m)^BenchmarkVrnic/\S+\t100(\t[0-9.e+-]+ \S+)+$`)
-	if n := len(benchmark.FindAllString(stdout, -1)); n != rows || strings.Count(stdout, "\n") != rows+3 {
+	if n := len(benchmark.FindAllString(stdout, -1)); n != rows ||
+		strings.Count(stdout, "\n") != rows+3 {
 		t.Errorf("%d benchmarks in\n%s", n, stdout)
 	}
 	if n := strings.Count(string(read("r.hgrm")), "Percentile"); n < rows {
@@ -203,7 +217,8 @@ func TestOutputs(t *testing.T) {
 			t.Errorf("%s: %.200s", name, b)
 		}
 	}
-	status, _, stderr = call(t, "--path", "loop", "--op", "read", "--size", "64", "--messages", "100", "--plot", at("r.png"))
+	status, _, stderr = call(t, "--path", "loop", "--op", "read", "--size", "64", "--messages", "100",
+		"--plot", at("r.png"))
 	if status != 0 {
 		t.Fatalf("exit %d: %s", status, stderr)
 	}
@@ -221,7 +236,8 @@ func TestOutputs(t *testing.T) {
 
 func TestCPUProfile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "cpu.out")
-	if status, _, stderr := call(t, "--path", "loop", "--op", "write", "--size", "64", "--messages", "100", "--cpuprofile", file); status != 0 {
+	if status, _, stderr := call(t, "--path", "loop", "--op", "write", "--size", "64", "--messages",
+		"100", "--cpuprofile", file); status != 0 {
 		t.Fatalf("exit %d: %s", status, stderr)
 	}
 	if st, err := os.Stat(file); err != nil || st.Size() == 0 {
@@ -233,7 +249,8 @@ func TestCPUProfile(t *testing.T) {
 func TestAllocationsOfARun(t *testing.T) {
 	const messages = 20000
 	for _, op := range load.Ops {
-		row := rowsOf(t, 1, "--path", "loop", "--op", string(op), "--size", "8", "--depth", "8", "--messages", fmt.Sprint(messages), "--warmup", "5ms")[0]
+		row := rowsOf(t, 1, "--path", "loop", "--op", string(op), "--size", "8", "--depth", "8",
+			"--messages", fmt.Sprint(messages), "--warmup", "5ms")[0]
 		if allocs := row["allocs_per_msg"].(float64); allocs > 0.02 {
 			t.Errorf("%s: %v allocations a message", op, allocs)
 		}
@@ -244,11 +261,13 @@ func TestAllocationsOfARun(t *testing.T) {
 func TestRing(t *testing.T) {
 	vrnic := vrnicProgram(t)
 	for _, more := range [][]string{
-		{"--op", "all"}, {"--op", "all", "--processes", "0"}, {"--op", "all", "--depth", "4", "--bidir", "--processes", "2", "--qps", "2"},
+		{"--op", "all"}, {"--op", "all", "--processes", "0"}, {"--op", "all", "--depth", "4", "--bidir",
+			"--processes", "2", "--qps", "2"},
 		{"--op", "send,write-imm,read", "--wait", "event"}, {"--op", "all", "--wait", "poll"},
 	} {
 		t.Run(strings.Join(more, " "), func(t *testing.T) {
-			args := append([]string{"--path", "ring", "--vrnic", vrnic, "--size", "64,64k", "--messages", "40"}, more...)
+			args := append([]string{"--path", "ring", "--vrnic", vrnic, "--size", "64,64k", "--messages",
+				"40"}, more...)
 			n := 10
 			if !slices.Contains(more, "all") {
 				n = 6
@@ -275,7 +294,8 @@ func TestSyscalls(t *testing.T) {
 	} else {
 		s.Close()
 	}
-	status, stdout, stderr := call(t, "--path", "ring", "--vrnic", vrnicProgram(t), "--op", "send", "--size", "64", "--messages", "100", "--syscalls", "--json", "-")
+	status, stdout, stderr := call(t, "--path", "ring", "--vrnic", vrnicProgram(t), "--op", "send",
+		"--size", "64", "--messages", "100", "--syscalls", "--json", "-")
 	if status != 0 {
 		t.Fatalf("exit %d: %s", status, stderr)
 	}
@@ -296,6 +316,8 @@ func needTaps(t *testing.T) {
 func TestTapAndWire(t *testing.T) {
 	needTaps(t)
 	vrnic := vrnicProgram(t)
-	rowsOf(t, 20, "--path", "tap,wire", "--vrnic", vrnic, "--op", "all", "--size", "64,64k", "--messages", "40")
-	rowsOf(t, 2, "--path", "tap,wire", "--vrnic", vrnic, "--op", "send", "--size", "64k", "--sctp", "--messages", "20")
+	rowsOf(t, 20, "--path", "tap,wire", "--vrnic", vrnic, "--op", "all", "--size", "64,64k",
+		"--messages", "40")
+	rowsOf(t, 2, "--path", "tap,wire", "--vrnic", vrnic, "--op", "send", "--size", "64k", "--sctp",
+		"--messages", "20")
 }

@@ -26,22 +26,28 @@ var scalePaths = []string{"loop", "pair", "ring"}
 
 func scaleCommand() *cli.Command {
 	return &cli.Command{
-		Name:      "scale",
-		Usage:     "measures what many QPs and registrations of one device cost",
-		UsageText: "vrnic-bench scale [--path loop|pair|ring|tap]... [--qps N] [--mrs N] [--time D] [--json FILE]",
-		Description: fmt.Sprintf("On each path: registers N regions; connects N QPs, %d at a time, as a program with as many threads does;\n", load.AtOnce) +
+		Name:  "scale",
+		Usage: "measures what many QPs and registrations of one device cost",
+		UsageText: "vrnic-bench scale [--path loop|pair|ring|tap]... [--qps N] [--mrs N] [--time D] " +
+			"[--json FILE]",
+		Description: fmt.Sprintf("On each path: registers N regions; connects N QPs, %d at a time, as "+
+			"a program with as many threads does;\n", load.AtOnce) +
 			"looks how much processor time the devices take when nothing happens, and before that, for half as long, what\n" +
 			"is left to do behind the last message; and measures what a 64-octet message costs with 1, 10, 100 ... N QPs:\n" +
 			"with all of them taking turns, one message at a time, and ends that sleep until one comes (turns); and with\n" +
 			"one message outstanding on each (all). A cost is the processor time of all processes, the median of three\n" +
 			"measurements. Memory is that of the processes that the devices are in.",
 		Flags: []cli.Flag{
-			&cli.StringSliceFlag{Name: "path", Usage: "`PATH`s: " + strings.Join(paths.Names, ", ") + " (default: loop, pair, ring)"},
+			&cli.StringSliceFlag{Name: "path", Usage: "`PATH`s: " + strings.Join(paths.Names, ", ") +
+				" (default: loop, pair, ring)"},
 			&cli.IntFlag{Name: "qps", Value: scaleQPs, Usage: "`N` connected QPs at each end"},
 			&cli.IntFlag{Name: "mrs", Value: scaleMRs, Usage: "`N` registrations; 0 for none"},
 			&cli.DurationFlag{Name: "time", Value: scaleTime, Usage: "`D`uration of each measurement"},
-			&cli.DurationFlag{Name: "idle", Value: idleTime, Usage: "watch the devices for `D` with nothing to do, after half as long for what is left of the work"},
-			&cli.StringFlag{Name: "json", Usage: "write the figures as JSON to `FILE`; - is standard output, instead of the table"},
+			&cli.DurationFlag{Name: "idle", Value: idleTime,
+				Usage: "watch the devices for `D` with nothing to do, after half as long for what is left of " +
+					"the work"},
+			&cli.StringFlag{Name: "json",
+				Usage: "write the figures as JSON to `FILE`; - is standard output, instead of the table"},
 			vrnicFlag(), profileFlag(),
 		},
 		Action: scaleAction,
@@ -49,7 +55,8 @@ func scaleCommand() *cli.Command {
 }
 
 func scaleAction(c *cli.Context) error {
-	s := scaling{c: c, qps: c.Int("qps"), mrs: c.Int("mrs"), time: c.Duration("time"), idle: c.Duration("idle"), names: scalePaths}
+	s := scaling{c: c, qps: c.Int("qps"), mrs: c.Int("mrs"), time: c.Duration("time"),
+		idle: c.Duration("idle"), names: scalePaths}
 	switch {
 	case c.Args().Present():
 		return usagef("unexpected argument %q", c.Args().First())

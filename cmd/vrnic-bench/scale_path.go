@@ -48,7 +48,8 @@ func (s *scaling) add(path, name string, value float64, unit string, target floa
 	}
 }
 
-// onPath measures all on one path, which it opens for that. The regions stay while QPs are connected.
+// onPath measures all on one path, which it opens for that. The regions stay while QPs are
+// connected.
 func (s *scaling) onPath(name string) error {
 	runtime.GC()
 	debug.FreeOSMemory() // of the path before
@@ -119,8 +120,10 @@ func (s *scaling) register(path *paths.Path) (drop func(), err error) {
 	if err != nil {
 		return drop, err
 	}
-	s.add(path.Name, fmt.Sprintf("%d registrations", s.mrs), float64(s.mrs)/took.Seconds(), "a second", 0, false)
-	s.add(path.Name, "memory of a registration", float64(int64(after)-int64(before))/float64(s.mrs), "octets", 0, false)
+	s.add(path.Name, fmt.Sprintf("%d registrations", s.mrs), float64(s.mrs)/took.Seconds(), "a second",
+		0, false)
+	s.add(path.Name, "memory of a registration", float64(int64(after)-int64(before))/float64(s.mrs),
+		"octets", 0, false)
 	return drop, nil
 }
 
@@ -129,7 +132,8 @@ func scaleSpec(op load.Op, n int, pattern load.Pattern) load.Spec {
 	return load.Spec{Op: op, Size: 64, Depth: 1, QPs: n, Pattern: pattern, Wait: load.Adaptive}
 }
 
-// connect connects all QPs, looks how busy they are with nothing to do, and says what memory all takes.
+// connect connects all QPs, looks how busy they are with nothing to do, and says what memory all
+// takes.
 func (s *scaling) connect(path *paths.Path) (rss uint64, err error) {
 	s.progress.Step(fmt.Sprintf("%s: %d connections", path.Name, s.qps))
 	ctx, cancel := context.WithTimeout(s.c.Context, setUpTime)
@@ -154,9 +158,12 @@ func (s *scaling) connect(path *paths.Path) (rss uint64, err error) {
 	if rss, err = meter.RSS(path.DevicePIDs()); err != nil {
 		return 0, err
 	}
-	s.add(path.Name, fmt.Sprintf("%d connections", s.qps), float64(s.qps)/pairs[0].SetUp.Seconds(), "a second", targetConnect, true)
-	s.add(path.Name, "making and connecting two QPs", float64(cost.CPU.Microseconds())/float64(s.qps), "us of CPU", 0, false)
-	s.add(path.Name, "memory of a connection, both ends", float64(int64(rss)-int64(before))/float64(s.qps)/1024, "KiB", 0, false)
+	s.add(path.Name, fmt.Sprintf("%d connections", s.qps), float64(s.qps)/pairs[0].SetUp.Seconds(),
+		"a second", targetConnect, true)
+	s.add(path.Name, "making and connecting two QPs", float64(cost.CPU.Microseconds())/float64(s.qps),
+		"us of CPU", 0, false)
+	s.add(path.Name, "memory of a connection, both ends", float64(int64(rss)-int64(before))/float64(
+		s.qps)/1024, "KiB", 0, false)
 	// They work, all of them.
 	if err := pairs[0].Verify(ctx); err != nil {
 		return 0, err
@@ -166,14 +173,17 @@ func (s *scaling) connect(path *paths.Path) (rss uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	s.add(path.Name, "work behind the last message", float64(left.Microseconds())/1000, "ms of CPU", 0, false)
-	s.add(path.Name, fmt.Sprintf("processor when idle, %d QPs", s.qps), 100*idle, "% of a core", targetIdle, false)
+	s.add(path.Name, "work behind the last message", float64(left.Microseconds())/1000, "ms of CPU",
+		0, false)
+	s.add(path.Name, fmt.Sprintf("processor when idle, %d QPs", s.qps), 100*idle, "% of a core",
+		targetIdle, false)
 	return rss, nil
 }
 
-// idleShare is how much of a processor the processes take while nothing happens, for d. Before that it
-// waits half as long, for acknowledgements and timers behind the last message, which take left.
-func idleShare(ctx context.Context, pids []int, d time.Duration) (left time.Duration, share float64, err error) {
+// idleShare is how much of a processor the processes take while nothing happens, for d. Before that
+// it waits half as long, for acknowledgements and timers behind the last message, which take left.
+func idleShare(ctx context.Context, pids []int, d time.Duration) (left time.Duration, share float64,
+	err error) {
 	if slices.Contains(pids, os.Getpid()) {
 		runtime.GC()
 	}
@@ -220,7 +230,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 // messages measures what one costs with more and more QPs.
 func (s *scaling) messages(path *paths.Path) error {
 	turns := scaleSpec(load.Send, 1, load.PingPong)
-	turns.Wait = load.Event // the work alone: whoever looks for a message takes processor time as long as it does not come
+	// the work alone: whoever looks for a message takes processor time as long as it does not come
+	turns.Wait = load.Event
 	for _, kind := range []struct {
 		name string
 		spec load.Spec
@@ -244,7 +255,8 @@ func (s *scaling) messages(path *paths.Path) error {
 			}
 		}
 		if kind.spec.Pattern == load.PingPong { // else many QPs share what a wake-up costs
-			s.add(path.Name, kind.name+": dearest / cheapest", slices.Max(costs)/slices.Min(costs), "times", targetFlat, false)
+			s.add(path.Name, kind.name+": dearest / cheapest", slices.Max(costs)/slices.Min(costs), "times",
+				targetFlat, false)
 		}
 	}
 	return nil

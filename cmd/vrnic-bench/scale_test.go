@@ -12,15 +12,18 @@ import (
 
 func TestWrongUseOfScale(t *testing.T) {
 	for args, why := range map[string]string{
-		"--qps 0": "1 to 10000", "--qps 10001": "1 to 10000", "--mrs -1": "0 to", "--mrs 3000000": "0 to", "--time 0s": "more than 0", "--idle 0s": "more than 0", "now": "unexpected",
+		"--qps 0": "1 to 10000", "--qps 10001": "1 to 10000", "--mrs -1": "0 to", "--mrs 3000000": "0 to",
+		"--time 0s": "more than 0", "--idle 0s": "more than 0", "now": "unexpected",
 		"--path nowhere": "loop, pair", "--depth 3": "--help",
 	} {
 		status, stdout, stderr := call(t, append([]string{"scale"}, strings.Fields(args)...)...)
-		if status != exitUsage || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, why) {
+		if status != exitUsage || stdout != "" || strings.Count(stderr, "\n") != 1 ||
+			!strings.Contains(stderr, why) {
 			t.Errorf("%q: exit %d, stdout %q, stderr %q, want %q", args, status, stdout, stderr, why)
 		}
 	}
-	if status, _, _ := call(t, "scale", "--json", filepath.Join(t.TempDir(), "no", "f")); status != exitFailed {
+	if status, _, _ := call(t, "scale", "--json", filepath.Join(t.TempDir(), "no", "f")); status !=
+		exitFailed {
 		t.Errorf("exit %d", status)
 	}
 }
@@ -28,7 +31,8 @@ func TestWrongUseOfScale(t *testing.T) {
 // All figures of a small run: those of the table are those of the file.
 func TestScale(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "f")
-	status, stdout, stderr := call(t, "scale", "--path", "loop,pair,ring", "--vrnic", vrnicProgram(t), "--qps", "12", "--mrs", "100", "--time", "2ms", "--idle", "20ms", "--json", file)
+	status, stdout, stderr := call(t, "scale", "--path", "loop,pair,ring", "--vrnic", vrnicProgram(t),
+		"--qps", "12", "--mrs", "100", "--time", "2ms", "--idle", "20ms", "--json", file)
 	if status != 0 {
 		t.Fatalf("exit %d: %s", status, stderr)
 	}
@@ -44,7 +48,8 @@ func TestScale(t *testing.T) {
 	var names []string
 	for _, f := range figures {
 		// Memory may come from what was there, and idle processes use nothing.
-		if f.Value < 0 || f.Value == 0 && !strings.HasPrefix(f.Name, "memory") && !strings.HasPrefix(f.Name, "processor") && !strings.HasPrefix(f.Name, "work") {
+		if f.Value < 0 || f.Value == 0 && !strings.HasPrefix(f.Name, "memory") && !strings.HasPrefix(
+			f.Name, "processor") && !strings.HasPrefix(f.Name, "work") {
 			if !strings.HasPrefix(f.Name, "memory of") {
 				t.Errorf("%+v", f)
 			}
@@ -60,7 +65,9 @@ func TestScale(t *testing.T) {
 		}
 	}
 	want := []string{
-		"100 registrations", "memory of a registration", "12 connections", "making and connecting two QPs", "memory of a connection, both ends", "work behind the last message", "processor when idle, 12 QPs", "memory with all of it",
+		"100 registrations", "memory of a registration", "12 connections",
+		"making and connecting two QPs", "memory of a connection, both ends",
+		"work behind the last message", "processor when idle, 12 QPs", "memory with all of it",
 	}
 	for _, kind := range []string{"64 B Send, turns", "64 B Send, all", "64 B Write, all"} {
 		for _, n := range []int{1, 10, 12} {
@@ -76,7 +83,8 @@ func TestScale(t *testing.T) {
 	if targets != 3*4 {
 		t.Errorf("%d targets", targets)
 	}
-	status, stdout, _ = call(t, "scale", "--path", "loop", "--qps", "1", "--mrs", "0", "--time", "1ms", "--idle", "2ms", "--json", "-")
+	status, stdout, _ = call(t, "scale", "--path", "loop", "--qps", "1", "--mrs", "0", "--time", "1ms",
+		"--idle", "2ms", "--json", "-")
 	if err := json.Unmarshal([]byte(stdout), &figures); status != 0 || err != nil {
 		t.Errorf("exit %d, %v:\n%s", status, err, stdout)
 	}
@@ -101,7 +109,8 @@ func TestScaleInterrupted(t *testing.T) {
 	ctx, cancel := interruptedSoon(t)
 	defer cancel()
 	var out, errs strings.Builder
-	if status := run(ctx, []string{"vrnic-bench", "scale", "--path", "loop"}, strings.NewReader(""), &out, &errs); status != exitFailed {
+	if status := run(ctx, []string{"vrnic-bench", "scale", "--path", "loop"}, strings.NewReader(""),
+		&out, &errs); status != exitFailed {
 		t.Errorf("exit %d:\n%s%s", status, out.String(), errs.String())
 	}
 }

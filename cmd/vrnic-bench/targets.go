@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// A target is one line of the table that vrnic is to reach: the floor, and the goal, which is harder.
+// A target is one line of the table that vrnic is to reach: the floor, and the goal, which is
+// harder.
 type target struct {
 	name        string
 	floor, goal float64
@@ -21,7 +22,8 @@ type target struct {
 func ratioOf(path, contest, baseline string) func([]outcome) (spread, bool) {
 	return func(os []outcome) (spread, bool) {
 		for _, o := range os {
-			if o.row.Path == path && o.contest == contest && baseline != "" && strings.HasPrefix(o.row.Baseline, baseline) {
+			if o.row.Path == path && o.contest == contest && baseline != "" &&
+				strings.HasPrefix(o.row.Baseline, baseline) {
 				return o.ratio, true
 			}
 		}
@@ -53,34 +55,47 @@ func worstAllocs(os []outcome) (worst outcome, ok bool) {
 
 // targets are those of the project, for two processors.
 var targets = []target{
-	{name: "1 MiB Write over TAPs, MTU 1500 / netstack TCP there", floor: 0.85, goal: 0.95, of: ratioOf("tap", "1 MiB Write", "netstack-tcp")},
-	{name: "1 MiB Write over TAPs / kernel TCP, veth and same bridge", floor: 0.6, goal: 1, of: ratioOf("tap", "1 MiB Write", "kernel-tcp")},
-	{name: "64 B Write round trip over TAPs / netstack TCP echo there", floor: 1.2, goal: 1, less: true, of: ratioOf("tap", "64 B Write round trip", "netstack-tcp")},
-	{name: "64 B Write round trip over TAPs / kernel TCP echo", floor: 3, goal: 1.5, less: true, of: ratioOf("tap", "64 B Write round trip", "kernel-tcp")},
-	{name: "1 MiB Write on one device (rings) / memcpy", floor: 0.7, goal: 0.9, of: ratioOf("ring", "1 MiB Write", "memcpy")},
-	{name: "64 B Write round trip through rings / kernel TCP loopback echo", floor: 0.9, goal: 0.3, less: true, of: ratioOf("ring", "64 B Write round trip", "kernel-tcp")},
-	{name: "1 MiB Write, pair of devices / netstack pair at its best MTU", floor: 0.7, goal: 0.9, of: ratioOf("pair", "1 MiB Write", "netstack-tcp-mtu-")},
-	{name: "64 B Sends a second of one core, loop", floor: 1e6, goal: 3e6, decimals: -1, of: func(os []outcome) (spread, bool) {
-		for _, o := range os {
-			if o.row.Path == "loop" && o.contest == "64 B Sends" {
-				return o.ours, true
+	{name: "1 MiB Write over TAPs, MTU 1500 / netstack TCP there", floor: 0.85, goal: 0.95,
+		of: ratioOf("tap", "1 MiB Write", "netstack-tcp")},
+	{name: "1 MiB Write over TAPs / kernel TCP, veth and same bridge", floor: 0.6, goal: 1,
+		of: ratioOf("tap", "1 MiB Write", "kernel-tcp")},
+	{name: "64 B Write round trip over TAPs / netstack TCP echo there", floor: 1.2, goal: 1,
+		less: true, of: ratioOf("tap", "64 B Write round trip", "netstack-tcp")},
+	{name: "64 B Write round trip over TAPs / kernel TCP echo", floor: 3, goal: 1.5, less: true,
+		of: ratioOf("tap", "64 B Write round trip", "kernel-tcp")},
+	{name: "1 MiB Write on one device (rings) / memcpy", floor: 0.7, goal: 0.9,
+		of: ratioOf("ring", "1 MiB Write", "memcpy")},
+	{name: "64 B Write round trip through rings / kernel TCP loopback echo", floor: 0.9, goal: 0.3,
+		less: true, of: ratioOf("ring", "64 B Write round trip", "kernel-tcp")},
+	{name: "1 MiB Write, pair of devices / netstack pair at its best MTU", floor: 0.7, goal: 0.9,
+		of: ratioOf("pair", "1 MiB Write", "netstack-tcp-mtu-")},
+	{name: "64 B Sends a second of one core, loop", floor: 1e6, goal: 3e6, decimals: -1,
+		of: func(os []outcome) (spread, bool) {
+			for _, o := range os {
+				if o.row.Path == "loop" && o.contest == "64 B Sends" {
+					return o.ours, true
+				}
 			}
-		}
-		return spread{}, false
-	}},
-	{name: "allocations a message, the most of any path here", less: true, of: func(os []outcome) (s spread, ok bool) {
-		o, ok := worstAllocs(os)
-		v := o.allocs.each()
-		return spread{v, v, v}, ok
-	}, note: func(os []outcome) string {
-		o, _ := worstAllocs(os)
-		return fmt.Sprintf("%s, %s: %d objects in %d messages", o.row.Path, o.contest, o.allocs.objects, o.allocs.messages)
-	}},
-	{name: "64 B Send round trip, polling: p99.9 / p50, worst path", floor: 10, goal: 10, less: true, of: tailOf("poll")},
-	{name: "64 B Send round trip, events: p99.9 / p50, worst path", floor: 10, goal: 10, less: true, of: tailOf("event")},
+			return spread{}, false
+		}},
+	{name: "allocations a message, the most of any path here", less: true,
+		of: func(os []outcome) (s spread, ok bool) {
+			o, ok := worstAllocs(os)
+			v := o.allocs.each()
+			return spread{v, v, v}, ok
+		}, note: func(os []outcome) string {
+			o, _ := worstAllocs(os)
+			return fmt.Sprintf("%s, %s: %d objects in %d messages", o.row.Path, o.contest, o.allocs.objects,
+				o.allocs.messages)
+		}},
+	{name: "64 B Send round trip, polling: p99.9 / p50, worst path", floor: 10, goal: 10, less: true,
+		of: tailOf("poll")},
+	{name: "64 B Send round trip, events: p99.9 / p50, worst path", floor: 10, goal: 10, less: true,
+		of: tailOf("event")},
 }
 
-// slack is what a figure that ought to be exactly the target may be beyond it: the table's last decimal.
+// slack is what a figure that ought to be exactly the target may be beyond it: the table's last
+// decimal.
 const slack = 0.005
 
 // verdict compares v with the target.
@@ -116,7 +131,8 @@ func targetTable(os []outcome) []string {
 		if t.less {
 			sign = "<="
 		}
-		lines = append(lines, fmt.Sprintf("%-64s %s%5s %s%5s  %s", t.name, sign, t.limit(t.floor), sign, t.limit(t.goal), reached))
+		lines = append(lines, fmt.Sprintf("%-64s %s%5s %s%5s  %s", t.name, sign, t.limit(t.floor), sign,
+			t.limit(t.goal), reached))
 	}
 	return lines
 }

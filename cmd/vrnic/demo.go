@@ -37,7 +37,8 @@ func demoCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "demo",
 		Usage: "show it working: a daemon, a server and a client process; no root, no set-up",
-		Description: "Starts a daemon with two devices on a socket of its own, and a server and a client process on them,\n" +
+		Description: "Starts a daemon with two devices on a socket of its own, and a server and a " +
+			"client process on them,\n" +
 			"moves data with Send, RDMA Write and RDMA Read in both directions, verifies it, shows what happened,\n" +
 			"and cleans up. It ends with PASS, or with what went wrong and status 1.",
 		Flags: []cli.Flag{
@@ -96,7 +97,8 @@ func demoRole(c *cli.Context) error {
 	return usagef("--role %q", c.String("role"))
 }
 
-// runDemo is the demo. Whatever happens, its processes are gone and its files removed when it returns.
+// runDemo is the demo. Whatever happens, its processes are gone and its files removed when it
+// returns.
 func runDemo(ctx context.Context, w io.Writer) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, demoDeadline)
 	defer cancel()
@@ -171,7 +173,8 @@ func (d *demo) launch(ctx context.Context) error {
 		return fmt.Errorf("the daemon says %q instead of ready", d.ready)
 	}
 	role := func(name, device string, more ...string) (*child, error) {
-		return startChild(name, append([]string{"demo", "--role", name, "--device", device, "--socket", d.socket}, more...)...)
+		return startChild(name, append([]string{"demo", "--role", name, "--device", device, "--socket",
+			d.socket}, more...)...)
 	}
 	if d.server, err = role("server", demoServerDevice); err != nil {
 		return err

@@ -36,7 +36,8 @@ func startChild(name string, args ...string) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &child{name: name, cmd: exec.Command(self, args...), lines: make(chan string, 64), done: make(chan struct{})}
+	p := &child{name: name, cmd: exec.Command(self, args...), lines: make(chan string, 64),
+		done: make(chan struct{})}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	p.cmd.Stderr = p
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
@@ -94,7 +95,8 @@ func (p *child) line(ctx context.Context) (string, error) {
 	}
 }
 
-// wait waits for the child's end and says how it was if it was not exit 0. What it still says is discarded.
+// wait waits for the child's end and says how it was if it was not exit 0. What it still says is
+// discarded.
 func (p *child) wait(ctx context.Context) error {
 	for {
 		select {

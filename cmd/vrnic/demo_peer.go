@@ -44,7 +44,8 @@ const (
 	demoRecv // work request IDs only; the slot is added
 )
 
-var demoOpNames = map[demoOp]string{demoSend: "Send", demoWrite: "Write", demoRead: "Read", demoYield: "yield", demoAnswer: "answer"}
+var demoOpNames = map[demoOp]string{demoSend: "Send", demoWrite: "Write", demoRead: "Read",
+	demoYield: "yield", demoAnswer: "answer"}
 
 func (o demoOp) String() string { return demoOpNames[o] }
 
@@ -70,7 +71,8 @@ func parseDemoMsg(b []byte) (demoMsg, error) {
 	if len(b) != demoMsgLen {
 		return demoMsg{}, fmt.Errorf("a message of %d octets, want %d", len(b), demoMsgLen)
 	}
-	m := demoMsg{op: demoOp(b[0]), ok: b[1] == 1, size: int(binary.BigEndian.Uint32(b[4:])), seed: binary.BigEndian.Uint64(b[8:])}
+	m := demoMsg{op: demoOp(b[0]), ok: b[1] == 1, size: int(binary.BigEndian.Uint32(b[4:])),
+		seed: binary.BigEndian.Uint64(b[8:])}
 	if m.op < demoSend || m.op > demoAnswer || m.size > demoMaxSize {
 		return demoMsg{}, fmt.Errorf("a message with op %d, size %d", m.op, m.size)
 	}
@@ -146,10 +148,12 @@ func newDemoPeer(dev rdma.Device, seed uint64, emit func(demoEvent)) (p *demoPee
 	if p.cq, err = dev.CreateCQ(16); err != nil {
 		return nil, err
 	}
-	if p.mr, err = p.pd.RegisterMemory(p.buf.Bytes(), rdma.LocalWrite|rdma.RemoteRead|rdma.RemoteWrite); err != nil {
+	if p.mr, err = p.pd.RegisterMemory(p.buf.Bytes(),
+		rdma.LocalWrite|rdma.RemoteRead|rdma.RemoteWrite); err != nil {
 		return nil, err
 	}
-	p.qp, err = p.pd.CreateQP(rdma.QPConfig{SendCQ: p.cq, RecvCQ: p.cq, MaxSendWR: 8, MaxRecvWR: demoRecvs, SignalAll: true})
+	p.qp, err = p.pd.CreateQP(rdma.QPConfig{SendCQ: p.cq, RecvCQ: p.cq, MaxSendWR: 8,
+		MaxRecvWR: demoRecvs, SignalAll: true})
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +196,8 @@ func (p *demoPeer) connected(conn rdma.Conn, private []byte) error {
 	if len(private) < 16 || binary.BigEndian.Uint32(private[12:]) != demoMaxSize {
 		return fmt.Errorf("private data %x: want address, key and size of a region", private)
 	}
-	p.remote.addr, p.remote.key = binary.BigEndian.Uint64(private), binary.BigEndian.Uint32(private[8:])
+	p.remote.addr, p.remote.key = binary.BigEndian.Uint64(private),
+		binary.BigEndian.Uint32(private[8:])
 	param := conn.Param()
 	p.emit(demoEvent{Event: "connected", IRD: param.IRD, ORD: param.ORD})
 	return nil
@@ -200,7 +205,8 @@ func (p *demoPeer) connected(conn rdma.Conn, private []byte) error {
 
 // demoServer is the process that is connected to: it is passive first. It returns when the
 // client has disconnected.
-func demoServer(ctx context.Context, dev rdma.Device, addr netip.AddrPort, emit func(demoEvent)) error {
+func demoServer(ctx context.Context, dev rdma.Device, addr netip.AddrPort,
+	emit func(demoEvent)) error {
 	p, err := newDemoPeer(dev, 1<<32, emit)
 	if err != nil {
 		return err
@@ -235,7 +241,8 @@ func demoServer(ctx context.Context, dev rdma.Device, addr netip.AddrPort, emit 
 
 // demoClient connects to addr and is active first. When all is done it waits for release before
 // it disconnects.
-func demoClient(ctx context.Context, dev rdma.Device, addr netip.AddrPort, release <-chan struct{}, emit func(demoEvent)) error {
+func demoClient(ctx context.Context, dev rdma.Device, addr netip.AddrPort, release <-chan struct{},
+	emit func(demoEvent)) error {
 	p, err := newDemoPeer(dev, 2<<32, emit)
 	if err != nil {
 		return err
@@ -290,7 +297,8 @@ func (p *demoPeer) active(ctx context.Context) error {
 				times = append(times, d)
 			}
 			slices.Sort(times)
-			p.emit(demoEvent{Event: "step", Op: op.String(), Size: size, Messages: len(times), Median: times[len(times)/2]})
+			p.emit(demoEvent{Event: "step", Op: op.String(), Size: size, Messages: len(times),
+				Median: times[len(times)/2]})
 		}
 	}
 	_, err := p.command(ctx, demoMsg{op: demoYield})

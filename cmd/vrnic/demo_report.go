@@ -77,13 +77,15 @@ func (d *demo) report(w io.Writer, client, server []demoEvent, seen demoSeen) er
 		return fmt.Errorf("the daemon had %d QPs, want one of the client and one of the server", len(qps))
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "Processes   daemon %d, client %d on device %s, server %d on device %s\n", d.daemon.cmd.Process.Pid,
+	fmt.Fprintf(&b, "Processes   daemon %d, client %d on device %s, server %d on device %s\n",
+		d.daemon.cmd.Process.Pid,
 		d.client.cmd.Process.Pid, demoClientDevice, d.server.cmd.Process.Pid, demoServerDevice)
 	fmt.Fprintf(&b, "\nHandshake   MPA as the two ends have agreed on it (RFC 5044, RFC 6581)\n")
 	for _, qp := range qps {
 		fmt.Fprintf(&b, "  %s\n", qp.handshake())
 	}
-	fmt.Fprintf(&b, "\nData        app, ring, daemon, iWARP over TCP, daemon, app; median until answered, or Read\n")
+	fmt.Fprintf(&b, "\nData        app, ring, daemon, iWARP over TCP, daemon, app; median until "+
+		"answered, or Read\n")
 	demoTable(&b, func(t io.Writer) {
 		fmt.Fprintf(t, "\tsize\tclient's\t\tserver's\t\t\n")
 		for i, e := range client {
@@ -104,7 +106,8 @@ func (d *demo) report(w io.Writer, client, server []demoEvent, seen demoSeen) er
 		for _, s := range stats {
 			switch s.Kind {
 			case "qp":
-				fmt.Fprintf(t, "%s\tqpn %d\tsends %d\twrites %d\treads %d\tin: sends %d\twrites %d\treads %d\terrors %d\t\n",
+				fmt.Fprintf(t, "%s\tqpn %d\tsends %d\twrites %d\treads %d\tin: sends %d\twrites %d\treads "+
+					"%d\terrors %d\t\n",
 					s.Dev, s.QPN, s.Sends, s.Writes, s.Reads, s.Receives, s.InWrites, s.InReads, s.Errors)
 			}
 		}
@@ -113,13 +116,16 @@ func (d *demo) report(w io.Writer, client, server []demoEvent, seen demoSeen) er
 		for _, s := range stats {
 			switch s.Kind {
 			case "dev":
-				fmt.Fprintf(t, "%s\ttcp\tsegments in %d\tout %d\tretransmitted %d\t\n", s.Dev, s.SegmentsIn, s.SegmentsOut, s.Retransmits)
+				fmt.Fprintf(t, "%s\ttcp\tsegments in %d\tout %d\tretransmitted %d\t\n", s.Dev, s.SegmentsIn,
+					s.SegmentsOut, s.Retransmits)
 			case "port":
-				fmt.Fprintf(t, "%s\tport\tframes in %d\tout %d\tdropped %d\t\n", s.Port, s.RxFrames, s.TxFrames, s.RxDrops+s.TxDrops)
+				fmt.Fprintf(t, "%s\tport\tframes in %d\tout %d\tdropped %d\t\n", s.Port, s.RxFrames, s.TxFrames,
+					s.RxDrops+s.TxDrops)
 			}
 		}
 	})
-	fmt.Fprintf(&b, "\nPASS  %d messages, %.1f MB, verified; disconnected, ended and cleaned up; %.1f s\n",
+	fmt.Fprintf(&b, "\nPASS  %d messages, %.1f MB, verified; disconnected, ended and cleaned up; "+
+		"%.1f s\n",
 		messages, float64(octets)/1e6, time.Since(d.start).Seconds())
 	_, err = io.WriteString(w, b.String())
 	return err
@@ -136,7 +142,8 @@ func (qp demoQP) handshake() string {
 	if qp.RTR != "" {
 		rtr = "zero-length " + qp.RTR
 	}
-	return fmt.Sprintf("%-6s revision %d%s, CRC %s, IRD %d, ORD %d, ready to receive: %s", qp.Dev, qp.MPA, kind, crc, qp.IRD, qp.ORD, rtr)
+	return fmt.Sprintf("%-6s revision %d%s, CRC %s, IRD %d, ORD %d, ready to receive: %s", qp.Dev,
+		qp.MPA, kind, crc, qp.IRD, qp.ORD, rtr)
 }
 
 // demoTable prints the lines of fill, whose cells end with tabs, in columns.

@@ -79,8 +79,8 @@ func (r *demoRun) processes() (ps []demoProcess) {
 	return ps
 }
 
-// stopDemo starts a demo and stops it when it has a process whose arguments hold what, which waits for
-// the demo then, at the latest when its work is done.
+// stopDemo starts a demo and stops it when it has a process whose arguments hold what, which waits
+// for the demo then, at the latest when its work is done.
 func stopDemo(t *testing.T, what string) (*demoRun, demoProcess) {
 	t.Helper()
 	for range 20 {
@@ -169,7 +169,8 @@ func TestDemoInterrupted(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.resume()
-		if status := r.wait(); status != exitFailed || !strings.Contains(r.stderr.String(), "interrupted") {
+		if status := r.wait(); status != exitFailed || !strings.Contains(r.stderr.String(),
+			"interrupted") {
 			t.Errorf("interrupted when there was%s: exit %d: %s", what, status, &r.stderr)
 		}
 	}
@@ -192,7 +193,8 @@ func TestDemoKilled(t *testing.T) {
 	r, _ := stopDemo(t, " client ")
 	r.cmd.Process.Kill()
 	r.cmd.Wait()
-	for deadline := time.Now().Add(2 * time.Minute); len(r.processes()) > 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); len(r.processes()) > 0; time.Sleep(
+		time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("left: %v", r.processes())
 		}
@@ -204,22 +206,24 @@ func TestDemoPeers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	a, b := vnictest.Pair(t)
-	client, server := vnictest.Open(t, a, vnic.ContextConfig{}), vnictest.Open(t, b, vnic.ContextConfig{})
+	client, server := vnictest.Open(t, a, vnic.ContextConfig{}),
+		vnictest.Open(t, b, vnic.ContextConfig{})
 	listening := make(chan netip.AddrPort, 1)
 	var steps [2][]demoEvent
 	served := make(chan error, 1)
 	release := make(chan struct{})
 	go func() {
-		served <- demoServer(ctx, server, netip.AddrPortFrom(b.Config().Addrs[0].Addr(), 0), func(e demoEvent) {
-			switch e.Event {
-			case "listening":
-				listening <- e.Addr
-			case "step":
-				steps[0] = append(steps[0], e)
-			case "done":
-				close(release) // the client disconnects when it may
-			}
-		})
+		served <- demoServer(ctx, server, netip.AddrPortFrom(b.Config().Addrs[0].Addr(), 0),
+			func(e demoEvent) {
+				switch e.Event {
+				case "listening":
+					listening <- e.Addr
+				case "step":
+					steps[0] = append(steps[0], e)
+				case "done":
+					close(release) // the client disconnects when it may
+				}
+			})
 	}()
 	err := demoClient(ctx, client, <-listening, release, func(e demoEvent) {
 		if e.Event == "step" {
@@ -262,7 +266,8 @@ func TestDemoNoticesWrongData(t *testing.T) {
 }
 
 func TestDemoMessages(t *testing.T) {
-	for _, m := range []demoMsg{{op: demoSend, size: 64, seed: 1<<63 + 5}, {op: demoAnswer, ok: true}, {op: demoYield}, {op: demoRead, size: demoMaxSize}} {
+	for _, m := range []demoMsg{{op: demoSend, size: 64, seed: 1<<63 + 5}, {op: demoAnswer, ok: true},
+		{op: demoYield}, {op: demoRead, size: demoMaxSize}} {
 		b := bytes.Repeat([]byte{0xff}, demoMsgLen)
 		m.put(b)
 		if got, err := parseDemoMsg(b); got != m || err != nil {
@@ -274,7 +279,8 @@ func TestDemoMessages(t *testing.T) {
 			}
 		}
 	}
-	for name, m := range map[string]demoMsg{"op 0": {}, "op high": {op: demoRecv}, "size": {op: demoSend, size: demoMaxSize + 1}} {
+	for name, m := range map[string]demoMsg{"op 0": {}, "op high": {op: demoRecv},
+		"size": {op: demoSend, size: demoMaxSize + 1}} {
 		b := make([]byte, demoMsgLen)
 		m.put(b)
 		if _, err := parseDemoMsg(b); err == nil {

@@ -41,7 +41,8 @@ func (p *demoPeer) sendMsg(ctx context.Context, m demoMsg) error {
 func demoSlot(i int) span { return span{demoSlotOff + i*demoMaxSize, demoMaxSize} }
 
 func (p *demoPeer) postRecv(slot int) error {
-	return p.qp.PostRecv(&rdma.RecvWR{ID: uint64(demoRecv) + uint64(slot), SGEs: p.sge(demoSlot(slot))})
+	return p.qp.PostRecv(&rdma.RecvWR{ID: uint64(demoRecv) + uint64(slot),
+		SGEs: p.sge(demoSlot(slot))})
 }
 
 func (p *demoPeer) nextMsg(ctx context.Context) (m demoMsg, err error) {

@@ -23,7 +23,8 @@ func execCommand() *cli.Command {
 		Name:      "exec",
 		Usage:     "run a program with vrnic's libibverbs and librdmacm",
 		UsageText: "vrnic exec [-d DEVICE] [--lend-heap] -- CMD [ARG]...",
-		Description: "Runs CMD in place of itself, with libraries that give the daemon's devices to unmodified verbs\n" +
+		Description: "Runs CMD in place of itself, with libraries that give the daemon's devices to " +
+			"unmodified verbs\n" +
 			"programs, and to what these start:\n\n" +
 			"   vrnic exec -- ibv_devices\n" +
 			"   vrnic exec -- rping -s -a 10.77.0.2 &\n" +
@@ -40,9 +41,12 @@ func execCommand() *cli.Command {
 			"CMD cannot be run, 127 if there is no such program.",
 		Flags: []cli.Flag{
 			socketFlag(),
-			&cli.StringFlag{Name: "device", Aliases: []string{"d"}, EnvVars: []string{"VRNIC_DEVICE"}, Usage: "show the program this `DEVICE` only (default: all)"},
-			&cli.BoolFlag{Name: "lend-heap", EnvVars: []string{"VRNIC_LEND_HEAP"}, Usage: "let the daemon map what the program allocates and registers"},
-			&cli.StringFlag{Name: "lib-dir", EnvVars: []string{"VRNIC_LIB_DIR"}, Usage: "take the libraries from `DIR`, not from this program"},
+			&cli.StringFlag{Name: "device", Aliases: []string{"d"}, EnvVars: []string{"VRNIC_DEVICE"},
+				Usage: "show the program this `DEVICE` only (default: all)"},
+			&cli.BoolFlag{Name: "lend-heap", EnvVars: []string{"VRNIC_LEND_HEAP"},
+				Usage: "let the daemon map what the program allocates and registers"},
+			&cli.StringFlag{Name: "lib-dir", EnvVars: []string{"VRNIC_LIB_DIR"},
+				Usage: "take the libraries from `DIR`, not from this program"},
 		},
 		Action: runExec,
 	}
@@ -59,13 +63,15 @@ func runExec(c *cli.Context) error {
 	}
 	set := launch.Settings{Device: c.String("device"), LendHeap: c.Bool("lend-heap"), Program: prog}
 	if set.LendHeap && prog.ASAN {
-		return fmt.Errorf("%s has the address sanitizer, whose allocator it needs: run it without --lend-heap", prog.Path)
+		return fmt.Errorf("%s has the address sanitizer, whose allocator it needs: run it without "+
+			"--lend-heap", prog.Path)
 	}
 	warn, err := askDaemon(c, &set)
 	if err != nil {
 		return err
 	}
-	// Last of what can fail: where there is no other place the libraries are in descriptors, which stay open.
+	// Last of what can fail: where there is no other place the libraries are in descriptors, which
+	// stay open.
 	if set.Libs, err = verbsLibs(c.String("lib-dir")); err != nil {
 		return err
 	}
@@ -112,8 +118,8 @@ func isText(path string) bool {
 	return !slices.Contains(b[:n], 0)
 }
 
-// askDaemon fills in what the daemon knows, and so finds out whether programs can use it. warn is not empty if C programs
-// of this user cannot.
+// askDaemon fills in what the daemon knows, and so finds out whether programs can use it. warn is
+// not empty if C programs of this user cannot.
 func askDaemon(c *cli.Context, set *launch.Settings) (warn string, err error) {
 	if set.Socket, err = filepath.Abs(socketPath(c)); err != nil {
 		return "", err
@@ -126,7 +132,8 @@ func askDaemon(c *cli.Context, set *launch.Settings) (warn string, err error) {
 	names := client.Devices()
 	if set.Device != "" {
 		if !slices.Contains(names, set.Device) {
-			return "", fmt.Errorf("the daemon at %s has no device %q; it has %s", set.Socket, set.Device, strings.Join(names, ", "))
+			return "", fmt.Errorf("the daemon at %s has no device %q; it has %s", set.Socket, set.Device,
+				strings.Join(names, ", "))
 		}
 		names = []string{set.Device}
 	}
@@ -180,7 +187,8 @@ func verbsLibs(dir string) (launch.Libs, error) {
 				return libs, nil
 			}
 		}
-		return launch.Libs{}, errors.New("this vrnic was built without the verbs libraries: build it with `make build` " +
+		return launch.Libs{}, errors.New("this vrnic was built without the verbs libraries: build it " +
+			"with `make build` " +
 			"where there is a C compiler, or say with --lib-dir where they are")
 	}
 	return launch.Place(contents, launch.Bases(os.Geteuid(), os.Getenv))

@@ -40,12 +40,15 @@ func staticProgram(t *testing.T) []byte {
 	var b bytes.Buffer
 	for _, v := range []any{
 		elf.Header64{
-			Ident: [elf.EI_NIDENT]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)},
-			Type:  uint16(elf.ET_EXEC), Machine: uint16(machine), Version: uint32(elf.EV_CURRENT), Entry: at + head,
+			Ident: [elf.EI_NIDENT]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB),
+				byte(elf.EV_CURRENT)},
+			Type: uint16(elf.ET_EXEC), Machine: uint16(machine), Version: uint32(elf.EV_CURRENT),
+			Entry:  at + head,
 			Ehsize: 64, Phoff: 64, Phentsize: 56, Phnum: 1,
 		},
 		elf.Prog64{
-			Type: uint32(elf.PT_LOAD), Flags: uint32(elf.PF_R | elf.PF_X), Vaddr: at, Paddr: at, Align: 0x1000,
+			Type: uint32(elf.PT_LOAD), Flags: uint32(elf.PF_R | elf.PF_X), Vaddr: at, Paddr: at,
+			Align:  0x1000,
 			Filesz: uint64(head + len(code)), Memsz: uint64(head + len(code)),
 		},
 		code,
@@ -65,12 +68,14 @@ func TestExecStatic(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := runToEnd(t, execCommandOf(t, socket, file))
-	if got.status.ExitStatus() != 42 || !strings.Contains(got.stderr, "statically linked") || strings.Count(got.stderr, "\n") != 1 {
+	if got.status.ExitStatus() != 42 || !strings.Contains(got.stderr, "statically linked") ||
+		strings.Count(got.stderr, "\n") != 1 {
 		t.Errorf("%+v; want exit 42 and a line that says why there is no device", got)
 	}
 }
 
-// forNobody makes a command one of another user's. Its program is copied to where that user can read it.
+// forNobody makes a command one of another user's. Its program is copied to where that user can
+// read it.
 func forNobody(t *testing.T, cmd *exec.Cmd) *exec.Cmd {
 	t.Helper()
 	content, err := os.ReadFile(cmd.Path)
@@ -87,7 +92,8 @@ func forNobody(t *testing.T, cmd *exec.Cmd) *exec.Cmd {
 	return cmd
 }
 
-// Two users: root's daemon is everybody's whom it lets in; another user's gets nobody else's memory.
+// Two users: root's daemon is everybody's whom it lets in; another user's gets nobody else's
+// memory.
 func TestExecUsers(t *testing.T) {
 	needtest.Root(t)
 	for _, mode := range []string{"0600", "0666"} {
@@ -99,7 +105,8 @@ func TestExecUsers(t *testing.T) {
 		startUp(t, nil, "up", "--socket", socket, "--socket-mode", mode).ready()
 		got := runToEnd(t, forNobody(t, execCommandOf(t, socket, "sh", "-c", "id -u")))
 		if mode == "0600" {
-			if got.status.ExitStatus() != exitFailed || got.stdout != "" || strings.Count(got.stderr, "\n") != 1 || !strings.Contains(got.stderr, "--socket-mode") {
+			if got.status.ExitStatus() != exitFailed || got.stdout != "" || strings.Count(got.stderr,
+				"\n") != 1 || !strings.Contains(got.stderr, "--socket-mode") {
 				t.Errorf("nobody at a socket of root's: %+v", got)
 			}
 		} else if got.status != 0 || got.stdout != "65534\n" || got.stderr != "" {
@@ -126,7 +133,8 @@ func TestExecUsers(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := runToEnd(t, execCommandOf(t, socket, "sh", "-c", "exit 4"))
-	if got.status.ExitStatus() != 4 || strings.Count(got.stderr, "\n") != 1 || !strings.Contains(got.stderr, "runs as nobody") {
+	if got.status.ExitStatus() != 4 || strings.Count(got.stderr, "\n") != 1 ||
+		!strings.Contains(got.stderr, "runs as nobody") {
 		t.Errorf("root at a socket of nobody's: %+v; want a line that says that there is no device", got)
 	}
 }
@@ -148,8 +156,8 @@ func inNamespaces(t *testing.T, cmd *exec.Cmd) execEnd {
 	return execEnd{cmd.ProcessState.Sys().(syscall.WaitStatus), stdout.String(), stderr.String()}
 }
 
-// In another mount and network namespace, as in a container: all that is needed is the program and the socket.
-// Where no directory takes executables, the libraries are in memory.
+// In another mount and network namespace, as in a container: all that is needed is the program and
+// the socket. Where no directory takes executables, the libraries are in memory.
 func TestExecNamespaces(t *testing.T) {
 	needVerbs(t)
 	socket := pingDaemon(t)
@@ -160,19 +168,24 @@ func TestExecNamespaces(t *testing.T) {
 	if _, err := exec.LookPath("ibv_devices"); err != nil {
 		needtest.Lacking(t, "rdma-core", err)
 	}
-	// Of the host's interfaces there is none: two lines of heading, and lo. Of the devices there is one.
+	// Of the host's interfaces there is none: two lines of heading, and lo. Of the devices there is
+	// one.
 	const look = `$VRNIC exec -d left -- sh -c 'cat /proc/self/maps; wc -l </proc/net/dev; ibv_devices'`
 	for _, tt := range []struct{ name, script, from string }{
-		{"a place for executables", "mount -t tmpfs -o mode=755 none $TMPDIR && mount -t tmpfs none -o mode=755,ro /run && " + look, "TMPDIR/vrnic-0/"},
-		{"none", "mount -t tmpfs -o mode=755,noexec none $TMPDIR && mount -t tmpfs -o mode=755,noexec none /run && " + look, "memfd:vrnic-"},
+		{"a place for executables", "mount -t tmpfs -o mode=755 none $TMPDIR && mount -t tmpfs none -o " +
+			"mode=755,ro /run && " + look, "TMPDIR/vrnic-0/"},
+		{"none", "mount -t tmpfs -o mode=755,noexec none $TMPDIR && mount -t tmpfs -o mode=755,noexec " +
+			"none /run && " + look, "memfd:vrnic-"},
 	} {
 		cmd := exec.Command("sh", "-c", tt.script)
 		temp := socketDir(t)
-		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), asProgram + "=1", "VRNIC=" + self, "VRNIC_SOCKET=" + socket, "TMPDIR=" + temp}
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), asProgram + "=1", "VRNIC=" + self,
+			"VRNIC_SOCKET=" + socket, "TMPDIR=" + temp}
 		got := inNamespaces(t, cmd)
 		from := strings.ReplaceAll(tt.from, "TMPDIR", temp)
 		maps, devices, _ := strings.Cut(got.stdout, "\n3\n")
-		if got.status != 0 || got.stderr != "" || !strings.Contains(maps, from) || !strings.Contains(maps, launch.IfAddrs) {
+		if got.status != 0 || got.stderr != "" || !strings.Contains(maps, from) ||
+			!strings.Contains(maps, launch.IfAddrs) {
 			t.Errorf("%s: %+v; want libraries of %s", tt.name, got, from)
 		}
 		if !strings.Contains(devices, " left ") || strings.Contains(devices, " right ") {
@@ -189,12 +202,14 @@ func compile(t *testing.T, out string, args ...string) {
 	}
 	for _, source := range args {
 		if strings.HasSuffix(source, ".c") {
-			if _, err := os.ReadFile(source); err != nil { // here, so that go test knows what its result rests on
+			// here, so that go test knows what its result rests on
+			if _, err := os.ReadFile(source); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	args = append([]string{"-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-o", out}, args...)
+	args = append([]string{"-std=c11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror",
+		"-fvisibility=hidden", "-o", out}, args...)
 	if said, err := exec.Command("cc", args...).CombinedOutput(); err != nil {
 		t.Fatalf("cc %q: %v\n%s", args, err, said)
 	}
@@ -206,14 +221,17 @@ func TestExecRPath(t *testing.T) {
 	theirs, ours := standIns(t), standIns(t)
 	source := filepath.Join(theirs, "lib.c")
 	for dir, text := range map[string]string{theirs: "theirs", ours: "ours"} {
-		code := "__attribute__((visibility(\"default\"))) const char *whose(void) { return \"" + text + "\"; }\n"
+		code := "__attribute__((visibility(\"default\"))) const char *whose(void) { return \"" + text +
+			"\"; }\n"
 		if err := os.WriteFile(source, []byte(code), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		compile(t, filepath.Join(dir, launch.Verbs), "-shared", "-fPIC", "-Wl,-soname,"+launch.Verbs, source)
+		compile(t, filepath.Join(dir, launch.Verbs), "-shared", "-fPIC", "-Wl,-soname,"+launch.Verbs,
+			source)
 	}
 	main := filepath.Join(theirs, "main.c")
-	if err := os.WriteFile(main, []byte("#include <stdio.h>\nextern const char *whose(void);\nint main(void) { puts(whose()); return 0; }\n"), 0o644); err != nil {
+	if err := os.WriteFile(main, []byte("#include <stdio.h>\nextern const char *whose(void);\nint "+
+		"main(void) { puts(whose()); return 0; }\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for _, tags := range []string{"--disable-new-dtags", "--enable-new-dtags"} {
@@ -229,14 +247,17 @@ func TestExecRPath(t *testing.T) {
 	}
 }
 
-// What getifaddrs lists for a program: the kernel's addresses, and the devices' behind them. The list can be freed; a program
-// with the address sanitizer, which wants to be preloaded first, agrees.
+// What getifaddrs lists for a program: the kernel's addresses, and the devices' behind them. The
+// list can be freed; a program with the address sanitizer, which wants to be preloaded first,
+// agrees.
 func TestExecIfAddrs(t *testing.T) {
 	socket := filepath.Join(socketDir(t), "s")
-	startUp(t, nil, "up", "--socket", socket, "--device", "left,addr=10.1.0.1/20,addr=fd01::1/61", "--device", "a-name-longer-than-interfaces,addr=10.1.16.1/31").ready()
+	startUp(t, nil, "up", "--socket", socket, "--device", "left,addr=10.1.0.1/20,addr=fd01::1/61",
+		"--device", "a-name-longer-than-interfaces,addr=10.1.16.1/31").ready()
 	dir := standIns(t)
 	program, sanitized := filepath.Join(dir, "program"), filepath.Join(dir, "sanitized")
-	compile(t, filepath.Join(dir, launch.IfAddrs), "-shared", "-fPIC", "-Wl,-z,defs", filepath.Join("..", "..", "verbs", "preload", "ifaddrs.c"))
+	compile(t, filepath.Join(dir, launch.IfAddrs), "-shared", "-fPIC", "-Wl,-z,defs",
+		filepath.Join("..", "..", "verbs", "preload", "ifaddrs.c"))
 	compile(t, program, filepath.Join("testdata", "ifaddrs.c"))
 
 	const want = "left 0x43 10.1.0.1/255.255.240.0 10.1.15.255\n" +
@@ -244,7 +265,8 @@ func TestExecIfAddrs(t *testing.T) {
 		"a-name-longer-t 0x43 10.1.16.1/255.255.255.254 -\n"
 	run := func(name string, args ...string) string {
 		t.Helper()
-		got := runToEnd(t, vrnicCommand(t, append([]string{"exec", "--socket", socket, "--lib-dir", dir}, args...)...))
+		got := runToEnd(t, vrnicCommand(t, append([]string{"exec", "--socket", socket, "--lib-dir", dir},
+			args...)...))
 		if got.status != 0 || got.stderr != "" {
 			t.Fatalf("%s: %+v", name, got)
 		}
@@ -257,7 +279,8 @@ func TestExecIfAddrs(t *testing.T) {
 	if got := run("a program", program); got != string(kernel)+want {
 		t.Errorf("with devices:\n%swithout:\n%s", got, kernel)
 	}
-	if got := run("one device", "-d", "left", program); got != string(kernel)+strings.Join(strings.SplitAfter(want, "\n")[:2], "") {
+	if got := run("one device", "-d", "left", program); got != string(kernel)+strings.Join(
+		strings.SplitAfter(want, "\n")[:2], "") {
 		t.Errorf("with one device:\n%s", got)
 	}
 
@@ -267,7 +290,8 @@ func TestExecIfAddrs(t *testing.T) {
 	for _, line := range strings.Split(string(kernel), "\n") {
 		if f := strings.Fields(line); len(f) == 4 && f[0] != "lo" {
 			addr, _, _ := strings.Cut(f[2], "/")
-			cmd.Env = append(cmd.Env, "VRNIC_IFADDRS=left="+addr+"/8,not/an,address,1.2.3.4/33,::1/129,1.2.3.4/,1.2.3.4/1x;=1.2.3.4/8;;x;y=")
+			cmd.Env = append(cmd.Env, "VRNIC_IFADDRS=left="+addr+
+				"/8,not/an,address,1.2.3.4/33,::1/129,1.2.3.4/,1.2.3.4/1x;=1.2.3.4/8;;x;y=")
 			break
 		}
 	}
@@ -275,7 +299,8 @@ func TestExecIfAddrs(t *testing.T) {
 		t.Errorf("with %q: %v\n%s", cmd.Env, err, got)
 	}
 
-	if exec.Command("cc", "-fsanitize=address", "-o", sanitized, filepath.Join("testdata", "ifaddrs.c")).Run() != nil {
+	if exec.Command("cc", "-fsanitize=address", "-o", sanitized, filepath.Join("testdata",
+		"ifaddrs.c")).Run() != nil {
 		t.Log("the address sanitizer is not there")
 	} else if got := run("a program with the sanitizer", sanitized); got != string(kernel)+want {
 		t.Errorf("with the sanitizer:\n%s", got)
@@ -283,8 +308,8 @@ func TestExecIfAddrs(t *testing.T) {
 	t.Run("aside", func(t *testing.T) { testIfAddrsAside(t, socket, dir, program) })
 }
 
-// An address that the kernel has where programs do not look, on the loopback interface or one that is down, is listed for the
-// device too.
+// An address that the kernel has where programs do not look, on the loopback interface or one that
+// is down, is listed for the device too.
 func testIfAddrsAside(t *testing.T, socket, dir, program string) {
 	ns, err := netlab.NewNS()
 	if errors.Is(err, os.ErrPermission) {

@@ -31,7 +31,8 @@ func needVerbs(t *testing.T) {
 	}
 }
 
-// standIns is a directory with files that are called like the libraries. A loader says that they are none, and goes on.
+// standIns is a directory with files that are called like the libraries. A loader says that they
+// are none, and goes on.
 func standIns(t *testing.T) string {
 	t.Helper()
 	dir := socketDir(t)
@@ -72,23 +73,27 @@ func runToEnd(t *testing.T, cmd *exec.Cmd) execEnd {
 // execCommandOf is vrnic exec with stand-ins, and the daemon at socket.
 func execCommandOf(t *testing.T, socket string, args ...string) *exec.Cmd {
 	t.Helper()
-	cmd := vrnicCommand(t, slices.Concat([]string{"exec", "--socket", socket, "--lib-dir", standIns(t)}, args)...)
+	cmd := vrnicCommand(t, slices.Concat([]string{"exec", "--socket", socket, "--lib-dir",
+		standIns(t)}, args)...)
 	cmd.Env = append(cmd.Env, "TMPDIR="+socketDir(t))
 	return cmd
 }
 
-// wantFailure runs cmd and wants a status and one line with words. Not in this process: if it should succeed, that would
-// be another program from then on.
+// wantFailure runs cmd and wants a status and one line with words. Not in this process: if it
+// should succeed, that would be another program from then on.
 func wantFailure(t *testing.T, cmd *exec.Cmd, status int, words string) {
 	t.Helper()
 	got := runToEnd(t, cmd)
-	if got.status.ExitStatus() != status || got.stdout != "" || strings.Count(got.stderr, "\n") != 1 || !strings.Contains(got.stderr, words) {
-		t.Errorf("%q: exit %d, stdout %q, stderr %q; want %d and %q in one line", cmd.Args[1:], got.status.ExitStatus(), got.stdout, got.stderr, status, words)
+	if got.status.ExitStatus() != status || got.stdout != "" || strings.Count(got.stderr, "\n") != 1 ||
+		!strings.Contains(got.stderr, words) {
+		t.Errorf("%q: exit %d, stdout %q, stderr %q; want %d and %q in one line", cmd.Args[1:],
+			got.status.ExitStatus(), got.stdout, got.stderr, status, words)
 	}
 }
 
 func TestExecWrongUse(t *testing.T) {
-	for _, args := range [][]string{{"exec"}, {"exec", "--"}, {"exec", "-x", "true"}, {"exec", "-d"}, {"exec", "-d", "vrnic0"}} {
+	for _, args := range [][]string{{"exec"}, {"exec", "--"}, {"exec", "-x", "true"}, {"exec", "-d"},
+		{"exec", "-d", "vrnic0"}} {
 		wantFailure(t, vrnicCommand(t, args...), exitUsage, "exec")
 	}
 }
@@ -103,9 +108,12 @@ func TestExecFails(t *testing.T) {
 		want   string
 	}{
 		{[]string{"--socket", nowhere + "/s", "sh"}, exitFailed, "vrnic up"},
-		{[]string{"--socket", socket, "--lib-dir", libs, "-d", "middle", "sh"}, exitFailed, `"middle"; it has left, right`},
-		{[]string{"--socket", socket, "--lib-dir", nowhere, "sh"}, exitFailed, "--lib-dir: open " + nowhere + "/libibverbs.so.1"},
-		{[]string{"--socket", socket, "--lib-dir", libs, "no-such-program-here", "-x"}, launch.StatusNotFound, "no-such-program-here: no such program"},
+		{[]string{"--socket", socket, "--lib-dir", libs, "-d", "middle", "sh"}, exitFailed,
+			`"middle"; it has left, right`},
+		{[]string{"--socket", socket, "--lib-dir", nowhere, "sh"}, exitFailed, "--lib-dir: open " +
+			nowhere + "/libibverbs.so.1"},
+		{[]string{"--socket", socket, "--lib-dir", libs, "no-such-program-here", "-x"},
+			launch.StatusNotFound, "no-such-program-here: no such program"},
 		{[]string{"--socket", socket, "--lib-dir", libs, nowhere}, launch.StatusCannotRun, "directory"},
 	} {
 		wantFailure(t, vrnicCommand(t, slices.Concat([]string{"exec"}, tt.args)...), tt.status, tt.want)
@@ -143,11 +151,13 @@ func TestExecOtherVersion(t *testing.T) {
 			return
 		}
 		h.Status = -int32(syscall.EPROTONOSUPPORT)
-		_, err = conn.Write(abi.AppendMessage(nil, h, &abi.HelloReply{Magic: abi.MagicHello, Major: abi.Major + 1, Minor: 4}))
+		_, err = conn.Write(abi.AppendMessage(nil, h, &abi.HelloReply{Magic: abi.MagicHello,
+			Major: abi.Major + 1, Minor: 4}))
 		served <- err
 	}()
 	wantFailure(t, execCommandOf(t, socket, "sh"), exitFailed,
-		fmt.Sprintf("version %d.4 of the ring ABI, this program %d.%d", abi.Major+1, abi.Major, abi.Minor))
+		fmt.Sprintf("version %d.4 of the ring ABI, this program %d.%d", abi.Major+1, abi.Major,
+			abi.Minor))
 	if err := <-served; err != nil {
 		t.Fatal(err)
 	}
@@ -168,19 +178,25 @@ func TestExec(t *testing.T) {
 		stdout string
 	}{
 		{"status", []string{"--", "sh", "-c", "exit 7"}, 7, ""},
-		{"no dashes are needed, and the program's own flags are its", []string{"sh", "-c", "echo $0 $1", "-d", "--help"}, 0, "-d --help\n"},
-		{"a second -- is the program's", []string{"-d", "left", "--", "sh", "-c", "echo $0", "--"}, 0, "--\n"},
+		{"no dashes are needed, and the program's own flags are its", []string{"sh", "-c", "echo $0 $1",
+			"-d", "--help"}, 0, "-d --help\n"},
+		{"a second -- is the program's", []string{"-d", "left", "--", "sh", "-c", "echo $0", "--"},
+			0, "--\n"},
 		{"stdin", []string{"sh", "-c", "cat"}, 0, "from the test"},
 		{"a script without a first line", []string{script, "a", "b"}, 5, "a-b\n"},
-		{"no descriptor of ours", []string{"sh", "-c", "for f in 3 4 5 6 7 8 9; do [ ! -e /proc/$$/fd/$f ] || readlink /proc/$$/fd/$f; done"}, 0, ""},
-		{"all devices", []string{"sh", "-c", "echo $VRNIC_SOCKET $VRNIC_DEVICE $VRNIC_IFADDRS"}, 0, socket + " left=10.1.0.1/24,fd01::1/64;right=10.1.0.2/24,fd01::2/64\n"},
-		{"one", []string{"-d", "right", "sh", "-c", "echo $VRNIC_SOCKET $VRNIC_DEVICE $VRNIC_IFADDRS"}, 0, socket + " right right=10.1.0.2/24,fd01::2/64\n"},
+		{"no descriptor of ours", []string{"sh", "-c",
+			"for f in 3 4 5 6 7 8 9; do [ ! -e /proc/$$/fd/$f ] || readlink /proc/$$/fd/$f; done"}, 0, ""},
+		{"all devices", []string{"sh", "-c", "echo $VRNIC_SOCKET $VRNIC_DEVICE $VRNIC_IFADDRS"}, 0,
+			socket + " left=10.1.0.1/24,fd01::1/64;right=10.1.0.2/24,fd01::2/64\n"},
+		{"one", []string{"-d", "right", "sh", "-c", "echo $VRNIC_SOCKET $VRNIC_DEVICE $VRNIC_IFADDRS"}, 0,
+			socket + " right right=10.1.0.2/24,fd01::2/64\n"},
 	} {
 		cmd := execCommandOf(t, socket, tt.args...)
 		cmd.Stdin = strings.NewReader("from the test")
 		got := runToEnd(t, cmd)
 		if got.status.ExitStatus() != tt.status || got.stdout != tt.stdout || got.stderr != "" {
-			t.Errorf("%s: exit %d, stdout %q, stderr %q; want %d, %q", tt.name, got.status.ExitStatus(), got.stdout, got.stderr, tt.status, tt.stdout)
+			t.Errorf("%s: exit %d, stdout %q, stderr %q; want %d, %q", tt.name, got.status.ExitStatus(),
+				got.stdout, got.stderr, tt.status, tt.stdout)
 		}
 	}
 
@@ -197,7 +213,8 @@ func TestExec(t *testing.T) {
 		t.Fatal(err)
 	}
 	libs := standIns(t)
-	cmd = vrnicCommand(t, "exec", "--socket", socket, "--lib-dir", libs, self, "exec", "--lib-dir", libs, "-d", "right",
+	cmd = vrnicCommand(t, "exec", "--socket", socket, "--lib-dir", libs, self, "exec", "--lib-dir",
+		libs, "-d", "right",
 		"sh", "-c", "echo $LD_LIBRARY_PATH $LD_PRELOAD $VRNIC_IFADDRS")
 	cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH=/mine", "LD_PRELOAD=libc.so.6")
 	want := libs + ":/mine libc.so.6:" + libs + "/libvrnic-ifaddrs.so right=10.1.0.2/24,fd01::2/64\n"
@@ -209,10 +226,12 @@ func TestExec(t *testing.T) {
 // Signals come to the program itself, and what ends it is seen.
 func TestExecSignals(t *testing.T) {
 	socket := pingDaemon(t)
-	if got := runToEnd(t, execCommandOf(t, socket, "sh", "-c", "kill -USR1 $$")); !got.status.Signaled() || got.status.Signal() != syscall.SIGUSR1 {
+	if got := runToEnd(t, execCommandOf(t, socket, "sh", "-c",
+		"kill -USR1 $$")); !got.status.Signaled() || got.status.Signal() != syscall.SIGUSR1 {
 		t.Errorf("a program that SIGUSR1 ends: %+v", got)
 	}
-	p := startUp(t, nil, "exec", "--socket", socket, "--lib-dir", standIns(t), "sh", "-c", `trap 'echo caught; exit 3' TERM; echo pid $$; while :; do sleep 0.01; done`)
+	p := startUp(t, nil, "exec", "--socket", socket, "--lib-dir", standIns(t), "sh", "-c",
+		`trap 'echo caught; exit 3' TERM; echo pid $$; while :; do sleep 0.01; done`)
 	if line, want := p.ready(), fmt.Sprintf("pid %d", p.cmd.Process.Pid); line != want {
 		t.Errorf("the program says %q, want %q", line, want)
 	}

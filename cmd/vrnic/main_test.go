@@ -53,8 +53,10 @@ func TestWrongUsage(t *testing.T) {
 				args = append([]string{"up", socket}, args[1:]...)
 			}
 			status, stdout, stderr := vrnic(args...)
-			if status != exitUsage || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, tt.names) {
-				t.Errorf("status %d, stdout %q, stderr %q; want status 2 and one line with %q", status, stdout, stderr, tt.names)
+			if status != exitUsage || stdout != "" || strings.Count(stderr, "\n") != 1 ||
+				!strings.Contains(stderr, tt.names) {
+				t.Errorf("status %d, stdout %q, stderr %q; want status 2 and one line with %q", status, stdout,
+					stderr, tt.names)
 			}
 		})
 	}
@@ -72,8 +74,10 @@ func TestFailures(t *testing.T) {
 		{[]string{"up", "--socket", nowhere + "/in/no/directory"}, "no/directory"},
 	} {
 		status, stdout, stderr := vrnic(tt.args...)
-		if status != exitFailed || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, tt.names) {
-			t.Errorf("%q: status %d, stdout %q, stderr %q; want status 1 and one line with %q", tt.args, status, stdout, stderr, tt.names)
+		if status != exitFailed || stdout != "" || strings.Count(stderr, "\n") != 1 ||
+			!strings.Contains(stderr, tt.names) {
+			t.Errorf("%q: status %d, stdout %q, stderr %q; want status 1 and one line with %q", tt.args,
+				status, stdout, stderr, tt.names)
 		}
 	}
 }
@@ -84,9 +88,11 @@ func TestHelp(t *testing.T) {
 		wants []string
 	}{
 		{[]string{"--help"}, []string{"up", "show", "stat", "exec"}},
-		{[]string{"up", "--help"}, []string{"vrnic0,addr=10.77.0.2/24,addr=fd77::2/64", "qps", "1024", "cm-ids", "4096", "--socket-group"}},
+		{[]string{"up", "--help"}, []string{"vrnic0,addr=10.77.0.2/24,addr=fd77::2/64", "qps", "1024",
+			"cm-ids", "4096", "--socket-group"}},
 		{[]string{"show", "--help"}, []string{"dev", "qp", "mr", "cq", "cm", "client", "port", "daemon"}},
-		{[]string{"exec", "--help"}, []string{"vrnic exec [-d DEVICE] [--lend-heap] -- CMD", "VRNIC_SOCKET", "126", "127", "--lib-dir"}},
+		{[]string{"exec", "--help"}, []string{"vrnic exec [-d DEVICE] [--lend-heap] -- CMD",
+			"VRNIC_SOCKET", "126", "127", "--lib-dir"}},
 		{[]string{"stat", "--help"}, []string{"--watch", "--json"}},
 	} {
 		status, stdout, stderr := vrnic(tt.args...)

@@ -19,29 +19,45 @@ import (
 
 func pingCommand() *cli.Command {
 	return &cli.Command{
-		Name:      "ping",
-		Usage:     "moves data to a peer and back; rping's protocol, so that either side can be rping",
-		UsageText: "vrnic ping -s [-a ADDR] [-p PORT] [-S SIZE] [-v] [-P] [-d DEVICE]\nvrnic ping -c -a ADDR [-p PORT] [-C COUNT] [-S SIZE] [-v] [-V] [-d DEVICE]",
+		Name:  "ping",
+		Usage: "moves data to a peer and back; rping's protocol, so that either side can be rping",
+		UsageText: "vrnic ping -s [-a ADDR] [-p PORT] [-S SIZE] [-v] [-P] [-d DEVICE]\nvrnic ping -c " +
+			"-a ADDR [-p PORT] [-C COUNT] [-S SIZE] [-v] [-V] [-d DEVICE]",
 		Flags: []cli.Flag{
 			socketFlag(),
 			&cli.BoolFlag{Name: "server", Aliases: []string{"s"}, Usage: "be the server"},
 			&cli.BoolFlag{Name: "client", Aliases: []string{"c"}, Usage: "be the client"},
-			&cli.StringFlag{Name: "address", Aliases: []string{"a"}, Usage: "`ADDR`ess of the server; for the server itself, where to listen (default: all of the device's)"},
-			&cli.IntFlag{Name: "port", Aliases: []string{"p"}, Value: ping.DefaultPort, Usage: "`PORT` of the server"},
-			&cli.IntFlag{Name: "count", Aliases: []string{"C"}, Usage: "client: `COUNT` of rounds (default: until interrupted)"},
-			&cli.IntFlag{Name: "size", Aliases: []string{"S"}, Value: ping.DefaultSize, Usage: fmt.Sprintf("`SIZE` of the data in octets, %d to %d; rping takes at most %d", ping.MinSize, ping.MaxSize, ping.RpingMaxSize)},
+			&cli.StringFlag{Name: "address", Aliases: []string{"a"},
+				Usage: "`ADDR`ess of the server; for the server itself, where to listen (default: all of the " +
+					"device's)"},
+			&cli.IntFlag{Name: "port", Aliases: []string{"p"}, Value: ping.DefaultPort,
+				Usage: "`PORT` of the server"},
+			&cli.IntFlag{Name: "count", Aliases: []string{"C"},
+				Usage: "client: `COUNT` of rounds (default: until interrupted)"},
+			&cli.IntFlag{Name: "size", Aliases: []string{"S"}, Value: ping.DefaultSize,
+				Usage: fmt.Sprintf("`SIZE` of the data in octets, %d to %d; rping takes at most %d",
+					ping.MinSize, ping.MaxSize, ping.RpingMaxSize)},
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "print the data of each round"},
 			&cli.BoolFlag{Name: "validate", Aliases: []string{"V"}, Usage: "client: compare what came back"},
-			&cli.BoolFlag{Name: "persistent", Aliases: []string{"P"}, Usage: "server: serve any number of clients, also at once, until interrupted"},
-			&cli.StringFlag{Name: "device", Aliases: []string{"d"}, Usage: "`DEVICE` to use (default: the daemon's first)"},
-			&cli.DurationFlag{Name: "timeout", Value: 30 * time.Second, Usage: "client: give up when an answer takes longer; 0 waits for ever"},
+			&cli.BoolFlag{Name: "persistent", Aliases: []string{"P"},
+				Usage: "server: serve any number of clients, also at once, until interrupted"},
+			&cli.StringFlag{Name: "device", Aliases: []string{"d"},
+				Usage: "`DEVICE` to use (default: the daemon's first)"},
+			&cli.DurationFlag{Name: "timeout", Value: 30 * time.Second,
+				Usage: "client: give up when an answer takes longer; 0 waits for ever"},
 			&cli.IntFlag{Name: "mpa", Usage: "client: MPA `REVISION`, 1 or 2 (default: 2)"},
-			&cli.StringFlag{Name: "crc", Value: "wanted", Usage: "CRCs of MPA: off (unless the peer asks), wanted or required (of the client: the peer has to confirm)"},
+			&cli.StringFlag{Name: "crc", Value: "wanted",
+				Usage: "CRCs of MPA: off (unless the peer asks), wanted or required (of the client: the peer " +
+					"has to confirm)"},
 			&cli.BoolFlag{Name: "markers", Usage: "ask for MPA markers in what the peer sends"},
-			&cli.StringFlag{Name: "rtr", Usage: "`KINDS` of ready-to-receive message, some of write,read,send (default: all)"},
-			&cli.BoolFlag{Name: "client-server", Usage: "client: no ready-to-receive message (RFC 6581's client-server model)"},
-			&cli.IntFlag{Name: "mulpdu", Usage: "longest segment sent in `OCTETS`, 128 to 64768 (default: what fits a TCP segment)"},
-			&cli.BoolFlag{Name: "sctp", Usage: "client: over SCTP (RFC 5043) in place of TCP; a server takes both"},
+			&cli.StringFlag{Name: "rtr", Usage: "`KINDS` of ready-to-receive message, some of " +
+				"write,read,send (default: all)"},
+			&cli.BoolFlag{Name: "client-server",
+				Usage: "client: no ready-to-receive message (RFC 6581's client-server model)"},
+			&cli.IntFlag{Name: "mulpdu", Usage: "longest segment sent in `OCTETS`, 128 to 64768 (default: " +
+				"what fits a TCP segment)"},
+			&cli.BoolFlag{Name: "sctp", Usage: "client: over SCTP (RFC 5043) in place of TCP; a server " +
+				"takes both"},
 		},
 		UseShortOptionHandling: true, // as rping's getopt: -svV
 		Action:                 runPing,
@@ -103,7 +119,8 @@ func pingConfig(c *cli.Context) (cfg ping.Config, server bool, err error) {
 // mpaFlags reads what is said of MPA; an error is wrong usage.
 func mpaFlags(c *cli.Context) (p rdma.MPAParam, err error) {
 	rev, mulpdu := c.Int("mpa"), c.Int("mulpdu")
-	crc, ok := map[string]rdma.CRCMode{"off": rdma.CRCOff, "wanted": rdma.CRCWanted, "required": rdma.CRCRequired}[c.String("crc")]
+	crc, ok := map[string]rdma.CRCMode{"off": rdma.CRCOff, "wanted": rdma.CRCWanted,
+		"required": rdma.CRCRequired}[c.String("crc")]
 	switch {
 	case c.IsSet("mpa") && rev != 1 && rev != 2:
 		return p, usagef("--mpa %d: want 1 or 2", rev)
@@ -116,12 +133,14 @@ func mpaFlags(c *cli.Context) (p rdma.MPAParam, err error) {
 	case mulpdu != 0 && (mulpdu < 128 || mulpdu > 64768):
 		return p, usagef("--mulpdu %d: want 128 to 64768", mulpdu)
 	}
-	p = rdma.MPAParam{Revision: uint8(rev), CRC: crc, Markers: c.Bool("markers"), ClientServer: c.Bool("client-server"), MULPDU: uint16(mulpdu)}
+	p = rdma.MPAParam{Revision: uint8(rev), CRC: crc, Markers: c.Bool("markers"),
+		ClientServer: c.Bool("client-server"), MULPDU: uint16(mulpdu)}
 	if !c.IsSet("rtr") {
 		return p, nil
 	}
 	for _, s := range strings.Split(c.String("rtr"), ",") {
-		kind, ok := map[string]rdma.RTRKinds{"write": rdma.RTRWrite, "read": rdma.RTRRead, "send": rdma.RTRSend}[s]
+		kind, ok := map[string]rdma.RTRKinds{"write": rdma.RTRWrite, "read": rdma.RTRRead,
+			"send": rdma.RTRSend}[s]
 		if !ok {
 			return p, usagef("--rtr %q: want write, read or send", s)
 		}

@@ -43,7 +43,8 @@ func TestPingWrongUse(t *testing.T) {
 		var out, errs bytes.Buffer
 		status := run(append([]string{"vrnic"}, strings.Fields(args)...), &out, &errs)
 		if status != exitUsage || strings.Count(errs.String(), "\n") != 1 || out.Len() > 0 {
-			t.Errorf("%s: exit %d, stdout %q, stderr %q; want %d and one line", args, status, &out, &errs, exitUsage)
+			t.Errorf("%s: exit %d, stdout %q, stderr %q; want %d and one line", args, status, &out, &errs,
+				exitUsage)
 		}
 	}
 }
@@ -53,7 +54,8 @@ func TestPingWithoutDaemon(t *testing.T) {
 	for _, args := range [][]string{{"-s"}, {"-c", "-a", "10.0.0.1", "-vV", "-C", "1"}} {
 		var out, errs bytes.Buffer
 		status := run(append([]string{"vrnic", "ping", "--socket", socket}, args...), &out, &errs)
-		if status != exitFailed || !strings.Contains(errs.String(), "vrnic up") || strings.Count(errs.String(), "\n") != 1 {
+		if status != exitFailed || !strings.Contains(errs.String(), "vrnic up") ||
+			strings.Count(errs.String(), "\n") != 1 {
 			t.Errorf("%q: exit %d, stderr %q", args, status, &errs)
 		}
 	}
@@ -71,7 +73,8 @@ func pingDaemon(t *testing.T) (socket string) {
 // pingServer starts a server on right, a process of its own, and returns where it listens.
 func pingServer(t *testing.T, socket string, args ...string) (p *upProcess, port string) {
 	t.Helper()
-	p = startUp(t, nil, append([]string{"ping", "-s", "--socket", socket, "-d", "right", "-p", "0"}, args...)...)
+	p = startUp(t, nil, append([]string{"ping", "-s", "--socket", socket, "-d", "right", "-p", "0"},
+		args...)...)
 	line := p.ready()
 	at, err := netip.ParseAddrPort(strings.TrimPrefix(line, "listening on "))
 	if err != nil {
@@ -103,26 +106,34 @@ func TestPing(t *testing.T) {
 				status, rest := server.end()
 				ended <- end{status, rest}
 			}()
-			status, stdout, stderr := vrnic("ping", "-c", "--socket", socket, "-d", "left", "-a", tt.to, "-p", port, "-C", "5", "-S", size, "-vV")
-			if status != 0 || strings.Count(stdout, "ping data: rdma-ping-") != 5 || !strings.Contains(stdout, "5 rounds of "+size+" octets, data verified") {
+			status, stdout, stderr := vrnic("ping", "-c", "--socket", socket, "-d", "left", "-a", tt.to,
+				"-p", port, "-C", "5", "-S", size, "-vV")
+			if status != 0 || strings.Count(stdout, "ping data: rdma-ping-") != 5 ||
+				!strings.Contains(stdout, "5 rounds of "+size+" octets, data verified") {
 				t.Errorf("%s, size %s: client: exit %d, %s\n%.300s", tt.to, size, status, stderr, stdout)
 			}
-			if e := <-ended; e.status != 0 || strings.Count(e.rest, "server ping data: rdma-ping-") != 5 || !strings.Contains(e.rest, "disconnected after 5 rounds") {
-				t.Errorf("%s, size %s: server: exit %d, %s\n%.300s", tt.to, size, e.status, server.stderr, e.rest)
+			if e := <-ended; e.status != 0 || strings.Count(e.rest, "server ping data: rdma-ping-") != 5 ||
+				!strings.Contains(e.rest, "disconnected after 5 rounds") {
+				t.Errorf("%s, size %s: server: exit %d, %s\n%.300s", tt.to, size, e.status,
+					server.stderr, e.rest)
 			}
 		}
 	}
 }
 
-// What can be set of MPA, from the flags through the rings to the wire, and data behind it. What comes of it: TestMPAParams of vnic.
+// What can be set of MPA, from the flags through the rings to the wire, and data behind it. What
+// comes of it: TestMPAParams of vnic.
 func TestPingMPA(t *testing.T) {
 	socket := pingDaemon(t)
 	server, port := pingServer(t, socket, "-P", "--crc", "off", "--markers")
 	for _, args := range []string{
-		"--mpa 1", "--crc off", "--crc required --markers", "--markers --mulpdu 1000", "--rtr read", "--rtr write,read --mulpdu 64768", "--client-server --crc off --markers",
+		"--mpa 1", "--crc off", "--crc required --markers", "--markers --mulpdu 1000", "--rtr read",
+		"--rtr write,read --mulpdu 64768", "--client-server --crc off --markers",
 	} {
-		at := []string{"ping", "-c", "--socket", socket, "-d", "left", "-a", "10.1.0.2", "-p", port, "-C", "3", "-S", "65536", "-V"}
-		if status, stdout, stderr := vrnic(append(at, strings.Fields(args)...)...); status != 0 || !strings.Contains(stdout, "3 rounds of 65536 octets, data verified") {
+		at := []string{"ping", "-c", "--socket", socket, "-d", "left", "-a", "10.1.0.2", "-p", port, "-C",
+			"3", "-S", "65536", "-V"}
+		if status, stdout, stderr := vrnic(append(at, strings.Fields(args)...)...); status != 0 ||
+			!strings.Contains(stdout, "3 rounds of 65536 octets, data verified") {
 			t.Errorf("ping -c %s: exit %d, %s%s", args, status, stdout, stderr)
 		}
 	}
@@ -137,7 +148,8 @@ func TestPingPersistent(t *testing.T) {
 	socket := pingDaemon(t)
 	server, port := pingServer(t, socket, "-P")
 	for range 3 {
-		if status, _, stderr := vrnic("ping", "-c", "--socket", socket, "-a", "10.1.0.2", "-p", port, "-C", "2", "-V"); status != 0 {
+		if status, _, stderr := vrnic("ping", "-c", "--socket", socket, "-a", "10.1.0.2", "-p", port,
+			"-C", "2", "-V"); status != 0 {
 			t.Errorf("client: exit %d, %s", status, stderr)
 		}
 	}
@@ -157,9 +169,12 @@ func TestPingFails(t *testing.T) {
 		{"-s -a 10.1.0.77 -d right", "10.1.0.77"},
 		{"-c -a 10.1.0.99 -C 1", "10.1.0.99"}, // nobody has that address
 	} {
-		status, stdout, stderr := vrnic(append([]string{"ping", "--socket", socket}, strings.Fields(tt.args)...)...)
-		if status != exitFailed || stdout != "" || !strings.Contains(stderr, tt.want) || strings.Count(stderr, "\n") != 1 {
-			t.Errorf("ping %s: exit %d, stdout %q, stderr %q; want %q in one line", tt.args, status, stdout, stderr, tt.want)
+		status, stdout, stderr := vrnic(append([]string{"ping", "--socket", socket},
+			strings.Fields(tt.args)...)...)
+		if status != exitFailed || stdout != "" || !strings.Contains(stderr, tt.want) ||
+			strings.Count(stderr, "\n") != 1 {
+			t.Errorf("ping %s: exit %d, stdout %q, stderr %q; want %q in one line", tt.args, status, stdout,
+				stderr, tt.want)
 		}
 		t.Logf("ping %s: %s", tt.args, stderr)
 	}

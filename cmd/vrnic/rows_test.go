@@ -9,8 +9,10 @@ import (
 
 func TestWriteRows(t *testing.T) {
 	rows := []json.RawMessage{
-		json.RawMessage(`{"dev":"vrnic0","qpn":7,"state":"RTS","comm":"rping","addrs":["10.0.0.1","fd00::1"],"mine":true}`),
-		json.RawMessage(`{"dev":"v1","qpn":12345,"state":"CLOSING","comm":"evil\u001b[2J\nx y","addrs":[],"mine":false}`),
+		json.RawMessage(
+			`{"dev":"vrnic0","qpn":7,"state":"RTS","comm":"rping","addrs":["10.0.0.1","fd00::1"],"mine":true}`),
+		json.RawMessage(
+			`{"dev":"v1","qpn":12345,"state":"CLOSING","comm":"evil\u001b[2J\nx y","addrs":[],"mine":false}`),
 		json.RawMessage(`{"dev":"v1","pid":null,"note":""}`),
 	}
 	var b strings.Builder
@@ -62,10 +64,13 @@ func FuzzRow(f *testing.F) {
 		if strings.Count(s, "\n") != 1 || !strings.HasSuffix(s, "\n") {
 			t.Fatalf("%q is not one line", s)
 		}
-		if strings.ContainsFunc(s[:len(s)-1], func(r rune) bool { return r < ' ' || 0x7f <= r && r < 0xa0 }) {
+		if strings.ContainsFunc(s[:len(s)-1], func(r rune) bool {
+			return r < ' ' || 0x7f <= r && r < 0xa0
+		}) {
 			t.Fatalf("%q holds control characters", s)
 		}
-		if !slices.Contains(strings.SplitN(s[:len(s)-1], " ", 2), plain(key)) && !strings.ContainsRune(key, ' ') {
+		if !slices.Contains(strings.SplitN(s[:len(s)-1], " ", 2), plain(key)) && !strings.ContainsRune(
+			key, ' ') {
 			t.Fatalf("%q does not start with its key %q", s, key)
 		}
 	})

@@ -29,7 +29,8 @@ func showCommand() *cli.Command {
 		Name:      "show",
 		Usage:     "list objects, one line each",
 		UsageText: "vrnic show dev|qp|mr|cq|cm|client|port|daemon [--json]",
-		Description: "Lists what the daemon holds. Root and the daemon's own user see everything, others what is theirs.\n" +
+		Description: "Lists what the daemon holds. Root and the daemon's own user see everything, " +
+			"others what is theirs.\n" +
 			"A line is made of names and values in turn, as `rdma resource show` prints them.",
 	}
 	for _, kind := range showKinds {
@@ -84,9 +85,11 @@ func dialPath(path string) (*shm.Client, error) {
 	case err == nil:
 		return client, nil
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return nil, fmt.Errorf("no daemon runs at %s: start one with `vrnic up`, or name its socket with --socket", path)
+		return nil, fmt.Errorf("no daemon runs at %s: start one with `vrnic up`, or name its socket "+
+			"with --socket", path)
 	case errors.Is(err, os.ErrPermission):
-		return nil, fmt.Errorf("%s may not be used by you: ask for `vrnic up --socket-mode` or `--socket-group` that let you in", path)
+		return nil, fmt.Errorf("%s may not be used by you: ask for `vrnic up --socket-mode` or "+
+			"`--socket-group` that let you in", path)
 	}
 	return nil, err
 }

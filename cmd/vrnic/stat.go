@@ -22,7 +22,8 @@ func statCommand() *cli.Command {
 		Name:      "stat",
 		Usage:     "print counters of devices, ports and QPs",
 		UsageText: "vrnic stat [-d DEVICE] [--watch] [--json]",
-		Description: "Prints one line per device, port of the switch, QP and SRQ. Counters start at 0 and only grow.\n" +
+		Description: "Prints one line per device, port of the switch, QP and SRQ. Counters start at 0 " +
+			"and only grow.\n" +
 			"--watch prints each second the lines that changed, with the increase behind each counter.",
 		Flags: []cli.Flag{
 			socketFlag(), jsonFlag(),
@@ -100,7 +101,8 @@ func ofDevice(rows []json.RawMessage, device string) ([]json.RawMessage, error) 
 
 // writeChanges prints the rows with a counter that differs from before, and remembers them there.
 // all prints every row.
-func writeChanges(w io.Writer, before map[string]map[string]string, rows []json.RawMessage, all bool) error {
+func writeChanges(w io.Writer, before map[string]map[string]string, rows []json.RawMessage,
+	all bool) error {
 	var b strings.Builder
 	present := make(map[string]bool, len(rows))
 	for _, raw := range rows {

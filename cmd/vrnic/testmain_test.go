@@ -7,7 +7,8 @@ import (
 )
 
 // asProgram in the environment makes the test binary the vrnic program, so that tests have it as
-// processes of its own, the race detector included; and so that what these start is the program too.
+// processes of its own, the race detector included; and so that what these start is the program
+// too.
 const asProgram = "VRNIC_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {

@@ -29,22 +29,29 @@ func upCommand() *cli.Command {
 		fmt.Fprintf(&limits, "\n   %-16s %12d  %s", l.Name, l.Default, l.Help)
 	}
 	return &cli.Command{
-		Name:      "up",
-		Usage:     "run the daemon in the foreground",
-		UsageText: "vrnic up [--device SPEC]... [--port SPEC]... [--socket-mode 0600] [--socket-group NAME] [--limit NAME=N]...",
-		Description: "Runs virtual RNICs until SIGINT or SIGTERM. Prints one line `ready socket=... devices=...`\n" +
+		Name:  "up",
+		Usage: "run the daemon in the foreground",
+		UsageText: "vrnic up [--device SPEC]... [--port SPEC]... [--socket-mode 0600] [--socket-group " +
+			"NAME] [--limit NAME=N]...",
+		Description: "Runs virtual RNICs until SIGINT or SIGTERM. Prints one line `ready socket=... " +
+			"devices=...`\n" +
 			"when programs can connect, and tells systemd (READY=1).\n\n" +
 			"QPs of one device reach each other without TCP, by a copy from one's memory to the other's;\n" +
 			"with loopback=wire they do so through TCP, as if they were on two devices.\n\n" +
 			"Limits for --limit, with their defaults:" + limits.String(),
 		Flags: []cli.Flag{
 			socketFlag(),
-			&cli.StringSliceFlag{Name: "device", Usage: "a device, `NAME,addr=CIDR[,addr=CIDR]...[,mtu=N][,mac=MAC][,sctp-udp=ADDR[:PORT]][,loopback=copy|wire]` (default: " + daemon.DefaultDevice().String() + ")"},
-			&cli.StringSliceFlag{Name: "port", Usage: "a port of the switch, `SPEC`: tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N], unix-listen:PATH or unix-connect:PATH"},
-			&cli.StringFlag{Name: "socket-mode", Value: "0600", Usage: "who may connect: the socket's file `MODE`, octal"},
+			&cli.StringSliceFlag{Name: "device",
+				Usage: "a device, `NAME,addr=CIDR[,addr=CIDR]...[,mtu=N][,mac=MAC]" +
+					"[,sctp-udp=ADDR[:PORT]][,loopback=copy|wire]` (default: " + daemon.DefaultDevice().String() + ")"},
+			&cli.StringSliceFlag{Name: "port", Usage: "a port of the switch, `SPEC`: " +
+				"tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N], unix-listen:PATH or unix-connect:PATH"},
+			&cli.StringFlag{Name: "socket-mode", Value: "0600",
+				Usage: "who may connect: the socket's file `MODE`, octal"},
 			&cli.StringFlag{Name: "socket-group", Usage: "give the socket to group `NAME`"},
 			&cli.StringSliceFlag{Name: "limit", Usage: "set a limit, `NAME=N`; see above"},
-			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "log each connection and each client"},
+			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"},
+				Usage: "log each connection and each client"},
 		},
 		Action: up,
 	}
@@ -80,7 +87,8 @@ func up(c *cli.Context) error {
 	for _, device := range d.Devices() {
 		names = append(names, device.Name)
 	}
-	if _, err := fmt.Fprintf(c.App.Writer, "ready socket=%s devices=%s\n", d.Socket(), strings.Join(names, ",")); err != nil {
+	if _, err := fmt.Fprintf(c.App.Writer, "ready socket=%s devices=%s\n", d.Socket(),
+		strings.Join(names, ",")); err != nil {
 		return errors.Join(err, d.Close())
 	}
 	if err := notify("READY=1"); err != nil {
@@ -94,7 +102,8 @@ func up(c *cli.Context) error {
 
 // upConfig reads the flags. Its errors are wrong usage.
 func upConfig(c *cli.Context) (daemon.Config, error) {
-	cfg := daemon.Config{Socket: socketPath(c), SocketGroup: c.String("socket-group"), Limits: server.DefaultLimits()}
+	cfg := daemon.Config{Socket: socketPath(c), SocketGroup: c.String("socket-group"),
+		Limits: server.DefaultLimits()}
 	for _, s := range c.StringSlice("device") {
 		d, err := daemon.ParseDevice(s)
 		if err != nil {
@@ -120,7 +129,8 @@ func upConfig(c *cli.Context) (daemon.Config, error) {
 	}
 	mode, err := strconv.ParseUint(c.String("socket-mode"), 8, 32)
 	if err != nil || mode > 0o777 {
-		return cfg, usagef("--socket-mode %q is not an octal file mode such as 0660", c.String("socket-mode"))
+		return cfg, usagef("--socket-mode %q is not an octal file mode such as 0660",
+			c.String("socket-mode"))
 	}
 	cfg.SocketMode = fs.FileMode(mode)
 	return cfg, nil

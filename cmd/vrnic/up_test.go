@@ -89,7 +89,8 @@ func TestUp(t *testing.T) {
 		t.Run(sig.String(), func(t *testing.T) {
 			dir := socketDir(t)
 			socket, notifySocket := filepath.Join(dir, "s"), filepath.Join(dir, "notify")
-			manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: notifySocket, Net: "unixgram"})
+			manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: notifySocket,
+				Net: "unixgram"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -111,8 +112,10 @@ func TestUp(t *testing.T) {
 
 			status, stdout, stderr := vrnic("show", "dev", "--json", "--socket", socket)
 			var rows []map[string]any
-			if err := json.Unmarshal([]byte(stdout), &rows); err != nil || status != 0 || stderr != "" || len(rows) != 2 {
-				t.Errorf("show dev --json: status %d, %d rows, %v, stderr %q:\n%s", status, len(rows), err, stderr, stdout)
+			if err := json.Unmarshal([]byte(stdout), &rows); err != nil || status != 0 || stderr != "" ||
+				len(rows) != 2 {
+				t.Errorf("show dev --json: status %d, %d rows, %v, stderr %q:\n%s", status, len(rows), err,
+					stderr, stdout)
 			} else if rows[0]["dev"] != "a0" || rows[0]["mtu"] != 9000.0 || rows[1]["dev"] != "b0" {
 				t.Errorf("show dev --json: %v", rows)
 			}
@@ -121,19 +124,23 @@ func TestUp(t *testing.T) {
 				if status != 0 || stderr != "" {
 					t.Errorf("show %s: status %d, stderr %q", kind, status, stderr)
 				}
-				if kind == "dev" && !strings.HasPrefix(stdout, "dev a0 ") || kind == "port" && strings.Count(stdout, "\n") != 2 {
+				if kind == "dev" && !strings.HasPrefix(stdout, "dev a0 ") || kind == "port" &&
+					strings.Count(stdout, "\n") != 2 {
 					t.Errorf("show %s:\n%s", kind, stdout)
 				}
 			}
-			if status, stdout, stderr := vrnic("stat", "-d", "b0", "--socket", socket); status != 0 || !strings.Contains(stdout, "dev b0 ") || strings.Contains(stdout, "a0") {
+			if status, stdout, stderr := vrnic("stat", "-d", "b0", "--socket", socket); status != 0 ||
+				!strings.Contains(stdout, "dev b0 ") || strings.Contains(stdout, "a0") {
 				t.Errorf("stat -d b0: status %d, stderr %q:\n%s", status, stderr, stdout)
 			}
-			if status, _, stderr := vrnic("stat", "-d", "c0", "--socket", socket); status != exitUsage || !strings.Contains(stderr, "a0, b0") {
+			if status, _, stderr := vrnic("stat", "-d", "c0", "--socket", socket); status != exitUsage ||
+				!strings.Contains(stderr, "a0, b0") {
 				t.Errorf("stat -d c0: status %d, stderr %q; want one that names the devices", status, stderr)
 			}
 
 			second := startUp(t, nil, "up", "--socket", socket)
-			if status, rest := second.end(); status != exitFailed || rest != "" || !strings.Contains(second.stderr.String(), "already") {
+			if status, rest := second.end(); status != exitFailed || rest != "" ||
+				!strings.Contains(second.stderr.String(), "already") {
 				t.Errorf("a second daemon: status %d, stdout %q, stderr %q", status, rest, second.stderr)
 			}
 			if status, _, stderr := vrnic("show", "dev", "--socket", socket); status != 0 {
@@ -162,7 +169,8 @@ func TestUpStaleSocket(t *testing.T) {
 	if _, err := os.Lstat(socket); err != nil {
 		t.Fatalf("the killed daemon's socket: %v", err)
 	}
-	if status, _, stderr := vrnic("show", "dev", "--socket", socket); status != exitFailed || !strings.Contains(stderr, "vrnic up") {
+	if status, _, stderr := vrnic("show", "dev", "--socket", socket); status != exitFailed ||
+		!strings.Contains(stderr, "vrnic up") {
 		t.Errorf("show on a dead daemon's socket: status %d, %q", status, stderr)
 	}
 	second := startUp(t, nil, "up", "--socket", socket)
@@ -179,8 +187,10 @@ func TestUpStaleSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	third := startUp(t, nil, "up", "--socket", file)
-	if status, rest := third.end(); status != exitFailed || rest != "" || !strings.Contains(third.stderr.String(), file) {
-		t.Errorf("a file in the socket's place: status %d, stdout %q, stderr %q", status, rest, third.stderr)
+	if status, rest := third.end(); status != exitFailed || rest != "" ||
+		!strings.Contains(third.stderr.String(), file) {
+		t.Errorf("a file in the socket's place: status %d, stdout %q, stderr %q", status, rest,
+			third.stderr)
 	}
 	if b, err := os.ReadFile(file); err != nil || string(b) != "data" {
 		t.Errorf("the file is now %q, %v", b, err)
@@ -191,10 +201,13 @@ func TestUpStaleSocket(t *testing.T) {
 func TestUpHalfWay(t *testing.T) {
 	dir := socketDir(t)
 	socket, link := filepath.Join(dir, "s"), filepath.Join(dir, "link")
-	p := startUp(t, nil, "up", "--socket", socket, "--port", "unix-listen:"+link, "--port", "tap:x,netns="+dir+"/nowhere")
+	p := startUp(t, nil, "up", "--socket", socket, "--port", "unix-listen:"+link, "--port",
+		"tap:x,netns="+dir+"/nowhere")
 	status, rest := p.end()
-	if status != exitFailed || rest != "" || strings.Count(p.stderr.String(), "\n") != 1 || !strings.Contains(p.stderr.String(), "nowhere") {
-		t.Errorf("status %d, stdout %q, stderr %q; want 1 and one line that names the namespace", status, rest, p.stderr)
+	if status != exitFailed || rest != "" || strings.Count(p.stderr.String(), "\n") != 1 ||
+		!strings.Contains(p.stderr.String(), "nowhere") {
+		t.Errorf("status %d, stdout %q, stderr %q; want 1 and one line that names the namespace", status,
+			rest, p.stderr)
 	}
 	if left, _ := os.ReadDir(dir); len(left) != 0 {
 		t.Errorf("it left %v", left)

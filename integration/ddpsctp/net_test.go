@@ -31,7 +31,8 @@ type assoc struct {
 var _ sctpddp.Association = (*assoc)(nil)
 
 func (a *assoc) Send(stream uint16, ppid uint32, src iwarp.Source) (uint64, error) {
-	o := sctp.SendOptions{Stream: stream, PPID: ppid, Unordered: true, Immediate: ppid == sctpddp.PPIDControl}
+	o := sctp.SendOptions{Stream: stream, PPID: ppid, Unordered: true,
+		Immediate: ppid == sctpddp.PPIDControl}
 	id, err := a.Association.Send(a.n.w.Now, o, src)
 	if errors.Is(err, sctp.ErrNoRoom) {
 		return 0, nil
@@ -45,8 +46,10 @@ func (a *assoc) Shutdown() { a.Association.Shutdown(a.n.w.Now) }
 func ddp() *sctp.Options {
 	code := uint32(sctpddp.IndicationDDP)
 	return &sctp.Options{
-		Adaptation:      &code,
-		AdmitAdaptation: func(code uint32, present bool) bool { return sctpddp.CheckIndication(code, present) == nil },
+		Adaptation: &code,
+		AdmitAdaptation: func(code uint32, present bool) bool {
+			return sctpddp.CheckIndication(code, present) == nil
+		},
 	}
 }
 
@@ -95,7 +98,8 @@ func newWorld(t *testing.T, mtu int) (w *world, a, b *node) {
 // dial begins an association from a to b.
 func (n *node) dial(to *node, o *sctp.Options) {
 	n.w.T.Helper()
-	_, err := n.e.Dial(n.w.Now, sctp.DialConfig{LocalPort: 4000, Locals: []netip.Addr{n.addr}, RemotePort: port, Remotes: []netip.Addr{to.addr}, Options: o})
+	_, err := n.e.Dial(n.w.Now, sctp.DialConfig{LocalPort: 4000, Locals: []netip.Addr{n.addr},
+		RemotePort: port, Remotes: []netip.Addr{to.addr}, Options: o})
 	if err != nil {
 		n.w.T.Fatal(err)
 	}
@@ -160,7 +164,8 @@ func (n *node) take(ev sctp.Event) {
 			b = n.scratch
 			n.frags++
 		}
-		n.mux.Input(n.w.Now, sctpddp.Message{Stream: m.Stream, PPID: m.PPID, Unordered: m.Unordered, Missing: m.Missing, Data: b})
+		n.mux.Input(n.w.Now, sctpddp.Message{Stream: m.Stream, PPID: m.PPID, Unordered: m.Unordered,
+			Missing: m.Missing, Data: b})
 		m.Release()
 	case sctp.EventDown:
 		n.down = true
@@ -261,7 +266,8 @@ func (w *world) open(n int) (xs, ys []*sctpddp.Session) {
 		return len(ys) == n
 	})
 	w.Until("answers", time.Minute, func() bool {
-		return !slices.ContainsFunc(xs, func(s *sctpddp.Session) bool { return s.State() != sctpddp.StateOpen })
+		return !slices.ContainsFunc(xs,
+			func(s *sctpddp.Session) bool { return s.State() != sctpddp.StateOpen })
 	})
 	// The order of requests is that of arrival.
 	slices.SortFunc(ys, func(p, q *sctpddp.Session) int { return int(p.Stream()) - int(q.Stream()) })

@@ -112,8 +112,9 @@ func (w *world) qps(xs, ys []*sctpddp.Session) (all []*qp) {
 	return all
 }
 
-// Sends, Writes and Reads on several sessions of one association, over a network that loses, doubles,
-// delays and spoils packets; then every session is closed, and the association shuts itself down.
+// Sends, Writes and Reads on several sessions of one association, over a network that loses,
+// doubles, delays and spoils packets; then every session is closed, and the association shuts
+// itself down.
 //
 // SDDP-010, 012, 063, 068, 069, 088, 090, 091.
 func TestRDMA(t *testing.T) {
@@ -137,7 +138,8 @@ func TestRDMA(t *testing.T) {
 						w.Arrive(&bad, 0)
 						spoilt++
 					}
-					return append(times, time.Millisecond+time.Duration(rng.IntN(1+300*int(seed)))*time.Microsecond)
+					return append(times, time.Millisecond+time.Duration(
+						rng.IntN(1+300*int(seed)))*time.Microsecond)
 				}
 			}
 			connect(t, w)

@@ -32,8 +32,8 @@ func (w *world) only(from *node, typ byte) (out []sctptest.Chunk) {
 	return out
 }
 
-// The indication is in the INIT and in the INIT ACK, once; as many streams are asked for as are offered;
-// and an endpoint of one address says nothing of addresses. SDDP-001, 002, 054, 055, 058.
+// The indication is in the INIT and in the INIT ACK, once; as many streams are asked for as are
+// offered; and an endpoint of one address says nothing of addresses. SDDP-001, 002, 054, 055, 058.
 func TestSetupChunks(t *testing.T) {
 	for _, streams := range []uint16{64, 3, 1000} {
 		w, a, b := newWorld(t, 0)
@@ -54,7 +54,8 @@ func TestSetupChunks(t *testing.T) {
 				t.Errorf("the indication is there %d times: % x", n, c.Body())
 			}
 			out, in := binary.BigEndian.Uint16(c.Body()[8:]), binary.BigEndian.Uint16(c.Body()[10:])
-			if i == 0 && (out != streams || in != streams) || i == 1 && (out != want || in != out && in != 64) {
+			if i == 0 && (out != streams || in != streams) || i == 1 && (out != want || in != out &&
+				in != 64) {
 				t.Errorf("%d streams out, %d in", out, in)
 			}
 			for p := c.Body()[16:]; len(p) >= 4; {
@@ -71,9 +72,8 @@ func TestSetupChunks(t *testing.T) {
 	}
 }
 
-// A peer without the indication, or with another one, gets an ABORT; no COOKIE ECHO goes to it, and no DATA.
-// A plain listener beside the one for DDP is what it is. SDDP-004, 005, 007, 008,
-// 009.
+// A peer without the indication, or with another one, gets an ABORT; no COOKIE ECHO goes to it, and
+// no DATA. A plain listener beside the one for DDP is what it is. SDDP-004, 005, 007, 008, 009.
 func TestIndicationOfPeer(t *testing.T) {
 	seven := uint32(7)
 	for name, peer := range map[string]*sctp.Options{"none": {}, "7": {Adaptation: &seven}} {
@@ -85,7 +85,8 @@ func TestIndicationOfPeer(t *testing.T) {
 		a.dial(b, peer)
 		w.Run(10 * time.Second)
 		var pa *sctp.PeerAbort
-		if !a.down || !errors.As(a.err, &pa) || b.assoc != nil || len(w.only(b, chunkAbort)) != 1 || len(w.only(a, chunkCookieEcho)) != 0 {
+		if !a.down || !errors.As(a.err, &pa) || b.assoc != nil || len(w.only(b, chunkAbort)) != 1 ||
+			len(w.only(a, chunkCookieEcho)) != 0 {
 			t.Errorf("%s: %v", name, a.err)
 		}
 		// The connector is.
@@ -95,7 +96,8 @@ func TestIndicationOfPeer(t *testing.T) {
 		}
 		a.dial(b, nil)
 		w.Run(10 * time.Second)
-		if !a.down || a.assoc != nil || len(w.only(a, chunkAbort)) != 1 || len(w.only(a, chunkCookieEcho)) != 0 || len(w.dataChunks(nil)) != 0 {
+		if !a.down || a.assoc != nil || len(w.only(a, chunkAbort)) != 1 ||
+			len(w.only(a, chunkCookieEcho)) != 0 || len(w.dataChunks(nil)) != 0 {
 			t.Errorf("%s: %v, %d COOKIE ECHO", name, a.err, len(w.only(a, chunkCookieEcho)))
 		}
 		// If SCTP lets it through, DDP does not begin.
@@ -114,22 +116,27 @@ func TestIndicationOfPeer(t *testing.T) {
 	// A listener that has one association for DDP takes no other kind then, either.
 	w, a, b := newWorld(t, 0)
 	connect(t, w)
-	if _, err := a.e.Dial(w.Now, sctp.DialConfig{LocalPort: 4001, Locals: []netip.Addr{addrA}, RemotePort: port, Remotes: []netip.Addr{addrB}, Options: &sctp.Options{}}); err != nil {
+	if _, err := a.e.Dial(w.Now, sctp.DialConfig{LocalPort: 4001, Locals: []netip.Addr{addrA},
+		RemotePort: port, Remotes: []netip.Addr{addrB}, Options: &sctp.Options{}}); err != nil {
 		t.Fatal(err)
 	}
 	first := b.assoc
 	a.pump()
 	w.Run(10 * time.Second)
-	if len(w.only(b, chunkAbort)) != 1 || b.assoc != first || b.e.Associations() != 1 || first.State() != sctp.StateEstablished {
+	if len(w.only(b, chunkAbort)) != 1 || b.assoc != first || b.e.Associations() != 1 ||
+		first.State() != sctp.StateEstablished {
 		t.Errorf("%d ABORTs, %d associations", len(w.only(b, chunkAbort)), b.e.Associations())
 	}
 	// Two listeners.
 	w, a, b = newWorld(t, 0)
-	if err := errors.Join(b.e.Listen(port, sctp.ListenConfig{Options: ddp()}), b.e.Listen(port+1, sctp.ListenConfig{Options: &sctp.Options{}})); err != nil {
+	if err := errors.Join(b.e.Listen(port, sctp.ListenConfig{Options: ddp()}),
+		b.e.Listen(port+1, sctp.ListenConfig{Options: &sctp.Options{}})); err != nil {
 		t.Fatal(err)
 	}
 	for i := range uint16(2) {
-		_, err := a.e.Dial(w.Now, sctp.DialConfig{LocalPort: 4000 + i, Locals: []netip.Addr{addrA}, RemotePort: port + i, Remotes: []netip.Addr{addrB}, Options: &sctp.Options{Adaptation: ddp().Adaptation}})
+		_, err := a.e.Dial(w.Now, sctp.DialConfig{LocalPort: 4000 + i, Locals: []netip.Addr{addrA},
+			RemotePort: port + i, Remotes: []netip.Addr{addrB}, Options: &sctp.Options{
+				Adaptation: ddp().Adaptation}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +144,9 @@ func TestIndicationOfPeer(t *testing.T) {
 	a.pump()
 	w.Run(time.Second)
 	acks := w.only(b, chunkInitAck)
-	has := func(c sctptest.Chunk) bool { return bytes.Contains(c.Body(), []byte{0xc0, 6, 0, 8, 0, 0, 0, 1}) }
+	has := func(c sctptest.Chunk) bool {
+		return bytes.Contains(c.Body(), []byte{0xc0, 6, 0, 8, 0, 0, 0, 1})
+	}
 	if len(acks) != 2 || has(acks[0]) == has(acks[1]) {
 		t.Errorf("%d INIT ACKs", len(acks))
 	}
@@ -171,7 +180,8 @@ func TestOddIndication(t *testing.T) {
 	} {
 		w, a, b := newWorld(t, 0)
 		w.Fate = func(d *sctp.Datagram) []time.Duration {
-			if typ := d.Data[12]; d.Src == addrA && (typ == chunkInit || typ == chunkCookieEcho && strings.HasPrefix(name, "behind")) {
+			if typ := d.Data[12]; d.Src == addrA && (typ == chunkInit || typ == chunkCookieEcho &&
+				strings.HasPrefix(name, "behind")) {
 				if typ == chunkInit && strings.HasPrefix(name, "behind") {
 					d.Data = edit(d.Data)[:len(d.Data)-8]
 				} else {
@@ -194,9 +204,9 @@ func TestOddIndication(t *testing.T) {
 	}
 }
 
-// MULPDU: the largest segment that goes into one packet, with and without room for a SACK beside it,
-// and never less than 516, for then a control message with 512 octets of private data passes. SCTP
-// fragments nothing of that.
+// MULPDU: the largest segment that goes into one packet, with and without room for a SACK beside
+// it, and never less than 516, for then a control message with 512 octets of private data passes.
+// SCTP fragments nothing of that.
 //
 // SDDP-061, 062, 063, 064, 066.
 func TestMULPDU(t *testing.T) {
@@ -206,7 +216,8 @@ func TestMULPDU(t *testing.T) {
 		{1500, 20, 0, 1450}, {1500, 40, 0, 1430}, {1500, 20, 8, 1442}, {1500, 40, 8, 1422},
 		{9000, 20, 0, 8950}, {9000, 40, 0, 8930}, {9000, 20, 8, 8942}, {9000, 40, 8, 8922},
 		{1280, 20, 0, 1230}, {1280, 40, 0, 1210}, {1280, 20, 8, 1222}, {1280, 40, 8, 1202},
-		{576, 20, 0, 526}, {576, 20, 8, 518}, {68, 20, 0, 518}, // as if it were 576 with UDP: IP has to help
+		// as if it were 576 with UDP: IP has to help
+		{576, 20, 0, 526}, {576, 20, 8, 518}, {68, 20, 0, 518},
 	} {
 		for _, reserve := range []bool{false, true} {
 			want := tt.want
@@ -236,7 +247,8 @@ func TestMULPDU(t *testing.T) {
 			b.pump()
 			w.Until("the answer", time.Minute, func() bool { return x.State() == sctpddp.StateOpen })
 			if x.MULPDU() != want {
-				t.Errorf("mtu %d, header %d+%d, reserve %t: MULPDU %d, want %d", tt.mtu, tt.ip, tt.udp, reserve, x.MULPDU(), want)
+				t.Errorf("mtu %d, header %d+%d, reserve %t: MULPDU %d, want %d", tt.mtu, tt.ip, tt.udp, reserve,
+					x.MULPDU(), want)
 			}
 			all := w.qps([]*sctpddp.Session{x}, []*sctpddp.Session{y})
 			text := bytes.Repeat([]byte("segment "), 12_000)
@@ -293,20 +305,22 @@ func TestFragments(t *testing.T) {
 	a.assoc.Send(xs[0].Stream(), sctpddp.PPIDSegment, bytes.NewReader(append(seg, text...)))
 	a.pump()
 	w.Run(time.Second)
-	if b.frags != 1 || !bytes.Equal(q.mem[16:][:len(text)], text) || ys[0].State() != sctpddp.StateOpen {
+	if b.frags != 1 || !bytes.Equal(q.mem[16:][:len(text)], text) ||
+		ys[0].State() != sctpddp.StateOpen {
 		t.Errorf("%d messages in fragments, %v", b.frags, ys[0].Err())
 	}
 }
 
-// With two addresses at both ends, and both paths confirmed, what sessions send takes one path: the other
-// is for when that fails. SDDP-056, SDDP-057.
+// With two addresses at both ends, and both paths confirmed, what sessions send takes one path: the
+// other is for when that fails. SDDP-056, SDDP-057.
 func TestOnePath(t *testing.T) {
 	w, a, b := newWorld(t, 0)
 	a.second, b.second = netip.MustParseAddr("10.2.0.1"), netip.MustParseAddr("10.2.0.2")
 	if err := b.e.Listen(port, sctp.ListenConfig{Locals: []netip.Addr{b.addr, b.second}}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := a.e.Dial(w.Now, sctp.DialConfig{LocalPort: 4000, Locals: []netip.Addr{a.addr, a.second}, RemotePort: port, Remotes: []netip.Addr{b.addr}})
+	_, err := a.e.Dial(w.Now, sctp.DialConfig{LocalPort: 4000, Locals: []netip.Addr{a.addr, a.second},
+		RemotePort: port, Remotes: []netip.Addr{b.addr}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -386,7 +400,8 @@ func TestPathNarrows(t *testing.T) {
 	w.Fate = func(d *sctp.Datagram) []time.Duration {
 		if len(d.Data) > 1000 && d.DF {
 			// The router says so.
-			w.nodes[0].e.ICMP(w.Now, sctp.ICMPError{Kind: sctp.ICMPTooBig, Src: d.Src, Dst: d.Dst, MTU: 1000, Quote: d.Data[:8]})
+			w.nodes[0].e.ICMP(w.Now, sctp.ICMPError{Kind: sctp.ICMPTooBig, Src: d.Src, Dst: d.Dst, MTU: 1000,
+				Quote: d.Data[:8]})
 			return nil
 		}
 		return []time.Duration{time.Millisecond}
@@ -413,8 +428,8 @@ func TestPathNarrows(t *testing.T) {
 	}
 }
 
-// A Send leaves at once, also behind other data in flight; a short Write in front of it leaves in the same
-// packet. SDDP-079, SDDP-080.
+// A Send leaves at once, also behind other data in flight; a short Write in front of it leaves in
+// the same packet. SDDP-079, SDDP-080.
 func TestNoDelay(t *testing.T) {
 	w, a, _ := newWorld(t, 0)
 	connect(t, w)
@@ -440,8 +455,8 @@ func TestNoDelay(t *testing.T) {
 	}
 }
 
-// The association is aborted: one packet says so, no Terminate of any session is sent, and every session
-// ends at both ends. The other ends are told apart. SDDP-081, 082, 087, 089.
+// The association is aborted: one packet says so, no Terminate of any session is sent, and every
+// session ends at both ends. The other ends are told apart. SDDP-081, 082, 087, 089.
 func TestAssociationEnds(t *testing.T) {
 	for _, how := range []string{"abort", "shutdown", "silence"} {
 		w, a, b := newWorld(t, 0)

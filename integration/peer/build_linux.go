@@ -104,7 +104,8 @@ func Build(ctx context.Context, cache string, log io.Writer) (*Image, error) {
 		}
 	}
 	if m := Missing(); len(m) > 0 {
-		return nil, fmt.Errorf("peer: missing packages; as root: apt-get install %s", strings.Join(m, " "))
+		return nil, fmt.Errorf("peer: missing packages; as root: apt-get install %s",
+			strings.Join(m, " "))
 	}
 	b := &builder{ctx: ctx, log: log, release: headers()}
 	out, err := b.output("dpkg-query", "-W", "-f", "${Version}", "linux-headers-"+b.release)
@@ -138,7 +139,8 @@ func Build(ctx context.Context, cache string, log io.Writer) (*Image, error) {
 			return nil, fmt.Errorf("peer: %s: %w", step.what, err)
 		}
 	}
-	return &Image{Kernel: b.path("vmlinux"), Initrd: b.path("initrd"), Release: b.release, Version: b.version}, nil
+	return &Image{Kernel: b.path("vmlinux"), Initrd: b.path("initrd"), Release: b.release,
+		Version: b.version}, nil
 }
 
 type builder struct {
@@ -207,14 +209,16 @@ func (b *builder) unpack(pkg, into string, files ...string) error {
 	if err := os.MkdirAll(into, 0o755); err != nil {
 		return err
 	}
-	args := append([]string{"-c", `dpkg-deb --fsys-tarfile "$1" | tar -x -C "$2" "${@:3}"`, "unpack", found[0], into}, files...)
+	args := append([]string{"-c", `dpkg-deb --fsys-tarfile "$1" | tar -x -C "$2" "${@:3}"`, "unpack",
+		found[0], into}, files...)
 	_, err := b.output("bash", append([]string{"-o", "pipefail"}, args...)...)
 	return err
 }
 
 func (b *builder) kernel() error {
 	tree := b.path("image")
-	if err := b.unpack("linux-image-"+b.release, tree, "./boot/vmlinuz-"+b.release, "./lib/modules"); err != nil {
+	if err := b.unpack("linux-image-"+b.release, tree, "./boot/vmlinuz-"+b.release,
+		"./lib/modules"); err != nil {
 		return err
 	}
 	image, err := os.ReadFile(filepath.Join(tree, "boot", "vmlinuz-"+b.release))

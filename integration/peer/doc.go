@@ -15,8 +15,8 @@
 //	defer g.Stop()
 //	out, err := g.Run(ctx, "rping", "-c", "-a", "10.77.0.2", "-C", "3", "-v")
 //
-// LoadSiw changes siw's parameters, Netem impairs the guest's NIC, and a Probe is a verbs program in
-// the guest that posts and polls as it is told.
+// LoadSiw changes siw's parameters, Netem impairs the guest's NIC, and a Probe is a verbs program
+// in the guest that posts and polls as it is told.
 //
 // A guest lives no longer than the process that started it: when the control socket closes, its
 // agent turns the machine off.

@@ -29,7 +29,8 @@ type Config struct {
 	Addrs  []netip.Prefix // of the NIC
 	MTU    int            // of the NIC; 0: 1500
 	Pcap   string         // QEMU records the NIC's frames in this file
-	Logs   string         // folder for console.log and qemu.log, which stay there; empty: one of our own
+	// folder for console.log and qemu.log, which stay there; empty: one of our own
+	Logs string
 }
 
 // A Guest is a running peer. Its methods may be called from several goroutines at once.
@@ -72,14 +73,16 @@ func Start(ctx context.Context, img *Image, cfg Config) (*Guest, error) {
 		port.Close()
 		return nil, fmt.Errorf("peer: %w", err)
 	}
-	g := &Guest{port: port, gone: make(chan struct{}), log: dir, own: cfg.Logs == "", open: make(map[int]*Command)}
+	g := &Guest{port: port, gone: make(chan struct{}), log: dir, own: cfg.Logs == "",
+		open: make(map[int]*Command)}
 	qlog, err := os.Create(filepath.Join(dir, "qemu.log"))
 	if err != nil {
 		port.Close()
 		return nil, fmt.Errorf("peer: %w", err)
 	}
 	defer qlog.Close()
-	g.cmd = exec.Command("qemu-system-x86_64", qemuArgs(img, cfg, filepath.Join(dir, "console.log"))...)
+	g.cmd = exec.Command("qemu-system-x86_64",
+		qemuArgs(img, cfg, filepath.Join(dir, "console.log"))...)
 	g.cmd.Stdout, g.cmd.Stderr = qlog, qlog
 	g.cmd.ExtraFiles = []*os.File{theirs} // fd 3
 	// Of a group of its own: an interrupt at the terminal is for the test, which then stops us.
@@ -115,10 +118,12 @@ func qemuArgs(img *Image, cfg Config, console string) []string {
 		server = "on"
 	}
 	args := []string{
-		"-M", "q35", "-accel", "tcg", "-cpu", "max,la57=off", "-m", "384", "-nodefaults", "-no-user-config",
+		"-M", "q35", "-accel", "tcg", "-cpu", "max,la57=off", "-m", "384", "-nodefaults",
+		"-no-user-config",
 		"-display", "none", "-no-reboot",
 		"-kernel", img.Kernel, "-initrd", img.Initrd,
-		"-append", "console=ttyS0 loglevel=4 panic=-1 oops=panic mitigations=off random.trust_cpu=on net.ifnames=0",
+		"-append", "console=ttyS0 loglevel=4 panic=-1 oops=panic mitigations=off random.trust_cpu=on " +
+			"net.ifnames=0",
 		"-chardev", "file,id=console,path=" + console, "-serial", "chardev:console",
 		"-device", "virtio-rng-pci",
 		"-device", "virtio-serial-pci", "-chardev", "socket,id=ctl,fd=3",
@@ -127,7 +132,8 @@ func qemuArgs(img *Image, cfg Config, console string) []string {
 		// Without offloads the peer sends what a wire would carry: real checksums, no segment
 		// above the MTU.
 		"-device", "virtio-net-pci,netdev=net,mac=" + mac + ",romfile=,csum=off,gso=off,guest_csum=off," +
-			"guest_tso4=off,guest_tso6=off,guest_ufo=off,host_tso4=off,host_tso6=off,host_ufo=off" + hostMTU(cfg.MTU),
+			"guest_tso4=off,guest_tso6=off,guest_ufo=off,host_tso4=off,host_tso6=off,host_ufo=off" +
+			hostMTU(cfg.MTU),
 	}
 	if cfg.Pcap != "" {
 		args = append(args, "-object", "filter-dump,id=dump,netdev=net,maxlen=65536,file="+cfg.Pcap)
@@ -188,7 +194,8 @@ func (g *Guest) ended() error {
 	case <-g.gone:
 		return fmt.Errorf("%w by itself (QEMU: %v)\n%s", errGone, g.cmd.ProcessState, g.Log())
 	case <-time.After(3 * time.Second):
-		return fmt.Errorf("%w: its agent has closed the control port, QEMU still runs\n%s", errGone, g.Log())
+		return fmt.Errorf("%w: its agent has closed the control port, QEMU still runs\n%s",
+			errGone, g.Log())
 	}
 }
 
@@ -311,7 +318,8 @@ type ExitError struct {
 }
 
 func (e *ExitError) Error() string {
-	return fmt.Sprintf("in the guest: %s: status %d\n%s", strings.Join(e.Argv, " "), e.Status, e.Output)
+	return fmt.Sprintf("in the guest: %s: status %d\n%s", strings.Join(e.Argv, " "), e.Status,
+		e.Output)
 }
 
 func (c *Command) take(r ctl.Reply) {
@@ -359,9 +367,11 @@ func (c *Command) WaitOutput(ctx context.Context, s string) error {
 		select {
 		case <-change:
 		case <-c.done:
-			return fmt.Errorf("in the guest: %s ended without %q: %s", strings.Join(c.argv, " "), s, c.Output())
+			return fmt.Errorf("in the guest: %s ended without %q: %s", strings.Join(c.argv, " "), s,
+				c.Output())
 		case <-ctx.Done():
-			return fmt.Errorf("in the guest: %s has not said %q: %w\n%s", strings.Join(c.argv, " "), s, ctx.Err(), c.Output())
+			return fmt.Errorf("in the guest: %s has not said %q: %w\n%s", strings.Join(c.argv, " "), s,
+				ctx.Err(), c.Output())
 		}
 	}
 }

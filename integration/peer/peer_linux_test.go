@@ -33,7 +33,8 @@ func TestCPIO(t *testing.T) {
 	if err := c.close(); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"lib 120777 usr/lib", "usr 40755 ", "usr/lib 40755 ", "usr/lib/x.so 100755 five5", "init 100755 " + strings.Repeat("x", 1001), "TRAILER!!! 0 "}
+	want := []string{"lib 120777 usr/lib", "usr 40755 ", "usr/lib 40755 ", "usr/lib/x.so 100755 five5",
+		"init 100755 " + strings.Repeat("x", 1001), "TRAILER!!! 0 "}
 	if got := readCPIO(t, b.Bytes()); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -42,12 +43,15 @@ func TestCPIO(t *testing.T) {
 			needtest.Lacking(t, "cpio", err)
 		}
 		for args, want := range map[string]string{
-			"-t":                              "lib\nusr\nusr/lib\nusr/lib/x.so\ninit\n",
-			"-i --to-stdout usr/lib/x.so":     "five5",
-			"-i --to-stdout init":             strings.Repeat("x", 1001),
-			"-tv --numeric-uid-gid lib":       "lrwxrwxrwx   1 0        0               7 Jan  1  1970 lib -> usr/lib\n",
-			"-tv --numeric-uid-gid usr/lib":   "drwxr-xr-x   1 0        0               0 Jan  1  1970 usr/lib\n",
-			"-tv --numeric-uid-gid usr/lib/*": "-rwxr-xr-x   1 0        0               5 Jan  1  1970 usr/lib/x.so\n",
+			"-t":                          "lib\nusr\nusr/lib\nusr/lib/x.so\ninit\n",
+			"-i --to-stdout usr/lib/x.so": "five5",
+			"-i --to-stdout init":         strings.Repeat("x", 1001),
+			"-tv --numeric-uid-gid lib": "lrwxrwxrwx   1 0        0               7 Jan  1  1970 " +
+				"lib -> usr/lib\n",
+			"-tv --numeric-uid-gid usr/lib": "drwxr-xr-x   1 0        0               0 Jan  1  1970 " +
+				"usr/lib\n",
+			"-tv --numeric-uid-gid usr/lib/*": "-rwxr-xr-x   1 0        0               5 Jan  1  1970 " +
+				"usr/lib/x.so\n",
 		} {
 			cmd := exec.Command("cpio", append([]string{"--quiet"}, strings.Fields(args)...)...)
 			cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
@@ -59,8 +63,9 @@ func TestCPIO(t *testing.T) {
 	})
 }
 
-// readCPIO returns the names, modes and contents of an archive. A header is c_magic and fields of eight hexadecimal digits, and
-// both the name behind it and the content end with zeros, up to a multiple of four octets from the beginning.
+// readCPIO returns the names, modes and contents of an archive. A header is c_magic and fields of
+// eight hexadecimal digits, and both the name behind it and the content end with zeros, up to a
+// multiple of four octets from the beginning.
 func readCPIO(t *testing.T, all []byte) (entries []string) {
 	t.Helper()
 	const (
@@ -141,7 +146,8 @@ func TestEdit(t *testing.T) {
 		if (err == nil) != tt.ok {
 			t.Errorf("%q: %v", tt.text, err)
 		}
-		if want := "a\nbool peer_to_peer;\nmodule_param(peer_to_peer, bool, 0644);\nb"; tt.ok && files["siw_main.c"] != want {
+		if want := "a\nbool peer_to_peer;\nmodule_param(peer_to_peer, bool, 0644);\nb"; tt.ok &&
+			files["siw_main.c"] != want {
 			t.Errorf("%q became %q, want %q", tt.text, files["siw_main.c"], want)
 		}
 	}

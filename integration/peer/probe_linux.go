@@ -23,7 +23,8 @@ func (b *builder) probe() (string, error) {
 	if err := os.WriteFile(source, probeSource, 0o644); err != nil {
 		return "", err
 	}
-	_, err := b.output("gcc", "-O2", "-Wall", "-Werror", "-o", program, source, "-lrdmacm", "-libverbs")
+	_, err := b.output("gcc", "-O2", "-Wall", "-Werror", "-o", program, source, "-lrdmacm",
+		"-libverbs")
 	return program, err
 }
 

@@ -16,8 +16,8 @@ import (
 // sctpModules are loaded after the others: SCTP, and what it signs cookies with.
 var sctpModules = []string{"hmac", "sha1_generic", "sctp"}
 
-// WithSCTP returns an image in dir that is img with the kernel's SCTP and with program, a static one, as
-// /bin/sctp-peer.
+// WithSCTP returns an image in dir that is img with the kernel's SCTP and with program, a static
+// one, as /bin/sctp-peer.
 func (img *Image) WithSCTP(dir, program string) (*Image, error) {
 	out := *img
 	out.Initrd = filepath.Join(dir, "initrd-sctp")
@@ -27,8 +27,8 @@ func (img *Image) WithSCTP(dir, program string) (*Image, error) {
 	return &out, nil
 }
 
-// withSCTP writes img's archive with a second one behind it; the kernel unpacks both, and what is in both is
-// that of the second.
+// withSCTP writes img's archive with a second one behind it; the kernel unpacks both, and what is
+// in both is that of the second.
 func (img *Image) withSCTP(to, program string) error {
 	tree, err := findModules(filepath.Join(filepath.Dir(img.Initrd), "image", "lib", "modules"))
 	if err != nil {
@@ -62,8 +62,8 @@ func (img *Image) withSCTP(to, program string) error {
 	return os.WriteFile(to, b.Bytes(), 0o644)
 }
 
-// Pipe starts a command with a standard input, for a program that is talked to. Closing it kills the command,
-// and reads end when that has ended.
+// Pipe starts a command with a standard input, for a program that is talked to. Closing it kills
+// the command, and reads end when that has ended.
 func (g *Guest) Pipe(argv ...string) (io.ReadWriteCloser, error) {
 	c := newCommand(g, argv...)
 	if err := g.send(ctl.Request{Run: &ctl.Run{Argv: argv, Input: true}}, c); err != nil {

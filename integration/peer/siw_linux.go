@@ -57,9 +57,11 @@ var siwEdits = []siwEdit{
 	declared("mpa_crc_required"),
 	declared("mpa_crc_strict"),
 	declared("peer_to_peer"),
-	{"siw_main.c", "\nu_char mpa_version = MPA_REVISION_2;", "\nu_char mpa_version = MPA_REVISION_2;\nmodule_param(mpa_version, byte, 0644);"},
+	{"siw_main.c", "\nu_char mpa_version = MPA_REVISION_2;",
+		"\nu_char mpa_version = MPA_REVISION_2;\nmodule_param(mpa_version, byte, 0644);"},
 	{"siw_cm.c", "\nstatic __be16 rtr_type = MPA_V2_RDMA_READ_RTR | MPA_V2_RDMA_WRITE_RTR;",
-		"\nstatic ushort rtr_bits = 0xc000;\nmodule_param_named(rtr_type, rtr_bits, ushort, 0644);\n#define rtr_type cpu_to_be16(rtr_bits)"},
+		"\nstatic ushort rtr_bits = 0xc000;\nmodule_param_named(rtr_type, rtr_bits, ushort, " +
+			"0644);\n#define rtr_type cpu_to_be16(rtr_bits)"},
 }
 
 func flag(name, value string) siwEdit {
@@ -121,7 +123,8 @@ func (b *builder) siwParam() error {
 func edit(files map[string]string, edits []siwEdit) error {
 	for _, e := range edits {
 		if n := strings.Count(files[e.file], e.old); n != 1 {
-			return fmt.Errorf("%s: %q is there %d times, want once: this source is another one than the edits are for", e.file, e.old, n)
+			return fmt.Errorf("%s: %q is there %d times, want once: this source is another one than the "+
+				"edits are for", e.file, e.old, n)
 		}
 		files[e.file] = strings.Replace(files[e.file], e.old, e.new, 1)
 	}
@@ -143,7 +146,8 @@ func (g *Guest) LoadSiw(ctx context.Context, params ...string) error {
 // Netem impairs what the guest's NIC sends and receives, in the words of tc-netem(8): "loss 2%
 // delay 5ms". Empty ones take that off.
 func (g *Guest) Netem(ctx context.Context, out, in string) error {
-	return g.call(ctx, ctl.Request{Netem: &ctl.Netem{Out: strings.Fields(out), In: strings.Fields(in)}})
+	return g.call(ctx, ctl.Request{Netem: &ctl.Netem{Out: strings.Fields(out),
+		In: strings.Fields(in)}})
 }
 
 // Kmsg returns what the guest's kernel has said since the last call.

@@ -1,5 +1,5 @@
-// Package proctest starts processes for tests, waits for what they print and for their end, and counts
-// what a daemon holds.
+// Package proctest starts processes for tests, waits for what they print and for their end, and
+// counts what a daemon holds.
 package proctest
 
 import (
@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// An Output is what a process has printed, as it came. The zero Output is ready: it is for an exec.Cmd's Stdout and Stderr.
+// An Output is what a process has printed, as it came. The zero Output is ready: it is for an
+// exec.Cmd's Stdout and Stderr.
 type Output struct {
 	mu sync.Mutex
 	b  bytes.Buffer // +checklocks:mu
@@ -35,8 +36,8 @@ func (o *Output) String() string {
 	return o.b.String()
 }
 
-// Wait waits until the process has printed s n times, for at most limit. ended is closed when nothing more comes. An error says what the
-// process did instead.
+// Wait waits until the process has printed s n times, for at most limit. ended is closed when
+// nothing more comes. An error says what the process did instead.
 func (o *Output) Wait(s string, n int, ended <-chan struct{}, limit time.Duration) error {
 	late := time.After(limit)
 	count := tally{what: []byte(s)}
@@ -73,8 +74,8 @@ func (o *Output) look(c *tally) (n int, more <-chan struct{}) {
 	return c.look(o.b.Bytes()), o.more
 }
 
-// A tally counts a text in an output that grows, without looking at all of it again each time: a program that
-// prints fast would wait for the one who counts.
+// A tally counts a text in an output that grows, without looking at all of it again each time: a
+// program that prints fast would wait for the one who counts.
 type tally struct {
 	what []byte
 	n    int

@@ -25,7 +25,8 @@ func TestTally(t *testing.T) {
 	}
 }
 
-// What comes is seen by all who wait for it; what a process said last is heard although it has ended; what does not come is an error.
+// What comes is seen by all who wait for it; what a process said last is heard although it has
+// ended; what does not come is an error.
 func TestOutput(t *testing.T) {
 	var o Output
 	ended := make(chan struct{})
@@ -44,7 +45,8 @@ func TestOutput(t *testing.T) {
 	if got := o.String(); strings.Count(got, "\n") != 100 || !strings.HasSuffix(got, "line 99\n") {
 		t.Errorf("%q", got)
 	}
-	if err := o.Wait("never", 1, ended, time.Millisecond); err == nil || !strings.Contains(err.Error(), "within 1ms") {
+	if err := o.Wait("never", 1, ended, time.Millisecond); err == nil || !strings.Contains(err.Error(),
+		"within 1ms") {
 		t.Errorf("what has not come: %v", err)
 	}
 	go func() { heard <- o.Wait("never", 1, ended, time.Minute) }()

@@ -116,7 +116,8 @@ func (p *Process) Signal(sig syscall.Signal) {
 	}
 }
 
-// KillGroup ends it and what it has started, and waits for neither. The group may outlive the process.
+// KillGroup ends it and what it has started, and waits for neither. The group may outlive the
+// process.
 func (p *Process) KillGroup() { _ = syscall.Kill(-p.PID(), syscall.SIGKILL) }
 
 // Kill ends it as kill -9 does and waits for that.

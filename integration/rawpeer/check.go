@@ -6,12 +6,14 @@ import (
 
 // queueOf says where messages belong: RFC 5040, figure 4; RFC 7306, figure 4. -1: tagged.
 var queueOf = [16]int{
-	OpWrite: -1, OpReadRequest: 1, OpReadResponse: -1, OpSend: 0, OpSendInv: 0, OpSendSE: 0, OpSendSEInv: 0, OpTerminate: 2,
+	OpWrite: -1, OpReadRequest: 1, OpReadResponse: -1, OpSend: 0, OpSendInv: 0, OpSendSE: 0,
+	OpSendSEInv: 0, OpTerminate: 2,
 	OpImmediate: 0, OpImmediateSE: 0, OpAtomic: 1, OpAtomicResp: 3, 12: -2, 13: -2, 14: -2, 15: -2,
 }
 
 // headerLens are the sizes of messages that are all RDMAP header.
-var headerLens = map[byte]int{OpReadRequest: readLen, OpImmediate: 8, OpImmediateSE: 8, OpAtomic: 52, OpAtomicResp: 12}
+var headerLens = map[byte]int{OpReadRequest: readLen, OpImmediate: 8, OpImmediateSE: 8,
+	OpAtomic: 52, OpAtomicResp: 12}
 
 // A Checker holds what a sender sends to what every sender must do, whatever it is about: versions,
 // reserved bits, opcodes and queues, sequences, offsets, message boundaries, nothing behind a
@@ -72,7 +74,8 @@ func (c *Checker) Check(u []byte) error {
 	}
 	c.mo += uint32(len(s.Body))
 	if n, ok := headerLens[op]; ok && (!s.Last() || len(s.Body) != n) {
-		return fmt.Errorf("%s of %d octets with L=%t, want %d in one segment", opNames[op], len(s.Body), s.Last(), n)
+		return fmt.Errorf("%s of %d octets with L=%t, want %d in one segment", opNames[op], len(s.Body),
+			s.Last(), n)
 	}
 	if op == OpTerminate {
 		c.terminated = true
@@ -89,7 +92,8 @@ func (c *Checker) checkTagged(s Seg) error {
 	}
 	if t := c.tagged; c.inTagged {
 		if want := t.TO + uint64(len(t.Body)); op != t.Op() || s.STag != t.STag || s.TO != want {
-			return fmt.Errorf("%s with STag %#x, TO %#x within a %s, want STag %#x, TO %#x", opNames[op], s.STag, s.TO, opNames[t.Op()], t.STag, want)
+			return fmt.Errorf("%s with STag %#x, TO %#x within a %s, want STag %#x, TO %#x", opNames[op],
+				s.STag, s.TO, opNames[t.Op()], t.STag, want)
 		}
 		if len(s.Body) == 0 {
 			return fmt.Errorf("%s goes on with nothing", opNames[op])
@@ -103,7 +107,8 @@ func (c *Checker) checkTagged(s Seg) error {
 func checkTerminate(s Seg) error {
 	b := s.Body
 	if len(b) < 4 || !s.Last() || s.MO != 0 || s.MSN != 1 {
-		return fmt.Errorf("a Terminate with %d octets, MSN %d, MO %d, L=%t", len(b), s.MSN, s.MO, s.Last())
+		return fmt.Errorf("a Terminate with %d octets, MSN %d, MO %d, L=%t", len(b), s.MSN, s.MO,
+			s.Last())
 	}
 	if b[2]&0x1f != 0 || b[3] != 0 {
 		return fmt.Errorf("reserved bits in a Terminate: % x", b[:4])

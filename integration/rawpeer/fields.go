@@ -37,7 +37,8 @@ func (f Field) value(b []byte) string {
 
 var startFields = []Field{
 	{"Key", 0, 16, 0},
-	{"M", 16, 1, FlagM}, {"C", 16, 1, FlagC}, {"R", 16, 1, FlagR}, {"S", 16, 1, FlagS}, {"Res", 16, 1, 0x0f},
+	{"M", 16, 1, FlagM}, {"C", 16, 1, FlagC}, {"R", 16, 1, FlagR}, {"S", 16, 1, FlagS},
+	{"Res", 16, 1, 0x0f},
 	{"Rev", 17, 1, 0}, {"PD_Length", 18, 2, 0},
 }
 
@@ -67,21 +68,26 @@ var controlFields = []Field{
 
 var (
 	taggedFields   = []Field{{"STag", 2, 4, 0}, {"TO", 6, 8, 0}}
-	untaggedFields = []Field{{"RsvdULP", 2, 4, 0}, {"QN", 6, 4, 0}, {"MSN", 10, 4, 0}, {"MO", 14, 4, 0}}
+	untaggedFields = []Field{{"RsvdULP", 2, 4, 0}, {"QN", 6, 4, 0}, {"MSN", 10, 4, 0},
+		{"MO", 14, 4, 0}}
 )
 
 // bodyFields are those of the RDMAP headers, by opcode, counted from the end of the DDP header.
 var bodyFields = map[byte][]Field{
-	OpReadRequest: {{"SinkSTag", 0, 4, 0}, {"SinkTO", 4, 8, 0}, {"RDMARDSZ", 12, 4, 0}, {"SrcSTag", 16, 4, 0}, {"SrcTO", 20, 8, 0}},
+	OpReadRequest: {{"SinkSTag", 0, 4, 0}, {"SinkTO", 4, 8, 0}, {"RDMARDSZ", 12, 4, 0},
+		{"SrcSTag", 16, 4, 0}, {"SrcTO", 20, 8, 0}},
 	OpTerminate: {
-		{"Layer", 0, 1, 0xf0}, {"EType", 0, 1, 0x0f}, {"Error Code", 1, 1, 0}, {"M", 2, 1, 0x80}, {"D", 2, 1, 0x40}, {"R", 2, 1, 0x20},
+		{"Layer", 0, 1, 0xf0}, {"EType", 0, 1, 0x0f}, {"Error Code", 1, 1, 0}, {"M", 2, 1, 0x80},
+		{"D", 2, 1, 0x40}, {"R", 2, 1, 0x20},
 		{"Reserved", 2, 1, 0x1f}, {"Reserved", 3, 1, 0},
 	},
 	OpImmediate:   {{"Immediate Data", 0, 8, 0}},
 	OpImmediateSE: {{"Immediate Data", 0, 8, 0}},
 	OpAtomic: {
-		{"Reserved", 0, 3, 0}, {"Reserved", 3, 1, 0xf0}, {"AOpCode", 3, 1, 0x0f}, {"Request Identifier", 4, 4, 0},
-		{"Remote STag", 8, 4, 0}, {"Remote TO", 12, 8, 0}, {"Add or Swap Data", 20, 8, 0}, {"Add or Swap Mask", 28, 8, 0},
+		{"Reserved", 0, 3, 0}, {"Reserved", 3, 1, 0xf0}, {"AOpCode", 3, 1, 0x0f},
+		{"Request Identifier", 4, 4, 0},
+		{"Remote STag", 8, 4, 0}, {"Remote TO", 12, 8, 0}, {"Add or Swap Data", 20, 8, 0},
+		{"Add or Swap Mask", 28, 8, 0},
 		{"Compare Data", 36, 8, 0}, {"Compare Mask", 44, 8, 0},
 	},
 	OpAtomicResp: {{"Original Request Identifier", 0, 4, 0}, {"Original Remote Data Value", 4, 8, 0}},
@@ -131,7 +137,8 @@ func SegFields(u []byte) []Field {
 }
 
 var opNames = [16]string{
-	"RDMA Write", "Read Request", "Read Response", "Send", "Send with Invalidate", "Send with SE", "Send with SE and Invalidate",
+	"RDMA Write", "Read Request", "Read Response", "Send", "Send with Invalidate", "Send with SE",
+	"Send with SE and Invalidate",
 	"Terminate", "Immediate Data", "Immediate Data with SE", "Atomic Request", "Atomic Response",
 	"opcode 12", "opcode 13", "opcode 14", "opcode 15",
 }

@@ -116,7 +116,8 @@ func (d *Deframer) take(n int) ([]byte, error) {
 			want = (at - d.length) & 0xffff
 		}
 		if got := binary.BigEndian.Uint32(word); got != want {
-			return out, fmt.Errorf("%w: the Marker at octet %d is %#08x, want %#08x", errFraming, at, got, want)
+			return out, fmt.Errorf("%w: the Marker at octet %d is %#08x, want %#08x", errFraming, at,
+				got, want)
 		}
 	}
 	return out, nil
@@ -136,7 +137,8 @@ func (d *Deframer) Next() ([]byte, error) {
 	size := (2 + n + 3) &^ 3
 	rest, err := d.take(size - 4)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %d octets of an FPDU for a ULPDU of %d: %w", errFraming, len(d.seen), n, err)
+		return nil, fmt.Errorf("%w: %d octets of an FPDU for a ULPDU of %d: %w", errFraming,
+			len(d.seen), n, err)
 	}
 	if n == 0 {
 		return nil, fmt.Errorf("%w: ULPDU_Length is 0", errFraming)

@@ -23,7 +23,8 @@ type HostConfig struct {
 	Path string // of the socket that a port unix-listen:PATH has made
 	Addr netip.Prefix
 	MTU  int // 0: 1500
-	// ReceiveBuffer is how much a connection takes that is not read, half of it is its window; 0: 4 MiB.
+	// ReceiveBuffer is how much a connection takes that is not read, half of it is its window; 0: 4
+	// MiB.
 	ReceiveBuffer int
 }
 

@@ -189,7 +189,9 @@ func (f Frame) TCP() (s Segment, ok bool) {
 		return s, false
 	}
 	return Segment{
-		Source: binary.BigEndian.Uint16(t), Dest: binary.BigEndian.Uint16(t[2:]), Seq: binary.BigEndian.Uint32(t[4:]),
-		Ack: binary.BigEndian.Uint32(t[8:]), Flags: t[13], Window: binary.BigEndian.Uint16(t[14:]), Payload: t[off:],
+		Source: binary.BigEndian.Uint16(t), Dest: binary.BigEndian.Uint16(t[2:]),
+		Seq: binary.BigEndian.Uint32(t[4:]),
+		Ack: binary.BigEndian.Uint32(t[8:]), Flags: t[13], Window: binary.BigEndian.Uint16(t[14:]),
+		Payload: t[off:],
 	}, true
 }

@@ -130,7 +130,8 @@ func (c *Conversation) Mutate(rnd *rand.Rand) string {
 
 // mutateField changes one field of b.
 func mutateField(rnd *rand.Rand, b []byte, fields []Field) string {
-	fields = slices.DeleteFunc(slices.Clone(fields), func(f Field) bool { return f.Off+f.Len > len(b) || f.Len == 0 })
+	fields = slices.DeleteFunc(slices.Clone(fields),
+		func(f Field) bool { return f.Off+f.Len > len(b) || f.Len == 0 })
 	if len(fields) == 0 {
 		return "nothing"
 	}

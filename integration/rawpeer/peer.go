@@ -61,7 +61,10 @@ func New(c Conn) *Peer {
 }
 
 // note keeps what happened, for the error of Run: the beginning, and the end.
-func (p *Peer) note(format string, args ...any) { p.keep(said{words: fmt.Sprintf(format, args...)}) }
+func (p *Peer) note(format string,
+	args ...any) {
+	p.keep(said{words: fmt.Sprintf(format, args...)})
+}
 
 // noteOctets keeps octets, which must not change any more.
 func (p *Peer) noteOctets(words string, octets []byte, dump func([]byte) string) {
@@ -265,7 +268,8 @@ func endingOf(err error) Ending {
 	switch {
 	case errors.Is(err, io.EOF):
 		return EndFIN
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.ECONNABORTED):
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE),
+		errors.Is(err, syscall.ECONNABORTED):
 		return EndReset
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return EndSilence
@@ -273,8 +277,8 @@ func endingOf(err error) Ending {
 	return 0
 }
 
-// Drain reads and checks FPDUs to the end of the stream. It may be cut in the middle of one by a RST,
-// not by a FIN.
+// Drain reads and checks FPDUs to the end of the stream. It may be cut in the middle of one by a
+// RST, not by a FIN.
 func (p *Peer) Drain() error {
 	for {
 		_, err := p.Next()

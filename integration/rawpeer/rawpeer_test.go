@@ -18,7 +18,8 @@ func unhex(t testing.TB, s string) []byte {
 	return b
 }
 
-// Frames that were built and decoded by others: RFC 5044's CRC rules, worked by script and read with tshark.
+// Frames that were built and decoded by others: RFC 5044's CRC rules, worked by script and read
+// with tshark.
 func TestFrames(t *testing.T) {
 	hello := Send(1, 0, []byte("hello"))
 	at := func(pos uint32) Framer { return Framer{CRC: true, Markers: true, Pos: pos} }
@@ -28,31 +29,50 @@ func TestFrames(t *testing.T) {
 		seg   Seg
 		octet string
 	}{
-		{"Send", Framer{CRC: true}, hello, "0017 4143 00000000 00000000 00000001 00000000 68656c6c6f 000000 b990b10c"},
-		{"Marker behind the header", at(492), hello.Sequence(2), "0017 4143 00000000 00000000 00000002 00000000 00000014 68656c6c6f 000000 bb7aef23"},
-		{"Marker before the CRC", at(484), hello.Sequence(2), "0017 4143 00000000 00000000 00000002 00000000 68656c6c6f 000000 0000001c 5a375eac"},
-		{"Marker in front", at(512), hello.Sequence(2), "00000000 0017 4143 00000000 00000000 00000002 00000000 68656c6c6f 000000 d5299f20"},
-		{"empty Send", Framer{CRC: true}, Send(1, 0, nil), "0012 4143 00000000 00000000 00000001 00000000 587be8c4"},
-		{"empty Write", Framer{CRC: true}, Write(1, 0, nil), "000e c140 00000001 0000000000000000 ebd34c5f"},
+		{"Send", Framer{CRC: true}, hello, "0017 4143 00000000 00000000 00000001 00000000 68656c6c6f " +
+			"000000 b990b10c"},
+		{"Marker behind the header", at(492), hello.Sequence(2),
+			"0017 4143 00000000 00000000 00000002 00000000 00000014 68656c6c6f 000000 bb7aef23"},
+		{"Marker before the CRC", at(484), hello.Sequence(2),
+			"0017 4143 00000000 00000000 00000002 00000000 68656c6c6f 000000 0000001c 5a375eac"},
+		{"Marker in front", at(512), hello.Sequence(2),
+			"00000000 0017 4143 00000000 00000000 00000002 00000000 68656c6c6f 000000 d5299f20"},
+		{"empty Send", Framer{CRC: true}, Send(1, 0, nil),
+			"0012 4143 00000000 00000000 00000001 00000000 587be8c4"},
+		{"empty Write", Framer{CRC: true}, Write(1, 0, nil),
+			"000e c140 00000001 0000000000000000 ebd34c5f"},
 		{"empty Read", Framer{CRC: true}, ReadRequest(1, Read{SrcSTag: 1}),
-			"002e 4141 00000000 00000001 00000001 00000000 00000000 0000000000000000 00000000 00000001 0000000000000000 ba10e3c9"},
-		{"empty Read Response", Framer{CRC: true}, ReadResponse(0, 0, nil), "000e c142 00000000 0000000000000000 6975d6ca"},
-		{"Write", Framer{CRC: true}, Write(0x100, 0x1000, []byte("ABCDEFGH")), "0016 c140 00000100 0000000000001000 4142434445464748 c1f081ec"},
-		{"Terminate", Framer{CRC: true}, Terminate(2, 0, 2, Bare, Seg{}), "0016 4147 00000000 00000002 00000001 00000000 20020000 7fe42585"},
-		{"Send with SE and Invalidate", Framer{CRC: true}, SendInv(2, 0x12a5c, []byte("done")).Opcode(OpSendSEInv),
+			"002e 4141 00000000 00000001 00000001 00000000 00000000 0000000000000000 00000000 00000001 " +
+				"0000000000000000 ba10e3c9"},
+		{"empty Read Response", Framer{CRC: true}, ReadResponse(0, 0, nil),
+			"000e c142 00000000 0000000000000000 6975d6ca"},
+		{"Write", Framer{CRC: true}, Write(0x100, 0x1000, []byte("ABCDEFGH")),
+			"0016 c140 00000100 0000000000001000 4142434445464748 c1f081ec"},
+		{"Terminate", Framer{CRC: true}, Terminate(2, 0, 2, Bare, Seg{}),
+			"0016 4147 00000000 00000002 00000001 00000000 20020000 7fe42585"},
+		{"Send with SE and Invalidate", Framer{CRC: true}, SendInv(2, 0x12a5c, []byte("done")).Opcode(
+			OpSendSEInv),
 			"0016 4146 00012a5c 00000000 00000002 00000000 646f6e65 d6fab6cd"},
-		{"Read Request", Framer{CRC: true}, ReadRequest(1, Read{0x15be07, 0x560000001000, 8, 0x7c341, 0x7f3a10002ff8}),
-			"002e 4141 00000000 00000001 00000001 00000000 0015be07 0000560000001000 00000008 0007c341 00007f3a10002ff8 6b2f603e"},
-		{"Terminate for a Write", Framer{CRC: true}, Terminate(1, 1, 0, WithDDP, Write(0xbad0ff, 0x4000, make([]byte, 32))),
-			"0026 4147 00000000 00000002 00000001 00000000 1100c000 002e c140 00bad0ff 0000000000004000 fd780962"},
-		{"Terminate for a Read", Framer{CRC: true}, Terminate(0, 1, 0, WithRead, ReadRequest(1, Read{0x15be07, 0x560000001000, 0x1000, 0xbad0ff, 0x10})),
+		{"Read Request", Framer{CRC: true}, ReadRequest(1, Read{0x15be07, 0x560000001000, 8, 0x7c341,
+			0x7f3a10002ff8}),
+			"002e 4141 00000000 00000001 00000001 00000000 0015be07 0000560000001000 00000008 0007c341 " +
+				"00007f3a10002ff8 6b2f603e"},
+		{"Terminate for a Write", Framer{CRC: true}, Terminate(1, 1, 0, WithDDP,
+			Write(0xbad0ff, 0x4000, make([]byte, 32))),
+			"0026 4147 00000000 00000002 00000001 00000000 1100c000 002e c140 00bad0ff 0000000000004000 " +
+				"fd780962"},
+		{"Terminate for a Read", Framer{CRC: true}, Terminate(0, 1, 0, WithRead,
+			ReadRequest(1, Read{0x15be07, 0x560000001000, 0x1000, 0xbad0ff, 0x10})),
 			`0046 4147 00000000 00000002 00000001 00000000 0100e000 002e 4141 00000000 00000001 00000001 00000000
 			0015be07 0000560000001000 00001000 00bad0ff 0000000000000010 1955fd69`},
-		{"FetchAdd", Framer{CRC: true}, AtomicRequest(2, Atomic{FetchAdd, 0xa1, 0x7c341, 0x7f3a10003010, 5, 0, 0, 1<<64 - 1}),
+		{"FetchAdd", Framer{CRC: true}, AtomicRequest(2, Atomic{FetchAdd, 0xa1, 0x7c341, 0x7f3a10003010,
+			5, 0, 0, 1<<64 - 1}),
 			`0046 414a 00000000 00000001 00000002 00000000 00000000 000000a1 0007c341 00007f3a10003010
 			0000000000000005 0000000000000000 0000000000000000 ffffffffffffffff e1bc1dff`},
-		{"Atomic Response", Framer{CRC: true}, AtomicResponse(1, 0xa1, 0x2a), "001e 414b 00000000 00000003 00000001 00000000 000000a1 000000000000002a 4a22de84"},
-		{"Immediate Data", Framer{CRC: true}, Immediate(3, []byte{0, 0, 0, 0xc7, 0, 0, 0, 0}), "001a 4148 00000000 00000000 00000003 00000000 000000c7 00000000 71aea85f"},
+		{"Atomic Response", Framer{CRC: true}, AtomicResponse(1, 0xa1, 0x2a),
+			"001e 414b 00000000 00000003 00000001 00000000 000000a1 000000000000002a 4a22de84"},
+		{"Immediate Data", Framer{CRC: true}, Immediate(3, []byte{0, 0, 0, 0xc7, 0, 0, 0, 0}),
+			"001a 4148 00000000 00000000 00000003 00000000 000000c7 00000000 71aea85f"},
 	} {
 		want := unhex(t, tt.octet)
 		f := tt.f
@@ -91,9 +111,12 @@ func TestFrames(t *testing.T) {
 
 func TestStarts(t *testing.T) {
 	for want, s := range map[string]Start{
-		"4d504120494420526571204672616d65 40 01 0005 68656c6c6f":         Request(FlagC, []byte("hello")...),
-		"4d504120494420526571204672616d65 50 02 0008 8004 c004 70696e67": Request(FlagC, []byte("ping")...).Enhanced(WordA|4, WordC|WordD|4),
-		"4d504120494420526570204672616d65 70 02 0006 8004 8004 6e6f":     Reply(FlagC|FlagR, []byte("no")...).Enhanced(WordA|4, WordC|4),
+		"4d504120494420526571204672616d65 40 01 0005 68656c6c6f": Request(FlagC,
+			[]byte("hello")...),
+		"4d504120494420526571204672616d65 50 02 0008 8004 c004 70696e67": Request(FlagC,
+			[]byte("ping")...).Enhanced(WordA|4, WordC|WordD|4),
+		"4d504120494420526570204672616d65 70 02 0006 8004 8004 6e6f": Reply(FlagC|FlagR,
+			[]byte("no")...).Enhanced(WordA|4, WordC|4),
 	} {
 		b := s.Append(nil)
 		if !bytes.Equal(b, unhex(t, want)) {
@@ -109,7 +132,8 @@ func TestStarts(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range []Start{Request(FlagR), Request(0x08), Request(FlagS), Request(0, make([]byte, 513)...), {Key: "MPA ID Reg Frame", Claim: -1}} {
+	for _, bad := range []Start{Request(FlagR), Request(0x08), Request(FlagS),
+		Request(0, make([]byte, 513)...), {Key: "MPA ID Reg Frame", Claim: -1}} {
 		if _, _, err := readStart(bytes.NewReader(bad.Append(nil))); err == nil {
 			t.Errorf("%+v is taken", bad)
 		}
@@ -151,7 +175,8 @@ func TestChecker(t *testing.T) {
 		var c Checker
 		for i, s := range segs {
 			err := c.Check(s.ULPDU())
-			if last := i == len(segs)-1; (err != nil) != last && !(name == "Read Request in pieces" && err != nil) {
+			if last := i == len(segs)-1; (err != nil) != last && !(name == "Read Request in pieces" &&
+				err != nil) {
 				t.Errorf("%s: segment %d: %v", name, i+1, err)
 			} else if err != nil {
 				break
@@ -160,7 +185,8 @@ func TestChecker(t *testing.T) {
 	}
 	var c Checker
 	for i, s := range []Seg{
-		w, Send(1, 0, nil), ReadRequest(1, Read{}), w.More(), Write(1, 36, make([]byte, 4)), Immediate(2, make([]byte, 8)),
+		w, Send(1, 0, nil), ReadRequest(1, Read{}), w.More(), Write(1, 36, make([]byte, 4)),
+		Immediate(2, make([]byte, 8)),
 		AtomicRequest(2, Atomic{}), AtomicResponse(1, 0, 0), SendInv(3, 77, make([]byte, 9)).More(),
 		Terminate(0, 1, 0, WithRead, ReadRequest(1, Read{})),
 	} {
@@ -170,8 +196,8 @@ func TestChecker(t *testing.T) {
 	}
 }
 
-// Whatever comes, a Deframer ends; what it takes, a Framer makes again, octet for octet but for what nobody
-// looks at; and the names of the fields cover the ULPDU without going beyond it.
+// Whatever comes, a Deframer ends; what it takes, a Framer makes again, octet for octet but for
+// what nobody looks at; and the names of the fields cover the ULPDU without going beyond it.
 func FuzzDeframer(f *testing.F) {
 	for _, markers := range []bool{false, true} {
 		fr := Framer{CRC: true, Markers: markers}

@@ -60,12 +60,14 @@ func PutTogether(segs ...Seg) Step {
 
 // PutCut sends segments in TCP segments of n octets.
 func PutCut(n int, segs ...Seg) Step {
-	return Step{fmt.Sprintf("send in pieces of %d %s", n, names(segs)), func(p *Peer) error { return p.PutCut(n, segs...) }}
+	return Step{fmt.Sprintf("send in pieces of %d %s", n, names(segs)),
+		func(p *Peer) error { return p.PutCut(n, segs...) }}
 }
 
 // PutLie sends a segment in an FPDU with something wrong.
 func PutLie(s Seg, lie Lie) Step {
-	return Step{"send in a bad FPDU " + names([]Seg{s}), func(p *Peer) error { return p.PutLie(s, lie) }}
+	return Step{"send in a bad FPDU " + names([]Seg{s}),
+		func(p *Peer) error { return p.PutLie(s, lie) }}
 }
 
 // PutOctets sends octets.

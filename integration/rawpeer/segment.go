@@ -103,7 +103,8 @@ func (s Seg) Read() (r Read, ok bool) {
 	}
 	b := s.Body
 	return Read{
-		SinkSTag: binary.BigEndian.Uint32(b), SinkTO: binary.BigEndian.Uint64(b[4:]), Size: binary.BigEndian.Uint32(b[12:]),
+		SinkSTag: binary.BigEndian.Uint32(b), SinkTO: binary.BigEndian.Uint64(b[4:]),
+		Size:    binary.BigEndian.Uint32(b[12:]),
 		SrcSTag: binary.BigEndian.Uint32(b[16:]), SrcTO: binary.BigEndian.Uint64(b[20:]),
 	}, true
 }
@@ -256,7 +257,10 @@ func (s Seg) Reserved(v uint32) Seg { s.Inv = v; return s }
 func (s Seg) Cut(n int) Seg { s.Len = n; return s }
 
 // Longer puts octets behind the segment.
-func (s Seg) Longer(b ...byte) Seg { s.Body = append(append([]byte(nil), s.Body...), b...); return s }
+func (s Seg) Longer(b ...byte) Seg {
+	s.Body = append(append([]byte(nil), s.Body...), b...)
+	return s
+}
 
 // Split cuts an untagged message into segments with bodies of at most n octets.
 func (s Seg) Split(n int) (segs []Seg) {

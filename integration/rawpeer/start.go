@@ -20,7 +20,8 @@ const (
 	FlagS = 0x10 // enhanced data comes first
 )
 
-// Bits of the two words of enhanced data, beside the 14 bits of IRD and of ORD: RFC 6581, section 9.
+// Bits of the two words of enhanced data, beside the 14 bits of IRD and of ORD: RFC 6581, section
+// 9.
 const (
 	WordA = 0x8000 // in the first: peer-to-peer
 	WordB = 0x4000 // RTR by Send
@@ -102,7 +103,8 @@ func readStart(r io.Reader) (Start, []byte, error) {
 	if n, err := io.ReadFull(r, b); err != nil {
 		return Start{}, b[:n], fmt.Errorf("a start frame: %w", err)
 	}
-	s := Start{Key: string(b[:16]), Flags: b[16], Rev: b[17], Claim: int(binary.BigEndian.Uint16(b[18:]))}
+	s := Start{Key: string(b[:16]), Flags: b[16], Rev: b[17],
+		Claim: int(binary.BigEndian.Uint16(b[18:]))}
 	if s.Key != KeyRequest && s.Key != KeyReply {
 		return s, b, fmt.Errorf("a start frame with Key %q", s.Key)
 	}

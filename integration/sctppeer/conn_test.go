@@ -27,16 +27,18 @@ func bothRoles(t *testing.T, f func(t *testing.T, active bool)) {
 }
 
 // Associations with usrsctp as it comes, which offers ECN, authentication, reconfiguration, partial
-// reliability, NR-SACK and packet drop reports, and as a bare one; data on several streams; shutdown by
-// either side. SCTP-015, SCTP-031, SCTP-041, SCTP-047, SCTP-070, SCTP-157, SCTP-173, SCTP-175.
+// reliability, NR-SACK and packet drop reports, and as a bare one; data on several streams;
+// shutdown by either side. SCTP-015, SCTP-031, SCTP-041, SCTP-047, SCTP-070, SCTP-157, SCTP-173,
+// SCTP-175.
 func TestUsrsctp(t *testing.T) {
 	bothRoles(t, func(t *testing.T, active bool) {
 		for _, plain := range []int{0, 1} {
 			for _, unordered := range []bool{false, true} {
 				for _, weEnd := range []bool{true, false} {
-					t.Run(fmt.Sprintf("plain %d unordered %v we end it %v", plain, unordered, weEnd), func(t *testing.T) {
-						life(t, active, plain, unordered, weEnd)
-					})
+					t.Run(fmt.Sprintf("plain %d unordered %v we end it %v", plain, unordered, weEnd),
+						func(t *testing.T) {
+							life(t, active, plain, unordered, weEnd)
+						})
 				}
 			}
 		}
@@ -48,7 +50,8 @@ func life(t *testing.T, active bool, plain int, unordered, weEnd bool) {
 	w.connect(active, fmt.Sprintf("plain %d", plain))
 	if !active && plain == 0 {
 		init := w.theirs[0]
-		for _, param := range [][]byte{{0x80, 0x00, 0, 4}, {0x80, 0x08}, {0xc0, 0x00, 0, 4}, {0x80, 0x02}} {
+		for _, param := range [][]byte{{0x80, 0x00, 0, 4}, {0x80, 0x08}, {0xc0, 0x00, 0, 4},
+			{0x80, 0x02}} {
 			if !bytes.Contains(init, param) {
 				t.Errorf("usrsctp's INIT lacks %x: %s", param, sctp.Describe(init))
 			}
@@ -61,7 +64,8 @@ func life(t *testing.T, active bool, plain int, unordered, weEnd bool) {
 	const count, streams, size = 50, 5, 700
 	w.do("read check")
 	w.do("bulk %d %d %d %s %d", count, streams, ppid, flags, size)
-	w.sendAll(count, sctp.SendOptions{PPID: ppid, Unordered: unordered}, streams, func(int) int { return size })
+	w.sendAll(count, sctp.SendOptions{PPID: ppid, Unordered: unordered}, streams,
+		func(int) int { return size })
 	w.goodMessages(count, streams, size, ppid, unordered)
 	w.goodAtPeer(count, streams, func(int) int { return size }, unordered)
 
@@ -75,7 +79,8 @@ func life(t *testing.T, active bool, plain int, unordered, weEnd bool) {
 		w.said("msg 3 ") // what was sent before is delivered
 		w.said("end")
 	} else {
-		if line := w.said("msg 3 "); !strings.HasSuffix(line, hex.EncodeToString([]byte("the last"))) || !strings.Contains(line, " 16909060 ") {
+		if line := w.said("msg 3 "); !strings.HasSuffix(line, hex.EncodeToString([]byte("the last"))) ||
+			!strings.Contains(line, " 16909060 ") {
 			t.Errorf("usrsctp got %q", line)
 		}
 		w.do("shutdown")
@@ -87,7 +92,8 @@ func life(t *testing.T, active bool, plain int, unordered, weEnd bool) {
 	if w.assoc.State() != sctp.StateClosed || w.e.Associations() != 0 {
 		t.Errorf("state %v, %d associations", w.assoc.State(), w.e.Associations())
 	}
-	// An INIT ACK with Forward-TSN-Supported (RFC 3758), which is to be reported, is the one thing that is.
+	// An INIT ACK with Forward-TSN-Supported (RFC 3758), which is to be reported, is the one thing
+	// that is.
 	report := active && plain == 0
 	for _, b := range append(w.ours, w.theirs...) {
 		c := chunks(b)
@@ -113,8 +119,8 @@ func life(t *testing.T, active bool, plain int, unordered, weEnd bool) {
 	}
 }
 
-// Messages of up to 64 KiB through a network that loses, doubles and reorders, cut into small fragments,
-// both ways at once. SCTP-102, SCTP-111.
+// Messages of up to 64 KiB through a network that loses, doubles and reorders, cut into small
+// fragments, both ways at once. SCTP-102, SCTP-111.
 func TestUsrsctpImpaired(t *testing.T) {
 	bothRoles(t, func(t *testing.T, active bool) {
 		for seed, c := range []struct {
@@ -141,7 +147,8 @@ func TestUsrsctpImpaired(t *testing.T) {
 				const streams = 4
 				w.do("read check")
 				w.do("bulk %d %d %d %s %d", c.count, streams, ppid, flags, c.size)
-				w.sendAll(c.count, sctp.SendOptions{PPID: ppid, Unordered: c.unordered}, streams, func(int) int { return c.size })
+				w.sendAll(c.count, sctp.SendOptions{PPID: ppid, Unordered: c.unordered}, streams,
+					func(int) int { return c.size })
 				w.goodMessages(c.count, streams, c.size, ppid, c.unordered)
 				w.goodAtPeer(c.count, streams, func(int) int { return c.size }, c.unordered)
 				if err := w.assoc.Shutdown(w.Now); err != nil {
@@ -155,7 +162,8 @@ func TestUsrsctpImpaired(t *testing.T) {
 				if s.Malformed+s.BadChecksum+s.BadTag+s.DataDropped != 0 {
 					t.Errorf("odd counts: %+v", s)
 				}
-				t.Logf("%v; sent again %d (fast %d), T3 %d, duplicates %d", w.Now.Sub(sctptest.Start), s.Retransmits, s.FastRetransmits, s.Timeouts, s.Duplicates)
+				t.Logf("%v; sent again %d (fast %d), T3 %d, duplicates %d", w.Now.Sub(sctptest.Start),
+					s.Retransmits, s.FastRetransmits, s.Timeouts, s.Duplicates)
 			})
 		}
 	})
@@ -170,7 +178,8 @@ func TestUsrsctpAbort(t *testing.T) {
 		w.assoc.Abort(w.Now, why)
 		w.flush()
 		// The event carries the chunk: type, flags, length; cause, length, reason.
-		if line, want := w.said("lost"), hex.EncodeToString([]byte("\x06\x00\x00\x1e\x00\x0c\x00\x1a"+why)); !strings.Contains(line, want) {
+		if line, want := w.said("lost"), hex.EncodeToString([]byte("\x06\x00\x00\x1e\x00\x0c\x00\x1a"+
+			why)); !strings.Contains(line, want) {
 			t.Errorf("usrsctp says %q, want %s in it", line, want)
 		}
 
@@ -240,7 +249,8 @@ func TestUsrsctpHeartbeat(t *testing.T) {
 	}
 }
 
-// A reader that stops holds the sender, and one that goes on lets it go on; nothing is lost. SCTP-072.
+// A reader that stops holds the sender, and one that goes on lets it go on; nothing is lost.
+// SCTP-072.
 func TestUsrsctpZeroWindow(t *testing.T) {
 	const count, streams, size = 200, 3, 2000
 	bothRoles(t, func(t *testing.T, active bool) {
@@ -260,7 +270,8 @@ func TestUsrsctpZeroWindow(t *testing.T) {
 				t.Fatalf("state %v", w.assoc.State())
 			}
 			// Beyond the window there is one chunk at most, the probe.
-			if octets, window := outstanding(w.ours, w.theirs); octets > max(window, 1480-28) || window > 2*size {
+			if octets, window := outstanding(w.ours, w.theirs); octets > max(window, 1480-28) ||
+				window > 2*size {
 				t.Errorf("%d octets are sent with a window of %d", octets, window)
 			}
 			w.do("read check")
@@ -297,7 +308,8 @@ func TestUsrsctpRefused(t *testing.T) {
 	w.Until("usrsctp to give up", 100*time.Millisecond, func() bool {
 		return len(w.peer.Said) > 0
 	})
-	if s := strings.Join(w.peer.Said, "; "); !strings.Contains(s, "Connection refused") && !strings.Contains(s, "failed") {
+	if s := strings.Join(w.peer.Said, "; "); !strings.Contains(s, "Connection refused") &&
+		!strings.Contains(s, "failed") {
 		t.Errorf("usrsctp says %q", s)
 	}
 
@@ -322,7 +334,8 @@ func TestUsrsctpStreams(t *testing.T) {
 		}
 		w.say(sctp.SendOptions{Stream: 3}, "three")
 		w.said("msg 3 ")
-		if _, err := w.assoc.Send(w.Now, sctp.SendOptions{Stream: 4}, strings.NewReader("four")); !errors.Is(err, sctp.ErrStream) {
+		if _, err := w.assoc.Send(w.Now, sctp.SendOptions{Stream: 4},
+			strings.NewReader("four")); !errors.Is(err, sctp.ErrStream) {
 			t.Errorf("stream 4: %v", err)
 		}
 		w.do("send 5 0 - 616263")
@@ -335,7 +348,8 @@ func TestUsrsctpStreams(t *testing.T) {
 
 // A message with the I bit is acknowledged at once, one without it later. SCTP-092.
 func TestUsrsctpImmediate(t *testing.T) {
-	for flags, limit := range map[string]time.Duration{"i": 2 * time.Millisecond, "-": 200 * time.Millisecond} {
+	for flags, limit := range map[string]time.Duration{"i": 2 * time.Millisecond,
+		"-": 200 * time.Millisecond} {
 		w := newWorld(t, sctp.Options{})
 		w.connect(true)
 		w.do("send 0 0 - 00") // the first one is acknowledged at once anyhow
@@ -351,8 +365,8 @@ func TestUsrsctpImmediate(t *testing.T) {
 	}
 }
 
-// Whoever has lost the association says so: DATA for what we do not know is answered by an ABORT that
-// usrsctp takes. SCTP-153.
+// Whoever has lost the association says so: DATA for what we do not know is answered by an ABORT
+// that usrsctp takes. SCTP-153.
 func TestUsrsctpDead(t *testing.T) {
 	w := newWorld(t, sctp.Options{})
 	w.connect(true)
@@ -361,12 +375,14 @@ func TestUsrsctpDead(t *testing.T) {
 	w.said("lost")
 	// The tag is that of the packet that came, which the T bit says: usrsctp would not look.
 	abort := w.ours[len(w.ours)-1]
-	if data := w.theirs[len(w.theirs)-1]; abort[12] != 6 || abort[13] != 1 || !bytes.Equal(abort[4:8], data[4:8]) {
+	if data := w.theirs[len(w.theirs)-1]; abort[12] != 6 || abort[13] != 1 || !bytes.Equal(abort[4:8],
+		data[4:8]) {
 		t.Errorf("%s is answered by %s", sctp.Describe(data), sctp.Describe(abort))
 	}
 }
 
-// Restarts of either side under the same ports: the other is told, and the new association works. SCTP-059.
+// Restarts of either side under the same ports: the other is told, and the new association works.
+// SCTP-059.
 func TestUsrsctpRestart(t *testing.T) {
 	t.Run("of vrnic", func(t *testing.T) {
 		w := newWorld(t, sctp.Options{})
@@ -420,7 +436,8 @@ func TestUsrsctpSeeds(t *testing.T) {
 			const streams = 3
 			w.do("read check")
 			w.do("bulk %d %d %d %s %d", count, streams, ppid, flags, size)
-			w.sendAll(count, sctp.SendOptions{PPID: ppid, Unordered: unordered}, streams, func(int) int { return size })
+			w.sendAll(count, sctp.SendOptions{PPID: ppid, Unordered: unordered}, streams,
+				func(int) int { return size })
 			w.goodMessages(count, streams, size, ppid, unordered)
 			w.goodAtPeer(count, streams, func(int) int { return size }, unordered)
 			if err := w.assoc.Shutdown(w.Now); err != nil {

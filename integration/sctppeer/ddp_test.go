@@ -24,9 +24,10 @@ import (
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
 
-// newDevice makes a device on a switch, with addresses there and elsewhere; over says how it is connected
-// to the program.
-func newDevice(t *testing.T, addrs, also []netip.Prefix, over func(*ethswitch.Switch, *stacknet.Network) error) *vnic.Context {
+// newDevice makes a device on a switch, with addresses there and elsewhere; over says how it is
+// connected to the program.
+func newDevice(t *testing.T, addrs, also []netip.Prefix, over func(*ethswitch.Switch,
+	*stacknet.Network) error) *vnic.Context {
 	t.Helper()
 	sw := ethswitch.New(ethswitch.Config{})
 	t.Cleanup(func() { sw.Close() })
@@ -40,7 +41,8 @@ func newDevice(t *testing.T, addrs, also []netip.Prefix, over func(*ethswitch.Sw
 	if err := over(sw, n); err != nil {
 		t.Fatal(err)
 	}
-	d, err := vnic.New(vnic.Config{Name: st.Name(), MAC: st.MAC(), MTU: st.MTU(), Addrs: append(st.Addrs(), also...), Network: n})
+	d, err := vnic.New(vnic.Config{Name: st.Name(), MAC: st.MAC(), MTU: st.MTU(),
+		Addrs: append(st.Addrs(), also...), Network: n})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +71,8 @@ func starter(ns *netlab.NS, args ...string) func(t *testing.T) *sctppeer.Peer {
 	}
 }
 
-// freeUDP is a UDP port that nobody has, and that the system gives to nobody who asks for any port; not that of others.
+// freeUDP is a UDP port that nobody has, and that the system gives to nobody who asks for any port;
+// not that of others.
 func freeUDP(t *testing.T, others ...int) int {
 	t.Helper()
 	given, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
@@ -94,12 +97,13 @@ func freeUDP(t *testing.T, others ...int) int {
 	return 0
 }
 
-// udpRig is SCTP over UDP on the loopback device: in a namespace, where usrsctp can have the usual port
-// and so be found by us, if there may be one.
+// udpRig is SCTP over UDP on the loopback device: in a namespace, where usrsctp can have the usual
+// port and so be found by us, if there may be one.
 func udpRig(t *testing.T) *peertest.Rig {
 	t.Helper()
 	build(t)
-	ours, theirs := netip.AddrPortFrom(netip.MustParseAddr("127.77.0.10"), sctphost.UDPPort+1), sctphost.UDPPort
+	ours, theirs := netip.AddrPortFrom(netip.MustParseAddr("127.77.0.10"), sctphost.UDPPort+1),
+		sctphost.UDPPort
 	ns, err := netlab.NewNS()
 	if err == nil {
 		t.Cleanup(func() { ns.Close() })
@@ -107,7 +111,8 @@ func udpRig(t *testing.T) *peertest.Rig {
 		theirs = freeUDP(t)
 		ours = netip.AddrPortFrom(ours.Addr(), uint16(freeUDP(t, theirs)))
 	}
-	c := newDevice(t, nil, []netip.Prefix{netip.PrefixFrom(ours.Addr(), 0)}, func(_ *ethswitch.Switch, n *stacknet.Network) error {
+	c := newDevice(t, nil, []netip.Prefix{netip.PrefixFrom(ours.Addr(), 0)}, func(_ *ethswitch.Switch,
+		n *stacknet.Network) error {
 		over := func() error { return n.OverUDP(ours) }
 		if ns == nil {
 			return over()
@@ -120,7 +125,8 @@ func udpRig(t *testing.T) *peertest.Rig {
 	}
 }
 
-// tapRig is a device behind a TAP of a namespace in which usrsctp has raw sockets, for IPv4 or IPv6.
+// tapRig is a device behind a TAP of a namespace in which usrsctp has raw sockets, for IPv4 or
+// IPv6.
 func tapRig(t *testing.T, ours, theirs string) *peertest.Rig {
 	t.Helper()
 	build(t)
@@ -131,13 +137,15 @@ func tapRig(t *testing.T, ours, theirs string) *peertest.Rig {
 	t.Cleanup(func() { ns.Close() })
 	a := netip.MustParsePrefix(ours)
 	c := newDevice(t, []netip.Prefix{a}, nil, func(sw *ethswitch.Switch, _ *stacknet.Network) error {
-		tap, err := port.OpenTAP(sw, port.TAPConfig{Name: "ta", NetNS: ns.Path(), Addrs: []netip.Prefix{netip.MustParsePrefix(theirs)}})
+		tap, err := port.OpenTAP(sw, port.TAPConfig{Name: "ta", NetNS: ns.Path(), Addrs: []netip.Prefix{
+			netip.MustParsePrefix(theirs)}})
 		if err == nil {
 			t.Cleanup(func() { tap.Close() })
 		}
 		return err
 	})
-	return &peertest.Rig{Ctx: c, Ours: a.Addr(), Theirs: netip.MustParsePrefix(theirs).Addr().String(), Start: starter(ns, "raw")}
+	return &peertest.Rig{Ctx: c, Ours: a.Addr(), Theirs: netip.MustParsePrefix(theirs).Addr().String(),
+		Start: starter(ns, "raw")}
 }
 
 // rigs runs f over all the ways in which usrsctp reaches a device.
@@ -147,8 +155,8 @@ func rigs(t *testing.T, f func(*peertest.Rig, *testing.T)) {
 	t.Run("TAP IPv6", func(t *testing.T) { f(tapRig(t, "fd77::2/64", "fd77::1/64"), t) })
 }
 
-// A peer that speaks RFC 5043 by usrsctp: sessions in both roles. SDDP-001, SDDP-002, SDDP-013, SDDP-068,
-// SCTP-176.
+// A peer that speaks RFC 5043 by usrsctp: sessions in both roles. SDDP-001, SDDP-002, SDDP-013,
+// SDDP-068, SCTP-176.
 func TestUsrsctpDDP(t *testing.T) { rigs(t, (*peertest.Rig).Sessions) }
 
 // It cuts its segments into chunks of 200 octets. SDDP-067.

@@ -81,7 +81,8 @@ func newGuest(t *testing.T) *guest {
 	n.cfg.Link = link
 	mine := netstack.Config{Name: "vrnic0"}
 	for i := range guestNets {
-		n.cfg.Addrs, mine.Addrs = append(n.cfg.Addrs, guestAddr(i, "1")), append(mine.Addrs, guestAddr(i, "2"))
+		n.cfg.Addrs, mine.Addrs = append(n.cfg.Addrs, guestAddr(i, "1")),
+			append(mine.Addrs, guestAddr(i, "2"))
 	}
 	if n.stack, err = netstack.NewStack(near, mine); err != nil {
 		t.Fatal(err)
@@ -135,7 +136,8 @@ func (n *guest) start(t *testing.T) *sctppeer.Peer {
 func (n *guest) plain(nets ...int) *peertest.Plain {
 	p := &peertest.Plain{SCTP: n.stack.SCTP(), Start: n.start, NoReason: true}
 	for _, i := range nets {
-		p.Ours, p.Theirs = append(p.Ours, guestAddr(i, "2").Addr()), append(p.Theirs, guestAddr(i, "1").Addr())
+		p.Ours, p.Theirs = append(p.Ours, guestAddr(i, "2").Addr()),
+			append(p.Theirs, guestAddr(i, "1").Addr())
 	}
 	return p
 }
@@ -167,8 +169,8 @@ func impairments(net int) []string {
 
 func smoke() bool { return os.Getenv("VRNIC_TEST_INTEROP") == "smoke" }
 
-// Linux's SCTP in a guest. SCTP-001, SCTP-004, SCTP-026, SCTP-047, SCTP-059, SCTP-151, SCTP-154, SCTP-157.
-// SDDP-001, SDDP-002, SDDP-004, SDDP-005, SDDP-013, SDDP-067, SDDP-068.
+// Linux's SCTP in a guest. SCTP-001, SCTP-004, SCTP-026, SCTP-047, SCTP-059, SCTP-151, SCTP-154,
+// SCTP-157. SDDP-001, SDDP-002, SDDP-004, SDDP-005, SDDP-013, SDDP-067, SDDP-068.
 func TestLinux(t *testing.T) {
 	n := newGuest(t)
 	for name, net := range map[string]int{"IPv4": ipv4, "IPv6": ipv6} {
@@ -193,14 +195,16 @@ func TestLinux(t *testing.T) {
 		n.plain(0, 1).Multihomed(t, func() { n.cut.Store(true) }, func() { n.cut.Store(false) })
 	})
 	net := stacknet.New(n.stack)
-	d, err := vnic.New(vnic.Config{Name: "vrnic0", MAC: n.stack.MAC(), MTU: n.stack.MTU(), Addrs: n.stack.Addrs(), Network: net})
+	d, err := vnic.New(vnic.Config{Name: "vrnic0", MAC: n.stack.MAC(), MTU: n.stack.MTU(),
+		Addrs: n.stack.Addrs(), Network: net})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { d.Close() })
 	c := vnictest.Open(t, d, vnic.ContextConfig{})
 	rig := func(net int) *peertest.Rig {
-		return &peertest.Rig{Ctx: c, Ours: guestAddr(net, "2").Addr(), Theirs: guestAddr(net, "1").Addr().String(), Start: n.start, MaxSeg: 600}
+		return &peertest.Rig{Ctx: c, Ours: guestAddr(net, "2").Addr(),
+			Theirs: guestAddr(net, "1").Addr().String(), Start: n.start, MaxSeg: 600}
 	}
 	for name, net := range map[string]int{"IPv4": ipv4, "IPv6": ipv6} {
 		t.Run("DDP "+name, func(t *testing.T) {
@@ -226,15 +230,18 @@ func TestLinux(t *testing.T) {
 	}
 }
 
-// dissect has tshark look at a recording: each checksum is good, nothing is malformed, and there is DDP in it.
+// dissect has tshark look at a recording: each checksum is good, nothing is malformed, and there is
+// DDP in it.
 func dissect(t *testing.T, pcap string) {
 	t.Helper()
 	if _, err := exec.LookPath("tshark"); err != nil {
 		needtest.Lacking(t, "tshark", err)
 	}
 	// One line a packet; fields are empty where a packet has none.
-	cmd := exec.Command("tshark", "-n", "-r", pcap, "-o", "sctp.checksum:CRC 32c", "-Y", "sctp", "-T", "fields",
-		"-e", "sctp.checksum.status", "-e", "_ws.malformed", "-e", "sctp.data_payload_proto_id", "-e", "sctp.adaptation_layer_indication")
+	cmd := exec.Command("tshark", "-n", "-r", pcap, "-o", "sctp.checksum:CRC 32c", "-Y", "sctp", "-T",
+		"fields",
+		"-e", "sctp.checksum.status", "-e", "_ws.malformed", "-e", "sctp.data_payload_proto_id", "-e",
+		"sctp.adaptation_layer_indication")
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%s: %v", cmd, err)

@@ -45,7 +45,9 @@ func (p *Lockstep) Close() {
 }
 
 // Input gives it a packet.
-func (p *Lockstep) Input(packet []byte) error { return p.line("packet " + hex.EncodeToString(packet)) }
+func (p *Lockstep) Input(packet []byte) error {
+	return p.line("packet " + hex.EncodeToString(packet))
+}
 
 // Tick lets time pass.
 func (p *Lockstep) Tick(d time.Duration) error {
@@ -53,7 +55,9 @@ func (p *Lockstep) Tick(d time.Duration) error {
 }
 
 // Do gives it a command.
-func (p *Lockstep) Do(format string, args ...any) error { return p.line(fmt.Sprintf(format, args...)) }
+func (p *Lockstep) Do(format string, args ...any) error {
+	return p.line(fmt.Sprintf(format, args...))
+}
 
 func (p *Lockstep) line(s string) (refused error) {
 	if _, err := io.WriteString(p.in, s+"\n"); err != nil {

@@ -107,7 +107,8 @@ func (p *Peer) Do(ctx context.Context, format string, args ...any) error {
 	if _, err := io.WriteString(p.in, line+"\n"); err != nil {
 		return fmt.Errorf("sctppeer: %.80s: %w", line, err)
 	}
-	s, err := p.wait(ctx, func(s string) bool { return s == "ok" || strings.HasPrefix(s, "error ") }, "answer")
+	s, err := p.wait(ctx, func(s string) bool { return s == "ok" || strings.HasPrefix(s, "error ") },
+		"answer")
 	if err != nil {
 		return err
 	}

@@ -269,7 +269,8 @@ func (w *world) dial() {
 func (w *world) begin() {
 	w.T.Helper()
 	a, err := w.e.Dial(w.Now, sctp.DialConfig{
-		LocalPort: ourPort, Locals: []netip.Addr{ourAddr}, RemotePort: peerPort, Remotes: []netip.Addr{peerAddr},
+		LocalPort: ourPort, Locals: []netip.Addr{ourAddr}, RemotePort: peerPort, Remotes: []netip.Addr{
+			peerAddr},
 	})
 	if err != nil {
 		w.T.Fatal(err)
@@ -335,13 +336,16 @@ func (w *world) say(o sctp.SendOptions, data string) {
 // goodMessages checks count messages that came from bulk.
 func (w *world) goodMessages(count, streams, size int, ppid uint32, unordered bool) {
 	w.T.Helper()
-	w.Until(fmt.Sprintf("%d messages", count), 20*time.Minute, func() bool { return len(w.received) >= count })
+	w.Until(fmt.Sprintf("%d messages", count), 20*time.Minute,
+		func() bool { return len(w.received) >= count })
 	next := make([]int, streams)
 	seen := map[int]bool{}
 	for _, m := range w.received {
 		n := int(binary.BigEndian.Uint32(m.data))
-		if !bytes.Equal(m.data, sctppeer.Fill(n, size)) || m.ppid != ppid || m.unordered != unordered || int(m.stream) != n%streams || seen[n] {
-			w.T.Fatalf("message %d of stream %d, PPID %d, unordered %v, %d octets is not as it was sent", n, m.stream, m.ppid, m.unordered, len(m.data))
+		if !bytes.Equal(m.data, sctppeer.Fill(n, size)) || m.ppid != ppid || m.unordered != unordered ||
+			int(m.stream) != n%streams || seen[n] {
+			w.T.Fatalf("message %d of stream %d, PPID %d, unordered %v, %d octets is not as it was sent", n,
+				m.stream, m.ppid, m.unordered, len(m.data))
 		}
 		seen[n] = true
 		if !unordered && n/streams != next[m.stream] {
@@ -363,12 +367,14 @@ func (w *world) goodAtPeer(count, streams int, size func(n int) int, unordered b
 	for range count {
 		var stream, n, order, got int
 		line := w.said("good")
-		if _, err := fmt.Sscanf(line, "good %d %d %d %d", &stream, &n, &order, &got); err != nil || seen[n] || stream != n%streams || got != size(n) {
+		if _, err := fmt.Sscanf(line, "good %d %d %d %d", &stream, &n, &order, &got); err != nil ||
+			seen[n] || stream != n%streams || got != size(n) {
 			w.T.Fatalf("usrsctp: %s (%v)", line, err)
 		}
 		seen[n] = true
 		if !unordered && n/streams != next[stream] {
-			w.T.Fatalf("stream %d: message %d reached usrsctp instead of %d", stream, n/streams, next[stream])
+			w.T.Fatalf("stream %d: message %d reached usrsctp instead of %d", stream, n/streams,
+				next[stream])
 		}
 		next[stream]++
 	}
@@ -382,8 +388,8 @@ func chunks(b []byte) (types []byte) {
 	return types
 }
 
-// outstanding is how many octets were sent in DATA chunks beyond what the last SACK acknowledges, and the window
-// that it tells.
+// outstanding is how many octets were sent in DATA chunks beyond what the last SACK acknowledges,
+// and the window that it tells.
 func outstanding(data, sacks [][]byte) (octets, window int) {
 	var cum uint32
 	for _, b := range sacks {

@@ -50,12 +50,14 @@ func newLab(t *testing.T) *lab {
 	t.Cleanup(func() { sw.Close() })
 	for i := range l.stacks {
 		addr := netip.MustParsePrefix(fmt.Sprintf("10.0.0.%d/24", i+1))
-		st, err := netstack.NewStack(sw, netstack.Config{Name: fmt.Sprintf("vrnic%d", i), Addrs: []netip.Prefix{addr}, Clock: l.clock})
+		st, err := netstack.NewStack(sw, netstack.Config{Name: fmt.Sprintf("vrnic%d", i),
+			Addrs: []netip.Prefix{addr}, Clock: l.clock})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { st.Close() })
-		d, err := vnic.New(vnic.Config{Name: st.Name(), MAC: st.MAC(), Addrs: st.Addrs(), Network: stacknet.New(st)})
+		d, err := vnic.New(vnic.Config{Name: st.Name(), MAC: st.MAC(), Addrs: st.Addrs(),
+			Network: stacknet.New(st)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +102,8 @@ func (l *lab) settle(want census, goroutines int) {
 		}
 		if time.Now().After(late) {
 			buf := make([]byte, 1<<16)
-			l.t.Fatalf("there are %+v and %d goroutines, were %+v and %d\n%s", c, n, want, goroutines, buf[:runtime.Stack(buf, true)])
+			l.t.Fatalf("there are %+v and %d goroutines, were %+v and %d\n%s", c, n, want, goroutines,
+				buf[:runtime.Stack(buf, true)])
 		}
 		time.Sleep(5 * time.Millisecond) // before it looks again
 	}
@@ -124,7 +127,8 @@ func (l *lab) cycle(i int) {
 		from = to // within a device
 	}
 	cfg := vnictest.PeerConfig{
-		QP: rdma.QPConfig{MaxSendWR: 8, MaxRecvWR: 4}, CQDepth: 16, Buffer: 4096, Param: rdma.ConnParam{Extensions: true},
+		QP: rdma.QPConfig{MaxSendWR: 8, MaxRecvWR: 4}, CQDepth: 16, Buffer: 4096, Param: rdma.ConnParam{
+			Extensions: true},
 	}
 	x := vnictest.NewPeer(t, from, cfg)
 	var srq rdma.SRQ
@@ -156,7 +160,8 @@ func (l *lab) cycle(i int) {
 	}
 	x.Write(2, 0, 1024, y, 0)
 	x.Read(3, 2048, 1024, y, 0)
-	x.Post(rdma.SendWR{ID: 4, Op: rdma.OpFetchAdd, RemoteAddr: y.MR.Addr() + 2048, RKey: y.MR.RKey(), Atomic: rdma.AtomicArgs{CompareAdd: 1}}, 4088, 8)
+	x.Post(rdma.SendWR{ID: 4, Op: rdma.OpFetchAdd, RemoteAddr: y.MR.Addr() + 2048, RKey: y.MR.RKey(),
+		Atomic: rdma.AtomicArgs{CompareAdd: 1}}, 4088, 8)
 	x.Send(5, 512, 512)
 	for j, wc := range x.Next(x.SendCQ, 4) {
 		if wc.Status != rdma.WCSuccess || wc.ID != uint64(2+j) {
@@ -197,8 +202,8 @@ func (l *lab) cycle(i int) {
 	}
 }
 
-// Connections come and go, and nothing is left of them: no goroutine, no socket of the TCP/IP stack, no entry of
-// a table, no memory. `make soak` runs 100,000.
+// Connections come and go, and nothing is left of them: no goroutine, no socket of the TCP/IP
+// stack, no entry of a table, no memory. `make soak` runs 100,000.
 func TestCycles(t *testing.T) {
 	const batch = 100
 	n := cycles(t)
@@ -222,8 +227,10 @@ func TestCycles(t *testing.T) {
 	}
 	// A leak of 16 octets in each cycle shows in 100,000.
 	grown, allowed := heap()-before, int64(512<<10+16*(n-warm))
-	t.Logf("%d cycles in %v; the heap has grown from %d by %d octets, %d goroutines", n, time.Since(begin).Round(time.Millisecond), before, grown, runtime.NumGoroutine())
+	t.Logf("%d cycles in %v; the heap has grown from %d by %d octets, %d goroutines", n,
+		time.Since(begin).Round(time.Millisecond), before, grown, runtime.NumGoroutine())
 	if grown > allowed {
-		t.Errorf("the heap has grown by %d octets in %d cycles, at most %d are well", grown, n-warm, allowed)
+		t.Errorf("the heap has grown by %d octets in %d cycles, at most %d are well", grown,
+			n-warm, allowed)
 	}
 }

@@ -16,8 +16,8 @@ var cPrograms = struct {
 	built map[string]error
 }{built: make(map[string]error)}
 
-// cProgram compiles a program of testdata against Debian's headers and its libraries' names, with extra
-// flags if there are any, and returns its path.
+// cProgram compiles a program of testdata against Debian's headers and its libraries' names, with
+// extra flags if there are any, and returns its path.
 func cProgram(t *testing.T, name string, flags ...string) string {
 	t.Helper()
 	need(t, "gcc", "/usr/include/infiniband/verbs.h", "/usr/include/rdma/rdma_cma.h")
@@ -26,8 +26,10 @@ func cProgram(t *testing.T, name string, flags ...string) string {
 	path := filepath.Join(workDir, "c-"+name)
 	err, ok := cPrograms.built[name]
 	if !ok {
-		args := slices.Concat([]string{"-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o", path,
-			"testdata/" + name + ".c", "testdata/vt.c"}, flags, []string{"-lrdmacm", "-libverbs", "-pthread", "-ldl"})
+		args := slices.Concat([]string{"-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror",
+			"-o", path,
+			"testdata/" + name + ".c", "testdata/vt.c"}, flags, []string{"-lrdmacm", "-libverbs",
+			"-pthread", "-ldl"})
 		if name == "providers" {
 			args = append(args, "-lefa", "-lmlx5")
 		}
@@ -45,8 +47,8 @@ func cProgram(t *testing.T, name string, flags ...string) string {
 // cLimit is for a case: each of its waits has a limit of 30 seconds, and says where it was.
 const cLimit = 2 * time.Minute
 
-// startC starts cases of a program of testdata with the client at one place and the server at another, of
-// one daemon.
+// startC starts cases of a program of testdata with the client at one place and the server at
+// another, of one daemon.
 func (top *topology) startC(t *testing.T, name string, cases ...string) *process {
 	t.Helper()
 	env := []string{"VT_SERVER=" + top.server.addrs[0], "VT_CLIENT=" + top.client.addrs[0]}
@@ -66,8 +68,8 @@ func (top *topology) runC(t *testing.T, name string, cases ...string) {
 	}
 }
 
-// inOneDaemon calls f for two ends on one device, whose connections need no network, and on two devices of one
-// daemon, whose connections are TCP's.
+// inOneDaemon calls f for two ends on one device, whose connections need no network, and on two
+// devices of one daemon, whose connections are TCP's.
 func inOneDaemon(t *testing.T, f func(t *testing.T, top *topology)) {
 	t.Helper()
 	for _, make := range topologies[:2] {

@@ -43,8 +43,8 @@ type daemon struct {
 	stdin  *os.File // of programs that are run
 }
 
-// up starts a daemon with a socket of its own and waits until it is ready. At the test's end nothing
-// may be left in it.
+// up starts a daemon with a socket of its own and waits until it is ready. At the test's end
+// nothing may be left in it.
 func up(t *testing.T, ns *netlab.NS, args ...string) *daemon {
 	t.Helper()
 	return upAs(t, ns, 0, args...)
@@ -113,7 +113,8 @@ func (d *daemon) explain() {
 // running has the daemons of all tests that run.
 var running sync.Map
 
-// daemonsSay is what the daemons have and what their goroutines are at, when something has not come in time. It ends them.
+// daemonsSay is what the daemons have and what their goroutines are at, when something has not come
+// in time. It ends them.
 func daemonsSay() string {
 	var out strings.Builder
 	running.Range(func(key, _ any) bool {
@@ -192,7 +193,8 @@ func (d *daemon) settle() {
 			return
 		}
 		if time.Since(begin) > patience {
-			d.T.Fatalf("the daemon holds %+v and %d more descriptors, held %+v in the beginning", got, more, d.before)
+			d.T.Fatalf("the daemon holds %+v and %d more descriptors, held %+v in the beginning", got, more,
+				d.before)
 		}
 		time.Sleep(10 * time.Millisecond) // before it looks again
 	}
@@ -208,7 +210,8 @@ func (d *daemon) listens(p *process, port, n int) {
 		found := 0
 		for _, row := range d.show("cm") {
 			local, _ := row["local"].(string)
-			if row["state"] == "LISTEN" && (port == 0 || strings.HasSuffix(local, fmt.Sprintf(":%d", port))) {
+			if row["state"] == "LISTEN" && (port == 0 || strings.HasSuffix(local,
+				fmt.Sprintf(":%d", port))) {
 				found++
 			}
 		}
@@ -319,5 +322,6 @@ var topologies = []struct {
 	name string
 	make func(t *testing.T) *topology
 }{
-	{"one device", oneDevice}, {"two devices", twoDevices}, {"two daemons", twoDaemons}, {"TAP", overTAP},
+	{"one device", oneDevice}, {"two devices", twoDevices}, {"two daemons", twoDaemons},
+	{"TAP", overTAP},
 }

@@ -17,10 +17,12 @@ var shownPrograms = []struct{ program, version, result string }{
 	{"ibv_devices", "44.0", "lists the devices"},
 	{"ibv_devinfo", "44.0", "attributes of devices and ports, transport iWARP"},
 	{"ibv_asyncwatch", "44.0", "waits for events"},
-	{"rping", "44.0", "data compared by both sides; either side killed: the other disconnects, flushes, ends"},
+	{"rping", "44.0", "data compared by both sides; either side killed: the other disconnects, " +
+		"flushes, ends"},
 	{"ucmatose", "44.0", "all messages received"},
 	{"rdma_client", "44.0", "with rdma_server: synchronous ids"},
-	{"rdma_xclient", "44.0", "with rdma_xserver: synchronous ids; XRC (`-c x`) does not exist on iWARP"},
+	{"rdma_xclient", "44.0",
+		"with rdma_xserver: synchronous ids; XRC (`-c x`) does not exist on iWARP"},
 	{"cmtime", "44.0", "connections made and ended"},
 	{"ib_send_bw", "4.5-0.17", "all messages counted"},
 	{"ib_send_lat", "4.5-0.17", "all messages counted"},
@@ -37,7 +39,8 @@ var shownPrograms = []struct{ program, version, result string }{
 
 // otherOptions are those of programs that are in no table of jobs.
 var otherOptions = map[string]string{
-	"ibv_devices": "", "ibv_devinfo": "-l -v -d", "ibv_asyncwatch": "", "fi_info": "-p verbs", "fi_pingpong": "-c -d " + strings.Join(fabricAll, " "),
+	"ibv_devices": "", "ibv_devinfo": "-l -v -d", "ibv_asyncwatch": "", "fi_info": "-p verbs",
+	"fi_pingpong": "-c -d " + strings.Join(fabricAll, " "),
 }
 
 const (
@@ -61,7 +64,8 @@ func table(t *testing.T) string {
 			}
 			name, value, _ := strings.Cut(strings.Replace(o, "=", " ", 1), " ")
 			switch {
-			case slices.Contains([]string{"-n", "-C", "-F", "--name", "--thread", "--rw", "--size", "--iodepth_batch_complete", "--do_verify"}, name):
+			case slices.Contains([]string{"-n", "-C", "-F", "--name", "--thread", "--rw", "--size",
+				"--iodepth_batch_complete", "--do_verify"}, name):
 				continue // how many, or how fio puts it
 			case slices.Contains([]string{"ADDR", "PORT", "CLIENT"}, value):
 				o = name
@@ -101,8 +105,8 @@ func table(t *testing.T) string {
 	return s.String()
 }
 
-// The table of docs/verbs.md says what these tests run; `go test -run TestDocs ./integration/verbs -update`
-// writes it.
+// The table of docs/verbs.md says what these tests run; `go test -run TestDocs ./integration/verbs
+// -update` writes it.
 func TestDocs(t *testing.T) {
 	path := filepath.Join(topDir, docsFile)
 	b, err := os.ReadFile(path)

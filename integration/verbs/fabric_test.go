@@ -12,12 +12,14 @@ import (
 func TestTrap05Getifaddrs(t *testing.T) {
 	need(t, "fi_info")
 	d := up(t, nil, "--device", deviceA)
-	d.start("fi_info", "-p", "verbs").succeed(patience, "provider: verbs", `domain: vrnic0`, "type: FI_EP_MSG", "protocol: FI_PROTO_IWARP", `provider: verbs;ofi_rxm`)
-	d.start("fi_info", "-p", "verbs", "-v", "-t", "FI_EP_MSG").succeed(patience, `fi_sockaddr_in://10\.77\.0\.2:`, `fi_sockaddr_in6://\[fd77::2\]`)
+	d.start("fi_info", "-p", "verbs").succeed(patience, "provider: verbs", `domain: vrnic0`,
+		"type: FI_EP_MSG", "protocol: FI_PROTO_IWARP", `provider: verbs;ofi_rxm`)
+	d.start("fi_info", "-p", "verbs", "-v", "-t", "FI_EP_MSG").succeed(patience,
+		`fi_sockaddr_in://10\.77\.0\.2:`, `fi_sockaddr_in6://\[fd77::2\]`)
 }
 
-// fabricJob is fi_pingpong, which compares what comes back with what it sent. Its two sides meet over
-// the kernel's TCP first.
+// fabricJob is fi_pingpong, which compares what comes back with what it sent. Its two sides meet
+// over the kernel's TCP first.
 func fabricJob(t *testing.T, top *topology, options string, limit time.Duration) {
 	t.Helper()
 	need(t, "fi_pingpong")
@@ -28,13 +30,15 @@ func fabricJob(t *testing.T, top *topology, options string, limit time.Duration)
 		}
 		return "vrnic0"
 	}
-	server := top.server.in(t).start(words("fi_pingpong -c -B PORT -d DEV "+options, "PORT", port, "DEV", dev(top.server))...)
+	server := top.server.in(t).start(words("fi_pingpong -c -B PORT -d DEV "+options, "PORT", port,
+		"DEV", dev(top.server))...)
 	listensTCP(t, server)
 	here := " 127.0.0.1"
 	if strings.Contains(options, "-6") {
 		here = " ::1"
 	}
-	client := top.client.in(t).start(words("fi_pingpong -c -P PORT -d DEV "+options+here, "PORT", port, "DEV", dev(top.client))...)
+	client := top.client.in(t).start(words("fi_pingpong -c -P PORT -d DEV "+options+here, "PORT", port,
+		"DEV", dev(top.client))...)
 	client.succeed(limit, `^bytes +#sent`, `^[\d.kmg]+ +[\d.k]+ +=[\d.k]+`)
 	server.succeed(limit, `^bytes +#sent`)
 	top.server.in(t).settle()
@@ -44,7 +48,8 @@ func fabricJob(t *testing.T, top *topology, options string, limit time.Duration)
 // fabricQuick are fi_pingpong's options in every test run, and fabricAll in a thorough one.
 var (
 	fabricQuick = []string{"-p verbs -e msg -I 20 -S 4096", "-p verbs;ofi_rxm -e rdm -I 20 -S 4096"}
-	fabricAll   = []string{"-p verbs -e msg -S all", "-p verbs -e msg -6 -S all", "-p verbs;ofi_rxm -e rdm -S all",
+	fabricAll   = []string{"-p verbs -e msg -S all", "-p verbs -e msg -6 -S all",
+		"-p verbs;ofi_rxm -e rdm -S all",
 		"-p verbs;ofi_rxm -e rdm -m tagged -S all", "-p verbs -e msg -I 2000 -S 64"}
 )
 

@@ -15,12 +15,15 @@ func fioJobs() (jobs []job) {
 		if verb == "send" {
 			verify, header = " --verify=crc32c", " --verify=crc32c --do_verify=0"
 		}
-		for _, size := range []struct{ bs, size, depth string }{{"4k", "2m", "16"}, {"64k", "16m", "8"}, {"1m", "64m", "2"}} {
+		for _, size := range []struct{ bs, size, depth string }{{"4k", "2m", "16"}, {"64k", "16m", "8"},
+			{"1m", "64m", "2"}} {
 			r := func(s string) string { return fmt.Sprintf(s, size.bs, size.size, size.depth) }
 			jobs = append(jobs, job{
-				name:      "fio " + verb + " " + size.bs,
-				server:    r("fio --thread --name=server --ioengine=rdma --port=PORT --rw=read --bs=%s --size=%s --iodepth=%s" + verify),
-				client:    r("fio --thread --name=client --ioengine=rdma --hostname=ADDR --port=PORT --verb=" + verb + " --rw=write --bs=%s --size=%s --iodepth=%s --iodepth_batch_complete=1" + header),
+				name: "fio " + verb + " " + size.bs,
+				server: r("fio --thread --name=server --ioengine=rdma --port=PORT --rw=read --bs=%s " +
+					"--size=%s --iodepth=%s" + verify),
+				client: r("fio --thread --name=client --ioengine=rdma --hostname=ADDR --port=PORT --verb=" +
+					verb + " --rw=write --bs=%s --size=%s --iodepth=%s --iodepth_batch_complete=1" + header),
 				serverOut: []string{`err= 0`, "!verify:"}, clientOut: []string{`err= 0`},
 				limit: time.Minute, quick: size.bs == "64k",
 			})

@@ -11,8 +11,9 @@ import (
 	"github.com/vrnic/vrnic/internal/needtest"
 )
 
-// heapJobs are programs of Debian's whose buffers are large or aligned to pages. Without perftest's Sends with events:
-// the faster they are, the likelier a sender has used up its credit and waits for ever, see perfJobs.
+// heapJobs are programs of Debian's whose buffers are large or aligned to pages. Without perftest's
+// Sends with events: the faster they are, the likelier a sender has used up its credit and waits
+// for ever, see perfJobs.
 func heapJobs() (jobs []job) {
 	add := func(j job) {
 		j.name = "lent, " + j.name
@@ -23,8 +24,10 @@ func heapJobs() (jobs []job) {
 			add(j)
 		}
 	}
-	for i, o := range []string{"write_bw -n 2000", "read_bw -n 2000", "send_bw -n 2000", "write_lat -n 200 -s 65536",
-		"write_bw -n 200 -q 4 -b", "write_bw -n 100 -s 1048576", "send_bw -n 200 --use-srq", "read_lat -n 200 -s 64", "send_lat -n 200 -s 65536"} {
+	for i, o := range []string{"write_bw -n 2000", "read_bw -n 2000", "send_bw -n 2000",
+		"write_lat -n 200 -s 65536",
+		"write_bw -n 200 -q 4 -b", "write_bw -n 100 -s 1048576", "send_bw -n 200 --use-srq",
+		"read_lat -n 200 -s 64", "send_lat -n 200 -s 65536"} {
 		tool, options, _ := strings.Cut(o, " ")
 		add(perfJob("ib_"+tool, options, i < 4))
 	}
@@ -34,7 +37,8 @@ func heapJobs() (jobs []job) {
 			add(j)
 			if strings.Contains(j.name, "send") {
 				j.name += ", jobs that are forked"
-				j.server, j.client = strings.Replace(j.server, "--thread ", "", 1), strings.Replace(j.client, "--thread ", "", 1)
+				j.server, j.client = strings.Replace(j.server, "--thread ", "", 1), strings.Replace(j.client,
+					"--thread ", "", 1)
 				add(j)
 			}
 		}
@@ -72,7 +76,8 @@ func TestLendHeap(t *testing.T) {
 			for _, c := range []struct{ program, cases string }{
 				{"memory", "kinds many shared threads"},
 				{"transfer", "sends writes_and_reads gather inlined atomics shared_receives chains mixed"},
-				{"errors", "local_key local_bounds local_pd local_unmapped_large receive_rights too_long read_refused write_refused disconnected"},
+				{"errors", "local_key local_bounds local_pd local_unmapped_large receive_rights too_long " +
+					"read_refused write_refused disconnected"},
 				{"life", "forks forks_while_busy forks_first execs exec_disconnects main_thread_ends"},
 			} {
 				top.runC(t, c.program, strings.Fields(c.cases)...)
@@ -81,8 +86,8 @@ func TestLendHeap(t *testing.T) {
 	}
 }
 
-// What --lend-heap is for: the daemon maps a program's buffer, and has no way into the rest of its memory. A
-// program that is killed leaves nothing.
+// What --lend-heap is for: the daemon maps a program's buffer, and has no way into the rest of its
+// memory. A program that is killed leaves nothing.
 func TestLendHeapMaps(t *testing.T) {
 	needHeap(t)
 	need(t, "ib_write_bw")
@@ -93,7 +98,8 @@ func TestLendHeapMaps(t *testing.T) {
 			port := int(nextPort.Add(1))
 			server := top.server.start("ib_write_bw", "-R", "-F", "-p", fmt.Sprint(port), "-D", "60")
 			top.server.listens(server, port, 1)
-			client := top.client.start("ib_write_bw", "-R", "-F", "-p", fmt.Sprint(port), "-D", "60", top.server.addrs[0])
+			client := top.client.start("ib_write_bw", "-R", "-F", "-p", fmt.Sprint(port), "-D", "60",
+				top.server.addrs[0])
 			clients := func() (programs []map[string]any) {
 				for _, row := range top.server.show("client") {
 					if row["mr"].(float64) > 0 {
@@ -102,10 +108,12 @@ func TestLendHeapMaps(t *testing.T) {
 				}
 				return programs
 			}
-			proctest.Eventually(t, patience, "two programs with memory regions", func() bool { return len(clients()) == 2 || client.Ended() })
+			proctest.Eventually(t, patience, "two programs with memory regions",
+				func() bool { return len(clients()) == 2 || client.Ended() })
 			for _, row := range clients() {
 				lent, own := row["mem"].(float64), row["own_memory"]
-				if lend == "1" && (lent != 1 || own != "" && own != nil) || lend == "0" && (lent != 0 || own == "" || own == nil) {
+				if lend == "1" && (lent != 1 || own != "" && own != nil) || lend == "0" && (lent != 0 ||
+					own == "" || own == nil) {
 					t.Errorf("with VRNIC_LEND_HEAP=%s: %v", lend, row)
 				}
 			}

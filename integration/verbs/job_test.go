@@ -21,9 +21,10 @@ type job struct {
 	listeners            int  // how many ids it has that listen, -1: see ready
 	ready                string
 	limit                time.Duration // of each side; 0: patience
-	again                []string      // what a client says that is to be run once more: faults of its program's own
-	quick                bool          // belongs to every test run
-	env                  []string
+	// what a client says that is to be run once more: faults of its program's own
+	again []string
+	quick bool // belongs to every test run
+	env   []string
 }
 
 // nextPort is shared by all tests: a port is used once.
@@ -51,7 +52,8 @@ func (top *topology) run(t *testing.T, j *job, family int) {
 func (top *topology) try(t *testing.T, j *job, family, tries int) {
 	t.Helper()
 	port := int(nextPort.Add(1))
-	replace := []string{"ADDR", top.server.addrs[family], "CLIENT", top.client.addrs[family], "PORT", fmt.Sprint(port)}
+	replace := []string{"ADDR", top.server.addrs[family], "CLIENT", top.client.addrs[family], "PORT",
+		fmt.Sprint(port)}
 	need(t, strings.Fields(j.server)[0], strings.Fields(j.client)[0])
 	limit := j.limit
 	if limit == 0 {
@@ -67,7 +69,8 @@ func (top *topology) try(t *testing.T, j *job, family, tries int) {
 	client := top.client.in(t).startWith(j.env, words(j.client, replace...)...)
 	if len(j.again) > 0 && tries > 1 {
 		_ = client.Wait(limit) // succeed looks at how it ended
-		if out := client.Output(); slices.ContainsFunc(j.again, func(s string) bool { return strings.Contains(out, s) }) {
+		if out := client.Output(); slices.ContainsFunc(j.again,
+			func(s string) bool { return strings.Contains(out, s) }) {
 			server.Kill()
 			top.try(t, j, family, tries-1)
 			return

@@ -46,12 +46,14 @@ func TestMain(m *testing.M) {
 		builds := [][]string{{"go", "build", "-o", program, "github.com/vrnic/vrnic/cmd/vrnic"}}
 		if raceDetector {
 			daemonProgram = filepath.Join(dir, "vrnic-race")
-			builds = append(builds, []string{"go", "build", "-race", "-o", daemonProgram, "github.com/vrnic/vrnic/cmd/vrnic"})
+			builds = append(builds, []string{"go", "build", "-race", "-o", daemonProgram,
+				"github.com/vrnic/vrnic/cmd/vrnic"})
 		}
 		// VRNIC_TEST_LIBS names libraries that are there, such as ones built with a sanitizer.
 		if libs = os.Getenv("VRNIC_TEST_LIBS"); libs == "" && len(missing("gcc", "make")) == 0 {
 			libs = filepath.Join(dir, "lib")
-			builds = append(builds, append([]string{"make", "-s", "-C", filepath.Join(topDir, "verbs"), "BUILD=" + libs}, sanitize.build...))
+			builds = append(builds, append([]string{"make", "-s", "-C", filepath.Join(topDir, "verbs"),
+				"BUILD=" + libs}, sanitize.build...))
 		}
 		for _, args := range builds {
 			cmd := exec.Command(args[0], args[1:]...)
@@ -70,11 +72,15 @@ func TestMain(m *testing.M) {
 // packages says which of Debian's packages has a program, or a file.
 var packages = map[string]string{
 	"gcc": "gcc", "make": "make", "clang": "clang", "valgrind": "valgrind",
-	"rping": "rdmacm-utils", "ucmatose": "rdmacm-utils", "rdma_server": "rdmacm-utils", "rdma_client": "rdmacm-utils",
-	"rdma_xserver": "rdmacm-utils", "rdma_xclient": "rdmacm-utils", "cmtime": "rdmacm-utils", "rstream": "rdmacm-utils",
-	"ibv_devices": "ibverbs-utils", "ibv_devinfo": "ibverbs-utils", "ibv_asyncwatch": "ibverbs-utils", "ibv_rc_pingpong": "ibverbs-utils",
-	"fio": "fio", "fi_info": "libfabric-bin", "fi_pingpong": "libfabric-bin",
-	"/usr/include/infiniband/verbs.h": "libibverbs-dev", "/usr/include/rdma/rdma_cma.h": "librdmacm-dev",
+	"rping": "rdmacm-utils", "ucmatose": "rdmacm-utils", "rdma_server": "rdmacm-utils",
+	"rdma_client":  "rdmacm-utils",
+	"rdma_xserver": "rdmacm-utils", "rdma_xclient": "rdmacm-utils", "cmtime": "rdmacm-utils",
+	"rstream":     "rdmacm-utils",
+	"ibv_devices": "ibverbs-utils", "ibv_devinfo": "ibverbs-utils", "ibv_asyncwatch": "ibverbs-utils",
+	"ibv_rc_pingpong": "ibverbs-utils",
+	"fio":             "fio", "fi_info": "libfabric-bin", "fi_pingpong": "libfabric-bin",
+	"/usr/include/infiniband/verbs.h": "libibverbs-dev",
+	"/usr/include/rdma/rdma_cma.h":    "librdmacm-dev",
 }
 
 func packageOf(name string) string {

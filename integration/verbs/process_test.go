@@ -28,7 +28,8 @@ func start(t *testing.T, ns *netlab.NS, uid int, env []string, argv ...string) *
 }
 
 // startWith is start with a standard input.
-func startWith(t *testing.T, ns *netlab.NS, uid int, stdin *os.File, env []string, argv ...string) *process {
+func startWith(t *testing.T, ns *netlab.NS, uid int, stdin *os.File, env []string,
+	argv ...string) *process {
 	t.Helper()
 	return &process{proctest.Start(t, proctest.Config{
 		NS: ns, UID: uid, Stdin: stdin, Env: env, Dir: workDir, Patience: patience,
@@ -56,8 +57,8 @@ func (p *process) fail(limit time.Duration, want ...string) {
 	p.wantOutput(want...)
 }
 
-// wantOutput wants the output to match each of some regular expressions; one that begins with ! must
-// not match.
+// wantOutput wants the output to match each of some regular expressions; one that begins with !
+// must not match.
 func (p *process) wantOutput(want ...string) {
 	p.T.Helper()
 	out := p.Output()

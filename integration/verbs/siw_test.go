@@ -38,7 +38,8 @@ func newSiwLab(t *testing.T, ctx context.Context) *siwLab {
 	}
 	link := filepath.Join(t.TempDir(), "link")
 	l := &siwLab{daemon: up(t, nil, "--device", deviceA, "--port", "unix-listen:"+link)}
-	l.g, err = peer.Start(ctx, img, peer.Config{Link: link, Addrs: []netip.Prefix{netip.MustParsePrefix(guestAddr + "/24")}})
+	l.g, err = peer.Start(ctx, img, peer.Config{Link: link, Addrs: []netip.Prefix{
+		netip.MustParsePrefix(guestAddr + "/24")}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,14 +52,14 @@ func newSiwLab(t *testing.T, ctx context.Context) *siwLab {
 	return l
 }
 
-// A siwJob has one and the same program of Debian's on both sides, on vrnic's libraries here and on rdma-core's and
-// the kernel's driver in the guest.
+// A siwJob has one and the same program of Debian's on both sides, on vrnic's libraries here and on
+// rdma-core's and the kernel's driver in the guest.
 type siwJob struct {
 	server, client string
 	out            string // what the client's output must match
 	smoke          bool   // belongs to the quick part
-	// The server speaks first, which MPA does not allow before the client has said something: siw's client has to send a
-	// ready-to-receive message, as it does when it is told to.
+	// The server speaks first, which MPA does not allow before the client has said something: siw's
+	// client has to send a ready-to-receive message, as it does when it is told to.
 	serverFirst bool
 }
 
@@ -70,11 +71,13 @@ func siwJobs() (jobs []siwJob) {
 			out:    "ping data: rdma-ping-9: ", smoke: i == 2,
 		})
 	}
-	jobs = append(jobs, siwJob{server: "ucmatose -b ADDR -p PORT -c 4", client: "ucmatose -s ADDR -p PORT -c 4", out: "return status 0", serverFirst: true})
+	jobs = append(jobs, siwJob{server: "ucmatose -b ADDR -p PORT -c 4",
+		client: "ucmatose -s ADDR -p PORT -c 4", out: "return status 0", serverFirst: true})
 	for _, tool := range []string{"ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_send_lat"} {
 		for _, o := range []string{"-n 100 -s 4096", "-n 50 -s 65536"} {
 			s := fmt.Sprintf("%s -R -F -p PORT %s", tool, o)
-			jobs = append(jobs, siwJob{server: s, client: s + " ADDR", out: `^ *(4096|65536) +\d+ +[\d.]+ +`, smoke: tool == "ib_send_bw" && strings.Contains(o, "4096")})
+			jobs = append(jobs, siwJob{server: s, client: s + " ADDR", out: `^ *(4096|65536) +\d+ +[\d.]+ +`,
+				smoke: tool == "ib_send_bw" && strings.Contains(o, "4096")})
 		}
 	}
 	return jobs
@@ -123,7 +126,8 @@ func (l *siwLab) client(t *testing.T, ctx context.Context, j *siwJob) {
 			t.Fatal(err)
 		}
 		// It does not say when it listens. A listener of siw's is a socket of the kernel's.
-		proctest.Eventually(t, patience, j.server+" listens", func() bool { return l.guestListens(t, ctx, port) })
+		proctest.Eventually(t, patience, j.server+" listens",
+			func() bool { return l.guestListens(t, ctx, port) })
 		c := d.start(words(j.client, "ADDR", guestAddr, "PORT", port)...)
 		select {
 		case <-c.Done:
@@ -162,7 +166,8 @@ func (l *siwLab) guestListens(t *testing.T, ctx context.Context, port string) bo
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(out) {
-			if w := strings.Fields(line); len(w) > 3 && strings.HasSuffix(w[1], fmt.Sprintf(":%04X", n)) && w[3] == "0A" {
+			if w := strings.Fields(line); len(w) > 3 && strings.HasSuffix(w[1], fmt.Sprintf(":%04X", n)) &&
+				w[3] == "0A" {
 				return true
 			}
 		}

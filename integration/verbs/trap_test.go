@@ -13,14 +13,16 @@ import (
 	"github.com/vrnic/vrnic/internal/needtest"
 )
 
-// A trap is something that existing programs do, or rely on, that is easily missed. Those whose program
-// needs more than a table's line have a file with a test of that name.
+// A trap is something that existing programs do, or rely on, that is easily missed. Those whose
+// program needs more than a table's line have a file with a test of that name.
 
-// All programs start with all symbols bound at once: they and the libraries that they drag in find each
-// name in the version that they ask for. No provider is loaded.
+// All programs start with all symbols bound at once: they and the libraries that they drag in find
+// each name in the version that they ask for. No provider is loaded.
 func TestTrap01Symbols(t *testing.T) {
-	programs := []string{"ibv_devices", "ibv_devinfo", "ibv_asyncwatch", "ibv_rc_pingpong", "rping", "ucmatose", "rdma_server", "rdma_client",
-		"rdma_xserver", "rdma_xclient", "cmtime", "rstream", "ib_send_bw", "ib_send_lat", "ib_write_bw", "ib_write_lat", "ib_read_bw",
+	programs := []string{"ibv_devices", "ibv_devinfo", "ibv_asyncwatch", "ibv_rc_pingpong", "rping",
+		"ucmatose", "rdma_server", "rdma_client",
+		"rdma_xserver", "rdma_xclient", "cmtime", "rstream", "ib_send_bw", "ib_send_lat", "ib_write_bw",
+		"ib_write_lat", "ib_read_bw",
 		"ib_read_lat", "ib_atomic_bw", "ib_atomic_lat", "fio", "fi_info", "fi_pingpong"}
 	need(t, programs...)
 	d := up(t, nil, "--device", deviceA)
@@ -28,7 +30,8 @@ func TestTrap01Symbols(t *testing.T) {
 		// Whatever it says to --help: the loader has bound all it needs by then.
 		c := d.startEnv([]string{"LD_BIND_NOW=1"}, p, "--help")
 		_ = c.Wait(patience)
-		c.wantOutput("!symbol lookup error|undefined symbol|version .* not found|cannot open shared object")
+		c.wantOutput(
+			"!symbol lookup error|undefined symbol|version .* not found|cannot open shared object")
 	}
 	// The libraries of providers that programs are linked to find theirs in ours, data too.
 	for _, lib := range []string{"libmlx5.so.1", "libefa.so.1", "libmlx4.so.1"} {
@@ -42,17 +45,20 @@ func TestTrap01Symbols(t *testing.T) {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(maps)) {
-		if strings.Contains(line, "rdmav") || strings.Contains(line, "/usr/lib") && strings.Contains(line, "libibverbs") {
+		if strings.Contains(line, "rdmav") || strings.Contains(line, "/usr/lib") && strings.Contains(line,
+			"libibverbs") {
 			t.Errorf("a provider, or Debian's library, is loaded: %s", line)
 		}
 	}
 	w.Kill()
 }
 
-// oldABI are what versions of symbols are called that programs before 2006 used, with structs of their own.
+// oldABI are what versions of symbols are called that programs before 2006 used, with structs of
+// their own.
 const oldABI = "IBVERBS_1.0"
 
-// What Debian's libraries export, ours do, in the same versions; save the ABI of IBVERBS_1.0 where there is a later one.
+// What Debian's libraries export, ours do, in the same versions; save the ABI of IBVERBS_1.0 where
+// there is a later one.
 func TestTrap01Exports(t *testing.T) {
 	need(t)
 	for _, name := range []string{"libibverbs.so.1", "librdmacm.so.1"} {
@@ -89,7 +95,8 @@ func exports(t *testing.T, path string) map[string]bool {
 	}
 	out := make(map[string]bool)
 	for _, s := range syms {
-		if s.Section != elf.SHN_UNDEF && s.Section != elf.SHN_ABS && elf.ST_BIND(s.Info) != elf.STB_LOCAL {
+		if s.Section != elf.SHN_UNDEF && s.Section != elf.SHN_ABS &&
+			elf.ST_BIND(s.Info) != elf.STB_LOCAL {
 			out[s.Name+"@"+s.Version] = true
 		}
 	}
@@ -138,8 +145,10 @@ var cCases = []struct {
 	program, cases string
 	slow           bool
 }{
-	{program: "transfer", cases: "sends writes_and_reads gather inlined immediate atomics shared_receives addresses chains mixed"},
-	{program: "errors", cases: "local_key local_bounds local_wrap local_pd local_unmapped_large receive_rights too_long read_refused " +
+	{program: "transfer", cases: "sends writes_and_reads gather inlined immediate atomics " +
+		"shared_receives addresses chains mixed"},
+	{program: "errors", cases: "local_key local_bounds local_wrap local_pd local_unmapped_large " +
+		"receive_rights too_long read_refused " +
 		"write_refused read_sink disconnected moved_to_error overrun"},
 	{program: "errors", cases: "no_receive", slow: true},
 	{program: "events", cases: "nonblocking solicited no_lost_event"},
@@ -147,7 +156,8 @@ var cCases = []struct {
 	{program: "cm", cases: "unreachable", slow: true},
 	{program: "extended", cases: "cq_fields wr_calls no_wr_calls windows windows1 bind_refused"},
 	{program: "memory", cases: "kinds many shared threads"},
-	{program: "life", cases: "forks forks_while_busy forks_first execs exec_disconnects main_thread_ends"},
+	{program: "life", cases: "forks forks_while_busy forks_first execs exec_disconnects " +
+		"main_thread_ends"},
 }
 
 func TestC(t *testing.T) {
@@ -217,8 +227,8 @@ func TestKilledAnywhere(t *testing.T) {
 	top.settle()
 }
 
-// rsockets are not there yet, and the programs say so instead of hanging. The other half of what this trap
-// is about, that fio's client writes whatever the verb, is in fioJobs.
+// rsockets are not there yet, and the programs say so instead of hanging. The other half of what
+// this trap is about, that fio's client writes whatever the verb, is in fioJobs.
 func TestTrap24NoRsockets(t *testing.T) {
 	need(t, "rstream")
 	d := up(t, nil, "--device", deviceA)

@@ -7,8 +7,8 @@ import (
 	"github.com/vrnic/vrnic/internal/needtest"
 )
 
-// Two users on the daemon of root: their programs connect with each other by what the connection allows, and can
-// neither see nor name each other's objects.
+// Two users on the daemon of root: their programs connect with each other by what the connection
+// allows, and can neither see nor name each other's objects.
 func TestTwoUsers(t *testing.T) {
 	need(t, "rping")
 	needtest.Root(t) // to be two users
@@ -20,11 +20,13 @@ func TestTwoUsers(t *testing.T) {
 	port := fmt.Sprint(nextPort.Add(1))
 	server := as(alice).start("rping", "-s", "-a", addrsA[0], "-p", port, "-C", "5", "-v", "-V")
 	d.listens(server, 0, 1)
-	as(bob).start("rping", "-c", "-a", addrsA[0], "-p", port, "-C", "5", "-v", "-V").succeed(patience, "ping data: rdma-ping-4", "!mismatch")
+	as(bob).start("rping", "-c", "-a", addrsA[0], "-p", port, "-C", "5", "-v", "-V").succeed(patience,
+		"ping data: rdma-ping-4", "!mismatch")
 	server.succeed(patience, "server ping data: rdma-ping-4")
 	d.settle()
 
-	// One holds everything there is; the other guesses all keys, numbers and handles that the first one has.
+	// One holds everything there is; the other guesses all keys, numbers and handles that the first
+	// one has.
 	top := &topology{"two users", &place{as(alice), "", addrsA}, &place{as(alice), "", addrsA}}
 	owner := top.startVictim(t)
 	path := cProgram(t, "thief")

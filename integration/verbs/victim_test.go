@@ -21,7 +21,8 @@ func (top *topology) startVictim(t *testing.T) *victim {
 	t.Cleanup(func() { w.Close() })
 	d := top.server.in(t)
 	d.stdin = r
-	v := &victim{d.startEnv([]string{"VT_SERVER=" + top.server.addrs[0], "VT_CLIENT=" + top.client.addrs[0]}, path, "victim"), w}
+	v := &victim{d.startEnv([]string{"VT_SERVER=" + top.server.addrs[0], "VT_CLIENT=" +
+		top.client.addrs[0]}, path, "victim"), w}
 	r.Close()
 	v.WaitOutput("transfers", 1)
 	return v

@@ -19,8 +19,10 @@ var titles = []struct {
 	name, title string
 	n           int
 }{
-	{"MPA", "MPA (RFC 5044)", 102}, {"EMPA", "Enhanced set-up (RFC 6581)", 50}, {"DDP", "DDP (RFC 5041)", 101},
-	{"RDMAP", "RDMAP (RFC 5040)", 127}, {"EXT", "Extensions (RFC 7306)", 49}, {"SEC", "Security (RFC 5042)", 45},
+	{"MPA", "MPA (RFC 5044)", 102}, {"EMPA", "Enhanced set-up (RFC 6581)", 50},
+	{"DDP", "DDP (RFC 5041)", 101},
+	{"RDMAP", "RDMAP (RFC 5040)", 127}, {"EXT", "Extensions (RFC 7306)", 49},
+	{"SEC", "Security (RFC 5042)", 45},
 	{"SCTP", "SCTP (RFC 9260)", 179}, {"SDDP", "DDP over SCTP (RFC 5043)", 93},
 	{"ESDDP", "Enhanced set-up over SCTP (RFC 6581)", 32},
 }
@@ -50,7 +52,8 @@ func parseConformance(text string) (rows map[string]requirement, complaints []st
 		}
 		id := m[1]
 		complain := func(format string, args ...any) {
-			complaints = append(complaints, fmt.Sprintf("%s:%d: %s: %s", conformanceTable, i+1, id, fmt.Sprintf(format, args...)))
+			complaints = append(complaints, fmt.Sprintf("%s:%d: %s: %s", conformanceTable, i+1, id,
+				fmt.Sprintf(format, args...)))
 		}
 		cells := strings.Split(strings.Trim(line, "| "), " | ")
 		if len(cells) != 4 || strings.TrimSpace(cells[1]) == "" || strings.TrimSpace(cells[2]) == "" {
@@ -84,7 +87,8 @@ var (
 	idMore  = regexp.MustCompile(`^,?(?: and)? -?(\d{3})\b`)
 )
 
-// requirements finds the IDs that text names, in the forms DDP-001, 002; DDP-003..005 and SEC-010 to -013.
+// requirements finds the IDs that text names, in the forms DDP-001, 002; DDP-003..005 and SEC-010
+// to -013.
 func requirements(text string) (ids []string) {
 	for text != "" {
 		at := idStart.FindStringSubmatchIndex(text)
@@ -130,7 +134,8 @@ func tests(t *testing.T, f file) (out []testFunc) {
 	rest := bytes.Clone(f.text)
 	for _, d := range tree.Decls {
 		fn, ok := d.(*ast.FuncDecl)
-		if !ok || fn.Recv != nil || !strings.HasPrefix(fn.Name.Name, "Test") && !strings.HasPrefix(fn.Name.Name, "Fuzz") {
+		if !ok || fn.Recv != nil || !strings.HasPrefix(fn.Name.Name, "Test") && !strings.HasPrefix(
+			fn.Name.Name, "Fuzz") {
 			continue
 		}
 		from, to := fn.Pos(), fn.End()
@@ -138,7 +143,8 @@ func tests(t *testing.T, f file) (out []testFunc) {
 			from = fn.Doc.Pos()
 		}
 		i, j := fset.Position(from).Offset, fset.Position(to).Offset
-		out = append(out, testFunc{f.name, fn.Name.Name, requirements(comment.ReplaceAllString(string(f.text[i:j]), " "))})
+		out = append(out, testFunc{f.name, fn.Name.Name,
+			requirements(comment.ReplaceAllString(string(f.text[i:j]), " "))})
 		clear(rest[i:j])
 	}
 	return append(out, testFunc{f.name, "", requirements(comment.ReplaceAllString(string(rest), " "))})
@@ -205,7 +211,8 @@ func TestConformanceTable(t *testing.T) {
 			}
 		}
 	}
-	// What a test says of itself is in the table; what a helper says is there for some test of the package.
+	// What a test says of itself is in the table; what a helper says is there for some test of the
+	// package.
 	for _, fn := range funcs {
 		pkg := path.Base(path.Dir(fn.file))
 		for _, id := range fn.ids {
@@ -213,7 +220,8 @@ func TestConformanceTable(t *testing.T) {
 			switch {
 			case !ok:
 				t.Errorf("%s: %s: there is no requirement %s", fn.file, fn.name, id)
-			case fn.name == "" && !slices.ContainsFunc(r.cover, func(c string) bool { return strings.HasPrefix(c, pkg+".") }):
+			case fn.name == "" && !slices.ContainsFunc(r.cover,
+				func(c string) bool { return strings.HasPrefix(c, pkg+".") }):
 				t.Errorf("%s names %s, but the table has no test of %s for it", fn.file, id, pkg)
 			case fn.name != "" && !slices.Contains(r.cover, pkg+"."+fn.name):
 				t.Errorf("%s: %s names %s, but the table does not name it there", fn.file, fn.name, id)
@@ -225,7 +233,8 @@ func TestConformanceTable(t *testing.T) {
 // wantSum looks for the line that sums up what a title's rows come to.
 func wantSum(t *testing.T, text []byte, title string, n [3]int) {
 	t.Helper()
-	if line := fmt.Sprintf("| %s | %d | %d | %d |\n", title, n[0], n[1], n[2]); !bytes.Contains(text, []byte(line)) {
+	if line := fmt.Sprintf("| %s | %d | %d | %d |\n", title, n[0], n[1], n[2]); !bytes.Contains(text,
+		[]byte(line)) {
 		t.Errorf("%s: the sums are not right, want %s", conformanceTable, line)
 	}
 }
@@ -258,7 +267,8 @@ func TestParseConformance(t *testing.T) {
 		"| MPA-001 | 3 | a | open |\n| MPA-001 | 3 | a | open |": "twice",
 	} {
 		_, complaints := parseConformance(text)
-		if got := strings.Join(complaints, "\n"); want == "" && got != "" || !strings.Contains(got, want) {
+		if got := strings.Join(complaints, "\n"); want == "" && got != "" ||
+			!strings.Contains(got, want) {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}

@@ -23,8 +23,8 @@ func doc(t *testing.T, name string) string {
 	return ""
 }
 
-// Each requirement of RFC 5042 is answered for programs and administrators, in words: some of them are
-// duties of theirs.
+// Each requirement of RFC 5042 is answered for programs and administrators, in words: some of them
+// are duties of theirs.
 func TestSecurityDoc(t *testing.T) {
 	text := doc(t, "security.md")
 	known := make(map[string]bool)
@@ -64,7 +64,8 @@ func TestRFC4296Doc(t *testing.T) {
 		}
 	}
 	names := exported(t)
-	for _, m := range regexp.MustCompile("`((?:rdma|vnic|iwarp)\\.[A-Z][A-Za-z0-9.]*)`").FindAllStringSubmatch(text, -1) {
+	for _, m := range regexp.MustCompile(
+		"`((?:rdma|vnic|iwarp)\\.[A-Z][A-Za-z0-9.]*)`").FindAllStringSubmatch(text, -1) {
 		if !names[m[1]] {
 			t.Errorf("docs/rfc4296.md names %s, which there is not", m[1])
 		}
@@ -72,8 +73,8 @@ func TestRFC4296Doc(t *testing.T) {
 }
 
 // exported holds what the packages rdma, vnic and iwarp declare: pkg.Name, pkg.Type.Method and
-// pkg.Type.Field, also of what is embedded by its own name. Members of a type in vnic/internal count
-// as those of vnic's type of that name, which is another name for it or embeds it.
+// pkg.Type.Field, also of what is embedded by its own name. Members of a type in vnic/internal
+// count as those of vnic's type of that name, which is another name for it or embeds it.
 func exported(t *testing.T) map[string]bool {
 	names := make(map[string]bool)
 	for _, f := range goFiles(t) {

@@ -20,7 +20,8 @@ type file struct {
 
 func (f file) isTest() bool { return strings.HasSuffix(f.name, "_test.go") }
 
-// files returns every file of the repository but git's own, build results and test data; programs in C are none.
+// files returns every file of the repository but git's own, build results and test data; programs
+// in C are none.
 func files(t *testing.T) []file {
 	t.Helper()
 	top, err := filepath.Abs(filepath.Join("..", ".."))
@@ -38,7 +39,8 @@ func files(t *testing.T) []file {
 			}
 			return nil
 		}
-		data := strings.Contains(p, "/testdata/") && !slices.Contains([]string{".c", ".h"}, filepath.Ext(p))
+		data := strings.Contains(p, "/testdata/") && !slices.Contains([]string{".c", ".h"},
+			filepath.Ext(p))
 		if data || !d.Type().IsRegular() {
 			return nil
 		}
@@ -81,7 +83,8 @@ func TestFileLength(t *testing.T) {
 var (
 	upwards = regexp.MustCompile(`(?:\.\./)+`)
 	// A build takes packages from where the machine says, so no file names a registry.
-	registry = regexp.MustCompile(`proxy\.golang\.` + `org|(?:deb|ftp)\.debian\.` + `org|registry\.npmjs\.` + `org`)
+	registry = regexp.MustCompile(`proxy\.golang\.` + `org|(?:deb|ftp)\.debian\.` +
+		`org|registry\.npmjs\.` + `org`)
 )
 
 // TestSelfContained refuses what holds on one machine only: paths out of the repository, the
@@ -116,10 +119,12 @@ func TestSelfContained(t *testing.T) {
 // skips are calls that skip a test.
 var skips = regexp.MustCompile(`\b(t|tb|b)\.Skip(f|Now)?\(`)
 
-// TestSkipsSayWhy: a skip hides that nothing was tested, and is told by package needtest; only helpers that other tests run are not.
+// TestSkipsSayWhy: a skip hides that nothing was tested, and is told by package needtest; only
+// helpers that other tests run are not.
 func TestSkipsSayWhy(t *testing.T) {
 	for _, f := range goFiles(t) {
-		if !strings.HasPrefix(f.name, "internal/needtest/") && f.name != "cmd/vrnic/internal/daemon/daemontest/child.go" && skips.Match(f.text) {
+		if !strings.HasPrefix(f.name, "internal/needtest/") &&
+			f.name != "cmd/vrnic/internal/daemon/daemontest/child.go" && skips.Match(f.text) {
 			t.Errorf("%s: it skips a test by itself, not by package needtest", f.name)
 		}
 	}

@@ -30,10 +30,11 @@ const (
 //	vnic -> iwarp, rdma, internal/{bulk,prefetch}      shm -> rdma      netstack -> gVisor, internal/{crc32c,prefetch}
 //	iwarp -> internal/crc32c      rdma -> standard library
 var layers = map[string][]string{
-	"rdma":                     {std},
-	"iwarp":                    {std, module + "internal/crc32c"},
-	"sctpddp":                  {std, module + "iwarp"},
-	"netstack":                 {std, sys, gvisor, water, module + "internal/crc32c", module + "internal/prefetch"},
+	"rdma":    {std},
+	"iwarp":   {std, module + "internal/crc32c"},
+	"sctpddp": {std, module + "iwarp"},
+	"netstack": {std, sys, gvisor, water, module + "internal/crc32c", module +
+		"internal/prefetch"},
 	"netstack/frame":           {std, gvisor},
 	"netstack/internal/gate":   {std},
 	"netstack/internal/gvconv": {std, gvisor},
@@ -43,7 +44,8 @@ var layers = map[string][]string{
 		module + "netstack/internal/gate", module + "netstack/internal/gvconv"},
 	"netstack/port": {std, sys, gvisor, water,
 		module + "netstack/frame", module + "netstack/ethswitch"},
-	"vnic": {std, module + "iwarp", module + "sctpddp", module + "rdma", module + "internal/bulk", module + "internal/prefetch"},
+	"vnic": {std, module + "iwarp", module + "sctpddp", module + "rdma", module + "internal/bulk",
+		module + "internal/prefetch"},
 
 	// Inside vnic, from the bottom up.
 	"vnic/internal/handle": {std, module + "rdma"},
@@ -68,7 +70,8 @@ var layers = map[string][]string{
 		module + "shm/ring", module + "shm/osmem"},
 
 	"cmd/vrnic": {std, sys, cli,
-		module + "rdma", module + "iwarp", module + "vnic", module + "shm", module + "netstack", module + "sctpddp",
+		module + "rdma", module + "iwarp", module + "vnic", module + "shm", module + "netstack", module +
+			"sctpddp",
 		module + "internal/stacknet", module + "verbs/build"},
 	// The commands reach devices as any client does; only the daemon knows the layers below.
 	"cmd/vrnic/internal/ping":   {std, module + "rdma"},
@@ -83,10 +86,11 @@ var layers = map[string][]string{
 	// What programs outside of this repository can import.
 	"examples": {std, module + "rdma", module + "shm"},
 
-	"contrib":           {std, module + "iwarp", module + "sctpddp"},
-	"integration":       {whole},
-	"internal/netlab":   {std, sys},
-	"internal/stacknet": {std, module + "iwarp", module + "vnic", module + "netstack", module + "sctpddp"},
+	"contrib":         {std, module + "iwarp", module + "sctpddp"},
+	"integration":     {whole},
+	"internal/netlab": {std, sys},
+	"internal/stacknet": {std, module + "iwarp", module + "vnic", module + "netstack", module +
+		"sctpddp"},
 	"internal/archtest": {std},
 	"internal/needtest": {std},
 	"internal/crc32c":   {std, sys},
@@ -135,7 +139,8 @@ func TestImports(t *testing.T) {
 				t.Errorf("%s: %s must not import %s", f.name, folder, imp)
 			}
 			// Doubles are for tests and for other doubles.
-			if isDouble(imp) && !f.isTest() && !isDouble(module+path.Dir(f.name)) && !strings.HasPrefix(f.name, "integration/") {
+			if isDouble(imp) && !f.isTest() && !isDouble(module+path.Dir(f.name)) && !strings.HasPrefix(
+				f.name, "integration/") {
 				t.Errorf("%s: the test double %s in a file that is no test", f.name, imp)
 			}
 		}
@@ -185,7 +190,8 @@ func within(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/
 // isDouble reports whether a package is made for tests: iwarptest, shmtest and so on.
 func isDouble(imp string) bool {
 	base := path.Base(imp)
-	return strings.HasPrefix(imp, module) && strings.HasSuffix(base, "test") && !strings.HasSuffix(base, "archtest")
+	return strings.HasPrefix(imp, module) && strings.HasSuffix(base, "test") && !strings.HasSuffix(
+		base, "archtest")
 }
 
 // withAddresses lists the folders that need the address of a registered buffer: tagged offsets

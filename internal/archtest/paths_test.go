@@ -10,8 +10,8 @@ import (
 
 var pathForm = regexp.MustCompile("`([a-zA-Z0-9_.-]+(?:/[a-zA-Z0-9_.-]+)+/?|[a-zA-Z0-9_-]+/)`")
 
-// missingPaths are the files and folders that text names in backticks and that are not among there. A
-// name counts if it begins with a folder at the top of the repository.
+// missingPaths are the files and folders that text names in backticks and that are not among there.
+// A name counts if it begins with a folder at the top of the repository.
 func missingPaths(text string, there map[string]bool) (missing []string) {
 	for _, m := range pathForm.FindAllStringSubmatch(text, -1) {
 		p := strings.TrimSuffix(m[1], "/")

@@ -69,14 +69,20 @@ func TestTooMany(t *testing.T) {
 		exceptions map[string]exception
 		want       string
 	}{
-		"few":              {map[string]int{"a": maxFiles}, nil, ""},
-		"too many":         {map[string]int{"a": maxFiles + 1}, nil, "a: 23 files, at most 22; which ideas does it hold?"},
-		"a reason":         {map[string]int{"a": 30}, map[string]exception{"a": {30, why}}, ""},
-		"beyond that, too": {map[string]int{"a": 31}, map[string]exception{"a": {30, why}}, "a: 31 files, at most 30; which ideas does it hold?"},
-		"no reason":        {map[string]int{"a": 30}, map[string]exception{"a": {30, " "}}, "a: an exception without a reason"},
-		"hardly a reason":  {map[string]int{"a": 30}, map[string]exception{"a": {30, "it is large"}}, "a: an exception without a reason"},
-		"not needed":       {map[string]int{"a": 3}, map[string]exception{"a": {30, why}}, "a: 3 files need no exception"},
-		"gone":             {map[string]int{"a": 3}, map[string]exception{"b": {30, why}}, "b: an exception for nothing"},
+		"few": {map[string]int{"a": maxFiles}, nil, ""},
+		"too many": {map[string]int{"a": maxFiles + 1}, nil,
+			"a: 23 files, at most 22; which ideas does it hold?"},
+		"a reason": {map[string]int{"a": 30}, map[string]exception{"a": {30, why}}, ""},
+		"beyond that, too": {map[string]int{"a": 31}, map[string]exception{"a": {30, why}},
+			"a: 31 files, at most 30; which ideas does it hold?"},
+		"no reason": {map[string]int{"a": 30}, map[string]exception{"a": {30, " "}},
+			"a: an exception without a reason"},
+		"hardly a reason": {map[string]int{"a": 30}, map[string]exception{"a": {30, "it is large"}},
+			"a: an exception without a reason"},
+		"not needed": {map[string]int{"a": 3}, map[string]exception{"a": {30, why}},
+			"a: 3 files need no exception"},
+		"gone": {map[string]int{"a": 3}, map[string]exception{"b": {30, why}},
+			"b: an exception for nothing"},
 	} {
 		if got := strings.Join(tooMany(tt.counts, tt.exceptions), "\n"); got != tt.want {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
@@ -86,7 +92,8 @@ func TestTooMany(t *testing.T) {
 
 // drawers are names under which anything could be kept.
 var drawers = []string{
-	"util", "utils", "misc", "common", "helper", "helpers", "shared", "stuff", "tools", "various", "base",
+	"util", "utils", "misc", "common", "helper", "helpers", "shared", "stuff", "tools",
+	"various", "base",
 }
 
 // TestNoDrawers refuses files and folders that do not say what is in them.
@@ -98,12 +105,16 @@ func TestNoDrawers(t *testing.T) {
 	}
 }
 
-// drawer finds the part of a name that says nothing: all of a folder's or file's name, or a word of it.
+// drawer finds the part of a name that says nothing: all of a folder's or file's name, or a word of
+// it.
 func drawer(name string) (part string, ok bool) {
 	for p := range strings.SplitSeq(name, "/") {
 		stem, _, _ := strings.Cut(p, ".")
-		words := strings.FieldsFunc(strings.TrimSuffix(stem, "_test"), func(r rune) bool { return r == '_' || r == '-' })
-		if slices.ContainsFunc(words, func(w string) bool { return slices.Contains(drawers, strings.ToLower(w)) }) {
+		words := strings.FieldsFunc(strings.TrimSuffix(stem, "_test"),
+			func(r rune) bool { return r == '_' || r == '-' })
+		if slices.ContainsFunc(words, func(w string) bool {
+			return slices.Contains(drawers, strings.ToLower(w))
+		}) {
 			return p, true
 		}
 	}
@@ -112,8 +123,9 @@ func drawer(name string) (part string, ok bool) {
 
 func TestDrawer(t *testing.T) {
 	for name, want := range map[string]bool{
-		"vnic/qp.go": false, "vnic/util.go": true, "shm/ring_helpers.go": true, "internal/common/x.go": true,
-		"misc_test.go": true, "vnic/utilization.go": false, "docs/otherwise.md": false,
+		"vnic/qp.go": false, "vnic/util.go": true, "shm/ring_helpers.go": true,
+		"internal/common/x.go": true,
+		"misc_test.go":         true, "vnic/utilization.go": false, "docs/otherwise.md": false,
 	} {
 		if _, got := drawer(name); got != want {
 			t.Errorf("%s: %v, want %v", name, got, want)

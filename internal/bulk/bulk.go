@@ -1,16 +1,17 @@
 // Package bulk copies messages that are too long for the caches.
 //
-// An ordinary store to a line that no cache has reads it first, and displaces what others need. So the runtime, too,
-// copies 1 MiB and more by stores that go past the caches; but it waits for its source most of the time, since the
-// processor guesses no further than the page what is read next. Here four pages are copied side by side, while the four
-// behind them are asked for.
+// An ordinary store to a line that no cache has reads it first, and displaces what others need. So
+// the runtime, too, copies 1 MiB and more by stores that go past the caches; but it waits for its
+// source most of the time, since the processor guesses no further than the page what is read next.
+// Here four pages are copied side by side, while the four behind them are asked for.
 package bulk
 
 // block is how many octets are copied side by side.
 const block = 4 * 4096
 
-// Copy is copy for slices of one length. What it has written is in memory and in no cache, and is seen before
-// what the caller writes next. With more, the source goes on behind src, and that is copied next.
+// Copy is copy for slices of one length. What it has written is in memory and in no cache, and is
+// seen before what the caller writes next. With more, the source goes on behind src, and that is
+// copied next.
 func Copy(dst, src []byte, more bool) {
 	src = src[:len(dst)]
 	head := toLine(dst)

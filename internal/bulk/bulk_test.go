@@ -16,13 +16,15 @@ func TestCopy(t *testing.T) {
 	for i := range src {
 		src[i], was[i] = byte(rng.Uint32()), byte(rng.Uint32())
 	}
-	for _, n := range []int{0, 1, 63, 64, block - 1, block, block + 1, block + 63, block + 64, 2*block - 1, 3*block + 100, 4*block + 64} {
+	for _, n := range []int{0, 1, 63, 64, block - 1, block, block + 1, block + 63, block + 64,
+		2*block - 1, 3*block + 100, 4*block + 64} {
 		for to := range line {
 			from := (to * 7) % (2 * line)
 			for _, more := range []bool{false, true} {
 				got := bytes.Clone(was)
 				Copy(got[to:to+n], src[from:from+n], more)
-				if !bytes.Equal(got[to:to+n], src[from:from+n]) || !bytes.Equal(got[:to], was[:to]) || !bytes.Equal(got[to+n:], was[to+n:]) {
+				if !bytes.Equal(got[to:to+n], src[from:from+n]) || !bytes.Equal(got[:to], was[:to]) ||
+					!bytes.Equal(got[to+n:], was[to+n:]) {
 					t.Fatalf("%d octets from %d to %d, more %v: wrong", n, from, to, more)
 				}
 			}

@@ -1,9 +1,10 @@
-// Package crc32c computes CRC-32C (Castagnoli), the checksum of MPA (RFC 5044 section 4.4) and SCTP (RFC 9260
-// appendix A).
+// Package crc32c computes CRC-32C (Castagnoli), the checksum of MPA (RFC 5044 section 4.4) and SCTP
+// (RFC 9260 appendix A).
 //
-// hash/crc32 has the same sum. Its amd64 code is made for long buffers: what remains behind blocks of 1512
-// octets goes through one lane, a third as fast, and that is most of an FPDU of 1448. Here the lanes are as long as the
-// buffer lets them be. Values are compatible: both start at 0 and may take turns.
+// hash/crc32 has the same sum. Its amd64 code is made for long buffers: what remains behind blocks
+// of 1512 octets goes through one lane, a third as fast, and that is most of an FPDU of 1448. Here
+// the lanes are as long as the buffer lets them be. Values are compatible: both start at 0 and may
+// take turns.
 package crc32c
 
 import "hash/crc32"

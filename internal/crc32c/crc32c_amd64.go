@@ -6,13 +6,14 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// The CRC32 instruction takes eight octets, has a latency of three cycles, and may begin in each: three
-// lanes keep it busy. The first lane's sum is moved past the two others, and the second's past the third, by a
-// carry-less multiplication with x^n mod P and one more CRC32, which reduces the product.
+// The CRC32 instruction takes eight octets, has a latency of three cycles, and may begin in each:
+// three lanes keep it busy. The first lane's sum is moved past the two others, and the second's
+// past the third, by a carry-less multiplication with x^n mod P and one more CRC32, which reduces
+// the product.
 //
-// A processor that multiplies four pairs at once (VPCLMULQDQ with AVX-512) is faster without lanes: what has been seen is
-// kept as 2048 bits that have the same remainder, and with each step 128 of them are moved past all 2048 by two
-// multiplications, to where the next octets are added.
+// A processor that multiplies four pairs at once (VPCLMULQDQ with AVX-512) is faster without lanes:
+// what has been seen is kept as 2048 bits that have the same remainder, and with each step 128 of
+// them are moved past all 2048 by two multiplications, to where the next octets are added.
 
 var (
 	fast = cpu.X86.HasSSE42 && cpu.X86.HasPCLMULQDQ
@@ -42,7 +43,8 @@ func makeShifts() (s [2*laneWords + 1]uint64) {
 	return s
 }
 
-// folds are what fold multiplies with. A pair moves 128 bits past 8*m octets: their first 64 go 8 octets farther.
+// folds are what fold multiplies with. A pair moves 128 bits past 8*m octets: their first 64 go 8
+// octets farther.
 var folds = func() (k [14]uint64) {
 	for i, m := range [...]int{folded / 8, 2 * vector / 8, vector / 8, 6, 4, 2} {
 		k[2*i], k[2*i+1] = shifts[m+1], shifts[m]

@@ -10,7 +10,8 @@ import (
 // longest is beyond what one step of three lanes takes.
 const longest = 2*3*8*128 + 100
 
-// The sum is hash/crc32's for every length that takes another way through the code, at every alignment.
+// The sum is hash/crc32's for every length that takes another way through the code, at every
+// alignment.
 func TestSameAsHash(t *testing.T) {
 	rng := rand.NewChaCha8([32]byte{})
 	b := make([]byte, longest+8)
@@ -23,7 +24,8 @@ func TestSameAsHash(t *testing.T) {
 	}
 }
 
-// The check value of the Castagnoli polynomial, and the example with 32 zeros of RFC 3720 appendix B.4.
+// The check value of the Castagnoli polynomial, and the example with 32 zeros of RFC 3720 appendix
+// B.4.
 func TestKnown(t *testing.T) {
 	for _, tt := range []struct {
 		p    []byte

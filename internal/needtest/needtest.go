@@ -1,6 +1,8 @@
-// Package needtest has the rule by which tests skip for want of something that the machine does not have.
+// Package needtest has the rule by which tests skip for want of something that the machine does not
+// have.
 //
-// $VRNIC_TEST_REQUIRE lists what must be there ("root tshark"): for want of that a test fails. Tests ask for
+// $VRNIC_TEST_REQUIRE lists what must be there ("root tshark"): for want of that a test fails.
+// Tests ask for
 //
 //	root       network namespaces, TAPs, other users
 //	verbs      a C compiler, make, and Debian's programs and headers of RDMA
@@ -18,8 +20,8 @@
 //	cpio       to compare with
 //	python     3.9 or later
 //
-// `go test` prints nothing of tests that pass, nor why some were skipped: each skip is a line of the file $VRNIC_TEST_SKIPS, if that is set,
-// which `make race` prints at its end.
+// `go test` prints nothing of tests that pass, nor why some were skipped: each skip is a line of
+// the file $VRNIC_TEST_SKIPS, if that is set, which `make race` prints at its end.
 package needtest
 
 import (
@@ -48,7 +50,8 @@ func Skip(t testing.TB, why string) {
 	if name := os.Getenv("VRNIC_TEST_SKIPS"); name != "" {
 		f, err := os.OpenFile(name, os.O_APPEND|os.O_WRONLY, 0)
 		if err == nil {
-			_, err = fmt.Fprintf(f, "%s %s: %s\n", strings.TrimSuffix(filepath.Base(os.Args[0]), ".test"), t.Name(), why)
+			_, err = fmt.Fprintf(f, "%s %s: %s\n", strings.TrimSuffix(filepath.Base(os.Args[0]), ".test"),
+				t.Name(), why)
 			err = errors.Join(err, f.Close())
 		}
 		if err != nil {
@@ -66,7 +69,8 @@ func Root(t testing.TB) {
 	}
 }
 
-// Missing returns the first of some programs, and files with absolute names, that is not there, or nil.
+// Missing returns the first of some programs, and files with absolute names, that is not there, or
+// nil.
 func Missing(names ...string) (err error) {
 	for _, n := range names {
 		if filepath.IsAbs(n) {

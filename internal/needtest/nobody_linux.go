@@ -38,7 +38,8 @@ func AsNobody(t *testing.T, test string, env ...string) {
 	}
 }
 
-// linkOrCopy has a program at another place too. What is linked cannot be busy, as what has just been written can be.
+// linkOrCopy has a program at another place too. What is linked cannot be busy, as what has just
+// been written can be.
 func linkOrCopy(from, to string) error {
 	if os.Link(from, to) == nil {
 		return nil

@@ -19,7 +19,8 @@ const (
 // Soon has something end that is to be seen within limit, since an event tells of it and nobody
 // waits for a timer; end returns how long that took. A machine that is busy otherwise holds up
 // events too, so a try that was late is had again if the machine was measured to hold it up for all
-// but the limit. A single try that was late of itself is an error, and so are tries that are all late.
+// but the limit. A single try that was late of itself is an error, and so are tries that are all
+// late.
 func Soon(limit time.Duration, end func() time.Duration) error {
 	return soon(limit, func() (took, held time.Duration) {
 		before := stalled()

@@ -13,13 +13,14 @@ func TestSoon(t *testing.T) {
 		tries []try
 		bad   bool
 	}{
-		"in time":                       {tries: []try{{1, 0}}},
-		"just so":                       {tries: []try{{10, 0}}},
-		"late of itself":                {tries: []try{{20, 0}}, bad: true},
-		"and held up a little":          {tries: []try{{20, 5}}, bad: true},
-		"held up":                       {tries: []try{{20, 20}, {30, 25}, {1, 1}}},
-		"held up, but for the limit":    {tries: []try{{20, 10}, {1, 0}}},
-		"held up all the time":          {tries: []try{{20, 20}, {20, 20}, {20, 20}, {20, 20}, {20, 20}}, bad: true},
+		"in time":                    {tries: []try{{1, 0}}},
+		"just so":                    {tries: []try{{10, 0}}},
+		"late of itself":             {tries: []try{{20, 0}}, bad: true},
+		"and held up a little":       {tries: []try{{20, 5}}, bad: true},
+		"held up":                    {tries: []try{{20, 20}, {30, 25}, {1, 1}}},
+		"held up, but for the limit": {tries: []try{{20, 10}, {1, 0}}},
+		"held up all the time": {tries: []try{{20, 20}, {20, 20}, {20, 20}, {20, 20}, {20, 20}},
+			bad: true},
 		"held up, then late of itself":  {tries: []try{{20, 20}, {20, 0}}, bad: true},
 		"of many processors":            {tries: []try{{20, 60}, {1, 0}}},
 		"late as no machine is":         {tries: []try{{101, 101}}, bad: true},

@@ -36,7 +36,10 @@ func TestNamespace(t *testing.T) {
 		t.Errorf("links of a new namespace: %v", got)
 	}
 	inside := ""
-	if err := ns.Do(func() (err error) { inside, err = os.Readlink("/proc/thread-self/ns/net"); return }); err != nil {
+	if err := ns.Do(func() (err error) {
+		inside, err = os.Readlink("/proc/thread-self/ns/net")
+		return
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if inside == before {
@@ -72,7 +75,8 @@ func TestLinkErrors(t *testing.T) {
 	}{
 		{"set up a missing link", ns.SetUp("none"), os.ErrNotExist},
 		{"delete a missing link", ns.DelLink("none"), os.ErrNotExist},
-		{"address on a missing link", ns.AddAddr("none", netip.MustParsePrefix("10.0.0.1/24")), os.ErrNotExist},
+		{"address on a missing link", ns.AddAddr("none", netip.MustParsePrefix("10.0.0.1/24")),
+			os.ErrNotExist},
 		{"no such bridge", ns.SetMaster("lo", "none"), os.ErrNotExist},
 		{"lo exists", ns.AddBridge("lo"), os.ErrExist},
 	} {
@@ -114,7 +118,10 @@ func TestLab(t *testing.T) {
 			}
 		}()
 		var c net.Conn
-		if err := lab.B.Do(func() (err error) { c, err = net.DialTimeout("tcp", addr, time.Minute); return }); err != nil {
+		if err := lab.B.Do(func() (err error) {
+			c, err = net.DialTimeout("tcp", addr, time.Minute)
+			return
+		}); err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()

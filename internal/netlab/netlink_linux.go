@@ -60,7 +60,8 @@ func (c *conn) send(typ, flags uint16, body []byte) error {
 	b = binary.NativeEndian.AppendUint16(b, flags|unix.NLM_F_REQUEST)
 	b = binary.NativeEndian.AppendUint32(b, c.seq)
 	b = binary.NativeEndian.AppendUint32(b, 0)
-	return os.NewSyscallError("sendto", unix.Sendto(c.fd, append(b, body...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
+	return os.NewSyscallError("sendto", unix.Sendto(c.fd, append(b, body...), 0, &unix.SockaddrNetlink{
+		Family: unix.AF_NETLINK}))
 }
 
 var errShortMessage = errors.New("short netlink message")
@@ -80,7 +81,8 @@ func (c *conn) receive(each func(typ uint16, body []byte) error) error {
 			if size < unix.NLMSG_HDRLEN || size > len(b) {
 				return errShortMessage
 			}
-			typ, seq, body := binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint32(b[8:]), b[unix.NLMSG_HDRLEN:size]
+			typ, seq, body := binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint32(b[8:]),
+				b[unix.NLMSG_HDRLEN:size]
 			b = b[min(align4(size), len(b)):]
 			if seq != c.seq {
 				continue

@@ -3,9 +3,9 @@ package iwarptest
 import "github.com/vrnic/vrnic/iwarp"
 
 // A Late host places octets as late as RFC 5040, section 5.5, rules 4 to 6, allows: not before the
-// delivery of what they belong to or of what comes behind them, and in any order (rule 3). What works
-// with it does not look at memory before it may. A refusal of the host below comes late, too, so Late
-// is for peers that ask for nothing wrong.
+// delivery of what they belong to or of what comes behind them, and in any order (rule 3). What
+// works with it does not look at memory before it may. A refusal of the host below comes late, too,
+// so Late is for peers that ask for nothing wrong.
 type Late struct {
 	iwarp.Host
 	// Pick says which of n pieces is placed next; nil: the last.
@@ -53,17 +53,23 @@ func (l *Late) Flush() error {
 
 // PlaceWrite implements iwarp.Host.
 func (l *Late) PlaceWrite(stag iwarp.STag, to uint64, chunk []byte, last bool) error {
-	return l.hold(piece{func(p *piece) error { return l.Host.PlaceWrite(p.stag, p.to, p.b, p.last) }, stag, to, chunk, last})
+	return l.hold(piece{func(p *piece) error {
+		return l.Host.PlaceWrite(p.stag, p.to, p.b, p.last)
+	}, stag, to, chunk, last})
 }
 
 // PlaceReceive implements iwarp.Host.
 func (l *Late) PlaceReceive(off uint32, chunk []byte) error {
-	return l.hold(piece{place: func(p *piece) error { return l.Host.PlaceReceive(uint32(p.to), p.b) }, to: uint64(off), b: chunk})
+	return l.hold(piece{place: func(p *piece) error {
+		return l.Host.PlaceReceive(uint32(p.to), p.b)
+	}, to: uint64(off), b: chunk})
 }
 
 // PlaceRead implements iwarp.Host.
 func (l *Late) PlaceRead(off uint32, chunk []byte) error {
-	return l.hold(piece{place: func(p *piece) error { return l.Host.PlaceRead(uint32(p.to), p.b) }, to: uint64(off), b: chunk})
+	return l.hold(piece{place: func(p *piece) error {
+		return l.Host.PlaceRead(uint32(p.to), p.b)
+	}, to: uint64(off), b: chunk})
 }
 
 // EndReceive implements iwarp.Host.

@@ -26,9 +26,11 @@ func (t *taker) BeginReceive() (uint32, bool) { return 8, t.note("begin") == nil
 func (t *taker) PlaceReceive(off uint32, chunk []byte) error {
 	return t.note("place %d %s", off, chunk)
 }
-func (t *taker) EndReceive(iwarp.Received) error          { return t.note("receive") }
-func (t *taker) PlaceRead(off uint32, chunk []byte) error { return t.note("read %d %s", off, chunk) }
-func (t *taker) EndRead(uint64) error                     { return t.note("end read") }
+func (t *taker) EndReceive(iwarp.Received) error { return t.note("receive") }
+func (t *taker) PlaceRead(off uint32, chunk []byte) error {
+	return t.note("read %d %s", off, chunk)
+}
+func (t *taker) EndRead(uint64) error { return t.note("end read") }
 func (t *taker) ReadSource(iwarp.STag, uint64, uint32) (iwarp.Payload, error) {
 	return nil, t.note("source")
 }
@@ -37,8 +39,8 @@ func (t *taker) Atomic(iwarp.Atomic) (uint64, error) { return 0, t.note("atomic"
 func (t *taker) EndAtomic(uint64, uint64) error      { return t.note("end atomic") }
 func (t *taker) Sent(uint64)                         {}
 
-// A Late host places nothing before each of the calls that say that something is there, and then all,
-// in the order that Pick says, with octets that it has kept.
+// A Late host places nothing before each of the calls that say that something is there, and then
+// all, in the order that Pick says, with octets that it has kept.
 func TestLate(t *testing.T) {
 	for name, end := range map[string]func(l *Late) error{
 		"receive":    func(l *Late) error { return l.EndReceive(iwarp.Received{}) },
@@ -51,7 +53,8 @@ func TestLate(t *testing.T) {
 			h := &taker{}
 			l := &Late{Host: h, Pick: pick}
 			b := []byte("abcdef")
-			if l.PlaceWrite(7, 3, b[:2], true) != nil || l.PlaceReceive(4, b[2:4]) != nil || l.PlaceRead(5, b[4:]) != nil {
+			if l.PlaceWrite(7, 3, b[:2], true) != nil || l.PlaceReceive(4, b[2:4]) != nil ||
+				l.PlaceRead(5, b[4:]) != nil {
 				t.Fatal("refused")
 			}
 			copy(b, "xxxxxx") // it was borrowed

@@ -15,8 +15,8 @@ type SegmentReader interface {
 
 var _ SegmentReader = (*iwarp.Endpoint)(nil)
 
-// Records is one end of an LLP that keeps segments apart and delivers them in their order, though they
-// arrive in another one.
+// Records is one end of an LLP that keeps segments apart and delivers them in their order, though
+// they arrive in another one.
 type Records struct {
 	peer *Records
 	rng  *rand.Rand

@@ -72,7 +72,8 @@ func TestStream(t *testing.T) {
 	if got := take(t, b, 9); got != "AaA" {
 		t.Errorf("%q", got)
 	}
-	if a.LocalAddr() != b.RemoteAddr() || a.RemoteAddr() != b.LocalAddr() || a.LocalAddr() == b.LocalAddr() {
+	if a.LocalAddr() != b.RemoteAddr() || a.RemoteAddr() != b.LocalAddr() ||
+		a.LocalAddr() == b.LocalAddr() {
 		t.Error("addresses")
 	}
 	a.SetEMSS(100)

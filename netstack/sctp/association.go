@@ -114,9 +114,11 @@ type Association struct {
 	isReady  bool
 }
 
-func (e *Endpoint) newAssociation(opt *Options, locals []netip.Addr, lport, rport uint16) *Association {
+func (e *Endpoint) newAssociation(opt *Options, locals []netip.Addr, lport,
+	rport uint16) *Association {
 	e.count++
-	return &Association{e: e, opt: opt, locals: locals, lport: lport, rport: rport, t1RTO: opt.RTOInitial}
+	return &Association{e: e, opt: opt, locals: locals, lport: lport, rport: rport,
+		t1RTO: opt.RTOInitial}
 }
 
 // start sets what both sides have agreed on.
@@ -148,14 +150,16 @@ func (a *Association) establish(now time.Time) {
 type EventKind uint8
 
 const (
-	EventUp           EventKind = iota + 1 // established; with Inbound one that began a new Association
-	EventMessage                           // Msg
-	EventAcked                             // all messages up to number Acked have arrived, and there is room again
-	EventMaxPayload                        // MaxPayload has changed
-	EventPath                              // Addr is Path now
-	EventPeerShutdown                      // the peer shuts down: Send is over, what was sent will be delivered
-	EventPeerError                         // Err is the *PeerError that came
-	EventDown                              // the end, for Err; nil: by a shutdown
+	// established; with Inbound one that began a new Association
+	EventUp      EventKind = iota + 1
+	EventMessage           // Msg
+	// all messages up to number Acked have arrived, and there is room again
+	EventAcked
+	EventMaxPayload   // MaxPayload has changed
+	EventPath         // Addr is Path now
+	EventPeerShutdown // the peer shuts down: Send is over, what was sent will be delivered
+	EventPeerError    // Err is the *PeerError that came
+	EventDown         // the end, for Err; nil: by a shutdown
 )
 
 // A PathState is what has become of an address of the peer.
@@ -346,9 +350,10 @@ func (a *Association) handleError(now time.Time, c chunk) {
 	}
 }
 
-// control puts a chunk into the packet that answers in: "the sender of the response chunk(s) MUST NOT
-// send more than one packet", section 12.4, so what does not fit is not sent. The answer goes where
-// the question came from, unless that address is not confirmed; then only a HEARTBEAT ACK may.
+// control puts a chunk into the packet that answers in: "the sender of the response chunk(s) MUST
+// NOT send more than one packet", section 12.4, so what does not fit is not sent. The answer goes
+// where the question came from, unless that address is not confirmed; then only a HEARTBEAT ACK
+// may.
 func (a *Association) control(in *inPacket, chunks func([]byte) []byte) {
 	p := a.path(in.Src)
 	if p == nil || !p.confirmed {
@@ -418,11 +423,12 @@ func (a *Association) State() State { return a.state }
 // Ports returns our port and the peer's.
 func (a *Association) Ports() (local, remote uint16) { return a.lport, a.rport }
 
-// Streams is how many streams there are each way; they are numbered from 0. It is known from EventUp on.
+// Streams is how many streams there are each way; they are numbered from 0. It is known from
+// EventUp on.
 func (a *Association) Streams() (out, in int) { return len(a.outSSN), len(a.in) }
 
-// PeerAdaptation is the indication that the peer sent in its INIT or INIT ACK; present tells one of 0
-// from none. RFC 5061, section 4.2.6.
+// PeerAdaptation is the indication that the peer sent in its INIT or INIT ACK; present tells one of
+// 0 from none. RFC 5061, section 4.2.6.
 func (a *Association) PeerAdaptation() (code uint32, present bool) {
 	return a.peerAdaptation, a.peerAdapts
 }
@@ -431,8 +437,8 @@ func (a *Association) PeerAdaptation() (code uint32, present bool) {
 func (a *Association) Missing() int { return a.have.missing() }
 
 // MaxPayload is the length of the longest message that goes into one chunk, on any of the peer's
-// confirmed addresses, with room for a SACK beside it. Those that are too long without that room, too, are
-// fragmented.
+// confirmed addresses, with room for a SACK beside it. Those that are too long without that room,
+// too, are fragmented.
 func (a *Association) MaxPayload() int {
 	n := a.maxChunk()
 	if !a.opt.NoSACKReserve {
@@ -441,7 +447,8 @@ func (a *Association) MaxPayload() int {
 	return n
 }
 
-// maxChunk is the length of the longest message that goes into one chunk, if need be with nothing beside it.
+// maxChunk is the length of the longest message that goes into one chunk, if need be with nothing
+// beside it.
 func (a *Association) maxChunk() int {
 	n := 0
 	for _, p := range a.paths {

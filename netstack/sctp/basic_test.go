@@ -5,14 +5,18 @@ import (
 	"time"
 )
 
-// The whole life of an association: set-up, messages both ways, shutdown. SCTP-157, SCTP-042, SCTP-047.
+// The whole life of an association: set-up, messages both ways, shutdown. SCTP-157, SCTP-042,
+// SCTP-047.
 func TestLife(t *testing.T) {
 	w := newWorld(t)
-	a, b := w.node("a", Config{Options: Options{Adaptation: ptr(uint32(1))}}, addrA), w.node("b", Config{}, addrB)
-	if err := b.e.Listen(5043, ListenConfig{Options: &Options{Adaptation: ptr(uint32(0))}}); err != nil {
+	a, b := w.node("a", Config{Options: Options{Adaptation: ptr(uint32(1))}}, addrA),
+		w.node("b", Config{}, addrB)
+	if err := b.e.Listen(5043, ListenConfig{Options: &Options{Adaptation: ptr(uint32(0))}}); err !=
+		nil {
 		t.Fatal(err)
 	}
-	if _, err := a.e.Dial(w.Now, DialConfig{LocalPort: 4000, Locals: a.addrs, RemotePort: 5043, Remotes: b.addrs}); err != nil {
+	if _, err := a.e.Dial(w.Now, DialConfig{LocalPort: 4000, Locals: a.addrs, RemotePort: 5043,
+		Remotes: b.addrs}); err != nil {
 		t.Fatal(err)
 	}
 	a.pump()
@@ -41,6 +45,7 @@ func TestLife(t *testing.T) {
 		t.Fatal(ev.Err)
 	}
 	if w.refs != 0 || a.e.Associations() != 0 || b.e.Associations() != 0 {
-		t.Fatalf("%d packets held, %d and %d associations left", w.refs, a.e.Associations(), b.e.Associations())
+		t.Fatalf("%d packets held, %d and %d associations left", w.refs, a.e.Associations(),
+			b.e.Associations())
 	}
 }

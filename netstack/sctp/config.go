@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Options are what can be set for an association. Fields that are zero are as the comment says, most
-// of them as RFC 9260, section 16, suggests.
+// Options are what can be set for an association. Fields that are zero are as the comment says,
+// most of them as RFC 9260, section 16, suggests.
 type Options struct {
 	OutStreams, InStreams uint16 // 64; the peer may allow fewer
 	SendBuffer            int    // octets of messages that are not acknowledged; 256 KiB
@@ -79,10 +79,14 @@ func (o *Options) setDefaults() error {
 		// 500 ms." Section 6.2.
 		return fmt.Errorf("sctp: a SACK delay of %v; it may be up to %v", o.SACKDelay, maxSACKDelay)
 	case o.RTOMin < 0 || o.RTOInitial < o.RTOMin || o.RTOMax < o.RTOInitial:
-		return fmt.Errorf("sctp: RTO minimum %v, initial %v, maximum %v: they must rise", o.RTOMin, o.RTOInitial, o.RTOMax)
-	case o.RecvBuffer < minRwnd || o.SendBuffer < minRwnd || o.RecvBuffer > 1<<30 || o.SendBuffer > 1<<30:
-		return fmt.Errorf("sctp: buffers of %d and %d octets; each may have %d to 1 GiB", o.SendBuffer, o.RecvBuffer, minRwnd)
-	case o.CookieLife < 0 || o.MaxBurst < 0 || o.MaxInitRetransmits < 0 || o.AssociationMaxRetrans < 0 || o.PathMaxRetrans < 0:
+		return fmt.Errorf("sctp: RTO minimum %v, initial %v, maximum %v: they must rise", o.RTOMin,
+			o.RTOInitial, o.RTOMax)
+	case o.RecvBuffer < minRwnd || o.SendBuffer < minRwnd || o.RecvBuffer > 1<<30 ||
+		o.SendBuffer > 1<<30:
+		return fmt.Errorf("sctp: buffers of %d and %d octets; each may have %d to 1 GiB", o.SendBuffer,
+			o.RecvBuffer, minRwnd)
+	case o.CookieLife < 0 || o.MaxBurst < 0 || o.MaxInitRetransmits < 0 ||
+		o.AssociationMaxRetrans < 0 || o.PathMaxRetrans < 0:
 		return fmt.Errorf("sctp: a negative limit")
 	}
 	return nil

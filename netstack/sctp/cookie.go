@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// keyLife is how long a key signs cookies. It verifies them for as long again: no cookie lives longer.
+// keyLife is how long a key signs cookies. It verifies them for as long again: no cookie lives
+// longer.
 const keyLife = time.Hour
 
 // cookieMAC is how much of HMAC-SHA256 a cookie carries.
@@ -28,8 +29,8 @@ type keyring struct {
 	sum               [sha256.Size]byte
 }
 
-// turn makes a new key if there is none or the current one is old. "The secret key SHOULD be changed
-// reasonably frequently": RFC 9260, section 5.1.3.
+// turn makes a new key if there is none or the current one is old. "The secret key SHOULD be
+// changed reasonably frequently": RFC 9260, section 5.1.3.
 func (k *keyring) turn(now time.Time, random func([]byte)) {
 	if k.current.mac != nil && now.Sub(k.since) < keyLife {
 		return
@@ -139,10 +140,14 @@ func (k *keyring) open(b []byte, c *cookie) (ok bool) {
 	}
 	be := binary.BigEndian
 	*c = cookie{
-		adapts: b[1]&cookieAdapts != 0, out: be.Uint16(b[2:]), in: be.Uint16(b[4:]), encap: be.Uint16(b[6:]),
-		created: int64(be.Uint64(b[8:])), life: be.Uint32(b[16:]), srcPort: be.Uint16(b[20:]), dstPort: be.Uint16(b[22:]),
-		tag: be.Uint32(b[24:]), peerTag: be.Uint32(b[28:]), tsn: TSN(be.Uint32(b[32:])), peerTSN: TSN(be.Uint32(b[36:])),
-		rwnd: be.Uint32(b[40:]), adaptation: be.Uint32(b[44:]), tie: be.Uint32(b[48:]), peerTie: be.Uint32(b[52:]),
+		adapts: b[1]&cookieAdapts != 0, out: be.Uint16(b[2:]), in: be.Uint16(b[4:]),
+		encap:   be.Uint16(b[6:]),
+		created: int64(be.Uint64(b[8:])), life: be.Uint32(b[16:]), srcPort: be.Uint16(b[20:]),
+		dstPort: be.Uint16(b[22:]),
+		tag:     be.Uint32(b[24:]), peerTag: be.Uint32(b[28:]), tsn: TSN(be.Uint32(b[32:])),
+		peerTSN: TSN(be.Uint32(b[36:])),
+		rwnd:    be.Uint32(b[40:]), adaptation: be.Uint32(b[44:]), tie: be.Uint32(b[48:]),
+		peerTie: be.Uint32(b[52:]),
 	}
 	rest := body[cookieFixed:]
 	for i := -2; len(rest) > 0; i++ {

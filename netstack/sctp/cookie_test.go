@@ -69,8 +69,8 @@ func TestCookieElsewhere(t *testing.T) {
 	}
 }
 
-// All that makes the association is in the cookie: an Endpoint with the same key that has never seen
-// the INIT makes it of the echo. SCTP-038, SCTP-040.
+// All that makes the association is in the cookie: an Endpoint with the same key that has never
+// seen the INIT makes it of the echo. SCTP-038, SCTP-040.
 func TestCookieAlone(t *testing.T) {
 	w, n, p := lonely(t, Config{Rand: sctptest.Seeded(5)})
 	other := addr("10.9.9.9")
@@ -90,7 +90,8 @@ func TestCookieAlone(t *testing.T) {
 	a := m.last
 	code, ok := a.PeerAdaptation()
 	out, in := a.Streams()
-	if a.tag != p.tag || a.peerTag != p.own || a.rwnd != 77_777 || code != 3 || !ok || out != 10 || in != 10 || a.path(other) == nil ||
+	if a.tag != p.tag || a.peerTag != p.own || a.rwnd != 77_777 || code != 3 || !ok || out != 10 ||
+		in != 10 || a.path(other) == nil ||
 		a.nextTSN != inner.tsn || a.have.cum != peerTSN {
 		t.Errorf("%+v", a)
 	}
@@ -174,7 +175,8 @@ func TestCookieKeys(t *testing.T) {
 	}
 }
 
-// A cookie that made an association makes none when that has ended: neither a replay nor a late copy.
+// A cookie that made an association makes none when that has ended: neither a replay nor a late
+// copy.
 func TestCookieReplay(t *testing.T) {
 	w, n, p := lonely(t, Config{})
 	cookie := p.init(100_000)
@@ -225,8 +227,10 @@ func TestTable12(t *testing.T) {
 			n.sent, n.events = nil, nil
 			pick := func(how int, v uint32) uint32 { return []uint32{v, v + 99, 0}[how] }
 			ck := cookie{
-				created: w.Now.UnixNano(), life: 60_000, srcPort: 5043, dstPort: 4000, tsn: 5, peerTSN: 6, rwnd: 100_000, out: 1, in: 1,
-				src: addrB, dst: addrA, tag: pick(local, a.tag), peerTag: pick(peer, a.peerTag), tie: pick(tie, a.tie), peerTie: pick(peerTie, a.peerTie),
+				created: w.Now.UnixNano(), life: 60_000, srcPort: 5043, dstPort: 4000, tsn: 5, peerTSN: 6,
+				rwnd: 100_000, out: 1, in: 1,
+				src: addrB, dst: addrA, tag: pick(local, a.tag), peerTag: pick(peer, a.peerTag),
+				tie: pick(tie, a.tie), peerTie: pick(peerTie, a.peerTie),
 			}
 			if state == StateCookieWait && peer == match {
 				ck.peerTag = 55 // there is none to match: whatever it is, it is unknown
@@ -276,8 +280,8 @@ func TestTable12(t *testing.T) {
 	}
 }
 
-// The age of a cookie does not count if both tags match: a late copy of it is answered. Otherwise it
-// does. SCTP-058.
+// The age of a cookie does not count if both tags match: a late copy of it is answered. Otherwise
+// it does. SCTP-058.
 func TestCookieLate(t *testing.T) {
 	w, n, p := lonely(t, Config{})
 	cookie := p.init(100_000)
@@ -308,7 +312,8 @@ func TestCollision(t *testing.T) {
 		w := newWorld(t)
 		a, b := w.node("a", Config{}, addrA), w.node("b", Config{}, addrB)
 		dial := func(n, m *node, local, remote uint16) *Association {
-			x, err := n.e.Dial(w.Now, DialConfig{LocalPort: local, Locals: n.addrs, RemotePort: remote, Remotes: m.addrs})
+			x, err := n.e.Dial(w.Now, DialConfig{LocalPort: local, Locals: n.addrs, RemotePort: remote,
+				Remotes: m.addrs})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -322,9 +327,12 @@ func TestCollision(t *testing.T) {
 			continue
 		}
 		y := dial(b, a, 5043, 4000)
-		w.Until("both are up", 10*time.Second, func() bool { return x.State() == StateEstablished && y.State() == StateEstablished })
+		w.Until("both are up", 10*time.Second, func() bool {
+			return x.State() == StateEstablished && y.State() == StateEstablished
+		})
 		w.Run(10 * time.Second)
-		if x.peerTag != y.tag || y.peerTag != x.tag || a.e.Associations() != 1 || b.e.Associations() != 1 {
+		if x.peerTag != y.tag || y.peerTag != x.tag || a.e.Associations() != 1 ||
+			b.e.Associations() != 1 {
 			t.Errorf("lag %d: tags %x %x and %x %x", lag, x.tag, x.peerTag, y.tag, y.peerTag)
 		}
 		a.post(SendOptions{}, "to b")
@@ -353,18 +361,20 @@ func TestCollision(t *testing.T) {
 	_, n, p = echoed(t, Config{})
 	var c cookieCopy
 	c.read(t, n.e, p.init(100_000))
-	if n.want("COOKIE-ECHOED", fmt.Sprintf("INIT ACK itag=%08x", p.a.tag)); c.tie == 0 || c.tie != p.a.tie || c.peerTie != p.a.peerTie {
+	if n.want("COOKIE-ECHOED", fmt.Sprintf("INIT ACK itag=%08x", p.a.tag)); c.tie == 0 ||
+		c.tie != p.a.tie || c.peerTie != p.a.peerTie {
 		t.Errorf("tie-tags %x %x", c.tie, c.peerTie)
 	}
 	p.raw(0, mkInit(chunkInit, p.own, 100_000, 10, 10, p.tsn, appendAddr(nil, addr("10.9.9.9"))))
-	n.want("new address", fmt.Sprintf("tag=%08x ABORT (restart of an association with new addresses: 000500080a090909)", p.own))
+	n.want("new address", fmt.Sprintf("tag=%08x ABORT (restart of an association with new "+
+		"addresses: 000500080a090909)", p.own))
 	if p.a.State() != StateCookieEchoed {
 		t.Error(p.a.State())
 	}
 }
 
-// An INIT while established: answered, the association is as before, and goes on. Only the cookie that
-// comes back with the tie-tags restarts it. SCTP-055, SCTP-056, SCTP-059, SCTP-145.
+// An INIT while established: answered, the association is as before, and goes on. Only the cookie
+// that comes back with the tie-tags restarts it. SCTP-055, SCTP-056, SCTP-059, SCTP-145.
 func TestRestart(t *testing.T) {
 	w, n, p := established(t, Config{})
 	a := p.a
@@ -385,8 +395,10 @@ func TestRestart(t *testing.T) {
 	}
 	for _, src := range []netip.Addr{addrA, addr("10.9.9.9")} {
 		blind.src = src
-		blind.raw(0, mkInit(chunkInit, 99, 100_000, 10, 10, 1, appendAddr(nil, addrA), appendAddr(nil, addr("10.9.9.9"))))
-		n.want("new address", "tag=00000063 ABORT (restart of an association with new addresses: 000500080a090909)")
+		blind.raw(0, mkInit(chunkInit, 99, 100_000, 10, 10, 1, appendAddr(nil, addrA),
+			appendAddr(nil, addr("10.9.9.9"))))
+		n.want("new address", "tag=00000063 ABORT (restart of an association with new addresses: "+
+			"000500080a090909)")
 	}
 	p.send(mkData(flagB|flagE, p.tsn+1, 0, 1, 0, "goes on"))
 	if len(n.msgs) != 2 || a.State() != StateEstablished || len(n.events) > 0 {
@@ -402,7 +414,8 @@ func TestRestart(t *testing.T) {
 	a.primary.cwnd = 77777
 	p.send(mk(chunkCookieEcho, 0, cookie...))
 	n.want("restart", "tag=0a0b0c0d COOKIE ACK")
-	if ev := n.wantEvent("restart", EventDown); ev.Err != ErrRestarted || ev.Assoc != a || ev.Acked != 0 {
+	if ev := n.wantEvent("restart", EventDown); ev.Err != ErrRestarted || ev.Assoc != a ||
+		ev.Acked != 0 {
 		t.Errorf("%+v", ev)
 	}
 	b := n.wantEvent("restart", EventUp).Assoc
@@ -424,8 +437,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// The peer says that our cookie is too old: once more, with a wish for a longer life, then no more. In
-// other states that is not looked at. SCTP-049.
+// The peer says that our cookie is too old: once more, with a wish for a longer life, then no more.
+// In other states that is not looked at. SCTP-049.
 func TestStaleCookieError(t *testing.T) {
 	stale := mkParams(chunkError, appendCause32(nil, CauseStaleCookie, 5000))
 	w, n, p := echoed(t, Config{})
@@ -448,8 +461,8 @@ func TestStaleCookieError(t *testing.T) {
 	}
 }
 
-// In SHUTDOWN-ACK-SENT neither an INIT nor the cookie of a restart begins anything: the SHUTDOWN ACK
-// again. SCTP-063.
+// In SHUTDOWN-ACK-SENT neither an INIT nor the cookie of a restart begins anything: the SHUTDOWN
+// ACK again. SCTP-063.
 func TestRestartInShutdown(t *testing.T) {
 	_, n, p := established(t, Config{})
 	restart := *p

@@ -38,7 +38,8 @@ func describeChunk(s *strings.Builder, c chunk) {
 	switch c.typ() {
 	case chunkData:
 		if d, ok := parseData(c); ok {
-			fmt.Fprintf(s, " tsn=%d sid=%d ssn=%d ppid=%d %s len=%d", d.tsn(), d.stream(), d.ssn(), d.ppid(), dataFlags(d.flags()), len(d.data()))
+			fmt.Fprintf(s, " tsn=%d sid=%d ssn=%d ppid=%d %s len=%d", d.tsn(), d.stream(), d.ssn(), d.ppid(),
+				dataFlags(d.flags()), len(d.data()))
 		}
 	case chunkInit, chunkInitAck:
 		var x setup

@@ -54,19 +54,20 @@ const maxReplies = 256
 // Stats counts what an Endpoint has seen.
 type Stats struct {
 	PacketsIn, PacketsOut uint64
-	Malformed             uint64 // no header, no chunk, port 0, an address that is not unicast, a chunk that must be alone
-	BadChecksum           uint64
-	BadTag                uint64 // for an association, with a wrong verification tag
-	BadCookie             uint64 // MAC, ports, tag, address, or a cookie that was used before
-	StaleCookie           uint64
-	OutOfTheBlue          uint64 // belonging to nothing
-	RepliesDropped        uint64 // answers not sent: too many at once
-	OldSACK               uint64 // overtaken
-	DataDropped           uint64 // DATA chunks beyond the window, or in a state without data
-	Duplicates            uint64 // DATA chunks that had come before
-	Retransmits           uint64 // DATA chunks sent again
-	FastRetransmits       uint64 // of these, for three SACKs that miss them
-	Timeouts              uint64 // T3 expiries
+	// no header, no chunk, port 0, an address that is not unicast, a chunk that must be alone
+	Malformed       uint64
+	BadChecksum     uint64
+	BadTag          uint64 // for an association, with a wrong verification tag
+	BadCookie       uint64 // MAC, ports, tag, address, or a cookie that was used before
+	StaleCookie     uint64
+	OutOfTheBlue    uint64 // belonging to nothing
+	RepliesDropped  uint64 // answers not sent: too many at once
+	OldSACK         uint64 // overtaken
+	DataDropped     uint64 // DATA chunks beyond the window, or in a state without data
+	Duplicates      uint64 // DATA chunks that had come before
+	Retransmits     uint64 // DATA chunks sent again
+	FastRetransmits uint64 // of these, for three SACKs that miss them
+	Timeouts        uint64 // T3 expiries
 }
 
 // NewEndpoint returns an Endpoint that has no ports yet.
@@ -142,7 +143,9 @@ func (e *Endpoint) Listen(port uint16, c ListenConfig) error {
 
 // StopListening ends a Listen for port and these addresses; associations that there are stay.
 func (e *Endpoint) StopListening(port uint16, locals []netip.Addr) {
-	left := slices.DeleteFunc(e.listeners[port], func(l *listener) bool { return slices.Equal(l.locals, locals) })
+	left := slices.DeleteFunc(e.listeners[port], func(l *listener) bool {
+		return slices.Equal(l.locals, locals)
+	})
 	if len(left) == 0 {
 		delete(e.listeners, port)
 		return
@@ -151,7 +154,9 @@ func (e *Endpoint) StopListening(port uint16, locals []netip.Addr) {
 }
 
 // serves reports whether l is for packets to a.
-func (l *listener) serves(a netip.Addr) bool { return l.locals == nil || slices.Contains(l.locals, a) }
+func (l *listener) serves(a netip.Addr) bool {
+	return l.locals == nil || slices.Contains(l.locals, a)
+}
 
 func (e *Endpoint) options(o *Options) (*Options, error) {
 	if o == nil {
@@ -231,7 +236,8 @@ func (e *Endpoint) Input(now time.Time, p Packet) {
 		return
 	}
 	c, rest, _ := nextChunk(p.Data[headerLen:])
-	// "A packet with the tag 0 contains only an INIT chunk", and an INIT has no other: section 8.5.1 A.
+	// "A packet with the tag 0 contains only an INIT chunk", and an INIT has no other: section 8.5.1
+	// A.
 	if (h.tag == 0) != (c.typ() == chunkInit) {
 		e.stats.BadTag++
 		return
@@ -265,8 +271,8 @@ type inPacket struct {
 // key is that of the association with a peer that has the packet's ports and address a.
 func (in *inPacket) key(a netip.Addr) peerKey { return peerKey{in.dstPort, in.srcPort, a} }
 
-// byParams finds the association by an address that an INIT or INIT ACK lists: "if the use of any of
-// the valid address parameters would identify an existing TCB", section 5.1.2 D.
+// byParams finds the association by an address that an INIT or INIT ACK lists: "if the use of any
+// of the valid address parameters would identify an existing TCB", section 5.1.2 D.
 func (e *Endpoint) byParams(in *inPacket, c chunk) *Association {
 	var s setup
 	if !parseSetup(c, &s) {
@@ -284,22 +290,24 @@ func (e *Endpoint) byAddrs(in *inPacket, addrs []netip.Addr) *Association {
 	return nil
 }
 
-// outOfTheBlue answers a packet that belongs to nothing. Section 8.4; INIT and COOKIE ECHO have been
-// dealt with.
+// outOfTheBlue answers a packet that belongs to nothing. Section 8.4; INIT and COOKIE ECHO have
+// been dealt with.
 func (e *Endpoint) outOfTheBlue(in *inPacket) {
 	e.stats.OutOfTheBlue++
 	switch {
 	case in.has(chunkAbort):
 	case in.has(chunkShutdownAck):
-		e.reply(in, in.tag, true, func(b []byte) []byte { return appendChunk(b, chunkShutdownComplete, flagT, nil) })
+		e.reply(in, in.tag, true, func(b []byte) []byte {
+			return appendChunk(b, chunkShutdownComplete, flagT, nil)
+		})
 	case in.has(chunkShutdownComplete), in.has(chunkCookieAck), in.stale:
 	default:
 		e.reply(in, in.tag, true, func(b []byte) []byte { return appendChunk(b, chunkAbort, flagT, nil) })
 	}
 }
 
-// reply queues an answer to in that belongs to no association. The answers of limited kinds are held
-// to a rate: whoever sends nonsense can make this host send, too.
+// reply queues an answer to in that belongs to no association. The answers of limited kinds are
+// held to a rate: whoever sends nonsense can make this host send, too.
 func (e *Endpoint) reply(in *inPacket, tag uint32, limited bool, chunks func([]byte) []byte) {
 	if limited && !e.oot.take(in.now) {
 		e.stats.RepliesDropped++
@@ -372,7 +380,8 @@ func (e *Endpoint) mtu(dst netip.Addr, encap uint16) int {
 	return min(max(n, minPMTU(dst)), maxPacket)
 }
 
-// maxPacket is the largest packet that IP carries, jumbograms apart; lengths of chunks have 16 bits.
+// maxPacket is the largest packet that IP carries, jumbograms apart; lengths of chunks have 16
+// bits.
 const maxPacket = 1<<16 - 1
 
 // udpLen is what RFC 6951 takes of each packet.

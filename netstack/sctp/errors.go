@@ -91,14 +91,17 @@ func appendMissing(b []byte, typ uint16) []byte {
 
 // Why a call was refused.
 var (
-	ErrNoRoom       = errors.New("sctp: the send buffer is full; wait for EventAcked")
-	ErrEmpty        = errors.New("sctp: a message has at least one octet")
-	ErrTooLong      = errors.New("sctp: the message is longer than the send buffer, or than one chunk where fragmentation is off")
-	ErrStream       = errors.New("sctp: no such outbound stream; the peer may allow fewer than were asked for")
-	ErrShutdown     = errors.New("sctp: the association is shutting down and takes no new message")
-	ErrClosed       = errors.New("sctp: the association is gone")
-	ErrPortInUse    = errors.New("sctp: the port, or the association with that peer, is in use")
-	ErrAddress      = errors.New("sctp: not a unicast address and port of a family that the local addresses have")
+	ErrNoRoom  = errors.New("sctp: the send buffer is full; wait for EventAcked")
+	ErrEmpty   = errors.New("sctp: a message has at least one octet")
+	ErrTooLong = errors.New("sctp: the message is longer than the send buffer, or than one " +
+		"chunk where fragmentation is off")
+	ErrStream = errors.New("sctp: no such outbound stream; the peer may allow fewer than were " +
+		"asked for")
+	ErrShutdown  = errors.New("sctp: the association is shutting down and takes no new message")
+	ErrClosed    = errors.New("sctp: the association is gone")
+	ErrPortInUse = errors.New("sctp: the port, or the association with that peer, is in use")
+	ErrAddress   = errors.New("sctp: not a unicast address and port of a family that the local " +
+		"addresses have")
 	ErrTooMany      = errors.New("sctp: as many associations as are allowed")
 	ErrNotConnected = errors.New("sctp: the association is not established")
 )
@@ -128,7 +131,8 @@ func (e *PeerAbort) Error() string {
 // Refused says whether the ABORT has the look of a port on which nobody listens: no cause.
 func (e *PeerAbort) Refused() bool { return len(e.Causes) == 0 }
 
-// A LocalAbort is the reason for which an association was aborted here. Cause is what the peer was told.
+// A LocalAbort is the reason for which an association was aborted here. Cause is what the peer was
+// told.
 type LocalAbort struct {
 	Cause CauseCode
 	Err   error

@@ -24,7 +24,8 @@ func Example() {
 	if err := ends[1].Listen(5043, sctp.ListenConfig{}); err != nil {
 		panic(err)
 	}
-	a, err := ends[0].Dial(now, sctp.DialConfig{LocalPort: 4000, Locals: addrs[:1], RemotePort: 5043, Remotes: addrs[1:]})
+	a, err := ends[0].Dial(now, sctp.DialConfig{LocalPort: 4000, Locals: addrs[:1], RemotePort: 5043,
+		Remotes: addrs[1:]})
 	if err != nil {
 		panic(err)
 	}
@@ -60,7 +61,8 @@ func Example() {
 		}
 	}
 	carry()
-	if _, err := a.Send(now, sctp.SendOptions{Stream: 3, Unordered: true}, strings.NewReader("hello")); err != nil {
+	if _, err := a.Send(now, sctp.SendOptions{Stream: 3, Unordered: true},
+		strings.NewReader("hello")); err != nil {
 		panic(err)
 	}
 	carry()

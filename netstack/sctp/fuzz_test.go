@@ -14,7 +14,8 @@ import (
 // addRecordings adds each kind of packet that Linux sends.
 func addRecordings(f *testing.F, add func(b []byte)) {
 	seen := map[uint32]bool{}
-	for _, name := range []string{"sctp-basic", "sctp-abort", "sctp-multihome", "sctp-loss", "sctp-fragment", "sctp-reorder"} {
+	for _, name := range []string{"sctp-basic", "sctp-abort", "sctp-multihome", "sctp-loss",
+		"sctp-fragment", "sctp-reorder"} {
 		for _, r := range readPcap(f, "testdata/"+name+".pcap") {
 			if k := survey(r.data[headerLen:]).kinds; !seen[k] {
 				seen[k] = true
@@ -24,8 +25,8 @@ func addRecordings(f *testing.F, add func(b []byte)) {
 	}
 }
 
-// What decodes is built again, and that decodes to the same; the walkers go forward and end, and chunks
-// lie in the packet one behind the other. SCTP-012, SCTP-109.
+// What decodes is built again, and that decodes to the same; the walkers go forward and end, and
+// chunks lie in the packet one behind the other. SCTP-012, SCTP-109.
 func FuzzChunks(f *testing.F) {
 	addRecordings(f, func(b []byte) { f.Add(b) })
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -37,7 +38,8 @@ func FuzzChunks(f *testing.F) {
 				if !ok {
 					break
 				}
-				if len(r) >= len(rest) || len(c) > len(rest) || len(c) < chunkLen || len(rest)-len(r) > padded(len(c)) {
+				if len(r) >= len(rest) || len(c) > len(rest) || len(c) < chunkLen ||
+					len(rest)-len(r) > padded(len(c)) {
 					t.Fatalf("chunk of %d octets, %d left of %d", len(c), len(r), len(rest))
 				}
 				rest = r
@@ -94,11 +96,14 @@ func walkParams(t *testing.T, b []byte) {
 	}
 }
 
-// An INIT or INIT ACK, whatever its parameters: what is read of it are its own octets, and the same when
-// it is built again from what was read. SCTP-012, 013, SCTP-026.
+// An INIT or INIT ACK, whatever its parameters: what is read of it are its own octets, and the same
+// when it is built again from what was read. SCTP-012, 013, SCTP-026.
 func FuzzSetup(f *testing.F) {
-	f.Add(true, mkInit(chunkInitAck, 1, 2, 3, 4, 5, someCookie, appendAddr(nil, addrA), appendAddr(nil, addr("fd00::1")), appendParam(nil, 0xc0ff, []byte("x")))[initLen:])
-	f.Add(false, mkInit(chunkInit, 1, 2, 3, 4, 5, appendParam32(nil, paramAdaptation, 1), appendParam(nil, paramAddressTypes, []byte{0, 5, 0, 6}), appendParam32(nil, paramPreservative, 9))[initLen:])
+	f.Add(true, mkInit(chunkInitAck, 1, 2, 3, 4, 5, someCookie, appendAddr(nil, addrA),
+		appendAddr(nil, addr("fd00::1")), appendParam(nil, 0xc0ff, []byte("x")))[initLen:])
+	f.Add(false, mkInit(chunkInit, 1, 2, 3, 4, 5, appendParam32(nil, paramAdaptation, 1),
+		appendParam(nil, paramAddressTypes, []byte{0, 5, 0, 6}), appendParam32(nil, paramPreservative,
+			9))[initLen:])
 	f.Fuzz(func(t *testing.T, ack bool, params []byte) {
 		if len(params) > 4000 {
 			return
@@ -157,8 +162,10 @@ func FuzzSetup(f *testing.F) {
 		var u setup
 		c, _, _ = nextChunk(mkInit(typ, 1, 2, 3, 4, 5, append(again, stop)...))
 		parseSetup(c, &u)
-		same := u.nAddrs == s.nAddrs && u.addrs == s.addrs && bytes.Equal(u.cookie, s.cookie) && u.adapts == s.adapts && u.adaptation == s.adaptation &&
-			u.preservative == s.preservative && bytes.Equal(u.hostName, s.hostName) && u.types == s.types && u.types4 == s.types4 && u.types6 == s.types6 && u.nUnknown == s.nUnknown
+		same := u.nAddrs == s.nAddrs && u.addrs == s.addrs && bytes.Equal(u.cookie, s.cookie) &&
+			u.adapts == s.adapts && u.adaptation == s.adaptation &&
+			u.preservative == s.preservative && bytes.Equal(u.hostName, s.hostName) && u.types == s.types &&
+			u.types4 == s.types4 && u.types6 == s.types6 && u.nUnknown == s.nUnknown
 		for i := range s.nUnknown {
 			same = same && bytes.Equal(u.unknown[i], s.unknown[i])
 		}
@@ -179,11 +186,14 @@ func FuzzCookie(f *testing.F) {
 			t.Fatal("junk opens")
 		}
 		c = cookie{
-			created: int64(v) << 20, life: v, srcPort: w, dstPort: ^w, tag: v, peerTag: ^v, tsn: TSN(v + 1), peerTSN: TSN(v - 1), rwnd: v / 2, out: w, in: w + 1,
-			encap: w, adapts: n&1 != 0, adaptation: v, tie: v ^ 1, peerTie: v ^ 2, src: addrA, dst: addr("fd00::1"),
+			created: int64(v) << 20, life: v, srcPort: w, dstPort: ^w, tag: v, peerTag: ^v, tsn: TSN(v + 1),
+			peerTSN: TSN(v - 1), rwnd: v / 2, out: w, in: w + 1,
+			encap: w, adapts: n&1 != 0, adaptation: v, tie: v ^ 1, peerTie: v ^ 2, src: addrA,
+			dst: addr("fd00::1"),
 		}
 		for c.nAddrs < int(n)%(maxAddrs+1) {
-			c.addrs[c.nAddrs] = netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, v+uint32(c.nAddrs))))
+			c.addrs[c.nAddrs] = netip.AddrFrom4(
+				[4]byte(binary.BigEndian.AppendUint32(nil, v+uint32(c.nAddrs))))
 			c.nAddrs++
 		}
 		b := k.seal(append([]byte(nil), "before"...), &c)[6:]
@@ -204,15 +214,18 @@ func FuzzCookie(f *testing.F) {
 
 // snapshot is all that a packet could change of an association.
 func snapshot(a *Association) string {
-	s := fmt.Sprintf("%v %x %x %x %x %v %v %v %v", a.state, a.tag, a.peerTag, a.tie, a.peerTie, a.t1, a.t2, a.errors, a.Paths())
-	s += fmt.Sprintf("%d %d %d %d %d %d %v", a.nextTSN, a.ackTSN, a.rwnd, a.inFlight, a.marked, a.gapAcked, a.recovering)
-	s += fmt.Sprintf("%d %d %d %d %d %v %v", a.have.cum, a.have.high, a.have.above, a.held, a.pieces, a.sackAt, a.sackNow)
+	s := fmt.Sprintf("%v %x %x %x %x %v %v %v %v", a.state, a.tag, a.peerTag, a.tie, a.peerTie, a.t1,
+		a.t2, a.errors, a.Paths())
+	s += fmt.Sprintf("%d %d %d %d %d %d %v", a.nextTSN, a.ackTSN, a.rwnd, a.inFlight, a.marked,
+		a.gapAcked, a.recovering)
+	s += fmt.Sprintf("%d %d %d %d %d %v %v", a.have.cum, a.have.high, a.have.above, a.held, a.pieces,
+		a.sackAt, a.sackNow)
 	return s + fmt.Sprint(len(a.frags.runs), a.dups, a.ctl)
 }
 
-// Packets from someone who does not know the tags, whatever they hold, change nothing of an association
-// and bring up nothing. Only the tie-tags may come to be, as an INIT asks for a cookie. SCTP-145,
-// SCTP-032, SCTP-055, SCTP-005.
+// Packets from someone who does not know the tags, whatever they hold, change nothing of an
+// association and bring up nothing. Only the tie-tags may come to be, as an INIT asks for a cookie.
+// SCTP-145, SCTP-032, SCTP-055, SCTP-005.
 func FuzzBlind(f *testing.F) {
 	addRecordings(f, func(b []byte) { f.Add(b[headerLen:], uint32(1), false) })
 	f.Add(mkInit(chunkInit, 1, 5000, 1, 1, 1), uint32(0), false)
@@ -236,19 +249,21 @@ func FuzzBlind(f *testing.F) {
 		} else {
 			p.raw(tag, chunks)
 		}
-		if after := snapshot(p.a); after != before || len(n.events)+len(n.msgs) > 0 || n.e.Associations() != 1 {
+		if after := snapshot(p.a); after != before || len(n.events)+len(n.msgs) > 0 ||
+			n.e.Associations() != 1 {
 			t.Fatalf("%s\nbefore %s\nafter  %s", Describe(sealed(header{1, 2, tag}, chunks)), before, after)
 		}
 	})
 }
 
-// Packets with the right tag, whatever they hold: one answer each beside DATA, the books are right, and
-// no packet is held when the association has ended. SCTP-018, SCTP-103, SCTP-109, SCTP-008.
+// Packets with the right tag, whatever they hold: one answer each beside DATA, the books are right,
+// and no packet is held when the association has ended. SCTP-018, SCTP-103, SCTP-109, SCTP-008.
 func FuzzAuthentic(f *testing.F) {
 	addRecordings(f, func(b []byte) { f.Add(b[headerLen:], uint8(0)) })
 	for i := range uint8(6) {
 		f.Add(bytes.Join([][]byte{
-			mkData(flagB, 1000, 0, 0, 0, "x"), mkSack(1, 1000, gap{2, 3}), mkData(flagE, 1001, 0, 0, 0, "y"), mk(0xc1, 0), appendShutdown(nil, 1), mk(chunkShutdownAck, 0),
+			mkData(flagB, 1000, 0, 0, 0, "x"), mkSack(1, 1000, gap{2, 3}), mkData(flagE, 1001, 0, 0, 0, "y"),
+			mk(0xc1, 0), appendShutdown(nil, 1), mk(chunkShutdownAck, 0),
 			mk(chunkHeartbeat, 0, 0, 1, 0, 4), mk(chunkCookieAck, 0),
 		}, nil), i)
 	}
@@ -295,7 +310,8 @@ func FuzzAuthentic(f *testing.F) {
 			p.send(part)
 			// SHUTDOWN behind a SACK is the one that section 9.2 asks for.
 			if control > 1 && !(control == 2 && p.a.state >= StateShutdownPending) {
-				t.Fatalf("%d packets in answer to %s: %v", control, Describe(sealed(header{1, 2, 3}, part)), n.sent)
+				t.Fatalf("%d packets in answer to %s: %v", control, Describe(sealed(header{1, 2, 3}, part)),
+					n.sent)
 			}
 			n.sent = nil
 			checkBooks(t, p.a)
@@ -307,7 +323,8 @@ func FuzzAuthentic(f *testing.F) {
 		}
 		p.a.Abort(w.Now, "")
 		n.pump()
-		if w.refs != 0 || n.e.Associations() != 0 || p.a.held != 0 && p.a.state == StateClosed || p.a.pieces != 0 {
+		if w.refs != 0 || n.e.Associations() != 0 || p.a.held != 0 && p.a.state == StateClosed ||
+			p.a.pieces != 0 {
 			t.Fatalf("%d packets held, %d associations, %d octets", w.refs, n.e.Associations(), p.a.held)
 		}
 	})
@@ -340,8 +357,10 @@ func checkBooks(t *testing.T, a *Association) {
 			t.Fatalf("%v: %d octets in flight, counted %d, T3 %v", p.addr, flight[p], p.flight, p.t3)
 		}
 	}
-	if data != a.inFlight || marked != a.marked || acked != a.gapAcked || int(a.nextTSN-a.ackTSN-1) != a.chunks.len() {
-		t.Fatalf("%d octets of data in flight, counted %d; marked %d, %d; acked %d, %d", data, a.inFlight, marked, a.marked, acked, a.gapAcked)
+	if data != a.inFlight || marked != a.marked || acked != a.gapAcked ||
+		int(a.nextTSN-a.ackTSN-1) != a.chunks.len() {
+		t.Fatalf("%d octets of data in flight, counted %d; marked %d, %d; acked %d, %d", data, a.inFlight,
+			marked, a.marked, acked, a.gapAcked)
 	}
 	held := 0
 	for i, m := range a.frags.runs {
@@ -363,9 +382,9 @@ func checkBooks(t *testing.T, a *Association) {
 	}
 }
 
-// Chunks of any flags, TSNs, streams and SSNs: each message that comes up is what the chunks with the
-// TSNs from its own on said, from a B to an E, no TSN is in two messages, and ordered ones are in order.
-// SCTP-103, SCTP-101, 102.
+// Chunks of any flags, TSNs, streams and SSNs: each message that comes up is what the chunks with
+// the TSNs from its own on said, from a B to an E, no TSN is in two messages, and ordered ones are
+// in order. SCTP-103, SCTP-101, 102.
 func FuzzReassembly(f *testing.F) {
 	f.Add([]byte{0, 2, 0, 0, 1, 0, 0, 0, 2, 1, 0, 0})
 	f.Add([]byte{2, 1, 0, 0, 1, 0, 0, 0, 0, 2, 0, 0})
@@ -384,7 +403,8 @@ func FuzzReassembly(f *testing.F) {
 			want, tsn := "", m.TSN
 			for ; ; tsn++ {
 				s, ok := first[tsn]
-				if !ok || used[tsn] || s.sid != m.Stream || (s.flags&flagU != 0) != m.Unordered || (s.flags&flagB != 0) != (tsn == m.TSN) {
+				if !ok || used[tsn] || s.sid != m.Stream || (s.flags&flagU != 0) != m.Unordered ||
+					(s.flags&flagB != 0) != (tsn == m.TSN) {
 					t.Fatalf("TSN %d is not of message %d", tsn-p.tsn, m.TSN-p.tsn)
 				}
 				used[tsn] = true
@@ -424,8 +444,10 @@ func FuzzICMP(f *testing.F) {
 	f.Fuzz(func(t *testing.T, kind uint8, mtu int, quote []byte) {
 		w, n, p := established(t, Config{})
 		before := snapshot(p.a)
-		n.e.ICMP(w.Now, ICMPError{Kind: ICMPKind(kind % 6), Src: addrB, Dst: addrA, MTU: mtu, Encap: kind&0x80 != 0, Quote: quote})
-		right := len(quote) >= 8 && bytes.Equal(quote[:8], header{p.dport, p.sport, p.own}.append(nil)[:8])
+		n.e.ICMP(w.Now, ICMPError{Kind: ICMPKind(kind % 6), Src: addrB, Dst: addrA, MTU: mtu,
+			Encap: kind&0x80 != 0, Quote: quote})
+		right := len(quote) >= 8 && bytes.Equal(quote[:8], header{p.dport, p.sport,
+			p.own}.append(nil)[:8])
 		if n.pump(); !right && (snapshot(p.a) != before || len(n.events) > 0) {
 			t.Fatal("something changed")
 		}

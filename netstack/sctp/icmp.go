@@ -25,14 +25,15 @@ type ICMPError struct {
 	Quote    []byte     // our packet from the common header on, as much as there is
 }
 
-// ICMP takes an ICMP error. Anyone can send one, so it has to quote the tag that only we and the peer
-// know. Section 10.
+// ICMP takes an ICMP error. Anyone can send one, so it has to quote the tag that only we and the
+// peer know. Section 10.
 func (e *Endpoint) ICMP(now time.Time, m ICMPError) {
 	q := m.Quote
 	if len(q) < 8 {
 		return
 	}
-	lport, rport, tag := binary.BigEndian.Uint16(q), binary.BigEndian.Uint16(q[2:]), binary.BigEndian.Uint32(q[4:])
+	lport, rport, tag := binary.BigEndian.Uint16(q), binary.BigEndian.Uint16(q[2:]),
+		binary.BigEndian.Uint32(q[4:])
 	a := e.table[peerKey{lport, rport, m.Dst}]
 	if a == nil {
 		return

@@ -13,7 +13,8 @@ import (
 	"github.com/vrnic/vrnic/netstack/sctp/sctptest"
 )
 
-// Tests run on a world: nodes on a network in memory, and a clock that jumps to whatever comes next.
+// Tests run on a world: nodes on a network in memory, and a clock that jumps to whatever comes
+// next.
 
 var start = sctptest.Start
 
@@ -193,11 +194,14 @@ func (w *world) connect(a, b *node) {
 	if err := b.e.Listen(5043, ListenConfig{Locals: locals}); err != nil {
 		w.T.Fatal(err)
 	}
-	if _, err := a.e.Dial(w.Now, DialConfig{LocalPort: 4000, Locals: a.addrs, RemotePort: 5043, Remotes: b.addrs[:1]}); err != nil {
+	if _, err := a.e.Dial(w.Now, DialConfig{LocalPort: 4000, Locals: a.addrs, RemotePort: 5043,
+		Remotes: b.addrs[:1]}); err != nil {
 		w.T.Fatal(err)
 	}
 	a.pump()
-	w.Until("established on both sides", time.Minute, func() bool { return a.last != nil && b.last != nil })
+	w.Until("established on both sides", time.Minute, func() bool {
+		return a.last != nil && b.last != nil
+	})
 	a.sent, b.sent = nil, nil
 }
 
@@ -212,7 +216,8 @@ func (n *node) post(o SendOptions, data string) uint64 {
 	return id
 }
 
-// want checks the packets that a node has sent since the last call: each must contain the text given.
+// want checks the packets that a node has sent since the last call: each must contain the text
+// given.
 func (n *node) want(what string, texts ...string) {
 	n.w.T.Helper()
 	ok := len(texts) == len(n.sent)
@@ -220,13 +225,14 @@ func (n *node) want(what string, texts ...string) {
 		ok = matches(n.sent[i], texts[i])
 	}
 	if !ok {
-		n.w.T.Fatalf("%s: %s sent\n\t%s\nwant\n\t%s", what, n.name, strings.Join(n.sent, "\n\t"), strings.Join(texts, "\n\t"))
+		n.w.T.Fatalf("%s: %s sent\n\t%s\nwant\n\t%s", what, n.name, strings.Join(n.sent, "\n\t"),
+			strings.Join(texts, "\n\t"))
 	}
 	n.sent = nil
 }
 
-// matches says whether the words of text stand in s, in order, and those behind a ! do not. A _ in a
-// word is a space.
+// matches says whether the words of text stand in s, in order, and those behind a ! do not. A _ in
+// a word is a space.
 func matches(s, text string) bool {
 	all := s
 	for _, w := range strings.Fields(text) {
@@ -308,7 +314,9 @@ func mkData(flags byte, tsn TSN, stream, ssn uint16, ppid uint32, data string) [
 	return appendPadding(append(b, data...), 0)
 }
 
-func mkSack(cum TSN, rwnd uint32, gaps ...gap) []byte { return appendSack(nil, cum, rwnd, gaps, nil) }
+func mkSack(cum TSN, rwnd uint32, gaps ...gap) []byte {
+	return appendSack(nil, cum, rwnd, gaps, nil)
+}
 
 func mkInit(t ChunkType, tag, rwnd uint32, out, in uint16, tsn TSN, params ...[]byte) []byte {
 	b := appendSetupHeader(nil, t, tag, rwnd, out, in, tsn)
@@ -330,7 +338,8 @@ func lonely(t testing.TB, cfg Config) (w *world, n *node, p *rawPeer) {
 	if err := n.e.Listen(5043, ListenConfig{}); err != nil {
 		t.Fatal(err)
 	}
-	return w, n, &rawPeer{w: w, n: n, src: addrA, dst: addrB, sport: 4000, dport: 5043, own: peerTag, tsn: peerTSN}
+	return w, n, &rawPeer{w: w, n: n, src: addrA, dst: addrB, sport: 4000, dport: 5043, own: peerTag,
+		tsn: peerTSN}
 }
 
 // capturePackets collects what is sent from now on.
@@ -362,7 +371,8 @@ func (p *rawPeer) init(rwnd uint32, params ...[]byte) (cookie []byte) {
 	p.w.trace = old
 	var s setup
 	if len(*all) == 1 {
-		if c, _, ok := nextChunk((*all)[0][headerLen:]); ok && c.typ() == chunkInitAck && parseSetup(c, &s) {
+		if c, _, ok := nextChunk((*all)[0][headerLen:]); ok && c.typ() == chunkInitAck &&
+			parseSetup(c, &s) {
 			p.tag = s.tag
 			return s.cookie
 		}

@@ -34,7 +34,8 @@ func TestBadChecksum(t *testing.T) {
 	}
 }
 
-// Every kind of chunk with a wrong verification tag: dropped without a sound. SCTP-145, SCTP-146, 147.
+// Every kind of chunk with a wrong verification tag: dropped without a sound. SCTP-145, SCTP-146,
+// 147.
 func TestWrongTag(t *testing.T) {
 	for typ := range ChunkType(chunkKnown) {
 		for _, f := range []byte{0, flagT} {
@@ -75,7 +76,8 @@ func TestAbortTags(t *testing.T) {
 		if tt.reflected {
 			f = flagT
 		}
-		p.raw(tag, appendChunk(nil, chunkAbort, f, appendParam(nil, uint16(CauseUserAbort), []byte("because"))))
+		p.raw(tag, appendChunk(nil, chunkAbort, f, appendParam(nil, uint16(CauseUserAbort),
+			[]byte("because"))))
 		n.want("an ABORT is never answered")
 		if gone := p.a.State() == StateClosed; gone != tt.ends {
 			t.Errorf("%+v: ended %t", tt, gone)
@@ -84,7 +86,8 @@ func TestAbortTags(t *testing.T) {
 			continue
 		}
 		ev := n.wantEvent("ABORT", EventDown)
-		if abort, ok := ev.Err.(*PeerAbort); !ok || len(abort.Causes) != 1 || string(abort.Causes[0].Info) != "because" || abort.Refused() {
+		if abort, ok := ev.Err.(*PeerAbort); !ok || len(abort.Causes) != 1 ||
+			string(abort.Causes[0].Info) != "because" || abort.Refused() {
 			t.Errorf("%v", ev.Err)
 		}
 		if !strings.Contains(ev.Err.Error(), `user-initiated abort: "because"`) {
@@ -122,14 +125,17 @@ func TestUnknownChunks(t *testing.T) {
 	for _, tt := range []struct {
 		typ            ChunkType
 		skips, reports bool
-	}{{0x3e, false, false}, {0x7e, false, true}, {0x84, true, false}, {0xc1, true, true}, {0x0f, false, false}, {0xff, true, true}} {
+	}{{0x3e, false, false}, {0x7e, false, true}, {0x84, true, false}, {0xc1, true, true},
+		{0x0f, false, false}, {0xff, true, true}} {
 		_, n, p := established(t, Config{})
 		p.send(mkData(whole, p.tsn, 0, 0, 0, "a"))
 		n.sent, n.msgs = nil, nil
-		p.send(mk(tt.typ, 3, 1, 2, 3), mkData(whole, p.tsn+1, 0, 1, 0, "b"), mkData(whole, p.tsn+2, 0, 2, 0, "c"))
+		p.send(mk(tt.typ, 3, 1, 2, 3), mkData(whole, p.tsn+1, 0, 1, 0, "b"), mkData(whole, p.tsn+2, 0,
+			2, 0, "c"))
 		var want []string
 		if tt.reports {
-			want = append(want, fmt.Sprintf("ERROR (unrecognized chunk type: %02x030007010203)", uint8(tt.typ)))
+			want = append(want, fmt.Sprintf("ERROR (unrecognized chunk type: %02x030007010203)",
+				uint8(tt.typ)))
 		}
 		if n.want(fmt.Sprintf("type %#x", uint8(tt.typ)), want...); (len(n.msgs) == 2) != tt.skips {
 			t.Errorf("type %#x: %d messages behind it delivered", uint8(tt.typ), len(n.msgs))
@@ -140,14 +146,15 @@ func TestUnknownChunks(t *testing.T) {
 	}
 	// ECN was not agreed on: its chunks are passed over. SCTP-175.
 	_, n, p := established(t, Config{})
-	p.send(mk(chunkECNE, 0, 0, 0, 0, 1), mk(chunkCWR, 0, 0, 0, 0, 1), mkData(whole, p.tsn, 0, 0, 0, "x"))
+	p.send(mk(chunkECNE, 0, 0, 0, 0, 1), mk(chunkCWR, 0, 0, 0, 0, 1),
+		mkData(whole, p.tsn, 0, 0, 0, "x"))
 	if n.want("ECN", "SACK !ERROR"); len(n.msgs) != 1 {
 		t.Error("DATA behind ECN chunks is not delivered")
 	}
 }
 
-// Lengths: padding is not looked at, may be counted by mistake, and a chunk that is cut is dropped while
-// those before it stand. SCTP-006, 007, 008, SCTP-011.
+// Lengths: padding is not looked at, may be counted by mistake, and a chunk that is cut is dropped
+// while those before it stand. SCTP-006, 007, 008, SCTP-011.
 func TestChunkLengths(t *testing.T) {
 	for n := 1; n <= 4; n++ {
 		_, nd, p := established(t, Config{})
@@ -215,7 +222,8 @@ func TestOneAnswer(t *testing.T) {
 	w, n, p := established(t, Config{})
 	var chunks [][]byte
 	for i := range 20 {
-		chunks = append(chunks, mkParams(chunkHeartbeat, appendParam(nil, paramHeartbeatInfo, bytes.Repeat([]byte{byte(i)}, 100))))
+		chunks = append(chunks, mkParams(chunkHeartbeat, appendParam(nil, paramHeartbeatInfo,
+			bytes.Repeat([]byte{byte(i)}, 100))))
 	}
 	all := capturePackets(w)
 	p.send(chunks...)
@@ -224,16 +232,18 @@ func TestOneAnswer(t *testing.T) {
 	}
 	// Unknown chunks, an invalid stream and a HEARTBEAT, and DATA to be acknowledged: still one.
 	*all = nil
-	p.send(mk(0xc1, 0), mk(0xc2, 0), mkParams(chunkHeartbeat, appendParam(nil, 1, []byte("hb"))), mkData(whole, p.tsn, 999, 0, 0, "x"))
+	p.send(mk(0xc1, 0), mk(0xc2, 0), mkParams(chunkHeartbeat, appendParam(nil, 1, []byte("hb"))),
+		mkData(whole, p.tsn, 999, 0, 0, "x"))
 	if len(*all) != 1 {
 		t.Errorf("%d packets: %v", len(*all), n.sent)
 	}
 }
 
-// HEARTBEATs are answered where they come from with all that they carry, in the states named. SCTP-134,
-// SCTP-140.
+// HEARTBEATs are answered where they come from with all that they carry, in the states named.
+// SCTP-134, SCTP-140.
 func TestHeartbeatAnswered(t *testing.T) {
-	body := joinParams([][]byte{appendParam(nil, paramHeartbeatInfo, bytes.Repeat([]byte("info"), 250)), appendParam(nil, 0x8042, []byte("odd")), appendParam(nil, 7, nil)})
+	body := joinParams([][]byte{appendParam(nil, paramHeartbeatInfo, bytes.Repeat([]byte("info"),
+		250)), appendParam(nil, 0x8042, []byte("odd")), appendParam(nil, 7, nil)})
 	beat := mk(chunkHeartbeat, 0xff, body...)
 	second := addr("10.9.9.9")
 	w, n, p := lonely(t, Config{})
@@ -244,7 +254,8 @@ func TestHeartbeatAnswered(t *testing.T) {
 		w.trace = func(_ *node, d Datagram) { got = append(got, d) }
 		p.src = src
 		p.send(beat)
-		if len(got) != 1 || got[0].Dst != src || !bytes.Equal(got[0].Data[headerLen:], mk(chunkHeartbeatAck, 0, body...)) {
+		if len(got) != 1 || got[0].Dst != src || !bytes.Equal(got[0].Data[headerLen:],
+			mk(chunkHeartbeatAck, 0, body...)) {
 			t.Fatalf("from %v: %v", src, n.sent)
 		}
 	}
@@ -291,7 +302,8 @@ func TestOutOfTheBlue(t *testing.T) {
 		{"HEARTBEAT", [][]byte{mk(chunkHeartbeat, 0, 0, 1, 0, 4)}, "ABORT_T"},
 		{"INIT ACK", [][]byte{mkInit(chunkInitAck, 1, 5000, 1, 1, 1, someCookie)}, "ABORT_T"},
 		{"unknown chunk", [][]byte{mk(0xfe, 0)}, "ABORT_T"},
-		{"COOKIE ECHO behind DATA", [][]byte{mkData(whole, 1, 0, 0, 0, "x"), mk(chunkCookieEcho, 0, 1)}, "ABORT_T"},
+		{"COOKIE ECHO behind DATA", [][]byte{mkData(whole, 1, 0, 0, 0, "x"), mk(chunkCookieEcho, 0, 1)},
+			"ABORT_T"},
 		{"COOKIE ECHO", [][]byte{mk(chunkCookieEcho, 0, make([]byte, 90)...)}, ""},
 	} {
 		_, n, p := lonely(t, Config{})
@@ -303,7 +315,8 @@ func TestOutOfTheBlue(t *testing.T) {
 		}
 		// To or from what is no single host: never.
 		pkt := sealed(header{p.sport, p.dport, 0x12345678}, tt.chunks...)
-		for _, x := range []netip.Addr{addr("224.0.0.1"), addr("255.255.255.255"), addr("0.0.0.0"), addr("ff02::1"), addr("::")} {
+		for _, x := range []netip.Addr{addr("224.0.0.1"), addr("255.255.255.255"), addr("0.0.0.0"),
+			addr("ff02::1"), addr("::")} {
 			n.e.Input(start, Packet{Src: x, Dst: addrB, Data: pkt})
 			n.e.Input(start, Packet{Src: addrA, Dst: x, Data: pkt})
 			if n.pump(); len(n.sent) > 0 {
@@ -361,10 +374,12 @@ func TestPeerErrors(t *testing.T) {
 	p.send(mkParams(chunkError, causes...))
 	ev := n.wantEvent("ERROR", EventPeerError)
 	e, ok := ev.Err.(*PeerError)
-	if !ok || len(e.Causes) != len(causes) || e.Causes[0].Code != CauseInvalidStream || p.a.State() != StateEstablished {
+	if !ok || len(e.Causes) != len(causes) || e.Causes[0].Code != CauseInvalidStream ||
+		p.a.State() != StateEstablished {
 		t.Fatalf("%v", ev.Err)
 	}
-	if s := e.Error(); !strings.Contains(s, "cause 160") || !strings.Contains(s, "no user data: 010203") {
+	if s := e.Error(); !strings.Contains(s, "cause 160") ||
+		!strings.Contains(s, "no user data: 010203") {
 		t.Error(s)
 	}
 	n.want("an ERROR is not answered")
@@ -373,8 +388,9 @@ func TestPeerErrors(t *testing.T) {
 	n.noEvent("an ERROR without a cause", EventPeerError)
 }
 
-// What is sent, over a whole association with loss: tags, control chunks before DATA, rising TSNs, no
-// packet too large, INIT and its like alone. SCTP-003, SCTP-016, 017, SCTP-001, SCTP-068, SCTP-043.
+// What is sent, over a whole association with loss: tags, control chunks before DATA, rising TSNs,
+// no packet too large, INIT and its like alone. SCTP-003, SCTP-016, 017, SCTP-001, SCTP-068,
+// SCTP-043.
 func TestSentPackets(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a", Config{}, addrA), w.node("b", Config{}, addrB)
@@ -406,7 +422,8 @@ func TestSentPackets(t *testing.T) {
 		if to := w.nodes[i].last; !tags[i][h.tag] || to != nil && to.tag != h.tag {
 			t.Errorf("wrong tag: %s", what)
 		}
-		if s.chunks > 1 && (s.has(chunkInitAck) || s.has(chunkShutdownComplete)) || s.has(chunkData) && s.kinds&(1<<chunkShutdown|1<<chunkShutdownAck|1<<chunkAbort) != 0 {
+		if s.chunks > 1 && (s.has(chunkInitAck) || s.has(chunkShutdownComplete)) || s.has(chunkData) &&
+			s.kinds&(1<<chunkShutdown|1<<chunkShutdownAck|1<<chunkAbort) != 0 {
 			t.Errorf("bundled: %s", what)
 		}
 		var last *TSN
@@ -429,7 +446,8 @@ func TestSentPackets(t *testing.T) {
 	w.connect(a, b)
 	for i := range 300 {
 		for _, n := range w.nodes {
-			n.last.Send(w.Now, SendOptions{Stream: uint16(i % 10), Unordered: i%3 == 0}, strings.NewReader(text(1+i*17%3000)))
+			n.last.Send(w.Now, SendOptions{Stream: uint16(i % 10), Unordered: i%3 == 0},
+				strings.NewReader(text(1+i*17%3000)))
 			n.pump()
 		}
 		w.Run(3 * time.Millisecond)

@@ -21,11 +21,12 @@ type path struct {
 
 	// Octets of DATA chunks, with headers and padding.
 	cwnd, ssthresh, flight int
-	partial                int  // partial_bytes_acked
-	alone                  bool // after a timeout: one packet in flight until something is acknowledged
-	force                  bool // one packet of retransmissions is due whatever cwnd is
-	lastData               time.Time
-	decays                 bool // cwnd has been cut since then, for idling
+	partial                int // partial_bytes_acked
+	// after a timeout: one packet in flight until something is acknowledged
+	alone    bool
+	force    bool // one packet of retransmissions is due whatever cwnd is
+	lastData time.Time
+	decays   bool // cwnd has been cut since then, for idling
 
 	srtt, rttvar, rto time.Duration
 	timing            bool // TSN timed was sent at timedAt, and nothing up to it again
@@ -77,7 +78,8 @@ func (a *Association) addPath(now time.Time, x, src netip.Addr, encap uint16, co
 	}
 	p := &path{
 		addr: x, src: src, encap: encap, pmtu: a.e.mtu(x, encap), confirmed: confirmed, active: true,
-		rto: a.opt.RTOInitial, interval: a.opt.HeartbeatInterval, silent: a.opt.HeartbeatInterval < 0, lastData: now,
+		rto: a.opt.RTOInitial, interval: a.opt.HeartbeatInterval, silent: a.opt.HeartbeatInterval < 0,
+		lastData: now,
 	}
 	p.resetCongestion()
 	a.paths = append(a.paths, p)
@@ -134,7 +136,8 @@ func nearest(locals []netip.Addr, x netip.Addr) (best netip.Addr) {
 	return best
 }
 
-// dataPath is where new data goes: the primary path, or an active one if that is not. Section 6.4.1.
+// dataPath is where new data goes: the primary path, or an active one if that is not. Section
+// 6.4.1.
 func (a *Association) dataPath() *path {
 	if a.primary.active && a.primary.confirmed {
 		return a.primary
@@ -284,11 +287,13 @@ func (a *Association) handleHeartbeat(in *inPacket, c chunk) {
 // handleHeartbeatAck takes an answer to the last HEARTBEAT of one path; others prove nothing.
 func (a *Association) handleHeartbeatAck(now time.Time, c chunk) {
 	info, _, ok := nextParam(c.value())
-	if !ok || info.typ() != paramHeartbeatInfo || len(info) != paramLen+heartbeatInfo || a.state < StateEstablished {
+	if !ok || info.typ() != paramHeartbeatInfo || len(info) != paramLen+heartbeatInfo ||
+		a.state < StateEstablished {
 		return
 	}
 	nonce := binary.BigEndian.Uint64(info.value())
-	i := slices.IndexFunc(a.paths, func(p *path) bool { return p.addr.As16() == [16]byte(info.value()[8:]) })
+	i := slices.IndexFunc(a.paths,
+		func(p *path) bool { return p.addr.As16() == [16]byte(info.value()[8:]) })
 	if i < 0 {
 		return
 	}

@@ -30,13 +30,15 @@ func TestTwoPaths(t *testing.T) {
 		n          *node
 		addr, from netip.Addr
 		primary    bool
-	}{{a, addrB, addrA, true}, {a, addrB2, addrA2, false}, {b, addrA, addrB, true}, {b, addrA2, addrB2, false}} {
+	}{{a, addrB, addrA, true}, {a, addrB2, addrA2, false}, {b, addrA, addrB, true},
+		{b, addrA2, addrB2, false}} {
 		i := slices.IndexFunc(x.n.last.Paths(), func(p PathInfo) bool { return p.Addr == x.addr })
 		if i < 0 {
 			t.Fatalf("%s does not know %v", x.n.name, x.addr)
 		}
 		p := x.n.last.Paths()[i]
-		if p.Local != x.from || p.Primary != x.primary || !p.Confirmed || !p.Active || p.Cwnd != 4404 || p.PMTU != 1480 || p.RTO != time.Second {
+		if p.Local != x.from || p.Primary != x.primary || !p.Confirmed || !p.Active || p.Cwnd != 4404 ||
+			p.PMTU != 1480 || p.RTO != time.Second {
 			t.Errorf("%s: %+v", x.n.name, p)
 		}
 	}
@@ -47,11 +49,12 @@ func TestTwoPaths(t *testing.T) {
 	}
 }
 
-// An address that a peer names, and that may be anybody's, gets HEARTBEATs until it answers one with the
-// right nonce, and nothing else. SCTP-064, 065, 066, SCTP-140.
+// An address that a peer names, and that may be anybody's, gets HEARTBEATs until it answers one
+// with the right nonce, and nothing else. SCTP-064, 065, 066, SCTP-140.
 func TestVerification(t *testing.T) {
 	victim := addr("10.9.9.9")
-	w, n, p := lonely(t, Config{Options: Options{RTOMin: 100 * time.Millisecond, RTOInitial: 100 * time.Millisecond}})
+	w, n, p := lonely(t, Config{Options: Options{RTOMin: 100 * time.Millisecond,
+		RTOInitial: 100 * time.Millisecond}})
 	var toVictim [][]byte
 	sacks := 0
 	w.trace = func(_ *node, d Datagram) {
@@ -116,7 +119,8 @@ func TestVerification(t *testing.T) {
 	}
 	p.src = addrA // the answer may come from anywhere; the nonce is what counts
 	p.send(mk(chunkHeartbeatAck, 0, last...))
-	if ev := n.wantEvent("confirmed", EventPath); ev.Addr != victim || ev.Path != PathConfirmed && ev.Path != PathInactive || !a.path(victim).confirmed {
+	if ev := n.wantEvent("confirmed", EventPath); ev.Addr != victim || ev.Path != PathConfirmed &&
+		ev.Path != PathInactive || !a.path(victim).confirmed {
 		t.Fatalf("%+v", ev)
 	}
 	rto := a.path(victim).rto
@@ -126,8 +130,8 @@ func TestVerification(t *testing.T) {
 	}
 }
 
-// Probes go at the pace of the RTO, one at a time; a dead address turns inactive after Path.Max.Retrans
-// and costs the association nothing. SCTP-067, SCTP-139.
+// Probes go at the pace of the RTO, one at a time; a dead address turns inactive after
+// Path.Max.Retrans and costs the association nothing. SCTP-067, SCTP-139.
 func TestVerificationFails(t *testing.T) {
 	dead := addr("10.9.9.9")
 	w, n, p := lonely(t, Config{Options: Options{HeartbeatInterval: -1}}) // none but to verify
@@ -169,8 +173,8 @@ func TestVerificationFails(t *testing.T) {
 	}
 }
 
-// Idle addresses get a HEARTBEAT each RTO + HB.interval +/- half an RTO; unanswered ones double the RTO;
-// none follow a SHUTDOWN. SCTP-135, SCTP-136, SCTP-144.
+// Idle addresses get a HEARTBEAT each RTO + HB.interval +/- half an RTO; unanswered ones double the
+// RTO; none follow a SHUTDOWN. SCTP-135, SCTP-136, SCTP-144.
 func TestHeartbeatPace(t *testing.T) {
 	w, a, _ := pair(t, Config{}, Config{})
 	var at []time.Time
@@ -185,7 +189,8 @@ func TestHeartbeatPace(t *testing.T) {
 		d := at[i].Sub(at[i-1])
 		low, high = min(low, d), max(high, d)
 	}
-	if low < 30500*time.Millisecond || high > 31500*time.Millisecond || high-low < 700*time.Millisecond || len(at) < 200 {
+	if low < 30500*time.Millisecond || high > 31500*time.Millisecond ||
+		high-low < 700*time.Millisecond || len(at) < 200 {
 		t.Errorf("%d HEARTBEATs, %v to %v apart", len(at), low, high)
 	}
 	if a.last.primary.srtt != 2*time.Millisecond {
@@ -222,7 +227,8 @@ func TestHeartbeatPace(t *testing.T) {
 		t.Errorf("%d HEARTBEATs in a minute", len(at))
 	}
 	for _, err := range []error{
-		a.last.SetHeartbeat(w.Now, addrA2, 0), a.last.RequestHeartbeat(w.Now, addrA2), a.last.SetPrimary(addrA2), a.last.Rerouted(addrA2, addrA),
+		a.last.SetHeartbeat(w.Now, addrA2, 0), a.last.RequestHeartbeat(w.Now, addrA2),
+		a.last.SetPrimary(addrA2), a.last.Rerouted(addrA2, addrA),
 	} {
 		if err != ErrAddress {
 			t.Error(err)
@@ -254,8 +260,8 @@ func TestHeartbeatPace(t *testing.T) {
 	}
 }
 
-// HEARTBEAT ACK clears the counters, with no data outstanding; that of the association waits for data
-// otherwise. SCTP-136.
+// HEARTBEAT ACK clears the counters, with no data outstanding; that of the association waits for
+// data otherwise. SCTP-136.
 func TestHeartbeatClears(t *testing.T) {
 	_, n, p := established(t, Config{})
 	x := p.a.primary
@@ -271,7 +277,8 @@ func TestHeartbeatClears(t *testing.T) {
 	}
 	x.errors, p.a.errors, x.active = 3, 3, false
 	answer()
-	if x.errors != 0 || p.a.errors != 0 || !x.active || n.wantEvent("active", EventPath).Path != PathActive {
+	if x.errors != 0 || p.a.errors != 0 || !x.active ||
+		n.wantEvent("active", EventPath).Path != PathActive {
 		t.Errorf("%d errors, %d of the association", x.errors, p.a.errors)
 	}
 	n.queue(1)
@@ -281,10 +288,12 @@ func TestHeartbeatClears(t *testing.T) {
 	}
 }
 
-// A silent peer: each T3 counts; after more than Association.Max.Retrans of them it is gone, at a time
-// that can be computed. What is acknowledged clears the count. SCTP-137, 138, SCTP-139, SCTP-144.
+// A silent peer: each T3 counts; after more than Association.Max.Retrans of them it is gone, at a
+// time that can be computed. What is acknowledged clears the count. SCTP-137, 138, SCTP-139,
+// SCTP-144.
 func TestBlackout(t *testing.T) {
-	w, a, _ := pair(t, Config{Options: Options{HeartbeatInterval: -1}}, Config{Options: Options{HeartbeatInterval: -1}})
+	w, a, _ := pair(t, Config{Options: Options{HeartbeatInterval: -1}},
+		Config{Options: Options{HeartbeatInterval: -1}})
 	dead := func(Datagram) []time.Duration { return nil }
 	a.post(SendOptions{}, "before")
 	w.Run(time.Second)
@@ -301,12 +310,14 @@ func TestBlackout(t *testing.T) {
 	if ev.Path != PathInactive {
 		t.Errorf("%+v", ev)
 	}
-	if ev = a.wantEvent("the end", EventDown); ev.Err != ErrTimeout || ev.Acked != 1 || a.last.Sent() != 3 {
+	if ev = a.wantEvent("the end", EventDown); ev.Err != ErrTimeout || ev.Acked != 1 ||
+		a.last.Sent() != 3 {
 		t.Errorf("%+v: what has not arrived is not told", ev)
 	}
 
 	// A link that flaps: ten losses, then it works, again and again.
-	w, a, b := pair(t, Config{Options: Options{HeartbeatInterval: -1}}, Config{Options: Options{HeartbeatInterval: -1}})
+	w, a, b := pair(t, Config{Options: Options{HeartbeatInterval: -1}},
+		Config{Options: Options{HeartbeatInterval: -1}})
 	for range 4 {
 		w.Fate = dead
 		a.post(SendOptions{}, "x")
@@ -323,12 +334,13 @@ func TestBlackout(t *testing.T) {
 	a.last.SetRetransmitLimits(1, 1)
 	w.Fate = dead
 	a.post(SendOptions{}, "x")
-	w.Until("two losses are enough", 3*time.Minute, func() bool { return a.last.State() == StateClosed })
+	w.Until("two losses are enough", 3*time.Minute,
+		func() bool { return a.last.State() == StateClosed })
 }
 
 // One address goes down: what timed out goes to the other, the primary is given up after
-// Path.Max.Retrans and taken again when it answers; each path keeps its own timer and window. SCTP-123,
-// SCTP-141, SCTP-142, SCTP-139, SCTP-124, SCTP-144.
+// Path.Max.Retrans and taken again when it answers; each path keeps its own timer and window.
+// SCTP-123, SCTP-141, SCTP-142, SCTP-139, SCTP-124, SCTP-144.
 func TestFailover(t *testing.T) {
 	w, a, b := twoPaths(t, Config{})
 	x := a.last
@@ -353,7 +365,8 @@ func TestFailover(t *testing.T) {
 	if !slices.Equal(to, []netip.Addr{addrB, addrB, addrB2}) || len(b.msgs) != 2 {
 		t.Fatalf("DATA went to %v, %q arrived", to, b.msgs)
 	}
-	if p1, p2 := x.paths[0], x.paths[1]; p1.rto != 2*time.Second || p2.rto != time.Second || p1.flight != 0 || p1.cwnd != p1.pmdcs() || p2.cwnd < 4404 {
+	if p1, p2 := x.paths[0], x.paths[1]; p1.rto != 2*time.Second || p2.rto != time.Second ||
+		p1.flight != 0 || p1.cwnd != p1.pmdcs() || p2.cwnd < 4404 {
 		t.Errorf("%+v %+v", x.Paths()[0], x.Paths()[1])
 	}
 	// New data still goes to the primary until that is inactive.
@@ -395,10 +408,11 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// A path that drops everything, and one that works, under load: all arrives. Fast retransmissions stay
-// on their path. SCTP-141, SCTP-123.
+// A path that drops everything, and one that works, under load: all arrives. Fast retransmissions
+// stay on their path. SCTP-141, SCTP-123.
 func TestTwoPathsUnderLoad(t *testing.T) {
-	cfg := Config{Options: Options{RTOMin: 50 * time.Millisecond, RTOInitial: 100 * time.Millisecond, HeartbeatInterval: time.Second}}
+	cfg := Config{Options: Options{RTOMin: 50 * time.Millisecond, RTOInitial: 100 * time.Millisecond,
+		HeartbeatInterval: time.Second}}
 	w, a, b := twoPaths(t, cfg)
 	rng := newSeededRand(8)
 	round := 0
@@ -422,7 +436,9 @@ func TestTwoPathsUnderLoad(t *testing.T) {
 		}
 	}
 	w.Fate = nil
-	w.Until("all arrive", time.Hour, func() bool { return a.last.Acked() == a.last.Sent() && b.last.Acked() == b.last.Sent() })
+	w.Until("all arrive", time.Hour, func() bool {
+		return a.last.Acked() == a.last.Sent() && b.last.Acked() == b.last.Sent()
+	})
 	if got := len(a.msgs) + len(b.msgs); got != sent || sent < 1000 {
 		t.Errorf("%d of %d", got, sent)
 	}
@@ -475,15 +491,16 @@ func TestSackPath(t *testing.T) {
 	}
 }
 
-// RFC 6951: packets come in UDP and go back so, to the port they came from once their tag is good; a
-// bare one ends it. A packet is eight octets smaller. SCTP-177, SCTP-179.
+// RFC 6951: packets come in UDP and go back so, to the port they came from once their tag is good;
+// a bare one ends it. A packet is eight octets smaller. SCTP-177, SCTP-179.
 func TestEncapsulation(t *testing.T) {
 	w, n, p := lonely(t, Config{})
 	var got []Datagram
 	w.trace = func(_ *node, d Datagram) { got = append(got, d) }
 	in := func(port uint16, tag uint32, chunks ...[]byte) Datagram {
 		got = nil
-		n.input(Datagram{Src: p.src, Dst: p.dst, Encap: port, Data: sealed(header{p.sport, p.dport, tag}, chunks...)})
+		n.input(Datagram{Src: p.src, Dst: p.dst, Encap: port, Data: sealed(header{p.sport, p.dport, tag},
+			chunks...)})
 		if len(got) == 0 {
 			return Datagram{}
 		}
@@ -513,7 +530,8 @@ func TestEncapsulation(t *testing.T) {
 		t.Errorf("SACK to port %d", d.Encap)
 	}
 	// Dial through UDP, and out of the blue.
-	x, err := n.e.Dial(w.Now, DialConfig{LocalPort: 1, Locals: []netip.Addr{addrB}, RemotePort: 2, Remotes: []netip.Addr{addrA}, Encap: 9899})
+	x, err := n.e.Dial(w.Now, DialConfig{LocalPort: 1, Locals: []netip.Addr{addrB}, RemotePort: 2,
+		Remotes: []netip.Addr{addrA}, Encap: 9899})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -530,7 +548,9 @@ func TestEncapsulation(t *testing.T) {
 
 // ICMP: only what quotes our ports, addresses and the tag. SCTP-165, 166, 167, 168, SCTP-178.
 func TestICMP(t *testing.T) {
-	quote := func(p *rawPeer, tag uint32) []byte { return header{p.dport, p.sport, tag}.append(nil)[:8] }
+	quote := func(p *rawPeer, tag uint32) []byte {
+		return header{p.dport, p.sport, tag}.append(nil)[:8]
+	}
 	for _, tt := range []struct {
 		name   string
 		change func(p *rawPeer, m *ICMPError)
@@ -539,7 +559,8 @@ func TestICMP(t *testing.T) {
 		{"our own tag", func(p *rawPeer, m *ICMPError) { m.Quote = quote(p, p.tag) }},
 		{"tag 0", func(p *rawPeer, m *ICMPError) { m.Quote = quote(p, 0) }},
 		{"tag 0, an INIT with another tag", func(p *rawPeer, m *ICMPError) {
-			m.Quote = append(header{p.dport, p.sport, 0}.append(nil), mkInit(chunkInit, p.tag+1, 5000, 1, 1, 1)...)
+			m.Quote = append(header{p.dport, p.sport, 0}.append(nil), mkInit(chunkInit, p.tag+1, 5000, 1,
+				1, 1)...)
 		}},
 		{"ports", func(p *rawPeer, m *ICMPError) { m.Quote[0]++ }},
 		{"address", func(p *rawPeer, m *ICMPError) { m.Dst = addrA2 }},
@@ -552,18 +573,21 @@ func TestICMP(t *testing.T) {
 			tt.change(p, &m)
 			n.e.ICMP(w.Now, m)
 			n.pump()
-			if p.a.State() != StateEstablished || p.a.primary.pmtu != 1480 || p.a.primary.errors != 0 || len(n.events) > 0 {
+			if p.a.State() != StateEstablished || p.a.primary.pmtu != 1480 || p.a.primary.errors != 0 ||
+				len(n.events) > 0 {
 				t.Errorf("%s, kind %d: something changed", tt.name, kind)
 			}
 		}
 	}
 	icmp := func(p *rawPeer, kind ICMPKind, mtu int, encap bool) {
-		p.n.e.ICMP(p.w.Now, ICMPError{Kind: kind, Src: addrB, Dst: addrA, MTU: mtu, Encap: encap, Quote: quote(p, p.own)})
+		p.n.e.ICMP(p.w.Now, ICMPError{Kind: kind, Src: addrB, Dst: addrA, MTU: mtu, Encap: encap,
+			Quote: quote(p, p.own)})
 		p.n.pump()
 	}
 	_, n, p := established(t, Config{})
 	icmp(p, ICMPTooBig, 1380, false)
-	if p.a.primary.pmtu != 1380 || n.wantEvent("too big", EventMaxPayload).Assoc.MaxPayload() != 1380-headerLen-dataLen-sackReserve {
+	if p.a.primary.pmtu != 1380 || n.wantEvent("too big", EventMaxPayload).Assoc.MaxPayload() !=
+		1380-headerLen-dataLen-sackReserve {
 		t.Errorf("PMTU %d", p.a.primary.pmtu)
 	}
 	icmp(p, ICMPTooBig, 1400, false)
@@ -599,7 +623,8 @@ func TestICMP(t *testing.T) {
 	n.want("nothing is sent")
 	// Of an INIT: in COOKIE-WAIT only.
 	quoteInit := func(p *rawPeer) []byte {
-		return append(header{p.dport, p.sport, 0}.append(nil), mkInit(chunkInit, p.a.tag, 5000, 1, 1, 1)...)
+		return append(header{p.dport, p.sport, 0}.append(nil), mkInit(chunkInit, p.a.tag, 5000, 1,
+			1, 1)...)
 	}
 	_, n, p = dialing(t, Config{})
 	m := ICMPError{Kind: ICMPProtocolUnreachable, Src: addrA, Dst: addrB, Quote: quoteInit(p)}

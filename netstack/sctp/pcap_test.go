@@ -53,9 +53,11 @@ func sctpOf(b []byte) (src, dst netip.Addr, data []byte) {
 	}
 	switch ip := b[14:]; {
 	case binary.BigEndian.Uint16(b[12:]) == 0x0800 && ip[9] == 132:
-		return netip.AddrFrom4([4]byte(ip[12:])), netip.AddrFrom4([4]byte(ip[16:])), ip[int(ip[0]&15)*4 : binary.BigEndian.Uint16(ip[2:])]
+		return netip.AddrFrom4([4]byte(ip[12:])), netip.AddrFrom4([4]byte(ip[16:])),
+			ip[int(ip[0]&15)*4 : binary.BigEndian.Uint16(ip[2:])]
 	case binary.BigEndian.Uint16(b[12:]) == 0x86dd && ip[6] == 132:
-		return netip.AddrFrom16([16]byte(ip[8:])), netip.AddrFrom16([16]byte(ip[24:])), ip[40 : 40+int(binary.BigEndian.Uint16(ip[4:]))]
+		return netip.AddrFrom16([16]byte(ip[8:])), netip.AddrFrom16([16]byte(ip[24:])),
+			ip[40 : 40+int(binary.BigEndian.Uint16(ip[4:]))]
 	}
 	return
 }

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A prober looks for the PMTU of a path that takes less than our link does: by HEARTBEATs that a PAD
-// chunk (RFC 4820) makes as long as the packet in question. A path of which nothing bad is known is
-// taken to carry what the link does. RFC 8899, section 6.2, and RFC 9260, section 7.3.
+// A prober looks for the PMTU of a path that takes less than our link does: by HEARTBEATs that a
+// PAD chunk (RFC 4820) makes as long as the packet in question. A path of which nothing bad is
+// known is taken to carry what the link does. RFC 8899, section 6.2, and RFC 9260, section 7.3.
 type prober struct {
 	at    time.Time // the next probe, or when the last one counts as lost; zero: nothing to look for
 	size  int       // of the probe under way; 0: none
@@ -35,8 +35,8 @@ func (a *Association) narrow(now time.Time, p *path, n int, wait time.Duration) 
 	a.checkMaxPayload()
 }
 
-// swallowed counts a timeout of p that lost octets of data. If timeouts go on, that may be because the
-// packets are too large for a link that does not say so.
+// swallowed counts a timeout of p that lost octets of data. If timeouts go on, that may be because
+// the packets are too large for a link that does not say so.
 func (a *Association) swallowed(now time.Time, p *path, octets int) {
 	base := max(basePMTU, minPMTU(p.addr))
 	if p.pmtu <= base {
@@ -88,7 +88,8 @@ func (a *Association) probed(now time.Time, p *path) {
 	a.checkMaxPayload()
 }
 
-// appendProbe appends a HEARTBEAT with a nonce, and the padding that makes a packet of the prober's size.
+// appendProbe appends a HEARTBEAT with a nonce, and the padding that makes a packet of the prober's
+// size.
 func (p *path) appendProbe(b []byte) []byte {
 	b = p.appendHeartbeat(b, p.prober.nonce)
 	at := len(b)

@@ -15,9 +15,9 @@ func hole(w *world, size *int) {
 	}
 }
 
-// A link in the middle takes less than ours and does not say so: after three timeouts packets are made
-// small, all arrives, and probes find what the path takes; when the link has gone they find that too.
-// None of it counts against the path. SCTP-116.
+// A link in the middle takes less than ours and does not say so: after three timeouts packets are
+// made small, all arrives, and probes find what the path takes; when the link has gone they find
+// that too. None of it counts against the path. SCTP-116.
 func TestBlackHole(t *testing.T) {
 	for _, size := range []int{1400, 1204, 900, 560} {
 		w, a, b := pair(t, Config{}, Config{})
@@ -42,7 +42,8 @@ func TestBlackHole(t *testing.T) {
 		}
 		a.post(SendOptions{}, text(50_000))
 		w.Run(time.Minute)
-		if st := a.e.Stats(); len(b.msgs) != 6 || st.Timeouts != before.Timeouts || tooLarge != 0 || x.primary.errors != 0 || x.errors != 0 {
+		if st := a.e.Stats(); len(b.msgs) != 6 || st.Timeouts != before.Timeouts || tooLarge != 0 ||
+			x.primary.errors != 0 || x.errors != 0 {
 			t.Errorf("a link of %d: %d messages, %+v, %d packets too large", size, len(b.msgs), st, tooLarge)
 		}
 		size = 1 << 16
@@ -56,12 +57,13 @@ func TestBlackHole(t *testing.T) {
 	}
 }
 
-// A PMTU that ICMP has lowered is tried to be raised after ten minutes, with a packet of that size that
-// may not be fragmented; losses of small packets make none smaller. SCTP-116, SCTP-166.
+// A PMTU that ICMP has lowered is tried to be raised after ten minutes, with a packet of that size
+// that may not be fragmented; losses of small packets make none smaller. SCTP-116, SCTP-166.
 func TestRaisePMTU(t *testing.T) {
 	w, a, b := pair(t, Config{}, Config{})
 	x := a.last
-	a.e.ICMP(w.Now, ICMPError{Kind: ICMPTooBig, Src: addrA, Dst: addrB, MTU: 1300, Quote: x.header().append(nil)[:8]})
+	a.e.ICMP(w.Now, ICMPError{Kind: ICMPTooBig, Src: addrA, Dst: addrB, MTU: 1300,
+		Quote: x.header().append(nil)[:8]})
 	a.pump()
 	var probes []Datagram
 	w.trace = func(from *node, d Datagram) {
@@ -82,14 +84,16 @@ func TestRaisePMTU(t *testing.T) {
 	// An answer counts once, and only that to the last one.
 	c, _, _ := nextChunk(probes[0].Data[headerLen:])
 	again := func() {
-		b.e.push(addrB, addrA, 0, b.last.header(), func(o []byte) []byte { return appendChunk(o, chunkHeartbeatAck, 0, c.value()) })
+		b.e.push(addrB, addrA, 0, b.last.header(),
+			func(o []byte) []byte { return appendChunk(o, chunkHeartbeatAck, 0, c.value()) })
 		b.pump()
 		w.Run(time.Second)
 	}
 	if again(); !x.primary.prober.at.IsZero() {
 		t.Error("an old answer begins a search")
 	}
-	a.e.ICMP(w.Now, ICMPError{Kind: ICMPTooBig, Src: addrA, Dst: addrB, MTU: 1300, Quote: x.header().append(nil)[:8]})
+	a.e.ICMP(w.Now, ICMPError{Kind: ICMPTooBig, Src: addrA, Dst: addrB, MTU: 1300,
+		Quote: x.header().append(nil)[:8]})
 	if again(); x.primary.pmtu != 1300 {
 		t.Errorf("an old answer raises the PMTU to %d", x.primary.pmtu)
 	}

@@ -51,8 +51,8 @@ func (m *Message) Pieces() iter.Seq[[]byte] {
 	}
 }
 
-// Bytes returns the octets of a message that came in one chunk, as most do; ok is false for one that
-// was fragmented.
+// Bytes returns the octets of a message that came in one chunk, as most do; ok is false for one
+// that was fragmented.
 func (m *Message) Bytes() (b []byte, ok bool) {
 	if m.first == nil || m.first.next != nil {
 		return nil, false
@@ -68,19 +68,20 @@ func (m *Message) Append(b []byte) []byte {
 	return b
 }
 
-// A reassembler holds fragments until their message is whole. "An endpoint MUST recognize fragmented
-// DATA chunks by examining the B/E bits": section 6.9.
+// A reassembler holds fragments until their message is whole. "An endpoint MUST recognize
+// fragmented DATA chunks by examining the B/E bits": section 6.9.
 type reassembler struct {
 	runs []*Message // incomplete, by TSN
 }
 
-// place finds where chunk d belongs: i is the index of the first run behind it, and joins say whether
-// it belongs to the run before it and to that one. ok is false if d and what has come of its
-// neighbours cannot be from an honest sender.
+// place finds where chunk d belongs: i is the index of the first run behind it, and joins say
+// whether it belongs to the run before it and to that one. ok is false if d and what has come of
+// its neighbours cannot be from an honest sender.
 func (r *reassembler) place(d dataChunk, have *tsnMap) (i int, joinsLeft, joinsRight, ok bool) {
 	t, f := d.tsn(), d.flags()
 	if i = len(r.runs); i > 0 && t.before(r.runs[i-1].TSN) {
-		i, _ = slices.BinarySearchFunc(r.runs, t, func(m *Message, t TSN) int { return int(int32(m.TSN - t)) })
+		i, _ = slices.BinarySearchFunc(r.runs, t,
+			func(m *Message, t TSN) int { return int(int32(m.TSN - t)) })
 	}
 	if i > 0 && r.runs[i-1].last == t-1 && r.runs[i-1].whole&flagE == 0 {
 		joinsLeft = true
@@ -109,7 +110,8 @@ func (m *Message) matches(d dataChunk) bool {
 
 // add puts a run of one chunk where place said, and returns the message if it is whole now.
 // give is called with a run whose pieces have gone to another one.
-func (r *reassembler) add(m *Message, i int, joinsLeft, joinsRight bool, give func(*Message)) *Message {
+func (r *reassembler) add(m *Message, i int, joinsLeft, joinsRight bool,
+	give func(*Message)) *Message {
 	switch {
 	case joinsLeft && joinsRight:
 		left, right := r.runs[i-1], r.runs[i]
@@ -155,7 +157,8 @@ type inStream struct {
 
 // hold keeps m, whose SSN is not next; ok is false if its SSN has been used.
 func (s *inStream) hold(m *Message) (ok bool) {
-	i, taken := slices.BinarySearchFunc(s.held, m.SSN, func(h *Message, ssn uint16) int { return int(int16(h.SSN - ssn)) })
+	i, taken := slices.BinarySearchFunc(s.held, m.SSN,
+		func(h *Message, ssn uint16) int { return int(int16(h.SSN - ssn)) })
 	if ssnBefore(m.SSN, s.next) || taken {
 		return false
 	}

@@ -83,7 +83,8 @@ func (a *Association) handleData(in *inPacket, from *path, c chunk) (more bool) 
 		a.accept(t, 0)
 		a.control(in, func(b []byte) []byte {
 			at := len(b)
-			return endChunk(appendCause32(beginChunk(b, chunkError, 0), CauseInvalidStream, uint32(d.stream())<<16), at)
+			return endChunk(appendCause32(beginChunk(b, chunkError, 0), CauseInvalidStream,
+				uint32(d.stream())<<16), at)
 		})
 		return true
 	}
@@ -253,14 +254,15 @@ func (a *Association) window() int {
 // advertise is the window to be told: it opens in steps only, so that nobody sends into slivers.
 func (a *Association) advertise() uint32 {
 	w := a.window()
-	if w < a.advertised || w == a.opt.RecvBuffer || w-a.advertised >= min(a.opt.RecvBuffer/4, a.dataPath().pmdcs()) {
+	if w < a.advertised || w == a.opt.RecvBuffer || w-a.advertised >= min(a.opt.RecvBuffer/4,
+		a.dataPath().pmdcs()) {
 		a.advertised = w
 	}
 	return uint32(a.advertised)
 }
 
-// endOfPacket decides when what has come is acknowledged: "for at least every second packet", "within
-// 200 ms", and at once where a TSN is missing or came twice. Sections 6.2, 6.7 and 9.2.
+// endOfPacket decides when what has come is acknowledged: "for at least every second packet",
+// "within 200 ms", and at once where a TSN is missing or came twice. Sections 6.2, 6.7 and 9.2.
 func (a *Association) endOfPacket(now time.Time) {
 	if a.state == StateShutdownSent {
 		// "The reception of any packet from its peer SHOULD clear the endpoint's retransmission
@@ -289,8 +291,8 @@ func (a *Association) endOfPacket(now time.Time) {
 	}
 }
 
-// sackPath is where SACKs go: "always to the same destination address from which the last DATA chunk
-// was received", section 6.7, if that is confirmed.
+// sackPath is where SACKs go: "always to the same destination address from which the last DATA
+// chunk was received", section 6.7, if that is confirmed.
 func (a *Association) sackPath() *path {
 	if p := a.dataFrom; p != nil && p.confirmed && a.path(p.addr) == p {
 		return p
@@ -298,8 +300,8 @@ func (a *Association) sackPath() *path {
 	return a.dataPath()
 }
 
-// appendSack appends a SACK to a packet that may have limit octets: "The SCTP endpoint MUST report as
-// many Gap Ack Blocks as can fit", from the lowest on.
+// appendSack appends a SACK to a packet that may have limit octets: "The SCTP endpoint MUST report
+// as many Gap Ack Blocks as can fit", from the lowest on.
 func (a *Association) appendSack(b []byte, limit int) []byte {
 	room := (limit - len(b) - sackLen) / 4
 	if room < 0 {

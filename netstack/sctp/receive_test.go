@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// DATA is taken in ESTABLISHED, SHUTDOWN-PENDING and SHUTDOWN-SENT, and nowhere else. SCTP-084, SCTP-068.
+// DATA is taken in ESTABLISHED, SHUTDOWN-PENDING and SHUTDOWN-SENT, and nowhere else. SCTP-084,
+// SCTP-068.
 func TestDataStates(t *testing.T) {
 	for _, tt := range []struct {
 		state State
@@ -53,15 +54,16 @@ func TestDataStates(t *testing.T) {
 		if (len(n.msgs) == 1) != tt.taken {
 			t.Errorf("%v: DATA taken: %t", tt.state, len(n.msgs) == 1)
 		}
-		if _, err := p.a.Send(p.w.Now, SendOptions{}, strings.NewReader("x")); (err == nil) != (tt.state == StateEstablished) {
+		_, err := p.a.Send(p.w.Now, SendOptions{}, strings.NewReader("x"))
+		if (err == nil) != (tt.state == StateEstablished) {
 			t.Errorf("%v: Send: %v", tt.state, err) // SCTP-083
 		}
 	}
 }
 
-// When a SACK goes: the first DATA at once; every second packet at once; one after 200 ms; at once for a
-// gap, for what fills it, for duplicates and for the I bit; one per packet at most. SCTP-089, 090, 091,
-// 092, 093, SCTP-085, SCTP-088.
+// When a SACK goes: the first DATA at once; every second packet at once; one after 200 ms; at once
+// for a gap, for what fills it, for duplicates and for the I bit; one per packet at most. SCTP-089,
+// 090, 091, 092, 093, SCTP-085, SCTP-088.
 func TestSackTiming(t *testing.T) {
 	w, n, p := established(t, Config{})
 	data := func(off TSN, f byte) []byte { return mkData(whole|flagU|f, p.tsn+off, 0, 0, 0, "x") }
@@ -99,7 +101,8 @@ func TestSackTiming(t *testing.T) {
 	n.want("the I bit", sack(15, ""))
 	p.send(data(3, 0), data(3, 0))
 	p.send(data(3, 0))
-	n.want("duplicates", sack(15, "dup="+fmt.Sprint(p.tsn+3)+" dup="+fmt.Sprint(p.tsn+3)), sack(15, "dup="+fmt.Sprint(p.tsn+3)))
+	n.want("duplicates", sack(15, "dup="+fmt.Sprint(p.tsn+3)+" dup="+fmt.Sprint(p.tsn+3)),
+		sack(15, "dup="+fmt.Sprint(p.tsn+3)))
 	if c := n.e.Stats().Duplicates; c != 3 || len(n.msgs) != 16 {
 		t.Errorf("%d duplicates, %d messages", c, len(n.msgs))
 	}
@@ -130,8 +133,8 @@ func TestSackTiming(t *testing.T) {
 	n.want("500 ms", "SACK")
 }
 
-// Whatever the order of arrival, the SACK says what has come, and each message comes up once. SCTP-086,
-// SCTP-085, SCTP-087, SCTP-100, SCTP-097.
+// Whatever the order of arrival, the SACK says what has come, and each message comes up once.
+// SCTP-086, SCTP-085, SCTP-087, SCTP-100, SCTP-097.
 func TestArrivalOrders(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 7))
@@ -204,8 +207,8 @@ func TestSackFull(t *testing.T) {
 	}
 }
 
-// a_rwnd falls as DATA comes and rises as messages are released; fragments and early messages keep it
-// down. SCTP-094, SCTP-096.
+// a_rwnd falls as DATA comes and rises as messages are released; fragments and early messages keep
+// it down. SCTP-094, SCTP-096.
 func TestReceiveWindow(t *testing.T) {
 	const buffer = 10_000
 	w, n, p := established(t, Config{Options: Options{RecvBuffer: buffer}})
@@ -260,12 +263,14 @@ func TestReceiveWindow(t *testing.T) {
 	n.held[5].Release()
 	w.Run(time.Second)
 	if w.refs != 0 || p.a.held != 0 || p.a.pieces != 0 || p.a.lent != 0 {
-		t.Errorf("%d packets, %d octets, %d pieces, %d messages held", w.refs, p.a.held, p.a.pieces, p.a.lent)
+		t.Errorf("%d packets, %d octets, %d pieces, %d messages held", w.refs, p.a.held, p.a.pieces,
+			p.a.lent)
 	}
 }
 
-// A full buffer: what comes behind the highest is dropped and answered with a SACK at once, what fills
-// a hole is taken, and nothing that was told to have come is dropped. SCTP-095, SCTP-097, SCTP-096.
+// A full buffer: what comes behind the highest is dropped and answered with a SACK at once, what
+// fills a hole is taken, and nothing that was told to have come is dropped. SCTP-095, SCTP-097,
+// SCTP-096.
 func TestWindowFull(t *testing.T) {
 	_, n, p := established(t, Config{Options: Options{RecvBuffer: 4000}})
 	n.keep = true
@@ -321,7 +326,8 @@ func fixedMTU(n int) func(netip.Addr) int { return func(netip.Addr) int { return
 func TestInvalidStream(t *testing.T) {
 	_, n, p := established(t, Config{Options: Options{InStreams: 5}})
 	p.send(mkData(whole, p.tsn, 60_000, 0, 0, "x"))
-	n.want("stream 60000", fmt.Sprintf("ERROR (invalid stream identifier: ea600000) | SACK cum=%d", p.tsn))
+	n.want("stream 60000", fmt.Sprintf("ERROR (invalid stream identifier: ea600000) | SACK cum=%d",
+		p.tsn))
 	p.send(mkData(whole, p.tsn+1, 5, 0, 0, "x"))
 	n.want("stream 5 of 5", "ERROR (invalid stream identifier: 00050000)")
 	p.send(mkData(whole|flagI, p.tsn+2, 4, 0, 0, "x"))
@@ -380,7 +386,8 @@ func TestOrder(t *testing.T) {
 		for i, ssn := range ssns {
 			p.send(mkData(whole, p.tsn+TSN(i), 0, ssn, 0, "x"))
 		}
-		if n.wantEvent("SSN twice", EventDown); !matches(n.sent[len(n.sent)-1], "ABORT (protocol violation") || p.w.refs != 0 {
+		if n.wantEvent("SSN twice", EventDown); !matches(n.sent[len(n.sent)-1],
+			"ABORT (protocol violation") || p.w.refs != 0 {
 			t.Errorf("%v: %v, %d packets held", ssns, n.sent, p.w.refs)
 		}
 	}
@@ -439,7 +446,8 @@ func TestReassembly(t *testing.T) {
 			t.Fatalf("seed %d: %q, want %q", seed, ordered, want)
 		}
 		if len(p.a.frags.runs) != 0 || p.a.held != 0 || p.w.refs != 0 {
-			t.Fatalf("seed %d: %d runs, %d octets, %d packets left", seed, len(p.a.frags.runs), p.a.held, p.w.refs)
+			t.Fatalf("seed %d: %d runs, %d octets, %d packets left", seed, len(p.a.frags.runs), p.a.held,
+				p.w.refs)
 		}
 	}
 }
@@ -477,10 +485,12 @@ func TestBrokenFragments(t *testing.T) {
 		for _, x := range frags {
 			p.send(mkData(x.flags, p.tsn+x.off, x.sid, x.ssn, x.ppid, "data"))
 		}
-		if p.a.State() != StateClosed || !matches(n.sent[len(n.sent)-1], `ABORT (protocol violation: "fragments`) {
+		if p.a.State() != StateClosed || !matches(n.sent[len(n.sent)-1],
+			`ABORT (protocol violation: "fragments`) {
 			t.Errorf("%s: %v, sent %v, got %q", name, p.a.State(), n.sent, n.msgs)
 		}
-		if len(n.msgs) > 1 || len(n.msgs) == 1 && !strings.Contains(name, "whole") && !strings.Contains(name, "E behind") {
+		if len(n.msgs) > 1 || len(n.msgs) == 1 && !strings.Contains(name, "whole") &&
+			!strings.Contains(name, "E behind") {
 			t.Errorf("%s: %q comes up", name, n.msgs)
 		}
 		if w.refs != 0 {
@@ -527,7 +537,8 @@ func TestBorrowed(t *testing.T) {
 	n.keep = true
 	var sent [][]byte
 	for i := range TSN(3) {
-		b := sealed(header{p.sport, p.dport, p.tag}, mkData([]byte{flagB, 0, flagE}[i], p.tsn+i, 0, 0, 0, text(100+int(i))))
+		b := sealed(header{p.sport, p.dport, p.tag}, mkData([]byte{flagB, 0, flagE}[i], p.tsn+i, 0, 0, 0,
+			text(100+int(i))))
 		m := &memory{w, b, 0}
 		m.Hold()
 		n.e.Input(w.Now, Packet{Src: p.src, Dst: p.dst, Data: b, Ref: m})

@@ -30,8 +30,8 @@ func (s *scripted) Read(b []byte) (int, error) {
 	return s.then.Read(b)
 }
 
-// A replay plays one side of a recording to a node that stands for the other side: the node's user does
-// what the packets of that side show that it did.
+// A replay plays one side of a recording to a node that stands for the other side: the node's user
+// does what the packets of that side show that it did.
 type replay struct {
 	t    *testing.T
 	w    *world
@@ -69,12 +69,15 @@ func newReplay(t *testing.T, all []recorded, active bool) *replay {
 		mine, from, key = is, init, 0
 	}
 	w := newWorld(t)
-	r := &replay{t: t, w: w, all: all, port: portOf(from.data), partial: map[TSN]dataChunk{}, next: mine.tsn, states: map[string]bool{}}
-	addrs := append([]netip.Addr{from.src}, slices.DeleteFunc(slices.Clone(mine.peerAddrs()), func(a netip.Addr) bool { return a == from.src })...)
+	r := &replay{t: t, w: w, all: all, port: portOf(from.data), partial: map[TSN]dataChunk{},
+		next: mine.tsn, states: map[string]bool{}}
+	addrs := append([]netip.Addr{from.src}, slices.DeleteFunc(slices.Clone(mine.peerAddrs()),
+		func(a netip.Addr) bool { return a == from.src })...)
 	script := make([]byte, 32+key)
 	script = binary.BigEndian.AppendUint32(script, mine.tag)
 	script = binary.BigEndian.AppendUint32(script, uint32(mine.tsn))
-	opt := Options{OutStreams: mine.out, InStreams: mine.in, RecvBuffer: int(max(mine.rwnd, 64_000)), NoSACKReserve: true}
+	opt := Options{OutStreams: mine.out, InStreams: mine.in, RecvBuffer: int(max(mine.rwnd, 64_000)),
+		NoSACKReserve: true}
 	if mine.adapts {
 		opt.Adaptation = &mine.adaptation
 	}
@@ -82,7 +85,8 @@ func newReplay(t *testing.T, all []recorded, active bool) *replay {
 	w.Fate = func(Datagram) []time.Duration { return nil }
 	w.trace = func(_ *node, d Datagram) { r.sent = append(r.sent, d) }
 	if active {
-		a, err := r.n.e.Dial(w.Now, DialConfig{LocalPort: r.port, Locals: addrs, RemotePort: portOf(ack.data), Remotes: []netip.Addr{ack.src}})
+		a, err := r.n.e.Dial(w.Now, DialConfig{LocalPort: r.port, Locals: addrs,
+			RemotePort: portOf(ack.data), Remotes: []netip.Addr{ack.src}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -223,9 +227,9 @@ func messageWords(sid uint16, u bool, ppid uint32, b []byte) string {
 	return fmt.Sprintf("%d %t %d %x", sid, u, ppid, b)
 }
 
-// Linux dials: its packets, our answers. All that it sent comes up; each SACK that Linux's own peer gave
-// is one that ours could have given; the association ends as it did there. SCTP-031, SCTP-047, SCTP-085,
-// 086, SCTP-102, SCTP-134, SCTP-158, SCTP-161.
+// Linux dials: its packets, our answers. All that it sent comes up; each SACK that Linux's own peer
+// gave is one that ours could have given; the association ends as it did there. SCTP-031, SCTP-047,
+// SCTP-085, 086, SCTP-102, SCTP-134, SCTP-158, SCTP-161.
 func TestReplayPassive(t *testing.T) {
 	for _, name := range recordings(t) {
 		t.Run(name, func(t *testing.T) {
@@ -243,12 +247,14 @@ func TestReplayPassive(t *testing.T) {
 	}
 }
 
-// Linux listens: our INIT, our COOKIE ECHO with its cookie octet for octet, our DATA octet for octet what
-// Linux's own peer sent, its SACKs, its shutdown. SCTP-042, SCTP-070, SCTP-081, SCTP-111, SCTP-157.
+// Linux listens: our INIT, our COOKIE ECHO with its cookie octet for octet, our DATA octet for
+// octet what Linux's own peer sent, its SACKs, its shutdown. SCTP-042, SCTP-070, SCTP-081,
+// SCTP-111, SCTP-157.
 func TestReplayActive(t *testing.T) {
-	// Without those in which what was sent depends on the sender's congestion control or a smaller chunk,
-	// or went behind the COOKIE ECHO.
-	skip := []string{"sctp-loss", "sctp-reorder", "sctp-window", "sctp-maxseg", "sctp-fragment", "sctp-bundle", "sctp-darn"}
+	// Without those in which what was sent depends on the sender's congestion control or a smaller
+	// chunk, or went behind the COOKIE ECHO.
+	skip := []string{"sctp-loss", "sctp-reorder", "sctp-window", "sctp-maxseg", "sctp-fragment",
+		"sctp-bundle", "sctp-darn"}
 	for _, name := range recordings(t) {
 		if slices.Contains(skip, name) {
 			continue
@@ -310,7 +316,8 @@ func TestReplayRefused(t *testing.T) {
 	script := make([]byte, 32)
 	script = binary.BigEndian.AppendUint32(script, is.tag)
 	m := w.node("m", Config{Rand: &scripted{script, sctptest.Seeded(1)}}, all[0].src)
-	if _, err := m.e.Dial(w.Now, DialConfig{LocalPort: portOf(all[0].data), Locals: m.addrs, RemotePort: portOf(all[1].data), Remotes: []netip.Addr{all[0].dst}}); err != nil {
+	if _, err := m.e.Dial(w.Now, DialConfig{LocalPort: portOf(all[0].data), Locals: m.addrs,
+		RemotePort: portOf(all[1].data), Remotes: []netip.Addr{all[0].dst}}); err != nil {
 		t.Fatal(err)
 	}
 	m.pump()
@@ -350,7 +357,8 @@ func (r *replay) checkMessages(all []recorded) {
 	if want := recordedMessages(all, peer); !slices.Equal(got, want) {
 		r.t.Errorf("%d messages came up, %d were sent", len(got), len(want))
 	}
-	if r.n.last == nil || r.n.last.e.Stats().BadTag+r.n.e.Stats().BadChecksum+r.n.e.Stats().OutOfTheBlue > 0 {
+	if r.n.last == nil || r.n.last.e.Stats().BadTag+r.n.e.Stats().BadChecksum+
+		r.n.e.Stats().OutOfTheBlue > 0 {
 		r.t.Errorf("%+v", r.n.e.Stats())
 	}
 }
@@ -388,13 +396,16 @@ func (r *replay) checkEnd() {
 	}
 }
 
-// checkHeartbeatAcks: Linux's HEARTBEATs are answered as its own peer answered them, octet for octet.
+// checkHeartbeatAcks: Linux's HEARTBEATs are answered as its own peer answered them, octet for
+// octet.
 func (r *replay) checkHeartbeatAcks() {
 	r.t.Helper()
 	for i, p := range r.all {
 		if s := survey(p.data[headerLen:]); s.kinds == 1<<chunkHeartbeatAck && portOf(p.data) == r.port {
 			// Only those to a HEARTBEAT that was recorded: the other side's, not ours.
-			if !slices.ContainsFunc(r.sent, func(d Datagram) bool { return bytes.Equal(d.Data, p.data) && d.Dst == p.dst && d.Src == p.src }) {
+			if !slices.ContainsFunc(r.sent, func(d Datagram) bool {
+				return bytes.Equal(d.Data, p.data) && d.Dst == p.dst && d.Src == p.src
+			}) {
 				r.t.Errorf("packet %d was not answered so: %s", i+1, Describe(p.data))
 			}
 		}

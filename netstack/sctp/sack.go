@@ -51,9 +51,9 @@ func (a *Association) handleSack(now time.Time, s sack) {
 	}
 }
 
-// ackCum takes a cumulative TSN ack that comes without blocks, of a SHUTDOWN: what gap ack blocks have
-// said stands. "The receiver of the SHUTDOWN chunk MUST NOT interpret the lack of a Gap Ack Block as
-// a renege": section 3.3.8. ok is false if the association has ended for it.
+// ackCum takes a cumulative TSN ack that comes without blocks, of a SHUTDOWN: what gap ack blocks
+// have said stands. "The receiver of the SHUTDOWN chunk MUST NOT interpret the lack of a Gap Ack
+// Block as a renege": section 3.3.8. ok is false if the association has ended for it.
 func (a *Association) ackCum(now time.Time, cum TSN) (ok bool) {
 	if cum.before(a.ackTSN) {
 		return true

@@ -22,13 +22,16 @@ func TestOldSack(t *testing.T) {
 	}
 }
 
-// What was never sent cannot be acknowledged: the end, cumulatively or by a block. SCTP-108, SCTP-109.
+// What was never sent cannot be acknowledged: the end, cumulatively or by a block. SCTP-108,
+// SCTP-109.
 func TestAckOfUnsent(t *testing.T) {
 	for name, chunk := range map[string]func(p *rawPeer) []byte{
 		"cumulative": func(p *rawPeer) []byte { return mkSack(p.a.nextTSN, 1000) },
 		"block":      func(p *rawPeer) []byte { return mkSack(p.first(), 1000, gap{2, 4}) },
-		"far block":  func(p *rawPeer) []byte { return mkSack(p.first(), 1000, gap{2, 2}, gap{60_000, 65_535}) },
-		"shutdown":   func(p *rawPeer) []byte { return appendShutdown(nil, p.a.nextTSN) },
+		"far block": func(p *rawPeer) []byte {
+			return mkSack(p.first(), 1000, gap{2, 2}, gap{60_000, 65_535})
+		},
+		"shutdown": func(p *rawPeer) []byte { return appendShutdown(nil, p.a.nextTSN) },
 	} {
 		_, n, p := established(t, narrow())
 		n.queue(4)
@@ -39,7 +42,8 @@ func TestAckOfUnsent(t *testing.T) {
 	}
 	// Blocks that make no sense, of what was sent: no harm.
 	for _, gaps := range [][]gap{
-		{{3, 2}}, {{2, 3}, {2, 3}}, {{3, 3}, {2, 2}}, {{1, 1}}, {{0, 0}}, {{0, 3}}, {{65535, 1}}, {{2, 2}, {3, 3}}, {{2, 3}, {3, 3}},
+		{{3, 2}}, {{2, 3}, {2, 3}}, {{3, 3}, {2, 2}}, {{1, 1}}, {{0, 0}}, {{0, 3}}, {{65535, 1}},
+		{{2, 2}, {3, 3}}, {{2, 3}, {3, 3}},
 	} {
 		w, n, p := established(t, narrow())
 		n.queue(4)
@@ -71,8 +75,8 @@ func TestAckOfUnsent(t *testing.T) {
 	}
 }
 
-// A TSN that a gap ack block has said to be there and the next does not is missing again, and T3 runs
-// for it. SCTP-107.
+// A TSN that a gap ack block has said to be there and the next does not is missing again, and T3
+// runs for it. SCTP-107.
 func TestRenege(t *testing.T) {
 	w, n, p := established(t, narrow())
 	n.queue(3)
@@ -103,8 +107,9 @@ func TestRenege(t *testing.T) {
 	}
 }
 
-// The third SACK that misses a TSN has it sent again, at once and whatever cwnd is; two do not. Only
-// what is newly acknowledged above it counts. Each TSN once. SCTP-130, 131, SCTP-129, SCTP-132.
+// The third SACK that misses a TSN has it sent again, at once and whatever cwnd is; two do not.
+// Only what is newly acknowledged above it counts. Each TSN once. SCTP-130, 131, SCTP-129,
+// SCTP-132.
 func TestFastRetransmit(t *testing.T) {
 	_, n, p := established(t, narrow())
 	x := p.a.primary
@@ -190,8 +195,8 @@ func TestBurstLoss(t *testing.T) {
 	}
 }
 
-// A SACK that is due takes the room of the chunk that is to be sent again: then that goes behind it, at
-// once all the same. SCTP-131, SCTP-078.
+// A SACK that is due takes the room of the chunk that is to be sent again: then that goes behind
+// it, at once all the same. SCTP-131, SCTP-078.
 func TestFastRetransmitBesideSack(t *testing.T) {
 	_, n, p := established(t, Config{})
 	x := p.a.primary
@@ -269,15 +274,16 @@ func TestRTO(t *testing.T) {
 	if p.backOff(&d); p.rto != time.Minute {
 		t.Errorf("RTO %v backed off", p.rto)
 	}
-	for _, bad := range []Options{{RTOMin: 2 * time.Second}, {RTOMax: time.Millisecond}, {RTOInitial: -1}} {
+	for _, bad := range []Options{{RTOMin: 2 * time.Second}, {RTOMax: time.Millisecond},
+		{RTOInitial: -1}} {
 		if bad.setDefaults() == nil {
 			t.Errorf("%+v", bad)
 		}
 	}
 }
 
-// One measurement per round trip, and none of what was sent again, nor of what was sent before that.
-// SCTP-118.
+// One measurement per round trip, and none of what was sent again, nor of what was sent before
+// that. SCTP-118.
 func TestKarn(t *testing.T) {
 	w, n, p := established(t, narrow())
 	x := p.a.primary
@@ -321,8 +327,8 @@ func TestKarn(t *testing.T) {
 	}
 }
 
-// T3: starts with the first chunk, is left alone by others, restarts when the earliest is acknowledged,
-// stops with the last. SCTP-079, SCTP-120.
+// T3: starts with the first chunk, is left alone by others, restarts when the earliest is
+// acknowledged, stops with the last. SCTP-079, SCTP-120.
 func TestT3(t *testing.T) {
 	w, n, p := established(t, narrow())
 	x := p.a.primary
@@ -349,7 +355,8 @@ func TestT3(t *testing.T) {
 	p.ack(-1, gap{2, 3})
 	t3("1 gap-acked", 1000*ms)
 	p.ack(0)
-	// Blocks are gone: taken back. Rule R4 leaves a running timer, the ack of the earliest restarts it.
+	// Blocks are gone: taken back. Rule R4 leaves a running timer, the ack of the earliest restarts
+	// it.
 	t3("0 acked", 1200*ms)
 	w.Run(100 * ms)
 	p.ack(0, gap{1, 1}) // the earliest, by a block
@@ -368,8 +375,8 @@ func TestT3(t *testing.T) {
 	t3("3 sent again", 1500*ms)
 }
 
-// T3 runs out: ssthresh, cwnd, RTO; one packet of the earliest, nothing else until it is acknowledged.
-// SCTP-121, 122, SCTP-079.
+// T3 runs out: ssthresh, cwnd, RTO; one packet of the earliest, nothing else until it is
+// acknowledged. SCTP-121, 122, SCTP-079.
 func TestT3Timeout(t *testing.T) {
 	w, n, p := established(t, narrow())
 	x := p.a.primary
@@ -414,8 +421,9 @@ func TestT3Timeout(t *testing.T) {
 	}
 }
 
-// Slow start: cwnd grows by what is acknowledged and a packet at most, if it was used up, and not in
-// Fast Recovery. An application that sends little keeps it, and splitting SACKs gains nothing. SCTP-126.
+// Slow start: cwnd grows by what is acknowledged and a packet at most, if it was used up, and not
+// in Fast Recovery. An application that sends little keeps it, and splitting SACKs gains nothing.
+// SCTP-126.
 func TestSlowStart(t *testing.T) {
 	_, n, p := established(t, narrow())
 	x := p.a.primary
@@ -530,7 +538,8 @@ func TestIdleDecay(t *testing.T) {
 	}
 	// Another way, another window. SCTP-133.
 	x.cwnd, x.ssthresh, x.partial = 64*fullChunk, fullChunk, 5
-	if err := p.a.Rerouted(addrA, addrB2); err != nil || x.cwnd != 4*fullChunk || x.ssthresh < 1<<20 || x.partial != 0 || x.src != addrB2 {
+	if err := p.a.Rerouted(addrA, addrB2); err != nil || x.cwnd != 4*fullChunk || x.ssthresh < 1<<20 ||
+		x.partial != 0 || x.src != addrB2 {
 		t.Errorf("%v, cwnd %d", err, x.cwnd)
 	}
 }

@@ -71,9 +71,9 @@ type SendOptions struct {
 	Immediate bool // ask for a SACK at once (the I bit)
 }
 
-// Send queues a message, which it reads from src before it returns. Messages of all streams go out in
-// the order of Send; they are numbered by id from 1 on, and EventAcked tells up to which they have
-// arrived. ErrNoRoom: no room now.
+// Send queues a message, which it reads from src before it returns. Messages of all streams go out
+// in the order of Send; they are numbered by id from 1 on, and EventAcked tells up to which they
+// have arrived. ErrNoRoom: no room now.
 func (a *Association) Send(now time.Time, o SendOptions, src Source) (id uint64, err error) {
 	n := src.Len()
 	switch {
@@ -116,8 +116,8 @@ func (a *Association) Send(now time.Time, o SendOptions, src Source) (id uint64,
 	return a.sentID, nil
 }
 
-// Sent is the number of the last message that Send took, Acked of the last that has arrived with all
-// before it.
+// Sent is the number of the last message that Send took, Acked of the last that has arrived with
+// all before it.
 func (a *Association) Sent() uint64  { return a.sentID }
 func (a *Association) Acked() uint64 { return a.ackedID }
 
@@ -193,7 +193,8 @@ func (a *Association) packet(now time.Time, p *path, b []byte) (Datagram, bool) 
 		a.ctl = a.ctl[:0]
 	}
 	may := p.confirmed && a.state.sends() && a.mayFill(now, p)
-	if (a.sackNow || may && !a.sackAt.IsZero()) && p.confirmed && (p == a.sackPath() || len(a.paths) == 1) {
+	if (a.sackNow || may && !a.sackAt.IsZero()) && p.confirmed && (p == a.sackPath() ||
+		len(a.paths) == 1) {
 		b = a.appendSack(b, p.pmtu)
 	}
 	if may {
@@ -224,7 +225,8 @@ func (a *Association) next(now time.Time) *path {
 
 // mayFill says whether cwnd lets DATA go to p, and there is some for it. "If data is available, the
 // sender SHOULD exceed cwnd by up to (PMDCS - 1) bytes on a new data transmission if the flightsize
-// does not currently reach cwnd. The breach of cwnd MUST constitute one packet only." Section 6.1 B.
+// does not currently reach cwnd. The breach of cwnd MUST constitute one packet only." Section 6.1
+// B.
 func (a *Association) mayFill(now time.Time, p *path) bool {
 	if c := a.firstMarked(); c != nil {
 		return a.target(c) == p && (p.force || a.open(p))
@@ -256,8 +258,8 @@ func (a *Association) decay(now time.Time, p *path) {
 	}
 }
 
-// cutLen is how long the next chunk will be: never longer than the peer's whole buffer, or it would have
-// to go as a probe.
+// cutLen is how long the next chunk will be: never longer than the peer's whole buffer, or it would
+// have to go as a probe.
 func (a *Association) cutLen() int {
 	m := a.queue.at(0)
 	if m.cut == 0 && m.n <= min(a.maxChunk(), a.peerMost) {
@@ -266,8 +268,8 @@ func (a *Association) cutLen() int {
 	return min(m.n-m.cut, a.MaxPayload(), a.peerMost)
 }
 
-// windowOpen says whether the peer has room for the next chunk; if not, it sees to probes. A chunk is
-// never made smaller to fit the window, so no silly ones are sent.
+// windowOpen says whether the peer has room for the next chunk; if not, it sees to probes. A chunk
+// is never made smaller to fit the window, so no silly ones are sent.
 func (a *Association) windowOpen(now time.Time, p *path) bool {
 	if a.cutLen() <= a.rwnd {
 		a.probeAt, a.probe = time.Time{}, false
@@ -313,7 +315,8 @@ func (a *Association) target(c *outChunk) *path {
 	return a.dataPath()
 }
 
-// fill appends DATA chunks for p: those to be sent again first, then new ones, in the order of TSNs.
+// fill appends DATA chunks for p: those to be sent again first, then new ones, in the order of
+// TSNs.
 func (a *Association) fill(now time.Time, p *path, b []byte) []byte {
 	empty := len(b)
 	open := a.open(p) // for new data
@@ -327,7 +330,8 @@ func (a *Association) fill(now time.Time, p *path, b []byte) []byte {
 		b = a.resend(now, p, c, b)
 		p.force = false // if none has fitted beside what is there already, the next packet is still due
 	}
-	for open && a.marked == 0 && a.queue.len() > 0 && p == a.dataPath() && a.chunks.len() < maxOutstanding {
+	for open && a.marked == 0 && a.queue.len() > 0 && p == a.dataPath() &&
+		a.chunks.len() < maxOutstanding {
 		n := a.cutLen()
 		if len(b)+padded(dataLen+n) > p.pmtu || !a.windowOpen(now, p) {
 			break
@@ -346,7 +350,8 @@ func (a *Association) cut(now time.Time, p *path, n int, b []byte) []byte {
 	m := a.queue.at(0)
 	c := a.chunks.push()
 	*c = outChunk{
-		pos: m.pos + uint64(m.cut), id: m.id, path: p, ppid: m.ppid, stream: m.stream, ssn: m.ssn, n: uint16(n),
+		pos: m.pos + uint64(m.cut), id: m.id, path: p, ppid: m.ppid, stream: m.stream, ssn: m.ssn,
+		n:     uint16(n),
 		flags: m.flags &^ flagI,
 	}
 	if m.cut == 0 {
@@ -393,7 +398,8 @@ func (a *Association) resend(now time.Time, p *path, c *outChunk, b []byte) []by
 	return a.appendData(b, c, tsn)
 }
 
-// launch accounts for a chunk that goes to p, and sees to T3: section 6.1, and rule R1 of section 6.3.2.
+// launch accounts for a chunk that goes to p, and sees to T3: section 6.1, and rule R1 of section
+// 6.3.2.
 func (a *Association) launch(now time.Time, p *path, c *outChunk, restart bool) {
 	p.flight += c.size()
 	a.inFlight += int(c.n)

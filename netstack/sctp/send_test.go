@@ -24,14 +24,16 @@ const fullChunk = dataLen + 1000
 // queue sends k messages of 1000 octets.
 func (n *node) queue(k int) {
 	for range k {
-		if _, err := n.last.Send(n.w.Now, SendOptions{Unordered: true}, strings.NewReader(text(1000))); err != nil {
+		if _, err := n.last.Send(n.w.Now, SendOptions{Unordered: true},
+			strings.NewReader(text(1000))); err != nil {
 			n.w.T.Fatal(err)
 		}
 	}
 	n.pump()
 }
 
-// tsns gives the TSNs of the DATA in what a node has sent, as offsets from the first of all, and forgets it.
+// tsns gives the TSNs of the DATA in what a node has sent, as offsets from the first of all, and
+// forgets it.
 func (p *rawPeer) tsns() (offs []int) {
 	for _, s := range p.n.sent {
 		for s != "" {
@@ -91,13 +93,15 @@ func TestSendErrors(t *testing.T) {
 		t.Error(err, p.a.Room())
 	}
 	// A source that fails leaves nothing behind.
-	if _, err := p.a.Send(now, SendOptions{}, failing{10}); !errors.Is(err, iotest.ErrTimeout) || p.a.Room() != 1000 || p.a.Sent() != 1 {
+	if _, err := p.a.Send(now, SendOptions{}, failing{10}); !errors.Is(err, iotest.ErrTimeout) ||
+		p.a.Room() != 1000 || p.a.Sent() != 1 {
 		t.Error(err)
 	}
 	n.pump()
 	n.sent = nil
 	p.send(mkSack(p.a.nextTSN-1, 5000))
-	if ev := n.wantEvent("acked", EventAcked); ev.Acked != 1 || p.a.Room() != 3000 || p.a.Acked() != 1 {
+	if ev := n.wantEvent("acked", EventAcked); ev.Acked != 1 || p.a.Room() != 3000 ||
+		p.a.Acked() != 1 {
 		t.Errorf("%+v, room %d", ev, p.a.Room())
 	}
 	// Messages cost more than their octets: there is a limit to their number.
@@ -121,7 +125,8 @@ func TestSendErrors(t *testing.T) {
 	n.pump()
 	n.want("a full chunk", "DATA .BE")
 	p.a.Abort(now, "")
-	if err := send(SendOptions{}, 1); err != ErrClosed || p.a.Shutdown(now) != ErrClosed || p.a.Room() != 0 {
+	if err := send(SendOptions{}, 1); err != ErrClosed || p.a.Shutdown(now) != ErrClosed ||
+		p.a.Room() != 0 {
 		t.Error(err)
 	}
 }
@@ -131,16 +136,18 @@ type failing struct{ n int }
 func (f failing) Len() int                 { return f.n }
 func (f failing) Read([]byte) (int, error) { return 0, iotest.ErrTimeout }
 
-// PPID on every fragment, TSNs in a row, one SSN, B first, E last, U on all; SSNs count ordered messages
-// only. SCTP-070, SCTP-081, SCTP-082, SCTP-110, 111, SCTP-071.
+// PPID on every fragment, TSNs in a row, one SSN, B first, E last, U on all; SSNs count ordered
+// messages only. SCTP-070, SCTP-081, SCTP-082, SCTP-110, 111, SCTP-071.
 func TestFragments(t *testing.T) {
 	_, n, p := established(t, narrow())
 	p.a.nextTSN, p.a.ackTSN = 0xfffffffe, 0xfffffffd
 	n.post(SendOptions{Stream: 3, PPID: 16}, text(2500))
-	n.want("ordered", "tsn=4294967294 sid=3 ssn=0 ppid=16 ..B. len=1000", "tsn=4294967295 sid=3 ssn=0 ppid=16 .... len=1000", "tsn=0 sid=3 ssn=0 ppid=16 ...E len=500")
+	n.want("ordered", "tsn=4294967294 sid=3 ssn=0 ppid=16 ..B. len=1000",
+		"tsn=4294967295 sid=3 ssn=0 ppid=16 .... len=1000", "tsn=0 sid=3 ssn=0 ppid=16 ...E len=500")
 	p.send(mkSack(0, 1<<20))
 	n.post(SendOptions{Stream: 3, PPID: 17, Unordered: true, Immediate: true}, text(1001))
-	n.want("unordered", "tsn=1 sid=3 ssn=0 ppid=17 .UB. len=1000", "tsn=2 sid=3 ssn=0 ppid=17 IU.E len=1")
+	n.want("unordered", "tsn=1 sid=3 ssn=0 ppid=17 .UB. len=1000",
+		"tsn=2 sid=3 ssn=0 ppid=17 IU.E len=1")
 	p.send(mkSack(2, 1<<20))
 	n.post(SendOptions{Stream: 3}, "x")
 	n.want("the next ordered one", "tsn=3 sid=3 ssn=1 ppid=0 ..BE")
@@ -159,7 +166,8 @@ func TestFragments(t *testing.T) {
 	}
 }
 
-// Small messages share packets; a SACK that is due rides along if it fits. SCTP-017, SCTP-078, SCTP-113.
+// Small messages share packets; a SACK that is due rides along if it fits. SCTP-017, SCTP-078,
+// SCTP-113.
 func TestBundling(t *testing.T) {
 	w, n, p := established(t, Config{})
 	for range 3 {
@@ -199,8 +207,8 @@ func TestBundling(t *testing.T) {
 	}
 }
 
-// A message that fills a packet goes in one chunk, with no room left for a SACK; one octet more is cut so
-// that there is room. SCTP-113, SCTP-110.
+// A message that fills a packet goes in one chunk, with no room left for a SACK; one octet more is
+// cut so that there is room. SCTP-113, SCTP-110.
 func TestFullChunk(t *testing.T) {
 	_, n, p := established(t, Config{})
 	full := 1480 - headerLen - dataLen
@@ -210,7 +218,8 @@ func TestFullChunk(t *testing.T) {
 	n.post(SendOptions{}, text(full))
 	n.want("as much as fits", fmt.Sprintf(".BE len=%d", full))
 	n.post(SendOptions{}, text(full+1))
-	n.want("one more", fmt.Sprintf("..B. len=%d", full-sackReserve), fmt.Sprintf("...E len=%d", 1+sackReserve))
+	n.want("one more", fmt.Sprintf("..B. len=%d", full-sackReserve), fmt.Sprintf("...E len=%d",
+		1+sackReserve))
 }
 
 // The send buffer is bounded by what is not acknowledged, gap-acked or not. SCTP-106.
@@ -220,17 +229,19 @@ func TestGapAckedStay(t *testing.T) {
 	p.wantTSNs("the first flight", 0, 1, 2)
 	held := p.a.buf.tail - p.a.buf.head
 	p.ack(-1, gap{2, 3})
-	if p.a.buf.tail-p.a.buf.head != held || p.a.chunks.len() != 3 || p.a.Acked() != 0 || len(n.events) > 0 {
+	if p.a.buf.tail-p.a.buf.head != held || p.a.chunks.len() != 3 || p.a.Acked() != 0 ||
+		len(n.events) > 0 {
 		t.Error("a gap-acked chunk is given up")
 	}
 	p.ack(2)
-	if p.a.buf.tail != p.a.buf.head || p.a.chunks.len() != 0 || n.wantEvent("acked", EventAcked).Acked != 3 {
+	if p.a.buf.tail != p.a.buf.head || p.a.chunks.len() != 0 ||
+		n.wantEvent("acked", EventAcked).Acked != 3 {
 		t.Error("acknowledged chunks stay")
 	}
 }
 
-// No new DATA beyond the peer's window; a probe after an RTO, then ever more rarely, and no error is
-// counted while SACKs come. SCTP-072, SCTP-073, SCTP-074, SCTP-105.
+// No new DATA beyond the peer's window; a probe after an RTO, then ever more rarely, and no error
+// is counted while SACKs come. SCTP-072, SCTP-073, SCTP-074, SCTP-105.
 func TestZeroWindow(t *testing.T) {
 	cfg := narrow()
 	cfg.Options.HeartbeatInterval = -1 // this peer answers none
@@ -276,7 +287,8 @@ func TestZeroWindow(t *testing.T) {
 	if !slices.Equal(at, want) {
 		t.Errorf("probes at %v, want %v", at, want)
 	}
-	if p.a.State() != StateEstablished || p.a.errors != 0 || p.a.primary.errors != 0 || p.a.primary.cwnd != cwnd {
+	if p.a.State() != StateEstablished || p.a.errors != 0 || p.a.primary.errors != 0 ||
+		p.a.primary.cwnd != cwnd {
 		t.Errorf("%v, %d errors, cwnd %d of %d", p.a.State(), p.a.errors, p.a.primary.cwnd, cwnd)
 	}
 	w.trace = nil
@@ -295,8 +307,8 @@ func TestZeroWindow(t *testing.T) {
 	}
 }
 
-// A peer whose whole buffer is smaller than a packet gets chunks that it can take, without waiting for
-// probes. SCTP-072, SCTP-073.
+// A peer whose whole buffer is smaller than a packet gets chunks that it can take, without waiting
+// for probes. SCTP-072, SCTP-073.
 func TestSmallPeer(t *testing.T) {
 	w, n, p := lonely(t, Config{MTU: fixedMTU(8980)})
 	p.handshake(1500)
@@ -312,8 +324,8 @@ func TestSmallPeer(t *testing.T) {
 	}
 }
 
-// What leaves at once is bounded by Max.Burst, and by cwnd with one packet of grace. SCTP-075, SCTP-077,
-// SCTP-125.
+// What leaves at once is bounded by Max.Burst, and by cwnd with one packet of grace. SCTP-075,
+// SCTP-077, SCTP-125.
 func TestWindowAndBurst(t *testing.T) {
 	_, n, p := established(t, narrow())
 	n.queue(20)
@@ -337,7 +349,8 @@ func TestWindowAndBurst(t *testing.T) {
 	w := newWorld(t)
 	m := w.node("v6", Config{}, addr("fd00::2"))
 	m.e.Listen(5043, ListenConfig{})
-	q := &rawPeer{w: w, n: m, src: addr("fd00::1"), dst: addr("fd00::2"), sport: 4000, dport: 5043, own: peerTag, tsn: peerTSN}
+	q := &rawPeer{w: w, n: m, src: addr("fd00::1"), dst: addr("fd00::2"), sport: 4000, dport: 5043,
+		own: peerTag, tsn: peerTSN}
 	q.handshake(100_000)
 	if c := q.a.primary.cwnd; c != 4344 || q.a.primary.ssthresh < 1<<20 {
 		t.Errorf("IPv6: cwnd %d, ssthresh %d", c, q.a.primary.ssthresh)
@@ -358,8 +371,8 @@ func TestWindowAndBurst(t *testing.T) {
 	}
 }
 
-// Never more in flight than cwnd and a packet less one octet, whatever is acknowledged and lost; one
-// window for the peer, one for each path. SCTP-075, SCTP-105, SCTP-076.
+// Never more in flight than cwnd and a packet less one octet, whatever is acknowledged and lost;
+// one window for the peer, one for each path. SCTP-075, SCTP-105, SCTP-076.
 func TestFlightModel(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 5))
@@ -404,7 +417,8 @@ func TestFlightModel(t *testing.T) {
 			}
 			p := x.primary
 			if flight != p.flight || data != x.inFlight || marked != x.marked || acked != x.gapAcked {
-				t.Fatalf("seed %d: flight %d %d, data %d %d, marked %d %d, acked %d %d", seed, flight, p.flight, data, x.inFlight, marked, x.marked, acked, x.gapAcked)
+				t.Fatalf("seed %d: flight %d %d, data %d %d, marked %d %d, acked %d %d", seed, flight, p.flight,
+					data, x.inFlight, marked, x.marked, acked, x.gapAcked)
 			}
 			if flight > 0 && p.t3.IsZero() || flight == 0 && !p.t3.IsZero() { // SCTP-079, SCTP-120
 				t.Fatalf("seed %d: %d octets in flight, T3 %v", seed, flight, p.t3)
@@ -413,7 +427,8 @@ func TestFlightModel(t *testing.T) {
 		for range 400 {
 			for x.Room() > 5000 && rng.IntN(3) > 0 {
 				before, cwnd := x.primary.flight, x.primary.cwnd
-				x.Send(w.Now, SendOptions{Stream: uint16(rng.IntN(5)), Unordered: rng.IntN(2) == 0}, strings.NewReader(text(1+rng.IntN(4000))))
+				x.Send(w.Now, SendOptions{Stream: uint16(rng.IntN(5)), Unordered: rng.IntN(2) == 0},
+					strings.NewReader(text(1+rng.IntN(4000))))
 				a.pump()
 				if f := x.primary.flight; f > before && f > max(cwnd, x.primary.cwnd)+x.primary.pmdcs()-1 {
 					t.Fatalf("seed %d: %d octets in flight, cwnd %d", seed, f, cwnd)
@@ -430,8 +445,8 @@ func TestFlightModel(t *testing.T) {
 	}
 }
 
-// A packet that the path does not take any more leaves in IP fragments; what has no number yet is cut
-// smaller. SCTP-114, SCTP-115, SCTP-112, SCTP-166.
+// A packet that the path does not take any more leaves in IP fragments; what has no number yet is
+// cut smaller. SCTP-114, SCTP-115, SCTP-112, SCTP-166.
 func TestSmallerPMTU(t *testing.T) {
 	w, n, p := established(t, Config{Options: Options{NoSACKReserve: true}})
 	var out []Datagram
@@ -499,7 +514,8 @@ func TestNoAllocations(t *testing.T) {
 	if err := e2.Listen(5043, ListenConfig{}); err != nil {
 		t.Fatal(err)
 	}
-	a, err := e1.Dial(start, DialConfig{LocalPort: 1, Locals: []netip.Addr{addrA}, RemotePort: 5043, Remotes: []netip.Addr{addrB}})
+	a, err := e1.Dial(start, DialConfig{LocalPort: 1, Locals: []netip.Addr{addrA}, RemotePort: 5043,
+		Remotes: []netip.Addr{addrB}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -566,10 +582,12 @@ type noRef struct{}
 func (noRef) Hold()    {}
 func (noRef) Release() {}
 
-// Links that take more than a chunk's length can say, or less than IP must: chunks stay within both.
+// Links that take more than a chunk's length can say, or less than IP must: chunks stay within
+// both.
 func TestOddMTU(t *testing.T) {
 	for _, mtu := range []int{1 << 20, 1<<16 - 1, 65515, 0, -5, 100} {
-		cfg := Config{MTU: fixedMTU(mtu), Options: Options{NoSACKReserve: true, SendBuffer: 1 << 20, RecvBuffer: 1 << 20, MaxBurst: 100}}
+		cfg := Config{MTU: fixedMTU(mtu), Options: Options{NoSACKReserve: true, SendBuffer: 1 << 20,
+			RecvBuffer: 1 << 20, MaxBurst: 100}}
 		w, a, b := pair(t, cfg, cfg)
 		if m := a.last.MaxPayload(); m < 500 || m > 1<<16-1-dataLen {
 			t.Errorf("MTU %d: MaxPayload %d", mtu, m)

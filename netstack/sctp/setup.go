@@ -69,7 +69,9 @@ func (s *setup) objection() func([]byte) []byte {
 	case s.rwnd < minRwnd || s.out == 0 || s.in == 0:
 		return func(b []byte) []byte { return appendParam(b, uint16(CauseInvalidParameter), nil) }
 	case s.hostName != nil:
-		return func(b []byte) []byte { return appendParam(b, uint16(CauseUnresolvableAddress), s.hostName) }
+		return func(b []byte) []byte {
+			return appendParam(b, uint16(CauseUnresolvableAddress), s.hostName)
+		}
 	}
 	return nil
 }
@@ -80,11 +82,14 @@ func (o *Options) admits(s *setup) bool {
 
 var notAdmitted = []byte("adaptation indication not accepted")
 
-func appendNotAdmitted(b []byte) []byte { return appendParam(b, uint16(CauseUserAbort), notAdmitted) }
-func appendNoResource(b []byte) []byte  { return appendParam(b, uint16(CauseOutOfResource), nil) }
+func appendNotAdmitted(b []byte) []byte {
+	return appendParam(b, uint16(CauseUserAbort), notAdmitted)
+}
+func appendNoResource(b []byte) []byte { return appendParam(b, uint16(CauseOutOfResource), nil) }
 
 // sendInitAck answers an INIT. ck comes with our tag and TSN, and with tie-tags if there are any.
-func (e *Endpoint) sendInitAck(in *inPacket, s *setup, ck *cookie, opt *Options, locals []netip.Addr) {
+func (e *Endpoint) sendInitAck(in *inPacket, s *setup, ck *cookie, opt *Options,
+	locals []netip.Addr) {
 	// "The initiator may ask for a longer life": not for more than twice as long.
 	life := opt.CookieLife + min(time.Duration(s.preservative)*time.Millisecond, opt.CookieLife)
 	ck.created, ck.life = in.now.UnixNano(), uint32(min(life, keyLife)/time.Millisecond)
@@ -102,7 +107,8 @@ func (e *Endpoint) sendInitAck(in *inPacket, s *setup, ck *cookie, opt *Options,
 	}
 	e.reply(in, s.tag, false, func(b []byte) []byte {
 		at := len(b)
-		b = appendSetupHeader(b, chunkInitAck, ck.tag, uint32(opt.RecvBuffer), ck.out, opt.InStreams, ck.tsn)
+		b = appendSetupHeader(b, chunkInitAck, ck.tag, uint32(opt.RecvBuffer), ck.out,
+			opt.InStreams, ck.tsn)
 		b = appendLocals(b, locals, s.wants)
 		cat := len(b)
 		b = e.keys.seal(beginParam(b, paramCookie, 0), ck)
@@ -226,7 +232,8 @@ func (a *Association) refuseNewAddrs(in *inPacket, s *setup) bool {
 func (e *Endpoint) handleCookieEcho(in *inPacket, c chunk, rest []byte) {
 	var ck cookie
 	e.keys.turn(in.now, e.random)
-	if !e.keys.open(c.value(), &ck) || ck.srcPort != in.srcPort || ck.dstPort != in.dstPort || ck.tag != in.tag || !ck.has(in.Src) {
+	if !e.keys.open(c.value(), &ck) || ck.srcPort != in.srcPort || ck.dstPort != in.dstPort ||
+		ck.tag != in.tag || !ck.has(in.Src) {
 		e.stats.BadCookie++
 		return
 	}
@@ -312,9 +319,9 @@ func (e *Endpoint) associate(in *inPacket, ck *cookie, opt *Options, locals []ne
 	a.inputRest(in, rest)
 }
 
-// sourceFor is where packets to the address are sent from that the INIT came from: where the INIT went, as
-// that is known to work, unless what is nearer to another of the peer's addresses. Then the pair has parts
-// of two paths, and would break with either.
+// sourceFor is where packets to the address are sent from that the INIT came from: where the INIT
+// went, as that is known to work, unless what is nearer to another of the peer's addresses. Then
+// the pair has parts of two paths, and would break with either.
 func sourceFor(ck *cookie, locals []netip.Addr) netip.Addr {
 	for _, x := range ck.addrs[:ck.nAddrs] {
 		if x != ck.src && nearest(locals, x) == ck.dst {
@@ -348,7 +355,8 @@ func (a *Association) adoptCookie(in *inPacket, ck *cookie) {
 	}
 }
 
-// establishedBy is action D: the peer has not seen our COOKIE ACK, or has both our tags by a collision.
+// establishedBy is action D: the peer has not seen our COOKIE ACK, or has both our tags by a
+// collision.
 func (a *Association) establishedBy(in *inPacket) {
 	if a.state == StateCookieEchoed {
 		a.establish(in.now)
@@ -368,7 +376,8 @@ type DialConfig struct {
 
 // Dial begins to set up an association. EventUp or EventDown says what came of it.
 func (e *Endpoint) Dial(now time.Time, c DialConfig) (*Association, error) {
-	if c.LocalPort == 0 || c.RemotePort == 0 || len(c.Remotes) == 0 || len(c.Remotes) > maxAddrs || len(c.Locals) == 0 {
+	if c.LocalPort == 0 || c.RemotePort == 0 || len(c.Remotes) == 0 || len(c.Remotes) > maxAddrs ||
+		len(c.Locals) == 0 {
 		return nil, ErrAddress
 	}
 	v4, v6 := families(c.Locals)
@@ -431,7 +440,8 @@ func (a *Association) setupTimeout(now time.Time) {
 // appendInit appends our INIT.
 func (a *Association) appendInit(b []byte) []byte {
 	at := len(b)
-	b = appendSetupHeader(b, chunkInit, a.tag, uint32(a.opt.RecvBuffer), a.opt.OutStreams, a.opt.InStreams, a.initTSN)
+	b = appendSetupHeader(b, chunkInit, a.tag, uint32(a.opt.RecvBuffer), a.opt.OutStreams,
+		a.opt.InStreams, a.initTSN)
 	b = appendLocals(b, a.locals, nil)
 	if a.preservative > 0 {
 		b = appendParam32(b, paramPreservative, a.preservative)
@@ -452,7 +462,9 @@ func (a *Association) handleInitAck(in *inPacket, c chunk) {
 	switch {
 	case s.tag == 0:
 		// "It MUST destroy the TCB and SHOULD send an ABORT chunk with the T bit set."
-		a.e.reply(in, in.tag, false, func(b []byte) []byte { return appendChunk(b, chunkAbort, flagT, nil) })
+		a.e.reply(in, in.tag, false, func(b []byte) []byte {
+			return appendChunk(b, chunkAbort, flagT, nil)
+		})
 		a.down(&LocalAbort{CauseInvalidParameter, errors.New("INIT ACK with the tag 0")})
 		return
 	case s.rwnd < minRwnd:
@@ -465,7 +477,8 @@ func (a *Association) handleInitAck(in *inPacket, c chunk) {
 		refuse(CauseUnresolvableAddress, errors.New("INIT ACK with a host name"), s.objection())
 		return
 	case s.cookie == nil:
-		refuse(CauseMissingParameter, errors.New("INIT ACK without a cookie"), func(b []byte) []byte { return appendMissing(b, paramCookie) })
+		refuse(CauseMissingParameter, errors.New("INIT ACK without a cookie"),
+			func(b []byte) []byte { return appendMissing(b, paramCookie) })
 		return
 	case !a.opt.admits(&s):
 		refuse(CauseUserAbort, errors.New(string(notAdmitted)), appendNotAdmitted)
@@ -482,7 +495,9 @@ func (a *Association) handleInitAck(in *inPacket, c chunk) {
 	}
 	a.setState(StateCookieEchoed)
 	a.setupTries, a.t1RTO = 0, a.opt.RTOInitial
-	a.setupPath = max(0, slices.IndexFunc(a.paths, func(p *path) bool { return p.addr == in.Src && p.confirmed }))
+	a.setupPath = max(0, slices.IndexFunc(a.paths, func(p *path) bool {
+		return p.addr == in.Src && p.confirmed
+	}))
 	a.sendSetup(in.now)
 }
 
@@ -502,7 +517,8 @@ func (a *Association) learnAddrs(in *inPacket, s *setup) {
 		}
 	}
 	for i := len(a.paths) - 1; i >= 0 && len(a.paths) > 1; i-- {
-		if p := a.paths[i]; p.addr != in.Src && !slices.Contains(s.peerAddrs(), p.addr) && len(a.confirmed()) > 1 {
+		if p := a.paths[i]; p.addr != in.Src && !slices.Contains(s.peerAddrs(), p.addr) &&
+			len(a.confirmed()) > 1 {
 			a.dropPath(p)
 		}
 	}

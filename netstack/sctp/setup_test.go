@@ -22,19 +22,22 @@ func dialing(t testing.TB, cfg Config, remotes ...netip.Addr) (w *world, n *node
 	if remotes == nil {
 		remotes = []netip.Addr{addrB}
 	}
-	a, err := n.e.Dial(w.Now, DialConfig{LocalPort: 4000, Locals: n.addrs, RemotePort: 5043, Remotes: remotes})
+	a, err := n.e.Dial(w.Now, DialConfig{LocalPort: 4000, Locals: n.addrs, RemotePort: 5043,
+		Remotes: remotes})
 	if err != nil {
 		t.Fatal(err)
 	}
 	n.pump()
-	return w, n, &rawPeer{w: w, n: n, a: a, src: addrB, dst: addrA, sport: 5043, dport: 4000, tag: a.tag, own: peerTag, tsn: peerTSN}
+	return w, n, &rawPeer{w: w, n: n, a: a, src: addrB, dst: addrA, sport: 5043, dport: 4000,
+		tag: a.tag, own: peerTag, tsn: peerTSN}
 }
 
 var someCookie = appendParam(nil, paramCookie, []byte("a cookie"))
 
 // initAck sends an INIT ACK as it should be, with parameters beside the cookie.
 func (p *rawPeer) initAck(params ...[]byte) {
-	p.send(mkInit(chunkInitAck, p.own, 100_000, 10, 10, p.tsn, append([][]byte{someCookie}, params...)...))
+	p.send(mkInit(chunkInitAck, p.own, 100_000, 10, 10, p.tsn, append([][]byte{someCookie},
+		params...)...))
 }
 
 // echoed is a node that has sent a COOKIE ECHO.
@@ -55,13 +58,14 @@ func dialed(t testing.TB, cfg Config) (w *world, n *node, p *rawPeer) {
 	return w, n, p
 }
 
-// The active side, octet for octet: the INIT, and the cookie exactly as it came. SCTP-003, SCTP-030,
-// SCTP-042, 043, SCTP-148, SCTP-173.
+// The active side, octet for octet: the INIT, and the cookie exactly as it came. SCTP-003,
+// SCTP-030, SCTP-042, 043, SCTP-148, SCTP-173.
 func TestActiveSetup(t *testing.T) {
 	w := newWorld(t)
 	n := w.node("n", Config{Options: Options{OutStreams: 7, InStreams: 9, RecvBuffer: 5000}}, addrA)
 	all := capturePackets(w)
-	a, err := n.e.Dial(w.Now, DialConfig{LocalPort: 4000, Locals: n.addrs, RemotePort: 5043, Remotes: []netip.Addr{addrB}})
+	a, err := n.e.Dial(w.Now, DialConfig{LocalPort: 4000, Locals: n.addrs, RemotePort: 5043,
+		Remotes: []netip.Addr{addrB}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +79,8 @@ func TestActiveSetup(t *testing.T) {
 	if _, err := a.Send(w.Now, SendOptions{}, strings.NewReader("x")); err != ErrNotConnected {
 		t.Errorf("a message before the association is up: %v", err)
 	}
-	p := &rawPeer{w: w, n: n, src: addrB, dst: addrA, sport: 5043, dport: 4000, tag: a.tag, own: peerTag, tsn: peerTSN}
+	p := &rawPeer{w: w, n: n, src: addrB, dst: addrA, sport: 5043, dport: 4000, tag: a.tag,
+		own: peerTag, tsn: peerTSN}
 	p.initAck()
 	want = header{4000, 5043, peerTag}.append(nil)
 	want = append(want, mk(chunkCookieEcho, 0, []byte("a cookie")...)...)
@@ -115,7 +120,8 @@ func TestTags(t *testing.T) {
 	for i := range 1000 {
 		w := newWorld(t)
 		n := w.node("n", Config{Rand: sctptest.Seeded(uint64(i))}, addrA)
-		a, err := n.e.Dial(w.Now, DialConfig{LocalPort: 4000, Locals: n.addrs, RemotePort: 5043, Remotes: []netip.Addr{addrB}})
+		a, err := n.e.Dial(w.Now, DialConfig{LocalPort: 4000, Locals: n.addrs, RemotePort: 5043,
+			Remotes: []netip.Addr{addrB}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -171,9 +177,12 @@ func TestBadInit(t *testing.T) {
 	}{
 		{"tag 0", 0, [][]byte{mkInit(chunkInit, 0, 100_000, 1, 1, 1)}, ""},
 		{"small window", 0, [][]byte{mkInit(chunkInit, 5, 1499, 1, 1, 1)}, "tag=00000005 ABORT (invalid"},
-		{"no outbound streams", 0, [][]byte{mkInit(chunkInit, 5, 100_000, 0, 1, 1)}, "tag=00000005 ABORT (invalid"},
-		{"no inbound streams", 0, [][]byte{mkInit(chunkInit, 5, 100_000, 1, 0, 1)}, "tag=00000005 ABORT (invalid"},
-		{"host name", 0, [][]byte{mkInit(chunkInit, 5, 100_000, 1, 1, 1, hostName)}, "tag=00000005 ABORT (unresolvable address: 000b0010"},
+		{"no outbound streams", 0, [][]byte{mkInit(chunkInit, 5, 100_000, 0, 1, 1)},
+			"tag=00000005 ABORT (invalid"},
+		{"no inbound streams", 0, [][]byte{mkInit(chunkInit, 5, 100_000, 1, 0, 1)},
+			"tag=00000005 ABORT (invalid"},
+		{"host name", 0, [][]byte{mkInit(chunkInit, 5, 100_000, 1, 1, 1, hostName)},
+			"tag=00000005 ABORT (unresolvable address: 000b0010"},
 		{"verification tag", 9, [][]byte{good}, ""},
 		{"bundled with DATA", 0, [][]byte{good, mkData(3, 1, 0, 0, 0, "x")}, ""},
 		{"bundled behind DATA", 9, [][]byte{mkData(3, 1, 0, 0, 0, "x"), good}, ""},
@@ -219,11 +228,16 @@ func TestBadInitAck(t *testing.T) {
 		ends  bool
 	}{
 		{"tag 0", mkInit(chunkInitAck, 0, 100_000, 1, 1, 1, someCookie), "ABORT_T", true},
-		{"small window", mkInit(chunkInitAck, 5, 1499, 1, 1, 1, someCookie), "tag=00000005 ABORT (invalid", false},
-		{"no outbound streams", mkInit(chunkInitAck, 5, 100_000, 0, 1, 1, someCookie), "tag=00000005 ABORT (invalid", true},
-		{"no inbound streams", mkInit(chunkInitAck, 5, 100_000, 1, 0, 1, someCookie), "tag=00000005 ABORT (invalid", true},
-		{"no cookie", mkInit(chunkInitAck, 5, 100_000, 1, 1, 1), "tag=00000005 ABORT (missing mandatory parameter: 000000010007", true},
-		{"host name", mkInit(chunkInitAck, 5, 100_000, 1, 1, 1, someCookie, hostName), "tag=00000005 ABORT (unresolvable", true},
+		{"small window", mkInit(chunkInitAck, 5, 1499, 1, 1, 1, someCookie),
+			"tag=00000005 ABORT (invalid", false},
+		{"no outbound streams", mkInit(chunkInitAck, 5, 100_000, 0, 1, 1, someCookie),
+			"tag=00000005 ABORT (invalid", true},
+		{"no inbound streams", mkInit(chunkInitAck, 5, 100_000, 1, 0, 1, someCookie),
+			"tag=00000005 ABORT (invalid", true},
+		{"no cookie", mkInit(chunkInitAck, 5, 100_000, 1, 1, 1),
+			"tag=00000005 ABORT (missing mandatory parameter: 000000010007", true},
+		{"host name", mkInit(chunkInitAck, 5, 100_000, 1, 1, 1, someCookie, hostName),
+			"tag=00000005 ABORT (unresolvable", true},
 	} {
 		w, n, p := dialing(t, Config{})
 		n.sent = nil
@@ -260,7 +274,8 @@ func TestStreamNumbers(t *testing.T) {
 	if out, in := n.last.Streams(); out != 3 || in != 5 {
 		t.Errorf("streams %d and %d", out, in)
 	}
-	if _, err := n.last.Send(p.w.Now, SendOptions{Stream: 3}, strings.NewReader("x")); err != ErrStream {
+	if _, err := n.last.Send(p.w.Now, SendOptions{Stream: 3}, strings.NewReader("x")); err !=
+		ErrStream {
 		t.Errorf("stream 3 of 3: %v", err)
 	}
 	n.post(SendOptions{Stream: 2}, "x")
@@ -273,8 +288,8 @@ func TestStreamNumbers(t *testing.T) {
 	}
 }
 
-// Parameters of Linux and usrsctp that are not known here: set-up goes on, and what is to be reported
-// is. SCTP-013, 014, 015, SCTP-031, SCTP-012.
+// Parameters of Linux and usrsctp that are not known here: set-up goes on, and what is to be
+// reported is. SCTP-013, 014, 015, SCTP-031, SCTP-012.
 func TestUnknownParameters(t *testing.T) {
 	for _, tt := range []struct {
 		typ              uint16
@@ -314,8 +329,10 @@ func TestUnknownParameters(t *testing.T) {
 	}
 	// usrsctp's: ECN, FORWARD TSN, supported extensions, RANDOM, HMAC, CHUNKS, indication.
 	_, n, p := lonely(t, Config{})
-	p.handshake(100_000, appendParam(nil, paramECN, nil), appendParam(nil, 0xc000, nil), appendParam(nil, 0x8008, []byte{0xc0, 0x82, 0xc1, 0x80, 0x0f}),
-		appendParam(nil, 0x8002, make([]byte, 32)), appendParam(nil, 0x8004, []byte{0, 1}), appendParam(nil, 0x8003, []byte{0xc1, 0x80}),
+	p.handshake(100_000, appendParam(nil, paramECN, nil), appendParam(nil, 0xc000, nil),
+		appendParam(nil, 0x8008, []byte{0xc0, 0x82, 0xc1, 0x80, 0x0f}),
+		appendParam(nil, 0x8002, make([]byte, 32)), appendParam(nil, 0x8004, []byte{0, 1}),
+		appendParam(nil, 0x8003, []byte{0xc1, 0x80}),
 		appendParam32(nil, paramAdaptation, 7))
 	if code, ok := n.last.PeerAdaptation(); code != 7 || !ok {
 		t.Error("the indication behind all that is not there")
@@ -347,7 +364,8 @@ func TestAdaptation(t *testing.T) {
 			t.Errorf("%d: %d, %t", v, code, ok)
 		}
 	}
-	for _, bad := range [][]byte{nil, appendParam(nil, paramAdaptation, nil), appendParam(nil, paramAdaptation, make([]byte, 8))} {
+	for _, bad := range [][]byte{nil, appendParam(nil, paramAdaptation, nil),
+		appendParam(nil, paramAdaptation, make([]byte, 8))} {
 		_, n, p := lonely(t, Config{})
 		p.handshake(100_000, bad)
 		if _, ok := n.last.PeerAdaptation(); ok {
@@ -394,9 +412,12 @@ func TestPeerAddresses(t *testing.T) {
 		{nil, "10.1.0.1:true"},
 		{[][]byte{appendAddr(nil, addrA)}, "10.1.0.1:true"},
 		{[][]byte{appendAddr(nil, x)}, "10.1.0.1:true 10.9.9.9:false"},
-		{[][]byte{appendAddr(nil, addrA), appendAddr(nil, x), appendAddr(nil, y6)}, "10.1.0.1:true 10.9.9.9:false"},
-		{[][]byte{appendAddr(nil, mapped), appendAddr(nil, addr("224.0.0.1")), appendAddr(nil, addr("0.0.0.0"))}, "10.1.0.1:true"},
-		{[][]byte{appendParam(nil, paramIPv4, []byte{1, 2, 3}), appendParam(nil, paramIPv6, make([]byte, 4))}, "10.1.0.1:true"},
+		{[][]byte{appendAddr(nil, addrA), appendAddr(nil, x), appendAddr(nil, y6)},
+			"10.1.0.1:true 10.9.9.9:false"},
+		{[][]byte{appendAddr(nil, mapped), appendAddr(nil, addr("224.0.0.1")),
+			appendAddr(nil, addr("0.0.0.0"))}, "10.1.0.1:true"},
+		{[][]byte{appendParam(nil, paramIPv4, []byte{1, 2, 3}), appendParam(nil, paramIPv6,
+			make([]byte, 4))}, "10.1.0.1:true"},
 	} {
 		_, n, p := lonely(t, Config{})
 		p.handshake(100_000, tt.params...)
@@ -408,7 +429,8 @@ func TestPeerAddresses(t *testing.T) {
 	w := newWorld(t)
 	n := w.node("v6", Config{}, y6)
 	n.e.Listen(5043, ListenConfig{})
-	p := &rawPeer{w: w, n: n, src: addr("fd00::1"), dst: y6, sport: 4000, dport: 5043, own: peerTag, tsn: peerTSN}
+	p := &rawPeer{w: w, n: n, src: addr("fd00::1"), dst: y6, sport: 4000, dport: 5043, own: peerTag,
+		tsn: peerTSN}
 	p.handshake(100_000, appendAddr(nil, mapped), appendAddr(nil, addr("fd00::2")), appendAddr(nil, x))
 	if got := list(n); got != "fd00::1:true fd00::2:false" {
 		t.Error(got)
@@ -450,12 +472,14 @@ func TestPeerAddresses(t *testing.T) {
 	n.want("no Supported Address Types", "INIT ACK addr=10.1.0.2 addr=10.2.0.2 addr=fd00::9 cookie")
 	p.init(100_000, appendParam(nil, paramAddressTypes, []byte{0, 5}))
 	n.want("IPv4 only", "INIT ACK addr=10.1.0.2 addr=10.2.0.2 cookie !fd00")
-	p.init(100_000, appendParam(nil, paramAddressTypes, []byte{0, 5}), appendAddr(nil, addr("fd00::1")))
-	n.want("IPv4 only, it says, and shows IPv6", "INIT ACK addr=10.1.0.2 addr=10.2.0.2 addr=fd00::9 cookie")
+	p.init(100_000, appendParam(nil, paramAddressTypes, []byte{0, 5}),
+		appendAddr(nil, addr("fd00::1")))
+	n.want("IPv4 only, it says, and shows IPv6",
+		"INIT ACK addr=10.1.0.2 addr=10.2.0.2 addr=fd00::9 cookie")
 }
 
-// No answer to an INIT costs memory: a flood of INITs, and of COOKIE ECHOs with cookies nobody made.
-// SCTP-034, SCTP-044.
+// No answer to an INIT costs memory: a flood of INITs, and of COOKIE ECHOs with cookies nobody
+// made. SCTP-034, SCTP-044.
 func TestFlood(t *testing.T) {
 	w, n, p := lonely(t, Config{})
 	w.Fate = func(Datagram) []time.Duration { return nil }
@@ -492,8 +516,10 @@ func TestFlood(t *testing.T) {
 		})
 	}
 	allocs := flood(total)
-	if n.e.Associations() != 0 || len(n.e.table) != 0 || len(n.e.timers) != 0 || n.e.replies.len() != 0 || len(n.e.spare) > maxReplies {
-		t.Errorf("%d associations, %d table entries, %d timers, %d replies", n.e.Associations(), len(n.e.table), len(n.e.timers), n.e.replies.len())
+	if n.e.Associations() != 0 || len(n.e.table) != 0 || len(n.e.timers) != 0 ||
+		n.e.replies.len() != 0 || len(n.e.spare) > maxReplies {
+		t.Errorf("%d associations, %d table entries, %d timers, %d replies", n.e.Associations(),
+			len(n.e.table), len(n.e.timers), n.e.replies.len())
 	}
 	if st := n.e.Stats(); st.BadCookie < uint64(total) {
 		t.Errorf("%+v", st)
@@ -516,8 +542,8 @@ func sealed(h header, chunks ...[]byte) []byte {
 	return b
 }
 
-// T1-init: the same INIT with the same tag, at 1, 2, 4 .. 60 s, nine in all; then the end. SCTP-050,
-// SCTP-019.
+// T1-init: the same INIT with the same tag, at 1, 2, 4 .. 60 s, nine in all; then the end.
+// SCTP-050, SCTP-019.
 func TestInitTimer(t *testing.T) { testSetupTimer(t, false) }
 
 // T1-cookie: the same for the COOKIE ECHO. SCTP-051.
@@ -532,14 +558,16 @@ func testSetupTimer(t *testing.T, cookie bool) {
 		at = append(at, w.Now.Sub(start))
 		pkts = append(pkts, string(d.Data))
 	}
-	a, err := n.e.Dial(w.Now, DialConfig{LocalPort: 4000, Locals: n.addrs, RemotePort: 5043, Remotes: []netip.Addr{addrB}})
+	a, err := n.e.Dial(w.Now, DialConfig{LocalPort: 4000, Locals: n.addrs, RemotePort: 5043,
+		Remotes: []netip.Addr{addrB}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	n.pump()
 	if cookie {
 		at, pkts = nil, nil
-		p := &rawPeer{w: w, n: n, src: addrB, dst: addrA, sport: 5043, dport: 4000, tag: a.tag, own: peerTag, tsn: peerTSN}
+		p := &rawPeer{w: w, n: n, src: addrB, dst: addrA, sport: 5043, dport: 4000, tag: a.tag,
+			own: peerTag, tsn: peerTSN}
 		p.initAck()
 	}
 	w.Run(time.Hour)
@@ -576,11 +604,14 @@ func TestSetupRotates(t *testing.T) {
 		}
 		return []time.Duration{time.Millisecond}
 	}
-	if _, err := a.e.Dial(w.Now, DialConfig{LocalPort: 4000, Locals: a.addrs, RemotePort: 5043, Remotes: b.addrs}); err != nil {
+	if _, err := a.e.Dial(w.Now, DialConfig{LocalPort: 4000, Locals: a.addrs, RemotePort: 5043,
+		Remotes: b.addrs}); err != nil {
 		t.Fatal(err)
 	}
 	a.pump()
-	w.Until("set up over the second address", 10*time.Second, func() bool { return a.last != nil && b.last != nil })
+	w.Until("set up over the second address", 10*time.Second, func() bool {
+		return a.last != nil && b.last != nil
+	})
 }
 
 // A listener's limits, and what Dial and Listen refuse. SCTP-002, SCTP-025.
@@ -595,7 +626,8 @@ func TestRefusals(t *testing.T) {
 		_, err := n.e.Dial(start, c)
 		return err
 	}
-	ok := DialConfig{LocalPort: 1, Locals: []netip.Addr{addrB}, RemotePort: 2, Remotes: []netip.Addr{addrA}}
+	ok := DialConfig{LocalPort: 1, Locals: []netip.Addr{addrB}, RemotePort: 2,
+		Remotes: []netip.Addr{addrA}}
 	if err := dial(ok); err != ErrTooMany {
 		t.Error(err)
 	}
@@ -614,10 +646,12 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: not refused", name)
 		}
 	}
-	if err := dial(DialConfig{LocalPort: 5043, Locals: n.addrs, RemotePort: 4000, Remotes: []netip.Addr{addrA}}); err != ErrPortInUse {
+	if err := dial(DialConfig{LocalPort: 5043, Locals: n.addrs, RemotePort: 4000,
+		Remotes: []netip.Addr{addrA}}); err != ErrPortInUse {
 		t.Error(err)
 	}
-	if n.e.Listen(0, ListenConfig{}) != ErrAddress || n.e.Listen(5043, ListenConfig{}) != ErrPortInUse {
+	if n.e.Listen(0, ListenConfig{}) != ErrAddress ||
+		n.e.Listen(5043, ListenConfig{}) != ErrPortInUse {
 		t.Error("Listen on port 0 or twice")
 	}
 	// Port 0 in a packet.
@@ -642,8 +676,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// An INIT ACK of 8 KiB is taken, and its cookie comes back whole in a packet that may be fragmented.
-// SCTP-036.
+// An INIT ACK of 8 KiB is taken, and its cookie comes back whole in a packet that may be
+// fragmented. SCTP-036.
 func TestLargeInitAck(t *testing.T) {
 	w, n, p := dialing(t, Config{})
 	big := appendParam(nil, paramCookie, bytes.Repeat([]byte("cookie! "), 1000))
@@ -667,7 +701,8 @@ func TestAmplification(t *testing.T) {
 		return headerLen + len(c)
 	}
 	// Linux's INIT.
-	if n := init(appendParam(nil, paramAddressTypes, []byte{0, 5}), appendParam(nil, paramECN, nil), appendParam(nil, 0xc000, nil),
+	if n := init(appendParam(nil, paramAddressTypes, []byte{0, 5}), appendParam(nil, paramECN, nil),
+		appendParam(nil, 0xc000, nil),
 		appendParam32(nil, paramAdaptation, 1)); size > 3*n {
 		t.Errorf("an INIT of %d octets is answered with %d", n, size)
 	}

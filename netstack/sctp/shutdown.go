@@ -2,7 +2,8 @@ package sctp
 
 import "time"
 
-// Shutdown ends the association when all that was sent has arrived: section 9.2. EventDown says when.
+// Shutdown ends the association when all that was sent has arrived: section 9.2. EventDown says
+// when.
 func (a *Association) Shutdown(now time.Time) error {
 	switch a.state {
 	case StateClosed:
@@ -51,7 +52,8 @@ func (a *Association) startT2(now time.Time) {
 	}
 }
 
-// shutdownTimeout is T2-shutdown: the chunk again, with the TSN as it is now, elsewhere if possible.
+// shutdownTimeout is T2-shutdown: the chunk again, with the TSN as it is now, elsewhere if
+// possible.
 func (a *Association) shutdownTimeout(now time.Time) {
 	p := a.dataPath()
 	if a.fails(p, true); a.state == StateClosed {

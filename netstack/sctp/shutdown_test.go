@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// The side that begins: SHUTDOWN-PENDING until all is acknowledged, SHUTDOWN with what it has received,
-// SHUTDOWN-SENT. SCTP-157, SCTP-083, SCTP-161, SCTP-080.
+// The side that begins: SHUTDOWN-PENDING until all is acknowledged, SHUTDOWN with what it has
+// received, SHUTDOWN-SENT. SCTP-157, SCTP-083, SCTP-161, SCTP-080.
 func TestShutdown(t *testing.T) {
 	w, n, p := established(t, narrow())
 	n.queue(5)
@@ -38,7 +38,8 @@ func TestShutdown(t *testing.T) {
 	}
 	p.send(mk(chunkShutdownAck, 0))
 	n.want("SHUTDOWN ACK", fmt.Sprintf("tag=%08x SHUTDOWN COMPLETE !COMPLETE_T", p.own))
-	if ev := n.wantEvent("down", EventDown); ev.Err != nil || ev.Acked != 5 || n.e.Associations() != 0 {
+	if ev := n.wantEvent("down", EventDown); ev.Err != nil || ev.Acked != 5 ||
+		n.e.Associations() != 0 {
 		t.Errorf("%+v", ev)
 	}
 }
@@ -52,7 +53,8 @@ func TestPeerShutdown(t *testing.T) {
 	p.send(appendShutdown(nil, p.first()+1)) // acknowledges two
 	n.wantEvent("the user is told", EventPeerShutdown)
 	p.wantTSNs("it goes on", 4, 5)
-	if _, err := p.a.Send(w.Now, SendOptions{}, strings.NewReader("x")); err != ErrShutdown || p.a.State() != StateShutdownReceived || p.a.Room() != 0 {
+	if _, err := p.a.Send(w.Now, SendOptions{}, strings.NewReader("x")); err != ErrShutdown ||
+		p.a.State() != StateShutdownReceived || p.a.Room() != 0 {
 		t.Errorf("%v in %v", err, p.a.State())
 	}
 	if p.a.Shutdown(w.Now) != nil || p.a.State() != StateShutdownReceived {
@@ -91,8 +93,8 @@ func TestPeerShutdown(t *testing.T) {
 	if p.a.State() != StateClosed {
 		t.Errorf("%v", p.a.State())
 	}
-	// It has forgotten it, says an ABORT that reflects the tag, as the SHUTDOWN COMPLETE would have said;
-	// one of its own is an ABORT.
+	// It has forgotten it, says an ABORT that reflects the tag, as the SHUTDOWN COMPLETE would have
+	// said; one of its own is an ABORT.
 	for _, reflected := range []bool{true, false} {
 		_, n, p = established(t, Config{})
 		p.send(appendShutdown(nil, p.a.ackTSN))
@@ -130,13 +132,14 @@ func TestDataInShutdownSent(t *testing.T) {
 		w.Run(900 * time.Millisecond)
 		p.send(mkData(whole|flagU, p.tsn+3+i, 0, 0, 0, "x"))
 	}
-	if p.a.State() != StateShutdownSent || p.a.errors != 0 || len(n.msgs) != 31 { // the ordered one waits for TSN 1
+	// the ordered one waits for TSN 1
+	if p.a.State() != StateShutdownSent || p.a.errors != 0 || len(n.msgs) != 31 {
 		t.Errorf("%v, %d messages", p.a.State(), len(n.msgs))
 	}
 }
 
-// In SHUTDOWN-SENT there is nothing to acknowledge: a SACK is discarded, whatever it says. An address
-// that is confirmed then is not watched any more. SCTP-068, SCTP-135.
+// In SHUTDOWN-SENT there is nothing to acknowledge: a SACK is discarded, whatever it says. An
+// address that is confirmed then is not watched any more. SCTP-068, SCTP-135.
 func TestShutdownSentDiscards(t *testing.T) {
 	w, n, p := lonely(t, Config{Options: Options{AssociationMaxRetrans: 100}})
 	all := capturePackets(w)
@@ -179,7 +182,8 @@ func TestCrossingShutdowns(t *testing.T) {
 	}
 	w.Run(time.Minute)
 	for _, n := range w.nodes {
-		if ev := n.wantEvent("down", EventDown); ev.Err != nil || n.e.Associations() != 0 || len(n.msgs) != 1 {
+		if ev := n.wantEvent("down", EventDown); ev.Err != nil || n.e.Associations() != 0 ||
+			len(n.msgs) != 1 {
 			t.Errorf("%s: %+v, %q", n.name, ev, n.msgs)
 		}
 	}
@@ -197,8 +201,8 @@ func TestCrossingShutdowns(t *testing.T) {
 	n.wantEvent("down", EventDown)
 }
 
-// T2 sends the chunk again, with the TSN as it is then; after Association.Max.Retrans the peer is dead.
-// SCTP-163.
+// T2 sends the chunk again, with the TSN as it is then; after Association.Max.Retrans the peer is
+// dead. SCTP-163.
 func TestT2(t *testing.T) {
 	for _, ack := range []bool{false, true} {
 		w, n, p := established(t, Config{})
@@ -264,8 +268,8 @@ func TestShutdownGuard(t *testing.T) {
 	}
 }
 
-// Abort: an ABORT with the peer's tag, the user's reason and no DATA; the user is told too. SCTP-154,
-// SCTP-155.
+// Abort: an ABORT with the peer's tag, the user's reason and no DATA; the user is told too.
+// SCTP-154, SCTP-155.
 func TestAbort(t *testing.T) {
 	w, n, p := established(t, narrow())
 	n.queue(2)
@@ -325,7 +329,8 @@ func TestTimerHeap(t *testing.T) {
 	var all []*Association
 	for i := range 500 {
 		w.Now = start.Add(time.Duration(rng.IntN(1000)) * time.Millisecond)
-		a, err := n.e.Dial(w.Now, DialConfig{LocalPort: uint16(1 + i), Locals: n.addrs, RemotePort: 1, Remotes: []netip.Addr{addrB}})
+		a, err := n.e.Dial(w.Now, DialConfig{LocalPort: uint16(1 + i), Locals: n.addrs, RemotePort: 1,
+			Remotes: []netip.Addr{addrB}})
 		if err != nil {
 			t.Fatal(err)
 		}

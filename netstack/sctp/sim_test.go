@@ -112,7 +112,8 @@ func (f *flow) take(m *Message) {
 	seq := binary.BigEndian.Uint32(head[:])
 	switch {
 	case i != m.Len() || m.PPID != uint32(m.Stream)+16 || m.Unordered != (seq&unorderedBit != 0):
-		t.Fatalf("message %x: %d octets of %d, ppid %d, stream %d, unordered %t", seq, i, m.Len(), m.PPID, m.Stream, m.Unordered)
+		t.Fatalf("message %x: %d octets of %d, ppid %d, stream %d, unordered %t", seq, i, m.Len(), m.PPID,
+			m.Stream, m.Unordered)
 	case m.Unordered && !f.seen[seq]:
 		t.Fatalf("unordered message %x for the second time, or never sent", seq)
 	case !m.Unordered && seq != f.want[m.Stream]:
@@ -151,9 +152,9 @@ func impairment(rng *rand.Rand, loss, reorder, duplicate float64) func(Datagram)
 }
 
 // TestImpaired moves messages both ways over a network that loses a tenth of the packets, delays
-// another and doubles a twentieth: none is lost, doubled, misplaced or changed, streams are in order,
-// and the same seed gives the same run. SCTP-085, 086, SCTP-101, 102, SCTP-111, SCTP-071, SCTP-081,
-// SCTP-100, SCTP-106, SCTP-158.
+// another and doubles a twentieth: none is lost, doubled, misplaced or changed, streams are in
+// order, and the same seed gives the same run. SCTP-085, 086, SCTP-101, 102, SCTP-111, SCTP-071,
+// SCTP-081, SCTP-100, SCTP-106, SCTP-158.
 //
 //	go test ./netstack/sctp -run Impaired -messages 1000000 -seeds 1000
 func TestImpaired(t *testing.T) {
@@ -171,8 +172,10 @@ func TestImpaired(t *testing.T) {
 
 func impairedRun(t *testing.T, seed uint64, total int) string {
 	rng := rand.New(rand.NewPCG(seed, 99))
-	opt := Options{RTOMin: 20 * time.Millisecond, RTOInitial: 50 * time.Millisecond, RTOMax: time.Second,
-		SACKDelay: 5 * time.Millisecond, AssociationMaxRetrans: 50, PathMaxRetrans: 50, MaxInitRetransmits: 50}
+	opt := Options{RTOMin: 20 * time.Millisecond, RTOInitial: 50 * time.Millisecond,
+		RTOMax:    time.Second,
+		SACKDelay: 5 * time.Millisecond, AssociationMaxRetrans: 50, PathMaxRetrans: 50,
+		MaxInitRetransmits: 50}
 	w := newWorld(t)
 	a, b := w.node("a", Config{Options: opt}, addrA), w.node("b", Config{Options: opt}, addrB)
 	w.connect(a, b)
@@ -185,7 +188,8 @@ func impairedRun(t *testing.T, seed uint64, total int) string {
 	w.Fate = impairment(rng, 0.10, 0.10, 0.05)
 	sizes := []int{1, 16, 100, 100, 1400, 5000}
 	flows := []*flow{
-		{rng: rng, from: a, to: b, total: total - total/4, streams: 8, sizes: sizes, seen: map[uint32]bool{}},
+		{rng: rng, from: a, to: b, total: total - total/4, streams: 8, sizes: sizes,
+			seen: map[uint32]bool{}},
 		{rng: rng, from: b, to: a, total: total / 4, streams: 64, sizes: sizes, seen: map[uint32]bool{}},
 	}
 	b.onMsg, a.onMsg = flows[0].take, flows[1].take
@@ -212,7 +216,8 @@ func impairedRun(t *testing.T, seed uint64, total int) string {
 	}
 	a.pump()
 	b.pump()
-	w.Until("shutdown", 10*time.Minute, func() bool { return a.e.Associations()+b.e.Associations() == 0 })
+	w.Until("shutdown", 10*time.Minute,
+		func() bool { return a.e.Associations()+b.e.Associations() == 0 })
 	if ev := b.wantEvent("shutdown", EventDown); ev.Err != nil {
 		t.Fatal(ev.Err)
 	}
@@ -222,7 +227,8 @@ func impairedRun(t *testing.T, seed uint64, total int) string {
 	if w.Run(time.Hour); w.refs != 0 {
 		t.Fatalf("%d packets are still held", w.refs)
 	}
-	return fmt.Sprintf("%v of network time, %d and %d octets; a %+v; b %+v", w.Now.Sub(start), flows[0].octets, flows[1].octets, a.e.Stats(), b.e.Stats())
+	return fmt.Sprintf("%v of network time, %d and %d octets; a %+v; b %+v", w.Now.Sub(start),
+		flows[0].octets, flows[1].octets, a.e.Stats(), b.e.Stats())
 }
 
 // The same with other seeds, shorter.

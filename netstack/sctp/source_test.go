@@ -2,8 +2,9 @@ package sctp
 
 import "testing"
 
-// A peer with two addresses may send its INIT from one to ours of the other network, as usrsctp does: each of
-// its addresses is reached from ours in the same network all the same. Found against usrsctp. SCTP-064.
+// A peer with two addresses may send its INIT from one to ours of the other network, as usrsctp
+// does: each of its addresses is reached from ours in the same network all the same. Found against
+// usrsctp. SCTP-064.
 func TestSourceOfCrossedInit(t *testing.T) {
 	for _, tt := range []struct {
 		name           string
@@ -18,7 +19,8 @@ func TestSourceOfCrossedInit(t *testing.T) {
 			if err := n.e.Listen(5043, ListenConfig{Locals: n.addrs}); err != nil {
 				t.Fatal(err)
 			}
-			p := &rawPeer{w: w, n: n, src: addr(tt.src), dst: addr(tt.dst), sport: 4000, dport: 5043, own: peerTag, tsn: peerTSN}
+			p := &rawPeer{w: w, n: n, src: addr(tt.src), dst: addr(tt.dst), sport: 4000, dport: 5043,
+				own: peerTag, tsn: peerTSN}
 			p.handshake(100_000, appendAddr(nil, addr(tt.also)))
 			want := map[string]string{"10.1.0.1": "10.1.0.2", "10.2.0.1": "10.2.0.2"}
 			for _, x := range p.a.Paths() {

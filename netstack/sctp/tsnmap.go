@@ -5,8 +5,8 @@ import "math/bits"
 // maxGap is how far from the cumulative TSN a gap ack block can speak of a TSN.
 const maxGap = 1<<16 - 1
 
-// A tsnMap is the set of TSNs that have come: all up to cum, and above it those whose bit is set. The
-// bit of a TSN is where its low bits say, so nothing moves when cum does.
+// A tsnMap is the set of TSNs that have come: all up to cum, and above it those whose bit is set.
+// The bit of a TSN is where its low bits say, so nothing moves when cum does.
 type tsnMap struct {
 	cum   TSN
 	high  TSN // highest that has come; cum if none is above it
@@ -100,7 +100,8 @@ func (m *tsnMap) gaps(gs []gap, max int) []gap {
 	return gs
 }
 
-// next finds the first offset from off on whose bit is set, or is not; end+1 if there is none up to end.
+// next finds the first offset from off on whose bit is set, or is not; end+1 if there is none up to
+// end.
 func (m *tsnMap) next(off, end int, set bool) int {
 	for off <= end {
 		i := int(uint32(m.cum)+uint32(off)) & (m.size() - 1)

@@ -7,8 +7,8 @@ import (
 	"github.com/vrnic/vrnic/internal/crc32c"
 )
 
-// A ChunkType is the first octet of a chunk. Its two top bits say what becomes of a chunk whose type
-// is not known: RFC 9260, section 3.2.
+// A ChunkType is the first octet of a chunk. Its two top bits say what becomes of a chunk whose
+// type is not known: RFC 9260, section 3.2.
 type ChunkType uint8
 
 const (
@@ -31,7 +31,8 @@ const (
 )
 
 var chunkNames = [chunkKnown]string{
-	"DATA", "INIT", "INIT ACK", "SACK", "HEARTBEAT", "HEARTBEAT ACK", "ABORT", "SHUTDOWN", "SHUTDOWN ACK",
+	"DATA", "INIT", "INIT ACK", "SACK", "HEARTBEAT", "HEARTBEAT ACK", "ABORT", "SHUTDOWN",
+	"SHUTDOWN ACK",
 	"ERROR", "COOKIE ECHO", "COOKIE ACK", "ECNE", "CWR", "SHUTDOWN COMPLETE",
 }
 
@@ -42,8 +43,8 @@ func (t ChunkType) String() string {
 	return fmt.Sprintf("ChunkType(%#02x)", uint8(t))
 }
 
-// The two top bits of a type that is not known, of a chunk (section 3.2) or, 8 bits further up, of a
-// parameter (section 3.2.1).
+// The two top bits of a type that is not known, of a chunk (section 3.2) or, 8 bits further up, of
+// a parameter (section 3.2.1).
 func (t ChunkType) skips() bool   { return t&0x80 != 0 }
 func (t ChunkType) reports() bool { return t&0x40 != 0 }
 
@@ -55,8 +56,8 @@ const (
 	initLen   = 20 // an INIT or INIT ACK without parameters
 )
 
-// A header is the common header: source port(2) destination port(2) verification tag(4) checksum(4).
-// Section 3.1.
+// A header is the common header: source port(2) destination port(2) verification tag(4)
+// checksum(4). Section 3.1.
 type header struct {
 	srcPort, dstPort uint16
 	tag              uint32
@@ -66,7 +67,8 @@ func parseHeader(b []byte) (header, bool) {
 	if len(b) < headerLen+chunkLen {
 		return header{}, false
 	}
-	return header{binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:]), binary.BigEndian.Uint32(b[4:])}, true
+	return header{binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:]),
+		binary.BigEndian.Uint32(b[4:])}, true
 }
 
 // append leaves the checksum for finish.
@@ -96,16 +98,17 @@ func GoodChecksum(b []byte) bool {
 // finish puts the checksum in.
 func finish(b []byte) { binary.LittleEndian.PutUint32(b[8:], checksum(b)) }
 
-// A chunk is one chunk without its padding: type(1) flags(1) length(2) value. It aliases the packet.
+// A chunk is one chunk without its padding: type(1) flags(1) length(2) value. It aliases the
+// packet.
 type chunk []byte
 
 func (c chunk) typ() ChunkType { return ChunkType(c[0]) }
 func (c chunk) flags() byte    { return c[1] }
 func (c chunk) value() []byte  { return c[chunkLen:] }
 
-// nextChunk cuts the first chunk off b. The length does not count the padding; some count it all the
-// same, and then there is none (section 3.2). ok is false at the end and at a chunk that is cut,
-// which "MUST" be dropped (section 6.10).
+// nextChunk cuts the first chunk off b. The length does not count the padding; some count it all
+// the same, and then there is none (section 3.2). ok is false at the end and at a chunk that is
+// cut, which "MUST" be dropped (section 6.10).
 func nextChunk(b []byte) (c chunk, rest []byte, ok bool) {
 	if len(b) < chunkLen {
 		return nil, nil, false
@@ -161,7 +164,8 @@ func (d dataChunk) ppid() uint32   { return binary.BigEndian.Uint32(d[12:]) }
 func (d dataChunk) data() []byte   { return d[dataLen:] }
 
 // appendDataHeader appends all of a DATA chunk but the n octets of user data and their padding.
-func appendDataHeader(b []byte, flags byte, tsn TSN, stream, ssn uint16, ppid uint32, n int) []byte {
+func appendDataHeader(b []byte, flags byte, tsn TSN, stream, ssn uint16, ppid uint32,
+	n int) []byte {
 	b = append(b, byte(chunkData), flags)
 	b = binary.BigEndian.AppendUint16(b, uint16(dataLen+n))
 	b = binary.BigEndian.AppendUint32(b, uint32(tsn))

@@ -7,24 +7,25 @@ import (
 
 // Types of parameters (RFC 9260, section 3.3.2 and 3.3.3; RFC 5061, section 4.2.6).
 const (
-	paramHeartbeatInfo  = 1
-	paramIPv4           = 5
-	paramIPv6           = 6
-	paramCookie         = 7
-	paramUnrecognized   = 8
-	paramPreservative   = 9
-	paramHostName       = 11
-	paramAddressTypes   = 12
-	paramECN            = 0x8000
-	paramAdaptation     = 0xc006
-	paramLen            = 4 // header
-	maxAddrs            = 16
-	maxUnrecognized     = 8
-	paramSkips          = 0x8000
-	paramReports        = 0x4000
-	adaptationParamLen  = 8
-	minRwnd             = 1500
-	maxUnrecognizedSize = 256 // what is reported back of an INIT, so that the answer does not outgrow it
+	paramHeartbeatInfo = 1
+	paramIPv4          = 5
+	paramIPv6          = 6
+	paramCookie        = 7
+	paramUnrecognized  = 8
+	paramPreservative  = 9
+	paramHostName      = 11
+	paramAddressTypes  = 12
+	paramECN           = 0x8000
+	paramAdaptation    = 0xc006
+	paramLen           = 4 // header
+	maxAddrs           = 16
+	maxUnrecognized    = 8
+	paramSkips         = 0x8000
+	paramReports       = 0x4000
+	adaptationParamLen = 8
+	minRwnd            = 1500
+	// what is reported back of an INIT, so that the answer does not outgrow it
+	maxUnrecognizedSize = 256
 )
 
 // A param is one parameter without its padding: type(2) length(2) value. Error causes have the same
@@ -34,8 +35,8 @@ type param []byte
 func (p param) typ() uint16   { return binary.BigEndian.Uint16(p) }
 func (p param) value() []byte { return p[paramLen:] }
 
-// nextParam cuts the first parameter off b. ok is false at the end, and where a length is below 4 or
-// past the end; then rest is what was left. Section 3.2.1.
+// nextParam cuts the first parameter off b. ok is false at the end, and where a length is below 4
+// or past the end; then rest is what was left. Section 3.2.1.
 func nextParam(b []byte) (p param, rest []byte, ok bool) {
 	if len(b) < paramLen {
 		return nil, b, false
@@ -47,9 +48,10 @@ func nextParam(b []byte) (p param, rest []byte, ok bool) {
 	return param(b[:n:n]), b[min(padded(n), len(b)):], true
 }
 
-// beginParam pads what is before a parameter, or error cause, and appends its header for n octets. b
-// begins at a multiple of four. The padding of the last parameter is left to endChunk: the length of
-// a chunk "does include any padding of variable-length parameters other than the last", section 3.2.
+// beginParam pads what is before a parameter, or error cause, and appends its header for n octets.
+// b begins at a multiple of four. The padding of the last parameter is left to endChunk: the length
+// of a chunk "does include any padding of variable-length parameters other than the last", section
+// 3.2.
 func beginParam(b []byte, typ uint16, n int) []byte {
 	b = appendPadding(b, 0)
 	b = binary.BigEndian.AppendUint16(b, typ)
@@ -88,7 +90,8 @@ func addrOf(p param) (a netip.Addr, ok bool) {
 
 // isUnicast says whether a can be the address of one host.
 func isUnicast(a netip.Addr) bool {
-	return a.IsValid() && !a.IsMulticast() && !a.IsUnspecified() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
+	return a.IsValid() && !a.IsMulticast() && !a.IsUnspecified() && a != netip.AddrFrom4(
+		[4]byte{255, 255, 255, 255})
 }
 
 // A setup is an INIT or INIT ACK: header(4) initiate tag(4) a_rwnd(4) outbound streams(2)
@@ -113,8 +116,9 @@ type setup struct {
 	unknown      [maxUnrecognized]param // to be reported
 }
 
-// parseSetup reads an INIT or INIT ACK; ok is false if it is too short for its fixed part. Parameters
-// are read up to the first that is cut or, being unknown, says to stop there (section 3.2.1).
+// parseSetup reads an INIT or INIT ACK; ok is false if it is too short for its fixed part.
+// Parameters are read up to the first that is cut or, being unknown, says to stop there (section
+// 3.2.1).
 func parseSetup(c chunk, s *setup) (ok bool) {
 	if len(c) < initLen {
 		return false

@@ -14,8 +14,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// Every packet that Linux sent decodes, has a good checksum, and comes out the same when it is built
-// again. SCTP-001, SCTP-004, SCTP-006, SCTP-169.
+// Every packet that Linux sent decodes, has a good checksum, and comes out the same when it is
+// built again. SCTP-001, SCTP-004, SCTP-006, SCTP-169.
 func TestGolden(t *testing.T) {
 	names, err := filepath.Glob("testdata/*.pcap")
 	if err != nil || len(names) < 15 {
@@ -53,7 +53,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// The figures of RFC 9260, field by field; what is cut does not decode. SCTP-001, SCTP-006, SCTP-087.
+// The figures of RFC 9260, field by field; what is cut does not decode. SCTP-001, SCTP-006,
+// SCTP-087.
 func TestChunks(t *testing.T) {
 	for _, tt := range []struct {
 		words string
@@ -68,7 +69,8 @@ func TestChunks(t *testing.T) {
 		{
 			"INIT itag=01020304 rwnd=4096 out=2 in=3 tsn=7 addr=10.1.0.1 addr=fd00::1 adaptation=1",
 			"01 00 0038 01020304 00001000 0002 0003 00000007 0005 0008 0a010001 0006 0014 fd000000000000000000000000000001 c006 0008 00000001",
-			mkInit(chunkInit, 0x01020304, 4096, 2, 3, 7, appendAddr(nil, addrA), appendAddr(nil, addr("fd00::1")), appendParam32(nil, paramAdaptation, 1)),
+			mkInit(chunkInit, 0x01020304, 4096, 2, 3, 7, appendAddr(nil, addrA),
+				appendAddr(nil, addr("fd00::1")), appendParam32(nil, paramAdaptation, 1)),
 		},
 		{ // section 3.3.4: 10, 11, 12, 14, 15 and 17 have come
 			"SACK cum=12 rwnd=4660 gap=2-3 gap=5-5 dup=19",
@@ -85,7 +87,8 @@ func TestChunks(t *testing.T) {
 			"ERROR (missing mandatory parameter: 000000010007)", "09 00 000e 0002 000a 00000001 0007 0000",
 			mkParams(chunkError, appendMissing(nil, paramCookie)),
 		},
-		{"HEARTBEAT info=4", "04 00 000c 0001 0008 deadbeef", mkParams(chunkHeartbeat, appendParam(nil, 1, []byte{0xde, 0xad, 0xbe, 0xef}))},
+		{"HEARTBEAT info=4", "04 00 000c 0001 0008 deadbeef", mkParams(chunkHeartbeat,
+			appendParam(nil, 1, []byte{0xde, 0xad, 0xbe, 0xef}))},
 		{"COOKIE ECHO len=2", "0a 00 0006 1234 0000", mk(chunkCookieEcho, 0, 0x12, 0x34)},
 	} {
 		wire, err := hex.DecodeString(strings.ReplaceAll(tt.wire, " ", ""))
@@ -138,7 +141,8 @@ func TestSerial(t *testing.T) {
 	for _, tt := range []struct {
 		a, b TSN
 		want bool
-	}{{1, 2, true}, {2, 1, false}, {1, 1, false}, {0xffffffff, 0, true}, {0, 0xffffffff, false}, {0x80000000, 0xffffffff, true}} {
+	}{{1, 2, true}, {2, 1, false}, {1, 1, false}, {0xffffffff, 0, true}, {0, 0xffffffff, false},
+		{0x80000000, 0xffffffff, true}} {
 		if got := tt.a.before(tt.b); got != tt.want {
 			t.Errorf("%d before %d: %v", tt.a, tt.b, got)
 		}
@@ -182,8 +186,10 @@ func TestTSNMap(t *testing.T) {
 				cum++
 				delete(set, cum)
 			}
-			if m.cum != cum || m.high != high || m.above != len(set) || m.missing() != int(high-cum)-len(set) {
-				t.Fatalf("seed %d: map %d %d %d %d, set %d %d %d", seed, m.cum, m.high, m.above, m.missing(), cum, high, len(set))
+			if m.cum != cum || m.high != high || m.above != len(set) ||
+				m.missing() != int(high-cum)-len(set) {
+				t.Fatalf("seed %d: map %d %d %d %d, set %d %d %d", seed, m.cum, m.high, m.above, m.missing(),
+					cum, high, len(set))
 			}
 			var want []gap
 			for off := 1; off <= int(high-cum); off++ {

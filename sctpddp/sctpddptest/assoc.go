@@ -1,6 +1,6 @@
-// Package sctpddptest has an in-memory SCTP association for tests of DDP over SCTP: two ends joined back
-// to back, that deliver what was sent in a seeded order, late, held or at once, and lose nothing, as SCTP
-// does. It starts no goroutine and uses no clock.
+// Package sctpddptest has an in-memory SCTP association for tests of DDP over SCTP: two ends joined
+// back to back, that deliver what was sent in a seeded order, late, held or at once, and lose
+// nothing, as SCTP does. It starts no goroutine and uses no clock.
 package sctpddptest
 
 import (
@@ -78,7 +78,8 @@ type packet struct {
 
 // NewPair joins two ends.
 func NewPair(l Link) (a, b *Assoc) {
-	for v, d := range map[*int]int{&l.Reorder: 1, &l.Room: 1 << 20, &l.MaxPayload: 1432, &l.Out: 64, &l.In: 64} {
+	for v, d := range map[*int]int{&l.Reorder: 1, &l.Room: 1 << 20, &l.MaxPayload: 1432, &l.Out: 64,
+		&l.In: 64} {
 		if *v == 0 {
 			*v = d
 		}
@@ -196,7 +197,8 @@ func (a *Assoc) arrive(i int) sctpddp.Message {
 		a.spoil[i] = 0xdb
 	}
 	a.spoil = append(make([]byte, 0, len(pk.s.Data)), pk.s.Data...)
-	return sctpddp.Message{Stream: pk.s.Stream, PPID: pk.s.PPID, Unordered: true, Missing: missing, Data: a.spoil}
+	return sctpddp.Message{Stream: pk.s.Stream, PPID: pk.s.PPID, Unordered: true, Missing: missing,
+		Data: a.spoil}
 }
 
 // Find is the place of the first message under way to this end that is on stream, has that PPID and
@@ -204,7 +206,8 @@ func (a *Assoc) arrive(i int) sctpddp.Message {
 func (a *Assoc) Find(stream uint16, ppid uint32, ssn uint16) int {
 	for i, p := range a.peer.way {
 		d := p.s.Data
-		if p.s.Stream == stream && p.s.PPID == ppid && len(d) >= 2 && uint16(d[0])<<8|uint16(d[1]) == ssn {
+		if p.s.Stream == stream && p.s.PPID == ppid && len(d) >= 2 && uint16(d[0])<<8|uint16(
+			d[1]) == ssn {
 			return i
 		}
 	}

@@ -20,10 +20,11 @@ func send(t *testing.T, a *sctpddptest.Assoc, text string) uint64 {
 	return id
 }
 
-// Everything arrives, once, in an order that the seed gives; what is missing and what is acknowledged is
-// told as SCTP would.
+// Everything arrives, once, in an order that the seed gives; what is missing and what is
+// acknowledged is told as SCTP would.
 func TestAssoc(t *testing.T) {
-	for _, l := range []sctpddptest.Link{{}, {Seed: 3, Reorder: 10}, {Seed: 3, Reorder: 10, Shuffle: true}} {
+	for _, l := range []sctpddptest.Link{{}, {Seed: 3, Reorder: 10},
+		{Seed: 3, Reorder: 10, Shuffle: true}} {
 		a, b := sctpddptest.NewPair(l)
 		var want []string
 		for i := range 100 {
@@ -45,7 +46,8 @@ func TestAssoc(t *testing.T) {
 			got, kept = append(got, string(m.Data)), append(kept, m.Data)
 			seen[string(m.Data)] = true
 			highest = max(highest, n+1)
-			if missing := highest - len(got); m.Missing != missing && !l.Shuffle || l.Shuffle && m.Missing != 0 {
+			if missing := highest - len(got); m.Missing != missing && !l.Shuffle || l.Shuffle &&
+				m.Missing != 0 {
 				t.Fatalf("%d missing, want %d", m.Missing, missing)
 			}
 			cum := 0
@@ -108,7 +110,8 @@ func TestAssocControls(t *testing.T) {
 		t.Error(err)
 	}
 	a.SetMaxPayload(99)
-	if a.Shutdown(); a.MaxPayload() != 99 || b.MaxPayload() != 1432 || a.Downs != 1 || len(a.Log()) != 2 {
+	if a.Shutdown(); a.MaxPayload() != 99 || b.MaxPayload() != 1432 || a.Downs != 1 ||
+		len(a.Log()) != 2 {
 		t.Errorf("%d, %d, %d, %d", a.MaxPayload(), b.MaxPayload(), a.Downs, len(a.Log()))
 	}
 }

@@ -89,7 +89,8 @@ func loadModule(file, params string) error {
 
 // openPort opens the control port as soon as the driver has made it.
 func openPort() (*os.File, error) {
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(
+		20 * time.Millisecond) {
 		names, _ := filepath.Glob("/sys/class/virtio-ports/*/name")
 		for _, n := range names {
 			if b, err := os.ReadFile(n); err == nil && strings.TrimSpace(string(b)) == ctl.PortName {
@@ -200,7 +201,8 @@ func (a *agent) serve() error {
 // of file.
 func (a *agent) waitHost(in *io.Reader) error {
 	b := make([]byte, 4096)
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(
+		5 * time.Millisecond) {
 		n, err := a.port.Read(b)
 		if n > 0 {
 			*in = io.MultiReader(strings.NewReader(string(b[:n])), a.port)
@@ -249,7 +251,8 @@ func setup(s *ctl.Setup) error {
 func reload(s *ctl.Siw) error {
 	// The device goes with its driver. Until its last user's traces have gone the kernel says no.
 	var err error
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(
+		20 * time.Millisecond) {
 		if err = unix.DeleteModule("siw", unix.O_NONBLOCK); err == nil || errors.Is(err, unix.ENOENT) {
 			break
 		}
@@ -279,7 +282,8 @@ func impair(n *ctl.Netem) error {
 	}
 	_ = tc("qdisc", "del", "dev", in, "root")
 	if len(n.Out) > 0 {
-		if err := tc(append([]string{"qdisc", "add", "dev", nic, "root", "netem"}, n.Out...)...); err != nil {
+		if err := tc(append([]string{"qdisc", "add", "dev", nic, "root", "netem"},
+			n.Out...)...); err != nil {
 			return err
 		}
 	}
@@ -297,7 +301,8 @@ func impair(n *ctl.Netem) error {
 	for _, args := range [][]string{
 		append([]string{"qdisc", "add", "dev", in, "root", "netem"}, n.In...),
 		{"qdisc", "add", "dev", nic, "ingress"},
-		{"filter", "add", "dev", nic, "parent", "ffff:", "matchall", "action", "mirred", "egress", "redirect", "dev", in},
+		{"filter", "add", "dev", nic, "parent", "ffff:", "matchall", "action", "mirred", "egress",
+			"redirect", "dev", in},
 	} {
 		if err := tc(args...); err != nil {
 			return err

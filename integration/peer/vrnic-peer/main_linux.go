@@ -64,7 +64,8 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	if top.Arg(0) == "build" {
-		fmt.Printf("kernel %s\ninitrd %s\nrelease %s (%s)\n", img.Kernel, img.Initrd, img.Release, img.Version)
+		fmt.Printf("kernel %s\ninitrd %s\nrelease %s (%s)\n", img.Kernel, img.Initrd, img.Release,
+			img.Version)
 		return nil
 	}
 	if cfg.Link == "" || len(commands) == 0 {

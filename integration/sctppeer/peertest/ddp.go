@@ -1,6 +1,5 @@
-// Package peertest tests ours against a program of package sctppeer, a netstack.SCTP as plain SCTP and a
-// vnic.Device by RFC 5043: the
-// same for each SCTP that the program can run on.
+// Package peertest tests ours against a program of package sctppeer, a netstack.SCTP as plain SCTP
+// and a vnic.Device by RFC 5043: the same for each SCTP that the program can run on.
 package peertest
 
 import (
@@ -40,8 +39,8 @@ type Rig struct {
 // Patience bounds each wait for the program.
 const Patience = time.Minute
 
-// firstPort is where listeners' ports begin. Each session has its own: a device uses an association that it
-// still has with a port, and these programs end like crashes.
+// firstPort is where listeners' ports begin. Each session has its own: a device uses an association
+// that it still has with a port, and these programs end like crashes.
 const firstPort = 7174
 
 type session struct {
@@ -107,13 +106,15 @@ func (s *session) open(active bool, revision uint8) {
 	if revision == 2 {
 		said, prefix = append(bytes.Clone(enhanced), theirs...), "e"
 	}
-	param := rdma.ConnParam{PrivateData: private, SCTP: true, IRD: 4, ORD: 4, MPA: rdma.MPAParam{Revision: revision, ClientServer: true}}
+	param := rdma.ConnParam{PrivateData: private, SCTP: true, IRD: 4, ORD: 4, MPA: rdma.MPAParam{
+		Revision: revision, ClientServer: true}}
 	var heard []byte
 	var err error
 	if active {
 		s.do("ddp answer accept %x", said)
 		s.do("listen %d %s", s.port, s.Theirs)
-		s.q.Conn, err = s.Ctx.Connect(s.ctx, s.q.QP, netip.AddrPortFrom(netip.MustParseAddr(s.Theirs), s.port), param)
+		s.q.Conn, err = s.Ctx.Connect(s.ctx, s.q.QP, netip.AddrPortFrom(netip.MustParseAddr(s.Theirs),
+			s.port), param)
 		if err != nil {
 			s.t.Fatal(err)
 		}
@@ -143,7 +144,8 @@ func (s *session) open(active bool, revision uint8) {
 	if !strings.HasSuffix(w[1], hex.EncodeToString(private)) {
 		s.t.Errorf("the peer got private data %s", w[1])
 	}
-	if revision == 2 && len(w[1]) != 2*(len(private)+4) || revision == 1 && len(w[1]) != 2*len(private) {
+	if revision == 2 && len(w[1]) != 2*(len(private)+4) || revision == 1 && len(w[1]) != 2*len(
+		private) {
 		s.t.Errorf("the peer got %s in revision %d", w[1], revision)
 	}
 }
@@ -183,7 +185,8 @@ func (s *session) move(size int) {
 
 	q.Recv(1, 0, size)
 	b := pattern(size, 1)
-	if s.q.Conn.LocalAddr().Port() != s.port { // the one that connects sends first: RFC 5044, section 7
+	// the one that connects sends first: RFC 5044, section 7
+	if s.q.Conn.LocalAddr().Port() != s.port {
 		copy(q.Buf[size:], b)
 		q.Send(2, size, size)
 		q.WantSend("a Send", vnictest.Want{ID: 2})
@@ -224,7 +227,8 @@ func (s *session) move(size int) {
 	q.WantRecv("the Send behind a Write", vnictest.Want{ID: 5})
 	want("the peer's Write", q.Buf[size:2*size], b)
 
-	s.do("ddp read %s %#x 0 %d %#x %d", s.stream, theirTag, size, q.MR.RKey(), q.MR.Addr()+uint64(size))
+	s.do("ddp read %s %#x 0 %d %#x %d", s.stream, theirTag, size, q.MR.RKey(),
+		q.MR.Addr()+uint64(size))
 	for s.said("ddp response " + s.stream)[3] != "last" {
 	}
 	s.do("ddp dump %#x", theirTag)
@@ -238,14 +242,15 @@ func (s *session) move(size int) {
 func (s *session) clean() {
 	s.t.Helper()
 	for _, l := range s.p.Said() {
-		if strings.HasPrefix(l, "ddp bad") || strings.HasPrefix(l, "unsent") || strings.HasPrefix(l, "option") {
+		if strings.HasPrefix(l, "ddp bad") || strings.HasPrefix(l, "unsent") ||
+			strings.HasPrefix(l, "option") {
 			s.t.Errorf("the peer says: %s", l)
 		}
 	}
 }
 
-// Sessions is the test of sessions in both roles and forms: set-up with private data, Sends, Writes and
-// Reads both ways, and their end by either side.
+// Sessions is the test of sessions in both roles and forms: set-up with private data, Sends, Writes
+// and Reads both ways, and their end by either side.
 func (r *Rig) Sessions(t *testing.T) {
 	for _, active := range []bool{true, false} {
 		if active && r.NoDial {
@@ -253,28 +258,29 @@ func (r *Rig) Sessions(t *testing.T) {
 		}
 		for _, revision := range []uint8{1, 2} {
 			for _, weEnd := range []bool{true, false} {
-				t.Run(fmt.Sprintf("we connect %v revision %d we end it %v", active, revision, weEnd), func(t *testing.T) {
-					s := r.start(t, "adapt 1")
-					s.open(active, revision)
-					if w := s.said("adapt"); w[0] != "1" {
-						t.Errorf("the indication is %v", w)
-					}
-					s.move(5000)
-					if weEnd {
-						if err := s.q.Conn.Disconnect(); err != nil {
-							t.Fatal(err)
+				t.Run(fmt.Sprintf("we connect %v revision %d we end it %v", active, revision, weEnd),
+					func(t *testing.T) {
+						s := r.start(t, "adapt 1")
+						s.open(active, revision)
+						if w := s.said("adapt"); w[0] != "1" {
+							t.Errorf("the indication is %v", w)
 						}
-						s.said("ddp terminate " + s.stream)
-						s.do("ddp terminate %s", s.stream)
-					} else {
-						s.do("ddp terminate %s", s.stream)
-						s.said("ddp terminate " + s.stream)
-					}
-					if err := s.q.WantDone("a session that was ended"); err != nil {
-						t.Errorf("the connection ended by %v", err)
-					}
-					s.clean()
-				})
+						s.move(5000)
+						if weEnd {
+							if err := s.q.Conn.Disconnect(); err != nil {
+								t.Fatal(err)
+							}
+							s.said("ddp terminate " + s.stream)
+							s.do("ddp terminate %s", s.stream)
+						} else {
+							s.do("ddp terminate %s", s.stream)
+							s.said("ddp terminate " + s.stream)
+						}
+						if err := s.q.WantDone("a session that was ended"); err != nil {
+							t.Errorf("the connection ended by %v", err)
+						}
+						s.clean()
+					})
 			}
 		}
 	}
@@ -299,7 +305,8 @@ func (r *Rig) Fragments(t *testing.T) {
 	s.clean()
 }
 
-// Fault is the test of a Write to memory that is not there: an RDMAP Terminate message, then the end.
+// Fault is the test of a Write to memory that is not there: an RDMAP Terminate message, then the
+// end.
 func (r *Rig) Fault(t *testing.T) {
 	s := r.start(t, "adapt 1")
 	s.open(false, 2)
@@ -325,7 +332,8 @@ func (r *Rig) Reject(t *testing.T) {
 		s := r.start(t, "adapt 1")
 		s.do("ddp answer reject %x", theirs)
 		s.do("listen %d %s", s.port, s.Theirs)
-		_, err := s.Ctx.Connect(s.ctx, s.q.QP, netip.AddrPortFrom(netip.MustParseAddr(s.Theirs), s.port), rdma.ConnParam{SCTP: true, MPA: rdma.MPAParam{Revision: 1}})
+		_, err := s.Ctx.Connect(s.ctx, s.q.QP, netip.AddrPortFrom(netip.MustParseAddr(s.Theirs), s.port),
+			rdma.ConnParam{SCTP: true, MPA: rdma.MPAParam{Revision: 1}})
 		var e *rdma.RejectedError
 		if !errors.As(err, &e) || !bytes.Equal(e.PrivateData, theirs) {
 			t.Errorf("we see %v", err)
@@ -351,8 +359,8 @@ func (r *Rig) Reject(t *testing.T) {
 	})
 }
 
-// Restart is the test of a peer that loses all it knows and comes again from the same port: the connections
-// over the old association end, and new ones work. again starts it anew.
+// Restart is the test of a peer that loses all it knows and comes again from the same port: the
+// connections over the old association end, and new ones work. again starts it anew.
 func (r *Rig) Restart(t *testing.T, again func(t *testing.T)) {
 	s := r.start(t, "adapt 1")
 	l := s.listen()
@@ -366,7 +374,8 @@ func (r *Rig) Restart(t *testing.T, again func(t *testing.T)) {
 		}
 		p := vnictest.NewPeer(t, r.Ctx, vnictest.PeerConfig{})
 		p.Recv(1, 0, 1)
-		if p.Conn, err = q.Accept(s.ctx, p.QP, rdma.ConnParam{MPA: rdma.MPAParam{Revision: 1}}); err != nil {
+		if p.Conn, err = q.Accept(s.ctx, p.QP, rdma.ConnParam{MPA: rdma.MPAParam{Revision: 1}}); err !=
+			nil {
 			t.Fatal(err)
 		}
 		s.said(fmt.Sprint("ddp accept ", stream))
@@ -399,8 +408,8 @@ func (r *Rig) Restart(t *testing.T, again func(t *testing.T)) {
 // restartPort is the peer's own.
 const restartPort = 4321
 
-// Indication is the test of peers without the indication of DDP or with another one: no session begins, from
-// neither side, and no message of DDP is sent.
+// Indication is the test of peers without the indication of DDP or with another one: no session
+// begins, from neither side, and no message of DDP is sent.
 func (r *Rig) Indication(t *testing.T) {
 	for name, set := range map[string][]string{"none": nil, "another": {"adapt 7"}} {
 		t.Run(name+", we connect", func(t *testing.T) {
@@ -409,7 +418,8 @@ func (r *Rig) Indication(t *testing.T) {
 			}
 			s := r.start(t, set...)
 			s.do("listen %d %s", s.port, s.Theirs)
-			_, err := s.Ctx.Connect(s.ctx, s.q.QP, netip.AddrPortFrom(netip.MustParseAddr(s.Theirs), s.port), rdma.ConnParam{SCTP: true})
+			_, err := s.Ctx.Connect(s.ctx, s.q.QP, netip.AddrPortFrom(netip.MustParseAddr(s.Theirs), s.port),
+				rdma.ConnParam{SCTP: true})
 			if err == nil {
 				t.Error("we connected")
 			}
@@ -423,7 +433,8 @@ func (r *Rig) Indication(t *testing.T) {
 			s := r.start(t, set...)
 			l := s.listen()
 			defer l.Close()
-			_ = s.p.Do(s.ctx, "connect %d %v 0 %s", s.port, s.Ours, s.Theirs) // the refusal may have come by then
+			// the refusal may have come by then
+			_ = s.p.Do(s.ctx, "connect %d %v 0 %s", s.port, s.Ours, s.Theirs)
 			// An ABORT with a reason: not one of a closed port.
 			if w := s.said("failed"); w[0] != fmt.Sprint(int(sctp.CauseUserAbort)) {
 				t.Errorf("the peer was refused with cause %s", w[0])

@@ -127,7 +127,8 @@ func (p *Plain) begin(t *testing.T, set ...string) *association {
 		p.last.Stop()
 	}
 	p.last = p.Start(t)
-	a := &association{Plain: p, t: t, ctx: ctx, p: p.last, port: firstPort + p.sessions, change: make(chan struct{}), down: make(chan error, 1)}
+	a := &association{Plain: p, t: t, ctx: ctx, p: p.last, port: firstPort + p.sessions,
+		change: make(chan struct{}), down: make(chan error, 1)}
 	p.sessions++
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -158,7 +159,8 @@ func addrs(list []netip.Addr) string {
 	return strings.Join(s, " ")
 }
 
-// options are those of a Stack, but that a path is given up as soon as by the program after "set pathmax 2".
+// options are those of a Stack, but that a path is given up as soon as by the program after "set
+// pathmax 2".
 var options = func() sctp.Options {
 	o := sctphost.DefaultOptions()
 	o.RTOInitial, o.PathMaxRetrans = o.RTOMin, 2
@@ -172,7 +174,8 @@ func (a *association) connect(active bool) {
 		a.do("listen %d %s", a.port, addrs(a.Theirs))
 		a.mu.Lock() // until conn is there
 		c, err := a.SCTP.Dial(a.ctx, sctphost.DialConfig{
-			Local: a.Ours[0], Addrs: a.Ours, Remote: netip.AddrPortFrom(a.Theirs[0], a.port), Options: &options, Handler: a,
+			Local: a.Ours[0], Addrs: a.Ours, Remote: netip.AddrPortFrom(a.Theirs[0], a.port),
+			Options: &options, Handler: a,
 		})
 		a.conn = c
 		a.mu.Unlock()
@@ -256,7 +259,8 @@ func (a *association) bulk(count, streams, size int, unordered bool, meanwhile f
 	next, seen := make([]int, streams), map[int]bool{}
 	for _, m := range a.received {
 		n := int(binary.BigEndian.Uint32(m.data))
-		if !bytes.Equal(m.data, sctppeer.Fill(n, size)) || m.ppid != 16 || m.unordered != unordered || int(m.stream) != n%streams || seen[n] {
+		if !bytes.Equal(m.data, sctppeer.Fill(n, size)) || m.ppid != 16 || m.unordered != unordered ||
+			int(m.stream) != n%streams || seen[n] {
 			a.t.Fatalf("message %d on stream %d, PPID %d, is not as it was sent", n, m.stream, m.ppid)
 		}
 		seen[n] = true
@@ -271,12 +275,14 @@ func (a *association) bulk(count, streams, size int, unordered bool, meanwhile f
 	for range count {
 		var stream, n, order, got int
 		line := a.said("good")
-		if _, err := fmt.Sscanf(line, "good %d %d %d %d", &stream, &n, &order, &got); err != nil || seen[n] || stream != n%streams || got != size {
+		if _, err := fmt.Sscanf(line, "good %d %d %d %d", &stream, &n, &order, &got); err != nil ||
+			seen[n] || stream != n%streams || got != size {
 			a.t.Fatalf("the peer got: %s (%v)", line, err)
 		}
 		seen[n] = true
 		if !unordered && next[stream] != n/streams {
-			a.t.Fatalf("stream %d: message %d reached the peer instead of %d", stream, n/streams, next[stream])
+			a.t.Fatalf("stream %d: message %d reached the peer instead of %d", stream, n/streams,
+				next[stream])
 		}
 		next[stream]++
 	}
@@ -312,14 +318,15 @@ func roles(t *testing.T, f func(*testing.T, bool)) {
 	t.Run("the peer connects", func(t *testing.T) { f(t, false) })
 }
 
-// Data is the test of associations in both roles: ordered and unordered messages on several streams, whole and
-// in fragments, both ways at once, and shutdown by either side.
+// Data is the test of associations in both roles: ordered and unordered messages on several
+// streams, whole and in fragments, both ways at once, and shutdown by either side.
 func (p *Plain) Data(t *testing.T) {
 	roles(t, func(t *testing.T, active bool) {
 		for _, c := range []struct {
 			count, streams, size int
 			unordered, byUs      bool
-		}{{400, 7, 1200, false, true}, {400, 7, 1200, true, false}, {20, 3, 60_000, false, false}, {20, 3, 60_000, true, true}} {
+		}{{400, 7, 1200, false, true}, {400, 7, 1200, true, false}, {20, 3, 60_000, false, false},
+			{20, 3, 60_000, true, true}} {
 			t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 				a := p.begin(t)
 				a.connect(active)
@@ -354,11 +361,13 @@ func (p *Plain) Abort(t *testing.T) {
 // Refused is the test of ports at which nobody listens.
 func (p *Plain) Refused(t *testing.T) {
 	a := p.begin(t)
-	if _, err := a.SCTP.Dial(a.ctx, sctphost.DialConfig{Remote: netip.AddrPortFrom(a.Theirs[0], a.port), Handler: a}); !errors.Is(err, syscall.ECONNREFUSED) {
+	if _, err := a.SCTP.Dial(a.ctx, sctphost.DialConfig{Remote: netip.AddrPortFrom(a.Theirs[0],
+		a.port), Handler: a}); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("we see %v", err)
 	}
 	begin := time.Now()
-	_ = a.p.Do(a.ctx, "connect %d %v 0 %s", a.port, a.Ours[0], addrs(a.Theirs)) // the answer may be there by then
+	// the answer may be there by then
+	_ = a.p.Do(a.ctx, "connect %d %v 0 %s", a.port, a.Ours[0], addrs(a.Theirs))
 	a.said("gone Connection re")
 	if d := time.Since(begin); d > 10*time.Second {
 		t.Errorf("the peer took %v to see it", d)
@@ -382,8 +391,8 @@ func (p *Plain) Impaired(t *testing.T, count int) {
 	}
 }
 
-// Multihomed is the test of an association over two pairs of addresses. In the middle of a transfer both ways
-// cut breaks the first one; nothing is lost.
+// Multihomed is the test of an association over two pairs of addresses. In the middle of a transfer
+// both ways cut breaks the first one; nothing is lost.
 func (p *Plain) Multihomed(t *testing.T, cut, mend func()) {
 	roles(t, func(t *testing.T, active bool) {
 		defer mend()
@@ -422,5 +431,6 @@ func Carries(frame []byte, n netip.Prefix) bool {
 	if len(frame) < ethernet+ip || frame[12] != 8 || frame[13] != 0 {
 		return false
 	}
-	return n.Contains(netip.AddrFrom4([4]byte(frame[ethernet+12:]))) || n.Contains(netip.AddrFrom4([4]byte(frame[ethernet+16:])))
+	return n.Contains(netip.AddrFrom4([4]byte(frame[ethernet+12:]))) ||
+		n.Contains(netip.AddrFrom4([4]byte(frame[ethernet+16:])))
 }

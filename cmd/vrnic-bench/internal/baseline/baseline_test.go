@@ -37,7 +37,8 @@ func TestMain(m *testing.M) {
 
 var loopback = netip.MustParsePrefix("127.0.0.1/8")
 
-// contextOf is for what takes no time; programs that poll on both sides take some while others have the processors.
+// contextOf is for what takes no time; programs that poll on both sides take some while others have
+// the processors.
 func contextOf(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	t.Cleanup(cancel)
@@ -58,7 +59,8 @@ func measures(t *testing.T, b Baseline, name string, kinds ...Kind) {
 		if b.Does(k) != does {
 			t.Errorf("%s does %s: %v", name, k, b.Does(k))
 		}
-		r, err := b.Measure(contextOf(t), Request{Kind: k, Size: 4096, Slots: 2, Time: 5 * time.Millisecond})
+		r, err := b.Measure(contextOf(t), Request{Kind: k, Size: 4096, Slots: 2,
+			Time: 5 * time.Millisecond})
 		switch {
 		case !does:
 			if err == nil {
@@ -75,7 +77,8 @@ func measures(t *testing.T, b Baseline, name string, kinds ...Kind) {
 		t.Errorf("%s: %+v", name, b.Traits())
 	}
 	if slices.Contains(kinds, RoundTrip) {
-		r, err := b.Measure(contextOf(t), Request{Kind: RoundTrip, Size: 64, Slots: 1, Time: 5 * time.Millisecond, Poll: true})
+		r, err := b.Measure(contextOf(t), Request{Kind: RoundTrip, Size: 64, Slots: 1,
+			Time: 5 * time.Millisecond, Poll: true})
 		if (err == nil) != polls || polls && (r.Messages == 0 || r.P50 <= 0 || r.P999 < r.P50) {
 			t.Errorf("%s, polled: %+v, %v", name, r, err)
 		}
@@ -83,7 +86,8 @@ func measures(t *testing.T, b Baseline, name string, kinds ...Kind) {
 }
 
 func TestMemcpy(t *testing.T) {
-	dev, err := vnic.New(vnic.Config{Name: "m", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/8")}})
+	dev, err := vnic.New(vnic.Config{Name: "m", Addrs: []netip.Prefix{
+		netip.MustParsePrefix("10.0.0.1/8")}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +101,8 @@ func TestMemcpy(t *testing.T) {
 	measures(t, m, "memcpy", Bandwidth)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := m.Measure(ctx, Request{Kind: Bandwidth, Size: 64, Slots: 1, Time: time.Hour}); err == nil {
+	if _, err := m.Measure(ctx, Request{Kind: Bandwidth, Size: 64, Slots: 1, Time: time.Hour}); err ==
+		nil {
 		t.Error("it goes on")
 	}
 }
@@ -143,11 +148,13 @@ func TestPeers(t *testing.T) {
 	if plugged != 2 {
 		t.Errorf("plugged %d times", plugged)
 	}
-	if _, err := p.Measure(contextOf(t), Request{Kind: "nonsense"}); err == nil || !strings.Contains(err.Error(), "nonsense") {
+	if _, err := p.Measure(contextOf(t), Request{Kind: "nonsense"}); err == nil ||
+		!strings.Contains(err.Error(), "nonsense") {
 		t.Errorf("%v", err) // what the peer says
 	}
 	p.server.Close()
-	if _, err := p.Measure(contextOf(t), Request{Kind: RoundTrip, Size: 64, Slots: 1, Time: time.Millisecond}); err == nil {
+	if _, err := p.Measure(contextOf(t), Request{Kind: RoundTrip, Size: 64, Slots: 1,
+		Time: time.Millisecond}); err == nil {
 		t.Error("nobody is there, and it measures")
 	}
 	if _, err := StartPeers("x", []string{"/nonexistent"}, site, site); err == nil {
@@ -157,7 +164,8 @@ func TestPeers(t *testing.T) {
 
 func TestPeerRefusesNonsense(t *testing.T) {
 	for name, p := range map[string]Peer{
-		"namespace": {NetNS: "/nonexistent", Addr: loopback}, "address": {Addr: netip.MustParsePrefix("203.0.113.1/8")},
+		"namespace":       {NetNS: "/nonexistent", Addr: loopback},
+		"address":         {Addr: netip.MustParsePrefix("203.0.113.1/8")},
 		"tap's namespace": {NetNS: "/nonexistent", Tap: "t0", Addr: netip.MustParsePrefix("10.0.0.1/8")},
 	} {
 		if err := p.Run(contextOf(t), strings.NewReader(""), io.Discard); err == nil {
@@ -205,7 +213,8 @@ func tried(t *testing.T, name string) (b Baseline, leftOut error) {
 	return nil, leftOut
 }
 
-// fi_pingpong tells the mean of one way; each measurement is as long as was asked for, by the one before.
+// fi_pingpong tells the mean of one way; each measurement is as long as was asked for, by the one
+// before.
 func TestFiPingpong(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	script(t, "fi_pingpong", `echo "$@" >> `+log+`
@@ -214,15 +223,18 @@ echo 'bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers
 echo '1k      200     =200     12k         0.00s      7.10       5.00       0.11'
 `)
 	b := installed(t, "libfabric-tcp")
-	if b == nil || b.Traits() != (Traits{OnlyMean: true, OnlySends: true}) || b.Does(Bandwidth) || !b.Does(RoundTrip) {
+	if b == nil || b.Traits() != (Traits{OnlyMean: true, OnlySends: true}) || b.Does(Bandwidth) ||
+		!b.Does(RoundTrip) {
 		t.Fatalf("%+v", b)
 	}
-	r, err := b.Measure(contextOf(t), Request{Kind: RoundTrip, Size: 1024, Slots: 1, Time: 4 * time.Millisecond})
+	r, err := b.Measure(contextOf(t), Request{Kind: RoundTrip, Size: 1024, Slots: 1,
+		Time: 4 * time.Millisecond})
 	if err != nil || r.Mean != 10*time.Microsecond || r.Messages != 400 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	text, err := os.ReadFile(log)
-	if err != nil || !strings.Contains(string(text), "-p tcp -e msg -I 400 -S 1024 -P ") || !strings.Contains(string(text), "-p tcp -e msg -I 200 -S 1024 -B ") {
+	if err != nil || !strings.Contains(string(text), "-p tcp -e msg -I 400 -S 1024 -P ") ||
+		!strings.Contains(string(text), "-p tcp -e msg -I 200 -S 1024 -B ") {
 		t.Errorf("it was called with\n%s %v", text, err)
 	}
 }
@@ -240,15 +252,20 @@ esac
 	if b == nil || b.Traits() != (Traits{OnlyMean: true}) || !b.Does(Bandwidth) || !b.Does(RoundTrip) {
 		t.Fatalf("%+v", b)
 	}
-	r, err := b.Measure(contextOf(t), Request{Kind: RoundTrip, Size: 64, Slots: 1, Time: time.Millisecond})
+	r, err := b.Measure(contextOf(t), Request{Kind: RoundTrip, Size: 64, Slots: 1,
+		Time: time.Millisecond})
 	if err != nil || r.Mean != 42*time.Microsecond {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if args := b.(*program).client(netip.MustParseAddrPort("10.0.0.1:5"), Request{Kind: Bandwidth, Size: 1 << 20, Slots: 16}, 9); strings.Join(args, " ") != "10.0.0.1 -p 5 -t ucp_put_bw -s 1048576 -n 9 -O 16 -f -v" {
+	if args := b.(*program).client(netip.MustParseAddrPort("10.0.0.1:5"), Request{Kind: Bandwidth,
+		Size: 1 << 20, Slots: 16}, 9); strings.Join(args,
+		" ") != "10.0.0.1 -p 5 -t ucp_put_bw -s 1048576 -n 9 -O 16 -f -v" {
 		t.Errorf("%q", args)
 	}
-	r, err = b.Measure(contextOf(t), Request{Kind: Bandwidth, Size: 1 << 20, Slots: 16, Time: time.Millisecond})
-	if want := 100 * float64(1<<20) * 8; err != nil || r.BitsPerSecond() < 0.999*want || r.BitsPerSecond() > 1.001*want {
+	r, err = b.Measure(contextOf(t), Request{Kind: Bandwidth, Size: 1 << 20, Slots: 16,
+		Time: time.Millisecond})
+	if want := 100 * float64(1<<20) * 8; err != nil || r.BitsPerSecond() < 0.999*want ||
+		r.BitsPerSecond() > 1.001*want {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -258,7 +275,8 @@ func TestProgramsThatFail(t *testing.T) {
 	for name, tt := range map[string]struct{ text, want string }{
 		"fails":    {"echo 'no such provider' >&2; exit 1", "no such provider"},
 		"nonsense": {"case \"$*\" in *127.0.0.1) echo hello;; *) exec /bin/sleep 0.05;; esac", "hello"},
-		"zero":     {"case \"$*\" in *127.0.0.1) echo 64 1 =1 1 0.00s 0.0 0.00 0.0;; *) exec /bin/sleep 0.05;; esac", "usec/xfer"},
+		"zero": {"case \"$*\" in *127.0.0.1) echo 64 1 =1 1 0.00s 0.0 0.00 0.0;; *) exec " +
+			"/bin/sleep 0.05;; esac", "usec/xfer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			script(t, "fi_pingpong", tt.text)
@@ -282,7 +300,8 @@ func TestInstalledPrograms(t *testing.T) {
 			if !b.Does(k) {
 				continue
 			}
-			r, err := b.Measure(contextOf(t), Request{Kind: k, Size: 1024, Slots: 4, Time: 5 * time.Millisecond})
+			r, err := b.Measure(contextOf(t), Request{Kind: k, Size: 1024, Slots: 4,
+				Time: 5 * time.Millisecond})
 			if err != nil || r.Elapsed <= 0 || r.Octets == 0 || k == RoundTrip && r.Mean <= 0 {
 				t.Errorf("%s, %s: %+v, %v", name, k, r, err)
 			}

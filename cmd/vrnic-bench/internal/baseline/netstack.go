@@ -60,8 +60,8 @@ var (
 	bestMTUs = []int{netstack.DefaultMTU, 9000, netstack.MaxMTU}
 )
 
-// NewBestStacks is TCP between two stacks of its own on a switch in memory, with the MTU that is the fastest
-// here: its name tells which.
+// NewBestStacks is TCP between two stacks of its own on a switch in memory, with the MTU that is
+// the fastest here: its name tells which.
 func NewBestStacks(ctx context.Context) (best *Stacks, err error) {
 	const try = 100 * time.Millisecond
 	var most float64
@@ -109,7 +109,8 @@ func ownStacks(mtu int) (s *Stacks, err error) {
 	made = append(made, func() { sw.Close() })
 	var stacks [2]*netstack.Stack
 	for i, addr := range []netip.Prefix{bestA, bestB} {
-		if stacks[i], err = netstack.NewStack(sw, netstack.Config{Name: fmt.Sprintf("best%d", i), Addrs: []netip.Prefix{addr}, MTU: mtu}); err != nil {
+		if stacks[i], err = netstack.NewStack(sw, netstack.Config{Name: fmt.Sprintf("best%d", i),
+			Addrs: []netip.Prefix{addr}, MTU: mtu}); err != nil {
 			return nil, err
 		}
 		made = append(made, func() { stacks[i].Close() })

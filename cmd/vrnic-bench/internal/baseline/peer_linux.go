@@ -106,7 +106,10 @@ func (r Peer) tcp() (tcp, error) {
 		return tcp{}, err
 	}
 	return tcp{
-		dial:   func(ctx context.Context, a netip.AddrPort) (net.Conn, error) { return st.DialNet(ctx, a) },
+		dial: func(ctx context.Context, a netip.AddrPort) (net.Conn,
+			error) {
+			return st.DialNet(ctx, a)
+		},
 		listen: func(a netip.AddrPort) (net.Listener, error) { return st.ListenNet(a) },
 		close: func() {
 			tap.Close()
@@ -116,8 +119,8 @@ func (r Peer) tcp() (tcp, error) {
 	}, nil
 }
 
-// kernel makes sockets in the namespace, on threads that are there; the first socket of a net.Dialer is made on
-// the calling thread.
+// kernel makes sockets in the namespace, on threads that are there; the first socket of a
+// net.Dialer is made on the calling thread.
 func (r Peer) kernel() (tcp, error) {
 	enter := func(f func() error) error { return f() }
 	if r.NetNS != "" {

@@ -24,8 +24,8 @@ type PeerSite struct {
 	Plug func() error
 }
 
-// Peers is TCP between two processes, each of which runs this program with the arguments self before
-// those of a Peer.
+// Peers is TCP between two processes, each of which runs this program with the arguments self
+// before those of a Peer.
 type Peers struct {
 	name           string
 	kernel         bool

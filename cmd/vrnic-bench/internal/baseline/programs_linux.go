@@ -19,8 +19,8 @@ import (
 	"github.com/vrnic/vrnic/internal/netlab"
 )
 
-// A program is somebody else's benchmark: two processes over the kernel's TCP, which take a number of
-// iterations and tell a mean.
+// A program is somebody else's benchmark: two processes over the kernel's TCP, which take a number
+// of iterations and tell a mean.
 type program struct {
 	name string
 	path string
@@ -37,10 +37,11 @@ type program struct {
 	each        map[Request]time.Duration // what an iteration takes, by what was asked before
 }
 
-// Installed are the baselines of programs that are in $PATH, from the namespace here to addr in there. What
-// does not work there is told to leftOut and not among them. (UCX finds its devices in /sys, which is not
-// that of another namespace.)
-func Installed(ctx context.Context, here, there *netlab.NS, addr netip.Addr, leftOut func(name string, err error)) (bs []Baseline) {
+// Installed are the baselines of programs that are in $PATH, from the namespace here to addr in
+// there. What does not work there is told to leftOut and not among them. (UCX finds its devices in
+// /sys, which is not that of another namespace.)
+func Installed(ctx context.Context, here, there *netlab.NS, addr netip.Addr,
+	leftOut func(name string, err error)) (bs []Baseline) {
 	for _, p := range []*program{fiPingpong(), ucxPerftest()} {
 		path, err := exec.LookPath(p.path)
 		if err != nil {
@@ -59,21 +60,27 @@ func Installed(ctx context.Context, here, there *netlab.NS, addr netip.Addr, lef
 // try has the shortest of measurements.
 func (p *program) try(ctx context.Context) error {
 	for _, k := range p.does {
-		if _, err := p.Measure(ctx, Request{Kind: k, Size: 64, Slots: 1, Time: time.Microsecond}); err != nil {
+		if _, err := p.Measure(ctx, Request{Kind: k, Size: 64, Slots: 1, Time: time.Microsecond}); err !=
+			nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// fiPingpong is libfabric's fi_pingpong over its tcp provider: Sends there and back, whatever is asked.
+// fiPingpong is libfabric's fi_pingpong over its tcp provider: Sends there and back, whatever is
+// asked.
 func fiPingpong() *program {
 	args := func(req Request, n int, more ...string) []string {
-		return append([]string{"-p", "tcp", "-e", "msg", "-I", strconv.Itoa(n), "-S", strconv.Itoa(req.Size)}, more...)
+		return append([]string{"-p", "tcp", "-e", "msg", "-I", strconv.Itoa(n), "-S",
+			strconv.Itoa(req.Size)}, more...)
 	}
 	return &program{
-		name: "libfabric-tcp", path: "fi_pingpong", does: []Kind{RoundTrip}, sends: true, parse: parseFiPingpong,
-		server: func(port uint16, req Request, n int) []string { return args(req, n, "-B", fmt.Sprint(port)) },
+		name: "libfabric-tcp", path: "fi_pingpong", does: []Kind{RoundTrip}, sends: true,
+		parse: parseFiPingpong,
+		server: func(port uint16, req Request, n int) []string {
+			return args(req, n, "-B", fmt.Sprint(port))
+		},
 		client: func(to netip.AddrPort, req Request, n int) []string {
 			return args(req, n, "-P", fmt.Sprint(to.Port()), to.Addr().String())
 		},
@@ -104,17 +111,22 @@ func parseFiPingpong(out []byte, req Request, n int) (r rawtcp.Result, err error
 // roundTrips is the result of n round trips whose half takes us microseconds on average.
 func roundTrips(us float64, req Request, n int) rawtcp.Result {
 	mean := time.Duration(2 * us * float64(time.Microsecond))
-	return rawtcp.Result{Messages: uint64(n), Octets: uint64(n * req.Size), Elapsed: mean * time.Duration(n), Mean: mean}
+	return rawtcp.Result{Messages: uint64(n), Octets: uint64(n * req.Size),
+		Elapsed: mean * time.Duration(n), Mean: mean}
 }
 
 // ucxPerftest is UCX over TCP: puts, as a Write is.
 func ucxPerftest() *program {
 	return &program{
-		name: "ucx-tcp", path: "ucx_perftest", does: []Kind{RoundTrip, Bandwidth}, env: []string{"UCX_TLS=tcp,self"},
-		server: func(port uint16, _ Request, _ int) []string { return []string{"-p", fmt.Sprint(port)} }, parse: parseUCX,
+		name: "ucx-tcp", path: "ucx_perftest", does: []Kind{RoundTrip, Bandwidth},
+		env:    []string{"UCX_TLS=tcp,self"},
+		server: func(port uint16, _ Request, _ int) []string { return []string{"-p", fmt.Sprint(port)} },
+		parse:  parseUCX,
 		client: func(to netip.AddrPort, req Request, n int) []string {
 			test := map[Kind]string{RoundTrip: "ucp_put_lat", Bandwidth: "ucp_put_bw"}[req.Kind]
-			return []string{to.Addr().String(), "-p", fmt.Sprint(to.Port()), "-t", test, "-s", strconv.Itoa(req.Size), "-n", strconv.Itoa(n), "-O", strconv.Itoa(max(req.Slots, 1)), "-f", "-v"}
+			return []string{to.Addr().String(), "-p", fmt.Sprint(to.Port()), "-t", test, "-s",
+				strconv.Itoa(req.Size), "-n", strconv.Itoa(n), "-O", strconv.Itoa(max(req.Slots, 1)),
+				"-f", "-v"}
 		},
 	}
 }
@@ -155,7 +167,8 @@ func (p *program) Does(k Kind) bool {
 	return slices.Contains(p.does, k)
 }
 
-// firstIterations are those of the first run, which tells how many make a time; there are never fewer.
+// firstIterations are those of the first run, which tells how many make a time; there are never
+// fewer.
 func firstIterations(req Request) int {
 	const octets, most, least = 12 << 20, 200, 5
 	return min(max(octets/req.Size, least), most)
@@ -179,8 +192,8 @@ func (p *program) Measure(ctx context.Context, req Request) (rawtcp.Result, erro
 	return r, err
 }
 
-// keepPort keeps a port at addr until release is called: nobody who asks for any port gets it, and nobody listens there, but
-// who binds that one with SO_REUSEADDR, as servers do, can listen.
+// keepPort keeps a port at addr until release is called: nobody who asks for any port gets it, and
+// nobody listens there, but who binds that one with SO_REUSEADDR, as servers do, can listen.
 func keepPort(addr netip.Addr) (to netip.AddrPort, release func(), err error) {
 	domain := unix.AF_INET
 	if addr.Is6() {
@@ -218,8 +231,8 @@ func keepPort(addr netip.Addr) (to netip.AddrPort, release func(), err error) {
 	return netip.AddrPortFrom(addr, uint16(port)), func() { unix.Close(fd) }, nil
 }
 
-// runTimeout bounds a run beyond the time that was asked for. Both sides of fi_pingpong poll: where others want the
-// processors, too, each round trip waits for its turn twice.
+// runTimeout bounds a run beyond the time that was asked for. Both sides of fi_pingpong poll: where
+// others want the processors, too, each round trip waits for its turn twice.
 const runTimeout = 2 * time.Minute
 
 // run runs server and client once. A client comes again until the server listens.
@@ -228,7 +241,10 @@ func (p *program) run(ctx context.Context, req Request, n int) (r rawtcp.Result,
 	defer cancel()
 	var to netip.AddrPort
 	var release func()
-	if err := p.there.Do(func() (err error) { to, release, err = keepPort(p.addr); return err }); err != nil {
+	if err := p.there.Do(func() (err error) {
+		to, release, err = keepPort(p.addr)
+		return err
+	}); err != nil {
 		return r, err
 	}
 	defer release()
@@ -273,7 +289,8 @@ func (p *program) run(ctx context.Context, req Request, n int) (r rawtcp.Result,
 		}
 		select {
 		case <-ended:
-			return r, fmt.Errorf("%s: %w: %s; server: %v: %s", p.path, err, tail(errs.Bytes()), serverErr, tail(serverOut.Bytes()))
+			return r, fmt.Errorf("%s: %w: %s; server: %v: %s", p.path, err, tail(errs.Bytes()), serverErr,
+				tail(serverOut.Bytes()))
 		case <-ctx.Done():
 			return r, fmt.Errorf("%s: %w: %s", p.path, ctx.Err(), tail(errs.Bytes()))
 		case <-time.After(20 * time.Millisecond):

@@ -26,7 +26,9 @@ func TestKeepPort(t *testing.T) {
 			t.Errorf("%v: somebody listens there: %v, %v", at, c, err)
 		}
 		plain := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
-			return errors.Join(c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 0) }), err)
+			return errors.Join(c.Control(func(fd uintptr) {
+				err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 0)
+			}), err)
 		}}
 		if l, err := plain.Listen(t.Context(), "tcp", at.String()); !errors.Is(err, syscall.EADDRINUSE) {
 			t.Errorf("%v can be had without SO_REUSEADDR: %v, %v", at, l, err)

@@ -67,7 +67,8 @@ func (h *Hist) Mean() time.Duration {
 	return h.sum / time.Duration(h.Count())
 }
 
-// Quantile returns a duration that a share q (0 to 1) of those added does not exceed; 0 if none was added.
+// Quantile returns a duration that a share q (0 to 1) of those added does not exceed; 0 if none was
+// added.
 func (h *Hist) Quantile(q float64) time.Duration {
 	return max(min(time.Duration(h.h.ValueAtQuantile(q*100)), h.hi), h.lo)
 }

@@ -30,8 +30,10 @@ func TestQuantileAgainstSorted(t *testing.T) {
 				t.Errorf("values to %d, q %v: %d, exact is %d", top, q, got, want)
 			}
 		}
-		if h.Min() != all[0] || h.Max() != all[len(all)-1] || h.Count() != uint64(len(all)) || h.Mean() != sum/time.Duration(len(all)) {
-			t.Errorf("values to %d: min %d max %d mean %d count %d", top, h.Min(), h.Max(), h.Mean(), h.Count())
+		if h.Min() != all[0] || h.Max() != all[len(all)-1] || h.Count() != uint64(len(all)) ||
+			h.Mean() != sum/time.Duration(len(all)) {
+			t.Errorf("values to %d: min %d max %d mean %d count %d", top, h.Min(), h.Max(), h.Mean(),
+				h.Count())
 		}
 	}
 }
@@ -41,7 +43,8 @@ func TestBeyondTheHighest(t *testing.T) {
 	h := New()
 	h.Add(time.Hour)
 	h.Add(time.Microsecond)
-	if h.Count() != 2 || h.Max() != time.Hour || h.Quantile(1) < highest || h.Quantile(0.5) > time.Microsecond*101/100 {
+	if h.Count() != 2 || h.Max() != time.Hour || h.Quantile(1) < highest ||
+		h.Quantile(0.5) > time.Microsecond*101/100 {
 		t.Errorf("max %v, p100 %v, p50 %v", h.Max(), h.Quantile(1), h.Quantile(0.5))
 	}
 }
@@ -63,7 +66,8 @@ func TestMergeIsAddingAll(t *testing.T) {
 
 func same(t *testing.T, got, want *Hist) {
 	t.Helper()
-	if got.Count() != want.Count() || got.Min() != want.Min() || got.Max() != want.Max() || got.Mean() != want.Mean() {
+	if got.Count() != want.Count() || got.Min() != want.Min() || got.Max() != want.Max() ||
+		got.Mean() != want.Mean() {
 		t.Errorf("count %d min %v max %v mean %v, want %d %v %v %v",
 			got.Count(), got.Min(), got.Max(), got.Mean(), want.Count(), want.Min(), want.Max(), want.Mean())
 	}

@@ -31,7 +31,8 @@ func (l *lane) atomicArgs(slot int) (rdma.Opcode, rdma.AtomicArgs) {
 func (l *lane) atomicDone(slot int) error {
 	old := binary.NativeEndian.Uint64(l.bytes(l.e.layout.source(slot)))
 	if want := l.values[slot]; old != want {
-		return fmt.Errorf("%w: %s of slot %d brings back %016x, want %016x", errData, l.e.spec.Op, slot, old, want)
+		return fmt.Errorf("%w: %s of slot %d brings back %016x, want %016x", errData, l.e.spec.Op, slot,
+			old, want)
 	}
 	l.values[slot] = afterAtomic(l.e.spec.Op, old)
 	return nil

@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// An End is one side of a run. One goroutine uses it, but for Abort. What fails ends its connections,
-// so that the other side, too, fails rather than waits.
+// An End is one side of a run. One goroutine uses it, but for Abort. What fails ends its
+// connections, so that the other side, too, fails rather than waits.
 type End interface {
 	// Listen and Accept, or Connect, join it with the other side's QPs.
 	Listen(addr netip.Addr) (netip.AddrPort, error)
 	Accept(ctx context.Context) error
 	Connect(ctx context.Context, remote netip.AddrPort) error
-	// Prepare makes the content of the slots that of seed, and clears what is written to; seed 0 clears all.
+	// Prepare makes the content of the slots that of seed, and clears what is written to; seed 0
+	// clears all.
 	Prepare(seed uint64) error
 	// Move and Run are for both sides at the same time. Move moves each slot once and compares what
 	// completions tell of; Check then compares what is in memory.

@@ -64,7 +64,8 @@ func (m *fakeMR) Close() error  { return nil }
 // AllocBuffer gives memory off the Go heap: a ping-pong of Writes watches it while it is written,
 // as memory shared with a daemon, which the race detector does not know either.
 func (d *fakeDevice) AllocBuffer(n int) (rdma.Buffer, error) {
-	b, err := syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	b, err := syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE,
+		syscall.MAP_ANON|syscall.MAP_PRIVATE)
 	return fakeBuffer(b), err
 }
 
@@ -164,7 +165,8 @@ type fakeQP struct {
 }
 
 func (p *fakePD) CreateQP(cfg rdma.QPConfig) (rdma.QP, error) {
-	q := &fakeQP{n: p.n, cfg: cfg, send: cfg.SendCQ.(*fakeCQ), recv: cfg.RecvCQ.(*fakeCQ), done: make(chan struct{})}
+	q := &fakeQP{n: p.n, cfg: cfg, send: cfg.SendCQ.(*fakeCQ), recv: cfg.RecvCQ.(*fakeCQ),
+		done: make(chan struct{})}
 	p.n.mu.Lock()
 	defer p.n.mu.Unlock()
 	q.num = uint32(len(p.n.qps))
@@ -223,7 +225,8 @@ func (q *fakeQP) PostSend(wr *rdma.SendWR) error {
 	w := *wr
 	w.InvKey = uint32(q.posted) // unused else: which request it is
 	w.SGEs = append([]rdma.SGE(nil), wr.SGEs...)
-	if (w.Op == rdma.OpSend || w.Op == rdma.OpWriteImm) && (len(q.peer.recvs) == 0 || len(q.waiting) > 0) {
+	if (w.Op == rdma.OpSend || w.Op == rdma.OpWriteImm) && (len(q.peer.recvs) == 0 ||
+		len(q.waiting) > 0) {
 		q.waiting = append(q.waiting, w)
 		return nil
 	}
@@ -371,7 +374,9 @@ func (d *fakeDevice) Listen(netip.AddrPort, int) (rdma.Listener, error) {
 	return d.n.listener, nil
 }
 
-func (d *fakeDevice) Connect(ctx context.Context, qp rdma.QP, _ netip.AddrPort, p rdma.ConnParam) (rdma.Conn, error) {
+func (d *fakeDevice) Connect(
+	ctx context.Context, qp rdma.QP, _ netip.AddrPort, p rdma.ConnParam,
+) (rdma.Conn, error) {
 	if d.n.refuse {
 		return nil, errors.New("refused")
 	}

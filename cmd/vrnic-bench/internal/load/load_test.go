@@ -19,7 +19,8 @@ func specOf(op Op, size, depth int) Spec {
 	if op.Atomic() {
 		size = MinSize
 	}
-	return Spec{Op: op, Size: size, Depth: depth, QPs: 1, Pattern: PatternFor(op, depth), Wait: Adaptive}
+	return Spec{Op: op, Size: size, Depth: depth, QPs: 1, Pattern: PatternFor(op, depth),
+		Wait: Adaptive}
 }
 
 // separate hides that an End is a Local, as one in another process is hidden.
@@ -83,7 +84,8 @@ func variants(ops []Op, depths, qps []int) (specs []Spec) {
 }
 
 func (s Spec) name() string {
-	return fmt.Sprintf("%s depth %d %s QPs %d bidir %v %s", s.Op, s.Depth, s.Pattern, s.QPs, s.Bidir, s.Wait)
+	return fmt.Sprintf("%s depth %d %s QPs %d bidir %v %s", s.Op, s.Depth, s.Pattern, s.QPs,
+		s.Bidir, s.Wait)
 }
 
 // verified is what a run with its comparisons is.
@@ -109,28 +111,30 @@ func TestRun(t *testing.T) {
 	for _, spec := range all {
 		for _, apart := range []bool{false, true} {
 			for _, messages := range []int{2, 200} {
-				t.Run(fmt.Sprintf("%s apart %v, %d messages", spec.name(), apart, messages), func(t *testing.T) {
-					p := connect(t, &fakeNet{}, spec, apart)
-					for range 2 { // a Pair can run more than once
-						r, err := verified(t, ctxOf(t), p, Amount{Messages: messages})
-						if err != nil {
-							t.Fatal(err)
+				t.Run(fmt.Sprintf("%s apart %v, %d messages", spec.name(), apart, messages),
+					func(t *testing.T) {
+						p := connect(t, &fakeNet{}, spec, apart)
+						for range 2 { // a Pair can run more than once
+							r, err := verified(t, ctxOf(t), p, Amount{Messages: messages})
+							if err != nil {
+								t.Fatal(err)
+							}
+							want := uint64(messages)
+							if spec.Bidir {
+								want *= 2
+							}
+							if r.Messages != want || r.Octets != want*uint64(spec.Size) || r.Elapsed() <= 0 ||
+								r.BitsPerSecond() <= 0 {
+								t.Errorf("%+v", r)
+							}
+							if spec.Pattern == PingPong {
+								want /= 2
+							}
+							if r.Times.Count() != want {
+								t.Errorf("%d times, want %d", r.Times.Count(), want)
+							}
 						}
-						want := uint64(messages)
-						if spec.Bidir {
-							want *= 2
-						}
-						if r.Messages != want || r.Octets != want*uint64(spec.Size) || r.Elapsed() <= 0 || r.BitsPerSecond() <= 0 {
-							t.Errorf("%+v", r)
-						}
-						if spec.Pattern == PingPong {
-							want /= 2
-						}
-						if r.Times.Count() != want {
-							t.Errorf("%d times, want %d", r.Times.Count(), want)
-						}
-					}
-				})
+					})
 			}
 		}
 	}
@@ -145,14 +149,16 @@ func settled(t *testing.T, p *Pair) {
 		}
 		e := end.(*Local)
 		if n, err := e.sendCQ.Poll(e.sendWC[:]); n != 0 || err != nil || e.drained != 0 {
-			t.Errorf("end %s: %d completions are left, and %d that nobody has asked for: %v", e.role, n, e.drained, err)
+			t.Errorf("end %s: %d completions are left, and %d that nobody has asked for: %v", e.role, n,
+				e.drained, err)
 		}
 		if n, err := e.recvCQ.Poll(e.recvWC[:]); n != 0 || err != nil {
 			t.Errorf("end %s: %d messages that nobody has taken: %v", e.role, n, err)
 		}
 		for _, l := range e.lanes {
 			if l.quiet != 0 || len(l.free) != e.spec.Depth {
-				t.Errorf("end %s, QP %d: %d requests unaccounted for, %d slots free", e.role, l.n, l.quiet, len(l.free))
+				t.Errorf("end %s, QP %d: %d requests unaccounted for, %d slots free", e.role, l.n, l.quiet,
+					len(l.free))
 			}
 		}
 	}
@@ -174,7 +180,8 @@ func TestRunForATime(t *testing.T) {
 func TestRunForNoTime(t *testing.T) {
 	for _, spec := range variants([]Op{Write, Send, Read, FetchAdd}, []int{1, 4}, []int{1, 3}) {
 		p := connect(t, &fakeNet{}, spec, false)
-		if r, err := p.Measure(ctxOf(t), Amount{Time: 1}); err != nil || r.Messages == 0 || r.Times.Count() == 0 {
+		if r, err := p.Measure(ctxOf(t), Amount{Time: 1}); err != nil || r.Messages == 0 ||
+			r.Times.Count() == 0 {
 			t.Errorf("%s: %+v, %v", spec.name(), r, err)
 		}
 	}
@@ -229,7 +236,8 @@ func TestWrongAtomicIsSeen(t *testing.T) {
 func TestWrongResultOfAnAtomicIsSeen(t *testing.T) {
 	for _, op := range []Op{FetchAdd, CompareSwap} {
 		p := connect(t, &fakeNet{wrongAtomic: 4}, specOf(op, 8, 4), false) // the last one of a lap
-		if err := p.Verify(ctxOf(t)); !errors.Is(err, errData) || !strings.Contains(err.Error(), "end B") {
+		if err := p.Verify(ctxOf(t)); !errors.Is(err, errData) || !strings.Contains(err.Error(),
+			"end B") {
 			t.Errorf("%s: %v, want changed data", op, err)
 		}
 	}
@@ -237,7 +245,8 @@ func TestWrongResultOfAnAtomicIsSeen(t *testing.T) {
 
 func TestWrongImmediateDataIsSeen(t *testing.T) {
 	p := connect(t, &fakeNet{wrongImm: 0x100}, specOf(WriteImm, 64, 4), false)
-	if err := p.Verify(ctxOf(t)); !errors.Is(err, errData) || !strings.Contains(err.Error(), "immediate data") {
+	if err := p.Verify(ctxOf(t)); !errors.Is(err, errData) || !strings.Contains(err.Error(),
+		"immediate data") {
 		t.Errorf("%v, want changed data", err)
 	}
 }
@@ -296,19 +305,22 @@ func TestRefusedConnection(t *testing.T) {
 	spec.QPs = 3
 	n := &fakeNet{refuse: true}
 	a, b := locals(t, n, spec)
-	if _, err := Connect(ctxOf(t), a, b, addrB, spec); err == nil || !strings.Contains(err.Error(), "refused") {
+	if _, err := Connect(ctxOf(t), a, b, addrB, spec); err == nil || !strings.Contains(err.Error(),
+		"refused") {
 		t.Errorf("%v", err)
 	}
 }
 
-// What is measured is what was asked for: SCTP, if that. The fake network has whatever it is asked for, or never.
+// What is measured is what was asked for: SCTP, if that. The fake network has whatever it is asked
+// for, or never.
 func TestTransportIsTheOneAskedFor(t *testing.T) {
 	spec := specOf(Send, 64, 2)
 	spec.SCTP = true
 	connect(t, &fakeNet{}, spec, false)
 	n := &fakeNet{noSCTP: true}
 	a, b := locals(t, n, spec)
-	if _, err := Connect(ctxOf(t), a, b, addrB, spec); err == nil || !strings.Contains(err.Error(), "SCTP") {
+	if _, err := Connect(ctxOf(t), a, b, addrB, spec); err == nil || !strings.Contains(err.Error(),
+		"SCTP") {
 		t.Errorf("%v", err)
 	}
 }
@@ -330,7 +342,8 @@ func TestHello(t *testing.T) {
 	}
 	good := e.lanes[1].hello()
 	for name, b := range map[string][]byte{
-		"nothing": nil, "short": good[:helloLen-1], "another program": append([]byte("GET "), good[4:]...),
+		"nothing": nil, "short": good[:helloLen-1], "another program": append([]byte("GET "),
+			good[4:]...),
 		"no such lane": append(append(good[:4:4], 0, 0, 0, 2), good[8:]...),
 	} {
 		if _, _, err := e.takeHello(b); err == nil {
@@ -374,7 +387,8 @@ func TestSpecCheck(t *testing.T) {
 }
 
 func TestPatternFor(t *testing.T) {
-	for op, want := range map[Op]Pattern{Write: PingPong, Send: PingPong, WriteImm: PingPong, Read: Stream, FetchAdd: Stream, CompareSwap: Stream} {
+	for op, want := range map[Op]Pattern{Write: PingPong, Send: PingPong, WriteImm: PingPong,
+		Read: Stream, FetchAdd: Stream, CompareSwap: Stream} {
 		if got := PatternFor(op, 1); got != want {
 			t.Errorf("%s at depth 1 is a %s", op, got)
 		}
@@ -399,7 +413,8 @@ func TestResultMerge(t *testing.T) {
 	a.Merge(result(8, 15, 4))
 	a.Merge(result(12, 14, 1))
 	a.Merge(Result{Start: 1, End: 30, Allocs: 2}) // one that has only taken
-	if a.Start != 8 || a.End != 30 || a.Messages != 8 || a.Octets != 8*64 || a.Times.Count() != 8 || a.Allocs != 7 {
+	if a.Start != 8 || a.End != 30 || a.Messages != 8 || a.Octets != 8*64 || a.Times.Count() != 8 ||
+		a.Allocs != 7 {
 		t.Errorf("%+v", a)
 	}
 }

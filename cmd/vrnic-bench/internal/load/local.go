@@ -103,7 +103,8 @@ func NewLocal(dev rdma.Device, spec Spec, role Role) (e *Local, err error) {
 	}
 	for n := range spec.QPs {
 		l := &lane{e: e, n: n, base: n * e.layout.total()}
-		if l.qp, err = e.pd.CreateQP(rdma.QPConfig{SendCQ: e.sendCQ, RecvCQ: e.recvCQ, MaxSendWR: sends, MaxRecvWR: e.layout.recvs}); err != nil {
+		if l.qp, err = e.pd.CreateQP(rdma.QPConfig{SendCQ: e.sendCQ, RecvCQ: e.recvCQ, MaxSendWR: sends,
+			MaxRecvWR: e.layout.recvs}); err != nil {
 			return nil, fmt.Errorf("QP %d of %d: %w", n+1, spec.QPs, err)
 		}
 		e.lanes = append(e.lanes, l)
@@ -201,7 +202,8 @@ func (l *lane) bytes(off int) []byte {
 // sge makes the one SGE of a request, in space that is there already.
 func (l *lane) sge(s *[1]rdma.SGE, off int) []rdma.SGE {
 	e := l.e
-	s[0] = rdma.SGE{Addr: e.mr.Addr() + uint64(l.base+off), Length: uint32(e.layout.size), LKey: e.mr.LKey()}
+	s[0] = rdma.SGE{Addr: e.mr.Addr() + uint64(l.base+off), Length: uint32(e.layout.size),
+		LKey: e.mr.LKey()}
 	return s[:]
 }
 
@@ -214,12 +216,15 @@ func (l *lane) slotWR(wr *rdma.SendWR, s *[1]rdma.SGE, slot int) {
 	at := l.e.layout
 	switch l.e.spec.Op {
 	case Write:
-		wr.Op, wr.SGEs, wr.RemoteAddr = rdma.OpWrite, l.sge(s, at.source(slot)), l.peerAddr(at.target(slot))
+		wr.Op, wr.SGEs, wr.RemoteAddr = rdma.OpWrite, l.sge(s, at.source(slot)),
+			l.peerAddr(at.target(slot))
 	case WriteImm:
-		wr.Op, wr.SGEs, wr.RemoteAddr = rdma.OpWriteImm, l.sge(s, at.source(slot)), l.peerAddr(at.target(slot))
+		wr.Op, wr.SGEs, wr.RemoteAddr = rdma.OpWriteImm, l.sge(s, at.source(slot)),
+			l.peerAddr(at.target(slot))
 		wr.Imm = uint32(slot)
 	case Read:
-		wr.Op, wr.SGEs, wr.RemoteAddr = rdma.OpRead, l.sge(s, at.target(slot)), l.peerAddr(at.source(slot))
+		wr.Op, wr.SGEs, wr.RemoteAddr = rdma.OpRead, l.sge(s, at.target(slot)),
+			l.peerAddr(at.source(slot))
 	case Send:
 		wr.Op, wr.SGEs, wr.RKey = rdma.OpSend, l.sge(s, at.source(slot)), 0
 	case FetchAdd, CompareSwap:
@@ -241,8 +246,8 @@ func (e *Local) drain(ctx context.Context, n int) error {
 	return nil
 }
 
-// notify sends a notice on each lane: a Send of nothing, so that the other end knows that all before
-// it has arrived.
+// notify sends a notice on each lane: a Send of nothing, so that the other end knows that all
+// before it has arrived.
 func (e *Local) notify(ctx context.Context) error {
 	for _, l := range e.lanes {
 		if err := l.notify(); err != nil {

@@ -16,7 +16,8 @@ type Pair struct {
 	SetUp time.Duration
 }
 
-// Connect joins a with b, which listens at addr with any port, and has both from then on, also if it fails.
+// Connect joins a with b, which listens at addr with any port, and has both from then on, also if
+// it fails.
 func Connect(ctx context.Context, a, b End, addr netip.Addr, spec Spec) (*Pair, error) {
 	p := &Pair{spec: spec, a: a, b: b, seed: uint64(time.Now().UnixNano())}
 	if err := p.connect(ctx, addr); err != nil {
@@ -57,14 +58,15 @@ func (p *Pair) both(f func(End) error) error {
 	return both(err, <-other)
 }
 
-// Close ends the connections and gives everything back. B is first: whoever closes first has the TIME-WAIT, and at
-// A, which connects, each would keep a port for a minute, of 16384 for all.
+// Close ends the connections and gives everything back. B is first: whoever closes first has the
+// TIME-WAIT, and at A, which connects, each would keep a port for a minute, of 16384 for all.
 func (p *Pair) Close() {
 	p.b.Close()
 	p.a.Close()
 }
 
-// Verify moves each slot once with fresh content and compares: in both directions if messages go so.
+// Verify moves each slot once with fresh content and compares: in both directions if messages go
+// so.
 func (p *Pair) Verify(ctx context.Context) error {
 	p.seed++
 	for _, step := range []func(End) error{
@@ -110,7 +112,8 @@ func (p *Pair) Measure(ctx context.Context, amount Amount) (r Result, err error)
 // what says what failed.
 func (p *Pair) what(err error) error {
 	if err != nil {
-		err = fmt.Errorf("%s of %d octets, depth %d, %d QPs: %w", p.spec.Op, p.spec.Size, p.spec.Depth, p.spec.QPs, err)
+		err = fmt.Errorf("%s of %d octets, depth %d, %d QPs: %w", p.spec.Op, p.spec.Size, p.spec.Depth,
+			p.spec.QPs, err)
 	}
 	return err
 }

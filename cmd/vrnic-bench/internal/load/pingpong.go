@@ -11,8 +11,8 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 )
 
-// The rounds of a ping-pong are numbered from 1; the number is in the last octets of what is written.
-// lastRound in its place says that there is no round more; it is not answered.
+// The rounds of a ping-pong are numbered from 1; the number is in the last octets of what is
+// written. lastRound in its place says that there is no round more; it is not answered.
 const lastRound = ^uint32(0)
 
 // word is the last four octets of a slot, which the RNIC may be writing.
@@ -101,7 +101,9 @@ func (l *lane) watch(ctx context.Context, v uint32) (last bool, err error) {
 }
 
 // rounds calls round until the amount is reached, and says which one was next.
-func (e *Local) rounds(ctx context.Context, a Amount, r *Result, round func(v uint32) error) (next uint32, err error) {
+func (e *Local) rounds(
+	ctx context.Context, a Amount, r *Result, round func(v uint32) error,
+) (next uint32, err error) {
 	rec := recorder{amount: a, start: time.Now(), r: r, size: e.spec.Size}
 	before := rec.start
 	for v := uint32(1); v < lastRound; v++ {
@@ -179,8 +181,8 @@ func (e *Local) pong(ctx context.Context) error {
 	}
 }
 
-// pingPongHere is a ping-pong of Writes by one goroutine, which is both ends, since only one of them can be
-// waited for at a time: two that watch would take a processor more from the RNICs.
+// pingPongHere is a ping-pong of Writes by one goroutine, which is both ends, since only one of
+// them can be waited for at a time: two that watch would take a processor more from the RNICs.
 func pingPongHere(ctx context.Context, a, b *Local, amount Amount) (Result, error) {
 	r := Result{Times: hist.New(), Start: clock()}
 	var sa, sb serve

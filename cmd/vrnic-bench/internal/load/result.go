@@ -10,8 +10,8 @@ import (
 type Result struct {
 	Messages uint64 // of both directions
 	Octets   uint64 // of their payload
-	// Start is when the first end that sends began, End when the last one knew that all had arrived: on the
-	// machine's monotonic clock, which all processes share.
+	// Start is when the first end that sends began, End when the last one knew that all had arrived:
+	// on the machine's monotonic clock, which all processes share.
 	Start, End time.Duration
 	Times      *hist.Hist
 	// Allocs is how many objects were allocated by ends in other processes.

@@ -107,17 +107,25 @@ func (s Spec) Check() error {
 	case s.QPs < 1 || s.QPs > MaxQPs:
 		return fmt.Errorf("%d QPs: want 1 to %d", s.QPs, MaxQPs)
 	case s.QPs*s.Depth > maxSlots:
-		return fmt.Errorf("%d QPs of depth %d: want a product of at most %d, what one completion queue holds", s.QPs, s.Depth, maxSlots)
+		return fmt.Errorf(
+			"%d QPs of depth %d: want a product of at most %d, what one completion queue holds", s.QPs,
+			s.Depth, maxSlots)
 	case s.memory() > maxMemory:
-		return fmt.Errorf("size %d, depth %d, %d QPs: each end would take %d octets of memory, at most %d", s.Size, s.Depth, s.QPs, s.memory(), maxMemory)
+		return fmt.Errorf(
+			"size %d, depth %d, %d QPs: each end would take %d octets of memory, at most %d", s.Size,
+			s.Depth, s.QPs, s.memory(), maxMemory)
 	case s.Pattern == PingPong && s.Op.twoWay():
-		return fmt.Errorf("pattern pingpong: a %s has its answer in itself; take stream, at depth 1 its time is that of the round trip", s.Op)
+		return fmt.Errorf("pattern pingpong: a %s has its answer in itself; take stream, at depth 1 "+
+			"its time is that of the round trip", s.Op)
 	case s.Pattern == PingPong && s.Depth != 1:
-		return fmt.Errorf("pattern pingpong, depth %d: one message is on its way in a ping-pong; take depth 1 or stream", s.Depth)
+		return fmt.Errorf("pattern pingpong, depth %d: one message is on its way in a ping-pong; take "+
+			"depth 1 or stream", s.Depth)
 	case s.Pattern == PingPong && s.Bidir:
-		return fmt.Errorf("bidirectional: a ping-pong goes both ways already; take a depth above 1, or the pattern stream")
+		return fmt.Errorf("bidirectional: a ping-pong goes both ways already; take a depth above 1, or " +
+			"the pattern stream")
 	case s.Pattern == PingPong && s.Op == Write && s.Wait == Event:
-		return fmt.Errorf("wait event: a Write says nothing to the program that it goes to, which can only look; take write-imm or send, or the pattern stream")
+		return fmt.Errorf("wait event: a Write says nothing to the program that it goes to, which can " +
+			"only look; take write-imm or send, or the pattern stream")
 	}
 	return nil
 }
@@ -128,8 +136,8 @@ func (s Spec) memory() int {
 	return s.QPs * l.total()
 }
 
-// An Amount says when a measurement ends: after Time or, if that is not 0, after so many Messages of each
-// end that sends; those of a ping-pong count in both directions.
+// An Amount says when a measurement ends: after Time or, if that is not 0, after so many Messages
+// of each end that sends; those of a ping-pong count in both directions.
 type Amount struct {
 	Time     time.Duration
 	Messages int

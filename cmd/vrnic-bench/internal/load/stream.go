@@ -57,8 +57,8 @@ func (e *Local) stream(ctx context.Context, a Amount, r *Result) error {
 	return both(err, <-taken)
 }
 
-// pump keeps the spec's depth of requests outstanding on each lane until the amount is posted, and then
-// waits until all has completed.
+// pump keeps the spec's depth of requests outstanding on each lane until the amount is posted, and
+// then waits until all has completed.
 func (e *Local) pump(ctx context.Context, rec *recorder) error {
 	depth := e.spec.Depth
 	b := &e.send

@@ -82,8 +82,8 @@ func (e *Local) Move(ctx context.Context) error {
 	return e.over(both(err, <-arrived))
 }
 
-// moveLap posts each slot once and waits until e's queues are empty; notices go behind what the peer's
-// program takes.
+// moveLap posts each slot once and waits until e's queues are empty; notices go behind what the
+// peer's program takes.
 func (e *Local) moveLap(ctx context.Context) error {
 	var wr rdma.SendWR
 	var s [1]rdma.SGE
@@ -160,7 +160,8 @@ func (l *lane) check() error {
 			if e.role == B || e.spec.Bidir {
 				got := binary.NativeEndian.Uint64(l.bytes(at.target(i)))
 				if want := afterAtomic(e.spec.Op, slotSeed(e.seed, e.role, l.n, i)); got != want {
-					return fmt.Errorf("%w: a %s has left %016x at slot %d, want %016x", errData, e.spec.Op, got, i, want)
+					return fmt.Errorf("%w: a %s has left %016x at slot %d, want %016x", errData, e.spec.Op,
+						got, i, want)
 				}
 			}
 		}

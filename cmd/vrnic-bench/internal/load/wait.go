@@ -11,7 +11,9 @@ import (
 )
 
 // poll waits for completions of cq and returns them in wcs.
-func (e *Local) poll(ctx context.Context, cq rdma.CQ, idle *idler, wcs []rdma.WC) ([]rdma.WC, error) {
+func (e *Local) poll(
+	ctx context.Context, cq rdma.CQ, idle *idler, wcs []rdma.WC,
+) ([]rdma.WC, error) {
 	for {
 		n, err := cq.Poll(wcs)
 		if err != nil {
@@ -87,9 +89,10 @@ func (i *idler) yield() bool {
 	return true
 }
 
-// newIdler makes that of an end of spec. Goroutines of one process that take turns in looking do not let Go's poller run,
-// which has what they look for; and waking one that sleeps takes no system call where the thread that has work for it goes
-// on with it. So in a ping-pong none yields that has its RNIC in this process: it sleeps.
+// newIdler makes that of an end of spec. Goroutines of one process that take turns in looking do
+// not let Go's poller run, which has what they look for; and waking one that sleeps takes no system
+// call where the thread that has work for it goes on with it. So in a ping-pong none yields that
+// has its RNIC in this process: it sleeps.
 func newIdler(spec Spec) idler {
 	i := idler{wait: spec.Wait, elsewhere: spec.Elsewhere, most: looksMax}
 	if spec.Pattern == PingPong && !spec.Elsewhere {

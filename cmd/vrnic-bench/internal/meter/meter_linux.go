@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Cost is what a run has cost, of all processes together but for the allocations, which are this one's as far as a Meter counts.
+// A Cost is what a run has cost, of all processes together but for the allocations, which are this
+// one's as far as a Meter counts.
 type Cost struct {
 	CPU      time.Duration
 	Allocs   uint64
@@ -67,11 +68,11 @@ func (m *Meter) time() (sum time.Duration, err error) {
 	return sum, nil
 }
 
-// CPUTime is the processor time that all threads of a process have used, also those that have ended: what
-// getrusage(2) tells a process of itself, to the nanosecond.
+// CPUTime is the processor time that all threads of a process have used, also those that have
+// ended: what getrusage(2) tells a process of itself, to the nanosecond.
 func CPUTime(pid int) (time.Duration, error) {
-	// clock_getcpuclockid(3): the clock of a process is its number, inverted, above three bits, of which 2
-	// stands for the time that the scheduler has counted.
+	// clock_getcpuclockid(3): the clock of a process is its number, inverted, above three bits, of
+	// which 2 stands for the time that the scheduler has counted.
 	const cpuclockSched = 2
 	var ts unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|cpuclockSched), &ts); err != nil {
@@ -96,15 +97,16 @@ func RSS(pids []int) (sum uint64, err error) {
 	return sum, nil
 }
 
-// Allocs is how many objects this process has allocated on the Go heap. It stops the world for a moment;
-// what runtime/metrics tells misses those that a P has counted for itself so far.
+// Allocs is how many objects this process has allocated on the Go heap. It stops the world for a
+// moment; what runtime/metrics tells misses those that a P has counted for itself so far.
 func Allocs() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.Mallocs
 }
 
-// KeepPools has this process collect no garbage until restore is called: a collection empties what is in pools.
+// KeepPools has this process collect no garbage until restore is called: a collection empties what
+// is in pools.
 func KeepPools() (restore func()) {
 	before := debug.SetGCPercent(-1)
 	return func() { debug.SetGCPercent(before) }

@@ -25,7 +25,8 @@ func limits() (args []string) {
 		name string
 		n    int
 	}{
-		{"qps", 2*load.MaxQPs + 64}, {"cm-ids", 4*load.MaxQPs + 64}, {"mrs", MaxMRs + 64}, {"depth", abi.MaxDepth}, {"ring-bytes", 1 << 32},
+		{"qps", 2*load.MaxQPs + 64}, {"cm-ids", 4*load.MaxQPs + 64}, {"mrs", MaxMRs + 64},
+		{"depth", abi.MaxDepth}, {"ring-bytes", 1 << 32},
 		{"peer-connections", 2*load.MaxQPs + 64}, {"sessions-per-uid", 1024}, {"sessions", 1024},
 	} {
 		args = append(args, "--limit", l.name+"="+strconv.Itoa(l.n))
@@ -47,9 +48,11 @@ func (p *Path) vrnic() (string, error) {
 }
 
 // daemon starts a daemon with a device vrnic0 of that address.
-func (p *Path) daemon(vrnic, dir, name string, addr netip.Prefix, more ...string) (socket string, err error) {
+func (p *Path) daemon(vrnic, dir, name string, addr netip.Prefix, more ...string) (socket string,
+	err error) {
 	socket = filepath.Join(dir, name+".sock")
-	args := append([]string{"up", "--socket", socket, "--device", "vrnic0,addr=" + addr.String()}, limits()...)
+	args := append([]string{"up", "--socket", socket, "--device", "vrnic0,addr=" + addr.String()},
+		limits()...)
 	d, err := proc.Start("ready ", vrnic, append(args, more...)...)
 	if err != nil {
 		return "", err
@@ -131,7 +134,8 @@ func (p *Path) openTap() error {
 		addr   netip.Prefix
 		socket *string
 	}{{"a", p.lab.A, prefixA, &p.socketA}, {"b", p.lab.B, prefixB, &p.socketB}} {
-		if *site.socket, err = p.daemon(vrnic, dir, site.name, site.addr, "--port", "tap:"+tapName+",netns="+site.ns.Path()); err != nil {
+		if *site.socket, err = p.daemon(vrnic, dir, site.name, site.addr, "--port", "tap:"+tapName+
+			",netns="+site.ns.Path()); err != nil {
 			return err
 		}
 		if err := p.lab.Plug(site.ns, tapName); err != nil {

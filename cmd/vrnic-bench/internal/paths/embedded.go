@@ -23,9 +23,11 @@ var (
 // MaxMRs is how many registrations the devices take.
 const MaxMRs = 2 << 20
 
-// roomy is the configuration of a device that is there to be measured: no limit is met before load's own.
+// roomy is the configuration of a device that is there to be measured: no limit is met before
+// load's own.
 func roomy(c vnic.Config) vnic.Config {
-	c.Limits = vnic.Limits{QP: 2*load.MaxQPs + 64, CMID: 4*load.MaxQPs + 64, MR: MaxMRs + 64, Depth: 1 << 18}
+	c.Limits = vnic.Limits{QP: 2*load.MaxQPs + 64, CMID: 4*load.MaxQPs + 64, MR: MaxMRs + 64,
+		Depth: 1 << 18}
 	c.MaxConnsPerPeer = 2*load.MaxQPs + 64
 	return c
 }
@@ -63,7 +65,8 @@ func (p *Path) openPair() (err error) {
 // openWire makes a pair whose devices meet outside of this process.
 func (p *Path) openWire() (err error) {
 	// Two ends that poll would keep both Ps of two processors from who has read a frame.
-	if n, more := runtime.GOMAXPROCS(0), 2*runtime.NumCPU(); n < more && os.Getenv("GOMAXPROCS") == "" {
+	if n, more := runtime.GOMAXPROCS(0), 2*runtime.NumCPU(); n < more &&
+		os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(more)
 		p.onClose(func() { runtime.GOMAXPROCS(n) })
 	}
@@ -100,8 +103,11 @@ func (p *Path) newSwitch() *ethswitch.Switch {
 }
 
 // stack makes a stack in this process, at sw.
-func (p *Path) stack(sw *ethswitch.Switch, name string, addr netip.Prefix, mtu int) (*netstack.Stack, error) {
-	st, err := netstack.NewStack(sw, netstack.Config{Name: name, Addrs: []netip.Prefix{addr}, MTU: mtu})
+func (p *Path) stack(
+	sw *ethswitch.Switch, name string, addr netip.Prefix, mtu int,
+) (*netstack.Stack, error) {
+	st, err := netstack.NewStack(sw, netstack.Config{Name: name, Addrs: []netip.Prefix{addr},
+		MTU: mtu})
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +124,8 @@ func (p *Path) device(sw *ethswitch.Switch, name string, addr netip.Prefix) (dev
 	p.stacks = append(p.stacks, st)
 	network := stacknet.New(st)
 	p.onClose(func() { network.Close() })
-	dev, err := vnic.New(roomy(vnic.Config{Name: name, MAC: st.MAC(), MTU: st.MTU(), Addrs: st.Addrs(), Network: network}))
+	dev, err := vnic.New(roomy(vnic.Config{Name: name, MAC: st.MAC(), MTU: st.MTU(), Addrs: st.Addrs(),
+		Network: network}))
 	if err != nil {
 		return nil, err
 	}

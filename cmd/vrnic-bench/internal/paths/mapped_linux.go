@@ -17,7 +17,8 @@ func (m mapping) Bytes() []byte { return m }
 func (m mapping) Close() error  { return syscall.Munmap(m) }
 
 func (mapped) AllocBuffer(n int) (rdma.Buffer, error) {
-	b, err := syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	b, err := syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE,
+		syscall.MAP_ANON|syscall.MAP_PRIVATE)
 	if err != nil {
 		return nil, fmt.Errorf("map %d octets: %w", n, err)
 	}

@@ -73,7 +73,8 @@ type Options struct {
 // Open makes the path of that name.
 func Open(name string, o Options) (p *Path, err error) {
 	open := map[string]func(*Path) error{
-		"loop": (*Path).openLoop, "pair": (*Path).openPair, "ring": (*Path).openRing, "wire": (*Path).openWire, "tap": (*Path).openTap,
+		"loop": (*Path).openLoop, "pair": (*Path).openPair, "ring": (*Path).openRing,
+		"wire": (*Path).openWire, "tap": (*Path).openTap,
 	}[name]
 	if open == nil {
 		return nil, fmt.Errorf("path %q: want one of %s", name, strings.Join(Names, ", "))
@@ -138,7 +139,8 @@ func (p *Path) DaemonAllocs() (sum uint64, err error) {
 	for _, c := range p.control {
 		rows, err := c.List("daemon")
 		if err != nil {
-			return 0, fmt.Errorf("what the daemon has allocated (is this vrnic-bench of the same version?): %w", err)
+			return 0, fmt.Errorf("what the daemon has allocated (is this vrnic-bench of the same "+
+				"version?): %w", err)
 		}
 		var row struct{ Allocs *uint64 }
 		if len(rows) != 1 || json.Unmarshal(rows[0], &row) != nil || row.Allocs == nil {
@@ -203,7 +205,8 @@ func (p *Path) end(ctx context.Context, spec load.Spec, role load.Role, n int) (
 		return e, nil
 	}
 	if i == len(p.workers) {
-		w, err := worker.Start(p.opts.Worker[0], append(p.opts.Worker[1:len(p.opts.Worker):len(p.opts.Worker)], "--socket", socket)...)
+		w, err := worker.Start(p.opts.Worker[0],
+			append(p.opts.Worker[1:len(p.opts.Worker):len(p.opts.Worker)], "--socket", socket)...)
 		if err != nil {
 			return nil, fmt.Errorf("client process %d of end %s: %w", n+1, role, err)
 		}

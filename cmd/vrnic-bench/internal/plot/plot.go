@@ -84,8 +84,9 @@ func lineStyle(i int) draw.LineStyle {
 
 // percentiles are the points of a latency line, and those that the axis names.
 var (
-	percentiles = []float64{0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998, 0.9999}
-	named       = []float64{0, 0.5, 0.9, 0.99, 0.999, 0.9999}
+	percentiles = []float64{0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.97,
+		0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998, 0.9999}
+	named = []float64{0, 0.5, 0.9, 0.99, 0.999, 0.9999}
 )
 
 // nines is where a percentile is on the axis: each 9 more is as far away as the one before.
@@ -97,7 +98,8 @@ func Latency(rows []report.Row) (c Chart, ok bool, err error) {
 	p := c.p
 	var ticks []plot.Tick
 	for _, q := range named {
-		ticks = append(ticks, plot.Tick{Value: nines(q), Label: strconv.FormatFloat(100*q, 'g', 6, 64) + " %"})
+		ticks = append(ticks, plot.Tick{Value: nines(q), Label: strconv.FormatFloat(100*q, 'g', 6, 64) +
+			" %"})
 	}
 	p.X.Tick.Marker = plot.ConstantTicks(ticks)
 	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
@@ -121,7 +123,8 @@ func Latency(rows []report.Row) (c Chart, ok bool, err error) {
 	return c, n > 0, nil
 }
 
-// Bandwidth draws a line for each thing that was measured with several sizes, and a point for others.
+// Bandwidth draws a line for each thing that was measured with several sizes, and a point for
+// others.
 func Bandwidth(rows []report.Row) (c Chart, ok bool, err error) {
 	c = newChart("bandwidth by message size", "octets of a message", "Gbit/s")
 	p := c.p
@@ -176,7 +179,8 @@ func (c *Chart) add(what string, r report.Row, pts plotter.XYs, i int) error {
 		return err
 	}
 	line.LineStyle = lineStyle(i)
-	points.GlyphStyle = draw.GlyphStyle{Color: line.Color, Radius: vg.Points(2), Shape: draw.CircleGlyph{}}
+	points.GlyphStyle = draw.GlyphStyle{Color: line.Color, Radius: vg.Points(2),
+		Shape: draw.CircleGlyph{}}
 	c.p.Add(line, points)
 	name := fmt.Sprintf("%s %s, %s, depth %d", r.Path, r.Op, what, r.Depth)
 	if n := r.QPs * max(r.Processes, 1); n > 1 {

@@ -16,10 +16,12 @@ func rowOf(op string, size, n int) report.Row {
 	for i := range n {
 		h.Add(time.Duration(i+1) * time.Microsecond)
 	}
-	return report.Row{Path: "pair", Op: op, Size: size, Depth: 1, Messages: uint64(n), Gbits: float64(size) / 100, QPs: 1, Pattern: "stream", Transport: "tcp", Times: h}
+	return report.Row{Path: "pair", Op: op, Size: size, Depth: 1, Messages: uint64(n),
+		Gbits: float64(size) / 100, QPs: 1, Pattern: "stream", Transport: "tcp", Times: h}
 }
 
-func drawn(t *testing.T, draw func([]report.Row) (Chart, bool, error), rows []report.Row, format string) []byte {
+func drawn(t *testing.T, draw func([]report.Row) (Chart, bool, error), rows []report.Row,
+	format string) []byte {
 	t.Helper()
 	c, ok, err := draw(rows)
 	if err != nil || !ok {
@@ -40,12 +42,15 @@ func TestLatency(t *testing.T) {
 	many := rowOf("write", 64, 20000)
 	many.Bidir, many.Transport, many.QPs = true, "sctp", 7
 	svg := string(drawn(t, Latency, []report.Row{many, rowOf("read", 1024, 150)}, ".svg"))
-	for _, want := range []string{"99.99 %", "50 %", "pair write, 64 B, depth 1, 7 QPs, both ways, SCTP", "pair read, 1 KiB, depth 1", "microseconds", "</svg>"} {
+	for _, want := range []string{"99.99 %", "50 %",
+		"pair write, 64 B, depth 1, 7 QPs, both ways, SCTP", "pair read, 1 KiB, depth 1", "microseconds",
+		"</svg>"} {
 		if !strings.Contains(svg, want) {
 			t.Errorf("no %q", want)
 		}
 	}
-	if again := string(drawn(t, Latency, []report.Row{many, rowOf("read", 1024, 150)}, ".svg")); again != svg {
+	if again := string(drawn(t, Latency, []report.Row{many, rowOf("read", 1024, 150)},
+		".svg")); again != svg {
 		t.Error("the same rows make another drawing")
 	}
 }
@@ -53,7 +58,8 @@ func TestLatency(t *testing.T) {
 func TestBandwidth(t *testing.T) {
 	rows := []report.Row{rowOf("write", 1<<20, 10), rowOf("write", 64, 10), rowOf("read", 64, 10)}
 	svg := string(drawn(t, Bandwidth, rows, ".svg"))
-	for _, want := range []string{"1 MiB", "64 B", "pair write, stream", "pair read, stream", "Gbit/s"} {
+	for _, want := range []string{"1 MiB", "64 B", "pair write, stream", "pair read, stream",
+		"Gbit/s"} {
 		if !strings.Contains(svg, want) {
 			t.Errorf("no %q", want)
 		}
@@ -63,7 +69,8 @@ func TestBandwidth(t *testing.T) {
 	}
 	deep := rows[0]
 	deep.Depth, deep.Wait = 16, "event"
-	if svg := string(drawn(t, Bandwidth, append(rows, deep), ".svg")); !strings.Contains(svg, "pair write, stream, depth 16, event") || strings.Count(svg, "pair write") != 2 {
+	if svg := string(drawn(t, Bandwidth, append(rows, deep), ".svg")); !strings.Contains(svg,
+		"pair write, stream, depth 16, event") || strings.Count(svg, "pair write") != 2 {
 		t.Error("another depth is not another line")
 	}
 	sorted := []report.Row{rows[1], rows[0], rows[2]}
@@ -90,7 +97,8 @@ func TestManyLines(t *testing.T) {
 
 func TestPNG(t *testing.T) {
 	for _, draw := range []func([]report.Row) (Chart, bool, error){Latency, Bandwidth} {
-		img, err := png.Decode(bytes.NewReader(drawn(t, draw, []report.Row{rowOf("send", 64, 100)}, ".png")))
+		img, err := png.Decode(bytes.NewReader(drawn(t, draw, []report.Row{rowOf("send", 64, 100)},
+			".png")))
 		if err != nil || img.Bounds().Dx() < 1000 {
 			t.Errorf("%v", err)
 		}

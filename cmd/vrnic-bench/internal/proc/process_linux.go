@@ -106,11 +106,12 @@ func (p *Process) Line() (string, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return "", fmt.Errorf("%s: %w: %s", strings.Join(p.cmd.Args, " "), err, strings.TrimSpace(p.stderr.String()))
+	return "", fmt.Errorf("%s: %w: %s", strings.Join(p.cmd.Args, " "), err,
+		strings.TrimSpace(p.stderr.String()))
 }
 
-// Ask sends the child a question and waits for its answer: JSON, a line each. If ctx ends first, so does
-// the child.
+// Ask sends the child a question and waits for its answer: JSON, a line each. If ctx ends first, so
+// does the child.
 func (p *Process) Ask(ctx context.Context, question, answer any) error {
 	line, err := json.Marshal(question)
 	if err != nil {
@@ -170,10 +171,12 @@ func FindVrnic() (path string, remove func(), err error) {
 		return "", nil, err
 	}
 	path = filepath.Join(dir, "vrnic")
-	out, err := exec.Command("go", "build", "-o", path, "github.com/vrnic/vrnic/cmd/vrnic").CombinedOutput()
+	out, err := exec.Command("go", "build", "-o", path,
+		"github.com/vrnic/vrnic/cmd/vrnic").CombinedOutput()
 	if err != nil {
 		os.RemoveAll(dir)
-		return "", nil, fmt.Errorf("no vrnic program beside this one nor in $PATH, and it cannot be built here (%w: %s): name it with --vrnic",
+		return "", nil, fmt.Errorf("no vrnic program beside this one nor in $PATH, and it cannot be "+
+			"built here (%w: %s): name it with --vrnic",
 			err, bytes.TrimSpace(out))
 	}
 	return path, func() { os.RemoveAll(dir) }, nil

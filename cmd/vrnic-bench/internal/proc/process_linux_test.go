@@ -101,7 +101,8 @@ func TestStartFails(t *testing.T) {
 // One that dies says why; one that answers nonsense is told apart.
 func TestAnswerFails(t *testing.T) {
 	for kind, want := range map[string]string{"mute": "it went wrong", "babble": "no JSON"} {
-		if err := mustStart(t, kind).Ask(t.Context(), 1, new(int)); err == nil || !strings.Contains(err.Error(), want) {
+		if err := mustStart(t, kind).Ask(t.Context(), 1, new(int)); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", kind, err, want)
 		}
 	}

@@ -16,7 +16,8 @@ const (
 	clearLine = "\r\x1b[K"
 )
 
-// A Line is rewritten in place. Its methods do nothing if there is no terminal, or the run is short.
+// A Line is rewritten in place. Its methods do nothing if there is no terminal, or the run is
+// short.
 type Line struct {
 	w     io.Writer
 	total time.Duration
@@ -72,7 +73,8 @@ func (l *Line) show() {
 		return
 	}
 	l.shown = true
-	fmt.Fprintf(l.w, "%s%s (%v of about %v)", clearLine, l.text, l.now().Sub(l.start).Round(time.Second), l.total.Round(time.Second))
+	fmt.Fprintf(l.w, "%s%s (%v of about %v)", clearLine, l.text,
+		l.now().Sub(l.start).Round(time.Second), l.total.Round(time.Second))
 }
 
 // Clear takes the line away, for something else to be printed there.

@@ -7,7 +7,8 @@ import (
 	"syscall"
 )
 
-// looksFirst is how often a polled reads without letting others run in between, as ends of vrnic's do.
+// looksFirst is how often a polled reads without letting others run in between, as ends of vrnic's
+// do.
 const looksFirst = 16
 
 // A polled reads a socket of the kernel, and never sleeps.

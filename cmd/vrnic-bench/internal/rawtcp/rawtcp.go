@@ -3,8 +3,8 @@
 //
 // The client begins with a mode and how many MiB of memory the server is to go through as it
 // reads, one octet each. Then it sends, and half-closes: of Sink the server reads all and answers
-// with the count as 8 octets, big-endian; of Echo it sends back what comes. Of PolledEcho it does so, and
-// looks for it again and again where Echo sleeps.
+// with the count as 8 octets, big-endian; of Echo it sends back what comes. Of PolledEcho it does
+// so, and looks for it again and again where Echo sleeps.
 //
 // Both ends go through as much memory as RDMA's messages outstanding take, for the caches' sake.
 package rawtcp
@@ -136,8 +136,8 @@ func Throughput(c net.Conn, size, slots int, d time.Duration) (r Result, err err
 	return r, nil
 }
 
-// Echoes has size octets echoed over c one time after the other for d, and closes it. With poll both ends look for them
-// again and again, where c is the kernel's.
+// Echoes has size octets echoed over c one time after the other for d, and closes it. With poll
+// both ends look for them again and again, where c is the kernel's.
 func Echoes(c net.Conn, size int, d time.Duration, poll bool) (r Result, err error) {
 	defer c.Close()
 	mode, from := Echo, io.Reader(c)

@@ -103,10 +103,12 @@ func CSV(w io.Writer, rows []Row) error {
 	return c.Error()
 }
 
-// Benchmarks writes rows as `go test -bench` does, for benchstat. Rows of the same thing are samples of it.
+// Benchmarks writes rows as `go test -bench` does, for benchstat. Rows of the same thing are
+// samples of it.
 func Benchmarks(goos, goarch string, procs int) Writer {
 	return func(w io.Writer, rows []Row) error {
-		if _, err := fmt.Fprintf(w, "goos: %s\ngoarch: %s\npkg: github.com/vrnic/vrnic/cmd/vrnic-bench\n", goos, goarch); err != nil {
+		if _, err := fmt.Fprintf(w, "goos: %s\ngoarch: %s\npkg: github.com/vrnic/vrnic/cmd/vrnic-bench\n",
+			goos, goarch); err != nil {
 			return err
 		}
 		for _, r := range rows {
@@ -120,7 +122,8 @@ func Benchmarks(goos, goarch string, procs int) Writer {
 
 func (r Row) benchmark(procs int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "BenchmarkVrnic/path=%s/op=%s/size=%d/depth=%d/qps=%d/processes=%d/%s/%s/%s", r.Path, r.Op, r.Size, r.Depth, r.QPs, r.Processes,
+	fmt.Fprintf(&b, "BenchmarkVrnic/path=%s/op=%s/size=%d/depth=%d/qps=%d/processes=%d/%s/%s/%s",
+		r.Path, r.Op, r.Size, r.Depth, r.QPs, r.Processes,
 		r.Pattern, r.Wait, r.Transport)
 	if r.Bidir {
 		b.WriteString("/bidir")
@@ -136,7 +139,8 @@ func (r Row) benchmark(procs int) string {
 		unit string
 	}{
 		{0, "ns/op"}, {r.Gbits * 1e9 / 8e6, "MB/s"},
-		{r.Lat.P50 * 1e3, "p50-ns"}, {r.Lat.P99 * 1e3, "p99-ns"}, {r.Lat.P999 * 1e3, "p99.9-ns"}, {r.Lat.P9999 * 1e3, "p99.99-ns"},
+		{r.Lat.P50 * 1e3, "p50-ns"}, {r.Lat.P99 * 1e3, "p99-ns"}, {r.Lat.P999 * 1e3, "p99.9-ns"},
+		{r.Lat.P9999 * 1e3, "p99.99-ns"},
 		{r.CPUPerMsg * 1e3, "cpu-ns/op"}, {r.Allocs, "allocs/op"},
 	}
 	if r.Rate > 0 {
@@ -165,7 +169,8 @@ func Percentiles(w io.Writer, rows []Row) error {
 		if i == 0 {
 			gap = ""
 		}
-		if _, err := fmt.Fprintf(w, "%s# %s %s %s depth %d QPs %d: microseconds\n", gap, r.Path, r.Op, Octets(r.Size), r.Depth, r.allQPs()); err != nil {
+		if _, err := fmt.Fprintf(w, "%s# %s %s %s depth %d QPs %d: microseconds\n", gap, r.Path, r.Op,
+			Octets(r.Size), r.Depth, r.allQPs()); err != nil {
 			return err
 		}
 		if err := r.Times.Print(w); err != nil {

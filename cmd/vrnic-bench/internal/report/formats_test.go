@@ -26,15 +26,20 @@ func sampleRows() []Row {
 	calls := 2.25
 	return []Row{
 		{
-			Path: "ring", Op: "write-imm", Size: 65536, Depth: 16, Seconds: 0.5, Messages: 123456, Gbits: 129.454,
-			Lat: latOf(h), CPUPerByte: 0.0125, CPUPerMsg: 0.8192, Allocs: 0.001, Syscalls: &calls, Rate: 246912, QPs: 4, Processes: 2,
+			Path: "ring", Op: "write-imm", Size: 65536, Depth: 16, Seconds: 0.5, Messages: 123456,
+			Gbits: 129.454,
+			Lat:   latOf(h), CPUPerByte: 0.0125, CPUPerMsg: 0.8192, Allocs: 0.001, Syscalls: &calls,
+			Rate: 246912, QPs: 4, Processes: 2,
 			Pattern: "stream", Wait: "event", Transport: "none", Bidir: true, Verified: true, Times: h,
 		},
 		{
-			Path: "tap", Op: "send", Size: 64, Depth: 1, Seconds: 1, Messages: 10000, Gbits: 0.00512, Rate: 10000, QPs: 1, Processes: 1,
-			Pattern: "pingpong", Wait: "adaptive", Transport: "sctp", Baseline: "kernel-tcp", Ratio: 2.5, RatioMin: 2, RatioMax: 3.25,
+			Path: "tap", Op: "send", Size: 64, Depth: 1, Seconds: 1, Messages: 10000, Gbits: 0.00512,
+			Rate: 10000, QPs: 1, Processes: 1,
+			Pattern: "pingpong", Wait: "adaptive", Transport: "sctp", Baseline: "kernel-tcp", Ratio: 2.5,
+			RatioMin: 2, RatioMax: 3.25,
 		},
-		{Path: "loop", Op: "read", Size: 8, Depth: 1, QPs: 1, Pattern: "stream", Wait: "adaptive", Transport: "none", Verified: true},
+		{Path: "loop", Op: "read", Size: 8, Depth: 1, QPs: 1, Pattern: "stream", Wait: "adaptive",
+			Transport: "none", Verified: true},
 	}
 }
 
@@ -51,7 +56,8 @@ func table(w io.Writer, rows []Row) error {
 }
 
 var formats = map[string]Writer{
-	"rows.table": table, "rows.json": JSON, "rows.csv": CSV, "rows.benchmarks": Benchmarks("linux", "amd64", 2), "rows.percentiles": Percentiles,
+	"rows.table": table, "rows.json": JSON, "rows.csv": CSV, "rows.benchmarks": Benchmarks("linux",
+		"amd64", 2), "rows.percentiles": Percentiles,
 }
 
 func TestFormats(t *testing.T) {

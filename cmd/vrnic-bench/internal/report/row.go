@@ -1,5 +1,5 @@
-// Package report makes rows of measurements, and writes them: for people, as JSON, as CSV, as Go benchmark
-// text, as percentiles.
+// Package report makes rows of measurements, and writes them: for people, as JSON, as CSV, as Go
+// benchmark text, as percentiles.
 package report
 
 import (
@@ -11,7 +11,8 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/meter"
 )
 
-// A Row is one measurement. Its JSON is part of the command line's contract: keys are added, never changed.
+// A Row is one measurement. Its JSON is part of the command line's contract: keys are added, never
+// changed.
 type Row struct {
 	Path     string  `json:"path"`
 	Op       string  `json:"op"`
@@ -24,7 +25,8 @@ type Row struct {
 
 	CPUPerByte float64 `json:"cpu_ns_per_byte"`
 	CPUPerMsg  float64 `json:"cpu_us_per_msg"`
-	Allocs     float64 `json:"allocs_per_msg"` // of vrnic-bench's processes and of daemons; not those of any run
+	// of vrnic-bench's processes and of daemons; not those of any run
+	Allocs float64 `json:"allocs_per_msg"`
 
 	Syscalls  *float64 `json:"syscalls_per_msg,omitempty"` // where they were counted
 	Rate      float64  `json:"msg_s"`
@@ -60,17 +62,20 @@ type Lat struct {
 func latOf(h *hist.Hist) Lat {
 	q := func(q float64) float64 { return micros(h.Quantile(q)) }
 	return Lat{
-		Min: micros(h.Min()), Mean: micros(h.Mean()), P50: q(0.5), P90: q(0.9), P99: q(0.99), P999: q(0.999), P9999: q(0.9999),
+		Min: micros(h.Min()), Mean: micros(h.Mean()), P50: q(0.5), P90: q(0.9), P99: q(0.99),
+		P999: q(0.999), P9999: q(0.9999),
 		Max: micros(h.Max()),
 	}
 }
 
-// NewRow makes the row of a measurement of spec on path that came to r and cost c. On a path of one device there
-// is no transport.
-func NewRow(path string, oneDevice bool, processes int, spec load.Spec, r load.Result, c meter.Cost) Row {
+// NewRow makes the row of a measurement of spec on path that came to r and cost c. On a path of one
+// device there is no transport.
+func NewRow(path string, oneDevice bool, processes int, spec load.Spec, r load.Result,
+	c meter.Cost) Row {
 	row := Row{
-		Path: path, Op: string(spec.Op), Size: spec.Size, Depth: spec.Depth, QPs: spec.QPs, Processes: processes,
-		Pattern: string(spec.Pattern), Wait: string(spec.Wait), Bidir: spec.Bidir, Transport: "tcp",
+		Path: path, Op: string(spec.Op), Size: spec.Size, Depth: spec.Depth, QPs: spec.QPs,
+		Processes: processes,
+		Pattern:   string(spec.Pattern), Wait: string(spec.Wait), Bidir: spec.Bidir, Transport: "tcp",
 		Seconds: r.Elapsed().Seconds(), Messages: r.Messages, Gbits: r.BitsPerSecond() / 1e9,
 		Lat: latOf(r.Times), Times: r.Times,
 	}

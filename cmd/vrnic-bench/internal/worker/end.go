@@ -41,7 +41,8 @@ func (w *Process) Open(ctx context.Context, spec load.Spec, role load.Role) (loa
 // An end is a load.End in a worker.
 type end struct{ w *Process }
 
-// ask calls the worker. One that does not answer in time is ended, so that the daemon ends its connections.
+// ask calls the worker. One that does not answer in time is ended, so that the daemon ends its
+// connections.
 func (e *end) ask(ctx context.Context, c call) (reply, error) {
 	var r reply
 	if err := e.w.p.Ask(ctx, c, &r); err != nil {

@@ -35,7 +35,8 @@ type reply struct {
 // maxLine bounds a call.
 const maxLine = 1 << 20
 
-// Serve says that it is ready and answers the calls that come from in, until its end or that of ctx.
+// Serve says that it is ready and answers the calls that come from in, until its end or that of
+// ctx.
 func Serve(ctx context.Context, dev rdma.Device, in io.Reader, out io.Writer) error {
 	w := &serving{dev: dev}
 	defer w.close()

@@ -63,14 +63,16 @@ func contextOf(t *testing.T) context.Context {
 func TestErrorsComeBack(t *testing.T) {
 	w := startWorker(t)
 	ctx := contextOf(t)
-	if _, err := w.Open(ctx, load.Spec{Op: "nonsense"}, load.A); err == nil || !strings.Contains(err.Error(), "nonsense") {
+	if _, err := w.Open(ctx, load.Spec{Op: "nonsense"}, load.A); err == nil ||
+		!strings.Contains(err.Error(), "nonsense") {
 		t.Errorf("%v", err)
 	}
 	e, err := w.Open(ctx, specOf(load.Write), load.A)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Connect(ctx, netip.MustParseAddrPort("10.77.0.1:9")); err == nil || !strings.Contains(err.Error(), "10.77.0.1:9") {
+	if err := e.Connect(ctx, netip.MustParseAddrPort("10.77.0.1:9")); err == nil ||
+		!strings.Contains(err.Error(), "10.77.0.1:9") {
 		t.Errorf("%v", err)
 	}
 	if _, err := e.Listen(netip.MustParseAddr("192.0.2.1")); err == nil {
@@ -103,7 +105,8 @@ func serve(t *testing.T, dev *vnic.Device) (ask func(string) reply) {
 	outR, outW := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		done <- Serve(context.Background(), c, inR, outW) // t.Context() ends before the clean-up that ends it by its input
+		// t.Context() ends before the clean-up that ends it by its input
+		done <- Serve(context.Background(), c, inR, outW)
 		outW.Close()
 	}()
 	out := bufio.NewReader(outR)
@@ -147,7 +150,8 @@ func TestCalls(t *testing.T) {
 			{call{Do: "prepare", Seed: 5}, call{Do: "prepare", Seed: 5}},
 			{call{Do: "move"}, call{Do: "move"}},
 			{call{Do: "check"}, call{Do: "check"}},
-			{call{Do: "run", Amount: load.Amount{Messages: 50}}, call{Do: "run", Amount: load.Amount{Messages: 50}}},
+			{call{Do: "run", Amount: load.Amount{Messages: 50}},
+				call{Do: "run", Amount: load.Amount{Messages: 50}}},
 			{call{Do: "close"}, call{Do: "close"}},
 		} {
 			if step.a.Do == "connect" {
@@ -187,7 +191,8 @@ func TestCalls(t *testing.T) {
 	if r := a(`{"Do":"dance"}`); r.Error == "" {
 		t.Error("it dances") // without an End
 	}
-	if r := a(`{"Do":"open","Role":"A","Spec":{"Op":"send","Size":64,"Depth":1,"QPs":1,"Pattern":"stream","Wait":"poll"}}`); r.Error != "" {
+	if r := a(
+		`{"Do":"open","Role":"A","Spec":{"Op":"send","Size":64,"Depth":1,"QPs":1,"Pattern":"stream","Wait":"poll"}}`); r.Error != "" {
 		t.Error(r.Error)
 	}
 	if r := a(`{"Do":"dance"}`); !strings.Contains(r.Error, "dance") {
@@ -195,7 +200,8 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// collecting says how much may be allocated before garbage is collected, in percent of what is alive.
+// collecting says how much may be allocated before garbage is collected, in percent of what is
+// alive.
 func collecting() uint64 {
 	percent := []metrics.Sample{{Name: "/gc/gogc:percent"}}
 	metrics.Read(percent)
@@ -230,7 +236,9 @@ func TestRunKeepsPools(t *testing.T) {
 	for _, keep := range []bool{true, false} {
 		const messages = 1000 // more than have receives: A waits for B to run
 		sent := make(chan reply)
-		go func() { sent <- must(a, call{Do: "run", Amount: load.Amount{Messages: messages, KeepPools: keep}}) }()
+		go func() {
+			sent <- must(a, call{Do: "run", Amount: load.Amount{Messages: messages, KeepPools: keep}})
+		}()
 		for ctx := contextOf(t); keep && collecting() != never; runtime.Gosched() {
 			if ctx.Err() != nil {
 				t.Fatal("it collects")

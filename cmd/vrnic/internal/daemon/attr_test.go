@@ -15,9 +15,9 @@ import (
 	"github.com/vrnic/vrnic/shm/shmtest"
 )
 
-// CM_INIT_QP_ATTR as rdma_init_qp_attr on an RNIC: INIT with the rights of a peer, and nothing for the
-// states that connecting enters, which MODIFY_QP refuses (V9). An id that is on no device has no
-// answer.
+// CM_INIT_QP_ATTR as rdma_init_qp_attr on an RNIC: INIT with the rights of a peer, and nothing for
+// the states that connecting enters, which MODIFY_QP refuses (V9). An id that is on no device has
+// no answer.
 func TestInitQPAttr(t *testing.T) {
 	d := daemontest.Start(t)
 	r := shmtest.NewRaw(t, d.Socket()).Hello()
@@ -31,12 +31,14 @@ func TestInitQPAttr(t *testing.T) {
 	if _, err := ask(bound, abi.StateInit); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("before it is bound: %v", err)
 	}
-	r.Must(abi.OpCMBind, &abi.CMBindRequest{ID: bound, Addr: abi.MakeSockAddr(netip.MustParseAddrPort("10.77.0.2:0"))}, nil)
+	r.Must(abi.OpCMBind, &abi.CMBindRequest{ID: bound,
+		Addr: abi.MakeSockAddr(netip.MustParseAddrPort("10.77.0.2:0"))}, nil)
 	for _, tt := range []struct {
 		state uint32
 		want  abi.CMInitQPAttrReply
 	}{
-		{1, abi.CMInitQPAttrReply{Mask: 1 | 8, State: 1, Access: 2 | 4, Port: 1}}, // IBV_QP_STATE | IBV_QP_ACCESS_FLAGS
+		// IBV_QP_STATE | IBV_QP_ACCESS_FLAGS
+		{1, abi.CMInitQPAttrReply{Mask: 1 | 8, State: 1, Access: 2 | 4, Port: 1}},
 		{2, abi.CMInitQPAttrReply{State: 2, Port: 1}},
 		{3, abi.CMInitQPAttrReply{State: 3, Port: 1}},
 	} {
@@ -50,12 +52,14 @@ func TestInitQPAttr(t *testing.T) {
 		}
 	}
 	wild := r.ID(ch)
-	r.Must(abi.OpCMBind, &abi.CMBindRequest{ID: wild, Addr: abi.MakeSockAddr(netip.MustParseAddrPort("0.0.0.0:0"))}, nil)
+	r.Must(abi.OpCMBind, &abi.CMBindRequest{ID: wild,
+		Addr: abi.MakeSockAddr(netip.MustParseAddrPort("0.0.0.0:0"))}, nil)
 	if _, err := ask(wild, abi.StateInit); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("bound to all devices: %v", err)
 	}
 	e := newRawEnd(t, d, 4096)
-	for mask, want := range map[uint32]error{0: nil, abi.ModifyQPState: syscall.EINVAL} { // what a mask of 0 leads to, and what RTR would
+	// what a mask of 0 leads to, and what RTR would
+	for mask, want := range map[uint32]error{0: nil, abi.ModifyQPState: syscall.EINVAL} {
 		req := &abi.ModifyQPRequest{QP: e.qp.CreateQPReply.QP, Mask: mask, State: mask * abi.StateRTR}
 		if _, err := e.Call(abi.OpModifyQP, req, nil); !errors.Is(err, want) {
 			t.Errorf("MODIFY_QP with mask %d: %v, want %v", mask, err, want)
@@ -63,8 +67,8 @@ func TestInitQPAttr(t *testing.T) {
 	}
 }
 
-// A listener and a connection go to another channel in the midst of things, as `ucmatose -m` has it: the
-// request that waited comes there, and so does the end of the connection.
+// A listener and a connection go to another channel in the midst of things, as `ucmatose -m` has
+// it: the request that waited comes there, and so does the end of the connection.
 func TestMigrate(t *testing.T) {
 	d := daemontest.Start(t)
 	peer := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic1"), 4096)
@@ -78,13 +82,15 @@ func TestMigrate(t *testing.T) {
 	connected := make(chan error, 1)
 	go func() {
 		var err error
-		peer.Conn, err = peer.Dev.Connect(t.Context(), peer.QP, addr, rdma.ConnParam{PrivateData: []byte("for you")})
+		peer.Conn, err = peer.Dev.Connect(t.Context(), peer.QP, addr, rdma.ConnParam{
+			PrivateData: []byte("for you")})
 		connected <- err
 	}()
 	c := d.Dial()
 	if !daemontest.Eventually(func() bool {
 		rows, err := c.List("cm")
-		return err == nil && slices.ContainsFunc(rows, func(r json.RawMessage) bool { return strings.Contains(string(r), `"state":"REQUEST"`) })
+		return err == nil && slices.ContainsFunc(rows,
+			func(r json.RawMessage) bool { return strings.Contains(string(r), `"state":"REQUEST"`) })
 	}) {
 		t.Fatal("no connection request")
 	}
@@ -93,7 +99,8 @@ func TestMigrate(t *testing.T) {
 	e.Must(abi.OpCMMigrate, &abi.CMMigrateRequest{ID: lis, Chan: to}, &r)
 	ev := e.WantEvent(to, abi.EvConnectRequest)
 	e.Must(abi.OpCMMigrate, &abi.CMMigrateRequest{ID: ev.Child, Chan: from}, &r)
-	e.Must(abi.OpCMAccept, &abi.CMConnectRequest{ID: ev.Child, PD: e.pd, Param: abi.ConnParam{QPN: e.qp.QPN, IRD: abi.ReadsDefault, ORD: abi.ReadsDefault}}, nil)
+	e.Must(abi.OpCMAccept, &abi.CMConnectRequest{ID: ev.Child, PD: e.pd, Param: abi.ConnParam{
+		QPN: e.qp.QPN, IRD: abi.ReadsDefault, ORD: abi.ReadsDefault}}, nil)
 	if ev := e.WantEvent(from, abi.EvEstablished); ev.Param.PrivateLen != 7 {
 		t.Errorf("%+v", ev.Param.PrivateLen)
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
 
-// This file runs one program, written against package rdma, on both implementations: a device in this
-// process (vnic.Context), and a device of a daemon through the rings (shm.Device). What it sees must be
-// the same, completion by completion.
+// This file runs one program, written against package rdma, on both implementations: a device in
+// this process (vnic.Context), and a device of a daemon through the rings (shm.Device). What it
+// sees must be the same, completion by completion.
 
 // worlds give two open devices that can reach each other.
 var worlds = []struct {
@@ -68,7 +68,8 @@ func onRings(t *testing.T, body func(c *contract)) {
 	}
 }
 
-const everyRight = rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead | rdma.RemoteAtomic | rdma.MWBind
+const everyRight = rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead | rdma.RemoteAtomic |
+	rdma.MWBind
 
 // open registers e's buffer anew, with every right.
 func (c *contract) open(e *daemontest.End) *daemontest.End {
@@ -79,8 +80,10 @@ func (c *contract) open(e *daemontest.End) *daemontest.End {
 	return e
 }
 
-// connected makes an end on each device, connects them with the messages of RFC 7306, and says which.
-func (c *contract) connected(change ...func(e *daemontest.End, cfg *rdma.QPConfig)) (x, y *daemontest.End) {
+// connected makes an end on each device, connects them with the messages of RFC 7306, and says
+// which.
+func (c *contract) connected(change ...func(e *daemontest.End, cfg *rdma.QPConfig)) (x,
+	y *daemontest.End) {
 	c.Helper()
 	x = c.open(daemontest.NewEnd(c, c.a, 1<<16))
 	y = c.open(daemontest.NewEnd(c, c.b, 1<<16, change...))
@@ -90,7 +93,8 @@ func (c *contract) connected(change ...func(e *daemontest.End, cfg *rdma.QPConfi
 
 func (c *contract) connect(x, y *daemontest.End) {
 	c.Helper()
-	daemontest.Connect(c, x, y, daemontest.Addr(c, y.Dev, false, 0), func(p *rdma.ConnParam) { p.Extensions = true })
+	daemontest.Connect(c, x, y, daemontest.Addr(c, y.Dev, false, 0),
+		func(p *rdma.ConnParam) { p.Extensions = true })
 	for _, e := range []*daemontest.End{x, y} {
 		if !e.Conn.Param().Extensions {
 			c.Error("the connection does not say that it has the messages of RFC 7306")
@@ -145,8 +149,8 @@ func (c *contract) sibling(y *daemontest.End, srq rdma.SRQ) (x2, y2 *daemontest.
 	return x2, &z
 }
 
-// One SRQ feeds two QPs, in the order of the posts; who waits for a receive gets it when it comes, all
-// that wait; the QPs refuse receives of their own.
+// One SRQ feeds two QPs, in the order of the posts; who waits for a receive gets it when it comes,
+// all that wait; the QPs refuse receives of their own.
 func TestContractSRQ(t *testing.T) {
 	onBoth(t, func(c *contract) {
 		var srq rdma.SRQ
@@ -155,7 +159,8 @@ func TestContractSRQ(t *testing.T) {
 		c.is("a receive on the QP", y.QP.PostRecv(&rdma.RecvWR{}), rdma.ErrInvalid)
 		_, err := y.QP.PostRecvs([]rdma.RecvWR{{}})
 		c.is("receives on the QP", err, rdma.ErrInvalid)
-		c.is("too many SGEs", srq.PostRecv(&rdma.RecvWR{SGEs: make([]rdma.SGE, srq.Config().MaxSGE+1)}), rdma.ErrInvalid)
+		c.is("too many SGEs", srq.PostRecv(&rdma.RecvWR{SGEs: make([]rdma.SGE, srq.Config().MaxSGE+1)}),
+			rdma.ErrInvalid)
 		if cfg := srq.Config(); cfg.MaxWR != 8 || cfg.MaxSGE < 2 {
 			c.Errorf("the SRQ is %+v", cfg)
 		}
@@ -170,7 +175,8 @@ func TestContractSRQ(t *testing.T) {
 			from.x.Fill(0, 50, byte(id))
 			from.x.Send(7, 0, 50)
 			from.x.WantOK("the Send", 7, rdma.WCSend)
-			if wc := y.WantOK("a receive of the SRQ", uint64(id+1), rdma.WCRecv); wc.QPN != from.y.QP.Num() || wc.ByteLen != 50 {
+			if wc := y.WantOK("a receive of the SRQ", uint64(id+1),
+				rdma.WCRecv); wc.QPN != from.y.QP.Num() || wc.ByteLen != 50 {
 				c.Errorf("completion %+v, want one of QP %d", wc, from.y.QP.Num())
 			}
 			y.Check("the message", (id+1)*100, 50, byte(id))
@@ -239,17 +245,20 @@ func TestContractImmediate(t *testing.T) {
 		y.Recv(1, 0, 100)
 		y.Recv(2, 200, 100)
 		x.Fill(0, 50, 3)
-		x.Post(&rdma.SendWR{ID: 1, Op: rdma.OpWriteImm, Flags: rdma.Signaled, SGEs: []rdma.SGE{x.SGE(0, 50)},
+		x.Post(&rdma.SendWR{ID: 1, Op: rdma.OpWriteImm, Flags: rdma.Signaled, SGEs: []rdma.SGE{
+			x.SGE(0, 50)},
 			RemoteAddr: y.MR.Addr() + 1000, RKey: y.MR.RKey(), Imm: 0x01020304, ImmLow: 0xfeedbeef})
 		x.Post(&rdma.SendWR{ID: 2, Op: rdma.OpSendImm, Flags: rdma.Signaled, Imm: 0xffffffff, ImmLow: 1})
 		x.WantOK("the Write", 1, rdma.WCWrite)
 		x.WantOK("the Send", 2, rdma.WCSend)
 		wc := y.WantOK("behind the Write", 1, rdma.WCRecvImm)
-		if wc.Imm != 0x01020304 || wc.ImmLow != 0xfeedbeef || wc.Flags != rdma.WCWithImm || wc.ByteLen != 0 {
+		if wc.Imm != 0x01020304 || wc.ImmLow != 0xfeedbeef || wc.Flags != rdma.WCWithImm ||
+			wc.ByteLen != 0 {
 			c.Errorf("completion %+v", wc)
 		}
 		y.Check("the Write", 1000, 50, 3)
-		if wc = y.WantOK("alone", 2, rdma.WCRecvImm); wc.Imm != 0xffffffff || wc.ImmLow != 1 || wc.Flags != rdma.WCWithImm {
+		if wc = y.WantOK("alone", 2, rdma.WCRecvImm); wc.Imm != 0xffffffff || wc.ImmLow != 1 ||
+			wc.Flags != rdma.WCWithImm {
 			c.Errorf("completion %+v", wc)
 		}
 	})
@@ -266,15 +275,20 @@ func TestContractAtomics(t *testing.T) {
 			args     rdma.AtomicArgs
 			old, new uint64
 		}{
-			{rdma.OpFetchAdd, rdma.WCFetchAdd, rdma.AtomicArgs{CompareAdd: 1<<40 + 5}, 1 << 50, 1<<50 + 1<<40 + 5},
-			{rdma.OpCompareSwap, rdma.WCCompareSwap, rdma.AtomicArgs{CompareAdd: 7, Swap: 1 << 63}, 7, 1 << 63},
+			{rdma.OpFetchAdd, rdma.WCFetchAdd, rdma.AtomicArgs{CompareAdd: 1<<40 + 5}, 1 << 50,
+				1<<50 + 1<<40 + 5},
+			{rdma.OpCompareSwap, rdma.WCCompareSwap, rdma.AtomicArgs{CompareAdd: 7, Swap: 1 << 63}, 7,
+				1 << 63},
 			{rdma.OpCompareSwap, rdma.WCCompareSwap, rdma.AtomicArgs{CompareAdd: 8, Swap: 1 << 63}, 7, 7},
-			{rdma.OpMaskedFetchAdd, rdma.WCFetchAdd, rdma.AtomicArgs{CompareAdd: 1<<32 | 1, SwapMask: 1<<63 | 1<<31}, ^uint64(0), 0},
-			{rdma.OpMaskedCompareSwap, rdma.WCCompareSwap, rdma.AtomicArgs{CompareAdd: 0x11, Swap: 0xabcd, CompareMask: 0xff, SwapMask: 0xff00}, 0x2211, 0xab11},
+			{rdma.OpMaskedFetchAdd, rdma.WCFetchAdd, rdma.AtomicArgs{CompareAdd: 1<<32 | 1,
+				SwapMask: 1<<63 | 1<<31}, ^uint64(0), 0},
+			{rdma.OpMaskedCompareSwap, rdma.WCCompareSwap, rdma.AtomicArgs{CompareAdd: 0x11, Swap: 0xabcd,
+				CompareMask: 0xff, SwapMask: 0xff00}, 0x2211, 0xab11},
 		} {
 			binary.NativeEndian.PutUint64(target, tt.old)
 			clear(old)
-			x.Post(&rdma.SendWR{ID: uint64(i), Op: tt.op, Flags: rdma.Signaled, SGEs: []rdma.SGE{x.SGE(128, 8)},
+			x.Post(&rdma.SendWR{ID: uint64(i), Op: tt.op, Flags: rdma.Signaled, SGEs: []rdma.SGE{
+				x.SGE(128, 8)},
 				RemoteAddr: y.MR.Addr() + 64, RKey: y.MR.RKey(), Atomic: tt.args})
 			if wc := x.WantOK("an atomic", uint64(i), tt.wc); wc.ByteLen != 8 {
 				c.Errorf("%v: %+v", tt.op, wc)
@@ -290,18 +304,22 @@ func TestContractAtomics(t *testing.T) {
 }
 
 // bind is a BindMW or RegMR request of y's for n octets of its buffer; the peer calls the first at.
-func bind(op rdma.Opcode, y *daemontest.End, key uint32, off int, n uint64, access rdma.Access, at uint64) *rdma.SendWR {
+func bind(op rdma.Opcode, y *daemontest.End, key uint32, off int, n uint64, access rdma.Access,
+	at uint64) *rdma.SendWR {
 	return &rdma.SendWR{ID: 50, Op: op, Flags: rdma.Signaled, RKey: key, RemoteAddr: at,
-		Range: rdma.MemRange{Addr: y.MR.Addr() + uint64(off), Length: n, LKey: y.MR.LKey(), Access: access}}
+		Range: rdma.MemRange{Addr: y.MR.Addr() + uint64(off), Length: n, LKey: y.MR.LKey(),
+			Access: access}}
 }
 
 func writeTo(x *daemontest.End, key uint32, at uint64, n int) *rdma.SendWR {
-	return &rdma.SendWR{ID: 60, Op: rdma.OpWrite, Flags: rdma.Signaled, SGEs: []rdma.SGE{x.SGE(0, n)}, RemoteAddr: at, RKey: key}
+	return &rdma.SendWR{ID: 60, Op: rdma.OpWrite, Flags: rdma.Signaled, SGEs: []rdma.SGE{x.SGE(0, n)},
+		RemoteAddr: at, RKey: key}
 }
 
 // readFrom reads what is written before: a Write is complete when it has been sent.
 func readFrom(x *daemontest.End, key uint32, at uint64, n int) *rdma.SendWR {
-	return &rdma.SendWR{ID: 61, Op: rdma.OpRead, Flags: rdma.Signaled, SGEs: []rdma.SGE{x.SGE(1000, n)}, RemoteAddr: at, RKey: key}
+	return &rdma.SendWR{ID: 61, Op: rdma.OpRead, Flags: rdma.Signaled, SGEs: []rdma.SGE{
+		x.SGE(1000, n)}, RemoteAddr: at, RKey: key}
 }
 
 // Windows of both types: bound, zero based and not, used, and ended by each means.
@@ -338,7 +356,8 @@ func TestContractWindows(t *testing.T) {
 					y.WantOK("invalidate", 51, rdma.WCLocalInv)
 				default:
 					y.Recv(52, 2000, 10)
-					x.Post(&rdma.SendWR{ID: 62, Op: rdma.OpSendInv, Flags: rdma.Signaled, SGEs: []rdma.SGE{x.SGE(0, 5)}, InvKey: key})
+					x.Post(&rdma.SendWR{ID: 62, Op: rdma.OpSendInv, Flags: rdma.Signaled, SGEs: []rdma.SGE{
+						x.SGE(0, 5)}, InvKey: key})
 					x.WantOK("Send with Invalidate", 62, rdma.WCSend)
 					if wc := y.WantOK("the Send", 52, rdma.WCRecv); wc.Flags != rdma.WCWithInv || wc.Imm != key {
 						c.Errorf("completion %+v, want key %#x", wc, key)
@@ -376,7 +395,8 @@ func TestContractRegMR(t *testing.T) {
 		x.Send(3, 0, 1)
 		y.WantOK("what comes behind the Write", 2, rdma.WCRecv)
 		x.WantOK("", 3, rdma.WCSend)
-		y.Post(&rdma.SendWR{ID: 4, Op: rdma.OpSend, Flags: rdma.Signaled, SGEs: []rdma.SGE{{Addr: 0x5000, Length: 100, LKey: key}}})
+		y.Post(&rdma.SendWR{ID: 4, Op: rdma.OpSend, Flags: rdma.Signaled, SGEs: []rdma.SGE{
+			{Addr: 0x5000, Length: 100, LKey: key}}})
 		y.WantOK("a Send from it", 4, rdma.WCSend)
 		x.WantOK("the Send", 1, rdma.WCRecv)
 		if !bytes.Equal(x.Buf.Bytes()[3000:3100], x.Buf.Bytes()[:100]) {
@@ -390,7 +410,8 @@ func TestContractRegMR(t *testing.T) {
 	})
 }
 
-// What goes wrong goes wrong in the same way: which post is refused, which completes with which status.
+// What goes wrong goes wrong in the same way: which post is refused, which completes with which
+// status.
 func TestContractErrors(t *testing.T) {
 	type wrong struct {
 		name string
@@ -420,15 +441,18 @@ func TestContractErrors(t *testing.T) {
 			x.Post(&rdma.SendWR{ID: 50, Op: rdma.OpLocalInv, InvKey: 0x12345678})
 		}, rdma.WCLocQPOp},
 		{"an atomic that is not aligned", func(c *contract, x, y *daemontest.End) {
-			x.Post(&rdma.SendWR{ID: 50, Op: rdma.OpFetchAdd, SGEs: []rdma.SGE{x.SGE(0, 8)}, RemoteAddr: y.MR.Addr() + 4, RKey: y.MR.RKey()})
+			x.Post(&rdma.SendWR{ID: 50, Op: rdma.OpFetchAdd, SGEs: []rdma.SGE{x.SGE(0, 8)},
+				RemoteAddr: y.MR.Addr() + 4, RKey: y.MR.RKey()})
 		}, rdma.WCRemOp},
 		{"an atomic without the right", func(c *contract, x, y *daemontest.End) {
 			mr, err := y.PD.RegisterMemory(y.Buf.Bytes(), everyRight&^rdma.RemoteAtomic)
 			c.ok(err)
-			x.Post(&rdma.SendWR{ID: 50, Op: rdma.OpFetchAdd, SGEs: []rdma.SGE{x.SGE(0, 8)}, RemoteAddr: mr.Addr(), RKey: mr.RKey()})
+			x.Post(&rdma.SendWR{ID: 50, Op: rdma.OpFetchAdd, SGEs: []rdma.SGE{x.SGE(0, 8)},
+				RemoteAddr: mr.Addr(), RKey: mr.RKey()})
 		}, rdma.WCRemAccess},
 		{"an atomic into a key that there is not", func(c *contract, x, y *daemontest.End) {
-			x.Post(&rdma.SendWR{ID: 50, Op: rdma.OpFetchAdd, SGEs: []rdma.SGE{{Addr: 8, Length: 8, LKey: 1}}, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()})
+			x.Post(&rdma.SendWR{ID: 50, Op: rdma.OpFetchAdd, SGEs: []rdma.SGE{{Addr: 8, Length: 8, LKey: 1}},
+				RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()})
 		}, rdma.WCLocProt},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -469,7 +493,8 @@ func TestContractErrors(t *testing.T) {
 	})
 }
 
-// Without ConnParam.Extensions nothing of RFC 7306 goes over the wire; within a device it always works.
+// Without ConnParam.Extensions nothing of RFC 7306 goes over the wire; within a device it always
+// works.
 func TestContractNoExtensions(t *testing.T) {
 	onBoth(t, func(c *contract) {
 		x, y := c.open(daemontest.NewEnd(c, c.a, 4096)), c.open(daemontest.NewEnd(c, c.b, 4096))
@@ -478,7 +503,8 @@ func TestContractNoExtensions(t *testing.T) {
 		if got := x.Conn.Param().Extensions; got != loop {
 			c.Errorf("the connection says %v, within a device: %v", got, loop)
 		}
-		x.Post(&rdma.SendWR{ID: 1, Op: rdma.OpFetchAdd, Flags: rdma.Signaled, SGEs: []rdma.SGE{x.SGE(0, 8)}, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()})
+		x.Post(&rdma.SendWR{ID: 1, Op: rdma.OpFetchAdd, Flags: rdma.Signaled, SGEs: []rdma.SGE{
+			x.SGE(0, 8)}, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()})
 		want := rdma.WCLocQPOp
 		if loop {
 			want = rdma.WCSuccess
@@ -504,7 +530,8 @@ func TestContractAttr(t *testing.T) {
 	})
 }
 
-// A receive of an SRQ takes its place until it has been polled, or its QP has gone, however that went.
+// A receive of an SRQ takes its place until it has been polled, or its QP has gone, however that
+// went.
 func TestSRQPlaces(t *testing.T) {
 	onRings(t, func(c *contract) {
 		var srq rdma.SRQ
@@ -540,8 +567,8 @@ func TestSRQPlaces(t *testing.T) {
 	})
 }
 
-// A QP that has its share of an SRQ goes on when its completions are polled, although nothing is posted:
-// nobody tells the daemon of a poll.
+// A QP that has its share of an SRQ goes on when its completions are polled, although nothing is
+// posted: nobody tells the daemon of a poll.
 func TestContractSRQShare(t *testing.T) {
 	onBoth(t, func(c *contract) {
 		var srq rdma.SRQ

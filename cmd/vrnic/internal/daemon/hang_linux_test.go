@@ -21,9 +21,9 @@ import (
 	"github.com/vrnic/vrnic/shm/shmtest"
 )
 
-// A FUSE file system with one file, "page", of 1 MiB, whose content never comes: a copy to or from a mapping
-// of it hangs, deaf to SIGKILL, until the file system's process has ended. It is a process of its own, since
-// ours could not end either.
+// A FUSE file system with one file, "page", of 1 MiB, whose content never comes: a copy to or from
+// a mapping of it hangs, deaf to SIGKILL, until the file system's process has ended. It is a
+// process of its own, since ours could not end either.
 
 const hungSize = 1 << 20
 
@@ -38,7 +38,8 @@ func TestHelperFUSE(t *testing.T) {
 	dir := daemontest.Child(t)[0]
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err == nil {
-		err = unix.Mount("vrnic", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd))
+		err = unix.Mount("vrnic", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV,
+			fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd))
 	}
 	if err != nil {
 		daemontest.Tell("cannot", err)
@@ -128,8 +129,8 @@ func hungFile(t *testing.T) (path string, fs *daemontest.ChildProcess) {
 // The clients' regions on the file begin here, each connection's part of it hungPart further on.
 const hungIOVA, hungPart = rawIOVA << 1, 64 << 10
 
-// TestHelperHung is a client whose memory is a mapping of the file args[1]. It connects to the other args, sends
-// from it to the even ones, and tells the key to the odd ones, who write there.
+// TestHelperHung is a client whose memory is a mapping of the file args[1]. It connects to the
+// other args, sends from it to the even ones, and tells the key to the odd ones, who write there.
 func TestHelperHung(t *testing.T) {
 	args := daemontest.Child(t)
 	f, err := os.OpenFile(args[1], os.O_RDWR, 0)
@@ -161,9 +162,9 @@ func TestHelperHung(t *testing.T) {
 	time.Sleep(time.Hour) // until it is killed
 }
 
-// A client whose memory hangs, in the midst of copies out of it and into it, within its device and over TCP,
-// holds up nobody but itself: others' messages, new sessions and lists go on. When it is killed its peers see
-// that at once, and its session is stuck until the last copy is back.
+// A client whose memory hangs, in the midst of copies out of it and into it, within its device and
+// over TCP, holds up nobody but itself: others' messages, new sessions and lists go on. When it is
+// killed its peers see that at once, and its session is stuck until the last copy is back.
 func TestMemoryHangs(t *testing.T) {
 	wantSoon(t, 2*time.Second, func() time.Duration { return memoryHangs(t) })
 }
@@ -215,7 +216,8 @@ func memoryHangs(t *testing.T) (took time.Duration) {
 			p.Recv(1, 0, 1000)
 			continue
 		}
-		p.Post(&rdma.SendWR{ID: 1, Op: rdma.OpWrite, Flags: rdma.Signaled, SGEs: []rdma.SGE{p.SGE(0, 1000)},
+		p.Post(&rdma.SendWR{ID: 1, Op: rdma.OpWrite, Flags: rdma.Signaled, SGEs: []rdma.SGE{
+			p.SGE(0, 1000)},
 			RemoteAddr: hungIOVA + uint64(i)*hungPart, RKey: uint32(rkey)})
 	}
 	for range peers {

@@ -38,7 +38,8 @@ func stable(t *testing.T, row json.RawMessage) string {
 	var b strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		switch k {
-		case "session", "pid", "uid", "comm", "dev", "qpn", "mrn", "cqn", "id", "stag", "pdn", "local", "port":
+		case "session", "pid", "uid", "comm", "dev", "qpn", "mrn", "cqn", "id", "stag", "pdn",
+			"local", "port":
 			fmt.Fprintf(&b, "%s=%v ", k, m[k])
 		}
 	}
@@ -77,7 +78,8 @@ func TestKeysOfOthers(t *testing.T) {
 		})
 		t.Run(path.name+" receive", func(t *testing.T) {
 			a, b := pair(t)
-			if err := b.QP.PostRecv(&rdma.RecvWR{ID: 1, SGEs: []rdma.SGE{{Addr: victim.MR.Addr(), Length: 64, LKey: victim.MR.LKey()}}}); err != nil {
+			if err := b.QP.PostRecv(&rdma.RecvWR{ID: 1, SGEs: []rdma.SGE{{Addr: victim.MR.Addr(), Length: 64,
+				LKey: victim.MR.LKey()}}}); err != nil {
 				t.Fatal(err)
 			}
 			a.Send(2, 0, 64)
@@ -197,14 +199,22 @@ func TestHandlesOfOthers(t *testing.T) {
 			}
 		}
 		for what, errno := range map[string]syscall.Errno{
-			"MODIFY_QP":                 r.call(abi.OpModifyQP, abi.ModifyQPRequest{QP: h, Mask: abi.ModifyQPState, State: abi.StateErr}, &abi.EmptyReply{}),
-			"REG_MR of a mem":           r.call(abi.OpRegMR, abi.RegMRRequest{PD: pd.PD, Mode: abi.ModeShared, Mem: h, Length: 64, Access: 1}, &abi.RegMRReply{}),
-			"REREG_MR":                  r.call(abi.OpReregMR, abi.ReregMRRequest{MR: h, Flags: abi.ReregAccess}, &abi.RegMRReply{}),
-			"MODIFY_SRQ":                r.call(abi.OpModifySRQ, abi.ModifySRQRequest{SRQ: h}, &abi.EmptyReply{}),
-			"CM_MIGRATE":                r.call(abi.OpCMMigrate, abi.CMMigrateRequest{ID: h, Chan: h}, &abi.CMMigrateReply{}),
-			"CM_INIT_QP_ATTR":           r.call(abi.OpCMInitQPAttr, abi.CMInitQPAttrRequest{ID: h, State: 1}, &abi.CMInitQPAttrReply{}),
-			"CM_BIND":                   r.call(abi.OpCMBind, abi.CMBindRequest{ID: h, Addr: abi.MakeSockAddr(daemontest.Addr(t, victim.Dev, false, 0))}, &abi.EmptyReply{}),
-			"CM_CREATE_ID on a channel": r.call(abi.OpCMCreateID, abi.CMCreateIDRequest{Chan: h, PS: abi.PSTCP, Type: 2}, &abi.CMCreateIDReply{}),
+			"MODIFY_QP": r.call(abi.OpModifyQP, abi.ModifyQPRequest{
+				QP: h, Mask: abi.ModifyQPState, State: abi.StateErr}, &abi.EmptyReply{}),
+			"REG_MR of a mem": r.call(abi.OpRegMR, abi.RegMRRequest{PD: pd.PD,
+				Mode: abi.ModeShared, Mem: h, Length: 64, Access: 1}, &abi.RegMRReply{}),
+			"REREG_MR": r.call(abi.OpReregMR, abi.ReregMRRequest{
+				MR: h, Flags: abi.ReregAccess}, &abi.RegMRReply{}),
+			"MODIFY_SRQ": r.call(abi.OpModifySRQ, abi.ModifySRQRequest{SRQ: h},
+				&abi.EmptyReply{}),
+			"CM_MIGRATE": r.call(abi.OpCMMigrate, abi.CMMigrateRequest{ID: h, Chan: h},
+				&abi.CMMigrateReply{}),
+			"CM_INIT_QP_ATTR": r.call(abi.OpCMInitQPAttr, abi.CMInitQPAttrRequest{ID: h, State: 1},
+				&abi.CMInitQPAttrReply{}),
+			"CM_BIND": r.call(abi.OpCMBind, abi.CMBindRequest{
+				ID: h, Addr: abi.MakeSockAddr(daemontest.Addr(t, victim.Dev, false, 0))}, &abi.EmptyReply{}),
+			"CM_CREATE_ID on a channel": r.call(abi.OpCMCreateID, abi.CMCreateIDRequest{
+				Chan: h, PS: abi.PSTCP, Type: 2}, &abi.CMCreateIDReply{}),
 		} {
 			if errno != syscall.ENOENT {
 				t.Errorf("%s of handle %d: %v, want %v", what, h, errno, syscall.ENOENT)
@@ -212,15 +222,17 @@ func TestHandlesOfOthers(t *testing.T) {
 		}
 		if h != pd.PD {
 			for what, errno := range map[string]syscall.Errno{
-				"ALLOC_MW":   r.call(abi.OpAllocMW, abi.AllocMWRequest{PD: h, Type: 1}, &abi.AllocMWReply{}),
-				"ALLOC_MR":   r.call(abi.OpAllocMR, abi.AllocMRRequest{PD: h, MaxLen: 1}, &abi.RegMRReply{}),
-				"CREATE_SRQ": r.call(abi.OpCreateSRQ, abi.CreateSRQRequest{PD: h, MaxWR: 1}, &abi.CreateSRQReply{}),
+				"ALLOC_MW": r.call(abi.OpAllocMW, abi.AllocMWRequest{PD: h, Type: 1}, &abi.AllocMWReply{}),
+				"ALLOC_MR": r.call(abi.OpAllocMR, abi.AllocMRRequest{PD: h, MaxLen: 1}, &abi.RegMRReply{}),
+				"CREATE_SRQ": r.call(abi.OpCreateSRQ, abi.CreateSRQRequest{PD: h, MaxWR: 1},
+					&abi.CreateSRQReply{}),
 			} {
 				if errno != syscall.ENOENT {
 					t.Errorf("%s in PD %d: %v, want %v", what, h, errno, syscall.ENOENT)
 				}
 			}
-			if errno := r.call(abi.OpDeallocPD, abi.HandleRequest{Handle: h}, &abi.EmptyReply{}); errno != syscall.ENOENT {
+			if errno := r.call(abi.OpDeallocPD, abi.HandleRequest{Handle: h}, &abi.EmptyReply{}); errno !=
+				syscall.ENOENT {
 				t.Errorf("DEALLOC_PD of handle %d: %v", h, errno)
 			}
 		}
@@ -231,7 +243,8 @@ func TestHandlesOfOthers(t *testing.T) {
 	if errno := r.call(abi.OpCMCreateChan, abi.EmptyReply{}, &ch); errno != 0 {
 		t.Fatal(errno)
 	}
-	if errno := r.call(abi.OpCMCreateID, abi.CMCreateIDRequest{Chan: ch.Chan, PS: abi.PSTCP, Type: 2}, &id); errno != 0 {
+	if errno := r.call(abi.OpCMCreateID, abi.CMCreateIDRequest{Chan: ch.Chan, PS: abi.PSTCP, Type: 2},
+		&id); errno != 0 {
 		t.Fatal(errno)
 	}
 	connect := abi.CMConnectRequest{ID: id.ID, PD: pd.PD, Param: abi.ConnParam{QPN: victim.QP.Num()}}
@@ -274,23 +287,26 @@ func TestHelperLister(t *testing.T) {
 	daemontest.Tell("srqs", srqs)
 }
 
-// listed makes a QP with an SRQ, and with the region that it comes with a window: two rows of kind mr.
+// listed makes a QP with an SRQ, and with the region that it comes with a window: two rows of kind
+// mr.
 func listed(t *testing.T, c *shm.Client) (e *daemontest.End, srq rdma.SRQ) {
 	t.Helper()
-	e = daemontest.NewEnd(t, daemontest.Open(t, c, "vrnic0"), 4096, func(e *daemontest.End, cfg *rdma.QPConfig) {
-		var err error
-		if srq, err = e.PD.CreateSRQ(rdma.SRQConfig{MaxWR: 4}); err != nil {
-			t.Fatal(err)
-		}
-		cfg.SRQ = srq
-	})
+	e = daemontest.NewEnd(t, daemontest.Open(t, c, "vrnic0"), 4096,
+		func(e *daemontest.End, cfg *rdma.QPConfig) {
+			var err error
+			if srq, err = e.PD.CreateSRQ(rdma.SRQConfig{MaxWR: 4}); err != nil {
+				t.Fatal(err)
+			}
+			cfg.SRQ = srq
+		})
 	if _, err := e.PD.AllocMW(rdma.MWType2); err != nil {
 		t.Fatal(err)
 	}
 	return e, srq
 }
 
-// SRQs and windows are in the rows of the QPs and regions that they belong to, and SRQs have counters.
+// SRQs and windows are in the rows of the QPs and regions that they belong to, and SRQs have
+// counters.
 func TestListShared(t *testing.T) {
 	d := daemontest.Start(t)
 	c := d.Dial()
@@ -308,8 +324,10 @@ func TestListShared(t *testing.T) {
 	if _, err := e.PD.AllocMR(100); err != nil {
 		t.Fatal(err)
 	}
-	e.Post(&rdma.SendWR{ID: 1, Op: rdma.OpBindMW, Flags: rdma.Signaled, RKey: rdma.NextKey(mw.RKey()), RemoteAddr: 0x77,
-		Range: rdma.MemRange{Addr: mr.Addr() + 8, Length: 16, LKey: mr.LKey(), Access: rdma.RemoteRead}})
+	e.Post(&rdma.SendWR{ID: 1, Op: rdma.OpBindMW, Flags: rdma.Signaled, RKey: rdma.NextKey(mw.RKey()),
+		RemoteAddr: 0x77,
+		Range: rdma.MemRange{Addr: mr.Addr() + 8, Length: 16, LKey: mr.LKey(),
+			Access: rdma.RemoteRead}})
 	e.WantOK("bind", 1, rdma.WCBindMW)
 	if err := srq.PostRecv(&rdma.RecvWR{ID: 2, SGEs: []rdma.SGE{e.SGE(0, 10)}}); err != nil {
 		t.Fatal(err)
@@ -339,7 +357,8 @@ func TestListShared(t *testing.T) {
 	find(rows, err, fmt.Sprintf(`"qpn":%d,`, x.QP.Num()), `"srqn":null,`)
 	rows, err = c.List("mr")
 	find(rows, err, `"kind":"window"`, `"type":2,"mrn":null,"iova":null`)
-	find(rows, err, `"kind":"window"`, `"type":2,`, `"iova":"0x77","length":16,"access":"--r--",`+strings.TrimSuffix(qpn, ","))
+	find(rows, err, `"kind":"window"`, `"type":2,`, `"iova":"0x77","length":16,"access":"--r--",`+
+		strings.TrimSuffix(qpn, ","))
 	find(rows, err, `"kind":"region"`, `"mode":"shared","valid":true,"users":1,`)
 	find(rows, err, `"kind":"fast"`, `"length":100,`, `"valid":false,`)
 	rows, err = c.List("dev")
@@ -406,7 +425,8 @@ func TestListDaemon(t *testing.T) {
 		kept[i] = new([64]byte)
 	}
 	after := look()
-	if after.PID != os.Getpid() || after.Allocs < before.Allocs+many || after.Goroutines == 0 || after.Heap == 0 || after.Collections < before.Collections {
+	if after.PID != os.Getpid() || after.Allocs < before.Allocs+many || after.Goroutines == 0 ||
+		after.Heap == 0 || after.Collections < before.Collections {
 		t.Errorf("%+v, then %+v", before, after)
 	}
 	runtime.KeepAlive(kept)
@@ -436,7 +456,8 @@ func startNobody(t *testing.T, helper string, args ...string) *daemontest.ChildP
 func TestLimits(t *testing.T) {
 	d := daemontest.Start(t, func(c *daemon.Config) {
 		c.Limits = server.DefaultLimits()
-		for _, s := range []string{"pds=2", "mrs=2", "cqs=2", "qps=2", "depth=64", "cq-depth=128", "mem-bytes=8192", "cm-ids=2", "srqs=2", "mws=2", "sessions-per-uid=2"} {
+		for _, s := range []string{"pds=2", "mrs=2", "cqs=2", "qps=2", "depth=64", "cq-depth=128",
+			"mem-bytes=8192", "cm-ids=2", "srqs=2", "mws=2", "sessions-per-uid=2"} {
 			if err := c.Limits.Set(s); err != nil {
 				t.Fatal(err)
 			}
@@ -463,10 +484,13 @@ func TestLimits(t *testing.T) {
 			_, err := pd.CreateQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq})
 			return err
 		},
-		"SRQ":      func() error { _, err := pd.CreateSRQ(rdma.SRQConfig{}); return err },
-		"window":   func() error { _, err := pd.AllocMW(rdma.MWType1); return err },
-		"buffer":   func() error { _, err := dev.AllocBuffer(4096); return err },
-		"listener": func() error { _, err := dev.Listen(daemontest.Addr(t, dev, false, 0), 0); return err },
+		"SRQ":    func() error { _, err := pd.CreateSRQ(rdma.SRQConfig{}); return err },
+		"window": func() error { _, err := pd.AllocMW(rdma.MWType1); return err },
+		"buffer": func() error { _, err := dev.AllocBuffer(4096); return err },
+		"listener": func() error {
+			_, err := dev.Listen(daemontest.Addr(t, dev, false, 0), 0)
+			return err
+		},
 	} {
 		var err error
 		n := 0
@@ -480,7 +504,8 @@ func TestLimits(t *testing.T) {
 	if _, err := dev.CreateCQ(129); err == nil || errors.Is(err, rdma.ErrLimit) {
 		t.Errorf("a CQ deeper than the limit: %v, want an invalid argument", err)
 	}
-	if a := dev.Attr(); a.MaxQP != 2 || a.MaxDepth != 64 || a.MaxCQ != 2 || a.MaxPD != 2 || a.MaxMR != 2 || a.MaxSRQ != 2 || a.MaxMW != 2 || a.MaxSRQWR != 64 {
+	if a := dev.Attr(); a.MaxQP != 2 || a.MaxDepth != 64 || a.MaxCQ != 2 || a.MaxPD != 2 ||
+		a.MaxMR != 2 || a.MaxSRQ != 2 || a.MaxMW != 2 || a.MaxSRQWR != 64 {
 		t.Errorf("the attributes do not show the limits: %+v", a)
 	}
 	other := daemontest.Open(t, d.Dial(), "vrnic0") // has all of its own

@@ -80,20 +80,23 @@ func TestHelperClient(t *testing.T) {
 		stay()
 	case stageWaiting:
 		go func() {
-			time.Sleep(10 * time.Millisecond) // most likely it blocks by then; being killed must be right either way
+			// most likely it blocks by then; being killed must be right either way
+			time.Sleep(10 * time.Millisecond)
 			daemontest.Tell("at", stage)
 		}()
 		e.WC("nobody completes this")
 	case stageTraffic:
 		for i := uint64(0); ; i++ {
-			wr := rdma.SendWR{ID: i, Op: rdma.OpWrite, Flags: rdma.Signaled, SGEs: []rdma.SGE{e.SGE(0, 1<<20)},
+			wr := rdma.SendWR{ID: i, Op: rdma.OpWrite, Flags: rdma.Signaled, SGEs: []rdma.SGE{
+				e.SGE(0, 1<<20)},
 				RemoteAddr: peer.RemoteAddr, RKey: peer.RKey}
 			if i%2 == 1 {
 				wr.Op = rdma.OpRead
 			}
 			e.Post(&wr)
 			if i >= 8 {
-				e.WantOK("traffic", i-8, map[bool]rdma.WCOpcode{false: rdma.WCWrite, true: rdma.WCRead}[i%2 == 1])
+				e.WantOK("traffic", i-8, map[bool]rdma.WCOpcode{false: rdma.WCWrite,
+					true: rdma.WCRead}[i%2 == 1])
 			}
 			if i == 16 {
 				daemontest.Tell("at", stage)
@@ -126,8 +129,8 @@ func ownTraffic(t *testing.T, socket, device string, addr netip.AddrPort) {
 	}
 }
 
-// others makes objects of all further kinds: an SRQ with a QP and receives, a window, a region without
-// memory.
+// others makes objects of all further kinds: an SRQ with a QP and receives, a window, a region
+// without memory.
 func others(t *testing.T, e *daemontest.End) {
 	srq, err := e.PD.CreateSRQ(rdma.SRQConfig{MaxWR: 4})
 	if err == nil {
@@ -181,17 +184,22 @@ func TestClientKilled(t *testing.T) {
 			d := daemontest.Start(t)
 			c := d.Dial()
 			dev := daemontest.Open(t, c, "vrnic1")
-			for _, stage := range []string{stageHello, stageObjects, stageListening, stageConnecting, stageRequested, stageIdle, stageWaiting, stageTraffic, stageOwn} {
+			for _, stage := range []string{stageHello, stageObjects, stageListening, stageConnecting,
+				stageRequested, stageIdle, stageWaiting, stageTraffic, stageOwn} {
 				t.Run(stage, func(t *testing.T) {
-					wantSoon(t, time.Second, func() time.Duration { return testClientKilled(t, d, c, dev, path.child, stage) })
+					wantSoon(t, time.Second, func() time.Duration {
+						return testClientKilled(t, d, c, dev, path.child, stage)
+					})
 				})
 			}
 		})
 	}
 }
 
-// testClientKilled kills a client at a stage, and returns how long its peer took to see that, if it had one.
-func testClientKilled(t *testing.T, d *daemontest.Daemon, c *shm.Client, dev rdma.Device, device, stage string) (took time.Duration) {
+// testClientKilled kills a client at a stage, and returns how long its peer took to see that, if it
+// had one.
+func testClientKilled(t *testing.T, d *daemontest.Daemon, c *shm.Client, dev rdma.Device, device,
+	stage string) (took time.Duration) {
 	peer := daemontest.NewEnd(t, dev, 8<<20)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -231,7 +239,8 @@ func testClientKilled(t *testing.T, d *daemontest.Daemon, c *shm.Client, dev rdm
 		var rows []json.RawMessage
 		if !daemontest.Eventually(func() bool {
 			rows, err = c.List("cm")
-			return err != nil || slices.ContainsFunc(rows, func(r json.RawMessage) bool { return strings.Contains(string(r), `"state":"REQUEST"`) })
+			return err != nil || slices.ContainsFunc(rows,
+				func(r json.RawMessage) bool { return strings.Contains(string(r), `"state":"REQUEST"`) })
 		}) {
 			t.Fatalf("no connection request in LIST cm: %v\n%s", err, rows)
 		}
@@ -251,7 +260,8 @@ func testClientKilled(t *testing.T, d *daemontest.Daemon, c *shm.Client, dev rdm
 			t.Fatal(err)
 		}
 		peer.Recv(1, 0, 64)
-		if peer.Conn, err = req.Accept(ctx, peer.QP, rdma.ConnParam{PrivateData: key(peer.MR)}); err != nil {
+		if peer.Conn, err = req.Accept(ctx, peer.QP, rdma.ConnParam{PrivateData: key(peer.MR)}); err !=
+			nil {
 			t.Fatal(err)
 		}
 		child.Want("at " + stage)
@@ -276,8 +286,8 @@ func testClientKilled(t *testing.T, d *daemontest.Daemon, c *shm.Client, dev rdm
 	return took
 }
 
-// A daemon of an ordinary user reaches its user's programs by their processes. One is killed in the midst of
-// that: its peer sees it, and the daemon goes on.
+// A daemon of an ordinary user reaches its user's programs by their processes. One is killed in the
+// midst of that: its peer sees it, and the daemon goes on.
 func TestOwnMemoryByProcess(t *testing.T) {
 	if os.Getuid() != 0 {
 		ownMemoryByProcess(t)

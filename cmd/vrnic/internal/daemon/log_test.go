@@ -15,7 +15,8 @@ func TestLogIsLimited(t *testing.T) {
 	h := limitLog(slog.NewTextHandler(&out, nil)).WithAttrs([]slog.Attr{slog.String("a", "b")})
 	now := time.Unix(1000, 0)
 	log := func(msg string) {
-		if err := h.Handle(context.Background(), slog.NewRecord(now, slog.LevelWarn, msg, 0)); err != nil {
+		if err := h.Handle(context.Background(), slog.NewRecord(now, slog.LevelWarn, msg,
+			0)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -25,10 +25,14 @@ func TestMPAParams(t *testing.T) {
 		want string // of both ends: revision, CRC, markers, RTR
 	}{
 		{rdma.MPAParam{}, rdma.MPAParam{}, "2 true - write; 2 true - write+read+send"},
-		{rdma.MPAParam{Markers: true, CRC: rdma.CRCOff}, rdma.MPAParam{CRC: rdma.CRCOff}, "2 false in write; 2 false out write+read+send"},
-		{rdma.MPAParam{RTR: rdma.RTRRead | rdma.RTRSend, MULPDU: 64768}, rdma.MPAParam{Markers: true, RTR: rdma.RTRRead}, "2 true out read; 2 true in read"},
-		{rdma.MPAParam{ClientServer: true, CRC: rdma.CRCRequired}, rdma.MPAParam{}, "2 true - -; 2 true - -"},
-		{rdma.MPAParam{Revision: 1, Markers: true}, rdma.MPAParam{Markers: true, MULPDU: 1000}, "1 true both -; 1 true both -"},
+		{rdma.MPAParam{Markers: true, CRC: rdma.CRCOff}, rdma.MPAParam{CRC: rdma.CRCOff},
+			"2 false in write; 2 false out write+read+send"},
+		{rdma.MPAParam{RTR: rdma.RTRRead | rdma.RTRSend, MULPDU: 64768}, rdma.MPAParam{Markers: true,
+			RTR: rdma.RTRRead}, "2 true out read; 2 true in read"},
+		{rdma.MPAParam{ClientServer: true, CRC: rdma.CRCRequired}, rdma.MPAParam{},
+			"2 true - -; 2 true - -"},
+		{rdma.MPAParam{Revision: 1, Markers: true}, rdma.MPAParam{Markers: true, MULPDU: 1000},
+			"1 true both -; 1 true both -"},
 	} {
 		t.Run(fmt.Sprintf("%+v to %+v", tt.a, tt.b), func(t *testing.T) {
 			a := daemontest.NewEnd(t, daemontest.Open(t, c, "vrnic0"), 1<<16)

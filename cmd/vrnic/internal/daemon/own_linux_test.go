@@ -12,8 +12,8 @@ import (
 	"github.com/vrnic/vrnic/shm/shmtest"
 )
 
-// Memory that is registered and not there: the peer's Write and Read are refused with a Terminate, a receive
-// there fails, and only that connection ends.
+// Memory that is registered and not there: the peer's Write and Read are refused with a Terminate,
+// a receive there fails, and only that connection ends.
 func TestOwnMemoryHoles(t *testing.T) {
 	d := daemontest.Start(t)
 	ownMemoryHoles(t, d)
@@ -26,7 +26,8 @@ func ownMemoryHoles(t *testing.T, d *daemontest.Daemon) {
 			b := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), device), size)
 			a := newRawEnd(t, d, 4096)
 			// Behind the end of its file a mapping has no pages.
-			there, err := unix.Mmap(a.Memfd(size/2, 0), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+			there, err := unix.Mmap(a.Memfd(size/2, 0), 0, size, unix.PROT_READ|unix.PROT_WRITE,
+				unix.MAP_SHARED)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -40,7 +41,8 @@ func ownMemoryHoles(t *testing.T, d *daemontest.Daemon) {
 				w.SGE[0] = abi.SGE{Addr: hungIOVA, Length: size, LKey: mr.LKey}
 				a.qp.PostRecv(w)
 			}
-			b.Post(&rdma.SendWR{ID: 1, Op: op, Flags: rdma.Signaled, SGEs: []rdma.SGE{b.SGE(0, size)}, RemoteAddr: hungIOVA, RKey: mr.RKey})
+			b.Post(&rdma.SendWR{ID: 1, Op: op, Flags: rdma.Signaled, SGEs: []rdma.SGE{b.SGE(0, size)},
+				RemoteAddr: hungIOVA, RKey: mr.RKey})
 			if op == rdma.OpRead {
 				b.WantStatus("a Read of what is not there", 1, rdma.WCRemAccess)
 			}
@@ -52,9 +54,11 @@ func ownMemoryHoles(t *testing.T, d *daemontest.Daemon) {
 			wantDone(t, b)
 			var term *rdma.TerminateError
 			if err := b.Conn.Err(); !errors.As(err, &term) || !term.Remote {
-				t.Errorf("%v on %s: the connection ended with %v, want a Terminate of the peer's", op, device, err)
+				t.Errorf("%v on %s: the connection ended with %v, want a Terminate of the peer's", op,
+					device, err)
 			}
-			if _, err := a.Call(abi.OpQueryQP, &abi.HandleRequest{Handle: a.qp.QPN}, &abi.QueryQPReply{}); errors.Is(err, shmtest.ErrHungUp) {
+			if _, err := a.Call(abi.OpQueryQP, &abi.HandleRequest{Handle: a.qp.QPN},
+				&abi.QueryQPReply{}); errors.Is(err, shmtest.ErrHungUp) {
 				t.Errorf("%v on %s: the session has ended", op, device)
 			}
 		}

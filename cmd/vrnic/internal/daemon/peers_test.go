@@ -17,7 +17,8 @@ func TestPeerLimits(t *testing.T) {
 	}
 	defer d.Close()
 	c := d.Config()
-	got := PeerLimits{c.MaxPending, c.MaxPendingPerPeer, c.MaxHalfOpen, c.MaxHalfOpenPerPeer, c.MaxConnsPerPeer}
+	got := PeerLimits{c.MaxPending, c.MaxPendingPerPeer, c.MaxHalfOpen, c.MaxHalfOpenPerPeer,
+		c.MaxConnsPerPeer}
 	for i, l := range PeerLimitTable {
 		if *l.field(&got) != l.Default {
 			t.Errorf("%s: the default is %d, a device has %d", l.Name, l.Default, *l.field(&got))
@@ -32,7 +33,8 @@ func TestPeerLimits(t *testing.T) {
 			}
 		}
 		for _, bad := range []string{"0", "-1", "x", "", "1048577"} {
-			if known, err := set.Set(l.Name + "=" + bad); !known || err == nil || !strings.Contains(err.Error(), l.Name) {
+			if known, err := set.Set(l.Name + "=" + bad); !known || err == nil ||
+				!strings.Contains(err.Error(), l.Name) {
 				t.Errorf("%s=%s: known %t, %v", l.Name, bad, known, err)
 			}
 		}
@@ -41,7 +43,8 @@ func TestPeerLimits(t *testing.T) {
 		t.Errorf("a limit of others: known %t, %v", known, err)
 	}
 	all := PeerLimits{1, 2, 3, 4, 5}
-	if c := all.config(vnic.Config{}); c.MaxPending != 1 || c.MaxPendingPerPeer != 2 || c.MaxHalfOpen != 3 || c.MaxHalfOpenPerPeer != 4 || c.MaxConnsPerPeer != 5 {
+	if c := all.config(vnic.Config{}); c.MaxPending != 1 || c.MaxPendingPerPeer != 2 ||
+		c.MaxHalfOpen != 3 || c.MaxHalfOpenPerPeer != 4 || c.MaxConnsPerPeer != 5 {
 		t.Errorf("a device is given %+v", c)
 	}
 }

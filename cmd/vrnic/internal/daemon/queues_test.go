@@ -14,7 +14,8 @@ import (
 // newRings makes a QP's rings on the heap: the RNIC's end and the client's.
 func newRings(t *testing.T) (*ring.QPRings, *ring.QPMemory) {
 	t.Helper()
-	caps, ok := abi.QPCaps{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 128}.Round(64, false)
+	caps, ok := abi.QPCaps{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 4, MaxRecvSGE: 4,
+		MaxInline: 128}.Round(64, false)
 	if !ok {
 		t.Fatal("the caps do not round")
 	}
@@ -50,35 +51,43 @@ func TestSendQueue(t *testing.T) {
 			sges(w)
 			w.WRID, w.Op, w.Flags, w.RemoteAddr, w.RKey, w.Imm = 1<<63, 0, 1|4, 1<<40, 9, 5
 		},
-			rdma.SendWR{ID: 1 << 63, Op: rdma.OpWrite, Flags: rdma.Signaled | rdma.Fence, RemoteAddr: 1 << 40, RKey: 9, SGEs: two, Inline: []byte{}}},
+			rdma.SendWR{ID: 1 << 63, Op: rdma.OpWrite, Flags: rdma.Signaled | rdma.Fence,
+				RemoteAddr: 1 << 40, RKey: 9, SGEs: two, Inline: []byte{}}},
 		{func(w *abi.SendWQE) { w.Op = 2; w.Flags = 2; w.SetInline([]byte("octets")) },
-			rdma.SendWR{Op: rdma.OpSend, Flags: rdma.Solicited | rdma.Inline, SGEs: []rdma.SGE{}, Inline: []byte("octets")}},
+			rdma.SendWR{Op: rdma.OpSend, Flags: rdma.Solicited | rdma.Inline, SGEs: []rdma.SGE{},
+				Inline: []byte("octets")}},
 		{func(w *abi.SendWQE) { sges(w); w.Op, w.Imm = 9, 77 },
 			rdma.SendWR{Op: rdma.OpSendInv, InvKey: 77, SGEs: two, Inline: []byte{}}},
 		{func(w *abi.SendWQE) { w.Op, w.Imm = 3, imm("wire"); w.SetImmLow(imm("octs")) },
-			rdma.SendWR{Op: rdma.OpSendImm, Imm: 'w'<<24 | 'i'<<16 | 'r'<<8 | 'e', ImmLow: 'o'<<24 | 'c'<<16 | 't'<<8 | 's',
-				SGEs: []rdma.SGE{}, Inline: []byte{}}},
+			rdma.SendWR{Op: rdma.OpSendImm, Imm: 'w'<<24 | 'i'<<16 | 'r'<<8 | 'e',
+				ImmLow: 'o'<<24 | 'c'<<16 | 't'<<8 | 's',
+				SGEs:   []rdma.SGE{}, Inline: []byte{}}},
 		{func(w *abi.SendWQE) { sges(w); w.Op, w.RemoteAddr, w.CmpAdd, w.Swap = 5, 64, 1<<63, 2 },
-			rdma.SendWR{Op: rdma.OpCompareSwap, RemoteAddr: 64, Atomic: rdma.AtomicArgs{CompareAdd: 1 << 63, Swap: 2}, SGEs: two, Inline: []byte{}}},
+			rdma.SendWR{Op: rdma.OpCompareSwap, RemoteAddr: 64, Atomic: rdma.AtomicArgs{CompareAdd: 1 << 63,
+				Swap: 2}, SGEs: two, Inline: []byte{}}},
 		{func(w *abi.SendWQE) {
 			sges(w)
 			w.Op, w.NumSGE, w.CmpAdd, w.Swap, w.CmpMask, w.SwapMask = 12, 1, 1, 2, 3, 4
 		},
-			rdma.SendWR{Op: rdma.OpMaskedCompareSwap, Atomic: rdma.AtomicArgs{CompareAdd: 1, Swap: 2, CompareMask: 3, SwapMask: 4},
+			rdma.SendWR{Op: rdma.OpMaskedCompareSwap, Atomic: rdma.AtomicArgs{CompareAdd: 1, Swap: 2,
+				CompareMask: 3, SwapMask: 4},
 				SGEs: two[:1], Inline: []byte{}}},
 		{func(w *abi.SendWQE) {
 			w.Op, w.RKey, w.RemoteAddr, w.CmpAdd, w.Swap, w.NumSGE = 8, 0x105, 0x1000, 1<<33, 6, 1
 			w.SGE[0] = abi.SGE{Addr: 0x77, LKey: 9}
 		},
-			rdma.SendWR{Op: rdma.OpBindMW, RKey: 0x105, RemoteAddr: 0x77, Range: rdma.MemRange{Addr: 0x1000, Length: 1 << 33, LKey: 9,
+			rdma.SendWR{Op: rdma.OpBindMW, RKey: 0x105, RemoteAddr: 0x77, Range: rdma.MemRange{Addr: 0x1000,
+				Length: 1 << 33, LKey: 9,
 				Access: rdma.RemoteWrite | rdma.RemoteRead}, SGEs: []rdma.SGE{}, Inline: []byte{}}},
 		{func(w *abi.SendWQE) { w.Op, w.NumSGE, w.Swap = 32, 1, 1<<32|1 }, // rights that there are not
-			rdma.SendWR{Op: rdma.OpRegMR, Range: rdma.MemRange{Access: ^rdma.Access(0)}, SGEs: []rdma.SGE{}, Inline: []byte{}}},
+			rdma.SendWR{Op: rdma.OpRegMR, Range: rdma.MemRange{Access: ^rdma.Access(0)}, SGEs: []rdma.SGE{},
+				Inline: []byte{}}},
 		{func(w *abi.SendWQE) { w.Op = 8 }, // of no region
 			rdma.SendWR{Op: opInvalid, SGEs: []rdma.SGE{}, Inline: []byte{}}},
 		{func(w *abi.SendWQE) { w.Op, w.NumSGE, w.SGE[0].Length = 8, 1, 1 },
 			rdma.SendWR{Op: opInvalid, SGEs: []rdma.SGE{{Length: 1}}, Inline: []byte{}}},
-		{func(w *abi.SendWQE) { w.Op = 200 }, rdma.SendWR{Op: opInvalid, SGEs: []rdma.SGE{}, Inline: []byte{}}},
+		{func(w *abi.SendWQE) { w.Op = 200 }, rdma.SendWR{Op: opInvalid, SGEs: []rdma.SGE{},
+			Inline: []byte{}}},
 	} {
 		var w abi.SendWQE
 		tt.put(&w)
@@ -114,7 +123,8 @@ func TestRecvQueue(t *testing.T) {
 	}
 	var wr rdma.RecvWR
 	cookie, ok, err := q.Next(&wr)
-	if !ok || err != nil || cookie != 42 || wr.ID != 5 || !reflect.DeepEqual(wr.SGEs, []rdma.SGE{{Addr: 0x1000, Length: 10, LKey: 7}}) {
+	if !ok || err != nil || cookie != 42 || wr.ID != 5 || !reflect.DeepEqual(wr.SGEs,
+		[]rdma.SGE{{Addr: 0x1000, Length: 10, LKey: 7}}) {
 		t.Errorf("got %+v, cookie %d, %v, %v", wr, cookie, ok, err)
 	}
 	if err := client.RQ.Put(&w); err != nil || client.RQ.Commit() {
@@ -130,7 +140,8 @@ func TestCQSink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wc := rdma.WC{ID: 1 << 60, Status: rdma.WCRemAccess, Op: rdma.WCRead, VendorErr: 0x100, ByteLen: 9, Imm: 4, QPN: 77, Flags: rdma.WCWithInv}
+	wc := rdma.WC{ID: 1 << 60, Status: rdma.WCRemAccess, Op: rdma.WCRead, VendorErr: 0x100, ByteLen: 9,
+		Imm: 4, QPN: 77, Flags: rdma.WCWithInv}
 	before := osmem.MonotonicNS()
 	for range 2 {
 		if !s.Push(&wc, 11, 12, true) {
@@ -149,8 +160,10 @@ func TestCQSink(t *testing.T) {
 	}
 	var i abi.CQE
 	client.Poll(&i)
-	s.Push(&rdma.WC{Op: rdma.WCRecvImm, Flags: rdma.WCWithImm, Imm: 'w'<<24 | 'i'<<16 | 'r'<<8 | 'e', ImmLow: 1}, 0, 0, false)
-	if ok, err := client.Poll(&i); !ok || err != nil || i.Imm != imm("wire") || i.SrcQP != imm("\x00\x00\x00\x01") || i.Opcode != 129 || i.WCFlags != 2 {
+	s.Push(&rdma.WC{Op: rdma.WCRecvImm, Flags: rdma.WCWithImm, Imm: 'w'<<24 | 'i'<<16 | 'r'<<8 | 'e',
+		ImmLow: 1}, 0, 0, false)
+	if ok, err := client.Poll(&i); !ok || err != nil || i.Imm != imm("wire") ||
+		i.SrcQP != imm("\x00\x00\x00\x01") || i.Opcode != 129 || i.WCFlags != 2 {
 		t.Errorf("immediate data came as %+v, %v, %v", i, ok, err)
 	}
 	e.Timestamp = 0
@@ -159,7 +172,8 @@ func TestCQSink(t *testing.T) {
 			t.Errorf("completion %d of a CQ for two: %v", i, got)
 		}
 	}
-	want := abi.CQE{WRID: 1 << 60, Status: 10, Opcode: 2, VendorErr: 0x100, ByteLen: 9, Imm: 4, QPN: 77, WCFlags: 8,
+	want := abi.CQE{WRID: 1 << 60, Status: 10, Opcode: 2, VendorErr: 0x100, ByteLen: 9, Imm: 4,
+		QPN: 77, WCFlags: 8,
 		SQDone: 12, Cookie: 11, SlabOff: abi.NoSlab}
 	if e != want {
 		t.Errorf("got %+v, want %+v", e, want)
@@ -180,7 +194,8 @@ func TestRecvSlabComplete(t *testing.T) {
 		{"another receive", abi.CQE{Cookie: 6}, rdma.WC{Op: rdma.WCRecv, ByteLen: 10}, abi.NoSlab, false},
 		{"a send", abi.CQE{Cookie: 5}, rdma.WC{Op: rdma.WCRead, ByteLen: 10}, abi.NoSlab, false},
 		{"it", abi.CQE{Cookie: 5}, rdma.WC{Op: rdma.WCRecv, ByteLen: 10}, 64, true},
-		{"failed", abi.CQE{Cookie: 5}, rdma.WC{Op: rdma.WCRecv, Status: rdma.WCLocLen, ByteLen: 10}, abi.NoSlab, true},
+		{"failed", abi.CQE{Cookie: 5}, rdma.WC{Op: rdma.WCRecv, Status: rdma.WCLocLen, ByteLen: 10},
+			abi.NoSlab, true},
 		{"empty", abi.CQE{Cookie: 5}, rdma.WC{Op: rdma.WCRecvImm}, abi.NoSlab, true},
 	} {
 		s.taken, s.cookie, s.off = true, 5, 64

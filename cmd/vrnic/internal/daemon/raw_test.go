@@ -57,7 +57,8 @@ func newRawPartsAt(t *testing.T, socket string, dev uint32, size int) *rawEnd {
 	e.pd = e.PD(ctx)
 	e.cq = e.CQ(ctx, 8, 0)
 	e.buf = e.Pages(size)
-	e.mr = e.RegMR(e.pd, e.buf, rawIOVA, uint32(rdma.LocalWrite|rdma.RemoteWrite|rdma.RemoteRead|rdma.RemoteAtomic|rdma.MWBind))
+	e.mr = e.RegMR(e.pd, e.buf, rawIOVA,
+		uint32(rdma.LocalWrite|rdma.RemoteWrite|rdma.RemoteRead|rdma.RemoteAtomic|rdma.MWBind))
 	return e
 }
 
@@ -67,7 +68,8 @@ func (e *rawEnd) sharedQP(caps abi.QPCaps) {
 	if e.srq == nil {
 		e.srq = e.SRQ(e.pd, 16, 2)
 	}
-	e.qp = e.NewQP(abi.CreateQPRequest{PD: e.pd, SendCQ: e.cq.Handle, RecvCQ: e.cq.Handle, SRQ: e.srq.CreateSRQReply.SRQ, Caps: caps})
+	e.qp = e.NewQP(abi.CreateQPRequest{PD: e.pd, SendCQ: e.cq.Handle, RecvCQ: e.cq.Handle,
+		SRQ: e.srq.CreateSRQReply.SRQ, Caps: caps})
 }
 
 // connect connects e to a listener at addr.
@@ -75,7 +77,8 @@ func (e *rawEnd) connect(addr netip.AddrPort) (established abi.CMEvent) {
 	ch, _ := e.CM()
 	id := e.ID(ch)
 	e.Must(abi.OpCMResolveAddr, &abi.CMResolveAddrRequest{ID: id, TimeoutMS: 1000,
-		Src: abi.MakeSockAddr(netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 77, 0, 2 + byte(e.dev)}), 0)), Dst: abi.MakeSockAddr(addr)}, nil)
+		Src: abi.MakeSockAddr(netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 77, 0, 2 + byte(e.dev)}),
+			0)), Dst: abi.MakeSockAddr(addr)}, nil)
 	e.WantEvent(ch, abi.EvAddrResolved)
 	e.Must(abi.OpCMResolveRoute, &abi.CMResolveRouteRequest{ID: id, TimeoutMS: 1000}, nil)
 	e.WantEvent(ch, abi.EvRouteResolved)
@@ -98,7 +101,8 @@ func (e *rawEnd) sge(off, n int) func(w *abi.SendWQE) {
 }
 
 // accept takes one connection for b, in the background.
-func accept(t *testing.T, b *daemontest.End, change ...func(*rdma.ConnParam)) (addr netip.AddrPort, done func()) {
+func accept(t *testing.T, b *daemontest.End, change ...func(*rdma.ConnParam)) (addr netip.AddrPort,
+	done func()) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	l, err := b.Dev.Listen(daemontest.Addr(t, b.Dev, false, 0), 1)
@@ -168,7 +172,8 @@ func TestOwnMemory(t *testing.T) {
 			}
 			// And from the other side, into a's memory and out of it.
 			clear(a.buf)
-			there := rdma.SendWR{ID: 2, Op: rdma.OpWrite, Flags: rdma.Signaled, SGEs: []rdma.SGE{b.SGE(0, size)},
+			there := rdma.SendWR{ID: 2, Op: rdma.OpWrite, Flags: rdma.Signaled, SGEs: []rdma.SGE{
+				b.SGE(0, size)},
 				RemoteAddr: rawIOVA, RKey: a.mr.RKey}
 			b.Post(&there)
 			b.WantOK("the Write into a's memory", 2, rdma.WCWrite)
@@ -180,13 +185,15 @@ func TestOwnMemory(t *testing.T) {
 
 			// A hole in it is the client's own fault: EFAULT becomes WCLocProt (ABI 6.6).
 			var mr abi.RegMRReply
-			a.Must(abi.OpRegMR, &abi.RegMRRequest{PD: a.pd, Mode: abi.ModeApp, Addr: 1 << 20, Length: 4096, IOVA: rawIOVA}, &mr)
+			a.Must(abi.OpRegMR, &abi.RegMRRequest{PD: a.pd, Mode: abi.ModeApp, Addr: 1 << 20, Length: 4096,
+				IOVA: rawIOVA}, &mr)
 			a.qp.PostSend(func(w *abi.SendWQE) {
 				a.sge(0, 4096)(w)
 				w.Op, w.SGE[0].LKey = 2, mr.LKey
 			})
 			if e := a.Next(a.cq); e.Status != uint32(rdma.WCLocProt) {
-				t.Errorf("a Send from where nothing is mapped: completion %+v, want status %d", e, rdma.WCLocProt)
+				t.Errorf("a Send from where nothing is mapped: completion %+v, want status %d", e,
+					rdma.WCLocProt)
 			}
 		})
 	}
@@ -209,13 +216,17 @@ func TestCauseWord(t *testing.T) {
 	}
 	// DDP, tagged buffer error, invalid STag (RFC 5041, section 7.2); found here, so not remote.
 	want := uint32(abi.ErrorValid | 0x1100)
-	if !daemontest.Eventually(func() bool { return a.qp.Ring.State() == abi.StateErr }) || a.qp.Ring.Cause() != want {
-		t.Errorf("the ring says state %d, cause %#x; want %d, %#x", a.qp.Ring.State(), a.qp.Ring.Cause(), abi.StateErr, want)
+	if !daemontest.Eventually(func() bool {
+		return a.qp.Ring.State() == abi.StateErr
+	}) || a.qp.Ring.Cause() != want {
+		t.Errorf("the ring says state %d, cause %#x; want %d, %#x", a.qp.Ring.State(), a.qp.Ring.Cause(),
+			abi.StateErr, want)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	ev, err := b.Dev.NextAsyncEvent(ctx)
-	if err != nil || ev.Object != b.QP.Num() || ev.Cause == nil || ev.Cause.VendorErr() != 0x1100 || !ev.Cause.Remote {
+	if err != nil || ev.Object != b.QP.Num() || ev.Cause == nil || ev.Cause.VendorErr() != 0x1100 ||
+		!ev.Cause.Remote {
 		t.Errorf("the writer's event is %+v, %v", ev, err)
 	}
 }
@@ -227,8 +238,11 @@ func TestViolation(t *testing.T) {
 		name string
 		do   func(e *rawEnd)
 	}{
-		{"send index beyond the ring", func(e *rawEnd) { shmtest.Word(e.qp.Mem, abi.QPSQProd).Store(1000) }},
-		{"receive index beyond the ring", func(e *rawEnd) { shmtest.Word(e.qp.Mem, abi.QPRQProd).Store(1 << 31) }},
+		{"send index beyond the ring",
+			func(e *rawEnd) { shmtest.Word(e.qp.Mem, abi.QPSQProd).Store(1000) }},
+		{"receive index beyond the ring", func(e *rawEnd) {
+			shmtest.Word(e.qp.Mem, abi.QPRQProd).Store(1 << 31)
+		}},
 		{"more SGEs than there is room for", func(e *rawEnd) {
 			wqe := make([]byte, abi.SQSGE+abi.SGELen)
 			wqe[abi.SQOp], wqe[abi.SQNumSGE], wqe[abi.SQNumSGE+1] = 2, 0xff, 0xff
@@ -239,8 +253,12 @@ func TestViolation(t *testing.T) {
 			wqe[abi.SQOp], wqe[abi.SQNumSGE] = 12, 2
 			e.qp.PostRaw(wqe, 1)
 		}},
-		{"SRQ index beyond the ring", func(e *rawEnd) { shmtest.Word(e.srq.Mem, abi.QPRQProd).Store(1 << 31) }},
-		{"SRQ index that goes back", func(e *rawEnd) { shmtest.Word(e.srq.Mem, abi.QPRQProd).Store(^uint32(0)) }},
+		{"SRQ index beyond the ring", func(e *rawEnd) {
+			shmtest.Word(e.srq.Mem, abi.QPRQProd).Store(1 << 31)
+		}},
+		{"SRQ index that goes back", func(e *rawEnd) {
+			shmtest.Word(e.srq.Mem, abi.QPRQProd).Store(^uint32(0))
+		}},
 		{"more SGEs in an SRQ than there is room for", func(e *rawEnd) {
 			shmtest.Word(e.srq.Mem, e.srq.Ring.Layout.RQOff+abi.RQNumSGE).Store(1 << 16)
 			shmtest.Word(e.srq.Mem, abi.QPRQProd).Store(1)
@@ -333,15 +351,16 @@ func TestEventsNotTaken(t *testing.T) {
 	wantRefused(room, "a request to a client that has gone")
 }
 
-// A client with memory of its own has an SRQ for two QPs, one of which sends from a slab. Who waits gets
-// the receive that comes with a bell; the bell of the SRQ is rung only if somebody waits.
+// A client with memory of its own has an SRQ for two QPs, one of which sends from a slab. Who waits
+// gets the receive that comes with a bell; the bell of the SRQ is rung only if somebody waits.
 func TestOwnMemorySRQ(t *testing.T) {
 	d := daemontest.Start(t)
 	e := newRawParts(t, d, 1<<16)
 	var peers [2]*daemontest.End
 	var qps [2]*shmtest.RawQP
 	for i := range peers {
-		peers[i] = daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), []string{"vrnic0", "vrnic1"}[i]), 4096)
+		peers[i] = daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), []string{"vrnic0", "vrnic1"}[i]),
+			4096)
 		e.sharedQP(abi.QPCaps{MaxSendWR: 4, TxSlab: 256, RxSlab: 4096})
 		qps[i] = e.qp
 		addr, accepted := accept(t, peers[i])
@@ -356,9 +375,11 @@ func TestOwnMemorySRQ(t *testing.T) {
 	}
 	want := func(from int, cookie uint32) {
 		t.Helper()
-		if c := e.Next(e.cq); c.Status != 0 || c.Cookie != cookie || c.QPN != qps[from].QPN || c.SlabOff != abi.NoSlab ||
+		if c := e.Next(e.cq); c.Status != 0 || c.Cookie != cookie || c.QPN != qps[from].QPN ||
+			c.SlabOff != abi.NoSlab ||
 			string(e.buf[cookie*100:][:4]) != string(peers[from].Buf.Bytes()[:4]) {
-			t.Fatalf("completion %+v, octets %q; want receive %d of QP %d", c, e.buf[cookie*100:][:4], cookie, qps[from].QPN)
+			t.Fatalf("completion %+v, octets %q; want receive %d of QP %d", c, e.buf[cookie*100:][:4],
+				cookie, qps[from].QPN)
 		}
 	}
 	copy(peers[0].Buf.Bytes(), "zero")
@@ -397,8 +418,8 @@ func TestOwnMemorySRQ(t *testing.T) {
 	}
 }
 
-// What a verbs program posts beyond Send, Write and Read, word by word as the C library does: windows,
-// fast registration, atomics and immediate data, in memory of its own.
+// What a verbs program posts beyond Send, Write and Read, word by word as the C library does:
+// windows, fast registration, atomics and immediate data, in memory of its own.
 func TestOwnMemoryOps(t *testing.T) {
 	for _, device := range []string{"vrnic1", "vrnic0"} {
 		t.Run(device, func(t *testing.T) {
@@ -438,7 +459,8 @@ func TestOwnMemoryOps(t *testing.T) {
 				a.qp.PostRaw(wqe, 1)
 				want([]uint32{5, 32}[i])
 				b.Fill(0, 64, byte(i))
-				b.Post(&rdma.SendWR{ID: 1, Op: rdma.OpWrite, Flags: rdma.Signaled, SGEs: []rdma.SGE{b.SGE(0, 64)}, RemoteAddr: 0x1000, RKey: key})
+				b.Post(&rdma.SendWR{ID: 1, Op: rdma.OpWrite, Flags: rdma.Signaled, SGEs: []rdma.SGE{
+					b.SGE(0, 64)}, RemoteAddr: 0x1000, RKey: key})
 				b.WantOK("a Write", 1, rdma.WCWrite)
 				b.Read(2, 1000, 0, b, 0) // behind it; of nothing, anywhere
 				b.WantOK("a Read", 2, rdma.WCRead)
@@ -456,8 +478,9 @@ func TestOwnMemoryOps(t *testing.T) {
 			// Atomics from memory of its own, and in it.
 			ne := binary.NativeEndian
 			atomic := make([]byte, 80)
-			atomic[abi.SQOp], atomic[abi.SQFlags], atomic[abi.SQNumSGE] = 13, abi.SQSignaled, 1 // masked FETCH_ADD
-			ne.PutUint32(atomic[12:], 8)                                                        // length
+			// masked FETCH_ADD
+			atomic[abi.SQOp], atomic[abi.SQFlags], atomic[abi.SQNumSGE] = 13, abi.SQSignaled, 1
+			ne.PutUint32(atomic[12:], 8) // length
 			ne.PutUint64(atomic[16:], b.MR.Addr()+8)
 			ne.PutUint32(atomic[24:], b.MR.RKey())
 			ne.PutUint64(atomic[32:], 1)
@@ -478,7 +501,8 @@ func TestOwnMemoryOps(t *testing.T) {
 				t.Errorf("masked add: was %#x, is %#x", old, now)
 			}
 			ne.PutUint64(a.buf[8:], 40)
-			b.Post(&rdma.SendWR{ID: 3, Op: rdma.OpFetchAdd, Flags: rdma.Signaled, SGEs: []rdma.SGE{b.SGE(64, 8)},
+			b.Post(&rdma.SendWR{ID: 3, Op: rdma.OpFetchAdd, Flags: rdma.Signaled, SGEs: []rdma.SGE{
+				b.SGE(64, 8)},
 				RemoteAddr: rawIOVA + 8, RKey: a.mr.RKey, Atomic: rdma.AtomicArgs{CompareAdd: 2}})
 			b.WantOK("an atomic in the program's memory", 3, rdma.WCFetchAdd)
 			if old, now := ne.Uint64(b.Buf.Bytes()[64:]), ne.Uint64(a.buf[8:]); old != 40 || now != 42 {
@@ -493,11 +517,13 @@ func TestOwnMemoryOps(t *testing.T) {
 			copy(immediate[32:], "low4")
 			a.qp.PostRaw(immediate, 1)
 			want(1)
-			if wc := b.WantOK("immediate data", 5, rdma.WCRecvImm); wc.Imm != 'w'<<24|'i'<<16|'r'<<8|'e' || wc.ImmLow != 'l'<<24|'o'<<16|'w'<<8|'4' {
+			if wc := b.WantOK("immediate data", 5, rdma.WCRecvImm); wc.Imm != 'w'<<24|'i'<<16|'r'<<8|'e' ||
+				wc.ImmLow != 'l'<<24|'o'<<16|'w'<<8|'4' {
 				t.Errorf("%+v", wc)
 			}
 			a.postRecv(6, 0, 10)
-			b.Post(&rdma.SendWR{ID: 7, Op: rdma.OpSendImm, Flags: rdma.Signaled, Imm: 'b'<<24 | 'a'<<16 | 'c'<<8 | 'k'})
+			b.Post(&rdma.SendWR{ID: 7, Op: rdma.OpSendImm, Flags: rdma.Signaled, Imm: 'b'<<24 | 'a'<<16 |
+				'c'<<8 | 'k'})
 			b.WantOK("immediate data", 7, rdma.WCSend)
 			a.Next(a.cq)
 			cqe := a.cq.Mem[256+int(shmtest.Word(a.cq.Mem, abi.CQCons).Load()-1)%8*abi.CQELen:]

@@ -33,7 +33,8 @@ func (e *rawEnd) postSlab(op rdma.Opcode, octets []byte, set func(w *abi.SendWQE
 		e.T.Fatalf("no room in the slab for %d octets: %v", len(octets), err)
 	}
 	e.qp.PostSend(func(w *abi.SendWQE) {
-		w.Op, w.Flags, w.SlabOff, w.Length = uint8(op), abi.SQSignaled|abi.SQSlab, off, uint32(len(octets))
+		w.Op, w.Flags, w.SlabOff, w.Length = uint8(op), abi.SQSignaled|abi.SQSlab, off,
+			uint32(len(octets))
 		if set != nil {
 			set(w)
 		}
@@ -48,9 +49,9 @@ func (e *rawEnd) postRecv(cookie uint32, off, n int) {
 	e.qp.PostRecv(w)
 }
 
-// Small messages of a program with memory of its own go through slabs in both directions, over the wire
-// and within the device: no octet of its memory is touched by the daemon, the slab is free again
-// when it has been used, and what finds no room in it, or is too long, goes the other way.
+// Small messages of a program with memory of its own go through slabs in both directions, over the
+// wire and within the device: no octet of its memory is touched by the daemon, the slab is free
+// again when it has been used, and what finds no room in it, or is too long, goes the other way.
 func TestSlabs(t *testing.T) {
 	for _, device := range []string{"vrnic1", "vrnic0"} {
 		t.Run(device, func(t *testing.T) {
@@ -73,10 +74,12 @@ func TestSlabs(t *testing.T) {
 				b.Send(id, 0, 1000)
 				e := a.Next(a.cq)
 				got := make([]byte, 2000)
-				if e.Status != 0 || e.Cookie != uint32(i+1) || e.ByteLen != 1000 || e.SlabOff == abi.NoSlab || e.SlabLen != 1000 {
+				if e.Status != 0 || e.Cookie != uint32(i+1) || e.ByteLen != 1000 || e.SlabOff == abi.NoSlab ||
+					e.SlabLen != 1000 {
 					t.Fatalf("receive %d: %+v", i, e)
 				}
-				if n, err := a.qp.Ring.RxSlab.Take(&e, got); err != nil || !bytes.Equal(got[:n], b.Buf.Bytes()[:1000]) {
+				if n, err := a.qp.Ring.RxSlab.Take(&e, got); err != nil ||
+					!bytes.Equal(got[:n], b.Buf.Bytes()[:1000]) {
 					t.Fatalf("receive %d: %d octets, %v", i, n, err)
 				}
 				b.WantOK("the Send", id, rdma.WCSend)
@@ -133,9 +136,9 @@ func TestSlabs(t *testing.T) {
 	}
 }
 
-// A receive through the slab is checked as any other: memory that may not be written is an error once
-// something comes for it, a message that is longer than the receive is, and one that flushes leaves the
-// slab alone. ABI 6.6.
+// A receive through the slab is checked as any other: memory that may not be written is an error
+// once something comes for it, a message that is longer than the receive is, and one that flushes
+// leaves the slab alone. ABI 6.6.
 func TestSlabErrors(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -162,7 +165,9 @@ func TestSlabErrors(t *testing.T) {
 	}
 	t.Run("a Read into it", func(t *testing.T) {
 		a, b := slabPair(t, "vrnic1")
-		a.postSlab(rdma.OpRead, []byte{1}, func(w *abi.SendWQE) { w.RemoteAddr, w.RKey = b.MR.Addr(), b.MR.RKey() })
+		a.postSlab(rdma.OpRead, []byte{1}, func(w *abi.SendWQE) {
+			w.RemoteAddr, w.RKey = b.MR.Addr(), b.MR.RKey()
+		})
 		if e := a.Next(a.cq); e.Status != uint32(rdma.WCLocQPOp) {
 			t.Errorf("%+v, want status %d", e, rdma.WCLocQPOp)
 		}
@@ -171,7 +176,8 @@ func TestSlabErrors(t *testing.T) {
 		a, b := slabPair(t, "vrnic1")
 		a.postRecv(1, 0, 100)
 		b.QP.Abort()
-		if e := a.Next(a.cq); e.Status != uint32(rdma.WCFlush) || e.Cookie != 1 || e.SlabOff != abi.NoSlab {
+		if e := a.Next(a.cq); e.Status != uint32(rdma.WCFlush) || e.Cookie != 1 ||
+			e.SlabOff != abi.NoSlab {
 			t.Errorf("%+v, want a flush", e)
 		}
 	})
@@ -232,7 +238,8 @@ func TestSlabViolation(t *testing.T) {
 	// words are never read back.
 	t.Run("the daemon's own words", func(t *testing.T) {
 		a, b := slabPair(t, "vrnic1")
-		for _, w := range []uint32{abi.QPTxSlabCons, abi.QPRxSlabProd, abi.QPTxSlabOff, abi.QPTxSlabSize, abi.QPRxSlabOff, abi.QPRxSlabSize} {
+		for _, w := range []uint32{abi.QPTxSlabCons, abi.QPRxSlabProd, abi.QPTxSlabOff, abi.QPTxSlabSize,
+			abi.QPRxSlabOff, abi.QPRxSlabSize} {
 			shmtest.Word(a.qp.Mem, w).Store(1<<31 + 5)
 		}
 		b.Recv(1, 0, 64)

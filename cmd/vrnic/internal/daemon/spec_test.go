@@ -21,9 +21,11 @@ func TestParseDevice(t *testing.T) {
 			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}, MTU: 1280,
 		}},
 		{"x,addr=192.0.2.1/32,sctp-udp=127.0.0.2:9000", DeviceSpec{
-			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}, SCTPOverUDP: netip.MustParseAddrPort("127.0.0.2:9000"),
+			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")},
+			SCTPOverUDP: netip.MustParseAddrPort("127.0.0.2:9000"),
 		}},
-		{"x,sctp-udp=[::1]:9899", DeviceSpec{Name: "x", SCTPOverUDP: netip.MustParseAddrPort("[::1]:9899")}},
+		{"x,sctp-udp=[::1]:9899", DeviceSpec{Name: "x", SCTPOverUDP: netip.MustParseAddrPort(
+			"[::1]:9899")}},
 		{"x,addr=192.0.2.1/32,loopback=wire", DeviceSpec{
 			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}, ForceWire: true,
 		}},
@@ -93,7 +95,8 @@ func TestParsePort(t *testing.T) {
 		{"tap:vtap0", PortSpec{Kind: PortTap, Name: "vtap0"}},
 		{"tap:vtap0,netns=/run/netns/a,addr=10.77.0.1/24,addr=fd77::1/64,mtu=9000", PortSpec{
 			Kind: PortTap, Name: "vtap0", NetNS: "/run/netns/a", MTU: 9000,
-			Addrs: []netip.Prefix{netip.MustParsePrefix("10.77.0.1/24"), netip.MustParsePrefix("fd77::1/64")},
+			Addrs: []netip.Prefix{netip.MustParsePrefix("10.77.0.1/24"),
+				netip.MustParsePrefix("fd77::1/64")},
 		}},
 		{"unix-listen:/tmp/a,b:c", PortSpec{Kind: PortUnixListen, Path: "/tmp/a,b:c"}},
 		{"unix-connect:l.sock", PortSpec{Kind: PortUnixConnect, Path: "l.sock"}},
@@ -151,21 +154,26 @@ func TestCheckSpecs(t *testing.T) {
 		ports   []PortSpec
 		names   string
 	}{
-		{[]DeviceSpec{a, b}, []PortSpec{port("tap:t,addr=10.0.0.3/24"), port("tap:t,netns=/n"), port("unix-listen:/x")}, ""},
+		{[]DeviceSpec{a, b}, []PortSpec{port("tap:t,addr=10.0.0.3/24"), port("tap:t,netns=/n"),
+			port("unix-listen:/x")}, ""},
 		{[]DeviceSpec{a, device("a,addr=10.0.0.2/24")}, nil, `device name "a" is given twice`},
-		{[]DeviceSpec{a, device("b,addr=10.0.0.1/16")}, nil, "address 10.0.0.1 is given to device a and to device b"},
+		{[]DeviceSpec{a, device("b,addr=10.0.0.1/16")}, nil,
+			"address 10.0.0.1 is given to device a and to device b"},
 		{[]DeviceSpec{a}, []PortSpec{port("tap:t,addr=10.0.0.1/24")}, "to device a and to port t"},
-		{[]DeviceSpec{device("a,addr=10.0.0.1/24,mac=02:00:00:00:00:01"), device("b,addr=10.0.0.2/24,mac=02:00:00:00:00:01")}, nil, "same MAC"},
+		{[]DeviceSpec{device("a,addr=10.0.0.1/24,mac=02:00:00:00:00:01"),
+			device("b,addr=10.0.0.2/24,mac=02:00:00:00:00:01")}, nil, "same MAC"},
 		{[]DeviceSpec{a}, []PortSpec{port("tap:t"), port("tap:t")}, `port "tap:t" is given twice`},
 		{[]DeviceSpec{a}, []PortSpec{port("tap:a")}, `both named "a"`},
 	} {
 		err := checkSpecs(tt.devices, tt.ports)
-		if tt.names == "" && err != nil || tt.names != "" && (err == nil || !strings.Contains(err.Error(), tt.names)) {
+		if tt.names == "" && err != nil || tt.names != "" && (err == nil || !strings.Contains(err.Error(),
+			tt.names)) {
 			t.Errorf("%v %v: %v; want %q", tt.devices, tt.ports, err, tt.names)
 		}
 	}
 	if a.HardwareAddr() == b.HardwareAddr() || a.HardwareAddr()[0]&3 != 2 {
-		t.Errorf("MACs %x %x: want two different, locally administered and unicast", a.HardwareAddr(), b.HardwareAddr())
+		t.Errorf("MACs %x %x: want two different, locally administered and unicast", a.HardwareAddr(),
+			b.HardwareAddr())
 	}
 }
 
@@ -174,7 +182,8 @@ func FuzzSpec(f *testing.F) {
 	for _, s := range []string{
 		"vrnic0,addr=10.77.0.2/24,addr=fd77::2/64,mtu=1500,mac=02:00:00:00:00:01",
 		"vrnic0,mac=02-00-00-00-00-01,addr=FD77::0:2/64,mtu=01500",
-		"tap:vtap0,netns=/run/netns/a,addr=10.77.0.1/24,mtu=9000", "unix-listen:/tmp/a,b", "unix-connect:x",
+		"tap:vtap0,netns=/run/netns/a,addr=10.77.0.1/24,mtu=9000", "unix-listen:/tmp/a,b",
+		"unix-connect:x",
 	} {
 		f.Add(s)
 	}

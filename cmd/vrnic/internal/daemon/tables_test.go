@@ -16,8 +16,10 @@ import (
 func TestTables(t *testing.T) {
 	for ring, want := range map[uint8]rdma.Opcode{
 		0: rdma.OpWrite, 1: rdma.OpWriteImm, 2: rdma.OpSend, 3: rdma.OpSendImm, 4: rdma.OpRead,
-		5: rdma.OpCompareSwap, 6: rdma.OpFetchAdd, 7: rdma.OpLocalInv, 8: rdma.OpBindMW, 9: rdma.OpSendInv,
-		10: opInvalid, 11: opInvalid, 12: rdma.OpMaskedCompareSwap, 13: rdma.OpMaskedFetchAdd, 14: opInvalid, 31: opInvalid,
+		5: rdma.OpCompareSwap, 6: rdma.OpFetchAdd, 7: rdma.OpLocalInv, 8: rdma.OpBindMW,
+		9:  rdma.OpSendInv,
+		10: opInvalid, 11: opInvalid, 12: rdma.OpMaskedCompareSwap, 13: rdma.OpMaskedFetchAdd,
+		14: opInvalid, 31: opInvalid,
 		32: rdma.OpRegMR, 33: opInvalid, 128: opInvalid, 255: opInvalid,
 	} {
 		if got := sendOps[ring]; got != want {
@@ -33,8 +35,10 @@ func TestTables(t *testing.T) {
 		}
 	}
 	for s, want := range map[rdma.WCStatus]uint32{
-		rdma.WCSuccess: 0, rdma.WCLocLen: 1, rdma.WCLocQPOp: 2, rdma.WCLocProt: 4, rdma.WCFlush: 5, rdma.WCMWBind: 6,
-		rdma.WCBadResp: 7, rdma.WCLocAccess: 8, rdma.WCRemInvReq: 9, rdma.WCRemAccess: 10, rdma.WCRemOp: 11,
+		rdma.WCSuccess: 0, rdma.WCLocLen: 1, rdma.WCLocQPOp: 2, rdma.WCLocProt: 4, rdma.WCFlush: 5,
+		rdma.WCMWBind:  6,
+		rdma.WCBadResp: 7, rdma.WCLocAccess: 8, rdma.WCRemInvReq: 9, rdma.WCRemAccess: 10,
+		rdma.WCRemOp: 11,
 		rdma.WCFatal: 19, rdma.WCGeneral: 21, 3: 21, 15: 21, 20: 21, 22: 21, 1 << 31: 21,
 	} {
 		if got := wcStatus(s); got != want {
@@ -76,7 +80,8 @@ func TestAccess(t *testing.T) {
 		{0, 0, true},
 		{1, rdma.LocalWrite, true},
 		{7, rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead, true},
-		{31, rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead | rdma.RemoteAtomic | rdma.MWBind, true},
+		{31, rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead | rdma.RemoteAtomic | rdma.MWBind,
+			true},
 		{0x100001, rdma.LocalWrite, true},       // IBV_ACCESS_RELAXED_ORDERING, as perftest asks
 		{0x3ff00007, rdma.Access(7), true},      // all that is optional
 		{1 << 5, 0, false}, {1 << 30, 0, false}, // zero based; beyond the optional range
@@ -120,7 +125,8 @@ func TestCause(t *testing.T) {
 	if c != 1<<31|1<<30|0x1205 {
 		t.Errorf("cause is %#x, want %#x", c, uint32(1<<31|1<<30|0x1205))
 	}
-	if c := causeOf(fmt.Errorf("end: %w", &rdma.TerminateError{Layer: 2, Code: 2})); c != 1<<31|0x2002 {
+	if c := causeOf(fmt.Errorf("end: %w", &rdma.TerminateError{Layer: 2, Code: 2})); c !=
+		1<<31|0x2002 {
 		t.Errorf("cause is %#x, want %#x", c, uint32(1<<31|0x2002))
 	}
 	if causeOf(io.EOF) != 0 || causeOf(nil) != 0 {
@@ -131,8 +137,10 @@ func TestCause(t *testing.T) {
 // Each event of the connection manager has a number of librdmacm's.
 func TestCMEvents(t *testing.T) {
 	for ev, want := range map[vnic.CMEventType]uint32{
-		vnic.CMAddrResolved: 0, vnic.CMAddrError: 1, vnic.CMRouteResolved: 2, vnic.CMRouteError: 3, vnic.CMConnectRequest: 4,
-		vnic.CMConnectError: 6, vnic.CMUnreachable: 7, vnic.CMRejected: 8, vnic.CMEstablished: 9, vnic.CMDisconnected: 10,
+		vnic.CMAddrResolved: 0, vnic.CMAddrError: 1, vnic.CMRouteResolved: 2, vnic.CMRouteError: 3,
+		vnic.CMConnectRequest: 4,
+		vnic.CMConnectError:   6, vnic.CMUnreachable: 7, vnic.CMRejected: 8, vnic.CMEstablished: 9,
+		vnic.CMDisconnected:  10,
 		vnic.CMDeviceRemoval: 11,
 	} {
 		if got, ok := cmEvents[ev]; !ok || got != want {
@@ -142,7 +150,8 @@ func TestCMEvents(t *testing.T) {
 }
 
 func TestIBMTU(t *testing.T) {
-	for mtu, want := range map[int]uint32{256: 1, 511: 1, 512: 2, 1280: 3, 1500: 3, 2048: 4, 4095: 4, 4096: 5, 9000: 5, 65535: 5} {
+	for mtu, want := range map[int]uint32{256: 1, 511: 1, 512: 2, 1280: 3, 1500: 3, 2048: 4, 4095: 4,
+		4096: 5, 9000: 5, 65535: 5} {
 		if got := ibMTU(mtu); got != want {
 			t.Errorf("MTU %d is enum ibv_mtu %d, want %d", mtu, got, want)
 		}

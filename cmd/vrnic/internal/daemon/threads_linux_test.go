@@ -11,17 +11,19 @@ import (
 // Who calls PromptThreads is on a prompt thread.
 func TestPromptCaller(t *testing.T) {
 	runtime.LockOSThread() // and never unlocked: the thread ends here
-	if slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0); err != nil || slack == int(timerSlack) {
+	if slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0); err != nil ||
+		slack == int(timerSlack) {
 		unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(2*timerSlack), 0, 0, 0) //nolint:errcheck // looked at below
 	}
 	PromptThreads(1)
-	if slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0); err != nil || slack != int(timerSlack) {
+	if slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0); err != nil ||
+		slack != int(timerSlack) {
 		t.Errorf("timer slack %d, %v; want %d", slack, err, timerSlack)
 	}
 }
 
-// Threads that were made prompt have a short slice and naps that are as short as they are asked to be, and those
-// that they start do, too. As many threads are there afterwards as were asked for.
+// Threads that were made prompt have a short slice and naps that are as short as they are asked to
+// be, and those that they start do, too. As many threads are there afterwards as were asked for.
 func TestPromptThreads(t *testing.T) {
 	const n = 20
 	PromptThreads(n)
@@ -33,7 +35,8 @@ func TestPromptThreads(t *testing.T) {
 		defer close(done)
 		runtime.LockOSThread() // and never unlocked: the thread ends here
 		promptThread()
-		if slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0); err != nil || slack != int(timerSlack) {
+		if slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0); err != nil ||
+			slack != int(timerSlack) {
 			t.Errorf("timer slack %d, %v; want %d", slack, err, timerSlack)
 		}
 		attr, err := unix.SchedGetAttr(0, 0)

@@ -17,10 +17,12 @@ import (
 )
 
 // Two clients of one daemon move data by Send, Write and Read in both directions: over TCP between
-// two devices, IPv4 and IPv6, through the loopback of one, and over TCP between QPs of a device that is told so.
+// two devices, IPv4 and IPv6, through the loopback of one, and over TCP between QPs of a device
+// that is told so.
 func TestTransfer(t *testing.T) {
 	d := daemontest.Start(t, func(cfg *daemon.Config) {
-		wire := daemon.DeviceSpec{Name: "wire0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.78.0.2/24"), netip.MustParsePrefix("fd78::2/64")}, ForceWire: true}
+		wire := daemon.DeviceSpec{Name: "wire0", Addrs: []netip.Prefix{
+			netip.MustParsePrefix("10.78.0.2/24"), netip.MustParsePrefix("fd78::2/64")}, ForceWire: true}
 		cfg.Devices = append(slices.Clone(cfg.Devices), wire)
 	})
 	for _, tt := range []struct {
@@ -88,7 +90,8 @@ func TestTransfer(t *testing.T) {
 			}
 			// Octets that the post itself takes.
 			b.Recv(7, 0, 64)
-			a.Post(&rdma.SendWR{ID: 8, Op: rdma.OpSend, Flags: rdma.Signaled | rdma.Inline | rdma.Solicited, Inline: []byte("inline")})
+			a.Post(&rdma.SendWR{ID: 8, Op: rdma.OpSend, Flags: rdma.Signaled | rdma.Inline | rdma.Solicited,
+				Inline: []byte("inline")})
 			a.WantOK("the inline Send", 8, rdma.WCSend)
 			b.WantOK("its receive", 7, rdma.WCRecv)
 			if got := string(b.Buf.Bytes()[:6]); got != "inline" {
@@ -107,7 +110,8 @@ type listedQP struct {
 	Markers, RTR *string
 }
 
-// listQPs are the QPs that are connected; those of earlier tests may be there still, in other states.
+// listQPs are the QPs that are connected; those of earlier tests may be there still, in other
+// states.
 func listQPs(t *testing.T, c *shm.Client) []listedQP {
 	t.Helper()
 	rows, err := c.List("qp")
@@ -153,12 +157,14 @@ func wantDone(t *testing.T, e *daemontest.End) time.Duration {
 	select {
 	case <-e.Conn.Done():
 	case <-time.After(callTime):
-		t.Fatalf("the connection of QP %d has not ended within %v; state %v", e.QP.Num(), callTime, e.QP.State())
+		t.Fatalf("the connection of QP %d has not ended within %v; state %v", e.QP.Num(), callTime,
+			e.QP.State())
 	}
 	return time.Since(begin)
 }
 
-// wantSoon wants a connection to end within limit, unless the machine holds it up; end has one end and says how long that took.
+// wantSoon wants a connection to end within limit, unless the machine holds it up; end has one end
+// and says how long that took.
 func wantSoon(t *testing.T, limit time.Duration, end func() time.Duration) {
 	t.Helper()
 	err := needtest.Soon(limit, func() time.Duration {

@@ -28,14 +28,15 @@ type Settings struct {
 	Program  Program
 }
 
-// Libs is where the libraries are: in a directory, or else in files to be loaded by their names, in the order of Names.
+// Libs is where the libraries are: in a directory, or else in files to be loaded by their names, in
+// the order of Names.
 type Libs struct {
 	Dir   string
 	Files []string
 }
 
-// Env returns environ with s in it. What the user has set stays: our directory comes before the user's, our
-// library is preloaded behind the user's, which may insist on being first.
+// Env returns environ with s in it. What the user has set stays: our directory comes before the
+// user's, our library is preloaded behind the user's, which may insist on being first.
 func Env(environ []string, s Settings) []string {
 	env := slices.Clone(environ)
 	env = set(env, "VRNIC_SOCKET", s.Socket)
@@ -91,8 +92,8 @@ func set(env []string, name, value string) []string {
 	return env
 }
 
-// addDir puts dir in front of the directories of LD_LIBRARY_PATH. An empty one among them is the working
-// directory, so none is added where there was nothing.
+// addDir puts dir in front of the directories of LD_LIBRARY_PATH. An empty one among them is the
+// working directory, so none is added where there was nothing.
 func addDir(dir, old string) string {
 	if old == "" {
 		return dir

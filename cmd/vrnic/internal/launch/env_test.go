@@ -8,7 +8,8 @@ import (
 
 func TestEnv(t *testing.T) {
 	dir := Libs{Dir: "/l"}
-	files := Libs{Files: []string{"/proc/self/fd/100", "/proc/self/fd/101", "/proc/self/fd/102", "/proc/self/fd/103"}}
+	files := Libs{Files: []string{"/proc/self/fd/100", "/proc/self/fd/101", "/proc/self/fd/102",
+		"/proc/self/fd/103"}}
 	for _, tt := range []struct {
 		name      string
 		env, want []string
@@ -18,7 +19,8 @@ func TestEnv(t *testing.T) {
 			name: "nothing set",
 			env:  []string{"HOME=/h"},
 			set:  Settings{Socket: "/s", Libs: dir},
-			want: []string{"HOME=/h", "LD_LIBRARY_PATH=/l", "LD_PRELOAD=/l/libvrnic-ifaddrs.so", "VRNIC_SOCKET=/s"},
+			want: []string{"HOME=/h", "LD_LIBRARY_PATH=/l", "LD_PRELOAD=/l/libvrnic-ifaddrs.so",
+				"VRNIC_SOCKET=/s"},
 		},
 		{
 			name: "what the user has stays, ours in front of directories and behind libraries",
@@ -38,23 +40,29 @@ func TestEnv(t *testing.T) {
 		{
 			name: "exec in exec, with another release and another daemon",
 			env: []string{
-				"LD_LIBRARY_PATH=/l:/old", "LD_PRELOAD=/x.so:/old/libvrnic-ifaddrs.so:/proc/self/fd/9999", "VRNIC_SOCKET=/t",
+				"LD_LIBRARY_PATH=/l:/old", "LD_PRELOAD=/x.so:/old/libvrnic-ifaddrs.so:/proc/self/fd/9999",
+				"VRNIC_SOCKET=/t",
 				"VRNIC_SOCKET=/u", "VRNIC_DEVICE=d", "VRNIC_IFADDRS=d=1.2.3.4/8",
 			},
-			set:  Settings{Socket: "/s", Libs: dir},
-			want: []string{"LD_LIBRARY_PATH=/l:/old", "LD_PRELOAD=/x.so:/l/libvrnic-ifaddrs.so", "VRNIC_SOCKET=/s"},
+			set: Settings{Socket: "/s", Libs: dir},
+			want: []string{"LD_LIBRARY_PATH=/l:/old", "LD_PRELOAD=/x.so:/l/libvrnic-ifaddrs.so",
+				"VRNIC_SOCKET=/s"},
 		},
 		{
 			name: "libraries without a directory",
 			env:  []string{"LD_LIBRARY_PATH=/a"},
 			set:  Settings{Socket: "/s", Libs: files},
-			want: []string{"LD_LIBRARY_PATH=/a", "LD_PRELOAD=/proc/self/fd/100:/proc/self/fd/101:/proc/self/fd/102", "VRNIC_SOCKET=/s"},
+			want: []string{"LD_LIBRARY_PATH=/a",
+				"LD_PRELOAD=/proc/self/fd/100:/proc/self/fd/101:/proc/self/fd/102", "VRNIC_SOCKET=/s"},
 		},
 		{
 			name: "a heap that is lent",
-			env:  []string{"LD_PRELOAD=/x.so:/old/libvrnic-ifaddrs.so:/old/libvrnic-heap.so", "VRNIC_LEND_HEAP=0"},
-			set:  Settings{Socket: "/s", LendHeap: true, Libs: dir},
-			want: []string{"LD_LIBRARY_PATH=/l", "LD_PRELOAD=/x.so:/l/libvrnic-ifaddrs.so:/l/libvrnic-heap.so", "VRNIC_LEND_HEAP=1", "VRNIC_SOCKET=/s"},
+			env: []string{"LD_PRELOAD=/x.so:/old/libvrnic-ifaddrs.so:/old/libvrnic-heap.so",
+				"VRNIC_LEND_HEAP=0"},
+			set: Settings{Socket: "/s", LendHeap: true, Libs: dir},
+			want: []string{"LD_LIBRARY_PATH=/l",
+				"LD_PRELOAD=/x.so:/l/libvrnic-ifaddrs.so:/l/libvrnic-heap.so", "VRNIC_LEND_HEAP=1",
+				"VRNIC_SOCKET=/s"},
 		},
 		{
 			name: "a heap that is not lent any more",
@@ -65,13 +73,18 @@ func TestEnv(t *testing.T) {
 		{
 			name: "a heap that is lent, without a directory",
 			set:  Settings{Socket: "/s", LendHeap: true, Libs: files},
-			want: []string{"LD_PRELOAD=/proc/self/fd/100:/proc/self/fd/101:/proc/self/fd/102:/proc/self/fd/103", "VRNIC_LEND_HEAP=1", "VRNIC_SOCKET=/s"},
+			want: []string{
+				"LD_PRELOAD=/proc/self/fd/100:/proc/self/fd/101:/proc/self/fd/102:/proc/self/fd/103",
+				"VRNIC_LEND_HEAP=1", "VRNIC_SOCKET=/s"},
 		},
 		{
 			name: "a program with directories of its own, twice",
-			env:  []string{"LD_PRELOAD=/x/libibverbs.so.1:/old/libibverbs.so.1:/old/librdmacm.so.1:/old/libvrnic-ifaddrs.so"},
-			set:  Settings{Socket: "/s", Libs: dir, Program: Program{RPath: true}},
-			want: []string{"LD_LIBRARY_PATH=/l", "LD_PRELOAD=/x/libibverbs.so.1:/l/libibverbs.so.1:/l/librdmacm.so.1:/l/libvrnic-ifaddrs.so", "VRNIC_SOCKET=/s"},
+			env: []string{
+				"LD_PRELOAD=/x/libibverbs.so.1:/old/libibverbs.so.1:/old/librdmacm.so.1:/old/libvrnic-ifaddrs.so"},
+			set: Settings{Socket: "/s", Libs: dir, Program: Program{RPath: true}},
+			want: []string{"LD_LIBRARY_PATH=/l",
+				"LD_PRELOAD=/x/libibverbs.so.1:/l/libibverbs.so.1:/l/librdmacm.so.1:/l/libvrnic-ifaddrs.so",
+				"VRNIC_SOCKET=/s"},
 		},
 		{
 			name: "a program with the address sanitizer",
@@ -86,7 +99,8 @@ func TestEnv(t *testing.T) {
 			name: "and nothing set for it, or just that",
 			env:  []string{"ASAN_OPTIONS=verify_asan_link_order=1"},
 			set:  Settings{Socket: "/s", Libs: dir, Program: Program{ASAN: true}},
-			want: []string{"ASAN_OPTIONS=verify_asan_link_order=1", "LD_LIBRARY_PATH=/l", "LD_PRELOAD=/l/libvrnic-ifaddrs.so", "VRNIC_SOCKET=/s"},
+			want: []string{"ASAN_OPTIONS=verify_asan_link_order=1", "LD_LIBRARY_PATH=/l",
+				"LD_PRELOAD=/l/libvrnic-ifaddrs.so", "VRNIC_SOCKET=/s"},
 		},
 	} {
 		given := slices.Clone(tt.env)
@@ -99,13 +113,15 @@ func TestEnv(t *testing.T) {
 			t.Errorf("%s: it changed the caller's environment to %q", tt.name, tt.env)
 		}
 	}
-	if got := Env(nil, Settings{Socket: "/s", Libs: dir, Program: Program{ASAN: true}}); !slices.Contains(got, "ASAN_OPTIONS=verify_asan_link_order=0") {
+	if got := Env(nil, Settings{Socket: "/s", Libs: dir, Program: Program{
+		ASAN: true}}); !slices.Contains(got, "ASAN_OPTIONS=verify_asan_link_order=0") {
 		t.Errorf("without options of the user's: %q", got)
 	}
 }
 
 func TestAppendIfAddrs(t *testing.T) {
-	s := AppendIfAddrs("", "a", []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd00::1/64")})
+	s := AppendIfAddrs("", "a", []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24"),
+		netip.MustParsePrefix("fd00::1/64")})
 	s = AppendIfAddrs(s, "b", nil)
 	s = AppendIfAddrs(s, "c", []netip.Prefix{netip.MustParsePrefix("10.0.0.2/8")})
 	if want := "a=10.0.0.1/24,fd00::1/64;c=10.0.0.2/8"; s != want {

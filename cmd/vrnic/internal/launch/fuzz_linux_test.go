@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Whatever a file holds, Find either says in an *Error that it cannot be run, or lets it run, with a hint or without; and a
-// program that is a script for another is judged as the other is.
+// Whatever a file holds, Find either says in an *Error that it cannot be run, or lets it run, with
+// a hint or without; and a program that is a script for another is judged as the other is.
 func FuzzInspect(f *testing.F) {
 	f.Add([]byte("#!/bin/sh -e\n"))
 	f.Add([]byte("#! /no/such/interpreter"))
@@ -27,7 +27,8 @@ func FuzzInspect(f *testing.F) {
 			t.Fatal(err)
 		}
 		p, err := Find(file, "")
-		if e := (*Error)(nil); err != nil && (!errors.As(err, &e) || e.Status != StatusCannotRun || p.Hint != "") {
+		if e := (*Error)(nil); err != nil && (!errors.As(err, &e) || e.Status != StatusCannotRun ||
+			p.Hint != "") {
 			t.Errorf("%q: %+v, %v", content, p, err)
 		}
 		q, serr := Find(script, "")

@@ -13,7 +13,8 @@ import (
 
 // openUp lets everybody through to a file that is below a directory of the test's.
 func openUp(file string) error {
-	for dir := filepath.Dir(file); dir != filepath.Clean(os.TempDir()) && dir != "/"; dir = filepath.Dir(dir) {
+	for dir := filepath.Dir(file); dir != filepath.Clean(os.TempDir()) &&
+		dir != "/"; dir = filepath.Dir(dir) {
 		if err := os.Chmod(dir, 0o755); err != nil {
 			return err
 		}

@@ -15,10 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Place puts the libraries, content by name, where the loader of a program finds them: into the first of bases that will
-// do, in a directory of this user's that is named after what is in it; or, where there is none, into memory.
+// Place puts the libraries, content by name, where the loader of a program finds them: into the
+// first of bases that will do, in a directory of this user's that is named after what is in it; or,
+// where there is none, into memory.
 //
-// A directory is better: programs that close the descriptors they have inherited start others all the same.
+// A directory is better: programs that close the descriptors they have inherited start others all
+// the same.
 func Place(libs map[string][]byte, bases []string) (Libs, error) {
 	var causes []error
 	for _, base := range bases {
@@ -30,13 +32,14 @@ func Place(libs map[string][]byte, bases []string) (Libs, error) {
 	}
 	files, err := placeInMemory(libs)
 	if err != nil {
-		return Libs{}, fmt.Errorf("nowhere to put the verbs libraries: %w", errors.Join(append(causes, err)...))
+		return Libs{}, fmt.Errorf("nowhere to put the verbs libraries: %w",
+			errors.Join(append(causes, err)...))
 	}
 	return Libs{Files: files}, nil
 }
 
-// Bases are the directories in which Place may make one, best first. Programs that root starts may change to another user:
-// theirs is in a place that everybody can read.
+// Bases are the directories in which Place may make one, best first. Programs that root starts may
+// change to another user: theirs is in a place that everybody can read.
 func Bases(uid int, getenv func(string) string) []string {
 	temp := getenv("TMPDIR")
 	if temp == "" {
@@ -67,8 +70,8 @@ func placeBelow(libs map[string][]byte, base string) (string, error) {
 	if err := checkName(base); err != nil {
 		return "", err
 	}
-	// In a user namespace root may have no number, and then shares one with others: such a base can be anybody's, but
-	// what is used below it is not.
+	// In a user namespace root may have no number, and then shares one with others: such a base can be
+	// anybody's, but what is used below it is not.
 	var top unix.Stat_t
 	if err := unix.Stat("/", &top); err != nil {
 		return "", &fs.PathError{Op: "stat", Path: "/", Err: err}
@@ -109,8 +112,8 @@ func checkName(dir string) error {
 	return nil
 }
 
-// checkTrusted is an error if anybody but root, a user id, and this user can replace the directory dir or what this
-// user makes there. Its path has no symbolic links.
+// checkTrusted is an error if anybody but root, a user id, and this user can replace the directory
+// dir or what this user makes there. Its path has no symbolic links.
 func checkTrusted(dir string, root uint32) error {
 	for {
 		var st unix.Stat_t
@@ -132,7 +135,8 @@ func checkTrusted(dir string, root uint32) error {
 	}
 }
 
-// makeOwn makes a directory that only this user can write and everybody can read, or is content with one that is there.
+// makeOwn makes a directory that only this user can write and everybody can read, or is content
+// with one that is there.
 func makeOwn(dir string) error {
 	err := unix.Mkdir(dir, 0o700)
 	if err == nil {
@@ -189,7 +193,8 @@ func placeFile(file string, content []byte) error {
 	return err
 }
 
-// checkExec maps the beginning of a library as a loader does: on a file system without executables it cannot.
+// checkExec maps the beginning of a library as a loader does: on a file system without executables
+// it cannot.
 func checkExec(file string) error {
 	f, err := os.Open(file)
 	if err != nil {
@@ -209,8 +214,8 @@ const memPrefix = "vrnic-"
 // firstFD is where their descriptors begin, above those that shells redirect.
 const firstFD = 100
 
-// placeInMemory returns names that work in this process, in what it executes, and in children that inherit all
-// descriptors.
+// placeInMemory returns names that work in this process, in what it executes, and in children that
+// inherit all descriptors.
 func placeInMemory(libs map[string][]byte) (files []string, err error) {
 	var fds []int
 	defer func() {
@@ -293,8 +298,8 @@ func readable(file string) error {
 	return checkExec(file)
 }
 
-// Beside returns the libraries that are installed with the program at exe, PREFIX/bin/vrnic: those in
-// PREFIX/lib/vrnic. Where others could put some there, there are none: fs.ErrNotExist.
+// Beside returns the libraries that are installed with the program at exe, PREFIX/bin/vrnic: those
+// in PREFIX/lib/vrnic. Where others could put some there, there are none: fs.ErrNotExist.
 func Beside(exe string) (Libs, error) {
 	exe, err := filepath.EvalSymlinks(exe)
 	if err != nil {

@@ -18,7 +18,8 @@ import (
 
 // content stands for the libraries.
 func content() map[string][]byte {
-	return map[string][]byte{Verbs: []byte("verbs"), RDMACM: bytes.Repeat([]byte("cm"), 5000), IfAddrs: []byte("if"), Heap: []byte("heap")}
+	return map[string][]byte{Verbs: []byte("verbs"), RDMACM: bytes.Repeat([]byte("cm"), 5000),
+		IfAddrs: []byte("if"), Heap: []byte("heap")}
 }
 
 // base is a directory that Place can use.
@@ -39,7 +40,8 @@ func wantDir(t *testing.T, libs map[string][]byte, bases ...string) (dir string)
 		t.Fatalf("Place: %+v, %v; want a directory", got, err)
 	}
 	for _, name := range Names {
-		if there, err := os.ReadFile(filepath.Join(got.Dir, name)); err != nil || !bytes.Equal(there, libs[name]) {
+		if there, err := os.ReadFile(filepath.Join(got.Dir, name)); err != nil ||
+			!bytes.Equal(there, libs[name]) {
 			t.Errorf("%s holds %.20q, %v", name, there, err)
 		}
 	}
@@ -60,7 +62,8 @@ func TestPlace(t *testing.T) {
 	}
 	for _, f := range []string{filepath.Dir(dir), dir, filepath.Join(dir, Verbs)} {
 		// Programs of another user, which root has started, read it; nobody else writes it.
-		if st, err := os.Stat(f); err != nil || st.Mode().Perm()&0o444 != 0o444 || st.Mode().Perm()&0o022 != 0 {
+		if st, err := os.Stat(f); err != nil || st.Mode().Perm()&0o444 != 0o444 ||
+			st.Mode().Perm()&0o022 != 0 {
 			t.Errorf("%s: %v, %v", f, st.Mode(), err)
 		}
 	}
@@ -128,7 +131,8 @@ func TestPlaceConcurrently(t *testing.T) {
 				return
 			}
 			for name, want := range content() {
-				if there, err := os.ReadFile(filepath.Join(got.Dir, name)); err != nil || !bytes.Equal(there, want) {
+				if there, err := os.ReadFile(filepath.Join(got.Dir, name)); err != nil ||
+					!bytes.Equal(there, want) {
 					t.Errorf("%s holds %.20q, %v", name, there, err)
 				}
 			}
@@ -168,7 +172,9 @@ func TestPlaceTrust(t *testing.T) {
 			}
 			return b, os.Symlink("x", filepath.Join(b, us))
 		}},
-		{"ours a file", func(b string) (string, error) { return b, os.WriteFile(filepath.Join(b, us), nil, 0o644) }},
+		{"ours a file", func(b string) (string, error) {
+			return b, os.WriteFile(filepath.Join(b, us), nil, 0o644)
+		}},
 		{"a name that the loader takes apart", func(b string) (string, error) {
 			return filepath.Join(b, "a:b"), os.Mkdir(filepath.Join(b, "a:b"), 0o755)
 		}},
@@ -268,13 +274,17 @@ func TestBases(t *testing.T) {
 		env  map[string]string
 		want []string
 	}{
-		{"a desktop", 1000, map[string]string{"XDG_RUNTIME_DIR": "/run/user/1000", "HOME": "/h"}, []string{"/run/user/1000", "/tmp", "/h/.cache"}},
+		{"a desktop", 1000, map[string]string{"XDG_RUNTIME_DIR": "/run/user/1000", "HOME": "/h"},
+			[]string{"/run/user/1000", "/tmp", "/h/.cache"}},
 		{"nothing", 1000, nil, []string{"/tmp"}},
-		{"all", 1000, map[string]string{"TMPDIR": "/t", "XDG_CACHE_HOME": "/c", "HOME": "/h"}, []string{"/t", "/c"}},
+		{"all", 1000, map[string]string{"TMPDIR": "/t", "XDG_CACHE_HOME": "/c", "HOME": "/h"},
+			[]string{"/t", "/c"}},
 		{"relative", 1000, map[string]string{"TMPDIR": "t", "XDG_RUNTIME_DIR": "x", "HOME": "h"}, nil},
-		{"root, with what is left of another's", 0, map[string]string{"XDG_RUNTIME_DIR": "/run/user/1000", "HOME": "/root"}, []string{"/run", "/tmp", "/root/.cache"}},
+		{"root, with what is left of another's", 0, map[string]string{"XDG_RUNTIME_DIR": "/run/user/1000",
+			"HOME": "/root"}, []string{"/run", "/tmp", "/root/.cache"}},
 	} {
-		if got := Bases(tt.uid, func(name string) string { return tt.env[name] }); !slices.Equal(got, tt.want) {
+		if got := Bases(tt.uid, func(name string) string { return tt.env[name] }); !slices.Equal(got,
+			tt.want) {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}

@@ -36,17 +36,18 @@ func cannotRun(format string, args ...any) error {
 // A Program is a file that can be executed.
 type Program struct {
 	Path string
-	// Hint is not empty if the libraries will do nothing for the program itself, although perhaps for those that it
-	// starts: it says why, in a sentence.
+	// Hint is not empty if the libraries will do nothing for the program itself, although perhaps for
+	// those that it starts: it says why, in a sentence.
 	Hint string
 	// ASAN says that the program is linked with the library of the address sanitizer.
 	ASAN bool
-	// RPath says that the program names directories for its libraries that come before LD_LIBRARY_PATH.
+	// RPath says that the program names directories for its libraries that come before
+	// LD_LIBRARY_PATH.
 	RPath bool
 }
 
-// Find looks name up in path, the value of PATH, as execvp(3) does, and looks at what it finds. An error is
-// an *Error.
+// Find looks name up in path, the value of PATH, as execvp(3) does, and looks at what it finds. An
+// error is an *Error.
 func Find(name, path string) (Program, error) {
 	p := Program{}
 	var err error
@@ -115,7 +116,8 @@ func (p *Program) inspect(file string, depth int) error {
 	}
 	f, err := os.Open(file)
 	if errors.Is(err, fs.ErrPermission) {
-		p.Hint = fmt.Sprintf("%s may be run by you but not read, so the kernel lets nobody into its memory: it will find no device", file)
+		p.Hint = fmt.Sprintf("%s may be run by you but not read, so the kernel lets nobody into its "+
+			"memory: it will find no device", file)
 		return nil
 	}
 	if err != nil {
@@ -154,8 +156,8 @@ func interpreter(head []byte) string {
 	return string(line)
 }
 
-// checkPrivilege refuses a program that gets privilege by being executed: its loader then ignores, and removes,
-// what would bring the libraries in.
+// checkPrivilege refuses a program that gets privilege by being executed: its loader then ignores,
+// and removes, what would bring the libraries in.
 func checkPrivilege(file string) error {
 	var st unix.Stat_t
 	if err := unix.Stat(file, &st); err != nil {
@@ -165,16 +167,19 @@ func checkPrivilege(file string) error {
 	if err := unix.Statfs(file, &fsys); err == nil && fsys.Flags&unix.ST_NOSUID != 0 {
 		return nil
 	}
-	const way = "its loader ignores LD_LIBRARY_PATH and LD_PRELOAD; if it is to start another program, let it start vrnic exec"
+	const way = "its loader ignores LD_LIBRARY_PATH and LD_PRELOAD; if it is to start another " +
+		"program, let it start vrnic exec"
 	if nnp, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0); err != nil || nnp == 0 {
 		if st.Mode&unix.S_ISUID != 0 && int(st.Uid) != os.Getuid() {
 			return cannotRun("%s is setuid: %s", file, way)
 		}
-		if st.Mode&(unix.S_ISGID|unix.S_IXGRP) == unix.S_ISGID|unix.S_IXGRP && int(st.Gid) != os.Getgid() {
+		if st.Mode&(unix.S_ISGID|unix.S_IXGRP) == unix.S_ISGID|unix.S_IXGRP &&
+			int(st.Gid) != os.Getgid() {
 			return cannotRun("%s is setgid: %s", file, way)
 		}
 	}
-	if n, err := unix.Getxattr(file, "security.capability", nil); err == nil && n > 0 && os.Getuid() != 0 {
+	if n, err := unix.Getxattr(file, "security.capability", nil); err == nil && n > 0 &&
+		os.Getuid() != 0 {
 		return cannotRun("%s has file capabilities: %s", file, way)
 	}
 	return nil
@@ -190,10 +195,13 @@ func (p *Program) inspectELF(file string, f io.ReaderAt) error {
 	}
 	want := machines[runtime.GOARCH]
 	switch {
-	case e.Class != elf.ELFCLASS64 && (e.Machine == want || want == elf.EM_X86_64 && e.Machine == elf.EM_386 || want == elf.EM_AARCH64 && e.Machine == elf.EM_ARM):
-		return cannotRun("%s is a 32-bit program; the verbs libraries of vrnic are for 64 bits: use a 64-bit build of it", file)
+	case e.Class != elf.ELFCLASS64 && (e.Machine == want || want == elf.EM_X86_64 &&
+		e.Machine == elf.EM_386 || want == elf.EM_AARCH64 && e.Machine == elf.EM_ARM):
+		return cannotRun("%s is a 32-bit program; the verbs libraries of vrnic are for 64 bits: use a "+
+			"64-bit build of it", file)
 	case e.Machine != want:
-		return cannotRun("%s is built for %v, the verbs libraries of this vrnic for %v", file, e.Machine, want)
+		return cannotRun("%s is built for %v, the verbs libraries of this vrnic for %v", file,
+			e.Machine, want)
 	}
 	loader := ""
 	for _, prog := range e.Progs {
@@ -207,12 +215,14 @@ func (p *Program) inspectELF(file string, f io.ReaderAt) error {
 	}
 	if loader == "" {
 		if !isLoader(e) {
-			p.Hint = fmt.Sprintf("%s is statically linked: no verbs library can be loaded into it, only into programs that it starts", file)
+			p.Hint = fmt.Sprintf("%s is statically linked: no verbs library can be loaded into it, only "+
+				"into programs that it starts", file)
 		}
 		return nil
 	}
 	if strings.HasPrefix(filepath.Base(loader), "ld-musl") {
-		return cannotRun("%s is built for musl (its loader is %s); the verbs libraries of vrnic need glibc", file, loader)
+		return cannotRun(
+			"%s is built for musl (its loader is %s); the verbs libraries of vrnic need glibc", file, loader)
 	}
 	if _, err := os.Stat(loader); err != nil {
 		return cannotRun("%s needs the loader %s, which is not here: %v", file, loader, err)

@@ -26,7 +26,8 @@ type elfFile struct {
 
 func (f elfFile) bytes(t testing.TB) []byte {
 	t.Helper()
-	ident := [elf.EI_NIDENT]byte{0x7f, 'E', 'L', 'F', byte(f.class), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)}
+	ident := [elf.EI_NIDENT]byte{0x7f, 'E', 'L', 'F', byte(f.class), byte(elf.ELFDATA2LSB),
+		byte(elf.EV_CURRENT)}
 	var b bytes.Buffer
 	put := func(v any) {
 		if err := binary.Write(&b, binary.LittleEndian, v); err != nil {
@@ -34,17 +35,20 @@ func (f elfFile) bytes(t testing.TB) []byte {
 		}
 	}
 	if f.class == elf.ELFCLASS32 {
-		put(elf.Header32{Ident: ident, Type: uint16(elf.ET_EXEC), Machine: uint16(f.machine), Version: uint32(elf.EV_CURRENT), Ehsize: 52})
+		put(elf.Header32{Ident: ident, Type: uint16(elf.ET_EXEC), Machine: uint16(f.machine),
+			Version: uint32(elf.EV_CURRENT), Ehsize: 52})
 		return b.Bytes()
 	}
 	const head, prog = 64, 56
-	h := elf.Header64{Ident: ident, Type: uint16(elf.ET_DYN), Machine: uint16(f.machine), Version: uint32(elf.EV_CURRENT), Ehsize: head, Phoff: head, Phentsize: prog}
+	h := elf.Header64{Ident: ident, Type: uint16(elf.ET_DYN), Machine: uint16(f.machine),
+		Version: uint32(elf.EV_CURRENT), Ehsize: head, Phoff: head, Phentsize: prog}
 	if f.loader != "" {
 		h.Phnum = 1
 	}
 	put(h)
 	if f.loader != "" {
-		put(elf.Prog64{Type: uint32(elf.PT_INTERP), Off: head + prog, Filesz: uint64(len(f.loader) + 1), Memsz: uint64(len(f.loader) + 1)})
+		put(elf.Prog64{Type: uint32(elf.PT_INTERP), Off: head + prog, Filesz: uint64(len(f.loader) + 1),
+			Memsz: uint64(len(f.loader) + 1)})
 		put([]byte(f.loader + "\x00"))
 	}
 	return b.Bytes()
@@ -139,14 +143,17 @@ func TestFind(t *testing.T) {
 		}
 		p, err := Find(name, tt.path)
 		if tt.status == 0 {
-			if err != nil || p.Path != want || p.ASAN || (p.Hint != "") != (tt.words != "") || !strings.Contains(p.Hint, tt.words) {
-				t.Errorf("%s in %q: %+v, %v; want %s and a hint with %q", tt.name, tt.path, p, err, want, tt.words)
+			if err != nil || p.Path != want || p.ASAN || (p.Hint != "") != (tt.words != "") ||
+				!strings.Contains(p.Hint, tt.words) {
+				t.Errorf("%s in %q: %+v, %v; want %s and a hint with %q", tt.name, tt.path, p, err, want,
+					tt.words)
 			}
 			continue
 		}
 		var e *Error
 		if !errors.As(err, &e) || e.Status != tt.status || !strings.Contains(e.Text, tt.words) {
-			t.Errorf("%s in %q: %+v, %v; want status %d and %q", tt.name, tt.path, p, err, tt.status, tt.words)
+			t.Errorf("%s in %q: %+v, %v; want status %d and %q", tt.name, tt.path, p, err, tt.status,
+				tt.words)
 		}
 	}
 }
@@ -221,7 +228,8 @@ func TestFindPrivileged(t *testing.T) {
 		}
 		_, err := Find(file, "")
 		var e *Error
-		if tt.words == "" && err != nil || tt.words != "" && (!errors.As(err, &e) || e.Status != 126 || !strings.Contains(e.Text, tt.words)) {
+		if tt.words == "" && err != nil || tt.words != "" && (!errors.As(err, &e) || e.Status != 126 ||
+			!strings.Contains(e.Text, tt.words)) {
 			t.Errorf("%s: %v; want %q", tt.name, err, tt.words)
 		}
 		script := file + ".script"
@@ -239,7 +247,8 @@ func TestFindNoSuid(t *testing.T) {
 	inMountNS(t, func() {
 		for flags, want := range map[uintptr]bool{0: true, unix.MS_NOSUID: false} {
 			file := filepath.Join(mounted(t, flags), "program")
-			err := errors.Join(os.WriteFile(file, []byte("echo\n"), 0o755), os.Chown(file, 65534, 65534), unix.Chmod(file, 0o4755))
+			err := errors.Join(os.WriteFile(file, []byte("echo\n"), 0o755), os.Chown(file, 65534, 65534),
+				unix.Chmod(file, 0o4755))
 			if err != nil {
 				t.Error(err)
 			}
@@ -254,7 +263,8 @@ func TestFindNoSuid(t *testing.T) {
 func TestFindCapabilities(t *testing.T) {
 	if file := os.Getenv("VRNIC_TEST_FILE"); file != "" {
 		var e *Error
-		if _, err := Find(file, ""); !errors.As(err, &e) || e.Status != 126 || !strings.Contains(e.Text, "capabilities") {
+		if _, err := Find(file, ""); !errors.As(err, &e) || e.Status != 126 || !strings.Contains(e.Text,
+			"capabilities") {
 			t.Errorf("%v; want an error that says capabilities", err)
 		}
 		return

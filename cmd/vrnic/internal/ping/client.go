@@ -44,12 +44,14 @@ func RunClient(ctx context.Context, dev rdma.Device, cfg Config) (Result, error)
 func connect(ctx context.Context, dev rdma.Device, qp rdma.QP, cfg Config) (rdma.Conn, error) {
 	cctx, cancel := context.WithTimeout(ctx, cfg.ConnectTimeout)
 	defer cancel()
-	conn, err := dev.Connect(cctx, qp, cfg.Addr, rdma.ConnParam{IRD: 1, ORD: 1, MPA: cfg.MPA, SCTP: cfg.SCTP})
+	conn, err := dev.Connect(cctx, qp, cfg.Addr, rdma.ConnParam{IRD: 1, ORD: 1, MPA: cfg.MPA,
+		SCTP: cfg.SCTP})
 	switch {
 	case err == nil:
 		return conn, nil
 	case cctx.Err() != nil && ctx.Err() == nil:
-		return nil, fmt.Errorf("connect to %v: no answer within %v; is the address right, and the network of %s joined to it by a port?",
+		return nil, fmt.Errorf("connect to %v: no answer within %v; is the address right, and the "+
+			"network of %s joined to it by a port?",
 			cfg.Addr, cfg.ConnectTimeout, deviceText(dev, cfg.Addr.Addr()))
 	default:
 		return nil, err // it names the address

@@ -30,7 +30,8 @@ func (i info) put(b []byte) {
 // parseInfo reads a whole message: any other length than infoLen is an error.
 func parseInfo(b []byte) (info, error) {
 	if len(b) != infoLen {
-		return info{}, fmt.Errorf("a message of %d octets, want %d: the peer does not speak rping's protocol", len(b), infoLen)
+		return info{}, fmt.Errorf("a message of %d octets, want %d: the peer does not speak rping's "+
+			"protocol", len(b), infoLen)
 	}
 	return info{
 		addr: binary.BigEndian.Uint64(b),

@@ -49,7 +49,8 @@ type Config struct {
 // CheckSize says whether n can be a Config.Size.
 func CheckSize(n int) error {
 	if n < MinSize || n > MaxSize {
-		return fmt.Errorf("size %d: want %d to %d octets (rping takes at most %d)", n, MinSize, MaxSize, RpingMaxSize)
+		return fmt.Errorf("size %d: want %d to %d octets (rping takes at most %d)", n, MinSize, MaxSize,
+			RpingMaxSize)
 	}
 	return nil
 }

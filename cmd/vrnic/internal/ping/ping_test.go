@@ -59,7 +59,8 @@ func newBench(t *testing.T) *bench {
 	a, b := vnictest.Pair(t)
 	w := &bench{
 		t: t, ctx: ctx, served: make(chan error, 1),
-		client: vnictest.Open(t, a, vnic.ContextConfig{}), server: vnictest.Open(t, b, vnic.ContextConfig{}),
+		client: vnictest.Open(t, a, vnic.ContextConfig{}), server: vnictest.Open(t, b,
+			vnic.ContextConfig{}),
 	}
 	l, err := w.server.Listen(netip.AddrPortFrom(b.Config().Addrs[0].Addr(), 0), 0)
 	if err != nil {
@@ -230,12 +231,13 @@ func TestInterrupted(t *testing.T) {
 	w := newBench(t)
 	w.serve(w.ctx, Config{})
 	ctx, stop := context.WithCancel(w.ctx)
-	r, err := RunClient(ctx, w.client, Config{Addr: w.l.Addr(), Verbose: true, Out: writerFunc(func(b []byte) (int, error) {
-		if bytes.Contains(b, []byte("rdma-ping-3:")) {
-			stop()
-		}
-		return len(b), nil
-	})})
+	r, err := RunClient(ctx, w.client, Config{Addr: w.l.Addr(), Verbose: true,
+		Out: writerFunc(func(b []byte) (int, error) {
+			if bytes.Contains(b, []byte("rdma-ping-3:")) {
+				stop()
+			}
+			return len(b), nil
+		})})
 	if err != nil || r.Rounds != 4 {
 		t.Errorf("client: %+v, %v; want the four rounds before the interrupt", r, err)
 	}
@@ -260,7 +262,8 @@ func (w *bench) dial(size int, access ...rdma.Access) *session {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(s.close)
-	if s.conn, err = w.client.Connect(w.ctx, s.qp, w.l.Addr(), rdma.ConnParam{IRD: 1, ORD: 1}); err != nil {
+	if s.conn, err = w.client.Connect(w.ctx, s.qp, w.l.Addr(), rdma.ConnParam{
+		IRD: 1, ORD: 1}); err != nil {
 		w.t.Fatal(err)
 	}
 	return s
@@ -400,7 +403,8 @@ func TestClientAgainstStrangeServers(t *testing.T) {
 			_, err := s.recv(w.ctx)
 			return errors.Join(err, s.disconnect())
 		})
-		if _, err := w.run(Config{Count: 3}); err == nil || !strings.Contains(err.Error(), "the server has disconnected") {
+		if _, err := w.run(Config{Count: 3}); err == nil || !strings.Contains(err.Error(),
+			"the server has disconnected") {
 			t.Errorf("client: %v", err)
 		}
 		w.wantServed()
@@ -423,7 +427,8 @@ func TestClientAgainstStrangeServers(t *testing.T) {
 			if _, err := s.recv(w.ctx); err != nil {
 				return err
 			}
-			err := s.qp.PostSend(&rdma.SendWR{Op: rdma.OpSend, SGEs: []rdma.SGE{{Addr: s.msg.Addr(), Length: 8, LKey: s.msg.LKey()}}})
+			err := s.qp.PostSend(&rdma.SendWR{Op: rdma.OpSend, SGEs: []rdma.SGE{
+				{Addr: s.msg.Addr(), Length: 8, LKey: s.msg.LKey()}}})
 			<-s.conn.Done()
 			return err
 		})

@@ -131,7 +131,8 @@ func (s *session) answer(ctx context.Context, source info, cfg Config) error {
 
 func (s *session) checkSize(i info) error {
 	if int64(i.size) > int64(s.size) {
-		return fmt.Errorf("the client has a buffer of %d octets, this server of %d: start it with -S %d or more", i.size, s.size, i.size)
+		return fmt.Errorf("the client has a buffer of %d octets, this server of %d: start it with -S "+
+			"%d or more", i.size, s.size, i.size)
 	}
 	return nil
 }

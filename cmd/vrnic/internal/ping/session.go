@@ -20,7 +20,8 @@ const (
 	numKinds
 )
 
-var kindNames = [numKinds]string{kindSend: "Send", kindRecv: "Receive", kindRead: "RDMA Read", kindWrite: "RDMA Write"}
+var kindNames = [numKinds]string{kindSend: "Send", kindRecv: "Receive", kindRead: "RDMA Read",
+	kindWrite: "RDMA Write"}
 
 func (k kind) String() string { return kindNames[k] }
 
@@ -48,7 +49,8 @@ type session struct {
 	sending bool          // a Send has not completed
 }
 
-// newSession makes everything up to a QP with a receive posted. access has one entry for each data buffer.
+// newSession makes everything up to a QP with a receive posted. access has one entry for each data
+// buffer.
 func newSession(dev rdma.Device, size int, access ...rdma.Access) (s *session, err error) {
 	s = &session{size: size}
 	defer func() {
@@ -76,7 +78,8 @@ func newSession(dev rdma.Device, size int, access ...rdma.Access) (s *session, e
 		}
 		s.data = append(s.data, mr)
 	}
-	s.qp, err = s.pd.CreateQP(rdma.QPConfig{SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 4, MaxRecvWR: 2, SignalAll: true})
+	s.qp, err = s.pd.CreateQP(rdma.QPConfig{SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 4, MaxRecvWR: 2,
+		SignalAll: true})
 	if err != nil {
 		return nil, fmt.Errorf("queue pair: %w", err)
 	}
@@ -123,9 +126,10 @@ func (s *session) send(ctx context.Context, i info) error {
 		}
 	}
 	i.put(s.msg.Bytes()[sendOff:])
-	err := s.qp.PostSend(&rdma.SendWR{ID: uint64(kindSend), Op: rdma.OpSend, Flags: rdma.Signaled, SGEs: []rdma.SGE{
-		{Addr: s.msg.Addr() + sendOff, Length: infoLen, LKey: s.msg.LKey()},
-	}})
+	err := s.qp.PostSend(&rdma.SendWR{ID: uint64(kindSend), Op: rdma.OpSend, Flags: rdma.Signaled,
+		SGEs: []rdma.SGE{
+			{Addr: s.msg.Addr() + sendOff, Length: infoLen, LKey: s.msg.LKey()},
+		}})
 	if err != nil {
 		return s.failed(ctx, kindSend, err)
 	}
@@ -148,7 +152,8 @@ func (s *session) recv(ctx context.Context) (info, error) {
 
 // transfer moves i.size octets between the first data buffer and the peer's i, and waits for it.
 func (s *session) transfer(ctx context.Context, k kind, op rdma.Opcode, i info) error {
-	err := s.qp.PostSend(&rdma.SendWR{ID: uint64(k), Op: op, Flags: rdma.Signaled, RemoteAddr: i.addr, RKey: i.key,
+	err := s.qp.PostSend(&rdma.SendWR{ID: uint64(k), Op: op, Flags: rdma.Signaled, RemoteAddr: i.addr,
+		RKey: i.key,
 		SGEs: []rdma.SGE{{Addr: s.data[0].Addr(), Length: i.size, LKey: s.data[0].LKey()}}})
 	if err != nil {
 		return s.failed(ctx, k, err)

@@ -39,11 +39,13 @@ func StartChild(t testing.TB, helper string, args ...string) *ChildProcess {
 }
 
 // StartChildAs is StartChild with another copy of the binary, and maybe another user.
-func StartChildAs(t testing.TB, binary string, attr *syscall.SysProcAttr, helper string, args ...string) *ChildProcess {
+func StartChildAs(t testing.TB, binary string, attr *syscall.SysProcAttr, helper string,
+	args ...string) *ChildProcess {
 	t.Helper()
 	cmd := exec.Command(binary, "-test.run=^"+helper+"$", "-test.timeout=120s")
 	cmd.Dir = "/" // the test's own may be closed to another user
-	cmd.Env = append(os.Environ(), childEnv+"="+strings.Join(append([]string{helper}, args...), "\x1f"))
+	cmd.Env = append(os.Environ(), childEnv+"="+strings.Join(append([]string{helper}, args...),
+		"\x1f"))
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = attr
 	out, err := cmd.StdoutPipe()
@@ -75,7 +77,8 @@ func (c *ChildProcess) Want(word string) string {
 	return ""
 }
 
-// Line waits for the next line that a helper has printed with Tell, and returns it without the values.
+// Line waits for the next line that a helper has printed with Tell, and returns it without the
+// values.
 func (c *ChildProcess) Line() string {
 	c.t.Helper()
 	for c.out.Scan() {

@@ -39,7 +39,8 @@ func Start(t testing.TB, change ...func(*daemon.Config)) *Daemon {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := daemon.Config{Socket: filepath.Join(dir, "sock"), Log: slog.New(slog.NewTextHandler(logWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	cfg := daemon.Config{Socket: filepath.Join(dir, "sock"),
+		Log: slog.New(slog.NewTextHandler(logWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	for _, s := range Devices {
 		spec, err := daemon.ParseDevice(s)
 		if err != nil {

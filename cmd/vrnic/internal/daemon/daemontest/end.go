@@ -25,9 +25,10 @@ type End struct {
 	Conn rdma.Conn
 }
 
-// NewEnd makes an End on dev with a buffer of size octets. It is closed with dev. change, which comes
-// when all but the QP is there, alters what the QP is made of.
-func NewEnd(t testing.TB, dev rdma.Device, size int, change ...func(e *End, cfg *rdma.QPConfig)) *End {
+// NewEnd makes an End on dev with a buffer of size octets. It is closed with dev. change, which
+// comes when all but the QP is there, alters what the QP is made of.
+func NewEnd(t testing.TB, dev rdma.Device, size int,
+	change ...func(e *End, cfg *rdma.QPConfig)) *End {
 	t.Helper()
 	e := &End{t: t, Dev: dev}
 	var err error
@@ -37,13 +38,15 @@ func NewEnd(t testing.TB, dev rdma.Device, size int, change ...func(e *End, cfg 
 	if e.Buf, err = dev.AllocBuffer(size); err != nil {
 		t.Fatal(err)
 	}
-	if e.MR, err = e.PD.RegisterMemory(e.Buf.Bytes(), rdma.LocalWrite|rdma.RemoteWrite|rdma.RemoteRead); err != nil {
+	if e.MR, err = e.PD.RegisterMemory(e.Buf.Bytes(),
+		rdma.LocalWrite|rdma.RemoteWrite|rdma.RemoteRead); err != nil {
 		t.Fatal(err)
 	}
 	if e.CQ, err = dev.CreateCQ(256); err != nil {
 		t.Fatal(err)
 	}
-	cfg := rdma.QPConfig{SendCQ: e.CQ, RecvCQ: e.CQ, MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}
+	cfg := rdma.QPConfig{SendCQ: e.CQ, RecvCQ: e.CQ, MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 2,
+		MaxRecvSGE: 2, MaxInline: 64}
 	for _, f := range change {
 		f(e, &cfg)
 	}
@@ -64,7 +67,8 @@ func Connect(t testing.TB, a, b *End, addr netip.AddrPort, change ...func(*rdma.
 		t.Fatal(err)
 	}
 	defer l.Close()
-	please, yes := rdma.ConnParam{PrivateData: []byte("please")}, rdma.ConnParam{PrivateData: []byte("yes")}
+	please, yes := rdma.ConnParam{PrivateData: []byte("please")}, rdma.ConnParam{
+		PrivateData: []byte("yes")}
 	for _, f := range change {
 		f(&please)
 		f(&yes)
@@ -95,12 +99,14 @@ func (e *End) SGE(off, n int) rdma.SGE {
 // the offset there.
 func (e *End) Send(id uint64, off, n int) {
 	e.t.Helper()
-	e.Post(&rdma.SendWR{ID: id, Op: rdma.OpSend, Flags: rdma.Signaled, SGEs: []rdma.SGE{e.SGE(off, n)}})
+	e.Post(&rdma.SendWR{ID: id, Op: rdma.OpSend, Flags: rdma.Signaled, SGEs: []rdma.SGE{
+		e.SGE(off, n)}})
 }
 
 func (e *End) Write(id uint64, off, n int, peer *End, there int) {
 	e.t.Helper()
-	e.Post(&rdma.SendWR{ID: id, Op: rdma.OpWrite, Flags: rdma.Signaled, SGEs: []rdma.SGE{e.SGE(off, n)},
+	e.Post(&rdma.SendWR{ID: id, Op: rdma.OpWrite, Flags: rdma.Signaled, SGEs: []rdma.SGE{
+		e.SGE(off, n)},
 		RemoteAddr: peer.MR.Addr() + uint64(there), RKey: peer.MR.RKey()})
 }
 
