@@ -46,7 +46,7 @@ func serve(ctx context.Context, dev rdma.Device, addr netip.AddrPort) error {
 		qp, err := pd.CreateQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq})
 		if err != nil {
 			log.Printf("client %v: %v", req.RemoteAddr(), err)
-			req.Reject([]byte("the server is full")) //nolint:errcheck // the client has gone then
+			_ = req.Reject([]byte("the server is full")) // else the client has gone
 			continue
 		}
 		go func() {
