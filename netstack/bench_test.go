@@ -62,12 +62,12 @@ func BenchmarkEcho(b *testing.B) {
 // BenchmarkNetConn is the raw stack behind a net.Conn, 1 MiB at a time between two stacks.
 func BenchmarkNetConn(b *testing.B) {
 	s1, s2 := netstacktest.Pair(b, 1500)
-	l, err := s2.ListenNet(netip.MustParseAddrPort("10.77.0.2:0"))
+	l, err := s2.TCP().ListenNet(netip.MustParseAddrPort("10.77.0.2:0"))
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer l.Close()
-	from, err := s1.DialNet(context.Background(), netip.MustParseAddrPort(l.Addr().String()))
+	from, err := s1.TCP().DialNet(context.Background(), netip.MustParseAddrPort(l.Addr().String()))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -255,10 +255,10 @@ func TestEnds(t *testing.T) {
 		if err := await(bell, func() (int, error) { return b.ReadInto(sink) }); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("peer: %v", err)
 		}
-		if _, err := s1.DialTCP(context.Background(), netip.Addr{}, b.LocalAddr()); !errors.Is(err, net.ErrClosed) {
+		if _, err := s1.TCP().Dial(context.Background(), netip.Addr{}, b.LocalAddr()); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("dial: %v", err)
 		}
-		if _, err := s1.ListenTCP(netip.MustParseAddrPort("10.77.0.1:1"), 1); !errors.Is(err, net.ErrClosed) {
+		if _, err := s1.TCP().Listen(netip.MustParseAddrPort("10.77.0.1:1"), 1); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("listen: %v", err)
 		}
 		a.Close()
@@ -270,7 +270,7 @@ func TestStackCloseEndsWaiting(t *testing.T) {
 	sw := ethswitch.New(ethswitch.Config{})
 	s := netstacktest.NewStack(t, sw, 1, 1500)
 	// A neighbour that answers nothing lets the dial wait.
-	l, err := s.ListenTCP(netip.MustParseAddrPort("10.77.0.1:7"), 1)
+	l, err := s.TCP().Listen(netip.MustParseAddrPort("10.77.0.1:7"), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +278,7 @@ func TestStackCloseEndsWaiting(t *testing.T) {
 	port := porttest.NewPort(t, sw, "silent", false)
 	go func() { _, err := l.Accept(); errc <- err }()
 	go func() {
-		_, err := s.DialTCP(context.Background(), netip.Addr{}, netip.MustParseAddrPort("10.77.0.9:7"))
+		_, err := s.TCP().Dial(context.Background(), netip.Addr{}, netip.MustParseAddrPort("10.77.0.9:7"))
 		errc <- err
 	}()
 	for f := range port.Frames { // until its ARP request is out
@@ -509,7 +509,7 @@ func TestDialTimeouts(t *testing.T) {
 	} {
 		errc := make(chan error)
 		go func() {
-			_, err := s.DialTCP(context.Background(), netip.Addr{}, netip.MustParseAddrPort(tt.remote))
+			_, err := s.TCP().Dial(context.Background(), netip.Addr{}, netip.MustParseAddrPort(tt.remote))
 			errc <- err
 		}()
 		for done := false; !done; {

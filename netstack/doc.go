@@ -9,7 +9,7 @@
 //	sw := netstack.NewSwitch(netstack.SwitchConfig{})
 //	st, err := netstack.NewStack(sw, netstack.Config{Name: "vrnic0", Addrs: prefixes})
 //	tap, err := netstack.OpenTAP(sw, netstack.TAPConfig{Name: "vtap0"})
-//	conn, err := st.DialTCP(ctx, netip.Addr{}, remote)
+//	conn, err := st.TCP().Dial(ctx, netip.Addr{}, remote)
 //
 // SCTP is that of package netstack/sctp, which a Stack (Stack.SCTP), or a UDP socket of the host
 // (NewSCTPOverUDP), gives a clock, a network and a lock.

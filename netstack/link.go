@@ -29,12 +29,11 @@ type link struct {
 
 	dispatcher atomic.Pointer[stack.NetworkDispatcher]
 
-	acks   acks
-	conns  tcpConns
-	firsts firsts
-	queue  chan *stack.PacketBuffer // for the goroutine
-	stop   chan struct{}            // closed when nobody puts into queue any more
-	wg     sync.WaitGroup
+	tcp *TCPHost
+
+	queue chan *stack.PacketBuffer // for the goroutine
+	stop  chan struct{}            // closed when nobody puts into queue any more
+	wg    sync.WaitGroup
 
 	queued sync.Mutex // held while the goroutine delivers
 	mute   bool       // guarded by queued: it delivers nothing any more
@@ -54,18 +53,13 @@ var (
 	_ ethswitch.Port           = (*link)(nil)
 )
 
-func newLink(name string, mac frame.MAC, mtu uint32) *link {
+func newLink(name string, mac frame.MAC, mtu uint32, tcp *TCPHost) *link {
 	l := &link{
-		name: name, mac: mac,
+		name: name, mac: mac, tcp: tcp,
 		queue: make(chan *stack.PacketBuffer, linkQueueLen),
 		stop:  make(chan struct{}),
 	}
 	l.mtu.Store(mtu)
-	l.acks.send = func(f *frame.Frame, d *ethswitch.Delivery) {
-		_ = l.at.Deliver(f, d) // counts what it drops
-		f.Release()
-	}
-	l.acks.limit = func() uint32 { return 2 * (l.mtu.Load() - frame.IPv6Len - frame.TCPMinLen - frame.TCPTimestampLen) }
 	l.wg.Add(1)
 	go l.serve()
 	return l
@@ -154,13 +148,7 @@ func (l *link) Transmit(f *frame.Frame, d *ethswitch.Delivery) bool {
 		pkt.PktType = tcpip.PacketMulticast
 	}
 	if (p.Protocol == frame.ProtoTCP || p.Protocol == frame.ProtoSCTP) && p.L4 != 0 && !p.Fragment {
-		var c *TCPConn // that the segment is of, if it is known
-		if p.Protocol == frame.ProtoTCP && dst == l.mac {
-			l.firsts.came(&p)
-			c = l.conns.of(d, &p)
-			c.arriving(d, &p)
-		}
-		if c == nil || !c.take(&p, pkt) {
+		if p.Protocol != frame.ProtoTCP || dst != l.mac || !l.tcp.Receive(d, &p, pkt) {
 			l.deliver(pkt)
 		}
 		return true
@@ -197,12 +185,11 @@ func (l *link) WritePacket(pkt *stack.PacketBuffer) tcpip.Error {
 			f.GSOSize = g.MSS
 		}
 	}
-	l.firsts.sent(pkt)
-	ack, _ := pkt.Owner.(*connAck)
-	if l.acks.pass(pkt, f, ack) {
+	d, kept := l.tcp.Sending(pkt, f)
+	if kept {
 		return nil
 	}
-	err := l.at.Deliver(f, ack.delivery())
+	err := l.at.Deliver(f, d)
 	f.Release()
 	if err != nil {
 		return &tcpip.ErrClosedForSend{}

@@ -13,12 +13,10 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
-	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
-	"github.com/vrnic/vrnic/netstack/internal/gate"
 	"github.com/vrnic/vrnic/netstack/internal/gvconv"
 	"github.com/vrnic/vrnic/netstack/sctphost"
 )
@@ -54,9 +52,8 @@ type Stack struct {
 	cfg  Config
 	st   *stack.Stack
 	link *link
-	gate *gate.Gate // around the making of endpoints
+	tcp  *TCPHost
 	sctp *sctphost.Host
-	tcp  queuer // or nil
 }
 
 // NewStack makes a Stack and attaches it to sw.
@@ -64,12 +61,20 @@ func NewStack(sw *ethswitch.Switch, c Config) (*Stack, error) {
 	if err := c.complete(); err != nil {
 		return nil, fmt.Errorf("netstack: stack %s: %w", c.Name, err)
 	}
-	s := &Stack{cfg: c, gate: gate.New()}
+	s := &Stack{cfg: c}
 	var err error
 	if s.sctp, err = sctphost.New(func() uint32 { return s.link.MTU() }, sctphost.DefaultOptions()); err != nil {
 		return nil, fmt.Errorf("netstack: stack %s: %w", c.Name, err)
 	}
-	s.link = newLink(c.Name, c.MAC, uint32(c.MTU))
+	s.tcp = NewTCPHost(TCPConfig{
+		Name: c.Name, SendBuffer: c.SendBuffer, ReceiveBuffer: c.ReceiveBuffer,
+		MTU: func() uint32 { return s.link.MTU() },
+		Send: func(f *frame.Frame, d *ethswitch.Delivery) {
+			_ = s.link.at.Deliver(f, d) // counts what it drops
+			f.Release()
+		},
+	})
+	s.link = newLink(c.Name, c.MAC, uint32(c.MTU), s.tcp)
 	s.st = stack.New(stack.Options{
 		NetworkProtocols: []stack.NetworkProtocolFactory{
 			ipv4.NewProtocolWithOptions(ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: true}}),
@@ -81,16 +86,14 @@ func NewStack(sw *ethswitch.Switch, c Config) (*Stack, error) {
 			arp.NewProtocol,
 		},
 		TransportProtocols: []stack.TransportProtocolFactory{
-			tcp.NewProtocol, // with Reno; for CUBIC see TestWindowGrows
+			s.tcp.Protocol,
 			udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
 			s.sctp.Protocol,
 		},
 		Clock:       c.Clock,
 		HandleLocal: true,
 	})
-	s.link.acks.clock = s.st.Clock()
-	s.tcp = s.queuer()
-	if err = s.tune(); err == nil {
+	if err = s.tcp.Tune(); err == nil {
 		// The port comes first: gVisor sends as soon as it has the interface.
 		s.link.at, err = sw.Attach(ethswitch.PortOptions{Name: c.Name, Kind: "stack", MAC: c.MAC}, s.link)
 	}
@@ -143,35 +146,6 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// tune sets the options of TCP. What is not set here is as gVisor has it: RACK and SACK recovery, no
-// Nagle, no keep-alive, a minimum RTO of 200 ms (kernel peers delay ACKs by up to 40 ms, so a much
-// lower one would retransmit for nothing), TIME-WAIT of 60 s.
-func (s *Stack) tune() error {
-	sack := tcpip.TCPSACKEnabled(true)
-	// No RACK: with it, gVisor stops for good when single frames are lost (TestLossyWire).
-	recovery := tcpip.TCPRecovery(0)
-	delay := tcpip.TCPDelayEnabled(false)
-	moderate := tcpip.TCPModerateReceiveBufferOption(false)
-	snd := tcpip.TCPSendBufferSizeRangeOption{
-		Min: tcp.MinBufferSize, Default: s.cfg.SendBuffer, Max: s.cfg.SendBuffer}
-	rcv := tcpip.TCPReceiveBufferSizeRangeOption{
-		Min: tcp.MinBufferSize, Default: s.cfg.ReceiveBuffer, Max: s.cfg.ReceiveBuffer}
-	for _, o := range []tcpip.SettableTransportProtocolOption{&sack, &recovery, &delay, &moderate, &snd, &rcv} {
-		if err := s.st.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
-			return fmt.Errorf("TCP option %T: %w", o, gvconv.Error(err))
-		}
-	}
-	// Whoever listens takes free ports from 32768 on, as Linux does. A connection from here that had one
-	// of them would keep it from a listener that has been promised it.
-	if err := s.st.SetPortRange(firstConnectPort, lastConnectPort); err != nil {
-		return fmt.Errorf("ports %d to %d: %w", firstConnectPort, lastConnectPort, gvconv.Error(err))
-	}
-	return nil
-}
-
-// Ports that connections from here, and listeners that name none, get.
-const firstConnectPort, lastConnectPort = 16384, 32767
-
 // bringUp makes the interface, its addresses and routes.
 func (s *Stack) bringUp() error {
 	opts := stack.NICOptions{Name: s.cfg.Name, QDisc: s.link}
@@ -204,14 +178,13 @@ func (s *Stack) bringUp() error {
 // Close resets every connection, ends every listener, takes the stack off its switch and returns
 // when none of its goroutines is left. It must not be called from a function given to SetNotify.
 func (s *Stack) Close() error {
-	if !s.gate.Shut() {
+	if !s.tcp.Shut() {
 		return nil
 	}
-	s.gate.Wait()
 	s.sctp.Close() // sends the ABORTs
 	s.link.silence()
 	s.st.Close() // sends the RSTs
-	s.link.acks.stop()
+	s.tcp.Close()
 	if s.link.at != nil {
 		s.link.at.Detach()
 	}
@@ -219,6 +192,9 @@ func (s *Stack) Close() error {
 	s.st.Wait()
 	return nil
 }
+
+// TCP is the stack's.
+func (s *Stack) TCP() *TCPHost { return s.tcp }
 
 // SCTP is the stack's.
 func (s *Stack) SCTP() *sctphost.Host { return s.sctp }

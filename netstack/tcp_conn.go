@@ -58,16 +58,16 @@ type TCPConn struct {
 const endpointEvents = waiter.ReadableEvents | waiter.WritableEvents |
 	waiter.EventHUp | waiter.EventErr | waiter.EventRdHUp
 
-// newTCPConn wraps an established connection of s.
-func (s *Stack) newTCPConn(ep *tcp.Endpoint, wq *waiter.Queue) *TCPConn {
-	c := &TCPConn{ep: ep, wq: wq, conns: &s.link.conns}
+// newTCPConn wraps an established connection of h.
+func (h *TCPHost) newTCPConn(ep *tcp.Endpoint, wq *waiter.Queue) *TCPConn {
+	c := &TCPConn{ep: ep, wq: wq, conns: &h.conns}
 	if a, err := ep.GetLocalAddress(); err == nil {
 		c.local = gvconv.GoAddrPort(a)
 	}
 	if a, err := ep.GetRemoteAddress(); err == nil {
 		c.remote = gvconv.GoAddrPort(a)
 	}
-	c.identify(s)
+	c.identify(h)
 	c.entry.Init(c, endpointEvents)
 	wq.EventRegister(&c.entry)
 	c.ack.sent.Sender = (*receiver)(c)

@@ -16,45 +16,45 @@ import (
 	"github.com/vrnic/vrnic/netstack/internal/gvconv"
 )
 
-// newTCP makes an endpoint for a's family. The caller is inside s.gate.
-func (s *Stack) newTCP(a netip.Addr, wq *waiter.Queue) (*tcp.Endpoint, error) {
-	ep, err := s.st.NewEndpoint(tcp.ProtocolNumber, gvconv.Protocol(a), wq)
+// newTCP makes an endpoint for a's family. The caller is inside h.gate.
+func (h *TCPHost) newTCP(a netip.Addr, wq *waiter.Queue) (*tcp.Endpoint, error) {
+	ep, err := h.st.NewEndpoint(tcp.ProtocolNumber, gvconv.Protocol(a), wq)
 	if err != nil {
 		return nil, gvconv.Error(err)
 	}
-	s.configure(ep)
+	h.configure(ep)
 	return ep.(*tcp.Endpoint), nil
 }
 
 // configure sets what a connection does not have from the stack.
-func (s *Stack) configure(ep tcpip.Endpoint) {
+func (h *TCPHost) configure(ep tcpip.Endpoint) {
 	o := ep.SocketOptions()
 	o.SetDelayOption(false)
 	o.SetKeepAlive(false)
 	// Setting the size, be it to what it is, is what keeps gVisor from changing it.
-	o.SetSendBufferSize(int64(s.cfg.SendBuffer), true)
+	o.SetSendBufferSize(int64(h.cfg.SendBuffer), true)
 	o.SetV6Only(true)
 }
 
-// DialTCP connects to remote and waits until that has succeeded or failed or ctx is done. The
+// Dial connects to remote and waits until that has succeeded or failed or ctx is done. The
 // connection comes from local if that is valid. For errors errors.Is finds the syscall.Errno
 // (ECONNREFUSED, ETIMEDOUT, ENETUNREACH, EHOSTUNREACH, EADDRNOTAVAIL), or ctx's.
-func (s *Stack) DialTCP(ctx context.Context, local netip.Addr, remote netip.AddrPort) (*TCPConn, error) {
-	return s.DialTCPFrom(ctx, netip.AddrPortFrom(local, 0), remote)
+func (h *TCPHost) Dial(ctx context.Context, local netip.Addr, remote netip.AddrPort) (*TCPConn, error) {
+	return h.DialFrom(ctx, netip.AddrPortFrom(local, 0), remote)
 }
 
-// DialTCPFrom is DialTCP from a port that the caller chooses, unless it is 0. EADDRINUSE: something
+// DialFrom is Dial from a port that the caller chooses, unless it is 0. EADDRINUSE: something
 // has it, be it an earlier connection that lingers in TIME-WAIT.
-func (s *Stack) DialTCPFrom(ctx context.Context, local, remote netip.AddrPort) (*TCPConn, error) {
+func (h *TCPHost) DialFrom(ctx context.Context, local, remote netip.AddrPort) (*TCPConn, error) {
 	remote = gvconv.Unmap(remote)
-	c, err := s.dial(ctx, gvconv.Unmap(local), remote)
+	c, err := h.dial(ctx, gvconv.Unmap(local), remote)
 	if err != nil {
-		return nil, fmt.Errorf("netstack: %s: connect to %v: %w", s.cfg.Name, remote, err)
+		return nil, fmt.Errorf("netstack: %s: connect to %v: %w", h.cfg.Name, remote, err)
 	}
 	return c, nil
 }
 
-func (s *Stack) dial(ctx context.Context, local, remote netip.AddrPort) (*TCPConn, error) {
+func (h *TCPHost) dial(ctx context.Context, local, remote netip.AddrPort) (*TCPConn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -63,7 +63,7 @@ func (s *Stack) dial(ctx context.Context, local, remote netip.AddrPort) (*TCPCon
 	wq.EventRegister(&entry)
 	defer wq.EventUnregister(&entry)
 
-	ep, err := s.startDial(wq, local, remote)
+	ep, err := h.startDial(wq, local, remote)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func (s *Stack) dial(ctx context.Context, local, remote netip.AddrPort) (*TCPCon
 		ep.Close()
 		return nil, gvconv.Error(err)
 	}
-	return s.newTCPConn(ep, wq), nil
+	return h.newTCPConn(ep, wq), nil
 }
 
 // connecting reports whether the handshake is under way.
@@ -93,12 +93,12 @@ func connecting(ep *tcp.Endpoint) bool {
 }
 
 // startDial sends the SYN.
-func (s *Stack) startDial(wq *waiter.Queue, local, remote netip.AddrPort) (*tcp.Endpoint, error) {
-	if !s.gate.Enter() {
-		return nil, gate.Closed("stack " + s.cfg.Name)
+func (h *TCPHost) startDial(wq *waiter.Queue, local, remote netip.AddrPort) (*tcp.Endpoint, error) {
+	if !h.gate.Enter() {
+		return nil, gate.Closed("stack " + h.cfg.Name)
 	}
-	defer s.gate.Leave()
-	ep, err := s.newTCP(remote.Addr(), wq)
+	defer h.gate.Leave()
+	ep, err := h.newTCP(remote.Addr(), wq)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func (s *Stack) startDial(wq *waiter.Queue, local, remote netip.AddrPort) (*tcp.
 
 // A TCPListener takes connections in.
 type TCPListener struct {
-	s    *Stack
+	h    *TCPHost
 	ep   *tcp.Endpoint
 	wq   *waiter.Queue
 	addr netip.AddrPort
@@ -141,35 +141,35 @@ type TCPListener struct {
 // it is told, as a socket adds one.
 const minBacklog = 128
 
-// ListenTCP listens at addr: an address of the stack, or the unspecified one of a family for all of
+// Listen listens at addr: an address of the stack, or the unspecified one of a family for all of
 // that family. Port 0 chooses a free one. Up to backlog connections, or minBacklog if that is more,
 // wait to be accepted.
-func (s *Stack) ListenTCP(addr netip.AddrPort, backlog int) (*TCPListener, error) {
-	return s.ListenTCPOrdered(addr, backlog, nil)
+func (h *TCPHost) Listen(addr netip.AddrPort, backlog int) (*TCPListener, error) {
+	return h.ListenOrdered(addr, backlog, nil)
 }
 
-// ListenTCPOrdered is ListenTCP. first, unless it is nil, is called with the other end of each connection when its first octets
+// ListenOrdered is Listen. first, unless it is nil, is called with the other end of each connection when its first octets
 // come, before they can be read: for one after the other, as they come, whatever order Accept gives the connections in. It must
 // not wait, nor call this package. Who connects in large numbers and then says nothing can have others not told of.
-func (s *Stack) ListenTCPOrdered(addr netip.AddrPort, backlog int, first func(remote netip.AddrPort)) (*TCPListener, error) {
+func (h *TCPHost) ListenOrdered(addr netip.AddrPort, backlog int, first func(remote netip.AddrPort)) (*TCPListener, error) {
 	addr = gvconv.Unmap(addr)
-	l, err := s.listen(addr, backlog, first)
+	l, err := h.listen(addr, backlog, first)
 	if err != nil {
-		return nil, fmt.Errorf("netstack: %s: listen at %v: %w", s.cfg.Name, addr, err)
+		return nil, fmt.Errorf("netstack: %s: listen at %v: %w", h.cfg.Name, addr, err)
 	}
 	return l, nil
 }
 
-func (s *Stack) listen(addr netip.AddrPort, backlog int, first func(remote netip.AddrPort)) (*TCPListener, error) {
+func (h *TCPHost) listen(addr netip.AddrPort, backlog int, first func(remote netip.AddrPort)) (*TCPListener, error) {
 	if !addr.Addr().IsValid() {
 		return nil, gvconv.Error(&tcpip.ErrBadAddress{})
 	}
-	if !s.gate.Enter() {
-		return nil, gate.Closed("stack " + s.cfg.Name)
+	if !h.gate.Enter() {
+		return nil, gate.Closed("stack " + h.cfg.Name)
 	}
-	defer s.gate.Leave()
+	defer h.gate.Leave()
 	wq := new(waiter.Queue)
-	ep, err := s.newTCP(addr.Addr(), wq)
+	ep, err := h.newTCP(addr.Addr(), wq)
 	if err != nil {
 		return nil, err
 	}
@@ -185,14 +185,14 @@ func (s *Stack) listen(addr netip.AddrPort, backlog int, first func(remote netip
 		return nil, gvconv.Error(terr)
 	}
 	l := &TCPListener{
-		s: s, ep: ep, wq: wq, done: make(chan struct{}),
+		h: h, ep: ep, wq: wq, done: make(chan struct{}),
 		addr: netip.AddrPortFrom(addr.Addr(), bound.Port),
 	}
 	if first != nil { // before anybody can connect
-		s.link.firsts.listen(l, first)
+		h.firsts.listen(l, first)
 	}
 	if err := ep.Listen(max(backlog, minBacklog) + 1); err != nil {
-		s.link.firsts.close(l)
+		h.firsts.close(l)
 		ep.Close()
 		return nil, gvconv.Error(err)
 	}
@@ -209,8 +209,8 @@ func (l *TCPListener) Accept() (*TCPConn, error) {
 		ep, wq, err := l.ep.Accept(nil)
 		switch err.(type) {
 		case nil:
-			l.s.configure(ep)
-			return l.s.newTCPConn(ep.(*tcp.Endpoint), wq), nil
+			l.h.configure(ep)
+			return l.h.newTCPConn(ep.(*tcp.Endpoint), wq), nil
 		case *tcpip.ErrWouldBlock:
 		default:
 			return nil, gate.Closed("listener")
@@ -229,20 +229,20 @@ func (l *TCPListener) Addr() netip.AddrPort { return l.addr }
 // Close ends the listener and Accept. Connections that nobody has accepted are reset.
 func (l *TCPListener) Close() error {
 	l.once.Do(func() {
-		l.s.link.firsts.close(l)
+		l.h.firsts.close(l)
 		l.ep.Close()
 		close(l.done)
 	})
 	return nil
 }
 
-// DialNet connects to remote as DialTCP does and returns a connection that blocks, for programs that
+// DialNet connects to remote as Dial does and returns a connection that blocks, for programs that
 // want a net.Conn. It is plain TCP without anything of vrnic's on top.
-func (s *Stack) DialNet(ctx context.Context, remote netip.AddrPort) (net.Conn, error) {
+func (h *TCPHost) DialNet(ctx context.Context, remote netip.AddrPort) (net.Conn, error) {
 	remote = gvconv.Unmap(remote)
-	c, err := s.dial(ctx, netip.AddrPort{}, remote)
+	c, err := h.dial(ctx, netip.AddrPort{}, remote)
 	if err != nil {
-		return nil, fmt.Errorf("netstack: %s: connect to %v: %w", s.cfg.Name, remote, err)
+		return nil, fmt.Errorf("netstack: %s: connect to %v: %w", h.cfg.Name, remote, err)
 	}
 	return c.netConn(), nil
 }
@@ -267,9 +267,9 @@ func (l netListener) Accept() (net.Conn, error) {
 
 func (l netListener) Addr() net.Addr { return net.TCPAddrFromAddrPort(l.addr) }
 
-// ListenNet is ListenTCP for connections that block.
-func (s *Stack) ListenNet(addr netip.AddrPort) (net.Listener, error) {
-	l, err := s.ListenTCP(addr, 128)
+// ListenNet is Listen for connections that block.
+func (h *TCPHost) ListenNet(addr netip.AddrPort) (net.Listener, error) {
+	l, err := h.Listen(addr, 128)
 	if err != nil {
 		return nil, err
 	}

@@ -17,22 +17,16 @@ type queuer interface {
 	QueuePacket(stack.TransportEndpoint, stack.TransportEndpointID, *stack.PacketBuffer)
 }
 
-// queuer is s's TCP, or nil if this gVisor has none: segments go the usual way then.
-func (s *Stack) queuer() queuer {
-	q, _ := s.st.TransportProtocolInstance(tcp.ProtocolNumber).(queuer)
-	return q
-}
-
 // identify notes what c is called.
-func (c *TCPConn) identify(s *Stack) {
+func (c *TCPConn) identify(h *TCPHost) {
 	c.flow = tcpFlow{gvconv.Unmap(c.local), gvconv.Unmap(c.remote)}
 	c.id = stack.TransportEndpointID{
 		LocalAddress: gvconv.Addr(c.flow.local.Addr()), LocalPort: c.flow.local.Port(),
 		RemoteAddress: gvconv.Addr(c.flow.remote.Addr()), RemotePort: c.flow.remote.Port(),
 	}
 	// What seems to come from an address of the stack's own has not come over its link.
-	if s.st.CheckLocalAddress(0, gvconv.Protocol(c.flow.remote.Addr()), c.id.RemoteAddress) == 0 {
-		c.direct = s.tcp
+	if h.st.CheckLocalAddress(0, gvconv.Protocol(c.flow.remote.Addr()), c.id.RemoteAddress) == 0 {
+		c.direct = h.queue
 	}
 }
 

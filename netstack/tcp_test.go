@@ -48,7 +48,7 @@ func TestDialErrors(t *testing.T) {
 		{"not our address", addr("192.0.2.1"), netip.AddrPortFrom(b.Addrs()[0].Addr(), 9), syscall.EADDRNOTAVAIL},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := a.DialTCP(ctx, tt.local, tt.remote)
+			_, err := a.TCP().Dial(ctx, tt.local, tt.remote)
 			if !errors.Is(err, tt.want) {
 				t.Errorf("got %v, want %v", err, tt.want)
 			}
@@ -57,7 +57,7 @@ func TestDialErrors(t *testing.T) {
 	t.Run("context", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
 		defer cancel()
-		_, err := a.DialTCP(ctx, netip.Addr{}, netip.MustParseAddrPort("10.77.0.99:1"))
+		_, err := a.TCP().Dial(ctx, netip.Addr{}, netip.MustParseAddrPort("10.77.0.99:1"))
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
@@ -66,18 +66,18 @@ func TestDialErrors(t *testing.T) {
 
 func TestListen(t *testing.T) {
 	a, b := netstacktest.Pair(t, 1500)
-	l, err := b.ListenTCP(netip.MustParseAddrPort("0.0.0.0:7"), 4)
+	l, err := b.TCP().Listen(netip.MustParseAddrPort("0.0.0.0:7"), 4)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.ListenTCP(netip.MustParseAddrPort("0.0.0.0:7"), 4); !errors.Is(err, syscall.EADDRINUSE) {
+	if _, err := b.TCP().Listen(netip.MustParseAddrPort("0.0.0.0:7"), 4); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("second listener: %v", err)
 	}
-	if _, err := b.ListenTCP(netip.MustParseAddrPort("192.0.2.9:7"), 4); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+	if _, err := b.TCP().Listen(netip.MustParseAddrPort("192.0.2.9:7"), 4); !errors.Is(err, syscall.EADDRNOTAVAIL) {
 		t.Errorf("foreign address: %v", err)
 	}
 	local := a.Addrs()[0].Addr()
-	c, err := a.DialTCP(context.Background(), local, netip.AddrPortFrom(b.Addrs()[0].Addr(), 7))
+	c, err := a.TCP().Dial(context.Background(), local, netip.AddrPortFrom(b.Addrs()[0].Addr(), 7))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,13 +105,13 @@ func TestListen(t *testing.T) {
 func TestListenWhereConnected(t *testing.T) {
 	a, b := netstacktest.Pair(t, 1500)
 	to := netip.AddrPortFrom(b.Addrs()[0].Addr(), 7)
-	l, err := b.ListenTCP(to, 4)
+	l, err := b.TCP().Listen(to, 4)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
 	from := netip.AddrPortFrom(a.Addrs()[0].Addr(), 40000)
-	c, err := a.DialTCPFrom(context.Background(), from, to)
+	c, err := a.TCP().DialFrom(context.Background(), from, to)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,15 +121,15 @@ func TestListenWhereConnected(t *testing.T) {
 	}
 	listen := func(when string) {
 		t.Helper()
-		l, err := a.ListenTCP(from, 4)
+		l, err := a.TCP().Listen(from, 4)
 		if err != nil {
 			t.Fatalf("%s: %v", when, err)
 		}
-		if _, err := a.DialTCPFrom(context.Background(), from, to); !errors.Is(err, syscall.EADDRINUSE) {
+		if _, err := a.TCP().DialFrom(context.Background(), from, to); !errors.Is(err, syscall.EADDRINUSE) {
 			t.Errorf("%s: from where somebody listens: %v", when, err)
 		}
 		l.Close()
-		if _, err := a.DialTCPFrom(context.Background(), from, to); !errors.Is(err, syscall.EADDRINUSE) {
+		if _, err := a.TCP().DialFrom(context.Background(), from, to); !errors.Is(err, syscall.EADDRINUSE) {
 			t.Errorf("%s: once more: %v", when, err)
 		}
 	}

@@ -134,7 +134,7 @@ func TestListenBacklog(t *testing.T) {
 			return true
 		})
 		a, b := netstacktest.NewStack(t, sw1, 1, 1500), netstacktest.NewStack(t, sw2, 2, 1500)
-		l, err := b.ListenTCP(netip.AddrPortFrom(b.Addrs()[0].Addr(), 0), backlog)
+		l, err := b.TCP().Listen(netip.AddrPortFrom(b.Addrs()[0].Addr(), 0), backlog)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,7 +142,7 @@ func TestListenBacklog(t *testing.T) {
 		errc := make(chan error)
 		for range n {
 			go func() {
-				c, err := a.DialTCP(t.Context(), netip.Addr{}, l.Addr())
+				c, err := a.TCP().Dial(t.Context(), netip.Addr{}, l.Addr())
 				if err == nil {
 					c.Close()
 				}

@@ -54,7 +54,7 @@ func (h *Host) Close() {
 
 // Dial connects to addr.
 func (h *Host) Dial(ctx context.Context, addr netip.AddrPort) (*Peer, error) {
-	c, err := h.stack.DialTCP(ctx, netip.Addr{}, addr)
+	c, err := h.stack.TCP().Dial(ctx, netip.Addr{}, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ type Listener struct{ l *netstack.TCPListener }
 
 // Listen listens on a free port.
 func (h *Host) Listen() (*Listener, error) {
-	l, err := h.stack.ListenTCP(netip.AddrPortFrom(h.stack.Addrs()[0].Addr(), 0), 64)
+	l, err := h.stack.TCP().Listen(netip.AddrPortFrom(h.stack.Addrs()[0].Addr(), 0), 64)
 	if err != nil {
 		return nil, err
 	}

@@ -70,7 +70,7 @@ func (n *Network) DialFrom(ctx context.Context, local, remote netip.AddrPort) (i
 	if n.udp && local.Addr() == n.addrs[0] {
 		return nil, fmt.Errorf("the UDP socket at %v carries SCTP only: %w", local.Addr(), syscall.EPROTONOSUPPORT)
 	}
-	c, err := n.stack.DialTCPFrom(ctx, local, remote)
+	c, err := n.stack.TCP().DialFrom(ctx, local, remote)
 	if err != nil {
 		return nil, err // not c: a nil *TCPConn is no nil Stream
 	}
@@ -94,7 +94,7 @@ func (n *Network) ListenOrdered(addr netip.AddrPort, backlog int, first func(rem
 	}
 	l := &streamListener{addr: addr, conns: make(chan *netstack.TCPConn), done: make(chan struct{})}
 	for _, a := range addrs {
-		one, err := n.stack.ListenTCPOrdered(a, backlog, first)
+		one, err := n.stack.TCP().ListenOrdered(a, backlog, first)
 		if err != nil {
 			l.Close()
 			return nil, err

@@ -40,12 +40,12 @@ func Connect(tb testing.TB, a, b *netstack.Stack, v6 bool) (from, to *netstack.T
 	if v6 {
 		addr = b.Addrs()[1].Addr()
 	}
-	l, err := b.ListenTCP(netip.AddrPortFrom(addr, 0), 1)
+	l, err := b.TCP().Listen(netip.AddrPortFrom(addr, 0), 1)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	defer l.Close()
-	from, err = a.DialTCP(context.Background(), netip.Addr{}, l.Addr())
+	from, err = a.TCP().Dial(context.Background(), netip.Addr{}, l.Addr())
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -172,7 +172,7 @@ func kernelPair(tb testing.TB, ns *netNS, st *netstack.Stack, addr netip.Addr) (
 	})
 	defer l.Close()
 	to := netip.AddrPortFrom(addr, uint16(l.Addr().(*net.TCPAddr).Port))
-	c, err := st.DialTCP(context.Background(), netip.Addr{}, to)
+	c, err := st.TCP().Dial(context.Background(), netip.Addr{}, to)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -187,7 +187,7 @@ func kernelPair(tb testing.TB, ns *netNS, st *netstack.Stack, addr netip.Addr) (
 func TestTAPListen(t *testing.T) {
 	eachTAP(t, func(t *testing.T, plain bool) {
 		ns, _, st := tapPair(t, 1500, plain)
-		l, err := st.ListenTCP(netip.MustParseAddrPort("10.77.0.2:7"), 1)
+		l, err := st.TCP().Listen(netip.MustParseAddrPort("10.77.0.2:7"), 1)
 		if err != nil {
 			t.Fatal(err)
 		}

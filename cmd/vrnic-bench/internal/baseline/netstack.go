@@ -22,7 +22,7 @@ type Stacks struct {
 // NewStacks is TCP between the stacks of two devices.
 func NewStacks(client, server *netstack.Stack, addr netip.Addr) (*Stacks, error) {
 	s := &Stacks{name: "netstack-tcp", client: client, remote: netip.AddrPortFrom(addr, basePort)}
-	l, err := server.ListenNet(s.remote)
+	l, err := server.TCP().ListenNet(s.remote)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func (*Stacks) Traits() Traits { return Traits{} }
 func (s *Stacks) Measure(ctx context.Context, req Request) (r rawtcp.Result, err error) {
 	dial, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	c, err := s.client.DialNet(dial, s.remote)
+	c, err := s.client.TCP().DialNet(dial, s.remote)
 	if err != nil {
 		return r, err
 	}

@@ -106,11 +106,10 @@ func (r Peer) tcp() (tcp, error) {
 		return tcp{}, err
 	}
 	return tcp{
-		dial: func(ctx context.Context, a netip.AddrPort) (net.Conn,
-			error) {
-			return st.DialNet(ctx, a)
+		dial: func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
+			return st.TCP().DialNet(ctx, a)
 		},
-		listen: func(a netip.AddrPort) (net.Listener, error) { return st.ListenNet(a) },
+		listen: func(a netip.AddrPort) (net.Listener, error) { return st.TCP().ListenNet(a) },
 		close: func() {
 			tap.Close()
 			st.Close()

@@ -1,0 +1,119 @@
+package netstack
+
+import (
+	"fmt"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+
+	"github.com/vrnic/vrnic/netstack/ethswitch"
+	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/internal/gate"
+	"github.com/vrnic/vrnic/netstack/internal/gvconv"
+)
+
+// TCPConfig describes a TCPHost.
+type TCPConfig struct {
+	Name string // of the stack, for errors
+	// SendBuffer and ReceiveBuffer are what each connection may hold, in octets.
+	SendBuffer, ReceiveBuffer int
+	MTU                       func() uint32 // of the stack's interface
+	// Send sends f, with d beside it, and releases it. It may be called with a connection's lock held.
+	Send func(f *frame.Frame, d *ethswitch.Delivery)
+}
+
+// A TCPHost is the TCP of one stack: it makes connections and listeners, and stands between gVisor's TCP
+// and the stack's interface. Its methods may be called from several goroutines at once.
+type TCPHost struct {
+	cfg    TCPConfig
+	st     *stack.Stack
+	queue  queuer     // gVisor's TCP, or nil: segments go through its IP then
+	gate   *gate.Gate // around the making of endpoints
+	acks   acks
+	conns  tcpConns
+	firsts firsts
+}
+
+// NewTCPHost makes a TCPHost for a stack that is still to be made, with Protocol among its transport protocols.
+func NewTCPHost(c TCPConfig) *TCPHost {
+	h := &TCPHost{cfg: c, gate: gate.New()}
+	h.acks.send = c.Send
+	h.acks.limit = func() uint32 {
+		return 2 * (c.MTU() - frame.IPv6Len - frame.TCPMinLen - frame.TCPTimestampLen)
+	}
+	return h
+}
+
+// Protocol is a stack.TransportProtocolFactory: it puts h on st, whose clock it uses.
+func (h *TCPHost) Protocol(st *stack.Stack) stack.TransportProtocol {
+	h.st, h.acks.clock = st, st.Clock()
+	p := tcp.NewProtocol(st) // with Reno; for CUBIC see TestWindowGrows
+	h.queue, _ = p.(queuer)
+	return p
+}
+
+// Receive looks at p, a TCP segment for this stack that d brings, and gives pkt, which is p, to its
+// connection's TCP. False: pkt has to go the usual way, through IP, and is as it was.
+func (h *TCPHost) Receive(d *ethswitch.Delivery, p *frame.Packet, pkt *stack.PacketBuffer) bool {
+	h.firsts.came(p)
+	c := h.conns.of(d, p)
+	if c == nil {
+		return false
+	}
+	c.arriving(d, p)
+	return c.take(p, pkt)
+}
+
+// Sending looks at a packet that is about to leave the stack as f. It sends what has to be sent before f, and
+// returns what goes beside f. kept: f is kept, to be sent later or never, and is not the caller's any more.
+func (h *TCPHost) Sending(pkt *stack.PacketBuffer, f *frame.Frame) (d *ethswitch.Delivery, kept bool) {
+	h.firsts.sent(pkt)
+	ack, _ := pkt.Owner.(*connAck)
+	if h.acks.pass(pkt, f, ack) {
+		return nil, true
+	}
+	return ack.delivery(), false
+}
+
+// Shut makes no connections and listeners any more. It returns when nobody is about to, and reports false
+// if it was called before.
+func (h *TCPHost) Shut() bool {
+	if !h.gate.Shut() {
+		return false
+	}
+	h.gate.Wait()
+	return true
+}
+
+// Close sends what is held back. The stack is closed by then.
+func (h *TCPHost) Close() { h.acks.stop() }
+
+// Tune sets the options of TCP, once the stack is made. What is not set here is as gVisor has it: RACK and SACK recovery, no
+// Nagle, no keep-alive, a minimum RTO of 200 ms (kernel peers delay ACKs by up to 40 ms, so a much
+// lower one would retransmit for nothing), TIME-WAIT of 60 s.
+func (h *TCPHost) Tune() error {
+	sack := tcpip.TCPSACKEnabled(true)
+	// No RACK: with it, gVisor stops for good when single frames are lost (TestLossyWire).
+	recovery := tcpip.TCPRecovery(0)
+	delay := tcpip.TCPDelayEnabled(false)
+	moderate := tcpip.TCPModerateReceiveBufferOption(false)
+	snd := tcpip.TCPSendBufferSizeRangeOption{
+		Min: tcp.MinBufferSize, Default: h.cfg.SendBuffer, Max: h.cfg.SendBuffer}
+	rcv := tcpip.TCPReceiveBufferSizeRangeOption{
+		Min: tcp.MinBufferSize, Default: h.cfg.ReceiveBuffer, Max: h.cfg.ReceiveBuffer}
+	for _, o := range []tcpip.SettableTransportProtocolOption{&sack, &recovery, &delay, &moderate, &snd, &rcv} {
+		if err := h.st.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
+			return fmt.Errorf("TCP option %T: %w", o, gvconv.Error(err))
+		}
+	}
+	// Whoever listens takes free ports from 32768 on, as Linux does. A connection from here that had one
+	// of them would keep it from a listener that has been promised it.
+	if err := h.st.SetPortRange(firstConnectPort, lastConnectPort); err != nil {
+		return fmt.Errorf("ports %d to %d: %w", firstConnectPort, lastConnectPort, gvconv.Error(err))
+	}
+	return nil
+}
+
+// Ports that connections from here, and listeners that name none, get.
+const firstConnectPort, lastConnectPort = 16384, 32767
