@@ -11,6 +11,7 @@ import (
 
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/tcp"
 )
 
 // A link is the Ethernet interface of a Stack: gVisor's LinkEndpoint on one side, a Port on the
@@ -29,7 +30,7 @@ type link struct {
 
 	dispatcher atomic.Pointer[stack.NetworkDispatcher]
 
-	tcp *TCPHost
+	tcp *tcp.Host
 
 	queue chan *stack.PacketBuffer // for the goroutine
 	stop  chan struct{}            // closed when nobody puts into queue any more
@@ -53,7 +54,7 @@ var (
 	_ ethswitch.Port           = (*link)(nil)
 )
 
-func newLink(name string, mac frame.MAC, mtu uint32, tcp *TCPHost) *link {
+func newLink(name string, mac frame.MAC, mtu uint32, tcp *tcp.Host) *link {
 	l := &link{
 		name: name, mac: mac, tcp: tcp,
 		queue: make(chan *stack.PacketBuffer, linkQueueLen),

@@ -8,6 +8,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/tcp"
 )
 
 // A dispatcher is gVisor's side of a link.
@@ -37,7 +38,7 @@ func FuzzFrames(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, octets []byte, gso, csum uint8, gsoSize, start, offset uint16, group bool) {
 		d := &dispatcher{}
-		l := &link{mac: frame.MAC{2, 0, 0, 0, 0, 1}, tcp: new(TCPHost), queue: make(chan *stack.PacketBuffer, 1)}
+		l := &link{mac: frame.MAC{2, 0, 0, 0, 0, 1}, tcp: new(tcp.Host), queue: make(chan *stack.PacketBuffer, 1)}
 		l.Attach(d)
 		dst := l.mac
 		if group {

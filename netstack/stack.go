@@ -19,6 +19,7 @@ import (
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/internal/gvconv"
 	"github.com/vrnic/vrnic/netstack/sctphost"
+	"github.com/vrnic/vrnic/netstack/tcp"
 )
 
 // Limits of a Config.
@@ -52,7 +53,7 @@ type Stack struct {
 	cfg  Config
 	st   *stack.Stack
 	link *link
-	tcp  *TCPHost
+	tcp  *tcp.Host
 	sctp *sctphost.Host
 }
 
@@ -66,7 +67,7 @@ func NewStack(sw *ethswitch.Switch, c Config) (*Stack, error) {
 	if s.sctp, err = sctphost.New(func() uint32 { return s.link.MTU() }, sctphost.DefaultOptions()); err != nil {
 		return nil, fmt.Errorf("netstack: stack %s: %w", c.Name, err)
 	}
-	s.tcp = NewTCPHost(TCPConfig{
+	s.tcp = tcp.New(tcp.Config{
 		Name: c.Name, SendBuffer: c.SendBuffer, ReceiveBuffer: c.ReceiveBuffer,
 		MTU: func() uint32 { return s.link.MTU() },
 		Send: func(f *frame.Frame, d *ethswitch.Delivery) {
@@ -194,7 +195,7 @@ func (s *Stack) Close() error {
 }
 
 // TCP is the stack's.
-func (s *Stack) TCP() *TCPHost { return s.tcp }
+func (s *Stack) TCP() *tcp.Host { return s.tcp }
 
 // SCTP is the stack's.
 func (s *Stack) SCTP() *sctphost.Host { return s.sctp }

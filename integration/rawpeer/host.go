@@ -9,6 +9,7 @@ import (
 
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
+	"github.com/vrnic/vrnic/netstack/tcp"
 )
 
 // A Host is a TCP/IP stack of its own, linked to a Unix-stream port.
@@ -62,7 +63,7 @@ func (h *Host) Dial(ctx context.Context, addr netip.AddrPort) (*Peer, error) {
 }
 
 // A Listener takes connections.
-type Listener struct{ l *netstack.TCPListener }
+type Listener struct{ l *tcp.Listener }
 
 // Listen listens on a free port.
 func (h *Host) Listen() (*Listener, error) {
@@ -90,7 +91,7 @@ func (l *Listener) Close() error { return l.l.Close() }
 
 // conn makes a connection of a stack block.
 type conn struct {
-	c       *netstack.TCPConn
+	c       *tcp.Conn
 	changed *sync.Cond // with mu: something may have become possible
 
 	mu sync.Mutex
@@ -99,7 +100,7 @@ type conn struct {
 	readBy, putBy time.Time // deadlines; zero: none
 }
 
-func newConn(c *netstack.TCPConn) *conn {
+func newConn(c *tcp.Conn) *conn {
 	k := &conn{c: c}
 	k.changed = sync.NewCond(&k.mu)
 	// It is called with the stack's locks held: another goroutine takes ours.

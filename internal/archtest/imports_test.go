@@ -27,19 +27,20 @@ const (
 // particular line counts; a folder without a line has no place yet.
 //
 //	cmd/vrnic -> daemon -> netstack, vnic, shm        the only place where all meet
-//	vnic -> iwarp, rdma, internal/{bulk,prefetch}      shm -> rdma      netstack -> gVisor, internal/{crc32c,prefetch}
+//	vnic -> iwarp, rdma, internal/{bulk,prefetch}      shm -> rdma      netstack -> gVisor, internal/prefetch
 //	iwarp -> internal/crc32c      rdma -> standard library
 var layers = map[string][]string{
-	"rdma":    {std},
-	"iwarp":   {std, module + "internal/crc32c"},
-	"sctpddp": {std, module + "iwarp"},
-	"netstack": {std, sys, gvisor, water, module + "internal/crc32c", module +
-		"internal/prefetch"},
+	"rdma":                     {std},
+	"iwarp":                    {std, module + "internal/crc32c"},
+	"sctpddp":                  {std, module + "iwarp"},
+	"netstack":                 {std, gvisor},
 	"netstack/frame":           {std, gvisor},
 	"netstack/internal/gate":   {std},
 	"netstack/internal/gvconv": {std, gvisor},
 	"netstack/ethswitch":       {std, module + "netstack/frame", module + "netstack/internal/gate"},
-	"netstack/sctp":            {std, module + "internal/crc32c"},
+	"netstack/tcp": {std, gvisor, module + "internal/prefetch", module + "netstack/frame",
+		module + "netstack/ethswitch", module + "netstack/internal"},
+	"netstack/sctp": {std, module + "internal/crc32c"},
 	"netstack/sctphost": {std, sys, gvisor, module + "netstack/sctp", module + "netstack/frame",
 		module + "netstack/internal/gate", module + "netstack/internal/gvconv"},
 	"netstack/port": {std, sys, gvisor, water,
@@ -102,6 +103,7 @@ var layers = map[string][]string{
 var testsToo = map[string][]string{
 	"cmd/vrnic/internal/ping": {module + "vnic"},
 	"cmd/vrnic":               {module + "internal/netlab"},
+	"netstack/tcp":            {module + "netstack"},
 	"netstack/sctphost":       {module + "netstack"},
 	"netstack/ethswitch":      {module + "netstack"},
 	"netstack/port":           {module + "netstack"},
@@ -228,6 +230,13 @@ func TestMayImport(t *testing.T) {
 		{"iwarp", module + "iwarp/iwarptest", true},
 		{"netstack", "gvisor.dev/gvisor/pkg/tcpip/stack", true},
 		{"netstack", module + "iwarp", false},
+		{"netstack/frame", module + "netstack/ethswitch", false},
+		{"netstack/ethswitch", module + "netstack/port", false},
+		{"netstack/port", module + "netstack/tcp", false},
+		{"netstack/tcp", module + "netstack/port", false},
+		{"netstack/tcp", module + "netstack", false},
+		{"netstack/sctphost", module + "netstack/tcp", false},
+		{"netstack/sctp", "gvisor.dev/gvisor/pkg/tcpip", false},
 		{"vnic", module + "iwarp", true},
 		{"vnic", module + "shm", false},
 		{"vnic", "gvisor.dev/gvisor/pkg/tcpip", false},

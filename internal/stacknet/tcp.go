@@ -14,11 +14,12 @@ import (
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/sctphost"
+	"github.com/vrnic/vrnic/netstack/tcp"
 	"github.com/vrnic/vrnic/vnic"
 )
 
 // A TCP connection of the stack is what MPA runs on, as it is.
-var _ iwarp.Stream = (*netstack.TCPConn)(nil)
+var _ iwarp.Stream = (*tcp.Conn)(nil)
 
 // A Network is a vnic.Network and a vnic.SCTPNetwork.
 type Network struct {
@@ -72,7 +73,7 @@ func (n *Network) DialFrom(ctx context.Context, local, remote netip.AddrPort) (i
 	}
 	c, err := n.stack.TCP().DialFrom(ctx, local, remote)
 	if err != nil {
-		return nil, err // not c: a nil *TCPConn is no nil Stream
+		return nil, err // not c: a nil *tcp.Conn is no nil Stream
 	}
 	return c, nil
 }
@@ -92,7 +93,7 @@ func (n *Network) ListenOrdered(addr netip.AddrPort, backlog int, first func(rem
 	if n.udp && slices.Contains(n.addrs, addr.Addr()) {
 		addrs = nil
 	}
-	l := &streamListener{addr: addr, conns: make(chan *netstack.TCPConn), done: make(chan struct{})}
+	l := &streamListener{addr: addr, conns: make(chan *tcp.Conn), done: make(chan struct{})}
 	for _, a := range addrs {
 		one, err := n.stack.TCP().ListenOrdered(a, backlog, first)
 		if err != nil {
@@ -112,8 +113,8 @@ func (n *Network) ListenOrdered(addr netip.AddrPort, backlog int, first func(rem
 // A streamListener is one listener of the stack, several whose connections come together, or none.
 type streamListener struct {
 	addr  netip.AddrPort
-	list  []*netstack.TCPListener
-	conns chan *netstack.TCPConn // of several, or of none
+	list  []*tcp.Listener
+	conns chan *tcp.Conn // of several, or of none
 	done  chan struct{}
 	once  sync.Once
 	wg    sync.WaitGroup
@@ -122,7 +123,7 @@ type streamListener struct {
 func (l *streamListener) Addr() netip.AddrPort { return l.addr }
 
 // pump ends when its listener does.
-func (l *streamListener) pump(one *netstack.TCPListener) {
+func (l *streamListener) pump(one *tcp.Listener) {
 	for {
 		c, err := one.Accept()
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
+	"github.com/vrnic/vrnic/netstack/tcp"
 )
 
 // Addresses of the n-th stack, from 1.
@@ -34,7 +35,7 @@ func NewStack(tb testing.TB, sw *ethswitch.Switch, n, mtu int) *netstack.Stack {
 }
 
 // Connect connects a to an address of b: the first, IPv4, or the second, IPv6.
-func Connect(tb testing.TB, a, b *netstack.Stack, v6 bool) (from, to *netstack.TCPConn) {
+func Connect(tb testing.TB, a, b *netstack.Stack, v6 bool) (from, to *tcp.Conn) {
 	tb.Helper()
 	addr := b.Addrs()[0].Addr()
 	if v6 {
@@ -60,7 +61,7 @@ func Connect(tb testing.TB, a, b *netstack.Stack, v6 bool) (from, to *netstack.T
 type Bell chan struct{}
 
 // NewBell returns a Bell that c rings.
-func NewBell(c *netstack.TCPConn) Bell {
+func NewBell(c *tcp.Conn) Bell {
 	b := make(Bell, 1)
 	c.SetNotify(func() {
 		select {

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/tcp"
 )
 
 // Eventually waits for something that another goroutine or the kernel does soon.
@@ -20,10 +20,10 @@ func Eventually(tb testing.TB, what string, f func() bool) {
 }
 
 // Exchange sends n octets each way at once and checks them; then both ends see the end.
-func Exchange(t *testing.T, a, b *netstack.TCPConn, n int64) {
+func Exchange(t *testing.T, a, b *tcp.Conn, n int64) {
 	t.Helper()
 	errc := make(chan error, 4)
-	run := func(c *netstack.TCPConn) {
+	run := func(c *tcp.Conn) {
 		// One goroutine owns a connection: it writes and reads in turn.
 		errc <- Both(c, NewBell(c), n)
 	}
@@ -37,7 +37,7 @@ func Exchange(t *testing.T, a, b *netstack.TCPConn, n int64) {
 }
 
 // Both writes and reads n octets on c, half-closes and reads the end.
-func Both(c *netstack.TCPConn, bell Bell, n int64) error {
+func Both(c *tcp.Conn, bell Bell, n int64) error {
 	w, r := NewSource(n), NewSink(n)
 	ended := false
 	for w.Len() > 0 || !ended {
@@ -98,7 +98,7 @@ func (c *Count) Write(b []byte) (int, error) {
 }
 
 // Write sends n zero octets over c, which rings bell; its peer takes them elsewhere.
-func Write(c *netstack.TCPConn, bell Bell, n int64) error {
+func Write(c *tcp.Conn, bell Bell, n int64) error {
 	for n > 0 {
 		z := Zeros(min(n, Chunk))
 		m, err := c.WriteFrom(&z)
@@ -114,7 +114,7 @@ func Write(c *netstack.TCPConn, bell Bell, n int64) error {
 }
 
 // Read takes n octets from c, which rings bell, and looks at none.
-func Read(c *netstack.TCPConn, bell Bell, n int64) error {
+func Read(c *tcp.Conn, bell Bell, n int64) error {
 	var got Count
 	for int64(got) < n {
 		m, err := c.ReadInto(&got)

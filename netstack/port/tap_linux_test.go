@@ -23,6 +23,7 @@ import (
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 	"github.com/vrnic/vrnic/netstack/port"
 	"github.com/vrnic/vrnic/netstack/port/porttest"
+	"github.com/vrnic/vrnic/netstack/tcp"
 )
 
 // kernelAddrs is what the kernel's side of a TAP gets; the stack beside it has Addresses(2).
@@ -163,7 +164,7 @@ func TestTAPTransfer(t *testing.T) {
 type endless struct{ io.Reader }
 
 // kernelPair connects the stack to a listener of the kernel's.
-func kernelPair(tb testing.TB, ns *netNS, st *netstack.Stack, addr netip.Addr) (*net.TCPConn, *netstack.TCPConn) {
+func kernelPair(tb testing.TB, ns *netNS, st *netstack.Stack, addr netip.Addr) (*net.TCPConn, *tcp.Conn) {
 	tb.Helper()
 	var l net.Listener
 	ns.do(tb, func() (err error) {

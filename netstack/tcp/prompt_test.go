@@ -1,4 +1,4 @@
-package netstack_test
+package tcp_test
 
 import (
 	"bytes"
@@ -15,6 +15,7 @@ import (
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
+	"github.com/vrnic/vrnic/netstack/tcp"
 )
 
 // An outsidePort brings what another one was given, by a goroutine of its own, as a TAP does.
@@ -114,7 +115,7 @@ func outside(t *testing.T, bring bringer, reset *atomic.Bool) (a, b *netstack.St
 }
 
 // promptBell is a Bell that c rings either way.
-func promptBell(c *netstack.TCPConn, prompts *atomic.Int64) netstacktest.Bell {
+func promptBell(c *tcp.Conn, prompts *atomic.Int64) netstacktest.Bell {
 	bell := netstacktest.NewBell(c)
 	c.SetPrompt(func(func() bool) {
 		prompts.Add(1)
@@ -127,10 +128,10 @@ func promptBell(c *netstack.TCPConn, prompts *atomic.Int64) netstacktest.Bell {
 }
 
 // bothInTurn has 1 MiB go both ways between a and b, which are closed then.
-func bothInTurn(t *testing.T, a, b *netstack.TCPConn, prompts *atomic.Int64) {
+func bothInTurn(t *testing.T, a, b *tcp.Conn, prompts *atomic.Int64) {
 	t.Helper()
 	errc := make(chan error, 2)
-	for _, c := range []*netstack.TCPConn{a, b} {
+	for _, c := range []*tcp.Conn{a, b} {
 		bell := promptBell(c, prompts)
 		go func() { errc <- inTurn(c, bell, 1<<20) }()
 	}
@@ -159,7 +160,7 @@ func TestPromptTransfer(t *testing.T) {
 
 // A head is the first octets of a Source.
 type head struct {
-	netstack.Source
+	tcp.Source
 	n int
 }
 
@@ -167,12 +168,12 @@ func (h *head) Len() int { return min(h.n, h.Source.Len()) }
 
 // inTurn writes and reads n octets on c, the one not much ahead of the other; then it half-closes and reads the end. If
 // it fails it resets the connection, so that the other end does not wait for what does not come.
-func inTurn(c *netstack.TCPConn, bell netstacktest.Bell, n int64) error {
+func inTurn(c *tcp.Conn, bell netstacktest.Bell, n int64) error {
 	return inTurns(c, bell, n, 40<<10)
 }
 
 // inTurns is inTurn with at most so many octets ahead.
-func inTurns(c *netstack.TCPConn, bell netstacktest.Bell, n int64, most int) (err error) {
+func inTurns(c *tcp.Conn, bell netstacktest.Bell, n int64, most int) (err error) {
 	defer func() {
 		if err != nil {
 			c.Abort()
@@ -261,7 +262,7 @@ func TestPromptPeer(t *testing.T) {
 		var prompts atomic.Int64
 		bellA, bellB := promptBell(a, &prompts), promptBell(b, &prompts)
 		for _, c := range []struct {
-			from, to *netstack.TCPConn
+			from, to *tcp.Conn
 			bell     netstacktest.Bell
 		}{{a, b, bellB}, {b, a, bellA}} { // they meet, if not by the handshake's last ACK
 			if n, err := c.from.WriteFrom(netstacktest.NewSource(64)); n != 64 || err != nil {
@@ -269,7 +270,7 @@ func TestPromptPeer(t *testing.T) {
 			}
 			readAll(t, c.to, c.bell, 64)
 		}
-		read := func(c *netstack.TCPConn, more func() bool) {
+		read := func(c *tcp.Conn, more func() bool) {
 			if more != nil {
 				t.Error("who writes says that there is more to bring")
 			}
@@ -339,7 +340,7 @@ func TestPromptPeerTransfer(t *testing.T) {
 	a, b := netstacktest.Connect(t, s1, s2, false)
 	var prompts atomic.Int64
 	errc := make(chan error, 2)
-	for _, c := range []*netstack.TCPConn{a, b} {
+	for _, c := range []*tcp.Conn{a, b} {
 		bell := promptBell(c, &prompts)
 		go func() { errc <- inTurns(c, bell, 1<<20, 3000) }()
 	}
@@ -380,7 +381,7 @@ func TestPromptPeerSource(t *testing.T) {
 
 // A during does something while it is read.
 type during struct {
-	netstack.Source
+	tcp.Source
 	do func()
 }
 
@@ -510,7 +511,7 @@ func TestBatchOfTwo(t *testing.T) {
 		const each = ethswitch.BatchFrames / 2
 		g.want.Store(2 * each)
 		n := each * min(a1.EMSS(), a2.EMSS())
-		for _, c := range []*netstack.TCPConn{a1, a2} {
+		for _, c := range []*tcp.Conn{a1, a2} {
 			if k, err := c.WriteFrom(netstacktest.NewSource(int64(n))); k != n || err != nil {
 				t.Fatal(k, err)
 			}
@@ -521,7 +522,7 @@ func TestBatchOfTwo(t *testing.T) {
 			b1.LetGo()
 			want = [2]int64{0, 1}
 		}
-		for i, c := range []*netstack.TCPConn{b1, b2} {
+		for i, c := range []*tcp.Conn{b1, b2} {
 			if got := readAll(t, c, bells[i], n); !bytes.Equal(got, netstacktest.Pattern(0, n)) {
 				t.Errorf("held %v, connection %d: other octets", held, i)
 			}
@@ -529,7 +530,7 @@ func TestBatchOfTwo(t *testing.T) {
 				t.Errorf("held %v, connection %d: told %d times by who brought frames, want %d", held, i, prompts[i].Load(), want[i])
 			}
 		}
-		for _, c := range []*netstack.TCPConn{a1, b1, a2, b2} {
+		for _, c := range []*tcp.Conn{a1, b1, a2, b2} {
 			c.Close()
 		}
 	}

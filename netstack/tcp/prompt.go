@@ -1,4 +1,4 @@
-package netstack
+package tcp
 
 import (
 	"encoding/binary"
@@ -13,11 +13,11 @@ import (
 	"github.com/vrnic/vrnic/netstack/frame"
 )
 
-// A tcpFlow is a connection, seen from here.
-type tcpFlow struct{ local, remote netip.AddrPort }
+// A flow is a connection, seen from here.
+type flow struct{ local, remote netip.AddrPort }
 
 // arriving does what d, which brings p, has to do with c beforehand: c may be nil.
-func (c *TCPConn) arriving(d *ethswitch.Delivery, p *frame.Packet) {
+func (c *Conn) arriving(d *ethswitch.Delivery, p *frame.Packet) {
 	if c == nil || !d.Free() {
 		return
 	}
@@ -29,50 +29,50 @@ func (c *TCPConn) arriving(d *ethswitch.Delivery, p *frame.Packet) {
 		return
 	}
 	if sender != nil {
-		sender.meet(c)
+		sender.setPeer(c)
 		return
 	}
 	if d.Short {
-		c.fetch()
+		c.prefetchAll()
 	}
 	d.Hold((*receiver)(c))
 }
 
-// A receiver is a TCPConn as whoever brings its segments sees it.
-type receiver TCPConn
+// A receiver is a Conn as whoever brings its segments sees it.
+type receiver Conn
 
 // senderOf is the connection that has sent what d brings, or nil.
-func senderOf(d *ethswitch.Delivery) *TCPConn {
+func senderOf(d *ethswitch.Delivery) *Conn {
 	if d == nil {
 		return nil
 	}
 	r, _ := d.Sender.(*receiver)
-	return (*TCPConn)(r)
+	return (*Conn)(r)
 }
 
 // flowOf is that of the TCP segment p, which was received.
-func flowOf(p *frame.Packet) tcpFlow {
+func flowOf(p *frame.Packet) flow {
 	var src, dst netip.Addr
 	if p.EtherType == frame.EtherIPv4 {
 		src, dst = netip.AddrFrom4([4]byte(p.Headers[p.L3+12:])), netip.AddrFrom4([4]byte(p.Headers[p.L3+16:]))
 	} else {
 		src, dst = netip.AddrFrom16([16]byte(p.Headers[p.L3+8:])), netip.AddrFrom16([16]byte(p.Headers[p.L3+24:]))
 	}
-	return tcpFlow{
+	return flow{
 		netip.AddrPortFrom(dst, binary.BigEndian.Uint16(p.Headers[p.L4+2:])),
 		netip.AddrPortFrom(src, binary.BigEndian.Uint16(p.Headers[p.L4:])),
 	}
 }
 
-// tcpConns are the connections whose segments can be handled so.
-type tcpConns struct {
+// connTable are the connections whose segments can be handled so.
+type connTable struct {
 	mu sync.RWMutex
-	m  map[tcpFlow]*TCPConn
+	m  map[flow]*Conn
 }
 
 // of is the connection that p, which d brings, is for, or nil. What the sender takes for its other end may be
 // another stack's: addresses move.
-func (t *tcpConns) of(d *ethswitch.Delivery, p *frame.Packet) *TCPConn {
+func (t *connTable) of(d *ethswitch.Delivery, p *frame.Packet) *Conn {
 	if _, err := p.TCPHeaderLen(); err != nil { // the ports may be behind what parse has copied
 		return nil
 	}
@@ -83,22 +83,22 @@ func (t *tcpConns) of(d *ethswitch.Delivery, p *frame.Packet) *TCPConn {
 	return t.find(flow)
 }
 
-func (t *tcpConns) find(f tcpFlow) *TCPConn {
+func (t *connTable) find(f flow) *Conn {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.m[f]
 }
 
-func (t *tcpConns) add(c *TCPConn) {
+func (t *connTable) add(c *Conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.m == nil {
-		t.m = make(map[tcpFlow]*TCPConn)
+		t.m = make(map[flow]*Conn)
 	}
 	t.m[c.flow] = c
 }
 
-func (t *tcpConns) remove(c *TCPConn) {
+func (t *connTable) remove(c *Conn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.m[c.flow] == c {
@@ -112,37 +112,37 @@ func (t *tcpConns) remove(c *TCPConn) {
 // other end's: of a stream one end deals with what is there while the other goes on.
 
 // seeksPeer reports whether c has still to learn what its other end is.
-func (c *TCPConn) seeksPeer() bool { return c.prompt.Load() != nil && c.peer.Load() == nil }
+func (c *Conn) seeksPeer() bool { return c.prompt.Load() != nil && c.peer.Load() == nil }
 
 // other is the other end, if it is known.
-func (c *TCPConn) other() *TCPConn {
+func (c *Conn) other() *Conn {
 	if c == nil {
 		return nil
 	}
 	return c.peer.Load()
 }
 
-// meet notes that c and p are the two ends of a connection.
-func (c *TCPConn) meet(p *TCPConn) {
+// setPeer notes that c and p are the two ends of a connection.
+func (c *Conn) setPeer(p *Conn) {
 	c.peer.Store(p)
 	p.peer.Store(c)
 }
 
-// part forgets the other end.
-func (c *TCPConn) part() {
+// forgetPeer forgets the other end.
+func (c *Conn) forgetPeer() {
 	if p := c.peer.Swap(nil); p != nil {
 		p.peer.CompareAndSwap(c, nil)
 	}
 }
 
-// answering is the peer, if n octets are to be handled there by who writes them.
-func (c *TCPConn) answering(n int) *TCPConn {
+// peerToRun is the peer, if n octets are to be handled there by who writes them.
+func (c *Conn) peerToRun(n int) *Conn {
 	p := c.peer.Load()
 	if p == nil {
 		return nil
 	}
-	p.ahead.Store(0)
-	if c.ahead.Add(1) > 1 || n > ethswitch.ShortFrame {
+	p.unanswered.Store(0)
+	if c.unanswered.Add(1) > 1 || n > ethswitch.ShortFrame {
 		return nil
 	}
 	return p
@@ -152,7 +152,7 @@ func (c *TCPConn) answering(n int) *TCPConn {
 // has brought it and with no lock held, so that it may use the connection. It must not wait for anything, but for what the program
 // answers, if more is not nil: more reports whether that goroutine has more to bring, and the function returns soon then. With nil
 // it has; it may be in the other end's WriteFrom.
-func (c *TCPConn) SetPrompt(f func(more func() bool)) {
+func (c *Conn) SetPrompt(f func(more func() bool)) {
 	if f == nil {
 		c.prompt.Store(nil)
 		return
@@ -160,21 +160,21 @@ func (c *TCPConn) SetPrompt(f func(more func() bool)) {
 	c.prompt.Store(&f)
 }
 
-// The values of TCPConn.handling.
+// The values of Conn.handling.
 const (
-	handlingNot uint32 = iota
-	handling
-	handlingReadable // and there is more to read
+	heldNot uint32 = iota
+	heldByBringer
+	heldReadable // and there is more to read
 )
 
 // readable notes that there is more to read, if the one who handles segments will tell.
-func (c *TCPConn) readable() bool {
-	return c.handling.CompareAndSwap(handling, handlingReadable) || c.handling.Load() == handlingReadable
+func (c *Conn) readable() bool {
+	return c.held.CompareAndSwap(heldByBringer, heldReadable) || c.held.Load() == heldReadable
 }
 
 // Hold implements Receiver: while c is held gVisor queues segments and leaves them there.
 func (r *receiver) Hold() bool {
-	c := (*TCPConn)(r)
+	c := (*Conn)(r)
 	if c.prompt.Load() == nil || !c.mu.TryLock() {
 		return false
 	}
@@ -183,13 +183,13 @@ func (r *receiver) Hold() bool {
 		return false
 	}
 	c.ep.LockUser()
-	c.handling.Store(handling)
+	c.held.Store(heldByBringer)
 	return true
 }
 
 // Finish implements Receiver: it does what gVisor's processors do.
 func (r *receiver) Finish() bool {
-	c := (*TCPConn)(r)
+	c := (*Conn)(r)
 	var err tcpip.Error
 	if c.ep.EndpointState() == tcp.StateEstablished {
 		if err = handleSegments(c.ep); err != nil {
@@ -202,7 +202,7 @@ func (r *receiver) Finish() bool {
 		c.wq.Notify(waiter.EventHUp | waiter.EventErr | waiter.ReadableEvents | waiter.WritableEvents)
 	}
 	c.mu.Unlock()
-	return c.handling.Swap(handlingNot) == handlingReadable
+	return c.held.Swap(heldNot) == heldReadable
 }
 
 // Tell implements Receiver.

@@ -1,4 +1,4 @@
-package netstack
+package tcp
 
 import (
 	"reflect"
@@ -60,15 +60,15 @@ func partsOf(ep *tcp.Endpoint) (parts tcpParts) {
 	return parts
 }
 
-// fetch asks the caches for what handling a segment needs of c, and its user for what comes then.
-func (c *TCPConn) fetch() {
+// prefetchAll asks the caches for what handling a segment needs of c, and its user for what comes then.
+func (c *Conn) prefetchAll() {
 	ask(unsafe.Pointer(c), unsafe.Sizeof(*c))
 	for i, p := range c.parts {
 		if p != nil {
 			ask(p, tcpPartsOf[i].len)
 		}
 	}
-	if f := c.fetches.Load(); f != nil {
+	if f := c.userPrefetch.Load(); f != nil {
 		(*f)()
 	}
 }
@@ -77,12 +77,12 @@ func ask(p unsafe.Pointer, n uintptr) { prefetch.Read(unsafe.Slice((*byte)(p), n
 
 // SetPrefetch sets a function that asks the caches for what c's user needs when there is more to read. Any goroutine calls it, with any
 // lock held.
-func (c *TCPConn) SetPrefetch(f func()) { c.fetches.Store(&f) }
+func (c *Conn) SetPrefetch(f func()) { c.userPrefetch.Store(&f) }
 
 // Prefetch asks the caches for what WriteFrom is going to need, and the other end, too, if it is in this process.
-func (c *TCPConn) Prefetch() {
-	c.fetch()
+func (c *Conn) Prefetch() {
+	c.prefetchAll()
 	if p := c.peer.Load(); p != nil {
-		p.fetch()
+		p.prefetchAll()
 	}
 }

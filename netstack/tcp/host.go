@@ -1,4 +1,4 @@
-package netstack
+package tcp
 
 import (
 	"fmt"
@@ -13,8 +13,8 @@ import (
 	"github.com/vrnic/vrnic/netstack/internal/gvconv"
 )
 
-// TCPConfig describes a TCPHost.
-type TCPConfig struct {
+// Config describes a Host.
+type Config struct {
 	Name string // of the stack, for errors
 	// SendBuffer and ReceiveBuffer are what each connection may hold, in octets.
 	SendBuffer, ReceiveBuffer int
@@ -23,21 +23,21 @@ type TCPConfig struct {
 	Send func(f *frame.Frame, d *ethswitch.Delivery)
 }
 
-// A TCPHost is the TCP of one stack: it makes connections and listeners, and stands between gVisor's TCP
+// A Host is the TCP of one stack: it makes connections and listeners, and stands between gVisor's TCP
 // and the stack's interface. Its methods may be called from several goroutines at once.
-type TCPHost struct {
-	cfg    TCPConfig
+type Host struct {
+	cfg    Config
 	st     *stack.Stack
-	queue  queuer     // gVisor's TCP, or nil: segments go through its IP then
-	gate   *gate.Gate // around the making of endpoints
-	acks   acks
-	conns  tcpConns
-	firsts firsts
+	queue  segmentQueue // gVisor's TCP, or nil: segments go through its IP then
+	gate   *gate.Gate   // around the making of endpoints
+	acks   ackDelayer
+	conns  connTable
+	firsts firstOctets
 }
 
-// NewTCPHost makes a TCPHost for a stack that is still to be made, with Protocol among its transport protocols.
-func NewTCPHost(c TCPConfig) *TCPHost {
-	h := &TCPHost{cfg: c, gate: gate.New()}
+// New makes a Host for a stack that is still to be made, with Protocol among its transport protocols.
+func New(c Config) *Host {
+	h := &Host{cfg: c, gate: gate.New()}
 	h.acks.send = c.Send
 	h.acks.limit = func() uint32 {
 		return 2 * (c.MTU() - frame.IPv6Len - frame.TCPMinLen - frame.TCPTimestampLen)
@@ -46,30 +46,30 @@ func NewTCPHost(c TCPConfig) *TCPHost {
 }
 
 // Protocol is a stack.TransportProtocolFactory: it puts h on st, whose clock it uses.
-func (h *TCPHost) Protocol(st *stack.Stack) stack.TransportProtocol {
+func (h *Host) Protocol(st *stack.Stack) stack.TransportProtocol {
 	h.st, h.acks.clock = st, st.Clock()
 	p := tcp.NewProtocol(st) // with Reno; for CUBIC see TestWindowGrows
-	h.queue, _ = p.(queuer)
+	h.queue, _ = p.(segmentQueue)
 	return p
 }
 
 // Receive looks at p, a TCP segment for this stack that d brings, and gives pkt, which is p, to its
 // connection's TCP. False: pkt has to go the usual way, through IP, and is as it was.
-func (h *TCPHost) Receive(d *ethswitch.Delivery, p *frame.Packet, pkt *stack.PacketBuffer) bool {
-	h.firsts.came(p)
+func (h *Host) Receive(d *ethswitch.Delivery, p *frame.Packet, pkt *stack.PacketBuffer) bool {
+	h.firsts.received(p)
 	c := h.conns.of(d, p)
 	if c == nil {
 		return false
 	}
 	c.arriving(d, p)
-	return c.take(p, pkt)
+	return c.queueSegment(p, pkt)
 }
 
 // Sending looks at a packet that is about to leave the stack as f. It sends what has to be sent before f, and
 // returns what goes beside f. kept: f is kept, to be sent later or never, and is not the caller's any more.
-func (h *TCPHost) Sending(pkt *stack.PacketBuffer, f *frame.Frame) (d *ethswitch.Delivery, kept bool) {
+func (h *Host) Sending(pkt *stack.PacketBuffer, f *frame.Frame) (d *ethswitch.Delivery, kept bool) {
 	h.firsts.sent(pkt)
-	ack, _ := pkt.Owner.(*connAck)
+	ack, _ := pkt.Owner.(*delayedAck)
 	if h.acks.pass(pkt, f, ack) {
 		return nil, true
 	}
@@ -78,7 +78,7 @@ func (h *TCPHost) Sending(pkt *stack.PacketBuffer, f *frame.Frame) (d *ethswitch
 
 // Shut makes no connections and listeners any more. It returns when nobody is about to, and reports false
 // if it was called before.
-func (h *TCPHost) Shut() bool {
+func (h *Host) Shut() bool {
 	if !h.gate.Shut() {
 		return false
 	}
@@ -87,12 +87,12 @@ func (h *TCPHost) Shut() bool {
 }
 
 // Close sends what is held back. The stack is closed by then.
-func (h *TCPHost) Close() { h.acks.stop() }
+func (h *Host) Close() { h.acks.stop() }
 
 // Tune sets the options of TCP, once the stack is made. What is not set here is as gVisor has it: RACK and SACK recovery, no
 // Nagle, no keep-alive, a minimum RTO of 200 ms (kernel peers delay ACKs by up to 40 ms, so a much
 // lower one would retransmit for nothing), TIME-WAIT of 60 s.
-func (h *TCPHost) Tune() error {
+func (h *Host) Tune() error {
 	sack := tcpip.TCPSACKEnabled(true)
 	// No RACK: with it, gVisor stops for good when single frames are lost (TestLossyWire).
 	recovery := tcpip.TCPRecovery(0)

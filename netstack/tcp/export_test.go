@@ -1,7 +1,7 @@
-package netstack
+package tcp
 
 // Settle returns when what has come in for c has been dealt with.
-func (c *TCPConn) Settle() {
+func (c *Conn) Settle() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ep.LockUser()
@@ -10,8 +10,8 @@ func (c *TCPConn) Settle() {
 }
 
 // Hold takes hold of c, as one of its calls does; LetGo lets it go.
-func (c *TCPConn) Hold()  { c.mu.Lock() }
-func (c *TCPConn) LetGo() { c.mu.Unlock() }
+func (c *Conn) Hold()  { c.mu.Lock() }
+func (c *Conn) LetGo() { c.mu.Unlock() }
 
 // Direct reports whether segments may come straight to c.
-func (c *TCPConn) Direct() bool { return c.direct != nil }
+func (c *Conn) Direct() bool { return c.queue != nil }

@@ -1,4 +1,4 @@
-package netstack
+package tcp
 
 import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -12,31 +12,31 @@ import (
 // A segment of a connection that is known goes straight to its TCP. gVisor would ask IP whose the addresses are, and look for the
 // connection in three maps, whose lines come from memory when there are many connections.
 
-// A queuer is gVisor's TCP, as its demultiplexer uses it.
-type queuer interface {
+// A segmentQueue is gVisor's TCP, as its demultiplexer uses it.
+type segmentQueue interface {
 	QueuePacket(stack.TransportEndpoint, stack.TransportEndpointID, *stack.PacketBuffer)
 }
 
 // identify notes what c is called.
-func (c *TCPConn) identify(h *TCPHost) {
-	c.flow = tcpFlow{gvconv.Unmap(c.local), gvconv.Unmap(c.remote)}
+func (c *Conn) identify(h *Host) {
+	c.flow = flow{gvconv.Unmap(c.local), gvconv.Unmap(c.remote)}
 	c.id = stack.TransportEndpointID{
 		LocalAddress: gvconv.Addr(c.flow.local.Addr()), LocalPort: c.flow.local.Port(),
 		RemoteAddress: gvconv.Addr(c.flow.remote.Addr()), RemotePort: c.flow.remote.Port(),
 	}
 	// What seems to come from an address of the stack's own has not come over its link.
 	if h.st.CheckLocalAddress(0, gvconv.Protocol(c.flow.remote.Addr()), c.id.RemoteAddress) == 0 {
-		c.direct = h.queue
+		c.queue = h.queue
 	}
 }
 
-// take gives pkt, which is p and for c, to c's TCP. false: it has to go the usual way, and is as it was. Of a connection that is
+// queueSegment gives pkt, which is p and for c, to c's TCP. false: it has to go the usual way, and is as it was. Of a connection that is
 // established IP would find nothing wrong: the addresses are the same as when it was made, and the rest has been looked at by parse and checksumsValid.
-func (c *TCPConn) take(p *frame.Packet, pkt *stack.PacketBuffer) bool {
-	if c.direct == nil || c.ep.EndpointState() != tcp.StateEstablished || !strip(p, pkt) {
+func (c *Conn) queueSegment(p *frame.Packet, pkt *stack.PacketBuffer) bool {
+	if c.queue == nil || c.ep.EndpointState() != tcp.StateEstablished || !strip(p, pkt) {
 		return false
 	}
-	c.direct.QueuePacket(c.ep, c.id, pkt)
+	c.queue.QueuePacket(c.ep, c.id, pkt)
 	pkt.DecRef()
 	return true
 }

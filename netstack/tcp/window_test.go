@@ -1,4 +1,4 @@
-package netstack_test
+package tcp_test
 
 import (
 	"sync/atomic"
@@ -12,6 +12,7 @@ import (
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 	"github.com/vrnic/vrnic/netstack/port/porttest"
+	"github.com/vrnic/vrnic/netstack/tcp"
 )
 
 // TestWindowGrows: as long as nothing is lost more and more is under way, also on a path where ACKs come one after the
@@ -32,7 +33,7 @@ func TestWindowGrows(t *testing.T) {
 		}
 		defer stacks[i].Close()
 	}
-	var ends [2]atomic.Pointer[netstack.TCPConn]
+	var ends [2]atomic.Pointer[tcp.Conn]
 	most := 0 // super-frames that were under way
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() { // the wire carries one super-frame at a time, and its ACK back in a millisecond

@@ -1,4 +1,4 @@
-package netstack
+package tcp
 
 import (
 	"reflect"
@@ -26,7 +26,7 @@ var sndField, maxPayloadPath = func() (int, []int) {
 // 4.1; RFC 1122, section 4.2.2.6). It can fall during a connection, when the path's MTU does, and to
 // very little if somebody on the path lies about that. 0 if the connection is gone before it was
 // established.
-func (c *TCPConn) EMSS() int {
+func (c *Conn) EMSS() int {
 	c.ep.LockUser()
 	defer c.ep.UnlockUser()
 	snd := reflect.ValueOf(c.ep).Elem().Field(sndField)

@@ -1,4 +1,4 @@
-package netstack
+package tcp
 
 import (
 	"reflect"

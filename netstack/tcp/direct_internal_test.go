@@ -1,4 +1,4 @@
-package netstack
+package tcp
 
 import (
 	"bytes"
@@ -87,24 +87,24 @@ func TestGuess(t *testing.T) {
 	if err := p.Parse(fr); err != nil {
 		t.Fatal(err)
 	}
-	var here, there tcpConns
+	var here, there connTable
 	for _, tt := range []struct {
 		name  string
-		guess *TCPConn
+		guess *Conn
 		known bool
 	}{
 		{"none", nil, true},
-		{"right", &TCPConn{flow: flowOf(&p), conns: &here}, false},
-		{"another connection of this stack", &TCPConn{conns: &here}, true},
-		{"one of the same name of another stack", &TCPConn{flow: flowOf(&p), conns: &there}, true},
+		{"right", &Conn{flow: flowOf(&p), conns: &here}, false},
+		{"another connection of this stack", &Conn{conns: &here}, true},
+		{"one of the same name of another stack", &Conn{flow: flowOf(&p), conns: &there}, true},
 	} {
 		want := tt.guess
-		here = tcpConns{}
+		here = connTable{}
 		if tt.known {
-			want = &TCPConn{flow: flowOf(&p), conns: &here}
+			want = &Conn{flow: flowOf(&p), conns: &here}
 			here.add(want)
 		}
-		var sender TCPConn
+		var sender Conn
 		sender.peer.Store(tt.guess)
 		if got := here.of(&ethswitch.Delivery{Sender: (*receiver)(&sender)}, &p); got != want {
 			t.Errorf("%s: %p, want %p", tt.name, got, want)

@@ -1,4 +1,4 @@
-package netstack
+package tcp
 
 import (
 	"sync"
@@ -19,7 +19,7 @@ import (
 // VM whose ticks are 4 ms apart.
 const ackTick = 20 * time.Millisecond
 
-// acks delays ACKs, as RFC 9293, section 3.8.6.3, wants: gVisor sends one for whatever came in at once, so
+// ackDelayer delays ACKs, as RFC 9293, section 3.8.6.3, wants: gVisor sends one for whatever came in at once, so
 // that a small request and its answer would be four packets. An ACK of new octets, less than two full
 // segments of them, waits until its connection has something to send, which carries the ACK; until the
 // connection has another ACK, which is then sent at once; or for a moment. Nothing else is held
@@ -28,7 +28,7 @@ const ackTick = 20 * time.Millisecond
 // What is held is the packet's octets: either they are sent as they are, before what the connection sends next, or they are
 // replaced by a packet that acknowledges as much or more. The packet itself goes back to its pools at once: with many connections those would
 // give out the memory that nobody has used for longest.
-type acks struct {
+type ackDelayer struct {
 	send  func(*frame.Frame, *ethswitch.Delivery) // sends and releases; an owner of a connection's lock may call it
 	limit func() uint32                           // octets that are acknowledged at once
 	clock tcpip.Clock
@@ -36,20 +36,20 @@ type acks struct {
 	stopped atomic.Bool // set with mu held
 
 	mu      sync.Mutex
-	holders []*connAck // guarded by mu: those with connAck.listed, but for what a tick looks at
-	spare   []*connAck // guarded by mu: room for holders, while a tick has them
-	due     bool       // guarded by mu: a tick is to come, or runs
+	holders []*delayedAck // guarded by mu: those with delayedAck.listed, but for what a tick looks at
+	spare   []*delayedAck // guarded by mu: room for holders, while a tick has them
+	due     bool          // guarded by mu: a tick is to come, or runs
 	timer   tcpip.Timer
 }
 
-// A connAck is what acks knows of a connection. It is in a packet as its owner, so that it need not be looked for: a
+// A delayedAck is what ackDelayer knows of a connection. It is in a packet as its owner, so that it need not be looked for: a
 // connection that has none, or has none yet, sends everything at once.
-type connAck struct {
+type delayedAck struct {
 	sent   ethswitch.Delivery // beside what the connection sends
 	mu     sync.Mutex
 	known  bool   // acked is
 	old    bool   // held has seen a tick
-	listed bool   // is among acks.holders, or will be
+	listed bool   // is among ackDelayer.holders, or will be
 	acked  uint32 // by what was sent last
 	ack    uint32 // the number in what is held
 
@@ -63,7 +63,7 @@ type connAck struct {
 const maxACKLen = frame.EtherHeaderLen + frame.IPv6Len + frame.TCPMinLen + frame.TCPTimestampLen
 
 // keep has s hold the octets of f, which it releases, if they are few enough.
-func (s *connAck) keep(f *frame.Frame, ack uint32) bool {
+func (s *delayedAck) keep(f *frame.Frame, ack uint32) bool {
 	if f.Len() > len(s.octets) {
 		return false
 	}
@@ -74,13 +74,13 @@ func (s *connAck) keep(f *frame.Frame, ack uint32) bool {
 }
 
 // frame is what s held.
-func (s *connAck) frame() *frame.Frame {
+func (s *delayedAck) frame() *frame.Frame {
 	s.holds = false
 	return frame.New(s.octets[:s.n], s.off)
 }
 
 // delivery goes beside what the connection sends. It does not change.
-func (s *connAck) delivery() *ethswitch.Delivery {
+func (s *delayedAck) delivery() *ethswitch.Delivery {
 	if s == nil {
 		return nil
 	}
@@ -88,12 +88,12 @@ func (s *connAck) delivery() *ethswitch.Delivery {
 }
 
 // KUID and KGID implement tcpip.PacketOwner. Nobody asks.
-func (*connAck) KUID() uint32 { return 0 }
-func (*connAck) KGID() uint32 { return 0 }
+func (*delayedAck) KUID() uint32 { return 0 }
+func (*delayedAck) KGID() uint32 { return 0 }
 
 // pass sends what has to be sent before f, which is the frame of pkt, and reports whether f itself is kept: then it need not
 // be sent.
-func (a *acks) pass(pkt *stack.PacketBuffer, f *frame.Frame, s *connAck) (kept bool) {
+func (a *ackDelayer) pass(pkt *stack.PacketBuffer, f *frame.Frame, s *delayedAck) (kept bool) {
 	if s == nil {
 		return false
 	}
@@ -108,9 +108,9 @@ func (a *acks) pass(pkt *stack.PacketBuffer, f *frame.Frame, s *connAck) (kept b
 }
 
 // hold looks at a packet that is to be sent, and at f, which is its frame. If it has kept f, f need not be sent. What was
-// held before and has to be sent before f is first. list, if not nil, is for acks.list, which must not be called with the lock of
-// a connAck.
-func (a *acks) hold(pkt *stack.PacketBuffer, f *frame.Frame, s *connAck) (kept bool, first *frame.Frame, list *connAck) {
+// held before and has to be sent before f is first. list, if not nil, is for ackDelayer.list, which must not be called with the lock of
+// a delayedAck.
+func (a *ackDelayer) hold(pkt *stack.PacketBuffer, f *frame.Frame, s *delayedAck) (kept bool, first *frame.Frame, list *delayedAck) {
 	t := header.TCP(pkt.TransportHeader().Slice())
 	if len(t) < header.TCPMinimumSize {
 		return false, nil, nil
@@ -159,7 +159,7 @@ func plainOptions(t header.TCP) bool {
 }
 
 // list sees to it that what s holds does not wait for ever.
-func (a *acks) list(s *connAck) {
+func (a *ackDelayer) list(s *delayedAck) {
 	a.mu.Lock()
 	if a.stopped.Load() {
 		a.mu.Unlock()
@@ -173,7 +173,7 @@ func (a *acks) list(s *connAck) {
 	}
 }
 
-func (a *acks) armLocked() {
+func (a *ackDelayer) armLocked() {
 	a.due = true
 	if a.timer == nil {
 		a.timer = a.clock.AfterFunc(ackTick, a.tick)
@@ -184,12 +184,12 @@ func (a *acks) armLocked() {
 
 // tick sends what was there at the last tick already. Who holds nothing any more is taken off the list here only, so
 // that a busy connection is on it once and puts itself there once in a tick.
-func (a *acks) tick() {
+func (a *ackDelayer) tick() {
 	for a.turn() { // once, but when all is to be sent
 	}
 }
 
-func (a *acks) turn() (again bool) {
+func (a *ackDelayer) turn() (again bool) {
 	a.mu.Lock()
 	were := a.holders
 	a.holders, a.spare = a.spare, nil
@@ -221,7 +221,7 @@ func (a *acks) turn() (again bool) {
 }
 
 // stop sends what is held; nothing is from then on.
-func (a *acks) stop() {
+func (a *ackDelayer) stop() {
 	a.mu.Lock()
 	a.stopped.Store(true)
 	if a.timer != nil {
@@ -232,7 +232,7 @@ func (a *acks) stop() {
 }
 
 // look sends what s holds, if it is old or all are to be sent. true: it holds something still.
-func (a *acks) look(s *connAck) (left bool) {
+func (a *ackDelayer) look(s *delayedAck) (left bool) {
 	var f *frame.Frame
 	s.mu.Lock()
 	switch {

@@ -1,4 +1,4 @@
-package netstack_test
+package tcp_test
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package netstack
+package tcp
 
 import (
 	"sync"
@@ -14,7 +14,7 @@ import (
 	"github.com/vrnic/vrnic/netstack/frame"
 )
 
-// An ackPacket is what a test has an acks look at.
+// An ackPacket is what a test has an ackDelayer look at.
 type ackPacket struct {
 	flow  int
 	ack   uint32
@@ -28,10 +28,10 @@ var (
 	sackOption = []byte{1, 1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2} // as long as tsOption
 )
 
-// An ackRig records what an acks sends, by the order in which the packets were made.
+// An ackRig records what an ackDelayer sends, by the order in which the packets were made.
 type ackRig struct {
-	acks
-	conns [100]connAck
+	ackDelayer
+	conns [100]delayedAck
 	clock *faketime.ManualClock
 	made  []ackPacket
 	sent  []int
@@ -41,7 +41,7 @@ const ackLimit = 2896
 
 func newAckRig() *ackRig {
 	r := &ackRig{clock: faketime.NewManualClock()}
-	r.acks.clock = r.clock
+	r.ackDelayer.clock = r.clock
 	r.limit = func() uint32 { return ackLimit }
 	r.send = func(f *frame.Frame, d *ethswitch.Delivery) {
 		r.sent = append(r.sent, int(f.HdrLen))

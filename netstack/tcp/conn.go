@@ -1,4 +1,4 @@
-package netstack
+package tcp
 
 import (
 	"errors"
@@ -24,26 +24,26 @@ type Source = interface {
 	Len() int
 }
 
-// A TCPConn is a TCP connection that never blocks. ReadInto, WriteFrom, EMSS and the calls that
+// A Conn is a TCP connection that never blocks. ReadInto, WriteFrom, EMSS and the calls that
 // close it belong to one goroutine at a time, but for Abort, which may come from another: who owns the
 // connection may be away, in WriteFrom's source, for as long as it likes.
-type TCPConn struct {
+type Conn struct {
 	ep            *tcp.Endpoint
 	wq            *waiter.Queue
 	entry         waiter.Entry
 	notify        atomic.Pointer[func()]
 	prompt        atomic.Pointer[func(more func() bool)]
-	handling      atomic.Uint32
+	held          atomic.Uint32
 	local, remote netip.AddrPort
-	flow          tcpFlow                   // without 4in6 addresses
+	flow          flow                      // without 4in6 addresses
 	id            stack.TransportEndpointID // the same, for gVisor
-	direct        queuer                    // or nil: see take
-	conns         *tcpConns                 // that has it
-	ack           connAck
+	queue         segmentQueue              // or nil: see queueSegment
+	conns         *connTable                // that has it
+	acks          delayedAck
 	parts         tcpParts
-	fetches       atomic.Pointer[func()]
-	peer          atomic.Pointer[TCPConn] // the other end, if it is in this process and known: see meet
-	ahead         atomic.Uint32           // how often this end has written since the peer did, if that is known
+	userPrefetch  atomic.Pointer[func()]
+	peer          atomic.Pointer[Conn] // the other end, if it is in this process and known: see setPeer
+	unanswered    atomic.Uint32        // how often this end has written since the peer did, if that is known
 
 	mu     sync.Mutex // held while ep is used; guards what follows
 	closed bool
@@ -58,9 +58,9 @@ type TCPConn struct {
 const endpointEvents = waiter.ReadableEvents | waiter.WritableEvents |
 	waiter.EventHUp | waiter.EventErr | waiter.EventRdHUp
 
-// newTCPConn wraps an established connection of h.
-func (h *TCPHost) newTCPConn(ep *tcp.Endpoint, wq *waiter.Queue) *TCPConn {
-	c := &TCPConn{ep: ep, wq: wq, conns: &h.conns}
+// newConn wraps an established connection of h.
+func (h *Host) newConn(ep *tcp.Endpoint, wq *waiter.Queue) *Conn {
+	c := &Conn{ep: ep, wq: wq, conns: &h.conns}
 	if a, err := ep.GetLocalAddress(); err == nil {
 		c.local = gvconv.GoAddrPort(a)
 	}
@@ -70,9 +70,9 @@ func (h *TCPHost) newTCPConn(ep *tcp.Endpoint, wq *waiter.Queue) *TCPConn {
 	c.identify(h)
 	c.entry.Init(c, endpointEvents)
 	wq.EventRegister(&c.entry)
-	c.ack.sent.Sender = (*receiver)(c)
+	c.acks.sent.Sender = (*receiver)(c)
 	ep.LockUser()
-	ep.SetOwner(&c.ack)
+	ep.SetOwner(&c.acks)
 	c.parts = partsOf(ep)
 	ep.UnlockUser()
 	c.conns.add(c)
@@ -80,7 +80,7 @@ func (h *TCPHost) newTCPConn(ep *tcp.Endpoint, wq *waiter.Queue) *TCPConn {
 }
 
 // NotifyEvent implements waiter.EventListener for gVisor; it is not for others to call.
-func (c *TCPConn) NotifyEvent(m waiter.EventMask) {
+func (c *Conn) NotifyEvent(m waiter.EventMask) {
 	if m == waiter.ReadableEvents && c.readable() {
 		return
 	}
@@ -92,7 +92,7 @@ func (c *TCPConn) NotifyEvent(m waiter.EventMask) {
 // SetNotify sets the function that is called whenever more can be read or written or the connection
 // has changed. gVisor calls it with its locks held, from any goroutine: it may only mark and wake.
 // It hears of what happens after SetNotify: look once at what was there before.
-func (c *TCPConn) SetNotify(f func()) {
+func (c *Conn) SetNotify(f func()) {
 	if f == nil {
 		c.notify.Store(nil)
 		return
@@ -105,7 +105,7 @@ func (c *TCPConn) SetNotify(f func()) {
 // call of w only, and the endpoint is locked meanwhile: w must not block nor use c. 0 and nil:
 // nothing is there, or w took nothing. io.EOF: the peer has closed and everything was taken. Any
 // other error: the connection is lost, and errors.Is finds a syscall.Errno. It does not allocate.
-func (c *TCPConn) ReadInto(w io.Writer) (int, error) {
+func (c *Conn) ReadInto(w io.Writer) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.err.Load(); err != nil {
@@ -132,12 +132,12 @@ func (c *TCPConn) ReadInto(w io.Writer) (int, error) {
 }
 
 // lost notes why the connection is lost.
-func (c *TCPConn) lost(err tcpip.Error) error {
+func (c *Conn) lost(err tcpip.Error) error {
 	return c.over(fmt.Errorf("netstack: tcp %v-%v: %w", c.local, c.remote, gvconv.Error(err)))
 }
 
 // over notes why the connection is over, unless that is known, and returns the reason that counts.
-func (c *TCPConn) over(err error) error {
+func (c *Conn) over(err error) error {
 	c.err.CompareAndSwap(nil, &err)
 	return *c.err.Load()
 }
@@ -172,7 +172,7 @@ func (s *sink) Write(p []byte) (int, error) {
 // WriteFrom may call what the other end has given to SetPrompt, if that is in this process.
 //
 // WriteFrom does not allocate; gVisor does, 32 octets for each call and what its pools lack.
-func (c *TCPConn) WriteFrom(src Source) (int, error) {
+func (c *Conn) WriteFrom(src Source) (int, error) {
 	n, peer, err := c.write(src)
 	if peer != nil && peer.Finish() {
 		peer.Tell(nil)
@@ -181,7 +181,7 @@ func (c *TCPConn) WriteFrom(src Source) (int, error) {
 }
 
 // write is WriteFrom up to where the peer has to handle what it got: Finish has to follow for it, if it is not nil.
-func (c *TCPConn) write(src Source) (done int, peer *receiver, _ error) {
+func (c *Conn) write(src Source) (done int, peer *receiver, _ error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.err.Load(); err != nil {
@@ -192,7 +192,7 @@ func (c *TCPConn) write(src Source) (done int, peer *receiver, _ error) {
 		c.out = payload{}
 		return 0, nil, nil
 	}
-	c.out.peer = (*receiver)(c.answering(c.out.n))
+	c.out.peer = (*receiver)(c.peerToRun(c.out.n))
 	n, err := c.ep.Write(&c.out, tcpip.WriteOptions{})
 	read, srcErr := c.out.read, c.out.err
 	if c.out.held {
@@ -204,7 +204,7 @@ func (c *TCPConn) write(src Source) (done int, peer *receiver, _ error) {
 }
 
 // written is what WriteFrom returns for what gVisor has: n of the octets that were read from the source.
-func (c *TCPConn) written(n, read int, srcErr error, err tcpip.Error) (int, error) {
+func (c *Conn) written(n, read int, srcErr error, err tcpip.Error) (int, error) {
 	switch err.(type) {
 	case nil:
 		if n != read {
@@ -281,7 +281,7 @@ func (p *payload) Read(b []byte) (int, error) {
 var errBadSource = errors.New("netstack: source returned an impossible count")
 
 // CloseWrite sends a FIN behind what was written.
-func (c *TCPConn) CloseWrite() error {
+func (c *Conn) CloseWrite() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.err.Load(); err != nil {
@@ -293,14 +293,14 @@ func (c *TCPConn) CloseWrite() error {
 // Close gives the connection back: a FIN if there was none, a RST if octets were unread or still
 // come. What was written is delivered if the peer is there. The function of SetNotify is not called
 // any more once Close has returned. Close must not be called from inside it.
-func (c *TCPConn) Close() error {
+func (c *Conn) Close() error {
 	c.conns.remove(c)
-	c.part()
+	c.forgetPeer()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
 	c.prompt.Store(nil)
-	c.fetches.Store(nil)
+	c.userPrefetch.Store(nil)
 	c.wq.EventUnregister(&c.entry)
 	c.ep.Close()
 	c.over(gate.Closed("connection")) //nolint:errcheck // not the first reason, perhaps
@@ -308,10 +308,10 @@ func (c *TCPConn) Close() error {
 }
 
 // Abort resets the connection and gives it back.
-func (c *TCPConn) Abort() {
+func (c *Conn) Abort() {
 	c.conns.remove(c)
-	c.part()
-	c.fetches.Store(nil)
+	c.forgetPeer()
+	c.userPrefetch.Store(nil)
 	c.prompt.Store(nil) // nobody begins to handle a segment any more
 	// The lock is not waited for: its owner may hang in WriteFrom's source. Who handles a segment has the endpoint
 	// locked, too, for which the calls below do wait.
@@ -326,7 +326,7 @@ func (c *TCPConn) Abort() {
 }
 
 // LocalAddr is this end's address.
-func (c *TCPConn) LocalAddr() netip.AddrPort { return c.local }
+func (c *Conn) LocalAddr() netip.AddrPort { return c.local }
 
 // RemoteAddr is the peer's address.
-func (c *TCPConn) RemoteAddr() netip.AddrPort { return c.remote }
+func (c *Conn) RemoteAddr() netip.AddrPort { return c.remote }

@@ -1,4 +1,4 @@
-package netstack
+package tcp
 
 import (
 	_ "unsafe" // for go:linkname

@@ -1,4 +1,4 @@
-package netstack
+package tcp
 
 import (
 	"net/netip"
@@ -17,41 +17,41 @@ import (
 // parallel, and gives them to Accept in any order; frames come one after the other. So the link keeps in mind what it has
 // answered to a SYN, until octets come that acknowledge it, or one of both ends says that none will.
 
-// maxFirsts is how many connections are kept in mind; the oldest is forgotten for another one.
-const maxFirsts = 1024
+// maxExpected is how many connections are kept in mind; the oldest is forgotten for another one.
+const maxExpected = 1024
 
-// firsts are connections whose first octets have not come.
-type firsts struct {
+// firstOctets are connections whose first octets have not come.
+type firstOctets struct {
 	n atomic.Int32 // of them
 
 	mu        sync.Mutex
-	m         map[tcpFlow]firstFlow
-	slots     [maxFirsts]tcpFlow // in turn
+	m         map[flow]expected
+	slots     [maxExpected]flow // in turn
 	next      int
-	listeners map[*TCPListener]func(remote netip.AddrPort)
+	listeners map[*Listener]func(remote netip.AddrPort)
 	listening atomic.Bool // there is one
 }
 
-// A firstFlow is such a connection.
-type firstFlow struct {
+// An expected is such a connection.
+type expected struct {
 	ack  uint32 // what the peer has to acknowledge
 	slot int
-	l    *TCPListener
+	l    *Listener
 }
 
 // listen has f called for connections to l.
-func (s *firsts) listen(l *TCPListener, f func(remote netip.AddrPort)) {
+func (s *firstOctets) listen(l *Listener, f func(remote netip.AddrPort)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.m == nil {
-		s.m, s.listeners = make(map[tcpFlow]firstFlow), make(map[*TCPListener]func(netip.AddrPort))
+		s.m, s.listeners = make(map[flow]expected), make(map[*Listener]func(netip.AddrPort))
 	}
 	s.listeners[l] = f
 	s.listening.Store(true)
 }
 
 // close has nothing more told to l.
-func (s *firsts) close(l *TCPListener) {
+func (s *firstOctets) close(l *Listener) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.listeners[l] == nil {
@@ -66,7 +66,7 @@ func (s *firsts) close(l *TCPListener) {
 }
 
 // sent looks at a packet that goes out.
-func (s *firsts) sent(pkt *stack.PacketBuffer) {
+func (s *firstOctets) sent(pkt *stack.PacketBuffer) {
 	if !s.listening.Load() || pkt.TransportProtocolNumber != tcp.ProtocolNumber {
 		return
 	}
@@ -80,7 +80,7 @@ func (s *firsts) sent(pkt *stack.PacketBuffer) {
 	if !answer && !over {
 		return
 	}
-	f := tcpFlow{
+	f := flow{
 		netip.AddrPortFrom(gvconv.GoAddr(pkt.EgressRoute.LocalAddress), t.SourcePort()),
 		netip.AddrPortFrom(gvconv.GoAddr(pkt.EgressRoute.RemoteAddress), t.DestinationPort()),
 	}
@@ -92,22 +92,22 @@ func (s *firsts) sent(pkt *stack.PacketBuffer) {
 }
 
 // ended forgets f, of which nothing will come any more.
-func (s *firsts) ended(f tcpFlow) {
+func (s *firstOctets) ended(f flow) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forgetLocked(f)
 }
 
-func (s *firsts) forgetLocked(f tcpFlow) {
+func (s *firstOctets) forgetLocked(f flow) {
 	delete(s.m, f)
 	s.n.Store(int32(len(s.m)))
 }
 
 // answered keeps f in mind, whose peer will acknowledge ack.
-func (s *firsts) answered(f tcpFlow, ack uint32) {
+func (s *firstOctets) answered(f flow, ack uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var to *TCPListener
+	var to *Listener
 	for l := range s.listeners {
 		if a := l.addr; a.Port() == f.local.Port() && (a.Addr() == f.local.Addr() || a.Addr().IsUnspecified() && a.Addr().Is4() == f.local.Addr().Is4()) {
 			if to = l; !a.Addr().IsUnspecified() {
@@ -126,14 +126,14 @@ func (s *firsts) answered(f tcpFlow, ack uint32) {
 			delete(s.m, old)
 		}
 		s.slots[slot] = f
-		s.next = (s.next + 1) % maxFirsts
+		s.next = (s.next + 1) % maxExpected
 	}
-	s.m[f] = firstFlow{ack, slot, to}
+	s.m[f] = expected{ack, slot, to}
 	s.n.Store(int32(len(s.m)))
 }
 
-// came looks at a TCP packet that has come, before anybody else does.
-func (s *firsts) came(p *frame.Packet) {
+// received looks at a TCP packet that has come, before anybody else does.
+func (s *firstOctets) received(p *frame.Packet) {
 	if s.n.Load() == 0 {
 		return
 	}

@@ -1,4 +1,4 @@
-package netstack
+package tcp
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 	"github.com/vrnic/vrnic/netstack/internal/gvconv"
 )
 
-// newTCP makes an endpoint for a's family. The caller is inside h.gate.
-func (h *TCPHost) newTCP(a netip.Addr, wq *waiter.Queue) (*tcp.Endpoint, error) {
+// newEndpoint makes an endpoint for a's family. The caller is inside h.gate.
+func (h *Host) newEndpoint(a netip.Addr, wq *waiter.Queue) (*tcp.Endpoint, error) {
 	ep, err := h.st.NewEndpoint(tcp.ProtocolNumber, gvconv.Protocol(a), wq)
 	if err != nil {
 		return nil, gvconv.Error(err)
@@ -27,7 +27,7 @@ func (h *TCPHost) newTCP(a netip.Addr, wq *waiter.Queue) (*tcp.Endpoint, error) 
 }
 
 // configure sets what a connection does not have from the stack.
-func (h *TCPHost) configure(ep tcpip.Endpoint) {
+func (h *Host) configure(ep tcpip.Endpoint) {
 	o := ep.SocketOptions()
 	o.SetDelayOption(false)
 	o.SetKeepAlive(false)
@@ -39,13 +39,13 @@ func (h *TCPHost) configure(ep tcpip.Endpoint) {
 // Dial connects to remote and waits until that has succeeded or failed or ctx is done. The
 // connection comes from local if that is valid. For errors errors.Is finds the syscall.Errno
 // (ECONNREFUSED, ETIMEDOUT, ENETUNREACH, EHOSTUNREACH, EADDRNOTAVAIL), or ctx's.
-func (h *TCPHost) Dial(ctx context.Context, local netip.Addr, remote netip.AddrPort) (*TCPConn, error) {
+func (h *Host) Dial(ctx context.Context, local netip.Addr, remote netip.AddrPort) (*Conn, error) {
 	return h.DialFrom(ctx, netip.AddrPortFrom(local, 0), remote)
 }
 
 // DialFrom is Dial from a port that the caller chooses, unless it is 0. EADDRINUSE: something
 // has it, be it an earlier connection that lingers in TIME-WAIT.
-func (h *TCPHost) DialFrom(ctx context.Context, local, remote netip.AddrPort) (*TCPConn, error) {
+func (h *Host) DialFrom(ctx context.Context, local, remote netip.AddrPort) (*Conn, error) {
 	remote = gvconv.Unmap(remote)
 	c, err := h.dial(ctx, gvconv.Unmap(local), remote)
 	if err != nil {
@@ -54,7 +54,7 @@ func (h *TCPHost) DialFrom(ctx context.Context, local, remote netip.AddrPort) (*
 	return c, nil
 }
 
-func (h *TCPHost) dial(ctx context.Context, local, remote netip.AddrPort) (*TCPConn, error) {
+func (h *Host) dial(ctx context.Context, local, remote netip.AddrPort) (*Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func (h *TCPHost) dial(ctx context.Context, local, remote netip.AddrPort) (*TCPC
 		ep.Close()
 		return nil, gvconv.Error(err)
 	}
-	return h.newTCPConn(ep, wq), nil
+	return h.newConn(ep, wq), nil
 }
 
 // connecting reports whether the handshake is under way.
@@ -93,12 +93,12 @@ func connecting(ep *tcp.Endpoint) bool {
 }
 
 // startDial sends the SYN.
-func (h *TCPHost) startDial(wq *waiter.Queue, local, remote netip.AddrPort) (*tcp.Endpoint, error) {
+func (h *Host) startDial(wq *waiter.Queue, local, remote netip.AddrPort) (*tcp.Endpoint, error) {
 	if !h.gate.Enter() {
 		return nil, gate.Closed("stack " + h.cfg.Name)
 	}
 	defer h.gate.Leave()
-	ep, err := h.newTCP(remote.Addr(), wq)
+	ep, err := h.newEndpoint(remote.Addr(), wq)
 	if err != nil {
 		return nil, err
 	}
@@ -124,9 +124,9 @@ func (h *TCPHost) startDial(wq *waiter.Queue, local, remote netip.AddrPort) (*tc
 	return nil, gvconv.Error(cerr)
 }
 
-// A TCPListener takes connections in.
-type TCPListener struct {
-	h    *TCPHost
+// A Listener takes connections in.
+type Listener struct {
+	h    *Host
 	ep   *tcp.Endpoint
 	wq   *waiter.Queue
 	addr netip.AddrPort
@@ -144,14 +144,14 @@ const minBacklog = 128
 // Listen listens at addr: an address of the stack, or the unspecified one of a family for all of
 // that family. Port 0 chooses a free one. Up to backlog connections, or minBacklog if that is more,
 // wait to be accepted.
-func (h *TCPHost) Listen(addr netip.AddrPort, backlog int) (*TCPListener, error) {
+func (h *Host) Listen(addr netip.AddrPort, backlog int) (*Listener, error) {
 	return h.ListenOrdered(addr, backlog, nil)
 }
 
 // ListenOrdered is Listen. first, unless it is nil, is called with the other end of each connection when its first octets
 // come, before they can be read: for one after the other, as they come, whatever order Accept gives the connections in. It must
 // not wait, nor call this package. Who connects in large numbers and then says nothing can have others not told of.
-func (h *TCPHost) ListenOrdered(addr netip.AddrPort, backlog int, first func(remote netip.AddrPort)) (*TCPListener, error) {
+func (h *Host) ListenOrdered(addr netip.AddrPort, backlog int, first func(remote netip.AddrPort)) (*Listener, error) {
 	addr = gvconv.Unmap(addr)
 	l, err := h.listen(addr, backlog, first)
 	if err != nil {
@@ -160,7 +160,7 @@ func (h *TCPHost) ListenOrdered(addr netip.AddrPort, backlog int, first func(rem
 	return l, nil
 }
 
-func (h *TCPHost) listen(addr netip.AddrPort, backlog int, first func(remote netip.AddrPort)) (*TCPListener, error) {
+func (h *Host) listen(addr netip.AddrPort, backlog int, first func(remote netip.AddrPort)) (*Listener, error) {
 	if !addr.Addr().IsValid() {
 		return nil, gvconv.Error(&tcpip.ErrBadAddress{})
 	}
@@ -169,7 +169,7 @@ func (h *TCPHost) listen(addr netip.AddrPort, backlog int, first func(remote net
 	}
 	defer h.gate.Leave()
 	wq := new(waiter.Queue)
-	ep, err := h.newTCP(addr.Addr(), wq)
+	ep, err := h.newEndpoint(addr.Addr(), wq)
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +184,7 @@ func (h *TCPHost) listen(addr netip.AddrPort, backlog int, first func(remote net
 		ep.Close()
 		return nil, gvconv.Error(terr)
 	}
-	l := &TCPListener{
+	l := &Listener{
 		h: h, ep: ep, wq: wq, done: make(chan struct{}),
 		addr: netip.AddrPortFrom(addr.Addr(), bound.Port),
 	}
@@ -201,7 +201,7 @@ func (h *TCPHost) listen(addr netip.AddrPort, backlog int, first func(remote net
 
 // Accept waits for the next connection. After Close, of the listener or the stack, it returns
 // net.ErrClosed. Several goroutines may be in it.
-func (l *TCPListener) Accept() (*TCPConn, error) {
+func (l *Listener) Accept() (*Conn, error) {
 	entry, woken := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventHUp | waiter.EventErr)
 	l.wq.EventRegister(&entry)
 	defer l.wq.EventUnregister(&entry)
@@ -210,7 +210,7 @@ func (l *TCPListener) Accept() (*TCPConn, error) {
 		switch err.(type) {
 		case nil:
 			l.h.configure(ep)
-			return l.h.newTCPConn(ep.(*tcp.Endpoint), wq), nil
+			return l.h.newConn(ep.(*tcp.Endpoint), wq), nil
 		case *tcpip.ErrWouldBlock:
 		default:
 			return nil, gate.Closed("listener")
@@ -224,10 +224,10 @@ func (l *TCPListener) Accept() (*TCPConn, error) {
 }
 
 // Addr is where the listener listens.
-func (l *TCPListener) Addr() netip.AddrPort { return l.addr }
+func (l *Listener) Addr() netip.AddrPort { return l.addr }
 
 // Close ends the listener and Accept. Connections that nobody has accepted are reset.
-func (l *TCPListener) Close() error {
+func (l *Listener) Close() error {
 	l.once.Do(func() {
 		l.h.firsts.close(l)
 		l.ep.Close()
@@ -238,7 +238,7 @@ func (l *TCPListener) Close() error {
 
 // DialNet connects to remote as Dial does and returns a connection that blocks, for programs that
 // want a net.Conn. It is plain TCP without anything of vrnic's on top.
-func (h *TCPHost) DialNet(ctx context.Context, remote netip.AddrPort) (net.Conn, error) {
+func (h *Host) DialNet(ctx context.Context, remote netip.AddrPort) (net.Conn, error) {
 	remote = gvconv.Unmap(remote)
 	c, err := h.dial(ctx, netip.AddrPort{}, remote)
 	if err != nil {
@@ -248,17 +248,17 @@ func (h *TCPHost) DialNet(ctx context.Context, remote netip.AddrPort) (net.Conn,
 }
 
 // netConn turns c into a connection that blocks. c is not to be used any more.
-func (c *TCPConn) netConn() net.Conn {
+func (c *Conn) netConn() net.Conn {
 	c.conns.remove(c)
 	c.wq.EventUnregister(&c.entry)
 	return gonet.NewTCPConn(c.wq, c.ep)
 }
 
-// netListener is a TCPListener with a face of package net.
-type netListener struct{ *TCPListener }
+// netListener is a Listener with a face of package net.
+type netListener struct{ *Listener }
 
 func (l netListener) Accept() (net.Conn, error) {
-	c, err := l.TCPListener.Accept()
+	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
@@ -268,7 +268,7 @@ func (l netListener) Accept() (net.Conn, error) {
 func (l netListener) Addr() net.Addr { return net.TCPAddrFromAddrPort(l.addr) }
 
 // ListenNet is Listen for connections that block.
-func (h *TCPHost) ListenNet(addr netip.AddrPort) (net.Listener, error) {
+func (h *Host) ListenNet(addr netip.AddrPort) (net.Listener, error) {
 	l, err := h.Listen(addr, 128)
 	if err != nil {
 		return nil, err
