@@ -71,7 +71,9 @@ func TestSame(t *testing.T) {
 	need(t)
 	for _, name := range []string{
 		"alignment", "failure", "zeros", "reallocation", "random_calls", "threads", "forks", "forks_with_threads", "forks_with_locks",
-		"killed_children", "protected_parts", "protected_and_closed", "spawned", "closes_all", "limits", "data_limit", "locked",
+		"killed_children", "protected_parts", "protected_and_closed", "forks_beside_streams",
+		"forks_beside_frees",
+		"spawned", "closes_all", "limits", "data_limit", "locked",
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, env := range [][]string{preload(), nil} {

@@ -83,12 +83,16 @@ static void copy_chunk(struct chunk *c)
 		drop_copy(c);
 }
 
+/* Of two threads that fork one waits for the other. */
+static pthread_mutex_t fork_lock = PTHREAD_MUTEX_INITIALIZER;
+
 static void before_fork(void)
 {
 	struct chunk *c;
 	int err = errno;
 
-	heap_lock();
+	pthread_mutex_lock(&fork_lock);
+	heap_freeze();
 	for (c = heap_chunks; c; c = c->next)
 		if (!c->inherited && c->used)
 			copy_chunk(c);
@@ -102,7 +106,8 @@ static void in_parent(void)
 
 	for (c = heap_chunks; c; c = c->next)
 		drop_copy(c);
-	heap_unlock();
+	heap_thaw();
+	pthread_mutex_unlock(&fork_lock);
 	errno = err;
 }
 
@@ -201,6 +206,7 @@ static void in_child(void)
 	int err = errno;
 	bool put;
 
+	pthread_mutex_init(&fork_lock, NULL);
 	heap_forked();
 	for (c = heap_chunks; c; c = c->next)
 		if (!c->inherited && c->used && !c->copy)
@@ -218,6 +224,7 @@ static void in_child(void)
 		if (!c->used)
 			heap_release(c);
 	}
+	heap_thaw();
 	errno = err;
 }
 

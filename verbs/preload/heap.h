@@ -37,6 +37,7 @@ enum run_state {
 	RUN_USED = 1,
 	RUN_DIRTY, /* free, with the octets of whoever had it */
 	RUN_CLEAN, /* free, and reads as zeros */
+	RUN_LEFT,  /* freed while the heap was frozen: the first page of a run that counts as used until the thaw */
 };
 
 struct run {
@@ -65,15 +66,21 @@ struct chunk {
 	struct run run[];
 };
 
-/* heap_lock is held for what follows down to heap_find. */
+/*
+ * While the heap is frozen nothing of it changes, so that a fork can copy it without a lock: other allocations come from
+ * libc, and what is freed is noted. A lock would not do: libc takes its own for a fork, and a thread that has one of
+ * those may allocate.
+ */
+void heap_freeze(void);
+void heap_thaw(void);
+
+/* The heap is frozen, or its lock is held, for what follows down to heap_find. */
 extern struct chunk *heap_chunks;
 extern size_t heap_page;
-void heap_lock(void);
-void heap_unlock(void);
 bool heap_own_fd(const struct chunk *c); /* c->fd is still the memfd */
 void heap_close(struct chunk *c);
 void heap_release(struct chunk *c); /* frees all of it */
-void heap_forked(void);		    /* in the child: another lock, and no dirty pages */
+void heap_forked(void); /* in the child, still frozen: another lock, and no dirty pages */
 struct chunk *heap_find(uintptr_t addr);
 
 bool heap_start(void); /* finds a zone */

@@ -40,14 +40,16 @@ size_t heap_page;
 struct chunk *heap_chunks;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static bool frozen; /* lock */
+static bool left;   /* lock: there are runs that are RUN_LEFT */
 static struct chunk *slots[HEAP_SLOTS];
 static struct chunk *spare; /* with nothing in use */
 static unsigned int nchunks, rest;
 static size_t dirty; /* pages */
 static size_t most;
 
-void heap_lock(void) { pthread_mutex_lock(&lock); }
-void heap_unlock(void) { pthread_mutex_unlock(&lock); }
+static void heap_lock(void) { pthread_mutex_lock(&lock); }
+static void heap_unlock(void) { pthread_mutex_unlock(&lock); }
 
 void heap_forked(void)
 {
@@ -414,6 +416,10 @@ void *heap_alloc(size_t size, size_t align, size_t room, bool zero)
 	if (!size || size > most || align > MOST_ALIGN)
 		return NULL;
 	heap_lock();
+	if (frozen) {
+		heap_unlock();
+		return NULL;
+	}
 	if (size > MOST_SHARED) {
 		p = take_new(room > most ? most : room, n, align, true); /* slots are aligned to what align is at most */
 	} else {
@@ -486,7 +492,12 @@ void heap_free(void *p)
 
 	heap_lock();
 	c = find_used(p, &i);
-	free_pages(c, i, c->run[i].len);
+	if (frozen) {
+		left = true;
+		c->run[i].state = RUN_LEFT;
+	} else {
+		free_pages(c, i, c->run[i].len);
+	}
 	heap_unlock();
 	errno = err;
 }
@@ -534,7 +545,9 @@ bool heap_resize(void *p, size_t size)
 	heap_lock();
 	c = find_used(p, &i);
 	len = c->run[i].len;
-	if (n > len) {
+	if (n != len && frozen) {
+		ok = false;
+	} else if (n > len) {
 		ok = grow(c, i, n);
 	} else if (n < len) {
 		set_run(c, i, n, RUN_USED);
@@ -543,6 +556,52 @@ bool heap_resize(void *p, size_t size)
 	heap_unlock();
 	errno = err;
 	return ok;
+}
+
+/*
+ * Forks.
+ */
+
+void heap_freeze(void)
+{
+	heap_lock();
+	frozen = true;
+	heap_unlock();
+}
+
+/* Frees what is left of a chunk, which may be gone afterwards. */
+static void free_left(struct chunk *c)
+{
+	uint32_t i, next, len;
+	bool last;
+
+	for (i = 0; i < c->pages; i = next) {
+		len = c->run[i].len;
+		next = i + len;
+		if (c->run[i].state != RUN_LEFT)
+			continue;
+		/* What is free behind it may be joined with it. */
+		while (next < c->pages && (c->run[next].state == RUN_DIRTY || c->run[next].state == RUN_CLEAN))
+			next += c->run[next].len;
+		c->run[i].state = RUN_USED;
+		last = c->used == len; /* of all that is in use: the chunk may go with it */
+		free_pages(c, i, len);
+		if (last)
+			return;
+	}
+}
+
+void heap_thaw(void)
+{
+	struct chunk *c, *next;
+
+	heap_lock();
+	for (c = heap_chunks; left && c; c = next) {
+		next = c->next;
+		free_left(c);
+	}
+	frozen = left = false;
+	heap_unlock();
 }
 
 /*

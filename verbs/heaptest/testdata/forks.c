@@ -221,3 +221,120 @@ void protected_and_closed(void)
 		close(fd);
 	protected_parts();
 }
+
+/*
+ * A thread reads a stream, and allocates while it has the stream's lock. Another flushes all streams: it has their list's
+ * lock and waits for the first. A third forks, for which libc takes the lock of the list. With malloc locked for the fork
+ * at that point each of them waits for the next.
+ */
+static pthread_barrier_t reading;
+static volatile bool forking;
+
+static void begin_fork(void) { forking = true; }
+
+static ssize_t read_slowly(void *cookie, char *b, size_t n)
+{
+	char *p;
+
+	(void)cookie, (void)n;
+	pthread_barrier_wait(&reading);
+	while (!forking)
+		usleep(1000);
+	usleep(100000); /* the fork has come to libc's locks */
+	for (int i = 0; i < 100; i++) {
+		p = malloc(MIB);
+		CHECK(p);
+		fill(p, MIB, i);
+		CHECK(filled(p, MIB, MIB, i));
+		free(p);
+	}
+	b[0] = '\n';
+	return 1;
+}
+
+static void *read_stream(void *f)
+{
+	CHECK(fgetc(f) == '\n');
+	return NULL;
+}
+
+static void *flush_all(void *arg)
+{
+	(void)arg;
+	fflush(NULL);
+	return NULL;
+}
+
+void forks_beside_streams(void)
+{
+	FILE *f = fopencookie(NULL, "r+", (cookie_io_functions_t){ .read = read_slowly });
+	char *p = malloc(MIB), *q = malloc(MIB);
+	pthread_t reader, flusher;
+
+	CHECK(f && p && q && !pthread_barrier_init(&reading, NULL, 2));
+	CHECK(!pthread_atfork(begin_fork, NULL, NULL));
+	fill(p, MIB, 1);
+	CHECK(!pthread_create(&reader, NULL, read_stream, f));
+	pthread_barrier_wait(&reading);
+	CHECK(!pthread_create(&flusher, NULL, flush_all, NULL));
+	usleep(100000); /* it has come to the stream that is being read */
+	pid_t pid = fork();
+
+	CHECK(pid >= 0);
+	if (!pid) {
+		CHECK(filled(p, MIB, MIB, 1));
+		free(p);
+		free(q);
+		p = malloc(MIB);
+		CHECK(p);
+		_exit(0);
+	}
+	CHECK(!pthread_join(reader, NULL) && !pthread_join(flusher, NULL));
+	reap(pid);
+	CHECK(filled(p, MIB, MIB, 1));
+	free(p);
+	free(q);
+	fclose(f);
+}
+
+/* What other threads free and make longer or shorter while a fork is under way is so afterwards, here and in the child. */
+static void *free_all_later(void *m)
+{
+	while (!forking)
+		;
+	free_all(m);
+	return NULL;
+}
+
+void forks_beside_frees(void)
+{
+	static struct model m = { .seed = 8 };
+	pthread_t t;
+
+	CHECK(!pthread_atfork(begin_fork, NULL, NULL));
+	for (int round = 0; round < 20; round++) {
+		for (int i = 0; i < 200; i++)
+			step(&m);
+		char *p = malloc(64 * MIB);
+
+		CHECK(p);
+		fill(p, 64 * MIB, round);
+		forking = false;
+		CHECK(!pthread_create(&t, NULL, free_all_later, &m));
+		pid_t pid = fork();
+
+		CHECK(pid >= 0);
+		if (!pid) {
+			CHECK(filled(p, 64 * MIB, 64 * MIB, round));
+			free(p);
+			p = malloc(MIB);
+			CHECK(p);
+			free(p);
+			_exit(0);
+		}
+		CHECK(!pthread_join(t, NULL));
+		CHECK(filled(p, 64 * MIB, 64 * MIB, round));
+		free(p);
+		reap(pid);
+	}
+}

@@ -27,7 +27,8 @@
 	X(alignment) X(failure) X(zeros) X(reallocation) /* calls.c */                        \
 	X(random_calls) X(threads)			 /* model.c */                        \
 	X(forks) X(forks_with_threads) X(forks_with_locks) X(killed_children)                 \
-	X(protected_parts) X(protected_and_closed)	 /* forks.c */                        \
+	X(protected_parts) X(protected_and_closed) X(forks_beside_streams)                   \
+	X(forks_beside_frees)				 /* forks.c */                        \
 	X(spawned) X(closes_all) X(limits) X(data_limit) X(locked) /* process.c */            \
 	X(where) X(given_back) X(off) X(descriptors) X(in_the_way) X(speed) /* lent.c */      \
 	X(double_free) X(free_inside) X(double_free_handled) /* misuse.c */
