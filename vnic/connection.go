@@ -8,6 +8,10 @@ import (
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic/internal/cm"
+	"github.com/vrnic/vrnic/vnic/internal/link"
+	"github.com/vrnic/vrnic/vnic/internal/link/loop"
+	"github.com/vrnic/vrnic/vnic/internal/link/stream"
+	"github.com/vrnic/vrnic/vnic/internal/llp"
 	"github.com/vrnic/vrnic/vnic/internal/session"
 )
 
@@ -141,35 +145,36 @@ func (c *connectable) Disconnect() {
 }
 
 func (c *connectable) OverStream(n *cm.Connection) cm.Link {
-	w := newWire((*QP)(c), n.Stream, n.Param, n.Asked)
-	return &candidate{qp: w.qp, link: w, open: w.open, info: &linkInfo{
-		local: n.Local, remote: n.Remote, param: n.Param, extensions: n.Asked.Extensions,
-		stream: n.Stream,
-		emss:   n.Stream.EMSS(),
+	s, x := n.Stream, n.Asked.Extensions
+	l := stream.New((*linked)(c), s, stream.Config{
+		Param: n.Param, Extensions: x, MULPDU: int(n.Asked.MPA.MULPDU), Nudge: c.dev.cfg.Timeouts.Nudge,
+	})
+	return &candidate{(*QP)(c), l, x, &linkInfo{
+		llp: s.Properties(), local: n.Local, remote: n.Remote, param: n.Param, emss: s.EMSS(),
 	}}
 }
 
 func (c *connectable) OverLoop(n *cm.Connection, peer cm.QP, other *cm.Connection) (own,
 	peers cm.Link) {
-	x, y := newLoop((*QP)(c), (*QP)(peer.(*connectable)))
-	over := func(l *loopEnd, n *cm.Connection) cm.Link {
-		return &candidate{qp: l.qp, link: l, open: l.open, peer: l.peer, info: &linkInfo{
-			loop: true, extensions: true, local: n.Local, remote: n.Remote, param: n.Param,
-		}}
+	p := peer.(*connectable)
+	x, y := loop.New((*linked)(c), (*linked)(p))
+	info := func(n *cm.Connection) *linkInfo {
+		return &linkInfo{
+			llp: llp.Properties{Transport: llp.Memory}, local: n.Local, remote: n.Remote, param: n.Param,
+		}
 	}
-	return over(x, n), over(y, other)
+	return &candidate{(*QP)(c), x, true, info(n)}, &candidate{(*QP)(p), y, true, info(other)}
 }
 
 // A candidate is a link that qp does not have yet.
 type candidate struct {
-	qp   *QP
-	link link
-	open func() // of link, once qp has it
-	info *linkInfo
-	peer *loopEnd // on loopback
+	qp         *QP
+	link       link.Link
+	extensions bool // RFC 7306 was agreed on
+	info       *linkInfo
 }
 
-func (c *candidate) Abort() { c.link.abort() }
+func (c *candidate) Abort() { c.link.Abort() }
 
 func (c *candidate) Attach(a *cm.Attempt) error {
 	qp := c.qp
@@ -185,21 +190,20 @@ func (c *candidate) Attach(a *cm.Attempt) error {
 		err = nil
 		for qp.flushIdle() {
 		}
-		qp.link, qp.linkParam, qp.extensions = c.link, c.info.param, c.info.extensions
-		if c.peer != nil {
-			qp.peer.Store(c.peer)
-		}
-		qp.eof, qp.finSent, qp.draining, qp.sentAny = false, false, false, false
+		qp.param = c.info.param
+		(*linked)(qp).Replace(c.link)
+		qp.work.Begin(c.extensions, qp.param.ORD > 0)
+		qp.eof, qp.draining = false, false
 		qp.endErr, qp.peerCode = nil, nil
 		c.info.since = time.Now()
 		qp.peek.Store(c.info)
 		qp.attached = true
 		qp.mustState(rdma.QPRTS)
 		a.Established()
-		c.open()
+		c.link.Open()
 	})
 	if err != nil {
-		c.link.abort()
+		c.link.Abort()
 	}
 	return err
 }

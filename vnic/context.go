@@ -188,3 +188,23 @@ type buffer struct{ b []byte }
 
 func (b *buffer) Bytes() []byte { return b.b }
 func (b *buffer) Close() error  { b.b = nil; return nil }
+
+// SetStaged says that c may have memory that can block from now on (mode 0). When it returns, no QP
+// of c whose link could touch it is run by others than c's own goroutines. rdma.ErrClosed if c is
+// closed meanwhile.
+func (c *Context) SetStaged() error {
+	c.stageMu.Lock()
+	defer c.stageMu.Unlock()
+	if !c.mem.AllowBlocking() {
+		return nil
+	}
+	for _, qp := range c.qpList() {
+		qp.do(func() {}) // whoever ran it before has noticed, or is done
+	}
+	select {
+	case <-c.stop:
+		return fmt.Errorf("device %s: %w", c.dev.cfg.Name, rdma.ErrClosed)
+	default:
+		return nil
+	}
+}

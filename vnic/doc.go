@@ -6,25 +6,30 @@
 // lower calls (NewQP with foreign queues, RegisterRegion, NewCMID) that a daemon needs to lend
 // the device to other processes. Two Contexts share nothing but the device's ports.
 //
+// # What is where
+//
+// From the bottom up, in internal: handle gives out numbers; mem is registered memory, queue what
+// users post to and poll from, stats what is counted, work the requests of a QP under way. link
+// says how a QP and its link see each other; its links are loop, within a device, and stream, which
+// runs iwarp's Endpoint over what llp describes: TCP, a session of SCTP (session), or a pipe in
+// memory. cm makes connections. Here are the device, its users' contexts, and the QP: its state
+// (qp_state.go), its end (qp_end.go), and who runs it (run.go). Links are chosen in connection.go.
+//
 // # Who runs what
 //
 // Each QP has one owner at a time: whoever holds its run token (run.go). A poster takes the token
 // and runs the QP inline, for a bounded amount of work; what the transport notices wakes the QP's
-// own goroutine. In contexts with memory that can block (SetStaged) a QP that could touch it is run by its own
-// goroutine only, at most eight at once, and takes received octets out of the transport before they are
-// placed. Such memory costs a call for each copy, so segments are put together (far.go).
+// own goroutine. In contexts with memory that can block (SetStaged) a QP that could touch it is run
+// by its own goroutine only, at most eight at once, and takes received octets out of the transport
+// before they are placed.
 //
-// Two QPs of one device are joined directly (loop.go): the requester's owner copies between the
-// two registrations, with the checks, completions and events that the wire would give. When one needs
-// memory that can block, they are handed over to a pipe (loop_stage.go). Other connections run
-// iwarp's Endpoint over a Stream of the Network (wire.go).
+// Two QPs of one device are joined directly: the requester's owner copies between the two
+// registrations, with the checks, completions and events that the wire would give. When one needs
+// memory that can block, they are handed over to a pipe.
 //
-// Connections are made by internal/cm, over SCTP with internal/session, both of which see a QP and the Network as
-// interfaces (cm.go).
-//
-// Locks, outermost first: Device.mu; Context.mu; QP.rx.mu; SRQ.mu; PD.keyMu; CQ.mu. None is held while a Stream
-// or a CMID handler is called; foreign queues, a CQSink, OnAsync and OnState are called with some of them held, so
-// they must not call back.
+// Locks, outermost first: Device.mu; Context.mu; work.Receives; SRQ.mu; PD.keyMu; CQ.mu. None is
+// held while a Stream or a CMID handler is called; foreign queues, a CQSink, OnAsync and OnState
+// are called with some of them held, so they must not call back.
 //
 // # Sources
 //

@@ -71,9 +71,6 @@ func (c *Context) NextAsyncEvent(ctx context.Context) (rdma.AsyncEvent, error) {
 
 // termError is the form in which users see a cause.
 func termError(code iwarp.TermCode, remote bool) *rdma.TerminateError {
-	return &rdma.TerminateError{Remote: remote, Layer: code.Layer, Type: code.Type, Code: code.Code, Text: code.Text()}
-}
-
-func vendorErr(code iwarp.TermCode) uint32 {
-	return uint32(code.Layer)<<12 | uint32(code.Type)<<8 | uint32(code.Code)
+	return &rdma.TerminateError{Remote: remote, Layer: code.Layer, Type: code.Type, Code: code.Code,
+		Text: code.Text()}
 }

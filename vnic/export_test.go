@@ -2,8 +2,10 @@ package vnic
 
 import (
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/link/loop"
 	"github.com/vrnic/vrnic/vnic/internal/llp"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
+	"github.com/vrnic/vrnic/vnic/internal/work"
 )
 
 // Copy stands for a copy of another QP's owner that is under way in m until end is called.
@@ -20,8 +22,8 @@ func (c *Context) HandOver() error {
 	for _, qp := range c.qpList() {
 		var done <-chan struct{}
 		qp.do(func() {
-			if l, ok := qp.link.(*loopEnd); ok {
-				done = l.hand()
+			if l, ok := qp.link.(*loop.End); ok {
+				done = l.HandOver()
 			}
 		})
 		if done == nil {
@@ -39,20 +41,20 @@ func (c *Context) HandOver() error {
 // HandedOver reports whether qp was connected within its device and is no more.
 func (qp *QP) HandedOver() (yes bool) {
 	qp.do(func() {
-		w, ok := qp.link.(*wire)
-		yes = ok && w.llp.Transport == llp.Memory
+		_, stays := qp.link.(*loop.End)
+		yes = qp.link != nil && !stays && qp.peek.Load().llp.Transport == llp.Memory
 	})
 	return yes
 }
 
 const (
 	LongMessage  = mem.LongMessage
-	StepMessages = stepMessages
+	StepMessages = work.StepMessages
 )
 
 // Feed has qp, which is connected within its device, look for the receive that its peer's Send
 // waits for.
-func (qp *QP) Feed() { qp.do(func() { qp.link.(*loopEnd).feed() }) }
+func (qp *QP) Feed() { qp.do(func() { qp.link.(*loop.End).Feed() }) }
 
 // Counted is what qp has counted.
-func (qp *QP) Counted() Counters { return qp.stats.snapshot() }
+func (qp *QP) Counted() Counters { return qp.work.Stats.Snapshot() }

@@ -18,7 +18,7 @@ type idleness struct {
 
 // idle is for how long qp's connection has been seen to do nothing, at least.
 func (qp *QP) idle(p *linkInfo, now time.Time) time.Duration {
-	moved := qp.stats.moved()
+	moved := qp.work.Stats.Moved()
 	i := &qp.idleness
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -26,11 +26,6 @@ func (qp *QP) idle(p *linkInfo, now time.Time) time.Duration {
 		i.moved, i.since = moved, now
 	}
 	return now.Sub(i.since)
-}
-
-func (s *qpStats) moved() uint64 {
-	return s.sends.Load() + s.writes.Load() + s.reads.Load() + s.atomics.Load() + s.immediates.Load() +
-		s.recvs.Load() + s.inWrites.Load() + s.inReads.Load() + s.inAtomics.Load() + s.recvOctets.Load()
 }
 
 // Reap disconnects, gracefully and without waiting, what has been idle for d and longer, and says how

@@ -177,7 +177,7 @@ func (d *Device) DevInfo() DevInfo {
 	d.mu.Lock()
 	i.Counters, i.Reaped = d.past, d.reaped
 	for qp := range d.qps.All() {
-		i.Counters.add(qp.stats.snapshot())
+		i.Counters.Add(qp.work.Stats.Snapshot())
 	}
 	d.mu.Unlock()
 	return i
@@ -217,36 +217,33 @@ func (d *Device) QPs(c *Context) []QPInfo {
 	return infos
 }
 
+var transportNames = [...]string{llp.TCP: "tcp", llp.SCTP: "sctp", llp.Memory: "loop"}
+
 // Info describes qp.
 func (qp *QP) Info() QPInfo {
 	i := QPInfo{
 		Dev: qp.dev.cfg.Name, QPN: qp.num, State: qp.State().String(), PD: qp.pd.Handle(),
-		SendCQ: qp.queues.SendCQ.Handle(), RecvCQ: qp.queues.RecvCQ.Handle(), MaxSendWR: qp.cfg.MaxSendWR,
-		MaxRecvWR: qp.cfg.MaxRecvWR,
-		Owner:     qp.ctx.owner(), Created: qp.created, Counters: qp.stats.snapshot(),
+		SendCQ: qp.work.Queues.SendCQ.Handle(), RecvCQ: qp.work.Queues.RecvCQ.Handle(),
+		MaxSendWR: qp.work.Config().MaxSendWR,
+		MaxRecvWR: qp.work.Config().MaxRecvWR,
+		Owner:     qp.ctx.owner(), Created: qp.created, Counters: qp.work.Stats.Snapshot(),
 	}
-	if t := qp.queues.Tap; t != nil {
+	if t := qp.work.Queues.Tap; t != nil {
 		i.SRQ, i.SRQTaken, i.SRQHeld = t.SRQ().Num(), t.Taken(), t.Held()
 	}
 	if p := qp.peek.Load(); p != nil {
-		i.Transport, i.Local, i.Remote = "tcp", p.local, p.remote
+		i.Transport, i.Local, i.Remote = transportNames[p.llp.Transport], p.local, p.remote
 		i.Connected, i.Idle = p.since, qp.idle(p, time.Now())
-		i.IRD, i.ORD = p.param.IRD, p.param.ORD
-		switch {
-		case p.loop:
-			i.Transport = "loop"
-		case p.stream.Properties().Transport == llp.SCTP:
-			i.Transport, i.EMSS = "sctp", p.emss
-			i.Stream, i.Enhanced = p.stream.Properties().Number, p.param.Revision == 2
-			if p.param.PeerToPeer {
-				i.RTR = p.param.RTR.String()
-			}
-		default:
-			i.MPA, i.Enhanced, i.CRC, i.EMSS = p.param.Revision, p.param.Enhanced, p.param.CRC, p.emss
+		i.IRD, i.ORD, i.EMSS, i.Stream = p.param.IRD, p.param.ORD, p.emss, p.llp.Number
+		if p.param.PeerToPeer && p.llp.Transport != llp.Memory {
+			i.RTR = p.param.RTR.String()
+		}
+		switch p.llp.Transport {
+		case llp.SCTP:
+			i.Enhanced = p.param.Revision == 2
+		case llp.TCP:
+			i.MPA, i.Enhanced, i.CRC = p.param.Revision, p.param.Enhanced, p.param.CRC
 			i.Markers = p.param.Markers()
-			if p.param.PeerToPeer {
-				i.RTR = p.param.RTR.String()
-			}
 		}
 	}
 	return i

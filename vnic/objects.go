@@ -4,6 +4,7 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
 	"github.com/vrnic/vrnic/vnic/internal/queue"
+	"github.com/vrnic/vrnic/vnic/internal/stats"
 )
 
 // What users register, and how they lend memory.
@@ -23,6 +24,9 @@ type (
 	// A LastWriter is Memory that can write the end of a message behind the rest of it.
 	LastWriter = mem.LastWriter
 )
+
+// Counters count what one QP, or all QPs of a device, did.
+type Counters = stats.Counters
 
 // A PD is a protection domain: of its methods, those for memory are mem.PD's. It implements
 // rdma.PD.

@@ -4,16 +4,21 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
+	"github.com/vrnic/vrnic/internal/prefetch"
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic/internal/cm"
 	"github.com/vrnic/vrnic/vnic/internal/handle"
-	"github.com/vrnic/vrnic/vnic/internal/mem"
+	"github.com/vrnic/vrnic/vnic/internal/link"
+	"github.com/vrnic/vrnic/vnic/internal/llp"
 	"github.com/vrnic/vrnic/vnic/internal/queue"
+	"github.com/vrnic/vrnic/vnic/internal/work"
 )
 
 // A Lingerer is told by who brings octets of the peer.
@@ -50,44 +55,33 @@ type QPOptions struct {
 // QPs it comes from memory, line by line.
 type QP struct {
 	// Who runs it: run.go.
-	token    atomic.Uint32
-	state    atomic.Uint32 // written by setState
-	hasCalls atomic.Bool
-
-	destroying atomic.Bool // Close or Shutdown has begun
+	token      atomic.Uint32
+	state      atomic.Uint32 // written by setState
+	hasCalls   atomic.Bool
 	timerFired atomic.Bool
+	destroying atomic.Bool // Close or Shutdown has begun
 
 	// These belong to the owner.
-	eof        bool // the peer sends nothing more
-	finSent    bool // nor do we
-	held       bool // a Send waits for a receive
-	extensions bool // RFC 7306 was agreed on
-	draining   bool // a graceful disconnect waits for what was posted
-	served     bool // was connected once
-	sentAny    bool // sent something on this connection
-	dead       bool // die was here
-	lastWQE    bool // in Error, with an SRQ: its end is to be told once all is flushed
+	eof      bool // the peer sends nothing more
+	held     bool // a Send waits for a receive
+	draining bool // a graceful disconnect waits for what was posted
+	served   bool // was connected once
+	dead     bool // die was here
+	lastWQE  bool // in Error, with an SRQ: its end is to be told once all is flushed
+	attached bool // to a connection of bound
 
-	num    uint32
-	peer   atomic.Pointer[loopEnd] // on loopback the link of the peer; only a hint, see soon
-	wire   atomic.Pointer[wire]    // over TCP the link; only a hint, see soon
-	link   link                    // nil: not connected; the owner's
-	ctx    *Context
-	pd     *PD
-	mem    mem.Stream
-	cfg    rdma.QPConfig
-	stats  qpStats
-	rx     recvSide // has a lock: on loopback the peer's owner delivers here
-	queues queue.Pair
-	sq     sendSide // the owner's
+	num  uint32
+	seen atomic.Pointer[link.Link] // the link, for those who are not the owner: see link.Abilities
+	link link.Link                 // nil: not connected; the owner's
+	ctx  *Context
+	pd   *PD
+	work work.Requests // but for work.Recv the owner's
 
 	dev      *Device
 	onState  func(rdma.QPState)
 	linger   Lingerer
 	endState rdma.QPState // after a graceful end
 	created  time.Time
-	outHold  mem.Hold // within wire.send; the owner's
-	inHold   mem.Hold // within wire.receive; the owner's
 
 	wakec       chan struct{} // one slot
 	quit        atomic.Bool   // set by die, which then wakes the goroutine
@@ -97,43 +91,25 @@ type QP struct {
 	callsClosed bool     // guarded by callMu
 
 	bound    atomic.Pointer[cm.Attempt] // the connection manager's end
-	attached bool                       // to a connection of bound; the owner's
 	peek     atomic.Pointer[linkInfo]   // what others may see of the link
 	idleness idleness
 
 	// The rest belongs to the owner.
-	linkParam   iwarp.Params
-	endErr      error      // what ended the connection, nil for a graceful end
-	peerCode    *termCause // a Terminate that ended it: VendorErr of what flushes
+	param       iwarp.Params    // of the connection
+	endErr      error           // what ended the connection, nil for a graceful end
+	peerCode    *iwarp.TermCode // a Terminate of the peer that ended it: what flushes tells of it
 	deadlines   [nDeadlines]time.Time
 	terminateBy time.Time // the latest end of QPTerminate, if the peer goes on sending
 	timer       *time.Timer
 }
 
-// A termCause is a Terminate, ours or the peer's.
-type termCause struct {
-	code   iwarp.TermCode
-	remote bool
-}
-
-// A link is what joins a connected QP to its peer. It is called by the QP's owner.
-type link interface {
-	// step receives and sends a bounded amount; true: there may be more. What it finds out it
-	// tells the QP: peerTerminated, localError, lost, and the eof field.
-	step() (more bool)
-	// idle reports that nothing is under way in either direction.
-	idle() bool
-	// expire does what deadlineLink is for.
-	expire()
-	// terminate sends code to the peer behind what is being sent.
-	terminate(code iwarp.TermCode, err error)
-	// terminated reports that the Terminate has gone out.
-	terminated() bool
-	// closeWrite tells the peer that nothing more comes.
-	closeWrite()
-	// close and abort give the connection back. Nothing of it is called afterwards.
-	close()
-	abort()
+// linkInfo describes a connection to others than the owner; it does not change.
+type linkInfo struct {
+	llp           llp.Properties // Memory: within the device
+	since         time.Time
+	local, remote netip.AddrPort
+	param         iwarp.Params
+	emss          int // at the start; 0 on loopback
 }
 
 // NewQP makes a QP in state Idle.
@@ -182,20 +158,17 @@ func (pd *PD) NewQP(o QPOptions) (*QP, error) {
 		return nil, fmt.Errorf("create a QP with one foreign queue of two: %w", rdma.ErrInvalid)
 	}
 	qp := &QP{
-		dev: c.dev, ctx: c, pd: pd, cfg: cfg, onState: o.OnState, linger: o.Linger,
+		dev: c.dev, ctx: c, pd: pd, onState: o.OnState, linger: o.Linger,
 		created: time.Now(), endState: rdma.QPIdle,
 		wakec: make(chan struct{}, 1), gone: make(chan struct{}),
 	}
 	if o.EndInError {
 		qp.endState = rdma.QPError
 	}
-	qp.queues.Init(&queue.PairConfig{
+	qp.work.Init((*workOwner)(qp), &queue.PairConfig{
 		QPConfig: cfg, SendCQ: scq, RecvCQ: rcq, SRQ: srq, Send: o.SendQueue, Recv: o.RecvQueue,
 		Wake: qp.wake,
-	})
-	qp.mem.Init(pd.PD)
-	qp.sq.init(qp)
-	qp.rx.init(qp)
+	}, pd.PD)
 	if err := pd.addQP(qp); err != nil {
 		return nil, err
 	}
@@ -215,17 +188,17 @@ func (pd *PD) addQP(qp *QP) error {
 	if len(c.qps) >= c.limits.QP {
 		return fmt.Errorf("create a QP: %d are there: %w", len(c.qps), rdma.ErrLimit)
 	}
-	if err := qp.queues.Add(c.dev.cfg.StrictCQ); err != nil {
+	if err := qp.work.Queues.Add(c.dev.cfg.StrictCQ); err != nil {
 		return fmt.Errorf("create a QP: %w", err)
 	}
 	num, err := c.dev.qps.Add(qp, handle.Max)
 	if err == nil {
-		if err = qp.mem.Add(num); err != nil {
+		if err = qp.work.Add(num); err != nil {
 			c.dev.qps.Remove(num)
 		}
 	}
 	if err != nil {
-		qp.queues.Remove()
+		qp.work.Queues.Remove()
 		return fmt.Errorf("create a QP: %w", err)
 	}
 	qp.num = num
@@ -251,15 +224,15 @@ func (qp *QP) remove() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.dev.qps.Remove(qp.num)
-	c.dev.past.add(qp.stats.snapshot())
+	c.dev.past.Add(qp.work.Stats.Snapshot())
 	delete(c.qps, qp.num)
-	qp.mem.Remove()
-	qp.queues.Remove()
+	qp.work.Memory.Remove()
+	qp.work.Queues.Remove()
 }
 
 func (qp *QP) Num() uint32           { return qp.num }
 func (qp *QP) State() rdma.QPState   { return rdma.QPState(qp.state.Load()) }
-func (qp *QP) Config() rdma.QPConfig { return qp.cfg }
+func (qp *QP) Config() rdma.QPConfig { return *qp.work.Config() }
 func (qp *QP) PD() *PD               { return qp.pd }
 
 func (qp *QP) log(msg string, args ...any) {
@@ -271,8 +244,17 @@ func (qp *QP) log(msg string, args ...any) {
 // Ring says that something was posted to a foreign queue. It runs qp here for a bounded time, or
 // wakes its goroutine if the context is staged.
 func (qp *QP) Ring() {
-	qp.soon()
+	qp.prefetch()
 	qp.kick()
+}
+
+// prefetch asks the caches for what a message from qp to its peer needs, as far as both are in this
+// process. With thousands of QPs it comes from memory, and what is asked for together comes
+// together; by itself the processor looks no further than a few loads that wait for one another.
+func (qp *QP) prefetch() {
+	if l := qp.seen.Load(); l != nil {
+		(*l).Prefetch()
+	}
 }
 
 // postState says whether a send request may be posted now.
@@ -280,7 +262,7 @@ func (qp *QP) postState() error {
 	if qp.destroying.Load() {
 		return fmt.Errorf("post to QP %d: %w", qp.num, rdma.ErrClosed)
 	}
-	if qp.queues.Local == nil {
+	if qp.work.Queues.Local == nil {
 		return fmt.Errorf("post to QP %d, whose queues are elsewhere: %w", qp.num, rdma.ErrUnsupported)
 	}
 	return nil
@@ -291,8 +273,8 @@ func (qp *QP) PostSend(wr *rdma.SendWR) error {
 	if err := qp.postState(); err != nil {
 		return err
 	}
-	qp.soon()
-	q := qp.queues.Local
+	qp.prefetch()
+	q := qp.work.Queues.Local
 	q.LockSend()
 	err := qp.queueSend(wr)
 	q.UnlockSend()
@@ -311,8 +293,8 @@ func (qp *QP) PostSends(wrs []rdma.SendWR) (n int, err error) {
 	if err := qp.postState(); err != nil {
 		return 0, err
 	}
-	qp.soon()
-	q := qp.queues.Local
+	qp.prefetch()
+	q := qp.work.Queues.Local
 	q.LockSend()
 	for n < len(wrs) {
 		if err = qp.queueSend(&wrs[n]); err != nil {
@@ -329,14 +311,14 @@ func (qp *QP) PostSends(wrs []rdma.SendWR) (n int, err error) {
 
 // queueSend checks wr and puts it into the queue, which is locked.
 func (qp *QP) queueSend(wr *rdma.SendWR) error {
-	if _, err := qp.checkSend(wr); err != nil {
+	if _, err := qp.work.Check(wr); err != nil {
 		return err
 	}
 	// In Idle and Closing posting is refused: docs/qp-states.md.
 	if s := qp.State(); s == rdma.QPIdle || s == rdma.QPClosing {
 		return fmt.Errorf("post a send request to QP %d in state %v: %w", qp.num, s, rdma.ErrNotConnected)
 	}
-	return qp.queues.Local.PostSend(wr)
+	return qp.work.Queues.Local.PostSend(wr)
 }
 
 // postRecvState says whether a receive may be posted now.
@@ -344,7 +326,7 @@ func (qp *QP) postRecvState() error {
 	if err := qp.postState(); err != nil {
 		return err
 	}
-	if t := qp.queues.Tap; t != nil {
+	if t := qp.work.Queues.Tap; t != nil {
 		return fmt.Errorf("post a receive to QP %d, which takes them from SRQ %d: %w",
 			qp.num, t.SRQ().Num(), rdma.ErrInvalid)
 	}
@@ -356,7 +338,7 @@ func (qp *QP) PostRecv(wr *rdma.RecvWR) error {
 	if err := qp.postRecvState(); err != nil {
 		return err
 	}
-	q := qp.queues.Local
+	q := qp.work.Queues.Local
 	q.LockRecv()
 	err := q.PostRecv(wr)
 	q.UnlockRecv()
@@ -375,7 +357,7 @@ func (qp *QP) PostRecvs(wrs []rdma.RecvWR) (n int, err error) {
 	if err := qp.postRecvState(); err != nil {
 		return 0, err
 	}
-	q := qp.queues.Local
+	q := qp.work.Queues.Local
 	q.LockRecv()
 	for n < len(wrs) {
 		if err = q.PostRecv(&wrs[n]); err != nil {
@@ -392,7 +374,7 @@ func (qp *QP) PostRecvs(wrs []rdma.RecvWR) (n int, err error) {
 
 // ringRecv runs qp if a posted receive means work: somebody waits for it, or it flushes.
 func (qp *QP) ringRecv() {
-	if qp.rx.waiting.Load() || qp.State() != rdma.QPRTS && qp.State() != rdma.QPIdle {
+	if qp.work.Recv.Waiting() || qp.State() != rdma.QPRTS && qp.State() != rdma.QPIdle {
 		qp.kick()
 	}
 }
@@ -412,7 +394,7 @@ func (qp *QP) Modify(to rdma.QPState) error {
 		case to == rdma.QPError:
 			qp.toError(nil)
 		case to == rdma.QPTerminate && qp.State() == rdma.QPRTS:
-			qp.localError(&iwarp.LocalError{Cause: iwarp.TermLocalCatastrophic, Err: errConsumer}, 0)
+			qp.localError(&iwarp.LocalError{Cause: iwarp.TermLocalCatastrophic, Err: errConsumer}, link.ByQP)
 		case to == rdma.QPIdle && qp.State() == rdma.QPError:
 			for qp.flushIdle() {
 			}
@@ -457,14 +439,14 @@ func (qp *QP) destroy() {
 
 // die ends qp; its owner calls it.
 func (qp *QP) die() {
-	qp.queues.Drop()
+	qp.work.Queues.Drop()
 	qp.dead = true
 	qp.endLink(!qp.leaves())
-	qp.closeRecv()
+	qp.work.Recv.Close(true)
 	if qp.timer != nil {
 		qp.timer.Stop()
 	}
-	qp.sq.drop()
+	qp.work.DropSends()
 	qp.ended()
 	qp.callMu.Lock()
 	qp.callsClosed = true
@@ -479,13 +461,66 @@ func (qp *QP) die() {
 // libfabric do: the FIN goes behind it. A reset would overtake it.
 func (qp *QP) leaves() bool {
 	return (qp.State() == rdma.QPRTS || qp.State() == rdma.QPClosing) &&
-		qp.sq.head == qp.sq.tail && qp.link != nil && qp.link.idle()
+		!qp.work.SendsLeft() && qp.link != nil && qp.link.Idle()
 }
 
 // abandon takes the stream from a QP that is being destroyed and whose owner does not come back.
 func (qp *QP) abandon() {
-	p := qp.peek.Load()
-	if p != nil && p.stream != nil {
-		p.stream.Abandon()
+	if l := qp.seen.Load(); l != nil {
+		(*l).Abandon()
 	}
+}
+
+// A workOwner is a QP as its requests see it.
+type workOwner QP
+
+func (o *workOwner) Violation(err error)         { o.ctx.violation(err) }
+func (o *workOwner) Wake()                       { (*QP)(o).wake() }
+func (o *workOwner) Log(msg string, args ...any) { (*QP)(o).log(msg, args...) }
+
+// A linked is a QP as its link sees it.
+type linked QP
+
+func (q *linked) Work() *work.Requests { return &q.work }
+func (q *linked) State() rdma.QPState  { return (*QP)(q).State() }
+func (q *linked) Param() iwarp.Params  { return q.param }
+
+func (q *linked) AwaitReceive() { (*QP)(q).awaitReceive() }
+func (q *linked) GotReceive()   { (*QP)(q).gotReceive() }
+func (q *linked) Held() bool    { return q.held }
+
+func (q *linked) EOF()           { q.eof = true }
+func (q *linked) Ended() bool    { return q.eof }
+func (q *linked) Lost(err error) { (*QP)(q).lost(err) }
+
+func (q *linked) Fail(e *iwarp.LocalError, by link.Origin) { (*QP)(q).localError(e, by) }
+
+func (q *linked) PeerTerminated(code iwarp.TermCode, culprit *work.Request) {
+	(*QP)(q).peerTerminated(code, culprit)
+}
+
+func (q *linked) Replace(l link.Link) {
+	q.link = l
+	q.seen.Store(&l)
+}
+
+func (q *linked) SetDeadline(d time.Duration) { (*QP)(q).setDeadline(deadlineLink, d) }
+func (q *linked) Moved()                      { (*QP)(q).stillSending() }
+func (q *linked) Blocking() bool              { return q.ctx.mem.Blocking() }
+func (q *linked) Wake()                       { (*QP)(q).wake() }
+
+func (q *linked) Run(more func() bool) {
+	l := q.linger
+	lingers := more != nil && l != nil && l.Expect()
+	(*QP)(q).kick()
+	if lingers {
+		l.Linger(more)
+	}
+}
+
+// frontLen is how much of a QP messages need: up to what few requests have.
+const frontLen = unsafe.Offsetof(QP{}.work) + work.FrontLen
+
+func (q *linked) Prefetch() {
+	prefetch.Read(unsafe.Slice((*byte)(unsafe.Pointer(q)), frontLen))
 }

@@ -6,82 +6,71 @@ import (
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/link"
+	"github.com/vrnic/vrnic/vnic/internal/work"
 )
 
 var (
-	errPeerClosed = errors.New("the peer closed the connection while work was outstanding")
-	errDrain      = errors.New("what was posted before the disconnect did not go out in time")
-	errNoFIN      = errors.New("the peer did not close its side in time")
-	errAfterFIN   = errors.New("the peer sent data during the close")
-	errTooLong    = errors.New("the Send is longer than the receive")
-	errHold       = errors.New("no receive was posted in time")
-	errOverrun    = errors.New("a completion queue has no room")
-)
-
-// How a local error was found.
-type errOrigin uint8
-
-const (
-	errHere    errOrigin = iota // by the QP: the link has to send the Terminate
-	errLink                     // by the link, which sends it
-	errRefused                  // by the link, because the QP refused what a peer wanted of its memory
+	errDrain    = errors.New("what was posted before the disconnect did not go out in time")
+	errNoFIN    = errors.New("the peer did not close its side in time")
+	errHold     = errors.New("no receive was posted in time")
+	errConsumer = errors.New("the program asked for it")
+	errOverrun  = errors.New("a completion queue has no room")
 )
 
 // localError ends the connection for a fault found on this side: Q5, Q6, Q7. The Terminate goes
 // out, then a FIN; what is posted flushes when the link has closed.
-func (qp *QP) localError(e *iwarp.LocalError, from errOrigin) {
+func (qp *QP) localError(e *iwarp.LocalError, by link.Origin) {
 	if qp.State() != rdma.QPRTS {
 		return
 	}
 	code := e.Cause
 	qp.endErr = termError(code, false)
-	qp.log("terminate", "cause", code, "err", e.Err, "from", from)
+	qp.log("terminate", "cause", code, "err", e.Err, "by", by)
 	ev := rdma.EventQPFatal
-	r := &qp.rx
-	r.mu.Lock()
-	// Who gets which status: docs/qp-states.md#what-the-program-sees.
+	r := &qp.work.Recv
+	// Who gets which status: docs/qp-states.md.
 	switch {
-	case code == iwarp.TermMessageTooLong && r.used && r.have:
-		r.fail, r.vendor = rdma.WCLocLen, vendorErr(code)
-	case r.fail != 0, from == errRefused:
+	case code == iwarp.TermMessageTooLong && r.FailSend(rdma.WCLocLen, work.VendorErr(code)):
+	case by == link.Refused, r.Failing():
 		ev = rdma.EventQPAccessErr
 	case code.Layer == iwarp.LayerLLP:
-		qp.blameSend(rdma.WCGeneral, vendorErr(code))
+		qp.work.BlameSend(rdma.WCGeneral, work.VendorErr(code))
 	case code == iwarp.TermNoBuffer, code == iwarp.TermLocalCatastrophic:
 	default: // malformed traffic
-		qp.blameSend(rdma.WCBadResp, vendorErr(code))
+		qp.work.BlameSend(rdma.WCBadResp, work.VendorErr(code))
 	}
-	r.mu.Unlock()
-	if from == errHere {
-		qp.link.terminate(code, e.Err)
+	if by == link.ByQP {
+		qp.link.Terminate(code, e.Err)
 	}
-	qp.stats.terminates.Add(1)
+	qp.work.Stats.Terminates.Add(1)
 	qp.ctx.event(ev, qp.num, termError(code, false))
 	qp.mustState(rdma.QPTerminate)
 }
 
 // peerTerminated ends the connection after a Terminate of the peer: Q9. culprit is the request
 // that it is about, if it says so.
-func (qp *QP) peerTerminated(code iwarp.TermCode, culprit *sqe) {
+func (qp *QP) peerTerminated(code iwarp.TermCode, culprit *work.Request) {
 	if qp.State() != rdma.QPRTS {
 		return
 	}
 	qp.endErr = termError(code, true)
-	qp.peerCode = &termCause{code: code, remote: true}
+	qp.peerCode = &code
 	qp.log("terminated by the peer", "cause", code)
-	v := vendorErr(code)
+	v := work.VendorErr(code)
 	ev := rdma.EventQPFatal
 	switch {
 	case code.Layer == iwarp.LayerRDMAP && code.Type == 1 && culprit != nil:
-		culprit.blame(rdma.WCRemAccess, v)
+		culprit.Blame(rdma.WCRemAccess, v)
 	case code.Layer == iwarp.LayerRDMAP && code.Type == 2 && culprit != nil:
-		culprit.blame(rdma.WCRemOp, v)
-	case code.Layer == iwarp.LayerDDP && code.Type == 1: // a Write that was refused, complete long ago perhaps
-		qp.blameSend(rdma.WCRemAccess, v)
+		culprit.Blame(rdma.WCRemOp, v)
+	case code.Layer == iwarp.LayerDDP && code.Type == 1:
+		// a Write that was refused, complete long ago perhaps
+		qp.work.BlameSend(rdma.WCRemAccess, v)
 	case code == iwarp.TermMessageTooLong:
 		ev = rdma.EventQPReqErr
 	}
-	qp.stats.terminated.Add(1)
+	qp.work.Stats.Terminated.Add(1)
 	qp.ctx.event(ev, qp.num, termError(code, true))
 	qp.mustState(rdma.QPTerminate)
 }
@@ -104,7 +93,8 @@ func (qp *QP) disconnect() {
 	qp.setDeadline(deadlineDrain, qp.dev.cfg.Timeouts.Drain)
 }
 
-// toError moves qp to Error: Q2, Q8, Q10, Q12, Q14, Q15. What is posted flushes at the end of the step.
+// toError moves qp to Error: Q2, Q8, Q10, Q12, Q14, Q15. What is posted flushes at the end of the
+// step.
 func (qp *QP) toError(err error) {
 	if qp.State() == rdma.QPError {
 		return
@@ -123,18 +113,18 @@ func (qp *QP) endLink(abort bool) {
 		return
 	}
 	qp.link = nil
-	qp.peer.Store(nil)
-	qp.wire.Store(nil)
+	qp.seen.Store(nil)
 	qp.peek.Store(nil)
-	qp.closeRecv() // before anything of the link is given up
-	qp.mem.EndWindows()
+	qp.work.Recv.Close(qp.dead) // before anything of the link is given up
+	qp.work.Memory.EndWindows()
 	if abort && !qp.eof {
-		l.abort()
+		l.Abort()
 	} else {
-		l.close()
+		l.Close()
 	}
 	qp.bound.Load().LinkEnded()
-	qp.eof, qp.finSent, qp.draining = false, false, false
+	qp.eof, qp.draining = false, false
+	qp.work.Begin(false, false)
 }
 
 // ended tells the connection manager, once, when a connection is over and flushed.
@@ -154,10 +144,10 @@ func (qp *QP) progress() (more bool) {
 		if !qp.eof && !qp.draining {
 			return false
 		}
-		waiting := qp.sq.head != qp.sq.tail
-		if next := qp.nextSend(); next != nil || qp.sq.head != qp.sq.tail || !qp.link.idle() {
+		waiting := qp.work.SendsLeft()
+		if next := qp.work.Next(); next != nil || qp.work.SendsLeft() || !qp.link.Idle() {
 			if qp.eof && !qp.serveOn() {
-				qp.toError(errPeerClosed) // Q12
+				qp.toError(link.ErrPeerClosed) // Q12
 				return false
 			}
 			return next != nil && !waiting
@@ -168,9 +158,8 @@ func (qp *QP) progress() (more bool) {
 		}
 		qp.mustState(rdma.QPClosing) // Q3, Q11
 	case rdma.QPTerminate:
-		if !qp.finSent && (qp.peerCode != nil || qp.link.terminated()) {
-			qp.finSent = true
-			qp.link.closeWrite()
+		if qp.peerCode != nil || qp.link.Terminated() {
+			qp.finish()
 		}
 		if qp.eof {
 			qp.toError(nil) // Q15
@@ -180,10 +169,7 @@ func (qp *QP) progress() (more bool) {
 	default:
 		return false
 	}
-	if !qp.finSent {
-		qp.finSent = true
-		qp.link.closeWrite()
-	}
+	qp.finish()
 	if qp.eof {
 		if qp.flushIdle() { // what is posted flushes in Closing, also if that state is passed at once
 			return true
@@ -194,10 +180,10 @@ func (qp *QP) progress() (more bool) {
 	return false
 }
 
-// serveOn says that what is left can go out behind the peer's FIN, as long as a disconnect of our own may
-// take: RFC 5041, section 6.2.1. Our Reads and atomics are not answered any more.
+// serveOn says that what is left can go out behind the peer's FIN, as long as a disconnect of our
+// own may take: RFC 5041, section 6.2.1. Our Reads and atomics are not answered any more.
 func (qp *QP) serveOn() bool {
-	if !qp.halfCloses() || qp.finSent || qp.sq.reads > 0 {
+	if !qp.halfCloses() || qp.work.SendsFinished() || qp.work.AwaitsAnswers() {
 		return false
 	}
 	qp.disconnect()
@@ -205,19 +191,35 @@ func (qp *QP) serveOn() bool {
 }
 
 func (qp *QP) halfCloses() bool {
-	_, wired := qp.link.(*wire)
-	return wired && qp.dev.cfg.HalfClose
+	return qp.dev.cfg.HalfClose && qp.link.HalfCloses()
 }
 
-// endSend closes our half, when all is out. What the peer still sends is taken until it closes its own.
+// endSend closes our half, when all is out. What the peer still sends is taken until it closes its
+// own.
 func (qp *QP) endSend() {
-	if qp.finSent {
+	if !qp.finish() {
 		return
 	}
-	qp.finSent = true
-	qp.link.closeWrite()
 	qp.setDeadline(deadlineDrain, 0)
 	qp.setDeadline(deadlineEnd, qp.dev.cfg.Timeouts.Close)
+}
+
+// finish tells the peer, once, that nothing more comes.
+func (qp *QP) finish() (first bool) {
+	if qp.work.SendsFinished() {
+		return false
+	}
+	qp.work.FinishSends()
+	qp.link.CloseWrite()
+	return true
+}
+
+// vendorErr is how what flushes tells of a Terminate of the peer.
+func (qp *QP) vendorErr() uint32 {
+	if qp.peerCode == nil {
+		return 0
+	}
+	return work.VendorErr(*qp.peerCode)
 }
 
 // flushIdle flushes what is posted in the states that do. true: there is more.
@@ -227,20 +229,20 @@ func (qp *QP) flushIdle() (more bool) {
 	}
 	switch qp.State() {
 	case rdma.QPError:
-		more = qp.flushSend()
-		more = qp.flushRecv() || more
+		more = qp.work.FlushSends(qp.vendorErr())
+		more = qp.work.Recv.Flush(qp.vendorErr()) || more
 		if !more && qp.lastWQE {
 			qp.lastWQE = false
 			qp.ctx.event(rdma.EventLastWQEReached, qp.num, nil)
 		}
 	case rdma.QPClosing:
-		more = qp.flushSend()
-		return qp.flushRecv() || more
+		more = qp.work.FlushSends(qp.vendorErr())
+		return qp.work.Recv.Flush(qp.vendorErr()) || more
 	case rdma.QPIdle:
 		if !qp.served {
 			return false
 		}
-		more = qp.flushSend() // a ring that was filled while the connection ended
+		more = qp.work.FlushSends(qp.vendorErr()) // a ring that was filled while the connection ended
 	default:
 		return false
 	}
@@ -268,16 +270,16 @@ const (
 	nDeadlines
 )
 
-// quotaLook is how often a QP that has used its quota of an SRQ up looks whether its completions have
-// been polled, where nobody says so.
+// quotaLook is how often a QP that has used its quota of an SRQ up looks whether its completions
+// have been polled, where nobody says so.
 const quotaLook = 2 * time.Millisecond
 
-// terminateMost is how many times Timeouts.Terminate a peer that goes on sending gets to come to our
-// Terminate.
+// terminateMost is how many times Timeouts.Terminate a peer that goes on sending gets to come to
+// our Terminate.
 const terminateMost = 10
 
-// stillSending gives a peer that is not silent more time: a connection that is reset before the peer has
-// read what came before the Terminate takes that with it (RDMAP-108).
+// stillSending gives a peer that is not silent more time: a connection that is reset before the
+// peer has read what came before the Terminate takes that with it (RDMAP-108).
 func (qp *QP) stillSending() {
 	if qp.State() != rdma.QPTerminate || qp.deadlines[deadlineEnd].IsZero() {
 		return
@@ -291,10 +293,10 @@ func (qp *QP) stillSending() {
 func (qp *QP) awaitReceive() {
 	if !qp.held {
 		qp.held = true
-		qp.stats.stalls.Add(1)
+		qp.work.Stats.Stalls.Add(1)
 		qp.setDeadline(deadlineHold, qp.dev.cfg.Timeouts.ReceiveHold)
 	}
-	if t := qp.queues.Tap; t != nil && t.Waits() && qp.queues.RecvCQ.Foreign() {
+	if t := qp.work.Queues.Tap; t != nil && t.Waits() && qp.work.Queues.RecvCQ.Foreign() {
 		qp.setDeadline(deadlineQuota, quotaLook)
 	}
 }
@@ -361,8 +363,8 @@ func (qp *QP) expire() {
 		return true
 	}
 	due(deadlineQuota) // the step that follows looks
-	if due(deadlineHold) && qp.rx.waiting.Load() {
-		qp.localError(&iwarp.LocalError{Cause: iwarp.TermNoBuffer, Err: errHold}, errHere)
+	if due(deadlineHold) && qp.work.Recv.Waiting() {
+		qp.localError(&iwarp.LocalError{Cause: iwarp.TermNoBuffer, Err: errHold}, link.ByQP)
 	}
 	if due(deadlineDrain) {
 		qp.toError(errDrain) // Q4: "on timeout Q8"
@@ -371,7 +373,7 @@ func (qp *QP) expire() {
 		qp.lost(errNoFIN)
 	}
 	if due(deadlineLink) && qp.link != nil {
-		qp.link.expire()
+		qp.link.Expire()
 	}
 	qp.resetTimer()
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/work"
 )
 
 // qpNext holds, for each state, the states that may follow it: docs/qp-states.md.
@@ -45,24 +46,24 @@ func (qp *QP) setState(to rdma.QPState) error {
 	case rdma.QPClosing:
 		qp.clearDeadlines()
 		qp.setDeadline(deadlineEnd, t.Close)
-		qp.closeRecv()
-		for range qp.cfg.MaxRecvWR/stepMessages + 1 {
-			if !qp.flushRecv() {
+		qp.work.Recv.Close(qp.dead)
+		for range qp.work.Config().MaxRecvWR/work.StepMessages + 1 {
+			if !qp.work.Recv.Flush(qp.vendorErr()) {
 				break
 			}
 		}
-		if qp.sentAny {
+		if qp.work.Sent() {
 			qp.ctx.event(rdma.EventSQDrained, qp.num, nil)
 		}
 	case rdma.QPTerminate:
 		qp.clearDeadlines()
 		qp.setDeadline(deadlineEnd, t.Terminate)
 		qp.terminateBy = time.Now().Add(terminateMost * t.Terminate)
-		qp.closeRecv()
+		qp.work.Recv.Close(qp.dead)
 	case rdma.QPError, rdma.QPIdle:
 		qp.clearDeadlines()
-		qp.closeRecv()
-		qp.lastWQE = to == rdma.QPError && qp.queues.Tap != nil
+		qp.work.Recv.Close(qp.dead)
+		qp.lastWQE = to == rdma.QPError && qp.work.Queues.Tap != nil
 	}
 	return nil
 }

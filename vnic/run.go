@@ -14,18 +14,8 @@ const (
 	tokenAgain
 )
 
-// Octets and messages that one step of a QP moves at most, before somebody else gets a turn.
-const (
-	stepOctets   = 1 << 20
-	stepMessages = 256
-)
-
-// yieldSteps is how many steps on loopback, of copying mostly, a QP's goroutine does before it lets others run: each time
-// another thread goes on with it. On a wire the others are those that take what was sent.
-const yieldSteps = 8
-
-// kick runs qp on the caller's goroutine, for one step and as far as that touches no memory that can block,
-// unless it is being run. What is left over goes to qp's goroutine.
+// kick runs qp on the caller's goroutine, for one step and as far as that touches no memory that
+// can block, unless it is being run. What is left over goes to qp's goroutine.
 func (qp *QP) kick() {
 	if qp.acquire() {
 		qp.drain(false)
@@ -37,18 +27,17 @@ func (qp *QP) near() bool {
 	if !qp.ctx.mem.Blocking() || qp.link == nil {
 		return true
 	}
-	l, ok := qp.link.(*loopEnd)
-	return ok && !l.pair.asked.Load()
+	return !qp.link.Blocking()
 }
 
-// sendNear sends what is posted to a connection that is well, without touching memory that can block. true: there
-// is nothing else to do.
-func (qp *QP) sendNear() bool {
-	w, ok := qp.link.(*wire)
-	if !ok || qp.State() != rdma.QPRTS || qp.eof || qp.draining || qp.rx.waiting.Load() || w.changed.Load() || !w.sendNear() {
+// sendMapped sends what is posted to a connection that is well, without touching memory that can
+// block. true: there is nothing else to do.
+func (qp *QP) sendMapped() bool {
+	if qp.link == nil || qp.State() != rdma.QPRTS || qp.eof || qp.draining || qp.work.Recv.Waiting() ||
+		!qp.link.SendMapped() {
 		return false
 	}
-	qp.retire()
+	qp.work.Retire()
 	return true
 }
 
@@ -99,7 +88,7 @@ func (qp *QP) drain(own bool) {
 			signal(qp.wakec)
 			return
 		case more:
-			if _, loop := qp.link.(*loopEnd); !loop || n%yieldSteps == 0 {
+			if qp.link == nil || n%qp.link.Yield() == 0 {
 				runtime.Gosched()
 			}
 		case qp.token.CompareAndSwap(tokenRunning, tokenIdle):
@@ -118,8 +107,8 @@ func (qp *QP) drain(own bool) {
 // run is qp's goroutine.
 func (qp *QP) run() {
 	for {
-		// One channel for all there is: the runtime needs a record of each channel that a goroutine waits for, and
-		// allocates more of them whenever it goes from processor to processor.
+		// One channel for all there is: the runtime needs a record of each channel that a goroutine waits
+		// for, and allocates more of them whenever it goes from processor to processor.
 		<-qp.wakec
 		if qp.quit.Load() {
 			return
@@ -205,20 +194,20 @@ func (qp *QP) step(own bool) (more bool) {
 		return false
 	}
 	if !own && !qp.near() {
-		return called || !qp.sendNear() // the rest is for the goroutine
+		return called || !qp.sendMapped() // the rest is for the goroutine
 	}
-	if qp.queues.Overrun() {
+	if qp.work.Queues.Overrun() {
 		qp.cqOverrun()
 	}
 	if qp.timerFired.Swap(false) {
 		qp.expire()
 	}
-	if qp.rx.revoking.Load() {
-		qp.deliverRevoked()
+	if qp.work.Recv.Revoking() && qp.work.Recv.Revoked() && qp.link != nil {
+		qp.link.Delivered()
 	}
 	if qp.link != nil {
-		more = qp.link.step()
-		qp.retire()
+		more = qp.link.Step()
+		qp.work.Retire()
 		if qp.link != nil {
 			more = qp.progress() || more
 		}

@@ -1,4 +1,4 @@
-package vnic
+package stream
 
 import (
 	"github.com/vrnic/vrnic/iwarp"
@@ -11,22 +11,22 @@ import (
 // wait for ever. So an initiator that hears nothing after the start sends a zero-length RDMA Write
 // now and then. It is legal at any time, touches no memory and completes nothing (RFC 5040, section
 // 5.1; RFC 5041, section 5.2: neither STag nor TO is looked at), and a peer that has nothing to
-// say gets a few octets too many. siw takes one kind of RTR and never a Send: a peer whose Reply takes
-// that is another, and hears nothing (10,000 idle connections are 80,000 segments less).
+// say gets a few octets too many. siw takes one kind of RTR and never a Send: a peer whose Reply
+// takes that is another, and hears nothing (10,000 idle connections are 80,000 segments less).
 const (
-	nudgesMost = 4 // at Timeouts.Nudge, doubled each time
+	nudgesMost = 4 // after Config.Nudge, doubled each time
 )
 
 // awaitPeer sets the deadline for the first octets of the peer.
-func (w *wire) awaitPeer() {
+func (w *Link) awaitPeer() {
 	p := w.ep.Params()
-	if d := w.qp.dev.cfg.Timeouts.Nudge; d > 0 && p.Initiator && p.PeerRTR&iwarp.RTRSend == 0 {
-		w.qp.setDeadline(deadlineLink, d<<w.nudges)
+	if d := w.nudge; d > 0 && p.Initiator && p.PeerRTR&iwarp.RTRSend == 0 {
+		w.qp.SetDeadline(d << w.nudges)
 	}
 }
 
-// expire implements link: the peer has been silent. receive takes the deadline back otherwise.
-func (w *wire) expire() {
+// Expire implements link.Link: the peer has been silent. receive takes the deadline back otherwise.
+func (w *Link) Expire() {
 	if w.qp.State() != rdma.QPRTS || w.nudges == nudgesMost {
 		return
 	}

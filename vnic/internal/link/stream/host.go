@@ -1,26 +1,27 @@
-package vnic
+package stream
 
 import (
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
+	"github.com/vrnic/vrnic/vnic/internal/work"
 )
 
 // The iwarp.Host of a connection: what the Endpoint asks for while it receives and sends. The
 // transport's lock may be held, so nothing here blocks, unless the context is staged, and then the
 // lock is not held.
 
-// A farUse says what octets are for that were collected for memory that is reached by calls.
-type farUse uint8
+// A collectedFor says what octets are for that were collected for memory that is reached by calls.
+type collectedFor uint8
 
 const (
-	farWrite   farUse = iota // a peer's Write
-	farReceive               // its Send
-	farAnswer                // of our oldest request
+	forWrite   collectedFor = iota // a peer's Write
+	forReceive                     // its Send
+	forAnswer                      // of our oldest request
 )
 
 // collects has what comes next collected as far as it continues what came before, for the same use.
-func (w *wire) collects(use farUse) error {
+func (w *Link) collects(use collectedFor) error {
 	if w.use != use {
 		if err := w.settle(); err != nil {
 			return err
@@ -32,8 +33,8 @@ func (w *wire) collects(use farUse) error {
 
 // settle places what was collected, before anybody is told of what follows it. An error is what the
 // Host's methods return.
-func (w *wire) settle() error {
-	h := &w.qp.inHold
+func (w *Link) settle() error {
+	h := &w.in
 	m := h.Collected()
 	if m == nil {
 		return nil
@@ -43,34 +44,34 @@ func (w *wire) settle() error {
 		return nil
 	}
 	switch w.use {
-	case farWrite:
+	case forWrite:
 		w.refused = true
 		return mem.PeerWrite.Gone(m, err)
-	case farReceive:
-		return w.qp.rx.placeFailed(err)
+	case forReceive:
+		return w.work.Recv.PlaceFailed(err)
 	default:
-		return w.sinkFailed(w.qp.sq.oldestRequest(), err)
+		return w.sinkFailed(w.work.OldestAnswered(), err)
 	}
 }
 
 // sinkFailed is the end of the stream for an answer to e that cannot be placed.
-func (w *wire) sinkFailed(e *sqe, err error) error {
+func (w *Link) sinkFailed(e *work.Request, err error) error {
 	if e != nil {
-		e.status = rdma.WCLocProt
+		e.Status = rdma.WCLocProt
 	}
 	w.refused = true // 15.4: "Read sink not writable" is an access error
 	return &iwarp.LocalError{Cause: iwarp.TermDDPCatastrophic, Err: err}
 }
 
 // PlaceWrite implements iwarp.Host.
-func (w *wire) PlaceWrite(stag iwarp.STag, to uint64, chunk []byte, last bool) error {
-	if err := w.collects(farWrite); err != nil {
+func (w *Link) PlaceWrite(stag iwarp.STag, to uint64, chunk []byte, last bool) error {
+	if err := w.collects(forWrite); err != nil {
 		return err
 	}
 	if len(chunk) > 0 {
-		m, err := w.qp.mem.Find(mem.PeerWrite, uint32(stag), to, uint32(len(chunk)))
+		m, err := w.work.Memory.Find(mem.PeerWrite, uint32(stag), to, uint32(len(chunk)))
 		if err == nil {
-			if e := w.qp.inHold.Write(m, chunk, to, last); e != nil {
+			if e := w.in.Write(m, chunk, to, last); e != nil {
 				err = mem.PeerWrite.Gone(m, e)
 			}
 		}
@@ -83,23 +84,20 @@ func (w *wire) PlaceWrite(stag iwarp.STag, to uint64, chunk []byte, last bool) e
 	placed := w.llp.Ahead && len(chunk) == 0
 	switch {
 	case last:
-		w.qp.stats.inbound(rdma.OpWrite, 0)
+		w.work.Stats.Inbound(rdma.OpWrite, 0)
 		if len(chunk) == 0 && !placed {
-			w.qp.stats.emptyWrites.Add(1)
+			w.work.Stats.EmptyWrites.Add(1)
 		}
 	case len(chunk) < tinySegment && !placed:
-		w.qp.stats.tiny.Add(1)
+		w.work.Stats.Tiny.Add(1)
 	}
 	w.octets += uint64(len(chunk))
 	return nil
 }
 
 // BeginReceive implements iwarp.Host.
-func (w *wire) BeginReceive() (size uint32, ok bool) {
-	r := &w.qp.rx
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.beginLocked()
+func (w *Link) BeginReceive() (size uint32, ok bool) {
+	return w.work.Recv.Begin()
 }
 
 // tinySegment is the length from which on nobody asks why a segment that is not the last of its
@@ -107,7 +105,7 @@ func (w *wire) BeginReceive() (size uint32, ok bool) {
 const tinySegment = 64
 
 // PlaceReceive implements iwarp.Host.
-func (w *wire) PlaceReceive(off uint32, chunk []byte) error {
+func (w *Link) PlaceReceive(off uint32, chunk []byte) error {
 	// The last segment may be short, and its buffer is not known here to be full: two in a row are
 	// no accident.
 	if len(chunk) == 0 && w.llp.Ahead {
@@ -119,72 +117,69 @@ func (w *wire) PlaceReceive(off uint32, chunk []byte) error {
 	if len(chunk) == 0 {
 		return nil
 	}
-	if err := w.collects(farReceive); err != nil {
+	if err := w.collects(forReceive); err != nil {
 		return err
 	}
 	// The wire's owner is alone with this side; the lock is for tools and the flush.
-	return w.qp.rx.placeLocked(&w.qp.inHold, off, chunk)
+	return w.work.Recv.Place(&w.in, off, chunk)
 }
 
 // EndReceive implements iwarp.Host.
-func (w *wire) EndReceive(d iwarp.Received) error {
+func (w *Link) EndReceive(d iwarp.Received) error {
 	if err := w.settle(); err != nil {
 		return err
 	}
 	if d.Invalidate {
-		w.qp.inHold.Drop() // it may be of what is invalidated
+		w.in.Drop() // it may be of what is invalidated
 	}
 	if w.short > 1 {
-		w.qp.stats.tiny.Add(w.short)
+		w.work.Stats.Tiny.Add(w.short)
 	}
 	w.short = 0
-	r := &w.qp.rx
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.endLocked(d, false)
+	return w.work.Recv.End(d)
 }
 
 // PlaceRead implements iwarp.Host.
-func (w *wire) PlaceRead(off uint32, chunk []byte) error {
+func (w *Link) PlaceRead(off uint32, chunk []byte) error {
 	if w.read == nil {
-		w.read = w.qp.sq.oldestRead()
+		w.read = w.work.OldestRead()
 	}
 	e := w.read
 	if e == nil {
 		return mem.ErrGone
 	}
-	if err := w.collects(farAnswer); err != nil {
+	if err := w.collects(forAnswer); err != nil {
 		return err
 	}
-	if err := e.list.CopyIn(&w.qp.inHold, chunk, off); err != nil {
+	if err := e.List.CopyIn(&w.in, chunk, off); err != nil {
 		return w.sinkFailed(e, err)
 	}
 	return nil
 }
 
 // EndRead implements iwarp.Host.
-func (w *wire) EndRead(token uint64) error {
+func (w *Link) EndRead(token uint64) error {
 	if err := w.settle(); err != nil {
 		return err
 	}
 	w.read = nil
-	w.qp.sendDone(w.qp.sq.at(uint32(token)))
+	w.work.Finish(w.work.ByToken(uint32(token)))
 	return nil
 }
 
 // Sent implements iwarp.Host.
-func (w *wire) Sent(token uint64) {
+func (w *Link) Sent(token uint64) {
 	if token >= firstToken { // no request's, or only a part of one
 		return
 	}
-	if e := w.qp.sq.at(uint32(token)); !isRequest(e.wr.Op) {
-		w.qp.sendDone(e)
+	if e := w.work.ByToken(uint32(token)); !work.IsAnswered(e.WR.Op) {
+		w.work.Finish(e)
 	}
 }
 
 // A readSource is the content of the answer to a peer's Read.
 type readSource struct {
-	w  *wire
+	w  *Link
 	m  *mem.MR
 	to uint64
 	n  uint32
@@ -192,25 +187,25 @@ type readSource struct {
 
 // CopyOut implements iwarp.Payload.
 func (r *readSource) CopyOut(p []byte, off uint32) error {
-	h := &r.w.qp.outHold
+	h := &r.w.out.Hold
 	if off == 0 {
 		h.ForgetAhead()
 	}
 	if err := h.Read(r.m, p, r.to+uint64(off), r.n-off-uint32(len(p))); err != nil {
-		r.w.unread, r.w.refused = true, true
+		r.w.out.Failed, r.w.refused = true, true
 		return mem.PeerRead.Gone(r.m, err)
 	}
 	return nil
 }
 
 // ReadSource implements iwarp.Host.
-func (w *wire) ReadSource(stag iwarp.STag, to uint64, n uint32) (iwarp.Payload, error) {
-	w.qp.stats.inbound(rdma.OpRead, n)
+func (w *Link) ReadSource(stag iwarp.STag, to uint64, n uint32) (iwarp.Payload, error) {
+	w.work.Stats.Inbound(rdma.OpRead, n)
 	if n == 0 {
-		w.qp.stats.emptyReads.Add(1)
+		w.work.Stats.EmptyReads.Add(1)
 		return nil, nil
 	}
-	m, err := w.qp.mem.Find(mem.PeerRead, uint32(stag), to, n)
+	m, err := w.work.Memory.Find(mem.PeerRead, uint32(stag), to, n)
 	if err != nil {
 		w.refused = true
 		return nil, err
@@ -226,9 +221,38 @@ func (w *wire) ReadSource(stag iwarp.STag, to uint64, n uint32) (iwarp.Payload, 
 }
 
 // EndReadSource implements iwarp.Host.
-func (w *wire) EndReadSource(p iwarp.Payload) {
+func (w *Link) EndReadSource(p iwarp.Payload) {
 	if r, ok := p.(*readSource); ok {
 		r.m = nil
 		w.sources = append(w.sources, r)
 	}
+}
+
+// Atomic implements iwarp.Host.
+func (w *Link) Atomic(a iwarp.Atomic) (old uint64, err error) {
+	w.atomic = a
+	w.in.Drop() // it may be this region's
+	old, err = w.work.Memory.Atomic(&w.atomic)
+	if err != nil {
+		w.refused = true
+		return 0, err
+	}
+	w.work.Stats.Inbound(rdma.OpFetchAdd, 0)
+	return old, nil
+}
+
+// EndAtomic implements iwarp.Host.
+func (w *Link) EndAtomic(token, old uint64) error {
+	if err := w.collects(forAnswer); err != nil {
+		return err
+	}
+	e := w.work.ByToken(uint32(token))
+	if err := e.PutOld(&w.in, old); err != nil {
+		return w.sinkFailed(e, err)
+	}
+	if err := w.settle(); err != nil {
+		return err
+	}
+	w.work.Finish(e)
+	return nil
 }

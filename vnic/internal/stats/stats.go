@@ -1,4 +1,5 @@
-package vnic
+// Package stats is what RNICs count.
+package stats
 
 import (
 	"sync/atomic"
@@ -37,7 +38,8 @@ type Counters struct {
 	TerminatesIn  uint64 `json:"terminates_in"`
 }
 
-func (c *Counters) add(d Counters) {
+// Add adds d to c.
+func (c *Counters) Add(d Counters) {
 	c.Sends += d.Sends
 	c.Writes += d.Writes
 	c.Reads += d.Reads
@@ -62,67 +64,78 @@ func (c *Counters) add(d Counters) {
 	c.TerminatesIn += d.TerminatesIn
 }
 
-type qpStats struct {
+// A QP has the counters of one QP. They are written by whoever moves its messages.
+type QP struct {
 	// Those of most messages are on one line of the cache.
-	sends, writes, sentOctets, recvs, recvOctets, inWrites, solicited atomic.Uint64
+	Sends, Writes, SentOctets, Recvs, RecvOctets, InWrites, Solicited atomic.Uint64
 
-	reads, readOctets, inReads, servedOctets     atomic.Uint64
-	atomics, immediates, inAtomics, inImmediates atomic.Uint64
-	stalls, emptyReads, emptyWrites, tiny        atomic.Uint64
-	errors, terminates /* sent */, terminated/* received */ atomic.Uint64
+	Reads, ReadOctets, InReads, ServedOctets     atomic.Uint64
+	Atomics, Immediates, InAtomics, InImmediates atomic.Uint64
+	Stalls, EmptyReads, EmptyWrites, Tiny        atomic.Uint64
+	Errors, Terminates /* sent */, Terminated/* received */ atomic.Uint64
 }
 
-func (s *qpStats) send(op rdma.Opcode, n uint32) {
+// Send counts a message of n octets that was posted.
+func (s *QP) Send(op rdma.Opcode, n uint32) {
 	switch op {
 	case rdma.OpSend, rdma.OpSendInv:
-		s.sends.Add(1)
-		s.sentOctets.Add(uint64(n))
+		s.Sends.Add(1)
+		s.SentOctets.Add(uint64(n))
 	case rdma.OpWrite:
-		s.writes.Add(1)
-		s.sentOctets.Add(uint64(n))
+		s.Writes.Add(1)
+		s.SentOctets.Add(uint64(n))
 	case rdma.OpWriteImm:
-		s.writes.Add(1)
-		s.immediates.Add(1)
-		s.sentOctets.Add(uint64(n))
+		s.Writes.Add(1)
+		s.Immediates.Add(1)
+		s.SentOctets.Add(uint64(n))
 	case rdma.OpSendImm:
-		s.immediates.Add(1)
+		s.Immediates.Add(1)
 	case rdma.OpRead:
-		s.reads.Add(1)
-		s.readOctets.Add(uint64(n))
+		s.Reads.Add(1)
+		s.ReadOctets.Add(uint64(n))
 	case rdma.OpFetchAdd, rdma.OpCompareSwap, rdma.OpMaskedFetchAdd, rdma.OpMaskedCompareSwap:
-		s.atomics.Add(1)
+		s.Atomics.Add(1)
 	default: // it moves nothing, or a QP does not take it
 	}
 }
 
-func (s *qpStats) recv(n, octets uint64) {
-	s.recvs.Add(n)
-	s.recvOctets.Add(octets)
+// Received counts n receives that were completed.
+func (s *QP) Received(n, octets uint64) {
+	s.Recvs.Add(n)
+	s.RecvOctets.Add(octets)
 }
 
-func (s *qpStats) inbound(op rdma.Opcode, n uint32) {
+// Inbound counts what the peer did to memory by itself.
+func (s *QP) Inbound(op rdma.Opcode, n uint32) {
 	switch {
 	case op == rdma.OpWrite || op == rdma.OpWriteImm:
-		s.inWrites.Add(1)
-		s.recvOctets.Add(uint64(n))
+		s.InWrites.Add(1)
+		s.RecvOctets.Add(uint64(n))
 	case op == rdma.OpRead:
-		s.inReads.Add(1)
-		s.servedOctets.Add(uint64(n))
+		s.InReads.Add(1)
+		s.ServedOctets.Add(uint64(n))
 	default:
-		s.inAtomics.Add(1)
+		s.InAtomics.Add(1)
 	}
 }
 
-func (s *qpStats) snapshot() Counters {
+// Snapshot returns what s has counted.
+func (s *QP) Snapshot() Counters {
 	return Counters{
-		Stalls: s.stalls.Load(), EmptyReads: s.emptyReads.Load(), EmptyWrites: s.emptyWrites.Load(),
-		Tiny: s.tiny.Load(), Solicited: s.solicited.Load(),
-		Atomics: s.atomics.Load(), Immediates: s.immediates.Load(),
-		InAtomics: s.inAtomics.Load(), InImmediates: s.inImmediates.Load(),
-		Sends: s.sends.Load(), Writes: s.writes.Load(), Reads: s.reads.Load(),
-		SentOctets: s.sentOctets.Load(), ReadOctets: s.readOctets.Load(),
-		Receives: s.recvs.Load(), InWrites: s.inWrites.Load(), InReads: s.inReads.Load(),
-		ReceivedOctets: s.recvOctets.Load(), ServedOctets: s.servedOctets.Load(),
-		Errors: s.errors.Load(), TerminatesOut: s.terminates.Load(), TerminatesIn: s.terminated.Load(),
+		Stalls: s.Stalls.Load(), EmptyReads: s.EmptyReads.Load(), EmptyWrites: s.EmptyWrites.Load(),
+		Tiny: s.Tiny.Load(), Solicited: s.Solicited.Load(),
+		Atomics: s.Atomics.Load(), Immediates: s.Immediates.Load(),
+		InAtomics: s.InAtomics.Load(), InImmediates: s.InImmediates.Load(),
+		Sends: s.Sends.Load(), Writes: s.Writes.Load(), Reads: s.Reads.Load(),
+		SentOctets: s.SentOctets.Load(), ReadOctets: s.ReadOctets.Load(),
+		Receives: s.Recvs.Load(), InWrites: s.InWrites.Load(), InReads: s.InReads.Load(),
+		ReceivedOctets: s.RecvOctets.Load(), ServedOctets: s.ServedOctets.Load(),
+		Errors: s.Errors.Load(), TerminatesOut: s.Terminates.Load(), TerminatesIn: s.Terminated.Load(),
 	}
+}
+
+// Moved changes whenever a message was moved.
+func (s *QP) Moved() uint64 {
+	return s.Sends.Load() + s.Writes.Load() + s.Reads.Load() + s.Atomics.Load() + s.Immediates.Load() +
+		s.Recvs.Load() + s.InWrites.Load() + s.InReads.Load() + s.InAtomics.Load() + s.RecvOctets.Load()
 }

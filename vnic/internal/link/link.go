@@ -1,0 +1,138 @@
+// Package link says how a queue pair and what joins it to its peer see each other: as a QP and as a
+// Link. A transport is a package with a Link of its own; package vnic chooses in one place
+// (connection.go), and linktest runs each through one list.
+//
+// Requests and receives are package work's: a Link takes, places and completes there.
+package link
+
+import (
+	"errors"
+	"time"
+
+	"github.com/vrnic/vrnic/iwarp"
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/work"
+)
+
+// StepOctets is how many octets one step of a QP moves at most, before somebody else gets a turn;
+// of messages it is work.StepMessages.
+const StepOctets = 1 << 20
+
+// A Link joins a connected QP to its peer. It is called by the QP's owner, but for Abandon and
+// Prefetch. A Link // embeds Basic for what it has no answer of its own to.
+type Link interface {
+	// Open begins: the QP has the link and is RTS.
+	Open()
+	// Step receives and sends a bounded amount; true: there may be more. What it finds out it tells
+	// the QP.
+	Step() (more bool)
+	// Idle reports that nothing is under way in either direction.
+	Idle() bool
+	// Expire is called when the deadline of QP.SetDeadline is over.
+	Expire()
+	// Terminate sends code to the peer behind what is being sent.
+	Terminate(code iwarp.TermCode, err error)
+	// Terminated reports that the Terminate has gone out.
+	Terminated() bool
+	// CloseWrite tells the peer that nothing more comes.
+	CloseWrite()
+	// Close and Abort give the connection back, Close behind what was sent. Nothing of the link is
+	// called afterwards. Abort is also for a link that was not opened.
+	Close()
+	Abort()
+
+	Abilities
+}
+
+// Abilities are what some links can do and others cannot.
+type Abilities interface {
+	// HalfCloses reports that one direction can go on when the other has ended.
+	HalfCloses() bool
+	// Blocking reports that a Step may touch memory that can block, if the context has any.
+	Blocking() bool
+	// SendMapped sends what is posted without touching memory that can block; true: there is nothing
+	// else to do now.
+	SendMapped() bool
+	// Yield is how many steps the QP's goroutine takes before it lets others run.
+	Yield() int
+	// Delivered is told that a Send with Invalidate, which had to wait, was delivered.
+	Delivered()
+	// Abandon takes the connection from a QP whose owner does not come back, if its peer would wait
+	// for that. Any goroutine may call it.
+	Abandon()
+	// Prefetch asks the caches for what a message needs, at both ends if it has both. Any goroutine
+	// may call it.
+	Prefetch()
+}
+
+// Basic has the defaults of Abilities: a link whose halves end together, whose steps may touch any
+// memory, and that lets others run after each step.
+type Basic struct{}
+
+func (Basic) HalfCloses() bool { return false }
+func (Basic) Blocking() bool   { return true }
+func (Basic) SendMapped() bool { return false }
+func (Basic) Yield() int       { return 1 }
+func (Basic) Delivered()       {}
+func (Basic) Abandon()         {}
+func (Basic) Prefetch()        {}
+
+// A QP is a queue pair as its Link sees it, beside its Requests. Its methods are for the QP's
+// owner, but for Wake, Run and Prefetch.
+type QP interface {
+	// Work is the QP's requests and receives.
+	Work() *work.Requests
+	State() rdma.QPState
+	// Param is what was agreed on for the connection.
+	Param() iwarp.Params
+
+	// AwaitReceive says that a Send of the peer waits for a receive, GotReceive that it does no more.
+	AwaitReceive()
+	GotReceive()
+	// Held reports whether AwaitReceive was called last.
+	Held() bool
+
+	// EOF says that the peer sends nothing more; Ended reports that it was called.
+	EOF()
+	Ended() bool
+	// Lost ends the connection: the link is no more.
+	Lost(err error)
+	// Fail ends the connection for a fault found on this side.
+	Fail(e *iwarp.LocalError, by Origin)
+	// PeerTerminated ends it after a Terminate of the peer. culprit is the request that it is about,
+	// nil: it does not say.
+	PeerTerminated(code iwarp.TermCode, culprit *work.Request)
+	// Replace has the QP go on with l, which is opened then.
+	Replace(l Link)
+
+	// SetDeadline has Expire called in d, and takes back what was set before; 0: not at all.
+	SetDeadline(d time.Duration)
+	// Moved says that the peer is not silent.
+	Moved()
+
+	// Blocking reports whether memory that can block may be touched by this QP.
+	Blocking() bool
+
+	// Wake has the QP run, by its goroutine or by who runs it; with any lock held.
+	Wake()
+	// Run runs the QP here, for a bounded time and without touching memory that can block, with no
+	// lock held. more, if not nil, reports that the caller has more to bring.
+	Run(more func() bool)
+	// Prefetch asks the caches for what messages need of the QP.
+	Prefetch()
+}
+
+// An Origin says how a fault on this side was found.
+type Origin uint8
+
+const (
+	ByQP    Origin = iota // by the QP: the link has to send the Terminate
+	ByLink                // by the link, which sends it
+	Refused               // by the link, which sends it, since the peer wanted what it may not have
+)
+
+// How connections end.
+var (
+	ErrPeerClosed = errors.New("the peer closed the connection while work was outstanding")
+	ErrTooLong    = errors.New("the Send is longer than the receive")
+)

@@ -1,0 +1,589 @@
+// Package loop is the Link of two QPs of one device.
+package loop
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/vrnic/vrnic/internal/prefetch"
+	"github.com/vrnic/vrnic/iwarp"
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/link"
+	"github.com/vrnic/vrnic/vnic/internal/llp"
+	"github.com/vrnic/vrnic/vnic/internal/mem"
+	"github.com/vrnic/vrnic/vnic/internal/work"
+)
+
+// chunk is how many octets are copied at most while the peer's receive side is locked.
+const chunk = 128 << 10
+
+// An End is one end of a connection between two QPs of one device. The requester's owner does
+// all of a request, the responder's checks and completions too, under the lock of the responder's
+// receive side; what the responder must do itself it is told through its mailbox. RFC 5040 asks
+// for exactly the same on both sides as a wire would give (docs/qp-states.md).
+//
+// Both ends may be run at once: a requester locks the other's receive side only, and nothing under
+// it but MRs and CQs. Memory that can block is not touched here: at the first request that needs
+// some, both ends give the connection over to a pipe: handover.go.
+type End struct {
+	link.Basic
+	qp    link.QP
+	work  *work.Requests
+	peer  *End
+	pair  *pair
+	phase atomic.Uint32 // phaseNew, phaseOpen, phaseClosed
+
+	mail mail        // guarded by pair.mu
+	post atomic.Bool // there is mail; set with pair.mu held
+	rest bool        // guarded by pair.mu: copies nothing until the connection has moved
+	pipe llp.Stream  // set before pair.asked
+	over bool        // Close or Abort was called, or the QP has another link; owner only
+	sent bool        // our Terminate is in the peer's mailbox; owner only
+	from mem.Hold    // where the last Send took its octets; within send
+	into mem.Hold    // and where it put them
+
+	// Of small messages that were posted together nobody is told one by one: a line of the cache
+	// that both sides write takes as long to cross as the rest of a message. Within send.
+	untold     int    // messages that are done and of which nobody has been told
+	sends      uint64 // of them, not counted yet
+	sendOctets uint64
+
+	atomic *iwarp.Atomic // scratch: a local one would escape; nil until there was one
+}
+
+// untoldLen is how long messages can be that wait for the one behind them before anybody is told;
+// how many can is work.DeferMost.
+const untoldLen = 1024
+
+const (
+	phaseNew uint32 = iota
+	phaseOpen
+	phaseClosed
+)
+
+// A mail is what one end tells the other.
+type mail struct {
+	fin, reset bool
+	term       *iwarp.TermCode   // a Terminate
+	fault      *iwarp.LocalError // what the requester found wrong at the responder
+}
+
+// New makes the two ends of a connection of a and b.
+func New(a, b link.QP) (*End, *End) {
+	p := &pair{}
+	x, y := &p.ends[0], &p.ends[1]
+	x.qp, x.work, x.pair, x.peer = a, a.Work(), p, y
+	y.qp, y.work, y.pair, y.peer = b, b.Work(), p, x
+	return x, y
+}
+
+// Open implements link.Link: it lets the peer deliver.
+func (l *End) Open() {
+	l.pair.mu.Lock()
+	moved := l.pair.moved
+	l.phase.Store(phaseOpen)
+	l.pair.mu.Unlock()
+	if !moved {
+		l.work.Recv.Open(l.peer)
+	}
+	l.peer.qp.Wake()
+}
+
+// Blocking implements link.Link: only the end of a hand-over can.
+func (l *End) Blocking() bool { return l.pair.asked.Load() }
+
+// Yield implements link.Link: a step copies mostly, and each time others run another thread goes on
+// with it. On a wire the others are those that take what was sent.
+func (l *End) Yield() int { return 8 }
+
+// Delivered implements link.Link: the peer may have another Send.
+func (l *End) Delivered() { l.peer.qp.Wake() }
+
+// Prefetch implements link.Link.
+func (l *End) Prefetch() {
+	l.qp.Prefetch()
+	prefetch.Read(unsafe.Slice((*byte)(unsafe.Pointer(l.pair)), unsafe.Sizeof(*l.pair)))
+	l.peer.qp.Prefetch()
+}
+
+// tell puts something into the peer's mailbox; false: the connection has moved, tell its stream.
+func (l *End) tell(f func(*mail)) bool {
+	p := l.peer
+	l.pair.mu.Lock()
+	if l.pair.moved {
+		l.pair.mu.Unlock()
+		return false
+	}
+	f(&p.mail)
+	p.post.Store(true)
+	if m := &p.mail; m.fin || m.reset || m.term != nil { // one of us is not RTS any more
+		l.pair.over = true
+		l.pair.settleLocked()
+	}
+	l.pair.mu.Unlock()
+	p.qp.Wake()
+	return true
+}
+
+// Step implements link.Link.
+func (l *End) Step() (more bool) {
+	qp := l.qp
+	if l.post.Load() {
+		l.readMail()
+		if l.over || qp.State() != rdma.QPRTS {
+			return false
+		}
+	}
+	if qp.State() != rdma.QPRTS {
+		return false
+	}
+	if l.pair.asked.Load() {
+		return l.moveOver()
+	}
+	if l.work.Recv.Waiting() || qp.Held() {
+		l.Feed()
+	}
+	return l.send()
+}
+
+func (l *End) readMail() {
+	l.pair.mu.Lock()
+	m := l.mail
+	l.mail = mail{}
+	l.post.Store(false)
+	l.pair.mu.Unlock()
+	qp := l.qp
+	if m.fault != nil {
+		from := link.Refused
+		if m.fault.Cause == iwarp.TermMessageTooLong {
+			from = link.ByLink
+		}
+		qp.Fail(m.fault, from)
+		l.Terminate(m.fault.Cause, m.fault.Err)
+	}
+	if m.term != nil {
+		var culprit *work.Request
+		if e := l.work.Current(); e != nil && work.IsAnswered(e.WR.Op) {
+			culprit = e
+		}
+		qp.PeerTerminated(*m.term, culprit)
+	}
+	switch {
+	case m.reset:
+		qp.Lost(link.ErrPeerClosed)
+	case m.fin:
+		qp.EOF()
+	}
+}
+
+// Feed looks for the receive that the peer's Send waits for. That may have found one by itself
+// meanwhile: one that nobody waits for would be kept from the other QPs of an SRQ.
+func (l *End) Feed() {
+	r := &l.work.Recv
+	r.Lock()
+	ok := !r.Waiting() || r.TakeLocked()
+	r.Unlock()
+	if ok {
+		l.qp.GotReceive()
+		l.peer.qp.Wake()
+	} else {
+		l.qp.AwaitReceive()
+	}
+}
+
+// send carries requests out.
+func (l *End) send() (more bool) {
+	more = l.sendSome()
+	l.settle()
+	l.dropHolds()
+	return more
+}
+
+// canWait reports whether e, which is done, can wait for the message behind it before anybody is
+// told.
+func (l *End) canWait(e *work.Request) bool {
+	q := l.work.Queues.Local
+	return e.Total <= untoldLen && l.untold < work.DeferMost && (e.WR.Op == rdma.OpSend ||
+		e.WR.Op == rdma.OpWrite) && q != nil && q.More()
+}
+
+// settle tells of what is done.
+func (l *End) settle() {
+	if l.untold == 0 {
+		return
+	}
+	l.retire()
+	l.peer.work.Recv.Tell()
+}
+
+// retire tells the QP's own side.
+func (l *End) retire() {
+	l.untold = 0
+	if l.sends > 0 {
+		l.work.Stats.Sends.Add(l.sends)
+		l.work.Stats.SentOctets.Add(l.sendOctets)
+		l.sends, l.sendOctets = 0, 0
+	}
+	l.work.Retire()
+}
+
+func (l *End) dropHolds() {
+	l.from.Drop()
+	l.into.Drop()
+}
+
+func (l *End) sendSome() (more bool) {
+	qp := l.qp
+	if l.peer.phase.Load() != phaseOpen {
+		return false
+	}
+	left := uint64(link.StepOctets)
+	for range work.StepMessages {
+		e := l.work.Next()
+		if e == nil {
+			return false
+		}
+		if op := e.WR.Op; op == rdma.OpLocalInv || op == rdma.OpBindMW || op == rdma.OpRegMR {
+			l.dropHolds() // one may be of what ends
+			l.settle()
+		} else if e.Failed() || e.Total > untoldLen {
+			l.settle()
+		}
+		if e.Moved == 0 {
+			if ok, err := l.work.Ready(e); err != nil {
+				qp.Fail(err, link.ByQP)
+				return false
+			} else if !ok {
+				if e.Done() {
+					continue // it needed no link
+				}
+				return false
+			}
+		}
+		for {
+			before := e.Moved
+			ok := l.exec(e)
+			if !ok {
+				return false
+			}
+			left -= min(left, uint64(e.Moved-before))
+			if e.Done() {
+				break
+			}
+			if left == 0 {
+				return true
+			}
+		}
+		switch {
+		case work.IsSend(e.WR.Op): // deliver has done it
+		case l.canWait(e):
+			l.untold++
+		default:
+			l.settle()
+			l.work.Retire()
+		}
+		if left == 0 {
+			return true
+		}
+	}
+	return true
+}
+
+// exec moves one chunk of e; false: it cannot go on now, or never.
+func (l *End) exec(e *work.Request) bool {
+	qp, peer := l.qp, l.peer.work
+	r := &peer.Recv
+	r.Lock()
+	if r.OpenedLocked() != any(l) || l.pair.asked.Load() {
+		r.Unlock()
+		return false // it is closing, and the mail says so; or the connection is being handed over
+	}
+	var fault error // at the responder
+	var own error   // with our own memory
+	n := min(e.Total-e.Moved, chunk)
+	wait := false // for a receive
+	part := false // the Write of a Write with immediate data
+	switch e.WR.Op {
+	case rdma.OpWrite:
+		own, fault = l.write(e, n)
+	case rdma.OpRead:
+		own, fault = l.read(e, n)
+	case rdma.OpFetchAdd, rdma.OpCompareSwap, rdma.OpMaskedFetchAdd, rdma.OpMaskedCompareSwap:
+		own, fault = l.execAtomic(e)
+	case rdma.OpWriteImm:
+		if part = n > 0; part {
+			own, fault = l.write(e, n)
+			break
+		}
+		if _, ok := r.BeginLocked(); !ok {
+			wait = true
+		} else {
+			fault = l.deliver(e, 0)
+		}
+	default:
+		size, ok := r.BeginLocked()
+		switch {
+		case !ok:
+			wait = true
+		case e.Total > size:
+			// The Send itself is complete on the wire by the time the responder finds out.
+			fault = &iwarp.LocalError{Cause: iwarp.TermMessageTooLong, Err: link.ErrTooLong}
+			n = e.Total - e.Moved
+		default:
+			own, fault = l.sendChunk(e, n)
+		}
+	}
+	if own == mem.ErrBlocking {
+		r.Unlock()
+		l.HandOver()
+		return false
+	}
+	if fault != nil {
+		r.OpenLocked(nil) // nothing more is placed
+	}
+	if own == nil && fault == nil && !wait && e.Moved+n == e.Total && !work.IsSend(e.WR.Op) &&
+		part == (e.WR.Op == rdma.OpWriteImm) {
+		peer.Stats.Inbound(e.WR.Op, e.Total)
+	}
+	done := own == nil && !wait && !part && e.Moved+n == e.Total && (fault == nil ||
+		work.IsSend(e.WR.Op))
+	r.Unlock()
+
+	switch {
+	case wait:
+		l.settle()
+		l.peer.qp.Wake() // it starts the timer
+		return false
+	case own != nil:
+		e.Status = rdma.WCLocProt
+		l.work.Log("send request failed", "op", e.WR.Op, "err", own)
+		if work.IsAnswered(e.WR.Op) {
+			// As on the wire: the response cannot be placed.
+			l.work.Stats.Errors.Add(1)
+			qp.Fail(&iwarp.LocalError{Cause: iwarp.TermDDPCatastrophic, Err: own}, link.ByQP)
+			return false
+		}
+		qp.Fail(&iwarp.LocalError{Cause: iwarp.TermLocalCatastrophic, Err: own}, link.ByQP)
+		return false
+	}
+	e.Moved += n
+	if fault != nil && !done {
+		e.Moved -= n
+	}
+	if done && !e.Done() {
+		l.work.Posted(e)
+		l.work.Finish(e)
+	}
+	if fault != nil {
+		l.settle()
+		l.work.Retire()
+		le := fault.(*iwarp.LocalError)
+		l.tell(func(m *mail) { m.fault = le })
+		return false
+	}
+	return true
+}
+
+// write carries the chunk of n octets of a Write out.
+func (l *End) write(e *work.Request, n uint32) (own, fault error) {
+	if e.Total == 0 {
+		return nil, nil // "zero-length tagged segments skip all checks"
+	}
+	var dst *mem.MR
+	if dst, fault = l.peer.work.Memory.Find(mem.PeerWrite, e.WR.RKey, e.WR.RemoteAddr,
+		e.Total); fault != nil {
+		return nil, fault
+	}
+	if dst.Blocking() || e.List.Blocking() {
+		return mem.ErrBlocking, nil
+	}
+	to := e.WR.RemoteAddr + uint64(e.Moved)
+	last := e.Moved+n == e.Total
+	if e.WR.Flags&rdma.Inline != 0 {
+		if err := dst.Write(e.WR.Inline[e.Moved:e.Moved+n], to, last); err != nil {
+			return nil, mem.PeerWrite.Gone(dst, err)
+		}
+		return nil, nil
+	}
+	for off := e.Moved; n > 0; {
+		src, from, k := e.List.Piece(off)
+		how := mem.CopyMode{Long: e.Total >= mem.LongMessage, More: k > n}
+		k = min(k, n)
+		how.Last = last && k == n
+		dstErr, srcErr := mem.Copy(dst, to, src, from, k, how)
+		if srcErr != nil {
+			return srcErr, nil
+		}
+		if dstErr != nil {
+			return nil, mem.PeerWrite.Gone(dst, dstErr)
+		}
+		to, off, n = to+uint64(k), off+k, n-k
+	}
+	return nil, nil
+}
+
+// read carries the chunk of n octets of a Read out.
+func (l *End) read(e *work.Request, n uint32) (own, fault error) {
+	if e.Total == 0 {
+		return nil, nil
+	}
+	var src *mem.MR
+	if src, fault = l.peer.work.Memory.Find(mem.PeerRead, e.WR.RKey, e.WR.RemoteAddr,
+		e.Total); fault != nil {
+		return nil, fault
+	}
+	if src.Blocking() || e.List.Blocking() {
+		return mem.ErrBlocking, nil
+	}
+	from := e.WR.RemoteAddr + uint64(e.Moved)
+	for off := e.Moved; n > 0; {
+		dst, to, k := e.List.Piece(off)
+		k = min(k, n)
+		how := mem.CopyMode{Last: true, Long: e.Total >= mem.LongMessage, More: off+k < e.Total}
+		dstErr, srcErr := mem.Copy(dst, to, src, from, k, how)
+		if dstErr != nil {
+			return dstErr, nil
+		}
+		if srcErr != nil {
+			return nil, mem.PeerRead.Gone(src, srcErr)
+		}
+		from, off, n = from+uint64(k), off+k, n-k
+	}
+	return nil, nil
+}
+
+// sendChunk places the chunk of n octets of a Send, and delivers it with the last. The lock of the
+// peer's receive side is held.
+func (l *End) sendChunk(e *work.Request, n uint32) (own, fault error) {
+	r := &l.peer.work.Recv
+	var sink *mem.SGL
+	if n > 0 {
+		if sink, fault = r.ListLocked(); fault != nil {
+			return nil, fault
+		}
+		if sink.Blocking() || e.List.Blocking() {
+			return mem.ErrBlocking, nil
+		}
+	}
+	if e.WR.Flags&rdma.Inline != 0 {
+		if fault = r.Place(&l.into, e.Moved, e.WR.Inline[e.Moved:e.Moved+n]); fault != nil {
+			return nil, fault
+		}
+	} else {
+		for off, left := e.Moved, n; left > 0; {
+			src, from, k := e.List.Piece(off)
+			dst, to, kd := sink.Piece(off)
+			k = min(k, kd, left)
+			if !l.into.Take(dst) {
+				return nil, r.PlaceFailed(mem.ErrGone)
+			}
+			if !l.from.Take(src) {
+				return mem.ErrGone, nil
+			}
+			dstErr, srcErr := mem.CopyPinned(dst, to, src, from, k,
+				mem.CopyMode{Long: e.Total >= mem.LongMessage, More: off+k < e.Total})
+			if srcErr != nil {
+				return srcErr, nil
+			}
+			if dstErr != nil {
+				return nil, r.PlaceFailed(dstErr)
+			}
+			off, left = off+k, left-k
+		}
+	}
+	if e.Moved+n < e.Total {
+		return nil, nil
+	}
+	return nil, l.deliver(e, e.Total)
+}
+
+// deliver ends a Send of n octets, or immediate data. The lock of the peer's receive side is held.
+func (l *End) deliver(e *work.Request, n uint32) error {
+	// Programs rely on it that the completion of a Send comes before that of the answer to it, and the
+	// answer can be under way as soon as the peer knows.
+	waits := l.canWait(e)
+	if e.WR.Op == rdma.OpSend {
+		l.work.UnderWay(e)
+		l.sends++
+		l.sendOctets += uint64(n)
+	} else {
+		l.work.Posted(e)
+	}
+	l.work.Finish(e)
+	if waits {
+		l.untold++
+	} else {
+		l.retire()
+	}
+	if e.WR.Op == rdma.OpSendInv {
+		l.dropHolds() // one may be of what is invalidated
+	}
+	return l.peer.work.Recv.EndLocked(iwarp.Received{
+		Length: n, Solicited: e.WR.Flags&rdma.Solicited != 0,
+		Invalidate: e.WR.Op == rdma.OpSendInv, STag: iwarp.STag(e.WR.InvKey),
+		Immediate: work.IsImmediate(e.WR.Op), Data: e.Immediate(),
+	}, waits)
+}
+
+// Idle implements link.Link.
+func (l *End) Idle() bool { return true }
+
+// Expire implements link.Link.
+func (l *End) Expire() {}
+
+// Terminate implements link.Link.
+func (l *End) Terminate(code iwarp.TermCode, err error) {
+	if !l.sent {
+		l.sent = true
+		if !l.tell(func(m *mail) { m.term = &code }) {
+			l.takePipe().Terminate(code, err)
+		}
+	}
+}
+
+// Terminated implements link.Link.
+func (l *End) Terminated() bool { return l.sent }
+
+// CloseWrite implements link.Link.
+func (l *End) CloseWrite() {
+	if !l.tell(func(m *mail) { m.fin = true }) {
+		l.takePipe().CloseWrite()
+	}
+}
+
+// Close implements link.Link.
+func (l *End) Close() {
+	l.over = true
+	if l.phase.Swap(phaseClosed) != phaseClosed && !l.tell(func(m *mail) { m.fin = true }) {
+		l.pipe.Close()
+	}
+}
+
+// Abort implements link.Link.
+func (l *End) Abort() {
+	l.over = true
+	if l.phase.Swap(phaseClosed) != phaseClosed && !l.tell(func(m *mail) { m.reset = true }) {
+		l.pipe.Abort()
+	}
+}
+
+// execAtomic carries e out. The lock of the peer's receive side is held.
+func (l *End) execAtomic(e *work.Request) (own, fault error) {
+	if l.atomic == nil {
+		l.atomic = new(iwarp.Atomic)
+	}
+	a := l.atomic
+	*a = e.Atomic()
+	m, err := l.peer.work.Memory.Find(mem.PeerAtomic, uint32(a.STag), a.TO, mem.AtomicLen)
+	if err == nil && (m.Blocking() || e.List.Blocking()) {
+		return mem.ErrBlocking, nil
+	}
+	old, err := l.peer.work.Memory.Atomic(a)
+	if err != nil {
+		return nil, err
+	}
+	var h mem.Hold
+	err = e.PutOld(&h, old)
+	h.Drop()
+	return err, nil
+}

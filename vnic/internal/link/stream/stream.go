@@ -1,0 +1,571 @@
+// Package stream is the Link over a stream of octets or records: iwarp's Endpoint on TCP, on a
+// session of SCTP (RFC 5043), or on a pipe in memory. What each of them can do llp.Stream says.
+package stream
+
+import (
+	"errors"
+	"io"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/vrnic/vrnic/internal/prefetch"
+	"github.com/vrnic/vrnic/iwarp"
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/link"
+	"github.com/vrnic/vrnic/vnic/internal/llp"
+	"github.com/vrnic/vrnic/vnic/internal/mem"
+	"github.com/vrnic/vrnic/vnic/internal/work"
+)
+
+// A Config says what the two ends have agreed on, and what the Endpoint has to know beside.
+type Config struct {
+	Param      iwarp.Params
+	Extensions bool // RFC 7306
+	MULPDU     int  // octets of the longest DDP segment; 0: as they fit
+	// Nudge is when a peer that is silent after the start is sent a zero-length Write; 0: never.
+	Nudge time.Duration
+}
+
+// A Link is a link.Link over an llp.Stream. It is the iwarp.Host of its Endpoint.
+type Link struct {
+	link.Basic
+	qp   link.QP
+	work *work.Requests
+	s    llp.Stream
+	llp  llp.Properties // of s
+	ep   *iwarp.Endpoint
+
+	out work.Source // what is sent is read by it; within send
+	in  mem.Hold    // what is received is placed by it; within receive
+
+	changed  atomic.Bool // set by the transport: more can be read or written, or it has ended
+	over     bool        // Close or Abort was called
+	readable bool
+	blocked  bool // the transport had no room
+	failed   bool // an error of ep has been dealt with
+	refused  bool // ep's error is that of a callback that checks the peer's rights
+	stalled  bool // as ep.Stalled, when last looked at
+
+	// Octets on their way from the transport to ep, of a QP whose memory can block.
+	stage  stageBuffer
+	mapped bool // within SendMapped
+	rtrDue bool // the peer's ready-to-receive message comes first: RFC 6581, section 5
+
+	nudge  time.Duration // as Config.Nudge
+	nudges int           // zero-length Writes sent so far to a peer that is silent: see Expire
+
+	atomic  iwarp.Atomic  // scratch: the one that the peer asks for
+	msn     uint32        // of the last message on QN 1: a Read or an atomic
+	short   uint64        // segments of the Send under way that are tiny
+	octets  uint64        // of Writes placed, not yet counted
+	use     collectedFor  // of what in has collected
+	read    *work.Request // the oldest Read, if known
+	sources []*readSource
+}
+
+// stageSize is how many octets are taken at once out of a transport that lends them with a lock
+// held, for memory that can block.
+const stageSize = 64 << 10
+
+// A stageBuffer takes octets under the transport's lock, where memory that can block may not be
+// touched.
+type stageBuffer struct {
+	b         []byte
+	off, fill int
+}
+
+func (s *stageBuffer) Write(p []byte) (int, error) {
+	n := copy(s.b[s.fill:], p)
+	s.fill += n
+	if n < len(p) {
+		return n, io.ErrShortWrite
+	}
+	return n, nil
+}
+
+// Tokens of messages that are no request, or the Write of a Write with immediate data. Requests
+// have 32-bit ones.
+const (
+	firstToken = 1 << 62
+	nudgeToken = firstToken
+	partToken  = firstToken + 1
+)
+
+// New makes a link of qp over s, which it owns.
+func New(qp link.QP, s llp.Stream, c Config) *Link {
+	p := c.Param
+	w := &Link{qp: qp, work: qp.Work(), s: s, llp: s.Properties(), readable: true, nudge: c.Nudge}
+	cfg := iwarp.Config{
+		SendQueue: min(w.work.Depth(), 128), EMSS: s.EMSS(), MULPDU: c.MULPDU, Extensions: c.Extensions,
+	}
+	if w.llp.Records {
+		cfg.Records, cfg.MULPDU = true, s.EMSS()
+	}
+	w.ep = iwarp.NewEndpoint(p, w, cfg)
+	if p.Initiator && p.PeerToPeer && p.RTR == iwarp.RTRRead {
+		w.msn = 1
+	}
+	w.rtrDue = !p.Initiator && p.PeerToPeer
+	w.sources = make([]*readSource, 0, p.IRD)
+	// What SCTP brings ahead of order is placed at once: who placed it is told whether that went
+	// well.
+	w.in.SetCollect(!w.llp.Ahead)
+	return w
+}
+
+// aheadOf is the Endpoint of a Link. What it finds ahead of order it finds again in order, so that
+// it is no fault before.
+type aheadOf struct {
+	*iwarp.Endpoint
+	w *Link
+}
+
+func (a aheadOf) Ahead(seg []byte) (keep int) {
+	was := a.w.refused
+	keep = a.Endpoint.Ahead(seg)
+	a.w.refused = was
+	return keep
+}
+
+// Open implements link.Link. What came before is found by the first step.
+func (w *Link) Open() {
+	w.s.SetNotify(func() {
+		w.changed.Store(true)
+		w.qp.Wake()
+	})
+	w.s.SetPrompt(func(more func() bool) {
+		w.changed.Store(true)
+		w.qp.Run(more)
+	})
+	w.s.SetPrefetch(w.prefetch)
+	w.changed.Store(true)
+	_ = w.s.Attach(aheadOf{w.ep, w}) // an error is the end of the stream, which the first step sees
+	if w.llp.Transport == llp.TCP {
+		w.awaitPeer()
+	}
+}
+
+// Prefetch implements link.Link.
+func (w *Link) Prefetch() { w.s.Prefetch() }
+
+// prefetch asks for what messages need of w and its QP.
+func (w *Link) prefetch() {
+	w.qp.Prefetch()
+	prefetch.Read(unsafe.Slice((*byte)(unsafe.Pointer(w)), unsafe.Sizeof(*w)))
+	prefetch.Read(unsafe.Slice((*byte)(unsafe.Pointer(w.ep)), unsafe.Sizeof(*w.ep)))
+}
+
+// HalfCloses implements link.Link.
+func (w *Link) HalfCloses() bool { return true }
+
+// Abandon implements link.Link.
+func (w *Link) Abandon() { w.s.Abandon() }
+
+// Step implements link.Link.
+func (w *Link) Step() (more bool) {
+	qp := w.qp
+	if w.changed.Swap(false) {
+		w.readable, w.blocked = true, false
+	}
+	if qp.State() == rdma.QPClosing {
+		w.receiveNothing()
+		return false
+	}
+	if w.receive() {
+		more = true
+	}
+	if w.over { // lost
+		return false
+	}
+	w.work.Retire() // a Read that was answered may be what the next request waits for
+	if w.send() {
+		more = true
+	}
+	return more
+}
+
+// receive takes what has come in. true: there is more.
+func (w *Link) receive() (more bool) {
+	qp := w.qp
+	if w.stalled && !w.resume() {
+		w.s.Absorb()
+		return false
+	}
+	left := link.StepOctets
+	for w.readable && !qp.Ended() {
+		if left <= 0 {
+			return true
+		}
+		var n int
+		var err error
+		if !w.llp.Records && (qp.Blocking() || w.stage.off < w.stage.fill) {
+			n, err = w.receiveStaged()
+		} else {
+			n, err = w.s.ReadInto(w.ep)
+		}
+		w.placed()
+		w.readable = n > 0 // an end shows only when nothing is left
+		if n > 0 {
+			qp.SetDeadline(0)
+			qp.Moved()
+		}
+		left -= n
+		w.checkEndpoint()
+		if w.over {
+			return false
+		}
+		if w.ep.Stalled() {
+			// What is behind the Send stays in the transport.
+			w.stalled = true
+			if !w.resume() {
+				return false
+			}
+			continue
+		}
+		switch {
+		case n > 0, err == nil:
+		case errors.Is(err, io.EOF):
+			if w.ep.InMessage() && qp.State() == rdma.QPRTS {
+				qp.Lost(link.ErrPeerClosed)
+				return false
+			}
+			qp.EOF()
+		default:
+			qp.Lost(err)
+			return false
+		}
+	}
+	return false
+}
+
+// receiveStaged takes one buffer out of the transport, and places it without any lock of the
+// transport's.
+func (w *Link) receiveStaged() (n int, err error) {
+	g := &w.stage
+	if g.b == nil {
+		g.b = make([]byte, stageSize)
+	}
+	if g.off == g.fill {
+		g.off, g.fill = 0, 0
+		if n, err = w.s.ReadInto(g); n == 0 {
+			return 0, err
+		}
+	}
+	n, _ = w.ep.Write(g.b[g.off:g.fill])
+	g.off += n
+	return max(n, 1), nil // it has to be looked at again, also if all of it waits for a receive
+}
+
+// placed ends a round of placing octets.
+func (w *Link) placed() {
+	if err := w.settle(); err != nil {
+		le := err.(*iwarp.LocalError)
+		w.ep.Fail(le.Cause, le.Err)
+	}
+	w.in.Drop()
+	w.in.Release()
+	if w.octets > 0 {
+		w.work.Stats.RecvOctets.Add(w.octets)
+		w.octets = 0
+	}
+}
+
+// resume tries to deliver the Send that waits for a receive.
+func (w *Link) resume() bool {
+	qp := w.qp
+	w.ep.Resume()
+	w.placed()
+	w.checkEndpoint()
+	if w.ep.Stalled() {
+		if qp.State() == rdma.QPRTS {
+			qp.AwaitReceive()
+		}
+		return false
+	}
+	w.stalled, w.readable = false, true
+	qp.GotReceive()
+	return true
+}
+
+// checkEndpoint deals with an error of the Endpoint, once.
+func (w *Link) checkEndpoint() {
+	if w.failed {
+		return
+	}
+	err := w.ep.Err()
+	if err == nil {
+		return
+	}
+	w.failed = true
+	var local *iwarp.LocalError
+	var peer *iwarp.PeerError
+	switch {
+	case errors.As(err, &peer):
+		w.qp.PeerTerminated(peer.Cause, w.culprit())
+	case errors.As(err, &local):
+		from := link.ByLink
+		if w.refused {
+			from = link.Refused
+		}
+		w.qp.Fail(local, from)
+	default:
+		w.qp.Lost(err)
+	}
+}
+
+// culprit returns the Read or atomic that the peer's Terminate is about, if it can be told.
+func (w *Link) culprit() *work.Request {
+	t, _, ok := w.ep.Terminate()
+	if !ok || t.Cause.Layer != iwarp.LayerRDMAP {
+		return nil
+	}
+	if len(t.ReadRequest) > 0 {
+		for e := range w.work.Answered() {
+			if e.WR.Op != rdma.OpRead {
+				continue
+			}
+			stag, to := sink(e)
+			if t.ReadRequest.SinkSTag() == stag && t.ReadRequest.SinkTO() == to &&
+				uint32(t.ReadRequest.SrcSTag()) == e.WR.RKey && t.ReadRequest.SrcTO() == e.WR.RemoteAddr {
+				return e
+			}
+		}
+	}
+	if h := iwarp.UntaggedHeader(t.Header); len(h) == iwarp.UntaggedHeaderLen && h.DDP() != 0 {
+		if h.QN() != 1 {
+			return nil
+		}
+		for e := range w.work.Answered() {
+			if e.MSN == uint32(h.MSN()) {
+				return e
+			}
+		}
+	}
+	// Only Read Requests, atomics and invalidations cause these, and the answers come in order.
+	if t.Cause.Code != iwarp.TermInvalidateNotAssociated.Code {
+		return w.work.OldestAnswered()
+	}
+	return nil
+}
+
+// send gives the transport what is posted and what answers the peer's Reads.
+func (w *Link) send() (more bool) {
+	more = w.sendSome()
+	w.s.Flush()
+	return more
+}
+
+func (w *Link) sendSome() (more bool) {
+	qp := w.qp
+	left, fails := link.StepOctets, 0
+	for {
+		posted := w.fill()
+		if w.over || w.blocked || !w.ep.Pending() {
+			if !w.blocked {
+				w.out.Hold.Release() // no message is in the midst
+			}
+			return posted
+		}
+		if w.llp.Records {
+			w.ep.SetMULPDU(w.s.EMSS())
+		} else {
+			w.ep.SetEMSS(w.s.EMSS())
+		}
+		n, err := w.s.WriteFrom(w.ep)
+		w.out.Hold.Drop()
+		w.ep.Commit(n)
+		w.checkEndpoint()
+		w.work.Retire()
+		if err != nil {
+			if !w.out.Failed || fails == work.StepMessages {
+				qp.Lost(err)
+				return false
+			}
+			w.out.Failed = false
+			fails++
+			continue // a message could not be read: what is before it goes out, then the Terminate
+		}
+		if n == 0 {
+			w.blocked = true
+			return false
+		}
+		if left -= n; left <= 0 {
+			return true
+		}
+	}
+}
+
+// SendMapped implements link.Link: send for who may not touch memory that can block.
+func (w *Link) SendMapped() bool {
+	// Perhaps a message from such memory is in the midst.
+	if w.changed.Load() || w.blocked || w.ep.Pending() {
+		return false
+	}
+	w.mapped = true
+	more := w.send()
+	w.mapped = false
+	return !more && !w.blocked
+}
+
+// fill posts requests to the Endpoint; true: there may be more.
+func (w *Link) fill() (more bool) {
+	qp := w.qp
+	for range work.StepMessages {
+		if qp.State() != rdma.QPRTS || !w.ep.CanPost() {
+			return false
+		}
+		e := w.work.Next()
+		if e == nil {
+			return false
+		}
+		// what is asked for is placed by who receives
+		if w.mapped && e.List.Blocking() && !work.IsAnswered(e.WR.Op) {
+			return true
+		}
+		if ok, err := w.work.Ready(e); err != nil {
+			qp.Fail(err, link.ByQP)
+			return false
+		} else if !ok {
+			if e.Done() {
+				continue // it needed no link
+			}
+			return false
+		}
+		token := uint64(w.work.NextToken())
+		var p iwarp.Payload
+		if e.Total > 0 {
+			e.ReadBy(&w.out)
+			p = e
+		}
+		var err error
+		switch e.WR.Op {
+		case rdma.OpWrite:
+			err = w.ep.PostWrite(token, iwarp.STag(e.WR.RKey), e.WR.RemoteAddr, p, e.Total)
+		case rdma.OpRead:
+			if !w.ep.CanPostRead() {
+				return false
+			}
+			stag, to := sink(e)
+			if err = w.ep.PostRead(token, stag, to, e.Total, iwarp.STag(e.WR.RKey),
+				e.WR.RemoteAddr); err == nil {
+				w.msn++
+				e.MSN = w.msn
+			}
+		case rdma.OpFetchAdd, rdma.OpCompareSwap, rdma.OpMaskedFetchAdd, rdma.OpMaskedCompareSwap:
+			if !w.ep.CanPostRead() {
+				return false
+			}
+			if err = w.ep.PostAtomic(token, e.Atomic()); err == nil {
+				w.msn++
+				e.MSN = w.msn
+			}
+		case rdma.OpSendImm:
+			err = w.ep.PostImmediate(token, e.WR.Flags&rdma.Solicited != 0, e.Immediate())
+		case rdma.OpWriteImm:
+			// Two messages, of which the second completes the request: RFC 7306, section 6.
+			if e.Total > 0 && !e.HalfPosted {
+				if err = w.ep.PostWrite(partToken, iwarp.STag(e.WR.RKey), e.WR.RemoteAddr, p,
+					e.Total); err != nil {
+					break
+				}
+				e.HalfPosted = true
+			}
+			err = w.ep.PostImmediate(token, e.WR.Flags&rdma.Solicited != 0, e.Immediate())
+		default:
+			err = w.ep.PostSend(token, sendOpcode(&e.WR), iwarp.STag(e.WR.InvKey), p, e.Total)
+		}
+		if err != nil {
+			if errors.Is(err, iwarp.ErrQueueFull) || errors.Is(err, iwarp.ErrReadLimit) ||
+				errors.Is(err, iwarp.ErrEnded) {
+				return false
+			}
+			w.work.Refuse(e, rdma.WCLocQPOp, err)
+			continue
+		}
+		w.work.Posted(e)
+	}
+	return true
+}
+
+// sink is what a Read Request calls the place its answer goes to. The peer gives it back.
+func sink(e *work.Request) (iwarp.STag, uint64) {
+	if len(e.WR.SGEs) == 0 {
+		return 0, 0
+	}
+	return iwarp.STag(e.WR.SGEs[0].LKey), e.WR.SGEs[0].Addr
+}
+
+func sendOpcode(wr *rdma.SendWR) iwarp.Opcode {
+	switch se := wr.Flags&rdma.Solicited != 0; {
+	case wr.Op == rdma.OpSendInv && se:
+		return iwarp.OpSendSEInvalidate
+	case wr.Op == rdma.OpSendInv:
+		return iwarp.OpSendInvalidate
+	case se:
+		return iwarp.OpSendSE
+	}
+	return iwarp.OpSend
+}
+
+// receiveNothing waits for the peer's FIN: in Closing no FPDU may come (Q14).
+func (w *Link) receiveNothing() {
+	qp := w.qp
+	if !w.readable || qp.Ended() {
+		return
+	}
+	w.readable = false
+	var d discard
+	_, err := w.s.ReadInto(&d)
+	switch {
+	case d.n > 0:
+		qp.Lost(errAfterFIN)
+	case errors.Is(err, io.EOF):
+		qp.EOF()
+	case err != nil:
+		qp.Lost(err)
+	}
+}
+
+var errAfterFIN = errors.New("the peer sent data during the close")
+
+type discard struct{ n int }
+
+func (d *discard) Write(p []byte) (int, error) {
+	d.n += len(p)
+	return len(p), nil
+}
+
+// Idle implements link.Link. What an Initiator still owes is its ready-to-receive message: a FIN
+// before that would meet it in Closing.
+func (w *Link) Idle() bool {
+	return w.ep.Idle() && w.stage.off == w.stage.fill && (!w.rtrDue || w.ep.Established())
+}
+
+// Terminate implements link.Link.
+func (w *Link) Terminate(code iwarp.TermCode, err error) {
+	w.failed = true
+	w.ep.Fail(code, err)
+}
+
+// Terminated implements link.Link.
+func (w *Link) Terminated() bool { return !w.ep.Pending() }
+
+// CloseWrite implements link.Link.
+func (w *Link) CloseWrite() { w.s.CloseWrite() }
+
+// Close implements link.Link.
+func (w *Link) Close() {
+	w.over = true
+	w.s.SetNotify(nil)
+	w.s.Close()
+	w.ep.Close()
+}
+
+// Abort implements link.Link.
+func (w *Link) Abort() {
+	w.over = true
+	w.s.SetNotify(nil)
+	w.s.Abort()
+	w.ep.Close()
+}
