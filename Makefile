@@ -53,7 +53,8 @@ race: verbs ## the tests under the race detector, in random order
 	sort -u $$skips | sed 's/^/skipped: /'; rm -f $$skips; exit $$status
 
 .PHONY: allocs
-allocs: ## nothing is allocated for a message: tests that cannot be under the race detector, which allocates by itself
+# The race detector allocates by itself, so these tests cannot be under it.
+allocs: ## nothing is allocated for a message
 	$(GO) test -count=1 -run Allocs ./vnic ./netstack/...
 
 .PHONY: fuzz
@@ -62,34 +63,42 @@ fuzz: ## each fuzz target for FUZZTIME (20000x inputs; or a duration, 10m)
 
 .PHONY: soak
 soak: ## 100,000 connections come and go, and nothing may grow
-	VRNIC_SOAK_CYCLES=100000 $(GO) test -count=1 -v -timeout 60m -run '^TestCycles$$' ./integration/soak
+	VRNIC_SOAK_CYCLES=100000 \
+	$(GO) test -count=1 -v -timeout 60m -run '^TestCycles$$' ./integration/soak
 
 .PHONY: torture
 torture: ## a raw peer that lies in one field at a time, against a daemon, for TORTURETIME (10m)
-	VRNIC_TORTURE=$(TORTURETIME) $(GO) test -race -count=1 -v -timeout 0 -run '^TestRawTorture$$' ./integration
+	VRNIC_TORTURE=$(TORTURETIME) \
+	$(GO) test -race -count=1 -v -timeout 0 -run '^TestRawTorture$$' ./integration
 
-# Programs of RDMA whose runs are worth the time: with a fresh daemon for each test, on libraries of one tool after another.
+# Programs of RDMA whose runs are worth the time: with a fresh daemon for each test, on libraries of
+# one tool after another.
 SANITIZERS ?= address thread valgrind
-SANITIZE_TESTS ?= DevicePrograms|Rping|RpingIPv6|RpingDaemonKilled|CMPrograms|Perftest|Fabric|Fio|Traps|C|DaemonKilled|HostileRings
+SANITIZE_TESTS ?= DevicePrograms|Rping|RpingIPv6|RpingDaemonKilled|CMPrograms|Perftest|Fabric|$\
+	Fio|Traps|C|DaemonKilled|HostileRings
 # valgrind is ten times as slow.
 VALGRIND_TESTS ?= Rping|RpingIPv6|CMPrograms|Fabric|Traps|HostileRings
 
 .PHONY: sanitize
-sanitize: ## the C libraries under AddressSanitizer and UndefinedBehaviorSanitizer, ThreadSanitizer, valgrind: their tests, and programs
+# AddressSanitizer with UndefinedBehaviorSanitizer, ThreadSanitizer, valgrind.
+sanitize: ## the C libraries under sanitizers: their tests, and programs
 	$(MAKE) -s -C verbs asan tsan
-	VRNIC_TEST_CFLAGS=-fsanitize=address,undefined VRNIC_TEST_LIBS=$(CURDIR)/verbs/build/asan $(GO) test -count=1 -skip /setuid ./verbs/sessiontest
+	VRNIC_TEST_CFLAGS=-fsanitize=address,undefined VRNIC_TEST_LIBS=$(CURDIR)/verbs/build/asan \
+	$(GO) test -count=1 -skip /setuid ./verbs/sessiontest
 	TSAN_OPTIONS=suppressions=$(CURDIR)/integration/verbs/testdata/tsan.supp \
-	VRNIC_TEST_CFLAGS=-fsanitize=thread VRNIC_TEST_LIBS=$(CURDIR)/verbs/build/tsan $(GO) test -count=1 ./verbs/sessiontest
+	VRNIC_TEST_CFLAGS=-fsanitize=thread VRNIC_TEST_LIBS=$(CURDIR)/verbs/build/tsan \
+	$(GO) test -count=1 ./verbs/sessiontest
 	@for s in $(SANITIZERS); do echo "sanitize: programs under $$s"; \
 	case $$s in valgrind) tests='$(VALGRIND_TESTS)';; *) tests='$(SANITIZE_TESTS)';; esac; \
-	VRNIC_TEST_SANITIZE=$$s $(GO) test -count=1 -timeout 30m -run "^Test($$tests)\$$" ./integration/verbs || exit 1; done
+	VRNIC_TEST_SANITIZE=$$s \
+	$(GO) test -count=1 -timeout 30m -run "^Test($$tests)\$$" ./integration/verbs || exit 1; done
 
 .PHONY: impaired
-impaired: ## SCTP: a million messages, and a thousand short runs, over a network that loses, reorders and doubles
+impaired: ## SCTP over a network that loses, reorders and doubles: a million messages
 	$(GO) test ./netstack/sctp -count=1 -v -timeout 30m -run Impaired -messages 1000000 -seeds 1000
 
 .PHONY: verbs-programs
-verbs-programs: verbs ## Debian's verbs programs on vrnic's libraries, with all their options, in all topologies
+verbs-programs: verbs ## Debian's verbs programs on vrnic's libraries, in all their ways
 	VRNIC_TEST_VERBS=all $(GO) test -count=1 -v -timeout 60m ./integration/verbs
 
 .PHONY: bench
@@ -103,7 +112,8 @@ scale: ## what 10,000 QPs and 1,000,000 registrations of one device cost
 	bin/vrnic-bench scale
 
 .PHONY: interop
-interop: ## against Linux siw and SCTP: builds siw, boots it in QEMU, the whole matrix of docs/interop.md (no root needed)
+# It builds siw and boots it in QEMU, without root.
+interop: ## against Linux siw and SCTP: the whole matrix of docs/interop.md
 	VRNIC_TEST_INTEROP=1 $(GO) test -count=1 -v -timeout 40m -run '^TestSiw' ./integration
 	VRNIC_TEST_INTEROP=1 $(GO) test -count=1 -v -timeout 15m -run '^TestSiw' ./integration/verbs
 	$(MAKE) interop-sctp
@@ -113,10 +123,11 @@ interop-sctp: ## against Linux's SCTP in the same guest, in two minutes
 	VRNIC_TEST_INTEROP=1 $(GO) test -count=1 -v -timeout 10m -run '^TestLinux' ./integration/sctppeer
 
 .PHONY: interop-smoke
-interop-smoke: ## the same in two minutes: rping both ways, every operation and fault once; SCTP without its netem matrix
+interop-smoke: ## the same in two minutes: every operation and fault once
 	VRNIC_TEST_INTEROP=smoke $(GO) test -count=1 -v -timeout 10m -run '^TestSiw' ./integration
 	VRNIC_TEST_INTEROP=smoke $(GO) test -count=1 -v -timeout 5m -run '^TestSiw' ./integration/verbs
-	VRNIC_TEST_INTEROP=smoke $(GO) test -count=1 -v -timeout 5m -run '^TestLinux' ./integration/sctppeer
+	VRNIC_TEST_INTEROP=smoke \
+	$(GO) test -count=1 -v -timeout 5m -run '^TestLinux' ./integration/sctppeer
 
 .PHONY: deps
 deps: ## Debian packages for check and interop (as root)

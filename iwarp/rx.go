@@ -380,7 +380,7 @@ func (e *Endpoint) deliverReadRequest() {
 	}
 	a.op, a.sinkSTag, a.sinkTO, a.n, a.payload = OpReadResponse, req.SinkSTag(), req.SinkTO(),
 		req.Size(), p
-	t.ask(a)
+	t.queueResponse(a)
 	a.payload = nil
 }
 

@@ -40,7 +40,7 @@ func (e *Endpoint) deliverAtomicRequest() {
 		return
 	}
 	a.op, a.old = OpAtomicResponse, old
-	e.tx.ask(a)
+	e.tx.queueResponse(a)
 }
 
 // inAtomicResponse takes an Atomic Response. QN 3 has a buffer for each atomic that is out.

@@ -203,8 +203,8 @@ func (t *sender) atomicOut() bool {
 	return false
 }
 
-// ask queues the answer a.
-func (t *sender) ask(a *txResponse) {
+// queueResponse queues the answer a.
+func (t *sender) queueResponse(a *txResponse) {
 	t.answers = widen(t.answers, t.cur.answered, t.asked)
 	*t.answer(t.asked) = *a
 	t.asked++

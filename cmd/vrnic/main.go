@@ -43,8 +43,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 func newApp(stdout, stderr io.Writer) *cli.App {
 	app := &cli.App{
-		Name:      "vrnic",
-		Usage:     "virtual RNICs in userspace: iWARP for local programs, without hardware or kernel modules",
+		Name: "vrnic",
+		Usage: "virtual RNICs in userspace: iWARP for local programs, " +
+			"without hardware or kernel modules",
 		UsageText: "vrnic COMMAND [OPTION]...",
 		Writer:    stdout,
 		ErrWriter: stderr,

@@ -84,7 +84,8 @@ func TestDissector(t *testing.T) {
 		needtest.Lacking(t, "tshark", err)
 	}
 	all := iwarp.RTRSend | iwarp.RTRWrite | iwarp.RTRRead
-	readRequest := append(iwarp.AppendUntagged(nil, true, iwarp.OpReadRequest, 0, 1, 0), make([]byte, 28)...)
+	readRequest := append(iwarp.AppendUntagged(nil, true, iwarp.OpReadRequest, 0, 1, 0),
+		make([]byte, 28)...)
 	term := iwarp.Terminate{Cause: iwarp.TermNoRTR}
 	tests := []struct {
 		ppid uint32
@@ -92,35 +93,60 @@ func TestDissector(t *testing.T) {
 		want string // fields that are there
 		info string
 	}{
-		{sctpddp.PPIDControl, control(t, sctpddp.Control{Function: sctpddp.FuncInitiate, PrivateData: []byte("hi")}),
+		{sctpddp.PPIDControl, control(t, sctpddp.Control{Function: sctpddp.FuncInitiate,
+			PrivateData: []byte("hi")}),
 			"ssn=0 function=0x0001 private_data=6869", "[Initiate ssn=0]"},
-		{sctpddp.PPIDControl, control(t, sctpddp.Control{Function: sctpddp.FuncAccept}), "ssn=0 function=0x0002", "[Accept ssn=0]"},
-		{sctpddp.PPIDControl, control(t, sctpddp.Control{Function: sctpddp.FuncReject}), "ssn=0 function=0x0003", "[Reject ssn=0]"},
-		{sctpddp.PPIDControl, control(t, sctpddp.Control{SSN: 7, Function: sctpddp.FuncTerminate}), "ssn=7 function=0x0004", "[Terminate ssn=7]"},
-		{sctpddp.PPIDControl, control(t, sctpddp.Control{Function: sctpddp.FuncEnhancedInitiate, HasData: true, PrivateData: []byte{0xff},
+		{sctpddp.PPIDControl, control(t, sctpddp.Control{Function: sctpddp.FuncAccept}),
+			"ssn=0 function=0x0002", "[Accept ssn=0]"},
+		{sctpddp.PPIDControl, control(t, sctpddp.Control{Function: sctpddp.FuncReject}),
+			"ssn=0 function=0x0003", "[Reject ssn=0]"},
+		{sctpddp.PPIDControl, control(t, sctpddp.Control{SSN: 7, Function: sctpddp.FuncTerminate}),
+			"ssn=7 function=0x0004", "[Terminate ssn=7]"},
+		{sctpddp.PPIDControl, control(t, sctpddp.Control{Function: sctpddp.FuncEnhancedInitiate,
+			HasData: true, PrivateData: []byte{0xff},
 			Data: iwarp.EnhancedData{PeerToPeer: true, RTR: all, IRD: 0x1234, ORD: 0x3fff}}),
-			"ssn=0 function=0x0005 enhanced=0xd234ffff a=1 b=1 ird=4660 c=1 d=1 ord=16383 private_data=ff", "[Enhanced Initiate ssn=0]"},
-		{sctpddp.PPIDControl, control(t, sctpddp.Control{Function: sctpddp.FuncEnhancedAccept, HasData: true,
-			Data: iwarp.EnhancedData{PeerToPeer: true, RTR: iwarp.RTRWrite, IRD: 1, ORD: 2}}),
-			"ssn=0 function=0x0006 enhanced=0x80018002 a=1 b=0 ird=1 c=1 d=0 ord=2", "[Enhanced Accept ssn=0]"},
-		{sctpddp.PPIDControl, control(t, sctpddp.Control{Function: sctpddp.FuncEnhancedReject, HasData: true}),
-			"ssn=0 function=0x0007 enhanced=0x00000000 a=0 b=0 ird=0 c=0 d=0 ord=0", "[Enhanced Reject ssn=0]"},
-		{sctpddp.PPIDSegment, segment(1, append(iwarp.AppendTagged(nil, true, iwarp.OpWrite, 0x1234, 0x10), "data"...)),
-			"segment.ssn=1 tagged_flag=1 last_flag=1 opcode=0x00 stag=0x00001234 tagged_offset=0x0000000000000010", "[segment ssn=1]"},
-		{sctpddp.PPIDSegment, segment(65535, append(iwarp.AppendUntagged(nil, false, iwarp.OpSend, 0, 9, 100), "data"...)),
-			"segment.ssn=65535 tagged_flag=0 last_flag=0 opcode=0x03 qn=0 msn=9 mo=100", "[segment ssn=65535]"},
-		{sctpddp.PPIDSegment, segment(2, readRequest), "segment.ssn=2 tagged_flag=0 last_flag=1 opcode=0x01 qn=1 msn=1 mo=0", "[segment ssn=2]"},
-		{sctpddp.PPIDSegment, segment(3, term.Append(iwarp.AppendUntagged(nil, true, iwarp.OpTerminate, 0, 1, 0))),
-			"segment.ssn=3 tagged_flag=0 last_flag=1 opcode=0x07 qn=2 msn=1 mo=0 term_layer=0x02 term_errcode_llp=0x07", "[segment ssn=3]"},
+			"ssn=0 function=0x0005 enhanced=0xd234ffff a=1 b=1 ird=4660 c=1 d=1 ord=16383 private_data=ff",
+			"[Enhanced Initiate ssn=0]"},
+		{sctpddp.PPIDControl, control(t, sctpddp.Control{Function: sctpddp.FuncEnhancedAccept,
+			HasData: true,
+			Data:    iwarp.EnhancedData{PeerToPeer: true, RTR: iwarp.RTRWrite, IRD: 1, ORD: 2}}),
+			"ssn=0 function=0x0006 enhanced=0x80018002 a=1 b=0 ird=1 c=1 d=0 ord=2",
+			"[Enhanced Accept ssn=0]"},
+		{sctpddp.PPIDControl, control(t, sctpddp.Control{Function: sctpddp.FuncEnhancedReject,
+			HasData: true}),
+			"ssn=0 function=0x0007 enhanced=0x00000000 a=0 b=0 ird=0 c=0 d=0 ord=0",
+			"[Enhanced Reject ssn=0]"},
+		{sctpddp.PPIDSegment, segment(1, append(iwarp.AppendTagged(nil, true, iwarp.OpWrite, 0x1234,
+			0x10), "data"...)),
+			"segment.ssn=1 tagged_flag=1 last_flag=1 opcode=0x00 stag=0x00001234 " +
+				"tagged_offset=0x0000000000000010", "[segment ssn=1]"},
+		{sctpddp.PPIDSegment, segment(65535, append(iwarp.AppendUntagged(nil, false, iwarp.OpSend, 0, 9,
+			100), "data"...)),
+			"segment.ssn=65535 tagged_flag=0 last_flag=0 opcode=0x03 qn=0 msn=9 mo=100",
+			"[segment ssn=65535]"},
+		{sctpddp.PPIDSegment, segment(2, readRequest),
+			"segment.ssn=2 tagged_flag=0 last_flag=1 opcode=0x01 qn=1 msn=1 mo=0", "[segment ssn=2]"},
+		{sctpddp.PPIDSegment, segment(3, term.Append(iwarp.AppendUntagged(nil, true, iwarp.OpTerminate,
+			0, 1, 0))),
+			"segment.ssn=3 tagged_flag=0 last_flag=1 opcode=0x07 qn=2 msn=1 mo=0 term_layer=0x02 " +
+				"term_errcode_llp=0x07", "[segment ssn=3]"},
 		// What is wrong is said, and nothing breaks.
-		{sctpddp.PPIDControl, []byte{0, 0, 0, 8}, "ssn=0 function=0x0008 message=Unknown function", "[unknown function ssn=0]"},
+		{sctpddp.PPIDControl, []byte{0, 0, 0, 8}, "ssn=0 function=0x0008 message=Unknown function",
+			"[unknown function ssn=0]"},
 		{sctpddp.PPIDControl, []byte{0, 0, 0}, "message=Too short for its headers", ""},
-		{sctpddp.PPIDControl, []byte{0, 0, 0, 5, 1}, "ssn=0 function=0x0005 private_data=01 message=Too short for its headers", "[Enhanced Initiate ssn=0]"},
-		{sctpddp.PPIDControl, []byte{0, 1, 0, 4, 1}, "ssn=1 function=0x0004 private_data=01 message=A Terminate carries no private data", "[Terminate ssn=1]"},
+		{sctpddp.PPIDControl, []byte{0, 0, 0, 5, 1},
+			"ssn=0 function=0x0005 private_data=01 message=Too short for its headers",
+			"[Enhanced Initiate ssn=0]"},
+		{sctpddp.PPIDControl, []byte{0, 1, 0, 4, 1},
+			"ssn=1 function=0x0004 private_data=01 message=A Terminate carries no private data",
+			"[Terminate ssn=1]"},
 		{sctpddp.PPIDControl, append([]byte{0, 0, 0, 1}, make([]byte, 513)...),
-			"ssn=0 function=0x0001 private_data=" + strings.Repeat("00", 513) + " message=More than 512 octets of private data", "[Initiate ssn=0]"},
-		{sctpddp.PPIDSegment, segment(1, iwarp.AppendTagged(nil, true, iwarp.OpWrite, 1, 0)[:13]), "message=Too short for its headers", ""},
-		{sctpddp.PPIDSegment, segment(1, iwarp.AppendUntagged(nil, true, iwarp.OpSend, 0, 1, 0)[:17]), "message=Too short for its headers", ""},
+			"ssn=0 function=0x0001 private_data=" + strings.Repeat("00", 513) +
+				" message=More than 512 octets of private data", "[Initiate ssn=0]"},
+		{sctpddp.PPIDSegment, segment(1, iwarp.AppendTagged(nil, true, iwarp.OpWrite, 1, 0)[:13]),
+			"message=Too short for its headers", ""},
+		{sctpddp.PPIDSegment, segment(1, iwarp.AppendUntagged(nil, true, iwarp.OpSend, 0, 1, 0)[:17]),
+			"message=Too short for its headers", ""},
 		{sctpddp.PPIDSegment, []byte{0}, "message=Too short for its headers", ""},
 	}
 	var packets [][]byte
@@ -128,11 +154,13 @@ func TestDissector(t *testing.T) {
 		packets = append(packets, packet(data(uint32(i), 3, tt.ppid, tt.msg)))
 	}
 	// Two messages in one packet.
-	packets = append(packets, packet(data(100, 3, sctpddp.PPIDSegment, tests[7].msg), data(101, 4, sctpddp.PPIDControl, tests[3].msg)))
+	packets = append(packets, packet(data(100, 3, sctpddp.PPIDSegment, tests[7].msg),
+		data(101, 4, sctpddp.PPIDControl, tests[3].msg)))
 	pcap := writePcap(t, packets)
 	run := func(args ...string) []string {
 		t.Helper()
-		cmd := exec.Command(tshark, append([]string{"-r", pcap, "-X", "lua_script:sctpddp.lua", "--disable-heuristic", "rpcrdma_iwarp", "-o", "sctp.checksum:CRC 32c"}, args...)...)
+		cmd := exec.Command(tshark, append([]string{"-r", pcap, "-X", "lua_script:sctpddp.lua",
+			"--disable-heuristic", "rpcrdma_iwarp", "-o", "sctp.checksum:CRC 32c"}, args...)...)
 		cmd.Env = append(os.Environ(), "HOME="+t.TempDir()) // nobody's preferences
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
@@ -173,10 +201,12 @@ func TestDissector(t *testing.T) {
 			t.Errorf("message %d: %s, %s; want %s", i, cells[0], cells[1], tt.info)
 		}
 	}
-	if last := lines[len(tests)]; !strings.Contains(last, "[segment ssn=1]") || !strings.Contains(last, "[Terminate ssn=7]") {
+	if last := lines[len(tests)]; !strings.Contains(last, "[segment ssn=1]") ||
+		!strings.Contains(last, "[Terminate ssn=7]") {
 		t.Errorf("two messages: %s", last)
 	}
-	if bad := run("-Y", "sctp.checksum.status == 0 || frame.number < 12 && _ws.malformed"); len(bad) != 1 || bad[0] != "" {
+	if bad := run("-Y", "sctp.checksum.status == 0 || frame.number < 12 && _ws.malformed"); len(
+		bad) != 1 || bad[0] != "" {
 		t.Errorf("tshark finds fault with %q", bad)
 	}
 }

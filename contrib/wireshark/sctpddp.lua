@@ -1,13 +1,13 @@
 -- DDP over SCTP for Wireshark and tshark: RFC 5043, and the enhanced set-up of RFC 6581.
 --
--- Wireshark knows the payload protocol identifiers 16 and 17 by name only. This shows what is behind
--- them: the DDP-SSN, session control with its private data, and DDP segments, which go to Wireshark's
--- own dissector for DDP and RDMAP (that of iWARP over TCP).
+-- Wireshark knows the payload protocol identifiers 16 and 17 by name only. This shows what is
+-- behind them: the DDP-SSN, session control with its private data, and DDP segments, which go to
+-- Wireshark's own dissector for DDP and RDMAP (that of iWARP over TCP).
 --
 --   tshark -X lua_script:sctpddp.lua -r capture.pcapng
 --
--- or copy it to a folder of personal Lua plugins (Help, About Wireshark, Folders). A Send's payload can
--- look like RPC over RDMA: --disable-heuristic rpcrdma_iwarp turns that guess off.
+-- or copy it to a folder of personal Lua plugins (Help, About Wireshark, Folders). A Send's payload
+-- can look like RPC over RDMA: --disable-heuristic rpcrdma_iwarp turns that guess off.
 
 local names = {
 	[1] = "Initiate",
@@ -32,21 +32,29 @@ local f = {
 	func = ProtoField.uint16("sctpddp.function", "Function", base.HEX, names),
 	block = ProtoField.uint32("sctpddp.enhanced", "Enhanced connection data", base.HEX),
 	p2p = ProtoField.bool("sctpddp.a", "A: peer-to-peer", 32, nil, 0x80000000),
-	send = ProtoField.bool("sctpddp.b", "B: ready to receive by a zero-length Send", 32, nil, 0x40000000),
+	send = ProtoField.bool("sctpddp.b", "B: ready to receive by a zero-length Send",
+		32, nil, 0x40000000),
 	ird = ProtoField.uint32("sctpddp.ird", "IRD", base.DEC, nil, 0x3fff0000),
-	write = ProtoField.bool("sctpddp.c", "C: ready to receive by a zero-length RDMA Write", 32, nil, 0x00008000),
-	read = ProtoField.bool("sctpddp.d", "D: ready to receive by a zero-length RDMA Read", 32, nil, 0x00004000),
+	write = ProtoField.bool("sctpddp.c", "C: ready to receive by a zero-length RDMA Write",
+		32, nil, 0x00008000),
+	read = ProtoField.bool("sctpddp.d", "D: ready to receive by a zero-length RDMA Read",
+		32, nil, 0x00004000),
 	ord = ProtoField.uint32("sctpddp.ord", "ORD", base.DEC, nil, 0x00003fff),
 	pd = ProtoField.bytes("sctpddp.private_data", "Private data"),
 }
 control.fields = { f.ssn, f.func, f.block, f.p2p, f.send, f.ird, f.write, f.read, f.ord, f.pd }
 
-local short = ProtoExpert.new("sctpddp.short", "Too short for its headers", expert.group.MALFORMED, expert.severity.ERROR)
-local unknown = ProtoExpert.new("sctpddp.unknown", "Unknown function", expert.group.PROTOCOL, expert.severity.ERROR)
-local long = ProtoExpert.new("sctpddp.long", "More than 512 octets of private data", expert.group.PROTOCOL, expert.severity.ERROR)
-local extra = ProtoExpert.new("sctpddp.extra", "A Terminate carries no private data", expert.group.PROTOCOL, expert.severity.WARN)
+local short = ProtoExpert.new("sctpddp.short", "Too short for its headers",
+	expert.group.MALFORMED, expert.severity.ERROR)
+local unknown = ProtoExpert.new("sctpddp.unknown", "Unknown function",
+	expert.group.PROTOCOL, expert.severity.ERROR)
+local long = ProtoExpert.new("sctpddp.long", "More than 512 octets of private data",
+	expert.group.PROTOCOL, expert.severity.ERROR)
+local extra = ProtoExpert.new("sctpddp.extra", "A Terminate carries no private data",
+	expert.group.PROTOCOL, expert.severity.WARN)
 control.experts = { short, unknown, long, extra }
-local segment_short = ProtoExpert.new("sctpddp_segment.short", "Too short for its headers", expert.group.MALFORMED, expert.severity.ERROR)
+local segment_short = ProtoExpert.new("sctpddp_segment.short", "Too short for its headers",
+	expert.group.MALFORMED, expert.severity.ERROR)
 segment.experts = { segment_short }
 
 -- several messages may share a packet: each adds to the Info column.

@@ -27,7 +27,8 @@ const (
 // particular line counts; a folder without a line has no place yet.
 //
 //	cmd/vrnic -> daemon -> netstack, vnic, shm        the only place where all meet
-//	vnic -> iwarp, rdma, internal/{bulk,prefetch}      shm -> rdma      netstack -> gVisor, internal/prefetch
+//	vnic -> iwarp, rdma, internal/{bulk,prefetch}      shm -> rdma
+//	netstack -> gVisor, internal/prefetch
 //	iwarp -> internal/crc32c      rdma -> standard library
 var layers = map[string][]string{
 	"rdma":                     {std},

@@ -22,8 +22,8 @@ type Records struct {
 	rng  *rand.Rand
 	span int // the next one to arrive is among so many
 
-	way  []record // sent by this end and not arrived
-	sent int
+	underWay []record // sent by this end and not arrived
+	sent     int
 
 	next int            // of those that are taken here
 	held map[int]record // arrived here, and not taken
@@ -62,13 +62,13 @@ func (r *Records) WriteFrom(src iwarp.Source) (n int, err error) {
 			return 0, io.ErrUnexpectedEOF // Len promised more
 		}
 	}
-	r.way = append(r.way, record{r.sent, n, p})
+	r.underWay = append(r.underWay, record{r.sent, n, p})
 	r.sent++
 	return n, nil
 }
 
 // UnderWay is how many segments of this end have not arrived.
-func (r *Records) UnderWay() int { return len(r.way) }
+func (r *Records) UnderWay() int { return len(r.underWay) }
 
 // Held is how many have arrived at this end and are not taken.
 func (r *Records) Held() int { return len(r.held) }
@@ -76,12 +76,12 @@ func (r *Records) Held() int { return len(r.held) }
 // Arrive lets one segment arrive, if one is under way, and k take what is in order then.
 func (r *Records) Arrive(k SegmentReader) bool {
 	p := r.peer
-	if len(p.way) == 0 {
+	if len(p.underWay) == 0 {
 		return false
 	}
-	i := r.rng.IntN(min(r.span, len(p.way)))
-	m := p.way[i]
-	p.way = append(p.way[:i], p.way[i+1:]...)
+	i := r.rng.IntN(min(r.span, len(p.underWay)))
+	m := p.underWay[i]
+	p.underWay = append(p.underWay[:i], p.underWay[i+1:]...)
 	if m.n != r.next {
 		m.b = m.b[:k.Ahead(r.show(m.b))]
 	}

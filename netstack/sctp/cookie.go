@@ -29,9 +29,9 @@ type keyring struct {
 	sum               [sha256.Size]byte
 }
 
-// turn makes a new key if there is none or the current one is old. "The secret key SHOULD be
+// rotate makes a new key if there is none or the current one is old. "The secret key SHOULD be
 // changed reasonably frequently": RFC 9260, section 5.1.3.
-func (k *keyring) turn(now time.Time, random func([]byte)) {
+func (k *keyring) rotate(now time.Time, random func([]byte)) {
 	if k.current.mac != nil && now.Sub(k.since) < keyLife {
 		return
 	}

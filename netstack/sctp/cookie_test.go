@@ -83,7 +83,7 @@ func TestCookieAlone(t *testing.T) {
 	if err := m.e.Listen(5043, ListenConfig{}); err != nil {
 		t.Fatal(err)
 	}
-	m.e.keys.turn(w.Now, m.e.random) // the same random numbers: the same key
+	m.e.keys.rotate(w.Now, m.e.random) // the same random numbers: the same key
 	p.n = m
 	p.send(mk(chunkCookieEcho, 0, cookie...), mkData(flagB|flagE, p.tsn, 9, 0, 0, "x"))
 	m.want("the echo", "COOKIE ACK | SACK cum=1000")
@@ -238,7 +238,7 @@ func TestTable12(t *testing.T) {
 			if ck.tag == 0 || ck.peerTag == 0 {
 				continue // nobody gets a cookie for an INIT with the tag 0, and no tag of ours is 0
 			}
-			n.e.keys.turn(w.Now, n.e.random)
+			n.e.keys.rotate(w.Now, n.e.random)
 			before := a.peerTag
 			t1 := a.t1
 			p.raw(ck.tag, mk(chunkCookieEcho, 0, n.e.keys.seal(nil, &ck)...))

@@ -180,7 +180,7 @@ func FuzzCookie(f *testing.F) {
 	f.Add([]byte("junk"), uint32(1), uint16(2), uint8(3))
 	f.Fuzz(func(t *testing.T, junk []byte, v uint32, w uint16, n uint8) {
 		var k keyring
-		k.turn(start, func(b []byte) { sctptest.Seeded(1).Read(b) })
+		k.rotate(start, func(b []byte) { sctptest.Seeded(1).Read(b) })
 		var c, d cookie
 		if k.open(junk, &d) {
 			t.Fatal("junk opens")

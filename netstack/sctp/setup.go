@@ -10,7 +10,7 @@ import (
 
 // handleInit answers a lone INIT, and keeps nothing of it. Sections 5.1, 5.2.1, 5.2.2 and 8.4.
 func (e *Endpoint) handleInit(in *inPacket, c chunk) {
-	e.keys.turn(in.now, e.random)
+	e.keys.rotate(in.now, e.random)
 	var s setup
 	if !parseSetup(c, &s) || s.tag == 0 {
 		// "If the value of the Initiate Tag in a received INIT chunk is found to be 0, the
@@ -231,7 +231,7 @@ func (a *Association) refuseNewAddrs(in *inPacket, s *setup) bool {
 // handleCookieEcho takes a packet that a COOKIE ECHO leads. Sections 5.1.5 and 5.2.4.
 func (e *Endpoint) handleCookieEcho(in *inPacket, c chunk, rest []byte) {
 	var ck cookie
-	e.keys.turn(in.now, e.random)
+	e.keys.rotate(in.now, e.random)
 	if !e.keys.open(c.value(), &ck) || ck.srcPort != in.srcPort || ck.dstPort != in.dstPort ||
 		ck.tag != in.tag || !ck.has(in.Src) {
 		e.stats.BadCookie++

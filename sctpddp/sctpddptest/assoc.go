@@ -49,13 +49,13 @@ type Assoc struct {
 	out, in    int
 	maxPayload int
 
-	way     []packet // sent and not arrived
-	sent    uint64   // messages ever
-	cum     uint64   // all up to this have arrived
-	beyond  map[uint64]bool
-	highest uint64 // of those that have arrived
-	arrived uint64
-	spoil   []byte // the message that arrived last
+	underWay []packet // sent and not arrived
+	sent     uint64   // messages ever
+	cum      uint64   // all up to this have arrived
+	beyond   map[uint64]bool
+	highest  uint64 // of those that have arrived
+	arrived  uint64
+	spoil    []byte // the message that arrived last
 
 	log   []Sent
 	acked uint64 // what Acked said when acknowledgements were held
@@ -98,7 +98,7 @@ func (a *Assoc) Send(stream uint16, ppid uint32, src iwarp.Source) (id uint64, e
 	if a.Fail != nil {
 		return 0, a.Fail
 	}
-	if len(a.way) >= a.link.Room {
+	if len(a.underWay) >= a.link.Room {
 		return 0, nil
 	}
 	p := make([]byte, src.Len())
@@ -119,7 +119,7 @@ func (a *Assoc) Send(stream uint16, ppid uint32, src iwarp.Source) (id uint64, e
 // Inject sends s, whatever it is.
 func (a *Assoc) Inject(s Sent) uint64 {
 	a.sent++
-	a.way = append(a.way, packet{a.sent, s})
+	a.underWay = append(a.underWay, packet{a.sent, s})
 	a.log = append(a.log, s)
 	return a.sent
 }
@@ -156,7 +156,7 @@ func (a *Assoc) PeerAdaptation() (code uint32, present bool) { return a.peer.Cod
 func (a *Assoc) Shutdown() { a.Downs++ }
 
 // UnderWay is how many messages of this end have not arrived.
-func (a *Assoc) UnderWay() int { return len(a.way) }
+func (a *Assoc) UnderWay() int { return len(a.underWay) }
 
 // Log is what this end has sent.
 func (a *Assoc) Log() []Sent { return a.log }
@@ -164,22 +164,22 @@ func (a *Assoc) Log() []Sent { return a.log }
 // Next is the next message that arrives here; false: none is under way, or it is held.
 func (a *Assoc) Next() (m sctpddp.Message, ok bool) {
 	p := a.peer
-	if len(p.way) == 0 || p.hold {
+	if len(p.underWay) == 0 || p.hold {
 		return m, false
 	}
-	return p.arrive(p.rng.IntN(min(p.link.Reorder, len(p.way)))), true
+	return p.arrive(p.rng.IntN(min(p.link.Reorder, len(p.underWay)))), true
 }
 
 // Pick is Next with the i-th of those under way.
 func (a *Assoc) Pick(i int) sctpddp.Message { return a.peer.arrive(i) }
 
 func (a *Assoc) arrive(i int) sctpddp.Message {
-	pk := a.way[i]
-	if i < len(a.way)/2 {
-		copy(a.way[1:], a.way[:i])
-		a.way = a.way[1:]
+	pk := a.underWay[i]
+	if i < len(a.underWay)/2 {
+		copy(a.underWay[1:], a.underWay[:i])
+		a.underWay = a.underWay[1:]
 	} else {
-		a.way = append(a.way[:i], a.way[i+1:]...)
+		a.underWay = append(a.underWay[:i], a.underWay[i+1:]...)
 	}
 	a.arrived++
 	a.highest = max(a.highest, pk.id)
@@ -204,7 +204,7 @@ func (a *Assoc) arrive(i int) sctpddp.Message {
 // Find is the place of the first message under way to this end that is on stream, has that PPID and
 // the number ssn; -1: there is none.
 func (a *Assoc) Find(stream uint16, ppid uint32, ssn uint16) int {
-	for i, p := range a.peer.way {
+	for i, p := range a.peer.underWay {
 		d := p.s.Data
 		if p.s.Stream == stream && p.s.PPID == ppid && len(d) >= 2 && uint16(d[0])<<8|uint16(
 			d[1]) == ssn {
