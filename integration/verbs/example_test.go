@@ -15,7 +15,7 @@ import (
 func exampleC(t *testing.T) string {
 	t.Helper()
 	need(t, "gcc", "make", "/usr/include/infiniband/verbs.h", "/usr/include/rdma/rdma_cma.h")
-	dir := filepath.Join(workDir, "example")
+	dir := t.TempDir()
 	if err := os.CopyFS(dir, os.DirFS(filepath.Join(topDir, "examples", "verbs-c"))); err != nil {
 		t.Fatal(err)
 	}
