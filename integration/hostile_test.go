@@ -184,7 +184,7 @@ func TestHostileClient(t *testing.T) {
 		for range 20 {
 			msg := noise(rnd.IntN(300))
 			if rnd.IntN(8) > 0 {
-				h := abi.AppendMessage(nil, abi.Header{Op: abi.Op(rnd.IntN(140)), Seq: 2}, &abi.EmptyReply{})
+				h := abi.AppendMessage(nil, abi.Header{Op: abi.Op(rnd.IntN(140)), Seq: 2}, &abi.Empty{})
 				binary.NativeEndian.PutUint32(h[abi.HeaderLen-4:], uint32(len(msg)))
 				msg = append(h, msg...)
 			}

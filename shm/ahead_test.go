@@ -81,7 +81,7 @@ func (d *aheadDaemon) serve() {
 			return
 		}
 		h = abi.Header{Op: h.Op, Seq: h.Seq}
-		var rep any = &abi.EmptyReply{}
+		var rep abi.Message = &abi.Empty{}
 		if h.Op == abi.OpCMGetEvent {
 			d.mu.Lock()
 			if d.during != nil {
@@ -117,7 +117,7 @@ func (d *aheadDaemon) read(buffer int) (n int) {
 
 // early makes a request that brings an event, perhaps.
 func (d *aheadDaemon) early() {
-	other := &call{op: abi.OpCMAccept, what: "accept", req: abi.EmptyReply{}, rep: &abi.EmptyReply{}, fd: -1}
+	other := &call{op: abi.OpCMAccept, what: "accept", req: &abi.Empty{}, rep: &abi.Empty{}, fd: -1}
 	d.ch.d.c.rpcs(other, d.ch.early())
 	if other.err != nil {
 		d.t.Error(other.err)

@@ -40,7 +40,7 @@ type compChan struct {
 func newCompChan(d *Device) (*compChan, error) {
 	c := d.c
 	var rep abi.CreateChanReply
-	fds, err := c.rpc(abi.OpCreateChan, "create completion channel", abi.CreateChanRequest{Ctx: d.ctx}, &rep, -1, 2)
+	fds, err := c.rpc(abi.OpCreateChan, "create completion channel", &abi.CreateChanRequest{Ctx: d.ctx}, &rep, -1)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +175,7 @@ func (ch *compChan) drop(q *compQueue) {
 
 // close ends waits and unmaps. No CQ uses ch any more.
 func (ch *compChan) close() {
-	ch.c.callHandle(abi.OpDestroyChn, "destroy completion channel", ch.handle) //nolint:errcheck // nothing is on it
+	ch.c.callHandle(abi.OpDestroyChan, "destroy completion channel", ch.handle) //nolint:errcheck // nothing is on it
 	ch.c.closePipe(ch.pipe)
 	select {
 	case ch.reader <- struct{}{}: // for good: nobody waits any more

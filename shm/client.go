@@ -112,10 +112,10 @@ func dialError(path string, err error) error {
 
 // hello agrees on a version, maps the session page and learns the devices.
 func (c *Client) hello() error {
-	req := abi.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor}
+	req := &abi.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor}
 	copy(req.Comm[:len(req.Comm)-1], filepath.Base(os.Args[0]))
 	var rep abi.HelloReply
-	fds, err := c.rpc(abi.OpHello, "HELLO", req, &rep, -1, 2)
+	fds, err := c.rpc(abi.OpHello, "HELLO", req, &rep, -1)
 	var ce *CallError
 	switch {
 	case errors.As(err, &ce) && ce.Errno == syscall.EPROTONOSUPPORT:
@@ -156,7 +156,7 @@ func (c *Client) readNames(rep *abi.HelloReply) error {
 			continue
 		}
 		var d abi.QueryDeviceReply
-		if err := c.call(abi.OpQueryDev, "query device", abi.QueryDeviceRequest{Device: uint32(i)}, &d); err != nil {
+		if err := c.call(abi.OpQueryDevice, "query device", &abi.QueryDeviceRequest{Device: uint32(i)}, &d); err != nil {
 			return err
 		}
 		c.names = append(c.names, d.Name.String())

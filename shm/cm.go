@@ -39,7 +39,7 @@ type cmEvents struct {
 // newCMEvents makes the channel and starts its goroutine.
 func newCMEvents(d *Device) (*cmEvents, error) {
 	var rep abi.CMCreateChanReply
-	fds, err := d.c.rpc(abi.OpCMCreateChan, "create connection manager channel", abi.EmptyReply{}, &rep, -1, 1)
+	fds, err := d.c.rpc(abi.OpCMCreateChan, "create connection manager channel", &abi.Empty{}, &rep, -1)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (ch *cmEvents) taken(n int) int {
 
 // next is a call that takes the next event. Events are dispatched in the order in which the daemon gives them.
 func (ch *cmEvents) next() call {
-	return call{op: abi.OpCMGetEvent, what: "connection event", req: abi.HandleRequest{Handle: ch.handle}, rep: &ch.ev, fd: -1, got: ch.took}
+	return call{op: abi.OpCMGetEvent, what: "connection event", req: &abi.HandleRequest{Handle: ch.handle}, rep: &ch.ev, fd: -1, got: ch.took}
 }
 
 func (ch *cmEvents) took(k *call) {
@@ -237,7 +237,7 @@ type cmID struct {
 // newID makes an id. A listener's has room for so many requests.
 func (ch *cmEvents) newID(backlog int) (*cmID, error) {
 	var rep abi.CMCreateIDReply
-	req := abi.CMCreateIDRequest{Chan: ch.handle, PS: abi.PSTCP, Type: 2}
+	req := &abi.CMCreateIDRequest{Chan: ch.handle, PS: abi.PSTCP, Type: 2}
 	if err := ch.d.c.call(abi.OpCMCreateID, "create connection id", req, &rep); err != nil {
 		return nil, err
 	}

@@ -57,16 +57,16 @@ func (d *Device) Listen(addr netip.AddrPort, backlog int) (_ rdma.Listener, err 
 	if err != nil {
 		return nil, err
 	}
-	if err := d.c.call(abi.OpCMBind, op, abi.CMBindRequest{ID: id.handle,
-		Addr: abi.MakeSockAddr(addr)}, &abi.EmptyReply{}); err != nil {
+	if err := d.c.call(abi.OpCMBind, op, &abi.CMBindRequest{ID: id.handle,
+		Addr: abi.MakeSockAddr(addr)}, &abi.Empty{}); err != nil {
 		return nil, err
 	}
-	if err := d.c.call(abi.OpCMListen, op, abi.CMListenRequest{ID: id.handle,
-		Backlog: uint32(backlog)}, &abi.EmptyReply{}); err != nil {
+	if err := d.c.call(abi.OpCMListen, op, &abi.CMListenRequest{ID: id.handle,
+		Backlog: uint32(backlog)}, &abi.Empty{}); err != nil {
 		return nil, err
 	}
 	var q abi.CMQueryReply
-	if err := d.c.call(abi.OpCMQuery, op, abi.HandleRequest{Handle: id.handle}, &q); err != nil {
+	if err := d.c.call(abi.OpCMQuery, op, &abi.HandleRequest{Handle: id.handle}, &q); err != nil {
 		return nil, err
 	}
 	return &cmListener{id: id, addr: q.Src.AddrPort(), closed: make(chan struct{})}, nil
@@ -157,7 +157,7 @@ func (r *connRequest) Accept(ctx context.Context, qp rdma.QP, p rdma.ConnParam) 
 	}
 	op := fmt.Sprintf("accept connection from %v", r.remote)
 	return d.establish(ctx, r.id, q, op, &p, func() error {
-		accept := &call{op: abi.OpCMAccept, what: op, req: req, rep: &abi.EmptyReply{}, fd: -1}
+		accept := &call{op: abi.OpCMAccept, what: op, req: req, rep: &abi.Empty{}, fd: -1}
 		d.c.rpcs(accept, d.cm.early())
 		return accept.err
 	})
@@ -165,7 +165,7 @@ func (r *connRequest) Accept(ctx context.Context, qp rdma.QP, p rdma.ConnParam) 
 
 // Reject implements rdma.ConnRequest.
 func (r *connRequest) Reject(privateData []byte) error {
-	req := abi.CMRejectRequest{ID: r.id.handle, PrivateLen: uint32(len(privateData))}
+	req := &abi.CMRejectRequest{ID: r.id.handle, PrivateLen: uint32(len(privateData))}
 	if len(privateData) > abi.MaxPrivate {
 		return errInvalid("%d octets of private data", len(privateData))
 	}
@@ -174,7 +174,7 @@ func (r *connRequest) Reject(privateData []byte) error {
 		return errInvalid("connection request has been answered")
 	}
 	err := r.id.ch.d.c.call(abi.OpCMReject, fmt.Sprintf("reject connection from %v", r.remote), req,
-		&abi.EmptyReply{})
+		&abi.Empty{})
 	r.id.destroy()
 	return err
 }
@@ -212,11 +212,11 @@ func (d *Device) Connect(ctx context.Context, qp rdma.QP, remote netip.AddrPort,
 func (d *Device) resolveAndConnect(ctx context.Context, id *cmID, remote netip.AddrPort, op string,
 	req *abi.CMConnectRequest) error {
 	way := fmt.Sprintf("find a way to %v", remote)
-	resolve := &call{op: abi.OpCMResolveAddr, what: way, req: abi.CMResolveAddrRequest{
+	resolve := &call{op: abi.OpCMResolveAddr, what: way, req: &abi.CMResolveAddrRequest{
 		ID: id.handle, TimeoutMS: timeoutMS(ctx), Dst: abi.MakeSockAddr(remote),
 		Src: d.sourceFor(remote.Addr()),
-	}, rep: &abi.EmptyReply{}, fd: -1}
-	connect := &call{op: abi.OpCMConnect, what: op, req: req, rep: &abi.EmptyReply{}, fd: -1}
+	}, rep: &abi.Empty{}, fd: -1}
+	connect := &call{op: abi.OpCMConnect, what: op, req: req, rep: &abi.Empty{}, fd: -1}
 	d.c.rpcs(resolve, connect, d.cm.early())
 	if resolve.err != nil {
 		return resolve.err
@@ -300,7 +300,7 @@ func (d *Device) establish(ctx context.Context, id *cmID, q *queuePair, op strin
 func (d *Device) setOptions(id *cmID, o *abi.ConnOptions) error {
 	for _, req := range o.Requests(id.handle) {
 		if err := d.c.call(abi.OpCMSetOption, "set an option of a connection", req,
-			&abi.EmptyReply{}); err != nil {
+			&abi.Empty{}); err != nil {
 			return err
 		}
 	}

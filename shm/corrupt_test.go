@@ -42,7 +42,7 @@ func TestClientDistrustsRings(t *testing.T) {
 		}},
 		{"receive that is not there", func(t *testing.T, a *node) error {
 			putCQE(a.rcq, func(b []byte) {
-				le.PutUint32(b[abi.CQEQPNum:], a.qp.Num())
+				le.PutUint32(b[abi.CQEQPN:], a.qp.Num())
 				le.PutUint32(b[abi.CQEOpcode:], uint32(rdma.WCRecv))
 				le.PutUint32(b[abi.CQECookie:], 1<<17|1)
 			})
@@ -54,7 +54,7 @@ func TestClientDistrustsRings(t *testing.T) {
 			cookie := le.Uint32(mem[abi.Word(mem, abi.QPRQOff).Load()+abi.RQCookie:])
 			for range 2 {
 				putCQE(a.rcq, func(b []byte) {
-					le.PutUint32(b[abi.CQEQPNum:], a.qp.Num())
+					le.PutUint32(b[abi.CQEQPN:], a.qp.Num())
 					le.PutUint32(b[abi.CQEOpcode:], uint32(rdma.WCRecv))
 					le.PutUint32(b[abi.CQECookie:], cookie)
 				})
@@ -66,7 +66,7 @@ func TestClientDistrustsRings(t *testing.T) {
 		}},
 		{"receive with a cookie past the table", func(t *testing.T, a *node) error {
 			putCQE(a.rcq, func(b []byte) {
-				le.PutUint32(b[abi.CQEQPNum:], a.qp.Num())
+				le.PutUint32(b[abi.CQEQPN:], a.qp.Num())
 				le.PutUint32(b[abi.CQEOpcode:], uint32(rdma.WCRecv))
 				le.PutUint32(b[abi.CQECookie:], 0xffffffff)
 			})
@@ -74,14 +74,14 @@ func TestClientDistrustsRings(t *testing.T) {
 		}},
 		{"receive in the send CQ", func(t *testing.T, a *node) error {
 			putCQE(a.scq, func(b []byte) {
-				le.PutUint32(b[abi.CQEQPNum:], a.qp.Num())
+				le.PutUint32(b[abi.CQEQPN:], a.qp.Num())
 				le.PutUint32(b[abi.CQEOpcode:], uint32(rdma.WCRecv))
 			})
 			return poll(a.scq)
 		}},
 		{"more sends done than posted", func(t *testing.T, a *node) error {
 			putCQE(a.scq, func(b []byte) {
-				le.PutUint32(b[abi.CQEQPNum:], a.qp.Num())
+				le.PutUint32(b[abi.CQEQPN:], a.qp.Num())
 				le.PutUint32(b[abi.CQESQDone:], 1)
 			})
 			return poll(a.scq)
@@ -130,7 +130,7 @@ func TestClientDistrustsRings(t *testing.T) {
 func TestClientSkipsUnknownQP(t *testing.T) {
 	h := newHost(t)
 	a, b := h.pair(4)
-	putCQE(a.scq, func(s []byte) { binary.LittleEndian.PutUint32(s[abi.CQEQPNum:], a.qp.Num()+1000) })
+	putCQE(a.scq, func(s []byte) { binary.LittleEndian.PutUint32(s[abi.CQEQPN:], a.qp.Num()+1000) })
 	if n, err := a.scq.Poll(make([]rdma.WC, 1)); n != 0 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}

@@ -70,8 +70,8 @@ func (d *Device) CreateCQ(depth int) (rdma.CQ, error) {
 // newCQ makes a CQ whose events come on ch.
 func (d *Device) newCQ(ch *compChan, depth int) (*compQueue, error) {
 	var rep abi.CreateCQReply
-	req := abi.CreateCQRequest{Ctx: d.ctx, CQE: uint32(1) << bits.Len(uint(depth-1)), Chan: ch.handle}
-	fds, err := d.c.rpc(abi.OpCreateCQ, "create CQ", req, &rep, -1, 1)
+	req := &abi.CreateCQRequest{Ctx: d.ctx, CQE: uint32(1) << bits.Len(uint(depth-1)), Chan: ch.handle}
+	fds, err := d.c.rpc(abi.OpCreateCQ, "create CQ", req, &rep, -1)
 	if err != nil {
 		return nil, err
 	}

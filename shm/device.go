@@ -57,7 +57,7 @@ func (c *Client) Open(name string) (_ *Device, err error) {
 		}
 	}
 	var q abi.QueryDeviceReply
-	if err := c.call(abi.OpQueryDev, "query device", abi.QueryDeviceRequest{Device: uint32(i)}, &q); err != nil {
+	if err := c.call(abi.OpQueryDevice, "query device", &abi.QueryDeviceRequest{Device: uint32(i)}, &q); err != nil {
 		return nil, err
 	}
 	d := &Device{
@@ -67,7 +67,7 @@ func (c *Client) Open(name string) (_ *Device, err error) {
 		cqs: make(map[*compQueue]struct{}), qps: make(map[uint32]*queuePair),
 	}
 	var rep abi.CtxOpenReply
-	fds, err := c.rpc(abi.OpCtxOpen, "open device", abi.CtxOpenRequest{Device: d.index}, &rep, -1, 1)
+	fds, err := c.rpc(abi.OpCtxOpen, "open device", &abi.CtxOpenRequest{Device: d.index}, &rep, -1)
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +155,7 @@ func (d *Device) NextAsyncEvent(ctx context.Context) (rdma.AsyncEvent, error) {
 			return d.deviceFatal(err)
 		}
 		var rep abi.AsyncEvent
-		err := d.c.call(abi.OpGetAsync, "async event", abi.HandleRequest{Handle: d.ctx}, &rep)
+		err := d.c.call(abi.OpGetAsyncEvent, "async event", &abi.HandleRequest{Handle: d.ctx}, &rep)
 		if err == nil {
 			if ev, ok := d.asyncEvent(&rep); ok {
 				return ev, nil

@@ -21,7 +21,7 @@ func FuzzClientReply(f *testing.F) {
 	f.Add(ok, uint16(abi.OpRegMR), uint32(9))
 	f.Add(ok[:20], uint16(abi.OpRegMR), uint32(9))
 	f.Add(append(bytes.Clone(ok), 0, 0), uint16(abi.OpRegMR), uint32(9))
-	f.Add(abi.AppendMessage(nil, abi.Header{Op: abi.OpRegMR, Seq: 9, Status: -12}, &abi.EmptyReply{}), uint16(abi.OpRegMR), uint32(9))
+	f.Add(abi.AppendMessage(nil, abi.Header{Op: abi.OpRegMR, Seq: 9, Status: -12}, &abi.Empty{}), uint16(abi.OpRegMR), uint32(9))
 	f.Fuzz(func(t *testing.T, msg []byte, op uint16, seq uint32) {
 		var rep abi.RegMRReply
 		h, err := decodeReply(msg, abi.Op(op), seq, &rep)

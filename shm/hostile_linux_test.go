@@ -85,7 +85,7 @@ func closeAll(fds []int) {
 }
 
 // reply encodes an answer to h.
-func reply(h abi.Header, status syscall.Errno, body any) []byte {
+func reply(h abi.Header, status syscall.Errno, body abi.Message) []byte {
 	return abi.AppendMessage(nil, abi.Header{Op: h.Op, Seq: h.Seq, Status: -int32(status)}, body)
 }
 
@@ -125,7 +125,7 @@ func TestClientHello(t *testing.T) {
 			return reply(h, syscall.EPROTONOSUPPORT, &abi.HelloReply{Magic: abi.MagicHello, Major: 7, Minor: 5}), nil
 		}, "version 7.5 of the ring ABI, this program 1.0", rdma.ErrUnsupported},
 		{"no session free", func(l *liar, h abi.Header) ([]byte, []int) {
-			return reply(h, syscall.ENOMEM, &abi.EmptyReply{}), nil
+			return reply(h, syscall.ENOMEM, &abi.Empty{}), nil
 		}, "limit", rdma.ErrLimit},
 		{"another sequence number", func(l *liar, h abi.Header) ([]byte, []int) {
 			h.Seq++
@@ -136,7 +136,7 @@ func TestClientHello(t *testing.T) {
 			return goodHello(l, h)
 		}, "nonsense", rdma.ErrDeviceGone},
 		{"positive status", func(l *liar, h abi.Header) ([]byte, []int) {
-			return abi.AppendMessage(nil, abi.Header{Op: h.Op, Seq: h.Seq, Status: 1}, &abi.EmptyReply{}), nil
+			return abi.AppendMessage(nil, abi.Header{Op: h.Op, Seq: h.Seq, Status: 1}, &abi.Empty{}), nil
 		}, "nonsense", rdma.ErrDeviceGone},
 		{"not a message", func(*liar, abi.Header) ([]byte, []int) { return []byte("hi"), nil }, "nonsense", rdma.ErrDeviceGone},
 		{"too long", func(l *liar, h abi.Header) ([]byte, []int) {
@@ -165,7 +165,7 @@ func TestClientHello(t *testing.T) {
 		}, "nonsense", rdma.ErrDeviceGone},
 		{"refusal with a descriptor", func(l *liar, h abi.Header) ([]byte, []int) {
 			_, fds := goodHello(l, h)
-			return reply(h, syscall.ENOMEM, &abi.EmptyReply{}), fds
+			return reply(h, syscall.ENOMEM, &abi.Empty{}), fds
 		}, "nonsense", rdma.ErrDeviceGone},
 		{"wrong magic", func(l *liar, h abi.Header) ([]byte, []int) {
 			_, fds := goodHello(l, h)
@@ -273,14 +273,14 @@ func TestClientDistrustsReplies(t *testing.T) {
 		switch h.Op {
 		case abi.OpHello:
 			return goodHello(l, h)
-		case abi.OpQueryDev:
+		case abi.OpQueryDevice:
 			return reply(h, 0, &abi.QueryDeviceReply{Name: abi.MakeDeviceName("liar0")}), nil
 		case abi.OpCtxOpen:
 			return reply(h, 0, &abi.CtxOpenReply{Ctx: 1}), []int{must(unix.Dup(livePipe(l.t)))(l.t)}
 		case abi.OpCMCreateChan:
 			return reply(h, 0, &abi.CMCreateChanReply{Chan: 1}), []int{must(unix.Dup(livePipe(l.t)))(l.t)}
-		case abi.OpCMGetEvent, abi.OpGetAsync:
-			return reply(h, syscall.EAGAIN, &abi.EmptyReply{}), nil
+		case abi.OpCMGetEvent, abi.OpGetAsyncEvent:
+			return reply(h, syscall.EAGAIN, &abi.Empty{}), nil
 		case abi.OpCreateChan:
 			mem := make([]byte, ring.ChannelMemSize)
 			ring.NewChannelRing(mem, 1, func() {}, nil)
@@ -305,7 +305,7 @@ func TestClientDistrustsReplies(t *testing.T) {
 			ring.NewSRQRings(mem, lay, 1, nil)
 			return reply(h, 0, &abi.CreateSRQReply{SRQ: 1, Bell: 4, MaxWR: 4, MaxSGE: 2}), []int{memfd(l.t, len(mem), goodSeals, mem)}
 		}
-		return reply(h, 0, &abi.EmptyReply{}), nil
+		return reply(h, 0, &abi.Empty{}), nil
 	}
 	makeQP := func(d *shm.Device) error {
 		pd, err := d.AllocPD()

@@ -13,7 +13,7 @@ const maxListPages = 1 << 14
 // list pages through an answer of rows.
 func (c *Client) list(op abi.Op, what string, kind uint32) ([]json.RawMessage, error) {
 	var rows []json.RawMessage
-	req := abi.ListRequest{Kind: kind}
+	req := &abi.ListRequest{Kind: kind}
 	for range maxListPages {
 		var rep abi.ListReply
 		if err := c.call(op, what, req, &rep); err != nil {

@@ -44,7 +44,7 @@ func (d *Device) AllocBuffer(size int) (_ rdma.Buffer, err error) {
 		}
 	}()
 	var rep abi.AddMemReply
-	if _, err := d.c.rpc(abi.OpAddMem, "lend a buffer", abi.AddMemRequest{}, &rep, fd, 0); err != nil {
+	if _, err := d.c.rpc(abi.OpAddMem, "lend a buffer", &abi.AddMemRequest{}, &rep, fd); err != nil {
 		return nil, err
 	}
 	b := &buffer{d: d, mem: rep.Mem, all: all, b: all.Mem[:size:size]}
@@ -118,7 +118,7 @@ func (d *Device) AllocPD() (rdma.PD, error) {
 		return nil, err
 	}
 	var rep abi.AllocPDReply
-	if err := d.c.call(abi.OpAllocPD, "allocate PD", abi.AllocPDRequest{Ctx: d.ctx}, &rep); err != nil {
+	if err := d.c.call(abi.OpAllocPD, "allocate PD", &abi.AllocPDRequest{Ctx: d.ctx}, &rep); err != nil {
 		return nil, err
 	}
 	pd := &protDomain{
@@ -210,7 +210,7 @@ func (pd *protDomain) RegisterMemory(b []byte, access rdma.Access) (rdma.MR, err
 		return nil, errInvalid("memory that is not part of one Buffer of this device (make it with AllocBuffer)")
 	}
 	addr := addrOf(b)
-	mr, err := pd.newMR(buf, b, abi.OpRegMR, "register memory", abi.RegMRRequest{
+	mr, err := pd.newMR(buf, b, abi.OpRegMR, "register memory", &abi.RegMRRequest{
 		PD: pd.handle, Access: uint32(access), Addr: addr, IOVA: addr,
 		Length: uint64(len(b)), Offset: off, Mode: abi.ModeShared, Mem: buf.mem,
 	})
@@ -222,7 +222,7 @@ func (pd *protDomain) RegisterMemory(b []byte, access rdma.Access) (rdma.MR, err
 }
 
 // newMR asks for a region over b of buf, both nil for one without memory.
-func (pd *protDomain) newMR(buf *buffer, b []byte, op abi.Op, what string, req any) (rdma.MR, error) {
+func (pd *protDomain) newMR(buf *buffer, b []byte, op abi.Op, what string, req abi.Message) (rdma.MR, error) {
 	pd.mu.Lock()
 	defer pd.mu.Unlock()
 	if pd.closed || pd.ending {

@@ -59,7 +59,7 @@ func (pd *protDomain) CreateQP(cfg rdma.QPConfig) (rdma.QP, error) {
 			return nil, errInvalid("QP with a count of %d", n)
 		}
 	}
-	req := abi.CreateQPRequest{PD: pd.handle, SendCQ: scq.handle, RecvCQ: rcq.handle, Caps: abi.QPCaps{
+	req := &abi.CreateQPRequest{PD: pd.handle, SendCQ: scq.handle, RecvCQ: rcq.handle, Caps: abi.QPCaps{
 		MaxSendWR: uint32(max(cfg.MaxSendWR, 1)), MaxRecvWR: uint32(max(cfg.MaxRecvWR, 1)),
 		MaxSendSGE: uint32(max(cfg.MaxSendSGE, 1)), MaxRecvSGE: uint32(max(cfg.MaxRecvSGE, 1)),
 		MaxInline: uint32(cfg.MaxInline),
@@ -76,7 +76,7 @@ func (pd *protDomain) CreateQP(cfg rdma.QPConfig) (rdma.QP, error) {
 		return nil, errClosed("PD")
 	}
 	var rep abi.CreateQPReply
-	fds, err := d.c.rpc(abi.OpCreateQP, "create QP", req, &rep, -1, 1)
+	fds, err := d.c.rpc(abi.OpCreateQP, "create QP", req, &rep, -1)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func (pd *protDomain) CreateQP(cfg rdma.QPConfig) (rdma.QP, error) {
 	if err != nil {
 		return nil, d.c.die(goneBecause(err))
 	}
-	q, err := newQueuePair(pd, scq, rcq, srq, cfg, &req, &rep, mem)
+	q, err := newQueuePair(pd, scq, rcq, srq, cfg, req, &rep, mem)
 	if err != nil {
 		mem.Release()
 		return nil, d.c.die(goneBecause(err))
@@ -175,8 +175,8 @@ func qpState(s uint32) rdma.QPState {
 
 // Abort implements rdma.QP.
 func (q *queuePair) Abort() error {
-	req := abi.ModifyQPRequest{QP: q.handle, Mask: abi.ModifyQPState, State: abi.StateErr}
-	return q.d.c.call(abi.OpModifyQP, "abort QP", req, &abi.EmptyReply{})
+	req := &abi.ModifyQPRequest{QP: q.handle, Mask: abi.ModifyQPState, State: abi.StateErr}
+	return q.d.c.call(abi.OpModifyQP, "abort QP", req, &abi.Empty{})
 }
 
 // Close implements rdma.QP. Completions that have not been polled are lost; a connection ends.

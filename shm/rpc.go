@@ -20,9 +20,8 @@ const maxReplyFDs = 2
 type call struct {
 	op       abi.Op
 	what     string // for errors
-	req, rep any
+	req, rep abi.Message
 	fd       int // a descriptor that goes with it; -1: none
-	nfds     int // how many come with a success
 	// got is called when the reply has come, or none will, in the order of the calls of all, with no lock of the Client's held; nil: nothing.
 	// It must not wait nor call the daemon.
 	got func(*call)
@@ -46,10 +45,10 @@ type queuedCall struct {
 }
 
 // rpc sends one request with the descriptor fd (-1: none) and takes its reply. The daemon answers
-// without waiting for the network. A refusal is a *CallError. Exactly nfds descriptors come with a
-// success and belong to the caller.
-func (c *Client) rpc(op abi.Op, what string, req, rep any, fd, nfds int) (fds []int, err error) {
-	k := &call{op: op, what: what, req: req, rep: rep, fd: fd, nfds: nfds}
+// without waiting for the network. A refusal is a *CallError. The descriptors that come with a
+// success belong to the caller: Op.Gives says how many.
+func (c *Client) rpc(op abi.Op, what string, req, rep abi.Message, fd int) (fds []int, err error) {
+	k := &call{op: op, what: what, req: req, rep: rep, fd: fd}
 	c.rpcs(k)
 	return k.fds, k.err
 }
@@ -155,15 +154,15 @@ func (c *Client) reply(k *call) (fds []int, err error) {
 		}
 		return fds, &CallError{Op: k.what, Errno: syscall.Errno(-h.Status)}
 	}
-	if len(fds) != k.nfds {
-		return fds, c.die(errCorrupt("a reply to %v with %d descriptors, want %d", k.op, len(fds), k.nfds))
+	if len(fds) != k.op.Gives() {
+		return fds, c.die(errCorrupt("a reply to %v with %d descriptors, want %d", k.op, len(fds), k.op.Gives()))
 	}
 	return fds, nil
 }
 
 // decodeReply takes apart the reply msg to the request op and seq. rep is filled on success, and
 // where a refusal has a body.
-func decodeReply(msg []byte, op abi.Op, seq uint32, rep any) (h abi.Header, err error) {
+func decodeReply(msg []byte, op abi.Op, seq uint32, rep abi.Message) (h abi.Header, err error) {
 	h, body, err := abi.ParseMessage(msg)
 	if err != nil {
 		return h, errCorrupt("reply to %v: %v", op, err)
@@ -191,20 +190,20 @@ func (c *Client) lost(err error) error {
 }
 
 // call is rpc without descriptors.
-func (c *Client) call(op abi.Op, what string, req, rep any) error {
-	_, err := c.rpc(op, what, req, rep, -1, 0)
+func (c *Client) call(op abi.Op, what string, req, rep abi.Message) error {
+	_, err := c.rpc(op, what, req, rep, -1)
 	return err
 }
 
 // callHandle asks for something to be done to one object; the reply is a status.
 func (c *Client) callHandle(op abi.Op, what string, handle uint32) error {
-	return c.call(op, what, abi.HandleRequest{Handle: handle}, &abi.EmptyReply{})
+	return c.call(op, what, &abi.HandleRequest{Handle: handle}, &abi.Empty{})
 }
 
 // destroy is callHandle for the end of an object: what a session that is over held has gone already.
 func (c *Client) destroy(op abi.Op, what string, handle uint32) error {
 	var rep abi.DestroyReply
-	err := c.call(op, what, abi.HandleRequest{Handle: handle}, &rep)
+	err := c.call(op, what, &abi.HandleRequest{Handle: handle}, &rep)
 	if c.gone() != nil {
 		return nil
 	}

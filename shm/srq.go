@@ -31,7 +31,7 @@ func (pd *protDomain) CreateSRQ(cfg rdma.SRQConfig) (rdma.SRQ, error) {
 	if cfg.MaxWR < 0 || cfg.MaxWR > abi.MaxDepth || cfg.MaxSGE < 0 || cfg.MaxSGE > abi.MaxSGE {
 		return nil, errInvalid("SRQ of %d receives with %d SGEs", cfg.MaxWR, cfg.MaxSGE)
 	}
-	req := abi.CreateSRQRequest{
+	req := &abi.CreateSRQRequest{
 		PD: pd.handle, MaxWR: uint32(max(cfg.MaxWR, 1)), MaxSGE: uint32(max(cfg.MaxSGE, 1)),
 		MaxPerQP: int32(min(max(cfg.MaxPerQP, -1), math.MaxInt32)),
 	}
@@ -41,7 +41,7 @@ func (pd *protDomain) CreateSRQ(cfg rdma.SRQConfig) (rdma.SRQ, error) {
 		return nil, errClosed("PD")
 	}
 	var rep abi.CreateSRQReply
-	fds, err := d.c.rpc(abi.OpCreateSRQ, "create SRQ", req, &rep, -1, 1)
+	fds, err := d.c.rpc(abi.OpCreateSRQ, "create SRQ", req, &rep, -1)
 	if err != nil {
 		return nil, err
 	}
@@ -81,14 +81,14 @@ func (q *sharedQueue) SetLimit(n int) error {
 	if n < 0 || n > q.cfg.MaxWR {
 		return errInvalid("limit of %d for an SRQ of %d receives", n, q.cfg.MaxWR)
 	}
-	req := abi.ModifySRQRequest{SRQ: q.handle, Mask: abi.ModifySRQLimit, Limit: uint32(n)}
-	return q.d.c.call(abi.OpModifySRQ, "set the limit of an SRQ", req, &abi.EmptyReply{})
+	req := &abi.ModifySRQRequest{SRQ: q.handle, Mask: abi.ModifySRQLimit, Limit: uint32(n)}
+	return q.d.c.call(abi.OpModifySRQ, "set the limit of an SRQ", req, &abi.Empty{})
 }
 
 // Limit implements rdma.SRQ.
 func (q *sharedQueue) Limit() (int, error) {
 	var rep abi.QuerySRQReply
-	if err := q.d.c.call(abi.OpQuerySRQ, "query SRQ", abi.HandleRequest{Handle: q.handle}, &rep); err != nil {
+	if err := q.d.c.call(abi.OpQuerySRQ, "query SRQ", &abi.HandleRequest{Handle: q.handle}, &rep); err != nil {
 		return 0, err
 	}
 	return int(rep.Limit), nil

@@ -1,7 +1,7 @@
+/* Generated from shm/abi by go generate; do not edit. */
 /*
- * The ring ABI between the daemon and a program: the layout of shared memory, and the messages of
- * the control socket. It is the C side of shm/abi/layout.go, control.go and control_cm.go, and
- * a test compares every constant, offset and size in both directions.
+ * The ABI between the daemon and a program: the layout of shared memory, and the messages of the
+ * control socket.
  *
  * This file has the shared memory; abi_control.h and abi_cm.h, which it includes, the messages.
  * Hosts are 64-bit and little-endian. Every word that both sides touch is an aligned uint32_t.
@@ -21,8 +21,8 @@
 
 #define VRNIC_ABI_SIZE(type, size) \
 	_Static_assert(sizeof(struct type) == (size), "size of struct " #type)
-
-/* Shared memory. */
+#define VRNIC_ABI_OFFSET(type, field, offset) \
+	_Static_assert(__builtin_offsetof(struct type, field) == (offset), "offset of " #field)
 
 /* Version of the ABI. Majors must be equal on both sides; the smaller minor counts. */
 #define VRNIC_MAJOR			1
@@ -53,9 +53,9 @@
 #define VRNIC_POLL_YIELD		64
 
 /*
- * QP memory. An SRQ has the RQ half of it, with VRNIC_MAGIC_SRQ and its handle as VRNIC_QP_NUM; what a QP has
- * beyond that is 0. A QP that takes its receives from an SRQ has an RQ of size 0. Indices of rings and of
- * slabs run free; sizes are powers of two.
+ * QP memory. An SRQ has the RQ half of it, with VRNIC_MAGIC_SRQ and its handle as VRNIC_QP_NUM;
+ * what a QP has beyond that is 0. A QP that takes its receives from an SRQ has an RQ of size 0.
+ * Indices of rings and of slabs run free; sizes are powers of two.
  */
 #define VRNIC_QP_MAGIC			0	/* line 0 is const */
 #define VRNIC_QP_NUM			4
@@ -79,7 +79,8 @@
 #define VRNIC_QP_RQ_HEAD		196	/* receive WQEs taken */
 #define VRNIC_QP_STATE			200	/* an ibv_qp_state, below */
 #define VRNIC_QP_TX_SLAB_CONS		204	/* octets of retired requests */
-#define VRNIC_QP_ERROR			208	/* cause of the end: VRNIC_ERROR_VALID | VRNIC_ERROR_REMOTE | vendor_err, or 0 */
+/* cause of the end: VRNIC_ERROR_VALID | VRNIC_ERROR_REMOTE | vendor_err, or 0 */
+#define VRNIC_QP_ERROR			208
 #define VRNIC_QP_RX_SLAB_PROD		212	/* octets of completed receives */
 #define VRNIC_QP_RQ_STARVED		256	/* line 4 daemon: ring the bell for the next receive */
 #define VRNIC_QP_HEADER_LEN		320
@@ -99,22 +100,26 @@
 /*
  * Send WQE. Some operations use words in a way of their own:
  *
- * - Immediate data: its eight octets as on the wire at VRNIC_SQ_IMM, four of them, and VRNIC_SQ_IMM_LOW.
- * - Atomics: VRNIC_SQ_CMP_ADD and VRNIC_SQ_SWAP; the masked ones have one SGE and their masks behind it.
- * - BIND_MW and REG_MR: VRNIC_SQ_RKEY is the new key, VRNIC_SQ_REMOTE_ADDR the address of the first octet in the
- * region, VRNIC_SQ_CMP_ADD how many there are, VRNIC_SQ_SWAP the access. The one SGE, of length 0, has the
- * region's lkey, and as its address what the peer calls the first octet (0: zero based).
+ * - Immediate data: its eight octets as on the wire at VRNIC_SQ_IMM, four of them, and
+ *   VRNIC_SQ_IMM_LOW.
+ * - Atomics: VRNIC_SQ_CMP_ADD and VRNIC_SQ_SWAP; the masked ones have one SGE and their masks
+ *   behind it.
+ * - BIND_MW and REG_MR: VRNIC_SQ_RKEY is the new key, VRNIC_SQ_REMOTE_ADDR the address of the first
+ *   octet in the region, VRNIC_SQ_CMP_ADD how many there are, VRNIC_SQ_SWAP the access. The one
+ *   SGE, of length 0, has the region's lkey, and as its address what the peer calls the first octet
+ *   (0: zero based).
  */
 #define VRNIC_SQ_WR_ID			0	/* u64 */
 #define VRNIC_SQ_OP			8	/* u8, enum ibv_wr_opcode */
 #define VRNIC_SQ_FLAGS			9	/* u8, VRNIC_SQ_SIGNALED... */
 #define VRNIC_SQ_NUM_SGE		10	/* u16 */
-#define VRNIC_SQ_LENGTH			12	/* octets of the message: the sum of the SGEs, of inline or of the slab range */
+/* octets of the message: the sum of the SGEs, of inline or of the slab range */
+#define VRNIC_SQ_LENGTH			12
 #define VRNIC_SQ_REMOTE_ADDR		16	/* u64 */
 #define VRNIC_SQ_RKEY			24
 #define VRNIC_SQ_IMM			28	/* immediate data in wire order, or the key to invalidate in host order */
-#define VRNIC_SQ_IMM_LOW		32	/* the low half of VRNIC_SQ_CMP_ADD */
 #define VRNIC_SQ_CMP_ADD		32	/* u64 */
+#define VRNIC_SQ_IMM_LOW		32	/* the low half of VRNIC_SQ_CMP_ADD */
 #define VRNIC_SQ_SWAP			40	/* u64 */
 #define VRNIC_SQ_SGE			48	/* SGEs, or inline octets, or the u32 offset into the tx slab */
 #define VRNIC_SQ_CMP_MASK		64	/* u64, of masked atomics */
@@ -160,96 +165,18 @@
 #define VRNIC_CQE_VENDOR_ERR		16
 #define VRNIC_CQE_BYTE_LEN		20
 #define VRNIC_CQE_IMM			24	/* immediate data in wire order, or the invalidated key in host order */
-#define VRNIC_CQE_QP_NUM		28
+#define VRNIC_CQE_QPN			28
 #define VRNIC_CQE_SRC_QP		32	/* with immediate data: its last four octets, in wire order */
 #define VRNIC_CQE_WC_FLAGS		36
 #define VRNIC_CQE_SQ_DONE		40
 #define VRNIC_CQE_COOKIE		44
-#define VRNIC_CQE_SLAB_OFF		48	/* where in the rx slab the message is; VRNIC_NO_SLAB: in the receive's memory */
+/* where in the rx slab the message is; VRNIC_NO_SLAB: in the receive's memory */
+#define VRNIC_CQE_SLAB_OFF		48
 #define VRNIC_CQE_SLAB_LEN		52
 #define VRNIC_CQE_TIMESTAMP		56	/* u64, CLOCK_MONOTONIC nanoseconds */
 #define VRNIC_CQE_LEN			64
 
 #define VRNIC_NO_SLAB			0xffffffffu
-
-/*
- * The same, as structs: for a CQE that has been copied out, and for WQEs that are made in place.
- * A send WQE goes on with SGEs, inline octets or the offset into the slab, a receive WQE with SGEs.
- */
-struct vrnic_sge {
-	uint64_t addr;
-	uint32_t length;
-	uint32_t lkey;
-};
-
-struct vrnic_send_wqe {
-	uint64_t wr_id;
-	uint8_t op;
-	uint8_t flags;
-	uint16_t num_sge;
-	uint32_t length;
-	uint64_t remote_addr;
-	uint32_t rkey;
-	uint32_t imm;
-	uint64_t cmp_add;
-	uint64_t swap;
-};
-
-struct vrnic_recv_wqe {
-	uint64_t wr_id;
-	uint32_t num_sge;
-	uint32_t cookie;
-};
-
-struct vrnic_cqe {
-	uint64_t wr_id;
-	uint32_t status;
-	uint32_t opcode;
-	uint32_t vendor_err;
-	uint32_t byte_len;
-	uint32_t imm;
-	uint32_t qpn;
-	uint32_t src_qp;
-	uint32_t wc_flags;
-	uint32_t sq_done;
-	uint32_t cookie;
-	uint32_t slab_off;
-	uint32_t slab_len;
-	uint64_t timestamp;
-};
-
-#define VRNIC_ABI_OFFSET(type, field, offset) \
-	_Static_assert(__builtin_offsetof(struct type, field) == (offset), "offset of " #field " in struct " #type)
-VRNIC_ABI_SIZE(vrnic_sge, VRNIC_SGE_LEN);
-VRNIC_ABI_OFFSET(vrnic_sge, length, VRNIC_SGE_LENGTH);
-VRNIC_ABI_OFFSET(vrnic_sge, lkey, VRNIC_SGE_LKEY);
-VRNIC_ABI_SIZE(vrnic_send_wqe, VRNIC_SQ_SGE);
-VRNIC_ABI_OFFSET(vrnic_send_wqe, op, VRNIC_SQ_OP);
-VRNIC_ABI_OFFSET(vrnic_send_wqe, flags, VRNIC_SQ_FLAGS);
-VRNIC_ABI_OFFSET(vrnic_send_wqe, num_sge, VRNIC_SQ_NUM_SGE);
-VRNIC_ABI_OFFSET(vrnic_send_wqe, length, VRNIC_SQ_LENGTH);
-VRNIC_ABI_OFFSET(vrnic_send_wqe, remote_addr, VRNIC_SQ_REMOTE_ADDR);
-VRNIC_ABI_OFFSET(vrnic_send_wqe, rkey, VRNIC_SQ_RKEY);
-VRNIC_ABI_OFFSET(vrnic_send_wqe, imm, VRNIC_SQ_IMM);
-VRNIC_ABI_OFFSET(vrnic_send_wqe, cmp_add, VRNIC_SQ_CMP_ADD);
-VRNIC_ABI_OFFSET(vrnic_send_wqe, swap, VRNIC_SQ_SWAP);
-VRNIC_ABI_SIZE(vrnic_recv_wqe, VRNIC_RQ_SGE);
-VRNIC_ABI_OFFSET(vrnic_recv_wqe, num_sge, VRNIC_RQ_NUM_SGE);
-VRNIC_ABI_OFFSET(vrnic_recv_wqe, cookie, VRNIC_RQ_COOKIE);
-VRNIC_ABI_SIZE(vrnic_cqe, VRNIC_CQE_LEN);
-VRNIC_ABI_OFFSET(vrnic_cqe, status, VRNIC_CQE_STATUS);
-VRNIC_ABI_OFFSET(vrnic_cqe, opcode, VRNIC_CQE_OPCODE);
-VRNIC_ABI_OFFSET(vrnic_cqe, vendor_err, VRNIC_CQE_VENDOR_ERR);
-VRNIC_ABI_OFFSET(vrnic_cqe, byte_len, VRNIC_CQE_BYTE_LEN);
-VRNIC_ABI_OFFSET(vrnic_cqe, imm, VRNIC_CQE_IMM);
-VRNIC_ABI_OFFSET(vrnic_cqe, qpn, VRNIC_CQE_QP_NUM);
-VRNIC_ABI_OFFSET(vrnic_cqe, src_qp, VRNIC_CQE_SRC_QP);
-VRNIC_ABI_OFFSET(vrnic_cqe, wc_flags, VRNIC_CQE_WC_FLAGS);
-VRNIC_ABI_OFFSET(vrnic_cqe, sq_done, VRNIC_CQE_SQ_DONE);
-VRNIC_ABI_OFFSET(vrnic_cqe, cookie, VRNIC_CQE_COOKIE);
-VRNIC_ABI_OFFSET(vrnic_cqe, slab_off, VRNIC_CQE_SLAB_OFF);
-VRNIC_ABI_OFFSET(vrnic_cqe, slab_len, VRNIC_CQE_SLAB_LEN);
-VRNIC_ABI_OFFSET(vrnic_cqe, timestamp, VRNIC_CQE_TIMESTAMP);
 
 /* Completion channel memory. */
 #define VRNIC_CHAN_MAGIC		0	/* line 0 is const */
@@ -268,17 +195,101 @@ VRNIC_ABI_OFFSET(vrnic_cqe, timestamp, VRNIC_CQE_TIMESTAMP);
 #define VRNIC_MAX_CQ_DEPTH		(1u << 20)	/* slots of a CQ: those of many QPs complete there */
 #define VRNIC_MAX_SGE			32	/* SGEs of a WQE */
 #define VRNIC_MAX_INLINE		1024	/* inline octets of a WQE */
-#define VRNIC_MIN_INLINE		64	/* what a QP gets at least; so a stride has room for the masks of an atomic */
+/* what a QP gets at least; so a stride has room for the masks of an atomic */
+#define VRNIC_MIN_INLINE		64
 #define VRNIC_MAX_SLAB			(1u << 20)
 #define VRNIC_MIN_SLAB			64	/* and the granularity of slabs */
 
 /*
- * VRNIC_MAX_SLAB_RECV is the longest receive that goes through an rx slab: copying more costs more than
- * the daemon's access to the program's memory.
+ * VRNIC_MAX_SLAB_RECV is the longest receive that goes through an rx slab: copying more costs more
+ * than the daemon's access to the program's memory.
  */
 #define VRNIC_MAX_SLAB_RECV		8192
-#define VRNIC_MAX_SQ_STRIDE		1088	/* roundup64(VRNIC_SQ_SGE + max(VRNIC_SGE_LEN*VRNIC_MAX_SGE, VRNIC_MAX_INLINE)) */
-#define VRNIC_MAX_RQ_STRIDE		(VRNIC_RQ_SGE + VRNIC_SGE_LEN*VRNIC_MAX_SGE)
+
+/* roundup64(VRNIC_SQ_SGE + max(VRNIC_SGE_LEN*VRNIC_MAX_SGE, VRNIC_MAX_INLINE)) */
+#define VRNIC_MAX_SQ_STRIDE		1088
+#define VRNIC_MAX_RQ_STRIDE		(VRNIC_RQ_SGE + (VRNIC_SGE_LEN * VRNIC_MAX_SGE))
+
+/*
+ * The same, as structs: for a CQE that has been copied out, and for WQEs that are made in place.
+ * A send WQE goes on with SGEs, inline octets or the offset into the slab, a receive WQE with SGEs.
+ */
+struct vrnic_sge {
+	uint64_t addr;
+	uint32_t length;
+	uint32_t lkey;
+};
+VRNIC_ABI_SIZE(vrnic_sge, VRNIC_SGE_LEN);
+VRNIC_ABI_OFFSET(vrnic_sge, addr, VRNIC_SGE_ADDR);
+VRNIC_ABI_OFFSET(vrnic_sge, length, VRNIC_SGE_LENGTH);
+VRNIC_ABI_OFFSET(vrnic_sge, lkey, VRNIC_SGE_LKEY);
+
+struct vrnic_send_wqe {
+	uint64_t wr_id;
+	uint8_t op;
+	uint8_t flags;
+	uint16_t num_sge;
+	uint32_t length;
+	uint64_t remote_addr;
+	uint32_t rkey;
+	uint32_t imm;
+	uint64_t cmp_add;
+	uint64_t swap;
+};
+VRNIC_ABI_SIZE(vrnic_send_wqe, VRNIC_SQ_SGE);
+VRNIC_ABI_OFFSET(vrnic_send_wqe, wr_id, VRNIC_SQ_WR_ID);
+VRNIC_ABI_OFFSET(vrnic_send_wqe, op, VRNIC_SQ_OP);
+VRNIC_ABI_OFFSET(vrnic_send_wqe, flags, VRNIC_SQ_FLAGS);
+VRNIC_ABI_OFFSET(vrnic_send_wqe, num_sge, VRNIC_SQ_NUM_SGE);
+VRNIC_ABI_OFFSET(vrnic_send_wqe, length, VRNIC_SQ_LENGTH);
+VRNIC_ABI_OFFSET(vrnic_send_wqe, remote_addr, VRNIC_SQ_REMOTE_ADDR);
+VRNIC_ABI_OFFSET(vrnic_send_wqe, rkey, VRNIC_SQ_RKEY);
+VRNIC_ABI_OFFSET(vrnic_send_wqe, imm, VRNIC_SQ_IMM);
+VRNIC_ABI_OFFSET(vrnic_send_wqe, cmp_add, VRNIC_SQ_CMP_ADD);
+VRNIC_ABI_OFFSET(vrnic_send_wqe, swap, VRNIC_SQ_SWAP);
+
+struct vrnic_recv_wqe {
+	uint64_t wr_id;
+	uint32_t num_sge;
+	uint32_t cookie;
+};
+VRNIC_ABI_SIZE(vrnic_recv_wqe, VRNIC_RQ_SGE);
+VRNIC_ABI_OFFSET(vrnic_recv_wqe, wr_id, VRNIC_RQ_WR_ID);
+VRNIC_ABI_OFFSET(vrnic_recv_wqe, num_sge, VRNIC_RQ_NUM_SGE);
+VRNIC_ABI_OFFSET(vrnic_recv_wqe, cookie, VRNIC_RQ_COOKIE);
+
+struct vrnic_cqe {
+	uint64_t wr_id;
+	uint32_t status;
+	uint32_t opcode;
+	uint32_t vendor_err;
+	uint32_t byte_len;
+	uint32_t imm;
+	uint32_t qpn;
+	uint32_t src_qp;
+	uint32_t wc_flags;
+	uint32_t sq_done;
+	uint32_t cookie;
+	uint32_t slab_off;
+	uint32_t slab_len;
+	uint64_t timestamp;
+};
+VRNIC_ABI_SIZE(vrnic_cqe, VRNIC_CQE_LEN);
+VRNIC_ABI_OFFSET(vrnic_cqe, wr_id, VRNIC_CQE_WR_ID);
+VRNIC_ABI_OFFSET(vrnic_cqe, status, VRNIC_CQE_STATUS);
+VRNIC_ABI_OFFSET(vrnic_cqe, opcode, VRNIC_CQE_OPCODE);
+VRNIC_ABI_OFFSET(vrnic_cqe, vendor_err, VRNIC_CQE_VENDOR_ERR);
+VRNIC_ABI_OFFSET(vrnic_cqe, byte_len, VRNIC_CQE_BYTE_LEN);
+VRNIC_ABI_OFFSET(vrnic_cqe, imm, VRNIC_CQE_IMM);
+VRNIC_ABI_OFFSET(vrnic_cqe, qpn, VRNIC_CQE_QPN);
+VRNIC_ABI_OFFSET(vrnic_cqe, src_qp, VRNIC_CQE_SRC_QP);
+VRNIC_ABI_OFFSET(vrnic_cqe, wc_flags, VRNIC_CQE_WC_FLAGS);
+VRNIC_ABI_OFFSET(vrnic_cqe, sq_done, VRNIC_CQE_SQ_DONE);
+VRNIC_ABI_OFFSET(vrnic_cqe, cookie, VRNIC_CQE_COOKIE);
+VRNIC_ABI_OFFSET(vrnic_cqe, slab_off, VRNIC_CQE_SLAB_OFF);
+VRNIC_ABI_OFFSET(vrnic_cqe, slab_len, VRNIC_CQE_SLAB_LEN);
+VRNIC_ABI_OFFSET(vrnic_cqe, timestamp, VRNIC_CQE_TIMESTAMP);
+
 
 #include "abi_control.h"
 #include "abi_cm.h"

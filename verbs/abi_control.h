@@ -1,3 +1,4 @@
+/* Generated from shm/abi by go generate; do not edit. */
 #ifndef VRNIC_ABI_CONTROL_H
 #define VRNIC_ABI_CONTROL_H
 
@@ -5,34 +6,73 @@
 #error "include abi.h"
 #endif
 
-/* Control socket: SOCK_SEQPACKET, one request at a time, nothing unsolicited. */
-
 /* VRNIC_MAX_MESSAGE is the most that one message holds, header included. */
 #define VRNIC_MAX_MESSAGE		4096
 
-/* VRNIC_HEADER_LEN is the length of struct vrnic_header. */
+/* VRNIC_HEADER_LEN is the length of the encoded struct vrnic_header. */
 #define VRNIC_HEADER_LEN		16
 
-/* Begins every message. */
-struct vrnic_header {
-	uint16_t op;
-	uint16_t flags;	/* none is known: zero */
-	uint32_t seq;	/* the reply repeats the request's */
-	int32_t status;	/* 0 or -errno; 0 in a request */
-	uint32_t len;	/* octets that follow */
-};
-VRNIC_ABI_SIZE(vrnic_header, 16);
+/*
+ * VRNIC_DEVICE_NAME_LEN is the space for a device's name, zero padded. VRNIC_MAX_DEVICES is how
+ * many names HELLO returns; further ones are found by QUERY_DEVICE.
+ */
+#define VRNIC_DEVICE_NAME_LEN		32
+#define VRNIC_MAX_DEVICES		64
 
+/* VRNIC_MAX_ADDRS is how many addresses of a device QUERY_DEVICE returns. */
+#define VRNIC_MAX_ADDRS			16
+
+/* Kinds of object in an struct vrnic_async_event. */
+#define VRNIC_OBJ_NONE			0
+#define VRNIC_OBJ_CQ			1
+#define VRNIC_OBJ_QP			2
+#define VRNIC_OBJ_SRQ			3
+
+/* Modes of REG_MR. */
+#define VRNIC_MODE_APP			0	/* the program's own memory, through the fd of SET_MEM */
+#define VRNIC_MODE_SHARED		1	/* a part of a memfd of ADD_MEM */
+
+/* Flags of REREG_MR: enum ibv_rereg_mr_flags. */
+#define VRNIC_REREG_TRANSLATION		1	/* Addr, Length, IOVA, Offset, Mode and Mem */
+#define VRNIC_REREG_PD			2
+#define VRNIC_REREG_ACCESS		4
+
+/* Mask of MODIFY_SRQ: enum ibv_srq_attr_mask, of which the change of MaxWR is EOPNOTSUPP. */
+#define VRNIC_MODIFY_SRQ_MAX_WR		1
+#define VRNIC_MODIFY_SRQ_LIMIT		2
+
+/* Flags of CREATE_QP. */
+#define VRNIC_CREATE_QP_SIG_ALL		1	/* every send request completes visibly */
+/* after a graceful end the QP is in VRNIC_STATE_ERR, not in VRNIC_STATE_INIT */
+#define VRNIC_CREATE_QP_END_IN_ERROR	2
+
+/* Mask of MODIFY_QP. */
+#define VRNIC_MODIFY_QP_STATE		1
+
+/* Limits of LIST. */
+#define VRNIC_LIST_DEV			1
+#define VRNIC_LIST_QP			2
+#define VRNIC_LIST_MR			3
+#define VRNIC_LIST_CQ			4
+#define VRNIC_LIST_CM			5
+#define VRNIC_LIST_CLIENT		6
+#define VRNIC_LIST_PORT			7
+#define VRNIC_LIST_DAEMON		8
+
+/* VRNIC_LIST_DATA is how much of rows one reply holds. */
+#define VRNIC_LIST_DATA			((VRNIC_MAX_MESSAGE - VRNIC_HEADER_LEN) - 16)
+
+/* The calls. Numbers are never used again. */
 #define VRNIC_OP_HELLO			1
 #define VRNIC_OP_SET_MEM		2
 #define VRNIC_OP_ADD_MEM		3
 #define VRNIC_OP_DEL_MEM		4
-#define VRNIC_OP_QUERY_DEV		5
+#define VRNIC_OP_QUERY_DEVICE		5
 #define VRNIC_OP_QUERY_PORT		6
 #define VRNIC_OP_QUERY_GID		7
 #define VRNIC_OP_CTX_OPEN		16
 #define VRNIC_OP_CTX_CLOSE		17
-#define VRNIC_OP_GET_ASYNC		18
+#define VRNIC_OP_GET_ASYNC_EVENT	18
 #define VRNIC_OP_ALLOC_PD		32
 #define VRNIC_OP_DEALLOC_PD		33
 #define VRNIC_OP_REG_MR			34
@@ -42,10 +82,9 @@ VRNIC_ABI_SIZE(vrnic_header, 16);
 #define VRNIC_OP_DEALLOC_MW		38
 #define VRNIC_OP_ALLOC_MR		39
 #define VRNIC_OP_CREATE_CHAN		48
-#define VRNIC_OP_DESTROY_CHN		49
+#define VRNIC_OP_DESTROY_CHAN		49
 #define VRNIC_OP_CREATE_CQ		50
 #define VRNIC_OP_DESTROY_CQ		51
-#define VRNIC_OP_RESIZE_CQ		52	/* EOPNOTSUPP */
 #define VRNIC_OP_CREATE_SRQ		64
 #define VRNIC_OP_MODIFY_SRQ		65
 #define VRNIC_OP_QUERY_SRQ		66
@@ -54,37 +93,66 @@ VRNIC_ABI_SIZE(vrnic_header, 16);
 #define VRNIC_OP_MODIFY_QP		69
 #define VRNIC_OP_QUERY_QP		70
 #define VRNIC_OP_DESTROY_QP		71
-
-#define VRNIC_OP_CM_CREATE_CHAN		96
-#define VRNIC_OP_CM_DESTROY_CHAN	97
-#define VRNIC_OP_CM_CREATE_ID		98
-#define VRNIC_OP_CM_DESTROY_ID		99
-#define VRNIC_OP_CM_BIND		100
-#define VRNIC_OP_CM_RESOLVE_ADDR	101
-#define VRNIC_OP_CM_RESOLVE_ROUTE	102
-#define VRNIC_OP_CM_LISTEN		103
-#define VRNIC_OP_CM_CONNECT		104
-#define VRNIC_OP_CM_ACCEPT		105
-#define VRNIC_OP_CM_REJECT		106
-#define VRNIC_OP_CM_DISCONNECT		107
-#define VRNIC_OP_CM_MIGRATE		108
-#define VRNIC_OP_CM_SET_OPTION		109
-#define VRNIC_OP_CM_INIT_QP_ATTR	110
-#define VRNIC_OP_CM_QUERY		111
-#define VRNIC_OP_CM_GET_EVENT		112
-
 #define VRNIC_OP_LIST			128
 #define VRNIC_OP_STAT			129
-#define VRNIC_OP_CAPTURE		130	/* EOPNOTSUPP */
+
+/* A struct vrnic_header begins every message. */
+struct vrnic_header {
+	uint16_t op;
+	uint16_t flags;	/* none is known: zero */
+	uint32_t seq;	/* the reply repeats the request's */
+	int32_t status;	/* 0 or -errno; 0 in a request */
+	uint32_t len;	/* octets that follow */
+};
+VRNIC_ABI_SIZE(vrnic_header, 16);
 
 /*
- * VRNIC_DEVICE_NAME_LEN is the space for a device's name, zero padded. VRNIC_MAX_DEVICES is how many names HELLO
- * returns; further ones are found by QUERY_DEVICE.
+ * A struct vrnic_handle_request names one object: DEL_MEM, CTX_CLOSE, GET_ASYNC_EVENT (a context),
+ * DEALLOC_PD, DEREG_MR, DEALLOC_MW, DESTROY_*, QUERY_QP, QUERY_SRQ, CM_DESTROY_*, CM_DISCONNECT,
+ * CM_QUERY, CM_GET_EVENT (a channel).
  */
-#define VRNIC_DEVICE_NAME_LEN		32
-#define VRNIC_MAX_DEVICES		64
+struct vrnic_handle_request {
+	uint32_t handle;
+	uint32_t pad;
+};
+VRNIC_ABI_SIZE(vrnic_handle_request, 8);
 
-/* Must come first, within the time that the daemon allows. */
+/*
+ * A struct vrnic_destroy_reply says how many async events of the object the client has been given
+ * (it may wait until they are acknowledged), and how many were dropped, whose tokens it takes back.
+ */
+struct vrnic_destroy_reply {
+	uint32_t reported;
+	uint32_t tokens;
+};
+VRNIC_ABI_SIZE(vrnic_destroy_reply, 8);
+
+/* A struct vrnic_prefix is an address of a device. family 0 is none. */
+struct vrnic_prefix {
+	uint16_t family;	/* VRNIC_AF_INET, VRNIC_AF_INET6 */
+	uint16_t bits;
+	uint32_t pad;
+	uint8_t addr[16];	/* IPv4 in the first four */
+};
+VRNIC_ABI_SIZE(vrnic_prefix, 24);
+
+/*
+ * struct vrnic_qp_caps sizes a QP. With an SRQ max_recv_wr, max_recv_sge and rx_slab are 0 in the
+ * reply.
+ */
+struct vrnic_qp_caps {
+	uint32_t max_send_wr;
+	uint32_t max_recv_wr;
+	uint32_t max_send_sge;
+	uint32_t max_recv_sge;
+	uint32_t max_inline;
+	uint32_t tx_slab;	/* octets of slab for sends: a power of two, or 0 for none */
+	uint32_t rx_slab;	/* octets of slab for receives */
+	uint32_t pad;
+};
+VRNIC_ABI_SIZE(vrnic_qp_caps, 32);
+
+/* struct vrnic_hello_request must come first, within the time that the daemon allows. */
 struct vrnic_hello_request {
 	uint32_t magic;	/* VRNIC_MAGIC_HELLO */
 	uint16_t major;
@@ -95,8 +163,9 @@ struct vrnic_hello_request {
 VRNIC_ABI_SIZE(vrnic_hello_request, 32);
 
 /*
- * Carries the session memfd and the doorbell eventfd, in this order. On a mismatch of
- * versions the status is -EPROTONOSUPPORT, there is no fd, and VRNIC_MAJOR and VRNIC_MINOR are the daemon's.
+ * struct vrnic_hello_reply carries the session memfd and the doorbell eventfd, in this order. On a
+ * mismatch of versions the status is -EPROTONOSUPPORT, there is no fd, and major and minor are the
+ * daemon's.
  */
 struct vrnic_hello_reply {
 	uint32_t magic;
@@ -109,20 +178,22 @@ struct vrnic_hello_reply {
 };
 VRNIC_ABI_SIZE(vrnic_hello_reply, 2072);
 
-/* Carries the client's /proc/self/mem, open for reading and writing. */
+/*
+ * struct vrnic_set_mem_request carries the client's /proc/self/mem, open for reading and writing.
+ */
 struct vrnic_set_mem_request {
 	uint64_t nonce_addr;	/* where the client has mapped the session page's nonce */
 };
 VRNIC_ABI_SIZE(vrnic_set_mem_request, 8);
 
-/* Carries a sealed memfd. */
+/* struct vrnic_add_mem_request carries a sealed memfd. */
 struct vrnic_add_mem_request {
 	uint32_t flags;	/* none is known */
 	uint32_t pad;
 };
 VRNIC_ABI_SIZE(vrnic_add_mem_request, 8);
 
-/* Size is that of the memfd. */
+/* struct vrnic_add_mem_reply: size is that of the memfd. */
 struct vrnic_add_mem_reply {
 	uint32_t mem;
 	uint32_t pad;
@@ -131,35 +202,16 @@ struct vrnic_add_mem_reply {
 VRNIC_ABI_SIZE(vrnic_add_mem_reply, 16);
 
 /*
- * Names one object: DEL_MEM, CTX_CLOSE, GET_ASYNC_EVENT (a context), DEALLOC_PD,
- * DEREG_MR, DEALLOC_MW, DESTROY_*, QUERY_QP, QUERY_SRQ, CM_DESTROY_*, CM_DISCONNECT, CM_QUERY, CM_GET_EVENT (a channel).
+ * struct vrnic_query_device_request: device counts from 0 in the order of struct
+ * vrnic_hello_reply.devices; ENODEV beyond the last.
  */
-struct vrnic_handle_request {
-	uint32_t handle;
-	uint32_t pad;
-};
-VRNIC_ABI_SIZE(vrnic_handle_request, 8);
-
-/* Device counts from 0 in the order of hello_reply.devices; ENODEV beyond the last. */
 struct vrnic_query_device_request {
 	uint32_t device;
 	uint32_t pad;
 };
 VRNIC_ABI_SIZE(vrnic_query_device_request, 8);
 
-/* VRNIC_MAX_ADDRS is how many addresses of a device QUERY_DEVICE returns. */
-#define VRNIC_MAX_ADDRS			16
-
-/* An address of a device; family 0: none. */
-struct vrnic_prefix {
-	uint16_t family;	/* VRNIC_AF_INET, VRNIC_AF_INET6 */
-	uint16_t bits;
-	uint32_t pad;
-	uint8_t addr[16];	/* IPv4 in the first four */
-};
-VRNIC_ABI_SIZE(vrnic_prefix, 24);
-
-/* Describes a device and its limits for this session. */
+/* struct vrnic_query_device_reply describes a device and its limits for this session. */
 struct vrnic_query_device_reply {
 	char name[VRNIC_DEVICE_NAME_LEN];
 	uint64_t guid;
@@ -191,14 +243,14 @@ struct vrnic_query_device_reply {
 };
 VRNIC_ABI_SIZE(vrnic_query_device_reply, 552);
 
-/* Ports count from 1. */
+/* struct vrnic_query_port_request: ports count from 1. */
 struct vrnic_query_port_request {
 	uint32_t device;
 	uint32_t port;
 };
 VRNIC_ABI_SIZE(vrnic_query_port_request, 8);
 
-/* struct ibv_port_attr, as far as an RNIC has something to say. */
+/* struct vrnic_query_port_reply is struct ibv_port_attr, as far as an RNIC has something to say. */
 struct vrnic_query_port_reply {
 	uint32_t state;	/* enum ibv_port_state: 4 active */
 	uint32_t max_mtu;	/* enum ibv_mtu */
@@ -213,7 +265,7 @@ struct vrnic_query_port_reply {
 };
 VRNIC_ABI_SIZE(vrnic_query_port_reply, 40);
 
-/* Asks for entry index of a port's GID table. */
+/* struct vrnic_query_gid_request asks for entry index of a port's GID table. */
 struct vrnic_query_gid_request {
 	uint32_t device;
 	uint32_t port;
@@ -222,7 +274,7 @@ struct vrnic_query_gid_request {
 };
 VRNIC_ABI_SIZE(vrnic_query_gid_request, 16);
 
-/* One entry. */
+/* struct vrnic_query_gid_reply is one entry. */
 struct vrnic_query_gid_reply {
 	uint8_t gid[16];
 	uint32_t type;
@@ -230,27 +282,21 @@ struct vrnic_query_gid_reply {
 };
 VRNIC_ABI_SIZE(vrnic_query_gid_reply, 24);
 
-/* Opens a device; the context owns PDs, CQs and channels. */
+/* struct vrnic_ctx_open_request opens a device; the context owns PDs, CQs and channels. */
 struct vrnic_ctx_open_request {
 	uint32_t device;
 	uint32_t pad;
 };
 VRNIC_ABI_SIZE(vrnic_ctx_open_request, 8);
 
-/* Carries the read end of the async event pipe. */
+/* struct vrnic_ctx_open_reply carries the read end of the async event pipe. */
 struct vrnic_ctx_open_reply {
 	uint32_t ctx;
 	uint32_t pad;
 };
 VRNIC_ABI_SIZE(vrnic_ctx_open_reply, 8);
 
-/* Kinds of object in an async_event. */
-#define VRNIC_OBJ_NONE			0
-#define VRNIC_OBJ_CQ			1
-#define VRNIC_OBJ_QP			2
-#define VRNIC_OBJ_SRQ			3
-
-/* Answers GET_ASYNC_EVENT; -EAGAIN if there is none. */
+/* An struct vrnic_async_event answers GET_ASYNC_EVENT; -EAGAIN if there is none. */
 struct vrnic_async_event {
 	uint32_t type;	/* enum ibv_event_type */
 	uint32_t kind;	/* VRNIC_OBJ_CQ... */
@@ -259,27 +305,24 @@ struct vrnic_async_event {
 };
 VRNIC_ABI_SIZE(vrnic_async_event, 16);
 
-/* Makes a PD of a context. */
+/* struct vrnic_alloc_pd_request makes a PD of a context. */
 struct vrnic_alloc_pd_request {
 	uint32_t ctx;
 	uint32_t pad;
 };
 VRNIC_ABI_SIZE(vrnic_alloc_pd_request, 8);
 
-/* The name of it. */
+/* struct vrnic_alloc_pd_reply names it. */
 struct vrnic_alloc_pd_reply {
 	uint32_t pd;
 	uint32_t pad;
 };
 VRNIC_ABI_SIZE(vrnic_alloc_pd_reply, 8);
 
-/* Modes of REG_MR. */
-#define VRNIC_MODE_APP			0	/* the program's own memory, through the fd of SET_MEM */
-#define VRNIC_MODE_SHARED		1	/* a part of a memfd of ADD_MEM */
-
 /*
- * Registers a region. Its octets are addr.. of the program (VRNIC_MODE_APP) or offset.. of
- * mem (VRNIC_MODE_SHARED); SGEs and the peer address it from iova on.
+ * struct vrnic_reg_mr_request registers a region. Its octets are addr.. of the program
+ * (VRNIC_MODE_APP) or offset.. of mem (VRNIC_MODE_SHARED); SGEs and the peer address it from iova
+ * on.
  */
 struct vrnic_reg_mr_request {
 	uint32_t pd;
@@ -293,7 +336,7 @@ struct vrnic_reg_mr_request {
 };
 VRNIC_ABI_SIZE(vrnic_reg_mr_request, 48);
 
-/* Names the region. */
+/* struct vrnic_reg_mr_reply names the region. */
 struct vrnic_reg_mr_reply {
 	uint32_t mr;
 	uint32_t lkey;
@@ -302,14 +345,9 @@ struct vrnic_reg_mr_reply {
 };
 VRNIC_ABI_SIZE(vrnic_reg_mr_reply, 16);
 
-/* Flags of REREG_MR: enum ibv_rereg_mr_flags. */
-#define VRNIC_REREG_TRANSLATION		1	/* addr, length, iova, offset, mode and mem */
-#define VRNIC_REREG_PD			2
-#define VRNIC_REREG_ACCESS		4
-
 /*
- * Changes what flags name of a region; the other fields are zero. Its reply is REG_MR's:
- * the handle stays, the keys are new. If it fails the region is as it was.
+ * struct vrnic_rereg_mr_request changes what flags name of a region; the other fields are zero. Its
+ * reply is REG_MR's: the handle stays, the keys are new. If it fails the region is as it was.
  */
 struct vrnic_rereg_mr_request {
 	uint32_t mr;
@@ -318,9 +356,23 @@ struct vrnic_rereg_mr_request {
 };
 VRNIC_ABI_SIZE(vrnic_rereg_mr_request, 56);
 
+/* struct vrnic_alloc_mw_request makes a memory window that is not bound. */
+struct vrnic_alloc_mw_request {
+	uint32_t pd;
+	uint32_t type;	/* enum ibv_mw_type */
+};
+VRNIC_ABI_SIZE(vrnic_alloc_mw_request, 8);
+
+/* struct vrnic_alloc_mw_reply names it. */
+struct vrnic_alloc_mw_reply {
+	uint32_t mw;
+	uint32_t rkey;
+};
+VRNIC_ABI_SIZE(vrnic_alloc_mw_reply, 8);
+
 /*
- * Makes a region of at most max_len octets without memory, for REG_MR work requests. Its
- * reply is REG_MR's.
+ * struct vrnic_alloc_mr_request makes a region of at most max_len octets without memory, for REG_MR
+ * work requests. Its reply is REG_MR's.
  */
 struct vrnic_alloc_mr_request {
 	uint32_t pd;
@@ -329,35 +381,24 @@ struct vrnic_alloc_mr_request {
 };
 VRNIC_ABI_SIZE(vrnic_alloc_mr_request, 16);
 
-/* Makes a memory window that is not bound. */
-struct vrnic_alloc_mw_request {
-	uint32_t pd;
-	uint32_t type;	/* enum ibv_mw_type */
-};
-VRNIC_ABI_SIZE(vrnic_alloc_mw_request, 8);
-
-/* The name of it. */
-struct vrnic_alloc_mw_reply {
-	uint32_t mw;
-	uint32_t rkey;
-};
-VRNIC_ABI_SIZE(vrnic_alloc_mw_reply, 8);
-
-/* Makes a completion channel. */
+/* struct vrnic_create_chan_request makes a completion channel. */
 struct vrnic_create_chan_request {
 	uint32_t ctx;
 	uint32_t pad;
 };
 VRNIC_ABI_SIZE(vrnic_create_chan_request, 8);
 
-/* Carries the read end of the event pipe and the ring memfd, in this order. */
+/*
+ * struct vrnic_create_chan_reply carries the read end of the event pipe and the ring memfd, in this
+ * order.
+ */
 struct vrnic_create_chan_reply {
 	uint32_t chan;
 	uint32_t pad;
 };
 VRNIC_ABI_SIZE(vrnic_create_chan_reply, 8);
 
-/* Makes a CQ of at least cqe entries. chan 0: none. */
+/* struct vrnic_create_cq_request makes a CQ of at least cqe entries. chan 0: none. */
 struct vrnic_create_cq_request {
 	uint32_t ctx;
 	uint32_t cqe;
@@ -366,34 +407,26 @@ struct vrnic_create_cq_request {
 };
 VRNIC_ABI_SIZE(vrnic_create_cq_request, 16);
 
-/* Carries the CQ memfd. cqe is what it holds. */
+/* struct vrnic_create_cq_reply carries the cq memfd. cqe is what it holds. */
 struct vrnic_create_cq_reply {
 	uint32_t cq;
 	uint32_t cqe;
 };
 VRNIC_ABI_SIZE(vrnic_create_cq_reply, 8);
 
-/*
- * Says how many async events of the object the client has been given (it may wait
- * until they are acknowledged), and how many were dropped, whose tokens it takes back.
- */
-struct vrnic_destroy_reply {
-	uint32_t reported;
-	uint32_t tokens;
-};
-VRNIC_ABI_SIZE(vrnic_destroy_reply, 8);
-
-/* Makes a shared receive queue. */
+/* struct vrnic_create_srq_request makes a shared receive queue. */
 struct vrnic_create_srq_request {
 	uint32_t pd;
 	uint32_t max_wr;
 	uint32_t max_sge;
-	/* receives that one QP may hold: 0 is the default, below 0 no limit. */
-	int32_t max_per_qp;
+	int32_t max_per_qp;	/* max_per_qp is rdma.SRQConfig's: 0 is the default, below 0 no limit. */
 };
 VRNIC_ABI_SIZE(vrnic_create_srq_request, 16);
 
-/* Carries the SRQ memfd. The counts are those that the SRQ got: never less than asked. */
+/*
+ * struct vrnic_create_srq_reply carries the srq memfd. The counts are those that the srq got: never
+ * less than asked.
+ */
 struct vrnic_create_srq_reply {
 	uint32_t srq;
 	uint32_t bell;
@@ -402,11 +435,7 @@ struct vrnic_create_srq_reply {
 };
 VRNIC_ABI_SIZE(vrnic_create_srq_reply, 16);
 
-/* Mask of MODIFY_SRQ: enum ibv_srq_attr_mask, of which the change of max_wr is EOPNOTSUPP. */
-#define VRNIC_MODIFY_SRQ_MAX_WR		1
-#define VRNIC_MODIFY_SRQ_LIMIT		2
-
-/* Changes what mask names. */
+/* struct vrnic_modify_srq_request changes what mask names. */
 struct vrnic_modify_srq_request {
 	uint32_t srq;
 	uint32_t mask;
@@ -415,7 +444,7 @@ struct vrnic_modify_srq_request {
 };
 VRNIC_ABI_SIZE(vrnic_modify_srq_request, 16);
 
-/* Describes an SRQ. limit is 0 if none is armed. */
+/* struct vrnic_query_srq_reply describes an SRQ. limit is 0 if none is armed. */
 struct vrnic_query_srq_reply {
 	uint32_t max_wr;
 	uint32_t max_sge;
@@ -424,24 +453,7 @@ struct vrnic_query_srq_reply {
 };
 VRNIC_ABI_SIZE(vrnic_query_srq_reply, 16);
 
-/* Sizes a QP. With an SRQ max_recv_wr, max_recv_sge and rx_slab are 0 in the reply. */
-struct vrnic_qp_caps {
-	uint32_t max_send_wr;
-	uint32_t max_recv_wr;
-	uint32_t max_send_sge;
-	uint32_t max_recv_sge;
-	uint32_t max_inline;
-	uint32_t tx_slab;	/* octets of slab for sends: a power of two, or 0 for none */
-	uint32_t rx_slab;	/* octets of slab for receives */
-	uint32_t pad;
-};
-VRNIC_ABI_SIZE(vrnic_qp_caps, 32);
-
-/* Flags of CREATE_QP. */
-#define VRNIC_CREATE_QP_SIG_ALL		1	/* every send request completes visibly */
-#define VRNIC_CREATE_QP_END_IN_ERROR	2	/* after a graceful end the QP is in VRNIC_STATE_ERR and what is posted flushes, else in VRNIC_STATE_INIT */
-
-/* Makes a QP. */
+/* struct vrnic_create_qp_request makes a QP. */
 struct vrnic_create_qp_request {
 	uint32_t pd;
 	uint32_t send_cq;
@@ -453,7 +465,10 @@ struct vrnic_create_qp_request {
 };
 VRNIC_ABI_SIZE(vrnic_create_qp_request, 56);
 
-/* Carries the QP memfd. Caps are those that the QP got: never less than asked. */
+/*
+ * struct vrnic_create_qp_reply carries the qp memfd. caps are those that the qp got: never less
+ * than asked.
+ */
 struct vrnic_create_qp_reply {
 	uint32_t qp;	/* handle */
 	uint32_t qpn;
@@ -463,10 +478,9 @@ struct vrnic_create_qp_reply {
 };
 VRNIC_ABI_SIZE(vrnic_create_qp_reply, 48);
 
-/* Mask of MODIFY_QP. */
-#define VRNIC_MODIFY_QP_STATE		1
-
-/* Changes what mask names; a mask of 0 changes nothing and succeeds. */
+/*
+ * struct vrnic_modify_qp_request changes what mask names; a mask of 0 changes nothing and succeeds.
+ */
 struct vrnic_modify_qp_request {
 	uint32_t qp;
 	uint32_t mask;
@@ -475,7 +489,7 @@ struct vrnic_modify_qp_request {
 };
 VRNIC_ABI_SIZE(vrnic_modify_qp_request, 16);
 
-/* Describes a QP. */
+/* struct vrnic_query_qp_reply describes a QP. */
 struct vrnic_query_qp_reply {
 	uint32_t state;
 	uint32_t qpn;
@@ -487,22 +501,9 @@ struct vrnic_query_qp_reply {
 };
 VRNIC_ABI_SIZE(vrnic_query_qp_reply, 56);
 
-/* Limits of LIST. */
-#define VRNIC_LIST_DEV			1
-#define VRNIC_LIST_QP			2
-#define VRNIC_LIST_MR			3
-#define VRNIC_LIST_CQ			4
-#define VRNIC_LIST_CM			5
-#define VRNIC_LIST_CLIENT		6
-#define VRNIC_LIST_PORT			7
-#define VRNIC_LIST_DAEMON		8
-
-/* VRNIC_LIST_DATA is how much of rows one reply holds. */
-#define VRNIC_LIST_DATA			(VRNIC_MAX_MESSAGE - VRNIC_HEADER_LEN - 16)
-
 /*
- * Asks for rows (LIST, STAT). cursor 0 takes a fresh snapshot; next of the reply goes
- * on in it. kind is unused by STAT.
+ * struct vrnic_list_request asks for rows (LIST, STAT). cursor 0 takes a fresh snapshot; Next of
+ * the reply goes on in it. kind is unused by STAT.
  */
 struct vrnic_list_request {
 	uint32_t kind;
@@ -511,7 +512,9 @@ struct vrnic_list_request {
 };
 VRNIC_ABI_SIZE(vrnic_list_request, 16);
 
-/* Holds whole rows, each a JSON object and a newline. next 0: that was all. */
+/*
+ * struct vrnic_list_reply holds whole rows, each a JSON object and a newline. next 0: that was all.
+ */
 struct vrnic_list_reply {
 	uint64_t next;
 	uint32_t len;

@@ -78,6 +78,7 @@ var layers = map[string][]string{
 	"shm/osmem":              {std, sys, module + "shm/abi"},
 	"shm/ring":               {std, module + "rdma", module + "shm/abi"},
 	"shm/abi":                {std, module + "rdma"},
+	"shm/abi/internal/gen":   {std},
 	"shm/shmtest": {std, sys, module + "rdma", module + "shm/server", module + "shm/abi",
 		module + "shm/ring", module + "shm/osmem"},
 

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"reflect"
-	"sync"
 	"syscall"
 )
 
@@ -24,12 +22,24 @@ func IsViolation(err error) bool {
 	return errors.As(err, &pe)
 }
 
-// AppendMessage appends the header and the encoding of body, one of the structs of this package or a
-// pointer to it. Host byte order.
-func AppendMessage(b []byte, h Header, body any) []byte {
-	v := octetsOf(body)
+// A Message is what follows a header: a pointer to one of the structs of messages.go, or to Empty. They have
+// no hidden padding, so their octets in memory are their encoding.
+type Message interface {
+	octets() []byte // of the struct itself
+	padZero() bool  // reports whether its fields named Pad are zero
+}
+
+// Empty is a request or a reply without octets: a reply has a status all the same.
+type Empty struct{}
+
+func (*Empty) octets() []byte { return nil }
+func (*Empty) padZero() bool  { return true }
+
+// AppendMessage appends the header and the encoding of body.
+func AppendMessage(b []byte, h Header, body Message) []byte {
+	v := body.octets()
 	h.Len = uint32(len(v))
-	return append(append(b, headerOctets(&h)...), v...)
+	return append(append(b, h.octets()...), v...)
 }
 
 // ParseMessage splits a message. body aliases msg. An error is a *ProtocolError.
@@ -40,18 +50,18 @@ func ParseMessage(msg []byte) (h Header, body []byte, err error) {
 	if len(msg) < HeaderLen {
 		return h, nil, Violation("message of %d octets has no header", len(msg))
 	}
-	copy(headerOctets(&h), msg)
+	copy(h.octets(), msg)
 	if int64(h.Len) != int64(len(msg)-HeaderLen) {
 		return h, nil, Violation("%v: length %d in the header, %d octets follow", h.Op, h.Len, len(msg)-HeaderLen)
 	}
 	return h, msg[HeaderLen:], nil
 }
 
-// Decode fills v, a pointer to one of the structs of this package, from body. By the rules of
+// Decode fills v from body. By the rules of
 // evolution a body that is shorter leaves the rest zero, and a longer one is accepted if the rest
 // is zero, else it is E2BIG.
-func Decode(body []byte, v any) error {
-	to := octetsOf(v)
+func Decode(body []byte, v Message) error {
+	to := v.octets()
 	if n := len(to); len(body) > n && !allZero(body[n:]) {
 		return syscall.E2BIG
 	}
@@ -97,53 +107,15 @@ func CString(b []byte) string {
 }
 
 // DecodeRequest fills v by the rules of evolution and refuses what is not known.
-func DecodeRequest(h Header, body []byte, v any) error {
+func DecodeRequest(h Header, body []byte, v Message) error {
 	if h.Flags != 0 || h.Status != 0 {
 		return syscall.EINVAL
 	}
 	if err := Decode(body, v); err != nil {
 		return err
 	}
-	if !paddingZero(v) {
+	if !v.padZero() {
 		return syscall.EINVAL
 	}
 	return nil
-}
-
-// A padding is where a message has a field named Pad.
-type padding struct{ from, to uintptr }
-
-// paddings has those of each type of request that has been seen.
-var paddings sync.Map // of reflect.Type: []padding
-
-// paddingZero checks the fields named Pad of a message, which v points to, also of structs in it.
-func paddingZero(v any) bool {
-	t := reflect.TypeOf(v).Elem()
-	of, ok := paddings.Load(t)
-	if !ok {
-		of, _ = paddings.LoadOrStore(t, appendPaddings(nil, t, 0))
-	}
-	b := octetsOf(v)
-	for _, p := range of.([]padding) {
-		if !allZero(b[p.from:p.to]) {
-			return false
-		}
-	}
-	return true
-}
-
-// appendPaddings appends those of t, which is at an offset.
-func appendPaddings(of []padding, t reflect.Type, at uintptr) []padding {
-	if t.Kind() != reflect.Struct {
-		return of
-	}
-	for i := range t.NumField() {
-		f := t.Field(i)
-		if f.Name == "Pad" {
-			of = append(of, padding{at + f.Offset, at + f.Offset + f.Type.Size()})
-		} else {
-			of = appendPaddings(of, f.Type, at+f.Offset)
-		}
-	}
-	return of
 }

@@ -8,14 +8,6 @@ const (
 	AFInet6 = 10
 )
 
-// A SockAddr is an address with a port in host byte order. Family 0 is none.
-type SockAddr struct {
-	Family uint16
-	Port   uint16
-	Scope  uint32
-	Addr   [16]byte // IPv4 in the first four
-}
-
 // AddrPort is a as netip has it; not valid if the family is unknown. The scope is dropped.
 func (a SockAddr) AddrPort() netip.AddrPort {
 	switch a.Family {
@@ -59,21 +51,8 @@ func MakePrefix(p netip.Prefix) Prefix {
 // MaxPrivate is the space for private data. MPA carries 512 octets, less 4 for its revision 2.
 const MaxPrivate = 512
 
-// ReadsDefault in ConnParam.IRD or ORD asks for the endpoint's default; 0 is none.
+// ReadsDefault in ConnParam.IRD or ConnParam.ORD asks for the endpoint's default; 0 is none.
 const ReadsDefault = 0xffff
-
-// A ConnParam is struct rdma_conn_param.
-type ConnParam struct {
-	IRD         uint16 // responder_resources
-	ORD         uint16 // initiator_depth
-	FlowControl uint8
-	Retry       uint8
-	RNRRetry    uint8
-	SRQ         uint8
-	QPN         uint32
-	PrivateLen  uint32
-	Private     [MaxPrivate]byte
-}
 
 // PrivateData is a view of the private data; false if PrivateLen is impossible.
 func (p *ConnParam) PrivateData() ([]byte, bool) {
@@ -95,70 +74,6 @@ func (p *ConnParam) SetPrivateData(b []byte) bool {
 // Numbers of enum rdma_port_space that an RNIC knows.
 const PSTCP = 0x0106
 
-// CMCreateChanReply carries the read end of the event pipe.
-type CMCreateChanReply struct {
-	Chan uint32
-	Pad  uint32
-}
-
-// CMCreateIDRequest makes an id whose events go to a channel. CM_CREATE_CHAN's request is empty.
-type CMCreateIDRequest struct {
-	Chan uint32
-	PS   uint32 // enum rdma_port_space: PSTCP
-	Type uint32 // enum ibv_qp_type: 2 RC
-	Pad  uint32
-	UID  uint64 // comes back in events
-}
-
-// CMCreateIDReply names the id.
-type CMCreateIDReply struct {
-	ID  uint32
-	Pad uint32
-}
-
-// CMBindRequest binds an id to an address of a device, or an unspecified one; port 0 for a free one.
-type CMBindRequest struct {
-	ID   uint32
-	Pad  uint32
-	Addr SockAddr
-}
-
-// CMResolveAddrRequest: Src may have family 0. ADDR_RESOLVED or ADDR_ERROR follows.
-type CMResolveAddrRequest struct {
-	ID        uint32
-	TimeoutMS uint32
-	Src       SockAddr
-	Dst       SockAddr
-}
-
-// CMResolveRouteRequest: ROUTE_RESOLVED or ROUTE_ERROR follows.
-type CMResolveRouteRequest struct {
-	ID        uint32
-	TimeoutMS uint32
-}
-
-// CMListenRequest: backlog 0 is a default.
-type CMListenRequest struct {
-	ID      uint32
-	Backlog uint32
-}
-
-// CMConnectRequest connects or accepts (CM_CONNECT, CM_ACCEPT). The QP is the one of this session
-// with number Param.QPN and protection domain PD. ESTABLISHED, or a failure, follows.
-type CMConnectRequest struct {
-	ID    uint32
-	PD    uint32
-	UID   uint64 // CM_ACCEPT: the UID of later events of the id; 0 leaves it
-	Param ConnParam
-}
-
-// CMRejectRequest refuses a connection request with private data.
-type CMRejectRequest struct {
-	ID         uint32
-	PrivateLen uint32
-	Private    [MaxPrivate]byte
-}
-
 // Levels and names of CM_SET_OPTION. Levels 0 and 1 are rdma_cm's.
 const (
 	OptLevelID    = 0
@@ -166,11 +81,11 @@ const (
 	OptLevelVRNIC = 0x5652
 
 	OptMPARevision = 1 // 1 or 2
-	OptMPACRC      = 2 // rdma.CRCMode
+	OptMPACRC      = 2 // 0 default: as 2; 1 off; 2 wanted; 3 required
 	OptMPAMarkers  = 3 // 1: ask for markers
-	OptMPARTR      = 4 // rdma.RTRKinds, and RTRClientServer
+	OptMPARTR      = 4 // 1 Write, 2 Read, 4 Send, 0 all; RTRClientServer
 	OptReads       = 5 // ird<<16 | ord
-	OptFPDUSize    = 6 // rdma.MPAParam's MULPDU
+	OptFPDUSize    = 6 // the longest segment that is sent, 128 to 64768; 0 as TCP's
 	OptTransport   = 7 // 0 TCP, 1 SCTP
 	OptDevice      = 8 // number of the only device that CM_BIND of an unspecified address binds to
 	OptExtensions  = 9 // 1: the messages of RFC 7306 are allowed
@@ -181,55 +96,11 @@ const (
 	MaxOption = 64
 )
 
-// CMSetOptionRequest sets an option of an id before it listens or connects. A number is a u32 or u64 value.
-type CMSetOptionRequest struct {
-	ID    uint32
-	Level uint32
-	Name  uint32
-	Len   uint32
-	Value [MaxOption]byte
-}
-
-// CMMigrateRequest moves an id, and its events that wait, to another channel.
-type CMMigrateRequest struct {
-	ID   uint32
-	Chan uint32
-}
-
-// CMMigrateReply: events of the id that the client has been given so far, and tokens to take back from
-// the channel that it came from.
-type CMMigrateReply struct {
-	Reported uint32
-	Tokens   uint32
-}
-
-// CMInitQPAttrRequest asks for what ibv_modify_qp needs to take the QP of an id to State.
-type CMInitQPAttrRequest struct {
-	ID    uint32
-	State uint32 // StateInit, StateRTR or StateRTS
-}
-
 // Bits of CMInitQPAttrReply.Mask: enum ibv_qp_attr_mask.
 const (
 	QPAttrState  = 1 << 0
 	QPAttrAccess = 1 << 3
 )
-
-// CMInitQPAttrReply is struct ibv_qp_attr as far as Mask says.
-type CMInitQPAttrReply struct {
-	Mask   uint32
-	State  uint32
-	Access uint32 // enum ibv_access_flags
-	Port   uint32
-}
-
-// CMQueryReply describes an id. Device is NoDevice while it is bound to none.
-type CMQueryReply struct {
-	Src    SockAddr
-	Dst    SockAddr
-	Device uint32
-	Port   uint32 // 1, or 0 without a device
-}
 
 // NoDevice in CMQueryReply.
 const NoDevice = 0xffffffff
@@ -251,30 +122,8 @@ const (
 	EvTimewaitExit    = 15
 )
 
-// A CMEvent answers CM_GET_EVENT; -EAGAIN if there is none.
-type CMEvent struct {
-	Type   uint32 // EvAddrResolved...
-	Status int32  // 0 or -errno; a reject's reason
-	ID     uint32 // whose event it is; of a connect request, the listener
-	Child  uint32 // the new id of a connect request
-	UID    uint64 // of ID
-	Cause  uint32 // as the word at QPError, for DISCONNECTED and CONNECT_ERROR
-	Device uint32 // of ID or Child
-	Src    SockAddr
-	Dst    SockAddr
-	Flags  uint32 // EventExtensions and EventSCTP
-	Pad    uint32
-	Param  ConnParam // what the peer sent
-}
-
 // Flags of a CMEvent.
 const (
 	EventExtensions = 1 // the connection that is established has the messages of RFC 7306
 	EventSCTP       = 2 // it is over SCTP, as the one that is asked for
 )
-
-// CMDestroyIDReply: events of the id that the client has been given, and tokens of those dropped.
-type CMDestroyIDReply struct {
-	Reported uint32
-	Tokens   uint32
-}

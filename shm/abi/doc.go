@@ -13,4 +13,6 @@
 // A message that is shorter than its struct leaves the rest zero; one that is longer must be zero there.
 // Numbers of operations, modes and flags are never used again. Before version 2 every change of a layout
 // raises Major.
+//
+//go:generate go run ./internal/gen
 package abi

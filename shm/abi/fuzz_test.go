@@ -20,7 +20,7 @@ func FuzzControlCodec(f *testing.F) {
 			return
 		}
 		typ := reflect.TypeOf(messages[int(which)%len(messages)]).Elem()
-		v := reflect.New(typ).Interface()
+		v := reflect.New(typ).Interface().(Message)
 		err := Decode(body, v)
 		size := int(typ.Size())
 		unknown := len(body) > size && len(bytes.Trim(body[size:], "\x00")) > 0
@@ -38,7 +38,7 @@ func FuzzControlCodec(f *testing.F) {
 		if !bytes.Equal(again, want) {
 			t.Fatalf("%v: % x\nbecame % x", typ, want, again)
 		}
-		w := reflect.New(typ).Interface()
+		w := reflect.New(typ).Interface().(Message)
 		if err := Decode(again, w); err != nil || !reflect.DeepEqual(v, w) {
 			t.Fatalf("%v: %+v became %+v, %v", typ, v, w, err)
 		}

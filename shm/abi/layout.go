@@ -102,8 +102,8 @@ const (
 	SQRemoteAddr = 16 // u64
 	SQRKey       = 24
 	SQImm        = 28 // immediate data in wire order, or the key to invalidate in host order
-	SQImmLow     = 32 // the low half of SQCmpAdd
 	SQCmpAdd     = 32 // u64
+	SQImmLow     = 32 // the low half of SQCmpAdd
 	SQSwap       = 40 // u64
 	SQSGE        = 48 // SGEs, or inline octets, or the u32 offset into the tx slab
 	SQCmpMask    = 64 // u64, of masked atomics
@@ -157,7 +157,7 @@ const (
 	CQEVendorErr = 16
 	CQEByteLen   = 20
 	CQEImm       = 24 // immediate data in wire order, or the invalidated key in host order
-	CQEQPNum     = 28
+	CQEQPN       = 28
 	CQESrcQP     = 32 // with immediate data: its last four octets, in wire order
 	CQEWCFlags   = 36
 	CQESQDone    = 40

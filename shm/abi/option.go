@@ -95,9 +95,9 @@ func (o *ConnOptions) Set(name uint32, value []byte, devices int) error {
 }
 
 // Requests are those that set, for an id, what o has beside the defaults.
-func (o *ConnOptions) Requests(id uint32) (reqs []CMSetOptionRequest) {
+func (o *ConnOptions) Requests(id uint32) (reqs []*CMSetOptionRequest) {
 	add := func(name, n uint32) {
-		r := CMSetOptionRequest{ID: id, Level: OptLevelVRNIC, Name: name, Len: 4}
+		r := &CMSetOptionRequest{ID: id, Level: OptLevelVRNIC, Name: name, Len: 4}
 		Order.PutUint32(r.Value[:], n)
 		reqs = append(reqs, r)
 	}

@@ -8,8 +8,8 @@ import (
 )
 
 // onID makes an operation of f, which does something to the id that req names.
-func onID[Req any](id func(req *Req) uint32, f func(o *operation, id *CMID, req *Req) error) func(*operation) (any, error) {
-	return act(func(o *operation, req *Req) error {
+func onID[Req any, PReq message[Req]](id func(PReq) uint32, f func(*operation, *CMID, PReq) error) handler {
+	return act(func(o *operation, req PReq) error {
 		i, err := o.s.idOf(id(req))
 		if err != nil {
 			return err
@@ -19,7 +19,7 @@ func onID[Req any](id func(req *Req) uint32, f func(o *operation, id *CMID, req 
 }
 
 // cmOperations are those of the connection manager.
-var cmOperations = map[abi.Op]func(*operation) (any, error){
+var cmOperations = map[abi.Op]handler{
 	abi.OpCMCreateChan:  serve((*operation).createCMChan),
 	abi.OpCMDestroyChan: act((*operation).destroyCMChan),
 	abi.OpCMCreateID:    serve((*operation).createID),
@@ -129,7 +129,7 @@ func (o *operation) initQPAttr(req *abi.CMInitQPAttrRequest) (*abi.CMInitQPAttrR
 	return &r, err
 }
 
-func (o *operation) createCMChan(*abi.EmptyReply) (*abi.CMCreateChanReply, error) {
+func (o *operation) createCMChan(*abi.Empty) (*abi.CMCreateChanReply, error) {
 	s := o.s
 	n, err := number(&s.cmChans, s.srv.limits.CMChannels)
 	if err != nil {

@@ -19,12 +19,14 @@ func FuzzControl(f *testing.F) {
 		f.Add(b, false)
 		f.Add(b, true)
 	}
-	msg := func(op abi.Op, body any) []byte { return abi.AppendMessage(nil, abi.Header{Op: op, Seq: 1}, body) }
+	msg := func(op abi.Op, body abi.Message) []byte {
+		return abi.AppendMessage(nil, abi.Header{Op: op, Seq: 1}, body)
+	}
 	setup := [][]byte{
 		msg(abi.OpCtxOpen, &abi.CtxOpenRequest{}), msg(abi.OpAllocPD, &abi.AllocPDRequest{Ctx: 1}), msg(abi.OpCreateChan, &abi.CreateChanRequest{Ctx: 1}),
 		msg(abi.OpCreateCQ, &abi.CreateCQRequest{Ctx: 1, CQE: 5, Chan: 1}), msg(abi.OpCreateQP, &abi.CreateQPRequest{PD: 1, SendCQ: 1, RecvCQ: 1}),
 		msg(abi.OpAddMem, &abi.AddMemRequest{}), msg(abi.OpRegMR, &abi.RegMRRequest{PD: 1, Mode: abi.ModeShared, Mem: 1, Length: 4096}),
-		msg(abi.OpCMCreateChan, &abi.EmptyReply{}), msg(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: 1, PS: abi.PSTCP}),
+		msg(abi.OpCMCreateChan, &abi.Empty{}), msg(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: 1, PS: abi.PSTCP}),
 		msg(abi.OpCMConnect, &abi.CMConnectRequest{ID: 1, PD: 1, Param: abi.ConnParam{QPN: 1}}), msg(abi.OpCMDestroyID, &abi.HandleRequest{Handle: 1}),
 		msg(abi.OpCMMigrate, &abi.CMMigrateRequest{ID: 1, Chan: 1}), msg(abi.OpCMInitQPAttr, &abi.CMInitQPAttrRequest{ID: 1, State: abi.StateInit}),
 		msg(abi.OpReregMR, &abi.ReregMRRequest{MR: 1, Flags: abi.ReregTranslation, New: abi.RegMRRequest{Mode: abi.ModeShared, Mem: 1, Length: 1}}),

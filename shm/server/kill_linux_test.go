@@ -39,7 +39,7 @@ func helperProcess(what string) {
 			c.newQP()
 		}
 		var ch abi.CMCreateChanReply
-		c.do(abi.OpCMCreateChan, &abi.EmptyReply{}, &ch)
+		c.do(abi.OpCMCreateChan, &abi.Empty{}, &ch)
 		c.do(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: ch.Chan, PS: abi.PSTCP}, nil)
 		fmt.Println("ready")
 		for i := uint64(0); ; i++ {

@@ -58,10 +58,19 @@ func (c *chanObj) close() {
 	c.mem.Release()
 }
 
-// serve makes an operation of f, which takes its request decoded.
-func serve[Req, Rep any](f func(*operation, *Req) (*Rep, error)) func(*operation) (any, error) {
-	return func(o *operation) (any, error) {
-		req := new(Req)
+// A handler carries a request out and returns the reply.
+type handler func(*operation) (abi.Message, error)
+
+// message is *T, a message.
+type message[T any] interface {
+	*T
+	abi.Message
+}
+
+// serve makes a handler of f, which takes its request decoded.
+func serve[Req, Rep any, PReq message[Req], PRep message[Rep]](f func(*operation, PReq) (PRep, error)) handler {
+	return func(o *operation) (abi.Message, error) {
+		req := PReq(new(Req))
 		if err := abi.DecodeRequest(o.h, o.body, req); err != nil {
 			return nil, err
 		}
@@ -74,56 +83,47 @@ func serve[Req, Rep any](f func(*operation, *Req) (*Rep, error)) func(*operation
 }
 
 // act is serve for what has no reply but its status.
-func act[Req any](f func(*operation, *Req) error) func(*operation) (any, error) {
-	return serve(func(o *operation, req *Req) (*abi.EmptyReply, error) { return &abi.EmptyReply{}, f(o, req) })
+func act[Req any, PReq message[Req]](f func(*operation, PReq) error) handler {
+	return serve(func(o *operation, req PReq) (*abi.Empty, error) { return &abi.Empty{}, f(o, req) })
 }
 
 // operations are all but the connection manager's: cmOperations.
-var operations = map[abi.Op]func(*operation) (any, error){
-	abi.OpSetMem:     act((*operation).setMem),
-	abi.OpAddMem:     serve((*operation).addMem),
-	abi.OpDelMem:     act((*operation).delMem),
-	abi.OpQueryDev:   serve((*operation).queryDevice),
-	abi.OpQueryPort:  serve((*operation).queryPort),
-	abi.OpQueryGID:   serve((*operation).queryGID),
-	abi.OpCtxOpen:    serve((*operation).ctxOpen),
-	abi.OpCtxClose:   act((*operation).ctxClose),
-	abi.OpGetAsync:   serve((*operation).getAsync),
-	abi.OpAllocPD:    serve((*operation).allocPD),
-	abi.OpDeallocPD:  act((*operation).deallocPD),
-	abi.OpRegMR:      serve((*operation).regMR),
-	abi.OpDeregMR:    act((*operation).deregMR),
-	abi.OpReregMR:    serve((*operation).reregMR),
-	abi.OpAllocMR:    serve((*operation).allocMR),
-	abi.OpAllocMW:    serve((*operation).allocMW),
-	abi.OpDeallocMW:  act((*operation).deallocMW),
-	abi.OpCreateChan: serve((*operation).createChan),
-	abi.OpDestroyChn: act((*operation).destroyChan),
-	abi.OpCreateCQ:   serve((*operation).createCQ),
-	abi.OpDestroyCQ:  serve((*operation).destroyCQ),
-	abi.OpCreateSRQ:  serve((*operation).createSRQ),
-	abi.OpModifySRQ:  act((*operation).modifySRQ),
-	abi.OpQuerySRQ:   serve((*operation).querySRQ),
-	abi.OpDestroySRQ: serve((*operation).destroySRQ),
-	abi.OpCreateQP:   serve((*operation).createQP),
-	abi.OpModifyQP:   act((*operation).modifyQP),
-	abi.OpQueryQP:    serve((*operation).queryQP),
-	abi.OpDestroyQP:  serve((*operation).destroyQP),
-	abi.OpList:       serve((*operation).list),
-	abi.OpStat:       serve((*operation).list),
-}
-
-// quick are requests that wait for nobody and come in numbers: the replies to those before may wait for theirs. Others can take
-// long, as whatever lets go of memory that a QP is using.
-var quick = map[abi.Op]bool{
-	abi.OpQueryDev: true, abi.OpQueryPort: true, abi.OpQueryGID: true, abi.OpQueryQP: true, abi.OpQuerySRQ: true, abi.OpGetAsync: true,
-	abi.OpAllocPD: true, abi.OpRegMR: true, abi.OpAllocMR: true, abi.OpAllocMW: true, abi.OpCreateCQ: true, abi.OpCreateSRQ: true, abi.OpCreateQP: true,
-	abi.OpCMCreateID: true, abi.OpCMGetEvent: true, abi.OpCMQuery: true, abi.OpCMInitQPAttr: true, abi.OpCMSetOption: true,
-	abi.OpCMBind: true, abi.OpCMResolveAddr: true, abi.OpCMResolveRoute: true, abi.OpCMConnect: true, abi.OpCMAccept: true,
+var operations = map[abi.Op]handler{
+	abi.OpSetMem:        act((*operation).setMem),
+	abi.OpAddMem:        serve((*operation).addMem),
+	abi.OpDelMem:        act((*operation).delMem),
+	abi.OpQueryDevice:   serve((*operation).queryDevice),
+	abi.OpQueryPort:     serve((*operation).queryPort),
+	abi.OpQueryGID:      serve((*operation).queryGID),
+	abi.OpCtxOpen:       serve((*operation).ctxOpen),
+	abi.OpCtxClose:      act((*operation).ctxClose),
+	abi.OpGetAsyncEvent: serve((*operation).getAsync),
+	abi.OpAllocPD:       serve((*operation).allocPD),
+	abi.OpDeallocPD:     act((*operation).deallocPD),
+	abi.OpRegMR:         serve((*operation).regMR),
+	abi.OpDeregMR:       act((*operation).deregMR),
+	abi.OpReregMR:       serve((*operation).reregMR),
+	abi.OpAllocMR:       serve((*operation).allocMR),
+	abi.OpAllocMW:       serve((*operation).allocMW),
+	abi.OpDeallocMW:     act((*operation).deallocMW),
+	abi.OpCreateChan:    serve((*operation).createChan),
+	abi.OpDestroyChan:   act((*operation).destroyChan),
+	abi.OpCreateCQ:      serve((*operation).createCQ),
+	abi.OpDestroyCQ:     serve((*operation).destroyCQ),
+	abi.OpCreateSRQ:     serve((*operation).createSRQ),
+	abi.OpModifySRQ:     act((*operation).modifySRQ),
+	abi.OpQuerySRQ:      serve((*operation).querySRQ),
+	abi.OpDestroySRQ:    serve((*operation).destroySRQ),
+	abi.OpCreateQP:      serve((*operation).createQP),
+	abi.OpModifyQP:      act((*operation).modifyQP),
+	abi.OpQueryQP:       serve((*operation).queryQP),
+	abi.OpDestroyQP:     serve((*operation).destroyQP),
+	abi.OpList:          serve((*operation).list),
+	abi.OpStat:          serve((*operation).list),
 }
 
 // do carries the request out.
-func (o *operation) do() (rep any, err error) {
+func (o *operation) do() (rep abi.Message, err error) {
 	f, ok := operations[o.h.Op]
 	if !ok {
 		if f, ok = cmOperations[o.h.Op]; !ok {

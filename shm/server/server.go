@@ -227,7 +227,7 @@ func (s *Server) refuse(c *seqpacket.Conn) {
 		osmem.CloseFD(fd)
 	}
 	if h, _, err := abi.ParseMessage(msg); err == nil {
-		c.Write(abi.AppendMessage(nil, abi.Header{Op: h.Op, Seq: h.Seq, Status: -int32(syscall.ENOMEM)}, &abi.EmptyReply{}), nil) //nolint:errcheck // it may have gone
+		c.Write(abi.AppendMessage(nil, abi.Header{Op: h.Op, Seq: h.Seq, Status: -int32(syscall.ENOMEM)}, &abi.Empty{}), nil) //nolint:errcheck // it may have gone
 	}
 }
 

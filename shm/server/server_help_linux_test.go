@@ -470,7 +470,7 @@ func (c *rawClient) recv() (h abi.Header, body []byte, fds []int, ended bool) {
 }
 
 // try does a request and returns the reply's status as an error, or errEnded.
-func (c *rawClient) try(op abi.Op, req, rep any, fds ...int) ([]int, error) {
+func (c *rawClient) try(op abi.Op, req, rep abi.Message, fds ...int) ([]int, error) {
 	c.t.Helper()
 	c.seq++
 	if err := c.sendRaw(abi.AppendMessage(nil, abi.Header{Op: op, Seq: c.seq}, req), fds...); err != nil {
@@ -493,7 +493,7 @@ func (c *rawClient) try(op abi.Op, req, rep any, fds ...int) ([]int, error) {
 
 var errEnded = errors.New("the server has ended the session")
 
-func (c *rawClient) do(op abi.Op, req, rep any, fds ...int) []int {
+func (c *rawClient) do(op abi.Op, req, rep abi.Message, fds ...int) []int {
 	c.t.Helper()
 	got, err := c.try(op, req, rep, fds...)
 	if err != nil {

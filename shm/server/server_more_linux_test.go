@@ -15,7 +15,7 @@ import (
 )
 
 // refuse checks that each request is refused with the errno beside it.
-func (c *rawClient) refuse(t *testing.T, op abi.Op, want syscall.Errno, reqs ...any) {
+func (c *rawClient) refuse(t *testing.T, op abi.Op, want syscall.Errno, reqs ...abi.Message) {
 	t.Helper()
 	for _, req := range reqs {
 		if _, err := c.try(op, req, nil); !errors.Is(err, want) {
@@ -103,7 +103,7 @@ func TestSRQ(t *testing.T) {
 	srq.h.queue.Push(abi.AsyncEvent{Type: 15, Kind: abi.ObjSRQ, Handle: r.SRQ})
 	srq.h.queue.Push(abi.AsyncEvent{Type: 15, Kind: abi.ObjSRQ, Handle: r.SRQ})
 	var ev abi.AsyncEvent
-	c.do(abi.OpGetAsync, &abi.HandleRequest{Handle: q.ctx}, &ev)
+	c.do(abi.OpGetAsyncEvent, &abi.HandleRequest{Handle: q.ctx}, &ev)
 	var gone abi.DestroyReply
 	c.do(abi.OpDestroySRQ, &abi.HandleRequest{Handle: r.SRQ}, &gone)
 	if gone != (abi.DestroyReply{Reported: 1, Tokens: 1}) {
@@ -252,7 +252,7 @@ func TestMigrate(t *testing.T) {
 	var chs [2]abi.CMCreateChanReply
 	var pipes [2]int
 	for i := range chs {
-		pipes[i] = c.do(abi.OpCMCreateChan, &abi.EmptyReply{}, &chs[i])[0]
+		pipes[i] = c.do(abi.OpCMCreateChan, &abi.Empty{}, &chs[i])[0]
 	}
 	var ids [2]abi.CMCreateIDReply
 	for i := range ids {
@@ -324,7 +324,7 @@ func TestMigrate(t *testing.T) {
 
 	// The listener goes while the id of a request is being made: that goes after it.
 	var back abi.CMCreateChanReply
-	c.do(abi.OpCMCreateChan, &abi.EmptyReply{}, &back)
+	c.do(abi.OpCMCreateChan, &abi.Empty{}, &back)
 	late := &fakeID{h: f.h}
 	err := f.id.PushRequest(abi.CMEvent{}, func(child *CMID) IDHandler {
 		c.do(abi.OpCMMigrate, &abi.CMMigrateRequest{ID: ids[0].ID, Chan: back.Chan}, nil)
@@ -352,7 +352,7 @@ func TestMigrateUnderRequests(t *testing.T) {
 	c := ts.client()
 	var chs [2]abi.CMCreateChanReply
 	for i := range chs {
-		c.do(abi.OpCMCreateChan, &abi.EmptyReply{}, &chs[i])
+		c.do(abi.OpCMCreateChan, &abi.Empty{}, &chs[i])
 	}
 	var id abi.CMCreateIDReply
 	c.do(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: chs[0].Chan, PS: abi.PSTCP}, &id)
@@ -424,7 +424,7 @@ func TestRequestsUnderWay(t *testing.T) {
 	ts := newServer(t)
 	c := ts.client()
 	q := c.newQP()
-	ask := func(op abi.Op, req any) {
+	ask := func(op abi.Op, req abi.Message) {
 		t.Helper()
 		c.seq++
 		if err := c.sendRaw(abi.AppendMessage(nil, abi.Header{Op: op, Seq: c.seq}, req)); err != nil {

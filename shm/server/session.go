@@ -241,7 +241,7 @@ func (s *Session) hello(stop func() bool) error {
 	}
 	var req abi.HelloRequest
 	if err := abi.DecodeRequest(h, body, &req); err != nil {
-		return s.refuse(h, err, &abi.EmptyReply{})
+		return s.refuse(h, err, &abi.Empty{})
 	}
 	if req.Magic != abi.MagicHello {
 		return abi.Violation("HELLO with magic %#x", req.Magic)
@@ -256,12 +256,12 @@ func (s *Session) hello(stop func() bool) error {
 	s.mu.Unlock()
 	memfd, err := s.openPage()
 	if err != nil {
-		return s.refuse(h, err, &abi.EmptyReply{})
+		return s.refuse(h, err, &abi.Empty{})
 	}
 	defer osmem.CloseFD(memfd)
 	hd, err := s.srv.cfg.NewSession(s)
 	if err != nil {
-		return s.refuse(h, err, &abi.EmptyReply{})
+		return s.refuse(h, err, &abi.Empty{})
 	}
 	s.h = hd
 	names := hd.Devices()
@@ -275,7 +275,7 @@ func (s *Session) hello(stop func() bool) error {
 }
 
 // refuse answers HELLO with an error and ends the session.
-func (s *Session) refuse(h abi.Header, why error, body any) error {
+func (s *Session) refuse(h abi.Header, why error, body abi.Message) error {
 	if err := s.send(h, why, body, nil); err != nil {
 		return err
 	}
@@ -333,7 +333,7 @@ func (s *Session) serve() error {
 		return err
 	}
 	h, body, err := abi.ParseMessage(msg)
-	if err == nil && fd >= 0 && h.Op != abi.OpSetMem && h.Op != abi.OpAddMem {
+	if err == nil && fd >= 0 && h.Op.Takes() == 0 {
 		err = abi.Violation("descriptor with %v", h.Op)
 	}
 	if err == nil && h.Op == abi.OpHello {
@@ -345,7 +345,7 @@ func (s *Session) serve() error {
 		}
 		return err
 	}
-	if !quick[h.Op] {
+	if !h.Op.Quick() {
 		if err := s.conn.Flush(); err != nil {
 			if fd >= 0 {
 				osmem.CloseFD(fd)
@@ -362,7 +362,7 @@ func (s *Session) serve() error {
 		err = opErr
 	} else {
 		if opErr != nil || rep == nil {
-			rep = &abi.EmptyReply{}
+			rep = &abi.Empty{}
 		}
 		err = s.send(h, opErr, rep, op.out)
 	}
@@ -373,7 +373,7 @@ func (s *Session) serve() error {
 }
 
 // send answers a request.
-func (s *Session) send(h abi.Header, status error, body any, fds []int) error {
+func (s *Session) send(h abi.Header, status error, body abi.Message, fds []int) error {
 	s.reply = abi.AppendMessage(s.reply[:0], abi.Header{Op: h.Op, Seq: h.Seq, Status: abi.Status(status)}, body)
 	if len(fds) == 0 {
 		return s.conn.Reply(s.reply)

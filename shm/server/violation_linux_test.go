@@ -21,7 +21,7 @@ import (
 // docs/abi.md#threat-model: each violation ends the session that it came from, with a line in the
 // log and a count, and no other; nothing is left of it.
 func TestViolations(t *testing.T) {
-	msg := func(op abi.Op, body any) []byte { return abi.AppendMessage(nil, abi.Header{Op: op}, body) }
+	msg := func(op abi.Op, body abi.Message) []byte { return abi.AppendMessage(nil, abi.Header{Op: op}, body) }
 	for _, tt := range []struct {
 		name  string
 		fresh bool // before HELLO
@@ -88,7 +88,7 @@ func TestViolations(t *testing.T) {
 		}},
 		{"replies not read", false, "not read", func(ts *testServer, c *rawClient) {
 			for range 100000 {
-				if c.sendRaw(msg(abi.OpQueryDev, &abi.QueryDeviceRequest{})) != nil {
+				if c.sendRaw(msg(abi.OpQueryDevice, &abi.QueryDeviceRequest{})) != nil {
 					break
 				}
 			}

@@ -97,7 +97,7 @@ func (r *RawClient) Recv() (msg []byte, fds []int, err error) {
 
 // Call sends a request and takes the reply. A refusal is the errno; the end of the session is
 // ErrHungUp. body and rep point to structs of package shm; rep may be nil.
-func (r *RawClient) Call(op abi.Op, body, rep any, fds ...int) ([]int, error) {
+func (r *RawClient) Call(op abi.Op, body, rep abi.Message, fds ...int) ([]int, error) {
 	r.Seq++
 	msg := abi.AppendMessage(nil, abi.Header{Op: op, Seq: r.Seq}, body)
 	if err := r.Send(msg, fds...); err != nil {
@@ -127,7 +127,7 @@ func (r *RawClient) Call(op abi.Op, body, rep any, fds ...int) ([]int, error) {
 }
 
 // Must is Call, and ends the test if it fails.
-func (r *RawClient) Must(op abi.Op, body, rep any, fds ...int) []int {
+func (r *RawClient) Must(op abi.Op, body, rep abi.Message, fds ...int) []int {
 	r.T.Helper()
 	got, err := r.Call(op, body, rep, fds...)
 	if err != nil {
@@ -392,7 +392,7 @@ func (q *RawQP) PostRaw(wqe []byte, n uint32) {
 func (r *RawClient) CM() (channel uint32, pipe int) {
 	r.T.Helper()
 	var rep abi.CMCreateChanReply
-	fds := r.Must(abi.OpCMCreateChan, &abi.EmptyReply{}, &rep)
+	fds := r.Must(abi.OpCMCreateChan, &abi.Empty{}, &rep)
 	return rep.Chan, fds[0]
 }
 

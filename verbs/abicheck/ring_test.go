@@ -19,7 +19,7 @@ import (
 // The ring ABI in C is verbs/abi*.h, in Go it is these files of package abi. wqe.go has the structs of what lies
 // in rings, of which the C side has those in ringStructs.
 var (
-	ringFiles   = []string{"layout.go", "control.go", "control_cm.go"}
+	ringFiles   = []string{"layout.go", "control.go", "control_cm.go", "calls.go", "messages.go"}
 	ringStructs = map[string]bool{"CQE": true, "SGE": true}
 )
 

@@ -228,7 +228,7 @@ static int read_names(struct vrnic_session *s, const struct vrnic_hello_reply *r
 		if (req.device < VRNIC_MAX_DEVICES) {
 			name = rep->devices[req.device];
 		} else {
-			err = vrnic_rpc(s, VRNIC_OP_QUERY_DEV, &req, sizeof(req), &d, sizeof(d), -1, NULL, 0);
+			err = vrnic_rpc(s, VRNIC_OP_QUERY_DEVICE, &req, sizeof(req), &d, sizeof(d), -1, NULL, 0);
 			if (err)
 				return err;
 		}

@@ -111,7 +111,7 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *eve
 			event->event_type = IBV_EVENT_DEVICE_FATAL;
 			return 0;
 		}
-		err = vrnic_rpc_handle(c->s, VRNIC_OP_GET_ASYNC, c->handle, &e, sizeof(e));
+		err = vrnic_rpc_handle(c->s, VRNIC_OP_GET_ASYNC_EVENT, c->handle, &e, sizeof(e));
 		if (!err && (e.kind > VRNIC_OBJ_SRQ || kind_of(e.type) != e.kind)) {
 			vrnic_die(c->s, "an event of type %u for an object of kind %u", e.type, e.kind);
 			continue;

@@ -104,7 +104,7 @@ int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
 	pthread_mutex_unlock(&ch->lock);
 	/* In this order: a thread that waits on the channel learns from it that it is not the daemon that has gone. */
 	vrnic_close(channel->fd);
-	vrnic_rpc_handle(ch->s, VRNIC_OP_DESTROY_CHN, ch->handle, NULL, 0);
+	vrnic_rpc_handle(ch->s, VRNIC_OP_DESTROY_CHAN, ch->handle, NULL, 0);
 	bury(ch);
 	return 0;
 }

@@ -38,7 +38,7 @@ static struct vrnic_device *to_vdev(struct ibv_device *device)
 static int query_device(struct vrnic_session *s, uint32_t index, struct vrnic_query_device_reply *rep)
 {
 	struct vrnic_query_device_request req = { .device = index };
-	int err = vrnic_rpc(s, VRNIC_OP_QUERY_DEV, &req, sizeof(req), rep, sizeof(*rep), -1, NULL, 0);
+	int err = vrnic_rpc(s, VRNIC_OP_QUERY_DEVICE, &req, sizeof(req), rep, sizeof(*rep), -1, NULL, 0);
 
 	if (!err)
 		rep->name[sizeof(rep->name) - 1] = rep->fw_version[sizeof(rep->fw_version) - 1] = 0;

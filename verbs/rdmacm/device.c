@@ -208,7 +208,7 @@ static int run_search(struct vrnic_session *s, struct search *f)
 	for (; req.device < n; req.device++) {
 		if (!vrnic_device_allowed(s, req.device))
 			continue;
-		err = vrnic_rpc(s, VRNIC_OP_QUERY_DEV, &req, sizeof(req), &rep, sizeof(rep), -1, NULL, 0);
+		err = vrnic_rpc(s, VRNIC_OP_QUERY_DEVICE, &req, sizeof(req), &rep, sizeof(rep), -1, NULL, 0);
 		if (err)
 			return err;
 		for (k = 0; k < rep.num_addrs && k < VRNIC_MAX_ADDRS; k++)

@@ -27,7 +27,7 @@ func newCMFake() *cmFake {
 	return &cmFake{pipes: make(map[uint32]int), ids: make(map[uint32]uint32), query: abi.CMQueryReply{Device: abi.NoDevice}}
 }
 
-func (c *cmFake) answer(s *session, op abi.Op, body []byte) (rep any, fds []int, errno syscall.Errno) {
+func (c *cmFake) answer(s *session, op abi.Op, body []byte) (rep abi.Message, fds []int, errno syscall.Errno) {
 	n := s.next
 	var handle abi.HandleRequest
 	switch op {

@@ -175,7 +175,7 @@ func (s *session) serve() {
 		}
 		rep, fds, errno := s.answer(h.Op, body, fd)
 		if rep == nil || errno != 0 {
-			rep = &abi.EmptyReply{}
+			rep = &abi.Empty{}
 		}
 		msg := abi.AppendMessage(nil, abi.Header{Op: h.Op, Seq: h.Seq, Status: -int32(errno)}, rep)
 		if s.f.tamper != nil {
@@ -281,7 +281,7 @@ func (s *session) newPipe() (r, w int) {
 }
 
 // decode fills req from a request's body, and keeps it for the test to look at.
-func (s *session) decode(body []byte, req any) {
+func (s *session) decode(body []byte, req abi.Message) {
 	if err := abi.Decode(body, req); err != nil {
 		s.f.t.Errorf("the library sent a %T: %v", req, err)
 	}
@@ -303,7 +303,7 @@ func last[T any](t testing.TB, s *session) *T {
 }
 
 // answer carries a request out. A handle that the library got wrong, since a reply was changed, names nothing.
-func (s *session) answer(op abi.Op, body []byte, fd int) (rep any, fds []int, errno syscall.Errno) {
+func (s *session) answer(op abi.Op, body []byte, fd int) (rep abi.Message, fds []int, errno syscall.Errno) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.next++
@@ -331,7 +331,7 @@ func (s *session) answer(op abi.Op, body []byte, fd int) (rep any, fds []int, er
 			r.Devices[i] = abi.MakeDeviceName(name)
 		}
 		return r, []int{fd, bell}, 0
-	case abi.OpQueryDev:
+	case abi.OpQueryDevice:
 		var req abi.QueryDeviceRequest
 		s.decode(body, &req)
 		if int(req.Device) >= len(devices) {
@@ -350,7 +350,7 @@ func (s *session) answer(op abi.Op, body []byte, fd int) (rep any, fds []int, er
 			closePipe(&q.pipe)
 		}
 		return nil, nil, 0
-	case abi.OpGetAsync:
+	case abi.OpGetAsyncEvent:
 		s.decode(body, &handle)
 		q := s.async[handle.Handle]
 		if q == nil || len(q.events) == 0 {
@@ -366,7 +366,7 @@ func (s *session) answer(op abi.Op, body []byte, fd int) (rep any, fds []int, er
 		ch.ring = ring.NewChannelRing(mem, n, func() { token(ch.pipe) }, nil)
 		s.chans[n] = ch
 		return &abi.CreateChanReply{Chan: n}, []int{r, fd}, 0
-	case abi.OpDestroyChn:
+	case abi.OpDestroyChan:
 		s.decode(body, &handle)
 		if ch := s.chans[handle.Handle]; ch != nil {
 			closePipe(&ch.pipe)

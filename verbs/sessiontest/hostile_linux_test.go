@@ -139,7 +139,7 @@ func TestHostileDescriptors(t *testing.T) {
 		{"with a refusal", func(msg []byte, fds []int) ([]byte, []int) {
 			h, _, _ := abi.ParseMessage(msg)
 			h.Status = -int32(unix.ENOMEM)
-			return abi.AppendMessage(nil, h, &abi.EmptyReply{}), fds
+			return abi.AppendMessage(nil, h, &abi.Empty{}), fds
 		}},
 	} {
 		for _, op := range []abi.Op{abi.OpHello, abi.OpCtxOpen, abi.OpCreateChan, abi.OpCreateCQ} {
@@ -194,7 +194,7 @@ func TestRefusals(t *testing.T) {
 			closeAll(fds)
 			h, _, _ := abi.ParseMessage(msg)
 			h.Status = -int32(unix.ENOMEM)
-			return abi.AppendMessage(nil, h, &abi.EmptyReply{}), nil
+			return abi.AppendMessage(nil, h, &abi.Empty{}), nil
 		})
 		p := start(t, f.path)
 		if got := take(p, step.op); got != "ENOMEM" {

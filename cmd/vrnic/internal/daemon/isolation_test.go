@@ -129,14 +129,14 @@ func newRawClient(t *testing.T, socket string) *rawClient {
 	t.Cleanup(func() { c.Close() })
 	r := &rawClient{t: t, c: c}
 	hello := abi.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor}
-	if errno := r.call(abi.OpHello, hello, &abi.HelloReply{}); errno != 0 {
+	if errno := r.call(abi.OpHello, &hello, &abi.HelloReply{}); errno != 0 {
 		t.Fatalf("HELLO: %v", errno)
 	}
 	return r
 }
 
 // call makes a request and returns the errno of its reply; descriptors are closed.
-func (r *rawClient) call(op abi.Op, req, rep any) syscall.Errno {
+func (r *rawClient) call(op abi.Op, req, rep abi.Message) syscall.Errno {
 	r.t.Helper()
 	r.seq++
 	if _, err := r.c.Write(abi.AppendMessage(nil, abi.Header{Op: op, Seq: r.seq}, req)); err != nil {
@@ -179,41 +179,41 @@ func TestHandlesOfOthers(t *testing.T) {
 	var ctx abi.CtxOpenReply
 	var pd abi.AllocPDReply
 	var cq abi.CreateCQReply
-	if errno := r.call(abi.OpCtxOpen, abi.CtxOpenRequest{}, &ctx); errno != 0 {
+	if errno := r.call(abi.OpCtxOpen, &abi.CtxOpenRequest{}, &ctx); errno != 0 {
 		t.Fatal(errno)
 	}
-	if errno := r.call(abi.OpAllocPD, abi.AllocPDRequest{Ctx: ctx.Ctx}, &pd); errno != 0 {
+	if errno := r.call(abi.OpAllocPD, &abi.AllocPDRequest{Ctx: ctx.Ctx}, &pd); errno != 0 {
 		t.Fatal(errno)
 	}
-	if errno := r.call(abi.OpCreateCQ, abi.CreateCQRequest{Ctx: ctx.Ctx, CQE: 16}, &cq); errno != 0 {
+	if errno := r.call(abi.OpCreateCQ, &abi.CreateCQRequest{Ctx: ctx.Ctx, CQE: 16}, &cq); errno != 0 {
 		t.Fatal(errno)
 	}
 	for h := range uint32(8) {
 		for _, op := range []abi.Op{
-			abi.OpDelMem, abi.OpDeregMR, abi.OpDestroyQP, abi.OpQueryQP, abi.OpDestroyChn,
+			abi.OpDelMem, abi.OpDeregMR, abi.OpDestroyQP, abi.OpQueryQP, abi.OpDestroyChan,
 			abi.OpCMDestroyID, abi.OpCMDestroyChan, abi.OpCMDisconnect, abi.OpCMQuery, abi.OpCMGetEvent,
 			abi.OpDeallocMW, abi.OpQuerySRQ, abi.OpDestroySRQ,
 		} {
-			if errno := r.call(op, abi.HandleRequest{Handle: h}, &abi.CMEvent{}); errno != syscall.ENOENT {
+			if errno := r.call(op, &abi.HandleRequest{Handle: h}, &abi.CMEvent{}); errno != syscall.ENOENT {
 				t.Errorf("%v of handle %d: %v, want %v", op, h, errno, syscall.ENOENT)
 			}
 		}
 		for what, errno := range map[string]syscall.Errno{
-			"MODIFY_QP": r.call(abi.OpModifyQP, abi.ModifyQPRequest{
-				QP: h, Mask: abi.ModifyQPState, State: abi.StateErr}, &abi.EmptyReply{}),
-			"REG_MR of a mem": r.call(abi.OpRegMR, abi.RegMRRequest{PD: pd.PD,
+			"MODIFY_QP": r.call(abi.OpModifyQP, &abi.ModifyQPRequest{
+				QP: h, Mask: abi.ModifyQPState, State: abi.StateErr}, &abi.Empty{}),
+			"REG_MR of a mem": r.call(abi.OpRegMR, &abi.RegMRRequest{PD: pd.PD,
 				Mode: abi.ModeShared, Mem: h, Length: 64, Access: 1}, &abi.RegMRReply{}),
-			"REREG_MR": r.call(abi.OpReregMR, abi.ReregMRRequest{
+			"REREG_MR": r.call(abi.OpReregMR, &abi.ReregMRRequest{
 				MR: h, Flags: abi.ReregAccess}, &abi.RegMRReply{}),
-			"MODIFY_SRQ": r.call(abi.OpModifySRQ, abi.ModifySRQRequest{SRQ: h},
-				&abi.EmptyReply{}),
-			"CM_MIGRATE": r.call(abi.OpCMMigrate, abi.CMMigrateRequest{ID: h, Chan: h},
+			"MODIFY_SRQ": r.call(abi.OpModifySRQ, &abi.ModifySRQRequest{SRQ: h},
+				&abi.Empty{}),
+			"CM_MIGRATE": r.call(abi.OpCMMigrate, &abi.CMMigrateRequest{ID: h, Chan: h},
 				&abi.CMMigrateReply{}),
-			"CM_INIT_QP_ATTR": r.call(abi.OpCMInitQPAttr, abi.CMInitQPAttrRequest{ID: h, State: 1},
+			"CM_INIT_QP_ATTR": r.call(abi.OpCMInitQPAttr, &abi.CMInitQPAttrRequest{ID: h, State: 1},
 				&abi.CMInitQPAttrReply{}),
-			"CM_BIND": r.call(abi.OpCMBind, abi.CMBindRequest{
-				ID: h, Addr: abi.MakeSockAddr(daemontest.Addr(t, victim.Dev, false, 0))}, &abi.EmptyReply{}),
-			"CM_CREATE_ID on a channel": r.call(abi.OpCMCreateID, abi.CMCreateIDRequest{
+			"CM_BIND": r.call(abi.OpCMBind, &abi.CMBindRequest{
+				ID: h, Addr: abi.MakeSockAddr(daemontest.Addr(t, victim.Dev, false, 0))}, &abi.Empty{}),
+			"CM_CREATE_ID on a channel": r.call(abi.OpCMCreateID, &abi.CMCreateIDRequest{
 				Chan: h, PS: abi.PSTCP, Type: 2}, &abi.CMCreateIDReply{}),
 		} {
 			if errno != syscall.ENOENT {
@@ -222,16 +222,16 @@ func TestHandlesOfOthers(t *testing.T) {
 		}
 		if h != pd.PD {
 			for what, errno := range map[string]syscall.Errno{
-				"ALLOC_MW": r.call(abi.OpAllocMW, abi.AllocMWRequest{PD: h, Type: 1}, &abi.AllocMWReply{}),
-				"ALLOC_MR": r.call(abi.OpAllocMR, abi.AllocMRRequest{PD: h, MaxLen: 1}, &abi.RegMRReply{}),
-				"CREATE_SRQ": r.call(abi.OpCreateSRQ, abi.CreateSRQRequest{PD: h, MaxWR: 1},
+				"ALLOC_MW": r.call(abi.OpAllocMW, &abi.AllocMWRequest{PD: h, Type: 1}, &abi.AllocMWReply{}),
+				"ALLOC_MR": r.call(abi.OpAllocMR, &abi.AllocMRRequest{PD: h, MaxLen: 1}, &abi.RegMRReply{}),
+				"CREATE_SRQ": r.call(abi.OpCreateSRQ, &abi.CreateSRQRequest{PD: h, MaxWR: 1},
 					&abi.CreateSRQReply{}),
 			} {
 				if errno != syscall.ENOENT {
 					t.Errorf("%s in PD %d: %v, want %v", what, h, errno, syscall.ENOENT)
 				}
 			}
-			if errno := r.call(abi.OpDeallocPD, abi.HandleRequest{Handle: h}, &abi.EmptyReply{}); errno !=
+			if errno := r.call(abi.OpDeallocPD, &abi.HandleRequest{Handle: h}, &abi.Empty{}); errno !=
 				syscall.ENOENT {
 				t.Errorf("DEALLOC_PD of handle %d: %v", h, errno)
 			}
@@ -240,16 +240,16 @@ func TestHandlesOfOthers(t *testing.T) {
 	// A QP of somebody else is not found by its number either.
 	var ch abi.CMCreateChanReply
 	var id abi.CMCreateIDReply
-	if errno := r.call(abi.OpCMCreateChan, abi.EmptyReply{}, &ch); errno != 0 {
+	if errno := r.call(abi.OpCMCreateChan, &abi.Empty{}, &ch); errno != 0 {
 		t.Fatal(errno)
 	}
-	if errno := r.call(abi.OpCMCreateID, abi.CMCreateIDRequest{Chan: ch.Chan, PS: abi.PSTCP, Type: 2},
+	if errno := r.call(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: ch.Chan, PS: abi.PSTCP, Type: 2},
 		&id); errno != 0 {
 		t.Fatal(errno)
 	}
 	connect := abi.CMConnectRequest{ID: id.ID, PD: pd.PD, Param: abi.ConnParam{QPN: victim.QP.Num()}}
 	for _, op := range []abi.Op{abi.OpCMConnect, abi.OpCMAccept} {
-		if errno := r.call(op, connect, &abi.EmptyReply{}); errno != syscall.ENOENT {
+		if errno := r.call(op, &connect, &abi.Empty{}); errno != syscall.ENOENT {
 			t.Errorf("%v with the victim's QP: %v, want %v", op, errno, syscall.ENOENT)
 		}
 	}

@@ -1,0 +1,70 @@
+package abi
+
+import (
+	"encoding/hex"
+	"flag"
+	"fmt"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write testdata/messages.txt")
+
+// The octets of each message, every number in it another one, are those of the first release of this
+// version of the ABI: what makes other octets is another version.
+func TestGoldenMessages(t *testing.T) {
+	zeros := regexp.MustCompile(`(00){16,}`)
+	var lines []string
+	for _, m := range messages {
+		v := reflect.New(reflect.TypeOf(m).Elem())
+		n := uint64(0)
+		fill(v.Elem(), &n)
+		text := hex.EncodeToString(AppendMessage(nil, Header{Op: 0x1234, Seq: 7, Status: -2}, v.Interface().(Message)))
+		text = zeros.ReplaceAllStringFunc(text, func(z string) string {
+			return fmt.Sprintf("(%d zeros)", len(z)/2)
+		})
+		lines = append(lines, v.Elem().Type().Name()+" "+text+"\n")
+	}
+	slices.Sort(lines)
+	got := strings.Join(lines, "")
+	const name = "testdata/messages.txt"
+	if *update {
+		if err := os.WriteFile(name, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("messages are now\n%s\nand were\n%s", got, want)
+	}
+}
+
+// fill gives each number in v another value; of an array of octets, the first and the last.
+func fill(v reflect.Value, n *uint64) {
+	*n++
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			fill(v.Field(i), n)
+		}
+	case reflect.Array:
+		for i := range v.Len() {
+			if v.Type().Elem().Kind() != reflect.Uint8 || i == 0 || i == v.Len()-1 {
+				fill(v.Index(i), n)
+			}
+		}
+	case reflect.Int32:
+		v.SetInt(-int64(*n * 0x010203))
+	case reflect.Uint8:
+		v.SetUint(*n & 0xff)
+	default:
+		v.SetUint(*n*0x0102030405060708>>(64-8*v.Type().Size()) | *n)
+	}
+}
