@@ -1,6 +1,5 @@
 /* Requests to the daemon over the control socket, and the session's death. */
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -178,8 +177,11 @@ static void close_fds(int *fds, int n)
 		vrnic_close(fds[n]);
 }
 
-/* Receives a message into r: its length, or -1 and then the session is dead. *nfds descriptors are the caller's. */
-static ssize_t receive(struct vrnic_session *s, struct reply *r, int *fds, int *nfds)
+/*
+ * Receives a message into r: its length, or -1 and then the session is dead. *nfds descriptors are the caller's. *cut: there
+ * were more of them than the kernel could give.
+ */
+static ssize_t receive(struct vrnic_session *s, struct reply *r, int *fds, int *nfds, bool *cut)
 {
 	union control c;
 	struct iovec iov = { r, sizeof(*r) };
@@ -190,11 +192,12 @@ static ssize_t receive(struct vrnic_session *s, struct reply *r, int *fds, int *
 		n = recvmsg(s->sock, &m, MSG_CMSG_CLOEXEC);
 	} while (n < 0 && errno == EINTR);
 	*nfds = n < 0 ? 0 : take_fds(&m, fds);
+	*cut = m.msg_flags & MSG_CTRUNC;
 	if (n <= 0) {
 		vrnic_die(s, "the daemon has gone (receive: %s)", n < 0 ? strerror(errno) : "end");
 		n = -1;
-	} else if (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
-		vrnic_die(s, "a message too long, or with descriptors too many");
+	} else if (m.msg_flags & MSG_TRUNC) {
+		vrnic_die(s, "a message too long");
 		n = -1;
 	}
 	return n;
@@ -231,38 +234,59 @@ static bool valid(struct vrnic_session *s, const struct reply *r, size_t n, uint
 	return true;
 }
 
+/* What takes back an op whose reply brings descriptors; 0: the end of the session does it. */
+static uint16_t undo_of(uint16_t op)
+{
+	switch (op) {
+	case VRNIC_OP_CTX_OPEN:
+		return VRNIC_OP_CTX_CLOSE;
+	case VRNIC_OP_CREATE_CHAN:
+		return VRNIC_OP_DESTROY_CHN;
+	case VRNIC_OP_CREATE_CQ:
+		return VRNIC_OP_DESTROY_CQ;
+	case VRNIC_OP_CREATE_QP:
+		return VRNIC_OP_DESTROY_QP;
+	case VRNIC_OP_CREATE_SRQ:
+		return VRNIC_OP_DESTROY_SRQ;
+	case VRNIC_OP_CM_CREATE_CHAN:
+		return VRNIC_OP_CM_DESTROY_CHAN;
+	default:
+		return 0;
+	}
+}
+
 /* vrnic_rpc with rpc_lock held. rep is filled also where a refusal has a body. */
 static int rpc_locked(struct vrnic_session *s, uint16_t op, const void *req, size_t req_len, void *rep, size_t rep_len,
 		      int send_fd, int *fds, int nfds)
 {
-	int got[4 * MAX_FDS], ngot, i, probe, err;
+	int got[4 * MAX_FDS], ngot, err;
 	struct reply r;
+	bool cut;
 	ssize_t n;
 
 	if (vrnic_dead(s))
 		return EIO;
-	if (nfds) {
-		/* Without a free descriptor the kernel drops the daemon's, which looks like a reply that makes no sense. */
-		probe = fcntl(s->sock, F_DUPFD_CLOEXEC, 0);
-		if (probe < 0)
-			return errno;
-		for (i = 1; i < nfds && probe >= 0; i++) {
-			int next = fcntl(s->sock, F_DUPFD_CLOEXEC, 0);
-
-			vrnic_close(probe);
-			if (next < 0)
-				return errno;
-			probe = next;
-		}
-		vrnic_close(probe);
-	}
 	err = send_request(s, op, req, req_len, send_fd);
 	if (err)
 		return err;
-	n = receive(s, &r, got, &ngot);
-	if (n < 0 || !valid(s, &r, n, op, rep_len, ngot, nfds)) {
+	n = receive(s, &r, got, &ngot, &cut);
+	if (n > 0 && cut && ngot >= nfds) {
+		vrnic_die(s, "a message with descriptors too many");
+		n = -1;
+	}
+	/* Fewer than there should be, this process had room for. */
+	if (n < 0 || !valid(s, &r, n, op, rep_len, cut ? nfds : ngot, nfds)) {
 		close_fds(got, ngot > 2 * MAX_FDS ? ngot - 2 * MAX_FDS : ngot);
 		return EIO;
+	}
+	if (cut) {
+		struct vrnic_handle_request undo = { 0 };
+
+		close_fds(got, ngot);
+		memcpy(&undo.handle, r.body, sizeof(undo.handle)); /* such replies begin with it */
+		if (undo_of(op))
+			rpc_locked(s, undo_of(op), &undo, sizeof(undo), NULL, 0, -1, NULL, 0);
+		return EMFILE;
 	}
 	if (rep && (!r.h.status || r.h.len)) {
 		size_t len = r.h.len < rep_len ? r.h.len : rep_len;

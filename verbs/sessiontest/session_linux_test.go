@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -396,4 +397,48 @@ func TestFullOfDescriptors(t *testing.T) {
 	p.want("limit 0", "ok", "open", "EMFILE", "limit 1", "ok", "open", "EMFILE", "limit -1", "ok", "open", "ok", "pd", "ok")
 	p.want("limit 0", "ok", "chan", "EMFILE", "cq -1 4 0", "EMFILE", "mr malloc 100 0 1", "EMFILE")
 	p.want("limit 1", "ok", "chan", "EMFILE", "cq -1 4 0", "ok 4", "mr malloc 100 0 1", "ok", "limit 2", "ok", "chan", "ok", "queries 1", "ok")
+}
+
+// A program whose last descriptors are gone when the daemon's arrive gets an error and keeps its
+// session, and the daemon is told to forget what nobody has.
+func TestDescriptorsRunOut(t *testing.T) {
+	need(t)
+	for _, tt := range []struct {
+		op, undo abi.Op
+		command  string
+		answer   string // when there is room
+	}{
+		{abi.OpCtxOpen, abi.OpCtxClose, "open", "ok"},
+		{abi.OpCreateChan, abi.OpDestroyChn, "chan", "ok"},
+		{abi.OpCreateCQ, abi.OpDestroyCQ, "cq -1 4 0", "ok 4"},
+	} {
+		t.Run(tt.op.String(), func(t *testing.T) {
+			came, goOn := make(chan bool), make(chan bool)
+			var armed, undone atomic.Bool
+			f := newFake(t, func(op abi.Op, msg []byte, fds []int) ([]byte, []int) {
+				if op == tt.op && armed.CompareAndSwap(true, false) {
+					came <- true
+					<-goOn
+				}
+				if op == tt.undo {
+					undone.Store(true)
+				}
+				return msg, fds
+			})
+			p := start(t, f.path)
+			p.want("open", "ok")
+			before := p.do("fds")
+			armed.Store(true)
+			p.send("bg " + tt.command)
+			<-came
+			p.want("limit 0", "ok")
+			goOn <- true
+			name, _, _ := strings.Cut(tt.command, " ")
+			p.wantLine("bg " + name + " EMFILE")
+			if !undone.Load() {
+				t.Errorf("no %v", tt.undo)
+			}
+			p.want("limit -1", "ok", "stop", "ok", "fds", before, tt.command, tt.answer)
+		})
+	}
 }
