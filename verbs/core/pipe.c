@@ -104,7 +104,7 @@ static void pipe_ended(struct vrnic_session *s, int fd)
 		poll(&p, 1, -1);
 }
 
-int vrnic_wait_token(struct vrnic_session *s, int fd)
+VRNIC_CANCELLED int vrnic_wait_token(struct vrnic_session *s, int fd)
 {
 	ssize_t n;
 	char c;

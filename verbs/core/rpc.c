@@ -241,7 +241,7 @@ static uint16_t undo_of(uint16_t op)
 	case VRNIC_OP_CTX_OPEN:
 		return VRNIC_OP_CTX_CLOSE;
 	case VRNIC_OP_CREATE_CHAN:
-		return VRNIC_OP_DESTROY_CHN;
+		return VRNIC_OP_DESTROY_CHAN;
 	case VRNIC_OP_CREATE_CQ:
 		return VRNIC_OP_DESTROY_CQ;
 	case VRNIC_OP_CREATE_QP:

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "objects.h"
 
@@ -92,14 +93,21 @@ static uint32_t kind_of(enum ibv_event_type type)
 	}
 }
 
-int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
+void vrnic_stop_waiting(void *waiters)
 {
-	struct vrnic_context *c = to_vctx(context);
+	atomic_fetch_sub((atomic_uint *)waiters, 1);
+}
+
+static VRNIC_CANCELLED int wait_event(struct vrnic_context *c, struct ibv_async_event *event)
+{
 	struct vrnic_async_event e;
-	int err;
+	int r, err;
 
 	for (;;) {
-		switch (vrnic_wait_token(c->s, context->async_fd)) {
+		r = vrnic_wait_token(c->s, c->v.context.async_fd);
+		while (atomic_load(&c->gone)) /* as if the thread were still waiting */
+			pause();
+		switch (r) {
 		case -1:
 			return -1;
 		case 1:
@@ -123,6 +131,18 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *eve
 			return -1;
 		}
 	}
+}
+
+int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
+{
+	struct vrnic_context *c = to_vctx(context);
+	int r;
+
+	atomic_fetch_add(&c->waiters, 1);
+	pthread_cleanup_push(vrnic_stop_waiting, &c->waiters);
+	r = wait_event(c, event);
+	pthread_cleanup_pop(1);
+	return r;
 }
 
 static void ack(pthread_mutex_t *mutex, pthread_cond_t *cond, uint32_t *completed)

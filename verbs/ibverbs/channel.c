@@ -69,8 +69,8 @@ struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 }
 
 /*
- * A thread may be on its way into or out of a wait on a channel that another one destroys. What it finds must still be a
- * channel, so the last ones are kept.
+ * A thread may be on its way into a wait on a channel that another one destroys. What it finds must still be a channel, so
+ * the last ones are kept, and for ever those in which threads wait.
  */
 static void bury(struct vrnic_chan *ch)
 {
@@ -83,7 +83,7 @@ static void bury(struct vrnic_chan *ch)
 	old = graves[next % (sizeof(graves) / sizeof(graves[0]))];
 	graves[next++ % (sizeof(graves) / sizeof(graves[0]))] = ch;
 	pthread_mutex_unlock(&lock);
-	if (!old)
+	if (!old || atomic_load(&old->waiters))
 		return;
 	vrnic_unmap(&old->map);
 	vrnic_table_free(&old->cqs);
@@ -247,9 +247,9 @@ static void look(struct vrnic_chan *ch)
 	}
 }
 
-int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **ibcq, void **cq_context)
+/* Waits for an event: NULL with errno. */
+static VRNIC_CANCELLED struct vrnic_cq *wait_event(struct vrnic_chan *ch)
 {
-	struct vrnic_chan *ch = to_vchan(channel);
 	struct vrnic_cq *cq;
 	bool gone;
 	int r;
@@ -257,9 +257,9 @@ int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **ibcq, voi
 	look(ch);
 	do {
 		/* A cancellation point, and no lock is held. */
-		r = vrnic_wait_token(ch->s, channel->fd);
+		r = vrnic_wait_token(ch->s, ch->ch.fd);
 		if (r < 0)
-			return -1;
+			return NULL;
 		pthread_mutex_lock(&ch->lock);
 		cq = r ? last_event(ch) : next_event(ch);
 		gone = ch->gone;
@@ -268,9 +268,23 @@ int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **ibcq, voi
 			pause();
 		if (r && !cq) {
 			errno = EIO;
-			return -1;
+			return NULL;
 		}
 	} while (!cq);
+	return cq;
+}
+
+int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **ibcq, void **cq_context)
+{
+	struct vrnic_chan *ch = to_vchan(channel);
+	struct vrnic_cq *cq;
+
+	atomic_fetch_add(&ch->waiters, 1);
+	pthread_cleanup_push(vrnic_stop_waiting, &ch->waiters);
+	cq = wait_event(ch);
+	pthread_cleanup_pop(1);
+	if (!cq)
+		return -1;
 	*ibcq = &cq->cq;
 	*cq_context = cq->cq.cq_context;
 	return 0;

@@ -304,7 +304,10 @@ struct ibv_context *ibv_open_device(struct ibv_device *device)
 	return open_context(s, to_vdev(device), i, &attr);
 }
 
-/* A thread may be on its way into a wait for events. What it finds must still be a context, so the last ones are kept. */
+/*
+ * A thread may be on its way into a wait for events. What it finds must still be a context, so the last ones are kept, and
+ * for ever those in which threads wait.
+ */
 static void bury(struct vrnic_context *c)
 {
 	static struct vrnic_context *graves[16];
@@ -315,7 +318,7 @@ static void bury(struct vrnic_context *c)
 	old = graves[next % (sizeof(graves) / sizeof(graves[0]))];
 	graves[next++ % (sizeof(graves) / sizeof(graves[0]))] = c;
 	pthread_mutex_unlock(&device_lock);
-	if (!old)
+	if (!old || atomic_load(&old->waiters))
 		return;
 	vrnic_table_free(&old->objs);
 	pthread_mutex_destroy(&old->obj_lock);
@@ -327,6 +330,7 @@ int ibv_close_device(struct ibv_context *context)
 {
 	struct vrnic_context *c = to_vctx(context);
 
+	atomic_store(&c->gone, true);
 	/* In this order: a thread that waits for events learns from it that it is not the daemon that has gone. */
 	vrnic_close(context->async_fd);
 	if (vrnic_rpc_handle(c->s, VRNIC_OP_CTX_CLOSE, c->handle, NULL, 0) != EBUSY)

@@ -19,6 +19,8 @@ struct vrnic_context {
 	uint32_t dev_index;    /* what the daemon calls the device */
 	uint32_t handle;       /* and this context */
 	atomic_bool fatal;     /* IBV_EVENT_DEVICE_FATAL has been given */
+	atomic_bool gone;      /* closed */
+	atomic_uint waiters;   /* threads in ibv_get_async_event */
 	struct vrnic_query_device_reply attr; /* as it was when the device was opened */
 	pthread_mutex_t obj_lock; /* what follows; taken last of all */
 	struct vrnic_table objs; /* by handle */

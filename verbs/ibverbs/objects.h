@@ -28,6 +28,9 @@ struct vrnic_obj {
 void vrnic_obj_add(struct vrnic_context *c, struct vrnic_obj *o, uint32_t kind, uint32_t handle, void *ibv);
 uint32_t vrnic_obj_drop(struct vrnic_context *c, struct vrnic_obj *o, uint32_t tokens);
 
+/* The end of a wait, or its cancellation: one less in *waiters, an atomic_uint. */
+void vrnic_stop_waiting(void *waiters);
+
 /*
  * Waits until given events of an object have been acknowledged: *completed is counted up under mutex and cond signaled.
  * A cancellation point; the mutex is not held then.
@@ -94,6 +97,7 @@ struct vrnic_chan {
 	uint32_t cons;
 	struct vrnic_table cqs; /* by handle */
 	bool gone; /* destroyed */
+	atomic_uint waiters; /* threads in ibv_get_cq_event */
 };
 
 /*

@@ -26,6 +26,9 @@ type fake struct {
 	// tamper, if not nil, changes a reply; nil as the message hangs up. Descriptors are closed after it.
 	tamper func(op abi.Op, msg []byte, fds []int) ([]byte, []int)
 
+	// keepPipes has the pipes of what is destroyed stay open until the daemon dies.
+	keepPipes bool
+
 	mu       sync.Mutex
 	closed   bool
 	sessions []*session // in the order of connecting
@@ -346,7 +349,7 @@ func (s *session) answer(op abi.Op, body []byte, fd int) (rep abi.Message, fds [
 		return &abi.CtxOpenReply{Ctx: n}, []int{r}, 0
 	case abi.OpCtxClose:
 		s.decode(body, &handle)
-		if q := s.async[handle.Handle]; q != nil {
+		if q := s.async[handle.Handle]; q != nil && !s.f.keepPipes {
 			closePipe(&q.pipe)
 		}
 		return nil, nil, 0
@@ -368,10 +371,10 @@ func (s *session) answer(op abi.Op, body []byte, fd int) (rep abi.Message, fds [
 		return &abi.CreateChanReply{Chan: n}, []int{r, fd}, 0
 	case abi.OpDestroyChan:
 		s.decode(body, &handle)
-		if ch := s.chans[handle.Handle]; ch != nil {
+		if ch := s.chans[handle.Handle]; ch != nil && !s.f.keepPipes {
 			closePipe(&ch.pipe)
+			delete(s.chans, handle.Handle)
 		}
-		delete(s.chans, handle.Handle)
 		return nil, nil, 0
 	case abi.OpCreateCQ:
 		var req abi.CreateCQRequest

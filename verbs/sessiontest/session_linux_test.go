@@ -173,6 +173,33 @@ func (p *program) reads(n int) {
 	}
 }
 
+// Threads that wait on a channel or a context which another destroys have what they wait on until they
+// are gone, however many others are made and destroyed meanwhile. What finds the fault is the address sanitizer.
+func TestDestroyManyUnderWait(t *testing.T) {
+	need(t)
+	for _, tt := range []struct{ wait, create, destroy, many string }{
+		{"get 0", "chan", "delchan 0", "chans 100"},
+		{"async", "open", "close", "opens 100"},
+	} {
+		t.Run(tt.create, func(t *testing.T) {
+			f := newFake(t, nil)
+			f.keepPipes = true
+			p := open(t, f)
+			if tt.create != "open" {
+				p.want(tt.create, "ok")
+			}
+			p.send("bg " + tt.wait)
+			p.reads(1)
+			p.want(tt.destroy, "ok")
+			p.want(tt.create, "ok") // its pipe has the number of the first
+			p.want(tt.many, "ok")
+			f.kill()
+			p.quiet("the thread waits on")
+			p.want("queries 1", "EIO", "cancel", "ok")
+		})
+	}
+}
+
 // V11: waits can be cancelled, and leave nothing locked.
 func TestCancel(t *testing.T) {
 	need(t)
@@ -409,7 +436,7 @@ func TestDescriptorsRunOut(t *testing.T) {
 		answer   string // when there is room
 	}{
 		{abi.OpCtxOpen, abi.OpCtxClose, "open", "ok"},
-		{abi.OpCreateChan, abi.OpDestroyChn, "chan", "ok"},
+		{abi.OpCreateChan, abi.OpDestroyChan, "chan", "ok"},
 		{abi.OpCreateCQ, abi.OpDestroyCQ, "cq -1 4 0", "ok 4"},
 	} {
 		t.Run(tt.op.String(), func(t *testing.T) {

@@ -387,6 +387,25 @@ static int command(char *line)
 
 		chans[i] = ibv_create_comp_channel(ctx);
 		failed(!chans[i]);
+	} else if (!strcmp(name, "chans")) { /* makes and destroys so many */
+		int err = 0;
+
+		while (a-- && !err) {
+			struct ibv_comp_channel *ch = ibv_create_comp_channel(ctx);
+
+			err = ch ? ibv_destroy_comp_channel(ch) : errno;
+		}
+		result(err);
+	} else if (!strcmp(name, "opens")) { /* opens and closes a device so often */
+		struct ibv_context *was = ctx;
+		int err = 0;
+
+		while (a-- && !err) {
+			struct ibv_context *c = ibv_open_device(was->device);
+
+			err = c ? ibv_close_device(c) : errno;
+		}
+		result(err);
 	} else if (!strcmp(name, "delchan")) {
 		result(ibv_destroy_comp_channel(chans[a]));
 	} else if (!strcmp(name, "nonblock")) {
