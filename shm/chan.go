@@ -29,11 +29,11 @@ type compChan struct {
 	ctxDone <-chan struct{}
 	ctxStop func() bool
 
-	mu   sync.Mutex    // guards what follows, and the consumer's calls
-	mem  *osmem.Region // nil once closed
-	ring *ring.ChannelConsumer
-	cqs  map[uint32]*compQueue
-	used int // CQs on it; guarded by Device.chanMu
+	mu   sync.Mutex            // guards what follows, and the consumer's calls
+	mem  *osmem.Region         // nil once closed
+	ring *ring.ChannelConsumer // +checklocks:mu
+	cqs  map[uint32]*compQueue // +checklocks:mu
+	used int                   // CQs on it; guarded by Device.chanMu
 }
 
 // newCompChan makes a channel.
@@ -169,13 +169,13 @@ func (ch *compChan) drop(q *compQueue) {
 		return
 	}
 	if _, err := ch.ring.Cancel(q.handle); err != nil {
-		ch.c.corrupt(err)
+		_ = ch.c.corrupt(err)
 	}
 }
 
 // close ends waits and unmaps. No CQ uses ch any more.
 func (ch *compChan) close() {
-	ch.c.callHandle(abi.OpDestroyChan, "destroy completion channel", ch.handle) //nolint:errcheck // nothing is on it
+	_ = ch.c.callHandle(abi.OpDestroyChan, "destroy completion channel", ch.handle) // nothing is on it
 	ch.c.closePipe(ch.pipe)
 	select {
 	case ch.reader <- struct{}{}: // for good: nobody waits any more

@@ -45,9 +45,9 @@ type Client struct {
 	session uint32
 
 	rpcMu   sync.Mutex
-	queue   []queuedCall // guarded by rpcMu
-	talking bool         // guarded by rpcMu: somebody has the next five, and takes calls from the queue
-	some    [seqpacket.UnderWay]queuedCall
+	queue   []queuedCall                   // +checklocks:rpcMu
+	talking bool                           // guarded by rpcMu: somebody has the next five, and takes calls from the queue
+	some    [seqpacket.UnderWay]queuedCall // +checklocks:rpcMu
 	seq     uint32
 	out     []byte
 	in      [abi.MaxMessage]byte
@@ -63,8 +63,8 @@ type Client struct {
 	deadOnce sync.Once
 
 	mu      sync.Mutex
-	closed  bool
-	devices map[*Device]struct{}
+	closed  bool                            // +checklocks:mu
+	devices map[*Device]struct{}            // +checklocks:mu
 	pipes   map[*osmem.EventReader]struct{} // to be kicked when the session dies
 }
 
@@ -85,7 +85,7 @@ func Dial(path string) (*Client, error) {
 	}
 	c.peek = func(fd uintptr) {
 		if seqpacket.PeerGone(int(fd)) {
-			c.die(errGone)
+			_ = c.die(errGone)
 		}
 	}
 	if c.raw, err = conn.SyscallConn(); err == nil {
@@ -229,7 +229,7 @@ func (c *Client) closePipe(p *osmem.EventReader) {
 
 // checkPeer ends the session if the daemon has closed the socket.
 func (c *Client) checkPeer() {
-	c.raw.Control(c.peek) //nolint:errcheck // closed: the session is over
+	_ = c.raw.Control(c.peek) // closed: the session is over
 }
 
 // corrupt ends the session because of what stands in shared memory. A daemon that ends a session
@@ -268,7 +268,7 @@ func (c *Client) Close() error {
 	devices := c.devices
 	c.devices = nil
 	c.mu.Unlock()
-	c.die(errClosed("client"))
+	_ = c.die(errClosed("client"))
 	c.conn.Close() //nolint:errcheck // the session is over either way
 	for d := range devices {
 		d.close()

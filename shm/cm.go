@@ -68,7 +68,7 @@ func (ch *cmEvents) run() {
 		n, full, err := ch.pipe.Take()
 		if err != nil {
 			if err != osmem.ErrKicked {
-				c.die(errGone) // close joins run before it closes the pipe: this is the daemon's end
+				_ = c.die(errGone) // close joins run before it closes the pipe: this is the daemon's end
 			}
 			continue
 		}
@@ -128,7 +128,7 @@ func (ch *cmEvents) took(k *call) {
 	case k.err == nil:
 		ch.dispatch(&ch.ev)
 	case !errors.Is(k.err, syscall.EAGAIN):
-		ch.d.c.die(goneBecause(k.err))
+		_ = ch.d.c.die(goneBecause(k.err))
 	}
 }
 
@@ -172,11 +172,11 @@ func (ch *cmEvents) dispatch(ev *abi.CMEvent) {
 // request makes an id of a connection request and queues it at its listener: ch.mu is held.
 func (ch *cmEvents) request(id *cmID, ev *abi.CMEvent) {
 	if ev.Child == 0 || ch.ids[ev.Child] != nil {
-		ch.d.c.die(errCorrupt("a connection request with id %d", ev.Child))
+		_ = ch.d.c.die(errCorrupt("a connection request with id %d", ev.Child))
 		return
 	}
 	if _, ok := ev.Param.PrivateData(); !ok {
-		ch.d.c.die(errCorrupt("a connection request with %d octets of private data", ev.Param.PrivateLen))
+		_ = ch.d.c.die(errCorrupt("a connection request with %d octets of private data", ev.Param.PrivateLen))
 		return
 	}
 	child := &cmID{ch: ch, handle: ev.Child, events: make(chan *abi.CMEvent, idEvents)}
@@ -217,7 +217,8 @@ func (ch *cmEvents) close() {
 	for _, id := range ids {
 		id.destroy()
 	}
-	ch.d.c.callHandle(abi.OpCMDestroyChan, "destroy connection manager channel", ch.handle) //nolint:errcheck // nothing is on it
+	// Nothing is on it.
+	_ = ch.d.c.callHandle(abi.OpCMDestroyChan, "destroy connection manager channel", ch.handle)
 	ch.d.c.closePipe(ch.pipe)
 }
 
@@ -261,14 +262,15 @@ func (id *cmID) push(ev *abi.CMEvent) {
 	select {
 	case id.events <- &kept:
 	default:
-		id.ch.d.c.die(errCorrupt("more than %d events of connection id %d", idEvents, id.handle))
+		_ = id.ch.d.c.die(errCorrupt("more than %d events of connection id %d", idEvents, id.handle))
 	}
 }
 
 // destroy ends the id in the daemon: a connection is disconnected, a request refused.
 func (id *cmID) destroy() {
 	id.gone.Do(func() {
-		id.ch.d.c.destroy(abi.OpCMDestroyID, "destroy connection id", id.handle) //nolint:errcheck // the session's end does it too
+		// The session's end does it too.
+		_ = id.ch.d.c.destroy(abi.OpCMDestroyID, "destroy connection id", id.handle)
 		id.ch.mu.Lock()
 		delete(id.ch.ids, id.handle)
 		id.ch.mu.Unlock()

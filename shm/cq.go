@@ -181,7 +181,7 @@ func (q *compQueue) take(wc []rdma.WC) (n int) {
 		}
 		if err != nil {
 			q.bad = true
-			q.d.c.corrupt(err)
+			_ = q.d.c.corrupt(err)
 			return n
 		}
 		if ok {
@@ -279,7 +279,7 @@ func (q *compQueue) detach(qp *queuePair) {
 	})
 	if err != nil {
 		q.bad = true
-		q.d.c.corrupt(err)
+		_ = q.d.c.corrupt(err)
 	}
 }
 

@@ -77,7 +77,7 @@ func (c *Client) Open(name string) (_ *Device, err error) {
 	}
 	if d.cm, err = newCMEvents(d); err != nil {
 		c.closePipe(d.async)
-		c.callHandle(abi.OpCtxClose, "close device", d.ctx) //nolint:errcheck // err says more
+		_ = c.callHandle(abi.OpCtxClose, "close device", d.ctx) // err says more
 		return nil, err
 	}
 	c.mu.Lock()
@@ -170,7 +170,7 @@ func (d *Device) NextAsyncEvent(ctx context.Context) (rdma.AsyncEvent, error) {
 		}
 		if err := d.async.Wait(); err != nil && err != osmem.ErrKicked {
 			if d.usable() == nil { // nobody but the daemon can have closed it
-				d.c.die(errGone)
+				_ = d.c.die(errGone)
 			}
 		}
 	}
@@ -229,7 +229,7 @@ func (d *Device) close() {
 		for _, b := range keys(d, d.bufs) {
 			b.Close() //nolint:errcheck
 		}
-		d.c.callHandle(abi.OpCtxClose, "close device", d.ctx) //nolint:errcheck // the session's end does it too
+		_ = d.c.callHandle(abi.OpCtxClose, "close device", d.ctx) // the session's end does it too
 		d.c.closePipe(d.async)
 	})
 }

@@ -20,8 +20,8 @@ type buffer struct {
 	b   []byte        // what was asked for
 
 	mu     sync.Mutex
-	mrs    int
-	closed bool
+	mrs    int  // +checklocks:mu
+	closed bool // +checklocks:mu
 }
 
 // AllocBuffer implements rdma.Device. A session has 64 Buffers at most (by default): make few large
@@ -49,7 +49,7 @@ func (d *Device) AllocBuffer(size int) (_ rdma.Buffer, err error) {
 	}
 	b := &buffer{d: d, mem: rep.Mem, all: all, b: all.Mem[:size:size]}
 	if err := add(d, d.bufs, b, struct{}{}); err != nil {
-		d.c.callHandle(abi.OpDelMem, "return a buffer", rep.Mem) //nolint:errcheck // err says more
+		_ = d.c.callHandle(abi.OpDelMem, "return a buffer", rep.Mem) // err says more
 		return nil, err
 	}
 	return b, nil
@@ -105,11 +105,11 @@ type protDomain struct {
 	handle uint32
 
 	mu     sync.Mutex
-	closed bool
-	ending bool // the device closes: nothing new
-	mrs    map[*memRegion]struct{}
-	mws    map[*memWindow]struct{}
-	srqs   map[*sharedQueue]struct{}
+	closed bool                      // +checklocks:mu
+	ending bool                      // the device closes: nothing new
+	mrs    map[*memRegion]struct{}   // +checklocks:mu
+	mws    map[*memWindow]struct{}   // +checklocks:mu
+	srqs   map[*sharedQueue]struct{} // +checklocks:mu
 }
 
 // AllocPD implements rdma.Device.
@@ -126,7 +126,7 @@ func (d *Device) AllocPD() (rdma.PD, error) {
 		mws: make(map[*memWindow]struct{}), srqs: make(map[*sharedQueue]struct{}),
 	}
 	if err := add(d, d.pds, pd, struct{}{}); err != nil {
-		d.c.callHandle(abi.OpDeallocPD, "free PD", rep.PD) //nolint:errcheck // err says more
+		_ = d.c.callHandle(abi.OpDeallocPD, "free PD", rep.PD) // err says more
 		return nil, err
 	}
 	return pd, nil

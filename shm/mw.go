@@ -16,7 +16,7 @@ type memWindow struct {
 	rkey   uint32
 
 	mu     sync.Mutex
-	closed bool
+	closed bool // +checklocks:mu
 }
 
 // AllocMW implements rdma.PD.

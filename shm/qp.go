@@ -22,7 +22,7 @@ type queuePair struct {
 	cfg            rdma.QPConfig
 
 	closeMu sync.Mutex // serialises Close
-	done    bool       // guarded by closeMu
+	done    bool
 
 	// mem is set to nil with both locks held, and used with either.
 	mem  *osmem.Region

@@ -32,7 +32,7 @@ type receiver struct {
 	free []uint32 // places in wrs
 	seq  uint64   // posts so far
 	// order is what remains to be flushed on a dead session, oldest first.
-	order []int
+	order []int // +checklocks:mu
 }
 
 type recvWR struct {

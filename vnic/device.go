@@ -22,12 +22,12 @@ type Device struct {
 	log *slog.Logger
 
 	mu       sync.Mutex
-	contexts map[*Context]struct{} // guarded by mu
-	closed   bool                  // guarded by mu
+	contexts map[*Context]struct{} // +checklocks:mu
+	closed   bool                  // +checklocks:mu
 	qps      handle.Table[*QP]     // guarded by mu; QPNs are the device's
 	past     Counters              // guarded by mu; of QPs that are gone
-	ctxCount uint32                // guarded by mu
-	reaper   *time.Timer           // guarded by mu
+	ctxCount uint32                // +checklocks:mu
+	reaper   *time.Timer           // +checklocks:mu
 	reaped   uint64                // guarded by mu: connections that were idle for too long
 
 	keys *mem.Keys // STags

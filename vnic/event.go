@@ -15,7 +15,7 @@ const maxAsync = 1024
 
 type asyncQueue struct {
 	mu   sync.Mutex
-	evs  []rdma.AsyncEvent // guarded by mu
+	evs  []rdma.AsyncEvent // +checklocks:mu
 	wake chan struct{}     // one slot
 }
 

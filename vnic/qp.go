@@ -88,7 +88,7 @@ type QP struct {
 	gone        chan struct{} // closed when the goroutine has returned and qp is forgotten
 	callMu      sync.Mutex
 	calls       []func() // guarded by callMu
-	callsClosed bool     // guarded by callMu
+	callsClosed bool     // +checklocks:callMu
 
 	bound    atomic.Pointer[cm.Attempt] // the connection manager's end
 	peek     atomic.Pointer[linkInfo]   // what others may see of the link

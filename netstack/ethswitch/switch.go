@@ -64,7 +64,7 @@ type Switch struct {
 	ports atomic.Pointer[[]*Attachment] // never changed in place
 
 	mu     sync.Mutex // serialises changes of ports; guards closed
-	closed bool
+	closed bool       // +checklocks:mu
 }
 
 // NewSwitch returns a Switch without ports.

@@ -136,6 +136,6 @@ func (f *Frame) Addresses() (dst, src MAC) {
 		return MAC(b[:6]), MAC(b[6:12])
 	}
 	var b [12]byte
-	f.Buffer.ReadAt(b[:], 0)
+	_, _ = f.Buffer.ReadAt(b[:], 0)
 	return MAC(b[:6]), MAC(b[6:12])
 }

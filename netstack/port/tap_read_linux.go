@@ -212,7 +212,7 @@ func (t *turn) end() {
 		return
 	}
 	if t.changed {
-		unix.SchedSetAttr(0, &t.was, 0) //nolint:errcheck // best effort
+		_ = unix.SchedSetAttr(0, &t.was, 0) // best effort
 	}
 	t.shares, t.changed = false, false
 	runtime.UnlockOSThread()

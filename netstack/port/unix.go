@@ -47,8 +47,8 @@ type Unix struct {
 	wg     sync.WaitGroup
 	peers  atomic.Uint64 // connections so far
 
-	mu      sync.Mutex // guards the rest; held over a write that does not wait
-	conn    *net.UnixConn
+	mu      sync.Mutex    // guards the rest; held over a write that does not wait
+	conn    *net.UnixConn // +checklocks:mu
 	raw     syscall.RawConn
 	pending []byte     // frames, each with its length, that the peer has not taken
 	more    *sync.Cond // pending has become full enough for the flusher, or conn has changed

@@ -28,8 +28,8 @@ type Host struct {
 
 	mu        sync.Mutex
 	ep        *sctp.Endpoint     // guarded by mu
-	conns     map[*Conn]struct{} // guarded by mu
-	listeners []*Listener        // guarded by mu
+	conns     map[*Conn]struct{} // +checklocks:mu
+	listeners []*Listener        // +checklocks:mu
 	timer     tcpip.Timer        // guarded by mu
 	armed     time.Time          // guarded by mu: when the timer fires; zero: it does not
 	ended     bool               // guarded by mu: the timer stays off, and nothing is sent

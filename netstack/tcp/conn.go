@@ -303,11 +303,13 @@ func (c *Conn) Close() error {
 	c.userPrefetch.Store(nil)
 	c.wq.EventUnregister(&c.entry)
 	c.ep.Close()
-	c.over(gate.Closed("connection")) //nolint:errcheck // not the first reason, perhaps
+	_ = c.over(gate.Closed("connection")) // not the first reason, perhaps
 	return nil
 }
 
 // Abort resets the connection and gives it back.
+//
+// +checklocksignore: the lock is held where TryLock took it.
 func (c *Conn) Abort() {
 	c.conns.remove(c)
 	c.forgetPeer()
@@ -322,7 +324,7 @@ func (c *Conn) Abort() {
 	c.wq.EventUnregister(&c.entry)
 	c.ep.Abort()
 	c.ep.Close()
-	c.over(gate.Closed("connection")) //nolint:errcheck // not the first reason, perhaps
+	_ = c.over(gate.Closed("connection")) // not the first reason, perhaps
 }
 
 // LocalAddr is this end's address.

@@ -27,7 +27,7 @@ type firstOctets struct {
 	mu        sync.Mutex
 	m         map[flow]expected
 	slots     [maxExpected]flow // in turn
-	next      int
+	next      int               // +checklocks:mu
 	listeners map[*Listener]func(remote netip.AddrPort)
 	listening atomic.Bool // there is one
 }

@@ -67,7 +67,7 @@ func flowOf(p *frame.Packet) flow {
 // connTable are the connections whose segments can be handled so.
 type connTable struct {
 	mu sync.RWMutex
-	m  map[flow]*Conn
+	m  map[flow]*Conn // +checklocks:mu
 }
 
 // of is the connection that p, which d brings, is for, or nil. What the sender takes for its other end may be
@@ -173,6 +173,8 @@ func (c *Conn) readable() bool {
 }
 
 // Hold implements Receiver: while c is held gVisor queues segments and leaves them there.
+//
+// +checklocksignore: Finish gives the locks back.
 func (r *receiver) Hold() bool {
 	c := (*Conn)(r)
 	if c.prompt.Load() == nil || !c.mu.TryLock() {
@@ -188,6 +190,8 @@ func (r *receiver) Hold() bool {
 }
 
 // Finish implements Receiver: it does what gVisor's processors do.
+//
+// +checklocksignore: Hold took the locks.
 func (r *receiver) Finish() bool {
 	c := (*Conn)(r)
 	var err tcpip.Error

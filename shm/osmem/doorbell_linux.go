@@ -79,7 +79,7 @@ func (e *EventFD) Finish() {
 			return
 		case <-time.After(100 * time.Microsecond):
 			// Not a plain read: the client may have emptied the counter, or empty it now.
-			unix.Preadv2(e.FD, [][]byte{b[:]}, -1, unix.RWF_NOWAIT) //nolint:errcheck // EAGAIN is fine
+			_, _ = unix.Preadv2(e.FD, [][]byte{b[:]}, -1, unix.RWF_NOWAIT) // EAGAIN is fine
 		}
 	}
 }
@@ -90,7 +90,7 @@ func (e *EventFD) Finish() {
 func (e *EventFD) Stop() {
 	e.ending.Store(true)
 	for pause := 100 * time.Microsecond; !e.seen.Load(); pause = min(2*pause, 10*time.Millisecond) {
-		e.Ring() //nolint:errcheck // EAGAIN (non-blocking and full): then the waiter does not block either
+		_ = e.Ring() // EAGAIN (non-blocking and full): then the waiter does not block either
 		if e.seen.Load() {
 			break
 		}
@@ -102,10 +102,10 @@ func (e *EventFD) Stop() {
 func (e *EventFD) Close() { unix.Close(e.FD) } //nolint:errcheck // nothing to lose
 
 // Yield gives the processor to another process; runtime.Gosched knows only this one's goroutines.
-func Yield() { unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) } //nolint:errcheck // cannot fail
+func Yield() { _, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) } // cannot fail
 
 // YieldQuietly is yield that Go's scheduler is not told of: it would take the goroutine's P away while others have the processor.
-func YieldQuietly() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) } //nolint:errcheck // cannot fail
+func YieldQuietly() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) } // cannot fail
 
 // ShortSlice asks for a scheduling slice of 100 us for the calling thread, so that it runs soon
 // when an application spins on the same core. Policy and nice value stay as they are. Kernels
@@ -116,5 +116,5 @@ func ShortSlice() {
 		return
 	}
 	attr.Runtime = 100_000
-	unix.SchedSetAttr(0, attr, 0) //nolint:errcheck // best effort
+	_ = unix.SchedSetAttr(0, attr, 0) // best effort
 }

@@ -44,7 +44,7 @@ func (p *EventReader) Take() (n int, full bool, err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		// Undone first, and only then does the caller look why: a kick that comes in between
 		// ends the next wait at once.
-		p.f.SetReadDeadline(time.Time{}) //nolint:errcheck // a closed pipe says so in the next Read
+		_ = p.f.SetReadDeadline(time.Time{}) // a closed pipe says so in the next Read
 		return 0, false, ErrKicked
 	}
 	return n, n == len(p.buf), err
@@ -55,7 +55,7 @@ var ErrKicked = errors.New("shm: woken to look again")
 // Kick makes the wait under way, or the next one, return ErrKicked. Whoever kicks has stored before
 // why; whoever waits looks after each ErrKicked.
 func (p *EventReader) Kick() {
-	p.f.SetReadDeadline(time.Unix(1, 0)) //nolint:errcheck // closed: nobody waits
+	_ = p.f.SetReadDeadline(time.Unix(1, 0)) // closed: nobody waits
 }
 
 func (p *EventReader) Close() { p.f.Close() } //nolint:errcheck // a read end has nothing to lose

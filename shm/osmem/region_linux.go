@@ -116,7 +116,7 @@ func (r *Region) Release() {
 		panic("shm: region released too often")
 	}
 	if r.empty {
-		unix.Madvise(r.Mem, unix.MADV_REMOVE) //nolint:errcheck // the client pays for the pages then
+		_ = unix.Madvise(r.Mem, unix.MADV_REMOVE) // the client pays for the pages then
 	}
 	if err := unix.Munmap(r.Mem); err != nil {
 		panic(fmt.Sprintf("shm: munmap: %v", err))
@@ -168,6 +168,6 @@ func MonotonicNS() uint64 { return monoBase + uint64(time.Since(monoStart)) }
 
 var monoStart, monoBase = func() (time.Time, uint64) {
 	var ts unix.Timespec
-	unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) //nolint:errcheck // always there
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // always there
 	return time.Now(), uint64(ts.Nano())
 }()

@@ -86,7 +86,7 @@ func sameUserNS(pid int) bool {
 // watch ends the use of v when the process has ended. It returns then, or after close.
 func (v *vmProc) watch() {
 	if c, err := v.pidfd.SyscallConn(); err == nil {
-		c.Read(func(fd uintptr) bool { return exited(int(fd)) }) //nolint:errcheck // closed: v.end was called
+		_ = c.Read(func(fd uintptr) bool { return exited(int(fd)) }) // closed: v.end was called
 	}
 	v.end()
 }
@@ -95,7 +95,7 @@ func (v *vmProc) watch() {
 func (v *vmProc) ended() (yes bool) {
 	yes = true
 	if c, err := v.pidfd.SyscallConn(); err == nil {
-		c.Control(func(fd uintptr) { yes = exited(int(fd)) }) //nolint:errcheck // closed: ended
+		_ = c.Control(func(fd uintptr) { yes = exited(int(fd)) }) // closed: ended
 	}
 	return yes
 }

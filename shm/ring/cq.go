@@ -13,10 +13,10 @@ type CQRing struct {
 	mem     []byte
 	size    uint32
 	handle  uint32
-	prod    uint32 // our count; the shared word is only ever written
-	cons    uint32 // the client's, as last seen
-	overrun bool
-	closed  bool
+	prod    uint32       // our count; the shared word is only ever written
+	cons    uint32       // the client's, as last seen
+	overrun bool         // +checklocks:mu
+	closed  bool         // +checklocks:mu
 	ch      *ChannelRing // or nil
 	fail    func(error)
 

@@ -23,7 +23,7 @@ type bellObj struct {
 	due    bool // the doorbell thread's
 
 	mu   sync.Mutex // held while f runs
-	dead bool
+	dead bool       // +checklocks:mu
 }
 
 // addBell gives f a bell. There are as many as the session may have QPs and SRQs.
@@ -63,6 +63,8 @@ func (b *bellObj) ring() (more bool) {
 }
 
 // tryRing is ring that does not wait for an f under way.
+//
+// +checklocksignore: the lock is held behind TryLock.
 func (b *bellObj) tryRing() (more, rung bool) {
 	if !b.mu.TryLock() {
 		return false, false

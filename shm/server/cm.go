@@ -90,6 +90,8 @@ func (o *operation) queryID(req *abi.HandleRequest) (*abi.CMQueryReply, error) {
 }
 
 // usable: a child exists for its client only when its CONNECT_REQUEST has been taken.
+//
+// +checklocksignore: the lock of id.lock() is one of its result.
 func (id *CMID) usable() error {
 	defer id.lock().mu.Unlock()
 	if !id.known {
@@ -231,6 +233,8 @@ func (o *operation) getCMEvent(req *abi.HandleRequest) (*abi.CMEvent, error) {
 }
 
 // connect is CM_CONNECT and CM_ACCEPT.
+//
+// +checklocksignore: the lock of id.lock() is one of its result.
 func (o *operation) connect(id *CMID, req *abi.CMConnectRequest) error {
 	s := o.s
 	pd, err := get(&s.pds, req.PD)

@@ -15,9 +15,9 @@ const maxAsync = 4096
 // An AsyncQueue takes the async events of one open device. Any goroutine may push.
 type AsyncQueue struct {
 	mu       sync.Mutex
-	pipe     *osmem.EventWriter
-	q        []abi.AsyncEvent
-	reported map[asyncObj]uint32
+	pipe     *osmem.EventWriter  // +checklocks:mu
+	q        []abi.AsyncEvent    // +checklocks:mu
+	reported map[asyncObj]uint32 // +checklocks:mu
 }
 
 type asyncObj struct{ kind, handle uint32 }
@@ -79,7 +79,7 @@ type cmChannel struct {
 	ids    int // guarded by Session.mu
 
 	mu   sync.Mutex
-	pipe *osmem.EventWriter
+	pipe *osmem.EventWriter // +checklocks:mu
 	q    []cmQueued
 	room []cmQueued // where q begins again when it has been empty; of no length
 	max  int
@@ -95,6 +95,8 @@ type cmQueued struct {
 func (ch *cmChannel) hardEvents() int { return 16*ch.max + 65536 }
 
 // push queues e at the channel of its id.
+//
+// +checklocksignore: the lock of e.id.lock() is one of its result.
 func (e cmQueued) push() error {
 	ch := e.id.lock()
 	for e.child != nil && e.child.ch.Load() != ch { // the listener has migrated since the child was made
@@ -149,6 +151,8 @@ func (ch *cmChannel) pop() (abi.CMEvent, bool) {
 
 // forget marks an id as gone, drops its events and returns the children among them that the client
 // never heard of.
+//
+// +checklocksignore: the lock of id.lock() is one of its result.
 func (id *CMID) forget() (r abi.CMDestroyIDReply, children []*CMID) {
 	ch := id.lock()
 	defer ch.mu.Unlock()
@@ -180,6 +184,8 @@ func (ch *cmChannel) close() {
 // migrate moves id to the channel to, with its events that wait, and returns how many there were. The
 // ids of connection requests among them go along. Only the control goroutine migrates an id that the
 // client knows.
+//
+// +checklocksignore: two channels, in the order of their handles.
 func (id *CMID) migrate(to *cmChannel) (r abi.CMMigrateReply) {
 	s, from := id.s, id.ch.Load()
 	s.mu.Lock() // the counts of ids, and no new child in between
@@ -243,6 +249,8 @@ func newCMID(s *Session, ch *cmChannel, handle uint32) *CMID {
 }
 
 // lock locks the id's channel and returns it.
+//
+// +checklocksignore: it returns with the lock of its result.
 func (id *CMID) lock() *cmChannel {
 	for {
 		ch := id.ch.Load()

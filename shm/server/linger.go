@@ -70,6 +70,8 @@ func (l *linger) stop() {
 // Expect is for a thread that is about to bring the program something, which completes in one of cqs. If it returns true,
 // Linger has to follow; the thread has the bells from now on, if the doorbell's thread sleeps. It is not for a program that
 // waits for an event there: its answer takes long, and many small messages both ways are slower so.
+//
+// +checklocksignore: Linger gives the lock back.
 func (s *Session) Expect(cqs ...*ring.CQRing) bool {
 	for _, c := range cqs {
 		if c.Armed() {
@@ -91,6 +93,8 @@ func (s *Session) Expect(cqs ...*ring.CQRing) bool {
 
 // Linger looks for bells, and deals with them, for as long as that seems worthwhile; it ends when more, if not nil, says that
 // the caller has more to bring, and soon in any case: a program that rings again and again is dealt with elsewhere.
+//
+// +checklocksignore: Expect took the lock; lingerOn may have to give it back.
 func (s *Session) Linger(more func() bool) {
 	l := &s.linger
 	s.await(more)
@@ -114,6 +118,8 @@ func (s *Session) giveBack() {
 }
 
 // lingerOn ends a Linger, on a goroutine of its own.
+//
+// +checklocksignore: Expect took the lock.
 func (s *Session) lingerOn() {
 	l := &s.linger
 	defer l.mu.Unlock()

@@ -204,7 +204,7 @@ func (o *operation) reregMR(req *abi.ReregMRRequest) (*abi.RegMRReply, error) {
 		return nil, err
 	}
 	if err := old.close(); err != nil {
-		m.close() //nolint:errcheck // nobody knows it
+		_ = m.close() // nobody knows it
 		return nil, err
 	}
 	s.mu.Lock()

@@ -57,11 +57,11 @@ type Server struct {
 	accepted   atomic.Uint64
 
 	mu       sync.Mutex
-	closed   bool
-	lastID   uint32
-	sessions map[*Session]struct{} // until the last goroutine of each is back
-	perUID   map[uint32]int
-	refusals map[*seqpacket.Conn]struct{}
+	closed   bool                         // +checklocks:mu
+	lastID   uint32                       // +checklocks:mu
+	sessions map[*Session]struct{}        // until the last goroutine of each is back
+	perUID   map[uint32]int               // +checklocks:mu
+	refusals map[*seqpacket.Conn]struct{} // +checklocks:mu
 }
 
 // Listen makes the socket at path and serves it until Close. A stale socket file is replaced.
@@ -227,7 +227,8 @@ func (s *Server) refuse(c *seqpacket.Conn) {
 		osmem.CloseFD(fd)
 	}
 	if h, _, err := abi.ParseMessage(msg); err == nil {
-		c.Write(abi.AppendMessage(nil, abi.Header{Op: h.Op, Seq: h.Seq, Status: -int32(syscall.ENOMEM)}, &abi.Empty{}), nil) //nolint:errcheck // it may have gone
+		// It may have gone.
+		_ = c.Write(abi.AppendMessage(nil, abi.Header{Op: h.Op, Seq: h.Seq, Status: -int32(syscall.ENOMEM)}, &abi.Empty{}), nil)
 	}
 }
 
@@ -265,10 +266,10 @@ type limitedLog struct {
 	now func() time.Time
 
 	mu      sync.Mutex
-	last    time.Time
-	tokens  float64
-	left    int
-	started bool
+	last    time.Time // +checklocks:mu
+	tokens  float64   // +checklocks:mu
+	left    int       // +checklocks:mu
+	started bool      // +checklocks:mu
 }
 
 const logBurst = 10

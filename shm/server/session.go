@@ -45,8 +45,8 @@ type Session struct {
 	// mu guards the tables against those who look (List, the doorbell thread) and against
 	// PushRequest. Only the control goroutine changes the others. Never held over a handler's method.
 	mu      sync.Mutex
-	comm    string
-	state   string
+	comm    string // +checklocks:mu
+	state   string // +checklocks:mu
 	app     *osmem.AppMem
 	ctxs    handles[*ctxObj]
 	pds     handles[*pdObj]
@@ -59,7 +59,7 @@ type Session struct {
 	qps     handles[*qpObj]
 	qpNums  map[qpKey]*qpObj
 	cmChans handles[*cmChannel]
-	ids     handles[*CMID]
+	ids     handles[*CMID] // +checklocks:mu
 
 	memBytes  int64
 	ringBytes int64
@@ -134,7 +134,7 @@ func (s *Session) run() {
 		err = s.serve()
 	}
 	stop()
-	s.conn.Flush() //nolint:errcheck // the end is known already
+	_ = s.conn.Flush() // the end is known already
 	s.end(err)
 	s.teardown()
 }

@@ -16,12 +16,12 @@ import (
 // 10.9.0.1/24 and fd09::1/64, and loop1 with 10.9.0.2/24 and fd09::2/64.
 type Loop struct {
 	mu        sync.Mutex // guards everything below and in the objects
-	nextQPN   uint32
+	nextQPN   uint32     // +checklocks:mu
 	nextKey   uint32
 	nextPort  uint16
-	ctxs      map[*loopCtx]struct{}
-	mrs       map[uint32]*loopMR  // regions, and windows and fast registrations while they are valid
-	keyed     map[uint32]*loopKey // windows and regions of AllocMR, by the upper 24 bits of their keys
+	ctxs      map[*loopCtx]struct{} // +checklocks:mu
+	mrs       map[uint32]*loopMR    // regions, and windows and fast registrations while they are valid
+	keyed     map[uint32]*loopKey   // windows and regions of AllocMR, by the upper 24 bits of their keys
 	listeners map[netip.AddrPort]*loopID
 	open      int // objects of all kinds that have not been closed
 }

@@ -41,7 +41,7 @@ func (i *loopID) push(typ uint32, status int32, p *abi.ConnParam, cause uint32) 
 	if p != nil {
 		ev.Param = *p
 	}
-	i.id.Push(ev) //nolint:errcheck // nobody is there to hear it
+	_ = i.id.Push(ev) // nobody is there to hear it
 }
 
 // Bind implements shm.IDHandler.

@@ -55,7 +55,7 @@ func NewRaw(t testing.TB, path string) *RawClient {
 func (r *RawClient) Close() {
 	r.Conn.Close()
 	for _, m := range r.maps {
-		unix.Munmap(m)
+		_ = unix.Munmap(m)
 	}
 	for _, fd := range r.fds {
 		unix.Close(fd)
@@ -78,7 +78,7 @@ func (r *RawClient) Send(msg []byte, fds ...int) error {
 
 // Recv takes the next message. Descriptors are kept until Close.
 func (r *RawClient) Recv() (msg []byte, fds []int, err error) {
-	r.Conn.SetReadDeadline(time.Now().Add(rawTimeout))
+	_ = r.Conn.SetReadDeadline(time.Now().Add(rawTimeout))
 	buf, oob := make([]byte, abi.MaxMessage+1), make([]byte, 256)
 	n, oobn, _, _, err := r.Conn.ReadMsgUnix(buf, oob)
 	if oobn != 0 {
@@ -353,7 +353,7 @@ func Word(mem []byte, off uint32) *atomic.Uint32 {
 func (r *RawClient) RingBell(bell uint32) {
 	words := Word(r.Session, abi.SessBellOff).Load()
 	Word(r.Session, words+bell>>5*4).Or(1 << (bell & 31))
-	unix.Write(r.Bell, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	_, _ = unix.Write(r.Bell, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 }
 
 // PostSend posts in order.

@@ -29,11 +29,11 @@ type Net struct {
 	mu        sync.Mutex
 	listeners []*listener         // guarded by mu
 	hosts     map[netip.Addr]bool // guarded by mu; false: swallows what comes
-	streams   []*iwarptest.Stream // guarded by mu
-	port      uint16              // guarded by mu
+	streams   []*iwarptest.Stream // +checklocks:mu
+	port      uint16              // +checklocks:mu
 
 	sctpListeners []*sctpListener // guarded by mu
-	assocs        []*Assoc        // guarded by mu
+	assocs        []*Assoc        // +checklocks:mu
 }
 
 // NewNet makes an empty network.

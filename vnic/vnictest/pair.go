@@ -236,7 +236,7 @@ func (p *Peer) Next(cq *vnic.CQ, n int) []rdma.WC {
 		if all = append(all, buf[:k]...); len(all) == n {
 			return all
 		}
-		cq.Arm(false)
+		_ = cq.Arm(false)
 		buf = buf[k:]
 		if k, _ = cq.Poll(buf); k > 0 { // they came before the Arm
 			all = append(all, buf[:k]...)

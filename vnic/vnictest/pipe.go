@@ -19,7 +19,7 @@ const pipeSize = 1 << 20
 // and none out. Tests that want trouble use iwarptest's.
 type pipe struct {
 	mu    sync.Mutex
-	reset bool // guarded by mu
+	reset bool // +checklocks:mu
 	ends  [2]pipeEnd
 }
 

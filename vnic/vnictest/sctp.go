@@ -119,19 +119,19 @@ type Assoc struct {
 
 	mu        sync.Mutex
 	sent      uint64          // guarded by mu: messages given to Send
-	acked     uint64          // guarded by mu
+	acked     uint64          // +checklocks:mu
 	out       []assocMsg      // guarded by mu: sent and not flushed
 	in        []assocMsg      // guarded by mu: flushed by the peer and not handed out
 	got       map[uint64]bool // guarded by mu: handed out ahead of order
 	cum       uint64          // guarded by mu: handed out with all before them
 	high      uint64          // guarded by mu
 	pinned    int             // guarded by mu: handed out and not released
-	notify    bool            // guarded by mu
+	notify    bool            // +checklocks:mu
 	pumping   bool            // guarded by mu: somebody hands out
 	forgotten bool            // guarded by mu: see AbortOnSend
 	held      bool            // guarded by mu: nothing is flushed
 	closing   bool            // guarded by mu: Shutdown was asked for
-	down      bool            // guarded by mu
+	down      bool            // +checklocks:mu
 	end       func()          // guarded by mu: tells the handler of the end
 }
 

@@ -143,8 +143,8 @@ func StartHelper(t testing.TB, what string, change ...func(*exec.Cmd)) *exec.Cmd
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
 	})
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
 		t.Fatalf("helper said %q, %v", line, err)

@@ -49,7 +49,7 @@ type admission struct {
 	peers    map[peerKey]*peerLoad // guarded by mu, as all
 	halfOpen int
 	pending  int
-	refused  Refusals
+	refused  Refusals        // +checklocks:mu
 	assocs   map[peerKey]int // SCTP associations that each peer has set up
 }
 

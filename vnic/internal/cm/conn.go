@@ -40,8 +40,8 @@ type listener struct {
 	done chan struct{}
 
 	mu     sync.Mutex
-	reqs   []*connRequest // guarded by mu
-	closed bool           // guarded by mu
+	reqs   []*connRequest // +checklocks:mu
+	closed bool           // +checklocks:mu
 }
 
 func (l *listener) handle(ev Event) {
@@ -182,7 +182,7 @@ type conn struct {
 	local, remote netip.AddrPort // set before up
 
 	mu  sync.Mutex
-	err error // guarded by mu
+	err error
 }
 
 func newConn(id *ID) *conn {

@@ -72,7 +72,7 @@ func (id *ID) emitInOrder(ev Event) {
 type eventQueue struct {
 	user    *User
 	mu      sync.Mutex
-	ids     []*ID // guarded by mu
+	ids     []*ID // +checklocks:mu
 	running bool  // guarded by mu: somebody takes from ids
 }
 

@@ -78,8 +78,8 @@ type User struct {
 	pending int             // requests to its listeners; guarded by m.admit.mu
 
 	mu     sync.Mutex
-	closed bool              // guarded by mu
-	ids    handle.Table[*ID] // guarded by mu
+	closed bool              // +checklocks:mu
+	ids    handle.Table[*ID] // +checklocks:mu
 }
 
 // NewUser makes a user of m.

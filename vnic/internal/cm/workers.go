@@ -22,7 +22,7 @@ type workers struct {
 	wg sync.WaitGroup // Add with mu held and closed false
 
 	mu      sync.Mutex
-	closed  bool     // guarded by mu
+	closed  bool     // +checklocks:mu
 	idle    []worker // guarded by mu
 	due     bool     // guarded by mu: dismissIdle will be called
 	started bool     // guarded by mu: something was started since it was called last

@@ -10,7 +10,7 @@ import (
 // Keys are the STags of a device, and what each of them gives.
 type Keys struct {
 	mu       sync.Mutex
-	source   *stagSource         // guarded by mu
+	source   *stagSource         // +checklocks:mu
 	prefixes map[uint32]struct{} // guarded by mu: those of key slots
 	shards   [keyShards]keyShard
 }
@@ -20,7 +20,7 @@ const keyShards = 64
 
 type keyShard struct {
 	mu sync.RWMutex
-	m  map[uint32]*MR // guarded by mu
+	m  map[uint32]*MR // +checklocks:mu
 }
 
 // maxPrefixes bounds the prefixes in use, far below the 2^23 that there are.

@@ -32,8 +32,8 @@ type Space struct {
 
 	mu     sync.Mutex
 	closed error                 // guarded by mu: why nothing more is made; nil: it is open
-	pds    handle.Table[*PD]     // guarded by mu
-	mrs    handle.Table[*MR]     // guarded by mu
+	pds    handle.Table[*PD]     // +checklocks:mu
+	mrs    handle.Table[*MR]     // +checklocks:mu
 	fast   handle.Table[*FastMR] // guarded by mu
 	mws    handle.Table[*MW]     // guarded by mu
 	octets uint64                // guarded by mu: of mrs
@@ -41,7 +41,7 @@ type Space struct {
 
 	atomics struct { // on memory that is reached by calls
 		mu   sync.Mutex
-		word [AtomicLen]byte // guarded by mu
+		word [AtomicLen]byte // +checklocks:mu
 	}
 }
 

@@ -130,9 +130,13 @@ func (cq *CQ) Space() *Space { return cq.space }
 func (cq *CQ) Foreign() bool { return cq.sink != nil }
 
 // Lock begins to add completions.
+//
+// +checklocksacquire:cq.mu
 func (cq *CQ) Lock() { cq.mu.Lock() }
 
 // Unlock has what was added polled.
+//
+// +checklocksrelease:cq.mu
 func (cq *CQ) Unlock() {
 	cq.publishLocked()
 	cq.mu.Unlock()

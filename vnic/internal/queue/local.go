@@ -57,9 +57,13 @@ func (q *Local) free() uint32 {
 func (q *Local) More() bool { return q.consumed != q.published.Load() }
 
 // LockSend begins to post send requests.
+//
+// +checklocksacquire:q.mu
 func (q *Local) LockSend() { q.mu.Lock() }
 
 // UnlockSend has what was posted taken.
+//
+// +checklocksrelease:q.mu
 func (q *Local) UnlockSend() {
 	q.published.Store(q.posted)
 	q.mu.Unlock()
@@ -123,9 +127,13 @@ func (q *Local) polledSends(n int, sqDone uint32) {
 func (q *Local) polledRecvs(n int) { q.recvsPolled.Add(uint32(n)) }
 
 // LockRecv begins to post receives.
+//
+// +checklocksacquire:q.recvMu
 func (q *Local) LockRecv() { q.recvMu.Lock() }
 
 // UnlockRecv has what was posted taken.
+//
+// +checklocksrelease:q.recvMu
 func (q *Local) UnlockRecv() {
 	q.recvs.publish()
 	q.recvMu.Unlock()

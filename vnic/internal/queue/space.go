@@ -23,8 +23,8 @@ type Space struct {
 
 	mu     sync.Mutex
 	closed error              // guarded by mu: why nothing more is made; nil: it is open
-	cqs    handle.Table[*CQ]  // guarded by mu
-	srqs   handle.Table[*SRQ] // guarded by mu
+	cqs    handle.Table[*CQ]  // +checklocks:mu
+	srqs   handle.Table[*SRQ] // +checklocks:mu
 }
 
 // Init makes s a space of cfg.

@@ -53,7 +53,7 @@ type association struct {
 	streams map[uint16]*Stream // guarded by mu: those that the Mux has given out
 	waiting []*Stream          // guarded by mu: those to be told when something changes
 	early   []inbound          // guarded by mu: what came before it was up
-	timer   *time.Timer        // guarded by mu
+	timer   *time.Timer        // +checklocks:mu
 	loss    *sctpddp.LostError // guarded by mu: it is down
 }
 

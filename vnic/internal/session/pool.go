@@ -29,7 +29,7 @@ type Network interface {
 // zero value is ready.
 type Pool struct {
 	mu  sync.Mutex
-	all map[key][]*association // guarded by mu
+	all map[key][]*association // +checklocks:mu
 }
 
 // A key names the associations that connections to a peer share.

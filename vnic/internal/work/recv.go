@@ -61,7 +61,10 @@ func (r *Receives) init(w *Requests) {
 	r.list.Init(w.cfg.MaxRecvSGE)
 }
 
-func (r *Receives) Lock()   { r.mu.Lock() }
+// +checklocksacquire:r.mu
+func (r *Receives) Lock() { r.mu.Lock() }
+
+// +checklocksrelease:r.mu
 func (r *Receives) Unlock() { r.mu.Unlock() }
 
 // Waiting reports whether a Send waits for a receive, or a post must be flushed. Any goroutine may

@@ -23,8 +23,8 @@ type idHandler struct {
 	// The client's calls come one at a time and are the only ones to change these; mu lets
 	// events read them.
 	mu   sync.Mutex
-	ids  []deviceID      // guarded by mu
-	opts abi.ConnOptions // guarded by mu
+	ids  []deviceID      // +checklocks:mu
+	opts abi.ConnOptions // +checklocks:mu
 }
 
 // A deviceID is the id of a device's that is behind one of a client's.
@@ -221,7 +221,7 @@ func (h *idHandler) Listen(backlog uint32) error {
 	}
 	mpa := h.options().MPA
 	for _, b := range on {
-		b.cm.SetMPA(mpa) // MPA answers before the client accepts
+		_ = b.cm.SetMPA(mpa) // Listen refuses the same; MPA answers before the client accepts
 		if err := b.cm.Listen(int(min(backlog, maxBacklog))); err != nil {
 			return errno(err)
 		}

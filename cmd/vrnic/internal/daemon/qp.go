@@ -29,7 +29,7 @@ func (h *pdHandler) CreateQP(p *server.QPParts) (_ server.QPHandler, err error) 
 	q := &qpHandler{sd: h.c.sd, rings: p.Rings, sendCQ: send, recvCQ: recv}
 	defer func() {
 		if err != nil {
-			q.closeSlabs() //nolint:errcheck // nothing uses them
+			_ = q.closeSlabs() // nothing uses them
 		}
 	}()
 	sq := &sendQueue{ring: &p.Rings.SQ}

@@ -106,10 +106,10 @@ type sessionDevice struct {
 
 	mu   sync.Mutex
 	ctx  *vnic.Context // guarded by mu; made by the first use
-	over bool          // guarded by mu
+	over bool          // +checklocks:mu
 
 	asyncMu sync.Mutex                 // taken under the RNIC's locks: nothing of it is called with it held
-	async   map[asyncSource]asyncQueue // guarded by asyncMu
+	async   map[asyncSource]asyncQueue // +checklocks:asyncMu
 }
 
 // An asyncSource is what an async event of the RNIC can be about: a QP number or vnic's handle of a CQ.

@@ -41,11 +41,11 @@ func PromptThreads(n int) {
 // promptThread is for the calling thread. Policy and nice value stay as they are. Kernels before 6.12 ignore the
 // slice.
 func promptThread() {
-	unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(timerSlack), 0, 0, 0) //nolint:errcheck // best effort
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(timerSlack), 0, 0, 0) // best effort
 	attr, err := unix.SchedGetAttr(0, 0)
 	if err != nil || attr.Policy != unix.SCHED_NORMAL {
 		return
 	}
 	attr.Runtime = uint64(threadSlice)
-	unix.SchedSetAttr(0, attr, 0) //nolint:errcheck // best effort
+	_ = unix.SchedSetAttr(0, attr, 0) // best effort
 }

@@ -30,8 +30,8 @@ type pair struct {
 	asked atomic.Bool // set with mu held
 
 	mu    sync.Mutex
-	moved bool          // guarded by mu
-	over  bool          // guarded by mu
+	moved bool          // +checklocks:mu
+	over  bool          // +checklocks:mu
 	done  chan struct{} // guarded by mu: closed once moved or over
 }
 

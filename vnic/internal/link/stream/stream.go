@@ -274,7 +274,7 @@ func (w *Link) placed() {
 // resume tries to deliver the Send that waits for a receive.
 func (w *Link) resume() bool {
 	qp := w.qp
-	w.ep.Resume()
+	_ = w.ep.Resume()
 	w.placed()
 	w.checkEndpoint()
 	if w.ep.Stalled() {
