@@ -11,6 +11,7 @@ import (
 
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/internal/gvisor"
 	"github.com/vrnic/vrnic/netstack/tcp"
 )
 
@@ -39,10 +40,6 @@ type link struct {
 	queued sync.Mutex // held while the goroutine delivers
 	mute   bool       // guarded by queued: it delivers nothing any more
 }
-
-// gsoHeaders is what gVisor puts on top of the TCP payload when it works out the largest
-// super-frame.
-const gsoHeaders = header.TCPTotalHeaderMaximumSize + 1
 
 // linkQueueLen bounds the frames that wait for the link's goroutine. More are dropped.
 const linkQueueLen = 512
@@ -131,7 +128,7 @@ func (l *link) Transmit(f *frame.Frame, d *ethswitch.Delivery) bool {
 		return true // flooded; not for us
 	}
 	var p frame.Packet
-	if p.Parse(f) != nil || p.L3 != frame.EtherHeaderLen || !f.ChecksumsValid(&p) || absurdTooBig(&p) {
+	if p.Parse(f) != nil || p.L3 != frame.EtherHeaderLen || !f.ChecksumsValid(&p) || gvisor.AbsurdPathMTU(&p) {
 		return false
 	}
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: f.Take()})
@@ -208,18 +205,8 @@ func (l *link) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
 	return pkts.Len(), nil
 }
 
-// GSOMaxSize implements stack.GSOEndpoint. gVisor takes gsoHeaders off it for the payload of a
-// super-frame, which is to be a whole number of segments of TCP over IPv4: then the next super-frame
-// starts where the peer would see a segment start. In each segment gVisor keeps room for all options
-// that there can be, SACK blocks among them; see TestEMSS.
-func (l *link) GSOMaxSize() uint32 {
-	const most = 65535 - gsoHeaders
-	mss := l.mtu.Load() - frame.IPv4MinLen - header.TCPHeaderMaximumSize
-	if mss > most {
-		return most + gsoHeaders
-	}
-	return most/mss*mss + gsoHeaders
-}
+// GSOMaxSize implements stack.GSOEndpoint.
+func (l *link) GSOMaxSize() uint32 { return gvisor.GSOMaxSize(l.mtu.Load()) }
 
 // SupportedGSO implements stack.GSOEndpoint.
 func (l *link) SupportedGSO() stack.SupportedGSO { return stack.HostGSOSupported }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/vrnic/vrnic/netstack/internal/gate"
 	"github.com/vrnic/vrnic/netstack/internal/gvconv"
+	"github.com/vrnic/vrnic/netstack/internal/gvisor"
 )
 
 // A Source is what WriteFrom takes octets from. Len is how many Read will give in all. It is an
@@ -37,10 +38,10 @@ type Conn struct {
 	local, remote netip.AddrPort
 	flow          flow                      // without 4in6 addresses
 	id            stack.TransportEndpointID // the same, for gVisor
-	queue         segmentQueue              // or nil: see queueSegment
+	queue         gvisor.SegmentQueue       // or nil: see queueSegment
 	conns         *connTable                // that has it
 	acks          delayedAck
-	parts         tcpParts
+	memory        gvisor.Memory
 	userPrefetch  atomic.Pointer[func()]
 	peer          atomic.Pointer[Conn] // the other end, if it is in this process and known: see setPeer
 	unanswered    atomic.Uint32        // how often this end has written since the peer did, if that is known
@@ -73,7 +74,7 @@ func (h *Host) newConn(ep *tcp.Endpoint, wq *waiter.Queue) *Conn {
 	c.acks.sent.Sender = (*receiver)(c)
 	ep.LockUser()
 	ep.SetOwner(&c.acks)
-	c.parts = partsOf(ep)
+	c.memory = gvisor.MemoryOf(ep)
 	ep.UnlockUser()
 	c.conns.add(c)
 	return c
@@ -279,6 +280,11 @@ func (p *payload) Read(b []byte) (int, error) {
 }
 
 var errBadSource = errors.New("netstack: source returned an impossible count")
+
+// EMSS is how many octets TCP puts into one segment at present, after options (RFC 5044, section
+// 4.1; RFC 1122, section 4.2.2.6). It can fall during a connection, when the path's MTU does. 0 if the
+// connection is gone before it was established.
+func (c *Conn) EMSS() int { return gvisor.SegmentSize(c.ep) }
 
 // CloseWrite sends a FIN behind what was written.
 func (c *Conn) CloseWrite() error {

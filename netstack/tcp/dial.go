@@ -14,6 +14,7 @@ import (
 
 	"github.com/vrnic/vrnic/netstack/internal/gate"
 	"github.com/vrnic/vrnic/netstack/internal/gvconv"
+	"github.com/vrnic/vrnic/netstack/internal/gvisor"
 )
 
 // newEndpoint makes an endpoint for a's family. The caller is inside h.gate.
@@ -22,18 +23,8 @@ func (h *Host) newEndpoint(a netip.Addr, wq *waiter.Queue) (*tcp.Endpoint, error
 	if err != nil {
 		return nil, gvconv.Error(err)
 	}
-	h.configure(ep)
+	gvisor.TuneEndpoint(ep, h.cfg.SendBuffer)
 	return ep.(*tcp.Endpoint), nil
-}
-
-// configure sets what a connection does not have from the stack.
-func (h *Host) configure(ep tcpip.Endpoint) {
-	o := ep.SocketOptions()
-	o.SetDelayOption(false)
-	o.SetKeepAlive(false)
-	// Setting the size, be it to what it is, is what keeps gVisor from changing it.
-	o.SetSendBufferSize(int64(h.cfg.SendBuffer), true)
-	o.SetV6Only(true)
 }
 
 // Dial connects to remote and waits until that has succeeded or failed or ctx is done. The
@@ -135,14 +126,8 @@ type Listener struct {
 	done chan struct{}
 }
 
-// minBacklog is how many handshakes may be under way at a listener at least. gVisor answers those
-// beyond by SYN cookies, that is, without window scaling and SACK: the peer's window is then an odd
-// number, and super-frames are cut at it in the middle of the user's frames. It counts one less than
-// it is told, as a socket adds one.
-const minBacklog = 128
-
 // Listen listens at addr: an address of the stack, or the unspecified one of a family for all of
-// that family. Port 0 chooses a free one. Up to backlog connections, or minBacklog if that is more,
+// that family. Port 0 chooses a free one. Up to backlog connections, or 128 if that is more,
 // wait to be accepted.
 func (h *Host) Listen(addr netip.AddrPort, backlog int) (*Listener, error) {
 	return h.ListenOrdered(addr, backlog, nil)
@@ -191,7 +176,7 @@ func (h *Host) listen(addr netip.AddrPort, backlog int, first func(remote netip.
 	if first != nil { // before anybody can connect
 		h.firsts.listen(l, first)
 	}
-	if err := ep.Listen(max(backlog, minBacklog) + 1); err != nil {
+	if err := ep.Listen(gvisor.Backlog(backlog)); err != nil {
 		h.firsts.close(l)
 		ep.Close()
 		return nil, gvconv.Error(err)
@@ -209,7 +194,7 @@ func (l *Listener) Accept() (*Conn, error) {
 		ep, wq, err := l.ep.Accept(nil)
 		switch err.(type) {
 		case nil:
-			l.h.configure(ep)
+			gvisor.TuneEndpoint(ep, l.h.cfg.SendBuffer)
 			return l.h.newConn(ep.(*tcp.Endpoint), wq), nil
 		case *tcpip.ErrWouldBlock:
 		default:

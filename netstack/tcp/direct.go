@@ -9,14 +9,6 @@ import (
 	"github.com/vrnic/vrnic/netstack/internal/gvconv"
 )
 
-// A segment of a connection that is known goes straight to its TCP. gVisor would ask IP whose the addresses are, and look for the
-// connection in three maps, whose lines come from memory when there are many connections.
-
-// A segmentQueue is gVisor's TCP, as its demultiplexer uses it.
-type segmentQueue interface {
-	QueuePacket(stack.TransportEndpoint, stack.TransportEndpointID, *stack.PacketBuffer)
-}
-
 // identify notes what c is called.
 func (c *Conn) identify(h *Host) {
 	c.flow = flow{gvconv.Unmap(c.local), gvconv.Unmap(c.remote)}

@@ -1,12 +1,14 @@
 package tcp
 
+import "github.com/vrnic/vrnic/netstack/internal/gvisor"
+
 // Settle returns when what has come in for c has been dealt with.
 func (c *Conn) Settle() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ep.LockUser()
 	defer c.ep.UnlockUser()
-	_ = handleSegments(c.ep) // an error ends the connection, and with it the test
+	_ = gvisor.HandleSegments(c.ep) // an error ends the connection, and with it the test
 }
 
 // Hold takes hold of c, as one of its calls does; LetGo lets it go.

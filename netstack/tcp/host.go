@@ -3,14 +3,13 @@ package tcp
 import (
 	"fmt"
 
-	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
-	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/internal/gate"
 	"github.com/vrnic/vrnic/netstack/internal/gvconv"
+	"github.com/vrnic/vrnic/netstack/internal/gvisor"
 )
 
 // Config describes a Host.
@@ -28,8 +27,8 @@ type Config struct {
 type Host struct {
 	cfg    Config
 	st     *stack.Stack
-	queue  segmentQueue // gVisor's TCP, or nil: segments go through its IP then
-	gate   *gate.Gate   // around the making of endpoints
+	queue  gvisor.SegmentQueue // gVisor's TCP, or nil: segments go through its IP then
+	gate   *gate.Gate          // around the making of endpoints
 	acks   ackDelayer
 	conns  connTable
 	firsts firstOctets
@@ -48,8 +47,8 @@ func New(c Config) *Host {
 // Protocol is a stack.TransportProtocolFactory: it puts h on st, whose clock it uses.
 func (h *Host) Protocol(st *stack.Stack) stack.TransportProtocol {
 	h.st, h.acks.clock = st, st.Clock()
-	p := tcp.NewProtocol(st) // with Reno; for CUBIC see TestWindowGrows
-	h.queue, _ = p.(segmentQueue)
+	p := gvisor.NewTCP(st)
+	h.queue = gvisor.SegmentQueueOf(p)
 	return p
 }
 
@@ -89,23 +88,10 @@ func (h *Host) Shut() bool {
 // Close sends what is held back. The stack is closed by then.
 func (h *Host) Close() { h.acks.stop() }
 
-// Tune sets the options of TCP, once the stack is made. What is not set here is as gVisor has it: RACK and SACK recovery, no
-// Nagle, no keep-alive, a minimum RTO of 200 ms (kernel peers delay ACKs by up to 40 ms, so a much
-// lower one would retransmit for nothing), TIME-WAIT of 60 s.
+// Tune sets the options of TCP, once the stack is made.
 func (h *Host) Tune() error {
-	sack := tcpip.TCPSACKEnabled(true)
-	// No RACK: with it, gVisor stops for good when single frames are lost (TestLossyWire).
-	recovery := tcpip.TCPRecovery(0)
-	delay := tcpip.TCPDelayEnabled(false)
-	moderate := tcpip.TCPModerateReceiveBufferOption(false)
-	snd := tcpip.TCPSendBufferSizeRangeOption{
-		Min: tcp.MinBufferSize, Default: h.cfg.SendBuffer, Max: h.cfg.SendBuffer}
-	rcv := tcpip.TCPReceiveBufferSizeRangeOption{
-		Min: tcp.MinBufferSize, Default: h.cfg.ReceiveBuffer, Max: h.cfg.ReceiveBuffer}
-	for _, o := range []tcpip.SettableTransportProtocolOption{&sack, &recovery, &delay, &moderate, &snd, &rcv} {
-		if err := h.st.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
-			return fmt.Errorf("TCP option %T: %w", o, gvconv.Error(err))
-		}
+	if err := gvisor.TuneTCP(h.st, h.cfg.SendBuffer, h.cfg.ReceiveBuffer); err != nil {
+		return err
 	}
 	// Whoever listens takes free ports from 32768 on, as Linux does. A connection from here that had one
 	// of them would keep it from a listener that has been promised it.

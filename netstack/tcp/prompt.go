@@ -11,6 +11,7 @@ import (
 
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/internal/gvisor"
 )
 
 // A flow is a connection, seen from here.
@@ -196,13 +197,13 @@ func (r *receiver) Finish() bool {
 	c := (*Conn)(r)
 	var err tcpip.Error
 	if c.ep.EndpointState() == tcp.StateEstablished {
-		if err = handleSegments(c.ep); err != nil {
-			resetConnection(c.ep, err)
+		if err = gvisor.HandleSegments(c.ep); err != nil {
+			gvisor.ResetConnection(c.ep, err)
 		}
 	}
 	c.ep.UnlockUser() // what is left goes to a processor
 	if err != nil {
-		drainSegments(c.ep)
+		gvisor.DrainSegments(c.ep)
 		c.wq.Notify(waiter.EventHUp | waiter.EventErr | waiter.ReadableEvents | waiter.WritableEvents)
 	}
 	c.mu.Unlock()

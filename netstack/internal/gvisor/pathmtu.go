@@ -1,4 +1,4 @@
-package netstack
+package gvisor
 
 import (
 	"encoding/binary"
@@ -6,16 +6,22 @@ import (
 	"github.com/vrnic/vrnic/netstack/frame"
 )
 
+// gVisor believes any path MTU that an ICMP message tells and sends segments of one octet from then
+// on, so such messages are kept from it. Without this anybody who can send a stack a packet could
+// bring its connections to a halt.
+//
+// Upstream: transport/tcp/endpoint.go, HandleError, and snd.go, updateMaxPayloadSize, which has a lower
+// bound of one octet. TestPathMTU says when there is a better one.
+
 // The smallest path MTUs that are believed. Every IPv6 link has 1280 (RFC 8200, section 5); for IPv4
 // Linux draws the line at 552.
 const (
 	minPathMTUv4 = 552
-	minPathMTUv6 = MinMTU
+	minPathMTUv6 = 1280
 )
 
-// absurdTooBig reports whether p is a "packet too big" for an MTU that no sensible path has. gVisor
-// would take anything and send segments of one octet from then on.
-func absurdTooBig(p *frame.Packet) bool {
+// AbsurdPathMTU reports whether p is a "packet too big" for an MTU that no sensible path has.
+func AbsurdPathMTU(p *frame.Packet) bool {
 	if p.L4 == 0 || p.NotFirst || p.N < p.L4+8 {
 		return false
 	}

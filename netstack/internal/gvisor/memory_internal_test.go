@@ -1,4 +1,4 @@
-package tcp
+package gvisor
 
 import (
 	"reflect"
@@ -7,9 +7,9 @@ import (
 
 // What is asked for is where it is looked for in this gVisor; what another one lacks is left out.
 func TestTCPParts(t *testing.T) {
-	for i, part := range tcpPartsOf {
-		if part.len == 0 || len(part.offsets) != len(tcpPaths[i]) {
-			t.Errorf("gVisor's tcp.Endpoint has no pointers %q", tcpPaths[i])
+	for i, part := range parts {
+		if part.len == 0 || len(part.offsets) != len(endpointPaths[i]) {
+			t.Errorf("gVisor's tcp.Endpoint has no pointers %q", endpointPaths[i])
 		}
 	}
 	type inner struct{ n *int }
@@ -20,7 +20,7 @@ func TestTCPParts(t *testing.T) {
 		value inner
 	}
 	of := reflect.TypeOf(outer{inner{}, 0, nil, inner{nil}})
-	if p := findPart(of, []string{"a"}); !reflect.DeepEqual(p, tcpPart{[]uintptr{16}, 8}) {
+	if p := findPart(of, []string{"a"}); !reflect.DeepEqual(p, part{[]uintptr{16}, 8}) {
 		t.Errorf("a: %+v", p)
 	}
 	for _, path := range [][]string{{"b"}, {"a", "b"}, {"a", "n"}, {"value"}, {"n"}, {"pad"}} {

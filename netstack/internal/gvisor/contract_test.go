@@ -1,0 +1,207 @@
+package gvisor
+
+import (
+	"bytes"
+	"io"
+	"testing"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/link/pipe"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+const bufferSize = 1 << 20
+
+// connected is a connection between two of gVisor's stacks, without anything of netstack between them.
+func connected(t *testing.T) (a, b *tcp.Endpoint) {
+	t.Helper()
+	left, right := pipe.New("\x02\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x02", 1500)
+	var stacks [2]*stack.Stack
+	addrs := [2]tcpip.Address{tcpip.AddrFrom4([4]byte{10, 0, 0, 1}), tcpip.AddrFrom4([4]byte{10, 0, 0, 2})}
+	for i, link := range []stack.LinkEndpoint{left, right} {
+		st := stack.New(stack.Options{
+			NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol},
+			TransportProtocols: []stack.TransportProtocolFactory{NewTCP},
+		})
+		t.Cleanup(func() { st.Close(); st.Wait() })
+		if err := TuneTCP(st, bufferSize, bufferSize); err != nil {
+			t.Fatal(err)
+		}
+		if err := st.CreateNIC(1, link); err != nil {
+			t.Fatal(err)
+		}
+		own := tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber, AddressWithPrefix: addrs[i].WithPrefix()}
+		if err := st.AddProtocolAddress(1, own, stack.AddressProperties{}); err != nil {
+			t.Fatal(err)
+		}
+		st.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: 1}})
+		stacks[i] = st
+	}
+	endpoint := func(st *stack.Stack, wq *waiter.Queue) *tcp.Endpoint {
+		ep, err := st.NewEndpoint(tcp.ProtocolNumber, ipv4.ProtocolNumber, wq)
+		if err != nil {
+			t.Fatal(err)
+		}
+		TuneEndpoint(ep, bufferSize)
+		return ep.(*tcp.Endpoint)
+	}
+	var wqs [2]waiter.Queue
+	listener := endpoint(stacks[1], &wqs[1])
+	if err := listener.Bind(tcpip.FullAddress{Port: 7}); err != nil {
+		t.Fatal(err)
+	}
+	if err := listener.Listen(Backlog(1)); err != nil {
+		t.Fatal(err)
+	}
+	a = endpoint(stacks[0], &wqs[0])
+	if _, started := a.Connect(tcpip.FullAddress{Addr: addrs[1], Port: 7}).(*tcpip.ErrConnectStarted); !started {
+		t.Fatal("no connection begins")
+	}
+	soon(t, "a connection", func() bool {
+		ep, _, err := listener.Accept(nil)
+		if err == nil {
+			b = ep.(*tcp.Endpoint)
+			TuneEndpoint(b, bufferSize)
+		}
+		return err == nil
+	})
+	soon(t, "both ends established", func() bool {
+		return a.EndpointState() == tcp.StateEstablished && b.EndpointState() == tcp.StateEstablished
+	})
+	t.Cleanup(func() { a.Close(); b.Close(); listener.Close() })
+	return a, b
+}
+
+func soon(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("gVisor has changed: waited in vain for %s", what)
+		}
+	}
+}
+
+func write(t *testing.T, ep *tcp.Endpoint, n int) {
+	t.Helper()
+	if _, err := ep.Write(bytes.NewReader(make([]byte, n)), tcpip.WriteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func readable(ep *tcp.Endpoint) bool { return ep.Readiness(waiter.ReadableEvents) != 0 }
+
+// TestHandleSegments: while an endpoint is locked its segments stay queued, and HandleSegments handles
+// them on the caller's goroutine.
+func TestHandleSegments(t *testing.T) {
+	a, b := connected(t)
+	b.LockUser()
+	write(t, a, 64)
+	time.Sleep(20 * time.Millisecond) // for a processor that would handle it
+	if readable(b) {
+		t.Error("gVisor has changed: it handles segments of an endpoint that the user has locked")
+	}
+	err := HandleSegments(b)
+	if err != nil || !readable(b) {
+		t.Errorf("gVisor has changed: handling a segment, error %v, readable %v", err, readable(b))
+	}
+	b.UnlockUser()
+	if r, err := b.Read(io.Discard, tcpip.ReadOptions{}); err != nil || r.Count != 64 {
+		t.Errorf("read %d octets, %v", r.Count, err)
+	}
+}
+
+// TestResetConnection: a connection that is reset so is in the error state, and can be drained.
+func TestResetConnection(t *testing.T) {
+	_, b := connected(t)
+	b.LockUser()
+	ResetConnection(b, &tcpip.ErrConnectionReset{})
+	b.UnlockUser()
+	DrainSegments(b)
+	if s := b.EndpointState(); s != tcp.StateError {
+		t.Errorf("gVisor has changed: a connection that is reset is in state %v", s)
+	}
+}
+
+// TestSegmentQueue: gVisor's TCP has the method that its demultiplexer looks for.
+func TestSegmentQueue(t *testing.T) {
+	st := stack.New(stack.Options{TransportProtocols: []stack.TransportProtocolFactory{NewTCP}})
+	defer func() { st.Close(); st.Wait() }()
+	if SegmentQueueOf(st.TransportProtocolInstance(tcp.ProtocolNumber)) == nil {
+		t.Error("gVisor has changed: its TCP has no QueuePacket")
+	}
+}
+
+// TestSegmentSize: a segment is what the MTU leaves, but for room for all options.
+func TestSegmentSize(t *testing.T) {
+	a, _ := connected(t)
+	if n := SegmentSize(a); n != 1500-header.IPv4MinimumSize-header.TCPHeaderMaximumSize {
+		t.Errorf("gVisor has changed: segments of %d octets at an MTU of 1500", n)
+	}
+}
+
+// TestGSOMaxSize: what gVisor leaves of it is a whole number of segments.
+func TestGSOMaxSize(t *testing.T) {
+	for _, mtu := range []uint32{1280, 1500, 9000} {
+		segment := mtu - header.IPv4MinimumSize - header.TCPHeaderMaximumSize
+		if n := GSOMaxSize(mtu) - header.TCPTotalHeaderMaximumSize - 1; n%segment != 0 || n == 0 {
+			t.Errorf("MTU %d: super-frames of %d octets, segments of %d", mtu, n, segment)
+		}
+	}
+}
+
+// TestOptions: the options are taken, and a send buffer that was set keeps its size in use.
+func TestOptions(t *testing.T) {
+	st := stack.New(stack.Options{TransportProtocols: []stack.TransportProtocolFactory{NewTCP}})
+	defer func() { st.Close(); st.Wait() }()
+	if err := TuneTCP(st, bufferSize, bufferSize); err != nil {
+		t.Fatal(err)
+	}
+	var recovery tcpip.TCPRecovery
+	var congestion tcpip.CongestionControlOption
+	for _, o := range []tcpip.GettableTransportProtocolOption{&recovery, &congestion} {
+		if err := st.TransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if recovery&tcpip.TCPRACKLossDetection != 0 || congestion != "reno" {
+		t.Errorf("gVisor has changed: recovery %v, congestion control %q", recovery, congestion)
+	}
+	a, b := connected(t)
+	for range 4 {
+		write(t, a, bufferSize/4)
+		for got := 0; got < bufferSize/4; {
+			r, err := b.Read(io.Discard, tcpip.ReadOptions{})
+			if err == nil {
+				got += r.Count
+			} else {
+				time.Sleep(time.Millisecond) // until more has come
+			}
+		}
+	}
+	if n := a.SocketOptions().GetSendBufferSize(); n != bufferSize {
+		t.Errorf("gVisor has changed: a send buffer of %d octets became one of %d", bufferSize, n)
+	}
+}
+
+// A tooBig is what IP makes of an ICMP message.
+type tooBig struct {
+	stack.TransportError
+	mtu uint32
+}
+
+func (tooBig) Kind() stack.TransportErrorKind { return stack.PacketTooBigTransportError }
+func (e tooBig) Info() uint32                 { return e.mtu }
+
+// TestPathMTU: gVisor still believes any MTU. When it does not, AbsurdPathMTU can go.
+func TestPathMTU(t *testing.T) {
+	a, _ := connected(t)
+	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{})
+	defer pkt.DecRef()
+	a.HandleError(tooBig{mtu: 1}, pkt)
+	soon(t, "segments of one octet", func() bool { return SegmentSize(a) == 1 })
+}
