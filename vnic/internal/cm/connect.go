@@ -72,13 +72,12 @@ func (id *ID) fail(a *Attempt, started bool, ev Event) {
 // connect runs on a goroutine of the context, and leaves the queue when the request has been sent.
 func (id *ID) connect(ctx context.Context, a *Attempt, p rdma.ConnParam, t *ticket) {
 	m := id.m
-	_, ordered := m.cfg.Network.(OrderedNetwork)
-	if ordered = ordered && !p.SCTP; !ordered {
+	if p.SCTP || m.net.ordered == nil {
 		t.awaitFirst(ctx) // with the opening of the stream, too
 	}
 	if !m.cfg.ForceWire && m.cfg.Owns(id.Remote().Addr()) {
 		l := m.ports.listener(id.Remote())
-		if l == nil && m.cfg.Network == nil {
+		if l == nil && m.net.Network == nil {
 			id.fail(a, false, connectFailed(errno(syscall.ECONNREFUSED, "nobody listens on %v",
 				id.Remote())))
 			return
@@ -89,7 +88,7 @@ func (id *ID) connect(ctx context.Context, a *Attempt, p rdma.ConnParam, t *tick
 			return
 		}
 	}
-	if m.cfg.Network == nil {
+	if m.net.Network == nil {
 		id.fail(a, false, connectFailed(errno(syscall.ENETUNREACH, "%s has no network to reach %v",
 			m.cfg.Name, id.Remote())))
 		return
@@ -100,7 +99,7 @@ func (id *ID) connect(ctx context.Context, a *Attempt, p rdma.ConnParam, t *tick
 	}
 	t.awaitOpen(ctx)
 	dctx, cancel := context.WithTimeoutCause(ctx, m.cfg.Connect, syscall.ETIMEDOUT)
-	s, err := id.dial(dctx)
+	s, err := m.net.dial(dctx, id.Local(), id.Remote())
 	if err != nil && dctx.Err() != nil {
 		err = context.Cause(dctx)
 	}
@@ -114,19 +113,6 @@ func (id *ID) connect(ctx context.Context, a *Attempt, p rdma.ConnParam, t *tick
 	if ev, ok := id.initiate(ctx, a, s, p, t); !ok {
 		id.fail(a, true, ev)
 	}
-}
-
-// dial opens a stream to the peer, from id's port if that is free below too: it is the port of a
-// connection that lingers, or of one that the network has chosen itself.
-func (id *ID) dial(ctx context.Context) (iwarp.Stream, error) {
-	local, remote := id.Local(), id.Remote()
-	if n, ok := id.m.cfg.Network.(PortNetwork); ok && local.Port() != 0 {
-		s, err := n.DialFrom(ctx, local, remote)
-		if !errors.Is(err, syscall.EADDRINUSE) {
-			return s, err
-		}
-	}
-	return id.m.cfg.Network.Dial(ctx, local.Addr(), remote)
 }
 
 // initiate runs the Initiator on s and connects the QP; ok is false with an event if it came to

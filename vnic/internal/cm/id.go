@@ -155,7 +155,7 @@ func (id *ID) ResolveAddr(src netip.Addr, dst netip.AddrPort, timeout time.Durat
 // choosePortLocked gives id a port to connect from, if it has none and the network would use it. If
 // none is free the network finds one, or does not.
 func (id *ID) choosePortLocked() {
-	if _, ok := id.m.cfg.Network.(PortNetwork); id.bound || !ok && id.m.cfg.Network != nil {
+	if n := &id.m.net; id.bound || n.ports == nil && n.Network != nil {
 		return
 	}
 	if ap, err := id.m.ports.bind(id, netip.AddrPortFrom(id.local.Addr(), 0)); err == nil {

@@ -26,8 +26,6 @@ type acceptor struct {
 	ctx      context.Context
 	once     sync.Once
 	requests handshakeQueues // of streams whose requests have come and have not been announced
-	// net tells when they have come; else they are in the order of their streams
-	ordered bool
 
 	// Requests half open or unanswered, in all and by peer; guarded by admission.mu.
 	waiting int
@@ -35,7 +33,7 @@ type acceptor struct {
 }
 
 // Listen takes connection requests: CONNECT_REQUEST for each, at most backlog (0: a default)
-// unanswered; further ones are refused. A ID that is not bound takes a free port of all
+// unanswered; further ones are refused. An ID that is not bound takes a free port of all
 // addresses.
 func (id *ID) Listen(backlog int) error {
 	if backlog <= 0 {
@@ -73,18 +71,19 @@ func (id *ID) listenLocked(backlog int) error {
 	if !id.mayLocked(stepListen) {
 		return id.stepLocked(stepListen)
 	}
-	l := &acceptor{id: id, backlog: min(backlog, 1<<16), requests: handshakeQueues{
-		most: id.m.cfg.Turn}}
+	l := &acceptor{
+		id: id, backlog: min(backlog, 1<<16), requests: handshakeQueues{most: id.m.cfg.Turn},
+	}
 	l.ctx, l.stop = context.WithCancel(context.Background())
-	if n := id.m.cfg.Network; n != nil {
-		nl, err := l.listen(n)
+	if n := &id.m.net; n.Network != nil {
+		nl, err := n.listen(id.local, l.backlog, l.arrived)
 		if err != nil {
 			l.stop()
 			return fmt.Errorf("listen on %v: %w", id.local, err)
 		}
 		l.net = nl
-		if n, ok := n.(SCTPNetwork); ok {
-			if l.sctp, err = n.ListenSCTP(id.local, l.acceptAssociation); err != nil {
+		if n.sctp != nil {
+			if l.sctp, err = n.sctp.ListenSCTP(id.local, l.acceptAssociation); err != nil {
 				l.close()
 				return fmt.Errorf("listen on %v: %w", id.local, err)
 			}
@@ -96,14 +95,6 @@ func (id *ID) listenLocked(backlog int) error {
 	}
 	id.listen = l
 	return id.stepLocked(stepListen)
-}
-
-func (l *acceptor) listen(n Network) (StreamListener, error) {
-	o, ok := n.(OrderedNetwork)
-	if l.ordered = ok; ok {
-		return o.ListenOrdered(l.id.local, l.backlog, l.arrived)
-	}
-	return n.Listen(l.id.local, l.backlog)
 }
 
 // arrived gives the request from remote its place behind those of the same host.
@@ -160,7 +151,7 @@ func (l *acceptor) accept() {
 			s.Abort() // RFC 5042, section 6.4.1
 			continue
 		}
-		if !l.ordered {
+		if l.id.m.net.ordered == nil {
 			l.arrived(s.RemoteAddr())
 		}
 		if !l.id.user.start(func() {

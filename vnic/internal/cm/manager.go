@@ -41,6 +41,7 @@ type Config struct {
 // A Manager is the connection manager of one device: what all its users share.
 type Manager struct {
 	cfg    Config
+	net    network
 	ports  portTable
 	admit  admission
 	assocs session.Pool
@@ -53,7 +54,7 @@ func New(cfg Config) *Manager {
 			*d = math.MaxInt64 / 2
 		}
 	}
-	return &Manager{cfg: cfg}
+	return &Manager{cfg: cfg, net: newNetwork(cfg.Network)}
 }
 
 // A UserConfig says what a user of a device may have.

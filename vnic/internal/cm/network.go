@@ -2,7 +2,9 @@ package cm
 
 import (
 	"context"
+	"errors"
 	"net/netip"
+	"syscall"
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/vnic/internal/session"
@@ -45,4 +47,41 @@ type StreamListener interface {
 	Accept() (iwarp.Stream, error) // blocks; an error after Close
 	Addr() netip.AddrPort
 	Close() error
+}
+
+// A network is a Network with what it can do beside, which is looked at once.
+type network struct {
+	Network                // nil: none
+	ports   PortNetwork    // nil: it chooses ports itself
+	ordered OrderedNetwork // nil: requests come in the order of their streams
+	sctp    SCTPNetwork    // nil: it has no SCTP
+}
+
+func newNetwork(n Network) (w network) {
+	w.Network = n
+	w.ports, _ = n.(PortNetwork)
+	w.ordered, _ = n.(OrderedNetwork)
+	w.sctp, _ = n.(SCTPNetwork)
+	return w
+}
+
+// dial opens a stream to remote, from local's port if that is free below too: it is the port of a
+// connection that lingers, or of one that the network has chosen itself.
+func (w *network) dial(ctx context.Context, local, remote netip.AddrPort) (iwarp.Stream, error) {
+	if w.ports != nil && local.Port() != 0 {
+		s, err := w.ports.DialFrom(ctx, local, remote)
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return s, err
+		}
+	}
+	return w.Dial(ctx, local.Addr(), remote)
+}
+
+// listen takes streams. arrived is told in which order their requests come, if w can tell.
+func (w *network) listen(addr netip.AddrPort, backlog int, arrived func(netip.AddrPort)) (
+	StreamListener, error) {
+	if w.ordered != nil {
+		return w.ordered.ListenOrdered(addr, backlog, arrived)
+	}
+	return w.Listen(addr, backlog)
 }

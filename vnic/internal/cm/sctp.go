@@ -13,12 +13,11 @@ import (
 // connectSCTP asks the peer for a session and connects the QP of a.
 func (id *ID) connectSCTP(ctx context.Context, a *Attempt, p rdma.ConnParam, t *ticket) {
 	m := id.m
-	n, ok := m.cfg.Network.(SCTPNetwork)
-	if !ok {
+	if m.net.sctp == nil {
 		id.fail(a, false, connectFailed(errno(syscall.EPROTONOSUPPORT, "%s has no SCTP", m.cfg.Name)))
 		return
 	}
-	st, asked, err := m.assocs.Open(ctx, n, &session.Call{
+	st, asked, err := m.assocs.Open(ctx, m.net.sctp, &session.Call{
 		Local: id.Local().Addr(), Remote: id.Remote(), Start: id.user.startConfig(p),
 		PrivateData: p.PrivateData,
 		Connect:     m.cfg.Connect, Reply: m.cfg.MPAReply, Sent: t.leave,
