@@ -204,7 +204,7 @@ func (r *streamRequest) reject(privateData []byte) (hangUp func(), err error) {
 		r.stream.Abort()
 		return nil, err
 	}
-	_ = flushStart(r.stream, r.responder)
+	_ = flushStart(r.stream, r.responder) // the peer learns it from the end of the stream
 	r.stream.SetNotify(nil)
 	// "The MPA implementation leaves the TCP connection open; closing is up to the ULP": RFC 5044,
 	// section 7.1.2 (3), and docs/decisions.md#M1. It counts as a connection does.

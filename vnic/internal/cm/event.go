@@ -38,7 +38,7 @@ func (t EventType) String() string {
 	return fmt.Sprintf("RDMA_CM_EVENT_%d", uint32(t))
 }
 
-// A Event tells the owner of a ID what happened to it.
+// An Event tells the owner of an ID what happened to it.
 type Event struct {
 	Type   EventType
 	Status int32 // 0, or -errno
@@ -70,10 +70,11 @@ func (id *ID) emitInOrder(ev Event) {
 // and a program counts on that: perftest connects each QP when the event of its id comes, and pairs
 // them by that order (-q).
 type eventQueue struct {
-	user    *User
-	mu      sync.Mutex
-	ids     []*ID // +checklocks:mu
-	running bool  // guarded by mu: somebody takes from ids
+	user *User
+	mu   sync.Mutex
+	ids  []*ID // +checklocks:mu
+	// running: somebody takes from ids.
+	running bool // +checklocks:mu
 }
 
 func (q *eventQueue) deliver(id *ID) {
@@ -174,6 +175,8 @@ func (id *ID) nextEvent() (ev Event, h func(Event), ok bool) {
 }
 
 // deliveredLocked says that nobody calls the handler.
+//
+// +checklocks:id.mu
 func (id *ID) deliveredLocked() {
 	id.delivering = false
 	if id.delivered != nil {

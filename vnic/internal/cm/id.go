@@ -23,25 +23,33 @@ type ID struct {
 	user   *User
 	handle uint32
 
-	mu         sync.Mutex
-	state      state          // guarded by mu, as all below; stepLocked assigns it
-	handler    func(Event)    //
-	events     []Event        // that wait for delivering
-	delivering bool           // somebody calls the handler
-	delivered  chan struct{}  // closed when delivering ends, if Close waits for that
-	local      netip.AddrPort //
-	remote     netip.AddrPort //
-	bound      bool           // local is in the port table
-	chosen     bool           // its port was chosen here: another will do
-	mpa        rdma.MPAParam  // of a listener
-	listen     *acceptor      // of a listener
-	request    request        // of a child that has not been answered
-	hangUp     func()         // of a child that was rejected, if its connection is still there
-	// of a child: its CONNECT_REQUEST has been given to a handler, whose it is
+	mu      sync.Mutex
+	state   state          // +checklocks:mu
+	param   rdma.ConnParam // +checklocks:mu
+	attempt *Attempt       // +checklocks:mu
+	cancel  func()         // +checklocks:mu
+
+	// Events wait for the handler while somebody calls it, who closes delivered, if Close waits.
+	handler    func(Event)   // +checklocks:mu
+	events     []Event       // +checklocks:mu
+	delivering bool          // +checklocks:mu
+	delivered  chan struct{} // +checklocks:mu
+
+	// local is in the port table if bound; if chosen its port was chosen here, and another will do.
+	local  netip.AddrPort // +checklocks:mu
+	remote netip.AddrPort // +checklocks:mu
+	bound  bool           // +checklocks:mu
+	chosen bool           // +checklocks:mu
+
+	// Of a listener.
+	mpa    rdma.MPAParam // +checklocks:mu
+	listen *acceptor     // +checklocks:mu
+
+	// Of a child: its request, until that is answered; what ends a request that was rejected; and
+	// whether its CONNECT_REQUEST has been given to a handler, whose it is.
+	request   request // +checklocks:mu
+	hangUp    func()  // +checklocks:mu
 	announced atomic.Bool
-	attempt   *Attempt       // from Connect or Accept on
-	cancel    func()         // ends the attempt
-	param     rdma.ConnParam // what was agreed
 }
 
 // Handle is the number by which the user names id.
@@ -92,6 +100,7 @@ func (id *ID) Bind(ap netip.AddrPort) error {
 	return id.bindLocked(ap)
 }
 
+// +checklocks:id.mu
 func (id *ID) bindLocked(ap netip.AddrPort) error {
 	if !id.mayLocked(stepBind) {
 		return id.stepLocked(stepBind)
@@ -154,6 +163,8 @@ func (id *ID) ResolveAddr(src netip.Addr, dst netip.AddrPort, timeout time.Durat
 
 // choosePortLocked gives id a port to connect from, if it has none and the network would use it. If
 // none is free the network finds one, or does not.
+//
+// +checklocks:id.mu
 func (id *ID) choosePortLocked() {
 	if n := &id.m.net; id.bound || n.ports == nil && n.Network != nil {
 		return
@@ -238,11 +249,12 @@ func (id *ID) disconnected(a *Attempt, err error) {
 // Disconnect ends id's connection gracefully, without waiting. DISCONNECTED follows.
 func (id *ID) Disconnect() error {
 	id.mu.Lock()
-	defer id.mu.Unlock()
-	if id.state != stateConnected || id.attempt == nil {
+	a, connected := id.attempt, id.state == stateConnected
+	id.mu.Unlock()
+	if !connected || a == nil {
 		return fmt.Errorf("disconnect: %w", rdma.ErrNotConnected)
 	}
-	id.attempt.qp.Disconnect()
+	a.qp.Disconnect()
 	return nil
 }
 

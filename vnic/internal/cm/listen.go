@@ -67,6 +67,7 @@ func portTaken(err error, try int) bool {
 	return errors.Is(err, syscall.EADDRINUSE) && try < tries
 }
 
+// +checklocks:id.mu
 func (id *ID) listenLocked(backlog int) error {
 	if !id.mayLocked(stepListen) {
 		return id.stepLocked(stepListen)

@@ -22,10 +22,11 @@ const opensAtOnce = 8
 // handshakeQueues are of attempts whose requests have not been sent, or requests that have not been
 // announced. Its lock is below all others.
 type handshakeQueues struct {
-	most   time.Duration // that one delays others
-	mu     sync.Mutex
-	queues map[netip.AddrPort]*handshakeQueue // guarded by mu: by the other end's address
-	peers  map[netip.AddrPort]*ticket         // guarded by mu: of requests, by their stream's
+	most time.Duration // that one delays others
+	mu   sync.Mutex
+	// queues has them by the other end's address, peers the requests by their stream's.
+	queues map[netip.AddrPort]*handshakeQueue // +checklocks:mu
+	peers  map[netip.AddrPort]*ticket         // +checklocks:mu
 }
 
 // A handshakeQueue is of those who wait for each other.
@@ -77,6 +78,8 @@ func (q *handshakeQueues) of(peer netip.AddrPort) *ticket {
 }
 
 // advanceLocked lets those go who may, and sees to it that the first does not stay for ever.
+//
+// +checklocks:q.mu
 func (q *handshakeQueues) advanceLocked(at netip.AddrPort, l *handshakeQueue, now time.Time) {
 	for len(l.tickets) > 0 {
 		t := l.tickets[0]

@@ -152,9 +152,11 @@ func TestTurnsOpen(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
+		all.mu.Lock()
 		if len(all.queues) != 0 {
 			t.Errorf("%d lines are left", len(all.queues))
 		}
+		all.mu.Unlock()
 		ns[many-1].leave()
 	})
 }

@@ -9,8 +9,9 @@ import (
 
 // A portTable holds which ID has which address and port of a device. All users share it.
 type portTable struct {
-	mu  sync.Mutex
-	ids map[uint16][]portEntry // guarded by mu; by port
+	mu sync.Mutex
+	// ids has those of each port.
+	ids map[uint16][]portEntry // +checklocks:mu
 }
 
 type portEntry struct {
@@ -33,6 +34,7 @@ func overlap(a, b netip.Addr) bool {
 	return a == b || covers(a, b) || covers(b, a)
 }
 
+// +checklocks:t.mu
 func (t *portTable) takenLocked(ap netip.AddrPort) bool {
 	for _, e := range t.ids[ap.Port()] {
 		if overlap(e.addr, ap.Addr()) {

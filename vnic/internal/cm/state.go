@@ -105,6 +105,8 @@ var steps = [...]struct {
 // stepLocked takes a step, and nothing else assigns id.state; id.mu is held. An error, which wraps
 // rdma.ErrClosed or rdma.ErrInvalid, says that the table above does not have it, and nothing was
 // done.
+//
+// +checklocks:id.mu
 func (id *ID) stepLocked(s step) error {
 	x := &steps[s]
 	switch {
@@ -118,4 +120,6 @@ func (id *ID) stepLocked(s step) error {
 }
 
 // mayLocked reports whether a step can be taken.
+//
+// +checklocks:id.mu
 func (id *ID) mayLocked(s step) bool { return steps[s].from&(1<<id.state) != 0 }

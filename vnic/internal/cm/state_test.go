@@ -39,6 +39,7 @@ func TestSteps(t *testing.T) {
 	for s := range steps {
 		for from := range stateNames {
 			id := &ID{state: state(from)}
+			id.mu.Lock()
 			x := listed[step(s)]
 			want, wantErr := x.to, error(nil)
 			if !slices.Contains(x.from, id.state) {
@@ -55,6 +56,7 @@ func TestSteps(t *testing.T) {
 				t.Errorf("%s in %v: %v, %v; want %v, %v",
 					steps[s].call, state(from), id.state, err, want, wantErr)
 			}
+			id.mu.Unlock()
 		}
 	}
 }

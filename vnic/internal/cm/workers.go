@@ -21,11 +21,12 @@ const (
 type workers struct {
 	wg sync.WaitGroup // Add with mu held and closed false
 
-	mu      sync.Mutex
-	closed  bool     // +checklocks:mu
-	idle    []worker // guarded by mu
-	due     bool     // guarded by mu: dismissIdle will be called
-	started bool     // guarded by mu: something was started since it was called last
+	mu     sync.Mutex
+	closed bool     // +checklocks:mu
+	idle   []worker // +checklocks:mu
+	// due: dismissIdle will be called; started: something was started since it was called last.
+	due     bool // +checklocks:mu
+	started bool // +checklocks:mu
 }
 
 // A worker is a goroutine that waits for something to do; nil: for nothing more.
@@ -90,6 +91,8 @@ func (ws *workers) dismissIdle() {
 }
 
 // dismissLocked ends those that wait.
+//
+// +checklocks:ws.mu
 func (ws *workers) dismissLocked() {
 	for _, w := range ws.idle {
 		w <- nil

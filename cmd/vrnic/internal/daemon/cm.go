@@ -221,7 +221,9 @@ func (h *idHandler) Listen(backlog uint32) error {
 	}
 	mpa := h.options().MPA
 	for _, b := range on {
-		_ = b.cm.SetMPA(mpa) // Listen refuses the same; MPA answers before the client accepts
+		if err := b.cm.SetMPA(mpa); err != nil { // MPA answers before the client accepts
+			return errno(err)
+		}
 		if err := b.cm.Listen(int(min(backlog, maxBacklog))); err != nil {
 			return errno(err)
 		}
