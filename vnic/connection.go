@@ -144,22 +144,22 @@ func (c *connectable) Disconnect() {
 	qp.callLater(qp.disconnect)
 }
 
-func (c *connectable) OverStream(n *cm.Connection) cm.Link {
+func (c *connectable) OverStream(n cm.Connection) cm.Link {
 	s, x := n.Stream, n.Asked.Extensions
 	l := stream.New((*linked)(c), s, stream.Config{
 		Param: n.Param, Extensions: x, MULPDU: int(n.Asked.MPA.MULPDU), Nudge: c.dev.cfg.Timeouts.Nudge,
 	})
-	return &candidate{(*QP)(c), l, x, &linkInfo{
+	return &candidate{(*QP)(c), l, x, linkInfo{
 		llp: s.Properties(), local: n.Local, remote: n.Remote, param: n.Param, emss: s.EMSS(),
 	}}
 }
 
-func (c *connectable) OverLoop(n *cm.Connection, peer cm.QP, other *cm.Connection) (own,
+func (c *connectable) OverLoop(n cm.Connection, peer cm.QP, other cm.Connection) (own,
 	peers cm.Link) {
 	p := peer.(*connectable)
 	x, y := loop.New((*linked)(c), (*linked)(p))
-	info := func(n *cm.Connection) *linkInfo {
-		return &linkInfo{
+	info := func(n cm.Connection) linkInfo {
+		return linkInfo{
 			llp: llp.Properties{Transport: llp.Memory}, local: n.Local, remote: n.Remote, param: n.Param,
 		}
 	}
@@ -171,7 +171,7 @@ type candidate struct {
 	qp         *QP
 	link       link.Link
 	extensions bool // RFC 7306 was agreed on
-	info       *linkInfo
+	info       linkInfo
 }
 
 func (c *candidate) Abort() { c.link.Abort() }
@@ -196,7 +196,7 @@ func (c *candidate) Attach(a *cm.Attempt) error {
 		qp.eof, qp.draining = false, false
 		qp.endErr, qp.peerCode = nil, nil
 		c.info.since = time.Now()
-		qp.peek.Store(c.info)
+		qp.peek.Store(&c.info)
 		qp.attached = true
 		qp.mustState(rdma.QPRTS)
 		a.Established()

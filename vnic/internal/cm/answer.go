@@ -14,10 +14,10 @@ import (
 // SCTP association, or from a QP of the device. One of accept, reject and drop is called.
 type request interface {
 	// acceptNow answers and connects a's QP as far as that needs no waiting; false: accept is to do
-	// it, or the rest of it. p may be changed for that.
-	acceptNow(a *Attempt, p *rdma.ConnParam) (done bool, err error)
+	// it, or the rest of it.
+	acceptNow(a *Attempt, p rdma.ConnParam) (done bool, err error)
 	// accept answers and connects a's QP.
-	accept(ctx context.Context, a *Attempt, p *rdma.ConnParam) error
+	accept(ctx context.Context, a *Attempt, p rdma.ConnParam) error
 	// answered gives back what the request holds beside a connection.
 	answered()
 	// reject refuses it for a program. What it returns, if that is not nil, ends what is left of it.
@@ -62,7 +62,7 @@ func (id *ID) Accept(qp Connectable, p rdma.ConnParam) error {
 		return id.notAccepted(a, r)
 	}
 	if id.user.cfg.Within && !a.qp.Blocks() {
-		done, err := r.acceptNow(a, &p)
+		done, err := r.acceptNow(a, p)
 		if done || err != nil {
 			r.answered()
 			id.accepted(a, err)
@@ -73,7 +73,7 @@ func (id *ID) Accept(qp Connectable, p rdma.ConnParam) error {
 	if !id.attempts(a, cancel) || !id.user.start(func() {
 		defer cancel()
 		defer r.answered()
-		id.accepted(a, r.accept(ctx, a, &p))
+		id.accepted(a, r.accept(ctx, a, p))
 	}) {
 		cancel()
 		return id.notAccepted(a, r)
@@ -135,11 +135,12 @@ func (id *ID) Reject(privateData []byte) error {
 	return nil
 }
 
-// overlayMPA completes what a program asks for by what was set for its ID.
-func (id *ID) overlayMPA(p *rdma.ConnParam) {
+// overlaid is p with what it leaves open as it was set for id.
+func (id *ID) overlaid(p rdma.ConnParam) rdma.ConnParam {
 	id.mu.Lock()
+	defer id.mu.Unlock()
 	p.MPA = overlay(p.MPA, id.mpa)
-	id.mu.Unlock()
+	return p
 }
 
 // A streamRequest has a Stream with a Responder that has been asked.
@@ -147,19 +148,21 @@ type streamRequest struct {
 	*grant
 	stream    iwarp.Stream
 	responder *iwarp.Responder
-	replied   bool         // the Responder has a Reply to say
-	params    iwarp.Params // once it has
+	replied   bool           // the Responder has a Reply to say
+	params    iwarp.Params   // once it has
+	asked     rdma.ConnParam // as params
 }
 
 // reply makes the Reply, which the Responder has to say then.
-func (r *streamRequest) reply(id *ID, p *rdma.ConnParam) error {
+func (r *streamRequest) reply(id *ID, p rdma.ConnParam) error {
 	if r.replied {
 		return nil
 	}
 	r.replied = true
 	u := id.user
-	id.overlayMPA(p)
-	err := r.responder.Reconfigure(u.startConfig(*p))
+	p = id.overlaid(p)
+	r.asked = p
+	err := r.responder.Reconfigure(u.startConfig(p))
 	if err == nil {
 		r.params, err = r.responder.Accept(reads(p.IRD, u.cfg.IRD), reads(p.ORD, u.cfg.ORD),
 			p.PrivateData)
@@ -171,7 +174,7 @@ func (r *streamRequest) reply(id *ID, p *rdma.ConnParam) error {
 }
 
 // acceptNow sends the Reply and connects the QP, unless there is no room for all of the Reply.
-func (r *streamRequest) acceptNow(a *Attempt, p *rdma.ConnParam) (done bool, err error) {
+func (r *streamRequest) acceptNow(a *Attempt, p rdma.ConnParam) (done bool, err error) {
 	if err := r.reply(a.id, p); err != nil {
 		return false, err
 	}
@@ -182,10 +185,10 @@ func (r *streamRequest) acceptNow(a *Attempt, p *rdma.ConnParam) (done bool, err
 	if r.responder.Len() > 0 {
 		return false, nil
 	}
-	return true, a.attachStream(llp.Of(r.stream), r.params, *p, r.grant)
+	return true, a.attachStream(llp.Of(r.stream), r.params, r.asked, r.grant)
 }
 
-func (r *streamRequest) accept(ctx context.Context, a *Attempt, p *rdma.ConnParam) error {
+func (r *streamRequest) accept(ctx context.Context, a *Attempt, p rdma.ConnParam) error {
 	if err := r.reply(a.id, p); err != nil {
 		return err
 	}
@@ -195,7 +198,7 @@ func (r *streamRequest) accept(ctx context.Context, a *Attempt, p *rdma.ConnPara
 		abort(r.stream)
 		return err
 	}
-	return a.attachStream(llp.Of(r.stream), r.params, *p, r.grant)
+	return a.attachStream(llp.Of(r.stream), r.params, r.asked, r.grant)
 }
 
 func (r *streamRequest) reject(privateData []byte) (hangUp func(), err error) {
@@ -227,7 +230,7 @@ func (r *streamRequest) drop() {
 // attachStream connects a's QP over s, and closes s if that cannot be. g is what the peer holds,
 // nil if we have connected.
 func (a *Attempt) attachStream(s llp.Stream, p iwarp.Params, asked rdma.ConnParam, g *grant) error {
-	c := &Connection{Stream: s, Param: p, Asked: asked}
+	c := Connection{Stream: s, Param: p, Asked: asked}
 	c.Local, c.Remote = unmap(s.LocalAddr()), unmap(s.RemoteAddr())
-	return a.attach(a.qp.OverStream(c), c, g)
+	return a.attach(a.qp.OverStream(c), &c, g)
 }

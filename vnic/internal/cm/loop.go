@@ -28,8 +28,8 @@ type loopAnswer struct {
 	rejected    bool
 	privateData []byte
 	err         error
-	link        Link        // the initiator's
-	conn        *Connection // for it
+	link        Link       // the initiator's
+	conn        Connection // for it
 }
 
 // answer answers once; false: it has been answered or withdrawn.
@@ -102,16 +102,16 @@ func (id *ID) connectLoop(ctx context.Context, a *Attempt, l *ID, p rdma.ConnPar
 	case ans.err != nil:
 		id.fail(a, true, connectFailed(ans.err))
 	default:
-		if err := a.attach(ans.link, ans.conn, nil); err != nil {
+		if err := a.attach(ans.link, &ans.conn, nil); err != nil {
 			id.fail(a, true, connectFailed(err))
 		}
 	}
 }
 
 // acceptNow does nothing: the QPs are not joined within a call.
-func (c *loopCall) acceptNow(*Attempt, *rdma.ConnParam) (done bool, err error) { return false, nil }
+func (c *loopCall) acceptNow(*Attempt, rdma.ConnParam) (done bool, err error) { return false, nil }
 
-func (c *loopCall) accept(_ context.Context, a *Attempt, p *rdma.ConnParam) error {
+func (c *loopCall) accept(_ context.Context, a *Attempt, p rdma.ConnParam) error {
 	id := a.id
 	id.mu.Lock()
 	mpa := id.mpa
@@ -123,13 +123,13 @@ func (c *loopCall) accept(_ context.Context, a *Attempt, p *rdma.ConnParam) erro
 		return fmt.Errorf("accept: %w", err)
 	}
 	ap := id.Local()
-	own, other := &Connection{Local: ap, Remote: c.local, Param: mine}, &Connection{Local: c.local,
+	own, other := Connection{Local: ap, Remote: c.local, Param: mine}, Connection{Local: c.local,
 		Remote: ap, Param: theirs}
 	x, y := a.qp.OverLoop(own, c.qp, other)
 	if !c.answer(loopAnswer{link: y, conn: other}) {
 		return errno(syscall.ECONNABORTED, "accept: the peer has given up")
 	}
-	if err := a.attach(x, own, nil); err != nil {
+	if err := a.attach(x, &own, nil); err != nil {
 		return fmt.Errorf("accept: %w", err)
 	}
 	return nil
@@ -145,7 +145,7 @@ func (c *loopCall) drop() { _, _ = c.reject(nil) }
 
 // negotiate is what the MPA start-up comes to, by running it: what is agreed on does not depend on
 // where the peer is.
-func negotiate(c *loopCall, p *rdma.ConnParam, responder iwarp.StartConfig, l *UserConfig) (res,
+func negotiate(c *loopCall, p rdma.ConnParam, responder iwarp.StartConfig, l *UserConfig) (res,
 	init iwarp.Params, err error) {
 	in, err := iwarp.NewInitiator(c.mpa, c.param.PrivateData)
 	if err != nil {

@@ -33,10 +33,10 @@ type QP interface {
 	// Blocks reports that running the QP may wait for a program's memory.
 	Blocks() bool
 	// OverStream makes the Link of a connection over c.Stream.
-	OverStream(c *Connection) Link
+	OverStream(c Connection) Link
 	// OverLoop makes the two Links of a connection with peer, a QP of the same device, to which it is
 	// other.
-	OverLoop(c *Connection, peer QP, other *Connection) (own, peers Link)
+	OverLoop(c Connection, peer QP, other Connection) (own, peers Link)
 }
 
 // A Link joins a QP, which has made it, to its peer.
@@ -61,8 +61,8 @@ type Attempt struct {
 	id       *ID
 	qp       QP
 	canceled atomic.Bool
-	grant    *grant      // of a connection that a peer has asked for
-	conn     *Connection // set before the QP is attached
+	grant    *grant         // of a connection that a peer has asked for
+	param    rdma.ConnParam // as agreed, for Established
 }
 
 // newAttempt reserves q for a connection of id.
@@ -81,9 +81,13 @@ func (id *ID) newAttempt(q Connectable) (*Attempt, error) {
 	return a, nil
 }
 
-// attach connects a's QP by l. g is what the peer holds if it has asked for the connection.
+// attach connects a's QP by l, as c says. g is what the peer holds if it has asked for the
+// connection.
 func (a *Attempt) attach(l Link, c *Connection, g *grant) error {
-	a.conn, a.grant = c, g
+	a.param = agreed(&c.Param)
+	a.param.Extensions = c.Stream == nil || c.Asked.Extensions
+	a.param.SCTP = c.Stream != nil && c.Stream.Properties().Transport == llp.SCTP
+	a.grant = g
 	g.connect()
 	err := l.Attach(a)
 	if err != nil {
@@ -103,11 +107,8 @@ func (a *Attempt) Canceled() bool { return a.canceled.Load() }
 
 // Established says that the QP is connected; who runs it calls this, before any data moves.
 func (a *Attempt) Established() {
-	p := agreed(&a.conn.Param)
-	s := a.conn.Stream
-	p.Extensions = s == nil || a.conn.Asked.Extensions
-	p.SCTP = s != nil && s.Properties().Transport == llp.SCTP
-	a.id.established(p)
+	a.id.established(a.param)
+	a.param = rdma.ConnParam{}
 }
 
 // LinkEnded says that the QP has given its link back; who runs it calls this.

@@ -121,17 +121,17 @@ type sessionRequest struct {
 }
 
 // acceptNow does nothing: what has come for the session meanwhile is looked at first.
-func (r *sessionRequest) acceptNow(*Attempt, *rdma.ConnParam) (done bool, err error) {
+func (r *sessionRequest) acceptNow(*Attempt, rdma.ConnParam) (done bool, err error) {
 	return false, nil
 }
 
-func (r *sessionRequest) accept(_ context.Context, a *Attempt, p *rdma.ConnParam) error {
-	a.id.overlayMPA(p)
-	params, err := r.st.Accept(a.id.user.startConfig(*p), p.PrivateData)
+func (r *sessionRequest) accept(_ context.Context, a *Attempt, p rdma.ConnParam) error {
+	p = a.id.overlaid(p)
+	params, err := r.st.Accept(a.id.user.startConfig(p), p.PrivateData)
 	if err != nil {
 		return fmt.Errorf("accept over SCTP: %w", err)
 	}
-	return a.attachStream(r.st, params, *p, r.grant)
+	return a.attachStream(r.st, params, p, r.grant)
 }
 
 func (r *sessionRequest) reject(privateData []byte) (hangUp func(), err error) {
