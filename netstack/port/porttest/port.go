@@ -36,7 +36,7 @@ func NewPort(tb testing.TB, sw *ethswitch.Switch, name string, offloads bool) *P
 	return p
 }
 
-// Transmit implements netstack.Port.
+// Transmit implements ethswitch.Port.
 func (p *Port) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
 	if p.drop.Load() {
 		return false
@@ -49,10 +49,10 @@ func (p *Port) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
 	}
 }
 
-// Offloads implements netstack.Port.
+// Offloads implements ethswitch.Port.
 func (p *Port) Offloads() bool { return p.offloads }
 
-// String implements netstack.Port.
+// String implements ethswitch.Port.
 func (p *Port) String() string { return "in memory" }
 
 // Drop makes the port drop every frame that it should send, or stop doing so.

@@ -16,20 +16,19 @@ type Filter func(Received) bool
 // cut when the test ends.
 func Wire(tb testing.TB, a, b *ethswitch.Switch, offloads bool, filter Filter) {
 	tb.Helper()
-	join(tb, a, b, offloads, filter, nil)
+	join(tb, a, b, &wireEnd{offloads: offloads, filter: filter},
+		&wireEnd{offloads: offloads, filter: filter})
 }
 
-// Bend joins two switches in memory. carry sees each frame and lets it arrive when it calls deliver, be it later and behind others,
-// or never. It may be called from several goroutines at once.
+// Bend joins two switches in memory. carry sees each frame and lets it arrive when it calls deliver, be
+// it later and behind others, or never. It may be called from several goroutines at once.
 func Bend(tb testing.TB, a, b *ethswitch.Switch, carry func(octets []byte, deliver func())) {
 	tb.Helper()
-	join(tb, a, b, false, nil, carry)
+	join(tb, a, b, &wireEnd{carry: carry}, &wireEnd{carry: carry})
 }
 
-func join(tb testing.TB, a, b *ethswitch.Switch, offloads bool, filter Filter, carry func([]byte, func())) {
+func join(tb testing.TB, a, b *ethswitch.Switch, x, y *wireEnd) {
 	tb.Helper()
-	x := &wireEnd{offloads: offloads, filter: filter, carry: carry}
-	y := &wireEnd{offloads: offloads, filter: filter, carry: carry}
 	x.peer, y.peer = y, x
 	for _, e := range []struct {
 		end *wireEnd
@@ -52,7 +51,7 @@ type wireEnd struct {
 	at       atomic.Pointer[ethswitch.Attachment]
 }
 
-// Transmit implements netstack.Port: what goes out here comes in at the other end.
+// Transmit implements ethswitch.Port: what goes out here comes in at the other end.
 func (e *wireEnd) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
 	at := e.peer.at.Load()
 	if at == nil {

@@ -1,0 +1,158 @@
+package porttest
+
+import (
+	"container/heap"
+	"sync"
+	"testing"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+)
+
+// quiet is how long, of the host's time, nothing may have happened before a Clock moves on.
+const quiet = 500 * time.Microsecond
+
+// A Clock is a tcpip.Clock on which waiting takes no time: whenever nothing has happened for a moment,
+// no timer set and no frame carried, it goes to the time of the next timer. So seconds of
+// retransmission pass in milliseconds, and in the order in which they would. Where the host's
+// processors are so busy that a goroutine with something to do does not get one for that moment, time
+// has passed for it, as it may anywhere.
+//
+// Its timers run one after the other, on a goroutine that ends with the test.
+type Clock struct {
+	mu     sync.Mutex
+	now    time.Duration // guarded by mu: since the Clock was made
+	timers timerHeap     // guarded by mu
+	set    uint64        // guarded by mu: timers so far; those of the same time run in that order
+	busy   uint64        // guarded by mu: counts what happens
+	stop   chan struct{}
+}
+
+var _ tcpip.Clock = (*Clock)(nil)
+
+// NewClock starts a Clock, which is stopped when the test ends.
+func NewClock(tb testing.TB) *Clock {
+	c := &Clock{stop: make(chan struct{})}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.run()
+	}()
+	tb.Cleanup(func() { close(c.stop); <-done })
+	return c
+}
+
+// run lets time pass.
+func (c *Clock) run() {
+	tick := time.NewTicker(quiet)
+	defer tick.Stop()
+	var seen uint64
+	for {
+		select {
+		case <-c.stop:
+			return
+		case <-tick.C:
+		}
+		c.mu.Lock()
+		if c.busy != seen || len(c.timers) == 0 {
+			seen = c.busy
+			c.mu.Unlock()
+			continue
+		}
+		c.now = max(c.now, c.timers[0].due)
+		for len(c.timers) > 0 && c.timers[0].due <= c.now { // also what comes meanwhile
+			t := heap.Pop(&c.timers).(*timer)
+			t.at = -1
+			c.mu.Unlock()
+			t.f()
+			c.mu.Lock()
+		}
+		c.mu.Unlock()
+	}
+}
+
+// happened keeps time from passing for a moment.
+func (c *Clock) happened() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.busy++
+}
+
+// Now implements tcpip.Clock.
+func (c *Clock) Now() time.Time { return time.Unix(0, 0).Add(c.Elapsed()) }
+
+// NowMonotonic implements tcpip.Clock.
+func (c *Clock) NowMonotonic() tcpip.MonotonicTime { return tcpip.MonotonicTime{}.Add(c.Elapsed()) }
+
+// Elapsed is how much time has passed since the Clock was made.
+func (c *Clock) Elapsed() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+// AfterFunc implements tcpip.Clock.
+func (c *Clock) AfterFunc(d time.Duration, f func()) tcpip.Timer {
+	t := &timer{c: c, f: f, at: -1}
+	t.Reset(d)
+	return t
+}
+
+// A timer is a tcpip.Timer.
+type timer struct {
+	c   *Clock
+	f   func()
+	due time.Duration
+	n   uint64 // of the Clock's timers
+	at  int    // in the heap; -1: it is not there
+}
+
+// Stop implements tcpip.Timer.
+func (t *timer) Stop() bool {
+	t.c.mu.Lock()
+	defer t.c.mu.Unlock()
+	return t.stopLocked()
+}
+
+func (t *timer) stopLocked() bool {
+	if t.at < 0 {
+		return false
+	}
+	heap.Remove(&t.c.timers, t.at)
+	t.at = -1
+	return true
+}
+
+// Reset implements tcpip.Timer.
+func (t *timer) Reset(d time.Duration) {
+	t.c.mu.Lock()
+	defer t.c.mu.Unlock()
+	t.stopLocked()
+	t.c.busy++
+	t.c.set++
+	t.due, t.n = t.c.now+max(d, 0), t.c.set
+	heap.Push(&t.c.timers, t)
+}
+
+// A timerHeap has the next timer first.
+type timerHeap []*timer
+
+func (h timerHeap) Len() int { return len(h) }
+func (h timerHeap) Less(i, j int) bool {
+	return h[i].due < h[j].due || h[i].due == h[j].due && h[i].n < h[j].n
+}
+func (h timerHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].at, h[j].at = i, j
+}
+func (h *timerHeap) Push(x any) {
+	t := x.(*timer)
+	t.at = len(*h)
+	*h = append(*h, t)
+}
+func (h *timerHeap) Pop() any {
+	old := *h
+	t := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return t
+}
