@@ -118,7 +118,7 @@ func (d *aheadDaemon) read(buffer int) (n int) {
 // early makes a request that brings an event, perhaps.
 func (d *aheadDaemon) early() {
 	other := &call{op: abi.OpCMAccept, what: "accept", req: &abi.Empty{}, rep: &abi.Empty{}, fd: -1}
-	d.ch.d.c.rpcs(other, d.ch.early())
+	d.ch.d.c.rpcs(other, d.ch.earlyEventCall())
 	if other.err != nil {
 		d.t.Error(other.err)
 	}
@@ -128,12 +128,12 @@ func (d *aheadDaemon) early() {
 func (d *aheadDaemon) rest(buffer int) {
 	d.t.Helper()
 	for n := d.read(buffer); n > 0; n = d.read(buffer) {
-		d.ch.fetch(n, n == buffer)
+		d.ch.takeEvents(n, n == buffer)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.queue) > 0 {
-		d.t.Fatalf("%d events lie at the daemon, %d are ahead of octets", len(d.queue), d.ch.ahead.Load())
+		d.t.Fatalf("%d events lie at the daemon, %d are ahead of octets", len(d.queue), d.ch.takenEarly.Load())
 	}
 	for i, id := range d.ids {
 		select {
@@ -203,13 +203,13 @@ func TestClientEventsAhead(t *testing.T) {
 					for range n % 3 {
 						both.Go(d.early)
 					}
-					d.ch.fetch(held, held == sizes.buffer)
+					d.ch.takeEvents(held, held == sizes.buffer)
 					both.Wait()
 					held = 0
 				}
 			}
 			if held > 0 {
-				d.ch.fetch(held, held == sizes.buffer)
+				d.ch.takeEvents(held, held == sizes.buffer)
 			}
 			d.with(func() { d.during = nil })
 			d.rest(sizes.buffer)
@@ -242,7 +242,7 @@ func TestClientEventsWithoutRoom(t *testing.T) {
 
 // Octets have been read for more events than are asked for at once, and all of these have been taken by then.
 func TestClientEventsTakenMeanwhile(t *testing.T) {
-	const buffer, many = 256, 3 * seqpacket.UnderWay
+	const buffer, many = 256, 3 * seqpacket.MaxOutstanding
 	d := newAheadDaemon(t, buffer)
 	for range many {
 		d.with(d.push)
@@ -252,11 +252,11 @@ func TestClientEventsTakenMeanwhile(t *testing.T) {
 		d.during = func() { // as others that come before fetch's calls, and after it has looked
 			for range d.queue {
 				d.drop()
-				d.ch.ahead.Add(1)
+				d.ch.takenEarly.Add(1)
 			}
 		}
 	})
-	d.ch.fetch(n, false)
+	d.ch.takeEvents(n, false)
 	d.with(func() { d.during = nil })
 	d.with(d.push)
 	d.rest(buffer)

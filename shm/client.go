@@ -45,9 +45,9 @@ type Client struct {
 	session uint32
 
 	rpcMu   sync.Mutex
-	queue   []queuedCall                   // +checklocks:rpcMu
-	talking bool                           // guarded by rpcMu: somebody has the next five, and takes calls from the queue
-	some    [seqpacket.UnderWay]queuedCall // +checklocks:rpcMu
+	queue   []queuedCall                         // +checklocks:rpcMu
+	talking bool                                 // guarded by rpcMu: somebody has the next five, and takes calls from the queue
+	batch   [seqpacket.MaxOutstanding]queuedCall // +checklocks:rpcMu
 	seq     uint32
 	out     []byte
 	in      [abi.MaxMessage]byte

@@ -44,7 +44,7 @@ func newHost(t testing.TB) *host {
 func startHost(t testing.TB, path string) *host {
 	t.Helper()
 	loop := shmtest.NewLoop()
-	srv, err := server.Listen(path, server.ServerConfig{NewSession: loop.NewSession})
+	srv, err := server.Listen(path, server.Config{NewSession: loop.NewSession})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,12 +28,12 @@ type cmEvents struct {
 	ids  map[uint32]*cmID
 	over error // of finishAll: why connections end as they come; guarded by mu
 
-	ev    abi.CMEvent              // of whoever talks to the daemon: the one that has just come
-	calls [seqpacket.UnderWay]call // that fetch makes at a time; its goroutine's
+	ev    abi.CMEvent                    // of whoever talks to the daemon: the one that has just come
+	calls [seqpacket.MaxOutstanding]call // that takeEvents makes at a time; its goroutine's
 
 	// ahead is how many events have been taken whose octets are in the pipe still. Too few are harmless: then one is asked for
 	// that is not there.
-	ahead atomic.Int32
+	takenEarly atomic.Int32
 }
 
 // newCMEvents makes the channel and starts its goroutine.
@@ -72,21 +72,21 @@ func (ch *cmEvents) run() {
 			}
 			continue
 		}
-		ch.fetch(n, full)
+		ch.takeEvents(n, full)
 	}
 }
 
-// fetch takes n events, for which the pipe had octets, or all that there are.
-func (ch *cmEvents) fetch(n int, all bool) {
-	n -= ch.taken(n)
-	var calls [seqpacket.UnderWay]*call
+// takeEvents takes n events, for which the pipe had octets, or all that there are.
+func (ch *cmEvents) takeEvents(n int, all bool) {
+	n -= ch.alreadyTaken(n)
+	var calls [seqpacket.MaxOutstanding]*call
 	for n > 0 || all {
-		k := seqpacket.UnderWay
+		k := seqpacket.MaxOutstanding
 		if !all {
 			k = min(k, n)
 		}
 		for i := range k {
-			ch.calls[i] = ch.next()
+			ch.calls[i] = ch.eventCall()
 			calls[i] = &ch.calls[i]
 		}
 		ch.d.c.rpcs(calls[:k]...)
@@ -98,32 +98,32 @@ func (ch *cmEvents) fetch(n int, all bool) {
 			}
 		}
 		if none > 0 { // octets were those of events that have been taken, or whose ids have gone
-			ch.taken(none + max(n, 0))
+			ch.alreadyTaken(none + max(n, 0))
 			if all { // for want of room in the pipe, events that have been taken may have had no octet
-				ch.ahead.Store(0)
+				ch.takenEarly.Store(0)
 			}
 			return // what comes now has an octet of its own
 		}
 	}
 }
 
-// taken says for how many of n octets the events have been taken, and that the octets have, too.
-func (ch *cmEvents) taken(n int) int {
+// alreadyTaken says for how many of n octets the events have been taken, and that the octets have, too.
+func (ch *cmEvents) alreadyTaken(n int) int {
 	for {
-		a := ch.ahead.Load()
+		a := ch.takenEarly.Load()
 		m := min(a, int32(n))
-		if ch.ahead.CompareAndSwap(a, a-m) {
+		if ch.takenEarly.CompareAndSwap(a, a-m) {
 			return int(m)
 		}
 	}
 }
 
-// next is a call that takes the next event. Events are dispatched in the order in which the daemon gives them.
-func (ch *cmEvents) next() call {
-	return call{op: abi.OpCMGetEvent, what: "connection event", req: &abi.HandleRequest{Handle: ch.handle}, rep: &ch.ev, fd: -1, got: ch.took}
+// eventCall is a call that takes the next event. Events are dispatched in the order in which the daemon gives them.
+func (ch *cmEvents) eventCall() call {
+	return call{op: abi.OpCMGetEvent, what: "connection event", req: &abi.HandleRequest{Handle: ch.handle}, rep: &ch.ev, fd: -1, done: ch.eventTaken}
 }
 
-func (ch *cmEvents) took(k *call) {
+func (ch *cmEvents) eventTaken(k *call) {
 	switch {
 	case k.err == nil:
 		ch.dispatch(&ch.ev)
@@ -132,14 +132,14 @@ func (ch *cmEvents) took(k *call) {
 	}
 }
 
-// early is next for an event that is there when the daemon has answered the calls before, most likely: so nobody has to be woken to
+// earlyEventCall is next for an event that is there when the daemon has answered the calls before, most likely: so nobody has to be woken to
 // ask for it. A refusal is nothing to die of: who closes the Device does not wait for who connects, so there may be no channel.
-func (ch *cmEvents) early() *call {
-	k := ch.next()
-	k.got = func(k *call) {
+func (ch *cmEvents) earlyEventCall() *call {
+	k := ch.eventCall()
+	k.done = func(k *call) {
 		if k.err == nil {
-			ch.ahead.Add(1)
-			ch.took(k)
+			ch.takenEarly.Add(1)
+			ch.eventTaken(k)
 		}
 	}
 	return &k

@@ -158,7 +158,7 @@ func (r *connRequest) Accept(ctx context.Context, qp rdma.QP, p rdma.ConnParam) 
 	op := fmt.Sprintf("accept connection from %v", r.remote)
 	return d.establish(ctx, r.id, q, op, &p, func() error {
 		accept := &call{op: abi.OpCMAccept, what: op, req: req, rep: &abi.Empty{}, fd: -1}
-		d.c.rpcs(accept, d.cm.early())
+		d.c.rpcs(accept, d.cm.earlyEventCall())
 		return accept.err
 	})
 }
@@ -211,20 +211,20 @@ func (d *Device) Connect(ctx context.Context, qp rdma.QP, remote netip.AddrPort,
 // refused if there is none.
 func (d *Device) resolveAndConnect(ctx context.Context, id *cmID, remote netip.AddrPort, op string,
 	req *abi.CMConnectRequest) error {
-	way := fmt.Sprintf("find a way to %v", remote)
-	resolve := &call{op: abi.OpCMResolveAddr, what: way, req: &abi.CMResolveAddrRequest{
+	resolving := fmt.Sprintf("find a way to %v", remote)
+	resolve := &call{op: abi.OpCMResolveAddr, what: resolving, req: &abi.CMResolveAddrRequest{
 		ID: id.handle, TimeoutMS: timeoutMS(ctx), Dst: abi.MakeSockAddr(remote),
 		Src: d.sourceFor(remote.Addr()),
 	}, rep: &abi.Empty{}, fd: -1}
 	connect := &call{op: abi.OpCMConnect, what: op, req: req, rep: &abi.Empty{}, fd: -1}
-	d.c.rpcs(resolve, connect, d.cm.early())
+	d.c.rpcs(resolve, connect, d.cm.earlyEventCall())
 	if resolve.err != nil {
 		return resolve.err
 	}
 	if connect.err == nil {
 		return nil // there is a way
 	}
-	if _, err := id.want(ctx, abi.EvAddrResolved, way); err != nil {
+	if _, err := id.want(ctx, abi.EvAddrResolved, resolving); err != nil {
 		return err // that is why
 	}
 	return connect.err
@@ -268,7 +268,7 @@ func (d *Device) connectRequest(id *cmID, qp rdma.QP, p *rdma.ConnParam) (*abi.C
 
 // establish asks for a connection and waits for it. It destroys id if there will be none.
 func (d *Device) establish(ctx context.Context, id *cmID, q *queuePair, op string,
-	p *rdma.ConnParam, ask func() error) (_ rdma.Conn, err error) {
+	p *rdma.ConnParam, request func() error) (_ rdma.Conn, err error) {
 	defer func() {
 		if err != nil {
 			id.destroy()
@@ -278,7 +278,7 @@ func (d *Device) establish(ctx context.Context, id *cmID, q *queuePair, op strin
 		SCTP: p.SCTP}); err != nil {
 		return nil, err
 	}
-	if err := ask(); err != nil {
+	if err := request(); err != nil {
 		return nil, err
 	}
 	if _, err := id.want(ctx, abi.EvEstablished, op); err != nil {

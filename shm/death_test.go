@@ -172,7 +172,7 @@ func TestClientServerProcess(t *testing.T) {
 		return
 	}
 	loop := shmtest.NewLoop()
-	srv, err := server.Listen(path, server.ServerConfig{NewSession: loop.NewSession})
+	srv, err := server.Listen(path, server.Config{NewSession: loop.NewSession})
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)

@@ -111,7 +111,7 @@ func socketPair() (a, b *net.UnixConn, err error) {
 // heapQP makes a QP with a CQ on the Go heap, with so much posted.
 func heapQP(t testing.TB, c *Client, sends, recvs int) (*compQueue, *queuePair) {
 	cqMem := make([]byte, ring.CQMemSize(64))
-	ring.NewCQRing(cqMem, 64, 1, nil, nil)
+	ring.NewCQProducer(cqMem, 64, 1, nil, nil)
 	consumer, err := ring.OpenCQConsumer(cqMem)
 	if err != nil {
 		t.Fatal(err)
@@ -121,8 +121,8 @@ func heapQP(t testing.TB, c *Client, sends, recvs int) (*compQueue, *queuePair) 
 	caps, _ := abi.QPCaps{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1}.Round(64, false)
 	l := abi.NewQPLayout(caps)
 	mem := make([]byte, l.Size())
-	ring.NewQPRings(mem, l, 1, nil).SetState(abi.StateRTS)
-	m, err := ring.OpenQPMemory(mem)
+	ring.NewDaemonQP(mem, l, 1, nil).SetState(abi.StateRTS)
+	m, err := ring.OpenClientQP(mem)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,8 +220,8 @@ func FuzzClientSharedCompletions(f *testing.F) {
 		cq.qps[8] = two
 		l := abi.NewSRQLayout(8, 1)
 		smem := make([]byte, l.Size())
-		ring.NewSRQRings(smem, l, 1, nil)
-		m, err := ring.OpenSRQMemory(smem)
+		ring.NewDaemonSRQ(smem, l, 1, nil)
+		m, err := ring.OpenClientSRQ(smem)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -283,11 +283,11 @@ func TestClientDistrustsReplies(t *testing.T) {
 			return reply(h, syscall.EAGAIN, &abi.Empty{}), nil
 		case abi.OpCreateChan:
 			mem := make([]byte, ring.ChannelMemSize)
-			ring.NewChannelRing(mem, 1, func() {}, nil)
+			ring.NewChannelProducer(mem, 1, func() {}, nil)
 			return reply(h, 0, &abi.CreateChanReply{Chan: 1}), []int{must(unix.Dup(livePipe(l.t)))(l.t), memfd(l.t, len(mem), goodSeals, mem)}
 		case abi.OpCreateCQ:
 			mem := make([]byte, ring.CQMemSize(16))
-			ring.NewCQRing(mem, 16, 1, nil, nil)
+			ring.NewCQProducer(mem, 16, 1, nil, nil)
 			return reply(h, 0, &abi.CreateCQReply{CQ: 1, CQE: 16}), []int{memfd(l.t, len(mem), goodSeals, mem)}
 		case abi.OpCreateQP:
 			var req abi.CreateQPRequest
@@ -295,14 +295,14 @@ func TestClientDistrustsReplies(t *testing.T) {
 			caps, _ := abi.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}.Round(16, req.SRQ != 0)
 			lay := abi.NewQPLayout(caps)
 			mem := make([]byte, lay.Size())
-			ring.NewQPRings(mem, lay, 1, nil)
+			ring.NewDaemonQP(mem, lay, 1, nil)
 			num := 1 + req.SRQ // a second QP is made with an SRQ
 			binary.LittleEndian.PutUint32(mem[abi.QPNum:], num)
 			return reply(h, 0, &abi.CreateQPReply{QP: num, QPN: num, Bell: 3, Caps: caps}), []int{memfd(l.t, len(mem), goodSeals, mem)}
 		case abi.OpCreateSRQ:
 			lay := abi.NewSRQLayout(4, 2)
 			mem := make([]byte, lay.Size())
-			ring.NewSRQRings(mem, lay, 1, nil)
+			ring.NewDaemonSRQ(mem, lay, 1, nil)
 			return reply(h, 0, &abi.CreateSRQReply{SRQ: 1, Bell: 4, MaxWR: 4, MaxSGE: 2}), []int{memfd(l.t, len(mem), goodSeals, mem)}
 		}
 		return reply(h, 0, &abi.Empty{}), nil

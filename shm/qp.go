@@ -26,7 +26,7 @@ type queuePair struct {
 
 	// mem is set to nil with both locks held, and used with either.
 	mem  *osmem.Region
-	m    *ring.QPMemory
+	m    *ring.ClientQP
 	sqMu sync.Mutex
 	sq   sendState
 	rq   receiver // of no use with an SRQ
@@ -98,7 +98,7 @@ func (pd *protDomain) CreateQP(cfg rdma.QPConfig) (rdma.QP, error) {
 
 // newQueuePair checks what the daemon has made against what was asked for.
 func newQueuePair(pd *protDomain, scq, rcq *compQueue, srq *sharedQueue, cfg rdma.QPConfig, req *abi.CreateQPRequest, rep *abi.CreateQPReply, mem *osmem.Region) (*queuePair, error) {
-	m, err := ring.OpenQPMemory(mem.Mem)
+	m, err := ring.OpenClientQP(mem.Mem)
 	if err != nil {
 		return nil, err
 	}

@@ -24,7 +24,7 @@ type call struct {
 	fd       int // a descriptor that goes with it; -1: none
 	// got is called when the reply has come, or none will, in the order of the calls of all, with no lock of the Client's held; nil: nothing.
 	// It must not wait nor call the daemon.
-	got func(*call)
+	done func(*call)
 
 	seq  uint32
 	sent bool
@@ -34,8 +34,8 @@ type call struct {
 
 // A waiter is a goroutine with calls of its own in the queue.
 type waiter struct {
-	left  int       // of its calls, guarded by rpcMu
-	woken chan bool // true: it is its turn to talk to the daemon; false: its calls are done
+	pending int       // of its calls, guarded by rpcMu
+	wake    chan bool // true: it is its turn to talk to the daemon; false: its calls are done
 }
 
 // A queued call is one that waits to be sent.
@@ -56,36 +56,36 @@ func (c *Client) rpc(op abi.Op, what string, req, rep abi.Message, fd int) (fds 
 // rpcs makes calls in their order. Goroutines that call at the same time take turns at talking to the daemon, and who does
 // talks for all: what a call costs is waking who waits at the other end.
 func (c *Client) rpcs(calls ...*call) {
-	w := &waiter{left: len(calls)}
+	w := &waiter{pending: len(calls)}
 	c.rpcMu.Lock()
 	for _, k := range calls {
 		c.queue = append(c.queue, queuedCall{k, w})
 	}
 	if c.talking {
-		w.woken = make(chan bool, 1)
+		w.wake = make(chan bool, 1)
 		c.rpcMu.Unlock()
-		if !<-w.woken {
+		if !<-w.wake {
 			return
 		}
 		c.rpcMu.Lock()
 	}
 	c.talking = true
-	for w.left > 0 {
-		n := min(len(c.queue), seqpacket.UnderWay)
-		some := append(c.some[:0], c.queue[:n]...)
+	for w.pending > 0 {
+		n := min(len(c.queue), seqpacket.MaxOutstanding)
+		some := append(c.batch[:0], c.queue[:n]...)
 		c.queue = slices.Delete(c.queue, 0, n)
 		c.rpcMu.Unlock()
 		c.exchange(some)
 		c.rpcMu.Lock()
 		for _, k := range some {
-			if k.w.left--; k.w.left == 0 && k.w != w {
-				k.w.woken <- false
+			if k.w.pending--; k.w.pending == 0 && k.w != w {
+				k.w.wake <- false
 			}
 		}
 		clear(some)
 	}
 	if len(c.queue) > 0 {
-		c.queue[0].w.woken <- true
+		c.queue[0].w.wake <- true
 	} else {
 		c.talking = false
 	}
@@ -104,8 +104,8 @@ func (c *Client) exchange(calls []queuedCall) {
 		if k.sent {
 			k.fds, k.err = c.reply(k.call)
 		}
-		if k.got != nil {
-			k.got(k.call)
+		if k.done != nil {
+			k.done(k.call)
 		}
 	}
 }

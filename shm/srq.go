@@ -49,7 +49,7 @@ func (pd *protDomain) CreateSRQ(cfg rdma.SRQConfig) (rdma.SRQ, error) {
 	if err != nil {
 		return nil, d.c.die(goneBecause(err))
 	}
-	m, err := ring.OpenSRQMemory(mem.Mem)
+	m, err := ring.OpenClientSRQ(mem.Mem)
 	if err == nil && (m.Handle != rep.SRQ || rep.Bell >= d.c.bell.Bells() || m.Layout.RQSize < req.MaxWR || m.Layout.RQMaxSGE() < req.MaxSGE) {
 		err = errCorrupt("SRQ %d with bell %d and %+v, asked for %+v", m.Handle, rep.Bell, m.Layout, req)
 	}

@@ -109,7 +109,7 @@ func (a *AppMem) copy(p []byte, addr uint64, dir copyDir) error {
 		return syscall.EFAULT
 	}
 	defer a.Release()
-	if proc := a.proc.Load(); len(p) >= vmLeast && proc.usable() {
+	if proc := a.proc.Load(); len(p) >= vmMin && proc.usable() {
 		n, err := proc.copy(p, addr, dir)
 		if err != unix.ESRCH && err != unix.EPERM {
 			return whole(n, len(p), err)

@@ -14,10 +14,10 @@ import (
 // An EventFD is a Doorbell between processes. Its file description, with its counter and its
 // O_NONBLOCK flag, is shared with the client, who may do with it what it likes.
 type EventFD struct {
-	FD      int
-	seen    atomic.Bool // the waiter has seen Stop
-	ending  atomic.Bool // Stop has been called
-	stopped chan struct{}
+	FD       int
+	stopSeen atomic.Bool // the waiter has seen Stop
+	stopping atomic.Bool // Stop has been called
+	stopped  chan struct{}
 }
 
 var ErrStopped = fmt.Errorf("shm: doorbell stopped: %w", os.ErrClosed)
@@ -50,7 +50,7 @@ func (e *EventFD) Ring() error {
 // it returns ErrStopped, and must not be called again.
 func (e *EventFD) Wait() error {
 	var b [8]byte
-	for !e.ending.Load() {
+	for !e.stopping.Load() {
 		_, err := unix.Read(e.FD, b[:])
 		switch err {
 		case unix.EINTR:
@@ -63,7 +63,7 @@ func (e *EventFD) Wait() error {
 		}
 		break
 	}
-	if e.ending.Load() {
+	if e.stopping.Load() {
 		return ErrStopped
 	}
 	return nil
@@ -71,7 +71,7 @@ func (e *EventFD) Wait() error {
 
 // Finish is the waiter's last call: it lets Stop, whose write a full counter can block, end.
 func (e *EventFD) Finish() {
-	e.seen.Store(true)
+	e.stopSeen.Store(true)
 	var b [8]byte
 	for {
 		select {
@@ -88,10 +88,10 @@ func (e *EventFD) Finish() {
 // the client may read that away, so it is repeated until the waiter has seen it. If there never was
 // a waiter call neither.
 func (e *EventFD) Stop() {
-	e.ending.Store(true)
-	for pause := 100 * time.Microsecond; !e.seen.Load(); pause = min(2*pause, 10*time.Millisecond) {
+	e.stopping.Store(true)
+	for pause := 100 * time.Microsecond; !e.stopSeen.Load(); pause = min(2*pause, 10*time.Millisecond) {
 		_ = e.Ring() // EAGAIN (non-blocking and full): then the waiter does not block either
-		if e.seen.Load() {
+		if e.stopSeen.Load() {
 			break
 		}
 		time.Sleep(pause)

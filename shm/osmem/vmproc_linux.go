@@ -16,9 +16,9 @@ type Peer struct {
 	UID, GID uint32
 }
 
-// vmLeast is the length from which on process_vm_readv(2) and process_vm_writev(2) are used. Below it
+// vmMin is the length from which on process_vm_readv(2) and process_vm_writev(2) are used. Below it
 // the mem descriptor is as fast.
-const vmLeast = 4097
+const vmMin = 4097
 
 // A vmProc is a client's process, to copy from and to by its number. A number names whatever runs
 // under it: after an execve(2) another program, after the process's end another process. So it is used

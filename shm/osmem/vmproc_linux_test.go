@@ -155,7 +155,7 @@ func TestVMProcess(t *testing.T) {
 			t.Errorf("read back: %v", err)
 		}
 	}
-	if err := a.copy(got[:vmLeast-1], helperAddr, copyOut); !errors.Is(err, syscall.EFAULT) {
+	if err := a.copy(got[:vmMin-1], helperAddr, copyOut); !errors.Is(err, syscall.EFAULT) {
 		t.Errorf("a short piece does not go by the descriptor: %v", err)
 	}
 	for _, dir := range []copyDir{copyOut, copyIn, copyLast} {

@@ -82,10 +82,10 @@ func (p *SessionPage) Sleep() bool {
 	return !p.Rung()
 }
 
-// Take takes the bells over from a thread that has announced itself to sleep: it stays asleep, as who rings does not wake
+// TakeOver takes the bells over from a thread that has announced itself to sleep: it stays asleep, as who rings does not wake
 // it. It returns whether there was one. Sleep gives them back; if that says that there are bells, Take again: if it fails
 // the thread is being woken.
-func (p *SessionPage) Take() bool { return p.sleeping.Load() != 0 && p.sleeping.Swap(0) != 0 }
+func (p *SessionPage) TakeOver() bool { return p.sleeping.Load() != 0 && p.sleeping.Swap(0) != 0 }
 
 // Awake takes back Sleep.
 func (p *SessionPage) Awake() { p.sleeping.Store(0) }

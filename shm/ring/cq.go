@@ -7,17 +7,17 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 )
 
-// A CQRing is the daemon's end of a completion queue. Any goroutine may push.
-type CQRing struct {
+// A CQProducer is the daemon's end of a completion queue. Any goroutine may push.
+type CQProducer struct {
 	mu      sync.Mutex // the CQ lock of the ABI; held over a push, its event and its token
 	mem     []byte
 	size    uint32
 	handle  uint32
-	prod    uint32       // our count; the shared word is only ever written
-	cons    uint32       // the client's, as last seen
-	overrun bool         // +checklocks:mu
-	closed  bool         // +checklocks:mu
-	ch      *ChannelRing // or nil
+	prod    uint32           // our count; the shared word is only ever written
+	cons    uint32           // the client's, as last seen
+	overrun bool             // +checklocks:mu
+	closed  bool             // +checklocks:mu
+	ch      *ChannelProducer // or nil
 	fail    func(error)
 
 	prodWord, overrunWord, consWord, arm *atomic.Uint32
@@ -26,10 +26,10 @@ type CQRing struct {
 // CQMemSize is how many octets a CQ of size entries (a power of two) takes.
 func CQMemSize(size uint32) int { return abi.CQHeaderLen + int(size)*abi.CQELen }
 
-// NewCQRing makes a CQ of size entries in mem, which is zero. Events go to ch, if it is not nil.
+// NewCQProducer makes a CQ of size entries in mem, which is zero. Events go to ch, if it is not nil.
 // fail, if not nil, is told of violations, from inside Push and with its lock held.
-func NewCQRing(mem []byte, size, handle uint32, ch *ChannelRing, fail func(error)) *CQRing {
-	c := &CQRing{mem: mem[:CQMemSize(size)], size: size, handle: handle, ch: ch, fail: fail,
+func NewCQProducer(mem []byte, size, handle uint32, ch *ChannelProducer, fail func(error)) *CQProducer {
+	c := &CQProducer{mem: mem[:CQMemSize(size)], size: size, handle: handle, ch: ch, fail: fail,
 		prodWord: abi.Word(mem, abi.CQProd), overrunWord: abi.Word(mem, abi.CQOverrun), consWord: abi.Word(mem, abi.CQCons), arm: abi.Word(mem, abi.CQArm)}
 	abi.Word(mem, abi.CQMagic).Store(abi.MagicCQ)
 	abi.Word(mem, abi.CQHandle).Store(handle)
@@ -39,16 +39,16 @@ func NewCQRing(mem []byte, size, handle uint32, ch *ChannelRing, fail func(error
 }
 
 // Handle is how async events and the channel's ring name the CQ.
-func (c *CQRing) Handle() uint32 { return c.handle }
+func (c *CQProducer) Handle() uint32 { return c.handle }
 
 // Size is how many completions the CQ holds.
-func (c *CQRing) Size() int { return int(c.size) }
+func (c *CQProducer) Size() int { return int(c.size) }
 
 // Push adds a completion and raises an event if the client asked for it. solicited: the message
 // had the solicited bit; errors count as solicited. ErrCQOverrun if the CQ is full: it takes no
 // more from then on, its QPs go to the error state (ABI 6.4). A *ProtocolError if the client's
 // index is impossible; the session has been told.
-func (c *CQRing) Push(e *abi.CQE, solicited bool) error {
+func (c *CQProducer) Push(e *abi.CQE, solicited bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -87,14 +87,14 @@ func (c *CQRing) Push(e *abi.CQE, solicited bool) error {
 }
 
 // Armed reports whether the client waits for an event, as far as one can tell.
-func (c *CQRing) Armed() bool {
+func (c *CQProducer) Armed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.closed && c.arm.Load()&(abi.ArmNext|abi.ArmSolicited) != 0
 }
 
 // Pending is how many completions the client has not taken, as it says.
-func (c *CQRing) Pending() uint32 {
+func (c *CQProducer) Pending() uint32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -104,7 +104,7 @@ func (c *CQRing) Pending() uint32 {
 }
 
 // Close: when it has returned, neither the CQ nor its channel's ring is written for it.
-func (c *CQRing) Close() {
+func (c *CQProducer) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
@@ -197,8 +197,8 @@ func (c *CQConsumer) Armed() bool { return c.arm.Load()&(abi.ArmNext|abi.ArmSoli
 // returned the CQ, before the program sees the event; never later.
 func (c *CQConsumer) TakeEvent() { c.arm.And(^uint32(abi.ArmQueued)) }
 
-// A ChannelRing is the daemon's end of a completion channel. CQs push with their own lock held.
-type ChannelRing struct {
+// A ChannelProducer is the daemon's end of a completion channel. CQs push with their own lock held.
+type ChannelProducer struct {
 	mu    sync.Mutex
 	slots []atomic.Uint32
 	prod  uint32
@@ -211,19 +211,19 @@ type ChannelRing struct {
 // ChannelMemSize is how many octets a channel takes.
 const ChannelMemSize = abi.ChanHeaderLen + 4*abi.ChanSlots
 
-// NewChannelRing makes a channel in mem, which is zero. token is called once per event, after it
+// NewChannelProducer makes a channel in mem, which is zero. token is called once per event, after it
 // is in the ring.
-func NewChannelRing(mem []byte, handle uint32, token func(), fail func(error)) *ChannelRing {
+func NewChannelProducer(mem []byte, handle uint32, token func(), fail func(error)) *ChannelProducer {
 	abi.Word(mem, abi.ChanMagic).Store(abi.MagicChannel)
 	abi.Word(mem, abi.ChanHandle).Store(handle)
 	abi.Word(mem, abi.ChanSize).Store(abi.ChanSlots)
 	abi.Word(mem, abi.ChanOff).Store(abi.ChanHeaderLen)
-	return &ChannelRing{slots: abi.Words(mem, abi.ChanHeaderLen, abi.ChanSlots), token: token, fail: fail,
+	return &ChannelProducer{slots: abi.Words(mem, abi.ChanHeaderLen, abi.ChanSlots), token: token, fail: fail,
 		prodWord: abi.Word(mem, abi.ChanProd), consWord: abi.Word(mem, abi.ChanCons)}
 }
 
 // push adds an event. Each CQ has at most one, so an honest client's ring cannot be full.
-func (r *ChannelRing) push(handle uint32) {
+func (r *ChannelProducer) push(handle uint32) {
 	r.mu.Lock()
 	cons := r.consWord.Load()
 	if r.prod-cons >= abi.ChanSlots {

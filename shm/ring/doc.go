@@ -13,8 +13,8 @@
 //
 // Whoever posts sets a bit of the session page's bells, always, and writes to the doorbell only if the
 // daemon sleeps. A completion queue raises one event when it has been armed. Four places store a word
-// and then load another, and neither side may miss the other's store: SessionPage.Sleep, RecvRing.Starve,
-// CQRing.Push and RecvProducer.Commit. sync/atomic is sequentially consistent by its promise, so a Store
+// and then load another, and neither side may miss the other's store: SessionPage.Sleep, RecvConsumer.Starve,
+// CQProducer.Push and RecvProducer.Commit. sync/atomic is sequentially consistent by its promise, so a Store
 // would do. But the race detector's Store is a release only, which lets the load overtake it when the
 // word is in mapped memory: a binary built with -race lost wake-ups. So these four Swap, which is a full
 // fence in every build, and on amd64 what a Store compiles to. search_test.go walks through every

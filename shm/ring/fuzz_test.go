@@ -85,13 +85,13 @@ func FuzzRingIndices(f *testing.F) {
 	f.Fuzz(func(t *testing.T, script []byte) {
 		m, r := newTestQP(t, fuzzCaps)
 		cqmem, chmem := make([]byte, CQMemSize(4)), make([]byte, ChannelMemSize)
-		ch := NewChannelRing(chmem, 1, func() {}, nil)
-		cq := NewCQRing(cqmem, 4, 1, ch, nil)
+		ch := NewChannelProducer(chmem, 1, func() {}, nil)
+		cq := NewCQProducer(cqmem, 4, 1, ch, nil)
 		var w abi.SendWQE
 		var rw abi.RecvWQE
 		l := abi.NewSRQLayout(4, 3)
 		smem := make([]byte, l.Size())
-		srq := NewSRQRings(smem, l, 1, nil)
+		srq := NewDaemonSRQ(smem, l, 1, nil)
 		for ; len(script) >= 5; script = script[5:] {
 			v := abi.Order.Uint32(script[1:])
 			switch k := int(script[0]); {

@@ -9,15 +9,15 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 )
 
-// A SendRing is the daemon's end of a send queue. It belongs to whoever runs the QP.
-type SendRing struct {
+// A SendConsumer is the daemon's end of a send queue. It belongs to whoever runs the QP.
+type SendConsumer struct {
 	l        *abi.QPLayout
 	mem      []byte
 	prod     *atomic.Uint32 // the client's
 	doneWord *atomic.Uint32 // ours; only ever written
 	head     uint32         // WQEs taken
 	done     uint32         // WQEs retired
-	slab     slabReader
+	slab     txSlabConsumer
 	fail     func(error)
 	raw      [abi.MaxSQStride]byte
 }
@@ -25,7 +25,7 @@ type SendRing struct {
 // Next copies the next posted request into w and checks the copy; false if there is none. An error
 // is a *ProtocolError; the session has been told and nothing more will come. w keeps no reference
 // to shared memory.
-func (q *SendRing) Next(w *abi.SendWQE) (bool, error) {
+func (q *SendConsumer) Next(w *abi.SendWQE) (bool, error) {
 	prod := q.prod.Load() // acquire: pairs with the client's Commit
 	if prod == q.head {
 		return false, nil
@@ -65,14 +65,14 @@ func wqeEnd(raw []byte) int {
 }
 
 // Pending reports whether something is posted that Next has not taken.
-func (q *SendRing) Pending() bool { return q.prod.Load() != q.head }
+func (q *SendConsumer) Pending() bool { return q.prod.Load() != q.head }
 
 // Outstanding is how many requests have been taken and not retired.
-func (q *SendRing) Outstanding() uint32 { return q.head - q.done }
+func (q *SendConsumer) Outstanding() uint32 { return q.head - q.done }
 
 // Retire gives the slots of the n oldest requests back to the client and returns the count of all
 // retired so far, which goes into CQE.SQDone. Retire before pushing the completion.
-func (q *SendRing) Retire(n uint32) uint32 {
+func (q *SendConsumer) Retire(n uint32) uint32 {
 	n = min(n, q.head-q.done)
 	q.done += n
 	if n != 0 && q.l.TxSlabSize != 0 {
@@ -83,33 +83,33 @@ func (q *SendRing) Retire(n uint32) uint32 {
 }
 
 // Done is the count of all retired so far.
-func (q *SendRing) Done() uint32 { return q.done }
+func (q *SendConsumer) Done() uint32 { return q.done }
 
-func (q *SendRing) violated(err error) error {
+func (q *SendConsumer) violated(err error) error {
 	if q.fail != nil {
 		q.fail(err)
 	}
 	return err
 }
 
-// A RecvRing is the daemon's end of a receive queue. It belongs to whoever runs the QP; that of an SRQ
+// A RecvConsumer is the daemon's end of a receive queue. It belongs to whoever runs the QP; that of an SRQ
 // to whoever holds the SRQ's lock.
-type RecvRing struct {
-	l        *abi.QPLayout
-	mem      []byte
-	prod     *atomic.Uint32 // the client's
-	headWord *atomic.Uint32 // ours; only ever written
-	starved  *atomic.Uint32 // ours; only ever written
-	isStarv  bool           // what starved holds
-	shared   bool           // an SRQ's
-	head     uint32
-	fail     func(error)
-	raw      [abi.MaxRQStride]byte
+type RecvConsumer struct {
+	l         *abi.QPLayout
+	mem       []byte
+	prod      *atomic.Uint32 // the client's
+	headWord  *atomic.Uint32 // ours; only ever written
+	starved   *atomic.Uint32 // ours; only ever written
+	isStarved bool           // what starved holds
+	shared    bool           // an SRQ's
+	head      uint32
+	fail      func(error)
+	raw       [abi.MaxRQStride]byte
 }
 
 // Next takes the next posted receive into w; false if there is none: see Starve. The slot is free
-// for the client at once. Errors are those of SendRing.Next.
-func (q *RecvRing) Next(w *abi.RecvWQE) (bool, error) {
+// for the client at once. Errors are those of SendConsumer.Next.
+func (q *RecvConsumer) Next(w *abi.RecvWQE) (bool, error) {
 	prod := q.prod.Load()
 	n := prod - q.head
 	if n == 0 {
@@ -137,7 +137,7 @@ func (q *RecvRing) Next(w *abi.RecvWQE) (bool, error) {
 }
 
 // Pending is how many receives are posted, as the client says (and at most the size of the queue).
-func (q *RecvRing) Pending() uint32 { return min(q.prod.Load()-q.head, q.l.RQSize) }
+func (q *RecvConsumer) Pending() uint32 { return min(q.prod.Load()-q.head, q.l.RQSize) }
 
 // Starve asks for a bell with the next posted receive, and says whether there still is none. The
 // order matters: first say that a bell is wanted, then look again. Call it when a message waits for
@@ -145,91 +145,91 @@ func (q *RecvRing) Pending() uint32 { return min(q.prod.Load()-q.head, q.l.RQSiz
 //
 // An SRQ stays starved until Sate, which must not be called while a QP waits: one that takes the only
 // receive would otherwise switch off the bell that another waits for.
-func (q *RecvRing) Starve() (empty bool) {
-	q.isStarv = true
+func (q *RecvConsumer) Starve() (empty bool) {
+	q.isStarved = true
 	q.starved.Swap(1) // a full fence: see Waking in the package comment
 	return q.prod.Load() == q.head
 }
 
 // Sate takes back Starve.
-func (q *RecvRing) Sate() {
-	if q.isStarv {
-		q.isStarv = false
+func (q *RecvConsumer) Sate() {
+	if q.isStarved {
+		q.isStarved = false
 		q.starved.Store(0)
 	}
 }
 
-func (q *RecvRing) violated(err error) error {
+func (q *RecvConsumer) violated(err error) error {
 	if q.fail != nil {
 		q.fail(err)
 	}
 	return err
 }
 
-// QPRings is the daemon's end of a QP's shared memory.
-type QPRings struct {
+// DaemonQP is the daemon's end of a QP's shared memory.
+type DaemonQP struct {
 	Handle uint32 // by which async events name the QP
 	Layout abi.QPLayout
-	SQ     SendRing
-	RQ     RecvRing // of no use with an SRQ
-	RxSlab SlabWriter
+	SQ     SendConsumer
+	RQ     RecvConsumer // of no use with an SRQ
+	RxSlab RxSlabProducer
 
 	mem   []byte
 	state *atomic.Uint32
 	err   *atomic.Uint32
 }
 
-// NewQPRings makes the rings of a QP in mem, which is zero and holds l.Size() octets. fail, if not
+// NewDaemonQP makes the rings of a QP in mem, which is zero and holds l.Size() octets. fail, if not
 // nil, is told of violations, from inside Next.
-func NewQPRings(mem []byte, l abi.QPLayout, handle uint32, fail func(error)) *QPRings {
-	r := &QPRings{Handle: handle, Layout: l, mem: mem[:l.Size()]}
-	r.SQ = SendRing{l: &r.Layout, mem: r.mem, prod: abi.Word(mem, abi.QPSQProd), doneWord: abi.Word(mem, abi.QPSQDone), fail: fail}
-	r.RQ = newRecvRing(r.mem, &r.Layout, fail)
+func NewDaemonQP(mem []byte, l abi.QPLayout, handle uint32, fail func(error)) *DaemonQP {
+	r := &DaemonQP{Handle: handle, Layout: l, mem: mem[:l.Size()]}
+	r.SQ = SendConsumer{l: &r.Layout, mem: r.mem, prod: abi.Word(mem, abi.QPSQProd), doneWord: abi.Word(mem, abi.QPSQDone), fail: fail}
+	r.RQ = newRecvConsumer(r.mem, &r.Layout, fail)
 	r.state = abi.Word(mem, abi.QPState)
 	r.err = abi.Word(mem, abi.QPError)
 	if l.TxSlabSize != 0 {
-		r.SQ.slab = newSlabReader(mem, &l)
+		r.SQ.slab = newTxSlabConsumer(mem, &l)
 	}
-	r.RxSlab = newSlabWriter(mem, &l, fail)
+	r.RxSlab = newRxSlabProducer(mem, &l, fail)
 	l.Put(mem, abi.MagicQP, 0)
 	r.SetState(abi.StateInit)
 	return r
 }
 
-func newRecvRing(mem []byte, l *abi.QPLayout, fail func(error)) RecvRing {
-	return RecvRing{l: l, mem: mem, prod: abi.Word(mem, abi.QPRQProd), headWord: abi.Word(mem, abi.QPRQHead),
+func newRecvConsumer(mem []byte, l *abi.QPLayout, fail func(error)) RecvConsumer {
+	return RecvConsumer{l: l, mem: mem, prod: abi.Word(mem, abi.QPRQProd), headWord: abi.Word(mem, abi.QPRQHead),
 		starved: abi.Word(mem, abi.QPRQStarved), fail: fail}
 }
 
 // SetQPN completes line 0.
-func (r *QPRings) SetQPN(qpn uint32) { abi.Word(r.mem, abi.QPNum).Store(qpn) }
+func (r *DaemonQP) SetQPN(qpn uint32) { abi.Word(r.mem, abi.QPNum).Store(qpn) }
 
 // SetState tells the client the QP's state (StateInit...). Any goroutine.
-func (r *QPRings) SetState(s uint32) { r.state.Store(s) }
+func (r *DaemonQP) SetState(s uint32) { r.state.Store(s) }
 
 // SetError tells the client why the QP ended: see the word QPError. Call it before SetState.
-func (r *QPRings) SetError(cause uint32) { r.err.Store(cause) }
+func (r *DaemonQP) SetError(cause uint32) { r.err.Store(cause) }
 
 // TxSlabMem is the slab that requests with SQSlab take their octets from, and RxSlabMem the one that
 // receives come in: empty if there is none. The client can write to both.
-func (r *QPRings) TxSlabMem() []byte {
+func (r *DaemonQP) TxSlabMem() []byte {
 	return slabMem(r.mem, r.Layout.TxSlabOff, r.Layout.TxSlabSize)
 }
-func (r *QPRings) RxSlabMem() []byte {
+func (r *DaemonQP) RxSlabMem() []byte {
 	return slabMem(r.mem, r.Layout.RxSlabOff, r.Layout.RxSlabSize)
 }
 
-// SRQRings is the daemon's end of an SRQ's shared memory.
-type SRQRings struct {
+// DaemonSRQ is the daemon's end of an SRQ's shared memory.
+type DaemonSRQ struct {
 	Handle uint32 // by which async events name the SRQ
 	Layout abi.QPLayout
-	RQ     RecvRing
+	RQ     RecvConsumer
 }
 
-// NewSRQRings is NewQPRings for an SRQ.
-func NewSRQRings(mem []byte, l abi.QPLayout, handle uint32, fail func(error)) *SRQRings {
-	r := &SRQRings{Handle: handle, Layout: l}
-	r.RQ = newRecvRing(mem[:l.Size()], &r.Layout, fail)
+// NewDaemonSRQ is NewDaemonQP for an SRQ.
+func NewDaemonSRQ(mem []byte, l abi.QPLayout, handle uint32, fail func(error)) *DaemonSRQ {
+	r := &DaemonSRQ{Handle: handle, Layout: l}
+	r.RQ = newRecvConsumer(mem[:l.Size()], &r.Layout, fail)
 	r.RQ.shared = true
 	l.Put(mem, abi.MagicSRQ, handle)
 	return r
@@ -339,32 +339,32 @@ func (q *RecvProducer) Commit() (ring bool) {
 	return q.starved.Load() != 0
 }
 
-// QPMemory is the client's end of a QP's shared memory.
-type QPMemory struct {
+// ClientQP is the client's end of a QP's shared memory.
+type ClientQP struct {
 	Layout abi.QPLayout
 	QPN    uint32
 	SQ     SendProducer
 	RQ     RecvProducer // of no use with an SRQ
 
-	TxSlab SlabProducer
-	RxSlab SlabConsumer
+	TxSlab TxSlabProducer
+	RxSlab RxSlabConsumer
 
 	mem   []byte
 	state *atomic.Uint32
 	err   *atomic.Uint32
 }
 
-// OpenQPMemory checks line 0 of mem and makes the client's end. An error is a *ProtocolError.
-func OpenQPMemory(mem []byte) (*QPMemory, error) {
+// OpenClientQP checks line 0 of mem and makes the client's end. An error is a *ProtocolError.
+func OpenClientQP(mem []byte) (*ClientQP, error) {
 	l, qpn, err := abi.ReadQPLayout(mem)
 	if err != nil {
 		return nil, err
 	}
-	m := &QPMemory{Layout: l, QPN: qpn, mem: mem, state: abi.Word(mem, abi.QPState), err: abi.Word(mem, abi.QPError)}
+	m := &ClientQP{Layout: l, QPN: qpn, mem: mem, state: abi.Word(mem, abi.QPState), err: abi.Word(mem, abi.QPError)}
 	m.SQ = SendProducer{l: &m.Layout, mem: mem, prodWord: abi.Word(mem, abi.QPSQProd), doneWord: abi.Word(mem, abi.QPSQDone)}
 	m.RQ = newRecvProducer(mem, &m.Layout)
-	m.TxSlab = newSlabProducer(mem, &l)
-	m.RxSlab = newSlabConsumer(mem, &l)
+	m.TxSlab = newTxSlabProducer(mem, &l)
+	m.RxSlab = newRxSlabConsumer(mem, &l)
 	return m, nil
 }
 
@@ -373,23 +373,23 @@ func newRecvProducer(mem []byte, l *abi.QPLayout) RecvProducer {
 }
 
 // State is the QP's state (StateInit...), and Cause the word at QPError.
-func (m *QPMemory) State() uint32 { return m.state.Load() }
-func (m *QPMemory) Cause() uint32 { return m.err.Load() }
+func (m *ClientQP) State() uint32 { return m.state.Load() }
+func (m *ClientQP) Cause() uint32 { return m.err.Load() }
 
-// SRQMemory is the client's end of an SRQ's shared memory.
-type SRQMemory struct {
+// ClientSRQ is the client's end of an SRQ's shared memory.
+type ClientSRQ struct {
 	Layout abi.QPLayout
 	Handle uint32
 	RQ     RecvProducer
 }
 
-// OpenSRQMemory is OpenQPMemory for an SRQ.
-func OpenSRQMemory(mem []byte) (*SRQMemory, error) {
+// OpenClientSRQ is OpenClientQP for an SRQ.
+func OpenClientSRQ(mem []byte) (*ClientSRQ, error) {
 	l, handle, err := abi.ReadSRQLayout(mem)
 	if err != nil {
 		return nil, err
 	}
-	m := &SRQMemory{Layout: l, Handle: handle}
+	m := &ClientSRQ{Layout: l, Handle: handle}
 	m.RQ = newRecvProducer(mem, &m.Layout)
 	return m, nil
 }

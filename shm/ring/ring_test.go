@@ -15,7 +15,7 @@ import (
 )
 
 // newTestQP is both ends of a QP on the Go heap.
-func newTestQP(t testing.TB, c abi.QPCaps) (*QPMemory, *QPRings) {
+func newTestQP(t testing.TB, c abi.QPCaps) (*ClientQP, *DaemonQP) {
 	t.Helper()
 	c, ok := c.Round(16384, false)
 	if !ok {
@@ -23,9 +23,9 @@ func newTestQP(t testing.TB, c abi.QPCaps) (*QPMemory, *QPRings) {
 	}
 	l := abi.NewQPLayout(c)
 	mem := make([]byte, l.Size())
-	r := NewQPRings(mem, l, 1, nil)
+	r := NewDaemonQP(mem, l, 1, nil)
 	r.SetQPN(7)
-	m, err := OpenQPMemory(mem)
+	m, err := OpenClientQP(mem)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,71 +139,71 @@ func TestPutRefuses(t *testing.T) {
 // on the copy.
 func TestRingViolations(t *testing.T) {
 	caps := abi.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64, TxSlab: 64}
-	slot := func(mem []byte, r *QPRings) []byte { return mem[r.Layout.SQOff:] }
+	slot := func(mem []byte, r *DaemonQP) []byte { return mem[r.Layout.SQOff:] }
 	for _, tt := range []struct {
 		name string
-		do   func(mem []byte, r *QPRings)
+		do   func(mem []byte, r *DaemonQP)
 		recv bool
 	}{
-		{"sq_prod jumps", func(mem []byte, r *QPRings) { abi.Word(mem, abi.QPSQProd).Store(5) }, false},
-		{"sq_prod goes back", func(mem []byte, r *QPRings) { abi.Word(mem, abi.QPSQProd).Store(^uint32(0)) }, false},
-		{"sq_prod far", func(mem []byte, r *QPRings) { abi.Word(mem, abi.QPSQProd).Store(1 << 31) }, false},
-		{"absurd nsge", func(mem []byte, r *QPRings) {
+		{"sq_prod jumps", func(mem []byte, r *DaemonQP) { abi.Word(mem, abi.QPSQProd).Store(5) }, false},
+		{"sq_prod goes back", func(mem []byte, r *DaemonQP) { abi.Word(mem, abi.QPSQProd).Store(^uint32(0)) }, false},
+		{"sq_prod far", func(mem []byte, r *DaemonQP) { abi.Word(mem, abi.QPSQProd).Store(1 << 31) }, false},
+		{"absurd nsge", func(mem []byte, r *DaemonQP) {
 			abi.Order.PutUint16(slot(mem, r)[abi.SQNumSGE:], 0xffff)
 			abi.Word(mem, abi.QPSQProd).Store(1)
 		}, false},
-		{"one SGE too many", func(mem []byte, r *QPRings) {
+		{"one SGE too many", func(mem []byte, r *DaemonQP) {
 			abi.Order.PutUint16(slot(mem, r)[abi.SQNumSGE:], uint16(r.Layout.SQMaxSGE()+1))
 			abi.Word(mem, abi.QPSQProd).Store(1)
 		}, false},
-		{"one octet too many inline", func(mem []byte, r *QPRings) {
+		{"one octet too many inline", func(mem []byte, r *DaemonQP) {
 			slot(mem, r)[abi.SQFlags] = abi.SQInline
 			abi.Order.PutUint32(slot(mem, r)[abi.SQLength:], r.Layout.MaxInline+1)
 			abi.Word(mem, abi.QPSQProd).Store(1)
 		}, false},
-		{"inline with SGEs", func(mem []byte, r *QPRings) {
+		{"inline with SGEs", func(mem []byte, r *DaemonQP) {
 			slot(mem, r)[abi.SQFlags] = abi.SQInline
 			slot(mem, r)[abi.SQNumSGE] = 1
 			abi.Word(mem, abi.QPSQProd).Store(1)
 		}, false},
-		{"inline beyond the slot", func(mem []byte, r *QPRings) {
+		{"inline beyond the slot", func(mem []byte, r *DaemonQP) {
 			slot(mem, r)[abi.SQFlags] = abi.SQInline
 			abi.Order.PutUint32(slot(mem, r)[abi.SQLength:], 0xffffffff)
 			abi.Word(mem, abi.QPSQProd).Store(1)
 		}, false},
-		{"slab range wraps", func(mem []byte, r *QPRings) {
+		{"slab range wraps", func(mem []byte, r *DaemonQP) {
 			slot(mem, r)[abi.SQFlags] = abi.SQSlab
 			abi.Order.PutUint32(slot(mem, r)[abi.SQLength:], 0xfffffff0)
 			abi.Order.PutUint32(slot(mem, r)[abi.SQSGE:], 0x20)
 			abi.Word(mem, abi.QPSQProd).Store(1)
 		}, false},
-		{"inline and slab", func(mem []byte, r *QPRings) {
+		{"inline and slab", func(mem []byte, r *DaemonQP) {
 			slot(mem, r)[abi.SQFlags] = abi.SQSlab | abi.SQInline
 			abi.Word(mem, abi.QPSQProd).Store(1)
 		}, false},
-		{"masked atomic with SGEs over its masks", func(mem []byte, r *QPRings) {
+		{"masked atomic with SGEs over its masks", func(mem []byte, r *DaemonQP) {
 			slot(mem, r)[abi.SQOp] = uint8(rdma.OpMaskedCompareSwap)
 			slot(mem, r)[abi.SQNumSGE] = 2
 			abi.Word(mem, abi.QPSQProd).Store(1)
 		}, false},
-		{"slab octets that were not put", func(mem []byte, r *QPRings) {
+		{"slab octets that were not put", func(mem []byte, r *DaemonQP) {
 			slot(mem, r)[abi.SQFlags] = abi.SQSlab
 			abi.Order.PutUint32(slot(mem, r)[abi.SQLength:], 9)
 			abi.Word(mem, abi.QPTxSlabProd).Store(8)
 			abi.Word(mem, abi.QPSQProd).Store(1)
 		}, false},
-		{"txslab_prod jumps", func(mem []byte, r *QPRings) {
+		{"txslab_prod jumps", func(mem []byte, r *DaemonQP) {
 			slot(mem, r)[abi.SQFlags] = abi.SQSlab
 			abi.Order.PutUint32(slot(mem, r)[abi.SQLength:], 9)
 			abi.Word(mem, abi.QPTxSlabProd).Store(65)
 			abi.Word(mem, abi.QPSQProd).Store(1)
 		}, false},
-		{"length is not the sum", func(mem []byte, r *QPRings) {
+		{"length is not the sum", func(mem []byte, r *DaemonQP) {
 			abi.Order.PutUint32(slot(mem, r)[abi.SQLength:], 1)
 			abi.Word(mem, abi.QPSQProd).Store(1)
 		}, false},
-		{"rq_prod jumps", func(mem []byte, r *QPRings) { abi.Word(mem, abi.QPRQProd).Store(5) }, true},
-		{"receive with absurd nsge", func(mem []byte, r *QPRings) {
+		{"rq_prod jumps", func(mem []byte, r *DaemonQP) { abi.Word(mem, abi.QPRQProd).Store(5) }, true},
+		{"receive with absurd nsge", func(mem []byte, r *DaemonQP) {
 			abi.Order.PutUint32(mem[r.Layout.RQOff+abi.RQNumSGE:], 0x10000002)
 			abi.Word(mem, abi.QPRQProd).Store(1)
 		}, true},
@@ -289,13 +289,13 @@ func TestRecvRing(t *testing.T) {
 }
 
 // newTestCQ is both ends of a CQ with a channel, on the Go heap. *tokens counts.
-func newTestCQ(t testing.TB, size uint32) (*CQConsumer, *CQRing, *ChannelConsumer, *int) {
+func newTestCQ(t testing.TB, size uint32) (*CQConsumer, *CQProducer, *ChannelConsumer, *int) {
 	t.Helper()
 	tokens := new(int)
 	chmem := make([]byte, ChannelMemSize)
-	ch := NewChannelRing(chmem, 3, func() { *tokens++ }, nil)
+	ch := NewChannelProducer(chmem, 3, func() { *tokens++ }, nil)
 	mem := make([]byte, CQMemSize(size))
-	ring := NewCQRing(mem, size, 9, ch, nil)
+	ring := NewCQProducer(mem, size, 9, ch, nil)
 	c, err := OpenCQConsumer(mem)
 	if err != nil {
 		t.Fatal(err)
@@ -352,7 +352,7 @@ func TestCQViolation(t *testing.T) {
 	for _, cons := range []uint32{3, 1 << 31, ^uint32(0)} {
 		mem := make([]byte, CQMemSize(2))
 		var told error
-		ring := NewCQRing(mem, 2, 1, nil, func(err error) { told = err })
+		ring := NewCQProducer(mem, 2, 1, nil, func(err error) { told = err })
 		ring.Push(&abi.CQE{}, false)
 		ring.Push(&abi.CQE{}, false)
 		abi.Word(mem, abi.CQCons).Store(cons)
@@ -421,7 +421,7 @@ func TestArm(t *testing.T) {
 func TestChannelCancel(t *testing.T) {
 	mem := make([]byte, ChannelMemSize)
 	var told error
-	r := NewChannelRing(mem, 1, func() {}, func(err error) { told = err })
+	r := NewChannelProducer(mem, 1, func() {}, func(err error) { told = err })
 	c, err := OpenChannelConsumer(mem)
 	if err != nil {
 		t.Fatal(err)
@@ -466,15 +466,15 @@ func TestClientEndChecks(t *testing.T) {
 	} {
 		mem := bytes.Clone(good)
 		abi.Word(mem, tt.off).Store(tt.v)
-		if _, err := OpenQPMemory(mem); !abi.IsViolation(err) {
+		if _, err := OpenClientQP(mem); !abi.IsViolation(err) {
 			t.Errorf("word %d = %#x: %v", tt.off, tt.v, err)
 		}
 	}
-	if _, err := OpenQPMemory(good[:100]); !abi.IsViolation(err) {
+	if _, err := OpenClientQP(good[:100]); !abi.IsViolation(err) {
 		t.Errorf("short memory: %v", err)
 	}
 	cq := make([]byte, CQMemSize(4))
-	NewCQRing(cq, 4, 1, nil, nil)
+	NewCQProducer(cq, 4, 1, nil, nil)
 	for _, w := range [][2]uint32{{abi.CQMagic, 1}, {abi.CQSize, 8}, {abi.CQSize, 3}, {abi.CQCQEOff, 1 << 31}} {
 		mem := bytes.Clone(cq)
 		abi.Word(mem, w[0]).Store(w[1])
@@ -488,7 +488,7 @@ func TestClientEndChecks(t *testing.T) {
 		t.Errorf("CQ prod 5 of 4: %v", err)
 	}
 	ch := make([]byte, ChannelMemSize)
-	NewChannelRing(ch, 1, nil, nil)
+	NewChannelProducer(ch, 1, nil, nil)
 	cc, _ := OpenChannelConsumer(ch)
 	abi.Word(ch, abi.ChanProd).Store(abi.ChanSlots + 1)
 	if _, _, err := cc.Pop(); !abi.IsViolation(err) {
@@ -560,14 +560,14 @@ func TestRingsConcurrently(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ends := [2]*QPMemory{}
-	rings := [2]*QPRings{}
+	ends := [2]*ClientQP{}
+	rings := [2]*DaemonQP{}
 	for i := range ends {
 		ends[i], rings[i] = newTestQP(t, abi.QPCaps{MaxSendWR: 8, MaxRecvWR: 8})
 	}
 	cqmem, chmem := make([]byte, CQMemSize(64)), make([]byte, ChannelMemSize)
 	tok := make(chan struct{}, abi.ChanSlots)
-	cq := NewCQRing(cqmem, 64, 1, NewChannelRing(chmem, 1, func() { tok <- struct{}{} }, nil), nil)
+	cq := NewCQProducer(cqmem, 64, 1, NewChannelProducer(chmem, 1, func() { tok <- struct{}{} }, nil), nil)
 	c, _ := OpenCQConsumer(cqmem)
 	ch, _ := OpenChannelConsumer(chmem)
 
@@ -708,14 +708,14 @@ func TestStarvedUntilSated(t *testing.T) {
 	m, r := newTestQP(t, abi.QPCaps{MaxRecvWR: 4})
 	l := abi.NewSRQLayout(4, 1)
 	mem := make([]byte, l.Size())
-	srq := NewSRQRings(mem, l, 1, nil)
-	sm, err := OpenSRQMemory(mem)
+	srq := NewDaemonSRQ(mem, l, 1, nil)
+	sm, err := OpenClientSRQ(mem)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
 		name string
-		ring *RecvRing
+		ring *RecvConsumer
 		p    *RecvProducer
 		word *atomic.Uint32
 		want uint32 // behind Next

@@ -3,7 +3,7 @@ package ring
 import "fmt"
 
 // This file adds to search_test.go what is new with an SRQ: several QPs wait for one ring. The daemon's
-// side is that of vnic.SRQ over a RecvRing: all that touches the ring is done under the SRQ's lock, and
+// side is that of vnic.SRQ over a RecvConsumer: all that touches the ring is done under the SRQ's lock, and
 // a bell wakes every QP that waits.
 
 // Words of the SRQ scenario, beside those of the doorbell.
@@ -15,7 +15,7 @@ const (
 // srqTake takes one receive for the QP with this bit, and goes to got or to wait; labels begin with
 // name. Register 2 is kept.
 func srqTake(mu mutations, name string, bit int8, got, wait string) []any {
-	next := func(look, empty string) []any { // RecvRing.Next
+	next := func(look, empty string) []any { // RecvConsumer.Next
 		p := []any{
 			look,
 			instr{op: opLock, a: wLock},
@@ -37,7 +37,7 @@ func srqTake(mu mutations, name string, bit int8, got, wait string) []any {
 	}
 	var p []any
 	p = append(p, next(name+"look", name+"starve")...)
-	p = append(p, name+"starve", // RecvRing.Starve
+	p = append(p, name+"starve", // RecvConsumer.Starve
 		instr{op: opLock, a: wLock},
 		instr{op: opOr, a: wWaiting, v: bit},
 		instr{op: opStore, a: wStarved, v: 1})
@@ -54,7 +54,7 @@ func srqTake(mu mutations, name string, bit int8, got, wait string) []any {
 		p = append(p, instr{op: opIfReg, r: 0, q: 1, to: wait}, instr{op: opGoto, to: name + "again"})
 	}
 	p = append(p, next(name+"again", wait)...)
-	p = append(p, name+"got", // waits no more: RecvRing.Sate if that was the last
+	p = append(p, name+"got", // waits no more: RecvConsumer.Sate if that was the last
 		instr{op: opLock, a: wLock},
 		instr{op: opAnd, r: 0, a: wWaiting, v: ^bit},
 		instr{op: opLoad, r: 0, a: wWaiting})

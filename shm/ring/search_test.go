@@ -428,7 +428,7 @@ func lingerScenario(mu mutations) *scenario {
 	}
 }
 
-// recvScenario: RecvProducer.Commit against RecvRing.Next and Starve, with the bell behind them.
+// recvScenario: RecvProducer.Commit against RecvConsumer.Next and Starve, with the bell behind them.
 func recvScenario(mu mutations) *scenario {
 	var p []any
 	for i := int8(1); i <= 2; i++ {
@@ -487,7 +487,7 @@ const (
 	wChanProd
 )
 
-// push is CQRing.Push, under the CQ lock (there is one producer).
+// push is CQProducer.Push, under the CQ lock (there is one producer).
 func push(mu mutations, times int8) program {
 	var p []any
 	for i := int8(1); i <= times; i++ {

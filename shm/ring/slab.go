@@ -13,8 +13,8 @@ import (
 // with index i is at i & (size-1), and an index is found from an offset as the next one from the
 // other side's index on that lies there. What is skipped that way is free space.
 
-// A slabReader is the daemon's account of a tx slab. It belongs to whoever runs the QP.
-type slabReader struct {
+// A txSlabConsumer is the daemon's account of a tx slab. It belongs to whoever runs the QP.
+type txSlabConsumer struct {
 	prodWord *atomic.Uint32 // the client's
 	consWord *atomic.Uint32 // ours; only ever written
 	size     uint32
@@ -23,14 +23,14 @@ type slabReader struct {
 	ends     []uint32 // by slot of the send queue: taken, when it was taken
 }
 
-func newSlabReader(mem []byte, l *abi.QPLayout) slabReader {
-	return slabReader{prodWord: abi.Word(mem, abi.QPTxSlabProd), consWord: abi.Word(mem, abi.QPTxSlabCons), size: l.TxSlabSize, ends: make([]uint32, l.SQSize)}
+func newTxSlabConsumer(mem []byte, l *abi.QPLayout) txSlabConsumer {
+	return txSlabConsumer{prodWord: abi.Word(mem, abi.QPTxSlabProd), consWord: abi.Word(mem, abi.QPTxSlabCons), size: l.TxSlabSize, ends: make([]uint32, l.SQSize)}
 }
 
 // take takes note of the octets of w, whose range has been checked to lie inside the slab: they must
 // have been put since those of the request before, and not run into octets of earlier ones that have
 // not been retired. An error is a *ProtocolError.
-func (s *slabReader) take(w *abi.SendWQE, slot uint32) error {
+func (s *txSlabConsumer) take(w *abi.SendWQE, slot uint32) error {
 	if w.Flags&abi.SQSlab != 0 {
 		put, used := s.prodWord.Load()-s.cons, s.taken-s.cons
 		n := (w.SlabOff-s.taken)&(s.size-1) + w.Length
@@ -44,14 +44,14 @@ func (s *slabReader) take(w *abi.SendWQE, slot uint32) error {
 }
 
 // free gives back the octets of all requests up to the one in slot.
-func (s *slabReader) free(slot uint32) {
+func (s *txSlabConsumer) free(slot uint32) {
 	s.cons = s.ends[slot]
 	s.consWord.Store(s.cons)
 }
 
-// A SlabWriter is the daemon's end of an rx slab. One message at a time comes in. It belongs to whoever
+// A RxSlabProducer is the daemon's end of an rx slab. One message at a time comes in. It belongs to whoever
 // runs the QP's receive side.
-type SlabWriter struct {
+type RxSlabProducer struct {
 	consWord *atomic.Uint32 // the client's
 	prodWord *atomic.Uint32 // ours; only ever written
 	size     uint32         // 0: there is none
@@ -60,14 +60,14 @@ type SlabWriter struct {
 	fail     func(error)
 }
 
-func newSlabWriter(mem []byte, l *abi.QPLayout, fail func(error)) SlabWriter {
-	return SlabWriter{consWord: abi.Word(mem, abi.QPRxSlabCons), prodWord: abi.Word(mem, abi.QPRxSlabProd), size: l.RxSlabSize, fail: fail}
+func newRxSlabProducer(mem []byte, l *abi.QPLayout, fail func(error)) RxSlabProducer {
+	return RxSlabProducer{consWord: abi.Word(mem, abi.QPRxSlabCons), prodWord: abi.Word(mem, abi.QPRxSlabProd), size: l.RxSlabSize, fail: fail}
 }
 
 // Reserve finds room for a message of at most n octets and returns its offset; false if there is none,
 // or if it is none for a slab. What was reserved before and not committed is free again. An error is a
 // *ProtocolError; the session has been told.
-func (s *SlabWriter) Reserve(n uint64) (off uint32, ok bool, err error) {
+func (s *RxSlabProducer) Reserve(n uint64) (off uint32, ok bool, err error) {
 	if n == 0 || n > abi.MaxSlabRecv || n > uint64(s.size) {
 		return 0, false, nil
 	}
@@ -91,27 +91,27 @@ func (s *SlabWriter) Reserve(n uint64) (off uint32, ok bool, err error) {
 
 // Commit says that the message has come, of n octets: at most what was reserved. Push its completion
 // after it.
-func (s *SlabWriter) Commit(n uint32) {
+func (s *RxSlabProducer) Commit(n uint32) {
 	s.prod = s.begin + n
 	s.prodWord.Store(s.prod)
 }
 
-// A SlabProducer is the client's end of a tx slab. Calls must not overlap.
-type SlabProducer struct {
+// A TxSlabProducer is the client's end of a tx slab. Calls must not overlap.
+type TxSlabProducer struct {
 	mem      []byte
 	prodWord *atomic.Uint32
 	consWord *atomic.Uint32
 	prod     uint32
 }
 
-func newSlabProducer(mem []byte, l *abi.QPLayout) SlabProducer {
-	return SlabProducer{mem: slabMem(mem, l.TxSlabOff, l.TxSlabSize), prodWord: abi.Word(mem, abi.QPTxSlabProd), consWord: abi.Word(mem, abi.QPTxSlabCons)}
+func newTxSlabProducer(mem []byte, l *abi.QPLayout) TxSlabProducer {
+	return TxSlabProducer{mem: slabMem(mem, l.TxSlabOff, l.TxSlabSize), prodWord: abi.Word(mem, abi.QPTxSlabProd), consWord: abi.Word(mem, abi.QPTxSlabCons)}
 }
 
 // Put copies b into the slab and returns the offset for SendWQE.SlabOff; false if there is no room
 // for it now. The requests must be put into the send queue in the same order. An error is a
 // *ProtocolError.
-func (s *SlabProducer) Put(b []byte) (off uint32, ok bool, err error) {
+func (s *TxSlabProducer) Put(b []byte) (off uint32, ok bool, err error) {
 	size, n := uint32(len(s.mem)), uint64(len(b))
 	if n == 0 || n > uint64(size) {
 		return 0, false, nil
@@ -134,21 +134,21 @@ func (s *SlabProducer) Put(b []byte) (off uint32, ok bool, err error) {
 	return off, true, nil
 }
 
-// A SlabConsumer is the client's end of an rx slab. Calls must not overlap.
-type SlabConsumer struct {
+// A RxSlabConsumer is the client's end of an rx slab. Calls must not overlap.
+type RxSlabConsumer struct {
 	mem      []byte
 	prodWord *atomic.Uint32
 	consWord *atomic.Uint32
 	cons     uint32
 }
 
-func newSlabConsumer(mem []byte, l *abi.QPLayout) SlabConsumer {
-	return SlabConsumer{mem: slabMem(mem, l.RxSlabOff, l.RxSlabSize), prodWord: abi.Word(mem, abi.QPRxSlabProd), consWord: abi.Word(mem, abi.QPRxSlabCons)}
+func newRxSlabConsumer(mem []byte, l *abi.QPLayout) RxSlabConsumer {
+	return RxSlabConsumer{mem: slabMem(mem, l.RxSlabOff, l.RxSlabSize), prodWord: abi.Word(mem, abi.QPRxSlabProd), consWord: abi.Word(mem, abi.QPRxSlabCons)}
 }
 
 // Take copies the octets that a CQE says are in the slab to p, as far as they go, and gives their place
 // back. Completions of a QP are taken in their order. An error is a *ProtocolError.
-func (s *SlabConsumer) Take(e *abi.CQE, p []byte) (n int, err error) {
+func (s *RxSlabConsumer) Take(e *abi.CQE, p []byte) (n int, err error) {
 	size := uint32(len(s.mem))
 	if e.SlabOff > size || e.SlabLen > size-e.SlabOff {
 		return 0, abi.Violation("CQE with %d octets at %d of a slab of %d", e.SlabLen, e.SlabOff, size)

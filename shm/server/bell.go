@@ -28,10 +28,10 @@ type bellObj struct {
 
 // addBell gives f a bell. There are as many as the session may have QPs and SRQs.
 func (s *Session) addBell(f func() (more bool)) *bellObj {
-	for i := s.freeBell; int(i) < len(s.bellTab); i++ {
-		if s.bellTab[i].Load() == nil {
+	for i := s.freeBell; int(i) < len(s.bellObjs); i++ {
+		if s.bellObjs[i].Load() == nil {
 			b := &bellObj{number: i, f: f}
-			s.bellTab[i].Store(b)
+			s.bellObjs[i].Store(b)
 			s.freeBell = i + 1
 			return b
 		}
@@ -50,7 +50,7 @@ func (s *Session) endBell(b *bellObj, end func() error) error {
 		b.mu.Unlock()
 		return err
 	}
-	s.bellTab[b.number].Store(nil)
+	s.bellObjs[b.number].Store(nil)
 	s.freeBell = min(s.freeBell, b.number)
 	return nil
 }
@@ -74,7 +74,7 @@ func (b *bellObj) tryRing() (more, rung bool) {
 }
 
 func (s *Session) startBell() {
-	s.belled = make(chan struct{})
+	s.bellEnded = make(chan struct{})
 	go s.bellLoop()
 }
 
@@ -83,7 +83,7 @@ func (s *Session) startBell() {
 func (s *Session) bellLoop() {
 	runtime.LockOSThread() // never unlocked: the thread's scheduling is changed, and it ends here
 	osmem.ShortSlice()
-	defer close(s.belled)
+	defer close(s.bellEnded)
 	defer s.bell.Finish()
 
 	var due []*bellObj // rung, or left over by their fair share
@@ -95,7 +95,7 @@ func (s *Session) bellLoop() {
 	}
 	barren := 0
 	for !s.ended() {
-		if s.page.Collect(ring) || s.linger.took.Swap(false) {
+		if s.page.Collect(ring) || s.linger.collected.Swap(false) {
 			barren = 0
 		}
 		if len(due) > 0 {
@@ -133,10 +133,10 @@ func (s *Session) bellLoop() {
 
 // bellOf is what has a bell, or nil: a forged or stale one costs a look.
 func (s *Session) bellOf(bell uint32) *bellObj {
-	if int(bell) >= len(s.bellTab) {
+	if int(bell) >= len(s.bellObjs) {
 		return nil
 	}
-	return s.bellTab[bell].Load()
+	return s.bellObjs[bell].Load()
 }
 
 // spin looks for bells for a short while. The processor is offered to others all the time. Who lingers

@@ -80,12 +80,12 @@ type cmChannel struct {
 
 	mu   sync.Mutex
 	pipe *osmem.EventWriter // +checklocks:mu
-	q    []cmQueued
-	room []cmQueued // where q begins again when it has been empty; of no length
+	q    []queuedEvent
+	room []queuedEvent // where q begins again when it has been empty; of no length
 	max  int
 }
 
-type cmQueued struct {
+type queuedEvent struct {
 	id    *CMID
 	child *CMID // of a connect request
 	ev    abi.CMEvent
@@ -97,7 +97,7 @@ func (ch *cmChannel) hardEvents() int { return 16*ch.max + 65536 }
 // push queues e at the channel of its id.
 //
 // +checklocksignore: the lock of e.id.lock() is one of its result.
-func (e cmQueued) push() error {
+func (e queuedEvent) push() error {
 	ch := e.id.lock()
 	for e.child != nil && e.child.ch.Load() != ch { // the listener has migrated since the child was made
 		ch.mu.Unlock()
@@ -120,7 +120,7 @@ func (e cmQueued) push() error {
 // roomEvents is for how many events room is kept: one takes some 700 octets.
 const roomEvents = 64
 
-func (ch *cmChannel) add(e cmQueued) {
+func (ch *cmChannel) add(e queuedEvent) {
 	if len(ch.q) == 0 {
 		ch.q = ch.room
 	}
@@ -138,7 +138,7 @@ func (ch *cmChannel) pop() (abi.CMEvent, bool) {
 		return abi.CMEvent{}, false
 	}
 	e := ch.q[0]
-	ch.q[0] = cmQueued{}
+	ch.q[0] = queuedEvent{}
 	ch.q = ch.q[1:]
 	e.id.reported++
 	e.ev.ID, e.ev.UID = e.id.handle, e.id.uid
@@ -267,7 +267,7 @@ func (id *CMID) Handle() uint32 { return id.handle }
 
 // Push queues an event for the client: e's ID and UID are filled in. It does not block, and any
 // goroutine may call it. An error means that nobody will take the event.
-func (id *CMID) Push(e abi.CMEvent) error { return cmQueued{id: id, ev: e}.push() }
+func (id *CMID) Push(e abi.CMEvent) error { return queuedEvent{id: id, ev: e}.push() }
 
 // PushRequest queues a CONNECT_REQUEST on a listener's id. mk makes the handler of the new id that
 // goes with it; it is called before PushRequest returns, if there is room. An error means that
@@ -288,7 +288,7 @@ func (id *CMID) PushRequest(e abi.CMEvent, mk func(child *CMID) IDHandler) error
 	s.mu.Unlock()
 	child.h = mk(child)
 	e.Type = abi.EvConnectRequest
-	if err := (cmQueued{id: id, child: child, ev: e}).push(); err != nil {
+	if err := (queuedEvent{id: id, child: child, ev: e}).push(); err != nil {
 		child.h.Close() //nolint:errcheck // the peer is refused either way
 		s.dropID(child)
 		return err

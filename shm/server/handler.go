@@ -48,7 +48,7 @@ type Handler interface {
 type ContextHandler interface {
 	AllocPD() (PDHandler, error)
 	// CreateCQ: ring is where completions go; ring.Size() is how many it holds.
-	CreateCQ(ring *ring.CQRing) (CQHandler, error)
+	CreateCQ(ring *ring.CQProducer) (CQHandler, error)
 	// Close is called when nothing is left of what was made through the context.
 	Close() error
 }
@@ -59,7 +59,7 @@ type PDHandler interface {
 	AllocMR(maxLen uint64) (MRHandler, error)
 	AllocMW(typ uint32) (MWHandler, error)
 	// CreateSRQ: rings.Layout says what sizes the SRQ has.
-	CreateSRQ(req *abi.CreateSRQRequest, rings *ring.SRQRings) (SRQHandler, error)
+	CreateSRQ(req *abi.CreateSRQRequest, rings *ring.DaemonSRQ) (SRQHandler, error)
 	CreateQP(p *QPParts) (QPHandler, error)
 	Close() error
 }
@@ -71,7 +71,7 @@ type QPParts struct {
 	EndInError     bool       // a graceful end leaves it in StateErr, not in StateInit
 	SendCQ, RecvCQ CQHandler  // of the same context
 	SRQ            SRQHandler // or nil
-	Rings          *ring.QPRings
+	Rings          *ring.DaemonQP
 }
 
 // An MRHandler is a registered region. Close returns when nothing more is read or written through

@@ -16,23 +16,23 @@ import (
 
 const (
 	lingerTime  = 60 * time.Microsecond // for what comes next: longer than a round trip between two that linger
-	lingerTurns = 4                     // between two looks at the clock
+	lingerLooks = 4                     // between two looks at the clock
 	lingerBells = 8                     // rung at most: who brings has others to bring something to
 	lingerFails = 6                     // in a row, and it is done for one of 1<<lingerFails only
 )
 
 // A linger is what a session's Linger knows.
 type linger struct {
-	took atomic.Bool // bells, since the doorbell's thread looked
-	busy atomic.Bool // somebody lingers
+	collected atomic.Bool // bells, since the doorbell's thread looked
+	busy      atomic.Bool // somebody lingers
 
-	mu     sync.Mutex // held while somebody lingers
-	over   bool       // guarded by mu, like the rest
-	taken  bool       // the bells, from a thread that sleeps
-	bells  int        // rung since then
-	left   []*bellObj // rung by another goroutine at the same time, or left over by their fair share
-	first  trial      // of looking at all
-	behind trial      // of looking for more behind an answer
+	mu        sync.Mutex // held while somebody lingers
+	over      bool       // guarded by mu, like the rest
+	hasBells  bool       // the bells, from a thread that sleeps
+	bells     int        // rung since then
+	leftOver  []*bellObj // rung by another goroutine at the same time, or left over by their fair share
+	forAnswer trial      // of looking at all
+	forMore   trial      // of looking for more behind an answer
 }
 
 // A trial is done each time while it succeeds, and more and more seldom while it does not.
@@ -72,7 +72,7 @@ func (l *linger) stop() {
 // waits for an event there: its answer takes long, and many small messages both ways are slower so.
 //
 // +checklocksignore: Linger gives the lock back.
-func (s *Session) Expect(cqs ...*ring.CQRing) bool {
+func (s *Session) Expect(cqs ...*ring.CQProducer) bool {
 	for _, c := range cqs {
 		if c.Armed() {
 			return false
@@ -82,12 +82,12 @@ func (s *Session) Expect(cqs ...*ring.CQRing) bool {
 	if !l.mu.TryLock() {
 		return false
 	}
-	if l.over || s.ended() || !l.first.due() {
+	if l.over || s.ended() || !l.forAnswer.due() {
 		l.mu.Unlock()
 		return false
 	}
 	l.busy.Store(true)
-	l.taken, l.bells = s.page.Take(), 0
+	l.hasBells, l.bells = s.page.TakeOver(), 0
 	return true
 }
 
@@ -99,10 +99,10 @@ func (s *Session) Linger(more func() bool) {
 	l := &s.linger
 	s.await(more)
 	l.busy.Store(false)
-	for l.taken && len(l.left) == 0 && l.bells < lingerBells {
+	for l.hasBells && len(l.leftOver) == 0 && l.bells < lingerBells {
 		s.giveBack()
 	}
-	if l.taken || len(l.left) > 0 {
+	if l.hasBells || len(l.leftOver) > 0 {
 		s.Go(s.lingerOn)
 		return
 	}
@@ -112,7 +112,7 @@ func (s *Session) Linger(more func() bool) {
 // giveBack has the doorbell's thread woken again for bells. Those that were rung too early for that it deals with.
 func (s *Session) giveBack() {
 	l := &s.linger
-	if l.taken = !s.page.Sleep() && s.page.Take(); l.taken {
+	if l.hasBells = !s.page.Sleep() && s.page.TakeOver(); l.hasBells {
 		s.collectHere()
 	}
 }
@@ -124,14 +124,14 @@ func (s *Session) lingerOn() {
 	l := &s.linger
 	defer l.mu.Unlock()
 	for {
-		for _, b := range l.left {
+		for _, b := range l.leftOver {
 			for !s.ended() && b.ring() {
 				runtime.Gosched()
 			}
 		}
-		clear(l.left)
-		l.left, l.bells = l.left[:0], 0
-		if !l.taken || s.ended() {
+		clear(l.leftOver)
+		l.leftOver, l.bells = l.leftOver[:0], 0
+		if !l.hasBells || s.ended() {
 			return
 		}
 		s.giveBack()
@@ -143,24 +143,24 @@ func (s *Session) lingerOn() {
 // taken over. Neither an answer nor something to bring is expected at once, so others run first.
 func (s *Session) await(more func() bool) {
 	l := &s.linger
-	what := &l.first
+	what := &l.forAnswer
 	start := time.Now()
 	for n := 0; ; n++ {
-		if s.page.Take() {
-			l.taken = true
+		if s.page.TakeOver() {
+			l.hasBells = true
 		}
 		if s.page.Rung() {
 			s.collectHere()
 			what.done(true)
-			if l.bells >= lingerBells || len(l.left) > 0 || more == nil || !l.behind.due() {
+			if l.bells >= lingerBells || len(l.leftOver) > 0 || more == nil || !l.forMore.due() {
 				return
 			}
-			what = &l.behind
+			what = &l.forMore
 			start = time.Now()
 		} else if n > 0 && more != nil && more() {
 			what.done(true)
 			return
-		} else if n%lingerTurns == lingerTurns-1 && (time.Since(start) > lingerTime || s.ended()) {
+		} else if n%lingerLooks == lingerLooks-1 && (time.Since(start) > lingerTime || s.ended()) {
 			what.done(false)
 			return
 		}
@@ -173,7 +173,7 @@ func (s *Session) collectHere() {
 	l := &s.linger
 	n := s.page.CollectSome(lingerBells-l.bells, s.ringHere)
 	if l.bells += n; n > 0 {
-		l.took.Store(true)
+		l.collected.Store(true)
 	}
 }
 
@@ -184,6 +184,6 @@ func (s *Session) ringHere(bell uint32) {
 		return
 	}
 	if more, rung := b.tryRing(); more || !rung {
-		s.linger.left = append(s.linger.left, b)
+		s.linger.leftOver = append(s.linger.leftOver, b)
 	}
 }

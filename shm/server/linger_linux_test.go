@@ -56,7 +56,7 @@ func lingering(t *testing.T) (*testServer, *rawClient, *rawQP, *Session) {
 }
 
 // bring is what one who brings something does; it reports whether it has lingered.
-func bring(s *Session, more func() bool, cqs ...*ring.CQRing) bool {
+func bring(s *Session, more func() bool, cqs ...*ring.CQProducer) bool {
 	if !s.Expect(cqs...) {
 		return false
 	}
@@ -119,7 +119,7 @@ func TestLingerBlocked(t *testing.T) {
 }
 
 // ringOf is the daemon's end of q's completion queue.
-func ringOf(s *Session, q *rawQP) *ring.CQRing {
+func ringOf(s *Session, q *rawQP) *ring.CQProducer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cqs.m[q.cq].ring
@@ -174,7 +174,7 @@ func onBells(c *rawClient, s *Session, n int, f func(bell int, here bool) (more 
 	runtime.LockOSThread() // until the test ends
 	tid := unix.Gettid()
 	for i := 8; i < 8+n; i++ {
-		s.bellTab[i].Store(&bellObj{number: uint32(i), f: func() bool { return f(i, unix.Gettid() == tid) }})
+		s.bellObjs[i].Store(&bellObj{number: uint32(i), f: func() bool { return f(i, unix.Gettid() == tid) }})
 	}
 	return func(i int) { abi.Word(c.page, abi.SessHeaderLen+4*uint32(i>>5)).Or(1 << (i & 31)) }
 }
@@ -270,20 +270,20 @@ func TestLingerInVain(t *testing.T) {
 		c.asleep(ts)
 		bring(s, nil)
 	}
-	if l.first.fails != lingerFails {
-		t.Errorf("%d fails, want %d", l.first.fails, lingerFails)
+	if l.forAnswer.fails != lingerFails {
+		t.Errorf("%d fails, want %d", l.forAnswer.fails, lingerFails)
 	}
 	q.roundTrip(t, 1)
 	// The thread may still be about to look for the last time before it sleeps, and find the bell itself.
-	for id := uint64(2); l.first.fails != 0; id++ {
+	for id := uint64(2); l.forAnswer.fails != 0; id++ {
 		c.asleep(ts)
 		q.postQuietly(t, c, id, 1)
-		for i := 0; i < 1<<lingerFails && l.first.fails != 0; i++ {
+		for i := 0; i < 1<<lingerFails && l.forAnswer.fails != 0; i++ {
 			bring(s, nil)
 		}
 		q.wantCompletions(ts, id, 1)
 	}
-	if !l.first.due() {
+	if !l.forAnswer.due() {
 		t.Error("after a find it does not linger")
 	}
 }
@@ -293,17 +293,17 @@ func TestLingerBehindInVain(t *testing.T) {
 	ts, c, q, s := lingering(t)
 	l := &s.linger
 	answers, looked := 0, 0
-	for id := uint64(0); l.behind.fails < lingerFails; id++ {
+	for id := uint64(0); l.forMore.fails < lingerFails; id++ {
 		c.asleep(ts)
 		q.postQuietly(t, c, id, 1)
-		was := l.behind
+		was := l.forMore
 		for i := 0; i < 1<<lingerFails && !bring(s, func() bool { return false }); i++ {
 		}
 		// Not if the thread has found the bell, as it looked for the last time before it slept.
-		if l.behind != was {
+		if l.forMore != was {
 			answers++
 		}
-		if l.behind.fails != was.fails {
+		if l.forMore.fails != was.fails {
 			looked++
 		}
 		q.wantCompletions(ts, id, 1)

@@ -38,7 +38,7 @@ type (
 	}
 	chanObj struct {
 		ctx   *ctxObj
-		ring  *ring.ChannelRing
+		ring  *ring.ChannelProducer
 		mem   *osmem.Region
 		pipe  *osmem.EventWriter
 		users int // CQs
@@ -47,7 +47,7 @@ type (
 		ctx   *ctxObj
 		ch    *chanObj // or nil
 		h     CQHandler
-		ring  *ring.CQRing
+		ring  *ring.CQProducer
 		mem   *osmem.Region
 		users int // QPs, once for each direction
 	}

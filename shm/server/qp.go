@@ -14,7 +14,7 @@ type qpObj struct {
 	sendCQ, recvCQ *cqObj
 	srq            *srqObj // or nil
 	h              QPHandler
-	rings          *ring.QPRings
+	rings          *ring.DaemonQP
 	mem            *osmem.Region
 	caps           abi.QPCaps
 	num            uint32
@@ -60,7 +60,7 @@ func (o *operation) createChan(req *abi.CreateChanRequest) (*abi.CreateChanReply
 	o.send(rfd)
 	o.send(fd)
 	ch := &chanObj{ctx: c, mem: mem, pipe: pipe}
-	ch.ring = ring.NewChannelRing(mem.Mem, n, pipe.Token, s.Fail)
+	ch.ring = ring.NewChannelProducer(mem.Mem, n, pipe.Token, s.Fail)
 	c.users++
 	put(s, &s.chans, n, ch)
 	return &abi.CreateChanReply{Chan: n}, nil
@@ -91,7 +91,7 @@ func (o *operation) createCQ(req *abi.CreateCQRequest) (*abi.CreateCQReply, erro
 		return nil, err
 	}
 	var ch *chanObj
-	var events *ring.ChannelRing
+	var events *ring.ChannelProducer
 	if req.Chan != 0 {
 		if ch, err = get(&s.chans, req.Chan); err != nil {
 			return nil, err
@@ -114,7 +114,7 @@ func (o *operation) createCQ(req *abi.CreateCQRequest) (*abi.CreateCQReply, erro
 		return nil, err
 	}
 	o.send(fd)
-	cq := &cqObj{ctx: c, ch: ch, mem: mem, ring: ring.NewCQRing(mem.Mem, size, n, events, s.Fail)}
+	cq := &cqObj{ctx: c, ch: ch, mem: mem, ring: ring.NewCQProducer(mem.Mem, size, n, events, s.Fail)}
 	if cq.h, err = c.h.CreateCQ(cq.ring); err != nil {
 		o.out = nil
 		cq.ring.Close()
@@ -189,7 +189,7 @@ func (o *operation) createQP(req *abi.CreateQPRequest) (*abi.CreateQPReply, erro
 		return nil, err
 	}
 	o.send(fd)
-	q.mem, q.caps, q.rings = mem, caps, ring.NewQPRings(mem.Mem, l, n, s.Fail)
+	q.mem, q.caps, q.rings = mem, caps, ring.NewDaemonQP(mem.Mem, l, n, s.Fail)
 	parts.Caps, parts.Rings = caps, q.rings
 	if q.h, err = pd.h.CreateQP(parts); err != nil {
 		o.out = nil

@@ -18,8 +18,8 @@ import (
 	"github.com/vrnic/vrnic/shm/osmem"
 )
 
-// A ServerConfig says how a Server treats its clients. NewSession is required.
-type ServerConfig struct {
+// A Config says how a Server treats its clients. NewSession is required.
+type Config struct {
 	// NewSession makes what is behind a session. It is called once per client, after its HELLO,
 	// on the session's control goroutine; an error is the reply's status.
 	NewSession func(*Session) (Handler, error)
@@ -43,7 +43,7 @@ const maxRefusals = 16
 
 // A Server lends a Handler's devices to the processes that connect to its socket.
 type Server struct {
-	cfg    ServerConfig
+	cfg    Config
 	limits Limits
 	l      *seqpacket.Listener
 	log    *limitedLog
@@ -65,9 +65,9 @@ type Server struct {
 }
 
 // Listen makes the socket at path and serves it until Close. A stale socket file is replaced.
-func Listen(path string, cfg ServerConfig) (*Server, error) {
+func Listen(path string, cfg Config) (*Server, error) {
 	if cfg.NewSession == nil {
-		return nil, errors.New("shm: ServerConfig.NewSession is nil")
+		return nil, errors.New("shm: server.Config.NewSession is nil")
 	}
 	gid, err := seqpacket.GroupID(cfg.Group)
 	if err != nil {

@@ -128,25 +128,25 @@ type (
 	}
 	fakeSRQ struct {
 		fakeObj
-		rings *ring.SRQRings
+		rings *ring.DaemonSRQ
 		limit uint32
 		bells atomic.Int32
 	}
 	fakeCQ struct {
 		fakeObj
-		ring *ring.CQRing
+		ring *ring.CQProducer
 	}
 	fakeQP struct {
 		fakeObj
 		num   uint32
-		rings *ring.QPRings
+		rings *ring.DaemonQP
 		cq    *fakeCQ
 		w     abi.SendWQE
 	}
 )
 
-func (c *fakeCtx) AllocPD() (PDHandler, error)                { return &fakePD{c.fakeObj}, nil }
-func (c *fakeCtx) CreateCQ(r *ring.CQRing) (CQHandler, error) { return &fakeCQ{c.fakeObj, r}, nil }
+func (c *fakeCtx) AllocPD() (PDHandler, error)                    { return &fakePD{c.fakeObj}, nil }
+func (c *fakeCtx) CreateCQ(r *ring.CQProducer) (CQHandler, error) { return &fakeCQ{c.fakeObj, r}, nil }
 func (p *fakePD) RegMR(req *abi.RegMRRequest, m *osmem.Memory) (MRHandler, error) {
 	p.h.f.mu.Lock()
 	defer p.h.f.mu.Unlock()
@@ -173,7 +173,7 @@ func (p *fakePD) AllocMW(typ uint32) (MWHandler, error) {
 	return &fakeMW{p.fakeObj, 0x100 * typ}, nil
 }
 func (m *fakeMW) RKey() uint32 { return m.key }
-func (p *fakePD) CreateSRQ(_ *abi.CreateSRQRequest, r *ring.SRQRings) (SRQHandler, error) {
+func (p *fakePD) CreateSRQ(_ *abi.CreateSRQRequest, r *ring.DaemonSRQ) (SRQHandler, error) {
 	q := &fakeSRQ{fakeObj: p.fakeObj, rings: r}
 	p.h.f.mu.Lock()
 	defer p.h.f.mu.Unlock()
@@ -318,7 +318,7 @@ func newServer(t testing.TB, limits ...string) *testServer {
 		}
 	}
 	var err error
-	ts.srv, err = Listen(ts.path, ServerConfig{NewSession: ts.f.newSession, Limits: &l, Log: slog.New(slog.NewTextHandler(ts.log, nil)),
+	ts.srv, err = Listen(ts.path, Config{NewSession: ts.f.newSession, Limits: &l, Log: slog.New(slog.NewTextHandler(ts.log, nil)),
 		AfterFunc: ts.afterFunc, Now: func() time.Time {
 			ts.mu.Lock()
 			defer ts.mu.Unlock()
@@ -548,7 +548,7 @@ func (c *rawClient) Wait() error { panic("not the client's") }
 // A rawQP is a QP with all that it needs.
 type rawQP struct {
 	ctx, pd, chanl, cq, qp, qpn, bell uint32
-	m                                 *ring.QPMemory
+	m                                 *ring.ClientQP
 	c                                 *ring.CQConsumer
 	ch                                *ring.ChannelConsumer
 	ringer                            *ring.BellRinger
@@ -579,7 +579,7 @@ func (c *rawClient) newQP() *rawQP {
 	var qp abi.CreateQPReply
 	fds = c.do(abi.OpCreateQP, &abi.CreateQPRequest{PD: pd.PD, SendCQ: cq.CQ, RecvCQ: cq.CQ, Caps: abi.QPCaps{MaxSendWR: 10, MaxRecvWR: 10}}, &qp)
 	q.mem = c.mmap(fds[0])
-	if q.m, err = ring.OpenQPMemory(q.mem); err != nil || q.m.QPN != qp.QPN || qp.Caps.MaxSendWR != 16 {
+	if q.m, err = ring.OpenClientQP(q.mem); err != nil || q.m.QPN != qp.QPN || qp.Caps.MaxSendWR != 16 {
 		c.t.Fatalf("%v, %+v", err, qp)
 	}
 	if q.ringer, err = ring.OpenBellRinger(c.page, c); err != nil {

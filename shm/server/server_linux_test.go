@@ -451,7 +451,7 @@ func TestSocketFile(t *testing.T) {
 	proctest.NoLeaks(t)
 	dir := t.TempDir()
 	path := filepath.Join(dir, "sock")
-	cfg := ServerConfig{NewSession: (&fakeRNIC{}).newSession}
+	cfg := Config{NewSession: (&fakeRNIC{}).newSession}
 	stale := func() { // what a killed daemon leaves
 		fd, _ := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 		if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {

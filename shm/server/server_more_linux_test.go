@@ -24,11 +24,11 @@ func (c *rawClient) refuse(t *testing.T, op abi.Op, want syscall.Errno, reqs ...
 	}
 }
 
-func (c *rawClient) newSRQ(pd, wr, sge uint32) (abi.CreateSRQReply, *ring.SRQMemory, []byte) {
+func (c *rawClient) newSRQ(pd, wr, sge uint32) (abi.CreateSRQReply, *ring.ClientSRQ, []byte) {
 	c.t.Helper()
 	var r abi.CreateSRQReply
 	mem := c.mmap(c.do(abi.OpCreateSRQ, &abi.CreateSRQRequest{PD: pd, MaxWR: wr, MaxSGE: sge}, &r)[0])
-	m, err := ring.OpenSRQMemory(mem)
+	m, err := ring.OpenClientSRQ(mem)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestSRQ(t *testing.T) {
 	c.refuse(t, abi.OpCreateQP, syscall.ENOENT, &req)
 	req.SRQ = r.SRQ
 	var qp abi.CreateQPReply
-	qm, err := ring.OpenQPMemory(c.mmap(c.do(abi.OpCreateQP, &req, &qp)[0]))
+	qm, err := ring.OpenClientQP(c.mmap(c.do(abi.OpCreateQP, &req, &qp)[0]))
 	if err != nil || qp.Caps.MaxRecvWR+qp.Caps.MaxRecvSGE+qp.Caps.RxSlab != 0 || qp.Caps.TxSlab != 128 || qm.Layout.RQSize != 0 {
 		t.Fatalf("%v, %+v", err, qp.Caps)
 	}
@@ -431,7 +431,7 @@ func TestRequestsUnderWay(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const many = 2*seqpacket.UnderWay + 3
+	const many = 2*seqpacket.MaxOutstanding + 3
 	first := c.seq + 1
 	for i := range many {
 		if i%5 == 3 {

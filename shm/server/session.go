@@ -27,18 +27,18 @@ type Session struct {
 	peer osmem.Peer
 	h    Handler // nil before HELLO
 
-	over    chan struct{} // closed when the session has ended
-	once    sync.Once
-	cause   error          // why; set before over is closed
-	extra   sync.WaitGroup // goroutines of Go
-	since   time.Time
-	nonce   [abi.NonceLen]byte
-	page    *ring.SessionPage
-	pageMem *osmem.Region
-	bell    *osmem.EventFD
-	linger  linger
-	belled  chan struct{} // closed when the doorbell thread has ended; nil if it was not started
-	bellTab []atomic.Pointer[bellObj]
+	over      chan struct{} // closed when the session has ended
+	once      sync.Once
+	cause     error          // why; set before over is closed
+	extra     sync.WaitGroup // goroutines of Go
+	since     time.Time
+	nonce     [abi.NonceLen]byte
+	page      *ring.SessionPage
+	pageMem   *osmem.Region
+	bell      *osmem.EventFD
+	linger    linger
+	bellEnded chan struct{} // closed when the doorbell thread has ended; nil if it was not started
+	bellObjs  []atomic.Pointer[bellObj]
 	// freeBell: no lower one is free. The control goroutine's.
 	freeBell uint32
 
@@ -158,9 +158,9 @@ func (s *Session) teardown() {
 	case errors.Is(cause, errNoHello), errors.Is(cause, errRefused):
 		s.srv.refused.Add(1)
 	}
-	if s.belled != nil {
+	if s.bellEnded != nil {
 		s.bell.Stop()
-		<-s.belled
+		<-s.bellEnded
 	}
 	s.linger.stop()
 	if s.h != nil {
@@ -291,7 +291,7 @@ func (s *Session) openPage() (memfd int, err error) {
 		return -1, err
 	}
 	s.page = ring.NewSessionPage(s.pageMem.Mem, s.id, bells, s.nonce)
-	s.bellTab = make([]atomic.Pointer[bellObj], bells)
+	s.bellObjs = make([]atomic.Pointer[bellObj], bells)
 	bell, err := osmem.NewEventFD()
 	if err != nil {
 		osmem.CloseFD(memfd)

@@ -12,7 +12,7 @@ import (
 type srqObj struct {
 	pd    *pdObj
 	h     SRQHandler
-	rings *ring.SRQRings
+	rings *ring.DaemonSRQ
 	mem   *osmem.Region
 	bell  *bellObj
 	users int // QPs
@@ -37,7 +37,7 @@ func (o *operation) createSRQ(req *abi.CreateSRQRequest) (*abi.CreateSRQReply, e
 		return nil, err
 	}
 	o.send(fd)
-	q := &srqObj{pd: pd, mem: mem, rings: ring.NewSRQRings(mem.Mem, l, n, s.Fail)}
+	q := &srqObj{pd: pd, mem: mem, rings: ring.NewDaemonSRQ(mem.Mem, l, n, s.Fail)}
 	if q.h, err = pd.h.CreateSRQ(req, q.rings); err != nil {
 		o.out = nil
 		s.freeRing(mem)

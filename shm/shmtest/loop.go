@@ -34,7 +34,7 @@ func NewLoop() *Loop {
 	}
 }
 
-// NewSession is a shm.ServerConfig's.
+// NewSession is a server.Config's.
 func (l *Loop) NewSession(s *server.Session) (server.Handler, error) {
 	return &loopSession{l: l, s: s, qps: make(map[*loopQP]struct{}), ids: make(map[*loopID]struct{})}, nil
 }
@@ -192,7 +192,7 @@ func (c *loopCtx) AllocPD() (server.PDHandler, error) {
 	return &loopPD{c: c}, nil
 }
 
-func (c *loopCtx) CreateCQ(ring *ring.CQRing) (server.CQHandler, error) {
+func (c *loopCtx) CreateCQ(ring *ring.CQProducer) (server.CQHandler, error) {
 	c.sess.l.mu.Lock()
 	defer c.sess.l.mu.Unlock()
 	c.sess.count(1)
@@ -210,7 +210,7 @@ func (c *loopCtx) Close() error {
 // A loopCQ implements shm.CQHandler.
 type loopCQ struct {
 	c    *loopCtx
-	ring *ring.CQRing
+	ring *ring.CQProducer
 	qps  int
 }
 

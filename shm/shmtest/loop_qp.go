@@ -23,7 +23,7 @@ type loopQP struct {
 	scq    *loopCQ
 	rcq    *loopCQ
 	srq    *loopSRQ // or nil
-	rings  *ring.QPRings
+	rings  *ring.DaemonQP
 
 	state   uint32
 	closed  bool

@@ -12,13 +12,13 @@ import (
 // A loopSRQ implements shm.SRQHandler.
 type loopSRQ struct {
 	pd      *loopPD
-	rings   *ring.SRQRings
+	rings   *ring.DaemonSRQ
 	limit   uint32
 	qps     int
 	waiting map[*loopQP]struct{} // whose peers wait for a receive of theirs
 }
 
-func (p *loopPD) CreateSRQ(_ *abi.CreateSRQRequest, rings *ring.SRQRings) (server.SRQHandler, error) {
+func (p *loopPD) CreateSRQ(_ *abi.CreateSRQRequest, rings *ring.DaemonSRQ) (server.SRQHandler, error) {
 	l := p.c.sess.l
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -287,7 +287,7 @@ func (r *RawClient) Next(q *RawCQ) (e abi.CQE) {
 type RawQP struct {
 	abi.CreateQPReply
 	Mem  []byte
-	Ring *ring.QPMemory
+	Ring *ring.ClientQP
 	r    *RawClient
 	wqe  abi.SendWQE
 }
@@ -305,7 +305,7 @@ func (r *RawClient) NewQP(req abi.CreateQPRequest) *RawQP {
 	fds := r.Must(abi.OpCreateQP, &req, &q.CreateQPReply)
 	q.Mem = r.Map(fds[0])
 	var err error
-	if q.Ring, err = ring.OpenQPMemory(q.Mem); err != nil {
+	if q.Ring, err = ring.OpenClientQP(q.Mem); err != nil {
 		r.T.Fatal(err)
 	}
 	return q
@@ -315,7 +315,7 @@ func (r *RawClient) NewQP(req abi.CreateQPRequest) *RawQP {
 type RawSRQ struct {
 	abi.CreateSRQReply
 	Mem  []byte
-	Ring *ring.SRQMemory
+	Ring *ring.ClientSRQ
 	r    *RawClient
 }
 
@@ -326,7 +326,7 @@ func (r *RawClient) SRQ(pd, maxWR, maxSGE uint32) *RawSRQ {
 	fds := r.Must(abi.OpCreateSRQ, &abi.CreateSRQRequest{PD: pd, MaxWR: maxWR, MaxSGE: maxSGE}, &q.CreateSRQReply)
 	q.Mem = r.Map(fds[0])
 	var err error
-	if q.Ring, err = ring.OpenSRQMemory(q.Mem); err != nil {
+	if q.Ring, err = ring.OpenClientSRQ(q.Mem); err != nil {
 		r.T.Fatal(err)
 	}
 	return q

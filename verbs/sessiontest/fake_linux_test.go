@@ -62,7 +62,7 @@ type queue struct {
 }
 
 type channel struct {
-	ring *ring.ChannelRing
+	ring *ring.ChannelProducer
 	mem  []byte
 	pipe int
 }
@@ -70,7 +70,7 @@ type channel struct {
 type cq struct {
 	s    *session
 	ctx  uint32
-	ring *ring.CQRing
+	ring *ring.CQProducer
 	mem  []byte
 }
 
@@ -366,7 +366,7 @@ func (s *session) answer(op abi.Op, body []byte, fd int) (rep abi.Message, fds [
 		mem, fd := s.memfd(ring.ChannelMemSize, goodSeals)
 		r, w := s.newPipe()
 		ch := &channel{mem: mem, pipe: w}
-		ch.ring = ring.NewChannelRing(mem, n, func() { token(ch.pipe) }, nil)
+		ch.ring = ring.NewChannelProducer(mem, n, func() { token(ch.pipe) }, nil)
 		s.chans[n] = ch
 		return &abi.CreateChanReply{Chan: n}, []int{r, fd}, 0
 	case abi.OpDestroyChan:
@@ -384,11 +384,11 @@ func (s *session) answer(op abi.Op, body []byte, fd int) (rep abi.Message, fds [
 			size *= 2
 		}
 		mem, fd := s.memfd((ring.CQMemSize(size)+4095)&^4095, goodSeals)
-		var events *ring.ChannelRing
+		var events *ring.ChannelProducer
 		if ch := s.chans[req.Chan]; ch != nil {
 			events = ch.ring
 		}
-		s.cqs[n] = &cq{s: s, ctx: req.Ctx, mem: mem, ring: ring.NewCQRing(mem, size, n, events, nil)}
+		s.cqs[n] = &cq{s: s, ctx: req.Ctx, mem: mem, ring: ring.NewCQProducer(mem, size, n, events, nil)}
 		return &abi.CreateCQReply{CQ: n, CQE: size}, []int{fd}, 0
 	case abi.OpDestroyCQ:
 		s.decode(body, &handle)

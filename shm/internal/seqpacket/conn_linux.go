@@ -26,14 +26,14 @@ type Conn struct {
 	oob []byte
 
 	// Replies that wait until there is no request more: who is woken for one finds all of them.
-	replies [UnderWay][]byte
+	replies [MaxOutstanding][]byte
 	waiting int
 }
 
-// UnderWay is how many requests of one client the daemon may have at a time: the control goroutine
+// MaxOutstanding is how many requests of one client the daemon may have at a time: the control goroutine
 // answers one after the other, and finds the next without being woken for it. What it answers has room
 // in a socket's buffer.
-const UnderWay = 8
+const MaxOutstanding = 8
 
 func NewConn(c *net.UnixConn) (*Conn, osmem.Peer, error) {
 	rc, err := c.SyscallConn()
@@ -162,7 +162,7 @@ func (c *Conn) receive() (n, oobn, flags int, err error) {
 // answered, if they are quick. It never waits: a client that does not read its replies is in violation.
 func (c *Conn) Reply(msg []byte) error {
 	c.replies[c.waiting] = append(c.replies[c.waiting][:0], msg...)
-	if c.waiting++; c.waiting < UnderWay {
+	if c.waiting++; c.waiting < MaxOutstanding {
 		return nil
 	}
 	return c.Flush()

@@ -133,7 +133,7 @@ func New(cfg Config) (_ *Daemon, err error) {
 // listen makes the control socket.
 func (d *Daemon) listen() error {
 	limits := d.cfg.Limits
-	server, err := server.Listen(d.cfg.Socket, server.ServerConfig{
+	server, err := server.Listen(d.cfg.Socket, server.Config{
 		NewSession: d.newSession, Mode: d.cfg.SocketMode, Group: d.cfg.SocketGroup, Limits: &limits, Log: d.log,
 	})
 	if err != nil {

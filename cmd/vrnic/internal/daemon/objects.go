@@ -31,7 +31,7 @@ func (c *contextHandler) AllocPD() (server.PDHandler, error) {
 	return &pdHandler{c: c, pd: pd}, nil
 }
 
-func (c *contextHandler) CreateCQ(ring *ring.CQRing) (server.CQHandler, error) {
+func (c *contextHandler) CreateCQ(ring *ring.CQProducer) (server.CQHandler, error) {
 	ctx, err := c.sd.context()
 	if err != nil {
 		return nil, errno(err)
@@ -152,7 +152,7 @@ type mwHandler struct{ mw rdma.MW }
 func (h *mwHandler) RKey() uint32 { return h.mw.RKey() }
 func (h *mwHandler) Close() error { return errno(h.mw.Close()) }
 
-func (h *pdHandler) CreateSRQ(req *abi.CreateSRQRequest, rings *ring.SRQRings) (server.SRQHandler, error) {
+func (h *pdHandler) CreateSRQ(req *abi.CreateSRQRequest, rings *ring.DaemonSRQ) (server.SRQHandler, error) {
 	srq, err := h.pd.NewSRQ(vnic.SRQOptions{
 		SRQConfig: rdma.SRQConfig{MaxWR: int(rings.Layout.RQSize), MaxSGE: int(rings.Layout.RQMaxSGE()), MaxPerQP: int(req.MaxPerQP)},
 		Queue:     &sharedQueue{recvQueue{ring: &rings.RQ}},

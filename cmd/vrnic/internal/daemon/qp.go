@@ -14,7 +14,7 @@ import (
 type qpHandler struct {
 	sd     *sessionDevice
 	qp     *vnic.QP
-	rings  *ring.QPRings
+	rings  *ring.DaemonQP
 	sendCQ *cqHandler
 	recvCQ *cqHandler
 	slabs  []*vnic.MR

@@ -13,7 +13,7 @@ import (
 // A sendQueue is a client's send ring as the RNIC sees it. Like the ring, it belongs to whoever
 // runs the QP.
 type sendQueue struct {
-	ring *ring.SendRing
+	ring *ring.SendConsumer
 	slab uint32 // its region's key
 	wqe  abi.SendWQE
 }
@@ -82,7 +82,7 @@ func appendSGEs(to []rdma.SGE, from []abi.SGE) []rdma.SGE {
 
 // A recvQueue is a client's receive ring as the RNIC sees it.
 type recvQueue struct {
-	ring *ring.RecvRing
+	ring *ring.RecvConsumer
 	slab *recvSlab // or nil
 	wqe  abi.RecvWQE
 }
@@ -131,7 +131,7 @@ func (q *sharedQueue) Pending() int { return int(q.ring.Pending()) }
 
 // A cqSink puts the RNIC's completions into a client's ring. The RNIC pushes one at a time.
 type cqSink struct {
-	ring  *ring.CQRing
+	ring  *ring.CQProducer
 	slabs recvSlabs
 	cqe   abi.CQE
 }

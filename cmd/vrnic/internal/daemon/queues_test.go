@@ -12,7 +12,7 @@ import (
 )
 
 // newRings makes a QP's rings on the heap: the RNIC's end and the client's.
-func newRings(t *testing.T) (*ring.QPRings, *ring.QPMemory) {
+func newRings(t *testing.T) (*ring.DaemonQP, *ring.ClientQP) {
 	t.Helper()
 	caps, ok := abi.QPCaps{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 4, MaxRecvSGE: 4,
 		MaxInline: 128}.Round(64, false)
@@ -21,8 +21,8 @@ func newRings(t *testing.T) (*ring.QPRings, *ring.QPMemory) {
 	}
 	l := abi.NewQPLayout(caps)
 	mem := make([]byte, l.Size())
-	rings := ring.NewQPRings(mem, l, 1, func(err error) { t.Errorf("violation: %v", err) })
-	client, err := ring.OpenQPMemory(mem)
+	rings := ring.NewDaemonQP(mem, l, 1, func(err error) { t.Errorf("violation: %v", err) })
+	client, err := ring.OpenClientQP(mem)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestRecvQueue(t *testing.T) {
 // A completion reaches the client whole; one too many is an overrun.
 func TestCQSink(t *testing.T) {
 	mem := make([]byte, ring.CQMemSize(2))
-	s := &cqSink{ring: ring.NewCQRing(mem, 2, 3, nil, nil)}
+	s := &cqSink{ring: ring.NewCQProducer(mem, 2, 3, nil, nil)}
 	client, err := ring.OpenCQConsumer(mem)
 	if err != nil {
 		t.Fatal(err)
@@ -211,7 +211,7 @@ func TestQueuesDoNotAllocate(t *testing.T) {
 	rings, client := newRings(t)
 	sq, rq := &sendQueue{ring: &rings.SQ}, &recvQueue{ring: &rings.RQ}
 	mem := make([]byte, ring.CQMemSize(64))
-	sink := &cqSink{ring: ring.NewCQRing(mem, 64, 3, nil, nil)}
+	sink := &cqSink{ring: ring.NewCQProducer(mem, 64, 3, nil, nil)}
 	cq, err := ring.OpenCQConsumer(mem)
 	if err != nil {
 		t.Fatal(err)

@@ -119,7 +119,7 @@ type asyncSource struct{ kind, object uint32 }
 type asyncQueue struct {
 	queue  *server.AsyncQueue
 	handle uint32
-	rings  *ring.QPRings // of a QP: they hold why it ended
+	rings  *ring.DaemonQP // of a QP: they hold why it ended
 }
 
 // context is the session's context on the device. Only the control goroutine calls it.

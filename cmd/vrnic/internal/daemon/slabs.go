@@ -35,7 +35,7 @@ func sendsOctets(op rdma.Opcode) bool {
 // A recvSlab places the receives of a QP in its rx slab. It is called with the QP's receive side locked.
 type recvSlab struct {
 	pd   *vnic.PD
-	ring *ring.SlabWriter
+	ring *ring.RxSlabProducer
 	mr   *vnic.MR
 
 	// The receive that has been taken and not been completed: one at a time goes through the slab.
