@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
@@ -16,11 +17,18 @@ func TestClientOfTheDocument(t *testing.T) {
 	if err != nil {
 		needtest.Lacking(t, "python", err)
 	}
+	script := filepath.Join("testdata", "client.py")
+	document := filepath.Join("..", "..", "..", "..", "docs", "abi.md")
+	for _, f := range []string{script, document} { // so that go test knows of them
+		if _, err := os.Stat(f); err != nil {
+			t.Fatal(err)
+		}
+	}
 	d := daemontest.Start(t)
 	client := daemontest.Dial(t, d.Socket())
 	addr := daemontest.Addr(t, daemontest.Open(t, client, "vrnic0"), false, 0)
-	cmd := exec.CommandContext(t.Context(), python, filepath.Join("testdata", "client.py"),
-		filepath.Join("..", "..", "..", "..", "docs", "abi.md"), d.Socket(), addr.Addr().String())
+	cmd := exec.CommandContext(t.Context(), python, script, document, d.Socket(),
+		addr.Addr().String())
 	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "ok\n" {
 		t.Errorf("%v\n%s", err, out)
 	}
