@@ -74,7 +74,7 @@ var layers = map[string][]string{
 
 	// Inside shm, from top to bottom: the client and the server, what both find, and the numbers.
 	"shm": {std, module + "rdma"},
-	"shm/server": {std, module + "shm/abi", module + "shm/ring", module + "shm/osmem",
+	"shm/server": {std, module + "internal/limitlog", module + "shm/abi", module + "shm/ring", module + "shm/osmem",
 		module + "shm/internal/seqpacket"},
 	"shm/internal/seqpacket": {std, sys, module + "shm/abi", module + "shm/osmem"},
 	"shm/osmem":              {std, sys, module + "shm/abi"},
@@ -87,7 +87,7 @@ var layers = map[string][]string{
 	"cmd/vrnic": {std, sys, cli,
 		module + "rdma", module + "iwarp", module + "vnic", module + "shm", module + "netstack", module +
 			"sctpddp",
-		module + "internal/stacknet", module + "verbs/build"},
+		module + "internal/stacknet", module + "internal/limitlog", module + "verbs/build"},
 	// The commands reach devices as any client does; only the daemon knows the layers below.
 	"cmd/vrnic/internal/ping":   {std, module + "rdma"},
 	"cmd/vrnic/internal/launch": {std, sys},
@@ -108,6 +108,7 @@ var layers = map[string][]string{
 		"sctpddp"},
 	"internal/archtest": {std},
 	"internal/needtest": {std},
+	"internal/limitlog": {std, "golang.org/x/time"},
 	"internal/crc32c":   {std, sys},
 	"internal/bulk":     {std},
 	"internal/prefetch": {std},

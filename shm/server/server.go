@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/vrnic/vrnic/internal/limitlog"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/internal/seqpacket"
 	"github.com/vrnic/vrnic/shm/osmem"
@@ -46,7 +47,7 @@ type Server struct {
 	cfg    Config
 	limits Limits
 	l      *seqpacket.Listener
-	log    *limitedLog
+	log    slog.Handler
 	rights osmem.ProcessRights
 	wg     sync.WaitGroup // accept loop and control goroutines
 
@@ -91,7 +92,7 @@ func Listen(path string, cfg Config) (*Server, error) {
 		s.limits = *cfg.Limits
 	}
 	s.rights = osmem.ThisProcess()
-	s.log = &limitedLog{log: cfg.Log, now: cfg.Now}
+	s.log = limitlog.New(cfg.Log.Handler())
 	if s.l, err = seqpacket.Listen(path, cfg.Mode, gid); err != nil {
 		return nil, err
 	}
@@ -154,12 +155,12 @@ func (s *Server) accept() {
 				return
 			}
 			// Out of descriptors or memory: others may give some back.
-			s.log.warn("accept", "err", err)
+			s.warn("accept", "err", err)
 			time.Sleep(10 * time.Millisecond)
 			continue
 		}
 		if err := s.begin(c); err != nil {
-			s.log.warn("new client", "err", err)
+			s.warn("new client", "err", err)
 			c.Close()
 		}
 	}
@@ -259,41 +260,12 @@ func (s *Server) newEventPipe() (*osmem.EventWriter, int, error) {
 // seesAll reports whether a peer may see every session's objects.
 func seesAll(p osmem.Peer) bool { return p.UID == 0 || p.UID == uint32(os.Geteuid()) }
 
-// A limitedLog lets a burst of lines through and then one a second, so that a client cannot fill
-// the disk. What was left out is counted in the next line.
-type limitedLog struct {
-	log *slog.Logger
-	now func() time.Time
-
-	mu      sync.Mutex
-	last    time.Time // +checklocks:mu
-	tokens  float64   // +checklocks:mu
-	left    int       // +checklocks:mu
-	started bool      // +checklocks:mu
-}
-
-const logBurst = 10
-
-func (l *limitedLog) warn(msg string, args ...any) {
-	l.mu.Lock()
-	now := l.now()
-	if !l.started {
-		l.started, l.tokens = true, logBurst
-	} else {
-		l.tokens = min(logBurst, l.tokens+now.Sub(l.last).Seconds())
-	}
-	l.last = now
-	if l.tokens < 1 {
-		l.left++
-		l.mu.Unlock()
+// warn logs, within limits: a client cannot fill the disk.
+func (s *Server) warn(msg string, args ...any) {
+	if !s.log.Enabled(context.Background(), slog.LevelWarn) {
 		return
 	}
-	l.tokens--
-	left := l.left
-	l.left = 0
-	l.mu.Unlock()
-	if left > 0 {
-		args = append(args, "left_out", left)
-	}
-	l.log.Log(context.Background(), slog.LevelWarn, msg, args...)
+	r := slog.NewRecord(s.cfg.Now(), slog.LevelWarn, msg, 0)
+	r.Add(args...)
+	_ = s.log.Handle(context.Background(), r) // there is nobody else to tell
 }

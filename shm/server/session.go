@@ -152,7 +152,7 @@ func (s *Session) teardown() {
 	case errors.Is(cause, io.EOF), errors.Is(cause, net.ErrClosed), errors.Is(cause, syscall.EPIPE), errors.Is(cause, syscall.ECONNRESET):
 		cause = nil // the client closed, or died: the two look alike
 	case abi.IsViolation(cause):
-		s.srv.log.warn("client ended for a violation", "session", s.id, "pid", s.peer.PID, "uid", s.peer.UID,
+		s.srv.warn("client ended for a violation", "session", s.id, "pid", s.peer.PID, "uid", s.peer.UID,
 			"comm", fmt.Sprintf("%q", s.Comm()), "why", fmt.Sprintf("%q", cause.Error()))
 		s.srv.violations.Add(1)
 	case errors.Is(cause, errNoHello), errors.Is(cause, errRefused):

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vrnic/vrnic/internal/limitlog"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/osmem"
 )
@@ -390,20 +391,20 @@ func TestLogIsLimited(t *testing.T) {
 		c.recv()
 		c.close()
 	}
-	for range 3 * logBurst {
+	for range 3 * limitlog.Burst {
 		evil()
 	}
-	ts.want("all are counted", func() bool { return ts.srv.Stats().Violations == 3*logBurst })
+	ts.want("all are counted", func() bool { return ts.srv.Stats().Violations == 3*limitlog.Burst })
 	log := ts.log.String()
-	if n := strings.Count(log, "\n"); n != logBurst || strings.Contains(log, "\x1b") {
+	if n := strings.Count(log, "\n"); n != limitlog.Burst || strings.Contains(log, "\x1b") {
 		t.Errorf("%d lines: %q", n, log)
 	}
 	ts.mu.Lock()
-	ts.now = ts.now.Add(time.Second)
+	ts.now = ts.now.Add(limitlog.Interval)
 	ts.mu.Unlock()
 	evil()
-	ts.want("one more line", func() bool { return strings.Count(ts.log.String(), "\n") == logBurst+1 })
-	if !strings.Contains(ts.log.String(), "left_out=20") {
+	ts.want("one more line", func() bool { return strings.Count(ts.log.String(), "\n") == limitlog.Burst+1 })
+	if !strings.Contains(ts.log.String(), "dropped_before=20") {
 		t.Errorf("what was left out is not counted: %q", ts.log.String())
 	}
 }

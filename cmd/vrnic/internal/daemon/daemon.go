@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/vrnic/vrnic/internal/limitlog"
 	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
@@ -89,7 +90,7 @@ func New(cfg Config) (_ *Daemon, err error) {
 	}
 	handler := slog.DiscardHandler
 	if cfg.Log != nil {
-		handler = limitLog(cfg.Log.Handler())
+		handler = limitlog.New(cfg.Log.Handler())
 	}
 	if err := checkGroup(cfg.SocketGroup); err != nil {
 		return nil, &ConfigError{err}
