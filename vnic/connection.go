@@ -199,8 +199,10 @@ func (c *candidate) Attach(a *cm.Attempt) error {
 		qp.peek.Store(&c.info)
 		qp.attached = true
 		qp.mustState(rdma.QPRTS)
-		a.Established()
-		c.link.Open()
+		qp.lend(a.Established)
+		if qp.link == c.link { // its handler may have ended the connection
+			qp.link.Open()
+		}
 	})
 	if err != nil {
 		c.link.Abort()

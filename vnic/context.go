@@ -42,7 +42,7 @@ type Context struct {
 	queues queue.Space
 
 	stageMu  sync.Mutex    // held by SetStaged
-	touching chan struct{} // a slot for each goroutine of a staged context that runs a QP
+	blocking chan struct{} // a slot for each goroutine of a staged context that runs a QP
 	violated sync.Once
 
 	mu     sync.Mutex

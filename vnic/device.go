@@ -84,7 +84,7 @@ func (d *Device) Open(cfg ContextConfig) (*Context, error) {
 	c := &Context{
 		dev: d, cfg: cfg, limits: cfg.Limits.or(d.cfg.Limits),
 		done: make(chan struct{}), stop: make(chan struct{}),
-		touching: make(chan struct{}, stagedAtOnce),
+		blocking: make(chan struct{}, stagedAtOnce),
 	}
 	c.async.wake = make(chan struct{}, 1)
 	c.mem.Init(mem.Config{

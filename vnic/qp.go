@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -54,48 +53,57 @@ type QPOptions struct {
 // What each message needs is in front and together, with the first slots of its queues: with many
 // QPs it comes from memory, line by line.
 type QP struct {
-	// Who runs it: run.go.
-	token      atomic.Uint32
-	state      atomic.Uint32 // written by setState
-	hasCalls   atomic.Bool
-	timerFired atomic.Bool
-	destroying atomic.Bool // Close or Shutdown has begun
-
-	// These belong to the owner.
-	eof      bool // the peer sends nothing more
-	held     bool // a Send waits for a receive
-	draining bool // a graceful disconnect waits for what was posted
-	served   bool // was connected once
-	dead     bool // die was here
-	lastWQE  bool // in Error, with an SRQ: its end is to be told once all is flushed
-	attached bool // to a connection of bound
-
-	num  uint32
-	seen atomic.Pointer[link.Link] // the link, for those who are not the owner: see link.Abilities
-	link link.Link                 // nil: not connected; the owner's
-	ctx  *Context
-	pd   *PD
+	runner
+	identity
+	connected
 	work work.Requests // but for work.Recv the owner's
 
+	mailbox
+	options
+	connection
+	ending
+}
+
+// An identity is which QP it is, and in which state.
+type identity struct {
+	num        uint32        // set by addQP
+	state      atomic.Uint32 // written by setState
+	destroying atomic.Bool   // Close or Shutdown has begun
+	ctx        *Context
+	pd         *PD
+}
+
+// connected is what messages need of a connection: the owner's, but for seen.
+type connected struct {
+	eof      bool                      // the peer sends nothing more
+	held     bool                      // a Send waits for a receive
+	draining bool                      // a graceful disconnect waits for what was posted
+	link     link.Link                 // nil: not connected
+	seen     atomic.Pointer[link.Link] // the link, for who is not the owner: see link.Abilities
+}
+
+// options are what the QP was made with, beside its queues.
+type options struct {
 	dev      *Device
 	onState  func(rdma.QPState)
 	linger   Lingerer
 	endState rdma.QPState // after a graceful end
 	created  time.Time
+}
 
-	wakec       chan struct{} // one slot
-	quit        atomic.Bool   // set by die, which then wakes the goroutine
-	gone        chan struct{} // closed when the goroutine has returned and qp is forgotten
-	callMu      sync.Mutex
-	calls       []func() // guarded by callMu
-	callsClosed bool     // +checklocks:callMu
-
+// A connection is what was agreed on, and what others may see of it.
+type connection struct {
 	bound    atomic.Pointer[cm.Attempt] // the connection manager's end
-	peek     atomic.Pointer[linkInfo]   // what others may see of the link
+	attached bool                       // to a connection of bound; the owner's
+	peek     atomic.Pointer[linkInfo]
 	idleness idleness
+	param    iwarp.Params // the owner's
+}
 
-	// The rest belongs to the owner.
-	param       iwarp.Params    // of the connection
+// An ending is how a connection comes to its end: the owner's.
+type ending struct {
+	served      bool            // was connected once
+	lastWQE     bool            // in Error, with an SRQ: its end is to be told once all is flushed
 	endErr      error           // what ended the connection, nil for a graceful end
 	peerCode    *iwarp.TermCode // a Terminate of the peer that ended it: what flushes tells of it
 	deadlines   [nDeadlines]time.Time
@@ -158,9 +166,11 @@ func (pd *PD) NewQP(o QPOptions) (*QP, error) {
 		return nil, fmt.Errorf("create a QP with one foreign queue of two: %w", rdma.ErrInvalid)
 	}
 	qp := &QP{
-		dev: c.dev, ctx: c, pd: pd, onState: o.OnState, linger: o.Linger,
-		created: time.Now(), endState: rdma.QPIdle,
-		wakec: make(chan struct{}, 1), gone: make(chan struct{}),
+		identity: identity{ctx: c, pd: pd},
+		mailbox:  mailbox{wakec: make(chan struct{}, 1), gone: make(chan struct{})},
+		options: options{
+			dev: c.dev, onState: o.OnState, linger: o.Linger, endState: rdma.QPIdle, created: time.Now(),
+		},
 	}
 	if o.EndInError {
 		qp.endState = rdma.QPError
@@ -448,12 +458,7 @@ func (qp *QP) die() {
 	}
 	qp.work.DropSends()
 	qp.ended()
-	qp.callMu.Lock()
-	qp.callsClosed = true
-	qp.calls = nil
-	qp.callMu.Unlock()
-	qp.quit.Store(true)
-	signal(qp.wakec)
+	qp.close()
 }
 
 // leaves reports whether all that qp had to send has been handed over. What is complete for a

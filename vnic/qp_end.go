@@ -133,7 +133,7 @@ func (qp *QP) ended() {
 		a := qp.bound.Load()
 		qp.attached = false
 		qp.bound.Store(nil)
-		a.Ended(qp.endErr)
+		qp.lend(func() { a.Ended(qp.endErr) })
 	}
 }
 

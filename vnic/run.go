@@ -2,12 +2,53 @@ package vnic
 
 import (
 	"runtime"
+	"sync"
+	"sync/atomic"
 
 	"github.com/vrnic/vrnic/rdma"
 )
 
-// The values of a run token. Who finds work takes it from idle to running, or leaves it at again
-// and goes; the holder gives it up only from running to idle, and runs once more if that fails.
+// A runner says who runs a QP: on which goroutine, with what in hand, for how long, and when it
+// gives way. Whoever holds the token is the QP's owner, and alone with what is the owner's.
+//
+//	token    the QP is run by     who finds work                     the holder, when it finds none
+//	idle     nobody               kick: takes the token; wake:       -
+//	                              has the QP's goroutine take it
+//	running  one goroutine        leaves it at again, and goes       gives it up: idle
+//	again    one goroutine        goes                               looks once more: running
+//
+// Work is found by who posts (kick, on the poster's goroutine), by the transport (wake, with its
+// locks held; or kick, without: link.QP.Run), by a timer, and by who calls the owner (call, do).
+//
+// Somebody else's goroutine takes one step (work.StepMessages, link.StepOctets) and leaves the rest
+// to the QP's own. It holds no lock then, but that of a caller's handler, and touches no memory
+// that can block: if the next step could, it sends what needs none, and leaves the rest. The QP's
+// goroutine goes on as long as there is work, and lets others run now and then
+// (link.Abilities.Yield). In a context with memory that can block it has one of the context's few
+// slots while it runs, gives the token up after each step, and comes again.
+//
+// A handler of CM events is called by the owner, which lends what it owns meanwhile: a call of do,
+// by the handler or by anybody else, is done in place.
+type runner struct {
+	token      atomic.Uint32
+	hasCalls   atomic.Bool
+	timerFired atomic.Bool
+	lent       atomic.Bool // the owner is in a handler
+	dead       bool        // die was here; the owner's
+}
+
+// A mailbox is what others have the owner do, and how they reach the QP's goroutine.
+type mailbox struct {
+	wakec  chan struct{} // one slot
+	quit   atomic.Bool   // set by die, which then wakes the goroutine
+	gone   chan struct{} // closed when the goroutine has returned and the QP is forgotten
+	lendMu sync.Mutex    // of those that do something while the token is lent
+	callMu sync.Mutex
+	calls  []func() // +checklocks:callMu
+	closed bool     // +checklocks:callMu; nothing more is called
+}
+
+// The values of a run token.
 const (
 	tokenIdle uint32 = iota
 	tokenRunning
@@ -22,12 +63,9 @@ func (qp *QP) kick() {
 	}
 }
 
-// near reports whether qp's next step touches no memory that can block. qp's owner asks.
-func (qp *QP) near() bool {
-	if !qp.ctx.mem.Blocking() || qp.link == nil {
-		return true
-	}
-	return !qp.link.Blocking()
+// mayBlock reports whether qp's next step may touch memory that can block. qp's owner asks.
+func (qp *QP) mayBlock() bool {
+	return qp.ctx.mem.Blocking() && qp.link != nil && qp.link.Blocking()
 }
 
 // sendMapped sends what is posted to a connection that is well, without touching memory that can
@@ -42,15 +80,15 @@ func (qp *QP) sendMapped() bool {
 }
 
 // acquire takes the run token, or sees to it that its holder looks again.
-func (qp *QP) acquire() bool {
+func (r *runner) acquire() bool {
 	for {
-		switch qp.token.Load() {
+		switch r.token.Load() {
 		case tokenIdle:
-			if qp.token.CompareAndSwap(tokenIdle, tokenRunning) {
+			if r.token.CompareAndSwap(tokenIdle, tokenRunning) {
 				return true
 			}
 		case tokenRunning:
-			if qp.token.CompareAndSwap(tokenRunning, tokenAgain) {
+			if r.token.CompareAndSwap(tokenRunning, tokenAgain) {
 				return false
 			}
 		default:
@@ -83,7 +121,7 @@ func (qp *QP) drain(own bool) {
 	for n := 1; ; n++ {
 		more := qp.step(own)
 		switch {
-		case more && (!own || qp.ctx.mem.Blocking()): // a slot of a staged context goes round
+		case more && (!own || qp.ctx.mem.Blocking()): // its slot goes round
 			qp.token.Store(tokenIdle)
 			signal(qp.wakec)
 			return
@@ -94,7 +132,7 @@ func (qp *QP) drain(own bool) {
 		case qp.token.CompareAndSwap(tokenRunning, tokenIdle):
 			return
 		default:
-			if !own && !qp.near() {
+			if !own && qp.mayBlock() {
 				qp.token.Store(tokenIdle)
 				signal(qp.wakec)
 				return
@@ -113,16 +151,15 @@ func (qp *QP) run() {
 		if qp.quit.Load() {
 			return
 		}
-		staged := qp.ctx.mem.Blocking()
-		if staged {
-			// "at most 8 at once": memory that hangs takes threads of the daemon.
-			qp.ctx.touching <- struct{}{}
+		limited := qp.ctx.mem.Blocking()
+		if limited {
+			qp.ctx.blocking <- struct{}{} // memory that hangs takes threads of the daemon
 		}
 		if qp.acquire() {
 			qp.drain(true)
 		}
-		if staged {
-			<-qp.ctx.touching
+		if limited {
+			<-qp.ctx.blocking
 		}
 	}
 }
@@ -144,7 +181,7 @@ func (qp *QP) callLater(f func()) {
 func (qp *QP) addCall(f func()) bool {
 	qp.callMu.Lock()
 	defer qp.callMu.Unlock()
-	if qp.callsClosed {
+	if qp.closed {
 		return false
 	}
 	qp.calls = append(qp.calls, f)
@@ -154,6 +191,17 @@ func (qp *QP) addCall(f func()) bool {
 
 // do is call, and waits for it; false: qp died first.
 func (qp *QP) do(f func()) bool {
+	if qp.lent.Load() {
+		qp.lendMu.Lock()
+		lent, dead := qp.lent.Load(), qp.dead
+		if lent && !dead {
+			f()
+		}
+		qp.lendMu.Unlock()
+		if lent {
+			return !dead
+		}
+	}
 	done := make(chan struct{})
 	qp.call(func() { defer close(done); f() })
 	select {
@@ -167,6 +215,28 @@ func (qp *QP) do(f func()) bool {
 	default:
 		return false
 	}
+}
+
+// lend calls a handler, which may call do. The owner calls it, and finds the QP changed then.
+func (qp *QP) lend(handler func()) {
+	if qp.lent.Load() { // by who has lent it to the caller
+		handler()
+		return
+	}
+	qp.lent.Store(true)
+	handler()
+	qp.lendMu.Lock()
+	qp.lent.Store(false)
+	qp.lendMu.Unlock()
+}
+
+// close has nothing more called, and the QP's goroutine return.
+func (qp *QP) close() {
+	qp.callMu.Lock()
+	qp.closed, qp.calls = true, nil
+	qp.callMu.Unlock()
+	qp.quit.Store(true)
+	signal(qp.wakec)
 }
 
 // runCalls reports whether there were any.
@@ -193,7 +263,7 @@ func (qp *QP) step(own bool) (more bool) {
 	if qp.dead {
 		return false
 	}
-	if !own && !qp.near() {
+	if !own && qp.mayBlock() {
 		return called || !qp.sendMapped() // the rest is for the goroutine
 	}
 	if qp.work.Queues.Overrun() {

@@ -1,0 +1,100 @@
+package vnic_test
+
+import (
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic"
+	"github.com/vrnic/vrnic/vnic/vnictest"
+)
+
+// A handler of CM events is called by who runs the QP, and may change the QP's state: it waits for
+// nobody then, least of all for itself.
+func TestModifyInHandler(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		in   vnic.CMEventType
+		to   rdma.QPState
+		want rdma.QPState // when all is over
+	}{
+		{"ESTABLISHED to ERROR", vnic.CMEstablished, rdma.QPError, rdma.QPError},
+		{"ESTABLISHED to TERMINATE", vnic.CMEstablished, rdma.QPTerminate, rdma.QPError},
+		{"DISCONNECTED to ERROR", vnic.CMDisconnected, rdma.QPError, rdma.QPError},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			onPaths(t, func(t *testing.T, e *env) {
+				x, y := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{}), vnictest.NewPeer(t, e.b,
+					vnictest.PeerConfig{})
+				y.Config.Param.SCTP, x.Config.Param.SCTP = e.sctp, e.sctp
+				modified := make(chan rdma.QPState, 1)
+				id, err := e.a.NewCMID(func(ev vnic.CMEvent) {
+					if ev.Type != tt.in {
+						return
+					}
+					if err := x.QP.Modify(tt.to); err != nil && tt.in == vnic.CMEstablished {
+						t.Errorf("Modify in the handler: %v", err)
+					}
+					modified <- x.QP.State()
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				connectID(t, e, id, x, y)
+				if tt.in == vnic.CMDisconnected {
+					if err := id.Disconnect(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				synctest.Wait()
+				time.Sleep(time.Minute)
+				select {
+				case s := <-modified:
+					if tt.in == vnic.CMEstablished && s != tt.to {
+						t.Errorf("behind Modify the state is %v", s)
+					}
+				default:
+					t.Fatal("Modify in the handler has not returned")
+				}
+				if tt.in == vnic.CMEstablished {
+					x.WantState("the end", tt.want)
+				}
+			})
+		})
+	}
+}
+
+// connectID connects x by id, and y by a listener of its own.
+func connectID(t *testing.T, e *env, id *vnic.CMID, x, y *vnictest.Peer) {
+	t.Helper()
+	l, err := e.b.Listen(netip.AddrPortFrom(e.b.Attr().Addrs[0].Addr(), 0), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	done := make(chan error, 1)
+	go func() {
+		r, err := l.Next(t.Context())
+		if err == nil {
+			_, err = r.Accept(t.Context(), y.QP, y.Config.Param)
+		}
+		done <- err
+	}()
+	if err := id.ResolveAddr(netip.Addr{}, l.Addr(), time.Second); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	if err := id.ResolveRoute(time.Second); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	if err := id.Connect(x.QP, x.Config.Param); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Logf("accept: %v", err) // the other end may be gone already
+	}
+	synctest.Wait()
+}
