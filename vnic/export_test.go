@@ -1,7 +1,10 @@
 package vnic
 
 import (
+	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/cm"
+	"github.com/vrnic/vrnic/vnic/internal/link"
 	"github.com/vrnic/vrnic/vnic/internal/link/loop"
 	"github.com/vrnic/vrnic/vnic/internal/llp"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
@@ -58,3 +61,20 @@ func (qp *QP) Feed() { qp.do(func() { qp.link.(*loop.End).Feed() }) }
 
 // Counted is what qp has counted.
 func (qp *QP) Counted() Counters { return qp.work.Stats.Snapshot() }
+
+// Join joins a and b, which are Idle, by links of the caller's, as the connection manager does.
+func Join(a, b *QP, links func(a, b link.QP) (x, y link.Link)) {
+	x, y := links((*linked)(a), (*linked)(b))
+	join := func(qp *QP, l link.Link) {
+		qp.do(func() {
+			qp.bound.Store(new(cm.Attempt))
+			qp.param = iwarp.Params{IRD: 8, ORD: 8}
+			(*linked)(qp).Replace(l)
+			qp.work.Begin(true, true)
+			qp.mustState(rdma.QPRTS)
+			l.Open()
+		})
+	}
+	join(a, x)
+	join(b, y)
+}

@@ -21,8 +21,8 @@ type env struct {
 	staged bool
 }
 
-// paths are the ways two QPs can be joined. What applications see must be the same on all.
-var paths = []struct {
+// A path is a way in which two QPs can be joined.
+type path struct {
 	name   string
 	loop   bool // one device, joined directly
 	one    bool // one device, through the network
@@ -31,7 +31,10 @@ var paths = []struct {
 	sctp   bool
 	within bool // both contexts have their handlers called within calls of theirs, as a daemon's have
 	mixed  int  // how many messages may overtake one that was sent before
-}{
+}
+
+// What applications see must be the same on all of them.
+var paths = []path{
 	{name: "loop", loop: true},
 	{name: "loop-staged", loop: true, staged: true},
 	{name: "pipe", pipe: true, staged: true},
@@ -50,24 +53,31 @@ func onPaths(t *testing.T, f func(t *testing.T, e *env), opts ...vnictest.Option
 	for _, p := range paths {
 		t.Run(p.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := &env{t: t, net: vnictest.NewNet(), loop: p.loop, pipe: p.pipe, sctp: p.sctp, staged: p.staged}
-				e.net.SCTP = vnictest.SCTPLink{Reorder: p.mixed, Seed: 1}
-				a := e.net.Device(t, "vnic0", []string{"10.0.0.1/24", "fd00::1/64"}, append(opts, func(c *vnic.Config) { c.ForceWire = p.one })...)
-				b := a
-				if !p.loop && !p.one && !p.pipe {
-					b = e.net.Device(t, "vnic1", []string{"10.0.0.2/24", "fd00::2/64"}, opts...)
-				}
-				e.a = vnictest.Open(t, a, vnic.ContextConfig{Label: "a", Within: p.within})
-				e.b = vnictest.Open(t, b, vnic.ContextConfig{Label: "b", Within: p.within})
-				if p.staged {
-					if err := e.b.SetStaged(); err != nil {
-						t.Fatal(err)
-					}
-				}
-				f(t, e)
+				f(t, newEnv(t, p, opts...))
 			})
 		})
 	}
+}
+
+// newEnv makes what a test on p needs.
+func newEnv(t *testing.T, p path, opts ...vnictest.Option) *env {
+	t.Helper()
+	e := &env{t: t, net: vnictest.NewNet(), loop: p.loop, pipe: p.pipe, sctp: p.sctp, staged: p.staged}
+	e.net.SCTP = vnictest.SCTPLink{Reorder: p.mixed, Seed: 1}
+	a := e.net.Device(t, "vnic0", []string{"10.0.0.1/24", "fd00::1/64"},
+		append(opts, func(c *vnic.Config) { c.ForceWire = p.one })...)
+	b := a
+	if !p.loop && !p.one && !p.pipe {
+		b = e.net.Device(t, "vnic1", []string{"10.0.0.2/24", "fd00::2/64"}, opts...)
+	}
+	e.a = vnictest.Open(t, a, vnic.ContextConfig{Label: "a", Within: p.within})
+	e.b = vnictest.Open(t, b, vnic.ContextConfig{Label: "b", Within: p.within})
+	if p.staged {
+		if err := e.b.SetStaged(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return e
 }
 
 // pair gives two connected peers.

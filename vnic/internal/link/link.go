@@ -36,8 +36,9 @@ type Link interface {
 	Terminated() bool
 	// CloseWrite tells the peer that nothing more comes.
 	CloseWrite()
-	// Close and Abort give the connection back, Close behind what was sent. Nothing of the link is
-	// called afterwards. Abort is also for a link that was not opened.
+	// Close and Abort give the connection back, and the peer comes to know: by Close behind what was
+	// sent, if it was not told by CloseWrite. Nothing of the link is called afterwards. Abort is also
+	// for a link that was not opened.
 	Close()
 	Abort()
 
