@@ -12,8 +12,8 @@ import (
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
 
-// Idle connections can be seen, and ended by a call: both ends come to a graceful end, and those that
-// are in use are left alone. SEC-025.
+// Idle connections can be seen, and ended by a call: both ends come to a graceful end, and those
+// that are in use are left alone. SEC-025.
 func TestIdle(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		x, y := e.plain()
@@ -34,7 +34,8 @@ func TestIdle(t *testing.T) {
 			use()
 			q.QP.Info()
 		}
-		if i := y.QP.Info(); i.Idle != 10*time.Minute || time.Since(i.Connected) != 10*time.Minute+10*time.Second {
+		if i := y.QP.Info(); i.Idle != 10*time.Minute || time.Since(i.Connected) != 10*time.Minute+
+			10*time.Second {
 			t.Errorf("idle for %v, connected %v", i.Idle, i.Connected)
 		}
 		if i := q.QP.Info(); i.Idle != 0 {
@@ -68,7 +69,9 @@ func TestIdle(t *testing.T) {
 func TestIdleTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := vnictest.NewNet()
-		c := vnictest.Open(t, n.Device(t, "vnic0", []string{"10.0.0.1/24"}, func(c *vnic.Config) { c.Timeouts.Idle = time.Minute }), vnic.ContextConfig{})
+		c := vnictest.Open(t, n.Device(t, "vnic0", []string{"10.0.0.1/24"}, func(c *vnic.Config) {
+			c.Timeouts.Idle = time.Minute
+		}), vnic.ContextConfig{})
 		p := rawDial(t, n, c, vnictest.PeerConfig{})
 		for range 8 { // zero-length Writes keep it alive
 			time.Sleep(30 * time.Second)
@@ -113,7 +116,8 @@ func TestStrictCQ(t *testing.T) {
 				}
 			}
 			create := func(send, recv int, s rdma.SRQ) (*vnic.QP, error) {
-				return pd.NewQP(vnic.QPOptions{QPConfig: rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSendWR: send, MaxRecvWR: recv, SRQ: s}})
+				return pd.NewQP(vnic.QPOptions{QPConfig: rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSendWR: send,
+					MaxRecvWR: recv, SRQ: s}})
 			}
 			must := func(qp *vnic.QP, err error) *vnic.QP {
 				t.Helper()
@@ -178,10 +182,12 @@ func TestSlowPaths(t *testing.T) {
 		p := newRawPeer(t)
 		y := p.y
 		for i := range 3 {
-			p.send(iwarp.AppendReadRequest(iwarp.AppendUntagged(nil, true, iwarp.OpReadRequest, 1, iwarp.MSN(i+1), 0), 1, 0, 0, 0, 0))
+			p.send(iwarp.AppendReadRequest(iwarp.AppendUntagged(nil, true, iwarp.OpReadRequest, 1,
+				iwarp.MSN(i+1), 0), 1, 0, 0, 0, 0))
 		}
 		for i := range 4 {
-			p.send(append(iwarp.AppendTagged(nil, i == 3, iwarp.OpWrite, iwarp.STag(y.MR.RKey()), y.MR.Addr()+uint64(i)), 7))
+			p.send(append(iwarp.AppendTagged(nil, i == 3, iwarp.OpWrite, iwarp.STag(y.MR.RKey()),
+				y.MR.Addr()+uint64(i)), 7))
 		}
 		p.send(append(iwarp.AppendUntagged(nil, true, iwarp.OpSendSE, 0, 1, 0), 1))
 		synctest.Wait()
@@ -193,7 +199,8 @@ func TestSlowPaths(t *testing.T) {
 		}
 		y.WantRecv("delivered", is(2, ok))
 		c := y.QP.Info().Counters
-		if c.EmptyReads != 3 || c.EmptyWrites != 1 || c.Stalls != 1 || c.Solicited != 1 || c.Tiny < 3+8 || c.InReads != 3 {
+		if c.EmptyReads != 3 || c.EmptyWrites != 1 || c.Stalls != 1 || c.Solicited != 1 || c.Tiny < 3+8 ||
+			c.InReads != 3 {
 			t.Errorf("counters %+v", c)
 		}
 		if d := p.d.DevInfo().Counters; d != c {
@@ -219,8 +226,8 @@ func TestSlowPaths(t *testing.T) {
 	})
 }
 
-// A peer that goes on sending behind its mistake gets time to come to our Terminate, but not for ever.
-// RDMAP-108.
+// A peer that goes on sending behind its mistake gets time to come to our Terminate, but not for
+// ever. RDMAP-108.
 func TestTerminateLingers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, rounds := range []int{5, 100} {
@@ -246,7 +253,8 @@ func TestTerminateLingers(t *testing.T) {
 			}
 			want := time.Duration(rounds)*900*time.Millisecond + time.Second
 			if d := time.Since(begin); d != min(want, 10*time.Second) {
-				t.Errorf("%d rounds: the connection ended after %v, want %v", rounds, d, min(want, 10*time.Second))
+				t.Errorf("%d rounds: the connection ended after %v, want %v", rounds, d,
+					min(want, 10*time.Second))
 			}
 		}
 	})

@@ -22,7 +22,8 @@ func (e *env) wantTerm(why string, err error, remote bool, want term) {
 		e.t.Fatalf("%s: the cause is %v, want a Terminate", why, err)
 	}
 	if te.Remote != remote || (term{te.Layer, te.Type, te.Code}) != want {
-		e.t.Fatalf("%s: %v, want %d/%d/%02x (remote %v)", why, te, want.layer, want.typ, want.code, remote)
+		e.t.Fatalf("%s: %v, want %d/%d/%02x (remote %v)", why, te, want.layer, want.typ,
+			want.code, remote)
 	}
 }
 
@@ -40,11 +41,19 @@ func TestRemoteAccess(t *testing.T) {
 		n           int
 		write, read term
 	}{
-		{name: "row 1: unknown STag", key: func(y *vnictest.Peer, m *vnic.MR) uint32 { return m.RKey() ^ 0x100 },
+		{name: "row 1: unknown STag", key: func(y *vnictest.Peer, m *vnic.MR) uint32 {
+			return m.RKey() ^ 0x100
+		},
 			write: term{1, 1, 0}, read: term{0, 1, 0}},
-		{name: "row 1: key part differs", key: func(y *vnictest.Peer, m *vnic.MR) uint32 { return m.RKey() ^ 1 },
+		{name: "row 1: key part differs", key: func(y *vnictest.Peer, m *vnic.MR) uint32 {
+			return m.RKey() ^ 1
+		},
 			write: term{1, 1, 0}, read: term{0, 1, 0}},
-		{name: "row 1: deregistered", key: func(y *vnictest.Peer, m *vnic.MR) uint32 { k := m.RKey(); m.Close(); return k },
+		{name: "row 1: deregistered", key: func(y *vnictest.Peer, m *vnic.MR) uint32 {
+			k := m.RKey()
+			m.Close()
+			return k
+		},
 			write: term{1, 1, 0}, read: term{0, 1, 0}},
 		{name: "row 2: another PD", key: func(y *vnictest.Peer, _ *vnic.MR) uint32 {
 			pd, _ := y.Ctx.AllocPD()
@@ -55,15 +64,24 @@ func TestRemoteAccess(t *testing.T) {
 			pd, _ := y.Ctx.AllocPD()
 			m, _ := pd.RegisterMemory(y.Buf, vnictest.Full)
 			return m.RKey()
-		}, to: func(*vnic.MR) uint64 { return math.MaxUint64 }, write: term{1, 1, 2}, read: term{0, 1, 3}},
-		{name: "row 3: TO wraps", to: func(*vnic.MR) uint64 { return math.MaxUint64 - 8 }, write: term{1, 1, 3}, read: term{0, 1, 4}},
-		{name: "row 3: exactly 2^64", to: func(*vnic.MR) uint64 { return math.MaxUint64 - 15 }, write: term{1, 1, 3}, read: term{0, 1, 4}},
-		{name: "row 3 before row 4", access: rdma.LocalWrite, to: func(*vnic.MR) uint64 { return math.MaxUint64 }, write: term{1, 1, 3}, read: term{0, 1, 4}},
-		{name: "row 4: no remote right", access: rdma.LocalWrite, write: term{1, 1, 0}, read: term{0, 1, 2}},
-		{name: "row 4 before row 5", access: rdma.LocalWrite, to: func(m *vnic.MR) uint64 { return m.Addr() - 1 }, write: term{1, 1, 0}, read: term{0, 1, 2}},
-		{name: "row 5: one octet below", to: func(m *vnic.MR) uint64 { return m.Addr() - 1 }, write: term{1, 1, 1}, read: term{0, 1, 1}},
-		{name: "row 5: one octet above", to: func(m *vnic.MR) uint64 { return m.Addr() + length - 15 }, write: term{1, 1, 1}, read: term{0, 1, 1}},
-		{name: "row 5: behind", to: func(m *vnic.MR) uint64 { return m.Addr() + length }, n: 1, write: term{1, 1, 1}, read: term{0, 1, 1}},
+		}, to: func(*vnic.MR) uint64 { return math.MaxUint64 }, write: term{1, 1, 2},
+			read: term{0, 1, 3}},
+		{name: "row 3: TO wraps", to: func(*vnic.MR) uint64 { return math.MaxUint64 - 8 },
+			write: term{1, 1, 3}, read: term{0, 1, 4}},
+		{name: "row 3: exactly 2^64", to: func(*vnic.MR) uint64 { return math.MaxUint64 - 15 },
+			write: term{1, 1, 3}, read: term{0, 1, 4}},
+		{name: "row 3 before row 4", access: rdma.LocalWrite,
+			to: func(*vnic.MR) uint64 { return math.MaxUint64 }, write: term{1, 1, 3}, read: term{0, 1, 4}},
+		{name: "row 4: no remote right", access: rdma.LocalWrite, write: term{1, 1, 0},
+			read: term{0, 1, 2}},
+		{name: "row 4 before row 5", access: rdma.LocalWrite,
+			to: func(m *vnic.MR) uint64 { return m.Addr() - 1 }, write: term{1, 1, 0}, read: term{0, 1, 2}},
+		{name: "row 5: one octet below", to: func(m *vnic.MR) uint64 { return m.Addr() - 1 },
+			write: term{1, 1, 1}, read: term{0, 1, 1}},
+		{name: "row 5: one octet above", to: func(m *vnic.MR) uint64 { return m.Addr() + length - 15 },
+			write: term{1, 1, 1}, read: term{0, 1, 1}},
+		{name: "row 5: behind", to: func(m *vnic.MR) uint64 { return m.Addr() + length }, n: 1,
+			write: term{1, 1, 1}, read: term{0, 1, 1}},
 		{name: "row 5: longer than the region", n: length + 1, write: term{1, 1, 1}, read: term{0, 1, 1}},
 	} {
 		for _, op := range []rdma.Opcode{rdma.OpWrite, rdma.OpRead} {
@@ -99,7 +117,8 @@ func TestRemoteAccess(t *testing.T) {
 					switch vendor := uint32(want.layer)<<12 | uint32(want.typ)<<8 | uint32(want.code); {
 					case op == rdma.OpWrite && wc.Status == ok && !e.loop: // it was on its way already
 					case wc.Status != rdma.WCRemAccess || wc.VendorErr != vendor:
-						t.Fatalf("completion %v with vendor error %#x, want %v and %#x", wc.Status, wc.VendorErr, rdma.WCRemAccess, vendor)
+						t.Fatalf("completion %v with vendor error %#x, want %v and %#x", wc.Status, wc.VendorErr,
+							rdma.WCRemAccess, vendor)
 					}
 					e.wantTerm("the requester", x.WantDone("a refusal ends the connection"), true, want)
 					e.wantTerm("the responder", y.WantDone("on both sides"), false, want)
@@ -138,10 +157,15 @@ func TestLocalAccess(t *testing.T) {
 		sge  func(x *vnictest.Peer) rdma.SGE
 		op   rdma.Opcode
 	}{
-		{"unknown key", func(x *vnictest.Peer) rdma.SGE { s := x.SGE(0, 9); s.LKey++; return s }, rdma.OpSend},
+		{"unknown key", func(x *vnictest.Peer) rdma.SGE { s := x.SGE(0, 9); s.LKey++; return s },
+			rdma.OpSend},
 		{"below", func(x *vnictest.Peer) rdma.SGE { s := x.SGE(0, 9); s.Addr--; return s }, rdma.OpWrite},
 		{"above", func(x *vnictest.Peer) rdma.SGE { return x.SGE(len(x.Buf)-8, 9) }, rdma.OpSend},
-		{"wraps", func(x *vnictest.Peer) rdma.SGE { s := x.SGE(0, 9); s.Addr = math.MaxUint64 - 3; return s }, rdma.OpSend},
+		{"wraps", func(x *vnictest.Peer) rdma.SGE {
+			s := x.SGE(0, 9)
+			s.Addr = math.MaxUint64 - 3
+			return s
+		}, rdma.OpSend},
 		{"another PD", func(x *vnictest.Peer) rdma.SGE {
 			pd, _ := x.Ctx.AllocPD()
 			m, _ := pd.RegisterMemory(x.Buf, vnictest.Full)
@@ -159,7 +183,8 @@ func TestLocalAccess(t *testing.T) {
 				y.Recv(2, 0, 10)
 				x.Send(10, 0, 5)
 				x.Read(11, 0, 5, y, 0)
-				wr := rdma.SendWR{ID: 12, Op: tt.op, SGEs: []rdma.SGE{tt.sge(x)}, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()}
+				wr := rdma.SendWR{ID: 12, Op: tt.op, SGEs: []rdma.SGE{tt.sge(x)}, RemoteAddr: y.MR.Addr(),
+					RKey: y.MR.RKey()}
 				x.Post(wr, 0, 0)
 				x.Send(13, 0, 5)
 				x.WantSend("in order", is(10, ok), is(11, ok), is(12, rdma.WCLocProt), is(13, flush))
@@ -178,7 +203,8 @@ func TestBadReceive(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		x, y := e.plain()
 		m := y.Register(y.Buf, rdma.RemoteRead)
-		if err := y.QP.PostRecv(&rdma.RecvWR{ID: 1, SGEs: []rdma.SGE{{Addr: m.Addr(), Length: 10, LKey: m.LKey()}}}); err != nil {
+		if err := y.QP.PostRecv(&rdma.RecvWR{
+			ID: 1, SGEs: []rdma.SGE{{Addr: m.Addr(), Length: 10, LKey: m.LKey()}}}); err != nil {
 			t.Fatal(err)
 		}
 		y.Recv(2, 0, 10)
@@ -197,16 +223,19 @@ func TestContextsIsolated(t *testing.T) {
 		x, y := e.plain()
 		c := vnictest.Open(t, e.b.Device(), vnic.ContextConfig{Label: "c"})
 		z := vnictest.NewPeer(t, c, vnictest.PeerConfig{})
-		if _, err := y.PD.NewQP(vnic.QPOptions{QPConfig: rdma.QPConfig{SendCQ: z.SendCQ, RecvCQ: y.RecvCQ}}); !isErr(err, rdma.ErrInvalid) {
+		if _, err := y.PD.NewQP(vnic.QPOptions{QPConfig: rdma.QPConfig{SendCQ: z.SendCQ,
+			RecvCQ: y.RecvCQ}}); !isErr(err, rdma.ErrInvalid) {
 			t.Errorf("a QP with another context's CQ: %v", err)
 		}
-		if _, err := c.Connect(context.Background(), y.QP, x.Conn.LocalAddr(), rdma.ConnParam{}); !isErr(err, rdma.ErrInvalid) {
+		if _, err := c.Connect(context.Background(), y.QP, x.Conn.LocalAddr(), rdma.ConnParam{}); !isErr(
+			err, rdma.ErrInvalid) {
 			t.Errorf("connect another context's QP: %v", err)
 		}
 		x.Write(1, 0, 8, z, 0) // its region, over a QP of y
 		e.wantTerm("the owner of z is not y's", x.WantDone("refused"), true, term{1, 1, 2})
 		x2, _ := e.plain()
-		x2.Post(rdma.SendWR{ID: 1, Op: rdma.OpSend, SGEs: []rdma.SGE{{Addr: z.MR.Addr(), Length: 4, LKey: z.MR.LKey()}}}, 0, 0)
+		x2.Post(rdma.SendWR{ID: 1, Op: rdma.OpSend, SGEs: []rdma.SGE{
+			{Addr: z.MR.Addr(), Length: 4, LKey: z.MR.LKey()}}}, 0, 0)
 		x2.WantSend("a local key of another context", is(1, rdma.WCLocProt))
 	})
 }
@@ -261,7 +290,8 @@ func bindMW(p *vnictest.Peer, key uint32, off, n int, access rdma.Access) rdma.S
 
 // window makes a window of p that is bound to n octets of its buffer at off, and returns its key.
 // The buffer needs MWBind.
-func window(t *testing.T, p *vnictest.Peer, typ rdma.MWType, off, n int, access rdma.Access) (*vnic.MW, uint32) {
+func window(t *testing.T, p *vnictest.Peer, typ rdma.MWType, off, n int, access rdma.Access) (
+	*vnic.MW, uint32) {
 	t.Helper()
 	w, err := p.PD.NewMW(typ)
 	if err != nil {
@@ -283,7 +313,9 @@ func TestSendInvalidate(t *testing.T) {
 		x.Post(rdma.SendWR{ID: 9, Op: rdma.OpSendInv, InvKey: key}, 0, 8)
 	}
 	kinds := map[string]func(t *testing.T, y *vnictest.Peer) uint32{
-		"fast region": func(t *testing.T, y *vnictest.Peer) uint32 { return fast(t, y, 0, 100, vnictest.Full).RKey() },
+		"fast region": func(t *testing.T, y *vnictest.Peer) uint32 {
+			return fast(t, y, 0, 100, vnictest.Full).RKey()
+		},
 		"window": func(t *testing.T, y *vnictest.Peer) uint32 {
 			_, key := window(t, y, rdma.MWType2, 0, 100, rdma.RemoteRead)
 			return key
@@ -330,8 +362,11 @@ func TestSendInvalidate(t *testing.T) {
 			}
 			return key
 		}, term{0, 2, 9}},
-		{"registered by a call", func(e *env, y *vnictest.Peer) uint32 { return y.MR.RKey() }, term{0, 2, 9}},
-		{"without a right for peers", func(e *env, y *vnictest.Peer) uint32 { return fast(e.t, y, 0, 10, rdma.LocalWrite).RKey() }, term{0, 2, 9}},
+		{"registered by a call", func(e *env, y *vnictest.Peer) uint32 { return y.MR.RKey() },
+			term{0, 2, 9}},
+		{"without a right for peers", func(e *env, y *vnictest.Peer) uint32 {
+			return fast(e.t, y, 0, 10, rdma.LocalWrite).RKey()
+		}, term{0, 2, 9}},
 		{"window of type 1", func(e *env, y *vnictest.Peer) uint32 {
 			_, key := window(e.t, y, rdma.MWType1, 0, 10, rdma.RemoteRead)
 			return key
@@ -358,7 +393,8 @@ func TestLocalInvalidate(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		x, y := e.plain()
 		m := x.Register(x.Buf[:100], vnictest.Full)
-		x.Post(rdma.SendWR{ID: 1, Op: rdma.OpWrite, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey(), SGEs: []rdma.SGE{{Addr: m.Addr(), Length: 100, LKey: m.LKey()}}}, 0, 0)
+		x.Post(rdma.SendWR{ID: 1, Op: rdma.OpWrite, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey(),
+			SGEs: []rdma.SGE{{Addr: m.Addr(), Length: 100, LKey: m.LKey()}}}, 0, 0)
 		x.Post(rdma.SendWR{ID: 2, Op: rdma.OpLocalInv, InvKey: m.LKey()}, 0, 0)
 		x.Write(3, 0, 4, y, 0)
 		wc := x.WantSend("in order", is(1, ok), is(2, ok), is(3, ok))

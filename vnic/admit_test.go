@@ -72,9 +72,9 @@ func (w *town) flood(n int, from string, ask bool) (open int) {
 	return open
 }
 
-// Peers that flood a device with connections, silent or well-formed, from one address or from all of
-// an IPv6 network, get their share and no more: another peer is served, the flooder's own established
-// connection too, and all of it is counted and given back. SEC-024.
+// Peers that flood a device with connections, silent or well-formed, from one address or from all
+// of an IPv6 network, get their share and no more: another peer is served, the flooder's own
+// established connection too, and all of it is counted and given back. SEC-024.
 func TestFloodOfOnePeer(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -83,8 +83,10 @@ func TestFloodOfOnePeer(t *testing.T) {
 		share   int // of the flooder, at the backlog of 6
 		refused func(r vnic.Refusals) uint64
 	}{
-		{"silent", false, func(int) string { return "10.0.0.66" }, 4, func(r vnic.Refusals) uint64 { return r.Peer }},
-		{"asking", true, func(int) string { return "10.0.0.66" }, 6, func(r vnic.Refusals) uint64 { return r.Backlog }},
+		{"silent", false, func(int) string { return "10.0.0.66" }, 4,
+			func(r vnic.Refusals) uint64 { return r.Peer }},
+		{"asking", true, func(int) string { return "10.0.0.66" }, 6,
+			func(r vnic.Refusals) uint64 { return r.Backlog }},
 		{"silent from an IPv6 network", false, func(i int) string {
 			a := netip.MustParseAddr("fd00:0:0:66::").As16()
 			a[15] = byte(i + 1)
@@ -115,7 +117,8 @@ func TestFloodOfOnePeer(t *testing.T) {
 					t.Errorf("%d were refused; %+v", got, i)
 				}
 				ps := w.d.Peers()
-				if len(ps) != 1 || ps[0].Refused != uint64(50-tt.share) || ps[0].Conns != 1 || ps[0].Pending != tt.share {
+				if len(ps) != 1 || ps[0].Refused != uint64(50-tt.share) || ps[0].Conns != 1 ||
+					ps[0].Pending != tt.share {
 					t.Errorf("peers %+v", ps)
 				}
 				if !tt.ask {
@@ -127,7 +130,8 @@ func TestFloodOfOnePeer(t *testing.T) {
 				if _, ok := w.call("10.0.0.2", true); !ok {
 					t.Fatal("another peer was kept out")
 				}
-				if ev := w.lr.want("its request", vnic.CMConnectRequest)[0]; ev.ID.Remote().Addr() != netip.MustParseAddr("10.0.0.2") {
+				if ev := w.lr.want("its request", vnic.CMConnectRequest)[0]; ev.ID.Remote().Addr() !=
+					netip.MustParseAddr("10.0.0.2") {
 					t.Errorf("a request of %v", ev.ID.Remote())
 				}
 				y.WantState("the flooder's first connection", rdma.QPRTS)
@@ -157,13 +161,21 @@ func TestAdmission(t *testing.T) {
 		open  int
 		count func(r vnic.Refusals) uint64
 	}{
-		{"pending of a peer", true, func(c *vnic.Config) { c.MaxPendingPerPeer = 3 }, 2, 6, func(r vnic.Refusals) uint64 { return r.Peer }},
-		{"pending in all", true, func(c *vnic.Config) { c.MaxPending = 13 }, 3, 13, func(r vnic.Refusals) uint64 { return r.Pending }},
-		{"pending of a user", true, func(c *vnic.Config) { c.Limits.Pending = 7 }, 3, 7, func(r vnic.Refusals) uint64 { return r.Context }},
-		{"half open of a peer", false, func(c *vnic.Config) { c.MaxHalfOpenPerPeer = 3 }, 2, 6, func(r vnic.Refusals) uint64 { return r.Peer }},
-		{"half open in all", false, func(c *vnic.Config) { c.MaxHalfOpen = 13 }, 3, 13, func(r vnic.Refusals) uint64 { return r.HalfOpen }},
-		{"half open, but they ask", true, func(c *vnic.Config) { c.MaxHalfOpen, c.MaxHalfOpenPerPeer = 1, 1 }, 2, 20, func(vnic.Refusals) uint64 { return 0 }},
-		{"connections of a peer", true, func(c *vnic.Config) { c.MaxConnsPerPeer = 4 }, 2, 8, func(r vnic.Refusals) uint64 { return r.Peer }},
+		{"pending of a peer", true, func(c *vnic.Config) { c.MaxPendingPerPeer = 3 }, 2, 6,
+			func(r vnic.Refusals) uint64 { return r.Peer }},
+		{"pending in all", true, func(c *vnic.Config) { c.MaxPending = 13 }, 3, 13,
+			func(r vnic.Refusals) uint64 { return r.Pending }},
+		{"pending of a user", true, func(c *vnic.Config) { c.Limits.Pending = 7 }, 3, 7,
+			func(r vnic.Refusals) uint64 { return r.Context }},
+		{"half open of a peer", false, func(c *vnic.Config) { c.MaxHalfOpenPerPeer = 3 }, 2, 6,
+			func(r vnic.Refusals) uint64 { return r.Peer }},
+		{"half open in all", false, func(c *vnic.Config) { c.MaxHalfOpen = 13 }, 3, 13,
+			func(r vnic.Refusals) uint64 { return r.HalfOpen }},
+		{"half open, but they ask", true, func(c *vnic.Config) {
+			c.MaxHalfOpen, c.MaxHalfOpenPerPeer = 1, 1
+		}, 2, 20, func(vnic.Refusals) uint64 { return 0 }},
+		{"connections of a peer", true, func(c *vnic.Config) { c.MaxConnsPerPeer = 4 }, 2, 8,
+			func(r vnic.Refusals) uint64 { return r.Peer }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -221,17 +233,20 @@ func TestFloodWithinDevice(t *testing.T) {
 		to := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), w.l.Local().Port())
 		connect := func(c *vnic.Context) *recorder {
 			id, r := routed(t, c, to)
-			if err := id.Connect(vnictest.NewPeer(t, c, vnictest.PeerConfig{}).QP, rdma.ConnParam{}); err != nil {
+			if err := id.Connect(vnictest.NewPeer(t, c, vnictest.PeerConfig{}).QP,
+				rdma.ConnParam{}); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
 			return r
 		}
-		bad, good := vnictest.Open(t, w.d, vnic.ContextConfig{}), vnictest.Open(t, w.d, vnic.ContextConfig{})
+		bad, good := vnictest.Open(t, w.d, vnic.ContextConfig{}),
+			vnictest.Open(t, w.d, vnic.ContextConfig{})
 		for range 4 {
 			connect(bad)
 		}
-		w.lr.want("the backlog is full", vnic.CMConnectRequest, vnic.CMConnectRequest, vnic.CMConnectRequest, vnic.CMConnectRequest)
+		w.lr.want("the backlog is full", vnic.CMConnectRequest, vnic.CMConnectRequest,
+			vnic.CMConnectRequest, vnic.CMConnectRequest)
 		connect(bad).want("refused", vnic.CMRejected)
 		connect(good)
 		w.lr.want("another user", vnic.CMConnectRequest)

@@ -13,8 +13,9 @@ import (
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
 
-// allocations counts those of n calls of f. testing.AllocsPerRun rounds down, so that one in every second call
-// would be none; and a collection in the midst would empty pools, which is no message's doing.
+// allocations counts those of n calls of f. testing.AllocsPerRun rounds down, so that one in every
+// second call would be none; and a collection in the midst would empty pools, which is no message's
+// doing.
 func allocations(n int, f func()) uint64 {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
@@ -28,8 +29,9 @@ func allocations(n int, f func()) uint64 {
 	return after.Mallocs - before.Mallocs
 }
 
-// wantNone wants n calls of f that allocate nothing at all. The runtime may allocate meanwhile, records of goroutines that wait and such,
-// more of them on a busy machine; but what messages allocate, be it one of a thousand, is in each of twenty runs.
+// wantNone wants n calls of f that allocate nothing at all. The runtime may allocate meanwhile,
+// records of goroutines that wait and such, more of them on a busy machine; but what messages
+// allocate, be it one of a thousand, is in each of twenty runs.
 func wantNone(t *testing.T, n int, f func()) {
 	t.Helper()
 	var counts []uint64
@@ -50,7 +52,8 @@ func TestAllocsBatch(t *testing.T) {
 		t.Run(fmt.Sprintf("loop=%v", loop), func(t *testing.T) {
 			a, b := real(t, loop)
 			x, y := vnictest.NewQPs(t, a, b, ext, ext)
-			sends, recvs, wc := make([]rdma.SendWR, batch), make([]rdma.RecvWR, batch), make([]rdma.WC, batch)
+			sends, recvs, wc := make([]rdma.SendWR, batch), make([]rdma.RecvWR, batch),
+				make([]rdma.WC, batch)
 			for i := range batch {
 				sends[i] = rdma.SendWR{Op: rdma.OpSend, Flags: rdma.Signaled, SGEs: []rdma.SGE{x.SGE(0, 64)}}
 				recvs[i] = rdma.RecvWR{SGEs: []rdma.SGE{y.SGE(0, 64)}}
@@ -109,17 +112,19 @@ func TestAllocs(t *testing.T) {
 
 // Nor with memory that is reached by calls, over the wire and within a device.
 func TestAllocsMode0(t *testing.T) {
-	for op, sizes := range map[rdma.Opcode][]int{rdma.OpSend: {64, 60000, 200000}, rdma.OpWrite: {64, 60000, 200000}, rdma.OpRead: {64, 60000}} {
+	for op, sizes := range map[rdma.Opcode][]int{rdma.OpSend: {64, 60000, 200000},
+		rdma.OpWrite: {64, 60000, 200000}, rdma.OpRead: {64, 60000}} {
 		for _, loop := range []bool{true, false} {
 			for _, size := range sizes {
 				t.Run(fmt.Sprintf("%v/loop=%v/%d", op, loop, size), func(t *testing.T) {
 					a, b := real(t, loop)
 					x, y := vnictest.NewQPs(t, a, b, ext, ext)
 					for _, p := range []*vnictest.Peer{x, y} {
-						if err := p.Ctx.SetStaged(); err != nil {
+						if err := p.Ctx.AllowBlocking(); err != nil {
 							t.Fatal(err)
 						}
-						m, err := p.PD.RegisterRegion(vnic.Region{Mem: &hanging{b: make([]byte, size)}}, 1<<32, uint64(size), vnictest.Full)
+						m, err := p.PD.RegisterRegion(vnic.Region{Mem: &hanging{b: make([]byte, size)}}, 1<<32,
+							uint64(size), vnictest.Full)
 						if err != nil {
 							t.Fatal(err)
 						}

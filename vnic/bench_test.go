@@ -9,7 +9,8 @@ import (
 
 func benchmark(b *testing.B, loop bool, op rdma.Opcode, n int) {
 	c, d := real(b, loop)
-	x, y := vnictest.NewQPs(b, c, d, vnictest.PeerConfig{Buffer: n, Param: ext.Param}, vnictest.PeerConfig{Buffer: n, Param: ext.Param})
+	x, y := vnictest.NewQPs(b, c, d, vnictest.PeerConfig{Buffer: n, Param: ext.Param},
+		vnictest.PeerConfig{Buffer: n, Param: ext.Param})
 	f := steady(b, x, y, op, n)
 	f()
 	b.SetBytes(int64(n))

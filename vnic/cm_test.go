@@ -102,7 +102,8 @@ func TestPortOnceResolved(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		for _, lingering := range []bool{false, true} {
 			e.net.Lingering.Store(lingering)
-			x, y := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{}), vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
+			x, y := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{}), vnictest.NewPeer(t, e.b,
+				vnictest.PeerConfig{})
 			l, lr := listen(t, e.b, 0)
 			id, r := routed(t, e.a, l.Local())
 			had := id.Local()
@@ -123,7 +124,8 @@ func TestPortOnceResolved(t *testing.T) {
 			}
 			r.want("accepted", vnic.CMEstablished)
 			if id.Local() != req.ID.Remote() {
-				t.Errorf("lingering %v: the initiator is at %v, the responder says %v", lingering, id.Local(), req.ID.Remote())
+				t.Errorf("lingering %v: the initiator is at %v, the responder says %v", lingering, id.Local(),
+					req.ID.Remote())
 			}
 			if got := id.Local() == had; !e.sctp && got != (!lingering || e.loop || e.pipe) {
 				t.Errorf("lingering %v: was at %v, is at %v", lingering, had, id.Local())
@@ -143,14 +145,17 @@ func TestPortOnceResolved(t *testing.T) {
 // The whole life of a connection as rdma_cm users see it: V3, V4, V12, V19, Q1.
 func TestCMLife(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
-		x, y := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{}), vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
+		x, y := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{}), vnictest.NewPeer(t, e.b,
+			vnictest.PeerConfig{})
 		l, lr := listen(t, e.b, 0)
 		id, r := routed(t, e.a, l.Local())
-		if err := id.Connect(x.QP, rdma.ConnParam{PrivateData: []byte("hello"), IRD: 4, ORD: 6}); err != nil {
+		if err := id.Connect(x.QP, rdma.ConnParam{PrivateData: []byte("hello"), IRD: 4,
+			ORD: 6}); err != nil {
 			t.Fatal(err)
 		}
 		req := lr.want("a request", vnic.CMConnectRequest)[0]
-		if req.Listener != l || string(req.Param.PrivateData) != "hello" || req.Param.IRD != 4 || req.Param.ORD != 6 {
+		if req.Listener != l || string(req.Param.PrivateData) != "hello" || req.Param.IRD != 4 ||
+			req.Param.ORD != 6 {
 			t.Fatalf("request %+v", req)
 		}
 		r.want("not yet")
@@ -160,7 +165,8 @@ func TestCMLife(t *testing.T) {
 		child := &recorder{t: t}
 		req.ID.SetHandler(child.handle)
 		y.Recv(1, 0, 10)
-		if err := req.ID.Accept(y.QP, rdma.ConnParam{PrivateData: []byte("welcome"), IRD: 3, ORD: 9}); err != nil {
+		if err := req.ID.Accept(y.QP, rdma.ConnParam{PrivateData: []byte("welcome"), IRD: 3,
+			ORD: 9}); err != nil {
 			t.Fatal(err)
 		}
 		up := r.want("accepted", vnic.CMEstablished)[0]
@@ -182,7 +188,8 @@ func TestCMLife(t *testing.T) {
 		if err := id.Disconnect(); err != nil {
 			t.Fatal(err)
 		}
-		for _, ev := range append(r.want("once on this side", vnic.CMDisconnected), child.want("once on that side", vnic.CMDisconnected)...) {
+		for _, ev := range append(r.want("once on this side", vnic.CMDisconnected),
+			child.want("once on that side", vnic.CMDisconnected)...) {
 			if ev.Err != nil || ev.Status != 0 {
 				t.Errorf("a graceful end: %+v", ev)
 			}
@@ -218,7 +225,8 @@ func TestDisconnectedOnce(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			onPaths(t, func(t *testing.T, e *env) {
-				x, y := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{}), vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
+				x, y := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{}), vnictest.NewPeer(t, e.b,
+					vnictest.PeerConfig{})
 				l, lr := listen(t, e.b, 0)
 				id, r := routed(t, e.a, l.Local())
 				id.Connect(x.QP, rdma.ConnParam{})
@@ -250,7 +258,8 @@ func TestConnectErrors(t *testing.T) {
 		after  rdma.QPState
 		within time.Duration
 	}{
-		{"refused", func(t *testing.T, e *env) netip.AddrPort { return addr(e.b, 9) }, vnic.CMRejected, syscall.ECONNREFUSED, rdma.QPIdle, 0},
+		{"refused", func(t *testing.T, e *env) netip.AddrPort { return addr(e.b, 9) }, vnic.CMRejected,
+			syscall.ECONNREFUSED, rdma.QPIdle, 0},
 		{"no answer to TCP", func(t *testing.T, e *env) netip.AddrPort {
 			e.net.Host(unreached)
 			e.net.Blackhole(unreached)
@@ -391,7 +400,8 @@ func TestWildcardListener(t *testing.T) {
 		}
 		defer l.Close()
 		for _, p := range e.b.Attr().Addrs {
-			x, y := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{}), vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
+			x, y := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{}), vnictest.NewPeer(t, e.b,
+				vnictest.PeerConfig{})
 			var wg sync.WaitGroup
 			wg.Go(func() {
 				r, err := l.Next(context.Background())
@@ -402,7 +412,8 @@ func TestWildcardListener(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			c, err := e.a.Connect(context.Background(), x.QP, netip.AddrPortFrom(p.Addr(), l.Addr().Port()), rdma.ConnParam{})
+			c, err := e.a.Connect(context.Background(), x.QP, netip.AddrPortFrom(p.Addr(), l.Addr().Port()),
+				rdma.ConnParam{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -446,7 +457,8 @@ func TestBacklog(t *testing.T) {
 func TestLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := vnictest.Pair(t)
-		lim := vnic.Limits{PD: 2, MR: 3, CQ: 4, QP: 2, CMID: 2, Depth: 64, CQDepth: 128, SGE: 3, Inline: 32, MRLen: 1 << 20, MRTotal: 1<<20 + 5}
+		lim := vnic.Limits{PD: 2, MR: 3, CQ: 4, QP: 2, CMID: 2, Depth: 64, CQDepth: 128, SGE: 3,
+			Inline: 32, MRLen: 1 << 20, MRTotal: 1<<20 + 5}
 		c := vnictest.Open(t, b, vnic.ContextConfig{Limits: lim})
 		pd, _ := c.NewPD()
 		cq, _ := c.NewCQ(vnic.CQOptions{Depth: 64})
@@ -492,8 +504,14 @@ func TestLimits(t *testing.T) {
 		connect().want("a third is refused", vnic.CMRejected)
 		for name, err := range map[string]error{
 			"CQ depth": func() error { _, err := c.NewCQ(vnic.CQOptions{Depth: 129}); return err }(),
-			"depth":    func() error { _, err := pd.CreateQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSendWR: 65}); return err }(),
-			"SGEs":     func() error { _, err := pd.CreateQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSendSGE: 4}); return err }(),
+			"depth": func() error {
+				_, err := pd.CreateQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSendWR: 65})
+				return err
+			}(),
+			"SGEs": func() error {
+				_, err := pd.CreateQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSendSGE: 4})
+				return err
+			}(),
 			"inline": func() error {
 				_, err := pd.CreateQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxInline: 33})
 				return err
@@ -525,7 +543,8 @@ func TestStartTimers(t *testing.T) {
 				d := n.Device(t, "vnic0", []string{"10.0.0.1/24"})
 				c := vnictest.Open(t, d, vnic.ContextConfig{})
 				l, lr := listen(t, c, 0)
-				s, err := n.Host(netip.MustParseAddr("10.0.0.2")).Dial(context.Background(), netip.MustParseAddr("10.0.0.2"), l.Local())
+				s, err := n.Host(netip.MustParseAddr("10.0.0.2")).Dial(context.Background(),
+					netip.MustParseAddr("10.0.0.2"), l.Local())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -584,7 +603,8 @@ func TestConnectCanceled(t *testing.T) {
 		x := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{})
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		if _, err := e.a.Connect(ctx, x.QP, l.Local(), rdma.ConnParam{}); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := e.a.Connect(ctx, x.QP, l.Local(), rdma.ConnParam{}); !errors.Is(err,
+			context.DeadlineExceeded) {
 			t.Fatalf("connect: %v", err)
 		}
 		req := lr.want("it was asked", vnic.CMConnectRequest)[0]
@@ -609,7 +629,9 @@ func TestConnectCanceled(t *testing.T) {
 func TestResponderFirst(t *testing.T) {
 	for rev := uint8(1); rev <= 2; rev++ {
 		onPaths(t, func(t *testing.T, e *env) {
-			x, y := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{Param: rdma.ConnParam{MPA: rdma.MPAParam{Revision: rev}}}), vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
+			x, y := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{
+				Param: rdma.ConnParam{MPA: rdma.MPAParam{Revision: rev}}}), vnictest.NewPeer(t, e.b,
+				vnictest.PeerConfig{})
 			x.Recv(1, 0, 10)
 			vnictest.Connect(t, x, y)
 			y.Send(2, 0, 10)
@@ -631,7 +653,8 @@ func TestConnectionLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := vnictest.NewNet()
 		a, b := n.Device(t, "a", []string{"10.0.0.1/24"}), n.Device(t, "b", []string{"10.0.0.2/24"})
-		x, y := vnictest.NewQPs(t, vnictest.Open(t, a, vnic.ContextConfig{}), vnictest.Open(t, b, vnic.ContextConfig{}), vnictest.PeerConfig{}, vnictest.PeerConfig{})
+		x, y := vnictest.NewQPs(t, vnictest.Open(t, a, vnic.ContextConfig{}),
+			vnictest.Open(t, b, vnic.ContextConfig{}), vnictest.PeerConfig{}, vnictest.PeerConfig{})
 		y.Recv(1, 0, 1)
 		x.Recv(2, 0, 1)
 		n.Streams()[0].Abort()
@@ -651,7 +674,8 @@ func TestCRCError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := vnictest.NewNet()
 		a, b := n.Device(t, "a", []string{"10.0.0.1/24"}), n.Device(t, "b", []string{"10.0.0.2/24"})
-		x, y := vnictest.NewQPs(t, vnictest.Open(t, a, vnic.ContextConfig{}), vnictest.Open(t, b, vnic.ContextConfig{}), vnictest.PeerConfig{}, vnictest.PeerConfig{})
+		x, y := vnictest.NewQPs(t, vnictest.Open(t, a, vnic.ContextConfig{}),
+			vnictest.Open(t, b, vnic.ContextConfig{}), vnictest.PeerConfig{}, vnictest.PeerConfig{})
 		e := &env{t: t}
 		s := n.Streams()[0]
 		synctest.Wait()
@@ -689,12 +713,12 @@ func TestNarrowHandshake(t *testing.T) {
 	})
 }
 
-// The panic of a handler reaches who calls it in its own words, and leaves the id as it was: its next event
-// is delivered, and Close does not wait for a handler that is no more.
+// The panic of a handler reaches who calls it in its own words, and leaves the id as it was: its
+// next event is delivered, and Close does not wait for a handler that is no more.
 func TestHandlerPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := vnictest.NewNet().Device(t, "vnic0", []string{"10.0.0.1/24"})
-		c := vnictest.Open(t, d, vnic.ContextConfig{Within: true})
+		c := vnictest.Open(t, d, vnic.ContextConfig{InlineEvents: true})
 		var told []vnic.CMEventType
 		id, err := c.NewCMID(func(ev vnic.CMEvent) {
 			told = append(told, ev.Type)
@@ -707,7 +731,8 @@ func TestHandlerPanic(t *testing.T) {
 			call func() error
 			want vnic.CMEventType
 		}{
-			{func() error { return id.ResolveAddr(netip.Addr{}, addr(c, 7), time.Second) }, vnic.CMAddrResolved},
+			{func() error { return id.ResolveAddr(netip.Addr{}, addr(c, 7), time.Second) },
+				vnic.CMAddrResolved},
 			{func() error { return id.ResolveRoute(time.Second) }, vnic.CMRouteResolved},
 		} {
 			told = nil

@@ -12,11 +12,14 @@ import (
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
 
-// The requests of connections that a program asks for one right behind the other come in that order, each time.
+// The requests of connections that a program asks for one right behind the other come in that
+// order, each time.
 func TestConnectOrder(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		if e.sctp {
-			return // sessions are streams of one association, which are in no order among each other: RFC 9260, section 1.5.2
+			// sessions are streams of one association, which are in no order among each other: RFC 9260,
+			// section 1.5.2
+			return
 		}
 		const n = 12
 		l, lr := listen(t, e.b, n)
@@ -47,7 +50,8 @@ func TestConnectOrder(t *testing.T) {
 	})
 }
 
-// What resolving brings comes in the order in which it was asked for, also while a handler takes long.
+// What resolving brings comes in the order in which it was asked for, also while a handler takes
+// long.
 func TestResolvedOrder(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		const n = 12

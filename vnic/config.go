@@ -23,16 +23,17 @@ type Config struct {
 	Timeouts Timeouts // zero fields: DefaultTimeouts
 	// MaxPending bounds the connection requests that are half open or unanswered, of all
 	// listeners together; 0: 1024. MaxPendingPerPeer bounds those of one peer, and, at
-	// 64 if it is more, the SCTP associations that it has set up; 0: 256. A peer is an IPv4 address, an IPv6 network of 64
-	// bits, or a context of this device.
+	// 64 if it is more, the SCTP associations that it has set up; 0: 256. A peer is an IPv4 address,
+	// an IPv6 network of 64 bits, or a context of this device.
 	MaxPending, MaxPendingPerPeer int
 	// MaxHalfOpen and MaxHalfOpenPerPeer bound those of them of which no complete MPA Request has
 	// come; 0: 512 and 128.
 	MaxHalfOpen, MaxHalfOpenPerPeer int
 	// MaxConnsPerPeer bounds the connections that one peer has asked for, requests included; 0: 4096.
 	MaxConnsPerPeer int
-	// StrictCQ refuses a QP whose queues, with all others that complete there, could fill a CQ beyond its
-	// depth: for programs whose peers do not trust each other and share a CQ (RFC 5042, section 6.4.3.2).
+	// StrictCQ refuses a QP whose queues, with all others that complete there, could fill a CQ beyond
+	// its depth: for programs whose peers do not trust each other and share a CQ (RFC 5042, section
+	// 6.4.3.2).
 	StrictCQ bool
 	// HalfClose has the two halves of a connection over the network end apart (RFC 5041, section
 	// 6.2.1): behind the peer's FIN what is posted still goes out, for Timeouts.Drain at most, and
@@ -97,24 +98,31 @@ func or[T comparable](v *T, d T) {
 
 // Timeouts of a device. A field of 0 asks for the default, one below 0 switches it off.
 type Timeouts struct {
-	Connect     time.Duration // for the transport to connect: TCP, or an SCTP association if there is none
-	MPARequest  time.Duration // from a TCP connection to a complete MPA Request
-	MPAReply    time.Duration // from our MPA Request to a complete Reply; over SCTP, from our Initiate to the answer
+	// for the transport to connect: TCP, or an SCTP association if there is none
+	Connect    time.Duration
+	MPARequest time.Duration // from a TCP connection to a complete MPA Request
+	// from our MPA Request to a complete Reply; over SCTP, from our Initiate to the answer
+	MPAReply    time.Duration
 	ReceiveHold time.Duration // a Send waits this long for a receive to be posted
 	Drain       time.Duration // a graceful disconnect waits this long for what was posted
 	Close       time.Duration // and then for the peer's FIN, or the end of its session over SCTP
 	Terminate   time.Duration // from a Terminate of RDMAP to that
-	Idle        time.Duration // a connection on which nothing moves for so long is ended; off by default
-	Nudge       time.Duration // an initiator reminds a peer that has been silent this long since the start
-	Turn        time.Duration // a connection, or request, that does not get on delays later ones from or to the same address this long
+	// a connection on which nothing moves for so long is ended; off by default
+	Idle  time.Duration
+	Nudge time.Duration // an initiator reminds a peer that has been silent this long since the start
+	// a connection, or request, that does not get on delays later ones from or to the same address
+	// this long
+	Turn time.Duration
 }
 
 // DefaultTimeouts are siw's for the start-up (docs/decisions.md#M16), and ours.
 func DefaultTimeouts() Timeouts {
 	return Timeouts{
-		Connect: 10 * time.Second, MPARequest: 5 * time.Second, MPAReply: 10 * time.Second, ReceiveHold: 5 * time.Second,
-		Drain: 5 * time.Second, Close: 5 * time.Second, Terminate: time.Second, Idle: -1, Nudge: 100 * time.Millisecond,
-		Turn: 100 * time.Millisecond,
+		Connect: 10 * time.Second, MPARequest: 5 * time.Second, MPAReply: 10 * time.Second,
+		ReceiveHold: 5 * time.Second,
+		Drain:       5 * time.Second, Close: 5 * time.Second, Terminate: time.Second, Idle: -1,
+		Nudge: 100 * time.Millisecond,
+		Turn:  100 * time.Millisecond,
 	}
 }
 
@@ -141,5 +149,5 @@ const (
 	defaultPeerHalfOpen = 128
 	defaultPeerConns    = 4096
 
-	stagedAtOnce = 8 // goroutines of a staged context that may touch memory at once
+	blockingAtOnce = 8 // goroutines of a context that may touch memory that can block
 )

@@ -130,7 +130,7 @@ func (c *connectable) Release(a *cm.Attempt, started bool, err error) {
 
 func (c *connectable) End(a *cm.Attempt) {
 	qp := (*QP)(c)
-	qp.callLater(func() {
+	qp.callAsync(func() {
 		if qp.attached && qp.bound.Load() == a {
 			qp.toError(nil)
 		} else {
@@ -141,7 +141,7 @@ func (c *connectable) End(a *cm.Attempt) {
 
 func (c *connectable) Disconnect() {
 	qp := (*QP)(c)
-	qp.callLater(qp.disconnect)
+	qp.callAsync(qp.disconnect)
 }
 
 func (c *connectable) OverStream(n cm.Connection) cm.Link {

@@ -26,9 +26,9 @@ type ContextConfig struct {
 	// OnAsync takes the events of NextAsyncEvent instead. It is called with locks held: it must
 	// not block nor call this package.
 	OnAsync func(rdma.AsyncEvent)
-	// Within: handlers of ids may be called within CMID's ResolveAddr, ResolveRoute and Accept, whose
-	// caller then holds no lock that they take. It saves waking a goroutine for each of them.
-	Within bool
+	// InlineEvents: handlers of ids may be called within CMID's ResolveAddr, ResolveRoute and Accept,
+	// whose caller then holds no lock that they take. It saves waking a goroutine for each of them.
+	InlineEvents bool
 }
 
 // A Context is one user's view of a Device, with handles and quotas of its own. It implements
@@ -41,9 +41,9 @@ type Context struct {
 	mem    mem.Space
 	queues queue.Space
 
-	stageMu  sync.Mutex    // held by SetStaged
-	blocking chan struct{} // a slot for each goroutine of a staged context that runs a QP
-	violated sync.Once
+	blockingMu sync.Mutex    // held by AllowBlocking
+	blocking   chan struct{} // a slot for each goroutine that runs a QP, if memory can block
+	violated   sync.Once
 
 	mu     sync.Mutex
 	closed bool           // guarded by mu
@@ -189,12 +189,12 @@ type buffer struct{ b []byte }
 func (b *buffer) Bytes() []byte { return b.b }
 func (b *buffer) Close() error  { b.b = nil; return nil }
 
-// SetStaged says that c may have memory that can block from now on (mode 0). When it returns, no QP
-// of c whose link could touch it is run by others than c's own goroutines. rdma.ErrClosed if c is
-// closed meanwhile.
-func (c *Context) SetStaged() error {
-	c.stageMu.Lock()
-	defer c.stageMu.Unlock()
+// AllowBlocking says that c may have memory that can block from now on (mode 0). When it returns,
+// no QP of c whose link could touch it is run by others than c's own goroutines. rdma.ErrClosed if
+// c is closed meanwhile.
+func (c *Context) AllowBlocking() error {
+	c.blockingMu.Lock()
+	defer c.blockingMu.Unlock()
 	if !c.mem.AllowBlocking() {
 		return nil
 	}

@@ -63,17 +63,20 @@ func TestScatterGather(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		x, y := e.plain()
 		fill(x.Buf, 3)
-		if err := y.QP.PostRecv(&rdma.RecvWR{ID: 1, SGEs: []rdma.SGE{y.SGE(0, 3), {LKey: 99}, y.SGE(100, 500), y.SGE(1000, 600)}}); err != nil {
+		if err := y.QP.PostRecv(&rdma.RecvWR{ID: 1, SGEs: []rdma.SGE{y.SGE(0, 3), {LKey: 99},
+			y.SGE(100, 500), y.SGE(1000, 600)}}); err != nil {
 			t.Fatal(err)
 		}
-		x.Post(rdma.SendWR{ID: 2, Op: rdma.OpSend, SGEs: []rdma.SGE{x.SGE(10, 400), x.SGE(2000, 1), x.SGE(3000, 599)}}, 0, 0)
+		x.Post(rdma.SendWR{ID: 2, Op: rdma.OpSend, SGEs: []rdma.SGE{x.SGE(10, 400), x.SGE(2000, 1),
+			x.SGE(3000, 599)}}, 0, 0)
 		y.WantRecv("delivered", is(1, ok))
 		msg := append(append(bytes.Clone(x.Buf[10:410]), x.Buf[2000]), x.Buf[3000:3599]...)
 		got := append(append(bytes.Clone(y.Buf[:3]), y.Buf[100:600]...), y.Buf[1000:1497]...)
 		if !bytes.Equal(got, msg) {
 			t.Fatal("the message differs")
 		}
-		x.Post(rdma.SendWR{ID: 3, Op: rdma.OpRead, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey(), SGEs: []rdma.SGE{x.SGE(0, 2), x.SGE(50, 98)}}, 0, 0)
+		x.Post(rdma.SendWR{ID: 3, Op: rdma.OpRead, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey(),
+			SGEs: []rdma.SGE{x.SGE(0, 2), x.SGE(50, 98)}}, 0, 0)
 		x.WantSend("a Read into two pieces", is(2, ok), is(3, ok))
 		if !bytes.Equal(append(bytes.Clone(x.Buf[:2]), x.Buf[50:148]...), y.Buf[:100]) {
 			t.Fatal("the Read differs")
@@ -87,7 +90,8 @@ func TestInline(t *testing.T) {
 		x, y := e.plain()
 		b := []byte("inline data")
 		y.Recv(1, 0, 64)
-		x.Post(rdma.SendWR{ID: 2, Op: rdma.OpWrite, Flags: rdma.Inline, Inline: b, RemoteAddr: y.MR.Addr() + 200, RKey: y.MR.RKey()}, 0, 0)
+		x.Post(rdma.SendWR{ID: 2, Op: rdma.OpWrite, Flags: rdma.Inline, Inline: b,
+			RemoteAddr: y.MR.Addr() + 200, RKey: y.MR.RKey()}, 0, 0)
 		x.Post(rdma.SendWR{ID: 3, Op: rdma.OpSend, Flags: rdma.Inline, Inline: b}, 0, 0)
 		clear(b)
 		y.WantRecv("delivered", is(1, ok))
@@ -149,7 +153,8 @@ func TestUnsignaled(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		x, y := e.pair(vnictest.PeerConfig{QP: rdma.QPConfig{MaxSendWR: 4}}, vnictest.PeerConfig{})
 		for i := range 100 {
-			wr := rdma.SendWR{ID: uint64(i), Op: rdma.OpWrite, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey(), SGEs: []rdma.SGE{x.SGE(0, 100)}}
+			wr := rdma.SendWR{ID: uint64(i), Op: rdma.OpWrite, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey(),
+				SGEs: []rdma.SGE{x.SGE(0, 100)}}
 			if err := x.QP.PostSend(&wr); err != nil {
 				t.Fatalf("post %d: %v", i, err)
 			}
@@ -164,8 +169,10 @@ func TestUnsignaled(t *testing.T) {
 // A queue takes what it was made for, and no more until completions have been polled.
 func TestQueueFull(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
-		x, y := e.pair(vnictest.PeerConfig{QP: rdma.QPConfig{MaxSendWR: 3, MaxRecvWR: 3}}, vnictest.PeerConfig{})
-		wr := rdma.SendWR{Op: rdma.OpWrite, Flags: rdma.Signaled, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey(), SGEs: []rdma.SGE{x.SGE(0, 100)}}
+		x, y := e.pair(vnictest.PeerConfig{QP: rdma.QPConfig{MaxSendWR: 3, MaxRecvWR: 3}},
+			vnictest.PeerConfig{})
+		wr := rdma.SendWR{Op: rdma.OpWrite, Flags: rdma.Signaled, RemoteAddr: y.MR.Addr(),
+			RKey: y.MR.RKey(), SGEs: []rdma.SGE{x.SGE(0, 100)}}
 		wrs := []rdma.SendWR{wr, wr, wr, wr, wr}
 		n, err := x.QP.PostSends(wrs)
 		if n != 3 || !isErr(err, rdma.ErrQueueFull) {
@@ -205,7 +212,8 @@ func TestFence(t *testing.T) {
 // More Reads than ORD wait in the queue; all complete.
 func TestORD(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
-		x, y := e.pair(vnictest.PeerConfig{Param: rdma.ConnParam{ORD: 2}, QP: rdma.QPConfig{MaxSendWR: 20}}, vnictest.PeerConfig{})
+		x, y := e.pair(vnictest.PeerConfig{Param: rdma.ConnParam{ORD: 2}, QP: rdma.QPConfig{
+			MaxSendWR: 20}}, vnictest.PeerConfig{})
 		if got := x.Conn.Param().ORD; got != 2 {
 			t.Fatalf("ORD is %d, want 2", got)
 		}
@@ -225,7 +233,8 @@ func TestORD(t *testing.T) {
 // With no Reads agreed on, a Read fails here and the peer sees the end.
 func TestNoReads(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
-		x, y := e.pair(vnictest.PeerConfig{Param: rdma.ConnParam{ORD: rdma.NoReads}}, vnictest.PeerConfig{})
+		x, y := e.pair(vnictest.PeerConfig{Param: rdma.ConnParam{ORD: rdma.NoReads}},
+			vnictest.PeerConfig{})
 		x.Read(1, 0, 10, y, 0)
 		x.Send(2, 0, 10)
 		x.WantSend("refused here", is(1, rdma.WCLocQPOp), is(2, flush))

@@ -84,7 +84,7 @@ func (d *Device) Open(cfg ContextConfig) (*Context, error) {
 	c := &Context{
 		dev: d, cfg: cfg, limits: cfg.Limits.or(d.cfg.Limits),
 		done: make(chan struct{}), stop: make(chan struct{}),
-		blocking: make(chan struct{}, stagedAtOnce),
+		blocking: make(chan struct{}, blockingAtOnce),
 	}
 	c.async.wake = make(chan struct{}, 1)
 	c.mem.Init(mem.Config{
@@ -109,7 +109,8 @@ func (d *Device) Open(cfg ContextConfig) (*Context, error) {
 	c.id = d.ctxCount
 	l := &c.limits
 	c.cm = d.cm.NewUser(cm.UserConfig{
-		Number: c.id, MaxIDs: l.CMID, MaxPending: l.Pending, IRD: l.IRD, ORD: l.ORD, Within: cfg.Within,
+		Number: c.id, MaxIDs: l.CMID, MaxPending: l.Pending, IRD: l.IRD, ORD: l.ORD,
+		InlineEvents: cfg.InlineEvents,
 	})
 	d.contexts[c] = struct{}{}
 	return c, nil

@@ -19,9 +19,9 @@
 //
 // Each QP has one owner at a time: whoever holds its run token (run.go). A poster takes the token
 // and runs the QP inline, for a bounded amount of work; what the transport notices wakes the QP's
-// own goroutine. In contexts with memory that can block (SetStaged) a QP that could touch it is run
-// by its own goroutine only, at most eight at once, and takes received octets out of the transport
-// before they are placed.
+// own goroutine. In contexts with memory that can block (AllowBlocking) a QP that could touch it is
+// run by its own goroutine only, at most eight at once, and takes received octets out of the
+// transport before they are placed.
 //
 // Two QPs of one device are joined directly: the requester's owner copies between the two
 // registrations, with the checks, completions and events that the wire would give. When one needs

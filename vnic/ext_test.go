@@ -2,10 +2,8 @@ package vnic_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"fmt"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"sync"
@@ -36,16 +34,17 @@ func setWord(p *vnictest.Peer, off int, v uint64) { binary.NativeEndian.PutUint6
 
 // at is a request of op on the word at off of y.
 func at(op rdma.Opcode, id uint64, y *vnictest.Peer, off int, a rdma.AtomicArgs) rdma.SendWR {
-	return rdma.SendWR{ID: id, Op: op, RemoteAddr: y.MR.Addr() + uint64(off), RKey: y.MR.RKey(), Atomic: a}
+	return rdma.SendWR{ID: id, Op: op, RemoteAddr: y.MR.Addr() + uint64(off), RKey: y.MR.RKey(),
+		Atomic: a}
 }
 
 func fetchAdd(id uint64, y *vnictest.Peer, off int, n uint64) rdma.SendWR {
 	return at(rdma.OpFetchAdd, id, y, off, rdma.AtomicArgs{CompareAdd: n})
 }
 
-// Each atomic operation: the old value comes back in the order of this host's octets, the target changes as RFC
-// 7306 says and nothing beside it, and the responder's program is not involved. EXT-001, EXT-004,
-// EXT-012, EXT-013, EXT-015, EXT-016, EXT-024.
+// Each atomic operation: the old value comes back in the order of this host's octets, the target
+// changes as RFC 7306 says and nothing beside it, and the responder's program is not involved.
+// EXT-001, EXT-004, EXT-012, EXT-013, EXT-015, EXT-016, EXT-024.
 func TestAtomics(t *testing.T) {
 	const all = ^uint64(0)
 	for _, tt := range []struct {
@@ -55,19 +54,28 @@ func TestAtomics(t *testing.T) {
 		old, new uint64
 	}{
 		{"add", rdma.OpFetchAdd, rdma.AtomicArgs{CompareAdd: 5}, 0x2a, 0x2f},
-		{"add nothing: a probe", rdma.OpFetchAdd, rdma.AtomicArgs{}, 0x0102030405060708, 0x0102030405060708},
+		{"add nothing: a probe", rdma.OpFetchAdd, rdma.AtomicArgs{}, 0x0102030405060708,
+			0x0102030405060708},
 		{"add wraps", rdma.OpFetchAdd, rdma.AtomicArgs{CompareAdd: 1}, all, 0},
-		{"add, and masks mean nothing", rdma.OpFetchAdd, rdma.AtomicArgs{CompareAdd: 1, SwapMask: all, CompareMask: all}, 1, 2},
+		{"add, and masks mean nothing", rdma.OpFetchAdd, rdma.AtomicArgs{CompareAdd: 1, SwapMask: all,
+			CompareMask: all}, 1, 2},
 		{"masked add without a mask", rdma.OpMaskedFetchAdd, rdma.AtomicArgs{CompareAdd: 1}, all, 0},
-		{"masked add: the carry is dropped", rdma.OpMaskedFetchAdd, rdma.AtomicArgs{CompareAdd: 1, SwapMask: 0x80000000}, 0xffffffff, 0},
-		{"masked add of two halves", rdma.OpMaskedFetchAdd, rdma.AtomicArgs{CompareAdd: 1<<32 | 1, SwapMask: 1<<63 | 1<<31}, 0xffffffff_ffffffff, 0},
+		{"masked add: the carry is dropped", rdma.OpMaskedFetchAdd, rdma.AtomicArgs{CompareAdd: 1,
+			SwapMask: 0x80000000}, 0xffffffff, 0},
+		{"masked add of two halves", rdma.OpMaskedFetchAdd, rdma.AtomicArgs{CompareAdd: 1<<32 | 1,
+			SwapMask: 1<<63 | 1<<31}, 0xffffffff_ffffffff, 0},
 		{"swap: equal", rdma.OpCompareSwap, rdma.AtomicArgs{CompareAdd: 7, Swap: 99}, 7, 99},
 		{"swap: unequal", rdma.OpCompareSwap, rdma.AtomicArgs{CompareAdd: 8, Swap: 99}, 7, 7},
-		{"swap, and masks mean nothing", rdma.OpCompareSwap, rdma.AtomicArgs{CompareAdd: 7, Swap: 99, CompareMask: 0, SwapMask: 0}, 7, 99},
-		{"masked swap: compares nothing", rdma.OpMaskedCompareSwap, rdma.AtomicArgs{CompareAdd: 1, Swap: 99, SwapMask: all}, 7, 99},
-		{"masked swap: swaps nothing", rdma.OpMaskedCompareSwap, rdma.AtomicArgs{CompareAdd: 7, Swap: 99, CompareMask: all}, 7, 7},
-		{"masked swap: a part", rdma.OpMaskedCompareSwap, rdma.AtomicArgs{CompareAdd: 0x11, Swap: 0xabcd, CompareMask: 0xff, SwapMask: 0xff00}, 0x2211, 0xab11},
-		{"masked swap: the part differs", rdma.OpMaskedCompareSwap, rdma.AtomicArgs{CompareAdd: 0x12, Swap: 0xabcd, CompareMask: 0xff, SwapMask: 0xff00}, 0x2211, 0x2211},
+		{"swap, and masks mean nothing", rdma.OpCompareSwap, rdma.AtomicArgs{CompareAdd: 7, Swap: 99,
+			CompareMask: 0, SwapMask: 0}, 7, 99},
+		{"masked swap: compares nothing", rdma.OpMaskedCompareSwap, rdma.AtomicArgs{CompareAdd: 1,
+			Swap: 99, SwapMask: all}, 7, 99},
+		{"masked swap: swaps nothing", rdma.OpMaskedCompareSwap, rdma.AtomicArgs{CompareAdd: 7, Swap: 99,
+			CompareMask: all}, 7, 7},
+		{"masked swap: a part", rdma.OpMaskedCompareSwap, rdma.AtomicArgs{CompareAdd: 0x11, Swap: 0xabcd,
+			CompareMask: 0xff, SwapMask: 0xff00}, 0x2211, 0xab11},
+		{"masked swap: the part differs", rdma.OpMaskedCompareSwap, rdma.AtomicArgs{CompareAdd: 0x12,
+			Swap: 0xabcd, CompareMask: 0xff, SwapMask: 0xff00}, 0x2211, 0x2211},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			onPaths(t, func(t *testing.T, e *env) {
@@ -91,13 +99,16 @@ func TestAtomics(t *testing.T) {
 					t.Errorf("completion %+v", wc)
 				}
 				if !bytes.Equal(x.Buf, wantX) {
-					t.Errorf("the old value is %#x, want %#x, or something beside it has changed", word(x, 128), tt.old)
+					t.Errorf("the old value is %#x, want %#x, or something beside it has changed",
+						word(x, 128), tt.old)
 				}
 				if !bytes.Equal(y.Buf, wantY) {
-					t.Errorf("the target is %#x, want %#x, or something beside it has changed", word(y, 64), tt.new)
+					t.Errorf("the target is %#x, want %#x, or something beside it has changed",
+						word(y, 64), tt.new)
 				}
 				y.WantNone("the responder's program is not involved")
-				if c, d := x.QP.Info().Counters, y.QP.Info().Counters; c.Atomics != 1 || d.InAtomics != 1 || c.Reads+d.InReads != 0 {
+				if c, d := x.QP.Info().Counters, y.QP.Info().Counters; c.Atomics != 1 || d.InAtomics != 1 ||
+					c.Reads+d.InReads != 0 {
 					t.Errorf("counters %+v, %+v", c, d)
 				}
 			})
@@ -106,8 +117,8 @@ func TestAtomics(t *testing.T) {
 }
 
 // Atomics of 16 QPs on one word, 8 within the device and 8 over the wire at once: none is lost, and
-// no two see the same old value. RFC 7306 asks for no more, but what the program adds itself with an
-// instruction of the processor is not lost either. EXT-009, EXT-010.
+// no two see the same old value. RFC 7306 asks for no more, but what the program adds itself with
+// an instruction of the processor is not lost either. EXT-009, EXT-010.
 func TestAtomicsAmongQPs(t *testing.T) {
 	const qps, each = 16, 10000
 	n := vnictest.NewNet()
@@ -142,14 +153,15 @@ func TestAtomicsAmongQPs(t *testing.T) {
 func TestAtomicsByCalls(t *testing.T) {
 	const qps, each = 4, 300
 	a, b := real(t, false)
-	if err := b.SetStaged(); err != nil {
+	if err := b.AllowBlocking(); err != nil {
 		t.Fatal(err)
 	}
 	mem := &yielding{b: make([]byte, 64)}
 	shared := vnictest.NewPeer(t, b, vnictest.PeerConfig{})
 	shared.QP.Close()
 	var err error
-	if shared.MR, err = shared.PD.RegisterRegion(vnic.Region{Mem: mem}, 0x1000, 64, vnictest.Full); err != nil {
+	if shared.MR, err = shared.PD.RegisterRegion(vnic.Region{Mem: mem}, 0x1000, 64,
+		vnictest.Full); err != nil {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
@@ -225,8 +237,8 @@ func checkCount(t *testing.T, total uint64, seen [][]uint64) {
 	}
 }
 
-// The checks of an atomic's target, each with its cause; nothing is changed, and the requester learns
-// which request it was. EXT-014, EXT-021, EXT-047, EXT-048; SEC-005.
+// The checks of an atomic's target, each with its cause; nothing is changed, and the requester
+// learns which request it was. EXT-014, EXT-021, EXT-047, EXT-048; SEC-005.
 func TestAtomicChecks(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -238,14 +250,16 @@ func TestAtomicChecks(t *testing.T) {
 		want   term   // zero: it is carried out
 		status rdma.WCStatus
 	}{
-		{name: "unknown STag", key: func(_ *vnictest.Peer, m *vnic.MR) uint32 { return m.RKey() ^ 1 }, want: term{0, 1, 0}},
+		{name: "unknown STag", key: func(_ *vnictest.Peer, m *vnic.MR) uint32 { return m.RKey() ^ 1 },
+			want: term{0, 1, 0}},
 		{name: "another PD", key: func(y *vnictest.Peer, _ *vnic.MR) uint32 {
 			pd, _ := y.Ctx.AllocPD()
 			m, _ := pd.RegisterMemory(y.Buf, vnictest.Full)
 			return m.RKey()
 		}, want: term{0, 1, 3}},
 		{name: "TO wraps", to: 1<<64 - 0x10000 - 8, want: term{0, 1, 4}},
-		{name: "no right", access: rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead, want: term{0, 1, 2}},
+		{name: "no right", access: rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead,
+			want: term{0, 1, 2}},
 		{name: "outside", to: 1000, want: term{0, 1, 1}},
 		{name: "half outside", to: 96, want: term{0, 1, 1}},
 		{name: "outside before alignment", to: 97, want: term{0, 1, 1}},
@@ -274,7 +288,8 @@ func TestAtomicChecks(t *testing.T) {
 				if tt.key != nil {
 					key = tt.key(y, m)
 				}
-				wr := rdma.SendWR{ID: 1, Op: rdma.OpFetchAdd, RemoteAddr: tt.iova + tt.to, RKey: key, Atomic: rdma.AtomicArgs{CompareAdd: 1}}
+				wr := rdma.SendWR{ID: 1, Op: rdma.OpFetchAdd, RemoteAddr: tt.iova + tt.to, RKey: key,
+					Atomic: rdma.AtomicArgs{CompareAdd: 1}}
 				x.Post(wr, 0, 8)
 				if tt.want == (term{}) {
 					x.WantSend("carried out", is(1, ok))
@@ -302,8 +317,8 @@ func TestAtomicChecks(t *testing.T) {
 	}
 }
 
-// A refused atomic among others is told apart from Reads and atomics around it, of which those before
-// it complete.
+// A refused atomic among others is told apart from Reads and atomics around it, of which those
+// before it complete.
 func TestAtomicBlame(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		x, y := e.ext()
@@ -329,8 +344,8 @@ func TestAtomicBlame(t *testing.T) {
 	})
 }
 
-// What cannot be sent is refused here: by the post if that can be seen at once, else by a completion
-// and the end with a Terminate 0/0. EXT-002, EXT-044.
+// What cannot be sent is refused here: by the post if that can be seen at once, else by a
+// completion and the end with a Terminate 0/0. EXT-002, EXT-044.
 func TestAtomicLocal(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		x, y := e.ext()
@@ -346,7 +361,8 @@ func TestAtomicLocal(t *testing.T) {
 		if err := x.QP.PostSend(&wr); !isErr(err, rdma.ErrInvalid) {
 			t.Errorf("inline: %v", err)
 		}
-		x.Post(rdma.SendWR{ID: 2, Op: rdma.OpFetchAdd, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey(), SGEs: []rdma.SGE{x.SGE(0, 3), x.SGE(100, 5)}}, 0, 0)
+		x.Post(rdma.SendWR{ID: 2, Op: rdma.OpFetchAdd, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey(),
+			SGEs: []rdma.SGE{x.SGE(0, 3), x.SGE(100, 5)}}, 0, 0)
 		x.WantSend("into two pieces", is(2, ok))
 		readOnly := x.Register(make([]byte, 8), 0)
 		wr = fetchAdd(3, y, 0, 1)
@@ -360,10 +376,11 @@ func TestAtomicLocal(t *testing.T) {
 	})
 }
 
-// Without the agreement of both programs nothing of RFC 7306 is sent: a request fails here. Within a device
-// it needs none. EXT-002.
+// Without the agreement of both programs nothing of RFC 7306 is sent: a request fails here. Within
+// a device it needs none. EXT-002.
 func TestNoExtensions(t *testing.T) {
-	for _, op := range []rdma.Opcode{rdma.OpFetchAdd, rdma.OpCompareSwap, rdma.OpMaskedFetchAdd, rdma.OpMaskedCompareSwap, rdma.OpSendImm, rdma.OpWriteImm} {
+	for _, op := range []rdma.Opcode{rdma.OpFetchAdd, rdma.OpCompareSwap, rdma.OpMaskedFetchAdd,
+		rdma.OpMaskedCompareSwap, rdma.OpSendImm, rdma.OpWriteImm} {
 		t.Run(op.String(), func(t *testing.T) {
 			onPaths(t, func(t *testing.T, e *env) {
 				x, y := e.pair(vnictest.PeerConfig{}, ext)
@@ -379,7 +396,8 @@ func TestNoExtensions(t *testing.T) {
 				}
 				x.WantSend("refused here", is(2, rdma.WCLocQPOp))
 				e.wantTerm("the peer", y.WantDone("over"), true, term{0, 0, 0xff})
-				if c := y.QP.Info().Counters; c.InAtomics != 0 || c.InWrites > 1 { // the ready-to-receive message
+				// the ready-to-receive message
+				if c := y.QP.Info().Counters; c.InAtomics != 0 || c.InWrites > 1 {
 					t.Errorf("something was sent: %+v", c)
 				}
 			})
@@ -391,7 +409,8 @@ func TestNoExtensions(t *testing.T) {
 // EXT-003, EXT-007, EXT-022.
 func TestExtensionsFromPeer(t *testing.T) {
 	for _, on := range []bool{false, true} {
-		for _, op := range []iwarp.Opcode{iwarp.OpImmediate, iwarp.OpImmediateSE, iwarp.OpAtomicRequest, iwarp.OpAtomicResponse} {
+		for _, op := range []iwarp.Opcode{iwarp.OpImmediate, iwarp.OpImmediateSE, iwarp.OpAtomicRequest,
+			iwarp.OpAtomicResponse} {
 			t.Run(fmt.Sprintf("%v/agreed=%v", op, on), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					n := vnictest.NewNet()
@@ -427,7 +446,8 @@ func TestExtensionsFromPeer(t *testing.T) {
 					}
 					if on && op != iwarp.OpAtomicResponse {
 						p.y.WantState("well", rdma.QPRTS)
-						p.send(append(iwarp.AppendTagged(nil, true, iwarp.OpWrite, iwarp.STag(p.y.MR.RKey()), p.y.MR.Addr()+8), 9))
+						p.send(append(iwarp.AppendTagged(nil, true, iwarp.OpWrite, iwarp.STag(p.y.MR.RKey()),
+							p.y.MR.Addr()+8), 9))
 						synctest.Wait()
 						if p.y.Buf[8] != 9 {
 							t.Error("the STag was invalidated")
@@ -447,7 +467,8 @@ func TestAtomicOrder(t *testing.T) {
 		x, y := e.pair(big, big)
 		const all = ^uint64(0)
 		swap := func(id, from, to uint64) {
-			x.Post(at(rdma.OpCompareSwap, id, y, 0, rdma.AtomicArgs{CompareAdd: from, Swap: to}), int(id)*8, 8)
+			x.Post(at(rdma.OpCompareSwap, id, y, 0, rdma.AtomicArgs{CompareAdd: from, Swap: to}),
+				int(id)*8, 8)
 		}
 		var ws []want
 		for i := range uint64(8) {
@@ -523,14 +544,16 @@ func TestAtomicWaits(t *testing.T) {
 		p := rawDial(t, n, c, ext)
 		y := p.y
 		setWord(y, 0, 99)
-		y.Post(rdma.SendWR{ID: 1, Op: rdma.OpFetchAdd, RKey: 5, RemoteAddr: 8, Atomic: rdma.AtomicArgs{CompareAdd: 7}}, 0, 8)
+		y.Post(rdma.SendWR{ID: 1, Op: rdma.OpFetchAdd, RKey: 5, RemoteAddr: 8, Atomic: rdma.AtomicArgs{
+			CompareAdd: 7}}, 0, 8)
 		y.Send(2, 16, 4)
 		time.Sleep(time.Hour)
 		y.WantNone("nothing was answered: the Send waits for its turn")
 		if word(y, 0) != 99 {
 			t.Error("the old value was written before the response")
 		}
-		p.send(iwarp.AppendAtomicResponse(iwarp.AppendUntagged(nil, true, iwarp.OpAtomicResponse, 3, 1, 0), 1, 0x2a))
+		p.send(iwarp.AppendAtomicResponse(iwarp.AppendUntagged(nil, true, iwarp.OpAtomicResponse, 3, 1,
+			0), 1, 0x2a))
 		y.WantSend("answered", is(1, ok), is(2, ok))
 		if word(y, 0) != 0x2a {
 			t.Errorf("the old value is %#x", word(y, 0))
@@ -549,8 +572,10 @@ func TestSendBeforeAnswers(t *testing.T) {
 		y := p.y
 		y.Recv(1, 0, 8)
 		key, addr := iwarp.STag(y.MR.RKey()), y.MR.Addr()
-		p.send(iwarp.AppendReadRequest(iwarp.AppendUntagged(nil, true, iwarp.OpReadRequest, 1, 1, 0), 1, 0, 60000, key, addr))
-		p.send(iwarp.AppendAtomicRequest(iwarp.AppendUntagged(nil, true, iwarp.OpAtomicRequest, 1, 2, 0), 7, iwarp.Atomic{STag: key, TO: addr + 64, Data: 1}))
+		p.send(iwarp.AppendReadRequest(iwarp.AppendUntagged(nil, true, iwarp.OpReadRequest, 1, 1, 0), 1,
+			0, 60000, key, addr))
+		p.send(iwarp.AppendAtomicRequest(iwarp.AppendUntagged(nil, true, iwarp.OpAtomicRequest, 1, 2, 0),
+			7, iwarp.Atomic{STag: key, TO: addr + 64, Data: 1}))
 		p.send(append(iwarp.AppendUntagged(nil, true, iwarp.OpSend, 0, 1, 0), "overtook"...))
 		y.WantRecv("it is delivered while the window is closed", is(1, ok))
 		if word(y, 64) != 1 || string(y.Buf[:8]) != "overtook" {
@@ -576,216 +601,9 @@ func TestSendBeforeAnswers(t *testing.T) {
 			}
 			b = b[iwarp.FPDULen(n):]
 		}
-		if !slices.Equal(ops, []iwarp.Opcode{iwarp.OpReadResponse, iwarp.OpAtomicResponse}) || octets != 60000 {
+		if !slices.Equal(ops, []iwarp.Opcode{iwarp.OpReadResponse, iwarp.OpAtomicResponse}) ||
+			octets != 60000 {
 			t.Errorf("answers %v, %d octets", ops, octets)
 		}
-	})
-}
-
-// Immediate data: eight octets that take a receive and leave its buffer alone, alone or behind a
-// Write, which is placed before. EXT-035, EXT-037, EXT-041, EXT-042.
-func TestImmediate(t *testing.T) {
-	onPaths(t, func(t *testing.T, e *env) {
-		rng := rand.New(rand.NewPCG(1, 7))
-		big := ext
-		big.Buffer = 1 << 20
-		x, y := e.pair(big, big)
-		fill(x.Buf, 1)
-		want := bytes.Clone(y.Buf)
-		for i, tt := range []struct {
-			op   rdma.Opcode
-			n    int // octets of the Write
-			recv int // of the receive
-		}{
-			{rdma.OpSendImm, 0, 0}, {rdma.OpSendImm, 0, 100}, {rdma.OpWriteImm, 0, 0}, {rdma.OpWriteImm, 1, 50},
-			{rdma.OpWriteImm, 3000, 0}, {rdma.OpWriteImm, 1 << 20, 0},
-		} {
-			id := uint64(i)
-			y.Recv(100+id, 0, tt.recv)
-			wr := rdma.SendWR{ID: id, Op: tt.op, Imm: rng.Uint32(), ImmLow: rng.Uint32(), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()}
-			x.Post(wr, 0, tt.n)
-			swc := x.WantSend("sent", is(id, ok))[0]
-			wc := y.WantRecv("delivered", is(100+id, ok))[0]
-			if wc.Op != rdma.WCRecvImm || wc.Flags != rdma.WCWithImm || wc.Imm != wr.Imm || wc.ImmLow != wr.ImmLow || wc.ByteLen != 0 {
-				t.Errorf("%+v: received %+v", wr, wc)
-			}
-			if op := map[rdma.Opcode]rdma.WCOpcode{rdma.OpSendImm: rdma.WCSend, rdma.OpWriteImm: rdma.WCWrite}[tt.op]; swc.Op != op {
-				t.Errorf("%v completes as %v", tt.op, swc.Op)
-			}
-			copy(want, x.Buf[:tt.n])
-			if !bytes.Equal(y.Buf, want) {
-				t.Errorf("%v of %d octets: memory differs", tt.op, tt.n)
-			}
-		}
-		x.WantNone("one completion each")
-		y.WantNone("one completion each")
-		for i := range 3 {
-			y.Recv(uint64(i), 0, 0)
-		}
-		// Who looks for a completion may have armed the queue just as that came, and leaves it armed, or an event: one
-		// more message, and none of both is left.
-		y.RecvCQ.Arm(false)
-		x.Post(rdma.SendWR{ID: 0, Op: rdma.OpSendImm}, 0, 0)
-		x.WantSend("sent", is(0, ok))
-		e.settle()
-		if err := y.RecvCQ.Wait(t.Context()); err != nil {
-			t.Error(err)
-		}
-		y.RecvCQ.Arm(true)
-		x.Post(rdma.SendWR{ID: 1, Op: rdma.OpSendImm}, 0, 0)
-		x.WantSend("sent", is(1, ok))
-		e.settle()
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		if y.RecvCQ.Wait(ctx) == nil {
-			t.Error("an unsolicited one raised the event")
-		}
-		x.Post(rdma.SendWR{ID: 2, Op: rdma.OpWriteImm, Flags: rdma.Solicited, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()}, 0, 10)
-		if err := y.RecvCQ.Wait(context.Background()); err != nil {
-			t.Error(err)
-		}
-		c, d := x.QP.Info().Counters, y.QP.Info().Counters
-		if c.Immediates != 9 || d.InImmediates != 9 || d.Receives != 9 || c.Sends != 0 || c.Writes != 5 {
-			t.Errorf("counters %+v, %+v", c, d)
-		}
-	})
-}
-
-// Immediate data is in order with Sends and Writes, many of each, through a short queue. EXT-038,
-// EXT-039, EXT-043.
-func TestImmediateOrder(t *testing.T) {
-	for _, loop := range []bool{true, false} {
-		t.Run(map[bool]string{true: "loop", false: "wire"}[loop], func(t *testing.T) {
-			const rounds = 10000
-			a, b := real(t, loop)
-			cfg := ext
-			cfg.QP.MaxSendWR = 3
-			x, y := vnictest.NewQPs(t, a, b, cfg, ext)
-			for i := range 16 {
-				y.Recv(uint64(i), 64*i, 64)
-			}
-			place := func(i uint32) uint64 { return uint64(2000 + i%256) } // x is at most 16 ahead
-			var wg sync.WaitGroup
-			wg.Go(func() {
-				for i := range uint32(2 * rounds) {
-					wr := rdma.SendWR{ID: uint64(i), Op: rdma.OpSend, Flags: rdma.Inline, Inline: binary.BigEndian.AppendUint32(nil, i)}
-					switch i % 4 {
-					case 1:
-						wr = rdma.SendWR{ID: uint64(i), Op: rdma.OpSendImm, Imm: i, ImmLow: ^i}
-					case 3:
-						wr.Op, wr.Imm, wr.ImmLow, wr.RemoteAddr, wr.RKey = rdma.OpWriteImm, i, ^i, y.MR.Addr()+place(i), y.MR.RKey()
-					}
-					x.Post(wr, 0, 0)
-					x.WantSend("sent", is(uint64(i), ok))
-				}
-			})
-			wg.Go(func() {
-				for i := range uint32(2 * rounds) {
-					wc := y.Next(y.RecvCQ, 1)[0]
-					got := wc.Imm
-					if i%2 == 0 {
-						got = binary.BigEndian.Uint32(y.Buf[64*wc.ID:])
-					}
-					imm := wc.Flags&rdma.WCWithImm != 0 && wc.ImmLow == ^i
-					if wc.Status != ok || got != i || imm != (i%2 == 1) {
-						t.Errorf("receive %d holds %d: %+v", i, got, wc)
-						return
-					}
-					if i%4 == 3 && binary.BigEndian.Uint32(y.Buf[place(i):]) != i {
-						t.Errorf("immediate data %d came before its Write", i)
-						return
-					}
-					y.Recv(wc.ID, 64*int(wc.ID), 64)
-				}
-			})
-			wg.Wait()
-		})
-	}
-}
-
-// Immediate data without a receive is held and then ends the connection as a Send does; the request
-// that sent it may be complete. What has a payload is no Immediate Data. EXT-036.
-func TestImmediateRefused(t *testing.T) {
-	onPaths(t, func(t *testing.T, e *env) {
-		x, y := e.ext()
-		for _, wr := range []rdma.SendWR{
-			{Op: rdma.OpSendImm, SGEs: []rdma.SGE{x.SGE(0, 1)}},
-			{Op: rdma.OpSendImm, Flags: rdma.Inline, Inline: []byte{1}},
-		} {
-			if err := x.QP.PostSend(&wr); !isErr(err, rdma.ErrInvalid) {
-				t.Errorf("%+v: %v", wr, err)
-			}
-		}
-		x.Post(rdma.SendWR{ID: 1, Op: rdma.OpWriteImm, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey(), Imm: 6}, 0, 10)
-		e.settle()
-		y.WantState("held", rdma.QPRTS)
-		y.Recv(2, 0, 0)
-		if wc := y.WantRecv("a receive was posted", is(2, ok))[0]; wc.Imm != 6 {
-			t.Errorf("received %+v", wc)
-		}
-		x.WantSend("sent", is(1, ok))
-		x.Post(rdma.SendWR{ID: 3, Op: rdma.OpSendImm}, 0, 0)
-		e.settle()
-		time.Sleep(10 * time.Second)
-		e.wantTerm("no receive", y.WantDone("held for too long"), false, term{1, 2, 2})
-		e.wantTerm("no receive", x.WantDone("held for too long"), true, term{1, 2, 2})
-	})
-}
-
-// Writes with immediate data through a queue that is full between their two messages: each Write is
-// sent once.
-func TestWriteImmFullQueue(t *testing.T) {
-	onPaths(t, func(t *testing.T, e *env) {
-		cfg := ext
-		cfg.QP.MaxSendWR = 4
-		x, y := e.pair(cfg, ext)
-		for i := range 4 {
-			y.Recv(uint64(i), 0, 10)
-		}
-		e.settle()
-		before := y.QP.Info().Counters.InWrites
-		wrs := []rdma.SendWR{{Op: rdma.OpSend, SGEs: []rdma.SGE{x.SGE(0, 10)}, Flags: rdma.Signaled}}
-		for i := range 3 {
-			wrs = append(wrs, rdma.SendWR{
-				ID: uint64(i + 1), Op: rdma.OpWriteImm, Flags: rdma.Signaled, SGEs: []rdma.SGE{x.SGE(0, 10)},
-				RemoteAddr: y.MR.Addr() + 100, RKey: y.MR.RKey(),
-			})
-		}
-		if n, err := x.QP.PostSends(wrs); n != 4 {
-			t.Fatal(err)
-		}
-		x.WantSend("sent", is(0, ok), is(1, ok), is(2, ok), is(3, ok))
-		y.WantRecv("delivered", is(0, ok), is(1, ok), is(2, ok), is(3, ok))
-		if n := y.QP.Info().Counters.InWrites - before; n != 3 {
-			t.Errorf("%d Writes were delivered, want 3", n)
-		}
-	})
-}
-
-// A Write with immediate data whose Write is refused, or cannot be read: nothing is delivered, and
-// the request completes once. EXT-036.
-func TestWriteImmFails(t *testing.T) {
-	onPaths(t, func(t *testing.T, e *env) {
-		x, y := e.ext()
-		y.Recv(1, 0, 0)
-		x.Post(rdma.SendWR{ID: 2, Op: rdma.OpWriteImm, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey() + 1}, 0, 10)
-		e.wantTerm("refused", y.WantDone("over"), false, term{1, 1, 0})
-		y.WantRecv("not delivered", is(1, flush))
-		x.WantDone("over")
-		if n := len(x.Next(x.SendCQ, 1)); n != 1 {
-			t.Errorf("%d completions", n)
-		}
-		x.WantNone("one completion")
-	})
-	onPaths(t, func(t *testing.T, e *env) {
-		x, y := e.ext()
-		y.Recv(1, 0, 0)
-		wr := rdma.SendWR{ID: 2, Op: rdma.OpWriteImm, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey(), SGEs: []rdma.SGE{x.SGE(0, 10)}}
-		wr.SGEs[0].LKey++
-		x.Post(wr, 0, 0)
-		x.WantSend("not readable", is(2, rdma.WCLocProt))
-		y.WantDone("over")
-		y.WantRecv("not delivered", is(1, flush))
-		x.WantNone("one completion")
 	})
 }

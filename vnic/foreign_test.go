@@ -97,7 +97,8 @@ func foreign(t *testing.T, c *vnic.Context, r *ring, y *vnictest.Peer) *vnictest
 		t.Fatal(err)
 	}
 	x.QP, err = x.PD.NewQP(vnic.QPOptions{
-		QPConfig:  rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 16},
+		QPConfig: rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 2,
+			MaxRecvSGE: 2, MaxInline: 16},
 		SendQueue: ringSend{r}, RecvQueue: ringRecv{r},
 	})
 	if err != nil {
@@ -126,7 +127,8 @@ func TestForeignQueues(t *testing.T) {
 		y.Recv(1, 0, 100)
 		r.mu.Lock()
 		for i := range 5 { // three unsignaled ones in between
-			wr := rdma.SendWR{ID: uint64(i), Op: rdma.OpWrite, SGEs: []rdma.SGE{x.SGE(0, 10)}, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()}
+			wr := rdma.SendWR{ID: uint64(i), Op: rdma.OpWrite, SGEs: []rdma.SGE{x.SGE(0, 10)},
+				RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()}
 			if i == 0 || i == 4 {
 				wr.Flags = rdma.Signaled
 			}
@@ -144,7 +146,8 @@ func TestForeignQueues(t *testing.T) {
 			t.Fatal("a Send waits and nobody asked for a ring")
 		}
 		r.mu.Lock()
-		r.rq = append(r.rq, rdma.RecvWR{ID: 70, SGEs: []rdma.SGE{x.SGE(0, 10)}}, rdma.RecvWR{ID: 71, SGEs: []rdma.SGE{x.SGE(0, 10)}})
+		r.rq = append(r.rq, rdma.RecvWR{ID: 70, SGEs: []rdma.SGE{x.SGE(0, 10)}},
+			rdma.RecvWR{ID: 71, SGEs: []rdma.SGE{x.SGE(0, 10)}})
 		r.mu.Unlock()
 		x.QP.Ring()
 		y.WantSend("it went on", is(7, ok))
@@ -171,12 +174,13 @@ func TestForeignRequestsChecked(t *testing.T) {
 	for name, wr := range map[string]rdma.SendWR{
 		"opcode":            {Op: 200},
 		"atomic to nowhere": {Op: rdma.OpCompareSwap},
-		"SEND_WITH_IMM":     {Op: rdma.OpSendImm, SGEs: make([]rdma.SGE, 1), Flags: rdma.Inline, Inline: make([]byte, 1)},
-		"flags":             {Op: rdma.OpSend, Flags: 0x80},
-		"inline Read":       {Op: rdma.OpRead, Flags: rdma.Inline},
-		"too many SGEs":     {Op: rdma.OpSend, SGEs: make([]rdma.SGE, 3)},
-		"inline too long":   {Op: rdma.OpSend, Flags: rdma.Inline, Inline: make([]byte, 17)},
-		"length overflows":  {Op: rdma.OpSend, SGEs: []rdma.SGE{{Length: 1 << 31}, {Length: 1 << 31}}},
+		"SEND_WITH_IMM": {Op: rdma.OpSendImm, SGEs: make([]rdma.SGE, 1), Flags: rdma.Inline,
+			Inline: make([]byte, 1)},
+		"flags":            {Op: rdma.OpSend, Flags: 0x80},
+		"inline Read":      {Op: rdma.OpRead, Flags: rdma.Inline},
+		"too many SGEs":    {Op: rdma.OpSend, SGEs: make([]rdma.SGE, 3)},
+		"inline too long":  {Op: rdma.OpSend, Flags: rdma.Inline, Inline: make([]byte, 17)},
+		"length overflows": {Op: rdma.OpSend, SGEs: []rdma.SGE{{Length: 1 << 31}, {Length: 1 << 31}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onPaths(t, func(t *testing.T, e *env) {
@@ -235,7 +239,8 @@ func mapping(t *testing.T, size int) (b []byte, truncate func()) {
 	if err := f.Truncate(int64(size)); err != nil {
 		t.Fatal(err)
 	}
-	b, err = syscall.Mmap(int(f.Fd()), 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	b, err = syscall.Mmap(int(f.Fd()), 0, size, syscall.PROT_READ|syscall.PROT_WRITE,
+		syscall.MAP_SHARED)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,25 +266,32 @@ func TestMappingFaults(t *testing.T) {
 			x.Post(rdma.SendWR{Op: rdma.OpRead, RemoteAddr: m.Addr(), RKey: m.RKey()}, 0, n)
 		}},
 		{"Send into it", func(x, y *vnictest.Peer, m *vnic.MR, n int) {
-			y.QP.PostRecv(&rdma.RecvWR{SGEs: []rdma.SGE{{Addr: m.Addr(), Length: uint32(n), LKey: m.LKey()}}})
+			y.QP.PostRecv(&rdma.RecvWR{
+				SGEs: []rdma.SGE{{Addr: m.Addr(), Length: uint32(n), LKey: m.LKey()}}})
 			x.Send(0, 0, n)
 		}},
 		{"Send from it", func(x, y *vnictest.Peer, m *vnic.MR, n int) {
 			x.Recv(1, 0, n)
-			y.Post(rdma.SendWR{Op: rdma.OpSend, SGEs: []rdma.SGE{{Addr: m.Addr(), Length: uint32(n), LKey: m.LKey()}}}, 0, 0)
+			y.Post(rdma.SendWR{Op: rdma.OpSend, SGEs: []rdma.SGE{{Addr: m.Addr(), Length: uint32(n),
+				LKey: m.LKey()}}}, 0, 0)
 		}},
 		{"Read into it", func(x, y *vnictest.Peer, m *vnic.MR, n int) {
-			y.Post(rdma.SendWR{Op: rdma.OpRead, SGEs: []rdma.SGE{{Addr: m.Addr(), Length: uint32(n), LKey: m.LKey()}}, RemoteAddr: x.MR.Addr(), RKey: x.MR.RKey()}, 0, 0)
+			y.Post(rdma.SendWR{Op: rdma.OpRead, SGEs: []rdma.SGE{{Addr: m.Addr(), Length: uint32(n),
+				LKey: m.LKey()}}, RemoteAddr: x.MR.Addr(), RKey: x.MR.RKey()}, 0, 0)
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			try := func(t *testing.T, e *env, n int) {
 				var calls atomic.Int32
-				c := vnictest.Open(t, e.b.Device(), vnic.ContextConfig{OnViolation: func(error) { calls.Add(1) }})
+				c := vnictest.Open(t, e.b.Device(), vnic.ContextConfig{OnViolation: func(error) {
+					calls.Add(1)
+				}})
 				x, y := vnictest.NewQPs(t, e.a, c, vnictest.PeerConfig{Buffer: n}, vnictest.PeerConfig{})
 				b, cut := mapping(t, n)
 				var held atomic.Int32
-				m, err := y.PD.RegisterRegion(vnic.Region{Bytes: b, Acquire: func() { held.Add(1) }, Release: func() { held.Add(-1) }}, 0x10000, uint64(n), vnictest.Full)
+				m, err := y.PD.RegisterRegion(vnic.Region{Bytes: b, Acquire: func() {
+					held.Add(1)
+				}, Release: func() { held.Add(-1) }}, 0x10000, uint64(n), vnictest.Full)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -18,8 +18,10 @@ import (
 func FuzzRequests(f *testing.F) {
 	f.Add([]byte{0, 2, 2, 0, 8, 1, 3, 4, 2, 1, 9, 0, 16, 2, 1, 0}, true)
 	f.Add([]byte{4, 2, 0, 0, 255, 7, 0, 2, 8, 0, 0, 3, 9, 2, 1, 0}, false)
-	f.Add([]byte{6, 0, 2, 8, 0, 1, 3, 4, 5, 0, 3, 8, 0, 1, 1, 4, 1, 0, 1, 9, 1, 1, 0, 0, 3, 2, 0, 0, 0, 0, 0, 4}, true)
-	f.Add([]byte{12, 0, 2, 8, 0, 1, 3, 4, 13, 0, 3, 8, 0, 1, 1, 4, 1, 0, 1, 9, 1, 1, 0, 0, 3, 2, 0, 0, 0, 0, 0, 4}, false)
+	f.Add([]byte{6, 0, 2, 8, 0, 1, 3, 4, 5, 0, 3, 8, 0, 1, 1, 4, 1, 0, 1, 9, 1, 1, 0, 0, 3, 2, 0, 0, 0,
+		0, 0, 4}, true)
+	f.Add([]byte{12, 0, 2, 8, 0, 1, 3, 4, 13, 0, 3, 8, 0, 1, 1, 4, 1, 0, 1, 9, 1, 1, 0, 0, 3, 2, 0, 0,
+		0, 0, 0, 4}, false)
 	f.Fuzz(func(t *testing.T, script []byte, loop bool) {
 		synctest.Test(t, func(t *testing.T) {
 			a, b := vnictest.Pair(t)
@@ -40,7 +42,8 @@ func FuzzRequests(f *testing.F) {
 			fill(y.Buf, 2)
 			bx, by := bytes.Clone(x.Buf), bytes.Clone(y.Buf)
 			for i := range 4 {
-				if err := y.QP.PostRecv(&rdma.RecvWR{ID: uint64(i), SGEs: []rdma.SGE{{Addr: my.Addr(), Length: 500, LKey: my.LKey()}}}); err != nil {
+				if err := y.QP.PostRecv(&rdma.RecvWR{ID: uint64(i), SGEs: []rdma.SGE{
+					{Addr: my.Addr(), Length: 500, LKey: my.LKey()}}}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -49,8 +52,11 @@ func FuzzRequests(f *testing.F) {
 				w := script[:8]
 				script = script[8:]
 				near := func(m *vnic.MR, k byte) uint64 { return m.Addr() + uint64(int64(int8(k))*8) }
-				wr := rdma.SendWR{ID: uint64(n), Op: rdma.Opcode(w[0]), Flags: rdma.SendFlags(w[1]) | rdma.Signaled, RemoteAddr: near(my, w[2]), RKey: my.RKey(), InvKey: my.RKey(), Imm: uint32(w[3])}
-				wr.Atomic = rdma.AtomicArgs{CompareAdd: uint64(w[6]), Swap: uint64(w[7]), CompareMask: uint64(w[4]), SwapMask: uint64(w[3])}
+				wr := rdma.SendWR{ID: uint64(n), Op: rdma.Opcode(w[0]), Flags: rdma.SendFlags(w[1]) |
+					rdma.Signaled, RemoteAddr: near(my, w[2]), RKey: my.RKey(), InvKey: my.RKey(),
+					Imm: uint32(w[3])}
+				wr.Atomic = rdma.AtomicArgs{CompareAdd: uint64(w[6]), Swap: uint64(w[7]),
+					CompareMask: uint64(w[4]), SwapMask: uint64(w[3])}
 				length := uint32(binary.LittleEndian.Uint16(w[3:])) % 1200
 				for range w[5] % 4 {
 					wr.SGEs = append(wr.SGEs, rdma.SGE{Addr: near(mx, w[6]), Length: length, LKey: mx.LKey()})

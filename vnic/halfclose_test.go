@@ -18,12 +18,14 @@ import (
 func halfClosed(t *testing.T, on bool) *rawPeer {
 	n := vnictest.NewNet()
 	n.Link.Buffer = 8 << 10
-	c := vnictest.Open(t, n.Device(t, "vnic0", []string{"10.0.0.1/24"}, func(c *vnic.Config) { c.HalfClose = on }), vnic.ContextConfig{})
+	c := vnictest.Open(t, n.Device(t, "vnic0", []string{"10.0.0.1/24"}, func(c *vnic.Config) {
+		c.HalfClose = on
+	}), vnic.ContextConfig{})
 	return rawDial(t, n, c, vnictest.PeerConfig{})
 }
 
-// drain takes what comes up to the end of the stream, and says how many octets of payload each kind of message
-// had, and how it ended.
+// drain takes what comes up to the end of the stream, and says how many octets of payload each kind
+// of message had, and how it ended.
 func (p *rawPeer) drain() (octets map[iwarp.Opcode]int, err error) {
 	p.t.Helper()
 	var in sink
@@ -48,8 +50,9 @@ func (p *rawPeer) drain() (octets map[iwarp.Opcode]int, err error) {
 	return octets, err
 }
 
-// A peer that closes its half while Sends and the answer to its Read are on their way gets all of it, and then
-// a FIN; the end is graceful, and the program is told of it. Without HalfClose it gets a reset. DDP-068, DDP-069.
+// A peer that closes its half while Sends and the answer to its Read are on their way gets all of
+// it, and then a FIN; the end is graceful, and the program is told of it. Without HalfClose it gets
+// a reset. DDP-068, DDP-069.
 func TestPeerHalfCloses(t *testing.T) {
 	for _, on := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -57,7 +60,8 @@ func TestPeerHalfCloses(t *testing.T) {
 			y := p.y
 			y.Recv(1, 0, 10)
 			y.Send(2, 0, 20000)
-			p.send(iwarp.AppendReadRequest(iwarp.AppendUntagged(nil, true, iwarp.OpReadRequest, 1, 1, 0), 1, 0, 30000, iwarp.STag(y.MR.RKey()), y.MR.Addr()))
+			p.send(iwarp.AppendReadRequest(iwarp.AppendUntagged(nil, true, iwarp.OpReadRequest, 1, 1, 0), 1,
+				0, 30000, iwarp.STag(y.MR.RKey()), y.MR.Addr()))
 			y.Send(3, 0, 20000)
 			p.s.CloseWrite()
 			synctest.Wait()
@@ -81,7 +85,8 @@ func TestPeerHalfCloses(t *testing.T) {
 	}
 }
 
-// Serving on has an end: the time of a disconnect, and Reads of our own, which nobody answers. DDP-068.
+// Serving on has an end: the time of a disconnect, and Reads of our own, which nobody answers.
+// DDP-068.
 func TestPeerHalfClosesAndStalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := halfClosed(t, true)
@@ -105,8 +110,8 @@ func TestPeerHalfClosesAndStalls(t *testing.T) {
 	})
 }
 
-// Behind our own FIN the peer's messages are taken until it closes its half; what is posted behind Disconnect
-// flushes. A peer that never closes is reset. DDP-070.
+// Behind our own FIN the peer's messages are taken until it closes its half; what is posted behind
+// Disconnect flushes. A peer that never closes is reset. DDP-070.
 func TestWeHalfClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := halfClosed(t, true)
@@ -145,8 +150,8 @@ func TestWeHalfClose(t *testing.T) {
 	})
 }
 
-// Two devices with HalfClose: a disconnect of either, or of both, is graceful, and nothing that was posted before
-// is lost.
+// Two devices with HalfClose: a disconnect of either, or of both, is graceful, and nothing that was
+// posted before is lost.
 func TestHalfClose(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		for i := range 3 {

@@ -120,10 +120,12 @@ func TestHostilePeer(t *testing.T) {
 			return payload(iwarp.AppendTagged(nil, true, iwarp.OpWrite, iwarp.STag(y.MR.RKey()), 1<<64-4), 8)
 		}, iwarp.TermTOWrap},
 		"Read of more than there is": {func(y *vnictest.Peer) []byte {
-			return iwarp.AppendReadRequest(iwarp.AppendUntagged(nil, true, iwarp.OpReadRequest, 0, 1, 0), 1, 0, 1<<31, iwarp.STag(y.MR.RKey()), y.MR.Addr())
+			return iwarp.AppendReadRequest(iwarp.AppendUntagged(nil, true, iwarp.OpReadRequest, 0, 1, 0), 1,
+				0, 1<<31, iwarp.STag(y.MR.RKey()), y.MR.Addr())
 		}, iwarp.TermReadBounds},
 		"Read Response nobody asked for": {func(y *vnictest.Peer) []byte {
-			return payload(iwarp.AppendTagged(nil, true, iwarp.OpReadResponse, iwarp.STag(y.MR.RKey()), y.MR.Addr()), 8)
+			return payload(iwarp.AppendTagged(nil, true, iwarp.OpReadResponse, iwarp.STag(y.MR.RKey()),
+				y.MR.Addr()), 8)
 		}, iwarp.TermUnexpectedOpcode},
 		"Send with the wrong MSN": {func(*vnictest.Peer) []byte {
 			return payload(iwarp.AppendUntagged(nil, true, iwarp.OpSend, 0, 9, 0), 8)
@@ -204,8 +206,8 @@ func TestDataWhileClosing(t *testing.T) {
 	})
 }
 
-// A responder that disconnects at once waits for the ready-to-receive message, which would meet its FIN else: Q4. If
-// none comes the timer ends it.
+// A responder that disconnects at once waits for the ready-to-receive message, which would meet its
+// FIN else: Q4. If none comes the timer ends it.
 func TestDisconnectBeforeRTR(t *testing.T) {
 	for _, comes := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {

@@ -28,8 +28,8 @@ func (qp *QP) idle(p *linkInfo, now time.Time) time.Duration {
 	return now.Sub(i.since)
 }
 
-// Reap disconnects, gracefully and without waiting, what has been idle for d and longer, and says how
-// many connections that were. Idleness begins with the first look: Reap, or QP.Info.
+// Reap disconnects, gracefully and without waiting, what has been idle for d and longer, and says
+// how many connections that were. Idleness begins with the first look: Reap, or QP.Info.
 func (d *Device) Reap(idle time.Duration) (n int) {
 	now := time.Now()
 	for _, c := range d.contextList() {
@@ -39,7 +39,7 @@ func (d *Device) Reap(idle time.Duration) (n int) {
 				continue
 			}
 			qp.log("idle", "for", idle)
-			qp.callLater(qp.disconnect)
+			qp.callAsync(qp.disconnect)
 			n++
 		}
 	}

@@ -92,20 +92,25 @@ func TestBadReplies(t *testing.T) {
 		status syscall.Errno
 	}{
 		{"closed without a Reply", "", "", vnic.CMRejected, syscall.ECONNRESET},
-		{"a Request", strings.Replace(replyKey, "526570", "526571", 1) + "50 02 0004 8020 8020", "", vnic.CMConnectError, syscall.EPROTO},
-		{"wrong Key", "00" + replyKey[2:] + "50 02 0004 8020 8020", "", vnic.CMConnectError, syscall.EPROTO},
+		{"a Request", strings.Replace(replyKey, "526570", "526571", 1) + "50 02 0004 8020 8020", "",
+			vnic.CMConnectError, syscall.EPROTO},
+		{"wrong Key", "00" + replyKey[2:] + "50 02 0004 8020 8020", "", vnic.CMConnectError,
+			syscall.EPROTO},
 		{"PD_Length 600", replyKey + "50 02 0258 8020 8020", "", vnic.CMConnectError, syscall.EPROTO},
 		{"plain Reply", replyKey + "40 02 0000", "", vnic.CMConnectError, syscall.EPROTO},
 		{"rejected", replyKey + "70 02 0006 8020 8020 6e6f", "", vnic.CMRejected, syscall.ECONNRESET},
-		{"wants 16000 Reads", replyKey + "50 02 0004 8020 be80", term6, vnic.CMConnectError, syscall.EPROTO},
+		{"wants 16000 Reads", replyKey + "50 02 0004 8020 be80", term6, vnic.CMConnectError,
+			syscall.EPROTO},
 		{"no kind of RTR", replyKey + "50 02 0004 8020 0020", term7, vnic.CMConnectError, syscall.EPROTO},
-		{"CRCs not confirmed", replyKey + "10 02 0004 8020 8020", "0016414700000000000000020000000100000000200500001680d5f1", vnic.CMConnectError, syscall.EPROTO},
+		{"CRCs not confirmed", replyKey + "10 02 0004 8020 8020",
+			"0016414700000000000000020000000100000000200500001680d5f1", vnic.CMConnectError, syscall.EPROTO},
 		{"A=0", replyKey + "50 02 0004 0020 8020", term7, vnic.CMConnectError, syscall.EPROTO},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newRawResponder(t, rdma.ConnParam{MPA: rdma.MPAParam{CRC: rdma.CRCRequired}})
-				if !bytes.Equal(w.request, octets(strings.Replace(replyKey, "526570", "526571", 1)+"50 02 0004 c020 c020")) {
+				if !bytes.Equal(w.request, octets(strings.Replace(replyKey, "526570", "526571", 1)+
+					"50 02 0004 c020 c020")) {
 					t.Errorf("the Request is %x", w.request)
 				}
 				if tt.reply == "" {
@@ -224,7 +229,8 @@ func TestMarkersForPeer(t *testing.T) {
 		in.b = nil
 		synctest.Wait()
 		s.ReadInto(&in)
-		want := iwarp.AppendMarkedFPDU(nil, append(iwarp.AppendUntagged(nil, true, iwarp.OpSend, 0, 1, 0), make([]byte, 8)...), true, 0)
+		want := iwarp.AppendMarkedFPDU(nil, append(iwarp.AppendUntagged(nil, true, iwarp.OpSend, 0, 1, 0),
+			make([]byte, 8)...), true, 0)
 		if !bytes.Equal(in.b, want) {
 			t.Errorf("sent %x\nwant %x", in.b, want)
 		}
@@ -252,7 +258,8 @@ func TestAcceptWithoutQP(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.Accept(context.Background(), nil, rdma.ConnParam{}); !errors.Is(err, rdma.ErrInvalid) {
+		if _, err := r.Accept(context.Background(), nil, rdma.ConnParam{}); !errors.Is(err,
+			rdma.ErrInvalid) {
 			t.Errorf("accept: %v", err)
 		}
 		var in sink

@@ -24,18 +24,23 @@ func TestLimitsAsDocumented(t *testing.T) {
 	c := d.Config()
 	l, to := c.Limits, c.Timeouts
 	for name, values := range map[string]string{
-		"`Limits.PD`, `MR`, `CQ`, `QP`, `SRQ`, `CMID`": fmt.Sprintf("%d, %d, %d, %d, %d, %d", l.PD, l.MR, l.CQ, l.QP, l.SRQ, l.CMID),
-		"`Limits.Depth`, `CQDepth`, `SGE`, `Inline`":   fmt.Sprintf("%d, %d, %d, %d", l.Depth, l.CQDepth, l.SGE, l.Inline),
-		"`Limits.IRD`, `ORD`":                          fmt.Sprint(l.IRD),
-		"`Limits.MRLen`, `MRTotal`":                    fmt.Sprintf("%d TiB, %d TiB", l.MRLen>>40, l.MRTotal>>40),
-		"`Limits.Pending`":                             fmt.Sprint(l.Pending),
-		"`Config.MaxHalfOpenPerPeer`, `MaxHalfOpen`":   fmt.Sprintf("%d, %d", c.MaxHalfOpenPerPeer, c.MaxHalfOpen),
-		"`Config.MaxPendingPerPeer`, `MaxPending`":     fmt.Sprintf("%d, %d", c.MaxPendingPerPeer, c.MaxPending),
-		"the backlog of a listener":                    fmt.Sprint(cm.DefaultBacklog),
-		"`Config.MaxConnsPerPeer`":                     fmt.Sprint(c.MaxConnsPerPeer),
-		"`Timeouts.MPARequest`":                        fmt.Sprintf("%.0f s", to.MPARequest.Seconds()),
-		"`Timeouts.ReceiveHold`":                       fmt.Sprintf("%.0f s", to.ReceiveHold.Seconds()),
-		"`Timeouts.Idle`":                              map[bool]string{true: "off", false: "on"}[to.Idle <= 0],
+		"`Limits.PD`, `MR`, `CQ`, `QP`, `SRQ`, `CMID`": fmt.Sprintf("%d, %d, %d, %d, %d, %d", l.PD, l.MR,
+			l.CQ, l.QP, l.SRQ, l.CMID),
+		"`Limits.Depth`, `CQDepth`, `SGE`, `Inline`": fmt.Sprintf("%d, %d, %d, %d", l.Depth, l.CQDepth,
+			l.SGE, l.Inline),
+		"`Limits.IRD`, `ORD`": fmt.Sprint(l.IRD),
+		"`Limits.MRLen`, `MRTotal`": fmt.Sprintf("%d TiB, %d TiB", l.MRLen>>40,
+			l.MRTotal>>40),
+		"`Limits.Pending`": fmt.Sprint(l.Pending),
+		"`Config.MaxHalfOpenPerPeer`, `MaxHalfOpen`": fmt.Sprintf("%d, %d", c.MaxHalfOpenPerPeer,
+			c.MaxHalfOpen),
+		"`Config.MaxPendingPerPeer`, `MaxPending`": fmt.Sprintf("%d, %d", c.MaxPendingPerPeer,
+			c.MaxPending),
+		"the backlog of a listener": fmt.Sprint(cm.DefaultBacklog),
+		"`Config.MaxConnsPerPeer`":  fmt.Sprint(c.MaxConnsPerPeer),
+		"`Timeouts.MPARequest`":     fmt.Sprintf("%.0f s", to.MPARequest.Seconds()),
+		"`Timeouts.ReceiveHold`":    fmt.Sprintf("%.0f s", to.ReceiveHold.Seconds()),
+		"`Timeouts.Idle`":           map[bool]string{true: "off", false: "on"}[to.Idle <= 0],
 	} {
 		if row := fmt.Sprintf("\n| %s | %s |", name, values); !strings.Contains(string(b), row) {
 			t.Errorf("docs/limits.md has no row%s", row)

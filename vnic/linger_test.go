@@ -18,7 +18,8 @@ type promptNet struct {
 	prompt func(more func() bool)
 }
 
-func (n *promptNet) Dial(ctx context.Context, local netip.Addr, remote netip.AddrPort) (iwarp.Stream, error) {
+func (n *promptNet) Dial(ctx context.Context, local netip.Addr, remote netip.AddrPort) (
+	iwarp.Stream, error) {
 	s, err := n.Network.Dial(ctx, local, remote)
 	if err != nil {
 		return nil, err
@@ -56,7 +57,8 @@ func (l *lingerer) Linger(more func() bool) {
 	}
 }
 
-// Who brings octets says so before the QP deals with them, each time, and lingers afterwards if that is wanted.
+// Who brings octets says so before the QP deals with them, each time, and lingers afterwards if
+// that is wanted.
 func TestLinger(t *testing.T) {
 	for _, lingers := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {

@@ -52,7 +52,8 @@ func TestListenTakenPort(t *testing.T) {
 			}
 			n.taken = tt.taken
 			id, _ := newID(t, c) // one that is not bound
-			if err := id.Listen(0); tt.works != (err == nil) || err != nil && !isErr(err, syscall.EADDRINUSE) {
+			if err := id.Listen(0); tt.works != (err == nil) || err != nil &&
+				!isErr(err, syscall.EADDRINUSE) {
 				t.Errorf("CMID.Listen: %v", err)
 			} else if err == nil && id.Local().Port() == 0 {
 				t.Error("no port")

@@ -10,14 +10,15 @@ import (
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
 
-// Messages that go past the caches within a device arrive as others do, out of pieces and into pieces of any
-// length and place, and nothing beside them is touched.
+// Messages that go past the caches within a device arrive as others do, out of pieces and into
+// pieces of any length and place, and nothing beside them is touched.
 func TestLongMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const half = vnic.LongMessage/2 + 77
 		d := vnictest.NewNet().Device(t, "vnic0", []string{"10.0.0.1/24"})
 		cfg := vnictest.PeerConfig{Buffer: 3 * vnic.LongMessage}
-		x, y := vnictest.NewQPs(t, vnictest.Open(t, d, vnic.ContextConfig{}), vnictest.Open(t, d, vnic.ContextConfig{}), cfg, cfg)
+		x, y := vnictest.NewQPs(t, vnictest.Open(t, d, vnic.ContextConfig{}),
+			vnictest.Open(t, d, vnic.ContextConfig{}), cfg, cfg)
 		for i, op := range []rdma.Opcode{rdma.OpWrite, rdma.OpRead, rdma.OpSend} {
 			fill(x.Buf, byte(3*i+1))
 			fill(y.Buf, byte(3*i+2))
@@ -27,7 +28,8 @@ func TestLongMessages(t *testing.T) {
 			}
 			// Two pieces, swapped on the way: at x in a Send also of other lengths than at y.
 			want := bytes.Clone(to)
-			wr := rdma.SendWR{ID: 1, Op: op, Flags: rdma.Signaled, SGEs: []rdma.SGE{x.SGE(half+9, half), x.SGE(5, half)}}
+			wr := rdma.SendWR{ID: 1, Op: op, Flags: rdma.Signaled, SGEs: []rdma.SGE{x.SGE(half+9, half),
+				x.SGE(5, half)}}
 			switch op {
 			case rdma.OpSend:
 				y.QP.PostRecv(&rdma.RecvWR{ID: 2, SGEs: []rdma.SGE{y.SGE(3, half-40), y.SGE(half+1, half+40)}})

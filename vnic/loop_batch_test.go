@@ -15,7 +15,8 @@ import (
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
 
-// A record is a CQSink that writes down what comes: s or r, the ID, and how it failed. then, if set, is called behind each.
+// A record is a CQSink that writes down what comes: s or r, the ID, and how it failed. then, if
+// set, is called behind each.
 type record struct {
 	name string
 	b    *batch
@@ -36,8 +37,8 @@ func (r *record) Push(wc *rdma.WC, _, _ uint32, _ bool) bool {
 	return true
 }
 
-// A batch is a connection on loopback whose completions are written down, in one log. Of receives there is one record, of
-// send requests another.
+// A batch is a connection on loopback whose completions are written down, in one log. Of receives
+// there is one record, of send requests another.
 type batch struct {
 	t          *testing.T
 	x, y       *vnictest.Peer
@@ -86,7 +87,8 @@ func (b *batch) recvs(n int) {
 func (b *batch) sends(n int) []rdma.SendWR {
 	wrs := make([]rdma.SendWR, n)
 	for i := range wrs {
-		wrs[i] = rdma.SendWR{ID: uint64(i), Op: rdma.OpSend, Flags: rdma.Signaled, SGEs: []rdma.SGE{b.x.SGE(64*i, 64)}}
+		wrs[i] = rdma.SendWR{ID: uint64(i), Op: rdma.OpSend, Flags: rdma.Signaled, SGEs: []rdma.SGE{
+			b.x.SGE(64*i, 64)}}
 	}
 	return wrs
 }
@@ -121,8 +123,8 @@ func upTo(n int) string {
 	return strings.Join(s, " ")
 }
 
-// Of small messages that are posted together nobody is told one by one, but of all when the doorbell is over, in
-// order, of each Send its sender first; and they have been counted by then.
+// Of small messages that are posted together nobody is told one by one, but of all when the
+// doorbell is over, in order, of each Send its sender first; and they have been counted by then.
 func TestLoopBatch(t *testing.T) {
 	for _, n := range []int{1, 2, 15, 16, 17, 18, 40, 256} {
 		synctest.Test(t, func(t *testing.T) {
@@ -131,7 +133,8 @@ func TestLoopBatch(t *testing.T) {
 			fill(b.x.Buf, 1)
 			sent, rcvd := 0, 0
 			b.sent.then = func(*rdma.WC) {
-				if sent++; b.x.QP.Counted().Sends < uint64(sent) || b.x.QP.Counted().SentOctets < uint64(64*sent) {
+				if sent++; b.x.QP.Counted().Sends < uint64(sent) || b.x.QP.Counted().SentOctets < uint64(
+					64*sent) {
 					t.Errorf("%d Sends: after %d completions %+v are counted", n, sent, b.x.QP.Counted())
 				}
 			}
@@ -139,7 +142,8 @@ func TestLoopBatch(t *testing.T) {
 				if rcvd++; rcvd > sent {
 					t.Errorf("%d Sends: %d have come before their senders knew, of %d", n, rcvd, sent)
 				}
-				if b.y.QP.Counted().Receives < uint64(rcvd) || b.y.QP.Counted().ReceivedOctets < uint64(64*rcvd) {
+				if b.y.QP.Counted().Receives < uint64(rcvd) || b.y.QP.Counted().ReceivedOctets < uint64(
+					64*rcvd) {
 					t.Errorf("%d Sends: after %d receives %+v are counted", n, rcvd, b.y.QP.Counted())
 				}
 			}
@@ -164,13 +168,14 @@ func TestLoopBatchSteps(t *testing.T) {
 		b.want("two steps", "r", upTo(batchDepth))
 		step := fmt.Sprint("s", vnic.StepMessages)
 		if i := slices.Index(b.log, step); i < 1 || b.log[i-1] != fmt.Sprint("r", vnic.StepMessages-1) {
-			t.Errorf("before the second step, which begins with %s, not all of the first are told of: %q", step, b.log)
+			t.Errorf("before the second step, which begins with %s, not all of the first are told of: %q",
+				step, b.log)
 		}
 	})
 }
 
-// What is behind small messages does not keep them: one that has no receive, one that fails at either end, one of
-// another kind.
+// What is behind small messages does not keep them: one that has no receive, one that fails at
+// either end, one of another kind.
 func TestLoopBatchEnds(t *testing.T) {
 	const n = 5
 	for _, c := range []struct {
@@ -180,8 +185,10 @@ func TestLoopBatchEnds(t *testing.T) {
 		sent, rcvd string
 	}{
 		{"no receive", n, func(*batch, *rdma.SendWR) {}, "0 1 2 3 4", "0 1 2 3 4"},
-		{"no region", n + 1, func(_ *batch, wr *rdma.SendWR) { wr.SGEs[0].LKey ^= 1 << 20 }, "0 1 2 3 4 5!" + rdma.WCLocProt.String(), "0 1 2 3 4 5!" + rdma.WCFlush.String()},
-		{"too long", n + 1, func(b *batch, wr *rdma.SendWR) { wr.SGEs[0].Length = 65 }, "0 1 2 3 4 5", "0 1 2 3 4 5!" + rdma.WCLocLen.String()},
+		{"no region", n + 1, func(_ *batch, wr *rdma.SendWR) { wr.SGEs[0].LKey ^= 1 << 20 },
+			"0 1 2 3 4 5!" + rdma.WCLocProt.String(), "0 1 2 3 4 5!" + rdma.WCFlush.String()},
+		{"too long", n + 1, func(b *batch, wr *rdma.SendWR) { wr.SGEs[0].Length = 65 }, "0 1 2 3 4 5",
+			"0 1 2 3 4 5!" + rdma.WCLocLen.String()},
 		{"a Read", n, func(b *batch, wr *rdma.SendWR) {
 			wr.Op, wr.RemoteAddr, wr.RKey = rdma.OpRead, b.y.MR.Addr(), b.y.MR.RKey()
 		}, "0 1 2 3 4 5", "0 1 2 3 4"},
@@ -223,7 +230,8 @@ func TestLoopBatchLong(t *testing.T) {
 			}
 		}
 		b.post(append(b.sends(2), rdma.SendWR{
-			ID: 2, Op: rdma.OpWrite, Flags: rdma.Signaled, SGEs: []rdma.SGE{b.x.SGE(0, long)}, RemoteAddr: b.y.MR.Addr() + to, RKey: b.y.MR.RKey(),
+			ID: 2, Op: rdma.OpWrite, Flags: rdma.Signaled, SGEs: []rdma.SGE{b.x.SGE(0, long)},
+			RemoteAddr: b.y.MR.Addr() + to, RKey: b.y.MR.RKey(),
 		}))
 		b.want("a long Write behind two Sends", "s", "0 1 2")
 		b.want("a long Write behind two Sends", "r", "0 1")
@@ -233,10 +241,11 @@ func TestLoopBatchLong(t *testing.T) {
 	})
 }
 
-// A receiver that goes while messages are there of which nobody has been told yet is told, before what flushes, and
-// nothing comes behind its end.
+// A receiver that goes while messages are there of which nobody has been told yet is told, before
+// what flushes, and nothing comes behind its end.
 func TestLoopBatchReceiverGoes(t *testing.T) {
-	for name, end := range map[string]func(*vnic.QP) error{"close": (*vnic.QP).Close, "abort": (*vnic.QP).Abort} {
+	for name, end := range map[string]func(*vnic.QP) error{"close": (*vnic.QP).Close,
+		"abort": (*vnic.QP).Abort} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBatch(t)
@@ -272,14 +281,15 @@ func TestLoopBatchReceiverGoes(t *testing.T) {
 	}
 }
 
-// A CQ that is armed has one event for what comes together, and one that is armed for solicited completions has it
-// wherever that stands.
+// A CQ that is armed has one event for what comes together, and one that is armed for solicited
+// completions has it wherever that stands.
 func TestLoopBatchEvent(t *testing.T) {
 	for _, solicited := range []int{-1, 0, 2, 4} {
 		synctest.Test(t, func(t *testing.T) {
 			d := vnictest.NewNet().Device(t, "vnic0", []string{"10.0.0.1/24"})
 			b := &batch{t: t}
-			b.x, b.y = vnictest.NewQPs(t, vnictest.Open(t, d, vnic.ContextConfig{}), vnictest.Open(t, d, vnic.ContextConfig{}), ext, ext)
+			b.x, b.y = vnictest.NewQPs(t, vnictest.Open(t, d, vnic.ContextConfig{}),
+				vnictest.Open(t, d, vnic.ContextConfig{}), ext, ext)
 			synctest.Wait()
 			b.recvs(5)
 			wrs := b.sends(5)

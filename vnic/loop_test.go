@@ -21,9 +21,9 @@ func (o order) Push(wc *rdma.WC, _, _ uint32, _ bool) bool {
 	return true
 }
 
-// Within a device the completion of a Send is there before the receiver knows of it, so that it comes
-// before that of any answer: ib_send_lat -e waits for events of both on one channel, and takes the first for
-// that of the Send.
+// Within a device the completion of a Send is there before the receiver knows of it, so that it
+// comes before that of any answer: ib_send_lat -e waits for events of both on one channel, and
+// takes the first for that of the Send.
 func TestLoopSendCompletesFirst(t *testing.T) {
 	for _, op := range []rdma.Opcode{rdma.OpSend, rdma.OpSendImm, rdma.OpWriteImm} {
 		synctest.Test(t, func(t *testing.T) {

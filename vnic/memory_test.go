@@ -57,8 +57,8 @@ func TestUncheckedMemory(t *testing.T) {
 			t.Errorf("%s: %v, want %v", why, err, want)
 		}
 	}
-	check("memory of calls before SetStaged", vnic.Region{Mem: mem}, 0, 4096, rdma.ErrInvalid)
-	if err := c.SetStaged(); err != nil {
+	check("memory of calls before AllowBlocking", vnic.Region{Mem: mem}, 0, 4096, rdma.ErrInvalid)
+	if err := c.AllowBlocking(); err != nil {
 		t.Fatal(err)
 	}
 	check("nothing", vnic.Region{}, 0, 1, rdma.ErrInvalid)
@@ -103,7 +103,8 @@ func TestOwnRights(t *testing.T) {
 		want   error
 	}{
 		{"read-only, to be written by peers", page(syscall.PROT_READ), vnictest.Full, rdma.ErrInvalid},
-		{"read-only, to be written by receives", page(syscall.PROT_READ), rdma.LocalWrite, rdma.ErrInvalid},
+		{"read-only, to be written by receives", page(syscall.PROT_READ), rdma.LocalWrite,
+			rdma.ErrInvalid},
 		{"read-only, to be read", page(syscall.PROT_READ), rdma.RemoteRead, nil},
 		{"no rights", page(syscall.PROT_NONE), rdma.RemoteRead, rdma.ErrInvalid},
 		{"read-only in the last page", tail[100 : 2*4096+1], vnictest.Full, rdma.ErrInvalid},
@@ -193,10 +194,13 @@ func TestOverlapReported(t *testing.T) {
 // Each STag is of a protection domain: nothing else can make one. DDP-095, SEC-003.
 func TestKeysNeedPD(t *testing.T) {
 	keyed := []reflect.Type{
-		reflect.TypeFor[rdma.MR](), reflect.TypeFor[rdma.MW](), reflect.TypeFor[*vnic.MR](), reflect.TypeFor[*vnic.MW](), reflect.TypeFor[*vnic.FastMR](),
+		reflect.TypeFor[rdma.MR](), reflect.TypeFor[rdma.MW](), reflect.TypeFor[*vnic.MR](),
+		reflect.TypeFor[*vnic.MW](), reflect.TypeFor[*vnic.FastMR](),
 	}
 	makers := make(map[string]bool)
-	for _, typ := range []reflect.Type{reflect.TypeFor[*vnic.Device](), reflect.TypeFor[*vnic.Context](), reflect.TypeFor[*vnic.PD](), reflect.TypeFor[*vnic.QP](), reflect.TypeFor[*vnic.CQ]()} {
+	for _, typ := range []reflect.Type{reflect.TypeFor[*vnic.Device](),
+		reflect.TypeFor[*vnic.Context](), reflect.TypeFor[*vnic.PD](), reflect.TypeFor[*vnic.QP](),
+		reflect.TypeFor[*vnic.CQ]()} {
 		for i := range typ.NumMethod() {
 			m := typ.Method(i)
 			for o := range m.Type.NumOut() {
@@ -206,7 +210,9 @@ func TestKeysNeedPD(t *testing.T) {
 			}
 		}
 	}
-	want := map[string]bool{"*vnic.PD.RegisterMemory": true, "*vnic.PD.RegisterRegion": true, "*vnic.PD.AllocMR": true, "*vnic.PD.NewFastMR": true, "*vnic.PD.AllocMW": true, "*vnic.PD.NewMW": true}
+	want := map[string]bool{"*vnic.PD.RegisterMemory": true, "*vnic.PD.RegisterRegion": true,
+		"*vnic.PD.AllocMR": true, "*vnic.PD.NewFastMR": true, "*vnic.PD.AllocMW": true,
+		"*vnic.PD.NewMW": true}
 	if !reflect.DeepEqual(makers, want) {
 		t.Errorf("STags are made by %v", makers)
 	}
@@ -255,7 +261,8 @@ func TestServerRevokesBeforeUse(t *testing.T) {
 			}
 			key := rdma.NextKey(w.RKey())
 			y.Recv(1, 0, 8)
-			y.Post(rdma.SendWR{ID: 2, Op: rdma.OpBindMW, RKey: key, Range: rdma.MemRange{Addr: m.Addr(), Length: 1000, LKey: m.LKey(), Access: rdma.RemoteWrite}}, 0, 0)
+			y.Post(rdma.SendWR{ID: 2, Op: rdma.OpBindMW, RKey: key, Range: rdma.MemRange{Addr: m.Addr(),
+				Length: 1000, LKey: m.LKey(), Access: rdma.RemoteWrite}}, 0, 0)
 			y.WantSend("open", is(2, ok))
 			step("open")
 
@@ -304,10 +311,12 @@ func TestKeyObjectInfo(t *testing.T) {
 		d := e.b.Device()
 		mws := d.MWs(e.b)
 		want := vnic.MWInfo{
-			Dev: d.Name(), Handle: w2.Handle(), PD: y.PD.Handle(), Type: 2, Bound: true, Addr: y.MR.Addr() + 100, Length: 50,
+			Dev: d.Name(), Handle: w2.Handle(), PD: y.PD.Handle(), Type: 2, Bound: true,
+			Addr: y.MR.Addr() + 100, Length: 50,
 			Access: "--r--", MR: y.MR.Handle(), QPN: y.QP.Num(), Owner: vnic.Owner{Label: "b"},
 		}
-		if len(mws) != 2 || mws[0] != want || mws[1] != (vnic.MWInfo{Dev: d.Name(), Handle: w1.Handle(), PD: y.PD.Handle(), Type: 1, Owner: want.Owner}) {
+		if len(mws) != 2 || mws[0] != want || mws[1] != (vnic.MWInfo{Dev: d.Name(), Handle: w1.Handle(),
+			PD: y.PD.Handle(), Type: 1, Owner: want.Owner}) {
 			t.Errorf("windows %+v", mws)
 		}
 		find := func() (r, fr vnic.MRInfo) {
@@ -320,12 +329,14 @@ func TestKeyObjectInfo(t *testing.T) {
 			}
 			return r, fr
 		}
-		if r, fr := find(); r.Users != 1 || !r.Valid || fr.Valid || fr.Length != 500 || fr.Handle != f.Handle() {
+		if r, fr := find(); r.Users != 1 || !r.Valid || fr.Valid || fr.Length != 500 ||
+			fr.Handle != f.Handle() {
 			t.Errorf("region %+v, fast %+v", r, fr)
 		}
 		y.Post(regMR(y, f.RKey(), 0, 20, rdma.LocalWrite), 0, 0)
 		y.WantSend("registered", is(regID, ok))
-		if r, fr := find(); r.Users != 2 || !fr.Valid || fr.Length != 20 || fr.Addr != y.MR.Addr() || fr.Access != "l----" {
+		if r, fr := find(); r.Users != 2 || !fr.Valid || fr.Length != 20 || fr.Addr != y.MR.Addr() ||
+			fr.Access != "l----" {
 			t.Errorf("region %+v, fast %+v", r, fr)
 		}
 		if i := d.DevInfo(); i.MWs != 2 {

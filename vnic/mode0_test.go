@@ -72,7 +72,8 @@ func TestMode0(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		if !e.staged {
 			c := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{})
-			if _, err := c.PD.RegisterRegion(vnic.Region{Mem: &hanging{}}, 0, 1, 0); !isErr(err, rdma.ErrInvalid) {
+			if _, err := c.PD.RegisterRegion(vnic.Region{Mem: &hanging{}}, 0, 1, 0); !isErr(err,
+				rdma.ErrInvalid) {
 				t.Errorf("mode 0 memory in a context that is not staged: %v", err)
 			}
 			return
@@ -91,7 +92,8 @@ func TestMode0(t *testing.T) {
 			t.Fatal("the Write differs")
 		}
 		clear(x.Buf)
-		y.Post(rdma.SendWR{ID: 4, Op: rdma.OpWrite, SGEs: sge, RemoteAddr: x.MR.Addr(), RKey: x.MR.RKey()}, 0, 0)
+		y.Post(rdma.SendWR{ID: 4, Op: rdma.OpWrite, SGEs: sge, RemoteAddr: x.MR.Addr(),
+			RKey: x.MR.RKey()}, 0, 0)
 		y.WantSend("a Write from it", is(4, ok))
 		synctest.Wait()
 		if !bytes.Equal(h.b, x.Buf) {
@@ -113,7 +115,8 @@ func TestMode0(t *testing.T) {
 			t.Fatal("the Read differs")
 		}
 		fill(x.Buf, 3)
-		y.Post(rdma.SendWR{ID: 8, Op: rdma.OpRead, SGEs: sge, RemoteAddr: x.MR.Addr(), RKey: x.MR.RKey()}, 0, 0)
+		y.Post(rdma.SendWR{ID: 8, Op: rdma.OpRead, SGEs: sge, RemoteAddr: x.MR.Addr(), RKey: x.MR.RKey()},
+			0, 0)
 		y.WantSend("a Read into it", is(8, ok))
 		if !bytes.Equal(h.b, x.Buf) {
 			t.Fatal("the Read into it differs")
@@ -130,8 +133,9 @@ func TestMode0(t *testing.T) {
 func TestHangingMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := vnictest.Pair(t)
-		ca, cb, other := vnictest.Open(t, a, vnic.ContextConfig{}), vnictest.Open(t, b, vnic.ContextConfig{}), vnictest.Open(t, b, vnic.ContextConfig{})
-		if err := cb.SetStaged(); err != nil {
+		ca, cb, other := vnictest.Open(t, a, vnic.ContextConfig{}),
+			vnictest.Open(t, b, vnic.ContextConfig{}), vnictest.Open(t, b, vnic.ContextConfig{})
+		if err := cb.AllowBlocking(); err != nil {
 			t.Fatal(err)
 		}
 		h := &hanging{b: make([]byte, 1200), release: make(chan struct{})}
@@ -145,7 +149,8 @@ func TestHangingMemory(t *testing.T) {
 			xs, ms = append(xs, x), append(ms, m)
 		}
 		for i, x := range xs {
-			x.Post(rdma.SendWR{ID: 1, Op: rdma.OpWrite, RemoteAddr: ms[i].Addr() + uint64(100*i), RKey: ms[i].RKey()}, 0, 100)
+			x.Post(rdma.SendWR{ID: 1, Op: rdma.OpWrite, RemoteAddr: ms[i].Addr() + uint64(100*i),
+				RKey: ms[i].RKey()}, 0, 100)
 		}
 		synctest.Wait()
 		if n := h.most.Load(); n != 8 {
@@ -181,19 +186,21 @@ func TestHangingClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := vnictest.Pair(t)
 		ca, cb := vnictest.Open(t, a, vnic.ContextConfig{}), vnictest.Open(t, b, vnic.ContextConfig{})
-		if err := cb.SetStaged(); err != nil {
+		if err := cb.AllowBlocking(); err != nil {
 			t.Fatal(err)
 		}
 		x, y := vnictest.NewQPs(t, ca, cb, vnictest.PeerConfig{}, vnictest.PeerConfig{})
 		h := &hanging{b: make([]byte, 1000), release: make(chan struct{})}
 		h.hang.Store(true)
 		var given atomic.Bool
-		m, err := y.PD.RegisterRegion(vnic.Region{Mem: h, Release: func() { given.Store(true) }}, 0x1000, 1000, vnictest.Full)
+		m, err := y.PD.RegisterRegion(vnic.Region{Mem: h, Release: func() { given.Store(true) }}, 0x1000,
+			1000, vnictest.Full)
 		if err != nil {
 			t.Fatal(err)
 		}
 		x.Recv(1, 0, 100)
-		y.Post(rdma.SendWR{ID: 2, Op: rdma.OpSend, SGEs: []rdma.SGE{{Addr: m.Addr(), Length: 100, LKey: m.LKey()}}}, 0, 0)
+		y.Post(rdma.SendWR{ID: 2, Op: rdma.OpSend, SGEs: []rdma.SGE{
+			{Addr: m.Addr(), Length: 100, LKey: m.LKey()}}}, 0, 0)
 		synctest.Wait()
 		if h.inside.Load() != 1 {
 			t.Fatal("the copy has not begun")
@@ -217,8 +224,8 @@ func TestHangingClose(t *testing.T) {
 	})
 }
 
-// A message that goes or comes in many segments costs few calls of memory that is reached by them, and is
-// there when its completion is.
+// A message that goes or comes in many segments costs few calls of memory that is reached by them,
+// and is there when its completion is.
 func TestMode0Calls(t *testing.T) {
 	const n = 100_000
 	onPaths(t, func(t *testing.T, e *env) {
@@ -258,7 +265,8 @@ func TestMode0Calls(t *testing.T) {
 				y.WantSend("", is(id, ok))
 			}},
 			{"Read into it", func(id uint64) {
-				y.Post(rdma.SendWR{ID: id, Op: rdma.OpRead, SGEs: sge, RemoteAddr: x.MR.Addr(), RKey: x.MR.RKey()}, 0, 0)
+				y.Post(rdma.SendWR{ID: id, Op: rdma.OpRead, SGEs: sge, RemoteAddr: x.MR.Addr(),
+					RKey: x.MR.RKey()}, 0, 0)
 				y.WantSend("", is(id, ok))
 				if !bytes.Equal(h.b, x.Buf) {
 					t.Error("complete before it is there")
@@ -283,8 +291,9 @@ func TestMode0Calls(t *testing.T) {
 	})
 }
 
-// What a post needs no memory for that can block goes out at once, by who posts, also while all goroutines
-// that may touch such memory hang in it; what does need it waits, and so does what is behind it.
+// What a post needs no memory for that can block goes out at once, by who posts, also while all
+// goroutines that may touch such memory hang in it; what does need it waits, and so does what is
+// behind it.
 func TestNearSend(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		if !e.staged {
@@ -304,7 +313,8 @@ func TestNearSend(t *testing.T) {
 			z := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{})
 			vnictest.Connect(t, z, y)
 			z.Recv(1, 0, 100)
-			y.Post(rdma.SendWR{ID: 1, Op: rdma.OpSend, SGEs: []rdma.SGE{{Addr: m.Addr(), Length: 100, LKey: m.LKey()}}}, 0, 0)
+			y.Post(rdma.SendWR{ID: 1, Op: rdma.OpSend, SGEs: []rdma.SGE{
+				{Addr: m.Addr(), Length: 100, LKey: m.LKey()}}}, 0, 0)
 		}
 		synctest.Wait()
 		if n := h.inside.Load(); n != 8 {
@@ -313,7 +323,8 @@ func TestNearSend(t *testing.T) {
 		for id := uint64(2); id < 6; id++ {
 			x.Recv(id, 0, 10)
 		}
-		// Together: a post does not pass over what has come in, such as SCTP's acknowledgement of the first.
+		// Together: a post does not pass over what has come in, such as SCTP's acknowledgement of the
+		// first.
 		if _, err := near.QP.PostSends([]rdma.SendWR{
 			{ID: 2, Op: rdma.OpSend, Flags: rdma.Signaled, SGEs: []rdma.SGE{near.SGE(0, 10)}},
 			{ID: 3, Op: rdma.OpSend, Flags: rdma.Signaled | rdma.Inline, Inline: []byte("inline")},
@@ -322,7 +333,8 @@ func TestNearSend(t *testing.T) {
 		}
 		x.WantRecv("by who posted", is(2, ok), is(3, ok))
 		near.WantSend("by who posted", is(2, ok), is(3, ok))
-		near.Post(rdma.SendWR{ID: 4, Op: rdma.OpSend, SGEs: []rdma.SGE{{Addr: m.Addr(), Length: 10, LKey: m.LKey()}}}, 0, 0)
+		near.Post(rdma.SendWR{ID: 4, Op: rdma.OpSend, SGEs: []rdma.SGE{
+			{Addr: m.Addr(), Length: 10, LKey: m.LKey()}}}, 0, 0)
 		near.Send(5, 0, 10)
 		synctest.Wait()
 		x.WantNone("it waits for its turn")
@@ -336,15 +348,15 @@ func TestNearSend(t *testing.T) {
 	})
 }
 
-// Over SCTP the streams of an association have it in common. The peers of a program whose memory hangs see its
-// end if nobody else uses the association, and what others have there goes on.
+// Over SCTP the streams of an association have it in common. The peers of a program whose memory
+// hangs see its end if nobody else uses the association, and what others have there goes on.
 func TestHangingSCTP(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			a, b := vnictest.Pair(t)
 			ca, other := vnictest.Open(t, a, vnic.ContextConfig{}), vnictest.Open(t, a, vnic.ContextConfig{})
 			cb := vnictest.Open(t, b, vnic.ContextConfig{})
-			if err := ca.SetStaged(); err != nil {
+			if err := ca.AllowBlocking(); err != nil {
 				t.Fatal(err)
 			}
 			h := &hanging{b: make([]byte, 100_000), release: make(chan struct{})}
@@ -378,7 +390,8 @@ func TestHangingSCTP(t *testing.T) {
 					t.Fatal(err)
 				}
 				h.hang.Store(true)
-				x.Post(rdma.SendWR{ID: 1, Op: rdma.OpWrite, SGEs: []rdma.SGE{{Addr: 1 << 32, Length: 100_000, LKey: m.LKey()}},
+				x.Post(rdma.SendWR{ID: 1, Op: rdma.OpWrite, SGEs: []rdma.SGE{
+					{Addr: 1 << 32, Length: 100_000, LKey: m.LKey()}},
 					RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()}, 0, 0)
 				hung = append(hung, y)
 			}
@@ -441,7 +454,8 @@ func sinkQP(t *testing.T, p *vnictest.Peer, sink vnic.CQSink, r *ring) {
 	}
 }
 
-// What arrived in many segments is in the memory when its completion is pushed, not only soon after.
+// What arrived in many segments is in the memory when its completion is pushed, not only soon
+// after.
 func TestMode0CompletesBehind(t *testing.T) {
 	const n = 20_000
 	onPaths(t, func(t *testing.T, e *env) {
@@ -471,10 +485,12 @@ func TestMode0CompletesBehind(t *testing.T) {
 		x.Send(1, 0, n)
 		synctest.Wait()
 		clear(h.b)
-		y.Post(rdma.SendWR{ID: 2, Op: rdma.OpRead, SGEs: sge, RemoteAddr: x.MR.Addr(), RKey: x.MR.RKey()}, 0, 0)
+		y.Post(rdma.SendWR{ID: 2, Op: rdma.OpRead, SGEs: sge, RemoteAddr: x.MR.Addr(), RKey: x.MR.RKey()},
+			0, 0)
 		synctest.Wait()
 		sge[0].Length = 8
-		y.Post(rdma.SendWR{ID: 3, Op: rdma.OpFetchAdd, SGEs: sge, RemoteAddr: x.MR.Addr() + n, RKey: x.MR.RKey()}, 0, 0)
+		y.Post(rdma.SendWR{ID: 3, Op: rdma.OpFetchAdd, SGEs: sge, RemoteAddr: x.MR.Addr() + n,
+			RKey: x.MR.RKey()}, 0, 0)
 		synctest.Wait()
 		if looked != 3 {
 			t.Errorf("%d completions, want 3", looked)
@@ -482,8 +498,8 @@ func TestMode0CompletesBehind(t *testing.T) {
 	})
 }
 
-// A program that has seen a Send complete may use its memory for the next: no octet that was read ahead for one
-// message goes out with another.
+// A program that has seen a Send complete may use its memory for the next: no octet that was read
+// ahead for one message goes out with another.
 func TestMode0ReadsAfresh(t *testing.T) {
 	const n = 20_000
 	onPaths(t, func(t *testing.T, e *env) {
@@ -495,7 +511,8 @@ func TestMode0ReadsAfresh(t *testing.T) {
 		x := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{})
 		y, m := staged(t, e.b, h)
 		r := &ring{}
-		send := rdma.SendWR{ID: 1, Op: rdma.OpSend, Flags: rdma.Signaled, SGEs: []rdma.SGE{{Addr: m.Addr(), Length: n, LKey: m.LKey()}}}
+		send := rdma.SendWR{ID: 1, Op: rdma.OpSend, Flags: rdma.Signaled, SGEs: []rdma.SGE{
+			{Addr: m.Addr(), Length: n, LKey: m.LKey()}}}
 		r.sq = append(r.sq, send)
 		sinkQP(t, y, looker(func(wc *rdma.WC) {
 			if wc.ID == 1 {
@@ -521,7 +538,8 @@ func TestMode0ReadsAfresh(t *testing.T) {
 	})
 }
 
-// Octets that were collected and cannot be placed fail the request that they are for, not the one behind it.
+// Octets that were collected and cannot be placed fail the request that they are for, not the one
+// behind it.
 func TestMode0Faults(t *testing.T) {
 	const n = 20_000
 	for _, op := range []rdma.Opcode{rdma.OpRead, rdma.OpFetchAdd, rdma.OpSend, rdma.OpWrite} {

@@ -20,11 +20,14 @@ import (
 // ways. MPA-007, 019, 020, 031, 038, 069; EMPA-036, 039, 042, 044.
 func TestMPAParams(t *testing.T) {
 	clients := []rdma.MPAParam{
-		{}, {Revision: 1}, {Markers: true}, {CRC: rdma.CRCOff}, {CRC: rdma.CRCRequired}, {ClientServer: true}, {RTR: rdma.RTRRead},
-		{RTR: rdma.RTRSend, Markers: true, CRC: rdma.CRCOff}, {MULPDU: 64768}, {Revision: 1, Markers: true, MULPDU: 128},
+		{}, {Revision: 1}, {Markers: true}, {CRC: rdma.CRCOff}, {CRC: rdma.CRCRequired},
+		{ClientServer: true}, {RTR: rdma.RTRRead},
+		{RTR: rdma.RTRSend, Markers: true, CRC: rdma.CRCOff}, {MULPDU: 64768},
+		{Revision: 1, Markers: true, MULPDU: 128},
 	}
 	servers := []rdma.MPAParam{
-		{}, {Markers: true}, {CRC: rdma.CRCOff}, {Markers: true, CRC: rdma.CRCOff, MULPDU: 128}, {MULPDU: 9000, RTR: rdma.RTRRead | rdma.RTRSend},
+		{}, {Markers: true}, {CRC: rdma.CRCOff}, {Markers: true, CRC: rdma.CRCOff, MULPDU: 128},
+		{MULPDU: 9000, RTR: rdma.RTRRead | rdma.RTRSend},
 	}
 	for _, c := range clients {
 		for _, s := range servers {
@@ -34,8 +37,10 @@ func TestMPAParams(t *testing.T) {
 			t.Run(fmt.Sprintf("%+v to %+v", c, s), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					a, b := vnictest.Pair(t)
-					x := vnictest.NewPeer(t, vnictest.Open(t, a, vnic.ContextConfig{}), vnictest.PeerConfig{Param: rdma.ConnParam{MPA: c}})
-					y := vnictest.NewPeer(t, vnictest.Open(t, b, vnic.ContextConfig{}), vnictest.PeerConfig{Param: rdma.ConnParam{MPA: s}})
+					x := vnictest.NewPeer(t, vnictest.Open(t, a, vnic.ContextConfig{}), vnictest.PeerConfig{
+						Param: rdma.ConnParam{MPA: c}})
+					y := vnictest.NewPeer(t, vnictest.Open(t, b, vnic.ContextConfig{}), vnictest.PeerConfig{
+						Param: rdma.ConnParam{MPA: s}})
 					y.Recv(1, 0, 100) // for an RTR Send too
 					y.Recv(2, 0, 100)
 					vnictest.Connect(t, x, y)
@@ -57,7 +62,8 @@ func TestMPAParams(t *testing.T) {
 					if crc := c.CRC != rdma.CRCOff || s.CRC != rdma.CRCOff; i.CRC != crc || j.CRC != crc {
 						t.Errorf("CRC %t and %t, want %t", i.CRC, j.CRC, crc)
 					}
-					if i.Markers != marks[[2]bool{c.Markers, s.Markers}] || j.Markers != marks[[2]bool{s.Markers, c.Markers}] {
+					if i.Markers != marks[[2]bool{c.Markers, s.Markers}] ||
+						j.Markers != marks[[2]bool{s.Markers, c.Markers}] {
 						t.Errorf("markers %q and %q", i.Markers, j.Markers)
 					}
 					if i.MPA != rev || j.MPA != rev || i.RTR != rtr || i.Enhanced != (rev == 2) {
@@ -79,7 +85,8 @@ func TestMPAParams(t *testing.T) {
 					x.Send(5, 30_000, 100)
 					x.WantSend("all", is(4, ok), is(5, ok))
 					y.WantRecv("a Send", is(2, ok))
-					if !bytes.Equal(y.Buf[1000:31_000], x.Buf[:30_000]) || !bytes.Equal(y.Buf[:100], x.Buf[30_000:30_100]) {
+					if !bytes.Equal(y.Buf[1000:31_000], x.Buf[:30_000]) || !bytes.Equal(y.Buf[:100],
+						x.Buf[30_000:30_100]) {
 						t.Error("the data differs")
 					}
 					x.Read(6, 32_000, 30_000, y, 1000)
@@ -113,13 +120,15 @@ func TestMPANoRTR(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			c, err := r.Accept(ctx, y.QP, rdma.ConnParam{MPA: rdma.MPAParam{RTR: rdma.RTRSend, Markers: true}})
+			c, err := r.Accept(ctx, y.QP, rdma.ConnParam{MPA: rdma.MPAParam{RTR: rdma.RTRSend,
+				Markers: true}})
 			if err != nil {
 				t.Error(err)
 			}
 			accepted <- c
 		}()
-		_, err = x.Ctx.Connect(ctx, x.QP, l.Addr(), rdma.ConnParam{MPA: rdma.MPAParam{RTR: rdma.RTRWrite | rdma.RTRRead, Markers: true}})
+		_, err = x.Ctx.Connect(ctx, x.QP, l.Addr(), rdma.ConnParam{
+			MPA: rdma.MPAParam{RTR: rdma.RTRWrite | rdma.RTRRead, Markers: true}})
 		var le *iwarp.LocalError
 		if !errors.As(err, &le) || le.Cause != iwarp.TermNoRTR {
 			t.Errorf("connect: %v", err)
@@ -146,8 +155,10 @@ func TestMPAChecks(t *testing.T) {
 		}
 		defer id.Close()
 		at := netip.MustParseAddrPort("10.0.0.2:7")
-		for _, p := range []rdma.MPAParam{{Revision: 3}, {CRC: 4}, {RTR: 8}, {MULPDU: 127}, {MULPDU: 64769}} {
-			if _, err := ca.Connect(context.Background(), x.QP, at, rdma.ConnParam{MPA: p}); !errors.Is(err, rdma.ErrInvalid) {
+		for _, p := range []rdma.MPAParam{{Revision: 3}, {CRC: 4}, {RTR: 8}, {MULPDU: 127},
+			{MULPDU: 64769}} {
+			if _, err := ca.Connect(context.Background(), x.QP, at, rdma.ConnParam{MPA: p}); !errors.Is(err,
+				rdma.ErrInvalid) {
 				t.Errorf("connect with %+v: %v", p, err)
 			}
 			if err := id.SetMPA(p); !errors.Is(err, rdma.ErrInvalid) {
@@ -160,14 +171,17 @@ func TestMPAChecks(t *testing.T) {
 				t.Errorf("revision %d, %d octets: %v", rev, limit+1, err)
 			}
 			for _, n := range []int{0, 1, limit} {
-				x, y := vnictest.NewPeer(t, ca, vnictest.PeerConfig{}), vnictest.NewPeer(t, cb, vnictest.PeerConfig{})
+				x, y := vnictest.NewPeer(t, ca, vnictest.PeerConfig{}),
+					vnictest.NewPeer(t, cb, vnictest.PeerConfig{})
 				x.Config.Param = rdma.ConnParam{PrivateData: make([]byte, n), MPA: rdma.MPAParam{Revision: rev}}
 				y.Config.Param = rdma.ConnParam{PrivateData: make([]byte, n)}
 				fill(x.Config.Param.PrivateData, 1)
 				fill(y.Config.Param.PrivateData, 2)
 				vnictest.Connect(t, x, y)
-				if !bytes.Equal(x.Conn.Param().PrivateData, y.Config.Param.PrivateData) || !bytes.Equal(y.Conn.Param().PrivateData, x.Config.Param.PrivateData) {
-					t.Errorf("revision %d, %d octets: got %d and %d", rev, n, len(x.Conn.Param().PrivateData), len(y.Conn.Param().PrivateData))
+				if !bytes.Equal(x.Conn.Param().PrivateData, y.Config.Param.PrivateData) ||
+					!bytes.Equal(y.Conn.Param().PrivateData, x.Config.Param.PrivateData) {
+					t.Errorf("revision %d, %d octets: got %d and %d", rev, n, len(x.Conn.Param().PrivateData),
+						len(y.Conn.Param().PrivateData))
 				}
 			}
 		}

@@ -25,7 +25,8 @@ func TestNudge(t *testing.T) {
 		want   []time.Duration
 	}{
 		{"silent", iwarp.RTRWrite, 0, []time.Duration{100, 300, 700, 1500}},
-		{"silent, Writes and Reads", iwarp.RTRWrite | iwarp.RTRRead, 0, []time.Duration{100, 300, 700, 1500}},
+		{"silent, Writes and Reads", iwarp.RTRWrite | iwarp.RTRRead, 0, []time.Duration{100, 300,
+			700, 1500}},
 		{"speaks late", iwarp.RTRWrite, 500 * time.Millisecond, []time.Duration{100, 300}},
 		{"speaks at once", iwarp.RTRWrite, time.Millisecond, nil},
 		{"takes Sends", iwarp.RTRWrite | iwarp.RTRSend, 0, nil},
@@ -69,7 +70,8 @@ func TestNudge(t *testing.T) {
 				start := time.Now()
 				if tt.speaks > 0 {
 					time.AfterFunc(tt.speaks, func() {
-						writeAll(t, s, iwarp.AppendFPDU(nil, iwarp.AppendTagged(nil, true, iwarp.OpWrite, 0, 0), true))
+						writeAll(t, s, iwarp.AppendFPDU(nil, iwarp.AppendTagged(nil, true, iwarp.OpWrite, 0, 0),
+							true))
 					})
 				}
 				var in sink

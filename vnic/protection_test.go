@@ -9,14 +9,16 @@ import (
 	"testing"
 )
 
-// Nothing puts TLS on top of RDMAP or DDP as their protection, and the documents tell users why they
-// should not. SEC-044.
+// Nothing puts TLS on top of RDMAP or DDP as their protection, and the documents tell users why
+// they should not. SEC-044.
 func TestNoTLS(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", ".", "../shm", "../cmd/vrnic/internal/ping").Output()
+	out, err := exec.Command("go", "list", "-deps", ".", "../shm",
+		"../cmd/vrnic/internal/ping").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if deps := strings.Fields(string(out)); !slices.Contains(deps, "sync") || slices.Contains(deps, "crypto/tls") {
+	if deps := strings.Fields(string(out)); !slices.Contains(deps, "sync") ||
+		slices.Contains(deps, "crypto/tls") {
 		t.Error("crypto/tls is among the dependencies")
 	}
 	doc, err := os.ReadFile("../docs/security.md")
@@ -31,8 +33,9 @@ func TestNoTLS(t *testing.T) {
 	}
 }
 
-// The duties that RFC 5040, section 8.1, and RFC 5041, section 8.3, take over from RFC 5042 are the rows SEC of the
-// table: each has a test, or says why it does not concern this program. DDP-099, RDMAP-125.
+// The duties that RFC 5040, section 8.1, and RFC 5041, section 8.3, take over from RFC 5042 are the
+// rows SEC of the table: each has a test, or says why it does not concern this program. DDP-099,
+// RDMAP-125.
 func TestSecurityDuties(t *testing.T) {
 	table, err := os.ReadFile("../docs/conformance.md")
 	if err != nil {
@@ -45,7 +48,8 @@ func TestSecurityDuties(t *testing.T) {
 		}
 		rows++
 		cells := strings.Split(strings.TrimSpace(line), " | ")
-		if last := cells[len(cells)-1]; !strings.HasPrefix(last, "`") && !strings.HasPrefix(last, "n/a: ") {
+		if last := cells[len(cells)-1]; !strings.HasPrefix(last, "`") && !strings.HasPrefix(last,
+			"n/a: ") {
 			t.Errorf("%s", line)
 		}
 	}

@@ -252,7 +252,7 @@ func (qp *QP) log(msg string, args ...any) {
 }
 
 // Ring says that something was posted to a foreign queue. It runs qp here for a bounded time, or
-// wakes its goroutine if the context is staged.
+// wakes its goroutine if that could touch memory that can block.
 func (qp *QP) Ring() {
 	qp.prefetch()
 	qp.kick()

@@ -36,7 +36,7 @@ func TestRevokeRace(t *testing.T) {
 			lots := vnic.ContextConfig{Limits: vnic.Limits{QP: 1 << 14, CQ: 1 << 15}}
 			a, b := vnictest.Open(t, d1, lots), vnictest.Open(t, d2, lots)
 			if tt.staged {
-				if err := b.SetStaged(); err != nil {
+				if err := b.AllowBlocking(); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -51,18 +51,23 @@ func TestRevokeRace(t *testing.T) {
 			<-ready
 			<-ready
 			// Again, if the peers had no turn meanwhile: the machine may be busy.
-			for round := uint64(0); round == 0 || round < 50 && (w.done.Load() == 0 || w.refused.Load() == 0); round++ {
+			for round := uint64(0); round == 0 || round < 50 && (w.done.Load() == 0 ||
+				w.refused.Load() == 0); round++ {
 				for i := range 3 {
 					owners.Go(func() { w.owner(rand.New(rand.NewPCG(uint64(i), 2+2*round)), i, cycles) })
 				}
 				for i := range 2 {
-					owners.Go(func() { w.streamOwner(rand.New(rand.NewPCG(uint64(i), 3+2*round)), i, 3+i, cycles) })
+					owners.Go(func() {
+						w.streamOwner(rand.New(rand.NewPCG(uint64(i), 3+2*round)), i, 3+i, cycles)
+					})
 				}
 				owners.Wait()
 			}
 			close(w.stop)
 			peers.Wait()
-			t.Logf("carried out %d, refused %d: %d of them in a race with the end, %d for another connection", w.done.Load(), w.refused.Load(), w.raced.Load(), w.foreign.Load())
+			t.Logf(
+				"carried out %d, refused %d: %d of them in a race with the end, %d for another connection",
+				w.done.Load(), w.refused.Load(), w.raced.Load(), w.foreign.Load())
 			if w.done.Load() == 0 || w.refused.Load() == 0 {
 				t.Error("the test did not test")
 			}
@@ -329,7 +334,8 @@ func (w *revokeRace) peer(rng *rand.Rand, stream int, ready chan struct{}) {
 		x.QP.Close()
 		y.QP.Abort() // what its owner posted flushes
 		<-y.Conn.Done()
-		if err := errors.Join(x.MR.Close(), x.PD.Close(), x.SendCQ.Close(), x.RecvCQ.Close()); err != nil {
+		if err := errors.Join(x.MR.Close(), x.PD.Close(), x.SendCQ.Close(),
+			x.RecvCQ.Close()); err != nil {
 			w.t.Error(err)
 		}
 		s.over.Store(true)
@@ -340,7 +346,8 @@ func (w *revokeRace) peer(rng *rand.Rand, stream int, ready chan struct{}) {
 }
 
 // attack accesses what is and what was open until it is refused (false) or the test is over.
-func (w *revokeRace) attack(rng *rand.Rand, x *vnictest.Peer, s *raceEnd, ask chan uint32) (stopped bool) {
+func (w *revokeRace) attack(rng *rand.Rand, x *vnictest.Peer, s *raceEnd, ask chan uint32) (
+	stopped bool) {
 	for {
 		select {
 		case <-w.stop:
@@ -391,7 +398,8 @@ func (w *revokeRace) access(rng *rand.Rand, x *vnictest.Peer, s *raceEnd, g *gra
 	after := g.state.Load()
 	done := wc[0].Status == ok && wc[1].Status == ok
 	bad := func(format string, args ...any) {
-		w.t.Errorf("%v of a grant %d before and %d after, for another connection: %v: %s", op, before, after, g.stream != nil && g.stream != s, fmt.Sprintf(format, args...))
+		w.t.Errorf("%v of a grant %d before and %d after, for another connection: %v: %s", op, before,
+			after, g.stream != nil && g.stream != s, fmt.Sprintf(format, args...))
 	}
 	open := !gone && before != grantOver
 	if done {
@@ -418,7 +426,8 @@ func (w *revokeRace) access(rng *rand.Rand, x *vnictest.Peer, s *raceEnd, g *gra
 		if got != invalid && (got != other || !open) {
 			bad("refused with %v", got)
 		}
-		if got == invalid && open && after == grantOpen && !g.stream.over.Load() && g.stream.p.QP.State() == rdma.QPRTS {
+		if got == invalid && open && after == grantOpen && !g.stream.over.Load() &&
+			g.stream.p.QP.State() == rdma.QPRTS {
 			bad("refused with %v, want %v", got, other)
 		}
 	case got != invalid:

@@ -171,8 +171,8 @@ func (qp *QP) call(f func()) {
 	}
 }
 
-// callLater is call, but f does not run here.
-func (qp *QP) callLater(f func()) {
+// callAsync is call, but f does not run here.
+func (qp *QP) callAsync(f func()) {
 	if qp.addCall(f) {
 		qp.wake()
 	}

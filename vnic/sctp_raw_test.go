@@ -26,7 +26,8 @@ func rawSession(t *testing.T, link vnictest.SCTPLink, buffer int, f func(p *sctp
 	synctest.Test(t, func(t *testing.T) {
 		n := vnictest.NewNet()
 		n.SCTP = link
-		e := &env{t: t, net: n, b: vnictest.Open(t, n.Device(t, "vnic1", []string{"10.0.0.2/24"}), vnic.ContextConfig{})}
+		e := &env{t: t, net: n, b: vnictest.Open(t, n.Device(t, "vnic1", []string{"10.0.0.2/24"}),
+			vnic.ContextConfig{})}
 		l := e.server()
 		peer := netip.MustParseAddr("10.0.0.7")
 		a, err := n.Host(peer).DialSCTP(t.Context(), peer, l.Addr(), silent{})
@@ -64,14 +65,16 @@ func (p *sctpRaw) send(ssn uint16, ppid uint32, b []byte) {
 
 // write is an RDMA Write of one segment to offset off of y's buffer.
 func (p *sctpRaw) write(off int, b []byte) []byte {
-	return append(iwarp.AppendTagged(nil, true, iwarp.OpWrite, iwarp.STag(p.y.MR.RKey()), p.y.MR.Addr()+uint64(off)), b...)
+	return append(iwarp.AppendTagged(nil, true, iwarp.OpWrite, iwarp.STag(p.y.MR.RKey()),
+		p.y.MR.Addr()+uint64(off)), b...)
 }
 
-// What a segment is refused for when it is looked at ahead of order is no fault before its turn: one that
-// comes first in order ends the connection for its own.
+// What a segment is refused for when it is looked at ahead of order is no fault before its turn:
+// one that comes first in order ends the connection for its own.
 func TestSCTPFaultInOrder(t *testing.T) {
 	rawSession(t, vnictest.SCTPLink{}, 64, func(p *sctpRaw) {
-		p.send(2, sctpddp.PPIDSegment, append(iwarp.AppendTagged(nil, true, iwarp.OpWrite, 0x12345600, 0), 1))
+		p.send(2, sctpddp.PPIDSegment, append(iwarp.AppendTagged(nil, true, iwarp.OpWrite, 0x12345600, 0),
+			1))
 		synctest.Wait()
 		bad := p.write(0, []byte{1})
 		bad[0] ^= 3 // of another version of DDP

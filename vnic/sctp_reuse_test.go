@@ -15,8 +15,8 @@ import (
 )
 
 // A QP that goes without a word leaves a stream which both ends know to be free, or not: the next
-// connection over the association does not wait for an answer on one that only one end has given up.
-// SDDP-052.
+// connection over the association does not wait for an answer on one that only one end has given
+// up. SDDP-052.
 func TestSCTPStreamAfterAbruptEnd(t *testing.T) {
 	for _, end := range []string{"that connected", "that accepted"} {
 		t.Run(end, func(t *testing.T) {
@@ -61,8 +61,8 @@ func TestSCTPListenAgain(t *testing.T) {
 	})
 }
 
-// A connection that is asked for while the peer shuts the association down, for want of streams, gets
-// another one; likewise when this end is told of that by the first message that is not taken.
+// A connection that is asked for while the peer shuts the association down, for want of streams,
+// gets another one; likewise when this end is told of that by the first message that is not taken.
 func TestSCTPConnectDuringShutdown(t *testing.T) {
 	for name, prepare := range map[string]func(e *env){
 		"asked":  func(e *env) { e.net.Assocs()[0].Hold(true) },
@@ -86,8 +86,8 @@ func TestSCTPConnectDuringShutdown(t *testing.T) {
 	}
 }
 
-// A connection that waits for the association which another one is setting up does not fail with that
-// one's user.
+// A connection that waits for the association which another one is setting up does not fail with
+// that one's user.
 func TestSCTPDialGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := vnictest.NewNet()
@@ -147,7 +147,8 @@ type shortSCTP struct {
 	dials int
 }
 
-func (s *shortSCTP) DialSCTP(ctx context.Context, local netip.Addr, remote netip.AddrPort, h vnic.AssociationHandler) (vnic.Association, error) {
+func (s *shortSCTP) DialSCTP(ctx context.Context, local netip.Addr, remote netip.AddrPort,
+	h vnic.AssociationHandler) (vnic.Association, error) {
 	s.dials++
 	a, err := s.SCTPNetwork.DialSCTP(ctx, local, remote, h)
 	if err == nil {
@@ -163,7 +164,8 @@ type slowSCTP struct {
 	gate chan struct{}
 }
 
-func (s *slowSCTP) DialSCTP(ctx context.Context, local netip.Addr, remote netip.AddrPort, h vnic.AssociationHandler) (vnic.Association, error) {
+func (s *slowSCTP) DialSCTP(ctx context.Context, local netip.Addr, remote netip.AddrPort,
+	h vnic.AssociationHandler) (vnic.Association, error) {
 	select {
 	case <-s.gate:
 	case <-ctx.Done():
@@ -172,8 +174,9 @@ func (s *slowSCTP) DialSCTP(ctx context.Context, local netip.Addr, remote netip.
 	return s.SCTPNetwork.DialSCTP(ctx, local, remote, h)
 }
 
-// Connections that come and go, gracefully or not, on an association with one stream for them, use that
-// stream again and again: with owners that are at work at the same time, nothing is lost between them.
+// Connections that come and go, gracefully or not, on an association with one stream for them, use
+// that stream again and again: with owners that are at work at the same time, nothing is lost
+// between them.
 func TestSCTPStreamTurns(t *testing.T) {
 	const turns = 200
 	n := vnictest.NewNet()

@@ -41,7 +41,8 @@ func (e *env) server() rdma.Listener {
 // join connects one more pair of QPs at l.
 func (e *env) join(l rdma.Listener, p rdma.ConnParam) (x, y *vnictest.Peer) {
 	e.t.Helper()
-	x, y = vnictest.NewPeer(e.t, e.a, vnictest.PeerConfig{Buffer: 4096}), vnictest.NewPeer(e.t, e.b, vnictest.PeerConfig{Buffer: 4096})
+	x, y = vnictest.NewPeer(e.t, e.a, vnictest.PeerConfig{Buffer: 4096}), vnictest.NewPeer(e.t, e.b,
+		vnictest.PeerConfig{Buffer: 4096})
 	done := make(chan error, 1)
 	go func() {
 		r, err := l.Next(e.t.Context())
@@ -120,7 +121,8 @@ func TestSCTPStreams(t *testing.T) {
 	})
 }
 
-// The end of an association is the end of all its QPs, on both sides, with its cause, also of those that are in the midst of sending.
+// The end of an association is the end of all its QPs, on both sides, with its cause, also of those
+// that are in the midst of sending.
 func TestSCTPAssociationLost(t *testing.T) {
 	sctpNet(t, vnictest.SCTPLink{}, func(t *testing.T, e *env) {
 		l := e.server()
@@ -134,7 +136,8 @@ func TestSCTPAssociationLost(t *testing.T) {
 		e.net.Assocs()[0].Fail()
 		for _, p := range []*vnictest.Peer{x, y, x2, y2} {
 			var lost *sctpddp.LostError
-			if err := p.WantDone("the association has failed"); !errors.As(err, &lost) || lost.Kind != sctpddp.LossFailure {
+			if err := p.WantDone("the association has failed"); !errors.As(err, &lost) ||
+				lost.Kind != sctpddp.LossFailure {
 				t.Errorf("ended with %v", err)
 			}
 			p.WantState("over", rdma.QPError)
@@ -149,7 +152,8 @@ func TestSCTPAssociationLost(t *testing.T) {
 func TestSCTPRefused(t *testing.T) {
 	connect := func(e *env, at netip.AddrPort) error {
 		x := vnictest.NewPeer(e.t, e.a, vnictest.PeerConfig{})
-		_, err := x.Ctx.Connect(e.t.Context(), x.QP, at, rdma.ConnParam{SCTP: true, PrivateData: []byte("?")})
+		_, err := x.Ctx.Connect(e.t.Context(), x.QP, at, rdma.ConnParam{SCTP: true,
+			PrivateData: []byte("?")})
 		return err
 	}
 	t.Run("rejected", func(t *testing.T) {
@@ -168,7 +172,8 @@ func TestSCTPRefused(t *testing.T) {
 	})
 	t.Run("nobody listens", func(t *testing.T) {
 		sctpNet(t, vnictest.SCTPLink{}, func(t *testing.T, e *env) {
-			if err := connect(e, netip.MustParseAddrPort("10.0.0.2:9")); !errors.Is(err, syscall.ECONNREFUSED) {
+			if err := connect(e, netip.MustParseAddrPort("10.0.0.2:9")); !errors.Is(err,
+				syscall.ECONNREFUSED) {
 				t.Errorf("%v", err)
 			}
 		})
@@ -218,9 +223,12 @@ func TestSCTPRefused(t *testing.T) {
 	t.Run("a network without SCTP", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			n := vnictest.NewNet()
-			d := n.Device(t, "vnic0", []string{"10.0.0.1/24"}, func(c *vnic.Config) { c.Network = tcpOnly{c.Network} })
+			d := n.Device(t, "vnic0", []string{"10.0.0.1/24"}, func(c *vnic.Config) {
+				c.Network = tcpOnly{c.Network}
+			})
 			e := &env{t: t, net: n, a: vnictest.Open(t, d, vnic.ContextConfig{})}
-			if err := connect(e, netip.MustParseAddrPort("10.0.0.2:9")); !errors.Is(err, syscall.EPROTONOSUPPORT) {
+			if err := connect(e, netip.MustParseAddrPort("10.0.0.2:9")); !errors.Is(err,
+				syscall.EPROTONOSUPPORT) {
 				t.Errorf("%v", err)
 			}
 		})
@@ -232,7 +240,8 @@ func TestSCTPRefused(t *testing.T) {
 func TestSCTPAssociationsOfAPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := vnictest.NewNet()
-		d := n.Device(t, "vnic1", []string{"10.0.0.2/24"}, func(c *vnic.Config) { c.MaxPendingPerPeer = 3 })
+		d := n.Device(t, "vnic1", []string{"10.0.0.2/24"},
+			func(c *vnic.Config) { c.MaxPendingPerPeer = 3 })
 		e := &env{t: t, net: n, b: vnictest.Open(t, d, vnic.ContextConfig{})}
 		at := e.server().Addr()
 		peer, other := netip.MustParseAddr("10.0.0.7"), netip.MustParseAddr("10.0.0.8")
@@ -274,8 +283,8 @@ func (silent) Down(sctpddp.LossKind, error) {}
 // tcpOnly hides what else a network can do.
 type tcpOnly struct{ vnic.Network }
 
-// A Send that waits for a receive does not hold the other streams of its association up, and when it
-// has waited too long its own connection ends, and only that. DDP-002.
+// A Send that waits for a receive does not hold the other streams of its association up, and when
+// it has waited too long its own connection ends, and only that. DDP-002.
 func TestSCTPStalledStream(t *testing.T) {
 	sctpNet(t, vnictest.SCTPLink{Window: 64}, func(t *testing.T, e *env) {
 		l := e.server()
@@ -300,7 +309,8 @@ func TestSCTPStalledStream(t *testing.T) {
 			t.Fatal("the Send waits for ever")
 		}
 		var term *rdma.TerminateError
-		if err := x.Conn.Err(); !errors.As(err, &term) || term.Layer != 1 || term.Type != 2 || term.Code != 2 {
+		if err := x.Conn.Err(); !errors.As(err, &term) || term.Layer != 1 || term.Type != 2 ||
+			term.Code != 2 {
 			t.Errorf("ended with %v, want no buffer", err)
 		}
 		x2.Write(1, 0, 100, y2, 0)

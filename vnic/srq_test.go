@@ -59,7 +59,8 @@ func (e *env) pool(n int, o vnic.SRQOptions) *pool {
 }
 
 func (p *pool) wr(id uint64) *rdma.RecvWR {
-	return &rdma.RecvWR{ID: id, SGEs: []rdma.SGE{{Addr: p.mr.Addr() + id*16, Length: 16, LKey: p.mr.LKey()}}}
+	return &rdma.RecvWR{ID: id, SGEs: []rdma.SGE{{Addr: p.mr.Addr() + id*16, Length: 16,
+		LKey: p.mr.LKey()}}}
 }
 
 // post posts receives with these ids; each has 16 octets of the pool's memory.
@@ -176,7 +177,8 @@ func TestSRQChecks(t *testing.T) {
 		if _, err := other.PD.CreateQP(cfg); !isErr(err, rdma.ErrInvalid) {
 			t.Errorf("an SRQ of another PD: %v", err)
 		}
-		if _, err := pd.NewQP(vnic.QPOptions{QPConfig: cfg, SendQueue: ringSend{&ring{}}, RecvQueue: ringRecv{&ring{}}}); !isErr(err, rdma.ErrInvalid) {
+		if _, err := pd.NewQP(vnic.QPOptions{QPConfig: cfg, SendQueue: ringSend{&ring{}},
+			RecvQueue: ringRecv{&ring{}}}); !isErr(err, rdma.ErrInvalid) {
 			t.Errorf("an SRQ and a receive queue: %v", err)
 		}
 		q := p.Config()
@@ -191,7 +193,8 @@ func TestSRQChecks(t *testing.T) {
 			t.Errorf("a third SRQ: %v", err)
 		}
 		s.Close()
-		if _, err := pd.CreateQP(rdma.QPConfig{SendCQ: cfg.SendCQ, RecvCQ: cfg.RecvCQ, SRQ: s}); !isErr(err, rdma.ErrClosed) {
+		if _, err := pd.CreateQP(rdma.QPConfig{SendCQ: cfg.SendCQ, RecvCQ: cfg.RecvCQ, SRQ: s}); !isErr(
+			err, rdma.ErrClosed) {
 			t.Errorf("an SRQ that is gone: %v", err)
 		}
 	}, func(c *vnic.Config) { c.Limits.SRQ = 2 })
@@ -355,9 +358,9 @@ func TestSRQGiveBack(t *testing.T) {
 	})
 }
 
-// A peer that sends as fast as it can gets its share of an SRQ and no more until its completions have been
-// polled; another peer finds receives meanwhile. What each takes can be seen. When the flooder's
-// time is over it loses its own connection. SEC-026.
+// A peer that sends as fast as it can gets its share of an SRQ and no more until its completions
+// have been polled; another peer finds receives meanwhile. What each takes can be seen. When the
+// flooder's time is over it loses its own connection. SEC-026.
 func TestSRQQuota(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		p := e.pool(2, srqConfig(8, 0)) // half: 4
@@ -402,7 +405,8 @@ func TestSRQQuota(t *testing.T) {
 
 // The quota as it is set: a number, or none; alone at an SRQ a QP has none by default.
 func TestSRQQuotaSet(t *testing.T) {
-	for _, tt := range []struct{ qps, perQP, want int }{{2, 3, 3}, {2, -1, 8}, {1, 0, 8}, {2, 100, 8}, {1, 1, 1}} {
+	for _, tt := range []struct{ qps, perQP, want int }{{2, 3, 3}, {2, -1, 8}, {1, 0, 8}, {2, 100, 8},
+		{1, 1, 1}} {
 		t.Run(fmt.Sprint(tt), func(t *testing.T) {
 			onPaths(t, func(t *testing.T, e *env) {
 				p := e.pool(tt.qps, srqConfig(8, tt.perQP))
@@ -454,9 +458,11 @@ func TestForeignSRQ(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		bad := errors.New("impossible index")
 		var violation atomic.Value
-		c := vnictest.Open(t, e.b.Device(), vnic.ContextConfig{OnViolation: func(err error) { violation.Store(err) }})
+		c := vnictest.Open(t, e.b.Device(), vnic.ContextConfig{OnViolation: func(err error) {
+			violation.Store(err)
+		}})
 		if e.staged {
-			c.SetStaged()
+			c.AllowBlocking()
 		}
 		r := &countingRing{ring: &ring{room: 100}}
 		o := srqConfig(8, 3)
@@ -553,8 +559,8 @@ func TestForeignSRQ(t *testing.T) {
 	})
 }
 
-// A QP whose peer's Send has found a receive while it looked for one itself takes no other: who shares the SRQ with it would miss
-// that.
+// A QP whose peer's Send has found a receive while it looked for one itself takes no other: who
+// shares the SRQ with it would miss that.
 func TestSRQTakesWhatIsWaitedFor(t *testing.T) {
 	a, b := real(t, true)
 	p := newPool(t, b, srqConfig(4, 0))
@@ -566,8 +572,8 @@ func TestSRQTakesWhatIsWaitedFor(t *testing.T) {
 	}
 }
 
-// Many QPs take from one SRQ at once, on the wire and within a device: each Send is received once, none is
-// lost, and each QP's arrive in order.
+// Many QPs take from one SRQ at once, on the wire and within a device: each Send is received once,
+// none is lost, and each QP's arrive in order.
 func TestSRQMany(t *testing.T) {
 	for _, loop := range []bool{true, false} {
 		t.Run(map[bool]string{true: "loop", false: "wire"}[loop], func(t *testing.T) {
@@ -589,7 +595,8 @@ func TestSRQMany(t *testing.T) {
 				x, y := vnictest.NewQPs(t, a, b, vnictest.PeerConfig{}, p.config())
 				wg.Go(func() {
 					for i := range each {
-						x.Post(rdma.SendWR{ID: uint64(i), Op: rdma.OpSend, Flags: rdma.Inline, Inline: []byte{byte(i), byte(x.QP.Num())}}, 0, 0)
+						x.Post(rdma.SendWR{ID: uint64(i), Op: rdma.OpSend, Flags: rdma.Inline, Inline: []byte{
+							byte(i), byte(x.QP.Num())}}, 0, 0)
 						x.WantSend("sent", is(uint64(i), ok))
 					}
 				})

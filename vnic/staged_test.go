@@ -30,10 +30,10 @@ func TestStagedLate(t *testing.T) {
 		x.Read(3, 2000, 100, y, 32<<10)
 		x.Write(2, 0, 100, y, 1000)
 		synctest.Wait()
-		if err := e.b.SetStaged(); err != nil {
-			t.Fatalf("SetStaged with a connection: %v", err)
+		if err := e.b.AllowBlocking(); err != nil {
+			t.Fatalf("AllowBlocking with a connection: %v", err)
 		}
-		if err := e.b.SetStaged(); err != nil {
+		if err := e.b.AllowBlocking(); err != nil {
 			t.Fatalf("again: %v", err)
 		}
 		synctest.Wait()
@@ -44,12 +44,14 @@ func TestStagedLate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := y.QP.PostRecv(&rdma.RecvWR{ID: 4, SGEs: []rdma.SGE{{Addr: 1 << 32, Length: 200, LKey: m.LKey()}}}); err != nil {
+		if err := y.QP.PostRecv(&rdma.RecvWR{
+			ID: 4, SGEs: []rdma.SGE{{Addr: 1 << 32, Length: 200, LKey: m.LKey()}}}); err != nil {
 			t.Fatal(err)
 		}
 		x.WantSend("all of it, in order", is(1, ok), is(3, ok), is(2, ok))
 		y.WantRecv("the Send", is(4, ok))
-		if !bytes.Equal(h.b[:100], x.Buf[:100]) || !bytes.Equal(y.Buf[1000:1100], x.Buf[:100]) || !bytes.Equal(x.Buf[2000:2100], y.Buf[32<<10:][:100]) {
+		if !bytes.Equal(h.b[:100], x.Buf[:100]) || !bytes.Equal(y.Buf[1000:1100], x.Buf[:100]) ||
+			!bytes.Equal(x.Buf[2000:2100], y.Buf[32<<10:][:100]) {
 			t.Fatal("the octets differ")
 		}
 		h.hang.Store(true)
@@ -74,8 +76,8 @@ func TestStagedLate(t *testing.T) {
 	})
 }
 
-// A connection is handed over in the midst of messages that are longer than what is copied at once: they
-// arrive whole and once, and what is behind them goes on.
+// A connection is handed over in the midst of messages that are longer than what is copied at once:
+// they arrive whole and once, and what is behind them goes on.
 func TestStagedMidMessage(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		if !e.loop {
@@ -83,7 +85,8 @@ func TestStagedMidMessage(t *testing.T) {
 		}
 		const n = 8 << 20
 		for _, op := range []rdma.Opcode{rdma.OpWrite, rdma.OpRead, rdma.OpSend, rdma.OpWriteImm} {
-			x, y := e.pair(vnictest.PeerConfig{Buffer: n, Param: extensions}, vnictest.PeerConfig{Buffer: n, Param: extensions})
+			x, y := e.pair(vnictest.PeerConfig{Buffer: n, Param: extensions}, vnictest.PeerConfig{Buffer: n,
+				Param: extensions})
 			fill(x.Buf, 1)
 			if op == rdma.OpRead {
 				fill(y.Buf, 2)
@@ -131,7 +134,8 @@ func TestStagedWhileConnecting(t *testing.T) {
 			return
 		}
 		for _, which := range []string{"acceptor", "initiator"} {
-			x, y := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{}), vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
+			x, y := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{}), vnictest.NewPeer(t, e.b,
+				vnictest.PeerConfig{})
 			l, err := e.b.Listen(netip.AddrPortFrom(e.b.Attr().Addrs[0].Addr(), 0), 0)
 			if err != nil {
 				t.Fatal(err)
@@ -150,10 +154,11 @@ func TestStagedWhileConnecting(t *testing.T) {
 			if which == "initiator" {
 				p, q = x, y
 			}
-			if err := p.Ctx.SetStaged(); err != nil {
+			if err := p.Ctx.AllowBlocking(); err != nil {
 				t.Fatal(err)
 			}
-			m, err := p.PD.RegisterRegion(vnic.Region{Mem: &hanging{b: make([]byte, 100)}}, 0, 100, vnictest.Full)
+			m, err := p.PD.RegisterRegion(vnic.Region{Mem: &hanging{b: make([]byte, 100)}}, 0, 100,
+				vnictest.Full)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -188,7 +193,8 @@ func TestStagedPeerHangs(t *testing.T) {
 			q.Recv(1, 0, 100)
 			busy = append(busy, p)
 		}
-		x, y := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{}), vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
+		x, y := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{}), vnictest.NewPeer(t, e.b,
+			vnictest.PeerConfig{})
 		l, err := e.b.Listen(netip.AddrPortFrom(e.b.Attr().Addrs[0].Addr(), 0), 0)
 		if err != nil {
 			t.Fatal(err)
@@ -203,7 +209,7 @@ func TestStagedPeerHangs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := e.a.SetStaged(); err != nil {
+		if err := e.a.AllowBlocking(); err != nil {
 			t.Fatal(err)
 		}
 		h := &hanging{b: make([]byte, 100), release: make(chan struct{})}
@@ -213,7 +219,8 @@ func TestStagedPeerHangs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p.Post(rdma.SendWR{ID: 1, Op: rdma.OpSend, SGEs: []rdma.SGE{{Length: 100, LKey: m.LKey()}}}, 0, 0)
+			p.Post(rdma.SendWR{ID: 1, Op: rdma.OpSend, SGEs: []rdma.SGE{{Length: 100, LKey: m.LKey()}}}, 0,
+				0)
 		}
 		synctest.Wait()
 		if n := h.inside.Load(); n != 8 {
@@ -223,7 +230,7 @@ func TestStagedPeerHangs(t *testing.T) {
 			t.Fatal(err)
 		}
 		staged := make(chan error, 1)
-		go func() { staged <- e.b.SetStaged() }()
+		go func() { staged <- e.b.AllowBlocking() }()
 		synctest.Wait()
 		select {
 		case err := <-staged:
@@ -287,8 +294,8 @@ func TestStagedEnds(t *testing.T) {
 	}
 }
 
-// Both ends talk as fast as they can, on several connections, while those of one context and then of the other
-// are handed over: each octet arrives, each request completes once and in order.
+// Both ends talk as fast as they can, on several connections, while those of one context and then
+// of the other are handed over: each octet arrives, each request completes once and in order.
 func TestStagedStress(t *testing.T) {
 	for round := range 4 {
 		a, b := real(t, true)
@@ -320,15 +327,16 @@ func TestStagedStress(t *testing.T) {
 	}
 }
 
-// What waits for a receive when the connection is handed over waits for as long as it would have, and a
-// Write whose immediate data waits is not written again.
+// What waits for a receive when the connection is handed over waits for as long as it would have,
+// and a Write whose immediate data waits is not written again.
 func TestStagedHold(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		if e.staged {
 			return
 		}
 		x, y := e.ext()
-		x.Post(rdma.SendWR{ID: 1, Op: rdma.OpWriteImm, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey(), Imm: 7}, 0, 100)
+		x.Post(rdma.SendWR{ID: 1, Op: rdma.OpWriteImm, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey(),
+			Imm: 7}, 0, 100)
 		x.Send(2, 0, 10)
 		synctest.Wait()
 		written := y.QP.Info().Counters.InWrites
@@ -349,30 +357,36 @@ func TestStagedHold(t *testing.T) {
 	})
 }
 
-// A connection within a device stays what it is for as long as no request needs memory that can block, also
-// if both contexts have some; the first that does has it handed over, whichever end and whatever kind it is.
+// A connection within a device stays what it is for as long as no request needs memory that can
+// block, also if both contexts have some; the first that does has it handed over, whichever end and
+// whatever kind it is.
 func TestStagedOnDemand(t *testing.T) {
 	type ends struct {
 		x, y   *vnictest.Peer
 		mx, my *vnic.MR
 		hx, hy *hanging
 	}
-	far := func(m *vnic.MR) []rdma.SGE { return []rdma.SGE{{Addr: m.Addr(), Length: 8, LKey: m.LKey()}} }
+	far := func(m *vnic.MR) []rdma.SGE {
+		return []rdma.SGE{{Addr: m.Addr(), Length: 8, LKey: m.LKey()}}
+	}
 	for name, do := range map[string]func(e *ends){
 		"Write from it": func(e *ends) {
-			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpWrite, SGEs: far(e.mx), RemoteAddr: e.y.MR.Addr(), RKey: e.y.MR.RKey()}, 0, 0)
+			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpWrite, SGEs: far(e.mx), RemoteAddr: e.y.MR.Addr(),
+				RKey: e.y.MR.RKey()}, 0, 0)
 		},
 		"Write into it": func(e *ends) {
 			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpWrite, RemoteAddr: e.my.Addr(), RKey: e.my.RKey()}, 0, 8)
 		},
 		"inline Write into it": func(e *ends) {
-			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpWrite, Flags: rdma.Inline, Inline: []byte("12345678"), RemoteAddr: e.my.Addr(), RKey: e.my.RKey()}, 0, 0)
+			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpWrite, Flags: rdma.Inline, Inline: []byte("12345678"),
+				RemoteAddr: e.my.Addr(), RKey: e.my.RKey()}, 0, 0)
 		},
 		"Read from it": func(e *ends) {
 			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpRead, RemoteAddr: e.my.Addr(), RKey: e.my.RKey()}, 0, 8)
 		},
 		"Read into it": func(e *ends) {
-			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpRead, SGEs: far(e.mx), RemoteAddr: e.y.MR.Addr(), RKey: e.y.MR.RKey()}, 0, 0)
+			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpRead, SGEs: far(e.mx), RemoteAddr: e.y.MR.Addr(),
+				RKey: e.y.MR.RKey()}, 0, 0)
 		},
 		"Send from it": func(e *ends) {
 			e.y.Recv(8, 0, 8)
@@ -384,17 +398,21 @@ func TestStagedOnDemand(t *testing.T) {
 		},
 		"inline Send into it": func(e *ends) {
 			e.y.QP.PostRecv(&rdma.RecvWR{ID: 8, SGEs: far(e.my)})
-			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpSend, Flags: rdma.Inline, Inline: []byte("12345678")}, 0, 0)
+			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpSend, Flags: rdma.Inline, Inline: []byte("12345678")}, 0,
+				0)
 		},
 		"atomic in it": func(e *ends) {
-			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpFetchAdd, RemoteAddr: e.my.Addr(), RKey: e.my.RKey()}, 0, 8)
+			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpFetchAdd, RemoteAddr: e.my.Addr(), RKey: e.my.RKey()}, 0,
+				8)
 		},
 		"atomic from it": func(e *ends) {
-			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpFetchAdd, SGEs: far(e.mx), RemoteAddr: e.y.MR.Addr(), RKey: e.y.MR.RKey()}, 0, 0)
+			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpFetchAdd, SGEs: far(e.mx), RemoteAddr: e.y.MR.Addr(),
+				RKey: e.y.MR.RKey()}, 0, 0)
 		},
 		"Write with immediate data": func(e *ends) {
 			e.y.Recv(8, 0, 0)
-			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpWriteImm, SGEs: far(e.mx), RemoteAddr: e.my.Addr(), RKey: e.my.RKey()}, 0, 0)
+			e.x.Post(rdma.SendWR{ID: 9, Op: rdma.OpWriteImm, SGEs: far(e.mx), RemoteAddr: e.my.Addr(),
+				RKey: e.my.RKey()}, 0, 0)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -403,17 +421,20 @@ func TestStagedOnDemand(t *testing.T) {
 				d := net.Device(t, "vnic0", []string{"10.0.0.1/24"})
 				a, b := vnictest.Open(t, d, vnic.ContextConfig{}), vnictest.Open(t, d, vnic.ContextConfig{})
 				for _, c := range []*vnic.Context{a, b} {
-					if err := c.SetStaged(); err != nil {
+					if err := c.AllowBlocking(); err != nil {
 						t.Fatal(err)
 					}
 				}
 				e := &ends{hx: &hanging{b: make([]byte, 64)}, hy: &hanging{b: make([]byte, 64)}}
-				e.x, e.y = vnictest.NewQPs(t, a, b, vnictest.PeerConfig{Param: extensions}, vnictest.PeerConfig{Param: extensions})
+				e.x, e.y = vnictest.NewQPs(t, a, b, vnictest.PeerConfig{Param: extensions}, vnictest.PeerConfig{
+					Param: extensions})
 				var err error
-				if e.mx, err = e.x.PD.RegisterRegion(vnic.Region{Mem: e.hx}, 0x1000, 64, vnictest.Full); err != nil {
+				if e.mx, err = e.x.PD.RegisterRegion(vnic.Region{Mem: e.hx}, 0x1000, 64,
+					vnictest.Full); err != nil {
 					t.Fatal(err)
 				}
-				if e.my, err = e.y.PD.RegisterRegion(vnic.Region{Mem: e.hy}, 0x2000, 64, vnictest.Full); err != nil {
+				if e.my, err = e.y.PD.RegisterRegion(vnic.Region{Mem: e.hy}, 0x2000, 64,
+					vnictest.Full); err != nil {
 					t.Fatal(err)
 				}
 				e.y.Recv(1, 0, 100)

@@ -12,7 +12,8 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 )
 
-var qpStates = []rdma.QPState{rdma.QPIdle, rdma.QPRTS, rdma.QPClosing, rdma.QPTerminate, rdma.QPError}
+var qpStates = []rdma.QPState{rdma.QPIdle, rdma.QPRTS, rdma.QPClosing, rdma.QPTerminate,
+	rdma.QPError}
 
 // A documented transition of docs/qp-states.md.
 type transition struct {

@@ -55,7 +55,8 @@ func TestDisconnectToError(t *testing.T) {
 		x.QP.Close()
 		var err error
 		x.QP, err = x.PD.NewQP(vnic.QPOptions{
-			QPConfig:   rdma.QPConfig{SendCQ: x.SendCQ, RecvCQ: x.RecvCQ, MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1},
+			QPConfig: rdma.QPConfig{SendCQ: x.SendCQ, RecvCQ: x.RecvCQ, MaxSendWR: 8, MaxRecvWR: 8,
+				MaxSendSGE: 1, MaxRecvSGE: 1},
 			EndInError: true,
 		})
 		if err != nil {
@@ -199,7 +200,8 @@ func TestSendTooLong(t *testing.T) {
 		y.Recv(2, 0, 100)
 		fill(x.Buf, 9)
 		x.Send(3, 0, 11)
-		wr := rdma.SendWR{ID: 4, Op: rdma.OpWrite, SGEs: []rdma.SGE{x.SGE(0, 8)}, RemoteAddr: y.MR.Addr() + 5000, RKey: y.MR.RKey()}
+		wr := rdma.SendWR{ID: 4, Op: rdma.OpWrite, SGEs: []rdma.SGE{x.SGE(0, 8)},
+			RemoteAddr: y.MR.Addr() + 5000, RKey: y.MR.RKey()}
 		x.QP.PostSend(&wr) // behind the error: nothing of it is placed (DDP-091)
 		x.WantSend("complete", is(3, ok))
 		wc := y.WantRecv("too long", is(1, rdma.WCLocLen), is(2, flush))
@@ -252,7 +254,8 @@ func TestFlush(t *testing.T) {
 		for i := uint64(1); i < 10; i++ {
 			wr := rdma.SendWR{ID: i, Op: rdma.OpSend, SGEs: []rdma.SGE{x.SGE(0, 10)}}
 			if i%2 == 0 {
-				wr = rdma.SendWR{ID: i, Op: rdma.OpRead, SGEs: wr.SGEs, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()}
+				wr = rdma.SendWR{ID: i, Op: rdma.OpRead, SGEs: wr.SGEs, RemoteAddr: y.MR.Addr(),
+					RKey: y.MR.RKey()}
 			}
 			if err := x.QP.PostSend(&wr); err != nil { // unsignaled: errors are visible all the same
 				t.Fatal(err)
@@ -271,7 +274,8 @@ func TestFlush(t *testing.T) {
 // SEC-032: a CQ that overruns raises CQ_ERR and ends its QPs, and no other.
 func TestCQOverrun(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
-		x, y := e.pair(vnictest.PeerConfig{CQDepth: 4, QP: rdma.QPConfig{MaxSendWR: 16}}, vnictest.PeerConfig{})
+		x, y := e.pair(vnictest.PeerConfig{CQDepth: 4, QP: rdma.QPConfig{MaxSendWR: 16}},
+			vnictest.PeerConfig{})
 		other, far := e.plain()
 		for i := range 8 {
 			x.Write(uint64(i), 0, 1, y, 0)
@@ -294,7 +298,8 @@ func TestCQOverrun(t *testing.T) {
 func TestBusy(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		x, _ := e.plain()
-		for name, c := range map[string]interface{ Close() error }{"PD": x.PD, "send CQ": x.SendCQ, "receive CQ": x.RecvCQ} {
+		for name, c := range map[string]interface{ Close() error }{"PD": x.PD, "send CQ": x.SendCQ,
+			"receive CQ": x.RecvCQ} {
 			if err := c.Close(); !isErr(err, rdma.ErrBusy) {
 				t.Errorf("close the %s in use: %v", name, err)
 			}
@@ -354,7 +359,8 @@ func TestNoPlacementAfterEnd(t *testing.T) {
 				fill(x.Buf, 1)
 				end(y)
 				for i := range 10 {
-					wr := rdma.SendWR{ID: uint64(i), Op: rdma.OpWrite, SGEs: []rdma.SGE{x.SGE(0, 100)}, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()}
+					wr := rdma.SendWR{ID: uint64(i), Op: rdma.OpWrite, SGEs: []rdma.SGE{x.SGE(0, 100)},
+						RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()}
 					if x.QP.PostSend(&wr) != nil {
 						break // it has noticed
 					}

@@ -96,7 +96,8 @@ func talk(t *testing.T, p, q *vnictest.Peer, seed uint64) {
 			p.Read(id, read+off, n, q, out+off)
 			ids = append(ids, id)
 		}
-		p.Post(rdma.SendWR{ID: id + 1, Op: rdma.OpSend, Flags: rdma.Inline, Inline: []byte{byte(i), 1, 2}}, 0, 0)
+		p.Post(rdma.SendWR{ID: id + 1, Op: rdma.OpSend, Flags: rdma.Inline, Inline: []byte{byte(i), 1,
+			2}}, 0, 0)
 		ids = append(ids, id+1)
 	}
 	for len(ids) > 0 {
@@ -122,7 +123,8 @@ func TestChurn(t *testing.T) {
 				stop := make(chan struct{})
 				var wg sync.WaitGroup
 				wg.Go(func() {
-					wr := rdma.SendWR{Op: rdma.OpWrite, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey(), SGEs: []rdma.SGE{x.SGE(0, 60000)}}
+					wr := rdma.SendWR{Op: rdma.OpWrite, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey(),
+						SGEs: []rdma.SGE{x.SGE(0, 60000)}}
 					for {
 						select {
 						case <-stop:
@@ -164,7 +166,8 @@ func TestChurn(t *testing.T) {
 // steady returns a function that carries one message of op and n octets from x to y and takes all
 // its completions.
 func steady(t testing.TB, x, y *vnictest.Peer, op rdma.Opcode, n int) func() {
-	wr := rdma.SendWR{Op: op, Flags: rdma.Signaled, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey(), SGEs: []rdma.SGE{x.SGE(0, n)}}
+	wr := rdma.SendWR{Op: op, Flags: rdma.Signaled, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey(),
+		SGEs: []rdma.SGE{x.SGE(0, n)}}
 	rr := rdma.RecvWR{SGEs: []rdma.SGE{y.SGE(0, n)}}
 	receives := op == rdma.OpSend || op == rdma.OpSendImm || op == rdma.OpWriteImm
 	wc := make([]rdma.WC, 1)

@@ -70,10 +70,10 @@ func newEnv(t *testing.T, p path, opts ...vnictest.Option) *env {
 	if !p.loop && !p.one && !p.pipe {
 		b = e.net.Device(t, "vnic1", []string{"10.0.0.2/24", "fd00::2/64"}, opts...)
 	}
-	e.a = vnictest.Open(t, a, vnic.ContextConfig{Label: "a", Within: p.within})
-	e.b = vnictest.Open(t, b, vnic.ContextConfig{Label: "b", Within: p.within})
+	e.a = vnictest.Open(t, a, vnic.ContextConfig{Label: "a", InlineEvents: p.within})
+	e.b = vnictest.Open(t, b, vnic.ContextConfig{Label: "b", InlineEvents: p.within})
 	if p.staged {
-		if err := e.b.SetStaged(); err != nil {
+		if err := e.b.AllowBlocking(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -11,8 +11,9 @@ import (
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
 
-// BenchmarkTurns is a Send of 64 octets and its answer on each of many connections in turn, by one goroutine that
-// does all: with more of them than the caches hold, what a message costs is the lines that it touches.
+// BenchmarkTurns is a Send of 64 octets and its answer on each of many connections in turn, by one
+// goroutine that does all: with more of them than the caches hold, what a message costs is the
+// lines that it touches.
 func BenchmarkTurns(b *testing.B) {
 	for _, n := range []int{1, 100, 1000, 10000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) { turns(b, n) })
@@ -52,7 +53,8 @@ func newTurner(b *testing.B, c *vnic.Context, n int) *turner {
 	t.mr, err = t.pd.RegisterMemory(make([]byte, n*turnSlots*64), rdma.LocalWrite)
 	must(err)
 	for i := range n {
-		qp, err := t.pd.NewQP(vnic.QPOptions{QPConfig: rdma.QPConfig{SendCQ: t.scq, RecvCQ: t.rcq, MaxSendWR: 72, MaxRecvWR: 3}})
+		qp, err := t.pd.NewQP(vnic.QPOptions{QPConfig: rdma.QPConfig{SendCQ: t.scq, RecvCQ: t.rcq,
+			MaxSendWR: 72, MaxRecvWR: 3}})
 		must(err)
 		t.qps = append(t.qps, qp)
 		for range 2 {

@@ -32,10 +32,13 @@ func (e *env) bindablePair() (x, y *vnictest.Peer) {
 	return e.pair(vnictest.PeerConfig{}, vnictest.PeerConfig{Access: bindable})
 }
 
-func localInv(key uint32) rdma.SendWR { return rdma.SendWR{ID: 77, Op: rdma.OpLocalInv, InvKey: key} }
+func localInv(key uint32) rdma.SendWR {
+	return rdma.SendWR{ID: 77, Op: rdma.OpLocalInv, InvKey: key}
+}
 
 // access asks for n octets at addr under key, and says how it was answered.
-func (e *env) access(x *vnictest.Peer, op rdma.Opcode, addr uint64, key uint32, n int) rdma.WCStatus {
+func (e *env) access(x *vnictest.Peer, op rdma.Opcode, addr uint64, key uint32,
+	n int) rdma.WCStatus {
 	e.t.Helper()
 	x.Post(rdma.SendWR{ID: 5, Op: op, RemoteAddr: addr, RKey: key}, 0, n)
 	if op == rdma.OpWrite { // the answer to an empty Read comes behind it
@@ -49,7 +52,8 @@ func (e *env) access(x *vnictest.Peer, op rdma.Opcode, addr uint64, key uint32, 
 	return x.Next(x.SendCQ, 1)[0].Status
 }
 
-func (e *env) wantAccess(why string, x *vnictest.Peer, op rdma.Opcode, addr uint64, key uint32, n int) {
+func (e *env) wantAccess(why string, x *vnictest.Peer, op rdma.Opcode, addr uint64,
+	key uint32, n int) {
 	e.t.Helper()
 	if s := e.access(x, op, addr, key, n); s != ok {
 		e.t.Fatalf("%s: %v: %v", why, op, s)
@@ -57,7 +61,8 @@ func (e *env) wantAccess(why string, x *vnictest.Peer, op rdma.Opcode, addr uint
 }
 
 // wantRefused also says what ended both ends.
-func (e *env) wantRefused(why string, x, y *vnictest.Peer, op rdma.Opcode, addr uint64, key uint32, n int, want term) {
+func (e *env) wantRefused(why string, x, y *vnictest.Peer, op rdma.Opcode, addr uint64, key uint32,
+	n int, want term) {
 	e.t.Helper()
 	if s := e.access(x, op, addr, key, n); s == ok {
 		e.t.Fatalf("%s: %v was carried out", why, op)
@@ -162,7 +167,8 @@ func TestWindowRange(t *testing.T) {
 		}{
 			{"Write of all", rdma.OpWrite, rdma.RemoteWrite, 0, 0, 33, term{}},
 			{"Read of all", rdma.OpRead, rdma.RemoteRead, 1 << 40, 1 << 40, 33, term{}},
-			{"last octet of the address space", rdma.OpRead, rdma.RemoteRead, math.MaxUint64 - 33, math.MaxUint64 - 1, 1, term{}},
+			{"last octet of the address space", rdma.OpRead, rdma.RemoteRead, math.MaxUint64 - 33,
+				math.MaxUint64 - 1, 1, term{}},
 			{"Write of one more", rdma.OpWrite, rdma.RemoteWrite, 0, 0, 34, term{1, 1, 1}},
 			{"Read of one more", rdma.OpRead, rdma.RemoteRead, 1 << 40, 1<<40 + 1, 33, term{0, 1, 1}},
 			{"Write one below", rdma.OpWrite, rdma.RemoteWrite, 7, 6, 1, term{1, 1, 1}},
@@ -173,7 +179,8 @@ func TestWindowRange(t *testing.T) {
 			t.Run(map[bool]string{false: "window/", true: "fast/"}[fastMR]+tt.name, func(t *testing.T) {
 				onPaths(t, func(t *testing.T, e *env) {
 					// The region itself is not open to peers at all.
-					x, y := e.pair(vnictest.PeerConfig{}, vnictest.PeerConfig{Access: rdma.LocalWrite | rdma.MWBind})
+					x, y := e.pair(vnictest.PeerConfig{}, vnictest.PeerConfig{
+						Access: rdma.LocalWrite | rdma.MWBind})
 					fill(x.Buf, 1)
 					fill(y.Buf, 9)
 					var key uint32
@@ -225,7 +232,9 @@ func TestBindRefused(t *testing.T) {
 		foreign *vnictest.Peer
 	}
 	for name, wr := range map[string]func(y *vnictest.Peer, o *objects) rdma.SendWR{
-		"key of nobody": func(y *vnictest.Peer, o *objects) rdma.SendWR { return bindMW(y, 0x12345678, 0, 10, rdma.RemoteRead) },
+		"key of nobody": func(y *vnictest.Peer, o *objects) rdma.SendWR {
+			return bindMW(y, 0x12345678, 0, 10, rdma.RemoteRead)
+		},
 		"key of a region": func(y *vnictest.Peer, o *objects) rdma.SendWR {
 			return bindMW(y, y.MR.RKey(), 0, 10, rdma.RemoteRead)
 		},
@@ -256,9 +265,15 @@ func TestBindRefused(t *testing.T) {
 		"type 2 is bound": func(y *vnictest.Peer, o *objects) rdma.SendWR {
 			return bindMW(y, rdma.NextKey(o.bound), 0, 10, rdma.RemoteRead)
 		},
-		"type 2 with 0 octets": func(y *vnictest.Peer, o *objects) rdma.SendWR { return bindMW(y, o.w2.RKey(), 0, 0, rdma.RemoteRead) },
-		"nothing":              func(y *vnictest.Peer, o *objects) rdma.SendWR { return regMR(y, o.f.RKey(), 0, 0, rdma.RemoteRead) },
-		"more than asked for":  func(y *vnictest.Peer, o *objects) rdma.SendWR { return regMR(y, o.f.RKey(), 0, 101, rdma.RemoteRead) },
+		"type 2 with 0 octets": func(y *vnictest.Peer, o *objects) rdma.SendWR {
+			return bindMW(y, o.w2.RKey(), 0, 0, rdma.RemoteRead)
+		},
+		"nothing": func(y *vnictest.Peer, o *objects) rdma.SendWR {
+			return regMR(y, o.f.RKey(), 0, 0, rdma.RemoteRead)
+		},
+		"more than asked for": func(y *vnictest.Peer, o *objects) rdma.SendWR {
+			return regMR(y, o.f.RKey(), 0, 101, rdma.RemoteRead)
+		},
 		"a window's memory": func(y *vnictest.Peer, o *objects) rdma.SendWR {
 			wr := bindMW(y, o.w1.RKey(), 0, 10, rdma.RemoteRead)
 			wr.Range.LKey = o.bound
@@ -285,7 +300,9 @@ func TestBindRefused(t *testing.T) {
 		"right that a window has not": func(y *vnictest.Peer, o *objects) rdma.SendWR {
 			return bindMW(y, o.w1.RKey(), 0, 10, rdma.LocalWrite)
 		},
-		"unknown right": func(y *vnictest.Peer, o *objects) rdma.SendWR { return bindMW(y, o.w1.RKey(), 0, 10, 1<<20) },
+		"unknown right": func(y *vnictest.Peer, o *objects) rdma.SendWR {
+			return bindMW(y, o.w1.RKey(), 0, 10, 1<<20)
+		},
 		"one octet behind": func(y *vnictest.Peer, o *objects) rdma.SendWR {
 			return bindMW(y, o.w2.RKey(), len(y.Buf)-9, 10, rdma.RemoteRead)
 		},
@@ -318,7 +335,8 @@ func TestBindRefused(t *testing.T) {
 					t.Fatalf("what was before: %+v", got)
 				}
 				// The end of the connection, which is under way, takes the window's binding.
-				if now := w.Bound(); o.w1.Bound() != nil || o.w2.Bound() != nil || o.f.Bound() != nil || now != nil && now != before {
+				if now := w.Bound(); o.w1.Bound() != nil || o.w2.Bound() != nil || o.f.Bound() != nil ||
+					now != nil && now != before {
 					t.Error("something was bound")
 				}
 				y.WantSend("in order", is(regID, rdma.WCMWBind), is(2, flush))
@@ -363,13 +381,15 @@ func TestWindowEndsWithStream(t *testing.T) {
 				if err := y.MR.Close(); err != nil {
 					t.Errorf("close the region: %v", err)
 				}
-				e.wantRefused("the key of the stream before", x, y, rdma.OpRead, y.MR.Addr(), key, 1, term{0, 1, 0})
+				e.wantRefused("the key of the stream before", x, y, rdma.OpRead, y.MR.Addr(), key, 1,
+					term{0, 1, 0})
 			})
 		})
 	}
 }
 
-// Closing a QP, a window, a fast region: what stands on a region keeps it, and a PD keeps what is in it.
+// Closing a QP, a window, a fast region: what stands on a region keeps it, and a PD keeps what is
+// in it.
 func TestRegionBusy(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		_, y := e.bindablePair()
@@ -439,8 +459,10 @@ func TestFastRegistration(t *testing.T) {
 			sge := []rdma.SGE{{Addr: 1<<50 + 10, Length: 20, LKey: key}}
 			if n, err := y.QP.PostSends([]rdma.SendWR{
 				reg,
-				{ID: 1, Op: rdma.OpWrite, SGEs: sge, RemoteAddr: x.MR.Addr(), RKey: x.MR.RKey(), Flags: rdma.Signaled},
-				{ID: 2, Op: rdma.OpRead, SGEs: sge, RemoteAddr: x.MR.Addr() + 500, RKey: x.MR.RKey(), Flags: rdma.Signaled},
+				{ID: 1, Op: rdma.OpWrite, SGEs: sge, RemoteAddr: x.MR.Addr(), RKey: x.MR.RKey(),
+					Flags: rdma.Signaled},
+				{ID: 2, Op: rdma.OpRead, SGEs: sge, RemoteAddr: x.MR.Addr() + 500, RKey: x.MR.RKey(),
+					Flags: rdma.Signaled},
 			}); n != 3 {
 				t.Fatal(err)
 			}
@@ -466,7 +488,8 @@ func TestWindowIsForPeers(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		_, y := e.bindablePair()
 		_, key := window(t, y, rdma.MWType2, 0, 100, rdma.RemoteRead)
-		y.Post(rdma.SendWR{ID: 1, Op: rdma.OpSend, SGEs: []rdma.SGE{{Addr: y.MR.Addr(), Length: 1, LKey: key}}}, 0, 0)
+		y.Post(rdma.SendWR{ID: 1, Op: rdma.OpSend, SGEs: []rdma.SGE{
+			{Addr: y.MR.Addr(), Length: 1, LKey: key}}}, 0, 0)
 		y.WantSend("refused", is(1, rdma.WCLocProt))
 	})
 }
@@ -480,14 +503,20 @@ func TestEndOfKeyWaits(t *testing.T) {
 		wc  func(x, y *vnictest.Peer)
 		own bool // the request is y's
 	}{
-		"local invalidate of a fast region": {0, func(_, y *vnictest.Peer, key uint32) { y.Post(localInv(key), 0, 0) },
+		"local invalidate of a fast region": {0, func(_, y *vnictest.Peer, key uint32) {
+			y.Post(localInv(key), 0, 0)
+		},
 			func(_, y *vnictest.Peer) { y.WantSend("done", is(77, ok), is(3, ok)) }, true},
-		"local invalidate of a window": {rdma.MWType2, func(_, y *vnictest.Peer, key uint32) { y.Post(localInv(key), 0, 0) },
+		"local invalidate of a window": {rdma.MWType2, func(_, y *vnictest.Peer, key uint32) {
+			y.Post(localInv(key), 0, 0)
+		},
 			func(_, y *vnictest.Peer) { y.WantSend("done", is(77, ok), is(3, ok)) }, true},
 		"another binding": {rdma.MWType1, func(_, y *vnictest.Peer, key uint32) {
 			y.Post(bindMW(y, rdma.NextKey(key), 5, 6, rdma.RemoteRead), 0, 0)
 		}, func(_, y *vnictest.Peer) { y.WantSend("done", is(regID, ok), is(3, ok)) }, true},
-		"unbinding": {rdma.MWType1, func(_, y *vnictest.Peer, key uint32) { y.Post(rdma.SendWR{ID: 77, Op: rdma.OpBindMW, RKey: key}, 0, 0) },
+		"unbinding": {rdma.MWType1, func(_, y *vnictest.Peer, key uint32) {
+			y.Post(rdma.SendWR{ID: 77, Op: rdma.OpBindMW, RKey: key}, 0, 0)
+		},
 			func(_, y *vnictest.Peer) { y.WantSend("done", is(77, ok), is(3, ok)) }, true},
 		"Send with Invalidate": {0, func(x, _ *vnictest.Peer, key uint32) {
 			x.Post(rdma.SendWR{ID: 9, Op: rdma.OpSendInv, InvKey: key}, 0, 8)

@@ -72,7 +72,8 @@ type Host struct {
 }
 
 // Dial connects at once, is refused at once, or hangs until ctx ends.
-func (h *Host) Dial(ctx context.Context, local netip.Addr, remote netip.AddrPort) (iwarp.Stream, error) {
+func (h *Host) Dial(ctx context.Context, local netip.Addr, remote netip.AddrPort) (iwarp.Stream,
+	error) {
 	return h.DialFrom(ctx, netip.AddrPortFrom(local, 0), remote)
 }
 
@@ -121,7 +122,8 @@ func (h *Host) DialFrom(ctx context.Context, local, remote netip.AddrPort) (iwar
 
 func (n *Net) find(ap netip.AddrPort) *listener {
 	for _, l := range n.listeners {
-		if l.addr.Port() == ap.Port() && (l.addr.Addr() == ap.Addr() || l.addr.Addr().IsUnspecified() && l.host.owns(ap.Addr())) {
+		if l.addr.Port() == ap.Port() && (l.addr.Addr() == ap.Addr() || l.addr.Addr().IsUnspecified() &&
+			l.host.owns(ap.Addr())) {
 			return l
 		}
 	}
@@ -147,7 +149,8 @@ func (h *Host) Listen(addr netip.AddrPort, backlog int) (vnic.StreamListener, er
 			return nil, fmt.Errorf("listen on %v: %w", addr, syscall.EADDRINUSE)
 		}
 	}
-	l := &listener{host: h, addr: addr, backlog: make(chan iwarp.Stream, max(backlog, 1)), done: make(chan struct{})}
+	l := &listener{host: h, addr: addr, backlog: make(chan iwarp.Stream, max(backlog, 1)),
+		done: make(chan struct{})}
 	n.listeners = append(n.listeners, l)
 	return l, nil
 }

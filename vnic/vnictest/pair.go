@@ -212,13 +212,15 @@ func (p *Peer) Send(id uint64, off, n int) {
 // Write posts a Write of n octets of p's buffer at off to offset to of q's.
 func (p *Peer) Write(id uint64, off, n int, q *Peer, to int) {
 	p.t.Helper()
-	p.Post(rdma.SendWR{ID: id, Op: rdma.OpWrite, RemoteAddr: q.MR.Addr() + uint64(to), RKey: q.MR.RKey()}, off, n)
+	p.Post(rdma.SendWR{ID: id, Op: rdma.OpWrite, RemoteAddr: q.MR.Addr() + uint64(to),
+		RKey: q.MR.RKey()}, off, n)
 }
 
 // Read posts a Read of n octets into p's buffer at off, from offset from of q's.
 func (p *Peer) Read(id uint64, off, n int, q *Peer, from int) {
 	p.t.Helper()
-	p.Post(rdma.SendWR{ID: id, Op: rdma.OpRead, RemoteAddr: q.MR.Addr() + uint64(from), RKey: q.MR.RKey()}, off, n)
+	p.Post(rdma.SendWR{ID: id, Op: rdma.OpRead, RemoteAddr: q.MR.Addr() + uint64(from),
+		RKey: q.MR.RKey()}, off, n)
 }
 
 // Next waits for the next n completions of cq; fewer fail the test after a minute.
@@ -272,7 +274,8 @@ func (p *Peer) want(cq *vnic.CQ, kind, why string, want []Want) []rdma.WC {
 	got := p.Next(cq, len(want))
 	for i, w := range want {
 		if got[i].ID != w.ID || got[i].Status != w.Status || got[i].QPN != p.QP.Num() {
-			p.t.Fatalf("%s: %s completion %d is %+v (%v), want id %d: %v", why, kind, i, got[i], got[i].Status, w.ID, w.Status)
+			p.t.Fatalf("%s: %s completion %d is %+v (%v), want id %d: %v", why, kind, i, got[i],
+				got[i].Status, w.ID, w.Status)
 		}
 	}
 	return got

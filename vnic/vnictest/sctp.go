@@ -26,7 +26,8 @@ type SCTPLink struct {
 }
 
 // DialSCTP sets an association up at once, or fails as Dial does.
-func (h *Host) DialSCTP(ctx context.Context, local netip.Addr, remote netip.AddrPort, hd vnic.AssociationHandler) (vnic.Association, error) {
+func (h *Host) DialSCTP(ctx context.Context, local netip.Addr, remote netip.AddrPort,
+	hd vnic.AssociationHandler) (vnic.Association, error) {
 	n := h.net
 	n.mu.Lock()
 	up, known := n.hosts[remote.Addr()]
@@ -71,7 +72,8 @@ func (h *Host) DialSCTP(ctx context.Context, local netip.Addr, remote netip.Addr
 
 func (n *Net) findSCTP(ap netip.AddrPort) *sctpListener {
 	for _, l := range n.sctpListeners {
-		if l.addr.Port() == ap.Port() && (l.addr.Addr() == ap.Addr() || l.addr.Addr().IsUnspecified() && l.host.owns(ap.Addr())) {
+		if l.addr.Port() == ap.Port() && (l.addr.Addr() == ap.Addr() || l.addr.Addr().IsUnspecified() &&
+			l.host.owns(ap.Addr())) {
 			return l
 		}
 	}
@@ -79,7 +81,8 @@ func (n *Net) findSCTP(ap netip.AddrPort) *sctpListener {
 }
 
 // ListenSCTP takes associations for addr.
-func (h *Host) ListenSCTP(addr netip.AddrPort, accept func(vnic.Association) vnic.AssociationHandler) (io.Closer, error) {
+func (h *Host) ListenSCTP(addr netip.AddrPort,
+	accept func(vnic.Association) vnic.AssociationHandler) (io.Closer, error) {
 	n := h.net
 	l := &sctpListener{host: h, addr: addr, accept: accept}
 	n.mu.Lock()
@@ -159,7 +162,8 @@ func (a *Assoc) Send(stream uint16, ppid uint32, src interface {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.sent++
-	a.out = append(a.out, assocMsg{a.sent, sctpddp.Message{Stream: stream, PPID: ppid, Unordered: true, Data: b}})
+	a.out = append(a.out, assocMsg{a.sent, sctpddp.Message{Stream: stream, PPID: ppid, Unordered: true,
+		Data: b}})
 	return a.sent, nil
 }
 
@@ -198,7 +202,8 @@ func (a *Assoc) Hold(on bool) {
 	a.Flush()
 }
 
-// AbortOnSend has the association end by an abort as soon as something is sent: the peer has forgotten it.
+// AbortOnSend has the association end by an abort as soon as something is sent: the peer has
+// forgotten it.
 func (a *Assoc) AbortOnSend() {
 	a.mu.Lock()
 	a.forgotten = true
@@ -323,7 +328,9 @@ func (a *Assoc) Shutdown() {
 
 // Abort implements vnic.Association.
 func (a *Assoc) Abort(reason string) {
-	a.finish(func(h vnic.AssociationHandler) { h.Down(sctpddp.LossAbort, fmt.Errorf("aborted: %s", reason)) })
+	a.finish(func(h vnic.AssociationHandler) {
+		h.Down(sctpddp.LossAbort, fmt.Errorf("aborted: %s", reason))
+	})
 }
 
 // Fail is the end of an association whose peer does not answer.

@@ -61,7 +61,7 @@ func (id *ID) Accept(qp Connectable, p rdma.ConnParam) error {
 	if !id.attempts(a, nil) {
 		return id.notAccepted(a, r)
 	}
-	if id.user.cfg.Within && !a.qp.Blocks() {
+	if id.user.cfg.InlineEvents && !a.qp.Blocks() {
 		done, err := r.acceptNow(a, p)
 		if done || err != nil {
 			r.answered()

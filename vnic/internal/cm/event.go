@@ -59,8 +59,8 @@ func (id *ID) emit(ev Event) {
 }
 
 // emitInOrder is emit with the handler called from another goroutine, unless the user is one of
-// UserConfig.Within: the caller may hold a lock that its handler takes. What the ids of a user emit
-// so is delivered one after the other, in the order of the calls.
+// UserConfig.InlineEvents: the caller may hold a lock that its handler takes. What the ids of a
+// user emit so is delivered one after the other, in the order of the calls.
 func (id *ID) emitInOrder(ev Event) {
 	id.enqueue(ev)
 	id.user.events.deliver(id)
@@ -85,7 +85,7 @@ func (q *eventQueue) deliver(id *ID) {
 	q.mu.Unlock()
 	switch {
 	case running:
-	case q.user.cfg.Within:
+	case q.user.cfg.InlineEvents:
 		q.run()
 	case !q.user.start(q.run):
 		q.mu.Lock()

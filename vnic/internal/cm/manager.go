@@ -63,9 +63,9 @@ type UserConfig struct {
 	MaxIDs     int
 	MaxPending int // connection requests to its listeners, half open or unanswered
 	IRD, ORD   int
-	// Within: handlers may be called within ResolveAddr, ResolveRoute and Accept, whose caller then
-	// holds no lock that they take. It saves waking a goroutine for each of them.
-	Within bool
+	// InlineEvents: handlers may be called within ResolveAddr, ResolveRoute and Accept, whose caller
+	// then holds no lock that they take. It saves waking a goroutine for each of them.
+	InlineEvents bool
 }
 
 // A User is what one context of a device has of its connection manager.

@@ -79,7 +79,7 @@ func (s *session) LendMem() error {
 		if ctx == nil {
 			continue
 		}
-		if err := ctx.SetStaged(); err != nil {
+		if err := ctx.AllowBlocking(); err != nil {
 			return errno(err)
 		}
 	}
@@ -139,14 +139,14 @@ func (sd *sessionDevice) context() (*vnic.Context, error) {
 		OnViolation: func(err error) {
 			sd.s.shm.Fail(err)
 		},
-		OnAsync: sd.onAsync,
-		Within:  true,
+		OnAsync:      sd.onAsync,
+		InlineEvents: true,
 	})
 	if err != nil {
 		return nil, err
 	}
 	if sd.s.staged {
-		if err := ctx.SetStaged(); err != nil {
+		if err := ctx.AllowBlocking(); err != nil {
 			return nil, errors.Join(err, ctx.Close())
 		}
 	}

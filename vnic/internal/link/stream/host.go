@@ -8,7 +8,7 @@ import (
 )
 
 // The iwarp.Host of a connection: what the Endpoint asks for while it receives and sends. The
-// transport's lock may be held, so nothing here blocks, unless the context is staged, and then the
+// transport's lock may be held, so nothing here blocks, unless memory may block, and then the
 // lock is not held.
 
 // A collectedFor says what octets are for that were collected for memory that is reached by calls.
