@@ -9,7 +9,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/vrnic/vrnic/internal/prefetch"
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic/internal/cm"
@@ -76,7 +75,6 @@ type identity struct {
 // connected is what messages need of a connection: the owner's, but for seen.
 type connected struct {
 	eof      bool                      // the peer sends nothing more
-	held     bool                      // a Send waits for a receive
 	draining bool                      // a graceful disconnect waits for what was posted
 	link     link.Link                 // nil: not connected
 	seen     atomic.Pointer[link.Link] // the link, for who is not the owner: see link.Abilities
@@ -492,7 +490,6 @@ func (q *linked) Param() iwarp.Params  { return q.param }
 
 func (q *linked) AwaitReceive() { (*QP)(q).awaitReceive() }
 func (q *linked) GotReceive()   { (*QP)(q).gotReceive() }
-func (q *linked) Held() bool    { return q.held }
 
 func (q *linked) EOF()           { q.eof = true }
 func (q *linked) Ended() bool    { return q.eof }
@@ -526,6 +523,6 @@ func (q *linked) Run(more func() bool) {
 // frontLen is how much of a QP messages need: up to what few requests have.
 const frontLen = unsafe.Offsetof(QP{}.work) + work.FrontLen
 
-func (q *linked) Prefetch() {
-	prefetch.Read(unsafe.Slice((*byte)(unsafe.Pointer(q)), frontLen))
+func (q *linked) Front() []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(q)), frontLen)
 }

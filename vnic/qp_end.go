@@ -291,8 +291,8 @@ func (qp *QP) stillSending() {
 
 // awaitReceive sets the deadlines of a Send that waits for a receive.
 func (qp *QP) awaitReceive() {
-	if !qp.held {
-		qp.held = true
+	if !qp.work.Recv.Stalled {
+		qp.work.Recv.Stalled = true
 		qp.work.Stats.Stalls.Add(1)
 		qp.setDeadline(deadlineHold, qp.dev.cfg.Timeouts.ReceiveHold)
 	}
@@ -303,15 +303,15 @@ func (qp *QP) awaitReceive() {
 
 // gotReceive takes them back.
 func (qp *QP) gotReceive() {
-	if qp.held {
-		qp.held = false
+	if qp.work.Recv.Stalled {
+		qp.work.Recv.Stalled = false
 		qp.setDeadline(deadlineHold, 0)
 		qp.setDeadline(deadlineQuota, 0)
 	}
 }
 
 func (qp *QP) clearDeadlines() {
-	qp.held = false
+	qp.work.Recv.Stalled = false
 	clear(qp.deadlines[:])
 	qp.resetTimer()
 }

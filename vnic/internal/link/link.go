@@ -79,7 +79,7 @@ func (Basic) Abandon()         {}
 func (Basic) Prefetch()        {}
 
 // A QP is a queue pair as its Link sees it, beside its Requests. Its methods are for the QP's
-// owner, but for Wake, Run and Prefetch.
+// owner, but for Wake, Run and Front.
 type QP interface {
 	// Work is the QP's requests and receives.
 	Work() *work.Requests
@@ -90,8 +90,6 @@ type QP interface {
 	// AwaitReceive says that a Send of the peer waits for a receive, GotReceive that it does no more.
 	AwaitReceive()
 	GotReceive()
-	// Held reports whether AwaitReceive was called last.
-	Held() bool
 
 	// EOF says that the peer sends nothing more; Ended reports that it was called.
 	EOF()
@@ -119,8 +117,8 @@ type QP interface {
 	// Run runs the QP here, for a bounded time and without touching memory that can block, with no
 	// lock held. more, if not nil, reports that the caller has more to bring.
 	Run(more func() bool)
-	// Prefetch asks the caches for what messages need of the QP.
-	Prefetch()
+	// Front is the memory of the QP that messages need, for the caches to be asked for it together.
+	Front() []byte
 }
 
 // An Origin says how a fault on this side was found.

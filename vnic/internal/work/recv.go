@@ -16,6 +16,7 @@ import (
 type Receives struct {
 	w       *Requests
 	waiting atomic.Bool // a Send waits for a receive, or a post must be flushed
+	Stalled bool        // the owner's: it knows that a Send waits
 
 	mu     sync.Mutex
 	from   any // guarded by mu: who else may deliver here, nil: nobody

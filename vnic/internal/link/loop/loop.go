@@ -31,6 +31,7 @@ type End struct {
 	work  *work.Requests
 	peer  *End
 	pair  *pair
+	front []byte        // of qp
 	phase atomic.Uint32 // phaseNew, phaseOpen, phaseClosed
 
 	mail mail        // guarded by pair.mu
@@ -72,8 +73,8 @@ type mail struct {
 func New(a, b link.QP) (*End, *End) {
 	p := &pair{}
 	x, y := &p.ends[0], &p.ends[1]
-	x.qp, x.work, x.pair, x.peer = a, a.Work(), p, y
-	y.qp, y.work, y.pair, y.peer = b, b.Work(), p, x
+	x.qp, x.work, x.front, x.pair, x.peer = a, a.Work(), a.Front(), p, y
+	y.qp, y.work, y.front, y.pair, y.peer = b, b.Work(), b.Front(), p, x
 	return x, y
 }
 
@@ -101,9 +102,9 @@ func (l *End) Delivered() { l.peer.qp.Wake() }
 
 // Prefetch implements link.Link.
 func (l *End) Prefetch() {
-	l.qp.Prefetch()
+	prefetch.Read(l.front)
 	prefetch.Read(unsafe.Slice((*byte)(unsafe.Pointer(l.pair)), unsafe.Sizeof(*l.pair)))
-	l.peer.qp.Prefetch()
+	prefetch.Read(l.peer.front)
 }
 
 // tell puts something into the peer's mailbox; false: the connection has moved, tell its stream.
@@ -140,7 +141,7 @@ func (l *End) Step() (more bool) {
 	if l.pair.asked.Load() {
 		return l.moveOver()
 	}
-	if l.work.Recv.Waiting() || qp.Held() {
+	if l.work.Recv.Waiting() || l.work.Recv.Stalled {
 		l.Feed()
 	}
 	return l.send()

@@ -151,7 +151,7 @@ func (w *Link) Prefetch() { w.s.Prefetch() }
 
 // prefetch asks for what messages need of w and its QP.
 func (w *Link) prefetch() {
-	w.qp.Prefetch()
+	prefetch.Read(w.qp.Front())
 	prefetch.Read(unsafe.Slice((*byte)(unsafe.Pointer(w)), unsafe.Sizeof(*w)))
 	prefetch.Read(unsafe.Slice((*byte)(unsafe.Pointer(w.ep)), unsafe.Sizeof(*w.ep)))
 }
