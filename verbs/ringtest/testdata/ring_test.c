@@ -708,6 +708,7 @@ static const struct {
 	{ "cq_ex", test_cq_ex },
 	{ "wr", test_wr },
 	{ "threads", test_threads },
+	{ "table", test_table },
 };
 
 int main(int argc, char **argv)
@@ -731,6 +732,7 @@ int main(int argc, char **argv)
 	if (argc > 1 && !strcmp(argv[1], "-bench")) {
 		fake_start();
 		bench();
+		bench_tables();
 		ran++;
 	}
 	return ran ? 0 : 2;

@@ -24,6 +24,10 @@ void want_empty(struct vrnic_cq *cq);
 /* ring_random_test.c */
 void test_random(void);
 
+/* table_test.c */
+void test_table(void);
+void bench_tables(void);
+
 /* ring_more_test.c */
 void test_hostile(void);
 void test_hostile_destroy(void);
