@@ -15,12 +15,13 @@ const module = "github.com/vrnic/vrnic/"
 
 // Groups of imports that a layer may have.
 const (
-	std    = "std"                // the standard library
-	sys    = "golang.org/x/sys"   // system calls
-	gvisor = "gvisor.dev/gvisor"  // the TCP/IP stack
-	water  = "github.com/songgao" // TAP devices
-	cli    = "github.com/urfave"  // the command line
-	whole  = ""                   // whatever go.mod has
+	std    = "std"                            // the standard library
+	sys    = "golang.org/x/sys"               // system calls
+	gvisor = "gvisor.dev/gvisor"              // the TCP/IP stack
+	water  = "github.com/songgao"             // TAP devices
+	links  = "github.com/vishvananda/netlink" // the kernel's network interfaces
+	cli    = "github.com/urfave"              // the command line
+	whole  = ""                               // whatever go.mod has
 )
 
 // layers says what the packages below a folder may import beside the folder itself. The most
@@ -46,7 +47,7 @@ var layers = map[string][]string{
 	"netstack/sctp": {std, module + "internal/crc32c"},
 	"netstack/sctphost": {std, sys, gvisor, module + "netstack/sctp", module + "netstack/frame",
 		module + "netstack/internal/gate", module + "netstack/internal/gvconv"},
-	"netstack/port": {std, sys, gvisor, water,
+	"netstack/port": {std, sys, gvisor, water, links,
 		module + "netstack/frame", module + "netstack/ethswitch"},
 	"vnic": {std, module + "iwarp", module + "sctpddp", module + "rdma", module + "internal/bulk",
 		module + "internal/prefetch"},

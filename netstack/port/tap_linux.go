@@ -3,6 +3,7 @@ package port
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -99,9 +100,10 @@ func (t *TAP) setUp() error {
 		return err
 	}
 	t.undo = append(t.undo, func() error { k.close(); return nil })
-	_, existed, err := k.index()
-	if err != nil {
-		return err
+	_, err = k.link()
+	existed := err == nil
+	if err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("look up: %w", err)
 	}
 	if !existed {
 		if err := createTAP(t.cfg.Name); err != nil {
@@ -213,32 +215,29 @@ func attachTAP(name string, offloads bool, queues uint16) (fd int, err error) {
 // configure sets MTU, link state and addresses, and notes how to put back those of a device that was
 // there before.
 func (t *TAP) configure(k *kernelIf, existed bool) error {
-	later := func(f func() error) {
+	undoing := func(f func() error) {
 		if existed {
 			t.undo = append(t.undo, f)
 		}
 	}
+	was, err := k.link()
+	if err != nil {
+		return fmt.Errorf("look up: %w", err)
+	}
 	if t.cfg.MTU != 0 {
-		old, err := k.mtu()
-		if err != nil {
-			return err
-		}
+		old := was.Attrs().MTU
 		if err := k.setMTU(t.cfg.MTU); err != nil {
 			return err
 		}
 		if old != t.cfg.MTU {
-			later(func() error { return k.setMTU(old) })
+			undoing(func() error { return k.setMTU(old) })
 		}
 	}
-	up, err := k.isUp()
-	if err != nil {
-		return err
-	}
-	if !up {
+	if was.Attrs().Flags&net.FlagUp == 0 {
 		if err := k.setUp(true); err != nil {
 			return err
 		}
-		later(func() error { return k.setUp(false) })
+		undoing(func() error { return k.setUp(false) })
 	}
 	for _, p := range t.cfg.Addrs {
 		added, err := k.addAddr(p)
@@ -246,7 +245,7 @@ func (t *TAP) configure(k *kernelIf, existed bool) error {
 			return err
 		}
 		if added {
-			later(func() error { return k.delAddr(p) })
+			undoing(func() error { return k.delAddr(p) })
 		}
 	}
 	return nil
