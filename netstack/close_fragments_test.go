@@ -38,7 +38,7 @@ func TestCloseUnderFragments(t *testing.T) {
 				binary.BigEndian.PutUint16(b[18:], uint16(id))
 				b[24], b[25] = 0, 0
 				binary.BigEndian.PutUint16(b[24:], frametest.InetChecksum(b[14:34]))
-				in.Send(b, frame.Offload{}) //nolint:errcheck // until it is closed
+				in.Send(b, frame.Offload{}) // until it is closed
 			}
 		})
 		<-begun

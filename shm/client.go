@@ -92,7 +92,7 @@ func Dial(path string) (*Client, error) {
 		err = c.hello()
 	}
 	if err != nil {
-		c.Close() //nolint:errcheck // err says more
+		c.Close() // err says more
 		return nil, err
 	}
 	return c, nil
@@ -190,8 +190,8 @@ func (c *Client) die(cause error) error {
 		c.deadErr = cause
 		close(c.dead)
 		// The daemon sees the end of the session also where it was this side that gave up.
-		c.conn.CloseWrite() //nolint:errcheck // gone already
-		c.conn.CloseRead()  //nolint:errcheck // ends an rpc that waits
+		c.conn.CloseWrite() // gone already
+		c.conn.CloseRead()  // ends an rpc that waits
 		go c.kickAll()
 	})
 	return c.gone()
@@ -269,7 +269,7 @@ func (c *Client) Close() error {
 	c.devices = nil
 	c.mu.Unlock()
 	_ = c.die(errClosed("client"))
-	c.conn.Close() //nolint:errcheck // the session is over either way
+	c.conn.Close() // the session is over either way
 	for d := range devices {
 		d.close()
 	}

@@ -178,7 +178,7 @@ func TestClientServerProcess(t *testing.T) {
 		os.Exit(1)
 	}
 	fmt.Println("ready")
-	bufio.NewReader(os.Stdin).ReadString('\n') //nolint:errcheck // the parent closes it, or has died
+	bufio.NewReader(os.Stdin).ReadString('\n') // the parent closes it, or has died
 	srv.Close()
 	os.Exit(0)
 }
@@ -202,7 +202,7 @@ func TestClientServerKilled(t *testing.T) {
 	eventually(t, "all block, but the one that polls", func() bool { return blocked("shm_test.(*deathWatch).blocks.func1") == w.n-1 })
 	check(t, cmd.Process.Kill())
 	w.gone()
-	cmd.Wait() //nolint:errcheck // killed
+	cmd.Wait() // killed
 	if _, err := shm.Dial(path); err == nil || !strings.Contains(err.Error(), `start one with "vrnic up"`) {
 		t.Errorf("dial: %v", err)
 	}

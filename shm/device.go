@@ -217,17 +217,17 @@ func (d *Device) close() {
 		close(d.closed)
 		d.async.Kick()
 		for _, q := range values(d, d.qps) {
-			q.Close() //nolint:errcheck // fails only in use
+			q.Close() // fails only in use
 		}
 		d.cm.close()
 		for _, q := range keys(d, d.cqs) {
-			q.Close() //nolint:errcheck
+			q.Close()
 		}
 		for _, pd := range keys(d, d.pds) {
 			pd.closeAll()
 		}
 		for _, b := range keys(d, d.bufs) {
-			b.Close() //nolint:errcheck
+			b.Close()
 		}
 		_ = d.c.callHandle(abi.OpCtxClose, "close device", d.ctx) // the session's end does it too
 		d.c.closePipe(d.async)

@@ -52,7 +52,7 @@ func hello(ctx context.Context, dev rdma.Device, remote netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Disconnect() //nolint:errcheck // the end of the example
+	defer conn.Disconnect() // the end of the example
 
 	n := copy(buf.Bytes(), "hello")
 	sge := rdma.SGE{Addr: mr.Addr(), Length: uint32(n), LKey: mr.LKey()}

@@ -367,7 +367,7 @@ func TestClientDistrustsReplies(t *testing.T) {
 			closeAll(fds)
 			return msg, []int{pipe(l)}
 		}, func(c *shm.Client) error {
-			c.Open("") //nolint:errcheck // may be quicker than the end of the pipe
+			c.Open("") // may be quicker than the end of the pipe
 			<-c.Done()
 			_, err := c.List("qp")
 			return err
@@ -396,7 +396,7 @@ func TestClientDistrustsReplies(t *testing.T) {
 			errs := make(chan error)
 			go func() { errs <- cq.Wait(context.Background()) }()
 			go func() {
-				d.NextAsyncEvent(context.Background()) //nolint:errcheck // DEVICE_FATAL
+				d.NextAsyncEvent(context.Background()) // DEVICE_FATAL
 				_, err := d.NextAsyncEvent(context.Background())
 				errs <- err
 			}()

@@ -171,9 +171,9 @@ func (pd *protDomain) closeAll() {
 	}
 	pd.mu.Unlock()
 	for _, o := range append(all, mrs...) {
-		o.Close() //nolint:errcheck // the session's end does it too
+		o.Close() // the session's end does it too
 	}
-	pd.Close() //nolint:errcheck
+	pd.Close()
 }
 
 // A memRegion implements rdma.MR: a part of one buffer.

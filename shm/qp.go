@@ -90,7 +90,7 @@ func (pd *protDomain) CreateQP(cfg rdma.QPConfig) (rdma.QP, error) {
 		return nil, d.c.die(goneBecause(err))
 	}
 	if err := q.publish(); err != nil {
-		q.Close() //nolint:errcheck // err says more
+		q.Close() // err says more
 		return nil, err
 	}
 	return q, nil

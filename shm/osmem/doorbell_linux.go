@@ -99,7 +99,7 @@ func (e *EventFD) Stop() {
 	close(e.stopped)
 }
 
-func (e *EventFD) Close() { unix.Close(e.FD) } //nolint:errcheck // nothing to lose
+func (e *EventFD) Close() { unix.Close(e.FD) } // nothing to lose
 
 // Yield gives the processor to another process; runtime.Gosched knows only this one's goroutines.
 func Yield() { _, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) } // cannot fail

@@ -128,7 +128,7 @@ func (r *Region) Release() {
 }
 
 // CloseFD closes a descriptor with nothing left to write.
-func CloseFD(fd int) { unix.Close(fd) } //nolint:errcheck // nothing to lose
+func CloseFD(fd int) { unix.Close(fd) } // nothing to lose
 
 // CloseFDs closes descriptors with nothing left to write.
 func CloseFDs(fds []int) {

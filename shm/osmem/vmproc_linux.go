@@ -116,7 +116,7 @@ func (v *vmProc) end() { v.off.Store(true) }
 func (v *vmProc) close() {
 	if v != nil {
 		v.end()
-		v.pidfd.Close() //nolint:errcheck // nothing to lose
+		v.pidfd.Close() // nothing to lose
 	}
 }
 

@@ -212,7 +212,7 @@ func (o *operation) destroyID(req *abi.HandleRequest) (*abi.CMDestroyIDReply, er
 	o.s.dropID(id)
 	// The peers of requests that the client never saw are refused.
 	for _, c := range children {
-		c.h.Close() //nolint:errcheck // nobody is left to tell
+		c.h.Close() // nobody is left to tell
 		_, more := c.forget()
 		o.s.dropID(c)
 		children = append(children, more...)

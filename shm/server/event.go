@@ -289,7 +289,7 @@ func (id *CMID) PushRequest(e abi.CMEvent, mk func(child *CMID) IDHandler) error
 	child.h = mk(child)
 	e.Type = abi.EvConnectRequest
 	if err := (queuedEvent{id: id, child: child, ev: e}).push(); err != nil {
-		child.h.Close() //nolint:errcheck // the peer is refused either way
+		child.h.Close() // the peer is refused either way
 		s.dropID(child)
 		return err
 	}

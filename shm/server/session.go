@@ -284,7 +284,7 @@ func (s *Session) refuse(h abi.Header, why error, body abi.Message) error {
 
 // openPage makes the session page and the doorbell. What it made is freed with the session.
 func (s *Session) openPage() (memfd int, err error) {
-	rand.Read(s.nonce[:]) //nolint:errcheck // never fails
+	rand.Read(s.nonce[:]) // never fails
 	bells := uint32(s.srv.limits.QPs + s.srv.limits.SRQs)
 	s.pageMem, memfd, err = s.newRing("session", ring.SessionPageSize(bells))
 	if err != nil {

@@ -250,7 +250,7 @@ func closePipe(fd *int) {
 
 func token(fd int) {
 	if fd >= 0 {
-		unix.Write(fd, []byte{1}) //nolint:errcheck // as a daemon does
+		unix.Write(fd, []byte{1}) // as a daemon does
 	}
 }
 
@@ -271,7 +271,7 @@ func (s *session) memfd(size, seals int) (mem []byte, fd int) {
 		t.Error(err)
 		return make([]byte, size), fd
 	}
-	t.Cleanup(func() { unix.Munmap(mem) }) //nolint:errcheck
+	t.Cleanup(func() { unix.Munmap(mem) })
 	return mem, fd
 }
 

@@ -103,7 +103,7 @@ func startAs(t testing.TB, file, socket string, uid int, env ...string) *program
 			p.lines <- s.Text()
 		}
 		close(p.lines)
-		p.cmd.Wait() //nolint:errcheck // ProcessState says it
+		p.cmd.Wait() // ProcessState says it
 	}()
 	t.Cleanup(func() {
 		p.in.Close()

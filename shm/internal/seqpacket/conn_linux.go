@@ -227,7 +227,7 @@ func sendNow(fd int, msg []byte, fds []int) error {
 	}
 }
 
-func (c *Conn) Close() { c.c.Close() } //nolint:errcheck // nothing to lose
+func (c *Conn) Close() { c.c.Close() } // nothing to lose
 
 // A Listener is the daemon's socket, with a lock beside it that says who it belongs to.
 type Listener struct {
@@ -333,8 +333,8 @@ func lockPath(path string) (*os.File, error) {
 }
 
 func unlockPath(f *os.File) {
-	os.Remove(f.Name()) //nolint:errcheck // an empty file left behind does no harm
-	f.Close()           //nolint:errcheck // releases the lock
+	os.Remove(f.Name()) // an empty file left behind does no harm
+	f.Close()           // releases the lock
 }
 
 // removeStale removes a socket at path that nobody listens on. The caller holds the lock.

@@ -118,7 +118,7 @@ func hungFile(t *testing.T) (path string, fs *daemontest.ChildProcess) {
 	fs = daemontest.StartChild(t, "TestHelperFUSE", dir)
 	t.Cleanup(func() {
 		fs.Kill()
-		unix.Unmount(dir, unix.MNT_DETACH) //nolint:errcheck // it may never have been mounted
+		unix.Unmount(dir, unix.MNT_DETACH) // it may never have been mounted
 	})
 	if fs.Line() != "mounted" {
 		needtest.Lacking(t, "fuse", "it cannot be mounted here")

@@ -13,7 +13,7 @@ func TestPromptCaller(t *testing.T) {
 	runtime.LockOSThread() // and never unlocked: the thread ends here
 	if slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0); err != nil ||
 		slack == int(timerSlack) {
-		unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(2*timerSlack), 0, 0, 0) //nolint:errcheck // looked at below
+		unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(2*timerSlack), 0, 0, 0) // looked at below
 	}
 	PromptThreads(1)
 	if slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0); err != nil ||
