@@ -30,11 +30,7 @@ func TestEnhanced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(a, b)
-	y, ok := b.Request()
-	if !ok {
-		t.Fatal("no request")
-	}
+	y := requested(t, a, b)
 	r, _ := y.Request()
 	if !r.Enhanced || !r.PeerToPeer || r.RTR != allRTR || r.IRD != 2 || r.ORD != 8 ||
 		string(r.PrivateData) != pd {

@@ -177,6 +177,17 @@ func events(s *Session) string {
 // plain asks for nothing enhanced.
 var plain = iwarp.StartConfig{Revision: 1, IRD: 4, ORD: 4}
 
+// requested is the session that a has asked b for.
+func requested(t *testing.T, a, b *end) *Session {
+	t.Helper()
+	run(a, b)
+	y, ok := b.Request()
+	if !ok {
+		t.Fatal("no request")
+	}
+	return y
+}
+
 // opened is a session that has been opened on both sides, with its sinks.
 func opened(t *testing.T, a, b *end) (x, y *Session, kx, ky *sink) {
 	t.Helper()
@@ -184,11 +195,7 @@ func opened(t *testing.T, a, b *end) (x, y *Session, kx, ky *sink) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(a, b)
-	y, ok := b.Request()
-	if !ok {
-		t.Fatal("no request")
-	}
+	y = requested(t, a, b)
 	if _, err := y.Accept(plain, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -20,11 +20,7 @@ func TestSession(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(a, b)
-	y, ok := b.Request()
-	if !ok {
-		t.Fatal("no request")
-	}
+	y := requested(t, a, b)
 	if r, ok := y.Request(); !ok || string(r.PrivateData) != "ping" || r.Enhanced || y.Stream() != 3 ||
 		y.Active() || !x.Active() {
 		t.Errorf("request %+v", r)

@@ -581,19 +581,10 @@ func writeAll(t *testing.T, s iwarp.Stream, b []byte) {
 	if len(b) == 0 {
 		return
 	}
-	n, err := s.WriteFrom(&source{b})
+	n, err := s.WriteFrom(bytes.NewReader(b))
 	if n != len(b) || err != nil {
 		t.Fatalf("wrote %d of %d: %v", n, len(b), err)
 	}
-}
-
-type source struct{ b []byte }
-
-func (s *source) Len() int { return len(s.b) }
-func (s *source) Read(p []byte) (int, error) {
-	n := copy(p, s.b)
-	s.b = s.b[n:]
-	return n, nil
 }
 
 // A connection can be canceled while it is being made, from both sides, and leaves nothing.

@@ -126,6 +126,27 @@ func TestStagedMidMessage(t *testing.T) {
 
 var extensions = rdma.ConnParam{Extensions: true}
 
+// asked is x's request for a connection, as b got it; connected tells x how it ended.
+func (e *env) asked(t *testing.T, x *vnictest.Peer) (
+	l rdma.Listener, r rdma.ConnRequest, connected <-chan error,
+) {
+	t.Helper()
+	l, err := e.b.Listen(netip.AddrPortFrom(e.b.Attr().Addrs[0].Addr(), 0), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		x.Conn, err = e.a.Connect(t.Context(), x.QP, l.Addr(), rdma.ConnParam{})
+		ended <- err
+	}()
+	if r, err = l.Next(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return l, r, ended
+}
+
 // A context becomes staged between a connection request and the answer to it: the connection is
 // made, and its first message may go to memory that can block.
 func TestStagedWhileConnecting(t *testing.T) {
@@ -136,20 +157,7 @@ func TestStagedWhileConnecting(t *testing.T) {
 		for _, which := range []string{"acceptor", "initiator"} {
 			x, y := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{}), vnictest.NewPeer(t, e.b,
 				vnictest.PeerConfig{})
-			l, err := e.b.Listen(netip.AddrPortFrom(e.b.Attr().Addrs[0].Addr(), 0), 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			connected := make(chan error, 1)
-			go func() {
-				var err error
-				x.Conn, err = e.a.Connect(t.Context(), x.QP, l.Addr(), rdma.ConnParam{})
-				connected <- err
-			}()
-			r, err := l.Next(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			l, r, connected := e.asked(t, x)
 			p, q := y, x
 			if which == "initiator" {
 				p, q = x, y
@@ -195,20 +203,7 @@ func TestStagedPeerHangs(t *testing.T) {
 		}
 		x, y := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{}), vnictest.NewPeer(t, e.b,
 			vnictest.PeerConfig{})
-		l, err := e.b.Listen(netip.AddrPortFrom(e.b.Attr().Addrs[0].Addr(), 0), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		connected := make(chan error, 1)
-		go func() {
-			var err error
-			x.Conn, err = e.a.Connect(t.Context(), x.QP, l.Addr(), rdma.ConnParam{})
-			connected <- err
-		}()
-		r, err := l.Next(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		_, r, connected := e.asked(t, x)
 		if err := e.a.AllowBlocking(); err != nil {
 			t.Fatal(err)
 		}
@@ -226,6 +221,7 @@ func TestStagedPeerHangs(t *testing.T) {
 		if n := h.inside.Load(); n != 8 {
 			t.Fatalf("%d hang", n)
 		}
+		var err error
 		if y.Conn, err = r.Accept(t.Context(), y.QP, rdma.ConnParam{}); err != nil {
 			t.Fatal(err)
 		}
@@ -300,16 +296,7 @@ func TestStagedStress(t *testing.T) {
 	for round := range 4 {
 		a, b := real(t, true)
 		var wg sync.WaitGroup
-		for pair := range 3 {
-			x, y := vnictest.NewQPs(t, a, b, vnictest.PeerConfig{}, vnictest.PeerConfig{})
-			for side, p := range []*vnictest.Peer{x, y} {
-				fill(p.Buf[out:written], byte(side))
-			}
-			for side, p := range []*vnictest.Peer{x, y} {
-				q := []*vnictest.Peer{y, x}[side]
-				wg.Go(func() { talk(t, p, q, uint64(pair*2+side)) })
-			}
-		}
+		talks(t, a, b, &wg)
 		wg.Go(func() {
 			time.Sleep(time.Duration(round) * time.Millisecond)
 			for _, c := range []*vnic.Context{b, a} {

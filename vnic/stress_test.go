@@ -25,6 +25,20 @@ func real(t testing.TB, loop bool) (a, b *vnic.Context) {
 	return vnictest.Open(t, x, vnic.ContextConfig{}), vnictest.Open(t, y, vnic.ContextConfig{})
 }
 
+// talks has both ends of three connections talk; wg waits for them.
+func talks(t *testing.T, a, b *vnic.Context, wg *sync.WaitGroup) {
+	for pair := range 3 {
+		x, y := vnictest.NewQPs(t, a, b, vnictest.PeerConfig{}, vnictest.PeerConfig{})
+		for side, p := range []*vnictest.Peer{x, y} {
+			fill(p.Buf[out:written], byte(side))
+		}
+		for side, p := range []*vnictest.Peer{x, y} {
+			q := []*vnictest.Peer{y, x}[side]
+			wg.Go(func() { talk(t, p, q, uint64(pair*2+side)) })
+		}
+	}
+}
+
 // Both ends of several connections send, write and read at once, from several goroutines, into
 // one CQ each: each octet arrives, each request completes once and in order.
 func TestStress(t *testing.T) {
@@ -33,16 +47,7 @@ func TestStress(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, b := real(t, loop)
 			var wg sync.WaitGroup
-			for pair := range 3 {
-				x, y := vnictest.NewQPs(t, a, b, vnictest.PeerConfig{}, vnictest.PeerConfig{})
-				for side, p := range []*vnictest.Peer{x, y} {
-					fill(p.Buf[out:written], byte(side))
-				}
-				for side, p := range []*vnictest.Peer{x, y} {
-					q := []*vnictest.Peer{y, x}[side]
-					wg.Go(func() { talk(t, p, q, uint64(pair*2+side)) })
-				}
-			}
+			talks(t, a, b, &wg)
 			wg.Wait()
 		})
 	}

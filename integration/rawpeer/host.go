@@ -1,6 +1,7 @@
 package rawpeer
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"net/netip"
@@ -178,20 +179,11 @@ func (k *conn) Read(b []byte) (int, error) {
 	})
 }
 
-// source gives b to WriteFrom.
-type source struct{ b []byte }
-
-func (s *source) Len() int { return len(s.b) }
-
-func (s *source) Read(p []byte) (int, error) {
-	n := copy(p, s.b)
-	s.b = s.b[n:]
-	return n, nil
-}
-
 func (k *conn) Write(b []byte) (total int, err error) {
 	for total < len(b) {
-		n, err := k.until(&k.putBy, func() (int, error) { return k.c.WriteFrom(&source{b[total:]}) })
+		n, err := k.until(&k.putBy, func() (int, error) {
+			return k.c.WriteFrom(bytes.NewReader(b[total:]))
+		})
 		total += n
 		if err != nil {
 			return total, err

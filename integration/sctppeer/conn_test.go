@@ -57,17 +57,7 @@ func life(t *testing.T, active bool, plain int, unordered, weEnd bool) {
 			}
 		}
 	}
-	flags := "-"
-	if unordered {
-		flags = "u"
-	}
-	const count, streams, size = 50, 5, 700
-	w.do("read check")
-	w.do("bulk %d %d %d %s %d", count, streams, ppid, flags, size)
-	w.sendAll(count, sctp.SendOptions{PPID: ppid, Unordered: unordered}, streams,
-		func(int) int { return size })
-	w.goodMessages(count, streams, size, ppid, unordered)
-	w.goodAtPeer(count, streams, func(int) int { return size }, unordered)
+	w.bothWays(50, 5, 700, unordered)
 
 	w.do("read on")
 	w.say(sctp.SendOptions{Stream: 3, PPID: 0x01020304}, "the last")
@@ -429,17 +419,7 @@ func TestUsrsctpSeeds(t *testing.T) {
 			}
 			w.Fate = impaired(uint64(seed), seed%17, seed%13, seed%29)
 			w.connect(seed%2 == 0, fmt.Sprintf("maxseg %d", []int{0, 300, 1000}[seed%3]))
-			flags, unordered := "-", seed%4 < 2
-			if unordered {
-				flags = "u"
-			}
-			const streams = 3
-			w.do("read check")
-			w.do("bulk %d %d %d %s %d", count, streams, ppid, flags, size)
-			w.sendAll(count, sctp.SendOptions{PPID: ppid, Unordered: unordered}, streams,
-				func(int) int { return size })
-			w.goodMessages(count, streams, size, ppid, unordered)
-			w.goodAtPeer(count, streams, func(int) int { return size }, unordered)
+			w.bothWays(count, 3, size, seed%4 < 2)
 			if err := w.assoc.Shutdown(w.Now); err != nil {
 				t.Fatal(err)
 			}

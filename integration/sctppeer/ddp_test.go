@@ -13,7 +13,6 @@ import (
 
 	"github.com/vrnic/vrnic/integration/sctppeer"
 	"github.com/vrnic/vrnic/integration/sctppeer/peertest"
-	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack"
@@ -130,11 +129,7 @@ func udpRig(t *testing.T) *peertest.Rig {
 func tapRig(t *testing.T, ours, theirs string) *peertest.Rig {
 	t.Helper()
 	build(t)
-	ns, err := netlab.NewNS()
-	if err != nil {
-		needtest.Lacking(t, "root", err)
-	}
-	t.Cleanup(func() { ns.Close() })
+	ns := newNS(t)
 	a := netip.MustParsePrefix(ours)
 	c := newDevice(t, []netip.Prefix{a}, nil, func(sw *ethswitch.Switch, _ *stacknet.Network) error {
 		tap, err := port.OpenTAP(sw, port.TAPConfig{Name: "ta", NetNS: ns.Path(), Addrs: []netip.Prefix{

@@ -14,16 +14,23 @@ import (
 	"github.com/vrnic/vrnic/netstack/port/porttest"
 )
 
-// plainTAP is a stack of ours, and usrsctp over raw sockets in a namespace, with a TAP between
-// them. filter sees the frames.
-func plainTAP(t *testing.T, ours, theirs []string, filter porttest.Filter) *peertest.Plain {
+// newNS is a network namespace of the test's own.
+func newNS(t *testing.T) *netlab.NS {
 	t.Helper()
-	build(t)
 	ns, err := netlab.NewNS()
 	if err != nil {
 		needtest.Lacking(t, "root", err)
 	}
 	t.Cleanup(func() { ns.Close() })
+	return ns
+}
+
+// plainTAP is a stack of ours, and usrsctp over raw sockets in a namespace, with a TAP between
+// them. filter sees the frames.
+func plainTAP(t *testing.T, ours, theirs []string, filter porttest.Filter) *peertest.Plain {
+	t.Helper()
+	build(t)
+	ns := newNS(t)
 	p := &peertest.Plain{Start: starter(ns, "raw")}
 	var mine, other []netip.Prefix
 	for i := range ours {

@@ -324,6 +324,21 @@ func (w *world) sendAll(count int, o sctp.SendOptions, streams int, size func(n 
 	w.flush()
 }
 
+// bothWays has each side send count messages of size octets at once, all of which must come.
+func (w *world) bothWays(count, streams, size int, unordered bool) {
+	w.T.Helper()
+	flags := "-"
+	if unordered {
+		flags = "u"
+	}
+	same := func(int) int { return size }
+	w.do("read check")
+	w.do("bulk %d %d %d %s %d", count, streams, ppid, flags, size)
+	w.sendAll(count, sctp.SendOptions{PPID: ppid, Unordered: unordered}, streams, same)
+	w.goodMessages(count, streams, size, ppid, unordered)
+	w.goodAtPeer(count, streams, same, unordered)
+}
+
 // say sends one message of ours.
 func (w *world) say(o sctp.SendOptions, data string) {
 	w.T.Helper()

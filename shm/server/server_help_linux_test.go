@@ -660,6 +660,17 @@ func (c *rawClient) memfd(size int64, seals int) int {
 	return fd
 }
 
+// openFile opens a file to lend.
+func (c *rawClient) openFile(path string, flags int) int {
+	c.t.Helper()
+	fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.own = append(c.own, fd)
+	return fd
+}
+
 // nonceAddr is where this process has mapped the nonce.
 func (c *rawClient) nonceAddr() uint64 {
 	return uint64(uintptr(unsafe.Pointer(&c.page[abi.SessNonce])))

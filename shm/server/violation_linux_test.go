@@ -230,15 +230,6 @@ func TestAddMemChecks(t *testing.T) {
 		_, err := c.try(abi.OpAddMem, &abi.AddMemRequest{}, nil, fd)
 		return err
 	}
-	open := func(path string, flags int) int {
-		t.Helper()
-		fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.own = append(c.own, fd)
-		return fd
-	}
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
 		t.Fatal(err)
@@ -258,10 +249,10 @@ func TestAddMemChecks(t *testing.T) {
 		"empty":                       c.memfd(0, seal),
 		"sealed against writing":      written,
 		"pipe":                        p[0],
-		"directory":                   open("/", unix.O_RDONLY),
-		"file on a disk":              open(disk, unix.O_RDWR),
-		"file of /proc":               open("/proc/self/mem", unix.O_RDWR),
-		"device":                      open("/dev/zero", unix.O_RDWR),
+		"directory":                   c.openFile("/", unix.O_RDONLY),
+		"file on a disk":              c.openFile(disk, unix.O_RDWR),
+		"file of /proc":               c.openFile("/proc/self/mem", unix.O_RDWR),
+		"device":                      c.openFile("/dev/zero", unix.O_RDWR),
 	}
 	if st, err := os.Stat("/dev/shm"); err == nil && st.IsDir() {
 		if f, err := os.CreateTemp("/dev/shm", "vrnic-test"); err == nil {
@@ -278,7 +269,7 @@ func TestAddMemChecks(t *testing.T) {
 		cases["huge pages"] = fd
 	}
 	ro := c.memfd(4096, seal)
-	cases["read-only"] = open("/proc/self/fd/"+itoa(ro), unix.O_RDONLY)
+	cases["read-only"] = c.openFile("/proc/self/fd/"+itoa(ro), unix.O_RDONLY)
 	for name, fd := range cases {
 		if err := add(fd); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("%s: %v", name, err)
@@ -316,15 +307,6 @@ func TestSetMemChecks(t *testing.T) {
 		_, err := c.try(abi.OpSetMem, &abi.SetMemRequest{NonceAddr: addr}, nil, fd)
 		return err
 	}
-	open := func(path string, flags int) int {
-		t.Helper()
-		fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.own = append(c.own, fd)
-		return fd
-	}
 	// A file that holds the nonce at the right place is not enough.
 	lure := c.memfd(1<<20, 0)
 	if _, err := unix.Pwrite(lure, c.page[abi.SessNonce:abi.SessNonce+abi.NonceLen], 65536); err != nil {
@@ -354,14 +336,14 @@ func TestSetMemChecks(t *testing.T) {
 	}{
 		{"pipe", p[0], 65536},
 		{"memfd with the nonce", lure, 65536},
-		{"read-only", open("/proc/self/mem", unix.O_RDONLY), c.nonceAddr()},
-		{"write-only", open("/proc/self/mem", unix.O_WRONLY), c.nonceAddr()},
+		{"read-only", c.openFile("/proc/self/mem", unix.O_RDONLY), c.nonceAddr()},
+		{"write-only", c.openFile("/proc/self/mem", unix.O_WRONLY), c.nonceAddr()},
 		{"wrong address", good, c.nonceAddr() + 1},
 		{"address below 64 KiB", good, 100},
 		{"address that wraps", good, ^uint64(0) - 3},
 		{"address beyond files", good, 1 << 63},
 		{"unmapped address", good, 1 << 40},
-		{"other file of /proc", open("/proc/self/comm", unix.O_RDWR), 65536},
+		{"other file of /proc", c.openFile("/proc/self/comm", unix.O_RDWR), 65536},
 		{"memory of another session's nonce", good, ts.client().nonceAddr()},
 	} {
 		if err := set(tt.fd, tt.addr); !errors.Is(err, syscall.EINVAL) {

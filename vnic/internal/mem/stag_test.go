@@ -8,6 +8,22 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 )
 
+// even wants the values of each octet of n numbers to be equally frequent, by chi-square with 255
+// degrees of freedom: mean 255, deviation 22.6. Seven deviations are a failure once in 10^12 runs.
+func even(t *testing.T, buckets [][256]int, n float64) {
+	t.Helper()
+	for i, b := range buckets {
+		var chi float64
+		for _, k := range b {
+			d := float64(k) - n/256
+			chi += d * d / (n / 256)
+		}
+		if math.Abs(chi-255) > 7*22.6 {
+			t.Errorf("octet %d: chi-square %.0f", i, chi)
+		}
+	}
+}
+
 // SEC-008: STags are spread over the range and not predictable from each other; SEC-009: none
 // comes back for as long as can be.
 func TestSTags(t *testing.T) {
@@ -32,18 +48,7 @@ func TestSTags(t *testing.T) {
 		steps[v-last]++
 		last = v
 	}
-	// Chi-square with 255 degrees of freedom: mean 255, deviation 22.6. Seven deviations are a
-	// failure once in 10^12 runs.
-	for i, b := range buckets {
-		var chi float64
-		for _, k := range b {
-			d := float64(k) - n/256.0
-			chi += d * d / (n / 256.0)
-		}
-		if math.Abs(chi-255) > 7*22.6 {
-			t.Errorf("octet %d: chi-square %.0f", i, chi)
-		}
-	}
+	even(t, buckets[:], n)
 	for d, k := range steps {
 		if k > 3 {
 			t.Errorf("the step %#x came %d times: a progression", d, k)
@@ -107,16 +112,7 @@ func TestSTagPrefixes(t *testing.T) {
 		steps[v>>8-last]++
 		last = v >> 8
 	}
-	for i, b := range buckets {
-		var chi float64
-		for _, k := range b {
-			d := float64(k) - n/256.0
-			chi += d * d / (n / 256.0)
-		}
-		if math.Abs(chi-255) > 7*22.6 {
-			t.Errorf("octet %d: chi-square %.0f", i, chi)
-		}
-	}
+	even(t, buckets[:], n)
 	for d, k := range steps {
 		if k > 6 { // of 2^24
 			t.Errorf("the step %#x came %d times: a progression", d, k)
