@@ -14,7 +14,8 @@ import (
 	"github.com/vrnic/vrnic/shm/internal/seqpacket"
 )
 
-// An aheadDaemon plays the daemon's side of a channel: a queue of events, and the octets for them in a pipe that has room for so many.
+// An aheadDaemon plays the daemon's side of a channel: a queue of events, and the octets for them
+// in a pipe that has room for so many.
 type aheadDaemon struct {
 	t    testing.TB
 	ch   *cmEvents
@@ -124,7 +125,8 @@ func (d *aheadDaemon) early() {
 	}
 }
 
-// rest reads until the pipe is empty. Then no event may lie at the daemon, as nobody would ask for it: each is where it belongs.
+// rest reads until the pipe is empty. Then no event may lie at the daemon, as nobody would ask for
+// it: each is where it belongs.
 func (d *aheadDaemon) rest(buffer int) {
 	d.t.Helper()
 	for n := d.read(buffer); n > 0; n = d.read(buffer) {
@@ -133,7 +135,8 @@ func (d *aheadDaemon) rest(buffer int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.queue) > 0 {
-		d.t.Fatalf("%d events lie at the daemon, %d are ahead of octets", len(d.queue), d.ch.takenEarly.Load())
+		d.t.Fatalf("%d events lie at the daemon, %d are ahead of octets", len(d.queue),
+			d.ch.takenEarly.Load())
 	}
 	for i, id := range d.ids {
 		select {
@@ -149,8 +152,9 @@ func (d *aheadDaemon) rest(buffer int) {
 	}
 }
 
-// Whatever comes when, each event is taken that is not dropped with its id, once: with a request, while octets that have been read
-// are answered for, and also where the pipe had no room for its octet.
+// Whatever comes when, each event is taken that is not dropped with its id, once: with a request,
+// while octets that have been read are answered for, and also where the pipe had no room for its
+// octet.
 func TestClientEventsAhead(t *testing.T) {
 	for _, sizes := range []struct{ scripts, steps, most, buffer, room int }{
 		{1500, 12, 2, 256, 4096}, // few events
@@ -226,7 +230,8 @@ func TestClientEventsAhead(t *testing.T) {
 	}
 }
 
-// Events that are taken while there is no room in the pipe have no octet: who counts them as ahead passes over later ones.
+// Events that are taken while there is no room in the pipe have no octet: who counts them as ahead
+// passes over later ones.
 func TestClientEventsWithoutRoom(t *testing.T) {
 	const buffer, room = 256, 4096
 	d := newAheadDaemon(t, room)
@@ -240,7 +245,8 @@ func TestClientEventsWithoutRoom(t *testing.T) {
 	d.rest(buffer)
 }
 
-// Octets have been read for more events than are asked for at once, and all of these have been taken by then.
+// Octets have been read for more events than are asked for at once, and all of these have been
+// taken by then.
 func TestClientEventsTakenMeanwhile(t *testing.T) {
 	const buffer, many = 256, 3 * seqpacket.MaxOutstanding
 	d := newAheadDaemon(t, buffer)
@@ -262,8 +268,8 @@ func TestClientEventsTakenMeanwhile(t *testing.T) {
 	d.rest(buffer)
 }
 
-// A device can be closed while another goroutine connects, which asks for events of a channel that is no more: the client's
-// other devices stay.
+// A device can be closed while another goroutine connects, which asks for events of a channel that
+// is no more: the client's other devices stay.
 func TestClientEventsOfClosedDevice(t *testing.T) {
 	d := newAheadDaemon(t, 1)
 	d.with(func() { d.gone = true })
@@ -273,7 +279,8 @@ func TestClientEventsOfClosedDevice(t *testing.T) {
 	}
 }
 
-// A connection is over, too, that is told of when all others have been ended: who talks to the daemon has read that before.
+// A connection is over, too, that is told of when all others have been ended: who talks to the
+// daemon has read that before.
 func TestClientEstablishedAtTheEnd(t *testing.T) {
 	c := fuzzClient(t)
 	c.die(errGone)
@@ -281,7 +288,8 @@ func TestClientEstablishedAtTheEnd(t *testing.T) {
 	id := &cmID{ch: ch, handle: 1, events: make(chan *abi.CMEvent, idEvents)}
 	ch.ids[1] = id
 	ch.finishAll(c.gone())
-	ch.dispatch(&abi.CMEvent{Type: abi.EvEstablished, ID: 1, Src: abi.MakeSockAddr(netip.MustParseAddrPort("10.0.0.1:1"))})
+	ch.dispatch(&abi.CMEvent{Type: abi.EvEstablished, ID: 1,
+		Src: abi.MakeSockAddr(netip.MustParseAddrPort("10.0.0.1:1"))})
 	if id.conn != nil {
 		select {
 		case <-id.conn.Done():

@@ -5,7 +5,8 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 )
 
-// terminateError is what the word at QPError, or the cause in an event, stands for; nil if it holds none.
+// terminateError is what the word at QPError, or the cause in an event, stands for; nil if it holds
+// none.
 func terminateError(word uint32) *rdma.TerminateError {
 	if word&abi.ErrorValid == 0 {
 		return nil

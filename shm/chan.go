@@ -40,11 +40,13 @@ type compChan struct {
 func newCompChan(d *Device) (*compChan, error) {
 	c := d.c
 	var rep abi.CreateChanReply
-	fds, err := c.rpc(abi.OpCreateChan, "create completion channel", &abi.CreateChanRequest{Ctx: d.ctx}, &rep, -1)
+	fds, err := c.rpc(abi.OpCreateChan, "create completion channel", &abi.CreateChanRequest{
+		Ctx: d.ctx}, &rep, -1)
 	if err != nil {
 		return nil, err
 	}
-	ch := &compChan{c: c, handle: rep.Chan, reader: make(chan struct{}, 1), cqs: make(map[uint32]*compQueue)}
+	ch := &compChan{c: c, handle: rep.Chan, reader: make(chan struct{}, 1),
+		cqs: make(map[uint32]*compQueue)}
 	mem, err := osmem.MapSealed(fds[1], abi.ChanHeaderLen)
 	if err != nil {
 		osmem.CloseFDs(fds[:1])
@@ -115,8 +117,8 @@ func (ch *compChan) wait(ctx context.Context, q *compQueue) error {
 	}
 }
 
-// kickedBy sees to it that the end of ctx kicks the reader. A late kick, of the context before, only
-// makes a reader look again.
+// kickedBy sees to it that the end of ctx kicks the reader. A late kick, of the context before,
+// only makes a reader look again.
 func (ch *compChan) kickedBy(ctx context.Context) {
 	if ctx.Done() == ch.ctxDone {
 		return

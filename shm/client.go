@@ -44,9 +44,10 @@ type Client struct {
 	names   []string
 	session uint32
 
-	rpcMu   sync.Mutex
-	queue   []queuedCall                         // +checklocks:rpcMu
-	talking bool                                 // guarded by rpcMu: somebody has the next five, and takes calls from the queue
+	rpcMu sync.Mutex
+	queue []queuedCall // +checklocks:rpcMu
+	// guarded by rpcMu: somebody has the next five, and takes calls from the queue
+	talking bool
 	batch   [seqpacket.MaxOutstanding]queuedCall // +checklocks:rpcMu
 	seq     uint32
 	out     []byte
@@ -103,7 +104,8 @@ func dialError(path string, err error) error {
 	case isNoDaemon(err):
 		return fmt.Errorf("no vrnic daemon at %s: start one with \"vrnic up\": %w", path, err)
 	case errors.Is(err, os.ErrPermission):
-		return fmt.Errorf("not allowed to use the vrnic daemon at %s: its socket's mode says who may (vrnic up --socket-mode, --socket-group): %w", path, err)
+		return fmt.Errorf("not allowed to use the vrnic daemon at %s: its socket's mode says who may "+
+			"(vrnic up --socket-mode, --socket-group): %w", path, err)
 	case errors.Is(err, syscall.EPROTOTYPE):
 		return fmt.Errorf("%s is not the socket of a vrnic daemon: %w", path, err)
 	}
@@ -119,12 +121,14 @@ func (c *Client) hello() error {
 	var ce *CallError
 	switch {
 	case errors.As(err, &ce) && ce.Errno == syscall.EPROTONOSUPPORT:
-		return fmt.Errorf("the vrnic daemon at %s speaks version %d.%d of the ring ABI, this program %d.%d: install the same release of both: %w",
+		return fmt.Errorf("the vrnic daemon at %s speaks version %d.%d of the ring ABI, this program "+
+			"%d.%d: install the same release of both: %w",
 			c.path, rep.Major, rep.Minor, abi.Major, abi.Minor, rdma.ErrUnsupported)
 	case errors.As(err, &ce):
 		return fmt.Errorf("vrnic daemon at %s: %w", c.path, err)
 	case err != nil:
-		return fmt.Errorf("vrnic daemon at %s ended the session at once (does it have a session free?): %w", c.path, err)
+		return fmt.Errorf("vrnic daemon at %s ended the session at once (does it have a session "+
+			"free?): %w", c.path, err)
 	}
 	c.door = &osmem.EventFD{FD: fds[1]}
 	if rep.Magic != abi.MagicHello || rep.Major != abi.Major {
@@ -156,7 +160,8 @@ func (c *Client) readNames(rep *abi.HelloReply) error {
 			continue
 		}
 		var d abi.QueryDeviceReply
-		if err := c.call(abi.OpQueryDevice, "query device", &abi.QueryDeviceRequest{Device: uint32(i)}, &d); err != nil {
+		if err := c.call(abi.OpQueryDevice, "query device", &abi.QueryDeviceRequest{Device: uint32(i)},
+			&d); err != nil {
 			return err
 		}
 		c.names = append(c.names, d.Name.String())
@@ -240,7 +245,8 @@ func (c *Client) corrupt(err error) error {
 }
 
 // List asks for the daemon's objects of one kind: "dev", "qp", "mr", "cq", "cm", "client",
-// "port" or "daemon", each a JSON object. Root and the daemon's own user see all, others what is theirs.
+// "port" or "daemon", each a JSON object. Root and the daemon's own user see all, others what is
+// theirs.
 func (c *Client) List(kind string) ([]json.RawMessage, error) {
 	k, ok := listKinds[kind]
 	if !ok {
@@ -253,7 +259,8 @@ func (c *Client) List(kind string) ([]json.RawMessage, error) {
 func (c *Client) Stat() ([]json.RawMessage, error) { return c.list(abi.OpStat, "stat", 0) }
 
 var listKinds = map[string]uint32{
-	"dev": abi.ListDev, "qp": abi.ListQP, "mr": abi.ListMR, "cq": abi.ListCQ, "cm": abi.ListCM, "client": abi.ListClient, "port": abi.ListPort, "daemon": abi.ListDaemon,
+	"dev": abi.ListDev, "qp": abi.ListQP, "mr": abi.ListMR, "cq": abi.ListCQ, "cm": abi.ListCM,
+	"client": abi.ListClient, "port": abi.ListPort, "daemon": abi.ListDaemon,
 }
 
 // Close ends the session, and with it all Devices of the client: the daemon destroys what they had,
@@ -287,5 +294,6 @@ func (c *Client) Close() error {
 
 // isNoDaemon says whether err, of connecting, means that no daemon listens there.
 func isNoDaemon(err error) bool {
-	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOTDIR)
+	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) ||
+		errors.Is(err, syscall.ENOTDIR)
 }

@@ -106,7 +106,8 @@ func blocked(function string) (n int) {
 	for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
 		// goroutine 12 [IO wait, 3 minutes]:
 		head, stack, _ := strings.Cut(g, "\n")
-		if strings.Contains(stack, function) && !strings.Contains(head, "[run") && !strings.Contains(head, "[syscall") {
+		if strings.Contains(stack, function) && !strings.Contains(head, "[run") && !strings.Contains(head,
+			"[syscall") {
 			n++
 		}
 	}
@@ -136,7 +137,8 @@ func checkLeaks(t testing.TB) {
 		var now usage
 		for end := time.Now().Add(testTime); time.Now().Before(end); time.Sleep(time.Millisecond) {
 			now = usageNow(t)
-			if now.fds <= before.fds && now.mappings <= before.mappings && now.goroutines <= before.goroutines {
+			if now.fds <= before.fds && now.mappings <= before.mappings &&
+				now.goroutines <= before.goroutines {
 				return
 			}
 		}
@@ -165,7 +167,8 @@ func newNode(t testing.TB, dev *shm.Device, depth int) *node {
 	n.pd = must(dev.AllocPD())(t)
 	n.scq = must(dev.CreateCQ(depth))(t)
 	n.rcq = must(dev.CreateCQ(depth))(t)
-	n.qp = must(n.pd.CreateQP(rdma.QPConfig{SendCQ: n.scq, RecvCQ: n.rcq, MaxSendWR: depth, MaxRecvWR: depth, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}))(t)
+	n.qp = must(n.pd.CreateQP(rdma.QPConfig{SendCQ: n.scq, RecvCQ: n.rcq, MaxSendWR: depth,
+		MaxRecvWR: depth, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}))(t)
 	n.buf = must(dev.AllocBuffer(1 << 16))(t)
 	n.mr = must(n.pd.RegisterMemory(n.buf.Bytes(), allRights))(t)
 	return n
@@ -204,7 +207,8 @@ func connect(t testing.TB, a, b *node) {
 		}
 		done <- err
 	}()
-	a.conn = must(a.dev.Connect(ctx, a.qp, l.Addr(), rdma.ConnParam{PrivateData: []byte("hello"), IRD: 4, ORD: rdma.NoReads}))(t)
+	a.conn = must(a.dev.Connect(ctx, a.qp, l.Addr(), rdma.ConnParam{PrivateData: []byte("hello"),
+		IRD: 4, ORD: rdma.NoReads}))(t)
 	check(t, <-done)
 }
 

@@ -16,7 +16,8 @@ import (
 func TestClientMovesData(t *testing.T) {
 	h := newHost(t)
 	a, b := h.pair(16)
-	if got := string(b.conn.Param().PrivateData) + "/" + string(a.conn.Param().PrivateData); got != "hello/welcome" {
+	if got := string(b.conn.Param().PrivateData) + "/" +
+		string(a.conn.Param().PrivateData); got != "hello/welcome" {
 		t.Errorf("private data %q", got)
 	}
 	if p := b.conn.Param(); p.IRD != 4 || p.ORD != rdma.NoReads {
@@ -28,7 +29,8 @@ func TestClientMovesData(t *testing.T) {
 	copy(a.buf.Bytes(), "over the ring")
 
 	check(t, b.qp.PostRecv(&rdma.RecvWR{ID: 7, SGEs: []rdma.SGE{b.sge(0, 8), b.sge(100, 100)}}))
-	check(t, a.qp.PostSend(&rdma.SendWR{ID: 1, Op: rdma.OpSend, Flags: rdma.Signaled, SGEs: []rdma.SGE{a.sge(0, 5), a.sge(5, 8)}}))
+	check(t, a.qp.PostSend(&rdma.SendWR{ID: 1, Op: rdma.OpSend, Flags: rdma.Signaled, SGEs: []rdma.SGE{
+		a.sge(0, 5), a.sge(5, 8)}}))
 	if wc := next(t, a.scq); wc != (rdma.WC{ID: 1, Op: rdma.WCSend, ByteLen: 13, QPN: a.qp.Num()}) {
 		t.Errorf("send completed with %+v", wc)
 	}
@@ -39,7 +41,8 @@ func TestClientMovesData(t *testing.T) {
 		t.Errorf("received %q", got)
 	}
 
-	check(t, a.qp.PostSend(&rdma.SendWR{ID: 2, Op: rdma.OpWrite, Flags: rdma.Signaled | rdma.Inline, Inline: []byte("written"),
+	check(t, a.qp.PostSend(&rdma.SendWR{ID: 2, Op: rdma.OpWrite, Flags: rdma.Signaled | rdma.Inline,
+		Inline:     []byte("written"),
 		RemoteAddr: b.mr.Addr() + 1000, RKey: b.mr.RKey()}))
 	if wc := next(t, a.scq); wc.ID != 2 || wc.Op != rdma.WCWrite || wc.Status != rdma.WCSuccess {
 		t.Errorf("write completed with %+v", wc)
@@ -47,7 +50,8 @@ func TestClientMovesData(t *testing.T) {
 	if !bytes.HasPrefix(b.buf.Bytes()[1000:], []byte("written\x00")) {
 		t.Errorf("written %q", b.buf.Bytes()[1000:1010])
 	}
-	check(t, a.qp.PostSend(&rdma.SendWR{ID: 3, Op: rdma.OpRead, Flags: rdma.Signaled, SGEs: []rdma.SGE{a.sge(2000, 7)},
+	check(t, a.qp.PostSend(&rdma.SendWR{ID: 3, Op: rdma.OpRead, Flags: rdma.Signaled, SGEs: []rdma.SGE{
+		a.sge(2000, 7)},
 		RemoteAddr: b.mr.Addr() + 1000, RKey: b.mr.RKey()}))
 	if wc := next(t, a.scq); wc.ID != 3 || wc.Op != rdma.WCRead || wc.ByteLen != 7 {
 		t.Errorf("read completed with %+v", wc)
@@ -68,12 +72,14 @@ func TestClientObjects(t *testing.T) {
 	}
 	d := must(c.Open("loop1"))(t)
 	a := d.Attr()
-	if d.Name() != "loop1" || a.MTU != 1500 || a.MaxDepth != 16384 || a.MaxSGE < 16 || len(a.Addrs) != 2 ||
+	if d.Name() != "loop1" || a.MTU != 1500 || a.MaxDepth != 16384 || a.MaxSGE < 16 ||
+		len(a.Addrs) != 2 ||
 		a.Addrs[1] != netip.MustParsePrefix("fd09::2/64") || a.MAC[5] != 1 || a.MaxIRD != 32 {
 		t.Errorf("%q: %+v", d.Name(), a)
 	}
 	n := newNode(t, d, 5)
-	if cfg := n.qp.Config(); cfg.MaxSendWR != 8 || cfg.MaxRecvWR != 8 || cfg.MaxInline < 64 || cfg.MaxSendSGE < 2 || n.scq.Depth() != 8 {
+	if cfg := n.qp.Config(); cfg.MaxSendWR != 8 || cfg.MaxRecvWR != 8 || cfg.MaxInline < 64 ||
+		cfg.MaxSendSGE < 2 || n.scq.Depth() != 8 {
 		t.Errorf("asked for 5 entries, got %+v and a CQ of %d", cfg, n.scq.Depth())
 	}
 	if n.qp.State() != rdma.QPIdle {
@@ -185,7 +191,8 @@ func TestClientPostErrors(t *testing.T) {
 		"SEND_WITH_IMM":  {Op: rdma.OpSendImm, Flags: rdma.Inline, Inline: make([]byte, 1)},
 		"unknown flag":   {Op: rdma.OpSend, Flags: 0x80},
 		"SGEs":           {Op: rdma.OpSend, SGEs: many},
-		"inline":         {Op: rdma.OpSend, Flags: rdma.Inline, Inline: make([]byte, a.qp.Config().MaxInline+1)},
+		"inline": {Op: rdma.OpSend, Flags: rdma.Inline,
+			Inline: make([]byte, a.qp.Config().MaxInline+1)},
 		"inline read":    {Op: rdma.OpRead, Flags: rdma.Inline, Inline: make([]byte, 1)},
 		"too much":       {Op: rdma.OpSend, SGEs: []rdma.SGE{huge, huge}},
 		"inline invalid": {Op: rdma.OpLocalInv, Flags: rdma.Inline, Inline: make([]byte, 1)},
@@ -194,7 +201,8 @@ func TestClientPostErrors(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := a.qp.PostRecv(&rdma.RecvWR{SGEs: make([]rdma.SGE, a.qp.Config().MaxRecvSGE+1)}); !errors.Is(err, rdma.ErrInvalid) {
+	if err := a.qp.PostRecv(&rdma.RecvWR{
+		SGEs: make([]rdma.SGE, a.qp.Config().MaxRecvSGE+1)}); !errors.Is(err, rdma.ErrInvalid) {
 		t.Errorf("receive with too many SGEs: %v", err)
 	}
 
@@ -202,7 +210,8 @@ func TestClientPostErrors(t *testing.T) {
 	wrs := make([]rdma.SendWR, 6)
 	recvs := make([]rdma.RecvWR, 6)
 	for i := range wrs {
-		wrs[i] = rdma.SendWR{ID: uint64(i), Op: rdma.OpSend, Flags: rdma.Signaled | rdma.Inline, Inline: []byte{1}}
+		wrs[i] = rdma.SendWR{ID: uint64(i), Op: rdma.OpSend, Flags: rdma.Signaled | rdma.Inline,
+			Inline: []byte{1}}
 		recvs[i] = rdma.RecvWR{ID: uint64(i), SGEs: []rdma.SGE{b.sge(0, 1)}}
 	}
 	n, err := b.qp.PostRecvs(recvs)
@@ -234,7 +243,8 @@ func TestClientPostErrors(t *testing.T) {
 func TestClientUnsignaled(t *testing.T) {
 	h := newHost(t)
 	a, b := h.pair(4)
-	wr := rdma.SendWR{Op: rdma.OpWrite, Flags: rdma.Inline, Inline: []byte{1}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+	wr := rdma.SendWR{Op: rdma.OpWrite, Flags: rdma.Inline, Inline: []byte{1}, RemoteAddr: b.mr.Addr(),
+		RKey: b.mr.RKey()}
 	for i := range 100 {
 		eventually(t, "room in the queue", func() bool {
 			err := a.qp.PostSend(&wr)
@@ -290,13 +300,16 @@ func TestClientAsyncEvents(t *testing.T) {
 	if err := <-got; !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
-	h.loop.Async(abi.AsyncEvent{Type: uint32(rdma.EventQPFatal), Kind: abi.ObjQP, Handle: 1, Cause: abi.ErrorValid | abi.ErrorRemote | 0x1202})
+	h.loop.Async(abi.AsyncEvent{Type: uint32(rdma.EventQPFatal), Kind: abi.ObjQP, Handle: 1,
+		Cause: abi.ErrorValid | abi.ErrorRemote | 0x1202})
 	h.loop.Async(abi.AsyncEvent{Type: uint32(rdma.EventPortActive)})
 	ev := must(a.dev.NextAsyncEvent(testContext(t)))(t)
-	if ev.Type != rdma.EventQPFatal || ev.Object != a.qp.Num() || ev.Cause == nil || !ev.Cause.Remote || ev.Cause.VendorErr() != 0x1202 || ev.Cause.Text != "no receive buffer" {
+	if ev.Type != rdma.EventQPFatal || ev.Object != a.qp.Num() || ev.Cause == nil ||
+		!ev.Cause.Remote || ev.Cause.VendorErr() != 0x1202 || ev.Cause.Text != "no receive buffer" {
 		t.Errorf("%+v (%v)", ev, ev.Cause)
 	}
-	if ev := must(a.dev.NextAsyncEvent(testContext(t)))(t); ev.Type != rdma.EventPortActive || ev.Cause != nil {
+	if ev := must(a.dev.NextAsyncEvent(testContext(t)))(t); ev.Type != rdma.EventPortActive ||
+		ev.Cause != nil {
 		t.Errorf("%+v", ev)
 	}
 }

@@ -31,19 +31,21 @@ type cmEvents struct {
 	ev    abi.CMEvent                    // of whoever talks to the daemon: the one that has just come
 	calls [seqpacket.MaxOutstanding]call // that takeEvents makes at a time; its goroutine's
 
-	// ahead is how many events have been taken whose octets are in the pipe still. Too few are harmless: then one is asked for
-	// that is not there.
+	// ahead is how many events have been taken whose octets are in the pipe still. Too few are
+	// harmless: then one is asked for that is not there.
 	takenEarly atomic.Int32
 }
 
 // newCMEvents makes the channel and starts its goroutine.
 func newCMEvents(d *Device) (*cmEvents, error) {
 	var rep abi.CMCreateChanReply
-	fds, err := d.c.rpc(abi.OpCMCreateChan, "create connection manager channel", &abi.Empty{}, &rep, -1)
+	fds, err := d.c.rpc(abi.OpCMCreateChan, "create connection manager channel", &abi.Empty{},
+		&rep, -1)
 	if err != nil {
 		return nil, err
 	}
-	ch := &cmEvents{d: d, handle: rep.Chan, ended: make(chan struct{}), stop: make(chan struct{}), ids: make(map[uint32]*cmID)}
+	ch := &cmEvents{d: d, handle: rep.Chan, ended: make(chan struct{}), stop: make(chan struct{}),
+		ids: make(map[uint32]*cmID)}
 	if ch.pipe, err = d.c.newPipe(fds[0]); err != nil {
 		return nil, err
 	}
@@ -107,7 +109,8 @@ func (ch *cmEvents) takeEvents(n int, all bool) {
 	}
 }
 
-// alreadyTaken says for how many of n octets the events have been taken, and that the octets have, too.
+// alreadyTaken says for how many of n octets the events have been taken, and that the octets have,
+// too.
 func (ch *cmEvents) alreadyTaken(n int) int {
 	for {
 		a := ch.takenEarly.Load()
@@ -118,9 +121,11 @@ func (ch *cmEvents) alreadyTaken(n int) int {
 	}
 }
 
-// eventCall is a call that takes the next event. Events are dispatched in the order in which the daemon gives them.
+// eventCall is a call that takes the next event. Events are dispatched in the order in which the
+// daemon gives them.
 func (ch *cmEvents) eventCall() call {
-	return call{op: abi.OpCMGetEvent, what: "connection event", req: &abi.HandleRequest{Handle: ch.handle}, rep: &ch.ev, fd: -1, done: ch.eventTaken}
+	return call{op: abi.OpCMGetEvent, what: "connection event", req: &abi.HandleRequest{
+		Handle: ch.handle}, rep: &ch.ev, fd: -1, done: ch.eventTaken}
 }
 
 func (ch *cmEvents) eventTaken(k *call) {
@@ -132,8 +137,9 @@ func (ch *cmEvents) eventTaken(k *call) {
 	}
 }
 
-// earlyEventCall is next for an event that is there when the daemon has answered the calls before, most likely: so nobody has to be woken to
-// ask for it. A refusal is nothing to die of: who closes the Device does not wait for who connects, so there may be no channel.
+// earlyEventCall is next for an event that is there when the daemon has answered the calls before,
+// most likely: so nobody has to be woken to ask for it. A refusal is nothing to die of: who closes
+// the Device does not wait for who connects, so there may be no channel.
 func (ch *cmEvents) earlyEventCall() *call {
 	k := ch.eventCall()
 	k.done = func(k *call) {
@@ -176,7 +182,8 @@ func (ch *cmEvents) request(id *cmID, ev *abi.CMEvent) {
 		return
 	}
 	if _, ok := ev.Param.PrivateData(); !ok {
-		_ = ch.d.c.die(errCorrupt("a connection request with %d octets of private data", ev.Param.PrivateLen))
+		_ = ch.d.c.die(errCorrupt("a connection request with %d octets of private data",
+			ev.Param.PrivateLen))
 		return
 	}
 	child := &cmID{ch: ch, handle: ev.Child, events: make(chan *abi.CMEvent, idEvents)}
@@ -277,8 +284,8 @@ func (id *cmID) destroy() {
 	})
 }
 
-// want blocks until the id's next event and returns it if it is of type t; else the error that it stands for. That there is a
-// way is passed over by who wants more.
+// want blocks until the id's next event and returns it if it is of type t; else the error that it
+// stands for. That there is a way is passed over by who wants more.
 func (id *cmID) want(ctx context.Context, t uint32, op string) (*abi.CMEvent, error) {
 	for {
 		select {
@@ -341,7 +348,8 @@ func timeoutMS(ctx context.Context) uint32 {
 func connParam(ev *abi.CMEvent) rdma.ConnParam {
 	pd, _ := ev.Param.PrivateData()
 	return rdma.ConnParam{
-		PrivateData: append([]byte(nil), pd...), IRD: abi.ReadsFromRing(ev.Param.IRD), ORD: abi.ReadsFromRing(ev.Param.ORD),
+		PrivateData: append([]byte(nil), pd...), IRD: abi.ReadsFromRing(ev.Param.IRD),
+		ORD:        abi.ReadsFromRing(ev.Param.ORD),
 		Extensions: ev.Flags&abi.EventExtensions != 0, SCTP: ev.Flags&abi.EventSCTP != 0,
 	}
 }

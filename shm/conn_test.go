@@ -33,10 +33,12 @@ func TestClientConnectFails(t *testing.T) {
 	if err := dial(0); !errors.Is(err, rdma.ErrInvalid) {
 		t.Errorf("port 0: %v", err)
 	}
-	if _, err := a.dev.Connect(ctx, b.qp, addrPort(b, 5), rdma.ConnParam{}); !errors.Is(err, rdma.ErrInvalid) {
+	if _, err := a.dev.Connect(ctx, b.qp, addrPort(b, 5), rdma.ConnParam{}); !errors.Is(err,
+		rdma.ErrInvalid) {
 		t.Errorf("QP of another device: %v", err)
 	}
-	if _, err := a.dev.Connect(ctx, a.qp, addrPort(b, 5), rdma.ConnParam{PrivateData: make([]byte, 600)}); !errors.Is(err, rdma.ErrInvalid) {
+	if _, err := a.dev.Connect(ctx, a.qp, addrPort(b, 5), rdma.ConnParam{
+		PrivateData: make([]byte, 600)}); !errors.Is(err, rdma.ErrInvalid) {
 		t.Errorf("600 octets of private data: %v", err)
 	}
 	short, cancel := context.WithCancel(ctx)
@@ -90,7 +92,8 @@ func TestClientListen(t *testing.T) {
 	if l.Addr() != netip.MustParseAddrPort("0.0.0.0:7174") {
 		t.Errorf("listens on %v", l.Addr())
 	}
-	if _, err := d.Listen(l.Addr(), 3); !errors.Is(err, rdma.ErrBusy) || !errors.Is(err, syscall.EADDRINUSE) {
+	if _, err := d.Listen(l.Addr(), 3); !errors.Is(err, rdma.ErrBusy) ||
+		!errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("second listener: %v", err)
 	}
 	for _, s := range []string{"10.9.0.2:1", "8.8.8.8:1"} { // loop1's, and nobody's
@@ -147,7 +150,8 @@ func TestClientDisconnect(t *testing.T) {
 		}
 		check(t, n.conn.Disconnect()) // does nothing
 		// What is posted now is taken and flushed.
-		check(t, n.qp.PostSend(&rdma.SendWR{ID: 5, Op: rdma.OpSend, Flags: rdma.Inline, Inline: []byte{1}}))
+		check(t, n.qp.PostSend(&rdma.SendWR{ID: 5, Op: rdma.OpSend, Flags: rdma.Inline,
+			Inline: []byte{1}}))
 		if wc := next(t, n.scq); wc.ID != 5 || wc.Status != rdma.WCFlush {
 			t.Errorf("post on a QP in Error: %+v", wc)
 		}
@@ -174,7 +178,8 @@ func TestClientEndsOfConnections(t *testing.T) {
 	a, b := h.pair(4)
 	h.loop.Terminate(a.qp.Num(), 0x1100)
 	var te *rdma.TerminateError
-	if err := done("terminate", a); !errors.As(err, &te) || !te.Remote || te.VendorErr() != 0x1100 || te.Text != "invalid STag" {
+	if err := done("terminate", a); !errors.As(err, &te) || !te.Remote || te.VendorErr() != 0x1100 ||
+		te.Text != "invalid STag" {
 		t.Errorf("terminated: %v", err)
 	}
 	done("terminate", b)

@@ -81,7 +81,8 @@ func (d *Device) newCQ(ch *compChan, depth int) (*compQueue, error) {
 	}
 	ring, err := ring.OpenCQConsumer(mem.Mem)
 	if err == nil && (ring.Handle() != rep.CQ || ring.Size() < depth) {
-		err = errCorrupt("CQ %d of %d entries where CQ %d of %d was made", ring.Handle(), ring.Size(), rep.CQ, depth)
+		err = errCorrupt("CQ %d of %d entries where CQ %d of %d was made", ring.Handle(), ring.Size(),
+			rep.CQ, depth)
 	}
 	if err != nil {
 		mem.Release()

@@ -38,7 +38,8 @@ func watchDeath(t testing.TB, da, db *shm.Device) *deathWatch {
 	// for a receive, which the peer never posts, and receives that nothing comes for.
 	check(t, b.qp.PostRecv(&rdma.RecvWR{ID: 100, SGEs: []rdma.SGE{b.sge(0, 8)}}))
 	for i := range 4 {
-		check(t, a.qp.PostSend(&rdma.SendWR{ID: uint64(i), Op: rdma.OpSend, Flags: rdma.Inline | rdma.Signaled, Inline: []byte{1}}))
+		check(t, a.qp.PostSend(&rdma.SendWR{ID: uint64(i), Op: rdma.OpSend,
+			Flags: rdma.Inline | rdma.Signaled, Inline: []byte{1}}))
 		check(t, a.qp.PostRecv(&rdma.RecvWR{ID: uint64(10 + i), SGEs: []rdma.SGE{a.sge(0, 8)}}))
 	}
 	if wc := next(t, a.scq); wc.ID != 0 || wc.Status != rdma.WCSuccess {
@@ -157,7 +158,8 @@ func TestClientServerCloses(t *testing.T) {
 	check(t, h.srv.Close())
 	w.gone()
 	_, err := shm.Dial(h.path)
-	if err == nil || !strings.Contains(err.Error(), `start one with "vrnic up"`) || !errors.Is(err, os.ErrNotExist) {
+	if err == nil || !strings.Contains(err.Error(), `start one with "vrnic up"`) ||
+		!errors.Is(err, os.ErrNotExist) {
 		t.Errorf("dial: %v", err)
 	}
 }
@@ -199,11 +201,13 @@ func TestClientServerKilled(t *testing.T) {
 	}
 	open := func(name string) *shm.Device { return must(dialAt(t, path).Open(name))(t) }
 	w := watchDeath(t, open("loop0"), open("loop1"))
-	eventually(t, "all block, but the one that polls", func() bool { return blocked("shm_test.(*deathWatch).blocks.func1") == w.n-1 })
+	eventually(t, "all block, but the one that polls",
+		func() bool { return blocked("shm_test.(*deathWatch).blocks.func1") == w.n-1 })
 	check(t, cmd.Process.Kill())
 	w.gone()
 	cmd.Wait() // killed
-	if _, err := shm.Dial(path); err == nil || !strings.Contains(err.Error(), `start one with "vrnic up"`) {
+	if _, err := shm.Dial(path); err == nil || !strings.Contains(err.Error(),
+		`start one with "vrnic up"`) {
 		t.Errorf("dial: %v", err)
 	}
 }

@@ -57,7 +57,8 @@ func (c *Client) Open(name string) (_ *Device, err error) {
 		}
 	}
 	var q abi.QueryDeviceReply
-	if err := c.call(abi.OpQueryDevice, "query device", &abi.QueryDeviceRequest{Device: uint32(i)}, &q); err != nil {
+	if err := c.call(abi.OpQueryDevice, "query device", &abi.QueryDeviceRequest{Device: uint32(i)},
+		&q); err != nil {
 		return nil, err
 	}
 	d := &Device{
@@ -186,7 +187,8 @@ func (d *Device) deviceFatal(err error) (rdma.AsyncEvent, error) {
 
 // asyncEvent translates; false for an object that has been destroyed since.
 func (d *Device) asyncEvent(e *abi.AsyncEvent) (rdma.AsyncEvent, bool) {
-	ev := rdma.AsyncEvent{Type: rdma.AsyncEventType(e.Type), Object: e.Handle, Time: time.Now(), Cause: terminateError(e.Cause)}
+	ev := rdma.AsyncEvent{Type: rdma.AsyncEventType(e.Type), Object: e.Handle, Time: time.Now(),
+		Cause: terminateError(e.Cause)}
 	if e.Kind == abi.ObjQP {
 		d.mu.Lock()
 		q := d.qps[e.Handle]

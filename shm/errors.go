@@ -35,29 +35,31 @@ var errnos = map[syscall.Errno]struct {
 	is   error
 	text string
 }{
-	syscall.EINVAL:          {rdma.ErrInvalid, "invalid argument"},
-	syscall.ENOENT:          {rdma.ErrInvalid, "no such object in this session"},
-	syscall.ENODEV:          {rdma.ErrInvalid, "no such device"},
-	syscall.E2BIG:           {rdma.ErrUnsupported, "the daemon is too old for this request"},
-	syscall.EOPNOTSUPP:      {rdma.ErrUnsupported, "not supported by this daemon"},
-	syscall.ENOSYS:          {rdma.ErrUnsupported, "not supported by this daemon"},
-	syscall.ENOMEM:          {rdma.ErrLimit, "over a limit of this user (raise it with \"vrnic up --limit\")"},
-	syscall.EBUSY:           {rdma.ErrBusy, "still in use"},
-	syscall.EACCES:          {os.ErrPermission, "not allowed"},
-	syscall.EPERM:           {os.ErrPermission, "not allowed"},
-	syscall.EIO:             {rdma.ErrDeviceGone, "device is gone"},
-	syscall.ENOTCONN:        {rdma.ErrNotConnected, "not connected"},
-	syscall.EISCONN:         {rdma.ErrBusy, "already connected"},
-	syscall.EADDRINUSE:      {rdma.ErrBusy, "address is in use"},
-	syscall.EADDRNOTAVAIL:   {rdma.ErrInvalid, "address is not the device's"},
-	syscall.ECONNREFUSED:    {nil, "connection refused: nothing listens there"},
-	syscall.ECONNRESET:      {nil, "connection reset by the peer"},
-	syscall.ECONNABORTED:    {nil, "connection aborted"},
-	syscall.ETIMEDOUT:       {os.ErrDeadlineExceeded, "timed out: no answer from there"},
-	syscall.EHOSTUNREACH:    {nil, "no route to host"},
-	syscall.ENETUNREACH:     {nil, "network is unreachable"},
-	syscall.EPROTONOSUPPORT: {rdma.ErrUnsupported, "the device reaches that address over SCTP only, or has no SCTP"},
-	syscall.EPROTO:          {nil, "the peer does not speak iWARP as this end does"},
+	syscall.EINVAL:     {rdma.ErrInvalid, "invalid argument"},
+	syscall.ENOENT:     {rdma.ErrInvalid, "no such object in this session"},
+	syscall.ENODEV:     {rdma.ErrInvalid, "no such device"},
+	syscall.E2BIG:      {rdma.ErrUnsupported, "the daemon is too old for this request"},
+	syscall.EOPNOTSUPP: {rdma.ErrUnsupported, "not supported by this daemon"},
+	syscall.ENOSYS:     {rdma.ErrUnsupported, "not supported by this daemon"},
+	syscall.ENOMEM: {rdma.ErrLimit,
+		"over a limit of this user (raise it with \"vrnic up --limit\")"},
+	syscall.EBUSY:         {rdma.ErrBusy, "still in use"},
+	syscall.EACCES:        {os.ErrPermission, "not allowed"},
+	syscall.EPERM:         {os.ErrPermission, "not allowed"},
+	syscall.EIO:           {rdma.ErrDeviceGone, "device is gone"},
+	syscall.ENOTCONN:      {rdma.ErrNotConnected, "not connected"},
+	syscall.EISCONN:       {rdma.ErrBusy, "already connected"},
+	syscall.EADDRINUSE:    {rdma.ErrBusy, "address is in use"},
+	syscall.EADDRNOTAVAIL: {rdma.ErrInvalid, "address is not the device's"},
+	syscall.ECONNREFUSED:  {nil, "connection refused: nothing listens there"},
+	syscall.ECONNRESET:    {nil, "connection reset by the peer"},
+	syscall.ECONNABORTED:  {nil, "connection aborted"},
+	syscall.ETIMEDOUT:     {os.ErrDeadlineExceeded, "timed out: no answer from there"},
+	syscall.EHOSTUNREACH:  {nil, "no route to host"},
+	syscall.ENETUNREACH:   {nil, "network is unreachable"},
+	syscall.EPROTONOSUPPORT: {rdma.ErrUnsupported,
+		"the device reaches that address over SCTP only, or has no SCTP"},
+	syscall.EPROTO: {nil, "the peer does not speak iWARP as this end does"},
 }
 
 // errGone is the cause of a session's end where nothing worse is known.
@@ -73,7 +75,8 @@ func goneBecause(cause error) error {
 
 // errCorrupt says that the daemon's side of shared memory or its messages make no sense.
 func errCorrupt(format string, args ...any) error {
-	return fmt.Errorf("shm: the daemon wrote nonsense: %s: %w", fmt.Sprintf(format, args...), rdma.ErrDeviceGone)
+	return fmt.Errorf("shm: the daemon wrote nonsense: %s: %w", fmt.Sprintf(format, args...),
+		rdma.ErrDeviceGone)
 }
 
 func errClosed(what string) error { return fmt.Errorf("shm: %s: %w", what, rdma.ErrClosed) }

@@ -10,7 +10,8 @@ import (
 	"github.com/vrnic/vrnic/shm"
 )
 
-// A client connects to a server and sends it a message from a buffer that the daemon reads in place.
+// A client connects to a server and sends it a message from a buffer that the daemon reads in
+// place.
 func ExampleDial() {
 	c, err := shm.Dial("") // a daemon made by "vrnic up"
 	if err != nil {
@@ -56,7 +57,8 @@ func hello(ctx context.Context, dev rdma.Device, remote netip.AddrPort) error {
 
 	n := copy(buf.Bytes(), "hello")
 	sge := rdma.SGE{Addr: mr.Addr(), Length: uint32(n), LKey: mr.LKey()}
-	if err := qp.PostSend(&rdma.SendWR{ID: 1, Op: rdma.OpSend, Flags: rdma.Signaled, SGEs: []rdma.SGE{sge}}); err != nil {
+	if err := qp.PostSend(&rdma.SendWR{ID: 1, Op: rdma.OpSend, Flags: rdma.Signaled, SGEs: []rdma.SGE{
+		sge}}); err != nil {
 		return err
 	}
 	var wc [1]rdma.WC

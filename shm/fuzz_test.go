@@ -17,11 +17,13 @@ import (
 // A reply is taken only if it answers the request, and then it says what its octets say: encoded
 // again it is the same message.
 func FuzzClientReply(f *testing.F) {
-	ok := abi.AppendMessage(nil, abi.Header{Op: abi.OpRegMR, Seq: 9}, &abi.RegMRReply{MR: 1, LKey: 2, RKey: 3})
+	ok := abi.AppendMessage(nil, abi.Header{Op: abi.OpRegMR, Seq: 9}, &abi.RegMRReply{MR: 1, LKey: 2,
+		RKey: 3})
 	f.Add(ok, uint16(abi.OpRegMR), uint32(9))
 	f.Add(ok[:20], uint16(abi.OpRegMR), uint32(9))
 	f.Add(append(bytes.Clone(ok), 0, 0), uint16(abi.OpRegMR), uint32(9))
-	f.Add(abi.AppendMessage(nil, abi.Header{Op: abi.OpRegMR, Seq: 9, Status: -12}, &abi.Empty{}), uint16(abi.OpRegMR), uint32(9))
+	f.Add(abi.AppendMessage(nil, abi.Header{Op: abi.OpRegMR, Seq: 9, Status: -12}, &abi.Empty{}),
+		uint16(abi.OpRegMR), uint32(9))
 	f.Fuzz(func(t *testing.T, msg []byte, op uint16, seq uint32) {
 		var rep abi.RegMRReply
 		h, err := decodeReply(msg, abi.Op(op), seq, &rep)
@@ -79,7 +81,8 @@ func pairedClient(t testing.TB) (*Client, *net.UnixConn) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { a.Close(); b.Close() })
-	c := &Client{conn: a, peek: func(uintptr) {}, dead: make(chan struct{}), yield: abi.PollYield, pipes: map[*osmem.EventReader]struct{}{}, devices: map[*Device]struct{}{}}
+	c := &Client{conn: a, peek: func(uintptr) {}, dead: make(chan struct{}), yield: abi.PollYield,
+		pipes: map[*osmem.EventReader]struct{}{}, devices: map[*Device]struct{}{}}
 	if c.raw, err = a.SyscallConn(); err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +120,8 @@ func heapQP(t testing.TB, c *Client, sends, recvs int) (*compQueue, *queuePair) 
 		t.Fatal(err)
 	}
 	d := &Device{c: c}
-	cq := &compQueue{d: d, mem: &osmem.Region{Mem: cqMem}, ring: consumer, qps: map[uint32]*queuePair{}}
+	cq := &compQueue{d: d, mem: &osmem.Region{Mem: cqMem}, ring: consumer,
+		qps: map[uint32]*queuePair{}}
 	caps, _ := abi.QPCaps{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1}.Round(64, false)
 	l := abi.NewQPLayout(caps)
 	mem := make([]byte, l.Size())
@@ -132,7 +136,8 @@ func heapQP(t testing.TB, c *Client, sends, recvs int) (*compQueue, *queuePair) 
 	qp.rq.init(d, 0, &m.RQ, errQPClosed)
 	cq.qps[7] = qp
 	for i := range sends {
-		if err := qp.putSend(&rdma.SendWR{ID: uint64(i), Op: rdma.OpSend, Flags: rdma.Signaled}); err != nil {
+		if err := qp.putSend(&rdma.SendWR{ID: uint64(i), Op: rdma.OpSend, Flags: rdma.Signaled}); err !=
+			nil {
 			t.Fatal(err)
 		}
 	}
@@ -154,12 +159,14 @@ func FuzzClientCompletions(f *testing.F) {
 		c := fuzzClient(t)
 		cq, qp := heapQP(t, c, sends, recvs)
 		mem := cq.mem.Mem
-		// Each four octets make a completion: kind and status, cookie's place, sq_done, and its generation.
+		// Each four octets make a completion: kind and status, cookie's place, sq_done, and its
+		// generation.
 		i := uint32(0)
 		for ; len(script) >= 4 && i < 60; i++ {
 			k := script[:4]
 			script = script[4:]
-			e := abi.CQE{WRID: uint64(i), QPN: 7, SQDone: uint32(int8(k[2])), Cookie: uint32(k[3]&3)<<cookieBits | uint32(k[1])}
+			e := abi.CQE{WRID: uint64(i), QPN: 7, SQDone: uint32(int8(k[2])),
+				Cookie: uint32(k[3]&3)<<cookieBits | uint32(k[1])}
 			e.Status = uint32(k[0] >> 1 & 7)
 			if k[0]&1 != 0 {
 				e.Opcode = uint32(rdma.WCRecv)
@@ -183,7 +190,8 @@ func FuzzClientCompletions(f *testing.F) {
 		}
 		recvsOut, sendsOut := len(qp.rq.wrs)-len(qp.rq.free), int(qp.m.SQ.Posted()-qp.sq.done)
 		if recvsOut < 0 || recvsOut > recvs || sendsOut < 0 || sendsOut > sends {
-			t.Fatalf("%d of %d receives and %d of %d sends are outstanding", recvsOut, recvs, sendsOut, sends)
+			t.Fatalf("%d of %d receives and %d of %d sends are outstanding", recvsOut, recvs,
+				sendsOut, sends)
 		}
 		c.die(errGone)
 		cq.bad = true // what the ring may still hold has been looked at
@@ -207,8 +215,9 @@ func FuzzClientCompletions(f *testing.F) {
 	})
 }
 
-// Whatever the daemon writes into a CQ for two QPs with one SRQ: no receive completes more often than it
-// was posted, and when a QP goes, what its completions held is free again and nothing more comes of it.
+// Whatever the daemon writes into a CQ for two QPs with one SRQ: no receive completes more often
+// than it was posted, and when a QP goes, what its completions held is free again and nothing more
+// comes of it.
 func FuzzClientSharedCompletions(f *testing.F) {
 	f.Add([]byte{1, 0, 7, 1, 2, 0, 8, 1}, uint8(1))
 	f.Add([]byte{3, 0, 7, 1, 3, 0, 7, 1}, uint8(0))
@@ -235,7 +244,8 @@ func FuzzClientSharedCompletions(f *testing.F) {
 		}
 		i := uint32(0)
 		for ; len(script) >= 4 && i < 60; i++ { // cookie's place and generation, QP, opcode
-			e := abi.CQE{Cookie: uint32(script[0]) | uint32(script[3])<<cookieBits, QPN: uint32(script[2]), Status: uint32(script[1] & 1)}
+			e := abi.CQE{Cookie: uint32(script[0]) | uint32(script[3])<<cookieBits, QPN: uint32(script[2]),
+				Status: uint32(script[1] & 1)}
 			if script[1]&2 == 0 {
 				e.Opcode = uint32(rdma.WCRecv)
 			}
@@ -280,13 +290,15 @@ func FuzzClientSharedCompletions(f *testing.F) {
 // Whatever the daemon says of connections: nothing panics or blocks, a connection that was
 // established ends at most once, and each request is offered once.
 func FuzzClientConnEvents(f *testing.F) {
-	f.Add([]byte{abi.EvConnectRequest, 1, 9, abi.EvEstablished, 2, 0, abi.EvDisconnected, 2, 0, abi.EvDisconnected, 2, 0})
+	f.Add([]byte{abi.EvConnectRequest, 1, 9, abi.EvEstablished, 2, 0, abi.EvDisconnected, 2, 0,
+		abi.EvDisconnected, 2, 0})
 	f.Add(bytes.Repeat([]byte{abi.EvAddrResolved, 2, 0}, 20))
 	f.Fuzz(func(t *testing.T, script []byte) {
 		c := fuzzClient(t)
 		c.die(errGone) // destroying an id asks nobody
 		ch := &cmEvents{d: &Device{c: c, closed: make(chan struct{})}, ids: map[uint32]*cmID{}}
-		lis := &cmID{ch: ch, handle: 1, events: make(chan *abi.CMEvent, idEvents), requests: make(chan *connRequest, 4)}
+		lis := &cmID{ch: ch, handle: 1, events: make(chan *abi.CMEvent, idEvents),
+			requests: make(chan *connRequest, 4)}
 		one := &cmID{ch: ch, handle: 2, events: make(chan *abi.CMEvent, idEvents)}
 		ch.ids[1], ch.ids[2] = lis, one
 		for ; len(script) >= 3; script = script[3:] {

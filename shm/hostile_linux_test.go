@@ -120,9 +120,11 @@ func TestClientHello(t *testing.T) {
 		is     error
 	}{
 		{"good", goodHello, "", nil},
-		{"hang up", func(*liar, abi.Header) ([]byte, []int) { return nil, nil }, "ended the session at once", rdma.ErrDeviceGone},
+		{"hang up", func(*liar, abi.Header) ([]byte, []int) { return nil, nil },
+			"ended the session at once", rdma.ErrDeviceGone},
 		{"another version", func(l *liar, h abi.Header) ([]byte, []int) {
-			return reply(h, syscall.EPROTONOSUPPORT, &abi.HelloReply{Magic: abi.MagicHello, Major: 7, Minor: 5}), nil
+			return reply(h, syscall.EPROTONOSUPPORT, &abi.HelloReply{Magic: abi.MagicHello, Major: 7,
+				Minor: 5}), nil
 		}, "version 7.5 of the ring ABI, this program 1.0", rdma.ErrUnsupported},
 		{"no session free", func(l *liar, h abi.Header) ([]byte, []int) {
 			return reply(h, syscall.ENOMEM, &abi.Empty{}), nil
@@ -138,7 +140,8 @@ func TestClientHello(t *testing.T) {
 		{"positive status", func(l *liar, h abi.Header) ([]byte, []int) {
 			return abi.AppendMessage(nil, abi.Header{Op: h.Op, Seq: h.Seq, Status: 1}, &abi.Empty{}), nil
 		}, "nonsense", rdma.ErrDeviceGone},
-		{"not a message", func(*liar, abi.Header) ([]byte, []int) { return []byte("hi"), nil }, "nonsense", rdma.ErrDeviceGone},
+		{"not a message", func(*liar, abi.Header) ([]byte, []int) { return []byte("hi"), nil },
+			"nonsense", rdma.ErrDeviceGone},
 		{"too long", func(l *liar, h abi.Header) ([]byte, []int) {
 			msg, fds := goodHello(l, h)
 			return append(msg, make([]byte, abi.MaxMessage)...), fds
@@ -206,7 +209,9 @@ func TestClientHello(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			checkLeaks(t)
-			c, err := shm.Dial(lie(t, func(l *liar, h abi.Header, _ []byte) ([]byte, []int) { return tt.answer(l, h) }))
+			c, err := shm.Dial(lie(t, func(l *liar, h abi.Header, _ []byte) ([]byte, []int) {
+				return tt.answer(l, h)
+			}))
 			if tt.is == nil {
 				check(t, err)
 				c.Close()
@@ -233,13 +238,15 @@ func fixLen(msg []byte) []byte {
 func TestClientDial(t *testing.T) {
 	checkLeaks(t)
 	dir := t.TempDir()
-	if _, err := shm.Dial(filepath.Join(dir, "nothing")); err == nil || !strings.Contains(err.Error(), `start one with "vrnic up"`) {
+	if _, err := shm.Dial(filepath.Join(dir, "nothing")); err == nil || !strings.Contains(err.Error(),
+		`start one with "vrnic up"`) {
 		t.Errorf("no socket: %v", err)
 	}
 	stream := filepath.Join(dir, "stream")
 	ln := must(net.Listen("unix", stream))(t)
 	defer ln.Close()
-	if _, err := shm.Dial(stream); err == nil || !strings.Contains(err.Error(), "not the socket of a vrnic daemon") {
+	if _, err := shm.Dial(stream); err == nil || !strings.Contains(err.Error(),
+		"not the socket of a vrnic daemon") {
 		t.Errorf("another program's socket: %v", err)
 	}
 	t.Setenv("VRNIC_SOCKET", "/x/v")
@@ -260,7 +267,8 @@ func TestClientDial(t *testing.T) {
 	}
 }
 
-// A daemon lies in the answer to a later request: the call fails, the session is over, nothing leaks.
+// A daemon lies in the answer to a later request: the call fails, the session is over, nothing
+// leaks.
 func TestClientDistrustsReplies(t *testing.T) {
 	pipe := func(l *liar) int {
 		var p [2]int
@@ -284,26 +292,31 @@ func TestClientDistrustsReplies(t *testing.T) {
 		case abi.OpCreateChan:
 			mem := make([]byte, ring.ChannelMemSize)
 			ring.NewChannelProducer(mem, 1, func() {}, nil)
-			return reply(h, 0, &abi.CreateChanReply{Chan: 1}), []int{must(unix.Dup(livePipe(l.t)))(l.t), memfd(l.t, len(mem), goodSeals, mem)}
+			return reply(h, 0, &abi.CreateChanReply{Chan: 1}), []int{must(unix.Dup(livePipe(l.t)))(l.t),
+				memfd(l.t, len(mem), goodSeals, mem)}
 		case abi.OpCreateCQ:
 			mem := make([]byte, ring.CQMemSize(16))
 			ring.NewCQProducer(mem, 16, 1, nil, nil)
-			return reply(h, 0, &abi.CreateCQReply{CQ: 1, CQE: 16}), []int{memfd(l.t, len(mem), goodSeals, mem)}
+			return reply(h, 0, &abi.CreateCQReply{CQ: 1, CQE: 16}),
+				[]int{memfd(l.t, len(mem), goodSeals, mem)}
 		case abi.OpCreateQP:
 			var req abi.CreateQPRequest
 			check(l.t, abi.Decode(body, &req))
-			caps, _ := abi.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}.Round(16, req.SRQ != 0)
+			caps, _ := abi.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 1, MaxRecvSGE: 1}.Round(16,
+				req.SRQ != 0)
 			lay := abi.NewQPLayout(caps)
 			mem := make([]byte, lay.Size())
 			ring.NewDaemonQP(mem, lay, 1, nil)
 			num := 1 + req.SRQ // a second QP is made with an SRQ
 			binary.LittleEndian.PutUint32(mem[abi.QPNum:], num)
-			return reply(h, 0, &abi.CreateQPReply{QP: num, QPN: num, Bell: 3, Caps: caps}), []int{memfd(l.t, len(mem), goodSeals, mem)}
+			return reply(h, 0, &abi.CreateQPReply{QP: num, QPN: num, Bell: 3, Caps: caps}),
+				[]int{memfd(l.t, len(mem), goodSeals, mem)}
 		case abi.OpCreateSRQ:
 			lay := abi.NewSRQLayout(4, 2)
 			mem := make([]byte, lay.Size())
 			ring.NewDaemonSRQ(mem, lay, 1, nil)
-			return reply(h, 0, &abi.CreateSRQReply{SRQ: 1, Bell: 4, MaxWR: 4, MaxSGE: 2}), []int{memfd(l.t, len(mem), goodSeals, mem)}
+			return reply(h, 0, &abi.CreateSRQReply{SRQ: 1, Bell: 4, MaxWR: 4, MaxSGE: 2}),
+				[]int{memfd(l.t, len(mem), goodSeals, mem)}
 		}
 		return reply(h, 0, &abi.Empty{}), nil
 	}
@@ -316,7 +329,8 @@ func TestClientDistrustsReplies(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if _, err = pd.CreateQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSendWR: 4, MaxRecvWR: 4}); err != nil {
+		if _, err = pd.CreateQP(rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSendWR: 4, MaxRecvWR: 4}); err !=
+			nil {
 			return err
 		}
 		srq, err := pd.CreateSRQ(rdma.SRQConfig{MaxWR: 4, MaxSGE: 2})
@@ -346,7 +360,8 @@ func TestClientDistrustsReplies(t *testing.T) {
 		do   func(c *shm.Client) error
 	}{
 		{"honest", abi.OpHello, nil, nil},
-		{"async pipe has ended", abi.OpCtxOpen, func(l *liar, h abi.Header, msg []byte, fds []int) ([]byte, []int) {
+		{"async pipe has ended", abi.OpCtxOpen, func(l *liar, h abi.Header, msg []byte, fds []int) (
+			[]byte, []int) {
 			closeAll(fds)
 			return msg, []int{pipe(l)}
 		}, func(c *shm.Client) error {
@@ -359,11 +374,13 @@ func TestClientDistrustsReplies(t *testing.T) {
 			}
 			return err
 		}},
-		{"async pipe is memory", abi.OpCtxOpen, func(l *liar, h abi.Header, msg []byte, fds []int) ([]byte, []int) {
+		{"async pipe is memory", abi.OpCtxOpen, func(l *liar, h abi.Header, msg []byte, fds []int) (
+			[]byte, []int) {
 			closeAll(fds)
 			return msg, []int{memfd(l.t, 10, 0, nil)}
 		}, nil},
-		{"CM pipe has ended", abi.OpCMCreateChan, func(l *liar, h abi.Header, msg []byte, fds []int) ([]byte, []int) {
+		{"CM pipe has ended", abi.OpCMCreateChan, func(l *liar, h abi.Header, msg []byte, fds []int) (
+			[]byte, []int) {
 			closeAll(fds)
 			return msg, []int{pipe(l)}
 		}, func(c *shm.Client) error {
@@ -372,17 +389,21 @@ func TestClientDistrustsReplies(t *testing.T) {
 			_, err := c.List("qp")
 			return err
 		}},
-		{"channel memory without a channel", abi.OpCreateChan, func(l *liar, h abi.Header, msg []byte, fds []int) ([]byte, []int) {
+		{"channel memory without a channel", abi.OpCreateChan, func(l *liar, h abi.Header, msg []byte,
+			fds []int) ([]byte, []int) {
 			must(unix.Pwrite(fds[1], []byte{0}, 0))(l.t)
 			return msg, fds
 		}, nil},
-		{"channel fds the wrong way round", abi.OpCreateChan, func(l *liar, h abi.Header, msg []byte, fds []int) ([]byte, []int) {
+		{"channel fds the wrong way round", abi.OpCreateChan, func(l *liar, h abi.Header, msg []byte,
+			fds []int) ([]byte, []int) {
 			return msg, []int{fds[1], fds[0]}
 		}, nil},
-		{"CQ with two descriptors", abi.OpCreateCQ, func(l *liar, h abi.Header, msg []byte, fds []int) ([]byte, []int) {
+		{"CQ with two descriptors", abi.OpCreateCQ, func(l *liar, h abi.Header, msg []byte, fds []int) (
+			[]byte, []int) {
 			return msg, append(fds, must(unix.Dup(fds[0]))(l.t))
 		}, nil},
-		{"nonsense while pipes stay open", abi.OpHello, func(l *liar, h abi.Header, msg []byte, fds []int) ([]byte, []int) {
+		{"nonsense while pipes stay open", abi.OpHello, func(l *liar, h abi.Header, msg []byte,
+			fds []int) ([]byte, []int) {
 			return msg, fds
 		}, func(c *shm.Client) error {
 			d, err := c.Open("")
@@ -400,7 +421,8 @@ func TestClientDistrustsReplies(t *testing.T) {
 				_, err := d.NextAsyncEvent(context.Background())
 				errs <- err
 			}()
-			for end := time.Now().Add(testTime); blocked("shm.(*compQueue).Wait") == 0 || blocked("shm.(*Device).NextAsyncEvent") == 0; time.Sleep(time.Millisecond) {
+			for end := time.Now().Add(testTime); blocked("shm.(*compQueue).Wait") == 0 ||
+				blocked("shm.(*Device).NextAsyncEvent") == 0; time.Sleep(time.Millisecond) {
 				if time.Now().After(end) {
 					return errors.New("they do not block")
 				}
@@ -421,28 +443,35 @@ func TestClientDistrustsReplies(t *testing.T) {
 			}
 			return list(c)
 		}},
-		{"CQ of another handle", abi.OpCreateCQ, func(l *liar, h abi.Header, msg []byte, fds []int) ([]byte, []int) {
+		{"CQ of another handle", abi.OpCreateCQ, func(l *liar, h abi.Header, msg []byte, fds []int) (
+			[]byte, []int) {
 			return reply(h, 0, &abi.CreateCQReply{CQ: 2, CQE: 16}), fds
 		}, nil},
-		{"CQ too small", abi.OpCreateCQ, func(l *liar, h abi.Header, msg []byte, fds []int) ([]byte, []int) {
+		{"CQ too small", abi.OpCreateCQ, func(l *liar, h abi.Header, msg []byte, fds []int) (
+			[]byte, []int) {
 			must(unix.Pwrite(fds[0], []byte{8}, abi.CQSize))(l.t)
 			return msg, fds
 		}, nil},
-		{"CQ larger than its memory", abi.OpCreateCQ, func(l *liar, h abi.Header, msg []byte, fds []int) ([]byte, []int) {
+		{"CQ larger than its memory", abi.OpCreateCQ, func(l *liar, h abi.Header, msg []byte, fds []int) (
+			[]byte, []int) {
 			must(unix.Pwrite(fds[0], []byte{0, 1}, abi.CQSize))(l.t)
 			return msg, fds
 		}, nil},
-		{"QP of another number", abi.OpCreateQP, func(l *liar, h abi.Header, msg []byte, fds []int) ([]byte, []int) {
+		{"QP of another number", abi.OpCreateQP, func(l *liar, h abi.Header, msg []byte, fds []int) (
+			[]byte, []int) {
 			return reply(h, 0, &abi.CreateQPReply{QP: 1, QPN: 77, Bell: 3}), fds
 		}, nil},
-		{"QP with a bell past the last", abi.OpCreateQP, func(l *liar, h abi.Header, msg []byte, fds []int) ([]byte, []int) {
+		{"QP with a bell past the last", abi.OpCreateQP, func(l *liar, h abi.Header, msg []byte,
+			fds []int) ([]byte, []int) {
 			return reply(h, 0, &abi.CreateQPReply{QP: 1, QPN: 1, Bell: 64}), fds
 		}, nil},
-		{"QP smaller than asked", abi.OpCreateQP, func(l *liar, h abi.Header, msg []byte, fds []int) ([]byte, []int) {
+		{"QP smaller than asked", abi.OpCreateQP, func(l *liar, h abi.Header, msg []byte, fds []int) (
+			[]byte, []int) {
 			must(unix.Pwrite(fds[0], []byte{2}, abi.QPSQSize))(l.t)
 			return msg, fds
 		}, nil},
-		{"QP ring outside its memory", abi.OpCreateQP, func(l *liar, h abi.Header, msg []byte, fds []int) ([]byte, []int) {
+		{"QP ring outside its memory", abi.OpCreateQP, func(l *liar, h abi.Header, msg []byte,
+			fds []int) ([]byte, []int) {
 			must(unix.Pwrite(fds[0], []byte{0, 0, 1}, abi.QPRQOff))(l.t)
 			return msg, fds
 		}, nil},
@@ -453,20 +482,24 @@ func TestClientDistrustsReplies(t *testing.T) {
 		{"SRQ with a stride for less", abi.OpCreateSRQ, word(abi.QPRQStride, 32), nil},
 		{"SRQ ring outside its memory", abi.OpCreateSRQ, word(abi.QPRQOff, 1<<20), nil},
 		{"SRQ that has taken more than was posted", abi.OpCreateSRQ, word(abi.QPRQHead, 1), nil},
-		{"SRQ with a bell past the last", abi.OpCreateSRQ, func(l *liar, h abi.Header, msg []byte, fds []int) ([]byte, []int) {
+		{"SRQ with a bell past the last", abi.OpCreateSRQ, func(l *liar, h abi.Header, msg []byte,
+			fds []int) ([]byte, []int) {
 			return reply(h, 0, &abi.CreateSRQReply{SRQ: 1, Bell: 64, MaxWR: 4, MaxSGE: 2}), fds
 		}, nil},
-		{"QP of a handle that is another's", abi.OpCreateQP, func(l *liar, h abi.Header, msg []byte, fds []int) ([]byte, []int) {
+		{"QP of a handle that is another's", abi.OpCreateQP, func(l *liar, h abi.Header, msg []byte,
+			fds []int) ([]byte, []int) {
 			must(unix.Pwrite(fds[0], []byte{1}, abi.QPNum))(l.t)
 			return reply(h, 0, &abi.CreateQPReply{QP: 1, QPN: 1, Bell: 3}), fds
 		}, nil},
 		{"QP without a receive queue", abi.OpCreateQP, word(abi.QPRQSize, 0), nil},
-		{"rows that are no rows", abi.OpList, func(l *liar, h abi.Header, _ []byte, _ []int) ([]byte, []int) {
+		{"rows that are no rows", abi.OpList, func(l *liar, h abi.Header, _ []byte, _ []int) (
+			[]byte, []int) {
 			r := &abi.ListReply{Len: 5}
 			copy(r.Data[:], "hello")
 			return reply(h, 0, r), nil
 		}, list},
-		{"more rows than there is room for", abi.OpList, func(l *liar, h abi.Header, _ []byte, _ []int) ([]byte, []int) {
+		{"more rows than there is room for", abi.OpList, func(l *liar, h abi.Header, _ []byte, _ []int) (
+			[]byte, []int) {
 			return reply(h, 0, &abi.ListReply{Len: 1 << 31}), nil
 		}, list},
 	} {

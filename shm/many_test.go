@@ -12,8 +12,8 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 )
 
-// Many goroutines of a program connect at once, through one session at each end, while others make and end what they use:
-// each gets what it asked for, and nobody another's answer.
+// Many goroutines of a program connect at once, through one session at each end, while others make
+// and end what they use: each gets what it asked for, and nobody another's answer.
 func TestClientConnectsManyAtOnce(t *testing.T) {
 	h := newHost(t)
 	a, b := h.open("loop0"), h.open("loop1")
@@ -24,7 +24,8 @@ func TestClientConnectsManyAtOnce(t *testing.T) {
 	na, nb := newNode(t, a, 4), newNode(t, b, 4)
 	qps := func(n *node) (qps []rdma.QP) {
 		for range many {
-			qps = append(qps, must(n.pd.CreateQP(rdma.QPConfig{SendCQ: n.scq, RecvCQ: n.rcq, MaxSendWR: 1, MaxRecvWR: 1}))(t))
+			qps = append(qps, must(n.pd.CreateQP(rdma.QPConfig{SendCQ: n.scq, RecvCQ: n.rcq, MaxSendWR: 1,
+				MaxRecvWR: 1}))(t))
 		}
 		return qps
 	}

@@ -68,7 +68,8 @@ func (b *buffer) Close() error {
 	if b.mrs != 0 {
 		return fmt.Errorf("shm: buffer has %d memory regions: %w", b.mrs, rdma.ErrBusy)
 	}
-	if err := b.d.c.callHandle(abi.OpDelMem, "return a buffer", b.mem); err != nil && b.d.c.gone() == nil {
+	if err := b.d.c.callHandle(abi.OpDelMem, "return a buffer", b.mem); err != nil &&
+		b.d.c.gone() == nil {
 		return err
 	}
 	b.closed = true
@@ -118,7 +119,8 @@ func (d *Device) AllocPD() (rdma.PD, error) {
 		return nil, err
 	}
 	var rep abi.AllocPDReply
-	if err := d.c.call(abi.OpAllocPD, "allocate PD", &abi.AllocPDRequest{Ctx: d.ctx}, &rep); err != nil {
+	if err := d.c.call(abi.OpAllocPD, "allocate PD", &abi.AllocPDRequest{Ctx: d.ctx},
+		&rep); err != nil {
 		return nil, err
 	}
 	pd := &protDomain{
@@ -140,9 +142,11 @@ func (pd *protDomain) Close() error {
 		return nil
 	}
 	if mrs, mws, srqs := len(pd.mrs), len(pd.mws), len(pd.srqs); mrs+mws+srqs != 0 {
-		return fmt.Errorf("shm: PD has %d memory regions, %d windows and %d SRQs: %w", mrs, mws, srqs, rdma.ErrBusy)
+		return fmt.Errorf("shm: PD has %d memory regions, %d windows and %d SRQs: %w", mrs, mws, srqs,
+			rdma.ErrBusy)
 	}
-	if err := pd.d.c.callHandle(abi.OpDeallocPD, "free PD", pd.handle); err != nil && pd.d.c.gone() == nil {
+	if err := pd.d.c.callHandle(abi.OpDeallocPD, "free PD", pd.handle); err != nil &&
+		pd.d.c.gone() == nil {
 		return err
 	}
 	pd.closed = true
@@ -207,7 +211,8 @@ func (pd *protDomain) RegisterMemory(b []byte, access rdma.Access) (rdma.MR, err
 		}
 	}
 	if buf == nil {
-		return nil, errInvalid("memory that is not part of one Buffer of this device (make it with AllocBuffer)")
+		return nil, errInvalid("memory that is not part of one Buffer of this device (make it with " +
+			"AllocBuffer)")
 	}
 	addr := addrOf(b)
 	mr, err := pd.newMR(buf, b, abi.OpRegMR, "register memory", &abi.RegMRRequest{
@@ -222,7 +227,8 @@ func (pd *protDomain) RegisterMemory(b []byte, access rdma.Access) (rdma.MR, err
 }
 
 // newMR asks for a region over b of buf, both nil for one without memory.
-func (pd *protDomain) newMR(buf *buffer, b []byte, op abi.Op, what string, req abi.Message) (rdma.MR, error) {
+func (pd *protDomain) newMR(buf *buffer, b []byte, op abi.Op, what string, req abi.Message) (
+	rdma.MR, error) {
 	pd.mu.Lock()
 	defer pd.mu.Unlock()
 	if pd.closed || pd.ending {

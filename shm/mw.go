@@ -30,7 +30,8 @@ func (pd *protDomain) AllocMW(typ rdma.MWType) (rdma.MW, error) {
 		return nil, errClosed("PD")
 	}
 	var rep abi.AllocMWReply
-	if err := pd.d.c.call(abi.OpAllocMW, "allocate memory window", &abi.AllocMWRequest{PD: pd.handle, Type: uint32(typ)}, &rep); err != nil {
+	if err := pd.d.c.call(abi.OpAllocMW, "allocate memory window", &abi.AllocMWRequest{PD: pd.handle,
+		Type: uint32(typ)}, &rep); err != nil {
 		return nil, err
 	}
 	mw := &memWindow{pd: pd, typ: typ, handle: rep.MW, rkey: rep.RKey}
@@ -63,11 +64,12 @@ func (mw *memWindow) Close() error {
 	return nil
 }
 
-// AllocMR implements rdma.PD. Its LKey and RKey stay those at allocation: a program keeps account of
-// the keys that it registers under.
+// AllocMR implements rdma.PD. Its LKey and RKey stay those at allocation: a program keeps account
+// of the keys that it registers under.
 func (pd *protDomain) AllocMR(maxLen uint64) (rdma.MR, error) {
 	if err := pd.d.usable(); err != nil {
 		return nil, err
 	}
-	return pd.newMR(nil, nil, abi.OpAllocMR, "allocate memory region", &abi.AllocMRRequest{PD: pd.handle, MaxLen: maxLen})
+	return pd.newMR(nil, nil, abi.OpAllocMR, "allocate memory region", &abi.AllocMRRequest{
+		PD: pd.handle, MaxLen: maxLen})
 }

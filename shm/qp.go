@@ -54,16 +54,18 @@ func (pd *protDomain) CreateQP(cfg rdma.QPConfig) (rdma.QP, error) {
 		}
 		cfg.MaxRecvWR, cfg.MaxRecvSGE = 0, 0
 	}
-	for _, n := range []int{cfg.MaxSendWR, cfg.MaxRecvWR, cfg.MaxSendSGE, cfg.MaxRecvSGE, cfg.MaxInline} {
+	for _, n := range []int{cfg.MaxSendWR, cfg.MaxRecvWR, cfg.MaxSendSGE, cfg.MaxRecvSGE,
+		cfg.MaxInline} {
 		if n < 0 || n > abi.MaxDepth {
 			return nil, errInvalid("QP with a count of %d", n)
 		}
 	}
-	req := &abi.CreateQPRequest{PD: pd.handle, SendCQ: scq.handle, RecvCQ: rcq.handle, Caps: abi.QPCaps{
-		MaxSendWR: uint32(max(cfg.MaxSendWR, 1)), MaxRecvWR: uint32(max(cfg.MaxRecvWR, 1)),
-		MaxSendSGE: uint32(max(cfg.MaxSendSGE, 1)), MaxRecvSGE: uint32(max(cfg.MaxRecvSGE, 1)),
-		MaxInline: uint32(cfg.MaxInline),
-	}}
+	req := &abi.CreateQPRequest{PD: pd.handle, SendCQ: scq.handle, RecvCQ: rcq.handle,
+		Caps: abi.QPCaps{
+			MaxSendWR: uint32(max(cfg.MaxSendWR, 1)), MaxRecvWR: uint32(max(cfg.MaxRecvWR, 1)),
+			MaxSendSGE: uint32(max(cfg.MaxSendSGE, 1)), MaxRecvSGE: uint32(max(cfg.MaxRecvSGE, 1)),
+			MaxInline: uint32(cfg.MaxInline),
+		}}
 	if srq != nil {
 		req.SRQ, req.Caps.MaxRecvWR, req.Caps.MaxRecvSGE = srq.handle, 0, 0
 	}
@@ -97,16 +99,20 @@ func (pd *protDomain) CreateQP(cfg rdma.QPConfig) (rdma.QP, error) {
 }
 
 // newQueuePair checks what the daemon has made against what was asked for.
-func newQueuePair(pd *protDomain, scq, rcq *compQueue, srq *sharedQueue, cfg rdma.QPConfig, req *abi.CreateQPRequest, rep *abi.CreateQPReply, mem *osmem.Region) (*queuePair, error) {
+func newQueuePair(pd *protDomain, scq, rcq *compQueue, srq *sharedQueue, cfg rdma.QPConfig,
+	req *abi.CreateQPRequest, rep *abi.CreateQPReply, mem *osmem.Region) (*queuePair, error) {
 	m, err := ring.OpenClientQP(mem.Mem)
 	if err != nil {
 		return nil, err
 	}
 	l := &m.Layout
 	if m.QPN != rep.QPN || rep.Bell >= pd.d.c.bell.Bells() ||
-		l.SQSize < req.Caps.MaxSendWR || l.RQSize < req.Caps.MaxRecvWR || l.MaxInline < req.Caps.MaxInline ||
-		l.SQMaxSGE() < req.Caps.MaxSendSGE || l.RQMaxSGE() < req.Caps.MaxRecvSGE || (l.RQSize == 0) != (srq != nil) {
-		return nil, errCorrupt("QP %d with bell %d and %+v, asked for %+v", rep.QPN, rep.Bell, *l, req.Caps)
+		l.SQSize < req.Caps.MaxSendWR || l.RQSize < req.Caps.MaxRecvWR ||
+		l.MaxInline < req.Caps.MaxInline ||
+		l.SQMaxSGE() < req.Caps.MaxSendSGE || l.RQMaxSGE() < req.Caps.MaxRecvSGE ||
+		(l.RQSize == 0) != (srq != nil) {
+		return nil, errCorrupt("QP %d with bell %d and %+v, asked for %+v", rep.QPN, rep.Bell, *l,
+			req.Caps)
 	}
 	pd.d.mu.Lock()
 	_, again := pd.d.qps[rep.QP]

@@ -40,11 +40,13 @@ func connectRaw(t *testing.T, h *host, n *node) *rawPeer {
 		done <- err
 	}()
 	src := abi.MakeSockAddr(netip.MustParseAddrPort("10.9.0.1:0"))
-	r.Must(abi.OpCMResolveAddr, &abi.CMResolveAddrRequest{ID: r.id, Src: src, Dst: abi.MakeSockAddr(l.Addr())}, nil)
+	r.Must(abi.OpCMResolveAddr, &abi.CMResolveAddrRequest{ID: r.id, Src: src,
+		Dst: abi.MakeSockAddr(l.Addr())}, nil)
 	r.WantEvent(r.channel, abi.EvAddrResolved)
 	r.Must(abi.OpCMResolveRoute, &abi.CMResolveRouteRequest{ID: r.id}, nil)
 	r.WantEvent(r.channel, abi.EvRouteResolved)
-	r.Must(abi.OpCMConnect, &abi.CMConnectRequest{ID: r.id, PD: r.pd, Param: abi.ConnParam{QPN: r.qp.QPN}}, nil)
+	r.Must(abi.OpCMConnect, &abi.CMConnectRequest{ID: r.id, PD: r.pd, Param: abi.ConnParam{
+		QPN: r.qp.QPN}}, nil)
 	r.WantEvent(r.channel, abi.EvEstablished)
 	check(t, <-done)
 	return r
@@ -69,11 +71,13 @@ func TestClientMeetsMode0(t *testing.T) {
 	if e := r.Next(r.cq); e.WRID != 2 || e.Status != 0 {
 		t.Fatalf("%+v", e)
 	}
-	if wc := next(t, n.rcq); wc.ByteLen != 29 || string(n.buf.Bytes()[:29]) != "from the program's own memory" {
+	if wc := next(t, n.rcq); wc.ByteLen != 29 ||
+		string(n.buf.Bytes()[:29]) != "from the program's own memory" {
 		t.Errorf("%+v: %q", wc, n.buf.Bytes()[:29])
 	}
 	copy(n.buf.Bytes()[200:], "and back")
-	check(t, n.qp.PostSend(&rdma.SendWR{ID: 3, Op: rdma.OpWrite, Flags: rdma.Signaled, SGEs: []rdma.SGE{n.sge(200, 8)}, RemoteAddr: 0x1000 + 500, RKey: mr.RKey}))
+	check(t, n.qp.PostSend(&rdma.SendWR{ID: 3, Op: rdma.OpWrite, Flags: rdma.Signaled,
+		SGEs: []rdma.SGE{n.sge(200, 8)}, RemoteAddr: 0x1000 + 500, RKey: mr.RKey}))
 	if wc := next(t, n.scq); wc.Status != rdma.WCSuccess || string(own[500:509]) != "and back\x00" {
 		t.Errorf("%+v: %q", wc, own[500:509])
 	}
@@ -87,12 +91,15 @@ func TestClientPeerViolates(t *testing.T) {
 		"inline past the end": func(r *rawPeer) {
 			r.qp.PostRaw([]byte{abi.SQFlags: abi.SQInline, abi.SQLength: 0xff, abi.SQLength + 3: 0xff}, 1)
 		},
-		"SGEs past the end": func(r *rawPeer) { r.qp.PostRaw([]byte{abi.SQNumSGE: 0xff, abi.SQNumSGE + 1: 0xff}, 1) },
+		"SGEs past the end": func(r *rawPeer) {
+			r.qp.PostRaw([]byte{abi.SQNumSGE: 0xff, abi.SQNumSGE + 1: 0xff}, 1)
+		},
 		"garbage for a message": func(r *rawPeer) {
 			check(r.T, r.Send([]byte("garbage")))
 		},
 		"a descriptor where none belongs": func(r *rawPeer) {
-			check(r.T, r.Send(abi.AppendMessage(nil, abi.Header{Op: abi.OpAllocPD, Seq: 99}, &abi.AllocPDRequest{Ctx: 1}), r.Bell))
+			check(r.T, r.Send(abi.AppendMessage(nil, abi.Header{Op: abi.OpAllocPD, Seq: 99},
+				&abi.AllocPDRequest{Ctx: 1}), r.Bell))
 		},
 		"death": func(r *rawPeer) { check(r.T, r.Conn.CloseWrite()) },
 	} {

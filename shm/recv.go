@@ -17,8 +17,9 @@ const (
 	cookieMask = 1<<cookieBits - 1
 )
 
-// A receiver is the client's end of a receive queue, a QP's or an SRQ's, with its account. A receive is
-// outstanding until it has been polled, which is after its slot in the ring is free again.
+// A receiver is the client's end of a receive queue, a QP's or an SRQ's, with its account. A
+// receive is outstanding until it has been polled, which is after its slot in the ring is free
+// again.
 type receiver struct {
 	d         *Device
 	bell      uint32
@@ -138,7 +139,8 @@ func (r *receiver) received(cookie uint32) bool {
 	return true
 }
 
-// flush completes what is outstanding on the QP qpn, in the order of posting, when the session is dead.
+// flush completes what is outstanding on the QP qpn, in the order of posting, when the session is
+// dead.
 func (r *receiver) flush(wc []rdma.WC, qpn uint32) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -22,8 +22,8 @@ type call struct {
 	what     string // for errors
 	req, rep abi.Message
 	fd       int // a descriptor that goes with it; -1: none
-	// got is called when the reply has come, or none will, in the order of the calls of all, with no lock of the Client's held; nil: nothing.
-	// It must not wait nor call the daemon.
+	// got is called when the reply has come, or none will, in the order of the calls of all, with no
+	// lock of the Client's held; nil: nothing. It must not wait nor call the daemon.
 	done func(*call)
 
 	seq  uint32
@@ -53,8 +53,8 @@ func (c *Client) rpc(op abi.Op, what string, req, rep abi.Message, fd int) (fds 
 	return k.fds, k.err
 }
 
-// rpcs makes calls in their order. Goroutines that call at the same time take turns at talking to the daemon, and who does
-// talks for all: what a call costs is waking who waits at the other end.
+// rpcs makes calls in their order. Goroutines that call at the same time take turns at talking to
+// the daemon, and who does talks for all: what a call costs is waking who waits at the other end.
 func (c *Client) rpcs(calls ...*call) {
 	w := &waiter{pending: len(calls)}
 	c.rpcMu.Lock()
@@ -92,7 +92,8 @@ func (c *Client) rpcs(calls ...*call) {
 	c.rpcMu.Unlock()
 }
 
-// exchange sends calls and takes their replies. Who calls it is the only one who talks to the daemon.
+// exchange sends calls and takes their replies. Who calls it is the only one who talks to the
+// daemon.
 func (c *Client) exchange(calls []queuedCall) {
 	for _, k := range calls {
 		if k.err = c.gone(); k.err == nil {
@@ -155,7 +156,8 @@ func (c *Client) reply(k *call) (fds []int, err error) {
 		return fds, &CallError{Op: k.what, Errno: syscall.Errno(-h.Status)}
 	}
 	if len(fds) != k.op.Gives() {
-		return fds, c.die(errCorrupt("a reply to %v with %d descriptors, want %d", k.op, len(fds), k.op.Gives()))
+		return fds, c.die(errCorrupt("a reply to %v with %d descriptors, want %d", k.op, len(fds),
+			k.op.Gives()))
 	}
 	return fds, nil
 }
@@ -168,7 +170,8 @@ func decodeReply(msg []byte, op abi.Op, seq uint32, rep abi.Message) (h abi.Head
 		return h, errCorrupt("reply to %v: %v", op, err)
 	}
 	if h.Op != op || h.Seq != seq {
-		return h, errCorrupt("reply to %v (seq %d) where that to %v (seq %d) was due", h.Op, h.Seq, op, seq)
+		return h, errCorrupt("reply to %v (seq %d) where that to %v (seq %d) was due", h.Op,
+			h.Seq, op, seq)
 	}
 	if h.Status > 0 || h.Status < -4095 {
 		return h, errCorrupt("reply to %v with status %d", op, h.Status)
@@ -183,7 +186,8 @@ func decodeReply(msg []byte, op abi.Op, seq uint32, rep abi.Message) (h abi.Head
 
 // lost ends the session because the socket failed, and returns why.
 func (c *Client) lost(err error) error {
-	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) ||
+		errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
 		return c.die(errGone) // EOF, or closed by ourselves
 	}
 	return c.die(goneBecause(fmt.Errorf("shm: control socket: %w", err)))
@@ -200,7 +204,8 @@ func (c *Client) callHandle(op abi.Op, what string, handle uint32) error {
 	return c.call(op, what, &abi.HandleRequest{Handle: handle}, &abi.Empty{})
 }
 
-// destroy is callHandle for the end of an object: what a session that is over held has gone already.
+// destroy is callHandle for the end of an object: what a session that is over held has gone
+// already.
 func (c *Client) destroy(op abi.Op, what string, handle uint32) error {
 	var rep abi.DestroyReply
 	err := c.call(op, what, &abi.HandleRequest{Handle: handle}, &rep)

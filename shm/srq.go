@@ -50,7 +50,8 @@ func (pd *protDomain) CreateSRQ(cfg rdma.SRQConfig) (rdma.SRQ, error) {
 		return nil, d.c.die(goneBecause(err))
 	}
 	m, err := ring.OpenClientSRQ(mem.Mem)
-	if err == nil && (m.Handle != rep.SRQ || rep.Bell >= d.c.bell.Bells() || m.Layout.RQSize < req.MaxWR || m.Layout.RQMaxSGE() < req.MaxSGE) {
+	if err == nil && (m.Handle != rep.SRQ || rep.Bell >= d.c.bell.Bells() ||
+		m.Layout.RQSize < req.MaxWR || m.Layout.RQMaxSGE() < req.MaxSGE) {
 		err = errCorrupt("SRQ %d with bell %d and %+v, asked for %+v", m.Handle, rep.Bell, m.Layout, req)
 	}
 	if err != nil {
@@ -88,7 +89,8 @@ func (q *sharedQueue) SetLimit(n int) error {
 // Limit implements rdma.SRQ.
 func (q *sharedQueue) Limit() (int, error) {
 	var rep abi.QuerySRQReply
-	if err := q.d.c.call(abi.OpQuerySRQ, "query SRQ", &abi.HandleRequest{Handle: q.handle}, &rep); err != nil {
+	if err := q.d.c.call(abi.OpQuerySRQ, "query SRQ", &abi.HandleRequest{Handle: q.handle},
+		&rep); err != nil {
 		return 0, err
 	}
 	return int(rep.Limit), nil

@@ -10,13 +10,15 @@ import (
 )
 
 // sharedNodes makes two nodes on one SRQ of dev's, and a peer for each on other's.
-func (h *host) sharedNodes(dev, other *shm.Device, depth int) (srq rdma.SRQ, peers, nodes [2]*node) {
+func (h *host) sharedNodes(dev, other *shm.Device, depth int) (srq rdma.SRQ, peers,
+	nodes [2]*node) {
 	h.t.Helper()
 	first := newNode(h.t, dev, depth)
 	srq = must(first.pd.CreateSRQ(rdma.SRQConfig{MaxWR: depth, MaxSGE: 2}))(h.t)
 	for i := range nodes {
 		n := *first
-		n.qp = must(n.pd.CreateQP(rdma.QPConfig{SendCQ: n.scq, RecvCQ: n.rcq, MaxSendWR: depth, SRQ: srq}))(h.t)
+		n.qp = must(n.pd.CreateQP(rdma.QPConfig{SendCQ: n.scq, RecvCQ: n.rcq, MaxSendWR: depth,
+			SRQ: srq}))(h.t)
 		nodes[i], peers[i] = &n, newNode(h.t, other, depth)
 		connect(h.t, peers[i], nodes[i])
 	}
@@ -26,11 +28,12 @@ func (h *host) sharedNodes(dev, other *shm.Device, depth int) (srq rdma.SRQ, pee
 
 func (n *node) sendInline(id uint64, b string) {
 	n.t.Helper()
-	check(n.t, n.qp.PostSend(&rdma.SendWR{ID: id, Op: rdma.OpSend, Flags: rdma.Signaled | rdma.Inline, Inline: []byte(b)}))
+	check(n.t, n.qp.PostSend(&rdma.SendWR{ID: id, Op: rdma.OpSend, Flags: rdma.Signaled | rdma.Inline,
+		Inline: []byte(b)}))
 }
 
-// An SRQ's receives go to whoever has a message, in order; places come back when they are polled; QPs
-// that wait all wake; everything is closed in the right order only.
+// An SRQ's receives go to whoever has a message, in order; places come back when they are polled;
+// QPs that wait all wake; everything is closed in the right order only.
 func TestClientSRQ(t *testing.T) {
 	h := newHost(t)
 	dev, other := h.open("loop0"), h.open("loop1")
@@ -84,14 +87,17 @@ func TestClientSRQ(t *testing.T) {
 	if err := post(4); !errors.Is(err, rdma.ErrClosed) {
 		t.Errorf("a post to a closed SRQ: %v", err)
 	}
-	if _, err := nodes[0].pd.CreateQP(rdma.QPConfig{SendCQ: nodes[0].scq, RecvCQ: nodes[0].rcq, SRQ: srq}); !errors.Is(err, rdma.ErrInvalid) {
+	if _, err := nodes[0].pd.CreateQP(rdma.QPConfig{SendCQ: nodes[0].scq, RecvCQ: nodes[0].rcq,
+		SRQ: srq}); !errors.Is(err, rdma.ErrInvalid) {
 		t.Errorf("a QP on a closed SRQ: %v", err)
 	}
 	mine := must(peers[0].pd.CreateSRQ(rdma.SRQConfig{}))(t)
-	if _, err := nodes[0].pd.CreateQP(rdma.QPConfig{SendCQ: nodes[0].scq, RecvCQ: nodes[0].rcq, SRQ: mine}); !errors.Is(err, rdma.ErrInvalid) {
+	if _, err := nodes[0].pd.CreateQP(rdma.QPConfig{SendCQ: nodes[0].scq, RecvCQ: nodes[0].rcq,
+		SRQ: mine}); !errors.Is(err, rdma.ErrInvalid) {
 		t.Errorf("a QP on another device's SRQ: %v", err)
 	}
-	for _, cfg := range []rdma.SRQConfig{{MaxWR: -1}, {MaxSGE: -1}, {MaxWR: abi.MaxDepth + 1}, {MaxSGE: abi.MaxSGE + 1}} {
+	for _, cfg := range []rdma.SRQConfig{{MaxWR: -1}, {MaxSGE: -1}, {MaxWR: abi.MaxDepth + 1},
+		{MaxSGE: abi.MaxSGE + 1}} {
 		if _, err := nodes[0].pd.CreateSRQ(cfg); !errors.Is(err, rdma.ErrInvalid) {
 			t.Errorf("%+v: %v", cfg, err)
 		}
@@ -124,8 +130,8 @@ func TestClientSRQOutlivesQP(t *testing.T) {
 	check(t, srq.PostRecv(&rdma.RecvWR{ID: 20}))
 }
 
-// On a dead session an SRQ's receives belong to no QP: they are not made up as flushed, posts fail, and
-// all can be closed.
+// On a dead session an SRQ's receives belong to no QP: they are not made up as flushed, posts fail,
+// and all can be closed.
 func TestClientSRQDeath(t *testing.T) {
 	h := newHost(t)
 	srq, peers, nodes := h.sharedNodes(h.open("loop0"), h.open("loop1"), 4)
@@ -159,8 +165,8 @@ func TestClientSRQDeath(t *testing.T) {
 	check(t, srq.Close())
 }
 
-// A device that is closed takes SRQs, windows and regions without memory with it; nothing is left in the
-// daemon, in whatever order they depend on each other.
+// A device that is closed takes SRQs, windows and regions without memory with it; nothing is left
+// in the daemon, in whatever order they depend on each other.
 func TestClientCloseDevice(t *testing.T) {
 	h := newHost(t)
 	a, b := h.pair(8)
@@ -169,8 +175,10 @@ func TestClientCloseDevice(t *testing.T) {
 	fast := must(a.pd.AllocMR(64))(t)
 	must(a.pd.CreateSRQ(rdma.SRQConfig{}))(t)
 	for _, wr := range []rdma.SendWR{
-		{Op: rdma.OpBindMW, RKey: rdma.NextKey(mw.RKey()), Range: rdma.MemRange{Addr: mr.Addr(), Length: 8, LKey: mr.LKey(), Access: rdma.RemoteRead}},
-		{Op: rdma.OpRegMR, RKey: rdma.NextKey(fast.RKey()), Range: rdma.MemRange{Addr: mr.Addr(), Length: 8, LKey: mr.LKey(), Access: rdma.RemoteRead}},
+		{Op: rdma.OpBindMW, RKey: rdma.NextKey(mw.RKey()), Range: rdma.MemRange{Addr: mr.Addr(),
+			Length: 8, LKey: mr.LKey(), Access: rdma.RemoteRead}},
+		{Op: rdma.OpRegMR, RKey: rdma.NextKey(fast.RKey()), Range: rdma.MemRange{Addr: mr.Addr(),
+			Length: 8, LKey: mr.LKey(), Access: rdma.RemoteRead}},
 	} {
 		wr.Flags = rdma.Signaled
 		check(t, a.qp.PostSend(&wr))
@@ -189,11 +197,13 @@ func TestClientCloseDevice(t *testing.T) {
 	eventually(t, "nothing is left", func() bool { return h.loop.Objects() == 0 })
 }
 
-// A request that is accepted when its device has been closed is refused, and the client's other device does not notice.
+// A request that is accepted when its device has been closed is refused, and the client's other
+// device does not notice.
 func TestClientAcceptOnClosedDevice(t *testing.T) {
 	h := newHost(t)
 	c := h.dial()
-	a, stays, b := newNode(t, must(c.Open("loop0"))(t), 4), newNode(t, must(c.Open("loop0"))(t), 4), newNode(t, h.open("loop1"), 4)
+	a, stays, b := newNode(t, must(c.Open("loop0"))(t), 4), newNode(t, must(c.Open("loop0"))(t), 4),
+		newNode(t, h.open("loop1"), 4)
 	ctx := testContext(t)
 	l := must(a.dev.Listen(addrPort(a, 0), 1))(t)
 	errs := make(chan error)

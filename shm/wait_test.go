@@ -14,7 +14,8 @@ import (
 func send(t testing.TB, a, b *node, flags rdma.SendFlags) {
 	t.Helper()
 	check(t, b.qp.PostRecv(&rdma.RecvWR{ID: 1, SGEs: []rdma.SGE{b.sge(0, 8)}}))
-	check(t, a.qp.PostSend(&rdma.SendWR{ID: 2, Op: rdma.OpSend, Flags: flags | rdma.Inline, Inline: []byte("x")}))
+	check(t, a.qp.PostSend(&rdma.SendWR{ID: 2, Op: rdma.OpSend, Flags: flags | rdma.Inline,
+		Inline: []byte("x")}))
 }
 
 func TestClientArmWait(t *testing.T) {
@@ -119,8 +120,10 @@ func TestClientSharedChannels(t *testing.T) {
 	mk := func(rcq rdma.CQ) (*node, *node) {
 		x, y := &node{}, &node{}
 		*x, *y = *a, *b
-		x.qp = must(a.pd.CreateQP(rdma.QPConfig{SendCQ: a.scq, RecvCQ: a.rcq, MaxSendWR: 16, MaxRecvWR: 4, MaxInline: 8}))(t)
-		y.qp = must(b.pd.CreateQP(rdma.QPConfig{SendCQ: b.scq, RecvCQ: rcq, MaxSendWR: 4, MaxRecvWR: 4}))(t)
+		x.qp = must(a.pd.CreateQP(rdma.QPConfig{SendCQ: a.scq, RecvCQ: a.rcq, MaxSendWR: 16, MaxRecvWR: 4,
+			MaxInline: 8}))(t)
+		y.qp = must(b.pd.CreateQP(rdma.QPConfig{SendCQ: b.scq, RecvCQ: rcq, MaxSendWR: 4, MaxRecvWR: 4}))(
+			t)
 		y.rcq = rcq
 		connect(t, x, y)
 		return x, y
@@ -179,7 +182,8 @@ func TestClientManyGoroutines(t *testing.T) {
 		go func() {
 			defer posting.Done()
 			for j := 0; j < each; {
-				err := a.qp.PostSend(&rdma.SendWR{ID: uint64(i*each + j), Op: rdma.OpSend, Flags: rdma.Signaled | rdma.Inline, Inline: []byte("abc")})
+				err := a.qp.PostSend(&rdma.SendWR{ID: uint64(i*each + j), Op: rdma.OpSend,
+					Flags: rdma.Signaled | rdma.Inline, Inline: []byte("abc")})
 				switch {
 				case err == nil:
 					j++
@@ -315,8 +319,8 @@ func TestClientAllocations(t *testing.T) {
 	}
 }
 
-// One wait after another with the same context does not allocate, also if each blocks. The Loop may:
-// what counts is the difference to waits with a context that never ends.
+// One wait after another with the same context does not allocate, also if each blocks. The Loop
+// may: what counts is the difference to waits with a context that never ends.
 func TestClientWaitAllocations(t *testing.T) {
 	h := newHost(t)
 	a, b := h.pair(16)

@@ -171,7 +171,7 @@ func callTable(t *testing.T) (table string, structs []string) {
 	return out.String(), structs
 }
 
-var limitForm = regexp.MustCompile(`limitInt(?:64)?\("([a-z-]+)", "([^"]+)", (\S+),`)
+var limitForm = regexp.MustCompile(`limitInt(?:64)?\("([a-z-]+)",\s+"([^"]+)",\s+(\S+),`)
 
 // limitTable shows the quotas of the server.
 func limitTable(t *testing.T) string {

@@ -22,8 +22,8 @@ func IsViolation(err error) bool {
 	return errors.As(err, &pe)
 }
 
-// A Message is what follows a header: a pointer to one of the structs of messages.go, or to Empty. They have
-// no hidden padding, so their octets in memory are their encoding.
+// A Message is what follows a header: a pointer to one of the structs of messages.go, or to Empty.
+// They have no hidden padding, so their octets in memory are their encoding.
 type Message interface {
 	octets() []byte // of the struct itself
 	padZero() bool  // reports whether its fields named Pad are zero
@@ -52,7 +52,8 @@ func ParseMessage(msg []byte) (h Header, body []byte, err error) {
 	}
 	copy(h.octets(), msg)
 	if int64(h.Len) != int64(len(msg)-HeaderLen) {
-		return h, nil, Violation("%v: length %d in the header, %d octets follow", h.Op, h.Len, len(msg)-HeaderLen)
+		return h, nil, Violation("%v: length %d in the header, %d octets follow", h.Op, h.Len,
+			len(msg)-HeaderLen)
 	}
 	return h, msg[HeaderLen:], nil
 }

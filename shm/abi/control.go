@@ -2,9 +2,9 @@ package abi
 
 import "fmt"
 
-// This file has what messages.table has no form for: the constants of the control socket, and what calls can
-// be asked. The socket is SOCK_SEQPACKET; requests are answered one at a time and in their order, and
-// nothing is unsolicited.
+// This file has what messages.table has no form for: the constants of the control socket, and what
+// calls can be asked. The socket is SOCK_SEQPACKET; requests are answered one at a time and in
+// their order, and nothing is unsolicited.
 
 // MaxMessage is the most that one message holds, header included.
 const MaxMessage = 4096
@@ -38,8 +38,8 @@ func (o Op) String() string {
 	return fmt.Sprintf("Op(%d)", uint16(o))
 }
 
-// Quick reports whether the call waits for nobody and comes in numbers: the replies to those before may
-// wait for its own. Others can take long, as whatever lets go of memory that a QP is using.
+// Quick reports whether the call waits for nobody and comes in numbers: the replies to those before
+// may wait for its own. Others can take long, as whatever lets go of memory that a QP is using.
 func (o Op) Quick() bool { return o.info().quick }
 
 // Takes is how many descriptors come with the request, and Gives how many go with a success.

@@ -26,8 +26,8 @@ var messages = func() (all []Message) {
 	return all
 }()
 
-// The packed encoding is the C struct: natural alignment, no hidden padding, 8-octet sizes, and it fits a message. So a
-// message's octets in memory are its encoding.
+// The packed encoding is the C struct: natural alignment, no hidden padding, 8-octet sizes, and it
+// fits a message. So a message's octets in memory are its encoding.
 func TestMessagesAreOctets(t *testing.T) {
 	for _, m := range messages {
 		v := reflect.ValueOf(m).Elem()
@@ -101,7 +101,8 @@ func TestEncodingIsEncodingBinarys(t *testing.T) {
 	}
 }
 
-// Octets in arrays are moved together: a message with private data takes about as long as one without.
+// Octets in arrays are moved together: a message with private data takes about as long as one
+// without.
 func BenchmarkCodec(b *testing.B) {
 	for _, m := range []Message{&CMConnectRequest{}, &CreateCQRequest{}} {
 		msg := AppendMessage(nil, Header{}, m)
@@ -180,7 +181,8 @@ func TestAddresses(t *testing.T) {
 
 // Offsets are the ABI: a change must be made on purpose, in verbs/abi.h too.
 func TestLayoutIsTheABI(t *testing.T) {
-	if SQStride(1, 64) != 128 || SQStride(1, 0) != 64 || SQStride(MaxSGE, 0) != 576 || SQStride(1, MaxInline) != MaxSQStride || RQStride(2) != 48 {
+	if SQStride(1, 64) != 128 || SQStride(1, 0) != 64 || SQStride(MaxSGE, 0) != 576 ||
+		SQStride(1, MaxInline) != MaxSQStride || RQStride(2) != 48 {
 		t.Error("strides")
 	}
 	e := CQE{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14}
@@ -188,15 +190,18 @@ func TestLayoutIsTheABI(t *testing.T) {
 	e.Encode(b[:])
 	want := []byte{
 		1, 0, 0, 0, 0, 0, 0, 0, // wr_id @0
-		2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0, // status @8 opcode @12 vendor_err @16 byte_len @20
+		// status @8 opcode @12 vendor_err @16 byte_len @20
+		2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0,
 		6, 0, 0, 0, 7, 0, 0, 0, 8, 0, 0, 0, 9, 0, 0, 0, // imm @24 qp_num @28 src_qp @32 wc_flags @36
-		10, 0, 0, 0, 11, 0, 0, 0, 12, 0, 0, 0, 13, 0, 0, 0, // sq_done @40 cookie @44 slab_off @48 slab_len @52
+		// sq_done @40 cookie @44 slab_off @48 slab_len @52
+		10, 0, 0, 0, 11, 0, 0, 0, 12, 0, 0, 0, 13, 0, 0, 0,
 		14, 0, 0, 0, 0, 0, 0, 0, // timestamp @56
 	}
 	if !bytes.Equal(b[:], want) {
 		t.Errorf("CQE % x", b)
 	}
-	w := SendWQE{WRID: 1, Op: 2, Flags: 3, NumSGE: 1, Length: 5, RemoteAddr: 6, RKey: 7, Imm: 8, CmpAdd: 9, Swap: 10, SGE: [MaxSGE]SGE{{11, 12, 13}}}
+	w := SendWQE{WRID: 1, Op: 2, Flags: 3, NumSGE: 1, Length: 5, RemoteAddr: 6, RKey: 7, Imm: 8,
+		CmpAdd: 9, Swap: 10, SGE: [MaxSGE]SGE{{11, 12, 13}}}
 	slot := make([]byte, 64)
 	w.Encode(slot)
 	want = []byte{
@@ -213,7 +218,8 @@ func TestLayoutIsTheABI(t *testing.T) {
 	r := RecvWQE{WRID: 1, NumSGE: 1, Cookie: 3, SGE: [MaxSGE]SGE{{4, 5, 6}}}
 	slot = make([]byte, RQStride(1))
 	r.Encode(slot)
-	want = []byte{1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0}
+	want = []byte{1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0,
+		6, 0, 0, 0}
 	if !bytes.Equal(slot, want) {
 		t.Errorf("receive WQE % x", slot)
 	}
@@ -221,10 +227,13 @@ func TestLayoutIsTheABI(t *testing.T) {
 
 // V6: what is asked for is never cut, and nobody gets less than MinInline.
 func TestCapsRound(t *testing.T) {
-	for _, c := range []QPCaps{{}, {MaxSendWR: 5, MaxRecvWR: 1, MaxSendSGE: 7, MaxRecvSGE: 3, MaxInline: 1000, TxSlab: 100}, {MaxSendSGE: MaxSGE, MaxInline: 1}} {
+	for _, c := range []QPCaps{{}, {MaxSendWR: 5, MaxRecvWR: 1, MaxSendSGE: 7, MaxRecvSGE: 3,
+		MaxInline: 1000, TxSlab: 100}, {MaxSendSGE: MaxSGE, MaxInline: 1}} {
 		r, ok := c.Round(100, false)
-		if !ok || r.MaxSendWR < max(c.MaxSendWR, 1) || r.MaxRecvWR < max(c.MaxRecvWR, 1) || r.MaxSendSGE < max(c.MaxSendSGE, 1) ||
-			r.MaxRecvSGE < max(c.MaxRecvSGE, 1) || r.MaxInline < max(c.MaxInline, MinInline) || r.TxSlab < c.TxSlab {
+		if !ok || r.MaxSendWR < max(c.MaxSendWR, 1) || r.MaxRecvWR < max(c.MaxRecvWR, 1) ||
+			r.MaxSendSGE < max(c.MaxSendSGE, 1) ||
+			r.MaxRecvSGE < max(c.MaxRecvSGE, 1) || r.MaxInline < max(c.MaxInline, MinInline) ||
+			r.TxSlab < c.TxSlab {
 			t.Errorf("%+v became %+v, %v", c, r, ok)
 		}
 		l := NewQPLayout(r)
@@ -232,7 +241,8 @@ func TestCapsRound(t *testing.T) {
 			t.Errorf("%+v is laid out as %+v", r, l)
 		}
 	}
-	for _, c := range []QPCaps{{MaxSendWR: 101}, {MaxRecvWR: ^uint32(0)}, {MaxSendSGE: 33}, {MaxRecvSGE: 33}, {MaxInline: 1025}, {TxSlab: MaxSlab + 1}, {Pad: 1}} {
+	for _, c := range []QPCaps{{MaxSendWR: 101}, {MaxRecvWR: ^uint32(0)}, {MaxSendSGE: 33},
+		{MaxRecvSGE: 33}, {MaxInline: 1025}, {TxSlab: MaxSlab + 1}, {Pad: 1}} {
 		if r, ok := c.Round(100, false); ok {
 			t.Errorf("%+v became %+v", c, r)
 		}

@@ -1,18 +1,18 @@
-// Package abi is what a daemon and its clients agree on: the layout of shared memory (layout.go, queue.go,
-// wqe.go) and the messages of the control socket (control.go, control_cm.go, codec.go). It is the one place
-// with offsets and numbers. verbs/abi*.h is the same for C.
+// Package abi is what a daemon and its clients agree on: the layout of shared memory (layout.go,
+// queue.go, wqe.go) and the messages of the control socket (control.go, control_cm.go, codec.go).
+// It is the one place with offsets and numbers. verbs/abi*.h is the same for C.
 //
 // # Trust
 //
 // Neither side believes what the other writes or sends. An impossible value is a violation, a
-// *ProtocolError, which ends the session as if the program had died. An honest mistake gets an error
-// reply or an error completion.
+// *ProtocolError, which ends the session as if the program had died. An honest mistake gets an
+// error reply or an error completion.
 //
 // # Evolution
 //
-// A message that is shorter than its struct leaves the rest zero; one that is longer must be zero there.
-// Numbers of operations, modes and flags are never used again. Before version 2 every change of a layout
-// raises Major.
+// A message that is shorter than its struct leaves the rest zero; one that is longer must be zero
+// there. Numbers of operations, modes and flags are never used again. Before version 2 every change
+// of a layout raises Major.
 //
 //go:generate go run ./internal/gen
 package abi

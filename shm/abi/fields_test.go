@@ -5,8 +5,8 @@ import (
 	"reflect"
 )
 
-// appendFields appends v, which can be addressed, field by field: structs of integers and of arrays of them, in host byte
-// order.
+// appendFields appends v, which can be addressed, field by field: structs of integers and of arrays
+// of them, in host byte order.
 func appendFields(b []byte, v reflect.Value) []byte {
 	switch v.Kind() {
 	case reflect.Uint8:

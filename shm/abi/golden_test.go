@@ -14,8 +14,8 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/messages.txt")
 
-// The octets of each message, every number in it another one, are those of the first release of this
-// version of the ABI: what makes other octets is another version.
+// The octets of each message, every number in it another one, are those of the first release of
+// this version of the ABI: what makes other octets is another version.
 func TestGoldenMessages(t *testing.T) {
 	zeros := regexp.MustCompile(`(00){16,}`)
 	var lines []string
@@ -23,7 +23,8 @@ func TestGoldenMessages(t *testing.T) {
 		v := reflect.New(reflect.TypeOf(m).Elem())
 		n := uint64(0)
 		fill(v.Elem(), &n)
-		text := hex.EncodeToString(AppendMessage(nil, Header{Op: 0x1234, Seq: 7, Status: -2}, v.Interface().(Message)))
+		text := hex.EncodeToString(AppendMessage(nil, Header{Op: 0x1234, Seq: 7, Status: -2},
+			v.Interface().(Message)))
 		text = zeros.ReplaceAllStringFunc(text, func(z string) string {
 			return fmt.Sprintf("(%d zeros)", len(z)/2)
 		})

@@ -41,8 +41,8 @@ const (
 )
 
 // QP memory. An SRQ has the RQ half of it, with MagicSRQ and its handle as QPNum; what a QP has
-// beyond that is 0. A QP that takes its receives from an SRQ has an RQ of size 0. Indices of rings and of
-// slabs run free; sizes are powers of two.
+// beyond that is 0. A QP that takes its receives from an SRQ has an RQ of size 0. Indices of rings
+// and of slabs run free; sizes are powers of two.
 const (
 	QPMagic       = 0 // line 0 is const
 	QPNum         = 4
@@ -203,7 +203,9 @@ const (
 )
 
 // SQStride is the stride of a send queue whose WQEs have up to maxSGE SGEs or maxInline octets.
-func SQStride(maxSGE, maxInline int) int { return (SQSGE + max(SGELen*maxSGE, maxInline) + 63) &^ 63 }
+func SQStride(maxSGE, maxInline int) int {
+	return (SQSGE + max(SGELen*maxSGE, maxInline) + 63) &^ 63
+}
 
 // RQStride is the stride of a receive queue whose WQEs have up to maxSGE SGEs.
 func RQStride(maxSGE int) int { return RQSGE + SGELen*maxSGE }

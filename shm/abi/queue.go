@@ -27,7 +27,8 @@ func (l *QPLayout) RQMaxSGE() uint32 {
 
 // Size is how many octets the memory has.
 func (l *QPLayout) Size() int {
-	end := max(QPHeaderLen, l.SQOff+l.SQSize*l.SQStride, l.RQOff+l.RQSize*l.RQStride, l.TxSlabOff+l.TxSlabSize, l.RxSlabOff+l.RxSlabSize)
+	end := max(QPHeaderLen, l.SQOff+l.SQSize*l.SQStride, l.RQOff+l.RQSize*l.RQStride,
+		l.TxSlabOff+l.TxSlabSize, l.RxSlabOff+l.RxSlabSize)
 	return int(end)
 }
 
@@ -35,8 +36,10 @@ func (l *QPLayout) Size() int {
 // can have: depths of at most maxDepth, MaxSGE, MaxInline, MaxSlab. (docs/decisions.md#V6:
 // even a request of 0 gets inline space.) With an SRQ there is no receive queue, nor a slab for it.
 func (c QPCaps) Round(maxDepth uint32, srq bool) (QPCaps, bool) {
-	if c.MaxSendWR > maxDepth || c.MaxRecvWR > maxDepth || maxDepth > MaxDepth || c.MaxSendSGE > MaxSGE ||
-		c.MaxRecvSGE > MaxSGE || c.MaxInline > MaxInline || c.TxSlab > MaxSlab || c.RxSlab > MaxSlab || c.Pad != 0 {
+	if c.MaxSendWR > maxDepth || c.MaxRecvWR > maxDepth || maxDepth > MaxDepth ||
+		c.MaxSendSGE > MaxSGE ||
+		c.MaxRecvSGE > MaxSGE || c.MaxInline > MaxInline || c.TxSlab > MaxSlab || c.RxSlab > MaxSlab ||
+		c.Pad != 0 {
 		return c, false
 	}
 	c.MaxSendWR = CeilPow2(max(c.MaxSendWR, 1))
@@ -83,7 +86,8 @@ func NewSRQLayout(maxWR, maxSGE uint32) QPLayout {
 // Put writes line 0.
 func (l *QPLayout) Put(mem []byte, magic, num uint32) {
 	for _, f := range []struct{ off, v uint32 }{
-		{QPMagic, magic}, {QPNum, num}, {QPSQSize, l.SQSize}, {QPSQStride, l.SQStride}, {QPRQSize, l.RQSize},
+		{QPMagic, magic}, {QPNum, num}, {QPSQSize, l.SQSize}, {QPSQStride, l.SQStride},
+		{QPRQSize, l.RQSize},
 		{QPRQStride, l.RQStride}, {QPSQOff, l.SQOff}, {QPRQOff, l.RQOff}, {QPTxSlabOff, l.TxSlabOff},
 		{QPTxSlabSize, l.TxSlabSize}, {QPRxSlabOff, l.RxSlabOff}, {QPRxSlabSize, l.RxSlabSize},
 		{QPMaxInline, l.MaxInline}, {QPFlags, l.Flags},
@@ -100,7 +104,8 @@ func ReadQPLayout(mem []byte) (l QPLayout, qpn uint32, err error) {
 	}
 	n := uint64(len(mem))
 	ok := RingFits(n, l.SQOff, l.SQSize, MaxDepth, l.SQStride, SQSGE+MinInline, MaxSQStride) &&
-		(l.RQSize == 0 || l.rqFits(n)) && slabFits(n, l.TxSlabOff, l.TxSlabSize) && slabFits(n, l.RxSlabOff, l.RxSlabSize) &&
+		(l.RQSize == 0 || l.rqFits(n)) && slabFits(n, l.TxSlabOff, l.TxSlabSize) &&
+		slabFits(n, l.RxSlabOff, l.RxSlabSize) &&
 		l.MaxInline <= l.SQStride-SQSGE && l.MaxInline <= MaxInline
 	if !ok {
 		return l, 0, Violation("QP memory of %d octets with %+v", len(mem), l)
@@ -129,9 +134,12 @@ func readLayout(mem []byte, magic uint32) (l QPLayout, num uint32, err error) {
 		return l, 0, Violation("memory of a queue has magic %#x, want %#x", m, magic)
 	}
 	return QPLayout{
-		SQSize: get(QPSQSize), SQStride: get(QPSQStride), RQSize: get(QPRQSize), RQStride: get(QPRQStride),
-		SQOff: get(QPSQOff), RQOff: get(QPRQOff), TxSlabOff: get(QPTxSlabOff), TxSlabSize: get(QPTxSlabSize),
-		RxSlabOff: get(QPRxSlabOff), RxSlabSize: get(QPRxSlabSize), MaxInline: get(QPMaxInline), Flags: get(QPFlags),
+		SQSize: get(QPSQSize), SQStride: get(QPSQStride), RQSize: get(QPRQSize),
+		RQStride: get(QPRQStride),
+		SQOff:    get(QPSQOff), RQOff: get(QPRQOff), TxSlabOff: get(QPTxSlabOff),
+		TxSlabSize: get(QPTxSlabSize),
+		RxSlabOff:  get(QPRxSlabOff), RxSlabSize: get(QPRxSlabSize), MaxInline: get(QPMaxInline),
+		Flags: get(QPFlags),
 	}, get(QPNum), nil
 }
 
@@ -148,7 +156,8 @@ func RangeFits(n uint64, off, size uint32) bool {
 }
 
 func RingFits(n uint64, off, size, maxSize, stride, minStride, maxStride uint32) bool {
-	return IsPow2(size) && size <= maxSize && stride >= minStride && stride <= maxStride && off%8 == 0 && stride%8 == 0 &&
+	return IsPow2(size) && size <= maxSize && stride >= minStride && stride <= maxStride &&
+		off%8 == 0 && stride%8 == 0 &&
 		uint64(off) <= n && uint64(size)*uint64(stride) <= n-uint64(off)
 }
 

@@ -6,7 +6,8 @@ import (
 )
 
 // Word is the shared word at off of mem. All words that two processes share are reached through
-// it. It panics if the word is not inside mem or not aligned: offsets are ours or have been checked.
+// it. It panics if the word is not inside mem or not aligned: offsets are ours or have been
+// checked.
 func Word(mem []byte, off uint32) *atomic.Uint32 {
 	p := unsafe.Pointer(&mem[off : off+4 : len(mem)][0])
 	if uintptr(p)%4 != 0 {

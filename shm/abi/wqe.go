@@ -35,8 +35,8 @@ type SendWQE struct {
 	inline     [MaxInline]byte
 }
 
-// ImmWord makes four octets of immediate data, as a big-endian number, the word of a ring that holds
-// them in wire order, and back: so a C program copies them as they are.
+// ImmWord makes four octets of immediate data, as a big-endian number, the word of a ring that
+// holds them in wire order, and back: so a C program copies them as they are.
 func ImmWord(n uint32) uint32 {
 	var b [4]byte
 	binary.BigEndian.PutUint32(b[:], n)
@@ -116,13 +116,15 @@ func (w *SendWQE) Decode(slot []byte, l *QPLayout) error {
 	switch w.Flags & (SQInline | SQSlab) {
 	case SQInline:
 		if w.NumSGE != 0 || w.Length > l.MaxInline {
-			return Violation("send WQE with %d inline octets and %d SGEs, %d octets allowed", w.Length, w.NumSGE, l.MaxInline)
+			return Violation("send WQE with %d inline octets and %d SGEs, %d octets allowed", w.Length,
+				w.NumSGE, l.MaxInline)
 		}
 		copy(w.inline[:w.Length], data)
 	case SQSlab:
 		w.SlabOff = Order.Uint32(data)
 		if w.NumSGE != 0 || w.SlabOff > l.TxSlabSize || w.Length > l.TxSlabSize-w.SlabOff {
-			return Violation("send WQE with %d octets at %d of a slab of %d", w.Length, w.SlabOff, l.TxSlabSize)
+			return Violation("send WQE with %d octets at %d of a slab of %d", w.Length, w.SlabOff,
+				l.TxSlabSize)
 		}
 	case SQInline | SQSlab:
 		return Violation("send WQE both inline and in the slab")

@@ -23,9 +23,10 @@ const (
 	copyLast                // into it, the last word behind all others
 )
 
-// An AppMem is a client's own memory: its /proc/self/mem and, where that is allowed, its process. The
-// descriptor is what counts: it is bound to the address space, whatever becomes of the process. A
-// process is faster for what is longer than a page, since its pages are copied once and not twice.
+// An AppMem is a client's own memory: its /proc/self/mem and, where that is allowed, its process.
+// The descriptor is what counts: it is bound to the address space, whatever becomes of the process.
+// A process is faster for what is longer than a page, since its pages are copied once and not
+// twice.
 type AppMem struct {
 	fd    int
 	proc  atomic.Pointer[vmProc] // or nil
@@ -40,17 +41,20 @@ type AppMem struct {
 
 // NewAppMem takes over fd if it is the memory of the process that has mapped the session page with
 // its nonce at addr: the ABI's threat model. It closes fd if not.
-func NewAppMem(fd int, addr uint64, nonce [abi.NonceLen]byte, over <-chan struct{}) (*AppMem, error) {
+func NewAppMem(fd int, addr uint64, nonce [abi.NonceLen]byte, over <-chan struct{}) (
+	*AppMem, error) {
 	if err := checkAppMem(fd, addr, nonce); err != nil {
 		unix.Close(fd)
 		return nil, err
 	}
-	a := &AppMem{fd: fd, slots: make(chan struct{}, maxAppCopies), over: over, nonceAddr: addr, nonce: nonce}
+	a := &AppMem{fd: fd, slots: make(chan struct{}, maxAppCopies), over: over, nonceAddr: addr,
+		nonce: nonce}
 	a.refs.Store(1)
 	return a, nil
 }
 
-// NameProcess looks, once, whether the memory can be reached by the number of its process, peer, too.
+// NameProcess looks, once, whether the memory can be reached by the number of its process, peer,
+// too.
 func (a *AppMem) NameProcess(peer Peer, self ProcessRights) {
 	a.looked.Do(func() { a.proc.Store(openVM(peer, self, a.nonceAddr, a.nonce)) })
 }
@@ -67,7 +71,8 @@ func checkAppMem(fd int, addr uint64, nonce [abi.NonceLen]byte) error {
 	if err := unix.Fstatfs(fd, &fs); err != nil || fs.Type != unix.PROC_SUPER_MAGIC {
 		return syscall.EINVAL // FUSE could block for ever
 	}
-	if fl, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil || fl&unix.O_ACCMODE != unix.O_RDWR {
+	if fl, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil ||
+		fl&unix.O_ACCMODE != unix.O_RDWR {
 		return syscall.EINVAL
 	}
 	// Other files of /proc are short, and none has content at an address of a mapping. The low 64
@@ -119,8 +124,8 @@ func (a *AppMem) copy(p []byte, addr uint64, dir copyDir) error {
 	return a.copyFD(p, addr, dir)
 }
 
-// Begin takes a place among the copies that are under way, and waits for one; false if the session has
-// ended meanwhile: all may be stuck.
+// Begin takes a place among the copies that are under way, and waits for one; false if the session
+// has ended meanwhile: all may be stuck.
 func (a *AppMem) Begin() bool {
 	select {
 	case a.slots <- struct{}{}:
@@ -157,8 +162,8 @@ func (a *AppMem) copyFD(p []byte, addr uint64, dir copyDir) error {
 	return whole(n, len(p), err)
 }
 
-// lastWord is how many octets at the end of n > 0 at addr are copied behind the others, and at once: the
-// longest aligned word that ends there. Programs poll the last octet, or a word:
+// lastWord is how many octets at the end of n > 0 at addr are copied behind the others, and at
+// once: the longest aligned word that ends there. Programs poll the last octet, or a word:
 // docs/decisions.md#V16.
 func lastWord(addr uint64, n int) int {
 	k := 8

@@ -89,7 +89,8 @@ func (e *EventFD) Finish() {
 // a waiter call neither.
 func (e *EventFD) Stop() {
 	e.stopping.Store(true)
-	for pause := 100 * time.Microsecond; !e.stopSeen.Load(); pause = min(2*pause, 10*time.Millisecond) {
+	for pause := 100 * time.Microsecond; !e.stopSeen.Load(); pause = min(2*pause,
+		10*time.Millisecond) {
 		_ = e.Ring() // EAGAIN (non-blocking and full): then the waiter does not block either
 		if e.stopSeen.Load() {
 			break
@@ -104,7 +105,8 @@ func (e *EventFD) Close() { unix.Close(e.FD) } // nothing to lose
 // Yield gives the processor to another process; runtime.Gosched knows only this one's goroutines.
 func Yield() { _, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) } // cannot fail
 
-// YieldQuietly is yield that Go's scheduler is not told of: it would take the goroutine's P away while others have the processor.
+// YieldQuietly is yield that Go's scheduler is not told of: it would take the goroutine's P away
+// while others have the processor.
 func YieldQuietly() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) } // cannot fail
 
 // ShortSlice asks for a scheduling slice of 100 us for the calling thread, so that it runs soon

@@ -123,7 +123,8 @@ func CheckLent(fd int) (int64, error) {
 	if err := unix.Fstatfs(fd, &fs); err != nil || fs.Type != unix.TMPFS_MAGIC {
 		return 0, syscall.EINVAL
 	}
-	if seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil || seals&unix.F_SEAL_SHRINK == 0 {
+	if seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil ||
+		seals&unix.F_SEAL_SHRINK == 0 {
 		return 0, syscall.EINVAL
 	}
 	// The size is read again: it could shrink until the seal was there.

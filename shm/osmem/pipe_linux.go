@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A EventReader is the read end of an event pipe: one octet stands for at least one event that is queued
-// elsewhere. One goroutine reads at a time; any may kick.
+// A EventReader is the read end of an event pipe: one octet stands for at least one event that is
+// queued elsewhere. One goroutine reads at a time; any may kick.
 type EventReader struct {
 	f   *os.File
 	buf [256]byte
@@ -60,7 +60,8 @@ func (p *EventReader) Kick() {
 
 func (p *EventReader) Close() { p.f.Close() } // a read end has nothing to lose
 
-// An EventWriter is the write end of an event pipe: one octet per event. The client has the read end.
+// An EventWriter is the write end of an event pipe: one octet per event. The client has the read
+// end.
 type EventWriter struct {
 	fd     int // -1: closed; guarded by the user's lock
 	closed func()

@@ -38,7 +38,8 @@ func NewRegion(name string, size int, free func()) (_ *Region, fd int, err error
 	if err = unix.Ftruncate(fd, int64(size)); err != nil {
 		return nil, fd, os.NewSyscallError("ftruncate", err)
 	}
-	if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL); err != nil {
+	if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS,
+		unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL); err != nil {
 		return nil, fd, os.NewSyscallError("fcntl(F_ADD_SEALS)", err)
 	}
 	r, err := MapRegion(fd, size, free)
@@ -82,7 +83,8 @@ func MapSealed(fd, minSize int) (*Region, error) {
 		return nil, errors.New("shm: memory from the daemon is not sealed against shrinking")
 	}
 	if st.Size < int64(minSize) || st.Size > maxDaemonMem {
-		return nil, fmt.Errorf("shm: memory from the daemon has %d octets, want %d to %d", st.Size, minSize, maxDaemonMem)
+		return nil, fmt.Errorf("shm: memory from the daemon has %d octets, want %d to %d", st.Size,
+			minSize, maxDaemonMem)
 	}
 	r, err := MapRegion(fd, int(st.Size), nil)
 	if err != nil {

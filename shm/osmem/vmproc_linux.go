@@ -21,8 +21,8 @@ type Peer struct {
 const vmMin = 4097
 
 // A vmProc is a client's process, to copy from and to by its number. A number names whatever runs
-// under it: after an execve(2) another program, after the process's end another process. So it is used
-// only where a client cannot gain by that: if the daemon may do no more to processes than the
+// under it: after an execve(2) another program, after the process's end another process. So it is
+// used only where a client cannot gain by that: if the daemon may do no more to processes than the
 // client's user may, and the client lives in the same user namespace. The memory behind the number
 // was the session's when it was lent, and the number is given up when the process ends.
 type vmProc struct {
@@ -75,8 +75,8 @@ func mayUseVM(peer Peer, self ProcessRights) bool {
 	return !self.ptrace && self.ruid == self.euid && peer.UID == uint32(self.ruid) && peer.PID > 0
 }
 
-// sameUserNS reports whether a process is in the daemon's user namespace. Over those below its own, the
-// user who made them has every capability.
+// sameUserNS reports whether a process is in the daemon's user namespace. Over those below its own,
+// the user who made them has every capability.
 func sameUserNS(pid int) bool {
 	ours, err1 := os.Readlink("/proc/self/ns/user")
 	its, err2 := os.Readlink(fmt.Sprintf("/proc/%d/ns/user", pid))
@@ -120,8 +120,8 @@ func (v *vmProc) close() {
 	}
 }
 
-// copy moves p, and says how much: less than all if a page is missing. The pieces of a call are copied
-// one behind the other.
+// copy moves p, and says how much: less than all if a page is missing. The pieces of a call are
+// copied one behind the other.
 func (v *vmProc) copy(p []byte, addr uint64, dir copyDir) (n int, err error) {
 	local := [1]unix.Iovec{{Base: &p[0]}}
 	local[0].SetLen(len(p))

@@ -27,7 +27,8 @@ const (
 
 // helperMemory is a process with the nonce in its memory.
 func helperMemory(nonce string) {
-	if _, _, errno := unix.Syscall6(unix.SYS_MMAP, helperAddr, helperPages-4096, unix.PROT_READ|unix.PROT_WRITE,
+	if _, _, errno := unix.Syscall6(unix.SYS_MMAP, helperAddr, helperPages-4096,
+		unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_FIXED_NOREPLACE, ^uintptr(0), 0); errno != 0 {
 		proctest.Exit{}.Fatal("mmap: ", errno)
 	}
@@ -44,7 +45,8 @@ func helperMemory(nonce string) {
 
 var vmNonce = [abi.NonceLen]byte([]byte("sixteen octets.."))
 
-// unprivileged are a daemon's rights, of the user who runs the test, with which process_vm_* is allowed.
+// unprivileged are a daemon's rights, of the user who runs the test, with which process_vm_* is
+// allowed.
 func unprivileged() ProcessRights { return ProcessRights{ruid: os.Getuid(), euid: os.Getuid()} }
 
 func vmHelper(t *testing.T) (cmd *exec.Cmd, peer Peer) {
@@ -59,8 +61,10 @@ func TestLastWord(t *testing.T) {
 		n    int
 		want int
 	}{
-		{0, 1, 1}, {0, 2, 2}, {0, 4, 4}, {0, 8, 8}, {4, 4, 4}, {6, 2, 2}, {7, 1, 1}, {0, 64, 8}, {0, 100, 4}, {8, 9, 1}, {8, 10, 2},
-		{0, 3, 1}, {0, 7, 1}, {1, 2, 1}, {3, 2, 1}, {2, 4, 2}, {4, 8, 4}, {1, 7, 4}, {5, 4096, 1}, {6, 4096, 2}, {1, 65535, 8},
+		{0, 1, 1}, {0, 2, 2}, {0, 4, 4}, {0, 8, 8}, {4, 4, 4}, {6, 2, 2}, {7, 1, 1}, {0, 64, 8},
+		{0, 100, 4}, {8, 9, 1}, {8, 10, 2},
+		{0, 3, 1}, {0, 7, 1}, {1, 2, 1}, {3, 2, 1}, {2, 4, 2}, {4, 8, 4}, {1, 7, 4}, {5, 4096, 1},
+		{6, 4096, 2}, {1, 65535, 8},
 	} {
 		if got := lastWord(tt.addr, tt.n); got != tt.want {
 			t.Errorf("%d octets at %d: %d, want %d", tt.n, tt.addr, got, tt.want)
@@ -68,8 +72,8 @@ func TestLastWord(t *testing.T) {
 	}
 }
 
-// A process is named by its number only if that gives its user nothing that he does not have: the table of the
-// ABI's threat model.
+// A process is named by its number only if that gives its user nothing that he does not have: the
+// table of the ABI's threat model.
 func TestMayUseVM(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -112,24 +116,27 @@ func needVM(t *testing.T) {
 	if err == nil {
 		unix.Close(fd)
 		b := []byte("from here")
-		_, err = unix.ProcessVMReadv(os.Getpid(), []unix.Iovec{{Base: &b[0], Len: 1}}, []unix.RemoteIovec{{Base: uintptr(unsafe.Pointer(&b[4])), Len: 1}}, 0)
+		_, err = unix.ProcessVMReadv(os.Getpid(), []unix.Iovec{{Base: &b[0], Len: 1}}, []unix.RemoteIovec{
+			{Base: uintptr(unsafe.Pointer(&b[4])), Len: 1}}, 0)
 	}
 	if err != nil {
 		needtest.Lacking(t, "pidfd", err)
 	}
 }
 
-// The process that a session's memory is reached by is the one that has the session's page, and no longer than
-// it lives.
+// The process that a session's memory is reached by is the one that has the session's page, and no
+// longer than it lives.
 func TestVMProcess(t *testing.T) {
 	cmd, peer := vmHelper(t)
 	if v := openVM(peer, unprivileged(), helperAddr+1, vmNonce); v != nil {
 		t.Error("a process without the nonce is used")
 	}
-	if v := openVM(Peer{PID: int32(os.Getpid()), UID: peer.UID}, unprivileged(), helperAddr, vmNonce); v != nil {
+	if v := openVM(Peer{PID: int32(os.Getpid()), UID: peer.UID}, unprivileged(), helperAddr,
+		vmNonce); v != nil {
 		t.Error("another process is used")
 	}
-	if v := openVM(peer, ProcessRights{ruid: os.Getuid(), euid: os.Getuid(), ptrace: true}, helperAddr, vmNonce); v != nil {
+	if v := openVM(peer, ProcessRights{ruid: os.Getuid(), euid: os.Getuid(), ptrace: true}, helperAddr,
+		vmNonce); v != nil {
 		t.Error("it is used in spite of the daemon's capability")
 	}
 	v := openVM(peer, unprivileged(), helperAddr, vmNonce)
@@ -166,7 +173,10 @@ func TestVMProcess(t *testing.T) {
 	if !v.usable() {
 		t.Error("a missing page ended the use of the process")
 	}
-	if n := testing.AllocsPerRun(100, func() { a.copy(got, helperAddr, copyOut); a.copy(got, helperAddr, copyLast) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() {
+		a.copy(got, helperAddr, copyOut)
+		a.copy(got, helperAddr, copyLast)
+	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 	cmd.Process.Kill()
@@ -177,8 +187,8 @@ func TestVMProcess(t *testing.T) {
 	}
 }
 
-// A process in a user namespace below the daemon's is not used: who made the namespace has every capability
-// in there, so the daemon could write into a setuid program of the container's.
+// A process in a user namespace below the daemon's is not used: who made the namespace has every
+// capability in there, so the daemon could write into a setuid program of the container's.
 func TestVMProcessOfContainer(t *testing.T) {
 	if err := exec.Command("unshare", "--user", "true").Run(); err != nil {
 		needtest.Lacking(t, "userns", err)
@@ -194,8 +204,8 @@ func TestVMProcessOfContainer(t *testing.T) {
 	}
 }
 
-// A process that is not to be had any more (its first thread has ended, it is not dumpable) is given up, and
-// the descriptor goes on.
+// A process that is not to be had any more (its first thread has ended, it is not dumpable) is
+// given up, and the descriptor goes on.
 func TestVMProcessGivenUp(t *testing.T) {
 	cmd, peer := vmHelper(t)
 	cmd.Process.Kill()

@@ -33,7 +33,8 @@ func NewSessionPage(mem []byte, session, bells uint32, nonce [abi.NonceLen]byte)
 	abi.Word(mem, abi.SessBellOff).Store(abi.SessHeaderLen)
 	abi.Word(mem, abi.SessPollYield).Store(abi.PollYield)
 	copy(mem[abi.SessNonce:abi.SessNonce+abi.NonceLen], nonce[:])
-	return &SessionPage{bells: abi.Words(mem, abi.SessHeaderLen, words), sleeping: abi.Word(mem, abi.SessSleeping)}
+	return &SessionPage{bells: abi.Words(mem, abi.SessHeaderLen, words),
+		sleeping: abi.Word(mem, abi.SessSleeping)}
 }
 
 // Collect takes all bells that have been rung and calls f for each; it returns whether there were
@@ -82,9 +83,9 @@ func (p *SessionPage) Sleep() bool {
 	return !p.Rung()
 }
 
-// TakeOver takes the bells over from a thread that has announced itself to sleep: it stays asleep, as who rings does not wake
-// it. It returns whether there was one. Sleep gives them back; if that says that there are bells, Take again: if it fails
-// the thread is being woken.
+// TakeOver takes the bells over from a thread that has announced itself to sleep: it stays asleep,
+// as who rings does not wake it. It returns whether there was one. Sleep gives them back; if that
+// says that there are bells, Take again: if it fails the thread is being woken.
 func (p *SessionPage) TakeOver() bool { return p.sleeping.Load() != 0 && p.sleeping.Swap(0) != 0 }
 
 // Awake takes back Sleep.
@@ -113,9 +114,11 @@ func OpenBellRinger(mem []byte, d Doorbell) (*BellRinger, error) {
 	}
 	words, off := abi.Word(mem, abi.SessBellWords).Load(), abi.Word(mem, abi.SessBellOff).Load()
 	if words > 2*abi.MaxDepth/32 || off%4 != 0 || !abi.RangeFits(uint64(len(mem)), off, 4*words) {
-		return nil, abi.Violation("session page of %d octets with %d words of bells at %d", len(mem), words, off)
+		return nil, abi.Violation("session page of %d octets with %d words of bells at %d", len(mem),
+			words, off)
 	}
-	return &BellRinger{Session: abi.Word(mem, abi.SessID).Load(), PollYield: abi.Word(mem, abi.SessPollYield).Load(), NonceOff: abi.SessNonce,
+	return &BellRinger{Session: abi.Word(mem, abi.SessID).Load(), PollYield: abi.Word(mem,
+		abi.SessPollYield).Load(), NonceOff: abi.SessNonce,
 		bells: abi.Words(mem, off, words), sleeping: abi.Word(mem, abi.SessSleeping), doorbell: d}, nil
 }
 

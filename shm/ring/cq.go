@@ -26,11 +26,13 @@ type CQProducer struct {
 // CQMemSize is how many octets a CQ of size entries (a power of two) takes.
 func CQMemSize(size uint32) int { return abi.CQHeaderLen + int(size)*abi.CQELen }
 
-// NewCQProducer makes a CQ of size entries in mem, which is zero. Events go to ch, if it is not nil.
-// fail, if not nil, is told of violations, from inside Push and with its lock held.
-func NewCQProducer(mem []byte, size, handle uint32, ch *ChannelProducer, fail func(error)) *CQProducer {
+// NewCQProducer makes a CQ of size entries in mem, which is zero. Events go to ch, if it is not
+// nil. fail, if not nil, is told of violations, from inside Push and with its lock held.
+func NewCQProducer(mem []byte, size, handle uint32, ch *ChannelProducer,
+	fail func(error)) *CQProducer {
 	c := &CQProducer{mem: mem[:CQMemSize(size)], size: size, handle: handle, ch: ch, fail: fail,
-		prodWord: abi.Word(mem, abi.CQProd), overrunWord: abi.Word(mem, abi.CQOverrun), consWord: abi.Word(mem, abi.CQCons), arm: abi.Word(mem, abi.CQArm)}
+		prodWord: abi.Word(mem, abi.CQProd), overrunWord: abi.Word(mem, abi.CQOverrun),
+		consWord: abi.Word(mem, abi.CQCons), arm: abi.Word(mem, abi.CQArm)}
 	abi.Word(mem, abi.CQMagic).Store(abi.MagicCQ)
 	abi.Word(mem, abi.CQHandle).Store(handle)
 	abi.Word(mem, abi.CQSize).Store(size)
@@ -75,7 +77,8 @@ func (c *CQProducer) Push(e *abi.CQE, solicited bool) error {
 	}
 	e.Encode(c.mem[abi.CQHeaderLen+(c.prod&(c.size-1))*abi.CQELen:])
 	c.prod++
-	c.prodWord.Swap(c.prod) // release, and a full fence before the load of arm: see Waking in the package comment
+	// release, and a full fence before the load of arm: see Waking in the package comment
+	c.prodWord.Swap(c.prod)
 	a := c.arm.Load()
 	if a&abi.ArmNext == 0 && (a&abi.ArmSolicited == 0 || !solicited && e.Status == 0) {
 		return nil
@@ -127,12 +130,15 @@ func OpenCQConsumer(mem []byte) (*CQConsumer, error) {
 	if len(mem) < abi.CQHeaderLen {
 		return nil, abi.Violation("CQ memory of %d octets", len(mem))
 	}
-	c := &CQConsumer{mem: mem, size: abi.Word(mem, abi.CQSize).Load(), off: abi.Word(mem, abi.CQCQEOff).Load(), handle: abi.Word(mem, abi.CQHandle).Load(),
-		prodWord: abi.Word(mem, abi.CQProd), overrunWord: abi.Word(mem, abi.CQOverrun), consWord: abi.Word(mem, abi.CQCons), arm: abi.Word(mem, abi.CQArm)}
+	c := &CQConsumer{mem: mem, size: abi.Word(mem, abi.CQSize).Load(),
+		off: abi.Word(mem, abi.CQCQEOff).Load(), handle: abi.Word(mem, abi.CQHandle).Load(),
+		prodWord: abi.Word(mem, abi.CQProd), overrunWord: abi.Word(mem, abi.CQOverrun),
+		consWord: abi.Word(mem, abi.CQCons), arm: abi.Word(mem, abi.CQArm)}
 	if m := abi.Word(mem, abi.CQMagic).Load(); m != abi.MagicCQ {
 		return nil, abi.Violation("CQ memory has magic %#x", m)
 	}
-	if !abi.RingFits(uint64(len(mem)), c.off, c.size, abi.MaxCQDepth, abi.CQELen, abi.CQELen, abi.CQELen) {
+	if !abi.RingFits(uint64(len(mem)), c.off, c.size, abi.MaxCQDepth, abi.CQELen, abi.CQELen,
+		abi.CQELen) {
 		return nil, abi.Violation("CQ memory of %d octets with %d entries at %d", len(mem), c.size, c.off)
 	}
 	return c, nil
@@ -211,14 +217,16 @@ type ChannelProducer struct {
 // ChannelMemSize is how many octets a channel takes.
 const ChannelMemSize = abi.ChanHeaderLen + 4*abi.ChanSlots
 
-// NewChannelProducer makes a channel in mem, which is zero. token is called once per event, after it
-// is in the ring.
-func NewChannelProducer(mem []byte, handle uint32, token func(), fail func(error)) *ChannelProducer {
+// NewChannelProducer makes a channel in mem, which is zero. token is called once per event, after
+// it is in the ring.
+func NewChannelProducer(mem []byte, handle uint32, token func(),
+	fail func(error)) *ChannelProducer {
 	abi.Word(mem, abi.ChanMagic).Store(abi.MagicChannel)
 	abi.Word(mem, abi.ChanHandle).Store(handle)
 	abi.Word(mem, abi.ChanSize).Store(abi.ChanSlots)
 	abi.Word(mem, abi.ChanOff).Store(abi.ChanHeaderLen)
-	return &ChannelProducer{slots: abi.Words(mem, abi.ChanHeaderLen, abi.ChanSlots), token: token, fail: fail,
+	return &ChannelProducer{slots: abi.Words(mem, abi.ChanHeaderLen, abi.ChanSlots), token: token,
+		fail:     fail,
 		prodWord: abi.Word(mem, abi.ChanProd), consWord: abi.Word(mem, abi.ChanCons)}
 }
 
@@ -259,16 +267,18 @@ func OpenChannelConsumer(mem []byte) (*ChannelConsumer, error) {
 	if m := abi.Word(mem, abi.ChanMagic).Load(); m != abi.MagicChannel {
 		return nil, abi.Violation("channel memory has magic %#x", m)
 	}
-	if !abi.IsPow2(size) || size > abi.MaxDepth || off%4 != 0 || !abi.RangeFits(uint64(len(mem)), off, 4*size) {
+	if !abi.IsPow2(size) || size > abi.MaxDepth || off%4 != 0 || !abi.RangeFits(uint64(len(mem)), off,
+		4*size) {
 		return nil, abi.Violation("channel memory of %d octets with %d slots at %d", len(mem), size, off)
 	}
-	return &ChannelConsumer{slots: abi.Words(mem, off, size), handle: abi.Word(mem, abi.ChanHandle).Load(),
+	return &ChannelConsumer{slots: abi.Words(mem, off, size),
+		handle:   abi.Word(mem, abi.ChanHandle).Load(),
 		prodWord: abi.Word(mem, abi.ChanProd), consWord: abi.Word(mem, abi.ChanCons)}, nil
 }
 
-// Pop takes the oldest event and returns its CQ's handle, skipping cancelled ones; false if there is
-// none. Call it after reading a token, and then CQConsumer.TakeEvent. A token without an event is
-// no error: read again. An error is a *ProtocolError.
+// Pop takes the oldest event and returns its CQ's handle, skipping cancelled ones; false if there
+// is none. Call it after reading a token, and then CQConsumer.TakeEvent. A token without an event
+// is no error: read again. An error is a *ProtocolError.
 func (r *ChannelConsumer) Pop() (cq uint32, ok bool, err error) {
 	n, err := r.pending()
 	for ; n > 0 && err == nil; n-- {

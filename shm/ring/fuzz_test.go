@@ -8,14 +8,18 @@ import (
 )
 
 // fuzzCaps are those of the fuzzed rings.
-var fuzzCaps = abi.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 3, MaxRecvSGE: 3, MaxInline: 100, TxSlab: 256, RxSlab: 256}
+var fuzzCaps = abi.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 3, MaxRecvSGE: 3, MaxInline: 100,
+	TxSlab: 256, RxSlab: 256}
 
 // FuzzWQE: a send WQE of any content is refused, or what comes out lies within the QP's sizes and
 // encodes to a slot that means the same; shared memory is not looked at again.
 func FuzzWQE(f *testing.F) {
 	slot := make([]byte, 192)
-	for _, w := range []*abi.SendWQE{{}, {Op: 4, NumSGE: 3, Length: 6, SGE: [abi.MaxSGE]abi.SGE{{Addr: 1, Length: 2, LKey: 3}, {Addr: 2, Length: 2, LKey: 3}, {Addr: 3, Length: 2, LKey: 3}}}, {Flags: abi.SQInline, Length: 100}, {Flags: abi.SQSlab, Length: 200, SlabOff: 56},
-		{Op: 12, NumSGE: 1, Length: 8, SGE: [abi.MaxSGE]abi.SGE{{Addr: 1, Length: 8, LKey: 3}}, CmpMask: 1, SwapMask: 2}, {Op: 8, NumSGE: 1, CmpAdd: 9, Swap: 7}} {
+	for _, w := range []*abi.SendWQE{{}, {Op: 4, NumSGE: 3, Length: 6, SGE: [abi.MaxSGE]abi.SGE{
+		{Addr: 1, Length: 2, LKey: 3}, {Addr: 2, Length: 2, LKey: 3}, {Addr: 3, Length: 2, LKey: 3}}},
+		{Flags: abi.SQInline, Length: 100}, {Flags: abi.SQSlab, Length: 200, SlabOff: 56},
+		{Op: 12, NumSGE: 1, Length: 8, SGE: [abi.MaxSGE]abi.SGE{{Addr: 1, Length: 8, LKey: 3}},
+			CmpMask: 1, SwapMask: 2}, {Op: 8, NumSGE: 1, CmpAdd: 9, Swap: 7}} {
 		w.Encode(slot)
 		f.Add(slot)
 	}
@@ -46,7 +50,8 @@ func FuzzWQE(f *testing.F) {
 					t.Fatalf("slab range %d of %d", w.SlabOff, w.Length)
 				}
 			default:
-				if uint32(w.NumSGE) > l.SQMaxSGE() || sum != uint64(w.Length) || abi.Masked(w.Op) && w.NumSGE > 1 {
+				if uint32(w.NumSGE) > l.SQMaxSGE() || sum != uint64(w.Length) || abi.Masked(w.Op) &&
+					w.NumSGE > 1 {
 					t.Fatalf("%d SGEs of %d octets, length %d", w.NumSGE, sum, w.Length)
 				}
 			}
@@ -74,12 +79,13 @@ func FuzzWQE(f *testing.F) {
 	})
 }
 
-// FuzzRingIndices: a client that writes any index at any time makes the daemon take at most what the
-// ring holds, or ends its session; no word of the daemon's is read back.
+// FuzzRingIndices: a client that writes any index at any time makes the daemon take at most what
+// the ring holds, or ends its session; no word of the daemon's is read back.
 func FuzzRingIndices(f *testing.F) {
 	f.Add([]byte{0, 1, 0, 0, 0, 1, 1, 0, 0, 0, 2, 0, 0, 0, 0})
 	f.Add([]byte{0, 0xff, 0xff, 0xff, 0xff, 2, 9, 0, 0, 0, 3, 1, 1, 1, 1})
-	offs := []uint32{abi.QPSQProd, abi.QPRQProd, abi.QPSQDone, abi.QPRQHead, abi.QPRQStarved, abi.QPSQSize, abi.QPSQStride, abi.QPSQOff, abi.QPRQOff,
+	offs := []uint32{abi.QPSQProd, abi.QPRQProd, abi.QPSQDone, abi.QPRQHead, abi.QPRQStarved,
+		abi.QPSQSize, abi.QPSQStride, abi.QPSQOff, abi.QPRQOff,
 		abi.QPTxSlabProd, abi.QPRxSlabCons, abi.QPTxSlabCons, abi.QPRxSlabProd}
 	f.Add([]byte{9, 0, 1, 0, 0, 10, 64, 0, 0, 0, 0, 1, 0, 0, 0, 10, 0, 1, 0, 0})
 	f.Fuzz(func(t *testing.T, script []byte) {
@@ -156,7 +162,8 @@ func FuzzRingIndices(f *testing.F) {
 			if got := abi.Word(m.mem, abi.QPSQDone).Load(); got != r.SQ.Done() {
 				t.Fatalf("sq_done %d, want %d", got, r.SQ.Done())
 			}
-			if err := cq.Push(&abi.CQE{}, true); err != nil && !abi.IsViolation(err) && !errors.Is(err, ErrCQOverrun) {
+			if err := cq.Push(&abi.CQE{}, true); err != nil && !abi.IsViolation(err) && !errors.Is(err,
+				ErrCQOverrun) {
 				t.Fatal(err)
 			}
 		}

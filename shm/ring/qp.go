@@ -32,7 +32,8 @@ func (q *SendConsumer) Next(w *abi.SendWQE) (bool, error) {
 	}
 	// The client may use a slot again once it is retired, not once it is taken.
 	if prod-q.done > q.l.SQSize || prod-q.head > q.l.SQSize {
-		return false, q.violated(abi.Violation("sq_prod %d with %d taken and %d retired of %d slots", prod, q.head, q.done, q.l.SQSize))
+		return false, q.violated(abi.Violation("sq_prod %d with %d taken and %d retired of %d slots",
+			prod, q.head, q.done, q.l.SQSize))
 	}
 	off := q.l.SQOff + (q.head&(q.l.SQSize-1))*q.l.SQStride
 	slot := q.mem[off : off+q.l.SQStride]
@@ -92,8 +93,8 @@ func (q *SendConsumer) violated(err error) error {
 	return err
 }
 
-// A RecvConsumer is the daemon's end of a receive queue. It belongs to whoever runs the QP; that of an SRQ
-// to whoever holds the SRQ's lock.
+// A RecvConsumer is the daemon's end of a receive queue. It belongs to whoever runs the QP; that of
+// an SRQ to whoever holds the SRQ's lock.
 type RecvConsumer struct {
 	l         *abi.QPLayout
 	mem       []byte
@@ -116,7 +117,8 @@ func (q *RecvConsumer) Next(w *abi.RecvWQE) (bool, error) {
 		return false, nil
 	}
 	if n > q.l.RQSize {
-		return false, q.violated(abi.Violation("rq_prod %d with %d taken of %d slots", prod, q.head, q.l.RQSize))
+		return false, q.violated(abi.Violation("rq_prod %d with %d taken of %d slots", prod, q.head,
+			q.l.RQSize))
 	}
 	off := q.l.RQOff + (q.head&(q.l.RQSize-1))*q.l.RQStride
 	slot := q.mem[off : off+q.l.RQStride]
@@ -143,8 +145,8 @@ func (q *RecvConsumer) Pending() uint32 { return min(q.prod.Load()-q.head, q.l.R
 // order matters: first say that a bell is wanted, then look again. Call it when a message waits for
 // a receive, and on a QP in the error state, whose receives flush as they come.
 //
-// An SRQ stays starved until Sate, which must not be called while a QP waits: one that takes the only
-// receive would otherwise switch off the bell that another waits for.
+// An SRQ stays starved until Sate, which must not be called while a QP waits: one that takes the
+// only receive would otherwise switch off the bell that another waits for.
 func (q *RecvConsumer) Starve() (empty bool) {
 	q.isStarved = true
 	q.starved.Swap(1) // a full fence: see Waking in the package comment
@@ -183,7 +185,8 @@ type DaemonQP struct {
 // nil, is told of violations, from inside Next.
 func NewDaemonQP(mem []byte, l abi.QPLayout, handle uint32, fail func(error)) *DaemonQP {
 	r := &DaemonQP{Handle: handle, Layout: l, mem: mem[:l.Size()]}
-	r.SQ = SendConsumer{l: &r.Layout, mem: r.mem, prod: abi.Word(mem, abi.QPSQProd), doneWord: abi.Word(mem, abi.QPSQDone), fail: fail}
+	r.SQ = SendConsumer{l: &r.Layout, mem: r.mem, prod: abi.Word(mem, abi.QPSQProd),
+		doneWord: abi.Word(mem, abi.QPSQDone), fail: fail}
 	r.RQ = newRecvConsumer(r.mem, &r.Layout, fail)
 	r.state = abi.Word(mem, abi.QPState)
 	r.err = abi.Word(mem, abi.QPError)
@@ -197,8 +200,9 @@ func NewDaemonQP(mem []byte, l abi.QPLayout, handle uint32, fail func(error)) *D
 }
 
 func newRecvConsumer(mem []byte, l *abi.QPLayout, fail func(error)) RecvConsumer {
-	return RecvConsumer{l: l, mem: mem, prod: abi.Word(mem, abi.QPRQProd), headWord: abi.Word(mem, abi.QPRQHead),
-		starved: abi.Word(mem, abi.QPRQStarved), fail: fail}
+	return RecvConsumer{l: l, mem: mem, prod: abi.Word(mem, abi.QPRQProd),
+		headWord: abi.Word(mem, abi.QPRQHead),
+		starved:  abi.Word(mem, abi.QPRQStarved), fail: fail}
 }
 
 // SetQPN completes line 0.
@@ -210,8 +214,8 @@ func (r *DaemonQP) SetState(s uint32) { r.state.Store(s) }
 // SetError tells the client why the QP ended: see the word QPError. Call it before SetState.
 func (r *DaemonQP) SetError(cause uint32) { r.err.Store(cause) }
 
-// TxSlabMem is the slab that requests with SQSlab take their octets from, and RxSlabMem the one that
-// receives come in: empty if there is none. The client can write to both.
+// TxSlabMem is the slab that requests with SQSlab take their octets from, and RxSlabMem the one
+// that receives come in: empty if there is none. The client can write to both.
 func (r *DaemonQP) TxSlabMem() []byte {
 	return slabMem(r.mem, r.Layout.TxSlabOff, r.Layout.TxSlabSize)
 }
@@ -360,8 +364,10 @@ func OpenClientQP(mem []byte) (*ClientQP, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &ClientQP{Layout: l, QPN: qpn, mem: mem, state: abi.Word(mem, abi.QPState), err: abi.Word(mem, abi.QPError)}
-	m.SQ = SendProducer{l: &m.Layout, mem: mem, prodWord: abi.Word(mem, abi.QPSQProd), doneWord: abi.Word(mem, abi.QPSQDone)}
+	m := &ClientQP{Layout: l, QPN: qpn, mem: mem, state: abi.Word(mem, abi.QPState),
+		err: abi.Word(mem, abi.QPError)}
+	m.SQ = SendProducer{l: &m.Layout, mem: mem, prodWord: abi.Word(mem, abi.QPSQProd),
+		doneWord: abi.Word(mem, abi.QPSQDone)}
 	m.RQ = newRecvProducer(mem, &m.Layout)
 	m.TxSlab = newTxSlabProducer(mem, &l)
 	m.RxSlab = newRxSlabConsumer(mem, &l)
@@ -369,7 +375,8 @@ func OpenClientQP(mem []byte) (*ClientQP, error) {
 }
 
 func newRecvProducer(mem []byte, l *abi.QPLayout) RecvProducer {
-	return RecvProducer{l: l, mem: mem, prodWord: abi.Word(mem, abi.QPRQProd), headWord: abi.Word(mem, abi.QPRQHead), starved: abi.Word(mem, abi.QPRQStarved)}
+	return RecvProducer{l: l, mem: mem, prodWord: abi.Word(mem, abi.QPRQProd),
+		headWord: abi.Word(mem, abi.QPRQHead), starved: abi.Word(mem, abi.QPRQStarved)}
 }
 
 // State is the QP's state (StateInit...), and Cause the word at QPError.

@@ -40,7 +40,8 @@ func TestSendRingRoundTrip(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	var in, out abi.SendWQE
 	for i := range 200 {
-		in = abi.SendWQE{WRID: rnd.Uint64(), Op: uint8(rnd.Uint32() % 10), Flags: abi.SQSignaled, RemoteAddr: rnd.Uint64(), RKey: rnd.Uint32(),
+		in = abi.SendWQE{WRID: rnd.Uint64(), Op: uint8(rnd.Uint32() % 10), Flags: abi.SQSignaled,
+			RemoteAddr: rnd.Uint64(), RKey: rnd.Uint32(),
 			Imm: rnd.Uint32(), CmpAdd: rnd.Uint64(), Swap: rnd.Uint64()}
 		var sent []byte
 		switch i % 4 {
@@ -60,7 +61,8 @@ func TestSendRingRoundTrip(t *testing.T) {
 			in.Flags |= abi.SQSlab
 			in.SlabOff, in.Length = off, uint32(len(sent))
 		case 3: // an atomic with masks
-			in.Op, in.NumSGE, in.CmpMask, in.SwapMask = uint8(rdma.OpMaskedCompareSwap+rdma.Opcode(i/4%2)), 1, rnd.Uint64(), rnd.Uint64()
+			in.Op, in.NumSGE, in.CmpMask, in.SwapMask = uint8(rdma.OpMaskedCompareSwap+rdma.Opcode(i/4%2)),
+				1, rnd.Uint64(), rnd.Uint64()
 			in.SGE[0] = abi.SGE{Addr: rnd.Uint64(), Length: 8, LKey: rnd.Uint32()}
 		}
 		if err := m.SQ.Put(&in); err != nil {
@@ -73,10 +75,14 @@ func TestSendRingRoundTrip(t *testing.T) {
 		if ok, err := r.SQ.Next(&out); !ok || err != nil {
 			t.Fatalf("next %d: %v, %v", i, ok, err)
 		}
-		if in.WRID != out.WRID || in.Op != out.Op || in.Flags != out.Flags || in.Length != out.Length || in.RemoteAddr != out.RemoteAddr ||
-			in.RKey != out.RKey || in.Imm != out.Imm || in.CmpAdd != out.CmpAdd || in.Swap != out.Swap || in.SlabOff != out.SlabOff ||
-			in.CmpMask != out.CmpMask || in.SwapMask != out.SwapMask || !bytes.Equal(r.TxSlabMem()[out.SlabOff:][:len(sent)], sent) ||
-			!reflect.DeepEqual(in.SGEs(), out.SGEs()) || in.Flags&abi.SQInline != 0 && !bytes.Equal(in.Inline(), out.Inline()) {
+		if in.WRID != out.WRID || in.Op != out.Op || in.Flags != out.Flags || in.Length != out.Length ||
+			in.RemoteAddr != out.RemoteAddr ||
+			in.RKey != out.RKey || in.Imm != out.Imm || in.CmpAdd != out.CmpAdd || in.Swap != out.Swap ||
+			in.SlabOff != out.SlabOff ||
+			in.CmpMask != out.CmpMask || in.SwapMask != out.SwapMask ||
+			!bytes.Equal(r.TxSlabMem()[out.SlabOff:][:len(sent)], sent) ||
+			!reflect.DeepEqual(in.SGEs(), out.SGEs()) || in.Flags&abi.SQInline != 0 &&
+			!bytes.Equal(in.Inline(), out.Inline()) {
 			t.Fatalf("round %d: sent %+v\ngot %+v", i, in, out)
 		}
 		if got := r.SQ.Retire(1); got != uint32(i+1) || m.SQ.Done() != got {
@@ -138,7 +144,8 @@ func TestPutRefuses(t *testing.T) {
 // docs/abi.md#threat-model: what a client writes into a ring that cannot be is a violation, found
 // on the copy.
 func TestRingViolations(t *testing.T) {
-	caps := abi.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64, TxSlab: 64}
+	caps := abi.QPCaps{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64,
+		TxSlab: 64}
 	slot := func(mem []byte, r *DaemonQP) []byte { return mem[r.Layout.SQOff:] }
 	for _, tt := range []struct {
 		name string
@@ -146,8 +153,11 @@ func TestRingViolations(t *testing.T) {
 		recv bool
 	}{
 		{"sq_prod jumps", func(mem []byte, r *DaemonQP) { abi.Word(mem, abi.QPSQProd).Store(5) }, false},
-		{"sq_prod goes back", func(mem []byte, r *DaemonQP) { abi.Word(mem, abi.QPSQProd).Store(^uint32(0)) }, false},
-		{"sq_prod far", func(mem []byte, r *DaemonQP) { abi.Word(mem, abi.QPSQProd).Store(1 << 31) }, false},
+		{"sq_prod goes back", func(mem []byte, r *DaemonQP) {
+			abi.Word(mem, abi.QPSQProd).Store(^uint32(0))
+		}, false},
+		{"sq_prod far", func(mem []byte, r *DaemonQP) { abi.Word(mem, abi.QPSQProd).Store(1 << 31) },
+			false},
 		{"absurd nsge", func(mem []byte, r *DaemonQP) {
 			abi.Order.PutUint16(slot(mem, r)[abi.SQNumSGE:], 0xffff)
 			abi.Word(mem, abi.QPSQProd).Store(1)
@@ -253,7 +263,8 @@ func TestRecvRing(t *testing.T) {
 	}
 	put := func(id uint64) (bell bool) {
 		t.Helper()
-		in := abi.RecvWQE{WRID: id, NumSGE: 3, Cookie: uint32(id) * 3, SGE: [abi.MaxSGE]abi.SGE{{Addr: 1, Length: 2, LKey: 3}, {Addr: 4, Length: 5, LKey: 6}, {Addr: 7, Length: 8, LKey: 9}}}
+		in := abi.RecvWQE{WRID: id, NumSGE: 3, Cookie: uint32(id) * 3, SGE: [abi.MaxSGE]abi.SGE{
+			{Addr: 1, Length: 2, LKey: 3}, {Addr: 4, Length: 5, LKey: 6}, {Addr: 7, Length: 8, LKey: 9}}}
 		if err := m.RQ.Put(&in); err != nil {
 			t.Fatal(err)
 		}
@@ -265,7 +276,8 @@ func TestRecvRing(t *testing.T) {
 	if r.RQ.Pending() != 1 {
 		t.Errorf("pending %d", r.RQ.Pending())
 	}
-	if ok, err := r.RQ.Next(&w); !ok || err != nil || w.WRID != 1 || w.Cookie != 3 || w.NumSGE != 3 || w.SGE[2] != (abi.SGE{Addr: 7, Length: 8, LKey: 9}) || w.Capacity() != 15 {
+	if ok, err := r.RQ.Next(&w); !ok || err != nil || w.WRID != 1 || w.Cookie != 3 || w.NumSGE != 3 ||
+		w.SGE[2] != (abi.SGE{Addr: 7, Length: 8, LKey: 9}) || w.Capacity() != 15 {
 		t.Errorf("got %v, %v, %+v", ok, err, w)
 	}
 	if !r.RQ.Starve() {
@@ -460,8 +472,10 @@ func TestClientEndChecks(t *testing.T) {
 	for _, tt := range []struct {
 		off, v uint32
 	}{
-		{abi.QPMagic, 0x51524e56}, {abi.QPSQSize, 3}, {abi.QPSQSize, 0}, {abi.QPSQSize, 1 << 17}, {abi.QPSQStride, 8}, {abi.QPSQStride, 1 << 20}, {abi.QPSQOff, 0xfffffff8},
-		{abi.QPRQOff, 4}, {abi.QPRQSize, 1 << 16}, {abi.QPTxSlabOff, 1 << 30}, {abi.QPTxSlabSize, ^uint32(0)}, {abi.QPRxSlabSize, 1 << 20},
+		{abi.QPMagic, 0x51524e56}, {abi.QPSQSize, 3}, {abi.QPSQSize, 0}, {abi.QPSQSize, 1 << 17},
+		{abi.QPSQStride, 8}, {abi.QPSQStride, 1 << 20}, {abi.QPSQOff, 0xfffffff8},
+		{abi.QPRQOff, 4}, {abi.QPRQSize, 1 << 16}, {abi.QPTxSlabOff, 1 << 30},
+		{abi.QPTxSlabSize, ^uint32(0)}, {abi.QPRxSlabSize, 1 << 20},
 		{abi.QPRxSlabSize, 96}, {abi.QPRxSlabSize, 32}, {abi.QPMaxInline, 5000},
 	} {
 		mem := bytes.Clone(good)
@@ -475,7 +489,8 @@ func TestClientEndChecks(t *testing.T) {
 	}
 	cq := make([]byte, CQMemSize(4))
 	NewCQProducer(cq, 4, 1, nil, nil)
-	for _, w := range [][2]uint32{{abi.CQMagic, 1}, {abi.CQSize, 8}, {abi.CQSize, 3}, {abi.CQCQEOff, 1 << 31}} {
+	for _, w := range [][2]uint32{{abi.CQMagic, 1}, {abi.CQSize, 8}, {abi.CQSize, 3},
+		{abi.CQCQEOff, 1 << 31}} {
 		mem := bytes.Clone(cq)
 		abi.Word(mem, w[0]).Store(w[1])
 		if _, err := OpenCQConsumer(mem); !abi.IsViolation(err) {
@@ -496,7 +511,8 @@ func TestClientEndChecks(t *testing.T) {
 	}
 	page := make([]byte, SessionPageSize(64))
 	NewSessionPage(page, 1, 64, [abi.NonceLen]byte{})
-	for _, w := range [][2]uint32{{abi.SessMagic, 0}, {abi.SessMajor, abi.Major + 1}, {abi.SessBellWords, 100}, {abi.SessBellOff, 1 << 31}} {
+	for _, w := range [][2]uint32{{abi.SessMagic, 0}, {abi.SessMajor, abi.Major + 1},
+		{abi.SessBellWords, 100}, {abi.SessBellOff, 1 << 31}} {
 		mem := bytes.Clone(page)
 		abi.Word(mem, w[0]).Store(w[1])
 		if _, err := OpenBellRinger(mem, nil); !abi.IsViolation(err) {
@@ -536,7 +552,8 @@ func TestBells(t *testing.T) {
 	}
 	p.Awake()
 	var got []uint32
-	if !p.Collect(func(b uint32) { got = append(got, b) }) || !reflect.DeepEqual(got, []uint32{0, 31, 32, 99}) {
+	if !p.Collect(func(b uint32) { got = append(got, b) }) ||
+		!reflect.DeepEqual(got, []uint32{0, 31, 32, 99}) {
 		t.Errorf("collected %v", got)
 	}
 	if p.Collect(func(uint32) {}) || !p.Sleep() {
@@ -567,7 +584,8 @@ func TestRingsConcurrently(t *testing.T) {
 	}
 	cqmem, chmem := make([]byte, CQMemSize(64)), make([]byte, ChannelMemSize)
 	tok := make(chan struct{}, abi.ChanSlots)
-	cq := NewCQProducer(cqmem, 64, 1, NewChannelProducer(chmem, 1, func() { tok <- struct{}{} }, nil), nil)
+	cq := NewCQProducer(cqmem, 64, 1, NewChannelProducer(chmem, 1, func() { tok <- struct{}{} }, nil),
+		nil)
 	c, _ := OpenCQConsumer(cqmem)
 	ch, _ := OpenChannelConsumer(chmem)
 
@@ -702,8 +720,8 @@ func BenchmarkRings(b *testing.B) {
 	}
 }
 
-// A QP's own receive queue is starved no more when it has given a receive; an SRQ is until it is told,
-// since another QP may wait for it.
+// A QP's own receive queue is starved no more when it has given a receive; an SRQ is until it is
+// told, since another QP may wait for it.
 func TestStarvedUntilSated(t *testing.T) {
 	m, r := newTestQP(t, abi.QPCaps{MaxRecvWR: 4})
 	l := abi.NewSRQLayout(4, 1)

@@ -2,9 +2,9 @@ package ring
 
 import "fmt"
 
-// This file adds to search_test.go what is new with an SRQ: several QPs wait for one ring. The daemon's
-// side is that of vnic.SRQ over a RecvConsumer: all that touches the ring is done under the SRQ's lock, and
-// a bell wakes every QP that waits.
+// This file adds to search_test.go what is new with an SRQ: several QPs wait for one ring. The
+// daemon's side is that of vnic.SRQ over a RecvConsumer: all that touches the ring is done under
+// the SRQ's lock, and a bell wakes every QP that waits.
 
 // Words of the SRQ scenario, beside those of the doorbell.
 const (
@@ -44,7 +44,8 @@ func srqTake(mu mutations, name string, bit int8, got, wait string) []any {
 	if !mu.starveFence {
 		p = append(p, instr{op: opFence})
 	} else { // the lock orders the daemon's threads, not this store and the load behind it
-		p = append(p, instr{op: opLoad, r: 0, a: wHead0}, instr{op: opLoad, r: 1, a: wProd0}, instr{op: opFence})
+		p = append(p, instr{op: opLoad, r: 0, a: wHead0}, instr{op: opLoad, r: 1, a: wProd0},
+			instr{op: opFence})
 	}
 	p = append(p, instr{op: opRelease, a: wLock, v: 0})
 	switch {
@@ -68,8 +69,8 @@ func srqTake(mu mutations, name string, bit int8, got, wait string) []any {
 		instr{op: opGoto, to: got})
 }
 
-// srqScenario: two QPs want a receive each of an SRQ, and the program posts two. The first is run by the
-// doorbell's thread, the other by one that a message from the network has brought.
+// srqScenario: two QPs want a receive each of an SRQ, and the program posts two. The first is run
+// by the doorbell's thread, the other by one that a message from the network has brought.
 func srqScenario(mu mutations) *scenario {
 	const first, second = 1, 2
 	var d []any

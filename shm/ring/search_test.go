@@ -313,7 +313,8 @@ type mutations struct {
 func ring(mu mutations, bit int8, done string) []any {
 	var p []any
 	if mu.skipOr {
-		p = append(p, instr{op: opLoad, r: 1, a: wBell}, instr{op: opIfBit, r: 1, v: bit, to: done + "rung"})
+		p = append(p, instr{op: opLoad, r: 1, a: wBell}, instr{op: opIfBit, r: 1, v: bit,
+			to: done + "rung"})
 	}
 	p = append(p, instr{op: opOr, a: wBell, v: bit}, done+"rung")
 	p = append(p, unless(mu.postFence, instr{op: opFence})...)
@@ -392,7 +393,8 @@ func postScenario(mu mutations) *scenario {
 	}
 }
 
-// lingerScenario: a program posts, and Session.Linger takes the bells over from the thread that waits for them, or not.
+// lingerScenario: a program posts, and Session.Linger takes the bells over from the thread that
+// waits for them, or not.
 func lingerScenario(mu mutations) *scenario {
 	p := []any{ // first without them
 		instr{op: opXchg, r: 2, a: wBell, v: 0},
@@ -428,7 +430,8 @@ func lingerScenario(mu mutations) *scenario {
 	}
 }
 
-// recvScenario: RecvProducer.Commit against RecvConsumer.Next and Starve, with the bell behind them.
+// recvScenario: RecvProducer.Commit against RecvConsumer.Next and Starve, with the bell behind
+// them.
 func recvScenario(mu mutations) *scenario {
 	var p []any
 	for i := int8(1); i <= 2; i++ {
@@ -442,7 +445,8 @@ func recvScenario(mu mutations) *scenario {
 	var d []any
 	d = append(d, "look", instr{op: opSync, r: 1, q: 0})
 	d = append(d, take(0, wProd0, wData0)...)
-	d = append(d, instr{op: opStore, a: wStarved, v: 0}) // Next has taken something, or nothing changes
+	// Next has taken something, or nothing changes
+	d = append(d, instr{op: opStore, a: wStarved, v: 0})
 	d = append(d, instr{op: opStore, a: wStarved, v: 1})
 	d = append(d, unless(mu.starveFence, instr{op: opFence})...)
 	d = append(d, instr{op: opSync, r: 1, q: 0}, instr{op: opLoad, r: 1, a: wProd0})
@@ -451,7 +455,8 @@ func recvScenario(mu mutations) *scenario {
 		d = append(d, instr{op: opIfEq, r: 0, v: v, to: l})
 	}
 	for v := int8(0); v <= 2; v++ {
-		d = append(d, fmt.Sprint("head", v), instr{op: opIfEq, r: 1, v: v, to: "idle"}, instr{op: opGoto, to: "look"})
+		d = append(d, fmt.Sprint("head", v), instr{op: opIfEq, r: 1, v: v, to: "idle"},
+			instr{op: opGoto, to: "look"})
 	}
 	d = append(d, "idle",
 		instr{op: opXchg, r: 2, a: wBell, v: 0},
@@ -522,7 +527,8 @@ func arm(mu mutations, want int8, r int8) []any {
 			p = append(p, instr{op: opIfEq, r: r, v: v, to: l})
 		}
 		for v := int8(0); v < 8; v++ {
-			p = append(p, fmt.Sprint(name, "is", v), instr{op: opRelease, a: wArm, v: v | want}, instr{op: opGoto, to: name + "done"})
+			p = append(p, fmt.Sprint(name, "is", v), instr{op: opRelease, a: wArm, v: v | want},
+				instr{op: opGoto, to: name + "done"})
 		}
 		return append(p, name+"done", instr{op: opFence})
 	}
@@ -553,7 +559,8 @@ func armScenario(mu mutations, n int8) *scenario {
 		// The program has used the event, polled and armed; now the acknowledgement.
 		w = append(w, instr{op: opAnd, r: 1, a: wArm, v: 7 &^ abi.ArmQueued})
 	}
-	w = append(w, "wait", instr{op: opToken, a: 1}, instr{op: opLoad, r: 1, a: wChanProd}) // Pop, under the channel lock
+	// Pop, under the channel lock
+	w = append(w, "wait", instr{op: opToken, a: 1}, instr{op: opLoad, r: 1, a: wChanProd})
 	if !mu.ackClears {
 		w = append(w, instr{op: opAnd, r: 1, a: wArm, v: 7 &^ abi.ArmQueued}) // TakeEvent
 	}
@@ -590,29 +597,50 @@ func TestWakeUpSearch(t *testing.T) {
 		{"SRQ", srqScenario, mutations{}, ""},
 		{"linger", lingerScenario, mutations{}, ""},
 
-		{"post without fence behind the bell", postScenario, mutations{postFence: true}, "the daemon sleeps on posted requests"},
-		{"sleep without fence", postScenario, mutations{sleepFence: true}, "the daemon sleeps on posted requests"},
-		{"bell cleared after reading prod", postScenario, mutations{clearLate: true}, "the daemon sleeps on posted requests"},
-		{"OR skipped when the bit looks set", postScenario, mutations{skipOr: true}, "the daemon sleeps on posted requests"},
-		{"bells given back without fence", lingerScenario, mutations{giveFence: true}, "the daemon sleeps on posted requests"},
-		{"bells given back without another look", lingerScenario, mutations{giveBlind: true}, "the daemon sleeps on posted requests"},
-		{"bells taken and not given back", lingerScenario, mutations{keeps: true}, "the daemon sleeps on posted requests"},
-		{"linger: post without fence behind the bell", lingerScenario, mutations{postFence: true}, "the daemon sleeps on posted requests"},
+		{"post without fence behind the bell", postScenario, mutations{postFence: true},
+			"the daemon sleeps on posted requests"},
+		{"sleep without fence", postScenario, mutations{sleepFence: true},
+			"the daemon sleeps on posted requests"},
+		{"bell cleared after reading prod", postScenario, mutations{clearLate: true},
+			"the daemon sleeps on posted requests"},
+		{"OR skipped when the bit looks set", postScenario, mutations{skipOr: true},
+			"the daemon sleeps on posted requests"},
+		{"bells given back without fence", lingerScenario, mutations{giveFence: true},
+			"the daemon sleeps on posted requests"},
+		{"bells given back without another look", lingerScenario, mutations{giveBlind: true},
+			"the daemon sleeps on posted requests"},
+		{"bells taken and not given back", lingerScenario, mutations{keeps: true},
+			"the daemon sleeps on posted requests"},
+		{"linger: post without fence behind the bell", lingerScenario, mutations{postFence: true},
+			"the daemon sleeps on posted requests"},
 		{"prod stored without release", postScenario, mutations{plainProd: true}, "sees index"},
-		{"receive without fence", recvScenario, mutations{recvFence: true}, "the daemon waits for a receive that is posted"},
-		{"receive without fence behind the bell", recvScenario, mutations{postFence: true}, "the daemon waits for a receive that is posted"},
-		{"starve without fence", recvScenario, mutations{starveFence: true}, "the daemon waits for a receive that is posted"},
-		{"SRQ: receive without fence", srqScenario, mutations{recvFence: true}, "a QP waits for a receive that is posted"},
-		{"SRQ: receive without fence behind the bell", srqScenario, mutations{postFence: true}, "a QP waits for a receive that is posted"},
-		{"SRQ: starve without fence", srqScenario, mutations{starveFence: true}, "a QP waits for a receive that is posted"},
-		{"SRQ: taking a receive ends the hunger of all", srqScenario, mutations{sateInNext: true}, "a QP waits for a receive that is posted"},
-		{"SRQ: who waits no more ends the hunger of all", srqScenario, mutations{sateBlind: true}, "a QP waits for a receive that is posted"},
-		{"SRQ: a bell wakes one", srqScenario, mutations{wakeOne: true}, "a QP waits for a receive that is posted"},
-		{"SRQ: no second look", srqScenario, mutations{lookOnce: true}, "a QP waits for a receive that is posted"},
-		{"completion without fence", arm2, mutations{pushFence: true}, "the program waits for an event although"},
+		{"receive without fence", recvScenario, mutations{recvFence: true},
+			"the daemon waits for a receive that is posted"},
+		{"receive without fence behind the bell", recvScenario, mutations{postFence: true},
+			"the daemon waits for a receive that is posted"},
+		{"starve without fence", recvScenario, mutations{starveFence: true},
+			"the daemon waits for a receive that is posted"},
+		{"SRQ: receive without fence", srqScenario, mutations{recvFence: true},
+			"a QP waits for a receive that is posted"},
+		{"SRQ: receive without fence behind the bell", srqScenario, mutations{postFence: true},
+			"a QP waits for a receive that is posted"},
+		{"SRQ: starve without fence", srqScenario, mutations{starveFence: true},
+			"a QP waits for a receive that is posted"},
+		{"SRQ: taking a receive ends the hunger of all", srqScenario, mutations{sateInNext: true},
+			"a QP waits for a receive that is posted"},
+		{"SRQ: who waits no more ends the hunger of all", srqScenario, mutations{sateBlind: true},
+			"a QP waits for a receive that is posted"},
+		{"SRQ: a bell wakes one", srqScenario, mutations{wakeOne: true},
+			"a QP waits for a receive that is posted"},
+		{"SRQ: no second look", srqScenario, mutations{lookOnce: true},
+			"a QP waits for a receive that is posted"},
+		{"completion without fence", arm2, mutations{pushFence: true},
+			"the program waits for an event although"},
 		{"arm without fence", arm2, mutations{armFence: true}, "the program waits for an event although"},
-		{"arm as load and store", arm2, mutations{armSplit: true}, "the program waits for an event although"},
-		{"event cleared in ack", arm2, mutations{ackClears: true}, "the program waits for an event although"},
+		{"arm as load and store", arm2, mutations{armSplit: true},
+			"the program waits for an event although"},
+		{"event cleared in ack", arm2, mutations{ackClears: true},
+			"the program waits for an event although"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			fault, states := tt.sc(tt.mu).explore()

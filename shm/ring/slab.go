@@ -7,11 +7,11 @@ import (
 )
 
 // Slabs carry small messages of programs whose own memory the daemon would have to reach by system
-// calls (mode 0): the library copies a message into the tx slab when it is posted, and a received one
-// out of the rx slab when its completion is polled. A slab is a ring of octets, its size a power of
-// two. Indices run free; a message lies in one piece, so that its index tells where it is: the octet
-// with index i is at i & (size-1), and an index is found from an offset as the next one from the
-// other side's index on that lies there. What is skipped that way is free space.
+// calls (mode 0): the library copies a message into the tx slab when it is posted, and a received
+// one out of the rx slab when its completion is polled. A slab is a ring of octets, its size a
+// power of two. Indices run free; a message lies in one piece, so that its index tells where it is:
+// the octet with index i is at i & (size-1), and an index is found from an offset as the next one
+// from the other side's index on that lies there. What is skipped that way is free space.
 
 // A txSlabConsumer is the daemon's account of a tx slab. It belongs to whoever runs the QP.
 type txSlabConsumer struct {
@@ -24,18 +24,20 @@ type txSlabConsumer struct {
 }
 
 func newTxSlabConsumer(mem []byte, l *abi.QPLayout) txSlabConsumer {
-	return txSlabConsumer{prodWord: abi.Word(mem, abi.QPTxSlabProd), consWord: abi.Word(mem, abi.QPTxSlabCons), size: l.TxSlabSize, ends: make([]uint32, l.SQSize)}
+	return txSlabConsumer{prodWord: abi.Word(mem, abi.QPTxSlabProd),
+		consWord: abi.Word(mem, abi.QPTxSlabCons), size: l.TxSlabSize, ends: make([]uint32, l.SQSize)}
 }
 
-// take takes note of the octets of w, whose range has been checked to lie inside the slab: they must
-// have been put since those of the request before, and not run into octets of earlier ones that have
-// not been retired. An error is a *ProtocolError.
+// take takes note of the octets of w, whose range has been checked to lie inside the slab: they
+// must have been put since those of the request before, and not run into octets of earlier ones
+// that have not been retired. An error is a *ProtocolError.
 func (s *txSlabConsumer) take(w *abi.SendWQE, slot uint32) error {
 	if w.Flags&abi.SQSlab != 0 {
 		put, used := s.prodWord.Load()-s.cons, s.taken-s.cons
 		n := (w.SlabOff-s.taken)&(s.size-1) + w.Length
 		if put > s.size || used > put || n > put-used {
-			return abi.Violation("send WQE with %d octets at %d of the slab: %d of %d were put, %d taken", w.Length, w.SlabOff, put, s.size, used)
+			return abi.Violation("send WQE with %d octets at %d of the slab: %d of %d were put, %d taken",
+				w.Length, w.SlabOff, put, s.size, used)
 		}
 		s.taken += n
 	}
@@ -49,8 +51,8 @@ func (s *txSlabConsumer) free(slot uint32) {
 	s.consWord.Store(s.cons)
 }
 
-// A RxSlabProducer is the daemon's end of an rx slab. One message at a time comes in. It belongs to whoever
-// runs the QP's receive side.
+// A RxSlabProducer is the daemon's end of an rx slab. One message at a time comes in. It belongs to
+// whoever runs the QP's receive side.
 type RxSlabProducer struct {
 	consWord *atomic.Uint32 // the client's
 	prodWord *atomic.Uint32 // ours; only ever written
@@ -61,12 +63,13 @@ type RxSlabProducer struct {
 }
 
 func newRxSlabProducer(mem []byte, l *abi.QPLayout, fail func(error)) RxSlabProducer {
-	return RxSlabProducer{consWord: abi.Word(mem, abi.QPRxSlabCons), prodWord: abi.Word(mem, abi.QPRxSlabProd), size: l.RxSlabSize, fail: fail}
+	return RxSlabProducer{consWord: abi.Word(mem, abi.QPRxSlabCons),
+		prodWord: abi.Word(mem, abi.QPRxSlabProd), size: l.RxSlabSize, fail: fail}
 }
 
-// Reserve finds room for a message of at most n octets and returns its offset; false if there is none,
-// or if it is none for a slab. What was reserved before and not committed is free again. An error is a
-// *ProtocolError; the session has been told.
+// Reserve finds room for a message of at most n octets and returns its offset; false if there is
+// none, or if it is none for a slab. What was reserved before and not committed is free again. An
+// error is a *ProtocolError; the session has been told.
 func (s *RxSlabProducer) Reserve(n uint64) (off uint32, ok bool, err error) {
 	if n == 0 || n > abi.MaxSlabRecv || n > uint64(s.size) {
 		return 0, false, nil
@@ -89,8 +92,8 @@ func (s *RxSlabProducer) Reserve(n uint64) (off uint32, ok bool, err error) {
 	return s.begin & (s.size - 1), true, nil
 }
 
-// Commit says that the message has come, of n octets: at most what was reserved. Push its completion
-// after it.
+// Commit says that the message has come, of n octets: at most what was reserved. Push its
+// completion after it.
 func (s *RxSlabProducer) Commit(n uint32) {
 	s.prod = s.begin + n
 	s.prodWord.Store(s.prod)
@@ -105,7 +108,8 @@ type TxSlabProducer struct {
 }
 
 func newTxSlabProducer(mem []byte, l *abi.QPLayout) TxSlabProducer {
-	return TxSlabProducer{mem: slabMem(mem, l.TxSlabOff, l.TxSlabSize), prodWord: abi.Word(mem, abi.QPTxSlabProd), consWord: abi.Word(mem, abi.QPTxSlabCons)}
+	return TxSlabProducer{mem: slabMem(mem, l.TxSlabOff, l.TxSlabSize),
+		prodWord: abi.Word(mem, abi.QPTxSlabProd), consWord: abi.Word(mem, abi.QPTxSlabCons)}
 }
 
 // Put copies b into the slab and returns the offset for SendWQE.SlabOff; false if there is no room
@@ -143,11 +147,12 @@ type RxSlabConsumer struct {
 }
 
 func newRxSlabConsumer(mem []byte, l *abi.QPLayout) RxSlabConsumer {
-	return RxSlabConsumer{mem: slabMem(mem, l.RxSlabOff, l.RxSlabSize), prodWord: abi.Word(mem, abi.QPRxSlabProd), consWord: abi.Word(mem, abi.QPRxSlabCons)}
+	return RxSlabConsumer{mem: slabMem(mem, l.RxSlabOff, l.RxSlabSize),
+		prodWord: abi.Word(mem, abi.QPRxSlabProd), consWord: abi.Word(mem, abi.QPRxSlabCons)}
 }
 
-// Take copies the octets that a CQE says are in the slab to p, as far as they go, and gives their place
-// back. Completions of a QP are taken in their order. An error is a *ProtocolError.
+// Take copies the octets that a CQE says are in the slab to p, as far as they go, and gives their
+// place back. Completions of a QP are taken in their order. An error is a *ProtocolError.
 func (s *RxSlabConsumer) Take(e *abi.CQE, p []byte) (n int, err error) {
 	size := uint32(len(s.mem))
 	if e.SlabOff > size || e.SlabLen > size-e.SlabOff {
@@ -155,7 +160,8 @@ func (s *RxSlabConsumer) Take(e *abi.CQE, p []byte) (n int, err error) {
 	}
 	skip := (e.SlabOff - s.cons) & (size - 1)
 	if ready := s.prodWord.Load() - s.cons; ready > size || skip+e.SlabLen > ready {
-		return 0, abi.Violation("CQE with %d octets at %d of the slab, %d taken of %d", e.SlabLen, e.SlabOff, s.cons, s.cons+ready)
+		return 0, abi.Violation("CQE with %d octets at %d of the slab, %d taken of %d", e.SlabLen,
+			e.SlabOff, s.cons, s.cons+ready)
 	}
 	n = copy(p, s.mem[e.SlabOff:e.SlabOff+e.SlabLen])
 	s.cons += skip + e.SlabLen

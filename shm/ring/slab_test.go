@@ -8,8 +8,8 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 )
 
-// A slab carries messages of any length in their order, whole, and never gives an octet away before it
-// is free; when all is taken it has room again. Indices wrap on the way.
+// A slab carries messages of any length in their order, whole, and never gives an octet away before
+// it is free; when all is taken it has room again. Indices wrap on the way.
 func TestSlabs(t *testing.T) {
 	m, r := newTestQP(t, abi.QPCaps{MaxSendWR: 16, TxSlab: 1024, RxSlab: 1000})
 	if r.Layout.RxSlabSize != 1024 {
@@ -17,10 +17,12 @@ func TestSlabs(t *testing.T) {
 	}
 	// Near the end of the indices, as after 4 GiB.
 	near := ^uint32(0) - 2000
-	for _, off := range []uint32{abi.QPTxSlabProd, abi.QPTxSlabCons, abi.QPRxSlabProd, abi.QPRxSlabCons} {
+	for _, off := range []uint32{abi.QPTxSlabProd, abi.QPTxSlabCons, abi.QPRxSlabProd,
+		abi.QPRxSlabCons} {
 		abi.Word(m.mem, off).Store(near)
 	}
-	m.TxSlab.prod, r.SQ.slab.taken, r.SQ.slab.cons, r.RxSlab.prod, m.RxSlab.cons = near, near, near, near, near
+	m.TxSlab.prod, r.SQ.slab.taken, r.SQ.slab.cons, r.RxSlab.prod, m.RxSlab.cons = near, near, near,
+		near, near
 	rnd := rand.New(rand.NewPCG(3, 4))
 	type sent struct {
 		w    abi.SendWQE
@@ -39,7 +41,8 @@ func TestSlabs(t *testing.T) {
 		}
 		if off, ok, err := m.TxSlab.Put(msg); err != nil {
 			t.Fatal(err)
-		} else if ok && m.SQ.Put(&abi.SendWQE{Flags: abi.SQSlab, SlabOff: off, Length: uint32(len(msg))}) == nil {
+		} else if ok && m.SQ.Put(&abi.SendWQE{Flags: abi.SQSlab, SlabOff: off,
+			Length: uint32(len(msg))}) == nil {
 			m.SQ.Commit()
 			var s sent
 			if ok, err := r.SQ.Next(&s.w); !ok || err != nil {
@@ -160,7 +163,8 @@ func TestSlabViolations(t *testing.T) {
 			t.Errorf("txslab_cons ahead: %v", err)
 		}
 		abi.Word(m.mem, abi.QPRxSlabProd).Store(20)
-		for _, e := range []abi.CQE{{SlabOff: 1025}, {SlabOff: 1000, SlabLen: 25}, {SlabOff: 4, SlabLen: ^uint32(0)}, {SlabOff: 0, SlabLen: 21}, {SlabOff: 20, SlabLen: 1}} {
+		for _, e := range []abi.CQE{{SlabOff: 1025}, {SlabOff: 1000, SlabLen: 25},
+			{SlabOff: 4, SlabLen: ^uint32(0)}, {SlabOff: 0, SlabLen: 21}, {SlabOff: 20, SlabLen: 1}} {
 			if _, err := m.RxSlab.Take(&e, nil); !abi.IsViolation(err) {
 				t.Errorf("%d octets at %d: %v", e.SlabLen, e.SlabOff, err)
 			}

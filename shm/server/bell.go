@@ -78,8 +78,9 @@ func (s *Session) startBell() {
 	go s.bellLoop()
 }
 
-// bellLoop calls Bell for each QP and SRQ whose bell was rung. It runs on a thread of its own, which blocks
-// in a raw read: that wakes faster than the netpoller, and does not keep another goroutine waiting.
+// bellLoop calls Bell for each QP and SRQ whose bell was rung. It runs on a thread of its own,
+// which blocks in a raw read: that wakes faster than the netpoller, and does not keep another
+// goroutine waiting.
 func (s *Session) bellLoop() {
 	runtime.LockOSThread() // never unlocked: the thread's scheduling is changed, and it ends here
 	osmem.ShortSlice()
@@ -139,8 +140,8 @@ func (s *Session) bellOf(bell uint32) *bellObj {
 	return s.bellObjs[bell].Load()
 }
 
-// spin looks for bells for a short while. The processor is offered to others all the time. Who lingers
-// looks as well.
+// spin looks for bells for a short while. The processor is offered to others all the time. Who
+// lingers looks as well.
 func (s *Session) spin() bool {
 	for end := time.Now().Add(spinTime); ; {
 		if s.page.Rung() {

@@ -8,7 +8,8 @@ import (
 )
 
 // onID makes an operation of f, which does something to the id that req names.
-func onID[Req any, PReq message[Req]](id func(PReq) uint32, f func(*operation, *CMID, PReq) error) handler {
+func onID[Req any, PReq message[Req]](id func(PReq) uint32, f func(*operation, *CMID,
+	PReq) error) handler {
 	return act(func(o *operation, req PReq) error {
 		i, err := o.s.idOf(id(req))
 		if err != nil {
@@ -29,44 +30,51 @@ var cmOperations = map[abi.Op]handler{
 	abi.OpCMInitQPAttr:  serve((*operation).initQPAttr),
 	abi.OpCMQuery:       serve((*operation).queryID),
 
-	abi.OpCMBind: onID(func(r *abi.CMBindRequest) uint32 { return r.ID }, func(_ *operation, id *CMID, r *abi.CMBindRequest) error {
+	abi.OpCMBind: onID(func(r *abi.CMBindRequest) uint32 { return r.ID }, func(_ *operation, id *CMID,
+		r *abi.CMBindRequest) error {
 		addr, ok := sockAddr(r.Addr, false)
 		if !ok {
 			return syscall.EINVAL
 		}
 		return id.h.Bind(addr)
 	}),
-	abi.OpCMResolveAddr: onID(func(r *abi.CMResolveAddrRequest) uint32 { return r.ID }, func(_ *operation, id *CMID, r *abi.CMResolveAddrRequest) error {
-		src, ok1 := sockAddr(r.Src, true)
-		dst, ok2 := sockAddr(r.Dst, false)
-		if !ok1 || !ok2 {
-			return syscall.EINVAL
-		}
-		return id.h.ResolveAddr(src, dst, r.TimeoutMS)
-	}),
-	abi.OpCMResolveRoute: onID(func(r *abi.CMResolveRouteRequest) uint32 { return r.ID }, func(_ *operation, id *CMID, r *abi.CMResolveRouteRequest) error {
-		return id.h.ResolveRoute(r.TimeoutMS)
-	}),
-	abi.OpCMListen: onID(func(r *abi.CMListenRequest) uint32 { return r.ID }, func(_ *operation, id *CMID, r *abi.CMListenRequest) error {
-		return id.h.Listen(r.Backlog)
-	}),
+	abi.OpCMResolveAddr: onID(func(r *abi.CMResolveAddrRequest) uint32 { return r.ID },
+		func(_ *operation, id *CMID, r *abi.CMResolveAddrRequest) error {
+			src, ok1 := sockAddr(r.Src, true)
+			dst, ok2 := sockAddr(r.Dst, false)
+			if !ok1 || !ok2 {
+				return syscall.EINVAL
+			}
+			return id.h.ResolveAddr(src, dst, r.TimeoutMS)
+		}),
+	abi.OpCMResolveRoute: onID(func(r *abi.CMResolveRouteRequest) uint32 { return r.ID },
+		func(_ *operation, id *CMID, r *abi.CMResolveRouteRequest) error {
+			return id.h.ResolveRoute(r.TimeoutMS)
+		}),
+	abi.OpCMListen: onID(func(r *abi.CMListenRequest) uint32 { return r.ID },
+		func(_ *operation, id *CMID, r *abi.CMListenRequest) error {
+			return id.h.Listen(r.Backlog)
+		}),
 	abi.OpCMConnect: onID(func(r *abi.CMConnectRequest) uint32 { return r.ID }, (*operation).connect),
 	abi.OpCMAccept:  onID(func(r *abi.CMConnectRequest) uint32 { return r.ID }, (*operation).connect),
-	abi.OpCMReject: onID(func(r *abi.CMRejectRequest) uint32 { return r.ID }, func(_ *operation, id *CMID, r *abi.CMRejectRequest) error {
-		if r.PrivateLen > abi.MaxPrivate {
-			return syscall.EINVAL
-		}
-		return id.h.Reject(r.Private[:r.PrivateLen])
-	}),
-	abi.OpCMDisconnect: onID(func(r *abi.HandleRequest) uint32 { return r.Handle }, func(_ *operation, id *CMID, _ *abi.HandleRequest) error {
-		return id.h.Disconnect()
-	}),
-	abi.OpCMSetOption: onID(func(r *abi.CMSetOptionRequest) uint32 { return r.ID }, func(_ *operation, id *CMID, r *abi.CMSetOptionRequest) error {
-		if r.Len > abi.MaxOption {
-			return syscall.EINVAL
-		}
-		return id.h.SetOption(r.Level, r.Name, r.Value[:r.Len])
-	}),
+	abi.OpCMReject: onID(func(r *abi.CMRejectRequest) uint32 { return r.ID },
+		func(_ *operation, id *CMID, r *abi.CMRejectRequest) error {
+			if r.PrivateLen > abi.MaxPrivate {
+				return syscall.EINVAL
+			}
+			return id.h.Reject(r.Private[:r.PrivateLen])
+		}),
+	abi.OpCMDisconnect: onID(func(r *abi.HandleRequest) uint32 { return r.Handle },
+		func(_ *operation, id *CMID, _ *abi.HandleRequest) error {
+			return id.h.Disconnect()
+		}),
+	abi.OpCMSetOption: onID(func(r *abi.CMSetOptionRequest) uint32 { return r.ID },
+		func(_ *operation, id *CMID, r *abi.CMSetOptionRequest) error {
+			if r.Len > abi.MaxOption {
+				return syscall.EINVAL
+			}
+			return id.h.SetOption(r.Level, r.Name, r.Value[:r.Len])
+		}),
 }
 
 // idOf finds an id that the client knows.

@@ -99,7 +99,8 @@ func (ch *cmChannel) hardEvents() int { return 16*ch.max + 65536 }
 // +checklocksignore: the lock of e.id.lock() is one of its result.
 func (e queuedEvent) push() error {
 	ch := e.id.lock()
-	for e.child != nil && e.child.ch.Load() != ch { // the listener has migrated since the child was made
+	// the listener has migrated since the child was made
+	for e.child != nil && e.child.ch.Load() != ch {
 		ch.mu.Unlock()
 		e.child.migrate(ch)
 		ch = e.id.lock()
@@ -181,9 +182,9 @@ func (ch *cmChannel) close() {
 	ch.q, ch.room = nil, nil
 }
 
-// migrate moves id to the channel to, with its events that wait, and returns how many there were. The
-// ids of connection requests among them go along. Only the control goroutine migrates an id that the
-// client knows.
+// migrate moves id to the channel to, with its events that wait, and returns how many there were.
+// The ids of connection requests among them go along. Only the control goroutine migrates an id
+// that the client knows.
 //
 // +checklocksignore: two channels, in the order of their handles.
 func (id *CMID) migrate(to *cmChannel) (r abi.CMMigrateReply) {

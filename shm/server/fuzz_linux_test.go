@@ -23,25 +23,38 @@ func FuzzControl(f *testing.F) {
 		return abi.AppendMessage(nil, abi.Header{Op: op, Seq: 1}, body)
 	}
 	setup := [][]byte{
-		msg(abi.OpCtxOpen, &abi.CtxOpenRequest{}), msg(abi.OpAllocPD, &abi.AllocPDRequest{Ctx: 1}), msg(abi.OpCreateChan, &abi.CreateChanRequest{Ctx: 1}),
-		msg(abi.OpCreateCQ, &abi.CreateCQRequest{Ctx: 1, CQE: 5, Chan: 1}), msg(abi.OpCreateQP, &abi.CreateQPRequest{PD: 1, SendCQ: 1, RecvCQ: 1}),
-		msg(abi.OpAddMem, &abi.AddMemRequest{}), msg(abi.OpRegMR, &abi.RegMRRequest{PD: 1, Mode: abi.ModeShared, Mem: 1, Length: 4096}),
-		msg(abi.OpCMCreateChan, &abi.Empty{}), msg(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: 1, PS: abi.PSTCP}),
-		msg(abi.OpCMConnect, &abi.CMConnectRequest{ID: 1, PD: 1, Param: abi.ConnParam{QPN: 1}}), msg(abi.OpCMDestroyID, &abi.HandleRequest{Handle: 1}),
-		msg(abi.OpCMMigrate, &abi.CMMigrateRequest{ID: 1, Chan: 1}), msg(abi.OpCMInitQPAttr, &abi.CMInitQPAttrRequest{ID: 1, State: abi.StateInit}),
-		msg(abi.OpReregMR, &abi.ReregMRRequest{MR: 1, Flags: abi.ReregTranslation, New: abi.RegMRRequest{Mode: abi.ModeShared, Mem: 1, Length: 1}}),
-		msg(abi.OpAllocMR, &abi.AllocMRRequest{PD: 1, MaxLen: 1}), msg(abi.OpAllocMW, &abi.AllocMWRequest{PD: 1, Type: 2}),
-		msg(abi.OpDeallocMW, &abi.HandleRequest{Handle: 1}), msg(abi.OpCreateSRQ, &abi.CreateSRQRequest{PD: 1, MaxWR: 4, MaxSGE: 1}),
-		msg(abi.OpCreateQP, &abi.CreateQPRequest{PD: 1, SendCQ: 1, RecvCQ: 1, SRQ: 1, Caps: abi.QPCaps{TxSlab: 100}}),
-		msg(abi.OpModifySRQ, &abi.ModifySRQRequest{SRQ: 1, Mask: abi.ModifySRQLimit, Limit: 1}), msg(abi.OpQuerySRQ, &abi.HandleRequest{Handle: 1}),
+		msg(abi.OpCtxOpen, &abi.CtxOpenRequest{}), msg(abi.OpAllocPD, &abi.AllocPDRequest{Ctx: 1}),
+		msg(abi.OpCreateChan, &abi.CreateChanRequest{Ctx: 1}),
+		msg(abi.OpCreateCQ, &abi.CreateCQRequest{Ctx: 1, CQE: 5, Chan: 1}),
+		msg(abi.OpCreateQP, &abi.CreateQPRequest{PD: 1, SendCQ: 1, RecvCQ: 1}),
+		msg(abi.OpAddMem, &abi.AddMemRequest{}),
+		msg(abi.OpRegMR, &abi.RegMRRequest{PD: 1, Mode: abi.ModeShared, Mem: 1, Length: 4096}),
+		msg(abi.OpCMCreateChan, &abi.Empty{}), msg(abi.OpCMCreateID, &abi.CMCreateIDRequest{
+			Chan: 1, PS: abi.PSTCP}),
+		msg(abi.OpCMConnect, &abi.CMConnectRequest{ID: 1, PD: 1, Param: abi.ConnParam{QPN: 1}}),
+		msg(abi.OpCMDestroyID, &abi.HandleRequest{Handle: 1}),
+		msg(abi.OpCMMigrate, &abi.CMMigrateRequest{ID: 1, Chan: 1}),
+		msg(abi.OpCMInitQPAttr, &abi.CMInitQPAttrRequest{ID: 1, State: abi.StateInit}),
+		msg(abi.OpReregMR, &abi.ReregMRRequest{MR: 1, Flags: abi.ReregTranslation, New: abi.RegMRRequest{
+			Mode: abi.ModeShared, Mem: 1, Length: 1}}),
+		msg(abi.OpAllocMR, &abi.AllocMRRequest{PD: 1, MaxLen: 1}), msg(abi.OpAllocMW, &abi.AllocMWRequest{
+			PD: 1, Type: 2}),
+		msg(abi.OpDeallocMW, &abi.HandleRequest{Handle: 1}), msg(abi.OpCreateSRQ, &abi.CreateSRQRequest{
+			PD: 1, MaxWR: 4, MaxSGE: 1}),
+		msg(abi.OpCreateQP, &abi.CreateQPRequest{PD: 1, SendCQ: 1, RecvCQ: 1, SRQ: 1, Caps: abi.QPCaps{
+			TxSlab: 100}}),
+		msg(abi.OpModifySRQ, &abi.ModifySRQRequest{SRQ: 1, Mask: abi.ModifySRQLimit, Limit: 1}),
+		msg(abi.OpQuerySRQ, &abi.HandleRequest{Handle: 1}),
 		msg(abi.OpDestroySRQ, &abi.HandleRequest{Handle: 1}),
-		msg(abi.OpDestroyQP, &abi.HandleRequest{Handle: 1}), msg(abi.OpDestroyCQ, &abi.HandleRequest{Handle: 1}),
+		msg(abi.OpDestroyQP, &abi.HandleRequest{Handle: 1}), msg(abi.OpDestroyCQ, &abi.HandleRequest{
+			Handle: 1}),
 	}
 	add(setup...)
 	for i := range setup {
 		add(setup[i])
 	}
-	add(msg(abi.OpList, &abi.ListRequest{Kind: 6}), msg(abi.OpStat, &abi.ListRequest{Cursor: 1}), []byte{1, 2, 3}, nil)
+	add(msg(abi.OpList, &abi.ListRequest{Kind: 6}), msg(abi.OpStat, &abi.ListRequest{Cursor: 1}),
+		[]byte{1, 2, 3}, nil)
 	ts := newServer(f)
 	other := ts.client().newQP()
 	f.Fuzz(func(t *testing.T, script []byte, withFD bool) {
@@ -85,7 +98,8 @@ func FuzzDoorbell(f *testing.F) {
 	q := c.newQP()
 	id := uint64(0)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		words := abi.Words(c.page, abi.Word(c.page, abi.SessBellOff).Load(), abi.Word(c.page, abi.SessBellWords).Load())
+		words := abi.Words(c.page, abi.Word(c.page, abi.SessBellOff).Load(),
+			abi.Word(c.page, abi.SessBellWords).Load())
 		for i := 0; i+4 <= len(b); i += 4 {
 			words[i/4%len(words)].Or(abi.Order.Uint32(b[i:]))
 			if b[i]&1 != 0 {

@@ -34,8 +34,10 @@ func helperProcess(what string) {
 		var m abi.AddMemReply
 		c.do(abi.OpAddMem, &abi.AddMemRequest{}, &m, fd)
 		for range 10 {
-			c.do(abi.OpRegMR, &abi.RegMRRequest{PD: q.pd, Mode: abi.ModeShared, Mem: m.Mem, Length: 1 << 20}, nil)
-			c.do(abi.OpRegMR, &abi.RegMRRequest{PD: q.pd, Mode: abi.ModeApp, Addr: 1 << 20, Length: 1 << 20}, nil)
+			c.do(abi.OpRegMR, &abi.RegMRRequest{PD: q.pd, Mode: abi.ModeShared, Mem: m.Mem, Length: 1 << 20},
+				nil)
+			c.do(abi.OpRegMR, &abi.RegMRRequest{PD: q.pd, Mode: abi.ModeApp, Addr: 1 << 20, Length: 1 << 20},
+				nil)
 			c.newQP()
 		}
 		var ch abi.CMCreateChanReply
@@ -83,7 +85,8 @@ func TestKilledClient(t *testing.T) {
 				t.Errorf("causes %v", ts.f.causes())
 			}
 			// The helper's own pipes are ours until the test ends.
-			if diff := before.Settle(); diff != "" && !strings.HasPrefix(diff, "1 x pipe") && !strings.HasPrefix(diff, "2 x pipe") {
+			if diff := before.Settle(); diff != "" && !strings.HasPrefix(diff, "1 x pipe") &&
+				!strings.HasPrefix(diff, "2 x pipe") {
 				t.Errorf("left behind: %s", diff)
 			}
 			oq.roundTrip(t, 5)

@@ -10,15 +10,17 @@ import (
 	"github.com/vrnic/vrnic/shm/ring"
 )
 
-// A message of the network usually has an answer, and the answer another message. A thread that waits on another processor
-// takes 23 us to wake here, and 11 of those that woke it. So who has brought a program a message looks for the program's
-// bells, and for what the network brings next, for a moment before it sleeps: then in a ping-pong nobody has to wake anybody.
+// A message of the network usually has an answer, and the answer another message. A thread that
+// waits on another processor takes 23 us to wake here, and 11 of those that woke it. So who has
+// brought a program a message looks for the program's bells, and for what the network brings next,
+// for a moment before it sleeps: then in a ping-pong nobody has to wake anybody.
 
 const (
-	lingerTime  = 60 * time.Microsecond // for what comes next: longer than a round trip between two that linger
-	lingerLooks = 4                     // between two looks at the clock
-	lingerBells = 8                     // rung at most: who brings has others to bring something to
-	lingerFails = 6                     // in a row, and it is done for one of 1<<lingerFails only
+	// for what comes next: longer than a round trip between two that linger
+	lingerTime  = 60 * time.Microsecond
+	lingerLooks = 4 // between two looks at the clock
+	lingerBells = 8 // rung at most: who brings has others to bring something to
+	lingerFails = 6 // in a row, and it is done for one of 1<<lingerFails only
 )
 
 // A linger is what a session's Linger knows.
@@ -26,13 +28,14 @@ type linger struct {
 	collected atomic.Bool // bells, since the doorbell's thread looked
 	busy      atomic.Bool // somebody lingers
 
-	mu        sync.Mutex // held while somebody lingers
-	over      bool       // guarded by mu, like the rest
-	hasBells  bool       // the bells, from a thread that sleeps
-	bells     int        // rung since then
-	leftOver  []*bellObj // rung by another goroutine at the same time, or left over by their fair share
-	forAnswer trial      // of looking at all
-	forMore   trial      // of looking for more behind an answer
+	mu       sync.Mutex // held while somebody lingers
+	over     bool       // guarded by mu, like the rest
+	hasBells bool       // the bells, from a thread that sleeps
+	bells    int        // rung since then
+	// rung by another goroutine at the same time, or left over by their fair share
+	leftOver  []*bellObj
+	forAnswer trial // of looking at all
+	forMore   trial // of looking for more behind an answer
 }
 
 // A trial is done each time while it succeeds, and more and more seldom while it does not.
@@ -67,9 +70,10 @@ func (l *linger) stop() {
 	l.over = true
 }
 
-// Expect is for a thread that is about to bring the program something, which completes in one of cqs. If it returns true,
-// Linger has to follow; the thread has the bells from now on, if the doorbell's thread sleeps. It is not for a program that
-// waits for an event there: its answer takes long, and many small messages both ways are slower so.
+// Expect is for a thread that is about to bring the program something, which completes in one of
+// cqs. If it returns true, Linger has to follow; the thread has the bells from now on, if the
+// doorbell's thread sleeps. It is not for a program that waits for an event there: its answer takes
+// long, and many small messages both ways are slower so.
 //
 // +checklocksignore: Linger gives the lock back.
 func (s *Session) Expect(cqs ...*ring.CQProducer) bool {
@@ -91,8 +95,9 @@ func (s *Session) Expect(cqs ...*ring.CQProducer) bool {
 	return true
 }
 
-// Linger looks for bells, and deals with them, for as long as that seems worthwhile; it ends when more, if not nil, says that
-// the caller has more to bring, and soon in any case: a program that rings again and again is dealt with elsewhere.
+// Linger looks for bells, and deals with them, for as long as that seems worthwhile; it ends when
+// more, if not nil, says that the caller has more to bring, and soon in any case: a program that
+// rings again and again is dealt with elsewhere.
 //
 // +checklocksignore: Expect took the lock; lingerOn may have to give it back.
 func (s *Session) Linger(more func() bool) {
@@ -109,7 +114,8 @@ func (s *Session) Linger(more func() bool) {
 	l.mu.Unlock()
 }
 
-// giveBack has the doorbell's thread woken again for bells. Those that were rung too early for that it deals with.
+// giveBack has the doorbell's thread woken again for bells. Those that were rung too early for that
+// it deals with.
 func (s *Session) giveBack() {
 	l := &s.linger
 	if l.hasBells = !s.page.Sleep() && s.page.TakeOver(); l.hasBells {
@@ -139,8 +145,9 @@ func (s *Session) lingerOn() {
 	}
 }
 
-// await is what Linger does while it has the bells. The doorbell's thread may be awake, or fall asleep now: then they are
-// taken over. Neither an answer nor something to bring is expected at once, so others run first.
+// await is what Linger does while it has the bells. The doorbell's thread may be awake, or fall
+// asleep now: then they are taken over. Neither an answer nor something to bring is expected at
+// once, so others run first.
 func (s *Session) await(more func() bool) {
 	l := &s.linger
 	what := &l.forAnswer

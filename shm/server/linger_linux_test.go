@@ -15,14 +15,16 @@ import (
 // asleep waits until the doorbell's thread has announced itself to sleep.
 func (c *rawClient) asleep(ts *testServer) {
 	ts.t.Helper()
-	ts.want("the doorbell's thread sleeps", func() bool { return abi.Word(c.page, abi.SessSleeping).Load() == 1 })
+	ts.want("the doorbell's thread sleeps",
+		func() bool { return abi.Word(c.page, abi.SessSleeping).Load() == 1 })
 }
 
 // postQuietly posts n requests from id on and sets their bell, but does not wake who sleeps.
 func (q *rawQP) postQuietly(t *testing.T, c *rawClient, id uint64, n int) {
 	t.Helper()
 	for i := range n {
-		if err := q.m.SQ.Put(&abi.SendWQE{WRID: id + uint64(i), Op: 2, Flags: abi.SQSignaled}); err != nil {
+		if err := q.m.SQ.Put(&abi.SendWQE{WRID: id + uint64(i), Op: 2, Flags: abi.SQSignaled}); err !=
+			nil {
 			t.Fatal(err)
 		}
 	}
@@ -71,7 +73,8 @@ func TestLinger(t *testing.T) {
 	for id := uint64(10); id < 100; id += 10 {
 		c.asleep(ts)
 		q.postQuietly(t, c, id, 3) // the fake takes one at a time, so that two are left over
-		// The thread may find the bell as it looks for the last time before it sleeps: then the next few do not linger.
+		// The thread may find the bell as it looks for the last time before it sleeps: then the next few
+		// do not linger.
 		for i := 0; i < 1<<lingerFails && !bring(s, nil); i++ {
 		}
 		q.wantCompletions(ts, id, 3)
@@ -98,7 +101,8 @@ func TestLingerExpects(t *testing.T) {
 	c.asleep(ts)
 }
 
-// A program that waits for an event where something is brought is not waited for; one that waits for another event is.
+// A program that waits for an event where something is brought is not waited for; one that waits
+// for another event is.
 func TestLingerBlocked(t *testing.T) {
 	ts, c, q, s := lingering(t)
 	other := c.newQP()
@@ -107,7 +111,8 @@ func TestLingerBlocked(t *testing.T) {
 	if bring(s, nil, otherRing, ring) {
 		t.Error("it lingers for a program that waits for an event")
 	}
-	ts.want("it lingers where another event is waited for", func() bool { return bring(s, nil, otherRing) })
+	ts.want("it lingers where another event is waited for",
+		func() bool { return bring(s, nil, otherRing) })
 	q.roundTrip(t, 1) // its completion is the event
 	ts.want("it lingers for one that polls", func() bool { return bring(s, nil, ring, otherRing) })
 
@@ -168,18 +173,22 @@ func TestLingerEnds(t *testing.T) {
 	q.roundTrip(t, 1)
 }
 
-// onBells has f rung by n bells, from bell 8 on, and returns how to ring one without waking anybody. here says that it is the
-// goroutine of the test that rings.
-func onBells(c *rawClient, s *Session, n int, f func(bell int, here bool) (more bool)) (ring func(bell int)) {
+// onBells has f rung by n bells, from bell 8 on, and returns how to ring one without waking
+// anybody. here says that it is the goroutine of the test that rings.
+func onBells(c *rawClient, s *Session, n int, f func(bell int, here bool) (more bool)) (
+	ring func(bell int)) {
 	runtime.LockOSThread() // until the test ends
 	tid := unix.Gettid()
 	for i := 8; i < 8+n; i++ {
-		s.bellObjs[i].Store(&bellObj{number: uint32(i), f: func() bool { return f(i, unix.Gettid() == tid) }})
+		s.bellObjs[i].Store(&bellObj{number: uint32(i), f: func() bool {
+			return f(i, unix.Gettid() == tid)
+		}})
 	}
 	return func(i int) { abi.Word(c.page, abi.SessHeaderLen+4*uint32(i>>5)).Or(1 << (i & 31)) }
 }
 
-// Nor does one whose bell is rung again while it is dealt with, each time; another goroutine goes on with it.
+// Nor does one whose bell is rung again while it is dealt with, each time; another goroutine goes
+// on with it.
 func TestLingerRungAgain(t *testing.T) {
 	ts, c, q, s := lingering(t)
 	var over atomic.Bool
@@ -238,7 +247,8 @@ func TestLingerManyBells(t *testing.T) {
 	q.roundTrip(t, 1)
 }
 
-// Who lingers does not wait for another that rings the same bell, and what is behind it is not lost.
+// Who lingers does not wait for another that rings the same bell, and what is behind it is not
+// lost.
 func TestLingerBusyBell(t *testing.T) {
 	ts, c, q, s := lingering(t)
 	var rung atomic.Int64
@@ -262,7 +272,8 @@ func TestLingerBusyBell(t *testing.T) {
 	q.roundTrip(t, 1)
 }
 
-// One that finds nothing gives the bells back, and soon seldom tries; what it finds at last has it try each time again.
+// One that finds nothing gives the bells back, and soon seldom tries; what it finds at last has it
+// try each time again.
 func TestLingerInVain(t *testing.T) {
 	ts, c, q, s := lingering(t)
 	l := &s.linger
@@ -274,7 +285,8 @@ func TestLingerInVain(t *testing.T) {
 		t.Errorf("%d fails, want %d", l.forAnswer.fails, lingerFails)
 	}
 	q.roundTrip(t, 1)
-	// The thread may still be about to look for the last time before it sleeps, and find the bell itself.
+	// The thread may still be about to look for the last time before it sleeps, and find the bell
+	// itself.
 	for id := uint64(2); l.forAnswer.fails != 0; id++ {
 		c.asleep(ts)
 		q.postQuietly(t, c, id, 1)
@@ -310,11 +322,13 @@ func TestLingerBehindInVain(t *testing.T) {
 	}
 	// Between the first and the last are 1, 3, 7, 15 and 31 behind which it does not look.
 	if want := 1<<lingerFails - 1; looked != lingerFails || answers != want {
-		t.Errorf("it has looked for more behind %d of %d answers, want %d of %d", looked, answers, lingerFails, want)
+		t.Errorf("it has looked for more behind %d of %d answers, want %d of %d", looked, answers,
+			lingerFails, want)
 	}
 }
 
-// Lingering beside the doorbell's thread loses nothing, and when the session has ended it touches nothing.
+// Lingering beside the doorbell's thread loses nothing, and when the session has ended it touches
+// nothing.
 func TestLingerBesideAll(t *testing.T) {
 	ts, c, q, s := lingering(t)
 	stop, done := make(chan struct{}), make(chan struct{})

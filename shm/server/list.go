@@ -78,7 +78,8 @@ type ClientRow struct {
 	UID     uint32 `json:"uid"`
 	GID     uint32 `json:"gid"`
 	Comm    string `json:"comm"`
-	State   string `json:"state"` // hello, live, ending; stuck: ended, and a copy into its memory hangs
+	// hello, live, ending; stuck: ended, and a copy into its memory hangs
+	State   string `json:"state"`
 	Seconds int64  `json:"seconds"`
 	PDs     int    `json:"pd"`
 	MRs     int    `json:"mr"`
@@ -90,9 +91,10 @@ type ClientRow struct {
 	MWs     int    `json:"mw"`
 	IDs     int    `json:"cm_id"`
 	Rings   int64  `json:"ring_bytes"`
-	Copies  int    `json:"copies"`     // of mode 0 memory, under way
-	Own     string `json:"own_memory"` // how memory of its own is reached: descriptor, or process, which is faster; "": none is lent
-	Me      bool   `json:"me,omitempty"`
+	Copies  int    `json:"copies"` // of mode 0 memory, under way
+	// how memory of its own is reached: descriptor, or process, which is faster; "": none is lent
+	Own string `json:"own_memory"`
+	Me  bool   `json:"me,omitempty"`
 }
 
 // Clients describes all sessions, oldest first.
@@ -114,9 +116,12 @@ func (s *Server) Clients() []ClientRow {
 func (s *Session) row() ClientRow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := ClientRow{Session: s.id, PID: s.peer.PID, UID: s.peer.UID, GID: s.peer.GID, Comm: s.comm, State: s.state,
-		Seconds: int64(s.srv.cfg.Now().Sub(s.since).Seconds()), PDs: len(s.pds.m), MRs: len(s.mrs.m), Mems: len(s.mems.m),
-		MemSize: s.memBytes, CQs: len(s.cqs.m), QPs: len(s.qps.m), SRQs: len(s.srqs.m), MWs: len(s.mws.m), IDs: len(s.ids.m), Rings: s.ringBytes}
+	r := ClientRow{Session: s.id, PID: s.peer.PID, UID: s.peer.UID, GID: s.peer.GID, Comm: s.comm,
+		State:   s.state,
+		Seconds: int64(s.srv.cfg.Now().Sub(s.since).Seconds()), PDs: len(s.pds.m), MRs: len(s.mrs.m),
+		Mems:    len(s.mems.m),
+		MemSize: s.memBytes, CQs: len(s.cqs.m), QPs: len(s.qps.m), SRQs: len(s.srqs.m), MWs: len(s.mws.m),
+		IDs: len(s.ids.m), Rings: s.ringBytes}
 	if s.app != nil {
 		r.Copies, r.Own = s.app.Busy(), "descriptor"
 		if s.app.ByProcess() {

@@ -15,7 +15,8 @@ import (
 )
 
 // lend makes a region of a fresh mem, and returns the client's view and the daemon's.
-func (c *rawClient) lend(ts *testServer, q *rawQP, size int, off, length uint64) ([]byte, *osmem.Memory, *abi.RegMRReply, uint32) {
+func (c *rawClient) lend(ts *testServer, q *rawQP, size int, off, length uint64) ([]byte,
+	*osmem.Memory, *abi.RegMRReply, uint32) {
 	c.t.Helper()
 	fd := c.memfd(int64(size), unix.F_SEAL_SHRINK)
 	view := c.mmap(fd)
@@ -25,7 +26,8 @@ func (c *rawClient) lend(ts *testServer, q *rawQP, size int, off, length uint64)
 		c.t.Fatalf("size %d, want %d", m.Size, size)
 	}
 	var mr abi.RegMRReply
-	c.do(abi.OpRegMR, &abi.RegMRRequest{PD: q.pd, Mode: abi.ModeShared, Mem: m.Mem, Offset: off, Length: length, IOVA: 1 << 40, Access: 1 | 1<<20}, &mr)
+	c.do(abi.OpRegMR, &abi.RegMRRequest{PD: q.pd, Mode: abi.ModeShared, Mem: m.Mem, Offset: off,
+		Length: length, IOVA: 1 << 40, Access: 1 | 1<<20}, &mr)
 	return view, ts.memory(mr.LKey), &mr, m.Mem
 }
 
@@ -50,7 +52,8 @@ func TestSharedMemory(t *testing.T) {
 	if !m.Shared() || m.Len() != 5000 {
 		t.Errorf("shared %v, %d octets", m.Shared(), m.Len())
 	}
-	if err := m.WriteAt([]byte("hello"), 4995); err != nil || !bytes.Equal(view[5095:5100], []byte("hello")) {
+	if err := m.WriteAt([]byte("hello"), 4995); err != nil || !bytes.Equal(view[5095:5100],
+		[]byte("hello")) {
 		t.Errorf("write: %v, %q", err, view[5095:5100])
 	}
 	copy(view[100:], "abc")
@@ -161,7 +164,8 @@ func TestAppMemory(t *testing.T) {
 	base := uint64(uintptrOf(buf))
 	reg := func(addr, n uint64) (*osmem.Memory, error) {
 		var mr abi.RegMRReply
-		if _, err := c.try(abi.OpRegMR, &abi.RegMRRequest{PD: q.pd, Mode: abi.ModeApp, Addr: addr, Length: n, IOVA: addr}, &mr); err != nil {
+		if _, err := c.try(abi.OpRegMR, &abi.RegMRRequest{PD: q.pd, Mode: abi.ModeApp, Addr: addr,
+			Length: n, IOVA: addr}, &mr); err != nil {
 			return nil, err
 		}
 		return ts.memory(mr.LKey), nil
@@ -228,7 +232,10 @@ func TestStuckSession(t *testing.T) {
 	})
 	ts.want("the copy has begun", func() bool { return ts.srv.Clients()[0].Copies == 1 })
 	c.close()
-	ts.want("the session is stuck", func() bool { r := ts.srv.Clients(); return len(r) == 1 && r[0].State == "stuck" })
+	ts.want("the session is stuck", func() bool {
+		r := ts.srv.Clients()
+		return len(r) == 1 && r[0].State == "stuck"
+	})
 	if ts.srv.Stats().Mappings == 0 {
 		t.Error("its memory was given back while a goroutine is in it")
 	}

@@ -83,7 +83,8 @@ const (
 // newMR registers what req says in pd. Its mem is held until release.
 func (s *Session) newMR(pd *pdObj, req abi.RegMRRequest) (*mrObj, error) {
 	req.Access &^= accessIgnored
-	if req.Access&^accessKnown != 0 || req.Length > 1<<46 || req.IOVA+req.Length < req.IOVA || req.Addr+req.Length < req.Addr {
+	if req.Access&^accessKnown != 0 || req.Length > 1<<46 || req.IOVA+req.Length < req.IOVA ||
+		req.Addr+req.Length < req.Addr {
 		return nil, syscall.EINVAL
 	}
 	m := &mrObj{pd: pd, req: req}
@@ -161,15 +162,16 @@ func (o *operation) regMR(req *abi.RegMRRequest) (*abi.RegMRReply, error) {
 	return m.reply(n), nil
 }
 
-// reregMR registers the region anew, changed, and only then ends the old registration, so that it is as
-// it was if anything fails.
+// reregMR registers the region anew, changed, and only then ends the old registration, so that it
+// is as it was if anything fails.
 func (o *operation) reregMR(req *abi.ReregMRRequest) (*abi.RegMRReply, error) {
 	s := o.s
 	old, err := get(&s.mrs, req.MR)
 	if err != nil {
 		return nil, err
 	}
-	if req.Flags == 0 || req.Flags&^(abi.ReregTranslation|abi.ReregPD|abi.ReregAccess) != 0 || old.mem == nil {
+	if req.Flags == 0 || req.Flags&^(abi.ReregTranslation|abi.ReregPD|abi.ReregAccess) != 0 ||
+		old.mem == nil {
 		return nil, syscall.EINVAL
 	}
 	is, changed := old.req, req.New

@@ -68,7 +68,8 @@ type message[T any] interface {
 }
 
 // serve makes a handler of f, which takes its request decoded.
-func serve[Req, Rep any, PReq message[Req], PRep message[Rep]](f func(*operation, PReq) (PRep, error)) handler {
+func serve[Req, Rep any, PReq message[Req], PRep message[Rep]](f func(*operation, PReq) (PRep,
+	error)) handler {
 	return func(o *operation) (abi.Message, error) {
 		req := PReq(new(Req))
 		if err := abi.DecodeRequest(o.h, o.body, req); err != nil {
@@ -175,8 +176,10 @@ func (o *operation) queryDevice(req *abi.QueryDeviceRequest) (*abi.QueryDeviceRe
 		v   *uint32
 		max int
 	}{
-		{&c.MaxQP, lim.QPs}, {&c.MaxQPWR, lim.Depth}, {&c.MaxCQ, lim.CQs}, {&c.MaxCQE, lim.CQDepth}, {&c.MaxMR, lim.MRs},
-		{&c.MaxPD, lim.PDs}, {&c.MaxSGE, abi.MaxSGE}, {&c.MaxInline, abi.MaxInline}, {&c.MaxMW, lim.MWs}, {&c.MaxSRQ, lim.SRQs},
+		{&c.MaxQP, lim.QPs}, {&c.MaxQPWR, lim.Depth}, {&c.MaxCQ, lim.CQs}, {&c.MaxCQE, lim.CQDepth},
+		{&c.MaxMR, lim.MRs},
+		{&c.MaxPD, lim.PDs}, {&c.MaxSGE, abi.MaxSGE}, {&c.MaxInline, abi.MaxInline}, {&c.MaxMW, lim.MWs},
+		{&c.MaxSRQ, lim.SRQs},
 		{&c.MaxSRQWR, lim.Depth}, {&c.MaxSRQSGE, abi.MaxSGE},
 	} {
 		*f.v = uint32(min(int64(*f.v), int64(f.max)))
@@ -203,7 +206,8 @@ func (o *operation) ctxOpen(req *abi.CtxOpenRequest) (*abi.CtxOpenReply, error) 
 		return nil, err
 	}
 	o.send(rfd)
-	c := &ctxObj{device: req.Device, events: &AsyncQueue{pipe: pipe, reported: make(map[asyncObj]uint32)}}
+	c := &ctxObj{device: req.Device, events: &AsyncQueue{pipe: pipe,
+		reported: make(map[asyncObj]uint32)}}
 	if c.h, err = s.h.OpenContext(req.Device, c.events); err != nil {
 		c.events.close()
 		o.out = nil

@@ -176,7 +176,8 @@ func (o *operation) createQP(req *abi.CreateQPRequest) (*abi.CreateQPReply, erro
 		parts.SRQ = q.srq.h
 	}
 	caps, ok := req.Caps.Round(uint32(s.srv.limits.Depth), q.srq != nil)
-	if !ok || q.sendCQ.ctx != pd.ctx || q.recvCQ.ctx != pd.ctx || q.srq != nil && q.srq.pd != pd || req.Flags&^(abi.CreateQPSigAll|abi.CreateQPEndInError) != 0 {
+	if !ok || q.sendCQ.ctx != pd.ctx || q.recvCQ.ctx != pd.ctx || q.srq != nil && q.srq.pd != pd ||
+		req.Flags&^(abi.CreateQPSigAll|abi.CreateQPEndInError) != 0 {
 		return nil, syscall.EINVAL
 	}
 	n, err := number(&s.qps, s.srv.limits.QPs)
@@ -210,7 +211,8 @@ func (o *operation) modifyQP(req *abi.ModifyQPRequest) error {
 	if err != nil {
 		return err
 	}
-	if req.Mask&^abi.ModifyQPState != 0 || req.Mask == 0 && req.State != 0 || req.State > abi.StateErr {
+	if req.Mask&^abi.ModifyQPState != 0 || req.Mask == 0 && req.State != 0 ||
+		req.State > abi.StateErr {
 		return syscall.EINVAL
 	}
 	if req.Mask == 0 {

@@ -40,37 +40,60 @@ type LimitInfo struct {
 }
 
 func limitInt(name, help string, def, max int64, f func(*Limits) *int) LimitInfo {
-	return LimitInfo{name, help, def, func(l *Limits) int64 { return int64(*f(l)) }, func(l *Limits, v int64) { *f(l) = int(v) }, max}
+	return LimitInfo{name, help, def, func(l *Limits) int64 { return int64(*f(l)) },
+		func(l *Limits, v int64) { *f(l) = int(v) }, max}
 }
 
 func limitInt64(name, help string, def, max int64, f func(*Limits) *int64) LimitInfo {
-	return LimitInfo{name, help, def, func(l *Limits) int64 { return *f(l) }, func(l *Limits, v int64) { *f(l) = v }, max}
+	return LimitInfo{name, help, def, func(l *Limits) int64 { return *f(l) },
+		func(l *Limits, v int64) { *f(l) = v }, max}
 }
 
 // LimitTable lists all limits, in the order in which help prints them. The defaults are those of
 // the ABI's threat model.
 var LimitTable = []LimitInfo{
-	limitInt("pds", "protection domains of a session", 256, 1<<20, func(l *Limits) *int { return &l.PDs }),
-	limitInt("mrs", "memory regions of a session", 65536, 1<<24, func(l *Limits) *int { return &l.MRs }),
+	limitInt("pds", "protection domains of a session", 256, 1<<20,
+		func(l *Limits) *int { return &l.PDs }),
+	limitInt("mrs", "memory regions of a session", 65536, 1<<24,
+		func(l *Limits) *int { return &l.MRs }),
 	limitInt("mems", "lent memfds of a session", 64, 4096, func(l *Limits) *int { return &l.Mems }),
-	limitInt64("mem-bytes", "octets of all lent memfds of a session", 4<<30, 1<<46, func(l *Limits) *int64 { return &l.MemBytes }),
-	limitInt("cqs", "completion queues of a session", 4096, abi.ChanSlots, func(l *Limits) *int { return &l.CQs }),
-	limitInt("qps", "queue pairs of a session", 1024, abi.MaxDepth, func(l *Limits) *int { return &l.QPs }),
-	limitInt("srqs", "shared receive queues of a session", 256, abi.MaxDepth, func(l *Limits) *int { return &l.SRQs }),
-	limitInt("mws", "memory windows of a session", 65536, 1<<24, func(l *Limits) *int { return &l.MWs }),
-	limitInt("contexts", "open devices of a session", 64, 4096, func(l *Limits) *int { return &l.Contexts }),
-	limitInt("channels", "completion channels of a session", 2048, 4096, func(l *Limits) *int { return &l.Channels }),
-	limitInt("cm-channels", "connection manager channels of a session", 2048, 4096, func(l *Limits) *int { return &l.CMChannels }),
-	limitInt("cm-ids", "connection manager ids of a session", 4096, 1<<20, func(l *Limits) *int { return &l.CMIDs }),
-	limitInt("cm-events", "events queued on a connection manager channel", 1024, 1<<20, func(l *Limits) *int { return &l.CMEvents }),
-	limitInt("depth", "entries of one queue", 16384, abi.MaxDepth, func(l *Limits) *int { return &l.Depth }),
-	limitInt("cq-depth", "entries of one completion queue", 1<<19, abi.MaxCQDepth, func(l *Limits) *int { return &l.CQDepth }),
-	limitInt64("ring-bytes", "octets of all rings of a session", 256<<20, 1<<40, func(l *Limits) *int64 { return &l.RingBytes }),
-	limitInt("sessions-per-uid", "sessions of one user", 64, 1<<16, func(l *Limits) *int { return &l.SessionsPerUID }),
-	limitInt("sessions", "sessions of the daemon", 256, 1<<16, func(l *Limits) *int { return &l.Sessions }),
-	limitInt("hello-ms", "milliseconds a client may take to say HELLO", 5000, 3600_000, func(l *Limits) *int { return &l.HelloMS }),
-	limitInt("mappings", "memory mappings for all sessions of the daemon", defaultMappings(), 1<<30, func(l *Limits) *int { return &l.Mappings }),
-	limitInt("pipes", "event pipes, one for each channel and open device, for all sessions of the daemon", defaultPipes(), 1<<30, func(l *Limits) *int { return &l.Pipes }),
+	limitInt64("mem-bytes", "octets of all lent memfds of a session", 4<<30, 1<<46,
+		func(l *Limits) *int64 { return &l.MemBytes }),
+	limitInt("cqs", "completion queues of a session", 4096, abi.ChanSlots,
+		func(l *Limits) *int { return &l.CQs }),
+	limitInt("qps", "queue pairs of a session", 1024, abi.MaxDepth,
+		func(l *Limits) *int { return &l.QPs }),
+	limitInt("srqs", "shared receive queues of a session", 256, abi.MaxDepth,
+		func(l *Limits) *int { return &l.SRQs }),
+	limitInt("mws", "memory windows of a session", 65536, 1<<24,
+		func(l *Limits) *int { return &l.MWs }),
+	limitInt("contexts", "open devices of a session", 64, 4096,
+		func(l *Limits) *int { return &l.Contexts }),
+	limitInt("channels", "completion channels of a session", 2048, 4096,
+		func(l *Limits) *int { return &l.Channels }),
+	limitInt("cm-channels", "connection manager channels of a session", 2048, 4096,
+		func(l *Limits) *int { return &l.CMChannels }),
+	limitInt("cm-ids", "connection manager ids of a session", 4096, 1<<20,
+		func(l *Limits) *int { return &l.CMIDs }),
+	limitInt("cm-events", "events queued on a connection manager channel", 1024, 1<<20,
+		func(l *Limits) *int { return &l.CMEvents }),
+	limitInt("depth", "entries of one queue", 16384, abi.MaxDepth,
+		func(l *Limits) *int { return &l.Depth }),
+	limitInt("cq-depth", "entries of one completion queue", 1<<19, abi.MaxCQDepth,
+		func(l *Limits) *int { return &l.CQDepth }),
+	limitInt64("ring-bytes", "octets of all rings of a session", 256<<20, 1<<40,
+		func(l *Limits) *int64 { return &l.RingBytes }),
+	limitInt("sessions-per-uid", "sessions of one user", 64, 1<<16,
+		func(l *Limits) *int { return &l.SessionsPerUID }),
+	limitInt("sessions", "sessions of the daemon", 256, 1<<16,
+		func(l *Limits) *int { return &l.Sessions }),
+	limitInt("hello-ms", "milliseconds a client may take to say HELLO", 5000, 3600_000,
+		func(l *Limits) *int { return &l.HelloMS }),
+	limitInt("mappings", "memory mappings for all sessions of the daemon", defaultMappings(), 1<<30,
+		func(l *Limits) *int { return &l.Mappings }),
+	limitInt("pipes",
+		"event pipes, one for each channel and open device, for all sessions of the daemon",
+		defaultPipes(), 1<<30, func(l *Limits) *int { return &l.Pipes }),
 }
 
 // defaultMappings is half of what the kernel allows: the Go runtime dies when its own mmap fails.

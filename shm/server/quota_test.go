@@ -4,8 +4,10 @@ import "testing"
 
 func TestLimitsSet(t *testing.T) {
 	l := DefaultLimits()
-	if l.PDs != 256 || l.MRs != 65536 || l.Mems != 64 || l.MemBytes != 4<<30 || l.CQs != 4096 || l.QPs != 1024 || l.Channels != 2048 ||
-		l.CMChannels != 2048 || l.CMIDs != 4096 || l.CMEvents != 1024 || l.Depth != 16384 || l.CQDepth != 1<<19 || l.RingBytes != 256<<20 || l.SessionsPerUID != 64 ||
+	if l.PDs != 256 || l.MRs != 65536 || l.Mems != 64 || l.MemBytes != 4<<30 || l.CQs != 4096 ||
+		l.QPs != 1024 || l.Channels != 2048 ||
+		l.CMChannels != 2048 || l.CMIDs != 4096 || l.CMEvents != 1024 || l.Depth != 16384 ||
+		l.CQDepth != 1<<19 || l.RingBytes != 256<<20 || l.SessionsPerUID != 64 ||
 		l.Sessions != 256 || l.HelloMS != 5000 {
 		t.Errorf("defaults %+v", l)
 	}
@@ -20,7 +22,8 @@ func TestLimitsSet(t *testing.T) {
 			t.Errorf("%s=3: %v, %d", in.Name, err, l.Get(in))
 		}
 	}
-	for _, bad := range []string{"", "qps", "qps=", "qps=0", "qps=-1", "qps=x", "cqs=4097", "nosuch=1"} {
+	for _, bad := range []string{"", "qps", "qps=", "qps=0", "qps=-1", "qps=x", "cqs=4097",
+		"nosuch=1"} {
 		if err := l.Set(bad); err == nil {
 			t.Errorf("%q was accepted", bad)
 		}

@@ -86,7 +86,8 @@ func Listen(path string, cfg Config) (*Server, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, limits: DefaultLimits(), sessions: make(map[*Session]struct{}), perUID: make(map[uint32]int),
+	s := &Server{cfg: cfg, limits: DefaultLimits(), sessions: make(map[*Session]struct{}),
+		perUID:   make(map[uint32]int),
 		refusals: make(map[*seqpacket.Conn]struct{})}
 	if cfg.Limits != nil {
 		s.limits = *cfg.Limits
@@ -118,7 +119,8 @@ func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	n := len(s.sessions)
 	s.mu.Unlock()
-	return Stats{Sessions: n, Accepted: s.accepted.Load(), Refused: s.refused.Load(), Violations: s.violations.Load(), Mappings: s.mappings.Load()}
+	return Stats{Sessions: n, Accepted: s.accepted.Load(), Refused: s.refused.Load(),
+		Violations: s.violations.Load(), Mappings: s.mappings.Load()}
 }
 
 // Close ends all sessions, removes the socket and waits until everything has been given back.
@@ -229,11 +231,14 @@ func (s *Server) refuse(c *seqpacket.Conn) {
 	}
 	if h, _, err := abi.ParseMessage(msg); err == nil {
 		// It may have gone.
-		_ = c.Write(abi.AppendMessage(nil, abi.Header{Op: h.Op, Seq: h.Seq, Status: -int32(syscall.ENOMEM)}, &abi.Empty{}), nil)
+		_ = c.Write(abi.AppendMessage(nil, abi.Header{Op: h.Op, Seq: h.Seq,
+			Status: -int32(syscall.ENOMEM)}, &abi.Empty{}), nil)
 	}
 }
 
-func (s *Server) helloTime() time.Duration { return time.Duration(s.limits.HelloMS) * time.Millisecond }
+func (s *Server) helloTime() time.Duration {
+	return time.Duration(s.limits.HelloMS) * time.Millisecond
+}
 
 // takeMapping reserves a place for one more mapping.
 func (s *Server) takeMapping() bool {

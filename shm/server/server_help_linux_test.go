@@ -73,7 +73,8 @@ func (h *fakeHandler) QueryDevice(d uint32) (*abi.QueryDeviceReply, error) {
 	if d > 1 {
 		return nil, syscall.ENODEV
 	}
-	return &abi.QueryDeviceReply{Name: abi.MakeDeviceName(h.Devices()[d]), MaxQP: 1 << 20, MaxCQ: 1 << 20, MaxSGE: 100, MaxPD: 7}, nil
+	return &abi.QueryDeviceReply{Name: abi.MakeDeviceName(h.Devices()[d]), MaxQP: 1 << 20,
+		MaxCQ: 1 << 20, MaxSGE: 100, MaxPD: 7}, nil
 }
 func (h *fakeHandler) QueryPort(d, port uint32) (*abi.QueryPortReply, error) {
 	return &abi.QueryPortReply{State: 4, LinkLayer: 2}, nil
@@ -98,7 +99,8 @@ func (h *fakeHandler) CreateID(_ *abi.CMCreateIDRequest, id *CMID) (IDHandler, e
 }
 func (h *fakeHandler) List(kind uint32, all bool) (rows [][]byte, err error) {
 	for i := range 500 {
-		b, _ := json.Marshal(map[string]any{"i": i, "kind": kind, "all": all, "pad": "0123456789012345678901234567890123456789"})
+		b, _ := json.Marshal(map[string]any{"i": i, "kind": kind, "all": all,
+			"pad": "0123456789012345678901234567890123456789"})
 		rows = append(rows, b)
 	}
 	return append(rows, bytes.Repeat([]byte("x"), abi.MaxMessage)), nil
@@ -145,8 +147,11 @@ type (
 	}
 )
 
-func (c *fakeCtx) AllocPD() (PDHandler, error)                    { return &fakePD{c.fakeObj}, nil }
-func (c *fakeCtx) CreateCQ(r *ring.CQProducer) (CQHandler, error) { return &fakeCQ{c.fakeObj, r}, nil }
+func (c *fakeCtx) AllocPD() (PDHandler, error) { return &fakePD{c.fakeObj}, nil }
+func (c *fakeCtx) CreateCQ(r *ring.CQProducer) (CQHandler, error) {
+	return &fakeCQ{c.fakeObj, r},
+		nil
+}
 func (p *fakePD) RegMR(req *abi.RegMRRequest, m *osmem.Memory) (MRHandler, error) {
 	p.h.f.mu.Lock()
 	defer p.h.f.mu.Unlock()
@@ -196,7 +201,8 @@ func (p *fakePD) CreateQP(parts *QPParts) (QPHandler, error) {
 	p.h.f.mu.Lock()
 	defer p.h.f.mu.Unlock()
 	p.h.f.qpn++
-	return &fakeQP{fakeObj: p.fakeObj, num: p.h.f.qpn, rings: parts.Rings, cq: parts.SendCQ.(*fakeCQ)}, nil
+	return &fakeQP{fakeObj: p.fakeObj, num: p.h.f.qpn, rings: parts.Rings, cq: parts.SendCQ.(*fakeCQ)},
+		nil
 }
 func (q *fakeQP) Num() uint32 { return q.num }
 func (q *fakeQP) Modify(r *abi.ModifyQPRequest) error {
@@ -227,7 +233,8 @@ func (q *fakeQP) Bell() bool {
 	if !ok || err != nil {
 		return false
 	}
-	q.cq.ring.Push(&abi.CQE{WRID: q.w.WRID, QPN: q.num, SQDone: q.rings.SQ.Retire(1), SlabOff: abi.NoSlab, Timestamp: osmem.MonotonicNS()}, false)
+	q.cq.ring.Push(&abi.CQE{WRID: q.w.WRID, QPN: q.num, SQDone: q.rings.SQ.Retire(1),
+		SlabOff: abi.NoSlab, Timestamp: osmem.MonotonicNS()}, false)
 	return q.rings.SQ.Pending()
 }
 
@@ -256,8 +263,10 @@ func (i *fakeID) Connect(q QPHandler, p *abi.ConnParam) error {
 func (i *fakeID) Accept(q QPHandler, p *abi.ConnParam) error { return i.note("accept %d", q.Num()) }
 func (i *fakeID) Reject(b []byte) error                      { return i.note("reject %q", b) }
 func (i *fakeID) Disconnect() error                          { return i.note("disconnect") }
-func (i *fakeID) SetOption(l, n uint32, v []byte) error      { return i.note("option %d %d %v", l, n, v) }
-func (i *fakeID) Query() abi.CMQueryReply                    { return abi.CMQueryReply{Device: abi.NoDevice} }
+func (i *fakeID) SetOption(l, n uint32, v []byte) error {
+	return i.note("option %d %d %v", l, n, v)
+}
+func (i *fakeID) Query() abi.CMQueryReply { return abi.CMQueryReply{Device: abi.NoDevice} }
 func (i *fakeID) InitQPAttr(state uint32) (abi.CMInitQPAttrReply, error) {
 	if state != abi.StateInit {
 		return abi.CMInitQPAttrReply{}, syscall.EINVAL
@@ -310,7 +319,8 @@ func (b *lockedBuffer) String() string {
 func newServer(t testing.TB, limits ...string) *testServer {
 	t.Helper()
 	proctest.NoLeaks(t)
-	ts := &testServer{t: t, f: &fakeRNIC{}, path: filepath.Join(t.TempDir(), "s"), log: &lockedBuffer{}, now: time.Unix(1000, 0)}
+	ts := &testServer{t: t, f: &fakeRNIC{}, path: filepath.Join(t.TempDir(), "s"),
+		log: &lockedBuffer{}, now: time.Unix(1000, 0)}
 	l := DefaultLimits()
 	for _, s := range limits {
 		if err := l.Set(s); err != nil {
@@ -318,7 +328,8 @@ func newServer(t testing.TB, limits ...string) *testServer {
 		}
 	}
 	var err error
-	ts.srv, err = Listen(ts.path, Config{NewSession: ts.f.newSession, Limits: &l, Log: slog.New(slog.NewTextHandler(ts.log, nil)),
+	ts.srv, err = Listen(ts.path, Config{NewSession: ts.f.newSession, Limits: &l,
+		Log:       slog.New(slog.NewTextHandler(ts.log, nil)),
 		AfterFunc: ts.afterFunc, Now: func() time.Time {
 			ts.mu.Lock()
 			defer ts.mu.Unlock()
@@ -473,7 +484,8 @@ func (c *rawClient) recv() (h abi.Header, body []byte, fds []int, ended bool) {
 func (c *rawClient) try(op abi.Op, req, rep abi.Message, fds ...int) ([]int, error) {
 	c.t.Helper()
 	c.seq++
-	if err := c.sendRaw(abi.AppendMessage(nil, abi.Header{Op: op, Seq: c.seq}, req), fds...); err != nil {
+	if err := c.sendRaw(abi.AppendMessage(nil, abi.Header{Op: op, Seq: c.seq}, req),
+		fds...); err != nil {
 		return nil, errEnded
 	}
 	h, body, got, ended := c.recv()
@@ -517,7 +529,8 @@ func (c *rawClient) mmap(fd int) []byte {
 }
 
 func goodHello() *abi.HelloRequest {
-	return &abi.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor, Comm: [16]byte{'t', 'e', 's', 't'}}
+	return &abi.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor, Comm: [16]byte{
+		't', 'e', 's', 't'}}
 }
 
 // hello shakes hands.
@@ -525,7 +538,8 @@ func (c *rawClient) hello() *rawClient {
 	c.t.Helper()
 	var rep abi.HelloReply
 	fds := c.do(abi.OpHello, goodHello(), &rep)
-	if len(fds) != 2 || rep.Magic != abi.MagicHello || rep.NumDevices != 2 || rep.Devices[1].String() != "fake1" {
+	if len(fds) != 2 || rep.Magic != abi.MagicHello || rep.NumDevices != 2 ||
+		rep.Devices[1].String() != "fake1" {
 		c.t.Fatalf("HELLO gave %d descriptors, %+v", len(fds), rep)
 	}
 	c.page, c.bell = c.mmap(fds[0]), fds[1]
@@ -577,15 +591,18 @@ func (c *rawClient) newQP() *rawQP {
 		c.t.Fatalf("%v, %+v", err, cq)
 	}
 	var qp abi.CreateQPReply
-	fds = c.do(abi.OpCreateQP, &abi.CreateQPRequest{PD: pd.PD, SendCQ: cq.CQ, RecvCQ: cq.CQ, Caps: abi.QPCaps{MaxSendWR: 10, MaxRecvWR: 10}}, &qp)
+	fds = c.do(abi.OpCreateQP, &abi.CreateQPRequest{PD: pd.PD, SendCQ: cq.CQ, RecvCQ: cq.CQ,
+		Caps: abi.QPCaps{MaxSendWR: 10, MaxRecvWR: 10}}, &qp)
 	q.mem = c.mmap(fds[0])
-	if q.m, err = ring.OpenClientQP(q.mem); err != nil || q.m.QPN != qp.QPN || qp.Caps.MaxSendWR != 16 {
+	if q.m, err = ring.OpenClientQP(q.mem); err != nil || q.m.QPN != qp.QPN ||
+		qp.Caps.MaxSendWR != 16 {
 		c.t.Fatalf("%v, %+v", err, qp)
 	}
 	if q.ringer, err = ring.OpenBellRinger(c.page, c); err != nil {
 		c.t.Fatal(err)
 	}
-	q.ctx, q.pd, q.chanl, q.cq, q.qp, q.qpn, q.bell = ctx.Ctx, pd.PD, ch.Chan, cq.CQ, qp.QP, qp.QPN, qp.Bell
+	q.ctx, q.pd, q.chanl, q.cq, q.qp, q.qpn, q.bell = ctx.Ctx, pd.PD, ch.Chan, cq.CQ, qp.QP,
+		qp.QPN, qp.Bell
 	return q
 }
 
@@ -690,5 +707,6 @@ func uintptrOf(b []byte) uintptr { return uintptr(unsafe.Pointer(&b[0])) }
 
 // unmapTail leaves a hole behind the first page of a mapping of two pages that was made with mmap.
 func unmapTail(b []byte) {
-	unix.RawSyscall(unix.SYS_MUNMAP, uintptrOf(b)+uintptr(os.Getpagesize()), uintptr(os.Getpagesize()), 0)
+	unix.RawSyscall(unix.SYS_MUNMAP, uintptrOf(b)+uintptr(os.Getpagesize()), uintptr(os.Getpagesize()),
+		0)
 }

@@ -33,12 +33,15 @@ func TestServerRoundTrip(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	c.do(abi.OpModifyQP, &abi.ModifyQPRequest{QP: q.qp}, nil)
-	c.do(abi.OpModifyQP, &abi.ModifyQPRequest{QP: q.qp, Mask: abi.ModifyQPState, State: abi.StateErr}, nil)
+	c.do(abi.OpModifyQP, &abi.ModifyQPRequest{QP: q.qp, Mask: abi.ModifyQPState, State: abi.StateErr},
+		nil)
 	if q.m.State() != abi.StateErr {
 		t.Errorf("state %d", q.m.State())
 	}
 	c.close()
-	ts.want("the session ends in order", func() bool { return slices.Equal(ts.f.causes(), []error{nil}) })
+	ts.want("the session ends in order", func() bool {
+		return slices.Equal(ts.f.causes(), []error{nil})
+	})
 	ts.want("its place is free", func() bool { return ts.srv.Stats().Sessions == 0 })
 }
 
@@ -57,10 +60,18 @@ func TestFairShare(t *testing.T) {
 		q.m.SQ.Commit()
 	}
 	q1.ringer.Ring(q1.bell)
-	ts.want("the first share", func() bool { ts.f.mu.Lock(); defer ts.f.mu.Unlock(); return len(ts.f.order) == 1 })
+	ts.want("the first share", func() bool {
+		ts.f.mu.Lock()
+		defer ts.f.mu.Unlock()
+		return len(ts.f.order) == 1
+	})
 	q2.ringer.Ring(q2.bell)
 	close(ts.f.slow)
-	ts.want("all shares", func() bool { ts.f.mu.Lock(); defer ts.f.mu.Unlock(); return len(ts.f.order) == 6 })
+	ts.want("all shares", func() bool {
+		ts.f.mu.Lock()
+		defer ts.f.mu.Unlock()
+		return len(ts.f.order) == 6
+	})
 	ts.f.mu.Lock()
 	defer ts.f.mu.Unlock()
 	if got, want := ts.f.order, []uint32{1, 1, 2, 1, 2, 2}; !slices.Equal(got, want) {
@@ -75,7 +86,8 @@ func TestHelloVersion(t *testing.T) {
 	req.Major = abi.Major + 1
 	var rep abi.HelloReply
 	fds, err := c.try(abi.OpHello, req, &rep)
-	if !errors.Is(err, syscall.EPROTONOSUPPORT) || rep.Major != abi.Major || rep.Minor != abi.Minor || rep.Magic != abi.MagicHello || len(fds) != 0 {
+	if !errors.Is(err, syscall.EPROTONOSUPPORT) || rep.Major != abi.Major || rep.Minor != abi.Minor ||
+		rep.Magic != abi.MagicHello || len(fds) != 0 {
 		t.Errorf("other major: %v, %+v, %d descriptors", err, rep, len(fds))
 	}
 	if _, _, _, ended := c.recv(); !ended {
@@ -98,7 +110,11 @@ func TestHelloTimeout(t *testing.T) {
 	ts := newServer(t)
 	slow := rawConnect(t, ts.path)
 	quick := ts.client()
-	ts.want("both timers were set", func() bool { ts.mu.Lock(); defer ts.mu.Unlock(); return len(ts.timer) == 2 })
+	ts.want("both timers were set", func() bool {
+		ts.mu.Lock()
+		defer ts.mu.Unlock()
+		return len(ts.timer) == 2
+	})
 	if n := ts.expire(5 * time.Second); n != 1 {
 		t.Errorf("%d timers ran", n)
 	}
@@ -116,7 +132,8 @@ func TestEvolutionOnTheSocket(t *testing.T) {
 	msg := func(h abi.Header, body ...byte) (int32, bool) {
 		t.Helper()
 		h.Len = uint32(len(body))
-		if err := c.sendRaw(append(abi.AppendMessage(nil, h, &abi.Empty{})[:12], append([]byte{byte(len(body)), byte(len(body) >> 8), 0, 0}, body...)...)); err != nil {
+		if err := c.sendRaw(append(abi.AppendMessage(nil, h, &abi.Empty{})[:12],
+			append([]byte{byte(len(body)), byte(len(body) >> 8), 0, 0}, body...)...)); err != nil {
 			t.Fatal(err)
 		}
 		r, _, _, ended := c.recv()
@@ -136,7 +153,8 @@ func TestEvolutionOnTheSocket(t *testing.T) {
 		{"shorter: zero filled", abi.Header{Op: abi.OpCtxOpen}, nil, 0},
 		{"longer, zero", abi.Header{Op: abi.OpCtxOpen}, make([]byte, 100), 0},
 		{"longer, not zero", abi.Header{Op: abi.OpCtxOpen}, append(make([]byte, 99), 1), syscall.E2BIG},
-		{"padding not zero", abi.Header{Op: abi.OpCtxOpen}, []byte{0, 0, 0, 0, 1, 0, 0, 0}, syscall.EINVAL},
+		{"padding not zero", abi.Header{Op: abi.OpCtxOpen}, []byte{0, 0, 0, 0, 1, 0, 0, 0},
+			syscall.EINVAL},
 		{"nothing there", abi.Header{Op: abi.OpDestroyQP}, []byte{1, 0, 0, 0}, syscall.ENOENT},
 		{"error without errno", abi.Header{Op: abi.OpQueryGID}, nil, syscall.EIO},
 		{"no such device", abi.Header{Op: abi.OpQueryDevice}, []byte{9, 0, 0, 0}, syscall.ENODEV},
@@ -175,14 +193,16 @@ func TestBusy(t *testing.T) {
 	for _, x := range []struct {
 		op abi.Op
 		h  uint32
-	}{{abi.OpDestroyQP, q.qp}, {abi.OpDestroyCQ, q.cq}, {abi.OpDestroyChan, q.chanl}, {abi.OpDeregMR, mr.MR}, {abi.OpDelMem, m.Mem}, {abi.OpDeallocPD, q.pd}, {abi.OpCtxClose, q.ctx}} {
+	}{{abi.OpDestroyQP, q.qp}, {abi.OpDestroyCQ, q.cq}, {abi.OpDestroyChan, q.chanl},
+		{abi.OpDeregMR, mr.MR}, {abi.OpDelMem, m.Mem}, {abi.OpDeallocPD, q.pd}, {abi.OpCtxClose, q.ctx}} {
 		c.do(x.op, &abi.HandleRequest{Handle: x.h}, nil)
 		if _, err := c.try(x.op, &abi.HandleRequest{Handle: x.h}, nil); !errors.Is(err, syscall.ENOENT) {
 			t.Errorf("%v a second time: %v", x.op, err)
 		}
 	}
 	row := ts.srv.Clients()[0]
-	if row.Rings != int64(osmem.PageSize) || row.MemSize != 0 || row.QPs+row.CQs+row.MRs+row.PDs+row.Mems != 0 {
+	if row.Rings != int64(osmem.PageSize) || row.MemSize != 0 ||
+		row.QPs+row.CQs+row.MRs+row.PDs+row.Mems != 0 {
 		t.Errorf("left: %+v", row)
 	}
 }
@@ -204,7 +224,8 @@ func TestSessionsAreApart(t *testing.T) {
 	ts := newServer(t)
 	a, b := ts.client(), ts.client()
 	qa := a.newQP()
-	if _, err := b.try(abi.OpDestroyQP, &abi.HandleRequest{Handle: qa.qp}, nil); !errors.Is(err, syscall.ENOENT) {
+	if _, err := b.try(abi.OpDestroyQP, &abi.HandleRequest{Handle: qa.qp}, nil); !errors.Is(err,
+		syscall.ENOENT) {
 		t.Errorf("other session's QP: %v", err)
 	}
 	qb := b.newQP()
@@ -213,7 +234,8 @@ func TestSessionsAreApart(t *testing.T) {
 	b.do(abi.OpCMCreateChan, &abi.Empty{}, &ch)
 	b.do(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: ch.Chan, PS: abi.PSTCP}, &id)
 	p := abi.ConnParam{QPN: qa.qpn}
-	if _, err := b.try(abi.OpCMConnect, &abi.CMConnectRequest{ID: id.ID, PD: qb.pd, Param: p}, nil); !errors.Is(err, syscall.ENOENT) {
+	if _, err := b.try(abi.OpCMConnect, &abi.CMConnectRequest{ID: id.ID, PD: qb.pd, Param: p},
+		nil); !errors.Is(err, syscall.ENOENT) {
 		t.Errorf("connect of the other session's QP: %v", err)
 	}
 	// Nor does a QP of one device go with another's CQs.
@@ -224,11 +246,13 @@ func TestSessionsAreApart(t *testing.T) {
 	var own abi.CreateCQReply
 	a.do(abi.OpCreateCQ, &abi.CreateCQRequest{Ctx: ctx.Ctx, CQE: 1}, &own)
 	for _, cqs := range [][2]uint32{{qa.cq, own.CQ}, {own.CQ, qa.cq}} {
-		if _, err := a.try(abi.OpCreateQP, &abi.CreateQPRequest{PD: pd.PD, SendCQ: cqs[0], RecvCQ: cqs[1]}, nil); !errors.Is(err, syscall.EINVAL) {
+		if _, err := a.try(abi.OpCreateQP, &abi.CreateQPRequest{PD: pd.PD, SendCQ: cqs[0],
+			RecvCQ: cqs[1]}, nil); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("CQ of another context: %v", err)
 		}
 	}
-	if _, err := a.try(abi.OpCreateCQ, &abi.CreateCQRequest{Ctx: ctx.Ctx, CQE: 1, Chan: qa.chanl}, nil); !errors.Is(err, syscall.EINVAL) {
+	if _, err := a.try(abi.OpCreateCQ, &abi.CreateCQRequest{Ctx: ctx.Ctx, CQE: 1, Chan: qa.chanl},
+		nil); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("channel of another context: %v", err)
 	}
 }
@@ -255,7 +279,8 @@ func TestAsyncEvents(t *testing.T) {
 	queue.Push(abi.AsyncEvent{Type: 0, Kind: abi.ObjCQ, Handle: q.cq})
 	queue.Push(abi.AsyncEvent{Type: 2, Kind: abi.ObjQP, Handle: q.qp})
 	readToken(t, q.async)
-	if err := get(&e); err != nil || e != (abi.AsyncEvent{Type: 1, Kind: abi.ObjQP, Handle: q.qp, Cause: 5}) {
+	if err := get(&e); err != nil || e != (abi.AsyncEvent{Type: 1, Kind: abi.ObjQP, Handle: q.qp,
+		Cause: 5}) {
 		t.Errorf("%v, %+v", err, e)
 	}
 	var d abi.DestroyReply
@@ -288,7 +313,8 @@ func TestCM(t *testing.T) {
 	}
 	c.do(abi.OpCMBind, &abi.CMBindRequest{ID: id.ID, Addr: abi.MakeSockAddr(addr)}, nil)
 	last("bind 10.77.0.2:7174")
-	c.do(abi.OpCMResolveAddr, &abi.CMResolveAddrRequest{ID: id.ID, TimeoutMS: 5, Dst: abi.MakeSockAddr(addr)}, nil)
+	c.do(abi.OpCMResolveAddr, &abi.CMResolveAddrRequest{ID: id.ID, TimeoutMS: 5,
+		Dst: abi.MakeSockAddr(addr)}, nil)
 	last("resolve invalid AddrPort 10.77.0.2:7174 5")
 	readToken(t, pipe)
 	var e abi.CMEvent
@@ -302,11 +328,13 @@ func TestCM(t *testing.T) {
 	last(`connect 1 "hi"`)
 	var pd abi.AllocPDReply
 	c.do(abi.OpAllocPD, &abi.AllocPDRequest{Ctx: q.ctx}, &pd)
-	if _, err := c.try(abi.OpCMConnect, &abi.CMConnectRequest{ID: id.ID, PD: pd.PD, Param: p}, nil); !errors.Is(err, syscall.EINVAL) {
+	if _, err := c.try(abi.OpCMConnect, &abi.CMConnectRequest{ID: id.ID, PD: pd.PD, Param: p},
+		nil); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("QP of another PD: %v", err)
 	}
 	p.PrivateLen = abi.MaxPrivate + 1
-	if _, err := c.try(abi.OpCMConnect, &abi.CMConnectRequest{ID: id.ID, PD: q.pd, Param: p}, nil); !errors.Is(err, syscall.EINVAL) {
+	if _, err := c.try(abi.OpCMConnect, &abi.CMConnectRequest{ID: id.ID, PD: q.pd, Param: p},
+		nil); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("private data of %d octets: %v", p.PrivateLen, err)
 	}
 	for _, x := range []struct {
@@ -338,15 +366,18 @@ func TestCM(t *testing.T) {
 	if err := request(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.try(abi.OpCMQuery, &abi.HandleRequest{Handle: kids[0].id.Handle()}, nil); !errors.Is(err, syscall.ENOENT) {
+	if _, err := c.try(abi.OpCMQuery, &abi.HandleRequest{Handle: kids[0].id.Handle()},
+		nil); !errors.Is(err, syscall.ENOENT) {
 		t.Errorf("a child was used that the client was not told of: %v", err)
 	}
 	readToken(t, pipe)
 	c.do(abi.OpCMGetEvent, &abi.HandleRequest{Handle: ch.Chan}, &e)
-	if e.Type != abi.EvConnectRequest || e.ID != id.ID || e.Child != kids[0].id.Handle() || e.Src.AddrPort() != addr {
+	if e.Type != abi.EvConnectRequest || e.ID != id.ID || e.Child != kids[0].id.Handle() ||
+		e.Src.AddrPort() != addr {
 		t.Errorf("%+v", e)
 	}
-	c.do(abi.OpCMAccept, &abi.CMConnectRequest{ID: e.Child, PD: q.pd, UID: 99, Param: abi.ConnParam{QPN: q.qpn}}, nil)
+	c.do(abi.OpCMAccept, &abi.CMConnectRequest{ID: e.Child, PD: q.pd, UID: 99, Param: abi.ConnParam{
+		QPN: q.qpn}}, nil)
 	if kids[0].last.Load() != "accept 1" {
 		t.Errorf("child got %q", kids[0].last.Load())
 	}
@@ -364,13 +395,16 @@ func TestCM(t *testing.T) {
 	if err := request(); !errors.Is(err, syscall.ENOMEM) || !kids[3].closed.Load() {
 		t.Errorf("third request on a queue of 2: %v", err)
 	}
-	if _, err := c.try(abi.OpCMDestroyChan, &abi.HandleRequest{Handle: ch.Chan}, nil); !errors.Is(err, syscall.EBUSY) {
+	if _, err := c.try(abi.OpCMDestroyChan, &abi.HandleRequest{Handle: ch.Chan}, nil); !errors.Is(err,
+		syscall.EBUSY) {
 		t.Errorf("channel with ids: %v", err)
 	}
 	var d abi.CMDestroyIDReply
 	c.do(abi.OpCMDestroyID, &abi.HandleRequest{Handle: id.ID}, &d)
-	if d != (abi.CMDestroyIDReply{Reported: 2, Tokens: 2}) || !kids[1].closed.Load() || !kids[2].closed.Load() || kids[0].closed.Load() {
-		t.Errorf("%+v, closed %v %v %v", d, kids[0].closed.Load(), kids[1].closed.Load(), kids[2].closed.Load())
+	if d != (abi.CMDestroyIDReply{Reported: 2, Tokens: 2}) || !kids[1].closed.Load() ||
+		!kids[2].closed.Load() || kids[0].closed.Load() {
+		t.Errorf("%+v, closed %v %v %v", d, kids[0].closed.Load(), kids[1].closed.Load(),
+			kids[2].closed.Load())
 	}
 	if err := request(); err == nil {
 		t.Error("a destroyed listener took a request")
@@ -389,7 +423,8 @@ func TestCM(t *testing.T) {
 	if n := ts.srv.Clients()[0].IDs; n != 0 {
 		t.Errorf("%d ids are left", n)
 	}
-	if _, err := c.try(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: ch.Chan, PS: abi.PSTCP}, nil); !errors.Is(err, syscall.ENOENT) {
+	if _, err := c.try(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: ch.Chan, PS: abi.PSTCP},
+		nil); !errors.Is(err, syscall.ENOENT) {
 		t.Errorf("id on a destroyed channel: %v", err)
 	}
 }
@@ -403,7 +438,8 @@ func TestListPages(t *testing.T) {
 	for cur, pages := uint64(0), 0; cur != 0 || pages == 0; pages++ {
 		rep = abi.ListReply{}
 		c.do(abi.OpList, &abi.ListRequest{Kind: abi.ListQP, Cursor: cur}, &rep)
-		for _, line := range bytes.Split(bytes.TrimSuffix(rep.Data[:rep.Len], []byte("\n")), []byte("\n")) {
+		for _, line := range bytes.Split(bytes.TrimSuffix(rep.Data[:rep.Len], []byte("\n")),
+			[]byte("\n")) {
 			var row map[string]any
 			if err := json.Unmarshal(line, &row); err != nil {
 				t.Fatalf("row %q: %v", line, err)
@@ -421,7 +457,8 @@ func TestListPages(t *testing.T) {
 	if len(all) != 500 || long != 1 || all[499]["i"] != 499.0 || all[0]["all"] != true {
 		t.Errorf("%d rows, %d too long", len(all), long)
 	}
-	if _, err := c.try(abi.OpList, &abi.ListRequest{Kind: abi.ListQP, Cursor: 3}, nil); !errors.Is(err, syscall.EINVAL) {
+	if _, err := c.try(abi.OpList, &abi.ListRequest{Kind: abi.ListQP, Cursor: 3}, nil); !errors.Is(err,
+		syscall.EINVAL) {
 		t.Errorf("cursor of nothing: %v", err)
 	}
 	if _, err := c.try(abi.OpList, &abi.ListRequest{Kind: 99}, nil); !errors.Is(err, syscall.EINVAL) {
@@ -434,7 +471,8 @@ func TestListPages(t *testing.T) {
 	other := ts.client()
 	rep = abi.ListReply{}
 	other.do(abi.OpList, &abi.ListRequest{Kind: abi.ListClient}, &rep)
-	if n := strings.Count(string(rep.Data[:rep.Len]), "\n"); n != 2 || !strings.Contains(string(rep.Data[:]), `"comm":"test"`) {
+	if n := strings.Count(string(rep.Data[:rep.Len]), "\n"); n != 2 ||
+		!strings.Contains(string(rep.Data[:]), `"comm":"test"`) {
 		t.Errorf("clients: %s", rep.Data[:rep.Len])
 	}
 	// Others see their own only.
@@ -480,7 +518,8 @@ func TestSocketFile(t *testing.T) {
 	// Somebody listens without our lock.
 	fd, _ := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	defer unix.Close(fd)
-	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 1)); err != nil {
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}),
+		unix.Listen(fd, 1)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Listen(path, cfg); !errors.Is(err, syscall.EADDRINUSE) {
@@ -572,7 +611,11 @@ func TestSessionQuotas(t *testing.T) {
 	if _, _, _, ended := wait[maxRefusals].recv(); !ended {
 		t.Error("one too many waits")
 	}
-	ts.want("all timers are set", func() bool { ts.mu.Lock(); defer ts.mu.Unlock(); return len(ts.timer) == 2+maxRefusals })
+	ts.want("all timers are set", func() bool {
+		ts.mu.Lock()
+		defer ts.mu.Unlock()
+		return len(ts.timer) == 2+maxRefusals
+	})
 	if n := ts.expire(5 * time.Second); n != maxRefusals {
 		t.Errorf("%d timers ran", n)
 	}
@@ -588,19 +631,33 @@ func TestObjectQuotas(t *testing.T) {
 		req   func(c *rawClient, q *rawQP) abi.Message
 		fd    bool
 	}{
-		{"contexts=1", abi.OpCtxOpen, func(*rawClient, *rawQP) abi.Message { return &abi.CtxOpenRequest{} }, false},
-		{"pds=1", abi.OpAllocPD, func(_ *rawClient, q *rawQP) abi.Message { return &abi.AllocPDRequest{Ctx: q.ctx} }, false},
-		{"channels=1", abi.OpCreateChan, func(_ *rawClient, q *rawQP) abi.Message { return &abi.CreateChanRequest{Ctx: q.ctx} }, false},
-		{"cqs=1", abi.OpCreateCQ, func(_ *rawClient, q *rawQP) abi.Message { return &abi.CreateCQRequest{Ctx: q.ctx, CQE: 1} }, false},
+		{"contexts=1", abi.OpCtxOpen,
+			func(*rawClient, *rawQP) abi.Message { return &abi.CtxOpenRequest{} }, false},
+		{"pds=1", abi.OpAllocPD, func(_ *rawClient, q *rawQP) abi.Message {
+			return &abi.AllocPDRequest{Ctx: q.ctx}
+		}, false},
+		{"channels=1", abi.OpCreateChan,
+			func(_ *rawClient, q *rawQP) abi.Message { return &abi.CreateChanRequest{Ctx: q.ctx} }, false},
+		{"cqs=1", abi.OpCreateCQ, func(_ *rawClient, q *rawQP) abi.Message {
+			return &abi.CreateCQRequest{Ctx: q.ctx, CQE: 1}
+		}, false},
 		{"qps=1", abi.OpCreateQP, func(_ *rawClient, q *rawQP) abi.Message {
 			return &abi.CreateQPRequest{PD: q.pd, SendCQ: q.cq, RecvCQ: q.cq}
 		}, false},
-		{"ring-bytes=100000", abi.OpCreateCQ, func(_ *rawClient, q *rawQP) abi.Message { return &abi.CreateCQRequest{Ctx: q.ctx, CQE: 4096} }, false},
-		{"mappings=4", abi.OpCreateCQ, func(_ *rawClient, q *rawQP) abi.Message { return &abi.CreateCQRequest{Ctx: q.ctx, CQE: 1} }, false},
-		{"pipes=2", abi.OpCreateChan, func(_ *rawClient, q *rawQP) abi.Message { return &abi.CreateChanRequest{Ctx: q.ctx} }, false},
-		{"pipes=2", abi.OpCMCreateChan, func(*rawClient, *rawQP) abi.Message { return &abi.Empty{} }, false},
-		{"mappings=4", abi.OpAddMem, func(*rawClient, *rawQP) abi.Message { return &abi.AddMemRequest{} }, true},
-		{"mem-bytes=8191", abi.OpAddMem, func(*rawClient, *rawQP) abi.Message { return &abi.AddMemRequest{} }, true},
+		{"ring-bytes=100000", abi.OpCreateCQ, func(_ *rawClient, q *rawQP) abi.Message {
+			return &abi.CreateCQRequest{Ctx: q.ctx, CQE: 4096}
+		}, false},
+		{"mappings=4", abi.OpCreateCQ, func(_ *rawClient, q *rawQP) abi.Message {
+			return &abi.CreateCQRequest{Ctx: q.ctx, CQE: 1}
+		}, false},
+		{"pipes=2", abi.OpCreateChan,
+			func(_ *rawClient, q *rawQP) abi.Message { return &abi.CreateChanRequest{Ctx: q.ctx} }, false},
+		{"pipes=2", abi.OpCMCreateChan, func(*rawClient, *rawQP) abi.Message { return &abi.Empty{} },
+			false},
+		{"mappings=4", abi.OpAddMem, func(*rawClient, *rawQP) abi.Message { return &abi.AddMemRequest{} },
+			true},
+		{"mem-bytes=8191", abi.OpAddMem,
+			func(*rawClient, *rawQP) abi.Message { return &abi.AddMemRequest{} }, true},
 		{"cm-channels=1", abi.OpCMCreateChan, func(c *rawClient, _ *rawQP) abi.Message {
 			c.do(abi.OpCMCreateChan, &abi.Empty{}, nil)
 			return &abi.Empty{}
@@ -656,10 +713,12 @@ func TestObjectQuotas(t *testing.T) {
 		t.Errorf("the limits are not advertised: %+v", r)
 	}
 	q := c.newQP()
-	if _, err := c.try(abi.OpCreateCQ, &abi.CreateCQRequest{Ctx: q.ctx, CQE: 129}, nil); !errors.Is(err, syscall.EINVAL) {
+	if _, err := c.try(abi.OpCreateCQ, &abi.CreateCQRequest{Ctx: q.ctx, CQE: 129}, nil); !errors.Is(
+		err, syscall.EINVAL) {
 		t.Errorf("CQ deeper than 128: %v", err)
 	}
-	if _, err := c.try(abi.OpCreateQP, &abi.CreateQPRequest{PD: q.pd, SendCQ: q.cq, RecvCQ: q.cq, Caps: abi.QPCaps{MaxSendWR: 65}}, nil); !errors.Is(err, syscall.EINVAL) {
+	if _, err := c.try(abi.OpCreateQP, &abi.CreateQPRequest{PD: q.pd, SendCQ: q.cq, RecvCQ: q.cq,
+		Caps: abi.QPCaps{MaxSendWR: 65}}, nil); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("QP deeper than 64: %v", err)
 	}
 }

@@ -35,8 +35,8 @@ func (c *rawClient) newSRQ(pd, wr, sge uint32) (abi.CreateSRQReply, *ring.Client
 	return r, m, mem
 }
 
-// An SRQ has a ring and a bell of its own, and it stays while a QP uses it; what a client may ask of it
-// has limits, and its memory is given back when it goes.
+// An SRQ has a ring and a bell of its own, and it stays while a QP uses it; what a client may ask
+// of it has limits, and its memory is given back when it goes.
 func TestSRQ(t *testing.T) {
 	ts := newServer(t, "srqs=2", "depth=64")
 	c := ts.client()
@@ -54,7 +54,8 @@ func TestSRQ(t *testing.T) {
 	}
 	ts.want("the SRQ's bell is heard", func() bool { return srq.bells.Load() == 1 })
 	var w abi.RecvWQE
-	if ok, err := srq.rings.RQ.Next(&w); !ok || err != nil || w.WRID != 7 || w.Cookie != 9 || srq.rings.Handle != r.SRQ {
+	if ok, err := srq.rings.RQ.Next(&w); !ok || err != nil || w.WRID != 7 || w.Cookie != 9 ||
+		srq.rings.Handle != r.SRQ {
 		t.Fatalf("%v, %v, %+v", ok, err, w)
 	}
 
@@ -65,24 +66,30 @@ func TestSRQ(t *testing.T) {
 	if info != (abi.QuerySRQReply{MaxWR: 8, MaxSGE: 3, Limit: 5}) {
 		t.Errorf("%+v", info)
 	}
-	c.refuse(t, abi.OpModifySRQ, syscall.EOPNOTSUPP, &abi.ModifySRQRequest{SRQ: r.SRQ, Mask: abi.ModifySRQMaxWR, MaxWR: 16})
-	c.refuse(t, abi.OpModifySRQ, syscall.EINVAL, &abi.ModifySRQRequest{SRQ: r.SRQ, Mask: 4}, &abi.ModifySRQRequest{SRQ: r.SRQ, Limit: 1},
-		&abi.ModifySRQRequest{SRQ: r.SRQ, Mask: abi.ModifySRQLimit, Limit: 9}, &abi.ModifySRQRequest{SRQ: r.SRQ, Mask: abi.ModifySRQLimit, MaxWR: 8})
-	c.refuse(t, abi.OpCreateSRQ, syscall.EINVAL, &abi.CreateSRQRequest{PD: q.pd, MaxWR: 65}, &abi.CreateSRQRequest{PD: q.pd, MaxWR: 1 << 31},
+	c.refuse(t, abi.OpModifySRQ, syscall.EOPNOTSUPP, &abi.ModifySRQRequest{SRQ: r.SRQ,
+		Mask: abi.ModifySRQMaxWR, MaxWR: 16})
+	c.refuse(t, abi.OpModifySRQ, syscall.EINVAL, &abi.ModifySRQRequest{SRQ: r.SRQ, Mask: 4},
+		&abi.ModifySRQRequest{SRQ: r.SRQ, Limit: 1},
+		&abi.ModifySRQRequest{SRQ: r.SRQ, Mask: abi.ModifySRQLimit, Limit: 9}, &abi.ModifySRQRequest{
+			SRQ: r.SRQ, Mask: abi.ModifySRQLimit, MaxWR: 8})
+	c.refuse(t, abi.OpCreateSRQ, syscall.EINVAL, &abi.CreateSRQRequest{PD: q.pd, MaxWR: 65},
+		&abi.CreateSRQRequest{PD: q.pd, MaxWR: 1 << 31},
 		&abi.CreateSRQRequest{PD: q.pd, MaxSGE: abi.MaxSGE + 1})
 	c.refuse(t, abi.OpCreateSRQ, syscall.ENOENT, &abi.CreateSRQRequest{PD: 99})
 
 	// A QP that uses it, of the same PD only, has no receive queue.
 	var pd abi.AllocPDReply
 	c.do(abi.OpAllocPD, &abi.AllocPDRequest{Ctx: q.ctx}, &pd)
-	req := abi.CreateQPRequest{PD: pd.PD, SendCQ: q.cq, RecvCQ: q.cq, SRQ: r.SRQ, Caps: abi.QPCaps{MaxRecvWR: 9, MaxRecvSGE: 2, TxSlab: 100, RxSlab: 100}}
+	req := abi.CreateQPRequest{PD: pd.PD, SendCQ: q.cq, RecvCQ: q.cq, SRQ: r.SRQ, Caps: abi.QPCaps{
+		MaxRecvWR: 9, MaxRecvSGE: 2, TxSlab: 100, RxSlab: 100}}
 	c.refuse(t, abi.OpCreateQP, syscall.EINVAL, &req)
 	req.PD, req.SRQ = q.pd, 99
 	c.refuse(t, abi.OpCreateQP, syscall.ENOENT, &req)
 	req.SRQ = r.SRQ
 	var qp abi.CreateQPReply
 	qm, err := ring.OpenClientQP(c.mmap(c.do(abi.OpCreateQP, &req, &qp)[0]))
-	if err != nil || qp.Caps.MaxRecvWR+qp.Caps.MaxRecvSGE+qp.Caps.RxSlab != 0 || qp.Caps.TxSlab != 128 || qm.Layout.RQSize != 0 {
+	if err != nil || qp.Caps.MaxRecvWR+qp.Caps.MaxRecvSGE+qp.Caps.RxSlab != 0 ||
+		qp.Caps.TxSlab != 128 || qm.Layout.RQSize != 0 {
 		t.Fatalf("%v, %+v", err, qp.Caps)
 	}
 	if err := qm.RQ.Put(&abi.RecvWQE{}); err == nil {
@@ -147,9 +154,11 @@ func TestKeyObjects(t *testing.T) {
 	if mr.LKey != 500 || mr.RKey != 1500 {
 		t.Errorf("%+v", mr)
 	}
-	c.refuse(t, abi.OpAllocMR, syscall.EINVAL, &abi.AllocMRRequest{PD: q.pd}, &abi.AllocMRRequest{PD: q.pd, MaxLen: 1<<46 + 1}, &abi.AllocMRRequest{PD: q.pd, Pad: 1, MaxLen: 1})
+	c.refuse(t, abi.OpAllocMR, syscall.EINVAL, &abi.AllocMRRequest{PD: q.pd}, &abi.AllocMRRequest{
+		PD: q.pd, MaxLen: 1<<46 + 1}, &abi.AllocMRRequest{PD: q.pd, Pad: 1, MaxLen: 1})
 	c.refuse(t, abi.OpAllocMR, syscall.ENOENT, &abi.AllocMRRequest{PD: 99, MaxLen: 1})
-	c.refuse(t, abi.OpReregMR, syscall.EINVAL, &abi.ReregMRRequest{MR: mr.MR, Flags: abi.ReregAccess}) // it has no memory
+	// it has no memory
+	c.refuse(t, abi.OpReregMR, syscall.EINVAL, &abi.ReregMRRequest{MR: mr.MR, Flags: abi.ReregAccess})
 	c.do(abi.OpAllocMR, &abi.AllocMRRequest{PD: q.pd, MaxLen: 1}, nil)
 	c.refuse(t, abi.OpAllocMR, syscall.ENOMEM, &abi.AllocMRRequest{PD: q.pd, MaxLen: 1})
 	c.do(abi.OpDestroyQP, &abi.HandleRequest{Handle: q.qp}, nil)
@@ -160,8 +169,8 @@ func TestKeyObjects(t *testing.T) {
 	}
 }
 
-// REREG_MR: the handle stays, the keys are new, and the old registration ends only when the new one is
-// there; if anything fails it is as it was.
+// REREG_MR: the handle stays, the keys are new, and the old registration ends only when the new one
+// is there; if anything fails it is as it was.
 func TestReregMR(t *testing.T) {
 	ts := newServer(t)
 	c := ts.client()
@@ -172,7 +181,8 @@ func TestReregMR(t *testing.T) {
 	var pd abi.AllocPDReply
 	c.do(abi.OpAllocPD, &abi.AllocPDRequest{Ctx: q.ctx}, &pd)
 	var was, is abi.RegMRReply
-	c.do(abi.OpRegMR, &abi.RegMRRequest{PD: q.pd, Mode: abi.ModeShared, Mem: a.Mem, Offset: 4096, Length: 4096, IOVA: 5, Access: 1}, &was)
+	c.do(abi.OpRegMR, &abi.RegMRRequest{PD: q.pd, Mode: abi.ModeShared, Mem: a.Mem, Offset: 4096,
+		Length: 4096, IOVA: 5, Access: 1}, &was)
 	lens := func() (n []uint64) {
 		ts.f.mu.Lock()
 		defer ts.f.mu.Unlock()
@@ -193,21 +203,31 @@ func TestReregMR(t *testing.T) {
 	trans := abi.RegMRRequest{Mode: abi.ModeShared, Mem: b.Mem, Length: 100, IOVA: 9}
 	c.refuse(t, abi.OpReregMR, syscall.EINVAL,
 		&abi.ReregMRRequest{MR: was.MR}, &abi.ReregMRRequest{MR: was.MR, Flags: 8, New: trans},
-		&abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregTranslation, New: abi.RegMRRequest{Mode: abi.ModeShared, Mem: b.Mem, Length: 4097}},
-		&abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregTranslation, New: abi.RegMRRequest{Mode: abi.ModeApp, Length: 1}}, // no mem fd was lent
+		&abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregTranslation, New: abi.RegMRRequest{
+			Mode: abi.ModeShared, Mem: b.Mem, Length: 4097}},
+		// no mem fd was lent
+		&abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregTranslation, New: abi.RegMRRequest{
+			Mode: abi.ModeApp, Length: 1}},
 		&abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregAccess, New: abi.RegMRRequest{Access: 1 << 5}},
-		&abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregAccess, New: abi.RegMRRequest{Access: 1, Length: 1}}, // not asked for
-		&abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregTranslation, New: abi.RegMRRequest{PD: q.pd, Mode: abi.ModeShared, Mem: b.Mem}},
+		// not asked for
+		&abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregAccess, New: abi.RegMRRequest{Access: 1,
+			Length: 1}},
+		&abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregTranslation, New: abi.RegMRRequest{PD: q.pd,
+			Mode: abi.ModeShared, Mem: b.Mem}},
 		&abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregPD, New: abi.RegMRRequest{PD: q.pd, Access: 1}})
-	c.refuse(t, abi.OpReregMR, syscall.ENOENT, &abi.ReregMRRequest{MR: 99, Flags: abi.ReregAccess}, &abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregPD, New: abi.RegMRRequest{PD: 99}},
-		&abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregTranslation, New: abi.RegMRRequest{Mode: abi.ModeShared, Mem: 99}})
+	c.refuse(t, abi.OpReregMR, syscall.ENOENT, &abi.ReregMRRequest{MR: 99, Flags: abi.ReregAccess},
+		&abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregPD, New: abi.RegMRRequest{PD: 99}},
+		&abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregTranslation, New: abi.RegMRRequest{
+			Mode: abi.ModeShared, Mem: 99}})
 	var other abi.CtxOpenReply
 	c.do(abi.OpCtxOpen, &abi.CtxOpenRequest{Device: 1}, &other)
 	var far abi.AllocPDReply
 	c.do(abi.OpAllocPD, &abi.AllocPDRequest{Ctx: other.Ctx}, &far)
-	c.refuse(t, abi.OpReregMR, syscall.EINVAL, &abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregPD, New: abi.RegMRRequest{PD: far.PD}})
+	c.refuse(t, abi.OpReregMR, syscall.EINVAL, &abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregPD,
+		New: abi.RegMRRequest{PD: far.PD}})
 	ts.f.busyMR.Store(was.LKey) // a window is bound to it
-	c.refuse(t, abi.OpReregMR, syscall.EBUSY, &abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregTranslation, New: trans})
+	c.refuse(t, abi.OpReregMR, syscall.EBUSY, &abi.ReregMRRequest{MR: was.MR,
+		Flags: abi.ReregTranslation, New: trans})
 	ts.f.busyMR.Store(0)
 
 	c.do(abi.OpReregMR, &abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregTranslation, New: trans}, &is)
@@ -220,7 +240,8 @@ func TestReregMR(t *testing.T) {
 	}
 	c.do(abi.OpDelMem, &abi.HandleRequest{Handle: a.Mem}, nil) // nothing holds it any more
 	c.refuse(t, abi.OpDelMem, syscall.EBUSY, &abi.HandleRequest{Handle: b.Mem})
-	c.do(abi.OpReregMR, &abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregPD | abi.ReregAccess, New: abi.RegMRRequest{PD: pd.PD, Access: 7}}, &is)
+	c.do(abi.OpReregMR, &abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregPD | abi.ReregAccess,
+		New: abi.RegMRRequest{PD: pd.PD, Access: 7}}, &is)
 	trans.PD, trans.Access = pd.PD, 7
 	if got := region(); got != trans {
 		t.Errorf("it is %+v, want %+v", got, trans)
@@ -244,8 +265,8 @@ func (ts *testServer) session() *Session {
 	return nil
 }
 
-// An id migrates with its events, which come on the new channel with tokens of their own, and with the
-// ids of the requests among them; others stay.
+// An id migrates with its events, which come on the new channel with tokens of their own, and with
+// the ids of the requests among them; others stay.
 func TestMigrate(t *testing.T) {
 	ts := newServer(t, "cm-events=8")
 	c := ts.client()
@@ -256,7 +277,8 @@ func TestMigrate(t *testing.T) {
 	}
 	var ids [2]abi.CMCreateIDReply
 	for i := range ids {
-		c.do(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: chs[0].Chan, PS: abi.PSTCP, UID: uint64(i + 10)}, &ids[i])
+		c.do(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: chs[0].Chan, PS: abi.PSTCP,
+			UID: uint64(i + 10)}, &ids[i])
 	}
 	f, stays := ts.id(0), ts.id(1)
 	kid := &fakeID{h: f.h}
@@ -277,7 +299,8 @@ func TestMigrate(t *testing.T) {
 	}
 	push(f, abi.EvRouteResolved)
 	push(stays, abi.EvAddrResolved)
-	if err := f.id.PushRequest(abi.CMEvent{}, func(child *CMID) IDHandler { kid.id = child; return kid }); err != nil {
+	if err := f.id.PushRequest(abi.CMEvent{},
+		func(child *CMID) IDHandler { kid.id = child; return kid }); err != nil {
 		t.Fatal(err)
 	}
 	kid.id.Push(abi.CMEvent{Type: abi.EvDisconnected}) // it ends before anybody has taken the request
@@ -313,8 +336,10 @@ func TestMigrate(t *testing.T) {
 			t.Errorf("channel %d: %v", i, err)
 		}
 	}
-	c.refuse(t, abi.OpCMDestroyChan, syscall.EBUSY, &abi.HandleRequest{Handle: chs[0].Chan}, &abi.HandleRequest{Handle: chs[1].Chan})
-	c.refuse(t, abi.OpCMMigrate, syscall.ENOENT, &abi.CMMigrateRequest{ID: 99, Chan: chs[0].Chan}, &abi.CMMigrateRequest{ID: ids[0].ID, Chan: 99})
+	c.refuse(t, abi.OpCMDestroyChan, syscall.EBUSY, &abi.HandleRequest{Handle: chs[0].Chan},
+		&abi.HandleRequest{Handle: chs[1].Chan})
+	c.refuse(t, abi.OpCMMigrate, syscall.ENOENT, &abi.CMMigrateRequest{ID: 99, Chan: chs[0].Chan},
+		&abi.CMMigrateRequest{ID: ids[0].ID, Chan: 99})
 	c.do(abi.OpCMMigrate, &abi.CMMigrateRequest{ID: ids[1].ID, Chan: chs[1].Chan}, nil)
 	c.do(abi.OpCMDestroyChan, &abi.HandleRequest{Handle: chs[0].Chan}, nil) // nobody is there any more
 	push(f, abi.EvEstablished)
@@ -332,7 +357,8 @@ func TestMigrate(t *testing.T) {
 		return late
 	})
 	if err != nil || late.id.ch.Load().handle != back.Chan {
-		t.Errorf("%v; the request's id is on channel %d, its listener on %d", err, late.id.ch.Load().handle, back.Chan)
+		t.Errorf("%v; the request's id is on channel %d, its listener on %d", err,
+			late.id.ch.Load().handle, back.Chan)
 	}
 
 	var attr abi.CMInitQPAttrReply
@@ -341,11 +367,12 @@ func TestMigrate(t *testing.T) {
 		t.Errorf("%+v", attr)
 	}
 	c.refuse(t, abi.OpCMInitQPAttr, syscall.EINVAL, &abi.CMInitQPAttrRequest{ID: ids[0].ID, State: 9})
-	c.refuse(t, abi.OpCMInitQPAttr, syscall.ENOENT, &abi.CMInitQPAttrRequest{ID: 99, State: abi.StateInit})
+	c.refuse(t, abi.OpCMInitQPAttr, syscall.ENOENT, &abi.CMInitQPAttrRequest{
+		ID: 99, State: abi.StateInit})
 }
 
-// Requests that come while their listener goes to and fro are lost nowhere, and each child is on its
-// listener's channel when the client hears of it.
+// Requests that come while their listener goes to and fro are lost nowhere, and each child is on
+// its listener's channel when the client hears of it.
 func TestMigrateUnderRequests(t *testing.T) {
 	const requests = 200
 	ts := newServer(t, "cm-events=1000", "cm-ids=1000")
@@ -360,7 +387,9 @@ func TestMigrateUnderRequests(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for range requests {
-			err := f.id.PushRequest(abi.CMEvent{}, func(child *CMID) IDHandler { return &fakeID{h: f.h, id: child} })
+			err := f.id.PushRequest(abi.CMEvent{}, func(child *CMID) IDHandler {
+				return &fakeID{h: f.h, id: child}
+			})
 			if err != nil {
 				t.Error(err)
 			}
@@ -399,11 +428,13 @@ func TestMigrateUnderRequests(t *testing.T) {
 	}
 	c.do(abi.OpCMDestroyID, &abi.HandleRequest{Handle: id.ID}, nil)
 	for i := range chs {
-		c.do(abi.OpCMDestroyChan, &abi.HandleRequest{Handle: chs[i].Chan}, nil) // EBUSY if a count of ids is wrong
+		// EBUSY if a count of ids is wrong
+		c.do(abi.OpCMDestroyChan, &abi.HandleRequest{Handle: chs[i].Chan}, nil)
 	}
 }
 
-// There is a bell for each QP and each SRQ that a session may have, and destroyed ones give theirs back.
+// There is a bell for each QP and each SRQ that a session may have, and destroyed ones give theirs
+// back.
 func TestBellsSuffice(t *testing.T) {
 	ts := newServer(t, "qps=1", "srqs=1")
 	c := ts.client()
@@ -418,8 +449,8 @@ func TestBellsSuffice(t *testing.T) {
 	q.roundTrip(t, 1)
 }
 
-// Requests that come together are answered in their order, whether or not descriptors go with the replies; what was answered
-// before a violation is heard, too.
+// Requests that come together are answered in their order, whether or not descriptors go with the
+// replies; what was answered before a violation is heard, too.
 func TestRequestsUnderWay(t *testing.T) {
 	ts := newServer(t)
 	c := ts.client()
@@ -470,7 +501,8 @@ func TestSlowRequest(t *testing.T) {
 	ask := func(op abi.Op, h uint32) uint32 {
 		t.Helper()
 		c.seq++
-		if err := c.sendRaw(abi.AppendMessage(nil, abi.Header{Op: op, Seq: c.seq}, &abi.HandleRequest{Handle: h})); err != nil {
+		if err := c.sendRaw(abi.AppendMessage(nil, abi.Header{Op: op, Seq: c.seq}, &abi.HandleRequest{
+			Handle: h})); err != nil {
 			t.Fatal(err)
 		}
 		return c.seq
@@ -485,7 +517,8 @@ func TestSlowRequest(t *testing.T) {
 	ts.f.closing.Store(qps[0].qpn, first)
 	ts.f.closing.Store(qps[1].qpn, second)
 	a := ask(abi.OpDestroyQP, qps[0].qp)
-	b, d := ask(abi.OpQueryQP, qps[2].qp), ask(abi.OpDestroyQP, qps[1].qp) // both are there when that has been done
+	// both are there when that has been done
+	b, d := ask(abi.OpQueryQP, qps[2].qp), ask(abi.OpDestroyQP, qps[1].qp)
 	close(first)
 	answered(a)
 	answered(b)

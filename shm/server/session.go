@@ -69,7 +69,8 @@ type Session struct {
 }
 
 func newSession(srv *Server, id uint32, conn *seqpacket.Conn, peer osmem.Peer) *Session {
-	return &Session{srv: srv, id: id, conn: conn, peer: peer, over: make(chan struct{}), since: srv.cfg.Now(),
+	return &Session{srv: srv, id: id, conn: conn, peer: peer, over: make(chan struct{}),
+		since:  srv.cfg.Now(),
 		qpNums: make(map[qpKey]*qpObj), state: "hello"}
 }
 
@@ -149,7 +150,8 @@ func (s *Session) teardown() {
 	s.setState("ending")
 	cause := s.cause
 	switch {
-	case errors.Is(cause, io.EOF), errors.Is(cause, net.ErrClosed), errors.Is(cause, syscall.EPIPE), errors.Is(cause, syscall.ECONNRESET):
+	case errors.Is(cause, io.EOF), errors.Is(cause, net.ErrClosed), errors.Is(cause, syscall.EPIPE),
+		errors.Is(cause, syscall.ECONNRESET):
 		cause = nil // the client closed, or died: the two look alike
 	case abi.IsViolation(cause):
 		s.srv.warn("client ended for a violation", "session", s.id, "pid", s.peer.PID, "uid", s.peer.UID,
@@ -246,7 +248,8 @@ func (s *Session) hello(stop func() bool) error {
 	if req.Magic != abi.MagicHello {
 		return abi.Violation("HELLO with magic %#x", req.Magic)
 	}
-	rep := &abi.HelloReply{Magic: abi.MagicHello, Major: abi.Major, Minor: min(abi.Minor, req.Minor), Session: s.id}
+	rep := &abi.HelloReply{Magic: abi.MagicHello, Major: abi.Major, Minor: min(abi.Minor, req.Minor),
+		Session: s.id}
 	if req.Major != abi.Major {
 		rep.Minor = abi.Minor
 		return s.refuse(h, syscall.EPROTONOSUPPORT, rep)
@@ -374,7 +377,8 @@ func (s *Session) serve() error {
 
 // send answers a request.
 func (s *Session) send(h abi.Header, status error, body abi.Message, fds []int) error {
-	s.reply = abi.AppendMessage(s.reply[:0], abi.Header{Op: h.Op, Seq: h.Seq, Status: abi.Status(status)}, body)
+	s.reply = abi.AppendMessage(s.reply[:0], abi.Header{Op: h.Op, Seq: h.Seq,
+		Status: abi.Status(status)}, body)
 	if len(fds) == 0 {
 		return s.conn.Reply(s.reply)
 	}

@@ -57,7 +57,8 @@ func (o *operation) modifySRQ(req *abi.ModifySRQRequest) error {
 	switch {
 	case req.Mask&abi.ModifySRQMaxWR != 0:
 		return syscall.EOPNOTSUPP
-	case req.Mask&^abi.ModifySRQLimit != 0 || req.MaxWR != 0 || req.Mask == 0 && req.Limit != 0 || req.Limit > q.rings.Layout.RQSize:
+	case req.Mask&^abi.ModifySRQLimit != 0 || req.MaxWR != 0 || req.Mask == 0 && req.Limit != 0 ||
+		req.Limit > q.rings.Layout.RQSize:
 		return syscall.EINVAL
 	case req.Mask == 0:
 		return nil
@@ -74,7 +75,8 @@ func (o *operation) querySRQ(req *abi.HandleRequest) (*abi.QuerySRQReply, error)
 	if err != nil {
 		return nil, err
 	}
-	return &abi.QuerySRQReply{MaxWR: q.rings.Layout.RQSize, MaxSGE: q.rings.Layout.RQMaxSGE(), Limit: limit}, nil
+	return &abi.QuerySRQReply{MaxWR: q.rings.Layout.RQSize, MaxSGE: q.rings.Layout.RQMaxSGE(),
+		Limit: limit}, nil
 }
 
 func (o *operation) destroySRQ(req *abi.HandleRequest) (*abi.DestroyReply, error) {

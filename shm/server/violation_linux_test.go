@@ -22,7 +22,9 @@ import (
 // docs/abi.md#threat-model: each violation ends the session that it came from, with a line in the
 // log and a count, and no other; nothing is left of it.
 func TestViolations(t *testing.T) {
-	msg := func(op abi.Op, body abi.Message) []byte { return abi.AppendMessage(nil, abi.Header{Op: op}, body) }
+	msg := func(op abi.Op, body abi.Message) []byte {
+		return abi.AppendMessage(nil, abi.Header{Op: op}, body)
+	}
 	for _, tt := range []struct {
 		name  string
 		fresh bool // before HELLO
@@ -32,16 +34,22 @@ func TestViolations(t *testing.T) {
 		{"wrong magic", true, "magic", func(ts *testServer, c *rawClient) {
 			c.sendRaw(msg(abi.OpHello, &abi.HelloRequest{Magic: 0x564e5248, Major: abi.Major}))
 		}},
-		{"request before HELLO", true, "before HELLO", func(ts *testServer, c *rawClient) { c.sendRaw(msg(abi.OpAllocPD, &abi.AllocPDRequest{})) }},
-		{"descriptor with HELLO", true, "descriptor", func(ts *testServer, c *rawClient) { c.sendRaw(msg(abi.OpHello, goodHello()), c.memfd(1, 0)) }},
-		{"second HELLO", false, "second HELLO", func(ts *testServer, c *rawClient) { c.sendRaw(msg(abi.OpHello, goodHello())) }},
-		{"truncated header", false, "no header", func(ts *testServer, c *rawClient) { c.sendRaw(make([]byte, 15)) }},
+		{"request before HELLO", true, "before HELLO",
+			func(ts *testServer, c *rawClient) { c.sendRaw(msg(abi.OpAllocPD, &abi.AllocPDRequest{})) }},
+		{"descriptor with HELLO", true, "descriptor",
+			func(ts *testServer, c *rawClient) { c.sendRaw(msg(abi.OpHello, goodHello()), c.memfd(1, 0)) }},
+		{"second HELLO", false, "second HELLO",
+			func(ts *testServer, c *rawClient) { c.sendRaw(msg(abi.OpHello, goodHello())) }},
+		{"truncated header", false, "no header",
+			func(ts *testServer, c *rawClient) { c.sendRaw(make([]byte, 15)) }},
 		{"length is not the message's", false, "length", func(ts *testServer, c *rawClient) {
 			c.sendRaw(append(msg(abi.OpAllocPD, &abi.AllocPDRequest{}), 0))
 		}},
-		{"oversized", false, "longer than", func(ts *testServer, c *rawClient) { c.sendRaw(make([]byte, abi.MaxMessage+1)) }},
+		{"oversized", false, "longer than",
+			func(ts *testServer, c *rawClient) { c.sendRaw(make([]byte, abi.MaxMessage+1)) }},
 		{"two descriptors", false, "descriptor", func(ts *testServer, c *rawClient) {
-			c.sendRaw(msg(abi.OpAddMem, &abi.AddMemRequest{}), c.memfd(4096, unix.F_SEAL_SHRINK), c.memfd(4096, unix.F_SEAL_SHRINK))
+			c.sendRaw(msg(abi.OpAddMem, &abi.AddMemRequest{}), c.memfd(4096, unix.F_SEAL_SHRINK),
+				c.memfd(4096, unix.F_SEAL_SHRINK))
 		}},
 		{"many descriptors", false, "descriptor", func(ts *testServer, c *rawClient) {
 			fds := make([]int, 200)
@@ -50,9 +58,10 @@ func TestViolations(t *testing.T) {
 			}
 			c.sendRaw(msg(abi.OpAddMem, &abi.AddMemRequest{}), fds...)
 		}},
-		{"descriptor on another request", false, "descriptor with ALLOC_PD", func(ts *testServer, c *rawClient) {
-			c.sendRaw(msg(abi.OpAllocPD, &abi.AllocPDRequest{}), c.memfd(4096, unix.F_SEAL_SHRINK))
-		}},
+		{"descriptor on another request", false, "descriptor with ALLOC_PD",
+			func(ts *testServer, c *rawClient) {
+				c.sendRaw(msg(abi.OpAllocPD, &abi.AllocPDRequest{}), c.memfd(4096, unix.F_SEAL_SHRINK))
+			}},
 		{"sq_prod jumps", false, "sq_prod", func(ts *testServer, c *rawClient) {
 			q := c.newQP()
 			abi.Word(q.mem, abi.QPSQProd).Store(1 << 30)
@@ -104,7 +113,9 @@ func TestViolations(t *testing.T) {
 				c.hello()
 			}
 			tt.do(ts, c)
-			ts.want("the session ends", func() bool { return ts.srv.Stats().Sessions == 1 && ts.srv.Stats().Violations == 1 })
+			ts.want("the session ends", func() bool {
+				return ts.srv.Stats().Sessions == 1 && ts.srv.Stats().Violations == 1
+			})
 			for {
 				if _, _, _, ended := c.recv(); ended {
 					break
@@ -123,7 +134,8 @@ func TestViolations(t *testing.T) {
 	}
 }
 
-// A client that rings without bells is slowed down (TestBarrenWakesPause), and no more: it still works.
+// A client that rings without bells is slowed down (TestBarrenWakesPause), and no more: it still
+// works.
 func TestDoorbellFlood(t *testing.T) {
 	ts := newServer(t)
 	c := ts.client()
@@ -262,7 +274,8 @@ func TestAddMemChecks(t *testing.T) {
 			cases["file in /dev/shm"] = int(f.Fd())
 		}
 	}
-	if fd, err := unix.MemfdCreate("huge", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_HUGETLB); err == nil {
+	if fd, err := unix.MemfdCreate("huge",
+		unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_HUGETLB); err == nil {
 		c.own = append(c.own, fd)
 		unix.Ftruncate(fd, 2<<20)
 		unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seal)
@@ -278,7 +291,8 @@ func TestAddMemChecks(t *testing.T) {
 	if _, err := c.try(abi.OpAddMem, &abi.AddMemRequest{}, nil); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("no descriptor: %v", err)
 	}
-	if _, err := c.try(abi.OpAddMem, &abi.AddMemRequest{Flags: 1}, nil, c.memfd(4096, seal)); !errors.Is(err, syscall.EINVAL) {
+	if _, err := c.try(abi.OpAddMem, &abi.AddMemRequest{Flags: 1}, nil,
+		c.memfd(4096, seal)); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("unknown flag: %v", err)
 	}
 	if err := add(c.memfd(4096, seal)); err != nil {
@@ -309,7 +323,8 @@ func TestSetMemChecks(t *testing.T) {
 	}
 	// A file that holds the nonce at the right place is not enough.
 	lure := c.memfd(1<<20, 0)
-	if _, err := unix.Pwrite(lure, c.page[abi.SessNonce:abi.SessNonce+abi.NonceLen], 65536); err != nil {
+	if _, err := unix.Pwrite(lure, c.page[abi.SessNonce:abi.SessNonce+abi.NonceLen],
+		65536); err != nil {
 		t.Fatal(err)
 	}
 	var p [2]int
@@ -350,7 +365,8 @@ func TestSetMemChecks(t *testing.T) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
-	if _, err := c.try(abi.OpSetMem, &abi.SetMemRequest{NonceAddr: c.nonceAddr()}, nil); !errors.Is(err, syscall.EINVAL) {
+	if _, err := c.try(abi.OpSetMem, &abi.SetMemRequest{NonceAddr: c.nonceAddr()}, nil); !errors.Is(
+		err, syscall.EINVAL) {
 		t.Errorf("no descriptor: %v", err)
 	}
 	if err := set(good, c.nonceAddr()); err != nil {
@@ -385,7 +401,9 @@ func TestLogIsLimited(t *testing.T) {
 	ts.now = ts.now.Add(limitlog.Interval)
 	ts.mu.Unlock()
 	evil()
-	ts.want("one more line", func() bool { return strings.Count(ts.log.String(), "\n") == limitlog.Burst+1 })
+	ts.want("one more line", func() bool {
+		return strings.Count(ts.log.String(), "\n") == limitlog.Burst+1
+	})
 	if !strings.Contains(ts.log.String(), "dropped_before=20") {
 		t.Errorf("what was left out is not counted: %q", ts.log.String())
 	}
@@ -408,8 +426,10 @@ func TestUnreadTokensDoNotBlock(t *testing.T) {
 		var ok bool
 		for end := time.Now().Add(time.Minute); !ok; osmem.Yield() {
 			if _, ok, err = q.ch.Pop(); err != nil || time.Now().After(end) {
-				t.Fatalf("event %d: %v; arm %d, bells %#x, sleeping %d, sq_done %d of %d, causes %v, log %q", i, err, abi.Word(q.cqMem, abi.CQArm).Load(),
-					abi.Word(c.page, abi.SessHeaderLen).Load(), abi.Word(c.page, abi.SessSleeping).Load(), q.m.SQ.Done(), q.m.SQ.Posted(), ts.f.causes(), ts.log)
+				t.Fatalf("event %d: %v; arm %d, bells %#x, sleeping %d, sq_done %d of %d, causes %v, log %q", i,
+					err, abi.Word(q.cqMem, abi.CQArm).Load(),
+					abi.Word(c.page, abi.SessHeaderLen).Load(), abi.Word(c.page, abi.SessSleeping).Load(),
+					q.m.SQ.Done(), q.m.SQ.Posted(), ts.f.causes(), ts.log)
 			}
 		}
 		q.c.TakeEvent()

@@ -2,7 +2,8 @@ package shmtest
 
 import "sync"
 
-// Hold stops the Loop from doing anything until the returned function is called (once or more often).
+// Hold stops the Loop from doing anything until the returned function is called (once or more
+// often).
 //
 // +checklocksignore: release gives the lock back.
 func (l *Loop) Hold() (release func()) {

@@ -15,13 +15,14 @@ import (
 // A Loop is an RNIC without a network behind any number of sessions. Its devices are loop0 with
 // 10.9.0.1/24 and fd09::1/64, and loop1 with 10.9.0.2/24 and fd09::2/64.
 type Loop struct {
-	mu        sync.Mutex // guards everything below and in the objects
-	nextQPN   uint32     // +checklocks:mu
-	nextKey   uint32
-	nextPort  uint16
-	ctxs      map[*loopCtx]struct{} // +checklocks:mu
-	mrs       map[uint32]*loopMR    // regions, and windows and fast registrations while they are valid
-	keyed     map[uint32]*loopKey   // windows and regions of AllocMR, by the upper 24 bits of their keys
+	mu       sync.Mutex // guards everything below and in the objects
+	nextQPN  uint32     // +checklocks:mu
+	nextKey  uint32
+	nextPort uint16
+	ctxs     map[*loopCtx]struct{} // +checklocks:mu
+	mrs      map[uint32]*loopMR    // regions, and windows and fast registrations while they are valid
+	// windows and regions of AllocMR, by the upper 24 bits of their keys
+	keyed     map[uint32]*loopKey
 	listeners map[netip.AddrPort]*loopID
 	open      int // objects of all kinds that have not been closed
 }
@@ -30,13 +31,15 @@ type Loop struct {
 func NewLoop() *Loop {
 	return &Loop{
 		nextQPN: 16, nextKey: 0x100, nextPort: 40000, ctxs: make(map[*loopCtx]struct{}),
-		mrs: make(map[uint32]*loopMR), keyed: make(map[uint32]*loopKey), listeners: make(map[netip.AddrPort]*loopID),
+		mrs: make(map[uint32]*loopMR), keyed: make(map[uint32]*loopKey),
+		listeners: make(map[netip.AddrPort]*loopID),
 	}
 }
 
 // NewSession is a server.Config's.
 func (l *Loop) NewSession(s *server.Session) (server.Handler, error) {
-	return &loopSession{l: l, s: s, qps: make(map[*loopQP]struct{}), ids: make(map[*loopID]struct{})}, nil
+	return &loopSession{l: l, s: s, qps: make(map[*loopQP]struct{}), ids: make(map[*loopID]struct{})},
+		nil
 }
 
 // Objects is how many contexts, PDs, MRs, windows, CQs, SRQs, QPs and ids there are.
@@ -105,9 +108,12 @@ func (h *loopSession) QueryDevice(device uint32) (*abi.QueryDeviceReply, error) 
 		return nil, syscall.ENODEV
 	}
 	r := &abi.QueryDeviceReply{
-		Name: abi.MakeDeviceName(h.Devices()[device]), MTU: 1500, MAC: [6]byte{2, 0, 0, 0, 0, byte(device)},
-		MaxQP: 1024, MaxQPWR: 16384, MaxSGE: 16, MaxInline: 256, MaxCQ: 4096, MaxCQE: 16384, MaxMR: 65536, MaxPD: 256,
-		MaxIRD: 32, MaxORD: 32, MaxMRLen: 1 << 32, MaxMW: 1 << 20, MaxSRQ: 1 << 20, MaxSRQWR: 16384, MaxSRQSGE: 16, NumAddrs: uint16(len(loopAddrs[device])),
+		Name: abi.MakeDeviceName(h.Devices()[device]), MTU: 1500, MAC: [6]byte{2, 0, 0, 0, 0,
+			byte(device)},
+		MaxQP: 1024, MaxQPWR: 16384, MaxSGE: 16, MaxInline: 256, MaxCQ: 4096, MaxCQE: 16384, MaxMR: 65536,
+		MaxPD:  256,
+		MaxIRD: 32, MaxORD: 32, MaxMRLen: 1 << 32, MaxMW: 1 << 20, MaxSRQ: 1 << 20, MaxSRQWR: 16384,
+		MaxSRQSGE: 16, NumAddrs: uint16(len(loopAddrs[device])),
 	}
 	for i, p := range loopAddrs[device] {
 		r.Addrs[i] = abi.MakePrefix(p)
@@ -128,7 +134,8 @@ func (h *loopSession) QueryGID(device, port, index uint32) (*abi.QueryGIDReply, 
 
 func (h *loopSession) LendMem() error { return nil }
 
-func (h *loopSession) OpenContext(device uint32, events *server.AsyncQueue) (server.ContextHandler, error) {
+func (h *loopSession) OpenContext(device uint32, events *server.AsyncQueue) (server.ContextHandler,
+	error) {
 	if int(device) >= len(loopAddrs) {
 		return nil, syscall.ENODEV
 	}
@@ -145,7 +152,8 @@ func (h *loopSession) OpenContext(device uint32, events *server.AsyncQueue) (ser
 func (h *loopSession) List(kind uint32, _ bool) ([][]byte, error) {
 	var rows [][]byte
 	for i := range 300 {
-		rows = append(rows, fmt.Appendf(nil, `{"kind":%d,"row":%d,"text":"some words to fill the page"}`, kind, i))
+		rows = append(rows, fmt.Appendf(nil, `{"kind":%d,"row":%d,"text":"some words to fill the page"}`,
+			kind, i))
 	}
 	return rows, nil
 }

@@ -22,7 +22,8 @@ type loopID struct {
 	over   bool
 }
 
-func (h *loopSession) CreateID(_ *abi.CMCreateIDRequest, id *server.CMID) (server.IDHandler, error) {
+func (h *loopSession) CreateID(_ *abi.CMCreateIDRequest, id *server.CMID) (server.IDHandler,
+	error) {
 	h.l.mu.Lock()
 	defer h.l.mu.Unlock()
 	return h.newID(id), nil
@@ -37,7 +38,8 @@ func (h *loopSession) newID(id *server.CMID) *loopID {
 
 // push sends an event with the id's addresses.
 func (i *loopID) push(typ uint32, status int32, p *abi.ConnParam, cause uint32) {
-	ev := abi.CMEvent{Type: typ, Status: status, Cause: cause, Src: abi.MakeSockAddr(i.local), Dst: abi.MakeSockAddr(i.remote)}
+	ev := abi.CMEvent{Type: typ, Status: status, Cause: cause, Src: abi.MakeSockAddr(i.local),
+		Dst: abi.MakeSockAddr(i.remote)}
 	if p != nil {
 		ev.Param = *p
 	}
@@ -195,7 +197,8 @@ func (i *loopID) disconnected(cause uint32) {
 
 // SetOption implements shm.IDHandler.
 func (i *loopID) SetOption(level, name uint32, _ []byte) error {
-	if level != abi.OptLevelVRNIC || name != abi.OptMPARevision && name != abi.OptMPACRC && name != abi.OptDevice && name != abi.OptExtensions {
+	if level != abi.OptLevelVRNIC || name != abi.OptMPARevision && name != abi.OptMPACRC &&
+		name != abi.OptDevice && name != abi.OptExtensions {
 		return syscall.EOPNOTSUPP
 	}
 	return nil

@@ -55,7 +55,8 @@ func (p *loopPD) RegMR(req *abi.RegMRRequest, mem *osmem.Memory) (server.MRHandl
 	l := p.c.sess.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	mr := &loopMR{pd: p, mem: mem, length: mem.Len(), iova: req.IOVA, access: req.Access, key: l.newKey()}
+	mr := &loopMR{pd: p, mem: mem, length: mem.Len(), iova: req.IOVA, access: req.Access,
+		key: l.newKey()}
 	l.mrs[mr.key] = mr
 	p.use(1)
 	return mr, nil
@@ -75,8 +76,8 @@ func (mr *loopMR) Close() error {
 	return nil
 }
 
-// A loopKey implements shm.MWHandler, and shm.MRHandler for a region of AllocMR: a name for a part of a
-// region, which requests give and take.
+// A loopKey implements shm.MWHandler, and shm.MRHandler for a region of AllocMR: a name for a part
+// of a region, which requests give and take.
 type loopKey struct {
 	pd   *loopPD
 	key  uint32
@@ -132,7 +133,8 @@ func (l *Loop) end(k *loopKey) {
 func (q *loopQP) bind(w *abi.SendWQE) rdma.WCStatus {
 	l := q.l
 	k := l.keyed[w.RKey>>8]
-	if k == nil || k.pd != q.pd || w.NumSGE != 1 || (k.typ == 0) != (rdma.Opcode(w.Op) == rdma.OpRegMR) || k.now != nil && k.typ != rdma.MWType1 {
+	if k == nil || k.pd != q.pd || w.NumSGE != 1 ||
+		(k.typ == 0) != (rdma.Opcode(w.Op) == rdma.OpRegMR) || k.now != nil && k.typ != rdma.MWType1 {
 		return rdma.WCMWBind
 	}
 	l.end(k)
@@ -140,12 +142,15 @@ func (q *loopQP) bind(w *abi.SendWQE) rdma.WCStatus {
 		return rdma.WCSuccess
 	}
 	on := l.mrs[w.SGE[0].LKey]
-	if on == nil || on.pd != q.pd || k.typ != 0 && on.access&uint32(rdma.MWBind) == 0 || w.CmpAdd == 0 || w.CmpAdd > k.most ||
-		w.RemoteAddr < on.iova || w.RemoteAddr-on.iova > on.length || w.CmpAdd > on.length-(w.RemoteAddr-on.iova) {
+	if on == nil || on.pd != q.pd || k.typ != 0 && on.access&uint32(rdma.MWBind) == 0 ||
+		w.CmpAdd == 0 || w.CmpAdd > k.most ||
+		w.RemoteAddr < on.iova || w.RemoteAddr-on.iova > on.length ||
+		w.CmpAdd > on.length-(w.RemoteAddr-on.iova) {
 		return rdma.WCMWBind
 	}
 	k.now = &loopMR{
-		pd: q.pd, mem: on.mem, off: on.off + w.RemoteAddr - on.iova, length: w.CmpAdd, iova: w.SGE[0].Addr,
+		pd: q.pd, mem: on.mem, off: on.off + w.RemoteAddr - on.iova, length: w.CmpAdd,
+		iova:   w.SGE[0].Addr,
 		access: uint32(w.Swap), key: w.RKey, on: on,
 	}
 	if k.typ == rdma.MWType2 {
@@ -159,18 +164,20 @@ func (q *loopQP) bind(w *abi.SendWQE) rdma.WCStatus {
 // invalidate ends what key names, if it is a window or a fast registration that q may end.
 func (q *loopQP) invalidate(key uint32) bool {
 	k := q.l.keyed[key>>8]
-	if k == nil || k.now == nil || k.now.key != key || k.pd != q.pd || k.typ == rdma.MWType1 || k.now.qp != nil && k.now.qp != q {
+	if k == nil || k.now == nil || k.now.key != key || k.pd != q.pd || k.typ == rdma.MWType1 ||
+		k.now.qp != nil && k.now.qp != q {
 		return false
 	}
 	q.l.end(k)
 	return true
 }
 
-// copyAt copies between p and the octets at addr of the region with this key, if its rights allow it
-// on q.
+// copyAt copies between p and the octets at addr of the region with this key, if its rights allow
+// it on q.
 func (q *loopQP) copyAt(key uint32, addr uint64, p []byte, right rdma.Access, write bool) bool {
 	mr := q.l.mrs[key]
-	if mr == nil || mr.pd != q.pd || mr.qp != nil && mr.qp != q || mr.access&uint32(right) != uint32(right) ||
+	if mr == nil || mr.pd != q.pd || mr.qp != nil && mr.qp != q ||
+		mr.access&uint32(right) != uint32(right) ||
 		addr < mr.iova || addr-mr.iova > mr.length || uint64(len(p)) > mr.length-(addr-mr.iova) {
 		return false
 	}

@@ -40,7 +40,8 @@ func (p *loopPD) CreateQP(parts *server.QPParts) (server.QPHandler, error) {
 	l.nextQPN++
 	q := &loopQP{
 		l: l, pd: p, num: l.nextQPN, sigAll: parts.SigAll,
-		scq: parts.SendCQ.(*loopCQ), rcq: parts.RecvCQ.(*loopCQ), rings: parts.Rings, state: abi.StateInit,
+		scq: parts.SendCQ.(*loopCQ), rcq: parts.RecvCQ.(*loopCQ), rings: parts.Rings,
+		state: abi.StateInit,
 	}
 	if parts.SRQ != nil {
 		q.srq = parts.SRQ.(*loopSRQ)
@@ -284,10 +285,12 @@ func (q *loopQP) scatter(sges []abi.SGE, p []byte) rdma.WCStatus {
 }
 
 var loopOps = map[rdma.Opcode]rdma.WCOpcode{
-	rdma.OpSend: rdma.WCSend, rdma.OpSendImm: rdma.WCSend, rdma.OpSendInv: rdma.WCSend, rdma.OpWrite: rdma.WCWrite,
+	rdma.OpSend: rdma.WCSend, rdma.OpSendImm: rdma.WCSend, rdma.OpSendInv: rdma.WCSend,
+	rdma.OpWrite:    rdma.WCWrite,
 	rdma.OpWriteImm: rdma.WCWrite, rdma.OpRead: rdma.WCRead, rdma.OpCompareSwap: rdma.WCCompareSwap,
-	rdma.OpMaskedCompareSwap: rdma.WCCompareSwap, rdma.OpFetchAdd: rdma.WCFetchAdd, rdma.OpMaskedFetchAdd: rdma.WCFetchAdd,
-	rdma.OpBindMW: rdma.WCBindMW, rdma.OpRegMR: rdma.WCRegMR, rdma.OpLocalInv: rdma.WCLocalInv,
+	rdma.OpMaskedCompareSwap: rdma.WCCompareSwap, rdma.OpFetchAdd: rdma.WCFetchAdd,
+	rdma.OpMaskedFetchAdd: rdma.WCFetchAdd,
+	rdma.OpBindMW:         rdma.WCBindMW, rdma.OpRegMR: rdma.WCRegMR, rdma.OpLocalInv: rdma.WCLocalInv,
 }
 
 func (q *loopQP) sent(w *abi.SendWQE, status rdma.WCStatus) {
@@ -295,12 +298,14 @@ func (q *loopQP) sent(w *abi.SendWQE, status rdma.WCStatus) {
 	if status == rdma.WCSuccess && !q.sigAll && w.Flags&abi.SQSignaled == 0 {
 		return
 	}
-	q.push(q.scq, &abi.CQE{WRID: w.WRID, Status: uint32(status), Opcode: uint32(loopOps[rdma.Opcode(w.Op)]), ByteLen: w.Length, SQDone: done}, false)
+	q.push(q.scq, &abi.CQE{WRID: w.WRID, Status: uint32(status),
+		Opcode: uint32(loopOps[rdma.Opcode(w.Op)]), ByteLen: w.Length, SQDone: done}, false)
 }
 
 func (q *loopQP) received(r *abi.RecvWQE, status rdma.WCStatus, m *message) {
 	q.push(q.rcq, &abi.CQE{
-		WRID: r.WRID, Status: uint32(status), Opcode: uint32(m.op), ByteLen: uint32(len(m.octets)), Imm: m.imm, SrcQP: m.immLow,
+		WRID: r.WRID, Status: uint32(status), Opcode: uint32(m.op), ByteLen: uint32(len(m.octets)),
+		Imm: m.imm, SrcQP: m.immLow,
 		WCFlags: uint32(m.flags), SQDone: q.rings.SQ.Done(), Cookie: r.Cookie,
 	}, m.solicited)
 }
@@ -310,8 +315,10 @@ func (q *loopQP) push(cq *loopCQ, e *abi.CQE, solicited bool) {
 		return
 	}
 	e.QPN, e.SlabOff, e.Timestamp = q.num, abi.NoSlab, osmem.MonotonicNS()
-	if err := cq.ring.Push(e, solicited || e.Status != 0); err == ring.ErrCQOverrun && q.state != abi.StateErr {
-		cq.c.events.Push(abi.AsyncEvent{Type: uint32(rdma.EventCQErr), Kind: abi.ObjCQ, Handle: cq.ring.Handle()})
+	if err := cq.ring.Push(e, solicited || e.Status != 0); err == ring.ErrCQOverrun &&
+		q.state != abi.StateErr {
+		cq.c.events.Push(abi.AsyncEvent{Type: uint32(rdma.EventCQErr), Kind: abi.ObjCQ,
+			Handle: cq.ring.Handle()})
 		q.fail(0)
 	}
 }
@@ -329,7 +336,8 @@ func (q *loopQP) flush() {
 		q.sent(&q.wqe, rdma.WCFlush)
 	}
 	if q.srq != nil { // its receives are not q's
-		q.pd.c.events.Push(abi.AsyncEvent{Type: uint32(rdma.EventLastWQEReached), Kind: abi.ObjQP, Handle: q.rings.Handle})
+		q.pd.c.events.Push(abi.AsyncEvent{Type: uint32(rdma.EventLastWQEReached), Kind: abi.ObjQP,
+			Handle: q.rings.Handle})
 		return
 	}
 	var r abi.RecvWQE

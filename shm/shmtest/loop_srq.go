@@ -18,7 +18,8 @@ type loopSRQ struct {
 	waiting map[*loopQP]struct{} // whose peers wait for a receive of theirs
 }
 
-func (p *loopPD) CreateSRQ(_ *abi.CreateSRQRequest, rings *ring.DaemonSRQ) (server.SRQHandler, error) {
+func (p *loopPD) CreateSRQ(_ *abi.CreateSRQRequest, rings *ring.DaemonSRQ) (server.SRQHandler,
+	error) {
 	l := p.c.sess.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,7 +82,8 @@ func (s *loopSRQ) next(q *loopQP, r *abi.RecvWQE) (bool, error) {
 	}
 	if s.limit > s.rings.RQ.Pending() {
 		s.limit = 0
-		s.pd.c.events.Push(abi.AsyncEvent{Type: uint32(rdma.EventSRQLimitReached), Kind: abi.ObjSRQ, Handle: s.rings.Handle})
+		s.pd.c.events.Push(abi.AsyncEvent{Type: uint32(rdma.EventSRQLimitReached), Kind: abi.ObjSRQ,
+			Handle: s.rings.Handle})
 	}
 	return ok, err
 }

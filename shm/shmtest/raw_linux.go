@@ -153,7 +153,8 @@ func (r *RawClient) WantEnd(why string) {
 // Hello begins the session in order.
 func (r *RawClient) Hello() *RawClient {
 	r.T.Helper()
-	fds := r.Must(abi.OpHello, &abi.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor}, &r.Reply)
+	fds := r.Must(abi.OpHello, &abi.HelloRequest{Magic: abi.MagicHello, Major: abi.Major,
+		Minor: abi.Minor}, &r.Reply)
 	r.Session, r.Bell = r.Map(fds[0]), fds[1]
 	return r
 }
@@ -204,7 +205,8 @@ func (r *RawClient) OpenMem(flags int) int {
 // SetMem lends the memory of this whole process, as the C library does.
 func (r *RawClient) SetMem() {
 	r.T.Helper()
-	r.Must(abi.OpSetMem, &abi.SetMemRequest{NonceAddr: Addr(r.Session[abi.SessNonce:])}, nil, r.OpenMem(os.O_RDWR))
+	r.Must(abi.OpSetMem, &abi.SetMemRequest{NonceAddr: Addr(r.Session[abi.SessNonce:])}, nil,
+		r.OpenMem(os.O_RDWR))
 }
 
 // Addr is the address of b's first octet in this process. Use it with memory that does not move and
@@ -323,7 +325,8 @@ type RawSRQ struct {
 func (r *RawClient) SRQ(pd, maxWR, maxSGE uint32) *RawSRQ {
 	r.T.Helper()
 	q := &RawSRQ{r: r}
-	fds := r.Must(abi.OpCreateSRQ, &abi.CreateSRQRequest{PD: pd, MaxWR: maxWR, MaxSGE: maxSGE}, &q.CreateSRQReply)
+	fds := r.Must(abi.OpCreateSRQ, &abi.CreateSRQRequest{PD: pd, MaxWR: maxWR, MaxSGE: maxSGE},
+		&q.CreateSRQReply)
 	q.Mem = r.Map(fds[0])
 	var err error
 	if q.Ring, err = ring.OpenClientSRQ(q.Mem); err != nil {

@@ -1,5 +1,5 @@
-// Package proctest is for tests of what processes hold and share: helper processes, and what is left of
-// descriptors, mappings and goroutines when tests are done.
+// Package proctest is for tests of what processes hold and share: helper processes, and what is
+// left of descriptors, mappings and goroutines when tests are done.
 package proctest
 
 import (
@@ -41,7 +41,8 @@ func Main(m *testing.M, liveRegions func() int64, helper func(what string)) {
 
 // fuzzing: the fuzzing engine keeps goroutines and pipes of its own.
 func fuzzing() bool {
-	return flag.Lookup("test.fuzz").Value.String() != "" || flag.Lookup("test.fuzzworker").Value.String() == "true"
+	return flag.Lookup("test.fuzz").Value.String() != "" ||
+		flag.Lookup("test.fuzzworker").Value.String() == "true"
 }
 
 // Usage is what a leak would raise.
@@ -57,7 +58,8 @@ func TakeUsage() Usage {
 	u := Usage{fds: map[string]int{}, regions: regions(), goroutines: runtime.NumGoroutine()}
 	es, _ := os.ReadDir("/proc/self/fd")
 	for _, e := range es {
-		if l, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.HasPrefix(l, "/proc/") {
+		if l, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.HasPrefix(l,
+			"/proc/") {
 			if i := strings.IndexByte(l, '['); i >= 0 { // socket:[123], pipe:[123]; not anon_inode:[eventfd]
 				if !strings.HasPrefix(l, "anon_inode") {
 					l = l[:i]
@@ -75,7 +77,8 @@ func TakeUsage() Usage {
 	return u
 }
 
-// Settle waits until usage is back at what it was; a description of what is left if that takes long.
+// Settle waits until usage is back at what it was; a description of what is left if that takes
+// long.
 func (u Usage) Settle() (diff string) {
 	for end := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) {
 		diff = u.compare(TakeUsage())
@@ -89,7 +92,8 @@ func (u Usage) compare(now Usage) string {
 	var d []string
 	for what, n := range now.fds {
 		// The poller's own are made once, on first use.
-		if n > u.fds[what] && what != "anon_inode:[eventpoll]" && !(what == "anon_inode:[eventfd]" && n == 1) {
+		if n > u.fds[what] && what != "anon_inode:[eventpoll]" && !(what == "anon_inode:[eventfd]" &&
+			n == 1) {
 			d = append(d, fmt.Sprintf("%d x %s", n-u.fds[what], what))
 		}
 	}
@@ -98,7 +102,8 @@ func (u Usage) compare(now Usage) string {
 	}
 	if now.goroutines > u.goroutines {
 		b := make([]byte, 1<<16)
-		d = append(d, fmt.Sprintf("%d goroutines:\n%s", now.goroutines-u.goroutines, b[:runtime.Stack(b, true)]))
+		d = append(d, fmt.Sprintf("%d goroutines:\n%s", now.goroutines-u.goroutines,
+			b[:runtime.Stack(b, true)]))
 	}
 	return strings.Join(d, "; ")
 }
@@ -117,7 +122,8 @@ func NoLeaks(t testing.TB) {
 	})
 }
 
-// StartHelper runs what as a helper, in a process of its own, and returns when it says that it is ready.
+// StartHelper runs what as a helper, in a process of its own, and returns when it says that it is
+// ready.
 func StartHelper(t testing.TB, what string, change ...func(*exec.Cmd)) *exec.Cmd {
 	t.Helper()
 	exe, err := os.Executable()

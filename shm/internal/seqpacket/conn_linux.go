@@ -30,9 +30,9 @@ type Conn struct {
 	waiting int
 }
 
-// MaxOutstanding is how many requests of one client the daemon may have at a time: the control goroutine
-// answers one after the other, and finds the next without being woken for it. What it answers has room
-// in a socket's buffer.
+// MaxOutstanding is how many requests of one client the daemon may have at a time: the control
+// goroutine answers one after the other, and finds the next without being woken for it. What it
+// answers has room in a socket's buffer.
 const MaxOutstanding = 8
 
 func NewConn(c *net.UnixConn) (*Conn, osmem.Peer, error) {
@@ -115,7 +115,8 @@ func (c *Conn) Read() (msg []byte, fd int, err error) {
 	return c.buf[:n], fd, nil
 }
 
-// ReceivedFDs takes the descriptors out of ancillary data. It returns those it found also with an error.
+// ReceivedFDs takes the descriptors out of ancillary data. It returns those it found also with an
+// error.
 func ReceivedFDs(oob []byte) (fds []int, err error) {
 	if len(oob) == 0 {
 		return nil, nil
@@ -139,7 +140,8 @@ func (c *Conn) receive() (n, oobn, flags int, err error) {
 	var rerr error
 	err = c.rc.Read(func(fd uintptr) bool {
 		for {
-			n, oobn, flags, _, rerr = unix.Recvmsg(int(fd), c.buf[:], c.oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+			n, oobn, flags, _, rerr = unix.Recvmsg(int(fd), c.buf[:], c.oob,
+				unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 			switch rerr {
 			case unix.EINTR:
 			case unix.EAGAIN:
@@ -158,8 +160,9 @@ func (c *Conn) receive() (n, oobn, flags int, err error) {
 	return n, oobn, flags, err
 }
 
-// Reply sends a message behind those before it: soon, but not before other requests that are there already have been
-// answered, if they are quick. It never waits: a client that does not read its replies is in violation.
+// Reply sends a message behind those before it: soon, but not before other requests that are there
+// already have been answered, if they are quick. It never waits: a client that does not read its
+// replies is in violation.
 func (c *Conn) Reply(msg []byte) error {
 	c.replies[c.waiting] = append(c.replies[c.waiting][:0], msg...)
 	if c.waiting++; c.waiting < MaxOutstanding {
@@ -168,7 +171,8 @@ func (c *Conn) Reply(msg []byte) error {
 	return c.Flush()
 }
 
-// Write sends a message with fds, which stay the caller's, behind all replies. It does not wait either.
+// Write sends a message with fds, which stay the caller's, behind all replies. It does not wait
+// either.
 func (c *Conn) Write(msg []byte, fds []int) error {
 	if err := c.Flush(); err != nil {
 		return err
@@ -288,7 +292,8 @@ func Listen(path string, mode fs.FileMode, gid int) (_ *Listener, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Listener{UnixListener: l.(*net.UnixListener), Path: path, lock: lock, dev: st.Dev, ino: st.Ino}, nil
+	return &Listener{UnixListener: l.(*net.UnixListener), Path: path, lock: lock, dev: st.Dev,
+		ino: st.Ino}, nil
 }
 
 // Close also removes the socket file, if it is still ours.
@@ -306,7 +311,8 @@ func (l *Listener) Close() error {
 
 // errInUse says that another daemon has the socket.
 func errInUse(path string) error {
-	return fmt.Errorf("a daemon is running on %s already: choose another --socket: %w", path, syscall.EADDRINUSE)
+	return fmt.Errorf("a daemon is running on %s already: choose another --socket: %w", path,
+		syscall.EADDRINUSE)
 }
 
 // lockPath takes the lock that makes looking at a socket file and replacing it one step.
@@ -325,7 +331,8 @@ func lockPath(path string) (*os.File, error) {
 		}
 		// Its last owner may have removed it between our open and our lock.
 		var here, there unix.Stat_t
-		if unix.Fstat(int(f.Fd()), &here) == nil && unix.Lstat(path, &there) == nil && here.Dev == there.Dev && here.Ino == there.Ino {
+		if unix.Fstat(int(f.Fd()), &here) == nil && unix.Lstat(path, &there) == nil &&
+			here.Dev == there.Dev && here.Ino == there.Ino {
 			return f, nil
 		}
 		f.Close()

@@ -162,7 +162,8 @@ func withComment(b *bytes.Buffer, indent, line, comment string) {
 
 // comment writes lines of a Go comment.
 func (g *generator) comment(b *bytes.Buffer, text string, m *message) {
-	lines := fill(strings.Split(text, "\n"), columns-len(" * "), func(l string) string { return g.cText(l, m) })
+	lines := fill(strings.Split(text, "\n"), columns-len(" * "),
+		func(l string) string { return g.cText(l, m) })
 	if len(lines) == 1 && len(lines[0]) <= columns-len("/*  */") {
 		fmt.Fprintf(b, "/* %s */\n", lines[0])
 		return
@@ -174,7 +175,8 @@ func (g *generator) comment(b *bytes.Buffer, text string, m *message) {
 	b.WriteString(" */\n")
 }
 
-// fill breaks a Go comment anew, its words changed by change. Empty lines and items of lists stay apart.
+// fill breaks a Go comment anew, its words changed by change. Empty lines and items of lists stay
+// apart.
 func fill(text []string, width int, change func(string) string) (lines []string) {
 	indent := ""
 	for _, l := range text {
@@ -227,7 +229,8 @@ func (g *generator) defines(b *bytes.Buffer, file string) {
 			}
 			line = g.line(s.End())
 			if ast.IsExported(s.Names[0].Name) {
-				define(b, macro(s.Names[0].Name), g.cExpr(s.Values[0]), g.cText(g.comments[s.Names[0].Name], nil))
+				define(b, macro(s.Names[0].Name), g.cExpr(s.Values[0]),
+					g.cText(g.comments[s.Names[0].Name], nil))
 			}
 		}
 	}

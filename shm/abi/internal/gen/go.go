@@ -81,7 +81,8 @@ func (f field) goType() string {
 
 // goCodec is messages_unsafe.go: that each struct is a Message.
 func (t *table) goCodec() ([]byte, error) {
-	b := bytes.NewBufferString(generatedGo + "import \"unsafe\"\n\n// Sizes are those that the table makes.\nvar (\n")
+	b := bytes.NewBufferString(generatedGo +
+		"import \"unsafe\"\n\n// Sizes are those that the table makes.\nvar (\n")
 	for _, m := range t.structs {
 		fmt.Fprintf(b, "\t_ = [1]int{}[unsafe.Sizeof(%s{})-%d]\n", m.name, m.size)
 	}

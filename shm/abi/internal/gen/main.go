@@ -1,6 +1,7 @@
-// Gen writes what follows from messages.table and from the constants of package abi: the Go structs, their
-// codec and the calls (messages.go, messages_unsafe.go, calls.go), and the C headers (verbs/abi.h,
-// verbs/abi_control.h, verbs/abi_cm.h). go generate runs it in the folder of package abi.
+// Gen writes what follows from messages.table and from the constants of package abi: the Go
+// structs, their codec and the calls (messages.go, messages_unsafe.go, calls.go), and the C headers
+// (verbs/abi.h, verbs/abi_control.h, verbs/abi_cm.h). go generate runs it in the folder of package
+// abi.
 package main
 
 import (
@@ -70,7 +71,8 @@ func generate(dir string) (map[string][]byte, error) {
 		c("abi_cm.h"):      g.part("abi_cm.h", "control_cm.go"),
 	}
 	for name, f := range map[string]func() ([]byte, error){
-		"calls.go": g.table.goCalls, "messages.go": g.table.goStructs, "messages_unsafe.go": g.table.goCodec,
+		"calls.go": g.table.goCalls, "messages.go": g.table.goStructs,
+		"messages_unsafe.go": g.table.goCodec,
 	} {
 		if out[filepath.Join(dir, name)], err = f(); err != nil {
 			return nil, err
