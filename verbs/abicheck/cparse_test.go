@@ -65,7 +65,8 @@ func (h header) enum(name string, toks []string, i int) int {
 	return i
 }
 
-// parseFields reads members from toks[i] on, behind the brace, and returns the index of the other brace.
+// parseFields reads members from toks[i] on, behind the brace, and returns the index of the other
+// brace.
 func parseFields(prefix string, toks []string, i int) (fields []string, end int) {
 	for toks[i] != "}" {
 		if toks[i] == "struct" || toks[i] == "union" {
@@ -111,8 +112,8 @@ func declared(member []string) string {
 	return member[len(member)-1]
 }
 
-// printer is C code that prints "NAME VALUE" for the size of each struct, the offset and size of each of its fields, and
-// each constant.
+// printer is C code that prints "NAME VALUE" for the size of each struct, the offset and size of
+// each of its fields, and each constant.
 func (h header) printer(b *strings.Builder, skip func(string) bool) {
 	for _, s := range sortedKeys(h.structs) {
 		if skip("struct " + s) {

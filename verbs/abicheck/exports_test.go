@@ -16,7 +16,8 @@ import (
 // libraries are the two, in order of dependence, and where Debian has its own.
 var (
 	libraries = []string{"libibverbs.so.1", "librdmacm.so.1"}
-	systemDir = "/usr/lib/" + map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[arch] + "-linux-gnu/"
+	systemDir = "/usr/lib/" + map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[arch] +
+		"-linux-gnu/"
 )
 
 // A symbol is what a library exports under a name and a version.
@@ -56,7 +57,8 @@ func dynamicSymbols(t *testing.T, path string) []elf.Symbol {
 	return syms
 }
 
-// old reports whether a symbol is the form of a function from before IBVERBS_1.1, which nobody has used for fifteen years.
+// old reports whether a symbol is the form of a function from before IBVERBS_1.1, which nobody has
+// used for fifteen years.
 func old(name string, s symbol) bool {
 	return strings.HasSuffix(name, "@IBVERBS_1.0") && !s.isDefault
 }
@@ -79,16 +81,19 @@ func TestExports(t *testing.T) {
 			case !ok:
 				t.Errorf("%s does not export %s", lib, name)
 			case got.typ != want.typ || got.typ == elf.STT_OBJECT && got.size != want.size:
-				t.Errorf("%s: %s is a %v of %d octets, and a %v of %d octets in the system's", lib, name, got.typ, got.size, want.typ, want.size)
+				t.Errorf("%s: %s is a %v of %d octets, and a %v of %d octets in the system's", lib, name,
+					got.typ, got.size, want.typ, want.size)
 			case got.isDefault != want.isDefault:
-				t.Errorf("%s: %s is the default for new programs: %v, and %v in the system's", lib, name, got.isDefault, want.isDefault)
+				t.Errorf("%s: %s is the default for new programs: %v, and %v in the system's", lib, name,
+					got.isDefault, want.isDefault)
 			}
 		}
 		if lib == libraries[0] && skipped != 33 {
 			t.Errorf("%d symbols of %s were skipped, not 33", skipped, lib)
 		}
 		for _, name := range sortedKeys(ours) {
-			if _, ok := system[name]; !ok && !strings.Contains(name, "@VRNIC_1") && !strings.Contains(name, "@IBVERBS_PRIVATE_") {
+			if _, ok := system[name]; !ok && !strings.Contains(name, "@VRNIC_1") && !strings.Contains(name,
+				"@IBVERBS_PRIVATE_") {
 				t.Errorf("%s exports %s, and the system's does not", lib, name)
 			}
 		}
@@ -100,7 +105,8 @@ func TestPrivateNodes(t *testing.T) {
 	ours := exports(t, filepath.Join(libs(t), libraries[0]))
 	for name := range ours {
 		base, version, _ := strings.Cut(name, "@")
-		if version != "IBVERBS_PRIVATE_34" || strings.HasPrefix(base, "verbs_register_driver_") || base == "ibv_query_gid_type" || base == "ibv_read_ibdev_sysfs_file" {
+		if version != "IBVERBS_PRIVATE_34" || strings.HasPrefix(base, "verbs_register_driver_") ||
+			base == "ibv_query_gid_type" || base == "ibv_read_ibdev_sysfs_file" {
 			continue
 		}
 		for _, node := range []string{"57", "59", "64"} {
@@ -119,10 +125,15 @@ func TestPrivateNodes(t *testing.T) {
 // programs are Debian's, and libraries of its that programs bring along.
 var programs = []string{
 	"ibv_devices", "ibv_devinfo", "ibv_asyncwatch", "ibv_rc_pingpong", // ibverbs-utils
-	"rping", "ucmatose", "rdma_server", "rdma_client", "rdma_xserver", "rdma_xclient", "cmtime", "rstream", "riostream", "rcopy", // rdmacm-utils
-	"ib_send_bw", "ib_send_lat", "ib_write_bw", "ib_write_lat", "ib_read_bw", "ib_read_lat", "ib_atomic_bw", "ib_atomic_lat", // perftest
+	// rdmacm-utils
+	"rping", "ucmatose", "rdma_server", "rdma_client", "rdma_xserver", "rdma_xclient", "cmtime",
+	"rstream", "riostream", "rcopy",
+	// perftest
+	"ib_send_bw", "ib_send_lat", "ib_write_bw", "ib_write_lat", "ib_read_bw", "ib_read_lat",
+	"ib_atomic_bw", "ib_atomic_lat",
 	"fio", "fi_info", "fi_pingpong",
-	systemDir + "libmlx5.so.1", systemDir + "libmlx4.so.1", systemDir + "libefa.so.1", systemDir + "libfabric.so.1",
+	systemDir + "libmlx5.so.1", systemDir + "libmlx4.so.1", systemDir + "libefa.so.1", systemDir +
+		"libfabric.so.1",
 	systemDir + "rsocket/librspreload.so.1",
 }
 
@@ -176,7 +187,8 @@ func TestStarts(t *testing.T) {
 		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir)
 		out, err := cmd.CombinedOutput()
 		text := string(out)
-		if err != nil || strings.Contains(text, "undefined symbol") || strings.Contains(text, "not found") {
+		if err != nil || strings.Contains(text, "undefined symbol") ||
+			strings.Contains(text, "not found") {
 			t.Errorf("ldd -r %s: %v\n%s", name, err, text)
 		}
 		for _, lib := range libraries {
@@ -204,7 +216,8 @@ func TestDependencies(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, n := range needed {
-			if n != "libc.so.6" && n != "ld-linux-x86-64.so.2" && n != "ld-linux-aarch64.so.1" && (n != libraries[0] || lib != libraries[1]) && os.Getenv("VRNIC_TEST_LIBS") == "" {
+			if n != "libc.so.6" && n != "ld-linux-x86-64.so.2" && n != "ld-linux-aarch64.so.1" &&
+				(n != libraries[0] || lib != libraries[1]) && os.Getenv("VRNIC_TEST_LIBS") == "" {
 				t.Errorf("%s needs %s", lib, n)
 			}
 		}

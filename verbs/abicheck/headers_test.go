@@ -12,7 +12,8 @@ import (
 )
 
 // Debian's headers, of libibverbs-dev and librdmacm-dev.
-var systemHeaders = []string{"/usr/include/infiniband/verbs.h", "/usr/include/infiniband/verbs_api.h", "/usr/include/infiniband/sa.h",
+var systemHeaders = []string{"/usr/include/infiniband/verbs.h",
+	"/usr/include/infiniband/verbs_api.h", "/usr/include/infiniband/sa.h",
 	"/usr/include/rdma/rdma_cma.h"}
 
 // Ours, in the order in which ibv.h and rdmacm.h include them.
@@ -21,9 +22,11 @@ var ourHeaders = []string{
 	"ibverbs/abi/ibv_api.h", "rdmacm/rdmacm.h",
 }
 
-const systemIncludes = "#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n#include <rdma/rdma_verbs.h>\n#include <rdma/rsocket.h>\n"
+const systemIncludes = "#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n#include " +
+	"<rdma/rdma_verbs.h>\n#include <rdma/rsocket.h>\n"
 
-// private lists what rdma-core keeps to itself: no header of Debian's has it, so that ibv.h alone checks it.
+// private lists what rdma-core keeps to itself: no header of Debian's has it, so that ibv.h alone
+// checks it.
 var private = map[string]bool{
 	"struct verbs_device": true, "struct verbs_qp": true, "VERBS_QP_XRCD": true, "VERBS_QP_EX": true,
 	"IBV_GID_TYPE_SYSFS_IB_ROCE_V1": true, "IBV_GID_TYPE_SYSFS_ROCE_V2": true,
@@ -39,8 +42,9 @@ var partial = map[string]string{
 	"rdma_cm_join_mc_attr_mask": "multicast",
 }
 
-// TestHeaders compares the layouts and numbers of ibv.h and rdmacm.h with Debian's headers. Two programs, one compiled
-// with each, print the size of each struct, the offset and size of each field, and each number.
+// TestHeaders compares the layouts and numbers of ibv.h and rdmacm.h with Debian's headers. Two
+// programs, one compiled with each, print the size of each struct, the offset and size of each
+// field, and each number.
 func TestHeaders(t *testing.T) {
 	ctest.Need(t, systemHeaders...)
 	var files []string
@@ -53,7 +57,8 @@ func TestHeaders(t *testing.T) {
 	}
 	var body strings.Builder
 	ours.printer(&body, func(name string) bool { return private[name] })
-	for _, m := range []string{"RAI_PASSIVE", "RAI_NUMERICHOST", "RAI_NOROUTE", "RAI_FAMILY", "IBV_ACCESS_OPTIONAL_RANGE"} {
+	for _, m := range []string{"RAI_PASSIVE", "RAI_NUMERICHOST", "RAI_NOROUTE", "RAI_FAMILY",
+		"IBV_ACCESS_OPTIONAL_RANGE"} {
 		body.WriteString("\tCONST(" + m + ")\n")
 	}
 	text := printerHead + "int main(void)\n{\n" + body.String() + "\treturn 0;\n}\n"
@@ -86,17 +91,20 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-var declarations = regexp.MustCompile(`(?s)#pragma GCC visibility push\(default\)(.*)#pragma GCC visibility pop`)
+var declarations = regexp.MustCompile(
+	`(?s)#pragma GCC visibility push\(default\)(.*)#pragma GCC visibility pop`)
 
-// TestPrototypes compiles the prototypes of ibv_api.h and rdmacm.h behind Debian's headers: a compiler takes a second
-// declaration of a function only if its type is the same.
+// TestPrototypes compiles the prototypes of ibv_api.h and rdmacm.h behind Debian's headers: a
+// compiler takes a second declaration of a function only if its type is the same.
 func TestPrototypes(t *testing.T) {
 	ctest.Need(t, systemHeaders...)
 	var b strings.Builder
 	b.WriteString(systemIncludes)
 	b.WriteString("#undef ibv_query_port\n#undef ibv_reg_mr\n#undef ibv_reg_mr_iova\n")
-	b.WriteString("typedef uint16_t ibv_be16; typedef uint32_t ibv_be32; typedef unsigned long long ibv_be64;\n")
-	b.WriteString("struct ibv_kern_ah_attr; struct ibv_kern_path_rec; struct ibv_kern_qp_attr; struct verbs_sysfs_dev;\n")
+	b.WriteString("typedef uint16_t ibv_be16; typedef uint32_t ibv_be32; typedef unsigned long long " +
+		"ibv_be64;\n")
+	b.WriteString("struct ibv_kern_ah_attr; struct ibv_kern_path_rec; struct ibv_kern_qp_attr; " +
+		"struct verbs_sysfs_dev;\n")
 	b.WriteString("enum ibv_gid_type_sysfs { NONE };\n")
 	functions := 0
 	for _, f := range []string{"ibverbs/abi/ibv_api.h", "rdmacm/rdmacm.h"} {
@@ -109,7 +117,8 @@ func TestPrototypes(t *testing.T) {
 			t.Fatalf("%s declares nothing that is visible", f)
 		}
 		// The struct is a part of ibv_port_attr, and has no definition there.
-		d := strings.ReplaceAll(string(m[1]), "uint8_t port_num, struct ibv_port_attr *", "uint8_t port_num, struct _compat_ibv_port_attr *")
+		d := strings.ReplaceAll(string(m[1]), "uint8_t port_num, struct ibv_port_attr *",
+			"uint8_t port_num, struct _compat_ibv_port_attr *")
 		functions += strings.Count(d, ");")
 		b.WriteString(d)
 	}

@@ -80,7 +80,8 @@ func values(t *testing.T, bin string, env ...string) map[string]string {
 // macros returns the macros that a header defines, as the preprocessor lists them.
 func macros(t *testing.T, name string) string {
 	t.Helper()
-	out, err := exec.Command("cc", "-E", "-dM", "-D_GNU_SOURCE", filepath.Join(verbsDir, name)).CombinedOutput()
+	out, err := exec.Command("cc", "-E", "-dM", "-D_GNU_SOURCE",
+		filepath.Join(verbsDir, name)).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", name, err, out)
 	}

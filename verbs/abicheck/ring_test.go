@@ -16,14 +16,15 @@ import (
 	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
 
-// The ring ABI in C is verbs/abi*.h, in Go it is these files of package abi. wqe.go has the structs of what lies
-// in rings, of which the C side has those in ringStructs.
+// The ring ABI in C is verbs/abi*.h, in Go it is these files of package abi. wqe.go has the structs
+// of what lies in rings, of which the C side has those in ringStructs.
 var (
 	ringFiles   = []string{"layout.go", "control.go", "control_cm.go", "calls.go", "messages.go"}
 	ringStructs = map[string]bool{"CQE": true, "SGE": true}
 )
 
-// WQEs are prefixes in C, and views with more in them in Go; abi.h itself holds them to the offsets.
+// WQEs are prefixes in C, and views with more in them in Go; abi.h itself holds them to the
+// offsets.
 var onlyInC = map[string]bool{"SENDWQE": true, "RECVWQE": true}
 
 // canonical is a name without what C and Go do differently: CMIDs in Go are cm_ids in C.
@@ -31,8 +32,8 @@ func canonical(name string) string {
 	return strings.ToUpper(strings.ReplaceAll(name, "_", ""))
 }
 
-// goABI is what the Go side says, under canonical names: constants, and for each struct its size and for each of its
-// fields "@OFFSET+SIZE", with the sign of numbers.
+// goABI is what the Go side says, under canonical names: constants, and for each struct its size
+// and for each of its fields "@OFFSET+SIZE", with the sign of numbers.
 type goABI struct {
 	consts  map[string]string
 	structs map[string]map[string]string
@@ -96,7 +97,8 @@ func goStruct(t *testing.T, name string, s *types.Struct, sizes types.Sizes) map
 
 // signOf is "", or " signed" of a number that may be negative.
 func signOf(t types.Type) string {
-	if b, ok := t.Underlying().(*types.Basic); ok && b.Info()&types.IsInteger != 0 && b.Info()&types.IsUnsigned == 0 {
+	if b, ok := t.Underlying().(*types.Basic); ok && b.Info()&types.IsInteger != 0 &&
+		b.Info()&types.IsUnsigned == 0 {
 		return " signed"
 	}
 	return ""
@@ -112,15 +114,17 @@ var (
 	cDefine = regexp.MustCompile(`(?m)^#define VRNIC_(\w+) (.*)$`)
 )
 
-// TestRingABI compares verbs/abi*.h with package abi: every constant, and of every struct every offset, size and sign,
-// must be on both sides and the same.
+// TestRingABI compares verbs/abi*.h with package abi: every constant, and of every struct every
+// offset, size and sign, must be on both sides and the same.
 func TestRingABI(t *testing.T) {
 	ctest.Need(t)
 	want := parseGoABI(t)
 	if len(want.consts) < 150 || len(want.structs) < 50 {
-		t.Fatalf("only %d constants and %d structs of package abi were found", len(want.consts), len(want.structs))
+		t.Fatalf("only %d constants and %d structs of package abi were found", len(want.consts),
+			len(want.structs))
 	}
-	h := parseHeaders(t, filepath.Join(verbsDir, "abi.h"), filepath.Join(verbsDir, "abi_control.h"), filepath.Join(verbsDir, "abi_cm.h"))
+	h := parseHeaders(t, filepath.Join(verbsDir, "abi.h"), filepath.Join(verbsDir, "abi_control.h"),
+		filepath.Join(verbsDir, "abi_cm.h"))
 
 	// The names of all macros, the compiler knows: those that stand for something.
 	var b strings.Builder
@@ -136,7 +140,8 @@ func TestRingABI(t *testing.T) {
 	h.printer(&b, func(string) bool { return false })
 	for s, fields := range h.structs {
 		for _, f := range fields {
-			b.WriteString("\t_Generic(((struct " + s + " *)0)->" + f + ", int32_t: printf(\"sign:" + s + "." + f + " 1\\n\"), default: 0);\n")
+			b.WriteString("\t_Generic(((struct " + s + " *)0)->" + f + ", int32_t: printf(\"sign:" + s +
+				"." + f + " 1\\n\"), default: 0);\n")
 		}
 	}
 	b.WriteString("\treturn 0;\n}\n")

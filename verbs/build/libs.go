@@ -1,6 +1,6 @@
-// Package build holds the C libraries for verbs programs, as `make -C verbs` left them here before this was
-// compiled: libibverbs.so.1, librdmacm.so.1 and libvrnic-ifaddrs.so. They are not in the repository.
-// Without them the package compiles too, and holds none.
+// Package build holds the C libraries for verbs programs, as `make -C verbs` left them here before
+// this was compiled: libibverbs.so.1, librdmacm.so.1 and libvrnic-ifaddrs.so. They are not in the
+// repository. Without them the package compiles too, and holds none.
 package build
 
 import (

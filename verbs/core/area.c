@@ -1,9 +1,10 @@
 /*
- * Memory of the program that the daemon has mapped too: it moves messages to and from it with no system call, where it else
- * reads and writes the process's memory through the kernel. There are two kinds: what vrnic_alloc gave out, and mappings that
- * the program made itself, MAP_SHARED, of a memfd which it still has open and has sealed against shrinking. Regions
- * registered there stand for octets of the memfd, as a registration stands for pages: a program that maps something
- * else at the address afterwards has not changed the region.
+ * Memory of the program that the daemon has mapped too: it moves messages to and from it with no
+ * system call, where it else reads and writes the process's memory through the kernel. There are
+ * two kinds: what vrnic_alloc gave out, and mappings that the program made itself, MAP_SHARED, of a
+ * memfd which it still has open and has sealed against shrinking. Regions registered there stand
+ * for octets of the memfd, as a registration stands for pages: a program that maps something else
+ * at the address afterwards has not changed the region.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -57,7 +58,8 @@ static int share(struct vrnic_session *s, struct vrnic_area *a, int fd)
 	if (a->s == s)
 		return 0;
 	if (a->s && !vrnic_dead(a->s))
-		return EBUSY; /* of another session that lives: there is none, but for the moment in which one dies */
+		/* of another session that lives: there is none, but for the moment in which one dies */
+		return EBUSY;
 	err = vrnic_rpc(s, VRNIC_OP_ADD_MEM, &req, sizeof(req), &rep, sizeof(rep), fd, NULL, 0);
 	if (err)
 		return err;
@@ -92,7 +94,8 @@ static struct vrnic_area *allocated(const void *addr, size_t length, uint64_t *o
 
 	for (a = areas; a; a = a->next) {
 		off = (uintptr_t)addr - (uintptr_t)a->addr;
-		if (a->addr && !a->freed && (uintptr_t)addr >= (uintptr_t)a->addr && off <= a->len && length <= a->len - off) {
+		if (a->addr && !a->freed && (uintptr_t)addr >= (uintptr_t)a->addr && off <= a->len &&
+		    length <= a->len - off) {
 			*offset = off;
 			return a;
 		}
@@ -116,8 +119,8 @@ static bool shareable(int fd, struct stat *st)
 }
 
 /*
- * Finds a file that can be shared among those that the process has open; with want, the one of that device and number. A
- * duplicate is returned, since the program may close its own meanwhile, or -1.
+ * Finds a file that can be shared among those that the process has open; with want, the one of that
+ * device and number. A duplicate is returned, since the program may close its own meanwhile, or -1.
  */
 static int open_memfd(const struct stat *want)
 {
@@ -133,7 +136,8 @@ static int open_memfd(const struct stat *want)
 		if (*end || end == e->d_name || !shareable(n, &st))
 			continue;
 		fd = fcntl(n, F_DUPFD_CLOEXEC, 0);
-		if (fd >= 0 && (!shareable(fd, &st) || (want && (st.st_dev != want->st_dev || st.st_ino != want->st_ino)))) {
+		if (fd >= 0 &&
+		    (!shareable(fd, &st) || (want && (st.st_dev != want->st_dev || st.st_ino != want->st_ino)))) {
 			close(fd);
 			fd = -1;
 		}
@@ -144,8 +148,8 @@ static int open_memfd(const struct stat *want)
 }
 
 /*
- * Looks for one mapping, MAP_SHARED, that holds length octets at addr: the file's device and number and the offset in it go to
- * st and *offset.
+ * Looks for one mapping, MAP_SHARED, that holds length octets at addr: the file's device and number
+ * and the offset in it go to st and *offset.
  */
 static bool shared_mapping(const void *addr, size_t length, struct stat *st, uint64_t *offset)
 {
@@ -157,7 +161,8 @@ static bool shared_mapping(const void *addr, size_t length, struct stat *st, uin
 	size_t size = 0;
 
 	while (f && getline(&line, &size, f) > 0) {
-		if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %*3c%c %" SCNx64 " %x:%x %" SCNu64, &lo, &hi, &shared, &off, &major, &minor,
+		if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %*3c%c %" SCNx64 " %x:%x %" SCNu64, &lo, &hi, &shared,
+			   &off, &major, &minor,
 			   &ino) != 7 || at >= hi)
 			continue;
 		found = at >= lo && length <= hi - at && shared == 's' && ino;
@@ -174,8 +179,12 @@ static bool shared_mapping(const void *addr, size_t length, struct stat *st, uin
 	return true;
 }
 
-/* The area of the program's own memfd that is mapped at addr, shared with the daemon: area_lock is held. */
-static struct vrnic_area *find_own(struct vrnic_session *s, const void *addr, size_t length, uint64_t *offset)
+/*
+ * The area of the program's own memfd that is mapped at addr, shared with the daemon: area_lock is
+ * held.
+ */
+static struct vrnic_area *find_own(struct vrnic_session *s, const void *addr, size_t length,
+				   uint64_t *offset)
 {
 	struct vrnic_area *a = NULL;
 	struct stat st;
@@ -217,7 +226,8 @@ out:
 	return a;
 }
 
-struct vrnic_area *vrnic_area_find(struct vrnic_session *s, void *addr, size_t length, uint32_t *mem, uint64_t *offset)
+struct vrnic_area *vrnic_area_find(struct vrnic_session *s, void *addr, size_t length,
+				   uint32_t *mem, uint64_t *offset)
 {
 	struct vrnic_area *a;
 	int old;
@@ -276,7 +286,8 @@ void *vrnic_alloc(size_t len)
 	a->fd = memfd_create("vrnic", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (a->fd < 0)
 		goto fail;
-	if (ftruncate(a->fd, a->len) || fcntl(a->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+	if (ftruncate(a->fd, a->len) ||
+	    fcntl(a->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
 		goto fail;
 	a->addr = mmap(NULL, a->len, PROT_READ | PROT_WRITE, MAP_SHARED, a->fd, 0);
 	if (a->addr == MAP_FAILED)

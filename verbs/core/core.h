@@ -1,20 +1,23 @@
 /*
- * The room of what both libraries stand on: the session with the daemon, requests to it, memory that is shared with it,
- * and tables. libibverbs.so.1 has it; librdmacm.so.1 calls what is VRNIC_EXPORT here (symbol version VRNIC_1). It knows
- * neither verbs nor rdma_cm, and calls neither.
+ * The room of what both libraries stand on: the session with the daemon, requests to it, memory
+ * that is shared with it, and tables. libibverbs.so.1 has it; librdmacm.so.1 calls what is
+ * VRNIC_EXPORT here (symbol version VRNIC_1). It knows neither verbs nor rdma_cm, and calls
+ * neither.
  *
- * A process has one session with the daemon: a control socket, a page of bells, and the shared memory
- * of its rings. It is opened when a program first asks for devices and closed by the end of the process. It
- * dies early when the daemon goes, when the daemon writes nonsense, or in the child of a fork. A dead
- * session is never freed and never comes back; a new one may be opened beside it. Whoever notices a death calls
- * vrnic_die(); from then on nothing waits, and what is posted is flushed.
+ * A process has one session with the daemon: a control socket, a page of bells, and the shared
+ * memory of its rings. It is opened when a program first asks for devices and closed by the end of
+ * the process. It dies early when the daemon goes, when the daemon writes nonsense, or in the child
+ * of a fork. A dead session is never freed and never comes back; a new one may be opened beside it.
+ * Whoever notices a death calls vrnic_die(); from then on nothing waits, and what is posted is
+ * flushed.
  *
- * Locks of the libraries, in the order in which they are taken; all but the last three are of the rooms above:
- *   cm_lock, device_lock, vrnic_cq.lock, vrnic_qp.sq.lock, vrnic_rq.lock, vrnic_chan.lock, the lock of the regions,
- *   area_lock, vrnic_session.lend_lock, vrnic_session.rpc_lock.
- * Nothing is held in a wait that a program may cancel or that the network decides on. An rpc does not wait for
- * the network, and runs with cancellation off. The libraries have no thread of their own
- * (docs/decisions.md#V21).
+ * Locks of the libraries, in the order in which they are taken; all but the last three are of the
+ * rooms above:
+ *   cm_lock, device_lock, vrnic_cq.lock, vrnic_qp.sq.lock, vrnic_rq.lock, vrnic_chan.lock,
+ *   the lock of the regions, area_lock, vrnic_session.lend_lock, vrnic_session.rpc_lock.
+ * Nothing is held in a wait that a program may cancel or that the network decides on. An rpc does
+ * not wait for the network, and runs with cancellation off. The libraries have no thread of their
+ * own (docs/decisions.md#V21).
  */
 #ifndef VRNIC_CORE_H
 #define VRNIC_CORE_H
@@ -33,8 +36,8 @@
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 /*
- * For functions that a cancellation of their thread leaves, below one that then runs a handler: the address sanitizer would
- * not see that what it has marked in their frames is free again.
+ * For functions that a cancellation of their thread leaves, below one that then runs a handler: the
+ * address sanitizer would not see that what it has marked in their frames is free again.
  */
 #define VRNIC_CANCELLED __attribute__((no_sanitize_address))
 #define container_of(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
@@ -61,14 +64,17 @@ static inline void store_release(_Atomic uint32_t *w, uint32_t v)
 struct vrnic_map {
 	void *mem;
 	size_t len;
-	unsigned int forks; /* of this process's ancestors when it was made: vrnic_unmap leaves others' alone */
+	/* of this process's ancestors when it was made: vrnic_unmap leaves others' alone */
+	unsigned int forks;
 };
 
 /* Whether a ring of size slots, a power of two, lies in a memory of len octets. */
-static inline bool vrnic_ring_fits(size_t len, uint32_t off, uint32_t size, uint32_t max_size, uint32_t stride,
+static inline bool vrnic_ring_fits(size_t len, uint32_t off, uint32_t size, uint32_t max_size,
+				   uint32_t stride,
 				   uint32_t min_stride, uint32_t max_stride)
 {
-	return size && !(size & (size - 1)) && size <= max_size && stride >= min_stride && stride <= max_stride &&
+	return size && !(size & (size - 1)) && size <= max_size && stride >= min_stride &&
+		stride <= max_stride &&
 	       off % 8 == 0 && stride % 8 == 0 && off <= len && (uint64_t)size * stride <= len - off;
 }
 
@@ -103,9 +109,10 @@ struct vrnic_session {
 };
 
 /*
- * The session of this process, opened if there is none that lives; NULL with errno, after one line on
- * stderr that says why and what to do (once for each cause). Programs that run with raised privilege, and daemons of a
- * third user, get none: a session gives the daemon this process's memory.
+ * The session of this process, opened if there is none that lives; NULL with errno, after one line
+ * on stderr that says why and what to do (once for each cause). Programs that run with raised
+ * privilege, and daemons of a third user, get none: a session gives the daemon this process's
+ * memory.
  */
 VRNIC_EXPORT struct vrnic_session *vrnic_session(void);
 
@@ -119,49 +126,57 @@ static inline bool vrnic_dead(struct vrnic_session *s)
 }
 
 /*
- * Ends the session, if it lives: why is for the log, on stderr if VRNIC_DEBUG names shm, printf-like. Any lock may be
- * held. errno is left alone.
+ * Ends the session, if it lives: why is for the log, on stderr if VRNIC_DEBUG names shm,
+ * printf-like. Any lock may be held. errno is left alone.
  */
-VRNIC_EXPORT void vrnic_die(struct vrnic_session *s, const char *why, ...) __attribute__((format(printf, 2, 3)));
+VRNIC_EXPORT void vrnic_die(struct vrnic_session *s, const char *why,
+			    ...) __attribute__((format(printf, 2, 3)));
 VRNIC_EXPORT void vrnic_debug(const char *what, ...) __attribute__((format(printf, 1, 2)));
 
-/* Looks whether the daemon has closed the socket, and ends the session then. True: the session is dead. */
+/*
+ * Looks whether the daemon has closed the socket, and ends the session then. True: the session is
+ * dead.
+ */
 VRNIC_EXPORT bool vrnic_peer_gone(struct vrnic_session *s);
 
 /*
- * What stands in shared memory makes no sense. A daemon that ends a session closes the socket first and then
- * empties the memory: that is told apart in the log. Ends the session.
+ * What stands in shared memory makes no sense. A daemon that ends a session closes the socket first
+ * and then empties the memory: that is told apart in the log. Ends the session.
  */
 VRNIC_EXPORT void vrnic_corrupt(struct vrnic_session *s, const char *what);
 
 /*
- * One request and its reply: 0, or an errno (positive), EIO if the session is dead. rep is filled on success, what
- * the daemon does not know of it with zeros; req and rep are structs of abi.h or NULL with 0. send_fd -1: none. On
- * success exactly nfds descriptors are in fds, close-on-exec, and the caller's.
+ * One request and its reply: 0, or an errno (positive), EIO if the session is dead. rep is filled
+ * on success, what the daemon does not know of it with zeros; req and rep are structs of abi.h or
+ * NULL with 0. send_fd -1: none. On success exactly nfds descriptors are in fds, close-on-exec, and
+ * the caller's.
  */
-VRNIC_EXPORT int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_len, void *rep, size_t rep_len,
+VRNIC_EXPORT int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_len,
+			   void *rep, size_t rep_len,
 	      int send_fd, int *fds, int nfds);
 
 /* vrnic_rpc without descriptors, for a request that is a handle alone. */
-VRNIC_EXPORT int vrnic_rpc_handle(struct vrnic_session *s, uint16_t op, uint32_t handle, void *rep, size_t rep_len);
+VRNIC_EXPORT int vrnic_rpc_handle(struct vrnic_session *s, uint16_t op, uint32_t handle,
+				  void *rep, size_t rep_len);
 
 /* Lends the daemon this process's memory, if that has not been done: 0 or an errno. */
 int vrnic_lend_mem(struct vrnic_session *s);
 
 /*
- * Maps what fd is, at least min octets, writable and sealed against shrinking, and closes fd: 0 or an errno, and then
- * the session is dead. For the child of a fork it is as unmapped.
+ * Maps what fd is, at least min octets, writable and sealed against shrinking, and closes fd: 0 or
+ * an errno, and then the session is dead. For the child of a fork it is as unmapped.
  */
 int vrnic_map_fd(struct vrnic_session *s, int fd, size_t min, struct vrnic_map *m);
 void vrnic_unmap(struct vrnic_map *m);
 bool vrnic_mapped(const struct vrnic_map *m); /* false in the child of a fork */
 
 /*
- * Takes one token out of an event pipe, with read(2) on the program's own descriptor: blocks unless the program has
- * set O_NONBLOCK, and is a cancellation point. 0: taken. -1: errno, EAGAIN or EINTR among others. 1: the session is
- * dead. If the pipe was closed because another thread destroyed its channel, it does not return: nothing of the
- * channel may be touched any more, and a program that leaves main meanwhile must not see an error. To be told from
- * the daemon's end, who destroys a channel closes fd before it asks the daemon.
+ * Takes one token out of an event pipe, with read(2) on the program's own descriptor: blocks unless
+ * the program has set O_NONBLOCK, and is a cancellation point. 0: taken. -1: errno, EAGAIN or EINTR
+ * among others. 1: the session is dead. If the pipe was closed because another thread destroyed its
+ * channel, it does not return: nothing of the channel may be touched any more, and a program that
+ * leaves main meanwhile must not see an error. To be told from the daemon's end, who destroys a
+ * channel closes fd before it asks the daemon.
  */
 VRNIC_EXPORT int vrnic_wait_token(struct vrnic_session *s, int fd);
 
@@ -180,10 +195,13 @@ void vrnic_ring_doorbell(struct vrnic_session *s);
 /* Rings the bell of a QP or SRQ, after the work has been committed. Never blocks. */
 static inline void vrnic_ring(struct vrnic_session *s, uint32_t bell)
 {
-	/* Set also if it looks set: the daemon may be about to clear it, having looked at the ring before. */
+	/*
+	 * Set also if it looks set: the daemon may be about to clear it, having looked at the ring before.
+	 */
 	atomic_fetch_or(&s->bells[bell >> 5], 1u << (bell & 31));
 	atomic_thread_fence(memory_order_seq_cst);
-	if (unlikely(atomic_load_explicit(s->sleeping, memory_order_relaxed)) && atomic_exchange(s->sleeping, 0))
+	if (unlikely(atomic_load_explicit(s->sleeping, memory_order_relaxed)) &&
+	    atomic_exchange(s->sleeping, 0))
 		vrnic_ring_doorbell(s);
 }
 
@@ -193,10 +211,12 @@ static inline void vrnic_ring(struct vrnic_session *s, uint32_t bell)
 struct vrnic_area;
 
 /*
- * The area that holds length octets at addr, shared with the daemon of s now at the latest: as its mem, from offset on. It
- * is held until vrnic_area_put. NULL: there is none, and the daemon has to reach into this process.
+ * The area that holds length octets at addr, shared with the daemon of s now at the latest: as its
+ * mem, from offset on. It is held until vrnic_area_put. NULL: there is none, and the daemon has to
+ * reach into this process.
  */
-struct vrnic_area *vrnic_area_find(struct vrnic_session *s, void *addr, size_t length, uint32_t *mem, uint64_t *offset);
+struct vrnic_area *vrnic_area_find(struct vrnic_session *s, void *addr, size_t length,
+				   uint32_t *mem, uint64_t *offset);
 void vrnic_area_put(struct vrnic_area *a); /* NULL is none */
 
 #endif

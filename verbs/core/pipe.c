@@ -89,8 +89,8 @@ bool vrnic_check_pipe(struct vrnic_session *s, int fd)
 }
 
 /*
- * The pipe fd has come to its end. The daemon closes its side of it when the session ends, or when the channel is
- * destroyed, before which our side is closed.
+ * The pipe fd has come to its end. The daemon closes its side of it when the session ends, or when
+ * the channel is destroyed, before which our side is closed.
  */
 static void pipe_ended(struct vrnic_session *s, int fd)
 {
@@ -149,7 +149,10 @@ void vrnic_ring_doorbell(struct vrnic_session *s)
 	uint64_t one = 1;
 	int err = errno;
 
-	/* The counter is far from full, so it does not block. It must not be a cancellation point: locks are held. */
+	/*
+	 * The counter is far from full, so it does not block. It must not be a cancellation point: locks
+	 * are held.
+	 */
 	syscall(SYS_write, s->doorbell, &one, sizeof(one));
 	errno = err;
 }

@@ -40,7 +40,8 @@ void vrnic_close(int fd)
 {
 	int err = errno;
 
-#ifdef __SANITIZE_THREAD__ /* it follows descriptors, and must see that the number is free for another */
+/* it follows descriptors, and must see that the number is free for another */
+#ifdef __SANITIZE_THREAD__
 	int old;
 
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
@@ -69,15 +70,18 @@ void vrnic_die(struct vrnic_session *s, const char *why, ...)
 	vdebug(why, ap);
 	va_end(ap);
 	/*
-	 * It ends an rpc that waits, and shows the daemon the end of the session also where it was this side that
-	 * gave up: it closes the event pipes then, which wakes those who wait for events. The descriptor stays open,
-	 * since other threads may be about to use it.
+	 * It ends an rpc that waits, and shows the daemon the end of the session also where it was this
+	 * side that gave up: it closes the event pipes then, which wakes those who wait for events. The
+	 * descriptor stays open, since other threads may be about to use it.
 	 */
 	shutdown(s->sock, SHUT_RDWR);
 	errno = err;
 }
 
-/* True if the other end of the socket has been closed, whatever is unread. Not a cancellation point. */
+/*
+ * True if the other end of the socket has been closed, whatever is unread. Not a cancellation
+ * point.
+ */
 static bool hung_up(int sock)
 {
 	struct pollfd p = { .fd = sock, .events = POLLRDHUP };
@@ -152,7 +156,10 @@ static int send_request(struct vrnic_session *s, uint16_t op, const void *req, s
 	return EIO;
 }
 
-/* Takes the descriptors out of a message into fds, of 2 * MAX_FDS; what is not a descriptor counts as too many. */
+/*
+ * Takes the descriptors out of a message into fds, of 2 * MAX_FDS; what is not a descriptor counts
+ * as too many.
+ */
 static int take_fds(struct msghdr *m, int *fds)
 {
 	struct cmsghdr *cm;
@@ -178,14 +185,15 @@ static void close_fds(int *fds, int n)
 }
 
 /*
- * Receives a message into r: its length, or -1 and then the session is dead. *nfds descriptors are the caller's. *cut: there
- * were more of them than the kernel could give.
+ * Receives a message into r: its length, or -1 and then the session is dead. *nfds descriptors are
+ * the caller's. *cut: there were more of them than the kernel could give.
  */
 static ssize_t receive(struct vrnic_session *s, struct reply *r, int *fds, int *nfds, bool *cut)
 {
 	union control c;
 	struct iovec iov = { r, sizeof(*r) };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &c, .msg_controllen = sizeof(c) };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &c,
+			   .msg_controllen = sizeof(c) };
 	ssize_t n;
 
 	do {
@@ -204,10 +212,11 @@ static ssize_t receive(struct vrnic_session *s, struct reply *r, int *fds, int *
 }
 
 /*
- * Whether r, of n octets with nfds descriptors, is a reply to the last request, with a body of at most len octets that are
- * not zero.
+ * Whether r, of n octets with nfds descriptors, is a reply to the last request, with a body of at
+ * most len octets that are not zero.
  */
-static bool valid(struct vrnic_session *s, const struct reply *r, size_t n, uint16_t op, size_t len, int nfds, int want)
+static bool valid(struct vrnic_session *s, const struct reply *r, size_t n, uint16_t op,
+		  size_t len, int nfds, int want)
 {
 	const struct vrnic_header *h = &r->h;
 	size_t i;
@@ -217,7 +226,8 @@ static bool valid(struct vrnic_session *s, const struct reply *r, size_t n, uint
 		return false;
 	}
 	if (h->op != op || h->seq != s->seq || h->flags || h->status > 0 || h->status < -4095) {
-		vrnic_die(s, "a reply to %u (seq %u, status %d) where that to %u (seq %u) was due", h->op, h->seq, h->status,
+		vrnic_die(s, "a reply to %u (seq %u, status %d) where that to %u (seq %u) was due", h->op,
+			  h->seq, h->status,
 			  op, s->seq);
 		return false;
 	}
@@ -256,7 +266,8 @@ static uint16_t undo_of(uint16_t op)
 }
 
 /* vrnic_rpc with rpc_lock held. rep is filled also where a refusal has a body. */
-static int rpc_locked(struct vrnic_session *s, uint16_t op, const void *req, size_t req_len, void *rep, size_t rep_len,
+static int rpc_locked(struct vrnic_session *s, uint16_t op, const void *req, size_t req_len,
+		      void *rep, size_t rep_len,
 		      int send_fd, int *fds, int nfds)
 {
 	int got[4 * MAX_FDS], ngot, err;
@@ -299,7 +310,8 @@ static int rpc_locked(struct vrnic_session *s, uint16_t op, const void *req, siz
 	return -r.h.status;
 }
 
-int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_len, void *rep, size_t rep_len,
+int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_len, void *rep,
+	      size_t rep_len,
 	      int send_fd, int *fds, int nfds)
 {
 	int old, err;
@@ -315,7 +327,8 @@ int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_
 	return err;
 }
 
-int vrnic_rpc_handle(struct vrnic_session *s, uint16_t op, uint32_t handle, void *rep, size_t rep_len)
+int vrnic_rpc_handle(struct vrnic_session *s, uint16_t op, uint32_t handle, void *rep,
+		     size_t rep_len)
 {
 	struct vrnic_handle_request req = { .handle = handle };
 

@@ -1,5 +1,6 @@
 /*
- * The session with the daemon: finding and judging the daemon, opening, lending it this process's memory, and forks.
+ * The session with the daemon: finding and judging the daemon, opening, lending it this process's
+ * memory, and forks.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +21,8 @@
 
 static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct vrnic_session *) current;
-static _Atomic(struct vrnic_session *) sessions; /* all, also one that is being opened; changed with open_lock held */
+/* all, also one that is being opened; changed with open_lock held */
+static _Atomic(struct vrnic_session *) sessions;
 
 /* Causes of having no session: each is told once. */
 enum cause {
@@ -65,18 +67,23 @@ static int lend(struct vrnic_session *s)
 	fd = open("/proc/thread-self/mem", O_RDWR | O_CLOEXEC);
 	if (fd < 0) {
 		err = errno;
-		complain(CAUSE_MEM, "this process cannot lend its memory to the daemon: open of /proc/thread-self/mem: %s "
+		complain(CAUSE_MEM,
+			 "this process cannot lend its memory to the daemon: open of /proc/thread-self/mem: %s "
 			 "(is it not dumpable, or /proc not mounted?)", strerror(err));
 		return err;
 	}
 	err = vrnic_rpc(s, VRNIC_OP_SET_MEM, &req, sizeof(req), NULL, 0, fd, NULL, 0);
-	/* What could write to any page of this process should not be found by a program that closes or lists its files. */
+	/*
+	 * What could write to any page of this process should not be found by a program that closes or
+	 * lists its files.
+	 */
 	vrnic_close(fd);
 	if (err && !vrnic_dead(s))
 		complain(CAUSE_MEM, "the daemon refused this process's memory: %s", strerror(err));
 	/*
-	 * Where Yama lets nobody but a parent reach into a process, that spares a daemon of this user a copy of what is long.
-	 * It gives it nothing that it does not have now; elsewhere it fails, and does nothing.
+	 * Where Yama lets nobody but a parent reach into a process, that spares a daemon of this user a
+	 * copy of what is long. It gives it nothing that it does not have now; elsewhere it fails, and
+	 * does nothing.
 	 */
 	if (!err && s->daemon > 0)
 		prctl(PR_SET_PTRACER, (unsigned long)s->daemon, 0, 0, 0);
@@ -155,8 +162,9 @@ static int dial(struct vrnic_session *s, struct sockaddr_un *sa)
 }
 
 /*
- * Whether the daemon may have this process's memory, and with that all that this user may do: only root and the user
- * himself. That is asked of every daemon, since an unmodified program's memory regions need it.
+ * Whether the daemon may have this process's memory, and with that all that this user may do: only
+ * root and the user himself. That is asked of every daemon, since an unmodified program's memory
+ * regions need it.
  */
 static int judge(struct vrnic_session *s, const char *path)
 {
@@ -171,7 +179,8 @@ static int judge(struct vrnic_session *s, const char *path)
 		s->daemon = peer.pid;
 	if (peer.uid == 0 || peer.uid == geteuid())
 		return 0;
-	complain(CAUSE_TRUST, "the daemon at %s runs as uid %u, which is neither root nor this user, %u: it is not given this "
+	complain(CAUSE_TRUST,
+		 "the daemon at %s runs as uid %u, which is neither root nor this user, %u: it is not given this "
 		 "process's memory, and there is no device", path, peer.uid, geteuid());
 	return EPERM;
 }
@@ -197,7 +206,8 @@ static int open_page(struct vrnic_session *s)
 		vrnic_die(s, "session page with magic %#x, version %u", magic, version & 0xffff);
 		return EPROTO;
 	}
-	if (words > 2 * VRNIC_MAX_DEPTH / 32 || off % 4 || off > s->page.len || 4 * (size_t)words > s->page.len - off) {
+	if (words > 2 * VRNIC_MAX_DEPTH / 32 || off % 4 || off > s->page.len ||
+	    4 * (size_t)words > s->page.len - off) {
 		vrnic_die(s, "session page with %u words of bells at %u", words, off);
 		return EPROTO;
 	}
@@ -240,7 +250,8 @@ static int read_names(struct vrnic_session *s, const struct vrnic_hello_reply *r
 
 static int hello(struct vrnic_session *s, const char *path)
 {
-	struct vrnic_hello_request req = { .magic = VRNIC_MAGIC_HELLO, .major = VRNIC_MAJOR, .minor = VRNIC_MINOR };
+	struct vrnic_hello_request req = { .magic = VRNIC_MAGIC_HELLO, .major = VRNIC_MAJOR,
+					  .minor = VRNIC_MINOR };
 	struct vrnic_hello_reply rep = { 0 };
 	int fds[2], err;
 
@@ -248,10 +259,12 @@ static int hello(struct vrnic_session *s, const char *path)
 	err = vrnic_rpc(s, VRNIC_OP_HELLO, &req, sizeof(req), &rep, sizeof(rep), -1, fds, 2);
 	if (err) {
 		if (err == EPROTONOSUPPORT)
-			complain(CAUSE_HELLO, "the daemon at %s speaks version %u.%u of the ring ABI, this library %u.%u: "
+			complain(CAUSE_HELLO,
+				 "the daemon at %s speaks version %u.%u of the ring ABI, this library %u.%u: "
 				 "install the same release of both", path, rep.major, rep.minor, VRNIC_MAJOR, VRNIC_MINOR);
 		else if (vrnic_dead(s))
-			complain(CAUSE_HELLO, "the daemon at %s ended the session at once (does it have a session free?)", path);
+			complain(CAUSE_HELLO,
+				 "the daemon at %s ended the session at once (does it have a session free?)", path);
 		else
 			complain(CAUSE_HELLO, "the daemon at %s: %s", path, strerror(err));
 		return err;
@@ -274,7 +287,10 @@ static int hello(struct vrnic_session *s, const char *path)
 	return err;
 }
 
-/* Puts s among the sessions, or takes the last one off, so that the child of a fork finds its descriptors. */
+/*
+ * Puts s among the sessions, or takes the last one off, so that the child of a fork finds its
+ * descriptors.
+ */
 static void remember(struct vrnic_session *s)
 {
 	s->next = atomic_load(&sessions);
@@ -336,8 +352,8 @@ bool vrnic_device_allowed(struct vrnic_session *s, uint32_t index)
 }
 
 /*
- * In the child of a fork. The daemon must see the end of the parent, so the child has no business with its socket.
- * Other threads of the parent may have held locks, which nobody is left to unlock.
+ * In the child of a fork. The daemon must see the end of the parent, so the child has no business
+ * with its socket. Other threads of the parent may have held locks, which nobody is left to unlock.
  */
 static void forked(void)
 {
@@ -370,7 +386,8 @@ struct vrnic_session *vrnic_session(void)
 	if (s && !vrnic_peer_gone(s))
 		return s;
 	if (getauxval(AT_SECURE)) {
-		complain(CAUSE_PRIVILEGE, "a program with raised privilege has no device: the daemon would get its memory");
+		complain(CAUSE_PRIVILEGE,
+			 "a program with raised privilege has no device: the daemon would get its memory");
 		errno = EPERM;
 		return NULL;
 	}

@@ -1,6 +1,7 @@
 /*
- * Tables by numbers that the daemon gives out, which grow with what is in them: no look-up gets slower for a program with
- * many QPs or regions. A table of zeros is empty, and has no lock: who has the table has one.
+ * Tables by numbers that the daemon gives out, which grow with what is in them: no look-up gets
+ * slower for a program with many QPs or regions. A table of zeros is empty, and has no lock: who
+ * has the table has one.
  */
 #ifndef VRNIC_TABLE_H
 #define VRNIC_TABLE_H
@@ -55,7 +56,10 @@ void vrnic_table_remove(struct vrnic_table *t, struct vrnic_entry *e);
 /* Forgets all entries. */
 void vrnic_table_free(struct vrnic_table *t);
 
-/* Goes through all entries, in no order, as long as none is added: that after e, or the first for NULL. */
+/*
+ * Goes through all entries, in no order, as long as none is added: that after e, or the first for
+ * NULL.
+ */
 struct vrnic_entry *vrnic_table_each(struct vrnic_table *t, struct vrnic_entry *e);
 
 #endif

@@ -1,5 +1,6 @@
-// Package heaptest tests libvrnic-heap.so, the allocator that `vrnic exec --lend-heap` preloads: a program in C allocates, forks and
-// checks what it has, with the library and, where the rule is malloc's, without.
+// Package heaptest tests libvrnic-heap.so, the allocator that `vrnic exec --lend-heap` preloads: a
+// program in C allocates, forks and checks what it has, with the library and, where the rule is
+// malloc's, without.
 //
 // Package ctest builds what the tests need.
 //

@@ -27,8 +27,10 @@ var build = sync.OnceValue(func() error {
 	if err := ctest.Make("BUILD="+ctest.Dir, library()); err != nil {
 		return err
 	}
-	cc := slices.Concat([]string{"-std=gnu11", "-O1", "-g", "-fno-builtin", "-Wextra", "-pthread"}, sources)
-	for out, flags := range map[string][]string{"heap": nil, "heap-address": {"-fsanitize=address"}, "heap-leak": {"-fsanitize=leak"}} {
+	cc := slices.Concat([]string{"-std=gnu11", "-O1", "-g", "-fno-builtin", "-Wextra", "-pthread"},
+		sources)
+	for out, flags := range map[string][]string{"heap": nil, "heap-address": {"-fsanitize=address"},
+		"heap-leak": {"-fsanitize=leak"}} {
 		if _, err := ctest.CC(out, slices.Concat(cc, flags)...); err != nil {
 			return err
 		}
@@ -63,14 +65,17 @@ func run(t *testing.T, env []string, argv ...string) (out string, err error) {
 	return string(b), err
 }
 
-func preload(more ...string) []string { return append([]string{"LD_PRELOAD=" + library()}, more...) }
+func preload(more ...string) []string {
+	return append([]string{"LD_PRELOAD=" + library()}, more...)
+}
 
-// What holds for any malloc holds with the library, for small and large, over forks and threads; and it does hold
-// without: the cases expect nothing that glibc does not do.
+// What holds for any malloc holds with the library, for small and large, over forks and threads;
+// and it does hold without: the cases expect nothing that glibc does not do.
 func TestSame(t *testing.T) {
 	need(t)
 	for _, name := range []string{
-		"alignment", "failure", "zeros", "reallocation", "random_calls", "threads", "forks", "forks_with_threads", "forks_with_locks",
+		"alignment", "failure", "zeros", "reallocation", "random_calls", "threads", "forks",
+		"forks_with_threads", "forks_with_locks",
 		"killed_children", "protected_parts", "protected_and_closed", "forks_beside_streams",
 		"forks_beside_frees",
 		"spawned", "closes_all", "limits", "data_limit", "locked",
@@ -96,20 +101,23 @@ func TestLent(t *testing.T) {
 		})
 	}
 	// Cases of one process after another: what one leaves is there for the next.
-	if out, err := run(t, preload(), program(), "random_calls", "forks", "threads", "zeros", "where"); err != nil {
+	if out, err := run(t, preload(), program(), "random_calls", "forks", "threads", "zeros",
+		"where"); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
 
-// Nothing is lent where the user does not want it, where memory is limited, where forks would share it, or where a
-// sanitizer needs malloc.
+// Nothing is lent where the user does not want it, where memory is limited, where forks would share
+// it, or where a sanitizer needs malloc.
 func TestOff(t *testing.T) {
 	need(t)
-	if out, err := run(t, preload("VRNIC_LEND_HEAP=0"), program(), "off", "forks"); err != nil || out != "" {
+	if out, err := run(t, preload("VRNIC_LEND_HEAP=0"), program(), "off", "forks"); err != nil ||
+		out != "" {
 		t.Errorf("%v\n%s", err, out)
 	}
 	for _, limit := range []string{"-v", "-d"} {
-		if out, err := run(t, preload(), "sh", "-c", "ulimit "+limit+" 4000000; exec "+program()+" off forks"); err != nil || out != "" {
+		if out, err := run(t, preload(), "sh", "-c", "ulimit "+limit+" 4000000; exec "+program()+
+			" off forks"); err != nil || out != "" {
 			t.Errorf("with ulimit %s: %v\n%s", limit, err, out)
 		}
 	}
@@ -117,11 +125,13 @@ func TestOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, err := run(t, []string{"LD_PRELOAD=" + library() + ":" + noForks}, program(), "off", "forks"); err != nil || out != "" {
+	if out, err := run(t, []string{"LD_PRELOAD=" + library() + ":" + noForks}, program(), "off",
+		"forks"); err != nil || out != "" {
 		t.Errorf("without handlers of forks: %v\n%s", err, out)
 	}
 	for _, sanitizer := range []string{"address", "leak"} {
-		out, err := run(t, preload("ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0", "LSAN_OPTIONS=detect_leaks=0"), program()+"-"+sanitizer, "off")
+		out, err := run(t, preload("ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0",
+			"LSAN_OPTIONS=detect_leaks=0"), program()+"-"+sanitizer, "off")
 		if err != nil || strings.Count(out, "its heap is not lent") != 1 {
 			t.Errorf("with the sanitizer of %s: %v\n%s", sanitizer, err, out)
 		}
@@ -134,17 +144,20 @@ func TestMisuse(t *testing.T) {
 	for _, name := range []string{"double_free", "free_inside"} {
 		out, err := run(t, preload(), program(), name)
 		status, _ := err.(*exec.ExitError)
-		if status == nil || status.Sys().(syscall.WaitStatus).Signal() != syscall.SIGABRT || !strings.Contains(out, "vrnic: free(): ") {
+		if status == nil || status.Sys().(syscall.WaitStatus).Signal() != syscall.SIGABRT ||
+			!strings.Contains(out, "vrnic: free(): ") {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}
 	}
 	out, err := run(t, preload(), program(), "double_free_handled")
-	if status, _ := err.(*exec.ExitError); status == nil || status.ExitCode() != 3 || !strings.Contains(out, "vrnic: free(): ") {
+	if status, _ := err.(*exec.ExitError); status == nil || status.ExitCode() != 3 ||
+		!strings.Contains(out, "vrnic: free(): ") {
 		t.Errorf("with a handler of SIGABRT: %v\n%s", err, out)
 	}
 }
 
-// Its handlers of forks are in front of those that other libraries' constructors register: its constructor is the first.
+// Its handlers of forks are in front of those that other libraries' constructors register: its
+// constructor is the first.
 func TestFirst(t *testing.T) {
 	need(t)
 	f, err := elf.Open(library())
@@ -158,7 +171,8 @@ func TestFirst(t *testing.T) {
 	}
 }
 
-// Programs that know nothing of it, with allocators and threads of their own, do what they do without.
+// Programs that know nothing of it, with allocators and threads of their own, do what they do
+// without.
 func TestPrograms(t *testing.T) {
 	need(t)
 	for _, script := range []string{

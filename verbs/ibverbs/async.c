@@ -6,7 +6,8 @@
 
 #include "objects.h"
 
-void vrnic_obj_add(struct vrnic_context *c, struct vrnic_obj *o, uint32_t kind, uint32_t handle, void *ibv)
+void vrnic_obj_add(struct vrnic_context *c, struct vrnic_obj *o, uint32_t kind, uint32_t handle,
+		   void *ibv)
 {
 	o->kind = kind;
 	o->ibv = ibv;
@@ -37,7 +38,8 @@ static void unlock_mutex(void *mutex)
 	pthread_mutex_unlock(mutex);
 }
 
-void vrnic_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *completed, uint32_t given)
+void vrnic_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *completed,
+		     uint32_t given)
 {
 	pthread_mutex_lock(mutex);
 	pthread_cleanup_push(unlock_mutex, mutex);
@@ -48,7 +50,8 @@ void vrnic_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_
 }
 
 /* Makes an event for the program of the daemon's: false if its object has been destroyed since. */
-static bool take_event(struct vrnic_context *c, const struct vrnic_async_event *e, struct ibv_async_event *event)
+static bool take_event(struct vrnic_context *c, const struct vrnic_async_event *e,
+		       struct ibv_async_event *event)
 {
 	struct vrnic_entry *o;
 

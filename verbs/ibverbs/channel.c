@@ -15,7 +15,10 @@ static inline struct vrnic_chan *to_vchan(struct ibv_comp_channel *ch)
 	return container_of(ch, struct vrnic_chan, ch);
 }
 
-/* Checks line 0 of a channel's memory and finds the ring: false, and the session is dead, if it makes no sense. */
+/*
+ * Checks line 0 of a channel's memory and finds the ring: false, and the session is dead, if it
+ * makes no sense.
+ */
 static bool open_ring(struct vrnic_chan *ch)
 {
 	char *mem = ch->map.mem;
@@ -24,7 +27,8 @@ static bool open_ring(struct vrnic_chan *ch)
 	uint32_t size = load_acquire(vrnic_word(mem, VRNIC_CHAN_SIZE));
 	uint32_t off = load_acquire(vrnic_word(mem, VRNIC_CHAN_OFF));
 
-	if (magic != VRNIC_MAGIC_CHANNEL || handle != ch->handle || !size || (size & (size - 1)) || size > VRNIC_MAX_DEPTH ||
+	if (magic != VRNIC_MAGIC_CHANNEL || handle != ch->handle || !size || (size & (size - 1)) ||
+	    size > VRNIC_MAX_DEPTH ||
 	    off % 4 || off > ch->map.len || 4 * (size_t)size > ch->map.len - off) {
 		vrnic_corrupt(ch->s, "memory of a completion channel");
 		return false;
@@ -57,7 +61,8 @@ struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 	ch->ch.context = context;
 	ch->ch.fd = fds[0];
 	pthread_mutex_init(&ch->lock, NULL);
-	if (vrnic_map_fd(c->s, fds[1], VRNIC_CHAN_CONS + 64, &ch->map) || !vrnic_check_pipe(c->s, ch->ch.fd) || !open_ring(ch)) {
+	if (vrnic_map_fd(c->s, fds[1], VRNIC_CHAN_CONS + 64, &ch->map) ||
+	    !vrnic_check_pipe(c->s, ch->ch.fd) || !open_ring(ch)) {
 		vrnic_unmap(&ch->map);
 		vrnic_close(ch->ch.fd);
 		pthread_mutex_destroy(&ch->lock);
@@ -69,8 +74,8 @@ struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 }
 
 /*
- * A thread may be on its way into a wait on a channel that another one destroys. What it finds must still be a channel, so
- * the last ones are kept, and for ever those in which threads wait.
+ * A thread may be on its way into a wait on a channel that another one destroys. What it finds must
+ * still be a channel, so the last ones are kept, and for ever those in which threads wait.
  */
 static void bury(struct vrnic_chan *ch)
 {
@@ -102,7 +107,10 @@ int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
 	}
 	ch->gone = true;
 	pthread_mutex_unlock(&ch->lock);
-	/* In this order: a thread that waits on the channel learns from it that it is not the daemon that has gone. */
+	/*
+	 * In this order: a thread that waits on the channel learns from it that it is not the daemon that
+	 * has gone.
+	 */
 	vrnic_close(channel->fd);
 	vrnic_rpc_handle(ch->s, VRNIC_OP_DESTROY_CHAN, ch->handle, NULL, 0);
 	bury(ch);
@@ -117,7 +125,10 @@ void vrnic_chan_attach(struct vrnic_chan *ch, struct vrnic_cq *cq)
 	pthread_mutex_unlock(&ch->lock);
 }
 
-/* How many entries the ring has, with the lock held; 0 also if that makes no sense, and then the session is dead. */
+/*
+ * How many entries the ring has, with the lock held; 0 also if that makes no sense, and then the
+ * session is dead.
+ */
 static uint32_t pending(struct vrnic_chan *ch)
 {
 	uint32_t n;
@@ -132,8 +143,8 @@ static uint32_t pending(struct vrnic_chan *ch)
 }
 
 /*
- * Takes the entries of a CQ off the ring, which the daemon has forgotten, and returns how many there were. What is left is moved
- * up, so that what is gone takes no room.
+ * Takes the entries of a CQ off the ring, which the daemon has forgotten, and returns how many
+ * there were. What is left is moved up, so that what is gone takes no room.
  */
 static uint32_t cancel(struct vrnic_chan *ch, uint32_t handle)
 {
@@ -159,7 +170,9 @@ uint32_t vrnic_chan_detach(struct vrnic_chan *ch, struct vrnic_cq *cq)
 
 	pthread_mutex_lock(&ch->lock);
 	vrnic_table_remove(&ch->cqs, &cq->in_chan);
-	/* Another thread may have read the token and wait for the lock: it finds nothing, and reads again. */
+	/*
+	 * Another thread may have read the token and wait for the lock: it finds nothing, and reads again.
+	 */
 	vrnic_take_tokens(ch->ch.fd, cancel(ch, cq->cq.handle));
 	ch->ch.refcnt--;
 	given = cq->comp_given;
@@ -172,7 +185,10 @@ static struct vrnic_cq *cq_of(struct vrnic_entry *e)
 	return container_of(e, struct vrnic_cq, in_chan);
 }
 
-/* Counts an event of cq as given to the program, which may ask for the next one: the channel's lock is held. */
+/*
+ * Counts an event of cq as given to the program, which may ask for the next one: the channel's lock
+ * is held.
+ */
 static struct vrnic_cq *give(struct vrnic_cq *cq, bool armed)
 {
 	atomic_store(&cq->armed, armed);
@@ -206,8 +222,8 @@ static struct vrnic_cq *next_event(struct vrnic_chan *ch)
 }
 
 /*
- * On a dead session each CQ that is armed has an event once: the program polls, and finds what was posted flushed. Only once,
- * or a program that arms again after each event would go round for ever.
+ * On a dead session each CQ that is armed has an event once: the program polls, and finds what was
+ * posted flushed. Only once, or a program that arms again after each event would go round for ever.
  */
 static struct vrnic_cq *last_event(struct vrnic_chan *ch)
 {
@@ -222,8 +238,8 @@ static struct vrnic_cq *last_event(struct vrnic_chan *ch)
 }
 
 /*
- * Looks at the ring for a moment before the thread sleeps: to be woken takes longer, where there is a processor for the
- * daemon beside this one and its peer's.
+ * Looks at the ring for a moment before the thread sleeps: to be woken takes longer, where there is
+ * a processor for the daemon beside this one and its peer's.
  */
 static void look(struct vrnic_chan *ch)
 {

@@ -4,7 +4,10 @@
 
 #include "objects.h"
 
-/* Checks line 0 of a CQ's memory and finds the ring: false, and the session is dead, if it makes no sense. */
+/*
+ * Checks line 0 of a CQ's memory and finds the ring: false, and the session is dead, if it makes no
+ * sense.
+ */
 static bool open_ring(struct vrnic_cq *cq, uint32_t cqe)
 {
 	char *mem = cq->map.mem;
@@ -14,7 +17,8 @@ static bool open_ring(struct vrnic_cq *cq, uint32_t cqe)
 	uint32_t off = load_acquire(vrnic_word(mem, VRNIC_CQ_CQE_OFF));
 
 	if (magic != VRNIC_MAGIC_CQ || handle != cq->cq.handle || size < cqe ||
-	    !vrnic_ring_fits(cq->map.len, off, size, VRNIC_MAX_CQ_DEPTH, VRNIC_CQE_LEN, VRNIC_CQE_LEN, VRNIC_CQE_LEN)) {
+	    !vrnic_ring_fits(cq->map.len, off, size, VRNIC_MAX_CQ_DEPTH, VRNIC_CQE_LEN, VRNIC_CQE_LEN,
+			     VRNIC_CQE_LEN)) {
 		vrnic_corrupt(cq->s, "memory of a CQ");
 		return false;
 	}
@@ -37,7 +41,8 @@ static void free_cq(struct vrnic_cq *cq)
 	free(cq);
 }
 
-static struct vrnic_cq *create_cq(struct ibv_context *context, uint32_t cqe, void *cq_context, struct ibv_comp_channel *channel,
+static struct vrnic_cq *create_cq(struct ibv_context *context, uint32_t cqe, void *cq_context,
+				  struct ibv_comp_channel *channel,
 				  uint32_t vector)
 {
 	struct vrnic_context *c = to_vctx(context);
@@ -83,7 +88,8 @@ invalid:
 	return NULL;
 }
 
-struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel,
+struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
+			     struct ibv_comp_channel *channel,
 			     int comp_vector)
 {
 	struct vrnic_cq *cq = create_cq(context, cqe < 0 ? 0 : cqe, cq_context, channel, comp_vector);
@@ -93,14 +99,16 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_cont
 
 /* What ibv_wc has, and the time of the completion. */
 #define WC_FLAGS \
-	(IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+	(IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | \
+	 IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
 
 struct ibv_cq_ex *vrnic_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr)
 {
 	struct vrnic_cq *cq;
 
 	if ((attr->comp_mask & ~IBV_CQ_INIT_ATTR_MASK_FLAGS) || (attr->wc_flags & ~(uint64_t)WC_FLAGS) ||
-	    ((attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) && (attr->flags & ~IBV_CREATE_CQ_ATTR_SINGLE_THREADED))) {
+	    ((attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) &&
+	     (attr->flags & ~IBV_CREATE_CQ_ATTR_SINGLE_THREADED))) {
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
@@ -123,7 +131,10 @@ int ibv_destroy_cq(struct ibv_cq *ibcq)
 	err = vrnic_rpc_handle(cq->s, VRNIC_OP_DESTROY_CQ, ibcq->handle, &rep, sizeof(rep));
 	if (err && !vrnic_dead(cq->s))
 		return err;
-	/* The daemon writes to it no more. Events that nobody has been given are dropped; for the others we wait. */
+	/*
+	 * The daemon writes to it no more. Events that nobody has been given are dropped; for the others
+	 * we wait.
+	 */
 	if (cq->chan)
 		comp = vrnic_chan_detach(cq->chan, cq);
 	async = vrnic_obj_drop(to_vctx(ibcq->context), &cq->obj, rep.tokens);

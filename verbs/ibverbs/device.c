@@ -10,7 +10,9 @@
 
 #define MAX_READS 128	 /* programs and librdmacm hold the number in eight bits */
 
-/* One for each name that a daemon had; it stays, since programs may keep it as long as they like. */
+/*
+ * One for each name that a daemon had; it stays, since programs may keep it as long as they like.
+ */
 struct vrnic_device {
 	struct verbs_device v;
 	struct vrnic_device *next;
@@ -19,7 +21,8 @@ struct vrnic_device {
 	struct ibv_context *cm; /* what all ids of rdma_cm share, or NULL */
 };
 
-static pthread_mutex_t device_lock = PTHREAD_MUTEX_INITIALIZER; /* before all others but open_lock */
+/* before all others but open_lock */
+static pthread_mutex_t device_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct vrnic_device *devices;
 
 /* Another thread of the parent may have held the lock when this process was forked. */
@@ -35,7 +38,8 @@ static struct vrnic_device *to_vdev(struct ibv_device *device)
  * The list.
  */
 
-static int query_device(struct vrnic_session *s, uint32_t index, struct vrnic_query_device_reply *rep)
+static int query_device(struct vrnic_session *s, uint32_t index,
+			struct vrnic_query_device_reply *rep)
 {
 	struct vrnic_query_device_request req = { .device = index };
 	int err = vrnic_rpc(s, VRNIC_OP_QUERY_DEVICE, &req, sizeof(req), rep, sizeof(*rep), -1, NULL, 0);
@@ -184,13 +188,15 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 	return 0;
 }
 
-static int query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
+static int query_device_ex(struct ibv_context *context,
+			   const struct ibv_query_device_ex_input *input,
 			   struct ibv_device_attr_ex *attr, size_t attr_size)
 {
 	struct ibv_device_attr_ex a = { 0 };
 	int err;
 
-	if ((input && input->comp_mask) || attr_size < offsetof(struct ibv_device_attr_ex, comp_mask) + sizeof(a.comp_mask))
+	if ((input && input->comp_mask) ||
+	    attr_size < offsetof(struct ibv_device_attr_ex, comp_mask) + sizeof(a.comp_mask))
 		return EINVAL;
 	err = ibv_query_device(context, &a.orig_attr);
 	if (err)
@@ -246,7 +252,8 @@ static void set_ops(struct verbs_context *v)
 }
 
 /* Opens the device that the daemon of s has under index. */
-static struct ibv_context *open_context(struct vrnic_session *s, struct vrnic_device *dev, uint32_t index,
+static struct ibv_context *open_context(struct vrnic_session *s, struct vrnic_device *dev,
+					uint32_t index,
 					const struct vrnic_query_device_reply *attr)
 {
 	struct vrnic_ctx_open_request req = { .device = index };
@@ -305,8 +312,8 @@ struct ibv_context *ibv_open_device(struct ibv_device *device)
 }
 
 /*
- * A thread may be on its way into a wait for events. What it finds must still be a context, so the last ones are kept, and
- * for ever those in which threads wait.
+ * A thread may be on its way into a wait for events. What it finds must still be a context, so the
+ * last ones are kept, and for ever those in which threads wait.
  */
 static void bury(struct vrnic_context *c)
 {
@@ -331,11 +338,17 @@ int ibv_close_device(struct ibv_context *context)
 	struct vrnic_context *c = to_vctx(context);
 
 	atomic_store(&c->gone, true);
-	/* In this order: a thread that waits for events learns from it that it is not the daemon that has gone. */
+	/*
+	 * In this order: a thread that waits for events learns from it that it is not the daemon that has
+	 * gone.
+	 */
 	vrnic_close(context->async_fd);
 	if (vrnic_rpc_handle(c->s, VRNIC_OP_CTX_CLOSE, c->handle, NULL, 0) != EBUSY)
 		bury(c);
-	/* Else what the program has left in it lives as long as the session, and so does what it points to. */
+	/*
+	 * Else what the program has left in it lives as long as the session, and so does what it points
+	 * to.
+	 */
 	return 0;
 }
 

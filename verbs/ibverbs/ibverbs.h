@@ -1,7 +1,7 @@
 /*
- * The room of libibverbs: devices, memory, completion queues, queue pairs, and the making and taking of work requests.
- * ibv.h is what programs have of it; this is what librdmacm has beside that, of symbol version VRNIC_1. Nothing here is
- * locked by who calls it.
+ * The room of libibverbs: devices, memory, completion queues, queue pairs, and the making and
+ * taking of work requests. ibv.h is what programs have of it; this is what librdmacm has beside
+ * that, of symbol version VRNIC_1. Nothing here is locked by who calls it.
  */
 #ifndef VRNIC_IBVERBS_H
 #define VRNIC_IBVERBS_H
@@ -32,15 +32,15 @@ static inline struct vrnic_context *to_vctx(struct ibv_context *c)
 }
 
 /*
- * For librdmacm: the context that all ids of a process share for device number index, opened when first asked for; NULL
- * with errno. And the number of a context's device.
+ * For librdmacm: the context that all ids of a process share for device number index, opened when
+ * first asked for; NULL with errno. And the number of a context's device.
  */
 VRNIC_EXPORT struct ibv_context *vrnic_cm_context(struct vrnic_session *s, uint32_t index);
 VRNIC_EXPORT uint32_t vrnic_device_index(struct ibv_context *c);
 
 /*
- * For librdmacm, to which a program may name a QP by its number only: the daemon's handle of its PD. Numbers are
- * unique in a device, so the context is asked, too. 0 or ENOENT.
+ * For librdmacm, to which a program may name a QP by its number only: the daemon's handle of its
+ * PD. Numbers are unique in a device, so the context is asked, too. 0 or ENOENT.
  */
 VRNIC_EXPORT int vrnic_find_qp(struct ibv_context *c, uint32_t qpn, uint32_t *pd_handle);
 

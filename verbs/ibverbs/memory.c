@@ -8,7 +8,8 @@
 #include "objects.h"
 
 #define ACCESS_REMOTE_CHANGE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)
-#define ACCESS_KNOWN (IBV_ACCESS_LOCAL_WRITE | ACCESS_REMOTE_CHANGE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_MW_BIND)
+#define ACCESS_KNOWN \
+	(IBV_ACCESS_LOCAL_WRITE | ACCESS_REMOTE_CHANGE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_MW_BIND)
 
 /*
  * Protection domains.
@@ -66,8 +67,8 @@ static int check_access(unsigned int access)
 }
 
 /*
- * Whether something is mapped everywhere from addr on: 0 or an errno. An adapter would find that out by pinning the pages;
- * without the look the first message would.
+ * Whether something is mapped everywhere from addr on: 0 or an errno. An adapter would find that
+ * out by pinning the pages; without the look the first message would.
  */
 static int check_mapped(const void *addr, size_t length)
 {
@@ -82,10 +83,12 @@ static int check_mapped(const void *addr, size_t length)
 }
 
 /*
- * Says in req where the octets are: in memory that the daemon has mapped, if there is such at addr, and else in this process,
- * which is lent to the daemon with the first such region. *area is held then.
+ * Says in req where the octets are: in memory that the daemon has mapped, if there is such at addr,
+ * and else in this process, which is lent to the daemon with the first such region. *area is held
+ * then.
  */
-static int place(struct vrnic_session *s, struct vrnic_reg_mr_request *req, void *addr, size_t length, struct vrnic_area **area)
+static int place(struct vrnic_session *s, struct vrnic_reg_mr_request *req, void *addr,
+		 size_t length, struct vrnic_area **area)
 {
 	req->addr = (uintptr_t)addr;
 	req->length = length;
@@ -94,10 +97,12 @@ static int place(struct vrnic_session *s, struct vrnic_reg_mr_request *req, void
 	return *area ? 0 : vrnic_lend_mem(s);
 }
 
-static struct ibv_mr *reg_mr(struct ibv_pd *ibpd, void *addr, size_t length, uint64_t iova, unsigned int access)
+static struct ibv_mr *reg_mr(struct ibv_pd *ibpd, void *addr, size_t length, uint64_t iova,
+			     unsigned int access)
 {
 	struct vrnic_session *s = to_vctx(ibpd->context)->s;
-	struct vrnic_reg_mr_request req = { .pd = ibpd->handle, .access = access & ~IBV_ACCESS_OPTIONAL_RANGE, .iova = iova };
+	struct vrnic_reg_mr_request req = { .pd = ibpd->handle,
+					   .access = access & ~IBV_ACCESS_OPTIONAL_RANGE, .iova = iova };
 	struct vrnic_reg_mr_reply rep;
 	struct vrnic_area *area = NULL;
 	struct vrnic_mr *mr;
@@ -148,17 +153,20 @@ struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int acce
 }
 
 #undef ibv_reg_mr_iova
-struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access)
+struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+			       int access)
 {
 	return reg_mr(pd, addr, length, iova, access);
 }
 
-struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access)
+struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+				unsigned int access)
 {
 	return reg_mr(pd, addr, length, iova, access);
 }
 
-int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access)
+int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, size_t length,
+		 int access)
 {
 	struct vrnic_mr *mr = container_of(ibmr, struct vrnic_mr, mr);
 	struct vrnic_session *s = to_vctx(ibmr->context)->s;
@@ -169,7 +177,8 @@ int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, 
 	int err = 0;
 
 	access &= ~IBV_ACCESS_OPTIONAL_RANGE;
-	if (!flags || (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) || ((flags & IBV_REREG_MR_CHANGE_PD) && !pd) ||
+	if (!flags || (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) ||
+	    ((flags & IBV_REREG_MR_CHANGE_PD) && !pd) ||
 	    (access && !(flags & IBV_REREG_MR_CHANGE_ACCESS)))
 		err = EINVAL;
 	if (!err && (flags & IBV_REREG_MR_CHANGE_ACCESS)) {

@@ -1,6 +1,6 @@
 /*
- * What the files of this room have in common: the objects of a program, and who makes, finds and ends them. core/core.h
- * has the order of their locks.
+ * What the files of this room have in common: the objects of a program, and who makes, finds and
+ * ends them. core/core.h has the order of their locks.
  */
 #ifndef VRNIC_OBJECTS_H
 #define VRNIC_OBJECTS_H
@@ -22,20 +22,23 @@ struct vrnic_obj {
 };
 
 /*
- * From vrnic_obj_add on events of the object are given to the program, until vrnic_obj_drop, which comes after the daemon
- * has destroyed it: with tokens of the daemon's reply, or 0. It returns how many were given.
+ * From vrnic_obj_add on events of the object are given to the program, until vrnic_obj_drop, which
+ * comes after the daemon has destroyed it: with tokens of the daemon's reply, or 0. It returns how
+ * many were given.
  */
-void vrnic_obj_add(struct vrnic_context *c, struct vrnic_obj *o, uint32_t kind, uint32_t handle, void *ibv);
+void vrnic_obj_add(struct vrnic_context *c, struct vrnic_obj *o, uint32_t kind, uint32_t handle,
+		   void *ibv);
 uint32_t vrnic_obj_drop(struct vrnic_context *c, struct vrnic_obj *o, uint32_t tokens);
 
 /* The end of a wait, or its cancellation: one less in *waiters, an atomic_uint. */
 void vrnic_stop_waiting(void *waiters);
 
 /*
- * Waits until given events of an object have been acknowledged: *completed is counted up under mutex and cond signaled.
- * A cancellation point; the mutex is not held then.
+ * Waits until given events of an object have been acknowledged: *completed is counted up under
+ * mutex and cond signaled. A cancellation point; the mutex is not held then.
  */
-void vrnic_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *completed, uint32_t given);
+void vrnic_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *completed,
+		     uint32_t given);
 
 /*
  * memory.c
@@ -45,7 +48,8 @@ struct vrnic_pd {
 	atomic_uint users; /* MRs, MWs, QPs and SRQs: EBUSY while there are any */
 };
 
-static inline struct vrnic_pd *to_vpd(struct ibv_pd *pd) { return container_of(pd, struct vrnic_pd, pd); }
+static inline struct vrnic_pd *to_vpd(struct ibv_pd *pd) { return container_of(pd,
+									       struct vrnic_pd, pd); }
 
 /* What a context has for programs. */
 struct ibv_mw *vrnic_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
@@ -68,15 +72,18 @@ void vrnic_region_add(struct vrnic_mr *mr);
 void vrnic_region_remove(struct vrnic_mr *mr);
 
 /*
- * True if the SGEs lie in regions of pd that the library may read (send) or write (receive) on the program's behalf, so
- * that a message can go through a slab: the daemon sees no key then. False leaves it to the daemon, and to its errors;
- * also for reads of memory that is shared with the daemon, which needs no slab to get at it.
- * iov, of n entries, says where the octets are in this process: not at sge.addr, if a region has another iova.
- * Takes a read lock; no system call.
+ * True if the SGEs lie in regions of pd that the library may read (send) or write (receive) on the
+ * program's behalf, so that a message can go through a slab: the daemon sees no key then. False
+ * leaves it to the daemon, and to its errors; also for reads of memory that is shared with the
+ * daemon, which needs no slab to get at it. iov, of n entries, says where the octets are in this
+ * process: not at sge.addr, if a region has another iova. Takes a read lock; no system call.
  */
-bool vrnic_sges_local(struct ibv_pd *pd, const struct ibv_sge *sge, int n, bool write, struct iovec *iov);
+bool vrnic_sges_local(struct ibv_pd *pd, const struct ibv_sge *sge, int n, bool write,
+		      struct iovec *iov);
 
-/* A key was invalidated, by this program or its peer: the daemon judges what uses it from now on. */
+/*
+ * A key was invalidated, by this program or its peer: the daemon judges what uses it from now on.
+ */
 void vrnic_mr_revoked(struct vrnic_session *s, uint32_t key);
 
 /*
@@ -101,8 +108,8 @@ struct vrnic_chan {
 };
 
 /*
- * From vrnic_chan_attach on the channel gives events of a CQ, until vrnic_chan_detach, which comes after the daemon has
- * destroyed the CQ, and returns how many were given.
+ * From vrnic_chan_attach on the channel gives events of a CQ, until vrnic_chan_detach, which comes
+ * after the daemon has destroyed the CQ, and returns how many were given.
  */
 void vrnic_chan_attach(struct vrnic_chan *ch, struct vrnic_cq *cq);
 uint32_t vrnic_chan_detach(struct vrnic_chan *ch, struct vrnic_cq *cq);
@@ -131,17 +138,22 @@ struct vrnic_cq {
 	bool bad;		 /* the ring makes no sense; the session is dead */
 	struct vrnic_table qps;	 /* by number */
 	struct vrnic_qp *last;	 /* found there */
-	/* poll.c: the completion that the ibv_cq_ex calls read, with lock held between start_poll and end_poll. */
+	/*
+	 * poll.c: the completion that the ibv_cq_ex calls read, with lock held between start_poll and
+	 * end_poll.
+	 */
 	struct ibv_wc cur_wc;
 	uint64_t cur_time; /* CLOCK_MONOTONIC, ns */
 };
 
-static inline struct vrnic_cq *to_vcq(struct ibv_cq *cq) { return container_of(cq, struct vrnic_cq, cq); }
+static inline struct vrnic_cq *to_vcq(struct ibv_cq *cq) { return container_of(cq,
+									       struct vrnic_cq, cq); }
 
 /* poll.c, for cq.c. The CQ's ring has been mapped and checked. */
 int vrnic_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 int vrnic_req_notify_cq(struct ibv_cq *cq, int solicited_only);
-struct ibv_cq_ex *vrnic_create_cq_ex(struct ibv_context *c, struct ibv_cq_init_attr_ex *attr); /* cq.c */
+/* cq.c */
+struct ibv_cq_ex *vrnic_create_cq_ex(struct ibv_context *c, struct ibv_cq_init_attr_ex *attr);
 void vrnic_cq_ex_ops(struct vrnic_cq *cq, uint64_t wc_flags);
 
 /*
@@ -185,7 +197,8 @@ struct vrnic_srq {
 	atomic_uint users; /* QPs: EBUSY */
 };
 
-static inline struct vrnic_srq *to_vsrq(struct ibv_srq *srq) { return container_of(srq, struct vrnic_srq, srq); }
+static inline struct vrnic_srq *to_vsrq(struct ibv_srq *srq) { return container_of(srq,
+										   struct vrnic_srq, srq); }
 
 struct vrnic_sent { /* by slot of the send queue: what a flush on a dead session has to say */
 	uint64_t wr_id;
@@ -199,7 +212,8 @@ struct vrnic_sq {
 	_Atomic uint32_t *prod_word;
 	_Atomic uint32_t *done_word;
 	atomic_uint prod;   /* read by who polls, without lock */
-	atomic_uint polled; /* requests that a completion has said to be over; written with the send CQ's lock held */
+	/* requests that a completion has said to be over; written with the send CQ's lock held */
+	atomic_uint polled;
 	uint32_t done;	    /* as polled, and those that complete invisibly, as far as that matters */
 	uint32_t mask;
 	uint32_t stride;
@@ -253,10 +267,12 @@ struct vrnic_qp {
 	_Atomic uint32_t *rx_slab_cons_word;
 };
 
-static inline struct vrnic_qp *to_vqp(struct ibv_qp *qp) { return container_of(qp, struct vrnic_qp, qp); }
+static inline struct vrnic_qp *to_vqp(struct ibv_qp *qp) { return container_of(qp,
+									       struct vrnic_qp, qp); }
 
 /* port.c */
-int vrnic_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr, size_t attr_len);
+int vrnic_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr,
+		     size_t attr_len);
 
 /* qp.c, srq.c. What a context has for programs, with those of post.c. */
 struct ibv_qp *vrnic_create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr_ex *attr);

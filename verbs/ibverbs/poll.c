@@ -1,11 +1,12 @@
 /*
- * Polling. A completion is copied out of the ring before anything in it is looked at, and what it says is checked
- * against what is outstanding: a daemon that is out of its mind ends the session, not the program. When the session is
- * dead, what is still outstanding completes as flushed, first the sends of a QP and then its receives, in the order
- * of posting.
+ * Polling. A completion is copied out of the ring before anything in it is looked at, and what it
+ * says is checked against what is outstanding: a daemon that is out of its mind ends the session,
+ * not the program. When the session is dead, what is still outstanding completes as flushed, first
+ * the sends of a QP and then its receives, in the order of posting.
  *
- * Programs poll in a loop, on machines with few cores, for what a daemon on the same machine is to do. So a thread that
- * finds nothing several times in a row yields the processor, and now and then looks whether the daemon is still there.
+ * Programs poll in a loop, on machines with few cores, for what a daemon on the same machine is to
+ * do. So a thread that finds nothing several times in a row yields the processor, and now and then
+ * looks whether the daemon is still there.
  */
 #include <errno.h>
 #include <sched.h>
@@ -20,10 +21,14 @@
 #define LOOK_YIELDS 64
 
 /* No call is needed to find them. */
-static __thread __attribute__((tls_model("initial-exec"))) uint32_t empty_polls; /* in a row, since the last yield */
+/* in a row, since the last yield */
+static __thread __attribute__((tls_model("initial-exec"))) uint32_t empty_polls;
 static __thread __attribute__((tls_model("initial-exec"))) uint32_t yields;
 
-/* There is nothing to wait for on a dead session: a program that polls for ever all the same leaves the processor alone. */
+/*
+ * There is nothing to wait for on a dead session: a program that polls for ever all the same leaves
+ * the processor alone.
+ */
 static void nap(void)
 {
 	struct timespec t = { .tv_nsec = 1000000 };
@@ -44,9 +49,9 @@ static __attribute__((noinline)) void idle(struct vrnic_session *s)
 }
 
 /*
- * True: others have run meanwhile, and the CQ is to be looked at once more. A program that is told that there is nothing, and
- * looks for events of the connection manager next, as libfabric does, must not find a disconnect there that is
- * younger than what it was not told.
+ * True: others have run meanwhile, and the CQ is to be looked at once more. A program that is told
+ * that there is nothing, and looks for events of the connection manager next, as libfabric does,
+ * must not find a disconnect there that is younger than what it was not told.
  */
 static inline bool found_nothing(struct vrnic_session *s)
 {
@@ -137,8 +142,9 @@ void vrnic_cq_detach(struct vrnic_cq *cq, struct vrnic_qp *qp)
 }
 
 /*
- * Copies a small message out of the slab to where the receive wants it: false if that cannot be. The program may have
- * taken the memory back meanwhile; then the message is as if it had come later.
+ * Copies a small message out of the slab to where the receive wants it: false if that cannot be.
+ * The program may have taken the memory back meanwhile; then the message is as if it had come
+ * later.
  */
 static bool copy_out(struct vrnic_qp *qp, const struct vrnic_recv *r, const struct ibv_sge *sge,
 		     const struct vrnic_cqe *e, struct ibv_wc *wc)
@@ -277,7 +283,10 @@ static void flushed(struct ibv_wc *wc, uint64_t wr_id, enum ibv_wc_opcode op, ui
 	wc->qp_num = qpn;
 }
 
-/* With cq->lock held, on a dead session: completes what is outstanding. Receives of an SRQ belong to no QP. */
+/*
+ * With cq->lock held, on a dead session: completes what is outstanding. Receives of an SRQ belong
+ * to no QP.
+ */
 static int flush(struct vrnic_cq *cq, int n, struct ibv_wc *wc)
 {
 	struct vrnic_entry *e = NULL;
@@ -299,8 +308,8 @@ static int flush(struct vrnic_cq *cq, int n, struct ibv_wc *wc)
 }
 
 /*
- * With cq->lock held: what the daemon left, if the ring is there (not in the child of a fork) and it has not emptied it;
- * and then the rest.
+ * With cq->lock held: what the daemon left, if the ring is there (not in the child of a fork) and
+ * it has not emptied it; and then the rest.
  */
 static int take_dead(struct vrnic_cq *cq, int n, struct ibv_wc *wc, uint64_t *time)
 {
@@ -353,8 +362,8 @@ int vrnic_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
 }
 
 /*
- * ibv_cq_ex: one completion at a time, with the lock held from start_poll, if it finds one, to end_poll. So a CQ that
- * its program says to be of one thread only needs nothing of its own.
+ * ibv_cq_ex: one completion at a time, with the lock held from start_poll, if it finds one, to
+ * end_poll. So a CQ that its program says to be of one thread only needs nothing of its own.
  */
 static int next(struct vrnic_cq *cq)
 {

@@ -5,7 +5,8 @@
 
 #include "objects.h"
 
-int vrnic_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr, size_t attr_len)
+int vrnic_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr,
+		     size_t attr_len)
 {
 	struct vrnic_context *c = to_vctx(context);
 	struct vrnic_query_port_request req = { .device = c->dev_index, .port = port_num };
@@ -91,7 +92,8 @@ int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned i
 }
 
 /* size is what the program knows of an entry. 0 or an errno; ENODATA: the entry is empty. */
-static int query_gid_entry(struct ibv_context *context, uint32_t port_num, uint32_t index, void *dst, size_t size)
+static int query_gid_entry(struct ibv_context *context, uint32_t port_num, uint32_t index,
+			   void *dst, size_t size)
 {
 	static const union ibv_gid none;
 	struct ibv_gid_entry e = {.gid_index = index, .port_num = port_num, .gid_type = IBV_GID_TYPE_IB};
@@ -115,7 +117,8 @@ int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t g
 	return query_gid_entry(context, port_num, gid_index, entry, entry_size);
 }
 
-ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries, size_t max_entries,
+ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries,
+			     size_t max_entries,
 			     uint32_t flags, size_t entry_size)
 {
 	struct ibv_port_attr port;

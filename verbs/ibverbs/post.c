@@ -1,7 +1,8 @@
 /*
- * Posting. A request is checked, written into its slot of the ring, and shown to the daemon together with others of
- * the same call, with one bell for all. The daemon takes what breaks the bounds of a QP for an attack and ends the
- * session, so a program's mistakes are found here, before anything of the request is written.
+ * Posting. A request is checked, written into its slot of the ring, and shown to the daemon
+ * together with others of the same call, with one bell for all. The daemon takes what breaks the
+ * bounds of a QP for an attack and ends the session, so a program's mistakes are found here, before
+ * anything of the request is written.
  */
 #include <errno.h>
 #include <string.h>
@@ -9,8 +10,8 @@
 #include "queue.h"
 
 /*
- * The longest message that goes through the slab. Up to here at least the copy costs less than the daemon's reading of the
- * program's memory, and leaves the rest of the slab for others.
+ * The longest message that goes through the slab. Up to here at least the copy costs less than the
+ * daemon's reading of the program's memory, and leaves the rest of the slab for others.
  */
 #define SLAB_MAX 65536
 
@@ -28,7 +29,8 @@ static const struct {
 	uint8_t wc;
 } ops[] = {
 	[IBV_WR_RDMA_WRITE] = { OP_KNOWN | OP_DATA | OP_SGES | OP_REMOTE, IBV_WC_RDMA_WRITE },
-	[IBV_WR_RDMA_WRITE_WITH_IMM] = { OP_KNOWN | OP_DATA | OP_SGES | OP_REMOTE | OP_IMM, IBV_WC_RDMA_WRITE },
+	[IBV_WR_RDMA_WRITE_WITH_IMM] = { OP_KNOWN | OP_DATA | OP_SGES | OP_REMOTE | OP_IMM,
+					IBV_WC_RDMA_WRITE },
 	[IBV_WR_SEND] = { OP_KNOWN | OP_DATA | OP_SGES, IBV_WC_SEND },
 	[IBV_WR_SEND_WITH_IMM] = { OP_KNOWN | OP_DATA | OP_SGES | OP_IMM, IBV_WC_SEND },
 	[IBV_WR_RDMA_READ] = { OP_KNOWN | OP_SGES | OP_REMOTE, IBV_WC_RDMA_READ },
@@ -39,7 +41,8 @@ static const struct {
 	[IBV_WR_SEND_WITH_INV] = { OP_KNOWN | OP_DATA | OP_SGES | OP_IMM, IBV_WC_SEND },
 };
 
-_Static_assert(IBV_SEND_SIGNALED == 2 && VRNIC_SQ_SIGNALED == 1, "the flags have other numbers in the ring");
+_Static_assert(IBV_SEND_SIGNALED == 2 && VRNIC_SQ_SIGNALED == 1,
+	       "the flags have other numbers in the ring");
 
 enum ibv_wc_opcode vrnic_wc_opcode(enum ibv_wr_opcode op)
 {
@@ -48,14 +51,15 @@ enum ibv_wc_opcode vrnic_wc_opcode(enum ibv_wr_opcode op)
 
 static uint8_t ring_flags(unsigned int f)
 {
-	return (f & IBV_SEND_SIGNALED ? VRNIC_SQ_SIGNALED : 0) | (f & IBV_SEND_SOLICITED ? VRNIC_SQ_SOLICITED : 0) |
+	return (f & IBV_SEND_SIGNALED ? VRNIC_SQ_SIGNALED : 0) | (f & IBV_SEND_SOLICITED
+								  ? VRNIC_SQ_SOLICITED : 0) |
 	       (f & IBV_SEND_FENCE ? VRNIC_SQ_FENCE : 0);
 }
 
 /*
- * How many requests are outstanding. One is so until its completion, or a later one, has been polled, so that a program
- * that posts whenever there is room does not overrun a CQ as deep as its queue. One that does not complete visibly is
- * over when the daemon has retired it.
+ * How many requests are outstanding. One is so until its completion, or a later one, has been
+ * polled, so that a program that posts whenever there is room does not overrun a CQ as deep as its
+ * queue. One that does not complete visibly is over when the daemon has retired it.
  */
 static int outstanding(struct vrnic_qp *qp, uint32_t prod, uint32_t *n)
 {
@@ -92,7 +96,10 @@ int vrnic_sq_ready(struct vrnic_qp *qp)
 	return EINVAL;
 }
 
-/* Whether what wr asks for can be put into a WQE: 0 or EINVAL. *total: how many octets its SGEs have. */
+/*
+ * Whether what wr asks for can be put into a WQE: 0 or EINVAL. *total: how many octets its SGEs
+ * have.
+ */
 static int check(struct vrnic_qp *qp, const struct ibv_send_wr *wr, uint32_t *total)
 {
 	const struct ibv_mw_bind_info *b = &wr->bind_mw.bind_info;
@@ -141,8 +148,12 @@ static void gather(char *to, const struct iovec *iov, int n)
 	}
 }
 
-/* Copies a message into the slab, in one piece, and says where; false if there is no room for it now. */
-static bool slab_put(struct vrnic_qp *qp, const struct iovec *iov, int n, uint32_t total, uint32_t *off)
+/*
+ * Copies a message into the slab, in one piece, and says where; false if there is no room for it
+ * now.
+ */
+static bool slab_put(struct vrnic_qp *qp, const struct iovec *iov, int n, uint32_t total,
+		     uint32_t *off)
 {
 	struct vrnic_sq *sq = &qp->sq;
 	uint32_t size = sq->slab_size, begin = sq->slab_prod, used;
@@ -165,10 +176,12 @@ static bool slab_put(struct vrnic_qp *qp, const struct iovec *iov, int n, uint32
 }
 
 /*
- * Writes where the octets are. The daemon reaches a program's memory by system calls: so a small message goes by the
- * ring or the slab, if its SGEs are right, whether the program asks for that or not.
+ * Writes where the octets are. The daemon reaches a program's memory by system calls: so a small
+ * message goes by the ring or the slab, if its SGEs are right, whether the program asks for that or
+ * not.
  */
-static void put_data(struct vrnic_qp *qp, struct vrnic_send_wqe *w, const struct ibv_send_wr *wr, uint32_t total)
+static void put_data(struct vrnic_qp *qp, struct vrnic_send_wqe *w, const struct ibv_send_wr *wr,
+		     uint32_t total)
 {
 	struct iovec iov[VRNIC_MAX_SGE];
 	char *data = (char *)(w + 1);
@@ -221,7 +234,8 @@ static void put_bind(struct vrnic_send_wqe *w, const struct ibv_send_wr *wr)
 	sge->lkey = b->mr ? b->mr->lkey : 0;
 }
 
-static void put_wqe(struct vrnic_qp *qp, struct vrnic_send_wqe *w, const struct ibv_send_wr *wr, uint32_t total)
+static void put_wqe(struct vrnic_qp *qp, struct vrnic_send_wqe *w, const struct ibv_send_wr *wr,
+		    uint32_t total)
 {
 	uint8_t is = ops[wr->opcode].is;
 
@@ -268,7 +282,8 @@ int vrnic_sq_put(struct vrnic_qp *qp, uint32_t prod, const struct ibv_send_wr *w
 	if (n > sq->mask)
 		return ENOMEM;
 	if (likely(!vrnic_dead(qp->s)))
-		put_wqe(qp, (struct vrnic_send_wqe *)(sq->ring + (size_t)(prod & sq->mask) * sq->stride), wr, total);
+		put_wqe(qp, (struct vrnic_send_wqe *)(sq->ring + (size_t)(prod & sq->mask) * sq->stride), wr,
+			total);
 	sent->wr_id = wr->wr_id;
 	sent->op = wr->opcode;
 	sent->signaled = qp->sig_all || (wr->send_flags & IBV_SEND_SIGNALED);

@@ -1,4 +1,7 @@
-/* Queue pairs: their making, states and end. What is posted and polled is in post.c, rq.c and poll.c. */
+/*
+ * Queue pairs: their making, states and end. What is posted and polled is in post.c, rq.c and
+ * poll.c.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,17 +9,18 @@
 #include "queue.h"
 
 /*
- * A slab each way carries the messages that are not long; with more of them under way than it holds, the rest goes
- * without. What a session may have of them is bounded: the first QPs of a program get a large one to send from.
+ * A slab each way carries the messages that are not long; with more of them under way than it
+ * holds, the rest goes without. What a session may have of them is bounded: the first QPs of a
+ * program get a large one to send from.
  */
 #define SLAB_SIZE 65536
 #define LARGE_SLAB 262144
 #define LARGE_SLABS 64
 
-#define SEND_OPS                                                                                                  \
-	(IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |                   \
-	 IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |            \
-	 IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW |                \
+#define SEND_OPS \
+	(IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND | \
+	 IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | \
+	 IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW | \
 	 IBV_QP_EX_WITH_SEND_WITH_INV)
 
 /* All QPs of the process, by number, for librdmacm. */
@@ -71,12 +75,14 @@ static void hold(struct vrnic_qp *qp, unsigned int n)
 	atomic_fetch_add(&number_of_qps, n);
 }
 
-static bool fits(const struct vrnic_qp *qp, const struct vrnic_layout *l, const struct vrnic_create_qp_request *req,
+static bool fits(const struct vrnic_qp *qp, const struct vrnic_layout *l,
+		 const struct vrnic_create_qp_request *req,
 		 const struct vrnic_create_qp_reply *rep)
 {
 	return l->num == rep->qpn && rep->bell < qp->s->nbells && l->sq_size >= req->caps.max_send_wr &&
 	       l->rq_size >= req->caps.max_recv_wr && l->max_inline >= req->caps.max_inline &&
-	       vrnic_sq_max_sge(l) >= req->caps.max_send_sge && vrnic_rq_max_sge(l) >= req->caps.max_recv_sge &&
+	       vrnic_sq_max_sge(l) >= req->caps.max_send_sge &&
+	       	vrnic_rq_max_sge(l) >= req->caps.max_recv_sge &&
 	       !l->rq_size == !!qp->srq && !(qp->srq && l->rx_slab_size);
 }
 
@@ -133,7 +139,8 @@ static int open_memory(struct vrnic_qp *qp, const struct vrnic_create_qp_request
 	return 0;
 }
 
-static int create_rpc(struct vrnic_qp *qp, struct vrnic_create_qp_request *req, struct vrnic_create_qp_reply *rep, int *fd)
+static int create_rpc(struct vrnic_qp *qp, struct vrnic_create_qp_request *req,
+		      struct vrnic_create_qp_reply *rep, int *fd)
 {
 	static const uint32_t slabs[] = { LARGE_SLAB, SLAB_SIZE, 0 };
 	size_t i = atomic_load(&number_of_qps) <= LARGE_SLABS ? 0 : 1;
@@ -251,10 +258,11 @@ struct ibv_qp *vrnic_create_qp_ex(struct ibv_context *context, struct ibv_qp_ini
 	uint32_t mask = attr->comp_mask;
 	uint64_t ops = mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS ? attr->send_ops_flags : 0;
 
-	if (mask & ~(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_MAX_TSO_HEADER |
-		     IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) ||
+	if (mask & ~(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS |
+		     IBV_QP_INIT_ATTR_MAX_TSO_HEADER | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) ||
 	    (mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && attr->create_flags) ||
-	    (mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER && attr->max_tso_header) || ops & ~(uint64_t)SEND_OPS) {
+	    (mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER && attr->max_tso_header) ||
+	    	ops & ~(uint64_t)SEND_OPS) {
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
@@ -272,7 +280,10 @@ struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *ibqp)
 	return qp->vqp.comp_mask & VERBS_QP_EX ? &qp->vqp.qp_ex : NULL;
 }
 
-/* The daemon's INIT is all that comes before RTS; which of them it is, only the program's own calls say. */
+/*
+ * The daemon's INIT is all that comes before RTS; which of them it is, only the program's own calls
+ * say.
+ */
 static enum ibv_qp_state state_of(struct vrnic_qp *qp)
 {
 	uint32_t state;
@@ -280,7 +291,8 @@ static enum ibv_qp_state state_of(struct vrnic_qp *qp)
 	if (vrnic_dead(qp->s))
 		return IBV_QPS_ERR;
 	state = load_acquire(qp->state);
-	if (state == IBV_QPS_RESET) { /* no QP of a living session is in it: the daemon has emptied the memory */
+	/* no QP of a living session is in it: the daemon has emptied the memory */
+	if (state == IBV_QPS_RESET) {
 		vrnic_peer_gone(qp->s);
 		return vrnic_dead(qp->s) ? IBV_QPS_ERR : IBV_QPS_INIT;
 	}
@@ -289,7 +301,10 @@ static enum ibv_qp_state state_of(struct vrnic_qp *qp)
 	return state < IBV_QPS_UNKNOWN ? state : IBV_QPS_UNKNOWN;
 }
 
-/* What goes with a new state, on an RNIC: nothing that connects, for that is the connection manager's. */
+/*
+ * What goes with a new state, on an RNIC: nothing that connects, for that is the connection
+ * manager's.
+ */
 static int allowed(enum ibv_qp_state state)
 {
 	switch (state) {
@@ -320,9 +335,9 @@ static int set_state(struct vrnic_qp *qp, enum ibv_qp_state state)
 }
 
 /*
- * RTR and RTS are reached by connecting. A program that connects as on InfiniBand, by telling its peer the number of
- * its QP, is told at once that it cannot be; one that follows the connection manager's advice (rdma_init_qp_attr) asks
- * for nothing there, and gets it.
+ * RTR and RTS are reached by connecting. A program that connects as on InfiniBand, by telling its
+ * peer the number of its QP, is told at once that it cannot be; one that follows the connection
+ * manager's advice (rdma_init_qp_attr) asks for nothing there, and gets it.
  */
 int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int mask)
 {
@@ -338,9 +353,13 @@ int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int mask)
 	mask &= ~IBV_QP_CUR_STATE;
 	if (!(mask & IBV_QP_STATE))
 		return mask & ~(IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER) ? EINVAL : 0;
-	if (mask & ~(IBV_QP_STATE | allowed(attr->qp_state)) || (mask & IBV_QP_PORT && attr->port_num != 1))
+	if (mask & ~(IBV_QP_STATE | allowed(attr->qp_state)) ||
+	    (mask & IBV_QP_PORT && attr->port_num != 1))
 		return EINVAL;
-	/* rping -q asks for it when it is connected: as drivers of RNICs do, the QP is left where it has come by itself. */
+	/*
+	 * rping -q asks for it when it is connected: as drivers of RNICs do, the QP is left where it has
+	 * come by itself.
+	 */
 	if (attr->qp_state == IBV_QPS_INIT && now == IBV_QPS_RTS)
 		return 0;
 	if (attr->qp_state == IBV_QPS_RTS) {
@@ -355,7 +374,8 @@ int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int mask)
 	return 0;
 }
 
-int ibv_query_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init)
+int ibv_query_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int mask,
+		 struct ibv_qp_init_attr *init)
 {
 	struct vrnic_qp *qp = to_vqp(ibqp);
 	struct vrnic_query_qp_reply rep = { 0 };

@@ -1,6 +1,6 @@
 /*
- * What the files of the data path share: qp.c, srq.c and rq.c (queues and their making), post.c and wr.c (who
- * posts), poll.c (who polls).
+ * What the files of the data path share: qp.c, srq.c and rq.c (queues and their making), post.c and
+ * wr.c (who posts), poll.c (who polls).
  */
 #ifndef VRNIC_QUEUE_H
 #define VRNIC_QUEUE_H
@@ -37,7 +37,8 @@ static inline uint32_t vrnic_rq_max_sge(const struct vrnic_layout *l)
 /*
  * rq.c
  */
-int vrnic_rq_init(struct vrnic_rq *rq, struct vrnic_session *s, const struct vrnic_map *m, const struct vrnic_layout *l,
+int vrnic_rq_init(struct vrnic_rq *rq, struct vrnic_session *s, const struct vrnic_map *m,
+		  const struct vrnic_layout *l,
 		  uint32_t bell);
 void vrnic_rq_free(struct vrnic_rq *rq);
 int vrnic_rq_post(struct vrnic_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
@@ -52,8 +53,9 @@ void vrnic_rq_release(struct vrnic_rq *rq, uint32_t place);
 bool vrnic_rq_flush(struct vrnic_rq *rq, uint64_t *wr_id);
 
 /*
- * post.c. With sq.lock held: prod is sq.prod, and how many have been put since is added to it; nothing shows before
- * vrnic_sq_commit, and what was put can be forgotten instead if sq.slab_prod is put back.
+ * post.c. With sq.lock held: prod is sq.prod, and how many have been put since is added to it;
+ * nothing shows before vrnic_sq_commit, and what was put can be forgotten instead if sq.slab_prod
+ * is put back.
  */
 
 /* Whether the QP takes requests now: 0 or an errno. */
@@ -62,18 +64,23 @@ int vrnic_sq_ready(struct vrnic_qp *qp);
 /* Checks wr and writes it into the slot of prod: 0, or an errno, and then nothing was written. */
 int vrnic_sq_put(struct vrnic_qp *qp, uint32_t prod, const struct ibv_send_wr *wr);
 
-/* Shows the daemon all before prod; true: ring the bell, which is best done with the lock released. */
+/*
+ * Shows the daemon all before prod; true: ring the bell, which is best done with the lock released.
+ */
 bool vrnic_sq_commit(struct vrnic_qp *qp, uint32_t prod);
 
 /* The completion's opcode for a request's. */
 enum ibv_wc_opcode vrnic_wc_opcode(enum ibv_wr_opcode op);
 
-/* Takes the oldest request that is not over, to be flushed on a dead session: false if there is none. */
+/*
+ * Takes the oldest request that is not over, to be flushed on a dead session: false if there is
+ * none.
+ */
 bool vrnic_sq_flush(struct vrnic_sq *sq, struct vrnic_sent *sent);
 
 /*
- * poll.c: a CQ finds its QPs by their numbers. Detached, a QP's completions are passed over; those of receives from an
- * SRQ, which goes on, are given back to it.
+ * poll.c: a CQ finds its QPs by their numbers. Detached, a QP's completions are passed over; those
+ * of receives from an SRQ, which goes on, are given back to it.
  */
 void vrnic_cq_attach(struct vrnic_cq *cq, struct vrnic_qp *qp);
 void vrnic_cq_detach(struct vrnic_cq *cq, struct vrnic_qp *qp);

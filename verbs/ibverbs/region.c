@@ -1,6 +1,7 @@
 /*
- * The regions of the process by lkey, for messages that go through a slab: the daemon sees no key of those. Sessions
- * give out the same keys, so a region is found by its PD, too, which is of one session.
+ * The regions of the process by lkey, for messages that go through a slab: the daemon sees no key
+ * of those. Sessions give out the same keys, so a region is found by its PD, too, which is of one
+ * session.
  */
 #include "objects.h"
 
@@ -50,7 +51,8 @@ static void *sge_at(struct ibv_pd *pd, const struct ibv_sge *sge, bool write)
 	return (char *)mr->mr.addr + off;
 }
 
-bool vrnic_sges_local(struct ibv_pd *pd, const struct ibv_sge *sge, int n, bool write, struct iovec *iov)
+bool vrnic_sges_local(struct ibv_pd *pd, const struct ibv_sge *sge, int n, bool write,
+		      struct iovec *iov)
 {
 	bool ok = true;
 	int i;

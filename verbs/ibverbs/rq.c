@@ -1,10 +1,10 @@
 /*
  * The program's end of a receive queue, a QP's or an SRQ's.
  *
- * A slot of the ring is free again once the daemon has taken the receive, which can be long before its completion is
- * polled. So the receives that are outstanding, until then, have a table of their own, in private memory: a completion
- * names one by its cookie, and the SGEs for what comes out of a slab are those of the table, not of the ring, which the
- * daemon could change.
+ * A slot of the ring is free again once the daemon has taken the receive, which can be long before
+ * its completion is polled. So the receives that are outstanding, until then, have a table of their
+ * own, in private memory: a completion names one by its cookie, and the SGEs for what comes out of
+ * a slab are those of the table, not of the ring, which the daemon could change.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -12,7 +12,9 @@
 
 #include "queue.h"
 
-/* The low bits of a cookie are a place + 1, so that none is 0; the others are counted up each time. */
+/*
+ * The low bits of a cookie are a place + 1, so that none is 0; the others are counted up each time.
+ */
 #define COOKIE_BITS 17
 #define COOKIE_PLACE ((1u << COOKIE_BITS) - 1)
 
@@ -43,19 +45,22 @@ bool vrnic_read_layout(const struct vrnic_map *m, uint32_t magic, struct vrnic_l
 	l->max_inline = w[VRNIC_QP_MAX_INLINE / 4];
 
 	if ((magic == VRNIC_MAGIC_SRQ || l->rq_size) &&
-	    !vrnic_ring_fits(m->len, l->rq_off, l->rq_size, VRNIC_MAX_DEPTH, l->rq_stride, VRNIC_RQ_SGE + VRNIC_SGE_LEN,
+	    !vrnic_ring_fits(m->len, l->rq_off, l->rq_size, VRNIC_MAX_DEPTH, l->rq_stride,
+			     VRNIC_RQ_SGE + VRNIC_SGE_LEN,
 			     VRNIC_RQ_SGE + VRNIC_SGE_LEN * VRNIC_MAX_SGE))
 		return false;
 	if (magic == VRNIC_MAGIC_SRQ)
 		return true;
-	return vrnic_ring_fits(m->len, l->sq_off, l->sq_size, VRNIC_MAX_DEPTH, l->sq_stride, VRNIC_SQ_SGE + VRNIC_MIN_INLINE,
+	return vrnic_ring_fits(m->len, l->sq_off, l->sq_size, VRNIC_MAX_DEPTH, l->sq_stride,
+			       VRNIC_SQ_SGE + VRNIC_MIN_INLINE,
 			       (VRNIC_SQ_SGE + VRNIC_MAX_INLINE + 63) & ~63u) &&
 	       vrnic_slab_fits(m->len, l->tx_slab_off, l->tx_slab_size) &&
 	       vrnic_slab_fits(m->len, l->rx_slab_off, l->rx_slab_size) &&
 	       l->max_inline <= l->sq_stride - VRNIC_SQ_SGE && l->max_inline <= VRNIC_MAX_INLINE;
 }
 
-int vrnic_rq_init(struct vrnic_rq *rq, struct vrnic_session *s, const struct vrnic_map *m, const struct vrnic_layout *l,
+int vrnic_rq_init(struct vrnic_rq *rq, struct vrnic_session *s, const struct vrnic_map *m,
+		  const struct vrnic_layout *l,
 		  uint32_t bell)
 {
 	uint32_t i, n = l->rq_size;
@@ -99,7 +104,8 @@ void vrnic_rq_free(struct vrnic_rq *rq)
 
 static int put(struct vrnic_rq *rq, uint32_t prod, const struct ibv_recv_wr *wr, bool dead)
 {
-	struct vrnic_recv_wqe *w = (struct vrnic_recv_wqe *)(rq->ring + (size_t)(prod & rq->mask) * rq->stride);
+	struct vrnic_recv_wqe *w =
+		(struct vrnic_recv_wqe *)(rq->ring + (size_t)(prod & rq->mask) * rq->stride);
 	uint32_t place, end = rq->mask + 1;
 	struct vrnic_recv *r;
 
@@ -146,14 +152,18 @@ int vrnic_rq_post(struct vrnic_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_w
 			break;
 		}
 	}
-	/* The table has no more places than the ring has slots, so it was full before the ring, unless head is wrong. */
+	/*
+	 * The table has no more places than the ring has slots, so it was full before the ring, unless
+	 * head is wrong.
+	 */
 	if (!dead && prod - head > rq->mask + 1) {
 		vrnic_corrupt(rq->s, "rq_head passed rq_prod");
 		dead = true;
 	}
 	if (prod != rq->prod) {
 		rq->prod = prod;
-		if (!dead) { /* in this order, and the daemon the other way round: one of the two sees the other */
+		/* in this order, and the daemon the other way round: one of the two sees the other */
+		if (!dead) {
 			atomic_store(rq->prod_word, prod);
 			ring = atomic_load(rq->starved);
 		}

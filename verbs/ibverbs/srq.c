@@ -5,7 +5,8 @@
 #include "queue.h"
 
 /* Checks what the daemon has made against what was asked for. */
-static bool fits(struct vrnic_session *s, const struct vrnic_layout *l, const struct vrnic_create_srq_request *req,
+static bool fits(struct vrnic_session *s, const struct vrnic_layout *l,
+		 const struct vrnic_create_srq_request *req,
 		 const struct vrnic_create_srq_reply *rep)
 {
 	return l->num == rep->srq && rep->bell < s->nbells && l->rq_size >= req->max_wr &&

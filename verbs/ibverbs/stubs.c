@@ -1,6 +1,7 @@
 /*
- * What libibverbs.so.1 must export and an RNIC in user space has nothing, or next to nothing, to say to. Programs are
- * bound to all their symbols when they start, so each is there, and says no in the way its callers expect.
+ * What libibverbs.so.1 must export and an RNIC in user space has nothing, or next to nothing, to
+ * say to. Programs are bound to all their symbols when they start, so each is there, and says no in
+ * the way its callers expect.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -49,7 +50,8 @@ void ibv_unimport_pd(struct ibv_pd *pd) {}
 void ibv_unimport_mr(struct ibv_mr *mr) {}
 void ibv_unimport_dm(struct ibv_dm *dm) {}
 
-struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd,
+struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova,
+				 int fd,
 				 int access)
 {
 	return no_object();
@@ -61,12 +63,14 @@ struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 	return no_object();
 }
 
-struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc, struct ibv_grh *grh, uint8_t port_num)
+struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc, struct ibv_grh *grh,
+				     uint8_t port_num)
 {
 	return no_object();
 }
 
-int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, struct ibv_wc *wc, struct ibv_grh *grh,
+int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port_num, struct ibv_wc *wc,
+			struct ibv_grh *grh,
 			struct ibv_ah_attr *ah_attr)
 {
 	errno = EOPNOTSUPP;
@@ -88,15 +92,16 @@ int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
 	return EOPNOTSUPP;
 }
 
-int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ibv_ah_attr *attr, uint8_t eth_mac[6],
+int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ibv_ah_attr *attr,
+				uint8_t eth_mac[6],
 				uint16_t *vid)
 {
 	return EOPNOTSUPP;
 }
 
 /*
- * Structures of the kernel's interface, which rdma-core's librdmacm converts by these. No kernel of ours made one, so
- * the program's side of them is empty.
+ * Structures of the kernel's interface, which rdma-core's librdmacm converts by these. No kernel of
+ * ours made one, so the program's side of them is empty.
  */
 void ibv_copy_ah_attr_from_kern(struct ibv_ah_attr *dst, struct ibv_kern_ah_attr *src)
 {
@@ -149,7 +154,8 @@ int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t siz
 }
 
 /* What providers read of a device that they found in sysfs. */
-int ibv_read_ibdev_sysfs_file(char *buf, size_t size, struct verbs_sysfs_dev *dev, const char *fmt, ...)
+int ibv_read_ibdev_sysfs_file(char *buf, size_t size, struct verbs_sysfs_dev *dev,
+			      const char *fmt, ...)
 {
 	(void)buf, (void)size, (void)dev, (void)fmt;
 	errno = ENOENT;
@@ -186,8 +192,8 @@ int ibv_dofork_range(void *base, size_t size)
 #define EXPORT __attribute__((visibility("default")))
 
 /*
- * A name of it, at the nodes that it has in the releases. The types are not those that providers know: none of the
- * arguments is looked at.
+ * A name of it, at the nodes that it has in the releases. The types are not those that providers
+ * know: none of the arguments is looked at.
  */
 #define PRIVATE(name) \
 	__asm__(".symver stub_" #name "," #name "@@IBVERBS_PRIVATE_34\n\t" \
@@ -218,7 +224,9 @@ int ibv_dofork_range(void *base, size_t size)
 	EXPORT int stub_##name(void);			\
 	int stub_##name(void) { return EOPNOTSUPP; }
 
-/* Constructors of providers call these with their drivers. No driver of theirs finds a device here. */
+/*
+ * Constructors of providers call these with their drivers. No driver of theirs finds a device here.
+ */
 #define STUB_REGISTER(name)			\
 	EXPORT void name(const void *ops);	\
 	void name(const void *ops) {}
@@ -236,7 +244,9 @@ PRIVATE(verbs_allow_disassociate_destroy);
 EXPORT extern bool stub_verbs_allow_disassociate_destroy;
 bool stub_verbs_allow_disassociate_destroy;
 
-/* Programs ask providers about our devices, and their libraries complain that those are not theirs. */
+/*
+ * Programs ask providers about our devices, and their libraries complain that those are not theirs.
+ */
 PRIVATE(__verbs_log);
 EXPORT void stub___verbs_log(void *context, uint32_t level, const char *fmt, ...);
 void stub___verbs_log(void *context, uint32_t level, const char *fmt, ...)

@@ -1,8 +1,8 @@
 /*
- * ibv_wr_*: requests that are made by calls, between wr_start, which takes the lock of the send queue, and wr_complete or
- * wr_abort, which give it back. A request waits in sq.wr for the call that says where its octets are; that call, or
- * the next request if it has none, puts it into the ring. The first error is kept, and wr_complete returns it and
- * posts nothing.
+ * ibv_wr_*: requests that are made by calls, between wr_start, which takes the lock of the send
+ * queue, and wr_complete or wr_abort, which give it back. A request waits in sq.wr for the call
+ * that says where its octets are; that call, or the next request if it has none, puts it into the
+ * ring. The first error is kept, and wr_complete returns it and posts nothing.
  */
 #include <errno.h>
 #include <string.h>
@@ -53,7 +53,8 @@ static struct ibv_send_wr *begin(struct ibv_qp_ex *ex, enum ibv_wr_opcode op)
 	return wr;
 }
 
-static void begin_rdma(struct ibv_qp_ex *ex, enum ibv_wr_opcode op, uint32_t rkey, uint64_t addr, uint32_t imm)
+static void begin_rdma(struct ibv_qp_ex *ex, enum ibv_wr_opcode op, uint32_t rkey, uint64_t addr,
+		       uint32_t imm)
 {
 	struct ibv_send_wr *wr = begin(ex, op);
 
@@ -62,7 +63,8 @@ static void begin_rdma(struct ibv_qp_ex *ex, enum ibv_wr_opcode op, uint32_t rke
 	wr->imm_data = imm;
 }
 
-static void begin_atomic(struct ibv_qp_ex *ex, enum ibv_wr_opcode op, uint32_t rkey, uint64_t addr, uint64_t cmp_add,
+static void begin_atomic(struct ibv_qp_ex *ex, enum ibv_wr_opcode op, uint32_t rkey,
+			 uint64_t addr, uint64_t cmp_add,
 			 uint64_t swap)
 {
 	struct ibv_send_wr *wr = begin(ex, op);
@@ -73,7 +75,8 @@ static void begin_atomic(struct ibv_qp_ex *ex, enum ibv_wr_opcode op, uint32_t r
 	wr->wr.atomic.swap = swap;
 }
 
-static void wr_atomic_cmp_swp(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t addr, uint64_t compare, uint64_t swap)
+static void wr_atomic_cmp_swp(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t addr,
+			      uint64_t compare, uint64_t swap)
 {
 	begin_atomic(ex, IBV_WR_ATOMIC_CMP_AND_SWP, rkey, addr, compare, swap);
 }
@@ -83,7 +86,8 @@ static void wr_atomic_fetch_add(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t ad
 	begin_atomic(ex, IBV_WR_ATOMIC_FETCH_AND_ADD, rkey, addr, add, 0);
 }
 
-static void wr_bind_mw(struct ibv_qp_ex *ex, struct ibv_mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *info)
+static void wr_bind_mw(struct ibv_qp_ex *ex, struct ibv_mw *mw, uint32_t rkey,
+		       const struct ibv_mw_bind_info *info)
 {
 	struct ibv_send_wr *wr = begin(ex, IBV_WR_BIND_MW);
 

@@ -1,7 +1,8 @@
 /*
- * Forks. A child has a copy of its parent's memory, and what is shared with the daemon would be shared with the child too. So the
- * parent copies what is in use, before it forks, into private memory, which the child then has in the place of the shared.
- * This library's handlers are the first that are registered: they run behind all others of the program before the fork, and before
+ * Forks. A child has a copy of its parent's memory, and what is shared with the daemon would be
+ * shared with the child too. So the parent copies what is in use, before it forks, into private
+ * memory, which the child then has in the place of the shared. This library's handlers are the
+ * first that are registered: they run behind all others of the program before the fork, and before
  * them afterwards, so that what a program locks for a fork is locked while this copies.
  */
 #include <errno.h>
@@ -14,7 +15,10 @@
 
 #include "heap.h"
 
-/* Copies without the descriptor, which the program has closed: by another mapping, since parts of the first may not be readable. */
+/*
+ * Copies without the descriptor, which the program has closed: by another mapping, since parts of
+ * the first may not be readable.
+ */
 static bool copy_mapped(struct chunk *c, size_t off, size_t end)
 {
 	void *from = mremap((void *)(c->addr + off), 0, end - off, MREMAP_MAYMOVE);
@@ -29,7 +33,10 @@ static bool copy_mapped(struct chunk *c, size_t off, size_t end)
 	return ok;
 }
 
-/* Copies octets off.. to end.. of the memfd, but for pages that it has never had, unless the program closes it just now. */
+/*
+ * Copies octets off.. to end.. of the memfd, but for pages that it has never had, unless the
+ * program closes it just now.
+ */
 static bool copy_range(struct chunk *c, size_t off, size_t end)
 {
 	off_t data = off, hole;
@@ -67,7 +74,8 @@ static void copy_chunk(struct chunk *c)
 	size_t off, end;
 	uint32_t i;
 
-	c->copy = mmap(NULL, c->mapped * heap_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	c->copy = mmap(NULL, c->mapped * heap_page, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (c->copy == MAP_FAILED) {
 		c->copy = NULL;
 		return;
@@ -151,7 +159,8 @@ static void parse_mapping(const char *s, struct mapping *m)
 	s = number(s, 16, ' ', &hi);
 	m->lo = lo;
 	m->hi = hi;
-	m->prot = (s[0] == 'r' ? PROT_READ : 0) | (s[1] == 'w' ? PROT_WRITE : 0) | (s[2] == 'x' ? PROT_EXEC : 0);
+	m->prot = (s[0] == 'r' ? PROT_READ : 0) | (s[1] == 'w' ? PROT_WRITE : 0) | (s[2] == 'x'
+										    ? PROT_EXEC : 0);
 	m->shared = s[3] == 's';
 	s = number(s + 5, 16, ' ', &skipped);
 	s = number(s, 16, ' ', &skipped);
@@ -165,13 +174,14 @@ static void put_mapping(const struct mapping *m)
 	if (!heap_has((void *)m->lo) || !m->shared)
 		return;
 	c = heap_find(m->lo);
-	if (c && c->copy && c->ino == m->ino && m->lo >= c->addr && m->hi <= c->addr + c->mapped * heap_page)
+	if (c && c->copy && c->ino == m->ino && m->lo >= c->addr &&
+	    m->hi <= c->addr + c->mapped * heap_page)
 		put_copy(c, m->lo, m->hi, m->prot);
 }
 
 /*
- * Goes by the mappings that there are, since the program may have changed the protection of a part, or kept it from its
- * children. Without malloc. False if there is no such file.
+ * Goes by the mappings that there are, since the program may have changed the protection of a part,
+ * or kept it from its children. Without malloc. False if there is no such file.
  */
 static bool put_mapped(void)
 {

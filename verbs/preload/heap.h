@@ -1,10 +1,12 @@
 /*
- * libvrnic-heap.so: the large and the page-aligned allocations of a program out of memory that can be lent to the daemon.
+ * libvrnic-heap.so: the large and the page-aligned allocations of a program out of memory that can
+ * be lent to the daemon.
  *
- * Registration of memory that lies in a memfd of the program costs the daemon a mapping, and messages a copy each; other memory
- * is reached by system calls. Programs register what malloc and posix_memalign gave them, so this library, preloaded by
- * `vrnic exec --lend-heap`, takes those out of memfds. It knows nothing of verbs: libibverbs.so.1 finds the memfds
- * as it finds those that programs make.
+ * Registration of memory that lies in a memfd of the program costs the daemon a mapping, and
+ * messages a copy each; other memory is reached by system calls. Programs register what malloc and
+ * posix_memalign gave them, so this library, preloaded by `vrnic exec --lend-heap`, takes those out
+ * of memfds. It knows nothing of verbs: libibverbs.so.1 finds the memfds as it finds those that
+ * programs make.
  *
  * malloc.c has the functions of malloc(3), pages.c the pages, fork.c what a fork takes.
  */
@@ -20,9 +22,9 @@
 #define HEAP_LEAST ((size_t)64 << 10)
 
 /*
- * All that is lent is in one range of addresses, the zone, of which nothing is reserved: other mappings do not come
- * there unless somebody asks for those very addresses. It is divided into slots. A chunk is one memfd, mapped from the
- * beginning of a slot on.
+ * All that is lent is in one range of addresses, the zone, of which nothing is reserved: other
+ * mappings do not come there unless somebody asks for those very addresses. It is divided into
+ * slots. A chunk is one memfd, mapped from the beginning of a slot on.
  */
 #define HEAP_SLOT ((size_t)64 << 20)
 #define HEAP_SLOTS 4096
@@ -37,7 +39,8 @@ enum run_state {
 	RUN_USED = 1,
 	RUN_DIRTY, /* free, with the octets of whoever had it */
 	RUN_CLEAN, /* free, and reads as zeros */
-	RUN_LEFT,  /* freed while the heap was frozen: the first page of a run that counts as used until the thaw */
+	/* freed while the heap was frozen: the first page of a run that counts as used until the thaw */
+	RUN_LEFT,
 };
 
 struct run {
@@ -57,7 +60,8 @@ struct chunk {
 	uint32_t mapped; /* of these, from the first on */
 	uint32_t used;
 	bool single;	 /* for one allocation */
-	bool inherited;	 /* private memory, copied when this process was forked: nothing is taken out of it any more */
+	/* private memory, copied when this process was forked: nothing is taken out of it any more */
+	bool inherited;
 	int fd;
 	dev_t dev;	 /* fd's: the program may close what it has not opened */
 	ino_t ino;
@@ -67,9 +71,9 @@ struct chunk {
 };
 
 /*
- * While the heap is frozen nothing of it changes, so that a fork can copy it without a lock: other allocations come from
- * libc, and what is freed is noted. A lock would not do: libc takes its own for a fork, and a thread that has one of
- * those may allocate.
+ * While the heap is frozen nothing of it changes, so that a fork can copy it without a lock: other
+ * allocations come from libc, and what is freed is noted. A lock would not do: libc takes its own
+ * for a fork, and a thread that has one of those may allocate.
  */
 void heap_freeze(void);
 void heap_thaw(void);
@@ -87,8 +91,8 @@ bool heap_start(void); /* finds a zone */
 bool heap_watch_forks(void);
 
 /*
- * Memory of the zone, or NULL if size cannot come from there. align is a power of two or 0. room is how much of the address space
- * is kept for it to grow, at least size. errno stays.
+ * Memory of the zone, or NULL if size cannot come from there. align is a power of two or 0. room is
+ * how much of the address space is kept for it to grow, at least size. errno stays.
  */
 void *heap_alloc(size_t size, size_t align, size_t room, bool zero);
 void heap_free(void *p);

@@ -7,8 +7,9 @@
  *
  *	VRNIC_IFADDRS=NAME=ADDR/BITS[,ADDR/BITS]...[;NAME=...]
  *
- * for which each call of getifaddrs adds entries at the end of what the C library returns. It is kept apart
- * from libibverbs.so.1 so that it comes before libc for programs that load libibverbs late, or never.
+ * for which each call of getifaddrs adds entries at the end of what the C library returns. It is
+ * kept apart from libibverbs.so.1 so that it comes before libc for programs that load libibverbs
+ * late, or never.
  */
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -121,8 +122,9 @@ static void init(void)
 }
 
 /*
- * Whether the kernel has the address on an interface that programs consider, for example because the device shares it
- * with the host. One that is on the loopback interface only is not there for libfabric.
+ * Whether the kernel has the address on an interface that programs consider, for example because
+ * the device shares it with the host. One that is on the loopback interface only is not there for
+ * libfabric.
  */
 static bool listed(const struct ifaddrs *list, const struct source *src)
 {
@@ -131,7 +133,8 @@ static bool listed(const struct ifaddrs *list, const struct source *src)
 	for (i = list; i; i = i->ifa_next) {
 		const union address *a = (const union address *)i->ifa_addr;
 
-		if (!a || a->sa.sa_family != src->family || !(i->ifa_flags & IFF_UP) || (i->ifa_flags & IFF_LOOPBACK))
+		if (!a || a->sa.sa_family != src->family || !(i->ifa_flags & IFF_UP) ||
+		    (i->ifa_flags & IFF_LOOPBACK))
 			continue;
 		if (src->family == AF_INET ? !memcmp(&a->in.sin_addr, &src->addr.in, sizeof(src->addr.in)) :
 					     !memcmp(&a->in6.sin6_addr, &src->addr.in6, sizeof(src->addr.in6)))

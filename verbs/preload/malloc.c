@@ -1,6 +1,6 @@
 /*
- * The functions of malloc(3), in front of libc's or of whatever allocator the program has: an address says whose memory
- * it is.
+ * The functions of malloc(3), in front of libc's or of whatever allocator the program has: an
+ * address says whose memory it is.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -69,7 +69,8 @@ static bool resolve(void)
 }
 
 /* Whether the other allocator can be called. */
-static inline bool ready(void) { return likely(atomic_load_explicit(&next.free, memory_order_acquire) != NULL) || resolve(); }
+static inline bool ready(void) { return likely(atomic_load_explicit(&next.free,
+								    memory_order_acquire) != NULL) || resolve(); }
 
 static bool off(char **envp)
 {
@@ -83,7 +84,8 @@ static bool off(char **envp)
 
 static bool sanitized(void)
 {
-	static const char *const inits[] = { "__asan_init", "__hwasan_init", "__lsan_init", "__msan_init", "__tsan_init" };
+	static const char *const inits[] = { "__asan_init", "__hwasan_init", "__lsan_init",
+					    "__msan_init", "__tsan_init" };
 
 	for (size_t i = 0; i < sizeof(inits) / sizeof(*inits); i++)
 		if (dlsym(RTLD_DEFAULT, inits[i]))
@@ -99,7 +101,8 @@ __attribute__((constructor)) static void start(int argc, char **argv, char **env
 	if (!ready() || off(envp))
 		return;
 	if (sanitized()) {
-		static const char why[] = "vrnic: this program has a sanitizer, whose malloc it needs: its heap is not lent\n";
+		static const char why[] =
+			"vrnic: this program has a sanitizer, whose malloc it needs: its heap is not lent\n";
 
 		syscall(SYS_write, 2, why, sizeof(why) - 1);
 		return;
@@ -109,7 +112,10 @@ __attribute__((constructor)) static void start(int argc, char **argv, char **env
 
 static inline bool lends(size_t size) { return size >= HEAP_LEAST && likely(on); }
 
-/* Whether such an allocation is of pages. What is no alignment is for the other allocator to refuse. */
+/*
+ * Whether such an allocation is of pages. What is no alignment is for the other allocator to
+ * refuse.
+ */
 static inline bool lends_aligned(size_t align, size_t size)
 {
 	return likely(on) && !(align & (align - 1)) && (size >= HEAP_LEAST || align >= heap_page);
@@ -170,7 +176,8 @@ EXPORT void *realloc(void *p, size_t size)
 	if (is_early(p)) {
 		q = malloc(size);
 		if (q) /* how much it was is not known, but not more than there is */
-			memcpy(q, p, size < (size_t)(early + sizeof(early) - (char *)p) ? size : (size_t)(early + sizeof(early) - (char *)p));
+			memcpy(q, p, size < (size_t)(early + sizeof(early) - (char *)p) ? size
+			       : (size_t)(early + sizeof(early) - (char *)p));
 		return q;
 	}
 	if (!ready())
@@ -199,7 +206,8 @@ EXPORT int posix_memalign(void **out, size_t align, size_t size)
 {
 	void *p;
 
-	if (lends_aligned(align, size) && align >= sizeof(void *) && (p = heap_alloc(size, align, size, false))) {
+	if (lends_aligned(align, size) && align >= sizeof(void *) &&
+	    (p = heap_alloc(size, align, size, false))) {
 		*out = p;
 		return 0;
 	}

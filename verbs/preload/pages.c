@@ -29,7 +29,10 @@
 #define MOST_ALIGN ((size_t)2 << 20)
 #define MOST_CHUNKS 256
 
-/* Runs of its own class that are looked at for one that is long enough. Those of the next class always are. */
+/*
+ * Runs of its own class that are looked at for one that is long enough. Those of the next class
+ * always are.
+ */
 #define MOST_LOOKED 32
 
 /* After a chunk could not be made, so many allocations do not try. */
@@ -69,9 +72,11 @@ static void close_fd(int fd) { syscall(SYS_close, fd); }
 
 static size_t pages_of(size_t size) { return (size + heap_page - 1) / heap_page; }
 
-static uint32_t page_at(const struct chunk *c, const void *p) { return ((uintptr_t)p - c->addr) / heap_page; }
+static uint32_t page_at(const struct chunk *c,
+			const void *p) { return ((uintptr_t)p - c->addr) / heap_page; }
 
-static void *at_page(const struct chunk *c, uint32_t i) { return (void *)(c->addr + i * heap_page); }
+static void *at_page(const struct chunk *c,
+		     uint32_t i) { return (void *)(c->addr + i * heap_page); }
 
 /*
  * Runs.
@@ -118,7 +123,10 @@ static void unlink_run(struct chunk *c, uint32_t i)
 		dirty -= r->len;
 }
 
-/* Links a free run after having joined it with its neighbours of the same state. Returns where it begins. */
+/*
+ * Links a free run after having joined it with its neighbours of the same state. Returns where it
+ * begins.
+ */
 static uint32_t join_run(struct chunk *c, uint32_t i, uint32_t len, uint8_t state)
 {
 	uint32_t end = i + len, n;
@@ -179,10 +187,12 @@ static bool map_to(struct chunk *c, uint32_t n)
 		errno = EBADF;
 		return false;
 	}
-	p = mmap(at_page(c, c->mapped), len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, c->fd, (off_t)c->mapped * heap_page);
+	p = mmap(at_page(c, c->mapped), len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE,
+		 c->fd, (off_t)c->mapped * heap_page);
 	if (p == MAP_FAILED)
 		return false;
-	if (p != at_page(c, c->mapped)) { /* a kernel that does not know the flag, and something is there */
+	/* a kernel that does not know the flag, and something is there */
+	if (p != at_page(c, c->mapped)) {
 		munmap(p, len);
 		return false;
 	}
@@ -222,7 +232,9 @@ static uint32_t clean_run(struct chunk *c, uint32_t i)
 
 	/* If the program has locked it: what libc maps for an allocation would not be locked any more. */
 	if (madvise(p, size, MADV_REMOVE) &&
-	    (!heap_own_fd(c) || mmap(p, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, c->fd, (off_t)i * heap_page) != p ||
+	    (!heap_own_fd(c) ||
+	     mmap(p, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, c->fd,
+		  (off_t)i * heap_page) != p ||
 	     madvise(p, size, MADV_REMOVE)))
 		return i + len;
 	unlink_run(c, i);
@@ -272,15 +284,21 @@ static int make_memfd(size_t size)
 	rlim_t fds = limit(RLIMIT_NOFILE);
 	int fd, high;
 
-	/* Copies for forks would count against the address space too, and nothing of this against data; ftruncate would raise a signal. */
-	if (limit(RLIMIT_AS) != RLIM_INFINITY || limit(RLIMIT_DATA) != RLIM_INFINITY || limit(RLIMIT_FSIZE) < size)
+	/*
+	 * Copies for forks would count against the address space too, and nothing of this against data;
+	 * ftruncate would raise a signal.
+	 */
+	if (limit(RLIMIT_AS) != RLIM_INFINITY || limit(RLIMIT_DATA) != RLIM_INFINITY ||
+	    limit(RLIMIT_FSIZE) < size)
 		return -1;
 	fd = memfd_create("vrnic-heap", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0)
 		return -1;
 	high = fcntl(fd, F_DUPFD_CLOEXEC, (int)((fds < 1024 ? fds : 1024) / 4 * 3));
 	close_fd(fd);
-	if (high >= 0 && (ftruncate(high, size) || fcntl(high, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))) {
+	if (high >= 0 &&
+	    (ftruncate(high, size) ||
+	     fcntl(high, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))) {
 		close_fd(high);
 		high = -1;
 	}
@@ -289,7 +307,10 @@ static int make_memfd(size_t size)
 
 struct chunk *heap_find(uintptr_t addr) { return slots[(addr - heap_zone) / HEAP_SLOT]; }
 
-static unsigned int slots_of(const struct chunk *c) { return (c->pages * heap_page + HEAP_SLOT - 1) / HEAP_SLOT; }
+static unsigned int slots_of(const struct chunk *c)
+{
+	return (c->pages * heap_page + HEAP_SLOT - 1) / HEAP_SLOT;
+}
 
 /* The first of so many slots that are free, or HEAP_SLOTS. */
 static unsigned int free_slots(unsigned int n, unsigned int from)
@@ -315,7 +336,8 @@ static struct chunk *new_chunk(size_t size, bool single)
 
 	if (nchunks >= MOST_CHUNKS)
 		return NULL;
-	c = mmap(NULL, chunk_len(pages), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	c = mmap(NULL, chunk_len(pages), PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (c == MAP_FAILED)
 		return NULL;
 	c->pages = pages;
@@ -421,7 +443,8 @@ void *heap_alloc(size_t size, size_t align, size_t room, bool zero)
 		return NULL;
 	}
 	if (size > MOST_SHARED) {
-		p = take_new(room > most ? most : room, n, align, true); /* slots are aligned to what align is at most */
+		/* slots are aligned to what align is at most */
+		p = take_new(room > most ? most : room, n, align, true);
 	} else {
 		p = take_any(n, align, RUN_DIRTY);
 		used = p != NULL;
@@ -520,7 +543,8 @@ static bool grow(struct chunk *c, uint32_t i, uint32_t n)
 	uint32_t len = c->run[i].len, end = i + len, more;
 	uint8_t state;
 
-	if (c->inherited || end >= c->pages || c->run[end].state == RUN_USED || c->run[end].len < n - len || !map_to(c, i + n))
+	if (c->inherited || end >= c->pages || c->run[end].state == RUN_USED || c->run[end].len < n - len
+	    || !map_to(c, i + n))
 		return false;
 	more = c->run[end].len;
 	state = c->run[end].state;
@@ -608,7 +632,10 @@ void heap_thaw(void)
  * The beginning.
  */
 
-/* Whether the system gives out memory that it may not have. Where it does not, pages of a memfd could be missing when they are touched. */
+/*
+ * Whether the system gives out memory that it may not have. Where it does not, pages of a memfd
+ * could be missing when they are touched.
+ */
 static bool overcommits(void)
 {
 	int fd = open("/proc/sys/vm/overcommit_memory", O_RDONLY | O_CLOEXEC);
@@ -622,7 +649,10 @@ static bool overcommits(void)
 	return mode != '2';
 }
 
-/* A part of the address space that nobody uses: below the programs and the mappings of a process with 47 bits or more. */
+/*
+ * A part of the address space that nobody uses: below the programs and the mappings of a process
+ * with 47 bits or more.
+ */
 static bool find_zone(void)
 {
 	const uintptr_t low = (uintptr_t)1 << 44, places = 128;
@@ -634,7 +664,8 @@ static bool find_zone(void)
 		mix = (uintptr_t)&mix / 16; /* the stack's is random too */
 	for (i = 0; i < 16; i++, mix = mix * 6364136223846793005u + 1442695040888963407u) {
 		at = low + (mix >> 33) % places * HEAP_ZONE + (mix >> 13) % 1024 * HEAP_SLOT;
-		p = mmap((void *)at, HEAP_ZONE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+		p = mmap((void *)at, HEAP_ZONE, PROT_NONE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
 		if (p == MAP_FAILED)
 			continue;
 		munmap(p, HEAP_ZONE);

@@ -39,7 +39,10 @@ static void to_hints(const struct rdma_addrinfo *in, const char *node, struct ad
 	}
 }
 
-/* The kind of QP and the port space: those of the hints, each after the other, or after the socket that was found. */
+/*
+ * The kind of QP and the port space: those of the hints, each after the other, or after the socket
+ * that was found.
+ */
 static void set_kind(struct rdma_addrinfo *rai, const struct rdma_addrinfo *hints, int socktype)
 {
 	int ps = hints->ai_port_space;
@@ -53,7 +56,8 @@ static void set_kind(struct rdma_addrinfo *rai, const struct rdma_addrinfo *hint
 		rai->ai_port_space = rai->ai_qp_type == IBV_QPT_UD ? RDMA_PS_UDP : RDMA_PS_TCP;
 }
 
-static int copy_addr(const struct sockaddr *sa, socklen_t len, struct sockaddr **out, socklen_t *out_len)
+static int copy_addr(const struct sockaddr *sa, socklen_t len, struct sockaddr **out,
+		     socklen_t *out_len)
 {
 	*out = malloc(len);
 	if (!*out)
@@ -70,7 +74,8 @@ static int copy_name(const char *name, char **out)
 }
 
 /* Fills rai with one result. */
-static int convert(struct rdma_addrinfo *rai, const struct rdma_addrinfo *hints, const struct addrinfo *ai)
+static int convert(struct rdma_addrinfo *rai, const struct rdma_addrinfo *hints,
+		   const struct addrinfo *ai)
 {
 	int ret;
 
@@ -85,7 +90,10 @@ static int convert(struct rdma_addrinfo *rai, const struct rdma_addrinfo *hints,
 	return ret ? ret : copy_name(ai->ai_canonname, &rai->ai_dst_canonname);
 }
 
-/* The source that a program gives along with a name goes into each result, without its being looked at. */
+/*
+ * The source that a program gives along with a name goes into each result, without its being looked
+ * at.
+ */
 static int add_source(struct rdma_addrinfo *rai, const struct rdma_addrinfo *hints)
 {
 	if (rai->ai_src_len || !hints->ai_src_len || !hints->ai_src_addr)
@@ -104,7 +112,8 @@ static struct rdma_addrinfo *append(struct rdma_addrinfo ***tail)
 	return rai;
 }
 
-static int look_up(const char *node, const char *service, const struct rdma_addrinfo *hints, struct rdma_addrinfo **res)
+static int look_up(const char *node, const char *service, const struct rdma_addrinfo *hints,
+		   struct rdma_addrinfo **res)
 {
 	struct addrinfo want, *list, *ai;
 	struct rdma_addrinfo *rai, **tail = res;
@@ -116,7 +125,8 @@ static int look_up(const char *node, const char *service, const struct rdma_addr
 		return ret;
 	for (ai = list; ai && !ret; ai = ai->ai_next) {
 		/* An address comes once for each kind of socket: those of the first kind are enough. */
-		if (ai->ai_socktype != list->ai_socktype || (ai->ai_family != AF_INET && ai->ai_family != AF_INET6))
+		if (ai->ai_socktype != list->ai_socktype ||
+		    (ai->ai_family != AF_INET && ai->ai_family != AF_INET6))
 			continue;
 		rai = append(&tail);
 		ret = rai ? convert(rai, hints, ai) : EAI_MEMORY;

@@ -21,7 +21,10 @@ void cm_leave(int state)
 	pthread_setcancelstate(state, NULL);
 }
 
-/* A fork finds the lists whole: in the child the session is dead, and what it has of ids can be destroyed. */
+/*
+ * A fork finds the lists whole: in the child the session is dead, and what it has of ids can be
+ * destroyed.
+ */
 static void before_fork(void) { pthread_mutex_lock(&cm_lock); }
 static void after_fork(void) { pthread_mutex_unlock(&cm_lock); }
 
@@ -63,8 +66,8 @@ static void forget(struct cm_chan *ch)
 }
 
 /*
- * rping destroys its channel at its end while another thread is on its way back into rdma_get_cm_event. What that finds
- * must still be a channel, so the last ones are kept. cm_lock.
+ * rping destroys its channel at its end while another thread is on its way back into
+ * rdma_get_cm_event. What that finds must still be a channel, so the last ones are kept. cm_lock.
  */
 static struct cm_chan *graves[64];
 static unsigned int next_grave;
@@ -83,9 +86,9 @@ void cm_chan_put(struct cm_chan *ch)
 }
 
 /*
- * A thread may sit in rdma_get_cm_event meanwhile. It stays there for ever, and with it what it has of the channel; if it
- * is cancelled it lets go of that. The descriptor is closed first, so that the end of the pipe, which comes then, is not
- * taken for the daemon's.
+ * A thread may sit in rdma_get_cm_event meanwhile. It stays there for ever, and with it what it has
+ * of the channel; if it is cancelled it lets go of that. The descriptor is closed first, so that
+ * the end of the pipe, which comes then, is not taken for the daemon's.
  */
 void cm_chan_destroy_locked(struct cm_chan *ch)
 {

@@ -1,10 +1,12 @@
 /*
- * What the files of librdmacm share. The daemon keeps the state of connections; the library keeps what
- * programs see of it: ids, channels, and events that have been given and wait to be acknowledged.
+ * What the files of librdmacm share. The daemon keeps the state of connections; the library keeps
+ * what programs see of it: ids, channels, and events that have been given and wait to be
+ * acknowledged.
  *
- * One lock, cm_lock, guards all of it. It is held over the rpc that fetches an event until the event has been
- * given to its id: else a second thread could fetch the next event of a new id before the first thread
- * has made the id. It comes before any lock of libibverbs, and is never held in a wait.
+ * One lock, cm_lock, guards all of it. It is held over the rpc that fetches an event until the
+ * event has been given to its id: else a second thread could fetch the next event of a new id
+ * before the first thread has made the id. It comes before any lock of libibverbs, and is never
+ * held in a wait.
  */
 #ifndef VRNIC_CM_H
 #define VRNIC_CM_H
@@ -14,7 +16,10 @@
 #include "ibverbs/ibverbs.h"
 #include "rdmacm.h"
 
-/* What an event carries of the peer's data: its length is an octet. The rest of what MPA brings is cut off. */
+/*
+ * What an event carries of the peer's data: its length is an octet. The rest of what MPA brings is
+ * cut off.
+ */
 #define CM_MAX_PRIVATE 255
 
 /* The port of a device; it has one. */
@@ -23,7 +28,10 @@
 extern pthread_mutex_t cm_lock;
 extern pthread_cond_t cm_acked; /* some event has been acknowledged */
 
-/* Takes cm_lock, and puts off what cancels the thread until cm_leave, to which it returns what to give. */
+/*
+ * Takes cm_lock, and puts off what cancels the thread until cm_leave, to which it returns what to
+ * give.
+ */
 int cm_enter(void);
 void cm_leave(int state);
 
@@ -32,7 +40,8 @@ struct cm_chan {
 	struct vrnic_session *s;
 	uint32_t handle;
 	/* cm_lock */
-	unsigned int refs; /* ids, threads in rdma_get_cm_event, and the program until it destroys the channel */
+	/* ids, threads in rdma_get_cm_event, and the program until it destroys the channel */
+	unsigned int refs;
 	unsigned int ids;
 	bool gone;   /* the program has destroyed it: the descriptor is closed */
 	bool buried; /* channel.c's */
@@ -56,7 +65,10 @@ struct cm_id {
 	/* of a connection request: what the peer allows and asks for */
 	uint8_t responder_resources;
 	uint8_t initiator_depth;
-	/* of rdma_create_ep: how QPs of the listener's requests are made; and what goes before the private data */
+	/*
+	 * of rdma_create_ep: how QPs of the listener's requests are made; and what goes before the private
+	 * data
+	 */
 	struct ibv_qp_init_attr *ep_attr;
 	struct ibv_pd *ep_pd;
 	void *connect;
@@ -69,9 +81,12 @@ struct cm_event {
 	uint8_t private[CM_MAX_PRIVATE];
 };
 
-static inline struct cm_chan *to_cm_chan(struct rdma_event_channel *ch) { return container_of(ch, struct cm_chan, ch); }
-static inline struct cm_id *to_cm_id(struct rdma_cm_id *id) { return container_of(id, struct cm_id, id); }
-static inline struct cm_event *to_cm_event(struct rdma_cm_event *ev) { return container_of(ev, struct cm_event, ev); }
+static inline struct cm_chan *to_cm_chan(struct rdma_event_channel *ch) { return container_of(ch,
+											      struct cm_chan, ch); }
+static inline struct cm_id *to_cm_id(struct rdma_cm_id *id) { return container_of(id,
+										  struct cm_id, id); }
+static inline struct cm_event *to_cm_event(struct rdma_cm_event *ev) { return container_of(ev,
+											   struct cm_event, ev); }
 
 /* The way out of a call: err is 0 or an errno. */
 static inline int cm_return(int err)
@@ -91,15 +106,21 @@ void cm_chan_drop_id(struct cm_chan *ch);
 void cm_chan_put(struct cm_chan *ch);
 
 /*
- * id_table.c. All but cm_id_new, which takes it, are called with cm_lock held. Those that return an int: 0 or an errno.
+ * id_table.c. All but cm_id_new, which takes it, are called with cm_lock held. Those that return an
+ * int: 0 or an errno.
  */
 
 /*
- * Asks the daemon for an id on ch. Those of port spaces that an RNIC has not are ids, too, which can never be bound.
+ * Asks the daemon for an id on ch. Those of port spaces that an RNIC has not are ids, too, which
+ * can never be bound.
  */
-int cm_id_new(struct cm_chan *ch, void *context, enum rdma_port_space ps, enum ibv_qp_type type, struct cm_id **out);
+int cm_id_new(struct cm_chan *ch, void *context, enum rdma_port_space ps, enum ibv_qp_type type,
+	      struct cm_id **out);
 
-/* Makes the id of a connection request of listener; if that fails the daemon has been told to refuse the peer. */
+/*
+ * Makes the id of a connection request of listener; if that fails the daemon has been told to
+ * refuse the peer.
+ */
 int cm_id_child(struct cm_id *listener, uint32_t handle, struct cm_id **child);
 void cm_id_refuse(struct cm_id *child);
 
@@ -114,41 +135,51 @@ int cm_id_move(struct cm_id *id, struct cm_chan *to);
 /* Ends id in the daemon, and takes back the tokens of events that nobody will fetch. */
 int cm_id_end(struct cm_id *id);
 
-/* Ends id for this library: the daemon has forgotten it, and all its events have been acknowledged. */
+/*
+ * Ends id for this library: the daemon has forgotten it, and all its events have been acknowledged.
+ */
 void cm_id_free(struct cm_id *id);
 
 /* id.c: rdma_create_id for all kinds of QPs; channel NULL: a synchronous id. */
-int cm_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, void *context, enum rdma_port_space ps,
+int cm_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, void *context,
+		 enum rdma_port_space ps,
 		 enum ibv_qp_type type);
 
 /* event.c. Waits until all events given so far have been acknowledged: a cancellation point. */
 void cm_wait_acks(struct cm_id *id);
 
 /*
- * For a synchronous id: waits for the event that ends the operation and keeps it in id->event; 0 if it is
- * want, else -1 and errno. Nothing for other ids. If the program has made the channel non-blocking, errno is EAGAIN, and
- * calling it again goes on with that.
+ * For a synchronous id: waits for the event that ends the operation and keeps it in id->event; 0 if
+ * it is want, else -1 and errno. Nothing for other ids. If the program has made the channel
+ * non-blocking, errno is EAGAIN, and calling it again goes on with that.
  */
 int cm_complete(struct cm_id *id, enum rdma_cm_event_type want);
 void cm_drop_event(struct cm_id *id); /* acknowledges id->event */
-void cm_own_event(struct cm_id *id, struct rdma_cm_event *event); /* makes id->event of a listener's */
+/* makes id->event of a listener's */
+void cm_own_event(struct cm_id *id, struct rdma_cm_event *event);
 
 /* device.c */
-bool cm_to_ring(const struct sockaddr *sa, struct vrnic_sock_addr *a); /* false: not an IP address */
+/* false: not an IP address */
+bool cm_to_ring(const struct sockaddr *sa, struct vrnic_sock_addr *a);
 void cm_from_ring(const struct vrnic_sock_addr *a, struct sockaddr_storage *sa);
-int cm_attach(struct cm_id *id, uint32_t device); /* gives id its device, unless it has one: 0 or an errno */
-int cm_query(struct cm_id *id);			  /* fills addresses and device as the daemon has them: 0 or an errno */
+/* gives id its device, unless it has one: 0 or an errno */
+int cm_attach(struct cm_id *id, uint32_t device);
+/* fills addresses and device as the daemon has them: 0 or an errno */
+int cm_query(struct cm_id *id);
 uint8_t cm_max_ird(struct ibv_context *verbs);
 uint8_t cm_max_ord(struct ibv_context *verbs);
 
 /*
- * rdma_cm takes the address of the loopback interface for an unspecified one. cm_source makes one of it, and finds the
- * source that a connection to dst (NULL: any) may have; src is what the program wants, family 0 if nothing.
- * cm_local_destination makes an address of a device of a dst that is this host. 0, or ENODEV.
+ * rdma_cm takes the address of the loopback interface for an unspecified one. cm_source makes one
+ * of it, and finds the source that a connection to dst (NULL: any) may have; src is what the
+ * program wants, family 0 if nothing. cm_local_destination makes an address of a device of a dst
+ * that is this host. 0, or ENODEV.
  */
 bool cm_any(const struct vrnic_sock_addr *a);
-int cm_source(struct vrnic_session *s, struct vrnic_sock_addr *src, const struct vrnic_sock_addr *dst);
-int cm_local_destination(struct vrnic_session *s, const struct vrnic_sock_addr *src, struct vrnic_sock_addr *dst);
+int cm_source(struct vrnic_session *s, struct vrnic_sock_addr *src,
+	      const struct vrnic_sock_addr *dst);
+int cm_local_destination(struct vrnic_session *s, const struct vrnic_sock_addr *src,
+			 struct vrnic_sock_addr *dst);
 
 /* option.c: what the environment sets for a new id. 0 or an errno. */
 int cm_default_options(struct cm_id *id);

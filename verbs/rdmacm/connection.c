@@ -3,8 +3,12 @@
 
 #include "cm.h"
 
-/* The QP that is to be connected: the id's, or one that the program made itself and names by number. */
-static int find_qp(struct cm_id *id, const struct rdma_conn_param *param, struct vrnic_cm_connect_request *req)
+/*
+ * The QP that is to be connected: the id's, or one that the program made itself and names by
+ * number.
+ */
+static int find_qp(struct cm_id *id, const struct rdma_conn_param *param,
+		   struct vrnic_cm_connect_request *req)
 {
 	if (!id->handle || !id->id.verbs)
 		return EINVAL;
@@ -22,7 +26,8 @@ static int find_qp(struct cm_id *id, const struct rdma_conn_param *param, struct
 }
 
 /* The private data: what rdma_getaddrinfo found that must come first, and the program's. */
-static int fill_private(struct cm_id *id, const struct rdma_conn_param *param, struct vrnic_conn_param *p)
+static int fill_private(struct cm_id *id, const struct rdma_conn_param *param,
+			struct vrnic_conn_param *p)
 {
 	size_t len = param && param->private_data ? param->private_data_len : 0;
 
@@ -36,8 +41,12 @@ static int fill_private(struct cm_id *id, const struct rdma_conn_param *param, s
 	return 0;
 }
 
-/* How many Reads: RDMA_MAX_... means as many as limit says, more than the device allows is an error. */
-static int fill_reads(struct cm_id *id, const struct rdma_conn_param *param, uint8_t ird_limit, uint8_t ord_limit,
+/*
+ * How many Reads: RDMA_MAX_... means as many as limit says, more than the device allows is an
+ * error.
+ */
+static int fill_reads(struct cm_id *id, const struct rdma_conn_param *param, uint8_t ird_limit,
+		      uint8_t ord_limit,
 		      struct vrnic_conn_param *p)
 {
 	uint8_t ird = param ? param->responder_resources : RDMA_MAX_RESP_RES;
@@ -85,7 +94,8 @@ static int join(struct cm_id *id, uint16_t op, const struct rdma_conn_param *par
 	err = vrnic_rpc(id->s, op, &req, sizeof(req), NULL, 0, -1, NULL, 0);
 	if (err)
 		return cm_return(err);
-	return sync ? cm_complete(id, RDMA_CM_EVENT_ESTABLISHED) : 0; /* who has the event may have destroyed the id */
+	/* who has the event may have destroyed the id */
+	return sync ? cm_complete(id, RDMA_CM_EVENT_ESTABLISHED) : 0;
 }
 
 int rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *param)
@@ -98,7 +108,10 @@ int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *param)
 	return join(to_cm_id(id), VRNIC_OP_CM_ACCEPT, param);
 }
 
-/* The connection of an RNIC is complete when the initiator has the reply: there is nothing to do, QP or not. */
+/*
+ * The connection of an RNIC is complete when the initiator has the reply: there is nothing to do,
+ * QP or not.
+ */
 int rdma_establish(struct rdma_cm_id *id)
 {
 	return cm_return(to_cm_id(id)->joined ? 0 : EINVAL);
@@ -119,8 +132,8 @@ int rdma_reject(struct rdma_cm_id *rid, const void *private_data, uint8_t privat
 }
 
 /*
- * Both sides may do it at the same time: of a connection that has ended already it is a success, and there is the event
- * still to come, or it has come.
+ * Both sides may do it at the same time: of a connection that has ended already it is a success,
+ * and there is the event still to come, or it has come.
  */
 int rdma_disconnect(struct rdma_cm_id *rid)
 {

@@ -19,8 +19,8 @@ bool cm_to_ring(const struct sockaddr *sa, struct vrnic_sock_addr *a)
 	case AF_INET6:
 		a->port = ntohs(in6->sin6_port);
 		/*
-		 * Where the kernel has no address of IPv4, as in a container without a network, getaddrinfo(3) makes
-		 * such ones of an IPv4 address that is a device's.
+		 * Where the kernel has no address of IPv4, as in a container without a network, getaddrinfo(3)
+		 * makes such ones of an IPv4 address that is a device's.
 		 */
 		if (IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr)) {
 			a->family = VRNIC_AF_INET;
@@ -79,8 +79,8 @@ static unsigned int common_bits(const uint8_t *a, const uint8_t *b, size_t len)
 }
 
 /*
- * The device that a session's ids use: its context, which all of them share, and a PD for programs that do not bring
- * their own. Neither is ever closed.
+ * The device that a session's ids use: its context, which all of them share, and a PD for programs
+ * that do not bring their own. Neither is ever closed.
  */
 struct device {
 	struct device *next;
@@ -171,7 +171,9 @@ static bool restricted(struct vrnic_session *s)
 	return false;
 }
 
-/* A search for an address of this process: the one that has most in common with where it is to go. */
+/*
+ * A search for an address of this process: the one that has most in common with where it is to go.
+ */
 struct search {
 	uint16_t family;
 	const struct vrnic_sock_addr *want; /* the only one that will do, or NULL */
@@ -217,11 +219,16 @@ static int run_search(struct vrnic_session *s, struct search *f)
 	return f->best.family ? 0 : ENODEV;
 }
 
-/* The daemon knows nothing of VRNIC_DEVICE: an address of another device is refused here, and none is chosen by it. */
-int cm_source(struct vrnic_session *s, struct vrnic_sock_addr *src, const struct vrnic_sock_addr *dst)
+/*
+ * The daemon knows nothing of VRNIC_DEVICE: an address of another device is refused here, and none
+ * is chosen by it.
+ */
+int cm_source(struct vrnic_session *s, struct vrnic_sock_addr *src,
+	      const struct vrnic_sock_addr *dst)
 {
 	bool any = !src->family || cm_any(src);
-	struct search f = { .family = src->family ? src->family : dst->family, .want = any ? NULL : src, .dst = dst };
+	struct search f = { .family = src->family ? src->family : dst->family, .want = any ? NULL : src,
+			   .dst = dst };
 	int err;
 
 	if (any && src->family)
@@ -237,8 +244,12 @@ int cm_source(struct vrnic_session *s, struct vrnic_sock_addr *src, const struct
 	return 0;
 }
 
-/* Where a connection to this host goes: to the address that it comes from, or to the first that there is. */
-int cm_local_destination(struct vrnic_session *s, const struct vrnic_sock_addr *src, struct vrnic_sock_addr *dst)
+/*
+ * Where a connection to this host goes: to the address that it comes from, or to the first that
+ * there is.
+ */
+int cm_local_destination(struct vrnic_session *s, const struct vrnic_sock_addr *src,
+			 struct vrnic_sock_addr *dst)
 {
 	struct search f = { .family = dst->family, .dst = dst };
 	int err;

@@ -26,7 +26,8 @@ static int passive(struct cm_id *id, const struct rdma_addrinfo *res, struct ibv
 	return 0;
 }
 
-static int active(struct cm_id *id, const struct rdma_addrinfo *res, struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+static int active(struct cm_id *id, const struct rdma_addrinfo *res, struct ibv_pd *pd,
+		  struct ibv_qp_init_attr *attr)
 {
 	if (rdma_resolve_addr(&id->id, res->ai_src_addr, res->ai_dst_addr, RESOLVE_MS) ||
 	    rdma_resolve_route(&id->id, RESOLVE_MS))
@@ -46,7 +47,8 @@ static int active(struct cm_id *id, const struct rdma_addrinfo *res, struct ibv_
 	return 0;
 }
 
-int rdma_create_ep(struct rdma_cm_id **out, struct rdma_addrinfo *res, struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+int rdma_create_ep(struct rdma_cm_id **out, struct rdma_addrinfo *res, struct ibv_pd *pd,
+		   struct ibv_qp_init_attr *attr)
 {
 	struct rdma_cm_id *id;
 	int err;
@@ -55,7 +57,8 @@ int rdma_create_ep(struct rdma_cm_id **out, struct rdma_addrinfo *res, struct ib
 		return cm_return(EINVAL);
 	if (cm_create_id(NULL, &id, NULL, res->ai_port_space, res->ai_qp_type))
 		return -1;
-	if (res->ai_flags & RAI_PASSIVE ? passive(to_cm_id(id), res, pd, attr) : active(to_cm_id(id), res, pd, attr)) {
+	if (res->ai_flags & RAI_PASSIVE ? passive(to_cm_id(id), res, pd, attr)
+	    : active(to_cm_id(id), res, pd, attr)) {
 		err = errno;
 		rdma_destroy_ep(id);
 		return cm_return(err);

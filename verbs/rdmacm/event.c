@@ -1,6 +1,7 @@
 /*
- * librdmacm: events. The daemon queues them by channel and writes one octet into the channel's pipe for each. Whoever
- * reads an octet fetches one event, which may be another than the one that the octet was written for.
+ * librdmacm: events. The daemon queues them by channel and writes one octet into the channel's pipe
+ * for each. Whoever reads an octet fetches one event, which may be another than the one that the
+ * octet was written for.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,10 @@
 
 #include "cm.h"
 
-/* Reads are an octet to programs. What is not negotiated (MPA of revision 1) is what the device allows. */
+/*
+ * Reads are an octet to programs. What is not negotiated (MPA of revision 1) is what the device
+ * allows.
+ */
 static uint8_t reads(uint16_t n, uint8_t max)
 {
 	if (n == VRNIC_READS_DEFAULT)
@@ -17,10 +21,11 @@ static uint8_t reads(uint16_t n, uint8_t max)
 }
 
 /*
- * ird and ord of a request are the peer's: its Reads are those that the local side responds to. Later ones are what was
- * agreed on, seen from here.
+ * ird and ord of a request are the peer's: its Reads are those that the local side responds to.
+ * Later ones are what was agreed on, seen from here.
  */
-static void fill_param(struct cm_event *ev, const struct vrnic_cm_event *e, struct ibv_context *verbs)
+static void fill_param(struct cm_event *ev, const struct vrnic_cm_event *e,
+		       struct ibv_context *verbs)
 {
 	const struct vrnic_conn_param *p = &e->param;
 	struct rdma_conn_param *c = &ev->ev.param.conn;
@@ -50,8 +55,12 @@ static void fill_addrs(struct cm_id *id, const struct vrnic_cm_event *e)
 		cm_from_ring(&e->dst, &id->id.route.addr.dst_storage);
 }
 
-/* A new id for a request. It is the listener's event: the program may destroy the new id before it acknowledges. */
-static int connect_request(struct cm_id *listener, const struct vrnic_cm_event *e, struct cm_event *ev)
+/*
+ * A new id for a request. It is the listener's event: the program may destroy the new id before it
+ * acknowledges.
+ */
+static int connect_request(struct cm_id *listener, const struct vrnic_cm_event *e,
+			   struct cm_event *ev)
 {
 	struct cm_id *child;
 	int err = cm_id_child(listener, e->child, &child);
@@ -135,7 +144,8 @@ static int fetch(struct cm_chan *ch, struct cm_event *ev)
 }
 
 /*
- * A session that has died tells each of its ids, once: a connection that it is over, and then that the device is gone.
+ * A session that has died tells each of its ids, once: a connection that it is over, and then that
+ * the device is gone.
  */
 static int make_up(struct cm_chan *ch, struct cm_event *ev)
 {

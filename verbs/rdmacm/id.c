@@ -5,7 +5,8 @@
 
 #include "cm.h"
 
-int cm_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out, void *context, enum rdma_port_space ps,
+int cm_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **out, void *context,
+		 enum rdma_port_space ps,
 		 enum ibv_qp_type type)
 {
 	struct vrnic_session *s = channel ? to_cm_chan(channel)->s : vrnic_session();
@@ -35,7 +36,8 @@ no_id:
 	return cm_return(err);
 }
 
-int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, void *context, enum rdma_port_space ps)
+int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, void *context,
+		   enum rdma_port_space ps)
 {
 	switch (ps) {
 	case RDMA_PS_TCP:
@@ -71,8 +73,8 @@ int rdma_destroy_id(struct rdma_cm_id *rid)
 }
 
 /*
- * Blocks until the events of the id that came through the old channel have been acknowledged, so that nobody works on
- * one of them when it returns.
+ * Blocks until the events of the id that came through the old channel have been acknowledged, so
+ * that nobody works on one of them when it returns.
  */
 int rdma_migrate_id(struct rdma_cm_id *rid, struct rdma_event_channel *channel)
 {
@@ -105,8 +107,9 @@ int rdma_migrate_id(struct rdma_cm_id *rid, struct rdma_event_channel *channel)
 }
 
 /*
- * The port of a program that has just ended is free on Linux when the program is gone; the daemon hears of that a
- * moment later. So a port that is taken is asked for again: 1 ms later, then 2, up to 31 in all.
+ * The port of a program that has just ended is free on Linux when the program is gone; the daemon
+ * hears of that a moment later. So a port that is taken is asked for again: 1 ms later, then 2, up
+ * to 31 in all.
  */
 static int try_bind(struct cm_id *id, const struct vrnic_cm_bind_request *req)
 {
@@ -138,7 +141,8 @@ static int bind_to(struct cm_id *id, const struct vrnic_sock_addr *a)
 		return err;
 	id->bound = true;
 	err = cm_query(id);
-	if (!err && cm_any(a)) { /* the program finds the address of the loopback interface if it has given that */
+	/* the program finds the address of the loopback interface if it has given that */
+	if (!err && cm_any(a)) {
 		shown.port = ntohs(rdma_get_src_port(&id->id));
 		cm_from_ring(&shown, &id->id.route.addr.src_storage);
 	}
@@ -154,10 +158,12 @@ int rdma_bind_addr(struct rdma_cm_id *rid, struct sockaddr *addr)
 	return cm_return(bind_to(to_cm_id(rid), &a));
 }
 
-int rdma_resolve_addr(struct rdma_cm_id *rid, struct sockaddr *src, struct sockaddr *dst, int timeout_ms)
+int rdma_resolve_addr(struct rdma_cm_id *rid, struct sockaddr *src, struct sockaddr *dst,
+		      int timeout_ms)
 {
 	struct cm_id *id = to_cm_id(rid);
-	struct vrnic_cm_resolve_addr_request req = { .id = id->handle, .timeout_ms = timeout_ms > 0 ? timeout_ms : 0 };
+	struct vrnic_cm_resolve_addr_request req = { .id = id->handle, .timeout_ms = timeout_ms > 0
+						    ? timeout_ms : 0 };
 	struct vrnic_sock_addr own = { 0 };
 	bool sync = id->sync;
 	int err;
@@ -173,17 +179,20 @@ int rdma_resolve_addr(struct rdma_cm_id *rid, struct sockaddr *src, struct socka
 		err = cm_source(id->s, &req.src, &req.dst);
 	if (err)
 		return cm_return(err);
-	cm_from_ring(&req.dst, &rid->route.addr.dst_storage); /* before another thread can have the event */
+	/* before another thread can have the event */
+	cm_from_ring(&req.dst, &rid->route.addr.dst_storage);
 	err = vrnic_rpc(id->s, VRNIC_OP_CM_RESOLVE_ADDR, &req, sizeof(req), NULL, 0, -1, NULL, 0);
 	if (err)
 		return cm_return(err);
-	return sync ? cm_complete(id, RDMA_CM_EVENT_ADDR_RESOLVED) : 0; /* who has the event may have destroyed the id */
+	/* who has the event may have destroyed the id */
+	return sync ? cm_complete(id, RDMA_CM_EVENT_ADDR_RESOLVED) : 0;
 }
 
 int rdma_resolve_route(struct rdma_cm_id *rid, int timeout_ms)
 {
 	struct cm_id *id = to_cm_id(rid);
-	struct vrnic_cm_resolve_route_request req = { .id = id->handle, .timeout_ms = timeout_ms > 0 ? timeout_ms : 0 };
+	struct vrnic_cm_resolve_route_request req = { .id = id->handle, .timeout_ms = timeout_ms > 0
+						     ? timeout_ms : 0 };
 	bool sync = id->sync;
 	int err = EINVAL;
 
@@ -214,8 +223,8 @@ int rdma_listen(struct rdma_cm_id *rid, int backlog)
 }
 
 /*
- * The event is kept in the new id, until that is accepted or destroyed, and counts for it: the listener can be
- * destroyed before.
+ * The event is kept in the new id, until that is accepted or destroyed, and counts for it: the
+ * listener can be destroyed before.
  */
 int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **out)
 {

@@ -1,4 +1,7 @@
-/* librdmacm: the table of ids, and what the daemon is told of their beginning, their channel and their end. */
+/*
+ * librdmacm: the table of ids, and what the daemon is told of their beginning, their channel and
+ * their end.
+ */
 #include <stdlib.h>
 
 #include "cm.h"
@@ -6,7 +9,8 @@
 /* All ids of the daemon's, by handle; cm_lock. */
 static struct vrnic_table ids;
 
-static struct cm_id *id_of(struct vrnic_entry *e) { return e ? container_of(e, struct cm_id, entry) : NULL; }
+static struct cm_id *id_of(struct vrnic_entry *e) { return e
+						   ? container_of(e, struct cm_id, entry) : NULL; }
 
 struct cm_id *cm_id_find(struct vrnic_session *s, uint32_t handle)
 {
@@ -37,7 +41,8 @@ void cm_id_free(struct cm_id *id)
 }
 
 /* cm_lock is held. handle 0: an id that the daemon does not know. */
-static struct cm_id *new_id(struct cm_chan *ch, uint32_t handle, void *context, enum rdma_port_space ps,
+static struct cm_id *new_id(struct cm_chan *ch, uint32_t handle, void *context,
+			    enum rdma_port_space ps,
 			    enum ibv_qp_type type)
 {
 	struct cm_id *id = calloc(1, sizeof(*id));
@@ -55,7 +60,8 @@ static struct cm_id *new_id(struct cm_chan *ch, uint32_t handle, void *context, 
 	return id;
 }
 
-int cm_id_new(struct cm_chan *ch, void *context, enum rdma_port_space ps, enum ibv_qp_type type, struct cm_id **out)
+int cm_id_new(struct cm_chan *ch, void *context, enum rdma_port_space ps, enum ibv_qp_type type,
+	      struct cm_id **out)
 {
 	struct vrnic_cm_create_id_request req = { .chan = ch->handle, .ps = ps, .type = type };
 	struct vrnic_cm_create_id_reply rep = { 0 };

@@ -1,8 +1,9 @@
 /*
- * librdmacm: options of ids, the program's and those of the environment variable VRNIC_CM, by which a program that knows
- * nothing of iWARP can be made to use one of its ways:
+ * librdmacm: options of ids, the program's and those of the environment variable VRNIC_CM, by which
+ * a program that knows nothing of iWARP can be made to use one of its ways:
  *
- *	VRNIC_CM=transport=sctp,mpa=1,crc=required,markers=1,rtr=write+read,reads=8:8,fpdu=1400,extensions=0
+ *	VRNIC_CM=transport=sctp,mpa=1,crc=required,markers=1,rtr=write+read,reads=8:8,fpdu=1400,\
+ *		extensions=0
  */
 #include <limits.h>
 #include <stdio.h>
@@ -11,9 +12,11 @@
 
 #include "cm.h"
 
-static int set_option(struct cm_id *id, uint32_t level, uint32_t name, const void *value, size_t len)
+static int set_option(struct cm_id *id, uint32_t level, uint32_t name, const void *value,
+		      size_t len)
 {
-	struct vrnic_cm_set_option_request req = { .id = id->handle, .level = level, .name = name, .len = len };
+	struct vrnic_cm_set_option_request req = { .id = id->handle, .level = level, .name = name,
+						  .len = len };
 
 	if (len > sizeof(req.value))
 		return EINVAL;
@@ -37,7 +40,9 @@ static size_t size_of(int level, int name)
 	return 0;
 }
 
-/* Options that there are not, the paths of InfiniBand among them, are ENOSYS, as programs know it. */
+/*
+ * Options that there are not, the paths of InfiniBand among them, are ENOSYS, as programs know it.
+ */
 int rdma_set_option(struct rdma_cm_id *rid, int level, int optname, void *optval, size_t optlen)
 {
 	struct cm_id *id = to_cm_id(rid);
@@ -63,9 +68,11 @@ struct word {
 
 static const struct word switches[] = { { "off", 0 }, { "on", 1 }, { NULL, 0 } };
 static const struct word transports[] = { { "tcp", 0 }, { "sctp", 1 }, { NULL, 0 } };
-static const struct word crcs[] = { { "default", 0 }, { "off", 1 }, { "wanted", 2 }, { "required", 3 }, { NULL, 0 } };
+static const struct word crcs[] = { { "default", 0 }, { "off", 1 }, { "wanted", 2 },
+				   { "required", 3 }, { NULL, 0 } };
 static const struct word rtrs[] = {
-	{ "all", 0 }, { "write", 1 }, { "read", 2 }, { "send", 4 }, { "client-server", VRNIC_RTR_CLIENT_SERVER },
+	{ "all", 0 }, { "write", 1 }, { "read", 2 }, { "send", 4 },
+		{ "client-server", VRNIC_RTR_CLIENT_SERVER },
 	{ NULL, 0 },
 };
 
@@ -141,8 +148,8 @@ static bool parse_one(struct defaults *d, char *text)
 static struct defaults defaults;
 
 /*
- * The messages of RFC 7306 (immediate data and atomics) are allowed: programs do not know that they must ask, and a
- * peer that has not been asked sees nothing of it until the program uses one.
+ * The messages of RFC 7306 (immediate data and atomics) are allowed: programs do not know that they
+ * must ask, and a peer that has not been asked sees nothing of it until the program uses one.
  */
 static void read_environment(void)
 {

@@ -4,8 +4,11 @@
 
 #include "cm.h"
 
-/* A CQ of an id, with a channel of its own, as rdma_get_send_comp and rdma_get_recv_comp want it. */
-static int make_cq(struct rdma_cm_id *id, uint32_t entries, struct ibv_comp_channel **ch, struct ibv_cq **cq)
+/*
+ * A CQ of an id, with a channel of its own, as rdma_get_send_comp and rdma_get_recv_comp want it.
+ */
+static int make_cq(struct rdma_cm_id *id, uint32_t entries, struct ibv_comp_channel **ch,
+		   struct ibv_cq **cq)
 {
 	int err;
 
@@ -135,7 +138,10 @@ no_qp:
 	return cm_return(err);
 }
 
-/* The two structures have one beginning; the padding of the short one is where the long one goes on. */
+/*
+ * The two structures have one beginning; the padding of the short one is where the long one goes
+ * on.
+ */
 #define SHARED_LEN offsetof(struct ibv_qp_init_attr_ex, comp_mask)
 
 int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
@@ -168,7 +174,8 @@ int rdma_init_qp_attr(struct rdma_cm_id *rid, struct ibv_qp_attr *attr, int *mas
 	int err = EINVAL;
 
 	if (id->handle)
-		err = vrnic_rpc(id->s, VRNIC_OP_CM_INIT_QP_ATTR, &req, sizeof(req), &rep, sizeof(rep), -1, NULL, 0);
+		err = vrnic_rpc(id->s, VRNIC_OP_CM_INIT_QP_ATTR, &req, sizeof(req), &rep, sizeof(rep), -1, NULL,
+				0);
 	if (err)
 		return cm_return(err);
 	memset(attr, 0, sizeof(*attr));

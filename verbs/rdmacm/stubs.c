@@ -1,6 +1,6 @@
 /*
- * What librdmacm.so.1 must export and does not have: sockets over RDMA, which are not written yet, and what only
- * InfiniBand has. Programs are bound to all their symbols when they start.
+ * What librdmacm.so.1 must export and does not have: sockets over RDMA, which are not written yet,
+ * and what only InfiniBand has. Programs are bound to all their symbols when they start.
  */
 #include <errno.h>
 
@@ -20,7 +20,8 @@ int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, void *cont
 	return fails(EOPNOTSUPP);
 }
 
-int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex *attr, void *context)
+int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex *attr,
+			   void *context)
 {
 	(void)id, (void)attr, (void)context;
 	return fails(EOPNOTSUPP);
@@ -66,10 +67,13 @@ STUB(int, rconnect, (int socket, const struct sockaddr *addr, socklen_t len))
 STUB(int, rshutdown, (int socket, int how))
 STUB(int, rclose, (int socket))
 STUB(ssize_t, rrecv, (int socket, void *buf, size_t len, int flags))
-STUB(ssize_t, rrecvfrom, (int socket, void *buf, size_t len, int flags, struct sockaddr *addr, socklen_t *alen))
+STUB(ssize_t, rrecvfrom,
+     (int socket, void *buf, size_t len, int flags, struct sockaddr *addr, socklen_t *alen))
 STUB(ssize_t, rrecvmsg, (int socket, struct msghdr *msg, int flags))
 STUB(ssize_t, rsend, (int socket, const void *buf, size_t len, int flags))
-STUB(ssize_t, rsendto, (int socket, const void *buf, size_t len, int flags, const struct sockaddr *addr, socklen_t alen))
+STUB(ssize_t, rsendto,
+     (int socket, const void *buf, size_t len, int flags, const struct sockaddr *addr,
+      socklen_t alen))
 STUB(ssize_t, rsendmsg, (int socket, const struct msghdr *msg, int flags))
 STUB(ssize_t, rread, (int socket, void *buf, size_t count))
 STUB(ssize_t, rreadv, (int socket, const struct iovec *iov, int n))

@@ -26,7 +26,8 @@ func build(t testing.TB, name string, flags ...string) (program string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	program, err = ctest.CC(name, slices.Concat([]string{"-std=c11", "-g", "-Wextra", "-pthread"}, flags, files)...)
+	program, err = ctest.CC(name, slices.Concat([]string{"-std=c11", "-g", "-Wextra", "-pthread"},
+		flags, files)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +43,8 @@ func run(t testing.TB, program string, args ...string) string {
 	return string(out)
 }
 
-// Each test of ring_test.c, as the library is built for programs, and where the sanitizers see what it does.
+// Each test of ring_test.c, as the library is built for programs, and where the sanitizers see what
+// it does.
 func TestRings(t *testing.T) {
 	for _, b := range []struct {
 		name  string

@@ -12,8 +12,8 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 )
 
-// A cmFake is the connection manager of a fake: ids to which nothing happens but what a test says. It is used with the
-// session's lock held.
+// A cmFake is the connection manager of a fake: ids to which nothing happens but what a test says.
+// It is used with the session's lock held.
 type cmFake struct {
 	pipes  map[uint32]int // of channels: the write end
 	ids    map[uint32]uint32
@@ -24,10 +24,12 @@ type cmFake struct {
 }
 
 func newCMFake() *cmFake {
-	return &cmFake{pipes: make(map[uint32]int), ids: make(map[uint32]uint32), query: abi.CMQueryReply{Device: abi.NoDevice}}
+	return &cmFake{pipes: make(map[uint32]int), ids: make(map[uint32]uint32), query: abi.CMQueryReply{
+		Device: abi.NoDevice}}
 }
 
-func (c *cmFake) answer(s *session, op abi.Op, body []byte) (rep abi.Message, fds []int, errno syscall.Errno) {
+func (c *cmFake) answer(s *session, op abi.Op, body []byte) (rep abi.Message, fds []int,
+	errno syscall.Errno) {
 	n := s.next
 	var handle abi.HandleRequest
 	switch op {
@@ -57,7 +59,8 @@ func (c *cmFake) answer(s *session, op abi.Op, body []byte) (rep abi.Message, fd
 		return &abi.CMMigrateReply{Tokens: c.tokens}, nil, 0
 	case abi.OpCMQuery:
 		return &c.query, nil, 0
-	case abi.OpCMBind, abi.OpCMResolveAddr, abi.OpCMResolveRoute, abi.OpCMListen, abi.OpCMSetOption, abi.OpCMDisconnect:
+	case abi.OpCMBind, abi.OpCMResolveAddr, abi.OpCMResolveRoute, abi.OpCMListen, abi.OpCMSetOption,
+		abi.OpCMDisconnect:
 		return nil, nil, 0
 	case abi.OpCMGetEvent:
 		s.decode(body, &handle)
@@ -120,7 +123,8 @@ var cmShell = sync.OnceValues(func() (string, error) {
 	return compile("cmshell", b.libs, "testdata/cmshell.c", "-l:librdmacm.so.1", "-l:libibverbs.so.1")
 })
 
-// startCM runs the shell of rdma_cm on a fake, with a channel and an id; the id's handle is returned.
+// startCM runs the shell of rdma_cm on a fake, with a channel and an id; the id's handle is
+// returned.
 func startCM(t testing.TB, f *fake) (*program, *session, uint32) {
 	t.Helper()
 	need(t)
@@ -148,25 +152,28 @@ func private(n int) (p abi.ConnParam) {
 	return p
 }
 
-// What programs see of events that make sense: devices, addresses, private data cut to an octet's length, Reads from
-// their own point of view.
+// What programs see of events that make sense: devices, addresses, private data cut to an octet's
+// length, Reads from their own point of view.
 func TestCMEvents(t *testing.T) {
 	p, s, id := startCM(t, newFake(t, nil))
 	s.push(abi.CMEvent{Type: abi.EvAddrResolved, ID: id, Device: 1, Src: here, Dst: there})
 	p.want("event 0", "0 0 0 -1 0/0 0 0 fake1 10.0.0.1", "event 0", "EAGAIN")
 
-	request := abi.CMEvent{Type: abi.EvConnectRequest, ID: id, Child: 1000, Device: 0, Src: there, Dst: here, Param: private(300)}
+	request := abi.CMEvent{Type: abi.EvConnectRequest, ID: id, Child: 1000, Device: 0, Src: there,
+		Dst: here, Param: private(300)}
 	request.Param.IRD, request.Param.ORD = 7, 300
 	s.push(request)
 	p.want("event 0", "4 0 1 0 255/255 255 7 fake0 10.0.0.2")
 
-	up := abi.CMEvent{Type: abi.EvEstablished, ID: 1000, Device: 0, Src: here, Dst: there, Param: private(3)}
+	up := abi.CMEvent{Type: abi.EvEstablished, ID: 1000, Device: 0, Src: here, Dst: there,
+		Param: private(3)}
 	up.Param.IRD, up.Param.ORD = 7, 9
 	s.push(up)
 	p.want("event 0", "9 0 1 -1 3/3 7 9 fake0 10.0.0.1")
 	s.push(abi.CMEvent{Type: abi.EvDisconnected, Status: -int32(syscall.ECONNRESET), ID: 1000})
 	p.want("event 0", "10 0 1 -1 0/0 0 0 fake0 10.0.0.1") // there is no status to an end
-	s.push(abi.CMEvent{Type: abi.EvRejected, Status: -int32(syscall.ECONNRESET), ID: id, Param: private(2)})
+	s.push(abi.CMEvent{Type: abi.EvRejected, Status: -int32(syscall.ECONNRESET), ID: id,
+		Param: private(2)})
 	p.want("event 0", "8 -104 0 -1 2/2 0 0 fake1 10.0.0.1")
 	for range 5 {
 		p.want("ack", "ok")
@@ -192,17 +199,21 @@ func TestCMTokens(t *testing.T) {
 	s.mu.Lock()
 	s.cm.tokens = ^uint32(0)
 	s.mu.Unlock()
-	p.want("migrate 0 1", "ok", "destroy 0", "ok", "destroy 1", "ok", "event 1", "EAGAIN", "delchan 0", "ok", "delchan 1", "ok")
+	p.want("migrate 0 1", "ok", "destroy 0", "ok", "destroy 1", "ok", "event 1", "EAGAIN", "delchan 0",
+		"ok", "delchan 1", "ok")
 }
 
-// An event that makes no sense ends the session, and the program hears of each id that the device is gone.
+// An event that makes no sense ends the session, and the program hears of each id that the device
+// is gone.
 func TestCMHostileEvents(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		ev   func(id uint32) abi.CMEvent
 		want string // of rdma_get_cm_event: DEVICE_REMOVAL, if not given
 	}{
-		{name: "no such id", ev: func(id uint32) abi.CMEvent { return abi.CMEvent{Type: abi.EvAddrResolved, ID: id + 1} }},
+		{name: "no such id", ev: func(id uint32) abi.CMEvent {
+			return abi.CMEvent{Type: abi.EvAddrResolved, ID: id + 1}
+		}},
 		{name: "id 0", ev: func(uint32) abi.CMEvent { return abi.CMEvent{Type: abi.EvAddrResolved} }},
 		{name: "no such type", ev: func(id uint32) abi.CMEvent { return abi.CMEvent{Type: 16, ID: id} }},
 		{name: "private data too long", ev: func(id uint32) abi.CMEvent {
@@ -211,18 +222,22 @@ func TestCMHostileEvents(t *testing.T) {
 		{name: "private data far too long", ev: func(id uint32) abi.CMEvent {
 			return abi.CMEvent{Type: abi.EvRejected, ID: id, Param: abi.ConnParam{PrivateLen: ^uint32(0)}}
 		}},
-		{name: "request without an id", ev: func(id uint32) abi.CMEvent { return abi.CMEvent{Type: abi.EvConnectRequest, ID: id} }},
+		{name: "request without an id", ev: func(id uint32) abi.CMEvent {
+			return abi.CMEvent{Type: abi.EvConnectRequest, ID: id}
+		}},
 		{name: "request with an id that is there", ev: func(id uint32) abi.CMEvent {
 			return abi.CMEvent{Type: abi.EvConnectRequest, ID: id, Child: id}
 		}},
-		{name: "no such device", want: "1 -19 0 -1 0/0 0 0 - ", ev: func(id uint32) abi.CMEvent { // ADDR_ERROR, ENODEV
+		// ADDR_ERROR, ENODEV
+		{name: "no such device", want: "1 -19 0 -1 0/0 0 0 - ", ev: func(id uint32) abi.CMEvent {
 			return abi.CMEvent{Type: abi.EvAddrResolved, ID: id, Device: 2}
 		}},
 		{name: "request on no device", want: "ENODEV", ev: func(id uint32) abi.CMEvent {
 			return abi.CMEvent{Type: abi.EvConnectRequest, ID: id, Child: 1000, Device: abi.NoDevice}
 		}},
 		{name: "addresses of no family", want: "9 0 0 -1 0/0 0 0 - ", ev: func(id uint32) abi.CMEvent {
-			return abi.CMEvent{Type: abi.EvEstablished, ID: id, Src: abi.SockAddr{Family: 99}, Dst: abi.SockAddr{Family: ^uint16(0)}}
+			return abi.CMEvent{Type: abi.EvEstablished, ID: id, Src: abi.SockAddr{Family: 99},
+				Dst: abi.SockAddr{Family: ^uint16(0)}}
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -304,12 +319,13 @@ func TestCMDeath(t *testing.T) {
 		if got["10 0 0"] != 1 || got["11 0 0"] != 1 || got["11 0 1"] != 1 {
 			t.Errorf("events %v", got)
 		}
-		p.want("event 0", "EIO", "event 0", "EIO", "disconnect 0", "EINVAL", "destroy 0", "ok", "destroy 1", "ok", "delchan 0", "ok")
+		p.want("event 0", "EIO", "event 0", "EIO", "disconnect 0", "EINVAL", "destroy 0", "ok",
+			"destroy 1", "ok", "delchan 0", "ok")
 	}
 }
 
-// A standing is a fake and a program of rdma_cm for many inputs of a fuzz target: to start a program takes longer than an
-// input. It is the TB of both, and fails the test that runs.
+// A standing is a fake and a program of rdma_cm for many inputs of a fuzz target: to start a
+// program takes longer than an input. It is the TB of both, and fails the test that runs.
 type standing struct {
 	testing.TB // of the input that is tried
 	p          *program
@@ -358,8 +374,8 @@ func (w *standing) use(t *testing.T) (*program, *session, uint32) {
 	return w.p, s, ids[len(ids)-1]
 }
 
-// FuzzCMEvents has events with any octets: the library gives them to the program or ends the session, and all can be
-// destroyed.
+// FuzzCMEvents has events with any octets: the library gives them to the program or ends the
+// session, and all can be destroyed.
 func FuzzCMEvents(f *testing.F) {
 	need(f)
 	f.Add([]byte{0, 0, 0})

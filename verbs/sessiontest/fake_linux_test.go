@@ -16,14 +16,16 @@ import (
 	"github.com/vrnic/vrnic/shm/ring"
 )
 
-// A fake is a daemon with two devices, of which programs can make all but QPs, SRQs and connections.
+// A fake is a daemon with two devices, of which programs can make all but QPs, SRQs and
+// connections.
 type fake struct {
 	t    testing.TB
 	path string
 	ln   *net.UnixListener
 	wg   sync.WaitGroup
 
-	// tamper, if not nil, changes a reply; nil as the message hangs up. Descriptors are closed after it.
+	// tamper, if not nil, changes a reply; nil as the message hangs up. Descriptors are closed after
+	// it.
 	tamper func(op abi.Op, msg []byte, fds []int) ([]byte, []int)
 
 	// keepPipes has the pipes of what is destroyed stay open until the daemon dies.
@@ -84,7 +86,8 @@ func newFake(t testing.TB, tamper func(op abi.Op, msg []byte, fds []int) ([]byte
 	return newFakeAt(t, filepath.Join(t.TempDir(), "vrnic.sock"), tamper)
 }
 
-func newFakeAt(t testing.TB, path string, tamper func(op abi.Op, msg []byte, fds []int) ([]byte, []int)) *fake {
+func newFakeAt(t testing.TB, path string, tamper func(op abi.Op, msg []byte, fds []int) ([]byte,
+	[]int)) *fake {
 	t.Helper()
 	ln, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if err != nil {
@@ -93,7 +96,8 @@ func newFakeAt(t testing.TB, path string, tamper func(op abi.Op, msg []byte, fds
 	return serve(t, ln, tamper)
 }
 
-func serve(t testing.TB, ln *net.UnixListener, tamper func(op abi.Op, msg []byte, fds []int) ([]byte, []int)) *fake {
+func serve(t testing.TB, ln *net.UnixListener, tamper func(op abi.Op, msg []byte, fds []int) (
+	[]byte, []int)) *fake {
 	f := &fake{t: t, path: ln.Addr().String(), ln: ln, tamper: tamper}
 	f.came = sync.NewCond(&f.mu)
 	f.wg.Add(1)
@@ -109,8 +113,9 @@ func (f *fake) accept() {
 		if err != nil {
 			return
 		}
-		s := &session{f: f, c: c, over: make(chan struct{}), async: make(map[uint32]*queue), chans: make(map[uint32]*channel),
-			cqs: make(map[uint32]*cq), mem: -1, cm: newCMFake()}
+		s := &session{f: f, c: c, over: make(chan struct{}), async: make(map[uint32]*queue),
+			chans: make(map[uint32]*channel),
+			cqs:   make(map[uint32]*cq), mem: -1, cm: newCMFake()}
 		f.mu.Lock()
 		if f.closed {
 			f.mu.Unlock()
@@ -305,8 +310,10 @@ func last[T any](t testing.TB, s *session) *T {
 	return nil
 }
 
-// answer carries a request out. A handle that the library got wrong, since a reply was changed, names nothing.
-func (s *session) answer(op abi.Op, body []byte, fd int) (rep abi.Message, fds []int, errno syscall.Errno) {
+// answer carries a request out. A handle that the library got wrong, since a reply was changed,
+// names nothing.
+func (s *session) answer(op abi.Op, body []byte, fd int) (rep abi.Message, fds []int,
+	errno syscall.Errno) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.next++
@@ -329,7 +336,8 @@ func (s *session) answer(op abi.Op, body []byte, fd int) (rep abi.Message, fds [
 		if err != nil {
 			s.f.t.Error(err)
 		}
-		r := &abi.HelloReply{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor, NumDevices: uint32(len(devices))}
+		r := &abi.HelloReply{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor,
+			NumDevices: uint32(len(devices))}
 		for i, name := range devices {
 			r.Devices[i] = abi.MakeDeviceName(name)
 		}
@@ -340,7 +348,8 @@ func (s *session) answer(op abi.Op, body []byte, fd int) (rep abi.Message, fds [
 		if int(req.Device) >= len(devices) {
 			return nil, nil, syscall.ENODEV
 		}
-		return &abi.QueryDeviceReply{Name: abi.MakeDeviceName(devices[req.Device]), MaxCQE: 1024, MaxCQ: 16, MaxPD: 16, MaxMR: 16}, nil, 0
+		return &abi.QueryDeviceReply{Name: abi.MakeDeviceName(devices[req.Device]), MaxCQE: 1024,
+			MaxCQ: 16, MaxPD: 16, MaxMR: 16}, nil, 0
 	case abi.OpQueryPort:
 		return &abi.QueryPortReply{State: 4, GIDs: 1, LinkLayer: 2}, nil, 0
 	case abi.OpCtxOpen:

@@ -8,8 +8,9 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 )
 
-// FuzzSession has a daemon whose every reply, and the memory that comes with it, has octets changed. The library answers
-// each call of the program all the same, and the program ends by itself.
+// FuzzSession has a daemon whose every reply, and the memory that comes with it, has octets
+// changed. The library answers each call of the program all the same, and the program ends by
+// itself.
 func FuzzSession(f *testing.F) {
 	need(f) // not within the time that an input has
 	f.Add([]byte{})

@@ -22,7 +22,8 @@ var ne = binary.NativeEndian
 // nobody is a user that is neither root nor who runs the tests as root.
 const nobody = 65534
 
-// walk is what a program does to see all of the control plane, and after which request of the daemon's each step comes.
+// walk is what a program does to see all of the control plane, and after which request of the
+// daemon's each step comes.
 var walk = []struct {
 	op      abi.Op
 	command string
@@ -82,7 +83,8 @@ func extra(n int) func(msg []byte, fds []int) ([]byte, []int) {
 	}
 }
 
-// A reply that is not the one that is due ends the session, wherever it comes, and never the program.
+// A reply that is not the one that is due ends the session, wherever it comes, and never the
+// program.
 func TestHostileReplies(t *testing.T) {
 	need(t)
 	for _, tt := range []struct {
@@ -135,7 +137,10 @@ func TestHostileDescriptors(t *testing.T) {
 		tamper func(msg []byte, fds []int) ([]byte, []int)
 	}{
 		{"none", func(msg []byte, fds []int) ([]byte, []int) { closeAll(fds); return msg, nil }},
-		{"one less", func(msg []byte, fds []int) ([]byte, []int) { closeAll(fds[:1]); return msg, fds[1:] }},
+		{"one less", func(msg []byte, fds []int) ([]byte, []int) {
+			closeAll(fds[:1])
+			return msg, fds[1:]
+		}},
 		{"with a refusal", func(msg []byte, fds []int) ([]byte, []int) {
 			h, _, _ := abi.ParseMessage(msg)
 			h.Status = -int32(unix.ENOMEM)
@@ -173,7 +178,9 @@ func TestOtherLengths(t *testing.T) {
 			return msg, fds
 		},
 	} {
-		f := newFake(t, func(op abi.Op, msg []byte, fds []int) ([]byte, []int) { return tamper(msg, fds) })
+		f := newFake(t, func(op abi.Op, msg []byte, fds []int) ([]byte, []int) {
+			return tamper(msg, fds)
+		})
 		p := start(t, f.path)
 		for _, s := range walk {
 			p.want(s.command, s.answer)
@@ -206,8 +213,10 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// otherMem puts memory of size octets that begins with b, with seals, into the place of the descriptor i of a reply.
-func otherMem(t testing.TB, i, size, seals int, b []byte) func(msg []byte, fds []int) ([]byte, []int) {
+// otherMem puts memory of size octets that begins with b, with seals, into the place of the
+// descriptor i of a reply.
+func otherMem(t testing.TB, i, size, seals int, b []byte) func(msg []byte, fds []int) (
+	[]byte, []int) {
 	return func(msg []byte, fds []int) ([]byte, []int) {
 		fd, err := unix.MemfdCreate("vrnic-test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 		if err == nil {
@@ -331,9 +340,15 @@ func TestHostileRings(t *testing.T) {
 		do   func(s *session)
 		wait string // a command that finds it
 	}{
-		{"more completions than entries", func(s *session) { ne.PutUint32(s.cq(0).mem[abi.CQProd:], 5) }, "poll 0"},
-		{"fewer completions than before", func(s *session) { ne.PutUint32(s.cq(0).mem[abi.CQProd:], ^uint32(0)) }, "poll 0"},
-		{"more events than slots", func(s *session) { ne.PutUint32(s.ch(0).mem[abi.ChanProd:], 4097); s.token() }, "get 0"},
+		{"more completions than entries", func(s *session) { ne.PutUint32(s.cq(0).mem[abi.CQProd:], 5) },
+			"poll 0"},
+		{"fewer completions than before", func(s *session) {
+			ne.PutUint32(s.cq(0).mem[abi.CQProd:], ^uint32(0))
+		}, "poll 0"},
+		{"more events than slots", func(s *session) {
+			ne.PutUint32(s.ch(0).mem[abi.ChanProd:], 4097)
+			s.token()
+		}, "get 0"},
 		{"an event of no CQ", func(s *session) {
 			mem := s.ch(0).mem
 			ne.PutUint32(mem[ne.Uint32(mem[abi.ChanOff:]):], 4711)
@@ -349,7 +364,8 @@ func TestHostileRings(t *testing.T) {
 			tt.do(s)
 			p.do(tt.wait)
 			s.ended()
-			p.want("get 0", "EIO", "poll 0", "0", "queries 1", "EIO", "delcq 0", "ok", "delchan 0", "ok", "close", "ok")
+			p.want("get 0", "EIO", "poll 0", "0", "queries 1", "EIO", "delcq 0", "ok", "delchan 0", "ok",
+				"close", "ok")
 		})
 	}
 }
@@ -384,7 +400,8 @@ func TestTrust(t *testing.T) {
 		f := listenAs(t, nobody)
 		p := start(t, f.path)
 		p.want("list", "EPERM", "open", "EPERM")
-		if s := p.said(); strings.Count(s, "runs as uid 65534, which is neither root nor this user") != 1 {
+		if s := p.said(); strings.Count(s, "runs as uid 65534, which is neither root nor this user") !=
+			1 {
 			t.Errorf("said %q", s)
 		}
 		if s := f.session(0); len(s.reqs) != 0 {
@@ -444,7 +461,8 @@ func listenAs(t *testing.T, uid int) *fake {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); errno != 0 {
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(uid),
+		^uintptr(0)); errno != 0 {
 		t.Fatal(errno)
 	}
 	err = unix.Listen(fd, 8)

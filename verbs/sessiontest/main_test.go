@@ -33,7 +33,8 @@ func compile(name, libs string, args ...string) (path string, err error) {
 	if _, err := ctest.Sources("testdata/*.[ch]"); err != nil {
 		return "", err
 	}
-	return ctest.CC(name, slices.Concat([]string{"-std=gnu11", "-O1", "-g", "-Wextra", "-L" + libs, "-Wl,-rpath," + libs, "-pthread"}, args, ctest.Flags())...)
+	return ctest.CC(name, slices.Concat([]string{"-std=gnu11", "-O1", "-g", "-Wextra", "-L" + libs,
+		"-Wl,-rpath," + libs, "-pthread"}, args, ctest.Flags())...)
 }
 
 // need builds what the tests run, or skips the test where there is no compiler.
@@ -74,15 +75,18 @@ func startFile(t testing.TB, file, socket string, env ...string) *program {
 // startAs runs file as a user, below 0 as the test's.
 func startAs(t testing.TB, file, socket string, uid int, env ...string) *program {
 	t.Helper()
-	p := &program{t: t, cmd: exec.Command(file), lines: make(chan string, 1000), errs: &lockedBuffer{}, done: make(chan struct{})}
+	p := &program{t: t, cmd: exec.Command(file), lines: make(chan string, 1000), errs: &lockedBuffer{},
+		done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), "VRNIC_DEBUG=shm", "VRNIC_SOCKET="+socket,
-		// Cancelled threads confuse its check of the alternate stack, and allocations that fail are meant.
+		// Cancelled threads confuse its check of the alternate stack, and allocations that fail are
+		// meant.
 		"ASAN_OPTIONS=use_sigaltstack=0:allocator_may_return_null=1:"+os.Getenv("ASAN_OPTIONS"),
 		"TSAN_OPTIONS=allocator_may_return_null=1:"+os.Getenv("TSAN_OPTIONS"))
 	p.cmd.Env = append(p.cmd.Env, env...)
 	p.cmd.Stderr = p.errs
 	if uid >= 0 {
-		p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+		p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid),
+			Gid: uint32(uid)}}
 	}
 	in, err := p.cmd.StdinPipe()
 	if err != nil {

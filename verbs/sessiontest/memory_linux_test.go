@@ -55,7 +55,8 @@ func TestMemoryRegions(t *testing.T) {
 			}
 			s := f.session(0)
 			r := last[abi.RegMRRequest](t, s)
-			if r.Mode != tt.mode || r.Offset != tt.offset || (r.Mem != 0) != (r.Mode == abi.ModeShared) || r.Addr != r.IOVA || r.Access>>20 != 0 {
+			if r.Mode != tt.mode || r.Offset != tt.offset || (r.Mem != 0) != (r.Mode == abi.ModeShared) ||
+				r.Addr != r.IOVA || r.Access>>20 != 0 {
 				t.Errorf("registered as %+v, want mode %d, offset %d", r, tt.mode, tt.offset)
 			}
 			p.want("delpd 0", "EBUSY", "delmr 0", "ok", "delpd 0", "ok")
@@ -73,7 +74,8 @@ func TestSharedTwice(t *testing.T) {
 	need(t)
 	f := newFake(t, nil)
 	p := open(t, f)
-	p.want("pd", "ok", "mr alloc 8192 0 1", "ok", "again 4096", "ok", "delmr 0", "ok", "delmr 1", "ok", "again 100", "ok", "free", "ok", "delmr 2", "ok")
+	p.want("pd", "ok", "mr alloc 8192 0 1", "ok", "again 4096", "ok", "delmr 0", "ok", "delmr 1", "ok",
+		"again 100", "ok", "free", "ok", "delmr 2", "ok")
 	s := f.session(0)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +100,8 @@ func TestLentMemory(t *testing.T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	got := make([]byte, abi.NonceLen)
-	if n, err := unix.Pread(s.mem, got, int64(s.nonce)); n != len(got) || err != nil || !bytes.Equal(got, s.page[abi.SessNonce:][:abi.NonceLen]) {
+	if n, err := unix.Pread(s.mem, got, int64(s.nonce)); n != len(got) || err != nil ||
+		!bytes.Equal(got, s.page[abi.SessNonce:][:abi.NonceLen]) {
 		t.Errorf("read %d octets (%v): %x", n, err, got)
 	}
 }
@@ -108,11 +111,13 @@ func TestReregister(t *testing.T) {
 	f := newFake(t, nil)
 	p := open(t, f)
 	p.want("pd", "ok", "pd", "ok", "mr malloc 8192 0 1", "ok",
-		"rereg 0 0 0", "-1 EINVAL", "rereg 0 8 0", "-1 EINVAL", "rereg 0 4 2", "-1 EINVAL", "rereg 0 2 1", "-1 EINVAL",
+		"rereg 0 0 0", "-1 EINVAL", "rereg 0 8 0", "-1 EINVAL", "rereg 0 4 2", "-1 EINVAL", "rereg 0 2 1",
+		"-1 EINVAL",
 		"rereg 0 7 3", "0 ok", "delpd 0", "ok", "delpd 1", "EBUSY")
 	s := f.session(0)
 	r := last[abi.ReregMRRequest](t, s)
-	if r.Flags != 7 || r.New.PD != s.pd || r.New.Access != 3 || r.New.Length != 4096 || r.New.Addr == 0 || r.New.IOVA != r.New.Addr {
+	if r.Flags != 7 || r.New.PD != s.pd || r.New.Access != 3 || r.New.Length != 4096 ||
+		r.New.Addr == 0 || r.New.IOVA != r.New.Addr {
 		t.Errorf("changed by %+v", r)
 	}
 	p.want("delmr 0", "ok", "delpd 1", "ok")
@@ -121,24 +126,27 @@ func TestReregister(t *testing.T) {
 func TestWindows(t *testing.T) {
 	need(t)
 	p := open(t, newFake(t, nil))
-	p.want("pd", "ok", "mw 1", "ok", "mw 2", "ok", "delpd 0", "EBUSY", "delmw 0", "ok", "delpd 0", "EBUSY", "delmw 1", "ok", "delpd 0", "ok")
+	p.want("pd", "ok", "mw 1", "ok", "mw 2", "ok", "delpd 0", "EBUSY", "delmw 0", "ok", "delpd 0",
+		"EBUSY", "delmw 1", "ok", "delpd 0", "ok")
 }
 
-// A program whose memory the kernel protects from other processes can register what it shares, and is told of the rest.
+// A program whose memory the kernel protects from other processes can register what it shares, and
+// is told of the rest.
 func TestNotDumpable(t *testing.T) {
 	b := need(t)
 	needtest.Root(t) // for a daemon of root
 	f := newFake(t, nil)
 	openTo(t, f)
 	p := startAs(t, b.shell, f.path, nobody)
-	p.want("open", "ok", "nodump", "ok", "pd", "ok", "mr malloc 100 0 1", "EACCES", "mr malloc 100 0 1", "EACCES", "mr alloc 8192 0 1", "ok", "delmr 0", "ok")
+	p.want("open", "ok", "nodump", "ok", "pd", "ok", "mr malloc 100 0 1", "EACCES",
+		"mr malloc 100 0 1", "EACCES", "mr alloc 8192 0 1", "ok", "delmr 0", "ok")
 	if s := p.said(); strings.Count(s, "cannot lend its memory") != 1 {
 		t.Errorf("said %q", s)
 	}
 }
 
-// What libvrnic-heap.so gives out is found and shared as a memfd of the program's own, and the rest of the
-// program's memory is not lent for it.
+// What libvrnic-heap.so gives out is found and shared as a memfd of the program's own, and the rest
+// of the program's memory is not lent for it.
 func TestLentHeap(t *testing.T) {
 	b := need(t)
 	if ctest.Sanitized("") {
@@ -151,7 +159,8 @@ func TestLentHeap(t *testing.T) {
 	first := last[abi.RegMRRequest](t, s)
 	p.want("mr malloc 40000000 5 1", "ok")
 	second := last[abi.RegMRRequest](t, s)
-	if first.Mode != abi.ModeShared || second.Mode != abi.ModeShared || second.Offset != 5 || first.Mem == second.Mem {
+	if first.Mode != abi.ModeShared || second.Mode != abi.ModeShared || second.Offset != 5 ||
+		first.Mem == second.Mem {
 		t.Errorf("registered as %+v, and what is larger as %+v", first, second)
 	}
 	s.mu.Lock()

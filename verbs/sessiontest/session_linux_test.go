@@ -29,7 +29,8 @@ func TestDevices(t *testing.T) {
 	need(t)
 	f := newFake(t, nil)
 	p := start(t, f.path)
-	p.want("list", "2 fake0 fake1", "open fake1", "ok", "device", "ok", "queries 3", "ok", "close", "ok")
+	p.want("list", "2 fake0 fake1", "open fake1", "ok", "device", "ok", "queries 3", "ok",
+		"close", "ok")
 
 	p = start(t, f.path, "VRNIC_DEVICE=fake1")
 	p.want("list", "1 fake1", "open fake0", "ENODEV", "open", "ok")
@@ -71,7 +72,8 @@ func TestOtherVersion(t *testing.T) {
 	})
 	p := start(t, f.path)
 	p.want("list", "EPROTONOSUPPORT")
-	if want := fmt.Sprintf("version 7.3 of the ring ABI, this library %d.%d", abi.Major, abi.Minor); !strings.Contains(p.said(), want) {
+	if want := fmt.Sprintf("version 7.3 of the ring ABI, this library %d.%d", abi.Major,
+		abi.Minor); !strings.Contains(p.said(), want) {
 		t.Errorf("%q does not say %q", p.errs, want)
 	}
 }
@@ -80,7 +82,8 @@ func TestOtherVersion(t *testing.T) {
 func TestSignals(t *testing.T) {
 	need(t)
 	p := open(t, newFake(t, nil))
-	p.want("alarms 100", "ok", "queries 5000", "ok", "chan", "ok", "cq 0 4 0", "ok 4", "delcq 0", "ok", "alarms 0", "ok")
+	p.want("alarms 100", "ok", "queries 5000", "ok", "chan", "ok", "cq 0 4 0", "ok 4", "delcq 0", "ok",
+		"alarms 0", "ok")
 }
 
 // The event of a CQ comes once for each time that it was asked for, and in order.
@@ -101,7 +104,8 @@ func TestCompletionEvents(t *testing.T) {
 	b.push(t)
 	p.want("get 0", "1")
 	p.want("nonblock 0", "ok", "get 0", "EAGAIN")
-	p.want("ack 0 1", "ok", "ack 1 2", "ok", "delchan 0", "EBUSY", "delcq 0", "ok", "delcq 1", "ok", "delchan 0", "ok")
+	p.want("ack 0 1", "ok", "ack 1 2", "ok", "delchan 0", "EBUSY", "delcq 0", "ok", "delcq 1", "ok",
+		"delchan 0", "ok")
 }
 
 // V8: to destroy a CQ waits until the events that were given are acknowledged, drops the others,
@@ -110,7 +114,8 @@ func TestDestroyCQ(t *testing.T) {
 	need(t)
 	f := newFake(t, nil)
 	p := open(t, f)
-	p.want("chan", "ok", "cq 0 4 0", "ok 4", "cq 0 4 0", "ok 4", "cq 0 4 0", "ok 4", "arm 0 0", "ok", "arm 1 0", "ok", "arm 2 0", "ok")
+	p.want("chan", "ok", "cq 0 4 0", "ok 4", "cq 0 4 0", "ok 4", "cq 0 4 0", "ok 4", "arm 0 0", "ok",
+		"arm 1 0", "ok", "arm 2 0", "ok")
 	s := f.session(0)
 	a, b, c := s.cq(0), s.cq(1), s.cq(2)
 	a.push(t)
@@ -133,7 +138,8 @@ func TestDestroyCQ(t *testing.T) {
 func TestDestroyUnderWait(t *testing.T) {
 	need(t)
 	if ctest.Sanitized("thread") {
-		needtest.Skip(t, "to close a descriptor that another thread reads is a race for the thread sanitizer, and what this is about")
+		needtest.Skip(t, "to close a descriptor that another thread reads is a race for the thread "+
+			"sanitizer, and what this is about")
 	}
 	f := newFake(t, nil)
 	p := open(t, f)
@@ -150,8 +156,8 @@ func TestDestroyUnderWait(t *testing.T) {
 	p.end(7)
 }
 
-// reads waits until n threads of the program beside its first are in read(2): one that comes to that later finds an object
-// of its own that has been freed.
+// reads waits until n threads of the program beside its first are in read(2): one that comes to
+// that later finds an object of its own that has been freed.
 func (p *program) reads(n int) {
 	p.t.Helper()
 	call := fmt.Sprintf("%d ", unix.SYS_READ)
@@ -160,7 +166,8 @@ func (p *program) reads(n int) {
 		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", p.cmd.Process.Pid))
 		for _, f := range tasks {
 			b, _ := os.ReadFile(f)
-			if filepath.Base(filepath.Dir(f)) != strconv.Itoa(p.cmd.Process.Pid) && strings.HasPrefix(string(b), call) {
+			if filepath.Base(filepath.Dir(f)) != strconv.Itoa(p.cmd.Process.Pid) &&
+				strings.HasPrefix(string(b), call) {
 				found++
 			}
 		}
@@ -173,8 +180,9 @@ func (p *program) reads(n int) {
 	}
 }
 
-// Threads that wait on a channel or a context which another destroys have what they wait on until they
-// are gone, however many others are made and destroyed meanwhile. What finds the fault is the address sanitizer.
+// Threads that wait on a channel or a context which another destroys have what they wait on until
+// they are gone, however many others are made and destroyed meanwhile. What finds the fault is the
+// address sanitizer.
 func TestDestroyManyUnderWait(t *testing.T) {
 	need(t)
 	for _, tt := range []struct{ wait, create, destroy, many string }{
@@ -261,15 +269,16 @@ func TestAsyncEventOfOtherKind(t *testing.T) {
 	s.ended()
 }
 
-// When the daemon dies, what is armed gets an event, once, and then nothing waits any more, in whatever order its
-// sockets and pipes close.
+// When the daemon dies, what is armed gets an event, once, and then nothing waits any more, in
+// whatever order its sockets and pipes close.
 func TestDeath(t *testing.T) {
 	need(t)
 	for _, pipesFirst := range []bool{false, true} {
 		t.Run(fmt.Sprintf("pipesFirst=%v", pipesFirst), func(t *testing.T) {
 			f := newFake(t, nil)
 			p := open(t, f)
-			p.want("chan", "ok", "cq 0 4 0", "ok 4", "cq 0 4 0", "ok 4", "cq 0 4 0", "ok 4", "pd", "ok", "mr malloc 100 0 1", "ok",
+			p.want("chan", "ok", "cq 0 4 0", "ok 4", "cq 0 4 0", "ok 4", "cq 0 4 0", "ok 4", "pd", "ok",
+				"mr malloc 100 0 1", "ok",
 				"arm 0 0", "ok", "arm 2 1", "ok")
 			p.send("bg get 0")
 			p.send("bg async")
@@ -290,15 +299,19 @@ func TestDeath(t *testing.T) {
 			if got[0] == "bg get 0" {
 				other = "2"
 			}
-			p.want("readable 0", "1", "arm 0 0", "ok", "arm 2 0", "ok", "get 0", other, "get 0", "EIO", "arm "+other+" 0", "ok", "get 0", "EIO", "async", "EIO", "device", "EIO", "queries 1", "EIO", "poll 1", "0",
+			p.want("readable 0", "1", "arm 0 0", "ok", "arm 2 0", "ok", "get 0", other, "get 0", "EIO",
+				"arm "+other+" 0", "ok", "get 0", "EIO", "async", "EIO", "device", "EIO", "queries 1", "EIO",
+				"poll 1", "0",
 				"pd", "EIO", "chan", "EIO", "mr malloc 100 0 1", "EIO",
-				"delmr 0", "ok", "delpd 0", "ok", "ack 0 1", "ok", "ack 2 1", "ok", "delcq 0", "ok", "delcq 1", "ok", "delcq 2", "ok",
+				"delmr 0", "ok", "delpd 0", "ok", "ack 0 1", "ok", "ack 2 1", "ok", "delcq 0", "ok", "delcq 1",
+				"ok", "delcq 2", "ok",
 				"delchan 0", "ok", "close", "ok", "list", "ENOENT")
 		})
 	}
 }
 
-// After the daemon's end a program can go on with the next daemon, also with memory that it has from vrnic_alloc.
+// After the daemon's end a program can go on with the next daemon, also with memory that it has
+// from vrnic_alloc.
 func TestNextDaemon(t *testing.T) {
 	need(t)
 	f := newFake(t, nil)
@@ -320,9 +333,11 @@ func TestFork(t *testing.T) {
 	f := newFake(t, nil)
 	p := open(t, f)
 	p.want("chan", "ok", "cq 0 4 0", "ok 4", "pd", "ok", "mr malloc 100 0 1", "ok")
-	p.send("fork device; poll 0; arm 0 0; get 0; get 0; async; async; mr malloc 100 0 1; delmr 0; ack 0 1; delcq 0; delchan 0; delpd 0; close; " +
+	p.send("fork device; poll 0; arm 0 0; get 0; get 0; async; async; mr malloc 100 0 1; delmr 0; " +
+		"ack 0 1; delcq 0; delchan 0; delpd 0; close; " +
 		"list; open; queries 3; pd; delpd 1; close")
-	for _, want := range []string{"device EIO", "poll 0", "arm ok", "get 0", "get EIO", "async type 8", "async EIO", "mr EIO",
+	for _, want := range []string{"device EIO", "poll 0", "arm ok", "get 0", "get EIO", "async type 8",
+		"async EIO", "mr EIO",
 		"delmr ok", "ack ok", "delcq ok", "delchan ok", "delpd ok", "close ok",
 		"list 2 fake0 fake1", "open ok", "queries ok", "pd ok", "delpd ok", "close ok"} {
 		p.wantLine("child " + want)
@@ -343,7 +358,8 @@ func TestForkMemory(t *testing.T) {
 	p := open(t, newFake(t, nil))
 	p.want("chan", "ok", "cq 0 4 0", "ok 4", "rings", "3") // and the session's page
 	p.send("fork occupy; poll 0; delcq 0; delchan 0; close; occupied; rings")
-	for _, want := range []string{"occupy 3", "poll 0", "delcq ok", "delchan ok", "close ok", "occupied 3", "rings 0"} {
+	for _, want := range []string{"occupy 3", "poll 0", "delcq ok", "delchan ok", "close ok",
+		"occupied 3", "rings 0"} {
 		p.wantLine("child " + want)
 	}
 	p.wantLine("fork exit 0")
@@ -403,7 +419,8 @@ func TestThreads(t *testing.T) {
 	p.want("alarms 0", "ok", "delcq 0", "ok", "delpd 0", "ok", "close", "ok")
 }
 
-// A session leaves a program its descriptors: the control socket, the doorbell, and what the program asked for.
+// A session leaves a program its descriptors: the control socket, the doorbell, and what the
+// program asked for.
 func TestDescriptors(t *testing.T) {
 	need(t)
 	p := start(t, newFake(t, nil).path)
@@ -412,7 +429,8 @@ func TestDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	fds := func(more int) string { return strconv.Itoa(before + more) }
-	p.want("open", "ok", "fds", fds(3), "chan", "ok", "fds", fds(4), "cq 0 4 0", "ok 4", "pd", "ok", "mr malloc 100 0 1", "ok", "fds", fds(4),
+	p.want("open", "ok", "fds", fds(3), "chan", "ok", "fds", fds(4), "cq 0 4 0", "ok 4", "pd", "ok",
+		"mr malloc 100 0 1", "ok", "fds", fds(4),
 		"mr memfd 8192 0 1", "ok", "fds", fds(5), // its own
 		"delcq 0", "ok", "delchan 0", "ok", "fds", fds(4), "close", "ok", "fds", fds(3))
 }
@@ -421,9 +439,11 @@ func TestDescriptors(t *testing.T) {
 func TestFullOfDescriptors(t *testing.T) {
 	need(t)
 	p := start(t, newFake(t, nil).path)
-	p.want("limit 0", "ok", "open", "EMFILE", "limit 1", "ok", "open", "EMFILE", "limit -1", "ok", "open", "ok", "pd", "ok")
+	p.want("limit 0", "ok", "open", "EMFILE", "limit 1", "ok", "open", "EMFILE", "limit -1", "ok",
+		"open", "ok", "pd", "ok")
 	p.want("limit 0", "ok", "chan", "EMFILE", "cq -1 4 0", "EMFILE", "mr malloc 100 0 1", "EMFILE")
-	p.want("limit 1", "ok", "chan", "EMFILE", "cq -1 4 0", "ok 4", "mr malloc 100 0 1", "ok", "limit 2", "ok", "chan", "ok", "queries 1", "ok")
+	p.want("limit 1", "ok", "chan", "EMFILE", "cq -1 4 0", "ok 4", "mr malloc 100 0 1", "ok",
+		"limit 2", "ok", "chan", "ok", "queries 1", "ok")
 }
 
 // A program whose last descriptors are gone when the daemon's arrive gets an error and keeps its

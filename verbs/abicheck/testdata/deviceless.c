@@ -1,6 +1,6 @@
 /*
- * Prints what the helpers of libibverbs say that need no device. Compiled against Debian's headers; run with Debian's
- * library and with ours, the lines "same" must be the same.
+ * Prints what the helpers of libibverbs say that need no device. Compiled against Debian's headers;
+ * run with Debian's library and with ours, the lines "same" must be the same.
  */
 #include <errno.h>
 #include <infiniband/verbs.h>

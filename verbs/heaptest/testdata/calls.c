@@ -14,7 +14,8 @@ void alignment(void)
 			r = memalign(align, size);
 			CHECK(q && r);
 			CHECK(!((uintptr_t)p % align) && !((uintptr_t)q % align) && !((uintptr_t)r % align));
-			CHECK(malloc_usable_size(p) >= size && malloc_usable_size(q) >= size && malloc_usable_size(r) >= size);
+			CHECK(malloc_usable_size(p) >= size && malloc_usable_size(q) >= size &&
+			      malloc_usable_size(r) >= size);
 			memset(p, 1, malloc_usable_size(p));
 			memset(q, 2, malloc_usable_size(q));
 			memset(r, 3, malloc_usable_size(r));
@@ -41,7 +42,8 @@ void alignment(void)
 
 void failure(void)
 {
-	static const size_t sizes[] = { SIZE_MAX, SIZE_MAX - 4096, PTRDIFF_MAX, (size_t)PTRDIFF_MAX + 1, (size_t)1 << 46 };
+	static const size_t sizes[] = { SIZE_MAX, SIZE_MAX - 4096, PTRDIFF_MAX, (size_t)PTRDIFF_MAX + 1,
+				       (size_t)1 << 46 };
 	char *kept = malloc(100 * KIB);
 	void *p;
 
@@ -93,8 +95,10 @@ void zeros(void)
 /* Longer and shorter, through every size at which something changes. */
 void reallocation(void)
 {
-	static const size_t sizes[] = { 1,	  100,	   65535,   65536,    65537,	100000, 69632, 69633,	 4096, 70000, 200000,
-					300000,	  10 * MIB, 9 * MIB, 40 * MIB, 90 * MIB, 65536, 33 * MIB, 100,  32 * MIB, 1, 150 * MIB, 70 * MIB, 10 };
+	static const size_t sizes[] = { 1,	  100,	   65535,   65536,    65537,	100000, 69632,
+				       69633,	 4096, 70000, 200000,
+					300000,	  10 * MIB, 9 * MIB, 40 * MIB, 90 * MIB, 65536, 33 * MIB, 100,  32 * MIB, 1,
+						150 * MIB, 70 * MIB, 10 };
 	size_t old = 0;
 	char *p = NULL, *wall = NULL;
 

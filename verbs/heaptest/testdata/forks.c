@@ -187,7 +187,8 @@ void protected_parts(void)
 
 	CHECK(!posix_memalign((void **)&p, 4096, 64 * KIB));
 	fill(p, 64 * KIB, 3);
-	CHECK(!mprotect(p + 4096, 4096, PROT_NONE) && !mprotect(p + 8192, 4096, PROT_READ) && !madvise(p + 16384, 4096, MADV_DONTFORK));
+	CHECK(!mprotect(p + 4096, 4096, PROT_NONE) && !mprotect(p + 8192, 4096, PROT_READ) &&
+	      !madvise(p + 16384, 4096, MADV_DONTFORK));
 	for (int i = 0; i < 4; i++) {
 		pid = fork();
 		CHECK(pid >= 0);
@@ -223,9 +224,10 @@ void protected_and_closed(void)
 }
 
 /*
- * A thread reads a stream, and allocates while it has the stream's lock. Another flushes all streams: it has their list's
- * lock and waits for the first. A third forks, for which libc takes the lock of the list. With malloc locked for the fork
- * at that point each of them waits for the next.
+ * A thread reads a stream, and allocates while it has the stream's lock. Another flushes all
+ * streams: it has their list's lock and waits for the first. A third forks, for which libc takes
+ * the lock of the list. With malloc locked for the fork at that point each of them waits for the
+ * next.
  */
 static pthread_barrier_t reading;
 static volatile bool forking;
@@ -297,7 +299,10 @@ void forks_beside_streams(void)
 	fclose(f);
 }
 
-/* What other threads free and make longer or shorter while a fork is under way is so afterwards, here and in the child. */
+/*
+ * What other threads free and make longer or shorter while a fork is under way is so afterwards,
+ * here and in the child.
+ */
 static void *free_all_later(void *m)
 {
 	while (!forking)

@@ -36,7 +36,10 @@
 #define DECLARE(name) void name(void);
 CASES(DECLARE)
 
-/* A pattern of its own for memory, and whether it is there: of octets that were filled, in the first n. */
+/*
+ * A pattern of its own for memory, and whether it is there: of octets that were filled, in the
+ * first n.
+ */
 void fill(void *p, size_t n, unsigned int key);
 bool filled(const void *p, size_t n, size_t of, unsigned int key);
 bool zero(const char *p, size_t n);
@@ -48,7 +51,10 @@ bool lent(const void *p);
 /* The first descriptor of lent memory that is not below from, or -1. */
 int lent_fd(int from);
 
-/* How many octets of memory the descriptors of lent memory have, and how many descriptors there are. */
+/*
+ * How many octets of memory the descriptors of lent memory have, and how many descriptors there
+ * are.
+ */
 size_t held(int *fds);
 
 /* Waits for a child, which must exit with 0. */

@@ -97,7 +97,10 @@ void off(void)
 	CHECK(p && q && !lent(p) && !lent(q));
 }
 
-/* The descriptors are as the daemon wants them, out of the way, and not for programs that are executed. */
+/*
+ * The descriptors are as the daemon wants them, out of the way, and not for programs that are
+ * executed.
+ */
 void descriptors(void)
 {
 	char *p = malloc(MIB);
@@ -109,7 +112,10 @@ void descriptors(void)
 	CHECK(open("/dev/null", O_RDONLY) < 100);
 }
 
-/* Where something foreign leaves no room, memory comes from libc, and attempts leave nothing behind. */
+/*
+ * Where something foreign leaves no room, memory comes from libc, and attempts leave nothing
+ * behind.
+ */
 void in_the_way(void)
 {
 	enum { SLOTS = 200 };
@@ -163,6 +169,7 @@ void speed(void)
 			free(p);
 		}
 		clock_gettime(CLOCK_MONOTONIC, &b);
-		printf("malloc and free of %zu: %.0f ns\n", sizes[k], ((b.tv_sec - a.tv_sec) * 1e9 + (b.tv_nsec - a.tv_nsec)) / n);
+		printf("malloc and free of %zu: %.0f ns\n", sizes[k],
+		       ((b.tv_sec - a.tv_sec) * 1e9 + (b.tv_nsec - a.tv_nsec)) / n);
 	}
 }

@@ -31,7 +31,10 @@ void spawned(void)
 	free(p);
 }
 
-/* A program that closes all that it has not opened, and then has descriptors of its own with those numbers. */
+/*
+ * A program that closes all that it has not opened, and then has descriptors of its own with those
+ * numbers.
+ */
 void closes_all(void)
 {
 	static struct model m = { .seed = 8 };
@@ -76,7 +79,10 @@ void closes_all(void)
 	free(back);
 }
 
-/* Where the limits of a process leave no descriptors, no files and hardly an address space, there is memory all the same. */
+/*
+ * Where the limits of a process leave no descriptors, no files and hardly an address space, there
+ * is memory all the same.
+ */
 void limits(void)
 {
 	static struct model m = { .seed = 9 };
@@ -128,7 +134,10 @@ void data_limit(void)
 	reap(pid);
 }
 
-/* Memory that the program has locked and freed does not stay locked for who has it next, and is zero. */
+/*
+ * Memory that the program has locked and freed does not stay locked for who has it next, and is
+ * zero.
+ */
 void locked(void)
 {
 	for (int i = 0; i < 20; i++) {

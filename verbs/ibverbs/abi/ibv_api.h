@@ -32,17 +32,21 @@ struct ibv_context *ibv_import_device(int cmd_fd);
 
 int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr);
 int ibv_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr);
-int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid);	/* -1 and errno */
+/* -1 and errno */
+int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid);
 int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned int index,
 		       enum ibv_gid_type_sysfs *type);	/* -1 and errno */
 int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t gid_index,
 		      struct ibv_gid_entry *entry, uint32_t flags, size_t entry_size);
 ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries,
 			     size_t max_entries, uint32_t flags, size_t entry_size);	/* -errno */
-int ibv_query_pkey(struct ibv_context *context, uint8_t port_num, int index, ibv_be16 *pkey);	/* -1 and errno */
-int ibv_get_pkey_index(struct ibv_context *context, uint8_t port_num, ibv_be16 pkey);	/* -1 and errno */
+/* -1 and errno */
+int ibv_query_pkey(struct ibv_context *context, uint8_t port_num, int index, ibv_be16 *pkey);
+/* -1 and errno */
+int ibv_get_pkey_index(struct ibv_context *context, uint8_t port_num, ibv_be16 pkey);
 
-int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event);	/* -1 and errno */
+/* -1 and errno */
+int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event);
 void ibv_ack_async_event(struct ibv_async_event *event);
 
 struct ibv_pd *ibv_alloc_pd(struct ibv_context *context);
@@ -50,7 +54,8 @@ int ibv_dealloc_pd(struct ibv_pd *pd);
 struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t pd_handle);
 void ibv_unimport_pd(struct ibv_pd *pd);
 struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access);
-struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access);
+struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+			       int access);
 struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
 				unsigned int access);
 struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova,
@@ -69,7 +74,8 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_cont
 			     struct ibv_comp_channel *channel, int comp_vector);
 int ibv_resize_cq(struct ibv_cq *cq, int cqe);
 int ibv_destroy_cq(struct ibv_cq *cq);
-int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context);	/* -1 and errno */
+/* -1 and errno */
+int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context);
 void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int nevents);
 
 struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr);
@@ -81,7 +87,8 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
 int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask);
 int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask,
 		 struct ibv_qp_init_attr *init_attr);
-int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags);	/* yes or no */
+/* yes or no */
+int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags);
 int ibv_destroy_qp(struct ibv_qp *qp);
 struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp);
 int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece);
@@ -113,8 +120,10 @@ int ibv_rate_to_mbps(enum ibv_rate rate);
 enum ibv_rate mbps_to_ibv_rate(int mbps);
 
 const char *ibv_get_sysfs_path(void);
-int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);	/* octets, or -1 */
-int ibv_read_ibdev_sysfs_file(char *buf, size_t size, struct verbs_sysfs_dev *dev, const char *fmt, ...);
+/* octets, or -1 */
+int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
+int ibv_read_ibdev_sysfs_file(char *buf, size_t size, struct verbs_sysfs_dev *dev,
+			      const char *fmt, ...);
 void ibv_copy_ah_attr_from_kern(struct ibv_ah_attr *dst, struct ibv_kern_ah_attr *src);
 void ibv_copy_qp_attr_from_kern(struct ibv_qp_attr *dst, struct ibv_kern_qp_attr *src);
 void ibv_copy_path_rec_from_kern(struct ibv_sa_path_rec *dst, struct ibv_kern_path_rec *src);

@@ -1,4 +1,6 @@
-/* The ABI of libibverbs: what a context is, and what programs call through it. Included by ibv.h. */
+/*
+ * The ABI of libibverbs: what a context is, and what programs call through it. Included by ibv.h.
+ */
 #ifndef VRNIC_IBV_CONTEXT_H
 #define VRNIC_IBV_CONTEXT_H
 

@@ -1,8 +1,9 @@
 // Package ctest builds the libraries in C and programs in C that use them, for tests.
 //
-// $VRNIC_TEST_LIBS names a folder with libraries to take in place of those that are built for the tests, and
-// $VRNIC_TEST_CFLAGS has what the C compiler then wants for programs, as `make sanitize` does. What is needed, a C compiler and
-// make, is asked for by VRNIC_TEST_REQUIRE=verbs; otherwise the tests skip.
+// $VRNIC_TEST_LIBS names a folder with libraries to take in place of those that are built for the
+// tests, and $VRNIC_TEST_CFLAGS has what the C compiler then wants for programs, as `make sanitize`
+// does. What is needed, a C compiler and make, is asked for by VRNIC_TEST_REQUIRE=verbs; otherwise
+// the tests skip.
 package ctest
 
 import (
@@ -52,7 +53,8 @@ func Need(t testing.TB, names ...string) {
 // Flags are what the libraries want of programs.
 func Flags() []string { return strings.Fields(os.Getenv("VRNIC_TEST_CFLAGS")) }
 
-// Sanitized reports whether the libraries are built with a sanitizer: address, thread, or any of them for "".
+// Sanitized reports whether the libraries are built with a sanitizer: address, thread, or any of
+// them for "".
 func Sanitized(name string) bool {
 	return strings.Contains(os.Getenv("VRNIC_TEST_CFLAGS"), "-fsanitize="+name)
 }
@@ -80,11 +82,12 @@ func Make(args ...string) error {
 // CC compiles a program: out, below Dir.
 func CC(out string, args ...string) (path string, err error) {
 	path = filepath.Join(Dir, out)
-	return path, command("cc", append([]string{"-D_GNU_SOURCE", "-Wall", "-Werror", "-I" + VerbsDir, "-o", path}, args...)...)
+	return path, command("cc", append([]string{"-D_GNU_SOURCE", "-Wall", "-Werror", "-I" + VerbsDir,
+		"-o", path}, args...)...)
 }
 
-// Sources reads the files that match some patterns, and returns those of C. A test that is run again when they
-// have changed must have read them itself.
+// Sources reads the files that match some patterns, and returns those of C. A test that is run
+// again when they have changed must have read them itself.
 func Sources(patterns ...string) (c []string, err error) {
 	for _, p := range patterns {
 		files, err := filepath.Glob(p)

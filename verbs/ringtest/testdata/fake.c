@@ -96,7 +96,8 @@ void vrnic_ring_doorbell(struct vrnic_session *s)
 	atomic_fetch_add(&doorbells, 1);
 }
 
-void vrnic_obj_add(struct vrnic_context *c, struct vrnic_obj *o, uint32_t kind, uint32_t handle, void *ibv)
+void vrnic_obj_add(struct vrnic_context *c, struct vrnic_obj *o, uint32_t kind, uint32_t handle,
+		   void *ibv)
 {
 	(void)c;
 	o->kind = kind;
@@ -110,7 +111,8 @@ uint32_t vrnic_obj_drop(struct vrnic_context *c, struct vrnic_obj *o, uint32_t t
 	return 0;
 }
 
-void vrnic_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *completed, uint32_t given)
+void vrnic_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_t *completed,
+		     uint32_t given)
 {
 	(void)mutex, (void)cond, (void)completed, (void)given;
 }
@@ -140,7 +142,8 @@ void fake_dereg(uint32_t lkey)
 			mrs[i].lkey = 0;
 }
 
-bool vrnic_sges_local(struct ibv_pd *p, const struct ibv_sge *sge, int n, bool write, struct iovec *iov)
+bool vrnic_sges_local(struct ibv_pd *p, const struct ibv_sge *sge, int n, bool write,
+		      struct iovec *iov)
 {
 	int i, k;
 
@@ -224,7 +227,8 @@ static struct fake_q *new_queue(struct vrnic_layout *l, uint32_t magic)
 }
 
 /* The fd that a reply carries is the queue's number here. */
-static int create_qp(const struct vrnic_create_qp_request *req, struct vrnic_create_qp_reply *rep, int *fd)
+static int create_qp(const struct vrnic_create_qp_request *req, struct vrnic_create_qp_reply *rep,
+		     int *fd)
 {
 	struct vrnic_layout l = { 0 };
 	uint32_t room = VRNIC_SGE_LEN * req->caps.max_send_sge;
@@ -257,7 +261,8 @@ static int create_qp(const struct vrnic_create_qp_request *req, struct vrnic_cre
 	return 0;
 }
 
-static int create_srq(const struct vrnic_create_srq_request *req, struct vrnic_create_srq_reply *rep, int *fd)
+static int create_srq(const struct vrnic_create_srq_request *req,
+		      struct vrnic_create_srq_reply *rep, int *fd)
 {
 	struct vrnic_layout l = { 0 };
 	struct fake_q *q;
@@ -280,7 +285,8 @@ static void destroy(uint32_t num)
 			drop(i);
 }
 
-int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_len, void *rep, size_t rep_len,
+int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_len, void *rep,
+	      size_t rep_len,
 	      int send_fd, int *fds, int nfds)
 {
 	const struct vrnic_modify_qp_request *m = req;
@@ -302,13 +308,15 @@ int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_
 	case VRNIC_OP_MODIFY_QP:
 		if (m->state == IBV_QPS_RTR)
 			return EINVAL;
-		put_word(fake_of(m->qp)->mem, VRNIC_QP_STATE, m->state == IBV_QPS_RESET ? IBV_QPS_INIT : m->state);
+		put_word(fake_of(m->qp)->mem, VRNIC_QP_STATE, m->state == IBV_QPS_RESET ? IBV_QPS_INIT
+			 : m->state);
 		return 0;
 	}
 	return 0;
 }
 
-int vrnic_rpc_handle(struct vrnic_session *s, uint16_t op, uint32_t handle, void *rep, size_t rep_len)
+int vrnic_rpc_handle(struct vrnic_session *s, uint16_t op, uint32_t handle, void *rep,
+		     size_t rep_len)
 {
 	if (vrnic_dead(s))
 		return EIO;
@@ -478,7 +486,8 @@ void fake_push(struct vrnic_cq *cq, const struct vrnic_cqe *e)
 	atomic_store(cq->prod, prod + 1);
 }
 
-void fake_sent(struct fake_q *q, struct vrnic_cq *cq, const struct fake_wqe *w, uint32_t status, uint32_t n)
+void fake_sent(struct fake_q *q, struct vrnic_cq *cq, const struct fake_wqe *w, uint32_t status,
+	       uint32_t n)
 {
 	struct vrnic_cqe e = {
 		.wr_id = w->w.wr_id,
@@ -509,7 +518,8 @@ bool fake_take_recv(struct fake_q *q, struct fake_recv *r)
 	return true;
 }
 
-void fake_received(struct fake_q *q, struct vrnic_cq *cq, const struct fake_recv *r, uint32_t qpn, const void *data,
+void fake_received(struct fake_q *q, struct vrnic_cq *cq, const struct fake_recv *r, uint32_t qpn,
+		   const void *data,
 		   uint32_t len, bool slab)
 {
 	struct vrnic_cqe e = {
@@ -543,5 +553,6 @@ void fake_received(struct fake_q *q, struct vrnic_cq *cq, const struct fake_recv
 
 bool fake_rang(const struct fake_q *q)
 {
-	return atomic_fetch_and(&session.bells[q->bell >> 5], ~(1u << (q->bell & 31))) >> (q->bell & 31) & 1;
+	return atomic_fetch_and(&session.bells[q->bell >> 5],
+				~(1u << (q->bell & 31))) >> (q->bell & 31) & 1;
 }

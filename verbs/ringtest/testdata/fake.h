@@ -1,6 +1,7 @@
 /*
- * A daemon in the test's own process, for the data path of libibverbs: it makes the memory of queues as the real one
- * does, takes what is posted under the same checks, and completes it. What it finds wrong in a ring ends the test.
+ * A daemon in the test's own process, for the data path of libibverbs: it makes the memory of
+ * queues as the real one does, takes what is posted under the same checks, and completes it. What
+ * it finds wrong in a ring ends the test.
  */
 #ifndef FAKE_H
 #define FAKE_H
@@ -53,7 +54,10 @@ extern struct vrnic_session session;
 extern struct vrnic_context context;
 extern struct vrnic_pd pd;
 
-/* What the library said: how often vrnic_corrupt and the doorbell were called, what LOCAL_INV and completions revoked. */
+/*
+ * What the library said: how often vrnic_corrupt and the doorbell were called, what LOCAL_INV and
+ * completions revoked.
+ */
 extern atomic_int corrupt, doorbells;
 extern uint32_t revoked;
 extern bool peer_gone;	  /* what vrnic_peer_gone finds */
@@ -81,12 +85,17 @@ uint32_t fake_retire(struct fake_q *q, uint32_t n);
 void fake_push(struct vrnic_cq *cq, const struct vrnic_cqe *e);
 
 /* Retires n requests and completes the last of them. */
-void fake_sent(struct fake_q *q, struct vrnic_cq *cq, const struct fake_wqe *w, uint32_t status, uint32_t n);
+void fake_sent(struct fake_q *q, struct vrnic_cq *cq, const struct fake_wqe *w, uint32_t status,
+	       uint32_t n);
 
 bool fake_take_recv(struct fake_q *q, struct fake_recv *r);
 
-/* Completes a receive of QP number qpn with len octets of data, through q's slab if there is room and slab is set. */
-void fake_received(struct fake_q *q, struct vrnic_cq *cq, const struct fake_recv *r, uint32_t qpn, const void *data,
+/*
+ * Completes a receive of QP number qpn with len octets of data, through q's slab if there is room
+ * and slab is set.
+ */
+void fake_received(struct fake_q *q, struct vrnic_cq *cq, const struct fake_recv *r, uint32_t qpn,
+		   const void *data,
 		   uint32_t len, bool slab);
 
 /* The bell of q rang since the last time. */

@@ -1,4 +1,7 @@
-/* More of ring_test.c: daemons out of their mind, dead sessions, the extended calls, threads; and the benchmarks. */
+/*
+ * More of ring_test.c: daemons out of their mind, dead sessions, the extended calls, threads; and
+ * the benchmarks.
+ */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <sched.h>
@@ -25,7 +28,10 @@ static struct vrnic_cqe recv_cqe(struct pair *p, uint32_t cookie)
 	return e;
 }
 
-/* Each breaks something that only the daemon writes; the posts and the poll after it are to survive. */
+/*
+ * Each breaks something that only the daemon writes; the posts and the poll after it are to
+ * survive.
+ */
 static void wrong_cq_prod(struct pair *p)
 {
 	atomic_fetch_add(p->cq->prod, p->cq->mask + 2);
@@ -171,7 +177,10 @@ static void txslab_cons_beyond(struct pair *p)
 
 static void wrong_cq(struct pair *p)
 {
-	/* A completion of another CQ's QP is none of ours: a QP number that this CQ does not know is passed over. */
+	/*
+	 * A completion of another CQ's QP is none of ours: a QP number that this CQ does not know is
+	 * passed over.
+	 */
 	struct vrnic_cqe e = cqe_of(p);
 
 	e.qpn++;
@@ -255,8 +264,8 @@ void test_hostile_destroy(void)
 }
 
 /*
- * On a dead session what is outstanding completes as flushed, once, the sends first, each queue in the order of posting,
- * visible or not; and so does what is posted later.
+ * On a dead session what is outstanding completes as flushed, once, the sends first, each queue in
+ * the order of posting, visible or not; and so does what is posted later.
  */
 void test_flush(void)
 {
@@ -272,8 +281,11 @@ void test_flush(void)
 	for (i = 0; i < 6; i++)
 		CHECK_EQ(post_recv(&p, 100 + i, &sge, 1), 0);
 	for (i = 0; i < 5; i++)
-		CHECK_EQ(post(&p, i == 3 ? IBV_WR_RDMA_READ : IBV_WR_SEND, i, &sge, 1, i % 2 ? IBV_SEND_SIGNALED : 0), 0);
-	/* Two sends are over, one known to be so; a receive in the middle has been completed, and polled. */
+		CHECK_EQ(post(&p, i == 3 ? IBV_WR_RDMA_READ : IBV_WR_SEND, i, &sge, 1, i % 2 ? IBV_SEND_SIGNALED
+			      : 0), 0);
+	/*
+	 * Two sends are over, one known to be so; a receive in the middle has been completed, and polled.
+	 */
 	CHECK(fake_take_send(p.q, &w) && fake_take_send(p.q, &w));
 	fake_sent(p.q, p.cq, &w, 0, 2);
 	CHECK(fake_take_recv(p.q, &r) && fake_take_recv(p.q, &r));
@@ -366,7 +378,8 @@ void test_cq_ex(void)
 
 	vrnic_cq_ex_ops(p.cq, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP);
 	CHECK(!ex->read_completion_wallclock_ns);
-	vrnic_cq_ex_ops(p.cq, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK);
+	vrnic_cq_ex_ops(p.cq,
+			IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK);
 	CHECK_EQ(ex->start_poll(ex, &bad), EINVAL);
 	CHECK_EQ(ex->start_poll(ex, &attr), ENOENT);
 	for (i = 0; i < 3; i++)
@@ -394,9 +407,12 @@ void test_cq_ex(void)
 	CHECK(ex->wr_id == 1 && ex->status == IBV_WC_REM_ACCESS_ERR);
 	ex->end_poll(ex);
 	CHECK_EQ(ex->start_poll(ex, &attr), 0);
-	CHECK(ex->wr_id == 7 && ex->read_opcode(ex) == IBV_WC_RECV_RDMA_WITH_IMM && ntohl(ex->read_imm_data(ex)) == 99);
-	CHECK(ex->read_byte_len(ex) == 4 && ex->read_vendor_err(ex) == 5 && ex->read_qp_num(ex) == p.q->num &&
-	      ex->read_wc_flags(ex) == IBV_WC_WITH_IMM && ex->read_src_qp(ex) == 0 && ex->read_slid(ex) == 0 &&
+	CHECK(ex->wr_id == 7 && ex->read_opcode(ex) == IBV_WC_RECV_RDMA_WITH_IMM &&
+	      ntohl(ex->read_imm_data(ex)) == 99);
+	CHECK(ex->read_byte_len(ex) == 4 && ex->read_vendor_err(ex) == 5 &&
+	      ex->read_qp_num(ex) == p.q->num &&
+	      ex->read_wc_flags(ex) == IBV_WC_WITH_IMM && ex->read_src_qp(ex) == 0 &&
+	      	ex->read_slid(ex) == 0 &&
 	      ex->read_sl(ex) == 0 && ex->read_dlid_path_bits(ex) == 0);
 	CHECK_EQ(ex->next_poll(ex), ENOENT);
 	ex->end_poll(ex);
@@ -414,7 +430,8 @@ void test_cq_ex(void)
 void test_wr(void)
 {
 	struct pair p = setup(4, 1, 2, 64, NULL);
-	uint64_t all = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |
+	uint64_t all =
+		IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND |
 		       IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
 		       IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW |
 		       IBV_QP_EX_WITH_SEND_WITH_INV;
@@ -450,19 +467,24 @@ void test_wr(void)
 	CHECK_EQ(ex->wr_complete(ex), 0);
 	CHECK(fake_rang(p.q));
 	CHECK(fake_take_send(p.q, &w));
-	CHECK(w.w.wr_id == 1 && w.w.op == IBV_WR_SEND && w.w.flags == VRNIC_SQ_SIGNALED && w.w.length == 0);
+	CHECK(w.w.wr_id == 1 && w.w.op == IBV_WR_SEND && w.w.flags == VRNIC_SQ_SIGNALED &&
+	      w.w.length == 0);
 	fake_sent(p.q, p.cq, &w, 0, 1);
 	CHECK_EQ(poll1(p.cq).wr_id, 1);
 	CHECK(fake_take_send(p.q, &w));
-	CHECK(w.w.wr_id == 2 && w.w.flags == VRNIC_SQ_SLAB && w.w.length == 4000 && ntohl(w.w.imm) == 1 && w.w.rkey == 0x10);
+	CHECK(w.w.wr_id == 2 && w.w.flags == VRNIC_SQ_SLAB && w.w.length == 4000 && ntohl(w.w.imm) == 1
+	      && w.w.rkey == 0x10);
 	CHECK(fake_take_send(p.q, &w));
-	CHECK(w.w.wr_id == 3 && w.w.flags == VRNIC_SQ_INLINE && w.w.length == 5 && !memcmp(w.data, "abcde", 5) && w.w.imm == 0x55);
+	CHECK(w.w.wr_id == 3 && w.w.flags == VRNIC_SQ_INLINE && w.w.length == 5 &&
+	      !memcmp(w.data, "abcde", 5) && w.w.imm == 0x55);
 	CHECK(fake_take_send(p.q, &w));
 	CHECK(w.w.wr_id == 4 && w.w.cmp_add == 42 && w.w.remote_addr == 0x3000 && w.w.rkey == 0x11);
 	CHECK(!fake_take_send(p.q, &w));
 	fake_retire(p.q, 3);
 
-	/* Aborted, full, or with anything wrong in it: nothing of it is posted, and the slab is as before. */
+	/*
+	 * Aborted, full, or with anything wrong in it: nothing of it is posted, and the slab is as before.
+	 */
 	slab = p.qp->sq.slab_prod;
 	ex->wr_start(ex);
 	ex->wr_send(ex);
@@ -521,7 +543,8 @@ void test_wr(void)
 	CHECK(fake_rang(p.q));
 	CHECK(fake_take_send(p.q, &w) && w.w.rkey == 0x901 && w.w.cmp_add == 16 && w.sge[0].lkey == 0x77);
 	CHECK(fake_take_send(p.q, &w) && w.w.imm == 0x902 && w.w.num_sge == 0);
-	CHECK(fake_take_send(p.q, &w) && w.w.rkey == 0x903 && w.w.remote_addr == 0x4000 && w.w.num_sge == 1 && !w.w.imm);
+	CHECK(fake_take_send(p.q, &w) && w.w.rkey == 0x903 && w.w.remote_addr == 0x4000 &&
+	      w.w.num_sge == 1 && !w.w.imm);
 	CHECK(fake_take_send(p.q, &w) && w.w.cmp_add == 1 && w.w.swap == 2);
 	fake_retire(p.q, 4);
 	mw.type = IBV_MW_TYPE_1;
@@ -571,7 +594,8 @@ static void *poster(void *arg)
 
 static void repost(uint32_t place)
 {
-	struct ibv_sge sge = { .addr = (uintptr_t)sinks[place], .length = sizeof(sinks[0]), .lkey = sink_key };
+	struct ibv_sge sge = { .addr = (uintptr_t)sinks[place], .length = sizeof(sinks[0]),
+			      .lkey = sink_key };
 
 	CHECK_EQ(post_recv(&shared, place, &sge, 1), 0);
 	atomic_fetch_add(&recvs_posted, 1);
@@ -633,7 +657,10 @@ static void *looper(void *arg)
 	return NULL;
 }
 
-/* Threads post on one QP and poll one CQ at the same time: each message comes once, with its octets. */
+/*
+ * Threads post on one QP and poll one CQ at the same time: each message comes once, with its
+ * octets.
+ */
 void test_threads(void)
 {
 	pthread_t t[POSTERS + POLLERS + 1];

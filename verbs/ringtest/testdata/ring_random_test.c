@@ -17,7 +17,8 @@ static uint32_t rnd(void)
 /* Numbers at edges, and others. */
 static uint32_t number(void)
 {
-	static const uint32_t edges[] = { 0, 1, 2, 7, 8, 9, 63, 64, 65, 8192, 65535, 65536, 65537, 262144, 1u << 31, -1u, -2u, -8u, -64u };
+	static const uint32_t edges[] = { 0, 1, 2, 7, 8, 9, 63, 64, 65, 8192, 65535, 65536, 65537,
+					 262144, 1u << 31, -1u, -2u, -8u, -64u };
 
 	switch (rnd() % 4) {
 	case 0:
@@ -90,7 +91,8 @@ static void push(struct pair *p)
 
 static void post_some(struct pair *p, uint32_t *sends, uint32_t *recvs)
 {
-	struct ibv_sge sge[2] = { sge_of(rnd() % 100, rnd() % 3000), sge_of(4096 + rnd() % 100, rnd() % 6000) };
+	struct ibv_sge sge[2] = { sge_of(rnd() % 100, rnd() % 3000),
+				 sge_of(4096 + rnd() % 100, rnd() % 6000) };
 
 	if (rnd() % 2)
 		*sends += !post(p, rnd() % 3, *sends, sge, rnd() % 3, rnd() % 2 ? IBV_SEND_SIGNALED : 0);
@@ -98,7 +100,9 @@ static void post_some(struct pair *p, uint32_t *sends, uint32_t *recvs)
 		*recvs += !post_recv(p, 1000 + *recvs, sge, rnd() % 3);
 }
 
-/* No daemon makes the library touch what is not its own, and each receive completes once at most. */
+/*
+ * No daemon makes the library touch what is not its own, and each receive completes once at most.
+ */
 void test_random(void)
 {
 	struct ibv_wc wc[4];

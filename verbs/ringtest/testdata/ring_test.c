@@ -1,6 +1,7 @@
 /*
- * The data path of libibverbs against a daemon in the same process (fake.c). `ring_test` runs all tests, `ring_test NAME`
- * one, `ring_test -list` names them, `ring_test -bench` measures. It prints what fails, and exits with 1.
+ * The data path of libibverbs against a daemon in the same process (fake.c). `ring_test` runs all
+ * tests, `ring_test NAME` one, `ring_test -list` names them, `ring_test -bench` measures. It prints
+ * what fails, and exits with 1.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -17,7 +18,8 @@ static uint32_t buf_key;
 static struct fake_wqe w;
 static struct fake_recv r;
 
-struct pair setup(uint32_t sends, uint32_t recvs, uint32_t sges, uint32_t max_inline, struct ibv_srq *srq)
+struct pair setup(uint32_t sends, uint32_t recvs, uint32_t sges, uint32_t max_inline,
+		  struct ibv_srq *srq)
 {
 	struct pair p = { .cq = fake_cq(1024) };
 	struct ibv_qp_init_attr attr = {
@@ -32,7 +34,8 @@ struct pair setup(uint32_t sends, uint32_t recvs, uint32_t sges, uint32_t max_in
 	buf_key = fake_mr(buf, sizeof(buf), (uintptr_t)buf, IBV_ACCESS_LOCAL_WRITE);
 	p.qp = to_vqp(ibv_create_qp(&pd.pd, &attr));
 	CHECK(p.qp);
-	CHECK(attr.cap.max_send_wr >= sends && attr.cap.max_send_sge >= sges && attr.cap.max_inline_data >= 64);
+	CHECK(attr.cap.max_send_wr >= sends && attr.cap.max_send_sge >= sges &&
+	      attr.cap.max_inline_data >= 64);
 	p.q = fake_of(p.qp->qp.qp_num);
 	fake_state(p.q, IBV_QPS_RTS);
 	return p;
@@ -50,9 +53,11 @@ struct ibv_sge sge_of(uint32_t off, uint32_t len)
 	return (struct ibv_sge){ .addr = (uintptr_t)buf + off, .length = len, .lkey = buf_key };
 }
 
-int post(struct pair *p, enum ibv_wr_opcode op, uint64_t id, struct ibv_sge *sge, int n, unsigned int flags)
+int post(struct pair *p, enum ibv_wr_opcode op, uint64_t id, struct ibv_sge *sge, int n,
+	 unsigned int flags)
 {
-	struct ibv_send_wr wr = { .wr_id = id, .sg_list = sge, .num_sge = n, .opcode = op, .send_flags = flags };
+	struct ibv_send_wr wr = { .wr_id = id, .sg_list = sge, .num_sge = n, .opcode = op,
+				 .send_flags = flags };
 	struct ibv_send_wr *bad = NULL;
 	int err = vrnic_post_send(&p->qp->qp, &wr, &bad);
 
@@ -114,10 +119,12 @@ static void test_create(void)
 	CHECK_EQ(ibv_modify_qp(qp, &ca, 0), 0);
 	ca.qp_state = IBV_QPS_INIT;
 	ca.port_num = 1;
-	CHECK_EQ(ibv_modify_qp(qp, &ca, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), 0);
+	CHECK_EQ(ibv_modify_qp(qp, &ca,
+			       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), 0);
 	CHECK_EQ(qp->state, IBV_QPS_INIT);
 	ca.qp_state = IBV_QPS_RTR;
-	CHECK_EQ(ibv_modify_qp(qp, &ca, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN), EINVAL);
+	CHECK_EQ(ibv_modify_qp(qp, &ca, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN),
+		 EINVAL);
 	CHECK_EQ(ibv_modify_qp(qp, &ca, IBV_QP_STATE), EINVAL);
 	ca.qp_state = IBV_QPS_RTS;
 	CHECK_EQ(ibv_modify_qp(qp, &ca, IBV_QP_STATE), EINVAL);
@@ -186,8 +193,10 @@ static void test_layouts(void)
 		{ VRNIC_QP_SQ_SIZE, 1u << 31 },	     { VRNIC_QP_SQ_STRIDE, 64 },  { VRNIC_QP_SQ_STRIDE, 129 },
 		{ VRNIC_QP_SQ_STRIDE, 4096 },	     { VRNIC_QP_SQ_OFF, 1u << 30 }, { VRNIC_QP_SQ_OFF, 321 },
 		{ VRNIC_QP_RQ_SIZE, 5 },	     { VRNIC_QP_RQ_STRIDE, 16 },  { VRNIC_QP_RQ_OFF, 0xfffffff8 },
-		{ VRNIC_QP_TX_SLAB_SIZE, 100 },	     { VRNIC_QP_TX_SLAB_SIZE, 1u << 21 }, { VRNIC_QP_TX_SLAB_OFF, 0xffffffff },
-		{ VRNIC_QP_RX_SLAB_SIZE, 32 },	     { VRNIC_QP_RX_SLAB_OFF, 0x7fffffff }, { VRNIC_QP_MAX_INLINE, 1000 },
+		{ VRNIC_QP_TX_SLAB_SIZE, 100 },	     { VRNIC_QP_TX_SLAB_SIZE, 1u << 21 },
+			{ VRNIC_QP_TX_SLAB_OFF, 0xffffffff },
+		{ VRNIC_QP_RX_SLAB_SIZE, 32 },	     { VRNIC_QP_RX_SLAB_OFF, 0x7fffffff },
+			{ VRNIC_QP_MAX_INLINE, 1000 },
 	};
 	struct pair p = setup(4, 4, 1, 0, NULL);
 	struct vrnic_layout l;
@@ -277,7 +286,9 @@ static void test_send_full(void)
 	fake_retire(p.q, 1);
 	CHECK_EQ(post(&p, IBV_WR_SEND, 12, &sge, 1, 0), 0);
 	CHECK_EQ(post(&p, IBV_WR_SEND, 13, &sge, 1, 0), 0);
-	/* 9 has been retired and its completion has not been polled: it and 10 behind it are outstanding. */
+	/*
+	 * 9 has been retired and its completion has not been polled: it and 10 behind it are outstanding.
+	 */
 	CHECK_EQ(post(&p, IBV_WR_SEND, 14, &sge, 1, 0), ENOMEM);
 	CHECK_EQ(poll1(p.cq).wr_id, 9);
 	CHECK_EQ(post(&p, IBV_WR_SEND, 14, &sge, 1, 0), 0);
@@ -287,7 +298,10 @@ static void test_send_full(void)
 	teardown(&p);
 }
 
-/* What a program gets wrong is refused before anything of it is written: it is not to look like an attack. */
+/*
+ * What a program gets wrong is refused before anything of it is written: it is not to look like an
+ * attack.
+ */
 static void test_send_refused(void)
 {
 	struct pair p = setup(4, 1, 2, 64, NULL);
@@ -340,7 +354,8 @@ static void test_operands(void)
 	struct ibv_mr mr = { .pd = &pd.pd, .lkey = 0x77 };
 	struct ibv_mw mw = { .pd = &pd.pd, .type = IBV_MW_TYPE_2, .rkey = 0x5ff };
 	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .imm_data = htonl(0x01020304) }, *bad;
-	struct ibv_mw_bind mb = { .wr_id = 8, .send_flags = IBV_SEND_SIGNALED, .bind_info = { &mr, 0x2000, 64, IBV_ACCESS_REMOTE_READ } };
+	struct ibv_mw_bind mb = { .wr_id = 8, .send_flags = IBV_SEND_SIGNALED,
+				 .bind_info = { &mr, 0x2000, 64, IBV_ACCESS_REMOTE_READ } };
 
 	wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
 	wr.wr.rdma.remote_addr = 0x123456789abcdef0;
@@ -348,7 +363,8 @@ static void test_operands(void)
 	wr.send_flags = IBV_SEND_SOLICITED | IBV_SEND_FENCE;
 	CHECK_EQ(vrnic_post_send(&p.qp->qp, &wr, &bad), 0);
 	CHECK(fake_take_send(p.q, &w));
-	CHECK(w.w.op == IBV_WR_RDMA_WRITE_WITH_IMM && w.w.remote_addr == 0x123456789abcdef0 && w.w.rkey == 0x1234);
+	CHECK(w.w.op == IBV_WR_RDMA_WRITE_WITH_IMM && w.w.remote_addr == 0x123456789abcdef0 &&
+	      w.w.rkey == 0x1234);
 	CHECK(!memcmp(&w.w.imm, "\1\2\3\4", 4) && w.w.cmp_add == 0);
 	CHECK_EQ(w.w.flags, VRNIC_SQ_SOLICITED | VRNIC_SQ_FENCE | VRNIC_SQ_INLINE);
 
@@ -360,8 +376,10 @@ static void test_operands(void)
 	wr.wr.atomic.rkey = 0x99;
 	CHECK_EQ(vrnic_post_send(&p.qp->qp, &wr, &bad), 0);
 	CHECK(fake_take_send(p.q, &w));
-	CHECK(w.w.remote_addr == 0x1000 && w.w.rkey == 0x99 && w.w.cmp_add == 5 && w.w.swap == 6 && w.w.imm == 0);
-	CHECK(w.w.num_sge == 1 && w.sge[0].addr == sge.addr && w.sge[0].length == 8 && w.sge[0].lkey == buf_key);
+	CHECK(w.w.remote_addr == 0x1000 && w.w.rkey == 0x99 && w.w.cmp_add == 5 && w.w.swap == 6 &&
+	      w.w.imm == 0);
+	CHECK(w.w.num_sge == 1 && w.sge[0].addr == sge.addr && w.sge[0].length == 8 &&
+	      w.sge[0].lkey == buf_key);
 	wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
 	CHECK_EQ(vrnic_post_send(&p.qp->qp, &wr, &bad), 0);
 	CHECK(fake_take_send(p.q, &w) && w.w.cmp_add == 5 && w.w.swap == 0);
@@ -386,8 +404,10 @@ static void test_operands(void)
 	wr.bind_mw.bind_info = mb.bind_info;
 	CHECK_EQ(vrnic_post_send(&p.qp->qp, &wr, &bad), 0);
 	CHECK(fake_take_send(p.q, &w));
-	CHECK(w.w.rkey == 0x500 && w.w.remote_addr == 0x2000 && w.w.cmp_add == 64 && w.w.swap == IBV_ACCESS_REMOTE_READ);
-	CHECK(w.w.num_sge == 1 && w.sge[0].addr == 0x2000 && w.sge[0].length == 0 && w.sge[0].lkey == 0x77);
+	CHECK(w.w.rkey == 0x500 && w.w.remote_addr == 0x2000 && w.w.cmp_add == 64 &&
+	      w.w.swap == IBV_ACCESS_REMOTE_READ);
+	CHECK(w.w.num_sge == 1 && w.sge[0].addr == 0x2000 && w.sge[0].length == 0 &&
+	      w.sge[0].lkey == 0x77);
 	wr.bind_mw.bind_info.mw_access_flags |= IBV_ACCESS_ZERO_BASED;
 	CHECK_EQ(vrnic_post_send(&p.qp->qp, &wr, &bad), 0);
 	CHECK(fake_take_send(p.q, &w));
@@ -397,7 +417,8 @@ static void test_operands(void)
 	CHECK_EQ(vrnic_bind_mw(&p.qp->qp, &mw, &mb), 0);
 	CHECK_EQ(mw.rkey, 0x500);
 	CHECK(fake_take_send(p.q, &w));
-	CHECK(w.w.rkey == 0x500 && w.w.op == IBV_WR_BIND_MW && w.w.wr_id == 8 && w.w.flags == VRNIC_SQ_SIGNALED);
+	CHECK(w.w.rkey == 0x500 && w.w.op == IBV_WR_BIND_MW && w.w.wr_id == 8 &&
+	      w.w.flags == VRNIC_SQ_SIGNALED);
 	CHECK_EQ(vrnic_bind_mw(&p.qp->qp, &mw, &mb), 0);
 	CHECK_EQ(mw.rkey, 0x501);
 	mb.bind_info.mr = NULL;
@@ -441,7 +462,10 @@ static void test_small_sends(void)
 	teardown(&p);
 }
 
-/* The slab is used all around, messages lie in it in one piece, and when it is full they go without. */
+/*
+ * The slab is used all around, messages lie in it in one piece, and when it is full they go
+ * without.
+ */
 static void test_send_slab(void)
 {
 	struct pair p = setup(64, 1, 1, 64, NULL);
@@ -481,7 +505,8 @@ static void test_recv(void)
 {
 	struct pair p = setup(1, 4, 2, 0, NULL);
 	struct ibv_sge sge[3] = { sge_of(0, 100), sge_of(1000, 100), sge_of(2000, 100) };
-	struct ibv_recv_wr wr[2] = { { .wr_id = 5, .next = &wr[1] }, { .wr_id = 6, .num_sge = 3, .sg_list = sge } }, *bad;
+	struct ibv_recv_wr wr[2] = { { .wr_id = 5, .next = &wr[1] },
+				    { .wr_id = 6, .num_sge = 3, .sg_list = sge } }, *bad;
 	struct ibv_wc wc;
 	int i;
 
@@ -519,12 +544,16 @@ static void test_recv(void)
 	teardown(&p);
 }
 
-/* What comes by way of the slab is spread over the SGEs as they were posted, whatever the ring holds by then. */
+/*
+ * What comes by way of the slab is spread over the SGEs as they were posted, whatever the ring
+ * holds by then.
+ */
 static void test_recv_slab(void)
 {
 	struct pair p = setup(1, 64, 3, 0, NULL);
 	uint32_t key = fake_mr(buf + 32768, 16384, 0x10000, IBV_ACCESS_LOCAL_WRITE);
-	struct ibv_sge sge[3] = { sge_of(0, 10), { .addr = 0x10000, .length = 20, .lkey = key }, sge_of(8192, 9000) };
+	struct ibv_sge sge[3] = { sge_of(0, 10), { .addr = 0x10000, .length = 20, .lkey = key },
+				 sge_of(8192, 9000) };
 	static char data[8192];
 	uint32_t len;
 	int i, k;
@@ -564,7 +593,8 @@ static void test_recv_slab(void)
 static void test_wc(void)
 {
 	struct pair p = setup(4, 4, 1, 0, NULL);
-	struct vrnic_cqe e = { .opcode = IBV_WC_RECV_RDMA_WITH_IMM, .qpn = p.q->num, .imm = htonl(0x0a0b0c0d), .src_qp = 0x1234,
+	struct vrnic_cqe e = { .opcode = IBV_WC_RECV_RDMA_WITH_IMM, .qpn = p.q->num,
+			      .imm = htonl(0x0a0b0c0d), .src_qp = 0x1234,
 			       .wc_flags = IBV_WC_WITH_IMM, .slab_off = VRNIC_NO_SLAB };
 	struct ibv_wc wc;
 	int i;
@@ -575,12 +605,15 @@ static void test_wc(void)
 	e.cookie = r.w.cookie;
 	fake_push(p.cq, &e);
 	wc = poll1(p.cq);
-	CHECK(wc.wc_flags == IBV_WC_WITH_IMM && ntohl(wc.imm_data) == 0x0a0b0c0d && wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM);
-	CHECK(wc.src_qp == 0 && wc.pkey_index == 0 && wc.slid == 0 && wc.sl == 0 && wc.dlid_path_bits == 0);
+	CHECK(wc.wc_flags == IBV_WC_WITH_IMM && ntohl(wc.imm_data) == 0x0a0b0c0d &&
+	      wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM);
+	CHECK(wc.src_qp == 0 && wc.pkey_index == 0 && wc.slid == 0 && wc.sl == 0 &&
+	      wc.dlid_path_bits == 0);
 	CHECK_EQ(revoked, 0);
 
 	fake_take_recv(p.q, &r);
-	e = (struct vrnic_cqe){ .opcode = IBV_WC_RECV, .qpn = p.q->num, .imm = 0x777, .wc_flags = IBV_WC_WITH_INV,
+	e = (struct vrnic_cqe){ .opcode = IBV_WC_RECV, .qpn = p.q->num, .imm = 0x777,
+			       .wc_flags = IBV_WC_WITH_INV,
 				.cookie = r.w.cookie, .slab_off = VRNIC_NO_SLAB };
 	fake_push(p.cq, &e);
 	wc = poll1(p.cq);
@@ -588,16 +621,21 @@ static void test_wc(void)
 	CHECK_EQ(revoked, 0x777);
 
 	fake_take_recv(p.q, &r); /* the opcode of an error need not be there */
-	e = (struct vrnic_cqe){ .status = IBV_WC_LOC_LEN_ERR, .vendor_err = 0x1234, .qpn = p.q->num, .cookie = r.w.cookie,
+	e = (struct vrnic_cqe){ .status = IBV_WC_LOC_LEN_ERR, .vendor_err = 0x1234, .qpn = p.q->num,
+			       .cookie = r.w.cookie,
 				.slab_off = VRNIC_NO_SLAB };
 	fake_push(p.cq, &e);
 	wc = poll1(p.cq);
-	CHECK(wc.status == IBV_WC_LOC_LEN_ERR && wc.vendor_err == 0x1234 && wc.wr_id == 2 && wc.opcode == IBV_WC_RECV);
+	CHECK(wc.status == IBV_WC_LOC_LEN_ERR && wc.vendor_err == 0x1234 && wc.wr_id == 2 &&
+	      wc.opcode == IBV_WC_RECV);
 	CHECK_EQ(corrupt, 0);
 	teardown(&p);
 }
 
-/* Several QPs share a CQ; those that are gone are passed over, and their receives go back to the SRQ. */
+/*
+ * Several QPs share a CQ; those that are gone are passed over, and their receives go back to the
+ * SRQ.
+ */
 static void test_destroy(void)
 {
 	struct ibv_srq_init_attr sa = { .attr = { .max_wr = 4, .max_sge = 1 } };
@@ -606,7 +644,8 @@ static void test_destroy(void)
 	struct fake_q *sq = fake_of(srq->handle);
 	struct ibv_sge sge = sge_of(0, 64);
 	struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 }, *bad;
-	struct ibv_qp_init_attr attr = { .send_cq = &p.cq->cq, .recv_cq = &p.cq->cq, .srq = srq, .qp_type = IBV_QPT_RC };
+	struct ibv_qp_init_attr attr = { .send_cq = &p.cq->cq, .recv_cq = &p.cq->cq, .srq = srq,
+					.qp_type = IBV_QPT_RC };
 	struct ibv_wc wc;
 	int i;
 

@@ -10,13 +10,15 @@ struct pair {
 	struct fake_q *q;
 };
 
-struct pair setup(uint32_t sends, uint32_t recvs, uint32_t sges, uint32_t max_inline, struct ibv_srq *srq);
+struct pair setup(uint32_t sends, uint32_t recvs, uint32_t sges, uint32_t max_inline,
+		  struct ibv_srq *srq);
 void teardown(struct pair *p);
 
 /* Of memory that setup registers. */
 struct ibv_sge sge_of(uint32_t off, uint32_t len);
 
-int post(struct pair *p, enum ibv_wr_opcode op, uint64_t id, struct ibv_sge *sge, int n, unsigned int flags);
+int post(struct pair *p, enum ibv_wr_opcode op, uint64_t id, struct ibv_sge *sge, int n,
+	 unsigned int flags);
 int post_recv(struct pair *p, uint64_t id, struct ibv_sge *sge, int n);
 struct ibv_wc poll1(struct vrnic_cq *cq);
 void want_empty(struct vrnic_cq *cq);

@@ -25,7 +25,8 @@ static uint32_t found(struct vrnic_table *t, struct vrnic_entry *e)
 }
 
 /*
- * Entries are found as long as they are in, whatever their keys are and however many there are; each is gone through once.
+ * Entries are found as long as they are in, whatever their keys are and however many there are;
+ * each is gone through once.
  */
 void test_table(void)
 {
@@ -116,7 +117,8 @@ static void bench_regions(uint32_t n)
 	for (i = 0; i < n; i++) {
 		mrs[i].s = &session;
 		mrs[i].access = IBV_ACCESS_LOCAL_WRITE;
-		mrs[i].mr = (struct ibv_mr){ .pd = &pd.pd, .addr = &iov, .length = 64, .lkey = (i + 1) * 2246822519u };
+		mrs[i].mr = (struct ibv_mr){ .pd = &pd.pd, .addr = &iov, .length = 64,
+					    .lkey = (i + 1) * 2246822519u };
 		vrnic_region_add(&mrs[i]);
 	}
 	start = seconds();

@@ -1,6 +1,7 @@
 /*
- * An rdma_cm program that does what its standard input says, a command a line, and answers each with a line. Channels and
- * ids are named by number, in the order of their making; ids of connection requests count, too.
+ * An rdma_cm program that does what its standard input says, a command a line, and answers each
+ * with a line. Channels and ids are named by number, in the order of their making; ids of
+ * connection requests count, too.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -83,8 +84,10 @@ static void get_event(int ch)
 	src = &ev->id->route.addr.src_sin;
 	if (src->sin_family == AF_INET)
 		inet_ntop(AF_INET, &src->sin_addr, text, sizeof(text));
-	printf("%d %d %d %d %d/%u %d %d %s %s\n", ev->event, ev->status, number(ev->id), ev->listen_id ? number(ev->listen_id) : -1,
-	       ev->param.conn.private_data_len, sum, ev->param.conn.responder_resources, ev->param.conn.initiator_depth,
+	printf("%d %d %d %d %d/%u %d %d %s %s\n", ev->event, ev->status, number(ev->id), ev->listen_id
+	       ? number(ev->listen_id) : -1,
+	       ev->param.conn.private_data_len, sum, ev->param.conn.responder_resources,
+	       	ev->param.conn.initiator_depth,
 	       ev->id->verbs ? ibv_get_device_name(ev->id->verbs->device) : "-", text);
 	if (nevents < MAX)
 		events[nevents++] = ev;

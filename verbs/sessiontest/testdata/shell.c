@@ -1,7 +1,8 @@
 /*
- * A verbs program that does what its standard input says, a command a line, and answers each with a line: the tests of the
- * session play the daemon and hold the other end. `bg COMMAND` runs one on a thread of its own, whose answer begins with
- * "bg "; `fork COMMAND; COMMAND...` runs some in a child.
+ * A verbs program that does what its standard input says, a command a line, and answers each with a
+ * line: the tests of the session play the daemon and hold the other end. `bg COMMAND` runs one on a
+ * thread of its own, whose answer begins with "bg "; `fork COMMAND; COMMAND...` runs some in a
+ * child.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -163,7 +164,8 @@ static void *memory(const char *kind, size_t len)
 	if (strcmp(kind, "memfd-open"))
 		seals = F_SEAL_SHRINK;
 	fcntl(fd, F_ADD_SEALS, seals);
-	p = mmap(NULL, len, PROT_READ | PROT_WRITE, strcmp(kind, "memfd-private") ? MAP_SHARED : MAP_PRIVATE, fd, 4096);
+	p = mmap(NULL, len, PROT_READ | PROT_WRITE, strcmp(kind, "memfd-private") ? MAP_SHARED
+		 : MAP_PRIVATE, fd, 4096);
 	if (!strcmp(kind, "memfd-closed"))
 		close(fd);
 	return p;
@@ -208,7 +210,8 @@ static void occupy(void)
 	int i, n = 0;
 
 	for (i = 0; i < nrings; i++)
-		n += mmap((void *)rings[i].at, rings[i].len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) !=
+		n += mmap((void *)rings[i].at, rings[i].len, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) !=
 		     MAP_FAILED;
 	SAY("%d", n);
 }
@@ -484,7 +487,8 @@ static int command(char *line)
 		pthread_cancel(t);
 		pthread_join(t, &ret);
 		SAY("%s", ret == PTHREAD_CANCELED ? "ok" : "came back");
-	} else if (!strcmp(name, "fds")) { /* what the process has open: the limit, less what can be opened still */
+	/* what the process has open: the limit, less what can be opened still */
+	} else if (!strcmp(name, "fds")) {
 		int n = 0, fd[256];
 
 		while (n < 256 && (fd[n] = dup(0)) >= 0)
