@@ -45,7 +45,7 @@ type mailbox struct {
 	lendMu sync.Mutex    // of those that do something while the token is lent
 	callMu sync.Mutex
 	calls  []func() // +checklocks:callMu
-	closed bool     // +checklocks:callMu; nothing more is called
+	closed bool     // +checklocks:callMu
 }
 
 // The values of a run token.
