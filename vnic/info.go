@@ -329,7 +329,9 @@ func (d *Device) CQs(c *Context) []CQInfo {
 func (d *Device) SRQs(c *Context) []SRQInfo {
 	infos := []SRQInfo{}
 	for _, c := range d.only(c) {
-		for _, q := range byHandle(c.queues.SRQs()) {
+		srqs := c.queues.SRQs()
+		slices.SortFunc(srqs, func(a, b *SRQ) int { return cmp.Compare(a.Num(), b.Num()) })
+		for _, q := range srqs {
 			if s, ok := q.Stats(); ok {
 				infos = append(infos, SRQInfo{
 					Dev: d.cfg.Name, Num: q.Num(), PD: q.PD().Handle(), MaxWR: q.Config().MaxWR,

@@ -92,7 +92,6 @@ func (c *Space) NewSRQ(pd *mem.PD, o SRQOptions) (*SRQ, error) {
 }
 
 func (s *SRQ) Num() uint32            { return s.num }
-func (s *SRQ) Handle() uint32         { return s.num }
 func (s *SRQ) PD() *mem.PD            { return s.pd }
 func (s *SRQ) Config() rdma.SRQConfig { return s.cfg }
 
