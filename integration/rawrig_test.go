@@ -374,8 +374,9 @@ func (v *victim) ready() *rawpeer.Peer {
 }
 
 // connect connects the victim to a peer that answers with reply, adapted to the Request.
-func (v *victim) connect(cp rdma.ConnParam, answer ...rawpeer.Step) (peer *rawpeer.Peer,
-	err error) {
+func (v *victim) connect(
+	cp rdma.ConnParam, answer ...rawpeer.Step,
+) (peer *rawpeer.Peer, err error) {
 	v.t.Helper()
 	l := got[*rawpeer.Listener](v.t)(v.r.host.Listen())
 	defer l.Close()

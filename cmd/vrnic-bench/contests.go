@@ -99,8 +99,9 @@ func tailBeside(bs []baseline.Baseline, wait load.Wait) baseline.Baseline {
 var loopback = netip.MustParsePrefix("127.0.0.1/8")
 
 // baselines makes those of path; they end with it.
-func (p comparison) baselines(ctx context.Context, path *paths.Path) (bs []baseline.Baseline,
-	err error) {
+func (p comparison) baselines(
+	ctx context.Context, path *paths.Path,
+) (bs []baseline.Baseline, err error) {
 	switch path.Name {
 	case "loop", "ring":
 		dev, err := path.Device()
@@ -189,8 +190,9 @@ func (p comparison) tapPeers(path *paths.Path) (baseline.Baseline, error) {
 }
 
 // overBridges is what the kernels of path's sites do.
-func (p comparison) overBridges(ctx context.Context, path *paths.Path) ([]baseline.Baseline,
-	error) {
+func (p comparison) overBridges(
+	ctx context.Context, path *paths.Path,
+) ([]baseline.Baseline, error) {
 	lab := path.Lab()
 	if err := lab.A.AddAddr(netlab.Bridge, kerA); err != nil {
 		return nil, err

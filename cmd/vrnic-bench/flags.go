@@ -165,8 +165,9 @@ func parseRange(s string, one func(string) (int, error)) ([]int, error) {
 }
 
 // listOf reads the numbers of a flag that may hold lists and ranges; without it they are def.
-func listOf(c *cli.Context, flag string, one func(string) (int, error), def ...int) (values []int,
-	err error) {
+func listOf(
+	c *cli.Context, flag string, one func(string) (int, error), def ...int,
+) (values []int, err error) {
 	if !c.IsSet(flag) {
 		return def, nil
 	}

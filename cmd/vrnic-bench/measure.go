@@ -72,8 +72,9 @@ func (b *bench) calibrate(ctx context.Context) error {
 }
 
 // costOf is run, and what it has cost; the allocations are those of all ends and daemons.
-func (b *bench) costOf(ctx context.Context, a load.Amount) (r load.Result, c meter.Cost,
-	err error) {
+func (b *bench) costOf(
+	ctx context.Context, a load.Amount,
+) (r load.Result, c meter.Cost, err error) {
 	before, err := b.path.DaemonAllocs()
 	if err != nil {
 		return r, c, err

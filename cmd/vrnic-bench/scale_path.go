@@ -182,8 +182,9 @@ func (s *scaling) connect(path *paths.Path) (rss uint64, err error) {
 
 // idleShare is how much of a processor the processes take while nothing happens, for d. Before that
 // it waits half as long, for acknowledgements and timers behind the last message, which take left.
-func idleShare(ctx context.Context, pids []int, d time.Duration) (left time.Duration, share float64,
-	err error) {
+func idleShare(
+	ctx context.Context, pids []int, d time.Duration,
+) (left time.Duration, share float64, err error) {
 	if slices.Contains(pids, os.Getpid()) {
 		runtime.GC()
 	}

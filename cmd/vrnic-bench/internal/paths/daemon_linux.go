@@ -48,8 +48,9 @@ func (p *Path) vrnic() (string, error) {
 }
 
 // daemon starts a daemon with a device vrnic0 of that address.
-func (p *Path) daemon(vrnic, dir, name string, addr netip.Prefix, more ...string) (socket string,
-	err error) {
+func (p *Path) daemon(
+	vrnic, dir, name string, addr netip.Prefix, more ...string,
+) (socket string, err error) {
 	socket = filepath.Join(dir, name+".sock")
 	args := append([]string{"up", "--socket", socket, "--device", "vrnic0,addr=" + addr.String()},
 		limits()...)

@@ -266,8 +266,9 @@ func (h *idHandler) Accept(qp server.QPHandler, p *abi.ConnParam) error {
 }
 
 // join checks what a connection is to be made of.
-func (h *idHandler) join(qp server.QPHandler, p *abi.ConnParam) (b deviceID, q *vnic.QP,
-	param rdma.ConnParam, err error) {
+func (h *idHandler) join(
+	qp server.QPHandler, p *abi.ConnParam,
+) (b deviceID, q *vnic.QP, param rdma.ConnParam, err error) {
 	if b, err = h.single(); err != nil {
 		return b, nil, param, err
 	}

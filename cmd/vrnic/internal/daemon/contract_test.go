@@ -82,8 +82,9 @@ func (c *contract) open(e *daemontest.End) *daemontest.End {
 
 // connected makes an end on each device, connects them with the messages of RFC 7306, and says
 // which.
-func (c *contract) connected(change ...func(e *daemontest.End, cfg *rdma.QPConfig)) (x,
-	y *daemontest.End) {
+func (c *contract) connected(
+	change ...func(e *daemontest.End, cfg *rdma.QPConfig),
+) (x, y *daemontest.End) {
 	c.Helper()
 	x = c.open(daemontest.NewEnd(c, c.a, 1<<16))
 	y = c.open(daemontest.NewEnd(c, c.b, 1<<16, change...))

@@ -77,7 +77,8 @@ func New(cfg Config) (_ *Daemon, err error) {
 		cfg.Devices = []DeviceSpec{DefaultDevice()}
 	}
 	if len(cfg.Devices) > abi.MaxDevices {
-		return nil, &ConfigError{fmt.Errorf("%d devices; a daemon has at most %d", len(cfg.Devices), abi.MaxDevices)}
+		return nil, &ConfigError{fmt.Errorf("%d devices; a daemon has at most %d", len(cfg.Devices),
+			abi.MaxDevices)}
 	}
 	if err := checkSpecs(cfg.Devices, cfg.Ports); err != nil {
 		return nil, &ConfigError{err}
@@ -135,7 +136,8 @@ func New(cfg Config) (_ *Daemon, err error) {
 func (d *Daemon) listen() error {
 	limits := d.cfg.Limits
 	server, err := server.Listen(d.cfg.Socket, server.Config{
-		NewSession: d.newSession, Mode: d.cfg.SocketMode, Group: d.cfg.SocketGroup, Limits: &limits, Log: d.log,
+		NewSession: d.newSession, Mode: d.cfg.SocketMode, Group: d.cfg.SocketGroup, Limits: &limits,
+		Log: d.log,
 	})
 	if err != nil {
 		return fmt.Errorf("control socket: %w", err)
@@ -160,7 +162,8 @@ func checkGroup(name string) error {
 
 func (d *Daemon) addDevice(spec DeviceSpec) error {
 	mac := spec.HardwareAddr()
-	stack, err := netstack.NewStack(d.sw, netstack.Config{Name: spec.Name, MAC: mac, MTU: spec.MTU, Addrs: spec.Addrs})
+	stack, err := netstack.NewStack(d.sw, netstack.Config{Name: spec.Name, MAC: mac, MTU: spec.MTU,
+		Addrs: spec.Addrs})
 	if err != nil {
 		return err
 	}
@@ -177,7 +180,8 @@ func (d *Daemon) addDevice(spec DeviceSpec) error {
 		Name: spec.Name, MAC: mac, MTU: stack.MTU(), Addrs: spec.Reach(),
 		Network: net, ForceWire: spec.ForceWire,
 		Limits: vnic.Limits{
-			PD: l.PDs, MR: l.MRs, CQ: l.CQs, QP: l.QPs, CMID: l.CMIDs, SRQ: l.SRQs, MW: l.MWs, Depth: l.Depth, CQDepth: l.CQDepth,
+			PD: l.PDs, MR: l.MRs, CQ: l.CQs, QP: l.QPs, CMID: l.CMIDs, SRQ: l.SRQs, MW: l.MWs,
+			Depth: l.Depth, CQDepth: l.CQDepth,
 			SGE: abi.MaxSGE, Inline: abi.MaxInline, MRTotal: maxRegistered,
 		},
 		Log: d.log,
@@ -186,7 +190,8 @@ func (d *Daemon) addDevice(spec DeviceSpec) error {
 		return err
 	}
 	d.undo.add(dev.Close)
-	d.devices = append(d.devices, &device{spec: spec, mac: mac, mtu: stack.MTU(), stack: stack, net: net, vnic: dev})
+	d.devices = append(d.devices, &device{spec: spec, mac: mac, mtu: stack.MTU(), stack: stack,
+		net: net, vnic: dev})
 	return nil
 }
 
@@ -197,7 +202,8 @@ const maxRegistered = 1 << 62
 func (d *Daemon) addPort(spec PortSpec) error {
 	switch spec.Kind {
 	case PortTap:
-		tap, err := port.OpenTAP(d.sw, port.TAPConfig{Name: spec.Name, NetNS: spec.NetNS, Addrs: spec.Addrs, MTU: spec.MTU})
+		tap, err := port.OpenTAP(d.sw, port.TAPConfig{Name: spec.Name, NetNS: spec.NetNS,
+			Addrs: spec.Addrs, MTU: spec.MTU})
 		if err != nil {
 			return err
 		}

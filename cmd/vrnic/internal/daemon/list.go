@@ -64,10 +64,11 @@ type devCounts struct {
 }
 
 type qpRow struct {
-	Dev       string   `json:"dev"`
-	QPN       uint32   `json:"qpn"`
-	State     string   `json:"state"`
-	Transport *string  `json:"transport"` // tcp, sctp or loop; null while not connected, as what follows
+	Dev   string `json:"dev"`
+	QPN   uint32 `json:"qpn"`
+	State string `json:"state"`
+	// tcp, sctp or loop; null while not connected, as what follows
+	Transport *string  `json:"transport"`
 	Local     endpoint `json:"local"`
 	Remote    endpoint `json:"remote"`
 	MPA       *uint8   `json:"mpa"` // revision
@@ -91,7 +92,8 @@ type qpRow struct {
 func newQPRow(i *vnic.QPInfo) qpRow {
 	r := qpRow{
 		Dev: i.Dev, QPN: i.QPN, State: i.State, PD: i.PD, SendCQ: i.SendCQ, RecvCQ: i.RecvCQ,
-		MaxSendWR: i.MaxSendWR, MaxRecvWR: i.MaxRecvWR, Seconds: int64(time.Since(i.Created).Seconds()), owner: ownerOf(i.Owner),
+		MaxSendWR: i.MaxSendWR, MaxRecvWR: i.MaxRecvWR, Seconds: int64(time.Since(i.Created).Seconds()),
+		owner: ownerOf(i.Owner),
 	}
 	if i.SRQ != 0 {
 		r.SRQ = &i.SRQ
@@ -127,7 +129,8 @@ type mrRow struct {
 	owner
 }
 
-// An mwRow is a memory window, among the regions. What follows its type is null while it is not bound.
+// An mwRow is a memory window, among the regions. What follows its type is null while it is not
+// bound.
 type mwRow struct {
 	Dev    string  `json:"dev"`
 	Kind   string  `json:"kind"` // window
@@ -143,7 +146,8 @@ type mwRow struct {
 }
 
 func newMWRow(i *vnic.MWInfo) mwRow {
-	r := mwRow{Dev: i.Dev, Kind: "window", MW: i.Handle, PD: i.PD, Type: i.Type, owner: ownerOf(i.Owner)}
+	r := mwRow{Dev: i.Dev, Kind: "window", MW: i.Handle, PD: i.PD, Type: i.Type,
+		owner: ownerOf(i.Owner)}
 	if i.Bound {
 		addr := fmt.Sprintf("%#x", i.Addr)
 		r.MR, r.Addr, r.Length, r.Access = &i.MR, &addr, &i.Length, &i.Access
@@ -192,8 +196,8 @@ type DaemonRow struct {
 	Collections uint32 `json:"collections"`
 }
 
-// newDaemonRow counts exactly: all goroutines stand still for a moment, for which caches of the runtime are counted. Only who could
-// stop the daemon anyway is to ask for it.
+// newDaemonRow counts exactly: all goroutines stand still for a moment, for which caches of the
+// runtime are counted. Only who could stop the daemon anyway is to ask for it.
 func newDaemonRow() DaemonRow {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -253,7 +257,8 @@ func (s *session) List(kind uint32, all bool) ([][]byte, error) {
 			}
 		case abi.ListMR:
 			for _, i := range sd.dev.vnic.MRs(ctx) {
-				r.add(mrRow{i.Dev, i.Kind, i.Handle, i.PD, fmt.Sprintf("%#x", i.Addr), i.Length, i.Access, i.Mode, i.Valid, i.Users, ownerOf(i.Owner)})
+				r.add(mrRow{i.Dev, i.Kind, i.Handle, i.PD, fmt.Sprintf("%#x", i.Addr), i.Length, i.Access,
+					i.Mode, i.Valid, i.Users, ownerOf(i.Owner)})
 			}
 			for _, i := range sd.dev.vnic.MWs(ctx) {
 				r.add(newMWRow(&i))
@@ -264,7 +269,8 @@ func (s *session) List(kind uint32, all bool) ([][]byte, error) {
 			}
 		case abi.ListCM:
 			for _, i := range sd.dev.vnic.CMs(ctx) {
-				row := cmRow{i.Dev, i.Handle, i.State, endpoint(i.Local), endpoint(i.Remote), nil, i.Waiting, ownerOf(i.Owner)}
+				row := cmRow{i.Dev, i.Handle, i.State, endpoint(i.Local), endpoint(i.Remote), nil, i.Waiting,
+					ownerOf(i.Owner)}
 				if i.QPN != 0 {
 					row.QPN = &i.QPN
 				}
@@ -288,7 +294,8 @@ func (d *device) row(all bool) any {
 
 func (d *Daemon) listPorts(r *rows) {
 	for _, p := range d.sw.Ports() {
-		row := portRow{Port: p.Name, Kind: p.Kind, Detail: p.Detail, Offloads: p.Offloads, MACs: []string{}}
+		row := portRow{Port: p.Name, Kind: p.Kind, Detail: p.Detail, Offloads: p.Offloads,
+			MACs: []string{}}
 		for _, m := range p.MACs {
 			row.MACs = append(row.MACs, net.HardwareAddr(m[:]).String())
 		}
@@ -378,7 +385,8 @@ func (s *session) Stat(all bool) ([][]byte, error) {
 	}
 	if all {
 		for _, p := range s.d.sw.Ports() {
-			r.add(portStat{"port", p.Name, p.RxFrames, p.RxOctets, p.RxDrops, p.TxFrames, p.TxOctets, p.TxDrops})
+			r.add(portStat{"port", p.Name, p.RxFrames, p.RxOctets, p.RxDrops, p.TxFrames, p.TxOctets,
+				p.TxDrops})
 		}
 	}
 	for _, sd := range s.devs {
@@ -387,7 +395,8 @@ func (s *session) Stat(all bool) ([][]byte, error) {
 				r.add(qpStat{"qp", i.Dev, i.QPN, i.Owner.PID, i.Counters, i.SRQTaken, i.SRQHeld})
 			}
 			for _, i := range sd.dev.vnic.SRQs(ctx) {
-				r.add(srqStat{"srq", i.Dev, i.Num, i.Owner.PID, i.QPs, i.Posted, i.Taken, i.Waits, i.Quota, i.Limits})
+				r.add(srqStat{"srq", i.Dev, i.Num, i.Owner.PID, i.QPs, i.Posted, i.Taken, i.Waits, i.Quota,
+					i.Limits})
 			}
 		}
 	}
@@ -398,15 +407,18 @@ func newSCTPStat(s *sctphost.Host) *sctpStat {
 	t := s.Stats()
 	return &sctpStat{
 		Associations: s.Associations(), PacketsIn: t.PacketsIn, PacketsOut: t.PacketsOut,
-		Retransmits: t.Retransmits, FastRetransmits: t.FastRetransmits, Timeouts: t.Timeouts, Duplicates: t.Duplicates,
-		OutOfTheBlue: t.OutOfTheBlue, BadChecksums: t.BadChecksum, BadTags: t.BadTag, BadCookies: t.BadCookie + t.StaleCookie,
+		Retransmits: t.Retransmits, FastRetransmits: t.FastRetransmits, Timeouts: t.Timeouts,
+		Duplicates:   t.Duplicates,
+		OutOfTheBlue: t.OutOfTheBlue, BadChecksums: t.BadChecksum, BadTags: t.BadTag,
+		BadCookies: t.BadCookie + t.StaleCookie,
 	}
 }
 
 func newTCPStat(t netstack.StackStats) *tcpStat {
 	return &tcpStat{
 		Established: t.TCPEstablished, ActiveOpens: t.TCPActiveOpens, PassiveOpens: t.TCPPassiveOpens,
-		FailedConnects: t.TCPFailedConnects, SegmentsIn: t.TCPSegmentsReceived, SegmentsOut: t.TCPSegmentsSent,
+		FailedConnects: t.TCPFailedConnects, SegmentsIn: t.TCPSegmentsReceived,
+		SegmentsOut: t.TCPSegmentsSent,
 		Retransmits: t.TCPRetransmits, Timeouts: t.TCPTimeouts, FastRecoveries: t.TCPFastRecoveries,
 		ResetsSent: t.TCPResetsSent, ResetsReceived: t.TCPResetsReceived,
 	}

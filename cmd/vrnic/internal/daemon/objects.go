@@ -152,10 +152,13 @@ type mwHandler struct{ mw rdma.MW }
 func (h *mwHandler) RKey() uint32 { return h.mw.RKey() }
 func (h *mwHandler) Close() error { return errno(h.mw.Close()) }
 
-func (h *pdHandler) CreateSRQ(req *abi.CreateSRQRequest, rings *ring.DaemonSRQ) (server.SRQHandler, error) {
+func (h *pdHandler) CreateSRQ(
+	req *abi.CreateSRQRequest, rings *ring.DaemonSRQ,
+) (server.SRQHandler, error) {
 	srq, err := h.pd.NewSRQ(vnic.SRQOptions{
-		SRQConfig: rdma.SRQConfig{MaxWR: int(rings.Layout.RQSize), MaxSGE: int(rings.Layout.RQMaxSGE()), MaxPerQP: int(req.MaxPerQP)},
-		Queue:     &sharedQueue{recvQueue{ring: &rings.RQ}},
+		SRQConfig: rdma.SRQConfig{MaxWR: int(rings.Layout.RQSize), MaxSGE: int(rings.Layout.RQMaxSGE()),
+			MaxPerQP: int(req.MaxPerQP)},
+		Queue: &sharedQueue{recvQueue{ring: &rings.RQ}},
 	})
 	if err != nil {
 		return nil, errno(err)

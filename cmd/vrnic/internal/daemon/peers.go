@@ -8,8 +8,8 @@ import (
 	"github.com/vrnic/vrnic/vnic"
 )
 
-// PeerLimits bound what peers on the network may use of each device; 0 is the default. What a peer is,
-// and what happens beyond a limit, says docs/limits.md.
+// PeerLimits bound what peers on the network may use of each device; 0 is the default. What a peer
+// is, and what happens beyond a limit, says docs/limits.md.
 type PeerLimits struct {
 	Requests, RequestsPerPeer int
 	HalfOpen, HalfOpenPerPeer int
@@ -25,11 +25,16 @@ type PeerLimit struct {
 
 // PeerLimitTable lists them, in the order in which help prints them.
 var PeerLimitTable = []PeerLimit{
-	{"requests", "connection requests waiting at a device", 1024, func(l *PeerLimits) *int { return &l.Requests }},
-	{"peer-requests", "of these, from one peer; and, up to 64, its SCTP associations", 256, func(l *PeerLimits) *int { return &l.RequestsPerPeer }},
-	{"half-open", "TCP connections to a device without a complete MPA Request", 512, func(l *PeerLimits) *int { return &l.HalfOpen }},
-	{"peer-half-open", "of these, from one peer", 128, func(l *PeerLimits) *int { return &l.HalfOpenPerPeer }},
-	{"peer-connections", "connections that one peer has asked for", 4096, func(l *PeerLimits) *int { return &l.ConnectionsPerPeer }},
+	{"requests", "connection requests waiting at a device", 1024,
+		func(l *PeerLimits) *int { return &l.Requests }},
+	{"peer-requests", "of these, from one peer; and, up to 64, its SCTP associations", 256,
+		func(l *PeerLimits) *int { return &l.RequestsPerPeer }},
+	{"half-open", "TCP connections to a device without a complete MPA Request", 512,
+		func(l *PeerLimits) *int { return &l.HalfOpen }},
+	{"peer-half-open", "of these, from one peer", 128,
+		func(l *PeerLimits) *int { return &l.HalfOpenPerPeer }},
+	{"peer-connections", "connections that one peer has asked for", 4096,
+		func(l *PeerLimits) *int { return &l.ConnectionsPerPeer }},
 }
 
 // config is c with the limits.

@@ -102,7 +102,9 @@ func (h *qpHandler) Bell() (more bool) {
 var _ vnic.Lingerer = (*qpHandler)(nil)
 
 // Expect implements vnic.Lingerer.
-func (h *qpHandler) Expect() bool { return h.sd.s.shm.Expect(h.sendCQ.sink.ring, h.recvCQ.sink.ring) }
+func (h *qpHandler) Expect() bool {
+	return h.sd.s.shm.Expect(h.sendCQ.sink.ring, h.recvCQ.sink.ring)
+}
 
 // Linger implements vnic.Lingerer.
 func (h *qpHandler) Linger(more func() bool) { h.sd.s.shm.Linger(more) }

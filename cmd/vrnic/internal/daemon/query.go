@@ -103,11 +103,14 @@ func (s *session) QueryGID(number, port, index uint32) (*abi.QueryGIDReply, erro
 	return r, nil
 }
 
-// guid is the EUI-64 that a MAC address stands for, in network order as a number (RFC 4291, appendix A).
+// guid is the EUI-64 that a MAC address stands for, in network order as a number (RFC 4291,
+// appendix A).
 func guid(mac [6]byte) uint64 {
-	return binary.BigEndian.Uint64([]byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
+	return binary.BigEndian.Uint64([]byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3],
+		mac[4], mac[5]})
 }
 
 func (d *device) owns(a netip.Addr) bool {
-	return slices.ContainsFunc(d.spec.Reach(), func(p netip.Prefix) bool { return p.Addr() == a.Unmap() })
+	return slices.ContainsFunc(d.spec.Reach(),
+		func(p netip.Prefix) bool { return p.Addr() == a.Unmap() })
 }

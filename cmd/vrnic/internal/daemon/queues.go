@@ -54,7 +54,8 @@ func operands(wr *rdma.SendWR, w *abi.SendWQE) {
 	case rdma.OpSendInv, rdma.OpLocalInv:
 		wr.InvKey = w.Imm
 	case rdma.OpCompareSwap, rdma.OpFetchAdd, rdma.OpMaskedCompareSwap, rdma.OpMaskedFetchAdd:
-		wr.Atomic = rdma.AtomicArgs{CompareAdd: w.CmpAdd, Swap: w.Swap, CompareMask: w.CmpMask, SwapMask: w.SwapMask}
+		wr.Atomic = rdma.AtomicArgs{CompareAdd: w.CmpAdd, Swap: w.Swap, CompareMask: w.CmpMask,
+			SwapMask: w.SwapMask}
 	case rdma.OpBindMW, rdma.OpRegMR:
 		if w.NumSGE != 1 || w.Length != 0 || wr.Flags&rdma.Inline != 0 {
 			wr.Op = opInvalid // completes with an error
@@ -65,7 +66,8 @@ func operands(wr *rdma.SendWR, w *abi.SendWQE) {
 			rights = ^rdma.Access(0) // for the RNIC to refuse
 		}
 		wr.RemoteAddr = w.SGE[0].Addr
-		wr.Range = rdma.MemRange{Addr: w.RemoteAddr, Length: w.CmpAdd, LKey: w.SGE[0].LKey, Access: rights}
+		wr.Range = rdma.MemRange{Addr: w.RemoteAddr, Length: w.CmpAdd, LKey: w.SGE[0].LKey,
+			Access: rights}
 		wr.SGEs = wr.SGEs[:0]
 	default: // none
 	}
@@ -160,7 +162,8 @@ func (s *cqSink) Push(wc *rdma.WC, cookie, sqDone uint32, solicited bool) bool {
 		slab.complete(&s.cqe, wc)
 	}
 	err := s.ring.Push(&s.cqe, solicited)
-	return err == nil || errors.Is(err, ring.ErrCQClosed) // what comes for a CQ that is gone is lost, not too much
+	// what comes for a CQ that is gone is lost, not too much
+	return err == nil || errors.Is(err, ring.ErrCQClosed)
 }
 
 func (s *cqSink) Unpolled() int { return int(s.ring.Pending()) }

@@ -57,7 +57,9 @@ func (s *session) device(number uint32) (*sessionDevice, error) {
 	return s.devs[number], nil
 }
 
-func (s *session) OpenContext(device uint32, events *server.AsyncQueue) (server.ContextHandler, error) {
+func (s *session) OpenContext(
+	device uint32, events *server.AsyncQueue,
+) (server.ContextHandler, error) {
 	sd, err := s.device(device)
 	if err != nil {
 		return nil, err
@@ -68,8 +70,8 @@ func (s *session) OpenContext(device uint32, events *server.AsyncQueue) (server.
 	return &contextHandler{sd: sd, events: events}, nil
 }
 
-// LendMem: memory that can hang comes next. All of the session that could touch it, on any device, is run by
-// its own goroutines from now on.
+// LendMem: memory that can hang comes next. All of the session that could touch it, on any device,
+// is run by its own goroutines from now on.
 func (s *session) LendMem() error {
 	s.staged = true
 	for _, sd := range s.devs {
@@ -108,11 +110,13 @@ type sessionDevice struct {
 	ctx  *vnic.Context // guarded by mu; made by the first use
 	over bool          // +checklocks:mu
 
-	asyncMu sync.Mutex                 // taken under the RNIC's locks: nothing of it is called with it held
+	// taken under the RNIC's locks: nothing of it is called with it held
+	asyncMu sync.Mutex
 	async   map[asyncSource]asyncQueue // +checklocks:asyncMu
 }
 
-// An asyncSource is what an async event of the RNIC can be about: a QP number or vnic's handle of a CQ.
+// An asyncSource is what an async event of the RNIC can be about: a QP number or vnic's handle of a
+// CQ.
 type asyncSource struct{ kind, object uint32 }
 
 // An asyncQueue is where the client hears of it, and the handle by which it knows it.

@@ -10,9 +10,9 @@ import (
 	"github.com/vrnic/vrnic/vnic"
 )
 
-// A slab of a QP is a region to the RNIC, which nobody else knows of: what a client posts from its tx
-// slab has the slab's octets for its SGE, and a small receive is placed in the rx slab instead of the
-// program's own memory, for the client to copy when it polls.
+// A slab of a QP is a region to the RNIC, which nobody else knows of: what a client posts from its
+// tx slab has the slab's octets for its SGE, and a small receive is placed in the rx slab instead
+// of the program's own memory, for the client to copy when it polls.
 
 // registerSlab makes a region of a slab, whose first octet has address 0; nil if there is no slab.
 func (h *pdHandler) registerSlab(mem []byte, rights rdma.Access) (*vnic.MR, error) {
@@ -32,7 +32,8 @@ func sendsOctets(op rdma.Opcode) bool {
 	}
 }
 
-// A recvSlab places the receives of a QP in its rx slab. It is called with the QP's receive side locked.
+// A recvSlab places the receives of a QP in its rx slab. It is called with the QP's receive side
+// locked.
 type recvSlab struct {
 	pd   *vnic.PD
 	ring *ring.RxSlabProducer
@@ -44,8 +45,8 @@ type recvSlab struct {
 	off    uint32
 }
 
-// place puts a part of the slab in the place of the receive's memory, if it is small, there is room, and
-// the memory may be written. An error ends the session.
+// place puts a part of the slab in the place of the receive's memory, if it is small, there is
+// room, and the memory may be written. An error ends the session.
 func (s *recvSlab) place(wr *rdma.RecvWR, cookie uint32) error {
 	if s.taken {
 		return nil
@@ -63,8 +64,8 @@ func (s *recvSlab) place(wr *rdma.RecvWR, cookie uint32) error {
 	return nil
 }
 
-// complete says in e where the octets are of a receive that completes as wc. Other completions of the QP come
-// here with its receive side not locked.
+// complete says in e where the octets are of a receive that completes as wc. Other completions of
+// the QP come here with its receive side not locked.
 func (s *recvSlab) complete(e *abi.CQE, wc *rdma.WC) {
 	if wc.Op != rdma.WCRecv && wc.Op != rdma.WCRecvImm || !s.taken || s.cookie != e.Cookie {
 		return
@@ -76,8 +77,8 @@ func (s *recvSlab) complete(e *abi.CQE, wc *rdma.WC) {
 	}
 }
 
-// recvSlabs are those of the QPs that complete on a CQ, by number. The map is never changed: set makes
-// another.
+// recvSlabs are those of the QPs that complete on a CQ, by number. The map is never changed: set
+// makes another.
 type recvSlabs struct {
 	p atomic.Pointer[map[uint32]*recvSlab]
 }

@@ -29,12 +29,13 @@ type DeviceSpec struct {
 	// SCTPOverUDP is where a UDP socket of the host carries the device's SCTP (RFC 6951); zero: its
 	// SCTP is on the switch, as its TCP. The host's address is one more of the device, for SCTP only.
 	SCTPOverUDP netip.AddrPort
-	// ForceWire has QPs of this device reach each other through TCP or SCTP, as those of two devices do.
+	// ForceWire has QPs of this device reach each other through TCP or SCTP, as those of two devices
+	// do.
 	ForceWire bool
 }
 
-// Reach are the device's addresses with the networks that they reach: that of SCTP over UDP reaches what
-// the host does, which is all.
+// Reach are the device's addresses with the networks that they reach: that of SCTP over UDP reaches
+// what the host does, which is all.
 func (d DeviceSpec) Reach() []netip.Prefix {
 	if !d.SCTPOverUDP.IsValid() {
 		return d.Addrs
@@ -49,8 +50,9 @@ func DefaultDevice() DeviceSpec {
 	}}
 }
 
-// ParseDevice reads NAME,addr=CIDR[,addr=CIDR]...[,mtu=N][,mac=MAC][,sctp-udp=ADDR[:PORT]][,loopback=copy|wire].
-// An error names the part that is wrong; String prints a specification back.
+// ParseDevice reads
+// NAME,addr=CIDR[,addr=CIDR]...[,mtu=N][,mac=MAC][,sctp-udp=ADDR[:PORT]][,loopback=copy|wire]. An
+// error names the part that is wrong; String prints a specification back.
 func ParseDevice(s string) (DeviceSpec, error) {
 	name, rest, _ := strings.Cut(s, ",")
 	d := DeviceSpec{Name: name}
@@ -73,7 +75,8 @@ func ParseDevice(s string) (DeviceSpec, error) {
 			case loopback != "":
 				err = fmt.Errorf("loopback is given twice")
 			case value != "copy" && value != "wire":
-				err = fmt.Errorf("loopback=%s: want copy (from one registration to the other) or wire (through TCP)", value)
+				err = fmt.Errorf("loopback=%s: want copy (from one registration to the other) or wire "+
+					"(through TCP)", value)
 			}
 			loopback, d.ForceWire = value, value == "wire"
 		default:
@@ -84,7 +87,8 @@ func ParseDevice(s string) (DeviceSpec, error) {
 	if err == nil && len(d.Reach()) == 0 {
 		err = fmt.Errorf("no address; add ,addr=CIDR, for example ,addr=10.77.0.2/24")
 	}
-	if u := d.SCTPOverUDP.Addr(); err == nil && slices.ContainsFunc(d.Addrs, func(p netip.Prefix) bool { return p.Addr() == u }) {
+	if u := d.SCTPOverUDP.Addr(); err == nil && slices.ContainsFunc(d.Addrs,
+		func(p netip.Prefix) bool { return p.Addr() == u }) {
 		err = fmt.Errorf("%v is the host's address by sctp-udp, so leave ,addr=%v out", u, u)
 	}
 	if err != nil {
@@ -133,8 +137,10 @@ func parseUDP(old netip.AddrPort, s string) (netip.AddrPort, error) {
 	if a, aerr := netip.ParseAddr(s); aerr == nil {
 		ap, err = netip.AddrPortFrom(a, sctpOverUDPPort), nil
 	}
-	if err != nil || ap.Port() == 0 || ap.Addr().IsUnspecified() || ap.Addr().IsMulticast() || ap.Addr().Zone() != "" {
-		return netip.AddrPort{}, fmt.Errorf("sctp-udp=%s: want an address of this host, and a port if it is not to be %d", s, sctpOverUDPPort)
+	if err != nil || ap.Port() == 0 || ap.Addr().IsUnspecified() || ap.Addr().IsMulticast() ||
+		ap.Addr().Zone() != "" {
+		return netip.AddrPort{}, fmt.Errorf("sctp-udp=%s: want an address of this host, and a port if "+
+			"it is not to be %d", s, sctpOverUDPPort)
 	}
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()), nil
 }
@@ -151,7 +157,8 @@ const (
 	PortUnixConnect                     // a stream socket of another
 )
 
-var portKinds = [...]string{PortTap: "tap", PortUnixListen: "unix-listen", PortUnixConnect: "unix-connect"}
+var portKinds = [...]string{PortTap: "tap", PortUnixListen: "unix-listen",
+	PortUnixConnect: "unix-connect"}
 
 func (k PortKind) String() string {
 	if k == 0 || int(k) >= len(portKinds) {
@@ -170,8 +177,8 @@ type PortSpec struct {
 	Path  string         // unix-listen, unix-connect
 }
 
-// ParsePort reads tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N], unix-listen:PATH or unix-connect:PATH.
-// A path of the latter two is the whole rest, commas included.
+// ParsePort reads tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N], unix-listen:PATH or
+// unix-connect:PATH. A path of the latter two is the whole rest, commas included.
 func ParsePort(s string) (PortSpec, error) {
 	kind, rest, found := strings.Cut(s, ":")
 	k := slices.Index(portKinds[:], kind)
@@ -241,7 +248,8 @@ func checkSpecs(devices []DeviceSpec, ports []PortSpec) error {
 	takeAddrs := func(who string, addrs []netip.Prefix) error {
 		for _, a := range addrs {
 			if other, taken := owner[a.Addr()]; taken {
-				return fmt.Errorf("address %v is given to %s and to %s; give each its own", a.Addr(), other, who)
+				return fmt.Errorf("address %v is given to %s and to %s; give each its own", a.Addr(),
+					other, who)
 			}
 			owner[a.Addr()] = who
 		}
@@ -257,7 +265,8 @@ func checkSpecs(devices []DeviceSpec, ports []PortSpec) error {
 		}
 		mac := d.HardwareAddr()
 		if other, taken := macs[mac]; taken {
-			return fmt.Errorf("devices %s and %s have the same MAC %v; set another with mac=", other, d.Name, net.HardwareAddr(mac[:]))
+			return fmt.Errorf("devices %s and %s have the same MAC %v; set another with mac=", other, d.Name,
+				net.HardwareAddr(mac[:]))
 		}
 		macs[mac] = d.Name
 	}
@@ -328,7 +337,8 @@ func checkSocketPath(path string) error {
 func addAddr(addrs []netip.Prefix, value string) ([]netip.Prefix, error) {
 	p, err := netip.ParsePrefix(value)
 	if err != nil {
-		return nil, fmt.Errorf("addr %q is not an address with a prefix length such as 10.77.0.2/24", value)
+		return nil, fmt.Errorf("addr %q is not an address with a prefix length such as 10.77.0.2/24",
+			value)
 	}
 	a := p.Addr()
 	switch {
@@ -337,7 +347,8 @@ func addAddr(addrs []netip.Prefix, value string) ([]netip.Prefix, error) {
 	case a.IsUnspecified(), a.IsMulticast(), a.IsLoopback(), p.Bits() == 0:
 		return nil, fmt.Errorf("addr %q is not the address of a host on a network", value)
 	case a.Is4() && p.Bits() < 31 && (a == p.Masked().Addr() || a == lastAddr(p)):
-		return nil, fmt.Errorf("addr %q is the network's own or its broadcast address; take one in between", value)
+		return nil,
+			fmt.Errorf("addr %q is the network's own or its broadcast address; take one in between", value)
 	case len(addrs) == maxAddrs:
 		return nil, fmt.Errorf("more than %d addresses", maxAddrs)
 	}

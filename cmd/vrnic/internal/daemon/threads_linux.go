@@ -9,17 +9,20 @@ import (
 )
 
 const (
-	// threadSlice is the scheduler's slice of the daemon's threads. What they do for a message takes a few
-	// microseconds; with a short slice they get a processor soon although programs spin on all of them.
+	// threadSlice is the scheduler's slice of the daemon's threads. What they do for a message takes a
+	// few microseconds; with a short slice they get a processor soon although programs spin on all of
+	// them.
 	threadSlice = 100 * time.Microsecond
-	// timerSlack is what sleeps of the daemon's threads may take longer. Go's scheduler naps for 3 us before it
-	// takes a goroutine from another thread's queue; with the usual 50 us that nap is most of a round trip.
+	// timerSlack is what sleeps of the daemon's threads may take longer. Go's scheduler naps for 3 us
+	// before it takes a goroutine from another thread's queue; with the usual 50 us that nap is most
+	// of a round trip.
 	timerSlack = time.Microsecond
 )
 
-// PromptThreads makes n of Go's threads, and the caller's, run soon when there is something to do. Those that Go starts later
-// take after one of them, also those that it starts on behalf of a goroutine that is locked to its thread: they take after a thread
-// that the first of such calls starts, which is to be the one here.
+// PromptThreads makes n of Go's threads, and the caller's, run soon when there is something to do.
+// Those that Go starts later take after one of them, also those that it starts on behalf of a
+// goroutine that is locked to its thread: they take after a thread that the first of such calls
+// starts, which is to be the one here.
 func PromptThreads(n int) {
 	promptThread()
 	runtime.LockOSThread()
@@ -38,8 +41,8 @@ func PromptThreads(n int) {
 	done.Wait()
 }
 
-// promptThread is for the calling thread. Policy and nice value stay as they are. Kernels before 6.12 ignore the
-// slice.
+// promptThread is for the calling thread. Policy and nice value stay as they are. Kernels before
+// 6.12 ignore the slice.
 func promptThread() {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(timerSlack), 0, 0, 0) // best effort
 	attr, err := unix.SchedGetAttr(0, 0)
