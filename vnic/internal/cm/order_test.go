@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-var turnAt = netip.MustParseAddrPort("10.0.0.2:7")
+var peerAddr = netip.MustParseAddrPort("10.0.0.2:7")
 
-// A queuer stands in a line, and notes when it may go on.
+// queue joins a queue for who, which notes when it may go on.
 func queue(t *testing.T, all *handshakeQueues, who string, went *[]string) *ticket {
-	n := all.join(turnAt, netip.AddrPort{})
+	n := all.join(peerAddr, netip.AddrPort{})
 	begin := time.Now()
 	go func() {
 		n.awaitFirst(t.Context())
@@ -31,8 +31,8 @@ func TestTurnOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := &handshakeQueues{most: 100 * time.Millisecond}
 		var went []string
-		first := all.join(turnAt, netip.AddrPort{})
-		second := all.join(turnAt, netip.AddrPort{})
+		first := all.join(peerAddr, netip.AddrPort{})
+		second := all.join(peerAddr, netip.AddrPort{})
 		queue(t, all, "third", &went)
 		queue(t, all, "fourth", &went)
 		if len(went) != 0 {
@@ -56,7 +56,7 @@ func TestTurnOrder(t *testing.T) {
 		second.awaitFirst(t.Context()) // does not wait any more
 		second.leave()
 		if len(all.queues) != 0 {
-			t.Errorf("%d lines are left", len(all.queues))
+			t.Errorf("%d queues are left", len(all.queues))
 		}
 	})
 }
@@ -66,8 +66,8 @@ func TestTurnOrder(t *testing.T) {
 func TestTurnOfOneThatWaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := &handshakeQueues{most: 100 * time.Millisecond}
-		first, second := all.join(turnAt, netip.AddrPort{}), all.join(turnAt, netip.AddrPort{})
-		gaveUp := all.join(turnAt, netip.AddrPort{})
+		first, second := all.join(peerAddr, netip.AddrPort{}), all.join(peerAddr, netip.AddrPort{})
+		gaveUp := all.join(peerAddr, netip.AddrPort{})
 		at := make(chan time.Duration, 1)
 		begin := time.Now()
 		go func() {
@@ -98,10 +98,10 @@ func TestTurnOfOneThatWaited(t *testing.T) {
 // A context that ends does not wait.
 func TestTurnCanceled(t *testing.T) {
 	all := &handshakeQueues{most: time.Hour}
-	all.join(turnAt, netip.AddrPort{})
+	all.join(peerAddr, netip.AddrPort{})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	all.join(turnAt, netip.AddrPort{}).awaitFirst(ctx)
+	all.join(peerAddr, netip.AddrPort{}).awaitFirst(ctx)
 }
 
 // Some open streams at a time. At an address that does not answer more and more do, so that many
@@ -112,7 +112,7 @@ func TestTurnsOpen(t *testing.T) {
 		const many = 100
 		var ns []*ticket
 		for range many {
-			ns = append(ns, all.join(turnAt, netip.AddrPort{}))
+			ns = append(ns, all.join(peerAddr, netip.AddrPort{}))
 		}
 		begun := func() (k int) {
 			for _, n := range ns {
@@ -138,23 +138,23 @@ func TestTurnsOpen(t *testing.T) {
 		check("the first is over", opensAtOnce+1)
 		time.Sleep(101 * time.Millisecond)
 		check("the first eight do not answer", many)
-		line := func() (wait, open int) {
+		length := func() (wait, open int) {
 			all.mu.Lock()
 			defer all.mu.Unlock()
-			return len(all.queues[turnAt].tickets), all.queues[turnAt].open
+			return len(all.queues[peerAddr].tickets), all.queues[peerAddr].open
 		}
-		if wait, _ := line(); wait != many-opensAtOnce-1 {
+		if wait, _ := length(); wait != many-opensAtOnce-1 {
 			t.Errorf("%d wait, want %d", wait, many-opensAtOnce-1)
 		}
 		ns[opensAtOnce+1].leave()
-		if _, open := line(); open != opensAtOnce {
+		if _, open := length(); open != opensAtOnce {
 			t.Errorf("%d at a time, want %d", open, opensAtOnce)
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
 		all.mu.Lock()
 		if len(all.queues) != 0 {
-			t.Errorf("%d lines are left", len(all.queues))
+			t.Errorf("%d queues are left", len(all.queues))
 		}
 		all.mu.Unlock()
 		ns[many-1].leave()
@@ -162,7 +162,7 @@ func TestTurnsOpen(t *testing.T) {
 }
 
 // A request is found by its stream's address until its turn is over, or has been taken from it;
-// other hosts' have lines of their own.
+// other hosts have queues of their own.
 func TestTurnOfRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &acceptor{requests: handshakeQueues{most: 100 * time.Millisecond}}
@@ -180,7 +180,7 @@ func TestTurnOfRequest(t *testing.T) {
 			t.Errorf("waited %v", d)
 		}
 		if l.requests.of(a) != nil {
-			t.Error("who does not ask has a turn still")
+			t.Error("who does not ask has a ticket still")
 		}
 		l.awaitFirst(t.Context(), a)
 		l.announced(b)
