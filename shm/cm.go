@@ -343,13 +343,3 @@ func timeoutMS(ctx context.Context) uint32 {
 	}
 	return uint32(max(t.Milliseconds(), 1))
 }
-
-// connParam translates what came from the peer, and what was agreed on.
-func connParam(ev *abi.CMEvent) rdma.ConnParam {
-	pd, _ := ev.Param.PrivateData()
-	return rdma.ConnParam{
-		PrivateData: append([]byte(nil), pd...), IRD: abi.ReadsFromRing(ev.Param.IRD),
-		ORD:        abi.ReadsFromRing(ev.Param.ORD),
-		Extensions: ev.Flags&abi.EventExtensions != 0, SCTP: ev.Flags&abi.EventSCTP != 0,
-	}
-}

@@ -137,7 +137,7 @@ type connRequest struct {
 
 func newConnRequest(id *cmID, ev *abi.CMEvent) *connRequest {
 	return &connRequest{id: id, local: ev.Src.AddrPort(), remote: ev.Dst.AddrPort(),
-		param: connParam(ev)}
+		param: ev.Conn()}
 }
 
 // LocalAddr, RemoteAddr and Param implement rdma.ConnRequest.
@@ -257,10 +257,8 @@ func (d *Device) connectRequest(id *cmID, qp rdma.QP, p *rdma.ConnParam) (*abi.C
 	if !ok || q == nil || q.d != d {
 		return nil, nil, errInvalid("QP of another device")
 	}
-	req := &abi.CMConnectRequest{ID: id.handle, PD: q.pd.handle, Param: abi.ConnParam{
-		IRD: abi.ReadsToRing(p.IRD), ORD: abi.ReadsToRing(p.ORD), QPN: q.num,
-	}}
-	if !req.Param.SetPrivateData(p.PrivateData) {
+	req := &abi.CMConnectRequest{ID: id.handle, PD: q.pd.handle, Param: abi.ConnParam{QPN: q.num}}
+	if !req.Param.Set(p) {
 		return nil, nil, errInvalid("%d octets of private data", len(p.PrivateData))
 	}
 	return req, q, nil
@@ -320,7 +318,7 @@ type conn struct {
 }
 
 func newConn(id *cmID, ev *abi.CMEvent) *conn {
-	return &conn{id: id, local: ev.Src.AddrPort(), remote: ev.Dst.AddrPort(), param: connParam(ev),
+	return &conn{id: id, local: ev.Src.AddrPort(), remote: ev.Dst.AddrPort(), param: ev.Conn(),
 		done: make(chan struct{})}
 }
 

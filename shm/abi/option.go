@@ -49,8 +49,8 @@ var connOptions = map[uint32]struct {
 		}},
 	OptReads: {0, 1<<32 - 1,
 		func(o *ConnOptions, n uint32) {
-			o.IRD, o.ORD = ReadsFromRing(uint16(n>>16)),
-				ReadsFromRing(uint16(n))
+			o.IRD, o.ORD = readsFromRing(uint16(n>>16)),
+				readsFromRing(uint16(n))
 		},
 		func(*ConnOptions) uint32 { return 0 }},
 	OptFPDUSize: {0, maxFPDUSize,
@@ -119,9 +119,42 @@ func boolWord(b bool) uint32 {
 	return 0
 }
 
-// ReadsFromRing translates an IRD or ORD of the control messages: there 0 is none and ReadsDefault
+// Set has c ask for, or tell, p's private data, IRD and ORD; false: the private data are too long.
+func (c *ConnParam) Set(p *rdma.ConnParam) bool {
+	c.IRD, c.ORD = readsToRing(p.IRD), readsToRing(p.ORD)
+	return c.SetPrivateData(p.PrivateData)
+}
+
+// Get is the way back; false: PrivateLen is beyond what there is room for. The private data are
+// c's.
+func (c *ConnParam) Get() (p rdma.ConnParam, ok bool) {
+	p.IRD, p.ORD = readsFromRing(c.IRD), readsFromRing(c.ORD)
+	p.PrivateData, ok = c.PrivateData()
+	return p, ok
+}
+
+// SetConn has e tell what a peer asks for, or what was agreed on.
+func (e *CMEvent) SetConn(p *rdma.ConnParam) {
+	e.Param.Set(p) // MPA carries no more private data than there is room for
+	if p.Extensions {
+		e.Flags |= EventExtensions
+	}
+	if p.SCTP {
+		e.Flags |= EventSCTP
+	}
+}
+
+// Conn is the way back, with private data of its own.
+func (e *CMEvent) Conn() rdma.ConnParam {
+	p, _ := e.Param.Get()
+	p.PrivateData = append([]byte(nil), p.PrivateData...)
+	p.Extensions, p.SCTP = e.Flags&EventExtensions != 0, e.Flags&EventSCTP != 0
+	return p
+}
+
+// readsFromRing translates an IRD or ORD of the control messages: there 0 is none and ReadsDefault
 // asks for the default, or is unknown, where rdma says NoReads and 0.
-func ReadsFromRing(n uint16) uint16 {
+func readsFromRing(n uint16) uint16 {
 	switch n {
 	case 0:
 		return rdma.NoReads
@@ -131,8 +164,8 @@ func ReadsFromRing(n uint16) uint16 {
 	return n
 }
 
-// ReadsToRing is the way back.
-func ReadsToRing(n uint16) uint16 {
+// readsToRing is the way back.
+func readsToRing(n uint16) uint16 {
 	switch n {
 	case rdma.NoReads:
 		return 0

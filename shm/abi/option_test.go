@@ -2,6 +2,7 @@ package abi
 
 import (
 	"errors"
+	"reflect"
 	"syscall"
 	"testing"
 
@@ -10,12 +11,12 @@ import (
 
 func TestReads(t *testing.T) {
 	for ring, want := range map[uint16]uint16{0: rdma.NoReads, ReadsDefault: 0, 1: 1, 128: 128} {
-		if got := ReadsFromRing(ring); got != want {
+		if got := readsFromRing(ring); got != want {
 			t.Errorf("%d of the ring is %d, want %d", ring, got, want)
 		}
 	}
 	for n, want := range map[uint16]uint16{rdma.NoReads: 0, 0: ReadsDefault, 32: 32} {
-		if got := ReadsToRing(n); got != want {
+		if got := readsToRing(n); got != want {
 			t.Errorf("%d is %d on the ring, want %d", n, got, want)
 		}
 	}
@@ -62,5 +63,32 @@ func TestConnOptions(t *testing.T) {
 	}
 	if want.IRD, want.ORD = 0, 0; back != want { // which go with the connection itself
 		t.Errorf("what was asked for arrives as %+v, want %+v", back, want)
+	}
+}
+
+// What the daemon tells of a connection is what the client hears of it, and the other way round.
+func TestConnParam(t *testing.T) {
+	want := rdma.ConnParam{
+		PrivateData: []byte("hello"), IRD: rdma.NoReads, ORD: 7, Extensions: true, SCTP: true,
+	}
+	var e CMEvent
+	e.SetConn(&want)
+	if got := e.Conn(); !reflect.DeepEqual(got, want) {
+		t.Errorf("the event tells %+v, want %+v", got, want)
+	}
+	want.Extensions, want.SCTP = false, false // options of the id
+	var c ConnParam
+	if ok := c.Set(&want); !ok {
+		t.Error("refused")
+	}
+	if got, ok := c.Get(); !ok || !reflect.DeepEqual(got, want) {
+		t.Errorf("asked for %+v, %v, want %+v", got, ok, want)
+	}
+	if c.Set(&rdma.ConnParam{PrivateData: make([]byte, MaxPrivate+1)}) {
+		t.Error("too long private data are taken")
+	}
+	c.PrivateLen = MaxPrivate + 1
+	if _, ok := c.Get(); ok {
+		t.Error("a length beyond the room is taken")
 	}
 }

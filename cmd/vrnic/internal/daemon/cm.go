@@ -233,13 +233,12 @@ func (h *idHandler) Listen(backlog uint32) error {
 
 // param is what the client asked for, with the id's options where it left something open.
 func (h *idHandler) param(p *abi.ConnParam) (rdma.ConnParam, error) {
-	private, ok := p.PrivateData()
+	out, ok := p.Get()
 	if !ok {
-		return rdma.ConnParam{}, syscall.EINVAL
+		return out, syscall.EINVAL
 	}
 	o := h.options()
-	out := rdma.ConnParam{PrivateData: private, IRD: abi.ReadsFromRing(p.IRD),
-		ORD: abi.ReadsFromRing(p.ORD), MPA: o.MPA, Extensions: o.Extensions, SCTP: o.SCTP}
+	out.MPA, out.Extensions, out.SCTP = o.MPA, o.Extensions, o.SCTP
 	if out.IRD == 0 {
 		out.IRD = o.IRD
 	}
@@ -390,21 +389,13 @@ func (h *idHandler) onEvent(sd *sessionDevice) func(vnic.CMEvent) {
 		}
 		out := abi.CMEvent{
 			Type: t, Status: ev.Status, Cause: causeOf(ev.Err), Device: sd.number,
-			Param: abi.ConnParam{IRD: abi.ReadsToRing(ev.Param.IRD), ORD: abi.ReadsToRing(ev.Param.ORD)},
 		}
-		if ev.Param.Extensions {
-			out.Flags |= abi.EventExtensions
-		}
-		if ev.Param.SCTP {
-			out.Flags |= abi.EventSCTP
-		}
-		out.Param.SetPrivateData(ev.Param.PrivateData) // MPA carries no more than there is room for
+		out.SetConn(&ev.Param)
 		if ev.ID != nil {
 			out.Src, out.Dst = abi.MakeSockAddr(ev.ID.Local()), abi.MakeSockAddr(ev.ID.Remote())
 		}
 		sd.s.log.Debug("connection", "dev", sd.dev.spec.Name, "event", ev.Type, "local",
-			out.Src.AddrPort(),
-			"remote", out.Dst.AddrPort(), "status", out.Status, "err", ev.Err)
+			out.Src.AddrPort(), "remote", out.Dst.AddrPort(), "status", out.Status, "err", ev.Err)
 		if ev.Type != vnic.CMConnectRequest {
 			if err := h.id.Push(out); err != nil {
 				sd.s.log.Debug("connection event lost", "event", ev.Type, "err", err)
