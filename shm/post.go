@@ -190,7 +190,7 @@ func checkLength(w *abi.SendWQE) error {
 	return nil
 }
 
-// setOperands fills what only some operations have: see the send WQE in layout.go.
+// setOperands fills what only some operations have: see the send WQE in shm/abi/layout.go.
 func setOperands(w *abi.SendWQE, wr *rdma.SendWR) {
 	switch wr.Op {
 	case rdma.OpWriteImm, rdma.OpSendImm:

@@ -1,6 +1,6 @@
-// Package shmtest holds doubles for both sides of package shm.
+// Package shmtest holds doubles for both sides of a session.
 //
-// Loop is a backend for a shm.Server: an RNIC without a network that connects the QPs of its
+// Loop is a server.Handler: an RNIC without a network that connects the QPs of its
 // clients with each other. It does what the client's tests need and no more; it is slow and has one
 // lock.
 //

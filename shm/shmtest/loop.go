@@ -85,7 +85,7 @@ func deviceOf(a netip.Addr) int {
 	})
 }
 
-// A loopSession implements shm.Handler.
+// A loopSession implements server.Handler.
 type loopSession struct {
 	l    *Loop
 	s    *server.Session
@@ -160,7 +160,7 @@ func (h *loopSession) List(kind uint32, _ bool) ([][]byte, error) {
 
 func (h *loopSession) Stat(bool) ([][]byte, error) { return [][]byte{[]byte(`{"stat":1}`)}, nil }
 
-// Close implements shm.Handler.
+// Close implements server.Handler.
 func (h *loopSession) Close(error) {
 	h.l.mu.Lock()
 	defer h.l.mu.Unlock()

@@ -96,7 +96,7 @@ func (r *RawClient) Recv() (msg []byte, fds []int, err error) {
 }
 
 // Call sends a request and takes the reply. A refusal is the errno; the end of the session is
-// ErrHungUp. body and rep point to structs of package shm; rep may be nil.
+// ErrHungUp. body and rep point to structs of package abi; rep may be nil.
 func (r *RawClient) Call(op abi.Op, body, rep abi.Message, fds ...int) ([]int, error) {
 	r.Seq++
 	msg := abi.AppendMessage(nil, abi.Header{Op: op, Seq: r.Seq}, body)

@@ -1,5 +1,5 @@
-// Package abicheck tests the C side's view of two interfaces: the ring ABI, against package shm,
-// and the ABI of rdma-core's libraries, against the headers, libraries and programs of Debian.
+// Package abicheck tests the C side's view of two interfaces: the ABI, against package shm/abi, and
+// the ABI of rdma-core's libraries, against the headers, libraries and programs of Debian.
 //
 // Package ctest builds what the tests need. Debian's packages are asked for by
 // VRNIC_TEST_REQUIRE=verbs too.

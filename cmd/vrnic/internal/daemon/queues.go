@@ -44,7 +44,7 @@ func (q *sendQueue) Next(wr *rdma.SendWR) (bool, error) {
 	return true, nil
 }
 
-// operands fills what only some operations have: see the send WQE in package shm.
+// operands fills what only some operations have: see the send WQE in package abi.
 func operands(wr *rdma.SendWR, w *abi.SendWQE) {
 	wr.Imm, wr.ImmLow, wr.InvKey = 0, 0, 0
 	wr.Atomic, wr.Range = rdma.AtomicArgs{}, rdma.MemRange{}
