@@ -16,9 +16,9 @@
 //   - tcp: connections and listeners on gVisor's TCP
 //   - sctp, sctphost: SCTP, and what drives it on a stack or a UDP socket of the host
 //
-// A frame is carried by the goroutine that found it: out of a stack by whoever called the stack, out
-// of a TAP or socket by its reader. Frames that a stack would answer on the spot (ARP, ICMP, UDP) are
-// handed to a goroutine of that stack.
+// A frame is carried by the goroutine that found it: out of a stack by whoever called the stack,
+// out of a TAP or socket by its reader. Frames that a stack would answer on the spot (ARP, ICMP,
+// UDP) are handed to a goroutine of that stack.
 //
 // None of these packages knows of RDMA.
 package netstack

@@ -26,8 +26,10 @@ func TestHostileFrames(t *testing.T) {
 		super, _ := frametest.Super(v6, 300, 100)
 		seeds = append(seeds, super)
 	}
-	seeds = append(seeds, netstacktest.TooBig(s1, a, 1400), frametest.Ethernet(m, frametest.MAC(9), 1), append(append([]byte{}, frametest.Broadcast[:]...),
-		2, 0, 0, 0, 0, 9, 0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 9, 10, 77, 0, 9, 0, 0, 0, 0, 0, 0, 10, 77, 0, 1))
+	seeds = append(seeds, netstacktest.TooBig(s1, a, 1400), frametest.Ethernet(m, frametest.MAC(9), 1),
+		append(append([]byte{}, frametest.Broadcast[:]...),
+			2, 0, 0, 0, 0, 9, 0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 9, 10, 77, 0, 9, 0, 0, 0, 0,
+			0, 0, 10, 77, 0, 1))
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 20000 {
 		f := bytes.Clone(seeds[r.IntN(len(seeds))])

@@ -18,11 +18,11 @@ import (
 // A link is the Ethernet interface of a Stack: gVisor's LinkEndpoint on one side, a Port on the
 // other.
 //
-// TCP is delivered on the goroutine that brought the frame: gVisor only queues it there, and tcp_prompt.go says when more is
-// done. So is SCTP, which sends nothing with a lock held. What gVisor
-// would answer at once (ARP, neighbour discovery, ICMP, UDP) goes through a goroutine of the link: a
-// frame may come from another stack whose TCP endpoint is locked while it sends, and an ICMP error
-// that came straight back would wait for that lock for ever.
+// TCP is delivered on the goroutine that brought the frame: gVisor only queues it there, and
+// ethswitch.Delivery says when more is done. So is SCTP, which sends nothing with a lock held. What
+// gVisor would answer at once (ARP, neighbour discovery, ICMP, UDP) goes through a goroutine of the
+// link: a frame may come from another stack whose TCP endpoint is locked while it sends, and an
+// ICMP error that came straight back would wait for that lock for ever.
 type link struct {
 	name string
 	mac  frame.MAC
@@ -106,7 +106,8 @@ func (l *link) deliverQueued(pkt *stack.PacketBuffer) {
 	l.deliver(pkt)
 }
 
-// silence has the goroutine deliver nothing any more. gVisor's IP, once closed, keeps a lock for ever at the next fragment.
+// silence has the goroutine deliver nothing any more. gVisor's IP, once closed, keeps a lock for
+// ever at the next fragment.
 func (l *link) silence() {
 	l.queued.Lock()
 	defer l.queued.Unlock()
@@ -128,7 +129,8 @@ func (l *link) Transmit(f *frame.Frame, d *ethswitch.Delivery) bool {
 		return true // flooded; not for us
 	}
 	var p frame.Packet
-	if p.Parse(f) != nil || p.L3 != frame.EtherHeaderLen || !f.ChecksumsValid(&p) || gvisor.AbsurdPathMTU(&p) {
+	if p.Parse(f) != nil || p.L3 != frame.EtherHeaderLen || !f.ChecksumsValid(&p) ||
+		gvisor.AbsurdPathMTU(&p) {
 		return false
 	}
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: f.Take()})

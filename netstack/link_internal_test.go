@@ -22,24 +22,30 @@ func (d *dispatcher) DeliverNetworkPacket(_ tcpip.NetworkProtocolNumber, pkt *st
 	d.got = pkt.Data().AsRange().ToSlice()
 }
 
-// FuzzFrames sends any octets through a switch to a stack's link: what the switch admits arrives as it
-// was; only TCP is delivered on the spot; what claims to be unverified has right checksums when it
-// arrives; path MTUs are sensible.
+// FuzzFrames sends any octets through a switch to a stack's link: what the switch admits arrives as
+// it was; only TCP is delivered on the spot; what claims to be unverified has right checksums when
+// it arrives; path MTUs are sensible.
 func FuzzFrames(f *testing.F) {
-	tcp4 := []byte("\x08\x00\x45\x00\x00\x28\x00\x00\x00\x00\x40\x06\x26\xce\x0a\x00\x00\x01\x0a\x00\x00\x02" +
-		"\x00\x01\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00\x50\x10\x00\x00\x00\x00\x00\x00")
+	tcp4 := []byte(
+		"\x08\x00\x45\x00\x00\x28\x00\x00\x00\x00\x40\x06\x26\xce\x0a\x00\x00\x01\x0a\x00\x00\x02" +
+			"\x00\x01\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00\x50\x10\x00\x00\x00\x00\x00\x00")
 	f.Add(tcp4, uint8(0), uint8(0), uint16(0), uint16(0), uint16(0), false)
 	f.Add(append(tcp4, 1, 2, 3), uint8(1), uint8(2), uint16(2), uint16(34), uint16(16), false)
-	f.Add([]byte{0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1}, uint8(0), uint8(0), uint16(0), uint16(0), uint16(0), true)
-	f.Add(append([]byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, 24, 0, 64}, make([]byte, 56)...), uint8(0), uint8(1), uint16(0), uint16(0), uint16(0), true)
-	far := append([]byte("\x86\xdd\x60\x00\x00\x00\x00\x74\x3c\x40"), make([]byte, 32+96+20)...) // behind 96 octets of destination options
+	f.Add([]byte{0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1}, uint8(0), uint8(0), uint16(0), uint16(0),
+		uint16(0), true)
+	f.Add(append([]byte{0x86, 0xdd, 0x60, 0, 0, 0, 0, 24, 0, 64}, make([]byte, 56)...), uint8(0),
+		uint8(1), uint16(0), uint16(0), uint16(0), true)
+	// behind 96 octets of destination options
+	far := append([]byte("\x86\xdd\x60\x00\x00\x00\x00\x74\x3c\x40"), make([]byte, 32+96+20)...)
 	far[42], far[43], far[42+96+12] = 6, 11, 0x50
 	for csum := range uint8(3) {
 		f.Add(far, uint8(0), csum, uint16(0), uint16(0), uint16(0), false)
 	}
-	f.Fuzz(func(t *testing.T, octets []byte, gso, csum uint8, gsoSize, start, offset uint16, group bool) {
+	f.Fuzz(func(t *testing.T, octets []byte, gso, csum uint8, gsoSize, start, offset uint16,
+		group bool) {
 		d := &dispatcher{}
-		l := &link{mac: frame.MAC{2, 0, 0, 0, 0, 1}, tcp: new(tcp.Host), queue: make(chan *stack.PacketBuffer, 1)}
+		l := &link{mac: frame.MAC{2, 0, 0, 0, 0, 1}, tcp: new(tcp.Host),
+			queue: make(chan *stack.PacketBuffer, 1)}
 		l.Attach(d)
 		dst := l.mac
 		if group {

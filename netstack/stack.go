@@ -47,8 +47,8 @@ type Config struct {
 	Clock tcpip.Clock
 }
 
-// A Stack is a userspace network namespace with one Ethernet interface. It answers ping. Its methods
-// may be called from several goroutines at once.
+// A Stack is a userspace network namespace with one Ethernet interface. It answers ping. Its
+// methods may be called from several goroutines at once.
 type Stack struct {
 	cfg  Config
 	st   *stack.Stack
@@ -64,7 +64,8 @@ func NewStack(sw *ethswitch.Switch, c Config) (*Stack, error) {
 	}
 	s := &Stack{cfg: c}
 	var err error
-	if s.sctp, err = sctphost.New(func() uint32 { return s.link.MTU() }, sctphost.DefaultOptions()); err != nil {
+	if s.sctp, err = sctphost.New(func() uint32 { return s.link.MTU() },
+		sctphost.DefaultOptions()); err != nil {
 		return nil, fmt.Errorf("netstack: stack %s: %w", c.Name, err)
 	}
 	s.tcp = tcp.New(tcp.Config{
@@ -129,7 +130,8 @@ func (c *Config) complete() error {
 		return fmt.Errorf("%v is a group address", c.MAC)
 	case c.MTU < MinMTU || c.MTU > MaxMTU:
 		return fmt.Errorf("MTU %d is not in [%d, %d]", c.MTU, MinMTU, MaxMTU)
-	case min(c.SendBuffer, c.ReceiveBuffer) < minBuffer || max(c.SendBuffer, c.ReceiveBuffer) > maxBuffer:
+	case min(c.SendBuffer, c.ReceiveBuffer) < minBuffer ||
+		max(c.SendBuffer, c.ReceiveBuffer) > maxBuffer:
 		return fmt.Errorf("buffers of %d and %d octets are not in [%d, %d]",
 			c.SendBuffer, c.ReceiveBuffer, minBuffer, maxBuffer)
 	}
@@ -164,7 +166,8 @@ func (s *Stack) bringUp() error {
 		}
 		routes = append(routes, tcpip.Route{Destination: pa.AddressWithPrefix.Subnet(), NIC: gvconv.NIC})
 	}
-	routes = append(routes, tcpip.Route{Destination: header.IPv6LinkLocalPrefix.Subnet(), NIC: gvconv.NIC})
+	routes = append(routes, tcpip.Route{Destination: header.IPv6LinkLocalPrefix.Subnet(),
+		NIC: gvconv.NIC})
 	for _, g := range s.cfg.Gateways {
 		all := header.IPv4EmptySubnet
 		if g.Is6() {

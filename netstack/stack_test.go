@@ -57,13 +57,15 @@ func TestStackChecksChecksums(t *testing.T) {
 		l4 := len(b) - 121
 		good := bytes.Clone(b)
 		good[l4+16], good[l4+17] = 0, 0
-		sum := uint32(^frametest.PseudoSum(good, l4)) + uint32(^frametest.InetChecksum(frametest.Even(good[l4:])))
+		sum := uint32(^frametest.PseudoSum(good, l4)) + uint32(
+			^frametest.InetChecksum(frametest.Even(good[l4:])))
 		binary.BigEndian.PutUint16(good[l4+16:], ^uint16(sum&0xffff+sum>>16))
 		before := dropped()
 		if err := in.Send(good, frame.Offload{}); err != nil || dropped() != before {
 			t.Errorf("v6=%v: right checksums: %v, %d drops", v6, err, dropped()-before)
 		}
-		if err := in.Send(append(bytes.Clone(good), 0, 1, 2), frame.Offload{}); err != nil || dropped() != before {
+		if err := in.Send(append(bytes.Clone(good), 0, 1, 2), frame.Offload{}); err != nil ||
+			dropped() != before {
 			t.Errorf("v6=%v: right checksums before padding: %v, %d drops", v6, err, dropped()-before)
 		}
 		for _, off := range []int{l4 + 4, l4 - 1, len(b) - 1} { // TCP header, IP address, payload
@@ -89,15 +91,16 @@ func TestConfigErrors(t *testing.T) {
 	porttest.NewPort(t, sw, "taken", false)
 	addrs := netstacktest.Addresses(1)
 	for name, c := range map[string]netstack.Config{
-		"no name":        {Addrs: addrs},
-		"name taken":     {Name: "taken", Addrs: addrs},
-		"MTU too small":  {Name: "v", MTU: 1000},
-		"MTU too large":  {Name: "v", MTU: 65536},
-		"group MAC":      {Name: "v", MAC: frame.MAC{1}},
-		"multicast":      {Name: "v", Addrs: []netip.Prefix{netip.MustParsePrefix("224.0.0.1/4")}},
-		"address twice":  {Name: "v", Addrs: append(addrs, addrs[0])},
-		"gateway beyond": {Name: "v", Addrs: addrs, Gateways: []netip.Addr{netip.MustParseAddr("192.0.2.1")}},
-		"tiny buffer":    {Name: "v", SendBuffer: 1},
+		"no name":       {Addrs: addrs},
+		"name taken":    {Name: "taken", Addrs: addrs},
+		"MTU too small": {Name: "v", MTU: 1000},
+		"MTU too large": {Name: "v", MTU: 65536},
+		"group MAC":     {Name: "v", MAC: frame.MAC{1}},
+		"multicast":     {Name: "v", Addrs: []netip.Prefix{netip.MustParsePrefix("224.0.0.1/4")}},
+		"address twice": {Name: "v", Addrs: append(addrs, addrs[0])},
+		"gateway beyond": {Name: "v", Addrs: addrs, Gateways: []netip.Addr{
+			netip.MustParseAddr("192.0.2.1")}},
+		"tiny buffer": {Name: "v", SendBuffer: 1},
 	} {
 		s, err := netstack.NewStack(sw, c)
 		if err == nil {

@@ -25,7 +25,8 @@ func contexts(tb testing.TB) (a, b *vnic.Context) {
 		st := netstacktest.NewStack(tb, sw[i], i+1, 1500)
 		net := stacknet.New(st)
 		tb.Cleanup(func() { net.Close() })
-		d, err := vnic.New(vnic.Config{Name: st.Name(), MAC: st.MAC(), MTU: st.MTU(), Addrs: st.Addrs(), Network: net})
+		d, err := vnic.New(vnic.Config{Name: st.Name(), MAC: st.MAC(), MTU: st.MTU(), Addrs: st.Addrs(),
+			Network: net})
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -45,7 +46,8 @@ func write(b *testing.B, n, size int, xs, ys []*vnictest.Peer) {
 	for done < n {
 		for ; posted < n && posted-done < depth; posted++ {
 			i := posted % len(xs)
-			xs[i].Post(rdma.SendWR{ID: 1, Op: rdma.OpWrite, Flags: rdma.Signaled, RemoteAddr: ys[i].MR.Addr(), RKey: ys[i].MR.RKey()}, 0, size)
+			xs[i].Post(rdma.SendWR{ID: 1, Op: rdma.OpWrite, Flags: rdma.Signaled,
+				RemoteAddr: ys[i].MR.Addr(), RKey: ys[i].MR.RKey()}, 0, size)
 		}
 		k := done % len(xs)
 		got, err := xs[k].SendCQ.Poll(wcs[:1])

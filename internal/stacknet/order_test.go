@@ -34,8 +34,8 @@ func segmentOf(b []byte) (flags byte, data int, from, to uint16, ok bool) {
 	return b[l4+13], data, binary.BigEndian.Uint16(b[l4:]), binary.BigEndian.Uint16(b[l4+2:]), true
 }
 
-// A shuffler keeps back segments of a kind until it has one of each of n connections, and has them arrive in the reverse
-// order of the first.
+// A shuffler keeps back segments of a kind until it has one of each of n connections, and has them
+// arrive in the reverse order of the first.
 type shuffler struct {
 	kind func(flags byte, data int) bool
 	n    int
@@ -69,8 +69,9 @@ func (s *shuffler) carry(flags byte, data int, port uint16, deliver func()) {
 	}
 }
 
-// The requests of connections that a program asks for one right behind the other are announced in that order, whatever the network
-// does to the order of the handshakes' segments, and in whichever order the listener's stack is done with them.
+// The requests of connections that a program asks for one right behind the other are announced in
+// that order, whatever the network does to the order of the handshakes' segments, and in whichever
+// order the listener's stack is done with them.
 func TestConnectOrder(t *testing.T) {
 	const n = 8 // streams are opened that many at a time
 	isSYN := func(flags byte, data int) bool { return flags == syn }
@@ -142,7 +143,8 @@ func TestConnectOrder(t *testing.T) {
 				ids = append(ids, id)
 			}
 			for i, id := range ids {
-				if err := id.Connect(vnictest.NewPeer(t, cs[0], vnictest.PeerConfig{}).QP, rdma.ConnParam{PrivateData: []byte{byte(i)}}); err != nil {
+				if err := id.Connect(vnictest.NewPeer(t, cs[0], vnictest.PeerConfig{}).QP, rdma.ConnParam{
+					PrivateData: []byte{byte(i)}}); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -17,18 +17,21 @@ import (
 // ddpStreams is how many streams an association has each way: as many QPs can share it.
 const ddpStreams = 1024
 
-// ddpOptions are those of an association that carries DDP. A peer that does not is refused while the
-// association is being set up (RFC 5043, section 5.1; RFC 5061, section 4.2.6).
+// ddpOptions are those of an association that carries DDP. A peer that does not is refused while
+// the association is being set up (RFC 5043, section 5.1; RFC 5061, section 4.2.6).
 func ddpOptions() *sctp.Options {
 	o, code := sctphost.DefaultOptions(), uint32(sctpddp.IndicationDDP)
 	o.Adaptation = &code
-	o.AdmitAdaptation = func(code uint32, present bool) bool { return sctpddp.CheckIndication(code, present) == nil }
+	o.AdmitAdaptation = func(code uint32, present bool) bool {
+		return sctpddp.CheckIndication(code, present) == nil
+	}
 	o.OutStreams, o.InStreams = ddpStreams, ddpStreams
 	return &o
 }
 
 // DialSCTP implements vnic.SCTPNetwork.
-func (n *Network) DialSCTP(ctx context.Context, local netip.Addr, remote netip.AddrPort, h vnic.AssociationHandler) (vnic.Association, error) {
+func (n *Network) DialSCTP(ctx context.Context, local netip.Addr, remote netip.AddrPort,
+	h vnic.AssociationHandler) (vnic.Association, error) {
 	if n.udp {
 		local = n.addrs[0]
 	}
@@ -44,14 +47,16 @@ func (n *Network) DialSCTP(ctx context.Context, local netip.Addr, remote netip.A
 }
 
 // ListenSCTP implements vnic.SCTPNetwork.
-func (n *Network) ListenSCTP(addr netip.AddrPort, accept func(vnic.Association) vnic.AssociationHandler) (io.Closer, error) {
-	l := sctphost.ListenConfig{Addr: addr, Options: ddpOptions(), Accept: func(c *sctphost.Conn) sctphost.Handler {
-		a := &sctpAssociation{Conn: c}
-		if a.h = accept(a); a.h == nil {
-			return nil
-		}
-		return sctpEvents{a}
-	}}
+func (n *Network) ListenSCTP(addr netip.AddrPort,
+	accept func(vnic.Association) vnic.AssociationHandler) (io.Closer, error) {
+	l := sctphost.ListenConfig{Addr: addr, Options: ddpOptions(),
+		Accept: func(c *sctphost.Conn) sctphost.Handler {
+			a := &sctpAssociation{Conn: c}
+			if a.h = accept(a); a.h == nil {
+				return nil
+			}
+			return sctpEvents{a}
+		}}
 	if addr.Addr().IsUnspecified() {
 		l.Addrs = n.addrs
 	}
@@ -67,8 +72,8 @@ type sctpAssociation struct {
 
 var _ vnic.Association = (*sctpAssociation)(nil)
 
-// Send implements sctpddp.Association. What is sent goes out with Flush. In an association that has ended there is no room:
-// Down follows, and knows why.
+// Send implements sctpddp.Association. What is sent goes out with Flush. In an association that has
+// ended there is no room: Down follows, and knows why.
 func (a *sctpAssociation) Send(stream uint16, ppid uint32, src iwarp.Source) (uint64, error) {
 	id, err := a.Conn.Send(sctp.SendOptions{Stream: stream, PPID: ppid, Unordered: true}, src, true)
 	if errors.Is(err, sctp.ErrClosed) || errors.Is(err, sctp.ErrShutdown) {
@@ -100,7 +105,8 @@ func (e sctpEvents) Message(m *sctp.Message) {
 	if !whole {
 		b = m.Append(nil)
 	}
-	e.a.h.Message(sctpddp.Message{Stream: m.Stream, PPID: m.PPID, Unordered: m.Unordered, Missing: m.Missing, Data: b}, m)
+	e.a.h.Message(sctpddp.Message{Stream: m.Stream, PPID: m.PPID, Unordered: m.Unordered,
+		Missing: m.Missing, Data: b}, m)
 }
 
 func (e sctpEvents) Event(*sctp.Event) { e.a.h.Notify() }

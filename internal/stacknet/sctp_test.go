@@ -37,7 +37,8 @@ func newHandler(t *testing.T) *handler {
 	return &handler{make(chan error, 1), make(chan struct{}), t.Context().Done()}
 }
 
-// Who sends while an association ends does not learn of it by an error of that: Down says why it has ended.
+// Who sends while an association ends does not learn of it by an error of that: Down says why it
+// has ended.
 func TestSendAtEnd(t *testing.T) {
 	sw := []*ethswitch.Switch{ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})}
 	porttest.Wire(t, sw[0], sw[1], false, nil)
@@ -52,7 +53,8 @@ func TestSendAtEnd(t *testing.T) {
 	to := netip.AddrPortFrom(addrs[1], 7)
 	theirs, ours := newHandler(t), newHandler(t)
 	accepted := make(chan vnic.Association, 1)
-	l, err := nets[1].ListenSCTP(to, func(a vnic.Association) vnic.AssociationHandler { accepted <- a; return theirs })
+	l, err := nets[1].ListenSCTP(to,
+		func(a vnic.Association) vnic.AssociationHandler { accepted <- a; return theirs })
 	if err != nil {
 		t.Fatal(err)
 	}

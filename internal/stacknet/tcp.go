@@ -1,5 +1,5 @@
-// Package stacknet is a netstack.Stack as a vnic.Device uses it: TCP for MPA, and SCTP, the stack's own
-// or one over a UDP socket of the host.
+// Package stacknet is a netstack.Stack as a vnic.Device uses it: TCP for MPA, and SCTP, the stack's
+// own or one over a UDP socket of the host.
 package stacknet
 
 import (
@@ -57,19 +57,22 @@ func (n *Network) OverUDP(addr netip.AddrPort) error {
 // SCTP is n's.
 func (n *Network) SCTP() *sctphost.Host { return n.sctp }
 
-// Close ends the SCTP: associations outlive their QPs for a moment, and their end takes a network, so
-// call it before that goes. The stack is the caller's.
+// Close ends the SCTP: associations outlive their QPs for a moment, and their end takes a network,
+// so call it before that goes. The stack is the caller's.
 func (n *Network) Close() error { return n.sctp.Close() }
 
 // Dial implements vnic.Network.
-func (n *Network) Dial(ctx context.Context, local netip.Addr, remote netip.AddrPort) (iwarp.Stream, error) {
+func (n *Network) Dial(ctx context.Context, local netip.Addr, remote netip.AddrPort) (iwarp.Stream,
+	error) {
 	return n.DialFrom(ctx, netip.AddrPortFrom(local, 0), remote)
 }
 
 // DialFrom implements vnic.PortNetwork.
-func (n *Network) DialFrom(ctx context.Context, local, remote netip.AddrPort) (iwarp.Stream, error) {
+func (n *Network) DialFrom(ctx context.Context, local, remote netip.AddrPort) (iwarp.Stream,
+	error) {
 	if n.udp && local.Addr() == n.addrs[0] {
-		return nil, fmt.Errorf("the UDP socket at %v carries SCTP only: %w", local.Addr(), syscall.EPROTONOSUPPORT)
+		return nil, fmt.Errorf("the UDP socket at %v carries SCTP only: %w", local.Addr(),
+			syscall.EPROTONOSUPPORT)
 	}
 	c, err := n.stack.TCP().DialFrom(ctx, local, remote)
 	if err != nil {
@@ -83,9 +86,11 @@ func (n *Network) Listen(addr netip.AddrPort, backlog int) (vnic.StreamListener,
 	return n.ListenOrdered(addr, backlog, nil)
 }
 
-// ListenOrdered implements vnic.OrderedNetwork: the unspecified IPv6 address stands for both families to the RNIC, as to rdma_cm, but for
-// one of them to the stack. Where a UDP socket of the host is there is no TCP, and nobody comes.
-func (n *Network) ListenOrdered(addr netip.AddrPort, backlog int, first func(remote netip.AddrPort)) (vnic.StreamListener, error) {
+// ListenOrdered implements vnic.OrderedNetwork: the unspecified IPv6 address stands for both
+// families to the RNIC, as to rdma_cm, but for one of them to the stack. Where a UDP socket of the
+// host is there is no TCP, and nobody comes.
+func (n *Network) ListenOrdered(addr netip.AddrPort, backlog int,
+	first func(remote netip.AddrPort)) (vnic.StreamListener, error) {
 	addrs := []netip.AddrPort{addr}
 	if addr.Addr() == netip.IPv6Unspecified() {
 		addrs = append(addrs, netip.AddrPortFrom(netip.IPv4Unspecified(), addr.Port()))

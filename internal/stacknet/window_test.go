@@ -14,8 +14,8 @@ import (
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
 
-// A Write is many segments under way at once: the peer lets that many come before it has acknowledged
-// the first. DDP-101.
+// A Write is many segments under way at once: the peer lets that many come before it has
+// acknowledged the first. DDP-101.
 func TestSegmentsInFlight(t *testing.T) {
 	const (
 		long    = 1000 // octets of a frame that is full of data
@@ -43,14 +43,16 @@ func TestSegmentsInFlight(t *testing.T) {
 		st := netstacktest.NewStack(t, sw[i], i+1, 1500)
 		net := stacknet.New(st)
 		t.Cleanup(func() { net.Close() })
-		d, err := vnic.New(vnic.Config{Name: st.Name(), MAC: st.MAC(), MTU: st.MTU(), Addrs: st.Addrs(), Network: net})
+		d, err := vnic.New(vnic.Config{Name: st.Name(), MAC: st.MAC(), MTU: st.MTU(), Addrs: st.Addrs(),
+			Network: net})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { d.Close() })
 		cs = append(cs, vnictest.Open(t, d, vnic.ContextConfig{}))
 	}
-	x, y := vnictest.NewQPs(t, cs[0], cs[1], vnictest.PeerConfig{Buffer: 1 << 20}, vnictest.PeerConfig{Buffer: 1 << 20})
+	x, y := vnictest.NewQPs(t, cs[0], cs[1], vnictest.PeerConfig{Buffer: 1 << 20}, vnictest.PeerConfig{
+		Buffer: 1 << 20})
 	x.Write(1, 0, 1000, y, 0) // both ends are ready
 	x.WantSend("written", vnictest.Want{ID: 1})
 	mute.Store(true) // no acknowledgement comes any more

@@ -62,15 +62,15 @@ func (d *Delivery) Hold(r Receiver) {
 // ShortFrame is the longest frame, in octets, that is a short one.
 const ShortFrame = 4096
 
-// BatchFrames is how many long frames a Courier brings together at most. With half as many there are
-// more ACKs; with twice as many, hardly fewer.
+// BatchFrames is how many long frames a Courier brings together at most. With half as many there
+// are more ACKs; with twice as many, hardly fewer.
 const BatchFrames = 8
 
 // A Courier brings frames from outside through an Attachment. It belongs to one goroutine, which
 // holds no lock while it does.
 //
-// A short frame is handled by that goroutine if nothing seems to come behind it. Long frames that are
-// there one behind the other are handled together, so far as they are for one connection: their
+// A short frame is handled by that goroutine if nothing seems to come behind it. Long frames that
+// are there one behind the other are handled together, so far as they are for one connection: their
 // octets are in a cache still, and one ACK is enough for them.
 type Courier struct {
 	at    *Attachment
@@ -92,8 +92,8 @@ func (c *Courier) Bring(f *frame.Frame, alone bool, more func() bool) {
 	c.finish(more)
 }
 
-// Gather keeps f, a long frame, for BringAll, which releases it. It reports whether there is room for
-// another one.
+// Gather keeps f, a long frame, for BringAll, which releases it. It reports whether there is room
+// for another one.
 func (c *Courier) Gather(f *frame.Frame) bool {
 	c.batch[c.n] = f
 	c.n++

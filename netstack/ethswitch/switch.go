@@ -52,8 +52,9 @@ type PortInfo struct {
 
 // SwitchConfig is what a Switch can be given; the zero value will do.
 type Config struct {
-	Now    func() time.Time // default time.Now
-	Ageing time.Duration    // how long an address is remembered; default 5 minutes (802.1Q-2018, table 8-6)
+	Now func() time.Time // default time.Now
+	// how long an address is remembered; default 5 minutes (802.1Q-2018, table 8-6)
+	Ageing time.Duration
 }
 
 // A Switch is an Ethernet switch that learns: unicast goes where the address was last seen,
@@ -126,7 +127,8 @@ func (s *Switch) Attach(o PortOptions, p Port) (*Attachment, error) {
 func (a *Attachment) Detach() {
 	s := a.sw
 	s.mu.Lock()
-	ports := slices.DeleteFunc(slices.Clone(*s.ports.Load()), func(b *Attachment) bool { return a == b })
+	ports := slices.DeleteFunc(slices.Clone(*s.ports.Load()),
+		func(b *Attachment) bool { return a == b })
 	s.ports.Store(&ports)
 	s.mu.Unlock()
 	a.gate.Shut()
@@ -238,7 +240,8 @@ func (a *Attachment) admit(f *frame.Frame) (dst frame.MAC, err error) {
 
 // reserved reports whether dst is for the neighbouring bridge only (802.1Q-2018, table 8-1).
 func reserved(dst frame.MAC) bool {
-	return dst[0] == 0x01 && dst[1] == 0x80 && dst[2] == 0xc2 && dst[3] == 0 && dst[4] == 0 && dst[5] <= 0x0f
+	return dst[0] == 0x01 && dst[1] == 0x80 && dst[2] == 0xc2 && dst[3] == 0 && dst[4] == 0 &&
+		dst[5] <= 0x0f
 }
 
 // transmit sends f out of a in the form that a takes.

@@ -64,7 +64,8 @@ func TestSwitchForwards(t *testing.T) {
 	l.want("both behind one port", 0, frametest.MAC(0), frametest.MAC(9))
 	l.want("a host that moved", 2, frametest.MAC(1), frametest.MAC(0), 1)
 	l.want("is found there", 1, frametest.MAC(0), frametest.MAC(1), 2)
-	l.want("bridges' own group addresses stay on their link", 0, frame.MAC{1, 0x80, 0xc2, 0, 0, 0}, frametest.MAC(9))
+	l.want("bridges' own group addresses stay on their link", 0, frame.MAC{1, 0x80, 0xc2, 0, 0, 0},
+		frametest.MAC(9))
 	l.want("a group address cannot send", 0, frametest.MAC(1), frametest.Broadcast)
 }
 
@@ -88,7 +89,8 @@ func TestSwitchPortsComeAndGo(t *testing.T) {
 	l.want("unknown", 0, frametest.Broadcast, frametest.MAC(0), 1, 2)
 	l.ports[0].Detach()
 	l.want("forgotten with its port", 1, frametest.MAC(0), frametest.MAC(1), 2)
-	if err := l.ports[0].Send(frametest.Ethernet(frametest.Broadcast, frametest.MAC(0), 1), frame.Offload{}); err == nil {
+	if err := l.ports[0].Send(frametest.Ethernet(frametest.Broadcast, frametest.MAC(0), 1),
+		frame.Offload{}); err == nil {
 		t.Error("a detached port got a frame in")
 	}
 	l.ports[0] = porttest.NewPort(t, l.sw, "p0", false)
@@ -125,7 +127,8 @@ func TestSwitchOwnAddress(t *testing.T) {
 		t.Error("two ports with one address")
 	}
 	infos := l.sw.Ports()
-	if len(infos) != 3 || infos[2].Kind != "stack" || len(infos[2].MACs) != 1 || infos[2].MACs[0] != st.MAC() {
+	if len(infos) != 3 || infos[2].Kind != "stack" || len(infos[2].MACs) != 1 ||
+		infos[2].MACs[0] != st.MAC() {
 		t.Errorf("ports: %+v", infos)
 	}
 }
@@ -137,7 +140,8 @@ func TestSwitchTableBounded(t *testing.T) {
 	var src frame.MAC
 	for i := range 5000 {
 		src = frame.MAC{2, 1, 0, 0, byte(i >> 8), byte(i)}
-		if err := l.ports[0].Send(frametest.Ethernet(frametest.MAC(1), src, 1), frame.Offload{}); err != nil {
+		if err := l.ports[0].Send(frametest.Ethernet(frametest.MAC(1), src, 1),
+			frame.Offload{}); err != nil {
 			t.Fatal(err)
 		}
 		<-l.ports[1].Frames // never flooded: frametest.MAC(1) is not pushed out
@@ -192,7 +196,8 @@ func testDetachWhileBusy(t *testing.T) {
 	if p.calls != 1 || detached {
 		t.Errorf("%d frames are inside the port, detached: %v", p.calls, detached)
 	}
-	if err := in.Send(frametest.Ethernet(frametest.Broadcast, frametest.MAC(1), 1), frame.Offload{}); err != nil || p.calls != 1 {
+	if err := in.Send(frametest.Ethernet(frametest.Broadcast, frametest.MAC(1), 1),
+		frame.Offload{}); err != nil || p.calls != 1 {
 		t.Errorf("a frame for a port that is being detached: %v, %d inside", err, p.calls)
 	}
 	close(p.release)
@@ -232,7 +237,8 @@ func TestSuperFrames(t *testing.T) {
 				got := <-super.Frames
 				o.HdrLen = got.HdrLen
 				if got.Offload != o || !bytes.Equal(got.Octets, b) {
-					t.Errorf("changed on the way: %+v, %d octets; sent %+v, %d", got.Offload, len(got.Octets), o, len(b))
+					t.Errorf("changed on the way: %+v, %d octets; sent %+v, %d", got.Offload, len(got.Octets),
+						o, len(b))
 				}
 				var segs [][]byte
 				for len(plain.Frames) > 0 {
@@ -274,15 +280,28 @@ func TestBadOffloads(t *testing.T) {
 			(*b)[16], (*b)[17] = 0, 50
 			(*b)[46] = 0xf0
 		},
-		"shorter than it says":   func(b *[]byte, o *frame.Offload) { *b = (*b)[:len(*b)-1] },
-		"longer than it says":    func(b *[]byte, o *frame.Offload) { *b = append(*b, 0) },
-		"no payload":             func(b *[]byte, o *frame.Offload) { *b = (*b)[:54]; (*b)[16], (*b)[17] = 0, 40 },
-		"ends in the IP header":  func(b *[]byte, o *frame.Offload) { *b = (*b)[:30] },
-		"ends in the MACs":       func(b *[]byte, o *frame.Offload) { *b = (*b)[:10] },
-		"size but no kind":       func(b *[]byte, o *frame.Offload) { o.GSO = frame.GSONone },
-		"no kind, sum outside":   func(b *[]byte, o *frame.Offload) { o.GSO, o.GSOSize, o.CsumOffset = 0, 0, 0xff00 },
-		"no kind, sum at end":    func(b *[]byte, o *frame.Offload) { o.GSO, o.GSOSize, o.CsumStart = 0, 0, uint16(len(*b)-17) },
-		"sum over the addresses": func(b *[]byte, o *frame.Offload) { o.GSO, o.GSOSize, o.CsumStart = 0, 0, 2 },
+		"shorter than it says": func(b *[]byte, o *frame.Offload) { *b = (*b)[:len(*b)-1] },
+		"longer than it says":  func(b *[]byte, o *frame.Offload) { *b = append(*b, 0) },
+		"no payload": func(b *[]byte, o *frame.Offload) {
+			*b = (*b)[:54]
+			(*b)[16],
+				(*b)[17] = 0, 40
+		},
+		"ends in the IP header": func(b *[]byte, o *frame.Offload) { *b = (*b)[:30] },
+		"ends in the MACs":      func(b *[]byte, o *frame.Offload) { *b = (*b)[:10] },
+		"size but no kind":      func(b *[]byte, o *frame.Offload) { o.GSO = frame.GSONone },
+		"no kind, sum outside": func(b *[]byte, o *frame.Offload) {
+			o.GSO, o.GSOSize, o.CsumOffset = 0,
+				0, 0xff00
+		},
+		"no kind, sum at end": func(b *[]byte, o *frame.Offload) {
+			o.GSO, o.GSOSize, o.CsumStart = 0,
+				0, uint16(len(*b)-17)
+		},
+		"sum over the addresses": func(b *[]byte, o *frame.Offload) {
+			o.GSO, o.GSOSize,
+				o.CsumStart = 0, 0, 2
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, o := frametest.Super(false, 3000, 1000)
@@ -297,7 +316,8 @@ func TestBadOffloads(t *testing.T) {
 	}
 }
 
-// TestFloodPastStacks: a stack that a frame is flooded to does not take it away from the ports after.
+// TestFloodPastStacks: a stack that a frame is flooded to does not take it away from the ports
+// after.
 func TestFloodPastStacks(t *testing.T) {
 	sw := ethswitch.New(ethswitch.Config{})
 	in := porttest.NewPort(t, sw, "in", true)

@@ -61,8 +61,8 @@ const (
 	MaxLen = EtherHeaderLen + vlanTagLen + 65535
 )
 
-// A Frame is an Ethernet frame without its FCS, or a super-frame. Whoever made it releases it; those
-// it is passed to may use it during that call only.
+// A Frame is an Ethernet frame without its FCS, or a super-frame. Whoever made it releases it;
+// those it is passed to may use it during that call only.
 type Frame struct {
 	Offload
 	Buffer buffer.Buffer // the octets
@@ -87,7 +87,8 @@ func New(octets []byte, off Offload) *Frame {
 }
 
 // Append adds v, which f owns from then on.
-func (f *Frame) Append(v *buffer.View) { _ = f.Buffer.Append(v) } // fails only on memory it grows itself
+// fails only on memory it grows itself
+func (f *Frame) Append(v *buffer.View) { _ = f.Buffer.Append(v) }
 
 // Release gives the frame's memory back.
 func (f *Frame) Release() {

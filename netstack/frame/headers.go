@@ -218,8 +218,8 @@ func (f *Frame) ChecksumsValid(p *Packet) bool {
 	return checksum.Combine(p.pseudoSum(n), f.sum(p.L4, p.L4+n)) == 0xffff
 }
 
-// Check says whether f's offload fields can be relied on: cutting f and completing its checksum stay
-// inside it. It looks into frames that claim an offload only.
+// Check says whether f's offload fields can be relied on: cutting f and completing its checksum
+// stay inside it. It looks into frames that claim an offload only.
 func (f *Frame) Check() error {
 	n := f.Len()
 	switch {

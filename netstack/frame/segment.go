@@ -13,9 +13,9 @@ const (
 	tcpCWR = 0x80
 )
 
-// Plain calls emit with the ordinary frames that f stands for, checksums complete: f itself if it is
-// one, else copies. f has passed Check. The frames are good for the call of emit only; emit returns
-// false to end it.
+// Plain calls emit with the ordinary frames that f stands for, checksums complete: f itself if it
+// is one, else copies. f has passed Check. The frames are good for the call of emit only; emit
+// returns false to end it.
 func (f *Frame) Plain(emit func(*Frame) bool) {
 	switch {
 	case f.GSO != GSONone:

@@ -3,8 +3,9 @@ package frame
 import "encoding/binary"
 
 // VirtioHeaderLen is the length of struct virtio_net_hdr without num_buffers (VIRTIO 1.2, section
-// 5.1.6), which a TAP puts before each frame when it was opened with IFF_VNET_HDR. Its fields are in
-// the order of the host: flags(1) gso_type(1) hdr_len(2) gso_size(2) csum_start(2) csum_offset(2).
+// 5.1.6), which a TAP puts before each frame when it was opened with IFF_VNET_HDR. Its fields are
+// in the order of the host: flags(1) gso_type(1) hdr_len(2) gso_size(2) csum_start(2)
+// csum_offset(2).
 const VirtioHeaderLen = 10
 
 const (

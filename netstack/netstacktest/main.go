@@ -11,8 +11,8 @@ import (
 	"gvisor.dev/gvisor/pkg/refs"
 )
 
-// Main is a TestMain that fails the run if a goroutine of netstack or gVisor's, or a buffer of gVisor's, is
-// left over.
+// Main is a TestMain that fails the run if a goroutine of netstack or gVisor's, or a buffer of
+// gVisor's, is left over.
 func Main(m *testing.M) {
 	args := strings.Join(os.Args, " ")
 	fast := strings.Contains(args, "-test.bench=") || strings.Contains(args, "-test.fuzz")

@@ -68,7 +68,8 @@ func BenchmarkTAPEcho(b *testing.B) {
 	}()
 	bell := netstacktest.NewBell(c)
 	for range b.N {
-		if err := errors.Join(netstacktest.Write(c, bell, 64), netstacktest.Read(c, bell, 64)); err != nil {
+		if err := errors.Join(netstacktest.Write(c, bell, 64), netstacktest.Read(c, bell,
+			64)); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -1,7 +1,9 @@
 // Package port has the ports of an ethswitch.Switch that lead out of the process.
 //
-//	tap, err := port.OpenTAP(sw, port.TAPConfig{Name: "vtap0"})        // the host's kernel, a container
-//	peer, err := port.ListenUnix(sw, port.UnixConfig{Path: "/run/x"})  // another daemon, a QEMU guest
+//	// the host's kernel, a container
+//	tap, err := port.OpenTAP(sw, port.TAPConfig{Name: "vtap0"})
+//	// another daemon, a QEMU guest
+//	peer, err := port.ListenUnix(sw, port.UnixConfig{Path: "/run/x"})
 //
 // A TAP takes and gives super-frames where the kernel does; a Unix stream carries ordinary frames,
 // each behind its length. What a port reads its own goroutine brings through the switch, with the

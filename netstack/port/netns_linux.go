@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inNetNS runs f in the network namespace that path names, or in the caller's if path is empty. What
-// f opens stays in that namespace wherever it is used afterwards.
+// inNetNS runs f in the network namespace that path names, or in the caller's if path is empty.
+// What f opens stays in that namespace wherever it is used afterwards.
 //
 // f runs on a thread that enters the namespace and ends with f: it never serves other goroutines.
 func inNetNS(path string, f func() error) error {

@@ -29,7 +29,8 @@ func newNetNS(tb testing.TB) *netNS {
 			return
 		}
 		var err error
-		n.fd, err = unix.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		n.fd, err = unix.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()),
+			unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		errc <- err
 	}()
 	if err := <-errc; err != nil {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A kernelIf changes a network interface of the kernel. Its socket belongs to the namespace in which
-// it was made, so it can be used from anywhere.
+// A kernelIf changes a network interface of the kernel. Its socket belongs to the namespace in
+// which it was made, so it can be used from anywhere.
 type kernelIf struct {
 	name string
 	nl   *netlink.Handle

@@ -23,8 +23,8 @@ func scattered(n, size int) (*frame.Frame, []byte) {
 	return f, all
 }
 
-// A frame goes to the kernel in one call, whatever it is made of: small messages make super-frames of many
-// pieces.
+// A frame goes to the kernel in one call, whatever it is made of: small messages make super-frames
+// of many pieces.
 func TestTAPTransmitPieces(t *testing.T) {
 	fd, err := unix.MemfdCreate("frames", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -34,7 +34,8 @@ func TestTAPTransmitPieces(t *testing.T) {
 	defer file.Close()
 	for _, offloads := range []bool{false, true} {
 		tap := &TAP{fd: fd, offloads: offloads}
-		for _, c := range []struct{ pieces, size int }{{1, 60}, {7, 100}, {8, 100}, {9, 100}, {600, 100}, {maxPieces - 1, 60}, {maxPieces, 60}, {maxPieces + 1, 60}, {3000, 20}} {
+		for _, c := range []struct{ pieces, size int }{{1, 60}, {7, 100}, {8, 100}, {9, 100}, {600, 100},
+			{maxPieces - 1, 60}, {maxPieces, 60}, {maxPieces + 1, 60}, {3000, 20}} {
 			f, want := scattered(c.pieces, c.size)
 			if offloads {
 				var hdr [frame.VirtioHeaderLen]byte

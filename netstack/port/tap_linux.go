@@ -212,8 +212,8 @@ func attachTAP(name string, offloads bool, queues uint16) (fd int, err error) {
 	return fd, nil
 }
 
-// configure sets MTU, link state and addresses, and notes how to put back those of a device that was
-// there before.
+// configure sets MTU, link state and addresses, and notes how to put back those of a device that
+// was there before.
 func (t *TAP) configure(k *kernelIf, existed bool) error {
 	undoing := func(f func() error) {
 		if existed {
@@ -269,8 +269,8 @@ func (t *TAP) release() error {
 	return errors.Join(errs...)
 }
 
-// Close takes the port off its switch, ends its goroutine, removes the device if OpenTAP made it and
-// else puts back what OpenTAP changed.
+// Close takes the port off its switch, ends its goroutine, removes the device if OpenTAP made it
+// and else puts back what OpenTAP changed.
 func (t *TAP) Close() error {
 	t.closing.Do(func() {
 		t.at.Detach()
@@ -365,15 +365,17 @@ func (t *TAP) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
 	return err == nil
 }
 
-// write never waits: a TAP takes a frame or drops it. x/sys's Writev would allocate for more than eight pieces.
-// Of a short call Go's scheduler is not told, as of rxBuffers.read.
+// write never waits: a TAP takes a frame or drops it. x/sys's Writev would allocate for more than
+// eight pieces. Of a short call Go's scheduler is not told, as of rxBuffers.read.
 func (t *TAP) write(iov []unix.Iovec, short bool) error {
 	for {
 		var err unix.Errno
 		if short {
-			_, _, err = unix.RawSyscall(unix.SYS_WRITEV, uintptr(t.fd), uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)))
+			_, _, err = unix.RawSyscall(unix.SYS_WRITEV, uintptr(t.fd),
+				uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)))
 		} else {
-			_, _, err = unix.Syscall(unix.SYS_WRITEV, uintptr(t.fd), uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)))
+			_, _, err = unix.Syscall(unix.SYS_WRITEV, uintptr(t.fd),
+				uintptr(unsafe.Pointer(unsafe.SliceData(iov))), uintptr(len(iov)))
 		}
 		switch err {
 		case 0:

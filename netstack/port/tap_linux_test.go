@@ -164,7 +164,8 @@ func TestTAPTransfer(t *testing.T) {
 type endless struct{ io.Reader }
 
 // kernelPair connects the stack to a listener of the kernel's.
-func kernelPair(tb testing.TB, ns *netNS, st *netstack.Stack, addr netip.Addr) (*net.TCPConn, *tcp.Conn) {
+func kernelPair(tb testing.TB, ns *netNS, st *netstack.Stack, addr netip.Addr) (*net.TCPConn,
+	*tcp.Conn) {
 	tb.Helper()
 	var l net.Listener
 	ns.do(tb, func() (err error) {
@@ -184,7 +185,8 @@ func kernelPair(tb testing.TB, ns *netNS, st *netstack.Stack, addr netip.Addr) (
 	return k.(*net.TCPConn), c
 }
 
-// TestTAPListen connects from the kernel to the stack; the kernel sees the refusal of a closed port.
+// TestTAPListen connects from the kernel to the stack; the kernel sees the refusal of a closed
+// port.
 func TestTAPListen(t *testing.T) {
 	eachTAP(t, func(t *testing.T, plain bool) {
 		ns, _, st := tapPair(t, 1500, plain)
@@ -308,8 +310,9 @@ func TestTAPFailedSetUp(t *testing.T) {
 		sw  *ethswitch.Switch
 		cfg port.TAPConfig
 	}{
-		"MTU too large":    {sw, port.TAPConfig{Name: "vtap0", NetNS: ns.path(), MTU: 1 << 20}},
-		"bad address":      {sw, port.TAPConfig{Name: "vtap0", NetNS: ns.path(), Addrs: []netip.Prefix{kernelAddrs[0], netip.MustParsePrefix("ff02::1/64")}}},
+		"MTU too large": {sw, port.TAPConfig{Name: "vtap0", NetNS: ns.path(), MTU: 1 << 20}},
+		"bad address": {sw, port.TAPConfig{Name: "vtap0", NetNS: ns.path(), Addrs: []netip.Prefix{
+			kernelAddrs[0], netip.MustParsePrefix("ff02::1/64")}}},
 		"port name taken":  {full, port.TAPConfig{Name: "vtap0", NetNS: ns.path()}},
 		"not a TAP":        {sw, port.TAPConfig{Name: "lo", NetNS: ns.path()}},
 		"no namespace":     {sw, port.TAPConfig{Name: "vtap0", NetNS: "/nonexistent"}},

@@ -20,7 +20,7 @@ func pipeReader(t *testing.T) (r *tapReader, write func(string)) {
 	}
 	r = &tapReader{t: &TAP{fd: p[0]}}
 	t.Cleanup(func() {
-		r.turn.end()
+		r.slice.end()
 		r.rx.release()
 		unix.Close(p[0])
 		unix.Close(p[1])
@@ -32,8 +32,8 @@ func pipeReader(t *testing.T) (r *tapReader, write func(string)) {
 	}
 }
 
-// Who brings a frame can look for the next: one that it finds stays until it is passed on, none is lost, and it is known
-// whether the kernel had nothing before it.
+// Who brings a frame can look for the next: one that it finds stays until it is passed on, none is
+// lost, and it is known whether the kernel had nothing before it.
 func TestTAPMore(t *testing.T) {
 	runtime.LockOSThread() // the thread's scheduling is changed
 	r, write := pipeReader(t)
@@ -60,7 +60,7 @@ func TestTAPMore(t *testing.T) {
 			if got := string(r.rx.views[0].AsSlice()[:r.n]); got != want.frame || r.first != want.first {
 				t.Errorf("found %q, first %v; want %q, %v", got, r.first, want.frame, want.first)
 			}
-			if !r.turn.shares {
+			if !r.slice.shares {
 				t.Error("it waits although it has a frame")
 			}
 			r.got, r.first = false, false
@@ -68,10 +68,11 @@ func TestTAPMore(t *testing.T) {
 	}
 }
 
-// Long frames that are there one behind the other are gathered, up to as many as a batch has. A short one stays, for who looks next, and
-// of one whose header makes no sense only a count.
+// Long frames that are there one behind the other are gathered, up to as many as a batch has. A
+// short one stays, for who looks next, and of one whose header makes no sense only a count.
 func TestTAPGather(t *testing.T) {
-	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC,
+		0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +105,8 @@ func TestTAPGather(t *testing.T) {
 		}
 		r.gather()
 		if len(r.courier.Gathered()) != want || r.got != got || r.first != first {
-			t.Errorf("behind frame %d: %d frames, another one read: %v, the kernel had no more: %v; want %d, %v, %v",
+			t.Errorf("behind frame %d: %d frames, another one read: %v, the kernel had no more: %v; want "+
+				"%d, %v, %v",
 				next, len(r.courier.Gathered()), r.got, r.first, want, got, first)
 		}
 		for _, f := range r.courier.Gathered() {
@@ -130,8 +132,10 @@ func TestTAPGather(t *testing.T) {
 		t.Fatal("nothing there")
 	}
 	r.gather()
-	if len(r.courier.Gathered()) != 2 || !r.got || r.n != frame.VirtioHeaderLen+64 || r.t.at.Stats().RxDrops != 1 {
-		t.Errorf("%d frames, then %d octets (%v); dropped %d", len(r.courier.Gathered()), r.n, r.got, r.t.at.Stats().RxDrops)
+	if len(r.courier.Gathered()) != 2 || !r.got || r.n != frame.VirtioHeaderLen+64 ||
+		r.t.at.Stats().RxDrops != 1 {
+		t.Errorf("%d frames, then %d octets (%v); dropped %d", len(r.courier.Gathered()), r.n, r.got,
+			r.t.at.Stats().RxDrops)
 	}
 	for _, f := range r.courier.Gathered() {
 		f.Release()
@@ -141,7 +145,8 @@ func TestTAPGather(t *testing.T) {
 	gathers(1, false, true)
 }
 
-// A thread with a short slice has the usual one while it shares the processor, and its own again afterwards.
+// A thread with a short slice has the usual one while it shares the processor, and its own again
+// afterwards.
 func TestTurn(t *testing.T) {
 	done := make(chan struct{})
 	cannot := "" // why
@@ -168,7 +173,7 @@ func TestTurn(t *testing.T) {
 			cannot = "set a slice: " + err.Error()
 			return
 		}
-		var u turn
+		var u usualSlice
 		for range 2 {
 			for range 2 {
 				u.share()

@@ -12,8 +12,8 @@ import (
 	"github.com/vrnic/vrnic/netstack/frame"
 )
 
-// rxSizes are the sizes of the buffers a frame is read into, one after the other. A frame takes with
-// it those it reaches, so that a short one does not hold much memory and the largest fits.
+// rxSizes are the sizes of the buffers a frame is read into, one after the other. A frame takes
+// with it those it reaches, so that a short one does not hold much memory and the largest fits.
 var rxSizes = [...]int{2 << 10, 16 << 10, 64 << 10}
 
 // rxBuffers are the buffers for the next frame.
@@ -37,10 +37,11 @@ func (r *rxBuffers) fill(hdr bool) {
 	}
 }
 
-// read reads a frame, if there is one. Go's scheduler is not told of the call, which does not wait: it would take the P
-// away from who reads again and again, and look for more of that each 20 us.
+// read reads a frame, if there is one. Go's scheduler is not told of the call, which does not wait:
+// it would take the P away from who reads again and again, and look for more of that each 20 us.
 func (r *rxBuffers) read(fd int) (n int, err error) {
-	k, _, errno := unix.RawSyscall(unix.SYS_READV, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(r.iov))), uintptr(len(r.iov)))
+	k, _, errno := unix.RawSyscall(unix.SYS_READV, uintptr(fd),
+		uintptr(unsafe.Pointer(unsafe.SliceData(r.iov))), uintptr(len(r.iov)))
 	if errno != 0 {
 		return 0, errno
 	}
@@ -73,7 +74,7 @@ func (r *rxBuffers) release() {
 type tapReader struct {
 	t     *TAP
 	rx    rxBuffers
-	turn  turn
+	slice usualSlice
 	ready func(uintptr) bool // look, for Go's poller
 
 	// The frame read last, until it is passed on.
@@ -99,8 +100,8 @@ func (r *tapReader) look() bool {
 	return true
 }
 
-// gather gives the courier the long frame that was read, and those that are there behind it. It may end with another
-// frame read.
+// gather gives the courier the long frame that was read, and those that are there behind it. It may
+// end with another frame read.
 func (r *tapReader) gather() {
 	for range ethswitch.BatchFrames {
 		f := r.t.frame(&r.rx, r.n)
@@ -114,7 +115,7 @@ func (r *tapReader) gather() {
 
 // more is look for who has brought a frame and looks for the next one again and again.
 func (r *tapReader) more() bool {
-	r.turn.share()
+	r.slice.share()
 	return r.look()
 }
 
@@ -123,20 +124,21 @@ func (r *tapReader) wait() error {
 	if r.got {
 		return nil
 	}
-	r.turn.end()
+	r.slice.end()
 	return r.t.raw.Read(r.ready)
 }
 
 // read carries frames from the kernel into the switch until endRead or until the device is gone.
 //
 // It waits in Go's poller. When it has queued a frame for gVisor and waits for the next one, its
-// thread goes straight on with the goroutine that handles the frame; a thread that blocks in poll(2)
-// itself has to wake another one for that, which made a 64-octet echo take three times as long.
+// thread goes straight on with the goroutine that handles the frame; a thread that blocks in
+// poll(2) itself has to wake another one for that, which made a 64-octet echo take three times as
+// long.
 func (t *TAP) read() {
 	defer t.wg.Done()
 	r := &tapReader{t: t, courier: ethswitch.NewCourier(t.at)}
 	defer r.rx.release()
-	defer r.turn.end()
+	defer r.slice.end()
 	r.ready = func(uintptr) bool { return r.look() }
 	more := r.more
 	for {
@@ -164,7 +166,8 @@ func (t *TAP) read() {
 // endRead ends read, also when it is about to wait.
 func (t *TAP) endRead() error { return t.file.SetReadDeadline(time.Unix(1, 0)) }
 
-// frame is what was read: n octets, the virtio-net header among them; nil if that header makes no sense.
+// frame is what was read: n octets, the virtio-net header among them; nil if that header makes no
+// sense.
 func (t *TAP) frame(rx *rxBuffers, n int) *frame.Frame {
 	var o frame.Offload
 	if t.offloads {
@@ -181,23 +184,25 @@ func (t *TAP) frame(rx *rxBuffers, n int) *frame.Frame {
 	return f
 }
 
-// A turn has the thread of a goroutine that looks for something again and again, and lets others run between, share the
-// processor with them. With a short slice, which has a thread run soon when it wakes up, sched_yield gives up no more than that
-// slice: one with 0.1 ms goes on 14 times before one with 1.4 ms has a turn.
-type turn struct {
+// A usualSlice has the thread of a goroutine that looks for something again and again, and lets
+// others run between, share the processor with them. With a short slice, which has a thread run
+// soon when it wakes up, sched_yield gives up no more than that slice: one with 0.1 ms goes on
+// 14 times before one with 1.4 ms has a turn.
+type usualSlice struct {
 	shares, changed bool
 	was             unix.SchedAttr
 }
 
 // share begins, unless it has begun.
-func (t *turn) share() {
+func (t *usualSlice) share() {
 	if t.shares {
 		return
 	}
 	t.shares = true
 	runtime.LockOSThread()
 	// x/sys's SchedGetAttr would allocate.
-	_, _, errno := unix.RawSyscall6(unix.SYS_SCHED_GETATTR, 0, uintptr(unsafe.Pointer(&t.was)), unix.SizeofSchedAttr, 0, 0, 0)
+	_, _, errno := unix.RawSyscall6(unix.SYS_SCHED_GETATTR, 0, uintptr(unsafe.Pointer(&t.was)),
+		unix.SizeofSchedAttr, 0, 0, 0)
 	if errno != 0 || t.was.Policy != unix.SCHED_NORMAL || t.was.Runtime == 0 {
 		return
 	}
@@ -207,7 +212,7 @@ func (t *turn) share() {
 }
 
 // end puts back what was before.
-func (t *turn) end() {
+func (t *usualSlice) end() {
 	if !t.shares {
 		return
 	}

@@ -73,8 +73,8 @@ func newUnixPort(sw *ethswitch.Switch, c UnixConfig, kind string) (*Unix, error)
 }
 
 // ListenUnix makes a port that takes one peer at a time at c.Path, and the next one when that has
-// gone. A socket that is there and that nobody listens on is replaced; anything else at that path is
-// an error. The socket is for its owner only and is removed on Close.
+// gone. A socket that is there and that nobody listens on is replaced; anything else at that path
+// is an error. The socket is for its owner only and is removed on Close.
 func ListenUnix(sw *ethswitch.Switch, c UnixConfig) (*Unix, error) {
 	l, own, err := listenUnix(c.Path)
 	if err != nil {
@@ -172,8 +172,8 @@ const (
 	maxRedial = time.Second
 )
 
-// ConnectUnix makes a port that connects to c.Path, and again whenever the peer has gone. It returns
-// at once: the peer may come later.
+// ConnectUnix makes a port that connects to c.Path, and again whenever the peer has gone. It
+// returns at once: the peer may come later.
 func ConnectUnix(sw *ethswitch.Switch, c UnixConfig) (*Unix, error) {
 	p, err := newUnixPort(sw, c, "unix-connect")
 	if err != nil {
@@ -282,8 +282,8 @@ type unixReader struct {
 
 var errUnixFrame = errors.New("netstack: frame length out of range")
 
-// next returns the next frame, good until the next call. It reads from src only when it has no whole
-// frame.
+// next returns the next frame, good until the next call. It reads from src only when it has no
+// whole frame.
 func (u *unixReader) next(src io.Reader) ([]byte, error) {
 	for {
 		if u.w-u.r >= unixHeaderLen {

@@ -64,7 +64,8 @@ func TestUnixReconnect(t *testing.T) {
 	out := porttest.NewPort(t, sw2, "out", false)
 	send := func(n byte) {
 		t.Helper()
-		octets := frametest.Ethernet(frame.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, frame.MAC{2, 0, 0, 0, 0, 1}, n)
+		octets := frametest.Ethernet(frame.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
+			frame.MAC{2, 0, 0, 0, 0, 1}, n)
 		if err := in.Send(octets, frame.Offload{}); err != nil {
 			t.Fatal(err)
 		}
@@ -231,8 +232,8 @@ func TestUnixStale(t *testing.T) {
 	}
 }
 
-// TestUnixSlowPeer: a peer that does not read costs its own frames only, and bounded memory; what it
-// reads later is whole frames.
+// TestUnixSlowPeer: a peer that does not read costs its own frames only, and bounded memory; what
+// it reads later is whole frames.
 func TestUnixSlowPeer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "link")
 	sw := ethswitch.New(ethswitch.Config{})

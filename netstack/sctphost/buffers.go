@@ -8,7 +8,8 @@ import (
 	"gvisor.dev/gvisor/pkg/buffer"
 )
 
-// A packetRef counts who uses a received packet: whoever brought it, and the messages that lie in it.
+// A packetRef counts who uses a received packet: whoever brought it, and the messages that lie in
+// it.
 type packetRef struct {
 	n    atomic.Int32
 	buf  buffer.Buffer
@@ -40,8 +41,8 @@ func (r *packetRef) Release() {
 	packetRefs.Put(r)
 }
 
-// A gathered is a message that has been read from its source, before the lock is taken: a source may be
-// memory that hangs.
+// A gathered is a message that has been read from its source, before the lock is taken: a source
+// may be memory that hangs.
 type gathered struct{ b, left []byte }
 
 var gatheredPool = sync.Pool{New: func() any { return new(gathered) }}

@@ -51,7 +51,8 @@ func TestSCTPChurn(t *testing.T) {
 			t.Fatalf("association %d: %v", i, err)
 		}
 		to := <-accepted
-		from.conn.Send(sctp.SendOptions{PPID: 16, Unordered: true}, bytes.NewReader([]byte("hello")), false)
+		from.conn.Send(sctp.SendOptions{PPID: 16, Unordered: true}, bytes.NewReader([]byte("hello")),
+			false)
 		if got := <-from.got; string(got) != "hello" {
 			t.Fatalf("association %d: got %q", i, got)
 		}

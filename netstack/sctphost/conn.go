@@ -27,7 +27,8 @@ type Handler interface {
 	Down(err error)
 }
 
-// A Conn is an association. Its methods may be called from several goroutines at once and do not block.
+// A Conn is an association. Its methods may be called from several goroutines at once and do not
+// block.
 type Conn struct {
 	s             *Host
 	a             *sctp.Association // used with s.mu
@@ -50,8 +51,8 @@ type DialConfig struct {
 	Handler Handler
 }
 
-// Dial sets up an association and waits until that has succeeded or failed, or ctx is done. For errors
-// errors.Is finds ECONNREFUSED, ETIMEDOUT, ENETUNREACH and their like, or ctx's.
+// Dial sets up an association and waits until that has succeeded or failed, or ctx is done. For
+// errors errors.Is finds ECONNREFUSED, ETIMEDOUT, ENETUNREACH and their like, or ctx's.
 func (s *Host) Dial(ctx context.Context, d DialConfig) (*Conn, error) {
 	d.Remote = gvconv.Unmap(d.Remote)
 	c, err := s.dial(ctx, d)
@@ -217,15 +218,17 @@ type Listener struct {
 
 // A ListenConfig says how to listen.
 type ListenConfig struct {
-	Addr    netip.AddrPort // an address of ours, or an unspecified one for all; port 0 chooses a free one
-	Addrs   []netip.Addr   // more addresses of ours, for multihomed associations
-	Options *sctp.Options  // nil: the Host's
+	// an address of ours, or an unspecified one for all; port 0 chooses a free one
+	Addr    netip.AddrPort
+	Addrs   []netip.Addr  // more addresses of ours, for multihomed associations
+	Options *sctp.Options // nil: the Host's
 	// Accept is called with each new association, as a handler is, and returns its handler; nil
 	// aborts the association.
 	Accept func(*Conn) Handler
 }
 
-// Listen takes associations in until the listener is closed. For errors errors.Is finds EADDRINUSE and its like.
+// Listen takes associations in until the listener is closed. For errors errors.Is finds EADDRINUSE
+// and its like.
 func (s *Host) Listen(l ListenConfig) (*Listener, error) {
 	l.Addr = gvconv.Unmap(l.Addr)
 	r, err := s.listen(l)
@@ -262,7 +265,8 @@ func (s *Host) listen(l ListenConfig) (*Listener, error) {
 		if err = s.takePort(port); err != nil {
 			continue
 		}
-		r := &Listener{s: s, addr: netip.AddrPortFrom(l.Addr.Addr(), port), locals: locals, accept: l.Accept}
+		r := &Listener{s: s, addr: netip.AddrPortFrom(l.Addr.Addr(), port), locals: locals,
+			accept: l.Accept}
 		s.mu.Lock()
 		if err = s.ep.Listen(port, sctp.ListenConfig{Locals: locals, Options: l.Options}); err == nil {
 			s.listeners = append(s.listeners, r)
@@ -334,10 +338,10 @@ func (ignore) Down(error)                {}
 func (c *Conn) LocalAddr() netip.AddrPort  { return c.local }
 func (c *Conn) RemoteAddr() netip.AddrPort { return c.remote }
 
-// Send queues a message, which is read from src with no lock held. The messages of an association are
-// numbered from 1 on, in the order of Send. 0 and nil: there is no room now, and an EventAcked comes when
-// there is more. more says that another message follows at once: this one is held back until Flush
-// or the next Send without it. An error of src means that nothing was sent.
+// Send queues a message, which is read from src with no lock held. The messages of an association
+// are numbered from 1 on, in the order of Send. 0 and nil: there is no room now, and an EventAcked
+// comes when there is more. more says that another message follows at once: this one is held back
+// until Flush or the next Send without it. An error of src means that nothing was sent.
 func (c *Conn) Send(o sctp.SendOptions, src sctp.Source, more bool) (id uint64, err error) {
 	c.s.mu.Lock()
 	full := c.a.State() == sctp.StateEstablished && c.a.Room() < src.Len()
@@ -365,8 +369,8 @@ func (c *Conn) Send(o sctp.SendOptions, src sctp.Source, more bool) (id uint64, 
 // Flush sends what Send has held back.
 func (c *Conn) Flush() { c.s.drain() }
 
-// Release gives a message back; the window opens again. more says that others follow at once: the peer is
-// told by Flush, or by what is sent next.
+// Release gives a message back; the window opens again. more says that others follow at once: the
+// peer is told by Flush, or by what is sent next.
 func (c *Conn) Release(m *sctp.Message, more bool) {
 	c.s.mu.Lock()
 	m.Release()

@@ -14,12 +14,12 @@ import (
 )
 
 // A Host is one SCTP endpoint with what drives it: a lock, a timer, and somebody who sends what it
-// has to send and hands out its events. It runs over a Stack (Stack.SCTP) or over a UDP socket of the
-// host (NewOverUDP). Its methods may be called from several goroutines at once.
+// has to send and hands out its events. It runs over a Stack (Stack.SCTP) or over a UDP socket of
+// the host (NewOverUDP). Its methods may be called from several goroutines at once.
 //
 // Nothing is sent and no handler is called with the lock held: what is sent may come back as input
-// on the same goroutine. Whoever has changed something drains the endpoint, unless somebody is at it,
-// who then goes round once more.
+// on the same goroutine. Whoever has changed something drains the endpoint, unless somebody is at
+// it, who then goes round once more.
 type Host struct {
 	carrier carrier
 	clock   tcpip.Clock
@@ -33,7 +33,8 @@ type Host struct {
 	timer     tcpip.Timer        // guarded by mu
 	armed     time.Time          // guarded by mu: when the timer fires; zero: it does not
 	ended     bool               // guarded by mu: the timer stays off, and nothing is sent
-	closing   chan struct{}      // guarded by mu: closed when conns is empty; nil: nobody waits for that
+	// guarded by mu: closed when conns is empty; nil: nobody waits for that
+	closing chan struct{}
 
 	portMu sync.Mutex
 	ports  map[uint16]int // guarded by portMu: users of each
@@ -47,8 +48,9 @@ type Host struct {
 
 // A carrier takes the packets of a Host to a network.
 type carrier interface {
-	// transmit sends a packet, which lies in v, and takes v. An error is a local one: there is no route.
-	// It is called by one goroutine at a time, as is forget, which gives up what transmit has kept and is the last of them.
+	// transmit sends a packet, which lies in v, and takes v. An error is a local one: there is no
+	// route. It is called by one goroutine at a time, as is forget, which gives up what transmit has
+	// kept and is the last of them.
 	transmit(d *sctp.Datagram, v *buffer.View) error
 	forget()
 	// local is the address that packets to remote come from.
@@ -78,15 +80,17 @@ const (
 	maxAssociations = 16384
 )
 
-// DefaultOptions are the defaults of associations: room for what a fast link has under way, and an RTO
-// as short as TCP's here, since kernel peers delay SACKs by up to 200 ms.
+// DefaultOptions are the defaults of associations: room for what a fast link has under way, and an
+// RTO as short as TCP's here, since kernel peers delay SACKs by up to 200 ms.
 func DefaultOptions() sctp.Options {
-	return sctp.Options{SendBuffer: 1 << 20, RecvBuffer: 1 << 20, RTOInitial: time.Second, RTOMin: 300 * time.Millisecond}
+	return sctp.Options{SendBuffer: 1 << 20, RecvBuffer: 1 << 20, RTOInitial: time.Second,
+		RTOMin: 300 * time.Millisecond}
 }
 
 // newHost needs a clock before anything else is done with it.
 func newHost(carrier carrier, o sctp.Options) (*Host, error) {
-	ep, err := sctp.NewEndpoint(sctp.Config{MTU: carrier.mtu, MaxAssociations: maxAssociations, Options: o})
+	ep, err := sctp.NewEndpoint(sctp.Config{MTU: carrier.mtu, MaxAssociations: maxAssociations,
+		Options: o})
 	if err != nil {
 		return nil, err
 	}
@@ -201,8 +205,8 @@ func (s *Host) drainOnce() bool {
 	return some
 }
 
-// arm sets the timer; the lock is held. Deadlines mostly move on, and a timer that fires too early does
-// no harm, so that it is only ever moved to an earlier time.
+// arm sets the timer; the lock is held. Deadlines mostly move on, and a timer that fires too early
+// does no harm, so that it is only ever moved to an earlier time.
 func (s *Host) arm(now time.Time) {
 	at, ok := s.ep.Deadline()
 	if !ok || s.ended || !s.armed.IsZero() && !at.Before(s.armed) {
@@ -264,8 +268,8 @@ func (s *Host) Associations() int {
 // closeTime is how long Close waits for peers to agree to the end.
 const closeTime = time.Second
 
-// Close ends every listener and every association: by a shutdown if the peer answers at once, else by
-// an abort. Handlers hear of it.
+// Close ends every listener and every association: by a shutdown if the peer answers at once, else
+// by an abort. Handlers hear of it.
 func (s *Host) Close() error {
 	if !s.gate.Shut() {
 		return nil

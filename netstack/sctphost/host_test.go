@@ -36,7 +36,8 @@ type sctpPeer struct {
 }
 
 func newSCTPPeer(echo bool) *sctpPeer {
-	return &sctpPeer{echo: echo, acked: make(chan struct{}, 1), got: make(chan []byte, 16), down: make(chan error, 1)}
+	return &sctpPeer{echo: echo, acked: make(chan struct{}, 1), got: make(chan []byte, 16),
+		down: make(chan error, 1)}
 }
 
 func (p *sctpPeer) Message(m *sctp.Message) {
@@ -62,15 +63,17 @@ func (p *sctpPeer) Event(*sctp.Event) {
 func (p *sctpPeer) Down(err error) { p.down <- err }
 
 // sctpEnds sets up an association from a to a listener of b at addr.
-func sctpEnds(t *testing.T, a, b *sctphost.Host, at netip.AddrPort, o *sctp.Options) (from, to *sctpPeer) {
+func sctpEnds(t *testing.T, a, b *sctphost.Host, at netip.AddrPort, o *sctp.Options) (from,
+	to *sctpPeer) {
 	t.Helper()
 	to, from = newSCTPPeer(true), newSCTPPeer(false)
 	accepted := make(chan struct{})
-	l, err := b.Listen(sctphost.ListenConfig{Addr: at, Options: o, Accept: func(c *sctphost.Conn) sctphost.Handler {
-		to.conn = c
-		close(accepted)
-		return to
-	}})
+	l, err := b.Listen(sctphost.ListenConfig{Addr: at, Options: o,
+		Accept: func(c *sctphost.Conn) sctphost.Handler {
+			to.conn = c
+			close(accepted)
+			return to
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,9 +91,11 @@ func sctpEnds(t *testing.T, a, b *sctphost.Host, at netip.AddrPort, o *sctp.Opti
 // sctpEcho sends messages of many sizes and gets them back.
 func sctpEcho(t *testing.T, from *sctpPeer) {
 	t.Helper()
-	for i, n := range []int{1, 3, 100, from.conn.MaxPayload(), from.conn.MaxPayload() + 1, 20_000, 70_000} {
+	for i, n := range []int{1, 3, 100, from.conn.MaxPayload(), from.conn.MaxPayload() + 1, 20_000,
+		70_000} {
 		msg := netstacktest.Pattern(int64(i), n)
-		id, err := from.conn.Send(sctp.SendOptions{Stream: uint16(i), PPID: 16, Unordered: i%2 == 1}, bytes.NewReader(msg), false)
+		id, err := from.conn.Send(sctp.SendOptions{Stream: uint16(i), PPID: 16, Unordered: i%2 == 1},
+			bytes.NewReader(msg), false)
 		if id == 0 {
 			t.Fatalf("%d octets: not sent: %v", n, err)
 		}
@@ -119,8 +124,10 @@ func TestSCTP(t *testing.T) {
 		t.Run(fmt.Sprintf("v6=%v", v6), func(t *testing.T) {
 			a, b := netstacktest.Pair(t, 1500)
 			from, to := sctpEnds(t, a.SCTP(), b.SCTP(), netip.AddrPortFrom(addrOf(b, v6), 7), nil)
-			if want := from.conn.LocalAddr(); to.conn.RemoteAddr() != want || to.conn.LocalAddr() != from.conn.RemoteAddr() {
-				t.Errorf("%v-%v and %v-%v", from.conn.LocalAddr(), from.conn.RemoteAddr(), to.conn.LocalAddr(), to.conn.RemoteAddr())
+			if want := from.conn.LocalAddr(); to.conn.RemoteAddr() != want ||
+				to.conn.LocalAddr() != from.conn.RemoteAddr() {
+				t.Errorf("%v-%v and %v-%v", from.conn.LocalAddr(), from.conn.RemoteAddr(), to.conn.LocalAddr(),
+					to.conn.RemoteAddr())
 			}
 			sctpEcho(t, from)
 			from.conn.Shutdown()
@@ -149,15 +156,17 @@ func TestSCTPOverUDP(t *testing.T) {
 		t.Run(hosts[0], func(t *testing.T) {
 			a, b := overUDP(t, hosts[0]), overUDP(t, hosts[1])
 			to, from := newSCTPPeer(true), newSCTPPeer(false)
-			l, err := b.s.Listen(sctphost.ListenConfig{Addr: netip.AddrPortFrom(b.addr.Addr(), 7), Accept: func(c *sctphost.Conn) sctphost.Handler {
-				to.conn = c
-				return to
-			}})
+			l, err := b.s.Listen(sctphost.ListenConfig{Addr: netip.AddrPortFrom(b.addr.Addr(), 7),
+				Accept: func(c *sctphost.Conn) sctphost.Handler {
+					to.conn = c
+					return to
+				}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer l.Close()
-			from.conn, err = a.s.Dial(t.Context(), sctphost.DialConfig{Remote: l.Addr(), Encap: b.addr.Port(), Handler: from})
+			from.conn, err = a.s.Dial(t.Context(), sctphost.DialConfig{Remote: l.Addr(),
+				Encap: b.addr.Port(), Handler: from})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -174,11 +183,13 @@ type udpEnd struct {
 	addr netip.AddrPort // of the socket
 }
 
-// overUDP makes a Host at a free port of host: where another socket was a moment ago, unless somebody was quicker.
+// overUDP makes a Host at a free port of host: where another socket was a moment ago, unless
+// somebody was quicker.
 func overUDP(t *testing.T, host string) udpEnd {
 	t.Helper()
 	for tries := 10; ; tries-- {
-		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(host), 0)))
+		c, err := net.ListenUDP("udp",
+			net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(host), 0)))
 		if err != nil && host == "::1" {
 			needtest.Lacking(t, "ipv6", err)
 		}
@@ -203,10 +214,13 @@ func overUDP(t *testing.T, host string) udpEnd {
 func TestSCTPRefusals(t *testing.T) {
 	a, b := netstacktest.Pair(t, 1500)
 	closedPort := netip.AddrPortFrom(addrOf(b, false), 9)
-	if _, err := a.SCTP().Dial(t.Context(), sctphost.DialConfig{Remote: closedPort, Handler: newSCTPPeer(false)}); !errors.Is(err, syscall.ECONNREFUSED) {
+	if _, err := a.SCTP().Dial(t.Context(), sctphost.DialConfig{Remote: closedPort,
+		Handler: newSCTPPeer(false)}); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("closed port: %v", err)
 	}
-	if _, err := a.SCTP().Dial(t.Context(), sctphost.DialConfig{Remote: netip.MustParseAddrPort("203.0.113.1:9"), Handler: newSCTPPeer(false)}); !errors.Is(err, syscall.ENETUNREACH) && !errors.Is(err, syscall.EHOSTUNREACH) {
+	if _, err := a.SCTP().Dial(t.Context(), sctphost.DialConfig{
+		Remote: netip.MustParseAddrPort("203.0.113.1:9"), Handler: newSCTPPeer(false)}); !errors.Is(err,
+		syscall.ENETUNREACH) && !errors.Is(err, syscall.EHOSTUNREACH) {
 		t.Errorf("no route: %v", err)
 	}
 	accept := func(*sctphost.Conn) sctphost.Handler { return nil }
@@ -214,32 +228,39 @@ func TestSCTPRefusals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.SCTP().Listen(sctphost.ListenConfig{Addr: closedPort, Accept: accept}); !errors.Is(err, syscall.EADDRINUSE) {
+	if _, err := b.SCTP().Listen(sctphost.ListenConfig{Addr: closedPort, Accept: accept}); !errors.Is(
+		err, syscall.EADDRINUSE) {
 		t.Errorf("listened at twice: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := a.SCTP().Dial(ctx, sctphost.DialConfig{Remote: closedPort, Handler: newSCTPPeer(false)}); !errors.Is(err, context.Canceled) {
+	if _, err := a.SCTP().Dial(ctx, sctphost.DialConfig{Remote: closedPort,
+		Handler: newSCTPPeer(false)}); !errors.Is(err, context.Canceled) {
 		t.Errorf("with a context that has ended: %v", err)
 	}
 	l.Close()
-	if _, err := a.SCTP().Dial(t.Context(), sctphost.DialConfig{Remote: closedPort, Handler: newSCTPPeer(false)}); !errors.Is(err, syscall.ECONNREFUSED) {
+	if _, err := a.SCTP().Dial(t.Context(), sctphost.DialConfig{Remote: closedPort,
+		Handler: newSCTPPeer(false)}); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("listener closed: %v", err)
 	}
 	b.SCTP().Close()
-	if _, err := b.SCTP().Listen(sctphost.ListenConfig{Addr: closedPort, Accept: accept}); !errors.Is(err, net.ErrClosed) {
+	if _, err := b.SCTP().Listen(sctphost.ListenConfig{Addr: closedPort, Accept: accept}); !errors.Is(
+		err, net.ErrClosed) {
 		t.Errorf("listen when closed: %v", err)
 	}
 
-	// Nobody hears us at the UDP port: the host's ICMP says so. A socket that is connected to somebody else keeps the port.
+	// Nobody hears us at the UDP port: the host's ICMP says so. A socket that is connected to somebody
+	// else keeps the port.
 	u := overUDP(t, "127.0.0.1")
-	deaf, err := net.DialUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 2), Port: 9})
+	deaf, err := net.DialUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)},
+		&net.UDPAddr{IP: net.IPv4(127, 0, 0, 2), Port: 9})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer deaf.Close()
 	_, err = u.s.Dial(t.Context(), sctphost.DialConfig{
-		Remote: netip.MustParseAddrPort("127.0.0.1:9"), Encap: deaf.LocalAddr().(*net.UDPAddr).AddrPort().Port(), Handler: newSCTPPeer(false),
+		Remote: netip.MustParseAddrPort("127.0.0.1:9"),
+		Encap:  deaf.LocalAddr().(*net.UDPAddr).AddrPort().Port(), Handler: newSCTPPeer(false),
 	})
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("UDP port with nobody there: %v", err)
@@ -255,7 +276,8 @@ func TestSCTPProtocolUnreachable(t *testing.T) {
 	self, peer := addrOf(a, false), netstacktest.Addresses(2)[0].Addr()
 	done := make(chan error, 1)
 	go func() {
-		_, err := a.SCTP().Dial(t.Context(), sctphost.DialConfig{Remote: netip.AddrPortFrom(peer, 9), Handler: newSCTPPeer(false)})
+		_, err := a.SCTP().Dial(t.Context(), sctphost.DialConfig{Remote: netip.AddrPortFrom(peer, 9),
+			Handler: newSCTPPeer(false)})
 		done <- err
 	}()
 	for answered := false; !answered; {
@@ -311,14 +333,16 @@ func protocolUnreachable(f []byte) []byte {
 func TestSCTPTimers(t *testing.T) {
 	clock := faketime.NewManualClock()
 	sw := ethswitch.New(ethswitch.Config{})
-	a, err := netstack.NewStack(sw, netstack.Config{Name: "a", Addrs: netstacktest.Addresses(1), Clock: clock})
+	a, err := netstack.NewStack(sw, netstack.Config{Name: "a", Addrs: netstacktest.Addresses(1),
+		Clock: clock})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { a.Close() })
 	done := make(chan error, 1)
 	go func() {
-		_, err := a.SCTP().Dial(t.Context(), sctphost.DialConfig{Remote: netip.AddrPortFrom(netstacktest.Addresses(2)[0].Addr(), 9), Handler: newSCTPPeer(false)})
+		_, err := a.SCTP().Dial(t.Context(), sctphost.DialConfig{
+			Remote: netip.AddrPortFrom(netstacktest.Addresses(2)[0].Addr(), 9), Handler: newSCTPPeer(false)})
 		done <- err
 	}()
 	for a.SCTP().Associations() == 0 {

@@ -22,8 +22,9 @@ const protocolNumber = tcpip.TransportProtocolNumber(frame.ProtoSCTP)
 const headerLen = 12
 
 // A stackCarrier is SCTP as one more transport protocol of a gVisor stack. It takes every packet
-// with its number, whatever the port: which association it belongs to is for the sctp.Endpoint to find. Ports in
-// use are registered with gVisor all the same, for it hands up ICMP errors to registered ports only.
+// with its number, whatever the port: which association it belongs to is for the sctp.Endpoint to
+// find. Ports in use are registered with gVisor all the same, for it hands up ICMP errors to
+// registered ports only.
 type stackCarrier struct {
 	st    *stack.Stack
 	host  *Host
@@ -81,7 +82,8 @@ func (*stackCarrier) Parse(pkt *stack.PacketBuffer) bool {
 
 // HandleUnknownDestinationPacket implements stack.TransportProtocol. What belongs to nothing is
 // answered by SCTP's own rules, not by an ICMP error.
-func (p *stackCarrier) HandleUnknownDestinationPacket(id stack.TransportEndpointID, pkt *stack.PacketBuffer) stack.UnknownDestinationPacketDisposition {
+func (p *stackCarrier) HandleUnknownDestinationPacket(id stack.TransportEndpointID,
+	pkt *stack.PacketBuffer) stack.UnknownDestinationPacketDisposition {
 	p.HandlePacket(id, pkt)
 	return stack.UnknownDestinationPacketHandled
 }
@@ -94,7 +96,8 @@ func (p *stackCarrier) HandlePacket(id stack.TransportEndpointID, pkt *stack.Pac
 	size := int(r.buf.Size())
 	v, ok := r.buf.PullUp(0, size)
 	if ok {
-		p.host.input(sctp.Packet{Src: gvconv.GoAddr(id.RemoteAddress), Dst: gvconv.GoAddr(id.LocalAddress), Data: v.AsSlice(), Ref: r})
+		p.host.input(sctp.Packet{Src: gvconv.GoAddr(id.RemoteAddress),
+			Dst: gvconv.GoAddr(id.LocalAddress), Data: v.AsSlice(), Ref: r})
 	}
 	r.Release()
 }
@@ -109,17 +112,21 @@ func (p *stackCarrier) HandleError(e stack.TransportError, pkt *stack.PacketBuff
 		err.Kind = sctp.ICMPProtocolUnreachable
 	case stack.DestinationPortUnreachableTransportError:
 		err.Kind = sctp.ICMPPortUnreachable
-	case stack.DestinationHostUnreachableTransportError, stack.DestinationNetworkUnreachableTransportError,
-		stack.SourceRouteFailedTransportError, stack.SourceHostIsolatedTransportError, stack.DestinationHostDownTransportError:
+	case stack.DestinationHostUnreachableTransportError,
+		stack.DestinationNetworkUnreachableTransportError,
+		stack.SourceRouteFailedTransportError, stack.SourceHostIsolatedTransportError,
+		stack.DestinationHostDownTransportError:
 	}
 	// gVisor does not say whose packet it was: its IP header lies behind that of ICMP.
 	whole := pkt.ToBuffer()
 	defer whole.Release()
-	whole.TrimFront(int64(len(pkt.LinkHeader().Slice()) + len(pkt.NetworkHeader().Slice()) + header.ICMPv4MinimumSize))
+	whole.TrimFront(int64(len(pkt.LinkHeader().Slice()) + len(pkt.NetworkHeader().Slice()) +
+		header.ICMPv4MinimumSize))
 	n := min(int(whole.Size()), quoteMax)
 	v, _ := whole.PullUp(0, n)
 	var ok bool
-	if err.Src, err.Dst, err.Quote, ok = quoted(v.AsSlice(), pkt.Data().Size()-(int(whole.Size())-n)); ok {
+	if err.Src, err.Dst, err.Quote, ok = quoted(v.AsSlice(),
+		pkt.Data().Size()-(int(whole.Size())-n)); ok {
 		p.host.icmp(err)
 	}
 }
@@ -128,8 +135,8 @@ func (p *stackCarrier) HandleError(e stack.TransportError, pkt *stack.PacketBuff
 // first fields of an INIT.
 const quoteMax = 128
 
-// quoted takes apart what an ICMP error quotes: b is an IP packet, and the last n octets of it are what
-// comes behind its header.
+// quoted takes apart what an ICMP error quotes: b is an IP packet, and the last n octets of it are
+// what comes behind its header.
 func quoted(b []byte, n int) (src, dst netip.Addr, quote []byte, ok bool) {
 	if n < 0 || n > len(b) {
 		return src, dst, nil, false
@@ -160,7 +167,8 @@ func (p *stackCarrier) transmit(d *sctp.Datagram, v *buffer.View) error {
 	})
 	defer pkt.DecRef()
 	// gVisor cuts a packet that is too large even if it must not be; sizes are SCTP's own care.
-	err = r.WritePacket(stack.NetworkHeaderParams{Protocol: protocolNumber, TTL: r.DefaultTTL(), DF: d.DF}, pkt)
+	err = r.WritePacket(stack.NetworkHeaderParams{Protocol: protocolNumber, TTL: r.DefaultTTL(),
+		DF: d.DF}, pkt)
 	if err != nil {
 		r.Release() // it may be that its address has gone
 		delete(p.routes, key)
@@ -176,7 +184,8 @@ func (p *stackCarrier) route(key [2]netip.Addr) (*stack.Route, tcpip.Error) {
 	if r := p.routes[key]; r != nil {
 		return r, nil
 	}
-	r, err := p.st.FindRoute(0, gvconv.Addr(key[0]), gvconv.Addr(key[1]), gvconv.Protocol(key[1]), false)
+	r, err := p.st.FindRoute(0, gvconv.Addr(key[0]), gvconv.Addr(key[1]), gvconv.Protocol(key[1]),
+		false)
 	if err != nil {
 		return nil, err
 	}
@@ -205,8 +214,8 @@ func (p *stackCarrier) local(remote netip.Addr) (netip.Addr, error) {
 	return gvconv.GoAddr(r.LocalAddress()), nil
 }
 
-// mtu implements carrier. It is called with the Host's lock held, and gVisor takes locks of its own for
-// a route: the interface's MTU is the same for all.
+// mtu implements carrier. It is called with the Host's lock held, and gVisor takes locks of its own
+// for a route: the interface's MTU is the same for all.
 func (p *stackCarrier) mtu(dst netip.Addr) int {
 	link := int(p.mtuOf())
 	if dst.Is4() {
@@ -220,13 +229,15 @@ func (*stackCarrier) encap() uint16 { return 0 }
 
 // usePort implements carrier.
 func (p *stackCarrier) usePort(port uint16) error {
-	err := p.st.RegisterTransportEndpoint(networks, protocolNumber, stack.TransportEndpointID{LocalPort: port}, p, ports.Flags{}, 0)
+	err := p.st.RegisterTransportEndpoint(networks, protocolNumber, stack.TransportEndpointID{
+		LocalPort: port}, p, ports.Flags{}, 0)
 	return gvconv.Error(err)
 }
 
 // leavePort implements carrier.
 func (p *stackCarrier) leavePort(port uint16) {
-	p.st.UnregisterTransportEndpoint(networks, protocolNumber, stack.TransportEndpointID{LocalPort: port}, p, ports.Flags{}, 0)
+	p.st.UnregisterTransportEndpoint(networks, protocolNumber, stack.TransportEndpointID{
+		LocalPort: port}, p, ports.Flags{}, 0)
 }
 
 // close implements carrier: the Stack closes what is below.
@@ -235,11 +246,13 @@ func (p *stackCarrier) close() {}
 // The rest of stack.TransportProtocol and stack.TransportEndpoint has nothing to do here: this SCTP
 // has no sockets in gVisor's sense, and Host.Close ends it.
 
-func (*stackCarrier) NewEndpoint(tcpip.NetworkProtocolNumber, *waiter.Queue) (tcpip.Endpoint, tcpip.Error) {
+func (*stackCarrier) NewEndpoint(tcpip.NetworkProtocolNumber, *waiter.Queue) (tcpip.Endpoint,
+	tcpip.Error) {
 	return nil, &tcpip.ErrNotSupported{}
 }
 
-func (*stackCarrier) NewRawEndpoint(tcpip.NetworkProtocolNumber, *waiter.Queue) (tcpip.Endpoint, tcpip.Error) {
+func (*stackCarrier) NewRawEndpoint(tcpip.NetworkProtocolNumber, *waiter.Queue) (tcpip.Endpoint,
+	tcpip.Error) {
 	return nil, &tcpip.ErrNotSupported{}
 }
 

@@ -20,8 +20,8 @@ import (
 // UDPPort is where SCTP over UDP is expected: RFC 6951, section 5.1.
 const UDPPort = 9899
 
-// A udpCarrier carries SCTP over a UDP socket of the host (RFC 6951): it needs no privilege and passes
-// NATs. The socket's address is SCTP's only one.
+// A udpCarrier carries SCTP over a UDP socket of the host (RFC 6951): it needs no privilege and
+// passes NATs. The socket's address is SCTP's only one.
 type udpCarrier struct {
 	conn *net.UDPConn
 	addr netip.Addr
@@ -69,14 +69,16 @@ func newOverUDP(addr netip.AddrPort, clock tcpip.Clock, o sctp.Options) (*Host, 
 	return u.host, nil
 }
 
-// linkMTU is the MTU of the interface that has a. More than Ethernet's jumbo frames is not made use of.
+// linkMTU is the MTU of the interface that has a. More than Ethernet's jumbo frames is not made use
+// of.
 func linkMTU(a netip.Addr) int {
 	const most = 9000
 	ifs, _ := net.Interfaces()
 	for _, i := range ifs {
 		addrs, _ := i.Addrs()
 		for _, x := range addrs {
-			if p, err := netip.ParsePrefix(x.String()); err == nil && (p.Addr().Unmap() == a || p.Addr().IsLoopback() && p.Contains(a)) {
+			if p, err := netip.ParsePrefix(x.String()); err == nil && (p.Addr().Unmap() == a ||
+				p.Addr().IsLoopback() && p.Contains(a)) {
 				return min(i.MTU, most)
 			}
 		}
@@ -87,9 +89,11 @@ func linkMTU(a netip.Addr) int {
 // setOptions asks for the ICMP errors with what they quote, and forbids fragments: SCTP finds the
 // path's MTU by itself.
 func (u *udpCarrier) setOptions() error {
-	level, discover, pmtu, errs := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE, unix.IP_RECVERR
+	level, discover, pmtu, errs := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE,
+		unix.IP_RECVERR
 	if u.addr.Is6() {
-		level, discover, pmtu, errs = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE, unix.IPV6_RECVERR
+		level, discover, pmtu, errs = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE,
+			unix.IPV6_RECVERR
 	}
 	raw, err := u.conn.SyscallConn()
 	if err != nil {
@@ -123,7 +127,8 @@ func (u *udpCarrier) receive() {
 		v := buffer.NewViewWithData(b[:n]) // a message may keep it for long
 		r := newPacketRef()
 		r.view = v
-		u.host.input(sctp.Packet{Src: from.Addr().Unmap(), Dst: u.addr, Data: v.AsSlice(), Ref: r, Encap: from.Port()})
+		u.host.input(sctp.Packet{Src: from.Addr().Unmap(), Dst: u.addr, Data: v.AsSlice(), Ref: r,
+			Encap: from.Port()})
 		r.Release()
 	}
 }
@@ -158,8 +163,8 @@ func (u *udpCarrier) receiveErrors() {
 	}
 }
 
-// sockError reads the sock_extended_err among control messages; false: there is none that comes from the network or is
-// about size.
+// sockError reads the sock_extended_err among control messages; false: there is none that comes
+// from the network or is about size.
 func sockError(oob []byte, e *sctp.ICMPError) bool {
 	msgs, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {

@@ -13,24 +13,28 @@ import (
 	"github.com/vrnic/vrnic/netstack/frame"
 )
 
-// ackTick is how often ACKs that are held back are looked at: one waits for more than a tick, and less than two, as long
-// as Linux's do. While one is held a timer runs, and whoever waits for a frame waits for the timer, too: one
-// that ends before the kernel's next tick has the kernel program the clock at each wait and each wake-up, 16 us of a round trip in a
-// VM whose ticks are 4 ms apart.
+// ackTick is how often ACKs that are held back are looked at: one waits for more than a tick, and
+// less than two, as long as Linux's do. While one is held a timer runs, and whoever waits for a
+// frame waits for the timer, too: one that ends before the kernel's next tick has the kernel
+// program the clock at each wait and each wake-up, 16 us of a round trip in a VM whose ticks are 4
+// ms apart.
 const ackTick = 20 * time.Millisecond
 
-// ackDelayer delays ACKs, as RFC 9293, section 3.8.6.3, wants: gVisor sends one for whatever came in at once, so
-// that a small request and its answer would be four packets. An ACK of new octets, less than two full
-// segments of them, waits until its connection has something to send, which carries the ACK; until the
-// connection has another ACK, which is then sent at once; or for a moment. Nothing else is held
-// back: duplicate ACKs and SACK blocks tell the peer of a loss, others of a window.
+// ackDelayer delays ACKs, as RFC 9293, section 3.8.6.3, wants: gVisor sends one for whatever came
+// in at once, so that a small request and its answer would be four packets. An ACK of new octets,
+// less than two full segments of them, waits until its connection has something to send, which
+// carries the ACK; until the connection has another ACK, which is then sent at once; or for a
+// moment. Nothing else is held back: duplicate ACKs and SACK blocks tell the peer of a loss, others
+// of a window.
 //
-// What is held is the packet's octets: either they are sent as they are, before what the connection sends next, or they are
-// replaced by a packet that acknowledges as much or more. The packet itself goes back to its pools at once: with many connections those would
-// give out the memory that nobody has used for longest.
+// What is held is the packet's octets: either they are sent as they are, before what the connection
+// sends next, or they are replaced by a packet that acknowledges as much or more. The packet itself
+// goes back to its pools at once: with many connections those would give out the memory that nobody
+// has used for longest.
 type ackDelayer struct {
-	send  func(*frame.Frame, *ethswitch.Delivery) // sends and releases; an owner of a connection's lock may call it
-	limit func() uint32                           // octets that are acknowledged at once
+	// sends and releases; an owner of a connection's lock may call it
+	send  func(*frame.Frame, *ethswitch.Delivery)
+	limit func() uint32 // octets that are acknowledged at once
 	clock tcpip.Clock
 
 	stopped atomic.Bool // set with mu held
@@ -38,25 +42,25 @@ type ackDelayer struct {
 	mu      sync.Mutex
 	holders []*delayedAck // guarded by mu: those with delayedAck.listed, but for what a tick looks at
 	spare   []*delayedAck // guarded by mu: room for holders, while a tick has them
-	due     bool          // guarded by mu: a tick is to come, or runs
+	ticking bool          // guarded by mu: a tick is to come, or runs
 	timer   tcpip.Timer
 }
 
-// A delayedAck is what ackDelayer knows of a connection. It is in a packet as its owner, so that it need not be looked for: a
-// connection that has none, or has none yet, sends everything at once.
+// A delayedAck is what ackDelayer knows of a connection. It is in a packet as its owner, so that it
+// need not be looked for: a connection that has none, or has none yet, sends everything at once.
 type delayedAck struct {
 	sent   ethswitch.Delivery // beside what the connection sends
 	mu     sync.Mutex
 	known  bool   // acked is
-	old    bool   // held has seen a tick
+	ticked bool   // held has seen a tick
 	listed bool   // is among ackDelayer.holders, or will be
 	acked  uint32 // by what was sent last
 	ack    uint32 // the number in what is held
 
-	holds  bool
-	n      int // of octets
-	off    frame.Offload
-	octets [maxACKLen]byte
+	holding bool
+	n       int // of octets
+	off     frame.Offload
+	octets  [maxACKLen]byte
 }
 
 // maxACKLen is the longest frame with an ACK that may be held.
@@ -68,14 +72,14 @@ func (s *delayedAck) keep(f *frame.Frame, ack uint32) bool {
 		return false
 	}
 	s.n, _ = f.Buffer.ReadAt(s.octets[:f.Len()], 0)
-	s.off, s.ack, s.old, s.holds = f.Offload, ack, false, true
+	s.off, s.ack, s.ticked, s.holding = f.Offload, ack, false, true
 	f.Release()
 	return true
 }
 
 // frame is what s held.
 func (s *delayedAck) frame() *frame.Frame {
-	s.holds = false
+	s.holding = false
 	return frame.New(s.octets[:s.n], s.off)
 }
 
@@ -91,9 +95,9 @@ func (s *delayedAck) delivery() *ethswitch.Delivery {
 func (*delayedAck) KUID() uint32 { return 0 }
 func (*delayedAck) KGID() uint32 { return 0 }
 
-// pass sends what has to be sent before f, which is the frame of pkt, and reports whether f itself is kept: then it need not
-// be sent.
-func (a *ackDelayer) pass(pkt *stack.PacketBuffer, f *frame.Frame, s *delayedAck) (kept bool) {
+// sending sends what has to be sent before f, the frame of pkt, and reports whether f itself
+// is kept: then it need not be sent.
+func (a *ackDelayer) sending(pkt *stack.PacketBuffer, f *frame.Frame, s *delayedAck) (kept bool) {
 	if s == nil {
 		return false
 	}
@@ -107,10 +111,11 @@ func (a *ackDelayer) pass(pkt *stack.PacketBuffer, f *frame.Frame, s *delayedAck
 	return kept
 }
 
-// hold looks at a packet that is to be sent, and at f, which is its frame. If it has kept f, f need not be sent. What was
-// held before and has to be sent before f is first. list, if not nil, is for ackDelayer.list, which must not be called with the lock of
-// a delayedAck.
-func (a *ackDelayer) hold(pkt *stack.PacketBuffer, f *frame.Frame, s *delayedAck) (kept bool, first *frame.Frame, list *delayedAck) {
+// hold looks at a packet that is to be sent, and at f, which is its frame. If it has kept f, f need
+// not be sent. What was held before and has to be sent before f is first. list, if not nil, is for
+// ackDelayer.list, which must not be called with the lock of a delayedAck.
+func (a *ackDelayer) hold(pkt *stack.PacketBuffer, f *frame.Frame, s *delayedAck) (kept bool,
+	first *frame.Frame, list *delayedAck) {
 	t := header.TCP(pkt.TransportHeader().Slice())
 	if len(t) < header.TCPMinimumSize {
 		return false, nil, nil
@@ -121,23 +126,25 @@ func (a *ackDelayer) hold(pkt *stack.PacketBuffer, f *frame.Frame, s *delayedAck
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.known || flags&header.TCPFlagAck == 0 {
-		s.known, s.acked = flags&header.TCPFlagAck != 0, ack // of a RST without an ACK the number means nothing
-		if s.holds {
+		// of a RST without an ACK the number means nothing
+		s.known, s.acked = flags&header.TCPFlagAck != 0, ack
+		if s.holding {
 			first = s.frame()
 		}
 		return false, first, nil
 	}
-	if !s.holds && plain && ack != s.acked && ack-s.acked < a.limit() && !a.stopped.Load() && s.keep(f, ack) {
+	if !s.holding && plain && ack != s.acked && ack-s.acked < a.limit() && !a.stopped.Load() &&
+		s.keep(f, ack) {
 		if s.listed {
 			return true, nil, nil
 		}
 		s.listed = true
 		return true, nil, s
 	}
-	if s.holds {
+	if s.holding {
 		// A plain ACK with the number of the one that is held is a duplicate, or tells of a window.
 		if data && ack == s.ack || (data || plain) && int32(ack-s.ack) > 0 {
-			s.holds = false
+			s.holding = false
 		} else {
 			first = s.frame()
 		}
@@ -152,8 +159,9 @@ func plainOptions(t header.TCP) bool {
 	case header.TCPMinimumSize:
 		return true
 	case header.TCPMinimumSize + frame.TCPTimestampLen:
-		return len(t) >= header.TCPMinimumSize+frame.TCPTimestampLen && [4]byte(t[header.TCPMinimumSize:]) ==
-			[4]byte{header.TCPOptionNOP, header.TCPOptionNOP, header.TCPOptionTS, header.TCPOptionTSLength}
+		return len(t) >= header.TCPMinimumSize+frame.TCPTimestampLen &&
+			[4]byte(t[header.TCPMinimumSize:]) ==
+				[4]byte{header.TCPOptionNOP, header.TCPOptionNOP, header.TCPOptionTS, header.TCPOptionTSLength}
 	}
 	return false
 }
@@ -163,18 +171,18 @@ func (a *ackDelayer) list(s *delayedAck) {
 	a.mu.Lock()
 	if a.stopped.Load() {
 		a.mu.Unlock()
-		a.look(s)
+		a.expire(s)
 		return
 	}
 	defer a.mu.Unlock()
 	a.holders = append(a.holders, s)
-	if !a.due {
+	if !a.ticking {
 		a.armLocked()
 	}
 }
 
 func (a *ackDelayer) armLocked() {
-	a.due = true
+	a.ticking = true
 	if a.timer == nil {
 		a.timer = a.clock.AfterFunc(ackTick, a.tick)
 	} else {
@@ -182,21 +190,21 @@ func (a *ackDelayer) armLocked() {
 	}
 }
 
-// tick sends what was there at the last tick already. Who holds nothing any more is taken off the list here only, so
-// that a busy connection is on it once and puts itself there once in a tick.
+// tick sends what was there at the last tick already. Who holds nothing any more is taken off the
+// list here only, so that a busy connection is on it once and puts itself there once in a tick.
 func (a *ackDelayer) tick() {
-	for a.turn() { // once, but when all is to be sent
+	for a.tickOnce() { // once, but when all is to be sent
 	}
 }
 
-func (a *ackDelayer) turn() (again bool) {
+func (a *ackDelayer) tickOnce() (again bool) {
 	a.mu.Lock()
 	were := a.holders
 	a.holders, a.spare = a.spare, nil
 	a.mu.Unlock()
 	left := were[:0]
 	for _, s := range were {
-		if a.look(s) {
+		if a.expire(s) {
 			left = append(left, s)
 		}
 	}
@@ -210,7 +218,7 @@ func (a *ackDelayer) turn() (again bool) {
 	clear(came)
 	a.spare = came[:0]
 	if len(a.holders) == 0 {
-		a.due = false
+		a.ticking = false
 		return false
 	}
 	if a.stopped.Load() {
@@ -231,18 +239,18 @@ func (a *ackDelayer) stop() {
 	a.tick()
 }
 
-// look sends what s holds, if it is old or all are to be sent. true: it holds something still.
-func (a *ackDelayer) look(s *delayedAck) (left bool) {
+// expire sends what s holds, if it is old or all are to be sent. true: it holds something still.
+func (a *ackDelayer) expire(s *delayedAck) (left bool) {
 	var f *frame.Frame
 	s.mu.Lock()
 	switch {
-	case !s.holds:
+	case !s.holding:
 		s.listed = false
-	case s.old || a.stopped.Load():
+	case s.ticked || a.stopped.Load():
 		s.acked, s.listed = s.ack, false
 		f = s.frame()
 	default:
-		s.old, left = true, true
+		s.ticked, left = true, true
 	}
 	s.mu.Unlock()
 	if f != nil {

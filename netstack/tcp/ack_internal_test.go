@@ -58,13 +58,14 @@ func (r *ackRig) put(p ackPacket) (kept bool) {
 	defer pkt.DecRef()
 	t := header.TCP(pkt.TransportHeader().Push(header.TCPMinimumSize + len(p.opts)))
 	t.Encode(&header.TCPFields{
-		SrcPort: 1, DstPort: 2, AckNum: p.ack, Flags: p.flags, DataOffset: uint8(header.TCPMinimumSize + len(p.opts)),
+		SrcPort: 1, DstPort: 2, AckNum: p.ack, Flags: p.flags,
+		DataOffset: uint8(header.TCPMinimumSize + len(p.opts)),
 	})
 	copy(t[header.TCPMinimumSize:], p.opts)
 	f := frame.Empty()
 	f.HdrLen = uint16(len(r.made))
 	r.made = append(r.made, p)
-	kept = r.pass(pkt, f, &r.conns[p.flow])
+	kept = r.sending(pkt, f, &r.conns[p.flow])
 	if !kept {
 		r.send(f, nil)
 	}
@@ -73,7 +74,9 @@ func (r *ackRig) put(p ackPacket) (kept bool) {
 
 // TestHoldACK: of each run of packets, which are sent at once, and which are after two ticks.
 func TestHoldACK(t *testing.T) {
-	plain := func(ack uint32) ackPacket { return ackPacket{ack: ack, flags: header.TCPFlagAck, opts: tsOption} }
+	plain := func(ack uint32) ackPacket {
+		return ackPacket{ack: ack, flags: header.TCPFlagAck, opts: tsOption}
+	}
 	data := func(ack uint32) ackPacket {
 		return ackPacket{ack: ack, flags: header.TCPFlagAck | header.TCPFlagPsh, data: 1, opts: tsOption}
 	}
@@ -88,24 +91,34 @@ func TestHoldACK(t *testing.T) {
 		sent  []int // at once
 		later []int
 	}{
-		"an answer carries it":      {[]ackPacket{data(10), plain(20), data(20)}, []int{0, 2}, nil},
-		"a later one does":          {[]ackPacket{data(10), plain(20), data(30)}, []int{0, 2}, nil},
-		"no options":                {[]ackPacket{data(10), with(plain(20), ack, nil), data(20)}, []int{0, 2}, nil},
-		"alone":                     {[]ackPacket{data(10), plain(20)}, []int{0}, []int{1}},
-		"the second is sent":        {[]ackPacket{data(10), plain(20), plain(30), plain(40)}, []int{0, 2}, []int{3}},
-		"less than two segments":    {[]ackPacket{data(10), plain(10 + ackLimit - 1)}, []int{0}, []int{1}},
-		"two segments":              {[]ackPacket{data(10), plain(10 + ackLimit)}, []int{0, 1}, nil},
-		"number goes round":         {[]ackPacket{data(1<<32 - 5), plain(5), data(5)}, []int{0, 2}, nil},
-		"duplicate of a sent one":   {[]ackPacket{data(10), plain(10), plain(10)}, []int{0, 1, 2}, nil},
-		"duplicate of a held one":   {[]ackPacket{data(10), plain(20), plain(20), plain(20)}, []int{0, 1, 2, 3}, nil},
-		"SACK":                      {[]ackPacket{data(10), with(plain(20), ack, sackOption)}, []int{0, 1}, nil},
-		"SACK behind a held one":    {[]ackPacket{data(10), plain(20), with(plain(30), ack, sackOption)}, []int{0, 1, 2}, nil},
-		"old data":                  {[]ackPacket{data(10), plain(20), data(15)}, []int{0, 1, 2}, nil},
-		"FIN":                       {[]ackPacket{data(10), plain(20), with(plain(20), fin, tsOption)}, []int{0, 1, 2}, nil},
-		"RST":                       {[]ackPacket{data(10), plain(20), with(plain(0), header.TCPFlagRst, nil)}, []int{0, 1, 2}, nil},
-		"another connection's data": {[]ackPacket{data(10), plain(20), other(data(30))}, []int{0, 2}, []int{1}},
+		"an answer carries it": {[]ackPacket{data(10), plain(20), data(20)}, []int{0, 2}, nil},
+		"a later one does":     {[]ackPacket{data(10), plain(20), data(30)}, []int{0, 2}, nil},
+		"no options": {[]ackPacket{data(10), with(plain(20), ack, nil), data(20)},
+			[]int{0, 2}, nil},
+		"alone": {[]ackPacket{data(10), plain(20)}, []int{0}, []int{1}},
+		"the second is sent": {[]ackPacket{data(10), plain(20), plain(30), plain(40)}, []int{0, 2},
+			[]int{3}},
+		"less than two segments": {[]ackPacket{data(10), plain(10 + ackLimit - 1)}, []int{0},
+			[]int{1}},
+		"two segments":            {[]ackPacket{data(10), plain(10 + ackLimit)}, []int{0, 1}, nil},
+		"number goes round":       {[]ackPacket{data(1<<32 - 5), plain(5), data(5)}, []int{0, 2}, nil},
+		"duplicate of a sent one": {[]ackPacket{data(10), plain(10), plain(10)}, []int{0, 1, 2}, nil},
+		"duplicate of a held one": {[]ackPacket{data(10), plain(20), plain(20), plain(20)},
+			[]int{0, 1, 2, 3}, nil},
+		"SACK": {[]ackPacket{data(10), with(plain(20), ack, sackOption)},
+			[]int{0, 1}, nil},
+		"SACK behind a held one": {[]ackPacket{data(10), plain(20), with(plain(30), ack, sackOption)},
+			[]int{0, 1, 2}, nil},
+		"old data": {[]ackPacket{data(10), plain(20), data(15)}, []int{0, 1, 2}, nil},
+		"FIN": {[]ackPacket{data(10), plain(20), with(plain(20), fin, tsOption)},
+			[]int{0, 1, 2}, nil},
+		"RST": {[]ackPacket{data(10), plain(20), with(plain(0), header.TCPFlagRst,
+			nil)}, []int{0, 1, 2}, nil},
+		"another connection's data": {[]ackPacket{data(10), plain(20), other(data(30))}, []int{0, 2},
+			[]int{1}},
 		"the first of a connection": {[]ackPacket{plain(10)}, []int{0}, nil},
-		"after a SYN":               {[]ackPacket{with(plain(0), header.TCPFlagSyn, nil), plain(10)}, []int{0, 1}, nil},
+		"after a SYN": {[]ackPacket{with(plain(0), header.TCPFlagSyn, nil), plain(10)},
+			[]int{0, 1}, nil},
 	} {
 		r := newAckRig()
 		check := func(when string, want []int) {
@@ -128,7 +141,7 @@ func TestHoldACK(t *testing.T) {
 		check("after a tick", tt.sent)
 		r.clock.Advance(ackTick)
 		check("after two ticks", append(tt.sent, tt.later...))
-		if r.clock.Advance(10 * ackTick); r.due {
+		if r.clock.Advance(10 * ackTick); r.ticking {
 			t.Errorf("%s: ticks go on with nothing held", name)
 		}
 		r.stop()
@@ -153,13 +166,16 @@ func TestStopACK(t *testing.T) {
 	}
 }
 
-// TestHoldACKOfMany: each of many connections in turn has its own ACK held, so that its next octets carry it; those that do not come in
-// time go out after two ticks, and what is held meanwhile a tick or two later.
+// TestHoldACKOfMany: each of many connections in turn has its own ACK held, so that its next octets
+// carry it; those that do not come in time go out after two ticks, and what is held meanwhile a
+// tick or two later.
 func TestHoldACKOfMany(t *testing.T) {
 	r := newAckRig()
 	defer r.stop()
 	n := len(r.conns)
-	plain := func(flow int, ack uint32) ackPacket { return ackPacket{flow: flow, ack: ack, flags: header.TCPFlagAck} }
+	plain := func(flow int, ack uint32) ackPacket {
+		return ackPacket{flow: flow, ack: ack, flags: header.TCPFlagAck}
+	}
 	data := func(flow int, ack uint32) ackPacket {
 		p := plain(flow, ack)
 		p.data = 1
@@ -203,7 +219,7 @@ func TestHoldACKOfMany(t *testing.T) {
 	check("three ticks", 1) // that one was seen by the second
 	r.clock.Advance(ackTick)
 	check("four ticks", 1)
-	if r.clock.Advance(ackTick); r.due || len(r.holders) != 0 {
+	if r.clock.Advance(ackTick); r.ticking || len(r.holders) != 0 {
 		t.Errorf("ticks go on for %d connections that hold nothing", len(r.holders))
 	}
 }
@@ -225,9 +241,10 @@ func TestStopACKMeanwhile(t *testing.T) {
 		wg.Go(func() {
 			<-start
 			for ack := range uint32(10) {
-				th.Encode(&header.TCPFields{AckNum: ack, Flags: header.TCPFlagAck, DataOffset: header.TCPMinimumSize})
+				th.Encode(&header.TCPFields{AckNum: ack, Flags: header.TCPFlagAck,
+					DataOffset: header.TCPMinimumSize})
 				f := frame.Empty()
-				if !r.pass(pkt, f, &r.conns[flow]) {
+				if !r.sending(pkt, f, &r.conns[flow]) {
 					r.send(f, nil)
 				}
 			}
@@ -241,8 +258,8 @@ func TestStopACKMeanwhile(t *testing.T) {
 	close(start)
 	wg.Wait()
 	for flow := range r.conns {
-		if s := &r.conns[flow]; s.holds || s.listed {
-			t.Fatalf("connection %d holds %v, on the list %v", flow, s.holds, s.listed)
+		if s := &r.conns[flow]; s.holding || s.listed {
+			t.Fatalf("connection %d holds %v, on the list %v", flow, s.holding, s.listed)
 		}
 	}
 	if n := released.Load(); n > int64(10*len(r.conns)) || n < int64(5*len(r.conns)) {
@@ -250,9 +267,9 @@ func TestStopACKMeanwhile(t *testing.T) {
 	}
 }
 
-// FuzzHoldACK: whatever a stack sends, each connection's packets leave in their order; none but plain ACKs of
-// new octets are left out, each for one behind it that acknowledges as much; and no peer waits for the
-// ACK of two segments.
+// FuzzHoldACK: whatever a stack sends, each connection's packets leave in their order; none but
+// plain ACKs of new octets are left out, each for one behind it that acknowledges as much; and no
+// peer waits for the ACK of two segments.
 func FuzzHoldACK(f *testing.F) {
 	f.Add([]byte{0, 1, 4, 1, 8, 0, 12, 1})
 	f.Add([]byte{0, 0, 1, 3, 1, 3, 1, 0, 2, 9, 0, 40, 7, 5})

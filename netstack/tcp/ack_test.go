@@ -13,8 +13,8 @@ import (
 	"github.com/vrnic/vrnic/netstack/port/porttest"
 )
 
-// TestDelayedACK: requests and their answers carry each other's ACKs, and the last is acknowledged within two
-// milliseconds.
+// TestDelayedACK: requests and their answers carry each other's ACKs, and the last is acknowledged
+// within two milliseconds.
 func TestDelayedACK(t *testing.T) {
 	clock := faketime.NewManualClock()
 	var bare atomic.Int64 // segments without octets
@@ -28,7 +28,8 @@ func TestDelayedACK(t *testing.T) {
 	var stacks [2]*netstack.Stack
 	for i, sw := range []*ethswitch.Switch{sw1, sw2} {
 		var err error
-		stacks[i], err = netstack.NewStack(sw, netstack.Config{Name: "s", Addrs: netstacktest.Addresses(i + 1), Clock: clock})
+		stacks[i], err = netstack.NewStack(sw, netstack.Config{Name: "s",
+			Addrs: netstacktest.Addresses(i + 1), Clock: clock})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -41,7 +41,8 @@ func BenchmarkEcho(b *testing.B) {
 	go func() {
 		bell := netstacktest.NewBell(to)
 		for range b.N {
-			if err := errors.Join(netstacktest.Read(to, bell, 64), netstacktest.Write(to, bell, 64)); err != nil {
+			if err := errors.Join(netstacktest.Read(to, bell, 64), netstacktest.Write(to, bell,
+				64)); err != nil {
 				errc <- err
 				return
 			}
@@ -50,7 +51,8 @@ func BenchmarkEcho(b *testing.B) {
 	}()
 	bell := netstacktest.NewBell(from)
 	for range b.N {
-		if err := errors.Join(netstacktest.Write(from, bell, 64), netstacktest.Read(from, bell, 64)); err != nil {
+		if err := errors.Join(netstacktest.Write(from, bell, 64), netstacktest.Read(from, bell,
+			64)); err != nil {
 			b.Fatal(err)
 		}
 	}

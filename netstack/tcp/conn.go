@@ -26,8 +26,8 @@ type Source = interface {
 }
 
 // A Conn is a TCP connection that never blocks. ReadInto, WriteFrom, EMSS and the calls that
-// close it belong to one goroutine at a time, but for Abort, which may come from another: who owns the
-// connection may be away, in WriteFrom's source, for as long as it likes.
+// close it belong to one goroutine at a time, but for Abort, which may come from another: who owns
+// the connection may be away, in WriteFrom's source, for as long as it likes.
 type Conn struct {
 	ep            *tcp.Endpoint
 	wq            *waiter.Queue
@@ -43,15 +43,16 @@ type Conn struct {
 	acks          delayedAck
 	memory        gvisor.Memory
 	userPrefetch  atomic.Pointer[func()]
-	peer          atomic.Pointer[Conn] // the other end, if it is in this process and known: see setPeer
-	unanswered    atomic.Uint32        // how often this end has written since the peer did, if that is known
+	// the other end, if it is in this process and known: see setPeer
+	peer       atomic.Pointer[Conn]
+	unanswered atomic.Uint32 // how often this end has written since the peer did, if that is known
 
 	mu     sync.Mutex // held while ep is used; guards what follows
 	closed bool
 	in     sink
 	out    payload
-	// err is why the connection was lost: the first reason counts. gVisor tells that once only; after it a
-	// reader would see an orderly end.
+	// err is why the connection was lost: the first reason counts. gVisor tells that once only; after
+	// it a reader would see an orderly end.
 	err atomic.Pointer[error]
 }
 
@@ -102,8 +103,8 @@ func (c *Conn) SetNotify(f func()) {
 }
 
 // ReadInto passes received octets to w, in order, until none is left or w takes fewer than it was
-// given or gives an error, and returns how many w took. The slices are gVisor's memory, good for the
-// call of w only, and the endpoint is locked meanwhile: w must not block nor use c. 0 and nil:
+// given or gives an error, and returns how many w took. The slices are gVisor's memory, good for
+// the call of w only, and the endpoint is locked meanwhile: w must not block nor use c. 0 and nil:
 // nothing is there, or w took nothing. io.EOF: the peer has closed and everything was taken. Any
 // other error: the connection is lost, and errors.Is finds a syscall.Errno. It does not allocate.
 func (c *Conn) ReadInto(w io.Writer) (int, error) {
@@ -181,7 +182,8 @@ func (c *Conn) WriteFrom(src Source) (int, error) {
 	return n, err
 }
 
-// write is WriteFrom up to where the peer has to handle what it got: Finish has to follow for it, if it is not nil.
+// write is WriteFrom up to where the peer has to handle what it got: Finish has to follow for it,
+// if it is not nil.
 func (c *Conn) write(src Source) (done int, peer *receiver, _ error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,7 +206,8 @@ func (c *Conn) write(src Source) (done int, peer *receiver, _ error) {
 	return done, peer, werr
 }
 
-// written is what WriteFrom returns for what gVisor has: n of the octets that were read from the source.
+// written is what WriteFrom returns for what gVisor has: n of the octets that were read from the
+// source.
 func (c *Conn) written(n, read int, srcErr error, err tcpip.Error) (int, error) {
 	switch err.(type) {
 	case nil:
@@ -282,8 +285,8 @@ func (p *payload) Read(b []byte) (int, error) {
 var errBadSource = errors.New("netstack: source returned an impossible count")
 
 // EMSS is how many octets TCP puts into one segment at present, after options (RFC 5044, section
-// 4.1; RFC 1122, section 4.2.2.6). It can fall during a connection, when the path's MTU does. 0 if the
-// connection is gone before it was established.
+// 4.1; RFC 1122, section 4.2.2.6). It can fall during a connection, when the path's MTU does. 0 if
+// the connection is gone before it was established.
 func (c *Conn) EMSS() int { return gvisor.SegmentSize(c.ep) }
 
 // CloseWrite sends a FIN behind what was written.
@@ -321,8 +324,8 @@ func (c *Conn) Abort() {
 	c.forgetPeer()
 	c.userPrefetch.Store(nil)
 	c.prompt.Store(nil) // nobody begins to handle a segment any more
-	// The lock is not waited for: its owner may hang in WriteFrom's source. Who handles a segment has the endpoint
-	// locked, too, for which the calls below do wait.
+	// The lock is not waited for: its owner may hang in WriteFrom's source. Who handles a segment has
+	// the endpoint locked, too, for which the calls below do wait.
 	if c.mu.TryLock() {
 		c.closed = true
 		defer c.mu.Unlock()

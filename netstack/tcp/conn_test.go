@@ -74,13 +74,19 @@ func TestWriteFromBadSource(t *testing.T) {
 		src  tcp.Source
 		want error
 	}{
-		"error at once":      {&liar{10, readerFunc(func([]byte) (int, error) { return 0, errMine })}, errMine},
-		"error half way":     {&liar{10, io.MultiReader(bytes.NewReader([]byte("12345")), readerFunc(func([]byte) (int, error) { return 0, errMine }))}, errMine},
-		"error in 2nd chunk": {&liar{100000, io.MultiReader(bytes.NewReader(make([]byte, 70000)), readerFunc(func([]byte) (int, error) { return 0, errMine }))}, errMine},
-		"early end":          {&liar{10, bytes.NewReader([]byte("12345"))}, io.ErrUnexpectedEOF},
-		"nothing, no error":  {&liar{10, readerFunc(func([]byte) (int, error) { return 0, nil })}, io.ErrNoProgress},
-		"too much":           {&liar{10, readerFunc(func(b []byte) (int, error) { return len(b) + 1, nil })}, nil},
-		"less than nothing":  {&liar{10, readerFunc(func(b []byte) (int, error) { return -1, nil })}, nil},
+		"error at once": {&liar{10, readerFunc(func([]byte) (int, error) { return 0, errMine })},
+			errMine},
+		"error half way": {&liar{10, io.MultiReader(bytes.NewReader([]byte("12345")),
+			readerFunc(func([]byte) (int, error) { return 0, errMine }))}, errMine},
+		"error in 2nd chunk": {&liar{100000, io.MultiReader(bytes.NewReader(make([]byte, 70000)),
+			readerFunc(func([]byte) (int, error) { return 0, errMine }))}, errMine},
+		"early end": {&liar{10, bytes.NewReader([]byte("12345"))}, io.ErrUnexpectedEOF},
+		"nothing, no error": {&liar{10, readerFunc(func([]byte) (int, error) { return 0, nil })},
+			io.ErrNoProgress},
+		"too much": {&liar{10, readerFunc(func(b []byte) (int, error) {
+			return len(b) + 1, nil
+		})}, nil},
+		"less than nothing": {&liar{10, readerFunc(func(b []byte) (int, error) { return -1, nil })}, nil},
 	} {
 		n, err := a.WriteFrom(tt.src)
 		if n != 0 || err == nil || tt.want != nil && !errors.Is(err, tt.want) {
@@ -120,7 +126,8 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// TestReadIntoPartly: what a Writer does not take comes again, and its error is not the connection's.
+// TestReadIntoPartly: what a Writer does not take comes again, and its error is not the
+// connection's.
 func TestReadIntoPartly(t *testing.T) {
 	a, b := connected(t)
 	bell := netstacktest.NewBell(b)
@@ -207,7 +214,8 @@ func TestEnds(t *testing.T) {
 		bell := netstacktest.NewBell(b)
 		a.Abort()
 		for range 2 { // the cause stays
-			if err := await(bell, func() (int, error) { return b.ReadInto(sink) }); !errors.Is(err, syscall.ECONNRESET) {
+			if err := await(bell, func() (int, error) { return b.ReadInto(sink) }); !errors.Is(err,
+				syscall.ECONNRESET) {
 				t.Errorf("peer reads: %v", err)
 			}
 			if _, err := b.WriteFrom(netstacktest.NewSource(5)); !errors.Is(err, syscall.ECONNRESET) {
@@ -224,7 +232,8 @@ func TestEnds(t *testing.T) {
 		b.WriteFrom(netstacktest.NewSource(5))
 		<-abell
 		a.Close()
-		if err := await(bell, func() (int, error) { return b.ReadInto(sink) }); !errors.Is(err, syscall.ECONNRESET) {
+		if err := await(bell, func() (int, error) { return b.ReadInto(sink) }); !errors.Is(err,
+			syscall.ECONNRESET) {
 			t.Errorf("peer reads: %v", err)
 		}
 	})
@@ -237,7 +246,8 @@ func TestEnds(t *testing.T) {
 		}
 		a.Close()
 		k := netstacktest.NewSink(n)
-		if err := await(bell, func() (int, error) { return b.ReadInto(k) }); err != io.EOF || k.Len() != n || k.Err != nil {
+		if err := await(bell, func() (int, error) { return b.ReadInto(k) }); err != io.EOF ||
+			k.Len() != n || k.Err != nil {
 			t.Errorf("%d of %d octets, then %v, %v", k.Len(), n, err, k.Err)
 		}
 	})
@@ -251,13 +261,16 @@ func TestEnds(t *testing.T) {
 				t.Errorf("own end: %v", err)
 			}
 		}
-		if err := await(bell, func() (int, error) { return b.ReadInto(sink) }); !errors.Is(err, syscall.ECONNRESET) {
+		if err := await(bell, func() (int, error) { return b.ReadInto(sink) }); !errors.Is(err,
+			syscall.ECONNRESET) {
 			t.Errorf("peer: %v", err)
 		}
-		if _, err := s1.TCP().Dial(context.Background(), netip.Addr{}, b.LocalAddr()); !errors.Is(err, net.ErrClosed) {
+		if _, err := s1.TCP().Dial(context.Background(), netip.Addr{}, b.LocalAddr()); !errors.Is(err,
+			net.ErrClosed) {
 			t.Errorf("dial: %v", err)
 		}
-		if _, err := s1.TCP().Listen(netip.MustParseAddrPort("10.77.0.1:1"), 1); !errors.Is(err, net.ErrClosed) {
+		if _, err := s1.TCP().Listen(netip.MustParseAddrPort("10.77.0.1:1"), 1); !errors.Is(err,
+			net.ErrClosed) {
 			t.Errorf("listen: %v", err)
 		}
 		a.Close()
@@ -379,8 +392,8 @@ func TestDialToItself(t *testing.T) {
 	}
 }
 
-// TestDialTimeouts: a neighbour that is not there, and a host that does not answer, under a clock that
-// the test moves.
+// TestDialTimeouts: a neighbour that is not there, and a host that does not answer, under a clock
+// that the test moves.
 func TestDialTimeouts(t *testing.T) {
 	clock := faketime.NewManualClock()
 	sw := ethswitch.New(ethswitch.Config{})

@@ -93,8 +93,8 @@ func (h *Host) startDial(wq *waiter.Queue, local, remote netip.AddrPort) (*tcp.E
 	if err != nil {
 		return nil, err
 	}
-	// A port that was chosen can be listened at while a connection from there lingers in TIME-WAIT, as on Linux. Where gVisor
-	// chooses one, others to the same address must not get it.
+	// A port that was chosen can be listened at while a connection from there lingers in TIME-WAIT, as
+	// on Linux. Where gVisor chooses one, others to the same address must not get it.
 	ep.SocketOptions().SetReuseAddress(local.Port() != 0)
 	if local.Addr().IsValid() {
 		if err := ep.Bind(gvconv.FullAddr(local)); err != nil {
@@ -133,10 +133,12 @@ func (h *Host) Listen(addr netip.AddrPort, backlog int) (*Listener, error) {
 	return h.ListenOrdered(addr, backlog, nil)
 }
 
-// ListenOrdered is Listen. first, unless it is nil, is called with the other end of each connection when its first octets
-// come, before they can be read: for one after the other, as they come, whatever order Accept gives the connections in. It must
-// not wait, nor call this package. Who connects in large numbers and then says nothing can have others not told of.
-func (h *Host) ListenOrdered(addr netip.AddrPort, backlog int, first func(remote netip.AddrPort)) (*Listener, error) {
+// ListenOrdered is Listen. first, unless it is nil, is called with the other end of each connection
+// when its first octets come, before they can be read: for one after the other, as they come,
+// whatever order Accept gives the connections in. It must not wait, nor call this package. Who
+// connects in large numbers and then says nothing can have others not told of.
+func (h *Host) ListenOrdered(addr netip.AddrPort, backlog int, first func(remote netip.AddrPort)) (
+	*Listener, error) {
 	addr = gvconv.Unmap(addr)
 	l, err := h.listen(addr, backlog, first)
 	if err != nil {
@@ -145,7 +147,8 @@ func (h *Host) ListenOrdered(addr netip.AddrPort, backlog int, first func(remote
 	return l, nil
 }
 
-func (h *Host) listen(addr netip.AddrPort, backlog int, first func(remote netip.AddrPort)) (*Listener, error) {
+func (h *Host) listen(addr netip.AddrPort, backlog int, first func(remote netip.AddrPort)) (
+	*Listener, error) {
 	if !addr.Addr().IsValid() {
 		return nil, gvconv.Error(&tcpip.ErrBadAddress{})
 	}

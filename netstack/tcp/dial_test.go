@@ -42,10 +42,13 @@ func TestDialErrors(t *testing.T) {
 		remote netip.AddrPort
 		want   error
 	}{
-		{"nobody listens", netip.Addr{}, netip.AddrPortFrom(b.Addrs()[0].Addr(), 9), syscall.ECONNREFUSED},
-		{"nobody listens, IPv6", netip.Addr{}, netip.AddrPortFrom(b.Addrs()[1].Addr(), 9), syscall.ECONNREFUSED},
+		{"nobody listens", netip.Addr{}, netip.AddrPortFrom(b.Addrs()[0].Addr(), 9),
+			syscall.ECONNREFUSED},
+		{"nobody listens, IPv6", netip.Addr{}, netip.AddrPortFrom(b.Addrs()[1].Addr(), 9),
+			syscall.ECONNREFUSED},
 		{"no route", netip.Addr{}, netip.MustParseAddrPort("192.0.2.1:1"), syscall.ENETUNREACH},
-		{"not our address", addr("192.0.2.1"), netip.AddrPortFrom(b.Addrs()[0].Addr(), 9), syscall.EADDRNOTAVAIL},
+		{"not our address", addr("192.0.2.1"), netip.AddrPortFrom(b.Addrs()[0].Addr(), 9),
+			syscall.EADDRNOTAVAIL},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := a.TCP().Dial(ctx, tt.local, tt.remote)
@@ -70,10 +73,12 @@ func TestListen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.TCP().Listen(netip.MustParseAddrPort("0.0.0.0:7"), 4); !errors.Is(err, syscall.EADDRINUSE) {
+	if _, err := b.TCP().Listen(netip.MustParseAddrPort("0.0.0.0:7"), 4); !errors.Is(err,
+		syscall.EADDRINUSE) {
 		t.Errorf("second listener: %v", err)
 	}
-	if _, err := b.TCP().Listen(netip.MustParseAddrPort("192.0.2.9:7"), 4); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+	if _, err := b.TCP().Listen(netip.MustParseAddrPort("192.0.2.9:7"), 4); !errors.Is(err,
+		syscall.EADDRNOTAVAIL) {
 		t.Errorf("foreign address: %v", err)
 	}
 	local := a.Addrs()[0].Addr()
@@ -85,7 +90,8 @@ func TestListen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.LocalAddr() != d.RemoteAddr() || c.RemoteAddr() != d.LocalAddr() || c.LocalAddr().Addr() != local {
+	if c.LocalAddr() != d.RemoteAddr() || c.RemoteAddr() != d.LocalAddr() ||
+		c.LocalAddr().Addr() != local {
 		t.Errorf("addresses: %v %v, %v %v", c.LocalAddr(), c.RemoteAddr(), d.LocalAddr(), d.RemoteAddr())
 	}
 	errc := make(chan error)
@@ -101,7 +107,8 @@ func TestListen(t *testing.T) {
 	d.Close()
 }
 
-// A port that a connection has, or had until a moment ago, can be listened at; the same connection cannot be made again.
+// A port that a connection has, or had until a moment ago, can be listened at; the same connection
+// cannot be made again.
 func TestListenWhereConnected(t *testing.T) {
 	a, b := netstacktest.Pair(t, 1500)
 	to := netip.AddrPortFrom(b.Addrs()[0].Addr(), 7)
@@ -125,11 +132,13 @@ func TestListenWhereConnected(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", when, err)
 		}
-		if _, err := a.TCP().DialFrom(context.Background(), from, to); !errors.Is(err, syscall.EADDRINUSE) {
+		if _, err := a.TCP().DialFrom(context.Background(), from, to); !errors.Is(err,
+			syscall.EADDRINUSE) {
 			t.Errorf("%s: from where somebody listens: %v", when, err)
 		}
 		l.Close()
-		if _, err := a.TCP().DialFrom(context.Background(), from, to); !errors.Is(err, syscall.EADDRINUSE) {
+		if _, err := a.TCP().DialFrom(context.Background(), from, to); !errors.Is(err,
+			syscall.EADDRINUSE) {
 			t.Errorf("%s: once more: %v", when, err)
 		}
 	}

@@ -22,8 +22,9 @@ func (c *Conn) identify(h *Host) {
 	}
 }
 
-// queueSegment gives pkt, which is p and for c, to c's TCP. false: it has to go the usual way, and is as it was. Of a connection that is
-// established IP would find nothing wrong: the addresses are the same as when it was made, and the rest has been looked at by parse and checksumsValid.
+// queueSegment gives pkt, which is p and for c, to c's TCP. false: it has to go the usual way, and
+// is as it was. Of a connection that is established IP would find nothing wrong: the addresses are
+// the same as when it was made, and the rest has been looked at by parse and checksumsValid.
 func (c *Conn) queueSegment(p *frame.Packet, pkt *stack.PacketBuffer) bool {
 	if c.queue == nil || c.ep.EndpointState() != tcp.StateEstablished || !strip(p, pkt) {
 		return false
@@ -33,15 +34,17 @@ func (c *Conn) queueSegment(p *frame.Packet, pkt *stack.PacketBuffer) bool {
 	return true
 }
 
-// strip does with pkt, which is p, what IP would if p is a TCP segment without anything that IP, or another connection, has to do with: options,
-// extension headers, fragments, SYN and RST. false: it is not, and pkt is as it was.
+// strip does with pkt, which is p, what IP would if p is a TCP segment without anything that IP, or
+// another connection, has to do with: options, extension headers, fragments, SYN and RST. false: it
+// is not, and pkt is as it was.
 func strip(p *frame.Packet, pkt *stack.PacketBuffer) bool {
 	l3 := frame.IPv4MinLen
 	if p.EtherType == frame.EtherIPv6 {
 		l3 = frame.IPv6Len
 	}
 	n, err := p.TCPHeaderLen()
-	if err != nil || p.L4 != p.L3+l3 || header.TCP(p.Headers[p.L4:]).Flags()&(header.TCPFlagSyn|header.TCPFlagRst) != 0 {
+	const synRST = header.TCPFlagSyn | header.TCPFlagRst
+	if err != nil || p.L4 != p.L3+l3 || header.TCP(p.Headers[p.L4:]).Flags()&synRST != 0 {
 		return false
 	}
 	// All of this is there: parse has seen to it.

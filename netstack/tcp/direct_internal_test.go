@@ -12,11 +12,12 @@ import (
 	"github.com/vrnic/vrnic/netstack/frame"
 )
 
-// FuzzStrip: of a packet that is stripped gVisor's IP would find nothing wrong, and would give the same headers and octets to TCP; another
-// one is as it was.
+// FuzzStrip: of a packet that is stripped gVisor's IP would find nothing wrong, and would give the
+// same headers and octets to TCP; another one is as it was.
 func FuzzStrip(f *testing.F) {
 	tcp := []byte("\x00\x01\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00\x50\x10\x00\x00\x00\x00\x00\x00")
-	v4 := []byte("\x08\x00\x45\x00\x00\x2b\x00\x00\x00\x00\x40\x06\x26\xcb\x0a\x00\x00\x01\x0a\x00\x00\x02")
+	v4 := []byte(
+		"\x08\x00\x45\x00\x00\x2b\x00\x00\x00\x00\x40\x06\x26\xcb\x0a\x00\x00\x01\x0a\x00\x00\x02")
 	v6 := append(append([]byte("\x86\xdd\x60\x00\x00\x00\x00\x17\x06\x40"), make([]byte, 31)...), 1)
 	for _, ip := range [][]byte{v4, v6} {
 		segment := func(change func(ip, tcp []byte)) {
@@ -25,10 +26,11 @@ func FuzzStrip(f *testing.F) {
 			f.Add(append(append(ip, tcp...), "octpadding"...))
 		}
 		segment(func(_, tcp []byte) {})
-		segment(func(_, tcp []byte) { tcp[13] |= 4 })             // RST
-		segment(func(_, tcp []byte) { tcp[12] = 0x60 })           // options that are not there
-		segment(func(ip, _ []byte) { ip[0]++ })                   // IPv4: options
-		segment(func(ip, _ []byte) { ip[6] ^= 0x20 })             // IPv4: a fragment; IPv6: another protocol
+		segment(func(_, tcp []byte) { tcp[13] |= 4 })   // RST
+		segment(func(_, tcp []byte) { tcp[12] = 0x60 }) // options that are not there
+		segment(func(ip, _ []byte) { ip[0]++ })         // IPv4: options
+		// IPv4: a fragment; IPv6: another protocol
+		segment(func(ip, _ []byte) { ip[6] ^= 0x20 })
 		segment(func(ip, _ []byte) { ip[6] ^= 6 })                // IPv6: hop-by-hop options
 		segment(func(ip, _ []byte) { ip[3], ip[5] = 0xff, 0xff }) // longer than the frame
 	}
@@ -46,7 +48,8 @@ func FuzzStrip(f *testing.F) {
 		want := pkt.Clone()
 		defer want.DecRef()
 		parts := func(pkt *stack.PacketBuffer) [3][]byte {
-			return [3][]byte{pkt.NetworkHeader().Slice(), pkt.TransportHeader().Slice(), pkt.Data().AsRange().ToSlice()}
+			return [3][]byte{pkt.NetworkHeader().Slice(), pkt.TransportHeader().Slice(),
+				pkt.Data().AsRange().ToSlice()}
 		}
 		if strip(&p, pkt) {
 			n := want.Data().Size()
@@ -54,15 +57,19 @@ func FuzzStrip(f *testing.F) {
 				if !parse.IPv4(want) {
 					t.Fatalf("not IPv4: %x", octets)
 				}
-				if h := header.IPv4(want.NetworkHeader().Slice()); !h.IsValid(n) || h.More() || h.FragmentOffset() != 0 ||
+				if h := header.IPv4(want.NetworkHeader().Slice()); !h.IsValid(n) || h.More() ||
+					h.FragmentOffset() != 0 ||
 					len(h.Options()) != 0 || h.Protocol() != frame.ProtoTCP {
 					t.Fatalf("IP has to do with it: %x", octets)
 				}
-			} else if proto, id, offset, more, ok := parse.IPv6(want); !ok || proto != frame.ProtoTCP || id != 0 || offset != 0 || more ||
-				!header.IPv6(want.NetworkHeader().Slice()).IsValid(n) || len(want.NetworkHeader().Slice()) != frame.IPv6Len {
+			} else if proto, id, offset, more, ok := parse.IPv6(want); !ok || proto != frame.ProtoTCP ||
+				id != 0 || offset != 0 || more ||
+				!header.IPv6(want.NetworkHeader().Slice()).IsValid(n) ||
+				len(want.NetworkHeader().Slice()) != frame.IPv6Len {
 				t.Fatalf("IP has to do with it: %x", octets)
 			}
-			if !parse.TCP(want) || header.TCP(want.TransportHeader().Slice()).Flags()&(header.TCPFlagSyn|header.TCPFlagRst) != 0 {
+			const synRST = header.TCPFlagSyn | header.TCPFlagRst
+			if !parse.TCP(want) || header.TCP(want.TransportHeader().Slice()).Flags()&synRST != 0 {
 				t.Fatalf("not a segment in a connection: %x", octets)
 			}
 			if pkt.TransportProtocolNumber != want.TransportProtocolNumber {
@@ -77,11 +84,13 @@ func FuzzStrip(f *testing.F) {
 	})
 }
 
-// What a sender guesses is believed of the stack that the frame has come to only: two may have the same address, one after the other.
+// What a sender guesses is believed of the stack that the frame has come to only: two may have the
+// same address, one after the other.
 func TestGuess(t *testing.T) {
 	fr := frame.New([]byte("\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"+
 		"\x08\x00\x45\x00\x00\x28\x00\x00\x00\x00\x40\x06\x26\xce\x0a\x00\x00\x01\x0a\x00\x00\x02"+
-		"\x00\x01\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00\x50\x10\x00\x00\x00\x00\x00\x00"), frame.Offload{})
+		"\x00\x01\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00\x50\x10\x00\x00\x00\x00\x00\x00"),
+		frame.Offload{})
 	defer fr.Release()
 	var p frame.Packet
 	if err := p.Parse(fr); err != nil {

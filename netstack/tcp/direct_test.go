@@ -34,7 +34,8 @@ func optioned(b []byte) []byte {
 	return b
 }
 
-// Octets go both ways, whatever is around the segments: some go straight to their connection, others past IP.
+// Octets go both ways, whatever is around the segments: some go straight to their connection,
+// others past IP.
 func TestOddFrames(t *testing.T) {
 	for i, change := range []func([]byte) []byte{padded, optioned} {
 		var turn atomic.Int64

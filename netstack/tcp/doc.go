@@ -7,6 +7,6 @@
 //
 // A Host stands between gVisor's TCP and the stack's interface. What comes for a connection that it
 // knows goes straight to that connection's TCP, and is handled by whoever brings it where that may
-// be: ethswitch.Delivery has the rules, Conn.SetPrompt what a user can make of them. What goes out it
-// looks at, too: an ACK waits a moment for octets that could carry it.
+// be: ethswitch.Delivery has the rules, Conn.SetPrompt what a user can make of them. What goes out
+// it looks at, too: an ACK waits a moment for octets that could carry it.
 package tcp

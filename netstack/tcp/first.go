@@ -13,9 +13,10 @@ import (
 	"github.com/vrnic/vrnic/netstack/internal/gvconv"
 )
 
-// Whoever listens may want to know in which order those who connect have sent their first octets. gVisor handles connections in
-// parallel, and gives them to Accept in any order; frames come one after the other. So the link keeps in mind what it has
-// answered to a SYN, until octets come that acknowledge it, or one of both ends says that none will.
+// Whoever listens may want to know in which order those who connect have sent their first octets.
+// gVisor handles connections in parallel, and gives them to Accept in any order; frames come one
+// after the other. So the link keeps in mind what it has answered to a SYN, until octets come that
+// acknowledge it, or one of both ends says that none will.
 
 // maxExpected is how many connections are kept in mind; the oldest is forgotten for another one.
 const maxExpected = 1024
@@ -109,7 +110,8 @@ func (s *firstOctets) answered(f flow, ack uint32) {
 	defer s.mu.Unlock()
 	var to *Listener
 	for l := range s.listeners {
-		if a := l.addr; a.Port() == f.local.Port() && (a.Addr() == f.local.Addr() || a.Addr().IsUnspecified() && a.Addr().Is4() == f.local.Addr().Is4()) {
+		if a := l.addr; a.Port() == f.local.Port() && (a.Addr() == f.local.Addr() ||
+			a.Addr().IsUnspecified() && a.Addr().Is4() == f.local.Addr().Is4()) {
 			if to = l; !a.Addr().IsUnspecified() {
 				break
 			}
@@ -143,7 +145,8 @@ func (s *firstOctets) received(p *frame.Packet) {
 	}
 	t := header.TCP(p.Headers[p.L4:])
 	switch flags := t.Flags() & (header.TCPFlagAck | header.TCPFlagSyn | header.TCPFlagRst); {
-	case flags&header.TCPFlagRst != 0: // TCP may pass over it; then the order is lost, and nothing else
+	case flags&header.TCPFlagRst != 0:
+		// TCP may pass over it; then the order is lost, and nothing else
 		s.ended(flowOf(p))
 		return
 	case flags != header.TCPFlagAck || p.End-p.L4 == n:

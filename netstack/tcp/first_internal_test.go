@@ -16,7 +16,8 @@ import (
 
 // segment is one of TCP over IPv4 with so many octets, as it comes to f.local.
 func segment(f flow, flags header.TCPFlags, ack uint32, octets int) *frame.Packet {
-	p := &frame.Packet{EtherType: frame.EtherIPv4, Protocol: frame.ProtoTCP, L3: frame.EtherHeaderLen, L4: frame.EtherHeaderLen + frame.IPv4MinLen}
+	p := &frame.Packet{EtherType: frame.EtherIPv4, Protocol: frame.ProtoTCP, L3: frame.EtherHeaderLen,
+		L4: frame.EtherHeaderLen + frame.IPv4MinLen}
 	p.N = p.L4 + frame.TCPMinLen
 	p.End = p.N + octets
 	src, dst := f.remote.Addr().As4(), f.local.Addr().As4()
@@ -31,7 +32,8 @@ func segment(f flow, flags header.TCPFlags, ack uint32, octets int) *frame.Packe
 }
 
 func flowTo(local string, remote uint16) flow {
-	return flow{netip.MustParseAddrPort(local), netip.AddrPortFrom(netip.MustParseAddr("10.0.0.9"), remote)}
+	return flow{netip.MustParseAddrPort(local), netip.AddrPortFrom(netip.MustParseAddr("10.0.0.9"),
+		remote)}
 }
 
 // The first octets that acknowledge a listener's SYN are told of, once, and nothing else is.
@@ -47,7 +49,8 @@ func TestFirstOctets(t *testing.T) {
 	s.listen(any4, teller("any"))
 	s.listen(any6, teller("any6"))
 	s.listen(one, teller("one"))
-	a, b, c, elsewhere := flowTo("10.0.0.1:7", 1), flowTo("10.0.0.2:7", 2), flowTo("10.0.0.1:7", 3), flowTo("10.0.0.1:8", 4)
+	a, b, c, elsewhere := flowTo("10.0.0.1:7", 1), flowTo("10.0.0.2:7", 2), flowTo("10.0.0.1:7", 3),
+		flowTo("10.0.0.1:8", 4)
 	for _, f := range []flow{a, b, c, elsewhere} {
 		s.answered(f, 100)
 	}
@@ -87,7 +90,8 @@ func TestFirstOctets(t *testing.T) {
 	if !s.listening.Load() {
 		t.Error("the one that is left is not told of any more")
 	}
-	s.answered(flow{netip.MustParseAddrPort("[fd00::1]:7"), netip.MustParseAddrPort("[fd00::9]:1")}, 200)
+	s.answered(flow{netip.MustParseAddrPort("[fd00::1]:7"), netip.MustParseAddrPort("[fd00::9]:1")},
+		200)
 	if n := s.n.Load(); n != 1 {
 		t.Errorf("%d in mind, want 1", n)
 	}
@@ -100,18 +104,22 @@ func TestFirstOctets(t *testing.T) {
 // A connection that either end has ended is forgotten, and with it the octets that may come still.
 func TestFirstsEnded(t *testing.T) {
 	var s firstOctets
-	s.listen(&Listener{addr: netip.MustParseAddrPort("10.0.0.1:7")}, func(from netip.AddrPort) { t.Errorf("told of %v", from) })
+	s.listen(&Listener{addr: netip.MustParseAddrPort("10.0.0.1:7")},
+		func(from netip.AddrPort) { t.Errorf("told of %v", from) })
 	out := func(f flow, flags header.TCPFlags) *stack.PacketBuffer {
 		pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{ReserveHeaderBytes: header.TCPMinimumSize})
 		pkt.TransportProtocolNumber = tcp.ProtocolNumber
-		pkt.EgressRoute.LocalAddress, pkt.EgressRoute.RemoteAddress = gvconv.Addr(f.local.Addr()), gvconv.Addr(f.remote.Addr())
+		pkt.EgressRoute.LocalAddress, pkt.EgressRoute.RemoteAddress = gvconv.Addr(f.local.Addr()),
+			gvconv.Addr(f.remote.Addr())
 		header.TCP(pkt.TransportHeader().Push(header.TCPMinimumSize)).Encode(&header.TCPFields{
-			SrcPort: f.local.Port(), DstPort: f.remote.Port(), SeqNum: 99, DataOffset: header.TCPMinimumSize, Flags: flags,
+			SrcPort: f.local.Port(), DstPort: f.remote.Port(), SeqNum: 99, DataOffset: header.TCPMinimumSize,
+			Flags: flags,
 		})
 		t.Cleanup(pkt.DecRef)
 		return pkt
 	}
-	const ack, fin, rst, syn = header.TCPFlagAck, header.TCPFlagFin, header.TCPFlagRst, header.TCPFlagSyn
+	const ack, fin, rst, syn = header.TCPFlagAck, header.TCPFlagFin, header.TCPFlagRst,
+		header.TCPFlagSyn
 	f, other := flowTo("10.0.0.1:7", 1), flowTo("10.0.0.1:7", 2)
 	for _, end := range []struct {
 		what string
@@ -161,7 +169,8 @@ func TestFirstsBounded(t *testing.T) {
 			}
 		}
 		if told != maxExpected || s.n.Load() != 0 {
-			t.Errorf("round %d: told of %d, %d in mind; want %d and none", round, told, s.n.Load(), maxExpected)
+			t.Errorf("round %d: told of %d, %d in mind; want %d and none", round, told, s.n.Load(),
+				maxExpected)
 		}
 	}
 }

@@ -22,8 +22,8 @@ type Config struct {
 	Send func(f *frame.Frame, d *ethswitch.Delivery)
 }
 
-// A Host is the TCP of one stack: it makes connections and listeners, and stands between gVisor's TCP
-// and the stack's interface. Its methods may be called from several goroutines at once.
+// A Host is the TCP of one stack: it makes connections and listeners, and stands between gVisor's
+// TCP and the stack's interface. Its methods may be called from several goroutines at once.
 type Host struct {
 	cfg    Config
 	st     *stack.Stack
@@ -34,7 +34,8 @@ type Host struct {
 	firsts firstOctets
 }
 
-// New makes a Host for a stack that is still to be made, with Protocol among its transport protocols.
+// New makes a Host for a stack that is still to be made, with Protocol among its transport
+// protocols.
 func New(c Config) *Host {
 	h := &Host{cfg: c, gate: gate.New()}
 	h.acks.send = c.Send
@@ -60,23 +61,24 @@ func (h *Host) Receive(d *ethswitch.Delivery, p *frame.Packet, pkt *stack.Packet
 	if c == nil {
 		return false
 	}
-	c.arriving(d, p)
+	c.beforeSegment(d, p)
 	return c.queueSegment(p, pkt)
 }
 
-// Sending looks at a packet that is about to leave the stack as f. It sends what has to be sent before f, and
-// returns what goes beside f. kept: f is kept, to be sent later or never, and is not the caller's any more.
+// Sending looks at a packet that is about to leave the stack as f. It sends what has to be sent
+// before f, and returns what goes beside f. kept: f is kept, to be sent later or never, and is not
+// the caller's any more.
 func (h *Host) Sending(pkt *stack.PacketBuffer, f *frame.Frame) (d *ethswitch.Delivery, kept bool) {
 	h.firsts.sent(pkt)
 	ack, _ := pkt.Owner.(*delayedAck)
-	if h.acks.pass(pkt, f, ack) {
+	if h.acks.sending(pkt, f, ack) {
 		return nil, true
 	}
 	return ack.delivery(), false
 }
 
-// Shut makes no connections and listeners any more. It returns when nobody is about to, and reports false
-// if it was called before.
+// Shut makes no connections and listeners any more. It returns when nobody is about to, and reports
+// false if it was called before.
 func (h *Host) Shut() bool {
 	if !h.gate.Shut() {
 		return false
@@ -93,8 +95,8 @@ func (h *Host) Tune() error {
 	if err := gvisor.TuneTCP(h.st, h.cfg.SendBuffer, h.cfg.ReceiveBuffer); err != nil {
 		return err
 	}
-	// Whoever listens takes free ports from 32768 on, as Linux does. A connection from here that had one
-	// of them would keep it from a listener that has been promised it.
+	// Whoever listens takes free ports from 32768 on, as Linux does. A connection from here that had
+	// one of them would keep it from a listener that has been promised it.
 	if err := h.st.SetPortRange(firstConnectPort, lastConnectPort); err != nil {
 		return fmt.Errorf("ports %d to %d: %w", firstConnectPort, lastConnectPort, gvconv.Error(err))
 	}

@@ -7,7 +7,8 @@ import (
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
 
-// Ports of connections that a stack makes stay out of the range from which listeners are given theirs.
+// Ports of connections that a stack makes stay out of the range from which listeners are given
+// theirs.
 func TestConnectPorts(t *testing.T) {
 	sw := ethswitch.New(ethswitch.Config{})
 	a, b := netstacktest.NewStack(t, sw, 1, 1500), netstacktest.NewStack(t, sw, 2, 1500)

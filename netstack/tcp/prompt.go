@@ -17,8 +17,8 @@ import (
 // A flow is a connection, seen from here.
 type flow struct{ local, remote netip.AddrPort }
 
-// arriving does what d, which brings p, has to do with c beforehand: c may be nil.
-func (c *Conn) arriving(d *ethswitch.Delivery, p *frame.Packet) {
+// beforeSegment does what d, which brings p, has to do with c beforehand: c may be nil.
+func (c *Conn) beforeSegment(d *ethswitch.Delivery, p *frame.Packet) {
 	if c == nil || !d.Free() {
 		return
 	}
@@ -55,9 +55,11 @@ func senderOf(d *ethswitch.Delivery) *Conn {
 func flowOf(p *frame.Packet) flow {
 	var src, dst netip.Addr
 	if p.EtherType == frame.EtherIPv4 {
-		src, dst = netip.AddrFrom4([4]byte(p.Headers[p.L3+12:])), netip.AddrFrom4([4]byte(p.Headers[p.L3+16:]))
+		src, dst = netip.AddrFrom4([4]byte(p.Headers[p.L3+12:])),
+			netip.AddrFrom4([4]byte(p.Headers[p.L3+16:]))
 	} else {
-		src, dst = netip.AddrFrom16([16]byte(p.Headers[p.L3+8:])), netip.AddrFrom16([16]byte(p.Headers[p.L3+24:]))
+		src, dst = netip.AddrFrom16([16]byte(p.Headers[p.L3+8:])),
+			netip.AddrFrom16([16]byte(p.Headers[p.L3+24:]))
 	}
 	return flow{
 		netip.AddrPortFrom(dst, binary.BigEndian.Uint16(p.Headers[p.L4+2:])),
@@ -71,8 +73,8 @@ type connTable struct {
 	m  map[flow]*Conn // +checklocks:mu
 }
 
-// of is the connection that p, which d brings, is for, or nil. What the sender takes for its other end may be
-// another stack's: addresses move.
+// of is the connection that p, which d brings, is for, or nil. What the sender takes for its other
+// end may be another stack's: addresses move.
 func (t *connTable) of(d *ethswitch.Delivery, p *frame.Packet) *Conn {
 	if _, err := p.TCPHeaderLen(); err != nil { // the ports may be behind what parse has copied
 		return nil
@@ -107,10 +109,12 @@ func (t *connTable) remove(c *Conn) {
 	}
 }
 
-// Between two stacks of this process the one who sends does the same for the other end: it takes hold of that before it sends, so that
-// gVisor leaves there what it has queued, and handles that when it has let go of its own end: see WriteFrom. A sender learns which connection
-// the other end is when one of its frames gets there. That is a hint only: frames take their way. It does so for the first octets behind the
-// other end's: of a stream one end deals with what is there while the other goes on.
+// Between two stacks of this process the one who sends does the same for the other end: it takes
+// hold of that before it sends, so that gVisor leaves there what it has queued, and handles that
+// when it has let go of its own end: see WriteFrom. A sender learns which connection the other end
+// is when one of its frames gets there. That is a hint only: frames take their way. It does so for
+// the first octets behind the other end's: of a stream one end deals with what is there while the
+// other goes on.
 
 // seeksPeer reports whether c has still to learn what its other end is.
 func (c *Conn) seeksPeer() bool { return c.prompt.Load() != nil && c.peer.Load() == nil }
@@ -149,10 +153,11 @@ func (c *Conn) peerToRun(n int) *Conn {
 	return p
 }
 
-// SetPrompt sets a function that may be called in place of SetNotify's when there is more to read: by the goroutine that
-// has brought it and with no lock held, so that it may use the connection. It must not wait for anything, but for what the program
-// answers, if more is not nil: more reports whether that goroutine has more to bring, and the function returns soon then. With nil
-// it has; it may be in the other end's WriteFrom.
+// SetPrompt sets a function that may be called in place of SetNotify's when there is more to read:
+// by the goroutine that has brought it and with no lock held, so that it may use the connection. It
+// must not wait for anything, but for what the program answers, if more is not nil: more reports
+// whether that goroutine has more to bring, and the function returns soon then. With nil it has; it
+// may be in the other end's WriteFrom.
 func (c *Conn) SetPrompt(f func(more func() bool)) {
 	if f == nil {
 		c.prompt.Store(nil)

@@ -61,13 +61,15 @@ func bringTogether(to *outsidePort, frames ...*frame.Frame) {
 	c.BringAll()
 }
 
-// A bringer brings f, which left one of the two stacks, to the port of the other; rest frames wait behind it. Each direction has a
-// goroutine that calls it.
+// A bringer brings f, which left one of the two stacks, to the port of the other; rest frames wait
+// behind it. Each direction has a goroutine that calls it.
 type bringer func(to *outsidePort, f *frame.Frame, rest int)
 
 // alone brings each frame by itself; prompt says of each whether something comes behind it.
 func alone(prompt func() bool) bringer {
-	return func(to *outsidePort, f *frame.Frame, _ int) { ethswitch.NewCourier(to.at).Bring(f, prompt(), nil) }
+	return func(to *outsidePort, f *frame.Frame, _ int) {
+		ethswitch.NewCourier(to.at).Bring(f, prompt(), nil)
+	}
 }
 
 // outside makes two stacks whose frames come from outside of each other's switch.
@@ -142,8 +144,8 @@ func bothInTurn(t *testing.T, a, b *tcp.Conn, prompts *atomic.Int64) {
 	b.Close()
 }
 
-// TestPromptTransfer moves checked octets both ways at once, their segments handled by who brings them and by gVisor's
-// goroutines in all mixtures, until the end of both.
+// TestPromptTransfer moves checked octets both ways at once, their segments handled by who brings
+// them and by gVisor's goroutines in all mixtures, until the end of both.
 func TestPromptTransfer(t *testing.T) {
 	for name, every := range map[string]int64{"all": 1, "every second": 2, "every seventh": 7} {
 		t.Run(name, func(t *testing.T) {
@@ -166,8 +168,9 @@ type head struct {
 
 func (h *head) Len() int { return min(h.n, h.Source.Len()) }
 
-// inTurn writes and reads n octets on c, the one not much ahead of the other; then it half-closes and reads the end. If
-// it fails it resets the connection, so that the other end does not wait for what does not come.
+// inTurn writes and reads n octets on c, the one not much ahead of the other; then it half-closes
+// and reads the end. If it fails it resets the connection, so that the other end does not wait for
+// what does not come.
 func inTurn(c *tcp.Conn, bell netstacktest.Bell, n int64) error {
 	return inTurns(c, bell, n, 40<<10)
 }
@@ -194,7 +197,8 @@ func inTurns(c *tcp.Conn, bell netstacktest.Bell, n int64, most int) (err error)
 		if err != nil && (err != io.EOF || r.Len() < n) {
 			return fmt.Errorf("read: %w after %d octets", err, r.Len())
 		}
-		// The other end may have closed already: it has all octets as soon as the last of them are written.
+		// The other end may have closed already: it has all octets as soon as the last of them are
+		// written.
 		if !closed && sent == n && r.Len() == n {
 			closed = true
 			if err := c.CloseWrite(); err != nil {
@@ -213,8 +217,8 @@ func inTurns(c *tcp.Conn, bell netstacktest.Bell, n int64, most int) (err error)
 	}
 }
 
-// TestPromptUse: the one who is told uses the connection, on the goroutine that brought the segment; short messages go to and fro with
-// no other goroutine.
+// TestPromptUse: the one who is told uses the connection, on the goroutine that brought the
+// segment; short messages go to and fro with no other goroutine.
 func TestPromptUse(t *testing.T) {
 	s1, s2 := outside(t, alone(func() bool { return true }), new(atomic.Bool))
 	a, b := netstacktest.Connect(t, s1, s2, false)
@@ -245,7 +249,8 @@ func inside(t *testing.T) (s1, s2 *netstack.Stack) {
 	var stacks [2]*netstack.Stack
 	for i := range stacks {
 		var err error
-		if stacks[i], err = netstack.NewStack(sw, netstack.Config{Name: fmt.Sprint("s", i), Addrs: netstacktest.Addresses(i + 1)}); err != nil {
+		if stacks[i], err = netstack.NewStack(sw, netstack.Config{Name: fmt.Sprint("s", i),
+			Addrs: netstacktest.Addresses(i + 1)}); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { stacks[i].Close() })
@@ -253,8 +258,9 @@ func inside(t *testing.T) (s1, s2 *netstack.Stack) {
 	return stacks[0], stacks[1]
 }
 
-// TestPromptPeer: between two stacks of a switch short messages go to and fro on the goroutine of who writes, once the two ends know each other;
-// with long ones, or when one end is in use, gVisor's goroutines tell it.
+// TestPromptPeer: between two stacks of a switch short messages go to and fro on the goroutine of
+// who writes, once the two ends know each other; with long ones, or when one end is in use,
+// gVisor's goroutines tell it.
 func TestPromptPeer(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		s1, s2 := inside(t)
@@ -333,8 +339,8 @@ func TestPromptPeer(t *testing.T) {
 	}
 }
 
-// TestPromptPeerTransfer moves checked octets both ways at once between two stacks of a switch, until the end of both; the two ends
-// write into each other's hands at the same time.
+// TestPromptPeerTransfer moves checked octets both ways at once between two stacks of a switch,
+// until the end of both; the two ends write into each other's hands at the same time.
 func TestPromptPeerTransfer(t *testing.T) {
 	s1, s2 := inside(t)
 	a, b := netstacktest.Connect(t, s1, s2, false)
@@ -390,8 +396,8 @@ func (d during) Read(p []byte) (int, error) {
 	return d.Source.Read(p)
 }
 
-// TestPromptReset: a connection that is reset is lost as any other, also if the segment is one that who brought it
-// handles.
+// TestPromptReset: a connection that is reset is lost as any other, also if the segment is one that
+// who brought it handles.
 func TestPromptReset(t *testing.T) {
 	for _, octets := range []bool{false, true} {
 		var reset atomic.Bool
@@ -420,7 +426,8 @@ func TestPromptReset(t *testing.T) {
 	}
 }
 
-// TestBatchTransfer moves checked octets both ways at once, all frames that are there handled together.
+// TestBatchTransfer moves checked octets both ways at once, all frames that are there handled
+// together.
 func TestBatchTransfer(t *testing.T) {
 	var mu sync.Mutex
 	waiting := make(map[*outsidePort][]*frame.Frame)
@@ -445,7 +452,8 @@ func TestBatchTransfer(t *testing.T) {
 	}
 }
 
-// A gatherer keeps frames with octets until there are as many as it wants, and brings those together.
+// A gatherer keeps frames with octets until there are as many as it wants, and brings those
+// together.
 type gatherer struct {
 	want    atomic.Int64 // 0: each by itself
 	frames  []*frame.Frame
@@ -468,8 +476,8 @@ func (g *gatherer) bring(to *outsidePort, f *frame.Frame, _ int) {
 	g.brought <- to.sent.Load() - sent
 }
 
-// TestBatch: frames that come together are handled by who brings them, who tells the connection's user once, when all are there, and
-// sends one ACK for all.
+// TestBatch: frames that come together are handled by who brings them, who tells the connection's
+// user once, when all are there, and sends one ACK for all.
 func TestBatch(t *testing.T) {
 	g := &gatherer{brought: make(chan int64, 1)}
 	s1, s2 := outside(t, g.bring, new(atomic.Bool))
@@ -496,7 +504,8 @@ func TestBatch(t *testing.T) {
 	b.SetPrompt(nil)
 }
 
-// TestBatchOfTwo: what comes together for a second connection, and for one that somebody has hold of, goes the usual way.
+// TestBatchOfTwo: what comes together for a second connection, and for one that somebody has hold
+// of, goes the usual way.
 func TestBatchOfTwo(t *testing.T) {
 	for _, held := range []bool{false, true} {
 		g := &gatherer{brought: make(chan int64, 1)}
@@ -527,7 +536,8 @@ func TestBatchOfTwo(t *testing.T) {
 				t.Errorf("held %v, connection %d: other octets", held, i)
 			}
 			if prompts[i].Load() != want[i] {
-				t.Errorf("held %v, connection %d: told %d times by who brought frames, want %d", held, i, prompts[i].Load(), want[i])
+				t.Errorf("held %v, connection %d: told %d times by who brought frames, want %d", held, i,
+					prompts[i].Load(), want[i])
 			}
 		}
 		for _, c := range []*tcp.Conn{a1, b1, a2, b2} {

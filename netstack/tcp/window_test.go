@@ -15,10 +15,10 @@ import (
 	"github.com/vrnic/vrnic/netstack/tcp"
 )
 
-// TestWindowGrows: as long as nothing is lost more and more is under way, also on a path where ACKs come one after the
-// other and round trips take longer the more is under way. gVisor's CUBIC takes that for a sign to leave slow start
-// and forgets to set where the window is to go, which then shrinks, with bad luck to 0: nothing is under way, no timer runs,
-// and nothing is ever sent again.
+// TestWindowGrows: as long as nothing is lost more and more is under way, also on a path where ACKs
+// come one after the other and round trips take longer the more is under way. gVisor's CUBIC takes
+// that for a sign to leave slow start and forgets to set where the window is to go, which then
+// shrinks, with bad luck to 0: nothing is under way, no timer runs, and nothing is ever sent again.
 func TestWindowGrows(t *testing.T) {
 	clock := faketime.NewManualClock()
 	var stacks [2]*netstack.Stack
@@ -27,7 +27,8 @@ func TestWindowGrows(t *testing.T) {
 		sw := ethswitch.New(ethswitch.Config{})
 		ports[i] = porttest.NewPort(t, sw, "wire", true)
 		var err error
-		stacks[i], err = netstack.NewStack(sw, netstack.Config{Name: "s", Addrs: netstacktest.Addresses(i + 1), Clock: clock})
+		stacks[i], err = netstack.NewStack(sw, netstack.Config{Name: "s",
+			Addrs: netstacktest.Addresses(i + 1), Clock: clock})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/vrnic/vrnic/netstack/port/porttest"
 )
 
-// TestEMSS compares EMSS with the segments on the wire, and has it follow the path's MTU, but not to
-// where no path can be.
+// TestEMSS compares EMSS with the segments on the wire, and has it follow the path's MTU, but not
+// to where no path can be.
 func TestEMSS(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		var longest atomic.Int64
@@ -67,8 +67,8 @@ func TestEMSS(t *testing.T) {
 	}
 }
 
-// TestSuperFramesOfWholeSegments: a full super-frame ends where a segment does, so that those that follow begin where an FPDU
-// does.
+// TestSuperFramesOfWholeSegments: a full super-frame ends where a segment does, so that those that
+// follow begin where an FPDU does.
 func TestSuperFramesOfWholeSegments(t *testing.T) {
 	for _, mtu := range []int{1500, 9000} {
 		const most = 65535 - 161 // what gVisor lets a super-frame have
@@ -96,15 +96,16 @@ func TestSuperFramesOfWholeSegments(t *testing.T) {
 		}
 		// The end of what was written at once ends a super-frame, too.
 		if n := full.Load(); n < 50 || longer.Load() > 0 {
-			t.Errorf("MTU %d, segments of %d octets: %d super-frames of 8 MiB are full, %d are longer", mtu, emss.Load(), n, longer.Load())
+			t.Errorf("MTU %d, segments of %d octets: %d super-frames of 8 MiB are full, %d are longer", mtu,
+				emss.Load(), n, longer.Load())
 		}
 		a.Close()
 		b.Close()
 	}
 }
 
-// TestListenBacklog: whatever backlog a listener was given, its handshakes agree on window scaling and
-// SACK, several at once too.
+// TestListenBacklog: whatever backlog a listener was given, its handshakes agree on window scaling
+// and SACK, several at once too.
 func TestListenBacklog(t *testing.T) {
 	for _, backlog := range []int{0, 1, 2} {
 		var answers, bare atomic.Int64
@@ -153,7 +154,8 @@ func TestListenBacklog(t *testing.T) {
 		}
 		l.Close()
 		if answers.Load() < n || bare.Load() > 0 {
-			t.Errorf("backlog %d: %d of %d answers without window scaling or SACK, want %d answers that have them", backlog, bare.Load(), answers.Load(), n)
+			t.Errorf("backlog %d: %d of %d answers without window scaling or SACK, want %d answers that "+
+				"have them", backlog, bare.Load(), answers.Load(), n)
 		}
 	}
 }
@@ -167,7 +169,8 @@ func TestLossyWire(t *testing.T) {
 			every = 23 // there are few super-frames
 		}
 		sw1, sw2 := ethswitch.New(ethswitch.Config{}), ethswitch.New(ethswitch.Config{})
-		porttest.Wire(t, sw1, sw2, offloads, func(f porttest.Received) bool { return len(f.Octets) < 1000 || n.Add(1)%every != 0 })
+		porttest.Wire(t, sw1, sw2, offloads,
+			func(f porttest.Received) bool { return len(f.Octets) < 1000 || n.Add(1)%every != 0 })
 		s1, s2 := netstacktest.NewStack(t, sw1, 1, 1500), netstacktest.NewStack(t, sw2, 2, 1500)
 		a, b := netstacktest.Connect(t, s1, s2, false)
 		netstacktest.Exchange(t, a, b, 2<<20)

@@ -63,7 +63,8 @@ func Super(v6 bool, n, mss int) ([]byte, frame.Offload) {
 	return b, o
 }
 
-// PseudoSum is the complement of the sum over the pseudo-header of a TCP packet at offset l4 of a frame.
+// PseudoSum is the complement of the sum over the pseudo-header of a TCP packet at offset l4 of a
+// frame.
 func PseudoSum(whole []byte, l4 int) uint16 {
 	var p []byte
 	if whole[12] == 0x08 {
@@ -119,7 +120,8 @@ func CheckSegments(t *testing.T, super []byte, segs [][]byte, l4 int) {
 			if InetChecksum(ip) != 0 || int(binary.BigEndian.Uint16(ip[2:])) != len(s)-14 {
 				t.Errorf("segment %d: IPv4 header %x, %d octets", i, ip, len(s))
 			}
-			if got, want := binary.BigEndian.Uint16(ip[4:]), binary.BigEndian.Uint16(super[18:])+uint16(i); got != want {
+			if got, want := binary.BigEndian.Uint16(ip[4:]), binary.BigEndian.Uint16(super[18:])+uint16(
+				i); got != want {
 				t.Errorf("segment %d: identification %d, want %d", i, got, want)
 			}
 		} else if int(binary.BigEndian.Uint16(s[18:])) != len(s)-54 {

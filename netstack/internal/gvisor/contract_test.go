@@ -17,12 +17,14 @@ import (
 
 const bufferSize = 1 << 20
 
-// connected is a connection between two of gVisor's stacks, without anything of netstack between them.
+// connected is a connection between two of gVisor's stacks, without anything of netstack between
+// them.
 func connected(t *testing.T) (a, b *tcp.Endpoint) {
 	t.Helper()
 	left, right := pipe.New("\x02\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x02", 1500)
 	var stacks [2]*stack.Stack
-	addrs := [2]tcpip.Address{tcpip.AddrFrom4([4]byte{10, 0, 0, 1}), tcpip.AddrFrom4([4]byte{10, 0, 0, 2})}
+	addrs := [2]tcpip.Address{tcpip.AddrFrom4([4]byte{10, 0, 0, 1}),
+		tcpip.AddrFrom4([4]byte{10, 0, 0, 2})}
 	for i, link := range []stack.LinkEndpoint{left, right} {
 		st := stack.New(stack.Options{
 			NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol},
@@ -35,7 +37,8 @@ func connected(t *testing.T) (a, b *tcp.Endpoint) {
 		if err := st.CreateNIC(1, link); err != nil {
 			t.Fatal(err)
 		}
-		own := tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber, AddressWithPrefix: addrs[i].WithPrefix()}
+		own := tcpip.ProtocolAddress{Protocol: ipv4.ProtocolNumber,
+			AddressWithPrefix: addrs[i].WithPrefix()}
 		if err := st.AddProtocolAddress(1, own, stack.AddressProperties{}); err != nil {
 			t.Fatal(err)
 		}
@@ -59,7 +62,8 @@ func connected(t *testing.T) (a, b *tcp.Endpoint) {
 		t.Fatal(err)
 	}
 	a = endpoint(stacks[0], &wqs[0])
-	if _, started := a.Connect(tcpip.FullAddress{Addr: addrs[1], Port: 7}).(*tcpip.ErrConnectStarted); !started {
+	err := a.Connect(tcpip.FullAddress{Addr: addrs[1], Port: 7})
+	if _, started := err.(*tcpip.ErrConnectStarted); !started {
 		t.Fatal("no connection begins")
 	}
 	soon(t, "a connection", func() bool {
@@ -95,8 +99,8 @@ func write(t *testing.T, ep *tcp.Endpoint, n int) {
 
 func readable(ep *tcp.Endpoint) bool { return ep.Readiness(waiter.ReadableEvents) != 0 }
 
-// TestHandleSegments: while an endpoint is locked its segments stay queued, and HandleSegments handles
-// them on the caller's goroutine.
+// TestHandleSegments: while an endpoint is locked its segments stay queued, and HandleSegments
+// handles them on the caller's goroutine.
 func TestHandleSegments(t *testing.T) {
 	a, b := connected(t)
 	b.LockUser()

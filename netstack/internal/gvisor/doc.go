@@ -1,7 +1,7 @@
-// Package gvisor is all that netstack does with gVisor beyond what gVisor exports or promises: one file
-// for each, which says what, why, what breaks without it, and the upstream lines it depends on, below
-// gvisor.dev/gvisor/pkg/tcpip. Its tests are the contract: after an update of gVisor they say what
-// has changed.
+// Package gvisor is all that netstack does with gVisor beyond what gVisor exports or promises: one
+// file for each, which says what, why, what breaks without it, and the upstream lines it depends
+// on, below gvisor.dev/gvisor/pkg/tcpip. Its tests are the contract: after an update of gVisor they
+// say what has changed.
 //
 //   - handle_unsafe.go: handle a connection's queued segments on the caller's goroutine
 //   - queue.go: give a segment to a connection's TCP, past IP and the demultiplexer

@@ -7,16 +7,17 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
-// Whoever brings a segment handles it, so that no other thread has to wake up for it. gVisor handles
-// what is queued on processor goroutines of its own only, and exports no way to do as they do.
-// Without this everything works, and each message wakes up more threads (see ethswitch.Delivery).
+// Whoever brings a segment handles it, so that no other thread has to wake up for it. gVisor
+// handles what is queued on processor goroutines of its own only, and exports no way to do as they
+// do. Without this everything works, and each message wakes up more threads (see
+// ethswitch.Delivery).
 //
-// Upstream: transport/tcp/dispatcher.go, handleConnected, which does with an endpoint that is locked
-// and established what the callers of these do; connect.go has the three. Where one is missing or
-// renamed the linker says so; where one does something else TestHandleSegments does.
+// Upstream: transport/tcp/dispatcher.go, handleConnected, which does with an endpoint that is
+// locked and established what the callers of these do; connect.go has the three. Where one is
+// missing or renamed the linker says so; where one does something else TestHandleSegments does.
 
-// HandleSegments handles the segments that are queued at ep, which the caller has locked (LockUser),
-// and which is established.
+// HandleSegments handles the segments that are queued at ep, which the caller has locked
+// (LockUser), and which is established.
 //
 //go:linkname HandleSegments gvisor.dev/gvisor/pkg/tcpip/transport/tcp.(*Endpoint).handleSegmentsLocked
 func HandleSegments(ep *tcp.Endpoint) tcpip.Error
@@ -26,7 +27,8 @@ func HandleSegments(ep *tcp.Endpoint) tcpip.Error
 //go:linkname ResetConnection gvisor.dev/gvisor/pkg/tcpip/transport/tcp.(*Endpoint).resetConnectionLocked
 func ResetConnection(ep *tcp.Endpoint, err tcpip.Error)
 
-// DrainSegments gives what is queued at ep, which has ended, to whom it is for now. ep is not locked.
+// DrainSegments gives what is queued at ep, which has ended, to whom it is for now. ep is not
+// locked.
 //
 //go:linkname DrainSegments gvisor.dev/gvisor/pkg/tcpip/transport/tcp.(*Endpoint).drainClosingSegmentQueue
 func DrainSegments(ep *tcp.Endpoint)

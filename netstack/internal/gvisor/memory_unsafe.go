@@ -9,13 +9,13 @@ import (
 	"github.com/vrnic/vrnic/internal/prefetch"
 )
 
-// With thousands of connections what a segment needs of its own comes from memory: a hundred lines of
-// the cache, most of them found through others. What is asked for together comes together. Without
-// this, or where a pointer is not found, handling a segment is slower with many connections, and
-// right.
+// With thousands of connections what a segment needs of its own comes from memory: a hundred lines
+// of the cache, most of them found through others. What is asked for together comes together.
+// Without this, or where a pointer is not found, handling a segment is slower with many
+// connections, and right.
 //
-// Upstream: transport/tcp/endpoint.go, the fields of Endpoint that endpointPaths names; they stay as
-// they are from when the connection is established. TestTCPParts says which are not there.
+// Upstream: transport/tcp/endpoint.go, the fields of Endpoint that endpointPaths names; they stay
+// as they are from when the connection is established. TestTCPParts says which are not there.
 
 // endpointPaths are what gVisor has of a connection and each segment needs: its endpoint, and what
 // hangs on that by pointers of these names.
@@ -42,7 +42,8 @@ func findPart(t reflect.Type, path []string) part {
 	var found part
 	for _, name := range path {
 		f, ok := t.FieldByName(name)
-		if !ok || len(f.Index) != 1 || f.Type.Kind() != reflect.Pointer || f.Type.Elem().Kind() != reflect.Struct {
+		if !ok || len(f.Index) != 1 || f.Type.Kind() != reflect.Pointer ||
+			f.Type.Elem().Kind() != reflect.Struct {
 			return part{}
 		}
 		found.offsets = append(found.offsets, f.Offset)

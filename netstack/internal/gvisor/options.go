@@ -14,22 +14,25 @@ import (
 //
 //	no RACK          with it, gVisor stops for good when single frames are lost (TestLossyWire of
 //	                 netstack/tcp). Upstream: transport/tcp/rack.go
-//	Reno, not CUBIC  CUBIC leaves slow start (HyStart) when ACKs come in a train, and the window stays
-//	                 small (TestWindowGrows). Upstream: transport/tcp/protocol.go, NewProtocol
+//	Reno, not CUBIC  CUBIC leaves slow start (HyStart) when ACKs come in a train, and the window
+//	                 stays small (TestWindowGrows). Upstream: transport/tcp/protocol.go, NewProtocol
 //	fixed buffers    gVisor changes the size of a send buffer that nobody has set. tcp.Conn
 //	                 relies on a size that never shrinks. Upstream: transport/tcp/endpoint.go,
 //	                 computeTCPSendBufferSize and its callers
 //	no SYN cookies   without window scaling and SACK the peer's window is an odd number, and
-//	                 super-frames are cut at it in the middle of the user's frames (TestListenBacklog).
-//	                 Upstream: transport/tcp/accept.go, handleListenSegment, useSynCookies
+//	                 super-frames are cut at it in the middle of the user's frames
+//	                 (TestListenBacklog). Upstream: transport/tcp/accept.go, handleListenSegment,
+//	                 useSynCookies
 //
-// What is not set is as gVisor has it: SACK recovery, no keep-alive, a minimum RTO of 200 ms (kernel
-// peers delay ACKs by up to 40 ms, so a much lower one would retransmit for nothing), TIME-WAIT of 60 s.
+// What is not set is as gVisor has it: SACK recovery, no keep-alive, a minimum RTO of 200 ms
+// (kernel peers delay ACKs by up to 40 ms, so a much lower one would retransmit for nothing),
+// TIME-WAIT of 60 s.
 
 // NewTCP makes gVisor's TCP for st.
 func NewTCP(st *stack.Stack) stack.TransportProtocol { return tcp.NewProtocol(st) }
 
-// TuneTCP sets the options of st's TCP. sendBuffer and receiveBuffer are in octets, for each connection.
+// TuneTCP sets the options of st's TCP. sendBuffer and receiveBuffer are in octets, for each
+// connection.
 func TuneTCP(st *stack.Stack, sendBuffer, receiveBuffer int) error {
 	sack := tcpip.TCPSACKEnabled(true)
 	recovery := tcpip.TCPRecovery(0)
@@ -59,10 +62,10 @@ func TuneEndpoint(ep tcpip.Endpoint, sendBuffer int) {
 	o.SetV6Only(true)
 }
 
-// minBacklog is how many handshakes may be under way at a listener at least, before gVisor sends SYN
-// cookies.
+// minBacklog is how many handshakes may be under way at a listener at least, before gVisor sends
+// SYN cookies.
 const minBacklog = 128
 
-// Backlog is what a listener is told for up to n connections that wait to be accepted, or minBacklog if
-// that is more. gVisor counts one less than it is told, as a socket adds one.
+// Backlog is what a listener is told for up to n connections that wait to be accepted, or
+// minBacklog if that is more. gVisor counts one less than it is told, as a socket adds one.
 func Backlog(n int) int { return max(n, minBacklog) + 1 }

@@ -2,13 +2,13 @@ package gvisor
 
 import "gvisor.dev/gvisor/pkg/tcpip/stack"
 
-// A SegmentQueue is gVisor's TCP as its demultiplexer uses it. A segment of a connection that is known
-// goes there directly: gVisor would ask IP whose the addresses are, and look for the connection in
-// three maps, whose lines come from memory when there are many connections. Without this segments go
-// through IP, and nothing else changes.
+// A SegmentQueue is gVisor's TCP as its demultiplexer uses it. A segment of a connection that is
+// known goes there directly: gVisor would ask IP whose the addresses are, and look for the
+// connection in three maps, whose lines come from memory when there are many connections. Without
+// this segments go through IP, and nothing else changes.
 //
-// Upstream: transport/tcp/protocol.go, (*protocol).QueuePacket, which stack/transport_demuxer.go finds by
-// a type assertion, too. The caller has parsed the headers and checked what IP would.
+// Upstream: transport/tcp/protocol.go, (*protocol).QueuePacket, which stack/transport_demuxer.go
+// finds by a type assertion, too. The caller has parsed the headers and checked what IP would.
 type SegmentQueue interface {
 	QueuePacket(stack.TransportEndpoint, stack.TransportEndpointID, *stack.PacketBuffer)
 }

@@ -6,9 +6,9 @@ import "gvisor.dev/gvisor/pkg/tcpip/header"
 // super-frame.
 const gsoHeaders = header.TCPTotalHeaderMaximumSize + 1
 
-// GSOMaxSize is what a stack.GSOEndpoint says to have super-frames that hold a whole number of segments
-// of TCP over IPv4: then the next super-frame starts where the peer would see a segment start.
-// Without this a super-frame ends in the middle of an FPDU.
+// GSOMaxSize is what a stack.GSOEndpoint says to have super-frames that hold a whole number of
+// segments of TCP over IPv4: then the next super-frame starts where the peer would see a segment
+// start. Without this a super-frame ends in the middle of an FPDU.
 //
 // Upstream: transport/tcp/snd.go, sendData, which takes gsoHeaders off it for the payload;
 // in each segment gVisor keeps room for all options that there can

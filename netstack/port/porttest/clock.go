@@ -12,11 +12,11 @@ import (
 // quiet is how long, of the host's time, nothing may have happened before a Clock moves on.
 const quiet = 500 * time.Microsecond
 
-// A Clock is a tcpip.Clock on which waiting takes no time: whenever nothing has happened for a moment,
-// no timer set and no frame carried, it goes to the time of the next timer. So seconds of
+// A Clock is a tcpip.Clock on which waiting takes no time: whenever nothing has happened for a
+// moment, no timer set and no frame carried, it goes to the time of the next timer. So seconds of
 // retransmission pass in milliseconds, and in the order in which they would. Where the host's
-// processors are so busy that a goroutine with something to do does not get one for that moment, time
-// has passed for it, as it may anywhere.
+// processors are so busy that a goroutine with something to do does not get one for that moment,
+// time has passed for it, as it may anywhere.
 //
 // Its timers run one after the other, on a goroutine that ends with the test.
 type Clock struct {

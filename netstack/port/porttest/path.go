@@ -10,12 +10,13 @@ import (
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 )
 
-// A Schedule says what becomes of the frames of a path. What becomes of the n-th frame of a direction
-// hangs on Seed, the direction and n only: the same Seed does the same to the same frames.
+// A Schedule says what becomes of the frames of a path. What becomes of the n-th frame of a
+// direction hangs on Seed, the direction and n only: the same Seed does the same to the same
+// frames.
 type Schedule struct {
 	Seed uint64
-	// Loss, Duplicate and Reorder are how many of all frames are lost, come twice, or come late: from 0
-	// to 1.
+	// Loss, Duplicate and Reorder are how many of all frames are lost, come twice, or come late: from
+	// 0 to 1.
 	Loss, Duplicate, Reorder float64
 	Delay                    time.Duration // of every frame
 	Late                     time.Duration // a frame that comes late takes up to that much longer
@@ -27,8 +28,8 @@ func (s Schedule) String() string {
 		s.Seed, s.Loss, s.Duplicate, s.Reorder, s.Delay, s.Late)
 }
 
-// Path joins two switches in memory by a bad network: frames cross it as s says, by the time of clock.
-// It is cut when the test ends.
+// Path joins two switches in memory by a bad network: frames cross it as s says, by the time of
+// clock. It is cut when the test ends.
 func Path(tb testing.TB, a, b *ethswitch.Switch, clock *Clock, s Schedule) {
 	tb.Helper()
 	join(tb, a, b, &wireEnd{carry: s.carrier(clock, 1)}, &wireEnd{carry: s.carrier(clock, 2)})

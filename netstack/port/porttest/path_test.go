@@ -79,8 +79,8 @@ func TestPathGood(t *testing.T) {
 	}
 }
 
-// TestClock: waiting takes no time, timers run in the order of their times, and a timer that is stopped
-// does not run.
+// TestClock: waiting takes no time, timers run in the order of their times, and a timer that is
+// stopped does not run.
 func TestClock(t *testing.T) {
 	c := NewClock(t)
 	var ran []int

@@ -12,16 +12,17 @@ import (
 // several goroutines at once.
 type Filter func(Received) bool
 
-// Wire joins two switches in memory. With offloads it carries super-frames; filter may be nil. It is
-// cut when the test ends.
+// Wire joins two switches in memory. With offloads it carries super-frames; filter may be nil. It
+// is cut when the test ends.
 func Wire(tb testing.TB, a, b *ethswitch.Switch, offloads bool, filter Filter) {
 	tb.Helper()
 	join(tb, a, b, &wireEnd{offloads: offloads, filter: filter},
 		&wireEnd{offloads: offloads, filter: filter})
 }
 
-// Bend joins two switches in memory. carry sees each frame and lets it arrive when it calls deliver, be
-// it later and behind others, or never. It may be called from several goroutines at once.
+// Bend joins two switches in memory. carry sees each frame and lets it arrive when it calls
+// deliver, be it later and behind others, or never. It may be called from several goroutines at
+// once.
 func Bend(tb testing.TB, a, b *ethswitch.Switch, carry func(octets []byte, deliver func())) {
 	tb.Helper()
 	join(tb, a, b, &wireEnd{carry: carry}, &wireEnd{carry: carry})
