@@ -25,7 +25,7 @@ func TestQPLayout(t *testing.T) {
 			t.Errorf("%s: %d octets, at most %d", tt.what, tt.got, tt.most)
 		}
 	}
-	front := uintptr(frontLen)
+	front := frontLen
 	for _, tt := range []struct {
 		what string
 		at   uintptr
