@@ -166,6 +166,34 @@ func TestImports(t *testing.T) {
 	}
 }
 
+// divided are the folders whose rooms have a line of layers each: what is inside one is no free for
+// all.
+var divided = []string{"vnic", "shm", "netstack"}
+
+// shut says which rooms below a folder the folder itself must not enter, though they are its own.
+var shut = map[string][]string{
+	"shm": {module + "shm/server"}, // a client carries no server
+}
+
+// TestRooms wants a line for each package inside a divided folder, and keeps to shut.
+func TestRooms(t *testing.T) {
+	for _, f := range goFiles(t) {
+		dir := path.Dir(f.name)
+		if f.isTest() || isDouble(module+dir) {
+			continue
+		}
+		in := func(top string) bool { return within(dir, top) }
+		if folder, _ := layerOf(dir); slices.ContainsFunc(divided, in) && folder != dir {
+			t.Errorf("%s: a room without a line of its own in layers", f.name)
+		}
+		for _, imp := range f.imports(t) {
+			if slices.Contains(shut[dir], imp) {
+				t.Errorf("%s: %s must not import %s", f.name, dir, imp)
+			}
+		}
+	}
+}
+
 // layerOf returns the most particular line of layers for a folder.
 func layerOf(dir string) (folder string, allowed []string) {
 	for d := dir; d != "."; d = path.Dir(d) {
