@@ -19,21 +19,9 @@ const maxColumns = 100
 // TestColumns limits the lines of what people read as source. Tables in Markdown, what is
 // generated and test data are as long as they are.
 func TestColumns(t *testing.T) {
-	needed := make(map[string]bool)
 	for _, f := range files(t) {
-		long := longLines(f)
-		i := slices.IndexFunc(notYet, func(n string) bool { return within(f.name, n) })
-		for _, n := range long {
-			if i < 0 {
-				t.Errorf("%s:%d: more than %d columns", f.name, n, maxColumns)
-			} else {
-				needed[notYet[i]] = true
-			}
-		}
-	}
-	for _, name := range notYet {
-		if !needed[name] {
-			t.Errorf("%s: has no long line any more; take it out of notYet", name)
+		for _, n := range longLines(f) {
+			t.Errorf("%s:%d: more than %d columns", f.name, n, maxColumns)
 		}
 	}
 }
@@ -129,9 +117,4 @@ func TestLongLines(t *testing.T) {
 			t.Errorf("%s: lines %s, want %s", name, got, tt.want)
 		}
 	}
-}
-
-// notYet are files, and folders, that still have longer lines. The list only becomes shorter.
-var notYet = []string{
-	"integration/peer/probe", "integration/sctppeer/c", "verbs",
 }

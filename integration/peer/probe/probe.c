@@ -141,7 +141,8 @@ static int do_mr(void)
 		r++;
 	if (r == regions + MAX_MR || num(3) >= MAX_PD)
 		return fail("no room for a region");
-	r->buf = mmap(NULL, len ? len : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	r->buf = mmap(NULL, len ? len : 1, PROT_READ | PROT_WRITE,
+	    MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 	if (r->buf == MAP_FAILED) {
 		r->buf = NULL;
 		return fail_errno("mmap");
@@ -207,7 +208,8 @@ static int do_data(int check)
 			}
 		}
 		if (check && r->buf[off + i] != (uint8_t)word)
-			return fail("octet %" PRIu64 " of %" PRIu64 " is %02x, want %02x", i, len, r->buf[off + i], (uint8_t)word);
+			return fail("octet %" PRIu64 " of %" PRIu64 " is %02x, want %02x", i, len, r->buf[off + i],
+			    (uint8_t)word);
 		r->buf[off + i] = word;
 	}
 	say("ok");
@@ -264,7 +266,9 @@ static int await(struct conn *c, int want, long until)
 		if (!next_event(until))
 			return fail("timed out waiting for %s", rdma_event_str(want));
 	if (c->event != want) {
-		fail("%s status %d ", c->event < 0 ? "DISCONNECTED" : rdma_event_str(c->event) + strlen("RDMA_CM_EVENT_"), c->status);
+		fail("%s status %d ",
+		    c->event < 0 ? "DISCONNECTED" : rdma_event_str(c->event) + strlen("RDMA_CM_EVENT_"),
+		    c->status);
 		say_hex(c->pd, c->pd_len);
 		return -1;
 	}
@@ -502,7 +506,8 @@ static int do_recv(void)
 
 	if (!r)
 		return -1;
-	sge = (struct ibv_sge){ .addr = (uintptr_t)r->buf + num(4), .length = num(5), .lkey = r->mr->lkey };
+	sge = (struct ibv_sge){ .addr = (uintptr_t)r->buf + num(4), .length = num(5),
+	    .lkey = r->mr->lkey };
 	if ((errno = ibv_post_recv(c->id->qp, &wr, &bad)))
 		return fail_errno("ibv_post_recv");
 	say("ok");
@@ -519,7 +524,8 @@ static int do_post(void)
 	struct conn *c = conn_of(1);
 	struct region *r = c ? region_of(5) : NULL;
 	struct ibv_sge sge;
-	struct ibv_send_wr wr = { .wr_id = num(4), .sg_list = &sge, .num_sge = 1, .send_flags = num(3) }, *bad;
+	struct ibv_send_wr *bad;
+	struct ibv_send_wr wr = { .wr_id = num(4), .sg_list = &sge, .num_sge = 1, .send_flags = num(3) };
 	unsigned int i = 0;
 
 	if (!r)
@@ -529,7 +535,8 @@ static int do_post(void)
 	if (i == 4)
 		return fail("no operation %s", word(2));
 	wr.opcode = ops[i].op;
-	sge = (struct ibv_sge){ .addr = (uintptr_t)r->buf + num(6), .length = num(7), .lkey = r->mr->lkey };
+	sge = (struct ibv_sge){ .addr = (uintptr_t)r->buf + num(6), .length = num(7),
+	    .lkey = r->mr->lkey };
 	/* libsiw takes the STag of a Send with Invalidate from here, too. */
 	wr.wr.rdma.remote_addr = num(8);
 	wr.wr.rdma.rkey = num(9);
@@ -541,7 +548,8 @@ static int do_post(void)
 	return 0;
 }
 
-/* poll CONN N MS: takes completions until there are N, or time is up: "ok ID:STATUS:OPCODE:LEN ..." */
+/* poll CONN N MS: takes completions until there are N, or time is up:
+ * "ok ID:STATUS:OPCODE:LEN ..." */
 static int do_poll(void)
 {
 	struct conn *c = conn_of(1);

@@ -2,7 +2,8 @@
 //
 //	ddp on                              messages with PPID 16 and 17 come here from now on
 //	ddp answer accept|reject|nothing [HEX]   how to answer the Initiates that come, with private data
-//	ddp initiate STREAM [HEX] / ddp einitiate STREAM HEX   the enhanced form begins with the data of RFC 6581
+//	ddp initiate STREAM [HEX] / ddp einitiate STREAM HEX   the enhanced form begins with the data
+//	                                                       of RFC 6581
 //	ddp segment LEN                     octets of payload in a segment, from now on
 //	ddp send STREAM HEX                 an RDMA Send
 //	ddp memory STAG LEN                 memory that the other side may write to and read
@@ -31,7 +32,10 @@
 #include <string.h>
 
 enum { SEGMENT = 16, CONTROL = 17 };                    // PPIDs
-enum { INITIATE = 1, ACCEPT, REJECT, TERMINATE, ENHANCED_INITIATE, ENHANCED_ACCEPT, ENHANCED_REJECT }; // RFC 6581, section 7
+enum {
+	INITIATE = 1, ACCEPT, REJECT, TERMINATE,
+	ENHANCED_INITIATE, ENHANCED_ACCEPT, ENHANCED_REJECT, // RFC 6581, section 7
+};
 enum { WRITE = 0, READ_REQUEST = 1, READ_RESPONSE = 2, SEND = 3, FAULT = 7 };
 enum { TAGGED = 0x80, LAST = 0x40, DDP_VERSION = 1, RDMAP_VERSION = 1 << 6 };
 enum { WINDOW = 4096 };
@@ -80,7 +84,8 @@ static int control(uint16_t k, unsigned function, const uint8_t *data, size_t le
 }
 
 // tagged sends data in tagged segments.
-static int tagged(uint16_t k, unsigned opcode, uint32_t stag, uint64_t to, const uint8_t *data, size_t len)
+static int tagged(uint16_t k, unsigned opcode, uint32_t stag, uint64_t to, const uint8_t *data,
+    size_t len)
 {
 	size_t at = 0;
 	int err = 0;
@@ -129,7 +134,8 @@ static int untagged(uint16_t k, unsigned opcode, unsigned qn, const uint8_t *dat
 static uint8_t *find(uint32_t stag, uint64_t to, size_t len)
 {
 	for (int i = 0; i < 16; i++)
-		if (memory[i].b != NULL && memory[i].stag == stag && to <= memory[i].len && len <= memory[i].len - to)
+		if (memory[i].b != NULL && memory[i].stag == stag && to <= memory[i].len &&
+		    len <= memory[i].len - to)
 			return memory[i].b + to;
 	return NULL;
 }

@@ -120,7 +120,8 @@ static int transmit(const struct sctp_sndinfo *i, const void *data, size_t len)
 {
 	char control[CMSG_SPACE(sizeof(*i))] = {0};
 	struct iovec v = {(void *)data, len};
-	struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
+	struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control,
+	    .msg_controllen = sizeof(control)};
 	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
 
 	if (sock < 0)
@@ -136,7 +137,8 @@ int link_send(uint16_t stream, uint32_t ppid, int flags, const void *data, size_
 {
 	struct sctp_sndinfo i = {.snd_sid = stream, .snd_ppid = htonl(ppid)};
 
-	i.snd_flags = (flags & UNORDERED ? SCTP_UNORDERED : 0) | (flags & IMMEDIATE ? SCTP_SACK_IMMEDIATELY : 0);
+	i.snd_flags = (flags & UNORDERED ? SCTP_UNORDERED : 0) |
+	    (flags & IMMEDIATE ? SCTP_SACK_IMMEDIATELY : 0);
 	return transmit(&i, data, len);
 }
 
@@ -193,8 +195,9 @@ int link_status(void)
 		return err;
 	if (getsockopt(sock, IPPROTO_SCTP, SCTP_GET_PEER_ADDRS, b, &len) < 0)
 		return errno;
-	say("status state %d rwnd %u unacked %u streams %u %u fragment %u paths %u", s.sstat_state, s.sstat_rwnd, s.sstat_unackdata,
-	    s.sstat_outstrms, s.sstat_instrms, s.sstat_fragmentation_point, ((struct sctp_getaddrs *)b)->addr_num);
+	say("status state %d rwnd %u unacked %u streams %u %u fragment %u paths %u", s.sstat_state,
+	    s.sstat_rwnd, s.sstat_unackdata, s.sstat_outstrms, s.sstat_instrms,
+	    s.sstat_fragmentation_point, ((struct sctp_getaddrs *)b)->addr_num);
 	return 0;
 }
 
@@ -208,7 +211,8 @@ static void take(void)
 	for (;;) {
 		char control[256];
 		struct iovec v = {b, sizeof(b)};
-		struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
+		struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control,
+		    .msg_controllen = sizeof(control)};
 		struct sctp_rcvinfo i = {0};
 		ssize_t n = recvmsg(sock, &m, 0);
 
@@ -235,7 +239,8 @@ static void take(void)
 		memcpy(text + have, b, n);
 		have += n;
 		if (m.msg_flags & MSG_EOR) {
-			struct message r = {i.rcv_sid, i.rcv_ssn, ntohl(i.rcv_ppid), i.rcv_tsn, !!(i.rcv_flags & SCTP_UNORDERED), text, have};
+			struct message r = {i.rcv_sid, i.rcv_ssn, ntohl(i.rcv_ppid), i.rcv_tsn,
+			    !!(i.rcv_flags & SCTP_UNORDERED), text, have};
 
 			have = 0;
 			user->received(&r);

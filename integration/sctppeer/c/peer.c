@@ -1,12 +1,13 @@
-// An SCTP peer that does what it is told on standard input, one command a line, and says on standard
-// output what it sees. It has one association at a time. The SCTP is usrsctp's (usrsctp.c) or Linux's
-// (linux.c); DDP on top of it (RFC 5043), should it be asked for, is that of ddp.c.
+// An SCTP peer that does what it is told on standard input, one command a line, and says on
+// standard output what it sees. It has one association at a time. The SCTP is usrsctp's (usrsctp.c)
+// or Linux's (linux.c); DDP on top of it (RFC 5043), should it be asked for, is that of ddp.c.
 //
 //	set NAME VALUE                  before the next two; see options
 //	listen PORT [ADDR...]
 //	connect PORT ADDR [LOCALPORT [LOCALADDR...]]
 //	send STREAM PPID FLAGS HEX      FLAGS of u(nordered), i(mmediate) or -
-//	bulk COUNT STREAMS PPID FLAGS LEN   COUNT messages, number n on stream n % STREAMS, of LEN octets (see fill)
+//	bulk COUNT STREAMS PPID FLAGS LEN   COUNT messages, number n on stream n % STREAMS, of LEN octets
+//	                                    (see fill)
 //	read on|off|check               check: only whether messages are as bulk makes them
 //	abort TEXT / shutdown / heartbeat / status
 //	ddp ...                         see ddp.c
@@ -58,7 +59,8 @@ static void received(struct message *m)
 		for (int i = 0; i < 4 && i < (int)m->len; i++)
 			n = n << 8 | m->data[i];
 		fill(want, m->len, n);
-		say("%s %u %u %u %zu", memcmp(want, m->data, m->len) == 0 ? "good" : "bad", m->stream, n, checked++, m->len);
+		say("%s %u %u %u %zu", memcmp(want, m->data, m->len) == 0 ? "good" : "bad", m->stream, n,
+		    checked++, m->len);
 		free(want);
 		return;
 	}

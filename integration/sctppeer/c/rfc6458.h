@@ -1,6 +1,6 @@
-// What usrsctp.c and linux.c have in common: options and notifications are those of RFC 6458 in both. Whoever
-// includes it has the type handle, the function option and the macros SEND_ERROR
-// and CAUSE, for what they have of their own.
+// What usrsctp.c and linux.c have in common: options and notifications are those of RFC 6458 in
+// both. Whoever includes it has the type handle, the function option and the macros SEND_ERROR and
+// CAUSE, for what they have of their own.
 
 struct options options;
 static const struct user *user;
@@ -8,7 +8,8 @@ static const struct user *user;
 static void set_options(handle s)
 {
 	static const uint16_t events[] = {
-		SCTP_ASSOC_CHANGE, SCTP_PEER_ADDR_CHANGE, SCTP_REMOTE_ERROR, SCTP_SHUTDOWN_EVENT, SCTP_ADAPTATION_INDICATION,
+		SCTP_ASSOC_CHANGE, SCTP_PEER_ADDR_CHANGE, SCTP_REMOTE_ERROR, SCTP_SHUTDOWN_EVENT,
+		SCTP_ADAPTATION_INDICATION,
 		SCTP_SENDER_DRY_EVENT, SCTP_SEND_FAILED_EVENT,
 	};
 	int one = 1;

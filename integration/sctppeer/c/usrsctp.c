@@ -1,7 +1,8 @@
 // The peer's SCTP is usrsctp.
 //
-//	peer conn           packets are lines of standard input and output ("packet HEX"), and time passes when
-//	                    it is told to ("tick MS"): nothing happens but in answer to a line, and "." follows
+//	peer conn           packets are lines of standard input and output ("packet HEX"), and time
+//	                    passes when it is told to ("tick MS"): nothing happens but in answer to
+//	                    a line, and "." follows
 //	peer udp PORT REMOTEPORT   SCTP over UDP (RFC 6951)
 //	peer raw            over raw sockets, as root
 #include "link.h"
@@ -77,7 +78,8 @@ static int address(union addr *a, const char *s, uint16_t port)
 
 static socklen_t size(const union addr *a)
 {
-	return a->sa.sa_family == AF_INET ? sizeof(a->in) : a->sa.sa_family == AF_INET6 ? sizeof(a->in6) : sizeof(a->conn);
+	return a->sa.sa_family == AF_INET ? sizeof(a->in)
+	    : a->sa.sa_family == AF_INET6 ? sizeof(a->in6) : sizeof(a->conn);
 }
 
 static void option(struct socket *s, int level, int name, const void *v, socklen_t len)
@@ -130,7 +132,8 @@ static int bind_all(struct socket *s, uint16_t port, int n, char **w)
 	for (int i = 0; i < n; i++) {
 		if ((err = address(&a, w[i], port)) != 0)
 			return err;
-		if (i == 0 ? usrsctp_bind(s, &a.sa, size(&a)) < 0 : usrsctp_bindx(s, &a.sa, 1, SCTP_BINDX_ADD_ADDR) < 0)
+		if (i == 0 ? usrsctp_bind(s, &a.sa, size(&a)) < 0
+		    : usrsctp_bindx(s, &a.sa, 1, SCTP_BINDX_ADD_ADDR) < 0)
 			return errno;
 	}
 	return 0;
@@ -174,7 +177,8 @@ int link_send(uint16_t stream, uint32_t ppid, int flags, const void *data, size_
 
 	if (sock == NULL)
 		return ENOTCONN;
-	i.snd_flags = (flags & UNORDERED ? SCTP_UNORDERED : 0) | (flags & IMMEDIATE ? SCTP_SACK_IMMEDIATELY : 0);
+	i.snd_flags = (flags & UNORDERED ? SCTP_UNORDERED : 0) |
+	    (flags & IMMEDIATE ? SCTP_SACK_IMMEDIATELY : 0);
 	if (usrsctp_sendv(sock, data, len, NULL, 0, &i, sizeof(i), SCTP_SENDV_SNDINFO, 0) < 0)
 		return errno;
 	return 0;
@@ -186,7 +190,9 @@ int link_abort(const char *reason)
 
 	if (sock == NULL)
 		return ENOTCONN;
-	return usrsctp_sendv(sock, reason, strlen(reason), NULL, 0, &i, sizeof(i), SCTP_SENDV_SNDINFO, 0) < 0 ? errno : 0;
+	ssize_t sent = usrsctp_sendv(sock, reason, strlen(reason), NULL, 0, &i, sizeof(i),
+	    SCTP_SENDV_SNDINFO, 0);
+	return sent < 0 ? errno : 0;
 }
 
 int link_shutdown(void)
@@ -221,8 +227,9 @@ int link_status(void)
 
 	if (sock == NULL || usrsctp_getsockopt(sock, IPPROTO_SCTP, SCTP_STATUS, &s, &len) < 0)
 		return ENOTCONN;
-	say("status state %d rwnd %u unacked %u streams %u %u fragment %u paths %d", s.sstat_state, s.sstat_rwnd, s.sstat_unackdata,
-	    s.sstat_outstrms, s.sstat_instrms, s.sstat_fragmentation_point, usrsctp_getpaddrs(sock, 0, &a));
+	say("status state %d rwnd %u unacked %u streams %u %u fragment %u paths %d", s.sstat_state,
+	    s.sstat_rwnd, s.sstat_unackdata, s.sstat_outstrms, s.sstat_instrms,
+	    s.sstat_fragmentation_point, usrsctp_getpaddrs(sock, 0, &a));
 	return 0;
 }
 
@@ -263,7 +270,8 @@ static void take(struct socket *s)
 		memcpy(text + have, b, n);
 		have += n;
 		if (flags & MSG_EOR) {
-			struct message m = {i.rcv_sid, i.rcv_ssn, ntohl(i.rcv_ppid), i.rcv_tsn, !!(i.rcv_flags & SCTP_UNORDERED), text, have};
+			struct message m = {i.rcv_sid, i.rcv_ssn, ntohl(i.rcv_ppid), i.rcv_tsn,
+			    !!(i.rcv_flags & SCTP_UNORDERED), text, have};
 
 			have = 0;
 			user->received(&m);
