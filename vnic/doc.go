@@ -27,7 +27,7 @@
 // registrations, with the checks, completions and events that the wire would give. When one needs
 // memory that can block, they are handed over to a pipe.
 //
-// Locks, outermost first: Device.mu; Context.mu; work.Receives; SRQ.mu; PD.keyMu; CQ.mu. None is
+// Locks, outermost first: Device.mu; Context.mu; wqe.Receives; SRQ.mu; PD.keyMu; CQ.mu. None is
 // held while a Stream or a CMID handler is called; foreign queues, a CQSink, OnAsync and OnState
 // are called with some of them held, so they must not call back.
 //

@@ -8,7 +8,7 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/link/loop"
 	"github.com/vrnic/vrnic/vnic/internal/llp"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
-	"github.com/vrnic/vrnic/vnic/internal/work"
+	"github.com/vrnic/vrnic/vnic/internal/wqe"
 )
 
 // Copy stands for a copy of another QP's owner that is under way in m until end is called.
@@ -52,7 +52,7 @@ func (qp *QP) HandedOver() (yes bool) {
 
 const (
 	LongMessage  = mem.LongMessage
-	StepMessages = work.StepMessages
+	StepMessages = wqe.StepMessages
 )
 
 // Feed has qp, which is connected within its device, look for the receive that its peer's Send

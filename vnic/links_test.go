@@ -11,7 +11,7 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/link/linktest"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
 	"github.com/vrnic/vrnic/vnic/internal/queue"
-	"github.com/vrnic/vrnic/vnic/internal/work"
+	"github.com/vrnic/vrnic/vnic/internal/wqe"
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
 
@@ -42,9 +42,9 @@ func TestLinks(t *testing.T) {
 type courier struct {
 	link.Basic
 	qp   link.QP
-	work *work.Requests
+	work *wqe.Requests
 	peer *courier
-	src  work.Source
+	src  wqe.Source
 	hold mem.Hold
 
 	mu sync.Mutex
@@ -129,7 +129,7 @@ func (c *courier) Step() (more bool) {
 	}
 	for !c.over && c.qp.State() == rdma.QPRTS && c.room() {
 		e := c.work.Next()
-		if e == nil || work.IsAnswered(e.WR.Op) && c.reads >= int(c.qp.Param().ORD) {
+		if e == nil || wqe.IsAnswered(e.WR.Op) && c.reads >= int(c.qp.Param().ORD) {
 			return false
 		}
 		ok, err := c.work.Ready(e)
@@ -146,7 +146,7 @@ func (c *courier) Step() (more bool) {
 	return false
 }
 
-func (c *courier) request(e *work.Request) {
+func (c *courier) request(e *wqe.Request) {
 	p := parcel{token: c.work.NextToken(), wr: e.WR, n: e.Total}
 	switch {
 	case queue.IsAtomic(e.WR.Op):
@@ -163,7 +163,7 @@ func (c *courier) request(e *work.Request) {
 	}
 	c.work.Posted(e)
 	c.send(p)
-	if work.IsAnswered(e.WR.Op) {
+	if wqe.IsAnswered(e.WR.Op) {
 		c.reads++
 		return
 	}
@@ -181,7 +181,7 @@ func (c *courier) receive(p *parcel) bool {
 	case carriesReset:
 		c.qp.Lost(link.ErrPeerClosed)
 	case carriesTerminate:
-		var culprit *work.Request
+		var culprit *wqe.Request
 		for e := range c.work.Answered() {
 			if e == c.work.ByToken(p.token) {
 				culprit = e
@@ -246,7 +246,7 @@ func (c *courier) serve(p *parcel) (done bool, err error) {
 		if err := c.hold.Write(m, p.data, wr.RemoteAddr, true); err != nil {
 			return true, mem.PeerWrite.Gone(m, err)
 		}
-	case work.IsSend(wr.Op):
+	case wqe.IsSend(wr.Op):
 		size, ok := c.work.Recv.Begin()
 		if !ok {
 			c.qp.AwaitReceive()
@@ -261,7 +261,7 @@ func (c *courier) serve(p *parcel) (done bool, err error) {
 		}
 		return true, c.work.Recv.End(iwarp.Received{
 			Length: n, Solicited: wr.Flags&rdma.Solicited != 0, Invalidate: wr.Op == rdma.OpSendInv,
-			STag: iwarp.STag(wr.InvKey), Immediate: work.IsImmediate(wr.Op), Data: uint64(wr.Imm) << 32,
+			STag: iwarp.STag(wr.InvKey), Immediate: wqe.IsImmediate(wr.Op), Data: uint64(wr.Imm) << 32,
 		})
 	}
 	return true, nil

@@ -16,7 +16,7 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/link"
 	"github.com/vrnic/vrnic/vnic/internal/llp"
 	"github.com/vrnic/vrnic/vnic/internal/queue"
-	"github.com/vrnic/vrnic/vnic/internal/work"
+	"github.com/vrnic/vrnic/vnic/internal/wqe"
 )
 
 // A Lingerer is told by who brings octets of the peer.
@@ -55,7 +55,7 @@ type QP struct {
 	runner
 	identity
 	connected
-	work work.Requests // but for work.Recv the owner's
+	work wqe.Requests // but for wqe.Recv the owner's
 
 	mailbox
 	options
@@ -484,9 +484,9 @@ func (o *workOwner) Log(msg string, args ...any) { (*QP)(o).log(msg, args...) }
 // A linked is a QP as its link sees it.
 type linked QP
 
-func (q *linked) Work() *work.Requests { return &q.work }
-func (q *linked) State() rdma.QPState  { return (*QP)(q).State() }
-func (q *linked) Param() iwarp.Params  { return q.param }
+func (q *linked) Work() *wqe.Requests { return &q.work }
+func (q *linked) State() rdma.QPState { return (*QP)(q).State() }
+func (q *linked) Param() iwarp.Params { return q.param }
 
 func (q *linked) AwaitReceive() { (*QP)(q).awaitReceive() }
 func (q *linked) GotReceive()   { (*QP)(q).gotReceive() }
@@ -497,7 +497,7 @@ func (q *linked) Lost(err error) { (*QP)(q).lost(err) }
 
 func (q *linked) Fail(e *iwarp.LocalError, by link.Origin) { (*QP)(q).localError(e, by) }
 
-func (q *linked) PeerTerminated(code iwarp.TermCode, culprit *work.Request) {
+func (q *linked) PeerTerminated(code iwarp.TermCode, culprit *wqe.Request) {
 	(*QP)(q).peerTerminated(code, culprit)
 }
 
@@ -521,7 +521,7 @@ func (q *linked) Run(more func() bool) {
 }
 
 // frontLen is how much of a QP messages need: up to what few requests have.
-const frontLen = unsafe.Offsetof(QP{}.work) + work.FrontLen
+const frontLen = unsafe.Offsetof(QP{}.work) + wqe.FrontLen
 
 func (q *linked) Front() []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(q)), frontLen)

@@ -7,7 +7,7 @@ import (
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic/internal/link"
-	"github.com/vrnic/vrnic/vnic/internal/work"
+	"github.com/vrnic/vrnic/vnic/internal/wqe"
 )
 
 var (
@@ -31,14 +31,14 @@ func (qp *QP) localError(e *iwarp.LocalError, by link.Origin) {
 	r := &qp.work.Recv
 	// Who gets which status: docs/qp-states.md.
 	switch {
-	case code == iwarp.TermMessageTooLong && r.FailSend(rdma.WCLocLen, work.VendorErr(code)):
+	case code == iwarp.TermMessageTooLong && r.FailSend(rdma.WCLocLen, wqe.VendorErr(code)):
 	case by == link.Refused, r.Failing():
 		ev = rdma.EventQPAccessErr
 	case code.Layer == iwarp.LayerLLP:
-		qp.work.BlameSend(rdma.WCGeneral, work.VendorErr(code))
+		qp.work.BlameSend(rdma.WCGeneral, wqe.VendorErr(code))
 	case code == iwarp.TermNoBuffer, code == iwarp.TermLocalCatastrophic:
 	default: // malformed traffic
-		qp.work.BlameSend(rdma.WCBadResp, work.VendorErr(code))
+		qp.work.BlameSend(rdma.WCBadResp, wqe.VendorErr(code))
 	}
 	if by == link.ByQP {
 		qp.link.Terminate(code, e.Err)
@@ -50,14 +50,14 @@ func (qp *QP) localError(e *iwarp.LocalError, by link.Origin) {
 
 // peerTerminated ends the connection after a Terminate of the peer: Q9. culprit is the request
 // that it is about, if it says so.
-func (qp *QP) peerTerminated(code iwarp.TermCode, culprit *work.Request) {
+func (qp *QP) peerTerminated(code iwarp.TermCode, culprit *wqe.Request) {
 	if qp.State() != rdma.QPRTS {
 		return
 	}
 	qp.endErr = termError(code, true)
 	qp.peerCode = &code
 	qp.log("terminated by the peer", "cause", code)
-	v := work.VendorErr(code)
+	v := wqe.VendorErr(code)
 	ev := rdma.EventQPFatal
 	switch {
 	case code.Layer == iwarp.LayerRDMAP && code.Type == 1 && culprit != nil:
@@ -219,7 +219,7 @@ func (qp *QP) vendorErr() uint32 {
 	if qp.peerCode == nil {
 		return 0
 	}
-	return work.VendorErr(*qp.peerCode)
+	return wqe.VendorErr(*qp.peerCode)
 }
 
 // flushIdle flushes what is posted in the states that do. true: there is more.

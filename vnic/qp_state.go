@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/vnic/internal/work"
+	"github.com/vrnic/vrnic/vnic/internal/wqe"
 )
 
 // qpNext holds, for each state, the states that may follow it: docs/qp-states.md.
@@ -47,7 +47,7 @@ func (qp *QP) setState(to rdma.QPState) error {
 		qp.clearDeadlines()
 		qp.setDeadline(deadlineEnd, t.Close)
 		qp.work.Recv.Close(qp.dead)
-		for range qp.work.Config().MaxRecvWR/work.StepMessages + 1 {
+		for range qp.work.Config().MaxRecvWR/wqe.StepMessages + 1 {
 			if !qp.work.Recv.Flush(qp.vendorErr()) {
 				break
 			}

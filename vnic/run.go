@@ -20,7 +20,7 @@ import (
 // Work is found by who posts (kick, on the poster's goroutine), by the transport (wake, with its
 // locks held; or kick, without: link.QP.Run), by a timer, and by who calls the owner (call, do).
 //
-// Somebody else's goroutine takes one step (work.StepMessages, link.StepOctets) and leaves the rest
+// Somebody else's goroutine takes one step (wqe.StepMessages, link.StepOctets) and leaves the rest
 // to the QP's own. It holds no lock then, but that of a caller's handler, and touches no memory
 // that can block: if the next step could, it sends what needs none, and leaves the rest. The QP's
 // goroutine goes on as long as there is work, and lets others run now and then

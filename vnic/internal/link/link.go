@@ -2,7 +2,7 @@
 // Link. A transport is a package with a Link of its own; package vnic chooses in one place
 // (connection.go), and linktest runs each through one list.
 //
-// Requests and receives are package work's: a Link takes, places and completes there.
+// Requests and receives are package wqe's: a Link takes, places and completes there.
 package link
 
 import (
@@ -11,11 +11,11 @@ import (
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
-	"github.com/vrnic/vrnic/vnic/internal/work"
+	"github.com/vrnic/vrnic/vnic/internal/wqe"
 )
 
 // StepOctets is how many octets one step of a QP moves at most, before somebody else gets a turn;
-// of messages it is work.StepMessages.
+// of messages it is wqe.StepMessages.
 const StepOctets = 1 << 20
 
 // A Link joins a connected QP to its peer. It is called by the QP's owner, but for Abandon and
@@ -82,7 +82,7 @@ func (Basic) Prefetch()        {}
 // owner, but for Wake, Run and Front.
 type QP interface {
 	// Work is the QP's requests and receives.
-	Work() *work.Requests
+	Work() *wqe.Requests
 	State() rdma.QPState
 	// Param is what was agreed on for the connection.
 	Param() iwarp.Params
@@ -100,7 +100,7 @@ type QP interface {
 	Fail(e *iwarp.LocalError, by Origin)
 	// PeerTerminated ends it after a Terminate of the peer. culprit is the request that it is about,
 	// nil: it does not say.
-	PeerTerminated(code iwarp.TermCode, culprit *work.Request)
+	PeerTerminated(code iwarp.TermCode, culprit *wqe.Request)
 	// Replace has the QP go on with l, which is opened then.
 	Replace(l Link)
 

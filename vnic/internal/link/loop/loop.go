@@ -11,7 +11,7 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/link"
 	"github.com/vrnic/vrnic/vnic/internal/llp"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
-	"github.com/vrnic/vrnic/vnic/internal/work"
+	"github.com/vrnic/vrnic/vnic/internal/wqe"
 )
 
 // chunk is how many octets are copied at most while the peer's receive side is locked.
@@ -28,7 +28,7 @@ const chunk = 128 << 10
 type End struct {
 	link.Basic
 	qp    link.QP
-	work  *work.Requests
+	work  *wqe.Requests
 	peer  *End
 	pair  *pair
 	front []byte        // of qp
@@ -53,7 +53,7 @@ type End struct {
 }
 
 // untoldLen is how long messages can be that wait for the one behind them before anybody is told;
-// how many can is work.DeferMost.
+// how many can is wqe.DeferMost.
 const untoldLen = 1024
 
 const (
@@ -163,8 +163,8 @@ func (l *End) readMail() {
 		l.Terminate(m.fault.Cause, m.fault.Err)
 	}
 	if m.term != nil {
-		var culprit *work.Request
-		if e := l.work.Current(); e != nil && work.IsAnswered(e.WR.Op) {
+		var culprit *wqe.Request
+		if e := l.work.Current(); e != nil && wqe.IsAnswered(e.WR.Op) {
 			culprit = e
 		}
 		qp.PeerTerminated(*m.term, culprit)
@@ -202,9 +202,9 @@ func (l *End) send() (more bool) {
 
 // canWait reports whether e, which is done, can wait for the message behind it before anybody is
 // told.
-func (l *End) canWait(e *work.Request) bool {
+func (l *End) canWait(e *wqe.Request) bool {
 	q := l.work.Queues.Local
-	return e.Total <= untoldLen && l.untold < work.DeferMost && (e.WR.Op == rdma.OpSend ||
+	return e.Total <= untoldLen && l.untold < wqe.DeferMost && (e.WR.Op == rdma.OpSend ||
 		e.WR.Op == rdma.OpWrite) && q != nil && q.More()
 }
 
@@ -239,7 +239,7 @@ func (l *End) sendSome() (more bool) {
 		return false
 	}
 	left := uint64(link.StepOctets)
-	for range work.StepMessages {
+	for range wqe.StepMessages {
 		e := l.work.Next()
 		if e == nil {
 			return false
@@ -276,7 +276,7 @@ func (l *End) sendSome() (more bool) {
 			}
 		}
 		switch {
-		case work.IsSend(e.WR.Op): // deliver has done it
+		case wqe.IsSend(e.WR.Op): // deliver has done it
 		case l.canWait(e):
 			l.untold++
 		default:
@@ -291,7 +291,7 @@ func (l *End) sendSome() (more bool) {
 }
 
 // exec moves one chunk of e; false: it cannot go on now, or never.
-func (l *End) exec(e *work.Request) bool {
+func (l *End) exec(e *wqe.Request) bool {
 	qp, peer := l.qp, l.peer.work
 	r := &peer.Recv
 	r.Lock()
@@ -342,12 +342,12 @@ func (l *End) exec(e *work.Request) bool {
 	if fault != nil {
 		r.OpenLocked(nil) // nothing more is placed
 	}
-	if own == nil && fault == nil && !wait && e.Moved+n == e.Total && !work.IsSend(e.WR.Op) &&
+	if own == nil && fault == nil && !wait && e.Moved+n == e.Total && !wqe.IsSend(e.WR.Op) &&
 		part == (e.WR.Op == rdma.OpWriteImm) {
 		peer.Stats.Inbound(e.WR.Op, e.Total)
 	}
 	done := own == nil && !wait && !part && e.Moved+n == e.Total && (fault == nil ||
-		work.IsSend(e.WR.Op))
+		wqe.IsSend(e.WR.Op))
 	r.Unlock()
 
 	switch {
@@ -358,7 +358,7 @@ func (l *End) exec(e *work.Request) bool {
 	case own != nil:
 		e.Status = rdma.WCLocProt
 		l.work.Log("send request failed", "op", e.WR.Op, "err", own)
-		if work.IsAnswered(e.WR.Op) {
+		if wqe.IsAnswered(e.WR.Op) {
 			// As on the wire: the response cannot be placed.
 			l.work.Stats.Errors.Add(1)
 			qp.Fail(&iwarp.LocalError{Cause: iwarp.TermDDPCatastrophic, Err: own}, link.ByQP)
@@ -386,7 +386,7 @@ func (l *End) exec(e *work.Request) bool {
 }
 
 // write carries the chunk of n octets of a Write out.
-func (l *End) write(e *work.Request, n uint32) (own, fault error) {
+func (l *End) write(e *wqe.Request, n uint32) (own, fault error) {
 	if e.Total == 0 {
 		return nil, nil // "zero-length tagged segments skip all checks"
 	}
@@ -424,7 +424,7 @@ func (l *End) write(e *work.Request, n uint32) (own, fault error) {
 }
 
 // read carries the chunk of n octets of a Read out.
-func (l *End) read(e *work.Request, n uint32) (own, fault error) {
+func (l *End) read(e *wqe.Request, n uint32) (own, fault error) {
 	if e.Total == 0 {
 		return nil, nil
 	}
@@ -455,7 +455,7 @@ func (l *End) read(e *work.Request, n uint32) (own, fault error) {
 
 // sendChunk places the chunk of n octets of a Send, and delivers it with the last. The lock of the
 // peer's receive side is held.
-func (l *End) sendChunk(e *work.Request, n uint32) (own, fault error) {
+func (l *End) sendChunk(e *wqe.Request, n uint32) (own, fault error) {
 	r := &l.peer.work.Recv
 	var sink *mem.SGL
 	if n > 0 {
@@ -499,7 +499,7 @@ func (l *End) sendChunk(e *work.Request, n uint32) (own, fault error) {
 }
 
 // deliver ends a Send of n octets, or immediate data. The lock of the peer's receive side is held.
-func (l *End) deliver(e *work.Request, n uint32) error {
+func (l *End) deliver(e *wqe.Request, n uint32) error {
 	// Programs rely on it that the completion of a Send comes before that of the answer to it, and the
 	// answer can be under way as soon as the peer knows.
 	waits := l.canWait(e)
@@ -522,7 +522,7 @@ func (l *End) deliver(e *work.Request, n uint32) error {
 	return l.peer.work.Recv.EndLocked(iwarp.Received{
 		Length: n, Solicited: e.WR.Flags&rdma.Solicited != 0,
 		Invalidate: e.WR.Op == rdma.OpSendInv, STag: iwarp.STag(e.WR.InvKey),
-		Immediate: work.IsImmediate(e.WR.Op), Data: e.Immediate(),
+		Immediate: wqe.IsImmediate(e.WR.Op), Data: e.Immediate(),
 	}, waits)
 }
 
@@ -569,7 +569,7 @@ func (l *End) Abort() {
 }
 
 // execAtomic carries e out. The lock of the peer's receive side is held.
-func (l *End) execAtomic(e *work.Request) (own, fault error) {
+func (l *End) execAtomic(e *wqe.Request) (own, fault error) {
 	if l.atomic == nil {
 		l.atomic = new(iwarp.Atomic)
 	}

@@ -4,7 +4,7 @@ import (
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
-	"github.com/vrnic/vrnic/vnic/internal/work"
+	"github.com/vrnic/vrnic/vnic/internal/wqe"
 )
 
 // The iwarp.Host of a connection: what the Endpoint asks for while it receives and sends. The
@@ -55,7 +55,7 @@ func (w *Link) settle() error {
 }
 
 // sinkFailed is the end of the stream for an answer to e that cannot be placed.
-func (w *Link) sinkFailed(e *work.Request, err error) error {
+func (w *Link) sinkFailed(e *wqe.Request, err error) error {
 	if e != nil {
 		e.Status = rdma.WCLocProt
 	}
@@ -172,7 +172,7 @@ func (w *Link) Sent(token uint64) {
 	if token >= firstToken { // no request's, or only a part of one
 		return
 	}
-	if e := w.work.ByToken(uint32(token)); !work.IsAnswered(e.WR.Op) {
+	if e := w.work.ByToken(uint32(token)); !wqe.IsAnswered(e.WR.Op) {
 		w.work.Finish(e)
 	}
 }

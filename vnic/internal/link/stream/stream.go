@@ -15,7 +15,7 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/link"
 	"github.com/vrnic/vrnic/vnic/internal/llp"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
-	"github.com/vrnic/vrnic/vnic/internal/work"
+	"github.com/vrnic/vrnic/vnic/internal/wqe"
 )
 
 // A Config says what the two ends have agreed on, and what the Endpoint has to know beside.
@@ -31,13 +31,13 @@ type Config struct {
 type Link struct {
 	link.Basic
 	qp   link.QP
-	work *work.Requests
+	work *wqe.Requests
 	s    llp.Stream
 	llp  llp.Properties // of s
 	ep   *iwarp.Endpoint
 
-	out work.Source // what is sent is read by it; within send
-	in  mem.Hold    // what is received is placed by it; within receive
+	out wqe.Source // what is sent is read by it; within send
+	in  mem.Hold   // what is received is placed by it; within receive
 
 	changed  atomic.Bool // set by the transport: more can be read or written, or it has ended
 	over     bool        // Close or Abort was called
@@ -55,12 +55,12 @@ type Link struct {
 	nudge  time.Duration // as Config.Nudge
 	nudges int           // zero-length Writes sent so far to a peer that is silent: see Expire
 
-	atomic  iwarp.Atomic  // scratch: the one that the peer asks for
-	msn     uint32        // of the last message on QN 1: a Read or an atomic
-	short   uint64        // segments of the Send under way that are tiny
-	octets  uint64        // of Writes placed, not yet counted
-	use     collectedFor  // of what in has collected
-	read    *work.Request // the oldest Read, if known
+	atomic  iwarp.Atomic // scratch: the one that the peer asks for
+	msn     uint32       // of the last message on QN 1: a Read or an atomic
+	short   uint64       // segments of the Send under way that are tiny
+	octets  uint64       // of Writes placed, not yet counted
+	use     collectedFor // of what in has collected
+	read    *wqe.Request // the oldest Read, if known
 	sources []*readSource
 }
 
@@ -315,7 +315,7 @@ func (w *Link) checkEndpoint() {
 }
 
 // culprit returns the Read or atomic that the peer's Terminate is about, if it can be told.
-func (w *Link) culprit() *work.Request {
+func (w *Link) culprit() *wqe.Request {
 	t, _, ok := w.ep.Terminate()
 	if !ok || t.Cause.Layer != iwarp.LayerRDMAP {
 		return nil
@@ -378,7 +378,7 @@ func (w *Link) sendSome() (more bool) {
 		w.checkEndpoint()
 		w.work.Retire()
 		if err != nil {
-			if !w.out.Failed || fails == work.StepMessages {
+			if !w.out.Failed || fails == wqe.StepMessages {
 				qp.Lost(err)
 				return false
 			}
@@ -411,7 +411,7 @@ func (w *Link) SendMapped() bool {
 // fill posts requests to the Endpoint; true: there may be more.
 func (w *Link) fill() (more bool) {
 	qp := w.qp
-	for range work.StepMessages {
+	for range wqe.StepMessages {
 		if qp.State() != rdma.QPRTS || !w.ep.CanPost() {
 			return false
 		}
@@ -420,7 +420,7 @@ func (w *Link) fill() (more bool) {
 			return false
 		}
 		// what is asked for is placed by who receives
-		if w.mapped && e.List.Blocking() && !work.IsAnswered(e.WR.Op) {
+		if w.mapped && e.List.Blocking() && !wqe.IsAnswered(e.WR.Op) {
 			return true
 		}
 		if ok, err := w.work.Ready(e); err != nil {
@@ -489,7 +489,7 @@ func (w *Link) fill() (more bool) {
 }
 
 // sink is what a Read Request calls the place its answer goes to. The peer gives it back.
-func sink(e *work.Request) (iwarp.STag, uint64) {
+func sink(e *wqe.Request) (iwarp.STag, uint64) {
 	if len(e.WR.SGEs) == 0 {
 		return 0, 0
 	}

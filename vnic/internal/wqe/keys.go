@@ -1,4 +1,4 @@
-package work
+package wqe
 
 import "github.com/vrnic/vrnic/rdma"
 

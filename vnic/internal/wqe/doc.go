@@ -1,5 +1,5 @@
-// Package work is the requests of one QP that are under way: from the queue, through a link, to
-// their completion in the order in which they were posted.
+// Package wqe is the elements of one QP's work queues that are under way: from the queue, through a
+// link, to their completion in the order in which they were posted.
 //
 // Requests has all of them. A link takes send requests (Next, Ready), says when each is on its way
 // (Posted) and done (Done), and has those completed that can be (Retire). A Request is the
@@ -9,4 +9,4 @@
 // The send side, and all that is not said to have a lock, belongs to who runs the QP. Receives has
 // a lock: within a device the peer's owner delivers there. Of the lock order of package vnic:
 // Receives before those of queues, CQs and memory.
-package work
+package wqe
