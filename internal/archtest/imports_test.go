@@ -105,7 +105,7 @@ var layers = map[string][]string{
 
 	"contrib":         {std, module + "iwarp", module + "sctpddp"},
 	"integration":     {whole},
-	"internal/netlab": {std, sys},
+	"internal/netlab": {std, sys, links},
 	"internal/stacknet": {std, module + "iwarp", module + "vnic", module + "netstack", module +
 		"sctpddp"},
 	"internal/archtest": {std},

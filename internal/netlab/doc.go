@@ -1,5 +1,5 @@
 // Package netlab makes small networks out of Linux network namespaces, for tests and
-// benchmarks: namespaces, bridges, veth pairs, addresses. It talks to the kernel directly
+// benchmarks: namespaces, bridges, veth pairs, addresses. It asks the kernel itself
 // (rtnetlink(7), namespaces(7)) and calls no external program.
 //
 //	lab, err := netlab.NewLab()          // two namespaces with a bridge each, joined

@@ -142,24 +142,6 @@ func TestLab(t *testing.T) {
 	}
 }
 
-// A netlink answer of any bytes is parsed or refused, and what attr wrote findAttr finds.
-func FuzzAttr(f *testing.F) {
-	f.Add(attrString(nil, 3, "eth0"), uint16(3), []byte("x"))
-	f.Add([]byte{4, 0, 3, 0, 0, 0}, uint16(3), []byte{})
-	f.Fuzz(func(t *testing.T, b []byte, typ uint16, data []byte) {
-		if got, ok := findAttr(b, typ&0x3fff); ok && len(got) > len(b) {
-			t.Fatalf("%d octets out of %d", len(got), len(b))
-		}
-		if len(data) > 1<<15 {
-			return
-		}
-		got, ok := findAttr(attr(nil, typ&0x3fff, data), typ&0x3fff)
-		if !ok || !slices.Equal(got, data) {
-			t.Fatalf("found %x, %v", got, ok)
-		}
-	})
-}
-
 func ownNS(t *testing.T) string { return must(os.Readlink("/proc/self/ns/net"))(t) }
 
 func must[T any](v T, err error) func(*testing.T) T {

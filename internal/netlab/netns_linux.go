@@ -1,21 +1,23 @@
 package netlab
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"runtime"
-	"slices"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
 // An NS is a network namespace. Its methods may be called from several goroutines at once.
 type NS struct {
 	f  *os.File // nil: the namespace the process is in
-	nl *conn
+	nl *netlink.Handle
 }
 
 // NewNS makes a namespace with nothing but a loopback device, which is up.
@@ -36,7 +38,7 @@ func NewNS() (*NS, error) {
 				_ = os.WriteFile("/proc/sys/net/ipv6/conf/"+s+"/"+k, []byte("0"), 0)
 			}
 		}
-		nl, err := dialNetlink(unix.NETLINK_ROUTE)
+		nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 		if err != nil {
 			f.Close()
 			return err
@@ -56,7 +58,7 @@ func NewNS() (*NS, error) {
 
 // Here returns the namespace the process is in. Closing it leaves the namespace alone.
 func Here() (*NS, error) {
-	nl, err := dialNetlink(unix.NETLINK_ROUTE)
+	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("netlab: %w", err)
 	}
@@ -75,13 +77,11 @@ func (ns *NS) Path() string {
 // Close lets go of the namespace. The kernel removes it, and the links in it, when no process
 // and no socket is in it any more.
 func (ns *NS) Close() error {
-	err := ns.nl.close()
-	if ns.f != nil {
-		if e := ns.f.Close(); e != nil {
-			err = e
-		}
+	ns.nl.Close()
+	if ns.f == nil {
+		return nil
 	}
-	return err
+	return ns.f.Close()
 }
 
 // Do calls f on a thread that is inside the namespace. Sockets, TAPs and processes that f makes
@@ -124,31 +124,27 @@ func onThread(f func() error) error {
 	return <-errc
 }
 
-const bothNew = unix.NLM_F_CREATE | unix.NLM_F_EXCL
-
-// AddBridge makes a bridge, up, that forwards at once and has no opinions: no spanning tree, no
-// multicast snooping.
+// AddBridge makes a bridge, up, that has no opinions: no spanning tree, so that its ports forward
+// at once, and no multicast snooping.
 func (ns *NS) AddBridge(name string) error {
-	var data []byte
-	data = attrUint32(data, unix.IFLA_BR_FORWARD_DELAY, 0)
-	data = attrUint32(data, unix.IFLA_BR_STP_STATE, 0)
-	data = attr(data, unix.IFLA_BR_MCAST_SNOOPING, []byte{0})
-	if err := ns.newLink(name, "bridge", data); err != nil {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	err := ns.nl.LinkAdd(&netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: new(bool)})
+	if err != nil {
 		return fmt.Errorf("netlab: bridge %s: %w", name, err)
 	}
 	return ns.SetUp(name)
 }
 
-// vethInfoPeer is VETH_INFO_PEER of linux/veth.h.
-const vethInfoPeer = 1
-
 // AddVeth makes a pair of links, both up: name in ns, peerName in peer.
 func (ns *NS) AddVeth(name string, peer *NS, peerName string) error {
-	p := attrString(ifinfo(0, 0, 0), unix.IFLA_IFNAME, peerName)
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: peerName}
 	if peer.f != nil {
-		p = attrUint32(p, unix.IFLA_NET_NS_FD, uint32(peer.f.Fd()))
+		veth.PeerNamespace = netlink.NsFd(int(peer.f.Fd()))
 	}
-	if err := ns.newLink(name, "veth", attr(nil, vethInfoPeer, p)); err != nil {
+	if err := ns.nl.LinkAdd(veth); err != nil {
 		return fmt.Errorf("netlab: veth %s: %w", name, err)
 	}
 	if err := ns.SetUp(name); err != nil {
@@ -157,102 +153,84 @@ func (ns *NS) AddVeth(name string, peer *NS, peerName string) error {
 	return peer.SetUp(peerName)
 }
 
-func (ns *NS) newLink(name, kind string, data []byte) error {
-	info := attrString(nil, unix.IFLA_INFO_KIND, kind)
-	info = attr(info, unix.IFLA_INFO_DATA, data)
-	b := attrString(ifinfo(0, 0, 0), unix.IFLA_IFNAME, name)
-	return ns.nl.do(unix.RTM_NEWLINK, bothNew, attr(b, unix.IFLA_LINKINFO, info))
-}
-
 // SetMaster puts a link on a bridge.
 func (ns *NS) SetMaster(link, bridge string) error {
-	m, err := ns.nl.index(bridge)
+	b, err := ns.link(bridge)
 	if err != nil {
 		return fmt.Errorf("netlab: %w", err)
 	}
-	return ns.change(link, 0, attrUint32(nil, unix.IFLA_MASTER, uint32(m)))
+	return ns.change(link, func(l netlink.Link) error { return ns.nl.LinkSetMaster(l, b) })
 }
 
 // SetUp sets a link up.
-func (ns *NS) SetUp(link string) error { return ns.change(link, unix.IFF_UP, nil) }
+func (ns *NS) SetUp(link string) error { return ns.change(link, ns.nl.LinkSetUp) }
 
 // SetMTU sets a link's MTU in octets.
 func (ns *NS) SetMTU(link string, mtu int) error {
-	return ns.change(link, 0, attrUint32(nil, unix.IFLA_MTU, uint32(mtu)))
+	return ns.change(link, func(l netlink.Link) error { return ns.nl.LinkSetMTU(l, mtu) })
 }
 
-func (ns *NS) change(link string, flags uint32, attrs []byte) error {
-	i, err := ns.nl.index(link)
-	if err == nil {
-		err = ns.nl.do(unix.RTM_NEWLINK, 0, append(ifinfo(i, flags, flags), attrs...))
-	}
-	if err != nil {
-		return fmt.Errorf("netlab: set link %s: %w", link, err)
-	}
-	return nil
-}
+// DelLink removes a link.
+func (ns *NS) DelLink(link string) error { return ns.change(link, ns.nl.LinkDel) }
 
 // AddAddr gives a link an address. An IPv6 one can be used at once: no duplicate detection.
 func (ns *NS) AddAddr(link string, p netip.Prefix) error {
-	i, err := ns.nl.index(link)
+	addr := &netlink.Addr{
+		IPNet: &net.IPNet{
+			IP:   p.Addr().AsSlice(),
+			Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen()),
+		},
+		Flags: unix.IFA_F_NODAD,
+	}
+	return ns.change(link, func(l netlink.Link) error { return ns.nl.AddrAdd(l, addr) })
+}
+
+// change does f to a link.
+func (ns *NS) change(link string, f func(netlink.Link) error) error {
+	l, err := ns.link(link)
+	if err == nil {
+		err = f(l)
+	}
 	if err != nil {
-		return fmt.Errorf("netlab: %w", err)
-	}
-	family := byte(unix.AF_INET)
-	if p.Addr().Is6() {
-		family = unix.AF_INET6
-	}
-	// struct ifaddrmsg: family, prefix length, flags, scope, index.
-	b := []byte{family, byte(p.Bits()), unix.IFA_F_NODAD, unix.RT_SCOPE_UNIVERSE}
-	b = append(b, ifinfo(i, 0, 0)[4:8]...)
-	b = attr(b, unix.IFA_LOCAL, p.Addr().AsSlice())
-	b = attr(b, unix.IFA_ADDRESS, p.Addr().AsSlice())
-	if err := ns.nl.do(unix.RTM_NEWADDR, bothNew, b); err != nil {
-		return fmt.Errorf("netlab: address %v on %s: %w", p, link, err)
+		return fmt.Errorf("netlab: link %s: %w", link, err)
 	}
 	return nil
+}
+
+// link finds a link. The error wraps os.ErrNotExist if there is none of that name.
+func (ns *NS) link(name string) (netlink.Link, error) {
+	l, err := ns.nl.LinkByName(name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		err = fmt.Errorf("there is no link %s: %w", name, os.ErrNotExist)
+	}
+	return l, err
 }
 
 // WaitRunning waits until a link has its carrier and the kernel has taken notice, which may take
 // a second after SetUp; before that, frames sent on it are dropped without a word.
 func (ns *NS) WaitRunning(link string, timeout time.Duration) error {
 	for end := time.Now().Add(timeout); ; time.Sleep(5 * time.Millisecond) {
-		links, err := ns.nl.links()
-		if err != nil {
-			return fmt.Errorf("netlab: %w", err)
-		}
-		if slices.ContainsFunc(links, func(l linkInfo) bool {
-			return l.name == link && l.flags&unix.IFF_RUNNING != 0
-		}) {
+		l, err := ns.link(link)
+		switch {
+		case err == nil && l.Attrs().RawFlags&unix.IFF_RUNNING != 0:
 			return nil
-		}
-		if time.Now().After(end) {
+		case err != nil && !errors.Is(err, os.ErrNotExist):
+			return fmt.Errorf("netlab: %w", err)
+		case time.Now().After(end):
 			return fmt.Errorf("netlab: link %s is not running: %w", link, os.ErrDeadlineExceeded)
 		}
 	}
 }
 
-// DelLink removes a link.
-func (ns *NS) DelLink(link string) error {
-	i, err := ns.nl.index(link)
-	if err == nil {
-		err = ns.nl.do(unix.RTM_DELLINK, 0, ifinfo(i, 0, 0))
-	}
-	if err != nil {
-		return fmt.Errorf("netlab: delete link %s: %w", link, err)
-	}
-	return nil
-}
-
 // Links returns the names of the links in the namespace, lo included.
 func (ns *NS) Links() ([]string, error) {
-	links, err := ns.nl.links()
+	links, err := ns.nl.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("netlab: %w", err)
 	}
 	names := make([]string, len(links))
 	for i, l := range links {
-		names[i] = l.name
+		names[i] = l.Attrs().Name
 	}
 	return names, nil
 }

@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/vrnic/vrnic/integration/peer/internal/ctl"
@@ -243,7 +244,15 @@ func setup(s *ctl.Setup) error {
 	if err := ns.WaitRunning(nic, 10*time.Second); err != nil {
 		return err
 	}
-	return netlab.AddRDMALink("siw0", "siw", nic)
+	return addSiw()
+}
+
+// addSiw makes siw's device on the NIC, as `rdma link add` does. Its module is loaded.
+func addSiw() error {
+	if err := netlink.RdmaLinkAdd("siw0", "siw", nic); err != nil {
+		return fmt.Errorf("add a siw device on %s: %w", nic, err)
+	}
+	return nil
 }
 
 // reload puts another build of siw, or the same with other parameters, in the place of the one
@@ -263,7 +272,7 @@ func reload(s *ctl.Siw) error {
 	if err := loadModule("/usr/lib/modules/"+s.Variant+".ko", s.Params); err != nil {
 		return err
 	}
-	return netlab.AddRDMALink("siw0", "siw", nic)
+	return addSiw()
 }
 
 // impair sets netem up for what goes out of the NIC and, by way of a device that all it receives
