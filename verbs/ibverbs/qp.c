@@ -28,9 +28,13 @@ static struct vrnic_table all;
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_uint number_of_qps;
 
-/* Another thread of the parent may have held the lock when this process was forked. */
-static void in_child(void) { pthread_mutex_init(&all_lock, NULL); }
-__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }
+/* A fork finds the table whole: a child that has a session of its own goes on in it. */
+static void before_fork(void) { pthread_mutex_lock(&all_lock); }
+static void after_fork(void) { pthread_mutex_unlock(&all_lock); }
+__attribute__((constructor)) static void watch_forks(void)
+{
+	pthread_atfork(before_fork, after_fork, after_fork);
+}
 
 static struct vrnic_qp *qp_of(struct vrnic_entry *e)
 {

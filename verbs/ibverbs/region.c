@@ -8,9 +8,20 @@
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static struct vrnic_table regions;
 
-/* Another thread of the parent may have held the lock when this process was forked. */
-static void in_child(void) { pthread_rwlock_init(&lock, NULL); }
-__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }
+/* A fork finds the table whole: a child that has a session of its own goes on in it. */
+static void before_fork(void) { pthread_rwlock_rdlock(&lock); }
+static void in_parent(void) { pthread_rwlock_unlock(&lock); }
+
+static void in_child(void)
+{
+	pthread_rwlock_unlock(&lock);
+	pthread_rwlock_init(&lock, NULL); /* other readers are not here */
+}
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+	pthread_atfork(before_fork, in_parent, in_child);
+}
 
 static struct vrnic_mr *mr_of(struct vrnic_entry *e)
 {

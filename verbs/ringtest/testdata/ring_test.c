@@ -748,6 +748,7 @@ static const struct {
 	{ "wr", test_wr },
 	{ "threads", test_threads },
 	{ "table", test_table },
+	{ "regions_forked", test_regions_forked },
 };
 
 int main(int argc, char **argv)

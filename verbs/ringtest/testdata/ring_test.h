@@ -28,6 +28,7 @@ void test_random(void);
 
 /* table_test.c */
 void test_table(void);
+void test_regions_forked(void);
 void bench_tables(void);
 
 /* ring_more_test.c */

@@ -1,6 +1,9 @@
 /* Tables that grow, and what a look-up in them costs for a program with many QPs and regions. */
+#include <semaphore.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "ring_test.h"
 
@@ -62,6 +65,55 @@ void test_table(void)
 	}
 	vrnic_table_free(&t);
 	CHECK(!vrnic_table_each(&t, NULL));
+}
+
+static sem_t changing;
+
+/* Is in the middle of a change for a while. */
+static void *change(void *arg)
+{
+	struct vrnic_table whole;
+
+	pthread_rwlock_wrlock(&lock);
+	whole = regions;
+	regions = (struct vrnic_table){ 0 };
+	sem_post(&changing);
+	usleep(100000);
+	regions = whole;
+	pthread_rwlock_unlock(&lock);
+	return arg;
+}
+
+/* The child of a fork has the regions, and can add to them, whatever another thread is doing. */
+void test_regions_forked(void)
+{
+	static struct vrnic_mr mrs[2];
+	struct ibv_sge sge = { .length = 8 };
+	struct iovec iov[2];
+	pthread_t thread;
+	int i, status;
+	pid_t child;
+
+	for (i = 0; i < 2; i++)
+		mrs[i].mr = (struct ibv_mr){ .pd = &pd.pd, .addr = iov, .length = 64, .lkey = 7 + i };
+	vrnic_region_add(&mrs[0]);
+	sem_init(&changing, 0, 0);
+	CHECK_EQ(pthread_create(&thread, NULL, change, NULL), 0);
+	sem_wait(&changing);
+	child = fork();
+	if (!child) {
+		vrnic_region_add(&mrs[1]);
+		for (i = 0; i < 2; i++) {
+			sge.lkey = 7 + i;
+			if (!region_sges_local(&pd.pd, &sge, 1, false, iov))
+				_exit(1);
+		}
+		_exit(0);
+	}
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	CHECK_EQ(status, 0);
+	CHECK_EQ(pthread_join(thread, NULL), 0);
+	vrnic_region_remove(&mrs[0]);
 }
 
 static double seconds(void)
