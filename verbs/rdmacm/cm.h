@@ -47,6 +47,10 @@ struct cm_chan {
 	bool buried; /* channel.c's */
 };
 
+/*
+ * The daemon keeps the state of an id (vnic/internal/cm/state.go has the table); here is what a
+ * program has asked for and been told of it.
+ */
 struct cm_id {
 	struct rdma_cm_id id;
 	struct vrnic_entry entry; /* in the table of ids, if handle is not 0 */
@@ -54,14 +58,14 @@ struct cm_id {
 	uint32_t handle; /* the daemon's; 0: of a port space that no RNIC has */
 	bool sync;	 /* the channel is the id's own, and calls wait for their event */
 	bool bound;
-	bool joined;	 /* rdma_connect or rdma_accept has been tried */
+	bool connecting; /* rdma_connect or rdma_accept has been tried */
 	/* cm_lock */
 	struct cm_chan *chan;
 	uint32_t given; /* events given to the program, and how many of them it has acknowledged */
 	uint32_t acked;
 	bool connected; /* ESTABLISHED was given, and DISCONNECTED not */
-	bool over;	/* DISCONNECTED was given */
-	bool removed;	/* DEVICE_REMOVAL was given */
+	bool disconnected; /* DISCONNECTED was given */
+	bool removed; /* DEVICE_REMOVAL was given */
 	/* of a connection request: what the peer allows and asks for */
 	uint8_t responder_resources;
 	uint8_t initiator_depth;

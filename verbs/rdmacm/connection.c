@@ -90,7 +90,7 @@ static int join(struct cm_id *id, uint16_t op, const struct rdma_conn_param *par
 	req.param.flow_control = param ? param->flow_control : 0;
 	req.param.retry = param ? param->retry_count : 7;
 	req.param.rnr_retry = param ? param->rnr_retry_count : 7;
-	id->joined = true; /* before another thread can have the event, and disconnect */
+	id->connecting = true; /* before another thread can have the event, and disconnect */
 	err = vrnic_rpc(id->s, op, &req, sizeof(req), NULL, 0, -1, NULL, 0);
 	if (err)
 		return cm_return(err);
@@ -114,7 +114,7 @@ int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *param)
  */
 int rdma_establish(struct rdma_cm_id *id)
 {
-	return cm_return(to_cm_id(id)->joined ? 0 : EINVAL);
+	return cm_return(to_cm_id(id)->connecting ? 0 : EINVAL);
 }
 
 int rdma_reject(struct rdma_cm_id *rid, const void *private_data, uint8_t private_data_len)
@@ -138,10 +138,10 @@ int rdma_reject(struct rdma_cm_id *rid, const void *private_data, uint8_t privat
 int rdma_disconnect(struct rdma_cm_id *rid)
 {
 	struct cm_id *id = to_cm_id(rid);
-	bool connected, over, sync = id->sync;
+	bool connected, disconnected, sync = id->sync;
 	int err, state;
 
-	if (!id->handle || !id->joined)
+	if (!id->handle || !id->connecting)
 		return cm_return(EINVAL);
 	err = vrnic_rpc_handle(id->s, VRNIC_OP_CM_DISCONNECT, id->handle, NULL, 0);
 	if (err && err != ENOTCONN)
@@ -150,9 +150,9 @@ int rdma_disconnect(struct rdma_cm_id *rid)
 		return 0; /* who has the event may have destroyed the id */
 	state = cm_enter();
 	connected = id->connected;
-	over = id->over;
+	disconnected = id->disconnected;
 	cm_leave(state);
-	if (over)
+	if (disconnected)
 		return 0;
 	if (err && !connected) /* nor has it been */
 		return cm_return(EINVAL);

@@ -102,7 +102,7 @@ static void apply(struct cm_id *id, const struct vrnic_cm_event *e, struct cm_ev
 	case VRNIC_EV_DISCONNECTED: /* status is for what did not come about */
 		ev->ev.status = 0;
 		id->connected = false;
-		id->over = true;
+		id->disconnected = true;
 		break;
 	case VRNIC_EV_DEVICE_REMOVAL:
 		id->removed = true;
@@ -156,7 +156,7 @@ static int make_up(struct cm_chan *ch, struct cm_event *ev)
 			continue;
 		if (id->connected) {
 			id->connected = false;
-			id->over = true;
+			id->disconnected = true;
 			ev->ev.event = RDMA_CM_EVENT_DISCONNECTED;
 		} else {
 			id->removed = true;
