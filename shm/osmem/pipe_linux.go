@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A EventReader is the read end of an event pipe: one octet stands for at least one event that is
+// An EventReader is the read end of an event pipe: one octet stands for at least one event that is
 // queued elsewhere. One goroutine reads at a time; any may kick.
 type EventReader struct {
 	f   *os.File
@@ -30,14 +30,14 @@ func NewEventReader(fd int) (*EventReader, error) {
 	return &EventReader{f: os.NewFile(uintptr(fd), "vrnic-events")}, nil
 }
 
-// Wait blocks until an event may have been queued since the last wait. ErrKicked: see kick. Other
+// Wait blocks until an event may have been queued since the last wait. ErrKicked: see Kick. Other
 // errors mean that no event will come again: io.EOF, os.ErrClosed.
 func (p *EventReader) Wait() error {
 	_, _, err := p.Take()
 	return err
 }
 
-// Take is wait, and tells how many octets were there. full: there may be more, or events for which
+// Take is Wait, and tells how many octets were there. full: there may be more, or events for which
 // there was no room in the pipe.
 func (p *EventReader) Take() (n int, full bool, err error) {
 	n, err = p.f.Read(p.buf[:])

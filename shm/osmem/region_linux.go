@@ -96,7 +96,7 @@ func MapSealed(fd, minSize int) (*Region, error) {
 // LiveRegions counts mappings, for leak checks.
 var LiveRegions atomic.Int64
 
-// acquire adds a user; false if the region has gone.
+// Acquire adds a user; false if the region has gone.
 func (r *Region) Acquire() bool {
 	for {
 		n := r.refs.Load()
@@ -109,7 +109,7 @@ func (r *Region) Acquire() bool {
 	}
 }
 
-// release takes a user away.
+// Release takes a user away.
 func (r *Region) Release() {
 	switch n := r.refs.Add(-1); {
 	case n > 0:

@@ -85,7 +85,7 @@ func (p *SessionPage) Sleep() bool {
 
 // TakeOver takes the bells over from a thread that has announced itself to sleep: it stays asleep,
 // as who rings does not wake it. It returns whether there was one. Sleep gives them back; if that
-// says that there are bells, Take again: if it fails the thread is being woken.
+// says that there are bells, TakeOver again: if it fails the thread is being woken.
 func (p *SessionPage) TakeOver() bool { return p.sleeping.Load() != 0 && p.sleeping.Swap(0) != 0 }
 
 // Awake takes back Sleep.

@@ -48,8 +48,8 @@ func (c *CQProducer) Size() int { return int(c.size) }
 
 // Push adds a completion and raises an event if the client asked for it. solicited: the message
 // had the solicited bit; errors count as solicited. ErrCQOverrun if the CQ is full: it takes no
-// more from then on, its QPs go to the error state (ABI 6.4). A *ProtocolError if the client's
-// index is impossible; the session has been told.
+// more from then on, its QPs go to the error state: docs/abi.md#cq-memory. A *ProtocolError if the
+// client's index is impossible; the session has been told.
 func (c *CQProducer) Push(e *abi.CQE, solicited bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -249,7 +249,7 @@ func (s *Server) takeMapping() bool {
 	return true
 }
 
-// NewEventPipe is that of the operating system's memory, within the quota.
+// newEventPipe is that of the operating system's memory, within the quota.
 func (s *Server) newEventPipe() (*osmem.EventWriter, int, error) {
 	if s.pipes.Add(1) > int64(s.limits.Pipes) {
 		s.pipes.Add(-1)
