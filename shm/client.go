@@ -100,7 +100,11 @@ func Dial(path string) (*Client, error) {
 }
 
 func dialError(path string, err error) error {
+	fi, statErr := os.Stat(path)
 	switch {
+	case statErr == nil && fi.Mode()&os.ModeSocket == 0:
+		return fmt.Errorf("%s is not the socket of a vrnic daemon but another file: name the one "+
+			"that \"vrnic up\" has made", path)
 	case isNoDaemon(err):
 		return fmt.Errorf("no vrnic daemon at %s: start one with \"vrnic up\": %w", path, err)
 	case errors.Is(err, os.ErrPermission):

@@ -242,6 +242,10 @@ func TestClientDial(t *testing.T) {
 		`start one with "vrnic up"`) {
 		t.Errorf("no socket: %v", err)
 	}
+	if _, err := shm.Dial(dir); err == nil || !strings.Contains(err.Error(), "but another file") ||
+		errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("a directory: %v", err)
+	}
 	stream := filepath.Join(dir, "stream")
 	ln := must(net.Listen("unix", stream))(t)
 	defer ln.Close()

@@ -61,6 +61,14 @@ func TestPingWithoutDaemon(t *testing.T) {
 	}
 }
 
+func TestPingAtAnotherFile(t *testing.T) {
+	var out, errs bytes.Buffer
+	status := run([]string{"vrnic", "ping", "--socket", t.TempDir(), "-s"}, &out, &errs)
+	if status != exitFailed || !strings.Contains(errs.String(), "not the socket of a vrnic daemon") {
+		t.Errorf("exit %d, stderr %q", status, &errs)
+	}
+}
+
 // pingDaemon is a daemon with two devices on one switch.
 func pingDaemon(t *testing.T) (socket string) {
 	t.Helper()

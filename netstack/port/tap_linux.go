@@ -146,7 +146,7 @@ func createTAP(name string) error {
 func openTun(name string, flags uint16) (fd int, got string, err error) {
 	fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return -1, "", fmt.Errorf("/dev/net/tun: %w", err)
+		return -1, "", fmt.Errorf("/dev/net/tun: %w (a TAP wants root)", err)
 	}
 	r, err := unix.NewIfreq(name)
 	if err == nil {
@@ -155,6 +155,12 @@ func openTun(name string, flags uint16) (fd int, got string, err error) {
 	}
 	if err != nil {
 		unix.Close(fd)
+		switch {
+		case errors.Is(err, os.ErrPermission):
+			err = fmt.Errorf("%w (a TAP wants root)", err)
+		case errors.Is(err, unix.EBUSY):
+			err = fmt.Errorf("%w (another program has it: choose another name)", err)
+		}
 		return -1, "", fmt.Errorf("TUNSETIFF: %w", err)
 	}
 	return fd, r.Name(), nil

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -351,6 +352,12 @@ func TestTAPAttach(t *testing.T) {
 		}
 		if !tap.Offloads() {
 			t.Errorf("no offloads: %v", tap)
+		}
+		if flags == 0 {
+			if _, err := port.OpenTAP(sw, port.TAPConfig{Name: "vtap0",
+				NetNS: ns.path()}); err == nil || !strings.Contains(err.Error(), "choose another name") {
+				t.Errorf("a second one: %v", err)
+			}
 		}
 		st := netstacktest.NewStack(t, sw, 2, 1400)
 		ping(t, ns, st.Addrs()[0].Addr(), 56)

@@ -509,6 +509,10 @@ func TestSocketFile(t *testing.T) {
 	if _, err := Listen(path, cfg); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("second daemon: %v", err)
 	}
+	if _, err := Listen(filepath.Join(dir, "none", "sock"), cfg); !errors.Is(err, syscall.ENOENT) ||
+		!strings.Contains(err.Error(), "another --socket") {
+		t.Errorf("no directory for it: %v", err)
+	}
 	rawConnect(t, path).hello() // the first is not disturbed
 	s.Close()
 	if es, _ := os.ReadDir(dir); len(es) != 0 {
