@@ -139,9 +139,13 @@ func (c *connectable) End(a *cm.Attempt) {
 	})
 }
 
-func (c *connectable) Disconnect() {
+func (c *connectable) Disconnect(a *cm.Attempt) {
 	qp := (*QP)(c)
-	qp.callAsync(qp.disconnect)
+	qp.callAsync(func() {
+		if qp.attached && qp.bound.Load() == a {
+			qp.disconnect()
+		}
+	})
 }
 
 func (c *connectable) OverStream(n cm.Connection) cm.Link {

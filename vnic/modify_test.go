@@ -66,6 +66,55 @@ func TestModifyInHandler(t *testing.T) {
 	}
 }
 
+// A handler that takes its time keeps nobody from the QP: it can be connected anew meanwhile, by
+// another goroutine, and the handler that is told of that may change it, too. What has to be done
+// for the new connection is done when the first handler has returned.
+func TestReconnectWhileHandled(t *testing.T) {
+	onPaths(t, func(t *testing.T, e *env) {
+		peer := func(c *vnic.Context) *vnictest.Peer {
+			p := vnictest.NewPeer(t, c, vnictest.PeerConfig{})
+			p.Config.Param.SCTP = e.sctp
+			return p
+		}
+		x, y, z := peer(e.a), peer(e.b), peer(e.b)
+		hold := make(chan struct{})
+		first, err := e.a.NewCMID(func(ev vnic.CMEvent) {
+			if ev.Type == vnic.CMDisconnected {
+				<-hold
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := e.a.NewCMID(func(ev vnic.CMEvent) {
+			if ev.Type == vnic.CMEstablished {
+				if err := x.QP.Modify(rdma.QPRTS); err != nil { // which it is
+					t.Errorf("Modify in the second handler: %v", err)
+				}
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		connectID(t, e, first, x, y)
+		if err := first.Disconnect(); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		connectID(t, e, again, x, z)
+		x.WantState("connected again", rdma.QPRTS)
+		x.Recv(1, 0, 8)
+		z.Send(2, 0, 8)
+		synctest.Wait()
+		at := time.Now()
+		close(hold)
+		x.WantRecv("the new connection", vnictest.Want{ID: 1})
+		if d := time.Since(at); d > 10*time.Millisecond {
+			t.Errorf("the new connection went on after %v only", d)
+		}
+	})
+}
+
 // connectID connects x by id, and y by a listener of its own.
 func connectID(t *testing.T, e *env, id *vnic.CMID, x, y *vnictest.Peer) {
 	t.Helper()

@@ -406,6 +406,9 @@ func (qp *QP) Modify(to rdma.QPState) error {
 		case to == rdma.QPIdle && qp.State() == rdma.QPError:
 			for qp.flushIdle() {
 			}
+			if qp.State() != rdma.QPError {
+				break // the handler that was told of the end has done it
+			}
 			qp.mustState(rdma.QPIdle)
 			qp.served, qp.endErr, qp.peerCode = false, nil, nil
 		case to == qp.State():

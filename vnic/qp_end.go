@@ -75,7 +75,7 @@ func (qp *QP) peerTerminated(code iwarp.TermCode, culprit *wqe.Request) {
 	qp.mustState(rdma.QPTerminate)
 }
 
-// lost ends the connection because the link is no More: Q10, Q14, Q15.
+// lost ends the connection because the link is no more: Q10, Q14, Q15.
 func (qp *QP) lost(err error) {
 	if qp.link == nil {
 		return
@@ -130,10 +130,10 @@ func (qp *QP) endLink(abort bool) {
 // ended tells the connection manager, once, when a connection is over and flushed.
 func (qp *QP) ended() {
 	if qp.attached {
-		a := qp.bound.Load()
+		a, err := qp.bound.Load(), qp.endErr
 		qp.attached = false
 		qp.bound.Store(nil)
-		qp.lend(func() { a.Ended(qp.endErr) })
+		qp.lend(func() { a.Ended(err) })
 	}
 }
 

@@ -28,7 +28,9 @@ import (
 // slots while it runs, gives the token up after each step, and comes again.
 //
 // A handler of CM events is called by the owner, which lends what it owns meanwhile: a call of do,
-// by the handler or by anybody else, is done in place.
+// by the handler or by anybody else, is done in place, by one at a time. Who borrows may have a
+// handler to call, too, and lends the QP on. The owner goes on when all have given it back, and
+// looks for work that they have left.
 type runner struct {
 	token      atomic.Uint32
 	hasCalls   atomic.Bool
@@ -42,10 +44,13 @@ type mailbox struct {
 	wakec  chan struct{} // one slot
 	quit   atomic.Bool   // set by die, which then wakes the goroutine
 	gone   chan struct{} // closed when the goroutine has returned and the QP is forgotten
-	lendMu sync.Mutex    // of those that do something while the token is lent
-	callMu sync.Mutex
-	calls  []func() // +checklocks:callMu
-	closed bool     // +checklocks:callMu
+	lendMu sync.Mutex    // held by who uses what is lent
+	// borrowed is how many do, or have lent it on; returned is closed by the last, if the owner waits.
+	borrowed int           // +checklocks:lendMu
+	returned chan struct{} // +checklocks:lendMu
+	callMu   sync.Mutex
+	calls    []func() // +checklocks:callMu
+	closed   bool     // +checklocks:callMu
 }
 
 // The values of a run token.
@@ -193,9 +198,16 @@ func (qp *QP) addCall(f func()) bool {
 func (qp *QP) do(f func()) bool {
 	if qp.lent.Load() {
 		qp.lendMu.Lock()
-		lent, dead := qp.lent.Load(), qp.dead
+		lent := qp.lent.Load()
+		dead := lent && qp.dead
 		if lent && !dead {
+			qp.borrowed++
 			f()
+			if qp.borrowed--; qp.borrowed == 0 && qp.returned != nil {
+				close(qp.returned)
+				qp.returned = nil
+			}
+			qp.wake() // the owner looks for what f has left to do
 		}
 		qp.lendMu.Unlock()
 		if lent {
@@ -217,15 +229,27 @@ func (qp *QP) do(f func()) bool {
 	}
 }
 
-// lend calls a handler, which may call do. The owner calls it, and finds the QP changed then.
+// lend calls a handler, which may call do. The owner calls it, or who borrows the QP, and finds the
+// QP changed then.
+//
+// +checklocksignore: the checker does not see who has lendMu.
 func (qp *QP) lend(handler func()) {
-	if qp.lent.Load() { // by who has lent it to the caller
+	if qp.lent.Load() { // to the caller, by do
+		qp.lendMu.Unlock()
 		handler()
+		qp.lendMu.Lock()
 		return
 	}
 	qp.lent.Store(true)
 	handler()
 	qp.lendMu.Lock()
+	for qp.borrowed > 0 {
+		returned := make(chan struct{})
+		qp.returned = returned
+		qp.lendMu.Unlock()
+		<-returned
+		qp.lendMu.Lock()
+	}
 	qp.lent.Store(false)
 	qp.lendMu.Unlock()
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/cm"
 )
 
 var qpStates = []rdma.QPState{rdma.QPIdle, rdma.QPRTS, rdma.QPClosing, rdma.QPTerminate,
@@ -126,4 +127,58 @@ func TestSetState(t *testing.T) {
 			})
 		}
 	}
+}
+
+// What is done in place while a handler has the QP may leave work: the owner looks once more. And
+// nobody disconnects a connection of which its attempt knows nothing.
+func TestLentQP(t *testing.T) {
+	d, err := New(Config{Name: "vnic0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	c, err := d.Open(ContextConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pd, err := c.NewPD()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cq, err := c.NewCQ(CQOptions{Depth: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	qp, err := pd.NewQP(QPOptions{QPConfig: rdma.QPConfig{SendCQ: cq, RecvCQ: cq}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer qp.Close()
+	before, present := new(cm.Attempt), new(cm.Attempt)
+	var token uint32
+	var draining [2]bool
+	qp.do(func() {
+		qp.lend(func() {
+			qp.do(func() {})
+			token = qp.token.Load()
+		})
+		qp.state.Store(uint32(rdma.QPRTS))
+		qp.bound.Store(present)
+		qp.attached = true
+	})
+	if token != tokenAgain {
+		t.Errorf("behind a call in place the token is %d, want %d", token, tokenAgain)
+	}
+	for i, a := range []*cm.Attempt{before, present} {
+		(*connectable)(qp).Disconnect(a)
+		qp.do(func() { draining[i] = qp.draining })
+	}
+	if draining != [2]bool{false, true} {
+		t.Errorf("disconnected for another attempt, and for its own: %v", draining)
+	}
+	qp.do(func() {
+		qp.draining, qp.attached = false, false
+		qp.bound.Store(nil)
+		qp.state.Store(uint32(rdma.QPIdle))
+	})
 }

@@ -254,7 +254,7 @@ func (id *ID) Disconnect() error {
 	if !connected || a == nil {
 		return fmt.Errorf("disconnect: %w", rdma.ErrNotConnected)
 	}
-	a.qp.Disconnect()
+	a.qp.Disconnect(a)
 	return nil
 }
 

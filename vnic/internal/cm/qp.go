@@ -28,8 +28,8 @@ type QP interface {
 	// End is Release, or ends a's connection at once. It does not run the QP on the caller's
 	// goroutine.
 	End(a *Attempt)
-	// Disconnect begins the graceful end of the connection, as End does.
-	Disconnect()
+	// Disconnect begins the graceful end of a's connection, as End does.
+	Disconnect(a *Attempt)
 	// Blocks reports that running the QP may wait for a program's memory.
 	Blocks() bool
 	// OverStream makes the Link of a connection over c.Stream.

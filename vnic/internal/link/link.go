@@ -19,7 +19,7 @@ import (
 const StepOctets = 1 << 20
 
 // A Link joins a connected QP to its peer. It is called by the QP's owner, but for Abandon and
-// Prefetch. A Link // embeds Basic for what it has no answer of its own to.
+// Prefetch. A Link embeds Basic for what it has no answer of its own to.
 type Link interface {
 	// Open begins: the QP has the link and is RTS.
 	Open()

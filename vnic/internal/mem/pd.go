@@ -22,7 +22,7 @@ type PD struct {
 
 	keyMu   sync.Mutex
 	byKey   map[uint32]*keySlot // guarded by keyMu, by prefix
-	streams atomic.Int32        // that it has; changes with space.mu held
+	streams atomic.Int32        // that it has; grows with space.mu held
 
 	localHint atomic.Pointer[MR] // the region of the last SGE: most often also of the next
 	peerHint  atomic.Pointer[MR] // and that of the last access of a peer

@@ -187,7 +187,7 @@ func (cq *CQ) publishLocked() {
 		return
 	}
 	cq.prod.Store(cq.put)
-	// Who arms polls once More: one of the two sees what the other has done.
+	// Who arms polls once more: one of the two sees what the other has done.
 	if a := cq.armed.Load(); a != armNot && (a == armAny || cq.asked) && cq.armed.CompareAndSwap(a,
 		armNot) {
 		cq.signaled++

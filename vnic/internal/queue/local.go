@@ -14,9 +14,9 @@ import (
 type Local struct {
 	mu        sync.Mutex
 	depth     uint32
-	base      uint32        // guarded by mu: the request that has the first slot; see Post
+	base      uint32        // guarded by mu: the request that has the first slot; see PostSend
 	posted    uint32        // guarded by mu: how many were posted
-	published atomic.Uint32 // how many of them can be taken: see Unlock
+	published atomic.Uint32 // how many of them can be taken: see UnlockSend
 	consumed  uint32        // the taker's: how many it has
 	emptyAt   atomic.Uint32 // how many it had when last there was none
 
