@@ -50,7 +50,7 @@ type PortInfo struct {
 	PortStats
 }
 
-// SwitchConfig is what a Switch can be given; the zero value will do.
+// Config is what a Switch can be given; the zero value will do.
 type Config struct {
 	Now func() time.Time // default time.Now
 	// how long an address is remembered; default 5 minutes (802.1Q-2018, table 8-6)
@@ -68,7 +68,7 @@ type Switch struct {
 	closed bool       // +checklocks:mu
 }
 
-// NewSwitch returns a Switch without ports.
+// New returns a Switch without ports.
 func New(c Config) *Switch {
 	if c.Now == nil {
 		c.Now = time.Now

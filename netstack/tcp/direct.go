@@ -24,7 +24,8 @@ func (c *Conn) identify(h *Host) {
 
 // queueSegment gives pkt, which is p and for c, to c's TCP. false: it has to go the usual way, and
 // is as it was. Of a connection that is established IP would find nothing wrong: the addresses are
-// the same as when it was made, and the rest has been looked at by parse and checksumsValid.
+// the same as when it was made, and the rest has been looked at by Packet.Parse and
+// Frame.ChecksumsValid.
 func (c *Conn) queueSegment(p *frame.Packet, pkt *stack.PacketBuffer) bool {
 	if c.queue == nil || c.ep.EndpointState() != tcp.StateEstablished || !strip(p, pkt) {
 		return false

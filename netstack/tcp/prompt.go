@@ -166,7 +166,7 @@ func (c *Conn) SetPrompt(f func(more func() bool)) {
 	c.prompt.Store(&f)
 }
 
-// The values of Conn.handling.
+// The values of Conn.held.
 const (
 	heldNot uint32 = iota
 	heldByBringer

@@ -7,7 +7,7 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 )
 
-// A EventType says what happened to a connection. The numbers are enum rdma_cm_event_type's.
+// An EventType says what happened to a connection. The numbers are enum rdma_cm_event_type's.
 type EventType uint32
 
 const (

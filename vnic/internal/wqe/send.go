@@ -135,9 +135,7 @@ func (r *Requests) OldestAnswered() *Request {
 	return nil
 }
 
-var (
-	errFlags = fmt.Errorf("flags that this opcode does not take: %w", rdma.ErrInvalid)
-)
+var errFlags = fmt.Errorf("flags that this opcode does not take: %w", rdma.ErrInvalid)
 
 // StepMessages is how many messages one step of a QP moves at most, before somebody else gets a
 // turn.
@@ -258,8 +256,7 @@ func (r *Requests) prepare(e *Request) error {
 }
 
 var errNoExtensions = errors.New("atomics and immediate data were not agreed on for this " +
-	"connection " +
-	"(ConnParam.Extensions)")
+	"connection (ConnParam.Extensions)")
 
 var errNoReads = errors.New("no Reads were agreed on for this connection (ORD 0)")
 
@@ -380,7 +377,7 @@ func (r *Requests) completeSend(e *Request, st rdma.WCStatus) {
 	cq.Unlock()
 }
 
-// completeLocked adds the completion of e, behind which the queue goes on at sq.head. The CQ is
+// completeLocked adds the completion of e, behind which the queue goes on at send.head. The CQ is
 // locked.
 func (r *Requests) completeLocked(e *Request, st rdma.WCStatus) {
 	wc := &r.send.wc

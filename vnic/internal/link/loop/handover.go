@@ -17,7 +17,7 @@ import (
 // between steps, without either waiting with its run token held:
 //
 //	loop ── HandOver asked for ──▶ each end stops copying, and is quiet
-//	     ── both are quiet and have read their mail ──▶ moved: each end takes its wire when it runs
+//	     ── both are quiet and have read their mail ──▶ moved: each end takes its pipe when it runs
 //	     ── an end leaves RTS ──▶ over: it stays a loop, on which nothing is copied any more
 //
 // A QP that is not RTS copies nothing, and one that is copies nothing more after the hand-over was

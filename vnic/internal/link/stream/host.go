@@ -120,7 +120,7 @@ func (w *Link) PlaceReceive(off uint32, chunk []byte) error {
 	if err := w.collects(forReceive); err != nil {
 		return err
 	}
-	// The wire's owner is alone with this side; the lock is for tools and the flush.
+	// The QP's owner is alone with this side; the lock is for tools and the flush.
 	return w.work.Recv.Place(&w.in, off, chunk)
 }
 
