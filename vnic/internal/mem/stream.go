@@ -8,8 +8,8 @@ import (
 )
 
 // A Stream is what one QP is to memory: the protection domain whose keys its peer may use, and the
-// windows of type 2 that are for its connection alone. Its methods are for the QP's owner; on loopback
-// the peer's owner calls Find, Atomic and RemoteInvalidate.
+// windows of type 2 that are for its connection alone. Its methods are for the QP's owner; on
+// loopback the peer's owner calls Find, Atomic and RemoteInvalidate.
 type Stream struct {
 	pd      *PD
 	num     uint32
