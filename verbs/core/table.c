@@ -10,8 +10,10 @@
 #define MIN_BITS 4
 #define MAX_BITS 24
 
-static size_t buckets_of(const struct vrnic_table *t) { return t->buckets ? (size_t)1 << t->bits
-						       : 1; }
+static size_t buckets_of(const struct vrnic_table *t)
+{
+	return t->buckets ? (size_t)1 << t->bits : 1;
+}
 
 static void link_entry(struct vrnic_table *t, struct vrnic_entry *e)
 {

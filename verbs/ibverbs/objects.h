@@ -48,8 +48,10 @@ struct vrnic_pd {
 	atomic_uint users; /* MRs, MWs, QPs and SRQs: EBUSY while there are any */
 };
 
-static inline struct vrnic_pd *to_vpd(struct ibv_pd *pd) { return container_of(pd,
-									       struct vrnic_pd, pd); }
+static inline struct vrnic_pd *to_vpd(struct ibv_pd *pd)
+{
+	return container_of(pd, struct vrnic_pd, pd);
+}
 
 /* What a context has for programs. */
 struct ibv_mw *vrnic_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
@@ -146,8 +148,10 @@ struct vrnic_cq {
 	uint64_t cur_time; /* CLOCK_MONOTONIC, ns */
 };
 
-static inline struct vrnic_cq *to_vcq(struct ibv_cq *cq) { return container_of(cq,
-									       struct vrnic_cq, cq); }
+static inline struct vrnic_cq *to_vcq(struct ibv_cq *cq)
+{
+	return container_of(cq, struct vrnic_cq, cq);
+}
 
 /* poll.c, for cq.c. The CQ's ring has been mapped and checked. */
 int vrnic_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
@@ -197,8 +201,10 @@ struct vrnic_srq {
 	atomic_uint users; /* QPs: EBUSY */
 };
 
-static inline struct vrnic_srq *to_vsrq(struct ibv_srq *srq) { return container_of(srq,
-										   struct vrnic_srq, srq); }
+static inline struct vrnic_srq *to_vsrq(struct ibv_srq *srq)
+{
+	return container_of(srq, struct vrnic_srq, srq);
+}
 
 struct vrnic_sent { /* by slot of the send queue: what a flush on a dead session has to say */
 	uint64_t wr_id;
@@ -267,8 +273,10 @@ struct vrnic_qp {
 	_Atomic uint32_t *rx_slab_cons_word;
 };
 
-static inline struct vrnic_qp *to_vqp(struct ibv_qp *qp) { return container_of(qp,
-									       struct vrnic_qp, qp); }
+static inline struct vrnic_qp *to_vqp(struct ibv_qp *qp)
+{
+	return container_of(qp, struct vrnic_qp, qp);
+}
 
 /* port.c */
 int vrnic_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr,

@@ -51,8 +51,8 @@ enum ibv_wc_opcode vrnic_wc_opcode(enum ibv_wr_opcode op)
 
 static uint8_t ring_flags(unsigned int f)
 {
-	return (f & IBV_SEND_SIGNALED ? VRNIC_SQ_SIGNALED : 0) | (f & IBV_SEND_SOLICITED
-								  ? VRNIC_SQ_SOLICITED : 0) |
+	return (f & IBV_SEND_SIGNALED ? VRNIC_SQ_SIGNALED : 0) |
+	       (f & IBV_SEND_SOLICITED ? VRNIC_SQ_SOLICITED : 0) |
 	       (f & IBV_SEND_FENCE ? VRNIC_SQ_FENCE : 0);
 }
 

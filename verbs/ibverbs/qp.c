@@ -86,7 +86,7 @@ static bool fits(const struct vrnic_qp *qp, const struct vrnic_layout *l,
 	return l->num == rep->qpn && rep->bell < qp->s->nbells && l->sq_size >= req->caps.max_send_wr &&
 	       l->rq_size >= req->caps.max_recv_wr && l->max_inline >= req->caps.max_inline &&
 	       vrnic_sq_max_sge(l) >= req->caps.max_send_sge &&
-	       	vrnic_rq_max_sge(l) >= req->caps.max_recv_sge &&
+	       vrnic_rq_max_sge(l) >= req->caps.max_recv_sge &&
 	       !l->rq_size == !!qp->srq && !(qp->srq && l->rx_slab_size);
 }
 
@@ -266,7 +266,7 @@ struct ibv_qp *vrnic_create_qp_ex(struct ibv_context *context, struct ibv_qp_ini
 		     IBV_QP_INIT_ATTR_MAX_TSO_HEADER | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) ||
 	    (mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && attr->create_flags) ||
 	    (mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER && attr->max_tso_header) ||
-	    	ops & ~(uint64_t)SEND_OPS) {
+	    ops & ~(uint64_t)SEND_OPS) {
 		errno = EOPNOTSUPP;
 		return NULL;
 	}

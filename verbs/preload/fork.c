@@ -159,8 +159,8 @@ static void parse_mapping(const char *s, struct mapping *m)
 	s = number(s, 16, ' ', &hi);
 	m->lo = lo;
 	m->hi = hi;
-	m->prot = (s[0] == 'r' ? PROT_READ : 0) | (s[1] == 'w' ? PROT_WRITE : 0) | (s[2] == 'x'
-										    ? PROT_EXEC : 0);
+	m->prot = (s[0] == 'r' ? PROT_READ : 0) | (s[1] == 'w' ? PROT_WRITE : 0) |
+		  (s[2] == 'x' ? PROT_EXEC : 0);
 	m->shared = s[3] == 's';
 	s = number(s + 5, 16, ' ', &skipped);
 	s = number(s, 16, ' ', &skipped);

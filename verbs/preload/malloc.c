@@ -69,8 +69,10 @@ static bool resolve(void)
 }
 
 /* Whether the other allocator can be called. */
-static inline bool ready(void) { return likely(atomic_load_explicit(&next.free,
-								    memory_order_acquire) != NULL) || resolve(); }
+static inline bool ready(void)
+{
+	return likely(atomic_load_explicit(&next.free, memory_order_acquire) != NULL) || resolve();
+}
 
 static bool off(char **envp)
 {

@@ -72,11 +72,15 @@ static void close_fd(int fd) { syscall(SYS_close, fd); }
 
 static size_t pages_of(size_t size) { return (size + heap_page - 1) / heap_page; }
 
-static uint32_t page_at(const struct chunk *c,
-			const void *p) { return ((uintptr_t)p - c->addr) / heap_page; }
+static uint32_t page_at(const struct chunk *c, const void *p)
+{
+	return ((uintptr_t)p - c->addr) / heap_page;
+}
 
-static void *at_page(const struct chunk *c,
-		     uint32_t i) { return (void *)(c->addr + i * heap_page); }
+static void *at_page(const struct chunk *c, uint32_t i)
+{
+	return (void *)(c->addr + i * heap_page);
+}
 
 /*
  * Runs.

@@ -85,12 +85,20 @@ struct cm_event {
 	uint8_t private[CM_MAX_PRIVATE];
 };
 
-static inline struct cm_chan *to_cm_chan(struct rdma_event_channel *ch) { return container_of(ch,
-											      struct cm_chan, ch); }
-static inline struct cm_id *to_cm_id(struct rdma_cm_id *id) { return container_of(id,
-										  struct cm_id, id); }
-static inline struct cm_event *to_cm_event(struct rdma_cm_event *ev) { return container_of(ev,
-											   struct cm_event, ev); }
+static inline struct cm_chan *to_cm_chan(struct rdma_event_channel *ch)
+{
+	return container_of(ch, struct cm_chan, ch);
+}
+
+static inline struct cm_id *to_cm_id(struct rdma_cm_id *id)
+{
+	return container_of(id, struct cm_id, id);
+}
+
+static inline struct cm_event *to_cm_event(struct rdma_cm_event *ev)
+{
+	return container_of(ev, struct cm_event, ev);
+}
 
 /* The way out of a call: err is 0 or an errno. */
 static inline int cm_return(int err)

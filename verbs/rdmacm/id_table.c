@@ -9,8 +9,10 @@
 /* All ids of the daemon's, by handle; cm_lock. */
 static struct vrnic_table ids;
 
-static struct cm_id *id_of(struct vrnic_entry *e) { return e
-						   ? container_of(e, struct cm_id, entry) : NULL; }
+static struct cm_id *id_of(struct vrnic_entry *e)
+{
+	return e ? container_of(e, struct cm_id, entry) : NULL;
+}
 
 struct cm_id *cm_id_find(struct vrnic_session *s, uint32_t handle)
 {

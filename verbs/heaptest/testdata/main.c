@@ -24,8 +24,10 @@ const char *mapping(const void *p)
 	return "";
 }
 
-bool lent(const void *p) { return strstr(mapping(p), "rw-s") &&
-			  strstr(mapping(p), "/memfd:vrnic-heap"); }
+bool lent(const void *p)
+{
+	return strstr(mapping(p), "rw-s") && strstr(mapping(p), "/memfd:vrnic-heap");
+}
 
 int lent_fd(int from)
 {
