@@ -294,8 +294,9 @@ static int rpc_locked(struct vrnic_session *s, uint16_t op, const void *req, siz
 		struct vrnic_handle_request undo = { 0 };
 
 		close_fds(got, ngot);
-		memcpy(&undo.handle, r.body, sizeof(undo.handle)); /* such replies begin with it */
-		if (undo_of(op))
+		if (r.h.len >= sizeof(undo.handle)) /* such replies begin with it */
+			memcpy(&undo.handle, r.body, sizeof(undo.handle));
+		if (undo.handle && undo_of(op))
 			rpc_locked(s, undo_of(op), &undo, sizeof(undo), NULL, 0, -1, NULL, 0);
 		return EMFILE;
 	}
