@@ -9,11 +9,12 @@
 // # What is where
 //
 // From the bottom up, in internal: handle gives out numbers; mem is registered memory, queue what
-// users post to and poll from, stats what is counted, work the requests of a QP under way. link
+// users post to and poll from, stats what is counted, wqe the requests of a QP under way. link
 // says how a QP and its link see each other; its links are loop, within a device, and stream, which
 // runs iwarp's Endpoint over what llp describes: TCP, a session of SCTP (session), or a pipe in
 // memory. cm makes connections. Here are the device, its users' contexts, and the QP: its state
 // (qp_state.go), its end (qp_end.go), and who runs it (run.go). Links are chosen in connection.go.
+// A type that is an alias has its methods' documentation below: go doc ./vnic/internal/mem MR.
 //
 // # Who runs what
 //
