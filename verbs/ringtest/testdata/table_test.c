@@ -67,9 +67,12 @@ void test_table(void)
 	CHECK(!vrnic_table_each(&t, NULL));
 }
 
-static sem_t changing;
+static sem_t changing, forked;
 
-/* Is in the middle of a change for a while. */
+/*
+ * Is in the middle of a change for a while, and there until the child is done: of a thread that has
+ * ended before the fork, and that it cannot join, ThreadSanitizer would complain in the child.
+ */
 static void *change(void *arg)
 {
 	struct vrnic_table whole;
@@ -81,6 +84,7 @@ static void *change(void *arg)
 	usleep(100000);
 	regions = whole;
 	pthread_rwlock_unlock(&lock);
+	sem_wait(&forked);
 	return arg;
 }
 
@@ -98,6 +102,7 @@ void test_regions_forked(void)
 		mrs[i].mr = (struct ibv_mr){ .pd = &pd.pd, .addr = iov, .length = 64, .lkey = 7 + i };
 	vrnic_region_add(&mrs[0]);
 	sem_init(&changing, 0, 0);
+	sem_init(&forked, 0, 0);
 	CHECK_EQ(pthread_create(&thread, NULL, change, NULL), 0);
 	sem_wait(&changing);
 	child = fork();
@@ -112,6 +117,7 @@ void test_regions_forked(void)
 	}
 	CHECK_EQ(waitpid(child, &status, 0), child);
 	CHECK_EQ(status, 0);
+	sem_post(&forked);
 	CHECK_EQ(pthread_join(thread, NULL), 0);
 	vrnic_region_remove(&mrs[0]);
 }
