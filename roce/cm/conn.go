@@ -1,0 +1,449 @@
+package cm
+
+import (
+	"container/list"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/vrnic/vrnic/roce/mad"
+)
+
+// A state is how far a Conn has come.
+type state uint8
+
+const (
+	stateAsking      state = iota // a REQ is out
+	stateReplied                  // a REP has come, the owner readies its QP
+	stateAsked                    // a REQ has come
+	stateReplying                 // a REP is out
+	stateEstablished              //
+	stateLeaving                  // a DREQ is out
+	stateTimeWait                 // packets may be on their way
+	stateRejected                 // a REJ is kept for who asks again
+	stateGone
+)
+
+// A Conn is one end of a connection. A call that is not for its state returns ErrState.
+type Conn struct {
+	// Owner is the caller's.
+	Owner any
+
+	m         *Manager
+	state     state
+	active    bool
+	local     netip.Addr
+	peer      netip.Addr
+	localID   uint32
+	remoteID  uint32
+	guid      uint64 // the peer's device
+	exchange  uint64 // transaction of the set-up
+	listener  *Listener
+	half      bool // counted as half open
+	waiting   bool // and as waiting at listener
+	held      bool // and as what the peer has
+	ownerless bool // closed: nobody is told any more
+	retries   uint8
+
+	qpn, peerQPN     uint32
+	psn, peerPSN     uint32 // what this end expects first; what the peer does
+	depth, resources uint8  // initiator depth and responder resources of this end, as agreed
+	path             mad.Path
+	mtu              uint8
+	retryCount       uint8
+	rnrRetries       uint8 // of this end's QP
+	ackTimeout       uint8
+
+	sent  []byte // what is repeated
+	kind  mad.Attribute
+	left  int // repeats
+	every time.Duration
+	timer timer
+	kept  *list.Element
+}
+
+// A Request says what Connect asks for.
+type Request struct {
+	From, To   netip.Addr
+	SourcePort uint16
+	Service    Service
+	QPN        uint32
+	SRQ        bool
+	// ResponderResources and InitiatorDepth are Reads and atomics at once that this end answers, and
+	// that it would have under way.
+	ResponderResources, InitiatorDepth uint8
+	Retries, RNRRetries                uint8 // of the peer's QP both, and Retries of this end's too
+	FlowControl                        bool
+	PathMTU                            uint8 // code; 0: the device's
+	ACKTimeout                         uint8 // code; 0: DefaultACKTimeout
+	TrafficClass                       uint8
+	PrivateData                        []byte // up to MaxConnectData
+}
+
+// Connect asks a peer for a connection. EventReplied, EventRejected or EventUnreachable follows.
+func (m *Manager) Connect(now time.Time, r *Request) (*Conn, error) {
+	if len(r.PrivateData) > MaxConnectData {
+		return nil, fmt.Errorf("connect with %d octets, at most %d: %w", len(r.PrivateData),
+			MaxConnectData, ErrPrivate)
+	}
+	c := &Conn{
+		m: m, state: stateAsking, active: true, local: plain(r.From), peer: plain(r.To),
+		localID: newID(m, m.conns), exchange: m.transaction(), psn: m.psn(), qpn: r.QPN,
+		depth: r.InitiatorDepth, resources: r.ResponderResources, mtu: r.PathMTU,
+		retryCount: r.Retries & 7, retries: cmRetries, ackTimeout: r.ACKTimeout & 31,
+		every: 2*duration(lifetime) + duration(cmTimeout),
+	}
+	if c.mtu == 0 {
+		c.mtu = m.cfg.PathMTU()
+	}
+	if c.ackTimeout == 0 {
+		c.ackTimeout = DefaultACKTimeout
+	}
+	c.path = mad.Path{
+		LocalLID: permissive, RemoteLID: permissive, LocalGID: mad.GIDOf(c.local),
+		RemoteGID: mad.GIDOf(c.peer), FlowLabel: m.cfg.Rand() & 0xfffff, TrafficClass: r.TrafficClass,
+		HopLimit: hopLimit, ACKTimeout: c.ackTimeout,
+	}
+	head := mad.Address{Source: c.local, Dest: c.peer, Port: r.SourcePort}
+	c.timer.due = c.expire
+	m.conns[c.localID] = c
+	c.begin(now, c.exchange, &mad.REQ{
+		LocalID: c.localID, ServiceID: r.Service.id(), GUID: m.cfg.GUID, QPN: r.QPN,
+		ResponderResources: r.ResponderResources, InitiatorDepth: r.InitiatorDepth,
+		RemoteCMTimeout: cmTimeout, FlowControl: r.FlowControl, StartingPSN: c.psn,
+		LocalCMTimeout: cmTimeout, Retries: c.retryCount, PKey: fullMember, PathMTU: c.mtu,
+		RNRRetries: r.RNRRetries & 7, MaxCMRetries: cmRetries, SRQ: r.SRQ, Primary: c.path,
+		PrivateData: append(head.Append(nil), r.PrivateData...),
+	})
+	return c, nil
+}
+
+const (
+	permissive = 0xffff // LID of those that have none
+	fullMember = 0xffff // P_Key
+	hopLimit   = 64
+)
+
+// A Reply says what Accept agrees to.
+type Reply struct {
+	QPN                                uint32
+	SRQ                                bool
+	ResponderResources, InitiatorDepth uint8 // as a Request's; no more than what was asked is given
+	RNRRetries                         uint8 // of the peer's QP
+	FlowControl                        bool
+	PrivateData                        []byte // up to MaxAcceptData
+}
+
+// Accept answers a request. EventEstablished follows, or EventUnreachable or EventRejected. The QP
+// should be ready for packets: see Attr.
+func (c *Conn) Accept(now time.Time, r *Reply) error {
+	switch {
+	case c.state != stateAsked:
+		return fmt.Errorf("accept: %w", ErrState)
+	case len(r.PrivateData) > MaxAcceptData:
+		return fmt.Errorf("accept with %d octets, at most %d: %w", len(r.PrivateData), MaxAcceptData,
+			ErrPrivate)
+	}
+	c.agree(r)
+	c.decided()
+	c.state, c.qpn = stateReplying, r.QPN
+	c.begin(now, c.exchange, &mad.REP{
+		LocalID: c.localID, RemoteID: c.remoteID, QPN: r.QPN, StartingPSN: c.psn,
+		ResponderResources: c.resources, InitiatorDepth: c.depth, TargetACKDelay: ackDelay,
+		FlowControl: r.FlowControl, RNRRetries: r.RNRRetries & 7, SRQ: r.SRQ, GUID: c.m.cfg.GUID,
+		PrivateData: r.PrivateData,
+	})
+	return nil
+}
+
+// agree bounds what this end has offered by what the peer has (C3).
+func (c *Conn) agree(r *Reply) {
+	c.resources, c.depth = min(c.resources, r.ResponderResources), min(c.depth, r.InitiatorDepth)
+}
+
+// Reject refuses a request for a program, with up to MaxRejectData octets for the peer's.
+func (c *Conn) Reject(now time.Time, privateData []byte) error {
+	switch {
+	case c.state != stateAsked:
+		return fmt.Errorf("reject: %w", ErrState)
+	case len(privateData) > MaxRejectData:
+		return fmt.Errorf("reject with %d octets, at most %d: %w", len(privateData), MaxRejectData,
+			ErrPrivate)
+	}
+	c.sendREJ(mad.AboutREQ, mad.ConsumerRejection, privateData)
+	c.remember(now)
+	return nil
+}
+
+// remember keeps a request that has come to nothing for those who ask again.
+func (c *Conn) remember(now time.Time) {
+	c.forget()
+	c.state, c.ownerless = stateRejected, true
+	c.m.asked[askedKey{c.peer, c.remoteID, c.guid}] = c
+	c.kept = c.m.keep(c)
+	c.m.timers.set(&c.timer, now.Add(requestLife))
+}
+
+// Ready says that the QP is ready for the connection, which begins: the peer is told.
+func (c *Conn) Ready(time.Time) error {
+	if c.state != stateReplied {
+		return fmt.Errorf("establish: %w", ErrState)
+	}
+	c.state = stateEstablished
+	c.sendRTU()
+	return nil
+}
+
+func (c *Conn) sendRTU() {
+	c.send(c.exchange, &mad.RTU{LocalID: c.localID, RemoteID: c.remoteID})
+}
+
+// Established says that a packet of the peer's QP has come, which shows that the peer is ready; its
+// word for that can be late, or lost.
+func (c *Conn) Established(time.Time) {
+	if c.state == stateReplying {
+		c.establish(nil)
+	}
+}
+
+func (c *Conn) establish(private []byte) {
+	c.m.timers.stop(&c.timer)
+	c.sent = nil
+	c.opened()
+	c.state = stateEstablished
+	c.tell(Event{Kind: EventEstablished, PrivateData: private})
+}
+
+// Disconnect ends the connection. EventDisconnected follows, unless it has come, and then
+// EventTimeWaitOver. The QP should be in Error.
+func (c *Conn) Disconnect(now time.Time) error {
+	switch c.state {
+	case stateEstablished:
+		c.state = stateLeaving
+		id := c.exchange
+		if !c.active {
+			id = c.m.transaction()
+		}
+		c.begin(now, id, &mad.DREQ{LocalID: c.localID, RemoteID: c.remoteID, RemoteQPN: c.peerQPN})
+	case stateReplying: // whether the peer is there is not known
+		c.sendREJ(mad.AboutOther, mad.ConsumerRejection, nil)
+		c.tell(Event{Kind: EventDisconnected})
+		c.timeWait(now)
+	case stateLeaving, stateTimeWait:
+	default:
+		return fmt.Errorf("disconnect: %w", ErrState)
+	}
+	return nil
+}
+
+// Close gives a Conn up: the peer learns it, and the owner hears no more. What has to be repeated
+// or waited for goes on without it.
+func (c *Conn) Close(now time.Time) {
+	if c.ownerless {
+		return
+	}
+	c.ownerless = true
+	switch c.state {
+	case stateAsking:
+		c.giveUp()
+		c.drop()
+	case stateAsked:
+		c.sendREJ(mad.AboutREQ, mad.ConsumerRejection, nil)
+		c.remember(now)
+	case stateReplied:
+		c.sendREJ(mad.AboutREP, mad.ConsumerRejection, nil)
+		c.timeWait(now)
+	case stateReplying, stateEstablished:
+		_ = c.Disconnect(now) // it can in these states
+	case stateTimeWait:
+		c.kept = c.m.keep(c)
+	default: // it is on its way out
+	}
+}
+
+// giveUp tells a peer that has not answered that its answer is no longer waited for. As it may not
+// have an id, what it knows is the device and the own id.
+func (c *Conn) giveUp() {
+	guid := binary.BigEndian.AppendUint64(nil, c.m.cfg.GUID)
+	r := &mad.REJ{LocalID: c.localID, RemoteID: c.remoteID, Reason: mad.Timeout, Info: guid,
+		InfoLen: uint8(len(guid))}
+	if c.state == stateReplying {
+		r.About = mad.AboutREP
+	}
+	c.sendFinal(r)
+}
+
+func (c *Conn) sendREJ(about uint8, reason mad.Reason, private []byte) {
+	c.sendFinal(&mad.REJ{LocalID: c.localID, RemoteID: c.remoteID, About: about, Reason: reason,
+		PrivateData: private})
+}
+
+// sendFinal sends a REJ, which is repeated only if the peer asks again.
+func (c *Conn) sendFinal(r *mad.REJ) {
+	c.sent, c.kind = mad.Append(nil, c.exchange, r), mad.AttrREJ
+	c.m.send(c.local, c.peer, c.path.TrafficClass, c.sent, c.kind)
+}
+
+func (c *Conn) send(transaction uint64, msg mad.Message) {
+	c.m.send(c.local, c.peer, c.path.TrafficClass, mad.Append(nil, transaction, msg), msg.Attribute())
+}
+
+// begin sends a message that is repeated until it is answered.
+func (c *Conn) begin(now time.Time, transaction uint64, msg mad.Message) {
+	c.sent, c.kind, c.left = mad.Append(nil, transaction, msg), msg.Attribute(), int(c.retries)
+	c.m.send(c.local, c.peer, c.path.TrafficClass, c.sent, c.kind)
+	c.m.timers.set(&c.timer, now.Add(c.every))
+}
+
+// again repeats what was sent last.
+func (c *Conn) again() {
+	c.m.stats.Retries[c.kind-mad.AttrREQ]++
+	c.m.send(c.local, c.peer, c.path.TrafficClass, c.sent, c.kind)
+}
+
+// expire is what happens when nothing has come in time.
+func (c *Conn) expire(now time.Time) {
+	switch c.state {
+	case stateAsking, stateReplying, stateLeaving:
+		if c.left > 0 {
+			c.left--
+			c.again()
+			c.m.timers.set(&c.timer, now.Add(c.every))
+			return
+		}
+	case stateAsked:
+		c.tell(Event{Kind: EventRejected, Reason: mad.Timeout})
+		c.drop()
+		return
+	case stateTimeWait:
+		c.tell(Event{Kind: EventTimeWaitOver})
+		if !c.active && c.sent != nil { // the peer may not have heard our REJ
+			c.remember(now)
+			return
+		}
+		c.drop()
+		return
+	default:
+		c.drop()
+		return
+	}
+	switch c.state {
+	case stateAsking:
+		c.giveUp()
+		c.tell(Event{Kind: EventUnreachable, TimedOut: true})
+		c.drop()
+	case stateReplying:
+		c.giveUp()
+		c.tell(Event{Kind: EventUnreachable, TimedOut: true})
+		c.timeWait(now)
+	default:
+		c.tell(Event{Kind: EventDisconnected, TimedOut: true})
+		c.timeWait(now)
+	}
+}
+
+// timeWait waits until no packet of the connection can be on its way. The peer may use its QP for
+// another connection meanwhile; that is its business.
+func (c *Conn) timeWait(now time.Time) {
+	c.decided()
+	c.opened()
+	c.disconnected()
+	c.state = stateTimeWait
+	if c.kind != mad.AttrREJ {
+		c.sent = nil
+	}
+	if c.ownerless {
+		c.kept = c.m.keep(c)
+	}
+	c.m.timers.set(&c.timer, now.Add(within(c.ackTimeout, 0, mostTimeout)))
+}
+
+func (c *Conn) tell(e Event) {
+	if !c.ownerless {
+		e.Conn = c
+		c.m.tell(e)
+	}
+}
+
+func (c *Conn) decided() {
+	if c.waiting {
+		c.waiting = false
+		c.listener.decided(c.peer)
+	}
+}
+
+func (c *Conn) opened() {
+	if c.half {
+		c.half = false
+		c.m.opened(c.peer)
+	}
+}
+
+// disconnected frees the peer's QP for another connection.
+func (c *Conn) disconnected() {
+	key := endKey{c.peer, c.guid, c.peerQPN}
+	if c.m.connected[key] == c {
+		delete(c.m.connected, key)
+	}
+}
+
+// forget takes c out of all tables.
+func (c *Conn) forget() {
+	m := c.m
+	c.decided()
+	c.opened()
+	c.disconnected()
+	m.timers.stop(&c.timer)
+	if m.conns[c.localID] == c {
+		delete(m.conns, c.localID)
+	}
+	if key := (askedKey{c.peer, c.remoteID, c.guid}); m.asked[key] == c {
+		delete(m.asked, key)
+	}
+	if c.kept != nil {
+		m.kept.Remove(c.kept)
+		c.kept = nil
+	}
+	if c.held {
+		c.held = false
+		m.over(c.peer)
+	}
+}
+
+func (c *Conn) drop() {
+	c.forget()
+	c.state, c.sent = stateGone, nil
+}
+
+// An Attr is what the QP of a connection is given: the attributes of ibv_modify_qp.
+type Attr struct {
+	DestQPN       uint32
+	RQPSN, SQPSN  uint32
+	PathMTU       uint8 // code
+	MaxRead       uint8 // Reads and atomics under way
+	MaxDestRead   uint8 // and answered at once
+	Timeout       uint8 // code of the local ACK timeout
+	Retries       uint8
+	RNRRetries    uint8
+	TrafficClass  uint8
+	HopLimit      uint8
+	FlowLabel     uint32
+	Local, Remote netip.Addr
+	MinRNRTimer   uint8 // code
+}
+
+// Attr is what the QP is to be given, of the end that has asked once EventReplied has come. The end
+// that accepts tells by r what it is going to.
+func (c *Conn) Attr(r *Reply) Attr {
+	a := Attr{
+		DestQPN: c.peerQPN, RQPSN: c.psn, SQPSN: c.peerPSN, PathMTU: c.mtu, MaxRead: c.depth,
+		MaxDestRead: c.resources, Timeout: c.ackTimeout, Retries: c.retryCount, RNRRetries: c.rnrRetries,
+		TrafficClass: c.path.TrafficClass, HopLimit: hopLimit, FlowLabel: c.path.FlowLabel,
+		Local: c.local, Remote: c.peer,
+	}
+	if r != nil {
+		a.MaxRead, a.MaxDestRead = min(c.depth, r.InitiatorDepth), min(c.resources, r.ResponderResources)
+	}
+	return a
+}

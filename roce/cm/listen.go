@@ -1,0 +1,85 @@
+package cm
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/vrnic/vrnic/roce/mad"
+)
+
+// A Service is what a Listener offers: a port of a port space.
+type Service struct {
+	Space mad.PortSpace
+	Port  uint16
+}
+
+func (s Service) id() uint64 { return mad.ServiceID(s.Space, s.Port) }
+
+func (s Service) String() string {
+	return fmt.Sprintf("port %d of port space %#x", s.Port, s.Space)
+}
+
+// datagrams says that a service is looked up, and not connected to.
+func (s Service) datagrams() bool {
+	return s.Space == mad.PortSpaceUDP || s.Space == mad.PortSpaceIPoIB
+}
+
+type listenKey struct {
+	service Service
+	addr    netip.Addr
+}
+
+// A Listener takes the requests for a service.
+type Listener struct {
+	// Owner is the caller's.
+	Owner any
+
+	m       *Manager
+	key     listenKey
+	backlog int
+	waiting int // requests that have not been answered
+	peers   map[netip.Addr]int
+}
+
+// Listen takes requests for a service that come to addr; an unspecified one stands for all of its
+// family, that of IPv6 for both. At most backlog of them wait for an answer. ErrInUse if there is a
+// Listener of this service and addr.
+func (m *Manager) Listen(s Service, addr netip.Addr, backlog int) (*Listener, error) {
+	key := listenKey{s, plain(addr)}
+	if m.listeners[key] != nil {
+		return nil, fmt.Errorf("listen at %v, %v: %w", addr, s, ErrInUse)
+	}
+	l := &Listener{m: m, key: key, backlog: max(backlog, 1), peers: map[netip.Addr]int{}}
+	m.listeners[key] = l
+	return l, nil
+}
+
+// Waiting is how many requests have not been answered.
+func (l *Listener) Waiting() int { return l.waiting }
+
+// Close takes no more requests. Those that have come can be answered as before.
+func (l *Listener) Close() {
+	if l.m.listeners[l.key] == l {
+		delete(l.m.listeners, l.key)
+	}
+}
+
+// listener is who takes requests for service that come to addr, nil: nobody does. datagrams says
+// what is asked for.
+func (m *Manager) listener(service uint64, addr netip.Addr, datagrams bool) *Listener {
+	space, port, ok := mad.ServiceOf(service)
+	s := Service{space, port}
+	if !ok || s.datagrams() != datagrams {
+		return nil
+	}
+	all := []netip.Addr{addr, netip.IPv4Unspecified(), netip.IPv6Unspecified()}
+	if addr.Is6() {
+		all[1] = addr
+	}
+	for _, a := range all {
+		if l := m.listeners[listenKey{s, a}]; l != nil {
+			return l
+		}
+	}
+	return nil
+}

@@ -1,0 +1,280 @@
+package cm
+
+import (
+	"container/list"
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/vrnic/vrnic/roce/mad"
+)
+
+// A Config says what a Manager works with.
+type Config struct {
+	GUID uint64 // of the device
+	// PathMTU is the code of the largest path MTU at present: 1 is 256 octets, 5 is 4096.
+	PathMTU func() uint8
+	// Rand gives numbers that a stranger cannot predict: communication ids, transaction ids and
+	// starting PSNs are made of them.
+	Rand func() uint32
+	// MaxHalfOpen bounds the requests of peers that have not come to a connection, and
+	// MaxHalfOpenPerPeer those of one peer: an IPv4 address, or an IPv6 network of 64 bits.
+	// 0: 1024 and 256.
+	MaxHalfOpen, MaxHalfOpenPerPeer int
+	// MaxPerPeer bounds what one peer has asked for and what is not over, connections included;
+	// 0: 4096.
+	MaxPerPeer int
+	// MaxKept bounds what is kept for peers whose messages come late or again, once nobody owns it;
+	// 0: 4096.
+	MaxKept int
+}
+
+// Errors of calls.
+var (
+	ErrState   = errors.New("not in this state of the connection")
+	ErrInUse   = errors.New("somebody listens there")
+	ErrPrivate = errors.New("too many octets of private data")
+)
+
+// How many octets of a program's private data there is room for: REQs and SIDR_REQs have an address
+// header in front of them.
+const (
+	MaxConnectData = 92 - mad.AddressLen
+	MaxAcceptData  = 196
+	MaxRejectData  = 148
+	MaxLookupData  = 216 - mad.AddressLen
+	MaxAnswerData  = 136
+)
+
+// A Manager is the connection manager of a device. It has one owner at a time. Who has called it
+// takes what has come of it by Packets and Events.
+type Manager struct {
+	cfg    Config
+	timers timers
+
+	conns     map[uint32]*Conn // by the own communication id
+	asked     map[askedKey]*Conn
+	connected map[endKey]*Conn // by the peer's QP, but for those in time wait
+	listeners map[listenKey]*Listener
+	lookups   map[uint32]*Lookup // by request id
+	queries   map[queryKey]*Query
+
+	halfOpen int
+	peers    map[netip.Addr]*share // by peerOf
+	kept     list.List             // of *Conn and *Query that are over, the oldest first
+
+	packets []Packet
+	events  []Event
+	stats   Stats
+}
+
+// An askedKey names a REQ.
+type askedKey struct {
+	peer netip.Addr
+	id   uint32
+	guid uint64
+}
+
+// An endKey names a QP of a peer.
+type endKey struct {
+	peer netip.Addr
+	guid uint64
+	qpn  uint32
+}
+
+// A queryKey names a SIDR_REQ.
+type queryKey struct {
+	peer netip.Addr
+	id   uint32
+}
+
+// A share is what one peer has.
+type share struct {
+	halfOpen int
+	held     int // half open or not
+}
+
+// New makes a Manager.
+func New(cfg Config) *Manager {
+	for at, other := range map[*int]int{&cfg.MaxHalfOpen: 1024, &cfg.MaxHalfOpenPerPeer: 256,
+		&cfg.MaxPerPeer: 4096, &cfg.MaxKept: 4096} {
+		if *at <= 0 {
+			*at = other
+		}
+	}
+	return &Manager{
+		cfg: cfg, conns: map[uint32]*Conn{}, asked: map[askedKey]*Conn{},
+		connected: map[endKey]*Conn{}, listeners: map[listenKey]*Listener{},
+		lookups: map[uint32]*Lookup{}, queries: map[queryKey]*Query{}, peers: map[netip.Addr]*share{},
+	}
+}
+
+// Packets takes the MADs that are to be sent.
+func (m *Manager) Packets() []Packet {
+	p := m.packets
+	m.packets = nil
+	return p
+}
+
+// Events takes what has happened, in order.
+func (m *Manager) Events() []Event {
+	e := m.events
+	m.events = nil
+	return e
+}
+
+// Stats is what m has counted.
+func (m *Manager) Stats() Stats { return m.stats }
+
+// A Load says what a Manager has at present.
+type Load struct {
+	Conns    int // also those that nobody owns any more
+	HalfOpen int // requests of peers that have not come to a connection
+	Kept     int // of what is over
+	Peers    int // that have something
+	Lookups  int
+}
+
+// Load says what m has at present.
+func (m *Manager) Load() Load {
+	return Load{
+		Conns: len(m.conns), HalfOpen: m.halfOpen, Kept: m.kept.Len(), Peers: len(m.peers),
+		Lookups: len(m.lookups),
+	}
+}
+
+// Receive takes a MAD that has come from QP 1 of from to address to of the device, with QP 1's
+// Q_Key. b is good for the call only. What is no message of connection management is dropped.
+func (m *Manager) Receive(now time.Time, from, to netip.Addr, b []byte) {
+	transaction, msg, err := mad.Parse(b)
+	if err != nil {
+		return
+	}
+	m.stats.Received[msg.Attribute()-mad.AttrREQ]++
+	in := &incoming{m: m, now: now, from: plain(from), to: plain(to), transaction: transaction}
+	switch msg := msg.(type) {
+	case *mad.REQ:
+		in.req(msg)
+	case *mad.MRA:
+		in.mra(msg)
+	case *mad.REJ:
+		in.rej(msg)
+	case *mad.REP:
+		in.rep(msg)
+	case *mad.RTU:
+		in.rtu(msg)
+	case *mad.DREQ:
+		in.dreq(msg)
+	case *mad.DREP:
+		in.drep(msg)
+	case *mad.SIDRREQ:
+		in.sidrREQ(msg)
+	case *mad.SIDRREP:
+		in.sidrREP(msg)
+	}
+}
+
+// An incoming is a message on its way through the Manager.
+type incoming struct {
+	m           *Manager
+	now         time.Time
+	from, to    netip.Addr
+	transaction uint64
+}
+
+// answer sends msg back to where the message has come from, and nowhere else.
+func (in *incoming) answer(msg mad.Message) {
+	in.m.send(in.to, in.from, 0, mad.Append(nil, in.transaction, msg), msg.Attribute())
+}
+
+func (in *incoming) duplicate(a mad.Attribute) { in.m.stats.Duplicates[a-mad.AttrREQ]++ }
+
+func (m *Manager) send(from, to netip.Addr, class uint8, b []byte, a mad.Attribute) {
+	m.stats.Sent[a-mad.AttrREQ]++
+	m.packets = append(m.packets, Packet{From: from, To: to, TrafficClass: class, MAD: b})
+}
+
+func (m *Manager) tell(e Event) { m.events = append(m.events, e) }
+
+// newID is a number that nobody has guessed, and that none in use is.
+func newID[V any](m *Manager, used map[uint32]V) uint32 {
+	for {
+		id := m.cfg.Rand()
+		if _, taken := used[id]; id != 0 && !taken {
+			return id
+		}
+	}
+}
+
+func (m *Manager) transaction() uint64 { return uint64(m.cfg.Rand())<<32 | uint64(m.cfg.Rand()) }
+
+func (m *Manager) psn() uint32 { return m.cfg.Rand() & 0xffffff }
+
+// admit counts a request of a peer; false: there is no room for it, and it is dropped (C5).
+func (m *Manager) admit(l *Listener, peer netip.Addr) bool {
+	key := peerOf(peer)
+	p := m.peers[key]
+	if p == nil {
+		p = new(share)
+	}
+	// A peer that has nothing waiting here finds room beyond the backlog, so that one that has filled
+	// it does not keep all others out.
+	if m.halfOpen >= m.cfg.MaxHalfOpen || p.halfOpen >= m.cfg.MaxHalfOpenPerPeer ||
+		p.held >= m.cfg.MaxPerPeer ||
+		l.waiting >= l.backlog && (l.peers[key] > 0 || l.waiting >= 2*l.backlog) {
+		m.stats.Refused++
+		return false
+	}
+	m.peers[key] = p
+	m.halfOpen++
+	p.halfOpen++
+	p.held++
+	l.waiting++
+	l.peers[key]++
+	return true
+}
+
+// decided gives back the place of a request at its listener, as the program has answered it.
+func (l *Listener) decided(peer netip.Addr) {
+	key := peerOf(peer)
+	l.waiting--
+	if l.peers[key]--; l.peers[key] == 0 {
+		delete(l.peers, key)
+	}
+}
+
+// opened gives back the place of a request at the device: it has come to a connection, or nothing.
+func (m *Manager) opened(peer netip.Addr) {
+	m.halfOpen--
+	m.peers[peerOf(peer)].halfOpen--
+}
+
+// over gives back the place of what a peer has asked for.
+func (m *Manager) over(peer netip.Addr) {
+	key := peerOf(peer)
+	if m.peers[key].held--; m.peers[key].held == 0 {
+		delete(m.peers, key)
+	}
+}
+
+// A keepsake is what is over, and can be let go of.
+type keepsake interface{ drop() }
+
+// keep notes that x is over, and lets go of the oldest one if there are too many.
+func (m *Manager) keep(x keepsake) *list.Element {
+	if m.kept.Len() >= m.cfg.MaxKept {
+		m.kept.Front().Value.(keepsake).drop()
+	}
+	return m.kept.PushBack(x)
+}
+
+// peerOf is whom a share is for: in a network of IPv6 a host chooses its addresses freely.
+func peerOf(a netip.Addr) netip.Addr {
+	if a.Is6() {
+		p, _ := a.Prefix(64)
+		return p.Addr()
+	}
+	return a
+}
+
+func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }

@@ -1,0 +1,116 @@
+package packet
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+)
+
+// The invariant CRC is that of Ethernet, over eight octets of ones, where InfiniBand has another
+// header, and all of the packet from the IP header on. What a router may change counts as ones.
+
+// start is the sum of the eight octets of ones.
+var start = crc32.ChecksumIEEE([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff})
+
+const (
+	ipv4Len = 20
+	ipv6Len = 40
+	udpLen  = 8
+)
+
+// What routers change, as masks of little-endian words: of IPv4 TOS, TTL and checksum, of IPv6
+// traffic class, flow label and hop limit, of UDP the checksum, and of the BTH its fifth octet.
+const (
+	ipv4Word0 = 0x0000ff00
+	ipv4Word2 = 0xffff00ff
+	ipv6Word0 = 0xffffff0f
+	ipv6Word1 = 0xff000000
+	udpWord1  = 0xffff0000
+	bthWord1  = 0x000000ff
+)
+
+// An ICRC is the invariant CRC of what Start and Add have seen of a packet.
+type ICRC uint32
+
+// Start begins the ICRC of a packet with its IP header, which may have options if it is IPv4, the
+// UDP header behind it, and the BTH: ip must have all of them, and what is behind does not count.
+// How long the headers are is read from the first octet; false: they are not all there.
+func Start(ip []byte) (c ICRC, ok bool) {
+	n := headLen(ip)
+	if n == 0 || len(ip) < n+udpLen+BTHLen {
+		return 0, false
+	}
+	le := binary.LittleEndian
+	r := ^start
+	rest := ip[8:n]
+	if n == ipv6Len {
+		r = word(r, le.Uint32(ip)|ipv6Word0)
+		r = word(r, le.Uint32(ip[4:])|ipv6Word1)
+	} else {
+		r = word(r, le.Uint32(ip)|ipv4Word0)
+		r = word(r, le.Uint32(ip[4:]))
+		r = word(r, le.Uint32(ip[8:])|ipv4Word2)
+		rest = ip[12:n]
+	}
+	for ; len(rest) >= 4; rest = rest[4:] {
+		r = word(r, le.Uint32(rest))
+	}
+	udp := ip[n : n+udpLen+BTHLen]
+	r = word(r, le.Uint32(udp))
+	r = word(r, le.Uint32(udp[4:])|udpWord1)
+	r = word(r, le.Uint32(udp[8:]))
+	r = word(r, le.Uint32(udp[12:])|bthWord1)
+	r = word(r, le.Uint32(udp[16:]))
+	return ICRC(^r), true
+}
+
+// hash/crc32 would have the masked headers on the heap. steps[k] is what an octet does to the
+// register k octets later.
+var steps = makeSteps()
+
+func makeSteps() (t [4][256]uint32) {
+	t[0] = *crc32.IEEETable
+	for i := range t[0] {
+		for k := 1; k < len(t); k++ {
+			t[k][i] = t[0][t[k-1][i]&0xff] ^ t[k-1][i]>>8
+		}
+	}
+	return t
+}
+
+// word is the register r behind four octets more, w in little-endian order.
+func word(r, w uint32) uint32 {
+	r ^= w
+	return steps[3][r&0xff] ^ steps[2][r>>8&0xff] ^ steps[1][r>>16&0xff] ^ steps[0][r>>24]
+}
+
+// headLen is how many octets the IP header at ip has; 0: it is none that there is.
+func headLen(ip []byte) int {
+	switch {
+	case len(ip) == 0:
+	case ip[0]>>4 == 6:
+		return ipv6Len
+	case ip[0]>>4 == 4:
+		if n := int(ip[0]&0xf) * 4; n >= ipv4Len {
+			return n
+		}
+	}
+	return 0
+}
+
+// Add is c with what follows: extension headers, payload, padding, in as many pieces as they are.
+func (c ICRC) Add(b []byte) ICRC { return ICRC(crc32.Update(uint32(c), crc32.IEEETable, b)) }
+
+// Append adds c as it is sent, the least significant octet first.
+func (c ICRC) Append(b []byte) []byte { return binary.LittleEndian.AppendUint32(b, uint32(c)) }
+
+// Check reports whether the ICRC of a packet is right: ip is the packet from the IP header to the
+// ICRC, and nothing behind it. One that is too short is not.
+func Check(ip []byte) bool {
+	c, ok := Start(ip)
+	from := headLen(ip) + udpLen + BTHLen
+	if !ok || len(ip) < from+ICRCLen {
+		return false
+	}
+	end := len(ip) - ICRCLen
+	return uint32(c.Add(ip[from:end])) == binary.LittleEndian.Uint32(ip[end:])
+}

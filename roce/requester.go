@@ -1,0 +1,311 @@
+package roce
+
+import (
+	"errors"
+	"time"
+
+	"github.com/vrnic/vrnic/roce/packet"
+)
+
+// A sent is a request of the send queue.
+type sent struct {
+	Request
+	psn packet.PSN // of its first packet
+	n   uint32     // PSNs that it takes
+	ssn uint32     // its number among all messages: what the peer's MSN counts to
+}
+
+// A requester is the sending half of an RC. Requests are in a ring, by numbers that run free:
+//
+//	head ............ next ............ tail
+//	 | under way, the   | wait
+//	 | oldest first     |
+//
+// PSNs are given when a request is posted, so that a packet that goes out again, or for the first
+// time, is found by where next and off are. All before una is acknowledged.
+type requester struct {
+	ring             []sent
+	mask             uint32
+	head, next, tail uint32
+	off              uint32     // packets of the request at next that have gone out
+	una              packet.PSN // the oldest that is not acknowledged
+	high             packet.PSN // behind the last that ever went out
+	post             packet.PSN // of the next request that is posted
+	ssn              uint32     // of the last that was posted
+
+	reads     int    // Reads and atomics between head and next
+	readPSNs  uint32 // their PSNs that have not been answered; they are not in the window
+	sinceAck  int    // packets that went out since one had AckReq
+	limited   bool   // the peer has said how many messages it has receives for:
+	limit     uint32 // up to this ssn, of which 24 bits count
+	draining  bool   // no message begins
+	again     packet.PSN
+	wentAgain bool // packets from again on went out again, and una has not moved since
+
+	// window is how many packets may be under way: Config.Window, but less behind a loss. Networks are
+	// lossy, and what goes out again behind each packet that is missing would fill them.
+	window int
+	taken  int // packets that were acknowledged since window has grown
+
+	retries, rnrRetries uint8 // left, until there is progress
+	ackDue              time.Time
+	rnrUntil            time.Time
+}
+
+// maxSpan is how many PSNs may be outstanding: half the circle.
+const maxSpan = 1 << 23
+
+func (s *requester) init(cfg *Config) {
+	n := 1
+	for n < cfg.SendQueue {
+		n *= 2
+	}
+	*s = requester{ring: make([]sent, n), mask: uint32(n) - 1, una: cfg.SQPSN, high: cfg.SQPSN,
+		post: cfg.SQPSN, retries: cfg.Retries, rnrRetries: cfg.RNRRetries, window: cfg.Window}
+}
+
+// leastWindow is how many packets are under way however many are lost.
+const leastWindow = 16
+
+// shrink is for a loss: half as much may be under way, or the least if nothing came back at all.
+func (s *requester) shrink(silent bool) {
+	least := min(leastWindow, s.window)
+	if s.window = max(s.window/2, least); silent {
+		s.window = least
+	}
+	s.taken = 0
+}
+
+// grow is for n packets that were acknowledged: a sixteenth more for each window of them.
+func (s *requester) grow(n, most int) {
+	if s.window >= most {
+		return
+	}
+	if s.taken += n; s.taken >= s.window {
+		s.taken = 0
+		s.window = min(s.window+max(1, s.window/16), most)
+	}
+}
+
+func (s *requester) at(i uint32) *sent { return &s.ring[i&s.mask] }
+
+// Why Post refuses a request.
+var (
+	ErrQueueFull  = errors.New("the send queue is full")
+	ErrLength     = errors.New("the message is longer than 2^31 octets")
+	ErrNoReads    = errors.New("no Reads or atomics were agreed on (max_rd_atomic 0)")
+	ErrMisaligned = errors.New("an atomic at an address that is no multiple of 8")
+)
+
+// Post adds a copy of r to what is to be sent. An error says that it is none that can be.
+func (c *RC) Post(r *Request) error {
+	s := &c.sq
+	switch {
+	case s.tail-s.head > s.mask:
+		return ErrQueueFull
+	case r.Length > MaxMessage:
+		return ErrLength
+	case r.Op.answered() && c.cfg.MaxRead == 0:
+		return ErrNoReads
+	case r.Op >= CompareSwap && r.Addr%8 != 0:
+		return ErrMisaligned
+	}
+	s.ssn++
+	e := s.at(s.tail)
+	*e = sent{Request: *r, psn: s.post, n: r.psns(c.cfg.MTU), ssn: s.ssn}
+	s.post = s.post.Add(e.n)
+	s.tail++
+	return nil
+}
+
+// Outstanding is how many requests were posted and are not done.
+func (c *RC) Outstanding() int { return int(c.sq.tail - c.sq.head) }
+
+// Drain has no message begin that has not begun: the queue pair goes to SQD. Resume takes it back.
+func (c *RC) Drain()  { c.sq.draining = true }
+func (c *RC) Resume() { c.sq.draining = false }
+
+// Drained reports that nothing that has begun is outstanding.
+func (c *RC) Drained() bool {
+	s := &c.sq
+	return s.una == s.high && (s.head == s.tail || s.una == s.at(s.head).psn)
+}
+
+// cursor is the PSN of the packet that goes out next.
+func (s *requester) cursor() packet.PSN {
+	if s.next == s.tail {
+		return s.post
+	}
+	return s.at(s.next).psn.Add(s.off)
+}
+
+// mayGo reports whether e, whose turn it is, may go out now, or go on.
+func (c *RC) mayGo(e *sent) bool {
+	s := &c.sq
+	span := s.cursor().Sub(s.una)
+	switch {
+	case s.off == 0 && s.draining && e.psn.Sub(s.high) >= 0,
+		e.Fence && s.off == 0 && s.reads > 0:
+		return false
+	case e.Op.answered():
+		return s.reads < c.cfg.MaxRead && (span == 0 || uint32(span)+e.n <= maxSpan) &&
+			(s.window >= c.cfg.Window || s.reads == 0 || int(s.readPSNs+e.n) <= s.window)
+	case span-int(s.readPSNs) >= s.window, span >= maxSpan-1:
+		return false
+	}
+	// Without credit one message may go out alone, as a probe: docs of the AETH, chapter 9.7.7.2.5.
+	return s.off > 0 || !e.Op.takesReceive() || !s.beyond(e.ssn) || span == 0
+}
+
+// appendRequest adds the next packet of the send queue.
+func (c *RC) appendRequest(b []byte, now time.Time) ([]byte, bool) {
+	s := &c.sq
+	if c.fault != nil || s.next == s.tail || !s.rnrUntil.IsZero() {
+		return b, false
+	}
+	e := s.at(s.next)
+	if !c.mayGo(e) {
+		return b, false
+	}
+	if e.Op.answered() {
+		b = c.appendAnswered(b, e)
+	} else {
+		var err error
+		if b, err = c.appendMessage(b, e); err != nil {
+			// What was posted before it may still end well. It is asked for once more behind that.
+			if s.head == s.next {
+				c.failRequest(LocalProtection, err)
+			}
+			return b, false
+		}
+	}
+	if cur := s.cursor(); cur.Sub(s.high) > 0 {
+		s.high = cur
+	}
+	if s.ackDue.IsZero() {
+		c.startTimer(now)
+	}
+	return b, true
+}
+
+// appendAnswered adds a Read Request or an atomic. A Read of which a part has come goes on behind
+// it.
+func (c *RC) appendAnswered(b []byte, e *sent) []byte {
+	s := &c.sq
+	h := c.header(packet.ReadRequest, e.psn.Add(s.off))
+	h.AckReq = true
+	h.RKey, h.Addr, h.DMA = e.RKey, e.Addr, e.Length
+	switch skip := s.off * c.cfg.MTU; e.Op {
+	case CompareSwap:
+		h.Opcode, h.Swap, h.Compare = packet.CompareSwap, e.Swap, e.Compare
+	case FetchAdd:
+		h.Opcode, h.Swap = packet.FetchAdd, e.Swap
+	default:
+		h.Addr, h.DMA = e.Addr+uint64(skip), e.Length-skip
+	}
+	s.reads++
+	s.readPSNs += e.n - s.off
+	s.next++
+	s.off, s.sinceAck = 0, 0
+	return h.Append(b)
+}
+
+// appendMessage adds the next packet of a Send or a Write. After an error it is still the next.
+func (c *RC) appendMessage(b []byte, e *sent) ([]byte, error) {
+	s := &c.sq
+	mtu := c.cfg.MTU
+	h := c.header(opcodeAt(e.Op, s.off, e.n), e.psn.Add(s.off))
+	off := s.off * mtu
+	n := min(e.Length-off, mtu)
+	if s.off == 0 {
+		h.RKey, h.Addr, h.DMA = e.RKey, e.Addr, e.Length
+	}
+	last := s.off+1 == e.n
+	if last {
+		h.Solicited = e.Solicited && e.Op != Write
+		h.Imm, h.RKey = e.Imm, e.RKey
+	}
+	// A long message asks now and then, so that it does not stand still.
+	h.AckReq = last || s.sinceAck+1 >= max(1, s.window/4)
+	out, err := appendPacket(b, &h, e.Data, off, n)
+	if err != nil {
+		return b, err
+	}
+	s.off++
+	s.sinceAck++
+	if last {
+		s.next++
+		s.off = 0
+	}
+	if h.AckReq {
+		s.sinceAck = 0
+	}
+	return out, nil
+}
+
+// startTimer begins to wait for an answer.
+func (c *RC) startTimer(now time.Time) {
+	if d := packet.ACKTimeout(c.cfg.Timeout); d > 0 {
+		c.sq.ackDue = now.Add(d)
+	}
+}
+
+// goOnAtUna has una go out next.
+func (s *requester) goOnAtUna() {
+	s.next, s.off = s.head, 0
+	if s.head != s.tail {
+		s.off = uint32(s.una.Sub(s.at(s.head).psn))
+	}
+}
+
+// rewind has all from una on go out again.
+func (s *requester) rewind() {
+	s.goOnAtUna()
+	s.reads, s.readPSNs, s.sinceAck = 0, 0, 0
+	s.again, s.wentAgain = s.una, true
+}
+
+var errNoAnswer = errors.New("no answer within the local ACK timeout")
+
+// retry sends all from una on again, or gives up.
+func (c *RC) retry(now time.Time, why error) {
+	s := &c.sq
+	if s.head == s.tail || s.una == s.high {
+		return
+	}
+	if s.retries == 0 {
+		c.failRequest(RetryExceeded, why)
+		return
+	}
+	s.retries--
+	s.shrink(why == errNoAnswer)
+	c.counts.Again++
+	s.rewind()
+	c.startTimer(now)
+}
+
+// failRequest fails the oldest request that is not done.
+func (c *RC) failRequest(st Status, err error) {
+	s := &c.sq
+	switch st {
+	case RetryExceeded:
+		c.counts.RetryExceeded++
+	case RNRRetryExceeded:
+		c.counts.RNRExceeded++
+	default:
+	}
+	f := &Fault{Requester: true, Status: st, Err: err}
+	if s.head != s.tail {
+		f.Token = s.at(s.head).Token
+	}
+	c.fail(f)
+}
+
+// done completes the oldest request.
+func (c *RC) done(e *sent) {
+	s := &c.sq
+	token := e.Token
+	e.Data = nil
+	s.head++
+	c.host.Done(token)
+}
