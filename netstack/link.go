@@ -12,14 +12,17 @@ import (
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/internal/gvisor"
+	"github.com/vrnic/vrnic/netstack/sctphost"
 	"github.com/vrnic/vrnic/netstack/tcp"
+	"github.com/vrnic/vrnic/netstack/udp"
 )
 
 // A link is the Ethernet interface of a Stack: gVisor's LinkEndpoint on one side, a Port on the
 // other.
 //
 // TCP is delivered on the goroutine that brought the frame: gVisor only queues it there, and
-// ethswitch.Delivery says when more is done. So is SCTP, which sends nothing with a lock held. What
+// ethswitch.Delivery says when more is done. So is SCTP, which sends nothing with a lock held, and
+// what is for a udp.Socket, of which gVisor sees nothing. What
 // gVisor would answer at once (ARP, neighbour discovery, ICMP, UDP) goes through a goroutine of the
 // link: a frame may come from another stack whose TCP endpoint is locked while it sends, and an
 // ICMP error that came straight back would wait for that lock for ever.
@@ -31,7 +34,9 @@ type link struct {
 
 	dispatcher atomic.Pointer[stack.NetworkDispatcher]
 
-	tcp *tcp.Host
+	tcp  *tcp.Host
+	sctp *sctphost.Host
+	udp  *udp.Host // set before the port is attached
 
 	queue chan *stack.PacketBuffer // for the goroutine
 	stop  chan struct{}            // closed when nobody puts into queue any more
@@ -48,12 +53,12 @@ var (
 	_ stack.LinkEndpoint       = (*link)(nil)
 	_ stack.GSOEndpoint        = (*link)(nil)
 	_ stack.QueueingDiscipline = (*link)(nil)
-	_ ethswitch.Port           = (*link)(nil)
+	_ ethswitch.UDPPort        = (*link)(nil)
 )
 
-func newLink(name string, mac frame.MAC, mtu uint32, tcp *tcp.Host) *link {
+func newLink(name string, mac frame.MAC, mtu uint32, tcp *tcp.Host, sctp *sctphost.Host) *link {
 	l := &link{
-		name: name, mac: mac, tcp: tcp,
+		name: name, mac: mac, tcp: tcp, sctp: sctp,
 		queue: make(chan *stack.PacketBuffer, linkQueueLen),
 		stop:  make(chan struct{}),
 	}
@@ -129,9 +134,26 @@ func (l *link) Transmit(f *frame.Frame, d *ethswitch.Delivery) bool {
 		return true // flooded; not for us
 	}
 	var p frame.Packet
-	if p.Parse(f) != nil || p.L3 != frame.EtherHeaderLen || !f.ChecksumsValid(&p) ||
-		gvisor.AbsurdPathMTU(&p) {
+	if p.Parse(f) != nil || p.L3 != frame.EtherHeaderLen {
 		return false
+	}
+	if p.Protocol == frame.ProtoUDP && l.udp.Receive(f, &p, d, dst == l.mac) {
+		return true
+	}
+	if f.GSO == frame.GSOUDP { // gVisor would take it for one datagram
+		ok := true
+		f.Plain(func(one *frame.Frame) bool {
+			ok = l.Transmit(one, nil) && ok
+			return true
+		})
+		return ok
+	}
+	if !f.ChecksumsValid(&p) || gvisor.AbsurdPathMTU(&p) {
+		return false
+	}
+	whole := p.L4 != 0 && !p.Fragment
+	if p.Protocol == frame.ProtoSCTP && whole && dst == l.mac && l.sctp.Receive(d, &p, f) {
+		return true
 	}
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: f.Take()})
 	if _, ok := pkt.LinkHeader().Consume(frame.EtherHeaderLen); !ok {
@@ -147,11 +169,14 @@ func (l *link) Transmit(f *frame.Frame, d *ethswitch.Delivery) bool {
 	default:
 		pkt.PktType = tcpip.PacketMulticast
 	}
-	if (p.Protocol == frame.ProtoTCP || p.Protocol == frame.ProtoSCTP) && p.L4 != 0 && !p.Fragment {
+	if (p.Protocol == frame.ProtoTCP || p.Protocol == frame.ProtoSCTP) && whole {
 		if p.Protocol != frame.ProtoTCP || dst != l.mac || !l.tcp.Receive(d, &p, pkt) {
 			l.deliver(pkt)
 		}
 		return true
+	}
+	if p.EtherType == frame.EtherARP || p.Protocol == frame.ProtoICMPv6 {
+		l.tcp.LinkUp() // somebody is there; who waits for a peer may find it there, too
 	}
 	select {
 	case l.queue <- pkt:
@@ -164,6 +189,9 @@ func (l *link) Transmit(f *frame.Frame, d *ethswitch.Delivery) bool {
 
 // Offloads implements Port.
 func (l *link) Offloads() bool { return true }
+
+// OffloadsUDP implements ethswitch.UDPPort.
+func (l *link) OffloadsUDP() bool { return true }
 
 // String implements Port.
 func (l *link) String() string { return fmt.Sprintf("mac %v mtu %d", l.mac, l.mtu.Load()) }
@@ -185,6 +213,7 @@ func (l *link) WritePacket(pkt *stack.PacketBuffer) tcpip.Error {
 			f.GSOSize = g.MSS
 		}
 	}
+	sctphost.Leaving(pkt)
 	d, kept := l.tcp.Sending(pkt, f)
 	if kept {
 		return nil

@@ -3,8 +3,10 @@ package netstack
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"slices"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -13,13 +15,16 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
-	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	gvudp "gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/internal/gvconv"
+	"github.com/vrnic/vrnic/netstack/internal/gvisor"
+	"github.com/vrnic/vrnic/netstack/sctp"
 	"github.com/vrnic/vrnic/netstack/sctphost"
 	"github.com/vrnic/vrnic/netstack/tcp"
+	"github.com/vrnic/vrnic/netstack/udp"
 )
 
 // Limits of a Config.
@@ -28,8 +33,12 @@ const (
 	MinMTU        = 1280 // RFC 8200, section 5
 	MaxMTU        = 65535
 	DefaultBuffer = 4 << 20
-	minBuffer     = 64 << 10
-	maxBuffer     = 64 << 20
+
+	DefaultKeepAlive   = 30 * time.Second
+	DefaultUserTimeout = 60 * time.Second
+
+	minBuffer = 64 << 10
+	maxBuffer = 64 << 20
 )
 
 // Config describes a Stack.
@@ -40,11 +49,21 @@ type Config struct {
 	Addrs    []netip.Prefix // own addresses, each with the length of its network's prefix
 	Gateways []netip.Addr   // of the default routes, one for each family at most
 	// SendBuffer and ReceiveBuffer are what each TCP connection may hold, in octets; 0:
-	// DefaultBuffer. They do not change during a connection. A peer is offered half of
-	// ReceiveBuffer as window.
+	// DefaultBuffer. They grow, up to 16 MiB, where a connection fills them on a path with a round
+	// trip of more than 2 ms. A peer is offered half of the receive buffer as window.
 	SendBuffer, ReceiveBuffer int
+	// KeepAlive is after how much silence of its peer a connection without anything outstanding asks
+	// for a sign of life (RFC 9293, section 3.8.4; RFC 9260, section 8.3). UserTimeout is after how
+	// much of it a connection is lost, with ETIMEDOUT: since the peer was heard of last if it was
+	// asked, since the oldest octets that are not acknowledged were sent if there are any (RFC 5482),
+	// the peer's window being closed or not. 0: DefaultUserTimeout, and DefaultKeepAlive or half of
+	// that, if it is less. Below 0: never.
+	KeepAlive, UserTimeout time.Duration
 	// Clock is for tests; nil is the real one.
 	Clock tcpip.Clock
+	// Rand is for tests, too: what is random in the stack comes from it, so that the same numbers give
+	// the same packets. Several goroutines may read it. nil is the operating system's.
+	Rand io.Reader
 }
 
 // A Stack is a userspace network namespace with one Ethernet interface. It answers ping. Its
@@ -55,6 +74,7 @@ type Stack struct {
 	link *link
 	tcp  *tcp.Host
 	sctp *sctphost.Host
+	udp  *udp.Host
 }
 
 // NewStack makes a Stack and attaches it to sw.
@@ -64,19 +84,20 @@ func NewStack(sw *ethswitch.Switch, c Config) (*Stack, error) {
 	}
 	s := &Stack{cfg: c}
 	var err error
-	if s.sctp, err = sctphost.New(func() uint32 { return s.link.MTU() },
-		sctphost.DefaultOptions()); err != nil {
+	send := func(f *frame.Frame, d *ethswitch.Delivery) {
+		_ = s.link.at.Deliver(f, d) // counts what it drops
+		f.Release()
+	}
+	mtu := func() uint32 { return s.link.MTU() }
+	s.sctp, err = sctphost.New(mtu, func(f *frame.Frame) { send(f, nil) }, c.Rand, s.SCTPOptions())
+	if err != nil {
 		return nil, fmt.Errorf("netstack: stack %s: %w", c.Name, err)
 	}
 	s.tcp = tcp.New(tcp.Config{
-		Name: c.Name, SendBuffer: c.SendBuffer, ReceiveBuffer: c.ReceiveBuffer,
-		MTU: func() uint32 { return s.link.MTU() },
-		Send: func(f *frame.Frame, d *ethswitch.Delivery) {
-			_ = s.link.at.Deliver(f, d) // counts what it drops
-			f.Release()
-		},
+		Name: c.Name, SendBuffer: c.SendBuffer, ReceiveBuffer: c.ReceiveBuffer, MTU: mtu, Send: send,
+		Liveness: gvisor.Liveness{KeepAlive: c.KeepAlive, UserTimeout: c.UserTimeout},
 	})
-	s.link = newLink(c.Name, c.MAC, uint32(c.MTU), s.tcp)
+	s.link = newLink(c.Name, c.MAC, uint32(c.MTU), s.tcp, s.sctp)
 	s.st = stack.New(stack.Options{
 		NetworkProtocols: []stack.NetworkProtocolFactory{
 			ipv4.NewProtocolWithOptions(ipv4.Options{IGMP: ipv4.IGMPOptions{Enabled: true}}),
@@ -89,12 +110,16 @@ func NewStack(sw *ethswitch.Switch, c Config) (*Stack, error) {
 		},
 		TransportProtocols: []stack.TransportProtocolFactory{
 			s.tcp.Protocol,
-			udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
+			gvudp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6,
 			s.sctp.Protocol,
 		},
 		Clock:       c.Clock,
+		SecureRNG:   c.Rand, // nil: gVisor's own
 		HandleLocal: true,
+		NUDDisp:     neighbours(func() { s.udp.NeighboursChanged() }),
 	})
+	s.udp = udp.New(udp.Config{Stack: s.st, MAC: c.MAC, MTU: mtu, Send: send})
+	s.link.udp = s.udp
 	if err = s.tcp.Tune(); err == nil {
 		// The port comes first: gVisor sends as soon as it has the interface.
 		s.link.at, err = sw.Attach(ethswitch.PortOptions{Name: c.Name, Kind: "stack", MAC: c.MAC}, s.link)
@@ -107,6 +132,13 @@ func NewStack(sw *ethswitch.Switch, c Config) (*Stack, error) {
 		return nil, fmt.Errorf("netstack: stack %s: %w", c.Name, err)
 	}
 	return s, nil
+}
+
+// SCTPOptions are those of associations of s.
+func (s *Stack) SCTPOptions() sctp.Options {
+	o := sctphost.DefaultOptions()
+	o.HeartbeatInterval, o.UserTimeout = s.cfg.KeepAlive, max(s.cfg.UserTimeout, 0)
+	return o
 }
 
 // complete fills in defaults and checks c.
@@ -123,11 +155,22 @@ func (c *Config) complete() error {
 	if c.ReceiveBuffer == 0 {
 		c.ReceiveBuffer = DefaultBuffer
 	}
+	if c.UserTimeout == 0 {
+		c.UserTimeout = DefaultUserTimeout
+	}
+	if c.KeepAlive == 0 {
+		if c.KeepAlive = DefaultKeepAlive; c.UserTimeout > 0 {
+			c.KeepAlive = min(c.KeepAlive, c.UserTimeout/2)
+		}
+	}
 	switch {
 	case c.Name == "":
 		return errors.New("no name")
 	case c.MAC.IsGroup():
 		return fmt.Errorf("%v is a group address", c.MAC)
+	case c.UserTimeout > 0 && c.KeepAlive >= c.UserTimeout:
+		return fmt.Errorf("keep-alive after %v and the end after %v of silence: there is no time to ask",
+			c.KeepAlive, c.UserTimeout)
 	case c.MTU < MinMTU || c.MTU > MaxMTU:
 		return fmt.Errorf("MTU %d is not in [%d, %d]", c.MTU, MinMTU, MaxMTU)
 	case min(c.SendBuffer, c.ReceiveBuffer) < minBuffer ||
@@ -185,6 +228,7 @@ func (s *Stack) Close() error {
 	if !s.tcp.Shut() {
 		return nil
 	}
+	s.udp.Close()
 	s.sctp.Close() // sends the ABORTs
 	s.link.silence()
 	s.st.Close() // sends the RSTs
@@ -200,8 +244,26 @@ func (s *Stack) Close() error {
 // TCP is the stack's.
 func (s *Stack) TCP() *tcp.Host { return s.tcp }
 
+// LinkUp says that the way to the network is there again after it was not (a TAP has come back, a
+// port is connected again): what waits for a retransmission timer with back-off is sent at once. It
+// does not block; any goroutine may call it.
+func (s *Stack) LinkUp() {
+	s.tcp.LinkUp()
+	s.sctp.LinkUp()
+}
+
+// UDP is the stack's: ports that are served past gVisor's UDP.
+func (s *Stack) UDP() *udp.Host { return s.udp }
+
 // SCTP is the stack's.
 func (s *Stack) SCTP() *sctphost.Host { return s.sctp }
+
+// neighbours is called when something has become of a neighbour. gVisor holds locks.
+type neighbours func()
+
+func (f neighbours) OnNeighborAdded(tcpip.NICID, stack.NeighborEntry)   { f() }
+func (f neighbours) OnNeighborChanged(tcpip.NICID, stack.NeighborEntry) { f() }
+func (f neighbours) OnNeighborRemoved(tcpip.NICID, stack.NeighborEntry) { f() }
 
 // Name is the name of the interface.
 func (s *Stack) Name() string { return s.cfg.Name }

@@ -26,6 +26,12 @@ type Port interface {
 	String() string
 }
 
+// A UDPPort is a Port that can say that it takes super-frames of UDP, too, if it takes others.
+type UDPPort interface {
+	Port
+	OffloadsUDP() bool
+}
+
 // PortOptions describe a port to the Switch.
 type PortOptions struct {
 	Name string // unique in the Switch
@@ -86,6 +92,7 @@ type Attachment struct {
 	PortOptions
 	sw   *Switch
 	port Port
+	udp  UDPPort    // port, if it is one
 	gate *gate.Gate // around Transmit and Input
 
 	learned int // entries of the table that point here; guarded by table.mu
@@ -114,6 +121,7 @@ func (s *Switch) Attach(o PortOptions, p Port) (*Attachment, error) {
 		}
 	}
 	a := &Attachment{PortOptions: o, sw: s, port: p, gate: gate.New()}
+	a.udp, _ = p.(UDPPort)
 	if o.MAC != (frame.MAC{}) {
 		s.table.pin(o.MAC, a)
 	}
@@ -250,7 +258,8 @@ func (a *Attachment) transmit(f *frame.Frame, d *Delivery) {
 		return
 	}
 	defer a.gate.Leave()
-	if f.GSO == frame.GSONone && f.Csum != frame.CsumPartial || a.port.Offloads() {
+	if f.GSO == frame.GSONone && f.Csum != frame.CsumPartial || a.port.Offloads() &&
+		(f.GSO != frame.GSOUDP || a.udp != nil && a.udp.OffloadsUDP()) {
 		a.transmitOne(f, d)
 		return
 	}

@@ -24,13 +24,14 @@ func RandomMAC() MAC {
 // IsGroup reports whether frames to m go to several stations.
 func (m MAC) IsGroup() bool { return m[0]&1 != 0 }
 
-// GSO says how the TCP segment of a super-frame is to be cut.
+// GSO says how the payload of a super-frame is to be cut.
 type GSO uint8
 
 const (
 	GSONone  GSO = iota // an ordinary frame
-	GSOTCPv4            // TCP over IPv4
-	GSOTCPv6            // TCP over IPv6
+	GSOTCPv4            // a segment of TCP over IPv4
+	GSOTCPv6            // a segment of TCP over IPv6
+	GSOUDP              // datagrams of UDP, one behind the other, of which the last may be shorter
 )
 
 // CsumState says what is known of a frame's transport checksum.
@@ -47,7 +48,7 @@ const (
 type Offload struct {
 	GSO        GSO
 	Csum       CsumState
-	GSOSize    uint16 // octets of TCP payload in each segment; 0 without GSO
+	GSOSize    uint16 // octets of payload in each segment or datagram; 0 without GSO
 	HdrLen     uint16 // octets of all headers together; 0 without GSO
 	CsumStart  uint16 // where the sum begins; 0 unless Csum is CsumPartial
 	CsumOffset uint16 // where it goes, counted from CsumStart

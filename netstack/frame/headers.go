@@ -10,14 +10,15 @@ import (
 // Numbers of Ethernet, IP and TCP that are looked at here.
 const (
 	EtherIPv4 = 0x0800
+	EtherARP  = 0x0806
 	EtherIPv6 = 0x86dd
 	etherVLAN = 0x8100
 	etherQinQ = 0x88a8
 
 	ProtoICMP     = 1
 	ProtoTCP      = 6
+	ProtoUDP      = 17
 	ProtoSCTP     = 132
-	protoUDP      = 17
 	protoHopByHop = 0
 	protoRouting  = 43
 	protoFragment = 44
@@ -189,6 +190,16 @@ func (f *Frame) sum(from, to int) uint16 {
 	return cs.Checksum()
 }
 
+// ChecksumsValidOrNone is ChecksumsValid of a UDP datagram for who takes one without a checksum
+// over IPv6, too (RFC 6935, section 5).
+func (f *Frame) ChecksumsValidOrNone(p *Packet) bool {
+	if p.EtherType == EtherIPv6 && p.Protocol == ProtoUDP && p.L4 != 0 && !p.Fragment &&
+		p.N >= p.L4+udpLen && binary.BigEndian.Uint16(p.Headers[p.L4+udpCsumOffset:]) == 0 {
+		return true
+	}
+	return f.ChecksumsValid(p)
+}
+
 // ChecksumsValid reports whether the checksums in f's headers are right, as far as they can be
 // checked in one frame: of a fragment, the IP header alone. p has parsed f. The transport checksum
 // is taken on trust if f says that it is valid or still partial.
@@ -202,7 +213,7 @@ func (f *Frame) ChecksumsValid(p *Packet) bool {
 	n := p.End - p.L4
 	switch p.Protocol {
 	case ProtoTCP:
-	case protoUDP:
+	case ProtoUDP:
 		if n < udpLen || p.N < p.L4+udpLen {
 			return false
 		}
@@ -243,6 +254,9 @@ func (f *Frame) Check() error {
 	if err := p.Parse(f); err != nil {
 		return err
 	}
+	if f.GSO == GSOUDP {
+		return f.checkUDP(&p)
+	}
 	want := uint16(EtherIPv4)
 	if f.GSO == GSOTCPv6 {
 		want = EtherIPv6
@@ -251,11 +265,24 @@ func (f *Frame) Check() error {
 	switch {
 	case err != nil:
 		return err
-	case f.GSO > GSOTCPv6 || p.EtherType != want,
+	case f.GSO > GSOUDP || p.EtherType != want,
 		f.Csum != CsumPartial || int(f.CsumStart) != p.L4 || f.CsumOffset != tcpCsumOffset,
 		f.GSOSize == 0 || p.End != n || p.L4+tcp == n:
 		return errBadOffload
 	}
 	f.HdrLen = uint16(p.L4 + tcp) // the sender's is a hint only (VIRTIO 1.2, section 5.1.6.2)
+	return nil
+}
+
+// checkUDP is Check of a super-frame of UDP, which p has parsed.
+func (f *Frame) checkUDP(p *Packet) error {
+	switch n := f.Len(); {
+	case p.L4 == 0 || p.Protocol != ProtoUDP || p.Fragment || p.N < p.L4+udpLen,
+		f.Csum != CsumPartial || int(f.CsumStart) != p.L4 || f.CsumOffset != udpCsumOffset,
+		f.GSOSize == 0 || p.End != n || n <= p.L4+udpLen,
+		int(binary.BigEndian.Uint16(p.Headers[p.L4+4:])) != n-p.L4:
+		return errBadOffload
+	}
+	f.HdrLen = uint16(p.L4 + udpLen)
 	return nil
 }

@@ -18,6 +18,8 @@ const (
 // returns false to end it.
 func (f *Frame) Plain(emit func(*Frame) bool) {
 	switch {
+	case f.GSO == GSOUDP:
+		f.datagrams(emit)
 	case f.GSO != GSONone:
 		f.segments(emit)
 	case f.Csum == CsumPartial:
@@ -120,4 +122,75 @@ func (f *Frame) segments(emit func(*Frame) bool) {
 		seq += uint32(n)
 		id++
 	}
+}
+
+// datagrams cuts the super-frame f of UDP.
+func (f *Frame) datagrams(emit func(*Frame) bool) {
+	var p Packet
+	if p.Parse(f) != nil {
+		return // check has seen to it
+	}
+	hdr := p.Headers[:f.HdrLen]
+	end := f.Len()
+	for i, off := 0, len(hdr); off < end; i++ {
+		n := min(int(f.GSOSize), end-off)
+		v := buffer.NewViewSize(len(hdr) + n)
+		b := v.AsSlice()
+		p.Datagram(b[:0], i, n)
+		f.copyTo(b[len(hdr):], off)
+		t := b[p.L4:]
+		sum := ^checksum.Checksum(t, p.pseudoSum(len(t)))
+		if sum == 0 {
+			sum = 0xffff // zero would mean that there is none
+		}
+		binary.BigEndian.PutUint16(t[udpCsumOffset:], sum)
+		s := Empty()
+		s.Csum = CsumValid
+		s.Append(v)
+		more := emit(s)
+		s.Release()
+		if !more {
+			return
+		}
+		off += n
+	}
+}
+
+// Datagram appends the headers of the i-th datagram, of n octets, of a super-frame of UDP that p
+// has parsed and that has passed Check: without a checksum of UDP.
+func (p *Packet) Datagram(b []byte, i, n int) []byte {
+	at := len(b)
+	b = append(b, p.Headers[:p.L4+udpLen]...)
+	ip, udp := b[at+p.L3:], b[at+p.L4:]
+	if p.EtherType == EtherIPv4 {
+		binary.BigEndian.PutUint16(ip[2:], uint16(p.L4-p.L3+udpLen+n))
+		id := binary.BigEndian.Uint16(ip[4:])
+		binary.BigEndian.PutUint16(ip[4:], id+uint16(i))
+		ip[10], ip[11] = 0, 0
+		binary.BigEndian.PutUint16(ip[10:], ^checksum.Checksum(ip[:p.L4-p.L3], 0))
+	} else {
+		binary.BigEndian.PutUint16(ip[4:], uint16(p.L4-p.L3-IPv6Len+udpLen+n))
+	}
+	binary.BigEndian.PutUint16(udp[4:], uint16(udpLen+n))
+	udp[6], udp[7] = 0, 0
+	return b
+}
+
+// Gather makes a super-frame of UDP of f, whose octets are a datagram's frame, as p has parsed it,
+// and the payloads of others behind it; size is the payload of each but the last. head is f's first
+// octets, at least to the end of the UDP header, which are changed.
+func (f *Frame) Gather(p *Packet, head []byte, size int) {
+	n := f.Len()
+	ip, udp := head[p.L3:], head[p.L4:]
+	if p.EtherType == EtherIPv4 {
+		binary.BigEndian.PutUint16(ip[2:], uint16(n-p.L3))
+		ip[10], ip[11] = 0, 0
+		binary.BigEndian.PutUint16(ip[10:], ^checksum.Checksum(ip[:p.L4-p.L3], 0))
+	} else {
+		binary.BigEndian.PutUint16(ip[4:], uint16(n-p.L3-IPv6Len))
+	}
+	binary.BigEndian.PutUint16(udp[4:], uint16(n-p.L4))
+	binary.BigEndian.PutUint16(udp[udpCsumOffset:], p.pseudoSum(n-p.L4))
+	f.Offload = Offload{GSO: GSOUDP, Csum: CsumPartial, GSOSize: uint16(size),
+		HdrLen: uint16(p.L4 + udpLen), CsumStart: uint16(p.L4), CsumOffset: udpCsumOffset}
 }

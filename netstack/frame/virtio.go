@@ -15,6 +15,7 @@ const (
 	virtioGSONone  = 0 // gso_type
 	virtioGSOTCPv4 = 1
 	virtioGSOTCPv6 = 4
+	virtioGSOUDP   = 5 // VIRTIO_NET_HDR_GSO_UDP_L4 of Linux 6.2, and of VIRTIO 1.3
 )
 
 // ParseVirtio reads the header before a frame. What it says of the frame is checked when the frame
@@ -30,6 +31,8 @@ func ParseVirtio(b []byte) (Offload, error) {
 		o.GSO = GSOTCPv4
 	case virtioGSOTCPv6:
 		o.GSO = GSOTCPv6
+	case virtioGSOUDP:
+		o.GSO = GSOUDP
 	default:
 		return Offload{}, errBadOffload // nothing else was offered
 	}
@@ -65,6 +68,8 @@ func PutVirtio(b *[VirtioHeaderLen]byte, o Offload) {
 		b[1] = virtioGSOTCPv4
 	case GSOTCPv6:
 		b[1] = virtioGSOTCPv6
+	case GSOUDP:
+		b[1] = virtioGSOUDP
 	}
 	if o.GSO != GSONone {
 		binary.NativeEndian.PutUint16(b[2:], o.HdrLen)

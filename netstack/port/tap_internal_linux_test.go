@@ -2,6 +2,7 @@ package port
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"testing"
 
@@ -60,5 +61,35 @@ func TestTAPTransmitPieces(t *testing.T) {
 			}
 			f.Release()
 		}
+	}
+}
+
+// A device that is taken up while the port is closed is not waited for: Close would never return.
+func TestTAPTakenUpWhileClosing(t *testing.T) {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(p[1])
+	tap := &TAP{fd: p[0], stop: make(chan struct{})}
+	defer tap.release()
+	if _, err := unix.Write(p[1], make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	open := func() {
+		if err := tap.openFile(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open()
+	close(tap.stop)
+	if err := tap.endRead(); err != nil {
+		t.Fatal(err)
+	}
+	open()
+	tap.mu.Lock()
+	defer tap.mu.Unlock()
+	if n, err := tap.file.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("it reads: %d, %v", n, err)
 	}
 }

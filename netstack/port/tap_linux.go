@@ -15,6 +15,7 @@ import (
 	"unsafe"
 
 	"github.com/songgao/water"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/vrnic/vrnic/netstack/ethswitch"
@@ -29,35 +30,59 @@ type TAPConfig struct {
 	Addrs []netip.Prefix // for the kernel's side
 	MTU   int            // for the kernel's side; 0: as it is
 	Plain bool           // do not try offloads
+	// OnLink, if not nil, is called when the link goes down, with why, and when it is up again: one
+	// call after the other, on a goroutine of the port, which Close waits for.
+	OnLink func(up bool, why error)
 }
 
-// A TAP is a port whose other end is a network device of the kernel.
+// A TAP is a port whose other end is a network device of the kernel. If that is removed, the port
+// waits for the next one of that name, and makes it if OpenTAP had made the first.
 type TAP struct {
-	cfg      TAPConfig
-	fd       int             // of file
-	file     *os.File        // in Go's poller
-	raw      syscall.RawConn // of file
+	cfg TAPConfig
+	// fd is the same as long as the port is there, also when the device is another one.
+	fd       int
 	offloads bool
+	udp      bool // super-frames of UDP, too
+	made     bool // by OpenTAP
 	at       *ethswitch.Attachment
+	k        *kernelIf
 	undo     []func() error // what Close does about the device, last first
 
+	raw syscall.RawConn // of the file that the reader waits on; the reader's
+
 	closing sync.Once
-	err     error // of Close
+	err     error         // of Close
+	stop    chan struct{} // closed by Close
 	wg      sync.WaitGroup
-	lost    atomic.Bool // the device is gone
+
+	lost  atomic.Bool   // the device is gone, and the reader waits on files
+	news  chan struct{} // one slot: something has become of the device
+	files chan *os.File // one slot: what to read from now on
+
+	mu sync.Mutex
+	// file is a duplicate of fd in Go's poller; down is why the link is down, or "".
+	file *os.File // +checklocks:mu
+	down string   // +checklocks:mu
 }
 
-var _ ethswitch.Port = (*TAP)(nil)
+var _ ethswitch.UDPPort = (*TAP)(nil)
 
 // OpenTAP creates or attaches to the TAP c describes, sets it up, and makes it a port of sw. If it
 // fails nothing of it is left. Where the kernel allows it the port takes and gives super-frames and
 // partial checksums (IFF_VNET_HDR, TUNSETOFFLOAD); else plain frames.
 func OpenTAP(sw *ethswitch.Switch, c TAPConfig) (*TAP, error) {
 	c.Addrs = slices.Clone(c.Addrs)
-	t := &TAP{cfg: c, fd: -1}
+	t := &TAP{cfg: c, fd: -1, stop: make(chan struct{}), news: make(chan struct{}, 1),
+		files: make(chan *os.File, 1)}
+	var events *nl.NetlinkSocket
 	err := checkIfName(c.Name)
 	if err == nil {
-		err = inNetNS(c.NetNS, t.setUp)
+		err = inNetNS(c.NetNS, func() (err error) {
+			if err = t.setUp(); err == nil {
+				events, err = nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+			}
+			return err
+		})
 	}
 	if err == nil {
 		err = t.openFile()
@@ -66,21 +91,45 @@ func OpenTAP(sw *ethswitch.Switch, c TAPConfig) (*TAP, error) {
 		t.at, err = sw.Attach(ethswitch.PortOptions{Name: c.Name, Kind: "tap"}, t)
 	}
 	if err != nil {
+		if events != nil {
+			events.Close()
+		}
 		return nil, errors.Join(fmt.Errorf("netstack: tap %s: %w", c.Name, err), t.release())
 	}
-	t.wg.Add(1)
+	t.mu.Lock()
+	t.raw, _ = t.file.SyscallConn() // it has one
+	t.mu.Unlock()
+	t.wg.Add(2)
 	go t.read()
+	go t.watch(events)
 	return t, nil
 }
 
-// openFile puts the device's file, which does not block, into Go's poller.
-func (t *TAP) openFile() (err error) {
-	t.file = os.NewFile(uintptr(t.fd), "/dev/net/tun")
-	if err := t.file.SetReadDeadline(time.Time{}); err != nil {
+// openFile puts a file of the device, which does not block, into Go's poller, in place of the one
+// before, and closes that. Of a port that is being closed it is one that read does not wait for, as
+// endRead has left the one before.
+func (t *TAP) openFile() error {
+	fd, err := unix.FcntlInt(uintptr(t.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	file := os.NewFile(uintptr(fd), "/dev/net/tun")
+	if err := file.SetReadDeadline(time.Time{}); err != nil {
+		file.Close()
 		return fmt.Errorf("cannot wait for frames: %w", err)
 	}
-	t.raw, err = t.file.SyscallConn()
-	return err
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.file != nil {
+		t.file.Close()
+	}
+	t.file = file
+	select {
+	case <-t.stop:
+		return file.SetReadDeadline(readOver)
+	default:
+		return nil
+	}
 }
 
 // checkIfName refuses names that the kernel does, and those it would take as a pattern.
@@ -99,13 +148,14 @@ func (t *TAP) setUp() error {
 	if err != nil {
 		return err
 	}
+	t.k = k
 	t.undo = append(t.undo, func() error { k.close(); return nil })
 	_, err = k.link()
-	existed := err == nil
-	if err != nil && !errors.Is(err, unix.ENODEV) {
+	t.made = errors.Is(err, unix.ENODEV)
+	if err != nil && !t.made {
 		return fmt.Errorf("look up: %w", err)
 	}
-	if !existed {
+	if t.made {
 		if err := createTAP(t.cfg.Name); err != nil {
 			return fmt.Errorf("create: %w", err)
 		}
@@ -114,20 +164,20 @@ func (t *TAP) setUp() error {
 	if err := t.attach(); err != nil {
 		return err
 	}
-	if !existed {
+	if t.made {
 		// From here on the device goes when fd is closed, however the process ends.
 		if err := unix.IoctlSetInt(t.fd, unix.TUNSETPERSIST, 0); err != nil {
 			return fmt.Errorf("clear persistence: %w", err)
 		}
 	}
-	return t.configure(k, existed)
+	return t.configure(!t.made)
 }
 
 // createTAP makes a device that stays when its file is closed, so that it can be attached to again
 // with flags that water does not know.
 func createTAP(name string) error {
 	// water leaves its file open when it fails; so it is tried first whether it would.
-	fd, _, err := openTun(name, unix.IFF_TAP|unix.IFF_NO_PI)
+	fd, err := openTun(name, unix.IFF_TAP|unix.IFF_NO_PI)
 	if err != nil {
 		return err
 	}
@@ -143,27 +193,34 @@ func createTAP(name string) error {
 }
 
 // openTun opens the device with TUNSETIFF.
-func openTun(name string, flags uint16) (fd int, got string, err error) {
+func openTun(name string, flags uint16) (fd int, err error) {
 	fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return -1, "", fmt.Errorf("/dev/net/tun: %w (a TAP wants root)", err)
+		return -1, fmt.Errorf("/dev/net/tun: %w (a TAP wants root)", err)
 	}
+	if err = setIff(fd, name, flags); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// setIff makes fd, which has no device, a file of that one.
+func setIff(fd int, name string, flags uint16) error {
 	r, err := unix.NewIfreq(name)
 	if err == nil {
 		r.SetUint16(flags)
 		err = unix.IoctlIfreq(fd, unix.TUNSETIFF, r)
 	}
-	if err != nil {
-		unix.Close(fd)
-		switch {
-		case errors.Is(err, os.ErrPermission):
-			err = fmt.Errorf("%w (a TAP wants root)", err)
-		case errors.Is(err, unix.EBUSY):
-			err = fmt.Errorf("%w (another program has it: choose another name)", err)
-		}
-		return -1, "", fmt.Errorf("TUNSETIFF: %w", err)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, os.ErrPermission):
+		err = fmt.Errorf("%w (a TAP wants root)", err)
+	case errors.Is(err, unix.EBUSY):
+		err = fmt.Errorf("%w (another program has it: choose another name)", err)
 	}
-	return fd, r.Name(), nil
+	return fmt.Errorf("TUNSETIFF: %w", err)
 }
 
 // attach opens the device with offloads, or if it refuses those without.
@@ -177,8 +234,9 @@ func (t *TAP) attach() error {
 		// A device that somebody made with several queues takes that flag only.
 		for _, queues := range []uint16{0, unix.IFF_MULTI_QUEUE} {
 			var fd int
-			if fd, err = attachTAP(t.cfg.Name, offloads, queues); err == nil {
-				t.fd, t.offloads = fd, offloads
+			var udp bool
+			if fd, udp, err = attachTAP(t.cfg.Name, offloads, queues); err == nil {
+				t.fd, t.offloads, t.udp = fd, offloads, udp
 				return nil
 			}
 			if !errors.Is(err, unix.EINVAL) {
@@ -192,35 +250,53 @@ func (t *TAP) attach() error {
 	return fmt.Errorf("attach: %w", err)
 }
 
-func attachTAP(name string, offloads bool, queues uint16) (fd int, err error) {
+func attachTAP(name string, offloads bool, queues uint16) (fd int, udp bool, err error) {
+	fd, err = openTun(name, tapFlags(offloads, queues))
+	if err != nil {
+		return -1, false, err
+	}
+	if udp, err = setOffloads(fd, offloads); err != nil {
+		unix.Close(fd)
+		return -1, false, err
+	}
+	return fd, udp, nil
+}
+
+func tapFlags(offloads bool, queues uint16) uint16 {
 	flags := unix.IFF_TAP | unix.IFF_NO_PI | queues
 	if offloads {
 		flags |= unix.IFF_VNET_HDR
 	}
-	fd, _, err = openTun(name, flags)
-	if err != nil {
-		return -1, err
-	}
+	return flags
+}
+
+// setOffloads asks for offloads, or for none. udp: UDP's are among them, which Linux has from 6.2
+// on.
+func setOffloads(fd int, offloads bool) (udp bool, err error) {
 	features := 0
 	if offloads {
 		features = unix.TUN_F_CSUM | unix.TUN_F_TSO4 | unix.TUN_F_TSO6
 		err = unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, frame.VirtioHeaderLen)
 	}
 	if err == nil {
+		const uso = unix.TUN_F_USO4 | unix.TUN_F_USO6
+		if offloads && unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, features|uso) == nil {
+			return true, nil
+		}
 		if err = unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, features); err != nil && !offloads {
 			err = nil // there is nothing to switch off
 		}
 	}
 	if err != nil {
-		unix.Close(fd)
-		return -1, fmt.Errorf("offloads: %w", err)
+		return false, fmt.Errorf("offloads: %w", err)
 	}
-	return fd, nil
+	return false, nil
 }
 
 // configure sets MTU, link state and addresses, and notes how to put back those of a device that
 // was there before.
-func (t *TAP) configure(k *kernelIf, existed bool) error {
+func (t *TAP) configure(existed bool) error {
+	k := t.k
 	undoing := func(f func() error) {
 		if existed {
 			t.undo = append(t.undo, f)
@@ -230,14 +306,11 @@ func (t *TAP) configure(k *kernelIf, existed bool) error {
 	if err != nil {
 		return fmt.Errorf("look up: %w", err)
 	}
-	if t.cfg.MTU != 0 {
-		old := was.Attrs().MTU
+	if old := was.Attrs().MTU; t.cfg.MTU != 0 && old != t.cfg.MTU {
 		if err := k.setMTU(t.cfg.MTU); err != nil {
 			return err
 		}
-		if old != t.cfg.MTU {
-			undoing(func() error { return k.setMTU(old) })
-		}
+		undoing(func() error { return k.setMTU(old) })
 	}
 	if was.Attrs().Flags&net.FlagUp == 0 {
 		if err := k.setUp(true); err != nil {
@@ -260,11 +333,13 @@ func (t *TAP) configure(k *kernelIf, existed bool) error {
 // release undoes what was set up and closes every file.
 func (t *TAP) release() error {
 	var errs []error
-	switch { // this ends a device that we made
-	case t.file != nil:
+	t.mu.Lock()
+	if t.file != nil {
 		errs = append(errs, t.file.Close())
-	case t.fd >= 0:
-		errs = append(errs, unix.Close(t.fd))
+	}
+	t.mu.Unlock()
+	if t.fd >= 0 {
+		errs = append(errs, unix.Close(t.fd)) // this ends a device that we made
 	}
 	for _, f := range slices.Backward(t.undo) {
 		if err := f(); err != nil && !errors.Is(err, unix.ENODEV) {
@@ -275,11 +350,12 @@ func (t *TAP) release() error {
 	return errors.Join(errs...)
 }
 
-// Close takes the port off its switch, ends its goroutine, removes the device if OpenTAP made it
+// Close takes the port off its switch, ends its goroutines, removes the device if OpenTAP made it
 // and else puts back what OpenTAP changed.
 func (t *TAP) Close() error {
 	t.closing.Do(func() {
 		t.at.Detach()
+		close(t.stop)
 		err := t.endRead()
 		t.wg.Wait()
 		if err = errors.Join(err, t.release()); err != nil {
@@ -295,6 +371,9 @@ func (t *TAP) Name() string { return t.cfg.Name }
 // Offloads implements Port: it reports whether super-frames are in use.
 func (t *TAP) Offloads() bool { return t.offloads }
 
+// OffloadsUDP implements ethswitch.UDPPort.
+func (t *TAP) OffloadsUDP() bool { return t.udp }
+
 // Stats returns the port's counters.
 func (t *TAP) Stats() ethswitch.PortStats { return t.at.Stats() }
 
@@ -306,11 +385,16 @@ func (t *TAP) String() string {
 	}
 	if t.offloads {
 		s += " offloads csum,tso4,tso6"
+		if t.udp {
+			s += ",uso4,uso6"
+		}
 	} else {
 		s += " plain frames"
 	}
-	if t.lost.Load() {
-		s += " (the device is gone)"
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.down != "" {
+		s += " (" + t.down + ")"
 	}
 	return s
 }

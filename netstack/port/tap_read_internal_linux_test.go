@@ -1,7 +1,11 @@
 package port
 
 import (
+	"errors"
+	"os"
 	"runtime"
+	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -65,6 +69,49 @@ func TestTAPMore(t *testing.T) {
 			}
 			r.got, r.first = false, false
 		}
+	}
+}
+
+// A reader that waits, and was not woken for what is there, finds it when it is roused; a port that
+// is being closed ends it all the same.
+//
+// +checklocksignore: nobody else has the port yet.
+func TestTAPRouse(t *testing.T) {
+	r, write := pipeReader(t)
+	silent, other, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	defer other.Close()
+	r.t.file, r.t.stop = silent, make(chan struct{})
+	if r.t.raw, err = silent.SyscallConn(); err != nil {
+		t.Fatal(err)
+	}
+	looked := make(chan struct{}, 2)
+	r.ready = func(uintptr) bool {
+		defer func() { looked <- struct{}{} }()
+		return r.look()
+	}
+	waited := make(chan error)
+	go func() { waited <- r.wait() }()
+	<-looked
+	write("there")
+	r.t.rouse()
+	if err := <-waited; err != nil || !r.got || r.n != len("there") {
+		t.Fatalf("found %v, %d octets: %v", r.got, r.n, err)
+	}
+	<-looked
+	r.got = false
+	go func() { waited <- r.wait() }()
+	<-looked
+	close(r.t.stop)
+	if err := r.t.endRead(); err != nil {
+		t.Fatal(err)
+	}
+	r.t.rouse()
+	if err := <-waited; !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the port is closed: %v", err)
 	}
 }
 
@@ -143,6 +190,135 @@ func TestTAPGather(t *testing.T) {
 	r.courier = ethswitch.NewCourier(at)
 	r.got, next = false, n-1
 	gathers(1, false, true)
+}
+
+// A settles is a port whose work is put off: it counts frames, and how many there were each time
+// the work was done.
+type settles struct {
+	frames int
+	done   []int
+	kinds  string // s for each short frame, t for those that come together
+}
+
+func (s *settles) Transmit(_ *frame.Frame, d *ethswitch.Delivery) bool {
+	s.frames++
+	kind := "t"
+	if d.Short {
+		kind = "s"
+	}
+	s.kinds += kind
+	return d.PutOff(s)
+}
+
+func (s *settles) Settle()      { s.done, s.frames = append(s.done, s.frames), 0 }
+func (*settles) Offloads() bool { return true }
+func (*settles) String() string { return "" }
+
+// What frames put off is done when the kernel has no more of them, or SettleFrames have come.
+func TestTAPSettle(t *testing.T) {
+	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC,
+		0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sw, to := ethswitch.New(ethswitch.Config{}), &settles{}
+	at, err := sw.Attach(ethswitch.PortOptions{Name: "tap"}, &TAP{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer at.Detach()
+	toAt, err := sw.Attach(ethswitch.PortOptions{Name: "to"}, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer toAt.Detach()
+	r := &tapReader{t: &TAP{fd: p[0], at: at}, courier: ethswitch.NewCourier(at)}
+	defer func() {
+		r.rx.release()
+		unix.Close(p[0])
+		unix.Close(p[1])
+	}()
+	for _, n := range []int{1, 3, ethswitch.SettleFrames, 2*ethswitch.SettleFrames + 1} {
+		for range n {
+			if _, err := unix.Write(p[1], make([]byte, 64)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for r.look() {
+			if r.err != nil {
+				t.Fatal(r.err)
+			}
+			r.got = false
+			r.courier.BringOne(r.t.frame(&r.rx, r.n), false, nil)
+			r.settle()
+		}
+	}
+	const most = ethswitch.SettleFrames
+	if want := []int{1, 3, most, most, most, 1}; !slices.Equal(to.done, want) || to.frames != 0 {
+		t.Errorf("done after %d frames, want %d; %d are left", to.done, want, to.frames)
+	}
+}
+
+// Full frames that are there one behind the other are brought together; one that is alone, or in
+// front of another kind, as a short one.
+func TestTAPFull(t *testing.T) {
+	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC,
+		0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sw, to := ethswitch.New(ethswitch.Config{}), &settles{}
+	at, err := sw.Attach(ethswitch.PortOptions{Name: "tap"}, &TAP{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer at.Detach()
+	toAt, err := sw.Attach(ethswitch.PortOptions{Name: "to"}, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer toAt.Detach()
+	r := &tapReader{t: &TAP{fd: p[0], at: at}, courier: ethswitch.NewCourier(at)}
+	defer func() {
+		r.rx.release()
+		unix.Close(p[0])
+		unix.Close(p[1])
+	}()
+	const short, f, most = 64, ethswitch.FullFrame, ethswitch.SettleFrames
+	for _, tt := range []struct {
+		lens  []int
+		kinds string // of each frame: s as a short one, t together with others
+		done  []int
+	}{
+		{[]int{f}, "s", []int{1}},
+		{[]int{f, f, f}, "ttt", []int{3}},
+		{[]int{f, short, f}, "sss", []int{3}},
+		{[]int{f, f, short}, "tts", []int{2, 1}},
+		{slices.Repeat([]int{f}, most+2), strings.Repeat("t", most+2), []int{most, 2}},
+	} {
+		to.kinds, to.done = "", nil
+		for _, n := range tt.lens {
+			if _, err := unix.Write(p[1], make([]byte, n)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for r.look() {
+			if r.err != nil {
+				t.Fatal(r.err)
+			}
+			r.got = false
+			if full(r.n) {
+				r.bringFull(false, nil)
+				continue
+			}
+			r.courier.BringOne(r.t.frame(&r.rx, r.n), false, nil)
+			r.settle()
+		}
+		if to.kinds != tt.kinds || !slices.Equal(to.done, tt.done) {
+			t.Errorf("%v: brought as %s, want %s; done after %v, want %v", tt.lens, to.kinds, tt.kinds,
+				to.done, tt.done)
+		}
+	}
 }
 
 // A thread with a short slice has the usual one while it shares the processor, and its own again

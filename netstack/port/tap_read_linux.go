@@ -1,6 +1,8 @@
 package port
 
 import (
+	"errors"
+	"os"
 	"runtime"
 	"time"
 	"unsafe"
@@ -84,6 +86,7 @@ type tapReader struct {
 	first bool // the kernel had nothing before it
 
 	courier *ethswitch.Courier
+	owing   int // frames that were brought since what they have put off was done last
 }
 
 // look reads a frame, unless it has one, if there is one.
@@ -113,6 +116,44 @@ func (r *tapReader) gather() {
 	}
 }
 
+// settle does what frames have put off, unless another one is there behind them.
+func (r *tapReader) settle() {
+	if !r.courier.Owes() {
+		return
+	}
+	r.owing++
+	if r.owing < ethswitch.SettleFrames && r.look() && r.err == nil && r.n <= ethswitch.ShortFrame {
+		return
+	}
+	r.courier.Settle()
+	r.owing, r.first = 0, false
+}
+
+// full reports whether a frame of n octets is one that bringFull is for.
+func full(n int) bool { return n >= ethswitch.FullFrame && n <= ethswitch.ShortFrame }
+
+// bringFull brings the full frame that was read, together with the full ones that are there behind
+// it: they are likely to be of a stream. It may end with another frame read.
+func (r *tapReader) bringFull(first bool, more func() bool) {
+	f := r.t.frame(&r.rx, r.n)
+	if !r.look() || r.err != nil || !full(r.n) {
+		if f != nil {
+			r.courier.BringOne(f, first, more)
+		}
+		r.settle()
+		return
+	}
+	for f == nil || r.courier.Gather(f) {
+		if !r.look() || r.err != nil || !full(r.n) {
+			break
+		}
+		f = r.t.frame(&r.rx, r.n)
+		r.got, r.first = false, false
+	}
+	r.courier.BringAll()
+	r.owing = 0
+}
+
 // more is look for who has brought a frame and looks for the next one again and again.
 func (r *tapReader) more() bool {
 	r.slice.share()
@@ -125,10 +166,16 @@ func (r *tapReader) wait() error {
 		return nil
 	}
 	r.slice.end()
-	return r.t.raw.Read(r.ready)
+	for {
+		err := r.t.raw.Read(r.ready)
+		if !errors.Is(err, os.ErrDeadlineExceeded) || !r.t.readOn() {
+			return err
+		}
+	}
 }
 
-// read carries frames from the kernel into the switch until endRead or until the device is gone.
+// read carries frames from the kernel into the switch until endRead. When the device is gone it
+// waits for the next one.
 //
 // It waits in Go's poller. When it has queued a frame for gVisor and waits for the next one, its
 // thread goes straight on with the goroutine that handles the frame; a thread that blocks in
@@ -143,28 +190,83 @@ func (t *TAP) read() {
 	more := r.more
 	for {
 		if r.wait() != nil {
-			return
+			// The port is being closed, or the device was removed while nobody looked: then the file has
+			// nothing to tell but an error, which Go calls not pollable.
+			r.slice.end()
+			if !t.awaitDevice() {
+				return
+			}
+			continue
 		}
 		first := r.first
 		r.got, r.first = false, false
 		switch r.err {
 		case nil:
-			if r.n > ethswitch.ShortFrame {
+			switch {
+			case r.n > ethswitch.ShortFrame:
 				r.gather()
 				r.courier.BringAll()
-			} else if f := t.frame(&r.rx, r.n); f != nil {
-				r.courier.Bring(f, first, more)
+			case full(r.n):
+				r.bringFull(first, more)
+			default:
+				if f := t.frame(&r.rx, r.n); f != nil {
+					r.courier.BringOne(f, first, more)
+				}
+				r.settle()
 			}
 		case unix.EINTR:
 		default: // EBADFD, EIO: somebody removed the device
-			t.lost.Store(true)
-			return
+			r.slice.end()
+			if !t.awaitDevice() {
+				return
+			}
 		}
 	}
 }
 
-// endRead ends read, also when it is about to wait.
-func (t *TAP) endRead() error { return t.file.SetReadDeadline(time.Unix(1, 0)) }
+// awaitDevice waits until there is one again; it reports false if the port was closed.
+func (t *TAP) awaitDevice() bool {
+	t.lost.Store(true)
+	t.tell()
+	select {
+	case file := <-t.files:
+		t.raw, _ = file.SyscallConn() // it has one
+		return true
+	case <-t.stop:
+		return false
+	}
+}
+
+// readOver is a deadline that is past.
+var readOver = time.Unix(1, 0)
+
+// rouse has the reader look, also while it waits. When a device is removed the kernel wakes those
+// that wait for frames first, and only then takes the device from its file: who looks between the
+// two finds nothing there, waits again, and is not woken a second time.
+func (t *TAP) rouse() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_ = t.file.SetReadDeadline(readOver) // a file that is closed is read no more
+}
+
+// readOn lets the reader go on behind rouse; it reports false if that was endRead.
+func (t *TAP) readOn() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	select {
+	case <-t.stop:
+		return false
+	default:
+		return t.file.SetReadDeadline(time.Time{}) == nil
+	}
+}
+
+// endRead ends read, also when it is about to wait. t.stop is closed.
+func (t *TAP) endRead() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.file.SetReadDeadline(readOver)
+}
 
 // frame is what was read: n octets, the virtio-net header among them; nil if that header makes no
 // sense.

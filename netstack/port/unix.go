@@ -22,6 +22,10 @@ import (
 type UnixConfig struct {
 	Path string // of the socket
 	Name string // of the port on the switch; empty: "unix-listen:PATH" or "unix-connect:PATH"
+	// OnLink, if not nil, is called when a peer is there, and with why when it has gone; of a port
+	// that connects also, with why, when the first attempt fails, or one fails otherwise than the one
+	// before. It is one call after the other, on a goroutine of the port, which Close waits for.
+	OnLink func(up bool, why error)
 }
 
 const (
@@ -50,6 +54,7 @@ type Unix struct {
 	mu      sync.Mutex    // guards the rest; held over a write that does not wait
 	conn    *net.UnixConn // +checklocks:mu
 	raw     syscall.RawConn
+	down    string     // of no peer: why there is none, or ""
 	pending []byte     // frames, each with its length, that the peer has not taken
 	more    *sync.Cond // pending has become full enough for the flusher, or conn has changed
 	flusher bool       // the flusher has the turn to write
@@ -115,27 +120,39 @@ func (p *Unix) accept(l *net.UnixListener) {
 
 // listenUnix binds path. own is what is there now, so that nothing else is removed later.
 func listenUnix(path string) (l *net.UnixListener, own os.FileInfo, err error) {
-	addr := &net.UnixAddr{Name: path, Net: "unix"}
-	l, err = net.ListenUnix("unix", addr)
+	l, err = bindUnix(path)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		if err := removeStale(path); err != nil {
 			return nil, nil, err
 		}
-		l, err = net.ListenUnix("unix", addr)
+		l, err = bindUnix(path)
 	}
 	if err != nil {
 		return nil, nil, err
 	}
 	l.SetUnlinkOnClose(false)
-	if err = os.Chmod(path, 0o600); err == nil {
-		own, err = os.Lstat(path)
-	}
-	if err != nil {
+	if own, err = os.Lstat(path); err != nil {
 		l.Close()
 		os.Remove(path)
 		return nil, nil, err
 	}
 	return l, own, nil
+}
+
+// bindUnix makes a socket at path that only the daemon's user can connect to. It has its mode
+// before it has a name, which might be somebody else's by the time of a chmod.
+func bindUnix(path string) (*net.UnixListener, error) {
+	c := net.ListenConfig{Control: func(_, _ string, rc syscall.RawConn) (err error) {
+		if cerr := rc.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), 0o600) }); cerr != nil {
+			return cerr
+		}
+		return err
+	}}
+	l, err := c.Listen(context.Background(), "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	return l.(*net.UnixListener), nil
 }
 
 // removeStale removes the socket at path if nobody listens on it.
@@ -173,7 +190,7 @@ const (
 )
 
 // ConnectUnix makes a port that connects to c.Path, and again whenever the peer has gone. It
-// returns at once: the peer may come later.
+// returns at once: the peer, or the path, may come later, and is looked for each second.
 func ConnectUnix(sw *ethswitch.Switch, c UnixConfig) (*Unix, error) {
 	p, err := newUnixPort(sw, c, "unix-connect")
 	if err != nil {
@@ -199,11 +216,28 @@ func (p *Unix) redial() {
 			if time.Since(began) > maxRedial {
 				delay = minRedial // it was a peer, not somebody who hangs up
 			}
+		} else if p.ctx.Err() == nil && p.setDown(err) {
+			p.tell(false, fmt.Errorf("%w; it is tried again", err))
 		}
 		if !p.pause(delay) {
 			return
 		}
 		delay = min(2*delay, maxRedial)
+	}
+}
+
+// setDown notes why there is no peer, and reports whether that is something else than before.
+func (p *Unix) setDown(why error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	was := p.down
+	p.down = why.Error()
+	return p.down != was
+}
+
+func (p *Unix) tell(up bool, why error) {
+	if p.cfg.OnLink != nil && p.ctx.Err() == nil {
+		p.cfg.OnLink(up, why)
 	}
 }
 
@@ -240,33 +274,43 @@ func (p *Unix) serve(conn *net.UnixConn) {
 
 	p.mu.Lock()
 	p.conn, p.raw, p.flusher = conn, raw, false
-	p.pending = p.pending[:0]
+	p.pending, p.down = p.pending[:0], ""
 	p.mu.Unlock()
 	p.peers.Add(1)
+	p.tell(true, nil)
 
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		p.flush(conn)
 	}()
-	p.receive(conn)
+	why := p.receive(conn)
 
 	conn.Close()
 	p.mu.Lock()
-	p.conn, p.raw = nil, nil
+	p.conn, p.raw, p.down = nil, nil, why.Error()
 	p.pending = p.pending[:0]
 	p.more.Broadcast()
 	p.mu.Unlock()
 	<-done
+	p.tell(false, why)
 }
 
-// receive passes the peer's frames on until the stream ends or cannot be right.
-func (p *Unix) receive(conn io.Reader) {
+// receive passes the peer's frames on until the stream ends or cannot be right, and says why.
+func (p *Unix) receive(conn io.Reader) error {
 	r := unixReader{buf: make([]byte, unixRead)}
 	for {
 		octets, err := r.next(conn)
-		if err != nil {
-			return
+		switch {
+		case err == nil:
+		case errors.Is(err, io.EOF):
+			return errPeerGone
+		case errors.Is(err, io.ErrUnexpectedEOF):
+			return errors.New("the peer has gone in the middle of a frame")
+		case errors.Is(err, errUnixFrame):
+			return fmt.Errorf("disconnected: %w", err)
+		default:
+			return fmt.Errorf("the peer has gone: %w", err)
 		}
 		f := frame.New(octets, frame.Offload{})
 		_ = p.at.Input(f) // counts what it drops
@@ -280,7 +324,10 @@ type unixReader struct {
 	r, w int    // buf[r:w] is unread
 }
 
-var errUnixFrame = errors.New("netstack: frame length out of range")
+var errPeerGone = errors.New("the peer has gone")
+
+var errUnixFrame = fmt.Errorf("a frame is longer than %d octets by what is before it: "+
+	"no such stream as QEMU's", maxUnixFrame)
 
 // next returns the next frame, good until the next call. It reads from src only when it has no
 // whole frame.
@@ -407,8 +454,16 @@ func (p *Unix) String() string {
 	if p.Connected() {
 		return s + " connected"
 	}
+	p.mu.Lock()
+	why := p.down
+	p.mu.Unlock()
 	if p.peers.Load() > 0 {
-		return s + " peer gone"
+		s += " peer gone"
+	} else {
+		s += " no peer yet"
 	}
-	return s + " no peer yet"
+	if why != "" && why != errPeerGone.Error() {
+		s += " (" + why + ")"
+	}
+	return s
 }

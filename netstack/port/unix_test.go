@@ -3,11 +3,14 @@ package port_test
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,6 +21,12 @@ import (
 	"github.com/vrnic/vrnic/netstack/port"
 	"github.com/vrnic/vrnic/netstack/port/porttest"
 )
+
+// A linkChange is a call of OnLink.
+type linkChange struct {
+	up  bool
+	why error
+}
 
 func listenUnix(tb testing.TB, sw *ethswitch.Switch, path string) *port.Unix {
 	tb.Helper()
@@ -137,47 +146,138 @@ func framed(b []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
 }
 
-// TestUnixHostilePeer: what a peer may not send ends its connection or is dropped, and nothing else
-// suffers.
+// TestUnixHostilePeer: what a peer may not send ends its connection, and it is told why, or is
+// dropped; and nothing else suffers: what was before it has come, and so does what the next peer
+// sends.
 func TestUnixHostilePeer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "link")
 	sw := ethswitch.New(ethswitch.Config{})
-	l := listenUnix(t, sw, path)
+	changes := make(chan linkChange, 16)
+	l, err := port.ListenUnix(sw, port.UnixConfig{Path: path, OnLink: func(up bool, why error) {
+		changes <- linkChange{up, why}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
 	in := porttest.NewPort(t, sw, "in", false)
 	good := framed(frametest.Ethernet(frame.MAC{3}, frame.MAC{2}, 7))
+	const longest = 4096 + 65536
+	length := func(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
 	for name, tt := range map[string]struct {
 		octets []byte
-		ends   bool
+		ends   string // "": it goes on; else why it ends
+		drops  uint64
 	}{
-		"length too large":  {[]byte{0xff, 0xff, 0xff, 0xff, 1, 2, 3}, true},
-		"length zero":       {[]byte{0, 0, 0, 0}, false},
-		"shorter than MACs": {framed([]byte{1, 2, 3}), false},
-		"group source":      {framed(frametest.Ethernet(frame.MAC{2}, frame.MAC{1}, 7)), false},
-		"longest":           {framed(make([]byte, 4096+65536)), false},
+		"length too large":      {append(length(1<<32-1), 1, 2, 3), "longer than 69632", 0},
+		"negative":              {length(1 << 31), "longer than 69632", 0},
+		"one too long":          {length(longest + 1), "longer than 69632", 0},
+		"behind a good one":     {append(bytes.Clone(good), 0, 2, 0, 0), "longer than 69632", 0},
+		"length zero":           {length(0), "", 1},
+		"many of length zero":   {make([]byte, 4*1000), "", 1000},
+		"shorter than MACs":     {framed([]byte{1, 2, 3}), "", 1},
+		"group source":          {framed(frametest.Ethernet(frame.MAC{2}, frame.MAC{1}, 7)), "", 1},
+		"longest":               {framed(make([]byte, longest)), "", 0},
+		"gone in the length":    {[]byte{0, 0}, "in the middle of a frame", 0},
+		"gone behind it":        {length(1514), "in the middle of a frame", 0},
+		"gone before the end":   {good[:len(good)-1], "in the middle of a frame", 0},
+		"gone in a second one":  {append(bytes.Clone(good), good[:9]...), "in the middle of a frame", 0},
+		"gone behind a frame":   {good, "the peer has gone", 0},
+		"says nothing and goes": {nil, "the peer has gone", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
+			before := l.Stats().RxDrops
 			c, err := net.Dial("unix", path)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			c.Write(tt.octets)
-			if tt.ends {
-				c.SetReadDeadline(time.Now().Add(time.Minute))
-				if _, err := c.Read(make([]byte, 1)); err != io.EOF {
-					t.Errorf("connection goes on: %v", err)
-				}
-				return
+			if got := <-changes; !got.up {
+				t.Fatalf("%+v", got)
 			}
-			c.Write(good)
-			<-in.Frames
+			// An octet at a time now and then: where the stream is cut does not matter.
+			for b := range slices.Chunk(tt.octets, max(len(tt.octets)/7, 1)) {
+				c.Write(b)
+			}
+			switch {
+			case strings.Contains(tt.ends, "longer"):
+				c.SetReadDeadline(time.Now().Add(time.Minute))
+				if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("the connection goes on: %v", err)
+				}
+			case tt.ends == "":
+				c.Write(good)
+				<-in.Frames
+			}
+			c.Close()
+			got := <-changes
+			why := tt.ends
+			if why == "" {
+				why = "the peer has gone"
+			}
+			if got.up || !strings.Contains(got.why.Error(), why) {
+				t.Errorf("told %+v, want %q", got, why)
+			}
+			if s := l.String(); !strings.Contains(s, "peer gone") ||
+				why != "the peer has gone" && !strings.Contains(s, why) {
+				t.Errorf("the port: %v", s)
+			}
+			if bytes.HasPrefix(tt.octets, good) && tt.ends != "" {
+				<-in.Frames
+			}
 			if n := len(in.Frames); n != 0 {
 				t.Errorf("%d frames too many", n)
 			}
+			if d := l.Stats().RxDrops - before; tt.drops != 0 && d != tt.drops {
+				t.Errorf("%d drops, want %d", d, tt.drops)
+			}
 		})
 	}
-	if l.Stats().RxDrops != 4 {
-		t.Errorf("drops: %+v", l.Stats())
+}
+
+// TestUnixConnectNowhere: that there is nothing to connect to is told once, with the reason, and
+// once more when there is another one; the port goes on trying, and is up when somebody listens.
+func TestUnixConnectNowhere(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "link")
+	sw := ethswitch.New(ethswitch.Config{})
+	changes := make(chan linkChange, 16)
+	p, err := port.ConnectUnix(sw, port.UnixConfig{Path: path, OnLink: func(up bool, why error) {
+		changes <- linkChange{up, why}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	want := func(up bool, why string) {
+		t.Helper()
+		c := <-changes
+		if c.up != up || c.up != (c.why == nil) || !up && !strings.Contains(c.why.Error(), why) {
+			t.Fatalf("told %+v, want up %v, %q", c, up, why)
+		}
+	}
+	want(false, "no such file or directory; it is tried again")
+	if s := p.String(); !strings.Contains(s, path+" no peer yet (dial unix") {
+		t.Errorf("the port: %v", s)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(true, "")
+	l.Close()
+	c.Close()
+	want(false, "the peer has gone")
+	want(false, "connection refused; it is tried again")
+	os.Remove(path)
+	want(false, "no such file")
+	p.Close()
+	if n := len(changes); n != 0 {
+		t.Errorf("%d told besides, such as %+v", n, <-changes)
 	}
 }
 

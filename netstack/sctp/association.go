@@ -105,7 +105,9 @@ type Association struct {
 	t2RTO       time.Duration
 	shutdownDue bool // SHUTDOWN or SHUTDOWN ACK
 
-	errors   int // section 8.1
+	errors   int       // section 8.1
+	heard    time.Time // of the peer, last
+	silentAt time.Time // when its silence is too long; zero: it has failed to answer nothing since
 	beatHold time.Time
 	maxData  int // MaxPayload as it was last told
 
@@ -242,6 +244,7 @@ func (a *Association) input(in *inPacket) {
 
 // inputRest takes chunks of a packet whose tag has been found good.
 func (a *Association) inputRest(in *inPacket, rest []byte) {
+	a.heard, a.silentAt = in.now, time.Time{}
 	from := a.path(in.Src)
 	if from != nil && from.encap != in.Encap {
 		// "Update the remote encapsulation port after the verification of the tag": RFC 6951, 5.4.
@@ -259,7 +262,10 @@ func (a *Association) inputRest(in *inPacket, rest []byte) {
 		return
 	}
 	a.endOfPacket(in.now)
-	a.burst = a.opt.MaxBurst
+	a.mayBurst()
+	if from != nil {
+		a.hears(in.now, from)
+	}
 	a.progress(in.now)
 	a.e.changed(a)
 	a.e.timers.set(a)

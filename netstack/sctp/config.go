@@ -12,8 +12,10 @@ import (
 // most of them as RFC 9260, section 16, suggests.
 type Options struct {
 	OutStreams, InStreams uint16 // 64; the peer may allow fewer
-	SendBuffer            int    // octets of messages that are not acknowledged; 256 KiB
-	RecvBuffer            int    // octets held for reordering or not released; 256 KiB
+	// octets of messages that are not acknowledged, at most; 256 KiB. More than 1 MiB is used only
+	// where as much is in flight.
+	SendBuffer int
+	RecvBuffer int // octets held for reordering or not released; 256 KiB
 
 	Adaptation *uint32 // the indication of RFC 5061, section 4.2.6, to send; nil: none
 	// AdmitAdaptation is asked when an association is set up with a peer that sent indication code,
@@ -32,6 +34,9 @@ type Options struct {
 	MaxInitRetransmits    int           // 8
 	AssociationMaxRetrans int           // 10
 	PathMaxRetrans        int           // 5
+	// UserTimeout is how long nothing may be heard of a peer that owes an answer, be it to a heartbeat
+	// only, before the association is down; 0: the limits above alone count.
+	UserTimeout time.Duration
 }
 
 // sackReserve is the room that is left for a SACK with one gap ack block beside a full DATA chunk.
@@ -41,7 +46,10 @@ const (
 	maxSACKDelay   = 500 * time.Millisecond
 	maxMessages    = 1 << 16 // queued and not sent
 	maxOutstanding = 1 << 15 // chunks; so no stream ever has 2^16 ordered messages in flight
-	heldPerPiece   = 256     // of the receive buffer: bounds how many small chunks are held
+	// heldLeast is what an association may hold ahead of order whatever others do: so much gets
+	// through on a path that reorders.
+	heldLeast    = 16 << 10
+	heldPerPiece = 256 // of the receive buffer: bounds how many small chunks are held
 )
 
 func (o *Options) setDefaults() error {
@@ -86,7 +94,7 @@ func (o *Options) setDefaults() error {
 		return fmt.Errorf("sctp: buffers of %d and %d octets; each may have %d to 1 GiB", o.SendBuffer,
 			o.RecvBuffer, minRwnd)
 	case o.CookieLife < 0 || o.MaxBurst < 0 || o.MaxInitRetransmits < 0 ||
-		o.AssociationMaxRetrans < 0 || o.PathMaxRetrans < 0:
+		o.AssociationMaxRetrans < 0 || o.PathMaxRetrans < 0 || o.UserTimeout < 0:
 		return fmt.Errorf("sctp: a negative limit")
 	}
 	return nil
@@ -100,6 +108,9 @@ type Config struct {
 	MTU func(dst netip.Addr) int
 	// MaxAssociations is how many there may be at once; 0: 65536.
 	MaxAssociations int
+	// HeldMost is how many octets all associations together hold, at most, of what has come ahead of
+	// order, beside 16 KiB of each; 0: 1 GiB. More is dropped, and the peers send it again.
+	HeldMost int
 	// OOTBPerSecond bounds the ABORTs that answer packets of no association; 0: 100.
 	OOTBPerSecond int
 	// Options are those of associations for which Listen or Dial has none.
@@ -120,6 +131,9 @@ func (c *Config) setDefaults() error {
 	}
 	if c.MaxAssociations == 0 {
 		c.MaxAssociations = 1 << 16
+	}
+	if c.HeldMost == 0 {
+		c.HeldMost = 1 << 30
 	}
 	if c.OOTBPerSecond == 0 {
 		c.OOTBPerSecond = 100

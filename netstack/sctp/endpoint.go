@@ -17,6 +17,7 @@ type Endpoint struct {
 	listeners map[uint16][]*listener // of a port: no two have an address in common
 	table     map[peerKey]*Association
 	count     int // associations
+	held      int // octets, by all of them
 	replies   fifo[reply]
 	spare     [][]byte // buffers for replies
 	events    fifo[Event]
@@ -66,7 +67,10 @@ type Stats struct {
 	DataDropped     uint64 // DATA chunks beyond the window, or in a state without data
 	Duplicates      uint64 // DATA chunks that had come before
 	Retransmits     uint64 // DATA chunks sent again
-	FastRetransmits uint64 // of these, for three SACKs that miss them
+	FastRetransmits uint64 // DATA chunks found lost because later ones have arrived
+	Spurious        uint64 // DATA chunks sent again that had arrived
+	Undone          uint64 // times a window was restored, for nothing had been lost
+	TailProbes      uint64 // probes for the loss of what was sent last
 	Timeouts        uint64 // T3 expiries
 }
 
@@ -260,6 +264,17 @@ func (e *Endpoint) Input(now time.Time, p Packet) {
 	}
 }
 
+// Knows says whether p is from the peer of an association, to one of its addresses here, by ports
+// and addresses alone.
+func (e *Endpoint) Knows(p *Packet) bool {
+	h, ok := parseHeader(p.Data)
+	if !ok {
+		return false
+	}
+	a := e.table[peerKey{h.dstPort, h.srcPort, p.Src}]
+	return a != nil && slices.Contains(a.locals, p.Dst)
+}
+
 // An inPacket is a packet on its way through.
 type inPacket struct {
 	Packet
@@ -366,6 +381,7 @@ func (e *Endpoint) Output(now time.Time, b []byte) (Datagram, bool) {
 		}
 		e.ready.pop()
 		a.isReady = false
+		a.burst = min(a.burst, a.opt.MaxBurst)
 		e.timers.set(a)
 	}
 	return Datagram{}, false

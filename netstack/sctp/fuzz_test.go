@@ -278,7 +278,7 @@ func FuzzAuthentic(f *testing.F) {
 			// TSNs as the seeds have them.
 			p.a.have.init(peerTSN - 1)
 			d := p.a.nextTSN - 5
-			p.a.nextTSN, p.a.ackTSN = p.a.nextTSN-d, p.a.ackTSN-d
+			p.a.renumber(d)
 			switch state % 6 {
 			case 1:
 				p.a.Shutdown(w.Now)
@@ -334,6 +334,50 @@ func (p *rawPeer) ack2(cum TSN) { p.send(mkSack(cum, 1<<20)) }
 
 // checkBooks compares the sums that an association keeps with what they are sums of.
 func checkBooks(t *testing.T, a *Association) {
+	t.Helper()
+	if a.state >= StateCookieEchoed {
+		checkFlight(t, a)
+	}
+	checkRest(t, a)
+}
+
+// renumber takes d from all TSNs of what was sent.
+func (a *Association) renumber(d TSN) {
+	a.nextTSN, a.ackTSN = a.nextTSN-d, a.ackTSN-d
+	for _, p := range a.paths {
+		p.oldest, p.newest = p.oldest-d, p.newest-d
+	}
+	for i := range a.chunks.len() {
+		c := a.chunks.at(i)
+		c.older, c.next = c.older-d, c.next-d
+	}
+}
+
+// checkFlight compares the lists of what is in flight with the chunks.
+func checkFlight(t *testing.T, a *Association) {
+	t.Helper()
+	for _, p := range a.paths {
+		n := 0
+		for i := range a.chunks.len() {
+			if c := a.chunks.at(i); c.path == p && c.outstanding() {
+				n++
+			}
+		}
+		if n != p.listed {
+			t.Fatalf("%v: %d chunks in flight, %d listed", p.addr, n, p.listed)
+		}
+		at := time.Duration(0)
+		for tsn, i := p.oldest, 0; i < n; i++ {
+			c := a.sentChunk(tsn)
+			if c.path != p || !c.outstanding() || c.sentAt < at || (i == n-1) != (tsn == p.newest) {
+				t.Fatalf("%v: %+v is number %d of %d in flight", p.addr, c, i, n)
+			}
+			at, tsn = c.sentAt, c.next
+		}
+	}
+}
+
+func checkRest(t *testing.T, a *Association) {
 	t.Helper()
 	if a.state < StateCookieEchoed {
 		return

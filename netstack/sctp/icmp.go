@@ -73,7 +73,7 @@ func (e *Endpoint) ICMP(now time.Time, m ICMPError) {
 		// "An implementation SHOULD ignore any ICMP messages where the code indicates Port
 		// Unreachable": SCTP would have sent an ABORT.
 	case ICMPUnreachable:
-		a.fails(p, false)
+		a.fails(p, now, false)
 	}
 	e.changed(a)
 	e.timers.set(a)

@@ -32,7 +32,8 @@ type world struct {
 	nodes []*node
 	// trace gets each packet that is sent.
 	trace func(from *node, d Datagram)
-	refs  int // references that are held
+	refs  int  // references that are held
+	quiet bool // packets are neither described nor checked: there are too many
 }
 
 func newWorld(t testing.TB) *world {
@@ -165,12 +166,14 @@ func (n *node) take(ev Event) {
 
 func (w *world) send(from *node, d Datagram) {
 	if from != nil {
-		from.sent = append(from.sent, Describe(d.Data))
+		if !w.quiet {
+			from.sent = append(from.sent, Describe(d.Data))
+		}
 	}
 	if w.trace != nil {
 		w.trace(from, d)
 	}
-	if !GoodChecksum(d.Data) || len(d.Data)%4 != 0 {
+	if !w.quiet && (!GoodChecksum(d.Data) || len(d.Data)%4 != 0) {
 		w.T.Errorf("a bad packet is sent: %s", Describe(d.Data))
 	}
 	w.Send(d)

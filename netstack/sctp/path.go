@@ -5,6 +5,9 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/vrnic/vrnic/netstack/sctp/internal/congestion"
+	"github.com/vrnic/vrnic/netstack/sctp/internal/rack"
 )
 
 // A path is an address of the peer and what is known of the way there. Section 7.2: "an SCTP sender
@@ -21,18 +24,27 @@ type path struct {
 
 	// Octets of DATA chunks, with headers and padding.
 	cwnd, ssthresh, flight int
-	partial                int // partial_bytes_acked
+	cubic                  congestion.Cubic
+	undo                   undo
 	// after a timeout: one packet in flight until something is acknowledged
 	alone    bool
 	force    bool // one packet of retransmissions is due whatever cwnd is
+	extra    bool // one packet of new data is
 	lastData time.Time
 	decays   bool // cwnd has been cut since then, for idling
 
 	srtt, rttvar, rto time.Duration
-	timing            bool // TSN timed was sent at timedAt, and nothing up to it again
+	timing            bool // TSN timed was sent, and not again: its round trip is measured
 	timed             TSN
-	timedAt           time.Time
 	t3                time.Time
+
+	rack           rack.Detector
+	oldest, newest TSN       // of the chunks in flight, in the order of their transmission
+	listed         int       // those
+	lateAt         time.Time // when the oldest counts as lost
+	tailAt         time.Time // the next tail loss probe
+	probes         int       // of these since something has arrived
+	prompt         bool      // the last packet has asked for its SACK at once
 
 	silent   bool // no heartbeats but to verify
 	interval time.Duration
@@ -46,12 +58,26 @@ type path struct {
 	prober prober
 
 	// While a SACK is looked at.
-	acked     int  // newly acknowledged octets
-	wasFlight int  // flight before
-	waits     bool // a chunk has been met that is still outstanding
-	restart   bool // the earliest outstanding chunk was acknowledged
-	lost      bool // a chunk has been missed for the third time
+	acked     int           // newly acknowledged octets
+	wasFlight int           // flight before
+	waits     bool          // a chunk has been met that is still outstanding
+	doubts    bool          // one has been said to have arrived, and not by this SACK
+	restart   bool          // the earliest outstanding chunk was acknowledged
+	lost      bool          // a chunk has been found lost
+	sample    time.Duration // a round trip; -1: none
+	// what was thought to be lost at a T3 expiry has arrived, and was not sent again
+	intact bool
 }
+
+// An undo is what a path had before its window was cut for losses.
+type undo struct {
+	valid          bool
+	cwnd, ssthresh int
+	cubic          congestion.Cubic
+}
+
+// instant is now as the packages below count time.
+func instant(now time.Time) time.Duration { return time.Duration(now.UnixNano()) }
 
 // pmdcs is the largest DATA chunk that fits a packet.
 func (p *path) pmdcs() int { return (p.pmtu - headerLen) &^ 3 }
@@ -65,7 +91,25 @@ func (p *path) resetCongestion() {
 	d := p.pmdcs()
 	p.cwnd = min(4*d, max(2*d, floor))
 	p.ssthresh = 1 << 30
-	p.partial = 0
+	p.cubic, p.undo = congestion.Cubic{}, undo{}
+	p.rack.Forget()
+}
+
+// cut makes the window smaller for losses, and remembers what it was.
+func (p *path) cut() {
+	if !p.undo.valid {
+		p.undo = undo{true, p.cwnd, p.ssthresh, p.cubic}
+	}
+	p.ssthresh = p.cubic.Shrink(p.cwnd, p.pmdcs(), 4*p.pmdcs())
+	p.cwnd = min(p.cwnd, p.ssthresh)
+}
+
+// restore takes that back: nothing was lost.
+func (p *path) restore() {
+	if p.undo.valid {
+		p.cwnd, p.ssthresh = max(p.cwnd, p.undo.cwnd), max(p.ssthresh, p.undo.ssthresh)
+		p.cubic, p.undo = p.undo.cubic, undo{}
+	}
 }
 
 // addPath makes x an address of a's peer. src may be invalid: then one of ours is chosen.
@@ -172,14 +216,23 @@ func (p *path) measure(r time.Duration, o *Options) {
 		p.srtt += (r - p.srtt) / 8
 	}
 	p.srtt, p.rttvar = max(p.srtt, 1), max(p.rttvar, 1) // rule G1: docs/decisions.md#P3
-	p.rto = min(max(p.srtt+4*p.rttvar, o.RTOMin), o.RTOMax)
+	p.baseRTO(o)
+}
+
+// baseRTO sets the RTO without any back-off; only where a round trip is known.
+func (p *path) baseRTO(o *Options) {
+	if p.srtt > 0 {
+		p.rto = min(max(p.srtt+4*p.rttvar, o.RTOMin), o.RTOMax)
+	}
 }
 
 // backOff is rule E2 of section 6.3.3.
 func (p *path) backOff(o *Options) { p.rto = min(2*p.rto, o.RTOMax) }
 
-// fails counts an error of p, and one of the association if it is to suffer. Section 8.1, 8.2.
-func (a *Association) fails(p *path, association bool) {
+// fails counts an error of p, and one of the association if it is to suffer: nothing has answered
+// to what was sent at asked. Silence before that counts only for as long as heartbeats leave
+// between them: without these the peer had nothing to say. Section 8.1, 8.2.
+func (a *Association) fails(p *path, asked time.Time, association bool) {
 	if p.active {
 		p.errors++
 		if p.errors > a.opt.PathMaxRetrans {
@@ -188,6 +241,15 @@ func (a *Association) fails(p *path, association bool) {
 		}
 	}
 	if association {
+		if d := a.opt.UserTimeout; d > 0 && !a.heard.IsZero() && a.silentAt.IsZero() {
+			if !p.silent {
+				asked = asked.Add(-p.interval - 2*p.rto)
+			}
+			if a.heard.After(asked) {
+				asked = a.heard
+			}
+			a.silentAt = asked.Add(d)
+		}
 		if a.errors++; a.errors > a.opt.AssociationMaxRetrans {
 			a.down(ErrTimeout)
 		}
@@ -211,6 +273,59 @@ func (a *Association) beginHeartbeats(now time.Time, p *path) {
 		return
 	}
 	a.idle(now, p)
+}
+
+// retry sends what p waits to send again, at once and as if nothing had been lost before: the way
+// may be good again.
+func (a *Association) retry(now time.Time, p *path) {
+	switch {
+	case a.state == StateCookieWait || a.state == StateCookieEchoed:
+		a.t1RTO = a.opt.RTOInitial
+		a.sendSetup(now)
+		return
+	case !a.t2.IsZero():
+		a.t2RTO = a.opt.RTOInitial
+		a.t2, a.shutdownDue = now.Add(a.t2RTO), true
+		return
+	case !p.active || !p.confirmed:
+		p.rto = a.opt.RTOInitial
+		a.beat(now, p)
+	}
+	if !p.alone {
+		return // what is late is the business of T3 and the probes before it
+	}
+	p.rto = a.opt.RTOInitial
+	p.baseRTO(a.opt)
+	for i := range a.chunks.len() {
+		if c := a.chunks.at(i); c.path == p && c.outstanding() {
+			a.mark(c, a.ackTSN+1+TSN(i))
+		}
+	}
+	p.t3 = time.Time{}
+	if c := a.firstMarked(); c != nil {
+		a.target(c).force = true
+		a.mayBurst()
+	}
+}
+
+// hears has what waits for a T3 with back-off sent again when the peer is heard, but once in a
+// round trip only.
+func (a *Association) hears(now time.Time, p *path) {
+	if p.alone && now.Sub(p.lastData) >= max(p.srtt+4*p.rttvar, minTailWait) {
+		a.retry(now, p)
+	}
+}
+
+// LinkUp says that our link is there again after it was not: whatever waits for a timer with
+// back-off is sent at once, to every peer.
+func (e *Endpoint) LinkUp(now time.Time) {
+	for _, a := range e.timers.all() {
+		for _, p := range a.paths {
+			a.retry(now, p)
+		}
+		e.changed(a)
+		e.timers.set(a)
+	}
 }
 
 // idle sets when p counts as idle: RTO + HB.interval, +/- 50 % of RTO, from now.
@@ -253,14 +368,21 @@ func (a *Association) beat(now time.Time, p *path) {
 // heartbeatTimeout counts a HEARTBEAT that was not acknowledged in time. "Unacknowledged HEARTBEAT
 // chunks observed on paths different from the path currently used for data transfer SHOULD NOT
 // increment the association error counter": section 8.1.
-func (a *Association) heartbeatTimeout(p *path) {
+func (a *Association) heartbeatTimeout(now time.Time, p *path) {
 	if !a.state.sends() {
 		return
 	}
 	used := p.confirmed && p == a.dataPath()
 	p.backOff(a.opt)
-	a.fails(p, used)
+	a.fails(p, p.beatSent, used)
+	// A peer whose silence is counted is asked more often, so that it is not lost for one answer.
+	if used && !a.silentAt.IsZero() && !p.beatAt.IsZero() {
+		p.beatAt = earliest(p.beatAt, now.Add(a.opt.UserTimeout/silenceBeats))
+	}
 }
+
+// silenceBeats is how often a silent peer is asked in a UserTimeout, if round trips are short.
+const silenceBeats = 12
 
 // A HEARTBEAT of ours carries a nonce(8) and the address(16) it goes to.
 const heartbeatInfo = 24
@@ -326,7 +448,6 @@ type PathInfo struct {
 	Addr, Local                    netip.Addr
 	Primary, Confirmed, Active     bool
 	PMTU, Cwnd, Ssthresh, InFlight int
-	PartialBytesAcked              int
 	SRTT, RTTVar, RTO              time.Duration
 	Errors                         int
 }
@@ -337,7 +458,7 @@ func (a *Association) Paths() []PathInfo {
 	for i, p := range a.paths {
 		infos[i] = PathInfo{
 			p.addr, p.src, p == a.primary, p.confirmed, p.active, p.pmtu, p.cwnd, p.ssthresh, p.flight,
-			p.partial, p.srtt, p.rttvar, p.rto, p.errors,
+			p.srtt, p.rttvar, p.rto, p.errors,
 		}
 	}
 	return infos

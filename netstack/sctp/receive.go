@@ -112,8 +112,13 @@ func (a *Association) handleData(in *inPacket, from *path, c chunk) (more bool) 
 
 // fits says whether there is room for n octets with TSN t. What fills a hole is always taken, up to
 // twice the buffer: an honest sender has counted it into the window already, and what was told to
-// have come is not dropped for it (section 6.2 would allow that, and asks not to).
+// have come is not dropped for it (section 6.2 would allow that, and asks not to). Where all
+// associations together hold too much only what is next is taken, and a little beside: the peer
+// sends the rest again.
 func (a *Association) fits(t TSN, n int) bool {
+	if t != a.have.cum+1 && a.e.held+n > a.e.cfg.HeldMost && a.held+n > heldLeast {
+		return false
+	}
 	if t.before(a.have.high) {
 		return a.held+n <= 2*a.opt.RecvBuffer
 	}
@@ -134,6 +139,7 @@ func (a *Association) drop() {
 func (a *Association) accept(t TSN, n int) {
 	a.have.mark(t)
 	a.held += n
+	a.e.held += n
 	a.advertised = max(0, a.advertised-n)
 }
 
@@ -217,6 +223,7 @@ func (m *Message) Release() {
 // giveUp releases the packets that m lies in.
 func (a *Association) giveUp(m *Message) {
 	a.held -= m.size
+	a.e.held -= m.size
 	for p := m.first; p != nil; {
 		n := p.next
 		if p.ref != nil {

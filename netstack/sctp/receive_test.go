@@ -320,6 +320,32 @@ func TestWindowFull(t *testing.T) {
 	}
 }
 
+// Associations that hold what has come ahead of order hold so much together, beside a little of
+// each; what is next is taken all the same, and what was dropped when it comes again.
+func TestHeldByAll(t *testing.T) {
+	const n1, each = 30, 1000
+	_, n, p := established(t, Config{HeldMost: 4000, Options: Options{RecvBuffer: 64_000}})
+	n.keep = true
+	for i := range TSN(n1) {
+		p.send(mkData(whole|flagU, p.tsn+1+i, 0, 0, 0, text(each)))
+	}
+	if n.e.held != heldLeast/each*each || n.e.Stats().DataDropped != n1-heldLeast/each {
+		t.Errorf("%d octets are held, %d chunks were dropped", n.e.held, n.e.Stats().DataDropped)
+	}
+	for i := range TSN(n1 + 1) {
+		p.send(mkData(whole|flagU, p.tsn+i, 0, 0, 0, text(each)))
+	}
+	if len(n.held) != n1+1 || n.e.held != (n1+1)*each {
+		t.Errorf("%d messages of %d, %d octets are held", len(n.held), n1+1, n.e.held)
+	}
+	for _, m := range n.held {
+		m.Release()
+	}
+	if n.e.held != 0 {
+		t.Errorf("%d octets are held when all was released", n.e.held)
+	}
+}
+
 func fixedMTU(n int) func(netip.Addr) int { return func(netip.Addr) int { return n } }
 
 // A stream that was not agreed on: acknowledged, reported, not delivered. SCTP-098.

@@ -11,8 +11,10 @@ var errAckedUnsent = errors.New("the peer acknowledges what was never sent")
 func (a *Association) handleSack(now time.Time, s sack) {
 	cum := s.cum()
 	if cum.before(a.ackTSN) {
-		// "Then drop the SACK chunk": section 6.2.1 D i. It has been overtaken.
+		// "Then drop the SACK chunk": section 6.2.1 D i. It has been overtaken. What has come twice is in
+		// no other one.
 		a.e.stats.OldSACK++
+		a.takeDuplicates(now, s)
 		return
 	}
 	bad := !cum.before(a.nextTSN)
@@ -30,16 +32,17 @@ func (a *Association) handleSack(now time.Time, s sack) {
 	a.sackSeen = true
 	advanced := cum != a.ackTSN
 	a.beginAck()
-	a.ackUpTo(cum)
-	newest, highest := a.ackGaps(now, s)
+	a.ackUpTo(now, cum)
+	a.ackGaps(now, s, advanced)
+	a.takeDuplicates(now, s)
 	rwnd := int(min(s.rwnd(), 1<<30))
 	a.rwnd, a.peerMost = max(0, rwnd-a.inFlight), max(a.peerMost, rwnd)
-	a.growWindows()
+	a.growWindows(now)
 	if a.recovering && !cum.before(a.exit) {
 		a.recovering = false
 	}
-	a.countMisses(newest, highest, advanced)
 	a.endAck(now)
+	a.findLost(now)
 
 	// The window has opened: a probe that was dropped need not wait for T3.
 	if a.probing && a.rwnd > 0 {
@@ -63,40 +66,53 @@ func (a *Association) ackCum(now time.Time, cum TSN) (ok bool) {
 		return false
 	}
 	a.beginAck()
-	a.ackUpTo(cum)
-	a.growWindows()
+	a.ackUpTo(now, cum)
+	a.growWindows(now)
 	a.endAck(now)
 	return true
 }
 
 func (a *Association) beginAck() {
 	for _, p := range a.paths {
-		p.acked, p.wasFlight, p.waits, p.restart, p.lost = 0, p.flight, false, false, false
+		p.acked, p.wasFlight, p.waits, p.restart, p.intact, p.sample = 0, p.flight, false, false,
+			false, -1
 	}
 }
 
 // arrived accounts for a chunk that is acknowledged for the first time.
-func (a *Association) arrived(c *outChunk) {
+func (a *Association) arrived(now time.Time, c *outChunk, tsn TSN) {
 	p := c.path
 	p.acked += c.size()
+	if c.resent {
+		a.losses.arrived(now, tsn)
+	} else if p.timing && p.timed == tsn {
+		p.timing, p.sample = false, instant(now)-c.sentAt
+	}
 	if c.marked {
 		c.marked = false
 		a.marked--
+		a.losses.doubt--
+		p.intact = p.intact || c.timedOut && !c.resent
+		if !c.resent {
+			p.rack.Delivered(instant(now), c.sentAt, c.order, false)
+		}
 		return
 	}
+	p.rack.Delivered(instant(now), c.sentAt, c.order, c.resent)
+	a.delist(c, tsn)
 	p.flight -= c.size()
 	a.inFlight -= int(c.n)
 	p.restart = p.restart || !p.waits // rule R3 of section 6.3.2
 }
 
 // ackUpTo removes the chunks up to cum.
-func (a *Association) ackUpTo(cum TSN) {
+func (a *Association) ackUpTo(now time.Time, cum TSN) {
 	for a.ackTSN != cum {
 		c := a.chunks.at(0)
 		if c.acked {
-			a.gapAcked--
+			a.uncount(c)
 		} else {
-			a.arrived(c)
+			a.arrived(now, c, a.ackTSN+1)
 		}
 		a.ackTSN++
 		a.probing = false
@@ -108,13 +124,26 @@ func (a *Association) ackUpTo(cum TSN) {
 	}
 }
 
+// uncount takes c out of those that gap ack blocks have acknowledged.
+func (a *Association) uncount(c *outChunk) {
+	a.gapAcked--
+	if c.lead {
+		a.gapPackets--
+	}
+}
+
 // ackGaps goes over what is outstanding as far as the blocks, or what earlier blocks said, reach.
-// newest is the highest TSN acknowledged for the first time, highest the highest acknowledged; both
-// are the cumulative one if there is none.
-func (a *Association) ackGaps(now time.Time, s sack) (newest, highest TSN) {
-	newest, highest = a.ackTSN, a.ackTSN
-	next, left := 0, a.gapAcked
+//
+// What an earlier SACK has acknowledged and this one does not may have been dropped by the peer:
+// "consider the corresponding DATA that might be possibly missing", section 6.2.1 D iii. Or this
+// SACK has been overtaken by the earlier one. A SACK that says something new has not been; what
+// any other does not say is doubted, until one that says it, or T3: docs/decisions.md#P6.
+func (a *Association) ackGaps(now time.Time, s sack, advanced bool) {
+	next, left, lacking, reach := 0, a.gapAcked, 0, 0
 	var start, end uint16
+	for _, p := range a.paths {
+		p.doubts = false
+	}
 	for i := 0; i < a.chunks.len() && (left > 0 || next < s.blocks() || int(end) > i); i++ {
 		off, tsn := uint16(i+1), a.ackTSN+1+TSN(i)
 		// Blocks are in order and apart; of those that are not, what lies behind counts for nothing.
@@ -126,95 +155,75 @@ func (a *Association) ackGaps(now time.Time, s sack) (newest, highest TSN) {
 		if c.acked {
 			left--
 		}
-		if start <= off && off <= end {
-			highest = tsn
-			if !c.acked {
-				a.arrived(c)
-				c.acked = true
-				a.gapAcked++
-				newest = tsn
+		switch {
+		case start <= off && off <= end:
+			reach = i
+			c.doubted = false
+			if c.acked {
+				continue
 			}
-			continue
-		}
-		if c.acked {
-			// Taken back: "consider the corresponding DATA that might be possibly missing", 6.2.1 D iii.
-			c.acked = false
-			a.gapAcked--
-			c.path.flight += c.size()
-			a.inFlight += int(c.n)
+			a.arrived(now, c, tsn)
+			c.acked, advanced = true, true
+			a.gapAcked++
+			if c.lead {
+				a.gapPackets++
+			}
+		case c.acked:
+			c.doubted, c.path.doubts = true, true
+			lacking++
 			if c.path.t3.IsZero() {
 				c.path.t3 = now.Add(c.path.rto)
 			}
-		}
-		if !c.marked {
+		case !c.marked:
 			c.path.waits = true
 		}
 	}
-	return newest, highest
+	if lacking > 0 && advanced {
+		a.takeBack(reach, nil)
+	}
+}
+
+// takeBack has the first n chunks that were said to have arrived, and are doubted, sent again: on
+// path p, or on all.
+func (a *Association) takeBack(n int, p *path) {
+	for i := range n {
+		if c := a.chunks.at(i); c.acked && c.doubted && (p == nil || c.path == p) {
+			a.uncount(c)
+			c.acked, c.doubted = false, false
+			a.markAgain(c, a.ackTSN+1+TSN(i))
+		}
+	}
 }
 
 // growWindows opens the congestion windows of paths on which something has arrived.
-func (a *Association) growWindows() {
+func (a *Association) growWindows(now time.Time) {
 	for _, p := range a.paths {
-		if p.acked == 0 || a.recovering {
+		// "Only if the current congestion window is being fully utilized and the data sender is not in
+		// Fast Recovery": section 7.2.1.
+		if p.acked == 0 || a.recovering || p.wasFlight < p.cwnd {
 			continue
 		}
 		d := p.pmdcs()
-		full := p.wasFlight >= p.cwnd
 		if p.cwnd <= p.ssthresh {
-			if full { // slow start, section 7.2.1
-				p.cwnd += min(p.acked, d)
-			}
+			p.cwnd += min(p.acked, slowStartPackets*d)
 			continue
 		}
-		p.partial += p.acked // congestion avoidance, section 7.2.2
-		if p.partial >= p.cwnd {
-			if full {
-				p.partial -= p.cwnd
-				p.cwnd += d
-			} else {
-				p.partial = p.cwnd
-			}
-		}
-	}
-	if a.chunks.len() == 0 {
-		for _, p := range a.paths {
-			p.partial = 0
-		}
+		p.cwnd = p.cubic.Grow(instant(now), p.srtt, p.cwnd, p.acked, d)
 	}
 }
 
-// countMisses is Fast Retransmit on gap reports. Section 7.2.4.
-func (a *Association) countMisses(newest, highest TSN, advanced bool) {
-	until := newest // "incremented only for missing TSNs prior to the HTNA"
-	if a.recovering && advanced {
-		until = highest
+// slowStartPackets is L of section 7.2.1: peers acknowledge every second packet, or several that
+// have come together at once.
+const slowStartPackets = 16
+
+// replaces is how many packets may take the place of what has arrived: as many, or twice as many
+// where slow start doubles what is in flight.
+func (a *Association) replaces(p *path) int {
+	n := (p.acked + p.pmdcs() - 1) / p.pmdcs()
+	if p.cwnd <= p.ssthresh && !a.recovering {
+		n *= 2
 	}
-	any := false
-	for i := 0; (a.ackTSN + 1 + TSN(i)).before(until); i++ {
-		c := a.chunks.at(i)
-		if !c.outstanding() || c.fast {
-			continue
-		}
-		if c.misses++; c.misses < 3 {
-			continue
-		}
-		a.mark(c, a.ackTSN+1+TSN(i))
-		c.fast, c.path.lost, any = true, true, true
-		a.e.stats.FastRetransmits++
-	}
-	if !any || a.recovering {
-		return
-	}
-	a.recovering, a.exit = true, a.nextTSN-1
-	for _, p := range a.paths {
-		if p.lost {
-			p.ssthresh = max(p.cwnd/2, 4*p.pmdcs()) // section 7.2.3
-			p.cwnd = p.ssthresh
-			p.partial = 0
-		}
-	}
-	a.target(a.firstMarked()).force = true
+	return n
 }
 
 // endAck sees to T3, errors and the measurement of the round trip after an acknowledgement.
@@ -223,19 +232,28 @@ func (a *Association) endAck(now time.Time) {
 	for _, p := range a.paths {
 		if p.acked > 0 {
 			any = true
-			p.alone = false
+			a.burst += a.replaces(p)
+			p.alone, p.probes = false, 0
 			p.prober.holes = 0
 			a.works(p)
+			if p.intact {
+				// F-RTO: what was not sent again after a T3 expiry has arrived, so the path was slow and
+				// lost nothing. RFC 5682, section 3.
+				a.undo(p)
+			}
+			p.baseRTO(a.opt)
+		}
+		if p.sample >= 0 {
+			p.measure(p.sample, a.opt)
 		}
 		switch {
-		case p.flight == 0:
+		case p.flight == 0 && !p.doubts:
 			p.t3 = time.Time{} // rule R2 of section 6.3.2
 		case p.restart:
 			p.t3 = now.Add(p.rto) // rule R3
 		}
-		if p.timing && a.hasAcked(p.timed) {
-			p.timing = false
-			p.measure(now.Sub(p.timedAt), a.opt)
+		if p.acked > 0 || p.flight == 0 {
+			a.watchTail(now, p)
 		}
 	}
 	if any {
@@ -243,10 +261,225 @@ func (a *Association) endAck(now time.Time) {
 	}
 }
 
-// hasAcked says whether t, which was sent, has been acknowledged.
-func (a *Association) hasAcked(t TSN) bool {
-	if !a.ackTSN.before(t) {
-		return true
+// findLost marks what is later than what was sent after it by more than reordering explains, and
+// begins Fast Recovery if there is any. RFC 8985, section 6.2, in place of the three reports of
+// RFC 9260, section 7.2.4: docs/decisions.md#P4.
+func (a *Association) findLost(now time.Time) {
+	any := false
+	for _, p := range a.paths {
+		p.lost, p.lateAt = false, time.Time{}
+		window := time.Duration(0)
+		switch {
+		case !p.rack.Reordered() && (a.recovering || a.gapPackets >= 3):
+			// Where nothing has come late yet, three later packets are enough.
+		case p.srtt == 0:
+			window = p.rack.Window(p.rto)
+		default:
+			window = p.rack.Window(p.srtt + 4*p.rttvar)
+		}
+		for p.listed > 0 {
+			tsn := p.oldest
+			c := a.sentChunk(tsn)
+			by, ok := p.rack.Lost(c.sentAt, c.order, window)
+			if !ok {
+				break
+			}
+			if wait := by - instant(now); wait > 0 {
+				p.lateAt = now.Add(wait)
+				break
+			}
+			if !a.recovering && !any {
+				a.losses.begin()
+			}
+			a.mark(c, tsn)
+			a.losses.doubt++
+			p.lost, any = true, true
+			a.e.stats.FastRetransmits++
+		}
 	}
-	return a.chunks.at(int(uint32(t - a.ackTSN - 1))).acked
+	if !any {
+		return
+	}
+	if !a.recovering {
+		a.recover()
+	}
+	a.target(a.firstMarked()).force = true
+}
+
+// recover begins Fast Recovery on the paths that have lost something. Section 7.2.3.
+func (a *Association) recover() {
+	a.recovering, a.exit = true, a.nextTSN-1
+	for _, p := range a.paths {
+		p.undo.valid = false
+		if p.lost {
+			p.rack.Recovered()
+			p.cut()
+		}
+	}
+}
+
+// undo restores what was cut for losses that were none.
+func (a *Association) undo(p *path) {
+	if p.undo.valid {
+		a.e.stats.Undone++
+	}
+	p.restore()
+	a.recovering = false
+}
+
+// losses remembers what was sent again, to find out whether that was needed. The peer reports TSNs
+// that come for the second time: RFC 3708.
+type losses struct {
+	recent []resentChunk // by the low bits of its TSN; nil: nothing was sent again yet
+	// In this recovery: chunks found lost, but for those that are known to have arrived.
+	doubt int
+	round uint32 // counts recoveries
+}
+
+// A resentChunk was sent more than once.
+type resentChunk struct {
+	tsn            TSN
+	path           *path // where it was sent before; nil: there is none here
+	first, arrived time.Duration
+	round          uint32
+}
+
+const recentLosses = 256
+
+func (l *losses) begin() {
+	l.doubt = 0
+	l.round++
+}
+
+// resent notes that c, which has not been launched yet, is sent again.
+func (l *losses) resent(c *outChunk, tsn TSN) {
+	if l.recent == nil {
+		l.recent = make([]resentChunk, recentLosses)
+	}
+	r := &l.recent[tsn%recentLosses]
+	if !c.resent || r.tsn != tsn || r.path == nil {
+		*r = resentChunk{tsn: tsn, path: c.path, first: c.sentAt}
+	}
+	r.round = l.round
+}
+
+// arrived notes that such a chunk was acknowledged.
+func (l *losses) arrived(now time.Time, tsn TSN) {
+	if r := &l.recent[tsn%recentLosses]; r.path != nil && r.tsn == tsn {
+		r.arrived = instant(now)
+	}
+}
+
+// takeDuplicates looks at the TSNs that have come to the peer more than once. If all that was sent
+// again in this recovery was needless, it is taken back.
+func (a *Association) takeDuplicates(now time.Time, s sack) {
+	l := &a.losses
+	if l.recent == nil {
+		return
+	}
+	any := false
+	for i := range s.dups() {
+		r := &l.recent[s.dup(i)%recentLosses]
+		if r.path == nil || r.tsn != s.dup(i) || r.arrived == 0 {
+			continue // the network has doubled it, or it is not ours
+		}
+		a.e.stats.Spurious++
+		p := r.path
+		p.rack.Spurious(r.arrived - r.first)
+		p.sample = max(p.sample, r.arrived-r.first)
+		if r.round == l.round {
+			l.doubt--
+			any = true
+		}
+		r.path = nil
+	}
+	if any && l.doubt <= 0 && a.marked == 0 {
+		for _, p := range a.paths {
+			if p.undo.valid {
+				a.undo(p)
+			}
+		}
+	}
+}
+
+// watchTail sets when the loss of all that was sent last to p is probed for. T3 would find it, too,
+// but later: RFC 8985, section 7.2.
+func (a *Association) watchTail(now time.Time, p *path) {
+	p.tailAt = time.Time{}
+	if p.flight == 0 || p.srtt == 0 || p.alone || a.probing {
+		return
+	}
+	wait := max(2*p.srtt, p.srtt+4*p.rttvar, minTailWait)
+	if !p.prompt && p.listed == 1 {
+		wait += sackWait
+	}
+	wait <<= min(p.probes, maxTailProbes)
+	if at := now.Add(wait); at.Before(p.t3) {
+		p.tailAt = at
+	}
+}
+
+const (
+	minTailWait   = 4 * time.Millisecond   // so long may a peer's program be without a processor
+	sackWait      = 200 * time.Millisecond // how long a peer delays the SACK of a single packet
+	maxTailProbes = 16
+)
+
+// probeTail sends one packet whatever cwnd is, so that a SACK tells what is lost: new data, or what
+// was sent last once more. RFC 8985, section 7.3; there is one after the other, at doubled
+// distances, until T3 expires: docs/decisions.md#P7.
+func (a *Association) probeTail(now time.Time, p *path) {
+	if p.flight == 0 || !a.state.sends() {
+		return
+	}
+	p.probes++
+	a.e.stats.TailProbes++
+	switch {
+	case a.marked > 0:
+		a.target(a.firstMarked()).force = true
+	case a.queue.len() > 0 && p == a.dataPath() && a.chunks.len() < maxOutstanding &&
+		a.cutLen() <= a.rwnd:
+		p.extra = true
+	default:
+		a.mark(a.sentChunk(p.newest), p.newest)
+		p.force = true
+	}
+	a.watchTail(now, p)
+}
+
+// t3Timeout: nothing was heard of what was sent to p. Section 6.3.3.
+func (a *Association) t3Timeout(now time.Time, p *path) {
+	a.e.stats.Timeouts++
+	// "If the sender continues to receive SACK chunks from the peer while doing zero window probing,
+	// the unacknowledged window probes SHOULD NOT increment the error counter", nor does probing
+	// affect cwnd: section 6.1 A.
+	if !a.probing || !a.sackSeen {
+		if a.fails(p, now.Add(-p.rto), true); a.state == StateClosed {
+			return
+		}
+		// Of several in a row only the first says something of the window that there was: "the value
+		// of ssthresh is held constant", RFC 5681, section 3.1.
+		if !p.alone {
+			p.undo.valid = false
+			a.losses.begin()
+			p.cut()
+		}
+		p.cwnd = p.pmdcs()
+		p.alone = true
+		a.recovering = false
+		a.swallowed(now, p, p.flight)
+	}
+	p.backOff(a.opt)
+	p.probes, p.tailAt, p.lateAt = 0, time.Time{}, time.Time{}
+	a.takeBack(a.chunks.len(), p)
+	for i := range a.chunks.len() {
+		if c := a.chunks.at(i); c.path == p && c.outstanding() {
+			a.mark(c, a.ackTSN+1+TSN(i))
+			c.timedOut = true
+			a.losses.doubt++
+		}
+	}
+	if c := a.firstMarked(); c != nil {
+		a.target(c).force = true
+	}
 }

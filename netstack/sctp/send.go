@@ -19,10 +19,14 @@ type sender struct {
 	marked     int // chunks to be sent again
 	markFrom   TSN // none before it is
 	gapAcked   int // chunks acknowledged by gap ack blocks
+	gapPackets int // of these, those that came first in a packet
 	recovering bool
 	exit       TSN // Fast Recovery ends when it is acknowledged
+	losses     losses
 
-	burst int // packets of new data that may go before something happens
+	launched uint32 // counts transmissions of chunks
+
+	burst int // packets with data that may go before something happens
 
 	// Zero window probes. Section 6.1 A.
 	probeAt  time.Time
@@ -50,11 +54,18 @@ type outChunk struct {
 	stream, ssn uint16
 	n           uint16
 	flags       byte
-	misses      uint8
 	acked       bool // by a gap ack block
+	doubted     bool // the last SACK has not said so, but may have been an old one
 	marked      bool // to be sent again
-	fast        bool // was sent again for missing reports: not a second time
+	resent      bool // more than once
+	lead        bool // it came first in its packet
 	timedOut    bool // goes to another address, if there is one
+
+	// In flight: when it was sent last, the how manyth of all that was, and its neighbours in that
+	// order.
+	sentAt      time.Duration
+	order       uint32
+	older, next TSN
 }
 
 // outstanding says whether c is in flight.
@@ -91,7 +102,7 @@ func (a *Association) Send(now time.Time, o SendOptions, src Source) (id uint64,
 	case n > a.opt.SendBuffer || a.opt.NoFragments && n > a.MaxPayload():
 		return 0, ErrTooLong
 	}
-	a.buf.limit = a.opt.SendBuffer
+	a.buf.limit = max(a.sendLimit(), min(n, a.opt.SendBuffer))
 	if n > a.buf.room() || a.queue.len() >= maxMessages {
 		return 0, ErrNoRoom
 	}
@@ -111,9 +122,44 @@ func (a *Association) Send(now time.Time, o SendOptions, src Source) (id uint64,
 	if o.Immediate {
 		m.flags |= flagI
 	}
-	a.burst = a.opt.MaxBurst
+	a.mayBurst()
 	a.e.changed(a)
 	return a.sentID, nil
+}
+
+// mayBurst lets some packets go, and those that take the place of what has arrived: what SACKs have
+// said since the last packet counts together, for they may come together. Section 6.1 D.
+func (a *Association) mayBurst() { a.burst = max(a.burst, a.opt.MaxBurst) }
+
+// Drop gives up the messages of a stream of which nothing has been sent yet, and says how many: the
+// last ones that Send took for it. Their numbers count as acknowledged with those behind them.
+func (a *Association) Drop(stream uint16) (n int) {
+	if a.queue.len() == 0 {
+		return 0
+	}
+	kept, end := 0, a.queue.at(0).pos
+	for i := range a.queue.len() {
+		m := *a.queue.at(i)
+		if m.stream == stream && m.cut == 0 {
+			n++
+			if m.flags&flagU == 0 {
+				a.outSSN[stream]--
+			}
+			continue
+		}
+		// What is behind a gap moves down, so that there is room at once.
+		a.buf.move(end, m.pos, m.n)
+		m.pos = end
+		end += uint64(m.n)
+		*a.queue.at(kept) = m
+		kept++
+	}
+	a.buf.tail = end
+	for a.queue.len() > kept {
+		a.queue.drop()
+	}
+	a.e.changed(a)
+	return n
 }
 
 // Sent is the number of the last message that Send took, Acked of the last that has arrived with
@@ -126,9 +172,31 @@ func (a *Association) Room() int {
 	if a.state != StateEstablished || a.queue.len() >= maxMessages {
 		return 0
 	}
-	a.buf.limit = a.opt.SendBuffer
-	return a.buf.room()
+	a.buf.limit = a.sendLimit()
+	return max(a.buf.room(), 0)
 }
+
+// sendLimit is how many octets are taken from the user. On a long path that is what is kept for the
+// peer, also of what has arrived behind a hole, and a window more, so that no more waits here than
+// a round trip's worth; a short one has no use for more than the least, and memory that stays in
+// the caches is faster.
+func (a *Association) sendLimit() int {
+	limit := leastSendLimit
+	if p := a.dataPath(); p.rack.MinRTT() >= longPath {
+		sent := int(a.buf.tail - a.buf.head)
+		if a.queue.len() > 0 {
+			m := a.queue.at(0)
+			sent = int(m.pos-a.buf.head) + m.cut
+		}
+		limit = max(limit, sent+p.cwnd)
+	}
+	return min(a.opt.SendBuffer, limit)
+}
+
+const (
+	leastSendLimit = 1 << 20
+	longPath       = time.Millisecond // a round trip in which leastSendLimit makes 8 Gbit/s
+)
 
 // output builds the next packet of a over b; ok is false if there is none to be sent.
 func (a *Association) output(now time.Time, b []byte) (d Datagram, ok bool) {
@@ -241,13 +309,16 @@ func (a *Association) mayFill(now time.Time, p *path) bool {
 
 // open says whether a packet may be put into flight on p.
 func (a *Association) open(p *path) bool {
-	return a.burst > 0 && p.flight < p.cwnd && !(p.alone && p.flight > 0)
+	return a.burst > 0 && (p.extra || p.flight < p.cwnd && !(p.alone && p.flight > 0))
 }
 
 // decay shrinks cwnd of a path that had no data for a while. Section 7.2.1.
 func (a *Association) decay(now time.Time, p *path) {
 	if p.flight > 0 {
 		return
+	}
+	if now.Sub(p.lastData) >= p.rto {
+		p.cubic.Pause()
 	}
 	for floor := 4 * p.pmdcs(); p.cwnd > floor && now.Sub(p.lastData) >= p.rto; {
 		p.lastData = p.lastData.Add(p.rto)
@@ -318,8 +389,9 @@ func (a *Association) target(c *outChunk) *path {
 // fill appends DATA chunks for p: those to be sent again first, then new ones, in the order of
 // TSNs.
 func (a *Association) fill(now time.Time, p *path, b []byte) []byte {
-	empty := len(b)
+	empty, last := len(b), -1
 	open := a.open(p) // for new data
+	probe := p.probes > 0 && (p.extra || p.force)
 	for a.marked > 0 {
 		c := a.firstMarked()
 		// A chunk that is larger than the packet may be goes alone, in IP fragments: "Once a user
@@ -327,6 +399,7 @@ func (a *Association) fill(now time.Time, p *path, b []byte) []byte {
 		if a.target(c) != p || len(b)+c.size() > p.pmtu && len(b) > headerLen {
 			break
 		}
+		c.lead, last = last < 0, len(b)
 		b = a.resend(now, p, c, b)
 		p.force = false // if none has fitted beside what is there already, the next packet is still due
 	}
@@ -336,9 +409,20 @@ func (a *Association) fill(now time.Time, p *path, b []byte) []byte {
 		if len(b)+padded(dataLen+n) > p.pmtu || !a.windowOpen(now, p) {
 			break
 		}
+		lead := last < 0
+		last = len(b)
 		b = a.cut(now, p, n, b)
+		a.chunks.at(a.chunks.len() - 1).lead = lead
 	}
 	if len(b) > empty {
+		// Where so little is in flight that the peer's delay of its SACK would be waited for, it is
+		// asked not to: RFC 9260, section 3.3.1, the I bit.
+		p.prompt = probe || p.flight <= 4*p.pmtu && (p.alone || p.flight >= p.cwnd)
+		if p.prompt {
+			b[last+1] |= flagI
+		}
+		p.extra = false
+		a.watchTail(now, p)
 		a.burst--
 		p.lastData, p.decays = now, false
 	}
@@ -371,12 +455,12 @@ func (a *Association) cut(now time.Time, p *path, n int, b []byte) []byte {
 	tsn := a.nextTSN
 	a.nextTSN++
 	if !p.timing {
-		p.timing, p.timed, p.timedAt = true, tsn, now
+		p.timing, p.timed = true, tsn
 	}
 	if p.confirmed {
 		a.idle(now, p)
 	}
-	a.launch(now, p, c, false)
+	a.launch(now, p, c, tsn, false)
 	return a.appendData(b, c, tsn)
 }
 
@@ -386,22 +470,23 @@ func (a *Association) resend(now time.Time, p *path, c *outChunk, b []byte) []by
 	a.e.stats.Retransmits++
 	c.marked = false
 	a.marked--
-	c.path, c.timedOut = p, false
-	for _, q := range a.paths {
-		// "RTT measurements SHOULD only be made using a DATA chunk with TSN r if no DATA chunk with
-		// TSN less than or equal to r was retransmitted since": rule C5 of section 6.3.1.
-		if q.timing && !q.timed.before(tsn) {
-			q.timing = false
-		}
+	a.losses.resent(c, tsn)
+	if q := c.path; q.timing && q.timed == tsn {
+		q.timing = false // Karn's rule: docs/decisions.md#P5
 	}
-	a.launch(now, p, c, a.isEarliest(p, c))
+	c.path, c.timedOut, c.resent = p, false, true
+	// A tail loss probe does not put T3 off.
+	a.launch(now, p, c, tsn, p.probes == 0 && a.isEarliest(p, c))
 	return a.appendData(b, c, tsn)
 }
 
 // launch accounts for a chunk that goes to p, and sees to T3: section 6.1, and rule R1 of section
 // 6.3.2.
-func (a *Association) launch(now time.Time, p *path, c *outChunk, restart bool) {
+func (a *Association) launch(now time.Time, p *path, c *outChunk, tsn TSN, restart bool) {
 	p.flight += c.size()
+	a.launched++
+	c.sentAt, c.order = instant(now), a.launched
+	a.enlist(p, c, tsn)
 	a.inFlight += int(c.n)
 	a.rwnd = max(0, a.rwnd-int(c.n))
 	if p.t3.IsZero() || restart {
@@ -432,42 +517,49 @@ func (a *Association) appendData(b []byte, c *outChunk, tsn TSN) []byte {
 
 // mark has a chunk in flight sent again.
 func (a *Association) mark(c *outChunk, tsn TSN) {
+	a.delist(c, tsn)
 	c.path.flight -= c.size()
 	a.inFlight -= int(c.n)
 	a.rwnd += int(c.n)
+	a.markAgain(c, tsn)
+}
+
+// markAgain has a chunk that is not in flight sent again.
+func (a *Association) markAgain(c *outChunk, tsn TSN) {
 	if a.marked == 0 || tsn.before(a.markFrom) {
 		a.markFrom = tsn
 	}
-	c.marked, c.misses = true, 0
+	c.marked = true
 	a.marked++
 }
 
-// t3Timeout: nothing was heard of what was sent to p. Section 6.3.3.
-func (a *Association) t3Timeout(now time.Time, p *path) {
-	a.e.stats.Timeouts++
-	// "If the sender continues to receive SACK chunks from the peer while doing zero window probing,
-	// the unacknowledged window probes SHOULD NOT increment the error counter", nor does probing
-	// affect cwnd: section 6.1 A.
-	if !a.probing || !a.sackSeen {
-		if a.fails(p, true); a.state == StateClosed {
-			return
-		}
-		p.ssthresh = max(p.cwnd/2, 4*p.pmdcs())
-		p.cwnd = p.pmdcs()
-		p.partial = 0
-		p.alone = true
-		a.recovering = false
-		a.swallowed(now, p, p.flight)
+// sentChunk is the chunk with a TSN that is not acknowledged for good.
+func (a *Association) sentChunk(tsn TSN) *outChunk {
+	return a.chunks.at(int(uint32(tsn - a.ackTSN - 1)))
+}
+
+// enlist puts a chunk at the end of those in flight on p, and delist takes it out.
+func (a *Association) enlist(p *path, c *outChunk, tsn TSN) {
+	if c.older = p.newest; p.listed == 0 {
+		p.oldest = tsn
+	} else {
+		a.sentChunk(p.newest).next = tsn
 	}
-	p.backOff(a.opt)
-	p.timing = false
-	for i := range a.chunks.len() {
-		if c := a.chunks.at(i); c.path == p && c.outstanding() {
-			a.mark(c, a.ackTSN+1+TSN(i))
-			c.timedOut = true
-		}
+	p.newest = tsn
+	p.listed++
+}
+
+func (a *Association) delist(c *outChunk, tsn TSN) {
+	p := c.path
+	if p.listed--; p.listed == 0 {
+		return
 	}
-	if c := a.firstMarked(); c != nil {
-		a.target(c).force = true
+	switch tsn {
+	case p.oldest:
+		p.oldest = c.next
+	case p.newest:
+		p.newest = c.older
+	default:
+		a.sentChunk(c.older).next, a.sentChunk(c.next).older = c.next, c.older
 	}
 }

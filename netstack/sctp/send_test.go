@@ -324,6 +324,24 @@ func TestSmallPeer(t *testing.T) {
 	}
 }
 
+// On a long path what has arrived behind a hole takes no room from what may be sent.
+func TestRoomBehindHole(t *testing.T) {
+	c := narrow()
+	c.Options.SendBuffer = 8 << 20
+	w, n, p := established(t, c)
+	x := p.a.primary
+	n.queue(1)
+	w.Run(10 * time.Millisecond)
+	p.ack(0)
+	x.cwnd, p.a.opt.MaxBurst = 1200*fullChunk, 2000
+	n.queue(1000)
+	w.Run(10 * time.Millisecond)
+	p.ack(0, gap{2, 1000})
+	if got, want := p.a.Room(), 600*fullChunk; got < want {
+		t.Errorf("room for %d octets, of a window of twice %d", got, want)
+	}
+}
+
 // What leaves at once is bounded by Max.Burst, and by cwnd with one packet of grace. SCTP-075,
 // SCTP-077, SCTP-125.
 func TestWindowAndBurst(t *testing.T) {
@@ -355,9 +373,10 @@ func TestWindowAndBurst(t *testing.T) {
 	if c := q.a.primary.cwnd; c != 4344 || q.a.primary.ssthresh < 1<<20 {
 		t.Errorf("IPv6: cwnd %d, ssthresh %d", c, q.a.primary.ssthresh)
 	}
-	// A large SACK does not let a burst go.
+	// A large SACK does not let a burst go, but for what takes the place of what has arrived: the
+	// packets that come together are acknowledged together.
 	_, n, p = established(t, narrow())
-	p.a.primary.cwnd = 40 * fullChunk
+	p.a.primary.cwnd, p.a.primary.ssthresh = 40*fullChunk, 1
 	p.a.opt.MaxBurst = 4
 	n.queue(60)
 	for len(p.tsns()) == 0 {
@@ -368,6 +387,17 @@ func TestWindowAndBurst(t *testing.T) {
 		if k := len(p.tsns()); k > 4 {
 			t.Fatalf("%d packets at once", k)
 		}
+	}
+	_, n, p = established(t, narrow())
+	p.a.primary.cwnd, p.a.opt.MaxBurst = 40*fullChunk, 4
+	n.queue(200)
+	sent := len(p.tsns())
+	for want := 8; want <= 32; want *= 2 { // slow start
+		p.ack(int(p.a.nextTSN-p.first()) - 1)
+		if k := len(p.tsns()); k != want {
+			t.Fatalf("%d packets for a SACK of %d", k, sent)
+		}
+		sent = want
 	}
 }
 
@@ -596,6 +626,66 @@ func TestOddMTU(t *testing.T) {
 		w.Run(time.Minute)
 		if len(b.msgs) != 1 || b.msgs[0] != text(200_000) {
 			t.Errorf("MTU %d: %d messages", mtu, len(b.msgs))
+		}
+	}
+}
+
+// Drop gives up what has not been sent of one stream: others arrive whole and in order, there is
+// room at once, and what is sent for that stream later has the next sequence numbers.
+func TestDrop(t *testing.T) {
+	rng := newSeededRand(3)
+	for round := range 50 {
+		w, a, b := pair(t, narrow(), narrow())
+		var want []string
+		took := 0
+		send := func(stream uint16) {
+			s := fmt.Sprintf("%d:%d %s", stream, took, text(1+rng.IntN(3000)))
+			if a.last.Room() < len(s) {
+				return
+			}
+			took++
+			if _, err := a.last.Send(w.Now, SendOptions{Stream: stream}, stringSource(s)); err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, s)
+		}
+		for range 20 + rng.IntN(200) {
+			send(uint16(rng.IntN(3)))
+		}
+		a.pump() // some go out; the rest waits for the window
+		room, waits := a.last.Room(), a.last.queue.len()
+		n := a.last.Drop(1)
+		if n == 0 && waits > 10 || a.last.queue.len() != waits-n || n > 0 && a.last.Room() <= room {
+			t.Fatalf("%d of %d dropped, room for %d, before %d", n, waits, a.last.Room(), room)
+		}
+		for i := len(want) - 1; n > 0; i-- {
+			if strings.HasPrefix(want[i], "1:") {
+				want = slices.Delete(want, i, i+1)
+				n--
+			}
+		}
+		for range 10 {
+			send(uint16(rng.IntN(3)))
+		}
+		a.pump()
+		w.Until(fmt.Sprint("all that is left of round ", round), time.Hour,
+			func() bool { return len(b.msgs) >= len(want) && a.last.chunks.len() == 0 })
+		for stream := range 3 {
+			of := func(all []string) (some []string) {
+				for _, s := range all {
+					if strings.HasPrefix(s, fmt.Sprint(stream, ":")) {
+						some = append(some, s)
+					}
+				}
+				return some
+			}
+			if !slices.Equal(of(b.msgs), of(want)) {
+				t.Fatalf("round %d: stream %d has other messages", round, stream)
+			}
+		}
+		checkBooks(t, a.last)
+		if a.last.Room() != min(a.last.opt.SendBuffer, leastSendLimit) {
+			t.Fatalf("room for %d", a.last.Room())
 		}
 	}
 }

@@ -73,6 +73,16 @@ func (s *sendBuffer) at(pos uint64, n int) (a, b []byte) {
 	return s.ring[i:], s.ring[:i+n-len(s.ring)]
 }
 
+// move copies n octets to a lower position.
+func (s *sendBuffer) move(to, from uint64, n int) {
+	for n > 0 && to != from {
+		a, _ := s.at(from, n)
+		b, _ := s.at(to, n)
+		k := copy(b, a)
+		to, from, n = to+uint64(k), from+uint64(k), n-k
+	}
+}
+
 // free gives up all octets before pos.
 func (s *sendBuffer) free(pos uint64) { s.head = pos }
 
@@ -99,6 +109,13 @@ func (q *fifo[T]) push() *T {
 	}
 	q.n++
 	return q.at(q.n - 1)
+}
+
+// drop drops the last element.
+func (q *fifo[T]) drop() {
+	var zero T
+	*q.at(q.n - 1) = zero
+	q.n--
 }
 
 // pop drops the first element.

@@ -12,7 +12,7 @@ func (a *Association) Shutdown(now time.Time) error {
 		a.abort(CauseUserAbort, nil, ErrNotConnected)
 	case StateEstablished:
 		a.setState(StateShutdownPending)
-		a.burst = a.opt.MaxBurst
+		a.mayBurst()
 		a.progress(now)
 		a.e.changed(a)
 		a.e.timers.set(a)
@@ -56,7 +56,7 @@ func (a *Association) startT2(now time.Time) {
 // possible.
 func (a *Association) shutdownTimeout(now time.Time) {
 	p := a.dataPath()
-	if a.fails(p, true); a.state == StateClosed {
+	if a.fails(p, now.Add(-a.t2RTO), true); a.state == StateClosed {
 		return
 	}
 	a.t2RTO = min(2*a.t2RTO, a.opt.RTOMax)

@@ -1,6 +1,9 @@
 package sctp
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // A timerHeap holds the associations that wait for a time, the earliest first.
 type timerHeap []*Association
@@ -34,6 +37,9 @@ func (h *timerHeap) remove(a *Association) {
 		h.fix(i)
 	}
 }
+
+// all gives those that there are, in no order.
+func (h timerHeap) all() []*Association { return slices.Clone(h) }
 
 func (h timerHeap) swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
@@ -79,8 +85,11 @@ func (a *Association) nextDeadline() time.Time {
 	t = earliest(t, a.t5)
 	t = earliest(t, a.sackAt)
 	t = earliest(t, a.probeAt)
+	t = earliest(t, a.silentAt)
 	for _, p := range a.paths {
 		t = earliest(t, p.t3)
+		t = earliest(t, p.lateAt)
+		t = earliest(t, p.tailAt)
 		t = earliest(t, p.beatAt)
 		t = earliest(t, p.beatLost)
 		t = earliest(t, p.prober.at)
@@ -112,7 +121,16 @@ func (a *Association) expire(now time.Time) {
 	if due(&a.probeAt) {
 		a.probe = true
 	}
+	if due(&a.silentAt) {
+		a.down(ErrTimeout)
+	}
 	for _, p := range a.paths {
+		if due(&p.lateAt) {
+			a.findLost(now)
+		}
+		if due(&p.tailAt) {
+			a.probeTail(now, p)
+		}
 		if due(&p.t3) {
 			a.t3Timeout(now, p)
 		}
@@ -120,11 +138,11 @@ func (a *Association) expire(now time.Time) {
 			a.probeTimeout(now, p)
 		}
 		if due(&p.beatLost) {
-			a.heartbeatTimeout(p)
+			a.heartbeatTimeout(now, p)
 		}
 		if due(&p.beatAt) {
 			a.heartbeat(now, p)
 		}
 	}
-	a.burst = a.opt.MaxBurst
+	a.mayBurst()
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
@@ -107,7 +106,7 @@ func (s *Host) begin(d DialConfig, ready chan error) (*Conn, error) {
 	c := &Conn{s: s, handler: d.Handler, ready: ready, remote: d.Remote}
 	// A port that is in use with this peer already is found out by trying.
 	const n, tries = lastEphemeral - firstEphemeral + 1, 64
-	first := rand.IntN(n)
+	first := s.randomPort(n)
 	err := error(syscall.EADDRNOTAVAIL)
 	for i := range tries {
 		port := uint16(firstEphemeral + (first+i*331)%n)
@@ -260,7 +259,7 @@ func (s *Host) listen(l ListenConfig) (*Listener, error) {
 	for range tries {
 		port := l.Addr.Port()
 		if port == 0 {
-			port = uint16(firstEphemeral + rand.IntN(lastEphemeral-firstEphemeral+1))
+			port = uint16(firstEphemeral + s.randomPort(lastEphemeral-firstEphemeral+1))
 		}
 		if err = s.takePort(port); err != nil {
 			continue
@@ -344,7 +343,7 @@ func (c *Conn) RemoteAddr() netip.AddrPort { return c.remote }
 // until Flush or the next Send without it. An error of src means that nothing was sent.
 func (c *Conn) Send(o sctp.SendOptions, src sctp.Source, more bool) (id uint64, err error) {
 	c.s.mu.Lock()
-	full := c.a.State() == sctp.StateEstablished && c.a.Room() < src.Len()
+	full := c.a.State() == sctp.StateEstablished && c.a.Room() < src.Len() && c.a.Sent() > c.a.Acked()
 	c.s.mu.Unlock()
 	if full {
 		return 0, nil
@@ -364,6 +363,13 @@ func (c *Conn) Send(o sctp.SendOptions, src sctp.Source, more bool) (id uint64, 
 		c.s.drain()
 	}
 	return id, err
+}
+
+// Drop gives up the messages of a stream of which nothing has been sent yet, and says how many: the
+// last ones that Send took for it.
+func (c *Conn) Drop(stream uint16) (n int) {
+	c.with(func(a *sctp.Association) { n = a.Drop(stream) })
+	return n
 }
 
 // Flush sends what Send has held back.

@@ -1,9 +1,13 @@
 package sctphost
 
 import (
+	cryptorand "crypto/rand"
+	"io"
+	"math/rand/v2"
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/buffer"
@@ -38,6 +42,7 @@ type Host struct {
 
 	portMu sync.Mutex
 	ports  map[uint16]int // guarded by portMu: users of each
+	random *rand.Rand     // guarded by portMu: which ports are tried first
 
 	token drainToken
 	// What the one who drains has in hand.
@@ -48,10 +53,12 @@ type Host struct {
 
 // A carrier takes the packets of a Host to a network.
 type carrier interface {
-	// transmit sends a packet, which lies in v, and takes v. An error is a local one: there is no
-	// route. It is called by one goroutine at a time, as is forget, which gives up what transmit has
-	// kept and is the last of them.
-	transmit(d *sctp.Datagram, v *buffer.View) error
+	// headroom is how many octets transmit wants before a packet, for headers.
+	headroom() int
+	// transmit sends a packet, which lies in v behind the headroom, and takes v. An error is a local
+	// one: there is no route. It is called by one goroutine at a time, as is forget, which gives up
+	// what transmit has kept and is the last of them.
+	transmit(now time.Time, d *sctp.Datagram, v *buffer.View) error
 	forget()
 	// local is the address that packets to remote come from.
 	local(remote netip.Addr) (netip.Addr, error)
@@ -80,25 +87,53 @@ const (
 	maxAssociations = 16384
 )
 
-// DefaultOptions are the defaults of associations: room for what a fast link has under way, and an
-// RTO as short as TCP's here, since kernel peers delay SACKs by up to 200 ms.
+// DefaultOptions are the defaults of associations: room for what a fast and long link has under
+// way, and an RTO as short as TCP's here, since kernel peers delay SACKs by up to 200 ms. After a
+// time without a network it goes on within 5 s, though nothing says that the network is back; a
+// peer of which nothing is heard is given up after about a minute.
 func DefaultOptions() sctp.Options {
-	return sctp.Options{SendBuffer: 1 << 20, RecvBuffer: 1 << 20, RTOInitial: time.Second,
-		RTOMin: 300 * time.Millisecond}
+	return sctp.Options{SendBuffer: 8 << 20, RecvBuffer: 4 << 20, RTOInitial: time.Second,
+		RTOMin: 300 * time.Millisecond, RTOMax: 5 * time.Second, AssociationMaxRetrans: 14,
+		UserTimeout: time.Minute}
+}
+
+// heldMost is how many octets that have come ahead of order a Host keeps: a sixteenth of the
+// machine's memory, 64 MiB at least. Each association alone may have a receive buffer full of them.
+func heldMost() int {
+	const least = 64 << 20
+	var s syscall.Sysinfo_t
+	if err := syscall.Sysinfo(&s); err != nil {
+		return least
+	}
+	return max(int(s.Totalram/16)*int(s.Unit), least)
 }
 
 // newHost needs a clock before anything else is done with it.
-func newHost(carrier carrier, o sctp.Options) (*Host, error) {
+func newHost(carrier carrier, random io.Reader, o sctp.Options) (*Host, error) {
+	if random == nil {
+		random = cryptorand.Reader
+	}
 	ep, err := sctp.NewEndpoint(sctp.Config{MTU: carrier.mtu, MaxAssociations: maxAssociations,
-		Options: o})
+		HeldMost: heldMost(), Options: o, Rand: random})
 	if err != nil {
+		return nil, err
+	}
+	var seed [32]byte
+	if _, err := io.ReadFull(random, seed[:]); err != nil {
 		return nil, err
 	}
 	return &Host{
 		carrier: carrier, gate: gate.New(), ep: ep,
-		conns: map[*Conn]struct{}{}, ports: map[uint16]int{},
+		conns: map[*Conn]struct{}{}, ports: map[uint16]int{}, random: rand.New(rand.NewChaCha8(seed)),
 		packets: make([]outgoing, 0, drainBatch), events: make([]sctp.Event, 0, drainBatch),
 	}, nil
+}
+
+// randomPort is the port of a range of n, from 0, to begin with.
+func (s *Host) randomPort(n int) int {
+	s.portMu.Lock()
+	defer s.portMu.Unlock()
+	return s.random.IntN(n)
 }
 
 func (s *Host) setClock(c tcpip.Clock) { s.clock, s.start = c, c.NowMonotonic() }
@@ -108,11 +143,19 @@ func (s *Host) now() time.Time { return time.Unix(0, 0).Add(s.clock.NowMonotonic
 
 // input takes a packet from the carrier, which keeps its own reference.
 func (s *Host) input(p sctp.Packet) {
+	s.take(p)
+	s.drain()
+}
+
+// take is input without what follows from it: that is for drain.
+func (s *Host) take(p sctp.Packet) {
 	s.mu.Lock()
 	s.ep.Input(s.now(), p)
 	s.mu.Unlock()
-	s.drain()
 }
+
+// Settle implements ethswitch.Settler: it sends and hands out what several packets have led to.
+func (s *Host) Settle() { s.drain() }
 
 // icmp takes an ICMP error.
 func (s *Host) icmp(e sctp.ICMPError) {
@@ -122,11 +165,26 @@ func (s *Host) icmp(e sctp.ICMPError) {
 	s.drain()
 }
 
+// LinkUp says that the link is there again after it was not: what waits for a retransmission timer
+// is sent at once. It does not block.
+func (s *Host) LinkUp() {
+	s.mu.Lock()
+	s.ep.LinkUp(s.now())
+	s.mu.Unlock()
+	s.drain()
+}
+
 // expire is the timer's function.
 func (s *Host) expire() {
 	s.mu.Lock()
 	s.armed = time.Time{}
-	s.ep.Expire(s.now())
+	now := s.now()
+	if at, ok := s.ep.Deadline(); !ok || at.After(now) {
+		s.arm(now) // it has moved on, and nobody need be taken the draining from
+		s.mu.Unlock()
+		return
+	}
+	s.ep.Expire(now)
 	s.mu.Unlock()
 	s.drain()
 }
@@ -149,21 +207,23 @@ func (s *Host) drain() {
 func (s *Host) drainOnce() bool {
 	s.mu.Lock()
 	now := s.now()
+	room := s.carrier.headroom()
 	for len(s.packets) < drainBatch {
 		if s.spare == nil {
 			s.spare = buffer.NewViewSize(packetCap)
 		}
 		v := s.spare
-		d, ok := s.ep.Output(now, v.AsSlice()[:0])
+		d, ok := s.ep.Output(now, v.AsSlice()[room:room])
 		if !ok {
 			break
 		}
 		s.spare = nil
-		if len(d.Data) <= packetCap {
-			v.CapLength(len(d.Data))
+		if n := room + len(d.Data); n <= packetCap {
+			v.CapLength(n)
 		} else {
 			v.Release()
-			v = buffer.NewViewWithData(d.Data)
+			v = buffer.NewViewSize(n)
+			copy(v.AsSlice()[room:], d.Data)
 		}
 		s.packets = append(s.packets, outgoing{d, v})
 	}
@@ -186,7 +246,7 @@ func (s *Host) drainOnce() bool {
 			continue
 		}
 		// What cannot be sent is lost; retransmission deals with that as with any loss.
-		_ = s.carrier.transmit(&p.d, p.v)
+		_ = s.carrier.transmit(now, &p.d, p.v)
 	}
 	if ended {
 		s.carrier.forget()

@@ -1,7 +1,9 @@
 package sctphost
 
 import (
+	"io"
 	"net/netip"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -29,8 +31,10 @@ type stackCarrier struct {
 	st    *stack.Stack
 	host  *Host
 	mtuOf func() uint32 // the MTU of the stack's interface
+	send  func(*frame.Frame)
 
-	routes map[[2]netip.Addr]*stack.Route // source and destination; for transmit and forget only
+	admitted pairSet
+	ways     map[[2]netip.Addr]*way // by source and destination; for transmit and forget only
 }
 
 // networks are the networks that SCTP runs on.
@@ -43,10 +47,12 @@ var (
 )
 
 // New makes a Host for a stack that is still to be made, with Protocol among its transport
-// protocols. linkMTU is the MTU of its interface, in octets.
-func New(linkMTU func() uint32, o sctp.Options) (*Host, error) {
-	p := &stackCarrier{mtuOf: linkMTU, routes: map[[2]netip.Addr]*stack.Route{}}
-	s, err := newHost(p, o)
+// protocols. linkMTU is the MTU of its interface, in octets, and send sends a frame over that, and
+// releases it. What is random comes from random; nil is crypto/rand.
+func New(linkMTU func() uint32, send func(*frame.Frame), random io.Reader, o sctp.Options) (*Host,
+	error) {
+	p := &stackCarrier{mtuOf: linkMTU, send: send, ways: map[[2]netip.Addr]*way{}}
+	s, err := newHost(p, random, o)
 	p.host = s
 	return s, err
 }
@@ -96,8 +102,10 @@ func (p *stackCarrier) HandlePacket(id stack.TransportEndpointID, pkt *stack.Pac
 	size := int(r.buf.Size())
 	v, ok := r.buf.PullUp(0, size)
 	if ok {
-		p.host.input(sctp.Packet{Src: gvconv.GoAddr(id.RemoteAddress),
-			Dst: gvconv.GoAddr(id.LocalAddress), Data: v.AsSlice(), Ref: r})
+		in := sctp.Packet{Src: gvconv.GoAddr(id.RemoteAddress), Dst: gvconv.GoAddr(id.LocalAddress),
+			Data: v.AsSlice(), Ref: r}
+		p.admit(&in)
+		p.host.input(in)
 	}
 	r.Release()
 }
@@ -153,55 +161,69 @@ func quoted(b []byte, n int) (src, dst netip.Addr, quote []byte, ok bool) {
 	return src, dst, nil, false
 }
 
+// headroom implements carrier.
+func (*stackCarrier) headroom() int { return headroom }
+
 // transmit implements carrier.
-func (p *stackCarrier) transmit(d *sctp.Datagram, v *buffer.View) error {
+func (p *stackCarrier) transmit(now time.Time, d *sctp.Datagram, v *buffer.View) error {
 	key := [2]netip.Addr{d.Src, d.Dst}
-	r, err := p.route(key)
+	w, err := p.way(key)
 	if err != nil {
 		v.Release()
 		return gvconv.Error(err)
 	}
+	if h := w.headers.Load(); h != nil && d.DF && now.Sub(w.asked) < renewAfter {
+		p.send(h.frame(v))
+		return nil
+	}
+	v.TrimFront(headroom)
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{
-		ReserveHeaderBytes: int(r.MaxHeaderLength()),
+		ReserveHeaderBytes: int(w.route.MaxHeaderLength()),
 		Payload:            buffer.MakeWithView(v),
 	})
 	defer pkt.DecRef()
+	if d.DF {
+		w.asked = now
+		w.headers.Store(nil)
+		pkt.Owner = w
+	}
 	// gVisor cuts a packet that is too large even if it must not be; sizes are SCTP's own care.
-	err = r.WritePacket(stack.NetworkHeaderParams{Protocol: protocolNumber, TTL: r.DefaultTTL(),
-		DF: d.DF}, pkt)
+	err = w.route.WritePacket(stack.NetworkHeaderParams{Protocol: protocolNumber,
+		TTL: w.route.DefaultTTL(), DF: d.DF}, pkt)
 	if err != nil {
-		r.Release() // it may be that its address has gone
-		delete(p.routes, key)
+		w.route.Release() // it may be that its address has gone
+		delete(p.ways, key)
 	}
 	return gvconv.Error(err)
 }
 
-// maxRoutes is how many routes are kept. To find one takes longer than to send a packet.
-const maxRoutes = 1024
+// maxWays is how many ways are kept. To find one takes longer than to send a packet.
+const maxWays = 1024
 
-// route finds the route between two addresses.
-func (p *stackCarrier) route(key [2]netip.Addr) (*stack.Route, tcpip.Error) {
-	if r := p.routes[key]; r != nil {
-		return r, nil
+// way finds the way between two addresses.
+func (p *stackCarrier) way(key [2]netip.Addr) (*way, tcpip.Error) {
+	if w := p.ways[key]; w != nil {
+		return w, nil
 	}
 	r, err := p.st.FindRoute(0, gvconv.Addr(key[0]), gvconv.Addr(key[1]), gvconv.Protocol(key[1]),
 		false)
 	if err != nil {
 		return nil, err
 	}
-	if len(p.routes) >= maxRoutes {
+	if len(p.ways) >= maxWays {
 		p.forget()
 	}
-	p.routes[key] = r
-	return r, nil
+	w := &way{route: r}
+	p.ways[key] = w
+	return w, nil
 }
 
 // forget implements carrier.
 func (p *stackCarrier) forget() {
-	for _, r := range p.routes {
-		r.Release()
+	for _, w := range p.ways {
+		w.route.Release()
 	}
-	clear(p.routes)
+	clear(p.ways)
 }
 
 // local implements carrier.

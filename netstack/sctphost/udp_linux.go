@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/buffer"
@@ -60,7 +61,7 @@ func newOverUDP(addr netip.AddrPort, clock tcpip.Clock, o sctp.Options) (*Host, 
 		conn.Close()
 		return nil, err
 	}
-	if u.host, err = newHost(u, o); err != nil {
+	if u.host, err = newHost(u, nil, o); err != nil {
 		conn.Close()
 		return nil, err
 	}
@@ -194,8 +195,11 @@ func sockError(oob []byte, e *sctp.ICMPError) bool {
 	return false
 }
 
+// headroom implements carrier: the kernel has its own.
+func (*udpCarrier) headroom() int { return 0 }
+
 // transmit implements carrier.
-func (u *udpCarrier) transmit(d *sctp.Datagram, v *buffer.View) error {
+func (u *udpCarrier) transmit(_ time.Time, d *sctp.Datagram, v *buffer.View) error {
 	defer v.Release()
 	port := d.Encap
 	if port == 0 {

@@ -20,6 +20,10 @@ import (
 // ms apart.
 const ackTick = 20 * time.Millisecond
 
+// quickACKs is how many ACKs are not held back after one that tells of octets that are missing. Who
+// has lost something has little under way, and waits for each ACK (RFC 5681, section 4.2).
+const quickACKs = 16
+
 // ackDelayer delays ACKs, as RFC 9293, section 3.8.6.3, wants: gVisor sends one for whatever came
 // in at once, so that a small request and its answer would be four packets. An ACK of new octets,
 // less than two full segments of them, waits until its connection has something to send, which
@@ -55,16 +59,28 @@ type delayedAck struct {
 	ticked bool   // held has seen a tick
 	listed bool   // is among ackDelayer.holders, or will be
 	acked  uint32 // by what was sent last
+	quick  uint8  // so many ACKs are sent at once: octets are missing, or were
 	ack    uint32 // the number in what is held
 
+	next       atomic.Uint32 // the octet that is to come next, for all that is known
+	told       atomic.Uint32 // the end of what the peer knows to have come
+	duplicates atomic.Bool   // there are some in twice
+	twice      []span        // that the peer is to be told of: they have come twice
+	blocks     [maxBlocks]span
+	nblocks    int // of blocks, which the last ACK has told of
+
 	holding bool
-	n       int // of octets
-	off     frame.Offload
-	octets  [maxACKLen]byte
+	// Segments that have come together are being handled, and what is held has been made for one of
+	// them: see gather.
+	gathering, gathered bool
+
+	n, l4  int // of octets; where the TCP header begins
+	off    frame.Offload
+	octets [maxACKLen]byte
 }
 
 // maxACKLen is the longest frame with an ACK that may be held.
-const maxACKLen = frame.EtherHeaderLen + frame.IPv6Len + frame.TCPMinLen + frame.TCPTimestampLen
+const maxACKLen = frame.EtherHeaderLen + frame.IPv6Len + header.TCPHeaderMaximumSize
 
 // keep has s hold the octets of f, which it releases, if they are few enough.
 func (s *delayedAck) keep(f *frame.Frame, ack uint32) bool {
@@ -72,7 +88,7 @@ func (s *delayedAck) keep(f *frame.Frame, ack uint32) bool {
 		return false
 	}
 	s.n, _ = f.Buffer.ReadAt(s.octets[:f.Len()], 0)
-	s.off, s.ack, s.ticked, s.holding = f.Offload, ack, false, true
+	s.off, s.ack, s.ticked, s.holding, s.gathered = f.Offload, ack, false, true, false
 	f.Release()
 	return true
 }
@@ -101,7 +117,11 @@ func (a *ackDelayer) sending(pkt *stack.PacketBuffer, f *frame.Frame, s *delayed
 	if s == nil {
 		return false
 	}
-	kept, first, list := a.hold(pkt, f, s)
+	duplicate := s.duplicates.Load()
+	if duplicate {
+		s.addDuplicate(pkt, f)
+	}
+	kept, first, list := a.hold(pkt, f, s, duplicate)
 	if first != nil {
 		a.send(first, &s.sent)
 	}
@@ -114,26 +134,42 @@ func (a *ackDelayer) sending(pkt *stack.PacketBuffer, f *frame.Frame, s *delayed
 // hold looks at a packet that is to be sent, and at f, which is its frame. If it has kept f, f need
 // not be sent. What was held before and has to be sent before f is first. list, if not nil, is for
 // ackDelayer.list, which must not be called with the lock of a delayedAck.
-func (a *ackDelayer) hold(pkt *stack.PacketBuffer, f *frame.Frame, s *delayedAck) (kept bool,
-	first *frame.Frame, list *delayedAck) {
+func (a *ackDelayer) hold(pkt *stack.PacketBuffer, f *frame.Frame, s *delayedAck,
+	duplicate bool) (kept bool, first *frame.Frame, list *delayedAck) {
 	t := header.TCP(pkt.TransportHeader().Slice())
 	if len(t) < header.TCPMinimumSize {
 		return false, nil, nil
 	}
 	ack, flags, data := t.AckNumber(), t.Flags(), pkt.Data().Size() > 0
-	plain := flags == header.TCPFlagAck && !data && plainOptions(t)
+	options := !plainOptions(t)
+	plain := flags == header.TCPFlagAck && !data && !options
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	l4 := frame.EtherHeaderLen + len(pkt.NetworkHeader().Slice())
+	if s.gathering && s.known && flags == header.TCPFlagAck && !data && !duplicate &&
+		f.Len() == l4+len(t) && !a.stopped.Load() && s.keep(f, ack) {
+		s.l4, s.gathered = l4, true
+		return true, nil, nil
+	}
 	if !s.known || flags&header.TCPFlagAck == 0 {
 		// of a RST without an ACK the number means nothing
+		s.tells(t, options)
 		s.known, s.acked = flags&header.TCPFlagAck != 0, ack
 		if s.holding {
 			first = s.frame()
 		}
 		return false, first, nil
 	}
-	if !s.holding && plain && ack != s.acked && ack-s.acked < a.limit() && !a.stopped.Load() &&
+	held := plain
+	switch {
+	case options:
+		s.quick = quickACKs
+	case s.quick > 0 && plain:
+		s.quick--
+		held = false
+	}
+	if !s.holding && held && ack != s.acked && ack-s.acked < a.limit() && !a.stopped.Load() &&
 		s.keep(f, ack) {
 		if s.listed {
 			return true, nil, nil
@@ -150,7 +186,55 @@ func (a *ackDelayer) hold(pkt *stack.PacketBuffer, f *frame.Frame, s *delayedAck
 		}
 	}
 	s.acked = ack
+	s.tells(t, options)
 	return false, first, nil
+}
+
+// gather has the ACKs of a connection that knows SACK take each other's place until settle: for a
+// segment that comes before its turn gVisor sends one at once, and the last one says all that the
+// others did: docs/decisions.md#N5. One that tells of duplicates is sent all the same.
+func (s *delayedAck) gather() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gathering = true
+}
+
+// settle ends gather: the last ACK is sent, or held as if it were the only one.
+func (a *ackDelayer) settle(s *delayedAck) {
+	f, list := a.settled(s)
+	if f != nil {
+		a.send(f, &s.sent)
+	}
+	if list {
+		a.list(s)
+	}
+}
+
+func (a *ackDelayer) settled(s *delayedAck) (f *frame.Frame, list bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gathering = false
+	if !s.holding || !s.gathered {
+		return nil, false
+	}
+	s.gathered = false
+	t := header.TCP(s.octets[s.l4:s.n])
+	options := !plainOptions(t)
+	wait := !options && s.quick == 0 && s.ack != s.acked && s.ack-s.acked < a.limit()
+	switch {
+	case options:
+		s.quick = quickACKs
+	case s.quick > 0:
+		s.quick--
+	}
+	if wait && !a.stopped.Load() {
+		list = !s.listed
+		s.listed = true
+		return nil, list
+	}
+	s.acked = s.ack
+	s.tells(t, options)
+	return s.frame(), false
 }
 
 // plainOptions reports whether t has no options, or a timestamp only.
@@ -248,6 +332,7 @@ func (a *ackDelayer) expire(s *delayedAck) (left bool) {
 		s.listed = false
 	case s.ticked || a.stopped.Load():
 		s.acked, s.listed = s.ack, false
+		s.told.Store(s.ack)
 		f = s.frame()
 	default:
 		s.ticked, left = true, true

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -62,7 +63,7 @@ func (r *ackRig) put(p ackPacket) (kept bool) {
 		DataOffset: uint8(header.TCPMinimumSize + len(p.opts)),
 	})
 	copy(t[header.TCPMinimumSize:], p.opts)
-	f := frame.Empty()
+	f := frame.New(append(make([]byte, frame.EtherHeaderLen), t...), frame.Offload{})
 	f.HdrLen = uint16(len(r.made))
 	r.made = append(r.made, p)
 	kept = r.sending(pkt, f, &r.conns[p.flow])
@@ -148,6 +149,71 @@ func TestHoldACK(t *testing.T) {
 		if n := len(r.sent); n != len(tt.sent)+len(tt.later) {
 			t.Errorf("%s: stop sent something: %v", name, r.sent)
 		}
+	}
+}
+
+// TestGatherACK: of the ACKs of segments that are handled together the last is sent, or held as if
+// it were the only one.
+func TestGatherACK(t *testing.T) {
+	const ack = header.TCPFlagAck
+	plain := func(n uint32) ackPacket { return ackPacket{ack: n, flags: ack, opts: tsOption} }
+	sack := func(n uint32) ackPacket { return ackPacket{ack: n, flags: ack, opts: sackOption} }
+	data := func(n uint32) ackPacket { return ackPacket{ack: n, flags: ack, data: 1, opts: tsOption} }
+	for name, tt := range map[string]struct {
+		before, run               []ackPacket
+		meanwhile, settled, later []int
+	}{
+		"none":  {[]ackPacket{data(10)}, nil, nil, nil, nil},
+		"SACKs": {[]ackPacket{data(10)}, []ackPacket{sack(10), sack(10), sack(20)}, nil, []int{3}, nil},
+		"a few octets": {[]ackPacket{data(10)}, []ackPacket{plain(20), plain(30)}, nil, nil,
+			[]int{2}},
+		"many octets": {[]ackPacket{data(10)}, []ackPacket{plain(20), plain(10 + ackLimit)}, nil,
+			[]int{2}, nil},
+		"a window":        {[]ackPacket{data(10)}, []ackPacket{plain(10)}, nil, []int{1}, nil},
+		"a held one":      {[]ackPacket{data(10), plain(20)}, []ackPacket{sack(20)}, nil, []int{2}, nil},
+		"a hole is full":  {[]ackPacket{data(10)}, []ackPacket{sack(10), plain(40)}, nil, nil, []int{2}},
+		"data carries it": {[]ackPacket{data(10)}, []ackPacket{sack(10), data(20)}, []int{2}, nil, nil},
+		"behind data": {[]ackPacket{data(10)}, []ackPacket{data(20), sack(20)}, []int{1},
+			[]int{2}, nil},
+		"nothing before": {nil, []ackPacket{sack(10), sack(20)}, []int{0}, []int{1}, nil},
+	} {
+		r := newAckRig()
+		check := func(when string, want []int) {
+			t.Helper()
+			if !slices.Equal(r.sent, want) {
+				t.Errorf("%s: %s sent %v, want %v", name, when, r.sent, want)
+			}
+			r.sent = nil
+		}
+		for _, p := range tt.before {
+			r.put(p)
+		}
+		r.sent = nil
+		r.conns[0].gather()
+		for _, p := range tt.run {
+			r.put(p)
+		}
+		check("meanwhile", tt.meanwhile)
+		r.settle(&r.conns[0])
+		check("settle", tt.settled)
+		r.clock.Advance(2 * ackTick)
+		check("two ticks", tt.later)
+		r.stop()
+		check("stop", nil)
+	}
+	// What tells of duplicates is sent.
+	r := newAckRig()
+	r.put(data(10))
+	r.conns[0].gather()
+	r.conns[0].twice = []span{{1, 5}}
+	r.conns[0].duplicates.Store(true)
+	r.put(plain(10))
+	r.put(sack(10))
+	if !slices.Equal(r.sent, []int{0, 1}) {
+		t.Errorf("sent %v", r.sent)
+	}
+	if r.settle(&r.conns[0]); !slices.Equal(r.sent, []int{0, 1, 2}) {
+		t.Errorf("sent %v", r.sent)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
@@ -40,6 +41,8 @@ type Conn struct {
 	id            stack.TransportEndpointID // the same, for gVisor
 	queue         gvisor.SegmentQueue       // or nil: see queueSegment
 	conns         *connTable                // that has it
+	host          *Host
+	loss          lossControl
 	acks          delayedAck
 	memory        gvisor.Memory
 	userPrefetch  atomic.Pointer[func()]
@@ -50,6 +53,8 @@ type Conn struct {
 	mu     sync.Mutex // held while ep is used; guards what follows
 	closed bool
 	in     sink
+	got    int // octets since gotAt
+	gotAt  tcpip.MonotonicTime
 	out    payload
 	// err is why the connection was lost: the first reason counts. gVisor tells that once only; after
 	// it a reader would see an orderly end.
@@ -62,7 +67,7 @@ const endpointEvents = waiter.ReadableEvents | waiter.WritableEvents |
 
 // newConn wraps an established connection of h.
 func (h *Host) newConn(ep *tcp.Endpoint, wq *waiter.Queue) *Conn {
-	c := &Conn{ep: ep, wq: wq, conns: &h.conns}
+	c := &Conn{ep: ep, wq: wq, conns: &h.conns, host: h}
 	if a, err := ep.GetLocalAddress(); err == nil {
 		c.local = gvconv.GoAddrPort(a)
 	}
@@ -76,8 +81,10 @@ func (h *Host) newConn(ep *tcp.Endpoint, wq *waiter.Queue) *Conn {
 	ep.LockUser()
 	ep.SetOwner(&c.acks)
 	c.memory = gvisor.MemoryOf(ep)
+	c.loss.start(c, h.st.Clock())
 	ep.UnlockUser()
 	c.conns.add(c)
+	_ = h.cfg.Liveness.Apply(ep) // an error: the connection has ended, which is seen in its turn
 	return c
 }
 
@@ -117,6 +124,9 @@ func (c *Conn) ReadInto(w io.Writer) (int, error) {
 	_, err := c.ep.Read(&c.in, tcpip.ReadOptions{})
 	n, stopped := c.in.n, c.in.stopped
 	c.in = sink{}
+	if c.got += n; c.got >= measureOctets {
+		c.measure()
+	}
 	switch err.(type) {
 	case nil, *tcpip.ErrWouldBlock:
 		return n, nil
@@ -131,6 +141,65 @@ func (c *Conn) ReadInto(w io.Writer) (int, error) {
 		err = &tcpip.ErrConnectionReset{}
 	}
 	return n, c.lost(err)
+}
+
+// Peek passes what ReadInto would to w, and takes none of it; w takes all. Like ReadInto it says
+// how the connection has ended, but at once: io.EOF is the peer's FIN, be it behind octets that
+// wait; after another error there are none any more.
+func (c *Conn) Peek(w io.Writer) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.err.Load(); err != nil {
+		return *err
+	}
+	if tcp.EndpointState(c.ep.State()) == tcp.StateError {
+		w = io.Discard // gVisor gives the reason behind the octets, which nobody waits for
+	}
+	// Before the octets are looked at: what comes behind them is seen the next time.
+	ended := c.ep.Readiness(waiter.ReadableEvents|waiter.EventRdHUp)&waiter.EventRdHUp != 0
+	c.in = sink{w: w}
+	_, err := c.ep.Read(&c.in, tcpip.ReadOptions{Peek: w != io.Discard})
+	if err == nil && w == io.Discard {
+		_, err = c.ep.Read(&c.in, tcpip.ReadOptions{})
+	}
+	c.in = sink{}
+	switch err.(type) {
+	case nil, *tcpip.ErrWouldBlock, *tcpip.ErrBadBuffer:
+	case *tcpip.ErrClosedForReceive:
+		if tcp.EndpointState(c.ep.State()) == tcp.StateError {
+			return c.lost(&tcpip.ErrConnectionReset{})
+		}
+	default:
+		return c.lost(err)
+	}
+	if ended {
+		return io.EOF
+	}
+	return nil
+}
+
+// measureOctets is after how many octets the rate is looked at.
+const measureOctets = 1 << 20
+
+// measure lets the receive buffer grow if what was received in a round trip is near what the window
+// lets the peer send in one: half of the buffer.
+func (c *Conn) measure() {
+	now := c.loss.clock.NowMonotonic()
+	took, got := now.Sub(c.gotAt), c.got
+	c.got, c.gotAt = 0, now
+	c.ep.LockUser()
+	var rtt time.Duration
+	if c.loss.snd.Exists() {
+		rtt = c.loss.snd.RTT().SRTT
+	}
+	c.ep.UnlockUser()
+	if rtt <= longPath || took <= 0 {
+		return
+	}
+	size := c.ep.SocketOptions().GetReceiveBufferSize()
+	if float64(got)*rtt.Seconds()/took.Seconds() > float64(size)/4 {
+		gvisor.GrowReceiveBuffer(c.ep)
+	}
 }
 
 // lost notes why the connection is lost.
@@ -203,6 +272,12 @@ func (c *Conn) write(src Source) (done int, peer *receiver, _ error) {
 	}
 	c.out = payload{}
 	done, werr := c.written(int(n), read, srcErr, err)
+	if c.loss.growSend.Load() {
+		c.loss.growSendBuffer()
+	}
+	if done > 0 && !c.loss.watched.Load() {
+		c.host.losses.watch(&c.loss)
+	}
 	return done, peer, werr
 }
 
@@ -304,6 +379,7 @@ func (c *Conn) CloseWrite() error {
 // any more once Close has returned. Close must not be called from inside it.
 func (c *Conn) Close() error {
 	c.conns.remove(c)
+	c.host.losses.forget(&c.loss)
 	c.forgetPeer()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -321,6 +397,7 @@ func (c *Conn) Close() error {
 // +checklocksignore: the lock is held where TryLock took it.
 func (c *Conn) Abort() {
 	c.conns.remove(c)
+	c.host.losses.forget(&c.loss)
 	c.forgetPeer()
 	c.userPrefetch.Store(nil)
 	c.prompt.Store(nil) // nobody begins to handle a segment any more

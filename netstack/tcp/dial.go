@@ -238,6 +238,7 @@ func (h *Host) DialNet(ctx context.Context, remote netip.AddrPort) (net.Conn, er
 // netConn turns c into a connection that blocks. c is not to be used any more.
 func (c *Conn) netConn() net.Conn {
 	c.conns.remove(c)
+	c.host.losses.forget(&c.loss)
 	c.wq.EventUnregister(&c.entry)
 	return gonet.NewTCPConn(c.wq, c.ep)
 }

@@ -27,11 +27,22 @@ func (c *Conn) identify(h *Host) {
 // the same as when it was made, and the rest has been looked at by Packet.Parse and
 // Frame.ChecksumsValid.
 func (c *Conn) queueSegment(p *frame.Packet, pkt *stack.PacketBuffer) bool {
-	if c.queue == nil || c.ep.EndpointState() != tcp.StateEstablished || !strip(p, pkt) {
+	if c.queue == nil || !sending(c.ep.EndpointState()) || !strip(p, pkt) {
 		return false
+	}
+	n, _ := p.TCPHeaderLen()
+	if c.ep.SACKPermitted && p.End-p.L4 > n {
+		seq := header.TCP(p.Headers[p.L4:]).SequenceNumber()
+		c.acks.came(span{seq, seq + uint32(p.End-p.L4-n)})
+	}
+	if c.loss.received(p, n) {
+		pkt = withoutSACK(p, n, pkt)
 	}
 	c.queue.QueuePacket(c.ep, c.id, pkt)
 	pkt.DecRef()
+	if c.loss.heard.Load() {
+		c.host.losses.see(&c.loss)
+	}
 	return true
 }
 

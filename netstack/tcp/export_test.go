@@ -1,6 +1,11 @@
 package tcp
 
-import "github.com/vrnic/vrnic/netstack/internal/gvisor"
+import (
+	"fmt"
+	"time"
+
+	"github.com/vrnic/vrnic/netstack/internal/gvisor"
+)
 
 // Settle returns when what has come in for c has been dealt with.
 func (c *Conn) Settle() {
@@ -9,6 +14,19 @@ func (c *Conn) Settle() {
 	c.ep.LockUser()
 	defer c.ep.UnlockUser()
 	_ = gvisor.HandleSegments(c.ep) // an error ends the connection, and with it the test
+	c.loss.step()
+}
+
+// Handle calls deliver, which brings segments of c, and deals with them before it returns: none of
+// gVisor's goroutines has to do with them.
+func (c *Conn) Handle(deliver func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ep.LockUser()
+	defer c.ep.UnlockUser()
+	deliver()
+	_ = gvisor.HandleSegments(c.ep) // an error ends the connection, and with it the test
+	c.loss.step()
 }
 
 // Hold takes hold of c, as one of its calls does; LetGo lets it go.
@@ -21,3 +39,34 @@ func (c *Conn) LetGo() { c.mu.Unlock() }
 
 // Direct reports whether segments may come straight to c.
 func (c *Conn) Direct() bool { return c.queue != nil }
+
+// LossState describes c's loss recovery.
+func (c *Conn) LossState() string {
+	c.ep.LockUser()
+	defer c.ep.UnlockUser()
+	st := c.loss.snd.State()
+	return fmt.Sprintf("%d packets of %d, RTO %v, %v", st.Outstanding, st.SndCwnd, st.RTO, &c.loss.rec)
+}
+
+// WindowShut reports whether c asks the peer whether its window is open.
+func (c *Conn) WindowShut() bool {
+	c.ep.LockUser()
+	defer c.ep.UnlockUser()
+	return c.loss.snd.ZeroWindow()
+}
+
+// Watched reports whether somebody looks at what c has under way.
+func (c *Conn) Watched() bool { return c.loss.watched.Load() }
+
+// RTO is c's retransmission timeout.
+func (c *Conn) RTO() time.Duration {
+	c.ep.LockUser()
+	defer c.ep.UnlockUser()
+	return c.loss.snd.State().RTO
+}
+
+// Buffers are how many octets c may hold, to send and received.
+func (c *Conn) Buffers() (send, receive int64) {
+	o := c.ep.SocketOptions()
+	return o.GetSendBufferSize(), o.GetReceiveBufferSize()
+}

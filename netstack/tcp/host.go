@@ -2,7 +2,9 @@ package tcp
 
 import (
 	"fmt"
+	"net/netip"
 
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
 	"github.com/vrnic/vrnic/netstack/ethswitch"
@@ -18,6 +20,7 @@ type Config struct {
 	// SendBuffer and ReceiveBuffer are what each connection may hold, in octets.
 	SendBuffer, ReceiveBuffer int
 	MTU                       func() uint32 // of the stack's interface
+	Liveness                  gvisor.Liveness
 	// Send sends f, with d beside it, and releases it. It may be called with a connection's lock held.
 	Send func(f *frame.Frame, d *ethswitch.Delivery)
 }
@@ -32,6 +35,7 @@ type Host struct {
 	acks   ackDelayer
 	conns  connTable
 	firsts firstOctets
+	losses losses
 }
 
 // New makes a Host for a stack that is still to be made, with Protocol among its transport
@@ -40,14 +44,14 @@ func New(c Config) *Host {
 	h := &Host{cfg: c, gate: gate.New()}
 	h.acks.send = c.Send
 	h.acks.limit = func() uint32 {
-		return 2 * (c.MTU() - frame.IPv6Len - frame.TCPMinLen - frame.TCPTimestampLen)
+		return 2 * (c.MTU() - frame.IPv6Len - header.TCPHeaderMaximumSize)
 	}
 	return h
 }
 
 // Protocol is a stack.TransportProtocolFactory: it puts h on st, whose clock it uses.
 func (h *Host) Protocol(st *stack.Stack) stack.TransportProtocol {
-	h.st, h.acks.clock = st, st.Clock()
+	h.st, h.acks.clock, h.losses.clock = st, st.Clock(), st.Clock()
 	p := gvisor.NewTCP(st)
 	h.queue = gvisor.SegmentQueueOf(p)
 	return p
@@ -60,6 +64,9 @@ func (h *Host) Receive(d *ethswitch.Delivery, p *frame.Packet, pkt *stack.Packet
 	c := h.conns.of(d, p)
 	if c == nil {
 		return false
+	}
+	if h.losses.n.Load() > 0 {
+		h.losses.nudge(c.flow.remote.Addr()) // it is there
 	}
 	c.beforeSegment(d, p)
 	return c.queueSegment(p, pkt)
@@ -77,6 +84,11 @@ func (h *Host) Sending(pkt *stack.PacketBuffer, f *frame.Frame) (d *ethswitch.De
 	return ack.delivery(), false
 }
 
+// LinkUp is to be called when packets may get through again: the link has a carrier again, or a
+// neighbour has been heard. Connections that have timed out send again at once, instead of when
+// their time is over. It does not wait, and any lock may be held.
+func (h *Host) LinkUp() { h.losses.nudge(netip.Addr{}) }
+
 // Shut makes no connections and listeners any more. It returns when nobody is about to, and reports
 // false if it was called before.
 func (h *Host) Shut() bool {
@@ -88,7 +100,10 @@ func (h *Host) Shut() bool {
 }
 
 // Close sends what is held back. The stack is closed by then.
-func (h *Host) Close() { h.acks.stop() }
+func (h *Host) Close() {
+	h.acks.stop()
+	h.losses.stop()
+}
 
 // Tune sets the options of TCP, once the stack is made.
 func (h *Host) Tune() error {

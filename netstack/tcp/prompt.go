@@ -202,8 +202,15 @@ func (r *receiver) Finish() bool {
 	c := (*Conn)(r)
 	var err tcpip.Error
 	if c.ep.EndpointState() == tcp.StateEstablished {
+		sack := c.ep.SACKPermitted
+		if sack {
+			c.acks.gather()
+		}
 		if err = gvisor.HandleSegments(c.ep); err != nil {
 			gvisor.ResetConnection(c.ep, err)
+		}
+		if sack {
+			c.host.acks.settle(&c.acks)
 		}
 	}
 	c.ep.UnlockUser() // what is left goes to a processor

@@ -10,6 +10,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/link/pipe"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/seqnum"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
@@ -208,4 +209,129 @@ func TestPathMTU(t *testing.T) {
 	defer pkt.DecRef()
 	a.HandleError(tooBig{mtu: 1}, pkt)
 	soon(t, "segments of one octet", func() bool { return SegmentSize(a) == 1 })
+}
+
+// A recorder is a CongestionControl that lets everything through, and notes what it is told.
+type recorder struct {
+	state             *tcp.TCPSenderState
+	updates, timeouts int
+}
+
+func (r *recorder) HandleLossDetected()       {}
+func (r *recorder) HandleRTOExpired()         { r.timeouts++ }
+func (r *recorder) PostRecovery()             {}
+func (r *recorder) Update(int, time.Duration) { r.updates++ }
+
+// TestSender: gVisor's congestion control can be another one, which is told of ACKs, and what was
+// sent can be sent again, in other pieces.
+func TestSender(t *testing.T) {
+	a, b := connected(t)
+	a.LockUser()
+	s := SenderOf(a)
+	r := &recorder{state: s.State()}
+	s.SetControl(r)
+	segment, una := s.State().MaxPayloadSize, uint32(s.State().SndUna)
+	s.State().SndCwnd = 1000
+	a.UnlockUser()
+
+	b.LockUser() // nothing is acknowledged
+	write(t, a, 10*segment)
+	a.LockUser()
+	st := s.State()
+	if st.Outstanding != 10 || st.SndNxt != st.SndUna.Add(seqnum.Size(10*segment)) || s.ZeroWindow() {
+		t.Errorf("gVisor has changed: %d packets under way of 10", st.Outstanding)
+	}
+	before := a.Stats().(*tcp.Stats).SendErrors.Retransmits.Value()
+	s.Rewind()
+	s.Resend(una+uint32(2*segment), una+uint32(3*segment))
+	s.Resend(una+uint32(5*segment), una+uint32(5*segment+100))
+	if n := a.Stats().(*tcp.Stats).SendErrors.Retransmits.Value() - before; n != 2 {
+		t.Errorf("gVisor has changed: %d retransmissions, want 2", n)
+	}
+	if st.Outstanding < 10 || st.Outstanding > 12 {
+		t.Errorf("gVisor has changed: %d packets under way after two were sent again", st.Outstanding)
+	}
+	if n := s.Forward(); n < 10*segment || st.Outstanding < 10 {
+		t.Errorf("gVisor has changed: %d octets were sent again", n)
+	}
+	if now := Timestamp(a); now == 0 {
+		t.Error("gVisor has changed: no timestamp")
+	}
+	a.UnlockUser()
+	b.UnlockUser()
+	soon(t, "an ACK for all", func() bool {
+		a.LockUser()
+		defer a.UnlockUser()
+		return s.State().SndUna == s.State().SndNxt
+	})
+	if r.updates == 0 {
+		t.Error("gVisor has changed: its congestion control is not told of ACKs")
+	}
+	if s.RTT().SRTT == 0 {
+		t.Error("gVisor has changed: no round trip was measured")
+	}
+	var got bytes.Buffer
+	for got.Len() < 10*segment {
+		if _, err := b.Read(&got, tcpip.ReadOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestCuts: a peer that has every other octet sent again cuts what was sent so often and no more.
+// When all is acknowledged it may be cut again.
+//
+// +checklocksignore: the ends' locks are taken and given in turns.
+func TestCuts(t *testing.T) {
+	a, b := connected(t)
+	a.LockUser()
+	s := SenderOf(a)
+	s.SetControl(&recorder{state: s.State()})
+	segment := s.State().MaxPayloadSize
+	s.State().SndCwnd = 1000
+	a.UnlockUser()
+	pieces := func() (n int) {
+		for seg := s.front(); seg != nil; seg = next(seg) {
+			n++
+		}
+		return n
+	}
+	const packets = 20
+	for round := range 2 {
+		b.LockUser() // nothing is acknowledged
+		write(t, a, packets*segment)
+		a.LockUser()
+		una, all := uint32(s.State().SndUna), packets*segment
+		retransmits := &a.Stats().(*tcp.Stats).SendErrors.Retransmits
+		before := retransmits.Value()
+		for first := range uint32(2) {
+			s.Rewind()
+			for i := first; i < uint32(all); i += 2 {
+				s.Resend(una+i, una+i+1)
+			}
+		}
+		if n := pieces(); n > packets+2*maxCuts || n < maxCuts/2 {
+			t.Errorf("round %d: %d pieces of %d packets, want no more than %d", round, n, packets,
+				packets+2*maxCuts)
+		}
+		if n := int(retransmits.Value() - before); n > 2*(packets+2*maxCuts) || n < maxCuts {
+			t.Errorf("round %d: %d packets were sent again", round, n)
+		}
+		if st := s.State(); st.Outstanding > pieces() || st.Outstanding < packets {
+			t.Errorf("round %d: %d packets under way in %d pieces", round, st.Outstanding, pieces())
+		}
+		a.UnlockUser()
+		b.UnlockUser()
+		soon(t, "an ACK for all", func() bool {
+			a.LockUser()
+			defer a.UnlockUser()
+			return s.State().SndUna == s.State().SndNxt
+		})
+		var got bytes.Buffer
+		for got.Len() < all {
+			if _, err := b.Read(&got, tcpip.ReadOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 }

@@ -7,7 +7,9 @@
 //   - queue.go: give a segment to a connection's TCP, past IP and the demultiplexer
 //   - segmentsize.go: how many octets TCP puts into a segment
 //   - memory_unsafe.go: where the memory of a connection lies, for the caches
-//   - options.go: no RACK, no CUBIC, buffers that keep their size, no SYN cookies
+//   - sender_unsafe.go: another congestion control, and sending again what it says
+//   - options.go: no RACK, buffers that keep their size, no SYN cookies
+//   - liveness.go: when a connection whose peer is silent is lost
 //   - superframe.go: how long a super-frame becomes
 //   - pathmtu.go: path MTUs that gVisor would believe
 package gvisor

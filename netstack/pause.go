@@ -1,0 +1,10 @@
+package netstack
+
+// Pause has TCP handle what is queued, and returns when that is done; what comes later waits for
+// Resume. Timers go on, and so does all else. It is for tests that decide when something happens:
+// the goroutines of gVisor's TCP then block in a way that package testing/synctest knows, unlike
+// when they are idle. Pause and Resume take turns, and Resume comes before Close.
+func (s *Stack) Pause() { s.st.Pause() }
+
+// Resume lets TCP go on after Pause.
+func (s *Stack) Resume() { s.st.Resume() }

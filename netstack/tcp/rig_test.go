@@ -1,0 +1,313 @@
+package tcp_test
+
+import (
+	"container/heap"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+
+	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
+	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/netstacktest"
+	"github.com/vrnic/vrnic/netstack/tcp"
+)
+
+// A stepClock is a tcpip.Clock that stands still while somebody works: step goes on to the next
+// timer. What happens on it hangs on no processor's speed.
+type stepClock struct {
+	mu     sync.Mutex
+	now    time.Duration
+	timers stepHeap
+	set    uint64
+}
+
+type stepTimer struct {
+	c   *stepClock
+	f   func()
+	due time.Duration
+	n   uint64
+	at  int
+}
+
+// step runs the next timer; false: there is none.
+func (c *stepClock) step() bool {
+	c.mu.Lock()
+	if len(c.timers) == 0 {
+		c.mu.Unlock()
+		return false
+	}
+	t := heap.Pop(&c.timers).(*stepTimer)
+	t.at = -1
+	c.now = max(c.now, t.due)
+	c.mu.Unlock()
+	t.f()
+	return true
+}
+
+func (c *stepClock) elapsed() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+func (c *stepClock) Now() time.Time { return time.Unix(0, 0).Add(c.elapsed()) }
+func (c *stepClock) NowMonotonic() tcpip.MonotonicTime {
+	return tcpip.MonotonicTime{}.Add(c.elapsed())
+}
+func (c *stepClock) AfterFunc(d time.Duration, f func()) tcpip.Timer {
+	t := &stepTimer{c: c, f: f, at: -1}
+	t.Reset(d)
+	return t
+}
+
+func (t *stepTimer) stopLocked() bool {
+	if t.at < 0 {
+		return false
+	}
+	heap.Remove(&t.c.timers, t.at)
+	t.at = -1
+	return true
+}
+
+func (t *stepTimer) Stop() bool {
+	t.c.mu.Lock()
+	defer t.c.mu.Unlock()
+	return t.stopLocked()
+}
+
+func (t *stepTimer) Reset(d time.Duration) {
+	t.c.mu.Lock()
+	defer t.c.mu.Unlock()
+	t.stopLocked()
+	t.c.set++
+	t.due, t.n = t.c.now+max(d, 0), t.c.set
+	heap.Push(&t.c.timers, t)
+}
+
+type stepHeap []*stepTimer
+
+func (h stepHeap) Len() int { return len(h) }
+func (h stepHeap) Less(i, j int) bool {
+	return h[i].due < h[j].due || h[i].due == h[j].due && h[i].n < h[j].n
+}
+func (h stepHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].at, h[j].at = i, j
+}
+func (h *stepHeap) Push(x any) {
+	t := x.(*stepTimer)
+	t.at = len(*h)
+	*h = append(*h, t)
+}
+func (h *stepHeap) Pop() any {
+	old := *h
+	t := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return t
+}
+
+// A badWire joins two stacks: a link of so many bit/s with a queue, whose frames take delay and up
+// to jitter more, each for itself, or are lost.
+type badWire struct {
+	rate   float64 // bit/s
+	queue  int     // octets that wait for the link
+	delay  time.Duration
+	jitter time.Duration
+	loss   float64
+	down   bool
+}
+
+// A wireDir is a port at one end of it.
+type wireDir struct {
+	w     *badWire
+	clock *stepClock
+	mu    sync.Mutex
+	rng   *rand.Rand
+	free  time.Duration // when the link has sent what was given to it
+	to    *ethswitch.Attachment
+	lost  int
+	drop  func(octets []byte) bool // or nil; whether a frame is lost
+	twice func(octets []byte) bool // or nil; whether a frame comes twice
+}
+
+func (d *wireDir) Offloads() bool { return false }
+func (d *wireDir) String() string { return "wire" }
+func (d *wireDir) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
+	octets, off := f.AppendTo(nil), f.Offload
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := d.clock.elapsed()
+	lost, by := d.rng.Float64() < d.w.loss, d.rng.Float64()
+	d.free = max(d.free, now)
+	if float64(d.free-now)*d.w.rate/8e9 > float64(d.w.queue) || lost || d.w.down ||
+		d.drop != nil && d.drop(octets) {
+		d.lost++
+		return true
+	}
+	d.free += time.Duration(float64(len(octets)+24) * 8e9 / d.w.rate)
+	if d.twice != nil && d.twice(octets) {
+		d.carry(octets, off, d.free-now+d.w.delay)
+	}
+	due := d.free - now + d.w.delay + time.Duration(by*float64(d.w.jitter))
+	d.carry(octets, off, due)
+	return true
+}
+
+// carry has a frame arrive.
+func (d *wireDir) carry(octets []byte, off frame.Offload, after time.Duration) {
+	d.clock.AfterFunc(after, func() {
+		g := frame.New(octets, off)
+		defer g.Release()
+		_ = d.to.Input(g)
+	})
+}
+
+// A rig is two stacks with a badWire between them, and a connection.
+type rig struct {
+	clock  *stepClock
+	wire   *badWire
+	stacks [2]*netstack.Stack
+	dirs   [2]*wireDir
+	a, b   *tcp.Conn
+	v6     bool
+}
+
+func newRig(tb testing.TB, w badWire, seed uint64) *rig {
+	tb.Helper()
+	r := &rig{clock: &stepClock{}, wire: &w}
+	var sw [2]*ethswitch.Switch
+	var ats [2]*ethswitch.Attachment
+	for i := range 2 {
+		sw[i] = ethswitch.New(ethswitch.Config{})
+		r.dirs[i] = &wireDir{w: r.wire, clock: r.clock, rng: rand.New(rand.NewPCG(seed, uint64(i)))}
+		at, err := sw[i].Attach(ethswitch.PortOptions{Name: "wire", Kind: "memory"}, r.dirs[i])
+		if err != nil {
+			tb.Fatal(err)
+		}
+		ats[i] = at
+		tb.Cleanup(at.Detach)
+	}
+	r.dirs[0].to, r.dirs[1].to = ats[1], ats[0]
+	for i := range 2 {
+		st, err := netstack.NewStack(sw[i], netstack.Config{Name: fmt.Sprintf("vrnic%d", i+1),
+			Addrs: netstacktest.Addresses(i + 1), Clock: r.clock})
+		if err != nil {
+			tb.Fatal(err)
+		}
+		tb.Cleanup(func() { st.Close() })
+		r.stacks[i] = st
+	}
+	return r
+}
+
+// connect connects the two while time passes.
+func (r *rig) connect(tb testing.TB) {
+	tb.Helper()
+	addr := r.stacks[1].Addrs()[0].Addr()
+	if r.v6 {
+		addr = r.stacks[1].Addrs()[1].Addr()
+	}
+	l, err := r.stacks[1].TCP().Listen(netip.AddrPortFrom(addr, 0), 1)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer l.Close()
+	done := make(chan error, 2)
+	go func() {
+		var err error
+		r.a, err = r.stacks[0].TCP().Dial(context.Background(), netip.Addr{}, l.Addr())
+		done <- err
+	}()
+	go func() {
+		var err error
+		r.b, err = l.Accept()
+		done <- err
+	}()
+	for n := 0; n < 2; {
+		select {
+		case err := <-done:
+			if err != nil {
+				tb.Fatal(err)
+			}
+			n++
+		case <-time.After(300 * time.Microsecond): // what runs has done so by then
+			r.clock.step()
+		}
+	}
+	tb.Cleanup(func() { r.a.Close(); r.b.Close() })
+}
+
+// settle lets both ends deal with what has come.
+func (r *rig) settle() {
+	r.a.Settle()
+	r.b.Settle()
+}
+
+// send moves n octets from a to b and returns how long it took, or fails after limit.
+func (r *rig) send(tb testing.TB, n int64, limit time.Duration) time.Duration {
+	tb.Helper()
+	from := r.clock.elapsed()
+	src, sink := netstacktest.NewSource(n), netstacktest.NewSink(n)
+	for {
+		if src.Len() > 0 {
+			if _, err := r.a.WriteFrom(src); err != nil {
+				tb.Fatal(err)
+			}
+		}
+		if got, err := r.b.ReadInto(sink); err != nil {
+			tb.Fatal(got, err)
+		}
+		if sink.Len() == n {
+			return r.clock.elapsed() - from
+		}
+		r.settle()
+		if !r.clock.step() {
+			tb.Fatalf("%d of %d octets arrived, and nothing is to come", sink.Len(), n)
+		}
+		r.settle()
+		if r.clock.elapsed()-from > limit {
+			return limit * time.Duration(n) / time.Duration(max(sink.Len(), 1))
+		}
+	}
+}
+
+// BenchmarkBadNetwork prints what a connection moves on wires of 1 Gbit/s, by their faults.
+func BenchmarkBadNetwork(b *testing.B) {
+	for _, rtt := range []time.Duration{100 * time.Microsecond, 10 * time.Millisecond,
+		50 * time.Millisecond} {
+		for _, jitter := range []time.Duration{0, 200 * time.Microsecond, 5 * time.Millisecond} {
+			for _, loss := range []float64{0, 0.001, 0.01, 0.05, 0.2} {
+				name := fmt.Sprintf("rtt=%v/jitter=%v/loss=%v", rtt, jitter, loss)
+				b.Run(name, func(b *testing.B) {
+					var sum float64
+					seed := uint64(0)
+					for b.Loop() {
+						seed++
+						r := newRig(b, badWire{rate: 1e9, queue: 1000 * 1500, delay: rtt / 2, jitter: jitter,
+							loss: 0}, seed)
+						r.connect(b)
+						r.wire.loss = loss
+						n := int64(64 << 20)
+						if loss > 0 || jitter > 0 {
+							n = 32 << 20
+						}
+						if loss >= 0.05 {
+							n = 2 << 20
+						}
+						t := r.send(b, n, 20*time.Second)
+						sum += float64(n) * 8 / t.Seconds() / 1e6
+						r.wire.loss, r.wire.jitter = 0, 0
+					}
+					b.ReportMetric(sum/float64(b.N), "Mbit/s")
+					b.ReportMetric(0, "ns/op")
+				})
+			}
+		}
+	}
+}
