@@ -85,14 +85,15 @@ type Endpoint struct {
 // A termState is where the one Terminate of a stream is.
 //
 //	none -> behind | next -> sent
-//	none, behind, next -> received
-//	behind -> next
+//	next -> now -> sent
+//	none, behind, next, now -> received
 type termState uint8
 
 const (
 	termNone     termState = iota
 	termBehind             // goes out in place of the message that could not be read
-	termNext               // goes out behind the FPDU in progress
+	termNext               // goes out behind the answers to what the peer has asked for before
+	termNow                // goes out behind the FPDU in progress
 	termSent               // the transport owns it
 	termReceived           // the peer's came: nothing is sent any more
 )
@@ -170,7 +171,7 @@ func (e *Endpoint) Terminate() (t Terminate, sent, ok bool) {
 // Terminating says that a Terminate is waiting to go out. A Responder whose first FPDU was not
 // valid sends none (docs/decisions.md#M12).
 func (e *Endpoint) Terminating() bool {
-	return e.tx.open && (e.termState == termBehind || e.termState == termNext)
+	return e.tx.open && e.termState >= termBehind && e.termState <= termNow
 }
 
 // Drained says that nothing is left to send: all that was posted and all answers to the peer's

@@ -58,6 +58,9 @@ func TestFatalRecords(t *testing.T) {
 				}
 				want := wantTerminate(tt.control, tt.mdr, tt.bad)
 				want = want[2:][:int(want[0])<<8|int(want[1])]
+				for range asked(r.h.log[:log]) { // a segment each
+					wantAnswer(t, drain(r))
+				}
 				if out := drain(r); !bytes.Equal(out, want) || r.Pending() || !r.Drained() {
 					t.Errorf("%s: sent\n%x\nwant\n%x\n%v", name, out, want, r.Err())
 				}

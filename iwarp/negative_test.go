@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	. "github.com/vrnic/vrnic/iwarp"
@@ -276,8 +277,6 @@ func fatals() (tt []fatal) {
 
 	// Terminates
 	add("RDMAP-077", "Terminate with MSN 2", "1203c000", "d", sendSeg(OpTerminate, true, 2, 0, 4))
-	add("RDMAP-077", "Terminate of 3 octets", "02ffc000", "d", sendSeg(OpTerminate, true, 1, 0, 3))
-	add("RDMAP-077", "Terminate of 81 octets", "02ffc000", "d", sendSeg(OpTerminate, true, 1, 0, 81))
 	add("RDMAP-077", "Terminate with MO 4", "1204c000", "d", sendSeg(OpTerminate, true, 1, 4, 4))
 
 	// too short for a header
@@ -323,6 +322,24 @@ func TestFatal(t *testing.T) {
 	}
 }
 
+// asked is how many Reads and atomics were asked for, by the host's log: each is answered ahead of
+// a Terminate (RDMAP-053).
+func asked(log []string) (n int) {
+	for _, s := range log {
+		if strings.HasPrefix(s, "source ") || strings.Contains(s, ", was ") {
+			n++
+		}
+	}
+	return n
+}
+
+func wantAnswer(t *testing.T, seg []byte) {
+	t.Helper()
+	if op := RDMAPControl(seg[1]).Opcode(); op != OpReadResponse && op != OpAtomicResponse {
+		t.Errorf("sent %s, want an answer", DescribeSegment(seg))
+	}
+}
+
 func testFatal(t *testing.T, tt fatal, ext bool) {
 	for _, cut := range []int{1 << 20, 1, 17} {
 		r := newRawExt(responder, true, ext)
@@ -365,7 +382,13 @@ func testFatal(t *testing.T, tt fatal, ext bool) {
 			t.Error("no Terminate is waiting")
 		}
 		want := wantTerminate(tt.control, tt.mdr, tt.bad)
-		if out := drain(r); !bytes.Equal(out, want) {
+		out := drain(r)
+		for range asked(log) {
+			n := FPDULen(int(binary.BigEndian.Uint16(out)))
+			wantAnswer(t, out[2:n])
+			out = out[n:]
+		}
+		if !bytes.Equal(out, want) {
 			t.Errorf("cut %d: sent\n%x\nwant\n%x\n(%v)", cut, out, want, le)
 		}
 		if r.Terminating() || !r.Drained() || r.Pending() {
@@ -512,6 +535,35 @@ func TestPeerTerminate(t *testing.T) {
 				t.Errorf("did %q", r.h.log)
 			}
 		})
+	}
+}
+
+// RDMAP-077: a Terminate that is too short or too long is an error, ends the stream, and is not
+// answered.
+func TestBadTerminate(t *testing.T) {
+	for _, segs := range [][][]byte{
+		{sendSeg(OpTerminate, true, 1, 0, 0)},
+		{sendSeg(OpTerminate, true, 1, 0, 3)},
+		{sendSeg(OpTerminate, true, 1, 0, 81)},
+		{sendSeg(OpTerminate, false, 1, 0, 80), sendSeg(OpTerminate, true, 1, 80, 1)},
+	} {
+		r := newRaw(responder, true)
+		if err := r.PostSend(8, OpSend, 0, &payload{b: make([]byte, 5)}, 5); err != nil {
+			t.Fatal(err)
+		}
+		in := AppendFPDU(nil, readReq(1, 10, 0x10, 0), true) // what it waits for is not sent either
+		for _, seg := range segs {
+			in = AppendFPDU(in, seg, true)
+		}
+		r.Write(AppendFPDU(in, writeSeg(OpWrite, true, 0x10, 0, 8), true))
+		var le *LocalError
+		if !errors.As(r.Err(), &le) || le.Cause != TermRemoteOperation {
+			t.Fatalf("%x: Err() = %v", segs, r.Err())
+		}
+		if r.Pending() || r.Terminating() || !r.Drained() || len(r.h.log) != 1 ||
+			r.Stats().LocalErrors != 1 {
+			t.Errorf("%x: still sends %x, did %q", segs, drain(r), r.h.log)
+		}
 	}
 }
 

@@ -172,6 +172,7 @@ func (e *Endpoint) takeReceive(h UntaggedHeader, segLen int) (ok bool, err error
 		}
 		r.stalled, r.heldLen, r.heldOp = true, segLen, op
 		copy(r.heldHeader[:], h)
+		e.Notice(r.early)
 		return false, errHold
 	}
 	r.begin(op, size)
@@ -391,13 +392,17 @@ func (e *Endpoint) inTerminate(h UntaggedHeader, chunk []byte, segLen int) error
 		e.refuse(op, h, segLen, TermMSNRange, "%v with MSN %d", op, h.MSN())
 		return nil
 	}
+	if mo := int64(h.MO()); mo <= terminateMaxMsg && mo+int64(len(chunk)) > terminateMaxMsg {
+		e.badTerminate(mo + int64(len(chunk)))
+		return nil
+	}
 	n, done := e.gatherHeader(openTerminate, h, chunk, segLen, terminateMaxMsg)
 	if !done {
 		return nil
 	}
 	t, err := ParseTerminate(r.header[:n])
 	if err != nil {
-		e.refuse(op, h, segLen, TermRemoteOperation, "%v of %d octets", op, n)
+		e.badTerminate(int64(n))
 		return nil
 	}
 	if e.stats.FPDUsIn == 0 && !e.cfg.Records {
@@ -406,4 +411,12 @@ func (e *Endpoint) inTerminate(h UntaggedHeader, chunk []byte, segLen int) error
 	e.stats.MessagesIn[op]++
 	e.peerTerminated(t)
 	return nil
+}
+
+// badTerminate ends the stream for a Terminate of n octets, which is none. It is an error and ends
+// the stream (RDMAP-077), but a peer that has sent one waits for nothing any more: as behind a good
+// one, nothing is sent: docs/decisions.md#A31.
+func (e *Endpoint) badTerminate(n int64) {
+	e.fail(localErrorf(TermRemoteOperation, "%v of %d octets", OpTerminate, n), OpTerminate, nil, 0)
+	e.termState = termReceived
 }

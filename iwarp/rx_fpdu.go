@@ -23,6 +23,8 @@ type receiver struct {
 	mark    unmarker
 
 	stalled bool
+	early   []byte   // a Terminate that came ahead of order
+	lookout *Lookout // nil until one was needed
 	// The last header of a message that waits for a buffer, or for its delivery.
 	heldHeader [UntaggedHeaderLen]byte
 	heldLen    int
@@ -226,14 +228,8 @@ func (e *Endpoint) fpdu(b []byte, ulpdu int, checked bool) error {
 // startupTerminate takes a Terminate of siw for a failed set-up, which has a zero CRC field though
 // CRCs were agreed (docs/interop.md#S8).
 func (e *Endpoint) startupTerminate(seg []byte) bool {
-	h, body, err := ParseUntagged(seg)
-	if err != nil || h.DDP().Tagged() || !h.DDP().Last() || h.DDP().Version() != ddpVersion ||
-		h.RDMAP().Version() != rdmapVersion || h.RDMAP().Opcode() != OpTerminate ||
-		h.QN() != QNTerminate || h.MSN() != 1 || h.MO() != 0 {
-		return false
-	}
-	t, err := ParseTerminate(body)
-	if err != nil {
+	t, ok := wholeTerminate(seg)
+	if !ok {
 		return false
 	}
 	if t = ofStartup(t); t.Cause.Layer != LayerLLP {

@@ -304,9 +304,15 @@ func (e *Endpoint) nextFPDU(c *txCursor, ent *txEntry) (ok bool) {
 	t := &e.tx
 	ent.after = *c
 	a := &ent.after
-	if e.termState == termNext {
+	answers, posted := t.asked != c.answered, t.posted != c.sent
+	switch {
+	case e.termState == termNow, e.termState == termNext && !answers:
 		e.planTerminate(ent)
 		return true
+	case e.termState == termNext:
+		// "Every valid Read Request is answered", that ahead of a bad one too: RDMAP-053,
+		// docs/decisions.md#A26.
+		posted = false
 	}
 	if !c.rtr {
 		// The ready-to-receive message goes before anything else: RFC 6581, section 9.2.
@@ -328,7 +334,6 @@ func (e *Endpoint) nextFPDU(c *txCursor, ent *txEntry) (ok bool) {
 	src := c.mid
 	if src == txNone {
 		// At a message boundary answers and posted messages take turns.
-		answers, posted := t.asked != c.answered, t.posted != c.sent
 		switch {
 		case answers && !(posted && c.yield):
 			src = txAnswer

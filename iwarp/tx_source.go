@@ -172,8 +172,11 @@ func (e *Endpoint) build(ent *txEntry, b []byte) error {
 func (e *Endpoint) breakOff(ent *txEntry, err error) {
 	t := &e.tx
 	t.broken, t.brokenIdx = ent.src, ent.idx
-	if e.err != nil {
-		return // an earlier message than the one before broke: the first error stays
+	if e.err != nil { // the first error stays
+		if e.termState == termNext {
+			e.termState = termNow
+		}
+		return
 	}
 	le := localError(err, TermLocalCatastrophic)
 	if ent.src == txPosted {

@@ -336,6 +336,78 @@ func TestTerminateBehindSegment(t *testing.T) {
 	}
 }
 
+// RDMAP-053, A26: what the peer asked for ahead of its fault is answered before the Terminate,
+// wherever the fault is; what was posted is not sent, but for a message that an answer waits for.
+func TestAnswersBeforeTerminate(t *testing.T) {
+	good := AppendFPDU(AppendFPDU(nil, readReq(1, 20, 0x10, 0), true), readReq(2, 30, 0x10, 8), true)
+	damaged := AppendFPDU(nil, writeSeg(OpWrite, true, 0x10, 0, 4), true)
+	damaged[20] ^= 1
+	for _, tt := range []struct {
+		name, cause string
+		bad         []byte
+	}{
+		{"a Read that is refused", "0/1/00", AppendFPDU(nil, readReq(3, 1, 0xbad, 0), true)},
+		{"a Write that is refused", "1/1/00", AppendFPDU(nil, writeSeg(OpWrite, true, 0xbad, 0, 1),
+			true)},
+		{"an FPDU that is damaged", "2/0/02", damaged},
+	} {
+		for _, mid := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, in a message: %t", tt.name, mid), func(t *testing.T) {
+				p := responder
+				p.IRD = 3
+				r := newRaw(p, true)
+				want := []string{"Read Response", "Read Response", "Terminate " + tt.cause}
+				r.PostWrite(1, 1, 0, &payload{b: pattern(3000, 0)}, 3000)
+				var out []byte
+				if mid {
+					b, _ := io.ReadAll(r)
+					r.Commit(1000)
+					out = b[:1000:1000]
+					want = append([]string{"RDMA Write", "RDMA Write", "RDMA Write"}, want...)
+				}
+				r.PostSend(2, OpSend, 0, nil, 0)
+				r.Write(append(good[:len(good):len(good)], tt.bad...))
+				if !r.Terminating() || r.Drained() {
+					t.Error("no Terminate is waiting")
+				}
+				for r.Pending() {
+					out = append(out, drain(r)...)
+				}
+				segs := describe(fpdus(t, out))
+				if len(segs) != len(want) {
+					t.Fatalf("sent %q, want %q", segs, want)
+				}
+				for i, w := range want {
+					if !strings.Contains(segs[i], w) {
+						t.Errorf("segment %d is %q, want %s", i, segs[i], w)
+					}
+				}
+				if r.Terminating() || !r.Drained() || r.h.sources != 0 {
+					t.Errorf("not over; %d sources are held", r.h.sources)
+				}
+			})
+		}
+	}
+}
+
+// RDMAP-115: an answer that cannot be read any more gives way to the Terminate for the first fault.
+func TestAnswerBreaksBeforeTerminate(t *testing.T) {
+	r := newRaw(responder, true)
+	bad := readReq(2, 1, 0xbad, 0)
+	r.Write(AppendFPDU(AppendFPDU(nil, readReq(1, 20, 0x10, 0), true), bad, true))
+	r.h.last.fail = &LocalError{Cause: TermReadInvalidSTag, Err: errors.New("revoked")}
+	if _, err := io.ReadAll(r); err == nil {
+		t.Fatal("the answer could be read")
+	}
+	r.Commit(0)
+	if out, want := drain(r), wantTerminate("0100e000", "dr", bad); !bytes.Equal(out, want) {
+		t.Errorf("sent\n%x\nwant\n%x", out, want)
+	}
+	if r.Terminating() || !r.Drained() {
+		t.Error("not over")
+	}
+}
+
 // MPA-084, EMPA-043: nothing before the first valid FPDU has come.
 func TestGate(t *testing.T) {
 	r := newRaw(responder, false)

@@ -23,8 +23,15 @@ type Device interface {
 	// requests wait to be taken (0: a default); those beyond it are refused.
 	Listen(addr netip.AddrPort, backlog int) (Listener, error)
 	// Connect connects qp, which must be Idle, and blocks until the peer has accepted or refused, or
-	// ctx ends. The error is, or wraps, a *RejectedError if the peer's program refused.
+	// ctx ends. The error is, or wraps, a *RejectedError if the peer's program refused, and else a
+	// syscall.Errno: ECONNREFUSED if nobody listens there, ECONNRESET if the connection was lost or
+	// closed before the peer answered, ETIMEDOUT if nothing was heard, EHOSTUNREACH or ENETUNREACH, or
+	// EPROTO for an answer that breaks the protocol. qp is in state Error then, and its receives have
+	// flushed; Modify to Idle makes it usable again.
 	Connect(ctx context.Context, qp QP, remote netip.AddrPort, p ConnParam) (Conn, error)
+	// GID is entry index of the device's GID table: 0 is the link-local address of its MAC, then its
+	// addresses. ErrInvalid beyond the table and on a device of iWARP.
+	GID(index int) (GIDEntry, error)
 	// NextAsyncEvent blocks until something happens to an object of this device that no completion
 	// tells, or ctx ends: see AsyncEventType.
 	NextAsyncEvent(ctx context.Context) (AsyncEvent, error)
@@ -49,6 +56,12 @@ type DeviceAttr struct {
 	MaxMW    int
 	MaxSRQ   int
 	MaxSRQWR int // receives in an SRQ
+	// Of a RoCE device; zero of one of iWARP.
+	RoCE      bool
+	ActiveMTU MTU // the largest path MTU
+	GIDs      int // entries of the GID table
+	MaxAH     int
+	MaxGroups int // multicast groups, and QPs that may be attached to one
 }
 
 // A Buffer is memory made by Device.AllocBuffer.
@@ -70,6 +83,9 @@ type PD interface {
 	AllocMW(MWType) (MW, error)
 	CreateSRQ(SRQConfig) (SRQ, error)
 	CreateQP(QPConfig) (QP, error)
+	// CreateAH makes an address handle; it finds out where the peer is, and may wait for that.
+	// ErrUnsupported on a device of iWARP.
+	CreateAH(AHAttr) (AH, error)
 	io.Closer // an error while an MR, an MW, an SRQ or a QP is left
 }
 
@@ -145,19 +161,23 @@ type CQ interface {
 	// Wait blocks until the event that an Arm asked for, or until ctx ends. It may return early.
 	Wait(ctx context.Context) error
 	Depth() int // how many completions it holds; one more is an EventCQErr, and lost
-	io.Closer   // an error while a QP uses it
+	// Resize makes room for at least depth completions; those that are there stay. ErrInvalid if they
+	// are more.
+	Resize(depth int) error
+	io.Closer // an error while a QP uses it
 }
 
 // QPConfig says what a QP is made of. Counts of 0 become 1; what the device gives can be more, see
 // QP.Config.
 type QPConfig struct {
-	SendCQ, RecvCQ CQ   // where requests of either queue complete; they may be the same
-	MaxSendWR      int  // requests in the send queue that have not completed
-	MaxRecvWR      int  // receives that are posted
-	MaxSendSGE     int  // pieces of memory in a send request
-	MaxRecvSGE     int  // and in a receive
-	MaxInline      int  // octets of an inline request
-	SignalAll      bool // each send request is Signaled
+	SendCQ, RecvCQ CQ     // where requests of either queue complete; they may be the same
+	MaxSendWR      int    // requests in the send queue that have not completed
+	MaxRecvWR      int    // receives that are posted
+	MaxSendSGE     int    // pieces of memory in a send request
+	MaxRecvSGE     int    // and in a receive
+	MaxInline      int    // octets of an inline request
+	SignalAll      bool   // each send request is Signaled
+	Type           QPType // 0 is RC
 	// SRQ, if set, is where the QP takes its receives from; MaxRecvWR and MaxRecvSGE mean nothing
 	// then, and PostRecv is refused.
 	SRQ SRQ
@@ -172,6 +192,13 @@ const (
 	QPClosing                  // graceful end under way (SQD)
 	QPTerminate                // Terminate sent or received, close under way (SQE)
 	QPError                    // over; all that is posted flushes (ERR)
+
+	// The states of a RoCE queue pair, beside RTS and Error. It begins in Reset.
+	QPReset // nothing is posted, nothing is taken (RESET)
+	QPInit  // receives may be posted (INIT)
+	QPRTR   // takes packets (RTR)
+	QPSQD   // sends no new message (SQD)
+	QPSQE   // UC, UD: a send has failed, receives go on (SQE)
 )
 
 func (s QPState) String() string {
@@ -181,7 +208,8 @@ func (s QPState) String() string {
 	return "?"
 }
 
-var qpStateNames = [...]string{"IDLE", "RTS", "CLOSING", "TERMINATE", "ERROR"}
+var qpStateNames = [...]string{"IDLE", "RTS", "CLOSING", "TERMINATE", "ERROR",
+	"RESET", "INIT", "RTR", "SQD", "SQE"}
 
 // A QP is a queue pair: one end of a connection. Work requests are copied by a post, so that the
 // same variable can be posted again; the memory that they name is in use until they complete.
@@ -201,6 +229,17 @@ type QP interface {
 	// before it is connected. They fail as PostSend and PostSends do.
 	PostRecv(wr *RecvWR) error
 	PostRecvs(wrs []RecvWR) (n int, err error)
+	// Modify changes the attributes that mask names, State among them, all or none: ErrInvalid for
+	// one that is missing, that may not be there or whose value cannot be. A RoCE QP is connected
+	// this way; a QP of iWARP takes State only, and is connected by Connect and Accept only. It waits
+	// for the way to the peer to be found: a syscall.Errno tells that there is none.
+	Modify(attr *QPAttr, mask QPAttrMask) error
+	// Query gives the attributes as they are now.
+	Query() (QPAttr, error)
+	// AttachMulticast has a UD QP receive what is sent to a multicast group, DetachMulticast takes it
+	// back.
+	AttachMulticast(group GID) error
+	DetachMulticast(group GID) error
 	// Abort moves the QP to Error: the connection ends at once and what is posted flushes.
 	Abort() error
 	io.Closer // aborts; completions that nobody has polled are dropped
@@ -224,7 +263,31 @@ type ConnParam struct {
 	// peer that does not know them ends the connection. Between two QPs of one device they always
 	// work. Without them the requests complete with WCLocQPOp and nothing is sent.
 	Extensions bool
+	RoCE       RoCEParam
 }
+
+// RoCEParam is what an end of a connection of a RoCE device has beside; MPAParam, SCTP and
+// Extensions mean nothing there. Private data are at most 56 octets of the end that connects, 196
+// of the one that accepts and 148 of one that rejects; the peer gets as many, zeros behind the
+// rest.
+type RoCEParam struct {
+	// RetryCount is how often a packet of either end that is not answered is sent again; the end that
+	// connects says it for both. RNRRetry is for the peer: how often it sends again what has found no
+	// receive here, 7 without end. 0 asks for 7, NoRetry for none.
+	RetryCount, RNRRetry uint8
+	FlowControl, SRQ     bool // told to the peer, and nothing else
+	// ACKTimeout is the code of the local ACK timeout of either end, 4.096 us * 2^ACKTimeout, and
+	// TrafficClass that of the packets; the end that connects says both. ACKTimeout 0 asks for 19.
+	ACKTimeout, TrafficClass uint8
+
+	// Of datagrams: the QP that serves, its Q_Key, and how to send there. The end that accepts gives
+	// QPN and QKey; QKey 0 is rdma_cm's.
+	QPN, QKey uint32
+	Path      AHAttr
+}
+
+// NoRetry in RoCEParam.RetryCount or RNRRetry asks for none.
+const NoRetry = 0xff
 
 // NoReads in ConnParam.IRD or ORD asks for none.
 const NoReads = 0xffff
@@ -313,21 +376,28 @@ const (
 	EventQPFatal     AsyncEventType = 1
 	EventQPReqErr    AsyncEventType = 2
 	EventQPAccessErr AsyncEventType = 3
+	// EventCommEst: a packet has come for a QP that is not RTS yet (of RoCE).
+	EventCommEst     AsyncEventType = 4
 	EventSQDrained   AsyncEventType = 5
 	EventDeviceFatal AsyncEventType = 8
-	EventPortActive  AsyncEventType = 9
-	EventSRQErr      AsyncEventType = 14
+	// EventPortActive and EventPortErr: the network of the device is there again, or has gone;
+	// messages wait, for as long as the transport is patient.
+	EventPortActive AsyncEventType = 9
+	EventPortErr    AsyncEventType = 10
+	EventSRQErr     AsyncEventType = 14
 	// EventSRQLimitReached says that an SRQ is short of receives, as SRQ.SetLimit asked for.
 	EventSRQLimitReached AsyncEventType = 15
 	// EventLastWQEReached: a QP with an SRQ is in Error and takes nothing from it any more.
 	EventLastWQEReached AsyncEventType = 16
+	EventGIDChange      AsyncEventType = 18 // the GID table of a RoCE device has changed
 )
 
 var asyncNames = map[AsyncEventType]string{
 	EventCQErr: "CQ_ERR", EventQPFatal: "QP_FATAL", EventQPReqErr: "QP_REQ_ERR",
-	EventQPAccessErr: "QP_ACCESS_ERR",
-	EventSQDrained:   "SQ_DRAINED", EventDeviceFatal: "DEVICE_FATAL", EventPortActive: "PORT_ACTIVE",
-	EventSRQErr: "SRQ_ERR", EventSRQLimitReached: "SRQ_LIMIT_REACHED",
+	EventQPAccessErr: "QP_ACCESS_ERR", EventCommEst: "COMM_EST", EventGIDChange: "GID_CHANGE",
+	EventSQDrained: "SQ_DRAINED", EventDeviceFatal: "DEVICE_FATAL", EventPortActive: "PORT_ACTIVE",
+	EventPortErr: "PORT_ERR",
+	EventSRQErr:  "SRQ_ERR", EventSRQLimitReached: "SRQ_LIMIT_REACHED",
 	EventLastWQEReached: "QP_LAST_WQE_REACHED",
 }
 
@@ -338,7 +408,8 @@ func (t AsyncEventType) String() string {
 	return "EVENT_UNKNOWN"
 }
 
-// An AsyncEvent reports what happened to an object: a QP number, an SRQ number or a CQ handle.
+// An AsyncEvent reports what happened to an object: a QP number, an SRQ number or a CQ handle; 0 of
+// the device and its port.
 type AsyncEvent struct {
 	Type   AsyncEventType
 	Object uint32

@@ -11,8 +11,9 @@ const (
 	// completion here, when both have gone out, and one at the peer, where it takes a receive.
 	OpWriteImm Opcode = 1
 	OpSend     Opcode = 2
-	// OpSendImm is Immediate Data alone. It has no payload: a Send with immediate data of one and the
-	// same receive does not exist in iWARP, and a post with octets to send is refused.
+	// OpSendImm is a Send with immediate data. On iWARP it is Immediate Data alone and has no payload:
+	// a Send with immediate data of one and the same receive does not exist there, and a post with
+	// octets to send is refused.
 	OpSendImm     Opcode = 3
 	OpRead        Opcode = 4
 	OpCompareSwap Opcode = 5
@@ -97,6 +98,14 @@ type SendWR struct {
 
 	Atomic AtomicArgs // atomics only
 	Range  MemRange   // BindMW, RegMR only
+	To     Datagram   // of a UD QP only
+}
+
+// A Datagram is where a UD QP sends to.
+type Datagram struct {
+	AH   uint32 // AH.Handle
+	QPN  uint32
+	QKey uint32 // with the top bit set, the QP's own is sent
 }
 
 // AtomicArgs are the operands of an atomic on 8 octets of the peer's memory at SendWR.RemoteAddr,
@@ -150,6 +159,8 @@ const (
 	WCRemInvReq WCStatus = 9
 	WCRemAccess WCStatus = 10 // the peer refused access to its memory
 	WCRemOp     WCStatus = 11
+	WCRetryExc  WCStatus = 12 // RoCE: the peer did not answer
+	WCRNRRetry  WCStatus = 13 // RoCE: the peer had no receive
 	WCFatal     WCStatus = 19
 	WCGeneral   WCStatus = 21
 )
@@ -161,6 +172,7 @@ var statusNames = map[WCStatus]string{
 	WCBadResp: "bad response error", WCLocAccess: "local access error",
 	WCRemInvReq: "remote invalid request error",
 	WCRemAccess: "remote access error", WCRemOp: "remote operation error", WCFatal: "fatal error",
+	WCRetryExc: "transport retry counter exceeded", WCRNRRetry: "RNR retry counter exceeded",
 	WCGeneral: "general error",
 }
 
@@ -172,7 +184,7 @@ func (s WCStatus) String() string {
 }
 
 // A WCOpcode says what a completion completes. The numbers are enum ibv_wc_opcode's.
-type WCOpcode uint32
+type WCOpcode uint16
 
 const (
 	WCSend        WCOpcode = 0
@@ -184,15 +196,19 @@ const (
 	WCLocalInv    WCOpcode = 6
 	WCRegMR       WCOpcode = 32 // as the request
 	WCRecv        WCOpcode = 128
-	// WCRecvImm: Immediate Data took the receive, whose buffer is as it was. ByteLen is 0: the message
-	// does not say whether a Write belongs to it, nor how long that was.
+	// WCRecvImm: a Write with immediate data took the receive, whose buffer is as it was. On iWARP
+	// that is any Immediate Data, and ByteLen is 0: the message does not say whether a Write belongs
+	// to it, nor how long that was. On RoCE ByteLen is the Write's.
 	WCRecvImm WCOpcode = 129
 )
 
 // WCFlags say which optional fields of a WC hold something. The bits are enum ibv_wc_flags'.
-type WCFlags uint32
+type WCFlags uint16
 
 const (
+	// WCGRH: of a UD QP; the first 40 octets of the receive are the network header, and ByteLen counts
+	// them.
+	WCGRH     WCFlags = 1 << 0
 	WCWithImm WCFlags = 1 << 1 // Imm is immediate data
 	WCWithInv WCFlags = 1 << 3 // Imm is the key that the peer's Send invalidated
 )
@@ -201,12 +217,13 @@ const (
 type WC struct {
 	ID        uint64 // of the SendWR or RecvWR
 	Status    WCStatus
-	Op        WCOpcode
 	VendorErr uint32 // layer<<12 | type<<8 | code of the Terminate that caused it, else 0
 	ByteLen   uint32 // Recv, Read: octets received
 	Imm       uint32 // what Flags says
 	ImmLow    uint32 // the last four octets of immediate data; see SendWR.ImmLow
 	QPN       uint32 // QP.Num
+	SrcQP     uint32 // of a UD QP: who has sent it
+	Op        WCOpcode
 	Flags     WCFlags
 }
 

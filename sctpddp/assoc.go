@@ -14,6 +14,9 @@ type Association interface {
 	// src during the call; an error of src means that nothing was taken. The messages of an
 	// association are numbered from 1 in the order of Send. 0 and nil: there is no room now.
 	Send(stream uint16, ppid uint32, src iwarp.Source) (id uint64, err error)
+	// Drop gives up the messages of a stream that Send has taken and of which nothing is on its way
+	// yet, and says how many: the last ones. Their numbers are not acknowledged by themselves.
+	Drop(stream uint16) int
 	// Acked says that the messages up to this number are acknowledged, with all before them.
 	Acked() uint64
 	// MaxPayload is the length of the longest user message that goes into one packet on each

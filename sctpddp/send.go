@@ -18,6 +18,7 @@ type sender struct {
 	next     int       // messages sent; its low 16 bits are the next DDP-SSN
 	ids      idQueue   // of those that are not acknowledged
 	controls []Control // to be sent, at most an Accept and a Terminate
+	final    Control   // the last of all messages, once closed
 	segment  []byte    // an RDMAP Terminate to be sent before the last of controls
 	last     uint64    // id of the control message that was sent last; 0: none
 	answered bool      // the peer has answered it
@@ -106,6 +107,26 @@ func (s *Session) queue(c Control) {
 	o.controls = append(o.controls, c)
 	o.closed = c.Function == FuncTerminate || c.Function == FuncReject ||
 		c.Function == FuncEnhancedReject
+	if o.closed {
+		o.final = c
+	}
+}
+
+// withdraw takes back what is not on its way yet. The numbers of these messages are free again, and
+// if the last message of all was among them it is to be sent once more.
+func (o *sender) withdraw(s *Session) {
+	n := s.assoc.Drop(s.id)
+	if n == 0 {
+		return
+	}
+	first := o.ids.dropLast(n)
+	o.next -= n
+	if o.last >= first {
+		o.last = 0 // the one before it was answered
+	}
+	if o.closed && len(o.controls) == 0 {
+		o.controls = append(o.controls, o.final)
+	}
 }
 
 // clear drops what was not sent.
@@ -271,6 +292,19 @@ func (s *Session) Close() error {
 	return err
 }
 
+// Abort is Close for a program that is gone: what was not sent yet is not sent any more, but for
+// the Terminate.
+func (s *Session) Abort() error {
+	if s.state == StateFailed {
+		return nil
+	}
+	s.out.withdraw(s)
+	if err := s.Close(); err != nil {
+		return err
+	}
+	return s.Step()
+}
+
 // Abandon gives the session up: the peer did not answer, or did not end it, in time. What can still
 // be said of that is sent; the stream is not used again.
 func (s *Session) Abandon() {
@@ -303,6 +337,12 @@ func (q *idQueue) push(id uint64) {
 	}
 	q.ring[q.tail&uint32(len(q.ring)-1)] = id
 	q.tail++
+}
+
+// dropLast drops the newest n, and gives the first of them.
+func (q *idQueue) dropLast(n int) (first uint64) {
+	q.tail -= uint32(n)
+	return q.ring[q.tail&uint32(len(q.ring)-1)]
 }
 
 // acked drops those up to id and says how many are left.

@@ -388,6 +388,7 @@ func (n *nullAssoc) Send(stream uint16, ppid uint32, src iwarp.Source) (uint64, 
 	return n.id, nil
 }
 func (n *nullAssoc) Acked() uint64                          { return n.id }
+func (n *nullAssoc) Drop(uint16) int                        { return 0 }
 func (n *nullAssoc) MaxPayload() int                        { return 1432 }
 func (n *nullAssoc) Streams() (int, int)                    { return 64, 64 }
 func (n *nullAssoc) PeerAdaptation() (code uint32, ok bool) { return 1, true }

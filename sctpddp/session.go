@@ -59,6 +59,7 @@ type Session struct {
 	sink    Sink
 	in      window
 	blocked bool // the next message in order is held: it cannot be taken now
+	ending  bool // the peer's Terminate is held
 	discard bool // segments are for nobody: the session was closed before it had a Sink
 
 	out sender
@@ -180,6 +181,8 @@ func (s *Session) hold(d int, m Message) {
 				s.stats.Placed++
 			}
 		}
+	} else if c, err := ParseControl(data); err == nil && c.Function == FuncTerminate {
+		s.ending = true
 	}
 	if s.in.put(d, m.PPID, data, keep) {
 		return
@@ -255,6 +258,9 @@ func (s *Session) Resume() {
 // Blocked says that the next message in order has come and waits: for an answer to the request, for
 // Attach, or for a receive buffer.
 func (s *Session) Blocked() bool { return s.blocked }
+
+// Ending says that the peer has ended the session, be it behind messages that wait.
+func (s *Session) Ending() bool { return s.ending }
 
 // sequence judges and takes the next message in order. false: not now.
 func (s *Session) sequence(ppid uint32, data []byte, size int) bool {

@@ -11,8 +11,9 @@ import (
 	"github.com/vrnic/vrnic/shm/ring"
 )
 
-// ownChans is how many CQs of a session get a completion channel of their own. A session may have
-// 64 channels, but thousands of CQs: the others share the channels that are there.
+// ownChans is how many CQs of a session get a completion channel of their own. Each takes
+// descriptors, and a session may have thousands of CQs: the others share the channels that are
+// there.
 const ownChans = 32
 
 // A compChan is a completion channel: a ring of the handles of CQs whose event has come, and a pipe

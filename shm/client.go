@@ -1,9 +1,11 @@
 package shm
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"os"
 	"path/filepath"
@@ -69,17 +71,25 @@ type Client struct {
 	pipes   map[*osmem.EventReader]struct{} // to be kicked when the session dies
 }
 
-// Dial opens a session with the daemon at the Unix socket path ("": DefaultSocket()). It blocks
-// only while the daemon answers. The error says what to do if no daemon is there, if this user may
-// not connect, or if the two do not speak the same version.
-func Dial(path string) (*Client, error) {
+// Dial is DialContext without an end.
+func Dial(path string) (*Client, error) { return DialContext(context.Background(), path) }
+
+// DialContext opens a session with the daemon at the Unix socket path ("": DefaultSocket()). It
+// blocks only while the daemon answers, and not longer than ctx lasts. The error says what to do if
+// no daemon is there, if this user may not connect, or if the two do not speak the same version.
+func DialContext(ctx context.Context, path string) (*Client, error) {
 	if path == "" {
 		path = DefaultSocket()
 	}
-	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
+	var dialer net.Dialer
+	nc, err := dialer.DialContext(ctx, "unixpacket", path)
 	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		return nil, dialError(path, err)
 	}
+	conn := nc.(*net.UnixConn)
 	c := &Client{
 		path: path, conn: conn, dead: make(chan struct{}),
 		devices: make(map[*Device]struct{}), pipes: make(map[*osmem.EventReader]struct{}),
@@ -90,7 +100,7 @@ func Dial(path string) (*Client, error) {
 		}
 	}
 	if c.raw, err = conn.SyscallConn(); err == nil {
-		err = c.hello()
+		err = c.hello(ctx)
 	}
 	if err != nil {
 		c.Close() // err says more
@@ -117,13 +127,16 @@ func dialError(path string, err error) error {
 }
 
 // hello agrees on a version, maps the session page and learns the devices.
-func (c *Client) hello() error {
-	req := &abi.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor}
+func (c *Client) hello(ctx context.Context) error {
+	req := &abi.HelloRequest{Magic: abi.MagicHello, Major: abi.Major, Minor: abi.Minor,
+		Features: abi.FeatureReasons}
 	copy(req.Comm[:len(req.Comm)-1], filepath.Base(os.Args[0]))
 	var rep abi.HelloReply
-	fds, err := c.rpc(abi.OpHello, "HELLO", req, &rep, -1)
+	fds, err := c.rpcWithin(ctx, abi.OpHello, "HELLO", req, &rep, -1)
 	var ce *CallError
 	switch {
+	case err != nil && ctx.Err() != nil, errors.Is(err, errNoDescriptors):
+		return fmt.Errorf("vrnic daemon at %s: %w", c.path, err)
 	case errors.As(err, &ce) && ce.Errno == syscall.EPROTONOSUPPORT:
 		return fmt.Errorf("the vrnic daemon at %s speaks version %d.%d of the ring ABI, this program "+
 			"%d.%d: install the same release of both: %w",
@@ -131,8 +144,7 @@ func (c *Client) hello() error {
 	case errors.As(err, &ce):
 		return fmt.Errorf("vrnic daemon at %s: %w", c.path, err)
 	case err != nil:
-		return fmt.Errorf("vrnic daemon at %s ended the session at once (does it have a session "+
-			"free?): %w", c.path, err)
+		return fmt.Errorf("vrnic daemon at %s ended the session at once: %w", c.path, err)
 	}
 	c.door = &osmem.EventFD{FD: fds[1]}
 	if rep.Magic != abi.MagicHello || rep.Major != abi.Major {
@@ -150,13 +162,13 @@ func (c *Client) hello() error {
 		c.yield = abi.PollYield
 	}
 	c.session = rep.Session
-	return c.readNames(&rep)
+	return c.readNames(ctx, &rep)
 }
 
 // maxDevices bounds the devices of a daemon that a client looks at.
 const maxDevices = 1024
 
-func (c *Client) readNames(rep *abi.HelloReply) error {
+func (c *Client) readNames(ctx context.Context, rep *abi.HelloReply) error {
 	n := int(min(rep.NumDevices, maxDevices))
 	for i := range n {
 		if i < abi.MaxDevices {
@@ -164,8 +176,8 @@ func (c *Client) readNames(rep *abi.HelloReply) error {
 			continue
 		}
 		var d abi.QueryDeviceReply
-		if err := c.call(abi.OpQueryDevice, "query device", &abi.QueryDeviceRequest{Device: uint32(i)},
-			&d); err != nil {
+		if _, err := c.rpcWithin(ctx, abi.OpQueryDevice, "query device",
+			&abi.QueryDeviceRequest{Device: uint32(i)}, &d, -1); err != nil {
 			return err
 		}
 		c.names = append(c.names, d.Name.String())
@@ -248,23 +260,42 @@ func (c *Client) corrupt(err error) error {
 	return c.die(goneBecause(err))
 }
 
-// List asks for the daemon's objects of one kind: "dev", "qp", "mr", "cq", "cm", "client",
-// "port" or "daemon", each a JSON object. Root and the daemon's own user see all, others what is
-// theirs.
-func (c *Client) List(kind string) ([]json.RawMessage, error) {
+// Rows asks for the daemon's objects of one kind: "dev", "qp", "mr", "cq", "cm", "gid", "client",
+// "user", "port" or "daemon", each a JSON object. Root and the daemon's own user see all, others
+// what is theirs. Rows come as they are asked for, however many there are: what is there all the
+// time comes once, what comes or goes meanwhile may. An error is the last that comes, also when ctx
+// ends. A Client has one list under way: a second one ends the first.
+func (c *Client) Rows(ctx context.Context, kind string) iter.Seq2[json.RawMessage, error] {
 	k, ok := listKinds[kind]
 	if !ok {
-		return nil, errInvalid("list of %q (kinds: dev, qp, mr, cq, cm, client, port, daemon)", kind)
+		return func(yield func(json.RawMessage, error) bool) {
+			yield(nil, errInvalid("list of %q (kinds: dev, qp, mr, cq, cm, gid, client, user, port, daemon)",
+				kind))
+		}
 	}
-	return c.list(abi.OpList, "list "+kind, k)
+	return c.rows(ctx, abi.OpList, "list "+kind, k)
 }
 
-// Stat asks for the daemon's counters, one JSON object per device, port and QP.
-func (c *Client) Stat() ([]json.RawMessage, error) { return c.list(abi.OpStat, "stat", 0) }
+// List is all of Rows.
+func (c *Client) List(kind string) ([]json.RawMessage, error) {
+	return collect(c.Rows(context.Background(), kind))
+}
+
+// StatRows asks for the daemon's counters, one JSON object per device, port, QP and SRQ, in the
+// manner of Rows.
+func (c *Client) StatRows(ctx context.Context) iter.Seq2[json.RawMessage, error] {
+	return c.rows(ctx, abi.OpStat, "stat", 0)
+}
+
+// Stat is all of StatRows.
+func (c *Client) Stat() ([]json.RawMessage, error) {
+	return collect(c.StatRows(context.Background()))
+}
 
 var listKinds = map[string]uint32{
 	"dev": abi.ListDev, "qp": abi.ListQP, "mr": abi.ListMR, "cq": abi.ListCQ, "cm": abi.ListCM,
-	"client": abi.ListClient, "port": abi.ListPort, "daemon": abi.ListDaemon,
+	"client": abi.ListClient, "user": abi.ListUser, "port": abi.ListPort, "daemon": abi.ListDaemon,
+	"gid": abi.ListGID,
 }
 
 // Close ends the session, and with it all Devices of the client: the daemon destroys what they had,

@@ -5,12 +5,20 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
+	"github.com/vrnic/vrnic/shm/server"
+	"github.com/vrnic/vrnic/shm/shmtest"
 )
 
 func TestClientMovesData(t *testing.T) {
@@ -311,5 +319,106 @@ func TestClientAsyncEvents(t *testing.T) {
 	if ev := must(a.dev.NextAsyncEvent(testContext(t)))(t); ev.Type != rdma.EventPortActive ||
 		ev.Cause != nil {
 		t.Errorf("%+v", ev)
+	}
+}
+
+// The error of a call over a limit names the limit, and what raises it.
+func TestClientOverLimit(t *testing.T) {
+	checkLeaks(t)
+	limits := server.DefaultLimits()
+	for _, s := range []string{"pds=1", "cq-depth=64", "sessions-per-uid=1"} {
+		check(t, limits.Set(s))
+	}
+	path := filepath.Join(t.TempDir(), "vrnic.sock")
+	srv, err := server.Listen(path, server.Config{NewSession: shmtest.NewLoop().NewSession,
+		Limits: &limits, Privileged: func(osmem.Peer) bool { return false }})
+	check(t, err)
+	defer srv.Close()
+	d := must(dialAt(t, path).Open(""))(t)
+	must(d.AllocPD())(t)
+	for _, tt := range []struct {
+		call func() error
+		is   error
+		want string
+	}{
+		{func() error { _, err := d.AllocPD(); return err }, rdma.ErrLimit,
+			"shm: allocate PD: over the " +
+				`limit of 1 protection domains of a session (` +
+				`"vrnic up --limit pds=N" sets the limit)`},
+		{func() error { _, err := d.CreateCQ(65); return err }, rdma.ErrInvalid, "shm: create CQ: over " +
+			`the limit of 64 entries of one completion queue (` +
+			`"vrnic up --limit cq-depth=N" sets the limit)`},
+		{func() error { _, err := shm.Dial(path); return err }, rdma.ErrLimit,
+			fmt.Sprintf("vrnic daemon "+
+				"at %s: shm: HELLO: uid %d has 1 sessions, as many as one user may "+
+				`("vrnic up --limit sessions-per-uid=N" sets the limit)`, path, os.Getuid())},
+	} {
+		if err := tt.call(); !errors.Is(err, tt.is) || err.Error() != tt.want {
+			t.Errorf("%v\nwant %s", err, tt.want)
+		}
+	}
+}
+
+// A list has no bound, and is not kept: who takes rows one by one may stop, or be stopped.
+func TestClientRows(t *testing.T) {
+	const rows = 1 << 17 // more pages than a list of some years ago could have
+	path := lie(t, func(l *liar, h abi.Header, body []byte) ([]byte, []int) {
+		if h.Op != abi.OpList {
+			return goodHello(l, h)
+		}
+		var req abi.ListRequest
+		check(t, abi.Decode(body, &req))
+		rep := &abi.ListReply{Next: req.Cursor + 1}
+		rep.Len = uint32(copy(rep.Data[:], fmt.Sprintf("{\"row\":%d}\n", req.Cursor)))
+		if rep.Next == rows {
+			rep.Next = 0
+		}
+		return reply(h, 0, rep), nil
+	})
+	c := dialAt(t, path)
+	n := 0
+	for row, err := range c.Rows(testContext(t), "mr") {
+		if err != nil || string(row) != fmt.Sprintf(`{"row":%d}`, n) {
+			t.Fatalf("row %d: %s, %v", n, row, err)
+		}
+		n++
+	}
+	if n != rows {
+		t.Errorf("%d rows of %d", n, rows)
+	}
+	ctx, cancel := context.WithCancel(testContext(t))
+	defer cancel()
+	for _, err := range c.Rows(ctx, "mr") {
+		if n++; n == rows+10 {
+			cancel()
+		}
+		if n > rows+10 && !errors.Is(err, context.Canceled) {
+			t.Errorf("a row after the end of the context: %v", err)
+		}
+	}
+	if n != rows+11 {
+		t.Errorf("%d rows, and the end of the context", n-rows)
+	}
+}
+
+// A list that does not get on is nonsense.
+func TestClientRowsStandStill(t *testing.T) {
+	for _, rep := range []abi.ListReply{{Next: 1}, {Next: 1, Len: 3}} {
+		copy(rep.Data[:], "{}\n")
+		c := dialAt(t, lie(t, func(l *liar, h abi.Header, body []byte) ([]byte, []int) {
+			if h.Op != abi.OpList {
+				return goodHello(l, h)
+			}
+			return reply(h, 0, &rep), nil
+		}))
+		n, last := 0, error(nil)
+		for _, err := range c.Rows(testContext(t), "mr") {
+			last = err
+			n++
+		}
+		// The first page with a row in it is one that a list may have, the second of it not.
+		if n != 1+int(rep.Len)/3 || last == nil || !strings.Contains(last.Error(), "does not get on") {
+			t.Errorf("%d rows, and then %v", n, last)
+		}
 	}
 }

@@ -195,7 +195,7 @@ func (ch *cmEvents) request(id *cmID, ev *abi.CMEvent) {
 		default: // more than the backlog wait
 		}
 	}
-	go child.destroy()
+	go child.destroy(context.Background())
 }
 
 // finishAll ends every connection of the channel with err.
@@ -222,7 +222,7 @@ func (ch *cmEvents) close() {
 	ch.pipe.Kick()
 	<-ch.ended
 	for _, id := range ids {
-		id.destroy()
+		id.destroy(context.Background())
 	}
 	// Nothing is on it.
 	_ = ch.d.c.callHandle(abi.OpCMDestroyChan, "destroy connection manager channel", ch.handle)
@@ -239,15 +239,25 @@ type cmID struct {
 	events   chan *abi.CMEvent
 	requests chan *connRequest // of a listener
 	conn     *conn             // once established; guarded by ch.mu
-	gone     sync.Once
+
+	gone      sync.Once
+	destroyed <-chan struct{} // closed when the daemon has answered; of gone
 }
 
 // newID makes an id. A listener's has room for so many requests.
-func (ch *cmEvents) newID(backlog int) (*cmID, error) {
+func (ch *cmEvents) newID(ctx context.Context, backlog int) (*cmID, error) {
 	var rep abi.CMCreateIDReply
-	req := &abi.CMCreateIDRequest{Chan: ch.handle, PS: abi.PSTCP, Type: 2}
-	if err := ch.d.c.call(abi.OpCMCreateID, "create connection id", req, &rep); err != nil {
+	k := &call{op: abi.OpCMCreateID, what: "create connection id", req: &abi.CMCreateIDRequest{
+		Chan: ch.handle, PS: abi.PSTCP, Type: 2}, rep: &rep, fd: -1}
+	if err := ch.d.c.within(ctx, func() {
+		if k.err == nil { // nobody knows it; the session's end destroys it too
+			_ = ch.d.c.destroy(abi.OpCMDestroyID, "destroy connection id", rep.ID)
+		}
+	}, k); err != nil {
 		return nil, err
+	}
+	if k.err != nil {
+		return nil, k.err
 	}
 	id := &cmID{ch: ch, handle: rep.ID, events: make(chan *abi.CMEvent, idEvents)}
 	if backlog > 0 {
@@ -257,7 +267,7 @@ func (ch *cmEvents) newID(backlog int) (*cmID, error) {
 	ch.ids[id.handle] = id
 	ch.mu.Unlock()
 	if err := ch.d.usable(); err != nil { // close may have looked before
-		id.destroy()
+		id.destroy(ctx)
 		return nil, err
 	}
 	return id, nil
@@ -273,15 +283,23 @@ func (id *cmID) push(ev *abi.CMEvent) {
 	}
 }
 
-// destroy ends the id in the daemon: a connection is disconnected, a request refused.
-func (id *cmID) destroy() {
+// destroy ends the id in the daemon: a connection is disconnected, a request refused. It returns
+// when the daemon has answered, or ctx has ended: what is asked of the daemon afterwards comes
+// behind it either way.
+func (id *cmID) destroy(ctx context.Context) {
 	id.gone.Do(func() {
-		// The session's end does it too.
-		_ = id.ch.d.c.destroy(abi.OpCMDestroyID, "destroy connection id", id.handle)
-		id.ch.mu.Lock()
-		delete(id.ch.ids, id.handle)
-		id.ch.mu.Unlock()
+		id.destroyed = id.ch.d.c.begin(&call{op: abi.OpCMDestroyID, what: "destroy connection id",
+			req: &abi.HandleRequest{Handle: id.handle}, rep: &abi.DestroyReply{}, fd: -1,
+			done: func(*call) { // refused: the session's end does it too
+				id.ch.mu.Lock()
+				delete(id.ch.ids, id.handle)
+				id.ch.mu.Unlock()
+			}})
 	})
+	select {
+	case <-id.destroyed:
+	case <-ctx.Done():
+	}
 }
 
 // want blocks until the id's next event and returns it if it is of type t; else the error that it
@@ -320,6 +338,8 @@ func eventError(op string, ev *abi.CMEvent) error {
 		return &CallError{Op: op, Errno: syscall.Errno(-ev.Status)}
 	case ev.Type == abi.EvDisconnected:
 		return &CallError{Op: op, Errno: syscall.ECONNRESET}
+	case ev.Status > 0: // a peer of RoCE says why not
+		return &CallError{Op: op, Errno: syscall.ECONNREFUSED}
 	}
 	return &CallError{Op: op, Errno: syscall.EPROTO}
 }

@@ -6,15 +6,15 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"syscall"
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
 )
 
-// refusedByProgram says whether a REJECTED event is the word of the peer's program, which has the
-// status of an RNIC in a kernel; a host where nothing listens is -ECONNREFUSED.
-func refusedByProgram(ev *abi.CMEvent) bool { return ev.Status == -int32(syscall.ECONNRESET) }
+// refusedByProgram says whether a REJECTED event is the word of the peer's program. It has the
+// status of one that was reset before the peer answered, as with an RNIC in a kernel; a host where
+// nothing listens is -ECONNREFUSED.
+func refusedByProgram(ev *abi.CMEvent) bool { return ev.Flags&abi.EventByProgram != 0 }
 
 // defaultBacklog is how many connection requests wait at a listener if the program does not say.
 const defaultBacklog = 128
@@ -39,20 +39,22 @@ func (d *Device) Listen(addr netip.AddrPort, backlog int) (_ rdma.Listener, err 
 		backlog = defaultBacklog
 	}
 	backlog = min(backlog, abi.MaxDepth)
-	id, err := d.cm.newID(backlog)
+	id, err := d.cm.newID(context.Background(), backlog)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			id.destroy()
+			id.destroy(context.Background())
 		}
 	}()
 	op := fmt.Sprintf("listen on %v", addr)
 	if !addr.Addr().IsUnspecified() {
 		err = d.checkAddr(addr.Addr())
-	} else { // of this device, not of all that the daemon has
-		err = d.setOptions(id, &abi.ConnOptions{Device: d.index + 1})
+	}
+	if err == nil && (addr.Addr().IsUnspecified() || d.attr.RoCE) {
+		// Of this device, not of all that the daemon has, nor of one of iWARP with the same address.
+		err = d.setOptions(context.Background(), id, &abi.ConnOptions{Device: d.index + 1})
 	}
 	if err != nil {
 		return nil, err
@@ -114,11 +116,11 @@ func (l *cmListener) Next(ctx context.Context) (rdma.ConnRequest, error) {
 func (l *cmListener) Close() error {
 	l.once.Do(func() {
 		close(l.closed)
-		l.id.destroy() // no request comes after it
+		l.id.destroy(context.Background()) // no request comes after it
 		for {
 			select {
 			case r := <-l.id.requests:
-				r.id.destroy()
+				r.id.destroy(context.Background())
 			default:
 				return
 			}
@@ -137,7 +139,7 @@ type connRequest struct {
 
 func newConnRequest(id *cmID, ev *abi.CMEvent) *connRequest {
 	return &connRequest{id: id, local: ev.Src.AddrPort(), remote: ev.Dst.AddrPort(),
-		param: ev.Conn()}
+		param: id.ch.d.connParam(ev)}
 }
 
 // LocalAddr, RemoteAddr and Param implement rdma.ConnRequest.
@@ -158,7 +160,9 @@ func (r *connRequest) Accept(ctx context.Context, qp rdma.QP, p rdma.ConnParam) 
 	op := fmt.Sprintf("accept connection from %v", r.remote)
 	return d.establish(ctx, r.id, q, op, &p, func() error {
 		accept := &call{op: abi.OpCMAccept, what: op, req: req, rep: &abi.Empty{}, fd: -1}
-		d.c.rpcs(accept, d.cm.earlyEventCall())
+		if err := d.c.within(ctx, nil, accept, d.cm.earlyEventCall()); err != nil {
+			return err
+		}
 		return accept.err
 	})
 }
@@ -175,7 +179,7 @@ func (r *connRequest) Reject(privateData []byte) error {
 	}
 	err := r.id.ch.d.c.call(abi.OpCMReject, fmt.Sprintf("reject connection from %v", r.remote), req,
 		&abi.Empty{})
-	r.id.destroy()
+	r.id.destroy(context.Background())
 	return err
 }
 
@@ -191,13 +195,13 @@ func (d *Device) Connect(ctx context.Context, qp rdma.QP, remote netip.AddrPort,
 	if !remote.Addr().IsValid() || remote.Addr().IsUnspecified() || remote.Port() == 0 {
 		return nil, errInvalid("connect to %v", remote)
 	}
-	id, err := d.cm.newID(0)
+	id, err := d.cm.newID(ctx, 0)
 	if err != nil {
 		return nil, err
 	}
 	req, q, err := d.connectRequest(id, qp, &p)
 	if err != nil {
-		id.destroy()
+		id.destroy(ctx)
 		return nil, err
 	}
 	op := fmt.Sprintf("connect to %v", remote)
@@ -217,7 +221,9 @@ func (d *Device) resolveAndConnect(ctx context.Context, id *cmID, remote netip.A
 		Src: d.sourceFor(remote.Addr()),
 	}, rep: &abi.Empty{}, fd: -1}
 	connect := &call{op: abi.OpCMConnect, what: op, req: req, rep: &abi.Empty{}, fd: -1}
-	d.c.rpcs(resolve, connect, d.cm.earlyEventCall())
+	if err := d.c.within(ctx, nil, resolve, connect, d.cm.earlyEventCall()); err != nil {
+		return err
+	}
 	if resolve.err != nil {
 		return resolve.err
 	}
@@ -261,6 +267,9 @@ func (d *Device) connectRequest(id *cmID, qp rdma.QP, p *rdma.ConnParam) (*abi.C
 	if !req.Param.Set(p) {
 		return nil, nil, errInvalid("%d octets of private data", len(p.PrivateData))
 	}
+	if d.attr.RoCE {
+		req.Param.SetRoCE(&p.RoCE)
+	}
 	return req, q, nil
 }
 
@@ -269,11 +278,14 @@ func (d *Device) establish(ctx context.Context, id *cmID, q *queuePair, op strin
 	p *rdma.ConnParam, request func() error) (_ rdma.Conn, err error) {
 	defer func() {
 		if err != nil {
-			id.destroy()
+			id.destroy(ctx)
 		}
 	}()
-	if err := d.setOptions(id, &abi.ConnOptions{MPA: p.MPA, Extensions: p.Extensions,
+	if err := d.setOptions(ctx, id, &abi.ConnOptions{MPA: p.MPA, Extensions: p.Extensions,
 		SCTP: p.SCTP}); err != nil {
+		return nil, err
+	}
+	if err := d.setRoCE(ctx, id, &p.RoCE); err != nil {
 		return nil, err
 	}
 	if err := request(); err != nil {
@@ -295,14 +307,46 @@ func (d *Device) establish(ctx context.Context, id *cmID, q *queuePair, op strin
 }
 
 // setOptions sets what is not the default.
-func (d *Device) setOptions(id *cmID, o *abi.ConnOptions) error {
+func (d *Device) setOptions(ctx context.Context, id *cmID, o *abi.ConnOptions) error {
 	for _, req := range o.Requests(id.handle) {
-		if err := d.c.call(abi.OpCMSetOption, "set an option of a connection", req,
-			&abi.Empty{}); err != nil {
+		if _, err := d.c.rpcWithin(ctx, abi.OpCMSetOption, "set an option of a connection", req,
+			&abi.Empty{}, -1); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// setRoCE sets what a device of RoCE has as options of an id.
+func (d *Device) setRoCE(ctx context.Context, id *cmID, p *rdma.RoCEParam) error {
+	if !d.attr.RoCE {
+		return nil
+	}
+	if err := d.setOptions(ctx, id, &abi.ConnOptions{Device: d.index + 1}); err != nil {
+		return err
+	}
+	for name, v := range map[uint32]uint8{abi.OptTOS: p.TrafficClass,
+		abi.OptACKTimeout: p.ACKTimeout} {
+		if v == 0 {
+			continue
+		}
+		req := &abi.CMSetOptionRequest{ID: id.handle, Level: abi.OptLevelID, Name: name, Len: 1}
+		req.Value[0] = v
+		if _, err := d.c.rpcWithin(ctx, abi.OpCMSetOption, "set an option of a connection", req,
+			&abi.Empty{}, -1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// connParam is what a peer asks for, or what was agreed on.
+func (d *Device) connParam(ev *abi.CMEvent) rdma.ConnParam {
+	p := ev.Conn()
+	if d.attr.RoCE {
+		p.RoCE = ev.Param.RoCE()
+	}
+	return p
 }
 
 // A conn implements rdma.Conn.
@@ -318,8 +362,9 @@ type conn struct {
 }
 
 func newConn(id *cmID, ev *abi.CMEvent) *conn {
-	return &conn{id: id, local: ev.Src.AddrPort(), remote: ev.Dst.AddrPort(), param: ev.Conn(),
-		done: make(chan struct{})}
+	return &conn{id: id, local: ev.Src.AddrPort(), remote: ev.Dst.AddrPort(),
+		param: id.ch.d.connParam(ev),
+		done:  make(chan struct{})}
 }
 
 // LocalAddr, RemoteAddr and Param implement rdma.Conn.
@@ -365,12 +410,12 @@ func (cn *conn) end(err error) {
 		}
 		cn.err = err
 		close(cn.done)
-		go cn.id.destroy()
+		go cn.id.destroy(context.Background())
 	})
 }
 
 // finish is end when no event will tell, and waits for the daemon.
 func (cn *conn) finish(err error) {
 	cn.end(err)
-	cn.id.destroy()
+	cn.id.destroy(context.Background())
 }

@@ -49,10 +49,13 @@ func TestClientConnectFails(t *testing.T) {
 		errs <- err
 	}()
 	r := must(l.Next(ctx))(t)
+	objects := h.loop.Objects()
 	cancel()
 	if err := <-errs; !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled connect: %v", err)
 	}
+	// It does not wait for the daemon, which hears of it and of the accept from two clients.
+	eventually(t, "its id is gone", func() bool { return h.loop.Objects() < objects })
 	if _, err := r.Accept(ctx, b.qp, rdma.ConnParam{}); !errors.Is(err, rdma.ErrInvalid) {
 		t.Errorf("accept of a connect that was given up: %v", err)
 	}

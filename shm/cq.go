@@ -22,13 +22,15 @@ type compQueue struct {
 	d      *Device
 	ch     *compChan
 	handle uint32
-	depth  int
 	notify chan struct{} // holds the event of an Arm
 	closed chan struct{} // closed by Close
 
-	mu    sync.Mutex    // guards what follows, and the consumer's Poll
-	mem   *osmem.Region // nil once closed
-	ring  *ring.CQConsumer
+	resizing sync.Mutex // serialises Resize
+
+	mu    sync.Mutex       // guards what follows, and the consumer's Poll
+	mem   *osmem.Region    // nil once closed
+	ring  *ring.CQConsumer // changes with the channel's lock held too
+	depth int
 	bad   bool // the ring makes no sense; the session is dead
 	empty int  // polls in a row that found nothing
 	cqe   abi.CQE
@@ -130,7 +132,61 @@ func (d *Device) releaseChannel(ch *compChan) {
 }
 
 // Depth implements rdma.CQ.
-func (q *compQueue) Depth() int { return q.depth }
+func (q *compQueue) Depth() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.depth
+}
+
+// Resize implements rdma.CQ. Who polls or waits meanwhile waits for the daemon.
+func (q *compQueue) Resize(depth int) error {
+	if depth < 1 || depth > abi.MaxCQDepth {
+		return errInvalid("CQ of depth %d", depth)
+	}
+	q.resizing.Lock()
+	defer q.resizing.Unlock()
+	var rep abi.ResizeCQReply
+	req := &abi.ResizeCQRequest{CQ: q.handle, CQE: uint32(1) << bits.Len(uint(depth-1))}
+	fds, err := q.d.c.rpc(abi.OpResizeCQ, "resize CQ", req, &rep, -1)
+	if err != nil {
+		return err
+	}
+	mem, err := osmem.MapSealed(fds[0], abi.CQHeaderLen)
+	if err != nil {
+		return q.d.c.die(goneBecause(err))
+	}
+	if err := q.switchTo(mem, depth); err != nil {
+		mem.Release()
+		return err
+	}
+	return nil
+}
+
+// switchTo goes on in mem: docs/abi.md#resizing.
+func (q *compQueue) switchTo(mem *osmem.Region, depth int) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.ch.mu.Lock()
+	defer q.ch.mu.Unlock()
+	if q.mem == nil {
+		return errCQClosed
+	}
+	if err := q.d.c.callHandle(abi.OpSwitchCQ, "resize CQ", q.handle); err != nil {
+		return err
+	}
+	next, err := ring.OpenCQConsumer(mem.Mem)
+	if err == nil && (next.Handle() != q.handle || next.Size() < depth) {
+		err = errCorrupt("CQ %d of %d entries where CQ %d was to have %d", next.Handle(), next.Size(),
+			q.handle, depth)
+	}
+	if err != nil {
+		return q.d.c.die(goneBecause(err))
+	}
+	next.Follow(q.ring)
+	q.mem.Release()
+	q.mem, q.ring, q.depth = mem, next, next.Size()
+	return nil
+}
 
 // Poll implements rdma.CQ. After polls in a row that found nothing it gives up the processor for a
 // moment, so that a program may poll in a loop on a machine with few cores. On a dead session it
@@ -216,6 +272,9 @@ func (q *compQueue) complete(wc *rdma.WC) (bool, error) {
 	}
 	if wc.Flags&rdma.WCWithImm != 0 {
 		wc.Imm, wc.ImmLow = abi.ImmWord(e.Imm), abi.ImmWord(e.SrcQP)
+	}
+	if wc.Flags&rdma.WCGRH != 0 {
+		wc.SrcQP, wc.ImmLow = e.SrcQP, 0
 	}
 	return true, nil
 }

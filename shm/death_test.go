@@ -185,27 +185,37 @@ func TestClientServerProcess(t *testing.T) {
 	os.Exit(0)
 }
 
-// A daemon that is killed leaves no client hanging, and everything that was posted is flushed:
-// docs/abi.md#life.
-func TestClientServerKilled(t *testing.T) {
-	checkLeaks(t)
-	path := filepath.Join(t.TempDir(), "vrnic.sock")
+// startServerProcess runs a daemon in a process of its own, which ends with the test, and returns
+// its socket.
+func startServerProcess(t testing.TB) (path string, daemon *os.Process) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "vrnic.sock")
 	cmd := exec.Command(os.Args[0], "-test.run=^TestClientServerProcess$")
 	cmd.Env = append(os.Environ(), serverVariable+"="+path)
 	in := must(cmd.StdinPipe())(t)
 	out := must(cmd.StdoutPipe())(t)
 	check(t, cmd.Start())
-	defer in.Close()
+	t.Cleanup(func() {
+		in.Close()
+		cmd.Wait() // it may have been killed
+	})
 	if line, _ := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
 		t.Errorf("the daemon said %q", line)
 	}
+	return path, cmd.Process
+}
+
+// A daemon that is killed leaves no client hanging, and everything that was posted is flushed:
+// docs/abi.md#life.
+func TestClientServerKilled(t *testing.T) {
+	checkLeaks(t)
+	path, daemon := startServerProcess(t)
 	open := func(name string) *shm.Device { return must(dialAt(t, path).Open(name))(t) }
 	w := watchDeath(t, open("loop0"), open("loop1"))
 	eventually(t, "all block, but the one that polls",
 		func() bool { return blocked("shm_test.(*deathWatch).blocks.func1") == w.n-1 })
-	check(t, cmd.Process.Kill())
+	check(t, daemon.Kill())
 	w.gone()
-	cmd.Wait() // killed
 	if _, err := shm.Dial(path); err == nil || !strings.Contains(err.Error(),
 		`start one with "vrnic up"`) {
 		t.Errorf("dial: %v", err)

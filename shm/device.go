@@ -27,7 +27,11 @@ type Device struct {
 
 	async       *osmem.EventReader
 	asyncReader chan struct{} // holds a token while somebody asks for async events
-	fatal       atomic.Bool   // EventDeviceFatal has been given
+	// The call for the next async event, and what is closed when it has been answered: of whoever
+	// holds the token. A call that its maker has not waited for is the next one's.
+	asked    *call
+	answered <-chan struct{}
+	fatal    atomic.Bool // EventDeviceFatal has been given
 
 	closed    chan struct{}
 	closeOnce sync.Once
@@ -73,6 +77,13 @@ func (c *Client) Open(name string) (_ *Device, err error) {
 		return nil, err
 	}
 	d.ctx = rep.Ctx
+	if d.attr.RoCE {
+		if err := d.queryPort(); err != nil {
+			osmem.CloseFDs(fds)
+			_ = c.callHandle(abi.OpCtxClose, "close device", d.ctx) // err says more
+			return nil, err
+		}
+	}
 	if d.async, err = c.newPipe(fds[0]); err != nil {
 		return nil, err // the session is dead
 	}
@@ -101,6 +112,7 @@ func deviceAttr(q *abi.QueryDeviceReply) rdma.DeviceAttr {
 		MaxDepth: int(min(q.MaxQPWR, q.MaxCQE)), MaxSGE: int(q.MaxSGE),
 		MaxIRD: int(q.MaxIRD), MaxORD: int(q.MaxORD), MaxMRLen: q.MaxMRLen,
 		MaxMW: int(q.MaxMW), MaxSRQ: int(q.MaxSRQ), MaxSRQWR: int(q.MaxSRQWR),
+		RoCE: q.NodeType == abi.NodeCA, MaxAH: int(q.MaxAH), MaxGroups: int(q.MaxGroups),
 	}
 	for _, p := range q.Addrs[:min(int(q.NumAddrs), len(q.Addrs))] {
 		if p := p.Prefix(); p.IsValid() {
@@ -155,10 +167,12 @@ func (d *Device) NextAsyncEvent(ctx context.Context) (rdma.AsyncEvent, error) {
 		if err := d.usable(); err != nil {
 			return d.deviceFatal(err)
 		}
-		var rep abi.AsyncEvent
-		err := d.c.call(abi.OpGetAsyncEvent, "async event", &abi.HandleRequest{Handle: d.ctx}, &rep)
-		if err == nil {
-			if ev, ok := d.asyncEvent(&rep); ok {
+		k, err := d.askAsync(ctx)
+		if err != nil {
+			return rdma.AsyncEvent{}, err
+		}
+		if err = k.err; err == nil {
+			if ev, ok := d.asyncEvent(k.rep.(*abi.AsyncEvent)); ok {
 				return ev, nil
 			}
 			continue
@@ -175,6 +189,26 @@ func (d *Device) NextAsyncEvent(ctx context.Context) (rdma.AsyncEvent, error) {
 			}
 		}
 	}
+}
+
+// askAsync asks the daemon for the next event. If ctx ends first the call stays, with the event
+// that it may bring.
+func (d *Device) askAsync(ctx context.Context) (*call, error) {
+	if d.asked == nil {
+		d.asked = &call{op: abi.OpGetAsyncEvent, what: "async event", req: &abi.HandleRequest{
+			Handle: d.ctx}, rep: &abi.AsyncEvent{}, fd: -1}
+		d.answered = d.c.begin(d.asked)
+	}
+	select {
+	case <-d.answered:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-d.closed:
+		return nil, errClosed("device")
+	}
+	k := d.asked
+	d.asked = nil
+	return k, nil
 }
 
 // deviceFatal reports the end of the session once.

@@ -10,7 +10,9 @@
 // # Waiting
 //
 // CQ.Poll does not block. CQ.Arm and CQ.Wait sleep on a pipe that the daemon writes one octet to
-// for each event; a Device's events and its connections' come the same way.
+// for each event; a Device's events and its connections' come the same way. A call that takes a
+// context returns when that ends, whatever the daemon does; one that takes none waits until the
+// daemon has answered, and Client.Close ends it.
 //
 // # The end
 //

@@ -14,9 +14,13 @@ import (
 type CallError struct {
 	Op    string // what was asked for: "create QP"
 	Errno syscall.Errno
+	Why   string // what the daemon says, such as which limit was in the way; "": nothing
 }
 
 func (e *CallError) Error() string {
+	if e.Why != "" {
+		return fmt.Sprintf("shm: %s: %s", e.Op, e.Why)
+	}
 	if d, ok := errnos[e.Errno]; ok {
 		return fmt.Sprintf("shm: %s: %s", e.Op, d.text)
 	}
@@ -78,6 +82,11 @@ func errCorrupt(format string, args ...any) error {
 	return fmt.Errorf("shm: the daemon wrote nonsense: %s: %w", fmt.Sprintf(format, args...),
 		rdma.ErrDeviceGone)
 }
+
+// errNoDescriptors says that this process could not take what came with a reply. The session goes
+// on.
+var errNoDescriptors = fmt.Errorf("this process has no file descriptor free (raise its limit, "+
+	"\"ulimit -n\"): %w", syscall.EMFILE)
 
 func errClosed(what string) error { return fmt.Errorf("shm: %s: %w", what, rdma.ErrClosed) }
 

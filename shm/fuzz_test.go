@@ -26,7 +26,7 @@ func FuzzClientReply(f *testing.F) {
 		uint16(abi.OpRegMR), uint32(9))
 	f.Fuzz(func(t *testing.T, msg []byte, op uint16, seq uint32) {
 		var rep abi.RegMRReply
-		h, err := decodeReply(msg, abi.Op(op), seq, &rep)
+		h, _, err := decodeReply(msg, abi.Op(op), seq, &rep)
 		if err != nil {
 			if !errors.Is(err, rdma.ErrDeviceGone) {
 				t.Errorf("nonsense that does not end the session: %v", err)
@@ -131,7 +131,7 @@ func heapQP(t testing.TB, c *Client, sends, recvs int) (*compQueue, *queuePair) 
 		t.Fatal(err)
 	}
 	qp := &queuePair{d: d, sendCQ: cq, recvCQ: cq, num: 7, mem: &osmem.Region{Mem: mem}, m: m,
-		cfg: rdma.QPConfig{MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64}}
+		ops: &iwarpOps, cfg: rdma.QPConfig{MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64}}
 	qp.sq.init(16)
 	qp.rq.init(d, 0, &m.RQ, errQPClosed)
 	cq.qps[7] = qp

@@ -2,34 +2,58 @@ package shm
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"iter"
 
 	"github.com/vrnic/vrnic/shm/abi"
 )
 
-// maxListPages bounds what a client takes from a daemon in one list: some 64 MiB.
-const maxListPages = 1 << 14
+// rows pages through an answer of rows.
+func (c *Client) rows(ctx context.Context, op abi.Op, what string,
+	kind uint32) iter.Seq2[json.RawMessage, error] {
+	return func(yield func(json.RawMessage, error) bool) {
+		req := &abi.ListRequest{Kind: kind}
+		for {
+			rep := &abi.ListReply{}
+			_, err := c.rpcWithin(ctx, op, what, req, rep, -1)
+			var page []json.RawMessage
+			if err == nil {
+				if page, err = parseRows(rep); err == nil && rep.Next != 0 &&
+					(rep.Next <= req.Cursor || len(page) == 0) {
+					err = errCorrupt("a list that does not get on")
+				}
+				if err != nil {
+					err = c.die(err)
+				}
+			}
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for _, row := range page {
+				if !yield(row, nil) {
+					return
+				}
+			}
+			if rep.Next == 0 {
+				return
+			}
+			// Another one: a call that was given up may still be read.
+			req = &abi.ListRequest{Kind: kind, Cursor: rep.Next}
+		}
+	}
+}
 
-// list pages through an answer of rows.
-func (c *Client) list(op abi.Op, what string, kind uint32) ([]json.RawMessage, error) {
-	var rows []json.RawMessage
-	req := &abi.ListRequest{Kind: kind}
-	for range maxListPages {
-		var rep abi.ListReply
-		if err := c.call(op, what, req, &rep); err != nil {
+// collect is all rows, or the first error.
+func collect(rows iter.Seq2[json.RawMessage, error]) (all []json.RawMessage, err error) {
+	for row, err := range rows {
+		if err != nil {
 			return nil, err
 		}
-		more, err := parseRows(&rep)
-		if err != nil {
-			return nil, c.die(err)
-		}
-		rows = append(rows, more...)
-		if rep.Next == 0 {
-			return rows, nil
-		}
-		req.Cursor = rep.Next
+		all = append(all, row)
 	}
-	return nil, c.die(errCorrupt("a list without end"))
+	return all, nil
 }
 
 // parseRows takes the rows out of one reply: JSON objects, each ended by a newline.

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm"
 )
 
 // Many goroutines of a program connect at once, through one session at each end, while others make
@@ -87,5 +88,25 @@ func TestClientConnectsManyAtOnce(t *testing.T) {
 	close(errs)
 	for err := range errs {
 		check(t, err)
+	}
+}
+
+// A hundred programs of one user, one of which has as much as a large one, meet no limit that is
+// not set.
+func TestClientManyClients(t *testing.T) {
+	h := newHost(t)
+	var all []*shm.Device
+	for range 100 {
+		all = append(all, h.open("loop0"))
+	}
+	d := all[0]
+	for range 300 {
+		must(d.AllocPD())(t)
+		must(d.AllocBuffer(1))(t)
+	}
+	n := newNode(t, d, 4)
+	for range 2000 {
+		must(n.pd.CreateQP(rdma.QPConfig{SendCQ: n.scq, RecvCQ: n.rcq, MaxSendWR: 1, MaxRecvWR: 1}))(t)
+		must(n.pd.RegisterMemory(n.buf.Bytes(), 0))(t)
 	}
 }

@@ -24,8 +24,8 @@ type buffer struct {
 	closed bool // +checklocks:mu
 }
 
-// AllocBuffer implements rdma.Device. A session has 64 Buffers at most (by default): make few large
-// ones and register parts of them.
+// AllocBuffer implements rdma.Device. A Buffer is a mapping of the daemon, of which there
+// are not many: make few large ones and register parts of them.
 func (d *Device) AllocBuffer(size int) (_ rdma.Buffer, err error) {
 	if err := d.usable(); err != nil {
 		return nil, err
@@ -106,11 +106,12 @@ type protDomain struct {
 	handle uint32
 
 	mu     sync.Mutex
-	closed bool                      // +checklocks:mu
-	ending bool                      // the device closes: nothing new
-	mrs    map[*memRegion]struct{}   // +checklocks:mu
-	mws    map[*memWindow]struct{}   // +checklocks:mu
-	srqs   map[*sharedQueue]struct{} // +checklocks:mu
+	closed bool                        // +checklocks:mu
+	ending bool                        // the device closes: nothing new
+	mrs    map[*memRegion]struct{}     // +checklocks:mu
+	mws    map[*memWindow]struct{}     // +checklocks:mu
+	srqs   map[*sharedQueue]struct{}   // +checklocks:mu
+	ahs    map[*addressHandle]struct{} // +checklocks:mu
 }
 
 // AllocPD implements rdma.Device.
@@ -126,6 +127,7 @@ func (d *Device) AllocPD() (rdma.PD, error) {
 	pd := &protDomain{
 		d: d, handle: rep.PD, mrs: make(map[*memRegion]struct{}),
 		mws: make(map[*memWindow]struct{}), srqs: make(map[*sharedQueue]struct{}),
+		ahs: make(map[*addressHandle]struct{}),
 	}
 	if err := add(d, d.pds, pd, struct{}{}); err != nil {
 		_ = d.c.callHandle(abi.OpDeallocPD, "free PD", rep.PD) // err says more
@@ -141,9 +143,10 @@ func (pd *protDomain) Close() error {
 	if pd.closed {
 		return nil
 	}
-	if mrs, mws, srqs := len(pd.mrs), len(pd.mws), len(pd.srqs); mrs+mws+srqs != 0 {
-		return fmt.Errorf("shm: PD has %d memory regions, %d windows and %d SRQs: %w", mrs, mws, srqs,
-			rdma.ErrBusy)
+	mrs, mws, srqs, ahs := len(pd.mrs), len(pd.mws), len(pd.srqs), len(pd.ahs)
+	if mrs+mws+srqs+ahs != 0 {
+		return fmt.Errorf("shm: PD has %d memory regions, %d windows, %d SRQs and %d address handles: %w",
+			mrs, mws, srqs, ahs, rdma.ErrBusy)
 	}
 	if err := pd.d.c.callHandle(abi.OpDeallocPD, "free PD", pd.handle); err != nil &&
 		pd.d.c.gone() == nil {
@@ -164,6 +167,9 @@ func (pd *protDomain) closeAll() {
 	}
 	for mw := range pd.mws {
 		all = append(all, mw)
+	}
+	for ah := range pd.ahs {
+		all = append(all, ah)
 	}
 	var mrs []io.Closer
 	for mr := range pd.mrs {

@@ -25,16 +25,26 @@ var (
 	errRecvFull = fmt.Errorf("shm: receive queue is full: %w", rdma.ErrQueueFull)
 	errSendImm  = fmt.Errorf("shm: SEND_WITH_IMM with octets, iWARP has none with any: use "+
 		"WRITE_WITH_IMM, or a Send: %w", rdma.ErrInvalid)
-	errAtomicLen = fmt.Errorf("shm: an atomic's old value has 8 octets: %w", rdma.ErrInvalid)
-	errNoRequest = fmt.Errorf("shm: no work request: %w", rdma.ErrInvalid)
+	errAtomicLen  = fmt.Errorf("shm: an atomic's old value has 8 octets: %w", rdma.ErrInvalid)
+	errAtomicAddr = fmt.Errorf("shm: an atomic's address is no multiple of 8: %w", rdma.ErrInvalid)
+	errQPNotRTS   = fmt.Errorf("shm: QP has not been moved to RTS: %w", rdma.ErrInvalid)
+	errQPReset    = fmt.Errorf("shm: QP is in state RESET: %w", rdma.ErrInvalid)
+	errNoRequest  = fmt.Errorf("shm: no work request: %w", rdma.ErrInvalid)
 )
 
-// sendOps says what a send queue takes: those with inline may carry their octets in the request.
-var sendOps = [...]struct {
-	ok, inline bool
-	sges       int // at most, beside QPConfig's bound; -1: that alone
-	wc         rdma.WCOpcode
-}{
+// A sendOp says what is to be known of an opcode.
+type sendOp struct {
+	ok     bool // the send queue takes it
+	inline bool // its octets may be in the request
+	sges   int  // at most, beside QPConfig's bound; -1: that alone
+	wc     rdma.WCOpcode
+}
+
+// numOps is how many opcodes there are, holes included.
+const numOps = rdma.OpRegMR + 1
+
+// sendOps are all opcodes.
+var sendOps = [numOps]sendOp{
 	rdma.OpWrite:       {ok: true, inline: true, sges: -1, wc: rdma.WCWrite},
 	rdma.OpWriteImm:    {ok: true, inline: true, sges: -1, wc: rdma.WCWrite},
 	rdma.OpSend:        {ok: true, inline: true, sges: -1, wc: rdma.WCSend},
@@ -49,6 +59,27 @@ var sendOps = [...]struct {
 	// Their masks are behind the one SGE.
 	rdma.OpMaskedCompareSwap: {ok: true, sges: 1, wc: rdma.WCCompareSwap},
 	rdma.OpMaskedFetchAdd:    {ok: true, sges: 1, wc: rdma.WCFetchAdd},
+}
+
+// iwarpOps is what a send queue of iWARP takes, roceOps, by type from RC on, one of RoCE.
+var (
+	iwarpOps = sendOps
+	roceOps  = [...][numOps]sendOp{
+		only(rdma.OpWrite, rdma.OpWriteImm, rdma.OpSend, rdma.OpSendImm, rdma.OpRead,
+			rdma.OpCompareSwap, rdma.OpFetchAdd, rdma.OpLocalInv, rdma.OpBindMW, rdma.OpSendInv,
+			rdma.OpRegMR),
+		only(rdma.OpWrite, rdma.OpWriteImm, rdma.OpSend, rdma.OpSendImm,
+			rdma.OpLocalInv, rdma.OpBindMW, rdma.OpRegMR),
+		only(rdma.OpSend, rdma.OpSendImm),
+	}
+)
+
+// only is sendOps, of which the send queue takes these.
+func only(ops ...rdma.Opcode) (t [numOps]sendOp) {
+	for _, op := range ops {
+		t[op] = sendOps[op]
+	}
+	return t
 }
 
 // sendState is the client's account of a send queue: sqMu guards it.
@@ -113,12 +144,15 @@ func (q *queuePair) mayPost() error {
 	if err := q.d.c.gone(); err != nil {
 		return err
 	}
-	if st := q.m.State(); qpState(st) == rdma.QPIdle {
+	if st := q.m.State(); st <= abi.StateRTR {
 		if st == abi.StateReset {
 			q.d.c.checkPeer() // as in State
 		}
 		if err := q.d.c.gone(); err != nil {
 			return err
+		}
+		if q.d.attr.RoCE {
+			return errQPNotRTS
 		}
 		return errQPIdle
 	}
@@ -128,7 +162,7 @@ func (q *queuePair) mayPost() error {
 // putSend checks wr and writes it into the next slot: sqMu is held. The daemon would take a request
 // that breaks the QP's limits for an attack.
 func (q *queuePair) putSend(wr *rdma.SendWR) error {
-	if int(wr.Op) >= len(sendOps) || !sendOps[wr.Op].ok {
+	if wr.Op >= numOps || !q.ops[wr.Op].ok {
 		return errOpcode
 	}
 	if wr.Flags&^(rdma.Fence|rdma.Signaled|rdma.Solicited|rdma.Inline) != 0 {
@@ -154,10 +188,13 @@ func (q *queuePair) putSend(wr *rdma.SendWR) error {
 	default:
 		w.NumSGE = uint16(copySGEs(&w.SGE, wr.SGEs))
 	}
-	if err := checkLength(w); err != nil {
+	if err := q.checkLength(w); err != nil {
 		return err
 	}
 	setOperands(w, wr)
+	if q.cfg.Type == rdma.UD {
+		w.RemoteAddr, w.RKey, w.Swap = uint64(wr.To.AH), wr.To.QPN, uint64(wr.To.QKey)
+	}
 	w.Flags |= ringFlags(wr.Flags)
 	if q.sendsOut() >= uint32(len(s.wrs)) {
 		return errSendFull
@@ -171,19 +208,22 @@ func (q *queuePair) putSend(wr *rdma.SendWR) error {
 }
 
 // checkLength checks what some operations say of a message's length.
-func checkLength(w *abi.SendWQE) error {
+func (q *queuePair) checkLength(w *abi.SendWQE) error {
 	n := uint64(w.Length) // of inline octets, else 0
 	for i := range w.SGEs() {
 		n += uint64(w.SGE[i].Length)
 	}
 	switch rdma.Opcode(w.Op) {
 	case rdma.OpSendImm:
-		if n != 0 {
+		if n != 0 && !q.d.attr.RoCE {
 			return errSendImm
 		}
 	case rdma.OpCompareSwap, rdma.OpFetchAdd, rdma.OpMaskedCompareSwap, rdma.OpMaskedFetchAdd:
 		if n != 8 {
 			return errAtomicLen
+		}
+		if q.d.attr.RoCE && w.RemoteAddr%8 != 0 {
+			return errAtomicAddr
 		}
 	default: // any
 	}

@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"fmt"
 	"sync"
 
 	"github.com/vrnic/vrnic/rdma"
@@ -20,6 +21,7 @@ type queuePair struct {
 	num            uint32
 	bell           uint32
 	cfg            rdma.QPConfig
+	ops            *[numOps]sendOp // what a send queue of this kind takes
 
 	closeMu sync.Mutex // serialises Close
 	done    bool
@@ -46,6 +48,16 @@ func (pd *protDomain) CreateQP(cfg rdma.QPConfig) (rdma.QP, error) {
 	if !ok1 || !ok2 || scq == nil || rcq == nil || scq.d != d || rcq.d != d {
 		return nil, errInvalid("QP whose CQs are not of this device")
 	}
+	switch cfg.Type {
+	case 0, rdma.RC:
+		cfg.Type = rdma.RC
+	case rdma.UC, rdma.UD:
+		if err := d.roceOnly(fmt.Sprintf("create a QP of type %v", cfg.Type)); err != nil {
+			return nil, err
+		}
+	default:
+		return nil, errInvalid("create a QP of type %d", uint32(cfg.Type))
+	}
 	var srq *sharedQueue
 	if cfg.SRQ != nil {
 		var ok bool
@@ -71,6 +83,9 @@ func (pd *protDomain) CreateQP(cfg rdma.QPConfig) (rdma.QP, error) {
 	}
 	if cfg.SignalAll {
 		req.Flags |= abi.CreateQPSigAll
+	}
+	if cfg.Type != rdma.RC { // 0 is RC to daemons of any version
+		req.Type = uint32(cfg.Type)
 	}
 	pd.mu.Lock() // so that the PD cannot go meanwhile
 	defer pd.mu.Unlock()
@@ -128,6 +143,11 @@ func newQueuePair(pd *protDomain, scq, rcq *compQueue, srq *sharedQueue, cfg rdm
 	}
 	q.sq.init(int(l.SQSize))
 	q.rq.init(pd.d, rep.Bell, &m.RQ, errQPClosed)
+	if pd.d.attr.RoCE {
+		q.rq.of, q.ops = m, &roceOps[cfg.Type-rdma.RC]
+	} else {
+		q.ops = &iwarpOps
+	}
 	return q, nil
 }
 
@@ -157,27 +177,48 @@ func (q *queuePair) State() rdma.QPState {
 	}
 	st := q.m.State()
 	if st == abi.StateReset {
-		// No QP of a living session is in it: the daemon has emptied the memory.
+		// So it is, too, when the session has ended and the daemon has emptied the memory.
 		if q.d.c.checkPeer(); q.d.c.gone() != nil {
 			return rdma.QPError
 		}
 	}
-	return qpState(st)
+	return q.stateOf(st)
 }
 
-func qpState(s uint32) rdma.QPState {
-	switch s {
-	case abi.StateReset, abi.StateInit, abi.StateRTR:
-		return rdma.QPIdle
-	case abi.StateRTS:
-		return rdma.QPRTS
-	case abi.StateSQD:
-		return rdma.QPClosing
-	case abi.StateSQE:
-		return rdma.QPTerminate
+// stateOf is a state of q's by the number that the ring has for it.
+func (q *queuePair) stateOf(s uint32) rdma.QPState {
+	states := &iwarpStates
+	if q.d.attr.RoCE {
+		states = &roceStates
+	}
+	if s < uint32(len(states)) {
+		return states[s]
 	}
 	return rdma.QPError
 }
+
+// The states by their numbers. The first three are one on iWARP, whose number for MODIFY_QP is that
+// of the first.
+var (
+	iwarpStates = [...]rdma.QPState{
+		abi.StateReset: rdma.QPIdle,
+		abi.StateInit:  rdma.QPIdle,
+		abi.StateRTR:   rdma.QPIdle,
+		abi.StateRTS:   rdma.QPRTS,
+		abi.StateSQD:   rdma.QPClosing,
+		abi.StateSQE:   rdma.QPTerminate,
+		abi.StateErr:   rdma.QPError,
+	}
+	roceStates = [...]rdma.QPState{
+		abi.StateReset: rdma.QPReset,
+		abi.StateInit:  rdma.QPInit,
+		abi.StateRTR:   rdma.QPRTR,
+		abi.StateRTS:   rdma.QPRTS,
+		abi.StateSQD:   rdma.QPSQD,
+		abi.StateSQE:   rdma.QPSQE,
+		abi.StateErr:   rdma.QPError,
+	}
+)
 
 // Abort implements rdma.QP.
 func (q *queuePair) Abort() error {

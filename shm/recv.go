@@ -26,6 +26,8 @@ type receiver struct {
 	maxSGE    int
 	errClosed error
 
+	of *ring.ClientQP // of a QP of RoCE, which takes nothing in Reset; else nil
+
 	mu   sync.Mutex
 	ring *ring.RecvProducer // nil once closed; guarded by mu, as what follows
 	wqe  abi.RecvWQE
@@ -46,9 +48,22 @@ func (r *receiver) init(d *Device, bell uint32, ring *ring.RecvProducer, errClos
 	size := ring.Size()
 	r.d, r.bell, r.ring, r.maxSGE, r.errClosed = d, bell, ring, ring.MaxSGE(), errClosed
 	r.wrs = make([]recvWR, size)
-	r.free = make([]uint32, size)
-	for i := range r.free {
-		r.free[i] = uint32(size - 1 - i)
+	r.free = make([]uint32, 0, size)
+	r.forgetLocked()
+}
+
+// forget takes all receives off the table.
+func (r *receiver) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.forgetLocked()
+}
+
+func (r *receiver) forgetLocked() {
+	r.free = r.free[:0]
+	for i := len(r.wrs) - 1; i >= 0; i-- {
+		r.wrs[i].seq = 0
+		r.free = append(r.free, uint32(i))
 	}
 }
 
@@ -92,6 +107,11 @@ func (r *receiver) postAll(wrs []rdma.RecvWR) (n int, err error) {
 func (r *receiver) mayPost() error {
 	if r.ring == nil {
 		return r.errClosed
+	}
+	if r.of != nil && r.of.State() == abi.StateReset {
+		if r.d.c.checkPeer(); r.d.c.gone() == nil { // as in State
+			return errQPReset
+		}
 	}
 	return r.d.c.gone()
 }

@@ -1,11 +1,14 @@
 package shm
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/vrnic/vrnic/shm/abi"
@@ -34,8 +37,10 @@ type call struct {
 
 // A waiter is a goroutine with calls of its own in the queue.
 type waiter struct {
-	pending int       // of its calls, guarded by rpcMu
-	wake    chan bool // true: it is its turn to talk to the daemon; false: its calls are done
+	pending int // of its calls, guarded by rpcMu
+	// wake tells that it is its turn to talk to the daemon (true), or that its calls have been
+	// answered; nil: it is its turn.
+	wake chan bool
 }
 
 // A queued call is one that waits to be sent.
@@ -48,28 +53,109 @@ type queuedCall struct {
 // without waiting for the network. A refusal is a *CallError. The descriptors that come with a
 // success belong to the caller: Op.Gives says how many.
 func (c *Client) rpc(op abi.Op, what string, req, rep abi.Message, fd int) (fds []int, err error) {
+	return c.rpcWithin(context.Background(), op, what, req, rep, fd)
+}
+
+// rpcWithin is rpc that returns when ctx ends, if there is no reply by then. Descriptors that come
+// later are closed; it is for what gives nothing else that would have to be given back.
+func (c *Client) rpcWithin(ctx context.Context, op abi.Op, what string, req, rep abi.Message,
+	fd int) (fds []int, err error) {
 	k := &call{op: op, what: what, req: req, rep: rep, fd: fd}
-	c.rpcs(k)
+	if err := c.within(ctx, func() { osmem.CloseFDs(k.fds) }, k); err != nil {
+		return nil, err
+	}
+	if errors.Is(k.err, errNoDescriptors) {
+		if op, handle, ok := made(rep); ok {
+			_ = c.destroy(op, what, handle) // the session's end does it too
+		}
+	}
 	return k.fds, k.err
+}
+
+// made names the object that rep says was made, and the call that destroys it, if descriptors come
+// with it.
+func made(rep abi.Message) (destroy abi.Op, handle uint32, ok bool) {
+	switch r := rep.(type) {
+	case *abi.CtxOpenReply:
+		return abi.OpCtxClose, r.Ctx, true
+	case *abi.CreateChanReply:
+		return abi.OpDestroyChan, r.Chan, true
+	case *abi.CMCreateChanReply:
+		return abi.OpCMDestroyChan, r.Chan, true
+	case *abi.CreateCQReply:
+		return abi.OpDestroyCQ, r.CQ, true
+	case *abi.CreateQPReply:
+		return abi.OpDestroyQP, r.QP, true
+	case *abi.CreateSRQReply:
+		return abi.OpDestroySRQ, r.SRQ, true
+	}
+	return 0, 0, false
 }
 
 // rpcs makes calls in their order. Goroutines that call at the same time take turns at talking to
 // the daemon, and who does talks for all: what a call costs is waking who waits at the other end.
-func (c *Client) rpcs(calls ...*call) {
+func (c *Client) rpcs(calls ...*call) { c.finish(c.enqueue(calls)) }
+
+// begin makes calls in their order, ahead of those that begin later, without waiting for the
+// daemon. What it returns is closed when all have been answered; until then they are not the
+// caller's.
+func (c *Client) begin(calls ...*call) <-chan struct{} {
+	w := c.enqueue(calls)
+	answered := make(chan struct{})
+	go func() {
+		c.finish(w)
+		close(answered)
+	}()
+	return answered
+}
+
+// within makes calls as rpcs does, and returns ctx's error if that ends before they have been
+// answered. They are made all the same then: undo is called (nil: nothing is), on a goroutine of
+// its own, when they have been.
+func (c *Client) within(ctx context.Context, undo func(), calls ...*call) error {
+	if ctx.Done() == nil {
+		c.rpcs(calls...)
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	answered := c.begin(calls...)
+	select {
+	case <-answered:
+		return nil
+	case <-ctx.Done():
+	}
+	if undo != nil {
+		go func() {
+			<-answered
+			undo()
+		}()
+	}
+	return ctx.Err()
+}
+
+// enqueue puts calls behind those of others. Who has done so must finish them.
+func (c *Client) enqueue(calls []*call) *waiter {
 	w := &waiter{pending: len(calls)}
 	c.rpcMu.Lock()
+	defer c.rpcMu.Unlock()
 	for _, k := range calls {
 		c.queue = append(c.queue, queuedCall{k, w})
 	}
 	if c.talking {
 		w.wake = make(chan bool, 1)
-		c.rpcMu.Unlock()
-		if !<-w.wake {
-			return
-		}
-		c.rpcMu.Lock()
 	}
 	c.talking = true
+	return w
+}
+
+// finish returns when the calls of w have been answered. It talks to the daemon if it is its turn.
+func (c *Client) finish(w *waiter) {
+	if w.wake != nil && !<-w.wake {
+		return
+	}
+	c.rpcMu.Lock()
 	for w.pending > 0 {
 		n := min(len(c.queue), seqpacket.MaxOutstanding)
 		some := append(c.batch[:0], c.queue[:n]...)
@@ -142,18 +228,24 @@ func (c *Client) reply(k *call) (fds []int, err error) {
 	if err != nil || n == 0 {
 		return fds, c.lost(err)
 	}
-	if fdErr != nil || len(fds) > maxReplyFDs || flags&(syscall.MSG_TRUNC|syscall.MSG_CTRUNC) != 0 {
+	// The kernel drops the descriptors that this process has no room for, and says so.
+	noRoom := flags&syscall.MSG_CTRUNC != 0 && len(fds) < k.op.Gives()
+	if fdErr != nil || len(fds) > maxReplyFDs || flags&syscall.MSG_TRUNC != 0 ||
+		flags&syscall.MSG_CTRUNC != 0 && !noRoom {
 		return fds, c.die(errCorrupt("a reply to %v too long or with odd ancillary data", k.op))
 	}
-	h, err := decodeReply(c.in[:n], k.op, k.seq, k.rep)
+	h, why, err := decodeReply(c.in[:n], k.op, k.seq, k.rep)
 	if err != nil {
 		return fds, c.die(err)
 	}
 	if h.Status != 0 {
-		if len(fds) != 0 {
+		if len(fds) != 0 || noRoom {
 			return fds, c.die(errCorrupt("a refusal of %v with descriptors", k.op))
 		}
-		return fds, &CallError{Op: k.what, Errno: syscall.Errno(-h.Status)}
+		return fds, &CallError{Op: k.what, Errno: syscall.Errno(-h.Status), Why: why}
+	}
+	if noRoom {
+		return fds, fmt.Errorf("shm: %s: %w", k.what, errNoDescriptors)
 	}
 	if len(fds) != k.op.Gives() {
 		return fds, c.die(errCorrupt("a reply to %v with %d descriptors, want %d", k.op, len(fds),
@@ -163,25 +255,39 @@ func (c *Client) reply(k *call) (fds []int, err error) {
 }
 
 // decodeReply takes apart the reply msg to the request op and seq. rep is filled on success, and
-// where a refusal has a body.
-func decodeReply(msg []byte, op abi.Op, seq uint32, rep abi.Message) (h abi.Header, err error) {
+// where the daemon has another version; why is what else a refusal says.
+func decodeReply(msg []byte, op abi.Op, seq uint32, rep abi.Message) (h abi.Header, why string,
+	err error) {
 	h, body, err := abi.ParseMessage(msg)
 	if err != nil {
-		return h, errCorrupt("reply to %v: %v", op, err)
+		return h, "", errCorrupt("reply to %v: %v", op, err)
 	}
 	if h.Op != op || h.Seq != seq {
-		return h, errCorrupt("reply to %v (seq %d) where that to %v (seq %d) was due", h.Op,
+		return h, "", errCorrupt("reply to %v (seq %d) where that to %v (seq %d) was due", h.Op,
 			h.Seq, op, seq)
 	}
 	if h.Status > 0 || h.Status < -4095 {
-		return h, errCorrupt("reply to %v with status %d", op, h.Status)
+		return h, "", errCorrupt("reply to %v with status %d", op, h.Status)
 	}
-	if h.Status == 0 || len(body) != 0 {
-		if err := abi.Decode(body, rep); err != nil {
-			return h, errCorrupt("reply to %v: %v", op, err)
+	var refusal abi.Refusal
+	otherVersion := op == abi.OpHello && h.Status == -int32(syscall.EPROTONOSUPPORT)
+	if h.Status != 0 && !otherVersion {
+		rep = &refusal
+	}
+	if err := abi.Decode(body, rep); err != nil {
+		return h, "", errCorrupt("reply to %v: %v", op, err)
+	}
+	return h, printable(abi.CString(refusal.Why[:])), nil
+}
+
+// printable is s without what a terminal would obey.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !strconv.IsPrint(r) {
+			return -1
 		}
-	}
-	return h, nil
+		return r
+	}, s)
 }
 
 // lost ends the session because the socket failed, and returns why.
@@ -202,6 +308,11 @@ func (c *Client) call(op abi.Op, what string, req, rep abi.Message) error {
 // callHandle asks for something to be done to one object; the reply is a status.
 func (c *Client) callHandle(op abi.Op, what string, handle uint32) error {
 	return c.call(op, what, &abi.HandleRequest{Handle: handle}, &abi.Empty{})
+}
+
+// callReply asks one object for something.
+func (c *Client) callReply(op abi.Op, what string, handle uint32, rep abi.Message) error {
+	return c.call(op, what, &abi.HandleRequest{Handle: handle}, rep)
 }
 
 // destroy is callHandle for the end of an object: what a session that is over held has gone

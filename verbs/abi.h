@@ -26,7 +26,7 @@
 
 /* Version of the ABI. Majors must be equal on both sides; the smaller minor counts. */
 #define VRNIC_MAJOR			1
-#define VRNIC_MINOR			0
+#define VRNIC_MINOR			1
 
 /* Magics: the first word of each kind of shared memory, and of HELLO. */
 #define VRNIC_MAGIC_HELLO		0x484e5256	/* "VRNH" */
@@ -108,6 +108,8 @@
  *   octet in the region, VRNIC_SQ_CMP_ADD how many there are, VRNIC_SQ_SWAP the access. The one
  *   SGE, of length 0, has the region's lkey, and as its address what the peer calls the first octet
  *   (0: zero based).
+ * - A UD QP sends to VRNIC_SQ_REMOTE_QPN with VRNIC_SQ_REMOTE_QKEY; VRNIC_SQ_AH is the Key of
+ *   CREATE_AH.
  */
 #define VRNIC_SQ_WR_ID			0	/* u64 */
 #define VRNIC_SQ_OP			8	/* u8, enum ibv_wr_opcode */
@@ -124,6 +126,9 @@
 #define VRNIC_SQ_SGE			48	/* SGEs, or inline octets, or the u32 offset into the tx slab */
 #define VRNIC_SQ_CMP_MASK		64	/* u64, of masked atomics */
 #define VRNIC_SQ_SWAP_MASK		72	/* u64 */
+#define VRNIC_SQ_AH			16	/* of a UD QP: the low half of VRNIC_SQ_REMOTE_ADDR */
+#define VRNIC_SQ_REMOTE_QPN		24	/* of a UD QP: VRNIC_SQ_RKEY */
+#define VRNIC_SQ_REMOTE_QKEY		40	/* of a UD QP: the low half of VRNIC_SQ_SWAP */
 
 #define VRNIC_SQ_SIGNALED		1
 #define VRNIC_SQ_SOLICITED		2
@@ -166,7 +171,8 @@
 #define VRNIC_CQE_BYTE_LEN		20
 #define VRNIC_CQE_IMM			24	/* immediate data in wire order, or the invalidated key in host order */
 #define VRNIC_CQE_QPN			28
-#define VRNIC_CQE_SRC_QP		32	/* with immediate data: its last four octets, in wire order */
+/* on iWARP, with immediate data: its last four octets, in wire order */
+#define VRNIC_CQE_SRC_QP		32
 #define VRNIC_CQE_WC_FLAGS		36
 #define VRNIC_CQE_SQ_DONE		40
 #define VRNIC_CQE_COOKIE		44

@@ -22,13 +22,17 @@
  */
 #define VRNIC_READS_DEFAULT		0xffff
 
-/* Numbers of enum rdma_port_space that an RNIC knows. */
+/* Numbers of enum rdma_port_space that are known; VRNIC_PS_UDP on RoCE only. */
 #define VRNIC_PS_TCP			0x0106
+#define VRNIC_PS_UDP			0x0111
 
 /* Levels and names of CM_SET_OPTION. Levels 0 and 1 are rdma_cm's. */
 #define VRNIC_OPT_LEVEL_ID		0
 #define VRNIC_OPT_LEVEL_IB		1
 #define VRNIC_OPT_LEVEL_VRNIC		0x5652
+
+#define VRNIC_OPT_TOS			0	/* of VRNIC_OPT_LEVEL_ID, as the next */
+#define VRNIC_OPT_ACK_TIMEOUT		3
 
 #define VRNIC_OPT_MPA_REVISION		1	/* 1 or 2 */
 #define VRNIC_OPT_MPA_CRC		2	/* 0 default: as 2; 1 off; 2 wanted; 3 required */
@@ -66,12 +70,17 @@
 #define VRNIC_EV_ESTABLISHED		9
 #define VRNIC_EV_DISCONNECTED		10
 #define VRNIC_EV_DEVICE_REMOVAL		11
+#define VRNIC_EV_MULTICAST_JOIN		12
+#define VRNIC_EV_MULTICAST_ERROR	13
+#define VRNIC_EV_ADDR_CHANGE		14
 #define VRNIC_EV_TIMEWAIT_EXIT		15
 
 /* Flags of a struct vrnic_cm_event. */
 /* the connection that is established has the messages of RFC 7306 */
 #define VRNIC_EVENT_EXTENSIONS		1
 #define VRNIC_EVENT_SCTP		2	/* it is over SCTP, as the one that is asked for */
+/* it was rejected by the peer's program, and not lost on the way */
+#define VRNIC_EVENT_BY_PROGRAM		4
 
 /* The calls. Numbers are never used again. */
 #define VRNIC_OP_CM_CREATE_CHAN		96
@@ -91,6 +100,8 @@
 #define VRNIC_OP_CM_INIT_QP_ATTR	110
 #define VRNIC_OP_CM_QUERY		111
 #define VRNIC_OP_CM_GET_EVENT		112
+#define VRNIC_OP_CM_JOIN_MULTICAST	113
+#define VRNIC_OP_CM_LEAVE_MULTICAST	114
 
 /* A struct vrnic_sock_addr is an address with a port in host byte order. family 0 is none. */
 struct vrnic_sock_addr {
@@ -128,8 +139,8 @@ VRNIC_ABI_SIZE(vrnic_cm_create_chan_reply, 8);
  */
 struct vrnic_cm_create_id_request {
 	uint32_t chan;
-	uint32_t ps;	/* enum rdma_port_space: VRNIC_PS_TCP */
-	uint32_t type;	/* enum ibv_qp_type: 2 RC */
+	uint32_t ps;	/* enum rdma_port_space: VRNIC_PS_TCP, VRNIC_PS_UDP */
+	uint32_t type;	/* VRNIC_TYPE_R_C, VRNIC_TYPE_U_D */
 	uint32_t pad;
 	uint64_t uid;	/* comes back in events */
 };
@@ -190,7 +201,8 @@ VRNIC_ABI_SIZE(vrnic_cm_listen_request, 8);
 
 /*
  * struct vrnic_cm_connect_request connects or accepts (CM_CONNECT, CM_ACCEPT). The QP is the one of
- * this session with number param.qpn and protection domain pd. ESTABLISHED, or a failure, follows.
+ * this session with number param.qpn and protection domain pd; an id of VRNIC_PS_UDP connects
+ * without one, both 0. ESTABLISHED, or a failure, follows.
  */
 struct vrnic_cm_connect_request {
 	uint32_t id;
@@ -254,8 +266,12 @@ struct vrnic_cm_init_qp_attr_reply {
 	uint32_t state;
 	uint32_t access;	/* enum ibv_access_flags */
 	uint32_t port;
+
+	/* Since minor version 1. */
+
+	struct vrnic_qp_attr attr;
 };
-VRNIC_ABI_SIZE(vrnic_cm_init_qp_attr_reply, 16);
+VRNIC_ABI_SIZE(vrnic_cm_init_qp_attr_reply, 96);
 
 /*
  * struct vrnic_cm_query_reply describes an id. device is VRNIC_NO_DEVICE while it is bound to none.
@@ -279,10 +295,46 @@ struct vrnic_cm_event {
 	uint32_t device;	/* of id or child */
 	struct vrnic_sock_addr src;
 	struct vrnic_sock_addr dst;
-	uint32_t flags;	/* VRNIC_EVENT_EXTENSIONS and VRNIC_EVENT_SCTP */
-	uint32_t pad;
+	uint32_t flags;	/* VRNIC_EVENT_EXTENSIONS, VRNIC_EVENT_SCTP and VRNIC_EVENT_BY_PROGRAM */
+	uint32_t qkey;	/* of VRNIC_PS_UDP: with param.qpn and path what datagrams go to */
 	struct vrnic_conn_param param;	/* what the peer sent */
+
+	/* Since minor version 1. */
+
+	struct vrnic_ah_attr path;
+	uint64_t group;	/* the uid of CM_JOIN_MULTICAST, of MULTICAST_JOIN and MULTICAST_ERROR */
 };
-VRNIC_ABI_SIZE(vrnic_cm_event, 616);
+VRNIC_ABI_SIZE(vrnic_cm_event, 656);
+
+/*
+ * struct vrnic_cm_join_multicast_request joins a multicast group, with port 0. MULTICAST_JOIN or
+ * MULTICAST_ERROR follows; the former has in Path and Param.QPN what to attach a QP to and to send
+ * to.
+ */
+struct vrnic_cm_join_multicast_request {
+	uint32_t id;
+	uint32_t flags;	/* none: a full member */
+	uint64_t uid;	/* comes back in events, as Group */
+	struct vrnic_sock_addr addr;
+};
+VRNIC_ABI_SIZE(vrnic_cm_join_multicast_request, 40);
+
+/* struct vrnic_cm_leave_multicast_request leaves a group that the id has joined. */
+struct vrnic_cm_leave_multicast_request {
+	uint32_t id;
+	uint32_t pad;
+	struct vrnic_sock_addr addr;
+};
+VRNIC_ABI_SIZE(vrnic_cm_leave_multicast_request, 32);
+
+/*
+ * struct vrnic_cm_leave_multicast_reply: events of the group that the client has been given, and
+ * tokens of those dropped.
+ */
+struct vrnic_cm_leave_multicast_reply {
+	uint32_t reported;
+	uint32_t tokens;
+};
+VRNIC_ABI_SIZE(vrnic_cm_leave_multicast_reply, 8);
 
 #endif

@@ -12,6 +12,9 @@
 /* VRNIC_HEADER_LEN is the length of the encoded struct vrnic_header. */
 #define VRNIC_HEADER_LEN		16
 
+/* VRNIC_FEATURE_REASONS in HELLO asks for a struct vrnic_refusal with refusals. */
+#define VRNIC_FEATURE_REASONS		1
+
 /*
  * VRNIC_DEVICE_NAME_LEN is the space for a device's name, zero padded. VRNIC_MAX_DEVICES is how
  * many names HELLO returns; further ones are found by QUERY_DEVICE.
@@ -46,8 +49,21 @@
 /* after a graceful end the QP is in VRNIC_STATE_ERR, not in VRNIC_STATE_INIT */
 #define VRNIC_CREATE_QP_END_IN_ERROR	2
 
-/* Mask of MODIFY_QP. */
+/* Mask of MODIFY_QP: enum ibv_qp_attr_mask, of which daemons of minor version 0 know one. */
 #define VRNIC_MODIFY_QP_STATE		1
+#define VRNIC_MODIFY_QP_KNOWN		((1u << 21) - 1)	/* all of them */
+
+/* Types of QP, enum ibv_qp_type. */
+#define VRNIC_TYPE_R_C			2
+#define VRNIC_TYPE_U_C			3
+#define VRNIC_TYPE_U_D			4
+
+/* VRNIC_AH_GLOBAL in struct vrnic_ah_attr.flags is is_global: without it there is no address. */
+#define VRNIC_AH_GLOBAL			1
+
+/* Kinds of device, enum ibv_node_type. */
+#define VRNIC_NODE_CA			1
+#define VRNIC_NODE_R_N_I_C		4
 
 /* Limits of LIST. */
 #define VRNIC_LIST_DEV			1
@@ -58,6 +74,8 @@
 #define VRNIC_LIST_CLIENT		6
 #define VRNIC_LIST_PORT			7
 #define VRNIC_LIST_DAEMON		8
+#define VRNIC_LIST_USER			9
+#define VRNIC_LIST_GID			10
 
 /* VRNIC_LIST_DATA is how much of rows one reply holds. */
 #define VRNIC_LIST_DATA			((VRNIC_MAX_MESSAGE - VRNIC_HEADER_LEN) - 16)
@@ -85,6 +103,8 @@
 #define VRNIC_OP_DESTROY_CHAN		49
 #define VRNIC_OP_CREATE_CQ		50
 #define VRNIC_OP_DESTROY_CQ		51
+#define VRNIC_OP_RESIZE_CQ		53
+#define VRNIC_OP_SWITCH_CQ		54
 #define VRNIC_OP_CREATE_SRQ		64
 #define VRNIC_OP_MODIFY_SRQ		65
 #define VRNIC_OP_QUERY_SRQ		66
@@ -93,6 +113,10 @@
 #define VRNIC_OP_MODIFY_QP		69
 #define VRNIC_OP_QUERY_QP		70
 #define VRNIC_OP_DESTROY_QP		71
+#define VRNIC_OP_CREATE_AH		72
+#define VRNIC_OP_DESTROY_AH		73
+#define VRNIC_OP_ATTACH_MCAST		74
+#define VRNIC_OP_DETACH_MCAST		75
 #define VRNIC_OP_LIST			128
 #define VRNIC_OP_STAT			129
 
@@ -108,8 +132,8 @@ VRNIC_ABI_SIZE(vrnic_header, 16);
 
 /*
  * A struct vrnic_handle_request names one object: DEL_MEM, CTX_CLOSE, GET_ASYNC_EVENT (a context),
- * DEALLOC_PD, DEREG_MR, DEALLOC_MW, DESTROY_*, QUERY_QP, QUERY_SRQ, CM_DESTROY_*, CM_DISCONNECT,
- * CM_QUERY, CM_GET_EVENT (a channel).
+ * DEALLOC_PD, DEREG_MR, DEALLOC_MW, DESTROY_*, SWITCH_CQ, QUERY_QP, QUERY_SRQ, CM_DESTROY_*,
+ * CM_DISCONNECT, CM_QUERY, CM_GET_EVENT (a channel).
  */
 struct vrnic_handle_request {
 	uint32_t handle;
@@ -126,6 +150,16 @@ struct vrnic_destroy_reply {
 	uint32_t tokens;
 };
 VRNIC_ABI_SIZE(vrnic_destroy_reply, 8);
+
+/*
+ * A struct vrnic_refusal says in words why a request was refused, to a client that has asked for it
+ * by VRNIC_FEATURE_REASONS. It stands behind a status below 0 where there is more to say than that,
+ * but for the HELLO of another version.
+ */
+struct vrnic_refusal {
+	char why[512];
+};
+VRNIC_ABI_SIZE(vrnic_refusal, 512);
 
 /* A struct vrnic_prefix is an address of a device. family 0 is none. */
 struct vrnic_prefix {
@@ -152,12 +186,52 @@ struct vrnic_qp_caps {
 };
 VRNIC_ABI_SIZE(vrnic_qp_caps, 32);
 
+/* An struct vrnic_ah_attr is struct ibv_ah_attr, as far as Ethernet has it: where packets go to. */
+struct vrnic_ah_attr {
+	uint8_t gid[16];	/* of the peer, or of a multicast group */
+	uint32_t flow_label;
+	uint32_t flags;	/* VRNIC_AH_GLOBAL */
+	uint8_t gid_index;	/* of the device's gid that packets come from */
+	uint8_t hop_limit;	/* 0: 64 */
+	uint8_t traffic_class;
+	uint8_t s_l;
+	uint32_t port;	/* 1 */
+};
+VRNIC_ABI_SIZE(vrnic_ah_attr, 32);
+
+/*
+ * A struct vrnic_qp_attr is struct ibv_qp_attr but for its state and what RoCE has not: capacities,
+ * an alternate path and a rate.
+ */
+struct vrnic_qp_attr {
+	uint32_t cur_state;	/* VRNIC_STATE_ERR... */
+	uint32_t path_mtu;	/* enum ibv_mtu */
+	uint32_t mig_state;	/* enum ibv_mig_state: 0 migrated */
+	uint32_t qkey;
+	uint32_t rq_psn;
+	uint32_t sq_psn;
+	uint32_t dest_qpn;
+	uint32_t access;	/* enum ibv_access_flags */
+	struct vrnic_ah_attr path;
+	uint32_t pkey_index;
+	uint8_t port;
+	uint8_t max_read;	/* max_rd_atomic */
+	uint8_t max_dest_read;	/* max_dest_rd_atomic */
+	uint8_t min_rnr_timer;
+	uint8_t timeout;
+	uint8_t retry_count;
+	uint8_t rnr_retry;
+	uint8_t drained_event;	/* en_sqd_async_notify */
+	uint32_t draining;	/* sq_draining */
+};
+VRNIC_ABI_SIZE(vrnic_qp_attr, 80);
+
 /* struct vrnic_hello_request must come first, within the time that the daemon allows. */
 struct vrnic_hello_request {
 	uint32_t magic;	/* VRNIC_MAGIC_HELLO */
 	uint16_t major;
 	uint16_t minor;
-	uint64_t features;	/* none is known */
+	uint64_t features;	/* VRNIC_FEATURE_REASONS; others are not known, and passed over */
 	char comm[16];
 };
 VRNIC_ABI_SIZE(vrnic_hello_request, 32);
@@ -240,8 +314,16 @@ struct vrnic_query_device_reply {
 	uint32_t atomic_cap;
 	char fw_version[32];
 	struct vrnic_prefix addrs[VRNIC_MAX_ADDRS];
+
+	/* Since minor version 1. */
+
+	/* enum ibv_node_type: VRNIC_NODE_CA speaks RoCE, VRNIC_NODE_R_N_I_C, or 0, iWARP */
+	uint32_t node_type;
+	uint32_t max_ah;
+	uint32_t max_groups;	/* multicast groups */
+	uint32_t max_group_qps;	/* QPs attached to one */
 };
-VRNIC_ABI_SIZE(vrnic_query_device_reply, 552);
+VRNIC_ABI_SIZE(vrnic_query_device_reply, 568);
 
 /* struct vrnic_query_port_request: ports count from 1. */
 struct vrnic_query_port_request {
@@ -274,10 +356,10 @@ struct vrnic_query_gid_request {
 };
 VRNIC_ABI_SIZE(vrnic_query_gid_request, 16);
 
-/* struct vrnic_query_gid_reply is one entry. */
+/* struct vrnic_query_gid_reply is one entry, zero if it is empty. */
 struct vrnic_query_gid_reply {
 	uint8_t gid[16];
-	uint32_t type;
+	uint32_t type;	/* enum ibv_gid_type: 2 RoCE v2; 0 of iWARP */
 	uint32_t pad;
 };
 VRNIC_ABI_SIZE(vrnic_query_gid_reply, 24);
@@ -414,6 +496,23 @@ struct vrnic_create_cq_reply {
 };
 VRNIC_ABI_SIZE(vrnic_create_cq_reply, 8);
 
+/*
+ * struct vrnic_resize_cq_request makes other memory for a cq, of at least cqe entries. It is used
+ * from SWITCH_CQ on; another RESIZE_CQ takes its place.
+ */
+struct vrnic_resize_cq_request {
+	uint32_t cq;
+	uint32_t cqe;
+};
+VRNIC_ABI_SIZE(vrnic_resize_cq_request, 8);
+
+/* struct vrnic_resize_cq_reply carries the new memfd. cqe is what it holds. */
+struct vrnic_resize_cq_reply {
+	uint32_t cqe;
+	uint32_t pad;
+};
+VRNIC_ABI_SIZE(vrnic_resize_cq_reply, 8);
+
 /* struct vrnic_create_srq_request makes a shared receive queue. */
 struct vrnic_create_srq_request {
 	uint32_t pd;
@@ -461,7 +560,7 @@ struct vrnic_create_qp_request {
 	uint32_t srq;	/* 0 none */
 	struct vrnic_qp_caps caps;
 	uint32_t flags;
-	uint32_t pad;
+	uint32_t type;	/* VRNIC_TYPE_R_C, VRNIC_TYPE_U_C, VRNIC_TYPE_U_D; 0 is RC */
 };
 VRNIC_ABI_SIZE(vrnic_create_qp_request, 56);
 
@@ -480,14 +579,20 @@ VRNIC_ABI_SIZE(vrnic_create_qp_reply, 48);
 
 /*
  * struct vrnic_modify_qp_request changes what mask names; a mask of 0 changes nothing and succeeds.
+ * The reply waits, for some seconds at most, until the way to the peer that attr.path names has
+ * been found.
  */
 struct vrnic_modify_qp_request {
 	uint32_t qp;
-	uint32_t mask;
+	uint32_t mask;	/* enum ibv_qp_attr_mask */
 	uint32_t state;	/* VRNIC_STATE_ERR... */
 	uint32_t pad;
+
+	/* Since minor version 1. */
+
+	struct vrnic_qp_attr attr;
 };
-VRNIC_ABI_SIZE(vrnic_modify_qp_request, 16);
+VRNIC_ABI_SIZE(vrnic_modify_qp_request, 96);
 
 /* struct vrnic_query_qp_reply describes a QP. */
 struct vrnic_query_qp_reply {
@@ -498,8 +603,40 @@ struct vrnic_query_qp_reply {
 	uint32_t ord;
 	uint32_t pad;
 	struct vrnic_qp_caps caps;
+
+	/* Since minor version 1. */
+
+	struct vrnic_qp_attr attr;
 };
-VRNIC_ABI_SIZE(vrnic_query_qp_reply, 56);
+VRNIC_ABI_SIZE(vrnic_query_qp_reply, 136);
+
+/* struct vrnic_create_ah_request makes an address handle. The reply waits as MODIFY_QP's does. */
+struct vrnic_create_ah_request {
+	uint32_t pd;
+	uint32_t pad;
+	struct vrnic_ah_attr attr;
+};
+VRNIC_ABI_SIZE(vrnic_create_ah_request, 40);
+
+/*
+ * struct vrnic_create_ah_reply names it: ah for DESTROY_AH, key for send requests, at VRNIC_SQ_AH.
+ */
+struct vrnic_create_ah_reply {
+	uint32_t ah;
+	uint32_t key;
+};
+VRNIC_ABI_SIZE(vrnic_create_ah_reply, 8);
+
+/*
+ * struct vrnic_attach_mcast_request has a UD qp receive what is sent to a multicast group, or not
+ * any more (DETACH_MCAST).
+ */
+struct vrnic_attach_mcast_request {
+	uint32_t qp;
+	uint32_t pad;
+	uint8_t gid[16];
+};
+VRNIC_ABI_SIZE(vrnic_attach_mcast_request, 24);
 
 /*
  * struct vrnic_list_request asks for rows (LIST, STAT). cursor 0 takes a fresh snapshot; Next of

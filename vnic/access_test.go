@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"testing"
 
@@ -191,10 +192,86 @@ func TestLocalAccess(t *testing.T) {
 				e.wantTerm("here", x.WantDone("over"), false, term{0, 0, 0xff})
 				e.wantTerm("there", y.WantDone("over"), true, term{0, 0, 0xff})
 				y.WantRecv("the first came, the second flushes", is(1, ok), is(2, flush))
-				x.WantEvent("", rdma.EventQPFatal)
+				ev := rdma.EventQPFatal
+				if tt.op == rdma.OpRead {
+					ev = rdma.EventQPAccessErr // 15.4
+				}
+				x.WantEvent("", ev)
 				y.WantEvent("", rdma.EventQPFatal)
 			})
 		})
+	}
+}
+
+// The sink of a Read, or of an atomic, is there when it is posted and gone when the answer comes.
+func TestSinkGone(t *testing.T) {
+	onPaths(t, func(t *testing.T, e *env) {
+		if e.local() {
+			return // there is no moment between
+		}
+		x, y := e.pair(vnictest.PeerConfig{}, vnictest.PeerConfig{})
+		m := x.Register(x.Buf[:100], vnictest.Full)
+		e.hold(true)
+		x.Post(rdma.SendWR{ID: 1, Op: rdma.OpRead, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey(),
+			SGEs: []rdma.SGE{{Addr: m.Addr(), Length: 9, LKey: m.LKey()}}}, 0, 0)
+		x.Send(2, 0, 0)
+		e.settle()
+		m.Close()
+		e.hold(false)
+		x.WantSend("its sink is to blame", is(1, rdma.WCLocProt), is(2, flush))
+		e.wantTerm("here", x.WantDone("over"), false, term{1, 0, 0})
+		x.WantEvent("", rdma.EventQPAccessErr)
+	})
+}
+
+// RDMAP-053, RDMAP-106: of requests that go out together one Read is refused. What was asked for
+// before it is answered, and behind the first completion that failed, which is the cause, nothing
+// succeeds: the peer has taken none of it, nor does the order tell anything else.
+func TestRefusedReadInChain(t *testing.T) {
+	read, send := rdma.SendWR{Op: rdma.OpRead}, rdma.SendWR{Op: rdma.OpSend}
+	write, add := rdma.SendWR{Op: rdma.OpWrite}, rdma.SendWR{Op: rdma.OpFetchAdd}
+	for _, tt := range []struct {
+		name string
+		n    int // octets of the good Read
+		bad  rdma.SendWR
+	}{
+		{"a Read", 100, read}, {"a Read behind a long one", 1 << 20, read}, {"an atomic", 100, add},
+	} {
+		for _, signaled := range []rdma.SendFlags{0, rdma.Signaled} {
+			t.Run(fmt.Sprintf("%s, signaled %t", tt.name, signaled != 0), func(t *testing.T) {
+				onPaths(t, func(t *testing.T, e *env) {
+					cfg := vnictest.PeerConfig{Buffer: 2 << 20, Param: rdma.ConnParam{Extensions: true}}
+					x, y := e.pair(cfg, cfg)
+					fill(y.Buf, 1)
+					for i := range uint64(3) {
+						y.Recv(100+i, 0, 10)
+					}
+					to := func(wr rdma.SendWR, id uint64, n int) rdma.SendWR {
+						wr.ID, wr.Flags, wr.SGEs = id, signaled, []rdma.SGE{x.SGE(0, n)}
+						wr.RemoteAddr, wr.RKey = y.MR.Addr(), y.MR.RKey()
+						return wr
+					}
+					wrs := []rdma.SendWR{to(read, 1, tt.n), to(tt.bad, 2, 8), to(send, 3, 10),
+						to(write, 4, 10), to(read, 5, 10), to(send, 6, 10)}
+					wrs[1].RKey ^= 0x100
+					wrs[3].RemoteAddr += 1 << 20 // over SCTP it may be placed ahead of what is before it
+					e.settle()                   // the ready-to-receive message is out of the way
+					if n, err := x.QP.PostSends(wrs); n != len(wrs) || err != nil {
+						t.Fatalf("posted %d: %v", n, err)
+					}
+					if signaled != 0 {
+						x.WantSend("asked for before it", is(1, ok))
+					}
+					x.WantSend("the cause, and what is behind it", is(2, rdma.WCRemAccess), is(3, flush),
+						is(4, flush), is(5, flush), is(6, flush))
+					if !bytes.Equal(x.Buf[:tt.n], y.Buf[:tt.n]) {
+						t.Error("the good Read differs")
+					}
+					y.WantRecv("none has arrived", is(100, flush), is(101, flush), is(102, flush))
+					x.WantNone("each once")
+				})
+			})
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic"
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
 
@@ -44,4 +45,41 @@ func BenchmarkWire(b *testing.B) {
 	b.Run("FetchAdd", func(b *testing.B) { benchmark(b, false, rdma.OpFetchAdd, 8) })
 	b.Run("WriteImm64", func(b *testing.B) { benchmark(b, false, rdma.OpWriteImm, 64) })
 	b.Run("Write1M", func(b *testing.B) { benchmark(b, false, rdma.OpWrite, 1<<20) })
+}
+
+// BenchmarkRoCE is BenchmarkWire on a device of RoCE.
+func BenchmarkRoCE(b *testing.B) {
+	bench := func(name string, op rdma.Opcode, n int) {
+		b.Run(name, func(b *testing.B) {
+			x, y := plainRC(b, n)
+			f := steady(b, x, y, op, n)
+			f()
+			b.SetBytes(int64(n))
+			b.ReportAllocs()
+			for b.Loop() {
+				f()
+			}
+		})
+	}
+	bench("Send64", rdma.OpSend, 64)
+	bench("Write64", rdma.OpWrite, 64)
+	bench("Read64", rdma.OpRead, 64)
+	bench("FetchAdd", rdma.OpFetchAdd, 8)
+	bench("WriteImm64", rdma.OpWriteImm, 64)
+	bench("Write1M", rdma.OpWrite, 1<<20)
+	bench("Read1M", rdma.OpRead, 1<<20)
+}
+
+// plainRC is two reliable connections of RoCE on a network that costs next to nothing, with buffers
+// of n octets.
+func plainRC(tb testing.TB, n int) (x, y *vnictest.Peer) {
+	tb.Helper()
+	net := vnictest.NewNet()
+	net.Plain = true
+	c, d := net.Pair(tb, vnictest.RoCE)
+	cfg := vnictest.PeerConfig{Buffer: n}
+	x = vnictest.NewPeer(tb, vnictest.Open(tb, c, vnic.ContextConfig{}), cfg)
+	y = vnictest.NewPeer(tb, vnictest.Open(tb, d, vnic.ContextConfig{}), cfg)
+	vnictest.ConnectByNumber(tb, x, y, nil)
+	return x, y
 }

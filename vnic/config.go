@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"net/netip"
 	"time"
+
+	"github.com/vrnic/vrnic/vnic/internal/ah"
 )
 
 // A Config describes a Device. Name and at least one address are needed.
@@ -40,6 +42,14 @@ type Config struct {
 	// behind our own, which Disconnect sends when all is out, the peer's messages are still
 	// taken until it closes, for Timeouts.Close at most. Without it both halves end together.
 	HalfClose bool
+	// RoCE makes it a device of RoCEv2, whose queue pairs speak InfiniBand's transport over UDP: they
+	// are connected by QP.Modify, begin in Reset, and may be of any type. Without it the device
+	// speaks iWARP.
+	RoCE bool
+	// DCQCN has connected queue pairs of a RoCE device mark their packets as those of a sender that
+	// takes note of congestion, tell their peers of packets that come marked (CNP), and slow down when
+	// their peer tells of some. Without it CNPs are ignored, and none are sent: docs/decisions.md#R2.
+	DCQCN bool
 	// ForceWire sends also what stays on this device through the Network.
 	ForceWire bool
 	Log       *slog.Logger // nil: none
@@ -51,6 +61,7 @@ type Limits struct {
 	SRQ                  int
 	Pending              int // connection requests half open or unanswered
 	MW                   int // memory windows
+	AH                   int // address handles, of a RoCE device; at most 65536
 	Depth                int // work requests in a queue
 	CQDepth              int // completions in a CQ
 	SGE                  int
@@ -62,9 +73,9 @@ type Limits struct {
 // DefaultLimits holds the defaults of a context.
 func DefaultLimits() Limits {
 	return Limits{
-		PD: 256, MR: 65536, MW: 65536, CQ: 4096, QP: 1024, CMID: 4096, SRQ: 256, Pending: 512,
-		Depth: 16384, CQDepth: 1 << 19, SGE: 16, Inline: 512, IRD: 128, ORD: 128,
-		MRLen: 1 << 40, MRTotal: 1 << 46,
+		PD: 16384, MR: 1 << 18, MW: 1 << 18, CQ: 32768, QP: 16384, CMID: 65536, SRQ: 4096, Pending: 512,
+		Depth: 32768, CQDepth: 1 << 19, SGE: 16, Inline: 512, IRD: 128, ORD: 128,
+		MRLen: 1 << 40, MRTotal: 1 << 46, AH: 32768,
 	}
 }
 
@@ -72,6 +83,7 @@ func (l Limits) or(d Limits) Limits {
 	or(&l.PD, d.PD)
 	or(&l.MR, d.MR)
 	or(&l.MW, d.MW)
+	or(&l.AH, d.AH)
 	or(&l.CQ, d.CQ)
 	or(&l.QP, d.QP)
 	or(&l.CMID, d.CMID)
@@ -85,6 +97,7 @@ func (l Limits) or(d Limits) Limits {
 	or(&l.ORD, d.ORD)
 	or(&l.MRLen, d.MRLen)
 	or(&l.MRTotal, d.MRTotal)
+	l.AH = min(l.AH, ah.Max)
 	l.IRD, l.ORD = min(l.IRD, maxReads), min(l.ORD, maxReads)
 	return l
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic/internal/cm"
+	"github.com/vrnic/vrnic/vnic/internal/datagram"
 	"github.com/vrnic/vrnic/vnic/internal/link"
 	"github.com/vrnic/vrnic/vnic/internal/link/loop"
 	"github.com/vrnic/vrnic/vnic/internal/link/stream"
@@ -16,7 +17,8 @@ import (
 )
 
 // What a Device asks of the transport below it. A Network with SCTP, with ports or with the order
-// of requests is an SCTPNetwork, a PortNetwork or an OrderedNetwork, too.
+// of requests is an SCTPNetwork, a PortNetwork or an OrderedNetwork, too, and one that carries
+// RoCE's packets a RoCENetwork.
 type (
 	Network        = cm.Network
 	PortNetwork    = cm.PortNetwork
@@ -26,11 +28,21 @@ type (
 	SCTPNetwork        = session.Network
 	Association        = session.Association
 	AssociationHandler = session.Handler
+
+	RoCENetwork  = datagram.Network
+	RoCEPort     = datagram.Port
+	RoCERoute    = datagram.Route
+	RoCESource   = datagram.Source
+	RoCEReceiver = datagram.Receiver
+	RoCEPacket   = datagram.Packet
 )
 
 // A CMID is one end of a connection, or a listener, as rdma_cm_id is. Its Connect and Accept take a
 // *QP of the same Context.
 type CMID = cm.ID
+
+// A Connectable is a *QP, or nil for an identifier of datagrams that names none.
+type Connectable = cm.Connectable
 
 // A CMEvent tells the owner of a CMID what happened to it.
 type CMEvent = cm.Event
@@ -50,6 +62,9 @@ const (
 	CMEstablished    = cm.Established
 	CMDisconnected   = cm.Disconnected
 	CMDeviceRemoval  = cm.DeviceRemoval
+	CMMulticastJoin  = cm.MulticastJoin
+	CMMulticastError = cm.MulticastError
+	CMTimewaitExit   = cm.TimewaitExit
 )
 
 // A PeerInfo says what one peer has of a device, and Refusals count what was refused.
@@ -61,21 +76,34 @@ type (
 // newCM makes the connection manager of d.
 func (d *Device) newCM() *cm.Manager {
 	c, t := &d.cfg, &d.cfg.Timeouts
-	return cm.New(cm.Config{
+	cfg := cm.Config{
 		Name: c.Name, Network: c.Network, ForceWire: c.ForceWire, Owns: d.owns, Route: d.route,
 		Log:     d.log,
 		Connect: t.Connect, MPARequest: t.MPARequest, MPAReply: t.MPAReply, Turn: t.Turn,
 		MaxPending: c.MaxPending, MaxPendingPerPeer: c.MaxPendingPerPeer,
 		MaxHalfOpen: c.MaxHalfOpen, MaxHalfOpenPerPeer: c.MaxHalfOpenPerPeer,
 		MaxConnsPerPeer: c.MaxConnsPerPeer,
-	})
+	}
+	if d.roce != nil {
+		cfg.RoCE = d.newRoCECM()
+	}
+	return cm.New(cfg)
 }
 
 // Peers describes the peers that have asked for connections, those with most first.
 func (d *Device) Peers() []PeerInfo { return d.cm.Peers() }
 
 // NewCMID makes an identifier whose events go to handler. rdma.ErrLimit, rdma.ErrClosed.
-func (c *Context) NewCMID(handler func(CMEvent)) (*CMID, error) { return c.cm.NewID(handler) }
+func (c *Context) NewCMID(handler func(CMEvent)) (*CMID, error) {
+	return c.cm.NewID(cm.PortSpaceTCP, handler)
+}
+
+// NewDatagramCMID is NewCMID for the port space of datagrams: by such an identifier QPs of type UD
+// are found (Connect, Listen, Accept), and multicast groups are joined. rdma.ErrUnsupported on a
+// device of iWARP.
+func (c *Context) NewDatagramCMID(handler func(CMEvent)) (*CMID, error) {
+	return c.cm.NewID(cm.PortSpaceUDP, handler)
+}
 
 // Listen takes connection requests for addr.
 func (c *Context) Listen(addr netip.AddrPort, backlog int) (rdma.Listener, error) {
@@ -108,7 +136,7 @@ func (c *connectable) Reserve(a *cm.Attempt) error {
 	switch {
 	case qp.destroying.Load():
 		return fmt.Errorf("connect QP %d: %w", qp.num, rdma.ErrClosed)
-	case qp.State() != rdma.QPIdle:
+	case qp.packets == nil && qp.State() != rdma.QPIdle, qp.packets != nil && !qp.connects():
 		return fmt.Errorf("connect QP %d in state %v: %w", qp.num, qp.State(), rdma.ErrInvalid)
 	case !qp.bound.CompareAndSwap(nil, a):
 		return fmt.Errorf("connect QP %d, which is being connected: %w", qp.num, rdma.ErrBusy)
@@ -116,13 +144,13 @@ func (c *connectable) Reserve(a *cm.Attempt) error {
 	return nil
 }
 
-func (c *connectable) Release(a *cm.Attempt, started bool, err error) {
+func (c *connectable) Release(a *cm.Attempt, failed bool, err error) {
 	qp := (*QP)(c)
 	qp.call(func() {
 		if qp.attached || !qp.bound.CompareAndSwap(a, nil) {
 			return
 		}
-		if started && qp.State() == rdma.QPIdle {
+		if failed && (qp.packets != nil || qp.State() == rdma.QPIdle) {
 			qp.toError(err)
 		}
 	})
@@ -131,7 +159,12 @@ func (c *connectable) Release(a *cm.Attempt, started bool, err error) {
 func (c *connectable) End(a *cm.Attempt) {
 	qp := (*QP)(c)
 	qp.callAsync(func() {
-		if qp.attached && qp.bound.Load() == a {
+		if qp.packets != nil {
+			if qp.bound.CompareAndSwap(a, nil) {
+				qp.toError(nil)
+			}
+		} else if qp.attached && qp.bound.Load() == a {
+			qp.leave()
 			qp.toError(nil)
 		} else {
 			qp.bound.CompareAndSwap(a, nil)
@@ -142,7 +175,11 @@ func (c *connectable) End(a *cm.Attempt) {
 func (c *connectable) Disconnect(a *cm.Attempt) {
 	qp := (*QP)(c)
 	qp.callAsync(func() {
-		if qp.attached && qp.bound.Load() == a {
+		switch {
+		case qp.bound.Load() != a:
+		case qp.packets != nil:
+			qp.toError(nil)
+		case qp.attached:
 			qp.disconnect()
 		}
 	})

@@ -2,12 +2,14 @@ package vnic
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/ah"
 	"github.com/vrnic/vrnic/vnic/internal/cm"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
 	"github.com/vrnic/vrnic/vnic/internal/queue"
@@ -26,6 +28,8 @@ type ContextConfig struct {
 	// OnAsync takes the events of NextAsyncEvent instead. It is called with locks held: it must
 	// not block nor call this package.
 	OnAsync func(rdma.AsyncEvent)
+	// Privileged: Q_Keys with the top bit set may be used, as on Linux by who may open raw sockets.
+	Privileged bool
 	// InlineEvents: handlers of ids may be called within CMID's ResolveAddr, ResolveRoute and Accept,
 	// whose caller then holds no lock that they take. It saves waking a goroutine for each of them.
 	InlineEvents bool
@@ -40,6 +44,7 @@ type Context struct {
 	limits Limits
 	mem    mem.Space
 	queues queue.Space
+	ahs    *ah.Table // of a RoCE device
 
 	blockingMu sync.Mutex    // held by AllowBlocking
 	blocking   chan struct{} // a slot for each goroutine that runs a QP, if memory can block
@@ -104,8 +109,8 @@ func (c *Context) Shutdown() {
 	c.queues.Shut(c.closedError())
 	close(c.stop)
 	qps := make([]*QP, 0, len(c.qps))
-	for _, qp := range c.qps {
-		qps = append(qps, qp)
+	for _, n := range slices.Sorted(maps.Keys(c.qps)) { // what peers see has an order
+		qps = append(qps, c.qps[n])
 	}
 	c.mu.Unlock()
 
@@ -146,6 +151,16 @@ func (c *Context) finish(qps []*QP) {
 	close(c.done)
 }
 
+// gone says that Shutdown was called.
+func (c *Context) gone() bool {
+	select {
+	case <-c.stop:
+		return true
+	default:
+		return false
+	}
+}
+
 // Done is closed when all that was made through a closed c is gone, its goroutines too.
 func (c *Context) Done() <-chan struct{} { return c.done }
 
@@ -163,12 +178,17 @@ func (c *Context) Device() *Device { return c.dev }
 // Attr describes the device and the limits of c.
 func (c *Context) Attr() rdma.DeviceAttr {
 	l := c.limits
-	return rdma.DeviceAttr{
+	a := rdma.DeviceAttr{
 		Name: c.dev.cfg.Name, Addrs: append([]netip.Prefix(nil), c.dev.cfg.Addrs...), MAC: c.dev.cfg.MAC,
 		MTU:   c.dev.cfg.MTU,
 		MaxQP: l.QP, MaxCQ: l.CQ, MaxMR: l.MR, MaxPD: l.PD, MaxDepth: l.Depth, MaxSGE: l.SGE,
 		MaxIRD: l.IRD, MaxORD: l.ORD, MaxMRLen: l.MRLen, MaxSRQ: l.SRQ, MaxSRQWR: l.Depth, MaxMW: l.MW,
 	}
+	if r := c.dev.roce; r != nil {
+		a.RoCE, a.ActiveMTU, a.GIDs = true, r.limits.ActiveMTU, gidTable
+		a.MaxAH, a.MaxGroups = l.AH, maxMembers
+	}
+	return a
 }
 
 // AllocBuffer gives memory of this process.

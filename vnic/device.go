@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/ah"
 	"github.com/vrnic/vrnic/vnic/internal/cm"
 	"github.com/vrnic/vrnic/vnic/internal/handle"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
@@ -29,10 +30,13 @@ type Device struct {
 	ctxCount uint32                // +checklocks:mu
 	reaper   *time.Timer           // +checklocks:mu
 	reaped   uint64                // guarded by mu: connections that were idle for too long
+	portDown bool                  // +checklocks:mu
 
 	keys *mem.Keys // STags
 
 	cm *cm.Manager
+
+	roce *adapter // nil: a device of iWARP
 }
 
 // New makes a device.
@@ -61,8 +65,14 @@ func New(cfg Config) (*Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("vnic: %w", err)
 	}
+	var roce *adapter
+	if cfg.RoCE {
+		if roce, err = newAdapter(&cfg); err != nil {
+			return nil, err
+		}
+	}
 	d := &Device{
-		cfg: cfg, log: cfg.Log.With("dev", cfg.Name), keys: keys,
+		cfg: cfg, roce: roce, log: cfg.Log.With("dev", cfg.Name), keys: keys,
 		contexts: make(map[*Context]struct{}),
 	}
 	d.cm = d.newCM()
@@ -85,6 +95,9 @@ func (d *Device) Open(cfg ContextConfig) (*Context, error) {
 		dev: d, cfg: cfg, limits: cfg.Limits.or(d.cfg.Limits),
 		done: make(chan struct{}), stop: make(chan struct{}),
 		blocking: make(chan struct{}, blockingAtOnce),
+	}
+	if d.roce != nil {
+		c.ahs = new(ah.Table)
 	}
 	c.async.wake = make(chan struct{}, 1)
 	c.mem.Init(mem.Config{
@@ -133,6 +146,9 @@ func (d *Device) Close() error {
 	}
 	for _, c := range cs {
 		<-c.done
+	}
+	if d.roce != nil {
+		return d.roce.close()
 	}
 	return nil
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 )
 
-// maxAsync bounds the events that wait for NextAsyncEvent; later ones are dropped.
-const maxAsync = 1024
+// maxAsync bounds the events that wait for NextAsyncEvent; later ones are dropped. A network that
+// is lost ends all connections at once: each QP has the fault and its last WQE to tell then.
+func (l *Limits) maxAsync() int { return 2*l.QP + 2*l.SRQ + l.CQ }
 
 type asyncQueue struct {
 	mu   sync.Mutex
@@ -28,11 +29,37 @@ func (c *Context) event(t rdma.AsyncEventType, object uint32, cause *rdma.Termin
 	}
 	q := &c.async
 	q.mu.Lock()
-	if len(q.evs) < maxAsync {
+	if len(q.evs) < c.limits.maxAsync() {
 		q.evs = append(q.evs, ev)
 	}
 	q.mu.Unlock()
 	signal(q.wake)
+}
+
+// SetPort says whether the network of d is there; in the beginning it is. A change is an event for
+// all that have opened d, PORT_ERR or PORT_ACTIVE, and nothing else: connections live as long as
+// their transport is patient.
+func (d *Device) SetPort(active bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock() // so that events have the order of the calls
+	if active != d.portDown {
+		return
+	}
+	d.portDown = !active
+	t := rdma.EventPortErr
+	if active {
+		t = rdma.EventPortActive
+	}
+	for c := range d.contexts {
+		c.event(t, 0, nil)
+	}
+}
+
+// PortActive is what SetPort has said last.
+func (d *Device) PortActive() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return !d.portDown
 }
 
 // signal puts a token into a one-slot channel.

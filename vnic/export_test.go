@@ -78,3 +78,6 @@ func Join(a, b *QP, links func(a, b link.QP) (x, y link.Link)) {
 	join(a, x)
 	join(b, y)
 }
+
+// Receiver is what takes the packets of a RoCE device.
+func (d *Device) Receiver() RoCEReceiver { return d.roce }

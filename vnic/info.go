@@ -2,6 +2,7 @@ package vnic
 
 import (
 	"cmp"
+	"iter"
 	"net/netip"
 	"slices"
 	"time"
@@ -38,10 +39,27 @@ type DevInfo struct {
 	Refused  Refusals       `json:"refused"` // connection requests
 	Reaped   uint64         `json:"reaped"`  // connections that were idle for too long
 	Counters Counters       `json:"counters"`
+
+	// Of a RoCE device: packets of all its QPs, those that came to none, messages of connection
+	// management, and what has datagrams.
+	Packets    *PacketCounters `json:"packets,omitempty"`
+	Dropped    *PacketDrops    `json:"dropped,omitempty"`
+	CMMessages *CMMessages     `json:"cm_messages,omitempty"`
+	AHs        int             `json:"ahs,omitempty"`
+	// multicast groups that QPs are attached to
+	Groups int `json:"groups,omitempty"`
+	// Of one with congestion control: packets that came marked, CNPs sent for them, and heeded.
+	ECNMarked   uint64 `json:"ecn_marked,omitempty"`
+	CNPsSent    uint64 `json:"cnps_sent,omitempty"`
+	CNPsHandled uint64 `json:"cnps_handled,omitempty"`
 }
 
-// QPInfo describes a QP. The fields from Transport on hold something while it is connected.
+// QPInfo describes a QP. The fields from Transport on hold something while it is connected, of
+// iWARP.
 type QPInfo struct {
+	Type rdma.QPType `json:"type"`
+	// Attr is what the attributes of a QP of RoCE were set to; nil: none was yet, or it is of iWARP.
+	Attr      *rdma.QPAttr   `json:"-"`
 	Dev       string         `json:"dev"`
 	QPN       uint32         `json:"qpn"`
 	State     string         `json:"state"`
@@ -172,12 +190,31 @@ func (d *Device) DevInfo() DevInfo {
 		i.QPs += len(c.qps)
 		c.mu.Unlock()
 		i.CMIDs += len(c.cm.IDs())
+		if c.ahs != nil {
+			i.AHs += c.ahs.Len()
+		}
+	}
+	if r := d.roce; r != nil {
+		i.Groups = r.groups.Len()
+		i.Dropped = r.drops.snapshot()
+		messages := r.gsi.Load().Stats()
+		i.CMMessages = &messages
+		if c := r.congestion; c != nil {
+			i.ECNMarked, i.CNPsSent, i.CNPsHandled = c.Marked.Load(), c.Told.Load(), c.Heeded.Load()
+		}
 	}
 	i.Keys = d.keys.Len()
 	d.mu.Lock()
 	i.Counters, i.Reaped = d.past, d.reaped
 	for qp := range d.qps.All() {
 		i.Counters.Add(qp.work.Stats.Snapshot())
+	}
+	if r := d.roce; r != nil {
+		p := r.past
+		for qp := range d.qps.All() {
+			p.Add(qp.packets.stats.Snapshot())
+		}
+		i.Packets = &p
 	}
 	d.mu.Unlock()
 	return i
@@ -208,13 +245,20 @@ func (d *Device) only(c *Context) []*Context {
 
 // QPs describes the QPs of c, or all for nil.
 func (d *Device) QPs(c *Context) []QPInfo {
-	infos := []QPInfo{}
-	for _, c := range d.only(c) {
-		for _, qp := range c.qpList() {
-			infos = append(infos, qp.Info())
+	return slices.AppendSeq([]QPInfo{}, d.EachQP(c))
+}
+
+// EachQP gives what QPs does, one after the other, and keeps no more than a list of one context's.
+func (d *Device) EachQP(c *Context) iter.Seq[QPInfo] {
+	return func(yield func(QPInfo) bool) {
+		for _, c := range d.only(c) {
+			for _, qp := range c.qpList() {
+				if !yield(qp.Info()) {
+					return
+				}
+			}
 		}
 	}
-	return infos
 }
 
 var transportNames = [...]string{llp.TCP: "tcp", llp.SCTP: "sctp", llp.Memory: "loop"}
@@ -223,10 +267,14 @@ var transportNames = [...]string{llp.TCP: "tcp", llp.SCTP: "sctp", llp.Memory: "
 func (qp *QP) Info() QPInfo {
 	i := QPInfo{
 		Dev: qp.dev.cfg.Name, QPN: qp.num, State: qp.State().String(), PD: qp.pd.Handle(),
+		Type:   qp.Type(),
 		SendCQ: qp.work.Queues.SendCQ.Handle(), RecvCQ: qp.work.Queues.RecvCQ.Handle(),
 		MaxSendWR: qp.work.Config().MaxSendWR,
 		MaxRecvWR: qp.work.Config().MaxRecvWR,
 		Owner:     qp.ctx.owner(), Created: qp.created, Counters: qp.work.Stats.Snapshot(),
+	}
+	if p := qp.packets; p != nil {
+		i.Attr = p.shown.Load()
 	}
 	if t := qp.work.Queues.Tap; t != nil {
 		i.SRQ, i.SRQTaken, i.SRQHeld = t.SRQ().Num(), t.Taken(), t.Held()
@@ -251,28 +299,37 @@ func (qp *QP) Info() QPInfo {
 
 // MRs describes the regions of c, or all for nil.
 func (d *Device) MRs(c *Context) []MRInfo {
-	infos := []MRInfo{}
-	for _, c := range d.only(c) {
-		for _, m := range byHandle(c.mem.MRs()) {
-			infos = append(infos, MRInfo{
-				Dev: d.cfg.Name, Handle: m.Handle(), PD: m.PD().Handle(), Addr: m.Addr(), Length: m.Len(),
-				Access: m.Access().String(), Mode: modeOf(m), Kind: "region", Valid: !m.Revoked(),
-				Users: m.Users(), Owner: c.owner(),
-			})
-		}
-		for _, f := range byHandle(c.mem.FastMRs()) {
-			i := MRInfo{
-				Dev: d.cfg.Name, Handle: f.Handle(), PD: f.PD().Handle(), Length: f.MaxLen(), Kind: "fast",
-				Owner: c.owner(),
+	return slices.AppendSeq([]MRInfo{}, d.EachMR(c))
+}
+
+// EachMR gives what MRs does, one after the other, and keeps no more than a list of one context's.
+func (d *Device) EachMR(c *Context) iter.Seq[MRInfo] {
+	return func(yield func(MRInfo) bool) {
+		for _, c := range d.only(c) {
+			for _, m := range byHandle(c.mem.MRs()) {
+				if !yield(MRInfo{
+					Dev: d.cfg.Name, Handle: m.Handle(), PD: m.PD().Handle(), Addr: m.Addr(), Length: m.Len(),
+					Access: m.Access().String(), Mode: modeOf(m), Kind: "region", Valid: !m.Revoked(),
+					Users: m.Users(), Owner: c.owner(),
+				}) {
+					return
+				}
 			}
-			if m := f.Bound(); m != nil {
-				i.Addr, i.Length, i.Access = m.Addr(), m.Len(), m.Access().String()
-				i.Mode, i.Valid = modeOf(m), true
+			for _, f := range byHandle(c.mem.FastMRs()) {
+				i := MRInfo{
+					Dev: d.cfg.Name, Handle: f.Handle(), PD: f.PD().Handle(), Length: f.MaxLen(), Kind: "fast",
+					Owner: c.owner(),
+				}
+				if m := f.Bound(); m != nil {
+					i.Addr, i.Length, i.Access = m.Addr(), m.Len(), m.Access().String()
+					i.Mode, i.Valid = modeOf(m), true
+				}
+				if !yield(i) {
+					return
+				}
 			}
-			infos = append(infos, i)
 		}
 	}
-	return infos
 }
 
 // byHandle sorts objects by their handles.
@@ -293,72 +350,101 @@ func modeOf(m *MR) string {
 
 // MWs describes the memory windows of c, or all for nil.
 func (d *Device) MWs(c *Context) []MWInfo {
-	infos := []MWInfo{}
-	for _, c := range d.only(c) {
-		for _, w := range byHandle(c.mem.MWs()) {
-			i := MWInfo{
-				Dev: d.cfg.Name, Handle: w.Handle(), PD: w.PD().Handle(), Type: uint32(w.Type()),
-				Owner: c.owner(),
+	return slices.AppendSeq([]MWInfo{}, d.EachMW(c))
+}
+
+// EachMW gives what MWs does, one after the other, and keeps no more than a list of one context's.
+func (d *Device) EachMW(c *Context) iter.Seq[MWInfo] {
+	return func(yield func(MWInfo) bool) {
+		for _, c := range d.only(c) {
+			for _, w := range byHandle(c.mem.MWs()) {
+				i := MWInfo{
+					Dev: d.cfg.Name, Handle: w.Handle(), PD: w.PD().Handle(), Type: uint32(w.Type()),
+					Owner: c.owner(),
+				}
+				if m := w.Bound(); m != nil {
+					i.Bound, i.Addr, i.Length, i.Access = true, m.Addr(), m.Len(), m.Access().String()
+					i.MR, i.QPN = m.Source().Handle(), m.QPN()
+				}
+				if !yield(i) {
+					return
+				}
 			}
-			if m := w.Bound(); m != nil {
-				i.Bound, i.Addr, i.Length, i.Access = true, m.Addr(), m.Len(), m.Access().String()
-				i.MR, i.QPN = m.Source().Handle(), m.QPN()
-			}
-			infos = append(infos, i)
 		}
 	}
-	return infos
 }
 
 // CQs describes the completion queues of c, or all for nil.
 func (d *Device) CQs(c *Context) []CQInfo {
-	infos := []CQInfo{}
-	for _, c := range d.only(c) {
-		for _, cq := range byHandle(c.queues.CQs()) {
-			s := cq.Stats()
-			infos = append(infos, CQInfo{
-				Dev: d.cfg.Name, Handle: cq.Handle(), Depth: cq.Depth(), Queues: s.Queues, Need: s.Need,
-				Pushed: s.Pushed, Events: s.Events, Overrun: s.Overrun, Owner: c.owner(),
-			})
+	return slices.AppendSeq([]CQInfo{}, d.EachCQ(c))
+}
+
+// EachCQ gives what CQs does, one after the other, and keeps no more than a list of one context's.
+func (d *Device) EachCQ(c *Context) iter.Seq[CQInfo] {
+	return func(yield func(CQInfo) bool) {
+		for _, c := range d.only(c) {
+			for _, cq := range byHandle(c.queues.CQs()) {
+				s := cq.Stats()
+				if !yield(CQInfo{
+					Dev: d.cfg.Name, Handle: cq.Handle(), Depth: cq.Depth(), Queues: s.Queues, Need: s.Need,
+					Pushed: s.Pushed, Events: s.Events, Overrun: s.Overrun, Owner: c.owner(),
+				}) {
+					return
+				}
+			}
 		}
 	}
-	return infos
 }
 
 // SRQs describes the shared receive queues of c, or all for nil.
 func (d *Device) SRQs(c *Context) []SRQInfo {
-	infos := []SRQInfo{}
-	for _, c := range d.only(c) {
-		srqs := c.queues.SRQs()
-		slices.SortFunc(srqs, func(a, b *SRQ) int { return cmp.Compare(a.Num(), b.Num()) })
-		for _, q := range srqs {
-			if s, ok := q.Stats(); ok {
-				infos = append(infos, SRQInfo{
-					Dev: d.cfg.Name, Num: q.Num(), PD: q.PD().Handle(), MaxWR: q.Config().MaxWR,
-					MaxPerQP: s.MaxPerQP, Posted: s.Posted, QPs: s.QPs, Taken: s.Taken, Waits: s.Waits,
-					Quota: s.OverQuota, Limit: s.Limit, Limits: s.Limits, Owner: c.owner(),
-				})
+	return slices.AppendSeq([]SRQInfo{}, d.EachSRQ(c))
+}
+
+// EachSRQ gives what SRQs does, one after the other, and keeps no more than a list of one
+// context's.
+func (d *Device) EachSRQ(c *Context) iter.Seq[SRQInfo] {
+	return func(yield func(SRQInfo) bool) {
+		for _, c := range d.only(c) {
+			srqs := c.queues.SRQs()
+			slices.SortFunc(srqs, func(a, b *SRQ) int { return cmp.Compare(a.Num(), b.Num()) })
+			for _, q := range srqs {
+				if s, ok := q.Stats(); ok {
+					if !yield(SRQInfo{
+						Dev: d.cfg.Name, Num: q.Num(), PD: q.PD().Handle(), MaxWR: q.Config().MaxWR,
+						MaxPerQP: s.MaxPerQP, Posted: s.Posted, QPs: s.QPs, Taken: s.Taken, Waits: s.Waits,
+						Quota: s.OverQuota, Limit: s.Limit, Limits: s.Limits, Owner: c.owner(),
+					}) {
+						return
+					}
+				}
 			}
 		}
 	}
-	return infos
 }
 
 // CMs describes the identifiers of c, or all for nil.
 func (d *Device) CMs(c *Context) []CMInfo {
-	infos := []CMInfo{}
-	for _, c := range d.only(c) {
-		ids := c.cm.IDs()
-		for _, id := range byHandle(ids) {
-			i := id.Info()
-			infos = append(infos, CMInfo{
-				Dev: d.cfg.Name, Handle: id.Handle(), State: i.State, Local: i.Local, Remote: i.Remote,
-				QPN:     i.QPN,
-				Waiting: int32(i.Waiting), Owner: c.owner(),
-			})
+	return slices.AppendSeq([]CMInfo{}, d.EachCM(c))
+}
+
+// EachCM gives what CMs does, one after the other, and keeps no more than a list of one context's.
+func (d *Device) EachCM(c *Context) iter.Seq[CMInfo] {
+	return func(yield func(CMInfo) bool) {
+		for _, c := range d.only(c) {
+			ids := c.cm.IDs()
+			for _, id := range byHandle(ids) {
+				i := id.Info()
+				if !yield(CMInfo{
+					Dev: d.cfg.Name, Handle: id.Handle(), State: i.State, Local: i.Local, Remote: i.Remote,
+					QPN:     i.QPN,
+					Waiting: int32(i.Waiting), Owner: c.owner(),
+				}) {
+					return
+				}
+			}
 		}
 	}
-	return infos
 }
 
 var _ rdma.Device = (*Context)(nil)

@@ -3,6 +3,7 @@ package vnic_test
 import (
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
@@ -117,7 +118,12 @@ func (c *courier) room() bool {
 
 func (c *courier) Open() { c.qp.Wake() }
 
-func (c *courier) Step() (more bool) {
+func (c *courier) Step() (moved int, more bool) {
+	c.step()
+	return 0, false
+}
+
+func (c *courier) step() (more bool) {
 	for !c.over {
 		p, ok := c.first()
 		if !ok || !c.receive(&p) {
@@ -298,6 +304,8 @@ func (c *courier) Close() {
 	c.over = true
 	c.CloseWrite()
 }
+
+func (c *courier) CloseWithin(time.Duration) { c.Close() }
 
 func (c *courier) Abort() {
 	c.over = true

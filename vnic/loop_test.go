@@ -21,6 +21,28 @@ func (o order) Push(wc *rdma.WC, _, _ uint32, _ bool) bool {
 	return true
 }
 
+// Two ends of a device whose Sends wait for each other's receives leave it at that: they do not
+// wake each other all the time.
+func TestLoopBothWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := vnictest.NewNet().Device(t, "vnic0", []string{"10.0.0.1/24"})
+		x := vnictest.NewPeer(t, vnictest.Open(t, d, vnic.ContextConfig{}), vnictest.PeerConfig{})
+		y := vnictest.NewPeer(t, vnictest.Open(t, d, vnic.ContextConfig{}), vnictest.PeerConfig{})
+		vnictest.Connect(t, x, y)
+		x.Send(1, 0, 100)
+		y.Send(2, 0, 100)
+		synctest.Wait() // for ever, if they do
+		for i, p := range []*vnictest.Peer{x, y} {
+			p.WantNone("there is no receive")
+			p.Recv(uint64(3+i), 200, 100)
+		}
+		x.WantSend("there is a receive now", is(1, ok))
+		y.WantSend("there is a receive now", is(2, ok))
+		x.WantRecv("of y's", is(3, ok))
+		y.WantRecv("of x's", is(4, ok))
+	})
+}
+
 // Within a device the completion of a Send is there before the receiver knows of it, so that it
 // comes before that of any answer: ib_send_lat -e waits for events of both on one channel, and
 // takes the first for that of the Send.

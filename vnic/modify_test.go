@@ -34,7 +34,7 @@ func TestModifyInHandler(t *testing.T) {
 					if ev.Type != tt.in {
 						return
 					}
-					if err := x.QP.Modify(tt.to); err != nil && tt.in == vnic.CMEstablished {
+					if err := x.QP.ModifyState(tt.to); err != nil && tt.in == vnic.CMEstablished {
 						t.Errorf("Modify in the handler: %v", err)
 					}
 					modified <- x.QP.State()
@@ -88,7 +88,7 @@ func TestReconnectWhileHandled(t *testing.T) {
 		}
 		again, err := e.a.NewCMID(func(ev vnic.CMEvent) {
 			if ev.Type == vnic.CMEstablished {
-				if err := x.QP.Modify(rdma.QPRTS); err != nil { // which it is
+				if err := x.QP.ModifyState(rdma.QPRTS); err != nil { // which it is
 					t.Errorf("Modify in the second handler: %v", err)
 				}
 			}
@@ -146,4 +146,37 @@ func connectID(t *testing.T, e *env, id *vnic.CMID, x, y *vnictest.Peer) {
 		t.Logf("accept: %v", err) // the other end may be gone already
 	}
 	synctest.Wait()
+}
+
+// A connected QP is not taken to Idle by Modify, and stays what it was; Closing is a graceful
+// disconnect, which lets go out what was posted (Q3, Q4), and is for a connected QP only.
+func TestModifyConnected(t *testing.T) {
+	onPaths(t, func(t *testing.T, e *env) {
+		x, y := e.pair(vnictest.PeerConfig{Buffer: 1 << 20}, vnictest.PeerConfig{Buffer: 1 << 20})
+		if err := x.QP.ModifyState(rdma.QPIdle); !isErr(err, rdma.ErrInvalid) {
+			t.Errorf("RTS to Idle: %v", err)
+		}
+		x.WantState("refused", rdma.QPRTS)
+		y.Recv(1, 0, 10)
+		y.Recv(2, 0, 10)
+		x.Recv(3, 0, 10)
+		x.Write(4, 0, 1<<20, y, 0)
+		x.Read(5, 0, 1000, y, 0)
+		x.Send(6, 0, 10)
+		if err := x.QP.ModifyState(rdma.QPClosing); err != nil {
+			t.Fatalf("RTS to Closing: %v", err)
+		}
+		x.WantSend("all went out", is(4, ok), is(5, ok), is(6, ok))
+		x.WantRecv("flushed", is(3, flush))
+		y.WantRecv("arrived, and flushed", is(1, ok), is(2, flush))
+		for _, p := range []*vnictest.Peer{x, y} {
+			if err := p.WantDone("over"); err != nil {
+				t.Errorf("a graceful end has the cause %v", err)
+			}
+			p.WantState("Q13", rdma.QPIdle)
+			if err := p.QP.ModifyState(rdma.QPClosing); !isErr(err, rdma.ErrInvalid) {
+				t.Errorf("Idle to Closing: %v", err)
+			}
+		}
+	})
 }

@@ -100,6 +100,88 @@ func TestMPAParams(t *testing.T) {
 	}
 }
 
+// EMPA-018, EMPA-019: a peer offers more Reads than this end has. A program that accepts with what
+// it was offered, as most do, agrees on what there is.
+func TestAcceptWithOffer(t *testing.T) {
+	onPaths(t, func(t *testing.T, e *env) {
+		few := vnictest.Open(t, e.b.Device(), vnic.ContextConfig{Limits: vnic.Limits{IRD: 4, ORD: 2}})
+		y := vnictest.NewPeer(t, few, vnictest.PeerConfig{})
+		x := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{})
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		l, err := few.Listen(addr(few, 7), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		accepted := make(chan error, 1)
+		go func() {
+			r, err := l.Next(ctx)
+			if err == nil {
+				p := r.Param()
+				y.Conn, err = r.Accept(ctx, y.QP, rdma.ConnParam{IRD: p.ORD, ORD: p.IRD})
+			}
+			accepted <- err
+		}()
+		x.Conn, err = e.a.Connect(ctx, x.QP, l.Addr(), rdma.ConnParam{IRD: 100, ORD: 120, SCTP: e.sctp})
+		if err := errors.Join(err, <-accepted); err != nil {
+			t.Fatal(err)
+		}
+		if p, q := y.Conn.Param(), x.Conn.Param(); p.IRD != 4 || p.ORD != 2 || q.ORD != 4 {
+			t.Errorf("agreed on IRD %d, ORD %d here, ORD %d there; want 4, 2, 4", p.IRD, p.ORD, q.ORD)
+		}
+		var done []want
+		for i := range uint64(8) {
+			x.Read(i, 0, 100, y, 0)
+			y.Read(i, 200, 100, x, 0)
+			done = append(done, is(i, ok))
+		}
+		x.WantSend("more than may be outstanding", done...)
+		y.WantSend("more than may be outstanding", done...)
+	})
+}
+
+// The same for what no end of ours would offer.
+func TestAcceptWithHugeOffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := vnictest.NewNet()
+		c := vnictest.Open(t, n.Device(t, "vnic0", []string{"10.0.0.1/24"}), vnic.ContextConfig{})
+		l, lr := listen(t, c, 0)
+		from := netip.MustParseAddr("10.0.0.2")
+		s, err := n.Host(from).Dial(context.Background(), from, l.Local())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		f := iwarp.StartFrame{Revision: 2, Enhanced: true, CRC: true, Data: iwarp.EnhancedData{
+			PeerToPeer: true, RTR: iwarp.RTRWrite, IRD: 0x3ffe, ORD: 0x3ffd,
+		}}
+		b, err := f.Append(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		writeAll(t, s, b)
+		ev := lr.want("a request", vnic.CMConnectRequest)[0]
+		if ev.Param.IRD != 0x3ffe || ev.Param.ORD != 0x3ffd {
+			t.Errorf("the request offers IRD %d, ORD %d", ev.Param.IRD, ev.Param.ORD)
+		}
+		y := vnictest.NewPeer(t, c, vnictest.PeerConfig{})
+		ev.ID.SetHandler(nil)
+		if err := ev.ID.Accept(y.QP, rdma.ConnParam{IRD: ev.Param.ORD, ORD: ev.Param.IRD}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		y.WantState("accepted", rdma.QPRTS)
+		var in sink
+		s.ReadInto(&in)
+		reply, _, err := iwarp.ParseStartFrame(in.b)
+		if err != nil || !reply.Reply || reply.Rejected || reply.Data.IRD != 128 ||
+			reply.Data.ORD != 128 {
+			t.Errorf("the reply is %+v, %v; want IRD and ORD 128", reply, err)
+		}
+	})
+}
+
 // No kind in common: 2/0/7 on both ends. EMPA-038, 040.
 func TestMPANoRTR(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

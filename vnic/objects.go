@@ -2,6 +2,7 @@ package vnic
 
 import (
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/roce/cm"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
 	"github.com/vrnic/vrnic/vnic/internal/queue"
 	"github.com/vrnic/vrnic/vnic/internal/stats"
@@ -25,8 +26,13 @@ type (
 	LastWriter = mem.LastWriter
 )
 
-// Counters count what one QP, or all QPs of a device, did.
-type Counters = stats.Counters
+// Counters count what one QP, or all QPs of a device, did, PacketCounters the packets of RoCE, and
+// CMMessages its messages of connection management.
+type (
+	Counters       = stats.Counters
+	PacketCounters = stats.PacketCounters
+	CMMessages     = cm.Stats // by the kind of message, in the order of their numbers
+)
 
 // A PD is a protection domain: of its methods, those for memory are mem.PD's. It implements
 // rdma.PD.

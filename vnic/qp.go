@@ -83,6 +83,7 @@ type connected struct {
 // options are what the QP was made with, beside its queues.
 type options struct {
 	dev      *Device
+	packets  *packetQP // of a QP of RoCE; nil: one of iWARP
 	onState  func(rdma.QPState)
 	linger   Lingerer
 	endState rdma.QPState // after a graceful end
@@ -102,6 +103,7 @@ type connection struct {
 type ending struct {
 	served      bool            // was connected once
 	lastWQE     bool            // in Error, with an SRQ: its end is to be told once all is flushed
+	lastCall    bool            // the peer has ended behind the Send that waits for a receive
 	endErr      error           // what ended the connection, nil for a graceful end
 	peerCode    *iwarp.TermCode // a Terminate of the peer that ended it: what flushes tells of it
 	deadlines   [nDeadlines]time.Time
@@ -118,10 +120,13 @@ type linkInfo struct {
 	emss          int // at the start; 0 on loopback
 }
 
-// NewQP makes a QP in state Idle.
+// NewQP makes a QP in state Idle, on a device of RoCE in Reset.
 func (pd *PD) NewQP(o QPOptions) (*QP, error) {
 	c := pd.ctx
 	cfg := o.QPConfig
+	if err := c.dev.checkType(&cfg); err != nil {
+		return nil, err
+	}
 	for _, v := range []struct {
 		name string
 		v    *int
@@ -173,10 +178,14 @@ func (pd *PD) NewQP(o QPOptions) (*QP, error) {
 	if o.EndInError {
 		qp.endState = rdma.QPError
 	}
+	if c.dev.roce != nil {
+		qp.packets = newPacketQP(c.cfg.Privileged)
+		qp.state.Store(uint32(rdma.QPReset))
+	}
 	qp.work.Init((*workOwner)(qp), &queue.PairConfig{
 		QPConfig: cfg, SendCQ: scq, RecvCQ: rcq, SRQ: srq, Send: o.SendQueue, Recv: o.RecvQueue,
 		Wake: qp.wake,
-	}, pd.PD)
+	}, pd.PD, c.dev.roce != nil)
 	if err := pd.addQP(qp); err != nil {
 		return nil, err
 	}
@@ -199,10 +208,10 @@ func (pd *PD) addQP(qp *QP) error {
 	if err := qp.work.Queues.Add(c.dev.cfg.StrictCQ); err != nil {
 		return fmt.Errorf("create a QP: %w", err)
 	}
-	num, err := c.dev.qps.Add(qp, handle.Max)
+	num, err := c.dev.nameLocked(qp)
 	if err == nil {
 		if err = qp.work.Add(num); err != nil {
-			c.dev.qps.Remove(num)
+			c.dev.unnameLocked(num)
 		}
 	}
 	if err != nil {
@@ -224,15 +233,42 @@ func (pd *PD) addQP(qp *QP) error {
 	return nil
 }
 
+// nameLocked gives qp a number. Of a QP of RoCE it is half of what a packet from anybody needs to
+// reach it: those cannot be guessed from one another.
+func (d *Device) nameLocked(qp *QP) (uint32, error) {
+	if d.roce == nil {
+		return d.qps.Add(qp, handle.Max)
+	}
+	n, err := d.qps.AddFrom(d.roce.nextQPN, qp, maxPacketQPs)
+	if err == nil {
+		d.roce.add(n, qp)
+	}
+	return n, err
+}
+
+// unnameLocked takes a number back.
+func (d *Device) unnameLocked(num uint32) {
+	d.qps.Remove(num)
+	if d.roce != nil {
+		d.roce.remove(num)
+	}
+}
+
 // remove forgets a QP whose goroutine has returned.
 func (qp *QP) remove() {
 	c := qp.ctx
+	if r := c.dev.roce; r != nil {
+		r.groups.Remove(qp)
+	}
 	c.dev.mu.Lock()
 	defer c.dev.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.dev.qps.Remove(qp.num)
+	c.dev.unnameLocked(qp.num)
 	c.dev.past.Add(qp.work.Stats.Snapshot())
+	if qp.packets != nil {
+		c.dev.roce.past.Add(qp.packets.stats.Snapshot())
+	}
 	delete(c.qps, qp.num)
 	qp.work.Memory.Remove()
 	qp.work.Queues.Remove()
@@ -251,9 +287,13 @@ func (qp *QP) log(msg string, args ...any) {
 
 // Ring says that something was posted to a foreign queue. It runs qp here for a bounded time, or
 // wakes its goroutine if that could touch memory that can block.
-func (qp *QP) Ring() {
+func (qp *QP) Ring() { qp.RingBeside(nil) }
+
+// RingBeside is Ring on a goroutine that others may wait for: if waiting says that they do, qp runs
+// one turn here.
+func (qp *QP) RingBeside(waiting func() bool) {
 	qp.prefetch()
-	qp.kick()
+	qp.kickBeside(waiting)
 }
 
 // prefetch asks the caches for what a message from qp to its peer needs, as far as both are in this
@@ -317,14 +357,21 @@ func (qp *QP) PostSends(wrs []rdma.SendWR) (n int, err error) {
 	return n, err
 }
 
+// sendsRefused are the states in which no send request is taken: docs/qp-states.md.
+const sendsRefused = 1<<rdma.QPIdle | 1<<rdma.QPClosing | 1<<rdma.QPReset | 1<<rdma.QPInit |
+	1<<rdma.QPRTR
+
 // queueSend checks wr and puts it into the queue, which is locked.
 func (qp *QP) queueSend(wr *rdma.SendWR) error {
 	if _, err := qp.work.Check(wr); err != nil {
 		return err
 	}
-	// In Idle and Closing posting is refused: docs/qp-states.md.
-	if s := qp.State(); s == rdma.QPIdle || s == rdma.QPClosing {
-		return fmt.Errorf("post a send request to QP %d in state %v: %w", qp.num, s, rdma.ErrNotConnected)
+	if s := qp.State(); 1<<s&sendsRefused != 0 {
+		err := rdma.ErrNotConnected
+		if qp.packets != nil {
+			err = rdma.ErrInvalid
+		}
+		return fmt.Errorf("post a send request to QP %d in state %v: %w", qp.num, s, err)
 	}
 	return qp.work.Queues.Local.PostSend(wr)
 }
@@ -337,6 +384,10 @@ func (qp *QP) postRecvState() error {
 	if t := qp.work.Queues.Tap; t != nil {
 		return fmt.Errorf("post a receive to QP %d, which takes them from SRQ %d: %w",
 			qp.num, t.SRQ().Num(), rdma.ErrInvalid)
+	}
+	if qp.State() == rdma.QPReset {
+		return fmt.Errorf("post a receive to QP %d in state %v: %w", qp.num, rdma.QPReset,
+			rdma.ErrInvalid)
 	}
 	return nil
 }
@@ -393,9 +444,13 @@ func (qp *QP) Abort() error {
 	return nil
 }
 
-// Modify is ibv_modify_qp's part: Error aborts, Terminate sends one (0/0/FF) and closes, Idle
-// resets a QP in Error. RTS is entered by the connection manager only.
-func (qp *QP) Modify(to rdma.QPState) error {
+// ModifyState is ibv_modify_qp's part: Error aborts, Terminate sends one (0/0/FF) and closes,
+// Closing disconnects as Disconnect does, Idle resets a QP in Error. RTS is entered by the
+// connection manager only, and left for Idle by the end of the connection only.
+func (qp *QP) ModifyState(to rdma.QPState) error {
+	if qp.packets != nil {
+		return qp.Modify(&rdma.QPAttr{State: to}, rdma.AttrState)
+	}
 	err := fmt.Errorf("modify QP %d to %v: %w", qp.num, to, rdma.ErrInvalid)
 	ok := qp.do(func() {
 		switch {
@@ -403,6 +458,8 @@ func (qp *QP) Modify(to rdma.QPState) error {
 			qp.toError(nil)
 		case to == rdma.QPTerminate && qp.State() == rdma.QPRTS:
 			qp.localError(&iwarp.LocalError{Cause: iwarp.TermLocalCatastrophic, Err: errConsumer}, link.ByQP)
+		case to == rdma.QPClosing && qp.State() == rdma.QPRTS:
+			qp.disconnect()
 		case to == rdma.QPIdle && qp.State() == rdma.QPError:
 			for qp.flushIdle() {
 			}
@@ -434,9 +491,14 @@ func (qp *QP) Disconnect() error {
 }
 
 // Close destroys qp. When it returns no completion of it is pushed nor polled any more, and its
-// queues are not touched.
+// queues are not touched. So it waits for a handler of the connection's events that is running, and
+// such a handler must not call it: it would wait for itself.
+//
+// A QP that is attached to multicast groups is not destroyed: rdma.ErrBusy.
 func (qp *QP) Close() error {
-	qp.destroy()
+	if err := qp.destroyDetached(); err != nil {
+		return err
+	}
 	<-qp.gone
 	return nil
 }
@@ -444,30 +506,48 @@ func (qp *QP) Close() error {
 // destroy is Close without waiting.
 func (qp *QP) destroy() {
 	if qp.destroying.CompareAndSwap(false, true) {
-		qp.call(qp.die)
+		qp.destroyed()
 	}
+}
+
+// destroyed goes on with who has set destroying.
+func (qp *QP) destroyed() {
+	if qp.packets != nil {
+		qp.packets.stop()
+	}
+	qp.call(qp.die)
 }
 
 // die ends qp; its owner calls it.
 func (qp *QP) die() {
 	qp.work.Queues.Drop()
 	qp.dead = true
-	qp.endLink(!qp.leaves())
+	qp.leave()
 	qp.work.Recv.Close(true)
 	if qp.timer != nil {
 		qp.timer.Stop()
 	}
 	qp.work.DropSends()
+	if qp.packets != nil {
+		qp.bound.Swap(nil).Gone()
+	}
 	qp.ended()
 	qp.close()
 }
 
-// leaves reports whether all that qp had to send has been handed over. What is complete for a
-// program must arrive, also if it destroys the QP right away, disconnected or not, as fio and
-// libfabric do: the FIN goes behind it. A reset would overtake it.
-func (qp *QP) leaves() bool {
-	return (qp.State() == rdma.QPRTS || qp.State() == rdma.QPClosing) &&
-		!qp.work.SendsLeft() && qp.link != nil && qp.link.Idle()
+// leave ends the connection of a QP that is given up. What is complete for a program must arrive,
+// also if it destroys the QP or the id right away, disconnected or not, as fio and libfabric do: so
+// the FIN goes behind it if all that was posted has been handed over. A reset would overtake it,
+// which is what happens if something was left, or the program has gone without a disconnect.
+func (qp *QP) leave() {
+	s := qp.State()
+	if qp.packets == nil &&
+		(s == rdma.QPRTS && !qp.ctx.gone() || s == rdma.QPClosing) && !qp.work.SendsLeft() &&
+		qp.link != nil && qp.link.Idle() {
+		qp.endLink(link.Link.Close)
+		return
+	}
+	qp.abortLink()
 }
 
 // abandon takes the stream from a QP that is being destroyed and whose owner does not come back.
@@ -493,6 +573,8 @@ func (q *linked) Param() iwarp.Params { return q.param }
 
 func (q *linked) AwaitReceive() { (*QP)(q).awaitReceive() }
 func (q *linked) GotReceive()   { (*QP)(q).gotReceive() }
+func (q *linked) PeerEnds()     { (*QP)(q).peerEnds() }
+func (q *linked) Leaving() bool { return q.draining }
 
 func (q *linked) EOF()           { q.eof = true }
 func (q *linked) Ended() bool    { return q.eof }
@@ -517,7 +599,7 @@ func (q *linked) Wake()                       { (*QP)(q).wake() }
 func (q *linked) Run(more func() bool) {
 	l := q.linger
 	lingers := more != nil && l != nil && l.Expect()
-	(*QP)(q).kick()
+	(*QP)(q).kickBeside(more)
 	if lingers {
 		l.Linger(more)
 	}

@@ -14,6 +14,7 @@ var (
 	errDrain    = errors.New("what was posted before the disconnect did not go out in time")
 	errNoFIN    = errors.New("the peer did not close its side in time")
 	errHold     = errors.New("no receive was posted in time")
+	errUnheard  = errors.New("the peer closed the connection behind a Send that found no receive")
 	errConsumer = errors.New("the program asked for it")
 	errOverrun  = errors.New("a completion queue has no room")
 )
@@ -32,7 +33,7 @@ func (qp *QP) localError(e *iwarp.LocalError, by link.Origin) {
 	// Who gets which status: docs/qp-states.md.
 	switch {
 	case code == iwarp.TermMessageTooLong && r.FailSend(rdma.WCLocLen, wqe.VendorErr(code)):
-	case by == link.Refused, r.Failing():
+	case by == link.Refused, r.Failing(), errors.Is(e, wqe.ErrSink):
 		ev = rdma.EventQPAccessErr
 	case code.Layer == iwarp.LayerLLP:
 		qp.work.BlameSend(rdma.WCGeneral, wqe.VendorErr(code))
@@ -80,7 +81,7 @@ func (qp *QP) lost(err error) {
 	if qp.link == nil {
 		return
 	}
-	qp.endLink(true)
+	qp.endLink(link.Link.Abort)
 	qp.toError(err)
 }
 
@@ -96,18 +97,33 @@ func (qp *QP) disconnect() {
 // toError moves qp to Error: Q2, Q8, Q10, Q12, Q14, Q15. What is posted flushes at the end of the
 // step.
 func (qp *QP) toError(err error) {
-	if qp.State() == rdma.QPError {
+	if s := qp.State(); s == rdma.QPError || s == rdma.QPReset {
 		return
 	}
 	if qp.endErr == nil {
 		qp.endErr = err
 	}
-	qp.endLink(false)
+	qp.abortLink()
 	qp.mustState(rdma.QPError)
 }
 
-// endLink gives the connection back.
-func (qp *QP) endLink(abort bool) {
+// abortLink ends the connection at once: the peer sees a reset, and what it has not taken is
+// dropped. Only a Terminate of ours that is on its way is waited for, for the time that the peer
+// would have had to answer it by its end.
+func (qp *QP) abortLink() {
+	if qp.packets != nil {
+		qp.unlink()
+		return
+	}
+	if qp.State() == rdma.QPTerminate && qp.peerCode == nil && qp.link != nil && qp.link.Terminated() {
+		qp.endLink(func(l link.Link) { l.CloseWithin(qp.dev.cfg.Timeouts.Terminate) })
+		return
+	}
+	qp.endLink(link.Link.Abort)
+}
+
+// endLink gives the connection back by end, or by Close if the peer has closed before.
+func (qp *QP) endLink(end func(link.Link)) {
 	l := qp.link
 	if l == nil {
 		return
@@ -117,12 +133,13 @@ func (qp *QP) endLink(abort bool) {
 	qp.peek.Store(nil)
 	qp.work.Recv.Close(qp.dead) // before anything of the link is given up
 	qp.work.Memory.EndWindows()
-	if abort && !qp.eof {
-		l.Abort()
-	} else {
-		l.Close()
+	if qp.eof {
+		end = link.Link.Close
 	}
-	qp.bound.Load().LinkEnded()
+	end(l)
+	if a := qp.bound.Load(); a != nil {
+		a.LinkEnded()
+	}
 	qp.eof, qp.draining = false, false
 	qp.work.Begin(false, false)
 }
@@ -174,7 +191,7 @@ func (qp *QP) progress() (more bool) {
 		if qp.flushIdle() { // what is posted flushes in Closing, also if that state is passed at once
 			return true
 		}
-		qp.endLink(false)
+		qp.endLink(link.Link.Close)
 		qp.mustState(qp.endState) // Q13, or Q14
 	}
 	return false
@@ -235,6 +252,8 @@ func (qp *QP) flushIdle() (more bool) {
 			qp.lastWQE = false
 			qp.ctx.event(rdma.EventLastWQEReached, qp.num, nil)
 		}
+	case rdma.QPSQE:
+		return qp.work.FlushSends(0)
 	case rdma.QPClosing:
 		more = qp.work.FlushSends(qp.vendorErr())
 		return qp.work.Recv.Flush(qp.vendorErr()) || more
@@ -254,7 +273,7 @@ func (qp *QP) flushIdle() (more bool) {
 
 // cqOverrun ends a QP whose completions cannot be delivered any more.
 func (qp *QP) cqOverrun() {
-	if qp.State() != rdma.QPError {
+	if s := qp.State(); s != rdma.QPError && s != rdma.QPReset {
 		qp.ctx.event(rdma.EventQPFatal, qp.num, nil)
 		qp.toError(errOverrun)
 	}
@@ -279,7 +298,8 @@ const quotaLook = 2 * time.Millisecond
 const terminateMost = 10
 
 // stillSending gives a peer that is not silent more time: a connection that is reset before the
-// peer has read what came before the Terminate takes that with it (RDMAP-108).
+// peer has read what came before the Terminate takes that with it (RDMAP-108). The answers to what
+// it asked for before its fault are part of that.
 func (qp *QP) stillSending() {
 	if qp.State() != rdma.QPTerminate || qp.deadlines[deadlineEnd].IsZero() {
 		return
@@ -301,17 +321,33 @@ func (qp *QP) awaitReceive() {
 	}
 }
 
+// lastCall is how long a Send waits for a receive behind which the peer has closed the connection.
+// Programs whose receives are late, or who have as many as they like to take at once, get it; and
+// nobody is kept waiting for the end of a connection that is over: docs/decisions.md#A29.
+const lastCall = 250 * time.Millisecond
+
+// peerEnds shortens the time that a Send may wait.
+func (qp *QP) peerEnds() {
+	if !qp.work.Recv.Stalled || qp.lastCall {
+		return
+	}
+	qp.lastCall = true
+	if at := qp.deadlines[deadlineHold]; at.IsZero() || time.Until(at) > lastCall {
+		qp.setDeadline(deadlineHold, lastCall)
+	}
+}
+
 // gotReceive takes them back.
 func (qp *QP) gotReceive() {
 	if qp.work.Recv.Stalled {
-		qp.work.Recv.Stalled = false
+		qp.work.Recv.Stalled, qp.lastCall = false, false
 		qp.setDeadline(deadlineHold, 0)
 		qp.setDeadline(deadlineQuota, 0)
 	}
 }
 
 func (qp *QP) clearDeadlines() {
-	qp.work.Recv.Stalled = false
+	qp.work.Recv.Stalled, qp.lastCall = false, false
 	clear(qp.deadlines[:])
 	qp.resetTimer()
 }
@@ -363,7 +399,12 @@ func (qp *QP) expire() {
 		return true
 	}
 	due(deadlineQuota) // the step that follows looks
-	if due(deadlineHold) && qp.work.Recv.Waiting() {
+	switch {
+	case !due(deadlineHold), !qp.work.Recv.Waiting():
+	case qp.lastCall && qp.State() == rdma.QPRTS:
+		qp.endErr = errUnheard
+		qp.disconnect()
+	default:
 		qp.localError(&iwarp.LocalError{Cause: iwarp.TermNoBuffer, Err: errHold}, link.ByQP)
 	}
 	if due(deadlineDrain) {

@@ -16,12 +16,29 @@ import (
 //	 │                         ▼                         ▼
 //	 │                     Terminate ──── Q15 ───────▶ Error ──── reset Q16 ───▶ Idle
 //	 └──────────────────────── RTS ── Q8, Q10, Q12 ─────▶┘
-var qpNext = [...]uint8{
+var qpNext = [...]uint16{
 	rdma.QPIdle:      1<<rdma.QPRTS | 1<<rdma.QPError,
 	rdma.QPRTS:       1<<rdma.QPClosing | 1<<rdma.QPTerminate | 1<<rdma.QPError,
 	rdma.QPClosing:   1<<rdma.QPIdle | 1<<rdma.QPError,
 	rdma.QPTerminate: 1 << rdma.QPError,
 	rdma.QPError:     1 << rdma.QPIdle,
+}
+
+// roceNext is qpNext of a QP of RoCE: InfiniBand's states. Modify holds to the table of package
+// attr, which has fewer, and more to say.
+//
+//	Reset ──▶ Init ──▶ RTR ──▶ RTS ◀──▶ SQD       a Send of UC or UD fails
+//	  ▲                        ▲ └────── SQE ◀── RTS, SQD
+//	  │                        └──────────┘
+//	  └── all   all but Reset ──▶ Error
+var roceNext = [...]uint16{
+	rdma.QPReset: 1 << rdma.QPInit,
+	rdma.QPInit:  1<<rdma.QPRTR | 1<<rdma.QPReset | 1<<rdma.QPError,
+	rdma.QPRTR:   1<<rdma.QPRTS | 1<<rdma.QPReset | 1<<rdma.QPError,
+	rdma.QPRTS:   1<<rdma.QPSQD | 1<<rdma.QPSQE | 1<<rdma.QPReset | 1<<rdma.QPError,
+	rdma.QPSQD:   1<<rdma.QPRTS | 1<<rdma.QPSQE | 1<<rdma.QPReset | 1<<rdma.QPError,
+	rdma.QPSQE:   1<<rdma.QPRTS | 1<<rdma.QPReset | 1<<rdma.QPError,
+	rdma.QPError: 1 << rdma.QPReset,
 }
 
 // setState moves qp to state to; it is called by qp's owner, and nothing else assigns qp.state. An
@@ -31,13 +48,21 @@ func (qp *QP) setState(to rdma.QPState) error {
 	if to == from {
 		return nil
 	}
-	if qpNext[from]&(1<<to) == 0 {
+	next := qpNext[:]
+	if qp.packets != nil {
+		next = roceNext[:]
+	}
+	if next[from]&(1<<to) == 0 {
 		return fmt.Errorf("vnic: QP %d: no transition %v to %v", qp.num, from, to)
 	}
 	qp.state.Store(uint32(to))
 	qp.log("state", "from", from, "to", to)
 	if qp.onState != nil {
 		qp.onState(to)
+	}
+	if qp.packets != nil {
+		qp.entered(to)
+		return nil
 	}
 	t := &qp.dev.cfg.Timeouts
 	switch to { // entry actions
@@ -64,6 +89,7 @@ func (qp *QP) setState(to rdma.QPState) error {
 		qp.clearDeadlines()
 		qp.work.Recv.Close(qp.dead)
 		qp.lastWQE = to == rdma.QPError && qp.work.Queues.Tap != nil
+	case rdma.QPReset, rdma.QPInit, rdma.QPRTR, rdma.QPSQD, rdma.QPSQE: // of RoCE: see packets.go
 	}
 	return nil
 }
@@ -72,5 +98,19 @@ func (qp *QP) setState(to rdma.QPState) error {
 func (qp *QP) mustState(to rdma.QPState) {
 	if err := qp.setState(to); err != nil {
 		panic(err)
+	}
+}
+
+// entered does what a QP of RoCE has to do in state to.
+func (qp *QP) entered(to rdma.QPState) {
+	switch to {
+	case rdma.QPError:
+		qp.unlink()
+		qp.lastWQE = qp.work.Queues.Tap != nil
+	case rdma.QPReset:
+		qp.unlink()
+		qp.work.Discard()
+		qp.endErr, qp.lastWQE = nil, false
+	default:
 	}
 }

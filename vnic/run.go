@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/link"
 )
 
 // A runner says who runs a QP: on which goroutine, with what in hand, for how long, and when it
@@ -20,12 +21,16 @@ import (
 // Work is found by who posts (kick, on the poster's goroutine), by the transport (wake, with its
 // locks held; or kick, without: link.QP.Run), by a timer, and by who calls the owner (call, do).
 //
-// Somebody else's goroutine takes one step (wqe.StepMessages, link.StepOctets) and leaves the rest
-// to the QP's own. It holds no lock then, but that of a caller's handler, and touches no memory
-// that can block: if the next step could, it sends what needs none, and leaves the rest. The QP's
-// goroutine goes on as long as there is work, and lets others run now and then
-// (link.Abilities.Yield). In a context with memory that can block it has one of the context's few
-// slots while it runs, gives the token up after each step, and comes again.
+// A step is a turn: wqe.StepMessages, link.TurnOctets, and what cannot be parted. Somebody else's
+// goroutine goes on for link.StepOctets if nobody waits for it, else for one turn, and leaves the
+// rest to the QP's own. It holds no lock then, but that of a caller's handler, and touches no
+// memory that can block: if the next step could, it sends what needs none, and leaves the rest. The
+// QP's goroutine goes on as long as there is work, and lets others run now and then
+// (link.Abilities.Yield), or after each turn while QPs that move much have half of all processors:
+// then whoever has a small message waits for a processor, and finds the others in a line with a
+// turn each. Who took more than a turn lets the others have as many. In a context with memory that
+// can block it has one of the context's few slots while it runs, gives the token up after
+// StepOctets, or after a turn if all slots are taken, and comes again.
 //
 // A handler of CM events is called by the owner, which lends what it owns meanwhile: a call of do,
 // by the handler or by anybody else, is done in place, by one at a time. Who borrows may have a
@@ -60,13 +65,25 @@ const (
 	tokenAgain
 )
 
-// kick runs qp on the caller's goroutine, for one step and as far as that touches no memory that
+// kick runs qp on the caller's goroutine, for StepOctets and as far as that touches no memory that
 // can block, unless it is being run. What is left over goes to qp's goroutine.
-func (qp *QP) kick() {
+func (qp *QP) kick() { qp.kickBeside(nil) }
+
+// kickBeside is kick for a goroutine that others may wait for: if waiting says that they do, it
+// ends with the turn.
+func (qp *QP) kickBeside(waiting func() bool) {
 	if qp.acquire() {
-		qp.drain(false)
+		qp.drain(false, waiting)
 	}
 }
+
+// moving is how many QPs of this process are in the midst of more than a turn, each on its own
+// goroutine.
+var moving atomic.Int32
+
+// crowded reports whether QPs that move much have so many of procs, the processors that Go runs
+// goroutines on, that others may wait for one.
+func crowded(procs int) bool { return 2*int(moving.Load()) > procs }
 
 // mayBlock reports whether qp's next step may touch memory that can block. qp's owner asks.
 func (qp *QP) mayBlock() bool {
@@ -121,30 +138,86 @@ func (qp *QP) wake() {
 }
 
 // drain runs qp until there is nothing to do, and gives the token up. own says that this is qp's
-// goroutine; another goroutine does one step and leaves the rest to it.
-func (qp *QP) drain(own bool) {
-	for n := 1; ; n++ {
-		more := qp.step(own)
+// goroutine; another goroutine does what kickBeside says and leaves the rest to it.
+func (qp *QP) drain(own bool, waiting func() bool) {
+	blocking := qp.ctx.mem.Blocking()
+	left := link.StepOctets
+	if own && !blocking && qp.link != nil {
+		left *= qp.link.Yield()
+	}
+	many, procs := false, 0 // turns; processors
+	for {
+		moved, more := qp.step(own)
+		if more && moved < link.TurnOctets {
+			moved = link.StepOctets // many messages, which cost as much
+		}
+		left -= moved
 		switch {
-		case more && (!own || qp.ctx.mem.Blocking()): // its slot goes round
-			qp.token.Store(tokenIdle)
-			signal(qp.wakec)
-			return
-		case more:
-			if qp.link == nil || n%qp.link.Yield() == 0 {
-				runtime.Gosched()
-			}
-		case qp.token.CompareAndSwap(tokenRunning, tokenIdle):
-			return
-		default:
-			if !own && qp.mayBlock() {
-				qp.token.Store(tokenIdle)
-				signal(qp.wakec)
+		case more && !own:
+			if left <= 0 || blocking || waiting != nil && waiting() {
+				qp.passOn()
 				return
 			}
+		case more && blocking:
+			if left <= 0 || len(qp.ctx.blocking) == cap(qp.ctx.blocking) {
+				qp.passOn() // its slot goes round
+				return
+			}
+		case more:
+			if !many {
+				many, procs = true, runtime.GOMAXPROCS(0)
+				moving.Add(1)
+			}
+			left = qp.giveWay(moved, left, procs)
+		case qp.token.CompareAndSwap(tokenRunning, tokenIdle):
+			if many {
+				moving.Add(-1)
+			}
+			return
+		case !own && (qp.mayBlock() || beside(left, waiting)):
+			qp.passOn()
+			return
+		default:
+			left -= againOctets
 			qp.token.Store(tokenRunning)
 		}
 	}
+}
+
+// againOctets is what it counts as, beside what it moves, to look once more for somebody who has
+// found work meanwhile. Else a QP that others keep at work, each time with little, would keep the
+// goroutine that runs it for its poster, too.
+const againOctets = link.TurnOctets / 16
+
+// beside reports whether somebody else's goroutine, of whose StepOctets so many are left, has done
+// enough for a QP that is always found more to do.
+func beside(left int, waiting func() bool) bool {
+	return left <= 0 || left <= link.StepOctets-link.TurnOctets && waiting != nil && waiting()
+}
+
+// passOn gives the token up and has qp's goroutine take it.
+func (qp *QP) passOn() {
+	qp.token.Store(tokenIdle)
+	signal(qp.wakec)
+}
+
+// giveWay lets others run, if it is time, behind a step that has moved so many octets; left of them
+// may go before they have to.
+func (qp *QP) giveWay(moved, left, procs int) int {
+	switch {
+	case crowded(procs):
+		for ; moved > 0; moved -= link.TurnOctets {
+			runtime.Gosched()
+		}
+	case left <= 0:
+		runtime.Gosched()
+	default:
+		return left
+	}
+	if qp.link == nil {
+		return link.StepOctets
+	}
+	return link.StepOctets * qp.link.Yield()
 }
 
 // run is qp's goroutine.
@@ -161,7 +234,7 @@ func (qp *QP) run() {
 			qp.ctx.blocking <- struct{}{} // memory that hangs takes threads of the daemon
 		}
 		if qp.acquire() {
-			qp.drain(true)
+			qp.drain(true, nil)
 		}
 		if limited {
 			<-qp.ctx.blocking
@@ -281,14 +354,15 @@ func (qp *QP) runCalls() (any bool) {
 	return any
 }
 
-// step does a bounded amount of the work that there is; true: there is more.
-func (qp *QP) step(own bool) (more bool) {
+// step does a turn of the work that there is: how many octets it has moved, and whether there is
+// more.
+func (qp *QP) step(own bool) (moved int, more bool) {
 	called := qp.runCalls()
 	if qp.dead {
-		return false
+		return 0, false
 	}
 	if !own && qp.mayBlock() {
-		return called || !qp.sendMapped() // the rest is for the goroutine
+		return 0, called || !qp.sendMapped() // the rest is for the goroutine
 	}
 	if qp.work.Queues.Overrun() {
 		qp.cqOverrun()
@@ -300,11 +374,11 @@ func (qp *QP) step(own bool) (more bool) {
 		qp.link.Delivered()
 	}
 	if qp.link != nil {
-		more = qp.link.Step()
+		moved, more = qp.link.Step()
 		qp.work.Retire()
 		if qp.link != nil {
 			more = qp.progress() || more
 		}
 	}
-	return qp.flushIdle() || more
+	return moved, qp.flushIdle() || more
 }

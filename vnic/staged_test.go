@@ -50,6 +50,7 @@ func TestStagedLate(t *testing.T) {
 		}
 		x.WantSend("all of it, in order", is(1, ok), is(3, ok), is(2, ok))
 		y.WantRecv("the Send", is(4, ok))
+		synctest.Wait() // a Write is done when it is on its way
 		if !bytes.Equal(h.b[:100], x.Buf[:100]) || !bytes.Equal(y.Buf[1000:1100], x.Buf[:100]) ||
 			!bytes.Equal(x.Buf[2000:2100], y.Buf[32<<10:][:100]) {
 			t.Fatal("the octets differ")
@@ -255,7 +256,7 @@ func TestStagedEnds(t *testing.T) {
 		"abort":      func(p *vnictest.Peer) { p.QP.Abort() },
 		"close":      func(p *vnictest.Peer) { p.QP.Close() },
 		"disconnect": func(p *vnictest.Peer) { p.Conn.Disconnect() },
-		"terminate":  func(p *vnictest.Peer) { p.QP.Modify(rdma.QPTerminate) },
+		"terminate":  func(p *vnictest.Peer) { p.QP.ModifyState(rdma.QPTerminate) },
 		"fault": func(p *vnictest.Peer) {
 			p.QP.PostSend(&rdma.SendWR{ID: 99, Op: rdma.OpWrite, RKey: 1, SGEs: []rdma.SGE{p.SGE(0, 1)}})
 		},

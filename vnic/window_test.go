@@ -367,7 +367,7 @@ func TestWindowEndsWithStream(t *testing.T) {
 					t.Fatalf("type 2 is bound: %v; type 1: %v", w.Bound() != nil, w1.Bound() != nil)
 				}
 				if y.QP.State() == rdma.QPError {
-					if err := y.QP.Modify(rdma.QPIdle); err != nil {
+					if err := y.QP.ModifyState(rdma.QPIdle); err != nil {
 						t.Fatal(err)
 					}
 				}

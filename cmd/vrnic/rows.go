@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"strconv"
 	"strings"
 	"unicode"
@@ -81,24 +84,32 @@ func plain(s string) string {
 	return s
 }
 
+// groupRows is how many rows at most are kept back for columns that stand below each other.
+const groupRows = 1024
+
 // writeRows prints one line per row, key and value in turn. Columns stand below each other as
-// long as rows have the same keys.
-func writeRows(w io.Writer, rows []json.RawMessage) error {
+// long as rows have the same keys. Rows are printed as they come, so that there may be any number.
+func writeRows(w io.Writer, rows iter.Seq2[json.RawMessage, error]) error {
 	var group [][]field
-	for _, raw := range rows {
-		row, err := parseRow(raw)
-		if err != nil {
-			return err
+	flush := func() error {
+		err := writeGroup(w, group)
+		group = group[:0]
+		return err
+	}
+	for raw, err := range rows {
+		var row []field
+		if err == nil {
+			row, err = parseRow(raw)
 		}
-		if len(group) > 0 && !sameKeys(group[0], row) {
-			if err := writeGroup(w, group); err != nil {
-				return err
-			}
-			group = group[:0]
+		if err == nil && len(group) > 0 && (!sameKeys(group[0], row) || len(group) == groupRows) {
+			err = flush()
+		}
+		if err != nil {
+			return errors.Join(err, flush())
 		}
 		group = append(group, row)
 	}
-	return writeGroup(w, group)
+	return flush()
 }
 
 func sameKeys(a, b []field) bool {
@@ -146,18 +157,27 @@ func writeGroup(w io.Writer, group [][]field) error {
 }
 
 // writeJSON prints rows as one array, a row a line.
-func writeJSON(w io.Writer, rows []json.RawMessage) error {
-	b := []byte{'['}
-	for i, row := range rows {
-		if i > 0 {
-			b = append(b, ',')
+func writeJSON(w io.Writer, rows iter.Seq2[json.RawMessage, error]) error {
+	out := bufio.NewWriter(w)
+	sep, end := "[", "[]\n"
+	for row, err := range rows {
+		if err != nil {
+			return errors.Join(err, out.Flush())
 		}
-		b = append(b, "\n  "...)
-		b = append(b, bytes.TrimSpace(row)...)
+		fmt.Fprintf(out, "%s\n  %s", sep, bytes.TrimSpace(row))
+		sep, end = ",", "\n]\n"
 	}
-	if len(rows) > 0 {
-		b = append(b, '\n')
+	fmt.Fprint(out, end)
+	return out.Flush() // with the first error
+}
+
+// allOf gives rows that are there already.
+func allOf(rows []json.RawMessage) iter.Seq2[json.RawMessage, error] {
+	return func(yield func(json.RawMessage, error) bool) {
+		for _, row := range rows {
+			if !yield(row, nil) {
+				return
+			}
+		}
 	}
-	_, err := w.Write(append(b, "]\n"...))
-	return err
 }

@@ -16,7 +16,7 @@ func TestWriteRows(t *testing.T) {
 		json.RawMessage(`{"dev":"v1","pid":null,"note":""}`),
 	}
 	var b strings.Builder
-	if err := writeRows(&b, rows); err != nil {
+	if err := writeRows(&b, allOf(rows)); err != nil {
 		t.Fatal(err)
 	}
 	want := `dev vrnic0 qpn 7     state RTS     comm rping              addrs 10.0.0.1,fd00::1 mine yes
@@ -28,7 +28,7 @@ dev v1 pid - note -
 	}
 
 	b.Reset()
-	if err := writeJSON(&b, rows); err != nil {
+	if err := writeJSON(&b, allOf(rows)); err != nil {
 		t.Fatal(err)
 	}
 	var again []json.RawMessage
@@ -36,7 +36,7 @@ dev v1 pid - note -
 		t.Errorf("the JSON form is read back as %d rows, %v:\n%s", len(again), err, b.String())
 	}
 	b.Reset()
-	if err := writeJSON(&b, nil); err != nil || b.String() != "[]\n" {
+	if err := writeJSON(&b, allOf(nil)); err != nil || b.String() != "[]\n" {
 		t.Errorf("no rows print as %q, %v", b.String(), err)
 	}
 	for _, bad := range []string{"", "7", "[]", `{"a":`, `{"a":1`} {
@@ -57,7 +57,7 @@ func FuzzRow(f *testing.F) {
 			t.Fatal(err)
 		}
 		var b strings.Builder
-		if err := writeRows(&b, []json.RawMessage{raw}); err != nil {
+		if err := writeRows(&b, allOf([]json.RawMessage{raw})); err != nil {
 			t.Fatal(err)
 		}
 		s := b.String()

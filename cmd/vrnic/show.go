@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"syscall"
 
@@ -18,8 +19,10 @@ var showKinds = []struct{ name, usage string }{
 	{"qp", "queue pairs: state, peer, negotiated parameters"},
 	{"mr", "registered memory regions, and windows"},
 	{"cq", "completion queues"},
+	{"gid", "addresses of RoCE devices as their GID tables have them"},
 	{"cm", "listeners and connection requests"},
 	{"client", "programs that use the daemon"},
+	{"user", "users with programs that use the daemon, and what each has in all"},
 	{"port", "ports of the daemon's switch"},
 	{"daemon", "the daemon itself: memory, goroutines, objects allocated so far"},
 }
@@ -28,7 +31,7 @@ func showCommand() *cli.Command {
 	show := &cli.Command{
 		Name:      "show",
 		Usage:     "list objects, one line each",
-		UsageText: "vrnic show dev|qp|mr|cq|cm|client|port|daemon [--json]",
+		UsageText: "vrnic show dev|qp|mr|cq|gid|cm|client|user|port|daemon [--json]",
 		Description: "Lists what the daemon holds. Root and the daemon's own user see everything, " +
 			"others what is theirs.\n" +
 			"A line is made of names and values in turn, as `rdma resource show` prints them.",
@@ -39,11 +42,10 @@ func showCommand() *cli.Command {
 			Usage: kind.usage,
 			Flags: []cli.Flag{socketFlag(), jsonFlag()},
 			Action: asking(func(c *cli.Context, client *shm.Client) error {
-				rows, err := client.List(kind.name)
-				if err != nil {
+				if err := printRows(c, client.Rows(c.Context, kind.name)); err != nil {
 					return fmt.Errorf("show %s: %w", kind.name, err)
 				}
-				return printRows(c, rows)
+				return nil
 			}),
 		})
 	}
@@ -54,7 +56,7 @@ func jsonFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "json", Usage: "print a JSON array instead of lines"}
 }
 
-func printRows(c *cli.Context, rows []json.RawMessage) error {
+func printRows(c *cli.Context, rows iter.Seq2[json.RawMessage, error]) error {
 	if c.Bool("json") {
 		return writeJSON(c.App.Writer, rows)
 	}

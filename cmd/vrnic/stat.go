@@ -47,7 +47,7 @@ func stat(c *cli.Context, client *shm.Client) error {
 		return err
 	}
 	if !c.Bool("watch") {
-		return printRows(c, rows)
+		return printRows(c, allOf(rows))
 	}
 	ctx, stop := signal.NotifyContext(c.Context, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

@@ -17,6 +17,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
+	"github.com/vrnic/vrnic/internal/cpuprofile"
 	"github.com/vrnic/vrnic/shm/server"
 )
 
@@ -32,26 +33,40 @@ func upCommand() *cli.Command {
 		Name:  "up",
 		Usage: "run the daemon in the foreground",
 		UsageText: "vrnic up [--device SPEC]... [--port SPEC]... [--socket-mode 0600] [--socket-group " +
-			"NAME] [--limit NAME=N]...",
+			"NAME] [--user NAME] [--limit NAME=N]...",
 		Description: "Runs virtual RNICs until SIGINT or SIGTERM. Prints one line `ready socket=... " +
 			"devices=...`\n" +
 			"when programs can connect, and tells systemd (READY=1).\n\n" +
 			"QPs of one device reach each other without TCP, by a copy from one's memory to the other's;\n" +
 			"with loopback=wire they do so through TCP, as if they were on two devices.\n\n" +
+			"With transport=roce a device speaks RoCE v2 in place of iWARP; a device of each kind may have\n" +
+			"the same addresses. With dcqcn=on its RC and UC queue pairs slow down where packets come\n" +
+			"marked, as hardware does that is set up so.\n\n" +
+			"A connection whose peer is silent for user-timeout (60s) is lost, if the peer owes an\n" +
+			"acknowledgement or was asked for a sign of life; it is asked after keepalive (30s).\n\n" +
 			"Limits for --limit, with their defaults:" + limits.String(),
 		Flags: []cli.Flag{
 			socketFlag(),
 			&cli.StringSliceFlag{Name: "device",
-				Usage: "a device, `NAME,addr=CIDR[,addr=CIDR]...[,mtu=N][,mac=MAC]" +
-					"[,sctp-udp=ADDR[:PORT]][,loopback=copy|wire]` (default: " + daemon.DefaultDevice().String() + ")"},
+				Usage: "a device, `NAME,addr=CIDR[,addr=CIDR]...[,transport=iwarp|roce]" +
+					"[,dcqcn=on|off][,mtu=N]" +
+					"[,mac=MAC][,sctp-udp=ADDR[:PORT]][,loopback=copy|wire]" +
+					"[,keepalive=TIME|off][,user-timeout=TIME|off]` " +
+					"(default: " + daemon.DefaultDevice().String() + ")"},
 			&cli.StringSliceFlag{Name: "port", Usage: "a port of the switch, `SPEC`: " +
 				"tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N], unix-listen:PATH or unix-connect:PATH"},
 			&cli.StringFlag{Name: "socket-mode", Value: "0600",
 				Usage: "who may connect: the socket's file `MODE`, octal"},
 			&cli.StringFlag{Name: "socket-group", Usage: "give the socket to group `NAME`"},
+			&cli.StringFlag{Name: "user", Usage: "as root: run as user `NAME` when all has been made, and " +
+				"give the socket to it"},
+			&cli.StringFlag{Name: "sandbox", Value: sandboxOn,
+				Usage: "what to give up when all has been made, `MODE`: on, full (files too, of a daemon " +
+					"without root) or off"},
 			&cli.StringSliceFlag{Name: "limit", Usage: "set a limit, `NAME=N`; see above"},
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"},
 				Usage: "log each connection and each client"},
+			cpuprofile.Flag(),
 		},
 		Action: up,
 	}
@@ -65,11 +80,22 @@ func up(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	confine, err := sandboxConfig(c, &cfg)
+	if err != nil {
+		return err
+	}
+	manager, merr := dialManager()
 	level := slog.LevelInfo
 	if c.Bool("verbose") {
 		level = slog.LevelDebug
 	}
 	cfg.Log = slog.New(slog.NewTextHandler(c.App.ErrWriter, &slog.HandlerOptions{Level: level}))
+
+	stopProfile, err := cpuprofile.Start(c)
+	if err != nil {
+		return err
+	}
+	defer stopProfile()
 
 	// From here on a signal ends the daemon cleanly; a second one ends it at once.
 	ctx, stop := signal.NotifyContext(c.Context, syscall.SIGINT, syscall.SIGTERM)
@@ -83,6 +109,9 @@ func up(c *cli.Context) error {
 		}
 		return err
 	}
+	if err := confine.enter(d, cfg.Log); err != nil {
+		return errors.Join(err, d.Close())
+	}
 	names := make([]string, 0, len(cfg.Devices))
 	for _, device := range d.Devices() {
 		names = append(names, device.Name)
@@ -91,12 +120,12 @@ func up(c *cli.Context) error {
 		strings.Join(names, ",")); err != nil {
 		return errors.Join(err, d.Close())
 	}
-	if err := notify("READY=1"); err != nil {
+	if err := errors.Join(merr, manager.tell("READY=1")); err != nil {
 		cfg.Log.Warn("cannot tell the service manager", "err", err)
 	}
 	defer context.AfterFunc(ctx, stop)()
 	err = d.Run(ctx)
-	_ = notify("STOPPING=1")
+	_ = manager.tell("STOPPING=1")
 	return err
 }
 
@@ -136,19 +165,28 @@ func upConfig(c *cli.Context) (daemon.Config, error) {
 	return cfg, nil
 }
 
-// notify tells the service manager how the daemon is doing, if there is one (sd_notify(3)).
-func notify(state string) error {
+// A manager is the service manager that started the daemon (sd_notify(3)), or nobody.
+type manager struct{ conn *net.UnixConn }
+
+// dialManager finds the service manager, if there is one. A daemon that has given up its privileges
+// can make no connections.
+func dialManager() (m manager, err error) {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
-		return nil
+		return m, nil
 	}
 	if path[0] != '/' && path[0] != '@' {
-		return fmt.Errorf("NOTIFY_SOCKET %q is neither a path nor an abstract name", path)
+		return m, fmt.Errorf("NOTIFY_SOCKET %q is neither a path nor an abstract name", path)
 	}
-	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		return err
+	m.conn, err = net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+	return m, err
+}
+
+// tell says how the daemon is doing.
+func (m manager) tell(state string) error {
+	if m.conn == nil {
+		return nil
 	}
-	_, err = conn.Write([]byte(state))
-	return errors.Join(err, conn.Close())
+	_, err := m.conn.Write([]byte(state))
+	return err
 }

@@ -82,6 +82,34 @@ func socketDir(t *testing.T) string {
 	return dir
 }
 
+// --cpuprofile: a file of each daemon's own where its name has a *, and an error before there is a
+// daemon where it cannot be written.
+func TestUpCPUProfile(t *testing.T) {
+	dir := socketDir(t)
+	socket := filepath.Join(dir, "s")
+	p := startUp(t, []string{"VRNIC_CPUPROFILE=" + filepath.Join(dir, "cpu-*.out")}, "up", "--socket",
+		socket)
+	p.ready()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if status, rest := p.end(); status != 0 {
+		t.Errorf("exit %d: %s", status, rest)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "cpu-*.out"))
+	if err != nil || len(files) != 1 || strings.Contains(files[0], "*") {
+		t.Fatalf("%v, %v", files, err)
+	}
+	if st, err := os.Stat(files[0]); err != nil || st.Size() == 0 {
+		t.Errorf("%v, %v", st, err)
+	}
+	status, _, stderr := vrnic("up", "--socket", socket, "--cpuprofile",
+		filepath.Join(dir, "no", "dir"))
+	if status != exitFailed || !strings.Contains(stderr, "no such file") {
+		t.Errorf("exit %d, stderr %q", status, stderr)
+	}
+}
+
 // vrnic up: one line when programs can connect, READY=1 to the service manager, a second daemon on
 // the same socket is refused, SIGTERM and SIGINT end it cleanly.
 func TestUp(t *testing.T) {

@@ -177,8 +177,14 @@ var limitForm = regexp.MustCompile(`limitInt(?:64)?\("([a-z-]+)",\s+"([^"]+)",\s
 func limitTable(t *testing.T) string {
 	t.Helper()
 	computed := map[string]string{
-		"defaultMappings()": "half of what the kernel allows",
-		"defaultPipes()":    "half of the descriptors",
+		"defaultMappings()":       "half of what the kernel allows",
+		"defaultPipes()":          "half of the descriptors",
+		"defaultIDs()":            "one for each 8 KiB of memory, at least 131072",
+		"defaultRegions()":        "one for each 2 KiB of memory",
+		"defaultLent()":           "the memory of the machine, at least 4 GiB",
+		"defaultRings()":          "an eighth of the memory, at least 256 MiB",
+		"defaultSessions()":       "256 to 4096: a 16th of the descriptors, a quarter of the threads",
+		"defaultSessionsPerUID()": "a quarter of `sessions`",
 	}
 	var out strings.Builder
 	out.WriteString("| name | default | |\n|---|--:|---|\n")

@@ -25,6 +25,10 @@ var titles = []struct {
 	{"SEC", "Security (RFC 5042)", 45},
 	{"SCTP", "SCTP (RFC 9260)", 179}, {"SDDP", "DDP over SCTP (RFC 5043)", 93},
 	{"ESDDP", "Enhanced set-up over SCTP (RFC 6581)", 32},
+	{"ROCE", "RoCEv2 (IBA volume 1, chapter 9, annex A17)", 232},
+	{"RVB", "Verbs of RoCE (ibv_modify_qp and its kin)", 51},
+	{"RCM", "RoCE's connection manager (IBA volume 1, chapter 12, annex A11)", 65},
+	{"RSYS", "What programs read in /sys and /dev (RoCE devices)", 19},
 }
 
 const conformanceTable = "docs/conformance.md"
@@ -82,7 +86,7 @@ func parseConformance(text string) (rows map[string]requirement, complaints []st
 }
 
 var (
-	idStart = regexp.MustCompile(`\b(MPA|EMPA|DDP|RDMAP|EXT|SEC|SCTP|SDDP|ESDDP)-(\d{3})\b`)
+	idStart = regexp.MustCompile(`\b(MPA|EMPA|DDP|RDMAP|EXT|SEC|SCTP|SDDP|ESDDP|RCM)-(\d{3})\b`)
 	idRange = regexp.MustCompile(`^(?:\.\.| to )-?(\d{3})\b`)
 	idMore  = regexp.MustCompile(`^,?(?: and)? -?(\d{3})\b`)
 )

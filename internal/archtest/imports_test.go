@@ -21,6 +21,8 @@ const (
 	water  = "github.com/songgao"             // TAP devices
 	links  = "github.com/vishvananda/netlink" // the kernel's network interfaces
 	cli    = "github.com/urfave"              // the command line
+	caps   = "kernel.org/pub/linux/libs"      // libcap: capabilities of all threads
+	rules  = "github.com/landlock-lsm"        // Landlock
 	whole  = ""                               // whatever go.mod has
 )
 
@@ -35,6 +37,13 @@ var layers = map[string][]string{
 	"rdma":                     {std},
 	"iwarp":                    {std, module + "internal/crc32c"},
 	"sctpddp":                  {std, module + "iwarp"},
+	"roce":                     {std, module + "roce/packet"},
+	"roce/packet":              {std},
+	"roce/dcqcn":               {std},
+	"roce/mad":                 {std},
+	"roce/udp":                 {std, module + "roce/packet"},
+	"roce/cm":                  {std, module + "roce/mad"},
+	"roce/rocetest":            {std, module + "roce/packet"},
 	"netstack":                 {std, gvisor},
 	"netstack/frame":           {std, gvisor},
 	"netstack/internal/gate":   {std},
@@ -44,13 +53,21 @@ var layers = map[string][]string{
 	"netstack/ethswitch": {std, module + "netstack/frame", module + "netstack/internal/gate"},
 	"netstack/tcp": {std, gvisor, module + "internal/prefetch", module + "netstack/frame",
 		module + "netstack/ethswitch", module + "netstack/internal"},
-	"netstack/sctp": {std, module + "internal/crc32c"},
-	"netstack/sctphost": {std, sys, gvisor, module + "netstack/sctp", module + "netstack/frame",
+	"netstack/udp": {std, gvisor, module + "netstack/frame", module + "netstack/ethswitch",
 		module + "netstack/internal/gate", module + "netstack/internal/gvconv"},
+	"netstack/sctp": {std, module + "internal/crc32c", module + "netstack/sctp/internal/rack",
+		module + "netstack/sctp/internal/congestion"},
+	"netstack/sctp/internal/rack":       {std},
+	"netstack/sctp/internal/congestion": {std},
+	"netstack/tcp/recovery":             {std},
+	"netstack/sctphost": {std, sys, gvisor, module + "netstack/sctp", module + "netstack/frame",
+		module + "netstack/ethswitch", module + "netstack/internal/gate",
+		module + "netstack/internal/gvconv"},
 	"netstack/port": {std, sys, gvisor, water, links,
 		module + "netstack/frame", module + "netstack/ethswitch"},
-	"vnic": {std, module + "iwarp", module + "sctpddp", module + "rdma", module + "internal/bulk",
-		module + "internal/prefetch"},
+	"netstack/port/impair": {std},
+	"vnic": {std, module + "iwarp", module + "sctpddp", module + "roce", module + "rdma",
+		module + "internal/bulk", module + "internal/prefetch"},
 
 	// Inside vnic, from the bottom up.
 	"vnic/internal/handle": {std, module + "rdma"},
@@ -58,11 +75,17 @@ var layers = map[string][]string{
 		module + "internal/prefetch", module + "vnic/internal/handle"},
 	"vnic/internal/queue": {std, module + "rdma", module + "vnic/internal/handle",
 		module + "vnic/internal/mem"},
+	"vnic/internal/attr":  {std, module + "rdma"},
 	"vnic/internal/stats": {std, module + "rdma"},
 	"vnic/internal/wqe": {std, module + "iwarp", module + "rdma", module + "vnic/internal/mem",
 		module + "vnic/internal/queue", module + "vnic/internal/stats"},
-	"vnic/internal/llp":           {std, module + "iwarp"},
-	"vnic/internal/link":          {std, module + "iwarp", module + "rdma", module + "vnic/internal/wqe"},
+	"vnic/internal/llp": {std, module + "iwarp"},
+	"vnic/internal/ah": {std, module + "rdma", module + "roce/packet", module + "roce/udp",
+		module + "vnic/internal/datagram", module + "vnic/internal/mem"},
+	"vnic/internal/mcast":    {std, module + "rdma"},
+	"vnic/internal/datagram": {std, module + "roce/packet", module + "roce/udp"},
+	"vnic/internal/link": {std, module + "iwarp", module + "rdma", module +
+		"vnic/internal/wqe"},
 	"vnic/internal/link/linktest": {std, module + "rdma", module + "vnic/vnictest"},
 	"vnic/internal/link/stream": {std, module + "iwarp", module + "rdma", module + "internal/prefetch",
 		module + "vnic/internal/link", module + "vnic/internal/llp", module + "vnic/internal/mem",
@@ -70,13 +93,22 @@ var layers = map[string][]string{
 	"vnic/internal/link/loop": {std, module + "iwarp", module + "rdma", module + "internal/prefetch",
 		module + "vnic/internal/link", module + "vnic/internal/llp", module + "vnic/internal/mem",
 		module + "vnic/internal/wqe"},
+	"vnic/internal/link/datagrams": {std, module + "iwarp", module + "rdma", module + "roce",
+		module + "vnic/internal/ah", module + "vnic/internal/datagram", module + "vnic/internal/link",
+		module + "vnic/internal/mem", module + "vnic/internal/stats", module + "vnic/internal/wqe"},
+	"vnic/internal/link/packets": {std, module + "iwarp", module + "rdma", module + "roce",
+		module + "vnic/internal/datagram", module + "vnic/internal/link", module + "vnic/internal/mem",
+		module + "vnic/internal/stats", module + "vnic/internal/wqe"},
 	"vnic/internal/session": {std, module + "iwarp", module + "sctpddp", module + "vnic/internal/llp"},
-	"vnic/internal/cm": {std, module + "iwarp", module + "rdma",
-		module + "vnic/internal/handle", module + "vnic/internal/llp", module + "vnic/internal/session"},
+	"vnic/internal/gsi":     {std, module + "roce", module + "vnic/internal/datagram"},
+	"vnic/internal/cm": {std, module + "iwarp", module + "rdma", module + "roce",
+		module + "vnic/internal/datagram", module + "vnic/internal/gsi", module + "vnic/internal/handle",
+		module + "vnic/internal/llp", module + "vnic/internal/session"},
 
 	// Inside shm, from top to bottom: the client and the server, what both find, and the numbers.
 	"shm": {std, module + "rdma"},
-	"shm/server": {std, module + "internal/limitlog", module + "shm/abi", module + "shm/ring", module + "shm/osmem",
+	"shm/server": {std, module + "internal/limitlog", module + "shm/abi", module + "shm/ring", module +
+		"shm/osmem",
 		module + "shm/internal/seqpacket"},
 	"shm/internal/seqpacket": {std, sys, module + "shm/abi", module + "shm/osmem"},
 	"shm/osmem":              {std, sys, module + "shm/abi"},
@@ -89,11 +121,14 @@ var layers = map[string][]string{
 	"cmd/vrnic": {std, sys, cli,
 		module + "rdma", module + "iwarp", module + "vnic", module + "shm", module + "netstack", module +
 			"sctpddp",
-		module + "internal/stacknet", module + "internal/limitlog", module + "verbs/build"},
+		module + "internal/stacknet", module + "internal/limitlog", module + "internal/cpuprofile",
+		module + "verbs/build"},
 	// The commands reach devices as any client does; only the daemon knows the layers below.
 	"cmd/vrnic/internal/ping":   {std, module + "rdma"},
 	"cmd/vrnic/internal/launch": {std, sys},
-	"cmd/vrnic-bench":           {whole},
+	// gVisor's compiler of rules to seccomp filters.
+	"cmd/vrnic/internal/sandbox": {std, sys, gvisor, caps, rules},
+	"cmd/vrnic-bench":            {whole},
 
 	// C, but for the package that embeds what is built of it.
 	"verbs":             {std},
@@ -106,14 +141,15 @@ var layers = map[string][]string{
 	"contrib":         {std, module + "iwarp", module + "sctpddp"},
 	"integration":     {whole},
 	"internal/netlab": {std, sys, links},
-	"internal/stacknet": {std, module + "iwarp", module + "vnic", module + "netstack", module +
-		"sctpddp"},
-	"internal/archtest": {std},
-	"internal/needtest": {std},
-	"internal/limitlog": {std, "golang.org/x/time"},
-	"internal/crc32c":   {std, sys},
-	"internal/bulk":     {std},
-	"internal/prefetch": {std},
+	"internal/stacknet": {std, gvisor, module + "iwarp", module + "vnic", module + "netstack", module +
+		"sctpddp", module + "roce/packet", module + "roce/udp"},
+	"internal/archtest":   {std},
+	"internal/needtest":   {std},
+	"internal/cpuprofile": {std, cli},
+	"internal/limitlog":   {std, "golang.org/x/time"},
+	"internal/crc32c":     {std, sys},
+	"internal/bulk":       {std},
+	"internal/prefetch":   {std},
 }
 
 // testsToo says what tests of a folder may import beside that: a device to run against.
@@ -121,10 +157,15 @@ var testsToo = map[string][]string{
 	"cmd/vrnic/internal/ping": {module + "vnic"},
 	"cmd/vrnic":               {module + "internal/netlab"},
 	"netstack/tcp":            {module + "netstack"},
+	"netstack/udp":            {module + "netstack", module + "roce/packet", module + "roce/udp"},
 	"netstack/sctphost":       {module + "netstack"},
 	"netstack/ethswitch":      {module + "netstack"},
 	"netstack/port":           {module + "netstack"},
 	"internal/stacknet":       {module + "rdma"},
+	"roce/packet":             {module + "roce/rocetest"},
+	"roce/udp":                {module + "roce/rocetest"},
+	"roce/mad":                {module + "roce/rocetest", module + "roce/packet"},
+	"roce/cm":                 {module + "roce/rocetest", module + "roce/packet"},
 	// Examples have a device in process.
 	"rdma":              {module + "vnic"},
 	"verbs":             {sys, module + "shm"},

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/vrnic/vrnic/internal/needtest"
 )
 
@@ -151,5 +153,53 @@ func must[T any](v T, err error) func(*testing.T) T {
 			t.Fatal(err)
 		}
 		return v
+	}
+}
+
+// TestOpenTAP: who has the file of a TAP gets what the kernel sends, one frame a read, and the
+// namespace is found again by its path.
+func TestOpenTAP(t *testing.T) {
+	ns := root(t)
+	again := must(At(ns.Path()))(t)
+	defer again.Close()
+	fd := must(again.OpenTAP("wire0", 100))(t)
+	defer unix.Close(fd)
+	if err := ns.WaitRunning("wire0", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if err := ns.AddAddr("wire0", netip.MustParsePrefix("10.9.8.1/24")); err != nil {
+		t.Fatal(err)
+	}
+	var c net.Conn
+	if err := ns.Do(func() (err error) {
+		c, err = net.Dial("udp", "10.9.8.2:9")
+		return
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte("who has it?")); err != nil {
+		t.Fatal(err)
+	}
+	frame := make([]byte, 2048)
+	for {
+		n, err := unix.Read(fd, frame)
+		if err == unix.EAGAIN {
+			fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+			if n, err := unix.Poll(fds, 60_000); n == 0 && err == nil {
+				t.Fatal("the kernel sends nothing")
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		// RFC 826: an ARP request for the address. IPv6 has something to say, too.
+		if n >= 42 && frame[12] == 8 && frame[13] == 6 && frame[41] == 2 {
+			break
+		}
+	}
+	if n := must(ns.Dropped("wire0"))(t); n != 0 {
+		t.Errorf("%d frames dropped", n)
 	}
 }

@@ -56,6 +56,23 @@ func NewNS() (*NS, error) {
 	return ns, nil
 }
 
+// At returns the namespace that path names, such as another process's NS.Path.
+func At(path string) (*NS, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("netlab: %w", err)
+	}
+	ns := &NS{f: f}
+	if err = ns.Do(func() error {
+		ns.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	}); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("netlab: namespace %s: %w", path, err)
+	}
+	return ns, nil
+}
+
 // Here returns the namespace the process is in. Closing it leaves the namespace alone.
 func Here() (*NS, error) {
 	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
@@ -233,4 +250,57 @@ func (ns *NS) Links() ([]string, error) {
 		names[i] = l.Attrs().Name
 	}
 	return names, nil
+}
+
+// OpenTAP makes a TAP of ns, up, for the caller to be what is behind it: each read(2) of the file
+// descriptor gives one plain frame that the kernel sends, each write(2) has it receive one, and
+// neither waits. Up to queue frames wait to be read. The TAP goes when the file is closed.
+func (ns *NS) OpenTAP(name string, queue int) (fd int, err error) {
+	err = ns.Do(func() error {
+		if fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK,
+			0); err != nil {
+			return err
+		}
+		req, err := unix.NewIfreq(name)
+		if err == nil {
+			req.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_TUN_EXCL)
+			err = unix.IoctlIfreq(fd, unix.TUNSETIFF, req)
+		}
+		if err != nil {
+			unix.Close(fd)
+		}
+		return err
+	})
+	if err != nil {
+		return -1, fmt.Errorf("netlab: TAP %s: %w", name, err)
+	}
+	if err := errors.Join(ns.SetQueue(name, queue), ns.SetUp(name)); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// SetQueue sets how many frames may wait before a link, or to be read from a TAP.
+func (ns *NS) SetQueue(link string, frames int) error {
+	return ns.change(link, func(l netlink.Link) error { return ns.nl.LinkSetTxQLen(l, frames) })
+}
+
+// Dropped is how many frames a link has dropped of those that it should send, because nobody
+// took them.
+func (ns *NS) Dropped(link string) (uint64, error) {
+	l, err := ns.link(link)
+	if err != nil {
+		return 0, fmt.Errorf("netlab: %w", err)
+	}
+	return l.Attrs().Statistics.TxDropped, nil
+}
+
+// Sysctl sets a value of the namespace below /proc/sys/net, such as ipv4/tcp_congestion_control.
+func (ns *NS) Sysctl(name, value string) error {
+	err := ns.Do(func() error { return os.WriteFile("/proc/sys/net/"+name, []byte(value), 0) })
+	if err != nil {
+		return fmt.Errorf("netlab: %w", err)
+	}
+	return nil
 }

@@ -47,7 +47,7 @@ func New(stack *netstack.Stack) *Network {
 
 // OverUDP has a UDP socket of the host at addr carry n's SCTP.
 func (n *Network) OverUDP(addr netip.AddrPort) error {
-	s, err := sctphost.NewOverUDP(addr, nil, sctphost.DefaultOptions())
+	s, err := sctphost.NewOverUDP(addr, nil, n.stack.SCTPOptions())
 	if err == nil {
 		n.sctp, n.udp, n.addrs = s, true, []netip.Addr{addr.Addr()}
 	}

@@ -144,6 +144,31 @@ func (s *Stream) ReadInto(w io.Writer) (n int, err error) {
 	return n, err
 }
 
+// Peek shows w what ReadInto would give it, and takes nothing. io.EOF: the peer has closed behind
+// it.
+func (s *Stream) Peek(w io.Writer) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.reset:
+		return ErrReset
+	case s.closed:
+		return net.ErrClosed
+	}
+	for b := s.readableLocked(); len(b) > 0; {
+		c := len(b)
+		if s.link.CutEvery > 0 {
+			c = min(s.link.CutEvery, c)
+		}
+		_, _ = w.Write(append(make([]byte, 0, c), b[:c]...))
+		b = b[c:]
+	}
+	if p := s.peer; p.fin && !p.finHeld {
+		return io.EOF
+	}
+	return nil
+}
+
 // WriteFrom implements iwarp.Stream.
 func (s *Stream) WriteFrom(src iwarp.Source) (n int, err error) {
 	s.mu.Lock()

@@ -140,6 +140,9 @@ func (a *Assoc) ReleaseAcks() { a.held = false }
 func (a *Assoc) Hold()    { a.hold = true }
 func (a *Assoc) Release() { a.hold = false }
 
+// Drop implements sctpddp.Association: all that was sent is on its way.
+func (a *Assoc) Drop(uint16) int { return 0 }
+
 // MaxPayload implements sctpddp.Association.
 func (a *Assoc) MaxPayload() int { return a.maxPayload }
 

@@ -26,6 +26,8 @@ const (
 	OpDestroyChan   Op = 49
 	OpCreateCQ      Op = 50
 	OpDestroyCQ     Op = 51
+	OpResizeCQ      Op = 53
+	OpSwitchCQ      Op = 54
 	OpCreateSRQ     Op = 64
 	OpModifySRQ     Op = 65
 	OpQuerySRQ      Op = 66
@@ -34,24 +36,30 @@ const (
 	OpModifyQP      Op = 69
 	OpQueryQP       Op = 70
 	OpDestroyQP     Op = 71
+	OpCreateAH      Op = 72
+	OpDestroyAH     Op = 73
+	OpAttachMcast   Op = 74
+	OpDetachMcast   Op = 75
 
-	OpCMCreateChan   Op = 96
-	OpCMDestroyChan  Op = 97
-	OpCMCreateID     Op = 98
-	OpCMDestroyID    Op = 99
-	OpCMBind         Op = 100
-	OpCMResolveAddr  Op = 101
-	OpCMResolveRoute Op = 102
-	OpCMListen       Op = 103
-	OpCMConnect      Op = 104
-	OpCMAccept       Op = 105
-	OpCMReject       Op = 106
-	OpCMDisconnect   Op = 107
-	OpCMMigrate      Op = 108
-	OpCMSetOption    Op = 109
-	OpCMInitQPAttr   Op = 110
-	OpCMQuery        Op = 111
-	OpCMGetEvent     Op = 112
+	OpCMCreateChan     Op = 96
+	OpCMDestroyChan    Op = 97
+	OpCMCreateID       Op = 98
+	OpCMDestroyID      Op = 99
+	OpCMBind           Op = 100
+	OpCMResolveAddr    Op = 101
+	OpCMResolveRoute   Op = 102
+	OpCMListen         Op = 103
+	OpCMConnect        Op = 104
+	OpCMAccept         Op = 105
+	OpCMReject         Op = 106
+	OpCMDisconnect     Op = 107
+	OpCMMigrate        Op = 108
+	OpCMSetOption      Op = 109
+	OpCMInitQPAttr     Op = 110
+	OpCMQuery          Op = 111
+	OpCMGetEvent       Op = 112
+	OpCMJoinMulticast  Op = 113
+	OpCMLeaveMulticast Op = 114
 
 	OpList Op = 128
 	OpStat Op = 129
@@ -124,6 +132,12 @@ var calls = [...]callInfo{
 	OpDestroyCQ: {name: "DESTROY_CQ", messages: func() (req, rep Message) {
 		return &HandleRequest{}, &DestroyReply{}
 	}},
+	OpResizeCQ: {name: "RESIZE_CQ", gives: 1, messages: func() (req, rep Message) {
+		return &ResizeCQRequest{}, &ResizeCQReply{}
+	}},
+	OpSwitchCQ: {name: "SWITCH_CQ", messages: func() (req, rep Message) {
+		return &HandleRequest{}, &Empty{}
+	}},
 	OpCreateSRQ: {name: "CREATE_SRQ", quick: true, gives: 1, messages: func() (req, rep Message) {
 		return &CreateSRQRequest{}, &CreateSRQReply{}
 	}},
@@ -147,6 +161,18 @@ var calls = [...]callInfo{
 	}},
 	OpDestroyQP: {name: "DESTROY_QP", messages: func() (req, rep Message) {
 		return &HandleRequest{}, &DestroyReply{}
+	}},
+	OpCreateAH: {name: "CREATE_AH", messages: func() (req, rep Message) {
+		return &CreateAHRequest{}, &CreateAHReply{}
+	}},
+	OpDestroyAH: {name: "DESTROY_AH", messages: func() (req, rep Message) {
+		return &HandleRequest{}, &Empty{}
+	}},
+	OpAttachMcast: {name: "ATTACH_MCAST", messages: func() (req, rep Message) {
+		return &AttachMcastRequest{}, &Empty{}
+	}},
+	OpDetachMcast: {name: "DETACH_MCAST", messages: func() (req, rep Message) {
+		return &AttachMcastRequest{}, &Empty{}
 	}},
 	OpCMCreateChan: {name: "CM_CREATE_CHAN", gives: 1, messages: func() (req, rep Message) {
 		return &Empty{}, &CMCreateChanReply{}
@@ -198,6 +224,12 @@ var calls = [...]callInfo{
 	}},
 	OpCMGetEvent: {name: "CM_GET_EVENT", quick: true, messages: func() (req, rep Message) {
 		return &HandleRequest{}, &CMEvent{}
+	}},
+	OpCMJoinMulticast: {name: "CM_JOIN_MULTICAST", messages: func() (req, rep Message) {
+		return &CMJoinMulticastRequest{}, &Empty{}
+	}},
+	OpCMLeaveMulticast: {name: "CM_LEAVE_MULTICAST", messages: func() (req, rep Message) {
+		return &CMLeaveMulticastRequest{}, &CMLeaveMulticastReply{}
 	}},
 	OpList: {name: "LIST", messages: func() (req, rep Message) {
 		return &ListRequest{}, &ListReply{}

@@ -37,7 +37,15 @@ func (*Empty) padZero() bool  { return true }
 
 // AppendMessage appends the header and the encoding of body.
 func AppendMessage(b []byte, h Header, body Message) []byte {
+	return AppendFor(b, h, body, Minor)
+}
+
+// AppendFor is AppendMessage for a side that has a lower minor version: without what came later.
+func AppendFor(b []byte, h Header, body Message, minor uint16) []byte {
 	v := body.octets()
+	if g, ok := body.(interface{ knownTo(minor uint16) int }); ok {
+		v = v[:g.knownTo(minor)]
+	}
 	h.Len = uint32(len(v))
 	return append(append(b, h.octets()...), v...)
 }

@@ -64,6 +64,9 @@ func Ops() (all []Op) {
 	return all
 }
 
+// FeatureReasons in HELLO asks for a Refusal with refusals.
+const FeatureReasons = 1
+
 // DeviceNameLen is the space for a device's name, zero padded. MaxDevices is how many names HELLO
 // returns; further ones are found by QUERY_DEVICE.
 const (
@@ -118,8 +121,27 @@ const (
 	CreateQPEndInError = 2 // after a graceful end the QP is in StateErr, not in StateInit
 )
 
-// Mask of MODIFY_QP.
-const ModifyQPState = 1
+// Mask of MODIFY_QP: enum ibv_qp_attr_mask, of which daemons of minor version 0 know one.
+const (
+	ModifyQPState = 1
+	ModifyQPKnown = 1<<21 - 1 // all of them
+)
+
+// Types of QP, enum ibv_qp_type.
+const (
+	TypeRC = 2
+	TypeUC = 3
+	TypeUD = 4
+)
+
+// AHGlobal in AHAttr.Flags is is_global: without it there is no address.
+const AHGlobal = 1
+
+// Kinds of device, enum ibv_node_type.
+const (
+	NodeCA   = 1
+	NodeRNIC = 4
+)
 
 // Limits of LIST.
 const (
@@ -131,6 +153,8 @@ const (
 	ListClient = 6
 	ListPort   = 7
 	ListDaemon = 8
+	ListUser   = 9
+	ListGID    = 10
 
 	// ListData is how much of rows one reply holds.
 	ListData = MaxMessage - HeaderLen - 16

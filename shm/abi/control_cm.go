@@ -71,14 +71,20 @@ func (p *ConnParam) SetPrivateData(b []byte) bool {
 	return true
 }
 
-// Numbers of enum rdma_port_space that an RNIC knows.
-const PSTCP = 0x0106
+// Numbers of enum rdma_port_space that are known; PSUDP on RoCE only.
+const (
+	PSTCP = 0x0106
+	PSUDP = 0x0111
+)
 
 // Levels and names of CM_SET_OPTION. Levels 0 and 1 are rdma_cm's.
 const (
 	OptLevelID    = 0
 	OptLevelIB    = 1
 	OptLevelVRNIC = 0x5652
+
+	OptTOS        = 0 // of OptLevelID, as the next
+	OptACKTimeout = 3
 
 	OptMPARevision = 1 // 1 or 2
 	OptMPACRC      = 2 // 0 default: as 2; 1 off; 2 wanted; 3 required
@@ -119,6 +125,9 @@ const (
 	EvEstablished     = 9
 	EvDisconnected    = 10
 	EvDeviceRemoval   = 11
+	EvMulticastJoin   = 12
+	EvMulticastError  = 13
+	EvAddrChange      = 14
 	EvTimewaitExit    = 15
 )
 
@@ -126,4 +135,5 @@ const (
 const (
 	EventExtensions = 1 // the connection that is established has the messages of RFC 7306
 	EventSCTP       = 2 // it is over SCTP, as the one that is asked for
+	EventByProgram  = 4 // it was rejected by the peer's program, and not lost on the way
 )

@@ -9,7 +9,7 @@ package abi
 // Version of the ABI. Majors must be equal on both sides; the smaller minor counts.
 const (
 	Major = 1
-	Minor = 0
+	Minor = 1
 )
 
 // Magics: the first word of each kind of shared memory, and of HELLO.
@@ -93,6 +93,7 @@ const (
 //   - BIND_MW and REG_MR: SQRKey is the new key, SQRemoteAddr the address of the first octet in the
 //     region, SQCmpAdd how many there are, SQSwap the access. The one SGE, of length 0, has the
 //     region's lkey, and as its address what the peer calls the first octet (0: zero based).
+//   - A UD QP sends to SQRemoteQPN with SQRemoteQKey; SQAH is the Key of CREATE_AH.
 const (
 	SQWRID       = 0  // u64
 	SQOp         = 8  // u8, enum ibv_wr_opcode
@@ -108,6 +109,9 @@ const (
 	SQSGE        = 48 // SGEs, or inline octets, or the u32 offset into the tx slab
 	SQCmpMask    = 64 // u64, of masked atomics
 	SQSwapMask   = 72 // u64
+	SQAH         = 16 // of a UD QP: the low half of SQRemoteAddr
+	SQRemoteQPN  = 24 // of a UD QP: SQRKey
+	SQRemoteQKey = 40 // of a UD QP: the low half of SQSwap
 
 	SQSignaled  = 1
 	SQSolicited = 2
@@ -158,7 +162,7 @@ const (
 	CQEByteLen   = 20
 	CQEImm       = 24 // immediate data in wire order, or the invalidated key in host order
 	CQEQPN       = 28
-	CQESrcQP     = 32 // with immediate data: its last four octets, in wire order
+	CQESrcQP     = 32 // on iWARP, with immediate data: its last four octets, in wire order
 	CQEWCFlags   = 36
 	CQESQDone    = 40
 	CQECookie    = 44

@@ -12,8 +12,8 @@ type Header struct {
 }
 
 // A HandleRequest names one object: DEL_MEM, CTX_CLOSE, GET_ASYNC_EVENT (a context), DEALLOC_PD,
-// DEREG_MR, DEALLOC_MW, DESTROY_*, QUERY_QP, QUERY_SRQ, CM_DESTROY_*, CM_DISCONNECT, CM_QUERY,
-// CM_GET_EVENT (a channel).
+// DEREG_MR, DEALLOC_MW, DESTROY_*, SWITCH_CQ, QUERY_QP, QUERY_SRQ, CM_DESTROY_*, CM_DISCONNECT,
+// CM_QUERY, CM_GET_EVENT (a channel).
 type HandleRequest struct {
 	Handle uint32
 	Pad    uint32
@@ -24,6 +24,13 @@ type HandleRequest struct {
 type DestroyReply struct {
 	Reported uint32
 	Tokens   uint32
+}
+
+// A Refusal says in words why a request was refused, to a client that has asked for it by
+// FeatureReasons. It stands behind a status below 0 where there is more to say than that, but for
+// the HELLO of another version.
+type Refusal struct {
+	Why [512]byte
 }
 
 // A Prefix is an address of a device. Family 0 is none.
@@ -46,12 +53,48 @@ type QPCaps struct {
 	Pad        uint32
 }
 
+// An AHAttr is struct ibv_ah_attr, as far as Ethernet has it: where packets go to.
+type AHAttr struct {
+	GID          [16]byte // of the peer, or of a multicast group
+	FlowLabel    uint32
+	Flags        uint32 // AHGlobal
+	GIDIndex     uint8  // of the device's GID that packets come from
+	HopLimit     uint8  // 0: 64
+	TrafficClass uint8
+	SL           uint8
+	Port         uint32 // 1
+}
+
+// A QPAttr is struct ibv_qp_attr but for its state and what RoCE has not: capacities, an alternate
+// path and a rate.
+type QPAttr struct {
+	CurState     uint32 // StateErr...
+	PathMTU      uint32 // enum ibv_mtu
+	MigState     uint32 // enum ibv_mig_state: 0 migrated
+	QKey         uint32
+	RQPSN        uint32
+	SQPSN        uint32
+	DestQPN      uint32
+	Access       uint32 // enum ibv_access_flags
+	Path         AHAttr
+	PKeyIndex    uint32
+	Port         uint8
+	MaxRead      uint8 // max_rd_atomic
+	MaxDestRead  uint8 // max_dest_rd_atomic
+	MinRNRTimer  uint8
+	Timeout      uint8
+	RetryCount   uint8
+	RNRRetry     uint8
+	DrainedEvent uint8  // en_sqd_async_notify
+	Draining     uint32 // sq_draining
+}
+
 // HelloRequest must come first, within the time that the daemon allows.
 type HelloRequest struct {
 	Magic    uint32 // MagicHello
 	Major    uint16
 	Minor    uint16
-	Features uint64 // none is known
+	Features uint64 // FeatureReasons; others are not known, and passed over
 	Comm     [16]byte
 }
 
@@ -121,6 +164,13 @@ type QueryDeviceReply struct {
 	AtomicCap uint32
 	FWVersion [32]byte
 	Addrs     [MaxAddrs]Prefix
+
+	// Since minor version 1.
+
+	NodeType    uint32 // enum ibv_node_type: NodeCA speaks RoCE, NodeRNIC, or 0, iWARP
+	MaxAH       uint32
+	MaxGroups   uint32 // multicast groups
+	MaxGroupQPs uint32 // QPs attached to one
 }
 
 // QueryPortRequest: ports count from 1.
@@ -151,10 +201,10 @@ type QueryGIDRequest struct {
 	Pad    uint32
 }
 
-// QueryGIDReply is one entry.
+// QueryGIDReply is one entry, zero if it is empty.
 type QueryGIDReply struct {
 	GID  [16]byte
-	Type uint32
+	Type uint32 // enum ibv_gid_type: 2 RoCE v2; 0 of iWARP
 	Pad  uint32
 }
 
@@ -265,6 +315,19 @@ type CreateCQReply struct {
 	CQE uint32
 }
 
+// ResizeCQRequest makes other memory for a CQ, of at least CQE entries. It is used from SWITCH_CQ
+// on; another RESIZE_CQ takes its place.
+type ResizeCQRequest struct {
+	CQ  uint32
+	CQE uint32
+}
+
+// ResizeCQReply carries the new memfd. CQE is what it holds.
+type ResizeCQReply struct {
+	CQE uint32
+	Pad uint32
+}
+
 // CreateSRQRequest makes a shared receive queue.
 type CreateSRQRequest struct {
 	PD       uint32
@@ -306,7 +369,7 @@ type CreateQPRequest struct {
 	SRQ    uint32 // 0 none
 	Caps   QPCaps
 	Flags  uint32
-	Pad    uint32
+	Type   uint32 // TypeRC, TypeUC, TypeUD; 0 is RC
 }
 
 // CreateQPReply carries the QP memfd. Caps are those that the QP got: never less than asked.
@@ -318,12 +381,17 @@ type CreateQPReply struct {
 	Caps QPCaps
 }
 
-// ModifyQPRequest changes what Mask names; a mask of 0 changes nothing and succeeds.
+// ModifyQPRequest changes what Mask names; a mask of 0 changes nothing and succeeds. The reply
+// waits, for some seconds at most, until the way to the peer that Attr.Path names has been found.
 type ModifyQPRequest struct {
 	QP    uint32
-	Mask  uint32
+	Mask  uint32 // enum ibv_qp_attr_mask
 	State uint32 // StateErr...
 	Pad   uint32
+
+	// Since minor version 1.
+
+	Attr QPAttr
 }
 
 // QueryQPReply describes a QP.
@@ -335,6 +403,31 @@ type QueryQPReply struct {
 	ORD    uint32
 	Pad    uint32
 	Caps   QPCaps
+
+	// Since minor version 1.
+
+	Attr QPAttr
+}
+
+// CreateAHRequest makes an address handle. The reply waits as MODIFY_QP's does.
+type CreateAHRequest struct {
+	PD   uint32
+	Pad  uint32
+	Attr AHAttr
+}
+
+// CreateAHReply names it: AH for DESTROY_AH, Key for send requests, at SQAH.
+type CreateAHReply struct {
+	AH  uint32
+	Key uint32
+}
+
+// AttachMcastRequest has a UD QP receive what is sent to a multicast group, or not any more
+// (DETACH_MCAST).
+type AttachMcastRequest struct {
+	QP  uint32
+	Pad uint32
+	GID [16]byte
 }
 
 // A SockAddr is an address with a port in host byte order. Family 0 is none.
@@ -367,8 +460,8 @@ type CMCreateChanReply struct {
 // CMCreateIDRequest makes an id whose events go to a channel. CM_CREATE_CHAN's request is empty.
 type CMCreateIDRequest struct {
 	Chan uint32
-	PS   uint32 // enum rdma_port_space: PSTCP
-	Type uint32 // enum ibv_qp_type: 2 RC
+	PS   uint32 // enum rdma_port_space: PSTCP, PSUDP
+	Type uint32 // TypeRC, TypeUD
 	Pad  uint32
 	UID  uint64 // comes back in events
 }
@@ -414,7 +507,8 @@ type CMListenRequest struct {
 }
 
 // CMConnectRequest connects or accepts (CM_CONNECT, CM_ACCEPT). The QP is the one of this session
-// with number Param.QPN and protection domain PD. ESTABLISHED, or a failure, follows.
+// with number Param.QPN and protection domain PD; an id of PSUDP connects without one, both 0.
+// ESTABLISHED, or a failure, follows.
 type CMConnectRequest struct {
 	ID    uint32
 	PD    uint32
@@ -464,6 +558,10 @@ type CMInitQPAttrReply struct {
 	State  uint32
 	Access uint32 // enum ibv_access_flags
 	Port   uint32
+
+	// Since minor version 1.
+
+	Attr QPAttr
 }
 
 // CMQueryReply describes an id. Device is NoDevice while it is bound to none.
@@ -485,9 +583,37 @@ type CMEvent struct {
 	Device uint32 // of ID or Child
 	Src    SockAddr
 	Dst    SockAddr
-	Flags  uint32 // EventExtensions and EventSCTP
-	Pad    uint32
+	Flags  uint32    // EventExtensions, EventSCTP and EventByProgram
+	QKey   uint32    // of PSUDP: with Param.QPN and Path what datagrams go to
 	Param  ConnParam // what the peer sent
+
+	// Since minor version 1.
+
+	Path  AHAttr
+	Group uint64 // the UID of CM_JOIN_MULTICAST, of MULTICAST_JOIN and MULTICAST_ERROR
+}
+
+// CMJoinMulticastRequest joins a multicast group, with port 0. MULTICAST_JOIN or MULTICAST_ERROR
+// follows; the former has in Path and Param.QPN what to attach a QP to and to send to.
+type CMJoinMulticastRequest struct {
+	ID    uint32
+	Flags uint32 // none: a full member
+	UID   uint64 // comes back in events, as Group
+	Addr  SockAddr
+}
+
+// CMLeaveMulticastRequest leaves a group that the id has joined.
+type CMLeaveMulticastRequest struct {
+	ID   uint32
+	Pad  uint32
+	Addr SockAddr
+}
+
+// CMLeaveMulticastReply: events of the group that the client has been given, and tokens of those
+// dropped.
+type CMLeaveMulticastReply struct {
+	Reported uint32
+	Tokens   uint32
 }
 
 // ListRequest asks for rows (LIST, STAT). Cursor 0 takes a fresh snapshot; Next of the reply goes

@@ -9,15 +9,18 @@ var (
 	_ = [1]int{}[unsafe.Sizeof(Header{})-16]
 	_ = [1]int{}[unsafe.Sizeof(HandleRequest{})-8]
 	_ = [1]int{}[unsafe.Sizeof(DestroyReply{})-8]
+	_ = [1]int{}[unsafe.Sizeof(Refusal{})-512]
 	_ = [1]int{}[unsafe.Sizeof(Prefix{})-24]
 	_ = [1]int{}[unsafe.Sizeof(QPCaps{})-32]
+	_ = [1]int{}[unsafe.Sizeof(AHAttr{})-32]
+	_ = [1]int{}[unsafe.Sizeof(QPAttr{})-80]
 	_ = [1]int{}[unsafe.Sizeof(HelloRequest{})-32]
 	_ = [1]int{}[unsafe.Sizeof(HelloReply{})-2072]
 	_ = [1]int{}[unsafe.Sizeof(SetMemRequest{})-8]
 	_ = [1]int{}[unsafe.Sizeof(AddMemRequest{})-8]
 	_ = [1]int{}[unsafe.Sizeof(AddMemReply{})-16]
 	_ = [1]int{}[unsafe.Sizeof(QueryDeviceRequest{})-8]
-	_ = [1]int{}[unsafe.Sizeof(QueryDeviceReply{})-552]
+	_ = [1]int{}[unsafe.Sizeof(QueryDeviceReply{})-568]
 	_ = [1]int{}[unsafe.Sizeof(QueryPortRequest{})-8]
 	_ = [1]int{}[unsafe.Sizeof(QueryPortReply{})-40]
 	_ = [1]int{}[unsafe.Sizeof(QueryGIDRequest{})-16]
@@ -37,14 +40,19 @@ var (
 	_ = [1]int{}[unsafe.Sizeof(CreateChanReply{})-8]
 	_ = [1]int{}[unsafe.Sizeof(CreateCQRequest{})-16]
 	_ = [1]int{}[unsafe.Sizeof(CreateCQReply{})-8]
+	_ = [1]int{}[unsafe.Sizeof(ResizeCQRequest{})-8]
+	_ = [1]int{}[unsafe.Sizeof(ResizeCQReply{})-8]
 	_ = [1]int{}[unsafe.Sizeof(CreateSRQRequest{})-16]
 	_ = [1]int{}[unsafe.Sizeof(CreateSRQReply{})-16]
 	_ = [1]int{}[unsafe.Sizeof(ModifySRQRequest{})-16]
 	_ = [1]int{}[unsafe.Sizeof(QuerySRQReply{})-16]
 	_ = [1]int{}[unsafe.Sizeof(CreateQPRequest{})-56]
 	_ = [1]int{}[unsafe.Sizeof(CreateQPReply{})-48]
-	_ = [1]int{}[unsafe.Sizeof(ModifyQPRequest{})-16]
-	_ = [1]int{}[unsafe.Sizeof(QueryQPReply{})-56]
+	_ = [1]int{}[unsafe.Sizeof(ModifyQPRequest{})-96]
+	_ = [1]int{}[unsafe.Sizeof(QueryQPReply{})-136]
+	_ = [1]int{}[unsafe.Sizeof(CreateAHRequest{})-40]
+	_ = [1]int{}[unsafe.Sizeof(CreateAHReply{})-8]
+	_ = [1]int{}[unsafe.Sizeof(AttachMcastRequest{})-24]
 	_ = [1]int{}[unsafe.Sizeof(SockAddr{})-24]
 	_ = [1]int{}[unsafe.Sizeof(ConnParam{})-528]
 	_ = [1]int{}[unsafe.Sizeof(CMCreateChanReply{})-8]
@@ -61,9 +69,12 @@ var (
 	_ = [1]int{}[unsafe.Sizeof(CMMigrateReply{})-8]
 	_ = [1]int{}[unsafe.Sizeof(CMSetOptionRequest{})-80]
 	_ = [1]int{}[unsafe.Sizeof(CMInitQPAttrRequest{})-8]
-	_ = [1]int{}[unsafe.Sizeof(CMInitQPAttrReply{})-16]
+	_ = [1]int{}[unsafe.Sizeof(CMInitQPAttrReply{})-96]
 	_ = [1]int{}[unsafe.Sizeof(CMQueryReply{})-56]
-	_ = [1]int{}[unsafe.Sizeof(CMEvent{})-616]
+	_ = [1]int{}[unsafe.Sizeof(CMEvent{})-656]
+	_ = [1]int{}[unsafe.Sizeof(CMJoinMulticastRequest{})-40]
+	_ = [1]int{}[unsafe.Sizeof(CMLeaveMulticastRequest{})-32]
+	_ = [1]int{}[unsafe.Sizeof(CMLeaveMulticastReply{})-8]
 	_ = [1]int{}[unsafe.Sizeof(ListRequest{})-16]
 	_ = [1]int{}[unsafe.Sizeof(ListReply{})-4080]
 )
@@ -77,11 +88,20 @@ func (m *HandleRequest) padZero() bool  { return m.Pad == 0 }
 func (m *DestroyReply) octets() []byte { return (*[8]byte)(unsafe.Pointer(m))[:] }
 func (m *DestroyReply) padZero() bool  { return true }
 
+func (m *Refusal) octets() []byte { return (*[512]byte)(unsafe.Pointer(m))[:] }
+func (m *Refusal) padZero() bool  { return true }
+
 func (m *Prefix) octets() []byte { return (*[24]byte)(unsafe.Pointer(m))[:] }
 func (m *Prefix) padZero() bool  { return m.Pad == 0 }
 
 func (m *QPCaps) octets() []byte { return (*[32]byte)(unsafe.Pointer(m))[:] }
 func (m *QPCaps) padZero() bool  { return m.Pad == 0 }
+
+func (m *AHAttr) octets() []byte { return (*[32]byte)(unsafe.Pointer(m))[:] }
+func (m *AHAttr) padZero() bool  { return true }
+
+func (m *QPAttr) octets() []byte { return (*[80]byte)(unsafe.Pointer(m))[:] }
+func (m *QPAttr) padZero() bool  { return m.Path.padZero() }
 
 func (m *HelloRequest) octets() []byte { return (*[32]byte)(unsafe.Pointer(m))[:] }
 func (m *HelloRequest) padZero() bool  { return true }
@@ -101,8 +121,15 @@ func (m *AddMemReply) padZero() bool  { return m.Pad == 0 }
 func (m *QueryDeviceRequest) octets() []byte { return (*[8]byte)(unsafe.Pointer(m))[:] }
 func (m *QueryDeviceRequest) padZero() bool  { return m.Pad == 0 }
 
-func (m *QueryDeviceReply) octets() []byte { return (*[552]byte)(unsafe.Pointer(m))[:] }
+func (m *QueryDeviceReply) octets() []byte { return (*[568]byte)(unsafe.Pointer(m))[:] }
 func (m *QueryDeviceReply) padZero() bool  { return true }
+func (m *QueryDeviceReply) knownTo(minor uint16) int {
+	switch {
+	case minor < 1:
+		return 552
+	}
+	return 568
+}
 
 func (m *QueryPortRequest) octets() []byte { return (*[8]byte)(unsafe.Pointer(m))[:] }
 func (m *QueryPortRequest) padZero() bool  { return true }
@@ -161,6 +188,12 @@ func (m *CreateCQRequest) padZero() bool  { return true }
 func (m *CreateCQReply) octets() []byte { return (*[8]byte)(unsafe.Pointer(m))[:] }
 func (m *CreateCQReply) padZero() bool  { return true }
 
+func (m *ResizeCQRequest) octets() []byte { return (*[8]byte)(unsafe.Pointer(m))[:] }
+func (m *ResizeCQRequest) padZero() bool  { return true }
+
+func (m *ResizeCQReply) octets() []byte { return (*[8]byte)(unsafe.Pointer(m))[:] }
+func (m *ResizeCQReply) padZero() bool  { return m.Pad == 0 }
+
 func (m *CreateSRQRequest) octets() []byte { return (*[16]byte)(unsafe.Pointer(m))[:] }
 func (m *CreateSRQRequest) padZero() bool  { return true }
 
@@ -174,16 +207,39 @@ func (m *QuerySRQReply) octets() []byte { return (*[16]byte)(unsafe.Pointer(m))[
 func (m *QuerySRQReply) padZero() bool  { return m.Pad == 0 }
 
 func (m *CreateQPRequest) octets() []byte { return (*[56]byte)(unsafe.Pointer(m))[:] }
-func (m *CreateQPRequest) padZero() bool  { return m.Caps.padZero() && m.Pad == 0 }
+func (m *CreateQPRequest) padZero() bool  { return m.Caps.padZero() }
 
 func (m *CreateQPReply) octets() []byte { return (*[48]byte)(unsafe.Pointer(m))[:] }
 func (m *CreateQPReply) padZero() bool  { return m.Pad == 0 && m.Caps.padZero() }
 
-func (m *ModifyQPRequest) octets() []byte { return (*[16]byte)(unsafe.Pointer(m))[:] }
-func (m *ModifyQPRequest) padZero() bool  { return m.Pad == 0 }
+func (m *ModifyQPRequest) octets() []byte { return (*[96]byte)(unsafe.Pointer(m))[:] }
+func (m *ModifyQPRequest) padZero() bool  { return m.Pad == 0 && m.Attr.padZero() }
+func (m *ModifyQPRequest) knownTo(minor uint16) int {
+	switch {
+	case minor < 1:
+		return 16
+	}
+	return 96
+}
 
-func (m *QueryQPReply) octets() []byte { return (*[56]byte)(unsafe.Pointer(m))[:] }
-func (m *QueryQPReply) padZero() bool  { return m.Pad == 0 && m.Caps.padZero() }
+func (m *QueryQPReply) octets() []byte { return (*[136]byte)(unsafe.Pointer(m))[:] }
+func (m *QueryQPReply) padZero() bool  { return m.Pad == 0 && m.Caps.padZero() && m.Attr.padZero() }
+func (m *QueryQPReply) knownTo(minor uint16) int {
+	switch {
+	case minor < 1:
+		return 56
+	}
+	return 136
+}
+
+func (m *CreateAHRequest) octets() []byte { return (*[40]byte)(unsafe.Pointer(m))[:] }
+func (m *CreateAHRequest) padZero() bool  { return m.Pad == 0 && m.Attr.padZero() }
+
+func (m *CreateAHReply) octets() []byte { return (*[8]byte)(unsafe.Pointer(m))[:] }
+func (m *CreateAHReply) padZero() bool  { return true }
+
+func (m *AttachMcastRequest) octets() []byte { return (*[24]byte)(unsafe.Pointer(m))[:] }
+func (m *AttachMcastRequest) padZero() bool  { return m.Pad == 0 }
 
 func (m *SockAddr) octets() []byte { return (*[24]byte)(unsafe.Pointer(m))[:] }
 func (m *SockAddr) padZero() bool  { return true }
@@ -233,16 +289,39 @@ func (m *CMSetOptionRequest) padZero() bool  { return true }
 func (m *CMInitQPAttrRequest) octets() []byte { return (*[8]byte)(unsafe.Pointer(m))[:] }
 func (m *CMInitQPAttrRequest) padZero() bool  { return true }
 
-func (m *CMInitQPAttrReply) octets() []byte { return (*[16]byte)(unsafe.Pointer(m))[:] }
-func (m *CMInitQPAttrReply) padZero() bool  { return true }
+func (m *CMInitQPAttrReply) octets() []byte { return (*[96]byte)(unsafe.Pointer(m))[:] }
+func (m *CMInitQPAttrReply) padZero() bool  { return m.Attr.padZero() }
+func (m *CMInitQPAttrReply) knownTo(minor uint16) int {
+	switch {
+	case minor < 1:
+		return 16
+	}
+	return 96
+}
 
 func (m *CMQueryReply) octets() []byte { return (*[56]byte)(unsafe.Pointer(m))[:] }
 func (m *CMQueryReply) padZero() bool  { return m.Src.padZero() && m.Dst.padZero() }
 
-func (m *CMEvent) octets() []byte { return (*[616]byte)(unsafe.Pointer(m))[:] }
+func (m *CMEvent) octets() []byte { return (*[656]byte)(unsafe.Pointer(m))[:] }
 func (m *CMEvent) padZero() bool {
-	return m.Src.padZero() && m.Dst.padZero() && m.Pad == 0 && m.Param.padZero()
+	return m.Src.padZero() && m.Dst.padZero() && m.Param.padZero() && m.Path.padZero()
 }
+func (m *CMEvent) knownTo(minor uint16) int {
+	switch {
+	case minor < 1:
+		return 616
+	}
+	return 656
+}
+
+func (m *CMJoinMulticastRequest) octets() []byte { return (*[40]byte)(unsafe.Pointer(m))[:] }
+func (m *CMJoinMulticastRequest) padZero() bool  { return m.Addr.padZero() }
+
+func (m *CMLeaveMulticastRequest) octets() []byte { return (*[32]byte)(unsafe.Pointer(m))[:] }
+func (m *CMLeaveMulticastRequest) padZero() bool  { return m.Pad == 0 && m.Addr.padZero() }
+
+func (m *CMLeaveMulticastReply) octets() []byte { return (*[8]byte)(unsafe.Pointer(m))[:] }
+func (m *CMLeaveMulticastReply) padZero() bool  { return true }
 
 func (m *ListRequest) octets() []byte { return (*[16]byte)(unsafe.Pointer(m))[:] }
 func (m *ListRequest) padZero() bool  { return true }

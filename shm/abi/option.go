@@ -133,6 +133,52 @@ func (c *ConnParam) Get() (p rdma.ConnParam, ok bool) {
 	return p, ok
 }
 
+// SetRoCE has c ask for what p does, and say it as events do.
+func (c *ConnParam) SetRoCE(p *rdma.RoCEParam) {
+	c.Retry, c.RNRRetry = retryToRing(p.RetryCount), retryToRing(p.RNRRetry)
+	c.FlowControl, c.SRQ = octet(p.FlowControl), octet(p.SRQ)
+}
+
+// RoCE is the way back, but for the numbers of datagrams.
+func (c *ConnParam) RoCE() rdma.RoCEParam {
+	return rdma.RoCEParam{
+		RetryCount: retryFromRing(c.Retry), RNRRetry: retryFromRing(c.RNRRetry),
+		FlowControl: c.FlowControl != 0, SRQ: c.SRQ != 0, QPN: c.QPN,
+	}
+}
+
+// retryToRing translates a count of repeats to what the control messages have, where 0 is none.
+func retryToRing(n uint8) uint8 {
+	switch n {
+	case 0:
+		return 7
+	case rdma.NoRetry:
+		return 0
+	}
+	return n
+}
+
+func retryFromRing(n uint8) uint8 {
+	if n == 0 {
+		return rdma.NoRetry
+	}
+	return min(n, 7)
+}
+
+func octet(b bool) uint8 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// SetRoCE has e tell what a peer of RoCE asks for, what was agreed on, or where datagrams go; the
+// path is not for this package.
+func (e *CMEvent) SetRoCE(p *rdma.RoCEParam) {
+	e.Param.SetRoCE(p)
+	e.Param.QPN, e.QKey = p.QPN, p.QKey
+}
+
 // SetConn has e tell what a peer asks for, or what was agreed on.
 func (e *CMEvent) SetConn(p *rdma.ConnParam) {
 	e.Param.Set(p) // MPA carries no more private data than there is room for

@@ -112,23 +112,21 @@ func (m *Memory) Close() {
 	}
 }
 
-// CheckLent looks whether fd is memory that cannot shrink under a mapping, and returns its size.
+// CheckLent looks whether fd is memory that cannot shrink under a mapping, and returns its size. It
+// never waits: only memory has seals, and what has none is asked for nothing else.
 func CheckLent(fd int) (int64, error) {
-	var st unix.Stat_t
-	var fs unix.Statfs_t
-	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return 0, syscall.EINVAL
-	}
-	// Not hugetlbfs: a hole there can SIGBUS when no huge page is free.
-	if err := unix.Fstatfs(fd, &fs); err != nil || fs.Type != unix.TMPFS_MAGIC {
-		return 0, syscall.EINVAL
-	}
 	if seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil ||
 		seals&unix.F_SEAL_SHRINK == 0 {
 		return 0, syscall.EINVAL
 	}
-	// The size is read again: it could shrink until the seal was there.
-	if err := unix.Fstat(fd, &st); err != nil || st.Size <= 0 || st.Size > 1<<46 {
+	// Not hugetlbfs: a hole there can SIGBUS when no huge page is free.
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil || fs.Type != unix.TMPFS_MAGIC {
+		return 0, syscall.EINVAL
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG ||
+		st.Size <= 0 || st.Size > 1<<46 {
 		return 0, syscall.EINVAL
 	}
 	return st.Size, nil

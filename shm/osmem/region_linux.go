@@ -62,6 +62,12 @@ func MapRegion(fd, size int, free func()) (*Region, error) {
 	return r, nil
 }
 
+// KeepFromDumps leaves the memory out of core dumps of this process: a daemon's are not to hold
+// what is its clients'.
+func (r *Region) KeepFromDumps() {
+	_ = unix.Madvise(r.Mem, unix.MADV_DONTDUMP) // of memory that may have it
+}
+
 // maxDaemonMem bounds one memfd of the daemon, in octets: far above the largest ring, and far below
 // what would exhaust the address space.
 const maxDaemonMem = 1 << 30

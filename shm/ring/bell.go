@@ -18,7 +18,9 @@ func SessionPageSize(n uint32) int { return abi.SessHeaderLen + 4*int((n+31)/32)
 
 // A SessionPage is the daemon's end of the page that a session's bells are on.
 type SessionPage struct {
-	bells    []atomic.Uint32
+	bells []atomic.Uint32
+	// words of them that have a bell which was given out: others are not looked at
+	used     atomic.Uint32
 	sleeping *atomic.Uint32
 }
 
@@ -37,14 +39,25 @@ func NewSessionPage(mem []byte, session, bells uint32, nonce [abi.NonceLen]byte)
 		sleeping: abi.Word(mem, abi.SessSleeping)}
 }
 
+// Use says that a bell has been given out, before the client knows it.
+func (p *SessionPage) Use(bell uint32) {
+	if words := bell>>5 + 1; words > p.used.Load() {
+		p.used.Store(words)
+	}
+}
+
+// inUse are the words that may have a bell.
+func (p *SessionPage) inUse() []atomic.Uint32 { return p.bells[:p.used.Load()] }
+
 // Collect takes all bells that have been rung and calls f for each; it returns whether there were
 // any. A bit is cleared before f looks at the object: what is posted later rings again.
 func (p *SessionPage) Collect(f func(bell uint32)) (any bool) {
-	for i := range p.bells {
-		if p.bells[i].Load() == 0 {
+	bells := p.inUse()
+	for i := range bells {
+		if bells[i].Load() == 0 {
 			continue
 		}
-		for w := p.bells[i].Swap(0); w != 0; w &= w - 1 {
+		for w := bells[i].Swap(0); w != 0; w &= w - 1 {
 			any = true
 			f(uint32(i)<<5 + uint32(bits.TrailingZeros32(w)))
 		}
@@ -54,9 +67,10 @@ func (p *SessionPage) Collect(f func(bell uint32)) (any bool) {
 
 // CollectSome is Collect of at most n bells, and returns of how many. The others stay rung.
 func (p *SessionPage) CollectSome(n int, f func(bell uint32)) (some int) {
-	for i := range p.bells {
-		for w := p.bells[i].Load(); w != 0 && some < n; w &= w - 1 {
-			if bit := w & -w; p.bells[i].And(^bit)&bit == 0 {
+	bells := p.inUse()
+	for i := range bells {
+		for w := bells[i].Load(); w != 0 && some < n; w &= w - 1 {
+			if bit := w & -w; bells[i].And(^bit)&bit == 0 {
 				continue // another one has
 			}
 			some++
@@ -68,8 +82,9 @@ func (p *SessionPage) CollectSome(n int, f func(bell uint32)) (some int) {
 
 // Rung reports whether a bell has been rung and not been collected.
 func (p *SessionPage) Rung() bool {
-	for i := range p.bells {
-		if p.bells[i].Load() != 0 {
+	bells := p.inUse()
+	for i := range bells {
+		if bells[i].Load() != 0 {
 			return true
 		}
 	}

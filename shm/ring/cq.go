@@ -1,8 +1,10 @@
 package ring
 
 import (
+	"fmt"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/vrnic/vrnic/shm/abi"
 )
@@ -30,21 +32,68 @@ func CQMemSize(size uint32) int { return abi.CQHeaderLen + int(size)*abi.CQELen 
 // nil. fail, if not nil, is told of violations, from inside Push and with its lock held.
 func NewCQProducer(mem []byte, size, handle uint32, ch *ChannelProducer,
 	fail func(error)) *CQProducer {
-	c := &CQProducer{mem: mem[:CQMemSize(size)], size: size, handle: handle, ch: ch, fail: fail,
-		prodWord: abi.Word(mem, abi.CQProd), overrunWord: abi.Word(mem, abi.CQOverrun),
-		consWord: abi.Word(mem, abi.CQCons), arm: abi.Word(mem, abi.CQArm)}
+	c := &CQProducer{handle: handle, ch: ch, fail: fail}
+	c.useLocked(mem, size)
+	return c
+}
+
+// useLocked has c write to mem, of a size of its own.
+func (c *CQProducer) useLocked(mem []byte, size uint32) {
+	c.mem, c.size = mem[:CQMemSize(size)], size
+	c.prodWord, c.overrunWord = abi.Word(mem, abi.CQProd), abi.Word(mem, abi.CQOverrun)
+	c.consWord, c.arm = abi.Word(mem, abi.CQCons), abi.Word(mem, abi.CQArm)
 	abi.Word(mem, abi.CQMagic).Store(abi.MagicCQ)
-	abi.Word(mem, abi.CQHandle).Store(handle)
+	abi.Word(mem, abi.CQHandle).Store(c.handle)
 	abi.Word(mem, abi.CQSize).Store(size)
 	abi.Word(mem, abi.CQCQEOff).Store(abi.CQHeaderLen)
-	return c
+}
+
+// Move has the CQ go on in mem, which is zero, with room for size completions (a power of two).
+// What the client has not taken is there at the same indices, and so is what it has armed; the
+// client must not touch the CQ meanwhile (docs/abi.md#resizing). When Move has returned the memory
+// before is written no more. The error is EINVAL if there are more completions than size, and a
+// *ProtocolError if the client's index is impossible; nothing has changed then.
+func (c *CQProducer) Move(mem []byte, size uint32) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	cons := c.consWord.Load()
+	n := c.prod - cons
+	if n > c.size {
+		return abi.Violation("CQ cons %d with prod %d and %d slots", cons, c.prod, c.size)
+	}
+	if n > size {
+		return fmt.Errorf("%d completions wait, which %d entries do not hold: %w", n, size,
+			syscall.EINVAL)
+	}
+	from, mask, arm := c.mem, c.size-1, c.arm.Load()
+	c.useLocked(mem, size)
+	for i := cons; i != c.prod; i++ {
+		copy(c.slot(i), from[abi.CQHeaderLen+(i&mask)*abi.CQELen:][:abi.CQELen])
+	}
+	c.cons = cons
+	c.consWord.Store(cons)
+	c.prodWord.Store(c.prod)
+	c.arm.Store(arm & (abi.ArmSolicited | abi.ArmNext | abi.ArmQueued))
+	if c.overrun {
+		c.overrunWord.Store(1)
+	}
+	return nil
+}
+
+// slot is where completion i is.
+func (c *CQProducer) slot(i uint32) []byte {
+	return c.mem[abi.CQHeaderLen+(i&(c.size-1))*abi.CQELen:]
 }
 
 // Handle is how async events and the channel's ring name the CQ.
 func (c *CQProducer) Handle() uint32 { return c.handle }
 
 // Size is how many completions the CQ holds.
-func (c *CQProducer) Size() int { return int(c.size) }
+func (c *CQProducer) Size() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return int(c.size)
+}
 
 // Push adds a completion and raises an event if the client asked for it. solicited: the message
 // had the solicited bit; errors count as solicited. ErrCQOverrun if the CQ is full: it takes no
@@ -75,7 +124,7 @@ func (c *CQProducer) Push(e *abi.CQE, solicited bool) error {
 		}
 		c.cons = cons
 	}
-	e.Encode(c.mem[abi.CQHeaderLen+(c.prod&(c.size-1))*abi.CQELen:])
+	e.Encode(c.slot(c.prod))
 	c.prod++
 	// release, and a full fence before the load of arm: see Waking in the package comment
 	c.prodWord.Swap(c.prod)
@@ -178,6 +227,33 @@ func (c *CQConsumer) Each(f func(e *abi.CQE)) error {
 		f(&e)
 	}
 	return nil
+}
+
+// Drop takes the completions of a QP that Poll has not taken from it: it gives them without a QP's
+// number in their place. f is called for each; e is good for the call. An error is a
+// *ProtocolError.
+func (c *CQConsumer) Drop(qpn uint32, f func(e *abi.CQE)) error {
+	prod := c.prodWord.Load()
+	if n := prod - c.cons; n > c.size {
+		return abi.Violation("CQ prod %d with cons %d and %d slots", prod, c.cons, c.size)
+	}
+	var e abi.CQE
+	for i := c.cons; i != prod; i++ {
+		slot := c.mem[c.off+(i&(c.size-1))*abi.CQELen:]
+		if e.Decode(slot); e.QPN != qpn {
+			continue
+		}
+		f(&e)
+		e.QPN = abi.NoQPN
+		e.Encode(slot)
+	}
+	return nil
+}
+
+// Follow has c, which is new, go on where before has stopped: SWITCH_CQ has returned.
+func (c *CQConsumer) Follow(before *CQConsumer) {
+	c.cons = before.cons
+	c.consWord.Store(c.cons)
 }
 
 // Empty reports whether Poll would find nothing.

@@ -536,6 +536,7 @@ func (c chanBell) Wait() error { <-c; return nil }
 func TestBells(t *testing.T) {
 	mem := make([]byte, SessionPageSize(100))
 	p := NewSessionPage(mem, 5, 100, [abi.NonceLen]byte{1})
+	p.Use(99)
 	bell := make(chanBell, 1)
 	r, err := OpenBellRinger(mem, bell)
 	if err != nil || r.Session != 5 || r.Bells() != 128 || r.PollYield != abi.PollYield {
@@ -559,6 +560,15 @@ func TestBells(t *testing.T) {
 	if p.Collect(func(uint32) {}) || !p.Sleep() {
 		t.Error("bells are left")
 	}
+	few := NewSessionPage(make([]byte, SessionPageSize(100)), 5, 100, [abi.NonceLen]byte{1})
+	few.Use(40)
+	few.Use(3)
+	for i := range few.bells {
+		few.bells[i].Store(^uint32(0))
+	}
+	if n := few.CollectSome(1000, func(uint32) {}); n != 64 || few.Rung() {
+		t.Errorf("collected %d bells, want 64: nobody has been given those from 64 on", n)
+	}
 	r.Ring(1)
 	r.Ring(1)
 	if len(bell) != 1 {
@@ -572,6 +582,7 @@ func TestRingsConcurrently(t *testing.T) {
 	const n = 3000
 	page := make([]byte, SessionPageSize(32))
 	p := NewSessionPage(page, 1, 32, [abi.NonceLen]byte{})
+	p.Use(31)
 	bell := make(chanBell, 1)
 	ringer, err := OpenBellRinger(page, bell)
 	if err != nil {
@@ -674,6 +685,7 @@ func TestRingsDoNotAllocate(t *testing.T) {
 	c, cq, ch, _ := newTestCQ(t, 8)
 	page := make([]byte, SessionPageSize(32))
 	p := NewSessionPage(page, 1, 32, [abi.NonceLen]byte{})
+	p.Use(31)
 	ringer, _ := OpenBellRinger(page, make(chanBell, 1))
 	in, out := &abi.SendWQE{NumSGE: 2}, new(abi.SendWQE)
 	rin, rout := &abi.RecvWQE{NumSGE: 2}, new(abi.RecvWQE)

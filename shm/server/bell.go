@@ -19,7 +19,7 @@ const (
 // A bellObj is the bell of a QP or of an SRQ.
 type bellObj struct {
 	number uint32
-	f      func() (more bool)
+	f      func(waiting func() bool) (more bool)
 	due    bool // the doorbell thread's
 
 	mu   sync.Mutex // held while f runs
@@ -27,11 +27,12 @@ type bellObj struct {
 }
 
 // addBell gives f a bell. There are as many as the session may have QPs and SRQs.
-func (s *Session) addBell(f func() (more bool)) *bellObj {
+func (s *Session) addBell(f func(waiting func() bool) (more bool)) *bellObj {
 	for i := s.freeBell; int(i) < len(s.bellObjs); i++ {
 		if s.bellObjs[i].Load() == nil {
 			b := &bellObj{number: i, f: f}
 			s.bellObjs[i].Store(b)
+			s.page.Use(i)
 			s.freeBell = i + 1
 			return b
 		}
@@ -56,21 +57,21 @@ func (s *Session) endBell(b *bellObj, end func() error) error {
 }
 
 // ring calls f, unless its object is being destroyed.
-func (b *bellObj) ring() (more bool) {
+func (b *bellObj) ring(waiting func() bool) (more bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return !b.dead && b.f()
+	return !b.dead && b.f(waiting)
 }
 
 // tryRing is ring that does not wait for an f under way.
 //
 // +checklocksignore: the lock is held behind TryLock.
-func (b *bellObj) tryRing() (more, rung bool) {
+func (b *bellObj) tryRing(waiting func() bool) (more, rung bool) {
 	if !b.mu.TryLock() {
 		return false, false
 	}
 	defer b.mu.Unlock()
-	return !b.dead && b.f(), true
+	return !b.dead && b.f(waiting), true
 }
 
 func (s *Session) startBell() {
@@ -94,6 +95,8 @@ func (s *Session) bellLoop() {
 			due = append(due, q)
 		}
 	}
+	behind := 0 // of due, those that are not rung yet
+	waiting := func() bool { return behind > 0 || s.page.Rung() }
 	barren := 0
 	for !s.ended() {
 		if s.page.Collect(ring) || s.linger.collected.Swap(false) {
@@ -101,8 +104,9 @@ func (s *Session) bellLoop() {
 		}
 		if len(due) > 0 {
 			left := due[:0]
-			for _, q := range due {
-				if q.ring() {
+			for i, q := range due {
+				behind = len(due) - i - 1
+				if q.ring(waiting) {
 					left = append(left, q)
 				} else {
 					q.due = false

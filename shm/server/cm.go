@@ -30,6 +30,10 @@ var cmOperations = map[abi.Op]handler{
 	abi.OpCMInitQPAttr:  serve((*operation).initQPAttr),
 	abi.OpCMQuery:       serve((*operation).queryID),
 
+	abi.OpCMJoinMulticast: onID(func(r *abi.CMJoinMulticastRequest) uint32 { return r.ID },
+		(*operation).joinMulticast),
+	abi.OpCMLeaveMulticast: serve((*operation).leaveMulticast),
+
 	abi.OpCMBind: onID(func(r *abi.CMBindRequest) uint32 { return r.ID }, func(_ *operation, id *CMID,
 		r *abi.CMBindRequest) error {
 		addr, ok := sockAddr(r.Addr, false)
@@ -141,11 +145,11 @@ func (o *operation) initQPAttr(req *abi.CMInitQPAttrRequest) (*abi.CMInitQPAttrR
 
 func (o *operation) createCMChan(*abi.Empty) (*abi.CMCreateChanReply, error) {
 	s := o.s
-	n, err := number(&s.cmChans, s.srv.limits.CMChannels)
+	n, err := number(s, &s.cmChans, s.srv.limits.CMChannels, "cm-channels")
 	if err != nil {
 		return nil, err
 	}
-	pipe, rfd, err := s.srv.newEventPipe()
+	pipe, rfd, err := s.newEventPipe()
 	if err != nil {
 		return nil, err
 	}
@@ -177,17 +181,21 @@ func (o *operation) createID(req *abi.CMCreateIDRequest) (*abi.CMCreateIDReply, 
 	if err != nil {
 		return nil, err
 	}
-	if req.PS != abi.PSTCP {
-		return nil, syscall.ENODEV // as rdma_bind_addr says of datagrams on an RNIC
+	if req.PS != abi.PSTCP && req.PS != abi.PSUDP {
+		return nil, syscall.ENODEV // as rdma_bind_addr says of what no device has
 	}
 	s.mu.Lock()
 	n := s.ids.next(s.srv.limits.CMIDs)
 	if n == 0 {
 		s.mu.Unlock()
-		return nil, syscall.ENOMEM
+		return nil, s.overLimit("cm-ids")
+	}
+	if err := s.srv.ids.take(s.peer, s.privileged()); err != nil {
+		s.mu.Unlock()
+		return nil, err
 	}
 	id := newCMID(s, ch, n)
-	id.uid = req.UID
+	id.uid, id.ps = req.UID, req.PS
 	s.ids.add(n, id) // PushRequest must not take the same number
 	ch.ids++
 	s.mu.Unlock()
@@ -206,6 +214,7 @@ func (s *Session) dropID(id *CMID) {
 	delete(s.ids.m, id.handle)
 	id.ch.Load().ids--
 	s.mu.Unlock()
+	s.srv.ids.give(s.peer, 1)
 }
 
 func (o *operation) destroyID(req *abi.HandleRequest) (*abi.CMDestroyIDReply, error) {
@@ -217,6 +226,7 @@ func (o *operation) destroyID(req *abi.HandleRequest) (*abi.CMDestroyIDReply, er
 		return nil, err
 	}
 	r, children := id.forget()
+	o.s.groups -= len(id.groups)
 	o.s.dropID(id)
 	// The peers of requests that the client never saw are refused.
 	for _, c := range children {
@@ -244,25 +254,40 @@ func (o *operation) getCMEvent(req *abi.HandleRequest) (*abi.CMEvent, error) {
 //
 // +checklocksignore: the lock of id.lock() is one of its result.
 func (o *operation) connect(id *CMID, req *abi.CMConnectRequest) error {
-	s := o.s
-	pd, err := get(&s.pds, req.PD)
-	if err != nil {
-		return err
+	var qp QPHandler
+	if id.ps != abi.PSUDP || req.PD != 0 || req.Param.QPN != 0 {
+		q, err := o.s.qpOf(req.PD, req.Param.QPN)
+		if err != nil {
+			return err
+		}
+		qp = q.h
 	}
-	q := s.qpNums[qpKey{pd.ctx, req.Param.QPN}]
-	if q == nil {
-		return syscall.ENOENT
-	}
-	if _, ok := req.Param.PrivateData(); !ok || q.pd != pd {
+	if _, ok := req.Param.PrivateData(); !ok {
 		return syscall.EINVAL
 	}
 	if o.h.Op == abi.OpCMConnect {
-		return id.h.Connect(q.h, &req.Param)
+		return id.h.Connect(qp, &req.Param)
 	}
 	if req.UID != 0 {
 		ch := id.lock()
 		id.uid = req.UID
 		ch.mu.Unlock()
 	}
-	return id.h.Accept(q.h, &req.Param)
+	return id.h.Accept(qp, &req.Param)
+}
+
+// qpOf is the QP with this number and protection domain.
+func (s *Session) qpOf(pd, num uint32) (*qpObj, error) {
+	p, err := get(&s.pds, pd)
+	if err != nil {
+		return nil, err
+	}
+	q := s.qpNums[qpKey{p.ctx, num}]
+	if q == nil {
+		return nil, syscall.ENOENT
+	}
+	if q.pd != p {
+		return nil, syscall.EINVAL
+	}
+	return q, nil
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -9,15 +10,33 @@ import (
 	"github.com/vrnic/vrnic/shm/osmem"
 )
 
-// maxAsync is how many async events may wait; further ones are dropped. Each object has few.
-const maxAsync = 4096
+// maxAsync is how many async events of one open device may wait; further ones are dropped. A
+// network that is lost ends all connections of a program at once: each QP has the fault and its
+// last WQE to tell then.
+func (s *Session) maxAsync() int {
+	l := &s.srv.limits
+	return 2*l.QPs + 2*l.SRQs + l.CQs
+}
 
 // An AsyncQueue takes the async events of one open device. Any goroutine may push.
 type AsyncQueue struct {
+	max      int // of q, but for what is gone
 	mu       sync.Mutex
 	pipe     *osmem.EventWriter  // +checklocks:mu
 	q        []abi.AsyncEvent    // +checklocks:mu
+	queued   map[asyncObj]uint32 // of q, by object; +checklocks:mu
 	reported map[asyncObj]uint32 // +checklocks:mu
+
+	// Of an object that has been destroyed so many events, the first ones of a handle in q, are for
+	// nobody.
+	forgotten map[asyncObj]uint32 // +checklocks:mu
+	gone      int                 // of q; +checklocks:mu
+}
+
+// newAsyncQueue is one for at most so many events.
+func newAsyncQueue(most int, pipe *osmem.EventWriter) *AsyncQueue {
+	return &AsyncQueue{max: most, pipe: pipe, queued: map[asyncObj]uint32{},
+		reported: map[asyncObj]uint32{}, forgotten: map[asyncObj]uint32{}}
 }
 
 type asyncObj struct{ kind, handle uint32 }
@@ -26,25 +45,50 @@ type asyncObj struct{ kind, handle uint32 }
 func (a *AsyncQueue) Push(e abi.AsyncEvent) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.pipe.Open() || len(a.q) >= maxAsync {
+	if !a.pipe.Open() || len(a.q)-a.gone >= a.max {
 		return
 	}
 	a.q = append(a.q, e)
+	a.queued[asyncObj{e.Kind, e.Handle}]++
 	a.pipe.Token()
 }
 
 func (a *AsyncQueue) pop() (abi.AsyncEvent, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.q) == 0 {
-		return abi.AsyncEvent{}, false
+	for len(a.q) > 0 {
+		e := a.q[0]
+		a.q = a.q[1:]
+		o := asyncObj{e.Kind, e.Handle}
+		if a.skipLocked(o) {
+			continue
+		}
+		less(a.queued, o)
+		if e.Kind != abi.ObjNone {
+			a.reported[o]++
+		}
+		return e, true
 	}
-	e := a.q[0]
-	a.q = a.q[1:]
-	if e.Kind != abi.ObjNone {
-		a.reported[asyncObj{e.Kind, e.Handle}]++
+	return abi.AsyncEvent{}, false
+}
+
+// skipLocked reports whether the first event of o is for nobody.
+//
+// +checklocks:a.mu
+func (a *AsyncQueue) skipLocked(o asyncObj) bool {
+	if a.forgotten[o] == 0 {
+		return false
 	}
-	return e, true
+	less(a.forgotten, o)
+	a.gone--
+	return true
+}
+
+// less takes one away from what m counts of o.
+func less(m map[asyncObj]uint32, o asyncObj) {
+	if m[o]--; m[o] == 0 {
+		delete(m, o)
+	}
 }
 
 // forget drops the events of an object that has been destroyed.
@@ -52,17 +96,22 @@ func (a *AsyncQueue) forget(kind, handle uint32) (r abi.DestroyReply) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	o := asyncObj{kind, handle}
-	r.Reported = a.reported[o]
+	r.Reported, r.Tokens = a.reported[o], a.queued[o]
 	delete(a.reported, o)
-	kept := a.q[:0]
-	for _, e := range a.q {
-		if e.Kind == kind && e.Handle == handle {
-			r.Tokens++
-		} else {
-			kept = append(kept, e)
-		}
+	delete(a.queued, o)
+	if r.Tokens == 0 {
+		return r
 	}
-	a.q = kept
+	a.forgotten[o] += r.Tokens
+	if a.gone += int(r.Tokens); a.gone > len(a.q)/2 {
+		kept := a.q[:0]
+		for _, e := range a.q {
+			if !a.skipLocked(asyncObj{e.Kind, e.Handle}) {
+				kept = append(kept, e)
+			}
+		}
+		a.q = kept
+	}
 	return r
 }
 
@@ -141,7 +190,11 @@ func (ch *cmChannel) pop() (abi.CMEvent, bool) {
 	e := ch.q[0]
 	ch.q[0] = queuedEvent{}
 	ch.q = ch.q[1:]
-	e.id.reported++
+	if m := e.id.membershipOf(&e.ev); m != nil {
+		m.reported++
+	} else {
+		e.id.reported++
+	}
 	e.ev.ID, e.ev.UID = e.id.handle, e.id.uid
 	if e.child != nil {
 		e.ev.Child = e.child.handle
@@ -173,6 +226,51 @@ func (id *CMID) forget() (r abi.CMDestroyIDReply, children []*CMID) {
 	clear(ch.q[len(kept):])
 	ch.q = kept
 	return r, children
+}
+
+// membershipOf is what an event of id tells of; nil: nothing of a group. The lock of id's channel
+// is held.
+func (id *CMID) membershipOf(e *abi.CMEvent) *membership {
+	if e.Type != abi.EvMulticastJoin && e.Type != abi.EvMulticastError {
+		return nil
+	}
+	for _, m := range id.groups {
+		if m.group == e.Group {
+			return m
+		}
+	}
+	return nil
+}
+
+// member reports whether id has joined a group.
+//
+// +checklocksignore: the lock of id.lock() is one of its result.
+func (id *CMID) member(addr netip.Addr) bool {
+	defer id.lock().mu.Unlock()
+	_, ok := id.groups[addr]
+	return ok
+}
+
+// leave forgets a group and drops what waits of its events.
+//
+// +checklocksignore: the lock of id.lock() is one of its result.
+func (id *CMID) leave(addr netip.Addr) (r abi.CMLeaveMulticastReply) {
+	ch := id.lock()
+	defer ch.mu.Unlock()
+	m := id.groups[addr]
+	r.Reported = m.reported
+	kept := ch.q[:0]
+	for _, e := range ch.q {
+		if e.id == id && id.membershipOf(&e.ev) == m {
+			r.Tokens++
+		} else {
+			kept = append(kept, e)
+		}
+	}
+	clear(ch.q[len(kept):])
+	ch.q = kept
+	delete(id.groups, addr)
+	return r
 }
 
 func (ch *cmChannel) close() {
@@ -241,6 +339,9 @@ type CMID struct {
 	reported uint32
 	dead     bool
 	known    bool // the client knows the handle
+	groups   map[netip.Addr]*membership
+
+	ps uint32 // port space; set before anybody else knows the id
 }
 
 func newCMID(s *Session, ch *cmChannel, handle uint32) *CMID {
@@ -282,8 +383,13 @@ func (id *CMID) PushRequest(e abi.CMEvent, mk func(child *CMID) IDHandler) error
 		s.mu.Unlock()
 		return syscall.ENOMEM
 	}
+	if err := s.srv.ids.take(s.peer, s.privileged()); err != nil {
+		s.mu.Unlock()
+		return err
+	}
 	ch := id.ch.Load()
 	child := newCMID(s, ch, n)
+	child.ps = id.ps
 	s.ids.add(n, child)
 	ch.ids++
 	s.mu.Unlock()

@@ -48,6 +48,20 @@ func FuzzControl(f *testing.F) {
 		msg(abi.OpDestroySRQ, &abi.HandleRequest{Handle: 1}),
 		msg(abi.OpDestroyQP, &abi.HandleRequest{Handle: 1}), msg(abi.OpDestroyCQ, &abi.HandleRequest{
 			Handle: 1}),
+		msg(abi.OpCreateCQ, &abi.CreateCQRequest{Ctx: 1, CQE: 5}),
+		msg(abi.OpResizeCQ, &abi.ResizeCQRequest{CQ: 2, CQE: 9}),
+		msg(abi.OpSwitchCQ, &abi.HandleRequest{Handle: 2}),
+		msg(abi.OpCreateAH, &abi.CreateAHRequest{PD: 1, Attr: abi.AHAttr{Flags: abi.AHGlobal}}),
+		msg(abi.OpDestroyAH, &abi.HandleRequest{Handle: 1}),
+		msg(abi.OpAttachMcast, &abi.AttachMcastRequest{QP: 2, GID: [16]byte{0xff}}),
+		msg(abi.OpDetachMcast, &abi.AttachMcastRequest{QP: 2, GID: [16]byte{0xff}}),
+		msg(abi.OpModifyQP, &abi.ModifyQPRequest{QP: 2, Mask: 1 | 1<<7, State: 2, Attr: abi.QPAttr{
+			PathMTU: 3}}),
+		msg(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: 1, PS: abi.PSUDP}),
+		msg(abi.OpCMJoinMulticast, &abi.CMJoinMulticastRequest{ID: 2, UID: 1, Addr: abi.SockAddr{
+			Family: abi.AFInet, Addr: [16]byte{224, 0, 0, 1}}}),
+		msg(abi.OpCMLeaveMulticast, &abi.CMLeaveMulticastRequest{ID: 2, Addr: abi.SockAddr{
+			Family: abi.AFInet, Addr: [16]byte{224, 0, 0, 1}}}),
 	}
 	add(setup...)
 	for i := range setup {

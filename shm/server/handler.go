@@ -1,6 +1,7 @@
 package server
 
 import (
+	"iter"
 	"net/netip"
 
 	"github.com/vrnic/vrnic/shm/abi"
@@ -32,11 +33,14 @@ type Handler interface {
 	LendMem() error
 	// CreateID makes a connection manager id. Its events go to id.Push, from any goroutine.
 	CreateID(req *abi.CMCreateIDRequest, id *CMID) (IDHandler, error)
-	// List returns rows of a kind (ListDev...; ListClient is answered by shm), each one JSON object.
-	// all: the caller may see every session's objects, else only those of its own session.
-	List(kind uint32, all bool) ([][]byte, error)
+	// List gives rows of a kind (ListDev...; ListClient and ListUser are answered by shm), each of
+	// which is one JSON object when it is marshalled. all: the caller may see every session's
+	// objects, else only those of its own session. The client takes rows as it likes: no lock may be
+	// held between them, and nothing kept for all of them. What is there from beginning to end comes
+	// once; what comes or goes meanwhile may.
+	List(kind uint32, all bool) (iter.Seq[any], error)
 	// Stat is List for counters.
-	Stat(all bool) ([][]byte, error)
+	Stat(all bool) iter.Seq[any]
 	// Close ends the session: connections are ended, QPs, MRs, ids and all else are freed. It is
 	// called once, when no other method runs or will be called, and the Close methods of the
 	// objects are not called then. cause is nil if the client ended in order. Close may wait for
@@ -61,11 +65,20 @@ type PDHandler interface {
 	// CreateSRQ: rings.Layout says what sizes the SRQ has.
 	CreateSRQ(req *abi.CreateSRQRequest, rings *ring.DaemonSRQ) (SRQHandler, error)
 	CreateQP(p *QPParts) (QPHandler, error)
+	// CreateAH makes an address handle. It may wait for the way to the peer to be found.
+	CreateAH(attr *abi.AHAttr) (AHHandler, error)
+	Close() error
+}
+
+// An AHHandler is an address handle.
+type AHHandler interface {
+	Key() uint32 // what send requests name it by
 	Close() error
 }
 
 // QPParts are what a QP is made of.
 type QPParts struct {
+	Type           uint32     // abi.TypeRC...
 	Caps           abi.QPCaps // those that the rings have
 	SigAll         bool       // every send request completes visibly
 	EndInError     bool       // a graceful end leaves it in StateErr, not in StateInit
@@ -89,6 +102,8 @@ type MWHandler interface {
 
 // A CQHandler is a completion queue. Close returns EBUSY while a QP uses it.
 type CQHandler interface {
+	// Resize says that the ring holds size completions from now on.
+	Resize(size int) error
 	Close() error
 }
 
@@ -99,21 +114,26 @@ type SRQHandler interface {
 	Limit() (uint32, error)
 	// Bell says that the client may have posted, and that all QPs that wait for it should look. It is
 	// called as QPHandler.Bell is.
-	Bell() (more bool)
+	Bell(waiting func() bool) (more bool)
 	Close() error
 }
 
 // A QPHandler is a queue pair.
 type QPHandler interface {
 	Num() uint32 // 24 bits, unique on its device
+	// Modify may wait for the way to the peer to be found.
 	Modify(req *abi.ModifyQPRequest) error
-	// Query fills what the rings do not tell: State, Access, IRD and ORD.
+	// Query fills what the rings do not tell: State, Access, IRD, ORD and Attr.
 	Query(r *abi.QueryQPReply)
+	// Attach makes the QP a member of a multicast group, which it is not; Detach ends that.
+	Attach(group [16]byte) error
+	Detach(group [16]byte) error
 	// Bell says that the client may have posted. It is called from the session's doorbell thread,
 	// also for stale and forged bells, and concurrently with other methods but not after Close
-	// has begun. It takes a fair share and returns whether it left more: then it is called again
-	// when the other rung QPs had their turn.
-	Bell() (more bool)
+	// has begun. It takes a fair share, a small one while waiting says that others wait for the
+	// thread, and returns whether it left more: then it is called again when the other rung QPs had
+	// their turn.
+	Bell(waiting func() bool) (more bool)
 	Close() error
 }
 
@@ -124,8 +144,13 @@ type IDHandler interface {
 	ResolveAddr(src, dst netip.AddrPort, timeoutMS uint32) error
 	ResolveRoute(timeoutMS uint32) error
 	Listen(backlog uint32) error
+	// Connect and Accept get a nil qp for an id of datagrams that names none.
 	Connect(qp QPHandler, p *abi.ConnParam) error
 	Accept(qp QPHandler, p *abi.ConnParam) error
+	// Join joins a multicast group; the event that follows has group as its Group. Leave leaves what
+	// Join has joined.
+	Join(addr netip.Addr, group uint64) error
+	Leave(addr netip.Addr) error
 	Reject(private []byte) error
 	Disconnect() error
 	SetOption(level, name uint32, value []byte) error

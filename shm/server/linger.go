@@ -131,7 +131,7 @@ func (s *Session) lingerOn() {
 	defer l.mu.Unlock()
 	for {
 		for _, b := range l.leftOver {
-			for !s.ended() && b.ring() {
+			for !s.ended() && b.ring(nil) {
 				runtime.Gosched()
 			}
 		}
@@ -184,13 +184,16 @@ func (s *Session) collectHere() {
 	}
 }
 
+// alwaysWaiting: who has brought something has others to bring something to.
+func alwaysWaiting() bool { return true }
+
 // ringHere rings a bell, if nobody else does.
 func (s *Session) ringHere(bell uint32) {
 	b := s.bellOf(bell)
 	if b == nil {
 		return
 	}
-	if more, rung := b.tryRing(); more || !rung {
+	if more, rung := b.tryRing(alwaysWaiting); more || !rung {
 		s.linger.leftOver = append(s.linger.leftOver, b)
 	}
 }

@@ -180,7 +180,8 @@ func onBells(c *rawClient, s *Session, n int, f func(bell int, here bool) (more 
 	runtime.LockOSThread() // until the test ends
 	tid := unix.Gettid()
 	for i := 8; i < 8+n; i++ {
-		s.bellObjs[i].Store(&bellObj{number: uint32(i), f: func() bool {
+		s.page.Use(uint32(i))
+		s.bellObjs[i].Store(&bellObj{number: uint32(i), f: func(func() bool) bool {
 			return f(i, unix.Gettid() == tid)
 		}})
 	}

@@ -1,71 +1,102 @@
 package server
 
 import (
+	"cmp"
 	"encoding/json"
+	"iter"
 	"slices"
 	"syscall"
 
 	"github.com/vrnic/vrnic/shm/abi"
 )
 
-// A listSnapshot is what LIST or STAT found, kept while the client pages through it.
-type listSnapshot struct {
-	op   abi.Op
-	kind uint32
-	rows [][]byte
+// A listing is what a LIST or STAT goes through while the client pages through it.
+type listing struct {
+	op    abi.Op
+	kind  uint32
+	given uint64 // rows: where the client has to go on
+	next  func() (row any, ok bool)
+	stop  func()
+	row   []byte // the one that comes next, for want of room; nil: none
+}
+
+// end forgets what is left.
+func (l *listing) end() {
+	if l.stop != nil {
+		l.stop()
+	}
+	*l = listing{}
 }
 
 // maxListRow leaves room for the newline.
 const maxListRow = abi.ListData - 1
 
 func (o *operation) list(req *abi.ListRequest) (*abi.ListReply, error) {
-	s := o.s
 	if req.Flags != 0 {
 		return nil, syscall.EINVAL
 	}
-	l := &s.list
+	l := &o.s.list
 	if req.Cursor == 0 {
 		rows, err := o.rows(req.Kind)
 		if err != nil {
 			return nil, err
 		}
-		*l = listSnapshot{op: o.h.Op, kind: req.Kind, rows: rows}
-	} else if l.op != o.h.Op || l.kind != req.Kind || req.Cursor >= uint64(len(l.rows)) {
+		l.end()
+		l.op, l.kind = o.h.Op, req.Kind
+		l.next, l.stop = iter.Pull(rows)
+	} else if l.op != o.h.Op || l.kind != req.Kind || req.Cursor != l.given {
 		return nil, syscall.EINVAL
 	}
 	r := &abi.ListReply{}
-	i := int(req.Cursor)
-	for ; i < len(l.rows); i++ {
-		row := l.rows[i]
-		if len(row) > maxListRow {
-			row = []byte(`{"error":"row too long"}`)
+	for {
+		if l.row == nil {
+			if l.row = l.marshalNext(); l.row == nil {
+				l.end()
+				return r, nil
+			}
 		}
-		if int(r.Len)+len(row)+1 > abi.ListData {
-			break
+		if int(r.Len)+len(l.row)+1 > abi.ListData {
+			r.Next = l.given
+			return r, nil
 		}
-		r.Len += uint32(copy(r.Data[r.Len:], row))
+		r.Len += uint32(copy(r.Data[r.Len:], l.row))
 		r.Data[r.Len] = '\n'
 		r.Len++
+		l.row = nil
+		l.given++
+		o.s.listed++
 	}
-	if i < len(l.rows) {
-		r.Next = uint64(i)
-	} else {
-		*l = listSnapshot{}
-	}
-	return r, nil
 }
 
-func (o *operation) rows(kind uint32) ([][]byte, error) {
-	all := seesAll(o.s.peer)
+// marshalNext is the next row; nil: there is none.
+func (l *listing) marshalNext() []byte {
+	v, ok := l.next()
+	if !ok {
+		return nil
+	}
+	row, err := json.Marshal(v)
+	switch {
+	case err != nil:
+		return []byte(`{"error":"row that is no JSON"}`)
+	case len(row) > maxListRow:
+		return []byte(`{"error":"row too long"}`)
+	}
+	return row
+}
+
+func (o *operation) rows(kind uint32) (iter.Seq[any], error) {
+	all := o.s.privileged()
 	switch {
 	case o.h.Op == abi.OpStat:
 		if kind != 0 {
 			return nil, syscall.EINVAL
 		}
-		return o.s.h.Stat(all)
+		return o.s.h.Stat(all), nil
 	case kind == abi.ListClient:
 		return o.s.srv.clients(o.s, all), nil
-	case kind >= abi.ListDev && kind <= abi.ListDaemon:
+	case kind == abi.ListUser:
+		return o.s.srv.users(o.s, all), nil
+	case kind >= abi.ListDev && kind <= abi.ListDaemon, kind == abi.ListGID:
 		return o.s.h.List(kind, all)
 	}
 	return nil, syscall.EINVAL
@@ -95,6 +126,59 @@ type ClientRow struct {
 	// how memory of its own is reached: descriptor, or process, which is faster; "": none is lent
 	Own string `json:"own_memory"`
 	Me  bool   `json:"me,omitempty"`
+}
+
+// A UserRow is a row of LIST user: what all sessions of one user have.
+type UserRow struct {
+	UID      uint32 `json:"uid"`
+	Sessions int    `json:"sessions"`
+	PDs      int    `json:"pd"`
+	MRs      int    `json:"mr"`
+	Mems     int    `json:"mem"`
+	MemSize  int64  `json:"mem_bytes"`
+	CQs      int    `json:"cq"`
+	QPs      int    `json:"qp"`
+	SRQs     int    `json:"srq"`
+	MWs      int    `json:"mw"`
+	IDs      int    `json:"cm_id"`
+	Rings    int64  `json:"ring_bytes"`
+	Regions  int64  `json:"regions"`
+	Mappings int64  `json:"mappings"`
+	Pipes    int64  `json:"pipes"`
+	Me       bool   `json:"me,omitempty"`
+}
+
+// Users sums Clients up, by user: who has most sessions comes first.
+func (s *Server) Users() []UserRow {
+	of := make(map[uint32]*UserRow)
+	var rows []*UserRow
+	for _, c := range s.Clients() {
+		r := of[c.UID]
+		if r == nil {
+			r = &UserRow{UID: c.UID, Regions: s.regions.of(c.UID),
+				Mappings: s.mappings.of(c.UID), Pipes: s.pipes.of(c.UID)}
+			of[c.UID], rows = r, append(rows, r)
+		}
+		r.Sessions++
+		r.PDs += c.PDs
+		r.MRs += c.MRs
+		r.Mems += c.Mems
+		r.MemSize += c.MemSize
+		r.CQs += c.CQs
+		r.QPs += c.QPs
+		r.SRQs += c.SRQs
+		r.MWs += c.MWs
+		r.IDs += c.IDs
+		r.Rings += c.Rings
+	}
+	slices.SortFunc(rows, func(a, b *UserRow) int {
+		return cmp.Or(cmp.Compare(b.Sessions, a.Sessions), cmp.Compare(a.UID, b.UID))
+	})
+	out := make([]UserRow, len(rows))
+	for i, r := range rows {
+		out[i] = *r
+	}
+	return out
 }
 
 // Clients describes all sessions, oldest first.
@@ -134,16 +218,24 @@ func (s *Session) row() ClientRow {
 	return r
 }
 
-func (s *Server) clients(me *Session, all bool) [][]byte {
-	var out [][]byte
-	for _, r := range s.Clients() {
-		r.Me = r.Session == me.id
-		if all || r.Me {
-			b, err := json.Marshal(r)
-			if err == nil {
-				out = append(out, b)
+func (s *Server) users(me *Session, all bool) iter.Seq[any] {
+	return func(yield func(any) bool) {
+		for _, r := range s.Users() {
+			r.Me = r.UID == me.peer.UID
+			if (all || r.Me) && !yield(r) {
+				return
 			}
 		}
 	}
-	return out
+}
+
+func (s *Server) clients(me *Session, all bool) iter.Seq[any] {
+	return func(yield func(any) bool) {
+		for _, r := range s.Clients() {
+			r.Me = r.Session == me.id
+			if (all || r.Me) && !yield(r) {
+				return
+			}
+		}
+	}
 }

@@ -213,6 +213,7 @@ func TestAppMemory(t *testing.T) {
 // A copy that hangs keeps its session's place in the quotas, and `show client` says so.
 func TestStuckSession(t *testing.T) {
 	ts := newServer(t, "sessions=1")
+	ts.strangers.Store(true)
 	c := ts.client()
 	c.do(abi.OpSetMem, &abi.SetMemRequest{NonceAddr: c.nonceAddr()}, nil, c.openMem())
 	ts.f.mu.Lock()

@@ -16,7 +16,17 @@ func (o *operation) setMem(req *abi.SetMemRequest) error {
 	}
 	fd := o.fd
 	o.fd = -1
-	app, err := osmem.NewAppMem(fd, req.NonceAddr, o.s.nonce, o.s.over)
+	var app *osmem.AppMem
+	var err error
+	if !o.s.foreign(func() func() {
+		a, aerr := osmem.NewAppMem(fd, req.NonceAddr, o.s.nonce, o.s.over)
+		if app, err = a, aerr; err != nil {
+			return nil
+		}
+		return a.Release
+	}) {
+		return errForeign
+	}
 	if err != nil {
 		return err
 	}
@@ -35,7 +45,7 @@ func (o *operation) addMem(req *abi.AddMemRequest) (*abi.AddMemReply, error) {
 	if req.Flags != 0 || o.fd < 0 {
 		return nil, syscall.EINVAL
 	}
-	n, err := number(&s.mems, s.srv.limits.Mems)
+	n, err := number(s, &s.mems, s.srv.limits.Mems, "mems")
 	if err != nil {
 		return nil, err
 	}
@@ -43,14 +53,20 @@ func (o *operation) addMem(req *abi.AddMemRequest) (*abi.AddMemReply, error) {
 	if err != nil {
 		return nil, err
 	}
-	if size > s.srv.limits.MemBytes-s.memBytes || !s.srv.takeMapping() {
-		return nil, syscall.ENOMEM
+	if size > s.srv.limits.MemBytes-s.memBytes {
+		return nil, s.overLimit("mem-bytes")
 	}
-	r, err := osmem.MapRegion(o.fd, int(size), func() { s.srv.mappings.Add(-1) })
+	if err := s.takeMapping(); err != nil {
+		return nil, err
+	}
+	r, err := osmem.MapRegion(o.fd, int(size), s.giveMapping)
 	if err != nil {
-		s.srv.mappings.Add(-1)
+		s.giveMapping()
 		return nil, syscall.EINVAL // sealed against writing, or not open for it
 	}
+	r.KeepFromDumps()
+	osmem.CloseFD(o.fd) // of memory: that is quick
+	o.fd = -1
 	s.mu.Lock()
 	s.memBytes += size
 	s.mems.add(n, &memObj{region: r})
@@ -150,12 +166,16 @@ func (o *operation) regMR(req *abi.RegMRRequest) (*abi.RegMRReply, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := number(&s.mrs, s.srv.limits.MRs)
+	n, err := number(s, &s.mrs, s.srv.limits.MRs, "mrs")
 	if err != nil {
+		return nil, err
+	}
+	if err := s.srv.regions.take(s.peer, s.privileged()); err != nil {
 		return nil, err
 	}
 	m, err := s.newMR(pd, *req)
 	if err != nil {
+		s.srv.regions.give(s.peer, 1)
 		return nil, err
 	}
 	put(s, &s.mrs, n, m)
@@ -224,6 +244,7 @@ func (o *operation) deregMR(req *abi.HandleRequest) error {
 		return err
 	}
 	drop(o.s, &o.s.mrs, req.Handle)
+	o.s.srv.regions.give(o.s.peer, 1)
 	return nil
 }
 
@@ -233,15 +254,19 @@ func (o *operation) allocMR(req *abi.AllocMRRequest) (*abi.RegMRReply, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := number(&s.mrs, s.srv.limits.MRs)
+	n, err := number(s, &s.mrs, s.srv.limits.MRs, "mrs")
 	if err != nil {
 		return nil, err
 	}
 	if req.MaxLen == 0 || req.MaxLen > 1<<46 {
 		return nil, syscall.EINVAL
 	}
+	if err := s.srv.regions.take(s.peer, s.privileged()); err != nil {
+		return nil, err
+	}
 	h, err := pd.h.AllocMR(req.MaxLen)
 	if err != nil {
+		s.srv.regions.give(s.peer, 1)
 		return nil, err
 	}
 	m := &mrObj{pd: pd, h: h}
@@ -256,12 +281,16 @@ func (o *operation) allocMW(req *abi.AllocMWRequest) (*abi.AllocMWReply, error) 
 	if err != nil {
 		return nil, err
 	}
-	n, err := number(&s.mws, s.srv.limits.MWs)
+	n, err := number(s, &s.mws, s.srv.limits.MWs, "mws")
 	if err != nil {
+		return nil, err
+	}
+	if err := s.srv.regions.take(s.peer, s.privileged()); err != nil {
 		return nil, err
 	}
 	h, err := pd.h.AllocMW(req.Type)
 	if err != nil {
+		s.srv.regions.give(s.peer, 1)
 		return nil, err
 	}
 	pd.users++
@@ -279,5 +308,6 @@ func (o *operation) deallocMW(req *abi.HandleRequest) error {
 	}
 	m.pd.users--
 	drop(o.s, &o.s.mws, req.Handle)
+	o.s.srv.regions.give(o.s.peer, 1)
 	return nil
 }

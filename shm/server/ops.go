@@ -19,7 +19,7 @@ type (
 	pdObj struct {
 		ctx   *ctxObj
 		h     PDHandler
-		users int // MRs, MWs, SRQs, QPs
+		users int // MRs, MWs, SRQs, QPs, AHs
 	}
 	memObj struct {
 		region *osmem.Region
@@ -49,7 +49,13 @@ type (
 		h     CQHandler
 		ring  *ring.CQProducer
 		mem   *osmem.Region
-		users int // QPs, once for each direction
+		next  *osmem.Region // of RESIZE_CQ, for SWITCH_CQ; or nil
+		size  uint32        // of next
+		users int           // QPs, once for each direction
+	}
+	ahObj struct {
+		pd *pdObj
+		h  AHHandler
 	}
 )
 
@@ -111,6 +117,8 @@ var operations = map[abi.Op]handler{
 	abi.OpDestroyChan:   act((*operation).destroyChan),
 	abi.OpCreateCQ:      serve((*operation).createCQ),
 	abi.OpDestroyCQ:     serve((*operation).destroyCQ),
+	abi.OpResizeCQ:      serve((*operation).resizeCQ),
+	abi.OpSwitchCQ:      act((*operation).switchCQ),
 	abi.OpCreateSRQ:     serve((*operation).createSRQ),
 	abi.OpModifySRQ:     act((*operation).modifySRQ),
 	abi.OpQuerySRQ:      serve((*operation).querySRQ),
@@ -119,12 +127,23 @@ var operations = map[abi.Op]handler{
 	abi.OpModifyQP:      act((*operation).modifyQP),
 	abi.OpQueryQP:       serve((*operation).queryQP),
 	abi.OpDestroyQP:     serve((*operation).destroyQP),
+	abi.OpCreateAH:      serve((*operation).createAH),
+	abi.OpDestroyAH:     act((*operation).destroyAH),
+	abi.OpAttachMcast:   act((*operation).attachMcast),
+	abi.OpDetachMcast:   act((*operation).detachMcast),
 	abi.OpList:          serve((*operation).list),
 	abi.OpStat:          serve((*operation).list),
 }
 
 // do carries the request out.
 func (o *operation) do() (rep abi.Message, err error) {
+	switch o.h.Op {
+	case abi.OpQueryDevice, abi.OpQueryPort, abi.OpQueryGID, abi.OpList, abi.OpStat:
+	default:
+		if o.s.looks != nil {
+			return nil, o.s.looks
+		}
+	}
 	f, ok := operations[o.h.Op]
 	if !ok {
 		if f, ok = cmOperations[o.h.Op]; !ok {
@@ -143,11 +162,11 @@ func get[T any](h *handles[T], n uint32) (T, error) {
 	return v, nil
 }
 
-// number is the handle for one more object of at most max; ENOMEM.
-func number[T any](h *handles[T], max int) (uint32, error) {
+// number is the handle for one more object of at most max, which is the limit of that name.
+func number[T any](s *Session, h *handles[T], max int, limit string) (uint32, error) {
 	n := h.next(max)
 	if n == 0 {
-		return 0, syscall.ENOMEM
+		return 0, s.overLimit(limit)
 	}
 	return n, nil
 }
@@ -181,6 +200,7 @@ func (o *operation) queryDevice(req *abi.QueryDeviceRequest) (*abi.QueryDeviceRe
 		{&c.MaxPD, lim.PDs}, {&c.MaxSGE, abi.MaxSGE}, {&c.MaxInline, abi.MaxInline}, {&c.MaxMW, lim.MWs},
 		{&c.MaxSRQ, lim.SRQs},
 		{&c.MaxSRQWR, lim.Depth}, {&c.MaxSRQSGE, abi.MaxSGE},
+		{&c.MaxAH, lim.AHs}, {&c.MaxGroups, lim.Groups},
 	} {
 		*f.v = uint32(min(int64(*f.v), int64(f.max)))
 	}
@@ -197,17 +217,16 @@ func (o *operation) queryGID(req *abi.QueryGIDRequest) (*abi.QueryGIDReply, erro
 
 func (o *operation) ctxOpen(req *abi.CtxOpenRequest) (*abi.CtxOpenReply, error) {
 	s := o.s
-	n, err := number(&s.ctxs, s.srv.limits.Contexts)
+	n, err := number(s, &s.ctxs, s.srv.limits.Contexts, "contexts")
 	if err != nil {
 		return nil, err
 	}
-	pipe, rfd, err := s.srv.newEventPipe()
+	pipe, rfd, err := s.newEventPipe()
 	if err != nil {
 		return nil, err
 	}
 	o.send(rfd)
-	c := &ctxObj{device: req.Device, events: &AsyncQueue{pipe: pipe,
-		reported: make(map[asyncObj]uint32)}}
+	c := &ctxObj{device: req.Device, events: newAsyncQueue(s.maxAsync(), pipe)}
 	if c.h, err = s.h.OpenContext(req.Device, c.events); err != nil {
 		c.events.close()
 		o.out = nil
@@ -251,12 +270,16 @@ func (o *operation) allocPD(req *abi.AllocPDRequest) (*abi.AllocPDReply, error) 
 	if err != nil {
 		return nil, err
 	}
-	n, err := number(&s.pds, s.srv.limits.PDs)
+	n, err := number(s, &s.pds, s.srv.limits.PDs, "pds")
 	if err != nil {
+		return nil, err
+	}
+	if err := s.srv.ids.take(s.peer, s.privileged()); err != nil {
 		return nil, err
 	}
 	h, err := c.h.AllocPD()
 	if err != nil {
+		s.srv.ids.give(s.peer, 1)
 		return nil, err
 	}
 	c.users++
@@ -277,5 +300,6 @@ func (o *operation) deallocPD(req *abi.HandleRequest) error {
 	}
 	p.ctx.users--
 	drop(o.s, &o.s.pds, req.Handle)
+	o.s.srv.ids.give(o.s.peer, 1)
 	return nil
 }

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"errors"
+	"fmt"
 	"syscall"
 
 	"github.com/vrnic/vrnic/shm/abi"
@@ -19,6 +21,7 @@ type qpObj struct {
 	caps           abi.QPCaps
 	num            uint32
 	bell           *bellObj
+	groups         map[[16]byte]struct{} // that it is a member of
 }
 
 // hold counts q (1), or not any more (-1), as a user of what it is made of.
@@ -43,7 +46,7 @@ func (o *operation) createChan(req *abi.CreateChanRequest) (*abi.CreateChanReply
 	if err != nil {
 		return nil, err
 	}
-	n, err := number(&s.chans, s.srv.limits.Channels)
+	n, err := number(s, &s.chans, s.srv.limits.Channels, "channels")
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +54,7 @@ func (o *operation) createChan(req *abi.CreateChanRequest) (*abi.CreateChanReply
 	if err != nil {
 		return nil, err
 	}
-	pipe, rfd, err := s.srv.newEventPipe()
+	pipe, rfd, err := s.newEventPipe()
 	if err != nil {
 		osmem.CloseFD(fd)
 		s.freeRing(mem)
@@ -99,12 +102,19 @@ func (o *operation) createCQ(req *abi.CreateCQRequest) (*abi.CreateCQReply, erro
 		if ch.ctx != c {
 			return nil, syscall.EINVAL
 		}
+		if ch.users >= abi.ChanSlots { // its ring has room for an event of each
+			return nil, &Refusal{syscall.ENOMEM, fmt.Sprintf("the completion channel has %d completion "+
+				"queues, as many as one may: make another channel", ch.users)}
+		}
 		events = ch.ring
 	}
-	if req.CQE < 1 || int64(req.CQE) > int64(s.srv.limits.CQDepth) || req.Vector != 0 {
+	if req.CQE < 1 || req.Vector != 0 {
 		return nil, syscall.EINVAL
 	}
-	n, err := number(&s.cqs, s.srv.limits.CQs)
+	if int64(req.CQE) > int64(s.srv.limits.CQDepth) {
+		return nil, s.overBy(syscall.EINVAL, "cq-depth")
+	}
+	n, err := number(s, &s.cqs, s.srv.limits.CQs, "cqs")
 	if err != nil {
 		return nil, err
 	}
@@ -148,8 +158,65 @@ func (o *operation) destroyCQ(req *abi.HandleRequest) (*abi.DestroyReply, error)
 	}
 	drop(s, &s.cqs, req.Handle)
 	s.freeRing(cq.mem)
+	s.freeNext(cq)
 	r := cq.ctx.events.forget(abi.ObjCQ, req.Handle)
 	return &r, nil
+}
+
+// resizeCQ makes other memory for a CQ, which goes on in its own until switchCQ.
+func (o *operation) resizeCQ(req *abi.ResizeCQRequest) (*abi.ResizeCQReply, error) {
+	s := o.s
+	cq, err := get(&s.cqs, req.CQ)
+	if err != nil {
+		return nil, err
+	}
+	if req.CQE < 1 {
+		return nil, syscall.EINVAL
+	}
+	if int64(req.CQE) > int64(s.srv.limits.CQDepth) {
+		return nil, s.overBy(syscall.EINVAL, "cq-depth")
+	}
+	size := abi.CeilPow2(req.CQE)
+	s.freeNext(cq)
+	mem, fd, err := s.newRing("cq", ring.CQMemSize(size))
+	if err != nil {
+		return nil, err
+	}
+	o.send(fd)
+	cq.next, cq.size = mem, size
+	return &abi.ResizeCQReply{CQE: size}, nil
+}
+
+// switchCQ has a CQ go on in the memory that resizeCQ has made.
+func (o *operation) switchCQ(req *abi.HandleRequest) error {
+	cq, err := get(&o.s.cqs, req.Handle)
+	if err != nil {
+		return err
+	}
+	if cq.next == nil {
+		return syscall.EINVAL
+	}
+	before := cq.ring.Size()
+	if err := cq.h.Resize(int(cq.size)); err != nil {
+		return err
+	}
+	if err := cq.ring.Move(cq.next.Mem, cq.size); err != nil {
+		return errors.Join(err, cq.h.Resize(before))
+	}
+	old := cq.mem
+	o.s.mu.Lock()
+	cq.mem, cq.next = cq.next, nil
+	o.s.mu.Unlock()
+	o.s.freeRing(old)
+	return nil
+}
+
+// freeNext forgets memory that was made for a CQ and not used.
+func (s *Session) freeNext(cq *cqObj) {
+	if cq.next != nil {
+		s.freeRing(cq.next)
+		cq.next = nil
+	}
 }
 
 func (o *operation) createQP(req *abi.CreateQPRequest) (*abi.CreateQPReply, error) {
@@ -167,7 +234,14 @@ func (o *operation) createQP(req *abi.CreateQPRequest) (*abi.CreateQPReply, erro
 	}
 	parts := &QPParts{
 		SigAll: req.Flags&abi.CreateQPSigAll != 0, EndInError: req.Flags&abi.CreateQPEndInError != 0,
-		SendCQ: q.sendCQ.h, RecvCQ: q.recvCQ.h,
+		SendCQ: q.sendCQ.h, RecvCQ: q.recvCQ.h, Type: req.Type,
+	}
+	switch parts.Type {
+	case 0:
+		parts.Type = abi.TypeRC
+	case abi.TypeRC, abi.TypeUC, abi.TypeUD:
+	default:
+		return nil, syscall.EOPNOTSUPP
 	}
 	if req.SRQ != 0 {
 		if q.srq, err = get(&s.srqs, req.SRQ); err != nil {
@@ -175,12 +249,15 @@ func (o *operation) createQP(req *abi.CreateQPRequest) (*abi.CreateQPReply, erro
 		}
 		parts.SRQ = q.srq.h
 	}
+	if int64(max(req.Caps.MaxSendWR, req.Caps.MaxRecvWR)) > int64(s.srv.limits.Depth) {
+		return nil, s.overBy(syscall.EINVAL, "depth")
+	}
 	caps, ok := req.Caps.Round(uint32(s.srv.limits.Depth), q.srq != nil)
 	if !ok || q.sendCQ.ctx != pd.ctx || q.recvCQ.ctx != pd.ctx || q.srq != nil && q.srq.pd != pd ||
 		req.Flags&^(abi.CreateQPSigAll|abi.CreateQPEndInError) != 0 {
 		return nil, syscall.EINVAL
 	}
-	n, err := number(&s.qps, s.srv.limits.QPs)
+	n, err := number(s, &s.qps, s.srv.limits.QPs, "qps")
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +288,7 @@ func (o *operation) modifyQP(req *abi.ModifyQPRequest) error {
 	if err != nil {
 		return err
 	}
-	if req.Mask&^abi.ModifyQPState != 0 || req.Mask == 0 && req.State != 0 ||
+	if req.Mask&^abi.ModifyQPKnown != 0 || req.Mask == 0 && req.State != 0 ||
 		req.State > abi.StateErr {
 		return syscall.EINVAL
 	}
@@ -241,6 +318,7 @@ func (o *operation) destroyQP(req *abi.HandleRequest) (*abi.DestroyReply, error)
 		return nil, err
 	}
 	delete(s.qpNums, qpKey{q.pd.ctx, q.num})
+	s.groups -= len(q.groups)
 	q.hold(-1)
 	drop(s, &s.qps, req.Handle)
 	s.freeRing(q.mem)

@@ -2,10 +2,8 @@ package server
 
 import (
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/vrnic/vrnic/shm/abi"
 )
@@ -14,6 +12,7 @@ import (
 type Limits struct {
 	PDs, MRs, CQs, QPs int
 	SRQs, MWs          int
+	AHs, Groups        int
 	Mems               int
 	MemBytes           int64 // octets of all mems
 	Channels           int
@@ -26,6 +25,8 @@ type Limits struct {
 	SessionsPerUID     int
 	Sessions           int // of the daemon
 	HelloMS            int // milliseconds from connect to HELLO
+	IDs                int // CM ids, PDs and AHs of all sessions of the daemon
+	Regions            int // memory regions and windows of all sessions of the daemon
 	Mappings           int // of all sessions of the daemon
 	Pipes              int // event pipes of all sessions of the daemon
 }
@@ -52,43 +53,53 @@ func limitInt64(name, help string, def, max int64, f func(*Limits) *int64) Limit
 // LimitTable lists all limits, in the order in which help prints them. The defaults are those of
 // the ABI's threat model.
 var LimitTable = []LimitInfo{
-	limitInt("pds", "protection domains of a session", 256, 1<<20,
+	limitInt("pds", "protection domains of a session", 16384, 1<<20,
 		func(l *Limits) *int { return &l.PDs }),
-	limitInt("mrs", "memory regions of a session", 65536, 1<<24,
+	limitInt("mrs", "memory regions of a session", 1<<18, 1<<24,
 		func(l *Limits) *int { return &l.MRs }),
-	limitInt("mems", "lent memfds of a session", 64, 4096, func(l *Limits) *int { return &l.Mems }),
-	limitInt64("mem-bytes", "octets of all lent memfds of a session", 4<<30, 1<<46,
+	limitInt("mems", "lent memfds of a session", 4096, 1<<16,
+		func(l *Limits) *int { return &l.Mems }),
+	limitInt64("mem-bytes", "octets of all lent memfds of a session", defaultLent(), 1<<46,
 		func(l *Limits) *int64 { return &l.MemBytes }),
-	limitInt("cqs", "completion queues of a session", 4096, abi.ChanSlots,
+	limitInt("cqs", "completion queues of a session", 32768, 1<<20,
 		func(l *Limits) *int { return &l.CQs }),
-	limitInt("qps", "queue pairs of a session", 1024, abi.MaxDepth,
+	limitInt("qps", "queue pairs of a session", 16384, abi.MaxDepth,
 		func(l *Limits) *int { return &l.QPs }),
-	limitInt("srqs", "shared receive queues of a session", 256, abi.MaxDepth,
+	limitInt("srqs", "shared receive queues of a session", 4096, abi.MaxDepth,
 		func(l *Limits) *int { return &l.SRQs }),
-	limitInt("mws", "memory windows of a session", 65536, 1<<24,
+	limitInt("mws", "memory windows of a session", 1<<18, 1<<24,
 		func(l *Limits) *int { return &l.MWs }),
-	limitInt("contexts", "open devices of a session", 64, 4096,
+	limitInt("ahs", "address handles of a session", 1<<16, 1<<24,
+		func(l *Limits) *int { return &l.AHs }),
+	limitInt("groups", "multicast groups of a session, for each queue pair in one", 4096, 1<<20,
+		func(l *Limits) *int { return &l.Groups }),
+	limitInt("contexts", "open devices of a session", 256, 4096,
 		func(l *Limits) *int { return &l.Contexts }),
-	limitInt("channels", "completion channels of a session", 2048, 4096,
+	limitInt("channels", "completion channels of a session", 16384, 1<<16,
 		func(l *Limits) *int { return &l.Channels }),
-	limitInt("cm-channels", "connection manager channels of a session", 2048, 4096,
+	limitInt("cm-channels", "connection manager channels of a session", 16384, 1<<16,
 		func(l *Limits) *int { return &l.CMChannels }),
-	limitInt("cm-ids", "connection manager ids of a session", 4096, 1<<20,
+	limitInt("cm-ids", "connection manager ids of a session", 65536, 1<<20,
 		func(l *Limits) *int { return &l.CMIDs }),
-	limitInt("cm-events", "events queued on a connection manager channel", 1024, 1<<20,
+	limitInt("cm-events", "events queued on a connection manager channel", 4096, 1<<20,
 		func(l *Limits) *int { return &l.CMEvents }),
-	limitInt("depth", "entries of one queue", 16384, abi.MaxDepth,
+	limitInt("depth", "entries of one queue", 32768, abi.MaxDepth,
 		func(l *Limits) *int { return &l.Depth }),
 	limitInt("cq-depth", "entries of one completion queue", 1<<19, abi.MaxCQDepth,
 		func(l *Limits) *int { return &l.CQDepth }),
-	limitInt64("ring-bytes", "octets of all rings of a session", 256<<20, 1<<40,
+	limitInt64("ring-bytes", "octets of all rings of a session", defaultRings(), 1<<40,
 		func(l *Limits) *int64 { return &l.RingBytes }),
-	limitInt("sessions-per-uid", "sessions of one user", 64, 1<<16,
+	limitInt("sessions-per-uid", "sessions of one user", defaultSessionsPerUID(), 1<<16,
 		func(l *Limits) *int { return &l.SessionsPerUID }),
-	limitInt("sessions", "sessions of the daemon", 256, 1<<16,
+	limitInt("sessions", "sessions of the daemon", defaultSessions(), 1<<16,
 		func(l *Limits) *int { return &l.Sessions }),
 	limitInt("hello-ms", "milliseconds a client may take to say HELLO", 5000, 3600_000,
 		func(l *Limits) *int { return &l.HelloMS }),
+	limitInt("ids",
+		"connection manager ids, protection domains and address handles, for all sessions of the daemon",
+		defaultIDs(), 1<<30, func(l *Limits) *int { return &l.IDs }),
+	limitInt("regions", "memory regions and windows, for all sessions of the daemon",
+		defaultRegions(), 1<<30, func(l *Limits) *int { return &l.Regions }),
 	limitInt("mappings", "memory mappings for all sessions of the daemon", defaultMappings(), 1<<30,
 		func(l *Limits) *int { return &l.Mappings }),
 	limitInt("pipes",
@@ -96,13 +107,30 @@ var LimitTable = []LimitInfo{
 		defaultPipes(), 1<<30, func(l *Limits) *int { return &l.Pipes }),
 }
 
+// defaultSessions is what a sixteenth of the descriptors and a quarter of the threads are enough
+// for: a session has two descriptors beside its pipes, and a thread.
+func defaultSessions() int64 { return min(max(min(descriptors()/16, threads()/4), 256), 4096) }
+
+// defaultSessionsPerUID is a quarter of the daemon's.
+func defaultSessionsPerUID() int64 { return defaultSessions() / 4 }
+
+// defaultLent lets a session lend as much as the machine has: it is the program's own memory.
+func defaultLent() int64 { return max(memory(), 4<<30) }
+
+// defaultRings is an eighth of the memory.
+func defaultRings() int64 { return max(memory()/8, 256<<20) }
+
+// defaultIDs is what a quarter of the memory is enough for: an id takes some two kilobytes. What
+// else a session may have takes a mapping or a pipe, of which the daemon has fewer.
+func defaultIDs() int64 { return max(memory()>>13, 1<<17) }
+
+// defaultRegions is what half of the memory is enough for: a region takes less than a kilobyte.
+func defaultRegions() int64 { return max(memory()>>11, 1<<17) }
+
 // defaultMappings is half of what the kernel allows: the Go runtime dies when its own mmap fails.
 func defaultMappings() int64 {
-	b, err := os.ReadFile("/proc/sys/vm/max_map_count")
-	if err == nil {
-		if n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err == nil && n >= 128 {
-			return min(n/2, 1<<30)
-		}
+	if n, ok := numberIn("/proc/sys/vm/max_map_count", ""); ok && n >= 128 {
+		return min(n/2, 1<<30)
 	}
 	return 65530 / 2
 }
@@ -110,13 +138,7 @@ func defaultMappings() int64 {
 // defaultPipes is half of the descriptors that the daemon may have: without any it could not even
 // accept a session. The channels that one session may have are many, since programs with
 // synchronous ids have one or three for each connection.
-func defaultPipes() int64 {
-	var l syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil || l.Cur < 128 {
-		return 64
-	}
-	return int64(min(l.Cur/2, 1<<20))
-}
+func defaultPipes() int64 { return min(max(descriptors()/2, 64), 1<<20) }
 
 // DefaultLimits are the defaults of LimitTable.
 func DefaultLimits() (l Limits) {

@@ -4,11 +4,12 @@ import "testing"
 
 func TestLimitsSet(t *testing.T) {
 	l := DefaultLimits()
-	if l.PDs != 256 || l.MRs != 65536 || l.Mems != 64 || l.MemBytes != 4<<30 || l.CQs != 4096 ||
-		l.QPs != 1024 || l.Channels != 2048 ||
-		l.CMChannels != 2048 || l.CMIDs != 4096 || l.CMEvents != 1024 || l.Depth != 16384 ||
-		l.CQDepth != 1<<19 || l.RingBytes != 256<<20 || l.SessionsPerUID != 64 ||
-		l.Sessions != 256 || l.HelloMS != 5000 {
+	// What a small machine has, at least.
+	if l.PDs != 16384 || l.MRs != 1<<18 || l.Mems != 4096 || l.MemBytes < 4<<30 || l.CQs != 32768 ||
+		l.QPs != 16384 || l.Channels != 16384 || l.CMChannels != 16384 || l.CMIDs != 65536 ||
+		l.CMEvents != 4096 || l.Depth != 32768 || l.CQDepth != 1<<19 || l.RingBytes < 256<<20 ||
+		l.SessionsPerUID < 64 || l.Sessions < 256 || l.Sessions > 4096 || l.HelloMS != 5000 ||
+		l.Regions < 1<<17 {
 		t.Errorf("defaults %+v", l)
 	}
 	seen := map[string]bool{}
@@ -22,7 +23,7 @@ func TestLimitsSet(t *testing.T) {
 			t.Errorf("%s=3: %v, %d", in.Name, err, l.Get(in))
 		}
 	}
-	for _, bad := range []string{"", "qps", "qps=", "qps=0", "qps=-1", "qps=x", "cqs=4097",
+	for _, bad := range []string{"", "qps", "qps=", "qps=0", "qps=-1", "qps=x", "cqs=1048577",
 		"nosuch=1"} {
 		if err := l.Set(bad); err == nil {
 			t.Errorf("%q was accepted", bad)

@@ -10,7 +10,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/vrnic/vrnic/internal/limitlog"
@@ -29,6 +28,10 @@ type Config struct {
 	Group  string      // name or number of the socket's group; "": leave it
 	Limits *Limits     // nil: DefaultLimits
 	Log    *slog.Logger
+
+	// Privileged says who may see every session's objects, and use what is kept when others have
+	// filled the daemon; nil: root, and the daemon's own user.
+	Privileged func(osmem.Peer) bool
 
 	// AfterFunc is time.AfterFunc, for tests. stop reports whether it was in time.
 	AfterFunc func(d time.Duration, f func()) (stop func() bool)
@@ -51,8 +54,10 @@ type Server struct {
 	rights osmem.ProcessRights
 	wg     sync.WaitGroup // accept loop and control goroutines
 
-	mappings   atomic.Int64
-	pipes      atomic.Int64
+	ids        *pool
+	regions    *pool
+	mappings   *pool
+	pipes      *pool
 	violations atomic.Uint64
 	refused    atomic.Uint64
 	accepted   atomic.Uint64
@@ -61,8 +66,11 @@ type Server struct {
 	closed   bool                         // +checklocks:mu
 	lastID   uint32                       // +checklocks:mu
 	sessions map[*Session]struct{}        // until the last goroutine of each is back
-	perUID   map[uint32]int               // +checklocks:mu
+	perUID   map[uint32]int               // of them, but for those that only look; +checklocks:mu
+	lookers  int                          // +checklocks:mu
 	refusals map[*seqpacket.Conn]struct{} // +checklocks:mu
+
+	leaving leaving
 }
 
 // Listen makes the socket at path and serves it until Close. A stale socket file is replaced.
@@ -76,6 +84,9 @@ func Listen(path string, cfg Config) (*Server, error) {
 	}
 	if cfg.Mode == 0 {
 		cfg.Mode = 0o600
+	}
+	if cfg.Privileged == nil {
+		cfg.Privileged = func(p osmem.Peer) bool { return p.UID == 0 || p.UID == uint32(os.Geteuid()) }
 	}
 	if cfg.AfterFunc == nil {
 		cfg.AfterFunc = func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }
@@ -92,6 +103,10 @@ func Listen(path string, cfg Config) (*Server, error) {
 	if cfg.Limits != nil {
 		s.limits = *cfg.Limits
 	}
+	s.ids = newPool("ids", "connection manager ids and protection domains", s.limits.IDs)
+	s.regions = newPool("regions", "memory regions and windows", s.limits.Regions)
+	s.mappings = newPool("mappings", "memory mappings", s.limits.Mappings)
+	s.pipes = newPool("pipes", "event pipes", s.limits.Pipes)
 	s.rights = osmem.ThisProcess()
 	s.log = limitlog.New(cfg.Log.Handler())
 	if s.l, err = seqpacket.Listen(path, cfg.Mode, gid); err != nil {
@@ -120,10 +135,11 @@ func (s *Server) Stats() Stats {
 	n := len(s.sessions)
 	s.mu.Unlock()
 	return Stats{Sessions: n, Accepted: s.accepted.Load(), Refused: s.refused.Load(),
-		Violations: s.violations.Load(), Mappings: s.mappings.Load()}
+		Violations: s.violations.Load(), Mappings: s.mappings.count()}
 }
 
-// Close ends all sessions, removes the socket and waits until everything has been given back.
+// Close ends all sessions, removes the socket and waits until everything has been given back, but
+// for the sockets of clients that were refused.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -137,7 +153,7 @@ func (s *Server) Close() error {
 		all = append(all, sess)
 	}
 	for c := range s.refusals {
-		c.Close()
+		c.End()
 	}
 	s.mu.Unlock()
 	err := s.l.Close()
@@ -163,7 +179,8 @@ func (s *Server) accept() {
 		}
 		if err := s.begin(c); err != nil {
 			s.warn("new client", "err", err)
-			c.Close()
+			seqpacket.End(c)
+			s.leaving.close(c.Close, seqpacket.Drain(c))
 		}
 	}
 }
@@ -179,14 +196,15 @@ func (s *Server) begin(c *net.UnixConn) error {
 	if s.closed {
 		return net.ErrClosed
 	}
-	if len(s.sessions) >= s.limits.Sessions || s.perUID[peer.UID] >= s.limits.SessionsPerUID {
+	full := s.room(peer)
+	if full != nil && (!s.cfg.Privileged(peer) || s.lookers >= maxLookers) {
 		s.refused.Add(1)
 		if len(s.refusals) >= maxRefusals {
 			return fmt.Errorf("too many clients of uid %d", peer.UID)
 		}
 		s.refusals[conn] = struct{}{}
 		s.wg.Add(1)
-		go s.refuse(conn)
+		go s.refuse(conn, full)
 		return nil
 	}
 	s.lastID++
@@ -195,7 +213,11 @@ func (s *Server) begin(c *net.UnixConn) error {
 	}
 	sess := newSession(s, s.lastID, conn, peer)
 	s.sessions[sess] = struct{}{}
-	s.perUID[peer.UID]++
+	if sess.looks = full; full != nil {
+		s.lookers++
+	} else {
+		s.perUID[peer.UID]++
+	}
 	s.wg.Add(1)
 	go sess.run()
 	return nil
@@ -206,64 +228,104 @@ func (s *Server) remove(sess *Session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sessions, sess)
+	if sess.looks != nil {
+		s.lookers--
+		return
+	}
 	if s.perUID[sess.peer.UID]--; s.perUID[sess.peer.UID] == 0 {
 		delete(s.perUID, sess.peer.UID)
 	}
 }
 
-// refuse answers the HELLO of a client for which there is no room.
-func (s *Server) refuse(c *seqpacket.Conn) {
+// refuse answers the HELLO of a client for which there is no room, and says why.
+func (s *Server) refuse(c *seqpacket.Conn, why error) {
 	defer s.wg.Done()
-	stop := s.cfg.AfterFunc(s.helloTime(), c.Close)
+	stop := s.cfg.AfterFunc(s.helloTime(), c.End)
 	defer stop()
 	defer func() {
+		c.End()
+		s.leaving.close(c.Close, c.Drain())
 		s.mu.Lock()
 		delete(s.refusals, c)
 		s.mu.Unlock()
-		c.Close()
 	}()
-	msg, fd, err := c.Read()
+	msg, err := c.ReadPlain()
 	if err != nil {
 		return
 	}
-	if fd >= 0 {
-		osmem.CloseFD(fd)
-	}
-	if h, _, err := abi.ParseMessage(msg); err == nil {
+	if h, body, err := abi.ParseMessage(msg); err == nil {
+		var req abi.HelloRequest
+		err := abi.Decode(body, &req)
+		rep := refusal(why, err == nil && req.Features&abi.FeatureReasons != 0)
 		// It may have gone.
-		_ = c.Write(abi.AppendMessage(nil, abi.Header{Op: h.Op, Seq: h.Seq,
-			Status: -int32(syscall.ENOMEM)}, &abi.Empty{}), nil)
+		_ = c.Write(abi.AppendMessage(nil, abi.Header{Op: h.Op, Seq: h.Seq, Status: abi.Status(why)},
+			rep), nil)
 	}
+}
+
+// maxLeaving is how many goroutines may hang in closing a socket of a client that has no session.
+const maxLeaving = 16
+
+// A leaving closes sockets of clients that have no session, which can take for ever (see
+// seqpacket.Conn.Close) if descriptors are on their way through them, and nobody waits for that. A
+// socket more than maxLeaving waits for its turn; the kernel bounds the descriptors that a user has
+// on their way.
+type leaving struct {
+	mu   sync.Mutex
+	n    int            // goroutines; +checklocks:mu
+	wait []func() error // +checklocks:mu
+}
+
+// close calls c: now if there is nothing in its way (plain: see seqpacket.Drain), else soon, or
+// when the kernel is done with others. It does not wait.
+func (l *leaving) close(c func() error, plain bool) {
+	if plain {
+		_ = c() // nothing to lose
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.n >= maxLeaving {
+		l.wait = append(l.wait, c)
+		return
+	}
+	l.n++
+	go l.run(c)
+}
+
+func (l *leaving) run(c func() error) {
+	for ok := true; ok; c, ok = l.next() {
+		_ = c() // nothing to lose
+	}
+}
+
+func (l *leaving) next() (c func() error, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.wait) == 0 {
+		l.n--
+		return nil, false
+	}
+	c, l.wait = l.wait[0], l.wait[1:]
+	return c, true
 }
 
 func (s *Server) helloTime() time.Duration {
 	return time.Duration(s.limits.HelloMS) * time.Millisecond
 }
 
-// takeMapping reserves a place for one more mapping.
-func (s *Server) takeMapping() bool {
-	if s.mappings.Add(1) > int64(s.limits.Mappings) {
-		s.mappings.Add(-1)
-		return false
-	}
-	return true
-}
-
 // newEventPipe is that of the operating system's memory, within the quota.
-func (s *Server) newEventPipe() (*osmem.EventWriter, int, error) {
-	if s.pipes.Add(1) > int64(s.limits.Pipes) {
-		s.pipes.Add(-1)
-		return nil, -1, syscall.ENOMEM
+func (s *Session) newEventPipe() (*osmem.EventWriter, int, error) {
+	pipes := s.srv.pipes
+	if err := pipes.take(s.peer, s.privileged()); err != nil {
+		return nil, -1, err
 	}
-	p, fd, err := osmem.NewEventPipe(func() { s.pipes.Add(-1) })
+	p, fd, err := osmem.NewEventPipe(func() { pipes.give(s.peer, 1) })
 	if err != nil {
-		s.pipes.Add(-1)
+		pipes.give(s.peer, 1)
 	}
 	return p, fd, err
 }
-
-// seesAll reports whether a peer may see every session's objects.
-func seesAll(p osmem.Peer) bool { return p.UID == 0 || p.UID == uint32(os.Geteuid()) }
 
 // warn logs, within limits: a client cannot fill the disk.
 func (s *Server) warn(msg string, args ...any) {

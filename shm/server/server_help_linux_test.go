@@ -3,13 +3,14 @@ package server
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -30,6 +31,7 @@ import (
 
 // A fakeRNIC counts what its sessions have. Its QPs complete every send at once.
 type fakeRNIC struct {
+	listed   atomic.Int32 // lists that have ended, or been given up
 	mu       sync.Mutex
 	sessions map[*fakeHandler]struct{}
 	closed   []error     // causes of sessions that ended
@@ -97,15 +99,19 @@ func (h *fakeHandler) CreateID(_ *abi.CMCreateIDRequest, id *CMID) (IDHandler, e
 	h.f.mu.Unlock()
 	return i, nil
 }
-func (h *fakeHandler) List(kind uint32, all bool) (rows [][]byte, err error) {
-	for i := range 500 {
-		b, _ := json.Marshal(map[string]any{"i": i, "kind": kind, "all": all,
-			"pad": "0123456789012345678901234567890123456789"})
-		rows = append(rows, b)
-	}
-	return append(rows, bytes.Repeat([]byte("x"), abi.MaxMessage)), nil
+func (h *fakeHandler) List(kind uint32, all bool) (iter.Seq[any], error) {
+	return func(yield func(any) bool) {
+		defer h.f.listed.Add(1)
+		for i := range 500 {
+			if !yield(map[string]any{"i": i, "kind": kind, "all": all,
+				"pad": "0123456789012345678901234567890123456789"}) {
+				return
+			}
+		}
+		yield(strings.Repeat("x", abi.MaxMessage))
+	}, nil
 }
-func (h *fakeHandler) Stat(bool) ([][]byte, error) { return nil, nil }
+func (h *fakeHandler) Stat(bool) iter.Seq[any] { return func(func(any) bool) {} }
 func (h *fakeHandler) Close(cause error) {
 	h.f.mu.Lock()
 	defer h.f.mu.Unlock()
@@ -121,6 +127,10 @@ type (
 	fakeCtx struct{ fakeObj }
 	fakePD  struct{ fakeObj }
 	fakeMR  struct {
+		fakeObj
+		key uint32
+	}
+	fakeAH struct {
 		fakeObj
 		key uint32
 	}
@@ -187,7 +197,7 @@ func (p *fakePD) CreateSRQ(_ *abi.CreateSRQRequest, r *ring.DaemonSRQ) (SRQHandl
 }
 func (q *fakeSRQ) SetLimit(n uint32) error { q.limit = n; return nil }
 func (q *fakeSRQ) Limit() (uint32, error)  { return q.limit, nil }
-func (q *fakeSRQ) Bell() bool {
+func (q *fakeSRQ) Bell(func() bool) bool {
 	q.bells.Add(1)
 	return false
 }
@@ -209,7 +219,24 @@ func (q *fakeQP) Modify(r *abi.ModifyQPRequest) error {
 	q.rings.SetState(r.State)
 	return nil
 }
-func (q *fakeQP) Query(r *abi.QueryQPReply) { r.State = abi.StateRTS }
+func (q *fakeQP) Query(r *abi.QueryQPReply) {
+	r.State, r.Attr = abi.StateRTS, abi.QPAttr{Port: 1, DestQPN: 0x123456}
+}
+func (q *fakeQP) Attach(g [16]byte) error {
+	if g[0] != 0xff {
+		return syscall.EINVAL
+	}
+	return nil
+}
+func (q *fakeQP) Detach([16]byte) error { return nil }
+func (c *fakeCQ) Resize(int) error      { return nil }
+func (p *fakePD) CreateAH(a *abi.AHAttr) (AHHandler, error) {
+	if a.Flags != abi.AHGlobal {
+		return nil, syscall.EINVAL
+	}
+	return &fakeAH{p.fakeObj, 0x900 + uint32(a.GIDIndex)}, nil
+}
+func (a *fakeAH) Key() uint32 { return a.key }
 func (q *fakeQP) Close() error {
 	if q.h.f.busyQP.Load() {
 		return syscall.EBUSY
@@ -221,7 +248,7 @@ func (q *fakeQP) Close() error {
 }
 
 // Bell takes one request: what is left comes up again.
-func (q *fakeQP) Bell() bool {
+func (q *fakeQP) Bell(func() bool) bool {
 	q.h.f.mu.Lock()
 	q.h.f.order = append(q.h.f.order, q.num)
 	slow := q.h.f.slow
@@ -258,11 +285,30 @@ func (i *fakeID) ResolveRoute(uint32) error { return i.note("route") }
 func (i *fakeID) Listen(n uint32) error     { return i.note("listen %d", n) }
 func (i *fakeID) Connect(q QPHandler, p *abi.ConnParam) error {
 	b, _ := p.PrivateData()
-	return i.note("connect %d %q", q.Num(), b)
+	return i.note("connect %d %q", numOf(q), b)
 }
-func (i *fakeID) Accept(q QPHandler, p *abi.ConnParam) error { return i.note("accept %d", q.Num()) }
-func (i *fakeID) Reject(b []byte) error                      { return i.note("reject %q", b) }
-func (i *fakeID) Disconnect() error                          { return i.note("disconnect") }
+
+// numOf is the number of q, 0 without one.
+func numOf(q QPHandler) uint32 {
+	if q == nil {
+		return 0
+	}
+	return q.Num()
+}
+func (i *fakeID) Accept(q QPHandler, _ *abi.ConnParam) error {
+	return i.note("accept %d", numOf(q))
+}
+func (i *fakeID) Join(a netip.Addr, group uint64) error {
+	if a == netip.MustParseAddr("224.0.0.66") {
+		return syscall.ENODEV
+	}
+	i.id.Push(abi.CMEvent{Type: abi.EvMulticastJoin, Group: group, Path: abi.AHAttr{
+		GID: a.As16(), Flags: abi.AHGlobal}})
+	return i.note("join %v %d", a, group)
+}
+func (i *fakeID) Leave(a netip.Addr) error { return i.note("leave %v", a) }
+func (i *fakeID) Reject(b []byte) error    { return i.note("reject %q", b) }
+func (i *fakeID) Disconnect() error        { return i.note("disconnect") }
 func (i *fakeID) SetOption(l, n uint32, v []byte) error {
 	return i.note("option %d %d %v", l, n, v)
 }
@@ -281,11 +327,12 @@ func (i *fakeID) Close() error {
 // --- a server for a test ---
 
 type testServer struct {
-	t    testing.TB
-	srv  *Server
-	f    *fakeRNIC
-	path string
-	log  *lockedBuffer
+	strangers atomic.Bool // nobody is privileged; set before there are clients
+	t         testing.TB
+	srv       *Server
+	f         *fakeRNIC
+	path      string
+	log       *lockedBuffer
 
 	mu    sync.Mutex
 	now   time.Time
@@ -329,8 +376,9 @@ func newServer(t testing.TB, limits ...string) *testServer {
 	}
 	var err error
 	ts.srv, err = Listen(ts.path, Config{NewSession: ts.f.newSession, Limits: &l,
-		Log:       slog.New(slog.NewTextHandler(ts.log, nil)),
-		AfterFunc: ts.afterFunc, Now: func() time.Time {
+		Log:        slog.New(slog.NewTextHandler(ts.log, nil)),
+		Privileged: func(osmem.Peer) bool { return !ts.strangers.Load() },
+		AfterFunc:  ts.afterFunc, Now: func() time.Time {
 			ts.mu.Lock()
 			defer ts.mu.Unlock()
 			return ts.now

@@ -291,6 +291,15 @@ func TestAsyncEvents(t *testing.T) {
 	if err := get(&e); err != nil || e.Kind != abi.ObjCQ {
 		t.Errorf("the CQ's event: %v, %+v", err, e)
 	}
+	n := 2 * ts.srv.limits.QPs // a network is lost, and each QP has two
+	for i := range n {
+		queue.Push(abi.AsyncEvent{Type: 1, Kind: abi.ObjQP, Handle: uint32(1 + i/2)})
+	}
+	queue.mu.Lock()
+	defer queue.mu.Unlock()
+	if len(queue.q)-queue.gone != n {
+		t.Errorf("%d events of %d wait", len(queue.q)-queue.gone, n)
+	}
 }
 
 func TestCM(t *testing.T) {
@@ -476,13 +485,20 @@ func TestListPages(t *testing.T) {
 		t.Errorf("clients: %s", rep.Data[:rep.Len])
 	}
 	// Others see their own only.
-	rows := ts.srv.clients(&Session{id: ts.srv.Clients()[1].Session}, false)
-	if len(rows) != 1 || !bytes.Contains(rows[0], []byte(`"me":true`)) {
-		t.Errorf("rows of one: %s", rows)
+	rows := slices.Collect(ts.srv.clients(&Session{id: ts.srv.Clients()[1].Session}, false))
+	if len(rows) != 1 || !rows[0].(ClientRow).Me {
+		t.Errorf("rows of one: %v", rows)
 	}
-	if seesAll(osmem.Peer{UID: uint32(os.Geteuid()) + 1}) || !seesAll(osmem.Peer{}) {
-		t.Error("who sees all")
+	// A list that is not read to its end is given up by the next, and with the session.
+	given := ts.f.listed.Load()
+	for i := range int32(3) {
+		if n := ts.f.listed.Load() - given; n != max(i-1, 0) {
+			t.Errorf("%d lists have ended when %d have begun", n, i)
+		}
+		c.do(abi.OpList, &abi.ListRequest{Kind: abi.ListQP}, nil)
 	}
+	c.close()
+	ts.want("all lists have ended", func() bool { return ts.f.listed.Load()-given == 3 })
 }
 
 func TestSocketFile(t *testing.T) {
@@ -589,6 +605,7 @@ func TestServerCloseEndsSessions(t *testing.T) {
 
 func TestSessionQuotas(t *testing.T) {
 	ts := newServer(t, "sessions-per-uid=2")
+	ts.strangers.Store(true)
 	a := ts.client()
 	ts.client()
 	over := rawConnect(t, ts.path)
@@ -600,6 +617,7 @@ func TestSessionQuotas(t *testing.T) {
 	ts.client()
 
 	ts = newServer(t, "sessions=1")
+	ts.strangers.Store(true)
 	ts.client()
 	over = rawConnect(t, ts.path)
 	if _, err := over.try(abi.OpHello, goodHello(), nil); !errors.Is(err, syscall.ENOMEM) {
@@ -672,6 +690,15 @@ func TestObjectQuotas(t *testing.T) {
 			c.do(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: r.Chan, PS: abi.PSTCP}, nil)
 			return &abi.CMCreateIDRequest{Chan: r.Chan, PS: abi.PSTCP}
 		}, false},
+		{"ids=1", abi.OpAllocPD, func(_ *rawClient, q *rawQP) abi.Message {
+			return &abi.AllocPDRequest{Ctx: q.ctx}
+		}, false},
+		{"ids=2", abi.OpCMCreateID, func(c *rawClient, q *rawQP) abi.Message {
+			c.do(abi.OpAllocPD, &abi.AllocPDRequest{Ctx: q.ctx}, nil)
+			var r abi.CMCreateChanReply
+			osmem.CloseFDs(c.do(abi.OpCMCreateChan, &abi.Empty{}, &r))
+			return &abi.CMCreateIDRequest{Chan: r.Chan, PS: abi.PSTCP}
+		}, false},
 		{"mems=1", abi.OpAddMem, func(c *rawClient, _ *rawQP) abi.Message {
 			c.do(abi.OpAddMem, &abi.AddMemRequest{}, nil, c.memfd(4096, unix.F_SEAL_SHRINK))
 			return &abi.AddMemRequest{}
@@ -697,6 +724,24 @@ func TestObjectQuotas(t *testing.T) {
 			}
 		})
 	}
+	ids := newServer(t, "ids=1") // they come back, too
+	for range 2 {
+		var chn abi.CMCreateChanReply
+		var id abi.CMCreateIDReply
+		c := ids.client()
+		osmem.CloseFDs(c.do(abi.OpCMCreateChan, &abi.Empty{}, &chn))
+		req := &abi.CMCreateIDRequest{Chan: chn.Chan, PS: abi.PSTCP}
+		for range 2 {
+			c.do(abi.OpCMCreateID, req, &id)
+			if _, err := c.try(abi.OpCMCreateID, req, nil); !errors.Is(err, syscall.ENOMEM) {
+				t.Errorf("a second id where there is one: %v", err)
+			}
+			c.do(abi.OpCMDestroyID, &abi.HandleRequest{Handle: id.ID}, nil)
+		}
+		c.do(abi.OpCMCreateID, req, &id)
+		c.close()
+		ids.want("the session's ids", func() bool { return ids.srv.ids.count() == 0 })
+	}
 	pipes := newServer(t, "pipes=1") // they come back with their channel, and with the session
 	for range 2 {
 		var r abi.CMCreateChanReply
@@ -707,7 +752,7 @@ func TestObjectQuotas(t *testing.T) {
 		}
 		osmem.CloseFDs(c.do(abi.OpCMCreateChan, &abi.Empty{}, &r))
 		c.close()
-		pipes.want("the session's pipes", func() bool { return pipes.srv.pipes.Load() == 0 })
+		pipes.want("the session's pipes", func() bool { return pipes.srv.pipes.count() == 0 })
 	}
 	ts := newServer(t, "qps=5", "depth=64", "cq-depth=128", "pds=3")
 	c := ts.client()

@@ -26,6 +26,10 @@ type Session struct {
 	conn *seqpacket.Conn
 	peer osmem.Peer
 	h    Handler // nil before HELLO
+	// looks is why the session may only list and count: there was no room for another one.
+	looks   error
+	reasons bool   // the client wants to know why; set by HELLO
+	minor   uint16 // of the version that both sides have; set by HELLO
 
 	over      chan struct{} // closed when the session has ended
 	once      sync.Once
@@ -55,6 +59,7 @@ type Session struct {
 	mems    handles[*memObj]
 	chans   handles[*chanObj]
 	cqs     handles[*cqObj]
+	ahs     handles[*ahObj]
 	srqs    handles[*srqObj]
 	qps     handles[*qpObj]
 	qpNums  map[qpKey]*qpObj
@@ -63,15 +68,19 @@ type Session struct {
 
 	memBytes  int64
 	ringBytes int64
+	groups    int // multicast groups that QPs and ids are members of; each counts
 
-	list  listSnapshot
-	reply []byte
+	list   listing
+	listed int // rows so far
+	reply  []byte
 }
 
 func newSession(srv *Server, id uint32, conn *seqpacket.Conn, peer osmem.Peer) *Session {
-	return &Session{srv: srv, id: id, conn: conn, peer: peer, over: make(chan struct{}),
+	s := &Session{srv: srv, id: id, conn: conn, peer: peer, over: make(chan struct{}),
 		since:  srv.cfg.Now(),
 		qpNums: make(map[qpKey]*qpObj), state: "hello"}
+	conn.Discard = s.discard
+	return s
 }
 
 // ID numbers the session within the daemon's life.
@@ -85,6 +94,15 @@ func (s *Session) Comm() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.comm
+}
+
+// Objects is how many objects of all kinds there are, and how many rows have been listed: what is
+// garbage when the session has ended. For Handler.Close.
+func (s *Session) Objects() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.listed + len(s.pds.m) + len(s.mrs.m) + len(s.mws.m) + len(s.mems.m) + len(s.cqs.m) +
+		len(s.srqs.m) + len(s.qps.m) + len(s.ids.m) + len(s.ahs.m)
 }
 
 // Limits are the quotas that hold.
@@ -107,6 +125,44 @@ func (s *Session) Go(f func()) {
 	}()
 }
 
+// foreignTime is what the kernel may take for a descriptor of a client's.
+const foreignTime = 5 * time.Second
+
+// foreign runs f on a goroutine of the session's and waits for it. It is for what is done with a
+// descriptor that may be of any file: to look at one of a network file system, or to close a socket
+// that has something left to send, can take for ever. If it takes too long the session ends, so
+// that a client can have one such goroutine, and foreign returns false; undo, if f returns one, is
+// called when f is back.
+func (s *Session) foreign(f func() (undo func())) bool {
+	const running, back, left = 0, 1, 2
+	var state atomic.Int32
+	done, late := make(chan struct{}), make(chan struct{})
+	stop := s.srv.cfg.AfterFunc(foreignTime, func() { close(late) })
+	defer stop()
+	s.Go(func() {
+		defer close(done)
+		if undo := f(); !state.CompareAndSwap(running, back) && undo != nil {
+			undo()
+		}
+	})
+	select {
+	case <-done:
+		return true
+	case <-late:
+	}
+	if !state.CompareAndSwap(running, left) {
+		<-done
+		return true
+	}
+	s.Fail(errForeign)
+	return false
+}
+
+var errForeign = abi.Violation("descriptor of a file that does not answer")
+
+// discard closes a descriptor that a client sent against the rules. The session is about to end.
+func (s *Session) discard(fd int) { s.Go(func() { osmem.CloseFD(fd) }) }
+
 func (s *Session) ended() bool {
 	select {
 	case <-s.over:
@@ -121,7 +177,7 @@ func (s *Session) end(cause error) {
 	s.once.Do(func() {
 		s.cause = cause
 		close(s.over)
-		s.conn.Close()
+		s.conn.End()
 	})
 }
 
@@ -131,7 +187,7 @@ func (s *Session) run() {
 	s.srv.accepted.Add(1)
 	stop := s.srv.cfg.AfterFunc(s.srv.helloTime(), func() { s.end(errNoHello) })
 	err := s.hello(stop)
-	for err == nil {
+	for err == nil && !s.ended() {
 		err = s.serve()
 	}
 	stop()
@@ -165,9 +221,11 @@ func (s *Session) teardown() {
 		<-s.bellEnded
 	}
 	s.linger.stop()
+	s.list.end()
 	if s.h != nil {
 		s.h.Close(cause)
 	}
+	s.Go(func() { _ = s.conn.Close() }) // nothing to lose
 	s.extra.Wait()
 	s.freeAll()
 	s.srv.remove(s)
@@ -186,6 +244,9 @@ func (s *Session) freeAll() {
 	for _, c := range s.cqs.m {
 		c.ring.Close()
 		c.mem.Release()
+		if c.next != nil {
+			c.next.Release()
+		}
 	}
 	for _, c := range s.chans.m {
 		c.close()
@@ -195,6 +256,8 @@ func (s *Session) freeAll() {
 			m.mem.Close()
 		}
 	}
+	s.srv.regions.give(s.peer, len(s.mrs.m)+len(s.mws.m))
+	s.srv.ids.give(s.peer, len(s.ids.m)+len(s.pds.m)+len(s.ahs.m))
 	for _, m := range s.mems.m {
 		m.region.Release()
 	}
@@ -228,7 +291,7 @@ func (s *Session) hello(stop func() bool) error {
 		return err
 	}
 	if fd >= 0 {
-		osmem.CloseFD(fd)
+		s.discard(fd)
 		return abi.Violation("descriptor with HELLO")
 	}
 	h, body, err := abi.ParseMessage(msg)
@@ -243,7 +306,7 @@ func (s *Session) hello(stop func() bool) error {
 	}
 	var req abi.HelloRequest
 	if err := abi.DecodeRequest(h, body, &req); err != nil {
-		return s.refuse(h, err, &abi.Empty{})
+		return s.refuse(h, err, refusal(err, s.reasons))
 	}
 	if req.Magic != abi.MagicHello {
 		return abi.Violation("HELLO with magic %#x", req.Magic)
@@ -254,17 +317,18 @@ func (s *Session) hello(stop func() bool) error {
 		rep.Minor = abi.Minor
 		return s.refuse(h, syscall.EPROTONOSUPPORT, rep)
 	}
+	s.reasons, s.minor = req.Features&abi.FeatureReasons != 0, rep.Minor
 	s.mu.Lock()
 	s.comm = abi.CString(req.Comm[:])
 	s.mu.Unlock()
 	memfd, err := s.openPage()
 	if err != nil {
-		return s.refuse(h, err, &abi.Empty{})
+		return s.refuse(h, err, refusal(err, s.reasons))
 	}
 	defer osmem.CloseFD(memfd)
 	hd, err := s.srv.cfg.NewSession(s)
 	if err != nil {
-		return s.refuse(h, err, &abi.Empty{})
+		return s.refuse(h, err, refusal(err, s.reasons))
 	}
 	s.h = hd
 	names := hd.Devices()
@@ -273,7 +337,9 @@ func (s *Session) hello(stop func() bool) error {
 		rep.Devices[i] = abi.MakeDeviceName(n)
 	}
 	s.setState("live")
-	s.startBell()
+	if s.looks == nil {
+		s.startBell()
+	}
 	return s.send(h, nil, rep, []int{memfd, s.bell.FD})
 }
 
@@ -307,19 +373,34 @@ func (s *Session) openPage() (memfd int, err error) {
 // newRing makes memory for a ring, within the quotas.
 func (s *Session) newRing(name string, size int) (*osmem.Region, int, error) {
 	size = osmem.PageUp(size)
-	if int64(size) > s.srv.limits.RingBytes-s.ringBytes || !s.srv.takeMapping() {
-		return nil, -1, syscall.ENOMEM
+	if int64(size) > s.srv.limits.RingBytes-s.ringBytes {
+		return nil, -1, s.overLimit("ring-bytes")
 	}
-	r, fd, err := osmem.NewRegion(name, size, func() { s.srv.mappings.Add(-1) })
-	if err != nil {
-		s.srv.mappings.Add(-1)
+	if err := s.takeMapping(); err != nil {
 		return nil, -1, err
 	}
+	r, fd, err := osmem.NewRegion(name, size, s.giveMapping)
+	if err != nil {
+		s.giveMapping()
+		return nil, -1, err
+	}
+	r.KeepFromDumps()
 	s.mu.Lock()
 	s.ringBytes += int64(size)
 	s.mu.Unlock()
 	return r, fd, nil
 }
+
+// takeMapping reserves a place for one more mapping.
+func (s *Session) takeMapping() error {
+	if s.looks != nil { // of its page only
+		s.srv.mappings.force(s.peer)
+		return nil
+	}
+	return s.srv.mappings.take(s.peer, s.privileged())
+}
+
+func (s *Session) giveMapping() { s.srv.mappings.give(s.peer, 1) }
 
 // freeRing gives newRing's memory back, once nothing touches it.
 func (s *Session) freeRing(r *osmem.Region) {
@@ -342,29 +423,26 @@ func (s *Session) serve() error {
 	if err == nil && h.Op == abi.OpHello {
 		err = abi.Violation("second HELLO")
 	}
+	if err == nil && !h.Op.Quick() {
+		err = s.conn.Flush()
+	}
 	if err != nil {
 		if fd >= 0 {
-			osmem.CloseFD(fd)
+			s.discard(fd)
 		}
 		return err
 	}
-	if !h.Op.Quick() {
-		if err := s.conn.Flush(); err != nil {
-			if fd >= 0 {
-				osmem.CloseFD(fd)
-			}
-			return err
-		}
-	}
 	op := &operation{s: s, h: h, body: body, fd: fd}
 	rep, opErr := op.do()
-	if op.fd >= 0 {
-		osmem.CloseFD(op.fd)
+	if op.fd >= 0 && !s.foreign(func() func() { osmem.CloseFD(op.fd); return nil }) {
+		opErr = errForeign
 	}
 	if abi.IsViolation(opErr) {
 		err = opErr
 	} else {
-		if opErr != nil || rep == nil {
+		if opErr != nil {
+			rep = refusal(opErr, s.reasons)
+		} else if rep == nil {
 			rep = &abi.Empty{}
 		}
 		err = s.send(h, opErr, rep, op.out)
@@ -375,10 +453,21 @@ func (s *Session) serve() error {
 	return err
 }
 
+// refusal is the body of a reply that refuses: words, if the client wants them and there are some.
+func refusal(why error, words bool) abi.Message {
+	var r *Refusal
+	if !words || !errors.As(why, &r) {
+		return &abi.Empty{}
+	}
+	rep := &abi.Refusal{}
+	copy(rep.Why[:len(rep.Why)-1], r.Why)
+	return rep
+}
+
 // send answers a request.
 func (s *Session) send(h abi.Header, status error, body abi.Message, fds []int) error {
-	s.reply = abi.AppendMessage(s.reply[:0], abi.Header{Op: h.Op, Seq: h.Seq,
-		Status: abi.Status(status)}, body)
+	s.reply = abi.AppendFor(s.reply[:0], abi.Header{Op: h.Op, Seq: h.Seq,
+		Status: abi.Status(status)}, body, s.minor)
 	if len(fds) == 0 {
 		return s.conn.Reply(s.reply)
 	}

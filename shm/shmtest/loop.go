@@ -1,7 +1,7 @@
 package shmtest
 
 import (
-	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"sync"
@@ -149,16 +149,24 @@ func (h *loopSession) OpenContext(device uint32, events *server.AsyncQueue) (ser
 }
 
 // List gives rows enough to need several pages.
-func (h *loopSession) List(kind uint32, _ bool) ([][]byte, error) {
-	var rows [][]byte
-	for i := range 300 {
-		rows = append(rows, fmt.Appendf(nil, `{"kind":%d,"row":%d,"text":"some words to fill the page"}`,
-			kind, i))
-	}
-	return rows, nil
+func (h *loopSession) List(kind uint32, _ bool) (iter.Seq[any], error) {
+	return func(yield func(any) bool) {
+		for i := range 300 {
+			row := struct {
+				Kind uint32 `json:"kind"`
+				Row  int    `json:"row"`
+				Text string `json:"text"`
+			}{kind, i, "some words to fill the page"}
+			if !yield(row) {
+				return
+			}
+		}
+	}, nil
 }
 
-func (h *loopSession) Stat(bool) ([][]byte, error) { return [][]byte{[]byte(`{"stat":1}`)}, nil }
+func (h *loopSession) Stat(bool) iter.Seq[any] {
+	return func(yield func(any) bool) { yield(map[string]int{"stat": 1}) }
+}
 
 // Close implements server.Handler.
 func (h *loopSession) Close(error) {

@@ -42,6 +42,9 @@ func (i *loopID) push(typ uint32, status int32, p *abi.ConnParam, cause uint32) 
 		Dst: abi.MakeSockAddr(i.remote)}
 	if p != nil {
 		ev.Param = *p
+		if typ == abi.EvRejected {
+			ev.Flags = abi.EventByProgram
+		}
 	}
 	_ = i.id.Push(ev) // nobody is there to hear it
 }

@@ -95,7 +95,7 @@ func (q *loopQP) Close() error {
 }
 
 // Bell implements shm.QPHandler.
-func (q *loopQP) Bell() bool {
+func (q *loopQP) Bell(func() bool) bool {
 	q.l.mu.Lock()
 	defer q.l.mu.Unlock()
 	q.run()

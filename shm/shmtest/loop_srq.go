@@ -43,7 +43,7 @@ func (s *loopSRQ) Limit() (uint32, error) {
 }
 
 // Bell implements shm.SRQHandler: all that wait look.
-func (s *loopSRQ) Bell() bool {
+func (s *loopSRQ) Bell(func() bool) bool {
 	s.pd.c.sess.l.mu.Lock()
 	defer s.pd.c.sess.l.mu.Unlock()
 	waiting := s.waiting

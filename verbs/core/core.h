@@ -102,6 +102,7 @@ struct vrnic_session {
 	uint32_t poll_yield; /* empty polls of a thread after which it yields the processor */
 	pthread_mutex_t rpc_lock;
 	uint32_t seq;
+	bool told; /* of a refusal; rpc_lock */
 	pthread_mutex_t lend_lock;
 	bool mem_lent; /* SET_MEM was done; lend_lock */
 	uint32_t ndevices;

@@ -12,14 +12,18 @@
 
 #include "core.h"
 
-static void vdebug(const char *what, va_list ap)
+static bool debugging(void)
 {
 	const char *v = secure_getenv("VRNIC_DEBUG");
-	char line[512];
+
+	return v && strstr(v, "shm");
+}
+
+static void vsay(const char *what, va_list ap)
+{
+	char line[1024];
 	int old, err = errno;
 
-	if (!v || !strstr(v, "shm"))
-		return;
 	vsnprintf(line, sizeof(line), what, ap);
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
 	fprintf(stderr, "vrnic: %s\n", line);
@@ -31,8 +35,21 @@ void vrnic_debug(const char *what, ...)
 {
 	va_list ap;
 
+	if (!debugging())
+		return;
 	va_start(ap, what);
-	vdebug(what, ap);
+	vsay(what, ap);
+	va_end(ap);
+}
+
+static void say(const char *what, ...) __attribute__((format(printf, 1, 2)));
+
+static void say(const char *what, ...)
+{
+	va_list ap;
+
+	va_start(ap, what);
+	vsay(what, ap);
 	va_end(ap);
 }
 
@@ -66,9 +83,11 @@ void vrnic_die(struct vrnic_session *s, const char *why, ...)
 
 	if (atomic_exchange(&s->dead, true))
 		return;
-	va_start(ap, why);
-	vdebug(why, ap);
-	va_end(ap);
+	if (debugging()) {
+		va_start(ap, why);
+		vsay(why, ap);
+		va_end(ap);
+	}
 	/*
 	 * It ends an rpc that waits, and shows the daemon the end of the session also where it was this
 	 * side that gave up: it closes the event pipes then, which wakes those who wait for events. The
@@ -211,6 +230,30 @@ static ssize_t receive(struct vrnic_session *s, struct reply *r, int *fds, int *
 	return n;
 }
 
+/* Whether a reply has a vrnic_refusal behind it, or room for one, in place of its own body. */
+static bool refuses(const struct vrnic_header *h)
+{
+	return h->status && !(h->op == VRNIC_OP_HELLO && h->status == -EPROTONOSUPPORT);
+}
+
+/*
+ * Takes why a request was refused out of r, to be said when the lock is free: an errno does not
+ * name the limit that was in the way. Once; a program may try until it is refused.
+ */
+static void take_reason(struct vrnic_session *s, const struct reply *r, struct vrnic_refusal *why)
+{
+	char *c;
+
+	if (s->told)
+		return;
+	memcpy(why, r->body, r->h.len < sizeof(*why) ? r->h.len : sizeof(*why));
+	why->why[sizeof(why->why) - 1] = 0;
+	s->told = why->why[0];
+	for (c = why->why; *c; c++) /* nothing that a terminal would obey */
+		if (*c < ' ' || *c > '~')
+			*c = '?';
+}
+
 /*
  * Whether r, of n octets with nfds descriptors, is a reply to the last request, with a body of at
  * most len octets that are not zero.
@@ -231,6 +274,8 @@ static bool valid(struct vrnic_session *s, const struct reply *r, size_t n, uint
 			  op, s->seq);
 		return false;
 	}
+	if (refuses(h))
+		len = sizeof(struct vrnic_refusal);
 	for (i = len; i < h->len; i++) {
 		if (r->body[i]) {
 			vrnic_die(s, "a reply to %u with %u octets where %zu are known", op, h->len, len);
@@ -265,10 +310,13 @@ static uint16_t undo_of(uint16_t op)
 	}
 }
 
-/* vrnic_rpc with rpc_lock held. rep is filled also where a refusal has a body. */
+/*
+ * vrnic_rpc with rpc_lock held. rep is filled also where the daemon has another version. why is
+ * empty, and stays so unless there is a refusal to be said.
+ */
 static int rpc_locked(struct vrnic_session *s, uint16_t op, const void *req, size_t req_len,
 		      void *rep, size_t rep_len,
-		      int send_fd, int *fds, int nfds)
+		      int send_fd, int *fds, int nfds, struct vrnic_refusal *why)
 {
 	int got[4 * MAX_FDS], ngot, err;
 	struct reply r;
@@ -297,10 +345,15 @@ static int rpc_locked(struct vrnic_session *s, uint16_t op, const void *req, siz
 		if (r.h.len >= sizeof(undo.handle)) /* such replies begin with it */
 			memcpy(&undo.handle, r.body, sizeof(undo.handle));
 		if (undo.handle && undo_of(op))
-			rpc_locked(s, undo_of(op), &undo, sizeof(undo), NULL, 0, -1, NULL, 0);
+			rpc_locked(s, undo_of(op), &undo, sizeof(undo), NULL, 0, -1, NULL, 0,
+				   why);
 		return EMFILE;
 	}
-	if (rep && (!r.h.status || r.h.len)) {
+	if (refuses(&r.h)) {
+		take_reason(s, &r, why);
+		return -r.h.status;
+	}
+	if (rep) {
 		size_t len = r.h.len < rep_len ? r.h.len : rep_len;
 
 		memcpy(rep, r.body, len);
@@ -315,15 +368,19 @@ int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_
 	      size_t rep_len,
 	      int send_fd, int *fds, int nfds)
 {
+	struct vrnic_refusal why;
 	int old, err;
 
 	if (vrnic_dead(s))
 		return EIO;
+	why.why[0] = 0;
 	/* A thread that is cancelled between request and reply would leave the reply to the next. */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
 	pthread_mutex_lock(&s->rpc_lock);
-	err = rpc_locked(s, op, req, req_len, rep, rep_len, send_fd, fds, nfds);
+	err = rpc_locked(s, op, req, req_len, rep, rep_len, send_fd, fds, nfds, &why);
 	pthread_mutex_unlock(&s->rpc_lock);
+	if (why.why[0]) /* whoever reads that may take his time */
+		say("the daemon refused a request: %s", why.why);
 	pthread_setcancelstate(old, NULL);
 	return err;
 }

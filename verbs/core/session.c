@@ -251,7 +251,7 @@ static int read_names(struct vrnic_session *s, const struct vrnic_hello_reply *r
 static int hello(struct vrnic_session *s, const char *path)
 {
 	struct vrnic_hello_request req = { .magic = VRNIC_MAGIC_HELLO, .major = VRNIC_MAJOR,
-					  .minor = VRNIC_MINOR };
+					  .minor = VRNIC_MINOR, .features = VRNIC_FEATURE_REASONS };
 	struct vrnic_hello_reply rep = { 0 };
 	int fds[2], err;
 
@@ -264,7 +264,7 @@ static int hello(struct vrnic_session *s, const char *path)
 				 "install the same release of both", path, rep.major, rep.minor, VRNIC_MAJOR, VRNIC_MINOR);
 		else if (vrnic_dead(s))
 			complain(CAUSE_HELLO,
-				 "the daemon at %s ended the session at once (does it have a session free?)", path);
+				 "the daemon at %s ended the session at once", path);
 		else
 			complain(CAUSE_HELLO, "the daemon at %s: %s", path, strerror(err));
 		return err;

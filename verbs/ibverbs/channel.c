@@ -196,6 +196,17 @@ static struct vrnic_cq *give(struct vrnic_cq *cq, bool armed)
 	return cq;
 }
 
+/* Has the next completion raise another event: whether the program has asked for that already. */
+static bool event_taken(struct vrnic_cq *cq)
+{
+	uint32_t arm;
+
+	pthread_mutex_lock(&cq->arm_lock);
+	arm = atomic_fetch_and(cq->arm, ~VRNIC_ARM_QUEUED);
+	pthread_mutex_unlock(&cq->arm_lock);
+	return arm & (VRNIC_ARM_NEXT | VRNIC_ARM_SOLICITED);
+}
+
 /* The CQ whose event is the oldest, or NULL. */
 static struct vrnic_cq *next_event(struct vrnic_chan *ch)
 {
@@ -213,8 +224,7 @@ static struct vrnic_cq *next_event(struct vrnic_chan *ch)
 		 * the event: the next completion raises another.
 		 */
 		if (e)
-			return give(cq_of(e), atomic_fetch_and(cq_of(e)->arm, ~VRNIC_ARM_QUEUED) &
-						      (VRNIC_ARM_NEXT | VRNIC_ARM_SOLICITED));
+			return give(cq_of(e), event_taken(cq_of(e)));
 		vrnic_corrupt(ch->s, "an event of a CQ that is not on the channel");
 		break;
 	}

@@ -4,37 +4,56 @@
 
 #include "objects.h"
 
-/*
- * Checks line 0 of a CQ's memory and finds the ring: false, and the session is dead, if it makes no
- * sense.
- */
-static bool open_ring(struct vrnic_cq *cq, uint32_t cqe)
-{
-	char *mem = cq->map.mem;
-	uint32_t magic = load_acquire(vrnic_word(mem, VRNIC_CQ_MAGIC));
-	uint32_t handle = load_acquire(vrnic_word(mem, VRNIC_CQ_HANDLE));
-	uint32_t size = load_acquire(vrnic_word(mem, VRNIC_CQ_SIZE));
-	uint32_t off = load_acquire(vrnic_word(mem, VRNIC_CQ_CQE_OFF));
+/* What was a CQ's memory. Another thread may be about to look at it for something new. */
+struct vrnic_old_map {
+	struct vrnic_old_map *next;
+	struct vrnic_map map;
+};
 
-	if (magic != VRNIC_MAGIC_CQ || handle != cq->cq.handle || size < cqe ||
-	    !vrnic_ring_fits(cq->map.len, off, size, VRNIC_MAX_CQ_DEPTH, VRNIC_CQE_LEN, VRNIC_CQE_LEN,
+/*
+ * Checks line 0 of memory for a CQ, and where the ring is in it: false, and the session is dead, if
+ * it makes no sense.
+ */
+static bool check_ring(struct vrnic_cq *cq, const struct vrnic_map *m, uint32_t cqe, uint32_t *size,
+		       uint32_t *off)
+{
+	uint32_t magic = load_acquire(vrnic_word(m->mem, VRNIC_CQ_MAGIC));
+	uint32_t handle = load_acquire(vrnic_word(m->mem, VRNIC_CQ_HANDLE));
+
+	*size = load_acquire(vrnic_word(m->mem, VRNIC_CQ_SIZE));
+	*off = load_acquire(vrnic_word(m->mem, VRNIC_CQ_CQE_OFF));
+	if (magic != VRNIC_MAGIC_CQ || handle != cq->cq.handle || *size < cqe ||
+	    !vrnic_ring_fits(m->len, *off, *size, VRNIC_MAX_CQ_DEPTH, VRNIC_CQE_LEN, VRNIC_CQE_LEN,
 			     VRNIC_CQE_LEN)) {
 		vrnic_corrupt(cq->s, "memory of a CQ");
 		return false;
 	}
-	cq->cqes = mem + off;
-	cq->mask = size - 1;
-	cq->prod = vrnic_word(mem, VRNIC_CQ_PROD);
-	cq->cons_word = vrnic_word(mem, VRNIC_CQ_CONS);
-	cq->arm = vrnic_word(mem, VRNIC_CQ_ARM);
-	cq->cq.cqe = size;
 	return true;
+}
+
+static void use_ring(struct vrnic_cq *cq, const struct vrnic_map *m, uint32_t size, uint32_t off)
+{
+	cq->map = *m;
+	cq->cqes = (char *)m->mem + off;
+	cq->mask = size - 1;
+	cq->cons_word = vrnic_word(m->mem, VRNIC_CQ_CONS);
+	cq->arm = vrnic_word(m->mem, VRNIC_CQ_ARM);
+	atomic_store(&cq->prod, vrnic_word(m->mem, VRNIC_CQ_PROD));
+	cq->cq.cqe = (int)size;
 }
 
 static void free_cq(struct vrnic_cq *cq)
 {
+	struct vrnic_old_map *old;
+
+	while ((old = cq->old)) {
+		cq->old = old->next;
+		vrnic_unmap(&old->map);
+		free(old);
+	}
 	vrnic_unmap(&cq->map);
 	vrnic_table_free(&cq->qps);
+	pthread_mutex_destroy(&cq->arm_lock);
 	pthread_mutex_destroy(&cq->lock);
 	pthread_mutex_destroy(&cq->cq.mutex);
 	pthread_cond_destroy(&cq->cq.cond);
@@ -48,6 +67,8 @@ static struct vrnic_cq *create_cq(struct ibv_context *context, uint32_t cqe, voi
 	struct vrnic_context *c = to_vctx(context);
 	struct vrnic_create_cq_request req = { .ctx = c->handle, .cqe = cqe };
 	struct vrnic_create_cq_reply rep;
+	uint32_t size, off;
+	struct vrnic_map m;
 	struct vrnic_cq *cq;
 	int fd, err;
 
@@ -72,13 +93,17 @@ static struct vrnic_cq *create_cq(struct ibv_context *context, uint32_t cqe, voi
 	cq->cq.cq_context = cq_context;
 	cq->cq.handle = rep.cq;
 	pthread_mutex_init(&cq->lock, NULL);
+	pthread_mutex_init(&cq->arm_lock, NULL);
 	pthread_mutex_init(&cq->cq.mutex, NULL);
 	pthread_cond_init(&cq->cq.cond, NULL);
-	if (vrnic_map_fd(c->s, fd, VRNIC_CQ_ARM + 64, &cq->map) || !open_ring(cq, cqe)) {
+	if (vrnic_map_fd(c->s, fd, VRNIC_CQ_ARM + 64, &cq->map) ||
+	    !check_ring(cq, &cq->map, cqe, &size, &off)) {
 		free_cq(cq);
 		errno = EIO;
 		return NULL;
 	}
+	m = cq->map;
+	use_ring(cq, &m, size, off);
 	if (cq->chan)
 		vrnic_chan_attach(cq->chan, cq);
 	vrnic_obj_add(c, &cq->obj, VRNIC_OBJ_CQ, rep.cq, &cq->cq);
@@ -144,8 +169,58 @@ int ibv_destroy_cq(struct ibv_cq *ibcq)
 	return 0;
 }
 
-int ibv_resize_cq(struct ibv_cq *cq, int cqe)
+/*
+ * Has the daemon go over to memory m, of at least cqe entries, while nobody here polls or arms the
+ * CQ: what was in the old ring and had not been polled is in the new one then, at the same indices.
+ * 0, or an errno, and then m is not used.
+ */
+static int switch_ring(struct vrnic_cq *cq, const struct vrnic_map *m, uint32_t cqe,
+		       struct vrnic_old_map *old)
 {
-	(void)cq, (void)cqe;
-	return EOPNOTSUPP;
+	uint32_t size, off;
+	int err;
+
+	pthread_mutex_lock(&cq->lock);
+	pthread_mutex_lock(&cq->arm_lock);
+	err = vrnic_rpc_handle(cq->s, VRNIC_OP_SWITCH_CQ, cq->cq.handle, NULL, 0);
+	if (!err && !check_ring(cq, m, cqe, &size, &off))
+		err = EIO;
+	if (!err) {
+		old->map = cq->map;
+		old->next = cq->old;
+		cq->old = old;
+		use_ring(cq, m, size, off);
+	}
+	pthread_mutex_unlock(&cq->arm_lock);
+	pthread_mutex_unlock(&cq->lock);
+	return err;
+}
+
+int ibv_resize_cq(struct ibv_cq *ibcq, int cqe)
+{
+	struct vrnic_cq *cq = to_vcq(ibcq);
+	struct vrnic_resize_cq_request req = { .cq = ibcq->handle, .cqe = (uint32_t)cqe };
+	struct vrnic_resize_cq_reply rep;
+	struct vrnic_old_map *old;
+	struct vrnic_map m;
+	int fd, err;
+
+	if (cqe < 1 || (uint32_t)cqe > to_vctx(ibcq->context)->attr.max_cqe)
+		return EINVAL;
+	old = calloc(1, sizeof(*old));
+	if (!old)
+		return ENOMEM;
+	err = vrnic_rpc(cq->s, VRNIC_OP_RESIZE_CQ, &req, sizeof(req), &rep, sizeof(rep), -1, &fd, 1);
+	if (err)
+		goto out;
+	err = vrnic_map_fd(cq->s, fd, VRNIC_CQ_ARM + 64, &m);
+	if (err)
+		goto out;
+	err = switch_ring(cq, &m, (uint32_t)cqe, old);
+	if (!err)
+		return 0;
+	vrnic_unmap(&m);
+out:
+	free(old);
+	return err;
 }

@@ -49,6 +49,11 @@ static int query_device(struct vrnic_session *s, uint32_t index,
 	return err;
 }
 
+static bool is_roce(const struct vrnic_query_device_reply *rep)
+{
+	return rep->node_type == VRNIC_NODE_CA;
+}
+
 /* The device of a description, made if it is new, or NULL: device_lock is held. */
 static struct vrnic_device *find_device(const struct vrnic_query_device_reply *rep, uint32_t index)
 {
@@ -63,8 +68,6 @@ static struct vrnic_device *find_device(const struct vrnic_query_device_reply *r
 	if (!d)
 		return NULL;
 	v = &d->v.device;
-	v->node_type = IBV_NODE_RNIC;
-	v->transport_type = IBV_TRANSPORT_IWARP;
 	/* There is nothing at these paths. */
 	snprintf(v->name, sizeof(v->name), "%s", rep->name);
 	snprintf(v->dev_name, sizeof(v->dev_name), "%s", rep->name);
@@ -76,6 +79,9 @@ static struct vrnic_device *find_device(const struct vrnic_query_device_reply *r
 	d->next = devices;
 	devices = d;
 found:
+	/* Another daemon may have a device of another kind by that name. */
+	d->v.device.node_type = is_roce(rep) ? IBV_NODE_CA : IBV_NODE_RNIC;
+	d->v.device.transport_type = is_roce(rep) ? IBV_TRANSPORT_IB : IBV_TRANSPORT_IWARP;
 	d->index = index;
 	d->guid = rep->guid;
 	return d;
@@ -148,6 +154,7 @@ static int clip(uint32_t v)
 static void device_attr(const struct vrnic_query_device_reply *q, struct ibv_device_attr *a)
 {
 	uint64_t reads = (uint64_t)q->max_qp * q->max_ird;
+	uint64_t attached = (uint64_t)q->max_groups * q->max_group_qps;
 
 	memset(a, 0, sizeof(*a));
 	snprintf(a->fw_ver, sizeof(a->fw_ver), "%s", q->fw_version);
@@ -174,6 +181,10 @@ static void device_attr(const struct vrnic_query_device_reply *q, struct ibv_dev
 	a->max_srq = clip(q->max_srq);
 	a->max_srq_wr = clip(q->max_srq_wr);
 	a->max_srq_sge = clip(q->max_srq_sge);
+	a->max_ah = clip(q->max_ah);
+	a->max_mcast_grp = clip(q->max_groups);
+	a->max_mcast_qp_attach = clip(q->max_group_qps);
+	a->max_total_mcast_qp_attach = attached < INT32_MAX ? (int)attached : INT32_MAX;
 	a->max_pkeys = 1;
 	a->phys_port_cnt = 1;
 }
@@ -278,6 +289,7 @@ static struct ibv_context *open_context(struct vrnic_session *s, struct vrnic_de
 	c->dev = dev;
 	c->dev_index = index;
 	c->handle = rep.ctx;
+	c->roce = is_roce(attr);
 	c->attr = *attr;
 	pthread_mutex_init(&c->obj_lock, NULL);
 	ibv = &c->v.context;

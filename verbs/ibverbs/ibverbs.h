@@ -18,6 +18,7 @@ struct vrnic_context {
 	struct vrnic_device *dev; /* device.c's */
 	uint32_t dev_index;    /* what the daemon calls the device */
 	uint32_t handle;       /* and this context */
+	bool roce;	       /* the device speaks RoCE, not iWARP */
 	atomic_bool fatal;     /* IBV_EVENT_DEVICE_FATAL has been given */
 	atomic_bool gone;      /* closed */
 	atomic_uint waiters;   /* threads in ibv_get_async_event */
@@ -43,5 +44,9 @@ VRNIC_EXPORT uint32_t vrnic_device_index(struct ibv_context *c);
  * PD. Numbers are unique in a device, so the context is asked, too. 0 or ENOENT.
  */
 VRNIC_EXPORT int vrnic_find_qp(struct ibv_context *c, uint32_t qpn, uint32_t *pd_handle);
+
+/* Attributes as the daemon has them, as programs do; of a QP's all but the state. */
+VRNIC_EXPORT void vrnic_from_ah_attr(const struct vrnic_ah_attr *r, struct ibv_ah_attr *a);
+VRNIC_EXPORT void vrnic_from_qp_attr(const struct vrnic_qp_attr *r, struct ibv_qp_attr *a);
 
 #endif

@@ -45,7 +45,7 @@ void vrnic_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_
  */
 struct vrnic_pd {
 	struct ibv_pd pd;
-	atomic_uint users; /* MRs, MWs, QPs and SRQs: EBUSY while there are any */
+	atomic_uint users; /* MRs, MWs, QPs, SRQs and address handles: EBUSY while there are any */
 };
 
 static inline struct vrnic_pd *to_vpd(struct ibv_pd *pd)
@@ -92,6 +92,7 @@ void vrnic_mr_revoked(struct vrnic_session *s, uint32_t key);
  * channel.c: completion channels. cq.c: CQs.
  */
 struct vrnic_cq;
+struct vrnic_old_map;
 
 struct vrnic_chan {
 	struct ibv_comp_channel ch; /* ch.refcnt: its CQs */
@@ -124,18 +125,21 @@ struct vrnic_cq {
 	struct vrnic_session *s;
 	struct vrnic_chan *chan; /* or NULL */
 	struct vrnic_entry in_chan;
-	struct vrnic_map map;
-	_Atomic uint32_t *prod;
-	_Atomic uint32_t *cons_word;
-	_Atomic uint32_t *arm;
-	char *cqes;
-	uint32_t mask;		 /* size - 1 */
+	_Atomic(_Atomic uint32_t *) prod; /* read without the lock to see that there is nothing */
 	atomic_uint users;	 /* QPs that complete here: EBUSY */
 	uint32_t comp_given;	 /* completion events given to the program; chan->lock */
 	bool last_given;	 /* the event of the session's death; chan->lock */
 	atomic_bool armed;	 /* an event was asked for and not given since: req_notify sets it */
 	struct vrnic_obj obj;
+	/* arm, and its word: ibv_resize_cq moves it. Not lock, which a program that polls may hold. */
+	pthread_mutex_t arm_lock;
+	_Atomic uint32_t *arm;
 	pthread_mutex_t lock;	 /* what follows */
+	struct vrnic_map map;
+	struct vrnic_old_map *old; /* from before ibv_resize_cq */
+	_Atomic uint32_t *cons_word;
+	char *cqes;
+	uint32_t mask;		 /* size - 1 */
 	atomic_uint cons;	 /* read without the lock to see that there is nothing */
 	bool bad;		 /* the ring makes no sense; the session is dead */
 	struct vrnic_table qps;	 /* by number */
@@ -237,6 +241,7 @@ struct vrnic_sq {
 	uint32_t wr_slab_prod; /* before */
 	int wr_err;
 	bool wr_open; /* wr waits for its data */
+	bool wr_addressed; /* it has its address, or needs none */
 	struct ibv_send_wr wr;
 };
 
@@ -258,6 +263,7 @@ struct vrnic_qp {
 	struct vrnic_obj obj;
 	uint32_t bell;
 	bool sig_all;
+	bool roce; /* of a RoCE device: it has the states of InfiniBand */
 	struct ibv_qp_cap cap;
 	struct vrnic_sq sq;
 	struct vrnic_rq rq;
@@ -278,9 +284,24 @@ static inline struct vrnic_qp *to_vqp(struct ibv_qp *qp)
 	return container_of(qp, struct vrnic_qp, qp);
 }
 
+/* ah.c */
+struct vrnic_ah {
+	struct ibv_ah ah;
+	uint32_t key; /* what requests name it by */
+};
+
+static inline struct vrnic_ah *to_vah(struct ibv_ah *ah)
+{
+	return container_of(ah, struct vrnic_ah, ah);
+}
+
 /* port.c */
 int vrnic_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr,
 		     size_t attr_len);
+
+/* state.c: attributes as the daemon has them; of a QP's all but the state. Back: ibverbs.h. */
+struct vrnic_ah_attr vrnic_to_ah_attr(const struct ibv_ah_attr *a);
+struct vrnic_qp_attr vrnic_to_qp_attr(const struct ibv_qp_attr *a);
 
 /* qp.c, srq.c. What a context has for programs, with those of post.c. */
 struct ibv_qp *vrnic_create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr_ex *attr);

@@ -61,6 +61,11 @@ static inline bool found_nothing(struct vrnic_session *s)
 	return true;
 }
 
+static inline _Atomic uint32_t *ring_prod(struct vrnic_cq *cq)
+{
+	return atomic_load_explicit(&cq->prod, memory_order_relaxed);
+}
+
 /* A QP's place among those of cq. */
 static struct vrnic_cq_link *link_of(struct vrnic_cq *cq, struct vrnic_qp *qp)
 {
@@ -106,29 +111,55 @@ static inline bool is_receive(const struct vrnic_cqe *e)
 	return (e->opcode & IBV_WC_RECV) || (e->status && e->cookie);
 }
 
-/* Nobody polls what qp's receives from an SRQ left in the ring, and nothing comes after it. */
-static void give_back(struct vrnic_cq *cq, struct vrnic_qp *qp)
+/*
+ * Calls each for the completions of qp that are in the ring, with cq->lock held: false, and the
+ * session is dead, if the ring makes no sense.
+ */
+static bool each_of(struct vrnic_cq *cq, struct vrnic_qp *qp,
+		    void (*each)(struct vrnic_cq *cq, struct vrnic_qp *qp, uint32_t i,
+				 const struct vrnic_cqe *e))
 {
-	uint32_t i = atomic_load_explicit(&cq->cons, memory_order_relaxed), place;
-	uint32_t prod = load_acquire(cq->prod);
-	struct vrnic_rq *rq = &qp->srq->rq;
+	uint32_t i = atomic_load_explicit(&cq->cons, memory_order_relaxed);
+	uint32_t prod = load_acquire(ring_prod(cq));
 	struct vrnic_cqe e;
 
 	if (prod - i > cq->mask + 1) {
 		cq->bad = true;
 		vrnic_corrupt(cq->s, "CQ prod");
-		return;
+		return false;
 	}
-	pthread_mutex_lock(&rq->lock);
 	for (; i != prod; i++) {
 		read_cqe(cq, i, &e);
-		if (e.qpn != qp->qp.qp_num || !is_receive(&e))
-			continue;
-		place = vrnic_rq_find(rq, e.cookie);
-		if (place != VRNIC_NO_RECV)
-			vrnic_rq_release(rq, place);
+		if (e.qpn == qp->qp.qp_num)
+			each(cq, qp, i, &e);
 	}
+	return true;
+}
+
+/* Nobody polls what qp's receives from an SRQ left in the ring. */
+static void give_back(struct vrnic_cq *cq, struct vrnic_qp *qp, uint32_t i,
+		      const struct vrnic_cqe *e)
+{
+	struct vrnic_rq *rq = &qp->srq->rq;
+	uint32_t place;
+
+	(void)cq, (void)i;
+	if (!is_receive(e))
+		return;
+	pthread_mutex_lock(&rq->lock);
+	place = vrnic_rq_find(rq, e->cookie);
+	if (place != VRNIC_NO_RECV)
+		vrnic_rq_release(rq, place);
 	pthread_mutex_unlock(&rq->lock);
+}
+
+/* Has the completion belong to no QP. */
+static void disown(struct vrnic_cq *cq, struct vrnic_qp *qp, uint32_t i, const struct vrnic_cqe *e)
+{
+	struct vrnic_cqe *at = (void *)(cq->cqes + (size_t)(i & cq->mask) * VRNIC_CQE_LEN);
+
+	(void)qp, (void)e;
+	at->qpn = 0;
 }
 
 void vrnic_cq_detach(struct vrnic_cq *cq, struct vrnic_qp *qp)
@@ -137,7 +168,24 @@ void vrnic_cq_detach(struct vrnic_cq *cq, struct vrnic_qp *qp)
 	vrnic_table_remove(&cq->qps, &link_of(cq, qp)->entry);
 	cq->last = NULL;
 	if (qp->srq && qp->qp.recv_cq == &cq->cq && !cq->bad && !vrnic_dead(cq->s))
-		give_back(cq, qp);
+		each_of(cq, qp, give_back);
+	pthread_mutex_unlock(&cq->lock);
+}
+
+void vrnic_cq_forget(struct vrnic_cq *cq, struct vrnic_qp *qp)
+{
+	bool receives = qp->qp.recv_cq == &cq->cq;
+
+	pthread_mutex_lock(&cq->lock);
+	if (!cq->bad && !vrnic_dead(cq->s) && (!receives || !qp->srq || each_of(cq, qp, give_back)) &&
+	    each_of(cq, qp, disown) && receives && qp->rx_slab_size) {
+		qp->rx_slab_cons = load_acquire(qp->rx_slab_prod_word);
+		store_release(qp->rx_slab_cons_word, qp->rx_slab_cons);
+	}
+	if (qp->qp.send_cq == &cq->cq)
+		vrnic_sq_forget(&qp->sq);
+	if (receives && !qp->srq)
+		vrnic_rq_forget(&qp->rq);
 	pthread_mutex_unlock(&cq->lock);
 }
 
@@ -225,7 +273,8 @@ static int complete(struct vrnic_cq *cq, const struct vrnic_cqe *e, struct ibv_w
 	wc->byte_len = e->byte_len;
 	wc->imm_data = e->imm;
 	wc->qp_num = e->qpn;
-	wc->src_qp = 0; /* where the ring has more of immediate data than a WC */
+	/* on iWARP the ring has more of immediate data there than a WC */
+	wc->src_qp = qp->qp.qp_type == IBV_QPT_UD ? e->src_qp : 0;
 	wc->wc_flags = e->wc_flags;
 	wc->pkey_index = wc->slid = 0;
 	wc->sl = wc->dlid_path_bits = 0;
@@ -252,7 +301,7 @@ static int take(struct vrnic_cq *cq, int n, struct ibv_wc *wc, uint64_t *time)
 
 	if (cq->bad)
 		return 0;
-	prod = load_acquire(cq->prod);
+	prod = load_acquire(ring_prod(cq));
 	if (prod - cons > cq->mask + 1) {
 		cq->bad = true;
 		vrnic_corrupt(cq->s, "CQ prod");
@@ -326,7 +375,7 @@ static int take_dead(struct vrnic_cq *cq, int n, struct ibv_wc *wc, uint64_t *ti
 
 static inline bool is_empty(struct vrnic_cq *cq)
 {
-	return load_acquire(cq->prod) == atomic_load_explicit(&cq->cons, memory_order_relaxed);
+	return load_acquire(ring_prod(cq)) == atomic_load_explicit(&cq->cons, memory_order_relaxed);
 }
 
 int vrnic_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
@@ -355,7 +404,9 @@ int vrnic_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
 	atomic_store(&cq->armed, true);
 	if (vrnic_dead(cq->s))
 		return 0; /* there is an event at once, and a poll finds what was flushed */
+	pthread_mutex_lock(&cq->arm_lock);
 	atomic_fetch_or(cq->arm, solicited_only ? VRNIC_ARM_SOLICITED : VRNIC_ARM_NEXT);
+	pthread_mutex_unlock(&cq->arm_lock);
 	/* The program polls once more now, and must see what the daemon completed without seeing this. */
 	atomic_thread_fence(memory_order_seq_cst);
 	return 0;
@@ -437,6 +488,11 @@ static uint32_t read_qp_num(struct ibv_cq_ex *ex)
 	return cq_of(ex)->cur_wc.qp_num;
 }
 
+static uint32_t read_src_qp(struct ibv_cq_ex *ex)
+{
+	return cq_of(ex)->cur_wc.src_qp;
+}
+
 static unsigned int read_wc_flags(struct ibv_cq_ex *ex)
 {
 	return cq_of(ex)->cur_wc.wc_flags;
@@ -485,8 +541,8 @@ void vrnic_cq_ex_ops(struct vrnic_cq *cq, uint64_t wc_flags)
 	ex->read_byte_len = read_byte_len;
 	ex->read_imm_data = read_imm_data;
 	ex->read_qp_num = read_qp_num;
-	/* of datagrams */
-	ex->read_src_qp = read_zero;
+	ex->read_src_qp = read_src_qp;
+	/* of InfiniBand's own links */
 	ex->read_slid = read_zero;
 	ex->read_sl = read_zero8;
 	ex->read_dlid_path_bits = read_zero8;

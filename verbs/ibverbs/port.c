@@ -28,6 +28,7 @@ int vrnic_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_p
 	a.active_speed = rep.speed;
 	a.phys_state = rep.phys_state;
 	a.link_layer = rep.link_layer;
+	a.flags = c->roce ? IBV_QPF_GRH_REQUIRED : 0;
 	memset(attr, 0, attr_len);
 	memcpy(attr, &a, attr_len < sizeof(a) ? attr_len : sizeof(a));
 	return 0;
@@ -40,12 +41,20 @@ int ibv_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_por
 	return vrnic_query_port(context, port_num, attr, offsetof(struct ibv_port_attr, port_cap_flags2));
 }
 
-int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid)
+/* 0 or an errno. */
+static int query_gid(struct ibv_context *context, uint32_t port_num, uint32_t index,
+		     struct vrnic_query_gid_reply *rep)
 {
 	struct vrnic_context *c = to_vctx(context);
 	struct vrnic_query_gid_request req = { .device = c->dev_index, .port = port_num, .index = index };
+
+	return vrnic_rpc(c->s, VRNIC_OP_QUERY_GID, &req, sizeof(req), rep, sizeof(*rep), -1, NULL, 0);
+}
+
+int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid)
+{
 	struct vrnic_query_gid_reply rep;
-	int err = vrnic_rpc(c->s, VRNIC_OP_QUERY_GID, &req, sizeof(req), &rep, sizeof(rep), -1, NULL, 0);
+	int err = query_gid(context, port_num, (uint32_t)index, &rep);
 
 	if (err) {
 		errno = err;
@@ -55,7 +64,7 @@ int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, unio
 	return 0;
 }
 
-/* An RNIC has one partition, the default one. */
+/* There is one partition, the default one. */
 int ibv_query_pkey(struct ibv_context *context, uint8_t port_num, int index, ibv_be16 *pkey)
 {
 	(void)context;
@@ -79,29 +88,41 @@ int ibv_get_pkey_index(struct ibv_context *context, uint8_t port_num, ibv_be16 p
 	}
 }
 
-/* GIDs of an RNIC have no version of RoCE. */
+/* GIDs of an RNIC, and those of entries that are empty, have no version of RoCE. */
 int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned int index,
 		       enum ibv_gid_type_sysfs *type)
 {
-	union ibv_gid gid;
+	struct vrnic_query_gid_reply rep;
+	int err = query_gid(context, port_num, index, &rep);
 
-	if (ibv_query_gid(context, port_num, (int)index, &gid))
+	if (err) {
+		errno = err;
 		return -1;
-	*type = IBV_GID_TYPE_SYSFS_IB_ROCE_V1;
+	}
+	*type = rep.type == IBV_GID_TYPE_ROCE_V2 ? IBV_GID_TYPE_SYSFS_ROCE_V2 :
+						   IBV_GID_TYPE_SYSFS_IB_ROCE_V1;
 	return 0;
 }
 
-/* size is what the program knows of an entry. 0 or an errno; ENODATA: the entry is empty. */
+/*
+ * size is what the program knows of an entry. 0 or an errno; ENODATA: the entry is empty. The
+ * address may be on no interface of the kernel's, so ndev_ifindex is 0, none.
+ */
 static int query_gid_entry(struct ibv_context *context, uint32_t port_num, uint32_t index,
 			   void *dst, size_t size)
 {
 	static const union ibv_gid none;
-	struct ibv_gid_entry e = {.gid_index = index, .port_num = port_num, .gid_type = IBV_GID_TYPE_IB};
+	struct ibv_gid_entry e = {.gid_index = index, .port_num = port_num};
+	struct vrnic_query_gid_reply rep;
+	int err;
 
 	if (port_num > UINT8_MAX || index > INT32_MAX)
 		return EINVAL;
-	if (ibv_query_gid(context, (uint8_t)port_num, (int)index, &e.gid))
-		return errno;
+	err = query_gid(context, port_num, index, &rep);
+	if (err)
+		return err;
+	memcpy(e.gid.raw, rep.gid, sizeof(e.gid.raw));
+	e.gid_type = rep.type;
 	if (!memcmp(&e.gid, &none, sizeof(none)))
 		return ENODATA;
 	memset(dst, 0, size);

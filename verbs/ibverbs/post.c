@@ -22,22 +22,24 @@ enum {
 	OP_REMOTE = 8,	/* wr.rdma */
 	OP_IMM = 16,	/* imm_data, or the key to invalidate */
 	OP_ATOMIC = 32, /* wr.atomic */
+	OP_UC = 64,	/* for unreliable connections, too */
+	OP_UD = 128,	/* and for datagrams */
 };
 
 static const struct {
 	uint8_t is;
 	uint8_t wc;
 } ops[] = {
-	[IBV_WR_RDMA_WRITE] = { OP_KNOWN | OP_DATA | OP_SGES | OP_REMOTE, IBV_WC_RDMA_WRITE },
-	[IBV_WR_RDMA_WRITE_WITH_IMM] = { OP_KNOWN | OP_DATA | OP_SGES | OP_REMOTE | OP_IMM,
+	[IBV_WR_RDMA_WRITE] = { OP_KNOWN | OP_DATA | OP_SGES | OP_REMOTE | OP_UC, IBV_WC_RDMA_WRITE },
+	[IBV_WR_RDMA_WRITE_WITH_IMM] = { OP_KNOWN | OP_DATA | OP_SGES | OP_REMOTE | OP_IMM | OP_UC,
 					IBV_WC_RDMA_WRITE },
-	[IBV_WR_SEND] = { OP_KNOWN | OP_DATA | OP_SGES, IBV_WC_SEND },
-	[IBV_WR_SEND_WITH_IMM] = { OP_KNOWN | OP_DATA | OP_SGES | OP_IMM, IBV_WC_SEND },
+	[IBV_WR_SEND] = { OP_KNOWN | OP_DATA | OP_SGES | OP_UC | OP_UD, IBV_WC_SEND },
+	[IBV_WR_SEND_WITH_IMM] = { OP_KNOWN | OP_DATA | OP_SGES | OP_IMM | OP_UC | OP_UD, IBV_WC_SEND },
 	[IBV_WR_RDMA_READ] = { OP_KNOWN | OP_SGES | OP_REMOTE, IBV_WC_RDMA_READ },
 	[IBV_WR_ATOMIC_CMP_AND_SWP] = { OP_KNOWN | OP_SGES | OP_ATOMIC, IBV_WC_COMP_SWAP },
 	[IBV_WR_ATOMIC_FETCH_AND_ADD] = { OP_KNOWN | OP_SGES | OP_ATOMIC, IBV_WC_FETCH_ADD },
-	[IBV_WR_LOCAL_INV] = { OP_KNOWN | OP_IMM, IBV_WC_LOCAL_INV },
-	[IBV_WR_BIND_MW] = { OP_KNOWN, IBV_WC_BIND_MW },
+	[IBV_WR_LOCAL_INV] = { OP_KNOWN | OP_IMM | OP_UC, IBV_WC_LOCAL_INV },
+	[IBV_WR_BIND_MW] = { OP_KNOWN | OP_UC, IBV_WC_BIND_MW },
 	[IBV_WR_SEND_WITH_INV] = { OP_KNOWN | OP_DATA | OP_SGES | OP_IMM, IBV_WC_SEND },
 };
 
@@ -96,6 +98,19 @@ int vrnic_sq_ready(struct vrnic_qp *qp)
 	return EINVAL;
 }
 
+/* Whether the service of a QP has the operation, and a datagram an address of the same PD. */
+static bool serves(struct vrnic_qp *qp, const struct ibv_send_wr *wr, uint8_t is)
+{
+	switch (qp->qp.qp_type) {
+	case IBV_QPT_UC:
+		return is & OP_UC;
+	case IBV_QPT_UD:
+		return is & OP_UD && (!wr->wr.ud.ah || wr->wr.ud.ah->pd == qp->qp.pd);
+	default:
+		return true;
+	}
+}
+
 /*
  * Whether what wr asks for can be put into a WQE: 0 or EINVAL. *total: how many octets its SGEs
  * have.
@@ -108,7 +123,8 @@ static int check(struct vrnic_qp *qp, const struct ibv_send_wr *wr, uint32_t *to
 	int i;
 
 	*total = 0;
-	if (wr->opcode >= sizeof(ops) / sizeof(ops[0]) || !(is = ops[wr->opcode].is))
+	if (wr->opcode >= sizeof(ops) / sizeof(ops[0]) || !(is = ops[wr->opcode].is) ||
+	    !serves(qp, wr, is))
 		return EINVAL;
 	if (wr->send_flags & ~(IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE))
 		return EINVAL;
@@ -130,9 +146,13 @@ static int check(struct vrnic_qp *qp, const struct ibv_send_wr *wr, uint32_t *to
 		return EINVAL;
 	if ((is & OP_ATOMIC) && sum != 8)
 		return EINVAL;
-	/* Immediate data is a message of its own in iWARP, without octets (RFC 7306, section 6.3). */
-	if (wr->opcode == IBV_WR_SEND_WITH_IMM && sum)
+	if (qp->roce) {
+		if ((is & OP_ATOMIC) && wr->wr.atomic.remote_addr % 8)
+			return EINVAL;
+	} else if (wr->opcode == IBV_WR_SEND_WITH_IMM && sum) {
+		/* Immediate data is a message of its own in iWARP, without octets (RFC 7306, section 6.3). */
 		return EINVAL;
+	}
 	*total = sum;
 	return 0;
 }
@@ -234,6 +254,13 @@ static void put_bind(struct vrnic_send_wqe *w, const struct ibv_send_wr *wr)
 	sge->lkey = b->mr ? b->mr->lkey : 0;
 }
 
+static void put_address(struct vrnic_send_wqe *w, const struct ibv_send_wr *wr)
+{
+	w->remote_addr = to_vah(wr->wr.ud.ah)->key;
+	w->rkey = wr->wr.ud.remote_qpn;
+	w->swap = wr->wr.ud.remote_qkey;
+}
+
 static void put_wqe(struct vrnic_qp *qp, struct vrnic_send_wqe *w, const struct ibv_send_wr *wr,
 		    uint32_t total)
 {
@@ -256,6 +283,8 @@ static void put_wqe(struct vrnic_qp *qp, struct vrnic_send_wqe *w, const struct 
 		w->cmp_add = wr->wr.atomic.compare_add;
 		w->swap = wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? wr->wr.atomic.swap : 0;
 	}
+	if (qp->qp.qp_type == IBV_QPT_UD && wr->wr.ud.ah)
+		put_address(w, wr);
 	if (is & OP_SGES) {
 		put_data(qp, w, wr, total);
 	} else if (wr->opcode == IBV_WR_BIND_MW) {
@@ -264,6 +293,17 @@ static void put_wqe(struct vrnic_qp *qp, struct vrnic_send_wqe *w, const struct 
 		w->num_sge = 0;
 		w->length = 0;
 	}
+}
+
+static struct vrnic_send_wqe *slot(const struct vrnic_sq *sq, uint32_t prod)
+{
+	return (struct vrnic_send_wqe *)(sq->ring + (size_t)(prod & sq->mask) * sq->stride);
+}
+
+void vrnic_sq_address(struct vrnic_qp *qp, uint32_t prod, const struct ibv_send_wr *wr)
+{
+	if (!vrnic_dead(qp->s))
+		put_address(slot(&qp->sq, prod), wr);
 }
 
 int vrnic_sq_put(struct vrnic_qp *qp, uint32_t prod, const struct ibv_send_wr *wr)
@@ -282,8 +322,7 @@ int vrnic_sq_put(struct vrnic_qp *qp, uint32_t prod, const struct ibv_send_wr *w
 	if (n > sq->mask)
 		return ENOMEM;
 	if (likely(!vrnic_dead(qp->s)))
-		put_wqe(qp, (struct vrnic_send_wqe *)(sq->ring + (size_t)(prod & sq->mask) * sq->stride), wr,
-			total);
+		put_wqe(qp, slot(sq, prod), wr, total);
 	sent->wr_id = wr->wr_id;
 	sent->op = wr->opcode;
 	sent->signaled = qp->sig_all || (wr->send_flags & IBV_SEND_SIGNALED);
@@ -307,6 +346,14 @@ bool vrnic_sq_commit(struct vrnic_qp *qp, uint32_t prod)
 	return true;
 }
 
+/* What ibv_bind_mw is for; and datagrams to nobody. */
+static bool misplaced(const struct vrnic_qp *qp, const struct ibv_send_wr *wr)
+{
+	if (wr->opcode == IBV_WR_BIND_MW)
+		return wr->bind_mw.mw && wr->bind_mw.mw->type != IBV_MW_TYPE_2;
+	return qp->qp.qp_type == IBV_QPT_UD && !wr->wr.ud.ah;
+}
+
 int vrnic_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct vrnic_qp *qp = to_vqp(ibqp);
@@ -318,9 +365,7 @@ int vrnic_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send
 	prod = atomic_load_explicit(&qp->sq.prod, memory_order_relaxed);
 	err = vrnic_sq_ready(qp);
 	for (; wr && !err; wr = wr->next) {
-		err = wr->opcode == IBV_WR_BIND_MW && wr->bind_mw.mw && wr->bind_mw.mw->type != IBV_MW_TYPE_2 ?
-			      EINVAL : /* for ibv_bind_mw */
-			      vrnic_sq_put(qp, prod, wr);
+		err = misplaced(qp, wr) ? EINVAL : vrnic_sq_put(qp, prod, wr);
 		if (err)
 			break;
 		prod++;
@@ -365,11 +410,19 @@ int vrnic_bind_mw(struct ibv_qp *ibqp, struct ibv_mw *mw, struct ibv_mw_bind *bi
 	return err;
 }
 
+/* A QP of RoCE takes receives from INIT on. The memory of a dead session may be empty. */
+static bool takes_receives(struct vrnic_qp *qp)
+{
+	if (likely(!qp->roce) || vrnic_dead(qp->s) || likely(load_acquire(qp->state) != IBV_QPS_RESET))
+		return true;
+	return vrnic_peer_gone(qp->s);
+}
+
 int vrnic_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
 	struct vrnic_qp *qp = to_vqp(ibqp);
 
-	if (qp->srq) { /* post there */
+	if (qp->srq || !takes_receives(qp)) { /* with an SRQ: post there */
 		*bad = wr;
 		return EINVAL;
 	}
@@ -395,4 +448,12 @@ bool vrnic_sq_flush(struct vrnic_sq *sq, struct vrnic_sent *sent)
 		*sent = sq->sent[sq->done++ & sq->mask];
 	pthread_mutex_unlock(&sq->lock);
 	return any;
+}
+
+void vrnic_sq_forget(struct vrnic_sq *sq)
+{
+	pthread_mutex_lock(&sq->lock);
+	sq->done = atomic_load_explicit(&sq->prod, memory_order_relaxed);
+	atomic_store_explicit(&sq->polled, sq->done, memory_order_release);
+	pthread_mutex_unlock(&sq->lock);
 }

@@ -1,6 +1,6 @@
 /*
- * Queue pairs: their making, states and end. What is posted and polled is in post.c, rq.c and
- * poll.c.
+ * Queue pairs: their making and end. Their states are in state.c, what is posted and polled in
+ * post.c, rq.c and poll.c.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -22,6 +22,23 @@
 	 IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | \
 	 IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW | \
 	 IBV_QP_EX_WITH_SEND_WITH_INV)
+#define UC_SEND_OPS \
+	(IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM | IBV_QP_EX_WITH_SEND | \
+	 IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW)
+#define UD_SEND_OPS (IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM)
+
+/* The operations of a service. */
+static uint64_t send_ops_of(enum ibv_qp_type type)
+{
+	switch (type) {
+	case IBV_QPT_UC:
+		return UC_SEND_OPS;
+	case IBV_QPT_UD:
+		return UD_SEND_OPS;
+	default:
+		return SEND_OPS;
+	}
+}
 
 /* All QPs of the process, by number, for librdmacm. */
 static struct vrnic_table all;
@@ -175,6 +192,8 @@ static int make(struct vrnic_qp *qp, const struct ibv_qp_cap *cap)
 			.max_send_sge = at_least_1(cap->max_send_sge),
 			.max_inline = cap->max_inline_data,
 		},
+		/* RC is 0 to daemons of any version */
+		.type = qp->qp.qp_type == IBV_QPT_RC ? 0 : qp->qp.qp_type,
 		.flags = VRNIC_CREATE_QP_END_IN_ERROR | (qp->sig_all ? VRNIC_CREATE_QP_SIG_ALL : 0),
 	};
 	struct vrnic_create_qp_reply rep;
@@ -202,14 +221,20 @@ static int make(struct vrnic_qp *qp, const struct ibv_qp_cap *cap)
 	return 0;
 }
 
+/* iWARP has reliable connections only. */
+static bool known_type(const struct vrnic_context *c, enum ibv_qp_type type)
+{
+	return type == IBV_QPT_RC || (c->roce && (type == IBV_QPT_UC || type == IBV_QPT_UD));
+}
+
 static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr, uint64_t send_ops)
 {
 	struct vrnic_context *c = to_vctx(pd->context);
 	struct vrnic_qp *qp;
 	int err = EINVAL;
 
-	if (attr->qp_type != IBV_QPT_RC) {
-		errno = EOPNOTSUPP; /* iWARP has connections only */
+	if (!known_type(c, attr->qp_type)) {
+		errno = EOPNOTSUPP;
 		return NULL;
 	}
 	if (!attr->send_cq || !attr->recv_cq || attr->send_cq->context != pd->context ||
@@ -223,6 +248,7 @@ static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr, u
 	qp->s = c->s;
 	qp->srq = attr->srq ? to_vsrq(attr->srq) : NULL;
 	qp->sig_all = attr->sq_sig_all;
+	qp->roce = c->roce;
 	qp->qp.context = pd->context;
 	qp->qp.qp_context = attr->qp_context;
 	qp->qp.pd = pd;
@@ -266,7 +292,7 @@ struct ibv_qp *vrnic_create_qp_ex(struct ibv_context *context, struct ibv_qp_ini
 		     IBV_QP_INIT_ATTR_MAX_TSO_HEADER | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) ||
 	    (mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && attr->create_flags) ||
 	    (mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER && attr->max_tso_header) ||
-	    ops & ~(uint64_t)SEND_OPS) {
+	    ops & ~send_ops_of(attr->qp_type)) {
 		errno = EOPNOTSUPP;
 		return NULL;
 	}
@@ -282,137 +308,6 @@ struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *ibqp)
 	struct vrnic_qp *qp = to_vqp(ibqp);
 
 	return qp->vqp.comp_mask & VERBS_QP_EX ? &qp->vqp.qp_ex : NULL;
-}
-
-/*
- * The daemon's INIT is all that comes before RTS; which of them it is, only the program's own calls
- * say.
- */
-static enum ibv_qp_state state_of(struct vrnic_qp *qp)
-{
-	uint32_t state;
-
-	if (vrnic_dead(qp->s))
-		return IBV_QPS_ERR;
-	state = load_acquire(qp->state);
-	/* no QP of a living session is in it: the daemon has emptied the memory */
-	if (state == IBV_QPS_RESET) {
-		vrnic_peer_gone(qp->s);
-		return vrnic_dead(qp->s) ? IBV_QPS_ERR : IBV_QPS_INIT;
-	}
-	if (state == IBV_QPS_INIT && qp->qp.state == IBV_QPS_RESET)
-		return IBV_QPS_RESET;
-	return state < IBV_QPS_UNKNOWN ? state : IBV_QPS_UNKNOWN;
-}
-
-/*
- * What goes with a new state, on an RNIC: nothing that connects, for that is the connection
- * manager's.
- */
-static int allowed(enum ibv_qp_state state)
-{
-	switch (state) {
-	case IBV_QPS_INIT:
-		return IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-	case IBV_QPS_RTS:
-		return IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER;
-	case IBV_QPS_SQD:
-		return IBV_QP_EN_SQD_ASYNC_NOTIFY;
-	default:
-		return 0;
-	}
-}
-
-static int set_state(struct vrnic_qp *qp, enum ibv_qp_state state)
-{
-	struct vrnic_modify_qp_request req = {
-		.qp = qp->qp.handle,
-		.mask = VRNIC_MODIFY_QP_STATE,
-		.state = state,
-	};
-	int err;
-
-	err = vrnic_rpc(qp->s, VRNIC_OP_MODIFY_QP, &req, sizeof(req), NULL, 0, -1, NULL, 0);
-	if (err && vrnic_dead(qp->s) && state == IBV_QPS_ERR)
-		err = 0; /* it is in it */
-	return err;
-}
-
-/*
- * RTR and RTS are reached by connecting. A program that connects as on InfiniBand, by telling its
- * peer the number of its QP, is told at once that it cannot be; one that follows the connection
- * manager's advice (rdma_init_qp_attr) asks for nothing there, and gets it.
- */
-int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int mask)
-{
-	struct vrnic_qp *qp = to_vqp(ibqp);
-	enum ibv_qp_state now;
-	int err;
-
-	if (!mask)
-		return 0;
-	now = state_of(qp);
-	if (mask & IBV_QP_CUR_STATE && attr->cur_qp_state != now)
-		return EINVAL;
-	mask &= ~IBV_QP_CUR_STATE;
-	if (!(mask & IBV_QP_STATE))
-		return mask & ~(IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER) ? EINVAL : 0;
-	if (mask & ~(IBV_QP_STATE | allowed(attr->qp_state)) ||
-	    (mask & IBV_QP_PORT && attr->port_num != 1))
-		return EINVAL;
-	/*
-	 * rping -q asks for it when it is connected: as drivers of RNICs do, the QP is left where it has
-	 * come by itself.
-	 */
-	if (attr->qp_state == IBV_QPS_INIT && now == IBV_QPS_RTS)
-		return 0;
-	if (attr->qp_state == IBV_QPS_RTS) {
-		if (now != IBV_QPS_RTS)
-			return EINVAL;
-	} else {
-		err = set_state(qp, attr->qp_state);
-		if (err)
-			return err;
-	}
-	ibqp->state = attr->qp_state;
-	return 0;
-}
-
-int ibv_query_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int mask,
-		 struct ibv_qp_init_attr *init)
-{
-	struct vrnic_qp *qp = to_vqp(ibqp);
-	struct vrnic_query_qp_reply rep = { 0 };
-	int err;
-
-	(void)mask; /* what more there is does no harm */
-	err = vrnic_rpc_handle(qp->s, VRNIC_OP_QUERY_QP, ibqp->handle, &rep, sizeof(rep));
-	if (err && !vrnic_dead(qp->s))
-		return err;
-	memset(attr, 0, sizeof(*attr));
-	ibqp->state = attr->qp_state = attr->cur_qp_state = state_of(qp);
-	attr->path_mtu = IBV_MTU_4096;
-	attr->qp_access_flags = rep.access;
-	attr->cap = qp->cap;
-	attr->max_rd_atomic = rep.ord < 255 ? rep.ord : 255;
-	attr->max_dest_rd_atomic = rep.ird < 255 ? rep.ird : 255;
-	attr->port_num = 1;
-	memset(init, 0, sizeof(*init));
-	init->qp_context = ibqp->qp_context;
-	init->send_cq = ibqp->send_cq;
-	init->recv_cq = ibqp->recv_cq;
-	init->srq = ibqp->srq;
-	init->cap = qp->cap;
-	init->qp_type = ibqp->qp_type;
-	init->sq_sig_all = qp->sig_all;
-	return 0;
-}
-
-/* Octets are placed in order as far as DDP segments go, but not within one. */
-int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags)
-{
-	(void)qp, (void)op, (void)flags;
-	return 0;
 }
 
 int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)

@@ -52,6 +52,9 @@ void vrnic_rq_release(struct vrnic_rq *rq, uint32_t place);
 /* Takes the oldest outstanding receive, to be flushed on a dead session: false if there is none. */
 bool vrnic_rq_flush(struct vrnic_rq *rq, uint64_t *wr_id);
 
+/* With the QP in RESET: none is outstanding any more. */
+void vrnic_rq_forget(struct vrnic_rq *rq);
+
 /*
  * post.c. With sq.lock held: prod is sq.prod, and how many have been put since is added to it;
  * nothing shows before vrnic_sq_commit, and what was put can be forgotten instead if sq.slab_prod
@@ -61,8 +64,14 @@ bool vrnic_rq_flush(struct vrnic_rq *rq, uint64_t *wr_id);
 /* Whether the QP takes requests now: 0 or an errno. */
 int vrnic_sq_ready(struct vrnic_qp *qp);
 
-/* Checks wr and writes it into the slot of prod: 0, or an errno, and then nothing was written. */
+/*
+ * Checks wr and writes it into the slot of prod: 0, or an errno, and then nothing was written. A
+ * datagram without an address handle is taken.
+ */
 int vrnic_sq_put(struct vrnic_qp *qp, uint32_t prod, const struct ibv_send_wr *wr);
+
+/* Writes where the datagram in the slot of prod, which was put without an address, goes to. */
+void vrnic_sq_address(struct vrnic_qp *qp, uint32_t prod, const struct ibv_send_wr *wr);
 
 /*
  * Shows the daemon all before prod; true: ring the bell, which is best done with the lock released.
@@ -78,10 +87,15 @@ enum ibv_wc_opcode vrnic_wc_opcode(enum ibv_wr_opcode op);
  */
 bool vrnic_sq_flush(struct vrnic_sq *sq, struct vrnic_sent *sent);
 
+/* With the QP in RESET, and the lock of its send CQ held: no request is outstanding any more. */
+void vrnic_sq_forget(struct vrnic_sq *sq);
+
 /*
  * poll.c: a CQ finds its QPs by their numbers. Detached, a QP's completions are passed over; those
- * of receives from an SRQ, which goes on, are given back to it.
+ * of receives from an SRQ, which goes on, are given back to it. vrnic_cq_forget does so with those
+ * that are there of a QP that is in RESET, so that no more of it come.
  */
+void vrnic_cq_forget(struct vrnic_cq *cq, struct vrnic_qp *qp);
 void vrnic_cq_attach(struct vrnic_cq *cq, struct vrnic_qp *qp);
 void vrnic_cq_detach(struct vrnic_cq *cq, struct vrnic_qp *qp);
 

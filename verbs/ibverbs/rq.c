@@ -206,3 +206,13 @@ bool vrnic_rq_flush(struct vrnic_rq *rq, uint64_t *wr_id)
 	pthread_mutex_unlock(&rq->lock);
 	return place <= rq->mask;
 }
+
+void vrnic_rq_forget(struct vrnic_rq *rq)
+{
+	uint32_t place;
+
+	pthread_mutex_lock(&rq->lock);
+	while ((place = rq->wrs[rq->mask + 1].next) <= rq->mask)
+		vrnic_rq_release(rq, place);
+	pthread_mutex_unlock(&rq->lock);
+}

@@ -20,7 +20,7 @@ static void fail(struct vrnic_sq *sq, int err)
 		sq->wr_err = err;
 }
 
-/* Puts the request that is open. */
+/* Puts the request that is open. A datagram may get its address later. */
 static void put(struct vrnic_qp *qp)
 {
 	struct vrnic_sq *sq = &qp->sq;
@@ -38,13 +38,23 @@ static void put(struct vrnic_qp *qp)
 		sq->wr_prod++;
 }
 
+/* Puts the request that is open, after which nothing can be said of it. */
+static void finish(struct vrnic_qp *qp)
+{
+	put(qp);
+	if (!qp->sq.wr_addressed)
+		fail(&qp->sq, EINVAL);
+}
+
 static struct ibv_send_wr *begin(struct ibv_qp_ex *ex, enum ibv_wr_opcode op)
 {
 	struct vrnic_qp *qp = of(ex);
 	struct ibv_send_wr *wr = &qp->sq.wr;
 
-	put(qp);
+	finish(qp);
 	qp->sq.wr_open = true;
+	qp->sq.wr_addressed = qp->qp.qp_type != IBV_QPT_UD;
+	wr->wr.ud.ah = NULL;
 	wr->wr_id = ex->wr_id;
 	wr->opcode = op;
 	wr->send_flags = ex->wr_flags & ~IBV_SEND_INLINE; /* it is said by how the octets are set */
@@ -133,7 +143,7 @@ static void wr_send_inv(struct ibv_qp_ex *ex, uint32_t rkey)
 	begin(ex, IBV_WR_SEND_WITH_INV)->invalidate_rkey = rkey;
 }
 
-/* Of what iWARP does not have; a program gets a QP without them, if it asks for them. */
+/* Of what no QP here has; a program gets a QP without them, if it asks for them. */
 static void wr_send_tso(struct ibv_qp_ex *ex, void *hdr, uint16_t hdr_sz, uint16_t mss)
 {
 	(void)hdr, (void)hdr_sz, (void)mss;
@@ -146,10 +156,22 @@ static void wr_atomic_write(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t addr, 
 	fail(&of(ex)->sq, EOPNOTSUPP);
 }
 
+/* It comes before the octets, or behind them: then the request is in the ring already. */
 static void wr_set_ud_addr(struct ibv_qp_ex *ex, struct ibv_ah *ah, uint32_t qpn, uint32_t qkey)
 {
-	(void)ah, (void)qpn, (void)qkey;
-	fail(&of(ex)->sq, EOPNOTSUPP);
+	struct vrnic_qp *qp = of(ex);
+	struct vrnic_sq *sq = &qp->sq;
+
+	if (qp->qp.qp_type != IBV_QPT_UD || !ah || ah->pd != qp->qp.pd || sq->wr_addressed) {
+		fail(sq, EINVAL);
+		return;
+	}
+	sq->wr_addressed = true;
+	sq->wr.wr.ud.ah = ah;
+	sq->wr.wr.ud.remote_qpn = qpn;
+	sq->wr.wr.ud.remote_qkey = qkey;
+	if (!sq->wr_open && !sq->wr_err)
+		vrnic_sq_address(qp, sq->wr_prod - 1, &sq->wr);
 }
 
 static void wr_set_xrc_srqn(struct ibv_qp_ex *ex, uint32_t srqn)
@@ -222,6 +244,7 @@ static void wr_start(struct ibv_qp_ex *ex)
 	sq->wr_prod = atomic_load_explicit(&sq->prod, memory_order_relaxed);
 	sq->wr_slab_prod = sq->slab_prod;
 	sq->wr_open = false;
+	sq->wr_addressed = true;
 	sq->wr_err = vrnic_sq_ready(of(ex));
 }
 
@@ -232,7 +255,7 @@ static int wr_complete(struct ibv_qp_ex *ex)
 	bool ring = false;
 	int err;
 
-	put(qp);
+	finish(qp);
 	err = sq->wr_err;
 	if (err)
 		sq->slab_prod = sq->wr_slab_prod;

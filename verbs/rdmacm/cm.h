@@ -55,7 +55,7 @@ struct cm_id {
 	struct rdma_cm_id id;
 	struct vrnic_entry entry; /* in the table of ids, if handle is not 0 */
 	struct vrnic_session *s;
-	uint32_t handle; /* the daemon's; 0: of a port space that no RNIC has */
+	uint32_t handle; /* the daemon's; 0: of a port space that no device has */
 	bool sync;	 /* the channel is the id's own, and calls wait for their event */
 	bool bound;
 	bool connecting; /* rdma_connect or rdma_accept has been tried */
@@ -77,11 +77,14 @@ struct cm_id {
 	struct ibv_pd *ep_pd;
 	void *connect;
 	size_t connect_len;
+	struct cm_group *groups; /* that it has joined; cm_lock */
+	struct ibv_sa_path_rec path; /* route.path_rec, on RoCE */
 };
 
 struct cm_event {
 	struct rdma_cm_event ev;
 	struct cm_id *owner; /* whose it is to be acknowledged to: of a connection request, the listener */
+	struct cm_group *group; /* and the group that it tells of, or NULL */
 	uint8_t private[CM_MAX_PRIVATE];
 };
 
@@ -123,8 +126,8 @@ void cm_chan_put(struct cm_chan *ch);
  */
 
 /*
- * Asks the daemon for an id on ch. Those of port spaces that an RNIC has not are ids, too, which
- * can never be bound.
+ * Asks the daemon for an id on ch. Those of port spaces that no device has are ids, too, which can
+ * never be bound.
  */
 int cm_id_new(struct cm_chan *ch, void *context, enum rdma_port_space ps, enum ibv_qp_type type,
 	      struct cm_id **out);
@@ -170,7 +173,41 @@ void cm_drop_event(struct cm_id *id); /* acknowledges id->event */
 /* makes id->event of a listener's */
 void cm_own_event(struct cm_id *id, struct rdma_cm_event *event);
 
+/*
+ * group.c: the groups of an id. With cm_lock held.
+ */
+struct cm_group {
+	struct cm_group *next;
+	struct cm_id *id;
+	uint64_t uid;	/* what the daemon calls it in events */
+	void *context;	/* what the program does */
+	struct vrnic_sock_addr addr;
+	bool attached;	/* the QP of its id, to gid */
+	union ibv_gid gid;
+	uint32_t given; /* events given to the program, and how many of them it has acknowledged */
+	uint32_t acked;
+};
+
+struct cm_group *cm_group_find(struct cm_id *id, uint64_t uid); /* or NULL */
+void cm_group_unlink(struct cm_group *g);
+/* What an event of a group does: the QP of its id is attached to the group. */
+void cm_group_event(struct cm_group *g, const struct vrnic_cm_event *e, struct cm_event *ev);
+void cm_groups_free(struct cm_id *id);
+
 /* device.c */
+static inline bool cm_is_roce(const struct cm_id *id)
+{
+	return id->id.verbs && to_vctx(id->id.verbs)->roce;
+}
+
+/* of datagrams */
+static inline bool cm_is_ud(const struct cm_id *id)
+{
+	return id->id.qp_type == IBV_QPT_UD;
+}
+
+/* has the way of a RoCE id in its route, from its addresses */
+void cm_fill_route(struct cm_id *id);
 /* false: not an IP address */
 bool cm_to_ring(const struct sockaddr *sa, struct vrnic_sock_addr *a);
 void cm_from_ring(const struct vrnic_sock_addr *a, struct sockaddr_storage *sa);

@@ -7,7 +7,7 @@
  * The QP that is to be connected: the id's, or one that the program made itself and names by
  * number.
  */
-static int find_qp(struct cm_id *id, const struct rdma_conn_param *param,
+static int find_qp(struct cm_id *id, uint16_t op, const struct rdma_conn_param *param,
 		   struct vrnic_cm_connect_request *req)
 {
 	if (!id->handle || !id->id.verbs)
@@ -18,6 +18,9 @@ static int find_qp(struct cm_id *id, const struct rdma_conn_param *param,
 		req->pd = id->id.qp->pd->handle;
 		return 0;
 	}
+	/* who asks for the address of datagrams needs none to send them from */
+	if (cm_is_ud(id) && op == VRNIC_OP_CM_CONNECT && (!param || !param->qp_num))
+		return 0;
 	if (!param)
 		return EINVAL;
 	req->param.qpn = param->qp_num;
@@ -72,7 +75,7 @@ static int join(struct cm_id *id, uint16_t op, const struct rdma_conn_param *par
 	struct vrnic_cm_connect_request req = { .id = id->handle };
 	bool sync = id->sync;
 	uint8_t ird, ord;
-	int err = find_qp(id, param, &req);
+	int err = find_qp(id, op, param, &req);
 
 	if (err)
 		return cm_return(err);
@@ -94,8 +97,14 @@ static int join(struct cm_id *id, uint16_t op, const struct rdma_conn_param *par
 	err = vrnic_rpc(id->s, op, &req, sizeof(req), NULL, 0, -1, NULL, 0);
 	if (err)
 		return cm_return(err);
-	/* who has the event may have destroyed the id */
-	return sync ? cm_complete(id, RDMA_CM_EVENT_ESTABLISHED) : 0;
+	/* who has the event may have destroyed the id; who answers for datagrams gets none */
+	if (!sync)
+		return 0;
+	if (op == VRNIC_OP_CM_ACCEPT && cm_is_ud(id)) {
+		cm_drop_event(id);
+		return 0;
+	}
+	return cm_complete(id, RDMA_CM_EVENT_ESTABLISHED);
 }
 
 int rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *param)

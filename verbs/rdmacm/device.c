@@ -89,12 +89,14 @@ struct device {
 	struct ibv_context *verbs;
 	struct ibv_pd *pd;
 	union ibv_gid gid;
+	enum ibv_mtu mtu;
 };
 
 static struct device *devices; /* cm_lock */
 
 static struct device *find_device(struct vrnic_session *s, uint32_t index)
 {
+	struct ibv_port_attr port;
 	struct device *d;
 
 	for (d = devices; d; d = d->next)
@@ -112,6 +114,8 @@ static struct device *find_device(struct vrnic_session *s, uint32_t index)
 		return NULL;
 	}
 	ibv_query_gid(d->verbs, CM_PORT, 0, &d->gid);
+	if (!ibv_query_port(d->verbs, CM_PORT, &port))
+		d->mtu = port.active_mtu;
 	d->next = devices;
 	devices = d;
 	return d;
@@ -131,6 +135,52 @@ int cm_attach(struct cm_id *id, uint32_t index)
 	id->id.route.addr.addr.ibaddr.sgid = d->gid;
 	id->id.verbs = d->verbs;
 	return 0;
+}
+
+/* An address as a GID; of another kind: none. */
+static union ibv_gid gid_of(const struct sockaddr *sa)
+{
+	struct vrnic_sock_addr a;
+	union ibv_gid gid = { 0 };
+
+	if (!cm_to_ring(sa, &a))
+		return gid;
+	if (a.family == VRNIC_AF_INET) {
+		gid.raw[10] = gid.raw[11] = 0xff;
+		memcpy(gid.raw + 12, a.addr, 4);
+	} else {
+		memcpy(gid.raw, a.addr, 16);
+	}
+	return gid;
+}
+
+/* As Linux does on Ethernet, where nobody keeps routes: lifetime 18 is 1 s. */
+void cm_fill_route(struct cm_id *id)
+{
+	struct rdma_route *r = &id->id.route;
+	struct ibv_sa_path_rec *p = &id->path;
+	struct device *d;
+
+	if (!cm_is_roce(id))
+		return;
+	r->addr.addr.ibaddr.sgid = gid_of(&r->addr.src_addr);
+	r->addr.addr.ibaddr.dgid = gid_of(&r->addr.dst_addr);
+	r->addr.addr.ibaddr.pkey = htons(0xffff);
+	memset(p, 0, sizeof(*p));
+	p->sgid = r->addr.addr.ibaddr.sgid;
+	p->dgid = r->addr.addr.ibaddr.dgid;
+	p->hop_limit = 64;
+	p->reversible = 1;
+	p->numb_path = 1;
+	p->pkey = htons(0xffff);
+	p->mtu_selector = p->rate_selector = p->packet_life_time_selector = 2; /* exactly */
+	for (d = devices; d && d->verbs != id->id.verbs; d = d->next)
+		;
+	p->mtu = d ? d->mtu : 0;
+	p->rate = IBV_RATE_10_GBPS;
+	p->packet_life_time = 18;
+	r->path_rec = p;
+	r->num_paths = 1;
 }
 
 int cm_query(struct cm_id *id)

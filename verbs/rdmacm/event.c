@@ -11,31 +11,48 @@
 
 /*
  * Reads are an octet to programs. What is not negotiated (MPA of revision 1) is what the device
- * allows.
+ * allows, and a peer that offers more is told so by the answer (RFC 6581, section 9.1): programs
+ * accept with what they have read here, and rdma_accept refuses what the device does not have.
  */
-static uint8_t reads(uint16_t n, uint8_t max)
+static uint8_t reads(uint16_t n, uint8_t max) { return n < max ? n : max; }
+
+static void fill_private(struct cm_event *ev, const struct vrnic_conn_param *p,
+			 const void **data, uint8_t *len)
 {
-	if (n == VRNIC_READS_DEFAULT)
-		return max;
-	return n < UINT8_MAX ? n : UINT8_MAX;
+	if (!p->private_len)
+		return;
+	*len = p->private_len < CM_MAX_PRIVATE ? p->private_len : CM_MAX_PRIVATE;
+	memcpy(ev->private, p->private, *len);
+	*data = ev->private;
+}
+
+/* Of datagrams: where they go to. */
+static void fill_ud_param(struct cm_event *ev, const struct vrnic_cm_event *e)
+{
+	struct rdma_ud_param *u = &ev->ev.param.ud;
+
+	fill_private(ev, &e->param, &u->private_data, &u->private_data_len);
+	vrnic_from_ah_attr(&e->path, &u->ah_attr);
+	u->qp_num = e->param.qpn;
+	u->qkey = e->qkey;
 }
 
 /*
  * ird and ord of a request are the peer's: its Reads are those that the local side responds to.
  * Later ones are what was agreed on, seen from here.
  */
-static void fill_param(struct cm_event *ev, const struct vrnic_cm_event *e,
-		       struct ibv_context *verbs)
+static void fill_param(struct cm_event *ev, const struct vrnic_cm_event *e, const struct cm_id *id)
 {
+	struct ibv_context *verbs = id->id.verbs;
 	const struct vrnic_conn_param *p = &e->param;
 	struct rdma_conn_param *c = &ev->ev.param.conn;
 	bool request = e->type == VRNIC_EV_CONNECT_REQUEST;
 
-	if (p->private_len) {
-		c->private_data_len = p->private_len < CM_MAX_PRIVATE ? p->private_len : CM_MAX_PRIVATE;
-		memcpy(ev->private, p->private, c->private_data_len);
-		c->private_data = ev->private;
+	if (cm_is_ud(id)) {
+		fill_ud_param(ev, e);
+		return;
 	}
+	fill_private(ev, p, &c->private_data, &c->private_data_len);
 	if (!verbs)
 		return;
 	c->responder_resources = reads(request ? p->ord : p->ird, cm_max_ird(verbs));
@@ -73,9 +90,12 @@ static int connect_request(struct cm_id *listener, const struct vrnic_cm_event *
 		cm_id_refuse(child);
 		return err;
 	}
-	fill_param(ev, e, child->id.verbs);
-	child->responder_resources = ev->ev.param.conn.responder_resources;
-	child->initiator_depth = ev->ev.param.conn.initiator_depth;
+	fill_param(ev, e, child);
+	cm_fill_route(child);
+	if (!cm_is_ud(child)) {
+		child->responder_resources = ev->ev.param.conn.responder_resources;
+		child->initiator_depth = ev->ev.param.conn.initiator_depth;
+	}
 	ev->ev.id = &child->id;
 	ev->ev.listen_id = &listener->id;
 	return 0;
@@ -95,9 +115,12 @@ static void apply(struct cm_id *id, const struct vrnic_cm_event *e, struct cm_ev
 			ev->ev.status = -err;
 		}
 		break;
+	case VRNIC_EV_ROUTE_RESOLVED:
+		cm_fill_route(id);
+		break;
 	case VRNIC_EV_ESTABLISHED: /* a port of its own comes with the connection */
 		fill_addrs(id, e);
-		id->connected = true;
+		id->connected = !cm_is_ud(id);
 		break;
 	case VRNIC_EV_DISCONNECTED: /* status is for what did not come about */
 		ev->ev.status = 0;
@@ -108,13 +131,17 @@ static void apply(struct cm_id *id, const struct vrnic_cm_event *e, struct cm_ev
 		id->removed = true;
 		break;
 	}
-	fill_param(ev, e, id->id.verbs);
+	fill_param(ev, e, id);
+	if (ev->group)
+		cm_group_event(ev->group, e, ev);
 }
 
 static void give(struct cm_event *ev, struct cm_id *owner)
 {
 	ev->owner = owner;
 	owner->given++;
+	if (ev->group)
+		ev->group->given++;
 }
 
 /* Fetches one event: 0, EAGAIN if there is none, or an errno. cm_lock is held. */
@@ -134,6 +161,11 @@ static int fetch(struct cm_chan *ch, struct cm_event *ev)
 	ev->ev.id = &id->id;
 	ev->ev.event = e.type;
 	ev->ev.status = e.status;
+	if (e.type == VRNIC_EV_MULTICAST_JOIN || e.type == VRNIC_EV_MULTICAST_ERROR) {
+		ev->group = cm_group_find(id, e.group);
+		if (!ev->group)
+			return EAGAIN; /* it has been left */
+	}
 	if (e.type == VRNIC_EV_CONNECT_REQUEST)
 		err = connect_request(id, &e, ev);
 	else
@@ -259,6 +291,8 @@ int rdma_ack_cm_event(struct rdma_cm_event *event)
 	ev = to_cm_event(event);
 	state = cm_enter();
 	ev->owner->acked++;
+	if (ev->group)
+		ev->group->acked++;
 	pthread_cond_broadcast(&cm_acked);
 	cm_leave(state);
 	free(ev);

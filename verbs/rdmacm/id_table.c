@@ -37,6 +37,7 @@ void cm_id_free(struct cm_id *id)
 	if (id->handle)
 		vrnic_table_remove(&ids, &id->entry);
 	cm_chan_drop_id(id->chan);
+	cm_groups_free(id);
 	free(id->ep_attr);
 	free(id->connect);
 	free(id);
@@ -69,9 +70,12 @@ int cm_id_new(struct cm_chan *ch, void *context, enum rdma_port_space ps, enum i
 	struct vrnic_cm_create_id_reply rep = { 0 };
 	int err = 0, state = cm_enter();
 
-	if (ps == RDMA_PS_TCP && type == IBV_QPT_RC) {
+	if ((ps == RDMA_PS_TCP && type == IBV_QPT_RC) || (ps == RDMA_PS_UDP && type == IBV_QPT_UD)) {
 		err = vrnic_rpc(ch->s, VRNIC_OP_CM_CREATE_ID, &req, sizeof(req), &rep, sizeof(rep), -1, NULL, 0);
-		if (!err && (!rep.id || cm_id_find(ch->s, rep.id))) {
+		if (err == ENODEV) { /* a daemon that has no datagrams */
+			err = 0;
+			rep.id = 0;
+		} else if (!err && (!rep.id || cm_id_find(ch->s, rep.id))) {
 			vrnic_corrupt(ch->s, "handle of a connection id");
 			err = EIO;
 		}

@@ -204,7 +204,7 @@ int cm_default_options(struct cm_id *id)
 		return EINVAL;
 	if (!id->handle)
 		return 0;
-	for (i = 0; i < NSETTINGS; i++) {
+	for (i = 0; i < NSETTINGS && !cm_is_ud(id); i++) { /* they are iWARP's */
 		if (!defaults.has[i])
 			continue;
 		err = set_option(id, VRNIC_OPT_LEVEL_VRNIC, settings[i].name, &defaults.value[i],

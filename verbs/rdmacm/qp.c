@@ -74,15 +74,27 @@ static int make_cqs(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
 	return 0;
 }
 
-/* A QP of an id takes receives at once. The later states are entered with the connection. */
+/*
+ * A QP of an id takes receives at once. The later states are entered with the connection; one of
+ * datagrams, which has none, is ready to send.
+ */
 static int to_init(struct rdma_cm_id *id, struct ibv_qp *qp)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT };
-	int mask;
+	int mask, err;
 
 	if (rdma_init_qp_attr(id, &attr, &mask))
 		return errno;
-	return ibv_modify_qp(qp, &attr, mask);
+	err = ibv_modify_qp(qp, &attr, mask);
+	if (err || id->qp_type != IBV_QPT_UD)
+		return err;
+	attr.qp_state = IBV_QPS_RTR;
+	err = ibv_modify_qp(qp, &attr, IBV_QP_STATE);
+	if (err)
+		return err;
+	attr.qp_state = IBV_QPS_RTS;
+	attr.sq_psn = 0;
+	return ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN);
 }
 
 static struct ibv_qp *make_qp(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
@@ -179,10 +191,21 @@ int rdma_init_qp_attr(struct rdma_cm_id *rid, struct ibv_qp_attr *attr, int *mas
 	if (err)
 		return cm_return(err);
 	memset(attr, 0, sizeof(*attr));
+	/*
+	 * rping -q wants to take its QP to INIT when it is connected: from here on that is the connection
+	 * manager's business.
+	 */
+	if (cm_is_roce(id)) {
+		vrnic_from_qp_attr(&rep.attr, attr);
+		*mask = id->connecting && !cm_is_ud(id) ? 0 : (int)rep.mask;
+	} else {
+		attr->qp_access_flags = rep.access;
+		attr->port_num = rep.port;
+		*mask = rep.mask & (IBV_QP_STATE | IBV_QP_ACCESS_FLAGS);
+		if (id->connecting)
+			*mask &= ~IBV_QP_STATE;
+	}
 	attr->qp_state = req.state;
-	attr->qp_access_flags = rep.access;
-	attr->port_num = rep.port;
-	*mask = rep.mask & (IBV_QP_STATE | IBV_QP_ACCESS_FLAGS);
 	return 0;
 }
 

@@ -40,7 +40,7 @@ enum rdma_port_space {
 	RDMA_PS_IB = 0x013f,
 };
 
-/* A route of InfiniBand. An RNIC's ids have none: num_paths is 0. */
+/* A route of InfiniBand. Ids of an RNIC have none: num_paths is 0. */
 struct ibv_sa_path_rec {
 	union ibv_gid dgid;
 	union ibv_gid sgid;
@@ -207,7 +207,23 @@ enum {
 	RDMA_OPTION_IB_PATH = 1,
 };
 
-struct rdma_cm_join_mc_attr_ex;
+enum rdma_cm_join_mc_attr_mask {
+	RDMA_CM_JOIN_MC_ATTR_ADDRESS = 1 << 0,
+	RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS = 1 << 1,
+	RDMA_CM_JOIN_MC_ATTR_RESERVED = 1 << 2,
+};
+
+enum rdma_cm_mc_join_flags {
+	RDMA_MC_JOIN_FLAG_FULLMEMBER = 0,
+	RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER = 1,
+	RDMA_MC_JOIN_FLAG_RESERVED = 2,
+};
+
+struct rdma_cm_join_mc_attr_ex {
+	uint32_t comp_mask;
+	uint32_t join_flags;
+	struct sockaddr *addr;
+};
 
 /*
  * What librdmacm.so.1 exports. Functions that return int return 0, or -1 and set errno, unless

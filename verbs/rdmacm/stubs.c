@@ -14,25 +14,6 @@ static int fails(int err)
 
 /* ---- of InfiniBand ---- */
 
-int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, void *context)
-{
-	(void)id, (void)addr, (void)context;
-	return fails(EOPNOTSUPP);
-}
-
-int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex *attr,
-			   void *context)
-{
-	(void)id, (void)attr, (void)context;
-	return fails(EOPNOTSUPP);
-}
-
-int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *addr)
-{
-	(void)id, (void)addr;
-	return fails(EOPNOTSUPP);
-}
-
 int rdma_set_local_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
 {
 	(void)id, (void)ece;
@@ -45,7 +26,7 @@ int rdma_get_remote_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
 	return fails(EOPNOTSUPP);
 }
 
-/* A program tells that its QP has got data before ESTABLISHED. An RNIC knew. */
+/* A program tells that its QP has got data before ESTABLISHED. The daemon knew. */
 int rdma_notify(struct rdma_cm_id *id, enum ibv_event_type event)
 {
 	(void)id, (void)event;

@@ -11,7 +11,7 @@ import (
 
 // The library's files of the data path, and the test's.
 var sources = []string{
-	"../ibverbs/qp.c", "../ibverbs/rq.c", "../ibverbs/srq.c", "../ibverbs/post.c", "../ibverbs/poll.c",
+	"../ibverbs/qp.c", "../ibverbs/state.c", "../ibverbs/rq.c", "../ibverbs/srq.c", "../ibverbs/post.c", "../ibverbs/poll.c",
 	"../ibverbs/wr.c", "../core/table.c",
 	"../*.h", "../core/*.h", "../ibverbs/*.h", "../ibverbs/abi/*.h", "testdata/*.[ch]",
 }

@@ -152,8 +152,13 @@ func private(n int) (p abi.ConnParam) {
 	return p
 }
 
+// What the devices of a fake have of Reads.
+const maxIRD, maxORD = 128, 64
+
 // What programs see of events that make sense: devices, addresses, private data cut to an octet's
-// length, Reads from their own point of view.
+// length, Reads from their own point of view. A peer may offer more Reads than the device has, or
+// not say how many (MPA of revision 1): a program that accepts with what the event says is given
+// what rdma_accept takes (EMPA-018, EMPA-019).
 func TestCMEvents(t *testing.T) {
 	p, s, id := startCM(t, newFake(t, nil))
 	s.push(abi.CMEvent{Type: abi.EvAddrResolved, ID: id, Device: 1, Src: here, Dst: there})
@@ -163,7 +168,18 @@ func TestCMEvents(t *testing.T) {
 		Dst: here, Param: private(300)}
 	request.Param.IRD, request.Param.ORD = 7, 300
 	s.push(request)
-	p.want("event 0", "4 0 1 0 255/255 255 7 fake0 10.0.0.2")
+	p.want("event 0", "4 0 1 0 255/255 128 7 fake0 10.0.0.2")
+	for child, peer := range map[uint32][2]uint16{
+		1001: {maxORD, maxIRD}, 1002: {0x3ffe, 0x3ffe}, 1003: {abi.ReadsDefault, abi.ReadsDefault},
+	} {
+		request.Child, request.Param = child, abi.ConnParam{IRD: peer[0], ORD: peer[1]}
+		s.push(request)
+		reply := p.do("event 0")
+		if !strings.HasSuffix(reply, " 0/0 128 64 fake0 10.0.0.2") {
+			t.Errorf("a peer that offers %v: %s", peer, reply)
+		}
+		p.want("ack", "ok")
+	}
 
 	up := abi.CMEvent{Type: abi.EvEstablished, ID: 1000, Device: 0, Src: here, Dst: there,
 		Param: private(3)}

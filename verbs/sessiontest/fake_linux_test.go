@@ -349,7 +349,7 @@ func (s *session) answer(op abi.Op, body []byte, fd int) (rep abi.Message, fds [
 			return nil, nil, syscall.ENODEV
 		}
 		return &abi.QueryDeviceReply{Name: abi.MakeDeviceName(devices[req.Device]), MaxCQE: 1024,
-			MaxCQ: 16, MaxPD: 16, MaxMR: 16}, nil, 0
+			MaxCQ: 16, MaxPD: 16, MaxMR: 16, MaxIRD: maxIRD, MaxORD: maxORD}, nil, 0
 	case abi.OpQueryPort:
 		return &abi.QueryPortReply{State: 4, GIDs: 1, LinkLayer: 2}, nil, 0
 	case abi.OpCtxOpen:

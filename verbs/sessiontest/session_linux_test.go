@@ -78,6 +78,73 @@ func TestOtherVersion(t *testing.T) {
 	}
 }
 
+// Why a request was refused is said once, without what a terminal would obey.
+func TestRefusal(t *testing.T) {
+	need(t)
+	f := newFake(t, func(op abi.Op, msg []byte, fds []int) ([]byte, []int) {
+		h, _, _ := abi.ParseMessage(msg)
+		if op != abi.OpCreateChan {
+			return msg, fds
+		}
+		closeAll(fds)
+		h.Status = -int32(unix.ENOMEM)
+		rep := &abi.Refusal{}
+		copy(rep.Why[:], "over the limit of 7 \x1b[31mchannels")
+		return abi.AppendMessage(nil, h, rep), nil
+	})
+	p := open(t, f)
+	p.want("chan", "ENOMEM", "chan", "ENOMEM")
+	if n := strings.Count(p.said(), "refused a request: over the limit of 7 ?[31mchannels\n"); n != 1 {
+		t.Errorf("%q says it %d times", p.errs, n)
+	}
+}
+
+// Nobody reads what the program writes on standard error: the thread that says why it was refused
+// hangs there, and no other one does.
+func TestRefusalNobodyReads(t *testing.T) {
+	b := need(t)
+	refused := make(chan struct{}, 10)
+	f := newFake(t, func(op abi.Op, msg []byte, fds []int) ([]byte, []int) {
+		h, _, _ := abi.ParseMessage(msg)
+		if op != abi.OpCreateChan {
+			return msg, fds
+		}
+		closeAll(fds)
+		h.Status = -int32(unix.ENOMEM)
+		rep := &abi.Refusal{}
+		copy(rep.Why[:], "over the limit")
+		refused <- struct{}{}
+		return abi.AppendMessage(nil, h, rep), nil
+	})
+	dir := t.TempDir()
+	fifo, script := filepath.Join(dir, "errors"), filepath.Join(dir, "shell")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Open(fifo, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	for err = nil; err == nil; {
+		_, err = unix.Write(fd, make([]byte, 4096))
+	}
+	if err := os.WriteFile(script, fmt.Appendf(nil, "#!/bin/sh\nexec '%s' 2>'%s'\n", b.shell, fifo),
+		0o700); err != nil {
+		t.Fatal(err)
+	}
+	p := startFile(t, script, f.path, "VRNIC_DEBUG=")
+	p.want("open", "ok")
+	p.send("bg chans 1") // "chan" has one table for all threads
+	<-refused
+	p.want("chan", "ENOMEM", "queries 1", "ok")
+	p.quiet("nobody has read yet")
+	if _, err := unix.Read(fd, make([]byte, 1<<16)); err != nil {
+		t.Fatal(err)
+	}
+	p.wantLine("bg chans ENOMEM")
+}
+
 // Signals without SA_RESTART do not break requests.
 func TestSignals(t *testing.T) {
 	need(t)

@@ -23,6 +23,7 @@ type Net struct {
 	// of those of iwarptest.
 	Plain bool
 	SCTP  SCTPLink // of each new association
+	RoCE  RoCELink // of RoCE's packets; it stays as it is when the first has been sent
 	// Lingering says that every port which a dialer asks for is taken by an earlier connection.
 	Lingering atomic.Bool
 
@@ -34,6 +35,8 @@ type Net struct {
 
 	sctpListeners []*sctpListener // guarded by mu
 	assocs        []*Assoc        // +checklocks:mu
+
+	roce roceNet
 }
 
 // NewNet makes an empty network.
@@ -65,7 +68,7 @@ func (n *Net) Streams() []*iwarptest.Stream {
 	return append([]*iwarptest.Stream(nil), n.streams...)
 }
 
-// A Host is one host of a Net. It is a vnic.Network.
+// A Host is one host of a Net. It is a vnic.Network, with SCTP and RoCE.
 type Host struct {
 	net   *Net
 	addrs []netip.Addr

@@ -308,6 +308,9 @@ func (a *Assoc) Acked() uint64 {
 	return a.acked
 }
 
+// Drop implements sctpddp.Association: all that was sent is on its way.
+func (a *Assoc) Drop(uint16) int { return 0 }
+
 // MaxPayload implements sctpddp.Association.
 func (a *Assoc) MaxPayload() int { return a.link.MaxPayload }
 

@@ -25,6 +25,10 @@ type Conn struct {
 	buf [abi.MaxMessage]byte
 	oob []byte
 
+	// Discard closes a descriptor that has come against the rules, which can take for ever: it does
+	// not wait. nil: Read closes it.
+	Discard func(fd int)
+
 	// Replies that wait until there is no request more: who is woken for one finds all of them.
 	replies [MaxOutstanding][]byte
 	waiting int
@@ -84,13 +88,13 @@ func PeerGone(fd int) bool {
 // came with it and belongs to the caller. io.EOF: the client has gone. An error that is a
 // *ProtocolError: it has sent what it must not.
 func (c *Conn) Read() (msg []byte, fd int, err error) {
-	n, oobn, flags, err := c.receive()
+	n, oobn, flags, err := c.receive(c.oob, 0)
 	fd = -1
 	if oobn > 0 { // also with a message of 0 octets, which looks like the end
 		fds, perr := ReceivedFDs(c.oob[:oobn])
 		if perr != nil || len(fds) > 1 || flags&unix.MSG_CTRUNC != 0 {
 			for _, f := range fds {
-				unix.Close(f)
+				c.discard(f)
 			}
 			return nil, -1, abi.Violation("control data that is not one descriptor")
 		}
@@ -108,11 +112,19 @@ func (c *Conn) Read() (msg []byte, fd int, err error) {
 	}
 	if err != nil {
 		if fd >= 0 {
-			unix.Close(fd)
+			c.discard(fd)
 		}
 		return nil, -1, err
 	}
 	return c.buf[:n], fd, nil
+}
+
+func (c *Conn) discard(fd int) {
+	if c.Discard != nil {
+		c.Discard(fd)
+		return
+	}
+	unix.Close(fd)
 }
 
 // ReceivedFDs takes the descriptors out of ancillary data. It returns those it found also with an
@@ -135,13 +147,27 @@ func ReceivedFDs(oob []byte) (fds []int, err error) {
 	return fds, err
 }
 
-// receive takes a message. Replies go before it waits for one.
-func (c *Conn) receive() (n, oobn, flags int, err error) {
+// ReadPlain is Read for a client that may not send descriptors. They are not received, so that
+// none has to be closed here: that is left to Close.
+func (c *Conn) ReadPlain() (msg []byte, err error) {
+	_, _, flags, err := c.receive(nil, unix.MSG_PEEK)
+	if err == nil && flags&unix.MSG_CTRUNC != 0 {
+		return nil, abi.Violation("descriptor where there can be none")
+	}
+	if err != nil {
+		return nil, err
+	}
+	msg, _, err = c.Read() // the same message: nobody else reads
+	return msg, err
+}
+
+// receive takes a message, as recvmsg does with those flags. Replies go before it waits for one.
+func (c *Conn) receive(oob []byte, how int) (n, oobn, flags int, err error) {
 	var rerr error
 	err = c.rc.Read(func(fd uintptr) bool {
 		for {
-			n, oobn, flags, _, rerr = unix.Recvmsg(int(fd), c.buf[:], c.oob,
-				unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+			n, oobn, flags, _, rerr = unix.Recvmsg(int(fd), c.buf[:], oob,
+				unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC|how)
 			switch rerr {
 			case unix.EINTR:
 			case unix.EAGAIN:
@@ -231,7 +257,58 @@ func sendNow(fd int, msg []byte, fds []int) error {
 	}
 }
 
-func (c *Conn) Close() { c.c.Close() } // nothing to lose
+// End ends the connection: the client sees that, and Read returns. It does not wait.
+func (c *Conn) End() { End(c.c) }
+
+// End is that of a connection that is no Conn yet.
+func End(c *net.UnixConn) {
+	// An error says that the client was faster.
+	_, _ = c.CloseRead(), c.CloseWrite()
+}
+
+// maxDrained is more messages than a socket holds (net.unix.max_dgram_qlen).
+const maxDrained = 4096
+
+// Drain takes what the client of a connection that has ended had sent, as far as no descriptor came
+// with it. false: one did, and to close c can take for ever (see Conn.Close).
+func Drain(c *net.UnixConn) (plain bool) {
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	err = rc.Control(func(fd uintptr) { plain = drain(int(fd)) })
+	return err == nil && plain
+}
+
+func drain(fd int) bool {
+	// Messages have a sender, the end of the file has none; for descriptors there is no room.
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSCRED, 1) != nil {
+		return false
+	}
+	var b [1]byte
+	oob := make([]byte, unix.CmsgSpace(unix.SizeofUcred))
+	for range maxDrained {
+		_, oobn, flags, _, err := unix.Recvmsg(fd, b[:], oob, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		switch {
+		case err == unix.EINTR, err == unix.ECONNRESET: // the client has gone, and is told of once
+			continue
+		case err != nil, flags&unix.MSG_CTRUNC != 0:
+			return false
+		case oobn == 0:
+			return true
+		}
+		_, _, _, _, _ = unix.Recvmsg(fd, b[:], nil, unix.MSG_DONTWAIT) // this one
+	}
+	return false
+}
+
+// Drain is that of a Conn.
+func (c *Conn) Drain() (plain bool) { return Drain(c.c) }
+
+// Close gives the socket back. It can take for ever: what the client has sent and nobody has
+// received goes, descriptors with it, and the last close of one waits for what the kernel may have
+// to do for it (SO_LINGER).
+func (c *Conn) Close() error { return c.c.Close() }
 
 // A Listener is the daemon's socket, with a lock beside it that says who it belongs to.
 type Listener struct {
@@ -273,17 +350,9 @@ func Listen(path string, mode fs.FileMode, gid int) (_ *Listener, err error) {
 	}
 	undo = append(undo, func() { os.Remove(path) })
 	// The mode counts before the first connection can be made, which is at listen.
-	if gid >= 0 {
-		if err := os.Chown(path, -1, gid); err != nil {
-			return nil, err
-		}
-	}
-	if err := os.Chmod(path, mode.Perm()); err != nil {
+	st, err := setOwner(path, gid, mode)
+	if err != nil {
 		return nil, err
-	}
-	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil {
-		return nil, &fs.PathError{Op: "lstat", Path: path, Err: err}
 	}
 	if err := unix.Listen(fd, 128); err != nil {
 		return nil, os.NewSyscallError("listen", err)
@@ -296,12 +365,44 @@ func Listen(path string, mode fs.FileMode, gid int) (_ *Listener, err error) {
 		ino: st.Ino}, nil
 }
 
+// setOwner gives the socket file at path to the group gid (-1: leave it), and has it have that
+// mode. Who may write the directory could put something else there, a link to a file of root's:
+// what is no socket, or has another name, is left alone.
+func setOwner(path string, gid int, mode fs.FileMode) (st unix.Stat_t, err error) {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return st, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	if err := unix.Fstat(fd, &st); err != nil {
+		return st, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFSOCK || st.Nlink != 1 {
+		return st, fmt.Errorf("%s was replaced by something else: choose a directory for --socket that "+
+			"nobody else can write", path)
+	}
+	if gid >= 0 {
+		if err := unix.Fchownat(fd, "", -1, gid, unix.AT_EMPTY_PATH); err != nil {
+			return st, &fs.PathError{Op: "chown", Path: path, Err: err}
+		}
+	}
+	// fchmod does not take such a descriptor. Before Linux 6.6 it takes /proc.
+	if err = unix.Fchmodat(fd, "", uint32(mode.Perm()), unix.AT_EMPTY_PATH); err != nil {
+		err = unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", fd), uint32(mode.Perm()))
+	}
+	if err != nil {
+		return st, &fs.PathError{Op: "chmod", Path: path, Err: err}
+	}
+	return st, nil
+}
+
 // Close also removes the socket file, if it is still ours.
 func (l *Listener) Close() error {
 	err := l.UnixListener.Close()
 	var st unix.Stat_t
 	if unix.Lstat(l.Path, &st) == nil && st.Dev == l.dev && st.Ino == l.ino {
-		if rerr := os.Remove(l.Path); err == nil {
+		// Who has given up privileges may not be allowed to. The next daemon takes the file over.
+		if rerr := os.Remove(l.Path); err == nil && !errors.Is(rerr, fs.ErrPermission) {
 			err = rerr
 		}
 	}

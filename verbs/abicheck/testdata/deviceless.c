@@ -70,8 +70,6 @@ static void sysfs(void)
 static void stubs(void)
 {
 	struct sockaddr_storage sa = {};
-	struct ibv_ah_attr ah = {};
-	union ibv_gid gid = {};
 	__be16 pkey;
 
 	FAILS(!ibv_import_device(0), EOPNOTSUPP);
@@ -79,12 +77,6 @@ static void stubs(void)
 	FAILS(!ibv_import_mr(NULL, 0), EOPNOTSUPP);
 	FAILS(!ibv_import_dm(NULL, 0), EOPNOTSUPP);
 	FAILS(!ibv_reg_dmabuf_mr(NULL, 0, 0, 0, -1, 0), EOPNOTSUPP);
-	FAILS(!ibv_create_ah(NULL, &ah), EOPNOTSUPP);
-	FAILS(!ibv_create_ah_from_wc(NULL, NULL, NULL, 1), EOPNOTSUPP);
-	CHECK(ibv_init_ah_from_wc(NULL, 1, NULL, NULL, &ah) == -1);
-	CHECK(ibv_destroy_ah(NULL) == EOPNOTSUPP);
-	CHECK(ibv_attach_mcast(NULL, &gid, 0) == EOPNOTSUPP);
-	CHECK(ibv_detach_mcast(NULL, &gid, 0) == EOPNOTSUPP);
 	CHECK(ibv_fork_init() == 0);
 	CHECK(ibv_is_fork_initialized() == IBV_FORK_UNNEEDED);
 	CHECK(ibv_query_pkey(NULL, 1, 0, &pkey) == 0 && pkey == 0xffff);
@@ -102,9 +94,6 @@ static void stubs(void)
 	FAILS(riomap(1, &sa, 1, 0, 0, 0) == -1, ENOSYS);
 	FAILS(riowrite(1, &sa, 1, 0, 0) == (size_t)-1, ENOSYS);
 	FAILS(rclose(1) == -1, ENOSYS);
-	FAILS(rdma_join_multicast(NULL, (struct sockaddr *)&sa, NULL) == -1, EOPNOTSUPP);
-	FAILS(rdma_leave_multicast(NULL, (struct sockaddr *)&sa) == -1, EOPNOTSUPP);
-	FAILS(rdma_join_multicast_ex(NULL, NULL, NULL) == -1, EOPNOTSUPP);
 	FAILS(rdma_set_local_ece(NULL, NULL) == -1, EOPNOTSUPP);
 	FAILS(rdma_get_remote_ece(NULL, NULL) == -1, EOPNOTSUPP);
 	CHECK(rdma_notify(NULL, IBV_EVENT_COMM_EST) == 0);

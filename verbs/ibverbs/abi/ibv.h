@@ -307,6 +307,11 @@ enum ibv_port_cap_flags {
 	IBV_PORT_IP_BASED_GIDS = 1 << 26,
 };
 
+/* In ibv_port_attr.flags. */
+enum {
+	IBV_QPF_GRH_REQUIRED = 1 << 0,
+};
+
 /* The exported ibv_query_port fills it up to port_cap_flags2 only. */
 struct ibv_port_attr {
 	enum ibv_port_state state;

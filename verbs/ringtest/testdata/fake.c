@@ -236,6 +236,8 @@ static int create_qp(const struct vrnic_create_qp_request *req, struct vrnic_cre
 
 	if (req->caps.max_send_sge > VRNIC_MAX_SGE || req->caps.max_inline > VRNIC_MAX_INLINE)
 		return EINVAL;
+	if (!context.roce && req->type) /* daemons of minor version 0 have no types, and want zero */
+		return EINVAL;
 	if (refuse_slabs && req->caps.tx_slab)
 		return ENOMEM;
 	if (room < req->caps.max_inline)
@@ -306,6 +308,10 @@ int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_
 	case VRNIC_OP_CREATE_SRQ:
 		return create_srq(req, rep, fds);
 	case VRNIC_OP_MODIFY_QP:
+		if (context.roce) {
+			put_word(fake_of(m->qp)->mem, VRNIC_QP_STATE, m->state);
+			return 0;
+		}
 		if (m->state == IBV_QPS_RTR)
 			return EINVAL;
 		put_word(fake_of(m->qp)->mem, VRNIC_QP_STATE, m->state == IBV_QPS_RESET ? IBV_QPS_INIT
@@ -359,6 +365,7 @@ struct vrnic_cq *fake_cq(uint32_t size)
 	cq->cqes = mem + 256;
 	cq->mask = size - 1;
 	pthread_mutex_init(&cq->lock, NULL);
+	pthread_mutex_init(&cq->arm_lock, NULL);
 	return cq;
 }
 

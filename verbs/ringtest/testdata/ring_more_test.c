@@ -405,6 +405,8 @@ void test_cq_ex(void)
 	CHECK(ex->read_completion_wallclock_ns(ex) > 12345);
 	CHECK_EQ(ex->next_poll(ex), 0);
 	CHECK(ex->wr_id == 1 && ex->status == IBV_WC_REM_ACCESS_ERR);
+	CHECK_EQ(vrnic_req_notify_cq(&p.cq->cq, 0), 0); /* it does not wait for end_poll */
+	CHECK_EQ(atomic_load(p.cq->arm), VRNIC_ARM_NEXT);
 	ex->end_poll(ex);
 	CHECK_EQ(ex->start_poll(ex, &attr), 0);
 	CHECK(ex->wr_id == 7 && ex->read_opcode(ex) == IBV_WC_RECV_RDMA_WITH_IMM &&
@@ -762,6 +764,10 @@ void bench(void)
 		vrnic_poll_cq(&p.cq->cq, 1, &wc);
 	report("PollEmpty", start, n);
 	n /= 50;
+	start = now();
+	for (i = 0; i < n; i++)
+		vrnic_req_notify_cq(&p.cq->cq, 0);
+	report("Notify", start, n);
 	for (uint32_t y = 16; y <= 256; y *= 4) {
 		char name[32];
 

@@ -747,6 +747,9 @@ static const struct {
 	{ "cq_ex", test_cq_ex },
 	{ "wr", test_wr },
 	{ "threads", test_threads },
+	{ "services", test_services },
+	{ "datagrams", test_datagrams },
+	{ "reset", test_reset },
 	{ "table", test_table },
 	{ "regions_forked", test_regions_forked },
 };

@@ -41,4 +41,9 @@ void test_wr(void);
 void test_threads(void);
 void bench(void);
 
+/* ring_roce_test.c */
+void test_services(void);
+void test_datagrams(void);
+void test_reset(void);
+
 #endif

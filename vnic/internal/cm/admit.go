@@ -4,6 +4,9 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
+
+	protocol "github.com/vrnic/vrnic/roce/cm"
 )
 
 // Who may ask for connections, and how many at once: RFC 5042, section 6.4.1. One peer must not be
@@ -246,7 +249,9 @@ func (id *ID) Info() Info {
 	if id.attempt != nil {
 		i.QPN = id.attempt.qp.Num()
 	}
-	if id.listen != nil {
+	if l := id.listen; l != nil && l.roce != nil {
+		id.m.gsi().Do(func(time.Time, *protocol.Manager) { i.Waiting = l.roce.Waiting() })
+	} else if id.listen != nil {
 		a := &id.m.admit
 		a.mu.Lock()
 		i.Waiting = id.listen.waiting

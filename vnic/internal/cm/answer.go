@@ -7,6 +7,7 @@ import (
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
+	protocol "github.com/vrnic/vrnic/roce/cm"
 	"github.com/vrnic/vrnic/vnic/internal/llp"
 )
 
@@ -42,7 +43,10 @@ func (id *ID) takeRequest(s step) (request, error) {
 // leaves open is that of SetMPA; its Revision is not used, as the peer has been answered with it in
 // mind.
 func (id *ID) Accept(qp Connectable, p rdma.ConnParam) error {
-	if err := checkPrivateData(p.PrivateData, id.Param().MPA.Revision); err != nil {
+	if id.space == PortSpaceUDP {
+		return id.acceptDatagrams(qp, p)
+	}
+	if err := id.checkAnswer(p.PrivateData, protocol.MaxAcceptData); err != nil {
 		return err
 	}
 	if err := checkMPA(p.MPA); err != nil {
@@ -81,6 +85,17 @@ func (id *ID) Accept(qp Connectable, p rdma.ConnParam) error {
 	return nil
 }
 
+// checkAnswer looks whether the peer can be told b; RoCE has room for most octets.
+func (id *ID) checkAnswer(b []byte, most int) error {
+	switch {
+	case id.m.cfg.RoCE == nil:
+		return checkPrivateData(b, id.Param().MPA.Revision)
+	case id.space == PortSpaceUDP:
+		most = protocol.MaxAnswerData
+	}
+	return checkRoCE(b, most)
+}
+
 // attempts notes the attempt of an ID that accepts, and what ends it, unless the ID was closed.
 func (id *ID) attempts(a *Attempt, cancel func()) bool {
 	id.mu.Lock()
@@ -102,14 +117,14 @@ func (id *ID) notAccepted(a *Attempt, r request) error {
 // accepted tells of an attempt that failed.
 func (id *ID) accepted(a *Attempt, err error) {
 	if err != nil {
-		id.fail(a, true, Event{Type: ConnectError, Status: status(err, syscall.ECONNRESET), Err: err})
+		id.fail(a, Event{Type: ConnectError, Status: status(err, syscall.ECONNRESET), Err: err})
 	}
 }
 
 // Reject refuses the peer that asked. The id can only be closed then; the peer's TCP connection is
 // closed with it, if the peer has not done it before. Over SCTP nothing is left of the session.
 func (id *ID) Reject(privateData []byte) error {
-	if err := checkPrivateData(privateData, id.Param().MPA.Revision); err != nil {
+	if err := id.checkAnswer(privateData, protocol.MaxRejectData); err != nil {
 		return err
 	}
 	r, err := id.takeRequest(stepReject)

@@ -16,7 +16,7 @@ import (
 func (u *User) Listen(addr netip.AddrPort, backlog int) (rdma.Listener, error) {
 	for try := 1; ; try++ {
 		l := &listener{wake: make(chan struct{}, 1), done: make(chan struct{})}
-		id, err := u.NewID(l.handle)
+		id, err := u.NewID(PortSpaceTCP, l.handle)
 		if err != nil {
 			return nil, err
 		}
@@ -145,13 +145,13 @@ func (u *User) Connect(ctx context.Context, qp rdma.QP, remote netip.AddrPort, p
 		return nil, fmt.Errorf("connect a QP of another device: %w", rdma.ErrInvalid)
 	}
 	cn := &conn{up: make(chan error, 1), done: make(chan struct{})}
-	id, err := u.NewID(cn.handle)
+	id, err := u.NewID(PortSpaceTCP, cn.handle)
 	if err != nil {
 		return nil, err
 	}
 	cn.id = id
 	dst := netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
-	from, err := u.m.resolve(netip.Addr{}, dst)
+	from, err := u.m.resolve(PortSpaceTCP, netip.Addr{}, dst)
 	if err != nil {
 		id.Close()
 		return nil, fmt.Errorf("connect to %v: %w", remote, err)
@@ -159,6 +159,9 @@ func (u *User) Connect(ctx context.Context, qp rdma.QP, remote netip.AddrPort, p
 	id.mu.Lock()
 	if id.stepLocked(stepResolveAddr) == nil && id.stepLocked(stepAddrResolved) == nil {
 		id.local, id.remote = netip.AddrPortFrom(from, 0), dst
+		if u.m.cfg.RoCE != nil { // a stream chooses its port itself
+			id.choosePortLocked()
+		}
 	}
 	id.mu.Unlock()
 	if err := id.Connect(q, p); err != nil {
@@ -199,8 +202,9 @@ func (c *conn) handle(ev Event) {
 		c.mu.Lock()
 		c.err = ev.Err
 		c.mu.Unlock()
-		close(c.done)
+		c.id.afterFlush(func() { close(c.done) })
 		c.id.shut()
+	case TimewaitExit:
 	default:
 		err := ev.Err
 		if err == nil {

@@ -13,8 +13,13 @@ import (
 )
 
 // Connect connects qp to the address that was resolved. ESTABLISHED follows, or REJECTED,
-// UNREACHABLE or CONNECT_ERROR. If the peer was reached and it came to nothing, qp is in Error.
+// UNREACHABLE or CONNECT_ERROR, and if it is not the first, qp is in Error. An ID of PortSpaceUDP
+// has no use for qp: ESTABLISHED tells which QP serves.
 func (id *ID) Connect(qp Connectable, p rdma.ConnParam) error {
+	if id.m.cfg.RoCE != nil {
+		p.PrivateData = append([]byte(nil), p.PrivateData...)
+		return id.connectRoCE(qp, p)
+	}
 	if err := checkPrivateData(p.PrivateData, p.MPA.Revision); err != nil {
 		return err
 	}
@@ -57,9 +62,10 @@ func (id *ID) begin(s step, a *Attempt, cancel func()) error {
 	return nil
 }
 
-// fail ends an attempt, and says so.
-func (id *ID) fail(a *Attempt, started bool, ev Event) {
-	a.release(started, ev.Err)
+// fail ends an attempt, and says so. The QP goes to Error, where its receives flush, as librdmacm
+// has it, and whatever the attempt has failed for (Q2).
+func (id *ID) fail(a *Attempt, ev Event) {
+	a.release(true, ev.Err)
 	id.mu.Lock()
 	_ = id.stepLocked(stepFail) // an error: id is closed, and the event goes nowhere
 	if id.attempt == a {
@@ -78,7 +84,7 @@ func (id *ID) connect(ctx context.Context, a *Attempt, p rdma.ConnParam, t *tick
 	if !m.cfg.ForceWire && m.cfg.Owns(id.Remote().Addr()) {
 		l := m.ports.listener(id.Remote())
 		if l == nil && m.net.Network == nil {
-			id.fail(a, false, connectFailed(errno(syscall.ECONNREFUSED, "nobody listens on %v",
+			id.fail(a, connectFailed(errno(syscall.ECONNREFUSED, "nobody listens on %v",
 				id.Remote())))
 			return
 		}
@@ -89,7 +95,7 @@ func (id *ID) connect(ctx context.Context, a *Attempt, p rdma.ConnParam, t *tick
 		}
 	}
 	if m.net.Network == nil {
-		id.fail(a, false, connectFailed(errno(syscall.ENETUNREACH, "%s has no network to reach %v",
+		id.fail(a, connectFailed(errno(syscall.ENETUNREACH, "%s has no network to reach %v",
 			m.cfg.Name, id.Remote())))
 		return
 	}
@@ -105,13 +111,13 @@ func (id *ID) connect(ctx context.Context, a *Attempt, p rdma.ConnParam, t *tick
 	}
 	cancel()
 	if err != nil {
-		id.fail(a, false, connectFailed(err))
+		id.fail(a, connectFailed(err))
 		return
 	}
 	id.connectedFrom(unmap(s.LocalAddr()))
 	t.awaitFirst(ctx)
 	if ev, ok := id.initiate(ctx, a, s, p, t); !ok {
-		id.fail(a, true, ev)
+		id.fail(a, ev)
 	}
 }
 

@@ -22,13 +22,17 @@ const (
 	Established    EventType = 9
 	Disconnected   EventType = 10
 	DeviceRemoval  EventType = 11
+	MulticastJoin  EventType = 12
+	MulticastError EventType = 13
+	TimewaitExit   EventType = 15
 )
 
 var eventNames = map[EventType]string{
 	AddrResolved: "ADDR_RESOLVED", AddrError: "ADDR_ERROR", RouteResolved: "ROUTE_RESOLVED",
 	RouteError: "ROUTE_ERROR", ConnectRequest: "CONNECT_REQUEST", ConnectError: "CONNECT_ERROR",
 	Unreachable: "UNREACHABLE", Rejected: "REJECTED", Established: "ESTABLISHED",
-	Disconnected: "DISCONNECTED", DeviceRemoval: "DEVICE_REMOVAL",
+	Disconnected: "DISCONNECTED", DeviceRemoval: "DEVICE_REMOVAL", MulticastJoin: "MULTICAST_JOIN",
+	MulticastError: "MULTICAST_ERROR", TimewaitExit: "TIMEWAIT_EXIT",
 }
 
 func (t EventType) String() string {
@@ -41,13 +45,15 @@ func (t EventType) String() string {
 // An Event tells the owner of an ID what happened to it.
 type Event struct {
 	Type   EventType
-	Status int32 // 0, or -errno
+	Status int32 // 0, or -errno, or what a peer of RoCE has said: why it rejects, or has no QP
 	ID     *ID   // of a CONNECT_REQUEST: the new one, which is to be accepted, rejected or closed
 	// Listener is the ID that a CONNECT_REQUEST came to, nil otherwise.
 	Listener *ID
 	// Param holds the peer's private data, and the IRD and ORD: the peer's in a
 	// CONNECT_REQUEST, what was agreed in ESTABLISHED. 0: unknown, rdma.NoReads: none.
 	Param rdma.ConnParam
+	// Group is the tag of Join, of MULTICAST_JOIN and MULTICAST_ERROR.
+	Group uint64
 	Err   error // what Status stands for; of DISCONNECTED: nil for a graceful end
 }
 

@@ -21,6 +21,7 @@ import (
 type ID struct {
 	m      *Manager
 	user   *User
+	space  PortSpace
 	handle uint32
 
 	mu      sync.Mutex
@@ -40,6 +41,10 @@ type ID struct {
 	remote netip.AddrPort // +checklocks:mu
 	bound  bool           // +checklocks:mu
 	chosen bool           // +checklocks:mu
+
+	// exchange is the messages of a set-up on a device of RoCE, groups what was joined there.
+	exchange *exchange                  // +checklocks:mu
+	groups   map[netip.Addr]*membership // +checklocks:mu
 
 	// Of a listener.
 	mpa    rdma.MPAParam // +checklocks:mu
@@ -134,7 +139,7 @@ func (id *ID) ResolveAddr(src netip.Addr, dst netip.AddrPort, timeout time.Durat
 	}
 	id.mu.Unlock()
 
-	from, err := id.m.resolve(src, dst)
+	from, err := id.m.resolve(id.space, src, dst)
 	id.mu.Lock()
 	then, ev := stepAddrResolved, Event{Type: AddrResolved}
 	switch {
@@ -166,7 +171,8 @@ func (id *ID) ResolveAddr(src netip.Addr, dst netip.AddrPort, timeout time.Durat
 //
 // +checklocks:id.mu
 func (id *ID) choosePortLocked() {
-	if n := &id.m.net; id.bound || n.ports == nil && n.Network != nil {
+	n := &id.m.net
+	if id.bound || id.m.cfg.RoCE == nil && n.ports == nil && n.Network != nil {
 		return
 	}
 	if ap, err := id.m.ports.bind(id, netip.AddrPortFrom(id.local.Addr(), 0)); err == nil {
@@ -188,7 +194,10 @@ func (id *ID) connectedFrom(ap netip.AddrPort) {
 	id.local, id.bound, id.chosen = ap, false, false
 }
 
-func (m *Manager) resolve(src netip.Addr, dst netip.AddrPort) (netip.Addr, error) {
+func (m *Manager) resolve(space PortSpace, src netip.Addr, dst netip.AddrPort) (netip.Addr, error) {
+	if space == PortSpaceUDP && dst.Addr().IsMulticast() {
+		return m.resolveGroup(src, dst.Addr())
+	}
 	if !dst.Addr().IsValid() || dst.Addr().IsUnspecified() || dst.Addr().IsMulticast() ||
 		dst.Port() == 0 {
 		return src, errno(syscall.EINVAL, "%v cannot be connected to", dst)
@@ -246,8 +255,13 @@ func (id *ID) disconnected(a *Attempt, err error) {
 	id.emit(ev)
 }
 
-// Disconnect ends id's connection gracefully, without waiting. DISCONNECTED follows.
+// Disconnect ends id's connection gracefully, without waiting. DISCONNECTED follows. On a device of
+// RoCE its QP goes to Error at once, as rdma_disconnect has it; the peer's goes on until it is
+// disconnected too, and TIMEWAIT_EXIT tells when a QP can be connected again.
 func (id *ID) Disconnect() error {
+	if id.m.cfg.RoCE != nil {
+		return id.disconnectRoCE()
+	}
 	id.mu.Lock()
 	a, connected := id.attempt, id.state == stateConnected
 	id.mu.Unlock()
@@ -286,6 +300,8 @@ func (id *ID) shut() {
 	}
 	a, l, r, hangUp, cancel := id.attempt, id.listen, id.request, id.hangUp, id.cancel
 	id.attempt, id.listen, id.request, id.hangUp, id.cancel = nil, nil, nil, nil, nil
+	x, leave := id.exchange, id.leaveGroupsLocked()
+	id.exchange = nil
 	bound, local := id.bound, id.local
 	id.mu.Unlock()
 
@@ -304,6 +320,10 @@ func (id *ID) shut() {
 	if hangUp != nil {
 		hangUp()
 	}
+	if x != nil && r == nil {
+		x.end()
+	}
+	leave()
 	if a != nil {
 		a.canceled.Store(true)
 		a.qp.End(a)

@@ -8,9 +8,11 @@ import (
 	"net/netip"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
+	protocol "github.com/vrnic/vrnic/roce/cm"
 )
 
 // DefaultBacklog is how many connection requests wait at a listener that asks for no other number.
@@ -19,8 +21,9 @@ const DefaultBacklog = 128
 // An acceptor is what a listening ID has.
 type acceptor struct {
 	id       *ID
-	net      StreamListener // nil without a Network
-	sctp     io.Closer      // nil without an SCTPNetwork
+	net      StreamListener     // nil without a Network
+	sctp     io.Closer          // nil without an SCTPNetwork
+	roce     *protocol.Listener // nil on a device of iWARP; gsi's
 	backlog  int
 	stop     context.CancelFunc
 	ctx      context.Context
@@ -76,7 +79,12 @@ func (id *ID) listenLocked(backlog int) error {
 		id: id, backlog: min(backlog, 1<<16), requests: handshakeQueues{most: id.m.cfg.Turn},
 	}
 	l.ctx, l.stop = context.WithCancel(context.Background())
-	if n := &id.m.net; n.Network != nil {
+	if id.m.cfg.RoCE != nil {
+		if err := id.listenRoCELocked(l); err != nil {
+			l.stop()
+			return err
+		}
+	} else if n := &id.m.net; n.Network != nil {
 		nl, err := n.listen(id.local, l.backlog, l.arrived)
 		if err != nil {
 			l.stop()
@@ -133,6 +141,9 @@ func (l *acceptor) close() {
 		}
 		if l.sctp != nil {
 			l.sctp.Close()
+		}
+		if l.roce != nil {
+			l.id.m.gsi().Do(func(time.Time, *protocol.Manager) { l.roce.Close() })
 		}
 	})
 }
@@ -213,7 +224,7 @@ func (l *acceptor) child(r request, local, remote netip.AddrPort, p rdma.ConnPar
 	mpa := id.mpa
 	listening := id.state == stateListen
 	id.mu.Unlock()
-	child, err := id.user.NewID(h)
+	child, err := id.user.NewID(id.space, h)
 	if err != nil || !listening {
 		if err == nil {
 			child.shut()
@@ -225,6 +236,9 @@ func (l *acceptor) child(r request, local, remote netip.AddrPort, p rdma.ConnPar
 	err = child.stepLocked(stepRequest)
 	if err == nil {
 		child.request, child.param, child.mpa = r, p, mpa
+		if r, ok := r.(*roceRequest); ok {
+			r.belongsLocked(child)
+		}
 		child.local, child.remote = unmap(local), unmap(remote)
 	}
 	child.mu.Unlock()

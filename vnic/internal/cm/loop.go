@@ -52,7 +52,7 @@ func (id *ID) connectLoop(ctx context.Context, a *Attempt, l *ID, p rdma.ConnPar
 		g = ls.admit(peerKey{user: id.user.cfg.Number}, false)
 	}
 	if g == nil {
-		id.fail(a, false, connectFailed(refused))
+		id.fail(a, connectFailed(refused))
 		return
 	}
 	id.mu.Lock()
@@ -91,19 +91,19 @@ func (id *ID) connectLoop(ctx context.Context, a *Attempt, l *ID, p rdma.ConnPar
 	case ans = <-call.reply:
 	case <-ctx.Done():
 		if call.answer(loopAnswer{}) {
-			id.fail(a, true, connectFailed(context.Cause(ctx)))
+			id.fail(a, connectFailed(context.Cause(ctx)))
 			return
 		}
 		ans = <-call.reply
 	}
 	switch {
 	case ans.rejected:
-		id.fail(a, true, connectFailed(&iwarp.RejectedError{PrivateData: ans.privateData}))
+		id.fail(a, connectFailed(&iwarp.RejectedError{PrivateData: ans.privateData}))
 	case ans.err != nil:
-		id.fail(a, true, connectFailed(ans.err))
+		id.fail(a, connectFailed(ans.err))
 	default:
 		if err := a.attach(ans.link, &ans.conn, nil); err != nil {
-			id.fail(a, true, connectFailed(err))
+			id.fail(a, connectFailed(err))
 		}
 	}
 }

@@ -32,6 +32,8 @@ type Config struct {
 	MPAReply   time.Duration // from a request to its answer
 	Turn       time.Duration // for which a handshake that does not get on delays those behind it
 
+	RoCE *RoCE // nil: a device of iWARP
+
 	// See vnic.Config.
 	MaxPending, MaxPendingPerPeer   int
 	MaxHalfOpen, MaxHalfOpenPerPeer int
@@ -90,14 +92,19 @@ func (m *Manager) NewUser(cfg UserConfig) *User {
 	return u
 }
 
-// NewID makes an identifier whose events go to handler. rdma.ErrLimit, rdma.ErrClosed.
-func (u *User) NewID(handler func(Event)) (*ID, error) {
+// NewID makes an identifier of a port space, whose events go to handler. rdma.ErrLimit,
+// rdma.ErrClosed; rdma.ErrUnsupported for datagrams on a device of iWARP.
+func (u *User) NewID(space PortSpace, handler func(Event)) (*ID, error) {
+	if space != PortSpaceTCP && (space != PortSpaceUDP || u.m.cfg.RoCE == nil) {
+		return nil, fmt.Errorf("create a CM id of port space %#x on device %s: %w", uint32(space),
+			u.m.cfg.Name, rdma.ErrUnsupported)
+	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.closed {
 		return nil, fmt.Errorf("device %s: %w", u.m.cfg.Name, rdma.ErrClosed)
 	}
-	id := &ID{m: u.m, user: u, handler: handler}
+	id := &ID{m: u.m, user: u, space: space, handler: handler}
 	h, err := u.ids.Add(id, u.cfg.MaxIDs)
 	if err != nil {
 		return nil, fmt.Errorf("create a CM id: %w", err)

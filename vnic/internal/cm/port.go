@@ -7,11 +7,25 @@ import (
 	"syscall"
 )
 
+// A PortSpace is a space of port numbers of its own. The numbers are enum rdma_port_space's.
+type PortSpace uint32
+
+// The port spaces: of connections, and of datagrams, which only RoCE has.
+const (
+	PortSpaceTCP PortSpace = 0x0106
+	PortSpaceUDP PortSpace = 0x0111
+)
+
 // A portTable holds which ID has which address and port of a device. All users share it.
 type portTable struct {
 	mu sync.Mutex
 	// ids has those of each port.
-	ids map[uint16][]portEntry // +checklocks:mu
+	ids map[portKey][]portEntry // +checklocks:mu
+}
+
+type portKey struct {
+	space PortSpace
+	port  uint16
 }
 
 type portEntry struct {
@@ -35,8 +49,8 @@ func overlap(a, b netip.Addr) bool {
 }
 
 // +checklocks:t.mu
-func (t *portTable) takenLocked(ap netip.AddrPort) bool {
-	for _, e := range t.ids[ap.Port()] {
+func (t *portTable) takenLocked(s PortSpace, ap netip.AddrPort) bool {
+	for _, e := range t.ids[portKey{s, ap.Port()}] {
 		if overlap(e.addr, ap.Addr()) {
 			return true
 		}
@@ -49,14 +63,14 @@ func (t *portTable) bind(id *ID, ap netip.AddrPort) (netip.AddrPort, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ids == nil {
-		t.ids = make(map[uint16][]portEntry)
+		t.ids = make(map[portKey][]portEntry)
 	}
 	if ap.Port() == 0 {
 		const n = lastFree - firstFree + 1
 		start := rand.IntN(n)
 		for i := range n {
 			try := netip.AddrPortFrom(ap.Addr(), uint16(firstFree+(start+i)%n))
-			if !t.takenLocked(try) {
+			if !t.takenLocked(id.space, try) {
 				ap = try
 				break
 			}
@@ -64,17 +78,19 @@ func (t *portTable) bind(id *ID, ap netip.AddrPort) (netip.AddrPort, error) {
 		if ap.Port() == 0 {
 			return ap, errno(syscall.EADDRNOTAVAIL, "no port of %v is free", ap.Addr())
 		}
-	} else if t.takenLocked(ap) {
+	} else if t.takenLocked(id.space, ap) {
 		return ap, errno(syscall.EADDRINUSE, "%v is taken", ap)
 	}
-	t.ids[ap.Port()] = append(t.ids[ap.Port()], portEntry{ap.Addr(), id})
+	key := portKey{id.space, ap.Port()}
+	t.ids[key] = append(t.ids[key], portEntry{ap.Addr(), id})
 	return ap, nil
 }
 
 func (t *portTable) unbind(id *ID, ap netip.AddrPort) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	es := t.ids[ap.Port()]
+	key := portKey{id.space, ap.Port()}
+	es := t.ids[key]
 	for i, e := range es {
 		if e.id == id {
 			es[i] = es[len(es)-1]
@@ -83,16 +99,16 @@ func (t *portTable) unbind(id *ID, ap netip.AddrPort) {
 		}
 	}
 	if len(es) == 0 {
-		delete(t.ids, ap.Port())
+		delete(t.ids, key)
 		return
 	}
-	t.ids[ap.Port()] = es
+	t.ids[key] = es
 }
 
-// listener returns who listens for connections to ap, nil if nobody does.
+// listener returns who listens for streams to ap, nil if nobody does.
 func (t *portTable) listener(ap netip.AddrPort) *ID {
 	t.mu.Lock()
-	es := append([]portEntry(nil), t.ids[ap.Port()]...)
+	es := append([]portEntry(nil), t.ids[portKey{PortSpaceTCP, ap.Port()}]...)
 	t.mu.Unlock()
 	for _, e := range es {
 		if overlap(e.addr, ap.Addr()) && e.id.listening() {

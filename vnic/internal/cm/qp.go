@@ -20,16 +20,19 @@ type QP interface {
 	Num() uint32
 	User() *User // whose it is
 	// Reserve keeps the QP for a, until Release or the end of the connection. rdma.ErrBusy if another
-	// Attempt has it, rdma.ErrInvalid if it is not Idle, rdma.ErrClosed.
+	// Attempt has it, rdma.ErrInvalid if it is not Idle, or of RoCE not in Reset or Init,
+	// rdma.ErrClosed.
 	Reserve(a *Attempt) error
-	// Release gives a QP back that a has not connected. started says that the MPA start-up had begun:
-	// then the QP goes to Error for err (Q2).
-	Release(a *Attempt, started bool, err error)
+	// Release gives a QP back that a has not connected. failed says that this was tried: then the QP
+	// goes to Error for err (Q2).
+	Release(a *Attempt, failed bool, err error)
 	// End is Release, or ends a's connection at once. It does not run the QP on the caller's
 	// goroutine.
 	End(a *Attempt)
 	// Disconnect begins the graceful end of a's connection, as End does.
 	Disconnect(a *Attempt)
+	// Modify changes attributes of a QP of RoCE, see rdma.QP; it may wait for the way to the peer.
+	Modify(attr *rdma.QPAttr, mask rdma.QPAttrMask) error
 	// Blocks reports that running the QP may wait for a program's memory.
 	Blocks() bool
 	// OverStream makes the Link of a connection over c.Stream.
@@ -63,6 +66,7 @@ type Attempt struct {
 	canceled atomic.Bool
 	grant    *grant         // of a connection that a peer has asked for
 	param    rdma.ConnParam // as agreed, for Established
+	accepts  bool           // of RoCE: the end that has been asked
 }
 
 // newAttempt reserves q for a connection of id.
@@ -97,9 +101,12 @@ func (a *Attempt) attach(l Link, c *Connection, g *grant) error {
 }
 
 // release ends an attempt that did not come to a connection.
-func (a *Attempt) release(started bool, err error) {
+func (a *Attempt) release(failed bool, err error) {
+	if a == nil {
+		return
+	}
 	a.canceled.Store(true)
-	a.qp.Release(a, started, err)
+	a.qp.Release(a, failed, err)
 }
 
 // Canceled reports that nobody waits for the connection any more.

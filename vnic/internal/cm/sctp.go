@@ -14,21 +14,21 @@ import (
 func (id *ID) connectSCTP(ctx context.Context, a *Attempt, p rdma.ConnParam, t *ticket) {
 	m := id.m
 	if m.net.sctp == nil {
-		id.fail(a, false, connectFailed(errno(syscall.EPROTONOSUPPORT, "%s has no SCTP", m.cfg.Name)))
+		id.fail(a, connectFailed(errno(syscall.EPROTONOSUPPORT, "%s has no SCTP", m.cfg.Name)))
 		return
 	}
-	st, asked, err := m.assocs.Open(ctx, m.net.sctp, &session.Call{
+	st, err := m.assocs.Open(ctx, m.net.sctp, &session.Call{
 		Local: id.Local().Addr(), Remote: id.Remote(), Start: id.user.startConfig(p),
 		PrivateData: p.PrivateData,
 		Connect:     m.cfg.Connect, Reply: m.cfg.MPAReply, Sent: t.leave,
 	})
 	if err != nil {
-		id.fail(a, asked, connectFailed(err))
+		id.fail(a, connectFailed(err))
 		return
 	}
 	id.connectedFrom(unmap(st.LocalAddr()))
 	if err := a.attachStream(st, st.Params(), p, nil); err != nil {
-		id.fail(a, true, connectFailed(err))
+		id.fail(a, connectFailed(err))
 	}
 }
 

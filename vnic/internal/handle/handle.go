@@ -4,6 +4,8 @@ package handle
 import (
 	"fmt"
 	"iter"
+	"maps"
+	"slices"
 
 	"github.com/vrnic/vrnic/rdma"
 )
@@ -38,6 +40,23 @@ func (t *Table[T]) Add(v T, limit int) (uint32, error) {
 	}
 }
 
+// AddFrom is Add with the first handle of next that nobody has, and that is not 0.
+func (t *Table[T]) AddFrom(next func() uint32, v T, limit int) (uint32, error) {
+	if len(t.m) >= limit {
+		return 0, fmt.Errorf("%d are there: %w", len(t.m), rdma.ErrLimit)
+	}
+	if t.m == nil {
+		t.m = make(map[uint32]T)
+	}
+	for {
+		h := next()
+		if _, taken := t.m[h]; h != 0 && !taken {
+			t.m[h] = v
+			return h, nil
+		}
+	}
+}
+
 // Remove forgets what has handle h.
 func (t *Table[T]) Remove(h uint32) { delete(t.m, h) }
 
@@ -55,11 +74,11 @@ func (t *Table[T]) All() iter.Seq[T] {
 	}
 }
 
-// Slice returns a copy, for walking it without the lock.
+// Slice returns a copy, in the order of the handles, for walking it without the lock.
 func (t *Table[T]) Slice() []T {
 	s := make([]T, 0, len(t.m))
-	for _, v := range t.m {
-		s = append(s, v)
+	for _, h := range slices.Sorted(maps.Keys(t.m)) {
+		s = append(s, t.m[h])
 	}
 	return s
 }

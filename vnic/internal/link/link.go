@@ -14,18 +14,22 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/wqe"
 )
 
-// StepOctets is how many octets one step of a QP moves at most, before somebody else gets a turn;
-// of messages it is wqe.StepMessages.
-const StepOctets = 1 << 20
+// TurnOctets is a turn: how many octets a QP moves, in one step, before others that wait have
+// theirs. StepOctets is what it moves in one go while nobody waits. Of messages either is
+// wqe.StepMessages.
+const (
+	TurnOctets = 256 << 10
+	StepOctets = 1 << 20
+)
 
 // A Link joins a connected QP to its peer. It is called by the QP's owner, but for Abandon and
 // Prefetch. A Link embeds Basic for what it has no answer of its own to.
 type Link interface {
 	// Open begins: the QP has the link and is RTS.
 	Open()
-	// Step receives and sends a bounded amount; true: there may be more. What it finds out it tells
-	// the QP.
-	Step() (more bool)
+	// Step receives TurnOctets and sends as many, or more where they cannot be parted. It says how
+	// many octets that were, and whether there may be more. What it finds out it tells the QP.
+	Step() (moved int, more bool)
 	// Idle reports that nothing is under way in either direction.
 	Idle() bool
 	// Expire is called when the deadline of QP.SetDeadline is over.
@@ -37,10 +41,13 @@ type Link interface {
 	// CloseWrite tells the peer that nothing more comes.
 	CloseWrite()
 	// Close and Abort give the connection back, and the peer comes to know: by Close behind what was
-	// sent, if it was not told by CloseWrite. Nothing of the link is called afterwards. Abort is also
-	// for a link that was not opened.
+	// sent, if it was not told by CloseWrite, by Abort at once, and what was sent and has not got
+	// there is dropped. Nothing of the link is called afterwards. Abort is also for a link that was
+	// not opened.
 	Close()
 	Abort()
+	// CloseWithin is Close, and Abort in d if the peer has not taken what was sent by then.
+	CloseWithin(d time.Duration)
 
 	Abilities
 }
@@ -54,7 +61,8 @@ type Abilities interface {
 	// SendMapped sends what is posted without touching memory that can block; true: there is nothing
 	// else to do now.
 	SendMapped() bool
-	// Yield is how many steps the QP's goroutine takes before it lets others run.
+	// Yield is how many times StepOctets the QP's goroutine moves before it lets others run, if none
+	// are known to wait.
 	Yield() int
 	// Delivered is told that a Send with Invalidate, which had to wait, was delivered.
 	Delivered()
@@ -67,7 +75,7 @@ type Abilities interface {
 }
 
 // Basic has the defaults of Abilities: a link whose halves end together, whose steps may touch any
-// memory, and that lets others run after each step.
+// memory, and that lets others run after each StepOctets.
 type Basic struct{}
 
 func (Basic) HalfCloses() bool { return false }
@@ -77,6 +85,15 @@ func (Basic) Yield() int       { return 1 }
 func (Basic) Delivered()       {}
 func (Basic) Abandon()         {}
 func (Basic) Prefetch()        {}
+
+// NoStream is embedded by a Link of RoCE: packets have no stream to end, and nobody asks for it.
+type NoStream struct{}
+
+func (NoStream) Terminate(iwarp.TermCode, error) {}
+func (NoStream) Terminated() bool                { return true }
+func (NoStream) CloseWrite()                     {}
+func (NoStream) Close()                          {}
+func (NoStream) CloseWithin(time.Duration)       {}
 
 // A QP is a queue pair as its Link sees it, beside its Requests. Its methods are for the QP's
 // owner, but for Wake, Run and Front.
@@ -90,6 +107,11 @@ type QP interface {
 	// AwaitReceive says that a Send of the peer waits for a receive, GotReceive that it does no more.
 	AwaitReceive()
 	GotReceive()
+	// PeerEnds says that the peer has ended its half behind a Send that waits for a receive.
+	PeerEnds()
+	// Leaving says that the connection is being ended in order: a Send that finds no receive is
+	// dropped.
+	Leaving() bool
 
 	// EOF says that the peer sends nothing more; Ended reports that it was called.
 	EOF()
@@ -106,7 +128,7 @@ type QP interface {
 
 	// SetDeadline has Expire called in d, and takes back what was set before; 0: not at all.
 	SetDeadline(d time.Duration)
-	// Moved says that the peer is not silent.
+	// Moved says that the peer is not silent, or takes what is left to send.
 	Moved()
 
 	// Blocking reports whether memory that can block may be touched by this QP.

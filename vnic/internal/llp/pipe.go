@@ -116,6 +116,31 @@ func (e *pipeEnd) ReadInto(w io.Writer) (n int, err error) {
 	return n, nil
 }
 
+// Peek implements Stream.
+func (e *pipeEnd) Peek(to Watcher) error {
+	from := e.peer
+	e.p.mu.Lock()
+	head, tail, fin, reset := from.head, from.tail, from.fin, e.p.reset
+	e.p.mu.Unlock()
+	if reset {
+		return errPipeReset
+	}
+	for head != tail { // this end alone makes room there
+		at := head % pipeSize
+		size := uint64(binary.NativeEndian.Uint32(from.buf[at:]))
+		if size == recordSkip {
+			head += pipeSize - at
+			continue
+		}
+		to.Notice(from.buf[at+recordHeader:][:size:size])
+		head += recordSpace(int(size))
+	}
+	if fin {
+		return io.EOF
+	}
+	return nil
+}
+
 // recordSpace is how many octets of the ring a segment of n takes.
 func recordSpace(n int) uint64 {
 	return uint64((recordHeader + n + recordAlign - 1) / recordAlign * recordAlign)

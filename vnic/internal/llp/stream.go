@@ -3,7 +3,11 @@
 // do of it.
 package llp
 
-import "github.com/vrnic/vrnic/iwarp"
+import (
+	"io"
+
+	"github.com/vrnic/vrnic/iwarp"
+)
 
 // A Transport says what carries a Stream.
 type Transport uint8
@@ -33,9 +37,12 @@ type Stream interface {
 	// Attach has segments given to to, by the calls of ReadInto. By default ReadInto gives them to its
 	// Writer.
 	Attach(to Sink) error
-	// Absorb takes in what others wait behind, although a Send waits for a receive. By default nothing
-	// does.
-	Absorb()
+	// Peek is for while a Send waits for a receive. It shows to what is there and was not taken, from
+	// the first octet on, and takes none of it; a Stream that has shown it to its Sink need not. What
+	// others wait behind it takes in. Like ReadInto it says how the connection has ended, but at once:
+	// io.EOF is the peer's end, be it behind octets that wait, and after another error they are of no
+	// use any more. By default it shows nothing, and the end waits, too.
+	Peek(to Watcher) error
 	// Flush sends what WriteFrom has taken. By default that is on its way.
 	Flush()
 	// Abandon gives up a Stream whose link does not come back. Any goroutine may call it.
@@ -60,12 +67,18 @@ type Sink interface {
 	Fail(c iwarp.TermCode, err error)
 }
 
+// A Watcher is shown what waits: octets by Write, segments by Notice.
+type Watcher interface {
+	io.Writer
+	Notice(seg []byte)
+}
+
 // Defaults are those of a Stream.
 type Defaults struct{}
 
 func (Defaults) Properties() Properties           { return Properties{} }
 func (Defaults) Attach(Sink) error                { return nil }
-func (Defaults) Absorb()                          {}
+func (Defaults) Peek(Watcher) error               { return nil }
 func (Defaults) Flush()                           {}
 func (Defaults) SetPrompt(func(more func() bool)) {}
 func (Defaults) SetPrefetch(func()) (can bool)    { return false }
@@ -76,8 +89,11 @@ func Of(s iwarp.Stream) Stream {
 	p := &plain{Stream: s}
 	p.prompter, _ = s.(prompter)
 	p.prefetcher, _ = s.(prefetcher)
+	p.peeker, _ = s.(peeker)
 	return p
 }
+
+type peeker interface{ Peek(w io.Writer) error }
 
 type prompter interface {
 	SetPrompt(f func(more func() bool))
@@ -94,6 +110,14 @@ type plain struct {
 	Defaults
 	prompter   prompter   // nil: by default
 	prefetcher prefetcher // nil: by default
+	peeker     peeker     // nil: by default
+}
+
+func (p *plain) Peek(to Watcher) error {
+	if p.peeker == nil {
+		return nil
+	}
+	return p.peeker.Peek(to)
 }
 
 func (p *plain) Abandon() { p.Abort() }

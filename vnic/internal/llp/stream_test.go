@@ -35,7 +35,9 @@ func TestOf(t *testing.T) {
 		t.Error("a stream that cannot prefetch can")
 	}
 	s.Prefetch()
-	s.Absorb()
+	if err := s.Peek(nil); err != nil {
+		t.Error(err)
+	}
 	s.Flush()
 	if err := s.Attach(nil); err != nil || s.Properties() != (Properties{}) {
 		t.Errorf("attach: %v; properties %+v", err, s.Properties())

@@ -29,8 +29,9 @@ func (m *MR) Read(p []byte, addr uint64) error {
 	if !m.Pin() {
 		return ErrGone
 	}
-	defer m.Unpin()
-	return m.readPinned(p, addr)
+	err := m.readPinned(p, addr)
+	m.Unpin()
+	return err
 }
 
 func (m *MR) readPinned(p []byte, addr uint64) error {
@@ -53,8 +54,9 @@ func (m *MR) Write(p []byte, addr uint64, last bool) error {
 	if !m.Pin() {
 		return ErrGone
 	}
-	defer m.Unpin()
-	return m.writePinned(p, addr, last)
+	err := m.writePinned(p, addr, last)
+	m.Unpin()
+	return err
 }
 
 func (m *MR) writePinned(p []byte, addr uint64, last bool) error {
@@ -88,12 +90,14 @@ func Copy(dst *MR, to uint64, src *MR, from uint64, n uint32, c CopyMode) (dstEr
 	if !dst.Pin() {
 		return ErrGone, nil
 	}
-	defer dst.Unpin()
 	if !src.Pin() {
+		dst.Unpin()
 		return nil, ErrGone
 	}
-	defer src.Unpin()
-	return CopyPinned(dst, to, src, from, n, c)
+	dstErr, srcErr = CopyPinned(dst, to, src, from, n, c)
+	src.Unpin()
+	dst.Unpin()
+	return dstErr, srcErr
 }
 
 // CopyPinned is Copy with both pinned.

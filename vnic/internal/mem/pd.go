@@ -18,6 +18,7 @@ type PD struct {
 	mrs    int
 	slots  int // windows and regions for fast registration
 	queues int // shared receive queues
+	ahs    int // address handles
 	closed bool
 
 	keyMu   sync.Mutex
@@ -61,16 +62,35 @@ func (pd *PD) RemoveQueue() {
 	pd.space.mu.Unlock()
 }
 
-// Close frees pd; rdma.ErrBusy while it has MRs, MWs, SRQs or QPs.
+// AddAH counts an address handle of pd; an error wraps rdma.ErrClosed.
+func (pd *PD) AddAH() error {
+	pd.space.mu.Lock()
+	defer pd.space.mu.Unlock()
+	err := pd.openLocked()
+	if err == nil {
+		pd.ahs++
+	}
+	return err
+}
+
+// RemoveAH takes AddAH back.
+func (pd *PD) RemoveAH() {
+	pd.space.mu.Lock()
+	pd.ahs--
+	pd.space.mu.Unlock()
+}
+
+// Close frees pd; rdma.ErrBusy while it has MRs, MWs, SRQs, QPs or address handles.
 func (pd *PD) Close() error {
 	pd.space.mu.Lock()
 	defer pd.space.mu.Unlock()
 	if pd.closed {
 		return nil
 	}
-	if qps := pd.streams.Load(); pd.mrs+pd.slots+pd.queues > 0 || qps > 0 {
+	if qps := pd.streams.Load(); pd.mrs+pd.slots+pd.queues+pd.ahs > 0 || qps > 0 {
 		return fmt.Errorf("free a protection domain with %d MRs, %d windows or fast MRs, "+
-			"%d SRQs and %d QPs: %w", pd.mrs, pd.slots, pd.queues, qps, rdma.ErrBusy)
+			"%d SRQs, %d QPs and %d address handles: %w", pd.mrs, pd.slots, pd.queues, qps, pd.ahs,
+			rdma.ErrBusy)
 	}
 	pd.closed = true
 	pd.space.pds.Remove(pd.handle)

@@ -13,11 +13,12 @@ import (
 type Stream struct {
 	pd      *PD
 	num     uint32
+	roce    bool                  // the rules are InfiniBand's
 	windows map[*keySlot]struct{} // guarded by pd.keyMu: type 2, bound to this connection
 }
 
-// Init makes s a stream of pd, which Add counts.
-func (s *Stream) Init(pd *PD) { s.pd = pd }
+// Init makes s a stream of pd, which Add counts; roce: a queue pair of RoCE.
+func (s *Stream) Init(pd *PD, roce bool) { s.pd, s.roce = pd, roce }
 
 // PD is the protection domain of s.
 func (s *Stream) PD() *PD { return s.pd }
@@ -210,7 +211,7 @@ func (s *Stream) RemoteInvalidate(stag uint32) (*MR, *iwarp.LocalError) {
 		return fail(iwarp.TermCannotInvalidate, "only its owner can do that")
 	case m.access&remoteRights == 0:
 		return fail(iwarp.TermCannotInvalidate, "it is not for peers")
-	case m.only == nil && !s.unshared():
+	case m.only == nil && !s.roce && !s.unshared():
 		// "A peer cannot invalidate an STag that is shared by several streams": RFC 5040,
 		// section 8.1.1 (7).
 		return fail(iwarp.TermCannotInvalidate, "other connections can use it")

@@ -38,7 +38,7 @@ type CQOptions struct {
 type CQ struct {
 	space  *Space
 	handle uint32
-	depth  int
+	depth  atomic.Int64 // changes with space.mu and mu held
 	sink   CQSink
 	event  chan struct{} // one slot: the event of an Arm
 	dead   chan struct{} // closed by Close
@@ -101,11 +101,11 @@ func (s *Space) NewCQ(o CQOptions) (*CQ, error) {
 		return nil, fmt.Errorf("create a CQ for %d completions, possible are 1 to %d: %w", o.Depth,
 			s.cfg.CQDepth, rdma.ErrInvalid)
 	}
-	cq := &CQ{space: s, depth: o.Depth, sink: o.Sink, event: make(chan struct{}, 1),
-		dead: make(chan struct{})}
+	cq := &CQ{space: s, sink: o.Sink, event: make(chan struct{}, 1), dead: make(chan struct{})}
+	cq.depth.Store(int64(o.Depth))
 	if o.Sink == nil {
-		cq.depth = Slots(o.Depth)
-		cq.ring = make([]cqe, cq.depth)
+		cq.ring = make([]cqe, Slots(o.Depth))
+		cq.depth.Store(int64(len(cq.ring)))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,7 +121,7 @@ func (s *Space) NewCQ(o CQOptions) (*CQ, error) {
 }
 
 func (cq *CQ) Handle() uint32 { return cq.handle }
-func (cq *CQ) Depth() int     { return cq.depth }
+func (cq *CQ) Depth() int     { return int(cq.depth.Load()) }
 
 // Space is whose cq is.
 func (cq *CQ) Space() *Space { return cq.space }
@@ -230,7 +230,7 @@ func (cq *CQ) countShared() {
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	if _, ok := cq.sink.(CountingSink); ok && cq.shared.ring == nil {
-		cq.shared.ring = make([]sharedUse, Slots(cq.depth))
+		cq.shared.ring = make([]sharedUse, Slots(cq.Depth()))
 	}
 }
 
@@ -429,4 +429,44 @@ func (cq *CQ) Stats() CQStats {
 	return CQStats{
 		Queues: len(cq.pairs), Need: need, Pushed: cq.pushed, Events: cq.signaled, Overrun: cq.overrun,
 	}
+}
+
+// Resize implements rdma.CQ. Of a CQ that somebody else reads it changes what is counted: the sink
+// has room for depth completions.
+func (cq *CQ) Resize(depth int) error {
+	c := cq.space
+	if depth < 1 || depth > c.cfg.CQDepth {
+		return fmt.Errorf("resize a CQ for %d completions, possible are 1 to %d: %w", depth,
+			c.cfg.CQDepth, rdma.ErrInvalid)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	cq.pollMu.Lock()
+	defer cq.pollMu.Unlock()
+	if cq.closed.Load() {
+		return fmt.Errorf("resize a CQ: %w", rdma.ErrClosed)
+	}
+	if cq.sink == nil {
+		depth = Slots(depth)
+		from, cons := cq.ring, cq.cons.Load()
+		if n := cq.put - cons; n > uint32(depth) {
+			return fmt.Errorf("resize a CQ with %d completions for %d: %w", n, depth, rdma.ErrInvalid)
+		}
+		cq.ring = make([]cqe, depth)
+		for i := cons; i != cq.put; i++ {
+			cq.ring[i-cons] = from[(i-cq.base)&uint32(len(from)-1)]
+		}
+		cq.base, cq.seen = cons, cons
+	}
+	if u := &cq.shared; u.ring != nil && len(u.ring) < Slots(depth) {
+		from := u.ring
+		u.ring = make([]sharedUse, Slots(depth))
+		for i := u.cons; i != u.prod; i++ {
+			u.ring[i&uint32(len(u.ring)-1)] = from[i&uint32(len(from)-1)]
+		}
+	}
+	cq.depth.Store(int64(depth))
+	return nil
 }

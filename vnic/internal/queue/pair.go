@@ -87,7 +87,7 @@ func (p *Pair) Add(strict bool) error {
 	if !p.reserveLocked(1) && strict {
 		err := fmt.Errorf("its queues could overflow their CQs: "+
 			"the queues that complete there need %d of %d and %d of %d completions: %w",
-			p.SendCQ.need, p.SendCQ.depth, p.RecvCQ.need, p.RecvCQ.depth, rdma.ErrLimit)
+			p.SendCQ.need, p.SendCQ.Depth(), p.RecvCQ.need, p.RecvCQ.Depth(), rdma.ErrLimit)
 		p.reserveLocked(-1)
 		return err
 	}
@@ -133,7 +133,7 @@ func (p *Pair) reserveLocked(n int) (fits bool) {
 			delete(rcq.srqs, t.srq)
 		}
 	}
-	return p.SendCQ.need <= p.SendCQ.depth && rcq.need <= rcq.depth
+	return p.SendCQ.need <= p.SendCQ.Depth() && rcq.need <= rcq.Depth()
 }
 
 // Drop has completions of p that wait not polled any more.
@@ -151,5 +151,12 @@ func (p *Pair) RetireSends(n, completions int) {
 		p.Local.retire(n, uint64(completions)*unpolledOne)
 	} else if n > 0 {
 		p.Send.Retire(n)
+	}
+}
+
+// RetireRecvs counts n receives as gone, for which no completions follow.
+func (p *Pair) RetireRecvs(n int) {
+	if p.Local != nil {
+		p.Local.polledRecvs(n)
 	}
 }

@@ -6,7 +6,10 @@ import "github.com/vrnic/vrnic/rdma"
 // few requests have beside them. The first is in the QP itself: of many QPs with a message now and
 // then each uses that alone.
 type sendSlots struct {
-	mask   uint32
+	mask uint32
+	// Of a UD queue pair: remoteAddr and rkey of a slot hold SendWR.To.
+	datagrams bool
+
 	first  sendSlot
 	sges   int          // room of each for SGEs but the first
 	inline int          // and for octets
@@ -52,6 +55,7 @@ func IsAtomic(op rdma.Opcode) bool {
 func (q *sendSlots) init(cfg *rdma.QPConfig) {
 	n := Slots(cfg.MaxSendWR)
 	q.mask, q.sges, q.inline = uint32(n-1), cfg.MaxSendSGE-1, cfg.MaxInline
+	q.datagrams = cfg.Type == rdma.UD
 	q.rest = make([]sendSlot, n-1)
 	q.more = make([]rdma.SGE, n*q.sges)
 	q.octets = make([]byte, n*q.inline)
@@ -71,6 +75,9 @@ func (q *sendSlots) put(i uint32, wr *rdma.SendWR) {
 	s.id, s.op, s.flags = wr.ID, wr.Op, wr.Flags
 	s.remoteAddr, s.rkey, s.invKey, s.imm, s.immLow = wr.RemoteAddr, wr.RKey, wr.InvKey, wr.Imm,
 		wr.ImmLow
+	if q.datagrams {
+		s.remoteAddr, s.rkey = uint64(wr.To.AH)<<32|uint64(wr.To.QPN), wr.To.QKey
+	}
 	if wr.Flags&rdma.Inline != 0 {
 		s.n = uint32(copy(q.octets[int(i)*q.inline:][:q.inline], wr.Inline))
 	} else if s.n = uint32(len(wr.SGEs)); s.n > 0 {
@@ -94,6 +101,9 @@ func (q *sendSlots) get(i uint32, wr *rdma.SendWR) {
 	wr.ID, wr.Op, wr.Flags = s.id, s.op, s.flags
 	wr.RemoteAddr, wr.RKey, wr.InvKey, wr.Imm, wr.ImmLow = s.remoteAddr, s.rkey, s.invKey,
 		s.imm, s.immLow
+	if q.datagrams {
+		wr.To = rdma.Datagram{AH: uint32(s.remoteAddr >> 32), QPN: uint32(s.remoteAddr), QKey: s.rkey}
+	}
 	wr.SGEs, wr.Inline = wr.SGEs[:0], wr.Inline[:0]
 	if s.flags&rdma.Inline != 0 {
 		wr.Inline = append(wr.Inline, q.octets[int(i)*q.inline:][:s.n]...)

@@ -2,7 +2,9 @@ package session
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -300,7 +302,8 @@ func (as *association) Down(kind sctpddp.LossKind, err error) {
 	streams := as.streams
 	as.streams = map[uint16]*Stream{}
 	as.mu.Unlock()
-	for _, st := range streams {
+	for _, n := range slices.Sorted(maps.Keys(streams)) {
+		st := streams[n]
 		st.lost.Store(as.loss)
 		st.notify()
 	}

@@ -50,19 +50,19 @@ type Call struct {
 }
 
 // Open asks the peer for a session, in an association with free streams or in a new one, and waits
-// for its answer. asked says that the peer has been asked, if that came to nothing.
-func (p *Pool) Open(ctx context.Context, n Network, c *Call) (st *Stream, asked bool, err error) {
+// for its answer.
+func (p *Pool) Open(ctx context.Context, n Network, c *Call) (st *Stream, err error) {
 	const tries = 3
 	for try := 1; ; try++ {
 		if st, err = p.ask(ctx, n, c); err != nil {
-			return nil, false, err
+			return nil, err
 		}
 		c.Sent()
 		replyCtx, cancel := context.WithTimeoutCause(ctx, c.Reply, syscall.ETIMEDOUT)
 		err = st.await(replyCtx, func() bool { return st.s.State() == sctpddp.StateOpen })
 		cancel()
 		if err == nil {
-			return st, true, nil
+			return st, nil
 		}
 		st.Abort()
 		// The peer may shut an association down, for want of sessions, at the moment at which it is
@@ -71,7 +71,7 @@ func (p *Pool) Open(ctx context.Context, n Network, c *Call) (st *Stream, asked 
 		gone := errors.As(err, &lost) && (lost.Kind == sctpddp.LossShutdown || st.reused &&
 			lost.Kind != sctpddp.LossFailure)
 		if try == tries || !gone {
-			return nil, true, err
+			return nil, err
 		}
 	}
 }

@@ -219,9 +219,9 @@ func (st *Stream) ReadInto(w io.Writer) (int, error) {
 	return 0, nil
 }
 
-// Absorb implements llp.Stream: it takes messages although a Send waits for a receive, as far as
-// the credit goes.
-func (st *Stream) Absorb() {
+// Peek implements llp.Stream: it takes messages although a Send waits for a receive, as far as the
+// credit goes. The Sink is shown those by Ahead.
+func (st *Stream) Peek(llp.Watcher) error {
 	for st.credit > 0 {
 		n, ok := st.input()
 		if !ok {
@@ -231,6 +231,10 @@ func (st *Stream) Absorb() {
 	}
 	st.step()
 	st.events()
+	if st.err == nil && (st.ended || st.s.Ending()) {
+		return io.EOF
+	}
+	return st.err
 }
 
 // WriteFrom implements iwarp.Stream: it takes all of src, which is one segment, or nothing.
@@ -271,16 +275,22 @@ func (nowhere) Fail(iwarp.TermCode, error) {}
 
 // Close implements iwarp.Stream.
 func (st *Stream) Close() error {
-	st.to = nowhere{}
-	st.SetNotify(nil)
-	_ = st.s.Close()
-	st.as.release(st)
+	st.end(st.s.Close)
 	return nil
 }
 
-// Abort implements iwarp.Stream. It is Close: neither waits, what SCTP has is its own to send, and
-// the Mux gives the stream up if the peer does not end the session in its turn.
-func (st *Stream) Abort() { _ = st.Close() }
+// Abort implements iwarp.Stream. What SCTP has and has not sent yet is not sent any more, so that
+// it is in nobody's way. Like Close it does not wait, and the Mux gives the stream up if the peer
+// does not end the session in its turn.
+func (st *Stream) Abort() { st.end(st.s.Abort) }
+
+// end gives the stream back; how says how its session ends.
+func (st *Stream) end(how func() error) {
+	st.to = nowhere{}
+	st.SetNotify(nil)
+	_ = how() // an error is that of the association, and comes as its end
+	st.as.release(st)
+}
 
 // rest is what was not taken. as.mu is held.
 func (st *Stream) rest() []inbound {

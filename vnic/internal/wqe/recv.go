@@ -178,6 +178,69 @@ func (r *Receives) End(d iwarp.Received) error {
 	return r.EndLocked(d, false)
 }
 
+// TryBegin is Begin for who does not wait: nobody is asked for a receive if there is none.
+func (r *Receives) TryBegin() (size uint32, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended != nil || !r.have && !r.nextLocked() {
+		return 0, false
+	}
+	r.used = true
+	return r.size, true
+}
+
+// Fail has the receive that was begun fail with st when it is flushed.
+func (r *Receives) Fail(st rdma.WCStatus) {
+	r.mu.Lock()
+	r.fail = st
+	r.mu.Unlock()
+}
+
+// An Arrival is a message of RoCE that has come.
+type Arrival struct {
+	Length     uint32 // of a Write with immediate data the Write's
+	Write      bool   // it was one: the receive's memory is as it was
+	Solicited  bool
+	Immediate  bool
+	Imm        uint32 // as SendWR.Imm
+	Invalidate bool
+	Key        uint32 // what it invalidates
+}
+
+// EndMessage delivers the message under way. An error: what it invalidates cannot be, and the
+// receive fails with that.
+func (r *Receives) EndMessage(a *Arrival) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w, wc := r.w, &r.wc
+	*wc = rdma.WC{ID: r.wr.ID, Op: rdma.WCRecv, ByteLen: a.Length, QPN: w.num}
+	if a.Write {
+		wc.Op = rdma.WCRecvImm
+	}
+	if a.Immediate {
+		wc.Flags |= rdma.WCWithImm
+		wc.Imm = a.Imm
+		w.Stats.InImmediates.Add(1)
+	}
+	if a.Invalidate {
+		m, err := w.Memory.RemoteInvalidate(a.Key)
+		if err != nil {
+			r.fail = rdma.WCRemInvReq
+			return err
+		}
+		wc.Flags |= rdma.WCWithInv
+		wc.Imm = a.Key
+		if !m.Await(w.owner.Wake) {
+			r.ended, r.solicited, r.used = m, a.Solicited, false
+			r.revoking.Store(true)
+			return nil
+		}
+	}
+	r.solicited = a.Solicited
+	r.deliverLocked(false)
+	return nil
+}
+
 // EndLocked is End. With wait set the completion is kept for the next one, or TellLocked; at most
 // DeferMost are.
 func (r *Receives) EndLocked(d iwarp.Received, wait bool) error {
@@ -361,4 +424,35 @@ func (r *Receives) Flush(vendor uint32) (more bool) {
 		r.list.Drop()
 		r.completeLocked(wc, false)
 	}
+}
+
+// discard empties the receive queue without completions.
+func (r *Receives) discard() {
+	q := &r.w.Queues
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	if r.have {
+		n++
+		if q.Tap != nil {
+			q.Tap.GiveBack(&r.wr, r.cookie)
+		}
+	}
+	r.list.Drop()
+	r.have, r.used, r.ended, r.fail, r.vendor = false, false, nil, 0, 0
+	r.revoking.Store(false)
+	if q.Tap != nil {
+		return
+	}
+	for range r.w.cfg.MaxRecvWR {
+		_, ok, err := q.Recv.Next(&r.wr)
+		if err != nil {
+			r.w.owner.Violation(fmt.Errorf("receive queue of QP %d: %w", r.w.num, err))
+		}
+		if !ok || err != nil {
+			break
+		}
+		n++
+	}
+	q.RetireRecvs(n)
 }

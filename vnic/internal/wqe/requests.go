@@ -36,11 +36,12 @@ type Requests struct {
 const FrontLen = unsafe.Offsetof(Requests{}.send) + unsafe.Offsetof(sendSide{}.first) +
 	unsafe.Offsetof(Request{}.WR) + unsafe.Offsetof(rdma.SendWR{}.Atomic)
 
-// Init makes r the requests of a QP of owner. cfg is checked, and q too.
-func (r *Requests) Init(owner Owner, q *queue.PairConfig, pd *mem.PD) {
+// Init makes r the requests of a QP of owner; roce: of RoCE. cfg is checked, and q too.
+func (r *Requests) Init(owner Owner, q *queue.PairConfig, pd *mem.PD, roce bool) {
 	r.owner, r.cfg = owner, q.QPConfig
 	r.Queues.Init(q)
-	r.Memory.Init(pd)
+	r.Memory.Init(pd, roce)
+	r.send.roce = roce
 	r.send.init(r)
 	r.Recv.init(r)
 }
@@ -55,11 +56,11 @@ func (r *Requests) Add(qpn uint32) error {
 func (r *Requests) Num() uint32            { return r.num }
 func (r *Requests) Config() *rdma.QPConfig { return &r.cfg }
 
-// Begin is for a new connection: extensions says that RFC 7306 was agreed on, reads that the peer
-// answers Reads and atomics.
+// Begin is for a new connection: extensions says that RFC 7306 was agreed on, which RoCE always
+// has, reads that the peer answers Reads and atomics.
 func (r *Requests) Begin(extensions, reads bool) {
 	s := &r.send
-	s.extensions, s.answered, s.finished, s.sent = extensions, reads, false, false
+	s.extensions, s.answered, s.finished, s.sent, s.broken = extensions, reads, false, false, false
 }
 
 // Log writes to the log at debug level, with the QP's number.

@@ -21,8 +21,10 @@ type sendSide struct {
 	bad              bool      // an entry waits to fail; nothing is taken behind it
 	finished         bool      // nothing more is taken for this connection
 	sent             bool      // something was sent on this connection
+	broken           bool      // a request was flushed or has failed: what is behind it flushes
 	extensions       bool      // RFC 7306 was agreed on
 	answered         bool      // Reads and atomics are
+	roce             bool      // the rules are those of RoCE; set once
 	rest             []Request // the slots but the first
 	first            Request
 	wc               rdma.WC // scratch: a sink would make a local one escape
@@ -71,6 +73,24 @@ func (r *Requests) DropSends() {
 		s.at(s.head).List.Drop()
 	}
 	s.next, s.reads, s.bad = s.tail, 0, false
+}
+
+// Discard empties both queues: nothing that was posted is completed, or flushed. The receive that
+// was taken from an SRQ goes back there.
+func (r *Requests) Discard() {
+	s := &r.send
+	n := int(s.tail - s.head)
+	r.DropSends()
+	for range r.cfg.MaxSendWR { // who posts meanwhile has what is behind them
+		if !r.takeSend(s.room()) {
+			break
+		}
+		n++
+		s.head, s.next, s.tail = s.head+1, s.next+1, s.tail+1
+	}
+	r.Queues.RetireSends(n, 0)
+	s.broken, s.finished = false, false
+	r.Recv.discard()
 }
 
 // Depth is how many requests can be under way.
@@ -168,7 +188,7 @@ func (r *Requests) Check(wr *rdma.SendWR) (n uint32, err error) {
 			return 0, fmt.Errorf("%d octets inline, at most %d: %w", len(wr.Inline), r.cfg.MaxInline,
 				rdma.ErrInvalid)
 		}
-		return checkLength(wr.Op, uint32(len(wr.Inline)))
+		return r.checkLength(wr, uint32(len(wr.Inline)))
 	case len(wr.SGEs) > r.cfg.MaxSendSGE:
 		return 0, fmt.Errorf("%d SGEs, at most %d: %w", len(wr.SGEs), r.cfg.MaxSendSGE, rdma.ErrInvalid)
 	}
@@ -176,21 +196,43 @@ func (r *Requests) Check(wr *rdma.SendWR) (n uint32, err error) {
 	if !ok {
 		return 0, fmt.Errorf("a message of more than 2^32-1 octets: %w", rdma.ErrInvalid)
 	}
-	return checkLength(wr.Op, n)
+	return r.checkLength(wr, n)
 }
 
-// checkLength checks what op says of the length.
-func checkLength(op rdma.Opcode, n uint32) (uint32, error) {
-	switch {
+// checkLength checks what the opcode says of the length.
+func (r *Requests) checkLength(wr *rdma.SendWR, n uint32) (uint32, error) {
+	switch op := wr.Op; {
 	case queue.IsAtomic(op) && n != mem.AtomicLen:
 		return 0, fmt.Errorf("%v into %d octets, the old value has %d: %w", op, n, mem.AtomicLen,
 			rdma.ErrInvalid)
+	case r.send.roce:
+		return n, r.checkType(wr, n)
 	case op == rdma.OpSendImm && n != 0:
 		// Immediate Data is a message of its own and has no payload (RFC 7306, section 6.3).
 		return 0, fmt.Errorf("%v with %d octets, iWARP has none with any: use WRITE_WITH_IMM, or a "+
 			"Send: %w", op, n, rdma.ErrInvalid)
 	}
 	return n, nil
+}
+
+// maxMessage is how many octets a message of RoCE may have.
+const maxMessage = 1 << 31
+
+// checkType checks what a queue pair's type says, of RoCE.
+func (r *Requests) checkType(wr *rdma.SendWR, n uint32) error {
+	switch op := wr.Op; {
+	case op == rdma.OpMaskedCompareSwap, op == rdma.OpMaskedFetchAdd:
+		return fmt.Errorf("%v, which RoCE does not have: %w", op, rdma.ErrInvalid)
+	case r.cfg.Type == rdma.UD && op != rdma.OpSend && op != rdma.OpSendImm,
+		r.cfg.Type == rdma.UC && (IsAnswered(op) || op == rdma.OpSendInv):
+		return fmt.Errorf("%v on a queue pair of type %v: %w", op, r.cfg.Type, rdma.ErrInvalid)
+	case queue.IsAtomic(op) && wr.RemoteAddr%mem.AtomicLen != 0:
+		return fmt.Errorf("%v at %#x, which is no multiple of %d: %w", op, wr.RemoteAddr, mem.AtomicLen,
+			rdma.ErrInvalid)
+	case n > maxMessage:
+		return fmt.Errorf("a message of more than 2^31 octets: %w", rdma.ErrInvalid)
+	}
+	return nil
 }
 
 // Next returns the request whose turn it is, or nil.
@@ -258,6 +300,9 @@ func (r *Requests) prepare(e *Request) error {
 var errNoExtensions = errors.New("atomics and immediate data were not agreed on for this " +
 	"connection (ConnParam.Extensions)")
 
+// ErrSink says that the answer to a Read or an atomic has nowhere to go.
+var ErrSink = errors.New("the place of the answer cannot be written")
+
 var errNoReads = errors.New("no Reads were agreed on for this connection (ORD 0)")
 
 // Ready reports whether e, whose turn it is, may go to the peer as far as earlier requests decide.
@@ -295,12 +340,14 @@ func (r *Requests) Refuse(e *Request, st rdma.WCStatus, err error) {
 
 // fail fails e, the oldest request left: docs/qp-states.md#Q6.
 func (r *Requests) fail(e *Request) *iwarp.LocalError {
+	err := fmt.Errorf("%v failed: %v", e.WR.Op, e.Status)
+	if e.Status == rdma.WCLocProt && IsAnswered(e.WR.Op) {
+		err = fmt.Errorf("%w: %w", err, ErrSink)
+	}
 	e.state = done
 	r.send.next++
 	r.Retire()
-	return &iwarp.LocalError{
-		Cause: iwarp.TermLocalCatastrophic, Err: fmt.Errorf("%v failed: %v", e.WR.Op, e.Status),
-	}
+	return &iwarp.LocalError{Cause: iwarp.TermLocalCatastrophic, Err: err}
 }
 
 // Posted counts e, whose turn it was, as under way.
@@ -413,8 +460,11 @@ func (r *Requests) BlameSend(st rdma.WCStatus, vendor uint32) {
 	}
 }
 
-// FlushSends completes all send requests: those that were done with success, those that are to
-// blame with their status, the rest as flushed. true: there is more in the queue.
+// FlushSends completes all send requests: those at the head of the queue that were done with
+// success, those that are to blame with their status, the rest as flushed. A Send that went out
+// behind a Read that failed is among the rest, as nobody knows whether the peer has it: "the
+// Messages SHOULD be considered Completed in error" (RDMAP-106, docs/decisions.md#A30). true: there
+// is more in the queue.
 func (r *Requests) FlushSends(vendor uint32) (more bool) {
 	s := &r.send
 	for i := 0; ; i++ {
@@ -431,7 +481,8 @@ func (r *Requests) FlushSends(vendor uint32) (more bool) {
 		e := s.at(s.head)
 		s.head++
 		st := e.Status
-		if e.state != done && st == rdma.WCSuccess {
+		s.broken = s.broken || e.state != done
+		if s.broken && st == rdma.WCSuccess {
 			st = rdma.WCFlush
 			if vendor != 0 {
 				e.vendor = vendor

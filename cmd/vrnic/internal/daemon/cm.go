@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"sync"
@@ -17,14 +18,16 @@ import (
 // address binds it to one, and a wildcard address to all of them, as with rdma_cm. On each device
 // there is one id of the RNIC's behind it.
 type idHandler struct {
-	s  *session
-	id *server.CMID // where events go
+	s     *session
+	id    *server.CMID // where events go
+	space uint32       // abi.PSTCP or abi.PSUDP
 
 	// The client's calls come one at a time and are the only ones to change these; mu lets
 	// events read them.
 	mu   sync.Mutex
 	ids  []deviceID      // +checklocks:mu
 	opts abi.ConnOptions // +checklocks:mu
+	roce roceOptions     // +checklocks:mu
 }
 
 // A deviceID is the id of a device's that is behind one of a client's.
@@ -34,11 +37,17 @@ type deviceID struct {
 }
 
 func (s *session) CreateID(req *abi.CMCreateIDRequest, id *server.CMID) (server.IDHandler, error) {
-	const typeRC = 2
-	if req.PS != abi.PSTCP || req.Type != typeRC {
-		return nil, syscall.EOPNOTSUPP // UDP, IB and XRC are not for an RNIC on iWARP
+	want := rdma.RC
+	if req.PS == abi.PSUDP {
+		want = rdma.UD
+		if !slices.ContainsFunc(s.devs, func(sd *sessionDevice) bool { return sd.dev.roce() }) {
+			return nil, syscall.ENODEV // as rdma_bind_addr says of datagrams on an RNIC
+		}
 	}
-	return &idHandler{s: s, id: id}, nil
+	if rdma.QPType(req.Type) != want {
+		return nil, syscall.EOPNOTSUPP // IB and XRC are not there
+	}
+	return &idHandler{s: s, id: id, space: req.PS}, nil
 }
 
 // deviceIDs returns the ids behind h.
@@ -68,7 +77,11 @@ func (h *idHandler) newOn(sd *sessionDevice) (deviceID, error) {
 	if err != nil {
 		return deviceID{}, err
 	}
-	cm, err := ctx.NewCMID(h.onEvent(sd))
+	newID := ctx.NewCMID
+	if h.space == abi.PSUDP {
+		newID = ctx.NewDatagramCMID
+	}
+	cm, err := newID(h.onEvent(sd))
 	if err != nil {
 		return deviceID{}, err
 	}
@@ -95,7 +108,7 @@ func (h *idHandler) Bind(addr netip.AddrPort) error {
 		return syscall.EINVAL
 	}
 	if !addr.Addr().IsUnspecified() {
-		sd := h.s.ownerOf(addr.Addr())
+		sd := h.ownerOf(addr.Addr())
 		if sd == nil {
 			return syscall.ENODEV // no device has it: docs/decisions.md#V4
 		}
@@ -130,10 +143,7 @@ func (h *idHandler) bindOn(sd *sessionDevice, addr netip.AddrPort) (deviceID, er
 const bindTries = 16
 
 func (h *idHandler) bindAll(addr netip.AddrPort) (_ []deviceID, err error) {
-	devs := h.s.devs
-	if n := h.options().Device; n != 0 {
-		devs = devs[n-1 : n]
-	}
+	devs := h.devices()
 	for range bindTries {
 		want := addr
 		var on []deviceID
@@ -172,12 +182,12 @@ func (h *idHandler) ResolveAddr(src, dst netip.AddrPort, timeoutMS uint32) error
 		}
 	}
 	on := h.deviceIDs()
-	sd := h.s.routeTo(dst.Addr())
+	sd := h.routeTo(dst.Addr())
 	switch {
 	case len(on) == 1: // bound: it must be this one, and it will say whether it reaches dst
 		sd = on[0].sd
 	case src.IsValid() && !src.Addr().IsUnspecified():
-		if sd = h.s.ownerOf(src.Addr()); sd == nil {
+		if sd = h.ownerOf(src.Addr()); sd == nil {
 			return syscall.ENODEV
 		}
 	}
@@ -245,6 +255,7 @@ func (h *idHandler) param(p *abi.ConnParam) (rdma.ConnParam, error) {
 	if out.ORD == 0 {
 		out.ORD = o.ORD
 	}
+	out.RoCE = h.roceParam(p)
 	return out, nil
 }
 
@@ -253,7 +264,7 @@ func (h *idHandler) Connect(qp server.QPHandler, p *abi.ConnParam) error {
 	if err != nil {
 		return err
 	}
-	return errno(b.cm.Connect(q, param))
+	return errno(b.cm.Connect(connectable(q), param))
 }
 
 func (h *idHandler) Accept(qp server.QPHandler, p *abi.ConnParam) error {
@@ -261,7 +272,7 @@ func (h *idHandler) Accept(qp server.QPHandler, p *abi.ConnParam) error {
 	if err != nil {
 		return err
 	}
-	return errno(b.cm.Accept(q, param))
+	return errno(b.cm.Accept(connectable(q), param))
 }
 
 // join checks what a connection is to be made of.
@@ -271,12 +282,15 @@ func (h *idHandler) join(
 	if b, err = h.single(); err != nil {
 		return b, nil, param, err
 	}
-	qh, ok := qp.(*qpHandler)
-	if !ok || qh.sd != b.sd {
-		return b, nil, param, syscall.EINVAL // a QP of another device
+	if qp != nil {
+		qh, ok := qp.(*qpHandler)
+		if !ok || qh.sd != b.sd {
+			return b, nil, param, syscall.EINVAL // a QP of another device
+		}
+		q = qh.qp
 	}
 	param, err = h.param(p)
-	return b, qh.qp, param, err
+	return b, q, param, err
 }
 
 func (h *idHandler) Reject(private []byte) error {
@@ -299,11 +313,9 @@ func (h *idHandler) Disconnect() error {
 func (h *idHandler) SetOption(level, name uint32, value []byte) error {
 	switch level {
 	case abi.OptLevelID:
-		const lastKnown = 3 // TOS, REUSEADDR, AFONLY, ACK_TIMEOUT: hints here
-		if name > lastKnown {
-			return syscall.EOPNOTSUPP
-		}
-		return nil
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.roce.set(name, value)
 	case abi.OptLevelVRNIC:
 	default:
 		return syscall.EOPNOTSUPP
@@ -320,6 +332,9 @@ func (h *idHandler) InitQPAttr(state uint32) (abi.CMInitQPAttrReply, error) {
 	r := abi.CMInitQPAttrReply{State: state, Port: 1}
 	if h.Query().Device == abi.NoDevice {
 		return r, syscall.EINVAL
+	}
+	if on, err := h.single(); err == nil && on.sd.dev.roce() {
+		return h.initRoCE(state)
 	}
 	switch state {
 	case abi.StateInit:
@@ -351,9 +366,27 @@ func (h *idHandler) Close() error {
 	return nil
 }
 
+// devices are those that h can be on. Those of iWARP come first: who names no device, and asks for
+// what one of each kind has, gets iWARP, as before there was anything else.
+func (h *idHandler) devices() []*sessionDevice {
+	all := h.s.devs
+	if n := h.options().Device; n != 0 {
+		all = all[n-1 : n]
+	}
+	devs := make([]*sessionDevice, 0, len(all))
+	for _, roce := range []bool{false, true} {
+		for _, sd := range all {
+			if sd.dev.roce() == roce && (roce || h.space != abi.PSUDP) {
+				devs = append(devs, sd)
+			}
+		}
+	}
+	return devs
+}
+
 // ownerOf is the device whose address addr is; nil: none's.
-func (s *session) ownerOf(addr netip.Addr) *sessionDevice {
-	for _, sd := range s.devs {
+func (h *idHandler) ownerOf(addr netip.Addr) *sessionDevice {
+	for _, sd := range h.devices() {
 		if sd.dev.owns(addr) {
 			return sd
 		}
@@ -363,13 +396,16 @@ func (s *session) ownerOf(addr netip.Addr) *sessionDevice {
 
 // routeTo is the device that reaches addr: its own, or the one with the longest prefix that holds
 // it, the first of several. nil: none does.
-func (s *session) routeTo(addr netip.Addr) *sessionDevice {
-	if sd := s.ownerOf(addr); sd != nil {
+func (h *idHandler) routeTo(addr netip.Addr) *sessionDevice {
+	if sd := h.ownerOf(addr); sd != nil {
 		return sd
 	}
 	var best *sessionDevice
 	bits := -1
-	for _, sd := range s.devs {
+	for _, sd := range h.devices() {
+		if addr.IsMulticast() && sd.dev.sends(addr) {
+			return sd
+		}
 		for _, p := range sd.dev.spec.Reach() {
 			if p.Bits() > bits && p.Contains(addr.WithZone("")) {
 				best, bits = sd, p.Bits()
@@ -391,6 +427,13 @@ func (h *idHandler) onEvent(sd *sessionDevice) func(vnic.CMEvent) {
 			Type: t, Status: ev.Status, Cause: causeOf(ev.Err), Device: sd.number,
 		}
 		out.SetConn(&ev.Param)
+		if sd.dev.roce() {
+			out.SetRoCE(&ev.Param.RoCE)
+			out.Path, out.Group = ringAH(&ev.Param.RoCE.Path), ev.Group
+		}
+		if _, ok := errors.AsType[*rdma.RejectedError](ev.Err); ok {
+			out.Flags |= abi.EventByProgram
+		}
 		if ev.ID != nil {
 			out.Src, out.Dst = abi.MakeSockAddr(ev.ID.Local()), abi.MakeSockAddr(ev.ID.Remote())
 		}
@@ -412,7 +455,8 @@ func (h *idHandler) request(sd *sessionDevice, child *vnic.CMID, ev abi.CMEvent)
 	made := false
 	err := h.id.PushRequest(ev, func(id *server.CMID) server.IDHandler {
 		made = true
-		c := &idHandler{s: h.s, id: id, ids: []deviceID{{sd, child}}, opts: h.options()}
+		c := &idHandler{s: h.s, id: id, space: h.space, ids: []deviceID{{sd, child}},
+			opts: h.options(), roce: h.roceOptions()}
 		child.SetHandler(c.onEvent(sd))
 		return c
 	})

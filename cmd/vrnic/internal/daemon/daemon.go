@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"github.com/vrnic/vrnic/internal/limitlog"
 	"github.com/vrnic/vrnic/internal/stacknet"
@@ -46,15 +47,19 @@ type Daemon struct {
 	sw      *ethswitch.Switch
 	devices []*device
 	server  *server.Server
+	links   links
 	ready   chan struct{} // closed at the end of New
 	up      bool          // New has succeeded; read behind ready
 
+	confined  atomic.Pointer[string] // what Confined was told
 	undo      closers
 	closeOnce sync.Once
 	closeErr  error
+	reclaim   reclaimer
 }
 
-// A device is a userspace network namespace with an RNIC on it.
+// A device is a userspace network namespace with an RNIC on it. Two of different kinds may share
+// one: stack and net are the same then.
 type device struct {
 	spec  DeviceSpec
 	mac   [6]byte
@@ -63,6 +68,9 @@ type device struct {
 	net   *stacknet.Network
 	vnic  *vnic.Device
 }
+
+// roce says whether the device speaks RoCE, and not iWARP.
+func (d *device) roce() bool { return d.spec.RoCE }
 
 // New makes all that cfg asks for. When it returns programs can connect. If it fails, what had
 // been made is gone again. An error that is a *ConfigError is the asker's.
@@ -109,12 +117,13 @@ func New(cfg Config) (_ *Daemon, err error) {
 	if err := d.listen(); err != nil {
 		return nil, err
 	}
+	d.undo.add(d.reclaim.Close)
 	d.undo.add(d.server.Close)
 	defer func() { close(d.ready) }()
 	d.sw = ethswitch.New(ethswitch.Config{})
 	d.undo.add(d.sw.Close)
-	for _, spec := range cfg.Devices {
-		if err := d.addDevice(spec); err != nil {
+	for i, spec := range cfg.Devices {
+		if err := d.addDevice(i); err != nil {
 			return nil, fmt.Errorf("device %s: %w", spec.Name, err)
 		}
 	}
@@ -160,25 +169,46 @@ func checkGroup(name string) error {
 	return nil
 }
 
-func (d *Daemon) addDevice(spec DeviceSpec) error {
-	mac := spec.HardwareAddr()
-	stack, err := netstack.NewStack(d.sw, netstack.Config{Name: spec.Name, MAC: mac, MTU: spec.MTU,
-		Addrs: spec.Addrs})
+// addStation makes the stack of device i.
+func (d *Daemon) addStation(i int) (*netstack.Stack, *stacknet.Network, error) {
+	spec := stationOf(d.cfg.Devices, i)
+	stack, err := netstack.NewStack(d.sw, netstack.Config{Name: spec.Name, MAC: spec.MAC,
+		MTU: spec.MTU, Addrs: spec.Addrs, KeepAlive: spec.KeepAlive, UserTimeout: spec.UserTimeout})
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	d.undo.add(stack.Close)
 	net := stacknet.New(stack)
 	if u := spec.SCTPOverUDP; u.IsValid() {
 		if err := net.OverUDP(u); err != nil {
-			return err
+			return nil, nil, err
 		}
 	}
 	d.undo.add(net.Close)
+	return stack, net, nil
+}
+
+// addDevice makes device i, and the stack below it, unless it shares that of another.
+func (d *Daemon) addDevice(i int) error {
+	spec := d.cfg.Devices[i]
+	var stack *netstack.Stack
+	var net *stacknet.Network
+	other, err := shares(d.cfg.Devices, i)
+	switch {
+	case err != nil:
+		return err
+	case other >= 0:
+		stack, net = d.devices[other].stack, d.devices[other].net
+	default:
+		if stack, net, err = d.addStation(i); err != nil {
+			return err
+		}
+	}
+	mac := stack.MAC()
 	l := d.cfg.Limits
 	dev, err := vnic.New(d.cfg.Peers.config(vnic.Config{
 		Name: spec.Name, MAC: mac, MTU: stack.MTU(), Addrs: spec.Reach(),
-		Network: net, ForceWire: spec.ForceWire,
+		Network: net, ForceWire: spec.ForceWire, RoCE: spec.RoCE, DCQCN: spec.DCQCN,
 		Limits: vnic.Limits{
 			PD: l.PDs, MR: l.MRs, CQ: l.CQs, QP: l.QPs, CMID: l.CMIDs, SRQ: l.SRQs, MW: l.MWs,
 			Depth: l.Depth, CQDepth: l.CQDepth,
@@ -200,22 +230,24 @@ func (d *Daemon) addDevice(spec DeviceSpec) error {
 const maxRegistered = 1 << 62
 
 func (d *Daemon) addPort(spec PortSpec) error {
+	onLink := d.onLink(spec)
+	d.links.add()
 	switch spec.Kind {
 	case PortTap:
 		tap, err := port.OpenTAP(d.sw, port.TAPConfig{Name: spec.Name, NetNS: spec.NetNS,
-			Addrs: spec.Addrs, MTU: spec.MTU})
+			Addrs: spec.Addrs, MTU: spec.MTU, OnLink: onLink})
 		if err != nil {
 			return err
 		}
 		d.undo.add(tap.Close)
 	case PortUnixListen:
-		u, err := port.ListenUnix(d.sw, port.UnixConfig{Path: spec.Path})
+		u, err := port.ListenUnix(d.sw, port.UnixConfig{Path: spec.Path, OnLink: onLink})
 		if err != nil {
 			return err
 		}
 		d.undo.add(u.Close)
 	case PortUnixConnect:
-		u, err := port.ConnectUnix(d.sw, port.UnixConfig{Path: spec.Path})
+		u, err := port.ConnectUnix(d.sw, port.UnixConfig{Path: spec.Path, OnLink: onLink})
 		if err != nil {
 			return err
 		}
@@ -231,6 +263,9 @@ func (d *Daemon) Socket() string { return d.cfg.Socket }
 
 // Devices are the specifications of the devices, in their order.
 func (d *Daemon) Devices() []DeviceSpec { return slices.Clone(d.cfg.Devices) }
+
+// Confined tells d what its process has given up, for who lists it.
+func (d *Daemon) Confined(how string) { d.confined.Store(&how) }
 
 // Run waits until ctx ends, which is no error, and closes d.
 func (d *Daemon) Run(ctx context.Context) error {

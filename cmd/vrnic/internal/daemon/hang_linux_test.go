@@ -23,7 +23,8 @@ import (
 
 // A FUSE file system with one file, "page", of 1 MiB, whose content never comes: a copy to or from
 // a mapping of it hangs, deaf to SIGKILL, until the file system's process has ended. It is a
-// process of its own, since ours could not end either.
+// process of its own, since ours could not end either. Others leave another request about the file
+// unanswered.
 
 const hungSize = 1 << 20
 
@@ -33,9 +34,15 @@ const (
 	fuseRelease, fuseFlush, fuseInit, fuseInterrupt, fuseBatchFgt = 18, 25, 26, 36, 42
 )
 
-// TestHelperFUSE is the file system at args[0], until it is killed.
+// TestHelperFUSE is the file system at args[0], until it is killed. It never answers requests
+// args[1] about the file.
 func TestHelperFUSE(t *testing.T) {
-	dir := daemontest.Child(t)[0]
+	args := daemontest.Child(t)
+	dir := args[0]
+	never, err := strconv.Atoi(args[1])
+	if err != nil {
+		t.Fatal(err)
+	}
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err == nil {
 		err = unix.Mount("vrnic", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV,
@@ -69,13 +76,14 @@ func TestHelperFUSE(t *testing.T) {
 			ne.PutUint32(b[60:], mode)
 			ne.PutUint32(b[64:], 1)
 		}
+		if int(op) == never && node == 2 {
+			daemontest.Tell("asked")
+			continue
+		}
 		size, errno := 0, 0
 		switch op {
 		case fuseForget, fuseBatchFgt, fuseInterrupt:
 			continue
-		case fuseRead:
-			daemontest.Tell("asked")
-			continue // never answered
 		case fuseInit:
 			ne.PutUint32(b, 7)
 			ne.PutUint32(b[4:], 31)
@@ -107,15 +115,16 @@ func TestHelperFUSE(t *testing.T) {
 	}
 }
 
-// hungFile is a file of which a mapping hangs until the process that is returned has been killed.
-func hungFile(t *testing.T) (path string, fs *daemontest.ChildProcess) {
+// hungFile is a file about which requests of one kind hang until the process that is returned has
+// been killed.
+func hungFile(t *testing.T, never int) (path string, fs *daemontest.ChildProcess) {
 	t.Helper()
 	needtest.Root(t) // to mount
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		needtest.Lacking(t, "fuse", err)
 	}
 	dir := t.TempDir()
-	fs = daemontest.StartChild(t, "TestHelperFUSE", dir)
+	fs = daemontest.StartChild(t, "TestHelperFUSE", dir, strconv.Itoa(never))
 	t.Cleanup(func() {
 		fs.Kill()
 		unix.Unmount(dir, unix.MNT_DETACH) // it may never have been mounted
@@ -171,7 +180,7 @@ func TestMemoryHangs(t *testing.T) {
 
 // memoryHangs returns how long the last of the peers took to see that the client has been killed.
 func memoryHangs(t *testing.T) (took time.Duration) {
-	file, fs := hungFile(t)
+	file, fs := hungFile(t, fuseRead)
 	d := daemontest.Start(t)
 	t.Cleanup(fs.Kill) // before the daemon waits for its sessions
 	admin := d.Dial()
@@ -256,4 +265,99 @@ func memoryHangs(t *testing.T) (took time.Duration) {
 	}
 	others("afterwards")
 	return took
+}
+
+// The ways in which TestHelperLends hands a descriptor to the daemon, and the requests about its
+// file that have no answer then.
+var hangingLends = []struct {
+	name  string
+	never int
+	lend  func(e *rawEnd, fd int) error
+}{
+	{"memory to share, as it is closed", fuseFlush, func(e *rawEnd, fd int) error {
+		_, err := e.Call(abi.OpAddMem, &abi.AddMemRequest{}, nil, fd)
+		return err
+	}},
+	{"own memory, as the page is read that tells whose it is", fuseRead, func(e *rawEnd,
+		fd int) error {
+		page, err := unix.Mmap(fd, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		if err != nil {
+			return err
+		}
+		_, err = e.Call(abi.OpSetMem, &abi.SetMemRequest{NonceAddr: shmtest.Addr(page)}, nil,
+			e.OpenMem(os.O_RDWR))
+		return err
+	}},
+}
+
+// TestHelperLends is a client of the daemon at args[0], with a QP that it connects to args[1]. Then
+// it hands the file args[2] over, in the way of number args[3]. It is a process of its own, since
+// its memory can hang.
+func TestHelperLends(t *testing.T) {
+	args := daemontest.Child(t)
+	n, err := strconv.Atoi(args[3])
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Open(args[2], unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &rawEnd{RawClient: shmtest.NewRaw(t, args[0]).Hello()}
+	ctx := e.Ctx(0)
+	e.pd, e.cq = e.PD(ctx), e.CQ(ctx, 8, 0)
+	e.qp = e.QP(e.pd, e.cq, e.cq, abi.QPCaps{MaxSendWR: 4, MaxRecvWR: 4})
+	e.connect(netip.MustParseAddrPort(args[1]))
+	if err := hangingLends[n].lend(e, fd); errors.Is(err, shmtest.ErrHungUp) {
+		daemontest.Tell("ended")
+	} else {
+		daemontest.Tell("goes on", err)
+	}
+	time.Sleep(time.Hour) // until it is killed
+}
+
+// A client hands the daemon a descriptor whose file system does not answer when the daemon looks at
+// it, or closes it. Nobody else notices, its peers see soon that it has gone, and it keeps its
+// place until the file system has ended.
+func TestDescriptorHangs(t *testing.T) {
+	for n, tt := range hangingLends {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			path, fs := hungFile(t, tt.never)
+			d := daemontest.Start(t)
+			t.Cleanup(fs.Kill) // before the daemon waits for its sessions
+			admin := d.Dial()
+			p := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic1"), 4096)
+			addr, accepted := accept(t, p)
+			client := daemontest.StartChild(t, "TestHelperLends", d.Socket(), addr.String(), path,
+				strconv.Itoa(n))
+			t.Cleanup(fs.Kill) // before the client, which may not be able to end
+			accepted()
+			fs.Want("asked")
+			if w := client.Line(); w != "ended" {
+				t.Fatalf("the client's session %s", w)
+			}
+			wantDone(t, p)
+			state := func() string {
+				rows, err := admin.List("client")
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, r := range rows {
+					if c := clientRow(t, r); int(c.PID) == client.PID() {
+						return c.State
+					}
+				}
+				return "gone"
+			}
+			if s := state(); s == "gone" {
+				t.Error("the session has given up its place")
+			}
+			d.Dial().Close()
+			fs.Kill()
+			if !daemontest.Eventually(func() bool { return state() == "gone" }) {
+				t.Errorf("the session is %s though nothing hangs", state())
+			}
+		})
+	}
 }

@@ -3,6 +3,7 @@ package daemon
 import (
 	"encoding/json"
 	"fmt"
+	"iter"
 	"net"
 	"net/netip"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/sctphost"
+	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/vnic"
 )
@@ -45,6 +47,7 @@ func ownerOf(o vnic.Owner) owner {
 
 type devRow struct {
 	Dev   string         `json:"dev"`
+	Kind  string         `json:"transport"` // iwarp or roce
 	MAC   string         `json:"mac"`
 	MTU   int            `json:"mtu"`
 	Addrs []netip.Prefix `json:"addrs"`
@@ -61,6 +64,25 @@ type devCounts struct {
 	QPs     int   `json:"qps"`
 	CMIDs   int   `json:"cm_ids"`
 	Pending int64 `json:"pending"`
+}
+
+// A gidRow is an entry of a GID table: those that are empty are left out.
+type gidRow struct {
+	Dev   string     `json:"dev"`
+	Port  int        `json:"port"`
+	Index int        `json:"index"`
+	GID   netip.Addr `json:"gid"`
+	Type  string     `json:"type"`
+}
+
+func (d *device) gids() (rows []gidRow) {
+	_, n := d.vnic.RoCEPort()
+	for i := range n {
+		if e, err := d.vnic.GID(i); err == nil && e != (rdma.GIDEntry{}) {
+			rows = append(rows, gidRow{d.spec.Name, 1, i, netip.AddrFrom16(e.GID), "RoCE v2"})
+		}
+	}
+	return rows
 }
 
 type qpRow struct {
@@ -111,6 +133,57 @@ func newQPRow(i *vnic.QPInfo) qpRow {
 		if i.RTR != "" {
 			r.RTR = &i.RTR
 		}
+	}
+	return r
+}
+
+// A roceQPRow is a QP of RoCE. What has not been set is null.
+type roceQPRow struct {
+	Dev       string      `json:"dev"`
+	QPN       uint32      `json:"qpn"`
+	State     string      `json:"state"`
+	Type      string      `json:"type"`
+	Dest      *uint32     `json:"dest_qpn"`
+	Remote    *netip.Addr `json:"remote"`
+	GIDIndex  *uint8      `json:"gid_index"`
+	PathMTU   *int        `json:"path_mtu"`
+	SQPSN     *uint32     `json:"sq_psn"` // of the first packet, as those of rq_psn
+	RQPSN     *uint32     `json:"rq_psn"`
+	Timeout   *uint8      `json:"timeout"`
+	Retry     *uint8      `json:"retry_cnt"`
+	RNRRetry  *uint8      `json:"rnr_retry"`
+	MinRNR    *uint8      `json:"min_rnr_timer"`
+	MaxRead   *uint8      `json:"max_rd_atomic"`
+	MaxDest   *uint8      `json:"max_dest_rd_atomic"`
+	PD        uint32      `json:"pdn"`
+	SendCQ    uint32      `json:"scqn"`
+	RecvCQ    uint32      `json:"rcqn"`
+	SRQ       *uint32     `json:"srqn"`
+	MaxSendWR int         `json:"sq_size"`
+	MaxRecvWR int         `json:"rq_size"`
+	Seconds   int64       `json:"seconds"`
+	owner
+}
+
+func newRoCEQPRow(i *vnic.QPInfo) roceQPRow {
+	r := roceQPRow{
+		Dev: i.Dev, QPN: i.QPN, State: i.State, Type: i.Type.String(), PD: i.PD, SendCQ: i.SendCQ,
+		RecvCQ: i.RecvCQ, MaxSendWR: i.MaxSendWR, MaxRecvWR: i.MaxRecvWR,
+		Seconds: int64(time.Since(i.Created).Seconds()), owner: ownerOf(i.Owner),
+	}
+	if i.SRQ != 0 {
+		r.SRQ = &i.SRQ
+	}
+	a := i.Attr
+	if a == nil || a.PathMTU == 0 { // of datagrams, or not in RTR yet
+		return r
+	}
+	remote, mtu := a.Path.GID.Addr(), a.PathMTU.Octets()
+	r.Dest, r.Remote, r.GIDIndex, r.PathMTU = &a.DestQPN, &remote, &a.Path.GIDIndex, &mtu
+	r.SQPSN, r.RQPSN = &a.SQPSN, &a.RQPSN
+	if i.Type == rdma.RC {
+		r.Timeout, r.Retry, r.RNRRetry, r.MinRNR = &a.Timeout, &a.RetryCount, &a.RNRRetry, &a.MinRNRTimer
+		r.MaxRead, r.MaxDest = &a.MaxRead, &a.MaxDestRead
 	}
 	return r
 }
@@ -194,28 +267,19 @@ type DaemonRow struct {
 	Heap        uint64 `json:"heap_bytes"`
 	Allocs      uint64 `json:"allocs"` // objects allocated on the heap since it began
 	Collections uint32 `json:"collections"`
+	Sandbox     string `json:"sandbox"` // what it has given up; "off": nothing
 }
 
 // newDaemonRow counts exactly: all goroutines stand still for a moment, for which caches of the
 // runtime are counted. Only who could stop the daemon anyway is to ask for it.
-func newDaemonRow() DaemonRow {
+func (d *Daemon) newDaemonRow() DaemonRow {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return DaemonRow{os.Getpid(), runtime.NumGoroutine(), m.HeapAlloc, m.Mallocs, m.NumGC}
-}
-
-// rows collects rows as they go to the client.
-type rows struct {
-	out [][]byte
-	err error
-}
-
-func (r *rows) add(row any) {
-	b, err := json.Marshal(row)
-	if err != nil && r.err == nil {
-		r.err = fmt.Errorf("row %T: %w", row, err)
+	sandbox := "off"
+	if s := d.confined.Load(); s != nil {
+		sandbox = *s
 	}
-	r.out = append(r.out, b)
+	return DaemonRow{os.Getpid(), runtime.NumGoroutine(), m.HeapAlloc, m.Mallocs, m.NumGC, sandbox}
 }
 
 // visible is what List and Stat may look at on a device: all contexts (nil and true), or the
@@ -229,62 +293,125 @@ func (sd *sessionDevice) visible(all bool) (*vnic.Context, bool) {
 	return sd.ctx, sd.ctx != nil
 }
 
-func (s *session) List(kind uint32, all bool) ([][]byte, error) {
-	var r rows
-	switch {
-	case kind == abi.ListPort && all:
-		s.d.listPorts(&r)
-		return r.out, r.err
-	case kind == abi.ListDaemon && all:
-		r.add(newDaemonRow())
-		return r.out, r.err
-	case kind == abi.ListPort || kind == abi.ListDaemon:
-		return nil, nil
-	}
-	for _, sd := range s.devs {
-		if kind == abi.ListDev {
-			r.add(sd.dev.row(all))
-			continue
-		}
-		ctx, ok := sd.visible(all)
-		if !ok {
-			continue
-		}
-		switch kind {
-		case abi.ListQP:
-			for _, i := range sd.dev.vnic.QPs(ctx) {
-				r.add(newQPRow(&i))
-			}
-		case abi.ListMR:
-			for _, i := range sd.dev.vnic.MRs(ctx) {
-				r.add(mrRow{i.Dev, i.Kind, i.Handle, i.PD, fmt.Sprintf("%#x", i.Addr), i.Length, i.Access,
-					i.Mode, i.Valid, i.Users, ownerOf(i.Owner)})
-			}
-			for _, i := range sd.dev.vnic.MWs(ctx) {
-				r.add(newMWRow(&i))
-			}
-		case abi.ListCQ:
-			for _, i := range sd.dev.vnic.CQs(ctx) {
-				r.add(cqRow{i.Dev, i.Handle, i.Depth, i.Queues, i.Pushed, i.Overrun, ownerOf(i.Owner)})
-			}
-		case abi.ListCM:
-			for _, i := range sd.dev.vnic.CMs(ctx) {
-				row := cmRow{i.Dev, i.Handle, i.State, endpoint(i.Local), endpoint(i.Remote), nil, i.Waiting,
-					ownerOf(i.Owner)}
-				if i.QPN != 0 {
-					row.QPN = &i.QPN
+func (s *session) List(kind uint32, all bool) (iter.Seq[any], error) {
+	var of func(dev *device, ctx *vnic.Context) iter.Seq[any]
+	switch kind {
+	case abi.ListPort:
+		return only(all, s.d.portRows()), nil
+	case abi.ListDaemon:
+		return only(all, func(yield func(any) bool) { yield(s.d.newDaemonRow()) }), nil
+	case abi.ListDev:
+		return func(yield func(any) bool) {
+			for _, sd := range s.devs {
+				if !yield(sd.dev.row(all)) {
+					return
 				}
-				r.add(row)
 			}
-		default:
-			return nil, syscall.EINVAL
+		}, nil
+	case abi.ListQP:
+		of = func(dev *device, ctx *vnic.Context) iter.Seq[any] {
+			return as(dev.vnic.EachQP(ctx), func(i *vnic.QPInfo) any {
+				if dev.roce() {
+					return newRoCEQPRow(i)
+				}
+				return newQPRow(i)
+			})
+		}
+	case abi.ListMR:
+		of = func(dev *device, ctx *vnic.Context) iter.Seq[any] {
+			return both(as(dev.vnic.EachMR(ctx), func(i *vnic.MRInfo) any {
+				return mrRow{i.Dev, i.Kind, i.Handle, i.PD, fmt.Sprintf("%#x", i.Addr), i.Length, i.Access,
+					i.Mode, i.Valid, i.Users, ownerOf(i.Owner)}
+			}), as(dev.vnic.EachMW(ctx), func(i *vnic.MWInfo) any { return newMWRow(i) }))
+		}
+	case abi.ListCQ:
+		of = func(dev *device, ctx *vnic.Context) iter.Seq[any] {
+			return as(dev.vnic.EachCQ(ctx), func(i *vnic.CQInfo) any {
+				return cqRow{i.Dev, i.Handle, i.Depth, i.Queues, i.Pushed, i.Overrun, ownerOf(i.Owner)}
+			})
+		}
+	case abi.ListGID:
+		return func(yield func(any) bool) {
+			for _, sd := range s.devs {
+				for _, row := range sd.dev.gids() {
+					if !yield(row) {
+						return
+					}
+				}
+			}
+		}, nil
+	case abi.ListCM:
+		of = func(dev *device, ctx *vnic.Context) iter.Seq[any] {
+			return as(dev.vnic.EachCM(ctx), func(i *vnic.CMInfo) any { return newCMRow(i) })
+		}
+	default:
+		return nil, syscall.EINVAL
+	}
+	return s.eachDevice(all, of), nil
+}
+
+// eachDevice gives the rows of each device in turn, of what of may look at there.
+func (s *session) eachDevice(all bool,
+	of func(*device, *vnic.Context) iter.Seq[any]) iter.Seq[any] {
+	return func(yield func(any) bool) {
+		for _, sd := range s.devs {
+			ctx, ok := sd.visible(all)
+			if !ok {
+				continue
+			}
+			for row := range of(sd.dev, ctx) {
+				if !yield(row) {
+					return
+				}
+			}
 		}
 	}
-	return r.out, r.err
+}
+
+// only is rows, or none.
+func only(yes bool, rows iter.Seq[any]) iter.Seq[any] {
+	if yes {
+		return rows
+	}
+	return func(func(any) bool) {}
+}
+
+// both is a and then b.
+func both(a, b iter.Seq[any]) iter.Seq[any] {
+	return func(yield func(any) bool) {
+		for _, s := range []iter.Seq[any]{a, b} {
+			for row := range s {
+				if !yield(row) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// as makes rows of infos.
+func as[T any](infos iter.Seq[T], row func(*T) any) iter.Seq[any] {
+	return func(yield func(any) bool) {
+		for i := range infos {
+			if !yield(row(&i)) {
+				return
+			}
+		}
+	}
+}
+
+func newCMRow(i *vnic.CMInfo) cmRow {
+	row := cmRow{i.Dev, i.Handle, i.State, endpoint(i.Local), endpoint(i.Remote), nil, i.Waiting,
+		ownerOf(i.Owner)}
+	if i.QPN != 0 {
+		row.QPN = &i.QPN
+	}
+	return row
 }
 
 func (d *device) row(all bool) any {
-	row := devRow{d.spec.Name, net.HardwareAddr(d.mac[:]).String(), d.mtu, d.spec.Reach()}
+	row := devRow{d.spec.Name, d.spec.transport(), net.HardwareAddr(d.mac[:]).String(), d.mtu,
+		d.spec.Reach()}
 	if !all {
 		return row
 	}
@@ -292,14 +419,18 @@ func (d *device) row(all bool) any {
 	return devCounts{row, i.PDs, i.MRs, i.MWs, i.CQs, i.SRQs, i.QPs, i.CMIDs, i.Pending}
 }
 
-func (d *Daemon) listPorts(r *rows) {
-	for _, p := range d.sw.Ports() {
-		row := portRow{Port: p.Name, Kind: p.Kind, Detail: p.Detail, Offloads: p.Offloads,
-			MACs: []string{}}
-		for _, m := range p.MACs {
-			row.MACs = append(row.MACs, net.HardwareAddr(m[:]).String())
+func (d *Daemon) portRows() iter.Seq[any] {
+	return func(yield func(any) bool) {
+		for _, p := range d.sw.Ports() {
+			row := portRow{Port: p.Name, Kind: p.Kind, Detail: p.Detail, Offloads: p.Offloads,
+				MACs: []string{}}
+			for _, m := range p.MACs {
+				row.MACs = append(row.MACs, net.HardwareAddr(m[:]).String())
+			}
+			if !yield(row) {
+				return
+			}
 		}
-		r.add(row)
 	}
 }
 
@@ -311,6 +442,7 @@ type (
 		*vnic.Counters
 		*tcpStat
 		*sctpStat
+		*roceStat
 	}
 	tcpStat struct {
 		Established    uint64 `json:"tcp_established"`
@@ -372,35 +504,41 @@ type (
 )
 
 // Stat: who sees only what is theirs gets a device's name without the totals of all its users.
-func (s *session) Stat(all bool) ([][]byte, error) {
-	var r rows
-	for _, sd := range s.devs {
-		row := devStat{Kind: "dev", Dev: sd.dev.spec.Name}
-		if all {
-			total := sd.dev.vnic.DevInfo().Counters
-			row.Counters, row.tcpStat = &total, newTCPStat(sd.dev.stack.Stats())
-			row.sctpStat = newSCTPStat(sd.dev.net.SCTP())
+func (s *session) Stat(all bool) iter.Seq[any] {
+	return both(func(yield func(any) bool) {
+		for _, sd := range s.devs {
+			row := devStat{Kind: "dev", Dev: sd.dev.spec.Name}
+			if all {
+				i := sd.dev.vnic.DevInfo()
+				row.Counters = &i.Counters
+				if sd.dev.roce() {
+					row.roceStat = newRoCEStat(&i)
+				} else {
+					row.tcpStat = newTCPStat(sd.dev.stack.Stats())
+					row.sctpStat = newSCTPStat(sd.dev.net.SCTP())
+				}
+			}
+			if !yield(row) || row.roceStat != nil && !yield(cmStat{row.Dev, row.messages}) {
+				return
+			}
 		}
-		r.add(row)
-	}
-	if all {
+		if !all {
+			return
+		}
 		for _, p := range s.d.sw.Ports() {
-			r.add(portStat{"port", p.Name, p.RxFrames, p.RxOctets, p.RxDrops, p.TxFrames, p.TxOctets,
-				p.TxDrops})
-		}
-	}
-	for _, sd := range s.devs {
-		if ctx, ok := sd.visible(all); ok {
-			for _, i := range sd.dev.vnic.QPs(ctx) {
-				r.add(qpStat{"qp", i.Dev, i.QPN, i.Owner.PID, i.Counters, i.SRQTaken, i.SRQHeld})
-			}
-			for _, i := range sd.dev.vnic.SRQs(ctx) {
-				r.add(srqStat{"srq", i.Dev, i.Num, i.Owner.PID, i.QPs, i.Posted, i.Taken, i.Waits, i.Quota,
-					i.Limits})
+			if !yield(portStat{"port", p.Name, p.RxFrames, p.RxOctets, p.RxDrops, p.TxFrames, p.TxOctets,
+				p.TxDrops}) {
+				return
 			}
 		}
-	}
-	return r.out, r.err
+	}, s.eachDevice(all, func(dev *device, ctx *vnic.Context) iter.Seq[any] {
+		return both(as(dev.vnic.EachQP(ctx), func(i *vnic.QPInfo) any {
+			return qpStat{"qp", i.Dev, i.QPN, i.Owner.PID, i.Counters, i.SRQTaken, i.SRQHeld}
+		}), as(dev.vnic.EachSRQ(ctx), func(i *vnic.SRQInfo) any {
+			return srqStat{"srq", i.Dev, i.Num, i.Owner.PID, i.QPs, i.Posted, i.Taken, i.Waits, i.Quota,
+				i.Limits}
+		}))
+	}))
 }
 
 func newSCTPStat(s *sctphost.Host) *sctpStat {

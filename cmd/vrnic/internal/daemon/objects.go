@@ -47,7 +47,10 @@ func (c *contextHandler) CreateCQ(ring *ring.CQProducer) (server.CQHandler, erro
 }
 
 // Close leaves the session's context on the device alone: another of the client's may use it.
-func (c *contextHandler) Close() error { return nil }
+func (c *contextHandler) Close() error {
+	c.sd.closeEvents(c.events)
+	return nil
+}
 
 type cqHandler struct {
 	sd   *sessionDevice
@@ -56,6 +59,8 @@ type cqHandler struct {
 }
 
 func (h *cqHandler) source() asyncSource { return asyncSource{abi.ObjCQ, h.cq.Handle()} }
+
+func (h *cqHandler) Resize(size int) error { return errno(h.cq.Resize(size)) }
 
 func (h *cqHandler) Close() error {
 	if err := h.cq.Close(); err != nil {
@@ -183,7 +188,7 @@ func (h *srqHandler) Limit() (uint32, error) {
 }
 
 // Bell wakes the QPs that wait; each runs on a goroutine of its own.
-func (h *srqHandler) Bell() (more bool) {
+func (h *srqHandler) Bell(func() bool) (more bool) {
 	h.srq.Ring()
 	return false
 }

@@ -18,6 +18,8 @@ type qpHandler struct {
 	sendCQ *cqHandler
 	recvCQ *cqHandler
 	slabs  []*vnic.MR
+	roce   bool
+	slab   *recvSlab // or nil
 }
 
 func (h *pdHandler) CreateQP(p *server.QPParts) (_ server.QPHandler, err error) {
@@ -26,13 +28,16 @@ func (h *pdHandler) CreateQP(p *server.QPParts) (_ server.QPHandler, err error) 
 	if !ok1 || !ok2 {
 		return nil, syscall.EINVAL
 	}
-	q := &qpHandler{sd: h.c.sd, rings: p.Rings, sendCQ: send, recvCQ: recv}
+	q := &qpHandler{sd: h.c.sd, rings: p.Rings, sendCQ: send, recvCQ: recv, roce: h.c.sd.dev.roce()}
+	if p.Type != abi.TypeRC && !q.roce {
+		return nil, syscall.EOPNOTSUPP
+	}
 	defer func() {
 		if err != nil {
 			_ = q.closeSlabs() // nothing uses them
 		}
 	}()
-	sq := &sendQueue{ring: &p.Rings.SQ}
+	sq := &sendQueue{ring: &p.Rings.SQ, datagrams: p.Type == abi.TypeUD}
 	if mr, err := h.registerSlab(p.Rings.TxSlabMem(), 0); err != nil {
 		return nil, errno(err)
 	} else if mr != nil {
@@ -43,7 +48,7 @@ func (h *pdHandler) CreateQP(p *server.QPParts) (_ server.QPHandler, err error) 
 			SendCQ: send.cq, RecvCQ: recv.cq,
 			MaxSendWR: int(p.Caps.MaxSendWR), MaxRecvWR: int(p.Caps.MaxRecvWR),
 			MaxSendSGE: int(p.Caps.MaxSendSGE), MaxRecvSGE: int(p.Caps.MaxRecvSGE),
-			MaxInline: int(p.Caps.MaxInline), SignalAll: p.SigAll,
+			MaxInline: int(p.Caps.MaxInline), SignalAll: p.SigAll, Type: rdma.QPType(p.Type),
 		},
 		SendQueue:  sq,
 		OnState:    q.onState,
@@ -65,7 +70,10 @@ func (h *pdHandler) CreateQP(p *server.QPParts) (_ server.QPHandler, err error) 
 	if q.qp, err = h.pd.NewQP(o); err != nil {
 		return nil, errno(err)
 	}
-	if slab != nil { // before anything can complete
+	if q.roce {
+		p.Rings.SetState(qpState(q.qp.State()))
+	}
+	if q.slab = slab; slab != nil { // before anything can complete
 		recv.sink.slabs.set(q.qp.Num(), slab)
 	}
 	q.sd.watch(q.source(), asyncQueue{h.c.events, p.Rings.Handle, p.Rings})
@@ -94,8 +102,8 @@ func (h *qpHandler) onState(s rdma.QPState) {
 func (h *qpHandler) Num() uint32 { return h.qp.Num() }
 
 // Bell: the RNIC runs the QP here for a bounded while and goes on elsewhere if more is left.
-func (h *qpHandler) Bell() (more bool) {
-	h.qp.Ring()
+func (h *qpHandler) Bell(waiting func() bool) (more bool) {
+	h.qp.RingBeside(waiting)
 	return false
 }
 
@@ -110,6 +118,9 @@ func (h *qpHandler) Expect() bool {
 func (h *qpHandler) Linger(more func() bool) { h.sd.s.shm.Linger(more) }
 
 func (h *qpHandler) Modify(req *abi.ModifyQPRequest) error {
+	if h.roce {
+		return h.modifyRoCE(req)
+	}
 	if req.Mask&^abi.ModifyQPState != 0 {
 		return syscall.EINVAL
 	}
@@ -123,10 +134,18 @@ func (h *qpHandler) Modify(req *abi.ModifyQPRequest) error {
 	if to == rdma.QPIdle && h.qp.State() == rdma.QPIdle {
 		return nil // RESET to INIT and back: one state here
 	}
-	return errno(h.qp.Modify(to))
+	return errno(h.qp.ModifyState(to))
 }
 
 func (h *qpHandler) Query(r *abi.QueryQPReply) {
+	if a, err := h.qp.Query(); err == nil {
+		r.Attr = ringAttr(&a)
+	}
+	if h.roce {
+		r.State, r.Access = r.Attr.CurState, r.Attr.Access
+		r.IRD, r.ORD = uint32(r.Attr.MaxDestRead), uint32(r.Attr.MaxRead)
+		return
+	}
 	info := h.qp.Info()
 	r.State = qpState(h.qp.State())
 	r.IRD, r.ORD = uint32(info.IRD), uint32(info.ORD)

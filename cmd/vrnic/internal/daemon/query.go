@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"encoding/binary"
+	"math"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -11,14 +12,19 @@ import (
 
 // Numbers of rdma-core that programs look at (docs/decisions.md#V18).
 const (
+	portDown        = 1 // IBV_PORT_DOWN
 	portActive      = 4 // IBV_PORT_ACTIVE
 	linkEthernet    = 2 // IBV_LINK_LAYER_ETHERNET
+	physDisabled    = 3
 	physLinkUp      = 5
 	width4X         = 2
 	speedEDR        = 32
 	maxMessage      = 1 << 31
-	vendorID        = 0 // of nobody: programs then make no assumptions
+	capCM           = 1 << 16 // IBV_PORT_CM_SUP
+	vendorID        = 0       // of nobody: programs then make no assumptions
 	firmwareVersion = "vrnic"
+	maxAH           = 1 << 24 // the session's quotas are less, of these two
+	maxGroups       = 1 << 20
 	atomicHCA       = 1       // IBV_ATOMIC_HCA: among the QPs of the device
 	capMemWindow    = 1 << 17 // IBV_DEVICE_MEM_WINDOW
 	capMemMgt       = 1 << 21 // IBV_DEVICE_MEM_MGT_EXTENSIONS
@@ -56,7 +62,12 @@ func (s *session) QueryDevice(number uint32) (*abi.QueryDeviceReply, error) {
 		AtomicCap: atomicHCA,
 		CapFlags:  capMemWindow | capMemMgt | capMWType2B,
 	}
+	r.NodeType = abi.NodeRNIC
 	copy(r.FWVersion[:], firmwareVersion)
+	if d.roce() {
+		r.NodeType = abi.NodeCA
+		r.MaxAH, r.MaxGroups, r.MaxGroupQPs = maxAH, maxGroups, maxGroups
+	}
 	addrs := d.spec.Reach()
 	for i, p := range addrs[:min(len(addrs), abi.MaxAddrs)] {
 		r.Addrs[i] = abi.MakePrefix(p)
@@ -74,10 +85,19 @@ func (s *session) QueryPort(number, port uint32) (*abi.QueryPortReply, error) {
 		return nil, syscall.EINVAL
 	}
 	mtu := ibMTU(sd.dev.mtu)
-	return &abi.QueryPortReply{
-		State: portActive, MaxMTU: ibMTU(maxMTU), ActiveMTU: mtu, GIDs: 1, MaxMsg: maxMessage,
-		LinkLayer: linkEthernet, Width: width4X, Speed: speedEDR, PhysState: physLinkUp,
-	}, nil
+	state, phys := uint32(portActive), uint32(physLinkUp)
+	if !sd.dev.vnic.PortActive() {
+		state, phys = portDown, physDisabled // as siw says it
+	}
+	r := &abi.QueryPortReply{
+		State: state, MaxMTU: ibMTU(maxMTU), ActiveMTU: mtu, GIDs: 1, MaxMsg: maxMessage,
+		LinkLayer: linkEthernet, Width: width4X, Speed: speedEDR, PhysState: phys,
+	}
+	if sd.dev.roce() {
+		active, gids := sd.dev.vnic.RoCEPort()
+		r.ActiveMTU, r.GIDs, r.CapFlags = uint32(active), uint32(gids), capCM
+	}
+	return r, nil
 }
 
 // ibMTU is enum ibv_mtu: the largest that fits n octets.
@@ -89,13 +109,24 @@ func ibMTU(n int) uint32 {
 	return mtu
 }
 
-// QueryGID: entry 0 of an RNIC's table is its MAC address, zero padded, as siw has it.
+// QueryGID: entry 0 of an RNIC's table is its MAC address, zero padded, as siw has it. A RoCE
+// device has its own.
 func (s *session) QueryGID(number, port, index uint32) (*abi.QueryGIDReply, error) {
 	sd, err := s.device(number)
 	if err != nil {
 		return nil, err
 	}
-	if port != 1 || index != 0 {
+	if port != 1 || index > math.MaxInt32 {
+		return nil, syscall.EINVAL
+	}
+	if sd.dev.roce() {
+		e, err := sd.dev.vnic.GID(int(index))
+		if err != nil {
+			return nil, errno(err)
+		}
+		return &abi.QueryGIDReply{GID: e.GID, Type: uint32(e.Type)}, nil
+	}
+	if index != 0 {
 		return nil, syscall.EINVAL
 	}
 	r := &abi.QueryGIDReply{}

@@ -16,6 +16,8 @@ type sendQueue struct {
 	ring *ring.SendConsumer
 	slab uint32 // its region's key
 	wqe  abi.SendWQE
+	// datagrams: each request says where it goes to.
+	datagrams bool
 }
 
 var _ vnic.SendQueue = (*sendQueue)(nil)
@@ -41,6 +43,9 @@ func (q *sendQueue) Next(wr *rdma.SendWR) (bool, error) {
 		wr.SGEs = append(wr.SGEs, rdma.SGE{Addr: uint64(w.SlabOff), Length: w.Length, LKey: q.slab})
 	}
 	operands(wr, w)
+	if q.datagrams {
+		wr.To = rdma.Datagram{AH: uint32(w.RemoteAddr), QPN: w.RKey, QKey: uint32(w.Swap)}
+	}
 	return true, nil
 }
 
@@ -157,6 +162,9 @@ func (s *cqSink) Push(wc *rdma.WC, cookie, sqDone uint32, solicited bool) bool {
 	}
 	if wc.Flags&rdma.WCWithImm != 0 {
 		s.cqe.Imm, s.cqe.SrcQP = abi.ImmWord(wc.Imm), abi.ImmWord(wc.ImmLow)
+	}
+	if wc.Flags&rdma.WCGRH != 0 {
+		s.cqe.SrcQP = wc.SrcQP
 	}
 	if slab := s.slabs.of(wc.QPN); slab != nil {
 		slab.complete(&s.cqe, wc)

@@ -67,6 +67,7 @@ func (s *session) OpenContext(
 	if _, err := sd.context(); err != nil {
 		return nil, errno(err)
 	}
+	sd.openEvents(events)
 	return &contextHandler{sd: sd, events: events}, nil
 }
 
@@ -96,6 +97,7 @@ func (s *session) Close(cause error) {
 	for _, sd := range s.devs {
 		sd.wait()
 	}
+	s.d.reclaim.sessionEnded(s.shm.Objects())
 	s.log.Debug("session over", "cause", cause)
 }
 
@@ -113,6 +115,8 @@ type sessionDevice struct {
 	// taken under the RNIC's locks: nothing of it is called with it held
 	asyncMu sync.Mutex
 	async   map[asyncSource]asyncQueue // +checklocks:asyncMu
+	// opened are where contexts hear of what is about the device.
+	opened map[*server.AsyncQueue]struct{} // +checklocks:asyncMu
 }
 
 // An asyncSource is what an async event of the RNIC can be about: a QP number or vnic's handle of a
@@ -143,6 +147,7 @@ func (sd *sessionDevice) context() (*vnic.Context, error) {
 		OnViolation: func(err error) {
 			sd.s.shm.Fail(err)
 		},
+		Privileged:   sd.s.shm.Peer().UID == 0,
 		OnAsync:      sd.onAsync,
 		InlineEvents: true,
 	})
@@ -193,12 +198,35 @@ func (sd *sessionDevice) unwatch(src asyncSource) {
 	delete(sd.async, src)
 }
 
+// openEvents says where a context hears of what is about the device, closeEvents that it is closed.
+func (sd *sessionDevice) openEvents(q *server.AsyncQueue) {
+	sd.asyncMu.Lock()
+	defer sd.asyncMu.Unlock()
+	if sd.opened == nil {
+		sd.opened = make(map[*server.AsyncQueue]struct{})
+	}
+	sd.opened[q] = struct{}{}
+}
+
+func (sd *sessionDevice) closeEvents(q *server.AsyncQueue) {
+	sd.asyncMu.Lock()
+	defer sd.asyncMu.Unlock()
+	delete(sd.opened, q)
+}
+
 func (sd *sessionDevice) onAsync(ev rdma.AsyncEvent) {
 	t, ok := asyncEvents[ev.Type]
 	if !ok {
 		return
 	}
 	sd.asyncMu.Lock()
+	if t.kind == abi.ObjNone {
+		for q := range sd.opened {
+			q.Push(abi.AsyncEvent{Type: t.ring, Kind: t.kind})
+		}
+		sd.asyncMu.Unlock()
+		return
+	}
 	q, ok := sd.async[asyncSource{t.kind, ev.Object}]
 	sd.asyncMu.Unlock()
 	if !ok {

@@ -71,7 +71,8 @@ func (s *recvSlab) complete(e *abi.CQE, wc *rdma.WC) {
 		return
 	}
 	s.taken = false
-	if wc.Status == rdma.WCSuccess && wc.ByteLen != 0 {
+	// A Write with immediate data leaves the receive alone, whatever its length.
+	if wc.Status == rdma.WCSuccess && wc.ByteLen != 0 && wc.Op == rdma.WCRecv {
 		s.ring.Commit(wc.ByteLen)
 		e.SlabOff, e.SlabLen = s.off, wc.ByteLen
 	}

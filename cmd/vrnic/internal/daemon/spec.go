@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/vrnic/vrnic/netstack"
 )
 
 // Bounds of what a specification may say.
@@ -29,9 +32,18 @@ type DeviceSpec struct {
 	// SCTPOverUDP is where a UDP socket of the host carries the device's SCTP (RFC 6951); zero: its
 	// SCTP is on the switch, as its TCP. The host's address is one more of the device, for SCTP only.
 	SCTPOverUDP netip.AddrPort
-	// ForceWire has QPs of this device reach each other through TCP or SCTP, as those of two devices
-	// do.
+	// RoCE: the device speaks RoCE v2, over UDP, and not iWARP. It may have the addresses of a device
+	// of iWARP, all of them, as cards have that can do both: the two are one station then.
+	RoCE bool
+	// DCQCN has a device of RoCE give way where its packets come marked: vnic.Config.DCQCN.
+	DCQCN bool
+	// ForceWire has QPs of this device reach each other through TCP, SCTP or UDP, as those of two
+	// devices do.
 	ForceWire bool
+	// KeepAlive is after how much silence a peer of which nothing is awaited is asked for a sign of
+	// life, UserTimeout after how much of it a connection is lost. 0: netstack's defaults; below 0:
+	// never.
+	KeepAlive, UserTimeout time.Duration
 }
 
 // Reach are the device's addresses with the networks that they reach: that of SCTP over UDP reaches
@@ -51,12 +63,13 @@ func DefaultDevice() DeviceSpec {
 }
 
 // ParseDevice reads
-// NAME,addr=CIDR[,addr=CIDR]...[,mtu=N][,mac=MAC][,sctp-udp=ADDR[:PORT]][,loopback=copy|wire]. An
-// error names the part that is wrong; String prints a specification back.
+// NAME,addr=CIDR[,addr=CIDR]...[,transport=iwarp|roce][,dcqcn=on|off][,mtu=N][,mac=MAC]
+// [,sctp-udp=ADDR[:PORT]][,loopback=copy|wire][,keepalive=TIME|off][,user-timeout=TIME|off].
+// An error names the part that is wrong; String prints a specification back.
 func ParseDevice(s string) (DeviceSpec, error) {
 	name, rest, _ := strings.Cut(s, ",")
 	d := DeviceSpec{Name: name}
-	loopback := ""
+	loopback, transport, dcqcn := "", "", ""
 	if err := checkName(name, maxDeviceName); err != nil {
 		return DeviceSpec{}, fmt.Errorf("device %q: %w", s, err)
 	}
@@ -70,22 +83,58 @@ func ParseDevice(s string) (DeviceSpec, error) {
 			d.MAC, err = parseMAC(d.MAC, value)
 		case "sctp-udp":
 			d.SCTPOverUDP, err = parseUDP(d.SCTPOverUDP, value)
+		case "transport":
+			switch {
+			case transport != "":
+				err = fmt.Errorf("transport is given twice")
+			case value != "iwarp" && value != "roce":
+				err = fmt.Errorf("transport=%s: want iwarp (RDMA over TCP or SCTP) or roce (RoCE v2, over "+
+					"UDP)", value)
+			}
+			transport, d.RoCE = value, value == "roce"
+		case "dcqcn":
+			switch {
+			case dcqcn != "":
+				err = fmt.Errorf("dcqcn is given twice")
+			case value != "on" && value != "off":
+				err = fmt.Errorf("dcqcn=%s: want on (queue pairs slow down where packets come marked) or "+
+					"off", value)
+			}
+			dcqcn, d.DCQCN = value, value == "on"
 		case "loopback":
 			switch {
 			case loopback != "":
 				err = fmt.Errorf("loopback is given twice")
 			case value != "copy" && value != "wire":
 				err = fmt.Errorf("loopback=%s: want copy (from one registration to the other) or wire "+
-					"(through TCP)", value)
+					"(through TCP, or UDP of RoCE)", value)
 			}
 			loopback, d.ForceWire = value, value == "wire"
+		case "keepalive":
+			d.KeepAlive, err = parseTime(key, d.KeepAlive, value)
+		case "user-timeout":
+			d.UserTimeout, err = parseTime(key, d.UserTimeout, value)
 		default:
-			err = fmt.Errorf("unknown option %q (known: addr, mtu, mac, sctp-udp, loopback)", key)
+			err = fmt.Errorf("unknown option %q (known: addr, transport, dcqcn, mtu, mac, sctp-udp, "+
+				"loopback, keepalive, user-timeout)", key)
 		}
 		return err
 	})
 	if err == nil && len(d.Reach()) == 0 {
 		err = fmt.Errorf("no address; add ,addr=CIDR, for example ,addr=10.77.0.2/24")
+	}
+	if err == nil && d.RoCE {
+		err = d.checkRoCE()
+	}
+	if err == nil && dcqcn != "" && !d.RoCE {
+		err = fmt.Errorf("dcqcn is a way of RoCE to heed congestion, TCP and SCTP have their own: " +
+			"leave it out, or add ,transport=roce")
+	}
+	if lost := orDefault(d.UserTimeout, netstack.DefaultUserTimeout); err == nil && lost > 0 &&
+		d.KeepAlive >= lost {
+		err = fmt.Errorf(
+			"keepalive=%v has to be less than user-timeout=%v, so that a peer that is asked "+
+				"can answer", d.KeepAlive, lost)
 	}
 	if u := d.SCTPOverUDP.Addr(); err == nil && slices.ContainsFunc(d.Addrs,
 		func(p netip.Prefix) bool { return p.Addr() == u }) {
@@ -97,9 +146,35 @@ func ParseDevice(s string) (DeviceSpec, error) {
 	return d, nil
 }
 
+// transport is what the device speaks, as ParseDevice reads it.
+func (d DeviceSpec) transport() string {
+	if d.RoCE {
+		return "roce"
+	}
+	return "iwarp"
+}
+
+// checkRoCE says what a device of RoCE cannot have.
+func (d DeviceSpec) checkRoCE() error {
+	switch {
+	case d.SCTPOverUDP.IsValid():
+		return fmt.Errorf("sctp-udp is a way of iWARP: leave it out with transport=roce")
+	case d.KeepAlive != 0 || d.UserTimeout != 0:
+		return fmt.Errorf("keepalive and user-timeout are times of TCP: leave them out with " +
+			"transport=roce, where each program sets the timeout of its queue pairs")
+	}
+	return nil
+}
+
 // String is the form that ParseDevice reads.
 func (d DeviceSpec) String() string {
 	b := appendAddrs([]byte(d.Name), d.Addrs)
+	if d.RoCE {
+		b = append(b, ",transport=roce"...)
+	}
+	if d.DCQCN {
+		b = append(b, ",dcqcn=on"...)
+	}
 	if d.MTU != 0 {
 		b = fmt.Appendf(b, ",mtu=%d", d.MTU)
 	}
@@ -112,6 +187,8 @@ func (d DeviceSpec) String() string {
 	if d.ForceWire {
 		b = append(b, ",loopback=wire"...)
 	}
+	b = appendTime(b, "keepalive", d.KeepAlive)
+	b = appendTime(b, "user-timeout", d.UserTimeout)
 	return string(b)
 }
 
@@ -126,6 +203,44 @@ func (d DeviceSpec) HardwareAddr() [6]byte {
 	h.Write(appendAddrs([]byte(d.Name), d.Reach()))
 	sum := h.Sum64()
 	return [6]byte{0x02, byte(sum >> 32), byte(sum >> 24), byte(sum >> 16), byte(sum >> 8), byte(sum)}
+}
+
+// Bounds of a time of silence: less than a second is what a busy machine takes, and gVisor counts
+// keep-alives in 16 bits of seconds.
+const minSilence, maxSilence = time.Second, 9 * time.Hour
+
+// parseTime reads the time of an option that is old so far: below 0 if it is off.
+func parseTime(option string, old time.Duration, s string) (time.Duration, error) {
+	if old != 0 {
+		return old, fmt.Errorf("%s is given twice", option)
+	}
+	if s == "off" {
+		return -1, nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d < minSilence || d > maxSilence {
+		return 0, fmt.Errorf("%s=%s: want a time such as 30s, from %v to %v, or off", option, s,
+			minSilence, maxSilence)
+	}
+	return d, nil
+}
+
+// appendTime is the way back.
+func appendTime(b []byte, option string, d time.Duration) []byte {
+	switch {
+	case d < 0:
+		return fmt.Appendf(b, ",%s=off", option)
+	case d > 0:
+		return fmt.Appendf(b, ",%s=%v", option, d)
+	}
+	return b
+}
+
+func orDefault(d, otherwise time.Duration) time.Duration {
+	if d == 0 {
+		return otherwise
+	}
+	return d
 }
 
 // parseUDP reads ADDR, ADDR:PORT or [ADDR]:PORT.
@@ -255,15 +370,20 @@ func checkSpecs(devices []DeviceSpec, ports []PortSpec) error {
 		}
 		return nil
 	}
-	for _, d := range devices {
+	for i, d := range devices {
 		if names[d.Name] {
 			return fmt.Errorf("device name %q is given twice; give each device its own", d.Name)
 		}
 		names[d.Name] = true
+		if other, err := shares(devices, i); err != nil {
+			return err
+		} else if other >= 0 {
+			continue // its addresses and its MAC are the other's
+		}
 		if err := takeAddrs("device "+d.Name, d.Reach()); err != nil {
 			return err
 		}
-		mac := d.HardwareAddr()
+		mac := stationOf(devices, i).MAC
 		if other, taken := macs[mac]; taken {
 			return fmt.Errorf("devices %s and %s have the same MAC %v; set another with mac=", other, d.Name,
 				net.HardwareAddr(mac[:]))

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestParseDevice(t *testing.T) {
@@ -28,6 +29,24 @@ func TestParseDevice(t *testing.T) {
 			"[::1]:9899")}},
 		{"x,addr=192.0.2.1/32,loopback=wire", DeviceSpec{
 			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}, ForceWire: true,
+		}},
+		{"x,addr=192.0.2.1/32,transport=roce,mtu=4200", DeviceSpec{
+			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}, RoCE: true, MTU: 4200,
+		}},
+		{"x,addr=192.0.2.1/32,transport=roce,dcqcn=on", DeviceSpec{
+			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}, RoCE: true, DCQCN: true,
+		}},
+		{"x,addr=192.0.2.1/32,keepalive=5s,user-timeout=20s", DeviceSpec{
+			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")},
+			KeepAlive: 5 * time.Second, UserTimeout: 20 * time.Second,
+		}},
+		{"x,addr=192.0.2.1/32,keepalive=off,user-timeout=off", DeviceSpec{
+			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")},
+			KeepAlive: -1, UserTimeout: -1,
+		}},
+		{"x,addr=192.0.2.1/32,keepalive=5m0s,user-timeout=off", DeviceSpec{
+			Name: "x", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")},
+			KeepAlive: 5 * time.Minute, UserTimeout: -1,
 		}},
 	} {
 		got, err := ParseDevice(tt.in)
@@ -79,6 +98,22 @@ func TestParseDeviceErrors(t *testing.T) {
 		{"v,addr=10.0.0.1/24,loopback=", "loopback=: want copy"},
 		{"v,addr=10.0.0.1/24,loopback=copy,loopback=wire", "loopback is given twice"},
 		{"v,addr=10.0.0.1/24,sctp-udp=10.0.0.1", "leave ,addr=10.0.0.1 out"},
+		{"v,addr=10.0.0.1/24,transport=tcp", "transport=tcp: want iwarp (RDMA over TCP or SCTP) or roce"},
+		{"v,addr=10.0.0.1/24,transport=", "transport=: want iwarp"},
+		{"v,addr=10.0.0.1/24,transport=roce,transport=iwarp", "transport is given twice"},
+		{"v,addr=10.0.0.1/24,transport=roce,mtu=1000", `mtu "1000" is not a number from 1280`},
+		{"v,addr=10.0.0.1/24,transport=roce,sctp-udp=10.0.0.2", "leave it out with transport=roce"},
+		{"v,addr=10.0.0.1/24,keepalive=off,transport=roce", "times of TCP"},
+		{"v,addr=10.0.0.1/24,dcqcn=on", "dcqcn is a way of RoCE"},
+		{"v,addr=10.0.0.1/24,dcqcn=off,transport=iwarp", "add ,transport=roce"},
+		{"v,addr=10.0.0.1/24,transport=roce,dcqcn=1", "dcqcn=1: want on"},
+		{"v,addr=10.0.0.1/24,transport=roce,dcqcn=on,dcqcn=off", "dcqcn is given twice"},
+		{"v,addr=10.0.0.1/24,keepalive=5", "keepalive=5: want a time such as 30s"},
+		{"v,addr=10.0.0.1/24,keepalive=-5s", "keepalive=-5s: want a time"},
+		{"v,addr=10.0.0.1/24,user-timeout=10h", "user-timeout=10h: want a time"},
+		{"v,addr=10.0.0.1/24,keepalive=5s,keepalive=off", "keepalive is given twice"},
+		{"v,addr=10.0.0.1/24,keepalive=60s", "has to be less than user-timeout=1m0s"},
+		{"v,addr=10.0.0.1/24,keepalive=9s,user-timeout=9s", "less than user-timeout=9s"},
 	} {
 		_, err := ParseDevice(tt.in)
 		if err == nil || !strings.Contains(err.Error(), tt.names) {
@@ -162,6 +197,22 @@ func TestCheckSpecs(t *testing.T) {
 		{[]DeviceSpec{a}, []PortSpec{port("tap:t,addr=10.0.0.1/24")}, "to device a and to port t"},
 		{[]DeviceSpec{device("a,addr=10.0.0.1/24,mac=02:00:00:00:00:01"),
 			device("b,addr=10.0.0.2/24,mac=02:00:00:00:00:01")}, nil, "same MAC"},
+		{[]DeviceSpec{a, b, device("r,transport=roce,addr=10.0.0.1/24")}, nil, ""},
+		{[]DeviceSpec{device("r,transport=roce,addr=10.0.0.1/24,mac=02:00:00:00:00:01"), a,
+			device("b,addr=10.0.0.2/24,mac=02:00:00:00:00:01")}, nil, "same MAC"},
+		{[]DeviceSpec{a, device("r,transport=roce,addr=10.0.0.1/24"),
+			device("s,transport=roce,addr=10.0.0.1/24")}, nil,
+			"to device r and to device s, which both speak RoCE"},
+		{[]DeviceSpec{a, device("r,transport=roce,addr=10.0.0.1/24"), device("c,addr=10.0.0.1/24")}, nil,
+			"to device a and to device c; give each its own"},
+		{[]DeviceSpec{a, device("r,transport=roce,addr=10.0.0.1/24,addr=10.0.0.9/24")}, nil,
+			"share address 10.0.0.1, but not all addresses"},
+		{[]DeviceSpec{a, device("r,transport=roce,addr=10.0.0.1/16")}, nil, "but not all addresses"},
+		{[]DeviceSpec{device("a,addr=10.0.0.1/24,mtu=9000"),
+			device("r,transport=roce,addr=10.0.0.1/24,mtu=1500")}, nil, "an MTU of 9000 and of 1500"},
+		{[]DeviceSpec{device("a,addr=10.0.0.1/24,mac=02:00:00:00:00:02"),
+			device("r,transport=roce,addr=10.0.0.1/24,mac=02:00:00:00:00:01")}, nil,
+			"have MACs 02:00:00:00:00:02 and 02:00:00:00:00:01"},
 		{[]DeviceSpec{a}, []PortSpec{port("tap:t"), port("tap:t")}, `port "tap:t" is given twice`},
 		{[]DeviceSpec{a}, []PortSpec{port("tap:a")}, `both named "a"`},
 	} {

@@ -65,7 +65,7 @@ var wcStatuses = [...]uint32{
 	rdma.WCSuccess:   0,
 	rdma.WCLocLen:    1,
 	rdma.WCLocQPOp:   2,
-	3:                21,
+	3:                21, // what RoCE has not
 	rdma.WCLocProt:   4,
 	rdma.WCFlush:     5,
 	rdma.WCMWBind:    6,
@@ -74,7 +74,9 @@ var wcStatuses = [...]uint32{
 	rdma.WCRemInvReq: 9,
 	rdma.WCRemAccess: 10,
 	rdma.WCRemOp:     11,
-	12:               21, 13: 21, 14: 21, 15: 21, 16: 21, 17: 21, 18: 21,
+	rdma.WCRetryExc:  12,
+	rdma.WCRNRRetry:  13,
+	14:               21, 15: 21, 16: 21, 17: 21, 18: 21,
 	rdma.WCFatal:   19,
 	20:             21,
 	rdma.WCGeneral: 21,
@@ -116,6 +118,9 @@ func wcOpcode(o rdma.WCOpcode) uint32 {
 
 // wcFlags is enum ibv_wc_flags.
 func wcFlags(f rdma.WCFlags) (n uint32) {
+	if f&rdma.WCGRH != 0 {
+		n |= 1 << 0
+	}
 	if f&rdma.WCWithImm != 0 {
 		n |= 1 << 1
 	}
@@ -132,6 +137,11 @@ var qpStates = [...]uint32{
 	rdma.QPClosing:   abi.StateSQD,
 	rdma.QPTerminate: abi.StateSQE,
 	rdma.QPError:     abi.StateErr,
+	rdma.QPReset:     abi.StateReset,
+	rdma.QPInit:      abi.StateInit,
+	rdma.QPRTR:       abi.StateRTR,
+	rdma.QPSQD:       abi.StateSQD,
+	rdma.QPSQE:       abi.StateSQE,
 }
 
 func qpState(s rdma.QPState) uint32 {
@@ -141,12 +151,24 @@ func qpState(s rdma.QPState) uint32 {
 	return abi.StateErr
 }
 
-// modifyStates are the states that a client may ask for, by MODIFY_QP. RTR and RTS are reached by
-// connecting only: a program that tries to set them as on InfiniBand must be told at once
+// roceStates are those of a RoCE QP, by the number that MODIFY_QP has for them.
+var roceStates = map[uint32]rdma.QPState{
+	abi.StateReset: rdma.QPReset,
+	abi.StateInit:  rdma.QPInit,
+	abi.StateRTR:   rdma.QPRTR,
+	abi.StateRTS:   rdma.QPRTS,
+	abi.StateSQD:   rdma.QPSQD,
+	abi.StateSQE:   rdma.QPSQE,
+	abi.StateErr:   rdma.QPError,
+}
+
+// modifyStates are the states that a client may ask for on iWARP, by MODIFY_QP. RTR and RTS are
+// reached by connecting only: a program that sets them as on InfiniBand must be told at once
 // (docs/decisions.md#V9).
 var modifyStates = map[uint32]rdma.QPState{
 	abi.StateReset: rdma.QPIdle,
 	abi.StateInit:  rdma.QPIdle,
+	abi.StateSQD:   rdma.QPClosing,
 	abi.StateSQE:   rdma.QPTerminate,
 	abi.StateErr:   rdma.QPError,
 }
@@ -179,6 +201,16 @@ func access(ring uint32) (a rdma.Access, ok bool) {
 	return a, ring == 0
 }
 
+// ringAccess is access backwards.
+func ringAccess(a rdma.Access) (ring uint32) {
+	for _, f := range accessFlags {
+		if a&f.access != 0 {
+			ring |= f.ring
+		}
+	}
+	return ring
+}
+
 // cmEvents is keyed by vnic's events and holds enum rdma_cm_event_type.
 var cmEvents = map[vnic.CMEventType]uint32{
 	vnic.CMAddrResolved:   abi.EvAddrResolved,
@@ -192,6 +224,9 @@ var cmEvents = map[vnic.CMEventType]uint32{
 	vnic.CMEstablished:    abi.EvEstablished,
 	vnic.CMDisconnected:   abi.EvDisconnected,
 	vnic.CMDeviceRemoval:  abi.EvDeviceRemoval,
+	vnic.CMMulticastJoin:  abi.EvMulticastJoin,
+	vnic.CMMulticastError: abi.EvMulticastError,
+	vnic.CMTimewaitExit:   abi.EvTimewaitExit,
 }
 
 // asyncEvents is keyed by rdma's events and says what enum ibv_event_type and which kind of object.
@@ -200,13 +235,16 @@ var asyncEvents = map[rdma.AsyncEventType]struct{ ring, kind uint32 }{
 	rdma.EventQPFatal:     {1, abi.ObjQP},
 	rdma.EventQPReqErr:    {2, abi.ObjQP},
 	rdma.EventQPAccessErr: {3, abi.ObjQP},
+	rdma.EventCommEst:     {4, abi.ObjQP},
 	rdma.EventSQDrained:   {5, abi.ObjQP},
 	rdma.EventDeviceFatal: {8, abi.ObjNone},
 	rdma.EventPortActive:  {9, abi.ObjNone},
+	rdma.EventPortErr:     {10, abi.ObjNone},
 	rdma.EventSRQErr:      {14, abi.ObjSRQ},
 
 	rdma.EventSRQLimitReached: {15, abi.ObjSRQ},
 	rdma.EventLastWQEReached:  {16, abi.ObjQP},
+	rdma.EventGIDChange:       {18, abi.ObjNone},
 }
 
 // cause is t as the word at QPError.

@@ -64,7 +64,7 @@ func TestTables(t *testing.T) {
 		}
 	}
 	// V9: a program that drives a QP to RTR or RTS itself is told at once.
-	for _, s := range []uint32{abi.StateRTR, abi.StateRTS, abi.StateSQD, 7, 1 << 31} {
+	for _, s := range []uint32{abi.StateRTR, abi.StateRTS, 7, 1 << 31} {
 		if to, ok := modifyStates[s]; ok {
 			t.Errorf("a client may ask for ring state %d, as %v", s, to)
 		}

@@ -119,7 +119,10 @@ func (g *generator) part(name, file string) []byte {
 		b.WriteByte('\n')
 		g.comment(&b, strings.Join(m.doc, "\n"), m)
 		fmt.Fprintf(&b, "struct vrnic_%s {\n", snake(m.name))
-		for _, f := range m.fields {
+		for i, f := range m.fields {
+			if s := m.since(i); s != "" {
+				fmt.Fprintf(&b, "\n\t/* %s */\n\n", s)
+			}
 			typ, dim := cTypes[f.typ], ""
 			if f.of != nil {
 				typ = "struct vrnic_" + snake(f.of.name)

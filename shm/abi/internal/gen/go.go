@@ -53,7 +53,10 @@ func (t *table) goStructs() ([]byte, error) {
 			b.WriteString("// " + l + "\n")
 		}
 		fmt.Fprintf(b, "type %s struct {\n", m.name)
-		for _, f := range m.fields {
+		for i, f := range m.fields {
+			if s := m.since(i); s != "" {
+				b.WriteString("\n\t// " + s + "\n\n")
+			}
 			fmt.Fprintf(b, "\t%s %s", f.name, f.goType())
 			if f.comment != "" {
 				b.WriteString(" // " + f.comment)
@@ -63,6 +66,16 @@ func (t *table) goStructs() ([]byte, error) {
 		b.WriteString("}\n\n")
 	}
 	return format.Source(b.Bytes())
+}
+
+// since is what stands before field i: from which minor version on it is there.
+func (m *message) since(i int) string {
+	for _, g := range m.grown {
+		if g.fields == i {
+			return fmt.Sprintf("Since minor version %d.", g.minor)
+		}
+	}
+	return ""
 }
 
 func (f field) goType() string {
@@ -103,6 +116,14 @@ func (t *table) goCodec() ([]byte, error) {
 		fmt.Fprintf(b, "\nfunc (m *%s) octets() []byte { return (*[%d]byte)(unsafe.Pointer(m))[:] }\n",
 			m.name, m.size)
 		fmt.Fprintf(b, "func (m *%s) padZero() bool { return %s }\n", m.name, strings.Join(pads, " && "))
+		if len(m.grown) == 0 {
+			continue
+		}
+		fmt.Fprintf(b, "func (m *%s) knownTo(minor uint16) int {\n\tswitch {\n", m.name)
+		for _, g := range m.grown {
+			fmt.Fprintf(b, "\tcase minor < %d:\n\t\treturn %d\n", g.minor, g.size)
+		}
+		fmt.Fprintf(b, "\t}\n\treturn %d\n}\n", m.size)
 	}
 	return format.Source(b.Bytes())
 }

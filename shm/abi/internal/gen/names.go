@@ -7,9 +7,9 @@ import (
 
 // words are what Go's names are made of that are not a capital and small letters; longer ones
 // first.
-var words = strings.Fields("VRNIC IOVA GUID GIDs SCTP FPDU WRID RKey LKey " +
-	"SRQ SQE SQD SGE RTS RTR RNR QPN ORD MTU MPA MAC IRD GID CRC CQE TCP UID " +
-	"WR WC SQ RQ QP PS PD MW MS MR ML IB ID HW FW CQ CM AF")
+var words = strings.Fields("VRNIC IOVA GUID GIDs SCTP FPDU WRID RKey LKey QKey PKey " +
+	"SRQ SQE SQD SGE RTS RTR RNR QPs QPN PSN ORD MTU MPA MAC IRD GID CRC CQE TCP UDP UID " +
+	"TOS ACK WR WC SQ RQ QP PS PD MW MS MR ML IB ID HW FW CQ CM CA AH AF")
 
 var capitalized = regexp.MustCompile(`^[A-Z][a-z0-9]*`)
 

@@ -23,7 +23,11 @@ type message struct {
 	fields []field
 	size   int
 	align  int
+	grown  []growth
 }
+
+// A growth is a line "since": what the struct had before.
+type growth struct{ minor, size, fields int }
 
 type field struct {
 	name, typ, comment string
@@ -44,6 +48,7 @@ type call struct {
 var (
 	callForm   = regexp.MustCompile(`^call (\d+) (\w+)((?: quick| takes=\d| gives=\d)*)$`)
 	structForm = regexp.MustCompile(`^\t?(struct|request|reply) (\w+|-)$`)
+	sinceForm  = regexp.MustCompile(`^\t\t?since (\d+)$`)
 	fieldForm  = regexp.MustCompile(`^\t\t?(\w+) +(\w+)(?:\[(\w+)\])?(?: +// (.*))?$`)
 )
 
@@ -86,6 +91,12 @@ func parseTable(name string, consts map[string]int) (*table, error) {
 			}
 			m = &message{name: f[2], doc: doc, header: header, align: 1}
 			doc = nil
+		case m != nil && sinceForm.MatchString(line):
+			minor, err := strconv.Atoi(sinceForm.FindStringSubmatch(line)[1])
+			if err != nil || minor > consts["Minor"] {
+				return nil, bad("layout.go has no such minor version")
+			}
+			m.grown = append(m.grown, growth{minor, m.size, len(m.fields)})
 		case m != nil && fieldForm.MatchString(line):
 			if err := t.add(m, fieldForm.FindStringSubmatch(line), consts); err != nil {
 				return nil, bad("%v", err)

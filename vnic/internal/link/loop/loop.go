@@ -2,7 +2,9 @@
 package loop
 
 import (
+	"fmt"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/vrnic/vrnic/internal/prefetch"
@@ -40,11 +42,14 @@ type End struct {
 	pipe llp.Stream  // set before pair.asked
 	over bool        // Close or Abort was called, or the QP has another link; owner only
 	sent bool        // our Terminate is in the peer's mailbox; owner only
+	left bool        // that we are leaving is; owner only
+	ends bool        // the peer is leaving; owner only
 	from mem.Hold    // where the last Send took its octets; within send
 	into mem.Hold    // and where it put them
 
 	// Of small messages that were posted together nobody is told one by one: a line of the cache
 	// that both sides write takes as long to cross as the rest of a message. Within send.
+	moved      int    // octets, in this step
 	untold     int    // messages that are done and of which nobody has been told
 	sends      uint64 // of them, not counted yet
 	sendOctets uint64
@@ -65,6 +70,7 @@ const (
 // A mail is what one end tells the other.
 type mail struct {
 	fin, reset bool
+	leaving    bool              // it is ending the connection, and has a Send left
 	term       *iwarp.TermCode   // a Terminate
 	fault      *iwarp.LocalError // what the requester found wrong at the responder
 }
@@ -127,7 +133,13 @@ func (l *End) tell(f func(*mail)) bool {
 }
 
 // Step implements link.Link.
-func (l *End) Step() (more bool) {
+func (l *End) Step() (moved int, more bool) {
+	l.moved = 0
+	more = l.step()
+	return l.moved, more
+}
+
+func (l *End) step() (more bool) {
 	qp := l.qp
 	if l.post.Load() {
 		l.readMail()
@@ -169,6 +181,7 @@ func (l *End) readMail() {
 		}
 		qp.PeerTerminated(*m.term, culprit)
 	}
+	l.ends = l.ends || m.leaving
 	switch {
 	case m.reset:
 		qp.Lost(link.ErrPeerClosed)
@@ -189,6 +202,9 @@ func (l *End) Feed() {
 		l.peer.qp.Wake()
 	} else {
 		l.qp.AwaitReceive()
+		if l.ends {
+			l.qp.PeerEnds()
+		}
 	}
 }
 
@@ -238,7 +254,7 @@ func (l *End) sendSome() (more bool) {
 	if l.peer.phase.Load() != phaseOpen {
 		return false
 	}
-	left := uint64(link.StepOctets)
+	left := uint64(link.TurnOctets)
 	for range wqe.StepMessages {
 		e := l.work.Next()
 		if e == nil {
@@ -268,6 +284,7 @@ func (l *End) sendSome() (more bool) {
 				return false
 			}
 			left -= min(left, uint64(e.Moved-before))
+			l.moved += int(e.Moved - before)
 			if e.Done() {
 				break
 			}
@@ -299,8 +316,9 @@ func (l *End) exec(e *wqe.Request) bool {
 		r.Unlock()
 		return false // it is closing, and the mail says so; or the connection is being handed over
 	}
-	var fault error // at the responder
-	var own error   // with our own memory
+	knows := r.Waiting() // the peer, that a Send waits
+	var fault error      // at the responder
+	var own error        // with our own memory
 	n := min(e.Total-e.Moved, chunk)
 	wait := false // for a receive
 	part := false // the Write of a Write with immediate data
@@ -346,6 +364,7 @@ func (l *End) exec(e *wqe.Request) bool {
 		part == (e.WR.Op == rdma.OpWriteImm) {
 		peer.Stats.Inbound(e.WR.Op, e.Total)
 	}
+	knows = knows || !r.Waiting()
 	done := own == nil && !wait && !part && e.Moved+n == e.Total && (fault == nil ||
 		wqe.IsSend(e.WR.Op))
 	r.Unlock()
@@ -353,7 +372,13 @@ func (l *End) exec(e *wqe.Request) bool {
 	switch {
 	case wait:
 		l.settle()
-		l.peer.qp.Wake() // it starts the timer
+		if qp.Leaving() && !l.left {
+			l.left = true
+			l.tell(func(m *mail) { m.leaving = true })
+		}
+		if !knows { // if both ends wait they would wake each other for ever
+			l.peer.qp.Wake() // it starts the timer
+		}
 		return false
 	case own != nil:
 		e.Status = rdma.WCLocProt
@@ -361,6 +386,7 @@ func (l *End) exec(e *wqe.Request) bool {
 		if wqe.IsAnswered(e.WR.Op) {
 			// As on the wire: the response cannot be placed.
 			l.work.Stats.Errors.Add(1)
+			own = fmt.Errorf("%w: %w", wqe.ErrSink, own)
 			qp.Fail(&iwarp.LocalError{Cause: iwarp.TermDDPCatastrophic, Err: own}, link.ByQP)
 			return false
 		}
@@ -559,6 +585,9 @@ func (l *End) Close() {
 		l.pipe.Close()
 	}
 }
+
+// CloseWithin implements link.Link: what was sent is there.
+func (l *End) CloseWithin(time.Duration) { l.Close() }
 
 // Abort implements link.Link.
 func (l *End) Abort() {

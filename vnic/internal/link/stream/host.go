@@ -1,6 +1,9 @@
 package stream
 
 import (
+	"fmt"
+	"math"
+
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
@@ -59,8 +62,9 @@ func (w *Link) sinkFailed(e *wqe.Request, err error) error {
 	if e != nil {
 		e.Status = rdma.WCLocProt
 	}
-	w.refused = true // 15.4: "Read sink not writable" is an access error
-	return &iwarp.LocalError{Cause: iwarp.TermDDPCatastrophic, Err: err}
+	return &iwarp.LocalError{
+		Cause: iwarp.TermDDPCatastrophic, Err: fmt.Errorf("%w: %w", wqe.ErrSink, err),
+	}
 }
 
 // PlaceWrite implements iwarp.Host.
@@ -97,7 +101,17 @@ func (w *Link) PlaceWrite(stag iwarp.STag, to uint64, chunk []byte, last bool) e
 
 // BeginReceive implements iwarp.Host.
 func (w *Link) BeginReceive() (size uint32, ok bool) {
-	return w.work.Recv.Begin()
+	r := &w.work.Recv
+	if w.dropped { // and all behind it: Sends are delivered in order (RFC 5040, section 5.5)
+		w.dropping = true
+		return math.MaxUint32, true
+	}
+	size, ok = r.Begin()
+	if !ok && r.Waiting() && !r.Revoking() && w.qp.Leaving() {
+		w.dropping, w.dropped = true, true
+		return math.MaxUint32, true
+	}
+	return size, ok
 }
 
 // tinySegment is the length from which on nobody asks why a segment that is not the last of its
@@ -114,7 +128,7 @@ func (w *Link) PlaceReceive(off uint32, chunk []byte) error {
 	if len(chunk) < tinySegment && off > 0 {
 		w.short++
 	}
-	if len(chunk) == 0 {
+	if len(chunk) == 0 || w.dropping {
 		return nil
 	}
 	if err := w.collects(forReceive); err != nil {
@@ -136,6 +150,10 @@ func (w *Link) EndReceive(d iwarp.Received) error {
 		w.work.Stats.Tiny.Add(w.short)
 	}
 	w.short = 0
+	if w.dropping {
+		w.dropping = false
+		return nil
+	}
 	return w.work.Recv.End(d)
 }
 

@@ -25,8 +25,16 @@ func (w *Link) awaitPeer() {
 	}
 }
 
-// Expire implements link.Link: the peer has been silent. receive takes the deadline back otherwise.
+// Expire implements link.Link: it is time to look behind a Send that waits, or the peer has been
+// silent. Of one that is not receive takes the deadline back.
 func (w *Link) Expire() {
+	if w.look == lookSoon {
+		w.look = lookNow // in the step that follows
+		if !w.stalled {
+			w.look = lookNone
+		}
+		return
+	}
 	if w.qp.State() != rdma.QPRTS || w.nudges == nudgesMost {
 		return
 	}

@@ -43,9 +43,13 @@ type Link struct {
 	over     bool        // Close or Abort was called
 	readable bool
 	blocked  bool // the transport had no room
+	moved    int  // octets, in this step
 	failed   bool // an error of ep has been dealt with
 	refused  bool // ep's error is that of a callback that checks the peer's rights
 	stalled  bool // as ep.Stalled, when last looked at
+	look     lookState
+	dropping bool // the Send under way is for nobody
+	dropped  bool // there was one
 
 	// Octets on their way from the transport to ep, of a QP whose memory can block.
 	stage  stageBuffer
@@ -163,14 +167,19 @@ func (w *Link) HalfCloses() bool { return true }
 func (w *Link) Abandon() { w.s.Abandon() }
 
 // Step implements link.Link.
-func (w *Link) Step() (more bool) {
+func (w *Link) Step() (moved int, more bool) {
+	w.moved = 0
+	more = w.step()
+	return w.moved, more
+}
+
+func (w *Link) step() (more bool) {
 	qp := w.qp
 	if w.changed.Swap(false) {
 		w.readable, w.blocked = true, false
 	}
 	if qp.State() == rdma.QPClosing {
-		w.receiveNothing()
-		return false
+		return w.receiveNothing()
 	}
 	if w.receive() {
 		more = true
@@ -189,10 +198,9 @@ func (w *Link) Step() (more bool) {
 func (w *Link) receive() (more bool) {
 	qp := w.qp
 	if w.stalled && !w.resume() {
-		w.s.Absorb()
-		return false
+		return w.lookBehind()
 	}
-	left := link.StepOctets
+	left := link.TurnOctets
 	for w.readable && !qp.Ended() {
 		if left <= 0 {
 			return true
@@ -207,10 +215,13 @@ func (w *Link) receive() (more bool) {
 		w.placed()
 		w.readable = n > 0 // an end shows only when nothing is left
 		if n > 0 {
-			qp.SetDeadline(0)
+			if w.look == lookNone {
+				qp.SetDeadline(0)
+			}
 			qp.Moved()
 		}
 		left -= n
+		w.moved += n
 		w.checkEndpoint()
 		if w.over {
 			return false
@@ -219,7 +230,8 @@ func (w *Link) receive() (more bool) {
 			// What is behind the Send stays in the transport.
 			w.stalled = true
 			if !w.resume() {
-				return false
+				w.readable = true
+				return w.lookBehind()
 			}
 			continue
 		}
@@ -287,6 +299,59 @@ func (w *Link) resume() bool {
 	qp.GotReceive()
 	return true
 }
+
+// LookEvery is the time between two looks at what a Send that waits for a receive holds back. Most
+// wait for less: a look goes through all that the transport has.
+const LookEvery = 5 * time.Millisecond
+
+// A lookState says when a Link looks behind a Send that waits.
+type lookState uint8
+
+const (
+	lookNone lookState = iota
+	lookSoon           // when the link's deadline is over
+	lookNow            // it is
+)
+
+// lookBehind looks, once after each change and not too often, at what a Send that waits for a
+// receive holds back: of that nothing is read, but a Terminate and the end of the connection do not
+// wait. true: the Send does not either.
+func (w *Link) lookBehind() (more bool) {
+	if !w.readable || w.qp.Ended() || w.look == lookSoon {
+		return false
+	}
+	if w.look == lookNone {
+		w.look = lookSoon
+		w.qp.SetDeadline(LookEvery)
+		return false
+	}
+	w.look = lookNone
+	w.readable = false
+	behind := watcher{w.ep.Lookout(), w.ep}
+	_, _ = behind.Write(w.stage.b[w.stage.off:w.stage.fill])
+	err := w.s.Peek(behind)
+	w.placed() // SCTP places what comes ahead of its turn
+	w.checkEndpoint()
+	switch {
+	case w.over:
+		return false
+	case !w.ep.Stalled():
+		return true
+	case errors.Is(err, io.EOF):
+		w.qp.PeerEnds()
+	case err != nil:
+		w.qp.Lost(err)
+	}
+	return false
+}
+
+// A watcher is the llp.Watcher of a Link.
+type watcher struct {
+	*iwarp.Lookout
+	ep *iwarp.Endpoint
+}
+
+func (b watcher) Notice(seg []byte) { b.ep.Notice(seg) }
 
 // checkEndpoint deals with an error of the Endpoint, once.
 func (w *Link) checkEndpoint() {
@@ -358,7 +423,7 @@ func (w *Link) send() (more bool) {
 
 func (w *Link) sendSome() (more bool) {
 	qp := w.qp
-	left, fails := link.StepOctets, 0
+	left, fails := link.TurnOctets, 0
 	for {
 		posted := w.fill()
 		if w.over || w.blocked || !w.ep.Pending() {
@@ -390,6 +455,10 @@ func (w *Link) sendSome() (more bool) {
 			w.blocked = true
 			return false
 		}
+		if w.failed {
+			qp.Moved() // what the peer asked for before the Terminate is on its way
+		}
+		w.moved += n
 		if left -= n; left <= 0 {
 			return true
 		}
@@ -508,23 +577,31 @@ func sendOpcode(wr *rdma.SendWR) iwarp.Opcode {
 	return iwarp.OpSend
 }
 
-// receiveNothing waits for the peer's FIN: in Closing no FPDU may come (Q14).
-func (w *Link) receiveNothing() {
+// receiveNothing waits for the peer's FIN: in Closing no FPDU may come (Q14), but what is behind a
+// Send that was dropped. Of that a turn at most is passed over; true: there may be more.
+func (w *Link) receiveNothing() (more bool) {
 	qp := w.qp
-	if !w.readable || qp.Ended() {
-		return
+	for w.readable && !qp.Ended() {
+		if w.moved >= link.TurnOctets {
+			return true
+		}
+		var d discard
+		_, err := w.s.ReadInto(&d)
+		w.moved += d.n
+		if w.dropped && d.n > 0 && err == nil {
+			continue
+		}
+		w.readable = false
+		switch {
+		case d.n > 0:
+			qp.Lost(errAfterFIN)
+		case errors.Is(err, io.EOF):
+			qp.EOF()
+		case err != nil:
+			qp.Lost(err)
+		}
 	}
-	w.readable = false
-	var d discard
-	_, err := w.s.ReadInto(&d)
-	switch {
-	case d.n > 0:
-		qp.Lost(errAfterFIN)
-	case errors.Is(err, io.EOF):
-		qp.EOF()
-	case err != nil:
-		qp.Lost(err)
-	}
+	return false
 }
 
 var errAfterFIN = errors.New("the peer sent data during the close")
@@ -560,6 +637,14 @@ func (w *Link) Close() {
 	w.s.SetNotify(nil)
 	w.s.Close()
 	w.ep.Close()
+}
+
+// CloseWithin implements link.Link. What others wait behind is bounded by those who share it.
+func (w *Link) CloseWithin(d time.Duration) {
+	w.Close()
+	if w.llp.Transport == llp.TCP {
+		time.AfterFunc(d, w.s.Abort)
+	}
 }
 
 // Abort implements link.Link.

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/sandbox"
+	"github.com/vrnic/vrnic/internal/cpuprofile"
+)
+
+// Values of --sandbox.
+const (
+	sandboxOn   = "on"
+	sandboxFull = "full"
+	sandboxOff  = "off"
+)
+
+// trapVariable in the environment ends a daemon with a stack trace at a system call that it is not
+// allowed. Tests set it.
+const trapVariable = "VRNIC_SANDBOX_TRAP"
+
+// A confinement is what a daemon gives up when it has made all that it is made of.
+type confinement struct {
+	off bool
+	sandbox.Config
+}
+
+// sandboxConfig reads the flags. Its errors are wrong usage.
+func sandboxConfig(c *cli.Context, cfg *daemon.Config) (*confinement, error) {
+	f := &confinement{Config: sandbox.Config{Sockets: []string{cfg.Socket},
+		Reads: c.String(cpuprofile.Name) != "", Trap: os.Getenv(trapVariable) != ""}}
+	switch mode := c.String("sandbox"); mode {
+	case sandboxOn:
+	case sandboxFull:
+		f.Files = true
+	case sandboxOff:
+		f.off = true
+	default:
+		return nil, usagef("--sandbox %q is neither on, full nor off", mode)
+	}
+	if name := c.String("user"); name != "" {
+		if f.off {
+			return nil, usagef("--user takes a sandbox: leave --sandbox off away")
+		}
+		u, err := sandbox.LookupUser(name)
+		if err != nil {
+			return nil, usagef("%v", err)
+		}
+		if e := os.Geteuid(); e != 0 && e != u.UID {
+			return nil, usagef("--user %s: only root can run a daemon as another user", name)
+		}
+		f.User = u
+	}
+	for _, p := range cfg.Ports {
+		switch p.Kind {
+		case daemon.PortTap:
+			f.TAPs = true
+		case daemon.PortUnixListen:
+			f.Sockets = append(f.Sockets, p.Path)
+		case daemon.PortUnixConnect:
+			f.Connects = true
+		}
+	}
+	return f, nil
+}
+
+// enter gives up what d, which is there whole, does not need any more.
+func (f *confinement) enter(d *daemon.Daemon, log *slog.Logger) error {
+	if f.off {
+		return nil
+	}
+	if f.User != nil {
+		for _, path := range f.Sockets { // nothing that a link in their place would lead to
+			if err := os.Lchown(path, f.User.UID, -1); err != nil {
+				return err
+			}
+		}
+	}
+	r, err := sandbox.Enter(f.Config)
+	if err != nil {
+		return errors.Join(errors.New("sandbox (--sandbox off is a way around it)"), err)
+	}
+	for _, m := range r.Missing {
+		log.Warn("sandbox: not all of it is there", "missing", m)
+	}
+	for _, path := range r.Stay {
+		log.Warn("this socket will be left behind: its directory is not "+r.User+"'s", "socket", path)
+	}
+	log.Info("sandbox", "user", r.User, "capabilities", r.Capabilities, "landlock", r.Landlock,
+		"seccomp", r.Seccomp)
+	d.Confined(r.String())
+	return nil
+}

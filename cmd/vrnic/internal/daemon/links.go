@@ -1,0 +1,54 @@
+package daemon
+
+import "sync"
+
+// links are the daemon's ports that lead out. A device has a network as long as one of them may
+// carry something. A Unix stream always may: that it has no peer is no fault, and one can come at
+// any time. A TAP may not while its device is gone or down.
+type links struct {
+	mu    sync.Mutex
+	ports int // +checklocks:mu
+	down  int // +checklocks:mu
+}
+
+// add has one more, which is up.
+func (l *links) add() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ports++
+}
+
+// onLink follows the link of a port: the log has each change, and the devices an event when they
+// lose their network or have it back. Connections try at once when a link is up.
+func (d *Daemon) onLink(spec PortSpec) func(up bool, why error) {
+	name := spec.Name // as LIST port has it
+	if spec.Kind != PortTap {
+		name = spec.String()
+	}
+	return func(up bool, why error) {
+		if up {
+			d.log.Info("the link of a port is up", "port", name)
+		} else {
+			d.log.Warn("the link of a port is down", "port", name, "err", why)
+		}
+		if up {
+			for _, dev := range d.devices {
+				dev.stack.LinkUp() // what waits for a timer may have waited for this
+			}
+		}
+		if spec.Kind != PortTap {
+			return
+		}
+		l := &d.links
+		l.mu.Lock()
+		defer l.mu.Unlock() // so that devices hear of changes in their order
+		if up {
+			l.down--
+		} else {
+			l.down++
+		}
+		for _, dev := range d.devices {
+			dev.vnic.SetPort(l.down < l.ports)
+		}
+	}
+}

@@ -1,0 +1,126 @@
+package daemon_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
+	"github.com/vrnic/vrnic/internal/needtest"
+	"github.com/vrnic/vrnic/internal/netlab"
+	"github.com/vrnic/vrnic/rdma"
+)
+
+const (
+	linkDown = `"the link of a port is down" port=vtap0`
+	linkUp   = `"the link of a port is up" port=vtap0`
+)
+
+// withTAP starts a daemon with a TAP vtap0 in a namespace and other ports.
+func withTAP(t *testing.T, ports ...string) (*daemontest.Daemon, *netlab.NS, *eventLog) {
+	t.Helper()
+	needtest.Root(t)
+	ns, err := netlab.NewNS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	log := &eventLog{}
+	d := daemontest.Start(t, func(c *daemon.Config) {
+		c.Log = slog.New(slog.NewTextHandler(log, nil))
+		for _, s := range append(ports, "tap:vtap0,netns="+ns.Path()) {
+			p, err := daemon.ParsePort(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Ports = append(c.Ports, p)
+		}
+	})
+	return d, ns, log
+}
+
+// TestLostTAP: when somebody removes the TAP, LIST port says so, the log does once, and the port of
+// each device is in error, for all who have opened one; when it is there again, active.
+func TestLostTAP(t *testing.T) {
+	d, ns, log := withTAP(t)
+	client := d.Dial()
+	devs := []rdma.Device{daemontest.Open(t, client, "vrnic0"), daemontest.Open(t, client, "vrnic1"),
+		daemontest.Open(t, d.Dial(), "vrnic0")}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	want := func(typ rdma.AsyncEventType, gone bool) {
+		t.Helper()
+		for i, dev := range devs {
+			if ev, err := dev.NextAsyncEvent(ctx); err != nil || ev.Type != typ || ev.Object != 0 {
+				t.Fatalf("device %d: %+v, %v, want %v", i, ev, err, typ)
+			}
+		}
+		rows, err := client.List("port")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range rows {
+			var p struct{ Port, Detail string }
+			if err := json.Unmarshal(row, &p); err != nil {
+				t.Fatal(err)
+			}
+			if p.Port == "vtap0" && strings.Contains(p.Detail, "(the device is gone") != gone {
+				t.Errorf("LIST port: %s", row)
+			}
+		}
+	}
+	if err := ns.DelLink("vtap0"); err != nil {
+		t.Fatal(err)
+	}
+	want(rdma.EventPortErr, true)
+	want(rdma.EventPortActive, false)
+	for _, text := range []string{linkDown, linkUp} {
+		if n := log.count(text); n != 1 {
+			t.Errorf("%s is %d times in the log, want once:\n%s", text, n, log.b.String())
+		}
+	}
+}
+
+// TestLostTAPBesideOthers: a device that has another way out has a network all the time.
+func TestLostTAPBesideOthers(t *testing.T) {
+	d, ns, log := withTAP(t, "unix-listen:"+t.TempDir()+"/l")
+	dev := daemontest.Open(t, d.Dial(), "vrnic0")
+	if err := ns.DelLink("vtap0"); err != nil {
+		t.Fatal(err)
+	}
+	for log.count(linkUp) == 0 { // it makes the device again
+		time.Sleep(time.Millisecond)
+	}
+	if n := log.count(linkDown); n != 1 {
+		t.Errorf("%s is %d times in the log", linkDown, n)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel() // long enough to show that nothing happens
+	if ev, err := dev.NextAsyncEvent(ctx); err == nil {
+		t.Errorf("the device hears of %v", ev.Type)
+	}
+}
+
+// An eventLog is what a daemon has logged.
+type eventLog struct {
+	mu sync.Mutex
+	b  bytes.Buffer // guarded by mu
+}
+
+func (l *eventLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *eventLog) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.b.String(), text)
+}

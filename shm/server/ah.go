@@ -1,0 +1,161 @@
+package server
+
+import (
+	"fmt"
+	"net/netip"
+	"syscall"
+
+	"github.com/vrnic/vrnic/shm/abi"
+)
+
+func (o *operation) createAH(req *abi.CreateAHRequest) (*abi.CreateAHReply, error) {
+	s := o.s
+	pd, err := get(&s.pds, req.PD)
+	if err != nil {
+		return nil, err
+	}
+	n, err := number(s, &s.ahs, s.srv.limits.AHs, "ahs")
+	if err != nil {
+		return nil, err
+	}
+	if err := s.srv.ids.take(s.peer, s.privileged()); err != nil {
+		return nil, err
+	}
+	h, err := pd.h.CreateAH(&req.Attr)
+	if err != nil {
+		s.srv.ids.give(s.peer, 1)
+		return nil, err
+	}
+	pd.users++
+	put(s, &s.ahs, n, &ahObj{pd, h})
+	return &abi.CreateAHReply{AH: n, Key: h.Key()}, nil
+}
+
+func (o *operation) destroyAH(req *abi.HandleRequest) error {
+	s := o.s
+	a, err := get(&s.ahs, req.Handle)
+	if err != nil {
+		return err
+	}
+	if err := a.h.Close(); err != nil {
+		return err
+	}
+	a.pd.users--
+	drop(s, &s.ahs, req.Handle)
+	s.srv.ids.give(s.peer, 1)
+	return nil
+}
+
+// attachMcast makes a QP a member of a group; once more changes nothing.
+func (o *operation) attachMcast(req *abi.AttachMcastRequest) error {
+	s := o.s
+	q, err := get(&s.qps, req.QP)
+	if err != nil {
+		return err
+	}
+	g := req.GID
+	if _, ok := q.groups[g]; ok {
+		return nil
+	}
+	if s.groups >= s.srv.limits.Groups {
+		return s.overLimit("groups")
+	}
+	if err := q.h.Attach(g); err != nil {
+		return err
+	}
+	if q.groups == nil {
+		q.groups = make(map[[16]byte]struct{})
+	}
+	q.groups[g] = struct{}{}
+	s.groups++
+	return nil
+}
+
+func (o *operation) detachMcast(req *abi.AttachMcastRequest) error {
+	q, err := get(&o.s.qps, req.QP)
+	if err != nil {
+		return err
+	}
+	g := req.GID
+	if _, ok := q.groups[g]; !ok {
+		return syscall.EINVAL
+	}
+	if err := q.h.Detach(g); err != nil {
+		return err
+	}
+	delete(q.groups, g)
+	o.s.groups--
+	return nil
+}
+
+// A membership is an id's of a multicast group.
+type membership struct {
+	group    uint64 // the client's name for it
+	reported uint32 // events of it that the client was given; guarded by the channel's lock
+}
+
+// joinMulticast has an id join a group.
+//
+// +checklocksignore: the lock of id.lock() is one of its result.
+func (o *operation) joinMulticast(id *CMID, req *abi.CMJoinMulticastRequest) error {
+	s := o.s
+	addr, err := groupOf(req.Addr)
+	if err != nil || req.Flags != 0 {
+		return syscall.EINVAL
+	}
+	ch := id.lock()
+	_, member := id.groups[addr]
+	taken := false
+	for _, m := range id.groups {
+		taken = taken || m.group == req.UID
+	}
+	ch.mu.Unlock()
+	switch {
+	case member || taken:
+		return &Refusal{syscall.EADDRINUSE, fmt.Sprintf("the id has joined %v already", addr)}
+	case s.groups >= s.srv.limits.Groups:
+		return s.overLimit("groups")
+	}
+	ch = id.lock() // the event may be there before Join has returned
+	if id.groups == nil {
+		id.groups = make(map[netip.Addr]*membership)
+	}
+	id.groups[addr] = &membership{group: req.UID}
+	ch.mu.Unlock()
+	if err := id.h.Join(addr, req.UID); err != nil {
+		id.leave(addr)
+		return err
+	}
+	s.groups++
+	return nil
+}
+
+func (o *operation) leaveMulticast(req *abi.CMLeaveMulticastRequest) (*abi.CMLeaveMulticastReply,
+	error) {
+	id, err := o.s.idOf(req.ID)
+	if err != nil {
+		return nil, err
+	}
+	addr, err := groupOf(req.Addr)
+	if err != nil {
+		return nil, err
+	}
+	if !id.member(addr) {
+		return nil, syscall.EADDRNOTAVAIL
+	}
+	if err := id.h.Leave(addr); err != nil {
+		return nil, err
+	}
+	o.s.groups--
+	r := id.leave(addr)
+	return &r, nil
+}
+
+// groupOf is the group that a request names.
+func groupOf(a abi.SockAddr) (netip.Addr, error) {
+	ap := a.AddrPort()
+	if !ap.IsValid() || !ap.Addr().IsMulticast() || ap.Port() != 0 {
+		return netip.Addr{}, syscall.EINVAL
+	}
+	return ap.Addr(), nil
+}

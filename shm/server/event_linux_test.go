@@ -1,0 +1,101 @@
+package server
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
+)
+
+// An AsyncQueue says what a list says that is searched for each object, whatever comes, is taken
+// and is destroyed, also where a handle is used again. What it keeps for nobody is bounded.
+//
+// +checklocksignore: nobody else has the queue.
+func TestAsyncQueue(t *testing.T) {
+	pipe, fd, err := osmem.NewEventPipe(func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer osmem.CloseFD(fd)
+	const most, handles = 40, 5
+	a := newAsyncQueue(most, pipe)
+	defer a.close()
+	var list []abi.AsyncEvent
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range uint32(20_000) {
+		o := asyncObj{[]uint32{abi.ObjNone, abi.ObjQP, abi.ObjCQ}[r.IntN(3)], r.Uint32N(handles)}
+		switch r.IntN(4) {
+		case 0, 1:
+			e := abi.AsyncEvent{Type: i, Kind: o.kind, Handle: o.handle}
+			if a.Push(e); len(list) < most {
+				list = append(list, e)
+			}
+		case 2:
+			e, ok := a.pop()
+			if ok != (len(list) > 0) || ok && e != list[0] {
+				t.Fatalf("step %d: took %+v of %+v", i, e, list)
+			} else if ok {
+				list = list[1:]
+			}
+		case 3:
+			n := len(list)
+			list = slices.DeleteFunc(list, func(e abi.AsyncEvent) bool {
+				return e.Kind == o.kind && e.Handle == o.handle
+			})
+			if d := a.forget(o.kind, o.handle); int(d.Tokens) != n-len(list) {
+				t.Fatalf("step %d: %d tokens, want %d", i, d.Tokens, n-len(list))
+			}
+		}
+		if n := len(a.q); n > 2*len(list)+1 || n-a.gone != len(list) {
+			t.Fatalf("step %d: %d are kept, %d of them for nobody, of %d", i, n, a.gone, len(list))
+		}
+	}
+}
+
+// To destroy many objects that have events takes no time.
+func BenchmarkForget(b *testing.B) {
+	pipe, fd, err := osmem.NewEventPipe(func() {})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer osmem.CloseFD(fd)
+	const n = 10_000
+	a := newAsyncQueue(2*n, pipe)
+	defer a.close()
+	for b.Loop() {
+		for i := range uint32(n) {
+			a.Push(abi.AsyncEvent{Kind: abi.ObjQP, Handle: i})
+		}
+		for i := range uint32(n) {
+			a.forget(abi.ObjQP, i)
+		}
+	}
+}
+
+// An SRQ beyond what there can be is refused in words.
+func TestSRQRefusal(t *testing.T) {
+	ts := newServer(t)
+	c := rawConnect(t, ts.path)
+	hello := goodHello()
+	hello.Features = abi.FeatureReasons
+	c.do(abi.OpHello, hello, nil)
+	var ctx abi.CtxOpenReply
+	c.do(abi.OpCtxOpen, &abi.CtxOpenRequest{}, &ctx)
+	var pd abi.AllocPDReply
+	c.do(abi.OpAllocPD, &abi.AllocPDRequest{Ctx: ctx.Ctx}, &pd)
+	for says, req := range map[string]*abi.CreateSRQRequest{
+		"--limit depth=N": {PD: pd.PD, MaxWR: 1 << 31},
+		"max_sge":         {PD: pd.PD, MaxSGE: abi.MaxSGE + 1},
+	} {
+		var why abi.Refusal
+		if _, err := c.try(abi.OpCreateSRQ, req, &why); !errors.Is(err, syscall.EINVAL) ||
+			!strings.Contains(abi.CString(why.Why[:]), says) {
+			t.Errorf("%v, %q does not say %q", err, abi.CString(why.Why[:]), says)
+		}
+	}
+}

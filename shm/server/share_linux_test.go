@@ -1,0 +1,155 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/internal/proctest"
+	"github.com/vrnic/vrnic/shm/osmem"
+)
+
+// Five users take all the sessions that they can get: root has room, and is told who has what.
+func TestFiveUsersFillTheDaemon(t *testing.T) {
+	proctest.NoLeaks(t)
+	l := DefaultLimits()
+	l.Sessions, l.SessionsPerUID = 256, 64
+	s, err := Listen(filepath.Join(t.TempDir(), "s"), Config{NewSession: (&fakeRNIC{}).newSession,
+		Limits: &l})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if p := s.cfg.Privileged; p(osmem.Peer{UID: uint32(os.Geteuid()) + 1}) || !p(osmem.Peer{}) ||
+		!p(osmem.Peer{UID: uint32(os.Geteuid())}) {
+		t.Error("who is privileged")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	total := 0
+	for uid := uint32(70001); uid <= 70005; uid++ {
+		for s.room(osmem.Peer{UID: uid}) == nil {
+			s.perUID[uid]++
+			total++
+		}
+	}
+	defer clear(s.perUID)
+	if total != 240 || s.perUID[70001] != 64 {
+		t.Errorf("five users have %d of 256 sessions: %v", total, s.perUID)
+	}
+	if err := s.room(osmem.Peer{}); err != nil {
+		t.Errorf("root has no session: %v", err)
+	}
+	for _, tt := range []struct {
+		uid  uint32
+		want string
+	}{
+		{70001, "uid 70001 has 64 sessions, as many as one user may (\"vrnic up --limit " +
+			"sessions-per-uid=N\" sets the limit)"},
+		{70006, "the daemon's 240 sessions are taken: uid 70006 has 0, others the rest (\"vrnic up " +
+			"--limit sessions=N\" sets the limit)"},
+	} {
+		if err := s.room(osmem.Peer{UID: tt.uid}); err == nil || err.Error() != tt.want ||
+			!errors.Is(err, syscall.ENOMEM) {
+			t.Errorf("uid %d is told %v\nwant %s", tt.uid, err, tt.want)
+		}
+	}
+	for s.room(osmem.Peer{}) == nil {
+		s.perUID[0]++
+	}
+	if err := s.room(osmem.Peer{}); !strings.Contains(err.Error(),
+		"taken: uid 70001 has 64, uid 70002 has 64, uid 70003 has 64, uid 70004 has 48, uid 0 has 16 (") {
+		t.Errorf("root is told %v", err)
+	}
+}
+
+// One user cannot take all mappings or pipes, and all users leave some.
+func TestPools(t *testing.T) {
+	p := newPool("pipes", "event pipes", 16)
+	take := func(uid uint32, privileged bool) (n int, err error) {
+		for ; n < 100; n++ {
+			if err = p.take(osmem.Peer{UID: uid}, privileged); err != nil {
+				break
+			}
+		}
+		return n, err
+	}
+	for _, tt := range []struct {
+		uid        uint32
+		privileged bool
+		n          int
+		why        string
+	}{
+		{1, false, 8, "uid 1 has 8 of the daemon's 16 event pipes, as many as one user may"},
+		{2, false, 6, "the daemon's 14 event pipes are taken: uid 2 has 6, others the rest"},
+		{0, true, 2, "the daemon's 16 event pipes are taken: uid 1 has 8, uid 2 has 6, uid 0 has 2"},
+	} {
+		n, err := take(tt.uid, tt.privileged)
+		if n != tt.n || !strings.HasPrefix(fmt.Sprint(err), tt.why) ||
+			!strings.Contains(fmt.Sprint(err), "--limit pipes=N") {
+			t.Errorf("uid %d took %d: %v", tt.uid, n, err)
+		}
+	}
+	p.give(osmem.Peer{UID: 1}, 1)
+	if n, _ := take(3, false); n != 0 { // what is kept is free again first
+		t.Errorf("a third user took %d", n)
+	}
+	if n, _ := take(0, true); n != 1 || p.count() != 16 || p.of(1) != 7 {
+		t.Errorf("%d of what was given back, %d in all, %d of uid 1", n, p.count(), p.of(1))
+	}
+}
+
+// Beyond the limits root and the daemon's own user may look, and nothing else.
+func TestLooking(t *testing.T) {
+	ts := newServer(t, "sessions-per-uid=1", "mappings=4")
+	full := ts.client()
+	full.newQP() // and all mappings
+	var lookers []*rawClient
+	for range maxLookers {
+		c := ts.client()
+		var rep abi.ListReply
+		c.do(abi.OpList, &abi.ListRequest{Kind: abi.ListUser}, &rep)
+		var row UserRow
+		if err := json.Unmarshal(rep.Data[:rep.Len], &row); err != nil || row.QPs != 1 ||
+			row.Sessions != 2+len(lookers) || row.UID != uint32(os.Getuid()) || !row.Me {
+			t.Fatalf("%s: %v", rep.Data[:rep.Len], err)
+		}
+		c.do(abi.OpStat, &abi.ListRequest{}, nil)
+		c.do(abi.OpQueryDevice, &abi.QueryDeviceRequest{}, nil)
+		for _, op := range []abi.Op{abi.OpCtxOpen, abi.OpCMCreateChan, abi.OpSetMem} {
+			req, _ := op.Messages()
+			var fds []int
+			if op.Takes() > 0 {
+				fds = append(fds, c.openMem())
+			}
+			if _, err := c.try(op, req, nil, fds...); !errors.Is(err, syscall.ENOMEM) {
+				t.Errorf("%v: %v", op, err)
+			}
+		}
+		lookers = append(lookers, c)
+	}
+	hello := goodHello()
+	hello.Features = abi.FeatureReasons
+	c := rawConnect(t, ts.path)
+	var why abi.Refusal
+	if _, err := c.try(abi.OpHello, hello, &why); !errors.Is(err, syscall.ENOMEM) ||
+		!strings.Contains(abi.CString(why.Why[:]), "--limit sessions-per-uid=N") {
+		t.Errorf("one too many looks: %v, %q", err, abi.CString(why.Why[:]))
+	}
+	for _, c := range lookers {
+		c.close()
+	}
+	ts.want("they have gone", func() bool { return ts.srv.Stats().Sessions == 1 })
+	ts.client().close()
+	full.close()
+	ts.want("all have gone", func() bool {
+		return ts.srv.Stats() == Stats{Accepted: 18,
+			Refused: 1}
+	})
+}

@@ -1,0 +1,156 @@
+package vnic
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/roce/mad"
+	"github.com/vrnic/vrnic/roce/packet"
+)
+
+// Packets are for QPs by the number in their BTH: whoever brings one finds the QP here, by one map
+// of many, so that QPs do not meet on one lock.
+const qpShards = 64
+
+type qpShard struct {
+	mu sync.RWMutex
+	m  map[uint32]*QP // +checklocks:mu
+}
+
+func (a *adapter) shard(n uint32) *qpShard { return &a.shards[n%qpShards] }
+
+func (a *adapter) add(n uint32, qp *QP) {
+	s := a.shard(n)
+	s.mu.Lock()
+	s.m[n] = qp
+	s.mu.Unlock()
+}
+
+func (a *adapter) remove(n uint32) {
+	s := a.shard(n)
+	s.mu.Lock()
+	delete(s.m, n)
+	s.mu.Unlock()
+}
+
+func (a *adapter) find(n uint32) *QP {
+	s := a.shard(n)
+	s.mu.RLock()
+	qp := s.m[n]
+	s.mu.RUnlock()
+	return qp
+}
+
+// drops count packets of which nothing comes.
+type drops struct {
+	unknown atomic.Uint64 // for a QP that is not there, or takes none in its state
+	foreign atomic.Uint64 // for a QP whose peer somebody else is
+	icrc    atomic.Uint64 // with a wrong ICRC
+	full    atomic.Uint64 // for a QP that has enough of them
+}
+
+// PacketDrops count packets to a RoCE device of which nothing came.
+type PacketDrops struct {
+	Unknown uint64 `json:"unknown_qp"`   // for a QP that is not there, or takes none in its state
+	Foreign uint64 `json:"foreign_peer"` // for a QP whose peer somebody else is
+	ICRC    uint64 `json:"bad_icrc"`
+	Full    uint64 `json:"full"` // for a QP that has enough of them
+}
+
+func (d *drops) snapshot() *PacketDrops {
+	return &PacketDrops{d.unknown.Load(), d.foreign.Load(), d.icrc.Load(), d.full.Load()}
+}
+
+// ReceiveRoCE implements RoCEReceiver. The ICRC is checked before anything is touched but counters.
+func (a *adapter) ReceiveRoCE(p *RoCEPacket) {
+	d := p.Datagram
+	n := uint32(d[5])<<16 | uint32(d[6])<<8 | uint32(d[7])
+	switch n {
+	case uint32(packet.Multicast):
+		a.takeGroup(p)
+		return
+	case mad.QPN:
+		a.manage(p)
+		return
+	}
+	qp := a.find(n)
+	switch {
+	case qp == nil:
+		a.drops.unknown.Add(1)
+		return
+	case qp.Type() == rdma.UD:
+		a.takeDatagram(qp, p)
+		return
+	}
+	l := qp.packets.peer.Load()
+	switch {
+	case l == nil:
+		a.drops.unknown.Add(1)
+	case p.Src != l.remote || p.Dst != l.local:
+		a.drops.foreign.Add(1)
+	case !p.Valid():
+		a.drops.icrc.Add(1)
+	default:
+		qp.bring(l, p)
+	}
+}
+
+// A taker is the link of a QP that takes packets.
+type taker interface {
+	// Begin is called by who has got the QP's run token before the first TakePacket, which takes a
+	// packet whose ICRC is right. A Step has to follow.
+	Begin()
+	TakePacket(p *RoCEPacket)
+	// Put has p wait for who runs the QP; false: there is no room. Any goroutine may call it.
+	Put(p *RoCEPacket) bool
+}
+
+// taker is the link that takes packets now, nil: there is none.
+func (p *packetQP) taker() taker {
+	if l := p.peer.Load(); l != nil {
+		return l
+	}
+	if l := p.datagrams.Load(); l != nil {
+		return l
+	}
+	return nil
+}
+
+// bring has qp take p: here, if nobody runs qp and its memory cannot block, else by who runs it. A
+// QP that is run for the first packet of a batch is kept until its last, so that one answer is
+// enough.
+func (qp *QP) bring(l taker, p *RoCEPacket) {
+	kept := (*keptQP)(qp)
+	if f, ok := p.Deferred().(*keptQP); ok && f == kept && !qp.ctx.mem.Blocking() {
+		l.TakePacket(p)
+		return
+	}
+	if !qp.ctx.mem.Blocking() && qp.token.CompareAndSwap(tokenIdle, tokenRunning) {
+		// It may have another link by now, or memory that can block.
+		if qp.packets.taker() == l && !qp.ctx.mem.Blocking() {
+			l.Begin()
+			l.TakePacket(p)
+			if p.Defer(kept) {
+				return
+			}
+		}
+		qp.drain(false, nil)
+		return
+	}
+	if !l.Put(p) {
+		qp.dev.roce.drops.full.Add(1)
+		return
+	}
+	if qp.ctx.mem.Blocking() {
+		qp.wake()
+	} else {
+		qp.kick()
+	}
+}
+
+// A keptQP is a QP whose run token is kept for the rest of a batch.
+type keptQP QP
+
+// Finish runs the QP and gives its token back.
+func (k *keptQP) Finish() { (*QP)(k).drain(false, nil) }

@@ -1,0 +1,189 @@
+package vnic_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/vrnic/vrnic/iwarp"
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic"
+	"github.com/vrnic/vrnic/vnic/internal/link/stream"
+	"github.com/vrnic/vrnic/vnic/vnictest"
+)
+
+// lastCall is how long a Send waits for a receive when the peer has closed behind it.
+const lastCall = 250 * time.Millisecond
+
+// While a Send waits for a receive the end of the connection does not wait, whoever brings it
+// about, and it has the cause that it has. RDMAP-075, RDMAP-126, MPA-089.
+func TestEndWhileSendWaits(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		do   func(x, y *vnictest.Peer) error
+		in   time.Duration
+		want rdma.QPState // of the end where the Send waits
+		err  string       // there
+		lost bool         // the Send is flushed where it comes from, if its octets have not left that
+	}{
+		{"disconnect here", func(_, y *vnictest.Peer) error { return y.Conn.Disconnect() }, 0,
+			rdma.QPIdle, "", true},
+		{"disconnect by the peer", func(x, _ *vnictest.Peer) error { return x.Conn.Disconnect() },
+			lastCall,
+			rdma.QPIdle, "the peer closed the connection behind a Send that found no receive", true},
+		{"Terminate of the peer", func(x, _ *vnictest.Peer) error {
+			return x.QP.ModifyState(rdma.QPTerminate)
+		}, 0, rdma.QPError,
+			"terminated by the peer: local catastrophic error (layer 0, type 0, code 0xff)", true},
+		{"abort here", func(_, y *vnictest.Peer) error { return y.QP.ModifyState(rdma.QPError) }, 0,
+			rdma.QPError, "", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			onPaths(t, func(t *testing.T, e *env) {
+				x, y := e.plain()
+				x.Send(1, 0, 10)
+				x.Send(2, 0, 5000)
+				e.settle()
+				begun := time.Now()
+				if err := tt.do(x, y); err != nil {
+					t.Fatal(err)
+				}
+				err := y.WantDone(tt.name)
+				if d := time.Since(begun); d < tt.in || d > tt.in+stream.LookEvery {
+					t.Errorf("over after %v, want %v", d, tt.in)
+				}
+				if err != nil && err.Error() != tt.err || err == nil && tt.err != "" {
+					t.Errorf("it ended with %v, want %q", err, tt.err)
+				}
+				y.WantState(tt.name, tt.want)
+				x.WantDone(tt.name)
+				if d := time.Since(begun); d < tt.in || d > tt.in+stream.LookEvery {
+					t.Errorf("at the other end after %v, want %v", d, tt.in)
+				}
+				st := rdma.WCSuccess
+				if e.local() && !e.pipe {
+					st = flush
+				}
+				x.WantSend("sent, if there was anything to take it", is(1, st), is(2, st))
+			})
+		})
+	}
+}
+
+// Receives that are posted in time get what the peer has sent before it closed, one after the
+// other.
+func TestLateReceivesBehindClose(t *testing.T) {
+	onPaths(t, func(t *testing.T, e *env) {
+		x, y := e.plain()
+		fill(x.Buf[:3000], 7)
+		for i := range uint64(3) {
+			x.Send(i, int(i)*1000, 1000)
+		}
+		e.settle()
+		if err := x.Conn.Disconnect(); err != nil {
+			t.Fatal(err)
+		}
+		for i := range uint64(3) {
+			time.Sleep(lastCall - 1)
+			y.Recv(i, int(i)*1000, 1000)
+			y.WantRecv("it was waiting", is(i, ok))
+		}
+		if err := y.WantDone("all was received"); err != nil {
+			t.Error(err)
+		}
+		if string(x.Buf[:3000]) != string(y.Buf[:3000]) {
+			t.Error("the octets differ")
+		}
+		if err := x.WantDone("all was received"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// sendOf is the DDP segment of a whole Send.
+func sendOf(msn iwarp.MSN, n int) []byte {
+	return append(iwarp.AppendUntagged(nil, true, iwarp.OpSend, 0, msn, 0), make([]byte, n)...)
+}
+
+// terminateOf is the DDP segment of a Terminate.
+func terminateOf(c iwarp.TermCode) []byte {
+	return (&iwarp.Terminate{Cause: c}).Append(
+		iwarp.AppendUntagged(nil, true, iwarp.OpTerminate, 2, 1, 0))
+}
+
+// What a peer does behind a Send that waits, and behind others and Writes that wait with it, is
+// noticed at once, wherever TCP has cut the octets and whether or not the memory of the program can
+// block. RDMAP-075, RDMAP-126, MPA-089.
+func TestPeerEndsBehindSend(t *testing.T) {
+	remote := iwarp.TermCode{Layer: iwarp.LayerDDP, Type: 2, Code: 5}
+	for _, tt := range []struct {
+		name   string
+		do     func(p *rawPeer)
+		in     time.Duration
+		vendor uint32
+	}{
+		{"RST", func(p *rawPeer) { p.s.Abort() }, 0, 0},
+		{"FIN", func(p *rawPeer) { p.s.CloseWrite() }, lastCall, 0},
+		{"Terminate", func(p *rawPeer) { p.send(terminateOf(remote)) }, 0, 0x1205},
+		{"Terminate, RST", func(p *rawPeer) {
+			p.send(terminateOf(remote))
+			p.s.Abort()
+		}, 0, 0},
+		{"Terminate, FIN", func(p *rawPeer) {
+			p.send(terminateOf(remote))
+			p.s.CloseWrite()
+		}, 0, 0x1205},
+	} {
+		for _, cut := range []int{0, 1, 7} {
+			for _, staged := range []bool{false, true} {
+				t.Run(tt.name, func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						n := vnictest.NewNet()
+						n.Link.CutEvery = cut
+						c := vnictest.Open(t, n.Device(t, "vnic0", []string{"10.0.0.1/24"}), vnic.ContextConfig{})
+						if staged {
+							if err := c.AllowBlocking(); err != nil {
+								t.Fatal(err)
+							}
+						}
+						p := rawDial(t, n, c, vnictest.PeerConfig{})
+						p.y.Recv(1, 0, 100)
+						p.y.Post(rdma.SendWR{ID: 9, Op: rdma.OpRead, RemoteAddr: 1, RKey: 1}, 0, 10)
+						for msn := range iwarp.MSN(5) {
+							p.send(sendOf(msn+1, 100))
+							p.send(iwarp.AppendTagged(nil, true, iwarp.OpWrite, 0, 0))
+						}
+						synctest.Wait()
+						p.y.WantRecv("the first one found a receive", is(1, ok))
+						tt.do(p)
+						time.Sleep(stream.LookEvery)
+						synctest.Wait()
+						if tt.vendor == 0 && tt.in > 0 {
+							p.y.WantState("it waits for a receive still", rdma.QPRTS)
+							time.Sleep(tt.in)
+							synctest.Wait()
+						}
+						if tt.vendor != 0 {
+							p.s.Close()
+							synctest.Wait()
+						}
+						p.y.WantState("over", rdma.QPError)
+						wc := p.y.WantSend("flushed", is(9, flush))
+						if tt.vendor != 0 && wc[0].VendorErr != tt.vendor {
+							t.Errorf("vendor_err %#x, want %#x", wc[0].VendorErr, tt.vendor)
+						}
+						if tt.vendor != 0 {
+							p.y.WantEvent("a Send was too long, it says", rdma.EventQPReqErr)
+						}
+						ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+						defer cancel()
+						if ev, err := c.NextAsyncEvent(ctx); err == nil {
+							t.Errorf("there is an event: %+v", ev)
+						}
+					})
+				})
+			}
+		}
+	}
+}

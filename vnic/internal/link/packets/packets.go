@@ -1,0 +1,407 @@
+// Package packets is the Link of a queue pair of RoCE that is connected: it drives roce's RC and UC
+// with the requests and receives of the QP.
+//
+// A packet of the peer is taken by whoever brings it, if nobody runs the QP: Offer says what the
+// rest of the QP has to do. If somebody does, it waits in an Inbox, which is bounded, and the
+// QP's owner takes it.
+package packets
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/roce"
+	"github.com/vrnic/vrnic/roce/packet"
+	"github.com/vrnic/vrnic/roce/udp"
+	"github.com/vrnic/vrnic/vnic/internal/datagram"
+	"github.com/vrnic/vrnic/vnic/internal/link"
+	"github.com/vrnic/vrnic/vnic/internal/mem"
+	"github.com/vrnic/vrnic/vnic/internal/stats"
+	"github.com/vrnic/vrnic/vnic/internal/wqe"
+)
+
+// A QP is a queue pair as its Link sees it, beside its Requests. All is for the QP's owner.
+type QP interface {
+	Work() *wqe.Requests
+	State() rdma.QPState
+	// Established says that the first packet of the peer has come.
+	Established()
+	// Drained says that all that was begun before SQD is over.
+	Drained()
+	// Failed says that the connection is over, or that a UC sends nothing more. What the peer is told
+	// has been sent.
+	Failed(f *roce.Fault)
+	// Refused says that a request could not be, and has completed with that.
+	Refused(err error)
+	// SetDeadline has Expire called in d, and takes back what was set before; 0: not at all.
+	SetDeadline(d time.Duration)
+}
+
+// A Path is where packets go to and from which they come.
+type Path struct {
+	Local, Remote netip.Addr
+	Route         datagram.Route
+	TrafficClass  uint8
+	HopLimit      uint8 // 0: the default
+	FlowLabel     uint32
+}
+
+// An engine is a roce.RC, or a roce.UC made like one.
+type engine interface {
+	Post(r *roce.Request) error
+	Append(b []byte, now time.Time) ([]byte, bool)
+	Pending() bool
+	Receive(now time.Time, h *packet.Header, payload []byte)
+	Fault() *roce.Fault
+	Deadline() (time.Time, bool)
+	Expire(now time.Time)
+	Start(c roce.Config)
+	Update(c roce.Config)
+	Drain()
+	Resume()
+	Drained() bool
+	Hold(on bool)
+	PSNs() (sq, rq packet.PSN)
+	Counters() *roce.Counters
+}
+
+// unreliable is a UC that looks like an RC.
+type unreliable struct{ *roce.UC }
+
+func (u unreliable) Append(b []byte, _ time.Time) ([]byte, bool) { return u.UC.Append(b) }
+func (u unreliable) Receive(_ time.Time, h *packet.Header, payload []byte) {
+	u.UC.Receive(h, payload)
+}
+func (u unreliable) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (u unreliable) Expire(time.Time)            {}
+func (u unreliable) Counters() *roce.Counters    { return &noCounters }
+
+// noCounters are those of a UC, which knows of nothing amiss.
+var noCounters roce.Counters
+
+// A Link is a link.Link over packets. It is the roce.Host of its engine, and makes the packets that
+// its route sends.
+type Link struct {
+	link.Basic
+	link.NoStream
+	qp    QP
+	work  *wqe.Requests
+	eng   engine
+	route datagram.Route
+	head  udp.Template
+	now   time.Time // of the step
+
+	Inbox Inbox
+	flow  *flow // nil: without congestion control
+
+	out   wqe.Source // what is sent is read by it; within send
+	in    mem.Hold   // what is received is placed by it
+	write struct {   // the peer's, under way
+		m    *mem.MR
+		addr uint64
+	}
+	sources []*readSource
+
+	over     bool // Abort was called
+	failed   bool // a fault was told of
+	heard    bool // a packet has come
+	begun    bool // Begin was called, and no Step since
+	sending  bool // RTS or SQD: requests are taken
+	draining bool // SQD
+	told     bool // that it has drained
+	more     bool // the turn was over before all was sent
+	left     int  // octets of the turn
+	moved    int  // octets, in this step
+	armed    time.Time
+
+	stats          *stats.Packets
+	sent, received uint64        // not counted yet
+	counted        roce.Counters // of the engine, that are
+
+	header  packet.Header // scratch, as those below: local ones would escape
+	request roce.Request
+	arrival wqe.Arrival
+	atomic  atomicArgs
+}
+
+// queueMost is how many requests the engine has at most: those behind them wait in the queue.
+const queueMost = 256
+
+// New makes a link of qp, which is RC or UC, on p; cfg has what is known of the connection in RTR.
+func New(qp QP, typ rdma.QPType, p Path, cfg roce.Config, s *stats.Packets,
+	c *Congestion) *Link {
+	l := &Link{qp: qp, work: qp.Work(), stats: s, flow: newFlow(c, cfg.Dest)}
+	cfg.SendQueue = min(l.work.Depth(), queueMost)
+	if typ == rdma.UC {
+		l.eng = unreliable{roce.NewUC(cfg, l)}
+	} else {
+		l.eng = roce.NewRC(cfg, l)
+	}
+	l.SetPath(p)
+	return l
+}
+
+// SetPath has packets go by p from now on.
+func (l *Link) SetPath(p Path) {
+	l.route = p.Route
+	l.head = udp.NewTemplate(udp.Flow{
+		Src: p.Local, Dst: p.Remote, SrcPort: udp.SourcePort(packet.QPN(l.work.Num())),
+		TrafficClass: l.flow.ecn(p.TrafficClass), HopLimit: p.HopLimit, FlowLabel: p.FlowLabel,
+	})
+}
+
+// Open implements link.Link.
+func (l *Link) Open() {}
+
+// Start begins to send, with what cfg has of the sending half: the QP goes from RTR to RTS.
+func (l *Link) Start(cfg roce.Config) {
+	l.eng.Start(cfg)
+	l.sending = true
+}
+
+// Update changes what can change of a connection.
+func (l *Link) Update(cfg roce.Config) { l.eng.Update(cfg) }
+
+// Drain has no message begin: the QP goes to SQD. Resume takes that back.
+func (l *Link) Drain() {
+	l.draining, l.told = true, false
+	l.eng.Drain()
+}
+
+func (l *Link) Resume() {
+	l.draining = false
+	l.eng.Resume()
+}
+
+// Drained reports that nothing is under way of what was begun before Drain.
+func (l *Link) Drained() bool { return l.eng.Drained() }
+
+// Recover has a UC that has failed to send go on.
+func (l *Link) Recover() {
+	if u, ok := l.eng.(unreliable); ok {
+		u.Recover()
+		l.failed, l.sending = false, true
+	}
+}
+
+// PSNs are those of the next packet of each side.
+func (l *Link) PSNs() (sq, rq packet.PSN) { return l.eng.PSNs() }
+
+// Idle implements link.Link.
+func (l *Link) Idle() bool { return !l.work.SendsLeft() }
+
+// Abort implements link.Link: nobody is told.
+func (l *Link) Abort() {
+	l.over = true
+	l.Inbox.close()
+	l.in.Drop()
+	l.in.Release()
+	l.out.Hold.Drop()
+	l.out.Hold.Release()
+}
+
+// Begin is called by who has got the QP's run token before the first Take.
+func (l *Link) Begin() {
+	l.begun, l.now = true, time.Now()
+	l.takeWaiting()
+}
+
+// Take takes a packet of the peer, from the BTH on, whose ICRC and addresses are right; marked: it
+// has experienced congestion. A Step has to follow.
+func (l *Link) Take(b []byte, marked bool) {
+	if l.over {
+		return
+	}
+	payload, err := l.header.Parse(b)
+	if err != nil {
+		return
+	}
+	if !pkeyMatches(l.header.PKey) {
+		l.stats.WrongPKey.Add(1)
+		return
+	}
+	if !l.heard {
+		l.heard = true
+		l.qp.Established()
+	}
+	l.moved += len(payload)
+	l.received++
+	l.flow.arrived(l.header.Opcode, marked, l.now)
+	l.eng.Receive(l.now, &l.header, payload)
+}
+
+// pkeyMatches reports whether a packet's partition is that of the only P_Key there is, of which the
+// queue pair is a full member.
+func pkeyMatches(k uint16) bool { return k&0x7fff == packet.DefaultPKey&0x7fff }
+
+// takeWaiting takes what has come while the QP was run.
+func (l *Link) takeWaiting() {
+	came := l.Inbox.take()
+	for i := range came {
+		l.Take(came[i].b, came[i].marked)
+		came[i].free()
+	}
+}
+
+// Step implements link.Link.
+func (l *Link) Step() (moved int, more bool) {
+	if !l.begun {
+		l.now = time.Now()
+	}
+	l.begun = false
+	// Some may have come since Begin, too, and who put them there does not come again.
+	l.takeWaiting()
+	l.in.Drop()
+	l.in.Release()
+	if l.over {
+		return l.count(), false
+	}
+	l.work.Retire()
+	more = l.send()
+	if f := l.eng.Fault(); f != nil && !more && !l.failed {
+		l.failed, l.sending = true, false
+		l.work.Retire() // all that ended well
+		l.qp.Failed(f)
+	}
+	if l.over {
+		return l.count(), false
+	}
+	if l.draining && !l.told && l.eng.Drained() {
+		l.told = true
+		l.work.Retire()
+		l.qp.Drained()
+	}
+	l.arm()
+	return l.count(), more // who puts a packet into the Inbox has the QP run once more
+}
+
+// count is what this step has moved; others see what was counted.
+func (l *Link) count() int {
+	n := l.moved
+	l.moved = 0
+	if l.sent > 0 {
+		l.stats.Sent.Add(l.sent)
+		l.sent = 0
+	}
+	if l.received > 0 {
+		l.stats.Received.Add(l.received)
+		l.received = 0
+	}
+	if c := l.eng.Counters(); *c != l.counted {
+		was := l.counted
+		l.counted = *c
+		s := l.stats
+		s.Duplicates.Add(c.Duplicates - was.Duplicates)
+		s.OutOfSequence.Add(c.Ahead - was.Ahead)
+		s.RNRReceived.Add(c.RNRReceived - was.RNRReceived)
+		s.RNRSent.Add(c.RNRSent - was.RNRSent)
+		s.SequenceNAKs.Add(c.SequenceNAKs - was.SequenceNAKs)
+		s.RetryExceeded.Add(c.RetryExceeded - was.RetryExceeded)
+		s.RNRExceeded.Add(c.RNRExceeded - was.RNRExceeded)
+		s.Again.Add(c.Again - was.Again)
+	}
+	return n
+}
+
+// send sends what is to be sent. true: there is more.
+func (l *Link) send() (more bool) {
+	l.left, l.more = link.TurnOctets, false
+	for l.fill() && l.eng.Fault() == nil {
+		// requests that need no packet are done meanwhile
+	}
+	if told := l.flow.begin(); l.over || !told && !l.eng.Pending() {
+		return false
+	}
+	if err := l.route.Send(l); err != nil && !errors.Is(err, net.ErrClosed) {
+		l.stats.SendErrors.Add(1)
+		l.work.Log("send packets", "err", err)
+	}
+	l.out.Hold.Drop()
+	if !l.more {
+		l.out.Hold.Release()
+	}
+	return l.more
+}
+
+// NextPacket implements datagram.Source.
+func (l *Link) NextPacket(b []byte) ([]byte, bool) {
+	if l.left <= 0 {
+		l.more = true
+		return nil, false
+	}
+	b = l.head.Append(b)
+	if out, ok := l.flow.notice(b); ok {
+		return l.head.Finish(out), true
+	}
+	for {
+		if l.flow != nil {
+			l.eng.Hold(l.flow.holds(l.now) && l.eng.Fault() == nil)
+		}
+		out, ok := l.eng.Append(b, l.now)
+		if ok {
+			l.flow.sent(l.now, len(out))
+			l.left -= len(out)
+			l.sent++
+			l.moved += len(out)
+			return l.head.Finish(out), true
+		}
+		if l.eng.Fault() != nil || !l.fill() {
+			return nil, false
+		}
+	}
+}
+
+// fill posts requests to the engine; true: it has posted some.
+func (l *Link) fill() (posted bool) {
+	for range wqe.StepMessages {
+		if l.over || !l.sending || l.draining {
+			return false
+		}
+		e := l.work.Next()
+		if e == nil {
+			return posted
+		}
+		if ok, err := l.work.Ready(e); err != nil {
+			l.sending = false
+			l.qp.Refused(err)
+			return false
+		} else if !ok {
+			if e.Done() {
+				continue // it needed no packet
+			}
+			return posted
+		}
+		l.make(e)
+		if err := l.eng.Post(&l.request); err != nil {
+			if errors.Is(err, roce.ErrQueueFull) {
+				return posted
+			}
+			l.work.Refuse(e, rdma.WCLocQPOp, err)
+			continue
+		}
+		l.work.Posted(e)
+		posted = true
+	}
+	return posted
+}
+
+// Expire implements link.Link: the step that follows sends what is to be sent again.
+func (l *Link) Expire() {
+	l.armed = time.Time{}
+	l.eng.Expire(time.Now())
+}
+
+// arm has Expire called when the engine wants it. A timer that runs out too early is set again
+// then: most are never heard of, and setting one for each message would cost more than the rest of
+// a short one.
+func (l *Link) arm() {
+	at, ok := l.flow.deadline(l.eng.Deadline())
+	if !ok || !l.armed.IsZero() && !at.Before(l.armed) {
+		return
+	}
+	l.armed = at
+	l.qp.SetDeadline(max(at.Sub(l.now), 1))
+}

@@ -1,0 +1,218 @@
+package vnic
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/roce"
+	"github.com/vrnic/vrnic/roce/packet"
+	"github.com/vrnic/vrnic/roce/udp"
+	"github.com/vrnic/vrnic/vnic/internal/link"
+	"github.com/vrnic/vrnic/vnic/internal/link/datagrams"
+	"github.com/vrnic/vrnic/vnic/internal/link/packets"
+	"github.com/vrnic/vrnic/vnic/internal/stats"
+	"github.com/vrnic/vrnic/vnic/internal/wqe"
+)
+
+// A packetQP is what a queue pair of a RoCE device has beside those of iWARP: it is moved by
+// Modify, attribute by attribute, and not by a connection manager.
+type packetQP struct {
+	modifying sync.Mutex  // held by Modify, which may wait for the way to the peer
+	attr      rdma.QPAttr // the owner's; its states mean nothing
+	privilege bool        // Q_Keys with the top bit set are allowed
+
+	// what attr was when it was set last, for who looks from outside
+	shown atomic.Pointer[rdma.QPAttr]
+
+	// Set by the owner: one is not nil while packets are taken.
+	peer      atomic.Pointer[packetLink]
+	datagrams atomic.Pointer[datagrams.Link]
+
+	stats stats.Packets
+
+	ctx  context.Context // ends with the QP: what waits for the network waits no longer
+	stop context.CancelFunc
+}
+
+func newPacketQP(privileged bool) *packetQP {
+	p := &packetQP{privilege: privileged}
+	p.ctx, p.stop = context.WithCancel(context.Background())
+	return p
+}
+
+// A packetLink is the link of a connected QP, and the peer whose packets are for it.
+type packetLink struct {
+	*packets.Link
+	local, remote netip.Addr
+}
+
+// TakePacket and Put make l a taker.
+func (l *packetLink) TakePacket(p *RoCEPacket) {
+	l.Take(p.Datagram, p.TrafficClass()&udp.ECNMask == udp.CE)
+}
+
+func (l *packetLink) Put(p *RoCEPacket) bool { return l.Inbox.Put(p) }
+
+// route finds the way from own address index of the GID table to where p says. It waits.
+func (qp *QP) route(p *rdma.AHAttr) (packets.Path, error) {
+	a := qp.dev.roce
+	own, _ := a.gid(p.GIDIndex)
+	path := packets.Path{
+		Local: own.Addr(), Remote: p.GID.Addr(), TrafficClass: p.TrafficClass, HopLimit: p.HopLimit,
+		FlowLabel: p.FlowLabel,
+	}
+	if a.port == nil {
+		return path, fmt.Errorf("no network reaches %v: %w", path.Remote, syscall.ENETUNREACH)
+	}
+	ctx, cancel := context.WithTimeout(qp.packets.ctx, qp.dev.cfg.Timeouts.Connect)
+	defer cancel()
+	var err error
+	if path.Route, err = a.port.Route(ctx, path.Local, path.Remote); err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("%w: %w", syscall.ETIMEDOUT, err)
+		}
+		return path, fmt.Errorf("the way from %v to %v: %w", path.Local, path.Remote, err)
+	}
+	return path, nil
+}
+
+// engineConfig is what was agreed on, in the words of the engine.
+func (p *packetQP) engineConfig() roce.Config {
+	a := &p.attr
+	return roce.Config{
+		MTU: uint32(a.PathMTU.Octets()), PKey: packet.DefaultPKey, Dest: packet.QPN(a.DestQPN),
+		SQPSN: packet.PSN(a.SQPSN), RQPSN: packet.PSN(a.RQPSN), Access: engineAccess(a.Access),
+		MaxRead: int(a.MaxRead), MaxDestRead: int(a.MaxDestRead), Timeout: a.Timeout,
+		Retries: a.RetryCount, RNRRetries: a.RNRRetry, MinRNRTimer: a.MinRNRTimer,
+	}
+}
+
+func engineAccess(a rdma.Access) (e roce.Access) {
+	if a&rdma.RemoteWrite != 0 {
+		e |= roce.RemoteWrite
+	}
+	if a&rdma.RemoteRead != 0 {
+		e |= roce.RemoteRead
+	}
+	if a&rdma.RemoteAtomic != 0 {
+		e |= roce.RemoteAtomic
+	}
+	return e
+}
+
+// moved has the connection of qp follow: its attributes have changed by mask, and it went from one
+// state to another, or stayed. path holds something if mask has AttrPath. The owner calls it.
+func (qp *QP) moved(from, to rdma.QPState, mask rdma.QPAttrMask, path packets.Path) {
+	p := qp.packets
+	l := p.peer.Load()
+	switch {
+	case from == rdma.QPInit && to == rdma.QPRTR && qp.Type() != rdma.UD:
+		l = &packetLink{packets.New((*packeted)(qp), qp.Type(), path, p.engineConfig(), &p.stats,
+			qp.dev.roce.congestion),
+			path.Local, path.Remote}
+		qp.work.Begin(true, false)
+		qp.link = l
+		var seen link.Link = l
+		qp.seen.Store(&seen)
+		p.peer.Store(l)
+	case l == nil:
+	case from == rdma.QPRTR && to == rdma.QPRTS:
+		l.Start(p.engineConfig())
+		qp.work.Begin(true, p.attr.MaxRead > 0)
+	default:
+		l.Update(p.engineConfig())
+		qp.work.Begin(true, p.attr.MaxRead > 0)
+	}
+	if l == nil {
+		return
+	}
+	if mask&rdma.AttrPath != 0 && from == rdma.QPSQD {
+		l = &packetLink{l.Link, path.Local, path.Remote}
+		l.SetPath(path)
+		p.peer.Store(l)
+	}
+	switch {
+	case from != rdma.QPSQD && to == rdma.QPSQD:
+		l.Drain()
+	case from == rdma.QPSQD && to == rdma.QPRTS:
+		l.Resume()
+	case from == rdma.QPSQE && to == rdma.QPRTS:
+		l.Recover()
+	}
+}
+
+// unlink ends the connection of qp: packets of the peer are not taken any more.
+func (qp *QP) unlink() {
+	qp.clearDeadlines()
+	qp.packets.peer.Store(nil)
+	qp.packets.datagrams.Store(nil)
+	if l := qp.link; l != nil {
+		qp.link = nil
+		qp.seen.Store(nil)
+		l.Abort()
+		qp.work.Memory.EndWindows()
+	}
+	qp.work.Recv.Close(qp.dead)
+	qp.work.Begin(true, false)
+}
+
+// A packeted is a QP of RoCE as its link sees it.
+type packeted QP
+
+func (q *packeted) Work() *wqe.Requests         { return &q.work }
+func (q *packeted) State() rdma.QPState         { return (*QP)(q).State() }
+func (q *packeted) SetDeadline(d time.Duration) { (*QP)(q).setDeadline(deadlineLink, d) }
+
+func (q *packeted) Established() {
+	if q.State() == rdma.QPRTR {
+		q.ctx.event(rdma.EventCommEst, q.num, nil)
+	}
+	q.bound.Load().Heard()
+}
+
+func (q *packeted) Drained() {
+	if q.packets.attr.DrainedEvent {
+		q.ctx.event(rdma.EventSQDrained, q.num, nil)
+	}
+}
+
+// Failed ends the connection for a fault of the engine, or stops the sending half of a UC.
+func (q *packeted) Failed(f *roce.Fault) {
+	qp := (*QP)(q)
+	qp.log("fault", "err", f)
+	if f.Requester {
+		qp.work.ByToken(uint32(f.Token)).Blame(packets.Status(f.Status), 0)
+		q.sendFailed(f)
+		return
+	}
+	switch {
+	case f.Status == roce.LocalLength || f.Status == roce.LocalProtection: // the completion tells
+	case f.Sent == packet.NAKInvalid:
+		qp.ctx.event(rdma.EventQPReqErr, qp.num, nil)
+	case f.Sent == packet.NAKAccess:
+		qp.ctx.event(rdma.EventQPAccessErr, qp.num, nil)
+	}
+	qp.toError(f)
+}
+
+// Refused ends it for a request that could not be.
+func (q *packeted) Refused(err error) {
+	(*QP)(q).log("request refused", "err", err)
+	q.sendFailed(err)
+}
+
+// sendFailed is the end of a reliable connection. An unreliable one sends no more.
+func (q *packeted) sendFailed(err error) {
+	qp := (*QP)(q)
+	if qp.Type() == rdma.RC {
+		qp.toError(err)
+	} else {
+		qp.mustState(rdma.QPSQE)
+	}
+}

@@ -1,0 +1,115 @@
+package vnic_test
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/vnictest"
+)
+
+// ROCE-170, ROCE-174, RVB-022: a UC has Sends and Writes, also with immediate data, and that is
+// all.
+func TestUCOperations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFabric(t, vnictest.RoCELink{Delay: time.Millisecond})
+		x, y := f.pair(rdma.UC, nil)
+		fill(x.Buf, 1)
+		for i := range uint64(4) {
+			y.Recv(i, 10000*int(i), 10000)
+		}
+		x.Send(1, 0, 10000)
+		x.Post(rdma.SendWR{ID: 2, Op: rdma.OpSendImm, Imm: 5}, 0, 10)
+		x.Post(rdma.SendWR{ID: 3, Op: rdma.OpWriteImm, Imm: 6, RemoteAddr: y.MR.Addr() + 40000,
+			RKey: y.MR.RKey()}, 0, 9000)
+		x.Write(4, 0, 9000, y, 50000)
+		x.Send(5, 0, 0)
+		x.WantSend("gone out", is(1, ok), is(2, ok), is(3, ok), is(4, ok), is(5, ok))
+		wc := y.WantRecv("received", is(0, ok), is(1, ok), is(2, ok), is(3, ok))
+		if wc[0].ByteLen != 10000 || wc[1].Imm != 5 || wc[2].Op != rdma.WCRecvImm || wc[2].Imm != 6 ||
+			wc[2].ByteLen != 9000 || wc[3].ByteLen != 0 {
+			t.Errorf("completions %+v", wc)
+		}
+		for _, at := range []int{0, 40000, 50000} {
+			if !bytes.Equal(y.Buf[at:at+9000], x.Buf[:9000]) {
+				t.Errorf("other octets at %d", at)
+			}
+		}
+		for _, op := range []rdma.Opcode{rdma.OpRead, rdma.OpFetchAdd, rdma.OpCompareSwap,
+			rdma.OpSendInv} {
+			err := x.QP.PostSend(&rdma.SendWR{Op: op, RKey: y.MR.RKey(), RemoteAddr: y.MR.Addr(),
+				SGEs: []rdma.SGE{x.SGE(0, 8)}})
+			if !errors.Is(err, rdma.ErrInvalid) {
+				t.Errorf("%v on a UC: %v", op, err)
+			}
+		}
+	})
+}
+
+// ROCE-171, ROCE-172, ROCE-173: of a message that has lost a packet, or that cannot be taken,
+// nothing comes but that its receive is there for the next.
+func TestUCLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		f := newFabric(t, vnictest.RoCELink{Lost: func([]byte) bool { n++; return n == 2 }})
+		x, y := f.pair(rdma.UC, nil)
+		fill(x.Buf, 1)
+		x.Send(1, 0, 8)
+		x.WantSend("nobody takes it", is(1, ok))
+		n = 0
+		y.Recv(1, 0, 20000)
+		y.Recv(2, 20000, 64)
+		x.Send(2, 0, 20000) // five packets, of which the second is lost
+		x.Send(3, 100, 20000)
+		x.Write(4, 0, 64, y, 65536) // beyond the region
+		x.Send(5, 0, 65)            // too long
+		x.Send(6, 0, 64)
+		x.WantSend("gone out", is(2, ok), is(3, ok), is(4, ok), is(5, ok), is(6, ok))
+		wc := y.WantRecv("whole ones", is(1, ok), is(2, ok))
+		if wc[0].ByteLen != 20000 || wc[1].ByteLen != 64 || !bytes.Equal(y.Buf[:20000],
+			x.Buf[100:20100]) || !bytes.Equal(y.Buf[20000:20064], x.Buf[:64]) {
+			t.Errorf("completions %+v, or other octets", wc)
+		}
+		y.WantNone("of the others")
+		y.WantState("nothing ends a UC", rdma.QPRTS)
+		wantEvents(t, y, "nothing is told")
+	})
+}
+
+// A Send of a UC that fails flushes what is behind it; receives go on, and so do Sends behind a
+// modify to RTS.
+func TestUCSendError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFabric(t, vnictest.RoCELink{})
+		x, y := f.pair(rdma.UC, nil)
+		bad := x.SGE(0, 8)
+		bad.LKey++
+		for round := range uint64(2) {
+			x.Send(1, 0, 8)
+			if err := x.QP.PostSend(&rdma.SendWR{ID: 2, Op: rdma.OpSend, SGEs: []rdma.SGE{bad}}); err !=
+				nil {
+				t.Fatal(err)
+			}
+			x.Send(3, 0, 8)
+			x.WantSend("a wrong key", is(1, ok), is(2, rdma.WCLocProt), is(3, flush))
+			x.WantState("a wrong key", rdma.QPSQE)
+			x.Send(4, 0, 8)
+			x.WantSend("posted in SQE", is(4, flush))
+			x.Recv(round, 0, 8)
+			y.Send(round, 0, 8)
+			x.WantRecv("in SQE", is(round, ok))
+			y.WantSend("in SQE", is(round, ok))
+			x.Move(rdma.QPRTS, rdma.QPAttr{}, 0)
+			y.Recv(9, 0, 8)
+			x.Send(5, 0, 8)
+			x.WantSend("on again", is(5, ok))
+			y.WantRecv("on again", is(9, ok))
+		}
+		x.Move(rdma.QPError, rdma.QPAttr{}, 0)
+		x.Recv(7, 0, 8)
+		x.WantRecv("in Error", is(7, flush))
+	})
+}
