@@ -152,7 +152,7 @@ func TestRawExtensionLies(t *testing.T) {
 			fixed(rawpeer.Send(1, 0, octets(8, 1)).Opcode(op)), 0, 2, 0x06, fatal})
 	}
 	for _, tt := range rows {
-		t.Run(tt.name, func(t *testing.T) {
+		r.each(t, tt.name, func(t *testing.T, r *rig) {
 			a := newAtomicVictim(t, r, 3)
 			p := a.extended()
 			bad := tt.bad(a)
@@ -326,7 +326,7 @@ func TestRawAtomicResponses(t *testing.T) {
 		{"a Read Response", func(uint32) []seg { return []seg{rawpeer.ReadResponse(0, 0, octets(8, 1))} },
 			0, 2, 0x06},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		r.each(t, tt.name, func(t *testing.T, r *rig) {
 			v := newVictim(t, r, 2)
 			p, err := v.connect(rdma.ConnParam{Extensions: true}, rawpeer.PutStart(accepting(4, 4)),
 				rawpeer.Want(rawpeer.Write(1, 0, nil)))

@@ -88,7 +88,7 @@ func TestRawSegmentation(t *testing.T) {
 		{"an octet of data in an FPDU", 1, 0},
 		{"5 octets of data in an FPDU", 5, 500},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		r.each(t, tt.name, func(t *testing.T, r *rig) {
 			v := newVictim(t, r, 3)
 			p := v.ready()
 			put := p.PutTogether
@@ -99,7 +99,7 @@ func TestRawSegmentation(t *testing.T) {
 			v.leave(p)
 		})
 	}
-	t.Run("one octet in a TCP segment", func(t *testing.T) {
+	r.each(t, "one octet in a TCP segment", func(t *testing.T, r *rig) {
 		v := newVictim(t, r, 3)
 		p := v.ready()
 		data := octets(500, 1)
@@ -112,7 +112,7 @@ func TestRawSegmentation(t *testing.T) {
 		v.alive(p, 2, 2)
 		v.leave(p)
 	})
-	t.Run("at random", func(t *testing.T) {
+	r.each(t, "at random", func(t *testing.T, r *rig) {
 		rnd := rand.New(rand.NewPCG(7, 7))
 		v := newVictim(t, r, 3)
 		p := v.ready()
@@ -178,8 +178,8 @@ func TestRawMarkers(t *testing.T) {
 		for _, out := range []bool{false, true} {
 			for _, crc := range []bool{true, false} {
 				for _, initiator := range []bool{false, true} {
-					t.Run(fmt.Sprintf("in %t out %t CRC %t initiator %t", in, out, crc, initiator),
-						func(t *testing.T) {
+					r.each(t, fmt.Sprintf("in %t out %t CRC %t initiator %t", in, out, crc, initiator),
+						func(t *testing.T, r *rig) {
 							v := newVictim(t, r, 3)
 							cp := rdma.ConnParam{MPA: rdma.MPAParam{Markers: in}}
 							flags := byte(rawpeer.FlagC)
@@ -235,7 +235,7 @@ func TestRawMarkerLies(t *testing.T) {
 		{"zero within", func(int, uint32) uint32 { return 0 }, true},
 		{"far away", func(int, uint32) uint32 { return 0xfffc }, true},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		r.each(t, tt.name, func(t *testing.T, r *rig) {
 			v := newVictim(t, r, 2)
 			p := v.accept(rdma.ConnParam{MPA: rdma.MPAParam{Markers: true}}, plain(4, 4))
 			v.run(p, rtr())
@@ -293,7 +293,7 @@ func TestRawNoCRC(t *testing.T) {
 func TestRawLengthLies(t *testing.T) {
 	r := newRig(t)
 	for _, n := range []int{0, 1, 13, 18, 23, 27, 1000, 65535} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
+		r.each(t, fmt.Sprint(n), func(t *testing.T, r *rig) {
 			v := newVictim(t, r, 1)
 			p := v.ready()
 			s := rawpeer.Write(v.rw.RKey(), v.rw.Addr(), octets(7, 1)) // 21 octets
@@ -312,7 +312,7 @@ func TestRawLengthLies(t *testing.T) {
 			v.close()
 		})
 	}
-	t.Run("0 with its CRC", func(t *testing.T) {
+	r.each(t, "0 with its CRC", func(t *testing.T, r *rig) {
 		v := newVictim(t, r, 1)
 		p := v.ready()
 		v.run(p, rawpeer.PutOctets(p.Out.Append(nil, nil, rawpeer.Lie{})), rawpeer.WantTerminate(2, 0,
@@ -381,4 +381,64 @@ func TestRawStartCuts(t *testing.T) {
 	w.expect(atRecv, octets(20, 1))
 	w.unharmed()
 	w.leave(q)
+}
+
+// FPDUs that come with the Reply, in one TCP segment with it or cut anywhere, with Markers and
+// without: their stream begins behind the Reply, whatever its length. MPA-016, 050; M6.
+func TestRawBehindReply(t *testing.T) {
+	r := newRig(t)
+	for _, markers := range []bool{false, true} {
+		for _, crc := range []bool{true, false} {
+			for _, private := range []int{0, 399} {
+				for _, cut := range []int{-1, 600} { // octets behind the Reply that come with it
+					r.each(t, fmt.Sprintf("Markers %t, CRC %t, private data %d, cut %d", markers, crc, private,
+						cut), func(t *testing.T, r *rig) {
+						v := newVictim(t, r, 2)
+						reply := accepting(4, 4)
+						reply.Data = append(reply.Data, octets(private, 5)...)
+						cp := rdma.ConnParam{MPA: rdma.MPAParam{Markers: markers}}
+						flags := byte(rawpeer.FlagS | rawpeer.FlagC | rawpeer.FlagM)
+						if !crc {
+							cp.MPA.CRC = rdma.CRCOff
+							flags &^= rawpeer.FlagC
+						}
+						reply.Flags = flags
+						data := octets(1200, 3)
+						p, err := v.connect(cp, rawpeer.Step{Name: "a Reply, FPDUs behind it",
+							Do: func(p *rawpeer.Peer) error {
+								p.Agree(flags)
+								b := reply.Append(nil)
+								at := len(b)
+								for _, s := range []seg{
+									rawpeer.Write(v.big.RKey(), v.big.Addr(), data), rawpeer.Send(1, 0, octets(20, 1)),
+								} {
+									b = p.Out.Append(b, s.ULPDU(), rawpeer.Lie{})
+								}
+								if cut < 0 {
+									return p.Write(b)
+								}
+								if err := p.Write(b[:at+cut]); err != nil {
+									return err
+								}
+								return p.Write(b[at+cut:])
+							}})
+						if err != nil {
+							t.Fatal(err)
+						}
+						if p.In.CRC != crc || p.Out.Markers != markers || !p.In.Markers {
+							t.Fatalf("agreed on CRC %t, Markers %t and %t", p.In.CRC, p.In.Markers, p.Out.Markers)
+						}
+						v.run(p, rawpeer.Want(rawpeer.Write(1, 0, nil)))
+						v.want("the early Send", 1, rdma.WCSuccess)
+						v.recvs--
+						v.expect(atBig, data)
+						v.expect(atRecv, octets(20, 1))
+						v.unharmed()
+						v.alive(p, 2, 2)
+						v.leave(p)
+					})
+				}
+			}
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"syscall"
 	"testing"
 	"time"
 
@@ -125,7 +126,7 @@ func TestRawOddities(t *testing.T) {
 		},
 			lens: []int{2}, expect: func(v *victim) { v.expect(atRecv, octets(2, 1)) }},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		r.each(t, tt.name, func(t *testing.T, r *rig) {
 			v := newVictim(t, r, 4)
 			p := v.ready()
 			v.run(p, rawpeer.PutTogether(tt.send(v)...))
@@ -221,7 +222,7 @@ func TestRawTerminated(t *testing.T) {
 		{"and then more", []seg{rawpeer.Terminate(1, 1, 0x01, ddp, about),
 			rawpeer.Send(1, 0, octets(5, 1)), rawpeer.Terminate(1, 1, 0x01, ddp, about)}, 1, 1, 0x01},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		r.each(t, tt.name, func(t *testing.T, r *rig) {
 			v := newVictim(t, r, 2)
 			p := v.ready()
 			v.run(p, rawpeer.PutTogether(tt.send...), rawpeer.WantFIN())
@@ -236,7 +237,7 @@ func TestRawTerminated(t *testing.T) {
 		})
 	}
 	// Without any receive, and with requests that have not been answered.
-	t.Run("no receive, Reads outstanding", func(t *testing.T) {
+	r.each(t, "no receive, Reads outstanding", func(t *testing.T, r *rig) {
 		v := newVictim(t, r, 0)
 		p := v.connected(2, 2)
 		for id := range uint64(4) {
@@ -296,11 +297,11 @@ func TestRawBadTerminates(t *testing.T) {
 		{name: "MO FFFFFFFF", bad: one(func(*victim) seg { return good.Offset(0xffffffff) }), layer: 1,
 			etype: 2, code: 0x04, copies: ddp, event: fatal},
 		{name: "no octets", bad: one(func(*victim) seg { return good.Cut(18) }), layer: 0, etype: 2,
-			code: 0xff, copies: ddp, event: fatal},
+			code: 0xff, silent: true, event: fatal},
 		{name: "3 octets", bad: one(func(*victim) seg { return good.Cut(21) }), layer: 0, etype: 2,
-			code: 0xff, copies: ddp, event: fatal},
+			code: 0xff, silent: true, event: fatal},
 		{name: "1000 octets", bad: one(func(*victim) seg { return good.Longer(octets(1000, 1)...) }),
-			layer: 0, etype: 2, code: 0xff, copies: ddp, event: fatal},
+			layer: 0, etype: 2, code: 0xff, silent: true, event: fatal},
 	})
 }
 
@@ -350,7 +351,7 @@ func TestRawReadResponses(t *testing.T) {
 			return []seg{s, s}
 		}, 0, 2, 0x06, 64},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		r.each(t, tt.name, func(t *testing.T, r *rig) {
 			v := newVictim(t, r, 2)
 			p := v.connected(4, 4)
 			v.send(rdma.SendWR{ID: 60, Op: rdma.OpRead, SGEs: sge(v.local, 100, 64), RemoteAddr: 0x1234,
@@ -385,7 +386,7 @@ func TestRawReadResponses(t *testing.T) {
 				v.want("the Send", 61, rdma.WCSuccess)
 			} else {
 				v.want("the Read", 60, rdma.WCBadResp)
-				v.want("the Send", 61, rdma.WCSuccess) // it had gone out
+				v.want("the Send", 61, rdma.WCFlush) // it had gone out, and may not have been taken
 			}
 			v.over(rdma.WCFlush, fatal, false, tt.layer, tt.etype, tt.code)
 			v.unharmed()
@@ -400,7 +401,7 @@ func TestRawReadResponses(t *testing.T) {
 func TestRawReadDepth(t *testing.T) {
 	r := newRig(t)
 	for _, depth := range []uint16{1, 2, 3, 5, 8} {
-		t.Run(fmt.Sprint(depth), func(t *testing.T) {
+		r.each(t, fmt.Sprint(depth), func(t *testing.T, r *rig) {
 			v := newVictim(t, r, 0)
 			p := v.connected(depth, 4)
 			const reads = 20
@@ -434,7 +435,7 @@ func TestRawReadDepth(t *testing.T) {
 			v.leave(p)
 		})
 	}
-	t.Run("RTR counted", func(t *testing.T) {
+	r.each(t, "RTR counted", func(t *testing.T, r *rig) {
 		v := newVictim(t, r, 0)
 		reply := rawpeer.Reply(rawpeer.FlagC).Enhanced(rawpeer.WordA|2, rawpeer.WordD|3)
 		p, err := v.connect(rdma.ConnParam{IRD: 1}, rawpeer.PutStart(reply),
@@ -473,7 +474,7 @@ func TestRawReadDepth(t *testing.T) {
 func TestRawReadOverrun(t *testing.T) {
 	r := newRig(t)
 	for _, depth := range []uint16{1, 2, 4, 8, 128} {
-		t.Run(fmt.Sprint(depth), func(t *testing.T) {
+		r.each(t, fmt.Sprint(depth), func(t *testing.T, r *rig) {
 			v := newVictim(t, r, 1)
 			p := v.accept(rdma.ConnParam{IRD: depth}, plain(depth, depth))
 			if ird, _, ok := p.Got.Words(); !ok || ird&0x3fff != depth {
@@ -501,9 +502,16 @@ func TestRawReadOverrun(t *testing.T) {
 				v.leave(p)
 				return // one more would not come in the same TCP segment
 			}
+			from := msn
 			bad := ask(int(depth) + 1)
-			v.run(p, rawpeer.PutTogether(bad...), rawpeer.WantTerminate(1, 2, 0x02, ddp, bad[depth]),
-				rawpeer.WantFIN())
+			steps := []rawpeer.Step{rawpeer.PutTogether(bad...)}
+			for i := range int(depth) { // those that were agreed on are answered first: RDMAP-053
+				at := atRO + int(from) + i + 1
+				steps = append(steps,
+					rawpeer.Want(rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, v.image[at:at+5])))
+			}
+			v.run(p, append(steps, rawpeer.WantTerminate(1, 2, 0x02, ddp, bad[depth]),
+				rawpeer.WantFIN())...)
 			p.Close()
 			v.over(rdma.WCFlush, fatal, false, 1, 2, 0x02)
 			v.unharmed()
@@ -598,16 +606,52 @@ func TestRawNoReceive(t *testing.T) {
 			v.alive(p, 3, 3)
 			v.leave(p)
 		})
-		t.Run("a FIN meanwhile", func(t *testing.T) {
-			t.Parallel()
-			v := newVictim(t, r, 0)
-			p := v.ready()
-			v.run(p, rawpeer.Put(rawpeer.Send(1, 0, octets(9, 1))), rawpeer.CloseWrite(),
-				rawpeer.WantTerminate(1, 2, 0x02, ddp, rawpeer.Send(1, 0, octets(9, 1))), rawpeer.WantFIN())
-			p.Close()
-			v.over(rdma.WCFlush, fatal, false, 1, 2, 0x02)
-			v.close()
-		})
+		// The end of the connection does not wait with the Send, and has the cause that it has.
+		for name, end := range map[string]func(v *victim, p *rawpeer.Peer){
+			"a FIN meanwhile": func(v *victim, p *rawpeer.Peer) {
+				v.run(p, rawpeer.CloseWrite(), rawpeer.WantFIN())
+				v.ended()
+				if errors.As(v.conn.Err(), new(*rdma.TerminateError)) {
+					v.t.Errorf("the end is %v", v.conn.Err())
+				}
+			},
+			"a RST meanwhile": func(v *victim, p *rawpeer.Peer) {
+				v.run(p, rawpeer.Reset())
+				v.ended()
+				if !errors.Is(v.conn.Err(), syscall.ECONNRESET) {
+					v.t.Errorf("the end is %v", v.conn.Err())
+				}
+			},
+			"a Terminate meanwhile": func(v *victim, p *rawpeer.Peer) {
+				v.run(p, rawpeer.Put(rawpeer.Terminate(1, 2, 0x05, bare, seg{})), rawpeer.WantFIN())
+				v.over(rdma.WCFlush, rdma.EventQPReqErr, true, 1, 2, 0x05)
+				p.Close()
+			},
+			"a disconnect meanwhile": func(v *victim, p *rawpeer.Peer) {
+				if err := v.conn.Disconnect(); err != nil {
+					v.t.Fatal(err)
+				}
+				v.run(p, rawpeer.WantFIN(), rawpeer.CloseWrite())
+				v.ended()
+				if err := v.conn.Err(); err != nil {
+					v.t.Errorf("the end is %v", err)
+				}
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				v := newVictim(t, r, 0)
+				p := v.ready()
+				// They come in one TCP segment with a Read, whose answer says that they are there: behind
+				// a disconnect of the victim's they would be the peer's fault (Q14).
+				v.run(p, rawpeer.PutTogether(rawpeer.ReadRequest(1, readOf(v.ro, 0, 4)),
+					rawpeer.Send(1, 0, octets(9, 1)), rawpeer.Send(2, 0, octets(9, 1))),
+					rawpeer.Want(rawpeer.ReadResponse(0xdeadbeef, 0x1122334455667788, v.image[atRO:atRO+4])))
+				within(t, atOnce, func() { end(v, p) })
+				v.none("nothing was posted")
+				v.close()
+			})
+		}
 	})
 	r.by.moves(t)
 }
@@ -646,7 +690,7 @@ func TestRawEndings(t *testing.T) {
 				rawpeer.WantSilence(20 * time.Millisecond), rawpeer.Reset()}
 		}, false},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		r.each(t, tt.name, func(t *testing.T, r *rig) {
 			v := newVictim(t, r, 2)
 			p := v.ready()
 			v.run(p, tt.do(v, p)...)
@@ -664,7 +708,7 @@ func TestRawEndings(t *testing.T) {
 		})
 	}
 	// The program's own end: what was posted goes out first, then a FIN.
-	t.Run("Disconnect", func(t *testing.T) {
+	r.each(t, "Disconnect", func(t *testing.T, r *rig) {
 		v := newVictim(t, r, 1)
 		p := v.ready()
 		for id := range uint64(100) {

@@ -81,7 +81,7 @@ func TestRawBadRequests(t *testing.T) {
 		{"S=1 and PD_Length 3", rawpeer.Start{Key: rawpeer.KeyRequest, Flags: rawpeer.FlagC |
 			rawpeer.FlagS, Rev: 2, Claim: -1, Data: octets(3, 0)}, false},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		r.each(t, tt.name, func(t *testing.T, r *rig) {
 			p := got[*rawpeer.Peer](t)(r.host.Dial(t.Context(), l.Addr()))
 			defer p.Close()
 			steps := []rawpeer.Step{rawpeer.PutStart(tt.start)}
@@ -197,7 +197,7 @@ func TestRawRequests(t *testing.T) {
 		{"ORD not said", enhanced(a|1, c|notSaid), rdma.ConnParam{IRD: 8, ORD: 8}, C | S, 2,
 			words(a|notSaid, c|1)},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		r.each(t, tt.name, func(t *testing.T, r *rig) {
 			v := newVictim(t, r, 3)
 			p := v.accept(tt.param, tt.req)
 			first, second, ok := p.Got.Words()
@@ -261,7 +261,7 @@ func TestRawGate(t *testing.T) {
 		{"Send", rawpeer.Send(1, 0, nil), nil, true},
 		{"Send with octets", rawpeer.Send(1, 0, octets(9, 1)), nil, true},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		r.each(t, tt.name, func(t *testing.T, r *rig) {
 			v := newVictim(t, r, 2)
 			p := v.accept(rdma.ConnParam{}, plain(4, 4))
 			data := octets(10, 3)
@@ -303,7 +303,7 @@ func TestRawGate(t *testing.T) {
 		})
 	}
 	// M12: an invalid first FPDU closes without a Terminate; one that only DDP refuses opens the gate.
-	t.Run("bad CRC first", func(t *testing.T) {
+	r.each(t, "bad CRC first", func(t *testing.T, r *rig) {
 		v := newVictim(t, r, 2)
 		p := v.accept(rdma.ConnParam{}, plain(4, 4))
 		v.run(p, rawpeer.PutLie(rawpeer.Write(0, 0, nil), rawpeer.Lie{CRC: func(c uint32) uint32 {
@@ -313,7 +313,7 @@ func TestRawGate(t *testing.T) {
 		v.over(rdma.WCFlush, fatal, false, 2, 0, 0x02)
 		v.close()
 	})
-	t.Run("bad segment first", func(t *testing.T) {
+	r.each(t, "bad segment first", func(t *testing.T, r *rig) {
 		v := newVictim(t, r, 2)
 		p := v.accept(rdma.ConnParam{}, plain(4, 4))
 		bad := rawpeer.Send(1, 0, nil).DDPVersion(2)
@@ -484,7 +484,7 @@ func TestRawBadReplies(t *testing.T) {
 		{"no CRC when that was required", rdma.ConnParam{MPA: rdma.MPAParam{CRC: rdma.CRCRequired}},
 			with(accepting(4, 4), func(s *rawpeer.Start) { s.Flags &^= rawpeer.FlagC }), 5},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		r.each(t, tt.name, func(t *testing.T, r *rig) {
 			v := newVictim(t, r, 2)
 			steps := []rawpeer.Step{rawpeer.PutStart(tt.reply)}
 			if tt.code != 0 {
@@ -531,7 +531,7 @@ func TestRawRejections(t *testing.T) {
 		{"M", rdma.ConnParam{}, refusing(rawpeer.Reply(rawpeer.FlagC|rawpeer.FlagM).Enhanced(
 			rawpeer.WordA|4, rawpeer.WordC|4))},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		r.each(t, tt.name, func(t *testing.T, r *rig) {
 			v := newVictim(t, r, 1)
 			_, err := v.connect(tt.param, rawpeer.PutStart(tt.reply), rawpeer.WantClosed())
 			var rejected *rdma.RejectedError
@@ -592,7 +592,7 @@ func TestRawReplies(t *testing.T) {
 		{"revision 1", rdma.ConnParam{IRD: 8, ORD: 8, PrivateData: octets(512, 1), MPA: rdma.MPAParam{
 			Revision: 1}}, 0, rawpeer.Reply(0x5f, octets(512, 2)...), nil, 8, 8},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		r.each(t, tt.name, func(t *testing.T, r *rig) {
 			v := newVictim(t, r, 2)
 			steps := []rawpeer.Step{rawpeer.WantSilence(10 * time.Millisecond), rawpeer.PutStart(tt.reply)}
 			if tt.rtr != nil {
@@ -660,26 +660,33 @@ func wantBehindNudges(ok func(seg) bool) rawpeer.Step {
 // A peer that takes the connection and never answers, and one that dies. MPA-080, 086, 089.
 func TestRawNoReply(t *testing.T) {
 	r := newRig(t)
-	for _, tt := range []struct {
+	for i, tt := range []struct {
 		name     string
 		steps    []rawpeer.Step
 		from, to time.Duration
+		want     syscall.Errno
 	}{
-		{"silence", []rawpeer.Step{rawpeer.WantClosed()}, 9900 * time.Millisecond, patience},
+		{"silence", []rawpeer.Step{rawpeer.WantClosed()}, 9900 * time.Millisecond, patience,
+			syscall.ETIMEDOUT},
 		{"half a Reply", []rawpeer.Step{rawpeer.PutOctets(accepting(1, 1).Append(nil)[:21]),
-			rawpeer.WantClosed()}, 9900 * time.Millisecond, patience},
-		{"a FIN", []rawpeer.Step{rawpeer.CloseWrite(), rawpeer.WantClosed()}, 0, atOnce},
+			rawpeer.WantClosed()}, 9900 * time.Millisecond, patience, syscall.ETIMEDOUT},
+		{"a FIN", []rawpeer.Step{rawpeer.CloseWrite(), rawpeer.WantClosed()}, 0, atOnce,
+			syscall.ECONNRESET},
 		{"half a Reply and a FIN", []rawpeer.Step{rawpeer.PutOctets(accepting(1, 1).Append(nil)[:21]),
-			rawpeer.CloseWrite(), rawpeer.WantClosed()}, 0, atOnce},
-		{"a RST", []rawpeer.Step{rawpeer.Reset()}, 0, atOnce},
+			rawpeer.CloseWrite(), rawpeer.WantClosed()}, 0, atOnce, syscall.ECONNRESET},
+		{"a RST", []rawpeer.Step{rawpeer.Reset()}, 0, atOnce, syscall.ECONNRESET},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			v := newVictim(t, r, 1)
+			v := newVictim(t, r.over(i%2), 1) // in turn: it takes as long as a set-up may
 			begin := time.Now()
 			_, err := v.connect(rdma.ConnParam{}, tt.steps...)
 			if d := time.Since(begin); err == nil || d < tt.from || d > tt.to {
 				t.Errorf("Connect: %v after %v, want an error between %v and %v", err, d, tt.from, tt.to)
+			}
+			var rejected *rdma.RejectedError
+			if !errors.Is(err, tt.want) || errors.As(err, &rejected) {
+				t.Errorf("Connect: %v, want %v: no program has rejected anything", err, tt.want)
 			}
 			v.flushed(rdma.WCFlush)
 			v.close()

@@ -37,7 +37,7 @@ func TestRawTorture(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", tortureSeed, err)
 		}
-		(&torture{t: t, r: r, seed: seed, verbose: true}).run()
+		newTorture(t, r, seed, true).run()
 		return
 	}
 	limit, most := time.Minute, uint64(400)
@@ -64,7 +64,7 @@ func TestRawTorture(t *testing.T) {
 				if n > most {
 					return
 				}
-				o := (&torture{t: t, r: r, seed: base + n*0x9e3779b97f4a7c15}).run()
+				o := newTorture(t, r, base+n*0x9e3779b97f4a7c15, false).run()
 				ends[o].Add(1)
 			}
 		})
@@ -94,6 +94,11 @@ type torture struct {
 	seed    uint64
 	verbose bool
 	lie     string
+}
+
+// newTorture makes one over IPv4 or IPv6, as the seed has it.
+func newTorture(t *testing.T, r *rig, seed uint64, verbose bool) *torture {
+	return &torture{t: t, r: r.over(int(seed >> 63)), seed: seed, verbose: verbose}
 }
 
 // fail reports what went wrong, with the seed to repeat it.
@@ -235,7 +240,7 @@ func (x *torture) asInitiator(rnd *rand.Rand, v *victim, cp rdma.ConnParam, flag
 
 // asResponder has v connect, and lies in the Reply or in what it says then. v asks for Reads.
 func (x *torture) asResponder(rnd *rand.Rand, v *victim, cp rdma.ConnParam, flags byte) tortureEnd {
-	l := got[*rawpeer.Listener](x.t)(x.r.host.Listen())
+	l := got[*rawpeer.Listener](x.t)(x.r.host.Listen(x.r.peer))
 	defer l.Close()
 	ctx, cancel := context.WithTimeout(x.t.Context(), patience)
 	defer cancel()

@@ -21,12 +21,19 @@ import (
 
 // A rig is a daemon process with a raw peer's stack on a Unix-stream port, a client of it, which is
 // this process, and two bystanders: QPs that move data all the time and must not notice anything.
+// What is between the client and the peer is IPv4, or IPv6: see each.
 type rig struct {
+	*rigged
+	addr netip.Addr // of vrnic0
+	peer netip.Addr // of the raw peer
+}
+
+// rigged is what a rig has for either.
+type rigged struct {
 	t    *testing.T
 	d    *daemon
 	host *rawpeer.Host
 	dev  rdma.Device // vrnic0, whose QPs the raw peer talks to
-	addr netip.Addr
 
 	mu     sync.Mutex
 	change chan struct{}                // guarded by mu: closed when events have changed
@@ -35,7 +42,22 @@ type rig struct {
 	by *bystander
 }
 
-const rawAddr = "10.77.0.9/24"
+// rawAddrs are the raw peer's, in the networks of addrsA.
+var rawAddrs = []string{"10.77.0.9", "fd77::9"}
+
+// over is r with the addresses of a family: 0 is IPv4, 1 is IPv6.
+func (r *rig) over(family int) *rig {
+	return &rig{rigged: r.rigged, addr: netip.MustParseAddr(addrsA[family]),
+		peer: netip.MustParseAddr(rawAddrs[family])}
+}
+
+// each runs f as subtests over IPv4 and over IPv6.
+func (r *rig) each(t *testing.T, name string, f func(t *testing.T, r *rig)) {
+	t.Helper()
+	for family, version := range []string{"", ", IPv6"} {
+		t.Run(name+version, func(t *testing.T) { f(t, r.over(family)) })
+	}
+}
 
 // newRig starts everything; options alter the raw peer's stack. When the test ends, nothing that
 // was made may be left in the daemon, and it must end cleanly.
@@ -46,9 +68,13 @@ func newRig(t *testing.T, options ...func(*rawpeer.HostConfig)) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	r := &rig{t: t, addr: netip.MustParseAddr(addrsA[0]), change: make(chan struct{}),
-		events: map[uint32][]rdma.AsyncEvent{}}
-	cfg := rawpeer.HostConfig{Path: filepath.Join(dir, "link"), Addr: netip.MustParsePrefix(rawAddr)}
+	r := (&rig{rigged: &rigged{
+		t: t, change: make(chan struct{}), events: map[uint32][]rdma.AsyncEvent{},
+	}}).over(0)
+	cfg := rawpeer.HostConfig{Path: filepath.Join(dir, "link")}
+	for i, bits := range []int{24, 64} {
+		cfg.Addrs = append(cfg.Addrs, netip.PrefixFrom(netip.MustParseAddr(rawAddrs[i]), bits))
+	}
 	for _, o := range options {
 		o(&cfg)
 	}
@@ -378,7 +404,7 @@ func (v *victim) connect(
 	cp rdma.ConnParam, answer ...rawpeer.Step,
 ) (peer *rawpeer.Peer, err error) {
 	v.t.Helper()
-	l := got[*rawpeer.Listener](v.t)(v.r.host.Listen())
+	l := got[*rawpeer.Listener](v.t)(v.r.host.Listen(v.r.peer))
 	defer l.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

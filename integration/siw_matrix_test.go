@@ -380,7 +380,7 @@ func TestSiwBug(t *testing.T) {
 func newSiwMatrix(t *testing.T, ctx context.Context, record bool) *siwMatrix {
 	t.Helper()
 	img := siwImage(t, ctx)
-	return &siwMatrix{siwBench: newSiwBench(t, ctx, img, record), quick: siwSmoke(),
+	return &siwMatrix{siwBench: newSiwBench(t, ctx, img, record, false), quick: siwSmoke(),
 		crc: make(map[uint16]bool)}
 }
 

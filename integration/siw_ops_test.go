@@ -192,7 +192,7 @@ func mixed(p *pair) {
 					x.post(work{id: id + 1, op: rdma.OpRead, r: h.fetched, off: off, n: n,
 						addr: far.src.addr + uint64(off), key: far.src.key})
 					w := work{id: id + 2, op: rdma.OpSend, r: h.src, off: off, n: n}
-					if j == rounds/2 {
+					if j == rounds/2 && !p.noFence {
 						w.flags = rdma.Fence
 					}
 					x.post(w)

@@ -55,8 +55,12 @@ type work struct {
 	flags  rdma.SendFlags // besides Signaled
 	r      *region
 	off, n int
-	addr   uint64 // Write, Read
-	key    uint32 // Write, Read, SendInv
+	addr   uint64 // Write, Read, atomics
+	key    uint32 // Write, Read, SendInv, atomics
+
+	imm           uint32        // with immediate data
+	compare, swap uint64        // atomics; compare is what is added, too
+	to            rdma.Datagram // of a datagram
 }
 
 // A done is a completion.
@@ -67,6 +71,8 @@ type done struct {
 	n      int
 
 	invalidated uint32 // by vrnic's peer
+	imm         uint32
+	from        uint32 // whose datagram it is
 }
 
 // A fault is why a cell failed.
@@ -122,12 +128,13 @@ type vrnicSide struct {
 	conn rdma.Conn
 	mrs  []*region
 	mws  []rdma.MW
+	ahs  []rdma.AH
 }
 
 // depth is that of the queues of either side, as in the probe.
 const depth = 512
 
-func newVrnicSide(ctx context.Context, dev rdma.Device) *vrnicSide {
+func newVrnicSide(ctx context.Context, dev rdma.Device, kind rdma.QPType) *vrnicSide {
 	s := &vrnicSide{ctx: ctx, dev: dev}
 	var err error
 	for i := range s.pds {
@@ -137,7 +144,7 @@ func newVrnicSide(ctx context.Context, dev rdma.Device) *vrnicSide {
 	s.cq, err = dev.CreateCQ(2 * depth)
 	must(err)
 	s.qp, err = s.pds[0].CreateQP(rdma.QPConfig{SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: depth,
-		MaxRecvWR: depth})
+		MaxRecvWR: depth, Type: kind})
 	must(err)
 	return s
 }
@@ -150,6 +157,9 @@ func (s *vrnicSide) close() {
 	}
 	for _, w := range s.mws {
 		must(w.Close())
+	}
+	for _, ah := range s.ahs {
+		must(ah.Close())
 	}
 	for _, r := range s.mrs {
 		must(errors.Join(r.vrnic.Close(), r.buf.Close()))
@@ -221,7 +231,8 @@ func (s *vrnicSide) recv(id uint64, r *region, off, n int) {
 func (s *vrnicSide) post(w work) {
 	must(s.qp.PostSend(&rdma.SendWR{ID: w.id, Op: w.op, Flags: rdma.Signaled | w.flags,
 		SGEs:       s.sge(w.r, w.off, w.n),
-		RemoteAddr: w.addr, RKey: w.key, InvKey: w.key}))
+		RemoteAddr: w.addr, RKey: w.key, InvKey: w.key, Imm: w.imm, To: w.to,
+		Atomic: rdma.AtomicArgs{CompareAdd: w.compare, Swap: w.swap}}))
 }
 
 func (s *vrnicSide) poll(n int, limit time.Duration) (out []done) {
@@ -233,9 +244,13 @@ func (s *vrnicSide) poll(n int, limit time.Duration) (out []done) {
 		must(err)
 		for _, w := range wc[:got] {
 			d := done{id: w.ID, status: w.Status, op: w.Op, n: int(w.ByteLen)}
-			if w.Flags&rdma.WCWithInv != 0 {
+			switch {
+			case w.Flags&rdma.WCWithInv != 0:
 				d.invalidated = w.Imm
+			case w.Flags&rdma.WCWithImm != 0:
+				d.imm = w.Imm
 			}
+			d.from = w.SrcQP
 			out = append(out, d)
 		}
 		switch {
@@ -266,15 +281,23 @@ func (s *vrnicSide) ended(limit time.Duration) {
 	}
 }
 
-// siwSide is an end in the guest.
+// siwSide is an end in the guest, on a device of siw or of rxe.
 type siwSide struct {
 	ctx  context.Context
 	p    *peer.Probe
 	conn string // the probe's number
+	qpn  uint32 // of makeQP
 	mrs  []*region
+	ahs  []uint64
+	rxe  bool
 }
 
-func (s *siwSide) String() string { return "siw" }
+func (s *siwSide) String() string {
+	if s.rxe {
+		return "rxe"
+	}
+	return "siw"
+}
 
 // do sends the probe a command.
 func (s *siwSide) do(format string, args ...any) []string {
@@ -286,6 +309,9 @@ func (s *siwSide) do(format string, args ...any) []string {
 func (s *siwSide) close() {
 	if s.conn != "" {
 		s.do("close %s", s.conn)
+	}
+	for _, ah := range s.ahs {
+		s.do("unah %d", ah)
 	}
 	for _, r := range s.mrs {
 		s.do("unmr %s", r.siw)
@@ -325,21 +351,26 @@ func (s *siwSide) recv(id uint64, r *region, off, n int) {
 
 // siwOps are the probe's names.
 var siwOps = map[rdma.Opcode]string{rdma.OpSend: "send", rdma.OpSendInv: "sendinv",
-	rdma.OpWrite: "write", rdma.OpRead: "read"}
+	rdma.OpWrite: "write", rdma.OpRead: "read", rdma.OpSendImm: "sendimm",
+	rdma.OpWriteImm: "writeimm", rdma.OpCompareSwap: "cas", rdma.OpFetchAdd: "faa"}
 
 func (s *siwSide) post(w work) {
-	s.do("post %s %s %d %d %s %d %d %d %d", s.conn, siwOps[w.op], rdma.Signaled|w.flags, w.id, w.r.siw,
-		w.off, w.n, w.addr, w.key)
+	if w.to.QPN != 0 { // where the probe has what a datagram needs
+		w.addr, w.key, w.compare = uint64(w.to.AH), w.to.QPN, uint64(w.to.QKey)
+	}
+	s.do("post %s %s %d %d %s %d %d %d %d %d %d %d", s.conn, siwOps[w.op], rdma.Signaled|w.flags,
+		w.id, w.r.siw, w.off, w.n, w.addr, w.key, w.imm, w.compare, w.swap)
 }
 
 func (s *siwSide) poll(n int, limit time.Duration) (out []done) {
 	for _, word := range s.do("poll %s %d %d", s.conn, n, limit.Milliseconds()) {
 		f := strings.Split(word, ":")
-		if len(f) != 4 {
+		if len(f) != 7 {
 			failf("siw: completion %q", word)
 		}
 		out = append(out, done{id: number(f[0]), status: rdma.WCStatus(number(f[1])),
-			op: rdma.WCOpcode(number(f[2])), n: int(number(f[3]))})
+			op: rdma.WCOpcode(number(f[2])), n: int(number(f[3])), imm: uint32(number(f[4])),
+			from: uint32(number(f[5]))})
 	}
 	return out
 }

@@ -44,7 +44,7 @@ func TestSiw(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
 	defer cancel()
 	img := siwImage(t, ctx)
-	l := &siwLab{siwNet: newSiwNet(t, ctx, img, true), t: t, img: img}
+	l := &siwLab{siwNet: newSiwNet(t, ctx, img, true, false), t: t, img: img}
 
 	// In this order: one guest, and what goes wrong first is the simplest case of it.
 	t.Run("rping to vrnic", func(t *testing.T) { l.rpingToVrnic(t, ctx) })

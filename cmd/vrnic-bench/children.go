@@ -6,6 +6,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/badnet"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/baseline"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/worker"
 	"github.com/vrnic/vrnic/shm"
@@ -15,6 +16,7 @@ import (
 const (
 	workerName = "worker"
 	peerName   = "raw-peer"
+	bridgeName = "bad-bridge"
 )
 
 // selfCommand is the command line of one of them; flags come behind it.
@@ -66,6 +68,21 @@ func peerCommand() *cli.Command {
 				}
 			}
 			return r.Run(c.Context, c.App.Reader, c.App.Writer)
+		},
+	}
+}
+
+// bridgeCommand is the bad network of badnet.
+func bridgeCommand() *cli.Command {
+	return &cli.Command{
+		Name: bridgeName, Hidden: true,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "a", Required: true}, &cli.StringFlag{Name: "b", Required: true},
+			&cli.StringFlag{Name: "tap", Required: true},
+		},
+		Action: func(c *cli.Context) error {
+			return badnet.RunBridge(c.String("a"), c.String("b"), c.String("tap"), c.App.Reader,
+				c.App.Writer)
 		},
 	}
 }

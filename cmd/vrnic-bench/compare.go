@@ -12,6 +12,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/paths"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/progress"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/report"
+	"github.com/vrnic/vrnic/internal/cpuprofile"
 )
 
 const (
@@ -39,7 +40,7 @@ func compareCommand() *cli.Command {
 			Usage: "do not compare the data before and after each measurement"},
 		crcFlag(),
 	}
-	flags = append(append(flags, outputFlags(rowFormats)...), vrnicFlag(), profileFlag())
+	flags = append(append(flags, outputFlags(rowFormats)...), vrnicFlag(), cpuprofile.Flag())
 	return &cli.Command{
 		Name:  "compare",
 		Usage: "measures vrnic and its baselines on the same path, in turn, and prints ratios",

@@ -59,7 +59,9 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer) *cli.App {
 		UsageText: "vrnic-bench [--path PATH,...] [--op OP,...] [--size SIZE,...] [--depth N,...] " +
 			"[--time D] [--json FILE] ...\n" +
 			"vrnic-bench compare [--path PATH,...] [--rounds N] [--time D] [--json FILE] ...\n" +
-			"vrnic-bench scale [--path PATH,...] [--qps N] [--mrs N] [--json FILE]",
+			"vrnic-bench scale [--path PATH,...] [--qps N] [--mrs N] [--json FILE]\n" +
+			"vrnic-bench badnet [--loss PERCENT,...] [--rtt D,...] [--seeds N] [--json FILE] ...\n" +
+			"vrnic-bench neighbours [--path PATH,...] [--size N] [--qps N] [--time D] [--json FILE]",
 		Description: description,
 		Reader:      stdin, Writer: stdout, ErrWriter: stderr,
 		HideVersion: true, HideHelpCommand: true,
@@ -67,7 +69,8 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer) *cli.App {
 		OnUsageError:   onUsageError,
 		Flags:          runFlags(),
 		Action:         runAction,
-		Commands:       []*cli.Command{compareCommand(), scaleCommand(), peerCommand(), workerCommand()},
+		Commands: []*cli.Command{compareCommand(), scaleCommand(), badnetCommand(),
+			neighboursCommand(), peerCommand(), workerCommand(), bridgeCommand()},
 	}
 	for _, c := range app.Commands {
 		c.OnUsageError, c.HideHelpCommand = onUsageError, true

@@ -2,8 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
-	"runtime/pprof"
 
 	"github.com/urfave/cli/v2"
 
@@ -11,6 +9,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/paths"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/progress"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/report"
+	"github.com/vrnic/vrnic/internal/cpuprofile"
 )
 
 var runFormats = append(rowFormats[:len(rowFormats):len(rowFormats)], percentiles)
@@ -18,14 +17,10 @@ var runFormats = append(rowFormats[:len(rowFormats):len(rowFormats)], percentile
 func runFlags() []cli.Flag {
 	var flags []cli.Flag
 	for _, fs := range [][]cli.Flag{whatFlags(), lengthFlags(), outputFlags(runFormats),
-		{plotFlag(), syscallsFlag(), vrnicFlag(), profileFlag()}} {
+		{plotFlag(), syscallsFlag(), vrnicFlag(), cpuprofile.Flag()}} {
 		flags = append(flags, fs...)
 	}
 	return flags
-}
-
-func profileFlag() cli.Flag {
-	return &cli.StringFlag{Name: "cpuprofile", Usage: "write a CPU profile of this process to `FILE`"}
 }
 
 func runAction(c *cli.Context) (err error) {
@@ -122,26 +117,7 @@ func (r *runner) measure(path *paths.Path, spec load.Spec) error {
 // asked for.
 func begin(c *cli.Context, formats []format) (out outputs, stop func(), err error) {
 	if out, err = outputsOf(c, formats); err == nil {
-		stop, err = startProfile(c.String("cpuprofile"))
+		stop, err = cpuprofile.Start(c)
 	}
 	return out, stop, err
-}
-
-// startProfile writes a CPU profile to the file name until stop is called; "" for none.
-func startProfile(name string) (stop func(), err error) {
-	if name == "" {
-		return func() {}, nil
-	}
-	f, err := os.Create(name)
-	if err != nil {
-		return nil, err
-	}
-	if err := pprof.StartCPUProfile(f); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return func() {
-		pprof.StopCPUProfile()
-		f.Close()
-	}, nil
 }

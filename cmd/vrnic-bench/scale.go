@@ -12,6 +12,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/load"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/paths"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/progress"
+	"github.com/vrnic/vrnic/internal/cpuprofile"
 )
 
 const (
@@ -48,7 +49,7 @@ func scaleCommand() *cli.Command {
 					"the work"},
 			&cli.StringFlag{Name: "json",
 				Usage: "write the figures as JSON to `FILE`; - is standard output, instead of the table"},
-			vrnicFlag(), profileFlag(),
+			vrnicFlag(), cpuprofile.Flag(),
 		},
 		Action: scaleAction,
 	}
@@ -89,10 +90,16 @@ func scaleAction(c *cli.Context) error {
 		}
 	}
 	s.progress.Done()
+	return s.write(out)
+}
+
+// write writes the figures where they are wanted.
+func (s *scaling) write(out outputs) error {
 	for _, f := range out.files {
 		write := func(w io.Writer) error { return writeFigures(w, s.figures) }
+		err := error(nil)
 		if f.name == "-" {
-			err = write(c.App.Writer)
+			err = write(s.c.App.Writer)
 		} else {
 			err = create(f.name, write)
 		}

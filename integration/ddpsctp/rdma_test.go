@@ -24,6 +24,8 @@ type qp struct {
 	want  []string // what the other end has sent
 	sink  []byte
 	reads int
+
+	aborted bool
 }
 
 func newQP(t testing.TB, s *sctpddp.Session) *qp {
@@ -75,7 +77,7 @@ func (c content) CopyOut(p []byte, off uint32) error { copy(p, c[off:]); return 
 
 // flush gives the session what the Endpoint has.
 func (q *qp) flush() (moved bool) {
-	if q.s.State() == sctpddp.StateFailed {
+	if q.s.State() == sctpddp.StateFailed || q.aborted {
 		return false
 	}
 	for q.ep.Pending() {

@@ -252,6 +252,12 @@ func TestMULPDU(t *testing.T) {
 			}
 			all := w.qps([]*sctpddp.Session{x}, []*sctpddp.Session{y})
 			text := bytes.Repeat([]byte("segment "), 12_000)
+			// Out of step: else both always have a second packet to acknowledge at once.
+			n := 0
+			w.Fate = func(*sctp.Datagram) []time.Duration {
+				n++
+				return []time.Duration{time.Millisecond + time.Duration(n%3)*1100*time.Microsecond}
+			}
 			for _, q := range all {
 				// Both ways at once, so that there are SACKs to bundle.
 				q.ep.PostWrite(0, 7, 0, content(text), uint32(len(text)))

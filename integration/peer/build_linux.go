@@ -27,6 +27,11 @@ type Image struct {
 	Version string // package version of kernel and siw
 }
 
+// provider is the library of libibverbs for a driver.
+func provider(driver string) string {
+	return multiarch + "/libibverbs/lib" + driver + "-rdmav34.so"
+}
+
 // A need is a Debian package and a file that shows it is there.
 type need struct{ pkg, file string }
 
@@ -39,7 +44,8 @@ var needs = []need{
 	{"dpkg-dev", "/usr/bin/dpkg-deb"},
 	{"qemu-system-x86", "/usr/bin/qemu-system-x86_64"},
 	{"rdmacm-utils", "/usr/bin/rping"},
-	{"ibverbs-providers", multiarch + "/libibverbs/libsiw-rdmav34.so"},
+	{"ibverbs-providers", provider("siw")},
+	{"ibverbs-utils", "/usr/bin/ibv_rc_pingpong"},
 	{"libibverbs-dev", "/usr/include/infiniband/verbs.h"},
 	{"librdmacm-dev", "/usr/include/rdma/rdma_cma.h"},
 	{"iproute2", "/usr/sbin/tc"},
@@ -241,10 +247,11 @@ func replace(path string, data []byte) error {
 }
 
 // modules are loaded in this order, each after what it depends on. The kernel would ask a
-// modprobe for crc32c when libcrc32c comes; the guest has none.
+// modprobe for crc32c when libcrc32c comes, and for crc32 when rxe makes a device; the guest has
+// none.
 var modules = []string{
 	"virtio_pci", "virtio_console", "virtio_net", "virtio_rng",
-	"crc32c_generic", "ib_uverbs", "rdma_ucm", "iw_cm", "siw",
+	"crc32c_generic", "crc32_generic", "ib_uverbs", "rdma_ucm", "iw_cm", "siw", "rdma_rxe",
 	"sch_netem", "sch_ingress", "cls_matchall", "act_mirred", "ifb",
 }
 
@@ -255,6 +262,9 @@ var programs = []struct {
 }{
 	{"rping", false}, {"/usr/sbin/tc", false}, {"ucmatose", true}, {"ibv_devinfo", true},
 	{"ib_send_bw", true}, {"ib_write_bw", true}, {"ib_read_bw", true}, {"ib_send_lat", true},
+	{"ib_atomic_bw", true},
+	{"ibv_rc_pingpong", false}, {"ibv_uc_pingpong", false}, {"ibv_ud_pingpong", false},
+	{"ibv_srq_pingpong", false}, {"udaddy", false}, {"mckey", false},
 }
 
 func (b *builder) initrd() error {
@@ -302,9 +312,12 @@ func (b *builder) initrd() error {
 	}
 	c.file("etc/passwd", []byte("root:x:0:0:root:/:/bin/false\n"))
 	c.file("etc/hosts", []byte("127.0.0.1 localhost\n"))
-	c.file("etc/libibverbs.d/siw.driver", []byte("driver siw\n"))
-	// glibc loads the last one by name when a thread is cancelled.
-	files := []string{multiarch + "/libibverbs/libsiw-rdmav34.so", multiarch + "/libgcc_s.so.1"}
+	// glibc loads it by name when a thread is cancelled.
+	files := []string{multiarch + "/libgcc_s.so.1"}
+	for _, driver := range []string{"siw", "rxe"} {
+		c.file("etc/libibverbs.d/"+driver+".driver", []byte("driver "+driver+"\n"))
+		files = append(files, provider(driver))
+	}
 	for _, p := range programs {
 		path, err := exec.LookPath(p.name)
 		switch {

@@ -6,6 +6,8 @@
 // parameters, and packs an initrd whose only process is the agent (integration/peer/agent). It
 // needs no root; the packages it wants installed are listed by Missing.
 //
+// With Config.RoCE the RDMA device is of rxe instead, the kernel's own software RoCEv2.
+//
 // Start boots a guest. Its one NIC is a Unix stream socket, frames behind a 4-octet length, as
 // `vrnic up --port unix-listen:PATH` offers. The guest is emulated, so no hardware support is
 // needed; a boot takes about four seconds.

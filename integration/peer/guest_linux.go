@@ -28,6 +28,7 @@ type Config struct {
 	MAC    string         // empty: one is made up
 	Addrs  []netip.Prefix // of the NIC
 	MTU    int            // of the NIC; 0: 1500
+	RoCE   bool           // the RDMA device is of rxe, Linux's soft RoCEv2, and not of siw
 	Pcap   string         // QEMU records the NIC's frames in this file
 	// folder for console.log and qemu.log, which stay there; empty: one of our own
 	Logs string
@@ -51,8 +52,8 @@ type Guest struct {
 // defaultMAC is locally administered; guests on one switch need one each.
 const defaultMAC = "52:54:00:77:00:01"
 
-// Start boots a guest and configures its NIC and siw. It blocks until the guest can run
-// commands, ctx ends, or QEMU does.
+// Start boots a guest and configures its NIC and the RDMA device on it. It blocks until the guest
+// can run commands, ctx ends, or QEMU does.
 func Start(ctx context.Context, img *Image, cfg Config) (*Guest, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -99,7 +100,8 @@ func Start(ctx context.Context, img *Image, cfg Config) (*Guest, error) {
 	go g.receive()
 	err = g.call(ctx, ctl.Request{Hello: true})
 	if err == nil {
-		err = g.call(ctx, ctl.Request{Setup: &ctl.Setup{Addrs: cfg.Addrs, MTU: cfg.MTU}})
+		err = g.call(ctx, ctl.Request{Setup: &ctl.Setup{Addrs: cfg.Addrs, MTU: cfg.MTU,
+			RoCE: cfg.RoCE}})
 	}
 	if err != nil {
 		err = fmt.Errorf("peer: start: %w\n%s", err, g.Log())

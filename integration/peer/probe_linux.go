@@ -2,11 +2,12 @@ package peer
 
 import (
 	"context"
-	_ "embed"
+	"embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -14,22 +15,29 @@ import (
 	"github.com/vrnic/vrnic/integration/peer/internal/ctl"
 )
 
-//go:embed probe/probe.c
-var probeSource []byte
+//go:embed probe/*.c probe/*.h
+var probeSource embed.FS
 
 // probe compiles the probe and returns its path.
 func (b *builder) probe() (string, error) {
-	source, program := b.path("probe.c"), b.path("probe")
-	if err := os.WriteFile(source, probeSource, 0o644); err != nil {
+	if err := os.RemoveAll(b.path("probe.src")); err != nil {
 		return "", err
 	}
-	_, err := b.output("gcc", "-O2", "-Wall", "-Werror", "-o", program, source, "-lrdmacm",
-		"-libverbs")
+	if err := os.CopyFS(b.path("probe.src"), probeSource); err != nil {
+		return "", err
+	}
+	sources, err := filepath.Glob(b.path("probe.src", "probe", "*.c"))
+	if err != nil {
+		return "", err
+	}
+	program := b.path("probe")
+	_, err = b.output("gcc", append(append([]string{"-O2", "-Wall", "-Werror", "-o", program},
+		sources...), "-lrdmacm", "-libverbs")...)
 	return program, err
 }
 
 // A Probe is a verbs program in the guest that does one thing at a time, as it is told. Its
-// source, probe/probe.c, lists the commands.
+// source, in probe, lists the commands.
 type Probe struct {
 	g *Guest
 	c *Command
@@ -54,7 +62,7 @@ func (g *Guest) StartProbe(ctx context.Context) (*Probe, error) {
 // A ProbeError is what a probe says where a command has failed.
 type ProbeError struct{ Command, Text string }
 
-func (e *ProbeError) Error() string { return fmt.Sprintf("siw: %s: %s", e.Command, e.Text) }
+func (e *ProbeError) Error() string { return fmt.Sprintf("peer: %s: %s", e.Command, e.Text) }
 
 // probeLimit bounds what one command may take; none waits as long by itself.
 const probeLimit = 2 * time.Minute
@@ -75,7 +83,7 @@ func (p *Probe) Do(ctx context.Context, format string, args ...any) ([]string, e
 func (p *Probe) answer(ctx context.Context, command string) ([]string, error) {
 	line, err := p.c.line(ctx, p.read)
 	if err != nil {
-		return nil, fmt.Errorf("siw: %s: %w", command, err)
+		return nil, fmt.Errorf("peer: %s: %w", command, err)
 	}
 	p.read += len(line)
 	if text, bad := strings.CutPrefix(line, "err "); bad {
@@ -83,7 +91,7 @@ func (p *Probe) answer(ctx context.Context, command string) ([]string, error) {
 	}
 	words := strings.Fields(line)
 	if len(words) == 0 || words[0] != "ok" {
-		return nil, fmt.Errorf("siw: %s: answer %q", command, line)
+		return nil, fmt.Errorf("peer: %s: answer %q", command, line)
 	}
 	return words[1:], nil
 }

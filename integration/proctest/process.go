@@ -42,13 +42,15 @@ type Process struct {
 }
 
 // Start runs argv. The test's end kills it, and what it has started, if it still runs; a failed
-// test shows what it has printed, and one in which it has printed a data race fails.
+// test shows what it has printed, and one in which it has printed a data race, or made a system
+// call that its sandbox does not allow, fails.
 func Start(t *testing.T, cfg Config, argv ...string) *Process {
 	t.Helper()
 	p := &Process{
 		Cmd: exec.Command(argv[0], argv[1:]...), Done: make(chan struct{}), T: t, cfg: cfg,
 	}
-	p.Cmd.Env = append(os.Environ(), cfg.Env...)
+	// A daemon that makes a system call it has forbidden itself ends, and says where.
+	p.Cmd.Env = append(append(os.Environ(), "VRNIC_SANDBOX_TRAP=1"), cfg.Env...)
 	p.Cmd.Stdout, p.Cmd.Stderr = &p.out, &p.out
 	p.Cmd.Dir = cfg.Dir
 	if cfg.Stdin != nil {
@@ -83,6 +85,9 @@ func Start(t *testing.T, cfg Config, argv ...string) *Process {
 		}
 		if strings.Contains(p.Output(), "WARNING: DATA RACE") {
 			t.Errorf("%s: data race:\n%s", p, p.Output())
+		}
+		if strings.Contains(p.Output(), "SIGSYS: bad system call") {
+			t.Errorf("%s: a system call that the sandbox does not allow:\n%s", p, p.Output())
 		}
 	})
 	return p

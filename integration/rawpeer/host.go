@@ -22,9 +22,9 @@ type Host struct {
 
 // HostConfig describes a Host.
 type HostConfig struct {
-	Path string // of the socket that a port unix-listen:PATH has made
-	Addr netip.Prefix
-	MTU  int // 0: 1500
+	Path  string         // of the socket that a port unix-listen:PATH has made
+	Addrs []netip.Prefix // of IPv4, IPv6 or both
+	MTU   int            // 0: 1500
 	// ReceiveBuffer is how much a connection takes that is not read, half of it is its window; 0: 4
 	// MiB.
 	ReceiveBuffer int
@@ -35,7 +35,7 @@ func NewHost(c HostConfig) (*Host, error) {
 	h := &Host{sw: ethswitch.New(ethswitch.Config{})}
 	var err error
 	h.stack, err = netstack.NewStack(h.sw, netstack.Config{
-		Name: "raw", MTU: c.MTU, Addrs: []netip.Prefix{c.Addr}, ReceiveBuffer: c.ReceiveBuffer,
+		Name: "raw", MTU: c.MTU, Addrs: c.Addrs, ReceiveBuffer: c.ReceiveBuffer,
 	})
 	if err != nil {
 		return nil, err
@@ -66,9 +66,9 @@ func (h *Host) Dial(ctx context.Context, addr netip.AddrPort) (*Peer, error) {
 // A Listener takes connections.
 type Listener struct{ l *tcp.Listener }
 
-// Listen listens on a free port.
-func (h *Host) Listen() (*Listener, error) {
-	l, err := h.stack.TCP().Listen(netip.AddrPortFrom(h.stack.Addrs()[0].Addr(), 0), 64)
+// Listen listens at a free port of addr, which is one of the Host's.
+func (h *Host) Listen(addr netip.Addr) (*Listener, error) {
+	l, err := h.stack.TCP().Listen(netip.AddrPortFrom(addr, 0), 64)
 	if err != nil {
 		return nil, err
 	}

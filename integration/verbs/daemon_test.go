@@ -295,8 +295,8 @@ func twoDaemons(t *testing.T) *topology {
 	return &topology{"two daemons", &place{a, "", addrsA}, &place{b, "", addrsB}}
 }
 
-// overTAP is two daemons on TAPs in two namespaces, joined by bridges.
-func overTAP(t *testing.T) *topology {
+// overTAP is two daemons, with more args, on TAPs in two namespaces, joined by bridges.
+func overTAP(t *testing.T, args ...string) *topology {
 	t.Helper()
 	ns, err := netlab.NewNS() // tells whether it can be done
 	if err != nil {
@@ -308,8 +308,9 @@ func overTAP(t *testing.T) *topology {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { lab.Close() })
-	a := up(t, lab.A, "--device", deviceA, "--port", "tap:vtap0")
-	b := up(t, lab.B, "--device", deviceB, "--port", "tap:vtap0")
+	args = append(args, "--port", "tap:vtap0")
+	a := up(t, lab.A, append(args, "--device", deviceA)...)
+	b := up(t, lab.B, append(args, "--device", deviceB)...)
 	for _, ns := range []*netlab.NS{lab.A, lab.B} {
 		if err := lab.Plug(ns, "vtap0"); err != nil {
 			t.Fatal(err)
@@ -323,5 +324,5 @@ var topologies = []struct {
 	make func(t *testing.T) *topology
 }{
 	{"one device", oneDevice}, {"two devices", twoDevices}, {"two daemons", twoDaemons},
-	{"TAP", overTAP},
+	{"TAP", func(t *testing.T) *topology { return overTAP(t) }},
 }

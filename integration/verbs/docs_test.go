@@ -35,6 +35,12 @@ var shownPrograms = []struct{ program, version, result string }{
 	{"fio", "3.33", "no error; with `--verb=send` the server verifies the data (`--verify=crc32c`)"},
 	{"fi_info", "1.17.0", "endpoints of type FI_EP_MSG, FI_PROTO_IWARP, for each address"},
 	{"fi_pingpong", "1.17.0", "data compared (`-c`)"},
+	{"ibv_rc_pingpong", "44.0", "on RoCE: data compared (`-c`)"},
+	{"ibv_uc_pingpong", "44.0", "on RoCE: all messages received"},
+	{"ibv_ud_pingpong", "44.0", "on RoCE: all datagrams received"},
+	{"ibv_srq_pingpong", "44.0", "on RoCE: all messages received"},
+	{"udaddy", "44.0", "on RoCE: all datagrams received"},
+	{"mckey", "44.0", "on RoCE: all datagrams received"},
 }
 
 // otherOptions are those of programs that are in no table of jobs.
@@ -75,7 +81,7 @@ func table(t *testing.T) string {
 			}
 		}
 	}
-	for _, jobs := range [][]job{rpingJobs, cmJobs, perfJobs(), fioJobs()} {
+	for _, jobs := range [][]job{rpingJobs, cmJobs, roceCMJobs, perfJobs(), fioJobs()} {
 		for _, j := range jobs {
 			for _, side := range []string{j.client, j.server} {
 				w := strings.Fields(side)
@@ -84,6 +90,10 @@ func table(t *testing.T) string {
 				}
 			}
 		}
+	}
+	for _, n := range slices.Concat(pingpongs, numberedPerf()) {
+		w := strings.Fields(n.words)
+		add(w[0], w[1:])
 	}
 	for p, o := range otherOptions {
 		options[p] = nil

@@ -19,6 +19,7 @@ type job struct {
 	forever              bool // the server does not end by itself
 	v4                   bool // the server, at any address, is one of IPv4
 	listeners            int  // how many ids it has that listen, -1: see ready
+	fixed                bool // the server listens at a port of its program's own
 	ready                string
 	limit                time.Duration // of each side; 0: patience
 	// what a client says that is to be run once more: faults of its program's own
@@ -62,7 +63,11 @@ func (top *topology) try(t *testing.T, j *job, family, tries int) {
 	server := top.server.in(t).startWith(j.env, words(j.server, replace...)...)
 	switch {
 	case j.listeners >= 0:
-		top.server.in(t).listens(server, port, max(1, j.listeners))
+		at := port
+		if j.fixed {
+			at = 0
+		}
+		top.server.in(t).listens(server, at, max(1, j.listeners))
 	case j.ready != "":
 		server.WaitOutput(j.ready, 1)
 	}

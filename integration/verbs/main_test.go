@@ -77,8 +77,10 @@ var packages = map[string]string{
 	"rdma_xserver": "rdmacm-utils", "rdma_xclient": "rdmacm-utils", "cmtime": "rdmacm-utils",
 	"rstream":     "rdmacm-utils",
 	"ibv_devices": "ibverbs-utils", "ibv_devinfo": "ibverbs-utils", "ibv_asyncwatch": "ibverbs-utils",
-	"ibv_rc_pingpong": "ibverbs-utils",
-	"fio":             "fio", "fi_info": "libfabric-bin", "fi_pingpong": "libfabric-bin",
+	"ibv_rc_pingpong": "ibverbs-utils", "ibv_uc_pingpong": "ibverbs-utils",
+	"ibv_ud_pingpong": "ibverbs-utils", "ibv_srq_pingpong": "ibverbs-utils",
+	"udaddy": "rdmacm-utils", "mckey": "rdmacm-utils",
+	"fio": "fio", "fi_info": "libfabric-bin", "fi_pingpong": "libfabric-bin",
 	"/usr/include/infiniband/verbs.h": "libibverbs-dev",
 	"/usr/include/rdma/rdma_cma.h":    "librdmacm-dev",
 }

@@ -115,7 +115,7 @@ var cTraps = []struct {
 	{"Trap07Busy", "objects", "busy"},
 	{"Trap07Acks", "events", "too_many_acks"},
 	{"Trap08Events", "events", "acknowledging undelivered"},
-	{"Trap09NoInfiniBand", "objects", "no_infiniband"},
+	{"Trap09NoInfiniBand", "objects", "no_infiniband modify_connected"},
 	{"Trap10DanglingQP", "objects", "destroy_orders destroyed_connected qp_by_number"},
 	{"Trap11Waits", "events", "cancelled channel_goes"},
 	{"Trap12Order", "cm", "events_in_order"},

@@ -1,6 +1,6 @@
 // Agent is the only process of the peer's guest: it is init, loads the modules that the initrd
-// lists, configures the NIC and siw on it, and runs commands for the test on the other side of
-// a virtio-serial port. When the port closes it turns the machine off.
+// lists, configures the NIC and the RDMA device on it, and runs commands for the test on the other
+// side of a virtio-serial port. When the port closes it turns the machine off.
 package main
 
 import (
@@ -244,13 +244,16 @@ func setup(s *ctl.Setup) error {
 	if err := ns.WaitRunning(nic, 10*time.Second); err != nil {
 		return err
 	}
-	return addSiw()
+	if s.RoCE {
+		return addDevice("rxe")
+	}
+	return addDevice("siw")
 }
 
-// addSiw makes siw's device on the NIC, as `rdma link add` does. Its module is loaded.
-func addSiw() error {
-	if err := netlink.RdmaLinkAdd("siw0", "siw", nic); err != nil {
-		return fmt.Errorf("add a siw device on %s: %w", nic, err)
+// addDevice makes a device of a driver on the NIC, as `rdma link add` does. Its module is loaded.
+func addDevice(driver string) error {
+	if err := netlink.RdmaLinkAdd(driver+"0", driver, nic); err != nil {
+		return fmt.Errorf("add a device of %s on %s: %w", driver, nic, err)
 	}
 	return nil
 }
@@ -272,7 +275,7 @@ func reload(s *ctl.Siw) error {
 	if err := loadModule("/usr/lib/modules/"+s.Variant+".ko", s.Params); err != nil {
 		return err
 	}
-	return addSiw()
+	return addDevice("siw")
 }
 
 // impair sets netem up for what goes out of the NIC and, by way of a device that all it receives

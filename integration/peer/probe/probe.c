@@ -1,56 +1,35 @@
 /*
  * probe: verbs by hand, for tests. Reads one command a line, answers each by one line that
  * begins with "ok" or "err", and holds what the commands made: regions, a listener and
- * connections. Which ones and in which order is the test's business; see probe.go.
+ * connections. Which ones and in which order is the test's business; see probe_linux.go.
  *
  * It checks what it is told as far as is needed to say what was wrong with a test, no more.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
-#include <rdma/rdma_cma.h>
+#include "probe.h"
 
-enum { MAX_MR = 64, MAX_CONN = 16, DEPTH = 512, MAX_PD = 2, TIMEOUT_MS = 15000 };
-
-struct region {
-	struct ibv_mr *mr;
-	uint8_t *buf;
-	size_t len;
-};
-
-struct conn {
-	struct rdma_cm_id *id;
-	struct ibv_comp_channel *channel;
-	struct ibv_cq *cq;
-	int event;     /* last event of set-up that nobody has taken, or -1 */
-	int status;
-	int ended;     /* DISCONNECTED has come */
-	uint8_t pd[256];
-	int pd_len, ird, ord;
-};
-
-static struct ibv_context *verbs;
-static struct ibv_pd *pds[MAX_PD];
+struct ibv_context *verbs;
+struct ibv_pd *pds[MAX_PD];
 static struct rdma_event_channel *events;
 static struct rdma_cm_id *listener;
 static struct region regions[MAX_MR];
-static struct conn conns[MAX_CONN];
+struct conn conns[MAX_CONN];
 
 /* --- answers --- */
 
 static char answer[65536];
 static int answer_len;
 
-static void say(const char *format, ...)
+void say(const char *format, ...)
 {
 	va_list ap;
 
@@ -59,7 +38,7 @@ static void say(const char *format, ...)
 	va_end(ap);
 }
 
-static int fail(const char *format, ...)
+int fail(const char *format, ...)
 {
 	va_list ap;
 
@@ -71,9 +50,9 @@ static int fail(const char *format, ...)
 	return -1;
 }
 
-static int fail_errno(const char *what) { return fail("%s: %s", what, strerror(errno)); }
+int fail_errno(const char *what) { return fail("%s: %s", what, strerror(errno)); }
 
-static long now_ms(void)
+long now_ms(void)
 {
 	struct timespec t;
 
@@ -83,13 +62,13 @@ static long now_ms(void)
 
 /* --- arguments --- */
 
-static char *words[32];
-static int n_words;
+char *words[32];
+int n_words;
 
-static const char *word(int i) { return i < n_words ? words[i] : ""; }
-static uint64_t num(int i) { return strtoull(word(i), NULL, 0); }
+const char *word(int i) { return i < n_words ? words[i] : ""; }
+uint64_t num(int i) { return strtoull(word(i), NULL, 0); }
 
-static int unhex(const char *s, uint8_t *out, int max)
+int unhex(const char *s, uint8_t *out, int max)
 {
 	int n = 0;
 
@@ -103,7 +82,7 @@ static int unhex(const char *s, uint8_t *out, int max)
 	return n;
 }
 
-static void say_hex(const uint8_t *b, int n)
+void say_hex(const uint8_t *b, int n)
 {
 	if (n == 0)
 		say("-");
@@ -111,7 +90,7 @@ static void say_hex(const uint8_t *b, int n)
 		say("%02x", b[i]);
 }
 
-static struct region *region_of(int i)
+struct region *region_of(int i)
 {
 	if (num(i) >= MAX_MR || !regions[num(i)].buf) {
 		fail("no region %s", word(i));
@@ -120,13 +99,26 @@ static struct region *region_of(int i)
 	return &regions[num(i)];
 }
 
-static struct conn *conn_of(int i)
+static int in_use(const struct conn *c) { return c->id || c->qp; }
+
+struct conn *conn_of(int i)
 {
-	if (num(i) >= MAX_CONN || !conns[num(i)].id) {
+	if (num(i) >= MAX_CONN || !in_use(&conns[num(i)])) {
 		fail("no connection %s", word(i));
 		return NULL;
 	}
 	return &conns[num(i)];
+}
+
+struct conn *free_slot(void)
+{
+	for (struct conn *c = conns; c < conns + MAX_CONN; c++)
+		if (!in_use(c)) {
+			memset(c, 0, sizeof(*c));
+			c->event = -1;
+			return c;
+		}
+	return NULL;
 }
 
 /* --- regions --- */
@@ -216,6 +208,25 @@ static int do_data(int check)
 	return 0;
 }
 
+/* word REGION OFF [VALUE]: reads or writes 8 octets in the order of the host: "ok VALUE" */
+static int do_word(void)
+{
+	struct region *r = region_of(1);
+	uint64_t v, off = num(2);
+
+	if (!r)
+		return -1;
+	if (off > r->len || r->len - off < sizeof(v))
+		return fail("outside of the region");
+	if (n_words > 3) {
+		v = num(3);
+		memcpy(r->buf + off, &v, sizeof(v));
+	}
+	memcpy(&v, r->buf + off, sizeof(v));
+	say("ok %" PRIu64, v);
+	return 0;
+}
+
 /* --- connections --- */
 
 /* takes one event, waiting for it until the given time; 0 if none came */
@@ -229,14 +240,12 @@ static int next_event(long until)
 	if (poll(&p, 1, left < 0 ? 0 : left) <= 0 || rdma_get_cm_event(events, &e))
 		return 0;
 	if (e->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
-		for (c = conns; c < conns + MAX_CONN && c->id; c++)
-			;
-		if (c == conns + MAX_CONN) {
+		c = free_slot();
+		if (!c) {
 			rdma_reject(e->id, NULL, 0);
 			rdma_ack_cm_event(e);
 			return 1;
 		}
-		memset(c, 0, sizeof(*c));
 		c->id = e->id;
 		c->id->context = c;
 	}
@@ -276,11 +285,11 @@ static int await(struct conn *c, int want, long until)
 	return 0;
 }
 
-static int make_qp(struct conn *c)
+int make_qp(struct conn *c, enum ibv_qp_type type)
 {
 	struct ibv_qp_init_attr attr = {
 		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 },
-		.qp_type = IBV_QPT_RC,
+		.qp_type = type,
 	};
 
 	c->channel = ibv_create_comp_channel(verbs);
@@ -290,8 +299,13 @@ static int make_qp(struct conn *c)
 	if (!c->cq)
 		return fail_errno("ibv_create_cq");
 	attr.send_cq = attr.recv_cq = c->cq;
+	if (!c->id) {
+		c->qp = ibv_create_qp(pds[0], &attr);
+		return c->qp ? 0 : fail_errno("ibv_create_qp");
+	}
 	if (rdma_create_qp(c->id, pds[0], &attr))
 		return fail_errno("rdma_create_qp");
+	c->qp = c->id->qp;
 	return 0;
 }
 
@@ -329,10 +343,12 @@ static int do_listen(void)
 	return 0;
 }
 
-static void free_conn(struct conn *c)
+void free_conn(struct conn *c)
 {
 	if (c->id && c->id->qp)
 		rdma_destroy_qp(c->id);
+	else if (c->qp)
+		ibv_destroy_qp(c->qp);
 	if (c->cq)
 		ibv_destroy_cq(c->cq);
 	if (c->channel)
@@ -346,17 +362,13 @@ static void free_conn(struct conn *c)
 static int do_prepare(void)
 {
 	struct sockaddr_storage addr;
-	struct conn *c = conns;
+	struct conn *c = free_slot();
 	long until = now_ms() + TIMEOUT_MS;
 
-	while (c < conns + MAX_CONN && c->id)
-		c++;
-	if (c == conns + MAX_CONN)
+	if (!c)
 		return fail("no room for a connection");
 	if (address(word(1), num(2), &addr))
 		return -1;
-	memset(c, 0, sizeof(*c));
-	c->event = -1;
 	if (rdma_create_id(events, &c->id, c, RDMA_PS_TCP))
 		return fail_errno("rdma_create_id");
 	if (rdma_resolve_addr(c->id, NULL, (struct sockaddr *)&addr, 5000)) {
@@ -369,7 +381,7 @@ static int do_prepare(void)
 		fail_errno("rdma_resolve_route");
 		goto bad;
 	}
-	if (await(c, RDMA_CM_EVENT_ROUTE_RESOLVED, until) || make_qp(c))
+	if (await(c, RDMA_CM_EVENT_ROUTE_RESOLVED, until) || make_qp(c, IBV_QPT_RC))
 		goto bad;
 	say("ok %d", (int)(c - conns));
 	return 0;
@@ -419,7 +431,7 @@ static int do_request(void)
 	}
 found:
 	c->event = -1;
-	if (make_qp(c))
+	if (make_qp(c, IBV_QPT_RC))
 		return -1;
 	say_conn(c);
 	return 0;
@@ -486,122 +498,11 @@ static int do_end(void)
 		return -1;
 	if (!strcmp(word(0), "disconnect") && rdma_disconnect(c->id))
 		return fail_errno("rdma_disconnect");
-	if (!strcmp(word(0), "abort") && ibv_modify_qp(c->id->qp, &attr, IBV_QP_STATE))
+	if (!strcmp(word(0), "abort") && ibv_modify_qp(c->qp, &attr, IBV_QP_STATE))
 		return fail_errno("ibv_modify_qp");
 	if (!strcmp(word(0), "close"))
 		free_conn(c);
 	say("ok");
-	return 0;
-}
-
-/* --- work requests --- */
-
-/* recv CONN ID REGION OFF LEN */
-static int do_recv(void)
-{
-	struct conn *c = conn_of(1);
-	struct region *r = c ? region_of(3) : NULL;
-	struct ibv_sge sge;
-	struct ibv_recv_wr wr = { .wr_id = num(2), .sg_list = &sge, .num_sge = 1 }, *bad;
-
-	if (!r)
-		return -1;
-	sge = (struct ibv_sge){ .addr = (uintptr_t)r->buf + num(4), .length = num(5),
-	    .lkey = r->mr->lkey };
-	if ((errno = ibv_post_recv(c->id->qp, &wr, &bad)))
-		return fail_errno("ibv_post_recv");
-	say("ok");
-	return 0;
-}
-
-/* post CONN OP FLAGS ID REGION OFF LEN ADDR RKEY */
-static int do_post(void)
-{
-	static const struct { const char *name; enum ibv_wr_opcode op; } ops[] = {
-		{ "send", IBV_WR_SEND }, { "sendinv", IBV_WR_SEND_WITH_INV },
-		{ "write", IBV_WR_RDMA_WRITE }, { "read", IBV_WR_RDMA_READ },
-	};
-	struct conn *c = conn_of(1);
-	struct region *r = c ? region_of(5) : NULL;
-	struct ibv_sge sge;
-	struct ibv_send_wr *bad;
-	struct ibv_send_wr wr = { .wr_id = num(4), .sg_list = &sge, .num_sge = 1, .send_flags = num(3) };
-	unsigned int i = 0;
-
-	if (!r)
-		return -1;
-	while (i < 4 && strcmp(word(2), ops[i].name))
-		i++;
-	if (i == 4)
-		return fail("no operation %s", word(2));
-	wr.opcode = ops[i].op;
-	sge = (struct ibv_sge){ .addr = (uintptr_t)r->buf + num(6), .length = num(7),
-	    .lkey = r->mr->lkey };
-	/* libsiw takes the STag of a Send with Invalidate from here, too. */
-	wr.wr.rdma.remote_addr = num(8);
-	wr.wr.rdma.rkey = num(9);
-	if (wr.opcode == IBV_WR_SEND_WITH_INV)
-		wr.invalidate_rkey = num(9);
-	if ((errno = ibv_post_send(c->id->qp, &wr, &bad)))
-		return fail_errno("ibv_post_send");
-	say("ok");
-	return 0;
-}
-
-/* poll CONN N MS: takes completions until there are N, or time is up:
- * "ok ID:STATUS:OPCODE:LEN ..." */
-static int do_poll(void)
-{
-	struct conn *c = conn_of(1);
-	int want = num(2), got = 0, armed = 0;
-	long until = now_ms() + num(3);
-
-	if (!c)
-		return -1;
-	say("ok");
-	while (got < want) {
-		struct pollfd p = { .fd = c->channel->fd, .events = POLLIN };
-		struct ibv_wc wc;
-		struct ibv_cq *cq;
-		void *ctx;
-		int n = ibv_poll_cq(c->cq, 1, &wc);
-
-		if (n < 0)
-			return fail("ibv_poll_cq: %d", n);
-		if (n > 0) {
-			say(" %" PRIu64 ":%d:%d:%u", wc.wr_id, wc.status, wc.opcode, wc.byte_len);
-			got++;
-			continue;
-		}
-		if (!armed) {
-			if (ibv_req_notify_cq(c->cq, 0))
-				return fail_errno("ibv_req_notify_cq");
-			armed = 1;
-			continue;
-		}
-		if (until - now_ms() <= 0 || poll(&p, 1, until - now_ms()) <= 0)
-			break;
-		if (ibv_get_cq_event(c->channel, &cq, &ctx))
-			return fail_errno("ibv_get_cq_event");
-		ibv_ack_cq_events(cq, 1);
-		armed = 0;
-	}
-	return 0;
-}
-
-/* async MS: "ok TYPE" of the next asynchronous event, "ok" if none comes */
-static int do_async(void)
-{
-	struct pollfd p = { .fd = verbs->async_fd, .events = POLLIN };
-	struct ibv_async_event e;
-
-	say("ok");
-	if (poll(&p, 1, num(1)) <= 0)
-		return 0;
-	if (ibv_get_async_event(verbs, &e))
-		return fail_errno("ibv_get_async_event");
-	say(" %d", e.event_type);
-	ibv_ack_async_event(&e);
 	return 0;
 }
 
@@ -613,6 +514,9 @@ static const struct { const char *name; int (*do_it)(void); } commands[] = {
 	{ "listen", do_listen }, { "prepare", do_prepare }, { "connect", do_connect },
 	{ "request", do_request }, { "accept", do_accept }, { "reject", do_reject },
 	{ "ended", do_ended }, { "disconnect", do_end }, { "abort", do_end }, { "close", do_end },
+	{ "qp", do_qp }, { "gid", do_gid }, { "modify", do_modify }, { "query", do_query },
+	{ "ah", do_ah }, { "unah", do_unah }, { "attach", do_group }, { "detach", do_group },
+	{ "word", do_word },
 	{ "recv", do_recv }, { "post", do_post }, { "poll", do_poll }, { "async", do_async },
 };
 

@@ -1,4 +1,4 @@
-// Vrnic-peer builds and boots the siw guest by hand:
+// Vrnic-peer builds and boots the guest with siw, or with rxe (--roce), by hand:
 //
 //	vrnic-peer build
 //	vrnic-peer run --link /tmp/link --addr 10.77.0.1/24 -c 'rping -c -a 10.77.0.2 -C 3 -v'
@@ -21,7 +21,7 @@ import (
 )
 
 const usage = `usage: vrnic-peer [--cache DIR] build
-       vrnic-peer [--cache DIR] run --link SOCKET [--listen] [--mac MAC] [--mtu N] [--pcap FILE]
+       vrnic-peer [--cache DIR] run --link SOCKET [--listen] [--mac MAC] [--mtu N] [--pcap FILE] [--roce]
                   [--addr CIDR]... -c COMMAND [-c COMMAND]...`
 
 func main() {
@@ -51,6 +51,7 @@ func run(ctx context.Context, args []string) error {
 	f.StringVar(&cfg.MAC, "mac", "", "")
 	f.StringVar(&cfg.Pcap, "pcap", "", "")
 	f.IntVar(&cfg.MTU, "mtu", 0, "")
+	f.BoolVar(&cfg.RoCE, "roce", false, "")
 	f.Func("addr", "", func(s string) error {
 		p, err := netip.ParsePrefix(s)
 		cfg.Addrs = append(cfg.Addrs, p)

@@ -238,6 +238,7 @@ static void read_sink(void)
 	wr.wr.rdma.rkey = p.b.mr->rkey;
 	CHECK_EQ(ibv_post_send(p.a.qp, &wr, &bad), 0);
 	vt_wc(p.a.scq, 1, IBV_WC_LOC_PROT_ERR, -1);
+	vt_async(p.a.qp, IBV_EVENT_QP_ACCESS_ERR);
 	CHECK_EQ(ibv_dereg_mr(mr), 0);
 	over(true, true);
 }

@@ -383,6 +383,15 @@ static void qp_by_number(void)
 	if (ev->event == RDMA_CM_EVENT_CONNECT_RESPONSE)
 		CHECK_EQ(rdma_establish(p.a.id), 0);
 	CHECK_EQ(rdma_ack_cm_event(ev), 0);
+	/* Some ask only now what takes their QP to INIT, as rping -q does. */
+	for (int i = 0; i < 2; i++) {
+		struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT };
+		int mask = -1;
+
+		CHECK_EQ(rdma_init_qp_attr(sides[i]->id, &a, &mask), 0);
+		CHECK_EQ(mask, IBV_QP_ACCESS_FLAGS);
+		CHECK_EQ(ibv_modify_qp(sides[i]->qp, &a, mask), 0);
+	}
 	vt_recv(&p.b, 1, 0, 100);
 	vt_fill(p.a.buf, 100, 3);
 	vt_send(&p.a, 2, 0, 100);
@@ -398,10 +407,38 @@ static void qp_by_number(void)
 	vt_free(&p);
 }
 
+/* What a connected QP is asked for: INIT is refused, SQD disconnects. */
+static void modify_connected(void)
+{
+	struct ibv_qp_attr a = { .qp_state = IBV_QPS_INIT };
+	struct ibv_qp_init_attr attr;
+	struct vt_pair p;
+
+	vt_open(&p, &(struct vt_opts){ 0 });
+	CHECK_EQ(ibv_modify_qp(p.a.qp, &a, IBV_QP_STATE), EINVAL);
+	CHECK_EQ(ibv_modify_qp(p.a.qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), EINVAL);
+	CHECK_EQ(ibv_query_qp(p.a.qp, &a, IBV_QP_STATE, &attr), 0);
+	CHECK_EQ(a.qp_state, IBV_QPS_RTS);
+	vt_recv(&p.b, 1, 0, 100);
+	vt_recv(&p.a, 2, 0, 100);
+	vt_send(&p.a, 3, 0, 100);
+	a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_SQD };
+	CHECK_EQ(ibv_modify_qp(p.a.qp, &a, IBV_QP_STATE), 0);
+	vt_wc(p.b.rcq, 1, IBV_WC_SUCCESS, IBV_WC_RECV);
+	vt_wc(p.a.scq, 3, IBV_WC_SUCCESS, IBV_WC_SEND);
+	vt_expect(p.a.ch, RDMA_CM_EVENT_DISCONNECTED, 0);
+	vt_expect(p.b.ch, RDMA_CM_EVENT_DISCONNECTED, 0);
+	vt_wc(p.a.rcq, 2, IBV_WC_WR_FLUSH_ERR, -1);
+	CHECK_EQ(ibv_query_qp(p.a.qp, &a, IBV_QP_STATE, &attr), 0);
+	CHECK_EQ(a.qp_state, IBV_QPS_ERR);
+	vt_free(&p);
+}
+
 static const struct vt_case cases[] = {
 	{ "attributes", attributes }, { "lists", lists }, { "capacities", capacities }, { "busy", busy },
 	{ "no_infiniband", no_infiniband }, { "posting", posting }, { "destroy_orders", destroy_orders },
-	{ "destroyed_connected", destroyed_connected }, { "qp_by_number", qp_by_number }, {},
+	{ "destroyed_connected", destroyed_connected }, { "qp_by_number", qp_by_number },
+	{ "modify_connected", modify_connected }, {},
 };
 
 int main(int argc, char **argv) { return vt_main(argc, argv, cases); }

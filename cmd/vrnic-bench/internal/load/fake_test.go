@@ -393,3 +393,5 @@ func (d *fakeDevice) Connect(
 	}
 	return c, nil
 }
+
+func (c *fakeCQ) Resize(int) error { return rdma.ErrUnsupported }

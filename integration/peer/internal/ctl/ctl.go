@@ -25,6 +25,7 @@ type Request struct {
 type Setup struct {
 	Addrs []netip.Prefix `json:"addrs"`
 	MTU   int            `json:"mtu,omitempty"`
+	RoCE  bool           `json:"roce,omitempty"` // the RDMA device is rxe's, not siw's
 }
 
 // A Run is a command line; there is no shell.
