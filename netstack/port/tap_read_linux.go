@@ -226,6 +226,11 @@ func (t *TAP) read() {
 
 // awaitDevice waits until there is one again; it reports false if the port was closed.
 func (t *TAP) awaitDevice() bool {
+	select {
+	case <-t.stop: // nothing is gone: Close ended the wait
+		return false
+	default:
+	}
 	t.lost.Store(true)
 	t.tell()
 	select {
