@@ -41,5 +41,7 @@ type AH interface {
 	Attr() AHAttr
 	// Handle is what SendWR.AH names it by.
 	Handle() uint32
+	// Close destroys it. Requests that were posted before still go by it, if their QP gets to them
+	// within a second.
 	Close() error
 }

@@ -36,6 +36,8 @@ type packetQP struct {
 
 	stats stats.Packets
 
+	settling []chan struct{} // of those who wait in settle; the owner's
+
 	ctx  context.Context // ends with the QP: what waits for the network waits no longer
 	stop context.CancelFunc
 }

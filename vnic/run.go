@@ -380,5 +380,9 @@ func (qp *QP) step(own bool) (moved int, more bool) {
 			more = qp.progress() || more
 		}
 	}
-	return moved, qp.flushIdle() || more
+	more = qp.flushIdle() || more
+	if !more && qp.packets != nil {
+		qp.packets.settled()
+	}
+	return moved, more
 }

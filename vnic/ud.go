@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"syscall"
+	"time"
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/roce/packet"
@@ -72,7 +74,46 @@ func (pd *PD) newAH(a rdma.AHAttr) (*ah.AH, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.ahs.Add(ah.Config{PD: pd.PD, Attr: a, Flow: flow, Route: route}, c.limits.AH)
+	return c.ahs.Add(ah.Config{PD: pd.PD, Attr: a, Flow: flow, Route: route,
+		Settle: func() { settle(pd.datagramQPs()) }}, c.limits.AH)
+}
+
+// datagramQPs are the QPs of pd that use its address handles.
+func (pd *PD) datagramQPs() []*QP {
+	return slices.DeleteFunc(pd.ctx.qpList(), func(qp *QP) bool {
+		return qp.Type() != rdma.UD || qp.work.Memory.PD() != pd.PD
+	})
+}
+
+// settleTimeout is the longest that settle takes: memory of a program's own can block.
+const settleTimeout = time.Second
+
+// settle has UD QPs send what is posted. Programs destroy an address handle, and their QP, right
+// behind the last post; a card has the packets out by then.
+func settle(qps []*QP) {
+	timeout := time.NewTimer(settleTimeout)
+	defer timeout.Stop()
+	for _, qp := range qps {
+		if qp.lent.Load() { // to a handler, which may be who waits here
+			continue
+		}
+		sent := make(chan struct{})
+		qp.callAsync(func() { qp.packets.settling = append(qp.packets.settling, sent) })
+		select {
+		case <-sent:
+		case <-qp.gone:
+		case <-timeout.C:
+			return
+		}
+	}
+}
+
+// settled tells those who wait for it that all is sent that was posted. The owner calls it.
+func (p *packetQP) settled() {
+	for _, sent := range p.settling {
+		close(sent)
+	}
+	p.settling = nil
 }
 
 // route finds the way to a peer, for a bounded time and while c is open.
@@ -137,6 +178,9 @@ func (qp *QP) destroyDetached() error {
 	if r == nil {
 		qp.destroy()
 		return nil
+	}
+	if qp.Type() == rdma.UD {
+		settle([]*QP{qp})
 	}
 	first := false
 	err := r.groups.Unless(qp, func() { first = qp.destroying.CompareAndSwap(false, true) })

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -565,5 +566,53 @@ func TestReplyTo(t *testing.T) {
 		if got, err := rdma.ReplyTo(a, b); !errors.Is(err, rdma.ErrInvalid) {
 			t.Errorf("%s: %+v, %v", why, got, err)
 		}
+	}
+}
+
+// What was posted before an address handle is destroyed, or the queue pair itself, still goes out:
+// mckey destroys both right behind its last post, which the RNIC may not have seen by then.
+func TestUDSettled(t *testing.T) {
+	for _, handleFirst := range []bool{true, false} {
+		t.Run(fmt.Sprintf("address handle first %t", handleFirst), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b := roceHosts(t)
+				y := newDatagrammer(t, b, vnictest.PeerConfig{})
+				r := &ring{room: 64}
+				x := datagrammer{vnictest.NewPeer(t, a, vnictest.PeerConfig{}), t}
+				x.QP.Close()
+				cq, err := a.NewCQ(vnic.CQOptions{Depth: 64, Sink: r})
+				if err != nil {
+					t.Fatal(err)
+				}
+				x.QP, err = x.PD.NewQP(vnic.QPOptions{
+					QPConfig: rdma.QPConfig{Type: rdma.UD, SendCQ: cq, RecvCQ: cq, MaxSendWR: 8, MaxRecvWR: 8,
+						MaxSendSGE: 1, MaxRecvSGE: 1},
+					SendQueue: ringSend{r}, RecvQueue: ringRecv{r},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				toRTS(t, x.Peer)
+				h := x.ah("10.0.0.2")
+				for id := range uint64(5) {
+					y.Recv(id, 0, 100)
+					r.sq = append(r.sq, rdma.SendWR{ID: id, Op: rdma.OpSend, Flags: rdma.Signaled,
+						To:   rdma.Datagram{AH: h.Handle(), QPN: y.QP.Num(), QKey: udQKey},
+						SGEs: []rdma.SGE{{Addr: x.MR.Addr(), Length: 10, LKey: x.MR.LKey()}}})
+				}
+				if handleFirst {
+					if err := h.Close(); err != nil {
+						t.Fatal(err)
+					}
+					if got := r.statuses(); !slices.Equal(got, make([]rdma.WCStatus, 5)) {
+						t.Errorf("completed with %v", got)
+					}
+				}
+				if err := x.QP.Close(); err != nil {
+					t.Fatal(err)
+				}
+				y.WantRecv("sent before", is(0, ok), is(1, ok), is(2, ok), is(3, ok), is(4, ok))
+			})
+		})
 	}
 }

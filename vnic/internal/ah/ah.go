@@ -22,6 +22,7 @@ type AH struct {
 	flow   udp.Flow
 	route  datagram.Route
 	handle uint32
+	settle func()
 }
 
 // Config is what an AH is made of.
@@ -30,6 +31,8 @@ type Config struct {
 	Attr  rdma.AHAttr
 	Flow  udp.Flow // all but the source port
 	Route datagram.Route
+	// Settle has queue pairs send what they have to send by it; Close calls it.
+	Settle func()
 }
 
 // Attr implements rdma.AH.
@@ -51,9 +54,10 @@ func (a *AH) Flow(qpn packet.QPN) udp.Flow {
 	return f
 }
 
-// Close implements rdma.AH: requests that are taken from now on cannot use it. It may be called
+// Close implements rdma.AH: requests that are posted from now on cannot use it. It may be called
 // twice.
 func (a *AH) Close() error {
+	a.settle()
 	a.table.remove(a)
 	return nil
 }
@@ -109,7 +113,8 @@ func (t *Table) Add(cfg Config, limit int) (*AH, error) {
 	if err := cfg.PD.AddAH(); err != nil {
 		return nil, err
 	}
-	a := &AH{table: t, pd: cfg.PD, attr: cfg.Attr, flow: cfg.Flow, route: cfg.Route}
+	a := &AH{table: t, pd: cfg.PD, attr: cfg.Attr, flow: cfg.Flow, route: cfg.Route,
+		settle: cfg.Settle}
 	if len(t.free) < keepFree && t.fresh < Max {
 		a.handle = 1<<indexBits | t.fresh
 		t.fresh++

@@ -33,7 +33,7 @@ func TestTable(t *testing.T) {
 	pd := newPD(t)
 	const limit = 1000
 	add := func() (*AH, error) {
-		return table.Add(Config{PD: pd, Attr: rdma.AHAttr{Port: 1}, Flow: udp.Flow{
+		return table.Add(Config{PD: pd, Settle: func() {}, Attr: rdma.AHAttr{Port: 1}, Flow: udp.Flow{
 			Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"), HopLimit: 3,
 		}}, limit)
 	}
