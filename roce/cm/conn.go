@@ -40,10 +40,12 @@ type Conn struct {
 	guid      uint64 // the peer's device
 	exchange  uint64 // transaction of the set-up
 	listener  *Listener
-	half      bool // counted as half open
-	waiting   bool // and as waiting at listener
-	held      bool // and as what the peer has
-	ownerless bool // closed: nobody is told any more
+	share     peerKey  // of what a peer has asked for
+	account   *Account // who has asked, of this device
+	half      bool     // counted as half open
+	waiting   bool     // and as waiting at listener
+	held      bool     // and as what the peer has
+	ownerless bool     // closed: nobody is told any more
 	retries   uint8
 
 	qpn, peerQPN     uint32
@@ -59,8 +61,10 @@ type Conn struct {
 	kind  mad.Attribute
 	left  int // repeats
 	every time.Duration
-	timer timer
-	kept  *list.Element
+	// an MRA has come for what was sent last: it has been given the time that it asks for
+	patient bool
+	timer   timer
+	kept    *list.Element
 }
 
 // A Request says what Connect asks for.
@@ -70,6 +74,7 @@ type Request struct {
 	Service    Service
 	QPN        uint32
 	SRQ        bool
+	Account    *Account // who asks, or nil
 	// ResponderResources and InitiatorDepth are Reads and atomics at once that this end answers, and
 	// that it would have under way.
 	ResponderResources, InitiatorDepth uint8
@@ -90,7 +95,8 @@ func (m *Manager) Connect(now time.Time, r *Request) (*Conn, error) {
 	c := &Conn{
 		m: m, state: stateAsking, active: true, local: plain(r.From), peer: plain(r.To),
 		localID: newID(m, m.conns), exchange: m.transaction(), psn: m.psn(), qpn: r.QPN,
-		depth: r.InitiatorDepth, resources: r.ResponderResources, mtu: r.PathMTU,
+		account: r.Account,
+		depth:   r.InitiatorDepth, resources: r.ResponderResources, mtu: r.PathMTU,
 		retryCount: r.Retries & 7, retries: cmRetries, ackTimeout: r.ACKTimeout & 31,
 		every: 2*duration(lifetime) + duration(cmTimeout),
 	}
@@ -210,6 +216,7 @@ func (c *Conn) Established(time.Time) {
 func (c *Conn) establish(private []byte) {
 	c.m.timers.stop(&c.timer)
 	c.sent = nil
+	c.m.peers[c.share].hears = true
 	c.opened()
 	c.state = stateEstablished
 	c.tell(Event{Kind: EventEstablished, PrivateData: private})
@@ -282,24 +289,30 @@ func (c *Conn) sendREJ(about uint8, reason mad.Reason, private []byte) {
 // sendFinal sends a REJ, which is repeated only if the peer asks again.
 func (c *Conn) sendFinal(r *mad.REJ) {
 	c.sent, c.kind = mad.Append(nil, c.exchange, r), mad.AttrREJ
-	c.m.send(c.local, c.peer, c.path.TrafficClass, c.sent, c.kind)
+	c.transmit(c.sent, c.kind)
 }
 
 func (c *Conn) send(transaction uint64, msg mad.Message) {
-	c.m.send(c.local, c.peer, c.path.TrafficClass, mad.Append(nil, transaction, msg), msg.Attribute())
+	c.transmit(mad.Append(nil, transaction, msg), msg.Attribute())
+}
+
+func (c *Conn) transmit(b []byte, a mad.Attribute) {
+	c.m.send(Packet{From: c.local, To: c.peer, TrafficClass: c.path.TrafficClass, Answers: !c.active,
+		MAD: b}, a)
 }
 
 // begin sends a message that is repeated until it is answered.
 func (c *Conn) begin(now time.Time, transaction uint64, msg mad.Message) {
 	c.sent, c.kind, c.left = mad.Append(nil, transaction, msg), msg.Attribute(), int(c.retries)
-	c.m.send(c.local, c.peer, c.path.TrafficClass, c.sent, c.kind)
+	c.patient = false
+	c.transmit(c.sent, c.kind)
 	c.m.timers.set(&c.timer, now.Add(c.every))
 }
 
 // again repeats what was sent last.
 func (c *Conn) again() {
 	c.m.stats.Retries[c.kind-mad.AttrREQ]++
-	c.m.send(c.local, c.peer, c.path.TrafficClass, c.sent, c.kind)
+	c.transmit(c.sent, c.kind)
 }
 
 // expire is what happens when nothing has come in time.
@@ -308,7 +321,10 @@ func (c *Conn) expire(now time.Time) {
 	case stateAsking, stateReplying, stateLeaving:
 		if c.left > 0 {
 			c.left--
-			c.again()
+			c.patient = false
+			if c.state != stateReplying || c.m.mayRepeat(c.share) {
+				c.again()
+			}
 			c.m.timers.set(&c.timer, now.Add(c.every))
 			return
 		}
@@ -369,14 +385,14 @@ func (c *Conn) tell(e Event) {
 func (c *Conn) decided() {
 	if c.waiting {
 		c.waiting = false
-		c.listener.decided(c.peer)
+		c.listener.decided(c.share)
 	}
 }
 
 func (c *Conn) opened() {
 	if c.half {
 		c.half = false
-		c.m.opened(c.peer)
+		c.listener.opened(c.share)
 	}
 }
 
@@ -407,7 +423,7 @@ func (c *Conn) forget() {
 	}
 	if c.held {
 		c.held = false
-		m.over(c.peer)
+		m.over(c.share)
 	}
 }
 

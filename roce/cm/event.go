@@ -65,7 +65,9 @@ type Event struct {
 type Packet struct {
 	From, To     netip.Addr
 	TrafficClass uint8
-	MAD          []byte
+	// Answers says that it is of what a peer has begun, who may be somebody else than it says.
+	Answers bool
+	MAD     []byte
 }
 
 // Stats count messages, each by its attribute less mad.AttrREQ.

@@ -33,12 +33,14 @@ type listenKey struct {
 type Listener struct {
 	// Owner is the caller's.
 	Owner any
+	// Account is whose it is, or nil.
+	Account *Account
 
 	m       *Manager
 	key     listenKey
 	backlog int
 	waiting int // requests that have not been answered
-	peers   map[netip.Addr]int
+	peers   map[peerKey]int
 }
 
 // Listen takes requests for a service that come to addr; an unspecified one stands for all of its
@@ -49,7 +51,7 @@ func (m *Manager) Listen(s Service, addr netip.Addr, backlog int) (*Listener, er
 	if m.listeners[key] != nil {
 		return nil, fmt.Errorf("listen at %v, %v: %w", addr, s, ErrInUse)
 	}
-	l := &Listener{m: m, key: key, backlog: max(backlog, 1), peers: map[netip.Addr]int{}}
+	l := &Listener{m: m, key: key, backlog: max(backlog, 1), peers: map[peerKey]int{}}
 	m.listeners[key] = l
 	return l, nil
 }

@@ -17,6 +17,7 @@ type Lookup struct {
 	m           *Manager
 	id          uint32
 	local, peer netip.Addr
+	account     *Account // who asks
 	class       uint8
 	sent        []byte
 	left        int
@@ -28,6 +29,7 @@ type LookupRequest struct {
 	From, To     netip.Addr
 	SourcePort   uint16
 	Service      Service
+	Account      *Account // who asks, or nil
 	TrafficClass uint8
 	PrivateData  []byte // up to MaxLookupData
 }
@@ -38,7 +40,8 @@ func (m *Manager) Lookup(now time.Time, r *LookupRequest) (*Lookup, error) {
 		return nil, fmt.Errorf("look up with %d octets, at most %d: %w", len(r.PrivateData),
 			MaxLookupData, ErrPrivate)
 	}
-	l := &Lookup{m: m, local: plain(r.From), peer: plain(r.To), class: r.TrafficClass, left: cmRetries}
+	l := &Lookup{m: m, local: plain(r.From), peer: plain(r.To), account: r.Account,
+		class: r.TrafficClass, left: cmRetries}
 	l.id = newID(m, m.lookups)
 	head := mad.Address{Source: l.local, Dest: l.peer, Port: r.SourcePort}
 	l.sent = mad.Append(nil, m.transaction(), &mad.SIDRREQ{
@@ -52,7 +55,7 @@ func (m *Manager) Lookup(now time.Time, r *LookupRequest) (*Lookup, error) {
 }
 
 func (l *Lookup) ask(now time.Time) {
-	l.m.send(l.local, l.peer, l.class, l.sent, mad.AttrSIDRREQ)
+	l.m.send(Packet{From: l.local, To: l.peer, TrafficClass: l.class, MAD: l.sent}, mad.AttrSIDRREQ)
 	l.m.timers.set(&l.timer, now.Add(duration(cmTimeout)))
 }
 
@@ -92,6 +95,7 @@ type Query struct {
 
 	m           *Manager
 	key         queryKey
+	share       peerKey
 	local       netip.Addr
 	listener    *Listener
 	service     uint64
@@ -109,7 +113,7 @@ func (in *incoming) sidrREQ(r *mad.SIDRREQ) {
 		in.duplicate(mad.AttrSIDRREQ)
 		if q.answer != nil {
 			m.stats.Retries[mad.AttrSIDRREP-mad.AttrREQ]++
-			m.send(q.local, key.peer, 0, q.answer, mad.AttrSIDRREP)
+			q.send()
 		} else {
 			m.timers.set(&q.timer, in.now.Add(requestLife))
 		}
@@ -128,16 +132,27 @@ func (in *incoming) sidrREQ(r *mad.SIDRREQ) {
 		in.answer(&mad.SIDRREP{RequestID: r.RequestID, ServiceID: r.ServiceID,
 			Status: mad.SIDRRejected})
 		return
-	case !m.admit(l, in.from):
+	}
+	share := in.keyOf(in.seeker(r))
+	if !m.admit(l, share) {
 		return
 	}
-	q := &Query{m: m, key: key, local: in.to, listener: l, service: r.ServiceID,
+	q := &Query{m: m, key: key, share: share, local: in.to, listener: l, service: r.ServiceID,
 		transaction: in.transaction}
 	q.timer.due = q.expire
 	m.queries[key] = q
 	m.timers.set(&q.timer, in.now.Add(requestLife))
 	m.tell(Event{Kind: EventAsked, Query: q, Listener: l,
 		Source: netip.AddrPortFrom(in.from, head.Port), Dest: in.to, PrivateData: clone(private)})
+}
+
+// seeker is who of this device has sent r; nil: nobody has.
+func (in *incoming) seeker(r *mad.SIDRREQ) *Account {
+	l := in.m.lookups[r.RequestID]
+	if l == nil || l.local != in.from || l.peer != in.to {
+		return nil
+	}
+	return l.account
 }
 
 // An Answer says which QP serves, or with another Status than mad.SIDRValid why none does.
@@ -159,15 +174,19 @@ func (q *Query) Answer(now time.Time, a *Answer) error {
 	q.answer = mad.Append(nil, q.transaction, &mad.SIDRREP{RequestID: q.key.id, Status: a.Status,
 		QPN: a.QPN, ServiceID: q.service, QKey: a.QKey, PrivateData: a.PrivateData})
 	q.decided()
-	q.m.send(q.local, q.key.peer, 0, q.answer, mad.AttrSIDRREP)
+	q.send()
 	q.kept = q.m.keep(q)
 	q.m.timers.set(&q.timer, now.Add(requestLife))
 	return nil
 }
 
+func (q *Query) send() {
+	q.m.send(Packet{From: q.local, To: q.key.peer, Answers: true, MAD: q.answer}, mad.AttrSIDRREP)
+}
+
 func (q *Query) decided() {
-	q.listener.decided(q.key.peer)
-	q.m.opened(q.key.peer)
+	q.listener.decided(q.share)
+	q.listener.opened(q.share)
 }
 
 func (q *Query) expire(time.Time) { q.drop() }
@@ -181,7 +200,7 @@ func (q *Query) drop() {
 		q.decided()
 	}
 	q.gone = true
-	q.m.over(q.key.peer)
+	q.m.over(q.share)
 	q.m.timers.stop(&q.timer)
 	if q.m.queries[q.key] == q {
 		delete(q.m.queries, q.key)

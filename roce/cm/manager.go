@@ -59,9 +59,8 @@ type Manager struct {
 	lookups   map[uint32]*Lookup // by request id
 	queries   map[queryKey]*Query
 
-	halfOpen int
-	peers    map[netip.Addr]*share // by peerOf
-	kept     list.List             // of *Conn and *Query that are over, the oldest first
+	admission
+	kept list.List // of *Conn and *Query that are over, the oldest first
 
 	packets []Packet
 	events  []Event
@@ -88,12 +87,6 @@ type queryKey struct {
 	id   uint32
 }
 
-// A share is what one peer has.
-type share struct {
-	halfOpen int
-	held     int // half open or not
-}
-
 // New makes a Manager.
 func New(cfg Config) *Manager {
 	for at, other := range map[*int]int{&cfg.MaxHalfOpen: 1024, &cfg.MaxHalfOpenPerPeer: 256,
@@ -105,7 +98,8 @@ func New(cfg Config) *Manager {
 	return &Manager{
 		cfg: cfg, conns: map[uint32]*Conn{}, asked: map[askedKey]*Conn{},
 		connected: map[endKey]*Conn{}, listeners: map[listenKey]*Listener{},
-		lookups: map[uint32]*Lookup{}, queries: map[queryKey]*Query{}, peers: map[netip.Addr]*share{},
+		lookups: map[uint32]*Lookup{}, queries: map[queryKey]*Query{},
+		admission: admission{peers: map[peerKey]*share{}},
 	}
 }
 
@@ -130,6 +124,7 @@ func (m *Manager) Stats() Stats { return m.stats }
 type Load struct {
 	Conns    int // also those that nobody owns any more
 	HalfOpen int // requests of peers that have not come to a connection
+	Waiting  int // of them, that no program has answered
 	Kept     int // of what is over
 	Peers    int // that have something
 	Lookups  int
@@ -138,8 +133,8 @@ type Load struct {
 // Load says what m has at present.
 func (m *Manager) Load() Load {
 	return Load{
-		Conns: len(m.conns), HalfOpen: m.halfOpen, Kept: m.kept.Len(), Peers: len(m.peers),
-		Lookups: len(m.lookups),
+		Conns: len(m.conns), HalfOpen: m.halfOpen, Waiting: m.waiting, Kept: m.kept.Len(),
+		Peers: len(m.peers), Lookups: len(m.lookups),
 	}
 }
 
@@ -184,14 +179,15 @@ type incoming struct {
 
 // answer sends msg back to where the message has come from, and nowhere else.
 func (in *incoming) answer(msg mad.Message) {
-	in.m.send(in.to, in.from, 0, mad.Append(nil, in.transaction, msg), msg.Attribute())
+	in.m.send(Packet{From: in.to, To: in.from, Answers: true,
+		MAD: mad.Append(nil, in.transaction, msg)}, msg.Attribute())
 }
 
 func (in *incoming) duplicate(a mad.Attribute) { in.m.stats.Duplicates[a-mad.AttrREQ]++ }
 
-func (m *Manager) send(from, to netip.Addr, class uint8, b []byte, a mad.Attribute) {
+func (m *Manager) send(p Packet, a mad.Attribute) {
 	m.stats.Sent[a-mad.AttrREQ]++
-	m.packets = append(m.packets, Packet{From: from, To: to, TrafficClass: class, MAD: b})
+	m.packets = append(m.packets, p)
 }
 
 func (m *Manager) tell(e Event) { m.events = append(m.events, e) }
@@ -210,53 +206,6 @@ func (m *Manager) transaction() uint64 { return uint64(m.cfg.Rand())<<32 | uint6
 
 func (m *Manager) psn() uint32 { return m.cfg.Rand() & 0xffffff }
 
-// admit counts a request of a peer; false: there is no room for it, and it is dropped (C5).
-func (m *Manager) admit(l *Listener, peer netip.Addr) bool {
-	key := peerOf(peer)
-	p := m.peers[key]
-	if p == nil {
-		p = new(share)
-	}
-	// A peer that has nothing waiting here finds room beyond the backlog, so that one that has filled
-	// it does not keep all others out.
-	if m.halfOpen >= m.cfg.MaxHalfOpen || p.halfOpen >= m.cfg.MaxHalfOpenPerPeer ||
-		p.held >= m.cfg.MaxPerPeer ||
-		l.waiting >= l.backlog && (l.peers[key] > 0 || l.waiting >= 2*l.backlog) {
-		m.stats.Refused++
-		return false
-	}
-	m.peers[key] = p
-	m.halfOpen++
-	p.halfOpen++
-	p.held++
-	l.waiting++
-	l.peers[key]++
-	return true
-}
-
-// decided gives back the place of a request at its listener, as the program has answered it.
-func (l *Listener) decided(peer netip.Addr) {
-	key := peerOf(peer)
-	l.waiting--
-	if l.peers[key]--; l.peers[key] == 0 {
-		delete(l.peers, key)
-	}
-}
-
-// opened gives back the place of a request at the device: it has come to a connection, or nothing.
-func (m *Manager) opened(peer netip.Addr) {
-	m.halfOpen--
-	m.peers[peerOf(peer)].halfOpen--
-}
-
-// over gives back the place of what a peer has asked for.
-func (m *Manager) over(peer netip.Addr) {
-	key := peerOf(peer)
-	if m.peers[key].held--; m.peers[key].held == 0 {
-		delete(m.peers, key)
-	}
-}
-
 // A keepsake is what is over, and can be let go of.
 type keepsake interface{ drop() }
 
@@ -266,15 +215,6 @@ func (m *Manager) keep(x keepsake) *list.Element {
 		m.kept.Front().Value.(keepsake).drop()
 	}
 	return m.kept.PushBack(x)
-}
-
-// peerOf is whom a share is for: in a network of IPv6 a host chooses its addresses freely.
-func peerOf(a netip.Addr) netip.Addr {
-	if a.Is6() {
-		p, _ := a.Prefix(64)
-		return p.Addr()
-	}
-	return a
 }
 
 func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }

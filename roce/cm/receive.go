@@ -29,13 +29,14 @@ func (in *incoming) req(r *mad.REQ) {
 		old.stale(in)
 		return
 	}
-	if !m.admit(l, in.from) {
+	share := in.keyOf(in.asker(r))
+	if !m.admit(l, share) {
 		return // the peer asks again, and the program may have answered some by then
 	}
 	c := &Conn{
 		m: m, state: stateAsked, local: in.to, peer: in.from, localID: newID(m, m.conns),
-		remoteID: r.LocalID, guid: r.GUID, exchange: in.transaction, listener: l, half: true,
-		waiting: true, held: true, retries: r.MaxCMRetries & 15, psn: m.psn(), peerQPN: r.QPN,
+		remoteID: r.LocalID, guid: r.GUID, exchange: in.transaction, listener: l, share: share,
+		half: true, waiting: true, held: true, retries: r.MaxCMRetries & 15, psn: m.psn(), peerQPN: r.QPN,
 		peerPSN: r.StartingPSN, depth: r.ResponderResources, resources: r.InitiatorDepth, mtu: r.PathMTU,
 		retryCount: r.Retries, rnrRetries: r.RNRRetries, ackTimeout: r.Primary.ACKTimeout,
 		every: within(r.LocalCMTimeout, leastTimeout, mostTimeout),
@@ -53,6 +54,15 @@ func (in *incoming) req(r *mad.REQ) {
 		Retries: r.Retries, RNRRetries: r.RNRRetries, FlowControl: r.FlowControl, SRQ: r.SRQ, QPN: r.QPN,
 		PrivateData: clone(private),
 	})
+}
+
+// asker is who of this device has sent r; nil: nobody has.
+func (in *incoming) asker(r *mad.REQ) *Account {
+	c := in.m.conns[r.LocalID]
+	if c == nil || !c.active || c.local != in.from || c.peer != in.to || r.GUID != in.m.cfg.GUID {
+		return nil
+	}
+	return c.account
 }
 
 // check looks whether a REQ can be taken; if not it says why.
@@ -132,6 +142,11 @@ func (in *incoming) mra(r *mad.MRA) {
 			c.state == stateReplying && r.About == mad.AboutREP && r.LocalID == c.remoteID) {
 		return
 	}
+	if c.patient { // each message is waited for longer once, so that the wait has an end
+		in.duplicate(mad.AttrMRA)
+		return
+	}
+	c.patient = true
 	wait := within(r.ServiceTimeout, 0, mostService) + duration(lifetime)
 	c.m.timers.set(&c.timer, in.now.Add(max(wait, c.every)))
 }

@@ -197,7 +197,7 @@ type PeerInfo struct {
 
 // Peers describes the peers that have asked for connections, those with most first.
 func (m *Manager) Peers() []PeerInfo {
-	infos := []PeerInfo{}
+	infos := m.rocePeers()
 	a := &m.admit
 	a.mu.Lock()
 	for k, p := range a.peers {
@@ -218,19 +218,53 @@ func (m *Manager) Peers() []PeerInfo {
 
 // A Load says what a device's connection manager has at present.
 type Load struct {
-	Ports    int // that IDs have
-	Pending  int // connection requests half open or unanswered
-	HalfOpen int // of them, without a complete MPA Request
+	Ports   int // that IDs have
+	Pending int // connection requests half open or unanswered
+	// of them, without a complete MPA Request; of RoCE, accepted and not confirmed by the peer
+	HalfOpen int
 	Refused  Refusals
 }
 
 // Load says what m has at present.
 func (m *Manager) Load() Load {
 	ports := m.ports.len()
+	if m.cfg.RoCE != nil {
+		return m.roceLoad(ports)
+	}
 	a := &m.admit
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return Load{Ports: ports, Pending: a.pending, HalfOpen: a.halfOpen, Refused: a.refused}
+}
+
+// rocePeers is what peers have of a device of RoCE; none of one of iWARP.
+func (m *Manager) rocePeers() []PeerInfo {
+	infos := []PeerInfo{}
+	if m.cfg.RoCE == nil {
+		return infos
+	}
+	m.gsi().Do(func(_ time.Time, c *protocol.Manager) {
+		for _, p := range c.Peers() {
+			i := PeerInfo{Dev: m.cfg.Name, Addr: p.Addr, Pending: p.HalfOpen, Conns: p.Conns,
+				Refused: p.Refused}
+			if p.Account != nil {
+				i.Context = p.Account.Owner.(*User).cfg.Number
+			}
+			infos = append(infos, i)
+		}
+	})
+	return infos
+}
+
+// roceLoad is Load of a device of RoCE.
+func (m *Manager) roceLoad(ports int) Load {
+	l := Load{Ports: ports}
+	m.gsi().Do(func(_ time.Time, c *protocol.Manager) {
+		x, r := c.Load(), c.Refusals()
+		l.Pending, l.HalfOpen = x.HalfOpen, x.HalfOpen-x.Waiting
+		l.Refused = Refusals{Peer: r.Peer, Backlog: r.Backlog, Context: r.Account, Pending: r.Total}
+	})
+	return l
 }
 
 // An Info describes an ID.

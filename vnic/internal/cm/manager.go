@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/rdma"
+	protocol "github.com/vrnic/vrnic/roce/cm"
 	"github.com/vrnic/vrnic/vnic/internal/handle"
 	"github.com/vrnic/vrnic/vnic/internal/session"
 )
@@ -76,9 +77,10 @@ type User struct {
 	cfg     UserConfig
 	stop    chan struct{} // closed by Shutdown
 	workers workers
-	calls   handshakeQueues // of attempts to connect
-	events  eventQueue      // what resolving has brought
-	pending int             // requests to its listeners; guarded by m.admit.mu
+	calls   handshakeQueues   // of attempts to connect
+	events  eventQueue        // what resolving has brought
+	pending int               // requests to its listeners; guarded by m.admit.mu
+	account *protocol.Account // of a device of RoCE; gsi's
 
 	mu     sync.Mutex
 	closed bool              // +checklocks:mu
@@ -89,6 +91,7 @@ type User struct {
 func (m *Manager) NewUser(cfg UserConfig) *User {
 	u := &User{m: m, cfg: cfg, stop: make(chan struct{}), calls: handshakeQueues{most: m.cfg.Turn}}
 	u.events.user = u
+	u.account = &protocol.Account{Max: cfg.MaxPending, Owner: u}
 	return u
 }
 

@@ -140,8 +140,8 @@ func (x *exchange) ask(now time.Time, c *protocol.Manager, a *Attempt, local,
 	if a == nil {
 		x.lookup, err = c.Lookup(now, &protocol.LookupRequest{
 			From: local.Addr(), To: remote.Addr(), SourcePort: local.Port(),
-			Service:      protocol.Service{Space: mad.PortSpaceUDP, Port: remote.Port()},
-			TrafficClass: r.TrafficClass, PrivateData: p.PrivateData,
+			Service: protocol.Service{Space: mad.PortSpaceUDP, Port: remote.Port()},
+			Account: x.id.user.account, TrafficClass: r.TrafficClass, PrivateData: p.PrivateData,
 		})
 		if err == nil {
 			x.lookup.Owner = x
@@ -152,7 +152,8 @@ func (x *exchange) ask(now time.Time, c *protocol.Manager, a *Attempt, local,
 	x.conn, err = c.Connect(now, &protocol.Request{
 		From: local.Addr(), To: remote.Addr(), SourcePort: local.Port(),
 		Service: protocol.Service{Space: mad.PortSpaceTCP, Port: remote.Port()},
-		QPN:     a.qp.Num(), SRQ: r.SRQ, ResponderResources: resources, InitiatorDepth: depth,
+		Account: x.id.user.account, QPN: a.qp.Num(), SRQ: r.SRQ,
+		ResponderResources: resources, InitiatorDepth: depth,
 		Retries: retries(r.RetryCount), RNRRetries: retries(r.RNRRetry), FlowControl: r.FlowControl,
 		ACKTimeout: r.ACKTimeout, TrafficClass: r.TrafficClass, PrivateData: p.PrivateData,
 	})
@@ -433,7 +434,7 @@ func (id *ID) listenRoCELocked(l *acceptor) error {
 	addr := id.local.Addr()
 	if !id.m.gsi().Do(func(_ time.Time, c *protocol.Manager) {
 		if l.roce, err = c.Listen(s, addr, l.backlog); err == nil {
-			l.roce.Owner = (*roceAcceptor)(l)
+			l.roce.Owner, l.roce.Account = (*roceAcceptor)(l), id.user.account
 		}
 	}) {
 		return fmt.Errorf("listen on %v: %w", id.local, rdma.ErrClosed)

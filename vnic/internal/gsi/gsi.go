@@ -37,13 +37,8 @@ type Config struct {
 	Log   *slog.Logger
 }
 
-const (
-	maxBacklog = 1024            // messages that wait to go out; what comes then is dropped
-	maxRoutes  = 1024            // ways that are remembered
-	maxFinding = 64              // ways that are looked for at a time
-	maxWaiting = 16              // messages that wait for one of them
-	findTime   = 5 * time.Second // for a way
-)
+// maxBacklog is how many messages wait to go out; what comes then is dropped.
+const maxBacklog = 1024
 
 // A Manager is QP 1 of a device. Any goroutine may use it.
 type Manager struct {
@@ -53,29 +48,19 @@ type Manager struct {
 	wg   sync.WaitGroup // goroutines; Add with mu held and closed false
 
 	mu      sync.Mutex
-	closed  bool           // +checklocks:mu
-	running bool           // +checklocks:mu
-	cm      *cm.Manager    // +checklocks:mu
-	timer   *time.Timer    // +checklocks:mu
-	packets []cm.Packet    // +checklocks:mu
-	events  []cm.Event     // +checklocks:mu
-	routes  map[way]*route // +checklocks:mu
-	finding int            // +checklocks:mu
-	psn     packet.PSN     // +checklocks:mu
-}
-
-// A way is from an address of the device to a peer.
-type way struct{ from, to netip.Addr }
-
-// A route is a way that is known, or looked for.
-type route struct {
-	found   datagram.Route // nil: looked for
-	waiting []cm.Packet
+	closed  bool        // +checklocks:mu
+	running bool        // +checklocks:mu
+	cm      *cm.Manager // +checklocks:mu
+	timer   *time.Timer // +checklocks:mu
+	packets []cm.Packet // +checklocks:mu
+	events  []cm.Event  // +checklocks:mu
+	ways    ways        // +checklocks:mu
+	psn     packet.PSN  // +checklocks:mu
 }
 
 // New makes a Manager.
 func New(cfg Config) *Manager {
-	m := &Manager{cfg: cfg, routes: map[way]*route{}}
+	m := &Manager{cfg: cfg, ways: ways{known: map[way]*route{}}}
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	if cfg.CM.Rand == nil {
 		cfg.CM.Rand = random
@@ -221,65 +206,8 @@ func (m *Manager) send(p *cm.Packet) {
 		}
 		return
 	}
-	if r := m.route(way{p.From, p.To}, p); r != nil {
+	if r := m.route(p); r != nil {
 		m.transmit(r, p)
-	}
-}
-
-// route is the way of p, nil if it has to be found, and p waits for that, or is lost.
-func (m *Manager) route(w way, p *cm.Packet) datagram.Route {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	r := m.routes[w]
-	switch {
-	case m.closed || m.cfg.Route == nil:
-		return nil
-	case r != nil && r.found != nil:
-		return r.found
-	case r != nil:
-		if len(r.waiting) < maxWaiting {
-			r.waiting = append(r.waiting, *p)
-		}
-		return nil
-	case m.finding >= maxFinding:
-		return nil
-	}
-	for k, old := range m.routes {
-		if len(m.routes) < maxRoutes {
-			break
-		}
-		if old.found != nil {
-			delete(m.routes, k)
-		}
-	}
-	m.routes[w] = &route{waiting: []cm.Packet{*p}}
-	m.finding++
-	m.wg.Add(1)
-	go m.find(w)
-	return nil
-}
-
-// find looks for a way, and sends what has waited for it.
-func (m *Manager) find(w way) {
-	defer m.wg.Done()
-	ctx, cancel := context.WithTimeout(m.ctx, findTime)
-	defer cancel()
-	found, err := m.cfg.Route(ctx, w.from, w.to)
-	if err != nil && m.cfg.Log != nil {
-		m.cfg.Log.Debug("no way for connection management", "from", w.from, "to", w.to, "err", err)
-	}
-	m.mu.Lock()
-	m.finding--
-	r := m.routes[w]
-	waiting := r.waiting
-	r.found, r.waiting = found, nil
-	if err != nil {
-		delete(m.routes, w)
-		waiting = nil
-	}
-	m.mu.Unlock()
-	for i := range waiting {
-		m.transmit(found, &waiting[i])
 	}
 }
 
