@@ -49,7 +49,7 @@ type share struct {
 
 // maxUnasked is how often answers to a peer's requests are repeated that nothing of it has asked
 // for, before it has shown that it hears us: as often as those of one request are. Otherwise each
-// packet with a forged source would have so many sent there.
+// packet with a forged source would have so many sent there (C7).
 const maxUnasked = cmRetries
 
 // Refusals count the requests for which there was no room, by what was full.

@@ -142,7 +142,7 @@ func (in *incoming) mra(r *mad.MRA) {
 			c.state == stateReplying && r.About == mad.AboutREP && r.LocalID == c.remoteID) {
 		return
 	}
-	if c.patient { // each message is waited for longer once, so that the wait has an end
+	if c.patient { // each message is waited for longer once (C8)
 		in.duplicate(mad.AttrMRA)
 		return
 	}
