@@ -148,13 +148,27 @@ func (c *RC) mayGo(e *sent) bool {
 		e.Fence && s.off == 0 && s.reads > 0:
 		return false
 	case e.Op.answered():
-		return s.reads < c.cfg.MaxRead && (span == 0 || uint32(span)+e.n <= maxSpan) &&
+		return s.reads < c.reads(e) && (span == 0 || uint32(span)+e.n <= maxSpan) &&
 			(s.window >= c.cfg.Window || s.reads == 0 || int(s.readPSNs+e.n) <= s.window)
 	case span-int(s.readPSNs) >= s.window, span >= maxSpan-1:
 		return false
 	}
 	// Without credit one message may go out alone, as a probe: docs of the AETH, chapter 9.7.7.2.5.
 	return s.off > 0 || !e.Op.takesReceive() || !s.beyond(e.ssn) || span == 0
+}
+
+// reads is how many Reads and atomics may be under way, with e. One that has begun goes on.
+func (c *RC) reads(e *sent) int {
+	if e.psn.Sub(c.sq.high) < 0 {
+		return max(c.cfg.MaxRead, 1)
+	}
+	return c.cfg.MaxRead
+}
+
+// neverGoes reports whether e is a Read or an atomic that waits for one before it, and there can be
+// none any more (Update).
+func (c *RC) neverGoes(e *sent) bool {
+	return e.Op.answered() && c.reads(e) == 0 && !c.sq.draining
 }
 
 // appendRequest adds the next packet of the send queue.
@@ -165,6 +179,9 @@ func (c *RC) appendRequest(b []byte, now time.Time) ([]byte, bool) {
 	}
 	e := s.at(s.next)
 	if !c.mayGo(e) {
+		if c.neverGoes(e) && s.head == s.next { // what was posted before it may still end well
+			c.failRequest(LocalOperation, ErrNoReads)
+		}
 		return b, false
 	}
 	if e.Op.answered() {

@@ -507,6 +507,29 @@ func TestDrain(t *testing.T) {
 	r.want("SEND Only +3")
 }
 
+// Reads that wait when there can be none any more end with an error in their turn (ROCE-074); they
+// do not wait for ever.
+func TestNoMoreReads(t *testing.T) {
+	r := newRaw(t, func(c *Config) { c.MaxRead = 1 })
+	r.post(Read, 4)
+	r.post(Read, 4)
+	r.want("RDMA READ Request +0")
+	r.rc.Drain()
+	none := r.cfg
+	none.MaxRead = 0
+	r.rc.Update(none)
+	r.pass(time.Second)
+	r.want("RDMA READ Request +0") // what has begun goes on
+	r.in(packet.ReadResponseOnly, 0, 4)
+	r.want("")
+	if !r.rc.Drained() || r.rc.Fault() != nil {
+		t.Errorf("drained %v, %v", r.rc.Drained(), r.rc.Fault())
+	}
+	r.rc.Resume()
+	r.want("")
+	r.wantFault(LocalOperation)
+}
+
 type gone struct{}
 
 func (gone) CopyOut([]byte, uint32) error { return errMemory }
