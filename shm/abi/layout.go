@@ -161,7 +161,7 @@ const (
 	CQEVendorErr = 16
 	CQEByteLen   = 20
 	CQEImm       = 24 // immediate data in wire order, or the invalidated key in host order
-	CQEQPN       = 28
+	CQEQPN       = 28 // 0: of one that the program has destroyed
 	CQESrcQP     = 32 // on iWARP, with immediate data: its last four octets, in wire order
 	CQEWCFlags   = 36
 	CQESQDone    = 40

@@ -143,9 +143,6 @@ func readLayout(mem []byte, magic uint32) (l QPLayout, num uint32, err error) {
 	}, get(QPNum), nil
 }
 
-// NoQPN is the number of no QP.
-const NoQPN = 0xffffffff
-
 func (l *QPLayout) rqFits(n uint64) bool {
 	return RingFits(n, l.RQOff, l.RQSize, MaxDepth, l.RQStride, RQSGE+SGELen, MaxRQStride)
 }

@@ -229,8 +229,8 @@ func (c *CQConsumer) Each(f func(e *abi.CQE)) error {
 	return nil
 }
 
-// Drop takes the completions of a QP that Poll has not taken from it: it gives them without a QP's
-// number in their place. f is called for each; e is good for the call. An error is a
+// Drop takes the completions of a QP that Poll has not taken from it: it gives them with 0 in
+// place of a QP's number. f is called for each; e is good for the call. An error is a
 // *ProtocolError.
 func (c *CQConsumer) Drop(qpn uint32, f func(e *abi.CQE)) error {
 	prod := c.prodWord.Load()
@@ -244,7 +244,7 @@ func (c *CQConsumer) Drop(qpn uint32, f func(e *abi.CQE)) error {
 			continue
 		}
 		f(&e)
-		e.QPN = abi.NoQPN
+		e.QPN = 0
 		e.Encode(slot)
 	}
 	return nil

@@ -122,20 +122,20 @@ func TestCQDrop(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range uint64(8) {
-		if err := p.Push(&abi.CQE{WRID: i, QPN: uint32(i % 2)}, false); err != nil {
+		if err := p.Push(&abi.CQE{WRID: i, QPN: 1 + uint32(i%2)}, false); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var dropped []uint64
-	if err := c.Drop(1, func(e *abi.CQE) { dropped = append(dropped, e.WRID) }); err != nil ||
+	if err := c.Drop(2, func(e *abi.CQE) { dropped = append(dropped, e.WRID) }); err != nil ||
 		len(dropped) != 4 || dropped[3] != 7 {
 		t.Errorf("dropped %v, %v", dropped, err)
 	}
 	for i := range uint64(8) {
 		var e abi.CQE
-		want := uint32(0)
+		want := uint32(1)
 		if i%2 == 1 {
-			want = abi.NoQPN
+			want = 0
 		}
 		if ok, err := c.Poll(&e); !ok || err != nil || e.WRID != i || e.QPN != want {
 			t.Errorf("%+v, %v, %v: want %d of QP %#x", e, ok, err, i, want)
