@@ -35,6 +35,7 @@ type (
 	RoCESource   = datagram.Source
 	RoCEReceiver = datagram.Receiver
 	RoCEPacket   = datagram.Packet
+	RoCEKept     = datagram.Kept
 )
 
 // A CMID is one end of a connection, or a listener, as rdma_cm_id is. Its Connect and Accept take a

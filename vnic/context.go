@@ -11,6 +11,7 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic/internal/ah"
 	"github.com/vrnic/vrnic/vnic/internal/cm"
+	"github.com/vrnic/vrnic/vnic/internal/link/inbox"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
 	"github.com/vrnic/vrnic/vnic/internal/queue"
 )
@@ -44,7 +45,8 @@ type Context struct {
 	limits Limits
 	mem    mem.Space
 	queues queue.Space
-	ahs    *ah.Table // of a RoCE device
+	ahs    *ah.Table     // of a RoCE device, as is inbox
+	inbox  *inbox.Budget // what waits for its QPs
 
 	blockingMu sync.Mutex    // held by AllowBlocking
 	blocking   chan struct{} // a slot for each goroutine that runs a QP, if memory can block

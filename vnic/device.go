@@ -13,6 +13,7 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/ah"
 	"github.com/vrnic/vrnic/vnic/internal/cm"
 	"github.com/vrnic/vrnic/vnic/internal/handle"
+	"github.com/vrnic/vrnic/vnic/internal/link/inbox"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
 	"github.com/vrnic/vrnic/vnic/internal/queue"
 )
@@ -98,6 +99,7 @@ func (d *Device) Open(cfg ContextConfig) (*Context, error) {
 	}
 	if d.roce != nil {
 		c.ahs = new(ah.Table)
+		c.inbox = &inbox.Budget{Max: contextInbox, Within: &d.roce.inbox}
 	}
 	c.async.wake = make(chan struct{}, 1)
 	c.mem.Init(mem.Config{

@@ -14,6 +14,7 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/attr"
 	"github.com/vrnic/vrnic/vnic/internal/gsi"
 	"github.com/vrnic/vrnic/vnic/internal/handle"
+	"github.com/vrnic/vrnic/vnic/internal/link/inbox"
 	"github.com/vrnic/vrnic/vnic/internal/link/packets"
 	"github.com/vrnic/vrnic/vnic/internal/mcast"
 )
@@ -35,6 +36,7 @@ type adapter struct {
 	drops  drops
 	past   PacketCounters // guarded by Device.mu; of QPs that are gone
 	groups *mcast.Groups[*QP]
+	inbox  inbox.Budget // of all QPs
 	// gsi is QP 1; nil for a moment, while packets can come already.
 	gsi atomic.Pointer[gsi.Manager]
 
@@ -59,7 +61,7 @@ func (a *adapter) nextQPN() uint32 {
 
 // newAdapter makes the adapter of a device of cfg, whose addresses are good.
 func newAdapter(cfg *Config) (*adapter, error) {
-	a := &adapter{gids: []rdma.GID{linkLocal(cfg.MAC)}}
+	a := &adapter{gids: []rdma.GID{linkLocal(cfg.MAC)}, inbox: inbox.Budget{Max: deviceInboxes}}
 	for _, p := range cfg.Addrs {
 		if g := rdma.GIDOf(p.Addr()); g != a.gids[0] {
 			a.gids = append(a.gids, g)

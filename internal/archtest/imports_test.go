@@ -93,6 +93,7 @@ var layers = map[string][]string{
 	"vnic/internal/link/loop": {std, module + "iwarp", module + "rdma", module + "internal/prefetch",
 		module + "vnic/internal/link", module + "vnic/internal/llp", module + "vnic/internal/mem",
 		module + "vnic/internal/wqe"},
+	"vnic/internal/link/inbox": {std, module + "roce", module + "vnic/internal/datagram"},
 	"vnic/internal/link/datagrams": {std, module + "iwarp", module + "rdma", module + "roce",
 		module + "vnic/internal/ah", module + "vnic/internal/datagram", module + "vnic/internal/link",
 		module + "vnic/internal/mem", module + "vnic/internal/stats", module + "vnic/internal/wqe"},

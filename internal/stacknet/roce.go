@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"sync"
 
+	"gvisor.dev/gvisor/pkg/buffer"
+
 	"github.com/vrnic/vrnic/netstack/udp"
 	"github.com/vrnic/vrnic/roce/packet"
 	"github.com/vrnic/vrnic/vnic"
@@ -55,7 +57,20 @@ type received struct {
 var receivedPool = sync.Pool{New: func() any { return new(received) }}
 
 // Keep implements the Owner of a packet.
-func (x *received) Keep() interface{ Release() } { return x.in.Keep() }
+func (x *received) Keep() vnic.RoCEKept { return (*kept)(x.in.Keep()) }
+
+// kept is a part of gVisor's memory.
+type kept buffer.View
+
+// Release implements vnic.RoCEKept.
+func (k *kept) Release() { (*buffer.View)(k).Release() }
+
+// Memory implements vnic.RoCEKept.
+func (k *kept) Memory() (end *byte, octets int) {
+	v := (*buffer.View)(k)
+	b := v.AsSlice()
+	return &b[:cap(b)][cap(b)-1], v.Capacity()
+}
 
 // Receive implements udp.Handler.
 func (h roceHandler) Receive(p udp.Packet) {

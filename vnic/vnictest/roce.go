@@ -189,7 +189,7 @@ func (p *rocePort) receive(ip []byte, group bool, b *roceBatch) {
 	if q.Packet, err = udp.Parse(ip); err != nil {
 		return
 	}
-	q.Group, q.Owner = group, collected{}
+	q.Group, q.Owner = group, collected{ip}
 	if b != nil {
 		q.Batch = b
 	}
@@ -205,10 +205,12 @@ func (p *rocePort) receive(ip []byte, group bool, b *roceBatch) {
 }
 
 // collected is memory that the garbage collector takes care of.
-type collected struct{}
+type collected struct{ ip []byte }
 
-func (collected) Keep() interface{ Release() } { return collected{} }
-func (collected) Release()                     {}
+func (c collected) Keep() vnic.RoCEKept { return c }
+func (collected) Release()              {}
+
+func (c collected) Memory() (end *byte, octets int) { return &c.ip[len(c.ip)-1], len(c.ip) }
 
 // A roceBatch is a vnic batch of packets.
 type roceBatch struct{ f interface{ Finish() } }

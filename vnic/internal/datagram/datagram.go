@@ -112,7 +112,15 @@ type Batch interface {
 type Keeper interface {
 	// Keep has the memory stay as it is until what is returned is released. nil: it cannot stay, and
 	// who needs the octets copies them.
-	Keep() interface{ Release() }
+	Keep() Kept
+}
+
+// Kept is memory that stays.
+type Kept interface {
+	Release()
+	// Memory is the last octet of all that stays, which tells one piece of memory from another, and
+	// how much it is: packets that came together may lie in one piece.
+	Memory() (end *byte, octets int)
 }
 
 // Defer asks for f.Finish when all packets that came with p have been handed up; it is called by
@@ -130,7 +138,7 @@ func (p *Packet) Deferred() interface{ Finish() } {
 
 // Keep has the octets of p.Datagram, not those of p.Header, stay as they are beyond the call, until
 // what is returned is released. nil: they cannot stay, and who needs them copies them.
-func (p *Packet) Keep() interface{ Release() } {
+func (p *Packet) Keep() Kept {
 	if p.Owner == nil {
 		return nil
 	}

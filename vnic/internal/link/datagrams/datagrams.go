@@ -16,6 +16,7 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/ah"
 	"github.com/vrnic/vrnic/vnic/internal/datagram"
 	"github.com/vrnic/vrnic/vnic/internal/link"
+	"github.com/vrnic/vrnic/vnic/internal/link/inbox"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
 	"github.com/vrnic/vrnic/vnic/internal/stats"
 	"github.com/vrnic/vrnic/vnic/internal/wqe"
@@ -38,6 +39,7 @@ type Config struct {
 	MTU  uint32 // octets that a datagram can have
 	// Handle finds an address handle; nil: there is none.
 	Handle func(handle uint32) *ah.AH
+	Inbox  *inbox.Inbox
 	Stats  *stats.Packets // the queue pair's
 }
 
@@ -62,7 +64,7 @@ type Link struct {
 	count int           // of packets
 	dg    roce.Datagram // scratch: a local one would escape
 
-	in     Inbox
+	in     *inbox.Inbox
 	taken  uint64        // packets that are not counted yet
 	hold   mem.Hold      // of receives
 	header packet.Header // scratch, as dg
@@ -71,7 +73,7 @@ type Link struct {
 // New makes the link of qp.
 func New(qp QP, cfg Config) *Link {
 	w := qp.Work()
-	return &Link{qp: qp, work: w, cfg: cfg, ud: roce.UD{
+	return &Link{qp: qp, work: w, cfg: cfg, in: cfg.Inbox, ud: roce.UD{
 		Num: packet.QPN(w.Num()), PKey: cfg.PKey, MTU: cfg.MTU, QKey: cfg.QKey,
 		PSN: packet.PSN(0).Add(cfg.PSN),
 	}}
@@ -85,15 +87,10 @@ func (l *Link) SetPSN(n uint32) { l.ud.PSN = packet.PSN(0).Add(n) }
 
 // Begin is called by who has got the QP's run token before the first TakePacket.
 func (l *Link) Begin() {
-	came := l.in.take()
+	came := l.in.Take()
 	for i := range came {
-		w := &came[i]
-		head := w.head[:]
-		if head[0]>>4 != 6 {
-			head = head[roce.NetworkHeaderLen-udp.IPv4Len:]
-		}
-		l.take(head, w.b)
-		w.free()
+		l.take(came[i].IP(), came[i].Octets)
+		came[i].Free()
 	}
 }
 
@@ -114,7 +111,7 @@ func (l *Link) take(ip, b []byte) {
 		l.cfg.Stats.WrongPKey.Add(1)
 		return
 	}
-	if l.ud.Receive((*inbox)(l), &l.header, ip, payload) == roce.WrongQKey {
+	if l.ud.Receive((*receives)(l), &l.header, ip, payload) == roce.WrongQKey {
 		l.cfg.Stats.WrongQKey.Add(1)
 	} else {
 		l.taken++
@@ -122,19 +119,19 @@ func (l *Link) take(ip, b []byte) {
 	l.hold.Drop()
 }
 
-// An inbox is the receives of a Link's QP.
-type inbox Link
+// receives are those of a Link's QP.
+type receives Link
 
-func (i *inbox) BeginReceive() (size uint32, ok bool) { return i.work.Recv.TryBegin() }
-func (i *inbox) KeepReceive()                         { i.work.Recv.Return() }
+func (i *receives) BeginReceive() (size uint32, ok bool) { return i.work.Recv.TryBegin() }
+func (i *receives) KeepReceive()                         { i.work.Recv.Return() }
 
-func (i *inbox) PlaceReceive(off uint32, chunk []byte) error {
+func (i *receives) PlaceReceive(off uint32, chunk []byte) error {
 	return i.work.Recv.Place(&i.hold, off, chunk)
 }
 
-func (i *inbox) FailReceive(roce.Status) { i.work.Recv.EndFailed(rdma.WCLocProt) }
+func (i *receives) FailReceive(roce.Status) { i.work.Recv.EndFailed(rdma.WCLocProt) }
 
-func (i *inbox) EndReceive(r roce.Received) error {
+func (i *receives) EndReceive(r roce.Received) error {
 	// Who is told looks at the memory: it is not held any more.
 	i.hold.Drop()
 	wc := rdma.WC{Op: rdma.WCRecv, ByteLen: r.Length, SrcQP: uint32(r.Source), Flags: rdma.WCGRH}
@@ -287,7 +284,7 @@ func (l *Link) Expire() {}
 
 // Abort implements link.Link.
 func (l *Link) Abort() {
-	l.in.close()
+	l.in.Close()
 	l.hold.Drop()
 	l.hold.Release()
 	l.src.Hold.Drop()

@@ -18,6 +18,7 @@ import (
 	"github.com/vrnic/vrnic/roce/udp"
 	"github.com/vrnic/vrnic/vnic/internal/datagram"
 	"github.com/vrnic/vrnic/vnic/internal/link"
+	"github.com/vrnic/vrnic/vnic/internal/link/inbox"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
 	"github.com/vrnic/vrnic/vnic/internal/stats"
 	"github.com/vrnic/vrnic/vnic/internal/wqe"
@@ -94,7 +95,7 @@ type Link struct {
 	head  udp.Template
 	now   time.Time // of the step
 
-	Inbox Inbox
+	Inbox *inbox.Inbox
 	flow  *flow // nil: without congestion control
 
 	out   wqe.Source // what is sent is read by it; within send
@@ -131,9 +132,9 @@ type Link struct {
 const queueMost = 256
 
 // New makes a link of qp, which is RC or UC, on p; cfg has what is known of the connection in RTR.
-func New(qp QP, typ rdma.QPType, p Path, cfg roce.Config, s *stats.Packets,
-	c *Congestion) *Link {
-	l := &Link{qp: qp, work: qp.Work(), stats: s, flow: newFlow(c, cfg.Dest)}
+func New(qp QP, typ rdma.QPType, p Path, cfg roce.Config, s *stats.Packets, c *Congestion,
+	in *inbox.Inbox) *Link {
+	l := &Link{qp: qp, work: qp.Work(), Inbox: in, stats: s, flow: newFlow(c, cfg.Dest)}
 	cfg.SendQueue = min(l.work.Depth(), queueMost)
 	if typ == rdma.UC {
 		l.eng = unreliable{roce.NewUC(cfg, l)}
@@ -196,7 +197,7 @@ func (l *Link) Idle() bool { return !l.work.SendsLeft() }
 // Abort implements link.Link: nobody is told.
 func (l *Link) Abort() {
 	l.over = true
-	l.Inbox.close()
+	l.Inbox.Close()
 	l.in.Drop()
 	l.in.Release()
 	l.out.Hold.Drop()
@@ -239,10 +240,10 @@ func pkeyMatches(k uint16) bool { return k&0x7fff == packet.DefaultPKey&0x7fff }
 
 // takeWaiting takes what has come while the QP was run.
 func (l *Link) takeWaiting() {
-	came := l.Inbox.take()
+	came := l.Inbox.Take()
 	for i := range came {
-		l.Take(came[i].b, came[i].marked)
-		came[i].free()
+		l.Take(came[i].Octets, came[i].Congested)
+		came[i].Free()
 	}
 }
 
