@@ -29,7 +29,11 @@ func (d *Device) newRoCECM() *vniccm.RoCE {
 		Log:   d.log,
 	})
 	d.roce.gsi.Store(g)
-	r := &vniccm.RoCE{GSI: g, GIDIndex: d.gidIndex, Port: func() datagram.Port { return d.roce.port }}
+	r := &vniccm.RoCE{
+		GSI: g, GIDIndex: d.gidIndex,
+		Join:  func(user uint32, group netip.Addr) error { return d.roce.groups.Join(group, user) },
+		Leave: func(user uint32, group netip.Addr) error { return d.roce.groups.Leave(group, user) },
+	}
 	for _, p := range c.Addrs {
 		r.Addrs = append(r.Addrs, p.Addr())
 	}

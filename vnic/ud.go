@@ -18,9 +18,10 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/mcast"
 )
 
-// Limits of multicast of a device, and of one context among them.
+// Limits of multicast: the groups that a device is in, the queue pairs that are attached to one,
+// and how many times one context is in groups. A context can be in half of them.
 const (
-	maxGroups       = 8192 // with members; and how many there may be of one
+	maxGroups       = 8192
 	maxMembers      = 1024
 	maxContextJoins = 4096
 )
@@ -42,7 +43,7 @@ func (a *adapter) newGroups() *mcast.Groups[*QP] {
 			return a.port.Leave(g)
 		},
 		Groups: maxGroups, Members: maxMembers,
-		Owner: func(qp *QP) any { return qp.ctx }, PerOwner: maxContextJoins,
+		Owner: func(qp *QP) any { return qp.ctx.id }, PerOwner: maxContextJoins,
 	})
 }
 

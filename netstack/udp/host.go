@@ -40,18 +40,15 @@ type Config struct {
 // A Host is the Sockets of a stack. Its methods may be called from several goroutines at once. To
 // the zero Host nothing is.
 type Host struct {
-	cfg     Config
-	sockets atomic.Pointer[sockets] // never changed in place
+	cfg   Config
+	bound atomic.Pointer[[]binding] // of the Sockets that are open; never changed in place
 	// neighbours counts what has become of any neighbour.
 	neighbours atomic.Uint64
 
-	mu sync.Mutex // serialises changes of sockets
-}
+	mu sync.Mutex // serialises changes of bound
 
-// sockets are those that are open.
-type sockets struct {
-	bound  []binding
-	groups map[netip.AddrPort][]*Socket
+	inGroups sync.RWMutex
+	groups   map[netip.AddrPort][]*Socket // +checklocks:inGroups; no list is changed in place
 }
 
 // A binding is one of a Socket's addresses.
@@ -60,23 +57,35 @@ type binding struct {
 	s    *Socket
 }
 
-func (t *sockets) at(a netip.AddrPort) *Socket {
-	for i := range t.bound {
-		if t.bound[i].addr == a {
-			return t.bound[i].s
+// at is whose address a is.
+func (h *Host) at(a netip.AddrPort) *Socket {
+	bound := *h.bound.Load()
+	for i := range bound {
+		if bound[i].addr == a {
+			return bound[i].s
 		}
 	}
 	return nil
 }
 
+// in is who has joined group.
+func (h *Host) in(group netip.AddrPort) []*Socket {
+	if !group.Addr().IsMulticast() {
+		return nil
+	}
+	h.inGroups.RLock()
+	defer h.inGroups.RUnlock()
+	return h.groups[group]
+}
+
 // New makes the Host of c.Stack.
 func New(c Config) *Host {
-	h := &Host{cfg: c}
-	h.sockets.Store(&sockets{})
+	h := &Host{cfg: c, groups: map[netip.AddrPort][]*Socket{}}
+	h.bound.Store(&[]binding{})
 	// What gVisor is left with for the port of a Socket, fragments for one thing, is not answered.
 	c.Stack.SetTransportProtocolHandler(udp.ProtocolNumber,
 		func(id stack.TransportEndpointID, _ *stack.PacketBuffer) bool {
-			return slices.ContainsFunc(h.sockets.Load().bound,
+			return slices.ContainsFunc(*h.bound.Load(),
 				func(b binding) bool { return b.addr.Port() == id.LocalPort })
 		})
 	return h
@@ -123,7 +132,7 @@ type Socket struct {
 }
 
 // maxGroups is how many groups a Socket may be in.
-const maxGroups = 1024
+const maxGroups = 8192
 
 // Open opens the port of the addresses, all of which must be the stack's (else EADDRNOTAVAIL) and
 // not be taken by another Socket (else EADDRINUSE). Packets may come before Open returns.
@@ -137,15 +146,14 @@ func (h *Host) Open(port uint16, addrs []netip.Addr, r Handler) (*Socket, error)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	t := h.sockets.Load()
-	bound := slices.Clone(t.bound)
+	bound := slices.Clone(*h.bound.Load())
 	for _, a := range addrs {
-		if t.at(netip.AddrPortFrom(a, port)) != nil {
+		if h.at(netip.AddrPortFrom(a, port)) != nil {
 			return nil, fmt.Errorf("UDP port %d of %v: %w", port, a, syscall.EADDRINUSE)
 		}
 		bound = append(bound, binding{netip.AddrPortFrom(a, port), s})
 	}
-	h.sockets.Store(&sockets{bound: bound, groups: t.groups})
+	h.bound.Store(&bound)
 	return s, nil
 }
 
@@ -166,9 +174,9 @@ func (s *Socket) Close() error {
 	}
 	s.mu.Unlock()
 	h.mu.Lock()
-	t := h.sockets.Load()
-	h.sockets.Store(&sockets{groups: t.groups, bound: slices.DeleteFunc(slices.Clone(t.bound),
-		func(b binding) bool { return b.s == s })})
+	bound := slices.DeleteFunc(slices.Clone(*h.bound.Load()),
+		func(b binding) bool { return b.s == s })
+	h.bound.Store(&bound)
 	h.mu.Unlock()
 	s.gate.Shut()
 	s.gate.Wait()
@@ -183,7 +191,7 @@ func (s *Socket) Close() error {
 
 // Close closes the Sockets that are open.
 func (h *Host) Close() {
-	for _, b := range h.sockets.Load().bound {
+	for _, b := range *h.bound.Load() {
 		_ = b.s.Close() // it may be closed, or have several addresses
 	}
 }
@@ -238,30 +246,25 @@ func (s *Socket) Leave(group netip.Addr) error {
 // setJoined has packets to group come to s, or no more. s.mu is held.
 func (s *Socket) setJoined(group netip.Addr, on bool) {
 	h := s.host
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	t := h.sockets.Load()
+	h.inGroups.Lock()
+	defer h.inGroups.Unlock()
 	key := netip.AddrPortFrom(group, s.port)
-	groups := make(map[netip.AddrPort][]*Socket, len(t.groups)+1)
-	for g, list := range t.groups {
-		groups[g] = list
-	}
-	list := slices.DeleteFunc(slices.Clone(groups[key]), func(x *Socket) bool { return x == s })
+	list := slices.DeleteFunc(slices.Clone(h.groups[key]), func(x *Socket) bool { return x == s })
 	if on {
 		list = append(list, s)
 	}
-	if groups[key] = list; len(list) == 0 {
-		delete(groups, key)
+	if h.groups[key] = list; len(list) == 0 {
+		delete(h.groups, key)
 	}
-	h.sockets.Store(&sockets{bound: t.bound, groups: groups})
 }
 
 // Receive hands f up, which p has parsed, if it is a whole datagram to a Socket; unicast says that
 // the frame is for the interface alone. False: it is not, and f is as it was.
 func (h *Host) Receive(f *frame.Frame, p *frame.Packet, d *ethswitch.Delivery, unicast bool) bool {
-	t := h.sockets.Load()
-	if t == nil || len(t.bound) == 0 || p.Protocol != frame.ProtoUDP || p.L4 == 0 || p.Fragment ||
-		min(p.N, p.End) < p.L4+headerLen {
+	if bound := h.bound.Load(); bound == nil || len(*bound) == 0 {
+		return false
+	}
+	if p.Protocol != frame.ProtoUDP || p.L4 == 0 || p.Fragment || min(p.N, p.End) < p.L4+headerLen {
 		return false
 	}
 	var q Packet
@@ -275,10 +278,10 @@ func (h *Host) Receive(f *frame.Frame, p *frame.Packet, d *ethswitch.Delivery, u
 		return false // extension headers
 	}
 	to := netip.AddrPortFrom(q.Dst, binary.BigEndian.Uint16(udp[2:]))
-	one := t.at(to)
+	one := h.at(to)
 	var all []*Socket
 	if one == nil {
-		if all = t.groups[to]; len(all) == 0 {
+		if all = h.in(to); len(all) == 0 {
 			return false
 		}
 		q.Group = true

@@ -397,6 +397,31 @@ func TestGateway(t *testing.T) {
 	}
 }
 
+// A Socket is in so many groups, and in no more, until it has left one.
+func TestGroupLimit(t *testing.T) {
+	r := newRig(t)
+	group := netip.MustParseAddr("239.1.0.0")
+	n := 0
+	for ; n < 1<<16; n++ {
+		if err := r.sock.Join(group); err != nil {
+			if !errors.Is(err, syscall.ENOBUFS) {
+				t.Fatal(err)
+			}
+			break
+		}
+		group = group.Next()
+	}
+	if n != 8192 {
+		t.Errorf("joined %d groups, want 8192", n)
+	}
+	if err := r.sock.Leave(group.Prev()); err != nil {
+		t.Error(err)
+	}
+	if err := r.sock.Join(group); err != nil {
+		t.Errorf("there is room: %v", err)
+	}
+}
+
 // ROCE-189, ROCE-190, ROCE-194, ROCE-195: joining says so on the network (IGMPv3, MLDv2); frames to
 // the group come up then, of this stack too, and go to the group's MAC; leaving ends it.
 func TestGroups(t *testing.T) {

@@ -57,18 +57,36 @@ func (o *operation) attachMcast(req *abi.AttachMcastRequest) error {
 	if _, ok := q.groups[g]; ok {
 		return nil
 	}
-	if s.groups >= s.srv.limits.Groups {
-		return s.overLimit("groups")
+	if err := s.enterGroup(); err != nil {
+		return err
 	}
 	if err := q.h.Attach(g); err != nil {
+		s.leaveGroups(1)
 		return err
 	}
 	if q.groups == nil {
 		q.groups = make(map[[16]byte]struct{})
 	}
 	q.groups[g] = struct{}{}
+	return nil
+}
+
+// enterGroup counts one more membership of s in a multicast group.
+func (s *Session) enterGroup() error {
+	if s.groups >= s.srv.limits.Groups {
+		return s.overLimit("groups")
+	}
+	if err := s.srv.memberships.take(s.peer, s.privileged()); err != nil {
+		return err
+	}
 	s.groups++
 	return nil
+}
+
+// leaveGroups counts n less.
+func (s *Session) leaveGroups(n int) {
+	s.groups -= n
+	s.srv.memberships.give(s.peer, n)
 }
 
 func (o *operation) detachMcast(req *abi.AttachMcastRequest) error {
@@ -84,7 +102,7 @@ func (o *operation) detachMcast(req *abi.AttachMcastRequest) error {
 		return err
 	}
 	delete(q.groups, g)
-	o.s.groups--
+	o.s.leaveGroups(1)
 	return nil
 }
 
@@ -110,11 +128,11 @@ func (o *operation) joinMulticast(id *CMID, req *abi.CMJoinMulticastRequest) err
 		taken = taken || m.group == req.UID
 	}
 	ch.mu.Unlock()
-	switch {
-	case member || taken:
+	if member || taken {
 		return &Refusal{syscall.EADDRINUSE, fmt.Sprintf("the id has joined %v already", addr)}
-	case s.groups >= s.srv.limits.Groups:
-		return s.overLimit("groups")
+	}
+	if err := s.enterGroup(); err != nil {
+		return err
 	}
 	ch = id.lock() // the event may be there before Join has returned
 	if id.groups == nil {
@@ -124,9 +142,9 @@ func (o *operation) joinMulticast(id *CMID, req *abi.CMJoinMulticastRequest) err
 	ch.mu.Unlock()
 	if err := id.h.Join(addr, req.UID); err != nil {
 		id.leave(addr)
+		s.leaveGroups(1)
 		return err
 	}
-	s.groups++
 	return nil
 }
 
@@ -146,7 +164,7 @@ func (o *operation) leaveMulticast(req *abi.CMLeaveMulticastRequest) (*abi.CMLea
 	if err := id.h.Leave(addr); err != nil {
 		return nil, err
 	}
-	o.s.groups--
+	o.s.leaveGroups(1)
 	r := id.leave(addr)
 	return &r, nil
 }

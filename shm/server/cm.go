@@ -226,7 +226,7 @@ func (o *operation) destroyID(req *abi.HandleRequest) (*abi.CMDestroyIDReply, er
 		return nil, err
 	}
 	r, children := id.forget()
-	o.s.groups -= len(id.groups)
+	o.s.leaveGroups(len(id.groups))
 	o.s.dropID(id)
 	// The peers of requests that the client never saw are refused.
 	for _, c := range children {

@@ -318,7 +318,7 @@ func (o *operation) destroyQP(req *abi.HandleRequest) (*abi.DestroyReply, error)
 		return nil, err
 	}
 	delete(s.qpNums, qpKey{q.pd.ctx, q.num})
-	s.groups -= len(q.groups)
+	s.leaveGroups(len(q.groups))
 	q.hold(-1)
 	drop(s, &s.qps, req.Handle)
 	s.freeRing(q.mem)

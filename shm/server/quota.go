@@ -29,6 +29,7 @@ type Limits struct {
 	Regions            int // memory regions and windows of all sessions of the daemon
 	Mappings           int // of all sessions of the daemon
 	Pipes              int // event pipes of all sessions of the daemon
+	Memberships        int // in multicast groups, of all sessions of the daemon
 }
 
 // A LimitInfo describes one limit by the name that `--limit NAME=N` takes.
@@ -105,6 +106,9 @@ var LimitTable = []LimitInfo{
 	limitInt("pipes",
 		"event pipes, one for each channel and open device, for all sessions of the daemon",
 		defaultPipes(), 1<<30, func(l *Limits) *int { return &l.Pipes }),
+	limitInt("memberships",
+		"memberships of queue pairs and ids in multicast groups, for all sessions of the daemon", 8192,
+		1<<30, func(l *Limits) *int { return &l.Memberships }),
 }
 
 // defaultSessions is what a sixteenth of the descriptors and a quarter of the threads are enough

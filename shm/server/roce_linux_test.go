@@ -2,12 +2,16 @@ package server
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
 )
 
@@ -112,6 +116,52 @@ func TestAttach(t *testing.T) {
 	q = c.newQP()
 	c.do(abi.OpAttachMcast, group(1), nil)
 	c.do(abi.OpAttachMcast, group(2), nil)
+}
+
+// One user, with however many sessions, is in half of the groups that all may be in, by QPs and by
+// ids, and the refusal says which limit that is. What a session was in is free when it is gone.
+func TestMemberships(t *testing.T) {
+	ts := newServer(t, "memberships=8", "groups=3")
+	ts.strangers.Store(true)
+	c, d := ts.client(), ts.client()
+	group := func(q *rawQP, n byte) *abi.AttachMcastRequest {
+		return &abi.AttachMcastRequest{QP: q.qp, GID: [16]byte{0xff, n}}
+	}
+	q, r := c.newQP(), d.newQP()
+	for n := range byte(3) {
+		c.do(abi.OpAttachMcast, group(q, n+1), nil)
+	}
+	c.refuse(t, abi.OpAttachMcast, syscall.ENOMEM, group(q, 9)) // of the session
+	d.do(abi.OpAttachMcast, group(r, 1), nil)
+	var ch abi.CMCreateChanReply
+	d.do(abi.OpCMCreateChan, &abi.Empty{}, &ch)
+	var id abi.CMCreateIDReply
+	d.do(abi.OpCMCreateID, &abi.CMCreateIDRequest{Chan: ch.Chan, PS: abi.PSUDP, Type: abi.TypeUD}, &id)
+	join := &abi.CMJoinMulticastRequest{ID: id.ID, UID: 7,
+		Addr: abi.MakeSockAddr(netip.MustParseAddrPort("224.0.0.9:0"))}
+	for _, full := range []struct {
+		op  abi.Op
+		req abi.Message
+	}{{abi.OpAttachMcast, group(r, 2)}, {abi.OpCMJoinMulticast, join}} {
+		d.refuse(t, full.op, syscall.ENOMEM, full.req)
+	}
+	err := ts.srv.memberships.take(osmem.Peer{UID: uint32(os.Getuid())}, false)
+	if why := fmt.Sprint(err); !strings.Contains(why, "4 of the daemon's 8 memberships") ||
+		!strings.Contains(why, "--limit memberships=N") {
+		t.Errorf("refused for %s", why)
+	}
+	c.do(abi.OpDestroyQP, &abi.HandleRequest{Handle: q.qp}, nil)
+	d.do(abi.OpCMJoinMulticast, join, nil)
+	d.do(abi.OpAttachMcast, group(r, 2), nil)
+	d.do(abi.OpCMDestroyID, &abi.HandleRequest{Handle: id.ID}, nil)
+	if n := ts.srv.memberships.count(); n != 2 {
+		t.Errorf("%d memberships are counted, want those of a QP in 2 groups", n)
+	}
+	c.close()
+	d.close()
+	ts.want("sessions take their memberships along", func() bool {
+		return ts.srv.memberships.count() == 0
+	})
 }
 
 // Groups of an id: events of each are counted apart, and a group that is left takes its events

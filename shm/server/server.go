@@ -54,13 +54,14 @@ type Server struct {
 	rights osmem.ProcessRights
 	wg     sync.WaitGroup // accept loop and control goroutines
 
-	ids        *pool
-	regions    *pool
-	mappings   *pool
-	pipes      *pool
-	violations atomic.Uint64
-	refused    atomic.Uint64
-	accepted   atomic.Uint64
+	ids         *pool
+	regions     *pool
+	mappings    *pool
+	pipes       *pool
+	memberships *pool
+	violations  atomic.Uint64
+	refused     atomic.Uint64
+	accepted    atomic.Uint64
 
 	mu       sync.Mutex
 	closed   bool                         // +checklocks:mu
@@ -107,6 +108,7 @@ func Listen(path string, cfg Config) (*Server, error) {
 	s.regions = newPool("regions", "memory regions and windows", s.limits.Regions)
 	s.mappings = newPool("mappings", "memory mappings", s.limits.Mappings)
 	s.pipes = newPool("pipes", "event pipes", s.limits.Pipes)
+	s.memberships = newPool("memberships", "memberships in multicast groups", s.limits.Memberships)
 	s.rights = osmem.ThisProcess()
 	s.log = limitlog.New(cfg.Log.Handler())
 	if s.l, err = seqpacket.Listen(path, cfg.Mode, gid); err != nil {

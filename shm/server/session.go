@@ -258,6 +258,7 @@ func (s *Session) freeAll() {
 	}
 	s.srv.regions.give(s.peer, len(s.mrs.m)+len(s.mws.m))
 	s.srv.ids.give(s.peer, len(s.ids.m)+len(s.pds.m)+len(s.ahs.m))
+	s.leaveGroups(s.groups)
 	for _, m := range s.mems.m {
 		m.region.Release()
 	}

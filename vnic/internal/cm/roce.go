@@ -10,7 +10,6 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 	protocol "github.com/vrnic/vrnic/roce/cm"
 	"github.com/vrnic/vrnic/roce/mad"
-	"github.com/vrnic/vrnic/vnic/internal/datagram"
 	"github.com/vrnic/vrnic/vnic/internal/gsi"
 )
 
@@ -23,8 +22,9 @@ type RoCE struct {
 	GSI      *gsi.Manager
 	GIDIndex func(netip.Addr) (index uint8, ok bool) // of an address of the device
 	Addrs    []netip.Addr                            // of the device
-	// where groups are joined; nil: there is no network
-	Port func() datagram.Port
+	// Join has packets to a multicast group come to the device, for the user of that number; each one
+	// wants its Leave.
+	Join, Leave func(user uint32, group netip.Addr) error
 }
 
 // An exchange is the messages of an ID, from Connect, or from a peer's request on. It is a

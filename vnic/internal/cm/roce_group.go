@@ -58,7 +58,7 @@ func (id *ID) Join(group netip.Addr, tag uint64) error {
 		return fmt.Errorf("join %v: %w", group, err)
 	}
 	ev := Event{Type: MulticastJoin, Group: tag}
-	if err := id.m.joinGroup(group); err != nil {
+	if err := id.m.cfg.RoCE.Join(id.user.cfg.Number, group); err != nil {
 		id.mu.Lock()
 		if id.groups[group] == in {
 			delete(id.groups, group)
@@ -74,7 +74,7 @@ func (id *ID) Join(group netip.Addr, tag uint64) error {
 		stays := in.joined
 		id.mu.Unlock()
 		if !stays { // who has left the group meanwhile, or closed id, had nothing to take back
-			id.m.leaveGroup(group)
+			id.leaveGroup(group)
 			return fmt.Errorf("join %v: %w", group, rdma.ErrClosed)
 		}
 	}
@@ -101,13 +101,6 @@ func (m *Manager) groupSource(local, group netip.Addr) (netip.Addr, error) {
 	return m.resolveGroup(local, group)
 }
 
-func (m *Manager) joinGroup(group netip.Addr) error {
-	if p := m.cfg.RoCE.Port(); p != nil {
-		return p.Join(group)
-	}
-	return nil // within the device there is nobody to tell
-}
-
 // Leave leaves a group that id has joined. EADDRNOTAVAIL: it has not.
 func (id *ID) Leave(group netip.Addr) error {
 	group = group.Unmap().WithZone("")
@@ -120,7 +113,7 @@ func (id *ID) Leave(group netip.Addr) error {
 		return errno(syscall.EADDRNOTAVAIL, "leave %v, which was not joined", group)
 	}
 	if joined {
-		id.m.leaveGroup(group)
+		id.leaveGroup(group)
 	}
 	return nil
 }
@@ -139,17 +132,13 @@ func (id *ID) leaveGroupsLocked() (leave func()) {
 	id.groups = nil
 	return func() {
 		for _, g := range joined {
-			id.m.leaveGroup(g)
+			id.leaveGroup(g)
 		}
 	}
 }
 
-func (m *Manager) leaveGroup(g netip.Addr) {
-	p := m.cfg.RoCE.Port()
-	if p == nil {
-		return
-	}
-	if err := p.Leave(g); err != nil {
-		m.cfg.Log.Debug("leave a group", "group", g, "err", err)
+func (id *ID) leaveGroup(g netip.Addr) {
+	if err := id.m.cfg.RoCE.Leave(id.user.cfg.Number, g); err != nil {
+		id.m.cfg.Log.Debug("leave a group", "group", g, "err", err)
 	}
 }

@@ -1,26 +1,26 @@
-// Package mcast knows which queue pairs of a device are attached to which multicast groups.
+// Package mcast knows who of a device is in which multicast groups, and which queue pairs are
+// attached to them.
 package mcast
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/vrnic/vrnic/rdma"
 )
 
 // A Config says who is told of groups, and how many there may be.
 type Config[T comparable] struct {
-	// Join and Leave are the network's: a group is joined as long as a member is attached to it.
+	// Join and Leave are the network's: a group is joined as long as somebody is in it.
 	Join  func(netip.Addr) error
 	Leave func(netip.Addr) error
 
-	Groups  int // that have members
+	Groups  int // that somebody is in
 	Members int // of a group
-	// Owner says whose a member is; PerOwner is how many times those of one are attached.
+	// Owner says whose a member is; PerOwner is how many times an owner is in groups, by its members
+	// and by Join, each one counted.
 	Owner    func(T) any
 	PerOwner int
 }
@@ -29,56 +29,108 @@ type Config[T comparable] struct {
 type Groups[T comparable] struct {
 	cfg Config[T]
 
-	mu sync.Mutex
-	// members is replaced as a whole, so that who looks up has no lock to take; written with mu held.
-	members atomic.Pointer[map[netip.Addr][]T]
-	groups  map[T]int   // +checklocks:mu
-	owned   map[any]int // +checklocks:mu
+	mu       sync.Mutex                    // held for changes, also while the network is told
+	joined   map[netip.Addr]int            // +checklocks:mu; how many are in a group
+	attached map[T]map[netip.Addr]struct{} // +checklocks:mu
+	owned    map[any]int                   // +checklocks:mu
+
+	// Who looks members up waits for no change. A list is never changed in place; it is replaced with
+	// mu held, too.
+	table   sync.RWMutex
+	members map[netip.Addr][]T // +checklocks:table
 }
 
 // New makes a table of no groups.
 func New[T comparable](cfg Config[T]) *Groups[T] {
-	g := &Groups[T]{cfg: cfg, groups: make(map[T]int), owned: make(map[any]int)}
-	g.members.Store(&map[netip.Addr][]T{})
-	return g
+	return &Groups[T]{
+		cfg: cfg, joined: map[netip.Addr]int{}, attached: map[T]map[netip.Addr]struct{}{},
+		owned: map[any]int{}, members: map[netip.Addr][]T{},
+	}
 }
 
 // Members are those of a group. What is returned does not change.
-func (g *Groups[T]) Members(group netip.Addr) []T { return (*g.members.Load())[group] }
+func (g *Groups[T]) Members(group netip.Addr) []T {
+	g.table.RLock()
+	defer g.table.RUnlock()
+	return g.members[group]
+}
+
+// Join is for an owner who is in group without a member; each one wants its Leave. Errors are those
+// of Attach.
+func (g *Groups[T]) Join(group netip.Addr, owner any) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.enter(group, owner)
+}
+
+// Leave takes a Join back.
+func (g *Groups[T]) Leave(group netip.Addr, owner any) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.exit(group, owner)
+}
+
+// enter counts one more of owner in group.
+//
+// +checklocks:g.mu
+func (g *Groups[T]) enter(group netip.Addr, owner any) error {
+	switch n := g.joined[group]; {
+	case !group.IsMulticast():
+		return fmt.Errorf("%v is no multicast group: %w", group, rdma.ErrInvalid)
+	case g.owned[owner] >= g.cfg.PerOwner:
+		return fmt.Errorf("in multicast groups %d times, as often as one user may: %w", g.owned[owner],
+			rdma.ErrLimit)
+	case n == 0 && len(g.joined) >= g.cfg.Groups:
+		return fmt.Errorf("the device is in %d multicast groups, as many as it may: %w", len(g.joined),
+			rdma.ErrLimit)
+	case n == 0:
+		if err := g.cfg.Join(group); err != nil {
+			return err
+		}
+	}
+	g.joined[group]++
+	g.owned[owner]++
+	return nil
+}
+
+// exit counts one less.
+//
+// +checklocks:g.mu
+func (g *Groups[T]) exit(group netip.Addr, owner any) error {
+	if g.owned[owner]--; g.owned[owner] == 0 {
+		delete(g.owned, owner)
+	}
+	if g.joined[group]--; g.joined[group] > 0 {
+		return nil
+	}
+	delete(g.joined, group)
+	return g.cfg.Leave(group)
+}
 
 // Attach makes t a member of group; it may be one already. rdma.ErrInvalid: group is none;
-// rdma.ErrLimit; or what Join or ok says, which is asked whether t may be attached to anything.
+// rdma.ErrLimit; or what Config.Join or ok says, which is asked whether t may be attached to
+// anything.
 func (g *Groups[T]) Attach(group netip.Addr, t T, ok func() error) error {
-	if !group.IsMulticast() {
-		return fmt.Errorf("%v is no multicast group: %w", group, rdma.ErrInvalid)
-	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err := ok(); err != nil {
 		return err
 	}
-	all := *g.members.Load()
-	of := all[group]
-	owner := g.cfg.Owner(t)
-	switch {
-	case slices.Contains(of, t):
+	of := g.Members(group)
+	if _, is := g.attached[t][group]; is {
 		return nil
-	case g.owned[owner] >= g.cfg.PerOwner:
-		return fmt.Errorf("queue pairs are attached to groups %d times: %w", g.owned[owner],
-			rdma.ErrLimit)
-	case len(of) >= g.cfg.Members:
-		return fmt.Errorf("%d queue pairs are attached to %v: %w", len(of), group, rdma.ErrLimit)
-	case len(of) == 0:
-		if len(all) >= g.cfg.Groups {
-			return fmt.Errorf("queue pairs are attached to %d groups: %w", len(all), rdma.ErrLimit)
-		}
-		if err := g.cfg.Join(group); err != nil {
-			return err
-		}
 	}
+	if len(of) >= g.cfg.Members {
+		return fmt.Errorf("%d queue pairs are attached to %v: %w", len(of), group, rdma.ErrLimit)
+	}
+	if err := g.enter(group, g.cfg.Owner(t)); err != nil {
+		return err
+	}
+	if g.attached[t] == nil {
+		g.attached[t] = map[netip.Addr]struct{}{}
+	}
+	g.attached[t][group] = struct{}{}
 	g.replace(group, append(slices.Clone(of), t))
-	g.groups[t]++
-	g.owned[owner]++
 	return nil
 }
 
@@ -86,7 +138,7 @@ func (g *Groups[T]) Attach(group netip.Addr, t T, ok func() error) error {
 func (g *Groups[T]) Detach(group netip.Addr, t T) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !slices.Contains(g.Members(group), t) {
+	if _, is := g.attached[t][group]; !is {
 		return fmt.Errorf("it is not attached to %v: %w", group, rdma.ErrInvalid)
 	}
 	return g.detach(group, t)
@@ -98,30 +150,22 @@ func (g *Groups[T]) Detach(group netip.Addr, t T) error {
 func (g *Groups[T]) detach(group netip.Addr, t T) error {
 	of := slices.Clone(g.Members(group))
 	i := slices.Index(of, t)
-	of = slices.Delete(of, i, i+1)
-	g.replace(group, of)
-	if g.groups[t]--; g.groups[t] == 0 {
-		delete(g.groups, t)
+	g.replace(group, slices.Delete(of, i, i+1))
+	if delete(g.attached[t], group); len(g.attached[t]) == 0 {
+		delete(g.attached, t)
 	}
-	owner := g.cfg.Owner(t)
-	if g.owned[owner]--; g.owned[owner] == 0 {
-		delete(g.owned, owner)
-	}
-	if len(of) == 0 {
-		return g.cfg.Leave(group)
-	}
-	return nil
+	return g.exit(group, g.cfg.Owner(t))
 }
 
 // +checklocks:g.mu
 func (g *Groups[T]) replace(group netip.Addr, of []T) {
-	all := maps.Clone(*g.members.Load())
+	g.table.Lock()
+	defer g.table.Unlock()
 	if len(of) > 0 {
-		all[group] = of
+		g.members[group] = of
 	} else {
-		delete(all, group)
+		delete(g.members, group)
 	}
-	g.members.Store(&all)
 }
 
 // Unless calls f if t is attached to nothing, and nothing is attached meanwhile; else it is
@@ -129,7 +173,7 @@ func (g *Groups[T]) replace(group netip.Addr, of []T) {
 func (g *Groups[T]) Unless(t T, f func()) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if n := g.groups[t]; n > 0 {
+	if n := len(g.attached[t]); n > 0 {
 		return fmt.Errorf("it is attached to %d multicast groups, detach it first: %w", n, rdma.ErrBusy)
 	}
 	f()
@@ -140,16 +184,15 @@ func (g *Groups[T]) Unless(t T, f func()) error {
 func (g *Groups[T]) Remove(t T) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.groups[t] == 0 {
-		return
-	}
-	for group, of := range *g.members.Load() {
-		if slices.Contains(of, t) {
-			// There is nobody to tell that a group could not be left: the network is gone then.
-			_ = g.detach(group, t)
-		}
+	for group := range g.attached[t] {
+		// There is nobody to tell that a group could not be left: the network is gone then.
+		_ = g.detach(group, t)
 	}
 }
 
-// Len is how many groups have members.
-func (g *Groups[T]) Len() int { return len(*g.members.Load()) }
+// Len is how many groups somebody is in.
+func (g *Groups[T]) Len() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.joined)
+}

@@ -3,6 +3,7 @@ package mcast_test
 import (
 	"errors"
 	"net/netip"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -77,7 +78,61 @@ func TestGroups(t *testing.T) {
 	for _, m := range []string{"g1", "g2", "c"} {
 		g.Remove(m)
 	}
-	if !called || joined[one] != 0 || g.Len() != 0 {
+	want("an owner", g.Join(one, 7), nil)
+	want("an owner's member", g.Attach(one, "1234567", alive), nil)
+	want("no group", g.Join(netip.MustParseAddr("10.1.1.1"), 7), rdma.ErrInvalid)
+	want("an owner again", g.Join(one, 7), nil)
+	want("an owner, too often", g.Join(six, 7), rdma.ErrLimit)
+	want("another owner", g.Join(six, 8), nil)
+	want("a third group", g.Join(more, 8), rdma.ErrLimit)
+	g.Remove("1234567")
+	want("leaves", g.Leave(one, 7), nil)
+	if joined[one] != 1 || g.Members(one) != nil {
+		t.Errorf("joined %v, members %v", joined, g.Members(one))
+	}
+	want("leaves", g.Leave(one, 7), nil)
+	want("leaves", g.Leave(six, 8), nil)
+	if !called || joined[one] != 0 || joined[six] != 0 || g.Len() != 0 {
 		t.Errorf("at the end: %t, %v, %d", called, joined, g.Len())
+	}
+}
+
+// What it takes to attach does not grow with the groups that there are: a client that attaches to
+// many does not hold the others up.
+func TestManyGroups(t *testing.T) {
+	const n = 8192
+	none := func(netip.Addr) error { return nil }
+	g := New(Config[int]{Join: none, Leave: none, Groups: n, Members: n, PerOwner: n,
+		Owner: func(int) any { return 0 }})
+	group := netip.MustParseAddr("239.1.0.0")
+	var last netip.Addr
+	attach := func() {
+		last = group
+		if err := g.Attach(group, 1, func() error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		group = group.Next()
+	}
+	for range n - 2 {
+		attach()
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	const rounds = 100
+	for range rounds {
+		if err := g.Detach(last, 1); err != nil {
+			t.Fatal(err)
+		}
+		group = last
+		attach()
+	}
+	runtime.ReadMemStats(&after)
+	// A copy of the table would have some hundred KiB.
+	if octets := (after.TotalAlloc - before.TotalAlloc) / rounds; octets > 4096 {
+		t.Errorf("to attach and detach allocates %d octets among %d groups", octets, g.Len())
+	}
+	g.Remove(1)
+	if g.Len() != 0 {
+		t.Errorf("%d groups are left", g.Len())
 	}
 }
