@@ -152,8 +152,8 @@ func datagramID(t *testing.T, c *vnic.Context) *vnic.CMID {
 	return id
 }
 
-// ROCE-009: packets of a connection have the hop limit and traffic class of its path; 0 is the
-// default.
+// ROCE-009, RVB-007: packets of a connection have the hop limit and traffic class of its path; 0 is
+// the default.
 func TestConnectionHopLimit(t *testing.T) {
 	for _, limit := range []uint8{0, 1, 9, 255} {
 		want := limit

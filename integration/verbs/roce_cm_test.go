@@ -37,6 +37,14 @@ func TestRoCECM(t *testing.T) {
 	}, "two devices")
 }
 
+// RCM-061, RVB-049: what an id of rdma_cm knows of the way to its peer, and of the port's speed.
+func TestRoCERoute(t *testing.T) {
+	need(t)
+	for _, make := range roceTopologies[:2] {
+		t.Run(make.name, func(t *testing.T) { make.make(t).runC(t, "roce_route", "route") })
+	}
+}
+
 // perftest's programs with -R: a job's listener is one of rdma_cm.
 func TestRoCEPerftestCM(t *testing.T) {
 	inRoCE(t, func(t *testing.T, top *topology) {

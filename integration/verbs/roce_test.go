@@ -204,7 +204,8 @@ func TestRoCEDevinfo(t *testing.T) {
 		`^\s+rocep0\s+[0-9a-f]{16}$`)
 	d.start("ibv_devinfo", "-d", "rocep0", "-v").succeed(patience, `transport:\s+InfiniBand \(0\)`,
 		`state:\s+PORT_ACTIVE \(4\)`, `max_mtu:\s+4096 \(5\)`, `active_mtu:\s+1024 \(3\)`,
-		`port_lid:\s+0$`, `link_layer:\s+Ethernet`, `atomic_cap:\s+ATOMIC_HCA \(1\)`,
+		`port_lid:\s+0$`, `link_layer:\s+Ethernet`, `active_width:\s+4X \(2\)`,
+		`active_speed:\s+25\.0 Gbps \(32\)`, `atomic_cap:\s+ATOMIC_HCA \(1\)`,
 		`GID\[ *0\]:\s+fe80:.*, RoCE v2`, `GID\[ *1\]:\s+::ffff:10\.77\.0\.2, RoCE v2`,
 		`GID\[ *2\]:\s+fd77::2, RoCE v2`)
 	d.start("ibv_devinfo", "-d", "vrnic0").succeed(patience, `transport:\s+iWARP \(1\)`)

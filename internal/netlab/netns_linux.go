@@ -182,6 +182,9 @@ func (ns *NS) SetMaster(link, bridge string) error {
 // SetUp sets a link up.
 func (ns *NS) SetUp(link string) error { return ns.change(link, ns.nl.LinkSetUp) }
 
+// SetDown takes a link down, which stays.
+func (ns *NS) SetDown(link string) error { return ns.change(link, ns.nl.LinkSetDown) }
+
 // SetMTU sets a link's MTU in octets.
 func (ns *NS) SetMTU(link string, mtu int) error {
 	return ns.change(link, func(l netlink.Link) error { return ns.nl.LinkSetMTU(l, mtu) })

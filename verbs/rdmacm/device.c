@@ -177,7 +177,7 @@ void cm_fill_route(struct cm_id *id)
 	for (d = devices; d && d->verbs != id->id.verbs; d = d->next)
 		;
 	p->mtu = d ? d->mtu : 0;
-	p->rate = IBV_RATE_10_GBPS;
+	p->rate = IBV_RATE_100_GBPS; /* four lanes of EDR, as of the port */
 	p->packet_life_time = 18;
 	r->path_rec = p;
 	r->num_paths = 1;

@@ -15,6 +15,8 @@ import (
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/shmtest"
 )
 
 const (
@@ -23,7 +25,8 @@ const (
 )
 
 // withTAP starts a daemon with a TAP vtap0 in a namespace and other ports.
-func withTAP(t *testing.T, ports ...string) (*daemontest.Daemon, *netlab.NS, *eventLog) {
+func withTAP(t *testing.T, ports []string, more ...func(*daemon.Config)) (*daemontest.Daemon,
+	*netlab.NS, *eventLog) {
 	t.Helper()
 	needtest.Root(t)
 	ns, err := netlab.NewNS()
@@ -32,7 +35,7 @@ func withTAP(t *testing.T, ports ...string) (*daemontest.Daemon, *netlab.NS, *ev
 	}
 	t.Cleanup(func() { ns.Close() })
 	log := &eventLog{}
-	d := daemontest.Start(t, func(c *daemon.Config) {
+	d := daemontest.Start(t, append(more, func(c *daemon.Config) {
 		c.Log = slog.New(slog.NewTextHandler(log, nil))
 		for _, s := range append(ports, "tap:vtap0,netns="+ns.Path()) {
 			p, err := daemon.ParsePort(s)
@@ -41,14 +44,14 @@ func withTAP(t *testing.T, ports ...string) (*daemontest.Daemon, *netlab.NS, *ev
 			}
 			c.Ports = append(c.Ports, p)
 		}
-	})
+	})...)
 	return d, ns, log
 }
 
 // TestLostTAP: when somebody removes the TAP, LIST port says so, the log does once, and the port of
 // each device is in error, for all who have opened one; when it is there again, active.
 func TestLostTAP(t *testing.T) {
-	d, ns, log := withTAP(t)
+	d, ns, log := withTAP(t, nil)
 	client := d.Dial()
 	devs := []rdma.Device{daemontest.Open(t, client, "vrnic0"), daemontest.Open(t, client, "vrnic1"),
 		daemontest.Open(t, d.Dial(), "vrnic0")}
@@ -89,7 +92,7 @@ func TestLostTAP(t *testing.T) {
 
 // TestLostTAPBesideOthers: a device that has another way out has a network all the time.
 func TestLostTAPBesideOthers(t *testing.T) {
-	d, ns, log := withTAP(t, "unix-listen:"+t.TempDir()+"/l")
+	d, ns, log := withTAP(t, []string{"unix-listen:" + t.TempDir() + "/l"})
 	dev := daemontest.Open(t, d.Dial(), "vrnic0")
 	if err := ns.DelLink("vtap0"); err != nil {
 		t.Fatal(err)
@@ -104,6 +107,34 @@ func TestLostTAPBesideOthers(t *testing.T) {
 	defer cancel() // long enough to show that nothing happens
 	if ev, err := dev.NextAsyncEvent(ctx); err == nil {
 		t.Errorf("the device hears of %v", ev.Type)
+	}
+}
+
+// RSYS-008: the port of a device of RoCE is down as long as its network is, and says so to who asks
+// and to who waits.
+func TestRoCEPortDown(t *testing.T) {
+	d, ns, _ := withTAP(t, nil, devices(t, "rocep0,addr=10.77.0.2/24,transport=roce"))
+	dev := daemontest.Open(t, d.Dial(), "rocep0")
+	r := shmtest.NewRaw(t, d.Socket()).Hello()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for _, down := range []bool{true, false} {
+		change, event, state, phys := ns.SetDown, rdma.EventPortErr, uint32(1), uint32(3)
+		if !down {
+			change, event, state, phys = ns.SetUp, rdma.EventPortActive, 4, 5
+		}
+		if err := change("vtap0"); err != nil {
+			t.Fatal(err)
+		}
+		if ev, err := dev.NextAsyncEvent(ctx); err != nil || ev.Type != event {
+			t.Fatalf("down %t: %+v, %v, want %v", down, ev, err, event)
+		}
+		var port abi.QueryPortReply
+		r.Must(abi.OpQueryPort, &abi.QueryPortRequest{Device: 0, Port: 1}, &port)
+		if port.State != state || port.PhysState != phys || port.LinkLayer != 2 {
+			t.Errorf("down %t: state %d, physical %d: want %d and %d", down, port.State, port.PhysState,
+				state, phys)
+		}
 	}
 }
 

@@ -40,8 +40,8 @@ var bothKinds = []string{
 	"rocep1,addr=10.77.0.3/24,transport=roce,mtu=1500",
 }
 
-// RSYS-002, RSYS-007, RSYS-009, RSYS-010: what a program sees of a device of RoCE, beside one of
-// iWARP at the same addresses.
+// RSYS-002, RSYS-007, RSYS-009, RSYS-010, RVB-049: what a program sees of a device of RoCE, beside
+// one of iWARP at the same addresses.
 func TestRoCEDevice(t *testing.T) {
 	d := daemontest.Start(t, devices(t, bothKinds...))
 	c := d.Dial()
@@ -86,7 +86,7 @@ func TestRoCEDevice(t *testing.T) {
 	var port abi.QueryPortReply
 	r.Must(abi.OpQueryPort, &abi.QueryPortRequest{Device: 1, Port: 1}, &port)
 	if port.State != 4 || port.PhysState != 5 || port.LinkLayer != 2 || port.MaxMTU != 5 ||
-		port.ActiveMTU != 5 || port.CapFlags != 1<<16 {
+		port.ActiveMTU != 5 || port.CapFlags != 1<<16 || port.Width != 2 || port.Speed != 32 {
 		t.Errorf("QUERY_PORT: %+v", port)
 	}
 	for _, q := range []abi.QueryGIDRequest{{Device: 1, Port: 2}, {Device: 1}, {Device: 1, Port: 1,
