@@ -42,14 +42,6 @@ func gidIndex(x byHand, a netip.Addr) uint8 {
 	return 0
 }
 
-// addrOf is the address of a side.
-func (p *pair) addrOf(x side) netip.Addr {
-	if x == side(p.s) {
-		return netip.MustParseAddr(guestAddrs[p.family])
-	}
-	return netip.MustParseAddr(addrsA[p.family])
-}
-
 // join makes both ends and connects their queue pairs by their attributes, first requester's.
 func (b *siwBench) join(ctx context.Context, w roceWay, requester initiator) *pair {
 	b.port++
@@ -57,7 +49,12 @@ func (b *siwBench) join(ctx context.Context, w roceWay, requester initiator) *pa
 		noFence: w.net.netem != ""}, b: b, port: b.port}
 	p.newSides(ctx)
 	p.s.makeQP(w.kind)
-	ends := [2]byHand{p.s, p.v}
+	p.connectByNumber([2]byHand{p.s, p.v}, w, int(requester))
+	return p
+}
+
+// connectByNumber brings both ends' queue pairs to RTS, connected if they can be.
+func (p *pair) connectByNumber(ends [2]byHand, w roceWay, requester int) {
 	var psn [2]uint32
 	for i := range psn {
 		// Near the wrap in a half of the cases.
@@ -80,7 +77,7 @@ func (b *siwBench) join(ctx context.Context, w roceWay, requester initiator) *pa
 		x.modify(a, mask|rdma.AttrAccess)
 		a = rdma.QPAttr{State: rdma.QPRTR, PathMTU: w.mtu, DestQPN: far.num(), RQPSN: psn[1-i],
 			MaxDestRead: 16, MinRNRTimer: 12, Path: p.path(x, far)}
-		if w.stranger && i == int(requester) {
+		if w.stranger && i == requester {
 			a.DestQPN ^= 1 << 23
 		}
 		mask = rdma.AttrState | rdma.AttrPath | rdma.AttrPathMTU | rdma.AttrDestQPN | rdma.AttrRQPSN
@@ -99,13 +96,12 @@ func (b *siwBench) join(ctx context.Context, w roceWay, requester initiator) *pa
 		}
 		x.modify(a, mask)
 	}
-	return p
 }
 
 // path is the way from x to far.
 func (p *pair) path(x, far byHand) rdma.AHAttr {
-	return rdma.AHAttr{GID: rdma.GIDOf(p.addrOf(far)), GIDIndex: gidIndex(x, p.addrOf(x)), Port: 1,
-		Global: true, HopLimit: 64}
+	return rdma.AHAttr{GID: rdma.GIDOf(far.addr(p.family)), GIDIndex: gidIndex(x, x.addr(p.family)),
+		Port: 1, Global: true, HopLimit: 64}
 }
 
 // immediates has Sends and Writes with immediate data.
@@ -118,7 +114,7 @@ func immediates(p *pair, from, to side) {
 	number := func(i int) uint32 { return uint32(p.port)<<16 + 0x01020304*uint32(i+1) }
 	l.each(func(i, off, n int) {
 		to.recv(uint64(2*i), sent, off, n)
-		to.recv(uint64(2*i+1), p.memOf(to), 0, 0)
+		to.recv(uint64(2*i+1), sent, off, 0)
 		from.post(work{id: uint64(2 * i), op: rdma.OpSendImm, r: src, off: off, n: n,
 			flags: rdma.Solicited, imm: number(2 * i)})
 		from.post(work{id: uint64(2*i + 1), op: rdma.OpWriteImm, r: src, off: off, n: n,

@@ -3,6 +3,7 @@ package integration
 import (
 	"encoding/binary"
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/vrnic/vrnic/integration/peer"
@@ -13,6 +14,7 @@ import (
 type byHand interface {
 	side
 	num() uint32
+	addr(f family) netip.Addr
 	// gid is an entry of the side's GID table.
 	gid(index int) rdma.GID
 	modify(a rdma.QPAttr, mask rdma.QPAttrMask)
@@ -27,6 +29,16 @@ type byHand interface {
 }
 
 func (s *vrnicSide) num() uint32 { return s.qp.Num() }
+
+func (s *vrnicSide) addr(f family) netip.Addr {
+	for _, a := range s.dev.Attr().Addrs {
+		if a.Addr().Is4() == (f == 0) {
+			return a.Addr()
+		}
+	}
+	failf("vrnic: no address of %v", f)
+	return netip.Addr{}
+}
 
 func (s *vrnicSide) gid(index int) rdma.GID {
 	e, err := s.dev.GID(index)
@@ -70,6 +82,8 @@ func (s *siwSide) makeQP(t rdma.QPType) {
 }
 
 func (s *siwSide) num() uint32 { return s.qpn }
+
+func (s *siwSide) addr(f family) netip.Addr { return netip.MustParseAddr(guestAddrs[f]) }
 
 func (s *siwSide) gid(index int) rdma.GID { return rdma.GID(fromHex(s.do("gid %d", index)[0])) }
 

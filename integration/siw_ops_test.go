@@ -229,16 +229,18 @@ func invalidates(p *pair, from, to side) {
 	const n = 5000
 	l := layOut([]int{n})
 	for i, flags := range []rdma.SendFlags{0, rdma.Solicited} {
+		const at = 1024 // in the memory for first messages
+		sent := []int{helloLen, 3000}[i]
 		seed := uint64(p.port)<<16 + uint64(5+i)<<12
 		src, dst := l.source(from, 0, seed), l.target(to, rdma.RemoteWrite|rdma.MWBind)
 		key := to.lend(dst, rdma.RemoteWrite)
-		to.recv(0, p.memOf(to), 2048, helloLen)
+		to.recv(0, p.memOf(to), at, sent)
 		from.post(work{id: 0, op: rdma.OpWrite, r: src, off: l.offs[0], n: n,
 			addr: dst.addr + uint64(l.offs[0]), key: key})
-		from.post(work{id: 1, op: rdma.OpSendInv, flags: flags, r: src, off: l.offs[0], n: helloLen,
+		from.post(work{id: 1, op: rdma.OpSendInv, flags: flags, r: src, off: l.offs[0], n: sent,
 			key: key})
 		got := to.poll(1, doneLimit)
-		if len(got) != 1 || got[0].status != rdma.WCSuccess || got[0].n != helloLen {
+		if len(got) != 1 || got[0].status != rdma.WCSuccess || got[0].n != sent {
 			failf("%v: the receive of a Send with Invalidate has completed as %+v", to, got)
 		}
 		// Libsiw does not say which key it was.
@@ -246,7 +248,7 @@ func invalidates(p *pair, from, to side) {
 			failf("vrnic: key %#x was invalidated, want %#x", got[0].invalidated, key)
 		}
 		succeeded(from, 0, 2)
-		to.check(p.memOf(to), 2048, helloLen, seed)
+		to.check(p.memOf(to), at, sent, seed)
 		l.arrived(to, dst, seed)
 	}
 }
