@@ -13,6 +13,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/badnet"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/proc"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/progress"
+	"github.com/vrnic/vrnic/netstack/port/impair"
 )
 
 const (
@@ -77,7 +78,7 @@ it was.`
 
 // A badPlan is what the flags ask for.
 type badPlan struct {
-	cells []badnet.Cell
+	cells []impair.Cell
 	seeds int
 	least time.Duration
 	only  []string
@@ -139,7 +140,7 @@ func badPlanOf(c *cli.Context) (p badPlan, err error) {
 			}
 			for _, rtt := range rtts {
 				for _, jitter := range jitters {
-					p.cells = append(p.cells, badnet.Cell{Loss: loss, Burst: burst, RTT: duration(rtt),
+					p.cells = append(p.cells, impair.Cell{Loss: loss, Burst: burst, RTT: duration(rtt),
 						Jitter: duration(jitter)})
 				}
 			}

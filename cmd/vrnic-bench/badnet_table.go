@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/badnet"
+	"github.com/vrnic/vrnic/netstack/port/impair"
 )
 
 // A badRun is what one contestant has come to in a cell, one measurement for each seed.
@@ -36,7 +37,7 @@ func (r *badRun) median() float64 {
 
 // A badResult is a row of the table.
 type badResult struct {
-	badnet.Cell
+	impair.Cell
 	Kernel badRun `json:"kernel"`
 	TCP    badRun `json:"tcp"`
 	SCTP   badRun `json:"sctp"`

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/badnet"
 	"github.com/vrnic/vrnic/internal/needtest"
+	"github.com/vrnic/vrnic/netstack/port/impair"
 )
 
 func TestWrongUseOfBadnet(t *testing.T) {
@@ -72,7 +73,7 @@ func TestBadnetTable(t *testing.T) {
 		}
 		return r
 	}
-	cell := badnet.Cell{Burst: 1, RTT: 100 * time.Microsecond}
+	cell := impair.Cell{Burst: 1, RTT: 100 * time.Microsecond}
 	good := badResult{Cell: cell, Kernel: run(800, 900, 1000), TCP: run(400, 900, 600),
 		SCTP: run(800, 900, 2000)}
 	cell.Loss, cell.Burst, cell.Jitter = 5, 8, 5*time.Millisecond

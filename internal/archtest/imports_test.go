@@ -65,7 +65,8 @@ var layers = map[string][]string{
 		module + "netstack/internal/gvconv"},
 	"netstack/port": {std, sys, gvisor, water, links,
 		module + "netstack/frame", module + "netstack/ethswitch"},
-	"netstack/port/impair": {std},
+	"netstack/port/impair":       {std},
+	"netstack/port/impair/ideal": {std, module + "netstack/port/impair"},
 	"vnic": {std, module + "iwarp", module + "sctpddp", module + "roce", module + "rdma",
 		module + "internal/bulk", module + "internal/prefetch"},
 
@@ -160,6 +161,7 @@ var testsToo = map[string][]string{
 	"netstack/tcp":            {module + "netstack"},
 	"netstack/udp":            {module + "netstack", module + "roce/packet", module + "roce/udp"},
 	"netstack/sctphost":       {module + "netstack"},
+	"netstack/sctp":           {module + "netstack/port/impair"},
 	"netstack/ethswitch":      {module + "netstack"},
 	"netstack/port":           {module + "netstack"},
 	"internal/stacknet":       {module + "rdma"},

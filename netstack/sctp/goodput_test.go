@@ -2,78 +2,58 @@ package sctp
 
 import (
 	"flag"
-	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/vrnic/vrnic/netstack/port/impair"
+	"github.com/vrnic/vrnic/netstack/port/impair/ideal"
 )
 
-var goodputTable = flag.Bool("goodput-table", false, "TestGoodput measures all cells")
+var (
+	goodputTable = flag.Int("goodput-table", 0,
+		"TestGoodput measures all cells, with so many seeds each")
+	goodputTime = flag.Duration("goodput-time", time.Second, "each for so long, at least")
+)
 
-// A badLink is one direction of a wire of 1 Gbit/s with a queue before it: what a frame-by-frame
-// impairing bridge does to Ethernet.
-type badLink struct {
-	w      *world
-	rng    *rand.Rand
-	loss   float64
-	delay  time.Duration
-	jitter time.Duration // each frame takes up to that much longer, whatever the others do
-	queue  time.Duration // what may wait before the wire; more is dropped
-	busy   time.Time
-}
+// settleFrames is how many packets that are there together are handled together.
+const settleFrames = 16
 
-// wireTime is how long a packet is on the wire, with the headers of Ethernet and IPv4.
-func wireTime(n int) time.Duration { return time.Duration(n+20+38) * 8 }
-
-func (l *badLink) fate(d Datagram) []time.Duration {
-	now := l.w.Now
-	if l.busy.Before(now) {
-		l.busy = now
-	}
-	if l.busy.Sub(now) > l.queue {
-		return nil
-	}
-	l.busy = l.busy.Add(wireTime(len(d.Data)))
-	if l.rng.Float64() < l.loss {
-		return nil
-	}
-	at := l.busy.Sub(now) + l.delay
-	if l.jitter > 0 {
-		at += time.Duration(l.rng.Int64N(int64(l.jitter)))
-	}
-	return []time.Duration{at}
-}
-
-// A cell is a network to be measured on.
-type cell struct {
-	loss        float64
-	rtt, jitter time.Duration
-}
-
-func (c cell) String() string {
-	return fmt.Sprintf("loss=%v%%,rtt=%v,jitter=%v", c.loss*100, c.rtt, c.jitter)
-}
-
-// goodput is how many Mbit/s arrive within d of network time, from a sender that always has more
-// to send, and what both ends have counted.
-func (c cell) goodput(t testing.TB, seed uint64, d time.Duration) (mbits float64, st Stats) {
-	opt := Options{SendBuffer: 8 << 20, RecvBuffer: 6 << 20, RTOMin: 300 * time.Millisecond}
+// goodput is how many Mbit/s arrive over a network from a sender that always has more to send, and
+// what that has counted.
+func goodput(t testing.TB, c impair.Cell, seed uint64, d time.Duration) (mbits float64, st Stats) {
+	opt := Options{SendBuffer: 8 << 20, RecvBuffer: 4 << 20, RTOMin: 300 * time.Millisecond}
 	w, a, b := pair(t, Config{Options: opt}, Config{Options: opt})
 	w.quiet = true
-	links := map[bool]*badLink{}
-	for _, out := range []bool{false, true} {
-		s := seed * 2
-		if out {
-			s++
+	schedule := c.Schedule(seed)
+	links := map[bool]*impair.Link{true: schedule.Link(1), false: schedule.Link(2)}
+	var at [2]time.Duration
+	w.Fate = func(d Datagram) []time.Duration {
+		const headers = 14 + 20 // of Ethernet and IPv4
+		now := w.Now.Sub(start)
+		f := links[d.Src == addrA].Carry(now, len(d.Data)+headers)
+		for i := range f.Copies {
+			at[i] = c.Gather(f.At[i]) - now
 		}
-		links[out] = &badLink{w: w, rng: newSeededRand(s), loss: c.loss, delay: c.rtt / 2,
-			jitter: c.jitter, queue: 12 * time.Millisecond}
+		return at[:f.Copies]
 	}
-	w.Fate = func(d Datagram) []time.Duration { return links[d.Src == addrA].fate(d) }
+	// What arrives together is handled together.
+	arrived := map[*node]int{}
+	w.Deliver = func(d Datagram) {
+		n := a
+		if d.Dst == addrB {
+			n = b
+		}
+		m := &memory{w, d.Data, 1}
+		n.e.Input(w.Now, Packet{Src: d.Src, Dst: d.Dst, Data: m.b, Ref: m, Verified: true})
+		if arrived[n]++; arrived[n] == settleFrames {
+			n.pump()
+			arrived[n] = 0
+		}
+	}
 	octets := 0
 	b.onMsg = func(m *Message) { octets += m.Len() }
 	src := &filler{}
-	end := w.Now.Add(d)
+	before, from, end := 0, w.Now.Add(c.WarmUp()), w.Now.Add(c.WarmUp()+d)
 	for w.Now.Before(end) {
 		for n := a.last.MaxPayload(); a.last.Room() >= n; {
 			src.n = n
@@ -81,14 +61,21 @@ func (c cell) goodput(t testing.TB, seed uint64, d time.Duration) (mbits float64
 				t.Fatal(err)
 			}
 		}
-		a.pump()
+		if !w.Due() {
+			b.pump()
+			a.pump()
+			clear(arrived)
+		}
 		a.events, a.sent, b.events, b.sent = a.events[:0], a.sent[:0], b.events[:0], b.sent[:0]
 		w.Step(end)
+		if w.Now.Before(from) {
+			before = octets
+		}
 		if a.last.State() != StateEstablished {
 			t.Fatalf("%v: %v", c, a.last.State())
 		}
 	}
-	return float64(octets) * 8 / d.Seconds() / 1e6, a.e.Stats()
+	return float64(octets-before) * 8 / d.Seconds() / 1e6, a.e.Stats()
 }
 
 // A filler is n octets that nobody looks at.
@@ -105,48 +92,51 @@ func (f *filler) Read(b []byte) (int, error) {
 // What loss, delay and reordering leave of a wire of 1 Gbit/s. Before late packets were told from
 // lost ones these cells had 302, 12, 2, 17, 336, 35 and 0.4 Mbit/s, measured for longer.
 //
-//	go test ./netstack/sctp -run Goodput -v -goodput-table
+//	go test ./netstack/sctp -run Goodput -v -goodput-table 5
 func TestGoodput(t *testing.T) {
 	const ms = time.Millisecond
-	tests := []struct {
-		cell
+	if *goodputTable > 0 {
+		for _, c := range impair.Cells() {
+			t.Run(c.String(), func(t *testing.T) {
+				var sum, most float64
+				var all Stats
+				for seed := range uint64(*goodputTable) {
+					g, st := goodput(t, c, seed+1, c.Length(*goodputTime))
+					sum += g
+					most += ideal.Goodput(c, seed+1, c.Length(*goodputTime))
+					all.Retransmits += st.Retransmits
+					all.Spurious += st.Spurious
+					all.Undone += st.Undone
+					all.TailProbes += st.TailProbes
+					all.Timeouts += st.Timeouts
+				}
+				n := float64(*goodputTable)
+				t.Logf("%-46v %6.1f of %6.1f (%.2f); resent %d, spurious %d, undone %d, probes %d, timeouts %d",
+					c, sum/n, most/n, sum/most, all.Retransmits, all.Spurious, all.Undone, all.TailProbes,
+					all.Timeouts)
+			})
+		}
+		return
+	}
+	for _, tt := range []struct {
+		impair.Cell
 		d     time.Duration
 		least float64
 	}{
-		{cell{0, ms / 10, ms / 5}, ms * 60, 600},
-		{cell{0, ms * 10, ms / 5}, ms * 250, 300},
-		{cell{0, ms * 10, ms * 5}, ms * 400, 150},
-		{cell{0, ms * 50, ms * 5}, ms * 1000, 60},
-		{cell{0, ms / 10, ms * 5}, ms * 400, 100},
-		{cell{0.01, ms / 10, 0}, ms * 60, 500},
-		{cell{0.05, ms / 10, 0}, ms * 60, 250},
-		{cell{0.2, ms / 10, 0}, ms * 300, 10},
-	}
-	if *goodputTable {
-		tests = tests[:0]
-		for _, jitter := range []time.Duration{0, ms / 5, ms * 5} {
-			for _, rtt := range []time.Duration{ms / 10, ms * 10, ms * 50} {
-				for _, loss := range []float64{0, 0.001, 0.01, 0.05, 0.2} {
-					c := cell{loss, rtt, jitter}
-					d := 4 * time.Second
-					if loss > 0 && rtt > ms || loss >= 0.05 {
-						d = 10 * time.Second
-					}
-					tests = append(tests, struct {
-						cell
-						d     time.Duration
-						least float64
-					}{c, d, 0})
-				}
-			}
-		}
-	}
-	for _, tt := range tests {
-		g, st := tt.goodput(t, 1, tt.d)
-		t.Logf("%-34v %6.1f Mbit/s; resent %d, spurious %d, undone %d, probes %d, timeouts %d",
-			tt.cell, g, st.Retransmits, st.Spurious, st.Undone, st.TailProbes, st.Timeouts)
+		{impair.Cell{RTT: ms / 10, Jitter: ms / 5}, ms * 60, 600},
+		{impair.Cell{RTT: ms * 10, Jitter: ms / 5}, ms * 250, 300},
+		{impair.Cell{RTT: ms * 10, Jitter: ms * 5}, ms * 400, 150},
+		{impair.Cell{RTT: ms * 50, Jitter: ms * 5}, ms * 1000, 60},
+		{impair.Cell{RTT: ms / 10, Jitter: ms * 5}, ms * 400, 100},
+		{impair.Cell{Loss: 1, RTT: ms / 10}, ms * 60, 500},
+		{impair.Cell{Loss: 5, RTT: ms / 10}, ms * 60, 250},
+		{impair.Cell{Loss: 20, RTT: ms / 10}, ms * 300, 10},
+	} {
+		g, st := goodput(t, tt.Cell, 1, tt.d)
+		t.Logf("%-50v %6.1f Mbit/s; resent %d, spurious %d, undone %d, probes %d, timeouts %d",
+			tt.Cell, g, st.Retransmits, st.Spurious, st.Undone, st.TailProbes, st.Timeouts)
 		if g < tt.least {
-			t.Errorf("%v: %.1f Mbit/s, at least %v are there", tt.cell, g, tt.least)
+			t.Errorf("%v: %.1f Mbit/s, at least %v are there", tt.Cell, g, tt.least)
 		}
 	}
 }

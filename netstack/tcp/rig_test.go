@@ -134,6 +134,7 @@ type wireDir struct {
 	lost  int
 	drop  func(octets []byte) bool // or nil; whether a frame is lost
 	twice func(octets []byte) bool // or nil; whether a frame comes twice
+	bad   *impaired                // or nil: it says what becomes of frames, and nothing else
 }
 
 func (d *wireDir) Offloads() bool { return false }
@@ -143,6 +144,10 @@ func (d *wireDir) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := d.clock.elapsed()
+	if d.bad != nil {
+		d.bad.carry(now, octets)
+		return true
+	}
 	lost, by := d.rng.Float64() < d.w.loss, d.rng.Float64()
 	d.free = max(d.free, now)
 	if float64(d.free-now)*d.w.rate/8e9 > float64(d.w.queue) || lost || d.w.down ||
@@ -273,41 +278,6 @@ func (r *rig) send(tb testing.TB, n int64, limit time.Duration) time.Duration {
 		r.settle()
 		if r.clock.elapsed()-from > limit {
 			return limit * time.Duration(n) / time.Duration(max(sink.Len(), 1))
-		}
-	}
-}
-
-// BenchmarkBadNetwork prints what a connection moves on wires of 1 Gbit/s, by their faults.
-func BenchmarkBadNetwork(b *testing.B) {
-	for _, rtt := range []time.Duration{100 * time.Microsecond, 10 * time.Millisecond,
-		50 * time.Millisecond} {
-		for _, jitter := range []time.Duration{0, 200 * time.Microsecond, 5 * time.Millisecond} {
-			for _, loss := range []float64{0, 0.001, 0.01, 0.05, 0.2} {
-				name := fmt.Sprintf("rtt=%v/jitter=%v/loss=%v", rtt, jitter, loss)
-				b.Run(name, func(b *testing.B) {
-					var sum float64
-					seed := uint64(0)
-					for b.Loop() {
-						seed++
-						r := newRig(b, badWire{rate: 1e9, queue: 1000 * 1500, delay: rtt / 2, jitter: jitter,
-							loss: 0}, seed)
-						r.connect(b)
-						r.wire.loss = loss
-						n := int64(64 << 20)
-						if loss > 0 || jitter > 0 {
-							n = 32 << 20
-						}
-						if loss >= 0.05 {
-							n = 2 << 20
-						}
-						t := r.send(b, n, 20*time.Second)
-						sum += float64(n) * 8 / t.Seconds() / 1e6
-						r.wire.loss, r.wire.jitter = 0, 0
-					}
-					b.ReportMetric(sum/float64(b.N), "Mbit/s")
-					b.ReportMetric(0, "ns/op")
-				})
-			}
 		}
 	}
 }

@@ -94,6 +94,9 @@ func (w *World[P]) Step(limit time.Time) bool {
 	return true
 }
 
+// Due says whether another packet arrives before any time passes.
+func (w *World[P]) Due() bool { return len(w.flights) > 0 && !w.flights[0].at.After(w.Now) }
+
 // Run lets d pass.
 func (w *World[P]) Run(d time.Duration) {
 	for limit := w.Now.Add(d); w.Step(limit); {

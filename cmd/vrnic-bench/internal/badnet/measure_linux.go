@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/meter"
+	"github.com/vrnic/vrnic/netstack/port/impair"
 )
 
 const (
@@ -48,7 +49,7 @@ const (
 )
 
 // Limited says why a figure may be the machine's, or "".
-func (g Goodput) Limited(c Cell) string {
+func (g Goodput) Limited(c impair.Cell) string {
 	switch {
 	case g.Stolen > mostStolen:
 		return fmt.Sprintf("%.0f %% of the processors' time was the hypervisor's", 100*g.Stolen)
@@ -73,7 +74,7 @@ type flow interface {
 
 // A Run is one measurement: of a network, with a seed, for c.Length(Least).
 type Run struct {
-	Cell  Cell
+	Cell  impair.Cell
 	Seed  uint64
 	Least time.Duration
 }
