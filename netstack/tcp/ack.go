@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -148,9 +149,13 @@ func (a *ackDelayer) hold(pkt *stack.PacketBuffer, f *frame.Frame, s *delayedAck
 	defer s.mu.Unlock()
 	l4 := frame.EtherHeaderLen + len(pkt.NetworkHeader().Slice())
 	if s.gathering && s.known && flags == header.TCPFlagAck && !data && !duplicate &&
-		f.Len() == l4+len(t) && !a.stopped.Load() && s.keep(f, ack) {
+		f.Len() == l4+len(t) && f.Len() <= len(s.octets) && !a.stopped.Load() {
+		if s.holding && s.gathered && !s.saidBy(t) {
+			first = s.takeGathered()
+		}
+		s.keep(f, ack)
 		s.l4, s.gathered = l4, true
-		return true, nil, nil
+		return true, first, nil
 	}
 	if !s.known || flags&header.TCPFlagAck == 0 {
 		// of a RST without an ACK the number means nothing
@@ -190,9 +195,40 @@ func (a *ackDelayer) hold(pkt *stack.PacketBuffer, f *frame.Frame, s *delayedAck
 	return false, first, nil
 }
 
-// gather has the ACKs of a connection that knows SACK take each other's place until settle: for a
-// segment that comes before its turn gVisor sends one at once, and the last one says all that the
-// others did: docs/decisions.md#N5. One that tells of duplicates is sent all the same.
+// saidBy reports whether the ACK with header t says all that the gathered one does.
+func (s *delayedAck) saidBy(t header.TCP) bool {
+	held := header.TCP(s.octets[s.l4:s.n])
+	if plainOptions(held) {
+		return true
+	}
+	var were, are [maxBlocks]span
+	next := are[:sackBlocks(t, &are)]
+	for _, b := range were[:sackBlocks(held, &were)] {
+		if int32(t.AckNumber()-b.end) < 0 && !slices.ContainsFunc(next, b.in) {
+			return false
+		}
+	}
+	return true
+}
+
+// takeGathered is the gathered ACK, which is to be sent.
+func (s *delayedAck) takeGathered() *frame.Frame {
+	t := header.TCP(s.octets[s.l4:s.n])
+	options := !plainOptions(t)
+	switch {
+	case options:
+		s.quick = quickACKs
+	case s.quick > 0:
+		s.quick--
+	}
+	s.gathered, s.acked = false, s.ack
+	s.tells(t, options)
+	return s.frame()
+}
+
+// gather has the ACKs of a connection that knows SACK take each other's place until settle, where
+// the later one says all that the earlier one did: for a segment that comes before its turn gVisor
+// sends one at once: docs/decisions.md#N5. One that tells of duplicates is sent all the same.
 func (s *delayedAck) gather() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,24 +253,14 @@ func (a *ackDelayer) settled(s *delayedAck) (f *frame.Frame, list bool) {
 	if !s.holding || !s.gathered {
 		return nil, false
 	}
-	s.gathered = false
-	t := header.TCP(s.octets[s.l4:s.n])
-	options := !plainOptions(t)
-	wait := !options && s.quick == 0 && s.ack != s.acked && s.ack-s.acked < a.limit()
-	switch {
-	case options:
-		s.quick = quickACKs
-	case s.quick > 0:
-		s.quick--
-	}
-	if wait && !a.stopped.Load() {
+	if plainOptions(header.TCP(s.octets[s.l4:s.n])) && s.quick == 0 && s.ack != s.acked &&
+		s.ack-s.acked < a.limit() && !a.stopped.Load() {
+		s.gathered = false
 		list = !s.listed
 		s.listed = true
 		return nil, list
 	}
-	s.acked = s.ack
-	s.tells(t, options)
-	return s.frame(), false
+	return s.takeGathered(), false
 }
 
 // plainOptions reports whether t has no options, or a timestamp only.

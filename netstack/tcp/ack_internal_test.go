@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"encoding/binary"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -159,6 +160,14 @@ func TestGatherACK(t *testing.T) {
 	plain := func(n uint32) ackPacket { return ackPacket{ack: n, flags: ack, opts: tsOption} }
 	sack := func(n uint32) ackPacket { return ackPacket{ack: n, flags: ack, opts: sackOption} }
 	data := func(n uint32) ackPacket { return ackPacket{ack: n, flags: ack, data: 1, opts: tsOption} }
+	// islands says that ten octets from each of those on have come.
+	islands := func(n uint32, from ...uint32) ackPacket {
+		o := []byte{1, 1, 5, byte(2 + 8*len(from))}
+		for _, f := range from {
+			o = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(o, f), f+10)
+		}
+		return ackPacket{ack: n, flags: ack, opts: o}
+	}
 	for name, tt := range map[string]struct {
 		before, run               []ackPacket
 		meanwhile, settled, later []int
@@ -176,6 +185,13 @@ func TestGatherACK(t *testing.T) {
 		"behind data": {[]ackPacket{data(10)}, []ackPacket{data(20), sack(20)}, []int{1},
 			[]int{2}, nil},
 		"nothing before": {nil, []ackPacket{sack(10), sack(20)}, []int{0}, []int{1}, nil},
+		// What an ACK has no room for the one before it has said.
+		"one island more": {[]ackPacket{data(10)}, []ackPacket{islands(10, 30), islands(10, 50, 30),
+			islands(10, 70, 50, 30)}, nil, []int{3}, nil},
+		"more than one ACK says": {[]ackPacket{data(10)}, []ackPacket{islands(10, 70, 50, 30),
+			islands(10, 90, 70, 50), islands(10, 110, 90, 70)}, []int{1, 2}, []int{3}, nil},
+		"an island is reached": {[]ackPacket{data(10)}, []ackPacket{islands(10, 70, 50, 30),
+			islands(40, 90, 70, 50)}, nil, []int{2}, nil},
 	} {
 		r := newAckRig()
 		check := func(when string, want []int) {

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip/checksum"
@@ -75,17 +76,38 @@ func (s *delayedAck) tells(t header.TCP, options bool) {
 	}
 	s.nblocks = 0
 	if options {
-		for _, b := range header.ParseTCPOptions(t.Options()).SACKBlocks {
-			if s.nblocks < len(s.blocks) {
-				s.blocks[s.nblocks] = span{uint32(b.Start), uint32(b.End)}
-				s.nblocks++
-			}
-			if int32(uint32(b.End)-told) > 0 {
-				told = uint32(b.End)
+		s.nblocks = sackBlocks(t, &s.blocks)
+		for _, b := range s.blocks[:s.nblocks] {
+			if int32(b.end-told) > 0 {
+				told = b.end
 			}
 		}
 	}
 	s.told.Store(told)
+}
+
+// sackBlocks puts the blocks of t's SACK option into bs, and returns how many there are. (gVisor's
+// ParseTCPOptions allocates.)
+func sackBlocks(t header.TCP, bs *[maxBlocks]span) (n int) {
+	for o := t.Options(); len(o) > 0; {
+		switch {
+		case o[0] == header.TCPOptionEOL:
+			return n
+		case o[0] == header.TCPOptionNOP:
+			o = o[1:]
+			continue
+		case len(o) < 2 || o[1] < 2 || int(o[1]) > len(o):
+			return n
+		}
+		if b := o[2:o[1]]; o[0] == header.TCPOptionSACK {
+			for ; len(b) >= 8 && n < len(bs); b = b[8:] {
+				bs[n] = span{binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])}
+				n++
+			}
+		}
+		o = o[o[1]:]
+	}
+	return n
 }
 
 // addDuplicate puts what came twice into f, the frame of pkt, if that is an ACK and nothing else.
@@ -147,12 +169,8 @@ func acknowledges(t header.TCP, r span) bool {
 	if int32(t.AckNumber()-r.end) >= 0 {
 		return true
 	}
-	for _, b := range header.ParseTCPOptions(t.Options()).SACKBlocks {
-		if r.in(span{uint32(b.Start), uint32(b.End)}) {
-			return true
-		}
-	}
-	return false
+	var bs [maxBlocks]span
+	return slices.ContainsFunc(bs[:sackBlocks(t, &bs)], r.in)
 }
 
 // withDuplicate writes the options of t to o, with twice as the first SACK block, and returns their

@@ -56,6 +56,7 @@ type scoreboard struct {
 	gaps      []gap // in their order, not empty, below high
 	open      int   // octets in gaps
 	lost      int   // octets in those that are lost
+	resent    int   // octets in those that are resent
 }
 
 // sacked is how many octets have arrived beyond una.
@@ -87,8 +88,12 @@ func (b *scoreboard) advance(to Seq, f filled) {
 func (b *scoreboard) gone(g *gap, n int, f filled) {
 	f(g, n)
 	b.open -= n
-	if g.state == lost {
+	switch g.state {
+	case lost:
 		b.lost -= n
+	case resent:
+		b.resent -= n
+	case waiting:
 	}
 }
 
@@ -162,7 +167,7 @@ func (b *scoreboard) all(nxt Seq, now time.Duration) {
 	for i := range b.gaps {
 		b.gaps[i].state = lost
 	}
-	b.lost = b.open
+	b.lost, b.resent = b.open, 0
 }
 
 // cut makes the first n octets of gap i a gap of their own.

@@ -16,6 +16,7 @@ const (
 
 const (
 	initialWindow = 10 // segments, RFC 6928
+	maxBurst      = 10 // segments that go out at once where much was lost
 	minWindow     = 2
 	maxWindow     = 1 << 30 // octets
 	// duplicates is how many segments have to have arrived behind a gap for it to be lost at once, as
@@ -64,11 +65,13 @@ type Sender struct {
 	advanced               bool
 
 	// undo
-	was        before
-	undoable   bool
-	silent     bool // nothing was acknowledged since the last timeout
-	doubted    bool // a timeout, after which nothing was acknowledged yet
-	undoOctets int  // that were sent again and that the peer has not reported to have twice
+	was      before
+	undoable bool
+	silent   bool          // nothing was acknowledged since the last timeout
+	doubted  bool          // a timeout, after which nothing was acknowledged yet
+	inDoubt  int           // octets that were found lost, and are not known to have been late
+	resentAt time.Duration // when something was sent again last
+	repaired bool          // in this recovery a retransmission has arrived where nothing else had
 
 	// round trips
 	minRTT, lastMin, srtt, rttvar time.Duration
@@ -160,12 +163,15 @@ func (s *Sender) Acked(a Ack) {
 	}
 	early := a.Early && s.board.una.before(a.Number)
 	was := s.pipe()
-	arrived := func(g *gap, n int) { s.arrivedPart(g, n, a.At) }
 	fresh := 0
-	if s.board.una.before(a.Number) {
+	if una := s.board.una; una.before(a.Number) {
 		before := s.board.sacked()
-		n := int(a.Number - s.board.una)
-		s.board.advance(a.Number, arrived)
+		n := int(a.Number - una)
+		s.board.advance(a.Number, func(g *gap, n int) {
+			// Of what is behind the first gap nobody knows how long it has been there: an ACK has room for
+			// three blocks, and some are lost.
+			s.arrivedPart(g, n, a.At, g.start == una)
+		})
 		fresh += n - (before - s.board.sacked())
 		s.far = later(s.far, a.Number)
 		s.advanced = true
@@ -177,7 +183,7 @@ func (s *Sender) Acked(a Ack) {
 	}
 	for _, k := range blocks {
 		if k.Start.before(k.End) && s.board.una.before(k.End) && !s.nxt.before(k.End) {
-			fresh += s.board.sack(k, a.At, arrived)
+			fresh += s.board.sack(k, a.At, func(g *gap, n int) { s.arrivedPart(g, n, a.At, true) })
 			s.far = later(s.far, k.End)
 		}
 	}
@@ -188,12 +194,15 @@ func (s *Sender) Acked(a Ack) {
 	if fresh > 0 {
 		s.doubted, s.silent = false, false
 	}
-	if early && s.undoable && s.state != open {
-		s.undo(a.At)
+	if s.undoable && (s.state == timedOut && early || s.state == recovery && (s.inDoubt <= 0 ||
+		early && !s.repaired && s.board.lost == 0 && s.board.resent == 0)) {
+		s.undo(a.At) // all that was thought to be lost has arrived, and what was sent again cannot have
 	}
 	s.probed(a, fresh)
 	if s.state != open && !s.board.una.before(s.recover) {
-		s.leave()
+		if s.leave(); fresh > maxBurst*s.mss {
+			return
+		}
 	}
 	if s.state != recovery {
 		s.grow(fresh, was, a.At)
@@ -209,8 +218,8 @@ func (s *Sender) probed(a Ack, fresh int) {
 	case s.probe.before(s.board.una):
 		s.probing = false
 		if s.state == open { // the probe has repaired a loss
-			s.enter(recovery)
-			s.recover = s.board.una
+			s.enter(recovery, a.At)
+			s.recover, s.inDoubt = s.board.una, s.inDoubt+s.mss
 		}
 	}
 }
@@ -264,19 +273,23 @@ func duplicate(a Ack) bool {
 	return len(a.Blocks) > 1 && !b.Start.before(a.Blocks[1].Start) && !a.Blocks[1].End.before(b.End)
 }
 
-// arrivedPart notes that n octets of g have arrived.
-func (s *Sender) arrivedPart(g *gap, n int, now time.Duration) {
-	if !g.again {
-		// It was late, not lost.
-		s.reordered = true
-		s.late, s.persists = max(s.late, now-g.since), persist
+// arrivedPart notes that n octets of g have arrived, and if it is known, that they have just now.
+func (s *Sender) arrivedPart(g *gap, n int, now time.Duration, known bool) {
+	if g.state == lost {
+		s.inDoubt -= n
+	}
+	if !g.again { // it was late, not lost
+		if known {
+			s.reordered = true
+			s.late, s.persists = max(s.late, now-g.since), persist
+		}
 		if s.doubted && s.undoable {
 			s.undo(now) // F-RTO, RFC 5682: the peer had it all the time
 		}
 		return
 	}
 	if now-g.sentAt >= s.least() { // else it is the first transmission that has come
-		s.arrived = max(s.arrived, g.order)
+		s.arrived, s.repaired = max(s.arrived, g.order), true
 	}
 }
 
@@ -298,16 +311,22 @@ func (s *Sender) duplicated(k Block) {
 		s.mult, s.multSeq = min(s.mult+1, 64), s.nxt
 	}
 	if s.undoable {
-		if s.undoOctets -= n; s.undoOctets <= 0 {
+		if s.inDoubt -= n; s.inDoubt <= 0 {
 			s.undo(0)
 		}
 	}
 }
 
 // enter begins a recovery or what follows a timeout.
-func (s *Sender) enter(to state) {
-	s.was = before{s.cwnd, s.thresh, s.cubic}
-	s.undoable, s.undoOctets = true, 0
+func (s *Sender) enter(to state, now time.Duration) {
+	// The peer may still be about to say that what was sent again in the last recovery was not needed:
+	// then there were not two losses, but none or one.
+	if to != recovery || !s.undoable || s.inDoubt <= 0 ||
+		s.srtt > 0 && now-s.resentAt > s.srtt+4*s.rttvar {
+		s.was = before{s.cwnd, s.thresh, s.cubic}
+		s.repaired, s.inDoubt = false, 0
+	}
+	s.undoable = true
 	w := s.cubic.lost(float64(s.cwnd) / float64(s.mss))
 	s.thresh = max(int(w*float64(s.mss)), minWindow*s.mss)
 	s.state, s.recover = to, s.nxt
@@ -323,7 +342,7 @@ func (s *Sender) enter(to state) {
 // leave ends it.
 func (s *Sender) leave() {
 	if s.state == recovery {
-		s.cwnd = s.thresh
+		s.cwnd = min(s.thresh, s.pipe()+maxBurst*s.mss) // RFC 6582, section 3.2, step 3
 	}
 	s.state = open
 	if s.persists > 0 {
@@ -333,16 +352,24 @@ func (s *Sender) leave() {
 	}
 }
 
-// undo gives back what a loss that was none has taken.
+// undo gives back what a loss that was none has taken: docs/decisions.md#N6. The window grows back
+// as in slow start, so that not all of it goes out at once (RFC 4015).
 func (s *Sender) undo(now time.Duration) {
 	s.Stats.Undone++
 	s.undoable = false
-	s.cwnd, s.thresh, s.cubic = max(s.cwnd, s.was.cwnd), max(s.thresh, s.was.thresh),
-		s.was.cubic
-	if s.state == open {
-		return
+	if s.state != open {
+		s.state = open
+		s.wait(now)
 	}
-	s.state = open
+	s.cwnd = max(s.cwnd, min(s.was.cwnd, s.pipe()+maxBurst*s.mss))
+	s.thresh, s.cubic = max(s.thresh, s.was.thresh), s.was.cubic
+	if s.cwnd < s.was.cwnd {
+		s.thresh = max(s.thresh, s.was.cwnd)
+	}
+}
+
+// wait has what is lost, and was not sent again, count as late.
+func (s *Sender) wait(now time.Duration) {
 	for i := range s.board.gaps {
 		if g := &s.board.gaps[i]; g.state == lost {
 			g.state = waiting
@@ -393,7 +420,7 @@ func (s *Sender) reorderingWindow() time.Duration {
 // Look finds out what is lost by now, and returns when to look again; 0: at the next ACK.
 func (s *Sender) Look(now time.Duration) (next time.Duration) {
 	w := s.reorderingWindow()
-	found := false
+	newly := 0
 	for i := range s.board.gaps {
 		g := &s.board.gaps[i]
 		switch g.state {
@@ -416,18 +443,20 @@ func (s *Sender) Look(now time.Duration) (next time.Duration) {
 		}
 		if g.state == resent {
 			s.Stats.LostAgain++
+			s.board.resent -= g.len()
 		}
 		g.state = lost
 		s.board.lost += g.len()
-		found = true
+		newly += g.len()
 	}
-	if found {
+	if newly > 0 {
 		s.trouble = now + troubled
 		if s.state == open {
-			s.enter(recovery)
+			s.enter(recovery, now)
 		}
+		s.inDoubt += newly
 	}
-	s.detected = found
+	s.detected = newly > 0
 	return next
 }
 
@@ -435,7 +464,7 @@ func (s *Sender) Look(now time.Duration) (next time.Duration) {
 func (s *Sender) Timeout(now time.Duration) {
 	s.probing = false
 	if s.state == open {
-		s.enter(timedOut)
+		s.enter(timedOut, now)
 		s.doubted = true
 	} else { // the threshold was lowered for this window
 		s.Stats.Timeouts++
@@ -444,6 +473,7 @@ func (s *Sender) Timeout(now time.Duration) {
 	}
 	s.silent, s.trouble = true, now+troubled
 	s.board.all(s.nxt, now)
+	s.inDoubt = s.board.lost
 }
 
 // Silent reports whether nothing was acknowledged since the last timeout.
@@ -459,6 +489,7 @@ func (s *Sender) Retry() bool {
 		if g := &s.board.gaps[i]; g.state == resent {
 			g.state = lost
 			s.board.lost += g.len()
+			s.board.resent -= g.len()
 		}
 	}
 	return true
@@ -504,11 +535,12 @@ func (s *Sender) Next(now time.Duration) (b Block, ok bool) {
 func (s *Sender) resend(g *gap, now time.Duration) Block {
 	n := g.len()
 	s.board.lost -= n
+	s.board.resent += n
 	s.order++
 	g.state, g.again, g.overtaken = resent, true, false
 	g.sentAt, g.order, g.mark = now, s.order, s.nxt
 	s.out += n
-	s.undoOctets += n
+	s.resentAt = now
 	return Block{g.start, g.end}
 }
 
