@@ -33,7 +33,7 @@ func (c *Conn) queueSegment(p *frame.Packet, pkt *stack.PacketBuffer) bool {
 	n, _ := p.TCPHeaderLen()
 	if c.ep.SACKPermitted && p.End-p.L4 > n {
 		seq := header.TCP(p.Headers[p.L4:]).SequenceNumber()
-		c.acks.came(span{seq, seq + uint32(p.End-p.L4-n)})
+		c.acks.arrived(span{seq, seq + uint32(p.End-p.L4-n)})
 	}
 	if c.loss.received(p, n) {
 		pkt = withoutSACK(p, n, pkt)

@@ -26,9 +26,9 @@ type span struct{ start, end uint32 }
 
 func (s span) in(t span) bool { return int32(s.start-t.start) >= 0 && int32(t.end-s.end) >= 0 }
 
-// came notes that octets have come: those that had come before are to be told of. That is a guess
-// until the ACK is there: addDuplicate tells only of what the ACK says to have come.
-func (s *delayedAck) came(r span) {
+// arrived notes that octets have come: those that had come before are to be told of. That is a
+// guess until the ACK is there: addDuplicate tells only of what the ACK says to have come.
+func (s *delayedAck) arrived(r span) {
 	// What is next, or behind that: the usual case, without the lock.
 	switch next := s.next.Load(); {
 	case r.start == next:

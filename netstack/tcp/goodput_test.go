@@ -10,6 +10,7 @@ import (
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 	"github.com/vrnic/vrnic/netstack/port/impair"
 	"github.com/vrnic/vrnic/netstack/port/impair/ideal"
+	"github.com/vrnic/vrnic/netstack/port/porttest"
 )
 
 var (
@@ -23,7 +24,7 @@ var (
 type impaired struct {
 	cell    impair.Cell
 	link    *impair.Link
-	clock   *stepClock
+	clock   *porttest.Clock
 	courier *ethswitch.Courier
 	due     map[time.Duration][][]byte
 }
@@ -83,8 +84,8 @@ func goodput(tb testing.TB, c impair.Cell, seed uint64, d time.Duration) (mbits 
 	var src netstacktest.Zeros
 	var sink netstacktest.Count
 	var before netstacktest.Count
-	from := r.clock.elapsed() + c.WarmUp()
-	for r.clock.elapsed() < from+d {
+	from := r.clock.Elapsed() + c.WarmUp()
+	for r.clock.Elapsed() < from+d {
 		for n := 1; n > 0; {
 			src = netstacktest.Chunk
 			var err error
@@ -95,11 +96,11 @@ func goodput(tb testing.TB, c impair.Cell, seed uint64, d time.Duration) (mbits 
 		if _, err := r.b.ReadInto(&sink); err != nil {
 			tb.Fatal(err)
 		}
-		if r.clock.elapsed() < from {
+		if r.clock.Elapsed() < from {
 			before = sink
 		}
 		r.settle()
-		if !r.clock.step() {
+		if !r.clock.Step() {
 			tb.Fatalf("%v: nothing is to come", c)
 		}
 		r.settle()

@@ -66,7 +66,7 @@ func TestLostSYN(t *testing.T) {
 				return isTCP(b) && n == 1
 			}
 			r.connect(t)
-			if at := r.clock.elapsed(); at < time.Second {
+			if at := r.clock.Elapsed(); at < time.Second {
 				t.Fatalf("connected after %v, nothing was lost", at)
 			}
 			if rto := r.a.RTO(); rto > time.Second {
@@ -105,17 +105,17 @@ func TestBlackout(t *testing.T) {
 			if _, err := r.a.WriteFrom(src); err != nil {
 				t.Fatal(err)
 			}
-			for end := r.clock.elapsed() + away; r.clock.elapsed() < end; r.settle() {
-				r.clock.step()
+			for end := r.clock.Elapsed() + away; r.clock.Elapsed() < end; r.settle() {
+				r.clock.Step()
 			}
 			r.wire.down = false
-			from := r.clock.elapsed()
+			from := r.clock.Elapsed()
 			c.tell(r)
 			r.settle()
 			sink := netstacktest.NewSink(1 << 20)
-			for sink.Len() < 1<<20 && r.clock.elapsed()-from < time.Minute {
+			for sink.Len() < 1<<20 && r.clock.Elapsed()-from < time.Minute {
 				r.settle()
-				r.clock.step()
+				r.clock.Step()
 				if _, err := r.a.WriteFrom(src); err != nil {
 					t.Fatal(err)
 				}
@@ -124,7 +124,7 @@ func TestBlackout(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if took := r.clock.elapsed() - from; took > c.most {
+			if took := r.clock.Elapsed() - from; took > c.most {
 				t.Errorf("it takes %v until all is there, want %v", took, c.most)
 			}
 		})
@@ -194,7 +194,7 @@ func TestDuplicates(t *testing.T) {
 		}
 		r.send(t, 20*int64(r.a.EMSS()), time.Minute)
 		for range 100 {
-			r.clock.step()
+			r.clock.Step()
 			r.settle()
 		}
 		if told != 1 {
@@ -237,7 +237,7 @@ func TestBuffersGrow(t *testing.T) {
 func TestTimeoutsFarApart(t *testing.T) {
 	r := newRig(t, badWire{rate: 1e6, queue: 1 << 20, delay: 50 * time.Microsecond}, 1)
 	r.connect(t)
-	from := r.clock.elapsed()
+	from := r.clock.Elapsed()
 	outages := 0
 	var outage func()
 	outage = func() { // a second in each forty
@@ -248,15 +248,15 @@ func TestTimeoutsFarApart(t *testing.T) {
 	}
 	r.clock.AfterFunc(10*time.Second, outage)
 	src, sink := netstacktest.NewSource(1<<40), netstacktest.NewSink(1<<40)
-	for r.clock.elapsed()-from < 150*time.Second {
+	for r.clock.Elapsed()-from < 150*time.Second {
 		if _, err := r.a.WriteFrom(limited{src}); err != nil {
-			t.Fatalf("after %v: %v", r.clock.elapsed()-from, err)
+			t.Fatalf("after %v: %v", r.clock.Elapsed()-from, err)
 		}
 		if _, err := r.b.ReadInto(sink); err != nil {
-			t.Fatalf("after %v: %v", r.clock.elapsed()-from, err)
+			t.Fatalf("after %v: %v", r.clock.Elapsed()-from, err)
 		}
 		r.settle()
-		r.clock.step()
+		r.clock.Step()
 		r.settle()
 	}
 	if outages < 3 || sink.Len() < 10<<20 {

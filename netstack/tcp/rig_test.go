@@ -1,7 +1,6 @@
 package tcp_test
 
 import (
-	"container/heap"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -10,107 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"gvisor.dev/gvisor/pkg/tcpip"
-
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
+	"github.com/vrnic/vrnic/netstack/port/porttest"
 	"github.com/vrnic/vrnic/netstack/tcp"
 )
-
-// A stepClock is a tcpip.Clock that stands still while somebody works: step goes on to the next
-// timer. What happens on it hangs on no processor's speed.
-type stepClock struct {
-	mu     sync.Mutex
-	now    time.Duration
-	timers stepHeap
-	set    uint64
-}
-
-type stepTimer struct {
-	c   *stepClock
-	f   func()
-	due time.Duration
-	n   uint64
-	at  int
-}
-
-// step runs the next timer; false: there is none.
-func (c *stepClock) step() bool {
-	c.mu.Lock()
-	if len(c.timers) == 0 {
-		c.mu.Unlock()
-		return false
-	}
-	t := heap.Pop(&c.timers).(*stepTimer)
-	t.at = -1
-	c.now = max(c.now, t.due)
-	c.mu.Unlock()
-	t.f()
-	return true
-}
-
-func (c *stepClock) elapsed() time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.now
-}
-func (c *stepClock) Now() time.Time { return time.Unix(0, 0).Add(c.elapsed()) }
-func (c *stepClock) NowMonotonic() tcpip.MonotonicTime {
-	return tcpip.MonotonicTime{}.Add(c.elapsed())
-}
-func (c *stepClock) AfterFunc(d time.Duration, f func()) tcpip.Timer {
-	t := &stepTimer{c: c, f: f, at: -1}
-	t.Reset(d)
-	return t
-}
-
-func (t *stepTimer) stopLocked() bool {
-	if t.at < 0 {
-		return false
-	}
-	heap.Remove(&t.c.timers, t.at)
-	t.at = -1
-	return true
-}
-
-func (t *stepTimer) Stop() bool {
-	t.c.mu.Lock()
-	defer t.c.mu.Unlock()
-	return t.stopLocked()
-}
-
-func (t *stepTimer) Reset(d time.Duration) {
-	t.c.mu.Lock()
-	defer t.c.mu.Unlock()
-	t.stopLocked()
-	t.c.set++
-	t.due, t.n = t.c.now+max(d, 0), t.c.set
-	heap.Push(&t.c.timers, t)
-}
-
-type stepHeap []*stepTimer
-
-func (h stepHeap) Len() int { return len(h) }
-func (h stepHeap) Less(i, j int) bool {
-	return h[i].due < h[j].due || h[i].due == h[j].due && h[i].n < h[j].n
-}
-func (h stepHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].at, h[j].at = i, j
-}
-func (h *stepHeap) Push(x any) {
-	t := x.(*stepTimer)
-	t.at = len(*h)
-	*h = append(*h, t)
-}
-func (h *stepHeap) Pop() any {
-	old := *h
-	t := old[len(old)-1]
-	*h = old[:len(old)-1]
-	return t
-}
 
 // A badWire joins two stacks: a link of so many bit/s with a queue, whose frames take delay and up
 // to jitter more, each for itself, or are lost.
@@ -126,7 +31,7 @@ type badWire struct {
 // A wireDir is a port at one end of it.
 type wireDir struct {
 	w     *badWire
-	clock *stepClock
+	clock *porttest.Clock
 	mu    sync.Mutex
 	rng   *rand.Rand
 	free  time.Duration // when the link has sent what was given to it
@@ -143,7 +48,7 @@ func (d *wireDir) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
 	octets, off := f.AppendTo(nil), f.Offload
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := d.clock.elapsed()
+	now := d.clock.Elapsed()
 	if d.bad != nil {
 		d.bad.carry(now, octets)
 		return true
@@ -175,7 +80,7 @@ func (d *wireDir) carry(octets []byte, off frame.Offload, after time.Duration) {
 
 // A rig is two stacks with a badWire between them, and a connection.
 type rig struct {
-	clock  *stepClock
+	clock  *porttest.Clock
 	wire   *badWire
 	stacks [2]*netstack.Stack
 	dirs   [2]*wireDir
@@ -185,7 +90,7 @@ type rig struct {
 
 func newRig(tb testing.TB, w badWire, seed uint64) *rig {
 	tb.Helper()
-	r := &rig{clock: &stepClock{}, wire: &w}
+	r := &rig{clock: porttest.NewStepClock(), wire: &w}
 	var sw [2]*ethswitch.Switch
 	var ats [2]*ethswitch.Attachment
 	for i := range 2 {
@@ -242,7 +147,7 @@ func (r *rig) connect(tb testing.TB) {
 			}
 			n++
 		case <-time.After(300 * time.Microsecond): // what runs has done so by then
-			r.clock.step()
+			r.clock.Step()
 		}
 	}
 	tb.Cleanup(func() { r.a.Close(); r.b.Close() })
@@ -257,7 +162,7 @@ func (r *rig) settle() {
 // send moves n octets from a to b and returns how long it took, or fails after limit.
 func (r *rig) send(tb testing.TB, n int64, limit time.Duration) time.Duration {
 	tb.Helper()
-	from := r.clock.elapsed()
+	from := r.clock.Elapsed()
 	src, sink := netstacktest.NewSource(n), netstacktest.NewSink(n)
 	for {
 		if src.Len() > 0 {
@@ -269,14 +174,14 @@ func (r *rig) send(tb testing.TB, n int64, limit time.Duration) time.Duration {
 			tb.Fatal(got, err)
 		}
 		if sink.Len() == n {
-			return r.clock.elapsed() - from
+			return r.clock.Elapsed() - from
 		}
 		r.settle()
-		if !r.clock.step() {
+		if !r.clock.Step() {
 			tb.Fatalf("%d of %d octets arrived, and nothing is to come", sink.Len(), n)
 		}
 		r.settle()
-		if r.clock.elapsed()-from > limit {
+		if r.clock.Elapsed()-from > limit {
 			return limit * time.Duration(n) / time.Duration(max(sink.Len(), 1))
 		}
 	}

@@ -30,6 +30,10 @@ type Clock struct {
 
 var _ tcpip.Clock = (*Clock)(nil)
 
+// NewStepClock makes a Clock that stands still but for Step: what happens on it hangs on no
+// processor's speed.
+func NewStepClock() *Clock { return &Clock{} }
+
 // NewClock starts a Clock, which is stopped when the test ends.
 func NewClock(tb testing.TB) *Clock {
 	c := &Clock{stop: make(chan struct{})}
@@ -59,16 +63,38 @@ func (c *Clock) run() {
 			c.mu.Unlock()
 			continue
 		}
-		c.now = max(c.now, c.timers[0].due)
-		for len(c.timers) > 0 && c.timers[0].due <= c.now { // also what comes meanwhile
-			t := heap.Pop(&c.timers).(*timer)
-			t.at = -1
+		due := c.timers[0].due
+		for len(c.timers) > 0 && c.timers[0].due <= due { // also what comes meanwhile
+			f := c.popLocked()
 			c.mu.Unlock()
-			t.f()
+			f()
 			c.mu.Lock()
 		}
 		c.mu.Unlock()
 	}
+}
+
+// Step goes on to the next timer, and runs it; false: there is none.
+func (c *Clock) Step() bool {
+	c.mu.Lock()
+	if len(c.timers) == 0 {
+		c.mu.Unlock()
+		return false
+	}
+	f := c.popLocked()
+	c.mu.Unlock()
+	f()
+	return true
+}
+
+// popLocked goes on to the next timer, which is there, and says what it runs.
+//
+// +checklocks:c.mu
+func (c *Clock) popLocked() func() {
+	t := heap.Pop(&c.timers).(*timer)
+	t.at = -1
+	c.now = max(c.now, t.due)
+	return t.f
 }
 
 // happened keeps time from passing for a moment.
