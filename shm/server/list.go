@@ -102,6 +102,33 @@ func (o *operation) rows(kind uint32) (iter.Seq[any], error) {
 	return nil, syscall.EINVAL
 }
 
+// Objects are what a session, or all of a user, have.
+type Objects struct {
+	PDs     int   `json:"pd"`
+	MRs     int   `json:"mr"`
+	Mems    int   `json:"mem"`
+	MemSize int64 `json:"mem_bytes"`
+	CQs     int   `json:"cq"`
+	QPs     int   `json:"qp"`
+	SRQs    int   `json:"srq"`
+	MWs     int   `json:"mw"`
+	IDs     int   `json:"cm_id"`
+	Rings   int64 `json:"ring_bytes"`
+}
+
+func (o *Objects) add(p *Objects) {
+	o.PDs += p.PDs
+	o.MRs += p.MRs
+	o.Mems += p.Mems
+	o.MemSize += p.MemSize
+	o.CQs += p.CQs
+	o.QPs += p.QPs
+	o.SRQs += p.SRQs
+	o.MWs += p.MWs
+	o.IDs += p.IDs
+	o.Rings += p.Rings
+}
+
 // A ClientRow is a row of LIST client.
 type ClientRow struct {
 	Session uint32 `json:"session"`
@@ -112,17 +139,8 @@ type ClientRow struct {
 	// hello, live, ending; stuck: ended, and a copy into its memory hangs
 	State   string `json:"state"`
 	Seconds int64  `json:"seconds"`
-	PDs     int    `json:"pd"`
-	MRs     int    `json:"mr"`
-	Mems    int    `json:"mem"`
-	MemSize int64  `json:"mem_bytes"`
-	CQs     int    `json:"cq"`
-	QPs     int    `json:"qp"`
-	SRQs    int    `json:"srq"`
-	MWs     int    `json:"mw"`
-	IDs     int    `json:"cm_id"`
-	Rings   int64  `json:"ring_bytes"`
-	Copies  int    `json:"copies"` // of mode 0 memory, under way
+	Objects
+	Copies int `json:"copies"` // of mode 0 memory, under way
 	// how memory of its own is reached: descriptor, or process, which is faster; "": none is lent
 	Own string `json:"own_memory"`
 	Me  bool   `json:"me,omitempty"`
@@ -132,20 +150,11 @@ type ClientRow struct {
 type UserRow struct {
 	UID      uint32 `json:"uid"`
 	Sessions int    `json:"sessions"`
-	PDs      int    `json:"pd"`
-	MRs      int    `json:"mr"`
-	Mems     int    `json:"mem"`
-	MemSize  int64  `json:"mem_bytes"`
-	CQs      int    `json:"cq"`
-	QPs      int    `json:"qp"`
-	SRQs     int    `json:"srq"`
-	MWs      int    `json:"mw"`
-	IDs      int    `json:"cm_id"`
-	Rings    int64  `json:"ring_bytes"`
-	Regions  int64  `json:"regions"`
-	Mappings int64  `json:"mappings"`
-	Pipes    int64  `json:"pipes"`
-	Me       bool   `json:"me,omitempty"`
+	Objects
+	Regions  int64 `json:"regions"`
+	Mappings int64 `json:"mappings"`
+	Pipes    int64 `json:"pipes"`
+	Me       bool  `json:"me,omitempty"`
 }
 
 // Users sums Clients up, by user: who has most sessions comes first.
@@ -160,16 +169,7 @@ func (s *Server) Users() []UserRow {
 			of[c.UID], rows = r, append(rows, r)
 		}
 		r.Sessions++
-		r.PDs += c.PDs
-		r.MRs += c.MRs
-		r.Mems += c.Mems
-		r.MemSize += c.MemSize
-		r.CQs += c.CQs
-		r.QPs += c.QPs
-		r.SRQs += c.SRQs
-		r.MWs += c.MWs
-		r.IDs += c.IDs
-		r.Rings += c.Rings
+		r.add(&c.Objects)
 	}
 	slices.SortFunc(rows, func(a, b *UserRow) int {
 		return cmp.Or(cmp.Compare(b.Sessions, a.Sessions), cmp.Compare(a.UID, b.UID))
@@ -201,11 +201,10 @@ func (s *Session) row() ClientRow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := ClientRow{Session: s.id, PID: s.peer.PID, UID: s.peer.UID, GID: s.peer.GID, Comm: s.comm,
-		State:   s.state,
-		Seconds: int64(s.srv.cfg.Now().Sub(s.since).Seconds()), PDs: len(s.pds.m), MRs: len(s.mrs.m),
-		Mems:    len(s.mems.m),
-		MemSize: s.memBytes, CQs: len(s.cqs.m), QPs: len(s.qps.m), SRQs: len(s.srqs.m), MWs: len(s.mws.m),
-		IDs: len(s.ids.m), Rings: s.ringBytes}
+		State: s.state, Seconds: int64(s.srv.cfg.Now().Sub(s.since).Seconds()),
+		Objects: Objects{PDs: len(s.pds.m), MRs: len(s.mrs.m), Mems: len(s.mems.m), MemSize: s.memBytes,
+			CQs: len(s.cqs.m), QPs: len(s.qps.m), SRQs: len(s.srqs.m), MWs: len(s.mws.m),
+			IDs: len(s.ids.m), Rings: s.ringBytes}}
 	if s.app != nil {
 		r.Copies, r.Own = s.app.Busy(), "descriptor"
 		if s.app.ByProcess() {
