@@ -3,21 +3,15 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/load"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/paths"
-	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/progress"
-	"github.com/vrnic/vrnic/internal/cpuprofile"
 )
 
 const neighbourTime = 2 * time.Second
-
-// neighbourPaths have no need of root, and cross each of the queues in which one may wait.
-var neighbourPaths = []string{"loop", "pair", "ring"}
 
 func neighboursCommand() *cli.Command {
 	return &cli.Command{
@@ -28,58 +22,27 @@ func neighboursCommand() *cli.Command {
 		Description: "On each path: the round trip of a 64-octet Send alone, bulk alone, and both " +
 			"at the same time,\neach on QPs of its own. What the bulk moves meanwhile is given, too: to " +
 			"let small messages pass must not\ncost it much.",
-		Flags: []cli.Flag{
-			&cli.StringSliceFlag{Name: "path", Usage: "`PATH`s: " + strings.Join(paths.Names, ", ") +
-				" (default: loop, pair, ring)"},
+		Flags: figureFlags(neighbourTime,
 			&cli.StringFlag{Name: "op", Value: string(load.Write), Usage: "the bulk's `OP`eration"},
 			&cli.IntFlag{Name: "size", Value: 100_000, Usage: "`N` octets of each message of the bulk"},
 			&cli.IntFlag{Name: "qps", Value: 1, Usage: "`N` QPs with bulk"},
 			&cli.IntFlag{Name: "depth", Value: 16, Usage: "`N` messages outstanding on each of them"},
 			&cli.BoolFlag{Name: "sctp", DisableDefaultText: true, Usage: "over SCTP instead of TCP"},
-			&cli.DurationFlag{Name: "time", Value: neighbourTime, Usage: "`D`uration of each measurement"},
-			&cli.StringFlag{Name: "json",
-				Usage: "write the figures as JSON to `FILE`; - is standard output, instead of the table"},
-			vrnicFlag(), cpuprofile.Flag(),
-		},
+		),
 		Action: neighboursAction,
 	}
 }
 
 func neighboursAction(c *cli.Context) error {
-	s := scaling{c: c, time: c.Duration("time"), names: neighbourPaths}
 	bulk := load.Spec{Op: load.Op(c.String("op")), Size: c.Int("size"), Depth: c.Int("depth"),
 		QPs: c.Int("qps"), Pattern: load.Stream, Wait: load.Event, SCTP: c.Bool("sctp")}
 	small := load.Spec{Op: load.Send, Size: 64, Depth: 1, QPs: 1, Pattern: load.PingPong,
 		Wait: load.Adaptive, SCTP: bulk.SCTP}
-	if c.Args().Present() {
-		return usagef("unexpected argument %q", c.Args().First())
-	}
-	if s.time <= 0 {
-		return usagef("--time %v: want more than 0", s.time)
-	}
 	if err := bulk.Check(); err != nil {
 		return usagef("%v", err)
 	}
-	var err error
-	if c.IsSet("path") {
-		if s.names, err = pathsOf(c); err != nil {
-			return err
-		}
-	}
-	out, stop, err := begin(c, []format{{flag: "json"}})
-	if err != nil {
-		return err
-	}
-	defer stop()
-	s.quiet = out.quiet
-	s.progress = progress.New(c.App.ErrWriter, time.Minute)
-	defer s.progress.Done()
-	for _, name := range s.names {
-		if err := s.neighbours(name, small, bulk); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-	}
-	return s.write(out)
+	s := scaling{c: c}
+	return s.measureFigures(func(path string) error { return s.neighbours(path, small, bulk) })
 }
 
 // neighbours measures on one path.

@@ -22,8 +22,53 @@ const (
 	idleTime  = 2 * time.Second
 )
 
-// scalePaths have no need of root, and each adds a layer to the one before.
-var scalePaths = []string{"loop", "pair", "ring"}
+// figurePaths have no need of root, and each adds a layer to the one before.
+var figurePaths = []string{"loop", "pair", "ring"}
+
+// figureFlags are of the commands that write figures, beside their own.
+func figureFlags(time time.Duration, own ...cli.Flag) []cli.Flag {
+	return append(append([]cli.Flag{
+		&cli.StringSliceFlag{Name: "path", Usage: "`PATH`s: " + strings.Join(paths.Names, ", ") +
+			" (default: " + strings.Join(figurePaths, ", ") + ")"},
+	}, own...),
+		&cli.DurationFlag{Name: "time", Value: time, Usage: "`D`uration of each measurement"},
+		&cli.StringFlag{Name: "json",
+			Usage: "write the figures as JSON to `FILE`; - is standard output, instead of the table"},
+		vrnicFlag(), cpuprofile.Flag())
+}
+
+// measureFigures has f measure on each path that figureFlags name, and writes what it has found.
+func (s *scaling) measureFigures(f func(path string) error) error {
+	c := s.c
+	if c.Args().Present() {
+		return usagef("unexpected argument %q", c.Args().First())
+	}
+	if s.time = c.Duration("time"); s.time <= 0 {
+		return usagef("--time %v: want more than 0", s.time)
+	}
+	names := figurePaths
+	var err error
+	if c.IsSet("path") {
+		if names, err = pathsOf(c); err != nil {
+			return err
+		}
+	}
+	out, stop, err := begin(c, []format{{flag: "json"}})
+	if err != nil {
+		return err
+	}
+	defer stop()
+	s.quiet = out.quiet
+	s.progress = progress.New(c.App.ErrWriter, time.Minute)
+	defer s.progress.Done()
+	for _, name := range names {
+		if err := f(name); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	s.progress.Done()
+	return s.write(out)
+}
 
 func scaleCommand() *cli.Command {
 	return &cli.Command{
@@ -38,59 +83,28 @@ func scaleCommand() *cli.Command {
 			"with all of them taking turns, one message at a time, and ends that sleep until one comes (turns); and with\n" +
 			"one message outstanding on each (all). A cost is the processor time of all processes, the median of three\n" +
 			"measurements. Memory is that of the processes that the devices are in.",
-		Flags: []cli.Flag{
-			&cli.StringSliceFlag{Name: "path", Usage: "`PATH`s: " + strings.Join(paths.Names, ", ") +
-				" (default: loop, pair, ring)"},
+		Flags: figureFlags(scaleTime,
 			&cli.IntFlag{Name: "qps", Value: scaleQPs, Usage: "`N` connected QPs at each end"},
 			&cli.IntFlag{Name: "mrs", Value: scaleMRs, Usage: "`N` registrations; 0 for none"},
-			&cli.DurationFlag{Name: "time", Value: scaleTime, Usage: "`D`uration of each measurement"},
 			&cli.DurationFlag{Name: "idle", Value: idleTime,
 				Usage: "watch the devices for `D` with nothing to do, after half as long for what is left of " +
 					"the work"},
-			&cli.StringFlag{Name: "json",
-				Usage: "write the figures as JSON to `FILE`; - is standard output, instead of the table"},
-			vrnicFlag(), cpuprofile.Flag(),
-		},
+		),
 		Action: scaleAction,
 	}
 }
 
 func scaleAction(c *cli.Context) error {
-	s := scaling{c: c, qps: c.Int("qps"), mrs: c.Int("mrs"), time: c.Duration("time"),
-		idle: c.Duration("idle"), names: scalePaths}
+	s := scaling{c: c, qps: c.Int("qps"), mrs: c.Int("mrs"), idle: c.Duration("idle")}
 	switch {
-	case c.Args().Present():
-		return usagef("unexpected argument %q", c.Args().First())
 	case s.qps < 1 || s.qps > load.MaxQPs:
 		return usagef("--qps %d: want 1 to %d", s.qps, load.MaxQPs)
 	case s.mrs < 0 || s.mrs > paths.MaxMRs:
 		return usagef("--mrs %d: want 0 to %d", s.mrs, paths.MaxMRs)
-	case s.time <= 0:
-		return usagef("--time %v: want more than 0", s.time)
 	case s.idle <= 0:
 		return usagef("--idle %v: want more than 0", s.idle)
 	}
-	var err error
-	if c.IsSet("path") {
-		if s.names, err = pathsOf(c); err != nil {
-			return err
-		}
-	}
-	out, stop, err := begin(c, []format{{flag: "json"}})
-	if err != nil {
-		return err
-	}
-	defer stop()
-	s.quiet = out.quiet
-	s.progress = progress.New(c.App.ErrWriter, time.Minute)
-	defer s.progress.Done()
-	for _, name := range s.names {
-		if err := s.onPath(name); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-	}
-	s.progress.Done()
-	return s.write(out)
+	return s.measureFigures(s.onPath)
 }
 
 // write writes the figures where they are wanted.

@@ -30,7 +30,6 @@ const (
 // A scaling has the figures.
 type scaling struct {
 	c        *cli.Context
-	names    []string
 	qps, mrs int
 	time     time.Duration
 	idle     time.Duration
