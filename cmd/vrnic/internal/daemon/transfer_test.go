@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"runtime/pprof"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -157,8 +159,10 @@ func wantDone(t *testing.T, e *daemontest.End) time.Duration {
 	select {
 	case <-e.Conn.Done():
 	case <-time.After(callTime):
-		t.Fatalf("the connection of QP %d has not ended within %v; state %v", e.QP.Num(), callTime,
-			e.QP.State())
+		var stacks strings.Builder
+		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
+		t.Fatalf("the connection of QP %d has not ended within %v; state %v\n%s", e.QP.Num(), callTime,
+			e.QP.State(), stacks.String())
 	}
 	return time.Since(begin)
 }
