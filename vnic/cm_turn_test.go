@@ -1,6 +1,7 @@
 package vnic_test
 
 import (
+	"errors"
 	"net/netip"
 	"sync"
 	"testing"
@@ -48,6 +49,73 @@ func TestConnectOrder(t *testing.T) {
 			id.Close()
 		}
 	})
+}
+
+// A handler may destroy the QP that its event is about: whoever runs the QP meanwhile finds it
+// dead, and what the QP has used is free.
+func TestCloseInHandler(t *testing.T) {
+	for _, when := range []vnic.CMEventType{vnic.CMEstablished, vnic.CMDisconnected} {
+		t.Run(when.String(), func(t *testing.T) {
+			onPaths(t, func(t *testing.T, e *env) {
+				x := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{})
+				y := vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
+				l, lr := listen(t, e.b, 0)
+				closed := make(chan error, 2)
+				events := make(chan vnic.CMEventType, 8)
+				id, err := e.a.NewCMID(func(ev vnic.CMEvent) {
+					if ev.Type == when {
+						closed <- x.QP.Close()
+						closed <- x.PD.Close()
+					}
+					events <- ev.Type
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := id.ResolveAddr(netip.Addr{}, l.Local(), time.Second); err != nil {
+					t.Fatal(err)
+				}
+				<-events
+				if err := id.ResolveRoute(time.Second); err != nil {
+					t.Fatal(err)
+				}
+				<-events
+				x.Recv(1, 0, 8)
+				if err := x.MR.Close(); err != nil { // the PD has nothing but the QP then
+					t.Fatal(err)
+				}
+				if err := id.Connect(x.QP, rdma.ConnParam{SCTP: e.sctp}); err != nil {
+					t.Fatal(err)
+				}
+				lr.want("asked", vnic.CMConnectRequest)[0].ID.Accept(y.QP, rdma.ConnParam{})
+				if when == vnic.CMEstablished {
+					lr.want("accepted, and over", vnic.CMEstablished, vnic.CMDisconnected)
+				} else {
+					lr.want("accepted", vnic.CMEstablished)
+					if err := id.Disconnect(); err != nil {
+						t.Fatal(err)
+					}
+					lr.want("over", vnic.CMDisconnected)
+				}
+				for _, what := range []string{"QP", "PD"} {
+					if err := <-closed; err != nil {
+						t.Errorf("close the %s: %v", what, err)
+					}
+				}
+				for want := vnic.CMEstablished; ; want = vnic.CMDisconnected {
+					if got := <-events; got != want {
+						t.Fatalf("event %v, want %v", got, want)
+					} else if want == vnic.CMDisconnected {
+						break
+					}
+				}
+				if err := x.QP.PostRecv(&rdma.RecvWR{}); !errors.Is(err, rdma.ErrClosed) {
+					t.Errorf("post a receive: %v", err)
+				}
+				id.Close()
+			})
+		})
+	}
 }
 
 // What resolving brings comes in the order in which it was asked for, also while a handler takes

@@ -229,9 +229,12 @@ func (c *candidate) Attach(a *cm.Attempt) error {
 			err = fmt.Errorf("connect QP %d in state %v: %w", qp.num, qp.State(), rdma.ErrInvalid)
 			return
 		}
-		err = nil
 		for qp.flushIdle() {
 		}
+		if qp.dead { // destroyed by the handler that was told of the connection before
+			return
+		}
+		err = nil
 		qp.param = c.info.param
 		(*linked)(qp).Replace(c.link)
 		qp.work.Begin(c.extensions, qp.param.ORD > 0)

@@ -227,7 +227,7 @@ func (pd *PD) addQP(qp *QP) error {
 	go func() {
 		defer c.wg.Done()
 		qp.run()
-		qp.remove()
+		qp.forget()
 		close(qp.gone)
 	}()
 	return nil
@@ -254,8 +254,8 @@ func (d *Device) unnameLocked(num uint32) {
 	}
 }
 
-// remove forgets a QP whose goroutine has returned.
-func (qp *QP) remove() {
+// forget takes a QP that has died out of the tables.
+func (qp *QP) forget() {
 	c := qp.ctx
 	if r := c.dev.roce; r != nil {
 		r.groups.Remove(qp)
@@ -264,6 +264,9 @@ func (qp *QP) remove() {
 	defer c.dev.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.qps[qp.num] != qp {
+		return // it was closed while it was lent
+	}
 	c.dev.unnameLocked(qp.num)
 	c.dev.past.Add(qp.work.Stats.Snapshot())
 	if qp.packets != nil {
@@ -463,7 +466,7 @@ func (qp *QP) ModifyState(to rdma.QPState) error {
 		case to == rdma.QPIdle && qp.State() == rdma.QPError:
 			for qp.flushIdle() {
 			}
-			if qp.State() != rdma.QPError {
+			if qp.dead || qp.State() != rdma.QPError {
 				break // the handler that was told of the end has done it
 			}
 			qp.mustState(rdma.QPIdle)
@@ -491,15 +494,18 @@ func (qp *QP) Disconnect() error {
 }
 
 // Close destroys qp. When it returns no completion of it is pushed nor polled any more, and its
-// queues are not touched. So it waits for a handler of the connection's events that is running, and
-// such a handler must not call it: it would wait for itself.
+// queues are not touched. A handler of the connection's events may call it.
 //
 // A QP that is attached to multicast groups is not destroyed: rdma.ErrBusy.
 func (qp *QP) Close() error {
 	if err := qp.destroyDetached(); err != nil {
 		return err
 	}
-	<-qp.gone
+	if qp.dieLent() {
+		qp.forget()
+	} else {
+		<-qp.gone
+	}
 	return nil
 }
 

@@ -274,13 +274,7 @@ func (qp *QP) do(f func()) bool {
 		lent := qp.lent.Load()
 		dead := lent && qp.dead
 		if lent && !dead {
-			qp.borrowed++
-			f()
-			if qp.borrowed--; qp.borrowed == 0 && qp.returned != nil {
-				close(qp.returned)
-				qp.returned = nil
-			}
-			qp.wake() // the owner looks for what f has left to do
+			qp.borrow(f)
 		}
 		qp.lendMu.Unlock()
 		if lent {
@@ -300,6 +294,36 @@ func (qp *QP) do(f func()) bool {
 	default:
 		return false
 	}
+}
+
+// borrow does f on a QP that is lent.
+//
+// +checklocks:qp.lendMu
+func (qp *QP) borrow(f func()) {
+	qp.borrowed++
+	f()
+	if qp.borrowed--; qp.borrowed == 0 && qp.returned != nil {
+		close(qp.returned)
+		qp.returned = nil
+	}
+	qp.wake() // the owner looks for what f has left to do
+}
+
+// dieLent is die for a QP that is lent, as who asks for it may be the handler that the owner waits
+// for: the owner finds it dead. false: it is not lent.
+func (qp *QP) dieLent() bool {
+	if !qp.lent.Load() {
+		return false
+	}
+	qp.lendMu.Lock()
+	defer qp.lendMu.Unlock()
+	if !qp.lent.Load() {
+		return false
+	}
+	if !qp.dead {
+		qp.borrow(qp.die)
+	}
+	return true
 }
 
 // lend calls a handler, which may call do. The owner calls it, or who borrows the QP, and finds the
