@@ -209,6 +209,8 @@ var (
 
 	// ErrNoReceive stops Endpoint.Write before a Send for which no buffer is posted.
 	ErrNoReceive = errors.New("iwarp: no receive buffer is posted")
+	// ErrUnanswered is a Host's for a Read Request or an atomic that nobody answers.
+	ErrUnanswered = errors.New("iwarp: the request is passed over")
 	// ErrQueueFull: Config.SendQueue messages are posted and not sent.
 	ErrQueueFull = errors.New("iwarp: send queue is full")
 	// ErrReadLimit: ORD Reads and atomics are posted and not answered (RFC 5040, section 6.1;

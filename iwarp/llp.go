@@ -79,13 +79,14 @@ type Host interface {
 
 	// ReadSource checks what a peer's Read Request asks for (RFC 5040, section 7.2) and
 	// returns its content. n may be 0: then nothing is checked. The Endpoint calls
-	// EndReadSource when the last octet has gone out.
+	// EndReadSource when the last octet has gone out. ErrUnanswered passes the request over.
 	ReadSource(stag STag, to uint64, n uint32) (Payload, error)
 	EndReadSource(Payload)
 
 	// Atomic carries a peer's Atomic Request out and returns what the target held before. All
 	// that the peer sent before has been delivered. It makes the checks of RFC 5040, section
 	// 7.2, then that of the alignment (TermMisaligned), and is atomic to all others of the RNIC.
+	// ErrUnanswered passes the request over.
 	Atomic(a Atomic) (old uint64, err error)
 	// EndAtomic delivers the response to the atomic that was posted with token; it is the oldest
 	// one outstanding, Reads included.

@@ -1,5 +1,7 @@
 package iwarp
 
+import "errors"
+
 // segment takes the next DDP segment in order: size octets, of which seg has all, or the header
 // alone if the payload has been placed (Ahead). The order of the checks is that of
 // docs/decisions.md#A20: header length; DV; RV (#A8); opcode known; T fits it; QN exists and fits
@@ -367,6 +369,9 @@ func (e *Endpoint) deliverReadRequest() {
 	p, err := e.host.ReadSource(req.SrcSTag(), req.SrcTO(), req.Size())
 	if err == nil && p == nil && req.Size() > 0 {
 		err = errNoPayload
+	}
+	if errors.Is(err, ErrUnanswered) {
+		return
 	}
 	if err != nil {
 		le := localError(err, TermLocalCatastrophic)

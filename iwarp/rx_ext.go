@@ -1,6 +1,9 @@
 package iwarp
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"errors"
+)
 
 // Inbound messages of RFC 7306. Atomic Requests are taken by inRequest.
 
@@ -35,6 +38,9 @@ func (e *Endpoint) deliverAtomicRequest() {
 		return
 	}
 	old, err := e.host.Atomic(*req)
+	if errors.Is(err, ErrUnanswered) {
+		return
+	}
 	if err != nil {
 		e.fail(localError(err, TermLocalCatastrophic), op, a.header[:], a.segLen)
 		return

@@ -71,6 +71,34 @@ func TestEndWhileSendWaits(t *testing.T) {
 	}
 }
 
+// Of what a peer asks for behind Sends that a disconnect drops nothing is answered: an answer says
+// that the Sends were delivered. RDMAP-091.
+func TestNoAnswerBehindDroppedSend(t *testing.T) {
+	for _, op := range []rdma.Opcode{rdma.OpRead, rdma.OpFetchAdd} {
+		t.Run(op.String(), func(t *testing.T) {
+			onPaths(t, func(t *testing.T, e *env) {
+				x, y := e.ext()
+				x.Send(1, 0, 100)
+				x.Post(at(op, 2, y, 64, rdma.AtomicArgs{CompareAdd: 1}), 128, 8)
+				e.settle()
+				if err := y.Conn.Disconnect(); err != nil {
+					t.Fatal(err)
+				}
+				y.WantDone("in order here")
+				x.WantDone("there too")
+				st := rdma.WCSuccess
+				if e.local() && !e.pipe {
+					st = flush
+				}
+				x.WantSend("no answer", is(1, st), is(2, flush))
+				if word(y, 64) != 0 {
+					t.Error("the word has changed")
+				}
+			})
+		})
+	}
+}
+
 // Receives that are posted in time get what the peer has sent before it closed, one after the
 // other.
 func TestLateReceivesBehindClose(t *testing.T) {

@@ -102,7 +102,7 @@ func (w *Link) PlaceWrite(stag iwarp.STag, to uint64, chunk []byte, last bool) e
 // BeginReceive implements iwarp.Host.
 func (w *Link) BeginReceive() (size uint32, ok bool) {
 	r := &w.work.Recv
-	if w.dropped { // and all behind it: Sends are delivered in order (RFC 5040, section 5.5)
+	if w.dropped { // and all behind it, as ReadSource does: what is delivered is in order
 		w.dropping = true
 		return math.MaxUint32, true
 	}
@@ -216,8 +216,12 @@ func (r *readSource) CopyOut(p []byte, off uint32) error {
 	return nil
 }
 
-// ReadSource implements iwarp.Host.
+// ReadSource implements iwarp.Host. An answer says that all Sends ahead of the request were
+// delivered (RFC 5040, section 5.5), so behind one that was dropped there is none: RDMAP-091.
 func (w *Link) ReadSource(stag iwarp.STag, to uint64, n uint32) (iwarp.Payload, error) {
+	if w.dropped {
+		return nil, iwarp.ErrUnanswered
+	}
 	w.work.Stats.Inbound(rdma.OpRead, n)
 	if n == 0 {
 		w.work.Stats.EmptyReads.Add(1)
@@ -246,8 +250,11 @@ func (w *Link) EndReadSource(p iwarp.Payload) {
 	}
 }
 
-// Atomic implements iwarp.Host.
+// Atomic implements iwarp.Host. As for a Read, there is no answer behind a Send that was dropped.
 func (w *Link) Atomic(a iwarp.Atomic) (old uint64, err error) {
+	if w.dropped {
+		return 0, iwarp.ErrUnanswered
+	}
 	w.atomic = a
 	w.in.Drop() // it may be this region's
 	old, err = w.work.Memory.Atomic(&w.atomic)
