@@ -17,7 +17,7 @@ type Config struct {
 	MaxRead     int   // Reads and atomics under way at once (max_rd_atomic); 0: there can be none
 	MaxDestRead int   // of the peer's (max_dest_rd_atomic)
 	Timeout     uint8 // code of the local ACK timeout; 0: none
-	Retries     uint8 // retry_cnt, up to 7
+	Retries     uint8 // retry_cnt, up to 7, which is 7: docs/decisions.md#R8
 	RNRRetries  uint8 // rnr_retry; RNRForever: without end
 	MinRNRTimer uint8 // code of what the peer is asked to wait for a receive
 

@@ -47,7 +47,7 @@ type responder struct {
 	nakPSN  packet.PSN
 	nakDue  bool
 	nakSent bool // for what is missing: once until it has come
-	waiting bool // for what found no receive: until it comes again
+	waiting bool // for what found no receive: silent until it comes again (docs/decisions.md#R7)
 }
 
 func (r *responder) init(cfg *Config, h Host) {
@@ -231,7 +231,8 @@ func (e *resource) atomic() Atomic {
 func (c *RC) duplicate(h *packet.Header) {
 	r := &c.rq
 	if kind(h.Opcode) != noMessage {
-		// Whatever was carried out is acknowledged, and before anything was nothing is.
+		// Whatever was carried out is acknowledged, and before anything was nothing is:
+		// docs/decisions.md#R6.
 		r.ackDue = r.ackDue || r.started
 		return
 	}
@@ -353,7 +354,7 @@ func (c *RC) appendACK(b []byte, psn packet.PSN, s packet.Syndrome) []byte {
 	return h.Append(b)
 }
 
-// credits is the ACK that says how many receives there are.
+// credits is the ACK that says how many receives there are: docs/decisions.md#R5.
 func (c *RC) credits() packet.Syndrome {
 	if n, ok := c.host.Receives(); ok {
 		return packet.CreditsFor(n)

@@ -8,7 +8,7 @@ import (
 
 // A UC is one end of an unreliable connection: Sends and Writes that nobody acknowledges. Of a
 // message that has lost a packet nothing is completed, and the next begins anew. It has one owner
-// at a time, and no deadline.
+// at a time, and no deadline. That it is there: docs/decisions.md#R4.
 type UC struct {
 	cfg   Config // Timeout and what is of Reads, retries and RNR means nothing
 	host  Host

@@ -28,7 +28,7 @@ const roceOverhead = 80
 
 // An adapter is what a Device of RoCE has beside those of iWARP.
 type adapter struct {
-	gids   []rdma.GID // the table; what is behind it is empty
+	gids   []rdma.GID // the table (docs/decisions.md#R10); what is behind it is empty
 	limits attr.Limits
 	qpns   *handle.Scatter // guarded by Device.mu
 	port   RoCEPort        // nil: there is no network

@@ -135,8 +135,8 @@ func CheckMask(t rdma.QPType, from rdma.QPState, a *rdma.QPAttr, mask rdma.QPAtt
 
 // Limits are what a device has for its queue pairs.
 type Limits struct {
-	ActiveMTU rdma.MTU
-	MaxRead   int // Reads and atomics under way, of either side
+	ActiveMTU rdma.MTU // no path MTU is above it: docs/decisions.md#R9
+	MaxRead   int      // Reads and atomics under way, of either side
 	// GID says what the index of a queue pair's own address stands for; ok is false of an empty entry.
 	GID func(index uint8) (g rdma.GID, ok bool)
 }

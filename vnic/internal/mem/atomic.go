@@ -24,7 +24,8 @@ func (m *MR) aligned(addr uint64) bool {
 // modify carries a out on the 8 octets at a.TO; range and alignment have been checked. Memory that
 // is directly addressable changes by an instruction of the processor, atomically to all of this
 // host. Memory that is reached by calls cannot: there atomics exclude each other, by a lock of the
-// space that the memory belongs to, so that memory which hangs holds nobody else up.
+// space that the memory belongs to, so that memory which hangs holds nobody else up:
+// docs/decisions.md#R12.
 func (m *MR) modify(a *iwarp.Atomic) (old uint64, err error) {
 	if !m.Pin() {
 		return 0, ErrGone

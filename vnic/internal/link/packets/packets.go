@@ -46,7 +46,7 @@ type Path struct {
 	Local, Remote netip.Addr
 	Route         datagram.Route
 	TrafficClass  uint8
-	HopLimit      uint8 // 0: the default
+	HopLimit      uint8 // 0: the default; docs/decisions.md#R13
 	FlowLabel     uint32
 }
 
