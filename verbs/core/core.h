@@ -168,6 +168,13 @@ int vrnic_lend_mem(struct vrnic_session *s);
  * an errno, and then the session is dead. For the child of a fork it is as unmapped.
  */
 int vrnic_map_fd(struct vrnic_session *s, int fd, size_t min, struct vrnic_map *m);
+/* The same, and fd stays open. */
+int vrnic_map_open_fd(struct vrnic_session *s, int fd, size_t min, struct vrnic_map *m);
+/*
+ * Maps the first page of what fd is in place of the one at page, in one step: who reads there finds
+ * one of the two. 0 or an errno, and then the session is dead.
+ */
+int vrnic_map_page(struct vrnic_session *s, int fd, void *page);
 void vrnic_unmap(struct vrnic_map *m);
 bool vrnic_mapped(const struct vrnic_map *m); /* false in the child of a fork */
 

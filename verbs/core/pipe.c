@@ -51,13 +51,33 @@ static int map_fd(int fd, size_t min, struct vrnic_map *m)
 	return 0;
 }
 
-int vrnic_map_fd(struct vrnic_session *s, int fd, size_t min, struct vrnic_map *m)
+int vrnic_map_open_fd(struct vrnic_session *s, int fd, size_t min, struct vrnic_map *m)
 {
 	int err = map_fd(fd, min, m);
 
-	vrnic_close(fd);
 	if (err)
 		vrnic_die(s, "memory from the daemon: %s", strerror(err));
+	return err;
+}
+
+int vrnic_map_fd(struct vrnic_session *s, int fd, size_t min, struct vrnic_map *m)
+{
+	int err = vrnic_map_open_fd(s, fd, min, m);
+
+	vrnic_close(fd);
+	return err;
+}
+
+int vrnic_map_page(struct vrnic_session *s, int fd, void *page)
+{
+	size_t len = sysconf(_SC_PAGESIZE);
+	int err = 0;
+
+	if (mmap(page, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED ||
+	    madvise(page, len, MADV_DONTFORK)) {
+		err = errno;
+		vrnic_die(s, "memory from the daemon: %s", strerror(err));
+	}
 	return err;
 }
 

@@ -1,14 +1,9 @@
 /* Completion queues: making and ending them. poll.c takes completions out. */
 #include <errno.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "objects.h"
-
-/* What was a CQ's memory. Another thread may be about to look at it for something new. */
-struct vrnic_old_map {
-	struct vrnic_old_map *next;
-	struct vrnic_map map;
-};
 
 /*
  * Checks line 0 of memory for a CQ, and where the ring is in it: false, and the session is dead, if
@@ -33,25 +28,32 @@ static bool check_ring(struct vrnic_cq *cq, const struct vrnic_map *m, uint32_t 
 
 static void use_ring(struct vrnic_cq *cq, const struct vrnic_map *m, uint32_t size, uint32_t off)
 {
-	cq->map = *m;
 	cq->cqes = (char *)m->mem + off;
 	cq->mask = size - 1;
+	cq->cq.cqe = (int)size;
+}
+
+/* Takes m as the memory of a new CQ, and its first page for good. */
+static void use_head(struct vrnic_cq *cq, const struct vrnic_map *m)
+{
+	size_t page = sysconf(_SC_PAGESIZE);
+
+	cq->head = *m;
+	if (m->len > page) {
+		cq->head.len = page;
+		cq->ring = *m;
+		cq->ring.mem = (char *)m->mem + page;
+		cq->ring.len = m->len - page;
+	}
+	cq->prod = vrnic_word(m->mem, VRNIC_CQ_PROD);
 	cq->cons_word = vrnic_word(m->mem, VRNIC_CQ_CONS);
 	cq->arm = vrnic_word(m->mem, VRNIC_CQ_ARM);
-	atomic_store(&cq->prod, vrnic_word(m->mem, VRNIC_CQ_PROD));
-	cq->cq.cqe = (int)size;
 }
 
 static void free_cq(struct vrnic_cq *cq)
 {
-	struct vrnic_old_map *old;
-
-	while ((old = cq->old)) {
-		cq->old = old->next;
-		vrnic_unmap(&old->map);
-		free(old);
-	}
-	vrnic_unmap(&cq->map);
+	vrnic_unmap(&cq->ring);
+	vrnic_unmap(&cq->head);
 	vrnic_table_free(&cq->qps);
 	pthread_mutex_destroy(&cq->arm_lock);
 	pthread_mutex_destroy(&cq->lock);
@@ -96,13 +98,17 @@ static struct vrnic_cq *create_cq(struct ibv_context *context, uint32_t cqe, voi
 	pthread_mutex_init(&cq->arm_lock, NULL);
 	pthread_mutex_init(&cq->cq.mutex, NULL);
 	pthread_cond_init(&cq->cq.cond, NULL);
-	if (vrnic_map_fd(c->s, fd, VRNIC_CQ_ARM + 64, &cq->map) ||
-	    !check_ring(cq, &cq->map, cqe, &size, &off)) {
+	err = vrnic_map_fd(c->s, fd, VRNIC_CQ_ARM + 64, &m);
+	if (!err) {
+		use_head(cq, &m);
+		if (!check_ring(cq, &m, cqe, &size, &off))
+			err = EIO;
+	}
+	if (err) {
 		free_cq(cq);
 		errno = EIO;
 		return NULL;
 	}
-	m = cq->map;
 	use_ring(cq, &m, size, off);
 	if (cq->chan)
 		vrnic_chan_attach(cq->chan, cq);
@@ -170,12 +176,12 @@ int ibv_destroy_cq(struct ibv_cq *ibcq)
 }
 
 /*
- * Has the daemon go over to memory m, of at least cqe entries, while nobody here polls or arms the
- * CQ: what was in the old ring and had not been polled is in the new one then, at the same indices.
- * 0, or an errno, and then m is not used.
+ * Has the daemon go over to memory m, which is fd's, of at least cqe entries, while nobody here
+ * polls or arms the CQ: what was in the old ring and had not been polled is in the new one then, at
+ * the same indices. 0, or an errno, and then m is not used. The old ring is unmapped: only who has
+ * one of the locks reads it.
  */
-static int switch_ring(struct vrnic_cq *cq, const struct vrnic_map *m, uint32_t cqe,
-		       struct vrnic_old_map *old)
+static int switch_ring(struct vrnic_cq *cq, int fd, struct vrnic_map *m, uint32_t cqe)
 {
 	uint32_t size, off;
 	int err;
@@ -185,10 +191,11 @@ static int switch_ring(struct vrnic_cq *cq, const struct vrnic_map *m, uint32_t 
 	err = vrnic_rpc_handle(cq->s, VRNIC_OP_SWITCH_CQ, cq->cq.handle, NULL, 0);
 	if (!err && !check_ring(cq, m, cqe, &size, &off))
 		err = EIO;
+	if (!err)
+		err = vrnic_map_page(cq->s, fd, cq->head.mem);
 	if (!err) {
-		old->map = cq->map;
-		old->next = cq->old;
-		cq->old = old;
+		vrnic_unmap(&cq->ring);
+		cq->ring = *m;
 		use_ring(cq, m, size, off);
 	}
 	pthread_mutex_unlock(&cq->arm_lock);
@@ -201,26 +208,20 @@ int ibv_resize_cq(struct ibv_cq *ibcq, int cqe)
 	struct vrnic_cq *cq = to_vcq(ibcq);
 	struct vrnic_resize_cq_request req = { .cq = ibcq->handle, .cqe = (uint32_t)cqe };
 	struct vrnic_resize_cq_reply rep;
-	struct vrnic_old_map *old;
 	struct vrnic_map m;
 	int fd, err;
 
 	if (cqe < 1 || (uint32_t)cqe > to_vctx(ibcq->context)->attr.max_cqe)
 		return EINVAL;
-	old = calloc(1, sizeof(*old));
-	if (!old)
-		return ENOMEM;
 	err = vrnic_rpc(cq->s, VRNIC_OP_RESIZE_CQ, &req, sizeof(req), &rep, sizeof(rep), -1, &fd, 1);
 	if (err)
-		goto out;
-	err = vrnic_map_fd(cq->s, fd, VRNIC_CQ_ARM + 64, &m);
-	if (err)
-		goto out;
-	err = switch_ring(cq, &m, (uint32_t)cqe, old);
-	if (!err)
-		return 0;
-	vrnic_unmap(&m);
-out:
-	free(old);
+		return err;
+	err = vrnic_map_open_fd(cq->s, fd, VRNIC_CQ_ARM + 64, &m);
+	if (!err) {
+		err = switch_ring(cq, fd, &m, (uint32_t)cqe);
+		if (err)
+			vrnic_unmap(&m);
+	}
+	vrnic_close(fd);
 	return err;
 }

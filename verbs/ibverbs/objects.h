@@ -125,7 +125,13 @@ struct vrnic_cq {
 	struct vrnic_session *s;
 	struct vrnic_chan *chan; /* or NULL */
 	struct vrnic_entry in_chan;
-	_Atomic(_Atomic uint32_t *) prod; /* read without the lock to see that there is nothing */
+	/*
+	 * The first page of the ring's memory, with prod, cons and arm. It stays where it is for the life
+	 * of the CQ, so that who looks at prod without the lock, to see that there is nothing, always
+	 * finds one: ibv_resize_cq maps the new ring's over it.
+	 */
+	struct vrnic_map head;
+	_Atomic uint32_t *prod;
 	atomic_uint users;	 /* QPs that complete here: EBUSY */
 	uint32_t comp_given;	 /* completion events given to the program; chan->lock */
 	bool last_given;	 /* the event of the session's death; chan->lock */
@@ -135,8 +141,7 @@ struct vrnic_cq {
 	pthread_mutex_t arm_lock;
 	_Atomic uint32_t *arm;
 	pthread_mutex_t lock;	 /* what follows */
-	struct vrnic_map map;
-	struct vrnic_old_map *old; /* from before ibv_resize_cq */
+	struct vrnic_map ring;	 /* the rest of the memory; after ibv_resize_cq all of it */
 	_Atomic uint32_t *cons_word;
 	char *cqes;
 	uint32_t mask;		 /* size - 1 */

@@ -61,11 +61,6 @@ static inline bool found_nothing(struct vrnic_session *s)
 	return true;
 }
 
-static inline _Atomic uint32_t *ring_prod(struct vrnic_cq *cq)
-{
-	return atomic_load_explicit(&cq->prod, memory_order_relaxed);
-}
-
 /* A QP's place among those of cq. */
 static struct vrnic_cq_link *link_of(struct vrnic_cq *cq, struct vrnic_qp *qp)
 {
@@ -120,7 +115,7 @@ static bool each_of(struct vrnic_cq *cq, struct vrnic_qp *qp,
 				 const struct vrnic_cqe *e))
 {
 	uint32_t i = atomic_load_explicit(&cq->cons, memory_order_relaxed);
-	uint32_t prod = load_acquire(ring_prod(cq));
+	uint32_t prod = load_acquire(cq->prod);
 	struct vrnic_cqe e;
 
 	if (prod - i > cq->mask + 1) {
@@ -301,7 +296,7 @@ static int take(struct vrnic_cq *cq, int n, struct ibv_wc *wc, uint64_t *time)
 
 	if (cq->bad)
 		return 0;
-	prod = load_acquire(ring_prod(cq));
+	prod = load_acquire(cq->prod);
 	if (prod - cons > cq->mask + 1) {
 		cq->bad = true;
 		vrnic_corrupt(cq->s, "CQ prod");
@@ -364,7 +359,7 @@ static int take_dead(struct vrnic_cq *cq, int n, struct ibv_wc *wc, uint64_t *ti
 {
 	int got = 0;
 
-	if (vrnic_mapped(&cq->map))
+	if (vrnic_mapped(&cq->head))
 		got = take(cq, n, wc, time);
 	if (!got) {
 		*time = 0;
@@ -375,7 +370,7 @@ static int take_dead(struct vrnic_cq *cq, int n, struct ibv_wc *wc, uint64_t *ti
 
 static inline bool is_empty(struct vrnic_cq *cq)
 {
-	return load_acquire(ring_prod(cq)) == atomic_load_explicit(&cq->cons, memory_order_relaxed);
+	return load_acquire(cq->prod) == atomic_load_explicit(&cq->cons, memory_order_relaxed);
 }
 
 int vrnic_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)

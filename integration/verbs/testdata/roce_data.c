@@ -1,6 +1,9 @@
 /* What comes of the requests of queue pairs of RoCE, of each service. */
 #include "roce.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 static void one_of(struct end *e, struct end *peer, enum ibv_wr_opcode op, uint32_t len, int wc_op, int recv_op)
 {
 	bool receives = recv_op >= 0;
@@ -319,6 +322,54 @@ static void resizing(void)
 	close_ends();
 }
 
+static atomic_bool resized;
+
+static void *poll_on(void *cq)
+{
+	struct ibv_wc wc;
+
+	while (!atomic_load(&resized))
+		CHECK_EQ(ibv_poll_cq(cq, 1, &wc), 0);
+	return NULL;
+}
+
+/* Lines of /proc/self/maps: each ring is one at least. */
+static int mappings(void)
+{
+	FILE *f = fopen("/proc/self/maps", "r");
+	int n = 0;
+
+	CHECK(f);
+	for (int c; (c = getc(f)) != EOF;)
+		n += c == '\n';
+	fclose(f);
+	return n;
+}
+
+/* A CQ that is resized again and again holds one ring, while others look whether something is in it. */
+static void resized_often(void)
+{
+	pthread_t polls;
+	int before;
+
+	open_ends();
+	join(IBV_QPT_RC);
+	CHECK_EQ(pthread_create(&polls, NULL, poll_on, b.rcq), 0);
+	CHECK_EQ(ibv_resize_cq(b.rcq, 100), 0);
+	before = mappings();
+	for (int i = 0; i < 200; i++)
+		CHECK_EQ(ibv_resize_cq(b.rcq, i % 2 ? 100 : 4000), 0);
+	CHECK(mappings() < before + 20);
+	atomic_store(&resized, true);
+	CHECK_EQ(pthread_join(polls, NULL), 0);
+	CHECK_EQ(post_recv(&b, 1, 64), 0);
+	CHECK_EQ(post(&a, 2, IBV_WR_SEND, 64), 0);
+	vt_wc(b.rcq, 1, IBV_WC_SUCCESS, IBV_WC_RECV);
+	vt_wc(a.scq, 2, IBV_WC_SUCCESS, IBV_WC_SEND);
+	part();
+	close_ends();
+}
+
 /* ibv_wr_* and ibv_cq_ex on each service. */
 static void extended(void)
 {
@@ -384,6 +435,7 @@ static void extended(void)
 static const struct vt_case cases[] = {
 	{ "operations", operations }, { "failures", failures },	  { "draining", draining }, { "established", established },
 	{ "datagrams", datagrams },   { "groups", groups },	  { "resizing", resizing }, { "extended", extended },
+	{ "resized_often", resized_often },
 	{ 0 },
 };
 
