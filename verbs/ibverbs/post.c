@@ -246,7 +246,8 @@ static void put_bind(struct vrnic_send_wqe *w, const struct ibv_send_wr *wr)
 	w->rkey = wr->bind_mw.rkey;
 	w->remote_addr = b->addr;
 	w->cmp_add = b->length;
-	w->swap = b->mw_access_flags & ~IBV_ACCESS_ZERO_BASED;
+	/* A window gives nothing to its own side; programs ask for that all the same, as of a region. */
+	w->swap = b->mw_access_flags & ~(IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE);
 	w->num_sge = 1;
 	w->length = 0;
 	sge->addr = b->mw_access_flags & IBV_ACCESS_ZERO_BASED ? 0 : b->addr;

@@ -211,7 +211,7 @@ static void windows(void)
 	wr = (struct ibv_send_wr){ .wr_id = 4, .opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED };
 	wr.bind_mw.mw = mw;
 	wr.bind_mw.rkey = key;
-	wr.bind_mw.bind_info = (struct ibv_mw_bind_info){ p.b.mr, (uintptr_t)p.b.buf + 4096, 100, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ };
+	wr.bind_mw.bind_info = (struct ibv_mw_bind_info){ p.b.mr, (uintptr_t)p.b.buf + 4096, 100, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ };
 	CHECK_EQ(ibv_post_send(p.b.qp, &wr, &bad), 0);
 	vt_wc(p.b.scq, 4, IBV_WC_SUCCESS, IBV_WC_BIND_MW);
 	write_to(20, (uintptr_t)p.b.buf + 4096, key, 100);
@@ -227,7 +227,7 @@ static void windows(void)
 	vt_free(&p);
 }
 
-/* A window of type 1: bound by a call. */
+/* A window of type 1: bound by a call. IBV_ACCESS_LOCAL_WRITE, which programs ask for, means nothing to a window. */
 static void windows1(void)
 {
 	struct ibv_mw *mw;
@@ -237,7 +237,7 @@ static void windows1(void)
 	vt_open(&p, &(struct vt_opts){ .unsignaled = true, .access = MW_ACCESS });
 	CHECK(mw = ibv_alloc_mw(p.b.pd, IBV_MW_TYPE_1));
 	old = mw->rkey;
-	bind.bind_info = (struct ibv_mw_bind_info){ p.b.mr, (uintptr_t)p.b.buf, 1000, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ };
+	bind.bind_info = (struct ibv_mw_bind_info){ p.b.mr, (uintptr_t)p.b.buf, 1000, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ };
 	CHECK_EQ(ibv_bind_mw(p.b.qp, mw, &bind), 0);
 	vt_wc(p.b.scq, 7, IBV_WC_SUCCESS, IBV_WC_BIND_MW);
 	CHECK(mw->rkey != old);

@@ -20,8 +20,8 @@ const (
 	width4X         = 2
 	speedEDR        = 32
 	maxMessage      = 1 << 31
-	capCM           = 1 << 16 // IBV_PORT_CM_SUP
-	vendorID        = 0       // of nobody: programs then make no assumptions
+	capCM           = 1 << 16  // IBV_PORT_CM_SUP
+	vendorID        = 0xffffff // nobody's, as rxe has it; 0 is no device's for programs that look
 	firmwareVersion = "vrnic"
 	maxAH           = 1 << 24 // the session's quotas are less, of these two
 	maxGroups       = 1 << 20
