@@ -429,7 +429,8 @@ VRNIC_ABI_SIZE(vrnic_reg_mr_reply, 16);
 
 /*
  * struct vrnic_rereg_mr_request changes what flags name of a region; the other fields are zero. Its
- * reply is REG_MR's: the handle stays, the keys are new. If it fails the region is as it was.
+ * reply is REG_MR's: the handle stays, and the keys unless there is a new translation, with which
+ * they are new. If it fails the region is as it was.
  */
 struct vrnic_rereg_mr_request {
 	uint32_t mr;

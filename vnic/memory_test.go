@@ -211,7 +211,8 @@ func TestKeysNeedPD(t *testing.T) {
 		}
 	}
 	want := map[string]bool{"*vnic.PD.RegisterMemory": true, "*vnic.PD.RegisterRegion": true,
-		"*vnic.PD.AllocMR": true, "*vnic.PD.NewFastMR": true, "*vnic.PD.AllocMW": true,
+		"*vnic.PD.ReplaceRegion": true,
+		"*vnic.PD.AllocMR":       true, "*vnic.PD.NewFastMR": true, "*vnic.PD.AllocMW": true,
 		"*vnic.PD.NewMW": true}
 	if !reflect.DeepEqual(makers, want) {
 		t.Errorf("STags are made by %v", makers)

@@ -262,7 +262,8 @@ type RegMRReply struct {
 }
 
 // ReregMRRequest changes what Flags name of a region; the other fields are zero. Its reply is
-// REG_MR's: the handle stays, the keys are new. If it fails the region is as it was.
+// REG_MR's: the handle stays, and the keys unless there is a new translation, with which they are
+// new. If it fails the region is as it was.
 type ReregMRRequest struct {
 	MR    uint32
 	Flags uint32

@@ -59,7 +59,9 @@ type ContextHandler interface {
 
 // A PDHandler is a protection domain. Close returns EBUSY while it is in use.
 type PDHandler interface {
-	RegMR(req *abi.RegMRRequest, mem *osmem.Memory) (MRHandler, error)
+	// RegMR registers mem: under a new key or, if old is not nil, in place of old, which ends, under
+	// its key. If it fails old is as it was.
+	RegMR(req *abi.RegMRRequest, mem *osmem.Memory, old MRHandler) (MRHandler, error)
 	AllocMR(maxLen uint64) (MRHandler, error)
 	AllocMW(typ uint32) (MWHandler, error)
 	// CreateSRQ: rings.Layout says what sizes the SRQ has.

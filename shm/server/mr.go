@@ -96,8 +96,9 @@ const (
 	accessKnown   = 0x1f // local write, remote write, remote read, remote atomic, window bind
 )
 
-// newMR registers what req says in pd. Its mem is held until release.
-func (s *Session) newMR(pd *pdObj, req abi.RegMRRequest) (*mrObj, error) {
+// newMR registers what req says in pd, in place of old and under its key if that is not nil. Its
+// mem is held until release.
+func (s *Session) newMR(pd *pdObj, req abi.RegMRRequest, old MRHandler) (*mrObj, error) {
 	req.Access &^= accessIgnored
 	if req.Access&^accessKnown != 0 || req.Length > 1<<46 || req.IOVA+req.Length < req.IOVA ||
 		req.Addr+req.Length < req.Addr {
@@ -126,7 +127,7 @@ func (s *Session) newMR(pd *pdObj, req abi.RegMRRequest) (*mrObj, error) {
 		return nil, syscall.EINVAL
 	}
 	var err error
-	if m.h, err = pd.h.RegMR(&req, m.mem); err != nil {
+	if m.h, err = pd.h.RegMR(&req, m.mem, old); err != nil {
 		m.mem.Close()
 		return nil, err
 	}
@@ -147,11 +148,16 @@ func (m *mrObj) close() error {
 	if err := m.h.Close(); err != nil {
 		return err
 	}
+	m.over()
+	return nil
+}
+
+// over lets go of what m was made of: it is registered no more.
+func (m *mrObj) over() {
 	m.hold(-1)
 	if m.mem != nil {
 		m.mem.Close()
 	}
-	return nil
 }
 
 func (m *mrObj) reply(n uint32) *abi.RegMRReply {
@@ -173,7 +179,7 @@ func (o *operation) regMR(req *abi.RegMRRequest) (*abi.RegMRReply, error) {
 	if err := s.srv.regions.take(s.peer, s.privileged()); err != nil {
 		return nil, err
 	}
-	m, err := s.newMR(pd, *req)
+	m, err := s.newMR(pd, *req, nil)
 	if err != nil {
 		s.srv.regions.give(s.peer, 1)
 		return nil, err
@@ -183,7 +189,8 @@ func (o *operation) regMR(req *abi.RegMRRequest) (*abi.RegMRReply, error) {
 }
 
 // reregMR registers the region anew, changed, and only then ends the old registration, so that it
-// is as it was if anything fails.
+// is as it was if anything fails. Its keys stay as long as its octets do: who was given them for
+// these has been given no others.
 func (o *operation) reregMR(req *abi.ReregMRRequest) (*abi.RegMRReply, error) {
 	s := o.s
 	old, err := get(&s.mrs, req.MR)
@@ -221,7 +228,27 @@ func (o *operation) reregMR(req *abi.ReregMRRequest) (*abi.RegMRReply, error) {
 	if pd.ctx != old.pd.ctx {
 		return nil, syscall.EINVAL
 	}
-	m, err := s.newMR(pd, changed)
+	m, err := s.changedMR(old, pd, changed, req.Flags&abi.ReregTranslation == 0)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.mrs.m[req.MR] = m
+	s.mu.Unlock()
+	return m.reply(req.MR), nil
+}
+
+// changedMR registers req in place of old, under its key or a new one.
+func (s *Session) changedMR(old *mrObj, pd *pdObj, req abi.RegMRRequest, sameKey bool) (*mrObj,
+	error) {
+	if sameKey {
+		m, err := s.newMR(pd, req, old.h)
+		if err == nil {
+			old.over()
+		}
+		return m, err
+	}
+	m, err := s.newMR(pd, req, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -229,10 +256,7 @@ func (o *operation) reregMR(req *abi.ReregMRRequest) (*abi.RegMRReply, error) {
 		_ = m.close() // nobody knows it
 		return nil, err
 	}
-	s.mu.Lock()
-	s.mrs.m[req.MR] = m
-	s.mu.Unlock()
-	return m.reply(req.MR), nil
+	return m, nil
 }
 
 func (o *operation) deregMR(req *abi.HandleRequest) error {

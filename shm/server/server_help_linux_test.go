@@ -162,11 +162,17 @@ func (c *fakeCtx) CreateCQ(r *ring.CQProducer) (CQHandler, error) {
 	return &fakeCQ{c.fakeObj, r},
 		nil
 }
-func (p *fakePD) RegMR(req *abi.RegMRRequest, m *osmem.Memory) (MRHandler, error) {
+func (p *fakePD) RegMR(req *abi.RegMRRequest, m *osmem.Memory, old MRHandler) (MRHandler, error) {
 	p.h.f.mu.Lock()
 	defer p.h.f.mu.Unlock()
 	p.h.f.key++
 	key := p.h.f.key
+	if old != nil {
+		key = old.(*fakeMR).key
+		if p.h.f.busyMR.Load() == key {
+			return nil, syscall.EBUSY
+		}
+	}
 	p.h.mrs[key] = m
 	return &fakeMR{p.fakeObj, key}, nil
 }

@@ -169,8 +169,8 @@ func TestKeyObjects(t *testing.T) {
 	}
 }
 
-// REREG_MR: the handle stays, the keys are new, and the old registration ends only when the new one
-// is there; if anything fails it is as it was.
+// REREG_MR: the handle stays, the keys too unless the octets are others, and the old registration
+// ends only when the new one is there; if anything fails it is as it was.
 func TestReregMR(t *testing.T) {
 	ts := newServer(t)
 	c := ts.client()
@@ -227,7 +227,8 @@ func TestReregMR(t *testing.T) {
 		New: abi.RegMRRequest{PD: far.PD}})
 	ts.f.busyMR.Store(was.LKey) // a window is bound to it
 	c.refuse(t, abi.OpReregMR, syscall.EBUSY, &abi.ReregMRRequest{MR: was.MR,
-		Flags: abi.ReregTranslation, New: trans})
+		Flags: abi.ReregTranslation, New: trans},
+		&abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregAccess, New: abi.RegMRRequest{Access: 7}})
 	ts.f.busyMR.Store(0)
 
 	c.do(abi.OpReregMR, &abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregTranslation, New: trans}, &is)
@@ -240,8 +241,12 @@ func TestReregMR(t *testing.T) {
 	}
 	c.do(abi.OpDelMem, &abi.HandleRequest{Handle: a.Mem}, nil) // nothing holds it any more
 	c.refuse(t, abi.OpDelMem, syscall.EBUSY, &abi.HandleRequest{Handle: b.Mem})
+	key := is.LKey
 	c.do(abi.OpReregMR, &abi.ReregMRRequest{MR: was.MR, Flags: abi.ReregPD | abi.ReregAccess,
 		New: abi.RegMRRequest{PD: pd.PD, Access: 7}}, &is)
+	if is.MR != was.MR || is.LKey != key {
+		t.Errorf("with other rights key %#x became %+v", key, is)
+	}
 	trans.PD, trans.Access = pd.PD, 7
 	if got := region(); got != trans {
 		t.Errorf("it is %+v, want %+v", got, trans)

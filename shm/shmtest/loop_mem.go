@@ -51,12 +51,23 @@ func (l *Loop) newKey() uint32 {
 	return l.nextKey
 }
 
-func (p *loopPD) RegMR(req *abi.RegMRRequest, mem *osmem.Memory) (server.MRHandler, error) {
+func (p *loopPD) RegMR(
+	req *abi.RegMRRequest, mem *osmem.Memory, old server.MRHandler,
+) (server.MRHandler, error) {
 	l := p.c.sess.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	mr := &loopMR{pd: p, mem: mem, length: mem.Len(), iova: req.IOVA, access: req.Access,
-		key: l.newKey()}
+	mr := &loopMR{pd: p, mem: mem, length: mem.Len(), iova: req.IOVA, access: req.Access}
+	if old == nil {
+		mr.key = l.newKey()
+	} else {
+		was := old.(*loopMR)
+		if was.users != 0 {
+			return nil, syscall.EBUSY
+		}
+		was.pd.use(-1)
+		mr.key = was.key
+	}
 	l.mrs[mr.key] = mr
 	p.use(1)
 	return mr, nil

@@ -102,6 +102,7 @@ static void many(void)
 	enum { N = 2000 };
 	static struct ibv_mr *mrs[N];
 	struct ibv_mr *mr;
+	uint32_t key;
 
 	vt_open(&p, &(struct vt_opts){ 0 });
 	for (int i = 0; i < N; i++)
@@ -112,7 +113,10 @@ static void many(void)
 	for (int i = 0; i < N; i++)
 		CHECK_EQ(ibv_dereg_mr(mrs[i]), 0);
 	CHECK(mr = ibv_reg_mr(p.b.pd, bss, sizeof(bss), IBV_ACCESS_LOCAL_WRITE));
+	key = mr->rkey; /* which a peer may have: it stays, with other rights */
 	CHECK_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ), 0);
+	CHECK_EQ(mr->rkey, key);
+	CHECK_EQ(mr->lkey, key);
 	vt_fill(bss, 1000, 7);
 	CHECK_EQ(vt_try_send(&p.a, 1, IBV_WR_RDMA_READ, 0, 1000, 0, (uintptr_t)bss, mr->rkey), 0);
 	vt_wc(p.a.scq, 1, IBV_WC_SUCCESS, IBV_WC_RDMA_READ);

@@ -94,8 +94,9 @@ func (k *Keys) dropPrefix(key uint32) {
 	delete(k.prefixes, key>>8)
 }
 
-// insertBinding makes m known under its key, which is of a prefix of its own.
-func (k *Keys) insertBinding(m *MR) {
+// replace makes m known under the key that it has: one of its slot's, or that of another region,
+// which is known no more.
+func (k *Keys) replace(m *MR) {
 	s := k.shard(m.stag)
 	s.mu.Lock()
 	s.m[m.stag] = m

@@ -32,7 +32,7 @@ type Region struct {
 }
 
 // An MR is memory under one key: a registered region, which is what users have, or one binding of a
-// window or of a fast registration (keyslot.go). What its key gives never changes, it only ends. It
+// window or of a fast registration (keyslot.go). What it gives never changes, it only ends. It
 // implements rdma.MR.
 type MR struct {
 	pd     *PD
@@ -79,7 +79,7 @@ func (pd *PD) RegisterMemory(b []byte, access rdma.Access) (rdma.MR, error) {
 	}
 	m := &MR{b: b, own: b, base: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))),
 		length: uint64(len(b)), access: access}
-	if err := pd.addMR(m); err != nil {
+	if err := pd.addMR(m, nil); err != nil {
 		return nil, err
 	}
 	pd.space.reportOverlap(m)
@@ -88,6 +88,24 @@ func (pd *PD) RegisterMemory(b []byte, access rdma.Access) (rdma.MR, error) {
 
 // RegisterRegion registers the first length octets of r; the first is called iova.
 func (pd *PD) RegisterRegion(r Region, iova, length uint64, access rdma.Access) (*MR, error) {
+	return pd.registerRegion(r, iova, length, access, nil)
+}
+
+// ReplaceRegion registers as RegisterRegion does, under old's key, and closes old: who uses the key
+// finds one of the two at any time. If it fails old is as it was; it is rdma.ErrBusy when Close is.
+func (pd *PD) ReplaceRegion(old *MR, r Region, iova, length uint64, access rdma.Access) (*MR,
+	error) {
+	m, err := pd.registerRegion(r, iova, length, access, old)
+	if err != nil {
+		return nil, err
+	}
+	return m, old.Close()
+}
+
+// registerRegion registers r under a new key or, if old is not nil, under old's. Of old nothing but
+// Close is left to do then.
+func (pd *PD) registerRegion(r Region, iova, length uint64, access rdma.Access, old *MR) (*MR,
+	error) {
 	switch {
 	case (r.Bytes == nil) == (r.Mem == nil):
 		return nil, fmt.Errorf("register a region: exactly one of Bytes and Mem must be set: %w",
@@ -98,6 +116,8 @@ func (pd *PD) RegisterRegion(r Region, iova, length uint64, access rdma.Access) 
 	case r.Mem != nil && !pd.space.Blocking():
 		return nil, fmt.Errorf("register memory that can block before that was allowed: %w",
 			rdma.ErrInvalid)
+	case old != nil && old.pd.space != pd.space:
+		return nil, fmt.Errorf("register in place of a region of another context: %w", rdma.ErrInvalid)
 	}
 	m := &MR{mem: r.Mem, foreign: r.Mem == nil, hidden: r.Internal, release: r.Release, base: iova,
 		length: length, access: access}
@@ -107,7 +127,7 @@ func (pd *PD) RegisterRegion(r Region, iova, length uint64, access rdma.Access) 
 	if r.Acquire != nil {
 		r.Acquire()
 	}
-	if err := pd.addMR(m); err != nil {
+	if err := pd.addMR(m, old); err != nil {
 		if r.Release != nil {
 			r.Release()
 		}
@@ -120,8 +140,8 @@ func (pd *PD) RegisterRegion(r Region, iova, length uint64, access rdma.Access) 
 const knownAccess = rdma.LocalWrite | rdma.RemoteWrite | rdma.RemoteRead | rdma.RemoteAtomic |
 	rdma.MWBind
 
-// addMR checks m and makes it known under a new STag.
-func (pd *PD) addMR(m *MR) error {
+// addMR checks m and makes it known under a new STag, or under that of old.
+func (pd *PD) addMR(m, old *MR) error {
 	s := pd.space
 	switch {
 	case m.length == 0:
@@ -159,14 +179,28 @@ func (pd *PD) addMR(m *MR) error {
 	if err != nil {
 		return fmt.Errorf("register a region: %w", err)
 	}
+	if old != nil && !old.claim() {
+		s.mrs.Remove(h)
+		return old.busy()
+	}
 	m.handle = h
 	if m.hidden {
 		s.hidden++
 	}
 	pd.mrs++
 	s.octets += m.length
-	s.cfg.Keys.insert(m)
+	if old == nil {
+		s.cfg.Keys.insert(m)
+	} else {
+		m.stag = old.stag
+		s.cfg.Keys.replace(m)
+	}
 	return nil
+}
+
+func (m *MR) busy() error {
+	return fmt.Errorf("deregister a region that %d windows or fast registrations stand on; unbind "+
+		"or invalidate them: %w", m.Users(), rdma.ErrBusy)
 }
 
 // Close deregisters m: when it returns nothing more is read or written through it. With memory
@@ -174,8 +208,7 @@ func (pd *PD) addMR(m *MR) error {
 // m or a fast registration covers a part of it.
 func (m *MR) Close() error {
 	if !m.retire() {
-		return fmt.Errorf("deregister a region that %d windows or fast registrations stand on; unbind "+
-			"or invalidate them: %w", m.users.Load(), rdma.ErrBusy)
+		return m.busy()
 	}
 	m.wait()
 	m.once.Do(func() {
@@ -196,9 +229,14 @@ func (m *MR) Close() error {
 	return nil
 }
 
+// claim has no binding of m come any more, unless there is one.
+func (m *MR) claim() bool {
+	return m.users.CompareAndSwap(0, mrClosed) || m.users.Load() == mrClosed
+}
+
 // retire revokes a region unless something is bound to it.
 func (m *MR) retire() bool {
-	if !m.users.CompareAndSwap(0, mrClosed) && m.users.Load() != mrClosed {
+	if !m.claim() {
 		return false
 	}
 	m.revoke()

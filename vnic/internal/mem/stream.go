@@ -152,7 +152,7 @@ func (s *Stream) bind(wr *rdma.SendWR) (m, ended *MR, err error) {
 		}
 		s.windows[k] = struct{}{}
 	}
-	pd.keys.insertBinding(m)
+	pd.keys.replace(m)
 	return m, ended, nil
 }
 

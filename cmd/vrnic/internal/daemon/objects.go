@@ -79,7 +79,9 @@ func (h *pdHandler) Close() error { return errno(h.pd.Close()) }
 
 // RegMR registers a part of a mapping that the client lent (mode 1), or its own memory (mode 0):
 // that can hang, but LendMem came before it.
-func (h *pdHandler) RegMR(req *abi.RegMRRequest, mem *osmem.Memory) (server.MRHandler, error) {
+func (h *pdHandler) RegMR(
+	req *abi.RegMRRequest, mem *osmem.Memory, old server.MRHandler,
+) (server.MRHandler, error) {
 	rights, ok := access(req.Access)
 	if !ok {
 		return nil, syscall.EINVAL
@@ -98,7 +100,13 @@ func (h *pdHandler) RegMR(req *abi.RegMRRequest, mem *osmem.Memory) (server.MRHa
 	default:
 		return nil, syscall.EINVAL
 	}
-	mr, err := h.pd.RegisterRegion(region, req.IOVA, req.Length, rights)
+	var mr *vnic.MR
+	var err error
+	if old == nil {
+		mr, err = h.pd.RegisterRegion(region, req.IOVA, req.Length, rights)
+	} else {
+		mr, err = h.pd.ReplaceRegion(old.(*mrHandler).mr.(*vnic.MR), region, req.IOVA, req.Length, rights)
+	}
 	if err != nil {
 		return nil, errno(err)
 	}
