@@ -50,9 +50,10 @@ func up(t *testing.T, ns *netlab.NS, args ...string) *daemon {
 	return upAs(t, ns, 0, args...)
 }
 
-func upAs(t *testing.T, ns *netlab.NS, uid int, args ...string) *daemon {
+// ownDir makes a folder of a user's, 0: the test's, that all can read.
+func ownDir(t *testing.T, uid int) string {
 	t.Helper()
-	dir, err := os.MkdirTemp(workDir, "daemon-")
+	dir, err := os.MkdirTemp(workDir, "user-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,10 +63,16 @@ func upAs(t *testing.T, ns *netlab.NS, uid int, args ...string) *daemon {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	d := &daemon{ns: ns, socket: filepath.Join(dir, "s")}
+	return dir
+}
+
+func upAs(t *testing.T, ns *netlab.NS, uid int, args ...string) *daemon {
+	t.Helper()
+	d := &daemon{ns: ns, socket: filepath.Join(ownDir(t, uid), "s")}
 	d.process = start(t, ns, uid, []string{"GORACE=halt_on_error=0 exitcode=66"},
 		append([]string{daemonProgram, "up", "-v", "--socket", d.socket}, args...)...)
 	d.WaitOutput("ready socket="+d.socket, 1)
+	var err error
 	if d.client, err = shm.Dial(d.socket); err != nil {
 		t.Fatal(err)
 	}

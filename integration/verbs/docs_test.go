@@ -10,43 +10,99 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the table of programs into docs/verbs.md")
+var update = flag.Bool("update", false, "write the tables of programs into docs/verbs.md")
 
-// shownPrograms are the table's lines, in its order: what they are run with comes from the jobs.
-var shownPrograms = []struct{ program, version, result string }{
-	{"ibv_devices", "44.0", "lists the devices"},
-	{"ibv_devinfo", "44.0", "attributes of devices and ports, transport iWARP"},
-	{"ibv_asyncwatch", "44.0", "waits for events"},
-	{"rping", "44.0", "data compared by both sides; either side killed: the other disconnects, " +
-		"flushes, ends"},
-	{"ucmatose", "44.0", "all messages received"},
-	{"rdma_client", "44.0", "with rdma_server: synchronous ids"},
-	{"rdma_xclient", "44.0",
-		"with rdma_xserver: synchronous ids; XRC (`-c x`) does not exist on iWARP"},
-	{"cmtime", "44.0", "connections made and ended"},
-	{"ib_send_bw", "4.5-0.17", "all messages counted"},
-	{"ib_send_lat", "4.5-0.17", "all messages counted"},
-	{"ib_write_bw", "4.5-0.17", "all messages counted"},
-	{"ib_write_lat", "4.5-0.17", "all messages seen in memory"},
-	{"ib_read_bw", "4.5-0.17", "all messages counted"},
-	{"ib_read_lat", "4.5-0.17", "all messages counted"},
-	{"ib_atomic_bw", "4.5-0.17", "all messages counted"},
-	{"ib_atomic_lat", "4.5-0.17", "all messages counted"},
-	{"fio", "3.33", "no error; with `--verb=send` the server verifies the data (`--verify=crc32c`)"},
-	{"fi_info", "1.17.0", "endpoints of type FI_EP_MSG, FI_PROTO_IWARP, for each address"},
-	{"fi_pingpong", "1.17.0", "data compared (`-c`)"},
-	{"ibv_rc_pingpong", "44.0", "on RoCE: data compared (`-c`)"},
-	{"ibv_uc_pingpong", "44.0", "on RoCE: all messages received"},
-	{"ibv_ud_pingpong", "44.0", "on RoCE: all datagrams received"},
-	{"ibv_srq_pingpong", "44.0", "on RoCE: all messages received"},
-	{"udaddy", "44.0", "on RoCE: all datagrams received"},
-	{"mckey", "44.0", "on RoCE: all datagrams received"},
+// A shownProgram is a line of a table: what it is run with comes from what is run.
+type shownProgram struct{ program, result string }
+
+// A shownTable is one of docs/verbs.md, below a heading.
+type shownTable struct {
+	heading  string
+	programs []shownProgram
+	run      func() []string // command lines
 }
 
-// otherOptions are those of programs that are in no table of jobs.
-var otherOptions = map[string]string{
-	"ibv_devices": "", "ibv_devinfo": "-l -v -d", "ibv_asyncwatch": "", "fi_info": "-p verbs",
-	"fi_pingpong": "-c -d " + strings.Join(fabricAll, " "),
+var shownTables = []shownTable{
+	{"### On iWARP", []shownProgram{
+		{"ibv_devices", "lists the devices"},
+		{"ibv_devinfo", "attributes of devices and ports, transport iWARP"},
+		{"ibv_asyncwatch", "waits for events"},
+		{"rping", "data compared by both sides; either side killed: the other disconnects, " +
+			"flushes, ends"},
+		{"ucmatose", "all messages received"},
+		{"rdma_client", "with rdma_server: synchronous ids"},
+		{"rdma_xclient", "with rdma_xserver: synchronous ids; XRC (`-c x`) does not exist on iWARP"},
+		{"cmtime", "connections made and ended"},
+		{"ib_send_bw", "all messages counted"},
+		{"ib_send_lat", "all messages counted"},
+		{"ib_write_bw", "all messages counted"},
+		{"ib_write_lat", "all messages seen in memory"},
+		{"ib_read_bw", "all messages counted"},
+		{"ib_read_lat", "all messages counted"},
+		{"ib_atomic_bw", "all messages counted"},
+		{"ib_atomic_lat", "all messages counted"},
+		{"fio", "no error; with `--verb=send` the server verifies the data (`--verify=crc32c`)"},
+		{"fi_info", "endpoints of type FI_EP_MSG, FI_PROTO_IWARP, for each address"},
+		{"fi_pingpong", "data compared (`-c`)"},
+	}, func() []string {
+		lines := []string{"ibv_devices", "ibv_devinfo -l -v -d", "ibv_asyncwatch", "fi_info -p verbs"}
+		for _, o := range fabricAll {
+			lines = append(lines, "fi_pingpong -c -d DEV "+o)
+		}
+		return append(lines, linesOf(rpingJobs, cmJobs, perfJobs(), fioJobs())...)
+	}},
+	{"### On RoCE", []shownProgram{
+		{"ibv_devices", "lists the devices"},
+		{"ibv_devinfo", "attributes of devices and ports, transport InfiniBand, the GIDs"},
+		{"ibv_rc_pingpong", "data compared (`-c`)"},
+		{"ibv_uc_pingpong", "all messages received"},
+		{"ibv_ud_pingpong", "all datagrams received"},
+		{"ibv_srq_pingpong", "all messages received"},
+		{"rping", "data compared by both sides"},
+		{"ucmatose", "all messages received"},
+		{"rdma_client", "with rdma_server: synchronous ids"},
+		{"rdma_xclient", "with rdma_xserver: synchronous ids"},
+		{"cmtime", "connections made and ended"},
+		{"udaddy", "all datagrams received"},
+		{"mckey", "all datagrams received"},
+		{"ib_send_bw", "all messages counted"},
+		{"ib_send_lat", "all messages counted"},
+		{"ib_write_bw", "all messages counted"},
+		{"ib_write_lat", "all messages seen in memory"},
+		{"ib_read_bw", "all messages counted"},
+		{"ib_read_lat", "all messages counted"},
+		{"ib_atomic_bw", "all messages counted"},
+		{"ib_atomic_lat", "all messages counted"},
+		{"qperf", "a rate or a time; `ver_...` compares what comes of atomics"},
+		{"fio", "no error; with `--verb=send` the server verifies the data (`--verify=crc32c`)"},
+		{"fi_info", "endpoints of type FI_EP_MSG and FI_EP_DGRAM"},
+		{"fi_pingpong", "data compared (`-c`)"},
+		{"run_tests.py", "the tests of python3-pyverbs but for those of one maker's devices, see below"},
+	}, func() []string {
+		lines := []string{"ibv_devices", "ibv_devinfo -v -d", "fi_info -p verbs"}
+		for _, o := range roceFabric {
+			lines = append(lines, "fi_pingpong -c "+o)
+		}
+		for _, n := range slices.Concat(pingpongs, numberedPerf()) {
+			lines = append(lines, n.words)
+		}
+		for _, name := range qperfTests {
+			lines = append(lines, qperfWords+"-cm1 "+name)
+		}
+		lines = append(lines, linesOf(roceIDJobs(), rocePerfJobs(), roceFioJobs())...)
+		return append(lines, "run_tests.py --dev DEV")
+	}},
+}
+
+// linesOf are the command lines of jobs.
+func linesOf(lists ...[]job) (lines []string) {
+	for _, j := range slices.Concat(lists...) {
+		lines = append(lines, j.client)
+		if strings.HasPrefix(j.server, "rping ") {
+			lines = append(lines, j.server)
+		}
+	}
+	return lines
 }
 
 const (
@@ -54,11 +110,21 @@ const (
 	docsFile   = "docs/verbs.md"
 )
 
-// table is that of docs/verbs.md.
-func table(t *testing.T) string {
-	t.Helper()
+// versions are those of Debian's packages that the table tells of.
+var versions = map[string]string{
+	"rdmacm-utils": "44.0", "ibverbs-utils": "44.0", "python3-pyverbs": "44.0", "perftest": "4.5-0.17",
+	"qperf": "0.4.11", "fio": "3.33", "libfabric-bin": "1.17.0",
+}
+
+// options are those that command lines have, by program.
+func options(lines []string) map[string][]string {
 	options := make(map[string][]string)
-	add := func(program string, more []string) {
+	for _, line := range lines {
+		w := strings.Fields(line)
+		program, more := w[0], w[1:]
+		if options[program] == nil {
+			options[program] = []string{}
+		}
 		for i := 0; i < len(more); i++ {
 			o := more[i]
 			if !strings.HasPrefix(o, "-") {
@@ -73,7 +139,7 @@ func table(t *testing.T) string {
 			case slices.Contains([]string{"-n", "-C", "-F", "--name", "--thread", "--rw", "--size",
 				"--iodepth_batch_complete", "--do_verify"}, name):
 				continue // how many, or how fio puts it
-			case slices.Contains([]string{"ADDR", "PORT", "CLIENT"}, value):
+			case slices.Contains([]string{"ADDR", "PORT", "CLIENT", "DEV"}, value):
 				o = name
 			}
 			if o = "`" + o + "`"; !slices.Contains(options[program], o) {
@@ -81,64 +147,64 @@ func table(t *testing.T) string {
 			}
 		}
 	}
-	for _, jobs := range [][]job{rpingJobs, cmJobs, roceCMJobs, perfJobs(), fioJobs()} {
-		for _, j := range jobs {
-			for _, side := range []string{j.client, j.server} {
-				w := strings.Fields(side)
-				if w[0] == "rping" || side == j.client {
-					add(w[0], w[1:])
-				}
-			}
-		}
-	}
-	for _, n := range slices.Concat(pingpongs, numberedPerf()) {
-		w := strings.Fields(n.words)
-		add(w[0], w[1:])
-	}
-	for p, o := range otherOptions {
-		options[p] = nil
-		add(p, strings.Fields(o))
-	}
-	var s strings.Builder
-	s.WriteString(tableStart)
-	for _, p := range shownPrograms {
-		o, ok := options[p.program]
+	return options
+}
+
+// text is the table as docs/verbs.md has it.
+func (s *shownTable) text(t *testing.T) string {
+	t.Helper()
+	run := options(s.run())
+	var b strings.Builder
+	b.WriteString(tableStart)
+	for _, p := range s.programs {
+		o, ok := run[p.program]
 		if !ok {
 			t.Errorf("no test runs %s", p.program)
 		}
-		delete(options, p.program)
-		fmt.Fprintf(&s, "| %s | %s | %s | %s |\n", p.program, p.version, strings.Join(o, " "), p.result)
+		delete(run, p.program)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", p.program, versions[packageOf(p.program)],
+			strings.Join(o, " "), p.result)
 	}
-	for p := range options {
+	for p := range run {
 		t.Errorf("%s is run, and not in the table", p)
 	}
-	return s.String()
+	return b.String()
 }
 
-// The table of docs/verbs.md says what these tests run; `go test -run TestDocs ./integration/verbs
-// -update` writes it.
+// The tables of docs/verbs.md say what these tests run; `go test -run TestDocs ./integration/verbs
+// -update` writes them.
 func TestDocs(t *testing.T) {
 	path := filepath.Join(topDir, docsFile)
 	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, want := string(b), table(t)
-	start := strings.Index(text, tableStart)
-	if start < 0 {
-		t.Fatalf("%s has no table of programs", docsFile)
+	text := string(b)
+	for i := range shownTables {
+		s := &shownTables[i]
+		want := s.text(t)
+		start := strings.Index(text, s.heading+"\n")
+		if start < 0 {
+			t.Fatalf("%s has no heading %q", docsFile, s.heading)
+		}
+		n := strings.Index(text[start:], tableStart)
+		if n < 0 {
+			t.Fatalf("%s has no table of programs below %q", docsFile, s.heading)
+		}
+		start += n
+		end := start
+		for strings.HasPrefix(text[end:], "|") {
+			end += strings.Index(text[end:], "\n") + 1
+		}
+		if text[start:end] != want && !*update {
+			t.Errorf("%s: the table below %q is not what is run; want:\n%s", docsFile, s.heading, want)
+		}
+		text = text[:start] + want + text[end:]
 	}
-	end := start
-	for strings.HasPrefix(text[end:], "|") {
-		end += strings.Index(text[end:], "\n") + 1
-	}
-	if text[start:end] == want {
+	if !*update || text == string(b) {
 		return
 	}
-	if !*update {
-		t.Fatalf("%s: its table of programs is not what is run; want:\n%s", docsFile, want)
-	}
-	if err := os.WriteFile(path, []byte(text[:start]+want+text[end:]), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }

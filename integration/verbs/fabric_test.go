@@ -24,21 +24,18 @@ func fabricJob(t *testing.T, top *topology, options string, limit time.Duration)
 	t.Helper()
 	need(t, "fi_pingpong")
 	port := fmt.Sprint(nextPort.Add(1))
-	dev := func(p *place) string {
-		if p.dev != "" {
-			return p.dev
-		}
-		return "vrnic0"
+	if !strings.Contains(options, "-d ") {
+		options += " -d DEV"
 	}
-	server := top.server.in(t).start(words("fi_pingpong -c -B PORT -d DEV "+options, "PORT", port,
-		"DEV", dev(top.server))...)
+	server := top.server.in(t).start(words("fi_pingpong -c -B PORT "+options, "PORT", port, "DEV",
+		top.server.device())...)
 	listensTCP(t, server)
 	here := " 127.0.0.1"
 	if strings.Contains(options, "-6") {
 		here = " ::1"
 	}
-	client := top.client.in(t).start(words("fi_pingpong -c -P PORT -d DEV "+options+here, "PORT", port,
-		"DEV", dev(top.client))...)
+	client := top.client.in(t).start(words("fi_pingpong -c -P PORT "+options+here, "PORT", port, "DEV",
+		top.client.device())...)
 	client.succeed(limit, `^bytes +#sent`, `^[\d.kmg]+ +[\d.k]+ +=[\d.k]+`)
 	server.succeed(limit, `^bytes +#sent`)
 	top.server.in(t).settle()

@@ -65,7 +65,11 @@ func TestMain(m *testing.M) {
 				return 1
 			}
 		}
-		return m.Run()
+		code := m.Run()
+		if thorough() {
+			printTable(os.Stdout)
+		}
+		return code
 	}())
 }
 
@@ -79,8 +83,10 @@ var packages = map[string]string{
 	"ibv_devices": "ibverbs-utils", "ibv_devinfo": "ibverbs-utils", "ibv_asyncwatch": "ibverbs-utils",
 	"ibv_rc_pingpong": "ibverbs-utils", "ibv_uc_pingpong": "ibverbs-utils",
 	"ibv_ud_pingpong": "ibverbs-utils", "ibv_srq_pingpong": "ibverbs-utils",
-	"udaddy": "rdmacm-utils", "mckey": "rdmacm-utils",
-	"fio": "fio", "fi_info": "libfabric-bin", "fi_pingpong": "libfabric-bin",
+	"udaddy": "rdmacm-utils", "mckey": "rdmacm-utils", "stdbuf": "coreutils",
+	"/usr/bin/python3": "python3-pyverbs", pythonTests: "python3-pyverbs",
+	"run_tests.py": "python3-pyverbs",
+	"fio":          "fio", "fi_info": "libfabric-bin", "fi_pingpong": "libfabric-bin",
 	"/usr/include/infiniband/verbs.h": "libibverbs-dev",
 	"/usr/include/rdma/rdma_cma.h":    "librdmacm-dev",
 }

@@ -1,7 +1,9 @@
 package verbs
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -26,15 +28,45 @@ var roceCMJobs = []job{
 		serverOut: []string{"^return status 0$"}, clientOut: []string{"^return status 0$"}},
 }
 
-// Programs that connect by rdma_cm do on RoCE what they do on iWARP.
-func TestRoCECM(t *testing.T) {
-	inRoCE(t, func(t *testing.T, top *topology) {
-		jobs := slices.Concat(rpingJobs, cmJobs)
-		for i := range jobs { // what iWARP shows in every test run is enough of most
-			jobs[i].quick = i == 0 || jobs[i].name == "ucmatose, 10 connections"
+// runsOfJobs are jobs as runs, by IPv4 and IPv6.
+func runsOfJobs(jobs []job) (runs []roceRun) {
+	for i := range jobs {
+		j := &jobs[i]
+		for family := range 2 {
+			if family == 1 && (j.limit != 0 || j.v4) {
+				continue
+			}
+			runs = append(runs, roceRun{words: j.client, more: fmt.Sprintf(" IPv%d", 4+2*family),
+				quick: j.quick && family == 0,
+				do:    func(t *testing.T, top *topology) { top.run(t, j, family) }})
 		}
-		top.runAll(t, append(jobs, roceCMJobs...))
-	}, "two devices")
+	}
+	return runs
+}
+
+// roceIDJobs are those of librdmacm's examples. What iWARP shows in every test run is enough of
+// most of them.
+func roceIDJobs() []job {
+	jobs := slices.Concat(rpingJobs, cmJobs)
+	for i := range jobs {
+		jobs[i].quick = i == 0 || jobs[i].name == "ucmatose, 10 connections"
+	}
+	jobs = slices.DeleteFunc(jobs, func(j job) bool { return j.name == "rping with QPs of its own" })
+	return append(jobs, roceCMJobs...)
+}
+
+// Programs that connect by rdma_cm do on RoCE what they do on iWARP.
+func TestRoCECM(t *testing.T) { runRoCE(t, runsOfJobs(roceIDJobs()), "two devices") }
+
+// rocePerfJobs are perftest's programs with -R: a job's listener is one of rdma_cm.
+func rocePerfJobs() []job {
+	jobs := perfJobs()
+	for i := range jobs { // every test run has one of them
+		jobs[i].quick = jobs[i].name == "ib_write_bw -n 200 -q 4 -b -s 4096"
+	}
+	jobs = slices.DeleteFunc(jobs, func(j job) bool { return strings.Contains(j.name, " -e") })
+	return append(jobs, perfJob("ib_send_bw", "-n 200 -c UD -s 1024", false),
+		perfJob("ib_write_bw", "-n 200 -c UC", false))
 }
 
 // RCM-061, RVB-049: what an id of rdma_cm knows of the way to its peer, and of the port's speed.
@@ -45,35 +77,42 @@ func TestRoCERoute(t *testing.T) {
 	}
 }
 
-// perftest's programs with -R: a job's listener is one of rdma_cm.
-func TestRoCEPerftestCM(t *testing.T) {
-	inRoCE(t, func(t *testing.T, top *topology) {
-		jobs := perfJobs()
-		for i := range jobs { // every test run has one of them
-			jobs[i].quick = jobs[i].name == "ib_write_bw -n 200 -q 4 -b -s 4096"
+func TestRoCEPerftestCM(t *testing.T) { runRoCE(t, runsOfJobs(rocePerfJobs()), "two devices") }
+
+// roceFioJobs are fioJobs, where a server of Sends posts all its receives before it begins: fio
+// asks for no retries (rnr_retry_count 0), so on RoCE a message that finds no receive ends the
+// connection.
+func roceFioJobs() []job {
+	jobs := fioJobs()
+	for i := range jobs {
+		for bs, depths := range map[string][2]string{"4k": {"16", "512"}, "64k": {"8", "256"},
+			"1m": {"2", "64"}} {
+			if jobs[i].name == "fio send "+bs {
+				jobs[i].server = strings.Replace(jobs[i].server, "--iodepth="+depths[0],
+					"--iodepth="+depths[1], 1)
+			}
 		}
-		top.runAll(t, append(jobs, perfJob("ib_send_bw", "-n 200 -c UD -s 1024", false),
-			perfJob("ib_write_bw", "-n 200 -c UC", false)))
-	}, "two devices")
+	}
+	return jobs
 }
 
-func TestRoCEFio(t *testing.T) {
-	inRoCE(t, func(t *testing.T, top *topology) { top.runAll(t, fioJobs()) })
-}
+func TestRoCEFio(t *testing.T) { runRoCE(t, runsOfJobs(roceFioJobs()), "two devices") }
 
 // roceFabric are fi_pingpong's options on a RoCE device.
 var roceFabric = []string{"-p verbs -e msg -I 20 -S 4096", "-p verbs -e msg -S all",
-	"-p verbs -e dgram -I 20 -S 512", "-p verbs;ofi_rxm -e rdm -S all",
-	"-p verbs;ofi_rxd -e rdm -I 20 -S 4096"}
+	"-p verbs -e dgram -d DEV-dgram -I 20 -S 512", "-p verbs;ofi_rxm -e rdm -S all",
+	"-p verbs;ofi_rxd -e rdm -d DEV-dgram -I 20 -S 4096"}
 
 func TestRoCEFabric(t *testing.T) {
-	need(t, "fi_info", "fi_pingpong")
-	inRoCE(t, func(t *testing.T, top *topology) {
+	runs := []roceRun{{words: "fi_info -p verbs", do: func(t *testing.T, top *topology) {
 		top.server.in(t).start("fi_info", "-p", "verbs").succeed(patience, "provider: verbs",
 			"type: FI_EP_MSG", "protocol: FI_PROTO_RDMA_CM_IB_RC", "type: FI_EP_DGRAM",
 			"protocol: FI_PROTO_IB_UD")
-		for _, o := range roceFabric {
-			t.Run(o, func(t *testing.T) { fabricJob(t, top, o, 2*time.Minute) })
-		}
-	})
+	}}}
+	for _, o := range roceFabric {
+		runs = append(runs, roceRun{words: "fi_pingpong " + o, do: func(t *testing.T, top *topology) {
+			fabricJob(t, top, o, 2*time.Minute)
+		}})
+	}
+	runRoCE(t, runs)
 }

@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,22 +17,38 @@ const (
 	roceB1 = deviceB1 + ",transport=roce"
 )
 
+// ordinary is the user that has the daemons and the programs of RoCE: nobody, or who runs the test
+// if that is not root.
+func ordinary() int {
+	if os.Getuid() != 0 {
+		return 0
+	}
+	return 65534
+}
+
+func upRoCE(t *testing.T, args ...string) *daemon {
+	t.Helper()
+	d := upAs(t, nil, ordinary(), args...)
+	d.uid = ordinary()
+	return d
+}
+
 var roceTopologies = []struct {
 	name string
 	make func(t *testing.T) *topology
 }{
 	{"one device", func(t *testing.T) *topology {
-		p := &place{up(t, nil, "--device", roceA), "", addrsA}
+		p := &place{upRoCE(t, "--device", roceA), "", addrsA}
 		return &topology{"one device", p, p}
 	}},
 	{"two devices", func(t *testing.T) *topology {
-		d := up(t, nil, "--device", roceA, "--device", roceB1)
+		d := upRoCE(t, "--device", roceA, "--device", roceB1)
 		return &topology{"two devices", &place{d, "vrnic0", addrsA}, &place{d, "vrnic1", addrsB}}
 	}},
 	{"two daemons", func(t *testing.T) *topology {
-		link := filepath.Join(t.TempDir(), "link")
-		a := up(t, nil, "--device", roceA, "--port", "unix-listen:"+link)
-		b := up(t, nil, "--device", roceB, "--port", "unix-connect:"+link)
+		link := filepath.Join(ownDir(t, ordinary()), "link")
+		a := upRoCE(t, "--device", roceA, "--port", "unix-listen:"+link)
+		b := upRoCE(t, "--device", roceB, "--port", "unix-connect:"+link)
 		return &topology{"two daemons", &place{a, "", addrsA}, &place{b, "", addrsB}}
 	}},
 }
@@ -43,6 +60,40 @@ func inRoCE(t *testing.T, f func(t *testing.T, top *topology), quick ...string) 
 	for _, make := range roceTopologies {
 		if thorough() || slices.Contains(quick, make.name) {
 			t.Run(make.name, func(t *testing.T) { f(t, make.make(t)) })
+		}
+	}
+}
+
+// A roceRun is a program on devices of RoCE, with daemons of its own.
+type roceRun struct {
+	words    string // the client's command line
+	more     string // tells it from another one with the same words
+	quick    bool   // belongs to every test run
+	notAlone bool   // not with both ends on one device
+	alone    bool   // only so
+	do       func(t *testing.T, top *topology)
+}
+
+// runRoCE runs programs in the topologies that are named, and all of them in all if everything is
+// asked for.
+func runRoCE(t *testing.T, runs []roceRun, quick ...string) {
+	t.Helper()
+	need(t)
+	for _, make := range roceTopologies {
+		if !thorough() && !slices.Contains(quick, make.name) {
+			continue
+		}
+		for i := range runs {
+			r := &runs[i]
+			one := make.name == "one device"
+			if !r.quick && !thorough() || r.notAlone && one || r.alone && !one {
+				continue
+			}
+			t.Run(make.name+"/"+strings.ReplaceAll(r.words+r.more, " -p PORT", ""), func(t *testing.T) {
+				need(t, strings.Fields(r.words)[0])
+				note(t, make.name, r)
+				r.do(t, make.make(t))
+			})
 		}
 	}
 }
@@ -74,15 +125,10 @@ func (top *topology) runNumbered(t *testing.T, n *numbered) {
 			break
 		}
 	}
-	if !t.Failed() {
-		top.server.in(t).settle()
-		top.client.in(t).settle()
-	}
 }
 
 func (top *topology) tryNumbered(t *testing.T, n *numbered, again bool) bool {
 	t.Helper()
-	need(t, strings.Fields(n.words)[0])
 	port := fmt.Sprint(nextPort.Add(1))
 	limit := n.limit
 	if limit == 0 {
@@ -105,16 +151,14 @@ func (top *topology) tryNumbered(t *testing.T, n *numbered, again bool) bool {
 	return true
 }
 
-func (top *topology) runAllNumbered(t *testing.T, list []numbered) {
-	t.Helper()
+// runsOf are numbered programs as runs.
+func runsOf(list []numbered) (runs []roceRun) {
 	for i := range list {
 		n := &list[i]
-		if !n.quick && !thorough() || n.notAlone && top.server == top.client {
-			continue
-		}
-		t.Run(top.name+"/"+strings.ReplaceAll(n.words, "-p PORT ", ""),
-			func(t *testing.T) { top.runNumbered(t, n) })
+		runs = append(runs, roceRun{words: n.words, quick: n.quick, notAlone: n.notAlone,
+			do: func(t *testing.T, top *topology) { top.runNumbered(t, n) }})
 	}
+	return runs
 }
 
 // pingpongs are libibverbs's examples. -c compares what has come with what was to come.
@@ -140,7 +184,7 @@ func init() {
 }
 
 func TestRoCEPingpong(t *testing.T) {
-	inRoCE(t, func(t *testing.T, top *topology) { top.runAllNumbered(t, pingpongs) }, "two devices")
+	runRoCE(t, runsOf(pingpongs), "two devices")
 }
 
 // numberedPerf are perftest's programs without -R.
@@ -192,14 +236,14 @@ func numberedPerf() (list []numbered) {
 }
 
 func TestRoCEPerftest(t *testing.T) {
-	inRoCE(t, func(t *testing.T, top *topology) { top.runAllNumbered(t, numberedPerf()) },
-		"two devices")
+	runRoCE(t, runsOf(numberedPerf()), "two devices")
 }
 
 // What ibv_devinfo says of both kinds of device, which may be in one daemon and at one address.
 func TestRoCEDevinfo(t *testing.T) {
 	need(t, "ibv_devices", "ibv_devinfo")
-	d := up(t, nil, "--device", deviceA, "--device", strings.Replace(roceA, "vrnic0", "rocep0", 1))
+	d := upRoCE(t, "--device", deviceA, "--device",
+		strings.Replace(roceA, "vrnic0", "rocep0", 1))
 	d.start("ibv_devices").succeed(patience, `^\s+vrnic0\s+[0-9a-f]{16}$`,
 		`^\s+rocep0\s+[0-9a-f]{16}$`)
 	d.start("ibv_devinfo", "-d", "rocep0", "-v").succeed(patience, `transport:\s+InfiniBand \(0\)`,
@@ -224,7 +268,7 @@ func TestRoCEData(t *testing.T) {
 	for _, make := range roceTopologies[:2] { // both ends are in one program
 		t.Run(make.name, func(t *testing.T) {
 			make.make(t).runC(t, "roce_data", "operations", "failures", "draining", "established",
-				"datagrams", "groups", "resizing", "extended")
+				"datagrams", "groups", "resizing", "resized_often", "extended")
 		})
 	}
 }

@@ -1,0 +1,105 @@
+package verbs
+
+import (
+	"compress/gzip"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// pythonTests is where python3-pyverbs has rdma-core's own tests, some of them compressed.
+const pythonTests = "/usr/share/doc/rdma-core/tests"
+
+// pyverbsModules are those tests but for what is for one maker's devices only.
+var pyverbsModules = []string{"addr", "atomic", "cq", "cq_events", "cqex", "device", "flow", "fork",
+	"mr", "odp", "parent_domain", "pd", "qp", "qpex", "rdmacm", "relaxed_ordering", "rss_traffic",
+	"shared_pd", "tag_matching"}
+
+// pyverbsFails are the tests that fail, with the reason.
+var pyverbsFails = map[string]string{
+	"test_imported_rc_ex_rdma_write": "it shares the kernel's descriptor of a device; there is none",
+}
+
+// copyPythonTests puts the tests into dir as python can import them.
+func copyPythonTests(t *testing.T, dir string) {
+	t.Helper()
+	files, err := os.ReadDir(pythonTests)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		name := strings.TrimSuffix(f.Name(), ".gz")
+		if module, ok := strings.CutPrefix(name, "test_"); ok &&
+			!slices.Contains(pyverbsModules, strings.TrimSuffix(module, ".py")) {
+			continue // run_tests.py imports all that are there
+		}
+		if !strings.HasSuffix(name, ".py") {
+			continue
+		}
+		in, err := os.Open(filepath.Join(pythonTests, f.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var r io.Reader = in
+		if name != f.Name() {
+			if r, err = gzip.NewReader(in); err != nil {
+				t.Fatal(err)
+			}
+		}
+		text, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in.Close()
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// python3-pyverbs has the tests of rdma-core's authors, which run on any device.
+func TestRoCEPyverbs(t *testing.T) {
+	need(t, "/usr/bin/python3", pythonTests)
+	dir := ownDir(t, 0)
+	copyPythonTests(t, dir)
+	var runs []roceRun
+	for _, m := range pyverbsModules {
+		words := "/usr/bin/python3 run_tests.py --dev vrnic0 -v tests.test_" + m
+		runs = append(runs, roceRun{words: words, alone: true, quick: m == "qpex",
+			do: func(t *testing.T, top *topology) {
+				argv := strings.Fields(words)
+				argv[1] = filepath.Join(dir, argv[1])
+				wantPyverbs(t, top.server.in(t).startEnv([]string{"PYTHONDONTWRITEBYTECODE=1"}, argv...))
+			}})
+	}
+	runRoCE(t, runs, "one device")
+}
+
+var (
+	pyverbsFailed = regexp.MustCompile(`(?m)^(?:FAIL|ERROR): (\w+)`)
+	pyverbsRan    = regexp.MustCompile(`(?m)^Ran \d+ tests? in .*\n\n(?:OK|FAILED).*$`)
+)
+
+// wantPyverbs wants those tests to fail, and no others, that cannot but fail.
+func wantPyverbs(t *testing.T, p *process) {
+	t.Helper()
+	_ = p.Wait(4 * time.Minute) // its status says whether any has failed
+	out := p.Output()
+	ran := pyverbsRan.FindString(out)
+	if ran == "" {
+		t.Fatalf("%s has not run its tests", p)
+	}
+	t.Log(strings.ReplaceAll(ran, "\n\n", ": "))
+	for _, m := range pyverbsFailed.FindAllStringSubmatch(out, -1) {
+		if reason, ok := pyverbsFails[m[1]]; ok {
+			t.Logf("%s fails: %s", m[1], reason)
+		} else {
+			t.Errorf("%s fails", m[1])
+		}
+	}
+}

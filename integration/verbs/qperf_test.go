@@ -1,0 +1,48 @@
+package verbs
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// qperfTests are those of qperf that rdma_cm connects (-cm1). Its others, of UC and UD and of queue
+// pairs that it connects itself, give no global route, without which no device of RoCE takes them.
+var qperfTests = []string{"rc_bw", "rc_bi_bw", "rc_lat", "rc_rdma_read_bw", "rc_rdma_read_lat",
+	"rc_rdma_write_bw", "rc_rdma_write_lat", "rc_rdma_write_poll_lat", "rc_compare_swap_mr",
+	"rc_fetch_add_mr", "ver_rc_compare_swap", "ver_rc_fetch_add"}
+
+const qperfWords = "qperf 127.0.0.1 -lp PORT -t 1 "
+
+// qperfOnItsOwn are tests whose queue pairs qperf connects by itself.
+var qperfOnItsOwn = []string{"rc_bw", "uc_bw", "ud_bw", "ud_lat"}
+
+// Its server takes one name for the kernel's TCP and for rdma_cm, which 127.0.0.1 is on one device.
+func TestRoCEQperf(t *testing.T) {
+	run := func(words string, look func(client *process)) func(*testing.T, *topology) {
+		return func(t *testing.T, top *topology) {
+			port := fmt.Sprint(nextPort.Add(1))
+			server := top.server.in(t).start("qperf", "-lp", port)
+			listensTCP(t, server)
+			look(top.client.in(t).start(strings.Fields(strings.ReplaceAll(words, "PORT", port))...))
+			server.Kill()
+		}
+	}
+	var runs []roceRun
+	for _, name := range qperfTests {
+		words := qperfWords + "-cm1 " + name
+		runs = append(runs, roceRun{words: words, alone: true, quick: name == "rc_lat",
+			do: run(words, func(client *process) {
+				client.succeed(time.Minute, "^"+name+":$", `^ +(bw|latency|msg_rate) += +[1-9]`, "!failed")
+			})})
+	}
+	for _, name := range qperfOnItsOwn {
+		words := qperfWords + name
+		runs = append(runs, roceRun{words: words, alone: true, more: ", refused",
+			do: run(words, func(client *process) {
+				client.fail(time.Minute, "failed to modify QP|failed to create address handle")
+			})})
+	}
+	runRoCE(t, runs, "one device")
+}
