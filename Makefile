@@ -89,7 +89,8 @@ torture: ## raw peers over TCP and SCTP that lie, against a daemon, for TORTURET
 # one tool after another.
 SANITIZERS ?= address thread valgrind
 SANITIZE_TESTS ?= DevicePrograms|Rping|RpingIPv6|RpingDaemonKilled|CMPrograms|Perftest|Fabric|$\
-	Fio|Traps|C|DaemonKilled|HostileRings|RoCEPingpong|RoCEStates|RoCEData
+	Fio|Traps|C|DaemonKilled|HostileRings|RoCEPingpong|RoCEStates|RoCEData|$\
+	RoCERoute
 # valgrind is ten times as slow.
 VALGRIND_TESTS ?= Rping|RpingIPv6|CMPrograms|Fabric|Traps|HostileRings
 
