@@ -32,14 +32,15 @@ func selfCommand(name string) []string {
 func workerCommand() *cli.Command {
 	return &cli.Command{
 		Name: workerName, Hidden: true,
-		Flags: []cli.Flag{&cli.StringFlag{Name: "socket", Required: true}},
+		Flags: []cli.Flag{&cli.StringFlag{Name: "socket", Required: true},
+			&cli.StringFlag{Name: "device"}},
 		Action: func(c *cli.Context) error {
 			client, err := shm.Dial(c.String("socket"))
 			if err != nil {
 				return err
 			}
 			defer client.Close()
-			dev, err := client.Open("")
+			dev, err := client.Open(c.String("device"))
 			if err != nil {
 				return err
 			}
@@ -48,16 +49,18 @@ func workerCommand() *cli.Command {
 	}
 }
 
-// peerCommand is an end of a TCP baseline.
+// peerCommand is an end of a baseline over TCP or UDP.
 func peerCommand() *cli.Command {
 	return &cli.Command{
 		Name: peerName, Hidden: true,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "netns"}, &cli.StringFlag{Name: "tap"},
 			&cli.StringFlag{Name: "addr", Required: true}, &cli.StringFlag{Name: "peer"},
+			&cli.BoolFlag{Name: "udp"}, &cli.IntFlag{Name: "mtu"},
 		},
 		Action: func(c *cli.Context) error {
-			r := baseline.Peer{NetNS: c.String("netns"), Tap: c.String("tap")}
+			r := baseline.Peer{NetNS: c.String("netns"), Tap: c.String("tap"), UDP: c.Bool("udp"),
+				MTU: c.Int("mtu")}
 			var err error
 			if r.Addr, err = netip.ParsePrefix(c.String("addr")); err != nil {
 				return usagef("--addr: %v", err)

@@ -35,7 +35,7 @@ func compareCommand() *cli.Command {
 			Usage: "`N` requests outstanding, where bandwidth is measured"},
 		&cli.StringFlag{Name: "processes", Usage: "0: both ends of ring and tap, and of their " +
 			"baselines, are in vrnic-bench; 1: each has a process of its own (default: 1)"},
-		&cli.IntFlag{Name: "mtu", DefaultText: "1500", Usage: "octets of a packet on the path pair, `N`"},
+		mtuFlag("1500, of RoCE and what is beside it 9000"),
 		&cli.BoolFlag{Name: "no-verify", DisableDefaultText: true,
 			Usage: "do not compare the data before and after each measurement"},
 		crcFlag(),
@@ -53,6 +53,8 @@ func compareCommand() *cli.Command {
 			"   ring        copying in memory; the kernel's TCP on its loopback\n" +
 			"   wire (root) TCP between the same two netstacks, on the same TAPs; the kernel's TCP over the same bridges\n" +
 			"   tap (root)  TCP between two processes with netstacks on TAPs of the same bridges; the kernel's TCP there\n\n" +
+			"On pair, ring, wire and tap RoCE is measured, too, beside iWARP between the same stacks; on wire and tap a\n" +
+			"round trip also beside an echo of the kernel's UDP over the same bridges. All that has an MTU of 9000 there.\n\n" +
 			"Where fi_pingpong (libfabric) and ucx_perftest (UCX) are in $PATH, ring and tap have them, too, over\n" +
 			"the kernel's TCP; of a round trip they tell the mean, which is compared with vrnic's mean, else medians are.\n\n" +
 			"A ratio is vrnic's figure divided by the baseline's, printed as median [lowest..highest] of the\n" +
@@ -75,8 +77,8 @@ func compareAction(c *cli.Context) error {
 		return err
 	}
 	defer stop()
-	// About three baselines for each of five contests.
-	length := time.Duration(20*p.rounds*len(p.paths)) * p.amount.Time
+	// About three baselines for each of five contests, and one or two for those of RoCE.
+	length := time.Duration(25*p.rounds*len(p.paths)) * p.amount.Time
 	m := match{c: c, p: p, out: out, progress: progress.New(c.App.ErrWriter, length)}
 	defer m.progress.Done()
 	m.p.leaveOut = func(name string, err error) {
@@ -152,8 +154,10 @@ func comparePlan(c *cli.Context) (p comparison, err error) {
 		if c.IsSet("processes") && !slices.ContainsFunc(p.paths, paths.HasDaemon) {
 			return p, usagef("--processes: none of the paths has client processes; take ring or tap")
 		}
-		if p.opts.MTU != 0 && !slices.Contains(p.paths, "pair") {
-			return p, usagef("--mtu: for the path pair only")
+		if p.opts.MTU != 0 && !slices.ContainsFunc(p.paths, func(name string) bool {
+			return !paths.OneDevice(name)
+		}) {
+			return p, usagef("--mtu: none of the paths has packets; take pair, wire or tap")
 		}
 	} else {
 		p.paths = paths.Names

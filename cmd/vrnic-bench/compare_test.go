@@ -159,6 +159,9 @@ func sampleOutcomes() []outcome {
 			allocs: tally{1, 100}},
 		ratio("tap", "1 MiB Write", "netstack-tcp", baseline.Bandwidth, 0.9),
 		ratio("tap", "1 MiB Write", "kernel-tcp", baseline.Bandwidth, 0.5),
+		ratio("tap", "1 MiB RoCE Write", "iwarp", baseline.Bandwidth, 0.95),
+		ratio("tap", "64 B RoCE Write round trip", "iwarp", baseline.RoundTrip, 0.8),
+		ratio("tap", "64 B RoCE Write round trip", "kernel-udp", baseline.RoundTrip, 1.9),
 		ratio("tap", "64 B Write round trip", "netstack-tcp", baseline.RoundTrip, 0.99),
 		ratio("tap", "64 B Write round trip", "kernel-tcp", baseline.RoundTrip, 3.5),
 		ratio("ring", "1 MiB Write", "memcpy", baseline.Bandwidth, 0.9),
@@ -276,7 +279,7 @@ func TestCompareInThisProcess(t *testing.T) {
 	for _, more := range [][]string{{"--path", "pair"}, {"--path", "pair", "--mtu", "9000", "--no-crc",
 		"--no-verify", "--depth", "4"}} {
 		if got, want := compared(t, more...), []string{"netstack-tcp", "best", "netstack-tcp", "best", "",
-			""}; !slices.Equal(got, want) {
+			"", "iwarp", "iwarp"}; !slices.Equal(got, want) {
 			t.Errorf("pair is beside %q, want %q", got, want)
 		}
 	}
@@ -298,7 +301,8 @@ func TestCompareRing(t *testing.T) {
 	withoutPrograms(t)
 	for _, processes := range []string{"0", "1"} {
 		got := compared(t, "--path", "ring", "--processes", processes, "--vrnic", vrnic)
-		if want := []string{"memcpy", "kernel-tcp", "kernel-tcp", "", ""}; !slices.Equal(got, want) {
+		if want := []string{"memcpy", "kernel-tcp", "kernel-tcp", "", "", "iwarp",
+			"iwarp"}; !slices.Equal(got, want) {
 			t.Errorf("ring is beside %q, want %q", got, want)
 		}
 	}
@@ -308,7 +312,8 @@ func TestCompareTapAndWire(t *testing.T) {
 	needTaps(t)
 	vrnic := vrnicProgram(t)
 	withoutPrograms(t)
-	want := []string{"netstack-tcp", "kernel-tcp", "netstack-tcp", "kernel-tcp", "", ""}
+	want := []string{"netstack-tcp", "kernel-tcp", "netstack-tcp", "kernel-tcp", "", "", "iwarp",
+		"iwarp", "kernel-udp"}
 	for _, path := range []string{"tap", "wire"} {
 		if got := compared(t, "--path", path, "--vrnic", vrnic); !slices.Equal(got, want) {
 			t.Errorf("%s is beside %q, want %q", path, got, want)

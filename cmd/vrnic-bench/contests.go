@@ -18,6 +18,8 @@ type contest struct {
 	kind baseline.Kind // of the figure that is compared
 	// baselines may be none: the figure is one of vrnic's own.
 	baselines []baseline.Baseline
+	// iwarp has the same over iWARP as one more baseline.
+	iwarp bool
 	// beside, if not nil, has its tail printed beside vrnic's.
 	beside baseline.Baseline
 }
@@ -177,31 +179,32 @@ var (
 func (p comparison) tapPeers(path *paths.Path) (baseline.Baseline, error) {
 	lab := path.Lab()
 	site := func(ns *netlab.NS, addr netip.Prefix) baseline.PeerSite {
-		return baseline.PeerSite{NetNS: ns.Path(), Addr: addr, Tap: rawTap,
+		return baseline.PeerSite{NetNS: ns.Path(), Addr: addr, Tap: rawTap, MTU: p.opts.MTU,
 			Plug: func() error { return lab.Plug(ns, rawTap) }}
 	}
-	peers, err := baseline.StartPeers("netstack-tcp", selfCommand(peerName), site(lab.B, rawB),
-		site(lab.A, rawA))
-	if err != nil {
-		return nil, err
+	return startPeers(path, "netstack-tcp", site(lab.B, rawB), site(lab.A, rawA))
+}
+
+// bridgeSites gives the bridges of path's sites addresses, for the kernels' baselines.
+func bridgeSites(path *paths.Path) (client, server baseline.PeerSite, err error) {
+	lab := path.Lab()
+	if err = lab.A.AddAddr(netlab.Bridge, kerA); err == nil {
+		err = lab.B.AddAddr(netlab.Bridge, kerB)
 	}
-	path.OnClose(peers.Close)
-	return peers, nil
+	return baseline.PeerSite{NetNS: lab.A.Path(), Addr: kerA},
+		baseline.PeerSite{NetNS: lab.B.Path(), Addr: kerB}, err
 }
 
 // overBridges is what the kernels of path's sites do.
 func (p comparison) overBridges(
 	ctx context.Context, path *paths.Path,
 ) ([]baseline.Baseline, error) {
+	client, server, err := bridgeSites(path)
+	if err != nil {
+		return nil, err
+	}
 	lab := path.Lab()
-	if err := lab.A.AddAddr(netlab.Bridge, kerA); err != nil {
-		return nil, err
-	}
-	if err := lab.B.AddAddr(netlab.Bridge, kerB); err != nil {
-		return nil, err
-	}
-	kernel, err := p.kernelTCP(path, lab.A, lab.B, baseline.PeerSite{NetNS: lab.A.Path(), Addr: kerA},
-		baseline.PeerSite{NetNS: lab.B.Path(), Addr: kerB})
+	kernel, err := p.kernelTCP(path, lab.A, lab.B, client, server)
 	if err != nil {
 		return nil, fmt.Errorf("kernel TCP: %w", err)
 	}
@@ -223,7 +226,26 @@ func (p comparison) kernelTCP(path *paths.Path, here, there *netlab.NS, client,
 		path.OnClose(k.Close)
 		return k, nil
 	}
-	peers, err := baseline.StartPeers("kernel-tcp", selfCommand(peerName), server, client)
+	return startPeers(path, "kernel-tcp", server, client)
+}
+
+// kernelUDP is echoes over the bridges, between processes of their own.
+func (p comparison) kernelUDP(
+	path *paths.Path, client, server baseline.PeerSite,
+) (baseline.Baseline, error) {
+	client.UDP, server.UDP = true, true
+	b, err := startPeers(path, "kernel-udp", server, client)
+	if err != nil {
+		return nil, fmt.Errorf("kernel UDP: %w", err)
+	}
+	return b, nil
+}
+
+// startPeers starts two processes that end with path.
+func startPeers(
+	path *paths.Path, name string, server, client baseline.PeerSite,
+) (baseline.Baseline, error) {
+	peers, err := baseline.StartPeers(name, selfCommand(peerName), server, client)
 	if err != nil {
 		return nil, err
 	}

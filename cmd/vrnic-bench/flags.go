@@ -60,8 +60,7 @@ func whatFlags() []cli.Flag {
 			names(load.Waits)},
 		&cli.BoolFlag{Name: "sctp", DisableDefaultText: true,
 			Usage: "over SCTP in place of TCP; not on loop and ring, which have no network"},
-		&cli.IntFlag{Name: "mtu", DefaultText: "1500", Usage: "octets of a packet on the path pair, `N`"},
-		crcFlag(),
+		roceFlag(), mtuFlag("1500"), crcFlag(),
 	}
 }
 
@@ -82,6 +81,16 @@ func lengthFlags() []cli.Flag {
 func vrnicFlag() cli.Flag {
 	return &cli.StringFlag{Name: "vrnic", Usage: "the vrnic `PROGRAM`, for ring and tap (default: " +
 		"the one beside this, in $PATH, or built from the sources here)"}
+}
+
+func roceFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "roce", DisableDefaultText: true,
+		Usage: "RoCEv2 in place of iWARP; not on loop, which has no network"}
+}
+
+func mtuFlag(def string) cli.Flag {
+	return &cli.IntFlag{Name: "mtu", DefaultText: def,
+		Usage: "octets of a packet on pair, wire and tap, `N`"}
 }
 
 func crcFlag() cli.Flag {

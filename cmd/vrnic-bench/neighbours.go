@@ -35,9 +35,10 @@ func neighboursCommand() *cli.Command {
 
 func neighboursAction(c *cli.Context) error {
 	bulk := load.Spec{Op: load.Op(c.String("op")), Size: c.Int("size"), Depth: c.Int("depth"),
-		QPs: c.Int("qps"), Pattern: load.Stream, Wait: load.Event, SCTP: c.Bool("sctp")}
+		QPs: c.Int("qps"), Pattern: load.Stream, Wait: load.Event, SCTP: c.Bool("sctp"),
+		RoCE: c.Bool("roce")}
 	small := load.Spec{Op: load.Send, Size: 64, Depth: 1, QPs: 1, Pattern: load.PingPong,
-		Wait: load.Adaptive, SCTP: bulk.SCTP}
+		Wait: load.Adaptive, SCTP: bulk.SCTP, RoCE: bulk.RoCE}
 	if err := bulk.Check(); err != nil {
 		return usagef("%v", err)
 	}
@@ -48,7 +49,7 @@ func neighboursAction(c *cli.Context) error {
 // neighbours measures on one path.
 func (s *scaling) neighbours(name string, small, bulk load.Spec) error {
 	ctx := s.c.Context
-	path, err := paths.Open(name, paths.Options{Vrnic: s.c.String("vrnic")})
+	path, err := paths.Open(name, paths.Options{Vrnic: s.c.String("vrnic"), RoCE: s.roce})
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ func planOf(c *cli.Context) (p plan, err error) {
 	}
 	p.verify, p.syscalls = !c.Bool("no-verify"), c.Bool("syscalls")
 	p.opts = paths.Options{Vrnic: c.String("vrnic"), Worker: selfCommand(workerName),
-		MTU: c.Int("mtu"), Processes: 1}
+		MTU: c.Int("mtu"), Processes: 1, RoCE: c.Bool("roce")}
 	if c.IsSet("processes") {
 		if p.opts.Processes, err = parseNumber(c.String("processes")); err != nil ||
 			p.opts.Processes > maxProcesses {
@@ -57,7 +57,7 @@ const maxProcesses = 64
 
 func pathsOf(c *cli.Context) ([]string, error) {
 	if !c.IsSet("path") {
-		if c.Bool("sctp") || c.Int("mtu") != 0 {
+		if c.Bool("sctp") || c.Bool("roce") || c.Int("mtu") != 0 {
 			return []string{"pair"}, nil
 		}
 		if c.IsSet("processes") {
@@ -80,15 +80,16 @@ func (p *plan) checkPaths(c *cli.Context) error {
 		case c.Bool("sctp") && paths.OneDevice(name):
 			return usagef("--sctp: the path %s is on one device, which needs no transport; take pair, "+
 				"wire or tap", name)
+		case c.Bool("roce") && !paths.HasRoCE(name):
+			return usagef("--roce: the path %s has no network, over which RoCE goes; take pair, ring, wire "+
+				"or tap", name)
 		case c.IsSet("no-crc") && c.Bool("sctp"):
 			return usagef("--no-crc: SCTP's checksum cannot be left out")
 		case c.IsSet("processes") && !paths.HasDaemon(name):
 			return usagef("--processes: the devices of the path %s are vrnic-bench's own, which no other "+
 				"process reaches; take ring or tap, or --qps", name)
-		case p.opts.MTU != 0 && name != "pair":
-			return usagef("--mtu: for the path pair only; %s", map[bool]string{
-				true: name + " has no packets", false: "the bridges of " + name +
-					" have 1500"}[paths.OneDevice(name)])
+		case p.opts.MTU != 0 && paths.OneDevice(name):
+			return usagef("--mtu: the path %s has no packets; take pair, wire or tap", name)
 		}
 	}
 	return checkMTU(p.opts.MTU)
@@ -163,7 +164,7 @@ func (p *plan) readSpecs(c *cli.Context) error {
 				for _, depth := range depths {
 					spec := load.Spec{
 						Op: op, Size: size, QPs: n, Bidir: c.Bool("bidir"), Wait: load.Wait(c.String("wait")),
-						SCTP: c.Bool("sctp"), NoCRC: c.Bool("no-crc"),
+						RoCE: c.Bool("roce"), SCTP: c.Bool("sctp"), NoCRC: c.Bool("no-crc"),
 					}
 					if op.Atomic() {
 						spec.Size = load.MinSize

@@ -105,7 +105,11 @@ func TestPlanFlags(t *testing.T) {
 		"--sctp --path wire": func(p plan) bool {
 			return slices.Equal(p.paths, []string{"wire"}) && p.specs[0].SCTP
 		},
-		"--no-crc": specs(func(s load.Spec) bool { return s.NoCRC }),
+		"--roce": func(p plan) bool {
+			return slices.Equal(p.paths, []string{"pair"}) && p.opts.RoCE && p.specs[0].RoCE
+		},
+		"--mtu 9000 --path wire,tap": func(p plan) bool { return p.opts.MTU == 9000 },
+		"--no-crc":                   specs(func(s load.Spec) bool { return s.NoCRC }),
 		"--mtu 9000": func(p plan) bool {
 			return p.opts.MTU == 9000 && slices.Equal(p.paths, []string{"pair"})
 		},

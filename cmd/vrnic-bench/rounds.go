@@ -64,15 +64,31 @@ func (m *match) print(line string) {
 	fmt.Fprintln(m.c.App.Writer, line)
 }
 
-// onPath has all contests of a path.
+// onPath has all contests of a path: those of iWARP, and then, on a path of their own kind, those
+// of RoCE with it.
 func (m *match) onPath(name string) error {
+	if err := m.holdAll(name, m.p.opts, m.p.contests); err != nil || !paths.HasRoCE(name) {
+		return err
+	}
+	opts := m.p.opts
+	opts.RoCE = true
+	if opts.MTU == 0 {
+		opts.MTU = roceMTU
+	}
+	return m.holdAll(name, opts, m.p.roceContests)
+}
+
+// holdAll has those contests on a path of that name.
+func (m *match) holdAll(
+	name string, opts paths.Options, list func(context.Context, *paths.Path) ([]contest, error),
+) error {
 	ctx := m.c.Context
-	path, err := paths.Open(name, m.p.opts)
+	path, err := paths.Open(name, opts)
 	if err != nil {
 		return err
 	}
 	defer path.Close()
-	contests, err := m.p.contests(ctx, path)
+	contests, err := list(ctx, path)
 	if err != nil {
 		return err
 	}
@@ -101,6 +117,14 @@ func (m *match) hold(ctx context.Context, path *paths.Path, ct contest) ([]outco
 		return nil, err
 	}
 	defer b.Close()
+	if ct.iwarp {
+		r, err := newRival(ctx, path, ct.spec, m.p.plan)
+		if err != nil {
+			return nil, fmt.Errorf("iWARP: %w", err)
+		}
+		defer r.Close()
+		ct.baselines = append([]baseline.Baseline{r}, ct.baselines...)
+	}
 	var rows []report.Row
 	theirs := make([][]float64, len(ct.baselines))
 	var besides []rawtcp.Result

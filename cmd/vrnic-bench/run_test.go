@@ -135,6 +135,19 @@ func TestOverSCTP(t *testing.T) {
 	}
 }
 
+// What RoCE is measured with is what iWARP is.
+func TestOverRoCE(t *testing.T) {
+	for _, more := range [][]string{nil, {"--mtu", "9000", "--depth", "4", "--bidir", "--qps", "3"},
+		{"--path", "ring", "--vrnic", vrnicProgram(t)}} {
+		for _, row := range rowsOf(t, 10, append([]string{"--roce", "--op", "all", "--size", "64,64k",
+			"--messages", "40"}, more...)...) {
+			if row["transport"] != "roce" {
+				t.Errorf("%v", row)
+			}
+		}
+	}
+}
+
 func TestMTU(t *testing.T) {
 	rowsOf(t, 1, "--mtu", "9000", "--op", "write", "--size", "64k", "--messages", "20")
 }
@@ -320,4 +333,6 @@ func TestTapAndWire(t *testing.T) {
 		"--messages", "40")
 	rowsOf(t, 2, "--path", "tap,wire", "--vrnic", vrnic, "--op", "send", "--size", "64k", "--sctp",
 		"--messages", "20")
+	rowsOf(t, 4, "--path", "tap,wire", "--vrnic", vrnic, "--op", "write,read", "--size", "64k",
+		"--roce", "--mtu", "9000", "--messages", "20")
 }

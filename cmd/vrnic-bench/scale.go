@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,7 +30,8 @@ var figurePaths = []string{"loop", "pair", "ring"}
 func figureFlags(time time.Duration, own ...cli.Flag) []cli.Flag {
 	return append(append([]cli.Flag{
 		&cli.StringSliceFlag{Name: "path", Usage: "`PATH`s: " + strings.Join(paths.Names, ", ") +
-			" (default: " + strings.Join(figurePaths, ", ") + ")"},
+			" (default: " + strings.Join(figurePaths, ", ") + "; with --roce without loop)"},
+		roceFlag(),
 	}, own...),
 		&cli.DurationFlag{Name: "time", Value: time, Usage: "`D`uration of each measurement"},
 		&cli.StringFlag{Name: "json",
@@ -46,12 +48,21 @@ func (s *scaling) measureFigures(f func(path string) error) error {
 	if s.time = c.Duration("time"); s.time <= 0 {
 		return usagef("--time %v: want more than 0", s.time)
 	}
+	s.roce = c.Bool("roce")
 	names := figurePaths
 	var err error
-	if c.IsSet("path") {
+	switch {
+	case c.IsSet("path"):
 		if names, err = pathsOf(c); err != nil {
 			return err
 		}
+	case s.roce:
+		names = slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+			return !paths.HasRoCE(name)
+		})
+	}
+	if err := (&plan{paths: names}).checkPaths(c); err != nil {
+		return err
 	}
 	out, stop, err := begin(c, []format{{flag: "json"}})
 	if err != nil {
@@ -74,8 +85,8 @@ func scaleCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "scale",
 		Usage: "measures what many QPs and registrations of one device cost",
-		UsageText: "vrnic-bench scale [--path loop|pair|ring|tap]... [--qps N] [--mrs N] [--time D] " +
-			"[--json FILE]",
+		UsageText: "vrnic-bench scale [--path loop|pair|ring|tap]... [--roce] [--qps N] [--mrs N] " +
+			"[--time D] [--json FILE]",
 		Description: fmt.Sprintf("On each path: registers N regions; connects N QPs, %d at a time, as "+
 			"a program with as many threads does;\n", load.AtOnce) +
 			"looks how much processor time the devices take when nothing happens, and before that, for half as long, what\n" +

@@ -33,6 +33,7 @@ type scaling struct {
 	qps, mrs int
 	time     time.Duration
 	idle     time.Duration
+	roce     bool
 	quiet    bool
 	progress *progress.Line
 	figures  []figure
@@ -52,7 +53,7 @@ func (s *scaling) add(path, name string, value float64, unit string, target floa
 func (s *scaling) onPath(name string) error {
 	runtime.GC()
 	debug.FreeOSMemory() // of the path before
-	path, err := paths.Open(name, paths.Options{Vrnic: s.c.String("vrnic"), Processes: 0})
+	path, err := paths.Open(name, paths.Options{Vrnic: s.c.String("vrnic"), RoCE: s.roce})
 	if err != nil {
 		return err
 	}
@@ -126,9 +127,10 @@ func (s *scaling) register(path *paths.Path) (drop func(), err error) {
 	return drop, nil
 }
 
-// scaleSpec is a 64-octet message on each of n QPs.
-func scaleSpec(op load.Op, n int, pattern load.Pattern) load.Spec {
-	return load.Spec{Op: op, Size: 64, Depth: 1, QPs: n, Pattern: pattern, Wait: load.Adaptive}
+// spec is a 64-octet message on each of n QPs.
+func (s *scaling) spec(op load.Op, n int, pattern load.Pattern) load.Spec {
+	return load.Spec{Op: op, Size: 64, Depth: 1, QPs: n, Pattern: pattern, Wait: load.Adaptive,
+		RoCE: s.roce}
 }
 
 // connect connects all QPs, looks how busy they are with nothing to do, and says what memory all
@@ -145,7 +147,7 @@ func (s *scaling) connect(path *paths.Path) (rss uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	pairs, err := path.Connect(ctx, scaleSpec(load.Send, s.qps, load.Stream))
+	pairs, err := path.Connect(ctx, s.spec(load.Send, s.qps, load.Stream))
 	if err != nil {
 		return 0, err
 	}
@@ -229,7 +231,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // messages measures what one costs with more and more QPs.
 func (s *scaling) messages(path *paths.Path) error {
-	turns := scaleSpec(load.Send, 1, load.PingPong)
+	turns := s.spec(load.Send, 1, load.PingPong)
 	// the work alone: whoever looks for a message takes processor time as long as it does not come
 	turns.Wait = load.Event
 	for _, kind := range []struct {
@@ -237,8 +239,8 @@ func (s *scaling) messages(path *paths.Path) error {
 		spec load.Spec
 	}{
 		{"64 B Send, turns", turns},
-		{"64 B Send, all", scaleSpec(load.Send, 1, load.Stream)},
-		{"64 B Write, all", scaleSpec(load.Write, 1, load.Stream)},
+		{"64 B Send, all", s.spec(load.Send, 1, load.Stream)},
+		{"64 B Write, all", s.spec(load.Write, 1, load.Stream)},
 	} {
 		var costs []float64
 		for n := 1; ; n = min(10*n, s.qps) {

@@ -90,6 +90,16 @@ func TestScale(t *testing.T) {
 	}
 }
 
+// The same is measured of RoCE, where there is a network.
+func TestScaleOfRoCE(t *testing.T) {
+	status, stdout, stderr := call(t, "scale", "--roce", "--vrnic", vrnicProgram(t), "--qps", "12",
+		"--mrs", "100", "--time", "2ms", "--idle", "20ms")
+	if status != 0 || strings.Contains(stdout, "loop ") ||
+		strings.Count(stdout, "64 B Write, all, 12 QPs") != 2 {
+		t.Errorf("exit %d, stderr %q:\n%s", status, stderr, stdout)
+	}
+}
+
 func TestFigure(t *testing.T) {
 	for want, f := range map[string]figure{
 		"loop  connections                                          2500 a second       target >= 2000 reached": {"loop", "connections", 2500, "a second", 2000, true},

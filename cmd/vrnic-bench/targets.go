@@ -69,6 +69,16 @@ var targets = []target{
 		less: true, of: ratioOf("ring", "64 B Write round trip", "kernel-tcp")},
 	{name: "1 MiB Write, pair of devices / netstack pair at its best MTU", floor: 0.7, goal: 0.9,
 		of: ratioOf("pair", "1 MiB Write", "netstack-tcp-mtu-")},
+	{name: "1 MiB Write, pair of devices, MTU 9000: RoCE / iWARP", floor: 0.9, goal: 0.9,
+		of: ratioOf("pair", "1 MiB RoCE Write", "iwarp")},
+	{name: "1 MiB Write over TAPs, MTU 9000: RoCE / iWARP", floor: 0.9, goal: 0.9,
+		of: ratioOf("tap", "1 MiB RoCE Write", "iwarp")},
+	{name: "64 B Write round trip, pair of devices: RoCE / iWARP", floor: 0.7, goal: 0.7, less: true,
+		of: ratioOf("pair", "64 B RoCE Write round trip", "iwarp")},
+	{name: "64 B Write round trip over TAPs: RoCE / iWARP", floor: 0.7, goal: 0.7, less: true,
+		of: ratioOf("tap", "64 B RoCE Write round trip", "iwarp")},
+	{name: "64 B Write round trip over TAPs: RoCE / kernel UDP echo", floor: 2, goal: 2, less: true,
+		of: ratioOf("tap", "64 B RoCE Write round trip", "kernel-udp")},
 	{name: "64 B Sends a second of one core, loop", floor: 1e6, goal: 3e6, decimals: -1,
 		of: func(os []outcome) (spread, bool) {
 			for _, o := range os {

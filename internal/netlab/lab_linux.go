@@ -66,6 +66,19 @@ func (l *Lab) Plug(ns *NS, link string) error {
 	return ns.WaitRunning(link, carrierTimeout)
 }
 
+// SetMTU has the bridges, and what joins them, carry IP packets of mtu octets. A link that is
+// plugged later has an MTU of its own.
+func (l *Lab) SetMTU(mtu int) error {
+	for _, ns := range []*NS{l.A, l.B} {
+		for _, link := range []string{uplink, Bridge} {
+			if err := ns.SetMTU(link, mtu); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // Close lets go of both namespaces.
 func (l *Lab) Close() error {
 	var errs []error

@@ -1,6 +1,6 @@
 // Package baseline measures what vrnic is compared with, on the same paths: copying in memory, TCP
-// of gVisor's netstack and of the kernel, and where they are installed libfabric and UCX over the
-// kernel's TCP.
+// of gVisor's netstack and of the kernel, the kernel's UDP, and where they are installed libfabric
+// and UCX over the kernel's TCP.
 package baseline
 
 import (

@@ -2,6 +2,7 @@ package baseline
 
 import (
 	"context"
+	"flag"
 	"io"
 	"net/netip"
 	"os"
@@ -21,14 +22,11 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	}
 	p := Peer{}
-	for i := 2; i+1 < len(os.Args); i += 2 {
-		switch v := os.Args[i+1]; os.Args[i] {
-		case "--addr":
-			p.Addr = netip.MustParsePrefix(v)
-		case "--peer":
-			p.Peer = netip.MustParseAddrPort(v)
-		}
-	}
+	fs := flag.NewFlagSet("be-peer", flag.PanicOnError)
+	fs.TextVar(&p.Addr, "addr", netip.Prefix{}, "")
+	fs.TextVar(&p.Peer, "peer", netip.AddrPort{}, "")
+	fs.BoolVar(&p.UDP, "udp", false, "")
+	_ = fs.Parse(os.Args[2:]) // it panics
 	if err := p.Run(context.Background(), os.Stdin, os.Stdout); err != nil {
 		panic(err)
 	}
@@ -159,6 +157,21 @@ func TestPeers(t *testing.T) {
 	}
 	if _, err := StartPeers("x", []string{"/nonexistent"}, site, site); err == nil {
 		t.Error("what is not there starts")
+	}
+}
+
+func TestUDPPeers(t *testing.T) {
+	site := PeerSite{Addr: loopback, UDP: true}
+	p, err := StartPeers("kernel-udp", []string{os.Args[0], "be-peer"}, site, site)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	measures(t, p, "kernel-udp", RoundTrip)
+	p.server.Close()
+	if _, err := p.Measure(contextOf(t), Request{Kind: RoundTrip, Size: 64, Slots: 1,
+		Time: time.Millisecond}); err == nil {
+		t.Error("nobody is there, and it measures")
 	}
 }
 

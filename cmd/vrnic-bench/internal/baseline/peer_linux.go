@@ -20,10 +20,13 @@ import (
 
 const peerReady = "ready"
 
-// A Peer is one end of TCP, a process of its own: a stack on a TAP, or the kernel's.
+// A Peer is one end of TCP, a process of its own: a stack on a TAP, or the kernel's; or of the
+// kernel's UDP.
 type Peer struct {
 	NetNS string
-	Tap   string // "": the kernel's TCP
+	Tap   string // "": the kernel's
+	MTU   int    // of Tap and its stack; 0: the default
+	UDP   bool
 	Addr  netip.Prefix
 	Peer  netip.AddrPort // of the client: the server; else this is the server
 }
@@ -31,7 +34,7 @@ type Peer struct {
 // Run runs r until the end of in: a server serves, a client answers each Request line of in with
 // a line on out.
 func (r Peer) Run(ctx context.Context, in io.Reader, out io.Writer) error {
-	t, err := r.tcp()
+	t, err := r.transport()
 	if err != nil {
 		return err
 	}
@@ -42,13 +45,12 @@ func (r Peer) Run(ctx context.Context, in io.Reader, out io.Writer) error {
 		if r.Tap == "" {
 			port = 0 // others may be there
 		}
-		l, err := t.listen(netip.AddrPortFrom(r.Addr.Addr(), port))
+		at, stop, err := t.serve(netip.AddrPortFrom(r.Addr.Addr(), port))
 		if err != nil {
 			return err
 		}
-		defer l.Close()
-		go func() { _ = rawtcp.Serve(l) }() // until it is closed
-		ready += " " + l.Addr().String()
+		defer stop()
+		ready += " " + at.String()
 	}
 	if _, err := fmt.Fprintln(out, ready); err != nil {
 		return err
@@ -66,7 +68,7 @@ func (r Peer) Run(ctx context.Context, in io.Reader, out io.Writer) error {
 	return lines.Err()
 }
 
-func (r Peer) answer(ctx context.Context, t tcp, line []byte) (res rawtcp.Result, err error) {
+func (r Peer) answer(ctx context.Context, t transport, line []byte) (res rawtcp.Result, err error) {
 	var req Request
 	if err := json.Unmarshal(line, &req); err != nil {
 		return res, err
@@ -77,39 +79,56 @@ func (r Peer) answer(ctx context.Context, t tcp, line []byte) (res rawtcp.Result
 	if err != nil {
 		return res, err
 	}
+	if r.UDP {
+		return measureUDP(ctx, c, req)
+	}
 	return measure(ctx, c, req)
 }
 
-// A tcp is whose TCP it is.
-type tcp struct {
-	dial   func(context.Context, netip.AddrPort) (net.Conn, error)
-	listen func(netip.AddrPort) (net.Listener, error)
-	close  func()
+// A transport is what connects, and whose it is.
+type transport struct {
+	dial  func(context.Context, netip.AddrPort) (net.Conn, error)
+	serve func(netip.AddrPort) (at net.Addr, stop func(), err error)
+	close func()
 }
 
-func (r Peer) tcp() (tcp, error) {
+// serving serves l until stop is called.
+func serving(l net.Listener) (at net.Addr, stop func()) {
+	go func() { _ = rawtcp.Serve(l) }() // until it is closed
+	return l.Addr(), func() { l.Close() }
+}
+
+func (r Peer) transport() (transport, error) {
 	if r.Tap == "" {
 		return r.kernel()
 	}
 	// As the daemon has it: a read of a TAP keeps a P for a while.
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), 4*runtime.NumCPU()))
 	sw := ethswitch.New(ethswitch.Config{})
-	st, err := netstack.NewStack(sw, netstack.Config{Name: "raw", Addrs: []netip.Prefix{r.Addr}})
+	st, err := netstack.NewStack(sw, netstack.Config{Name: "raw", Addrs: []netip.Prefix{r.Addr},
+		MTU: r.MTU})
 	if err != nil {
 		sw.Close()
-		return tcp{}, err
+		return transport{}, err
 	}
-	tap, err := port.OpenTAP(sw, port.TAPConfig{Name: r.Tap, NetNS: r.NetNS})
+	tap, err := port.OpenTAP(sw, port.TAPConfig{Name: r.Tap, NetNS: r.NetNS, MTU: r.MTU})
 	if err != nil {
 		st.Close()
 		sw.Close()
-		return tcp{}, err
+		return transport{}, err
 	}
-	return tcp{
+	return transport{
 		dial: func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
 			return st.TCP().DialNet(ctx, a)
 		},
-		listen: func(a netip.AddrPort) (net.Listener, error) { return st.TCP().ListenNet(a) },
+		serve: func(a netip.AddrPort) (net.Addr, func(), error) {
+			l, err := st.TCP().ListenNet(a)
+			if err != nil {
+				return nil, nil, err
+			}
+			at, stop := serving(l)
+			return at, stop, nil
+		},
 		close: func() {
 			tap.Close()
 			st.Close()
@@ -120,7 +139,7 @@ func (r Peer) tcp() (tcp, error) {
 
 // kernel makes sockets in the namespace, on threads that are there; the first socket of a
 // net.Dialer is made on the calling thread.
-func (r Peer) kernel() (tcp, error) {
+func (r Peer) kernel() (transport, error) {
 	enter := func(f func() error) error { return f() }
 	if r.NetNS != "" {
 		enter = func(f func() error) error {
@@ -143,20 +162,31 @@ func (r Peer) kernel() (tcp, error) {
 			return <-done
 		}
 	}
-	return tcp{
+	network := "tcp"
+	if r.UDP {
+		network = "udp"
+	}
+	return transport{
 		dial: func(ctx context.Context, a netip.AddrPort) (c net.Conn, err error) {
 			err = enter(func() (err error) {
-				c, err = (&net.Dialer{FallbackDelay: -1}).DialContext(ctx, "tcp", a.String())
+				c, err = (&net.Dialer{FallbackDelay: -1}).DialContext(ctx, network, a.String())
 				return err
 			})
 			return c, err
 		},
-		listen: func(a netip.AddrPort) (l net.Listener, err error) {
-			err = enter(func() (err error) {
-				l, err = net.Listen("tcp", a.String())
+		serve: func(a netip.AddrPort) (at net.Addr, stop func(), err error) {
+			err = enter(func() error {
+				if r.UDP {
+					at, stop, err = serveUDP(a)
+					return err
+				}
+				l, err := net.Listen(network, a.String())
+				if err == nil {
+					at, stop = serving(l)
+				}
 				return err
 			})
-			return l, err
+			return at, stop, err
 		},
 		close: func() {},
 	}, nil

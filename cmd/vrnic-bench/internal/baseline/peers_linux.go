@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"strconv"
 
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/proc"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/rawtcp"
@@ -19,22 +20,24 @@ type answer struct {
 type PeerSite struct {
 	NetNS string       // "" for this process's
 	Addr  netip.Prefix // on Tap, or in the kernel there
-	Tap   string       // of its own stack; "": the kernel's TCP
+	Tap   string       // of its own stack; "": the kernel's
+	MTU   int          // of Tap and its stack; 0: the default
+	UDP   bool         // echoes of UDP, not TCP; the kernel's only
 	// Plug is called when the process has started, before it is used.
 	Plug func() error
 }
 
-// Peers is TCP between two processes, each of which runs this program with the arguments self
-// before those of a Peer.
+// Peers is TCP, or UDP, between two processes, each of which runs this program with the arguments
+// self before those of a Peer.
 type Peers struct {
 	name           string
-	kernel         bool
+	kernel, udp    bool
 	server, client *proc.Process
 }
 
 // StartPeers starts the two: what is measured goes from client to server.
 func StartPeers(name string, self []string, server, client PeerSite) (p *Peers, err error) {
-	p = &Peers{name: name, kernel: server.Tap == "" && client.Tap == ""}
+	p = &Peers{name: name, kernel: server.Tap == "" && client.Tap == "", udp: client.UDP}
 	defer func() {
 		if err != nil {
 			p.Close()
@@ -48,6 +51,12 @@ func StartPeers(name string, self []string, server, client PeerSite) (p *Peers, 
 		}
 		if s.Tap != "" {
 			args = append(args, "--tap", s.Tap)
+		}
+		if s.MTU != 0 {
+			args = append(args, "--mtu", strconv.Itoa(s.MTU))
+		}
+		if s.UDP {
+			args = append(args, "--udp")
 		}
 		pr, err := proc.Start(peerReady, self[0], append(args, more...)...)
 		if err == nil && s.Plug != nil {
@@ -71,9 +80,9 @@ func (p *Peers) Close() {
 	}
 }
 
-func (p *Peers) Name() string   { return p.name }
-func (*Peers) Does(Kind) bool   { return true }
-func (p *Peers) Traits() Traits { return Traits{Polls: p.kernel} }
+func (p *Peers) Name() string     { return p.name }
+func (p *Peers) Does(k Kind) bool { return k == RoundTrip || !p.udp }
+func (p *Peers) Traits() Traits   { return Traits{Polls: p.kernel && !p.udp} }
 
 // Measure implements Baseline.
 func (p *Peers) Measure(ctx context.Context, req Request) (rawtcp.Result, error) {

@@ -92,7 +92,7 @@ func (e *Local) Accept(ctx context.Context) error {
 			if l.conn, err = req.Accept(ctx, l.qp, l.param()); err != nil {
 				return fmt.Errorf("accept: %w", err)
 			}
-			return nil
+			return l.connected()
 		})
 	}
 	g.wait()
@@ -114,11 +114,30 @@ func (e *Local) Connect(ctx context.Context, to netip.AddrPort) error {
 				err = fmt.Errorf("QP %d is connected to QP %d", l.n, there.n)
 			}
 			l.there = where
+			if err == nil {
+				err = l.connected()
+			}
 			return err
 		})
 	}
 	g.wait()
 	return e.over(g.err)
+}
+
+// shortestRNR is the code of the shortest time for which one is asked to wait for a receive: 10 us.
+const shortestRNR = 1
+
+// connected has a QP of RoCE, whose receives are posted again at once, ask for no longer than it
+// has to. The connection manager's choice is 655 ms.
+func (l *lane) connected() error {
+	if !l.e.spec.RoCE {
+		return nil
+	}
+	err := l.qp.Modify(&rdma.QPAttr{MinRNRTimer: shortestRNR}, rdma.AttrMinRNRTimer)
+	if err != nil {
+		return fmt.Errorf("QP %d: RNR timer: %w", l.n, err)
+	}
+	return nil
 }
 
 // A group runs functions, AtOnce at a time, and keeps the first error.

@@ -107,6 +107,11 @@ func NewLocal(dev rdma.Device, spec Spec, role Role) (e *Local, err error) {
 			MaxRecvWR: e.layout.recvs}); err != nil {
 			return nil, fmt.Errorf("QP %d of %d: %w", n+1, spec.QPs, err)
 		}
+		if spec.RoCE {
+			if err := l.takeReceives(); err != nil {
+				return nil, err
+			}
+		}
 		e.lanes = append(e.lanes, l)
 		e.byQPN[l.qp.Num()] = l
 		for slot := range spec.Depth {
@@ -122,6 +127,16 @@ func NewLocal(dev rdma.Device, spec Spec, role Role) (e *Local, err error) {
 		}
 	}
 	return e, nil
+}
+
+// takeReceives has the QP, which is one of RoCE, take receives: it does not before INIT.
+func (l *lane) takeReceives() error {
+	err := l.qp.Modify(&rdma.QPAttr{State: rdma.QPInit, Port: 1, Access: rdma.RemoteWrite},
+		rdma.AttrState|rdma.AttrPKeyIndex|rdma.AttrPort|rdma.AttrAccess)
+	if err != nil {
+		return fmt.Errorf("QP %d to INIT: %w", l.n+1, err)
+	}
+	return nil
 }
 
 // fail says at which end err happened.

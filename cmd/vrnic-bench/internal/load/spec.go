@@ -82,6 +82,7 @@ type Spec struct {
 	Pattern Pattern
 	Bidir   bool // of a stream: B sends as A does
 	Wait    Wait
+	RoCE    bool // RoCEv2, not iWARP
 	SCTP    bool // not TCP
 	NoCRC   bool // not asked for
 	// Elsewhere says that the RNICs are other processes: whoever waits then leaves the processor to
@@ -98,6 +99,10 @@ func (s Spec) Check() error {
 		return fmt.Errorf("wait %q: want one of %v", s.Wait, Waits)
 	case !slices.Contains(Patterns, s.Pattern):
 		return fmt.Errorf("pattern %q: want one of %v", s.Pattern, Patterns)
+	case s.RoCE && s.SCTP:
+		return fmt.Errorf("RoCE and SCTP: RoCE goes over UDP, and iWARP over TCP or SCTP; take one")
+	case s.RoCE && s.NoCRC:
+		return fmt.Errorf("RoCE without CRCs: its ICRC cannot be left out")
 	case s.Op.Atomic() && s.Size != MinSize:
 		return fmt.Errorf("%s of %d octets: an atomic has %d", s.Op, s.Size, MinSize)
 	case s.Size < MinSize || s.Size > MaxSize || s.Size%8 != 0:

@@ -16,8 +16,11 @@ import (
 	"github.com/vrnic/vrnic/shm/abi"
 )
 
-// A dev is what makes the device of an end.
-type dev = func() (rdma.Device, error)
+// The devices of a daemon.
+const (
+	iwarpDevice = "vrnic0"
+	roceDevice  = "rocep0"
+)
 
 // limits of the daemons: none is met before load's own.
 func limits() (args []string) {
@@ -47,37 +50,53 @@ func (p *Path) vrnic() (string, error) {
 	return path, nil
 }
 
-// daemon starts a daemon with a device vrnic0 of that address.
+// daemon starts a daemon whose devices have that address.
 func (p *Path) daemon(
 	vrnic, dir, name string, addr netip.Prefix, more ...string,
-) (socket string, err error) {
-	socket = filepath.Join(dir, name+".sock")
-	args := append([]string{"up", "--socket", socket, "--device", "vrnic0,addr=" + addr.String()},
+) (s side, err error) {
+	s.socket = filepath.Join(dir, name+".sock")
+	options := ",addr=" + addr.String() + p.mtuOption()
+	args := append([]string{"up", "--socket", s.socket, "--device", iwarpDevice + options},
 		limits()...)
+	if p.opts.RoCE {
+		args = append(args, "--device", roceDevice+options+",transport=roce")
+	}
 	d, err := proc.Start("ready ", vrnic, append(args, more...)...)
 	if err != nil {
-		return "", err
+		return s, err
 	}
 	p.onClose(d.Close)
 	p.pids = append(p.pids, d.PID())
-	c, err := shm.Dial(socket)
+	c, err := shm.Dial(s.socket)
 	if err != nil {
-		return "", err
+		return s, err
 	}
 	p.onClose(func() { c.Close() })
 	p.control = append(p.control, c)
-	return socket, nil
+	s.iwarp = p.client(s.socket, iwarpDevice)
+	if p.opts.RoCE {
+		s.roce = p.client(s.socket, roceDevice)
+	}
+	return s, nil
 }
 
-// client opens the first device of the daemon at socket, when it is first wanted.
-func (p *Path) client(socket string) dev {
+// mtuOption is the MTU as an option of a device or a port.
+func (p *Path) mtuOption() string {
+	if p.opts.MTU == 0 {
+		return ""
+	}
+	return ",mtu=" + strconv.Itoa(p.opts.MTU)
+}
+
+// client opens a device of the daemon at socket, when it is first wanted.
+func (p *Path) client(socket, device string) dev {
 	return sync.OnceValues(func() (rdma.Device, error) {
 		c, err := shm.Dial(socket)
 		if err != nil {
 			return nil, err
 		}
 		p.onClose(func() { c.Close() })
-		return c.Open("")
+		return c.Open(device)
 	})
 }
 
@@ -98,11 +117,13 @@ func (p *Path) openRing() error {
 	if err != nil {
 		return err
 	}
-	if p.socketA, err = p.daemon(vrnic, dir, "ring", prefixA); err != nil {
+	if p.a, err = p.daemon(vrnic, dir, "ring", prefixA); err != nil {
 		return err
 	}
-	p.socketB = p.socketA
-	p.a, p.b = p.client(p.socketA), p.client(p.socketB)
+	p.b = side{iwarp: p.client(p.a.socket, iwarpDevice), socket: p.a.socket}
+	if p.opts.RoCE {
+		p.b.roce = p.client(p.a.socket, roceDevice)
+	}
 	return nil
 }
 
@@ -114,10 +135,14 @@ func (p *Path) newLab() (err error) {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("the path %s makes network namespaces, for which it must run as root", p.Name)
 	}
-	if p.lab, err = netlab.NewLab(); err == nil {
-		p.onClose(func() { p.lab.Close() })
+	if p.lab, err = netlab.NewLab(); err != nil {
+		return err
 	}
-	return err
+	p.onClose(func() { p.lab.Close() })
+	if p.opts.MTU != 0 {
+		return p.lab.SetMTU(p.opts.MTU)
+	}
+	return nil
 }
 
 func (p *Path) openTap() error {
@@ -130,19 +155,18 @@ func (p *Path) openTap() error {
 		return err
 	}
 	for _, site := range []struct {
-		name   string
-		ns     *netlab.NS
-		addr   netip.Prefix
-		socket *string
-	}{{"a", p.lab.A, prefixA, &p.socketA}, {"b", p.lab.B, prefixB, &p.socketB}} {
-		if *site.socket, err = p.daemon(vrnic, dir, site.name, site.addr, "--port", "tap:"+tapName+
-			",netns="+site.ns.Path()); err != nil {
+		name string
+		ns   *netlab.NS
+		addr netip.Prefix
+		side *side
+	}{{"a", p.lab.A, prefixA, &p.a}, {"b", p.lab.B, prefixB, &p.b}} {
+		if *site.side, err = p.daemon(vrnic, dir, site.name, site.addr, "--port", "tap:"+tapName+
+			",netns="+site.ns.Path()+p.mtuOption()); err != nil {
 			return err
 		}
 		if err := p.lab.Plug(site.ns, tapName); err != nil {
 			return err
 		}
 	}
-	p.a, p.b = p.client(p.socketA), p.client(p.socketB)
 	return nil
 }

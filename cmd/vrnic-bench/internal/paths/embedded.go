@@ -39,10 +39,10 @@ func (p *Path) openLoop() error {
 		return err
 	}
 	p.onClose(func() { dev.Close() })
-	if p.a, err = openMapped(dev, "A"); err != nil {
+	if p.a.iwarp, err = openMapped(dev, "A"); err != nil {
 		return err
 	}
-	p.b, err = openMapped(dev, "B")
+	p.b.iwarp, err = openMapped(dev, "B")
 	return err
 }
 
@@ -55,10 +55,10 @@ func openMapped(dev *vnic.Device, label string) (dev, error) {
 func (p *Path) openPair() (err error) {
 	p.addrB = prefixB.Addr()
 	sw := p.newSwitch()
-	if p.a, err = p.device(sw, "pair0", prefixA); err != nil {
+	if p.a, err = p.devices(sw, "pair0", prefixA); err != nil {
 		return err
 	}
-	p.b, err = p.device(sw, "pair1", prefixB)
+	p.b, err = p.devices(sw, "pair1", prefixB)
 	return err
 }
 
@@ -78,13 +78,14 @@ func (p *Path) openWire() (err error) {
 		name string
 		ns   *netlab.NS
 		addr netip.Prefix
-		dev  *dev
+		side *side
 	}{{"wire0", p.lab.A, prefixA, &p.a}, {"wire1", p.lab.B, prefixB, &p.b}} {
 		sw := p.newSwitch()
-		if *site.dev, err = p.device(sw, site.name, site.addr); err != nil {
+		if *site.side, err = p.devices(sw, site.name, site.addr); err != nil {
 			return err
 		}
-		tap, err := port.OpenTAP(sw, port.TAPConfig{Name: tapName, NetNS: site.ns.Path()})
+		tap, err := port.OpenTAP(sw, port.TAPConfig{Name: tapName, NetNS: site.ns.Path(),
+			MTU: p.opts.MTU})
 		if err != nil {
 			return err
 		}
@@ -115,20 +116,31 @@ func (p *Path) stack(
 	return st, nil
 }
 
-// device makes a device in this process, on a stack at sw.
-func (p *Path) device(sw *ethswitch.Switch, name string, addr netip.Prefix) (dev, error) {
+// devices makes those of a side in this process, on a stack at sw.
+func (p *Path) devices(sw *ethswitch.Switch, name string, addr netip.Prefix) (s side, err error) {
 	st, err := p.stack(sw, name, addr, p.opts.MTU)
 	if err != nil {
-		return nil, err
+		return s, err
 	}
 	p.stacks = append(p.stacks, st)
 	network := stacknet.New(st)
 	p.onClose(func() { network.Close() })
-	dev, err := vnic.New(roomy(vnic.Config{Name: name, MAC: st.MAC(), MTU: st.MTU(), Addrs: st.Addrs(),
-		Network: network}))
+	c := roomy(vnic.Config{Name: name, MAC: st.MAC(), MTU: st.MTU(), Addrs: st.Addrs(),
+		Network: network})
+	if s.iwarp, err = p.device(c); err != nil || !p.opts.RoCE {
+		return s, err
+	}
+	c.Name, c.RoCE = "roce-"+name, true
+	s.roce, err = p.device(c)
+	return s, err
+}
+
+// device makes a device of c and opens it.
+func (p *Path) device(c vnic.Config) (dev, error) {
+	d, err := vnic.New(c)
 	if err != nil {
 		return nil, err
 	}
-	p.onClose(func() { dev.Close() })
-	return openMapped(dev, name)
+	p.onClose(func() { d.Close() })
+	return openMapped(d, c.Name)
 }

@@ -31,17 +31,31 @@ type Path struct {
 	opts Options
 
 	addrB netip.Addr // B's, for A to connect to
-	// The devices as this process has them, and where workers find them. Paths through daemons open a
-	// device here when it is wanted only.
-	a, b             func() (rdma.Device, error)
-	socketA, socketB string
-	pids             []int             // of the daemons
-	control          []*shm.Client     // of the daemons, to ask what they have allocated
-	workers          []*worker.Process // two of each pair
+	a, b  side
+
+	pids    []int         // of the daemons
+	control []*shm.Client // of the daemons, to ask what they have allocated
+	workers map[place]*worker.Process
 
 	lab     *netlab.Lab       // of wire and tap
 	stacks  []*netstack.Stack // of pair and wire
 	closers []func()          // in the order in which things were made
+}
+
+// A side is where one end is: its devices as this process has them, and where workers find them.
+type side struct {
+	iwarp, roce dev // roce is nil unless Options.RoCE is set
+	socket      string
+}
+
+// A dev opens a device. Those of daemons are opened here only when they are wanted.
+type dev = func() (rdma.Device, error)
+
+// A place is that of a worker: an end of the n-th pair, on the device that speaks RoCE or not.
+type place struct {
+	role load.Role
+	n    int
+	roce bool
 }
 
 // Names are the paths there are; those for root are the last.
@@ -59,6 +73,9 @@ func HasDaemon(name string) bool { return name == "ring" || name == "tap" }
 // OneDevice says whether both ends are on one device, with no network in between.
 func OneDevice(name string) bool { return name == "loop" || name == "ring" }
 
+// HasRoCE says whether there can be devices of RoCE on it, which need a network.
+func HasRoCE(name string) bool { return name != "loop" }
+
 // Options say how to make a path.
 type Options struct {
 	Vrnic string // the vrnic program, for ring and tap; "" looks for it, see proc.FindVrnic
@@ -67,7 +84,9 @@ type Options struct {
 	Processes int
 	// Worker is the program and arguments that begin a worker; socket and device are put behind it.
 	Worker []string
-	MTU    int // of pair; 0: the default
+	MTU    int // where there is a network; 0: the default
+	// RoCE has a device of RoCE beside each one of iWARP, with the same address.
+	RoCE bool
 }
 
 // Open makes the path of that name.
@@ -84,10 +103,10 @@ func Open(name string, o Options) (p *Path, err error) {
 	} else {
 		o.Processes = 0
 	}
-	if name != "pair" {
+	if OneDevice(name) {
 		o.MTU = 0
 	}
-	p = &Path{Name: name, opts: o}
+	p = &Path{Name: name, opts: o, workers: make(map[place]*worker.Process)}
 	if err := open(p); err != nil {
 		p.Close()
 		return nil, err
@@ -154,8 +173,8 @@ func (p *Path) DaemonAllocs() (sum uint64, err error) {
 // Processes is how many client processes each end has; 0: the ends are in this process.
 func (p *Path) Processes() int { return p.opts.Processes }
 
-// Device is A's, in this process.
-func (p *Path) Device() (rdma.Device, error) { return p.a() }
+// Device is A's that speaks iWARP, in this process.
+func (p *Path) Device() (rdma.Device, error) { return p.a.iwarp() }
 
 // Connect makes the pairs that measure spec: one, or one for each client process of an end.
 func (p *Path) Connect(ctx context.Context, spec load.Spec) (pairs []*load.Pair, err error) {
@@ -189,11 +208,18 @@ func (p *Path) Connect(ctx context.Context, spec load.Spec) (pairs []*load.Pair,
 
 // end makes an end of the n-th pair.
 func (p *Path) end(ctx context.Context, spec load.Spec, role load.Role, n int) (load.End, error) {
-	open, socket, i := p.a, p.socketA, 2*n
+	at := &p.a
 	if role == load.B {
-		open, socket, i = p.b, p.socketB, 2*n+1
+		at = &p.b
+	}
+	if spec.RoCE && at.roce == nil {
+		return nil, fmt.Errorf("the path %s was made without devices of RoCE", p.Name)
 	}
 	if p.opts.Processes == 0 {
+		open := at.iwarp
+		if spec.RoCE {
+			open = at.roce
+		}
 		dev, err := open()
 		if err != nil {
 			return nil, err
@@ -204,14 +230,27 @@ func (p *Path) end(ctx context.Context, spec load.Spec, role load.Role, n int) (
 		}
 		return e, nil
 	}
-	if i == len(p.workers) {
-		w, err := worker.Start(p.opts.Worker[0],
-			append(p.opts.Worker[1:len(p.opts.Worker):len(p.opts.Worker)], "--socket", socket)...)
-		if err != nil {
-			return nil, fmt.Errorf("client process %d of end %s: %w", n+1, role, err)
-		}
-		p.onClose(w.Close)
-		p.workers = append(p.workers, w)
+	w, err := p.worker(at.socket, place{role, n, spec.RoCE})
+	if err != nil {
+		return nil, fmt.Errorf("client process %d of end %s: %w", n+1, role, err)
 	}
-	return p.workers[i].Open(ctx, spec, role)
+	return w.Open(ctx, spec, role)
+}
+
+// worker is the one at pl, a client of the daemon at socket.
+func (p *Path) worker(socket string, pl place) (*worker.Process, error) {
+	if w := p.workers[pl]; w != nil {
+		return w, nil
+	}
+	args := append(p.opts.Worker[1:len(p.opts.Worker):len(p.opts.Worker)], "--socket", socket)
+	if pl.roce {
+		args = append(args, "--device", roceDevice)
+	}
+	w, err := worker.Start(p.opts.Worker[0], args...)
+	if err != nil {
+		return nil, err
+	}
+	p.onClose(w.Close)
+	p.workers[pl] = w
+	return w, nil
 }

@@ -189,8 +189,11 @@ func (c *Chart) add(what string, r report.Row, pts plotter.XYs, i int) error {
 	if r.Bidir {
 		name += ", both ways"
 	}
-	if r.Transport == "sctp" {
+	switch r.Transport {
+	case "sctp":
 		name += ", SCTP"
+	case "roce":
+		name += ", RoCE"
 	}
 	if r.Wait == "poll" || r.Wait == "event" {
 		name += ", " + r.Wait

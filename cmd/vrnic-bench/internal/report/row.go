@@ -34,7 +34,7 @@ type Row struct {
 	Processes int      `json:"processes"` // clients of each end; 0: both ends are in vrnic-bench
 	Pattern   string   `json:"pattern"`
 	Wait      string   `json:"wait"`
-	Transport string   `json:"transport"` // tcp, sctp, or none on one device
+	Transport string   `json:"transport"` // tcp, sctp, roce, or none on one device
 	Bidir     bool     `json:"bidirectional"`
 	Verified  bool     `json:"verified"` // the data were compared
 
@@ -69,7 +69,7 @@ func latOf(h *hist.Hist) Lat {
 }
 
 // NewRow makes the row of a measurement of spec on path that came to r and cost c. On a path of one
-// device there is no transport.
+// device of iWARP there is no transport.
 func NewRow(path string, oneDevice bool, processes int, spec load.Spec, r load.Result,
 	c meter.Cost) Row {
 	row := Row{
@@ -80,6 +80,8 @@ func NewRow(path string, oneDevice bool, processes int, spec load.Spec, r load.R
 		Lat: latOf(r.Times), Times: r.Times,
 	}
 	switch {
+	case spec.RoCE:
+		row.Transport = "roce"
 	case oneDevice:
 		row.Transport = "none"
 	case spec.SCTP:

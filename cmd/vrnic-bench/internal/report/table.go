@@ -28,6 +28,7 @@ func (r Row) Line() string {
 		text string
 	}{
 		{r.Pattern == "pingpong", "ping-pong"}, {r.Bidir, "both ways"}, {r.Transport == "sctp", "SCTP"},
+		{r.Transport == "roce", "RoCE"},
 		{r.Wait != "adaptive", r.Wait}, {r.Processes > 1, fmt.Sprintf("%d processes", r.Processes)},
 		{!r.Verified, "not verified"},
 	} {
