@@ -32,13 +32,13 @@ const (
 //	cmd/vrnic -> daemon -> netstack, vnic, shm        the only place where all meet
 //	vnic -> iwarp, rdma, internal/{bulk,prefetch}      shm -> rdma
 //	netstack -> gVisor, internal/prefetch
-//	iwarp -> internal/crc32c      rdma -> standard library
+//	iwarp -> internal/crc32c, roce -> internal/crcfold      rdma -> standard library
 var layers = map[string][]string{
 	"rdma":                     {std},
 	"iwarp":                    {std, module + "internal/crc32c"},
 	"sctpddp":                  {std, module + "iwarp"},
 	"roce":                     {std, module + "roce/packet"},
-	"roce/packet":              {std},
+	"roce/packet":              {std, module + "internal/crcfold"},
 	"roce/dcqcn":               {std},
 	"roce/mad":                 {std},
 	"roce/udp":                 {std, module + "roce/packet"},
@@ -149,7 +149,8 @@ var layers = map[string][]string{
 	"internal/needtest":   {std},
 	"internal/cpuprofile": {std, cli},
 	"internal/limitlog":   {std, "golang.org/x/time"},
-	"internal/crc32c":     {std, sys},
+	"internal/crc32c":     {std, sys, module + "internal/crcfold"},
+	"internal/crcfold":    {std, sys},
 	"internal/bulk":       {std},
 	"internal/prefetch":   {std},
 }

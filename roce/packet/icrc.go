@@ -3,6 +3,8 @@ package packet
 import (
 	"encoding/binary"
 	"hash/crc32"
+
+	"github.com/vrnic/vrnic/internal/crcfold"
 )
 
 // The invariant CRC is that of Ethernet, over eight octets of ones, where InfiniBand has another
@@ -43,31 +45,33 @@ func Start(ip []byte) (c ICRC, ok bool) {
 	r := ^start
 	rest := ip[8:n]
 	if n == ipv6Len {
-		r = word(r, le.Uint32(ip)|ipv6Word0)
-		r = word(r, le.Uint32(ip[4:])|ipv6Word1)
+		r = words(r, le.Uint64(ip)|ipv6Word1<<32|ipv6Word0)
 	} else {
-		r = word(r, le.Uint32(ip)|ipv4Word0)
-		r = word(r, le.Uint32(ip[4:]))
-		r = word(r, le.Uint32(ip[8:])|ipv4Word2)
-		rest = ip[12:n]
+		r = words(r, le.Uint64(ip)|ipv4Word0)
+		r = words(r, le.Uint64(ip[8:])|ipv4Word2)
+		rest = ip[16:n]
 	}
-	for ; len(rest) >= 4; rest = rest[4:] {
-		r = word(r, le.Uint32(rest))
+	for ; len(rest) >= 8; rest = rest[8:] {
+		r = words(r, le.Uint64(rest))
 	}
 	udp := ip[n : n+udpLen+BTHLen]
-	r = word(r, le.Uint32(udp))
-	r = word(r, le.Uint32(udp[4:])|udpWord1)
-	r = word(r, le.Uint32(udp[8:]))
-	r = word(r, le.Uint32(udp[12:])|bthWord1)
-	r = word(r, le.Uint32(udp[16:]))
-	return ICRC(^r), true
+	// The addresses of IPv4 end in the midst of eight octets, unless its options have another four.
+	if len(rest) > 0 {
+		r = words(r, le.Uint64(ip[n-4:]))
+		r = words(r, le.Uint64(udp[4:])|udpWord1)
+		r = words(r, le.Uint64(udp[12:])|bthWord1)
+		return ICRC(^r), true
+	}
+	r = words(r, le.Uint64(udp)|udpWord1<<32)
+	r = words(r, le.Uint64(udp[8:])|bthWord1<<32)
+	return ICRC(^word(r, le.Uint32(udp[16:]))), true
 }
 
 // hash/crc32 would have the masked headers on the heap. steps[k] is what an octet does to the
 // register k octets later.
 var steps = makeSteps()
 
-func makeSteps() (t [4][256]uint32) {
+func makeSteps() (t [8][256]uint32) {
 	t[0] = *crc32.IEEETable
 	for i := range t[0] {
 		for k := 1; k < len(t); k++ {
@@ -81,6 +85,14 @@ func makeSteps() (t [4][256]uint32) {
 func word(r, w uint32) uint32 {
 	r ^= w
 	return steps[3][r&0xff] ^ steps[2][r>>8&0xff] ^ steps[1][r>>16&0xff] ^ steps[0][r>>24]
+}
+
+// words is the register r behind eight octets more.
+func words(r uint32, w uint64) uint32 {
+	r ^= uint32(w)
+	h := uint32(w >> 32)
+	return steps[7][r&0xff] ^ steps[6][r>>8&0xff] ^ steps[5][r>>16&0xff] ^ steps[4][r>>24] ^
+		steps[3][h&0xff] ^ steps[2][h>>8&0xff] ^ steps[1][h>>16&0xff] ^ steps[0][h>>24]
 }
 
 // headLen is how many octets the IP header at ip has; 0: it is none that there is.
@@ -97,8 +109,18 @@ func headLen(ip []byte) int {
 	return 0
 }
 
+var polynomial = crcfold.New(crc32.IEEE)
+
 // Add is c with what follows: extension headers, payload, padding, in as many pieces as they are.
-func (c ICRC) Add(b []byte) ICRC { return ICRC(crc32.Update(uint32(c), crc32.IEEETable, b)) }
+func (c ICRC) Add(b []byte) ICRC {
+	if crcfold.Available && len(b) >= crcfold.Least {
+		n := len(b) &^ (crcfold.Step - 1)
+		lo, hi := crcfold.Fold(^uint32(c), &b[0], n, polynomial)
+		c = ICRC(^words(words(0, lo), hi))
+		b = b[n:]
+	}
+	return ICRC(crc32.Update(uint32(c), crc32.IEEETable, b))
+}
 
 // Append adds c as it is sent, the least significant octet first.
 func (c ICRC) Append(b []byte) []byte { return binary.LittleEndian.AppendUint32(b, uint32(c)) }

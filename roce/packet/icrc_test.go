@@ -3,6 +3,7 @@ package packet_test
 import (
 	"bytes"
 	"encoding/hex"
+	"hash/crc32"
 	"slices"
 	"strings"
 	"testing"
@@ -99,6 +100,21 @@ func TestICRCPieces(t *testing.T) {
 				ip[len(ip)-ICRCLen:]) {
 				t.Errorf("%s: in pieces of %d octets % x", name, n-head, b)
 			}
+		}
+	}
+}
+
+// The sum of octets is hash/crc32's for every length that takes another way through the code.
+func TestICRCAdd(t *testing.T) {
+	b := make([]byte, 2000)
+	for i := range b {
+		b[i] = byte(i * i >> 3)
+	}
+	for n := range len(b) - 8 {
+		p := b[n%8:][:n]
+		want := ICRC(crc32.Update(uint32(n*n), crc32.IEEETable, p))
+		if got := ICRC(n * n).Add(p); got != want {
+			t.Fatalf("%d octets: %#x, want %#x", n, got, want)
 		}
 	}
 }
