@@ -60,7 +60,8 @@ race: verbs ## the tests under the race detector, in random order
 # The race detector allocates by itself, so these tests cannot be under it; nor can TestNeighbour,
 # in which gVisor has a race of its own.
 allocs: ## nothing is allocated for a message
-	$(GO) test -count=1 -run 'Allocs|^TestNeighbour$$' ./vnic ./netstack/...
+	$(GO) test -count=1 -run 'Allocs|^TestNeighbour$$' ./vnic ./netstack/... ./roce/... \
+	./internal/stacknet
 
 .PHONY: sim
 # Faster than `race` runs it, by far: the clock is fake, and there is one processor.

@@ -22,14 +22,14 @@ type Config struct {
 	MinRNRTimer uint8 // code of what the peer is asked to wait for a receive
 
 	SendQueue int // requests that are posted and not done, at most
-	Window    int // packets of Sends and Writes sent and not acknowledged, at most; 0: DefaultWindow
+	Window    int // packets of Sends and Writes sent and not acknowledged, at most; 0: WindowOf(MTU)
 }
 
 // RNRForever as Config.RNRRetries sends again however often there was no receive.
 const RNRForever = 7
 
-// DefaultWindow is how many packets may be under way: 1 MiB at a path MTU of 1024.
-const DefaultWindow = 1024
+// WindowOf is how many packets may be under way if nobody says: 1 MiB, or 1024 packets.
+func WindowOf(mtu uint32) int { return int(min(1024, 1<<20/mtu)) }
 
 // Counters count what a connection has seen that is not as it should be.
 type Counters struct {
@@ -49,9 +49,10 @@ type RC struct {
 	host Host
 
 	fault *Fault
-	// toggle has the peer's Reads and our requests take turns.
-	toggle bool
-	held   bool // see Hold
+	// toggle has the peer's Reads and our requests take turns. behind says that a request has gone
+	// before the ACK that is due.
+	toggle, behind bool
+	held           bool // see Hold
 
 	rq responder
 	sq requester
@@ -65,7 +66,7 @@ func (c *RC) Counters() *Counters { return &c.counts }
 // NewRC makes an end of a connection of cfg, whose values have been checked.
 func NewRC(cfg Config, h Host) *RC {
 	if cfg.Window <= 0 {
-		cfg.Window = DefaultWindow
+		cfg.Window = WindowOf(cfg.MTU)
 	}
 	c := &RC{cfg: cfg, host: h}
 	c.sq.init(&c.cfg)
@@ -139,12 +140,26 @@ func (c *RC) Append(b []byte, now time.Time) ([]byte, bool) {
 			return b, true
 		}
 	}
+	// What a program answers is what its peer waits for; the ACK goes right behind its first packet.
+	if c.ackOnly() && !c.behind {
+		c.behind = true
+		if b, ok := c.appendRequest(b, now); ok {
+			return b, true
+		}
+	}
+	c.behind = false
 	if b, ok := c.appendAnswer(b); ok {
 		c.toggle = true
 		return b, true
 	}
 	return c.appendRequest(b, now)
 }
+
+// ackOnly reports whether all that the peer is to be answered is an ACK.
+func (c *RC) ackOnly() bool { return c.rq.ackDue && len(c.rq.queue) == 0 && !c.rq.nakDue }
+
+// OnlyACK reports whether Append would give an ACK and nothing else, for sure.
+func (c *RC) OnlyACK() bool { return c.ackOnly() && c.sq.next == c.sq.tail }
 
 // Pending reports whether Append may have a packet now: false is sure.
 func (c *RC) Pending() bool {

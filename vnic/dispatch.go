@@ -123,15 +123,20 @@ func (p *packetQP) taker() taker {
 func (qp *QP) bring(l taker, p *RoCEPacket) {
 	kept := (*keptQP)(qp)
 	if f, ok := p.Deferred().(*keptQP); ok && f == kept && !qp.ctx.mem.Blocking() {
-		l.TakePacket(p)
+		kept.take(l, p)
 		return
 	}
 	if !qp.ctx.mem.Blocking() && qp.token.CompareAndSwap(tokenIdle, tokenRunning) {
 		// It may have another link by now, or memory that can block.
 		if qp.packets.taker() == l && !qp.ctx.mem.Blocking() {
+			deferred := p.Defer(kept)
+			if deferred {
+				kept.expect(p)
+			}
 			l.Begin()
-			l.TakePacket(p)
-			if p.Defer(kept) {
+			qp.packets.inline = inlineOctets
+			kept.take(l, p)
+			if deferred {
 				return
 			}
 		}
@@ -152,5 +157,60 @@ func (qp *QP) bring(l taker, p *RoCEPacket) {
 // A keptQP is a QP whose run token is kept for the rest of a batch.
 type keptQP QP
 
-// Finish runs the QP and gives its token back.
-func (k *keptQP) Finish() { (*QP)(k).drain(false, nil) }
+// inlineOctets is how much of what another goroutine of this process sends it takes itself: the
+// rest is for the QP's own, so that one processor sends while the other receives.
+const inlineOctets = 32 << 10
+
+// take has l take the next packet of a batch, here or by the QP's goroutine.
+func (k *keptQP) take(l taker, p *RoCEPacket) {
+	r := k.packets
+	if r.inline -= len(p.Datagram); r.inline < 0 && p.Batch != nil && p.Batch.Local() {
+		if l.Put(p) {
+			r.handed = true
+			return
+		}
+		l.Begin() // there are enough of them: those that wait are taken here
+	}
+	l.TakePacket(p)
+}
+
+// expect tells who looks for the program's answers of p, the first packet of a batch, if p may have
+// one and who brings p can wait for it.
+func (k *keptQP) expect(p *RoCEPacket) {
+	if k.linger == nil || !mayHaveAnswer(packet.Opcode(p.Datagram[0])) {
+		return
+	}
+	if more := p.More(); more != nil && k.linger.Expect() {
+		k.packets.more = more
+		k.packets.lingers.Store(true)
+	}
+}
+
+// mayHaveAnswer reports whether a packet of op tells the program something that it may answer.
+func mayHaveAnswer(op packet.Opcode) bool {
+	switch op.Operation() {
+	case packet.Acknowledge, packet.ReadRequest, packet.CompareSwap, packet.FetchAdd:
+		return false
+	default:
+		return op.Ends()
+	}
+}
+
+// Finish runs the QP and gives its token back. Where an answer is expected the ACK waits for it.
+func (k *keptQP) Finish() {
+	qp := (*QP)(k)
+	more := k.packets.more
+	k.packets.more = nil
+	if k.packets.handed {
+		k.packets.handed = false
+		qp.passOn()
+		return
+	}
+	qp.drain(false, more)
+	if more == nil {
+		return
+	}
+	k.linger.Linger(more)
+	k.packets.lingers.Store(false)
+	qp.kick()
+}

@@ -35,6 +35,16 @@ type packetQP struct {
 	peer      atomic.Pointer[packetLink]
 	datagrams atomic.Pointer[datagrams.Link]
 
+	// Octets of a batch that are taken where they are brought, and that some others wait for the QP's
+	// goroutine; the owner's, from the first packet to the last.
+	inline int
+	handed bool
+
+	// While lingers is set somebody looks for the program's answer, until more reports true; more is
+	// the owner's, from the first packet of a batch to the last.
+	lingers atomic.Bool
+	more    func() bool
+
 	stats stats.Packets
 
 	settling []chan struct{} // of those who wait in settle; the owner's
@@ -189,6 +199,8 @@ type packeted QP
 func (q *packeted) Work() *wqe.Requests         { return &q.work }
 func (q *packeted) State() rdma.QPState         { return (*QP)(q).State() }
 func (q *packeted) SetDeadline(d time.Duration) { (*QP)(q).setDeadline(deadlineLink, d) }
+
+func (q *packeted) AnswerExpected() bool { return q.packets.lingers.Load() }
 
 func (q *packeted) Established() {
 	if q.State() == rdma.QPRTR {

@@ -4,6 +4,7 @@ package vnic_test
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -109,6 +110,27 @@ func TestUDAllocs(t *testing.T) {
 			f()
 		}
 		wantNone(t, 1000, f)
+	}
+}
+
+// Nor does a message of a connection, whatever it is.
+func TestRCAllocs(t *testing.T) {
+	for op, sizes := range map[rdma.Opcode][]int{
+		rdma.OpSend: {64, 60000}, rdma.OpWrite: {64, 60000}, rdma.OpRead: {64, 60000},
+		rdma.OpWriteImm: {64, 60000}, rdma.OpSendImm: {0}, rdma.OpFetchAdd: {8}, rdma.OpCompareSwap: {8},
+	} {
+		for _, size := range sizes {
+			t.Run(fmt.Sprintf("%v/%d", op, size), func(t *testing.T) {
+				f := newFabric(t, vnictest.RoCELink{})
+				f.Plain = true
+				x, y := f.pair(rdma.RC, nil)
+				message := steady(t, x, y, op, size)
+				for range 100 {
+					message()
+				}
+				wantNone(t, 1000, message)
+			})
+		}
 	}
 }
 

@@ -40,16 +40,30 @@ type Delivery struct {
 	held     Receiver              // that Finish is due for, or nil
 	owed     *debts                // of the Courier; nil: nothing can be put off
 	deferred interface{ Finish() } // what Finish calls, or nil
+	more     func() bool           // see More
 }
 
-// Defer asks for f.Finish when all frames that come together are there. It reports false if nothing
-// comes behind this one, or if somebody else has asked.
+// Defer asks for f.Finish when all frames that come together are there. It reports false if this
+// frame is one of many that do not, or if somebody else has asked.
 func (d *Delivery) Defer(f interface{ Finish() }) bool {
-	if d == nil || !d.Batch || d.deferred != nil {
+	if d == nil || !d.Batch && !d.Handle || d.deferred != nil {
 		return false
 	}
 	d.deferred = f
 	return true
+}
+
+// Local reports whether the frames are sent by d's goroutine, which has more to do than to bring
+// them.
+func (d *Delivery) Local() bool { return d != nil && !d.Handle }
+
+// More is what Receiver.Tell is given, for who has called Defer: its Finish may look for what the
+// program answers for as long as more reports false. Nil: Finish returns soon.
+func (d *Delivery) More() func() bool {
+	if d == nil {
+		return nil
+	}
+	return d.more
 }
 
 // Deferred is what Finish will call, or nil.
@@ -163,6 +177,9 @@ func (c *Courier) Bring(f *frame.Frame, alone bool, more func() bool) {
 func (c *Courier) BringOne(f *frame.Frame, alone bool, more func() bool) {
 	short := f.Len() <= ShortFrame
 	c.d = Delivery{Short: short, Handle: alone && short, owed: &c.owed}
+	if c.d.Handle {
+		c.d.more = more
+	}
 	_ = c.at.Deliver(f, &c.d) // counts what it drops
 	f.Release()
 	c.finish(more)

@@ -340,7 +340,7 @@ func (x *sender) add(r *Route, n int) {
 	f := frame.Empty()
 	f.Csum = frame.CsumValid
 	f.Append(v)
-	if n <= small || r.group {
+	if r.group {
 		r.deliver(f, &x.d)
 		return
 	}

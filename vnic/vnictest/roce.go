@@ -225,6 +225,10 @@ func (b *roceBatch) Defer(f interface{ Finish() }) bool {
 
 func (b *roceBatch) Deferred() interface{ Finish() } { return b.f }
 
+// Local and More implement a batch of vnic's.
+func (b *roceBatch) Local() bool       { return false }
+func (b *roceBatch) More() func() bool { return nil }
+
 // A roceRoute is a vnic.RoCERoute.
 type roceRoute struct {
 	port   *rocePort

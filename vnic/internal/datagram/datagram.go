@@ -103,9 +103,13 @@ type Packet struct {
 
 // A Batch is some packets that came together. It belongs to the goroutine that hands them up.
 type Batch interface {
-	// Defer is Packet.Defer, Deferred Packet.Deferred.
+	// Local reports whether the packets are sent by the goroutine that hands them up: it has more to
+	// do, and who else has a processor takes many of them better.
+	Local() bool
+	// Defer is Packet.Defer, Deferred Packet.Deferred, More Packet.More.
 	Defer(f interface{ Finish() }) bool
 	Deferred() interface{ Finish() }
+	More() func() bool
 }
 
 // A Keeper is the memory that octets lie in.
@@ -124,8 +128,8 @@ type Kept interface {
 }
 
 // Defer asks for f.Finish when all packets that came with p have been handed up; it is called by
-// the same goroutine, once, which holds nothing then. False: nobody will call it, since nothing
-// comes behind p, or since there is another one who is called.
+// the same goroutine, once, which holds nothing then. False: nobody will call it, since p did not
+// come with others nor alone, or since there is another one who is called.
 func (p *Packet) Defer(f interface{ Finish() }) bool { return p.Batch != nil && p.Batch.Defer(f) }
 
 // Deferred is whose Finish will be called; nil: nobody's.
@@ -134,6 +138,15 @@ func (p *Packet) Deferred() interface{ Finish() } {
 		return nil
 	}
 	return p.Batch.Deferred()
+}
+
+// More says for how long the Finish that was asked for may look for what the program answers: until
+// more reports that who brings packets has another one. Nil: it returns soon.
+func (p *Packet) More() (more func() bool) {
+	if p.Batch == nil {
+		return nil
+	}
+	return p.Batch.More()
 }
 
 // Keep has the octets of p.Datagram, not those of p.Header, stay as they are beyond the call, until

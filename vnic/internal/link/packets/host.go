@@ -111,7 +111,7 @@ func (l *Link) BeginWrite(rkey uint32, addr uint64, n uint32) error {
 func (l *Link) PlaceWrite(off uint32, chunk []byte, last bool) error {
 	w := &l.write
 	err := l.in.Write(w.m, chunk, w.addr+uint64(off), last)
-	l.work.Stats.RecvOctets.Add(uint64(len(chunk)))
+	w.octets += uint64(len(chunk))
 	if last {
 		l.work.Stats.Inbound(rdma.OpWrite, 0)
 		w.m = nil

@@ -37,6 +37,9 @@ type QP interface {
 	Failed(f *roce.Fault)
 	// Refused says that a request could not be, and has completed with that.
 	Refused(err error)
+	// AnswerExpected says that somebody looks for what the program answers, for some microseconds,
+	// and runs the QP then in any case: an ACK can wait, and go with it.
+	AnswerExpected() bool
 	// SetDeadline has Expire called in d, and takes back what was set before; 0: not at all.
 	SetDeadline(d time.Duration)
 }
@@ -55,6 +58,7 @@ type engine interface {
 	Post(r *roce.Request) error
 	Append(b []byte, now time.Time) ([]byte, bool)
 	Pending() bool
+	OnlyACK() bool
 	Receive(now time.Time, h *packet.Header, payload []byte)
 	Fault() *roce.Fault
 	Deadline() (time.Time, bool)
@@ -76,6 +80,7 @@ func (u unreliable) Append(b []byte, _ time.Time) ([]byte, bool) { return u.UC.A
 func (u unreliable) Receive(_ time.Time, h *packet.Header, payload []byte) {
 	u.UC.Receive(h, payload)
 }
+func (u unreliable) OnlyACK() bool               { return false }
 func (u unreliable) Deadline() (time.Time, bool) { return time.Time{}, false }
 func (u unreliable) Expire(time.Time)            {}
 func (u unreliable) Counters() *roce.Counters    { return &noCounters }
@@ -101,8 +106,9 @@ type Link struct {
 	out   wqe.Source // what is sent is read by it; within send
 	in    mem.Hold   // what is received is placed by it
 	write struct {   // the peer's, under way
-		m    *mem.MR
-		addr uint64
+		m      *mem.MR
+		addr   uint64
+		octets uint64 // not counted yet: an atomic operation waits for all that was copied before it
 	}
 	sources []*readSource
 
@@ -283,6 +289,10 @@ func (l *Link) Step() (moved int, more bool) {
 func (l *Link) count() int {
 	n := l.moved
 	l.moved = 0
+	if w := &l.write; w.octets > 0 {
+		l.work.Stats.RecvOctets.Add(w.octets)
+		w.octets = 0
+	}
 	if l.sent > 0 {
 		l.stats.Sent.Add(l.sent)
 		l.sent = 0
@@ -313,7 +323,8 @@ func (l *Link) send() (more bool) {
 	for l.fill() && l.eng.Fault() == nil {
 		// requests that need no packet are done meanwhile
 	}
-	if told := l.flow.begin(); l.over || !told && !l.eng.Pending() {
+	if told := l.flow.begin(); l.over || !told && (!l.eng.Pending() ||
+		l.eng.OnlyACK() && l.qp.AnswerExpected()) {
 		return false
 	}
 	if err := l.route.Send(l); err != nil && !errors.Is(err, net.ErrClosed) {
