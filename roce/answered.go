@@ -18,7 +18,8 @@ var (
 // answered takes an answer of the peer. One to nothing that is under way says nothing.
 func (c *RC) answered(now time.Time, h *packet.Header, payload []byte) {
 	s := &c.sq
-	if h.PSN.Sub(s.una) < 0 || h.PSN.Sub(s.high) >= 0 {
+	if h.PSN.Sub(s.una) < 0 || h.PSN.Sub(s.high) >= 0 ||
+		s.refusal != 0 && h.PSN.Sub(s.refusedAt) >= 0 {
 		return
 	}
 	if h.Opcode != packet.ReadResponseMiddle {
@@ -35,10 +36,13 @@ func (c *RC) answered(now time.Time, h *packet.Header, payload []byte) {
 		return
 	}
 	c.advance(now, h.PSN)
-	if h.PSN == s.una {
-		c.response(now, h, payload)
-	} else {
+	if h.PSN != s.una {
 		c.missing(now, errSequence)
+		return
+	}
+	c.response(now, h, payload)
+	if s.refusal != 0 && c.fault == nil && !c.advance(now, s.refusedAt) {
+		c.failRefused(s.refusal)
 	}
 }
 
@@ -98,7 +102,7 @@ func (c *RC) progress(now time.Time, n int) {
 // missing has all from una on go out again, once until there is progress or a timeout.
 func (c *RC) missing(now time.Time, why error) {
 	s := &c.sq
-	if s.wentAgain && s.again == s.una {
+	if s.wentAgain && s.again == s.una || s.refusal != 0 {
 		return
 	}
 	c.retry(now, why)
@@ -110,7 +114,8 @@ func (c *RC) refused(now time.Time, h *packet.Header) {
 	if !h.Syndrome.IsRNR() && !h.Syndrome.IsNAK() {
 		return // reserved
 	}
-	if c.advance(now, h.PSN) && h.Syndrome.IsRNR() {
+	stopped := c.advance(now, h.PSN)
+	if stopped && h.Syndrome.IsRNR() {
 		c.missing(now, errSequence)
 		return
 	}
@@ -121,10 +126,15 @@ func (c *RC) refused(now time.Time, h *packet.Header) {
 	case h.Syndrome == packet.NAKSequence:
 		c.counts.SequenceNAKs++
 		c.missing(now, errSequence)
+	case stopped && !s.ackDue.IsZero():
+		s.refusal, s.refusedAt = h.Syndrome, h.PSN
+		c.startTimer(now)
 	case s.head != s.tail:
-		c.failRequest(statusOf(h.Syndrome), fmt.Errorf("%v", h.Syndrome))
+		c.failRefused(h.Syndrome)
 	}
 }
+
+func (c *RC) failRefused(s packet.Syndrome) { c.failRequest(statusOf(s), fmt.Errorf("%v", s)) }
 
 // statusOf is the status of a request that was refused for good.
 func statusOf(s packet.Syndrome) Status {

@@ -42,6 +42,11 @@ type requester struct {
 	again     packet.PSN
 	wentAgain bool // packets from again on went out again, and una has not moved since
 
+	// The peer has refused a request for good, behind a Read or an atomic whose answer may still be on
+	// its way; nothing else comes (docs/decisions.md#R14). 0: it has not.
+	refusal   packet.Syndrome
+	refusedAt packet.PSN
+
 	// window is how many packets may be under way: Config.Window, but less behind a loss. Networks are
 	// lossy, and what goes out again behind each packet that is missing would fill them.
 	window int
@@ -290,7 +295,7 @@ func (c *RC) retry(now time.Time, why error) {
 	if s.head == s.tail || s.una == s.high {
 		return
 	}
-	if s.retries == 0 {
+	if s.retries == 0 || s.refusal != 0 {
 		c.failRequest(RetryExceeded, why)
 		return
 	}

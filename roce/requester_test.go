@@ -408,7 +408,22 @@ func TestNAK(t *testing.T) {
 	r.post(Write, 4)
 	r.out()
 	r.in(ack, 1, 0, says(packet.NAKAccess))
+	r.in(ack, 1, 0)
+	r.want("")
 	r.wantDone(0)
+	if f := r.rc.Fault(); f != nil {
+		t.Errorf("the Read is to blame for the Write: %v", f)
+	}
+	r.pass(time.Hour)
+	r.wantFault(RetryExceeded)
+	r = newRaw(t) // an answer that is late
+	r.post(Read, 4)
+	r.post(Write, 4)
+	r.post(Write, 4)
+	r.out()
+	r.in(ack, 2, 0, says(packet.NAKAccess))
+	r.in(packet.ReadResponseOnly, 0, 4)
+	r.wantDone(2)
 	r.wantFault(RemoteAccess)
 	for s := range 256 {
 		r := newRaw(t)
