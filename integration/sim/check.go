@@ -57,13 +57,11 @@ func (p *program) poll(c *cq) {
 	}
 }
 
-// checkOrder: the peer has dealt with what was sent ahead of a Read or an atomic that has its
-// answer: messages have been delivered.
+// checkOrder: the peer has dealt with what was sent ahead of a request that it has answered:
+// messages have been delivered (RDMAP-091).
 func (p *program) checkOrder(e *end, r *request) {
 	q := e.peer
-	// A program that disconnects has what waits for a receive dropped, and what is behind is dealt
-	// with all the same.
-	if q.gone || !q.u.open || e.p.may(causeDisconnect) {
+	if q.gone || !q.u.open {
 		return
 	}
 	p.poll(q.rcq)
@@ -104,7 +102,7 @@ var wcOps = map[rdma.Opcode]rdma.WCOpcode{
 }
 
 // completeSend: requests complete once, in the order of the posts, and none with success behind one
-// that has failed (RFC 5040, section 5.5; RFC 4296, section 5.3).
+// that has failed (RFC 5040, section 5.5; RFC 4296, section 5.3; RVB-028).
 func (p *program) completeSend(e *end, wc *rdma.WC) {
 	p.woke(e.scq, wc, false)
 	i := slices.IndexFunc(e.sends, func(r *request) bool { return r.id == wc.ID })
@@ -146,10 +144,21 @@ func (p *program) completeSend(e *end, wc *rdma.WC) {
 	p.succeed(e, r)
 }
 
+// answers reports whether the peer has answered r if it has completed: RoCE acknowledges each
+// request.
+func (p *program) answers(r *request) bool {
+	switch r.op {
+	case rdma.OpBindMW, rdma.OpRegMR, rdma.OpLocalInv:
+		return false
+	default:
+		return p.w.path.roce() || r.read != nil || r.word != nil
+	}
+}
+
 // succeed: r has completed with success.
 func (p *program) succeed(e *end, r *request) {
 	q := e.peer
-	if r.read != nil || r.word != nil {
+	if p.answers(r) {
 		p.answered = append(p.answered, answered{e, r})
 		p.verifyWrites(e, r.writes)
 	}
@@ -245,27 +254,64 @@ func (p *program) freeCell(q *end, w *write) {
 // failedSend: r has failed, and may.
 func (p *program) failedSend(e *end, r *request, wc *rdma.WC) {
 	pr := e.p
+	first := !e.failedSend
 	e.failedSend = true
-	ok := false
-	switch wc.Status {
-	case rdma.WCFlush:
-		ok = pr.causes != 0
-	case rdma.WCLocProt:
-		ok = r.fault && pr.fault.is(e, badLKey) || pr.fault.is(e, deregister)
-	case rdma.WCMWBind:
-		ok = r.fault && pr.fault.is(e, badBind) || pr.fault.is(e, deregister)
-	case rdma.WCRemAccess:
-		e.refused++
-		ok = e.refused == 1 && (pr.fault.is(e, badRKeyWrite) || pr.fault.is(e.peer, deregister) ||
-			r.fault && pr.fault.is(e, badRKeyRead))
+	// An answer ahead of what is refused may be lost: that is told as what it is.
+	if first && !r.fault && pr.causes == causeFault && p.blames(e) && wc.Status != rdma.WCRetryExc {
+		p.fail("%v: %v %d fails first: %v, %s", e, r.op, r.id, wc.Status, pr.why())
 	}
-	if !ok {
+	if ok := p.mayFail(e, r, wc.Status); !ok {
 		p.fail("%v: %v %d fails: %v, %s", e, r.op, r.id, wc.Status, pr.why())
 	}
 	if r.read != nil && r.read.w != nil {
 		r.read.w.pins--
 	}
 	p.release(e, r)
+}
+
+// blames reports whether the fault of e's connection is a request of e whose completion tells of
+// it, and is the first that does (RDMAP-106; RVB-028).
+func (p *program) blames(e *end) bool {
+	f := e.p.fault
+	if p.w.path.roce() {
+		return f.by == e && f.kind != deregister
+	}
+	// A Terminate does not wait for receives: answers behind the peer's Sends are dropped then.
+	return f.is(e, badRKeyRead) && len(e.peer.messages) == 0
+}
+
+// mayFail reports whether r of e may fail with status s.
+func (p *program) mayFail(e *end, r *request, s rdma.WCStatus) bool {
+	pr := e.p
+	f := pr.fault
+	if p.w.path.roce() {
+		own := r.fault && f.by == e
+		switch s {
+		case rdma.WCRemAccess:
+			return own && f.is(e, badRKeyWrite, badRKeyRead, badInvalidate) || f.is(e.peer, deregister)
+		case rdma.WCRemInvReq:
+			return own && f.is(e, tooLong)
+		case rdma.WCRemOp:
+			return f.is(e.peer, deregister)
+		case rdma.WCRetryExc:
+			return pr.causes&^(causeStarved|causeSetup) != 0
+		default:
+		}
+	}
+	switch s {
+	case rdma.WCFlush:
+		return pr.causes != 0
+	case rdma.WCLocProt:
+		return r.fault && f.is(e, badLKey) || f.is(e, deregister)
+	case rdma.WCMWBind:
+		return r.fault && f.is(e, badBind) || f.is(e, deregister)
+	case rdma.WCRemAccess:
+		e.refused++
+		return e.refused == 1 && (f.is(e, badRKeyWrite) || f.is(e.peer, deregister) ||
+			r.fault && f.is(e, badRKeyRead))
+	default:
+		return false
+	}
 }
 
 // why says what has happened to a pair that may end it.
@@ -321,8 +367,13 @@ func (p *program) completeRecv(e *end, wc *rdma.WC) {
 	case rdma.OpSendInv:
 		want.Flags, want.Imm = rdma.WCWithInv, msg.rkey
 	case rdma.OpSendImm, rdma.OpWriteImm:
-		want.Op, want.Flags, want.ByteLen = rdma.WCRecvImm, rdma.WCWithImm, 0
-		want.Imm, want.ImmLow = msg.imm, msg.low
+		want.Flags, want.Imm, want.ImmLow = rdma.WCWithImm, msg.imm, msg.low
+		if msg.op == rdma.OpWriteImm || !p.w.path.roce() {
+			want.Op = rdma.WCRecvImm
+		}
+		if !p.w.path.roce() {
+			want.ByteLen = 0
+		}
 	default:
 	}
 	switch {
@@ -333,14 +384,18 @@ func (p *program) completeRecv(e *end, wc *rdma.WC) {
 	}
 	p.woke(e.rcq, wc, msg.solicited)
 	got := m.slot(r.slot)
-	if p.tamper.Octets != nil {
-		p.tamper.Octets(got[:want.ByteLen])
+	placed := int(want.ByteLen)
+	if want.Op == rdma.WCRecvImm {
+		placed = 0
 	}
-	if at, bad := unlike(got[:want.ByteLen], msg.id); bad {
+	if p.tamper.Octets != nil {
+		p.tamper.Octets(got[:placed])
+	}
+	if at, bad := unlike(got[:placed], msg.id); bad {
 		p.fail("%v: octet %d of %d of %v %d is not what was sent", e, at, msg.n, msg.op, msg.id)
 	}
 	if e.srq == nil { // a QP that was closed in the midst of a Send has given its receive back
-		p.checkBehind(e, got, int(want.ByteLen), "message", msg.id)
+		p.checkBehind(e, got, placed, "message", msg.id)
 	}
 	p.verifyWrites(e.peer, msg.writes)
 	if k := msg.inv; k != nil {
@@ -411,6 +466,11 @@ func (p *program) event(u *user, ev rdma.AsyncEvent) {
 			p.fail("%v: %v (%v), event %d of this connection's end, %s", e, ev.Type, ev.Cause, e.fatal,
 				e.p.why())
 		}
+	case rdma.EventCommEst: // the peer was ahead of the last message of the set-up
+		e.commEst++
+		if e.commEst > 1 || !p.w.path.roce() || e.i == e.p.active {
+			p.fail("%v: %v, event %d", e, ev.Type, e.commEst)
+		}
 	case rdma.EventSQDrained:
 		e.drained++
 		if e.drained > 1 || e.p.causes == 0 {
@@ -429,6 +489,9 @@ func (p *program) event(u *user, ev rdma.AsyncEvent) {
 // starving notes where a peer's messages may have waited for a receive for too long: they are more
 // than the receives that are known to be there, and none was received meanwhile.
 func (p *program) starving(pr *pair) {
+	if p.w.path.roce() {
+		return // a message waits without end
+	}
 	for _, e := range pr.ends {
 		short := len(e.peer.messages) - len(e.recvs)
 		if e.srq != nil {
@@ -479,8 +542,12 @@ func (p *program) watch(pr *pair) {
 			}
 			pr.to(ending)
 		default:
-			if s := e.qp.State(); s != rdma.QPRTS && pr.causes == 0 {
+			s := e.qp.State()
+			if s != rdma.QPRTS && pr.causes == 0 {
 				p.fail("%v is in state %v, %s", e, s, pr.why())
+			}
+			if p.w.path.roce() && s == rdma.QPError {
+				pr.to(ending) // nobody is told but the program, which has to disconnect
 			}
 		}
 	}
@@ -521,6 +588,9 @@ func (p *program) checkFaultEvent(e *end) {
 	}
 	here := f.is(e, badLKey, badBind, terminate)
 	there := f.is(e.peer, badRKeyWrite, badRKeyRead, tooLong, badInvalidate)
+	if p.w.path.roce() { // else completions tell
+		here, there = false, f.is(e.peer, badRKeyWrite, badRKeyRead, badInvalidate)
+	}
 	if (here || there) && e.fatal == 0 {
 		p.fail("%v: no event, %s", e, e.p.why())
 	}
@@ -547,7 +617,11 @@ func (p *program) checkMemory(e *end) {
 
 // refusedPost: a post was refused, and may be, if the connection ends.
 func (p *program) refusedPost(e *end, what string, err error) {
-	if e.p.causes == 0 || !errors.Is(err, rdma.ErrNotConnected) {
+	want := rdma.ErrNotConnected
+	if p.w.path.roce() {
+		want = rdma.ErrInvalid
+	}
+	if e.p.causes == 0 || !errors.Is(err, want) {
 		p.fail("%v: post %s: %v, %s", e, what, err, e.p.why())
 	}
 }

@@ -1,7 +1,7 @@
 // Package sim runs two RNICs against each other in simulated time: devices, their stacks and
-// switches, connection managers, TCP or SCTP, all as the daemon has them, joined by a wire that
-// loses, delays, reorders, doubles and cuts. A random program of verbs calls runs on both ends, and
-// a model of them says of each octet, completion and event whether it may be.
+// switches, connection managers, TCP, SCTP or RoCE, all as the daemon has them, joined by a wire
+// that loses, delays, reorders, doubles and cuts. A random program of verbs calls runs on both
+// ends, and a model of them says of each octet, completion and event whether it may be.
 //
 // All of it hangs on one number, the seed, so that a run that fails can be had again:
 //

@@ -128,7 +128,9 @@ type traffic struct {
 	fatal        int  // events of the connection's end
 	lastWQE      int  // LAST_WQE_REACHED events
 	drained      int  // SQ_DRAINED events
+	commEst      int  // COMM_EST events
 	down         bool // this end has asked for the end
+	hungUp       bool // by a disconnect
 	ended        bool // the end was seen
 }
 
@@ -234,7 +236,7 @@ type request struct {
 	word     *word
 	old      uint64 // what an atomic brings
 	new      uint64 // and leaves
-	messages int    // of this end, sent before it
+	messages int    // of this end that the peer has had when it is answered, and Writes
 	writes   int
 	key      *key // that it binds, or whose binding it ends
 	binds    bool

@@ -186,8 +186,17 @@ func (p *program) newEnd(e *end) {
 	qp, err := e.pd.CreateQP(cfg)
 	p.must("create a QP", err)
 	e.qp = qp.(*vnic.QP)
+	p.toInit(e)
 	p.byQP[u.i][e.qp.Num()] = e
 	p.call("create a QP", e)
+}
+
+// toInit has e take receives, as rdma_create_qp does on RoCE.
+func (p *program) toInit(e *end) {
+	if p.w.path.roce() {
+		p.must("modify to Init", e.qp.Modify(&rdma.QPAttr{State: rdma.QPInit, Port: 1},
+			rdma.AttrState|rdma.AttrPKeyIndex|rdma.AttrPort|rdma.AttrAccess))
+	}
 }
 
 // stableID is what the octets that nobody changes follow from.
@@ -290,13 +299,17 @@ func (p *program) recycle(pr *pair) bool {
 		}
 	}
 	for _, e := range pr.ends {
+		rest := rdma.QPIdle
+		if p.w.path.roce() {
+			rest = rdma.QPReset
+		}
 		p.call("modify to Idle", e)
 		if e.qp.State() == rdma.QPError {
 			p.must("modify to Idle", p.block("modify to Idle", func() error {
-				return e.qp.ModifyState(rdma.QPIdle)
+				return e.qp.ModifyState(rest)
 			}))
 		}
-		if s := e.qp.State(); s != rdma.QPIdle {
+		if s := e.qp.State(); s != rest {
 			p.fail("%v is in state %v, to connect again", e, s)
 		}
 		for i, k := range e.keys {
@@ -313,6 +326,9 @@ func (p *program) recycle(pr *pair) bool {
 	}
 	p.events()
 	p.prepare(pr)
+	for _, e := range pr.ends {
+		p.toInit(e)
+	}
 	return true
 }
 

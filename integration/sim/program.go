@@ -36,12 +36,16 @@ type Tamper struct {
 	Woken       func(bool) bool // whether a completion has woken who waited
 }
 
-// options are those that follow from a seed.
+// options are those that follow from a seed. Two of five are of RoCE.
 func options(seed, steps uint64) Options {
 	r := rand.New(rand.NewPCG(seed, 1))
+	way := path(r.IntN(int(overRoCE)))
+	if k := seed % 5; k == 1 || k == 2 {
+		way = overRoCE + way%2
+	}
 	return Options{
 		Seed: seed, Steps: steps,
-		path: path(r.IntN(int(paths))), v6: r.IntN(3) == 0, couriers: r.IntN(2) == 0,
+		path: way, v6: r.IntN(3) == 0, couriers: r.IntN(2) == 0,
 		srq: r.IntN(3) == 0, pairs: 1 + r.IntN(4), depth: 1 + r.IntN(useSlots),
 		calm: r.IntN(4) == 0,
 	}
@@ -169,7 +173,7 @@ func (p *program) change() {
 	wt.lateness = time.Duration(r.IntN(2000)) * time.Microsecond
 	p.w.set(wt)
 	p.w.trace.say("weather: %+v", wt)
-	if p.w.path != within && p.w.up && r.IntN(4) == 0 {
+	if p.w.path.wired() && p.w.up && r.IntN(4) == 0 {
 		d := time.Duration(r.IntN(1000)) * time.Millisecond
 		if r.IntN(4) == 0 {
 			d = time.Duration(1+r.IntN(40)) * time.Second
@@ -271,7 +275,7 @@ func (p *program) work(e *end) {
 	case k < 2040:
 		p.call("disconnect", e)
 		pr.causes |= causeDisconnect
-		e.down = true
+		e.down, e.hungUp = true, true
 		if err := e.conn.Disconnect(); err != nil && pr.causes == causeDisconnect {
 			p.fail("%v: disconnect: %v", e, err)
 		}
@@ -352,6 +356,8 @@ func (p *program) drain() {
 					}
 					return e
 				}
+			}
+			for _, e := range pr.ends {
 				for _, r := range e.sends {
 					if r.signaled {
 						return e

@@ -292,6 +292,8 @@ var found = []struct {
 		"waited, could never be deregistered"},
 	{35, 1500, "the same, with a device that is closed"},
 	{48, 1500, "behind Sends that a disconnect had dropped, another one was received"},
+	{1048, 3000, "behind Sends that a disconnect had dropped, an atomic was answered"},
+	{41, 4000, "RoCE: a Read whose answer came late failed for the Send behind it"},
 }
 
 func TestAgenda(t *testing.T) {

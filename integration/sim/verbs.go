@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -104,6 +105,18 @@ func (p *program) post(e *end, r *request) bool {
 	r.signaled = wr.Flags&rdma.Signaled != 0 || cfg.SignalAll
 	r.op = wr.Op
 	r.messages, r.writes = e.messagesSent, e.writesSent
+	if p.answers(r) { // itself, too
+		switch r.op {
+		case rdma.OpSend, rdma.OpSendImm, rdma.OpSendInv:
+			r.messages++
+		case rdma.OpWrite:
+			r.writes++
+		case rdma.OpWriteImm:
+			r.messages++
+			r.writes++
+		default:
+		}
+	}
 	p.starving(e.p)
 	e.sends = append(e.sends, r)
 	p.call("post", e)
@@ -196,7 +209,7 @@ func (e *end) sent(m *message) {
 
 func (p *program) send(e *end, op rdma.Opcode) {
 	n := p.size()
-	if op == rdma.OpSendImm {
+	if op == rdma.OpSendImm && !p.w.path.roce() {
 		n = 0
 	}
 	m := p.newMessage(e, op, n)
@@ -205,12 +218,20 @@ func (p *program) send(e *end, op rdma.Opcode) {
 		return
 	}
 	if op == rdma.OpSendImm {
-		m.imm, m.low = p.rng.Uint32(), p.rng.Uint32()
-		p.wr.Imm, p.wr.ImmLow = m.imm, m.low
+		p.immediate(m)
 	}
 	if p.post(e, r) {
 		e.sent(m)
 	}
+}
+
+// immediate gives m its immediate data, of which RoCE has half as much.
+func (p *program) immediate(m *message) {
+	m.imm, m.low = p.rng.Uint32(), p.rng.Uint32()
+	if p.w.path.roce() {
+		m.low = 0
+	}
+	p.wr.Imm, p.wr.ImmLow = m.imm, m.low
 }
 
 // sendInv posts a Send that ends the binding of a key of the peer.
@@ -242,8 +263,7 @@ func (p *program) write(e *end, op rdma.Opcode) {
 	var m *message
 	if op == rdma.OpWriteImm {
 		m = p.newMessage(e, op, n)
-		m.imm, m.low = p.rng.Uint32(), p.rng.Uint32()
-		p.wr.Imm, p.wr.ImmLow = m.imm, m.low
+		p.immediate(m)
 	}
 	p.wr.Op = op
 	r := &request{n: n}
@@ -386,7 +406,11 @@ func (p *program) breakRule(e *end) {
 		return
 	}
 	q := e.peer
-	f := &fault{kind: faultKind(p.rng.IntN(int(faultKinds))), by: e}
+	kinds := faultKinds
+	if p.w.path.roce() {
+		kinds = terminate // there is none
+	}
+	f := &fault{kind: faultKind(p.rng.IntN(int(kinds))), by: e}
 	p.wr = rdma.SendWR{}
 	r := &request{n: 1 + p.rng.IntN(64), fault: true, src: -1, sink: -1}
 	room := len(e.sends) < e.qp.Config().MaxSendWR
@@ -420,7 +444,7 @@ func (p *program) breakRule(e *end) {
 				p.wr.Op, r.n = rdma.OpFetchAdd, 8
 			}
 		} else {
-			r.fault = false // it completes before anybody knows
+			r.fault = p.w.path.roce() // else it completes before anybody knows
 		}
 		p.wr.RKey, p.wr.RemoteAddr = q.mr.RKey(), q.addr(0)
 		switch p.rng.IntN(3) {
@@ -439,14 +463,14 @@ func (p *program) breakRule(e *end) {
 			return
 		}
 	case tooLong:
-		r.n, r.fault = slotLen+1, false
+		r.n, r.fault = slotLen+1, p.w.path.roce()
 		m := p.newMessage(e, rdma.OpSend, r.n)
 		m.fault = true
 		p.wr.SGEs = append(p.sge[:0], rdma.SGE{Addr: e.addr(0), Length: uint32(r.n), LKey: e.mr.LKey()})
 		e.sent(m)
 	case badInvalidate:
 		m := p.newMessage(e, rdma.OpSendInv, r.n)
-		m.fault, r.fault = true, false
+		m.fault, r.fault = true, p.w.path.roce()
 		if !p.source(e, r, m.id) {
 			return
 		}
@@ -562,7 +586,11 @@ func (p *program) connect(pr *pair) {
 	pr.param = rdma.ConnParam{Extensions: true, SCTP: p.w.path == overSCTP,
 		IRD: uint16(1 + p.rng.IntN(8)), ORD: uint16(1 + p.rng.IntN(8))}
 	for i := range pr.private {
-		b := make([]byte, 16+p.rng.IntN(100))
+		n := p.rng.IntN(100)
+		if p.w.path.roce() {
+			n %= privateRoCE - 16
+		}
+		b := make([]byte, 16+n)
 		pattern(b, p.rng.Uint64())
 		binary.BigEndian.PutUint32(b, uint32(pr.id))
 		binary.BigEndian.PutUint32(b[4:], uint32(pr.rounds))
@@ -627,7 +655,7 @@ func (p *program) answer(u *user, r rdma.ConnRequest) {
 	switch {
 	case pr.asked > 1:
 		p.fail("%v is asked a second time", e)
-	case string(b) != string(pr.private[pr.active]):
+	case !p.samePrivate(b, pr.private[pr.active]):
 		p.fail("%v: the private data of the request are not what was sent", e)
 	case param.SCTP != (p.w.path == overSCTP):
 		p.fail("%v: SCTP is %t in the request", e, param.SCTP)
@@ -648,6 +676,19 @@ func (p *program) answer(u *user, r rdma.ConnRequest) {
 	})
 }
 
+// privateRoCE is how many octets of a program RoCE has room for in a request.
+const privateRoCE = 56
+
+// samePrivate compares private data that have come with what was sent: on RoCE zeroes fill what is
+// left of their place.
+func (p *program) samePrivate(got, sent []byte) bool {
+	if p.w.path.roce() {
+		rest, ok := bytes.CutPrefix(got, sent)
+		return ok && len(bytes.Trim(rest, "\x00")) == 0
+	}
+	return bytes.Equal(got, sent)
+}
+
 // attempts looks at attempts that have ended.
 func (p *program) attempts(pr *pair) {
 	for _, e := range pr.ends {
@@ -660,8 +701,8 @@ func (p *program) attempts(pr *pair) {
 		p.w.trace.say("%v: attempt to connect: %v", e, o.err)
 		if o.err == nil {
 			e.conn = o.conn
-			if got := o.conn.Param().PrivateData; e.i == pr.active && string(got) != string(
-				pr.private[1-e.i]) {
+			if got := o.conn.Param().PrivateData; e.i == pr.active &&
+				!p.samePrivate(got, pr.private[1-e.i]) {
 				p.fail("%v: the private data of the answer are not what was sent", e)
 			}
 			continue
@@ -671,7 +712,7 @@ func (p *program) attempts(pr *pair) {
 			if pr.reject == nil {
 				p.fail("%v: %v, and the peer has not", e, o.err)
 			}
-			if string(rejected.PrivateData) != string(pr.reject) {
+			if !p.samePrivate(rejected.PrivateData, pr.reject) {
 				p.fail("%v: rejected with %q, not with what was sent", e, rejected.PrivateData)
 			}
 		} else if pr.causes == 0 && pr.clean {
@@ -707,6 +748,14 @@ func (p *program) end(pr *pair) {
 			p.must("modify to Error", e.qp.Abort())
 			e.ended = true
 			done = false
+		case p.w.path.roce():
+			done = false
+			if waited > time.Second && !e.hungUp {
+				pr.causes |= causeDisconnect
+				p.call("disconnect", e)
+				e.down, e.hungUp = true, true
+				_ = e.conn.Disconnect() // an error: it has ended
+			}
 		default:
 			done = false
 			// An end whose peer has gone need not notice, if it has nothing to say.

@@ -42,10 +42,17 @@ const (
 	overTCP path = iota
 	overSCTP
 	within // one device
-	paths
+	overRoCE
+	withinRoCE
 )
 
-func (p path) String() string { return [...]string{"TCP", "SCTP", "loopback"}[p] }
+func (p path) String() string {
+	return [...]string{"TCP", "SCTP", "loopback", "RoCE", "RoCE within a device"}[p]
+}
+
+// roce says that the devices speak RoCE, wired that there are two of them.
+func (p path) roce() bool  { return p >= overRoCE }
+func (p path) wired() bool { return p != within && p != withinRoCE }
 
 // A side is a device with its stack.
 type side struct {
@@ -106,7 +113,7 @@ func newWorld(seed uint64, p path, v6, couriers, verbose bool) (*world, error) {
 	}
 	w.weather = weather{delay: 50 * time.Microsecond}
 	for i, s := range w.sides {
-		if p == within && i == 1 {
+		if !p.wired() && i == 1 {
 			s.dev, s.addr = w.sides[0].dev, w.sides[0].addr
 			break
 		}
@@ -128,7 +135,8 @@ func (s *side) start(sw *ethswitch.Switch, seed uint64, v6 bool) error {
 	if v6 {
 		s.addr = addrs[1].Addr()
 	}
-	cfg := vnic.Config{Name: fmt.Sprintf("vrnic%d", s.i), MTU: 1500, Addrs: addrs}
+	cfg := vnic.Config{Name: fmt.Sprintf("vrnic%d", s.i), MTU: 1500, Addrs: addrs,
+		RoCE: s.w.path.roce()}
 	if s.w.path != within {
 		var err error
 		s.stack, err = netstack.NewStack(sw, netstack.Config{
@@ -260,7 +268,7 @@ func (w *world) set(wt weather) {
 func (w *world) close() {
 	var err error
 	for i, s := range w.sides {
-		if i == 0 || w.path != within {
+		if i == 0 || w.path.wired() {
 			w.await(s.dev.Close, &err)
 		}
 	}
