@@ -424,29 +424,11 @@ func (l *End) write(e *wqe.Request, n uint32) (own, fault error) {
 	if dst.Blocking() || e.List.Blocking() {
 		return mem.ErrBlocking, nil
 	}
-	to := e.WR.RemoteAddr + uint64(e.Moved)
-	last := e.Moved+n == e.Total
-	if e.WR.Flags&rdma.Inline != 0 {
-		if err := dst.Write(e.WR.Inline[e.Moved:e.Moved+n], to, last); err != nil {
-			return nil, mem.PeerWrite.Gone(dst, err)
-		}
-		return nil, nil
+	own, err := e.CopyTo(dst, e.WR.RemoteAddr+uint64(e.Moved), e.Moved, n)
+	if err != nil {
+		return nil, mem.PeerWrite.Gone(dst, err)
 	}
-	for off := e.Moved; n > 0; {
-		src, from, k := e.List.Piece(off)
-		how := mem.CopyMode{Long: e.Total >= mem.LongMessage, More: k > n}
-		k = min(k, n)
-		how.Last = last && k == n
-		dstErr, srcErr := mem.Copy(dst, to, src, from, k, how)
-		if srcErr != nil {
-			return srcErr, nil
-		}
-		if dstErr != nil {
-			return nil, mem.PeerWrite.Gone(dst, dstErr)
-		}
-		to, off, n = to+uint64(k), off+k, n-k
-	}
-	return nil, nil
+	return own, nil
 }
 
 // read carries the chunk of n octets of a Read out.
@@ -462,60 +444,20 @@ func (l *End) read(e *wqe.Request, n uint32) (own, fault error) {
 	if src.Blocking() || e.List.Blocking() {
 		return mem.ErrBlocking, nil
 	}
-	from := e.WR.RemoteAddr + uint64(e.Moved)
-	for off := e.Moved; n > 0; {
-		dst, to, k := e.List.Piece(off)
-		k = min(k, n)
-		how := mem.CopyMode{Last: true, Long: e.Total >= mem.LongMessage, More: off+k < e.Total}
-		dstErr, srcErr := mem.Copy(dst, to, src, from, k, how)
-		if dstErr != nil {
-			return dstErr, nil
-		}
-		if srcErr != nil {
-			return nil, mem.PeerRead.Gone(src, srcErr)
-		}
-		from, off, n = from+uint64(k), off+k, n-k
+	own, err := e.CopyFrom(src, e.WR.RemoteAddr+uint64(e.Moved), e.Moved, n)
+	if err != nil {
+		return nil, mem.PeerRead.Gone(src, err)
 	}
-	return nil, nil
+	return own, nil
 }
 
 // sendChunk places the chunk of n octets of a Send, and delivers it with the last. The lock of the
 // peer's receive side is held.
 func (l *End) sendChunk(e *wqe.Request, n uint32) (own, fault error) {
-	r := &l.peer.work.Recv
-	var sink *mem.SGL
 	if n > 0 {
-		if sink, fault = r.ListLocked(); fault != nil {
-			return nil, fault
-		}
-		if sink.Blocking() || e.List.Blocking() {
-			return mem.ErrBlocking, nil
-		}
-	}
-	if e.WR.Flags&rdma.Inline != 0 {
-		if fault = r.Place(&l.into, e.Moved, e.WR.Inline[e.Moved:e.Moved+n]); fault != nil {
-			return nil, fault
-		}
-	} else {
-		for off, left := e.Moved, n; left > 0; {
-			src, from, k := e.List.Piece(off)
-			dst, to, kd := sink.Piece(off)
-			k = min(k, kd, left)
-			if !l.into.Take(dst) {
-				return nil, r.PlaceFailed(mem.ErrGone)
-			}
-			if !l.from.Take(src) {
-				return mem.ErrGone, nil
-			}
-			dstErr, srcErr := mem.CopyPinned(dst, to, src, from, k,
-				mem.CopyMode{Long: e.Total >= mem.LongMessage, More: off+k < e.Total})
-			if srcErr != nil {
-				return srcErr, nil
-			}
-			if dstErr != nil {
-				return nil, r.PlaceFailed(dstErr)
-			}
-			off, left = off+k, left-k
+		own, fault = l.peer.work.Recv.CopyLocked(e, e.Moved, n, 0, &l.from, &l.into)
+		if own != nil || fault != nil {
+			return own, fault
 		}
 	}
 	if e.Moved+n < e.Total {
