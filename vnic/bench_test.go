@@ -47,11 +47,14 @@ func BenchmarkWire(b *testing.B) {
 	b.Run("Write1M", func(b *testing.B) { benchmark(b, false, rdma.OpWrite, 1<<20) })
 }
 
-// BenchmarkRoCE is BenchmarkWire on a device of RoCE.
-func BenchmarkRoCE(b *testing.B) {
+// BenchmarkRoCE is BenchmarkWire on devices of RoCE, and BenchmarkRoCELoop BenchmarkLoop.
+func BenchmarkRoCE(b *testing.B)     { benchmarkRoCE(b, nil) }
+func BenchmarkRoCELoop(b *testing.B) { benchmarkRoCE(b, new(vnic.Beside)) }
+
+func benchmarkRoCE(b *testing.B, beside *vnic.Beside) {
 	bench := func(name string, op rdma.Opcode, n int) {
 		b.Run(name, func(b *testing.B) {
-			x, y := plainRC(b, n)
+			x, y := plainRC(b, n, beside)
 			f := steady(b, x, y, op, n)
 			f()
 			b.SetBytes(int64(n))
@@ -72,10 +75,10 @@ func BenchmarkRoCE(b *testing.B) {
 
 // plainRC is two reliable connections of RoCE on a network that costs next to nothing, with buffers
 // of n octets.
-func plainRC(tb testing.TB, n int) (x, y *vnictest.Peer) {
+func plainRC(tb testing.TB, n int, beside *vnic.Beside) (x, y *vnictest.Peer) {
 	tb.Helper()
 	net := vnictest.NewNet()
-	net.Plain = true
+	net.Plain, net.Beside = true, beside
 	c, d := net.Pair(tb, vnictest.RoCE)
 	cfg := vnictest.PeerConfig{Buffer: n}
 	x = vnictest.NewPeer(tb, vnictest.Open(tb, c, vnic.ContextConfig{}), cfg)

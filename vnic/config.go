@@ -50,7 +50,11 @@ type Config struct {
 	// takes note of congestion, tell their peers of packets that come marked (CNP), and slow down when
 	// their peer tells of some. Without it CNPs are ignored, and none are sent: docs/decisions.md#R2.
 	DCQCN bool
-	// ForceWire sends also what stays on this device through the Network.
+	// Beside are the RoCE devices, this one among them, whose QPs reach each other without packets
+	// where that makes no difference: docs/decisions.md#R15. nil: this one alone.
+	Beside *Beside
+	// ForceWire sends also what stays on this device, or is between it and those beside it, through
+	// the Network.
 	ForceWire bool
 	Log       *slog.Logger // nil: none
 }

@@ -150,6 +150,7 @@ func (d *Device) Close() error {
 		<-c.done
 	}
 	if d.roce != nil {
+		d.cfg.Beside.remove(d.roce)
 		return d.roce.close()
 	}
 	return nil

@@ -39,6 +39,30 @@ func TestLinks(t *testing.T) {
 	})
 }
 
+// Those of RoCE pass a list of their own: packets in memory, and copies on one device and on two.
+func TestRoCELinks(t *testing.T) {
+	for _, p := range []struct {
+		name    string
+		devices int
+		beside  *vnic.Beside
+	}{{"packets", 2, nil}, {"one device", 1, nil}, {"beside", 2, new(vnic.Beside)}} {
+		t.Run(p.name, func(t *testing.T) {
+			linktest.RunRoCE(t, func(t *testing.T) (x, y *vnictest.Peer) {
+				n := vnictest.NewNet()
+				n.Beside = p.beside
+				c, d := n.Pair(t, vnictest.RoCE)
+				if p.devices == 1 {
+					d = c
+				}
+				x = vnictest.NewPeer(t, vnictest.Open(t, c, vnic.ContextConfig{}), vnictest.PeerConfig{})
+				y = vnictest.NewPeer(t, vnictest.Open(t, d, vnic.ContextConfig{}), vnictest.PeerConfig{})
+				vnictest.ConnectByNumber(t, x, y, nil)
+				return x, y
+			})
+		})
+	}
+}
+
 // A courier is a link that carries whole messages, as parcels, from one QP to another.
 type courier struct {
 	link.Basic

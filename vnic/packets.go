@@ -110,6 +110,7 @@ func (qp *QP) route(p *rdma.AHAttr) (packets.Path, error) {
 		}
 		return path, fmt.Errorf("the way from %v to %v: %w", path.Local, path.Remote, err)
 	}
+	path.Peer = qp.beside(path.Remote)
 	return path, nil
 }
 

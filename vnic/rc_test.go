@@ -22,7 +22,7 @@ type fabric struct {
 }
 
 func newFabric(t testing.TB, link vnictest.RoCELink) *fabric {
-	f := &fabric{Net: vnictest.NewNet(), t: t}
+	f := &fabric{Net: newRoCENet(), t: t}
 	f.RoCE = link
 	a, b := f.Net.Pair(t, vnictest.RoCE)
 	f.a, f.b = vnictest.Open(t, a, vnic.ContextConfig{}), vnictest.Open(t, b, vnic.ContextConfig{})

@@ -91,6 +91,12 @@ func newAdapter(cfg *Config) (*adapter, error) {
 	if err := a.open(cfg); err != nil {
 		return nil, err
 	}
+	if cfg.Beside == nil {
+		cfg.Beside = new(Beside)
+	}
+	if !cfg.ForceWire {
+		cfg.Beside.add(a)
+	}
 	return a, nil
 }
 

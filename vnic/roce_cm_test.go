@@ -25,14 +25,14 @@ type rocePair struct{ a, b *vnic.Context }
 func onRoCE(t *testing.T, f func(t *testing.T, e rocePair)) {
 	t.Run("one device", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			d := vnictest.NewNet().Device(t, "rocep0", []string{"10.0.0.1/24", "fd00::1/64"}, vnictest.RoCE)
+			d := newRoCENet().Device(t, "rocep0", []string{"10.0.0.1/24", "fd00::1/64"}, vnictest.RoCE)
 			f(t, rocePair{vnictest.Open(t, d, vnic.ContextConfig{}), vnictest.Open(t, d,
 				vnic.ContextConfig{})})
 		})
 	})
 	t.Run("two devices", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			n := vnictest.NewNet()
+			n := newRoCENet()
 			x := n.Device(t, "rocep0", []string{"10.0.0.1/24", "fd00::1/64"}, vnictest.RoCE)
 			y := n.Device(t, "rocep1", []string{"10.0.0.2/24", "fd00::2/64"}, vnictest.RoCE)
 			f(t, rocePair{vnictest.Open(t, x, vnic.ContextConfig{}), vnictest.Open(t, y,

@@ -212,7 +212,7 @@ func (qp *QP) movedDatagrams(from, to rdma.QPState, mask rdma.QPAttrMask) {
 		l = datagrams.New((*packeted)(qp), datagrams.Config{
 			PKey: packet.DefaultPKey, QKey: p.attr.QKey,
 			MTU:    uint32(c.dev.roce.limits.ActiveMTU.Octets()),
-			Handle: c.ahs.Find, Inbox: qp.newInbox(), Stats: &p.stats,
+			Handle: c.ahs.Find, Find: qp.datagramsBeside(), Inbox: qp.newInbox(), Stats: &p.stats,
 		})
 		qp.work.Begin(true, false)
 		qp.link = l

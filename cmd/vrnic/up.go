@@ -37,8 +37,9 @@ func upCommand() *cli.Command {
 		Description: "Runs virtual RNICs until SIGINT or SIGTERM. Prints one line `ready socket=... " +
 			"devices=...`\n" +
 			"when programs can connect, and tells systemd (READY=1).\n\n" +
-			"QPs of one device reach each other without TCP, by a copy from one's memory to the other's;\n" +
-			"with loopback=wire they do so through TCP, as if they were on two devices.\n\n" +
+			"QPs of one device reach each other without a network, by a copy from one's memory to the\n" +
+			"other's, and so do those of two devices that speak RoCE; with loopback=wire they do so\n" +
+			"through TCP, or UDP, as if they were of two daemons.\n\n" +
 			"With transport=roce a device speaks RoCE v2 in place of iWARP; a device of each kind may have\n" +
 			"the same addresses. With dcqcn=on its RC and UC queue pairs slow down where packets come\n" +
 			"marked, as hardware does that is set up so.\n\n" +

@@ -80,8 +80,22 @@ func (t *Template) Append(b []byte) []byte { return append(b, t.b[:t.n]...) }
 // to the padding: it fills in the lengths, IPv4's identification, one more than that of the packet
 // before, and checksum, and adds the ICRC.
 func (t *Template) Finish(b []byte) []byte {
+	t.setLengths(b, len(b)+packet.ICRCLen)
+	c, _ := packet.Start(b)
+	return c.Add(b[t.n+packet.BTHLen:]).Append(b)
+}
+
+// IP makes the IP header alone, of b, which is empty, of a packet that has n octets from the BTH to
+// the padding: for who needs no packet.
+func (t *Template) IP(b []byte, n int) []byte {
+	b = t.Append(b)
+	t.setLengths(b, t.n+n+packet.ICRCLen)
+	return b[:t.n-HeaderLen]
+}
+
+// setLengths fills in what depends on n, the octets of the packet.
+func (t *Template) setLengths(b []byte, n int) {
 	be := binary.BigEndian
-	n := len(b) + packet.ICRCLen
 	if t.n == IPv4Len+HeaderLen {
 		be.PutUint16(b[2:], uint16(n))
 		be.PutUint16(b[4:], t.id)
@@ -96,6 +110,4 @@ func (t *Template) Finish(b []byte) []byte {
 		be.PutUint16(b[4:], uint16(n-IPv6Len))
 	}
 	be.PutUint16(b[t.n-4:], uint16(n-t.n+HeaderLen))
-	c, _ := packet.Start(b)
-	return c.Add(b[t.n+packet.BTHLen:]).Append(b)
 }

@@ -24,6 +24,8 @@ type Net struct {
 	Plain bool
 	SCTP  SCTPLink // of each new association
 	RoCE  RoCELink // of RoCE's packets; it stays as it is when the first has been sent
+	// Beside are the RoCE devices of the Net that are of one process; nil: each is of another.
+	Beside *vnic.Beside
 	// Lingering says that every port which a dialer asks for is taken by an earlier connection.
 	Lingering atomic.Bool
 

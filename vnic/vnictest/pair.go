@@ -16,7 +16,7 @@ type Option func(*vnic.Config)
 // Device makes a device with addresses addrs on n; it is closed at the end of the test.
 func (n *Net) Device(t testing.TB, name string, addrs []string, opts ...Option) *vnic.Device {
 	t.Helper()
-	cfg := vnic.Config{Name: name}
+	cfg := vnic.Config{Name: name, Beside: n.Beside}
 	var as []netip.Addr
 	for _, a := range addrs {
 		p := netip.MustParsePrefix(a)

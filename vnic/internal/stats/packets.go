@@ -18,6 +18,7 @@ type PacketCounters struct {
 	SendErrors    uint64 `json:"send_err"`            // times that the network refused packets
 	WrongPKey     uint64 `json:"bad_pkey"`            // packets of another partition, dropped
 	WrongQKey     uint64 `json:"bad_qkey"`            // datagrams with another Q_Key, dropped
+	Copied        uint64 `json:"copied_msgs"`         // messages to a QP of this process, no packets
 }
 
 // Add adds d to c.
@@ -35,6 +36,7 @@ func (c *PacketCounters) Add(d PacketCounters) {
 	c.SendErrors += d.SendErrors
 	c.WrongPKey += d.WrongPKey
 	c.WrongQKey += d.WrongQKey
+	c.Copied += d.Copied
 }
 
 // Packets has the PacketCounters of one queue pair. They are written by who runs it.
@@ -42,7 +44,7 @@ type Packets struct {
 	Sent, Received                                  atomic.Uint64
 	Duplicates, OutOfSequence, RNRReceived, RNRSent atomic.Uint64
 	SequenceNAKs, RetryExceeded, RNRExceeded, Again atomic.Uint64
-	SendErrors, WrongPKey, WrongQKey                atomic.Uint64
+	SendErrors, WrongPKey, WrongQKey, Copied        atomic.Uint64
 }
 
 // Snapshot returns what p has counted.
@@ -53,6 +55,6 @@ func (p *Packets) Snapshot() PacketCounters {
 		RNRSent: p.RNRSent.Load(), SequenceNAKs: p.SequenceNAKs.Load(),
 		RetryExceeded: p.RetryExceeded.Load(), RNRExceeded: p.RNRExceeded.Load(),
 		Again: p.Again.Load(), SendErrors: p.SendErrors.Load(),
-		WrongPKey: p.WrongPKey.Load(), WrongQKey: p.WrongQKey.Load(),
+		WrongPKey: p.WrongPKey.Load(), WrongQKey: p.WrongQKey.Load(), Copied: p.Copied.Load(),
 	}
 }

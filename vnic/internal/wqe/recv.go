@@ -182,6 +182,11 @@ func (r *Receives) End(d iwarp.Received) error {
 func (r *Receives) TryBegin() (size uint32, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.TryBeginLocked()
+}
+
+// TryBeginLocked is TryBegin.
+func (r *Receives) TryBeginLocked() (size uint32, ok bool) {
 	if r.ended != nil || !r.have && !r.nextLocked() {
 		return 0, false
 	}
@@ -212,6 +217,11 @@ type Arrival struct {
 func (r *Receives) EndMessage(a *Arrival) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.EndMessageLocked(a)
+}
+
+// EndMessageLocked is EndMessage.
+func (r *Receives) EndMessageLocked(a *Arrival) error {
 	w, wc := r.w, &r.wc
 	*wc = rdma.WC{ID: r.wr.ID, Op: rdma.WCRecv, ByteLen: a.Length, QPN: w.num}
 	if a.Write {
@@ -237,7 +247,11 @@ func (r *Receives) EndMessage(a *Arrival) error {
 		}
 	}
 	r.solicited = a.Solicited
-	r.deliverLocked(false)
+	n := a.Length
+	if a.Write {
+		n = 0 // they were counted as the Write's
+	}
+	r.deliverLocked(n, false)
 	return nil
 }
 
@@ -268,7 +282,7 @@ func (r *Receives) EndLocked(d iwarp.Received, wait bool) error {
 		w.Stats.InImmediates.Add(1)
 	}
 	r.solicited = d.Solicited
-	r.deliverLocked(wait)
+	r.deliverLocked(d.Length, wait)
 	return nil
 }
 
@@ -288,18 +302,18 @@ func (r *Receives) Revoked() (delivered bool) {
 	if r.ended == nil || !r.ended.Drained() {
 		return false
 	}
-	r.deliverLocked(false)
+	r.deliverLocked(r.wc.ByteLen, false)
 	return true
 }
 
-// deliverLocked completes the receive with wc.
-func (r *Receives) deliverLocked(wait bool) {
+// deliverLocked completes the receive, into which n octets have gone, with wc.
+func (r *Receives) deliverLocked(n uint32, wait bool) {
 	if r.ended != nil {
 		r.ended = nil
 		r.revoking.Store(false)
 	}
 	r.recvs++
-	r.octets += uint64(r.wc.ByteLen)
+	r.octets += uint64(n)
 	if r.solicited {
 		r.w.Stats.Solicited.Add(1)
 	}

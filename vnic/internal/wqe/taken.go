@@ -10,6 +10,11 @@ import "github.com/vrnic/vrnic/rdma"
 func (r *Receives) Deliver(wc rdma.WC, n uint32, solicited bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.DeliverLocked(wc, n, solicited)
+}
+
+// DeliverLocked is Deliver.
+func (r *Receives) DeliverLocked(wc rdma.WC, n uint32, solicited bool) {
 	wc.ID, wc.QPN = r.wr.ID, r.w.num
 	r.wc, r.solicited = wc, solicited
 	r.recvs++
@@ -44,5 +49,8 @@ func (r *Receives) endLocked() {
 func (r *Receives) Return() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.used, r.fail, r.vendor = false, 0, 0
+	r.ReturnLocked()
 }
+
+// ReturnLocked is Return.
+func (r *Receives) ReturnLocked() { r.used, r.fail, r.vendor = false, 0, 0 }

@@ -46,6 +46,7 @@ type Daemon struct {
 	log     *slog.Logger
 	sw      *ethswitch.Switch
 	devices []*device
+	beside  vnic.Beside // those of RoCE
 	server  *server.Server
 	links   links
 	ready   chan struct{} // closed at the end of New
@@ -208,7 +209,7 @@ func (d *Daemon) addDevice(i int) error {
 	l := d.cfg.Limits
 	dev, err := vnic.New(d.cfg.Peers.config(vnic.Config{
 		Name: spec.Name, MAC: mac, MTU: stack.MTU(), Addrs: spec.Reach(),
-		Network: net, ForceWire: spec.ForceWire, RoCE: spec.RoCE, DCQCN: spec.DCQCN,
+		Network: net, Beside: &d.beside, ForceWire: spec.ForceWire, RoCE: spec.RoCE, DCQCN: spec.DCQCN,
 		Limits: vnic.Limits{
 			PD: l.PDs, MR: l.MRs, CQ: l.CQs, QP: l.QPs, CMID: l.CMIDs, SRQ: l.SRQs, MW: l.MWs,
 			Depth: l.Depth, CQDepth: l.CQDepth,

@@ -38,7 +38,7 @@ type DeviceSpec struct {
 	// DCQCN has a device of RoCE give way where its packets come marked: vnic.Config.DCQCN.
 	DCQCN bool
 	// ForceWire has QPs of this device reach each other through TCP, SCTP or UDP, as those of two
-	// devices do.
+	// devices do, and of RoCE those of other devices, too.
 	ForceWire bool
 	// KeepAlive is after how much silence a peer of which nothing is awaited is asked for a sign of
 	// life, UserTimeout after how much of it a connection is lost. 0: netstack's defaults; below 0:

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/roce"
@@ -39,8 +40,11 @@ type Config struct {
 	MTU  uint32 // octets that a datagram can have
 	// Handle finds an address handle; nil: there is none.
 	Handle func(handle uint32) *ah.AH
-	Inbox  *inbox.Inbox
-	Stats  *stats.Packets // the queue pair's
+	// Find says how queue pairs at an address are found that are of this process; nil: none is there.
+	// It is nil if all is to go as packets.
+	Find  func(remote netip.Addr) func(qpn uint32) *Link
+	Inbox *inbox.Inbox
+	Stats *stats.Packets // the queue pair's
 }
 
 // pkeyMask has what two P_Keys of a partition have in common; the top bit is of full members.
@@ -59,15 +63,18 @@ type Link struct {
 	tmpl udp.Template
 
 	// What is being sent: see NextPacket.
-	src   wqe.Source
-	moved int
-	count int           // of packets
-	dg    roce.Datagram // scratch: a local one would escape
+	src    wqe.Source
+	moved  int
+	count  int           // of datagrams
+	copied int           // of them, those that needed no packet
+	made   int           // packets, since Send was called
+	dg     roce.Datagram // scratch: a local one would escape
 
 	in     *inbox.Inbox
 	taken  uint64        // packets that are not counted yet
 	hold   mem.Hold      // of receives
 	header packet.Header // scratch, as dg
+	local  local         // for others in this process
 }
 
 // New makes the link of qp.
@@ -80,13 +87,19 @@ func New(qp QP, cfg Config) *Link {
 }
 
 // SetQKey has packets made and judged by another Q_Key from now on.
-func (l *Link) SetQKey(k uint32) { l.ud.QKey = k }
+func (l *Link) SetQKey(k uint32) {
+	l.shutDoor()
+	l.ud.QKey = k
+}
 
 // SetPSN sets the number of the next packet.
 func (l *Link) SetPSN(n uint32) { l.ud.PSN = packet.PSN(0).Add(n) }
 
 // Begin is called by who has got the QP's run token before the first TakePacket.
 func (l *Link) Begin() {
+	if l.in.Some() {
+		l.shutDoor()
+	}
 	came := l.in.Take()
 	for i := range came {
 		l.take(came[i].IP(), came[i].Octets)
@@ -96,7 +109,10 @@ func (l *Link) Begin() {
 
 // TakePacket takes a packet that is for the QP, and whose ICRC is right. It is good for the call
 // only.
-func (l *Link) TakePacket(p *datagram.Packet) { l.take(p.IP(), p.Datagram) }
+func (l *Link) TakePacket(p *datagram.Packet) {
+	l.shutDoor()
+	l.take(p.IP(), p.Datagram)
+}
 
 // Put has p wait for who runs the QP; false: there is no room.
 func (l *Link) Put(p *datagram.Packet) bool { return l.in.Put(p) }
@@ -153,7 +169,7 @@ var (
 
 // Step takes what waits, and sends a turn of what is posted.
 func (l *Link) Step() (moved int, more bool) {
-	l.moved, l.count = 0, 0
+	l.moved, l.count, l.copied = 0, 0, 0
 	l.Begin()
 	defer l.tell()
 	for l.qp.State() == rdma.QPRTS {
@@ -164,6 +180,10 @@ func (l *Link) Step() (moved int, more bool) {
 		if e == nil {
 			break
 		}
+		if l.copy(e) {
+			continue
+		}
+		l.made = 0
 		// Packets that are lost are lost, whatever the reason: e, too, if the network is gone and has
 		// not asked for it.
 		switch err := l.to.Route().Send(l); {
@@ -179,8 +199,13 @@ func (l *Link) Step() (moved int, more bool) {
 
 // tell has others see what was counted since the last step.
 func (l *Link) tell() {
-	if l.count > 0 {
-		l.cfg.Stats.Sent.Add(uint64(l.count))
+	l.openDoor()
+	l.local.drop()
+	if l.copied > 0 {
+		l.cfg.Stats.Copied.Add(uint64(l.copied))
+	}
+	if n := l.count - l.copied; n > 0 {
+		l.cfg.Stats.Sent.Add(uint64(n))
 	}
 	if l.taken > 0 {
 		l.cfg.Stats.Received.Add(l.taken)
@@ -226,14 +251,19 @@ func (l *Link) prepare(e *wqe.Request) (rdma.WCStatus, error) {
 	case to.PD() != l.work.Memory.PD():
 		return rdma.WCLocQPOp, fmt.Errorf("%#x: %w", e.WR.To.AH, errPD)
 	}
-	l.to, l.tmpl = to, udp.NewTemplate(to.Flow(l.ud.Num))
+	f := to.Flow(l.ud.Num)
+	l.to, l.tmpl, l.local.find = to, udp.NewTemplate(f), nil
+	if l.cfg.Find != nil {
+		l.local.find = l.cfg.Find(f.Dst)
+	}
 	return rdma.WCSuccess, nil
 }
 
 // NextPacket implements datagram.Source: the next request that goes the same way as the one before.
 func (l *Link) NextPacket(b []byte) ([]byte, bool) {
 	to := l.to
-	if l.moved >= link.TurnOctets || l.count >= wqe.StepMessages || l.qp.State() != rdma.QPRTS {
+	if l.moved >= link.TurnOctets || l.count >= wqe.StepMessages || l.qp.State() != rdma.QPRTS ||
+		l.made > 0 && l.local.find != nil { // the next one may need no packet
 		l.src.Hold.Drop()
 		return b, false
 	}
@@ -259,6 +289,7 @@ func (l *Link) NextPacket(b []byte) ([]byte, bool) {
 		return b, false
 	}
 	out = l.tmpl.Finish(out)
+	l.made++
 	l.sent(e)
 	return out, true
 }
@@ -285,6 +316,8 @@ func (l *Link) Expire() {}
 // Abort implements link.Link.
 func (l *Link) Abort() {
 	l.in.Close()
+	l.cfg.Find = nil // nobody comes in any more
+	l.local.drop()
 	l.hold.Drop()
 	l.hold.Release()
 	l.src.Hold.Drop()

@@ -131,6 +131,9 @@ func (x *Inbox) Put(p *datagram.Packet) bool {
 	return true
 }
 
+// Some reports whether a packet waits. Any goroutine may ask.
+func (x *Inbox) Some() bool { return x.some.Load() }
+
 // Take takes all that is there; each one is to be freed. What is returned is good until the next
 // call.
 func (x *Inbox) Take() []Packet {

@@ -1,4 +1,5 @@
-// Package linktest says what every link does, as programs see it: Run is one list for all.
+// Package linktest says what every link does, as programs see it: Run is one list for all of iWARP,
+// and RunRoCE one for all of RoCE, whose connections end in other ways.
 package linktest
 
 import (
@@ -14,13 +15,29 @@ import (
 // Run runs the list, each item in a bubble of its own with two peers that connect has joined. Their
 // connection has IRD and ORD, and atomics and immediate data.
 func Run(t *testing.T, connect func(t *testing.T) (x, y *vnictest.Peer)) {
-	for _, item := range []struct {
-		name string
-		test func(t *testing.T, x, y *vnictest.Peer)
-	}{
-		{"operations", operations}, {"order", order}, {"fence", fence}, {"back pressure", backPressure},
-		{"close", closes}, {"abort", aborts}, {"terminate", terminates}, {"flush", flushes},
-	} {
+	run(t, connect, append([]item{{"close", closes}, {"abort", aborts}, {"terminate", terminates},
+		{"flush", flushes}}, always...))
+}
+
+// RunRoCE is Run for two queue pairs of type RC of RoCE, both in RTS, whose RNR retry count is
+// without end and whose local ACK timeout is no longer than a second.
+func RunRoCE(t *testing.T, connect func(t *testing.T) (x, y *vnictest.Peer)) {
+	run(t, connect, append([]item{{"drain", drains}, {"refuse", refuses}, {"vanish", vanishes}},
+		always...))
+}
+
+// An item of a list.
+type item struct {
+	name string
+	test func(t *testing.T, x, y *vnictest.Peer)
+}
+
+// always are the items that are in all lists.
+var always = []item{{"operations", operations}, {"order", order}, {"fence", fence},
+	{"back pressure", backPressure}}
+
+func run(t *testing.T, connect func(t *testing.T) (x, y *vnictest.Peer), items []item) {
+	for _, item := range items {
 		t.Run(item.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				x, y := connect(t)
@@ -228,4 +245,66 @@ func flushes(t *testing.T, x, y *vnictest.Peer) {
 			t.Errorf("Send %d ended as %d with %v", 10+i, wc.ID, wc.Status)
 		}
 	}
+}
+
+// In SQD nothing begins, and what comes is taken; then all goes on.
+func drains(t *testing.T, x, y *vnictest.Peer) {
+	x.Write(1, 0, 5000, y, 0)
+	x.WantSend("before", is(1, ok))
+	if err := x.QP.ModifyState(rdma.QPSQD); err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(3) {
+		x.Write(i, 0, 5000, y, 0)
+	}
+	x.Recv(1, 0, 100)
+	y.Send(1, 0, 100)
+	y.WantSend("to who drains", is(1, ok))
+	x.WantRecv("to who drains", is(1, ok))
+	time.Sleep(time.Minute)
+	x.WantNone("nothing begins")
+	if err := x.QP.ModifyState(rdma.QPRTS); err != nil {
+		t.Fatal(err)
+	}
+	x.WantSend("in order", is(0, ok), is(1, ok), is(2, ok))
+}
+
+// A peer that wants what it may not have is told which rule it broke; what is before it is well,
+// and both ends are in Error, where all flushes.
+func refuses(t *testing.T, x, y *vnictest.Peer) {
+	fill(x.Buf, 7)
+	y.Recv(1, 0, 100)
+	y.Recv(2, 0, 100)
+	x.Send(1, 0, 100)
+	wrong := rdma.SendWR{ID: 2, Op: rdma.OpWrite, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey() + 1}
+	x.Post(wrong, 0, 100)
+	x.Send(3, 0, 100)
+	x.WantSend("refused", is(1, ok), is(2, rdma.WCRemAccess), is(3, rdma.WCFlush))
+	y.WantRecv("refused", is(1, ok), is(2, rdma.WCFlush))
+	y.WantEvent("refused", rdma.EventQPAccessErr)
+	for _, p := range []*vnictest.Peer{x, y} {
+		p.WantState("a fault", rdma.QPError)
+	}
+	if !bytes.Equal(y.Buf[:100], x.Buf[:100]) {
+		t.Error("the octets of the Send differ")
+	}
+}
+
+// A peer that is not there any more does not answer, which the oldest request says; those behind it
+// flush.
+func vanishes(t *testing.T, x, y *vnictest.Peer) {
+	y.Recv(1, 0, 100)
+	x.Send(1, 0, 100)
+	x.WantSend("before", is(1, ok))
+	y.WantRecv("before", is(1, ok))
+	y.Recv(2, 0, 100)
+	if err := y.QP.Abort(); err != nil {
+		t.Fatal(err)
+	}
+	y.WantRecv("in Error", is(2, rdma.WCFlush))
+	for i := range uint64(3) {
+		x.Write(i, 0, 5000, y, 0)
+	}
+	x.WantSend("nobody answers", is(0, rdma.WCRetryExc), is(1, rdma.WCFlush), is(2, rdma.WCFlush))
+	x.WantState("nobody answers", rdma.QPError)
 }

@@ -78,7 +78,7 @@ func (l *Link) EndReceive(r roce.Received) error {
 	if r.Invalidate {
 		l.in.Drop() // it may be of what is invalidated
 	}
-	if r.Write {
+	if r.Write && r.Length == 0 { // no octet of it has come
 		l.work.Stats.Inbound(rdma.OpWriteImm, 0)
 	}
 	l.arrival = wqe.Arrival{

@@ -48,9 +48,12 @@ type QP interface {
 type Path struct {
 	Local, Remote netip.Addr
 	Route         datagram.Route
-	TrafficClass  uint8
-	HopLimit      uint8 // 0: the default; docs/decisions.md#R13
-	FlowLabel     uint32
+	// Peer finds the link of the QP there if it is one of this process; it says nil while there is
+	// none. nil: it is elsewhere.
+	Peer         func() *Link
+	TrafficClass uint8
+	HopLimit     uint8 // 0: the default; docs/decisions.md#R13
+	FlowLabel    uint32
 }
 
 // An engine is a roce.RC, or a roce.UC made like one.
@@ -71,6 +74,10 @@ type engine interface {
 	Hold(on bool)
 	PSNs() (sq, rq packet.PSN)
 	Counters() *roce.Counters
+	Rests() bool
+	Pass(psns uint32)
+	Serves() bool
+	Passed(psns, requests uint32)
 }
 
 // unreliable is a UC that looks like an RC.
@@ -111,6 +118,7 @@ type Link struct {
 		octets uint64 // not counted yet: an atomic operation waits for all that was copied before it
 	}
 	sources []*readSource
+	local   local // for a peer in this process
 
 	over     bool // Abort was called
 	failed   bool // a fault was told of
@@ -141,18 +149,22 @@ const queueMost = 256
 func New(qp QP, typ rdma.QPType, p Path, cfg roce.Config, s *stats.Packets, c *Congestion,
 	in *inbox.Inbox) *Link {
 	l := &Link{qp: qp, work: qp.Work(), Inbox: in, stats: s, flow: newFlow(c, cfg.Dest)}
+	l.local.mtu, l.local.dest = cfg.MTU, cfg.Dest
 	cfg.SendQueue = min(l.work.Depth(), queueMost)
 	if typ == rdma.UC {
 		l.eng = unreliable{roce.NewUC(cfg, l)}
 	} else {
 		l.eng = roce.NewRC(cfg, l)
 	}
+	l.allow(&cfg)
 	l.SetPath(p)
 	return l
 }
 
 // SetPath has packets go by p from now on.
 func (l *Link) SetPath(p Path) {
+	l.shutDoor()
+	l.local.path, l.local.peer = p, nil
 	l.route = p.Route
 	l.head = udp.NewTemplate(udp.Flow{
 		Src: p.Local, Dst: p.Remote, SrcPort: udp.SourcePort(packet.QPN(l.work.Num())),
@@ -165,12 +177,18 @@ func (l *Link) Open() {}
 
 // Start begins to send, with what cfg has of the sending half: the QP goes from RTR to RTS.
 func (l *Link) Start(cfg roce.Config) {
+	l.shutDoor()
 	l.eng.Start(cfg)
+	l.allow(&cfg)
 	l.sending = true
 }
 
 // Update changes what can change of a connection.
-func (l *Link) Update(cfg roce.Config) { l.eng.Update(cfg) }
+func (l *Link) Update(cfg roce.Config) {
+	l.shutDoor()
+	l.eng.Update(cfg)
+	l.allow(&cfg)
+}
 
 // Drain has no message begin: the QP goes to SQD. Resume takes that back.
 func (l *Link) Drain() {
@@ -184,7 +202,7 @@ func (l *Link) Resume() {
 }
 
 // Drained reports that nothing is under way of what was begun before Drain.
-func (l *Link) Drained() bool { return l.eng.Drained() }
+func (l *Link) Drained() bool { return l.eng.Drained() && !l.local.half }
 
 // Recover has a UC that has failed to send go on.
 func (l *Link) Recover() {
@@ -195,7 +213,10 @@ func (l *Link) Recover() {
 }
 
 // PSNs are those of the next packet of each side.
-func (l *Link) PSNs() (sq, rq packet.PSN) { return l.eng.PSNs() }
+func (l *Link) PSNs() (sq, rq packet.PSN) {
+	l.shutDoor()
+	return l.eng.PSNs()
+}
 
 // Idle implements link.Link.
 func (l *Link) Idle() bool { return !l.work.SendsLeft() }
@@ -203,6 +224,9 @@ func (l *Link) Idle() bool { return !l.work.SendsLeft() }
 // Abort implements link.Link: nobody is told.
 func (l *Link) Abort() {
 	l.over = true
+	l.local.gone.Store(true)
+	l.local.peer = nil
+	l.local.drop()
 	l.Inbox.Close()
 	l.in.Drop()
 	l.in.Release()
@@ -222,6 +246,7 @@ func (l *Link) Take(b []byte, marked bool) {
 	if l.over {
 		return
 	}
+	l.shutDoor()
 	payload, err := l.header.Parse(b)
 	if err != nil {
 		return
@@ -276,11 +301,12 @@ func (l *Link) Step() (moved int, more bool) {
 	if l.over {
 		return l.count(), false
 	}
-	if l.draining && !l.told && l.eng.Drained() {
+	if l.draining && !l.told && l.Drained() {
 		l.told = true
 		l.work.Retire()
 		l.qp.Drained()
 	}
+	l.openDoor()
 	l.arm()
 	return l.count(), more // who puts a packet into the Inbox has the QP run once more
 }
@@ -319,23 +345,26 @@ func (l *Link) count() int {
 
 // send sends what is to be sent. true: there is more.
 func (l *Link) send() (more bool) {
-	l.left, l.more = link.TurnOctets, false
+	l.left, l.more, l.local.waits = link.TurnOctets, false, false
 	for l.fill() && l.eng.Fault() == nil {
 		// requests that need no packet are done meanwhile
 	}
+	l.settle()
 	if told := l.flow.begin(); l.over || !told && (!l.eng.Pending() ||
 		l.eng.OnlyACK() && l.qp.AnswerExpected()) {
-		return false
+		return l.more && !l.over
 	}
+	l.local.making = true
 	if err := l.route.Send(l); err != nil && !errors.Is(err, net.ErrClosed) {
 		l.stats.SendErrors.Add(1)
 		l.work.Log("send packets", "err", err)
 	}
+	l.local.making = false
 	l.out.Hold.Drop()
 	if !l.more {
 		l.out.Hold.Release()
 	}
-	return l.more
+	return l.more || l.local.waits && l.eng.Rests()
 }
 
 // NextPacket implements datagram.Source.
@@ -366,25 +395,42 @@ func (l *Link) NextPacket(b []byte) ([]byte, bool) {
 	}
 }
 
-// fill posts requests to the engine; true: it has posted some.
+// fill posts requests to the engine, and copies those that need none; true: it has posted some.
 func (l *Link) fill() (posted bool) {
+	some := false // was copied
 	for range wqe.StepMessages {
-		if l.over || !l.sending || l.draining {
+		if l.over || !l.sending || l.draining && !l.local.half {
 			return false
 		}
 		e := l.work.Next()
 		if e == nil {
 			return posted
 		}
-		if ok, err := l.work.Ready(e); err != nil {
-			l.sending = false
-			l.qp.Refused(err)
-			return false
-		} else if !ok {
-			if e.Done() {
-				continue // it needed no packet
+		if !l.local.half {
+			if op := e.WR.Op; e.Failed() || op == rdma.OpLocalInv || op == rdma.OpBindMW ||
+				op == rdma.OpRegMR {
+				l.settle() // what was copied may be of what ends
 			}
+			if ok, err := l.work.Ready(e); err != nil {
+				l.sending = false
+				l.qp.Refused(err)
+				return false
+			} else if !ok {
+				if e.Done() {
+					continue // it needed no packet
+				}
+				return posted
+			}
+		}
+		switch l.carry(e) {
+		case copied:
+			some = true
+			continue
+		case waits:
 			return posted
+		}
+		if l.local.only {
+			return false
 		}
 		l.make(e)
 		if err := l.eng.Post(&l.request); err != nil {
@@ -397,6 +443,7 @@ func (l *Link) fill() (posted bool) {
 		l.work.Posted(e)
 		posted = true
 	}
+	l.more = l.more || some
 	return posted
 }
 

@@ -1,0 +1,90 @@
+package vnic
+
+import (
+	"net/netip"
+	"sync"
+
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/vnic/internal/link/datagrams"
+	"github.com/vrnic/vrnic/vnic/internal/link/packets"
+)
+
+// Beside are RoCE devices of one process and one network. Messages between their QPs are copied
+// where they can be. The zero value has none.
+type Beside struct {
+	mu sync.RWMutex
+	at map[netip.Addr]*adapter // +checklocks:mu
+}
+
+// add has the device of a found at its addresses.
+func (b *Beside) add(a *adapter) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.at == nil {
+		b.at = make(map[netip.Addr]*adapter)
+	}
+	for _, g := range a.gids {
+		b.at[g.Addr()] = a
+	}
+}
+
+func (b *Beside) remove(a *adapter) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, g := range a.gids {
+		if b.at[g.Addr()] == a {
+			delete(b.at, g.Addr())
+		}
+	}
+}
+
+func (b *Beside) find(addr netip.Addr) *adapter {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.at[addr]
+}
+
+// beside is how the link of qp's peer at remote is found; nil: it is not in this process, or
+// everything is to go as packets. The owner calls what is returned.
+func (qp *QP) beside(remote netip.Addr) func() *packets.Link {
+	if qp.dev.cfg.ForceWire {
+		return nil
+	}
+	a := qp.dev.cfg.Beside.find(remote)
+	if a == nil {
+		return nil
+	}
+	return func() *packets.Link {
+		peer := a.find(qp.packets.attr.DestQPN)
+		if peer == nil || peer.Type() != qp.Type() || peer.Type() == rdma.UD {
+			return nil
+		}
+		if l := peer.packets.peer.Load(); l != nil {
+			return l.Link
+		}
+		return nil
+	}
+}
+
+// datagramsBeside is how the links of UD QPs of this process are found, by address and then by
+// number; nil: everything is to go as packets. The owner calls what is returned.
+func (qp *QP) datagramsBeside() func(remote netip.Addr) func(qpn uint32) *datagrams.Link {
+	if qp.dev.cfg.ForceWire {
+		return nil
+	}
+	return func(remote netip.Addr) func(qpn uint32) *datagrams.Link {
+		a := qp.dev.cfg.Beside.find(remote)
+		if a == nil {
+			return nil
+		}
+		return a.datagrams
+	}
+}
+
+// datagrams is the link of the UD QP qpn; nil: there is none that takes datagrams.
+func (a *adapter) datagrams(qpn uint32) *datagrams.Link {
+	if qp := a.find(qpn); qp != nil {
+		return qp.packets.datagrams.Load()
+	}
+	return nil
+}
