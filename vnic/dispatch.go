@@ -118,11 +118,13 @@ func (p *packetQP) taker() taker {
 }
 
 // bring has qp take p: here, if nobody runs qp and its memory cannot block, else by who runs it. A
-// QP that is run for the first packet of a batch is kept until its last, so that one answer is
-// enough.
+// QP that is run for a packet of a batch is kept for those that follow it, so that one answer is
+// enough, but not while another QP is run: a peer chooses how many of others' come between.
 func (qp *QP) bring(l taker, p *RoCEPacket) {
 	kept := (*keptQP)(qp)
-	if f, ok := p.Deferred().(*keptQP); ok && f == kept && !qp.ctx.mem.Blocking() {
+	if k, ok := p.Deferred().(*keptQP); ok && k != kept {
+		k.giveUp(p)
+	} else if ok && !qp.ctx.mem.Blocking() {
 		kept.take(l, p)
 		return
 	}
@@ -154,7 +156,7 @@ func (qp *QP) bring(l taker, p *RoCEPacket) {
 	}
 }
 
-// A keptQP is a QP whose run token is kept for the rest of a batch.
+// A keptQP is a QP whose run token is kept for what follows of a batch.
 type keptQP QP
 
 // inlineOctets is how much of what another goroutine of this process sends it takes itself: the
@@ -194,6 +196,14 @@ func mayHaveAnswer(op packet.Opcode) bool {
 	default:
 		return op.Ends()
 	}
+}
+
+// giveUp finishes k before p, which is for another QP.
+func (k *keptQP) giveUp(p *RoCEPacket) {
+	if k.packets.more != nil { // nobody waits for an answer with a packet in hand
+		k.packets.more = func() bool { return true }
+	}
+	p.Batch.FinishEarly()
 }
 
 // Finish runs the QP and gives its token back. Where an answer is expected the ACK waits for it.

@@ -70,6 +70,7 @@ type waitingBatch struct{ f interface{ Finish() } }
 func (b *waitingBatch) Deferred() interface{ Finish() } { return b.f }
 func (b *waitingBatch) Local() bool                     { return false }
 func (b *waitingBatch) More() func() bool               { return func() bool { return false } }
+func (b *waitingBatch) FinishEarly()                    { b.f.Finish() }
 func (b *waitingBatch) Defer(f interface{ Finish() }) bool {
 	b.f = f
 	return true

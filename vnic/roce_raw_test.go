@@ -24,6 +24,8 @@ type rawRoCE struct {
 	got   []packet.Header
 	ttl   []uint8    // hop limits of all that came
 	psn   packet.PSN // of the next request that is right
+	// comes, if not nil, is called for each packet of the device's, within its Send
+	comes func(h *packet.Header)
 }
 
 var (
@@ -65,6 +67,9 @@ func (r *rawRoCE) ReceiveRoCE(p *vnic.RoCEPacket) {
 	}
 	r.got = append(r.got, h)
 	r.ttl = append(r.ttl, p.HopLimit())
+	if r.comes != nil {
+		r.comes(&h)
+	}
 }
 
 // NextPacket implements vnic.RoCESource.

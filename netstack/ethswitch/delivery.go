@@ -76,8 +76,15 @@ func (d *Delivery) Deferred() interface{ Finish() } {
 
 // Finish ends a batch: it calls what Defer was given. The caller holds no lock.
 func (d *Delivery) Finish() {
+	d.Batch = false
+	d.FinishEarly()
+}
+
+// FinishEarly calls what Defer was given; another one may be deferred then. The caller holds no
+// lock.
+func (d *Delivery) FinishEarly() {
 	f := d.deferred
-	d.Batch, d.deferred = false, nil
+	d.deferred = nil
 	if f != nil {
 		f.Finish()
 	}

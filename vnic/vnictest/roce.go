@@ -229,6 +229,13 @@ func (b *roceBatch) Deferred() interface{ Finish() } { return b.f }
 func (b *roceBatch) Local() bool       { return false }
 func (b *roceBatch) More() func() bool { return nil }
 
+func (b *roceBatch) FinishEarly() {
+	f := b.f
+	if b.f = nil; f != nil {
+		f.Finish()
+	}
+}
+
 // A roceRoute is a vnic.RoCERoute.
 type roceRoute struct {
 	port   *rocePort
@@ -296,10 +303,7 @@ func (r *roceRoute) sendPlain(src vnic.RoCESource) error {
 		s.p.Batch = &s.batch
 		to.r.ReceiveRoCE(&s.p)
 	}
-	if f := s.batch.f; f != nil {
-		s.batch.f = nil
-		f.Finish()
-	}
+	s.batch.FinishEarly()
 	plainSends.Put(s)
 	return nil
 }
@@ -356,9 +360,7 @@ func (n *Net) sendRoCE(all [][]byte) {
 	for _, ip := range direct {
 		n.arrive(ip, b)
 	}
-	if b.f != nil {
-		b.f.Finish()
-	}
+	b.FinishEarly()
 }
 
 // pumpRoCE hands up what is due, in order.

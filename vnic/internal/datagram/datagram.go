@@ -110,6 +110,8 @@ type Batch interface {
 	Defer(f interface{ Finish() }) bool
 	Deferred() interface{ Finish() }
 	More() func() bool
+	// FinishEarly calls what Defer was given now, and not again.
+	FinishEarly()
 }
 
 // A Keeper is the memory that octets lie in.
