@@ -188,7 +188,7 @@ func (c *Context) Attr() rdma.DeviceAttr {
 	}
 	if r := c.dev.roce; r != nil {
 		a.RoCE, a.ActiveMTU, a.GIDs = true, r.limits.ActiveMTU, gidTable
-		a.MaxAH, a.MaxGroups = l.AH, maxMembers
+		a.MaxAH, a.MaxGroups = l.AH, MaxGroupMembers
 	}
 	return a
 }

@@ -9,8 +9,9 @@ import (
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
 
-// A QP that has taken packets of a batch is not kept while others take theirs: what its program asks
-// of it, and of its memory, does not wait for as many packets of others as a peer puts between.
+// A QP that has taken packets of a batch is not kept while others take theirs: what its program
+// asks of it, and of its memory, does not wait for as many packets of others as a peer puts in
+// between.
 func TestBatchOfSeveral(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rawRoCE) {
 		y := vnictest.NewPeer(t, r.x.Ctx, vnictest.PeerConfig{})

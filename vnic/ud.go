@@ -18,13 +18,14 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/mcast"
 )
 
-// Limits of multicast: the groups that a device is in, the queue pairs that are attached to one,
-// and how many times one context is in groups. A context can be in half of them.
+// Limits of multicast: groups that a device is in, and queue pairs that are attached to one.
 const (
-	maxGroups       = 8192
-	maxMembers      = 1024
-	maxContextJoins = 4096
+	MaxGroups       = 8192
+	MaxGroupMembers = 1024
 )
+
+// maxContextJoins is how many times one context is in groups: in half of them.
+const maxContextJoins = MaxGroups / 2
 
 // newGroups makes the table of the multicast groups of a device, which are joined at its port.
 // Without one there is no network that brings anything.
@@ -42,7 +43,7 @@ func (a *adapter) newGroups() *mcast.Groups[*QP] {
 			}
 			return a.port.Leave(g)
 		},
-		Groups: maxGroups, Members: maxMembers,
+		Groups: MaxGroups, Members: MaxGroupMembers,
 		Owner: func(qp *QP) any { return qp.ctx.id }, PerOwner: maxContextJoins,
 	})
 }

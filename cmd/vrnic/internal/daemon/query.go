@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/vnic"
 )
 
 // Numbers of rdma-core that programs look at (docs/decisions.md#V18).
@@ -24,7 +25,6 @@ const (
 	vendorID        = 0xffffff // nobody's, as rxe has it; 0 is no device's for programs that look
 	firmwareVersion = "vrnic"
 	maxAH           = 1 << 24 // the session's quotas are less, of these two
-	maxGroups       = 1 << 20
 	atomicHCA       = 1       // IBV_ATOMIC_HCA: among the QPs of the device
 	capMemWindow    = 1 << 17 // IBV_DEVICE_MEM_WINDOW
 	capMemMgt       = 1 << 21 // IBV_DEVICE_MEM_MGT_EXTENSIONS
@@ -66,7 +66,7 @@ func (s *session) QueryDevice(number uint32) (*abi.QueryDeviceReply, error) {
 	copy(r.FWVersion[:], firmwareVersion)
 	if d.roce() {
 		r.NodeType = abi.NodeCA
-		r.MaxAH, r.MaxGroups, r.MaxGroupQPs = maxAH, maxGroups, maxGroups
+		r.MaxAH, r.MaxGroups, r.MaxGroupQPs = maxAH, vnic.MaxGroups, vnic.MaxGroupMembers
 	}
 	addrs := d.spec.Reach()
 	for i, p := range addrs[:min(len(addrs), abi.MaxAddrs)] {
