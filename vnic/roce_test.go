@@ -144,6 +144,50 @@ func TestQPNumbers(t *testing.T) {
 	}
 }
 
+// ROCE-198: a device of RoCE gives keys of 32 bits that are all secret: neither the octet that
+// programs choose on other devices nor the rest follows from another key, and none comes back soon.
+func TestRoCEKeys(t *testing.T) {
+	p := vnictest.NewPeer(t, roceDevice(t), vnictest.PeerConfig{})
+	buf := make([]byte, 64)
+	seen := map[uint32]bool{}
+	var low, high [256]int
+	steps := map[uint32]int{}
+	last := uint32(0)
+	const n = 2000
+	for i := range n {
+		mr, err := p.PD.RegisterMemory(buf, vnictest.Full)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k := mr.RKey()
+		if seen[k] {
+			t.Fatalf("key %#x came back after %d", k, i)
+		}
+		seen[k] = true
+		low[k&0xff]++
+		high[k>>24]++
+		steps[k-last]++
+		last = k
+		if i%2 == 0 { // of those that are gone, and of those that stay
+			if err := mr.(*vnic.MR).Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, octet := range [][256]int{low, high} {
+		for v, times := range octet {
+			if times > 8*n/256 {
+				t.Errorf("%d of %d keys have %#x in an octet", times, n, v)
+			}
+		}
+	}
+	for step, times := range steps {
+		if times > 2 {
+			t.Errorf("%d keys are the one before and %#x", times, step)
+		}
+	}
+}
+
 // toInit has p's QP in Init.
 func toInit(t *testing.T, p *vnictest.Peer) {
 	t.Helper()

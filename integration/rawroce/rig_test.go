@@ -40,18 +40,24 @@ func rawAddrs(n int) []netip.Addr {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{T: t, sw: ethswitch.New(ethswitch.Config{})}
-	r.st = netstacktest.NewStack(t, r.sw, 1, 1500)
-	n := stacknet.New(r.st)
-	t.Cleanup(func() { n.Close() })
-	d, err := vnic.New(vnic.Config{Name: "roce0", RoCE: true, MAC: r.st.MAC(), MTU: r.st.MTU(),
-		Addrs: r.st.Addrs(), Network: n})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { d.Close() })
-	r.ctx = vnictest.Open(t, d, vnic.ContextConfig{})
+	r.st, r.ctx = r.device(1)
 	r.raw = r.peer(9)
 	return r
+}
+
+// device is a device of RoCE on a stack of its own, the n-th station.
+func (r *rig) device(n int) (*netstack.Stack, *vnic.Context) {
+	r.Helper()
+	st := netstacktest.NewStack(r, r.sw, n, 1500)
+	net := stacknet.New(st)
+	r.Cleanup(func() { net.Close() })
+	d, err := vnic.New(vnic.Config{Name: "roce0", RoCE: true, MAC: st.MAC(), MTU: st.MTU(),
+		Addrs: st.Addrs(), Network: net})
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { d.Close() })
+	return st, vnictest.Open(r, d, vnic.ContextConfig{})
 }
 
 // peer is one more raw peer, the n-th station.
