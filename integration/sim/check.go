@@ -418,8 +418,9 @@ func (p *program) failedRecv(e *end, r *receive, wc *rdma.WC) {
 		ok = pr.causes != 0
 	case rdma.WCLocLen:
 		ok = msg.fault && pr.fault.is(e.peer, tooLong)
-	case rdma.WCRemInvReq:
-		ok = msg.fault && pr.fault.is(e.peer, badInvalidate)
+	case rdma.WCRemInvReq: // on RoCE also of a Write with immediate data, for its octets
+		ok = msg.fault && pr.fault.is(e.peer, badInvalidate) ||
+			p.w.path.roce() && msg.op == rdma.OpWriteImm && pr.fault.is(e, deregister)
 	case rdma.WCLocProt:
 		ok = pr.fault.is(e, deregister)
 	}

@@ -293,6 +293,7 @@ var found = []struct {
 	{35, 1500, "the same, with a device that is closed"},
 	{48, 1500, "behind Sends that a disconnect had dropped, another one was received"},
 	{1048, 3000, "behind Sends that a disconnect had dropped, an atomic was answered"},
+	{300021, 17000, "RoCE: an ACK of the connection before established the next one"},
 	{41, 4000, "RoCE: a Read whose answer came late failed for the Send behind it"},
 }
 
