@@ -113,6 +113,27 @@ func (r *rawRoCE) write() packet.Header {
 		Dest: packet.QPN(r.x.QP.Num()), PSN: r.psn, Addr: r.x.MR.Addr(), RKey: r.x.MR.RKey(), DMA: 1}
 }
 
+// What is late of a connection that the queue pairs had before does not establish this one.
+// ROCE-164.
+func TestLatePacketsEstablishNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRawRoCE(t)
+		a := r.attrs()
+		r.x.Move(rdma.QPInit, a, vnictest.ToInit)
+		r.x.Move(rdma.QPRTR, a, vnictest.ToRTR)
+		late := r.write()
+		late.PSN = r.psn - 500
+		r.send(r.make(rawAddr, late, []byte{1}, nil))
+		late.PSN = r.psn.Add(500)
+		r.send(r.make(rawAddr, late, []byte{1}, nil))
+		r.send(r.make(rawAddr, packet.Header{Opcode: packet.Acknowledge, PKey: packet.DefaultPKey,
+			Dest: late.Dest, PSN: r.psn}, nil, nil))
+		wantEvents(t, r.x, "late packets")
+		r.wantClean("late packets")
+		wantEvents(t, r.x, "the first request", rdma.EventCommEst)
+	})
+}
+
 // wantClean says that x's QP goes on as if nothing had been.
 func (r *rawRoCE) wantClean(why string) {
 	r.t.Helper()

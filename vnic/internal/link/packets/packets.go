@@ -28,7 +28,7 @@ import (
 type QP interface {
 	Work() *wqe.Requests
 	State() rdma.QPState
-	// Established says that the first packet of the peer has come.
+	// Established says that the first request of the peer has come.
 	Established()
 	// Drained says that all that was begun before SQD is over.
 	Drained()
@@ -255,7 +255,7 @@ func (l *Link) Take(b []byte, marked bool) {
 		l.stats.WrongPKey.Add(1)
 		return
 	}
-	if !l.heard {
+	if !l.heard && l.begins() {
 		l.heard = true
 		l.qp.Established()
 	}
@@ -263,6 +263,13 @@ func (l *Link) Take(b []byte, marked bool) {
 	l.received++
 	l.flow.arrived(l.header.Opcode, marked, l.now)
 	l.eng.Receive(l.now, &l.header, payload)
+}
+
+// begins reports whether the packet is a request that is due: others may be late ones of a
+// connection that these two queue pairs had before, and say nothing of this one.
+func (l *Link) begins() bool {
+	_, due := l.eng.PSNs()
+	return !l.header.Opcode.IsResponse() && l.header.PSN == due
 }
 
 // pkeyMatches reports whether a packet's partition is that of the only P_Key there is, of which the
