@@ -233,6 +233,11 @@ func setup(s *ctl.Setup) error {
 			return err
 		}
 	}
+	// The kernel asks for a neighbour from the link-local address, and for none while that is being
+	// looked for on the link: whoever wants an address handle within two seconds is not told one.
+	if err := ns.Sysctl("ipv6/conf/"+nic+"/dad_transmits", "0"); err != nil {
+		return err
+	}
 	if err := ns.SetUp(nic); err != nil {
 		return err
 	}
