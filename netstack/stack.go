@@ -231,6 +231,13 @@ func (s *Stack) Close() error {
 	s.udp.Close()
 	s.sctp.Close() // sends the ABORTs
 	s.link.silence()
+	if s.link.at != nil {
+		s.link.at.Deafen()
+	}
+	// What is queued is handled before gVisor ends who does that. What came afterwards, or was left
+	// with a connection that is closed already, would keep its memory for ever.
+	s.st.Pause()
+	s.st.Resume()
 	s.st.Close() // sends the RSTs
 	s.tcp.Close()
 	if s.link.at != nil {

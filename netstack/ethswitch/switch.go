@@ -93,7 +93,8 @@ type Attachment struct {
 	sw   *Switch
 	port Port
 	udp  UDPPort    // port, if it is one
-	gate *gate.Gate // around Transmit and Input
+	in   *gate.Gate // around Input
+	out  *gate.Gate // around Transmit
 
 	learned int // entries of the table that point here; guarded by table.mu
 
@@ -120,7 +121,7 @@ func (s *Switch) Attach(o PortOptions, p Port) (*Attachment, error) {
 			return nil, fmt.Errorf("netstack: port %s has the address %v already", a.Name, o.MAC)
 		}
 	}
-	a := &Attachment{PortOptions: o, sw: s, port: p, gate: gate.New()}
+	a := &Attachment{PortOptions: o, sw: s, port: p, in: gate.New(), out: gate.New()}
 	a.udp, _ = p.(UDPPort)
 	if o.MAC != (frame.MAC{}) {
 		s.table.pin(o.MAC, a)
@@ -139,10 +140,19 @@ func (a *Attachment) Detach() {
 		func(b *Attachment) bool { return a == b })
 	s.ports.Store(&ports)
 	s.mu.Unlock()
-	a.gate.Shut()
+	a.in.Shut()
+	a.out.Shut()
 	s.table.forget(a)
-	a.gate.Wait()
+	a.in.Wait()
+	a.out.Wait()
 	s.table.forget(a) // what an Input still running learned
+}
+
+// Deafen has the port get no frames any more, and returns when no call of its Transmit is running;
+// it sends as before. It must not be called from inside one.
+func (a *Attachment) Deafen() {
+	a.out.Shut()
+	a.out.Wait()
 }
 
 // Ports describes the ports in the order in which they came.
@@ -192,10 +202,10 @@ func (a *Attachment) Input(f *frame.Frame) error { return a.Deliver(f, nil) }
 
 // Deliver is Input for somebody who offers something: d may be nil.
 func (a *Attachment) Deliver(f *frame.Frame, d *Delivery) error {
-	if !a.gate.Enter() {
+	if !a.in.Enter() {
 		return errDetached
 	}
-	defer a.gate.Leave()
+	defer a.in.Leave()
 	n := f.Len()
 	dst, err := a.admit(f)
 	if err != nil {
@@ -254,10 +264,10 @@ func reserved(dst frame.MAC) bool {
 
 // transmit sends f out of a in the form that a takes.
 func (a *Attachment) transmit(f *frame.Frame, d *Delivery) {
-	if !a.gate.Enter() {
+	if !a.out.Enter() {
 		return
 	}
-	defer a.gate.Leave()
+	defer a.out.Leave()
 	if f.GSO == frame.GSONone && f.Csum != frame.CsumPartial || a.port.Offloads() &&
 		(f.GSO != frame.GSOUDP || a.udp != nil && a.udp.OffloadsUDP()) {
 		a.transmitOne(f, d)
