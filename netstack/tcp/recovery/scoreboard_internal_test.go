@@ -64,14 +64,12 @@ func FuzzScoreboard(f *testing.F) {
 				if len(b.gaps) == 0 {
 					continue
 				}
-				i := x % len(b.gaps)
-				if b.gaps[i].state != lost {
-					b.gaps[i].state = lost
-					b.lost += b.gaps[i].len()
+				g := b.gaps[x%len(b.gaps)]
+				if g.state != lost {
+					b.change(g, lost, false)
 				}
-				b.cut(i, max(y%8, 1))
-				b.lost -= b.gaps[i].len()
-				b.gaps[i].state = resent
+				b.cut(g, max(y%8, 1))
+				b.change(g, resent, y%3 == 0)
 			case 3:
 				b.all(base+sent, now)
 				if m.una < m.high && m.has[m.una] { // the peer has dropped what it had
@@ -81,8 +79,7 @@ func FuzzScoreboard(f *testing.F) {
 			}
 			open, missing := 0, 0
 			at := base + Seq(m.una)
-			for i := range b.gaps {
-				g := &b.gaps[i]
+			for i, g := range b.gaps {
 				if g.len() <= 0 || g.start.before(at) || b.high.before(g.end) {
 					t.Fatalf("gap %d is [%d %d), between %d and %d", i, g.start, g.end, at, b.high)
 				}
@@ -96,6 +93,27 @@ func FuzzScoreboard(f *testing.F) {
 						t.Fatalf("octet %d has arrived and is in a gap", s-base)
 					}
 				}
+			}
+			queued := len(b.missing)
+			for _, q := range []*queue{&b.late, &b.again} {
+				var last *gap
+				for g := q.first; g != nil; g = g.next {
+					if queued++; b.queue(g) != q || g.prev != last {
+						t.Fatalf("gap [%d %d) is in a wrong queue", g.start, g.end)
+					}
+					last = g
+				}
+				if q.last != last {
+					t.Fatal("the last is not at the end")
+				}
+			}
+			for i, g := range b.missing {
+				if g.state != lost || g.at != i {
+					t.Fatalf("gap [%d %d) is %d, and not missing", g.start, g.end, g.state)
+				}
+			}
+			if queued != len(b.gaps) {
+				t.Fatalf("%d gaps, and %d in queues", len(b.gaps), queued)
 			}
 			want := 0
 			for i := m.una; i < m.high; i++ {

@@ -178,7 +178,7 @@ func (s *Sender) Acked(a Ack) {
 	}
 	blocks := a.Blocks
 	if len(blocks) > 0 && duplicate(a) {
-		s.duplicated(blocks[0])
+		s.duplicated(blocks[0], a.At)
 		blocks = blocks[1:]
 	}
 	for _, k := range blocks {
@@ -294,7 +294,7 @@ func (s *Sender) arrivedPart(g *gap, n int, now time.Duration, known bool) {
 }
 
 // duplicated is told of octets that the peer has got twice.
-func (s *Sender) duplicated(k Block) {
+func (s *Sender) duplicated(k Block, now time.Duration) {
 	n := int(k.End - k.Start)
 	if n <= 0 || n > 1<<30 {
 		return
@@ -312,7 +312,7 @@ func (s *Sender) duplicated(k Block) {
 	}
 	if s.undoable {
 		if s.inDoubt -= n; s.inDoubt <= 0 {
-			s.undo(0)
+			s.undo(now)
 		}
 	}
 }
@@ -368,17 +368,13 @@ func (s *Sender) undo(now time.Duration) {
 	}
 }
 
-// wait has what is lost, and was not sent again, count as late.
+// wait has what is lost count as late.
 func (s *Sender) wait(now time.Duration) {
-	for i := range s.board.gaps {
-		if g := &s.board.gaps[i]; g.state == lost {
-			g.state = waiting
-			if now > 0 {
-				g.since = now
-			}
-		}
+	for b := &s.board; len(b.missing) > 0; {
+		g := b.missing[0]
+		g.since = now
+		b.change(g, waiting, false)
 	}
-	s.board.lost = 0
 }
 
 // grow lets the window grow for n octets that have arrived, when was octets were under way.
@@ -421,32 +417,21 @@ func (s *Sender) reorderingWindow() time.Duration {
 func (s *Sender) Look(now time.Duration) (next time.Duration) {
 	w := s.reorderingWindow()
 	newly := 0
-	for i := range s.board.gaps {
-		g := &s.board.gaps[i]
-		switch g.state {
-		case lost:
-			continue
-		case resent:
-			if !g.overtaken {
-				if g.order >= s.arrived && !g.mark.before(s.far) {
-					continue
-				}
-				g.overtaken, g.since = true, now
-			}
-		case waiting:
-		}
+	b := &s.board
+	for g := b.again.first; g != nil && (g.order < s.arrived || g.mark.before(s.far)); {
+		g.since = now
+		b.change(g, resent, true)
+		g = b.again.first
+	}
+	for g := b.late.first; g != nil; g = b.late.first {
 		if due := g.since + w; now < due {
-			if next == 0 || due < next {
-				next = due
-			}
-			continue
+			next = due
+			break
 		}
 		if g.state == resent {
 			s.Stats.LostAgain++
-			s.board.resent -= g.len()
 		}
-		g.state = lost
-		s.board.lost += g.len()
+		b.change(g, lost, false)
 		newly += g.len()
 	}
 	if newly > 0 {
@@ -485,11 +470,9 @@ func (s *Sender) Retry() bool {
 	if !s.silent || s.state != timedOut || len(s.board.gaps) == 0 {
 		return false
 	}
-	for i := range s.board.gaps {
-		if g := &s.board.gaps[i]; g.state == resent {
-			g.state = lost
-			s.board.lost += g.len()
-			s.board.resent -= g.len()
+	for _, g := range s.board.gaps {
+		if g.state == resent {
+			s.board.change(g, lost, false)
 		}
 	}
 	return true
@@ -523,23 +506,16 @@ func (s *Sender) Next(now time.Duration) (b Block, ok bool) {
 	if s.board.lost == 0 || s.pipe() >= s.cwnd {
 		return b, false
 	}
-	for i := range s.board.gaps {
-		if s.board.gaps[i].state == lost {
-			s.board.cut(i, s.mss)
-			return s.resend(&s.board.gaps[i], now), true
-		}
-	}
-	return b, false
+	g := s.board.missing[0]
+	s.board.cut(g, s.mss)
+	return s.resend(g, now), true
 }
 
 func (s *Sender) resend(g *gap, now time.Duration) Block {
-	n := g.len()
-	s.board.lost -= n
-	s.board.resent += n
+	s.board.change(g, resent, false)
 	s.order++
-	g.state, g.again, g.overtaken = resent, true, false
-	g.sentAt, g.order, g.mark = now, s.order, s.nxt
-	s.out += n
+	g.again, g.sentAt, g.order, g.mark = true, now, s.order, s.nxt
+	s.out += g.len()
 	s.resentAt = now
 	return Block{g.start, g.end}
 }
@@ -547,8 +523,8 @@ func (s *Sender) resend(g *gap, now time.Duration) Block {
 // Again is told that the first n octets that are lost were sent again by somebody else.
 func (s *Sender) Again(n int, now time.Duration) {
 	if len(s.board.gaps) > 0 && s.board.gaps[0].state == lost {
-		s.board.cut(0, n)
-		s.resend(&s.board.gaps[0], now)
+		s.board.cut(s.board.gaps[0], n)
+		s.resend(s.board.gaps[0], now)
 	}
 }
 

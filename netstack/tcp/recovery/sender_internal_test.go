@@ -295,3 +295,29 @@ func BenchmarkManyGaps(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkManyLost is what it costs to send one of many gaps again, and to hear that it has come.
+func BenchmarkManyLost(b *testing.B) {
+	for _, gaps := range []int{10, 1000, maxGaps - 1} {
+		b.Run(fmt.Sprint("gaps=", gaps), func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				s := newSender(2*gaps + 2)
+				s.cwnd = maxWindow
+				for i := range gaps {
+					s.ack(10*ms, 1, block(2*i+2, 2*i+2))
+				}
+				s.Look(10 * ms)
+				b.StartTimer()
+				for i := range gaps / 2 {
+					if _, ok := s.Next(10 * ms); !ok {
+						b.Fatal("nothing to send")
+					}
+					at := 2*(gaps-i) - 1 // from the end
+					s.ack(20*ms, 1, block(at, at))
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*(gaps/2)), "ns/gap")
+		})
+	}
+}
