@@ -153,8 +153,10 @@ func (c *RC) mayGo(e *sent) bool {
 		e.Fence && s.off == 0 && s.reads > 0:
 		return false
 	case e.Op.answered():
+		// Nobody paces answers: what is asked for has to fit where they wait. The next long Read goes
+		// when half of a window has come of the one before.
 		return s.reads < c.reads(e) && (span == 0 || uint32(span)+e.n <= maxSpan) &&
-			(s.window >= c.cfg.Window || s.reads == 0 || int(s.readPSNs+e.n) <= s.window)
+			(s.reads == 0 || int(s.readPSNs+e.n) <= s.window+s.window/2)
 	case span-int(s.readPSNs) >= s.window, span >= maxSpan-1:
 		return false
 	}

@@ -118,6 +118,30 @@ func TestWindowBehindLoss(t *testing.T) {
 	sends("and another", 18, 18)
 }
 
+// ROCE-052: what Reads ask for is bounded by the window, too, as far as one does not ask for more:
+// nobody paces their answers.
+func TestReadWindow(t *testing.T) {
+	r := newRaw(t, func(c *Config) { c.Window, c.MaxRead = 8, 4 })
+	for _, n := range []int{256 * 20, 256 * 8, 256 * 8} {
+		r.post(Read, n)
+	}
+	r.want("RDMA READ Request +0")
+	r.in(packet.ReadResponseFirst, 0, 256)
+	for psn := 1; psn < 19; psn++ {
+		r.in(packet.ReadResponseMiddle, psn, 256)
+		switch psn {
+		case 14:
+			r.want("")
+		case 15:
+			r.want("RDMA READ Request +20")
+		}
+	}
+	r.want("")
+	r.in(packet.ReadResponseLast, 19, 256)
+	r.want("")
+	r.wantDone(1)
+}
+
 // ROCE-057, 060, 061, 063: what an ACK is for.
 func TestACK(t *testing.T) {
 	r := newRaw(t)
