@@ -84,7 +84,7 @@ func (m *Manager) admit(l *Listener, key peerKey) bool {
 		full = &m.refused.Backlog
 	case l.Account != nil && l.Account.Max > 0 && l.Account.halfOpen >= l.Account.Max:
 		full = &m.refused.Account
-	case m.halfOpen >= m.cfg.MaxHalfOpen:
+	case m.halfOpen >= m.cfg.MaxHalfOpen, !p.hears && m.halfOpen >= m.strangers():
 		full = &m.refused.Total
 	}
 	if full != nil {
@@ -105,6 +105,10 @@ func (m *Manager) admit(l *Listener, key peerKey) bool {
 	}
 	return true
 }
+
+// strangers is how many requests there are until only those of peers find room that have had a
+// connection of theirs confirmed: any number of addresses can be forged, but none of these.
+func (m *Manager) strangers() int { return m.cfg.MaxHalfOpen - m.cfg.MaxHalfOpen/8 }
 
 // decided gives back the place of a request at its listener, as the program has answered it.
 func (l *Listener) decided(key peerKey) {

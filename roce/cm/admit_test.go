@@ -51,6 +51,36 @@ func TestForgedREQ(t *testing.T) {
 	}
 }
 
+// However many sources are forged, a peer that has a connection finds room for another one, and a
+// stranger does again when what nobody has sent is given up (ROCE-207, 209).
+func TestNeighboursInFlood(t *testing.T) {
+	s := newSUT(t, func(c *Config) { c.MaxHalfOpen = 64 })
+	if _, err := s.Listen(service, one, 1000); err != nil {
+		t.Fatal(err)
+	}
+	s.passive()
+	forged := netip.MustParseAddr("10.1.0.0")
+	for range 1000 {
+		forged = forged.Next()
+		s.from = forged
+		silent(t, "a forged REQ", s.says(s.req()))
+	}
+	s.Events()
+	s.from = three
+	s.says(s.req())
+	s.nothing("a stranger finds no room")
+	s.from = two
+	for range 8 {
+		s.asked()
+	}
+	s.says(s.req())
+	s.nothing("all places are taken")
+	s.pass(3 * time.Minute)
+	s.Events()
+	s.from = three
+	s.asked()
+}
+
 // A peer that asks for patience again and again is waited for once longer for each REQ that has
 // gone out: Connect comes to an end (RCM-038).
 func TestMRAWithoutEnd(t *testing.T) {

@@ -240,16 +240,16 @@ func TestFlood(t *testing.T) {
 		s.from = s.from.Next()
 		silent(t, "no answer for a flood", s.says(s.req()))
 	}
-	if x := s.Load(); x.HalfOpen != 100 || x.Conns != 100 || x.Peers > 100 {
+	if x := s.Load(); x.HalfOpen != 88 || x.Conns != 88 || x.Peers > 88 {
 		t.Errorf("%+v", x)
 	}
 	s.from = three
 	r := s.accepts(c)
 	s.says(&mad.RTU{LocalID: r.RemoteID, RemoteID: r.LocalID})
-	if x := s.Load(); x.HalfOpen != 99 {
+	if x := s.Load(); x.HalfOpen != 87 {
 		t.Errorf("%+v", x)
 	}
-	if x := s.Stats(); x.Refused != 10000-10+10000-89 {
+	if x := s.Stats(); x.Refused != 10000-10+10000-77 {
 		t.Errorf("%d refused", x.Refused)
 	}
 	c.Close(s.now)
