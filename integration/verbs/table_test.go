@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -38,11 +39,12 @@ func note(t *testing.T, topology string, r *roceRun) {
 			row = &notedRow{words: words}
 			noted.rows = append(noted.rows, row)
 		}
-		switch {
-		case t.Failed():
-			row.failed = append(row.failed, topology)
-		case !t.Skipped():
-			row.ok = append(row.ok, topology)
+		to := &row.ok
+		if t.Failed() {
+			to = &row.failed
+		}
+		if !t.Skipped() && !slices.Contains(*to, topology) {
+			*to = append(*to, topology)
 		}
 	})
 }
