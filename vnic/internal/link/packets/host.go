@@ -81,6 +81,9 @@ func (l *Link) EndReceive(r roce.Received) error {
 	if r.Write && r.Length == 0 { // no octet of it has come
 		l.work.Stats.Inbound(rdma.OpWriteImm, 0)
 	}
+	// What the peer acknowledged before completes before: who waits for one completion at a time has
+	// its own message done when the answer to that is there.
+	l.work.Retire()
 	l.arrival = wqe.Arrival{
 		Length: r.Length, Write: r.Write, Solicited: r.Solicited, Immediate: r.Immediate,
 		Imm: binary.BigEndian.Uint32(r.Imm[:]), Invalidate: r.Invalidate, Key: r.RKey,
