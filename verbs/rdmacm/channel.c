@@ -1,5 +1,7 @@
 /* librdmacm: event channels. */
+#include <fcntl.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "cm.h"
 
@@ -48,6 +50,7 @@ struct cm_chan *cm_chan_new(struct vrnic_session *s)
 	pthread_once(&once, watch_forks);
 	ch->s = s;
 	ch->refs = 1;
+	ch->hush = -1;
 	err = vrnic_rpc(s, VRNIC_OP_CM_CREATE_CHAN, NULL, 0, &rep, sizeof(rep), -1, &ch->ch.fd, 1);
 	if (err) {
 		free(ch);
@@ -93,9 +96,32 @@ void cm_chan_put(struct cm_chan *ch)
 void cm_chan_destroy_locked(struct cm_chan *ch)
 {
 	vrnic_close(ch->ch.fd);
+	vrnic_close(ch->hush);
 	ch->gone = true;
 	forget(ch);
 	cm_chan_put(ch);
+}
+
+/*
+ * The pipe of a session that is dead has come to its end, and would be readable for ever. A program
+ * that polls the descriptor must not be told of events that there are not, so a pipe that nobody
+ * writes to takes its place, with the program's flags.
+ */
+int cm_chan_silence(struct cm_chan *ch)
+{
+	int flags = fcntl(ch->ch.fd, F_GETFL), keep = fcntl(ch->ch.fd, F_GETFD), err = 0, p[2];
+
+	if (flags < 0 || keep < 0 || pipe2(p, O_CLOEXEC | (flags & O_NONBLOCK)))
+		return errno;
+	if (dup3(p[0], ch->ch.fd, keep & FD_CLOEXEC ? O_CLOEXEC : 0) < 0) {
+		err = errno;
+		vrnic_close(p[1]);
+	} else {
+		ch->hush = p[1];
+		atomic_store(&ch->silent, true);
+	}
+	vrnic_close(p[0]);
+	return err;
 }
 
 void cm_chan_destroy(struct cm_chan *ch)

@@ -44,7 +44,9 @@ struct cm_chan {
 	unsigned int refs;
 	unsigned int ids;
 	bool gone;   /* the program has destroyed it: the descriptor is closed */
+	atomic_bool silent; /* the session is dead, and all of it told: there are no more events */
 	bool buried; /* channel.c's */
+	int hush;    /* the other end of a silent one's pipe, or -1 */
 };
 
 /*
@@ -63,7 +65,7 @@ struct cm_id {
 	struct cm_chan *chan;
 	uint32_t given; /* events given to the program, and how many of them it has acknowledged */
 	uint32_t acked;
-	bool connected; /* ESTABLISHED was given, and DISCONNECTED not */
+	bool connected; /* ESTABLISHED was given, or the program established, and DISCONNECTED not */
 	bool disconnected; /* DISCONNECTED was given */
 	bool removed; /* DEVICE_REMOVAL was given */
 	/* of a connection request: what the peer allows and asks for */
@@ -115,6 +117,7 @@ static inline int cm_return(int err)
 /* channel.c */
 struct cm_chan *cm_chan_new(struct vrnic_session *s); /* NULL with errno */
 void cm_chan_destroy(struct cm_chan *ch);
+int cm_chan_silence(struct cm_chan *ch); /* 0 or an errno; with cm_lock held */
 void cm_chan_destroy_locked(struct cm_chan *ch); /* these with cm_lock held */
 void cm_chan_add_id(struct cm_chan *ch, struct cm_id *id);
 void cm_chan_drop_id(struct cm_chan *ch);

@@ -177,28 +177,49 @@ static int fetch(struct cm_chan *ch, struct cm_event *ev)
 
 /*
  * A session that has died tells each of its ids, once: a connection that it is over, and then that
- * the device is gone.
+ * the device is gone. The id that has something to be told, or NULL.
  */
-static int make_up(struct cm_chan *ch, struct cm_event *ev)
+static struct cm_id *untold(struct cm_chan *ch)
+{
+	struct cm_id *id = NULL;
+
+	while ((id = cm_id_each(ch, id)) && (!id->handle || id->removed))
+		;
+	return id;
+}
+
+static void make_up(struct cm_id *id, struct cm_event *ev)
+{
+	if (id->connected) {
+		id->connected = false;
+		id->disconnected = true;
+		ev->ev.event = RDMA_CM_EVENT_DISCONNECTED;
+	} else {
+		id->removed = true;
+		ev->ev.event = RDMA_CM_EVENT_DEVICE_REMOVAL;
+	}
+	ev->ev.id = &id->id;
+	give(ev, id);
+}
+
+/*
+ * An event of a session that has died. Behind the last one the channel is silent, as after the
+ * removal of a device. A channel that never had one is told of by EIO, once.
+ */
+static int last_events(struct cm_chan *ch, struct cm_event *ev)
 {
 	struct cm_id *id;
+	int err;
 
-	for (id = cm_id_each(ch, NULL); id; id = cm_id_each(ch, id)) {
-		if (!id->handle || id->removed)
-			continue;
-		if (id->connected) {
-			id->connected = false;
-			id->disconnected = true;
-			ev->ev.event = RDMA_CM_EVENT_DISCONNECTED;
-		} else {
-			id->removed = true;
-			ev->ev.event = RDMA_CM_EVENT_DEVICE_REMOVAL;
-		}
-		ev->ev.id = &id->id;
-		give(ev, id);
+	if (ch->silent)
+		return EAGAIN;
+	id = untold(ch);
+	if (id)
+		make_up(id, ev);
+	if (untold(ch))
 		return 0;
-	}
-	return EIO;
+	err = cm_chan_silence(ch);
+	return id ? 0 : err ? err : EIO;
 }
 
 /* A thread in rdma_get_cm_event. */
@@ -235,9 +256,20 @@ static int take(struct waiter *w)
 	int err = EAGAIN, state = cm_enter();
 
 	if (!ch->gone)
-		err = vrnic_dead(ch->s) ? make_up(ch, w->ev) : fetch(ch, w->ev);
+		err = vrnic_dead(ch->s) ? last_events(ch, w->ev) : fetch(ch, w->ev);
 	cm_leave(state);
 	return err;
+}
+
+/* Waits for a token, or for the end of the session: 0 or an errno. */
+static int wait_token(struct cm_chan *ch)
+{
+	char c;
+
+	if (!atomic_load(&ch->silent))
+		return vrnic_wait_token(ch->s, ch->ch.fd) < 0 ? errno : 0;
+	/* nobody writes there: it waits until the channel is destroyed, which is then seen */
+	return read(ch->ch.fd, &c, 1) < 0 && errno != EBADF ? errno : 0;
 }
 
 static int next_event(struct waiter *w)
@@ -247,7 +279,7 @@ static int next_event(struct waiter *w)
 
 	do {
 		park_if_gone(ch);
-		err = vrnic_wait_token(ch->s, ch->ch.fd) < 0 ? errno : 0;
+		err = wait_token(ch);
 		park_if_gone(ch);
 		if (err)
 			return err;

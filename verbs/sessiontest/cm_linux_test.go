@@ -268,7 +268,7 @@ func TestCMHostileEvents(t *testing.T) {
 				}
 				p.want("event 0", "EAGAIN")
 			} else {
-				p.want("event 0", "11 0 0 -1 0/0 0 0 - ", "event 0", "EIO", "id 0", "EIO", "ack", "ok")
+				p.want("event 0", "11 0 0 -1 0/0 0 0 - ", "event 0", "EAGAIN", "id 0", "EIO", "ack", "ok")
 				s.ended()
 			}
 			p.want("destroy 0", "ok", "delchan 0", "ok")
@@ -335,7 +335,7 @@ func TestCMDeath(t *testing.T) {
 		if got["10 0 0"] != 1 || got["11 0 0"] != 1 || got["11 0 1"] != 1 {
 			t.Errorf("events %v", got)
 		}
-		p.want("event 0", "EIO", "event 0", "EIO", "disconnect 0", "EINVAL", "destroy 0", "ok",
+		p.want("event 0", "EAGAIN", "event 0", "EAGAIN", "disconnect 0", "EINVAL", "destroy 0", "ok",
 			"destroy 1", "ok", "delchan 0", "ok")
 	}
 }

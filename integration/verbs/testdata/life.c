@@ -252,18 +252,39 @@ static int woken;
 static enum rdma_cm_event_type cm_got[8];
 static int cm_n;
 
+/* Behind the last event a channel has nothing to say: who polls it is not woken, and who asks waits. */
+static void silent(struct rdma_event_channel *ch)
+{
+	int fl = fcntl(ch->fd, F_GETFL);
+	struct rdma_cm_event *ev;
+
+	CHECK(!vt_readable(ch->fd, 50));
+	CHECK(fcntl(ch->fd, F_GETFD) & FD_CLOEXEC);
+	CHECK_EQ(fcntl(ch->fd, F_SETFL, fl | O_NONBLOCK), 0);
+	CHECK_ERRNO(rdma_get_cm_event(ch, &ev), EAGAIN);
+	CHECK_EQ(fcntl(ch->fd, F_SETFL, fl), 0);
+}
+
+static void *asks_for_ever(void *arg)
+{
+	struct rdma_cm_event *ev;
+
+	rdma_get_cm_event(arg, &ev);
+	FAIL("a channel that is silent has an event");
+}
+
 static void *cm_waiter(void *arg)
 {
 	struct rdma_event_channel *ch = arg;
 	struct rdma_cm_event *ev;
 
-	while (!rdma_get_cm_event(ch, &ev)) {
+	do {
 		CHECK(cm_n < 8);
+		CHECK_EQ(rdma_get_cm_event(ch, &ev), 0);
 		cm_got[cm_n++] = ev->event;
 		CHECK_EQ(rdma_ack_cm_event(ev), 0);
-	}
-	if (errno != EIO && errno != ENODEV)
-		FAIL("rdma_get_cm_event: %s", strerror(errno));
+	} while (cm_got[cm_n - 1] != RDMA_CM_EVENT_DEVICE_REMOVAL);
+	silent(ch);
 	__atomic_add_fetch(&woken, 1, __ATOMIC_SEQ_CST);
 	return NULL;
 }
@@ -309,7 +330,9 @@ static void daemon_dies(void)
 	int disconnected = 0, removed = 0;
 	struct ibv_qp_attr a;
 	struct ibv_qp_init_attr init;
+	struct rdma_event_channel *idle = rdma_create_event_channel();
 
+	CHECK(idle);
 	vt_open(&p, &(struct vt_opts){ .channel = true });
 	transfer(3);
 	for (int i = 0; i < 5; i++)
@@ -355,8 +378,28 @@ static void daemon_dies(void)
 		int fl = fcntl(p.a.ch->fd, F_GETFL);
 
 		fcntl(p.a.ch->fd, F_SETFL, fl | O_NONBLOCK);
-		while (!rdma_get_cm_event(p.a.ch, &ev))
+		for (int i = 0; i < 2; i++) { /* DISCONNECTED, DEVICE_REMOVAL */
+			CHECK(vt_readable(p.a.ch->fd, 0));
+			CHECK_EQ(rdma_get_cm_event(p.a.ch, &ev), 0);
 			CHECK_EQ(rdma_ack_cm_event(ev), 0);
+		}
+		CHECK(fcntl(p.a.ch->fd, F_GETFL) & O_NONBLOCK);
+		CHECK_ERRNO(rdma_get_cm_event(p.a.ch, &ev), EAGAIN);
+		fcntl(p.a.ch->fd, F_SETFL, fl);
+		silent(p.a.ch);
+	}
+	/* One that had no id: an error, once. A thread that waits there leaves with a cancellation. */
+	{
+		struct rdma_cm_event *ev;
+		pthread_t waits;
+
+		CHECK_ERRNO(rdma_get_cm_event(idle, &ev), EIO);
+		silent(idle);
+		CHECK_EQ(pthread_create(&waits, NULL, asks_for_ever, idle), 0);
+		usleep(20000);
+		CHECK_EQ(pthread_cancel(waits), 0);
+		CHECK_EQ(pthread_join(waits, NULL), 0);
+		rdma_destroy_event_channel(idle);
 	}
 	vt_free(&p);
 }
