@@ -280,8 +280,8 @@ type RoCEParam struct {
 	// TrafficClass that of the packets; the end that connects says both. ACKTimeout 0 asks for 19.
 	ACKTimeout, TrafficClass uint8
 
-	// Of datagrams: the QP that serves, its Q_Key, and how to send there. The end that accepts gives
-	// QPN and QKey; QKey 0 is rdma_cm's.
+	// QPN is the peer's QP. Of datagrams it is the one that serves, with its Q_Key, and Path is how to
+	// send there. The end that accepts gives QPN and QKey; QKey 0 is rdma_cm's.
 	QPN, QKey uint32
 	Path      AHAttr
 }

@@ -32,6 +32,8 @@
 #define VRNIC_OPT_LEVEL_VRNIC		0x5652
 
 #define VRNIC_OPT_TOS			0	/* of VRNIC_OPT_LEVEL_ID, as the next */
+#define VRNIC_OPT_REUSE_ADDR		1
+#define VRNIC_OPT_AF_ONLY		2
 #define VRNIC_OPT_ACK_TIMEOUT		3
 
 #define VRNIC_OPT_MPA_REVISION		1	/* 1 or 2 */
@@ -102,6 +104,8 @@
 #define VRNIC_OP_CM_GET_EVENT		112
 #define VRNIC_OP_CM_JOIN_MULTICAST	113
 #define VRNIC_OP_CM_LEAVE_MULTICAST	114
+#define VRNIC_OP_CM_ESTABLISH		115
+#define VRNIC_OP_CM_NOTIFY		116
 
 /* A struct vrnic_sock_addr is an address with a port in host byte order. family 0 is none. */
 struct vrnic_sock_addr {
@@ -202,7 +206,9 @@ VRNIC_ABI_SIZE(vrnic_cm_listen_request, 8);
 /*
  * struct vrnic_cm_connect_request connects or accepts (CM_CONNECT, CM_ACCEPT). The QP is the one of
  * this session with number param.qpn and protection domain pd; an id of VRNIC_PS_UDP connects
- * without one, both 0. ESTABLISHED, or a failure, follows.
+ * without one, both 0. ESTABLISHED, or a failure, follows. With pd 0 an id of VRNIC_PS_TCP on RoCE
+ * tells the peer of a QP that the client takes to RTR and RTS itself (CM_INIT_QP_ATTR):
+ * CONNECT_RESPONSE follows CM_CONNECT then, and is answered by CM_ESTABLISH or CM_REJECT.
  */
 struct vrnic_cm_connect_request {
 	uint32_t id;

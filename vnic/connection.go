@@ -42,7 +42,11 @@ type (
 // *QP of the same Context.
 type CMID = cm.ID
 
-// A Connectable is a *QP, or nil for an identifier of datagrams that names none.
+// CMSharing is how a CMID has its port.
+type CMSharing = cm.Sharing
+
+// A Connectable is a *QP, or nil for an identifier of datagrams that names none, or of a
+// connection whose program moves its QP itself.
 type Connectable = cm.Connectable
 
 // A CMEvent tells the owner of a CMID what happened to it.
@@ -52,20 +56,21 @@ type CMEvent = cm.Event
 type CMEventType = cm.EventType
 
 const (
-	CMAddrResolved   = cm.AddrResolved
-	CMAddrError      = cm.AddrError
-	CMRouteResolved  = cm.RouteResolved
-	CMRouteError     = cm.RouteError
-	CMConnectRequest = cm.ConnectRequest
-	CMConnectError   = cm.ConnectError
-	CMUnreachable    = cm.Unreachable
-	CMRejected       = cm.Rejected
-	CMEstablished    = cm.Established
-	CMDisconnected   = cm.Disconnected
-	CMDeviceRemoval  = cm.DeviceRemoval
-	CMMulticastJoin  = cm.MulticastJoin
-	CMMulticastError = cm.MulticastError
-	CMTimewaitExit   = cm.TimewaitExit
+	CMAddrResolved    = cm.AddrResolved
+	CMAddrError       = cm.AddrError
+	CMRouteResolved   = cm.RouteResolved
+	CMRouteError      = cm.RouteError
+	CMConnectRequest  = cm.ConnectRequest
+	CMConnectResponse = cm.ConnectResponse
+	CMConnectError    = cm.ConnectError
+	CMUnreachable     = cm.Unreachable
+	CMRejected        = cm.Rejected
+	CMEstablished     = cm.Established
+	CMDisconnected    = cm.Disconnected
+	CMDeviceRemoval   = cm.DeviceRemoval
+	CMMulticastJoin   = cm.MulticastJoin
+	CMMulticastError  = cm.MulticastError
+	CMTimewaitExit    = cm.TimewaitExit
 )
 
 // A PeerInfo says what one peer has of a device, and Refusals count what was refused.
@@ -84,6 +89,9 @@ func (d *Device) newCM() *cm.Manager {
 		MaxPending: c.MaxPending, MaxPendingPerPeer: c.MaxPendingPerPeer,
 		MaxHalfOpen: c.MaxHalfOpen, MaxHalfOpenPerPeer: c.MaxHalfOpenPerPeer,
 		MaxConnsPerPeer: c.MaxConnsPerPeer,
+	}
+	for _, p := range c.Addrs {
+		cfg.Addrs = append(cfg.Addrs, p.Addr())
 	}
 	if d.roce != nil {
 		cfg.RoCE = d.newRoCECM()

@@ -31,11 +31,12 @@ func (d *Device) newRoCECM() *vniccm.RoCE {
 	d.roce.gsi.Store(g)
 	r := &vniccm.RoCE{
 		GSI: g, GIDIndex: d.gidIndex,
+		Has: func(u *vniccm.User, qpn uint32) bool {
+			qp := d.roce.find(qpn)
+			return qp != nil && qp.ctx.cm == u
+		},
 		Join:  func(user uint32, group netip.Addr) error { return d.roce.groups.Join(group, user) },
 		Leave: func(user uint32, group netip.Addr) error { return d.roce.groups.Leave(group, user) },
-	}
-	for _, p := range c.Addrs {
-		r.Addrs = append(r.Addrs, p.Addr())
 	}
 	return r
 }

@@ -28,6 +28,16 @@ var roceCMJobs = []job{
 		serverOut: []string{"^return status 0$"}, clientOut: []string{"^return status 0$"}},
 }
 
+// What rdma_cm has on RoCE beside iWARP, by programs in C: RCM-030, 031, 034, 056, 060, 066.
+func TestRoCECMCalls(t *testing.T) {
+	need(t)
+	for _, make := range roceTopologies[:2] { // both ends are in one program
+		t.Run(make.name, func(t *testing.T) {
+			make.make(t).runC(t, "roce_cm", "own_qps", "own_rejects", "own_notify", "own_waits")
+		})
+	}
+}
+
 // runsOfJobs are jobs as runs, by IPv4 and IPv6.
 func runsOfJobs(jobs []job) (runs []roceRun) {
 	for i := range jobs {
@@ -49,9 +59,9 @@ func runsOfJobs(jobs []job) (runs []roceRun) {
 func roceIDJobs() []job {
 	jobs := slices.Concat(rpingJobs, cmJobs)
 	for i := range jobs {
-		jobs[i].quick = i == 0 || jobs[i].name == "ucmatose, 10 connections"
+		jobs[i].quick = slices.Contains([]string{"rping", "rping with QPs of its own",
+			"ucmatose, 10 connections"}, jobs[i].name)
 	}
-	jobs = slices.DeleteFunc(jobs, func(j job) bool { return j.name == "rping with QPs of its own" })
 	return append(jobs, roceCMJobs...)
 }
 
@@ -64,7 +74,6 @@ func rocePerfJobs() []job {
 	for i := range jobs { // every test run has one of them
 		jobs[i].quick = jobs[i].name == "ib_write_bw -n 200 -q 4 -b -s 4096"
 	}
-	jobs = slices.DeleteFunc(jobs, func(j job) bool { return strings.Contains(j.name, " -e") })
 	return append(jobs, perfJob("ib_send_bw", "-n 200 -c UD -s 1024", false),
 		perfJob("ib_write_bw", "-n 200 -c UC", false))
 }

@@ -27,7 +27,7 @@ var titles = []struct {
 	{"ESDDP", "Enhanced set-up over SCTP (RFC 6581)", 32},
 	{"ROCE", "RoCEv2 (IBA volume 1, chapter 9, annex A17)", 232},
 	{"RVB", "Verbs of RoCE (ibv_modify_qp and its kin)", 51},
-	{"RCM", "RoCE's connection manager (IBA volume 1, chapter 12, annex A11)", 65},
+	{"RCM", "RoCE's connection manager (IBA volume 1, chapter 12, annex A11)", 67},
 	{"RSYS", "What programs read in /sys and /dev (RoCE devices)", 19},
 }
 

@@ -168,14 +168,21 @@ func (c *Conn) agree(r *Reply) {
 	c.resources, c.depth = min(c.resources, r.ResponderResources), min(c.depth, r.InitiatorDepth)
 }
 
-// Reject refuses a request for a program, with up to MaxRejectData octets for the peer's.
+// Reject refuses a request for a program, or a peer's reply, with up to MaxRejectData octets for
+// the peer's.
 func (c *Conn) Reject(now time.Time, privateData []byte) error {
 	switch {
-	case c.state != stateAsked:
+	case c.state != stateAsked && c.state != stateReplied:
 		return fmt.Errorf("reject: %w", ErrState)
 	case len(privateData) > MaxRejectData:
 		return fmt.Errorf("reject with %d octets, at most %d: %w", len(privateData), MaxRejectData,
 			ErrPrivate)
+	}
+	if c.state == stateReplied {
+		c.sendREJ(mad.AboutREP, mad.ConsumerRejection, privateData)
+		c.ownerless = true
+		c.timeWait(now)
+		return nil
 	}
 	c.sendREJ(mad.AboutREQ, mad.ConsumerRejection, privateData)
 	c.remember(now)
@@ -191,13 +198,15 @@ func (c *Conn) remember(now time.Time) {
 	c.m.timers.set(&c.timer, now.Add(requestLife))
 }
 
-// Ready says that the QP is ready for the connection, which begins: the peer is told.
+// Ready says that the QP is ready for the connection, which begins: the peer is told, and
+// EventEstablished follows, in front of all that the peer does then.
 func (c *Conn) Ready(time.Time) error {
 	if c.state != stateReplied {
 		return fmt.Errorf("establish: %w", ErrState)
 	}
 	c.state = stateEstablished
 	c.sendRTU()
+	c.tell(Event{Kind: EventEstablished})
 	return nil
 }
 
@@ -206,11 +215,16 @@ func (c *Conn) sendRTU() {
 }
 
 // Established says that a packet of the peer's QP has come, which shows that the peer is ready; its
-// word for that can be late, or lost.
-func (c *Conn) Established(time.Time) {
-	if c.state == stateReplying {
+// word for that can be late, or lost. ErrOpen if it was not.
+func (c *Conn) Established(time.Time) error {
+	switch c.state {
+	case stateReplying:
 		c.establish(nil)
+		return nil
+	case stateEstablished:
+		return fmt.Errorf("establish: %w", ErrOpen)
 	}
+	return fmt.Errorf("establish: %w", ErrState)
 }
 
 func (c *Conn) establish(private []byte) {
@@ -447,6 +461,13 @@ type Attr struct {
 	FlowLabel     uint32
 	Local, Remote netip.Addr
 	MinRNRTimer   uint8 // code
+}
+
+// Agreed reports whether the peer's QP is known, and the connection is not over: then there is an
+// Attr.
+func (c *Conn) Agreed() bool {
+	return c.state == stateAsked || c.state == stateReplied || c.state == stateReplying ||
+		c.state == stateEstablished
 }
 
 // Attr is what the QP is to be given, of the end that has asked once EventReplied has come. The end

@@ -180,12 +180,16 @@ func TestListeners(t *testing.T) {
 		e.Source.Port() != 4000 {
 		t.Errorf("%+v", e)
 	}
-	own.Close()
+	own.Close(s.now)
 	s.says(s.req())
 	if e := s.happened(EventRequest); e.Listener != all {
 		t.Errorf("%+v", e)
 	}
-	all.Close()
+	all.Close(s.now)
+	silent(t, "somebody has just listened", s.says(s.req()))
+	if r := only[*mad.REJ](t, s.pass(2*time.Second)); r.Reason != mad.InvalidServiceID {
+		t.Errorf("%+v", r)
+	}
 	if r := only[*mad.REJ](t, s.says(s.req())); r.Reason != mad.InvalidServiceID {
 		t.Errorf("%+v", r)
 	}
@@ -269,10 +273,15 @@ func TestREP(t *testing.T) {
 		a.MaxRead != 2 || a.MaxDestRead != 2 || a.RNRRetries != 4 || a.Retries != 6 || a.Timeout != 19 {
 		t.Errorf("%+v", a)
 	}
-	silent(t, "the QP is not ready", s.says(x))
+	// The QP is not ready, which a peer that asks again is told to wait for.
+	if r := only[*mad.MRA](t, s.says(x)); r.About != mad.AboutREP || r.LocalID != q.LocalID ||
+		r.RemoteID != x.LocalID || r.ServiceTimeout != 24 {
+		t.Errorf("%+v", r)
+	}
 	if err := c.Ready(s.now); err != nil {
 		t.Fatal(err)
 	}
+	s.happened(EventEstablished)
 	if r := only[*mad.RTU](t, s.said(two)); r.LocalID != q.LocalID || r.RemoteID != x.LocalID {
 		t.Errorf("%+v", r)
 	}
@@ -325,7 +334,9 @@ func TestREPTimeout(t *testing.T) {
 	s.listens(service)
 	c, _ = s.asked()
 	r = s.accepts(c)
-	c.Established(s.now)
+	if err := c.Established(s.now); err != nil {
+		t.Error(err)
+	}
 	s.happened(EventEstablished)
 	silent(t, "the peer is there", s.pass(time.Minute))
 	rtu := &mad.RTU{LocalID: r.RemoteID, RemoteID: r.LocalID}

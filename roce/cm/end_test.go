@@ -178,6 +178,7 @@ func (s *sut) active() (*Conn, *mad.REP) {
 		s.t.Fatal(err)
 	}
 	only[*mad.RTU](s.t, s.said(two))
+	s.happened(EventEstablished)
 	return c, r
 }
 

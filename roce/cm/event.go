@@ -16,7 +16,8 @@ const (
 	// EventReplied: the peer has accepted. The owner readies its QP by Conn.Attr, and then calls
 	// Conn.Ready, or Conn.Close if it cannot.
 	EventReplied
-	// EventEstablished: of the end that has accepted; the peer is ready.
+	// EventEstablished: of the end that has accepted, the peer is ready; of the other, Conn.Ready was
+	// called.
 	EventEstablished
 	// EventRejected: the peer does not want the connection, or no longer, for Reason.
 	EventRejected

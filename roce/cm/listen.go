@@ -3,6 +3,7 @@ package cm
 import (
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/vrnic/vrnic/roce/mad"
 )
@@ -33,6 +34,8 @@ type listenKey struct {
 type Listener struct {
 	// Owner is the caller's.
 	Owner any
+	// Only6: the unspecified IPv6 address does not stand for IPv4.
+	Only6 bool
 	// Account is whose it is, or nil.
 	Account *Account
 
@@ -53,16 +56,19 @@ func (m *Manager) Listen(s Service, addr netip.Addr, backlog int) (*Listener, er
 	}
 	l := &Listener{m: m, key: key, backlog: max(backlog, 1), peers: map[peerKey]int{}}
 	m.listeners[key] = l
+	m.listened(s)
 	return l, nil
 }
 
 // Waiting is how many requests have not been answered.
 func (l *Listener) Waiting() int { return l.waiting }
 
-// Close takes no more requests. Those that have come can be answered as before.
-func (l *Listener) Close() {
+// Close takes no more requests. Those that have come can be answered as before; those that come now
+// wait a moment for another Listener of the service, and are refused then.
+func (l *Listener) Close(now time.Time) {
 	if l.m.listeners[l.key] == l {
 		delete(l.m.listeners, l.key)
+		l.m.left(now, l.key.service)
 	}
 }
 
@@ -79,7 +85,7 @@ func (m *Manager) listener(service uint64, addr netip.Addr, datagrams bool) *Lis
 		all[1] = addr
 	}
 	for _, a := range all {
-		if l := m.listeners[listenKey{s, a}]; l != nil {
+		if l := m.listeners[listenKey{s, a}]; l != nil && !(l.Only6 && addr.Is4()) {
 			return l
 		}
 	}

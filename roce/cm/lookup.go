@@ -120,6 +120,9 @@ func (in *incoming) sidrREQ(r *mad.SIDRREQ) {
 		return
 	}
 	l := m.listener(r.ServiceID, in.to, true)
+	if l == nil && in.waits(r.ServiceID) {
+		return
+	}
 	head, private, err := mad.ParseAddress(r.PrivateData)
 	switch {
 	case r.PKey&0x7fff != 0x7fff:

@@ -32,6 +32,7 @@ type Config struct {
 // Errors of calls.
 var (
 	ErrState   = errors.New("not in this state of the connection")
+	ErrOpen    = errors.New("the connection is open already")
 	ErrInUse   = errors.New("somebody listens there")
 	ErrPrivate = errors.New("too many octets of private data")
 )
@@ -56,7 +57,9 @@ type Manager struct {
 	asked     map[askedKey]*Conn
 	connected map[endKey]*Conn // by the peer's QP, but for those in time wait
 	listeners map[listenKey]*Listener
-	lookups   map[uint32]*Lookup // by request id
+	lulls     map[Service]time.Time // until when requests for services without a Listener wait
+	early     []*early              // those
+	lookups   map[uint32]*Lookup    // by request id
 	queries   map[queryKey]*Query
 
 	admission
@@ -98,7 +101,7 @@ func New(cfg Config) *Manager {
 	return &Manager{
 		cfg: cfg, conns: map[uint32]*Conn{}, asked: map[askedKey]*Conn{},
 		connected: map[endKey]*Conn{}, listeners: map[listenKey]*Listener{},
-		lookups: map[uint32]*Lookup{}, queries: map[queryKey]*Query{},
+		lulls: map[Service]time.Time{}, lookups: map[uint32]*Lookup{}, queries: map[queryKey]*Query{},
 		admission: admission{peers: map[peerKey]*share{}},
 	}
 }
@@ -141,12 +144,18 @@ func (m *Manager) Load() Load {
 // Receive takes a MAD that has come from QP 1 of from to address to of the device, with QP 1's
 // Q_Key. b is good for the call only. What is no message of connection management is dropped.
 func (m *Manager) Receive(now time.Time, from, to netip.Addr, b []byte) {
+	if msg := m.take(now, plain(from), plain(to), b); msg != nil {
+		m.stats.Received[msg.Attribute()-mad.AttrREQ]++
+	}
+}
+
+// take is Receive but for the counters; nil: b is none.
+func (m *Manager) take(now time.Time, from, to netip.Addr, b []byte) mad.Message {
 	transaction, msg, err := mad.Parse(b)
 	if err != nil {
-		return
+		return nil
 	}
-	m.stats.Received[msg.Attribute()-mad.AttrREQ]++
-	in := &incoming{m: m, now: now, from: plain(from), to: plain(to), transaction: transaction}
+	in := &incoming{m: m, now: now, from: from, to: to, transaction: transaction, mad: b}
 	switch msg := msg.(type) {
 	case *mad.REQ:
 		in.req(msg)
@@ -167,6 +176,7 @@ func (m *Manager) Receive(now time.Time, from, to netip.Addr, b []byte) {
 	case *mad.SIDRREP:
 		in.sidrREP(msg)
 	}
+	return msg
 }
 
 // An incoming is a message on its way through the Manager.
@@ -175,6 +185,7 @@ type incoming struct {
 	now         time.Time
 	from, to    netip.Addr
 	transaction uint64
+	mad         []byte // all of it
 }
 
 // answer sends msg back to where the message has come from, and nowhere else.

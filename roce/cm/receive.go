@@ -18,6 +18,9 @@ func (in *incoming) req(r *mad.REQ) {
 		return
 	}
 	l := m.listener(r.ServiceID, in.to, false)
+	if l == nil && in.waits(r.ServiceID) {
+		return
+	}
 	head, private, reason := in.check(r, l)
 	if reason != 0 {
 		in.reject(r, reason)
@@ -164,8 +167,13 @@ func (in *incoming) rep(r *mad.REP) {
 		return
 	case c.state != stateAsking:
 		in.duplicate(mad.AttrREP)
-		if c.state == stateEstablished && c.remoteID == r.LocalID {
+		switch {
+		case c.remoteID != r.LocalID:
+		case c.state == stateEstablished:
 			c.sendRTU()
+		case c.state == stateReplied: // the program takes its time
+			c.send(c.exchange, &mad.MRA{LocalID: c.localID, RemoteID: c.remoteID, About: mad.AboutREP,
+				ServiceTimeout: mraService})
 		}
 		return
 	}

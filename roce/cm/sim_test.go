@@ -61,6 +61,7 @@ type simTry struct {
 	asked         int // requests that have come of it
 	over          int // ends of the attempt at its active end
 	established   [2]bool
+	told          bool // the active end, of what it has done itself
 	disconnected  [2]int
 	timeWaits     [2]int
 	closed        [2]bool
@@ -186,6 +187,13 @@ func (s *sim) happens(e Event) {
 		if !x.established[0] {
 			s.t.Fatalf("attempt %d is established, but for who has asked", x.n)
 		}
+		if end == 0 {
+			if x.told {
+				s.t.Fatalf("attempt %d: who has asked is told twice", x.n)
+			}
+			x.told = true
+			return
+		}
 		s.up(x, 1)
 	case EventRejected, EventUnreachable:
 		if end == 0 && !x.established[0] {
@@ -244,7 +252,7 @@ func (s *sim) up(x *simTry, end int) {
 			s.t.Fatalf("attempt %d: the ends are %+v and %+v", x.n, a, p)
 		}
 		if s.rand.IntN(2) == 0 { // data, which can come before the RTU
-			s.later(5*time.Second, func() { x.p.Established(s.now) })
+			s.later(5*time.Second, func() { _ = x.p.Established(s.now) })
 		}
 	}
 	s.later(2*time.Minute, func() {

@@ -60,6 +60,8 @@ const (
 	OpCMGetEvent       Op = 112
 	OpCMJoinMulticast  Op = 113
 	OpCMLeaveMulticast Op = 114
+	OpCMEstablish      Op = 115
+	OpCMNotify         Op = 116
 
 	OpList Op = 128
 	OpStat Op = 129
@@ -230,6 +232,12 @@ var calls = [...]callInfo{
 	}},
 	OpCMLeaveMulticast: {name: "CM_LEAVE_MULTICAST", messages: func() (req, rep Message) {
 		return &CMLeaveMulticastRequest{}, &CMLeaveMulticastReply{}
+	}},
+	OpCMEstablish: {name: "CM_ESTABLISH", messages: func() (req, rep Message) {
+		return &HandleRequest{}, &Empty{}
+	}},
+	OpCMNotify: {name: "CM_NOTIFY", messages: func() (req, rep Message) {
+		return &HandleRequest{}, &Empty{}
 	}},
 	OpList: {name: "LIST", messages: func() (req, rep Message) {
 		return &ListRequest{}, &ListReply{}

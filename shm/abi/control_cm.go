@@ -84,6 +84,8 @@ const (
 	OptLevelVRNIC = 0x5652
 
 	OptTOS        = 0 // of OptLevelID, as the next
+	OptReuseAddr  = 1
+	OptAFOnly     = 2
 	OptACKTimeout = 3
 
 	OptMPARevision = 1 // 1 or 2

@@ -13,7 +13,7 @@ type Header struct {
 
 // A HandleRequest names one object: DEL_MEM, CTX_CLOSE, GET_ASYNC_EVENT (a context), DEALLOC_PD,
 // DEREG_MR, DEALLOC_MW, DESTROY_*, SWITCH_CQ, QUERY_QP, QUERY_SRQ, CM_DESTROY_*, CM_DISCONNECT,
-// CM_QUERY, CM_GET_EVENT (a channel).
+// CM_QUERY, CM_ESTABLISH, CM_NOTIFY, CM_GET_EVENT (a channel).
 type HandleRequest struct {
 	Handle uint32
 	Pad    uint32
@@ -509,7 +509,9 @@ type CMListenRequest struct {
 
 // CMConnectRequest connects or accepts (CM_CONNECT, CM_ACCEPT). The QP is the one of this session
 // with number Param.QPN and protection domain PD; an id of PSUDP connects without one, both 0.
-// ESTABLISHED, or a failure, follows.
+// ESTABLISHED, or a failure, follows. With PD 0 an id of PSTCP on RoCE tells the peer of a QP that
+// the client takes to RTR and RTS itself (CM_INIT_QP_ATTR): CONNECT_RESPONSE follows CM_CONNECT
+// then, and is answered by CM_ESTABLISH or CM_REJECT.
 type CMConnectRequest struct {
 	ID    uint32
 	PD    uint32

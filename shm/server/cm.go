@@ -68,6 +68,14 @@ var cmOperations = map[abi.Op]handler{
 			}
 			return id.h.Reject(r.Private[:r.PrivateLen])
 		}),
+	abi.OpCMEstablish: onID(func(r *abi.HandleRequest) uint32 { return r.Handle },
+		func(_ *operation, id *CMID, _ *abi.HandleRequest) error {
+			return id.h.Establish()
+		}),
+	abi.OpCMNotify: onID(func(r *abi.HandleRequest) uint32 { return r.Handle },
+		func(_ *operation, id *CMID, _ *abi.HandleRequest) error {
+			return id.h.Notify()
+		}),
 	abi.OpCMDisconnect: onID(func(r *abi.HandleRequest) uint32 { return r.Handle },
 		func(_ *operation, id *CMID, _ *abi.HandleRequest) error {
 			return id.h.Disconnect()
@@ -255,7 +263,8 @@ func (o *operation) getCMEvent(req *abi.HandleRequest) (*abi.CMEvent, error) {
 // +checklocksignore: the lock of id.lock() is one of its result.
 func (o *operation) connect(id *CMID, req *abi.CMConnectRequest) error {
 	var qp QPHandler
-	if id.ps != abi.PSUDP || req.PD != 0 || req.Param.QPN != 0 {
+	// None: an id of datagrams need not name one, and the handler knows those that programs move.
+	if req.PD != 0 || id.ps == abi.PSUDP && req.Param.QPN != 0 {
 		q, err := o.s.qpOf(req.PD, req.Param.QPN)
 		if err != nil {
 			return err

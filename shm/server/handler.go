@@ -146,9 +146,14 @@ type IDHandler interface {
 	ResolveAddr(src, dst netip.AddrPort, timeoutMS uint32) error
 	ResolveRoute(timeoutMS uint32) error
 	Listen(backlog uint32) error
-	// Connect and Accept get a nil qp for an id of datagrams that names none.
+	// Connect and Accept get a nil qp for an id of datagrams that names none, and where the client
+	// moves the QP with number p.QPN itself; EINVAL if it has none of that number.
 	Connect(qp QPHandler, p *abi.ConnParam) error
 	Accept(qp QPHandler, p *abi.ConnParam) error
+	// Establish says that the client has moved its QP to RTS.
+	Establish() error
+	// Notify says that the QP of an id that has accepted has heard of its peer; EISCONN: it is known.
+	Notify() error
 	// Join joins a multicast group; the event that follows has group as its Group. Leave leaves what
 	// Join has joined.
 	Join(addr netip.Addr, group uint64) error

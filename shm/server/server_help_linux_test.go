@@ -315,6 +315,8 @@ func (i *fakeID) Join(a netip.Addr, group uint64) error {
 func (i *fakeID) Leave(a netip.Addr) error { return i.note("leave %v", a) }
 func (i *fakeID) Reject(b []byte) error    { return i.note("reject %q", b) }
 func (i *fakeID) Disconnect() error        { return i.note("disconnect") }
+func (i *fakeID) Establish() error         { return i.note("establish") }
+func (i *fakeID) Notify() error            { return i.note("notify") }
 func (i *fakeID) SetOption(l, n uint32, v []byte) error {
 	return i.note("option %d %d %v", l, n, v)
 }

@@ -179,6 +179,9 @@ func (i *loopID) refuse(private []byte) {
 	i.peer.peer, i.peer = nil, nil
 }
 
+func (i *loopID) Establish() error { return nil }
+func (i *loopID) Notify() error    { return nil }
+
 // Disconnect implements shm.IDHandler.
 func (i *loopID) Disconnect() error {
 	i.h.l.mu.Lock()

@@ -4,6 +4,15 @@
 #include "cm.h"
 
 /*
+ * The program moves the QP to RTR and RTS itself (rdma_init_qp_attr), and messages have its number
+ * only, as with librdmacm. On iWARP all QPs are moved by connecting.
+ */
+static bool moves_itself(const struct cm_id *id)
+{
+	return cm_is_roce(id) && !cm_is_ud(id) && !id->id.qp;
+}
+
+/*
  * The QP that is to be connected: the id's, or one that the program made itself and names by
  * number.
  */
@@ -25,6 +34,8 @@ static int find_qp(struct cm_id *id, uint16_t op, const struct rdma_conn_param *
 		return EINVAL;
 	req->param.qpn = param->qp_num;
 	req->param.srq = param->srq;
+	if (moves_itself(id))
+		return 0; /* the daemon looks whether it is there */
 	return vrnic_find_qp(id->id.verbs, param->qp_num, &req->pd);
 }
 
@@ -73,7 +84,7 @@ static uint8_t least(uint8_t a, uint8_t b) { return a < b ? a : b; }
 static int join(struct cm_id *id, uint16_t op, const struct rdma_conn_param *param)
 {
 	struct vrnic_cm_connect_request req = { .id = id->handle };
-	bool sync = id->sync;
+	bool sync = id->sync, answers = op == VRNIC_OP_CM_CONNECT && moves_itself(id);
 	uint8_t ird, ord;
 	int err = find_qp(id, op, param, &req);
 
@@ -104,7 +115,7 @@ static int join(struct cm_id *id, uint16_t op, const struct rdma_conn_param *par
 		cm_drop_event(id);
 		return 0;
 	}
-	return cm_complete(id, RDMA_CM_EVENT_ESTABLISHED);
+	return cm_complete(id, answers ? RDMA_CM_EVENT_CONNECT_RESPONSE : RDMA_CM_EVENT_ESTABLISHED);
 }
 
 int rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *param)
@@ -118,12 +129,38 @@ int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *param)
 }
 
 /*
- * The connection of an RNIC is complete when the initiator has the reply: there is nothing to do,
- * QP or not.
+ * The program has moved its QP to RTS, behind CONNECT_RESPONSE. The connection of an RNIC of iWARP
+ * is complete when the initiator has the reply: there is nothing to do, QP or not.
  */
-int rdma_establish(struct rdma_cm_id *id)
+int rdma_establish(struct rdma_cm_id *rid)
 {
-	return cm_return(to_cm_id(id)->connecting ? 0 : EINVAL);
+	struct cm_id *id = to_cm_id(rid);
+	int err, state;
+
+	if (!id->connecting)
+		return cm_return(EINVAL);
+	if (!cm_is_roce(id))
+		return 0;
+	if (!moves_itself(id))
+		return cm_return(EINVAL);
+	state = cm_enter(); /* DISCONNECTED is given behind it */
+	err = vrnic_rpc_handle(id->s, VRNIC_OP_CM_ESTABLISH, id->handle, NULL, 0);
+	id->connected = !err;
+	cm_leave(state);
+	return cm_return(err);
+}
+
+/*
+ * The QP of an id that has accepted has got something: the peer is ready, which it says itself,
+ * too. On iWARP there is nothing to be told.
+ */
+int rdma_notify(struct rdma_cm_id *rid, enum ibv_event_type event)
+{
+	struct cm_id *id = to_cm_id(rid);
+
+	if (!id->handle || !id->id.verbs || (cm_is_roce(id) && event != IBV_EVENT_COMM_EST))
+		return cm_return(EINVAL);
+	return cm_return(vrnic_rpc_handle(id->s, VRNIC_OP_CM_NOTIFY, id->handle, NULL, 0));
 }
 
 int rdma_reject(struct rdma_cm_id *rid, const void *private_data, uint8_t private_data_len)

@@ -192,12 +192,12 @@ int rdma_init_qp_attr(struct rdma_cm_id *rid, struct ibv_qp_attr *attr, int *mas
 		return cm_return(err);
 	memset(attr, 0, sizeof(*attr));
 	/*
-	 * rping -q wants to take its QP to INIT when it is connected: from here on that is the connection
-	 * manager's business.
+	 * rping -q wants to take its QP to INIT when it is connected: on iWARP that is the connection
+	 * manager's business from here on.
 	 */
 	if (cm_is_roce(id)) {
 		vrnic_from_qp_attr(&rep.attr, attr);
-		*mask = id->connecting && !cm_is_ud(id) ? 0 : (int)rep.mask;
+		*mask = (int)rep.mask;
 	} else {
 		attr->qp_access_flags = rep.access;
 		attr->port_num = rep.port;

@@ -26,13 +26,6 @@ int rdma_get_remote_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
 	return fails(EOPNOTSUPP);
 }
 
-/* A program tells that its QP has got data before ESTABLISHED. The daemon knew. */
-int rdma_notify(struct rdma_cm_id *id, enum ibv_event_type event)
-{
-	(void)id, (void)event;
-	return 0;
-}
-
 /* ---- sockets ---- */
 
 /* Parameters are for the reader. */

@@ -127,8 +127,9 @@ func (h *Host) DialFrom(ctx context.Context, local, remote netip.AddrPort) (iwar
 
 func (n *Net) find(ap netip.AddrPort) *listener {
 	for _, l := range n.listeners {
-		if l.addr.Port() == ap.Port() && (l.addr.Addr() == ap.Addr() || l.addr.Addr().IsUnspecified() &&
-			l.host.owns(ap.Addr())) {
+		a := l.addr.Addr()
+		if l.addr.Port() == ap.Port() && (a == ap.Addr() || a.IsUnspecified() &&
+			(a.Is6() || ap.Addr().Is4()) && l.host.owns(ap.Addr())) {
 			return l
 		}
 	}

@@ -41,13 +41,17 @@ func (id *ID) takeRequest(s step) (request, error) {
 
 // Accept connects qp to the peer that asked. ESTABLISHED follows, or CONNECT_ERROR. What p.MPA
 // leaves open is that of SetMPA; its Revision is not used, as the peer has been answered with it in
-// mind.
+// mind. On a device of RoCE qp may be nil: p.RoCE.QPN is the number of one that the program takes
+// to RTR and RTS itself, as QPAttr says.
 func (id *ID) Accept(qp Connectable, p rdma.ConnParam) error {
 	if id.space == PortSpaceUDP {
 		return id.acceptDatagrams(qp, p)
 	}
 	if err := id.checkAnswer(p.PrivateData, protocol.MaxAcceptData); err != nil {
 		return err
+	}
+	if qp == nil && id.m.cfg.RoCE != nil {
+		return id.acceptOwn(p)
 	}
 	if err := checkMPA(p.MPA); err != nil {
 		return fmt.Errorf("accept with %w", err)
@@ -125,6 +129,9 @@ func (id *ID) accepted(a *Attempt, err error) {
 // closed with it, if the peer has not done it before. Over SCTP nothing is left of the session.
 func (id *ID) Reject(privateData []byte) error {
 	if err := id.checkAnswer(privateData, protocol.MaxRejectData); err != nil {
+		return err
+	}
+	if done, err := id.rejectReply(privateData); done {
 		return err
 	}
 	r, err := id.takeRequest(stepReject)

@@ -16,20 +16,23 @@ const (
 	RouteResolved  EventType = 2
 	RouteError     EventType = 3
 	ConnectRequest EventType = 4
-	ConnectError   EventType = 6
-	Unreachable    EventType = 7
-	Rejected       EventType = 8
-	Established    EventType = 9
-	Disconnected   EventType = 10
-	DeviceRemoval  EventType = 11
-	MulticastJoin  EventType = 12
-	MulticastError EventType = 13
-	TimewaitExit   EventType = 15
+	// ConnectResponse: the peer has accepted, and the program takes its QP to RTS itself.
+	ConnectResponse EventType = 5
+	ConnectError    EventType = 6
+	Unreachable     EventType = 7
+	Rejected        EventType = 8
+	Established     EventType = 9
+	Disconnected    EventType = 10
+	DeviceRemoval   EventType = 11
+	MulticastJoin   EventType = 12
+	MulticastError  EventType = 13
+	TimewaitExit    EventType = 15
 )
 
 var eventNames = map[EventType]string{
 	AddrResolved: "ADDR_RESOLVED", AddrError: "ADDR_ERROR", RouteResolved: "ROUTE_RESOLVED",
-	RouteError: "ROUTE_ERROR", ConnectRequest: "CONNECT_REQUEST", ConnectError: "CONNECT_ERROR",
+	RouteError: "ROUTE_ERROR", ConnectRequest: "CONNECT_REQUEST",
+	ConnectResponse: "CONNECT_RESPONSE", ConnectError: "CONNECT_ERROR",
 	Unreachable: "UNREACHABLE", Rejected: "REJECTED", Established: "ESTABLISHED",
 	Disconnected: "DISCONNECTED", DeviceRemoval: "DEVICE_REMOVAL", MulticastJoin: "MULTICAST_JOIN",
 	MulticastError: "MULTICAST_ERROR", TimewaitExit: "TIMEWAIT_EXIT",

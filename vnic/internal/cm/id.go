@@ -37,10 +37,11 @@ type ID struct {
 	delivered  chan struct{} // +checklocks:mu
 
 	// local is in the port table if bound; if chosen its port was chosen here, and another will do.
-	local  netip.AddrPort // +checklocks:mu
-	remote netip.AddrPort // +checklocks:mu
-	bound  bool           // +checklocks:mu
-	chosen bool           // +checklocks:mu
+	local   netip.AddrPort // +checklocks:mu
+	remote  netip.AddrPort // +checklocks:mu
+	bound   bool           // +checklocks:mu
+	chosen  bool           // +checklocks:mu
+	sharing Sharing        // +checklocks:mu
 
 	// exchange is the messages of a set-up on a device of RoCE, groups what was joined there.
 	exchange *exchange                  // +checklocks:mu
@@ -116,12 +117,30 @@ func (id *ID) bindLocked(ap netip.AddrPort) error {
 	if !ap.Addr().IsUnspecified() && !id.m.cfg.Owns(ap.Addr()) {
 		return errno(syscall.EADDRNOTAVAIL, "%v is no address of %s", ap.Addr(), id.m.cfg.Name)
 	}
-	ap, err := id.m.ports.bind(id, ap)
+	ap, err := id.m.ports.bind(id, ap, id.sharing)
 	if err != nil {
 		return err
 	}
 	id.local, id.bound = ap, true
 	return id.stepLocked(stepBind)
+}
+
+// SetSharing says how id has the port that it is bound to, or is going to be. Who listens has it
+// alone. EADDRINUSE: it is shared; rdma.ErrInvalid: id listens, or for s.Only6 is too far for that.
+func (id *ID) SetSharing(s Sharing) error {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	early := id.state == stateIdle || id.state == stateBound
+	if id.state == stateListen || s.Only6 != id.sharing.Only6 && !early {
+		return fmt.Errorf("share the port of a CM id in state %v: %w", id.state, rdma.ErrInvalid)
+	}
+	if id.bound && !id.chosen {
+		if err := id.m.ports.share(id, id.local, s); err != nil {
+			return err
+		}
+	}
+	id.sharing = s
+	return nil
 }
 
 // ResolveAddr finds the local address for dst; src, if valid, must be it. ADDR_RESOLVED or
@@ -175,7 +194,7 @@ func (id *ID) choosePortLocked() {
 	if id.bound || id.m.cfg.RoCE == nil && n.ports == nil && n.Network != nil {
 		return
 	}
-	if ap, err := id.m.ports.bind(id, netip.AddrPortFrom(id.local.Addr(), 0)); err == nil {
+	if ap, err := id.m.ports.bind(id, netip.AddrPortFrom(id.local.Addr(), 0), Sharing{}); err == nil {
 		id.local, id.bound, id.chosen = ap, true, true
 	}
 }

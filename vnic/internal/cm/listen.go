@@ -21,8 +21,8 @@ const DefaultBacklog = 128
 // An acceptor is what a listening ID has.
 type acceptor struct {
 	id       *ID
-	net      StreamListener     // nil without a Network
-	sctp     io.Closer          // nil without an SCTPNetwork
+	net      []StreamListener   // none without a Network
+	sctp     []io.Closer        // none without an SCTPNetwork
 	roce     *protocol.Listener // nil on a device of iWARP; gsi's
 	backlog  int
 	stop     context.CancelFunc
@@ -78,32 +78,69 @@ func (id *ID) listenLocked(backlog int) error {
 	l := &acceptor{
 		id: id, backlog: min(backlog, 1<<16), requests: handshakeQueues{most: id.m.cfg.Turn},
 	}
+	if id.sharing.Reuse {
+		alone := Sharing{Only6: id.sharing.Only6}
+		if err := id.m.ports.share(id, id.local, alone); err != nil {
+			return err
+		}
+		id.sharing = alone
+	}
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	if id.m.cfg.RoCE != nil {
 		if err := id.listenRoCELocked(l); err != nil {
 			l.stop()
 			return err
 		}
-	} else if n := &id.m.net; n.Network != nil {
-		nl, err := n.listen(id.local, l.backlog, l.arrived)
-		if err != nil {
-			l.stop()
-			return fmt.Errorf("listen on %v: %w", id.local, err)
-		}
-		l.net = nl
-		if n.sctp != nil {
-			if l.sctp, err = n.sctp.ListenSCTP(id.local, l.acceptAssociation); err != nil {
-				l.close()
-				return fmt.Errorf("listen on %v: %w", id.local, err)
-			}
-		}
-		if !id.user.start(l.accept) {
-			l.close()
-			return fmt.Errorf("listen on %v: %w", id.local, rdma.ErrClosed)
-		}
+	} else if err := l.listen(id.listenAddrsLocked()); err != nil {
+		l.close()
+		return fmt.Errorf("listen on %v: %w", id.local, err)
 	}
 	id.listen = l
 	return id.stepLocked(stepListen)
+}
+
+// listenAddrsLocked is where the network is listened at. To it the unspecified IPv6 address stands
+// for IPv4 too, so one that does not is each of the device's.
+//
+// +checklocks:id.mu
+func (id *ID) listenAddrsLocked() []netip.AddrPort {
+	if !id.sharing.Only6 || id.local.Addr() != netip.IPv6Unspecified() {
+		return []netip.AddrPort{id.local}
+	}
+	var addrs []netip.AddrPort
+	for _, a := range id.m.cfg.Addrs {
+		if a.Is6() {
+			addrs = append(addrs, netip.AddrPortFrom(a, id.local.Port()))
+		}
+	}
+	return addrs
+}
+
+// listen takes streams and associations at addresses, if there is a network. After an error close
+// takes back what there is.
+func (l *acceptor) listen(addrs []netip.AddrPort) error {
+	n := &l.id.m.net
+	if n.Network == nil {
+		return nil
+	}
+	for _, a := range addrs {
+		s, err := n.listen(a, l.backlog, l.arrived)
+		if err != nil {
+			return err
+		}
+		l.net = append(l.net, s)
+		if n.sctp != nil {
+			c, err := n.sctp.ListenSCTP(a, l.acceptAssociation)
+			if err != nil {
+				return err
+			}
+			l.sctp = append(l.sctp, c)
+		}
+		if !l.id.user.start(func() { l.accept(s) }) {
+			return rdma.ErrClosed
+		}
+	}
+	return nil
 }
 
 // arrived gives the request from remote its place behind those of the same host.
@@ -136,22 +173,22 @@ func (id *ID) listening() bool {
 func (l *acceptor) close() {
 	l.once.Do(func() {
 		l.stop()
-		if l.net != nil {
-			l.net.Close()
+		for _, n := range l.net {
+			n.Close()
 		}
-		if l.sctp != nil {
-			l.sctp.Close()
+		for _, n := range l.sctp {
+			n.Close()
 		}
 		if l.roce != nil {
-			l.id.m.gsi().Do(func(time.Time, *protocol.Manager) { l.roce.Close() })
+			l.id.m.gsi().Do(func(now time.Time, _ *protocol.Manager) { l.roce.Close(now) })
 		}
 	})
 }
 
 // accept takes streams until the listener is closed.
-func (l *acceptor) accept() {
+func (l *acceptor) accept(from StreamListener) {
 	for {
-		s, err := l.net.Accept()
+		s, err := from.Accept()
 		if err != nil {
 			if l.ctx.Err() == nil {
 				l.id.m.cfg.Log.Warn("listener ended", "addr", l.id.Local(), "err", err)

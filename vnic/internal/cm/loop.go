@@ -57,7 +57,7 @@ func (id *ID) connectLoop(ctx context.Context, a *Attempt, l *ID, p rdma.ConnPar
 	}
 	id.mu.Lock()
 	if !id.bound { // a port for both ends to show
-		if ap, err := id.m.ports.bind(id, netip.AddrPortFrom(id.local.Addr(), 0)); err == nil {
+		if ap, err := id.m.ports.bind(id, netip.AddrPortFrom(id.local.Addr(), 0), Sharing{}); err == nil {
 			id.local, id.bound = ap, true
 		}
 		if id.state == stateClosed {

@@ -23,7 +23,9 @@ type Config struct {
 	Name      string  // of the device
 	Network   Network // nil: only QPs of the device reach each other
 	ForceWire bool    // what stays on the device goes through Network, too
-	// Owns reports whether an address is the device's, and Route which of them reaches remote.
+	// Addrs are the device's addresses. Owns reports whether one is, and Route which of them reaches
+	// remote.
+	Addrs []netip.Addr
 	Owns  func(netip.Addr) bool
 	Route func(remote netip.Addr) (local netip.Addr, err error)
 	Log   *slog.Logger

@@ -3,6 +3,7 @@ package cm
 import (
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 )
@@ -29,8 +30,20 @@ type portKey struct {
 }
 
 type portEntry struct {
+	binding
+	id *ID
+}
+
+// A binding is an address as an ID has it.
+type binding struct {
 	addr netip.Addr
-	id   *ID
+	Sharing
+}
+
+// Sharing is how an ID has its port: as sockets with the options SO_REUSEADDR and IPV6_V6ONLY.
+type Sharing struct {
+	Reuse bool // with others that have said so, of which none listens
+	Only6 bool // the unspecified IPv6 address does not stand for IPv4
 }
 
 // The range that free ports are taken from: that of Linux.
@@ -39,27 +52,28 @@ const (
 	lastFree  = 60999
 )
 
-// overlap reports whether a connection could be for both addresses. The unspecified IPv6 address
-// stands for IPv4 too.
-func overlap(a, b netip.Addr) bool {
-	covers := func(w, x netip.Addr) bool {
-		return w.IsUnspecified() && (w.Is6() || x.Is4())
-	}
-	return a == b || covers(a, b) || covers(b, a)
+// overlaps reports whether a connection could be for both. The unspecified IPv6 address stands for
+// IPv4 too, if it has not been said to be for IPv6 only.
+func (b binding) overlaps(o binding) bool {
+	return b.addr == o.addr || b.covers(o.addr) || o.covers(b.addr)
 }
 
+func (b binding) covers(a netip.Addr) bool {
+	return b.addr.IsUnspecified() && (b.addr.Is4() == a.Is4() || b.addr.Is6() && !b.Only6)
+}
+
+// takenLocked reports whether somebody else than id has what overlaps b, and does not share it.
+//
 // +checklocks:t.mu
-func (t *portTable) takenLocked(s PortSpace, ap netip.AddrPort) bool {
-	for _, e := range t.ids[portKey{s, ap.Port()}] {
-		if overlap(e.addr, ap.Addr()) {
-			return true
-		}
-	}
-	return false
+func (t *portTable) takenLocked(id *ID, port uint16, b binding) bool {
+	return slices.ContainsFunc(t.ids[portKey{id.space, port}], func(e portEntry) bool {
+		return e.id != id && !(e.Reuse && b.Reuse) && e.overlaps(b)
+	})
 }
 
-// bind gives ap to id; port 0 becomes a free one.
-func (t *portTable) bind(id *ID, ap netip.AddrPort) (netip.AddrPort, error) {
+// bind gives ap to id; port 0 becomes a free one, which is not shared.
+func (t *portTable) bind(id *ID, ap netip.AddrPort, s Sharing) (netip.AddrPort, error) {
+	b := binding{ap.Addr(), s}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ids == nil {
@@ -70,7 +84,7 @@ func (t *portTable) bind(id *ID, ap netip.AddrPort) (netip.AddrPort, error) {
 		start := rand.IntN(n)
 		for i := range n {
 			try := netip.AddrPortFrom(ap.Addr(), uint16(firstFree+(start+i)%n))
-			if !t.takenLocked(id.space, try) {
+			if !t.takenLocked(id, try.Port(), binding{ap.Addr(), Sharing{Only6: s.Only6}}) {
 				ap = try
 				break
 			}
@@ -78,12 +92,26 @@ func (t *portTable) bind(id *ID, ap netip.AddrPort) (netip.AddrPort, error) {
 		if ap.Port() == 0 {
 			return ap, errno(syscall.EADDRNOTAVAIL, "no port of %v is free", ap.Addr())
 		}
-	} else if t.takenLocked(id.space, ap) {
+	} else if t.takenLocked(id, ap.Port(), b) {
 		return ap, errno(syscall.EADDRINUSE, "%v is taken", ap)
 	}
 	key := portKey{id.space, ap.Port()}
-	t.ids[key] = append(t.ids[key], portEntry{ap.Addr(), id})
+	t.ids[key] = append(t.ids[key], portEntry{b, id})
 	return ap, nil
+}
+
+// share changes how id has port ap. Who does not share it any more must have it alone: EADDRINUSE.
+func (t *portTable) share(id *ID, ap netip.AddrPort, s Sharing) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !s.Reuse && t.takenLocked(id, ap.Port(), binding{ap.Addr(), s}) {
+		return errno(syscall.EADDRINUSE, "%v is shared", ap)
+	}
+	es := t.ids[portKey{id.space, ap.Port()}]
+	if i := slices.IndexFunc(es, func(e portEntry) bool { return e.id == id }); i >= 0 {
+		es[i].Sharing = s
+	}
+	return nil
 }
 
 func (t *portTable) unbind(id *ID, ap netip.AddrPort) {
@@ -111,7 +139,7 @@ func (t *portTable) listener(ap netip.AddrPort) *ID {
 	es := append([]portEntry(nil), t.ids[portKey{PortSpaceTCP, ap.Port()}]...)
 	t.mu.Unlock()
 	for _, e := range es {
-		if overlap(e.addr, ap.Addr()) && e.id.listening() {
+		if e.overlaps(binding{addr: ap.Addr()}) && e.id.listening() {
 			return e.id
 		}
 	}

@@ -22,7 +22,7 @@ func (m *Manager) resolveGroup(src, group netip.Addr) (netip.Addr, error) {
 		}
 		return src, nil
 	}
-	for _, a := range m.cfg.RoCE.Addrs {
+	for _, a := range m.cfg.Addrs {
 		if a.Is4() == group.Is4() {
 			return a, nil
 		}

@@ -24,10 +24,10 @@ type idHandler struct {
 
 	// The client's calls come one at a time and are the only ones to change these; mu lets
 	// events read them.
-	mu   sync.Mutex
-	ids  []deviceID      // +checklocks:mu
-	opts abi.ConnOptions // +checklocks:mu
-	roce roceOptions     // +checklocks:mu
+	mu     sync.Mutex
+	ids    []deviceID      // +checklocks:mu
+	opts   abi.ConnOptions // +checklocks:mu
+	idOpts idOptions       // +checklocks:mu
 }
 
 // A deviceID is the id of a device's that is behind one of a client's.
@@ -83,6 +83,10 @@ func (h *idHandler) newOn(sd *sessionDevice) (deviceID, error) {
 	}
 	cm, err := newID(h.onEvent(sd))
 	if err != nil {
+		return deviceID{}, err
+	}
+	if err := cm.SetSharing(h.idOptions().sharing); err != nil {
+		cm.Close()
 		return deviceID{}, err
 	}
 	return deviceID{sd, cm}, nil
@@ -301,6 +305,23 @@ func (h *idHandler) Reject(private []byte) error {
 	return errno(b.cm.Reject(private))
 }
 
+func (h *idHandler) Establish() error {
+	b, err := h.single()
+	if err != nil {
+		return err
+	}
+	return errno(b.cm.Establish())
+}
+
+// Notify is for what the RNIC of iWARP knows by itself.
+func (h *idHandler) Notify() error {
+	b, err := h.single()
+	if err != nil || !b.sd.dev.roce() {
+		return err
+	}
+	return errno(b.cm.Notify())
+}
+
 func (h *idHandler) Disconnect() error {
 	b, err := h.single()
 	if err != nil {
@@ -309,13 +330,11 @@ func (h *idHandler) Disconnect() error {
 	return errno(b.cm.Disconnect())
 }
 
-// SetOption takes rdma_cm's options that mean something to a kernel's stack only, and ours.
+// SetOption takes rdma_cm's options of ids, and ours. Paths of InfiniBand are EOPNOTSUPP.
 func (h *idHandler) SetOption(level, name uint32, value []byte) error {
 	switch level {
 	case abi.OptLevelID:
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		return h.roce.set(name, value)
+		return h.setOption(name, value)
 	case abi.OptLevelVRNIC:
 	default:
 		return syscall.EOPNOTSUPP
@@ -334,7 +353,7 @@ func (h *idHandler) InitQPAttr(state uint32) (abi.CMInitQPAttrReply, error) {
 		return r, syscall.EINVAL
 	}
 	if on, err := h.single(); err == nil && on.sd.dev.roce() {
-		return h.initRoCE(state)
+		return h.initRoCE(on.cm, state)
 	}
 	switch state {
 	case abi.StateInit:
@@ -455,8 +474,9 @@ func (h *idHandler) request(sd *sessionDevice, child *vnic.CMID, ev abi.CMEvent)
 	made := false
 	err := h.id.PushRequest(ev, func(id *server.CMID) server.IDHandler {
 		made = true
+		o := h.idOptions()
 		c := &idHandler{s: h.s, id: id, space: h.space, ids: []deviceID{{sd, child}},
-			opts: h.options(), roce: h.roceOptions()}
+			opts: h.options(), idOpts: idOptions{tos: o.tos, ackTimeout: o.ackTimeout}}
 		child.SetHandler(c.onEvent(sd))
 		return c
 	})

@@ -10,18 +10,14 @@ import (
 	"github.com/vrnic/vrnic/vnic"
 )
 
-// roceOptions are what rdma_set_option sets of an id on a RoCE device.
-type roceOptions struct{ tos, ackTimeout uint8 }
+// idOptions are what rdma_set_option sets of an id. TOS and ACKTimeout mean nothing on iWARP.
+type idOptions struct {
+	tos, ackTimeout uint8
+	sharing         vnic.CMSharing
+}
 
-// set takes an option of RDMA_OPTION_ID. REUSEADDR and AFONLY are hints here, and so are all on
-// iWARP.
-func (o *roceOptions) set(name uint32, value []byte) error {
-	if name > abi.OptACKTimeout {
-		return syscall.EOPNOTSUPP
-	}
-	if name != abi.OptTOS && name != abi.OptACKTimeout {
-		return nil
-	}
+// set takes an option of RDMA_OPTION_ID.
+func (o *idOptions) set(name uint32, value []byte) error {
 	var n uint32
 	switch len(value) {
 	case 1:
@@ -31,26 +27,55 @@ func (o *roceOptions) set(name uint32, value []byte) error {
 	default:
 		return syscall.EINVAL
 	}
-	if name == abi.OptTOS {
+	switch name {
+	case abi.OptTOS:
 		o.tos = uint8(n)
-		return nil
+	case abi.OptReuseAddr:
+		o.sharing.Reuse = n != 0
+	case abi.OptAFOnly:
+		o.sharing.Only6 = n != 0
+	case abi.OptACKTimeout:
+		if n > 31 {
+			return syscall.EINVAL
+		}
+		o.ackTimeout = uint8(n)
+	default:
+		return syscall.EOPNOTSUPP
 	}
-	if n > 31 {
-		return syscall.EINVAL
-	}
-	o.ackTimeout = uint8(n)
 	return nil
 }
 
-func (h *idHandler) roceOptions() roceOptions {
+// setOption has the ids behind h have an option of RDMA_OPTION_ID, and those that come.
+func (h *idHandler) setOption(name uint32, value []byte) error {
+	h.mu.Lock()
+	o, on := h.idOpts, h.ids
+	h.mu.Unlock()
+	was := o.sharing
+	if err := o.set(name, value); err != nil {
+		return err
+	}
+	if o.sharing != was {
+		for _, b := range on {
+			if err := b.cm.SetSharing(o.sharing); err != nil {
+				return errno(err)
+			}
+		}
+	}
+	h.mu.Lock()
+	h.idOpts = o
+	h.mu.Unlock()
+	return nil
+}
+
+func (h *idHandler) idOptions() idOptions {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.roce
+	return h.idOpts
 }
 
 // roceParam is what the client asked for of RoCE, with the id's options.
 func (h *idHandler) roceParam(p *abi.ConnParam) rdma.RoCEParam {
-	r, o := p.RoCE(), h.roceOptions()
+	r, o := p.RoCE(), h.idOptions()
 	r.TrafficClass, r.ACKTimeout = o.tos, o.ackTimeout
 	return r
 }
@@ -94,23 +119,27 @@ func (h *idHandler) Leave(addr netip.Addr) error {
 // udpQKey is the Q_Key of QPs of rdma_cm's datagrams.
 const udpQKey = 0x01234567
 
-// initRoCE says what the program has to set by itself. The QP of a connection is moved to RTR and
-// RTS by the connection manager, so nothing is asked for these.
-func (h *idHandler) initRoCE(state uint32) (abi.CMInitQPAttrReply, error) {
+// initRoCE says what the program has to set by itself.
+func (h *idHandler) initRoCE(id *vnic.CMID, state uint32) (abi.CMInitQPAttrReply, error) {
 	r := abi.CMInitQPAttrReply{State: state, Port: 1}
+	to, ok := roceStates[state]
+	if !ok {
+		return r, syscall.EINVAL
+	}
+	if h.space != abi.PSUDP {
+		attr, mask, err := id.QPAttr(to)
+		r.Mask, r.Attr, r.Access = uint32(mask), ringAttr(&attr), ringAccess(attr.Access)
+		return r, errno(err)
+	}
 	r.Attr.Port = 1
-	datagrams := h.space == abi.PSUDP
-	switch {
-	case state == abi.StateInit && datagrams:
+	switch to {
+	case rdma.QPInit:
 		r.Mask = uint32(rdma.AttrState | rdma.AttrPKeyIndex | rdma.AttrPort | rdma.AttrQKey)
 		r.Attr.QKey = udpQKey
-	case state == abi.StateInit:
-		r.Mask = uint32(rdma.AttrState | rdma.AttrPKeyIndex | rdma.AttrPort | rdma.AttrAccess)
-	case state == abi.StateRTR && datagrams:
+	case rdma.QPRTR:
 		r.Mask = uint32(rdma.AttrState)
-	case state == abi.StateRTS && datagrams:
+	case rdma.QPRTS:
 		r.Mask = uint32(rdma.AttrState | rdma.AttrSQPSN)
-	case state == abi.StateRTR, state == abi.StateRTS:
 	default:
 		return r, syscall.EINVAL
 	}

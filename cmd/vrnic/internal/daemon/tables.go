@@ -213,20 +213,21 @@ func ringAccess(a rdma.Access) (ring uint32) {
 
 // cmEvents is keyed by vnic's events and holds enum rdma_cm_event_type.
 var cmEvents = map[vnic.CMEventType]uint32{
-	vnic.CMAddrResolved:   abi.EvAddrResolved,
-	vnic.CMAddrError:      abi.EvAddrError,
-	vnic.CMRouteResolved:  abi.EvRouteResolved,
-	vnic.CMRouteError:     abi.EvRouteError,
-	vnic.CMConnectRequest: abi.EvConnectRequest,
-	vnic.CMConnectError:   abi.EvConnectError,
-	vnic.CMUnreachable:    abi.EvUnreachable,
-	vnic.CMRejected:       abi.EvRejected,
-	vnic.CMEstablished:    abi.EvEstablished,
-	vnic.CMDisconnected:   abi.EvDisconnected,
-	vnic.CMDeviceRemoval:  abi.EvDeviceRemoval,
-	vnic.CMMulticastJoin:  abi.EvMulticastJoin,
-	vnic.CMMulticastError: abi.EvMulticastError,
-	vnic.CMTimewaitExit:   abi.EvTimewaitExit,
+	vnic.CMAddrResolved:    abi.EvAddrResolved,
+	vnic.CMAddrError:       abi.EvAddrError,
+	vnic.CMRouteResolved:   abi.EvRouteResolved,
+	vnic.CMRouteError:      abi.EvRouteError,
+	vnic.CMConnectRequest:  abi.EvConnectRequest,
+	vnic.CMConnectResponse: abi.EvConnectResponse,
+	vnic.CMConnectError:    abi.EvConnectError,
+	vnic.CMUnreachable:     abi.EvUnreachable,
+	vnic.CMRejected:        abi.EvRejected,
+	vnic.CMEstablished:     abi.EvEstablished,
+	vnic.CMDisconnected:    abi.EvDisconnected,
+	vnic.CMDeviceRemoval:   abi.EvDeviceRemoval,
+	vnic.CMMulticastJoin:   abi.EvMulticastJoin,
+	vnic.CMMulticastError:  abi.EvMulticastError,
+	vnic.CMTimewaitExit:    abi.EvTimewaitExit,
 }
 
 // asyncEvents is keyed by rdma's events and says what enum ibv_event_type and which kind of object.

@@ -1,0 +1,73 @@
+package cm
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/vrnic/vrnic/roce/mad"
+)
+
+// A program may close its Listener and soon listen at the same port again. What peers ask for in
+// between waits a moment: both sides of perftest's programs sleep for a second there, and a client
+// that is awake first, and refused, crashes (docs/decisions.md#C9).
+
+const (
+	lull     = 2 * time.Second // for which a service outlives its last Listener
+	maxLulls = 1024
+	maxEarly = 64 // requests that wait
+)
+
+// An early request has come when nobody listened any more.
+type early struct {
+	m        *Manager
+	service  Service
+	from, to netip.Addr
+	mad      []byte
+	timer    timer
+}
+
+// left notes that a service has no Listener any more.
+func (m *Manager) left(now time.Time, s Service) {
+	if len(m.lulls) >= maxLulls {
+		maps.DeleteFunc(m.lulls, func(_ Service, until time.Time) bool { return !until.After(now) })
+	}
+	if len(m.lulls) < maxLulls {
+		m.lulls[s] = now.Add(lull)
+	}
+}
+
+// waits has a request of which nobody takes the service wait for who does, if somebody did a moment
+// ago.
+func (in *incoming) waits(service uint64) bool {
+	m := in.m
+	space, port, ok := mad.ServiceOf(service)
+	s := Service{space, port}
+	until := m.lulls[s]
+	if !ok || !until.After(in.now) || len(m.early) >= maxEarly {
+		return false
+	}
+	e := &early{m: m, service: s, from: in.from, to: in.to, mad: clone(in.mad)}
+	e.timer.due = e.again
+	m.early = append(m.early, e)
+	m.timers.set(&e.timer, until)
+	return true
+}
+
+// again takes the request once more.
+func (e *early) again(now time.Time) {
+	m := e.m
+	m.early = slices.DeleteFunc(m.early, func(x *early) bool { return x == e })
+	m.take(now, e.from, e.to, e.mad)
+}
+
+// listened has those that wait for a service be taken at once.
+func (m *Manager) listened(s Service) {
+	delete(m.lulls, s)
+	for _, e := range m.early {
+		if e.service == s {
+			m.timers.set(&e.timer, time.Time{})
+		}
+	}
+}

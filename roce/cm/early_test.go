@@ -1,0 +1,52 @@
+package cm_test
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/vrnic/vrnic/roce/cm"
+	"github.com/vrnic/vrnic/roce/mad"
+)
+
+// What is asked for while a program is between two Listeners of a service waits for the second, for
+// a moment: RCM-014, 052, 067.
+func TestBetweenListeners(t *testing.T) {
+	for name, ask := range map[string]func(s *sut) []mad.Message{
+		"a connection": func(s *sut) []mad.Message { return s.says(s.req()) },
+		"a look-up":    func(s *sut) []mad.Message { return s.says(s.sidr()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			svc, kind := service, EventRequest
+			if name == "a look-up" {
+				svc, kind = lookups, EventAsked
+			}
+			s := newSUT(t)
+			s.listens(svc).Close(s.now)
+			silent(t, "the program may come back", ask(s))
+			s.nothing("nobody listens")
+			silent(t, "it may still", s.pass(1900*time.Millisecond))
+			l := s.listens(svc)
+			silent(t, "it has", s.pass(0))
+			if e := s.happened(kind); e.Listener != l {
+				t.Errorf("%+v", e)
+			}
+			if x := s.Stats(); x.Received[0]+x.Received[mad.AttrSIDRREQ-mad.AttrREQ] != 1 {
+				t.Errorf("%+v", x)
+			}
+
+			l.Close(s.now)
+			for range 64 {
+				silent(t, "there is room", ask(s))
+			}
+			if n := len(ask(s)); n != 1 {
+				t.Errorf("one too many draws %d answers", n)
+			}
+			if n := len(s.pass(2 * time.Second)); n != 64 {
+				t.Errorf("%d of 64 are refused", n)
+			}
+			if n := len(ask(s)); n != 1 {
+				t.Errorf("later, %d answers", n)
+			}
+		})
+	}
+}
