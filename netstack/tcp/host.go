@@ -51,7 +51,8 @@ func New(c Config) *Host {
 
 // Protocol is a stack.TransportProtocolFactory: it puts h on st, whose clock it uses.
 func (h *Host) Protocol(st *stack.Stack) stack.TransportProtocol {
-	h.st, h.acks.clock, h.losses.clock = st, st.Clock(), st.Clock()
+	h.st, h.acks.clock = st, st.Clock()
+	h.losses.start(st.Clock())
 	p := gvisor.NewTCP(st)
 	h.queue = gvisor.SegmentQueueOf(p)
 	return p

@@ -435,7 +435,6 @@ type losses struct {
 	mu      sync.Mutex
 	list    []*lossControl // guarded by mu
 	wake    chan struct{}
-	running bool // guarded by mu
 	stopped bool // guarded by mu
 	wg      sync.WaitGroup
 
@@ -587,15 +586,17 @@ func (s *losses) see(l *lossControl) {
 	if s.stopped {
 		return
 	}
-	if !s.running {
-		s.running, s.wake = true, make(chan struct{}, 1)
-		s.wg.Go(s.serve)
-	}
 	s.list = append(s.list, l)
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
+}
+
+// start has a goroutine look at what see is called for.
+func (s *losses) start(clock tcpip.Clock) {
+	s.clock, s.wake = clock, make(chan struct{}, 1)
+	s.wg.Go(s.serve)
 }
 
 func (s *losses) serve() {
@@ -621,7 +622,7 @@ func (s *losses) serve() {
 // stop ends it.
 func (s *losses) stop() {
 	s.mu.Lock()
-	if s.running && !s.stopped {
+	if !s.stopped {
 		close(s.wake)
 	}
 	s.stopped = true
