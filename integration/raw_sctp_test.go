@@ -125,6 +125,9 @@ func (x *sctpSession) works(t testing.TB) {
 	x.v.expect(atRecv+at, []byte("ping"))
 	x.v.unharmed()
 	x.v.post(wc.ID, at, recvLen)
+	// It reads what has come, too: an association whose HEARTBEATs nobody answers ends, whatever else
+	// its peer sends (RFC 9260, section 8.1).
+	check(t, x.Alive())
 }
 
 // A rawSCTPCase is something that no honest peer sends.
