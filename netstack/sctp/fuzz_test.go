@@ -351,6 +351,17 @@ func (a *Association) renumber(d TSN) {
 		c := a.chunks.at(i)
 		c.older, c.next = c.older-d, c.next-d
 	}
+	was := a.sets
+	a.sets = chunkSets{}
+	a.sets.fit(a.ackTSN+1, a.chunks.len())
+	for i := range a.chunks.len() {
+		from, mask := was.word(a.ackTSN + 1 + d + TSN(i))
+		for k, w := range from {
+			if w&mask != 0 {
+				a.sets.add(1<<k, a.ackTSN+1+TSN(i))
+			}
+		}
+	}
 }
 
 // checkFlight compares the lists of what is in flight with the chunks.
@@ -394,6 +405,11 @@ func checkRest(t *testing.T, a *Association) {
 		}
 		if c.acked {
 			acked++
+		}
+		w, mask := a.sets.word(a.ackTSN + 1 + TSN(i))
+		if (w[flightBits]&mask != 0) != c.outstanding() || (w[ackedBits]&mask != 0) != c.acked ||
+			w[doubtedBits]&mask != 0 && !c.acked {
+			t.Fatalf("chunk %d: %+v is in sets %x", i, c, w)
 		}
 	}
 	for _, p := range a.paths {

@@ -111,6 +111,7 @@ func (a *Association) ackUpTo(now time.Time, cum TSN) {
 		c := a.chunks.at(0)
 		if c.acked {
 			a.uncount(c)
+			a.sets.remove(gapAcked|doubted, a.ackTSN+1)
 		} else {
 			a.arrived(now, c, a.ackTSN+1)
 		}
@@ -129,69 +130,6 @@ func (a *Association) uncount(c *outChunk) {
 	a.gapAcked--
 	if c.lead {
 		a.gapPackets--
-	}
-}
-
-// ackGaps goes over what is outstanding as far as the blocks, or what earlier blocks said, reach.
-//
-// What an earlier SACK has acknowledged and this one does not may have been dropped by the peer:
-// "consider the corresponding DATA that might be possibly missing", section 6.2.1 D iii. Or this
-// SACK has been overtaken by the earlier one. A SACK that says something new has not been; what
-// any other does not say is doubted, until one that says it, or T3: docs/decisions.md#P6.
-func (a *Association) ackGaps(now time.Time, s sack, advanced bool) {
-	next, left, lacking, reach := 0, a.gapAcked, 0, 0
-	var start, end uint16
-	for _, p := range a.paths {
-		p.doubts = false
-	}
-	for i := 0; i < a.chunks.len() && (left > 0 || next < s.blocks() || int(end) > i); i++ {
-		off, tsn := uint16(i+1), a.ackTSN+1+TSN(i)
-		// Blocks are in order and apart; of those that are not, what lies behind counts for nothing.
-		for end < off && next < s.blocks() {
-			start, end = s.block(next)
-			next++
-		}
-		c := a.chunks.at(i)
-		if c.acked {
-			left--
-		}
-		switch {
-		case start <= off && off <= end:
-			reach = i
-			c.doubted = false
-			if c.acked {
-				continue
-			}
-			a.arrived(now, c, tsn)
-			c.acked, advanced = true, true
-			a.gapAcked++
-			if c.lead {
-				a.gapPackets++
-			}
-		case c.acked:
-			c.doubted, c.path.doubts = true, true
-			lacking++
-			if c.path.t3.IsZero() {
-				c.path.t3 = now.Add(c.path.rto)
-			}
-		case !c.marked:
-			c.path.waits = true
-		}
-	}
-	if lacking > 0 && advanced {
-		a.takeBack(reach, nil)
-	}
-}
-
-// takeBack has the first n chunks that were said to have arrived, and are doubted, sent again: on
-// path p, or on all.
-func (a *Association) takeBack(n int, p *path) {
-	for i := range n {
-		if c := a.chunks.at(i); c.acked && c.doubted && (p == nil || c.path == p) {
-			a.uncount(c)
-			c.acked, c.doubted = false, false
-			a.markAgain(c, a.ackTSN+1+TSN(i))
-		}
 	}
 }
 

@@ -7,6 +7,7 @@ type sender struct {
 	buf      sendBuffer
 	queue    fifo[outMessage] // not or not wholly cut into chunks
 	chunks   fifo[outChunk]   // numbered: ackTSN+1 .. nextTSN-1
+	sets     chunkSets        // of chunks
 	nextTSN  TSN
 	ackTSN   TSN // Cumulative TSN Ack Point
 	sentID   uint64
@@ -55,7 +56,6 @@ type outChunk struct {
 	n           uint16
 	flags       byte
 	acked       bool // by a gap ack block
-	doubted     bool // the last SACK has not said so, but may have been an old one
 	marked      bool // to be sent again
 	resent      bool // more than once
 	lead        bool // it came first in its packet
@@ -454,6 +454,7 @@ func (a *Association) cut(now time.Time, p *path, n int, b []byte) []byte {
 	}
 	tsn := a.nextTSN
 	a.nextTSN++
+	a.sets.fit(a.ackTSN+1, a.chunks.len())
 	if !p.timing {
 		p.timing, p.timed = true, tsn
 	}
@@ -547,10 +548,12 @@ func (a *Association) enlist(p *path, c *outChunk, tsn TSN) {
 	}
 	p.newest = tsn
 	p.listed++
+	a.sets.add(inFlight, tsn)
 }
 
 func (a *Association) delist(c *outChunk, tsn TSN) {
 	p := c.path
+	a.sets.remove(inFlight, tsn)
 	if p.listed--; p.listed == 0 {
 		return
 	}
