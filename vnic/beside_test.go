@@ -278,6 +278,60 @@ func TestBesideMismatch(t *testing.T) {
 	})
 }
 
+// Memory that can block is for its own context's goroutines: what is there, or goes there, goes as
+// packets, and the rest is copied, also by who posts in such a context.
+func TestBesideMode0(t *testing.T) {
+	onNear(t, rdma.RC, nil, func(t *testing.T, p nearPair) {
+		x := p.x
+		h := &hanging{b: make([]byte, 20000)}
+		if err := p.b.AllowBlocking(); err != nil {
+			t.Fatal(err)
+		}
+		y, m := staged(t, p.b, h)
+		x = vnictest.NewPeer(t, p.a, vnictest.PeerConfig{})
+		vnictest.ConnectByNumber(t, x, y, nil)
+		p.x, p.y = x, y
+		p.greet(t)
+		fill(x.Buf, 1)
+		sge := []rdma.SGE{{Addr: m.Addr(), Length: 20000, LKey: m.LKey()}}
+		p.want(t, "into it", 6+6, 0, func() {
+			x.Post(rdma.SendWR{ID: 1, Op: rdma.OpWrite, RemoteAddr: m.Addr(), RKey: m.RKey()}, 0, 20000)
+			x.WantSend("written", is(1, ok))
+			if err := y.QP.PostRecv(&rdma.RecvWR{ID: 2, SGEs: sge}); err != nil {
+				t.Fatal(err)
+			}
+			x.Send(2, 0, 20000)
+			x.WantSend("sent", is(2, ok))
+			y.WantRecv("sent", is(2, ok))
+		})
+		if !bytes.Equal(h.b, x.Buf[:20000]) {
+			t.Error("other octets")
+		}
+		fill(h.b, 9)
+		p.want(t, "out of it", 6, 0, func() {
+			y.Post(rdma.SendWR{ID: 3, Op: rdma.OpWrite, SGEs: sge, RemoteAddr: x.MR.Addr(),
+				RKey: x.MR.RKey()}, 0, 0)
+			y.WantSend("written", is(3, ok))
+		})
+		if !bytes.Equal(h.b, x.Buf[:20000]) {
+			t.Error("other octets")
+		}
+		calls := h.calls.Load()
+		p.want(t, "beside it", 0, 3, func() {
+			y.Recv(4, 0, 20000)
+			x.Send(4, 0, 20000)
+			y.Write(5, 0, 20000, x, 0)
+			y.Read(6, 0, 20000, x, 0)
+			x.WantSend("copied", is(4, ok))
+			y.WantRecv("copied", is(4, ok))
+			y.WantSend("copied", is(5, ok), is(6, ok))
+		})
+		if h.calls.Load() != calls {
+			t.Error("memory that can block was touched")
+		}
+	})
+}
+
 // Both ends of connections send, write and read at once, while one is asked for its attributes,
 // which has packets go on: each octet arrives, each request completes once and in order.
 func TestBesideStress(t *testing.T) {

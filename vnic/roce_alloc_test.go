@@ -58,14 +58,15 @@ func (r *shortRoute) Send(src vnic.RoCESource) (err error) {
 	}
 }
 
-// udPair are two UD queue pairs on a shortNet, and an address handle from one to the other.
-func udPair(t testing.TB) (x, y *vnictest.Peer, to rdma.Datagram) {
+// udPair are two UD queue pairs on a shortNet, whose devices are those of beside, and an address
+// handle from one to the other.
+func udPair(t testing.TB, beside *vnic.Beside) (x, y *vnictest.Peer, to rdma.Datagram) {
 	t.Helper()
 	n := &shortNet{ports: map[netip.Addr]vnic.RoCEReceiver{}}
 	var peers []*vnictest.Peer
 	for _, addr := range []string{"10.0.0.1/24", "10.0.0.2/24"} {
 		d := vnictest.NewNet().Device(t, "rocep0", []string{addr}, func(c *vnic.Config) {
-			c.RoCE, c.Network, c.MTU = true, n, 9000
+			c.RoCE, c.Network, c.MTU, c.Beside = true, n, 9000, beside
 		})
 		c := vnictest.Open(t, d, vnic.ContextConfig{})
 		p := vnictest.NewPeer(t, c, vnictest.PeerConfig{QP: rdma.QPConfig{Type: rdma.UD}})
@@ -104,12 +105,14 @@ func datagram(t testing.TB, x, y *vnictest.Peer, to rdma.Datagram, n int) func()
 // A datagram allocates nothing at either end.
 func TestUDAllocs(t *testing.T) {
 	for _, n := range []int{64, 4096} {
-		x, y, to := udPair(t)
-		f := datagram(t, x, y, to, n)
-		for range 100 {
-			f()
+		for _, beside := range []*vnic.Beside{nil, new(vnic.Beside)} {
+			x, y, to := udPair(t, beside)
+			f := datagram(t, x, y, to, n)
+			for range 100 {
+				f()
+			}
+			wantNone(t, 1000, f)
 		}
-		wantNone(t, 1000, f)
 	}
 }
 
@@ -120,25 +123,33 @@ func TestRCAllocs(t *testing.T) {
 		rdma.OpWriteImm: {64, 60000}, rdma.OpSendImm: {0}, rdma.OpFetchAdd: {8}, rdma.OpCompareSwap: {8},
 	} {
 		for _, size := range sizes {
-			t.Run(fmt.Sprintf("%v/%d", op, size), func(t *testing.T) {
-				f := newFabric(t, vnictest.RoCELink{})
-				f.Plain = true
-				x, y := f.pair(rdma.RC, nil)
-				message := steady(t, x, y, op, size)
-				for range 100 {
-					message()
-				}
-				wantNone(t, 1000, message)
-			})
+			for _, beside := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%v/%d/beside=%t", op, size, beside), func(t *testing.T) {
+					allBeside = beside
+					f := newFabric(t, vnictest.RoCELink{})
+					allBeside = false
+					f.Plain = true
+					x, y := f.pair(rdma.RC, nil)
+					message := steady(t, x, y, op, size)
+					for range 100 {
+						message()
+					}
+					wantNone(t, 1000, message)
+				})
+			}
 		}
 	}
 }
 
-// BenchmarkUD is what a datagram costs both ends, and nothing between them.
-func BenchmarkUD(b *testing.B) {
+// BenchmarkUD is what a datagram costs both ends, and nothing between them; BenchmarkUDLoop what
+// one costs that needs no packet.
+func BenchmarkUD(b *testing.B)     { benchmarkUD(b, nil) }
+func BenchmarkUDLoop(b *testing.B) { benchmarkUD(b, new(vnic.Beside)) }
+
+func benchmarkUD(b *testing.B, beside *vnic.Beside) {
 	for name, n := range map[string]int{"64": 64, "4096": 4096} {
 		b.Run(name, func(b *testing.B) {
-			x, y, to := udPair(b)
+			x, y, to := udPair(b, beside)
 			f := datagram(b, x, y, to, n)
 			f()
 			b.SetBytes(int64(n))

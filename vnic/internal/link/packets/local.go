@@ -58,11 +58,12 @@ type local struct {
 	door door
 	open bool // door may be
 
-	half   bool // a part of the message whose turn it is has been copied
-	making bool // packets are being made
-	only   bool // nothing is to go as packets
-	waits  bool // a message that can be copied has not been made packets of
-	untold int  // messages that are done and not retired
+	half   bool   // a part of the message whose turn it is has been copied
+	making bool   // packets are being made
+	only   bool   // nothing is to go as packets
+	waits  bool   // a message that can be copied has not been made packets of
+	untold int    // messages that are done and not retired
+	copied uint64 // messages that are not counted yet
 
 	from, into mem.Hold // where a Send takes its octets, and where it puts them
 }
@@ -244,7 +245,7 @@ func (l *Link) end(p *Link, e *wqe.Request) {
 	n := &l.local
 	l.work.Posted(e)
 	l.work.Finish(e)
-	l.stats.Copied.Add(1)
+	n.copied++
 	n.untold++
 	op := e.WR.Op
 	if !wqe.IsImmediate(op) && op != rdma.OpSend {

@@ -334,6 +334,10 @@ func (l *Link) count() int {
 		l.stats.Received.Add(l.received)
 		l.received = 0
 	}
+	if n := &l.local; n.copied > 0 {
+		l.stats.Copied.Add(n.copied)
+		n.copied = 0
+	}
 	if c := l.eng.Counters(); *c != l.counted {
 		was := l.counted
 		l.counted = *c
