@@ -42,6 +42,14 @@ func (a *adapter) find(n uint32) *QP {
 	return qp
 }
 
+// findFor is find for p: the QP of the packet before it, if both have its number.
+func (a *adapter) findFor(n uint32, p *RoCEPacket) *QP {
+	if k, ok := p.Deferred().(*keptQP); ok && k.num == n && k.dev.roce == a {
+		return (*QP)(k)
+	}
+	return a.find(n)
+}
+
 // drops count packets of which nothing comes.
 type drops struct {
 	unknown atomic.Uint64 // for a QP that is not there, or takes none in its state
@@ -74,7 +82,7 @@ func (a *adapter) ReceiveRoCE(p *RoCEPacket) {
 		a.manage(p)
 		return
 	}
-	qp := a.find(n)
+	qp := a.findFor(n, p)
 	switch {
 	case qp == nil:
 		a.drops.unknown.Add(1)

@@ -293,6 +293,13 @@ func (h *Host) Receive(f *frame.Frame, p *frame.Packet, d *ethswitch.Delivery, u
 		return true // lost
 	}
 	q.Batch = d
+	if one != nil {
+		// once for all there are: an atomic operation waits for what was copied before it
+		if !one.gate.Enter() {
+			return true
+		}
+		defer one.gate.Leave()
+	}
 	if f.GSO == frame.GSOUDP {
 		h.receiveAll(q, f, p, one, all)
 		return true
@@ -316,13 +323,16 @@ func mayAnswer(src netip.Addr) bool {
 	return !src.IsMulticast() && !src.IsUnspecified() && !src.IsLoopback() && src != broadcast
 }
 
-// give gives q to one, if it is not nil, and to all.
+// give gives q to one, whose gate was entered, if it is not nil, and to all.
 func (q *Packet) give(one *Socket, all []*Socket) {
 	if one != nil {
-		one.receive(*q)
+		one.handler.Receive(*q)
 	}
 	for _, s := range all {
-		s.receive(*q)
+		if s.gate.Enter() {
+			s.handler.Receive(*q)
+			s.gate.Leave()
+		}
 	}
 }
 
@@ -354,13 +364,6 @@ func (h *Host) receiveAll(q Packet, f *frame.Frame, p *frame.Packet, one *Socket
 			q.view.Release()
 		}
 		at += n
-	}
-}
-
-func (s *Socket) receive(p Packet) {
-	if s.gate.Enter() {
-		defer s.gate.Leave()
-		s.handler.Receive(p)
 	}
 }
 
