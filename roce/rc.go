@@ -141,7 +141,9 @@ func (c *RC) Append(b []byte, now time.Time) ([]byte, bool) {
 		}
 	}
 	// What a program answers is what its peer waits for; the ACK goes right behind its first packet.
-	if c.ackOnly() && !c.behind {
+	// But what takes a receive completes something there, and what it answers completes before: there
+	// are programs that wait for ever else.
+	if c.ackOnly() && !c.behind && !c.sq.takesReceive() {
 		c.behind = true
 		if b, ok := c.appendRequest(b, now); ok {
 			return b, true

@@ -144,6 +144,11 @@ func (s *requester) cursor() packet.PSN {
 	return s.at(s.next).psn.Add(s.off)
 }
 
+// takesReceive reports whether the request whose turn it is takes a receive.
+func (s *requester) takesReceive() bool {
+	return s.next != s.tail && s.at(s.next).Op.takesReceive()
+}
+
 // mayGo reports whether e, whose turn it is, may go out now, or go on.
 func (c *RC) mayGo(e *sent) bool {
 	s := &c.sq

@@ -187,19 +187,22 @@ func (k *keptQP) take(l taker, p *RoCEPacket) {
 // expect tells who looks for the program's answers of p, the first packet of a batch, if p may have
 // one and who brings p can wait for it.
 func (k *keptQP) expect(p *RoCEPacket) {
-	if k.linger == nil || !mayHaveAnswer(packet.Opcode(p.Datagram[0])) {
+	op := packet.Opcode(p.Datagram[0])
+	if k.linger == nil || !mayHaveAnswer(op) {
 		return
 	}
 	if more := p.More(); more != nil && k.linger.Expect() {
 		k.packets.more = more
-		k.packets.lingers.Store(true)
+		// A Send's ACK would go before its answer anyway: it does while the program makes that.
+		k.packets.answer.Store(op == packet.WriteOnly || op == packet.WriteLast)
 	}
 }
 
-// mayHaveAnswer reports whether a packet of op tells the program something that it may answer.
+// mayHaveAnswer reports whether a packet of op tells the program something that it may answer; an
+// ACK has something complete, and an answer of the peer's may be right behind it.
 func mayHaveAnswer(op packet.Opcode) bool {
 	switch op.Operation() {
-	case packet.Acknowledge, packet.ReadRequest, packet.CompareSwap, packet.FetchAdd:
+	case packet.ReadRequest, packet.CompareSwap, packet.FetchAdd:
 		return false
 	default:
 		return op.Ends()
@@ -214,7 +217,8 @@ func (k *keptQP) giveUp(p *RoCEPacket) {
 	p.Batch.FinishEarly()
 }
 
-// Finish runs the QP and gives its token back. Where an answer is expected the ACK waits for it.
+// Finish runs the QP and gives its token back. Where an answer to a Write is expected the ACK waits
+// for it.
 func (k *keptQP) Finish() {
 	qp := (*QP)(k)
 	more := k.packets.more
@@ -229,6 +233,7 @@ func (k *keptQP) Finish() {
 		return
 	}
 	k.linger.Linger(more)
-	k.packets.lingers.Store(false)
-	qp.kick()
+	if k.packets.answer.Swap(false) {
+		qp.kick()
+	}
 }

@@ -40,10 +40,10 @@ type packetQP struct {
 	inline int
 	handed bool
 
-	// While lingers is set somebody looks for the program's answer, until more reports true; more is
-	// the owner's, from the first packet of a batch to the last.
-	lingers atomic.Bool
-	more    func() bool
+	// While answer is set somebody looks for the program's answer to a Write, until more reports true;
+	// more is the owner's, from the first packet of a batch to the last.
+	answer atomic.Bool
+	more   func() bool
 
 	stats stats.Packets
 
@@ -201,7 +201,7 @@ func (q *packeted) Work() *wqe.Requests         { return &q.work }
 func (q *packeted) State() rdma.QPState         { return (*QP)(q).State() }
 func (q *packeted) SetDeadline(d time.Duration) { (*QP)(q).setDeadline(deadlineLink, d) }
 
-func (q *packeted) AnswerExpected() bool { return q.packets.lingers.Load() }
+func (q *packeted) AnswerExpected() bool { return q.packets.answer.Load() }
 
 func (q *packeted) Established() {
 	if q.State() == rdma.QPRTR {
