@@ -170,7 +170,7 @@
 #define VRNIC_CQE_VENDOR_ERR		16
 #define VRNIC_CQE_BYTE_LEN		20
 #define VRNIC_CQE_IMM			24	/* immediate data in wire order, or the invalidated key in host order */
-#define VRNIC_CQE_QPN			28
+#define VRNIC_CQE_QPN			28	/* 0: of one that the program has destroyed */
 /* on iWARP, with immediate data: its last four octets, in wire order */
 #define VRNIC_CQE_SRC_QP		32
 #define VRNIC_CQE_WC_FLAGS		36
