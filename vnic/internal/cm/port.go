@@ -1,7 +1,8 @@
 package cm
 
 import (
-	"math/rand/v2"
+	"crypto/rand"
+	"encoding/binary"
 	"net/netip"
 	"slices"
 	"sync"
@@ -81,7 +82,9 @@ func (t *portTable) bind(id *ID, ap netip.AddrPort, s Sharing) (netip.AddrPort, 
 	}
 	if ap.Port() == 0 {
 		const n = lastFree - firstFree + 1
-		start := rand.IntN(n)
+		var any [2]byte
+		_, _ = rand.Read(any[:]) // it never fails
+		start := int(binary.BigEndian.Uint16(any[:])) % n
 		for i := range n {
 			try := netip.AddrPortFrom(ap.Addr(), uint16(firstFree+(start+i)%n))
 			if !t.takenLocked(id, try.Port(), binding{ap.Addr(), Sharing{Only6: s.Only6}}) {
