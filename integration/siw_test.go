@@ -72,7 +72,8 @@ func TestSiw(t *testing.T) {
 func earlyResets(t *testing.T, pcap string) (frames []string) {
 	t.Helper()
 	out := tshark(t, pcap, "-Y",
-		"(tcp.flags.reset == 1 || tcp.flags.fin == 1) && tcp.port != "+killPort, "-T", "fields", "-E", "separator=,", "-e", "frame.number", "-e", "tcp.stream", "-e", "ip.src",
+		"(tcp.flags.reset == 1 || tcp.flags.fin == 1) && tcp.port != "+killPort, "-T", "fields",
+		"-E", "separator=,", "-e", "frame.number", "-e", "tcp.stream", "-e", "ip.src",
 		"-e", "ipv6.src", "-e", "tcp.flags.reset")
 	type end struct{ stream, addr string }
 	closed := make(map[end]bool)
