@@ -21,6 +21,13 @@ const settleFrames = 16
 // goodput is how many Mbit/s arrive over a network from a sender that always has more to send, and
 // what that has counted.
 func goodput(t testing.TB, c impair.Cell, seed uint64, d time.Duration) (mbits float64, st Stats) {
+	return goodputStalled(t, c, seed, d, 0, 0)
+}
+
+// goodputStalled is goodput where what would arrive from at on, for so long, arrives behind that:
+// somebody else has the processors.
+func goodputStalled(t testing.TB, c impair.Cell, seed uint64, d, stall, long time.Duration) (
+	mbits float64, st Stats) {
 	opt := Options{SendBuffer: 8 << 20, RecvBuffer: 4 << 20, RTOMin: 300 * time.Millisecond}
 	w, a, b := pair(t, Config{Options: opt}, Config{Options: opt})
 	w.quiet = true
@@ -32,6 +39,9 @@ func goodput(t testing.TB, c impair.Cell, seed uint64, d time.Duration) (mbits f
 		now := w.Now.Sub(start)
 		f := links[d.Src == addrA].Carry(now, len(d.Data)+headers)
 		for i := range f.Copies {
+			if f.At[i] >= stall && f.At[i] < stall+long {
+				f.At[i] = stall + long + (f.At[i]-stall)/1000
+			}
 			at[i] = c.Gather(f.At[i]) - now
 		}
 		return at[:f.Copies]
@@ -137,6 +147,20 @@ func TestGoodput(t *testing.T) {
 			tt.Cell, g, st.Retransmits, st.Spurious, st.Undone, st.TailProbes, st.Timeouts)
 		if g < tt.least {
 			t.Errorf("%v: %.1f Mbit/s, at least %v are there", tt.Cell, g, tt.least)
+		}
+	}
+}
+
+// A machine that stands still for a while is no loss, be it at the beginning, when the first frames
+// have come late and a timeout follows: the window of before both comes back.
+func TestStall(t *testing.T) {
+	c := impair.Cell{RTT: 50 * time.Millisecond, Jitter: 5 * time.Millisecond}
+	for _, at := range []time.Duration{60, 120, 200, 400} {
+		const long, d = 1200 * time.Millisecond, 1500 * time.Millisecond
+		g, st := goodputStalled(t, c, 1, d, at*time.Millisecond, long)
+		t.Logf("%v ms: %.0f Mbit/s; %+v", int(at), g, st)
+		if g < 100 {
+			t.Errorf("stalled after %d ms: %.1f Mbit/s then", at, g)
 		}
 	}
 }

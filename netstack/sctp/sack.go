@@ -227,7 +227,7 @@ func (a *Association) findLost(now time.Time) {
 				break
 			}
 			if !a.recovering && !any {
-				a.losses.begin()
+				a.beginLosses(now)
 			}
 			a.mark(c, tsn)
 			a.losses.doubt++
@@ -248,7 +248,6 @@ func (a *Association) findLost(now time.Time) {
 func (a *Association) recover() {
 	a.recovering, a.exit = true, a.nextTSN-1
 	for _, p := range a.paths {
-		p.undo.valid = false
 		if p.lost {
 			p.rack.Recovered()
 			p.cut()
@@ -271,7 +270,8 @@ type losses struct {
 	recent []resentChunk // by the low bits of its TSN; nil: nothing was sent again yet
 	// In this recovery: chunks found lost, but for those that are known to have arrived.
 	doubt int
-	round uint32 // counts recoveries
+	round uint32        // counts recoveries
+	last  time.Duration // when something was sent again last
 }
 
 // A resentChunk was sent more than once.
@@ -289,8 +289,30 @@ func (l *losses) begin() {
 	l.round++
 }
 
+// undecided says whether the peer may still report that the last losses on p were none, of which
+// something was sent again within that time. More losses are then counted with them: else the
+// window that there was before the first would be forgotten with the second.
+func (a *Association) undecided(now time.Time, p *path, within time.Duration) bool {
+	return p.undo.valid && a.losses.doubt > 0 &&
+		(p.srtt == 0 || instant(now)-a.losses.last <= max(within, p.srtt+4*p.rttvar))
+}
+
+// beginLosses begins to count losses, unless those before are undecided.
+func (a *Association) beginLosses(now time.Time) {
+	for _, p := range a.paths {
+		if a.undecided(now, p, 0) {
+			return
+		}
+	}
+	a.losses.begin()
+	for _, p := range a.paths {
+		p.undo.valid = false
+	}
+}
+
 // resent notes that c, which has not been launched yet, is sent again.
-func (l *losses) resent(c *outChunk, tsn TSN) {
+func (l *losses) resent(now time.Time, c *outChunk, tsn TSN) {
+	l.last = instant(now)
 	if l.recent == nil {
 		l.recent = make([]resentChunk, recentLosses)
 	}
@@ -398,8 +420,10 @@ func (a *Association) t3Timeout(now time.Time, p *path) {
 		// Of several in a row only the first says something of the window that there was: "the value
 		// of ssthresh is held constant", RFC 5681, section 3.1.
 		if !p.alone {
-			p.undo.valid = false
-			a.losses.begin()
+			if !a.undecided(now, p, p.rto) {
+				p.undo.valid = false
+				a.losses.begin()
+			}
 			p.cut()
 		}
 		p.cwnd = p.pmdcs()

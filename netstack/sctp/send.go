@@ -471,7 +471,7 @@ func (a *Association) resend(now time.Time, p *path, c *outChunk, b []byte) []by
 	a.e.stats.Retransmits++
 	c.marked = false
 	a.marked--
-	a.losses.resent(c, tsn)
+	a.losses.resent(now, c, tsn)
 	if q := c.path; q.timing && q.timed == tsn {
 		q.timing = false // Karn's rule: docs/decisions.md#P5
 	}

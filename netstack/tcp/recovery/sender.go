@@ -15,8 +15,9 @@ const (
 )
 
 const (
-	initialWindow = 10 // segments, RFC 6928
-	maxBurst      = 10 // segments that go out at once where much was lost
+	initialWindow = 10                     // segments, RFC 6928
+	maxBurst      = 10                     // segments that go out at once where much was lost
+	leastTimeout  = 300 * time.Millisecond // within which one follows what was sent last, mostly
 	minWindow     = 2
 	maxWindow     = 1 << 30 // octets
 	// duplicates is how many segments have to have arrived behind a gap for it to be lost at once, as
@@ -321,8 +322,11 @@ func (s *Sender) duplicated(k Block, now time.Duration) {
 func (s *Sender) enter(to state, now time.Duration) {
 	// The peer may still be about to say that what was sent again in the last recovery was not needed:
 	// then there were not two losses, but none or one.
-	if to != recovery || !s.undoable || s.inDoubt <= 0 ||
-		s.srtt > 0 && now-s.resentAt > s.srtt+4*s.rttvar {
+	within := s.srtt + 4*s.rttvar
+	if to == timedOut {
+		within = max(within, leastTimeout)
+	}
+	if !s.undoable || s.inDoubt <= 0 || s.srtt > 0 && now-s.resentAt > within {
 		s.was = before{s.cwnd, s.thresh, s.cubic}
 		s.repaired, s.inDoubt = false, 0
 	}
@@ -458,7 +462,7 @@ func (s *Sender) Timeout(now time.Duration) {
 	}
 	s.silent, s.trouble = true, now+troubled
 	s.board.all(s.nxt, now)
-	s.inDoubt = s.board.lost
+	s.inDoubt += s.board.lost
 }
 
 // Silent reports whether nothing was acknowledged since the last timeout.

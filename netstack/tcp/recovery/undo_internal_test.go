@@ -116,3 +116,18 @@ func TestLateOfTheFirst(t *testing.T) {
 		t.Errorf("%v late, of which nothing is known", s.late)
 	}
 }
+
+// The same where the second is a timeout: the machine stood still.
+func TestUndoOfTimeoutBehindRecovery(t *testing.T) {
+	s := newSender(40)
+	s.ack(10*ms, 1, block(2, 4))
+	want(t, "lost", s.again(10*ms), 1)
+	s.ack(11*ms, 41) // by the first transmission
+	s.Sent(seg(81), mss)
+	s.Timeout(220 * ms)
+	want(t, "after a timeout", s.again(220*ms), 41)
+	s.ack(221*ms, 81)
+	if s.Recovering() || s.Stats.Undone != 1 || s.Threshold() < 100*mss {
+		t.Errorf("recovering %v, %d undone, threshold %d", s.Recovering(), s.Stats.Undone, s.Threshold())
+	}
+}
