@@ -46,6 +46,7 @@ type Sender struct {
 	nxt    Seq
 	state  state
 	cwnd   int // octets
+	owed   int // what cwnd would be, but that not all of it may go out at once; 0: it is that
 	thresh int // octets, slow start's end
 	cubic  cubic
 
@@ -322,17 +323,18 @@ func (s *Sender) duplicated(k Block, now time.Duration) {
 func (s *Sender) enter(to state, now time.Duration) {
 	// The peer may still be about to say that what was sent again in the last recovery was not needed:
 	// then there were not two losses, but none or one.
+	w := max(s.cwnd, s.owed)
 	within := s.srtt + 4*s.rttvar
 	if to == timedOut {
 		within = max(within, leastTimeout)
 	}
 	if !s.undoable || s.inDoubt <= 0 || s.srtt > 0 && now-s.resentAt > within {
-		s.was = before{s.cwnd, s.thresh, s.cubic}
+		s.was = before{w, s.thresh, s.cubic}
 		s.repaired, s.inDoubt = false, 0
 	}
 	s.undoable = true
-	w := s.cubic.lost(float64(s.cwnd) / float64(s.mss))
-	s.thresh = max(int(w*float64(s.mss)), minWindow*s.mss)
+	least := s.cubic.lost(float64(w) / float64(s.mss))
+	s.thresh, s.owed = max(int(least*float64(s.mss)), minWindow*s.mss), 0
 	s.state, s.recover = to, s.nxt
 	s.delivered, s.out, s.flight = 0, 0, max(s.pipe()+s.board.lost, s.mss)
 	if to == recovery {
@@ -347,6 +349,7 @@ func (s *Sender) enter(to state, now time.Duration) {
 func (s *Sender) leave() {
 	if s.state == recovery {
 		s.cwnd = min(s.thresh, s.pipe()+maxBurst*s.mss) // RFC 6582, section 3.2, step 3
+		s.owed = s.thresh
 	}
 	s.state = open
 	if s.persists > 0 {
@@ -367,8 +370,8 @@ func (s *Sender) undo(now time.Duration) {
 	}
 	s.cwnd = max(s.cwnd, min(s.was.cwnd, s.pipe()+maxBurst*s.mss))
 	s.thresh, s.cubic = max(s.thresh, s.was.thresh), s.was.cubic
-	if s.cwnd < s.was.cwnd {
-		s.thresh = max(s.thresh, s.was.cwnd)
+	if s.owed = s.was.cwnd; s.cwnd < s.owed {
+		s.thresh = max(s.thresh, s.owed)
 	}
 }
 
@@ -385,6 +388,9 @@ func (s *Sender) wait(now time.Duration) {
 func (s *Sender) grow(n, was int, now time.Duration) {
 	if n <= 0 {
 		return
+	}
+	if s.cwnd >= s.owed {
+		s.owed = 0
 	}
 	if s.cwnd < s.thresh {
 		if s.cwnd < 2*was { // else it is not the window that holds the sender back
@@ -457,7 +463,7 @@ func (s *Sender) Timeout(now time.Duration) {
 		s.doubted = true
 	} else { // the threshold was lowered for this window
 		s.Stats.Timeouts++
-		s.undoable = false
+		s.undoable, s.owed = false, 0
 		s.state, s.cwnd, s.recover = timedOut, s.mss, s.nxt
 	}
 	s.silent, s.trouble = true, now+troubled
@@ -539,7 +545,7 @@ func (s *Sender) Recovering() bool { return s.state != open }
 func (s *Sender) WantsTime() bool { return s.Active() || s.cwnd >= s.thresh }
 
 // Resize has the window be n octets, and slow start over.
-func (s *Sender) Resize(n int) { s.cwnd, s.thresh = n, n }
+func (s *Sender) Resize(n int) { s.cwnd, s.thresh, s.owed = n, n, 0 }
 
 // Room is how many more octets may be under way; it may be less than none.
 func (s *Sender) Room() int { return s.cwnd - s.pipe() }
@@ -551,7 +557,7 @@ func (s *Sender) Window() int { return s.cwnd }
 func (s *Sender) Threshold() int { return s.thresh }
 
 // Restart has the window be at most what a connection begins with: it was idle.
-func (s *Sender) Restart() { s.cwnd = min(s.cwnd, initialWindow*s.mss) }
+func (s *Sender) Restart() { s.cwnd, s.owed = min(s.cwnd, initialWindow*s.mss), 0 }
 
 // String describes s, for tests and logs.
 func (s *Sender) String() string {

@@ -131,3 +131,18 @@ func TestUndoOfTimeoutBehindRecovery(t *testing.T) {
 		t.Errorf("recovering %v, %d undone, threshold %d", s.Recovering(), s.Stats.Undone, s.Threshold())
 	}
 }
+
+// A loss while the window grows back behind a recovery that lost much is cut from what the window
+// was to be, not from the little that it was let begin with.
+func TestLossWhileGrowingBack(t *testing.T) {
+	s := newSender(100)
+	s.ack(10*ms, 1, block(81, 100))
+	s.again(10 * ms)
+	s.ack(20*ms, 101)
+	first := s.Threshold()
+	s.Sent(seg(101)+Seq(s.Room()), mss)
+	s.ack(30*ms, 101, block(102, 105))
+	if s.Look(30 * ms); !s.Recovering() || s.Threshold() < first*6/10 {
+		t.Errorf("recovering %v, threshold %d after %d", s.Recovering(), s.Threshold(), first)
+	}
+}
