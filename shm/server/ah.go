@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"syscall"
@@ -106,40 +107,27 @@ func (o *operation) detachMcast(req *abi.AttachMcastRequest) error {
 	return nil
 }
 
-// A membership is an id's of a multicast group.
+// A membership is an id's of a multicast group; guarded by the channel's lock.
 type membership struct {
-	group    uint64 // the client's name for it
-	reported uint32 // events of it that the client was given; guarded by the channel's lock
+	tag      uint64 // the client's name for it
+	reported uint32 // events of it that the client was given
+	queued   int    // and that wait
 }
 
 // joinMulticast has an id join a group.
-//
-// +checklocksignore: the lock of id.lock() is one of its result.
 func (o *operation) joinMulticast(id *CMID, req *abi.CMJoinMulticastRequest) error {
 	s := o.s
 	addr, err := groupOf(req.Addr)
 	if err != nil || req.Flags != 0 {
 		return syscall.EINVAL
 	}
-	ch := id.lock()
-	_, member := id.groups[addr]
-	taken := false
-	for _, m := range id.groups {
-		taken = taken || m.group == req.UID
-	}
-	ch.mu.Unlock()
-	if member || taken {
+	if !id.join(addr, req.UID) { // the event may be there before Join has returned
 		return &Refusal{syscall.EADDRINUSE, fmt.Sprintf("the id has joined %v already", addr)}
 	}
 	if err := s.enterGroup(); err != nil {
+		id.leave(addr)
 		return err
 	}
-	ch = id.lock() // the event may be there before Join has returned
-	if id.groups == nil {
-		id.groups = make(map[netip.Addr]*membership)
-	}
-	id.groups[addr] = &membership{group: req.UID}
-	ch.mu.Unlock()
 	if err := id.h.Join(addr, req.UID); err != nil {
 		id.leave(addr)
 		s.leaveGroups(1)
@@ -148,6 +136,8 @@ func (o *operation) joinMulticast(id *CMID, req *abi.CMJoinMulticastRequest) err
 	return nil
 }
 
+// leaveMulticast has an id leave a group. One that could not be joined, as MULTICAST_ERROR has told,
+// has nothing to leave below, and is given back here all the same.
 func (o *operation) leaveMulticast(req *abi.CMLeaveMulticastRequest) (*abi.CMLeaveMulticastReply,
 	error) {
 	id, err := o.s.idOf(req.ID)
@@ -161,7 +151,7 @@ func (o *operation) leaveMulticast(req *abi.CMLeaveMulticastRequest) (*abi.CMLea
 	if !id.member(addr) {
 		return nil, syscall.EADDRNOTAVAIL
 	}
-	if err := id.h.Leave(addr); err != nil {
+	if err := id.h.Leave(addr); err != nil && !errors.Is(err, syscall.EADDRNOTAVAIL) {
 		return nil, err
 	}
 	o.s.leaveGroups(1)

@@ -163,8 +163,18 @@ func (e queuedEvent) push() error {
 		return syscall.ENOMEM
 	}
 	ch.add(e)
+	e.count(1)
 	ch.pipe.Token()
 	return nil
+}
+
+// count counts e, which waits or does no more, where what looks for it knows whether it has to. The
+// lock of its id's channel is held.
+func (e *queuedEvent) count(n int) {
+	e.id.queued += n
+	if m := e.id.membershipOf(&e.ev); m != nil {
+		m.queued += n
+	}
 }
 
 // roomEvents is for how many events room is kept: one takes some 700 octets.
@@ -190,6 +200,7 @@ func (ch *cmChannel) pop() (abi.CMEvent, bool) {
 	e := ch.q[0]
 	ch.q[0] = queuedEvent{}
 	ch.q = ch.q[1:]
+	e.count(-1)
 	if m := e.id.membershipOf(&e.ev); m != nil {
 		m.reported++
 	} else {
@@ -212,20 +223,34 @@ func (id *CMID) forget() (r abi.CMDestroyIDReply, children []*CMID) {
 	defer ch.mu.Unlock()
 	id.dead = true
 	r.Reported = id.reported
+	r.Tokens = ch.take(id.queued, func(e *queuedEvent) bool {
+		if e.id != id {
+			return false
+		}
+		if e.child != nil {
+			children = append(children, e.child)
+		}
+		return true
+	})
+	return r, children
+}
+
+// take drops the events that f is true for, of which there are n, and returns that. ch.mu is held.
+func (ch *cmChannel) take(n int, f func(e *queuedEvent) bool) uint32 {
+	if n == 0 {
+		return 0 // as nearly always: the queue can be long
+	}
 	kept := ch.q[:0]
 	for _, e := range ch.q {
-		if e.id == id {
-			r.Tokens++
-			if e.child != nil {
-				children = append(children, e.child)
-			}
+		if f(&e) {
+			e.count(-1)
 		} else {
 			kept = append(kept, e)
 		}
 	}
 	clear(ch.q[len(kept):])
 	ch.q = kept
-	return r, children
+	return uint32(n)
 }
 
 // membershipOf is what an event of id tells of; nil: nothing of a group. The lock of id's channel
@@ -234,12 +259,24 @@ func (id *CMID) membershipOf(e *abi.CMEvent) *membership {
 	if e.Type != abi.EvMulticastJoin && e.Type != abi.EvMulticastError {
 		return nil
 	}
-	for _, m := range id.groups {
-		if m.group == e.Group {
-			return m
-		}
+	return id.tags[e.Group]
+}
+
+// join notes that id has joined a group, which the client calls by a tag; false: it has, or has one
+// that it calls so.
+//
+// +checklocksignore: the lock of id.lock() is one of its result.
+func (id *CMID) join(addr netip.Addr, tag uint64) bool {
+	defer id.lock().mu.Unlock()
+	if id.groups[addr] != nil || id.tags[tag] != nil {
+		return false
 	}
-	return nil
+	if id.groups == nil {
+		id.groups, id.tags = make(map[netip.Addr]*membership), make(map[uint64]*membership)
+	}
+	m := &membership{tag: tag}
+	id.groups[addr], id.tags[tag] = m, m
+	return true
 }
 
 // member reports whether id has joined a group.
@@ -259,17 +296,11 @@ func (id *CMID) leave(addr netip.Addr) (r abi.CMLeaveMulticastReply) {
 	defer ch.mu.Unlock()
 	m := id.groups[addr]
 	r.Reported = m.reported
-	kept := ch.q[:0]
-	for _, e := range ch.q {
-		if e.id == id && id.membershipOf(&e.ev) == m {
-			r.Tokens++
-		} else {
-			kept = append(kept, e)
-		}
-	}
-	clear(ch.q[len(kept):])
-	ch.q = kept
+	r.Tokens = ch.take(m.queued, func(e *queuedEvent) bool {
+		return e.id == id && id.membershipOf(&e.ev) == m
+	})
 	delete(id.groups, addr)
+	delete(id.tags, m.tag)
 	return r
 }
 
@@ -309,21 +340,18 @@ func (id *CMID) migrate(to *cmChannel) (r abi.CMMigrateReply) {
 		to.ids++
 	}
 	move(id)
-	kept := from.q[:0]
-	for _, e := range from.q {
+	r.Tokens = from.take(id.queued, func(e *queuedEvent) bool {
 		if e.id != id {
-			kept = append(kept, e)
-			continue
+			return false
 		}
 		if e.child != nil {
 			move(e.child)
 		}
-		to.add(e)
+		to.add(*e)
+		e.count(1) // it goes on waiting
 		to.pipe.Token()
-		r.Tokens++
-	}
-	clear(from.q[len(kept):])
-	from.q = kept
+		return true
+	})
 	return r
 }
 
@@ -337,9 +365,11 @@ type CMID struct {
 	// guarded by the channel's lock: see lock
 	uid      uint64
 	reported uint32
+	queued   int // events that wait
 	dead     bool
 	known    bool // the client knows the handle
 	groups   map[netip.Addr]*membership
+	tags     map[uint64]*membership // the same, by what the client calls them
 
 	ps uint32 // port space; set before anybody else knows the id
 }

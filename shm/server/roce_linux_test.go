@@ -214,6 +214,17 @@ func TestJoinMulticast(t *testing.T) {
 	c.refuse(t, abi.OpCMJoinMulticast, syscall.ENOENT, &abi.CMJoinMulticastRequest{ID: 99})
 	c.refuse(t, abi.OpCMLeaveMulticast, syscall.ENOENT, &abi.CMLeaveMulticastRequest{ID: 99,
 		Addr: addr("224.0.0.9:0")})
+	for range 3 { // what could not be joined can be left, and takes no place then
+		c.do(abi.OpCMJoinMulticast, join("224.0.0.77:0", 77), nil)
+		c.do(abi.OpCMGetEvent, &abi.HandleRequest{Handle: ch.Chan}, &e)
+		if e.Type != abi.EvMulticastError || e.Group != 77 {
+			t.Errorf("%+v", e)
+		}
+		c.do(abi.OpCMLeaveMulticast, leave("224.0.0.77:0"), &left)
+		if left != (abi.CMLeaveMulticastReply{Reported: 1}) {
+			t.Errorf("%+v of a group that could not be joined", left)
+		}
+	}
 	c.do(abi.OpCMJoinMulticast, join("224.0.0.9:0", 71), nil)
 	c.do(abi.OpCMJoinMulticast, join("224.0.0.10:0", 72), nil)
 	var gone abi.CMDestroyIDReply

@@ -304,19 +304,31 @@ func numOf(q QPHandler) uint32 {
 func (i *fakeID) Accept(q QPHandler, _ *abi.ConnParam) error {
 	return i.note("accept %d", numOf(q))
 }
+
+// notJoined is a group that the network cannot join.
+var notJoined = netip.MustParseAddr("224.0.0.77")
+
 func (i *fakeID) Join(a netip.Addr, group uint64) error {
 	if a == netip.MustParseAddr("224.0.0.66") {
 		return syscall.ENODEV
+	}
+	if a == notJoined {
+		return i.id.Push(abi.CMEvent{Type: abi.EvMulticastError, Group: group})
 	}
 	i.id.Push(abi.CMEvent{Type: abi.EvMulticastJoin, Group: group, Path: abi.AHAttr{
 		GID: a.As16(), Flags: abi.AHGlobal}})
 	return i.note("join %v %d", a, group)
 }
-func (i *fakeID) Leave(a netip.Addr) error { return i.note("leave %v", a) }
-func (i *fakeID) Reject(b []byte) error    { return i.note("reject %q", b) }
-func (i *fakeID) Disconnect() error        { return i.note("disconnect") }
-func (i *fakeID) Establish() error         { return i.note("establish") }
-func (i *fakeID) Notify() error            { return i.note("notify") }
+func (i *fakeID) Leave(a netip.Addr) error {
+	if a == notJoined {
+		return syscall.EADDRNOTAVAIL
+	}
+	return i.note("leave %v", a)
+}
+func (i *fakeID) Reject(b []byte) error { return i.note("reject %q", b) }
+func (i *fakeID) Disconnect() error     { return i.note("disconnect") }
+func (i *fakeID) Establish() error      { return i.note("establish") }
+func (i *fakeID) Notify() error         { return i.note("notify") }
 func (i *fakeID) SetOption(l, n uint32, v []byte) error {
 	return i.note("option %d %d %v", l, n, v)
 }
