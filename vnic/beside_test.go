@@ -426,3 +426,32 @@ func TestDatagramsCopied(t *testing.T) {
 		}
 	})
 }
+
+// While something of a queue pair is under way as packets its peer answers as packets, too: what is
+// copied would overtake the ACK, and the answer to a Send completes before the Send. ROCE-054.
+func TestNotCopiedPastACK(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		allBeside = true
+		f := newFabric(t, vnictest.RoCELink{Delay: 10 * time.Millisecond})
+		allBeside = false
+		p := nearPair{fabric: f}
+		p.x, p.y = f.pair(rdma.RC, func(a *rdma.QPAttr) { a.MinRNRTimer, a.Timeout = 1, 20 })
+		p.greet(t)
+		p.x.Recv(1, 0, 8)
+		p.x.Send(2, 0, 8) // finds no receive, and is sent again after 20 ms
+		time.Sleep(25 * time.Millisecond)
+		p.y.Recv(3, 0, 8)
+		time.Sleep(7 * time.Millisecond)
+		p.y.WantRecv("received after 30 ms", is(3, ok))
+		p.y.Send(4, 0, 8)
+		time.Sleep(5 * time.Millisecond)
+		p.x.WantNone("the ACK comes after 40 ms, and the answer is not before it")
+		time.Sleep(10 * time.Millisecond)
+		p.x.WantSend("acknowledged", is(2, ok))
+		p.x.WantRecv("answered", is(1, ok))
+		time.Sleep(50 * time.Millisecond)
+		p.y.WantSend("acknowledged", is(4, ok))
+		p.want(t, "nothing is under way", 0, 1, func() { p.x.Write(5, 0, 8, p.y, 0) })
+		p.x.WantSend("copied", is(5, ok))
+	})
+}

@@ -20,8 +20,8 @@ import (
 //
 //	the requester copies if    nothing that went as packets is under way, and the door is open to it,
 //	                           at the PSN that is its next
-//	the door opens when        the peer has been heard, and nothing of it is under way
-//	the door shuts when        packets come, or what was agreed on changes
+//	the door opens when        the peer has been heard, and nothing of either is under way
+//	the door shuts when        packets come or go, or what was agreed on changes
 //
 // Behind a door that is shut are the engines only; while it is open they rest.
 
@@ -90,7 +90,7 @@ func (l *Link) near() *Link {
 // openDoor lets the peer in, if it may be.
 func (l *Link) openDoor() {
 	n := &l.local
-	if n.open || n.path.Peer == nil || !l.heard || !l.eng.Serves() {
+	if n.open || n.path.Peer == nil || !l.heard || !l.eng.Serves() || !l.eng.Rests() {
 		return
 	}
 	_, expected := l.eng.PSNs()

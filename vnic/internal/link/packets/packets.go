@@ -444,6 +444,7 @@ func (l *Link) fill() (posted bool) {
 			return false
 		}
 		l.make(e)
+		l.shutDoor() // what the peer copied would overtake the ACK
 		if err := l.eng.Post(&l.request); err != nil {
 			if errors.Is(err, roce.ErrQueueFull) {
 				return posted
