@@ -136,8 +136,8 @@ func (o *operation) joinMulticast(id *CMID, req *abi.CMJoinMulticastRequest) err
 	return nil
 }
 
-// leaveMulticast has an id leave a group. One that could not be joined, as MULTICAST_ERROR has told,
-// has nothing to leave below, and is given back here all the same.
+// leaveMulticast has an id leave a group. One that could not be joined, as MULTICAST_ERROR has
+// told, has nothing to leave below, and is given back here all the same.
 func (o *operation) leaveMulticast(req *abi.CMLeaveMulticastRequest) (*abi.CMLeaveMulticastReply,
 	error) {
 	id, err := o.s.idOf(req.ID)
