@@ -186,9 +186,11 @@ func (c *RC) response(now time.Time, h *packet.Header, payload []byte) {
 		c.answerTaken(now, e, true)
 		return
 	}
-	off := uint32(s.una.Sub(e.psn)) * c.cfg.MTU
+	at := uint32(s.una.Sub(e.psn))
+	off := at * c.cfg.MTU
 	n, ends := uint32(len(payload)), h.Opcode.Ends()
-	if left := e.Length - off; n > left || ends != (n == left) || n > c.cfg.MTU ||
+	left := min(e.Length-off, (c.partEnd(e, at)-at)*c.cfg.MTU)
+	if n > left || ends != (n == left) || n > c.cfg.MTU ||
 		!ends && n != c.cfg.MTU {
 		c.failRequest(BadResponse, errResponse)
 		return
@@ -202,17 +204,18 @@ func (c *RC) response(now time.Time, h *packet.Header, payload []byte) {
 	c.answerTaken(now, e, ends)
 }
 
-// answerTaken counts a packet of the answer to e, the oldest request; ends: it was the last.
+// answerTaken counts a packet of the answer to e, the oldest request; ends: it was the last of a
+// part.
 func (c *RC) answerTaken(now time.Time, e *sent, ends bool) {
 	s := &c.sq
-	s.una = s.una.Add(1)
-	if s.head != s.next { // it is not about to go out again
+	if s.cursor().Sub(s.una) > 0 { // it is not about to go out again
 		s.readPSNs--
 		if ends {
 			s.reads--
 		}
 	}
-	if ends {
+	s.una = s.una.Add(1)
+	if s.una == e.psn.Add(e.n) {
 		c.done(e)
 	}
 	c.progress(now, 1)

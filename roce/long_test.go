@@ -36,8 +36,9 @@ func (nothing) CopyOut([]byte, uint32) error { return nil }
 
 // ROCE-038: a Read has up to 2^31 octets, and as many answers as they need.
 func TestLongRead(t *testing.T) {
+	const answers = MaxMessage / MaxMTU
 	cfg := config()
-	cfg.MTU = MaxMTU
+	cfg.MTU, cfg.Window = MaxMTU, 2*answers // so that one message asks for all
 	x, y := &longHost{host: newHost(t, 8)}, &longHost{host: newHost(t, 8)}
 	a, b := NewRC(cfg, x), NewRC(mirror(cfg), y)
 	if err := a.Post(&Request{Op: Read, Length: MaxMessage + 1}); !errors.Is(err, ErrLength) {
@@ -70,7 +71,6 @@ func TestLongRead(t *testing.T) {
 			n++
 		}
 	}
-	const answers = MaxMessage / MaxMTU
 	if n := move(a, b); n != 2 {
 		t.Fatalf("%d packets ask for a Read and a Write, want 2", n)
 	}

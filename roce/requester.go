@@ -12,7 +12,7 @@ type sent struct {
 	Request
 	psn packet.PSN // of its first packet
 	n   uint32     // PSNs that it takes
-	ssn uint32     // its number among all messages: what the peer's MSN counts to
+	ssn uint32     // the number of its last message among all: what the peer's MSN counts to
 }
 
 // A requester is the sending half of an RC. Requests are in a ring, by numbers that run free:
@@ -115,12 +115,30 @@ func (c *RC) Post(r *Request) error {
 	case r.Op >= CompareSwap && r.Addr%8 != 0:
 		return ErrMisaligned
 	}
-	s.ssn++
 	e := s.at(s.tail)
-	*e = sent{Request: *r, psn: s.post, n: r.psns(c.cfg.MTU), ssn: s.ssn}
+	*e = sent{Request: *r, psn: s.post, n: r.psns(c.cfg.MTU)}
+	s.ssn += c.messages(e)
+	e.ssn = s.ssn
 	s.post = s.post.Add(e.n)
 	s.tail++
 	return nil
+}
+
+// part is how many packets of an answer a Read asks for in one message: half of a window. Nobody
+// paces answers, so a longer Read is asked for in parts, of which two are under way.
+func (c *RC) part() uint32 { return uint32(max(1, c.cfg.Window/2)) }
+
+// partEnd is behind which packet of the answer to e the part ends that has packet off.
+func (c *RC) partEnd(e *sent, off uint32) uint32 {
+	return min(e.n, off-off%c.part()+c.part())
+}
+
+// messages is how many e is to the peer.
+func (c *RC) messages(e *sent) uint32 {
+	if e.Op == Read {
+		return (e.n + c.part() - 1) / c.part()
+	}
+	return 1
 }
 
 // Outstanding is how many requests were posted and are not done.
@@ -158,10 +176,9 @@ func (c *RC) mayGo(e *sent) bool {
 		e.Fence && s.off == 0 && s.reads > 0:
 		return false
 	case e.Op.answered():
-		// Nobody paces answers: what is asked for has to fit where they wait. The next long Read goes
-		// when half of a window has come of the one before.
-		return s.reads < c.reads(e) && (span == 0 || uint32(span)+e.n <= maxSpan) &&
-			(s.reads == 0 || int(s.readPSNs+e.n) <= s.window+s.window/2)
+		n := c.partEnd(e, s.off) - s.off // which has to fit where answers wait
+		return s.reads < c.reads(e) && (span == 0 || uint32(span)+n <= maxSpan) &&
+			(s.reads == 0 || int(s.readPSNs+n) <= s.window)
 	case span-int(s.readPSNs) >= s.window, span >= maxSpan-1:
 		return false
 	}
@@ -217,25 +234,29 @@ func (c *RC) appendRequest(b []byte, now time.Time) ([]byte, bool) {
 	return b, true
 }
 
-// appendAnswered adds a Read Request or an atomic. A Read of which a part has come goes on behind
-// it.
+// appendAnswered adds an atomic, or a Read Request for the next part. A Read of which some has come
+// goes on behind it.
 func (c *RC) appendAnswered(b []byte, e *sent) []byte {
 	s := &c.sq
 	h := c.header(packet.ReadRequest, e.psn.Add(s.off))
 	h.AckReq = true
 	h.RKey, h.Addr, h.DMA = e.RKey, e.Addr, e.Length
+	end := c.partEnd(e, s.off)
 	switch skip := s.off * c.cfg.MTU; e.Op {
 	case CompareSwap:
 		h.Opcode, h.Swap, h.Compare = packet.CompareSwap, e.Swap, e.Compare
 	case FetchAdd:
 		h.Opcode, h.Swap = packet.FetchAdd, e.Swap
 	default:
-		h.Addr, h.DMA = e.Addr+uint64(skip), e.Length-skip
+		h.Addr, h.DMA = e.Addr+uint64(skip), min(e.Length-skip, (end-s.off)*c.cfg.MTU)
 	}
 	s.reads++
-	s.readPSNs += e.n - s.off
-	s.next++
-	s.off, s.sinceAck = 0, 0
+	s.readPSNs += end - s.off
+	s.off, s.sinceAck = end, 0
+	if end == e.n {
+		s.next++
+		s.off = 0
+	}
 	return h.Append(b)
 }
 
