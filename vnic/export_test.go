@@ -81,3 +81,6 @@ func Join(a, b *QP, links func(a, b link.QP) (x, y link.Link)) {
 
 // Receiver is what takes the packets of a RoCE device.
 func (d *Device) Receiver() RoCEReceiver { return d.roce }
+
+// Hold has nobody run qp while f does.
+func (qp *QP) Hold(f func()) { qp.do(f) }

@@ -429,3 +429,20 @@ func TestRCWindow(t *testing.T) {
 		x.WantSend("invalidated", is(2, ok), is(3, rdma.WCRemAccess))
 	})
 }
+
+// An answer that is there when the local ACK timeout is over, and was not looked at yet, counts as
+// one: who is late is not the peer.
+func TestLateRequester(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFabric(t, vnictest.RoCELink{Delay: time.Millisecond})
+		x, y := f.pair(rdma.RC, func(a *rdma.QPAttr) { a.RetryCount = 0 })
+		for i := range uint64(3) {
+			x.Write(i, 0, 20000, y, 0)
+			x.QP.Hold(func() { time.Sleep(time.Second) }) // the timeout is 67.1 ms
+			x.WantSend("answered", is(i, ok))
+		}
+		if n := f.a.Device().DevInfo().Packets.Again; n != 0 {
+			t.Errorf("requests went out again %d times", n)
+		}
+	})
+}

@@ -459,10 +459,12 @@ func (l *Link) fill() (posted bool) {
 	return posted
 }
 
-// Expire implements link.Link: the step that follows sends what is to be sent again.
+// Expire implements link.Link: the step that follows sends what is to be sent again. What waits to
+// be taken may be the answer, where this goroutine is late and not the peer.
 func (l *Link) Expire() {
 	l.armed = time.Time{}
-	l.eng.Expire(time.Now())
+	l.Begin()
+	l.eng.Expire(l.now)
 }
 
 // arm has Expire called when the engine wants it. A timer that runs out too early is set again
