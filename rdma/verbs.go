@@ -359,9 +359,11 @@ type Conn interface {
 	// Param holds the peer's private data and the IRD and ORD that were agreed.
 	Param() ConnParam
 	// Disconnect ends the connection gracefully; it does not wait for the peer. What has been posted
-	// is sent, for a bounded time.
+	// is sent, for a bounded time; on RoCE it is flushed, and the peer told at once.
 	Disconnect() error
-	// Done is closed once the connection has ended, by either side, and the QP has been flushed.
+	// Done is closed once the connection has ended, by either side, and the QP has been flushed. A QP
+	// of RoCE that fails, as at a peer that does not answer (WCRetryExc), does not end it, as with
+	// rdma_cm: completions tell, and Disconnect tells the peer.
 	Done() <-chan struct{}
 	// Err is nil for a graceful end and before the end, else the cause: a *TerminateError or an
 	// error of the transport.

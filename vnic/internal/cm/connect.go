@@ -13,10 +13,11 @@ import (
 )
 
 // Connect connects qp to the address that was resolved. ESTABLISHED follows, or REJECTED,
-// UNREACHABLE or CONNECT_ERROR, and if it is not the first, qp is in Error. An ID of PortSpaceUDP
-// has no use for qp: ESTABLISHED tells which QP serves. On a device of RoCE qp may be nil:
-// p.RoCE.QPN is the number of one that the program takes to RTR and RTS itself, as QPAttr says,
-// when CONNECT_RESPONSE has come, which stands for ESTABLISHED then; Establish or Reject follows.
+// UNREACHABLE or CONNECT_ERROR, and if it is not the first, qp is in Error, or of RoCE in Reset if
+// it was still there, from where no way leads to Error. An ID of PortSpaceUDP has no use for qp:
+// ESTABLISHED tells which QP serves. On a device of RoCE qp may be nil: p.RoCE.QPN is the number of
+// one that the program takes to RTR and RTS itself, as QPAttr says, when CONNECT_RESPONSE has come,
+// which stands for ESTABLISHED then; Establish or Reject follows.
 func (id *ID) Connect(qp Connectable, p rdma.ConnParam) error {
 	if id.m.cfg.RoCE != nil {
 		p.PrivateData = append([]byte(nil), p.PrivateData...)
