@@ -33,7 +33,8 @@ func TestRoCECMCalls(t *testing.T) {
 	need(t)
 	for _, make := range roceTopologies[:2] { // both ends are in one program
 		t.Run(make.name, func(t *testing.T) {
-			make.make(t).runC(t, "roce_cm", "own_qps", "own_rejects", "own_notify", "own_waits")
+			make.make(t).runC(t, "roce_cm", "own_qps", "own_rejects", "own_notify", "own_waits",
+				"reuse", "one_family")
 		})
 	}
 }

@@ -2,6 +2,7 @@
 #include "vt.h"
 
 #include <arpa/inet.h>
+#include <pthread.h>
 
 static void own_qp(struct vt_side *s, const struct vt_opts *o)
 {
@@ -41,11 +42,30 @@ static struct rdma_conn_param param_of(const struct vt_side *s)
 					 .rnr_retry_count = 7, .qp_num = s->qp->qp_num };
 }
 
-/* Both sides up to the request: a's QP is in INIT, b's does not exist. */
+/* b has the request, and a QP that is in RESET. */
+static void take(struct vt_pair *p, const struct vt_opts *o)
+{
+	struct rdma_cm_event *ev = vt_event(p->lch, RDMA_CM_EVENT_CONNECT_REQUEST);
+
+	CHECK_EQ(ev->param.conn.qp_num, p->a.qp->qp_num);
+	p->b.id = ev->id;
+	CHECK_EQ(rdma_ack_cm_event(ev), 0);
+	CHECK(p->b.ch = rdma_create_event_channel());
+	CHECK_EQ(rdma_migrate_id(p->b.id, p->b.ch), 0);
+	own_qp(&p->b, o);
+}
+
+static void climb(struct vt_side *s)
+{
+	move(s, IBV_QPS_INIT);
+	move(s, IBV_QPS_RTR);
+	move(s, IBV_QPS_RTS);
+}
+
+/* Both sides up to the request: a's QP is in INIT, b's in RESET. */
 static void ask(struct vt_pair *p, const struct vt_opts *o)
 {
 	struct rdma_conn_param param;
-	struct rdma_cm_event *ev;
 
 	memset(p, 0, sizeof(*p));
 	vt_listen(p);
@@ -55,13 +75,7 @@ static void ask(struct vt_pair *p, const struct vt_opts *o)
 	param = param_of(&p->a);
 	CHECK_ERRNO(rdma_establish(p->a.id), EINVAL);
 	CHECK_EQ(rdma_connect(p->a.id, &param), 0);
-	ev = vt_event(p->lch, RDMA_CM_EVENT_CONNECT_REQUEST);
-	CHECK_EQ(ev->param.conn.qp_num, p->a.qp->qp_num);
-	p->b.id = ev->id;
-	CHECK_EQ(rdma_ack_cm_event(ev), 0);
-	CHECK(p->b.ch = rdma_create_event_channel());
-	CHECK_EQ(rdma_migrate_id(p->b.id, p->b.ch), 0);
-	own_qp(&p->b, o);
+	take(p, o);
 }
 
 /* As rping -q and its kin connect. */
@@ -71,9 +85,7 @@ static void connect_own(struct vt_pair *p, const struct vt_opts *o)
 	struct rdma_cm_event *ev;
 
 	ask(p, o);
-	move(&p->b, IBV_QPS_INIT);
-	move(&p->b, IBV_QPS_RTR);
-	move(&p->b, IBV_QPS_RTS);
+	climb(&p->b);
 	param = param_of(&p->b);
 	CHECK_EQ(rdma_accept(p->b.id, &param), 0);
 	ev = vt_event(p->a.ch, RDMA_CM_EVENT_CONNECT_RESPONSE);
@@ -82,9 +94,7 @@ static void connect_own(struct vt_pair *p, const struct vt_opts *o)
 	CHECK_EQ(rdma_ack_cm_event(ev), 0);
 	vt_no_event(p->b.ch);
 	CHECK_EQ(vt_state(p->a.qp), IBV_QPS_INIT);
-	move(&p->a, IBV_QPS_INIT); /* with the rights that were agreed on */
-	move(&p->a, IBV_QPS_RTR);
-	move(&p->a, IBV_QPS_RTS);
+	climb(&p->a); /* from INIT to INIT with the rights that were agreed on */
 	CHECK_EQ(rdma_establish(p->a.id), 0);
 	vt_expect(p->b.ch, RDMA_CM_EVENT_ESTABLISHED, 0);
 }
@@ -175,24 +185,136 @@ static void own_notify(void)
 	vt_free(&p);
 }
 
-/* An id with a channel of its own waits for the answer, and for what becomes of it. */
+static void *answer(void *arg)
+{
+	struct rdma_conn_param param;
+	struct vt_opts o = { 0 };
+	struct vt_pair *p = arg;
+
+	take(p, &o);
+	climb(&p->b);
+	param = param_of(&p->b);
+	CHECK_EQ(rdma_accept(p->b.id, &param), 0);
+	vt_expect(p->b.ch, RDMA_CM_EVENT_ESTABLISHED, 0);
+	vt_expect(p->b.ch, RDMA_CM_EVENT_DISCONNECTED, 0);
+	return NULL;
+}
+
+/* An id with a channel of its own waits for the answer, and has it as its event. */
 static void own_waits(void)
 {
 	struct sockaddr_storage dst;
 	struct rdma_conn_param param;
 	struct vt_opts o = { 0 };
 	struct vt_pair p = {};
+	pthread_t peer;
 
 	vt_listen(&p);
 	CHECK_EQ(rdma_create_id(NULL, &p.a.id, NULL, RDMA_PS_TCP), 0);
 	CHECK_EQ(rdma_resolve_addr(p.a.id, NULL, vt_addr(&vt_server, rdma_get_src_port(p.listen), &dst), 2000), 0);
 	CHECK_EQ(rdma_resolve_route(p.a.id, 2000), 0);
 	own_qp(&p.a, &o);
+	move(&p.a, IBV_QPS_INIT);
 	param = param_of(&p.a);
 	param.qp_num ^= 1; /* nobody's */
 	CHECK_ERRNO(rdma_connect(p.a.id, &param), EINVAL);
+	CHECK_EQ(pthread_create(&peer, NULL, answer, &p), 0);
+	param = param_of(&p.a);
+	CHECK_EQ(rdma_connect(p.a.id, &param), 0);
+	CHECK(p.a.id->event);
+	CHECK_EQ(p.a.id->event->event, RDMA_CM_EVENT_CONNECT_RESPONSE);
+	CHECK_EQ(p.a.id->event->param.conn.qp_num, p.b.qp->qp_num);
+	climb(&p.a);
+	CHECK_EQ(rdma_establish(p.a.id), 0);
+	CHECK_EQ(rdma_disconnect(p.a.id), 0);
+	CHECK_EQ(pthread_join(peer, NULL), 0);
+	drop_qp(&p.a);
+	drop_qp(&p.b);
+	vt_free(&p);
+}
+
+/* An id of s's channel with an option, if one is named. */
+static struct rdma_cm_id *sharing(struct vt_side *s, int option, int value)
+{
+	struct rdma_cm_id *id;
+
+	if (!s->ch)
+		CHECK(s->ch = rdma_create_event_channel());
+	CHECK_EQ(rdma_create_id(s->ch, &id, s, RDMA_PS_TCP), 0);
+	if (option)
+		CHECK_EQ(rdma_set_option(id, RDMA_OPTION_ID, option, &value, sizeof(value)), 0);
+	return id;
+}
+
+/* A port is shared by ids that have said so, until one of them listens. */
+static void reuse(void)
+{
+	struct rdma_cm_id *one, *two, *alone;
+	struct sockaddr_storage at;
+	struct vt_side s = { 0 };
+	int off = 0;
+
+	one = sharing(&s, RDMA_OPTION_ID_REUSEADDR, 1);
+	two = sharing(&s, RDMA_OPTION_ID_REUSEADDR, 1);
+	alone = sharing(&s, 0, 0);
+	CHECK_EQ(rdma_bind_addr(one, vt_addr(&vt_server, 0, &at)), 0);
+	vt_addr(&vt_server, rdma_get_src_port(one), &at);
+	CHECK_ERRNO(rdma_bind_addr(alone, (struct sockaddr *)&at), EADDRINUSE);
+	CHECK_EQ(rdma_bind_addr(two, (struct sockaddr *)&at), 0);
+	CHECK_ERRNO(rdma_listen(one, 1), EADDRINUSE);
+	CHECK_ERRNO(rdma_set_option(two, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &off,
+				    sizeof(off)), EADDRINUSE);
+	CHECK_ERRNO(rdma_set_option(two, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &off, 1), EINVAL);
+	CHECK_EQ(rdma_destroy_id(two), 0);
+	CHECK_EQ(rdma_listen(one, 1), 0);
+	two = sharing(&s, RDMA_OPTION_ID_REUSEADDR, 1);
+	CHECK_ERRNO(rdma_bind_addr(two, (struct sockaddr *)&at), EADDRINUSE);
+	CHECK_EQ(rdma_destroy_id(one), 0);
+	CHECK_EQ(rdma_destroy_id(two), 0);
+	CHECK_EQ(rdma_destroy_id(alone), 0);
+	rdma_destroy_event_channel(s.ch);
+}
+
+/* A listener at any address of IPv6 leaves IPv4 to another one. */
+static void one_family(void)
+{
+	struct sockaddr_in any4 = { .sin_family = AF_INET };
+	struct sockaddr_in6 any6 = { .sin6_family = AF_INET6 };
+	struct rdma_cm_id *four, *both, *six;
+	struct rdma_conn_param param;
+	struct vt_side s = { 0 };
+	struct vt_opts o = { 0 };
+	struct rdma_cm_event *ev;
+	struct vt_pair p = {};
+	int off = 0;
+
+	four = sharing(&s, 0, 0);
+	both = sharing(&s, 0, 0);
+	six = sharing(&s, RDMA_OPTION_ID_AFONLY, 1);
+	CHECK_EQ(rdma_bind_addr(four, (struct sockaddr *)&any4), 0);
+	any6.sin6_port = rdma_get_src_port(four);
+	CHECK_ERRNO(rdma_bind_addr(both, (struct sockaddr *)&any6), EADDRINUSE);
+	CHECK_EQ(rdma_bind_addr(six, (struct sockaddr *)&any6), 0);
+	CHECK_EQ(rdma_listen(six, 1), 0);
+	CHECK_EQ(rdma_listen(four, 1), 0);
+	CHECK_ERRNO(rdma_set_option(six, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &off, sizeof(off)),
+		    EINVAL);
+	vt_resolve(&p, &p.a, any6.sin6_port);
+	own_qp(&p.a, &o);
+	param = param_of(&p.a);
+	CHECK_EQ(rdma_connect(p.a.id, &param), 0);
+	ev = vt_event(s.ch, RDMA_CM_EVENT_CONNECT_REQUEST);
+	CHECK(ev->listen_id == four);
+	CHECK_EQ(rdma_destroy_id(six), 0);
+	CHECK_EQ(rdma_destroy_id(both), 0);
+	p.b.id = ev->id;
+	CHECK_EQ(rdma_ack_cm_event(ev), 0);
+	CHECK_EQ(rdma_reject(p.b.id, NULL, 0), 0);
+	vt_expect(p.a.ch, RDMA_CM_EVENT_REJECTED, 28);
 	drop_qp(&p.a);
 	vt_free(&p);
+	CHECK_EQ(rdma_destroy_id(four), 0);
+	rdma_destroy_event_channel(s.ch);
 }
 
 static const struct vt_case cases[] = {
@@ -200,6 +322,8 @@ static const struct vt_case cases[] = {
 	{ "own_rejects", own_rejects },
 	{ "own_notify", own_notify },
 	{ "own_waits", own_waits },
+	{ "reuse", reuse },
+	{ "one_family", one_family },
 	{ 0 },
 };
 
