@@ -38,9 +38,10 @@ type link struct {
 	sctp *sctphost.Host
 	udp  *udp.Host // set before the port is attached
 
-	queue chan *stack.PacketBuffer // for the goroutine
-	stop  chan struct{}            // closed when nobody puts into queue any more
-	wg    sync.WaitGroup
+	queue   chan *stack.PacketBuffer // for the goroutine
+	pending sync.WaitGroup           // what is in queue, or being delivered
+	stop    chan struct{}            // closed when nobody puts into queue any more
+	wg      sync.WaitGroup
 
 	queued sync.Mutex // held while the goroutine delivers
 	mute   bool       // guarded by queued: it delivers nothing any more
@@ -92,6 +93,7 @@ func (l *link) serve() {
 				select {
 				case pkt := <-l.queue:
 					pkt.DecRef()
+					l.pending.Done()
 				default:
 					return
 				}
@@ -102,6 +104,7 @@ func (l *link) serve() {
 
 // deliverQueued is deliver for the goroutine.
 func (l *link) deliverQueued(pkt *stack.PacketBuffer) {
+	defer l.pending.Done()
 	l.queued.Lock()
 	defer l.queued.Unlock()
 	if l.mute {
@@ -178,10 +181,12 @@ func (l *link) Transmit(f *frame.Frame, d *ethswitch.Delivery) bool {
 	if p.EtherType == frame.EtherARP || p.Protocol == frame.ProtoICMPv6 {
 		l.tcp.LinkUp() // somebody is there; who waits for a peer may find it there, too
 	}
+	l.pending.Add(1)
 	select {
 	case l.queue <- pkt:
 		return true
 	default:
+		l.pending.Done()
 		pkt.DecRef()
 		return false
 	}

@@ -8,3 +8,8 @@ func (s *Stack) Pause() { s.st.Pause() }
 
 // Resume lets TCP go on after Pause.
 func (s *Stack) Resume() { s.st.Resume() }
+
+// Settle returns when gVisor has dealt with what came in before and needs an answer at once: ARP,
+// neighbour discovery, ICMP. It is for tests that bring the frames themselves, and whose clock must
+// not go on until the answers are on their way.
+func (s *Stack) Settle() { s.link.pending.Wait() }

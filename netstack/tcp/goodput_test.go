@@ -100,7 +100,7 @@ func goodput(tb testing.TB, c impair.Cell, seed uint64, d time.Duration) (mbits 
 			before = sink
 		}
 		r.settle()
-		if !r.clock.Step() {
+		if !r.step() {
 			tb.Fatalf("%v: nothing is to come", c)
 		}
 		r.settle()

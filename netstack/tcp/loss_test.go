@@ -106,7 +106,7 @@ func TestBlackout(t *testing.T) {
 				t.Fatal(err)
 			}
 			for end := r.clock.Elapsed() + away; r.clock.Elapsed() < end; r.settle() {
-				r.clock.Step()
+				r.step()
 			}
 			r.wire.down = false
 			from := r.clock.Elapsed()
@@ -115,7 +115,7 @@ func TestBlackout(t *testing.T) {
 			sink := netstacktest.NewSink(1 << 20)
 			for sink.Len() < 1<<20 && r.clock.Elapsed()-from < time.Minute {
 				r.settle()
-				r.clock.Step()
+				r.step()
 				if _, err := r.a.WriteFrom(src); err != nil {
 					t.Fatal(err)
 				}
@@ -194,7 +194,7 @@ func TestDuplicates(t *testing.T) {
 		}
 		r.send(t, 20*int64(r.a.EMSS()), time.Minute)
 		for range 100 {
-			r.clock.Step()
+			r.step()
 			r.settle()
 		}
 		if told != 1 {
@@ -256,7 +256,7 @@ func TestTimeoutsFarApart(t *testing.T) {
 			t.Fatalf("after %v: %v", r.clock.Elapsed()-from, err)
 		}
 		r.settle()
-		r.clock.Step()
+		r.step()
 		r.settle()
 	}
 	if outages < 3 || sink.Len() < 10<<20 {
