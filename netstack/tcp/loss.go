@@ -207,13 +207,25 @@ func (l *lossControl) setWindow(st *tcp.TCPSenderState) {
 	if room < 0 {
 		room -= segment - 1
 	}
-	st.SndCwnd = max(st.Outstanding+room/segment, 1)
+	st.SndCwnd = max(st.Outstanding+min(room/segment, l.windowRoom(st, segment)), 1)
 	st.Ssthresh = max(l.rec.Threshold()/segment, 2)
 	l.window = st.SndCwnd
 	if l.rec.MinRTT() > longPath && l.sendBuffer < gvisor.MaxBuffer &&
 		l.rec.Window() > l.sendBuffer*3/4 {
 		l.growSend.Store(true)
 	}
+}
+
+// windowRoom is for how many whole segments the peer's window has room. Up to the window's edge
+// gVisor would fill a super-frame, and what comes behind that would not begin where a segment does:
+// each FPDU of a long message would be cut (RFC 5044, section 5.1). With room for less than one
+// segment gVisor waits, and may send so many when the window opens, which need not be told here.
+func (l *lossControl) windowRoom(st *tcp.TCPSenderState, segment int) int {
+	left := int(int32(st.SndUna.Add(st.SndWnd) - st.SndNxt))
+	if left < segment {
+		return tcp.InitialCwnd
+	}
+	return left / segment
 }
 
 // longPath is the round trip above which buffers grow. On a shorter one the first size is enough

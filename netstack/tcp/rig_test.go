@@ -26,6 +26,8 @@ type badWire struct {
 	jitter time.Duration
 	loss   float64
 	down   bool
+	// octets of receive buffers; 0: the default
+	receive int
 }
 
 // A wireDir is a port at one end of it.
@@ -106,7 +108,7 @@ func newRig(tb testing.TB, w badWire, seed uint64) *rig {
 	r.dirs[0].to, r.dirs[1].to = ats[1], ats[0]
 	for i := range 2 {
 		st, err := netstack.NewStack(sw[i], netstack.Config{Name: fmt.Sprintf("vrnic%d", i+1),
-			Addrs: netstacktest.Addresses(i + 1), Clock: r.clock})
+			Addrs: netstacktest.Addresses(i + 1), Clock: r.clock, ReceiveBuffer: w.receive})
 		if err != nil {
 			tb.Fatal(err)
 		}

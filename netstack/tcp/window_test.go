@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip/faketime"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
@@ -91,5 +92,51 @@ func TestWindowGrows(t *testing.T) {
 	<-stopped
 	if most < 10 {
 		t.Errorf("%d super-frames under way at most", most)
+	}
+}
+
+// TestWholeSegments: what is written at once goes out in segments that are cut from its start on,
+// whatever the peer's window has room for and whatever is lost, so that FPDUs which are made to fit
+// are not cut (MPA-044).
+func TestWholeSegments(t *testing.T) {
+	for name, c := range map[string]struct {
+		receive int
+		loss    float64
+	}{
+		"a small window":          {64 << 10, 0},
+		"a small window and loss": {64 << 10, 0.02},
+		"loss":                    {0, 0.02},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, badWire{rate: 1e9, queue: 4 << 20, delay: time.Millisecond,
+				receive: c.receive}, 1)
+			r.connect(t)
+			emss := uint32(r.a.EMSS())
+			begin, segments, cut := uint32(0), 0, 0
+			r.dirs[0].drop = func(b []byte) bool {
+				if !isTCP(b) {
+					return false
+				}
+				h := header.TCP(b[34:])
+				n := uint32(len(b) - 34 - int(h.DataOffset()))
+				if n == 0 {
+					return false
+				}
+				if segments == 0 {
+					begin = h.SequenceNumber()
+				}
+				segments++
+				if at := h.SequenceNumber() - begin; at%emss != 0 || n != emss {
+					cut++
+				}
+				return false
+			}
+			r.wire.loss = c.loss
+			r.send(t, int64(500*emss), time.Minute)
+			if cut > 0 || segments < 500 {
+				t.Errorf("%d of %d segments begin or end elsewhere", cut, segments)
+			}
+			r.wire.loss = 0
+		})
 	}
 }
