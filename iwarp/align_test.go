@@ -80,3 +80,56 @@ func TestSegmentsBeginWithFPDUs(t *testing.T) {
 		}
 	}
 }
+
+// MPA-044: with a TCP that cuts each piece it is given from its start, no pad or CRC is cut,
+// whatever the lengths of messages and of FPDUs. A peer has to take such a cut; siw does
+// not: docs/interop.md#S5.
+func TestTrailersStayWhole(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5044, 5))
+	for _, mulpdu := range []int{0, 128, 512, 1000, 16384} {
+		for _, emss := range []int{536, 1370, 1400, 1420, 8920} {
+			p := initiator
+			p.CRC = true
+			e := NewEndpoint(p, newHost(), Config{EMSS: emss, MULPDU: mulpdu, SendQueue: 16})
+			data := pattern(1<<16, 0)
+			var out []byte
+			cuts := map[int]bool{} // where segments end in out
+			for posted := uint64(0); posted < 3000 || e.Pending(); {
+				for posted < 3000 && e.CanPost() {
+					n := rng.IntN(200)
+					if posted%8 == 0 {
+						n = rng.IntN(len(data))
+					}
+					if err := e.PostWrite(posted, 1, 0, &payload{b: data[:n]}, uint32(n)); err != nil {
+						t.Fatal(err)
+					}
+					posted++
+				}
+				b := make([]byte, e.Len())
+				if n, err := e.Read(b); n != len(b) || err != nil {
+					t.Fatal(n, err)
+				}
+				e.Commit(len(b))
+				for at := 0; at < len(b); at += emss {
+					cuts[len(out)+min(at+emss, len(b))] = true
+				}
+				out = append(out, b...)
+			}
+			bad, fpdus := 0, 0
+			for at := 0; at < len(out); fpdus++ {
+				ulpdu := int(out[at])<<8 | int(out[at+1])
+				end := at + FPDULen(ulpdu)
+				for i := at + 2 + ulpdu + 1; i < end; i++ {
+					if cuts[i] {
+						bad++
+					}
+				}
+				at = end
+			}
+			if bad > 0 || len(cuts) < 1000 {
+				t.Errorf("MULPDU %d, EMSS %d: the pad and CRC of %d of %d FPDUs are cut, in %d segments",
+					mulpdu, emss, bad, fpdus, len(cuts))
+			}
+		}
+	}
+}

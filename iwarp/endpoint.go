@@ -136,8 +136,11 @@ func (e *Endpoint) SetEMSS(emss int) {
 			n = MULPDUMarkers(emss)
 		}
 	}
-	if n != e.tx.mulpdu {
-		e.tx.mulpdu = n
+	if !e.tx.crc || e.tx.mark || e.tx.bare {
+		emss = 0
+	}
+	if n != e.tx.mulpdu || emss != e.tx.emss {
+		e.tx.mulpdu, e.tx.emss = n, emss
 		e.tx.stale()
 	}
 }

@@ -94,6 +94,7 @@ type txEntry struct {
 type sender struct {
 	open   bool // FPDUs may be sent
 	mulpdu int
+	emss   int // octets of a TCP segment; 0: nobody minds where TCP cuts
 	crc    bool
 	mark   bool // with Markers
 	bare   bool // segments without framing: Config.Records
@@ -258,7 +259,7 @@ func (e *Endpoint) makePlan() {
 	}
 	// An FPDU that fills a TCP segment begins one: RFC 5044, section 5.1. A plan goes to TCP in one
 	// piece, which TCP cuts from its start, so a shorter FPDU, or the rest of one, ends the plan if
-	// such a one follows.
+	// such a one follows, or one whose pad and CRC TCP would cut.
 	full := 0
 	if e.cfg.MULPDU == 0 && !t.mark {
 		full = FPDULen(t.mulpdu)
@@ -276,9 +277,25 @@ func (e *Endpoint) makePlan() {
 		if full > 0 && ent.size == full && t.planEnd%full != 0 {
 			return
 		}
+		if len(t.plan) > 0 && t.cutsTrailer(t.planEnd+ent.size) {
+			return
+		}
 		t.planAdd(ent)
 		c = ent.after
 	}
+}
+
+// trailerRoom is more than the pad and CRC of an FPDU take.
+const trailerRoom = 8
+
+// cutsTrailer reports whether TCP may cut the pad and CRC of the FPDU that ends at end octets of
+// the plan. Siw misreads them then, and ends the connection: docs/interop.md#S5.
+func (t *sender) cutsTrailer(end int) bool {
+	if t.emss == 0 {
+		return false
+	}
+	r := uint32(end) % uint32(t.emss)
+	return r != 0 && r < trailerRoom
 }
 
 // room is an empty entry behind the plan.
@@ -363,8 +380,12 @@ func (e *Endpoint) nextFPDU(c *txCursor, ent *txEntry) (ok bool) {
 		n = 0 // of the memory: the RDMAP header is made here, and MULPDU has room for any
 	}
 	ent.chunk = min(n-c.off, uint32(t.mulpdu-hdr))
-	ent.last = ent.off+ent.chunk == n
 	ent.size = t.framed(hdr + int(ent.chunk))
+	if len(t.plan) == 0 && t.cutsTrailer(ent.size) && ent.chunk > trailerRoom {
+		ent.chunk -= trailerRoom // it is longer than a TCP segment: Config.MULPDU
+		ent.size -= trailerRoom
+	}
+	ent.last = ent.off+ent.chunk == n
 	if !ent.last {
 		a.mid, a.off = src, c.off+ent.chunk
 		return true

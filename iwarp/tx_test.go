@@ -180,9 +180,9 @@ func TestSentWithLastOctet(t *testing.T) {
 	h := newHost()
 	e := NewEndpoint(initiator, h, Config{EMSS: 100})
 	e.PostSend(1, OpSend, 0, &payload{b: pattern(300, 0)}, 300)
-	for n := e.Len(); n > 0; n-- {
+	for e.Len() > 0 {
 		if len(h.sent) > 0 {
-			t.Fatalf("sent with %d octets left", n)
+			t.Fatalf("sent with %d octets left", e.Len())
 		}
 		drainN(e, 1)
 	}
