@@ -58,7 +58,7 @@ type siwNet struct {
 const roceMTU = 4200
 
 // newSiwNet boots a guest beside a daemon. A failed test shows the guest's console, which
-// $VRNIC_TEST_LOGS, if set, keeps in a folder of the test's name.
+// $VRNIC_TEST_LOGS, if set, keeps in a folder of the test's name, with the recording.
 func newSiwNet(t *testing.T, ctx context.Context, img *peer.Image, record, roce bool) *siwNet {
 	t.Helper()
 	dir := t.TempDir()
@@ -72,11 +72,17 @@ func newSiwNet(t *testing.T, ctx context.Context, img *peer.Image, record, roce 
 	n := &siwNet{d: up(t, nil, "--device", device, "--port", "unix-listen:"+link), roce: roce}
 	if record {
 		n.pcap = filepath.Join(dir, "siw.pcap")
-		cfg.Pcap = n.pcap
 	}
 	if logs := os.Getenv("VRNIC_TEST_LOGS"); logs != "" {
 		cfg.Logs = filepath.Join(logs, strings.ReplaceAll(t.Name(), "/", "_"))
+		if err := os.MkdirAll(cfg.Logs, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if record {
+			n.pcap = filepath.Join(cfg.Logs, "siw.pcap")
+		}
 	}
+	cfg.Pcap = n.pcap
 	for i, bits := range []int{24, 64} {
 		cfg.Addrs = append(cfg.Addrs, netip.PrefixFrom(netip.MustParseAddr(guestAddrs[i]), bits))
 	}
