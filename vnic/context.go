@@ -1,6 +1,7 @@
 package vnic
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -31,6 +32,9 @@ type ContextConfig struct {
 	OnAsync func(rdma.AsyncEvent)
 	// Privileged: Q_Keys with the top bit set may be used, as on Linux by who may open raw sockets.
 	Privileged bool
+	// Lifetime is the owner's: when it ends so does what waits for the network in a call of the
+	// context's, also if nobody can call Shutdown before that returns. nil: until Shutdown.
+	Lifetime context.Context
 	// InlineEvents: handlers of ids may be called within CMID's ResolveAddr, ResolveRoute and Accept,
 	// whose caller then holds no lock that they take. It saves waking a goroutine for each of them.
 	InlineEvents bool
@@ -58,7 +62,9 @@ type Context struct {
 
 	cm *cm.User
 
-	stop  chan struct{}  // closed by Shutdown
+	stop  chan struct{}   // closed by Shutdown
+	life  context.Context // ends then, or before with its owner's
+	end   context.CancelFunc
 	wg    sync.WaitGroup // goroutines of the context; Add with mu held and closed false
 	done  chan struct{}
 	async asyncQueue
@@ -110,6 +116,7 @@ func (c *Context) Shutdown() {
 	c.mem.Shut(c.closedError())
 	c.queues.Shut(c.closedError())
 	close(c.stop)
+	c.end()
 	qps := make([]*QP, 0, len(c.qps))
 	for _, n := range slices.Sorted(maps.Keys(c.qps)) { // what peers see has an order
 		qps = append(qps, c.qps[n])

@@ -1,6 +1,7 @@
 package vnic
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -97,6 +98,11 @@ func (d *Device) Open(cfg ContextConfig) (*Context, error) {
 		done: make(chan struct{}), stop: make(chan struct{}),
 		blocking: make(chan struct{}, blockingAtOnce),
 	}
+	life := cfg.Lifetime
+	if life == nil {
+		life = context.Background()
+	}
+	c.life, c.end = context.WithCancel(life)
 	if d.roce != nil {
 		c.ahs = new(ah.Table)
 		c.inbox = &inbox.Budget{Max: contextInbox, Within: &d.roce.inbox}
@@ -118,6 +124,7 @@ func (d *Device) Open(cfg ContextConfig) (*Context, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
+		c.end()
 		return nil, fmt.Errorf("open device %s: %w", d.cfg.Name, rdma.ErrClosed)
 	}
 	d.ctxCount++

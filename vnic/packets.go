@@ -2,11 +2,9 @@ package vnic
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/vrnic/vrnic/rdma"
@@ -49,13 +47,13 @@ type packetQP struct {
 
 	settling []chan struct{} // of those who wait in settle; the owner's
 
-	ctx  context.Context // ends with the QP: what waits for the network waits no longer
+	life context.Context // ends with the QP, or before: what waits for the network waits no longer
 	stop context.CancelFunc
 }
 
-func newPacketQP(privileged bool) *packetQP {
-	p := &packetQP{privilege: privileged}
-	p.ctx, p.stop = context.WithCancel(context.Background())
+func newPacketQP(c *Context) *packetQP {
+	p := &packetQP{privilege: c.cfg.Privileged}
+	p.life, p.stop = context.WithCancel(c.life)
 	return p
 }
 
@@ -92,23 +90,14 @@ func (qp *QP) newInbox() *inbox.Inbox {
 
 // route finds the way from own address index of the GID table to where p says. It waits.
 func (qp *QP) route(p *rdma.AHAttr) (packets.Path, error) {
-	a := qp.dev.roce
-	own, _ := a.gid(p.GIDIndex)
+	own, _ := qp.dev.roce.gid(p.GIDIndex)
 	path := packets.Path{
 		Local: own.Addr(), Remote: p.GID.Addr(), TrafficClass: p.TrafficClass, HopLimit: p.HopLimit,
 		FlowLabel: p.FlowLabel,
 	}
-	if a.port == nil {
-		return path, fmt.Errorf("no network reaches %v: %w", path.Remote, syscall.ENETUNREACH)
-	}
-	ctx, cancel := context.WithTimeout(qp.packets.ctx, qp.dev.cfg.Timeouts.Connect)
-	defer cancel()
 	var err error
-	if path.Route, err = a.port.Route(ctx, path.Local, path.Remote); err != nil {
-		if ctx.Err() != nil {
-			err = fmt.Errorf("%w: %w", syscall.ETIMEDOUT, err)
-		}
-		return path, fmt.Errorf("the way from %v to %v: %w", path.Local, path.Remote, err)
+	if path.Route, err = qp.ctx.route(qp.packets.life, path.Local, path.Remote); err != nil {
+		return path, err
 	}
 	path.Peer = qp.beside(path.Remote)
 	return path, nil

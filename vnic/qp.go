@@ -179,7 +179,7 @@ func (pd *PD) NewQP(o QPOptions) (*QP, error) {
 		qp.endState = rdma.QPError
 	}
 	if c.dev.roce != nil {
-		qp.packets = newPacketQP(c.cfg.Privileged)
+		qp.packets = newPacketQP(c)
 		qp.state.Store(uint32(rdma.QPReset))
 	}
 	qp.work.Init((*workOwner)(qp), &queue.PairConfig{

@@ -72,7 +72,7 @@ func (pd *PD) newAH(a rdma.AHAttr) (*ah.AH, error) {
 	own, _ := r.gid(a.GIDIndex)
 	flow := udp.Flow{Src: own.Addr(), Dst: a.GID.Addr(), TrafficClass: a.TrafficClass,
 		HopLimit: a.HopLimit, FlowLabel: a.FlowLabel}
-	route, err := c.route(flow.Src, flow.Dst)
+	route, err := c.route(c.life, flow.Src, flow.Dst)
 	if err != nil {
 		return nil, err
 	}
@@ -118,26 +118,19 @@ func (p *packetQP) settled() {
 	p.settling = nil
 }
 
-// route finds the way to a peer, for a bounded time and while c is open.
-func (c *Context) route(local, remote netip.Addr) (datagram.Route, error) {
+// route finds the way to a peer, for a bounded time and until life, c's or that of a QP, ends.
+func (c *Context) route(life context.Context, local, remote netip.Addr) (datagram.Route, error) {
 	port := c.dev.roce.port
 	if port == nil {
 		return nil, fmt.Errorf("no network reaches %v: %w", remote, syscall.ENETUNREACH)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), c.dev.cfg.Timeouts.Connect)
+	ctx, cancel := context.WithTimeout(life, c.dev.cfg.Timeouts.Connect)
 	defer cancel()
-	go func() {
-		select {
-		case <-c.stop:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	route, err := port.Route(ctx, local, remote)
 	switch {
 	case err == nil:
 		return route, nil
-	case c.gone():
+	case life.Err() != nil:
 		return nil, c.closedError()
 	case ctx.Err() != nil:
 		err = fmt.Errorf("%w: %w", syscall.ETIMEDOUT, err)

@@ -2,6 +2,7 @@ package vnic_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -9,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic"
@@ -392,29 +394,46 @@ func TestAddressHandles(t *testing.T) {
 	}
 }
 
-// Who waits for a next hop that does not answer waits no longer when the device goes.
-func TestAddressHandleWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := vnictest.NewNet()
-		one, _ := n.Pair(t, func(c *vnic.Config) { c.RoCE = true })
-		n.Blackhole(netip.MustParseAddr("10.0.0.77"))
-		c := vnictest.Open(t, one, vnic.ContextConfig{})
-		pd, err := c.NewPD()
-		if err != nil {
-			t.Fatal(err)
+// Who waits for a next hop that does not answer waits no longer when the device goes, nor when its
+// owner does, who cannot shut the device down as long as it waits.
+func TestWaitsForWays(t *testing.T) {
+	lost := rdma.AHAttr{GID: rdma.GIDOf(netip.MustParseAddr("10.0.0.77")), GIDIndex: 1, Port: 1,
+		Global: true}
+	for call, wait := range map[string]func(x *vnictest.Peer) error{
+		"CreateAH": func(x *vnictest.Peer) error {
+			_, err := x.PD.CreateAH(lost)
+			return err
+		},
+		"Modify": func(x *vnictest.Peer) error {
+			return x.QP.Modify(&rdma.QPAttr{State: rdma.QPRTR, Path: lost, PathMTU: rdma.MTU1024,
+				MaxDestRead: 1, MinRNRTimer: 1}, rdma.AttrState|vnictest.ToRTR)
+		},
+	} {
+		for _, owner := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, owner %t", call, owner), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					n := vnictest.NewNet()
+					one, _ := n.Pair(t, func(c *vnic.Config) { c.RoCE = true })
+					n.Blackhole(lost.GID.Addr())
+					life, end := context.WithCancel(context.Background())
+					c := vnictest.Open(t, one, vnic.ContextConfig{Lifetime: life})
+					x := vnictest.NewPeer(t, c, vnictest.PeerConfig{})
+					toInit(t, x)
+					errs := make(chan error)
+					begun := time.Now()
+					go func() { errs <- wait(x) }()
+					synctest.Wait()
+					if !owner {
+						c.Shutdown()
+					}
+					end()
+					if err := <-errs; !errors.Is(err, rdma.ErrClosed) || time.Since(begun) != 0 {
+						t.Errorf("%v after %v", err, time.Since(begun))
+					}
+				})
+			})
 		}
-		errs := make(chan error)
-		go func() {
-			_, err := pd.CreateAH(rdma.AHAttr{GID: rdma.GIDOf(netip.MustParseAddr("10.0.0.77")),
-				GIDIndex: 1, Port: 1, Global: true})
-			errs <- err
-		}()
-		synctest.Wait()
-		c.Shutdown()
-		if err := <-errs; !errors.Is(err, rdma.ErrClosed) {
-			t.Errorf("the device is gone: %v", err)
-		}
-	})
+	}
 }
 
 // ROCE-189 to ROCE-193, 195: what is sent to a group comes to every queue pair that is attached and
