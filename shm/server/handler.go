@@ -14,9 +14,10 @@ import (
 // gets other objects as the values that the handler itself returned for them.
 //
 // Unless noted, methods are called from the session's control goroutine, one at a time; they answer
-// without waiting for the network. An error that is or wraps a syscall.Errno becomes the reply's
-// status, any other becomes EIO. After an object's Close has returned nil, and after Handler.Close
-// has returned, the handler touches neither its rings nor its memory.
+// without waiting for the network. Those that may wait do so until Session.Context ends at most. An
+// error that is or wraps a syscall.Errno becomes the reply's status, any other becomes EIO. After
+// an object's Close has returned nil, and after Handler.Close has returned, the handler touches
+// neither its rings nor its memory.
 
 // A Handler is the RNIC behind one session.
 type Handler interface {

@@ -19,7 +19,7 @@ func (o *operation) setMem(req *abi.SetMemRequest) error {
 	var app *osmem.AppMem
 	var err error
 	if !o.s.foreign(func() func() {
-		a, aerr := osmem.NewAppMem(fd, req.NonceAddr, o.s.nonce, o.s.over)
+		a, aerr := osmem.NewAppMem(fd, req.NonceAddr, o.s.nonce, o.s.Done())
 		if app, err = a, aerr; err != nil {
 			return nil
 		}

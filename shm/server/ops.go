@@ -1,6 +1,7 @@
 package server
 
 import (
+	"io"
 	"syscall"
 
 	"github.com/vrnic/vrnic/shm/abi"
@@ -94,6 +95,15 @@ func act[Req any, PReq message[Req]](f func(*operation, PReq) error) handler {
 	return serve(func(o *operation, req PReq) (*abi.Empty, error) { return &abi.Empty{}, f(o, req) })
 }
 
+// waits is f for what may wait for the network: the session ends if the client goes meanwhile, and
+// with the session its context, for which f looks.
+func waits(f handler) handler {
+	return func(o *operation) (abi.Message, error) {
+		defer o.s.conn.Watch(func() { o.s.end(io.EOF) })()
+		return f(o)
+	}
+}
+
 // operations are all but the connection manager's: cmOperations.
 var operations = map[abi.Op]handler{
 	abi.OpSetMem:        act((*operation).setMem),
@@ -124,10 +134,10 @@ var operations = map[abi.Op]handler{
 	abi.OpQuerySRQ:      serve((*operation).querySRQ),
 	abi.OpDestroySRQ:    serve((*operation).destroySRQ),
 	abi.OpCreateQP:      serve((*operation).createQP),
-	abi.OpModifyQP:      act((*operation).modifyQP),
+	abi.OpModifyQP:      waits(act((*operation).modifyQP)),
 	abi.OpQueryQP:       serve((*operation).queryQP),
 	abi.OpDestroyQP:     serve((*operation).destroyQP),
-	abi.OpCreateAH:      serve((*operation).createAH),
+	abi.OpCreateAH:      waits(serve((*operation).createAH)),
 	abi.OpDestroyAH:     act((*operation).destroyAH),
 	abi.OpAttachMcast:   act((*operation).attachMcast),
 	abi.OpDetachMcast:   act((*operation).detachMcast),

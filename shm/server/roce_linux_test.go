@@ -93,6 +93,51 @@ func TestAddressHandles(t *testing.T) {
 	stranger.refuse(t, abi.OpDestroyAH, syscall.ENOENT, &abi.HandleRequest{Handle: b.AH})
 }
 
+// A client that goes while the daemon looks for the way to a peer of its is gone at once, also if
+// it has sent more, and so is a daemon that ends.
+func TestEndWhileWaiting(t *testing.T) {
+	attr := abi.AHAttr{Flags: abi.AHGlobal, GIDIndex: lostGID, Port: 1}
+	for name, request := range map[string]func(q *rawQP) (abi.Op, abi.Message){
+		"CREATE_AH": func(q *rawQP) (abi.Op, abi.Message) {
+			return abi.OpCreateAH, &abi.CreateAHRequest{PD: q.pd, Attr: attr}
+		},
+		"MODIFY_QP": func(q *rawQP) (abi.Op, abi.Message) {
+			return abi.OpModifyQP, &abi.ModifyQPRequest{QP: q.qp, State: abi.StateRTR,
+				Mask: abi.ModifyQPState, Attr: abi.QPAttr{Path: attr}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ts := newServer(t)
+			ts.f.lost = make(chan struct{})
+			begin := func() *rawClient {
+				c := ts.client()
+				q := c.newQP()
+				op, req := request(q)
+				for seq, m := range [][]byte{
+					abi.AppendMessage(nil, abi.Header{Op: op, Seq: c.seq + 1}, req),
+					abi.AppendMessage(nil, abi.Header{Op: abi.OpQueryQP, Seq: c.seq + 2},
+						&abi.HandleRequest{Handle: q.qp}),
+				} {
+					if err := c.sendRaw(m); err != nil {
+						t.Fatal(seq, err)
+					}
+				}
+				<-ts.f.lost
+				return c
+			}
+			begin().close()
+			ts.want("the client is gone", func() bool { return len(ts.srv.Clients()) == 0 })
+			if !slices.Equal(ts.f.causes(), []error{nil}) {
+				t.Errorf("causes %v", ts.f.causes())
+			}
+			begin()
+			if err := ts.srv.Close(); err != nil { // waits for the session
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // Groups of QPs: once more changes nothing, each counts, and they end with the QP.
 func TestAttach(t *testing.T) {
 	ts := newServer(t, "groups=2")

@@ -44,6 +44,7 @@ type fakeRNIC struct {
 	ids      []*fakeID
 	order    []uint32 // bells as they came
 	slow     chan struct{}
+	lost     chan struct{} // by who waits for a way that there is not, until the session ends
 }
 
 type fakeHandler struct {
@@ -221,7 +222,23 @@ func (p *fakePD) CreateQP(parts *QPParts) (QPHandler, error) {
 		nil
 }
 func (q *fakeQP) Num() uint32 { return q.num }
+
+// await waits as for a neighbour that does not answer, if a test wants that and a has lostGID.
+func (o fakeObj) await(a *abi.AHAttr) error {
+	if o.h.f.lost == nil || a.GIDIndex != lostGID {
+		return nil
+	}
+	o.h.f.lost <- struct{}{}
+	<-o.h.s.Context().Done()
+	return syscall.ETIMEDOUT
+}
+
+const lostGID = 77
+
 func (q *fakeQP) Modify(r *abi.ModifyQPRequest) error {
+	if err := q.await(&r.Attr.Path); err != nil {
+		return err
+	}
 	q.rings.SetState(r.State)
 	return nil
 }
@@ -239,6 +256,9 @@ func (c *fakeCQ) Resize(int) error      { return nil }
 func (p *fakePD) CreateAH(a *abi.AHAttr) (AHHandler, error) {
 	if a.Flags != abi.AHGlobal {
 		return nil, syscall.EINVAL
+	}
+	if err := p.await(a); err != nil {
+		return nil, err
 	}
 	return &fakeAH{p.fakeObj, 0x900 + uint32(a.GIDIndex)}, nil
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -31,9 +32,10 @@ type Session struct {
 	reasons bool   // the client wants to know why; set by HELLO
 	minor   uint16 // of the version that both sides have; set by HELLO
 
-	over      chan struct{} // closed when the session has ended
+	ctx       context.Context // ends when the session has ended
+	cancel    context.CancelFunc
 	once      sync.Once
-	cause     error          // why; set before over is closed
+	cause     error          // why; set before ctx ends
 	extra     sync.WaitGroup // goroutines of Go
 	since     time.Time
 	nonce     [abi.NonceLen]byte
@@ -76,9 +78,9 @@ type Session struct {
 }
 
 func newSession(srv *Server, id uint32, conn *seqpacket.Conn, peer osmem.Peer) *Session {
-	s := &Session{srv: srv, id: id, conn: conn, peer: peer, over: make(chan struct{}),
-		since:  srv.cfg.Now(),
+	s := &Session{srv: srv, id: id, conn: conn, peer: peer, since: srv.cfg.Now(),
 		qpNums: make(map[qpKey]*qpObj), state: "hello"}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
 	conn.Discard = s.discard
 	return s
 }
@@ -109,7 +111,10 @@ func (s *Session) Objects() int {
 func (s *Session) Limits() Limits { return s.srv.limits }
 
 // Done is closed when the session has ended; its resources are given back after that.
-func (s *Session) Done() <-chan struct{} { return s.over }
+func (s *Session) Done() <-chan struct{} { return s.ctx.Done() }
+
+// Context ends when the session has ended: what a Handler waits for waits no longer then.
+func (s *Session) Context() context.Context { return s.ctx }
 
 // Fail ends the session for a violation. It does not block and may be called with locks held.
 func (s *Session) Fail(err error) { s.end(err) }
@@ -163,20 +168,13 @@ var errForeign = abi.Violation("descriptor of a file that does not answer")
 // discard closes a descriptor that a client sent against the rules. The session is about to end.
 func (s *Session) discard(fd int) { s.Go(func() { osmem.CloseFD(fd) }) }
 
-func (s *Session) ended() bool {
-	select {
-	case <-s.over:
-		return true
-	default:
-		return false
-	}
-}
+func (s *Session) ended() bool { return s.ctx.Err() != nil }
 
 // end records the first cause and wakes everything that waits for the client.
 func (s *Session) end(cause error) {
 	s.once.Do(func() {
 		s.cause = cause
-		close(s.over)
+		s.cancel()
 		s.conn.End()
 	})
 }

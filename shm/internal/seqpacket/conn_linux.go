@@ -67,23 +67,6 @@ func PeerOf(rc syscall.RawConn) (osmem.Peer, error) {
 	return osmem.Peer{PID: cred.Pid, UID: cred.Uid, GID: cred.Gid}, nil
 }
 
-// PeerGone says whether the other end of the socket fd has been closed. It takes nothing from it.
-func PeerGone(fd int) bool {
-	var b [1]byte
-	for {
-		n, _, err := unix.Recvfrom(fd, b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		switch {
-		case err == unix.EINTR:
-		case err == unix.EAGAIN:
-			return false
-		case err != nil:
-			return true
-		default:
-			return n == 0
-		}
-	}
-}
-
 // Read waits for the next message. msg is good until the next call; fd is -1 or the descriptor that
 // came with it and belongs to the caller. io.EOF: the client has gone. An error that is a
 // *ProtocolError: it has sent what it must not.

@@ -147,6 +147,7 @@ func (sd *sessionDevice) context() (*vnic.Context, error) {
 		OnViolation: func(err error) {
 			sd.s.shm.Fail(err)
 		},
+		Lifetime:     sd.s.shm.Context(),
 		Privileged:   sd.s.shm.Peer().UID == 0,
 		OnAsync:      sd.onAsync,
 		InlineEvents: true,
