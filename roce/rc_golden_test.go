@@ -20,7 +20,6 @@ import (
 // A spoken is a packet of RC of a recording.
 type spoken struct {
 	from    netip.Addr
-	to      packet.QPN
 	ip      []byte
 	h       packet.Header
 	payload []byte

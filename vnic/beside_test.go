@@ -282,13 +282,12 @@ func TestBesideMismatch(t *testing.T) {
 // packets, and the rest is copied, also by who posts in such a context.
 func TestBesideMode0(t *testing.T) {
 	onNear(t, rdma.RC, nil, func(t *testing.T, p nearPair) {
-		x := p.x
 		h := &hanging{b: make([]byte, 20000)}
 		if err := p.b.AllowBlocking(); err != nil {
 			t.Fatal(err)
 		}
 		y, m := staged(t, p.b, h)
-		x = vnictest.NewPeer(t, p.a, vnictest.PeerConfig{})
+		x := vnictest.NewPeer(t, p.a, vnictest.PeerConfig{})
 		vnictest.ConnectByNumber(t, x, y, nil)
 		p.x, p.y = x, y
 		p.greet(t)

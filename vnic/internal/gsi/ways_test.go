@@ -24,12 +24,11 @@ var (
 
 // A link has two neighbours, who answer after a millisecond; nobody is behind other addresses.
 type link struct {
-	mu     sync.Mutex
-	sent   map[netip.Addr]int // messages, by where they went
-	reqs   int                // of them, that ask for a connection
-	now    int                // searches at present
-	most   int
-	closed bool
+	mu   sync.Mutex
+	sent map[netip.Addr]int // messages, by where they went
+	reqs int                // of them, that ask for a connection
+	now  int                // searches at present
+	most int
 }
 
 func (l *link) find(ctx context.Context, _, to netip.Addr) (datagram.Route, error) {
