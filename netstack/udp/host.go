@@ -48,7 +48,8 @@ type Host struct {
 	mu sync.Mutex // serialises changes of bound
 
 	inGroups sync.RWMutex
-	groups   map[netip.AddrPort][]*Socket // +checklocks:inGroups; no list is changed in place
+	// Of groups no list is changed in place.
+	groups map[netip.AddrPort][]*Socket // +checklocks:inGroups
 }
 
 // A binding is one of a Socket's addresses.

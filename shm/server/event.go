@@ -340,6 +340,7 @@ func (id *CMID) migrate(to *cmChannel) (r abi.CMMigrateReply) {
 		to.ids++
 	}
 	move(id)
+	pipe := to.pipe
 	r.Tokens = from.take(id.queued, func(e *queuedEvent) bool {
 		if e.id != id {
 			return false
@@ -349,7 +350,7 @@ func (id *CMID) migrate(to *cmChannel) (r abi.CMMigrateReply) {
 		}
 		to.add(*e)
 		e.count(1) // it goes on waiting
-		to.pipe.Token()
+		pipe.Token()
 		return true
 	})
 	return r

@@ -21,11 +21,11 @@ func (id *ID) listenRoCELocked(l *acceptor) error {
 	if id.space == PortSpaceUDP {
 		s.Space = mad.PortSpaceUDP
 	}
-	addr := id.local.Addr()
+	addr, sharing := id.local.Addr(), id.sharing
 	if !id.m.gsi().Do(func(_ time.Time, c *protocol.Manager) {
 		if l.roce, err = c.Listen(s, addr, l.backlog); err == nil {
 			l.roce.Owner, l.roce.Account = (*roceAcceptor)(l), id.user.account
-			l.roce.Only6 = id.sharing.Only6
+			l.roce.Only6 = sharing.Only6
 		}
 	}) {
 		return fmt.Errorf("listen on %v: %w", id.local, rdma.ErrClosed)

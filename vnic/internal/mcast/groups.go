@@ -29,8 +29,9 @@ type Config[T comparable] struct {
 type Groups[T comparable] struct {
 	cfg Config[T]
 
-	mu       sync.Mutex                    // held for changes, also while the network is told
-	joined   map[netip.Addr]int            // +checklocks:mu; how many are in a group
+	mu sync.Mutex // held for changes, also while the network is told
+	// joined is how many are in a group.
+	joined   map[netip.Addr]int            // +checklocks:mu
 	attached map[T]map[netip.Addr]struct{} // +checklocks:mu
 	owned    map[any]int                   // +checklocks:mu
 

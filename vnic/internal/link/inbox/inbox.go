@@ -53,11 +53,12 @@ type Inbox struct {
 	some atomic.Bool // there is one
 
 	mu     sync.Mutex
-	closed bool     // +checklocks:mu
-	octets int64    // +checklocks:mu
-	end    *byte    // +checklocks:mu; of the memory that the newest lies in
-	in     []Packet // +checklocks:mu
-	out    []Packet // the owner's: what it took last
+	closed bool  // +checklocks:mu
+	octets int64 // +checklocks:mu
+	// end is that of the memory which the newest lies in.
+	end *byte    // +checklocks:mu
+	in  []Packet // +checklocks:mu
+	out []Packet // the owner's: what it took last
 }
 
 // New makes an Inbox.
