@@ -67,7 +67,8 @@ type Sender struct {
 	advanced               bool
 
 	// undo
-	was      before
+	was      before // the losses that may have been none
+	timeout  before // the last timeout, or also what was before if that was none for sure
 	undoable bool
 	silent   bool          // nothing was acknowledged since the last timeout
 	doubted  bool          // a timeout, after which nothing was acknowledged yet
@@ -196,9 +197,13 @@ func (s *Sender) Acked(a Ack) {
 	if fresh > 0 {
 		s.doubted, s.silent = false, false
 	}
-	if s.undoable && (s.state == timedOut && early || s.state == recovery && (s.inDoubt <= 0 ||
-		early && !s.repaired && s.board.lost == 0 && s.board.resent == 0)) {
-		s.undo(a.At) // all that was thought to be lost has arrived, and what was sent again cannot have
+	switch {
+	case !s.undoable:
+	case s.state == timedOut && early:
+		s.undo(a.At, s.timeout)
+	case s.state == recovery && (s.inDoubt <= 0 ||
+		early && !s.repaired && s.board.lost == 0 && s.board.resent == 0):
+		s.undo(a.At, s.was) // all that was thought to be lost has arrived, and no retransmission can have
 	}
 	s.probed(a, fresh)
 	if s.state != open && !s.board.una.before(s.recover) {
@@ -286,7 +291,7 @@ func (s *Sender) arrivedPart(g *gap, n int, now time.Duration, known bool) {
 			s.late, s.persists = max(s.late, now-g.since), persist
 		}
 		if s.doubted && s.undoable {
-			s.undo(now) // F-RTO, RFC 5682: the peer had it all the time
+			s.undo(now, s.timeout) // F-RTO, RFC 5682: the peer had it all the time
 		}
 		return
 	}
@@ -314,7 +319,7 @@ func (s *Sender) duplicated(k Block, now time.Duration) {
 	}
 	if s.undoable {
 		if s.inDoubt -= n; s.inDoubt <= 0 {
-			s.undo(now)
+			s.undo(now, s.was)
 		}
 	}
 }
@@ -331,6 +336,10 @@ func (s *Sender) enter(to state, now time.Duration) {
 	if !s.undoable || s.inDoubt <= 0 || s.srtt > 0 && now-s.resentAt > within {
 		s.was = before{w, s.thresh, s.cubic}
 		s.repaired, s.inDoubt = false, 0
+	}
+	// That a timeout was none says nothing of a loss before it that a retransmission has repaired.
+	if s.timeout = s.was; s.repaired {
+		s.timeout = before{w, s.thresh, s.cubic}
 	}
 	s.undoable = true
 	least := s.cubic.lost(float64(w) / float64(s.mss))
@@ -361,16 +370,16 @@ func (s *Sender) leave() {
 
 // undo gives back what a loss that was none has taken: docs/decisions.md#N6. The window grows back
 // as in slow start, so that not all of it goes out at once (RFC 4015).
-func (s *Sender) undo(now time.Duration) {
+func (s *Sender) undo(now time.Duration, was before) {
 	s.Stats.Undone++
 	s.undoable = false
 	if s.state != open {
 		s.state = open
 		s.wait(now)
 	}
-	s.cwnd = max(s.cwnd, min(s.was.cwnd, s.pipe()+maxBurst*s.mss))
-	s.thresh, s.cubic = max(s.thresh, s.was.thresh), s.was.cubic
-	if s.owed = s.was.cwnd; s.cwnd < s.owed {
+	s.cwnd = max(s.cwnd, min(was.cwnd, s.pipe()+maxBurst*s.mss))
+	s.thresh, s.cubic = max(s.thresh, was.thresh), was.cubic
+	if s.owed = was.cwnd; s.cwnd < s.owed {
 		s.thresh = max(s.thresh, s.owed)
 	}
 }

@@ -132,6 +132,28 @@ func TestUndoOfTimeoutBehindRecovery(t *testing.T) {
 	}
 }
 
+// Where a retransmission has repaired a loss before the timeout that loss stays punished: F-RTO
+// speaks of the timeout (RFC 5682, section 3.2), and ACKs of before it do, too (RFC 3522).
+func TestUndoOfTimeoutBehindLoss(t *testing.T) {
+	for name, a := range map[string]Ack{
+		"F-RTO":      {At: 221 * ms, Number: seg(81)},
+		"timestamps": {At: 221 * ms, Number: seg(42), Early: true},
+	} {
+		s := newSender(40)
+		s.ack(10*ms, 1, block(2, 4))
+		want(t, "lost", s.again(10*ms), 1)
+		s.ack(21*ms, 41) // by the second transmission
+		s.Sent(seg(81), mss)
+		s.Timeout(220 * ms)
+		want(t, "after a timeout", s.again(220*ms), 41)
+		s.Acked(a)
+		if s.Recovering() || s.Stats.Undone != 1 || s.Threshold() != 70*mss {
+			t.Errorf("%s: recovering %v, %d undone, threshold %d", name, s.Recovering(), s.Stats.Undone,
+				s.Threshold())
+		}
+	}
+}
+
 // A loss while the window grows back behind a recovery that lost much is cut from what the window
 // was to be, not from the little that it was let begin with.
 func TestLossWhileGrowingBack(t *testing.T) {
