@@ -25,7 +25,8 @@ type path struct {
 	// Octets of DATA chunks, with headers and padding.
 	cwnd, ssthresh, flight int
 	cubic                  congestion.Cubic
-	undo                   undo
+	undo                   undo // the losses that may have been none
+	timeout                undo // the last T3 expiry
 	// after a timeout: one packet in flight until something is acknowledged
 	alone    bool
 	force    bool // one packet of retransmissions is due whatever cwnd is
@@ -91,24 +92,28 @@ func (p *path) resetCongestion() {
 	d := p.pmdcs()
 	p.cwnd = min(4*d, max(2*d, floor))
 	p.ssthresh = 1 << 30
-	p.cubic, p.undo = congestion.Cubic{}, undo{}
+	p.cubic, p.undo, p.timeout = congestion.Cubic{}, undo{}, undo{}
 	p.rack.Forget()
 }
 
 // cut makes the window smaller for losses, and remembers what it was.
 func (p *path) cut() {
 	if !p.undo.valid {
-		p.undo = undo{true, p.cwnd, p.ssthresh, p.cubic}
+		p.undo = p.windows()
 	}
 	p.ssthresh = p.cubic.Shrink(p.cwnd, p.pmdcs(), 4*p.pmdcs())
 	p.cwnd = min(p.cwnd, p.ssthresh)
 }
 
-// restore takes that back: nothing was lost.
-func (p *path) restore() {
-	if p.undo.valid {
-		p.cwnd, p.ssthresh = max(p.cwnd, p.undo.cwnd), max(p.ssthresh, p.undo.ssthresh)
-		p.cubic, p.undo = p.undo.cubic, undo{}
+// windows is what there is to give back once it turns out that what is lost now is not.
+func (p *path) windows() undo { return undo{true, p.cwnd, p.ssthresh, p.cubic} }
+
+// restore gives back what there was before losses that were none. What there was before earlier
+// ones, of which that is not known yet, is still remembered.
+func (p *path) restore(u undo) {
+	p.cwnd, p.ssthresh, p.cubic = max(p.cwnd, u.cwnd), max(p.ssthresh, u.ssthresh), u.cubic
+	if p.timeout = (undo{}); p.undo == u {
+		p.undo = undo{}
 	}
 }
 

@@ -176,8 +176,8 @@ func (a *Association) endAck(now time.Time) {
 			a.works(p)
 			if p.intact {
 				// F-RTO: what was not sent again after a T3 expiry has arrived, so the path was slow and
-				// lost nothing. RFC 5682, section 3.
-				a.undo(p)
+				// lost nothing. RFC 5682, section 3. Of what was lost before that says nothing.
+				a.undo(p, p.timeout)
 			}
 			p.baseRTO(a.opt)
 		}
@@ -230,7 +230,6 @@ func (a *Association) findLost(now time.Time) {
 				a.beginLosses(now)
 			}
 			a.mark(c, tsn)
-			a.losses.doubt++
 			p.lost, any = true, true
 			a.e.stats.FastRetransmits++
 		}
@@ -255,12 +254,12 @@ func (a *Association) recover() {
 	}
 }
 
-// undo restores what was cut for losses that were none.
-func (a *Association) undo(p *path) {
-	if p.undo.valid {
+// undo restores what was cut for losses that were none: u of p.
+func (a *Association) undo(p *path, u undo) {
+	if u.valid {
 		a.e.stats.Undone++
+		p.restore(u)
 	}
-	p.restore()
 	a.recovering = false
 }
 
@@ -268,7 +267,8 @@ func (a *Association) undo(p *path) {
 // that come for the second time: RFC 3708.
 type losses struct {
 	recent []resentChunk // by the low bits of its TSN; nil: nothing was sent again yet
-	// In this recovery: chunks found lost, but for those that are known to have arrived.
+	// In this recovery: how often a chunk was marked to be sent again, but for where it is known that
+	// there was no need.
 	doubt int
 	round uint32        // counts recoveries
 	last  time.Duration // when something was sent again last
@@ -280,12 +280,14 @@ type resentChunk struct {
 	path           *path // where it was sent before; nil: there is none here
 	first, arrived time.Duration
 	round          uint32
+	times          int // it was sent again, but for those of which the peer has told
 }
 
 const recentLosses = 256
 
-func (l *losses) begin() {
-	l.doubt = 0
+// begin begins a recovery in which so many chunks are marked already.
+func (l *losses) begin(marked int) {
+	l.doubt = marked
 	l.round++
 }
 
@@ -304,7 +306,7 @@ func (a *Association) beginLosses(now time.Time) {
 			return
 		}
 	}
-	a.losses.begin()
+	a.losses.begin(a.marked)
 	for _, p := range a.paths {
 		p.undo.valid = false
 	}
@@ -321,6 +323,7 @@ func (l *losses) resent(now time.Time, c *outChunk, tsn TSN) {
 		*r = resentChunk{tsn: tsn, path: c.path, first: c.sentAt}
 	}
 	r.round = l.round
+	r.times++
 }
 
 // arrived notes that such a chunk was acknowledged.
@@ -351,12 +354,14 @@ func (a *Association) takeDuplicates(now time.Time, s sack) {
 			l.doubt--
 			any = true
 		}
-		r.path = nil
+		if r.times--; r.times == 0 {
+			r.path = nil
+		}
 	}
 	if any && l.doubt <= 0 && a.marked == 0 {
 		for _, p := range a.paths {
 			if p.undo.valid {
-				a.undo(p)
+				a.undo(p, p.undo)
 			}
 		}
 	}
@@ -422,8 +427,9 @@ func (a *Association) t3Timeout(now time.Time, p *path) {
 		if !p.alone {
 			if !a.undecided(now, p, p.rto) {
 				p.undo.valid = false
-				a.losses.begin()
+				a.losses.begin(a.marked)
 			}
+			p.timeout = p.windows()
 			p.cut()
 		}
 		p.cwnd = p.pmdcs()
@@ -438,7 +444,6 @@ func (a *Association) t3Timeout(now time.Time, p *path) {
 		if c := a.chunks.at(i); c.path == p && c.outstanding() {
 			a.mark(c, a.ackTSN+1+TSN(i))
 			c.timedOut = true
-			a.losses.doubt++
 		}
 	}
 	if c := a.firstMarked(); c != nil {

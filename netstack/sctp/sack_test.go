@@ -533,6 +533,71 @@ func TestIdleDecay(t *testing.T) {
 	}
 }
 
+// That a tail loss probe was needless says nothing of a loss before it. SCTP-130.
+func TestNeedlessProbeBehindLoss(t *testing.T) {
+	w, n, p := established(t, narrow())
+	x := p.a.primary
+	x.cwnd, x.ssthresh, p.a.opt.MaxBurst = 10*fullChunk, fullChunk, 100
+	n.queue(10)
+	n.sent = nil
+	w.Run(20 * time.Millisecond)
+	for i := range uint16(3) {
+		p.ack(-1, gap{2, 2 + i})
+	}
+	p.wantTSNs("lost", 0)
+	w.Run(20 * time.Millisecond)
+	p.ack(9)
+	x.measure(20*time.Millisecond, p.a.opt)
+	n.queue(1)
+	w.Run(300 * time.Millisecond)
+	if got := p.tsns(); !slices.Equal(got, []int{10, 10}) || n.e.Stats().TailProbes != 1 {
+		t.Fatalf("sent %v, %+v", got, n.e.Stats())
+	}
+	p.ack(10)
+	w.Run(time.Millisecond)
+	p.send(appendSack(nil, p.first()+10, 1<<20, nil, []TSN{p.first() + 10}))
+	if st := n.e.Stats(); x.cwnd >= 10*fullChunk || st.Spurious != 1 || st.Undone != 0 {
+		t.Errorf("cwnd %d, %+v", x.cwnd, st)
+	}
+}
+
+// A T3 expiry for nothing says nothing of a loss before it: the windows are what they were behind
+// that, and what they were before it once the peer says that it was none. SCTP-130.
+func TestTimeoutBehindLoss(t *testing.T) {
+	w, n, p := established(t, narrow())
+	x := p.a.primary
+	x.cwnd, x.ssthresh, p.a.opt.MaxBurst = 10*fullChunk, fullChunk, 100
+	n.queue(10)
+	n.sent = nil
+	w.Run(20 * time.Millisecond)
+	for i := range uint16(3) {
+		p.ack(-1, gap{2, 2 + i})
+	}
+	p.wantTSNs("lost", 0)
+	w.Run(20 * time.Millisecond)
+	p.ack(9)
+	cut := x.cwnd
+	n.queue(3)
+	for n.e.Stats().Timeouts == 0 {
+		w.Run(10 * time.Millisecond)
+	}
+	p.ack(12)
+	if st := n.e.Stats(); x.cwnd < cut || x.cwnd >= 10*fullChunk || st.Undone != 1 {
+		t.Errorf("cwnd %d behind a cut to %d, %+v", x.cwnd, cut, st)
+	}
+	var twice []TSN
+	for _, i := range p.tsns() {
+		if i < 10 || i > 12 {
+			t.Errorf("%d sent", i)
+		}
+		twice = append(twice, p.first()+TSN(i))
+	}
+	p.send(appendSack(nil, p.first()+12, 1<<20, nil, append(twice[3:], p.first())))
+	if st := n.e.Stats(); x.cwnd < 10*fullChunk || st.Undone != 2 {
+		t.Errorf("cwnd %d, %+v", x.cwnd, st)
+	}
+}
+
 // What was sent again in vain is told by the peer's report of the duplicate: the window is what it
 // was, and lateness like that is no loss any more. SCTP-130.
 func TestSpurious(t *testing.T) {

@@ -532,6 +532,7 @@ func (a *Association) markAgain(c *outChunk, tsn TSN) {
 	}
 	c.marked = true
 	a.marked++
+	a.losses.doubt++
 }
 
 // sentChunk is the chunk with a TSN that is not acknowledged for good.
