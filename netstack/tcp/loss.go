@@ -42,6 +42,7 @@ type lossControl struct {
 	quiet      bool   // it is among losses.silent, unless it is gone
 	gone       bool   // guarded by losses.mu: the user has given the connection back
 	timer      tcpip.Timer
+	silence    time.Duration // when the first timeout was since something was acknowledged
 	retried    time.Duration // when retry has done something
 	due        time.Duration // when timer will run; 0: it will not
 
@@ -281,8 +282,10 @@ func (l *lossControl) step() {
 // retry has a connection that has timed out, and has heard nothing since, not wait any longer.
 func (l *lossControl) retry(now time.Duration) {
 	st := l.snd.State()
-	// Who answers to what may have come from anybody sends little, and not often.
-	if !l.timed && now-l.retried >= max(2*l.rec.SRTT(), minRetry) && l.rec.Retry() {
+	// Who answers to what may have come from anybody sends little, and not often: gVisor counts what
+	// it sends, and gives up a segment that was sent too often, before the user timeout.
+	wait := max(2*l.rec.SRTT(), minRetry, (now-l.silence)/16)
+	if !l.timed && now-l.retried >= wait && l.rec.Retry() {
 		l.retried = now
 		r := l.snd.RTT()
 		st.RTO = min(st.RTO, max(r.SRTT+4*r.RTTVar, tcp.MinRTO))
@@ -330,6 +333,9 @@ func (k *control) HandleRTOExpired() {
 		return
 	}
 	l.rec.Sent(recovery.Seq(st.SndNxt), st.MaxPayloadSize)
+	if !l.rec.Silent() {
+		l.silence = l.now()
+	}
 	l.rec.Timeout(l.now())
 	l.again, l.stamped = gvisor.Timestamp(l.c.ep), true
 	l.timed, l.giveUp = true, true

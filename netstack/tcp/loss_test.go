@@ -268,3 +268,38 @@ func TestTimeoutsFarApart(t *testing.T) {
 type limited struct{ *netstacktest.Source }
 
 func (l limited) Len() int { return min(l.Source.Len(), 64<<10) }
+
+// TestNudgedOften: that others are heard all the time while a peer is away, as in a large network
+// where somebody always asks for somebody, does not end a connection before its user timeout.
+func TestNudgedOften(t *testing.T) {
+	r := newRig(t, badWire{rate: 1e9, queue: 4 << 20, delay: 50 * time.Microsecond}, 1)
+	r.connect(t)
+	r.send(t, 1<<20, time.Minute)
+	r.wire.down = true
+	src, sink := netstacktest.NewSource(1<<20), netstacktest.NewSink(1<<20)
+	for end := r.clock.Elapsed() + 50*time.Second; r.clock.Elapsed() < end; r.settle() {
+		if _, err := r.a.WriteFrom(src); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.a.ReadInto(sink); err != nil {
+			t.Fatalf("%v before the end: %v", end-r.clock.Elapsed(), err)
+		}
+		r.stacks[0].LinkUp()
+		r.settle()
+		r.step()
+	}
+	r.wire.down = false
+	r.stacks[0].LinkUp()
+	for from := r.clock.Elapsed(); sink.Len() < 1<<20; r.settle() {
+		if _, err := r.a.WriteFrom(src); err != nil {
+			t.Fatal(err)
+		}
+		r.settle()
+		if _, err := r.b.ReadInto(sink); err != nil {
+			t.Fatal(err)
+		}
+		if r.clock.Elapsed()-from > 5*time.Second || !r.step() {
+			t.Fatalf("%d octets %v after the peer is back", sink.Len(), r.clock.Elapsed()-from)
+		}
+	}
+}
