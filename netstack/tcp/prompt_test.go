@@ -345,19 +345,30 @@ func TestPromptPeerTransfer(t *testing.T) {
 	s1, s2 := inside(t)
 	a, b := netstacktest.Connect(t, s1, s2, false)
 	var prompts atomic.Int64
-	errc := make(chan error, 2)
-	for _, c := range []*tcp.Conn{a, b} {
-		bell := promptBell(c, &prompts)
-		go func() { errc <- inTurns(c, bell, 1<<20, 3000) }()
+	bellA, bellB := promptBell(a, &prompts), promptBell(b, &prompts)
+	// They meet, and then the writer tells. Of how much more it tells hangs on who is faster.
+	for range 2 {
+		for _, c := range []struct {
+			from, to *tcp.Conn
+			bell     netstacktest.Bell
+		}{{a, b, bellB}, {b, a, bellA}} {
+			if n, err := c.from.WriteFrom(netstacktest.NewSource(64)); n != 64 || err != nil {
+				t.Fatal(n, err)
+			}
+			readAll(t, c.to, c.bell, 64)
+		}
 	}
+	if prompts.Load() == 0 {
+		t.Error("nobody was told by who wrote")
+	}
+	errc := make(chan error, 2)
+	go func() { errc <- inTurns(a, bellA, 1<<20, 3000) }()
+	go func() { errc <- inTurns(b, bellB, 1<<20, 3000) }()
 	if err := errors.Join(<-errc, <-errc); err != nil {
 		t.Error(err)
 	}
 	a.Close()
 	b.Close()
-	if prompts.Load() == 0 {
-		t.Error("nobody was told by who wrote")
-	}
 }
 
 // TestPromptPeerSource: while the source of a message hangs the other end can be used, and closed.
