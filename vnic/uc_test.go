@@ -79,6 +79,40 @@ func TestUCLoss(t *testing.T) {
 	})
 }
 
+// A UC has no ACKs that pace it: what it has for a queue pair of its process waits until that has
+// taken what came before, but not for ever. ROCE-170.
+func TestUCBesideFull(t *testing.T) {
+	for _, e := range []struct {
+		held time.Duration
+		all  bool
+	}{{500 * time.Millisecond, true}, {time.Minute, false}} {
+		synctest.Test(t, func(t *testing.T) {
+			allBeside = true
+			f := newFabric(t, vnictest.RoCELink{})
+			allBeside = false
+			const many, size = 100, 60000
+			x := vnictest.NewPeer(t, f.a, vnictest.PeerConfig{CQDepth: many,
+				QP: rdma.QPConfig{Type: rdma.UC, MaxSendWR: many}})
+			y := vnictest.NewPeer(t, f.b, vnictest.PeerConfig{QP: rdma.QPConfig{Type: rdma.UC}})
+			vnictest.ConnectByNumber(t, x, y, nil)
+			var sent []want
+			y.QP.Hold(func() { // it takes nothing meanwhile
+				for i := range uint64(many) {
+					x.Write(i, 0, size, y, 0)
+					sent = append(sent, is(i, ok))
+				}
+				time.Sleep(e.held)
+			})
+			x.WantSend("all go out", sent...)
+			synctest.Wait()
+			if c := y.QP.Counted(); c.InWrites == 0 || c.InWrites == many != e.all {
+				t.Errorf("held for %v: %d of %d Writes have come, want all: %t", e.held, c.InWrites, many,
+					e.all)
+			}
+		})
+	}
+}
+
 // A Send of a UC that fails flushes what is behind it; receives go on, and so do Sends behind a
 // modify to RTS.
 func TestUCSendError(t *testing.T) {

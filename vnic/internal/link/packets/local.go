@@ -3,6 +3,7 @@ package packets
 import (
 	"net/netip"
 	"sync/atomic"
+	"time"
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/roce"
@@ -58,12 +59,13 @@ type local struct {
 	door door
 	open bool // door may be
 
-	half   bool   // a part of the message whose turn it is has been copied
-	making bool   // packets are being made
-	only   bool   // nothing is to go as packets
-	waits  bool   // a message that can be copied has not been made packets of
-	untold int    // messages that are done and not retired
-	copied uint64 // messages that are not counted yet
+	half   bool      // a part of the message whose turn it is has been copied
+	making bool      // packets are being made
+	only   bool      // nothing is to go as packets
+	waits  bool      // a message that can be copied has not been made packets of
+	untold int       // messages that are done and not retired
+	full   time.Time // since when packets could wait for the peer, see peerFull
+	copied uint64    // messages that are not counted yet
 
 	from, into mem.Hold // where a Send takes its octets, and where it puts them
 }
@@ -85,6 +87,31 @@ func (l *Link) near() *Link {
 		}
 	}
 	return n.peer
+}
+
+// An unreliable connection is not paced by ACKs, and what does not fit a peer's Inbox is lost: so
+// packets for one in this process wait until it has taken those before them. It is looked at each
+// lookAgain, and not waited for beyond peerMost: who has it run may be stopped.
+const (
+	lookAgain = 100 * time.Microsecond
+	peerMost  = time.Second
+)
+
+// peerFull reports that packets are to wait for the peer.
+func (l *Link) peerFull() bool {
+	n := &l.local
+	if _, ok := l.eng.(unreliable); !ok || n.path.Peer == nil {
+		return false
+	}
+	p := l.near()
+	switch {
+	case p == nil || !p.Inbox.Some():
+		n.full = time.Time{}
+		return false
+	case n.full.IsZero():
+		n.full = l.now
+	}
+	return l.now.Sub(n.full) < peerMost
 }
 
 // openDoor lets the peer in, if it may be.

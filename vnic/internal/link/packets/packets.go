@@ -128,6 +128,7 @@ type Link struct {
 	draining bool // SQD
 	told     bool // that it has drained
 	more     bool // the turn was over before all was sent
+	wait     bool // packets wait for the peer, see peerFull
 	left     int  // octets of the turn
 	moved    int  // octets, in this step
 	armed    time.Time
@@ -356,7 +357,7 @@ func (l *Link) count() int {
 
 // send sends what is to be sent. true: there is more.
 func (l *Link) send() (more bool) {
-	l.left, l.more, l.local.waits = link.TurnOctets, false, false
+	l.left, l.more, l.wait, l.local.waits = link.TurnOctets, false, false, false
 	for l.fill() && l.eng.Fault() == nil {
 		// requests that need no packet are done meanwhile
 	}
@@ -364,6 +365,9 @@ func (l *Link) send() (more bool) {
 	if told := l.flow.begin(); l.over || !told && (!l.eng.Pending() ||
 		l.eng.OnlyACK() && l.qp.AnswerExpected()) {
 		return l.more && !l.over
+	}
+	if l.wait = l.peerFull(); l.wait {
+		return false
 	}
 	l.local.making = true
 	if err := l.route.Send(l); err != nil && !errors.Is(err, net.ErrClosed) {
@@ -472,6 +476,9 @@ func (l *Link) Expire() {
 // a short one.
 func (l *Link) arm() {
 	at, ok := l.flow.deadline(l.eng.Deadline())
+	if again := l.now.Add(lookAgain); l.wait && (!ok || again.Before(at)) {
+		at, ok = again, true
+	}
 	if !ok || !l.armed.IsZero() && !at.Before(l.armed) {
 		return
 	}
