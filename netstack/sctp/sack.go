@@ -143,7 +143,8 @@ func (a *Association) growWindows(now time.Time) {
 		}
 		d := p.pmdcs()
 		if p.cwnd <= p.ssthresh {
-			p.cwnd += min(p.acked, slowStartPackets*d)
+			// Behind a loss they are equal: many packets at once would take the cut back.
+			p.cwnd += min(p.acked, slowStartPackets*d, max(p.ssthresh-p.cwnd, d))
 			continue
 		}
 		p.cwnd = p.cubic.Grow(instant(now), p.srtt, p.cwnd, p.acked, d)
@@ -158,7 +159,7 @@ const slowStartPackets = 16
 // where slow start doubles what is in flight.
 func (a *Association) replaces(p *path) int {
 	n := (p.acked + p.pmdcs() - 1) / p.pmdcs()
-	if p.cwnd <= p.ssthresh && !a.recovering {
+	if p.cwnd < p.ssthresh && !a.recovering {
 		n *= 2
 	}
 	return n

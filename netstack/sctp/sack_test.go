@@ -436,6 +436,15 @@ func TestSlowStart(t *testing.T) {
 			t.Errorf("cwnd %d, not %d packets", x.cwnd, want)
 		}
 	}
+	// Behind a loss one packet more, and then congestion avoidance: many acknowledged at once do not
+	// take the cut back.
+	x.ssthresh = x.cwnd
+	for range 2 {
+		n.queue(100)
+		if p.ack(int(p.a.nextTSN-p.first()) - 1); x.cwnd < 49*fullChunk || x.cwnd >= 51*fullChunk {
+			t.Errorf("cwnd %d behind a threshold of %d", x.cwnd, x.ssthresh)
+		}
+	}
 	// A hundred messages of an octet acknowledged one by one: cwnd grows by what they are worth.
 	_, n, p = established(t, Config{})
 	x = p.a.primary
