@@ -454,3 +454,77 @@ func TestNotCopiedPastACK(t *testing.T) {
 		p.x.WantSend("copied", is(5, ok))
 	})
 }
+
+// What is copied has turns as packets have, whatever the length of the messages: who posts many
+// leaves the goroutine to others that wait for it.
+func TestCopiedTurn(t *testing.T) {
+	onNear(t, rdma.RC, nil, func(t *testing.T, p nearPair) {
+		const n, most = 64, 256 << 10 // messages; link.TurnOctets
+		r := &ring{room: n}
+		x, y := onRing(t, p.a, r, rdma.RC, n), vnictest.NewPeer(t, p.b, vnictest.PeerConfig{})
+		vnictest.ConnectByNumber(t, x, y, nil)
+		write := rdma.SendWR{Op: rdma.OpWrite, Flags: rdma.Signaled, RemoteAddr: y.MR.Addr(),
+			RKey: y.MR.RKey(), SGEs: []rdma.SGE{{Addr: x.MR.Addr(), Length: 64 << 10, LKey: x.MR.LKey()}}}
+		r.sq = append(r.sq, write)
+		x.QP.Ring()
+		y.Write(1, 0, 8, x, 0)
+		y.WantSend("a first message", is(1, ok))
+		p.x, p.y = x, y
+		p.want(t, "in turns", 0, n-1, func() {
+			for range n - 1 {
+				r.sq = append(r.sq, write)
+			}
+			was, turns := x.QP.Counted().SentOctets, 0
+			x.QP.RingBeside(func() bool {
+				turns++
+				if moved := x.QP.Counted().SentOctets - was; moved > most {
+					t.Errorf("a turn has %d octets, want at most %d", moved, most)
+				}
+				return true
+			})
+			if turns != 1 {
+				t.Errorf("%d turns, want 1", turns)
+			}
+		})
+	})
+}
+
+// No memory is held while a datagram goes out as a packet, which can take a while: who deregisters
+// it waits for the copies, and for nothing else.
+func TestDatagramHoldsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		allBeside = true
+		n := newRoCENet()
+		allBeside = false
+		var closed func()
+		n.RoCE.Lost = func([]byte) bool {
+			closed()
+			return true
+		}
+		c, d := n.Pair(t, vnictest.RoCE)
+		a, b := vnictest.Open(t, c, vnic.ContextConfig{}), vnictest.Open(t, d, vnic.ContextConfig{})
+		x, y := newDatagrammer(t, a, vnictest.PeerConfig{}), newDatagrammer(t, b, vnictest.PeerConfig{})
+		closed = func() {
+			done := make(chan error)
+			go func() { done <- y.MR.Close() }()
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(time.Minute):
+				t.Error("the memory of a receive that has completed is held")
+				go func() { <-done }()
+			}
+		}
+		y.Recv(1, 0, 100)
+		wr := rdma.SendWR{Op: rdma.OpSend, Flags: rdma.Signaled,
+			To:   rdma.Datagram{AH: x.ah("10.0.0.2").Handle(), QPN: y.QP.Num(), QKey: udQKey},
+			SGEs: []rdma.SGE{{Addr: x.MR.Addr(), Length: 8, LKey: x.MR.LKey()}}}
+		if _, err := x.QP.PostSends([]rdma.SendWR{wr, wr}); err != nil { // the second finds no receive
+			t.Fatal(err)
+		}
+		x.WantSend("sent", is(0, ok), is(0, ok))
+		y.WantRecv("copied", is(1, ok))
+	})
+}

@@ -87,6 +87,26 @@ func (r *ring) Push(wc *rdma.WC, cookie, sqDone uint32, solicited bool) bool {
 	return true
 }
 
+// onRing makes a QP of a RoCE device with foreign queues on r, which can have n sends under way.
+func onRing(t *testing.T, c *vnic.Context, r *ring, typ rdma.QPType, n int) *vnictest.Peer {
+	t.Helper()
+	x := vnictest.NewPeer(t, c, vnictest.PeerConfig{})
+	x.QP.Close()
+	cq, err := c.NewCQ(vnic.CQOptions{Depth: n + 8, Sink: r})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.QP, err = x.PD.NewQP(vnic.QPOptions{
+		QPConfig: rdma.QPConfig{Type: typ, SendCQ: cq, RecvCQ: cq, MaxSendWR: n, MaxRecvWR: 8,
+			MaxSendSGE: 1, MaxRecvSGE: 1},
+		SendQueue: ringSend{r}, RecvQueue: ringRecv{r},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
 // foreign makes a QP of c with foreign queues on r, whose peer is y.
 func foreign(t *testing.T, c *vnic.Context, r *ring, y *vnictest.Peer) *vnictest.Peer {
 	t.Helper()

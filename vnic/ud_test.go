@@ -597,20 +597,7 @@ func TestUDSettled(t *testing.T) {
 				a, b := roceHosts(t)
 				y := newDatagrammer(t, b, vnictest.PeerConfig{})
 				r := &ring{room: 64}
-				x := datagrammer{vnictest.NewPeer(t, a, vnictest.PeerConfig{}), t}
-				x.QP.Close()
-				cq, err := a.NewCQ(vnic.CQOptions{Depth: 64, Sink: r})
-				if err != nil {
-					t.Fatal(err)
-				}
-				x.QP, err = x.PD.NewQP(vnic.QPOptions{
-					QPConfig: rdma.QPConfig{Type: rdma.UD, SendCQ: cq, RecvCQ: cq, MaxSendWR: 8, MaxRecvWR: 8,
-						MaxSendSGE: 1, MaxRecvSGE: 1},
-					SendQueue: ringSend{r}, RecvQueue: ringRecv{r},
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				x := datagrammer{onRing(t, a, r, rdma.UD, 8), t}
 				toRTS(t, x.Peer)
 				h := x.ah("10.0.0.2")
 				for id := range uint64(5) {

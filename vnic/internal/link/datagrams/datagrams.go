@@ -183,6 +183,7 @@ func (l *Link) Step() (moved int, more bool) {
 		if l.copy(e) {
 			continue
 		}
+		l.local.drop() // Send may run others, who may deregister it
 		l.made = 0
 		// Packets that are lost are lost, whatever the reason: e, too, if the network is gone and has
 		// not asked for it.

@@ -165,7 +165,7 @@ func (l *Link) carry(e *wqe.Request) carried {
 		n.waits = true
 		return waits
 	}
-	for {
+	for l.left > 0 {
 		before := e.Moved
 		if !l.copyTo(p, e) {
 			return l.leave(e)
@@ -176,11 +176,10 @@ func (l *Link) carry(e *wqe.Request) carried {
 			n.half = false
 			return copied
 		}
-		if n.half = true; l.left <= 0 {
-			l.more = true
-			return waits
-		}
+		n.half = true
 	}
+	l.more = true
+	return waits
 }
 
 // SendMapped implements link.Link: what can be copied is.
