@@ -97,9 +97,10 @@ func (l *Link) SetPSN(n uint32) { l.ud.PSN = packet.PSN(0).Add(n) }
 
 // Begin is called by who has got the QP's run token before the first TakePacket.
 func (l *Link) Begin() {
-	if l.in.Some() {
-		l.shutDoor()
+	if !l.in.Some() {
+		return
 	}
+	l.shutDoor() // before what waits is taken: who copies would be at the same receive
 	came := l.in.Take()
 	for i := range came {
 		l.take(came[i].IP(), came[i].Octets)
