@@ -138,8 +138,8 @@ badnet: ## goodput over bad networks, beside Linux TCP, in 20 minutes (root; BAD
 	nice -n -15 bin/vrnic-bench badnet $(BADNET)
 
 .PHONY: interop
-# It builds siw and boots it in QEMU, without root.
-interop: ## against Linux siw and SCTP: the whole matrix of docs/interop.md
+# It builds siw and rxe and boots them in QEMU, without root.
+interop: ## against Linux siw, rxe and SCTP: the whole matrix of docs/interop.md
 	VRNIC_TEST_INTEROP=1 $(GO) test -count=1 -v -timeout 40m -run '^Test(Siw|Rxe)' ./integration
 	VRNIC_TEST_INTEROP=1 $(GO) test -count=1 -v -timeout 15m -run '^TestSiw' ./integration/verbs
 	$(MAKE) interop-sctp
