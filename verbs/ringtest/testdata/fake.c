@@ -358,7 +358,7 @@ struct vrnic_cq *fake_cq(uint32_t size)
 	memset(mem, 0, 256 + (size_t)size * VRNIC_CQE_LEN);
 	cq->cq.context = &context.v.context;
 	cq->s = &session;
-	cq->map.mem = mem;
+	cq->head.mem = mem;
 	cq->prod = vrnic_word(mem, VRNIC_CQ_PROD);
 	cq->cons_word = vrnic_word(mem, VRNIC_CQ_CONS);
 	cq->arm = vrnic_word(mem, VRNIC_CQ_ARM);
@@ -372,7 +372,7 @@ struct vrnic_cq *fake_cq(uint32_t size)
 void fake_cq_free(struct vrnic_cq *cq)
 {
 	CHECK_EQ(cq->users, 0);
-	free(cq->map.mem);
+	free(cq->head.mem);
 	vrnic_table_free(&cq->qps);
 	free(cq);
 }

@@ -344,7 +344,7 @@ void test_forked(void)
 	struct ibv_sge sge = sge_of(0, 64);
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 	struct ibv_qp_init_attr init;
-	void *ring = p.cq->map.mem;
+	void *ring = p.cq->head.mem;
 
 	CHECK_EQ(post_recv(&p, 1, &sge, 1), 0);
 	CHECK_EQ(post(&p, IBV_WR_SEND, 2, &sge, 1, 0), 0);
@@ -364,7 +364,7 @@ void test_forked(void)
 	CHECK_EQ(ibv_modify_qp(&p.qp->qp, &attr, IBV_QP_STATE), 0);
 	CHECK_EQ(ibv_query_qp(&p.qp->qp, &attr, IBV_QP_STATE, &init), 0);
 	CHECK_EQ(attr.qp_state, IBV_QPS_ERR);
-	p.cq->map.mem = ring;
+	p.cq->head.mem = ring;
 	teardown(&p);
 }
 
