@@ -40,8 +40,8 @@ func upCommand() *cli.Command {
 			"QPs of one device reach each other without a network, by a copy from one's memory to the\n" +
 			"other's, and so do those of two devices that speak RoCE; with loopback=wire they do so\n" +
 			"through TCP, or UDP, as if they were of two daemons.\n\n" +
-			"With transport=roce a device speaks RoCE v2 in place of iWARP; a device of each kind may have\n" +
-			"the same addresses. With dcqcn=on its RC and UC queue pairs slow down where packets come\n" +
+			"With transport=roce a device speaks RoCE v2 in place of iWARP; a device of each kind may\n" +
+			"have the same addresses. With dcqcn=on its RC and UC queue pairs slow down where packets come\n" +
 			"marked, as hardware does that is set up so.\n\n" +
 			"A connection whose peer is silent for user-timeout (60s) is lost, if the peer owes an\n" +
 			"acknowledgement or was asked for a sign of life; it is asked after keepalive (30s).\n\n" +

@@ -214,8 +214,10 @@ func (s *settles) Settle()      { s.done, s.frames = append(s.done, s.frames), 0
 func (*settles) Offloads() bool { return true }
 func (*settles) String() string { return "" }
 
-// What frames put off is done when the kernel has no more of them, or SettleFrames have come.
-func TestTAPSettle(t *testing.T) {
+// readerTo is the reader of a TAP of which kernel is the other end, and a port that it brings frames
+// to.
+func readerTo(t *testing.T) (r *tapReader, kernel int, to *settles) {
+	t.Helper()
 	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC,
 		0)
 	if err != nil {
@@ -226,21 +228,27 @@ func TestTAPSettle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer at.Detach()
 	toAt, err := sw.Attach(ethswitch.PortOptions{Name: "to"}, to)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer toAt.Detach()
-	r := &tapReader{t: &TAP{fd: p[0], at: at}, courier: ethswitch.NewCourier(at)}
-	defer func() {
+	r = &tapReader{t: &TAP{fd: p[0], at: at}, courier: ethswitch.NewCourier(at)}
+	t.Cleanup(func() {
 		r.rx.release()
 		unix.Close(p[0])
 		unix.Close(p[1])
-	}()
+		toAt.Detach()
+		at.Detach()
+	})
+	return r, p[1], to
+}
+
+// What frames put off is done when the kernel has no more of them, or SettleFrames have come.
+func TestTAPSettle(t *testing.T) {
+	r, kernel, to := readerTo(t)
 	for _, n := range []int{1, 3, ethswitch.SettleFrames, 2*ethswitch.SettleFrames + 1} {
 		for range n {
-			if _, err := unix.Write(p[1], make([]byte, 64)); err != nil {
+			if _, err := unix.Write(kernel, make([]byte, 64)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -262,28 +270,7 @@ func TestTAPSettle(t *testing.T) {
 // Full frames that are there one behind the other are brought together; one that is alone, or in
 // front of another kind, as a short one.
 func TestTAPFull(t *testing.T) {
-	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC,
-		0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sw, to := ethswitch.New(ethswitch.Config{}), &settles{}
-	at, err := sw.Attach(ethswitch.PortOptions{Name: "tap"}, &TAP{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer at.Detach()
-	toAt, err := sw.Attach(ethswitch.PortOptions{Name: "to"}, to)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer toAt.Detach()
-	r := &tapReader{t: &TAP{fd: p[0], at: at}, courier: ethswitch.NewCourier(at)}
-	defer func() {
-		r.rx.release()
-		unix.Close(p[0])
-		unix.Close(p[1])
-	}()
+	r, kernel, to := readerTo(t)
 	const short, f, most = 64, ethswitch.FullFrame, ethswitch.SettleFrames
 	for _, tt := range []struct {
 		lens  []int
@@ -298,7 +285,7 @@ func TestTAPFull(t *testing.T) {
 	} {
 		to.kinds, to.done = "", nil
 		for _, n := range tt.lens {
-			if _, err := unix.Write(p[1], make([]byte, n)); err != nil {
+			if _, err := unix.Write(kernel, make([]byte, n)); err != nil {
 				t.Fatal(err)
 			}
 		}
