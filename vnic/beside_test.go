@@ -528,3 +528,39 @@ func TestDatagramHoldsNothing(t *testing.T) {
 		y.WantRecv("copied", is(1, ok))
 	})
 }
+
+// Nor while packets of RC go out, which may run the peer, and a handler of its program's.
+func TestPacketsHoldNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newRoCENet()
+		var closed func()
+		n.RoCE.Lost = func([]byte) bool {
+			if f := closed; f != nil {
+				closed = nil
+				f()
+			}
+			return false
+		}
+		c, d := n.Pair(t, vnictest.RoCE)
+		a, b := vnictest.Open(t, c, vnic.ContextConfig{}), vnictest.Open(t, d, vnic.ContextConfig{})
+		x, y := vnictest.NewPeer(t, a, vnictest.PeerConfig{}), vnictest.NewPeer(t, b, vnictest.PeerConfig{})
+		vnictest.ConnectByNumber(t, x, y, nil)
+		closed = func() {
+			done := make(chan error)
+			go func() { done <- x.MR.Close() }()
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(time.Minute):
+				t.Error("the memory of a Send whose packets are made is held")
+				go func() { <-done }()
+			}
+		}
+		y.Recv(1, 0, 100)
+		x.Post(rdma.SendWR{ID: 2, Op: rdma.OpSend}, 0, 100)
+		x.WantSend("sent", is(2, ok))
+		y.WantRecv("received", is(1, ok))
+	})
+}

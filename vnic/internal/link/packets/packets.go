@@ -375,15 +375,24 @@ func (l *Link) send() (more bool) {
 		l.work.Log("send packets", "err", err)
 	}
 	l.local.making = false
-	l.out.Hold.Drop()
 	if !l.more {
 		l.out.Hold.Release()
 	}
 	return l.more || l.local.waits && l.eng.Rests()
 }
 
-// NextPacket implements datagram.Source.
+// NextPacket implements datagram.Source. Behind the last packet no memory is held: sending them may
+// run others, who may deregister it.
 func (l *Link) NextPacket(b []byte) ([]byte, bool) {
+	out, ok := l.makePacket(b)
+	if !ok {
+		l.out.Hold.Drop()
+	}
+	return out, ok
+}
+
+// makePacket puts the next packet behind b; false: there is none.
+func (l *Link) makePacket(b []byte) ([]byte, bool) {
 	if l.left <= 0 {
 		l.more = true
 		return nil, false
