@@ -543,7 +543,8 @@ func TestPacketsHoldNothing(t *testing.T) {
 		}
 		c, d := n.Pair(t, vnictest.RoCE)
 		a, b := vnictest.Open(t, c, vnic.ContextConfig{}), vnictest.Open(t, d, vnic.ContextConfig{})
-		x, y := vnictest.NewPeer(t, a, vnictest.PeerConfig{}), vnictest.NewPeer(t, b, vnictest.PeerConfig{})
+		x := vnictest.NewPeer(t, a, vnictest.PeerConfig{})
+		y := vnictest.NewPeer(t, b, vnictest.PeerConfig{})
 		vnictest.ConnectByNumber(t, x, y, nil)
 		closed = func() {
 			done := make(chan error)

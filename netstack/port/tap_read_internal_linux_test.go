@@ -214,8 +214,8 @@ func (s *settles) Settle()      { s.done, s.frames = append(s.done, s.frames), 0
 func (*settles) Offloads() bool { return true }
 func (*settles) String() string { return "" }
 
-// readerTo is the reader of a TAP of which kernel is the other end, and a port that it brings frames
-// to.
+// readerTo is the reader of a TAP of which kernel is the other end, and a port that it brings
+// frames to.
 func readerTo(t *testing.T) (r *tapReader, kernel int, to *settles) {
 	t.Helper()
 	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC,
