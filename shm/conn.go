@@ -54,7 +54,7 @@ func (d *Device) Listen(addr netip.AddrPort, backlog int) (_ rdma.Listener, err 
 	}
 	if err == nil && (addr.Addr().IsUnspecified() || d.attr.RoCE) {
 		// Of this device, not of all that the daemon has, nor of one of iWARP with the same address.
-		err = d.setOptions(context.Background(), id, &abi.ConnOptions{Device: d.index + 1})
+		err = d.setOptions(context.Background(), d.only(id))
 	}
 	if err != nil {
 		return nil, err
@@ -281,8 +281,8 @@ func (d *Device) establish(ctx context.Context, id *cmID, q *queuePair, op strin
 			id.destroy(ctx)
 		}
 	}()
-	if err := d.setOptions(ctx, id, &abi.ConnOptions{MPA: p.MPA, Extensions: p.Extensions,
-		SCTP: p.SCTP}); err != nil {
+	options := abi.ConnOptions{MPA: p.MPA, Extensions: p.Extensions, SCTP: p.SCTP}
+	if err := d.setOptions(ctx, options.Requests(id.handle)); err != nil {
 		return nil, err
 	}
 	if err := d.setRoCE(ctx, id, &p.RoCE); err != nil {
@@ -307,8 +307,8 @@ func (d *Device) establish(ctx context.Context, id *cmID, q *queuePair, op strin
 }
 
 // setOptions sets what is not the default.
-func (d *Device) setOptions(ctx context.Context, id *cmID, o *abi.ConnOptions) error {
-	for _, req := range o.Requests(id.handle) {
+func (d *Device) setOptions(ctx context.Context, reqs []*abi.CMSetOptionRequest) error {
+	for _, req := range reqs {
 		if _, err := d.c.rpcWithin(ctx, abi.OpCMSetOption, "set an option of a connection", req,
 			&abi.Empty{}, -1); err != nil {
 			return err
@@ -322,22 +322,14 @@ func (d *Device) setRoCE(ctx context.Context, id *cmID, p *rdma.RoCEParam) error
 	if !d.attr.RoCE {
 		return nil
 	}
-	if err := d.setOptions(ctx, id, &abi.ConnOptions{Device: d.index + 1}); err != nil {
-		return err
-	}
-	for name, v := range map[uint32]uint8{abi.OptTOS: p.TrafficClass,
-		abi.OptACKTimeout: p.ACKTimeout} {
-		if v == 0 {
-			continue
-		}
-		req := &abi.CMSetOptionRequest{ID: id.handle, Level: abi.OptLevelID, Name: name, Len: 1}
-		req.Value[0] = v
-		if _, err := d.c.rpcWithin(ctx, abi.OpCMSetOption, "set an option of a connection", req,
-			&abi.Empty{}, -1); err != nil {
-			return err
-		}
-	}
-	return nil
+	options := abi.IDOptions{TOS: p.TrafficClass, ACKTimeout: p.ACKTimeout}
+	return d.setOptions(ctx, append(d.only(id), options.Requests(id.handle)...))
+}
+
+// only has an id mean this device, whatever else has its address.
+func (d *Device) only(id *cmID) []*abi.CMSetOptionRequest {
+	o := abi.ConnOptions{Device: d.index + 1}
+	return o.Requests(id.handle)
 }
 
 // connParam is what a peer asks for, or what was agreed on.

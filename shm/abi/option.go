@@ -119,6 +119,59 @@ func boolWord(b bool) uint32 {
 	return 0
 }
 
+// IDOptions are what the options of OptLevelID, rdma_set_option's own, say of an id. TOS and
+// ACKTimeout mean nothing on iWARP.
+type IDOptions struct {
+	TOS, ACKTimeout   uint8
+	ReuseAddr, AFOnly bool
+}
+
+// maxACKTimeout is what five bits hold: 4.096 us * 2^31.
+const maxACKTimeout = 31
+
+// Set sets an option: value is its octets, of a number of one or four. An error is a syscall.Errno.
+func (o *IDOptions) Set(name uint32, value []byte) error {
+	var n uint32
+	switch len(value) {
+	case 1:
+		n = uint32(value[0])
+	case 4: // as programs pass a variable of their own
+		n = Order.Uint32(value)
+	default:
+		return syscall.EINVAL
+	}
+	switch name {
+	case OptTOS:
+		o.TOS = uint8(n)
+	case OptReuseAddr:
+		o.ReuseAddr = n != 0
+	case OptAFOnly:
+		o.AFOnly = n != 0
+	case OptACKTimeout:
+		if n > maxACKTimeout {
+			return syscall.EINVAL
+		}
+		o.ACKTimeout = uint8(n)
+	default:
+		return syscall.EOPNOTSUPP
+	}
+	return nil
+}
+
+// Requests are those that set, for an id, what a connection of o has beside the defaults.
+func (o *IDOptions) Requests(id uint32) (reqs []*CMSetOptionRequest) {
+	add := func(name uint32, v uint8) {
+		if v != 0 {
+			r := &CMSetOptionRequest{ID: id, Level: OptLevelID, Name: name, Len: 1}
+			r.Value[0] = v
+			reqs = append(reqs, r)
+		}
+	}
+	add(OptTOS, o.TOS)
+	add(OptACKTimeout, o.ACKTimeout)
+	return reqs
+}
+
 // Set has c ask for, or tell, p's private data, IRD and ORD; false: the private data are too long.
 func (c *ConnParam) Set(p *rdma.ConnParam) bool {
 	c.IRD, c.ORD = readsToRing(p.IRD), readsToRing(p.ORD)

@@ -66,6 +66,39 @@ func TestConnOptions(t *testing.T) {
 	}
 }
 
+func TestIDOptions(t *testing.T) {
+	var o IDOptions
+	word := func(n uint32) []byte { return Order.AppendUint32(nil, n) }
+	for _, tt := range []struct {
+		name  uint32
+		value []byte
+		want  error
+	}{
+		{OptTOS, []byte{104}, nil}, {OptTOS, nil, syscall.EINVAL},
+		{OptTOS, make([]byte, 8), syscall.EINVAL}, {OptAFOnly, make([]byte, 2), syscall.EINVAL},
+		{OptReuseAddr, word(1), nil}, {OptAFOnly, word(2), nil},
+		{OptACKTimeout, []byte{31}, nil}, {OptACKTimeout, []byte{32}, syscall.EINVAL},
+		{OptACKTimeout, word(1 << 8), syscall.EINVAL}, {99, word(0), syscall.EOPNOTSUPP},
+	} {
+		if err := o.Set(tt.name, tt.value); !errors.Is(err, tt.want) {
+			t.Errorf("option %d = %x: %v, want %v", tt.name, tt.value, err, tt.want)
+		}
+	}
+	want := IDOptions{TOS: 104, ACKTimeout: 31, ReuseAddr: true, AFOnly: true}
+	if o != want {
+		t.Errorf("options are %+v, want %+v", o, want)
+	}
+	var back IDOptions
+	for _, r := range want.Requests(7) {
+		if err := back.Set(r.Name, r.Value[:r.Len]); err != nil || r.ID != 7 || r.Level != OptLevelID {
+			t.Errorf("%+v: %v", r, err)
+		}
+	}
+	if want.ReuseAddr, want.AFOnly = false, false; back != want { // which go with what is bound
+		t.Errorf("what was asked for arrives as %+v, want %+v", back, want)
+	}
+}
+
 // What the daemon tells of a connection is what the client hears of it, and the other way round.
 func TestConnParam(t *testing.T) {
 	want := rdma.ConnParam{

@@ -27,7 +27,7 @@ type idHandler struct {
 	mu     sync.Mutex
 	ids    []deviceID      // +checklocks:mu
 	opts   abi.ConnOptions // +checklocks:mu
-	idOpts idOptions       // +checklocks:mu
+	idOpts abi.IDOptions   // +checklocks:mu
 }
 
 // A deviceID is the id of a device's that is behind one of a client's.
@@ -85,7 +85,7 @@ func (h *idHandler) newOn(sd *sessionDevice) (deviceID, error) {
 	if err != nil {
 		return deviceID{}, err
 	}
-	if err := cm.SetSharing(h.idOptions().sharing); err != nil {
+	if err := cm.SetSharing(sharing(h.idOptions())); err != nil {
 		cm.Close()
 		return deviceID{}, err
 	}
@@ -476,7 +476,7 @@ func (h *idHandler) request(sd *sessionDevice, child *vnic.CMID, ev abi.CMEvent)
 		made = true
 		o := h.idOptions()
 		c := &idHandler{s: h.s, id: id, space: h.space, ids: []deviceID{{sd, child}},
-			opts: h.options(), idOpts: idOptions{tos: o.tos, ackTimeout: o.ackTimeout}}
+			opts: h.options(), idOpts: abi.IDOptions{TOS: o.TOS, ACKTimeout: o.ACKTimeout}}
 		child.SetHandler(c.onEvent(sd))
 		return c
 	})

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"encoding/binary"
 	"net/netip"
 	"syscall"
 
@@ -10,39 +9,9 @@ import (
 	"github.com/vrnic/vrnic/vnic"
 )
 
-// idOptions are what rdma_set_option sets of an id. TOS and ACKTimeout mean nothing on iWARP.
-type idOptions struct {
-	tos, ackTimeout uint8
-	sharing         vnic.CMSharing
-}
-
-// set takes an option of RDMA_OPTION_ID.
-func (o *idOptions) set(name uint32, value []byte) error {
-	var n uint32
-	switch len(value) {
-	case 1:
-		n = uint32(value[0])
-	case 4: // as programs pass a variable of their own
-		n = binary.NativeEndian.Uint32(value)
-	default:
-		return syscall.EINVAL
-	}
-	switch name {
-	case abi.OptTOS:
-		o.tos = uint8(n)
-	case abi.OptReuseAddr:
-		o.sharing.Reuse = n != 0
-	case abi.OptAFOnly:
-		o.sharing.Only6 = n != 0
-	case abi.OptACKTimeout:
-		if n > 31 {
-			return syscall.EINVAL
-		}
-		o.ackTimeout = uint8(n)
-	default:
-		return syscall.EOPNOTSUPP
-	}
-	return nil
+// sharing is what an id's options say of the addresses that it binds to.
+func sharing(o abi.IDOptions) vnic.CMSharing {
+	return vnic.CMSharing{Reuse: o.ReuseAddr, Only6: o.AFOnly}
 }
 
 // setOption has the ids behind h have an option of RDMA_OPTION_ID, and those that come.
@@ -50,13 +19,13 @@ func (h *idHandler) setOption(name uint32, value []byte) error {
 	h.mu.Lock()
 	o, on := h.idOpts, h.ids
 	h.mu.Unlock()
-	was := o.sharing
-	if err := o.set(name, value); err != nil {
+	was := sharing(o)
+	if err := o.Set(name, value); err != nil {
 		return err
 	}
-	if o.sharing != was {
+	if now := sharing(o); now != was {
 		for _, b := range on {
-			if err := b.cm.SetSharing(o.sharing); err != nil {
+			if err := b.cm.SetSharing(now); err != nil {
 				return errno(err)
 			}
 		}
@@ -67,7 +36,7 @@ func (h *idHandler) setOption(name uint32, value []byte) error {
 	return nil
 }
 
-func (h *idHandler) idOptions() idOptions {
+func (h *idHandler) idOptions() abi.IDOptions {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.idOpts
@@ -76,7 +45,7 @@ func (h *idHandler) idOptions() idOptions {
 // roceParam is what the client asked for of RoCE, with the id's options.
 func (h *idHandler) roceParam(p *abi.ConnParam) rdma.RoCEParam {
 	r, o := p.RoCE(), h.idOptions()
-	r.TrafficClass, r.ACKTimeout = o.tos, o.ackTimeout
+	r.TrafficClass, r.ACKTimeout = o.TOS, o.ACKTimeout
 	return r
 }
 
