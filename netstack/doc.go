@@ -14,6 +14,7 @@
 //   - ethswitch: the switch, and who may do what with a frame that it brings (Delivery)
 //   - port: TAPs, Unix sockets, and for tests memory (port/porttest)
 //   - tcp: connections and listeners on gVisor's TCP
+//   - udp: datagrams past gVisor's UDP, whole packets of RoCE
 //   - sctp, sctphost: SCTP, and what drives it on a stack or a UDP socket of the host
 //
 // A frame is carried by the goroutine that found it: out of a stack by whoever called the stack,

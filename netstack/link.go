@@ -54,7 +54,7 @@ var (
 	_ stack.LinkEndpoint       = (*link)(nil)
 	_ stack.GSOEndpoint        = (*link)(nil)
 	_ stack.QueueingDiscipline = (*link)(nil)
-	_ ethswitch.UDPPort        = (*link)(nil)
+	_ ethswitch.Port           = (*link)(nil)
 )
 
 func newLink(name string, mac frame.MAC, mtu uint32, tcp *tcp.Host, sctp *sctphost.Host) *link {
@@ -193,10 +193,7 @@ func (l *link) Transmit(f *frame.Frame, d *ethswitch.Delivery) bool {
 }
 
 // Offloads implements Port.
-func (l *link) Offloads() bool { return true }
-
-// OffloadsUDP implements ethswitch.UDPPort.
-func (l *link) OffloadsUDP() bool { return true }
+func (l *link) Offloads(frame.GSO) bool { return true }
 
 // String implements Port.
 func (l *link) String() string { return fmt.Sprintf("mac %v mtu %d", l.mac, l.mtu.Load()) }

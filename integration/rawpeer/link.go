@@ -95,8 +95,8 @@ func (l *link) send(frame []byte) bool {
 }
 
 // Offloads implements netstack.Port: frames have to be whole and no longer than the MTU.
-func (l *link) Offloads() bool { return false }
-func (l *link) String() string { return "raw" }
+func (l *link) Offloads(frame.GSO) bool { return false }
+func (l *link) String() string          { return "raw" }
 
 func (l *link) write() {
 	w := bufio.NewWriterSize(l.c, 1<<18)

@@ -44,7 +44,7 @@ func New(sw *ethswitch.Switch, addrs ...netip.Addr) (*Peer, error) {
 func (p *Peer) Close() { p.at.Detach() }
 
 // Offloads implements ethswitch.Port.
-func (p *Peer) Offloads() bool { return false }
+func (p *Peer) Offloads(frame.GSO) bool { return false }
 
 // String implements ethswitch.Port.
 func (p *Peer) String() string { return "a peer made by hand" }

@@ -111,7 +111,7 @@ func (fl *flight) arrive() {
 }
 
 // Offloads implements ethswitch.Port.
-func (e *wireEnd) Offloads() bool { return false }
+func (e *wireEnd) Offloads(frame.GSO) bool { return false }
 
 // String implements ethswitch.Port.
 func (e *wireEnd) String() string { return "wire" }

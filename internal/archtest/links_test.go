@@ -5,17 +5,25 @@ import (
 	"go/parser"
 	"go/token"
 	"path"
+	"regexp"
 	"testing"
 )
 
-// TestNoLinkIsAsserted: what one link or stream can do and another cannot is a method with a
-// default (link.Abilities, llp.Stream), so that a new one needs no line where they are used.
-// Whoever asks for the type of one has missed that. A Network's stream is asked once, by llp.Of.
+var kindName = regexp.MustCompile(`(Link|Stream|Port)$`)
+
+// TestNoLinkIsAsserted: what one link, stream or port can do and another cannot is a method, with a
+// default where there are many (link.Abilities, llp.Stream), so that a new one needs no line where
+// they are used. Whoever asks for the type of one has missed that. A Network's stream is asked
+// once, by llp.Of.
 func TestNoLinkIsAsserted(t *testing.T) {
-	kinds := map[string]bool{"link": true, "loop": true, "stream": true, "llp": true, "session": true}
+	kinds := map[string]bool{
+		"link": true, "loop": true, "stream": true, "packets": true, "datagrams": true, // links
+		"llp": true, "session": true, // streams
+		"ethswitch": true, "port": true, // ports
+	}
 	n := 0
 	for _, f := range goFiles(t) {
-		if f.isTest() || !within(f.name, "vnic") || isDouble(module+path.Dir(f.name)) {
+		if f.isTest() || isDouble(module+path.Dir(f.name)) {
 			continue
 		}
 		n++
@@ -28,12 +36,16 @@ func TestNoLinkIsAsserted(t *testing.T) {
 			if star, ok := typ.(*ast.StarExpr); ok {
 				typ = star.X
 			}
-			s, ok := typ.(*ast.SelectorExpr)
-			if !ok || s.Sel.Name == "Sink" { // whoever takes octets may take segments, too
-				return
-			}
-			if pkg, ok := s.X.(*ast.Ident); ok && kinds[pkg.Name] {
-				t.Errorf("%v: asks for a %s.%s", fset.Position(typ.Pos()), pkg.Name, s.Sel.Name)
+			switch typ := typ.(type) {
+			case *ast.SelectorExpr:
+				pkg, ok := typ.X.(*ast.Ident)
+				if ok && kinds[pkg.Name] && typ.Sel.Name != "Sink" { // octets, segments: both may go in
+					t.Errorf("%v: asks for a %s.%s", fset.Position(typ.Pos()), pkg.Name, typ.Sel.Name)
+				}
+			case *ast.Ident: // a kind of what its own package is about
+				if kinds[parsed.Name.Name] && kindName.MatchString(typ.Name) {
+					t.Errorf("%v: asks for a %s", fset.Position(typ.Pos()), typ.Name)
+				}
 			}
 		}
 		ast.Inspect(parsed, func(node ast.Node) bool {

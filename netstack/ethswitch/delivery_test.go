@@ -24,9 +24,9 @@ func (p *putter) Transmit(f *frame.Frame, d *ethswitch.Delivery) bool {
 	return true
 }
 
-func (p *putter) Settle()        { *p.log = append(*p.log, p.name+" settles") }
-func (p *putter) Offloads() bool { return true }
-func (p *putter) String() string { return p.name }
+func (p *putter) Settle()                 { *p.log = append(*p.log, p.name+" settles") }
+func (p *putter) Offloads(frame.GSO) bool { return true }
+func (p *putter) String() string          { return p.name }
 
 // What is put off is done once behind all the frames that BringOne has brought, and at once behind
 // those of Bring and BringAll. Who finds no place does it himself.

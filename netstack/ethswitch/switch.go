@@ -20,16 +20,11 @@ type Port interface {
 	// it and may be nil. It must not wait for anything that another port does, and reports false if
 	// it dropped the frame.
 	Transmit(f *frame.Frame, d *Delivery) bool
-	// Offloads reports whether Transmit takes super-frames and frames whose checksum is partial.
-	Offloads() bool
+	// Offloads reports whether Transmit takes frames of this kind, with checksums that are partial:
+	// super-frames, or if it is GSONone frames of an ordinary length.
+	Offloads(kind frame.GSO) bool
 	// String says in a few words what the port is and what state it is in.
 	String() string
-}
-
-// A UDPPort is a Port that can say that it takes super-frames of UDP, too, if it takes others.
-type UDPPort interface {
-	Port
-	OffloadsUDP() bool
 }
 
 // PortOptions describe a port to the Switch.
@@ -92,7 +87,6 @@ type Attachment struct {
 	PortOptions
 	sw   *Switch
 	port Port
-	udp  UDPPort    // port, if it is one
 	in   *gate.Gate // around Input
 	out  *gate.Gate // around Transmit
 
@@ -122,7 +116,6 @@ func (s *Switch) Attach(o PortOptions, p Port) (*Attachment, error) {
 		}
 	}
 	a := &Attachment{PortOptions: o, sw: s, port: p, in: gate.New(), out: gate.New()}
-	a.udp, _ = p.(UDPPort)
 	if o.MAC != (frame.MAC{}) {
 		s.table.pin(o.MAC, a)
 	}
@@ -161,7 +154,7 @@ func (s *Switch) Ports() []PortInfo {
 	for _, a := range *s.ports.Load() {
 		infos = append(infos, PortInfo{
 			Name: a.Name, Kind: a.Kind, Detail: a.port.String(),
-			Offloads: a.port.Offloads(), MACs: s.table.behind(a), PortStats: a.Stats(),
+			Offloads: a.port.Offloads(frame.GSONone), MACs: s.table.behind(a), PortStats: a.Stats(),
 		})
 	}
 	return infos
@@ -268,8 +261,7 @@ func (a *Attachment) transmit(f *frame.Frame, d *Delivery) {
 		return
 	}
 	defer a.out.Leave()
-	if f.GSO == frame.GSONone && f.Csum != frame.CsumPartial || a.port.Offloads() &&
-		(f.GSO != frame.GSOUDP || a.udp != nil && a.udp.OffloadsUDP()) {
+	if f.GSO == frame.GSONone && f.Csum != frame.CsumPartial || a.port.Offloads(f.GSO) {
 		a.transmitOne(f, d)
 		return
 	}

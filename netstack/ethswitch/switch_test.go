@@ -218,8 +218,8 @@ func (p *slow) Transmit(*frame.Frame, *ethswitch.Delivery) bool {
 	<-p.release
 	return true
 }
-func (p *slow) Offloads() bool { return false }
-func (p *slow) String() string { return "slow" }
+func (p *slow) Offloads(frame.GSO) bool { return false }
+func (p *slow) String() string          { return "slow" }
 
 // TestSuperFrames: between ports that take them they cross as they are; for others they are cut.
 func TestSuperFrames(t *testing.T) {

@@ -65,8 +65,6 @@ type TAP struct {
 	down string   // +checklocks:mu
 }
 
-var _ ethswitch.UDPPort = (*TAP)(nil)
-
 // OpenTAP creates or attaches to the TAP c describes, sets it up, and makes it a port of sw. If it
 // fails nothing of it is left. Where the kernel allows it the port takes and gives super-frames and
 // partial checksums (IFF_VNET_HDR, TUNSETOFFLOAD); else plain frames.
@@ -368,11 +366,8 @@ func (t *TAP) Close() error {
 // Name is the name of the device.
 func (t *TAP) Name() string { return t.cfg.Name }
 
-// Offloads implements Port: it reports whether super-frames are in use.
-func (t *TAP) Offloads() bool { return t.offloads }
-
-// OffloadsUDP implements ethswitch.UDPPort.
-func (t *TAP) OffloadsUDP() bool { return t.udp }
+// Offloads implements Port: it reports whether super-frames of a kind are in use.
+func (t *TAP) Offloads(kind frame.GSO) bool { return t.offloads && (kind != frame.GSOUDP || t.udp) }
 
 // Stats returns the port's counters.
 func (t *TAP) Stats() ethswitch.PortStats { return t.at.Stats() }

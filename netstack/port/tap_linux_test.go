@@ -20,6 +20,7 @@ import (
 
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
+	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/frame/frametest"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 	"github.com/vrnic/vrnic/netstack/port"
@@ -46,8 +47,8 @@ func tapPair(tb testing.TB, mtu int, plain bool) (*netNS, *port.TAP, *netstack.S
 			tb.Error(err)
 		}
 	})
-	if tap.Offloads() == plain {
-		tb.Errorf("offloads %v with plain %v: %v", tap.Offloads(), plain, tap)
+	if got := tap.Offloads(frame.GSOTCPv4); got == plain {
+		tb.Errorf("offloads %v with plain %v: %v", got, plain, tap)
 	}
 	return ns, tap, netstacktest.NewStack(tb, sw, 2, mtu)
 }
@@ -350,7 +351,7 @@ func TestTAPAttach(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !tap.Offloads() {
+		if !tap.Offloads(frame.GSOTCPv4) {
 			t.Errorf("no offloads: %v", tap)
 		}
 		if flags == 0 {

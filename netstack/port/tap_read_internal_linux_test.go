@@ -210,9 +210,9 @@ func (s *settles) Transmit(_ *frame.Frame, d *ethswitch.Delivery) bool {
 	return d.PutOff(s)
 }
 
-func (s *settles) Settle()      { s.done, s.frames = append(s.done, s.frames), 0 }
-func (*settles) Offloads() bool { return true }
-func (*settles) String() string { return "" }
+func (s *settles) Settle()               { s.done, s.frames = append(s.done, s.frames), 0 }
+func (*settles) Offloads(frame.GSO) bool { return true }
+func (*settles) String() string          { return "" }
 
 // readerTo is the reader of a TAP of which kernel is the other end, and a port that it brings
 // frames to.

@@ -382,9 +382,9 @@ func (p *Unix) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
 	return true
 }
 
-// Offloads implements Port. The peer does not take super-frames: Transmit cuts them itself, so that
-// all segments go out in one write.
-func (p *Unix) Offloads() bool { return true }
+// Offloads implements Port. The peer does not take super-frames: Transmit cuts those of TCP itself,
+// so that all segments go out in one write.
+func (p *Unix) Offloads(kind frame.GSO) bool { return kind != frame.GSOUDP }
 
 // writeSomeLocked writes what the socket takes without waiting and leaves the rest to the flusher.
 func (p *Unix) writeSomeLocked() {

@@ -49,8 +49,8 @@ func (p *outsidePort) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
 	}
 }
 
-func (p *outsidePort) Offloads() bool { return false } // short frames
-func (p *outsidePort) String() string { return "outside" }
+func (p *outsidePort) Offloads(frame.GSO) bool { return false } // short frames
+func (p *outsidePort) String() string          { return "outside" }
 
 // bringTogether brings frames as one batch.
 func bringTogether(to *outsidePort, frames ...*frame.Frame) {

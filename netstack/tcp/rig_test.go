@@ -44,8 +44,8 @@ type wireDir struct {
 	bad   *impaired                // or nil: it says what becomes of frames, and nothing else
 }
 
-func (d *wireDir) Offloads() bool { return false }
-func (d *wireDir) String() string { return "wire" }
+func (d *wireDir) Offloads(frame.GSO) bool { return false }
+func (d *wireDir) String() string          { return "wire" }
 func (d *wireDir) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
 	octets, off := f.AppendTo(nil), f.Offload
 	d.mu.Lock()

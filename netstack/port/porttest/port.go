@@ -50,7 +50,7 @@ func (p *Port) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
 }
 
 // Offloads implements ethswitch.Port.
-func (p *Port) Offloads() bool { return p.offloads }
+func (p *Port) Offloads(kind frame.GSO) bool { return p.offloads && kind != frame.GSOUDP }
 
 // String implements ethswitch.Port.
 func (p *Port) String() string { return "in memory" }

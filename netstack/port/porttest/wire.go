@@ -76,5 +76,8 @@ func put(at *ethswitch.Attachment, octets []byte, o frame.Offload) bool {
 	return at.Input(g) == nil
 }
 
-func (e *wireEnd) Offloads() bool { return e.offloads }
+func (e *wireEnd) Offloads(kind frame.GSO) bool {
+	return e.offloads && kind != frame.GSOUDP
+}
+
 func (e *wireEnd) String() string { return "wire" }
