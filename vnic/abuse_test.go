@@ -26,7 +26,7 @@ func TestIdle(t *testing.T) {
 			p.WantSend("in use", is(2, ok))
 		}
 		use()
-		time.Sleep(10 * time.Second) // a start-up has its own messages: see wire_nudge.go
+		time.Sleep(10 * time.Second) // a start-up has messages of its own
 		y.QP.Info()                  // the first look
 		q.QP.Info()
 		for range 10 {

@@ -10,10 +10,17 @@
 //
 // From the bottom up, in internal: handle gives out numbers; mem is registered memory, queue what
 // users post to and poll from, stats what is counted, wqe the requests of a QP under way. link
-// says how a QP and its link see each other; its links are loop, within a device, and stream, which
+// says how a QP and its link see each other; its links are loop, within a device, stream, which
 // runs iwarp's Endpoint over what llp describes: TCP, a session of SCTP (session), or a pipe in
-// memory. cm makes connections. Here are the device, its users' contexts, and the QP: its state
-// (qp_state.go), its end (qp_end.go), and who runs it (run.go). Links are chosen in connection.go.
+// memory, and for RoCE packets, which runs roce's engines, and datagrams. cm makes connections.
+//
+// Of RoCE there are also attr, the attributes that a QP takes with each state; ah and mcast, to
+// whom datagrams go and who gets those for a group; datagram, what carries packets below; inbox,
+// where they wait for a QP that is being run; and gsi, QP 1.
+//
+// Here are the device, its users' contexts, and the QP: its state (qp_state.go, modify.go), its
+// end (qp_end.go), who runs it (run.go), and which QP a packet is for (dispatch.go). Links are
+// chosen in connection.go.
 // A type that is an alias has its methods' documentation below: go doc ./vnic/internal/mem MR.
 //
 // # Who runs what
@@ -35,5 +42,6 @@
 // # Sources
 //
 // RFC 5040, 5041 and 5042 for access checks, completion order and the states of a stream; RFC 7306
-// for atomics and immediate data; the numbers of rdma-core for what applications see.
+// for atomics and immediate data; the InfiniBand Architecture Specification, volume 1, chapters 9
+// to 11, for queue pairs of RoCE; the numbers of rdma-core for what applications see.
 package vnic

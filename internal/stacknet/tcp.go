@@ -1,5 +1,5 @@
-// Package stacknet is a netstack.Stack as a vnic.Device uses it: TCP for MPA, and SCTP, the stack's
-// own or one over a UDP socket of the host.
+// Package stacknet is a netstack.Stack as a vnic.Device uses it: TCP for MPA, SCTP, the stack's own
+// or one over a UDP socket of the host, and datagrams for RoCE.
 package stacknet
 
 import (

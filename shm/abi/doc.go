@@ -11,8 +11,8 @@
 // # Evolution
 //
 // A message that is shorter than its struct leaves the rest zero; one that is longer must be zero
-// there. Numbers of operations, modes and flags are never used again. Before version 2 every change
-// of a layout raises Major.
+// there. What a struct or the layout has more raises Minor, what is changed there raises Major.
+// Numbers of operations, modes and flags are never used again.
 //
 //go:generate go run ./internal/gen
 package abi

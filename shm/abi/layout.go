@@ -4,7 +4,8 @@ package abi
 // host byte order; hosts are 64-bit and little-endian. Every word that two processes share is an
 // aligned uint32. Lines are 64 octets with one writer each, unless "both" is noted.
 //
-// A change here is a change of the ABI: raise Major (before 1.0) and change verbs/abi.h with it.
+// A change here is a change of the ABI: doc.go says which version it raises, and go generate makes
+// verbs/abi.h of it.
 
 // Version of the ABI. Majors must be equal on both sides; the smaller minor counts.
 const (

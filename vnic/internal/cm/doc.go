@@ -1,5 +1,6 @@
-// Package cm is the connection manager of a device: MPA's start-up (RFC 5044, section 7.1, and RFC
-// 6581) for identifiers that behave as those of rdma_cm do.
+// Package cm is the connection manager of a device: connections for identifiers that behave as
+// those of rdma_cm do. On iWARP it has MPA's start-up for that (RFC 5044, section 7.1, and RFC
+// 6581), on RoCE the messages of roce/cm, which package gsi carries (roce.go and those beside it).
 //
 // A Manager is a device's, a User one context's of it, an ID one end of a connection or a listener.
 // How far an ID has come is its state (state.go). What the manager needs of others it knows as
