@@ -17,6 +17,20 @@ void teardown(struct pair *p);
 /* Of memory that setup registers. */
 struct ibv_sge sge_of(uint32_t off, uint32_t len);
 
+static inline struct vrnic_cqe cqe_of(struct pair *p)
+{
+	return (struct vrnic_cqe){ .qpn = p->q->num, .slab_off = VRNIC_NO_SLAB };
+}
+
+static inline struct vrnic_cqe recv_cqe(struct pair *p, uint32_t cookie)
+{
+	struct vrnic_cqe e = cqe_of(p);
+
+	e.opcode = IBV_WC_RECV;
+	e.cookie = cookie;
+	return e;
+}
+
 int post(struct pair *p, enum ibv_wr_opcode op, uint64_t id, struct ibv_sge *sge, int n,
 	 unsigned int flags);
 int post_recv(struct pair *p, uint64_t id, struct ibv_sge *sge, int n);
@@ -31,13 +45,17 @@ void test_table(void);
 void test_regions_forked(void);
 void bench_tables(void);
 
-/* ring_more_test.c */
+/* ring_hostile_test.c */
 void test_hostile(void);
 void test_hostile_destroy(void);
 void test_flush(void);
 void test_forked(void);
+
+/* ring_calls_test.c */
 void test_cq_ex(void);
 void test_wr(void);
+
+/* ring_threads_test.c */
 void test_threads(void);
 void bench(void);
 
