@@ -5,6 +5,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,9 +16,15 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/paths"
+	"github.com/vrnic/vrnic/internal/doctest"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
+
+// What documents show of vrnic-bench there is.
+func TestDocumentedCommands(t *testing.T) {
+	doctest.Commands(t, newApp(nil, io.Discard, io.Discard), "../..")
+}
 
 // TestMain is also the processes that vrnic-bench starts: this program again.
 func TestMain(m *testing.M) {

@@ -2,8 +2,11 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"strings"
 	"testing"
+
+	"github.com/vrnic/vrnic/internal/doctest"
 )
 
 // vrnic runs a command line in this process.
@@ -11,6 +14,11 @@ func vrnic(args ...string) (status int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	status = run(append([]string{"vrnic"}, args...), &out, &errs)
 	return status, out.String(), errs.String()
+}
+
+// What documents show of vrnic there is.
+func TestDocumentedCommands(t *testing.T) {
+	doctest.Commands(t, newApp(io.Discard, io.Discard), "../..")
 }
 
 // Wrong usage is status 2, and one line on stderr names what is wrong.

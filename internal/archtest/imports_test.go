@@ -147,6 +147,7 @@ var layers = map[string][]string{
 		"sctpddp", module + "roce/packet", module + "roce/udp"},
 	"internal/archtest":   {std},
 	"internal/needtest":   {std},
+	"internal/doctest":    {std, cli},
 	"internal/cpuprofile": {std, cli},
 	"internal/limitlog":   {std, "golang.org/x/time"},
 	"internal/crc32c":     {std, sys, module + "internal/crcfold"},
@@ -179,7 +180,8 @@ var testsToo = map[string][]string{
 }
 
 // everyTest is what any test, and any double, may import.
-var everyTest = []string{module + "internal/needtest", module + "shm/internal/proctest"}
+var everyTest = []string{module + "internal/needtest", module + "internal/doctest",
+	module + "shm/internal/proctest"}
 
 // nowhere lists what no other folder may import.
 var nowhere = []string{"integration", "internal/archtest", "cmd", "examples"}

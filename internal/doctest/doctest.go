@@ -1,0 +1,104 @@
+// Package doctest holds the command lines that README.md, CONTRIBUTING.md and docs show to a
+// program: each command and option in them is one that the program has.
+package doctest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/urfave/cli/v2"
+)
+
+// Commands complains of what documents show of app that app does not have. root is the folder of
+// the repository.
+func Commands(t testing.TB, app *cli.App, root string) {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil || len(names) == 0 {
+		t.Fatalf("no docs: %v", err)
+	}
+	n := 0
+	for _, name := range append(names, filepath.Join(root, "README.md"),
+		filepath.Join(root, "CONTRIBUTING.md")) {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, words := range lines(string(text), app.Name) {
+			n++
+			if why := unknown(app, words); why != "" {
+				t.Errorf("%s: %s %s: %s", filepath.Base(name), app.Name, strings.Join(words, " "), why)
+			}
+		}
+	}
+	if n == 0 {
+		t.Errorf("no document shows %s", app.Name)
+	}
+}
+
+var (
+	fenced   = regexp.MustCompile("(?s)```.*?```")
+	indented = regexp.MustCompile(`(?m)^ {4}(.*)$`)
+	inline   = regexp.MustCompile("`([^`]+)`")
+	goesOn   = regexp.MustCompile(`\\\n *`)
+)
+
+// lines are the command lines of a program in a text of Markdown: the words behind its name, up to
+// what belongs to the shell or to another program.
+func lines(text, program string) (out [][]string) {
+	text = goesOn.ReplaceAllString(fenced.ReplaceAllString(text, ""), "")
+	for _, m := range slices.Concat(indented.FindAllStringSubmatch(text, -1),
+		inline.FindAllStringSubmatch(indented.ReplaceAllString(text, ""), -1)) {
+		code, _, _ := strings.Cut(m[1], "#")
+		words := strings.Fields(code)
+		i := slices.IndexFunc(words, func(w string) bool {
+			return w == program || w == "bin/"+program || w == "./cmd/"+program
+		})
+		if i < 0 {
+			continue
+		}
+		words = words[i+1:]
+		if end := slices.IndexFunc(words, func(w string) bool {
+			return strings.ContainsAny(w[:1], "&|;>") || w == "--"
+		}); end >= 0 {
+			words = words[:end]
+		}
+		out = append(out, words)
+	}
+	return out
+}
+
+var placeholder = regexp.MustCompile(`^[A-Z]+\b|^\.\.\.`)
+
+// unknown says what app does not have of words.
+func unknown(app *cli.App, words []string) string {
+	flags, commands := app.Flags, app.Commands
+	for i := 0; i < len(words); i++ {
+		w := words[i]
+		if name, ok := strings.CutPrefix(w, "-"); ok {
+			name, _, hasValue := strings.Cut(strings.TrimPrefix(name, "-"), "=")
+			k := slices.IndexFunc(flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), name) })
+			switch {
+			case name == "help" || name == "h":
+			case k < 0:
+				return fmt.Sprintf("there is no option %s", w)
+			case !hasValue && flags[k].(cli.DocGenerationFlag).TakesValue():
+				i++
+			}
+			continue
+		}
+		k := slices.IndexFunc(commands, func(c *cli.Command) bool { return c.HasName(w) })
+		switch {
+		case k >= 0:
+			flags, commands = commands[k].Flags, commands[k].Subcommands
+		case len(commands) > 0 && !placeholder.MatchString(w):
+			return fmt.Sprintf("there is no command %s", w)
+		}
+	}
+	return ""
+}

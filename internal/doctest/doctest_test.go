@@ -1,0 +1,44 @@
+package doctest
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/urfave/cli/v2"
+)
+
+func TestLines(t *testing.T) {
+	const text = "Try `fly up --far 7` or `fly\nhome`; `flying high` is another.\n\n" +
+		"    PATH=bin fly up \\\n        --far 8 -- crash --now & sleep 1\n" +
+		"    bin/fly home    # at last\n    make    # fly alone\n\n```sh\nfly away\n```\n"
+	want := [][]string{{"up", "--far", "8"}, {"home"}, {"up", "--far", "7"}, {"home"}}
+	if got := lines(text, "fly"); !reflect.DeepEqual(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func TestUnknown(t *testing.T) {
+	app := &cli.App{Name: "fly", Flags: []cli.Flag{&cli.BoolFlag{Name: "v"}},
+		Commands: []*cli.Command{
+			{Name: "up", Flags: []cli.Flag{&cli.StringFlag{Name: "far", Aliases: []string{"f"}}}},
+			{Name: "show", Subcommands: []*cli.Command{{Name: "wings"}}},
+		}}
+	for _, tt := range []struct {
+		words []string
+		want  string
+	}{
+		{[]string{"-v", "up", "--far", "wings"}, ""},
+		{[]string{"up", "-f=8", "somewhere"}, ""},
+		{[]string{"show", "wings"}, ""},
+		{[]string{"show", "WHAT"}, ""},
+		{[]string{"show"}, ""},
+		{[]string{"down"}, "there is no command down"},
+		{[]string{"show", "tail"}, "there is no command tail"},
+		{[]string{"up", "-v"}, "there is no option -v"},
+		{[]string{"up", "--fast"}, "there is no option --fast"},
+	} {
+		if got := unknown(app, tt.words); got != tt.want {
+			t.Errorf("%q: %q, want %q", tt.words, got, tt.want)
+		}
+	}
+}
