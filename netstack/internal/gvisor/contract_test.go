@@ -22,6 +22,13 @@ const bufferSize = 1 << 20
 // them.
 func connected(t *testing.T) (a, b *tcp.Endpoint) {
 	t.Helper()
+	a, b, _ = connectedTo(t)
+	return a, b
+}
+
+// connectedTo is connected, and the stack of b.
+func connectedTo(t *testing.T) (a, b *tcp.Endpoint, peer *stack.Stack) {
+	t.Helper()
 	left, right := pipe.New("\x02\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x02", 1500)
 	var stacks [2]*stack.Stack
 	addrs := [2]tcpip.Address{tcpip.AddrFrom4([4]byte{10, 0, 0, 1}),
@@ -79,7 +86,7 @@ func connected(t *testing.T) (a, b *tcp.Endpoint) {
 		return a.EndpointState() == tcp.StateEstablished && b.EndpointState() == tcp.StateEstablished
 	})
 	t.Cleanup(func() { a.Close(); b.Close(); listener.Close() })
-	return a, b
+	return a, b, stacks[1]
 }
 
 func soon(t *testing.T, what string, is func() bool) {
@@ -190,6 +197,34 @@ func TestOptions(t *testing.T) {
 	}
 	if n := a.SocketOptions().GetSendBufferSize(); n != bufferSize {
 		t.Errorf("gVisor has changed: a send buffer of %d octets became one of %d", bufferSize, n)
+	}
+}
+
+// TestLiveness: a peer that is gone is given up, while something is outstanding and while not.
+func TestLiveness(t *testing.T) {
+	const limit = 250 * time.Millisecond
+	for name, tt := range map[string]struct {
+		l     Liveness
+		write bool
+	}{
+		"nothing outstanding": {l: Liveness{KeepAlive: 10 * time.Millisecond, UserTimeout: limit}},
+		"octets outstanding":  {l: Liveness{UserTimeout: limit}, write: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, _, peer := connectedTo(t)
+			if err := tt.l.Apply(a); err != nil {
+				t.Fatalf("gVisor has changed: %v", err)
+			}
+			if err := peer.DisableNIC(1); err != nil {
+				t.Fatal(err)
+			}
+			if tt.write {
+				write(t, a, 64)
+			}
+			soon(t, "the end of a connection whose peer is gone", func() bool {
+				return a.EndpointState() == tcp.StateError
+			})
+		})
 	}
 }
 
