@@ -24,6 +24,10 @@
 //   - an atomic ([AtomicArgs]) changes eight octets there;
 //   - a bind ([MW]) or a fast registration ([PD.AllocMR]) opens memory to the peer for a while.
 //
+// A device of RoCE has more: a program may connect its QPs by itself ([QP.Modify], with numbers and
+// GIDs that the programs tell each other), and has QPs of other types ([QPType]): one of datagrams
+// sends each message to whom its request names, by an address handle ([AH]), or to a group.
+//
 // The requests of a queue are carried out in the order of the posts, and complete in it. What
 // breaks a rule ends the connection: what is posted then completes with [WCFlush], and Conn.Err
 // says why. The examples have one idea each; whole programs are in the folder examples of the
