@@ -105,7 +105,7 @@ func (d *Device) Open(cfg ContextConfig) (*Context, error) {
 	c.life, c.end = context.WithCancel(life)
 	if d.roce != nil {
 		c.ahs = new(ah.Table)
-		c.inbox = &inbox.Budget{Max: contextInbox, Within: &d.roce.inbox}
+		c.inbox = &inbox.Budget{Max: contextInbox, Parent: &d.roce.inbox}
 	}
 	c.async.wake = make(chan struct{}, 1)
 	c.mem.Init(mem.Config{

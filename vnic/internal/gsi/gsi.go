@@ -54,13 +54,13 @@ type Manager struct {
 	timer   *time.Timer // +checklocks:mu
 	packets []cm.Packet // +checklocks:mu
 	events  []cm.Event  // +checklocks:mu
-	ways    ways        // +checklocks:mu
+	routes  routes      // +checklocks:mu
 	psn     packet.PSN  // +checklocks:mu
 }
 
 // New makes a Manager.
 func New(cfg Config) *Manager {
-	m := &Manager{cfg: cfg, ways: ways{known: map[way]*route{}}}
+	m := &Manager{cfg: cfg, routes: routes{known: map[pair]*route{}}}
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	if cfg.CM.Rand == nil {
 		cfg.CM.Rand = random

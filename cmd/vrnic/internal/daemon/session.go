@@ -23,7 +23,7 @@ type session struct {
 	log  *slog.Logger
 	devs []*sessionDevice // by device number
 
-	staged bool // LendMem was called; the control goroutine's
+	lends bool // its own memory: LendMem was called; the control goroutine's
 }
 
 var _ server.Handler = (*session)(nil)
@@ -74,7 +74,7 @@ func (s *session) OpenContext(
 // LendMem: memory that can hang comes next. All of the session that could touch it, on any device,
 // is run by its own goroutines from now on.
 func (s *session) LendMem() error {
-	s.staged = true
+	s.lends = true
 	for _, sd := range s.devs {
 		sd.mu.Lock()
 		ctx := sd.ctx
@@ -155,7 +155,7 @@ func (sd *sessionDevice) context() (*vnic.Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	if sd.s.staged {
+	if sd.s.lends {
 		if err := ctx.AllowBlocking(); err != nil {
 			return nil, errors.Join(err, ctx.Close())
 		}

@@ -13,7 +13,7 @@ import (
 // A Budget bounds the memory that several Inboxes keep together.
 type Budget struct {
 	Max    int64
-	Within *Budget // what it is a part of, or nil
+	Parent *Budget // what it is a part of, or nil
 
 	used atomic.Int64
 }
@@ -25,7 +25,7 @@ func (b *Budget) take(n int64) bool {
 	if b == nil {
 		return true
 	}
-	if b.used.Add(n) <= b.Max && b.Within.take(n) {
+	if b.used.Add(n) <= b.Max && b.Parent.take(n) {
 		return true
 	}
 	b.used.Add(-n)
@@ -33,7 +33,7 @@ func (b *Budget) take(n int64) bool {
 }
 
 func (b *Budget) give(n int64) {
-	for ; b != nil; b = b.Within {
+	for ; b != nil; b = b.Parent {
 		b.used.Add(-n)
 	}
 }

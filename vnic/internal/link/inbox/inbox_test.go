@@ -110,7 +110,7 @@ func TestCopies(t *testing.T) {
 // nothing is left of either when all were emptied or closed.
 func TestBudget(t *testing.T) {
 	device := &Budget{Max: 10 << 16}
-	users := []*Budget{{Max: 6 << 16, Within: device}, {Max: 6 << 16, Within: device}}
+	users := []*Budget{{Max: 6 << 16, Parent: device}, {Max: 6 << 16, Parent: device}}
 	var all []*Inbox
 	for i := range 6 {
 		x := New(Config{Packets: 1000, Octets: 3 << 16, Budget: users[i/3]})

@@ -20,14 +20,14 @@ const (
 	leastFind = 20 * time.Millisecond
 )
 
-// ways are those that are known, or looked for.
+// routes are those that are known, or looked for.
 //
 // An answer goes where the packet that it answers says that it comes from, and nobody need be
 // there: such a search lasts until its time is over, and whoever sends packets with many sources
 // has many begin. So answers have searches of their own, and the oldest of them ends when there are
 // too many: neighbours that are there are found, and what programs of this device ask for is.
-type ways struct {
-	known   map[way]*route
+type routes struct {
+	known   map[pair]*route
 	finding [2]list.List // of *route, the oldest first; by kind
 }
 
@@ -37,18 +37,18 @@ const (
 	forPeers
 )
 
-// A way is from an address of the device to a peer.
-type way struct{ from, to netip.Addr }
+// A pair is from an address of the device to a peer.
+type pair struct{ from, to netip.Addr }
 
-// A route is a way that is known, or looked for.
+// A route is the way from one to the other, known or looked for.
 type route struct {
-	way
+	pair
 	found   datagram.Route // nil: looked for
 	waiting []cm.Packet
 
 	// While it is looked for:
 	kind  int
-	at    *list.Element // of ways.finding[kind]
+	at    *list.Element // of routes.finding[kind]
 	begun time.Time
 	stop  context.CancelFunc
 }
@@ -64,10 +64,10 @@ func (m *Manager) route(p *cm.Packet) datagram.Route {
 	if p.Answers {
 		kind = forPeers
 	}
-	w := way{p.From, p.To}
-	r := m.ways.known[w]
+	w := pair{p.From, p.To}
+	r := m.routes.known[w]
 	if r == nil {
-		if r = m.ways.begin(w, kind); r == nil {
+		if r = m.routes.begin(w, kind); r == nil {
 			return nil
 		}
 		ctx, cancel := context.WithTimeout(m.ctx, findTime)
@@ -76,13 +76,13 @@ func (m *Manager) route(p *cm.Packet) datagram.Route {
 		go m.find(ctx, r)
 	}
 	if r.found == nil {
-		m.ways.wait(r, p, kind)
+		m.routes.wait(r, p, kind)
 	}
 	return r.found
 }
 
 // begin is a search, nil: there are too many.
-func (s *ways) begin(w way, kind int) *route {
+func (s *routes) begin(w pair, kind int) *route {
 	now := time.Now()
 	all := &s.finding[kind]
 	if all.Len() >= maxFinding {
@@ -91,7 +91,7 @@ func (s *ways) begin(w way, kind int) *route {
 			return nil
 		}
 		s.end(oldest)
-		delete(s.known, oldest.way)
+		delete(s.known, oldest.pair)
 	}
 	for k, old := range s.known {
 		if len(s.known) < maxRoutes {
@@ -101,14 +101,14 @@ func (s *ways) begin(w way, kind int) *route {
 			delete(s.known, k)
 		}
 	}
-	r := &route{way: w, kind: kind, begun: now}
+	r := &route{pair: w, kind: kind, begun: now}
 	r.at = all.PushBack(r)
 	s.known[w] = r
 	return r
 }
 
 // wait has p wait for r. What a program waits for is looked for as such, and finds room.
-func (s *ways) wait(r *route, p *cm.Packet, kind int) {
+func (s *routes) wait(r *route, p *cm.Packet, kind int) {
 	if kind < r.kind && s.finding[kind].Len() < maxFinding {
 		s.finding[r.kind].Remove(r.at)
 		r.kind = kind
@@ -125,7 +125,7 @@ func (s *ways) wait(r *route, p *cm.Packet, kind int) {
 }
 
 // end ends a search; false: it was over.
-func (s *ways) end(r *route) bool {
+func (s *routes) end(r *route) bool {
 	if r.at == nil {
 		return false
 	}
@@ -145,11 +145,11 @@ func (m *Manager) find(ctx context.Context, r *route) {
 	m.mu.Lock()
 	waiting := r.waiting
 	r.waiting = nil
-	if m.ways.end(r) {
+	if m.routes.end(r) {
 		if err == nil {
 			r.found = found
 		} else {
-			delete(m.ways.known, r.way)
+			delete(m.routes.known, r.pair)
 		}
 	}
 	m.mu.Unlock()
