@@ -37,6 +37,7 @@ var layers = map[string][]string{
 	"rdma":                     {std},
 	"iwarp":                    {std, module + "internal/crc32c"},
 	"sctpddp":                  {std, module + "iwarp"},
+	"roi":                      {std, module + "iwarp"},
 	"roce":                     {std, module + "roce/packet"},
 	"roce/packet":              {std, module + "internal/crcfold"},
 	"roce/dcqcn":               {std},
