@@ -156,6 +156,7 @@ var cCases = []struct {
 	{program: "cm", cases: "unreachable", slow: true},
 	{program: "extended", cases: "cq_fields wr_calls no_wr_calls windows windows1 bind_refused"},
 	{program: "memory", cases: "kinds many shared threads"},
+	{program: "later", cases: "regions buffers speed"},
 	{program: "life", cases: "forks forks_while_busy forks_first execs exec_disconnects " +
 		"main_thread_ends"},
 }

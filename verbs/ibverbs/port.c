@@ -88,22 +88,6 @@ int ibv_get_pkey_index(struct ibv_context *context, uint8_t port_num, ibv_be16 p
 	}
 }
 
-/* GIDs of an RNIC, and those of entries that are empty, have no version of RoCE. */
-int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned int index,
-		       enum ibv_gid_type_sysfs *type)
-{
-	struct vrnic_query_gid_reply rep;
-	int err = query_gid(context, port_num, index, &rep);
-
-	if (err) {
-		errno = err;
-		return -1;
-	}
-	*type = rep.type == IBV_GID_TYPE_ROCE_V2 ? IBV_GID_TYPE_SYSFS_ROCE_V2 :
-						   IBV_GID_TYPE_SYSFS_IB_ROCE_V1;
-	return 0;
-}
-
 /*
  * size is what the program knows of an entry. 0 or an errno; ENODATA: the entry is empty. The
  * address may be on no interface of the kernel's, so ndev_ifindex is 0, none.

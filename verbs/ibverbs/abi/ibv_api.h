@@ -1,5 +1,5 @@
 /*
- * What libibverbs.so.1 exports, but for the private interface of providers (stubs.c). What is
+ * What libibverbs.so.1 exports, but for what verbs/versions has for the sake of versions. What is
  * declared here is visible; everything else of the library is hidden, and libibverbs.map gives
  * the versions. Included by ibv.h.
  *
@@ -17,7 +17,6 @@ struct ibv_kern_ah_attr;
 struct ibv_kern_path_rec;
 struct ibv_kern_qp_attr;
 struct ibv_sa_path_rec;
-struct verbs_sysfs_dev;
 
 #pragma GCC visibility push(default)
 
@@ -34,8 +33,6 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr);
 int ibv_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr);
 /* -1 and errno */
 int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, union ibv_gid *gid);
-int ibv_query_gid_type(struct ibv_context *context, uint8_t port_num, unsigned int index,
-		       enum ibv_gid_type_sysfs *type);	/* -1 and errno */
 int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t gid_index,
 		      struct ibv_gid_entry *entry, uint32_t flags, size_t entry_size);
 ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *entries,
@@ -122,8 +119,6 @@ enum ibv_rate mbps_to_ibv_rate(int mbps);
 const char *ibv_get_sysfs_path(void);
 /* octets, or -1 */
 int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
-int ibv_read_ibdev_sysfs_file(char *buf, size_t size, struct verbs_sysfs_dev *dev,
-			      const char *fmt, ...);
 void ibv_copy_ah_attr_from_kern(struct ibv_ah_attr *dst, struct ibv_kern_ah_attr *src);
 void ibv_copy_qp_attr_from_kern(struct ibv_qp_attr *dst, struct ibv_kern_qp_attr *src);
 void ibv_copy_path_rec_from_kern(struct ibv_sa_path_rec *dst, struct ibv_kern_path_rec *src);

@@ -11,7 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "abi/ibv.h"
+#include "ibverbs/abi/ibv.h"
+#include "nodes.h"
 
 /* Parameters are for the reader. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -112,12 +113,31 @@ int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t siz
 }
 
 /* What providers read of a device that they found in sysfs. */
-int ibv_read_ibdev_sysfs_file(char *buf, size_t size, struct verbs_sysfs_dev *dev,
-			      const char *fmt, ...)
+struct verbs_sysfs_dev;
+PRIVATE(ibv_read_ibdev_sysfs_file);
+EXPORT int stub_ibv_read_ibdev_sysfs_file(char *buf, size_t size, struct verbs_sysfs_dev *dev,
+					  const char *fmt, ...)
 {
 	(void)buf, (void)size, (void)dev, (void)fmt;
 	errno = ENOENT;
 	return -1;
+}
+
+/* GIDs of an RNIC, and those of entries that are empty, have no version of RoCE. */
+PRIVATE(ibv_query_gid_type);
+EXPORT int stub_ibv_query_gid_type(struct ibv_context *context, uint8_t port_num,
+				   unsigned int index, enum ibv_gid_type_sysfs *type)
+{
+	struct ibv_gid_entry e;
+	int err = _ibv_query_gid_ex(context, port_num, index, &e, 0, sizeof(e));
+
+	if (err && err != ENODATA) {
+		errno = err;
+		return -1;
+	}
+	*type = !err && e.gid_type == IBV_GID_TYPE_ROCE_V2 ? IBV_GID_TYPE_SYSFS_ROCE_V2 :
+							     IBV_GID_TYPE_SYSFS_IB_ROCE_V1;
+	return 0;
 }
 
 /* ---- fork ---- */
@@ -145,19 +165,10 @@ int ibv_dofork_range(void *base, size_t size)
 	return 0;
 }
 
-/* ---- the interface of providers ---- */
-
-#define EXPORT __attribute__((visibility("default")))
-
 /*
- * A name of it, at the nodes that it has in the releases. The types are not those that providers
- * know: none of the arguments is looked at.
+ * ---- the interface of providers: the types are not those that they know, since almost none of the
+ * arguments is looked at ----
  */
-#define PRIVATE(name) \
-	__asm__(".symver stub_" #name "," #name "@@IBVERBS_PRIVATE_34\n\t" \
-		".symver stub_" #name "," #name "@IBVERBS_PRIVATE_57\n\t" \
-		".symver stub_" #name "," #name "@IBVERBS_PRIVATE_59\n\t" \
-		".symver stub_" #name "," #name "@IBVERBS_PRIVATE_64")
 
 #define STUB_ERRNO(name)				\
 	PRIVATE(name);					\
@@ -176,9 +187,7 @@ int ibv_dofork_range(void *base, size_t size)
 
 /* What only later releases have. */
 #define STUB_LATER(name)				\
-	__asm__(".symver stub_" #name "," #name "@IBVERBS_PRIVATE_57\n\t" \
-		".symver stub_" #name "," #name "@IBVERBS_PRIVATE_59\n\t" \
-		".symver stub_" #name "," #name "@IBVERBS_PRIVATE_64"); \
+	__asm__(LATER_NODES("stub_" #name, #name));	\
 	EXPORT int stub_##name(void);			\
 	int stub_##name(void) { return EOPNOTSUPP; }
 
@@ -192,6 +201,7 @@ STUB_REGISTER(verbs_register_driver_34)
 STUB_REGISTER(verbs_register_driver_57)
 STUB_REGISTER(verbs_register_driver_59)
 STUB_REGISTER(verbs_register_driver_64)
+STUB_REGISTER(verbs_register_driver_65)
 
 __asm__(".symver ibv_register_driver,ibv_register_driver@IBVERBS_1.1,remove");
 EXPORT void ibv_register_driver(const char *name, void *init);
@@ -287,10 +297,24 @@ STUB_ERRNO(ibv_cmd_rereg_mr)
 STUB_ERRNO(ibv_cmd_resize_cq)
 
 STUB_LATER(ibv_cmd_alloc_dmah)
+STUB_LATER(ibv_cmd_create_comp_cntr)
+STUB_LATER(ibv_cmd_destroy_comp_cntr)
 STUB_LATER(ibv_cmd_export_dmabuf_fd)
 STUB_LATER(ibv_cmd_free_dmah)
+STUB_LATER(ibv_cmd_inc_comp_cntr)
+STUB_LATER(ibv_cmd_inc_err_comp_cntr)
+STUB_LATER(ibv_cmd_qp_attach_comp_cntr)
+STUB_LATER(ibv_cmd_query_comp_cntr_caps)
 STUB_LATER(ibv_cmd_query_port_speed)
+STUB_LATER(ibv_cmd_read_comp_cntr)
+STUB_LATER(ibv_cmd_read_err_comp_cntr)
 STUB_LATER(ibv_cmd_reg_mr_ex)
+STUB_LATER(ibv_cmd_set_comp_cntr)
+STUB_LATER(ibv_cmd_set_err_comp_cntr)
+STUB_LATER(ibv_dmabuf_heap_alloc)
+STUB_LATER(ibv_dmabuf_heap_cc_shared_init)
+STUB_LATER(ibv_dmabuf_heap_destroy)
+STUB_LATER(ibv_dmabuf_heap_free)
 
 /* Since 50, for their messages. */
 PRIVATE(ibv_wr_opcode_str);
