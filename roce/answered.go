@@ -92,7 +92,7 @@ func (c *RC) progress(now time.Time, n int) {
 		s.goOnAtUna()
 	}
 	s.wentAgain = false
-	s.retries, s.rnrRetries = c.cfg.Retries, c.cfg.RNRRetries
+	s.retries, s.rnrRetries, s.silences = c.cfg.Retries, c.cfg.RNRRetries, 0
 	s.ackDue = time.Time{}
 	if s.una != s.high {
 		c.startTimer(now)

@@ -53,6 +53,7 @@ type requester struct {
 	taken  int // packets that were acknowledged since window has grown
 
 	retries, rnrRetries uint8 // left, until there is progress
+	silences            int   // timeouts since there was some
 	ackDue              time.Time
 	rnrUntil            time.Time
 }
@@ -293,10 +294,16 @@ func (c *RC) appendMessage(b []byte, e *sent) ([]byte, error) {
 	return out, nil
 }
 
-// startTimer begins to wait for an answer.
+// latestTimeout is how many times the local ACK timeout an answer is waited for at most. It may be
+// four times; what is left is for who runs the timer and is late.
+const latestTimeout = 3
+
+// startTimer begins to wait for an answer: for one local ACK timeout, since most that does not come
+// is lost, and behind a silence for longer, since a peer that has no processor cannot answer and
+// only so many retries are left (docs/decisions.md#R16).
 func (c *RC) startTimer(now time.Time) {
 	if d := packet.ACKTimeout(c.cfg.Timeout); d > 0 {
-		c.sq.ackDue = now.Add(d)
+		c.sq.ackDue = now.Add(d * time.Duration(min(1+c.sq.silences, latestTimeout)))
 	}
 }
 
@@ -328,7 +335,11 @@ func (c *RC) retry(now time.Time, why error) {
 		return
 	}
 	s.retries--
-	s.shrink(why == errNoAnswer)
+	silent := why == errNoAnswer
+	if silent {
+		s.silences++
+	}
+	s.shrink(silent)
 	c.counts.Again++
 	s.rewind()
 	c.startTimer(now)

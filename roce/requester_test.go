@@ -348,24 +348,47 @@ func TestFence(t *testing.T) {
 	r.wantDone(3)
 }
 
-// ROCE-079 to ROCE-084: what goes out again, when, and how often.
+// ROCE-079 to ROCE-084: what goes out again, when, and how often. docs/decisions.md#R16 has when of
+// the range there is, which is from one to four times the local ACK timeout.
 func TestTimeout(t *testing.T) {
-	r := newRaw(t)
+	const code, earliest, latest = 14, 67108864 * time.Nanosecond, 4 * 67108864 * time.Nanosecond
+	r := newRaw(t, func(c *Config) { c.Timeout = code })
 	r.post(Send, 300)
 	r.post(Read, 300)
 	all := "SEND First +0, SEND Last +1, RDMA READ Request +2"
 	r.want(all)
-	for range 3 {
-		r.now = r.now.Add(packet.ACKTimeout(14) - 1)
+	was := r.now
+	for i := range time.Duration(3) {
+		r.now = was.Add(packet.ACKTimeout(code)*(i+1) - 1)
 		r.rc.Expire(r.now)
 		r.want("")
 		r.now = r.now.Add(1)
 		r.rc.Expire(r.now)
 		r.want(all)
+		if gap := r.now.Sub(was); gap < earliest || gap >= latest {
+			t.Errorf("copy %d comes %v behind the one before it, want from %v to %v", i+1, gap, earliest,
+				latest)
+		}
+		was = r.now
+	}
+	if at, _ := r.rc.Deadline(); at.Sub(was) != 3*earliest {
+		t.Errorf("the last copy is waited for until %v, want no longer than before it", at.Sub(was))
 	}
 	r.pass(time.Second)
 	r.wantFault(RetryExceeded)
 	r.want("")
+
+	// With progress all is as at first.
+	r = newRaw(t, func(c *Config) { c.Timeout = code })
+	r.post(Send, 300)
+	r.out()
+	r.pass(time.Second)
+	r.pass(time.Second)
+	r.out()
+	r.in(ack, 0, 0)
+	if at, _ := r.rc.Deadline(); at.Sub(r.now) != earliest {
+		t.Errorf("behind an ACK the next is waited for for %v, want %v", at.Sub(r.now), earliest)
+	}
 
 	r = newRaw(t, func(c *Config) { c.Timeout = 0 })
 	r.post(Send, 4)

@@ -3,8 +3,8 @@ package cm
 import "net/netip"
 
 // Who may ask for connections, and how many at once: one peer, or the listeners of one user, must
-// not keep others out. Where a packet has come from nobody has proved, so what is sent to a peer
-// that has not shown that it hears us is bounded, too.
+// not keep others out. Where a packet has come from nobody has proved, and a program is told of it
+// all the same (C11): what is sent to a peer that has not shown that it hears us is bounded, too.
 
 // An Account is one user's of a device.
 type Account struct {
