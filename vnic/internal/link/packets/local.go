@@ -19,12 +19,24 @@ import (
 // goes, the message goes as packets, from its beginning, and the engines do what they do to packets
 // of anybody: so of faults, RNR NAKs, timers, retries and states there is one kind.
 //
-//	the requester copies if    nothing that went as packets is under way, and the door is open to it,
-//	                           at the PSN that is its next
-//	the door opens when        the peer has been heard, and nothing of either is under way
-//	the door shuts when        packets come or go, or what was agreed on changes
+// A peer copies into a link whose door is open. That is the owner's to open and to shut:
 //
-// Behind a door that is shut are the engines only; while it is open they rest.
+//	door     who comes in          until
+//	open     the peer, by copies   packets come or go, or what was agreed on changes
+//	shut     packets only          the end of a step behind which nothing is under way of either end,
+//	                               if the peer has been heard
+//
+// Behind a door that is shut are the engines only; while it is open they rest. The message whose
+// turn it is goes one of two ways, and begins anew when it changes from the first to the second:
+//
+//	message         next                            if
+//	untouched       a chunk of it is copied         nothing is under way as packets, and the door is
+//	                                                open to it, at the PSN that is its next
+//	partly copied   the next chunk                  that is so still; in the next turn, if this one
+//	(Moved > 0)                                     is over: neither drain nor fence comes between
+//	either          waits                           something is under way as packets, or these are
+//	                                                being made in this turn
+//	either          is posted to the engine         anything is in the way
 
 // chunk is how many octets are copied at most while the peer's receive side is locked.
 const chunk = 128 << 10
@@ -59,23 +71,36 @@ type local struct {
 	door door
 	open bool // door may be
 
-	half   bool      // a part of the message whose turn it is has been copied
-	making bool      // packets are being made
-	only   bool      // nothing is to go as packets
-	waits  bool      // a message that can be copied has not been made packets of
-	untold int       // messages that are done and not retired
-	full   time.Time // since when packets could wait for the peer, see peerFull
-	copied uint64    // messages that are not counted yet
+	untold int    // messages that are done and not retired
+	copied uint64 // messages that are not counted yet
+
+	// Until when packets wait for the peer at most, see peerFull; zero: it has taken all there were.
+	paced time.Time
 
 	from, into mem.Hold // where a Send takes its octets, and where it puts them
 }
 
-// near is the peer, if messages can be copied to it; nil: they cannot.
-func (l *Link) near() *Link {
+// A way is how messages may go at present.
+type way int
+
+const (
+	eitherWay way = iota
+	asPackets     // packets are being made: what could be copied waits for the next turn
+	asCopies      // nothing is to go as packets
+)
+
+// partlyCopied reports whether a part of the message whose turn it is has been copied.
+func (l *Link) partlyCopied() bool {
+	e := l.work.Current()
+	return e != nil && e.Moved > 0
+}
+
+// findPeer is the peer, if messages can be copied to it; nil: they cannot.
+func (l *Link) findPeer() *Link {
 	n := &l.local
 	if n.peer != nil && n.peer.local.gone.Load() {
 		n.peer = nil
-		if n.half {
+		if l.partlyCopied() {
 			return nil // whoever has its number now has nothing of that message
 		}
 	}
@@ -103,15 +128,14 @@ func (l *Link) peerFull() bool {
 	if _, ok := l.eng.(unreliable); !ok || n.path.Peer == nil {
 		return false
 	}
-	p := l.near()
+	p := l.findPeer()
 	switch {
 	case p == nil || !p.Inbox.Some():
-		n.full = time.Time{}
-		return false
-	case n.full.IsZero():
-		n.full = l.now
+		n.paced = time.Time{}
+	case n.paced.IsZero():
+		n.paced = l.now.Add(peerMost)
 	}
-	return l.now.Sub(n.full) < peerMost
+	return l.now.Before(n.paced)
 }
 
 // openDoor lets the peer in, if it may be.
@@ -154,15 +178,16 @@ const (
 	refused         // it has to go as packets
 )
 
-// carry copies e, whose turn it is, to the peer, as much of it as the turn allows.
-func (l *Link) carry(e *wqe.Request) carried {
-	n := &l.local
-	p := l.near()
-	if p == nil || e.WR.Op == rdma.OpSendInv || e.List.Blocking() {
+// carry copies e, whose turn it is, to the peer, as much of it as the turn allows, if it may go so.
+func (l *Link) carry(e *wqe.Request, w way) carried {
+	p := l.findPeer()
+	switch {
+	case p == nil || e.WR.Op == rdma.OpSendInv || e.List.Blocking():
 		return l.leave(e)
-	}
-	if !l.eng.Rests() || n.making {
-		n.waits = true
+	case !l.eng.Rests():
+		return waits
+	case w == asPackets:
+		l.more = true
 		return waits
 	}
 	for l.left > 0 {
@@ -173,10 +198,8 @@ func (l *Link) carry(e *wqe.Request) carried {
 		l.moved += int(e.Moved - before)
 		l.left -= int(e.Moved - before)
 		if e.Done() || e.Failed() {
-			n.half = false
 			return copied
 		}
-		n.half = true
 	}
 	l.more = true
 	return waits
@@ -184,14 +207,11 @@ func (l *Link) carry(e *wqe.Request) carried {
 
 // SendMapped implements link.Link: what can be copied is.
 func (l *Link) SendMapped() bool {
-	n := &l.local
-	if n.path.Peer == nil || l.Inbox.Some() || !l.eng.Rests() || l.eng.Pending() {
+	if l.local.path.Peer == nil || l.Inbox.Some() || !l.eng.Rests() || l.eng.Pending() {
 		return false
 	}
 	l.left, l.more = link.TurnOctets, false
-	n.only = true
-	l.fill()
-	n.only = false
+	l.fill(asCopies)
 	l.settle()
 	l.count()
 	return !l.over && !l.more && l.work.Current() == nil
@@ -199,7 +219,7 @@ func (l *Link) SendMapped() bool {
 
 // leave has e begin as packets.
 func (l *Link) leave(e *wqe.Request) carried {
-	e.Moved, l.local.half = 0, false
+	e.Moved = 0
 	l.settle()
 	return refused
 }

@@ -128,7 +128,6 @@ type Link struct {
 	draining bool // SQD
 	told     bool // that it has drained
 	more     bool // the turn was over before all was sent
-	wait     bool // packets wait for the peer, see peerFull
 	left     int  // octets of the turn
 	moved    int  // octets, in this step
 	armed    time.Time
@@ -203,7 +202,7 @@ func (l *Link) Resume() {
 }
 
 // Drained reports that nothing is under way of what was begun before Drain.
-func (l *Link) Drained() bool { return l.eng.Drained() && !l.local.half }
+func (l *Link) Drained() bool { return l.eng.Drained() && !l.partlyCopied() }
 
 // Recover has a UC that has failed to send go on.
 func (l *Link) Recover() {
@@ -357,8 +356,8 @@ func (l *Link) count() int {
 
 // send sends what is to be sent. true: there is more.
 func (l *Link) send() (more bool) {
-	l.left, l.more, l.wait, l.local.waits = link.TurnOctets, false, false, false
-	for l.fill() && l.eng.Fault() == nil {
+	l.left, l.more = link.TurnOctets, false
+	for l.fill(eitherWay) && l.eng.Fault() == nil {
 		// requests that need no packet are done meanwhile
 	}
 	l.settle()
@@ -366,19 +365,17 @@ func (l *Link) send() (more bool) {
 		l.eng.OnlyACK() && l.qp.AnswerExpected()) {
 		return l.more && !l.over
 	}
-	if l.wait = l.peerFull(); l.wait {
+	if l.peerFull() {
 		return false
 	}
-	l.local.making = true
 	if err := l.route.Send(l); err != nil && !errors.Is(err, net.ErrClosed) {
 		l.stats.SendErrors.Add(1)
 		l.work.Log("send packets", "err", err)
 	}
-	l.local.making = false
 	if !l.more {
 		l.out.Hold.Release()
 	}
-	return l.more || l.local.waits && l.eng.Rests()
+	return l.more
 }
 
 // NextPacket implements datagram.Source. Behind the last packet no memory is held: sending them may
@@ -413,24 +410,25 @@ func (l *Link) makePacket(b []byte) ([]byte, bool) {
 			l.moved += len(out)
 			return l.head.Finish(out), true
 		}
-		if l.eng.Fault() != nil || !l.fill() {
+		if l.eng.Fault() != nil || !l.fill(asPackets) {
 			return nil, false
 		}
 	}
 }
 
-// fill posts requests to the engine, and copies those that need none; true: it has posted some.
-func (l *Link) fill() (posted bool) {
+// fill posts requests to the engine, and copies those that need no packet, as far as they may go
+// that way; true: it has posted some.
+func (l *Link) fill(w way) (posted bool) {
 	some := false // was copied
 	for range wqe.StepMessages {
-		if l.over || !l.sending || l.draining && !l.local.half {
+		if l.over || !l.sending || l.draining && !l.partlyCopied() {
 			return false
 		}
 		e := l.work.Next()
 		if e == nil {
 			return posted
 		}
-		if !l.local.half {
+		if e.Moved == 0 {
 			if op := e.WR.Op; e.Failed() || op == rdma.OpLocalInv || op == rdma.OpBindMW ||
 				op == rdma.OpRegMR {
 				l.settle() // what was copied may be of what ends
@@ -446,14 +444,14 @@ func (l *Link) fill() (posted bool) {
 				return posted
 			}
 		}
-		switch l.carry(e) {
+		switch l.carry(e, w) {
 		case copied:
 			some = true
 			continue
 		case waits:
 			return posted
 		}
-		if l.local.only {
+		if w == asCopies {
 			return false
 		}
 		l.make(e)
@@ -485,7 +483,8 @@ func (l *Link) Expire() {
 // a short one.
 func (l *Link) arm() {
 	at, ok := l.flow.deadline(l.eng.Deadline())
-	if again := l.now.Add(lookAgain); l.wait && (!ok || again.Before(at)) {
+	if again := l.now.Add(lookAgain); l.eng.Pending() && l.now.Before(l.local.paced) &&
+		(!ok || again.Before(at)) {
 		at, ok = again, true
 	}
 	if !ok || !l.armed.IsZero() && !at.Before(l.armed) {
