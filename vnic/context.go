@@ -19,9 +19,12 @@ import (
 
 // A ContextConfig says whose a context is and what it may have.
 type ContextConfig struct {
-	Label  string // shown by tools, with PID and Comm
-	PID    int
-	Comm   string
+	Label string // shown by tools, with PID and Comm
+	PID   int
+	Comm  string
+	// User is whose contexts have a bound together for packets of RoCE that wait (docs/limits.md), a
+	// value that can be compared; nil: this context has one alone.
+	User   any
 	Limits Limits // zero fields: the device's
 	// OnViolation is called at most once, on a goroutine of its own, when the owner breaks a rule
 	// that no honest program breaks: a damaged ring, or a mapping that faults. The owner should be
@@ -50,7 +53,7 @@ type Context struct {
 	mem    mem.Space
 	queues queue.Space
 	ahs    *ah.Table     // of a RoCE device, as is inbox
-	inbox  *inbox.Budget // what waits for its QPs
+	inbox  *inbox.Budget // what waits for its user's QPs
 
 	blockingMu sync.Mutex    // held by AllowBlocking
 	blocking   chan struct{} // a slot for each goroutine that runs a QP, if memory can block
@@ -156,6 +159,9 @@ func (c *Context) finish(qps []*QP) {
 
 	c.dev.mu.Lock()
 	delete(c.dev.contexts, c)
+	if r := c.dev.roce; r != nil {
+		r.inboxes.leave(c.cfg.User)
+	}
 	c.dev.mu.Unlock()
 	close(c.done)
 }

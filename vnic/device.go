@@ -14,7 +14,6 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/ah"
 	"github.com/vrnic/vrnic/vnic/internal/cm"
 	"github.com/vrnic/vrnic/vnic/internal/handle"
-	"github.com/vrnic/vrnic/vnic/internal/link/inbox"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
 	"github.com/vrnic/vrnic/vnic/internal/queue"
 )
@@ -105,7 +104,6 @@ func (d *Device) Open(cfg ContextConfig) (*Context, error) {
 	c.life, c.end = context.WithCancel(life)
 	if d.roce != nil {
 		c.ahs = new(ah.Table)
-		c.inbox = &inbox.Budget{Max: contextInbox, Parent: &d.roce.inbox}
 	}
 	c.async.wake = make(chan struct{}, 1)
 	c.mem.Init(mem.Config{
@@ -135,6 +133,9 @@ func (d *Device) Open(cfg ContextConfig) (*Context, error) {
 		InlineEvents: cfg.InlineEvents,
 	})
 	d.contexts[c] = struct{}{}
+	if d.roce != nil {
+		c.inbox = d.roce.inboxes.join(cfg.User)
+	}
 	return c, nil
 }
 

@@ -47,3 +47,26 @@ func TestLimitsAsDocumented(t *testing.T) {
 		}
 	}
 }
+
+// What waits for queue pairs is bounded for a user, however many contexts are his.
+func TestInboxesByUser(t *testing.T) {
+	x := newInboxes()
+	a, b, c := x.join(1), x.join(1), x.join(2)
+	if a != b || a == c {
+		t.Error("contexts of one user have a bound each, or those of two have one together")
+	}
+	if x.join(nil) == x.join(nil) {
+		t.Error("contexts of nobody's have a bound together")
+	}
+	x.leave(1)
+	if x.join(1) != a {
+		t.Error("a context has gone, and another one has a bound of its own")
+	}
+	x.leave(nil)
+	for _, user := range []int{1, 1, 2} {
+		x.leave(user)
+	}
+	if len(x.of) != 0 {
+		t.Errorf("%d users are left", len(x.of))
+	}
+}

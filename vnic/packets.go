@@ -13,7 +13,6 @@ import (
 	"github.com/vrnic/vrnic/roce/udp"
 	"github.com/vrnic/vrnic/vnic/internal/link"
 	"github.com/vrnic/vrnic/vnic/internal/link/datagrams"
-	"github.com/vrnic/vrnic/vnic/internal/link/inbox"
 	"github.com/vrnic/vrnic/vnic/internal/link/packets"
 	"github.com/vrnic/vrnic/vnic/internal/stats"
 	"github.com/vrnic/vrnic/vnic/internal/wqe"
@@ -69,24 +68,6 @@ func (l *packetLink) TakePacket(p *RoCEPacket) {
 }
 
 func (l *packetLink) Put(p *RoCEPacket) bool { return l.Inbox.Put(p) }
-
-// What waits for queue pairs that are being run: packets for one, and the memory that they keep, of
-// one, of all of a context's, and of all of a device's. Beyond these they are lost.
-const (
-	inboxPackets  = 1024
-	inboxOctets   = 4 << 20
-	contextInbox  = 64 << 20
-	deviceInboxes = 256 << 20
-)
-
-// newInbox is where packets for qp wait. Datagrams come from anybody, so half as many do.
-func (qp *QP) newInbox() *inbox.Inbox {
-	c := inbox.Config{Packets: inboxPackets, Octets: inboxOctets, Budget: qp.ctx.inbox}
-	if qp.Type() == rdma.UD {
-		c.Packets, c.Octets, c.Heads = c.Packets/2, c.Octets/2, true
-	}
-	return inbox.New(c)
-}
 
 // route finds the way from own address index of the GID table to where p says. It waits.
 func (qp *QP) route(p *rdma.AHAttr) (packets.Path, error) {

@@ -14,7 +14,6 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/attr"
 	"github.com/vrnic/vrnic/vnic/internal/gsi"
 	"github.com/vrnic/vrnic/vnic/internal/handle"
-	"github.com/vrnic/vrnic/vnic/internal/link/inbox"
 	"github.com/vrnic/vrnic/vnic/internal/link/packets"
 	"github.com/vrnic/vrnic/vnic/internal/mcast"
 )
@@ -28,15 +27,15 @@ const roceOverhead = 80
 
 // An adapter is what a Device of RoCE has beside those of iWARP.
 type adapter struct {
-	gids   []rdma.GID // the table (docs/decisions.md#R10); what is behind it is empty
-	limits attr.Limits
-	qpns   *handle.Scatter // guarded by Device.mu
-	port   RoCEPort        // nil: there is no network
-	shards [qpShards]qpShard
-	drops  drops
-	past   PacketCounters // guarded by Device.mu; of QPs that are gone
-	groups *mcast.Groups[*QP]
-	inbox  inbox.Budget // of all QPs
+	gids    []rdma.GID // the table (docs/decisions.md#R10); what is behind it is empty
+	limits  attr.Limits
+	qpns    *handle.Scatter // guarded by Device.mu
+	port    RoCEPort        // nil: there is no network
+	shards  [qpShards]qpShard
+	drops   drops
+	past    PacketCounters // guarded by Device.mu; of QPs that are gone
+	groups  *mcast.Groups[*QP]
+	inboxes inboxes // guarded by Device.mu
 	// gsi is QP 1; nil for a moment, while packets can come already.
 	gsi atomic.Pointer[gsi.Manager]
 
@@ -61,7 +60,7 @@ func (a *adapter) nextQPN() uint32 {
 
 // newAdapter makes the adapter of a device of cfg, whose addresses are good.
 func newAdapter(cfg *Config) (*adapter, error) {
-	a := &adapter{gids: []rdma.GID{linkLocal(cfg.MAC)}, inbox: inbox.Budget{Max: deviceInboxes}}
+	a := &adapter{gids: []rdma.GID{linkLocal(cfg.MAC)}, inboxes: newInboxes()}
 	for _, p := range cfg.Addrs {
 		if g := rdma.GIDOf(p.Addr()); g != a.gids[0] {
 			a.gids = append(a.gids, g)

@@ -90,7 +90,7 @@ func TestUCBesideFull(t *testing.T) {
 			allBeside = true
 			f := newFabric(t, vnictest.RoCELink{})
 			allBeside = false
-			const many, size = 100, 60000
+			const many, size = 300, 60000
 			x := vnictest.NewPeer(t, f.a, vnictest.PeerConfig{CQDepth: many,
 				QP: rdma.QPConfig{Type: rdma.UC, MaxSendWR: many}})
 			y := vnictest.NewPeer(t, f.b, vnictest.PeerConfig{QP: rdma.QPConfig{Type: rdma.UC}})
