@@ -273,7 +273,8 @@ func compared(t *testing.T, args ...string) []string {
 func withoutPrograms(t *testing.T) { t.Setenv("PATH", t.TempDir()) }
 
 func TestCompareInThisProcess(t *testing.T) {
-	if got, want := compared(t, "--path", "loop"), []string{"memcpy", ""}; !slices.Equal(got, want) {
+	if got, want := compared(t, "--path", "loop"), []string{"memcpy", "", "iwarp",
+		"iwarp"}; !slices.Equal(got, want) {
 		t.Errorf("loop is beside %q, want %q", got, want)
 	}
 	for _, more := range [][]string{{"--path", "pair"}, {"--path", "pair", "--mtu", "9000", "--no-crc",
@@ -291,7 +292,7 @@ func TestCompareOnStandardOutput(t *testing.T) {
 	if status != 0 {
 		t.Fatalf("exit %d: %s", status, stderr)
 	}
-	if rows := decode(t, []byte(stdout)); len(rows) != 2 {
+	if rows := decode(t, []byte(stdout)); len(rows) != 4 {
 		t.Errorf("%d rows", len(rows))
 	}
 }

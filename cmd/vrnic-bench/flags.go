@@ -85,7 +85,7 @@ func vrnicFlag() cli.Flag {
 
 func roceFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "roce", DisableDefaultText: true,
-		Usage: "RoCEv2 in place of iWARP; not on loop, which has no network"}
+		Usage: "RoCEv2 in place of iWARP"}
 }
 
 func mtuFlag(def string) cli.Flag {

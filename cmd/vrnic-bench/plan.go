@@ -80,9 +80,6 @@ func (p *plan) checkPaths(c *cli.Context) error {
 		case c.Bool("sctp") && paths.OneDevice(name):
 			return usagef("--sctp: the path %s is on one device, which needs no transport; take pair, "+
 				"wire or tap", name)
-		case c.Bool("roce") && !paths.HasRoCE(name):
-			return usagef("--roce: the path %s has no network, over which RoCE goes; take pair, ring, wire "+
-				"or tap", name)
 		case c.IsSet("no-crc") && c.Bool("sctp"):
 			return usagef("--no-crc: SCTP's checksum cannot be left out")
 		case c.IsSet("processes") && !paths.HasDaemon(name):

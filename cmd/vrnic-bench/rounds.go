@@ -67,12 +67,12 @@ func (m *match) print(line string) {
 // onPath has all contests of a path: those of iWARP, and then, on a path of their own kind, those
 // of RoCE with it.
 func (m *match) onPath(name string) error {
-	if err := m.holdAll(name, m.p.opts, m.p.contests); err != nil || !paths.HasRoCE(name) {
+	if err := m.holdAll(name, m.p.opts, m.p.contests); err != nil {
 		return err
 	}
 	opts := m.p.opts
 	opts.RoCE = true
-	if opts.MTU == 0 {
+	if opts.MTU == 0 && !paths.OneDevice(name) {
 		opts.MTU = roceMTU
 	}
 	return m.holdAll(name, opts, m.p.roceContests)

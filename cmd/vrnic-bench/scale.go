@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -30,7 +29,7 @@ var figurePaths = []string{"loop", "pair", "ring"}
 func figureFlags(time time.Duration, own ...cli.Flag) []cli.Flag {
 	return append(append([]cli.Flag{
 		&cli.StringSliceFlag{Name: "path", Usage: "`PATH`s: " + strings.Join(paths.Names, ", ") +
-			" (default: " + strings.Join(figurePaths, ", ") + "; with --roce without loop)"},
+			" (default: " + strings.Join(figurePaths, ", ") + ")"},
 		roceFlag(),
 	}, own...),
 		&cli.DurationFlag{Name: "time", Value: time, Usage: "`D`uration of each measurement"},
@@ -51,15 +50,10 @@ func (s *scaling) measureFigures(f func(path string) error) error {
 	s.roce = c.Bool("roce")
 	names := figurePaths
 	var err error
-	switch {
-	case c.IsSet("path"):
+	if c.IsSet("path") {
 		if names, err = pathsOf(c); err != nil {
 			return err
 		}
-	case s.roce:
-		names = slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-			return !paths.HasRoCE(name)
-		})
 	}
 	if err := (&plan{paths: names}).checkPaths(c); err != nil {
 		return err

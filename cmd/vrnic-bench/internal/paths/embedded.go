@@ -32,18 +32,37 @@ func roomy(c vnic.Config) vnic.Config {
 	return c
 }
 
-func (p *Path) openLoop() error {
+func (p *Path) openLoop() (err error) {
 	p.addrB = prefixA.Addr()
-	dev, err := vnic.New(roomy(vnic.Config{Name: "loop0", Addrs: []netip.Prefix{prefixA}}))
+	c := vnic.Config{Name: "loop0", Addrs: []netip.Prefix{prefixA}}
+	if p.a.iwarp, p.b.iwarp, err = p.shared(c); err != nil || !p.opts.RoCE {
+		return err
+	}
+	// A queue pair of RoCE finds its peer on a network, though what it sends does not go there.
+	st, err := p.stack(p.newSwitch(), c.Name, prefixA, 0)
 	if err != nil {
 		return err
 	}
-	p.onClose(func() { dev.Close() })
-	if p.a.iwarp, err = openMapped(dev, "A"); err != nil {
-		return err
-	}
-	p.b.iwarp, err = openMapped(dev, "B")
+	network := stacknet.New(st)
+	p.onClose(func() { network.Close() })
+	c = vnic.Config{Name: "roce-" + c.Name, RoCE: true, MAC: st.MAC(), MTU: st.MTU(),
+		Addrs: st.Addrs(), Network: network}
+	p.a.roce, p.b.roce, err = p.shared(c)
 	return err
+}
+
+// shared makes a device of c and opens it for both ends.
+func (p *Path) shared(c vnic.Config) (a, b dev, err error) {
+	d, err := vnic.New(roomy(c))
+	if err != nil {
+		return nil, nil, err
+	}
+	p.onClose(func() { d.Close() })
+	if a, err = openMapped(d, "A"); err != nil {
+		return nil, nil, err
+	}
+	b, err = openMapped(d, "B")
+	return a, b, err
 }
 
 // openMapped opens dev for one end.

@@ -73,9 +73,6 @@ func HasDaemon(name string) bool { return name == "ring" || name == "tap" }
 // OneDevice says whether both ends are on one device, with no network in between.
 func OneDevice(name string) bool { return name == "loop" || name == "ring" }
 
-// HasRoCE says whether there can be devices of RoCE on it, which need a network.
-func HasRoCE(name string) bool { return name != "loop" }
-
 // Options say how to make a path.
 type Options struct {
 	Vrnic string // the vrnic program, for ring and tap; "" looks for it, see proc.FindVrnic
