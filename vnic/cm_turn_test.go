@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -116,6 +117,109 @@ func TestCloseInHandler(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A handler may close its own identifier, and one whose handler waits for it: neither waits. No
+// event comes behind that, the connection is over, and the identifier is free.
+func TestCloseIDInHandler(t *testing.T) {
+	for _, when := range []vnic.CMEventType{vnic.CMAddrResolved, vnic.CMRouteResolved,
+		vnic.CMEstablished, vnic.CMDisconnected} {
+		t.Run(when.String(), func(t *testing.T) {
+			onPaths(t, func(t *testing.T, e *env) {
+				x := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{})
+				y := vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
+				l, lr := listen(t, e.b, 0)
+				var id *vnic.CMID
+				var behind atomic.Bool // the handler has closed id
+				events := make(chan vnic.CMEventType, 8)
+				id, err := e.a.NewCMID(func(ev vnic.CMEvent) {
+					if behind.Load() {
+						t.Errorf("%v behind the end", ev.Type)
+					}
+					if ev.Type == when {
+						if err := id.Close(); err != nil {
+							t.Error(err)
+						}
+						behind.Store(true)
+					}
+					events <- ev.Type
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				steps := []struct {
+					do   func() error
+					then vnic.CMEventType
+				}{
+					{func() error { return id.ResolveAddr(netip.Addr{}, l.Local(), time.Second) },
+						vnic.CMAddrResolved},
+					{func() error { return id.ResolveRoute(time.Second) }, vnic.CMRouteResolved},
+					{func() error {
+						if err := id.Connect(x.QP, rdma.ConnParam{SCTP: e.sctp}); err != nil {
+							return err
+						}
+						lr.want("asked", vnic.CMConnectRequest)[0].ID.Accept(y.QP, rdma.ConnParam{})
+						return nil
+					}, vnic.CMEstablished},
+					{func() error { return id.Disconnect() }, vnic.CMDisconnected},
+				}
+				for _, s := range steps {
+					if err := s.do(); err != nil {
+						t.Fatal(err)
+					}
+					if got := <-events; got != s.then {
+						t.Fatalf("event %v, want %v", got, s.then)
+					}
+					if s.then == when {
+						break
+					}
+				}
+				if when == vnic.CMEstablished { // closed, which ends the connection
+					lr.want("accepted, and over", vnic.CMEstablished, vnic.CMDisconnected)
+				}
+				synctest.Wait()
+				if left := e.a.Device().CMs(e.a); len(left) > 0 {
+					t.Errorf("left over: %+v", left)
+				}
+				if err := id.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// Two handlers that close each other's identifier do not wait for each other.
+func TestCloseIDsInHandlers(t *testing.T) {
+	onPaths(t, func(t *testing.T, e *env) {
+		l, _ := listen(t, e.b, 0)
+		var ids [2]*vnic.CMID
+		meet := make(chan struct{})
+		done := make(chan error, 2)
+		for i := range ids {
+			var err error
+			c := vnictest.Open(t, e.a.Device(), vnic.ContextConfig{}) // events of one come one by one
+			ids[i], err = c.NewCMID(func(vnic.CMEvent) {
+				if i == 0 {
+					meet <- struct{}{}
+				} else {
+					<-meet
+				}
+				done <- ids[1-i].Close()
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, id := range ids {
+			go id.ResolveAddr(netip.Addr{}, l.Local(), time.Second)
+		}
+		for range ids {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	})
 }
 
 // What resolving brings comes in the order in which it was asked for, also while a handler takes

@@ -2,6 +2,8 @@ package cm
 
 import (
 	"fmt"
+	"reflect"
+	"runtime"
 	"sync"
 
 	"github.com/vrnic/vrnic/rdma"
@@ -165,7 +167,30 @@ func (id *ID) deliver() {
 		if ev.Type == ConnectRequest {
 			ev.ID.announced.Store(true)
 		}
-		h(ev)
+		callHandler(h, ev)
+	}
+}
+
+// callHandler calls a handler of events. inHandler knows it by its name.
+func callHandler(h func(Event), ev Event) { h(ev) }
+
+var callHandlerName = runtime.FuncForPC(reflect.ValueOf(callHandler).Pointer()).Name()
+
+// inHandler reports whether the caller is called by a handler of events, of whichever ID.
+func inHandler() bool {
+	var pcs [64]uintptr
+	for skip := 0; ; skip += len(pcs) {
+		n := runtime.Callers(skip, pcs[:])
+		frames := runtime.CallersFrames(pcs[:n])
+		for more := n > 0; more; {
+			var f runtime.Frame
+			if f, more = frames.Next(); f.Function == callHandlerName {
+				return true
+			}
+		}
+		if n < len(pcs) {
+			return false
+		}
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 // Its calls answer at once; what comes of them is told to the handler, one event at a time and in
 // order. The handler is called without a lock of this package, by whatever goroutine found out,
 // even one that is inside of another call of this package, such as QP.Ring: it must not block nor
-// take a lock that is held around such calls. It may call methods of IDs, but for Close.
+// take a lock that is held around such calls. It may call methods of IDs.
 type ID struct {
 	m      *Manager
 	user   *User
@@ -292,22 +292,27 @@ func (id *ID) Disconnect() error {
 }
 
 // Close destroys id. A connection of it ends at once; a request that waits is refused. No event
-// comes when it has returned; it waits for a handler that is running.
+// comes when it has returned: it waits for a handler of id that is running, but not if a handler
+// calls it, which would wait for itself, or for one that waits for it.
 func (id *ID) Close() error {
 	id.shut()
-	id.mu.Lock()
-	var wait chan struct{}
-	if id.delivering {
-		if id.delivered == nil {
-			id.delivered = make(chan struct{})
-		}
-		wait = id.delivered
-	}
-	id.mu.Unlock()
-	if wait != nil {
-		<-wait
+	if running := id.running(); running != nil && !inHandler() {
+		<-running
 	}
 	return nil
+}
+
+// running is closed when the handler that is running now has returned; nil: none is.
+func (id *ID) running() <-chan struct{} {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if !id.delivering {
+		return nil
+	}
+	if id.delivered == nil {
+		id.delivered = make(chan struct{})
+	}
+	return id.delivered
 }
 
 // shut is Close without waiting.
