@@ -87,6 +87,7 @@ func (l *lossControl) start(c *Conn, clock tcpip.Clock) {
 	l.sendBuffer = int(c.ep.SocketOptions().GetSendBufferSize())
 	st := l.snd.State()
 	l.rec.Init(recovery.Seq(st.SndUna), st.MaxPayloadSize)
+	l.rec.Whole = func(from recovery.Seq, most int) int { return l.snd.Whole(uint32(from), most) }
 	switch r := l.snd.RTT(); {
 	case r.SRTTInited && r.SRTT >= tcp.InitialRTO-time.Millisecond:
 		// A SYN was sent again, with the timestamp of the first one: what was measured is the time that
@@ -173,7 +174,7 @@ func (l *lossControl) run(now time.Duration) {
 	}
 	tail, due, then := l.rec.Tail(now, st.LastSendTime.Sub(tcpip.MonotonicTime{}))
 	if due {
-		l.snd.Resend(uint32(tail.Start), uint32(tail.End))
+		l.snd.Resend(l.snd.Begin(uint32(tail.Start)), uint32(tail.End))
 	}
 	l.snd.Rewind()
 	l.setWindow(st)

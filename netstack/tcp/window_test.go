@@ -1,6 +1,7 @@
 package tcp_test
 
 import (
+	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -140,3 +141,81 @@ func TestWholeSegments(t *testing.T) {
 		})
 	}
 }
+
+// TestSentAgainWhole: what is sent again begins and ends where what was sent first did, be the
+// segments long or short, so that an FPDU that had a segment of its own has one again
+// (docs/interop.md#S5).
+func TestSentAgainWhole(t *testing.T) {
+	for _, seed := range []uint64{1, 2, 3, 4} {
+		r := newRig(t, badWire{rate: 1e9, queue: 4 << 20, delay: time.Millisecond}, seed)
+		r.connect(t)
+		emss, rng := r.a.EMSS(), rand.New(rand.NewPCG(seed, 7))
+		var begin, end uint32 // of what was sent
+		bounds := map[uint32]bool{}
+		segments, again, cut := 0, 0, 0
+		r.dirs[0].drop = func(b []byte) bool {
+			if !isTCP(b) {
+				return false
+			}
+			h := header.TCP(b[34:])
+			n := uint32(len(b) - 34 - int(h.DataOffset()))
+			if n == 0 {
+				return false
+			}
+			if segments == 0 {
+				begin = h.SequenceNumber()
+			}
+			segments++
+			from := h.SequenceNumber() - begin
+			to := from + n
+			if to > end {
+				if from != end {
+					cut++
+				}
+				end = to
+				bounds[from], bounds[to] = true, true
+			} else {
+				again++
+				if !bounds[from] || !bounds[to] {
+					cut++
+				}
+			}
+			return rng.IntN(20) == 0
+		}
+		left, sink := int64(0), netstacktest.NewSink(1<<40)
+		src := netstacktest.NewSource(1 << 40)
+		for again < 200 {
+			for range 8 { // messages, each with a last segment that is short
+				if left == 0 {
+					left = 1 + rng.Int64N(4*int64(emss))
+				}
+				n, err := r.a.WriteFrom(message{src, int(left)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if left -= int64(n); n == 0 {
+					break
+				}
+			}
+			if _, err := r.b.ReadInto(sink); err != nil {
+				t.Fatal(err)
+			}
+			r.settle()
+			r.step()
+			r.settle()
+		}
+		if cut > 0 {
+			t.Errorf("seed %d: of %d segments, %d of them sent again, %d begin or end elsewhere", seed,
+				segments, again, cut)
+		}
+		r.dirs[0].drop = nil
+	}
+}
+
+// message gives so many octets and no more.
+type message struct {
+	*netstacktest.Source
+	n int
+}
+
+func (m message) Len() int { return m.n }

@@ -203,6 +203,60 @@ func (s *Sender) split(seg unsafe.Pointer, n int) {
 // Rewind has Resend look from the beginning: the list may have changed since.
 func (s *Sender) Rewind() { s.at = nil }
 
+// Whole is how many octets from start on, most at most, are whole packets as they were sent, but
+// one packet at least: so much is sent again without a cut that was not there before. 0: they were
+// not sent.
+func (s *Sender) Whole(start uint32, most int) (n int) {
+	from, packet := seqnum.Value(start), s.State().MaxPayloadSize
+	for seg := s.find(from); seg != nil && sent(seg); seg = next(seg) {
+		left := int(sequence(seg).Add(seqnum.Size(size(seg))) - from)
+		if left == 0 && n == 0 { // a FIN
+			return 1
+		}
+		for left > 0 {
+			one := packet - int(from-sequence(seg))%packet
+			if one = min(one, left); n > 0 && n+one > most {
+				return n
+			}
+			n, left, from = n+one, left-one, from.Add(seqnum.Size(one))
+		}
+	}
+	return n
+}
+
+// Begin is where the first packet begins that was sent from start on, or the last one if none does.
+func (s *Sender) Begin(start uint32) uint32 {
+	from, packet := seqnum.Value(start), s.State().MaxPayloadSize
+	seg := s.find(from)
+	if seg == nil {
+		return start
+	}
+	at := int(from - sequence(seg))
+	whole := at / packet * packet
+	switch after := next(seg); {
+	case whole == at:
+	case whole+packet < size(seg):
+		whole += packet
+	case after != nil && sent(after) && size(after) > 0:
+		return uint32(sequence(after))
+	}
+	return uint32(sequence(seg)) + uint32(whole)
+}
+
+// find finds the segment with the octet at from, or a FIN there.
+func (s *Sender) find(from seqnum.Value) (seg unsafe.Pointer) {
+	if seg = s.at; seg == nil || from.LessThan(sequence(seg)) {
+		seg = s.front()
+	}
+	for seg != nil && sent(seg) {
+		if n := size(seg); from.LessThan(sequence(seg).Add(seqnum.Size(max(n, 1)))) {
+			return seg
+		}
+		seg = next(seg)
+	}
+	return nil
+}
+
 // Resend sends the octets from start up to end again, which were sent before. Between two Rewinds
 // start grows, or the search begins anew. When the peer has had enough cuts what is before start
 // and behind end in the same packets is sent, too, once between two Rewinds.

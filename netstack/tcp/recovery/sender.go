@@ -87,6 +87,11 @@ type Sender struct {
 	multSeq   Seq // until this is acknowledged mult is not raised again
 	persists  int
 
+	// Whole, unless it is nil, is how many octets from a sequence number on, which were sent, are to
+	// be sent again at once, if most would fit: receivers count on it that segments begin where they
+	// did (docs/interop.md#S5). 0: it does not know.
+	Whole func(from Seq, most int) int
+
 	Stats Stats
 }
 
@@ -526,7 +531,14 @@ func (s *Sender) Next(now time.Duration) (b Block, ok bool) {
 		return b, false
 	}
 	g := s.board.missing[0]
-	s.board.cut(g, s.mss)
+	n := 0
+	if s.Whole != nil {
+		n = s.Whole(g.start, s.mss)
+	}
+	if n <= 0 {
+		n = s.mss
+	}
+	s.board.cut(g, n)
 	return s.resend(g, now), true
 }
 
