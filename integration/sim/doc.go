@@ -15,6 +15,7 @@
 //	objects.go  the calls on objects beside connections
 //	model.go    what the two ends of a connection have under way
 //	check.go    what completions, events and memory may be
+//	mail.go     datagrams, on some runs of RoCE: calls, and what may come of them
 //	world.go    the devices, and how time passes
 //	wire.go     the wire between them
 //	agenda.go   what will happen when

@@ -20,6 +20,7 @@ type user struct {
 	ctx  *vnic.Context
 	pd   rdma.PD
 	srq  *sharedQueue
+	box  *mailbox // on some runs of RoCE
 	// objects that no connection uses
 	pds []*domain
 
@@ -54,6 +55,9 @@ func (p *program) start(u *user) {
 		p.must("create an SRQ", err)
 		p.register(&q.memory, u.pd)
 		u.srq = q
+	}
+	if p.opt.datagrams {
+		p.openMailbox(u)
 	}
 }
 
@@ -365,6 +369,9 @@ func (p *program) closeUser(u *user) {
 	if u.srq != nil {
 		p.w.pool.give(u.srq.b)
 		u.srq = nil
+	}
+	if u.box != nil {
+		p.closedMailbox(u.box)
 	}
 }
 

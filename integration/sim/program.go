@@ -26,11 +26,14 @@ type Options struct {
 	pairs    int  // at the same time
 	depth    int  // of queues, at most
 	calm     bool // the wire is good, and nobody breaks rules
+
+	datagrams bool // the users have mailboxes
 }
 
 // A Tamper changes what the model is shown: tests of the model have it lie.
 type Tamper struct {
 	Completions func([]rdma.WC) []rdma.WC
+	Datagrams   func([]rdma.WC) []rdma.WC // completions of mailboxes
 	Events      func([]rdma.AsyncEvent) []rdma.AsyncEvent
 	Octets      func([]byte)    // that a message has brought
 	Woken       func(bool) bool // whether a completion has woken who waited
@@ -47,7 +50,7 @@ func options(seed, steps uint64) Options {
 		Seed: seed, Steps: steps,
 		path: way, v6: r.IntN(3) == 0, couriers: r.IntN(2) == 0,
 		srq: r.IntN(3) == 0, pairs: 1 + r.IntN(4), depth: 1 + r.IntN(useSlots),
-		calm: r.IntN(4) == 0,
+		calm: r.IntN(4) == 0, datagrams: seed%5 == 2,
 	}
 }
 
@@ -62,6 +65,10 @@ type program struct {
 
 	byQP   [2]map[uint32]*end
 	closed [2]map[uint32]bool // numbers of QPs that are closed
+
+	// mailed are the datagrams of each user, doubled says that the wire has carried frames twice.
+	mailed  [2]map[uint64]*datagram
+	doubled bool
 
 	lost     time.Time // when the wire has lost frames last
 	lastPair int
@@ -87,6 +94,7 @@ func newProgram(w *world, o *Options) *program {
 	for i := range p.users {
 		p.users[i] = &user{side: w.sides[i], i: i}
 		p.byQP[i], p.closed[i] = map[uint32]*end{}, map[uint32]bool{}
+		p.mailed[i] = map[uint64]*datagram{}
 	}
 	return p
 }
@@ -153,6 +161,11 @@ func (p *program) look() {
 	for _, pr := range p.pairs {
 		p.watch(pr)
 	}
+	if p.opt.datagrams {
+		for _, u := range p.users {
+			p.checkMail(u.box)
+		}
+	}
 }
 
 // change changes the weather.
@@ -172,6 +185,7 @@ func (p *program) change() {
 	}
 	wt.lateness = time.Duration(r.IntN(2000)) * time.Microsecond
 	p.w.set(wt)
+	p.doubled = p.doubled || wt.double > 0
 	p.w.trace.say("weather: %+v", wt)
 	if p.w.path.wired() && p.w.up && r.IntN(4) == 0 {
 		d := time.Duration(r.IntN(1000)) * time.Millisecond
@@ -200,6 +214,12 @@ func (p *program) act() {
 			} else if pr := p.pairs[r.IntN(len(p.pairs))]; pr.phase == fresh {
 				pr.to(ending)
 			}
+		}
+	}
+	if p.opt.datagrams && r.IntN(4) == 0 {
+		if u := p.users[r.IntN(2)]; u.open {
+			p.mail(u.box)
+			return
 		}
 	}
 	both := p.users[0].open && p.users[1].open
@@ -330,6 +350,12 @@ func (p *program) finish() {
 			case over:
 				p.destroy(pr)
 			}
+		}
+	}
+	if p.opt.datagrams {
+		for began := time.Now(); time.Since(began) <= mailTime; {
+			w.pass(time.Second)
+			p.look()
 		}
 	}
 	for _, u := range p.users {

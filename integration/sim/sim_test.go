@@ -141,7 +141,7 @@ func TestLies(t *testing.T) {
 			}
 		}
 	}
-	completion := func(f func(wcs *[]rdma.WC, i int) bool) Tamper {
+	tamper := func(f func(wcs *[]rdma.WC, i int) bool) func([]rdma.WC) []rdma.WC {
 		var wcs []rdma.WC
 		try := once(40, func() bool {
 			for i := range wcs {
@@ -151,13 +151,19 @@ func TestLies(t *testing.T) {
 			}
 			return false
 		})
-		return Tamper{Completions: func(got []rdma.WC) []rdma.WC {
+		return func(got []rdma.WC) []rdma.WC {
 			wcs = slices.Clone(got)
 			if len(wcs) > 0 {
 				try()
 			}
 			return wcs
-		}}
+		}
+	}
+	completion := func(f func(wcs *[]rdma.WC, i int) bool) Tamper {
+		return Tamper{Completions: tamper(f)}
+	}
+	datagram := func(f func(wc *rdma.WC) bool) Tamper {
+		return Tamper{Datagrams: tamper(func(wcs *[]rdma.WC, i int) bool { return f(&(*wcs)[i]) })}
 	}
 	good := func(wc *rdma.WC) bool { return wc.Status == rdma.WCSuccess }
 	received := func(wc *rdma.WC) bool { return good(wc) && wc.ID&recvID != 0 }
@@ -251,6 +257,23 @@ func TestLies(t *testing.T) {
 				return e
 			})
 		}, "CQ_ERR"},
+		"a datagram of another QP": {func() Tamper {
+			return datagram(func(wc *rdma.WC) bool { wc.SrcQP++; return received(wc) })
+		}, "is received as"},
+		"a datagram's receive twice": {func() Tamper {
+			return Tamper{Datagrams: tamper(func(wcs *[]rdma.WC, i int) bool {
+				*wcs = slices.Insert(*wcs, i, (*wcs)[i])
+				return received(&(*wcs)[i])
+			})}
+		}, "before its turn"},
+		"a datagram that has failed": {func() Tamper {
+			return datagram(func(wc *rdma.WC) bool { wc.Status = rdma.WCLocLen; return true })
+		}, "fails"},
+		"no datagram any more": {func() Tamper {
+			return Tamper{Datagrams: func(got []rdma.WC) []rdma.WC {
+				return slices.DeleteFunc(slices.Clone(got), func(wc rdma.WC) bool { return received(&wc) })
+			}}
+		}, "has not come"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			caught, named := 0, false
