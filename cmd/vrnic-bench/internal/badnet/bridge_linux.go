@@ -42,8 +42,8 @@ const (
 	// turnFrames are read before those that are due are looked at again.
 	turnFrames = 32
 	// leastNap is the shortest sleep: frames that are due within it leave together, so that a thread
-	// need not wake for each. Where the delay is long, so are naps, by napShare, up to mostNap, and
-	// new frames do not end them.
+	// need not wake for each. Where the delay is long, so are naps, by napShare, up to mostNap. New
+	// frames do not end them: a wire does not take the processor from who sends.
 	leastNap = 20 * time.Microsecond
 	napShare = 100
 	mostNap  = 100 * time.Microsecond
@@ -140,7 +140,7 @@ func clock() time.Duration { return time.Since(started) }
 func (d *direction) begin(l *impair.Link, delay time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.nap = min(delay/napShare, mostNap)
+	d.nap = max(min(delay/napShare, mostNap), leastNap)
 	d.link, d.queue, d.late, d.failed = l, nil, hist.New(), 0
 }
 
@@ -164,27 +164,21 @@ func (d *direction) run() {
 	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO,
 		Priority: 1}, 0)
 	for {
-		nap, blind := d.turn()
-		if blind {
+		// Interrupted or not: look.
+		if nap := d.turn(); nap > 0 {
 			ts := unix.NsecToTimespec(int64(nap))
-			// Interrupted or not: look.
 			_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&ts)), 0, 0)
 			continue
 		}
-		var timeout *unix.Timespec // nil: until a frame comes
-		if nap > 0 {
-			ts := unix.NsecToTimespec(int64(nap))
-			timeout = &ts
-		}
 		fds := [1]unix.PollFd{{Fd: int32(d.in), Events: unix.POLLIN}}
-		_, _, _ = unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds)), uintptr(len(fds)),
-			uintptr(unsafe.Pointer(timeout)), 0, 0, 0)
+		_, _, _ = unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds)), uintptr(len(fds)), 0,
+			0, 0, 0)
 	}
 }
 
-// turn reads what is there and writes what is due. It returns how long to sleep, until a frame
-// comes at most, or blind not even until then; 0: there is nothing to do before.
-func (d *direction) turn() (nap time.Duration, blind bool) {
+// turn reads what is there and writes what is due. It returns how long to sleep; 0: until a frame
+// comes.
+func (d *direction) turn() (nap time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for {
@@ -202,13 +196,10 @@ func (d *direction) turn() (nap time.Duration, blind bool) {
 		if more {
 			continue
 		}
-		switch {
-		case len(d.queue) == 0:
-			return 0, false
-		case d.nap > leastNap:
-			return d.nap, true
+		if len(d.queue) == 0 {
+			return 0
 		}
-		return max(d.queue[0].due-now, leastNap), false
+		return d.nap
 	}
 }
 
