@@ -372,6 +372,16 @@ func (c *Conn) Drop(stream uint16) (n int) {
 	return n
 }
 
+// Defer is for a Handler's Message: it has f called by the goroutine that has brought the message's
+// packets, when all messages that have come together are handed out, and with no lock held. false:
+// the caller may not be that goroutine, and f is not called.
+func (c *Conn) Defer(f func()) bool {
+	if c.s.bring {
+		c.s.deferred = append(c.s.deferred, f)
+	}
+	return c.s.bring
+}
+
 // Flush sends what Send has held back.
 func (c *Conn) Flush() { c.s.drain() }
 

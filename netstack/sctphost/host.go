@@ -49,6 +49,9 @@ type Host struct {
 	packets []outgoing
 	spare   *buffer.View // for the next packet; nil: there is none
 	events  []sctp.Event
+	// It has brought packets, and does what it finds in deferred when there is nothing else to do.
+	bring    bool
+	deferred []func()
 }
 
 // A carrier takes the packets of a Host to a network.
@@ -155,7 +158,13 @@ func (s *Host) take(p sctp.Packet) {
 }
 
 // Settle implements ethswitch.Settler: it sends and hands out what several packets have led to.
-func (s *Host) Settle() { s.drain() }
+// Then it does, on this goroutine, what handlers have left to whoever has brought the packets.
+func (s *Host) Settle() {
+	var room [4]func()
+	for _, f := range s.drainFor(true, room[:0]) {
+		f()
+	}
+}
 
 // icmp takes an ICMP error.
 func (s *Host) icmp(e sctp.ICMPError) {
@@ -190,15 +199,24 @@ func (s *Host) expire() {
 }
 
 // drain sends and hands out what there is, or leaves that to whoever is at it.
-func (s *Host) drain() {
+func (s *Host) drain() { s.drainFor(false, nil) }
+
+// drainFor is drain. With bring it appends what Conn.Defer was given: the caller holds no lock, and
+// calls it.
+func (s *Host) drainFor(bring bool, deferred []func()) []func() {
 	if !s.token.take() {
-		return
+		return deferred
 	}
 	for {
+		s.bring = bring
 		for s.drainOnce() {
 		}
+		s.bring = false
+		deferred = append(deferred, s.deferred...)
+		clear(s.deferred)
+		s.deferred = s.deferred[:0]
 		if s.token.release() {
-			return
+			return deferred
 		}
 	}
 }

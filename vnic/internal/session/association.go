@@ -26,6 +26,13 @@ type Association interface {
 	RemoteAddr() netip.AddrPort
 }
 
+// A Deferrer is an Association that can have the goroutine that brings messages do more for them.
+type Deferrer interface {
+	// Defer, called by Handler.Message, has f called when all messages that have come together are
+	// handed out. false: it is not called.
+	Defer(f func()) bool
+}
+
 // A Handler hears of what happens to an Association. It is called by one goroutine at a
 // time, with no lock held, and does not block.
 type Handler interface {
@@ -47,16 +54,17 @@ type association struct {
 	key key           // in out
 	up  chan struct{} // closed once it is up, or has failed
 
-	mu      sync.Mutex
-	a       Association        // guarded by mu until up is closed
-	err     error              // guarded by mu until up is closed: why it did not come up
-	givenUp bool               // guarded as err: only because who set it up waited no longer
-	mux     *sctpddp.Mux       // guarded by mu; nil before it is up
-	streams map[uint16]*Stream // guarded by mu: those that the Mux has given out
-	waiting []*Stream          // guarded by mu: those to be told when something changes
-	early   []inbound          // guarded by mu: what came before it was up
-	timer   *time.Timer        // +checklocks:mu
-	loss    *sctpddp.LostError // guarded by mu: it is down
+	mu       sync.Mutex
+	a        Association        // guarded by mu until up is closed
+	deferrer Deferrer           // guarded as a: a, or nil
+	err      error              // guarded by mu until up is closed: why it did not come up
+	givenUp  bool               // guarded as err: only because who set it up waited no longer
+	mux      *sctpddp.Mux       // guarded by mu; nil before it is up
+	streams  map[uint16]*Stream // guarded by mu: those that the Mux has given out
+	waiting  []*Stream          // guarded by mu: those to be told when something changes
+	early    []inbound          // guarded by mu: what came before it was up
+	timer    *time.Timer        // +checklocks:mu
+	loss     *sctpddp.LostError // guarded by mu: it is down
 }
 
 // An inbound is a message that has not been taken yet.
@@ -127,6 +135,7 @@ func (as *association) established(a Association) error {
 	as.mu.Lock()
 	mux, err := sctpddp.NewMux(a, cfg, time.Now())
 	as.a, as.mux = a, mux
+	as.deferrer, _ = a.(Deferrer)
 	early := as.early
 	as.early = nil
 	if mux != nil && as.loss != nil {
@@ -166,8 +175,14 @@ func (as *association) open(c *Call) (*Stream, error) {
 
 // giveLocked makes a stream of a session that the Mux has given out.
 func (as *association) giveLocked(s *sctpddp.Session) *Stream {
-	st := &Stream{as: as, s: s}
+	st := as.newStream(s)
 	as.streams[s.Stream()] = st
+	return st
+}
+
+func (as *association) newStream(s *sctpddp.Session) *Stream {
+	st := &Stream{as: as, s: s}
+	st.tell = st.run
 	return st
 }
 
@@ -182,7 +197,7 @@ func (as *association) Message(m sctpddp.Message, token any) {
 	if st := as.streams[m.Stream]; st != nil {
 		st.push(inbound{m, token})
 		as.mu.Unlock()
-		st.notify()
+		st.brought()
 		return
 	}
 	as.mux.Input(time.Now(), m)

@@ -19,3 +19,62 @@ func TestHoldOfAssociations(t *testing.T) {
 		t.Errorf("256 associations keep %d octets", sum)
 	}
 }
+
+// A bringer is an Association whose messages somebody brings.
+type bringer struct {
+	Association
+	can      bool
+	deferred []func()
+}
+
+func (b *bringer) Defer(f func()) bool {
+	if b.can {
+		b.deferred = append(b.deferred, f)
+	}
+	return b.can
+}
+
+// Who has a Stream is run by the goroutine that has brought messages, once for all that came
+// together; where nobody offers that it is woken.
+func TestBrought(t *testing.T) {
+	b := &bringer{can: true}
+	as := newAssociation()
+	as.a, as.deferrer = b, b
+	st := as.newStream(nil)
+	ran, woken := 0, 0
+	st.SetNotify(func() { woken++ })
+	check := func(what string, wantRan, wantWoken int) {
+		t.Helper()
+		if ran != wantRan || woken != wantWoken {
+			t.Errorf("%s: run %d times, want %d; woken %d, want %d", what, ran, wantRan, woken, wantWoken)
+		}
+		ran, woken = 0, 0
+	}
+	st.brought()
+	check("nobody has said that it can be run", 0, 1)
+	st.SetPrompt(func(more func() bool) {
+		if more != nil {
+			t.Error("it is told of more to come")
+		}
+		ran++
+	})
+	for range 2 {
+		st.brought()
+		st.brought()
+		if len(b.deferred) != 1 {
+			t.Fatalf("deferred %d times", len(b.deferred))
+		}
+		check("before all is there", 0, 0)
+		b.deferred[0]()
+		b.deferred = nil
+		check("when all is there", 1, 0)
+	}
+	b.can = false
+	st.brought()
+	check("nobody brings anything", 0, 1)
+	b.can = true
+	st.brought()
+	st.SetPrompt(nil)
+	b.deferred[0]()
+	check("it cannot be run any more", 0, 1)
+}

@@ -25,6 +25,10 @@ type Stream struct {
 	lost  atomic.Pointer[sctpddp.LostError]
 	waits bool // guarded by as.mu: it is in as.waiting
 
+	prompt atomic.Pointer[func(more func() bool)]
+	tell   func()      // run
+	told   atomic.Bool // tell will be called
+
 	abandoned bool // guarded by as.mu: its owner hangs in a program's memory, and the program is gone
 
 	mu    sync.Mutex
@@ -59,6 +63,32 @@ func (st *Stream) notify() {
 	if f := st.wake.Load(); f != nil {
 		(*f)()
 	}
+}
+
+// brought has the owner look at messages, by the goroutine that has brought them if it can: to wake
+// another one costs as much as some messages do.
+func (st *Stream) brought() {
+	if st.prompt.Load() == nil {
+		st.notify()
+		return
+	}
+	if st.told.Swap(true) {
+		return
+	}
+	if d := st.as.deferrer; d == nil || !d.Defer(st.tell) {
+		st.told.Store(false)
+		st.notify()
+	}
+}
+
+// run is what brought defers.
+func (st *Stream) run() {
+	st.told.Store(false)
+	if f := st.prompt.Load(); f != nil {
+		(*f)(nil)
+		return
+	}
+	st.notify()
 }
 
 // next returns the oldest message that waits.
@@ -247,6 +277,15 @@ func (st *Stream) WriteFrom(src iwarp.Source) (int, error) {
 	return n, err
 }
 
+// SetPrompt implements llp.Stream.
+func (st *Stream) SetPrompt(f func(more func() bool)) {
+	if f == nil {
+		st.prompt.Store(nil)
+		return
+	}
+	st.prompt.Store(&f)
+}
+
 // SetNotify implements iwarp.Stream.
 func (st *Stream) SetNotify(f func()) {
 	if f == nil {
@@ -288,6 +327,7 @@ func (st *Stream) Abort() { st.end(st.s.Abort) }
 func (st *Stream) end(how func() error) {
 	st.to = nowhere{}
 	st.SetNotify(nil)
+	st.SetPrompt(nil)
 	_ = how() // an error is that of the association, and comes as its end
 	st.as.release(st)
 }
