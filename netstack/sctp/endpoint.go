@@ -381,7 +381,7 @@ func (e *Endpoint) Output(now time.Time, b []byte) (Datagram, bool) {
 		}
 		e.ready.pop()
 		a.isReady = false
-		a.burst = min(a.burst, a.opt.MaxBurst)
+		a.spent()
 		e.timers.set(a)
 	}
 	return Datagram{}, false

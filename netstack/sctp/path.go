@@ -24,6 +24,7 @@ type path struct {
 
 	// Octets of DATA chunks, with headers and padding.
 	cwnd, ssthresh, flight int
+	full                   bool // when all was sent that could be, cwnd was in the way of more
 	cubic                  congestion.Cubic
 	undo                   undo // the losses that may have been none
 	timeout                undo // the last T3 expiry
@@ -59,13 +60,12 @@ type path struct {
 	prober prober
 
 	// While a SACK is looked at.
-	acked     int           // newly acknowledged octets
-	wasFlight int           // flight before
-	waits     bool          // a chunk has been met that is still outstanding
-	doubts    bool          // one has been said to have arrived, and not by this SACK
-	restart   bool          // the earliest outstanding chunk was acknowledged
-	lost      bool          // a chunk has been found lost
-	sample    time.Duration // a round trip; -1: none
+	acked   int           // newly acknowledged octets
+	waits   bool          // a chunk has been met that is still outstanding
+	doubts  bool          // one has been said to have arrived, and not by this SACK
+	restart bool          // the earliest outstanding chunk was acknowledged
+	lost    bool          // a chunk has been found lost
+	sample  time.Duration // a round trip; -1: none
 	// what was thought to be lost at a T3 expiry has arrived, and was not sent again
 	intact bool
 }

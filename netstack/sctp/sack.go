@@ -74,8 +74,7 @@ func (a *Association) ackCum(now time.Time, cum TSN) (ok bool) {
 
 func (a *Association) beginAck() {
 	for _, p := range a.paths {
-		p.acked, p.wasFlight, p.waits, p.restart, p.intact, p.sample = 0, p.flight, false, false,
-			false, -1
+		p.acked, p.waits, p.restart, p.intact, p.sample = 0, false, false, false, -1
 	}
 }
 
@@ -137,8 +136,9 @@ func (a *Association) uncount(c *outChunk) {
 func (a *Association) growWindows(now time.Time) {
 	for _, p := range a.paths {
 		// "Only if the current congestion window is being fully utilized and the data sender is not in
-		// Fast Recovery": section 7.2.1.
-		if p.acked == 0 || a.recovering || p.wasFlight < p.cwnd {
+		// Fast Recovery": section 7.2.1. Behind the first of several SACKs that have come together it is
+		// not, for want of a turn to send.
+		if p.acked == 0 || a.recovering || !p.full {
 			continue
 		}
 		d := p.pmdcs()

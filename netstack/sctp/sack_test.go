@@ -461,6 +461,14 @@ func TestSlowStart(t *testing.T) {
 	if x.cwnd > before+acked {
 		t.Errorf("cwnd %d of %d for %d octets", x.cwnd, before, acked)
 	}
+	// Of SACKs that come together each counts, though the first leaves room in the window.
+	_, n, p = established(t, narrow())
+	p.a.opt.MaxBurst = 100
+	n.queue(100)
+	p.send(mkSack(p.first()+1, 1<<20), mkSack(p.first()+3, 1<<20))
+	if x = p.a.primary; x.cwnd != 8*fullChunk {
+		t.Errorf("cwnd %d behind two SACKs together for all 4 packets", x.cwnd)
+	}
 	// In Fast Recovery it stays.
 	_, n, p = established(t, narrow())
 	x = p.a.primary

@@ -131,6 +131,14 @@ func (a *Association) Send(now time.Time, o SendOptions, src Source) (id uint64,
 // said since the last packet counts together, for they may come together. Section 6.1 D.
 func (a *Association) mayBurst() { a.burst = max(a.burst, a.opt.MaxBurst) }
 
+// spent is called when all was sent that may be now.
+func (a *Association) spent() {
+	a.burst = min(a.burst, a.opt.MaxBurst)
+	for _, p := range a.paths {
+		p.full = p.flight >= p.cwnd
+	}
+}
+
 // Drop gives up the messages of a stream of which nothing has been sent yet, and says how many: the
 // last ones that Send took for it. Their numbers count as acknowledged with those behind them.
 func (a *Association) Drop(stream uint16) (n int) {
