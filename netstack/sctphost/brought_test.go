@@ -41,8 +41,8 @@ func (e *pipeEnd) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
 	return true
 }
 
-func (*pipeEnd) Offloads() bool { return false }
-func (*pipeEnd) String() string { return "pipe" }
+func (*pipeEnd) Offloads(frame.GSO) bool { return false }
+func (*pipeEnd) String() string          { return "pipe" }
 
 // A deferrer answers what has come when all of it has.
 type deferrer struct {
