@@ -220,7 +220,17 @@ func TestRpingDaemonKilled(t *testing.T) {
 	_ = server.Wait(patience)
 }
 
-// What cannot work on iWARP fails at once: nobody waits for a peer that cannot come.
+// saysOnce wants one line of the libraries on stderr, and what it says.
+func (p *process) saysOnce(want string) {
+	p.T.Helper()
+	p.wantOutput("^vrnic: " + want)
+	if n := strings.Count(p.Output(), "vrnic: "); n != 1 {
+		p.T.Errorf("%s: the libraries say %d lines, want one", p, n)
+	}
+}
+
+// What cannot work on iWARP fails at once, and says once why: nobody waits for a peer that cannot
+// come.
 func TestTrap09NoIWARP(t *testing.T) {
 	need(t, "ib_send_bw", "ibv_rc_pingpong")
 	d := up(t, nil, "--device", deviceA)
@@ -233,9 +243,26 @@ func TestTrap09NoIWARP(t *testing.T) {
 		client := d.start(append(argv, "127.0.0.1")...)
 		client.fail(patience, "Failed to modify QP|Unable to Connect|Couldn't")
 		server.fail(patience, "Failed to modify QP|Unable to Connect|Couldn't")
+		server.saysOnce("vrnic0 speaks iWARP, where rdma_cm connects .*transport=roce")
 	}
-	// Nor are there unreliable datagrams.
-	if len(missing("udaddy")) == 0 {
-		d.start("udaddy", "-b", addrsA[0]).fail(patience)
+	// Nor are there unreliable datagrams and connections, nor sockets.
+	for line, says := range map[string]string{
+		"udaddy -b ADDR":          "no device .* datagrams .*transport=roce",
+		"mckey -b ADDR -m ADDR":   "no device .* datagrams .*transport=roce",
+		"ibv_ud_pingpong -g 0":    "vrnic0 speaks iWARP, .* no UC or UD: .*transport=roce",
+		"ibv_uc_pingpong -g 0":    "vrnic0 speaks iWARP, .* no UC or UD: .*transport=roce",
+		"ibv_xsrq_pingpong -g 0":  "no device here has XRC",
+		"rstream -s ADDR":         "sockets over RDMA .*not there",
+		"ib_send_bw -c UD -F -x0": "vrnic0 speaks iWARP, .* no UC or UD: .*transport=roce",
+	} {
+		argv := words(line, "ADDR", addrsA[0])
+		need(t, argv[0])
+		p := d.start(argv...)
+		if argv[0] == "ib_send_bw" { // it wants a peer first
+			listensTCP(t, p)
+			p = d.start(append(argv, "127.0.0.1")...)
+		}
+		p.fail(patience)
+		p.saysOnce(says)
 	}
 }

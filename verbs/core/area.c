@@ -9,13 +9,10 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "private.h"
@@ -153,29 +150,22 @@ static int open_memfd(const struct stat *want)
  */
 static bool shared_mapping(const void *addr, size_t length, struct stat *st, uint64_t *offset)
 {
-	FILE *f = fopen("/proc/thread-self/maps", "re");
-	uint64_t lo, hi, off, ino, at = (uintptr_t)addr;
-	unsigned int major, minor;
-	char shared, *line = NULL;
+	struct vrnic_mapping map = { 0 };
+	uintptr_t at = (uintptr_t)addr;
+	struct vrnic_maps m;
 	bool found = false;
-	size_t size = 0;
 
-	while (f && getline(&line, &size, f) > 0) {
-		if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %*3c%c %" SCNx64 " %x:%x %" SCNu64, &lo, &hi, &shared,
-			   &off, &major, &minor,
-			   &ino) != 7 || at >= hi)
-			continue;
-		found = at >= lo && length <= hi - at && shared == 's' && ino;
-		break;
+	if (vrnic_maps_open(&m)) {
+		while (vrnic_maps_next(&m, &map) && at >= map.hi)
+			;
+		found = at >= map.lo && at < map.hi && length <= map.hi - at && map.shared && map.ino;
 	}
-	free(line);
-	if (f)
-		fclose(f);
+	vrnic_maps_close(&m);
 	if (!found)
 		return false;
-	st->st_dev = makedev(major, minor);
-	st->st_ino = ino;
-	*offset = off + (at - lo);
+	st->st_dev = map.dev;
+	st->st_ino = map.ino;
+	*offset = map.offset + (at - map.lo);
 	return true;
 }
 

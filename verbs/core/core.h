@@ -117,6 +117,29 @@ struct vrnic_session {
  */
 VRNIC_EXPORT struct vrnic_session *vrnic_session(void);
 
+/*
+ * What an errno cannot say, in one line on stderr: each cause once in a process, printf-like. errno
+ * is left alone.
+ */
+enum vrnic_cause {
+	VRNIC_CAUSE_PRIVILEGE = 1, /* of having no session */
+	VRNIC_CAUSE_PATH = 2,
+	VRNIC_CAUSE_SOCKET = 4,
+	VRNIC_CAUSE_TRUST = 8,
+	VRNIC_CAUSE_HELLO = 16,
+	VRNIC_CAUSE_MEM = 32,
+	VRNIC_CAUSE_CONNECT = 64, /* of what no device, or not this one, can do */
+	VRNIC_CAUSE_DATAGRAMS = 128,
+	VRNIC_CAUSE_XRC = 256,
+	VRNIC_CAUSE_RSOCKETS = 512,
+};
+
+VRNIC_EXPORT void vrnic_complain(enum vrnic_cause cause, const char *fmt,
+				 ...) __attribute__((format(printf, 2, 3)));
+
+/* What a program of InfiniBand's ways is told to run on. */
+#define VRNIC_ROCE_DEVICE "`vrnic up --device NAME,addr=CIDR,transport=roce`"
+
 /* How many devices the daemon has; and which of them VRNIC_DEVICE leaves to this process. */
 VRNIC_EXPORT uint32_t vrnic_num_devices(struct vrnic_session *s);
 VRNIC_EXPORT bool vrnic_device_allowed(struct vrnic_session *s, uint32_t index);
@@ -212,6 +235,13 @@ static inline void vrnic_ring(struct vrnic_session *s, uint32_t bell)
 	    atomic_exchange(s->sleeping, 0))
 		vrnic_ring_doorbell(s);
 }
+
+/*
+ * maps.c: whether all of length octets at addr is mapped so that it can be read, or with write be
+ * written: 0, or the errno that a registration fails with. An adapter finds it out by pinning the
+ * pages.
+ */
+int vrnic_check_mapped(const void *addr, size_t length, bool write);
 
 /*
  * area.c: memory of the program that the daemon has mapped, too.

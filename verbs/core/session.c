@@ -24,19 +24,7 @@ static _Atomic(struct vrnic_session *) current;
 /* all, also one that is being opened; changed with open_lock held */
 static _Atomic(struct vrnic_session *) sessions;
 
-/* Causes of having no session: each is told once. */
-enum cause {
-	CAUSE_PRIVILEGE = 1,
-	CAUSE_PATH = 2,
-	CAUSE_SOCKET = 4,
-	CAUSE_TRUST = 8,
-	CAUSE_HELLO = 16,
-	CAUSE_MEM = 32,
-};
-
-static void complain(enum cause cause, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-static void complain(enum cause cause, const char *fmt, ...)
+void vrnic_complain(enum vrnic_cause cause, const char *fmt, ...)
 {
 	static atomic_uint told;
 	char line[512];
@@ -67,9 +55,9 @@ static int lend(struct vrnic_session *s)
 	fd = open("/proc/thread-self/mem", O_RDWR | O_CLOEXEC);
 	if (fd < 0) {
 		err = errno;
-		complain(CAUSE_MEM,
-			 "this process cannot lend its memory to the daemon: open of /proc/thread-self/mem: %s "
-			 "(is it not dumpable, or /proc not mounted?)", strerror(err));
+		vrnic_complain(VRNIC_CAUSE_MEM,
+			       "this process cannot lend its memory to the daemon: open of /proc/thread-self/mem: %s "
+			       "(is it not dumpable, or /proc not mounted?)", strerror(err));
 		return err;
 	}
 	err = vrnic_rpc(s, VRNIC_OP_SET_MEM, &req, sizeof(req), NULL, 0, fd, NULL, 0);
@@ -79,7 +67,8 @@ static int lend(struct vrnic_session *s)
 	 */
 	vrnic_close(fd);
 	if (err && !vrnic_dead(s))
-		complain(CAUSE_MEM, "the daemon refused this process's memory: %s", strerror(err));
+		vrnic_complain(VRNIC_CAUSE_MEM,
+			       "the daemon refused this process's memory: %s", strerror(err));
 	/*
 	 * Where Yama lets nobody but a parent reach into a process, that spares a daemon of this user a
 	 * copy of what is long. It gives it nothing that it does not have now; elsewhere it fails, and
@@ -123,7 +112,8 @@ static int socket_path(struct sockaddr_un *sa)
 		n = snprintf(sa->sun_path, sizeof(sa->sun_path), "/run/vrnic.sock");
 	if (n < (int)sizeof(sa->sun_path))
 		return 0;
-	complain(CAUSE_PATH, "the path of the daemon's socket is too long: %s", p && *p ? p : dir);
+	vrnic_complain(VRNIC_CAUSE_PATH,
+		       "the path of the daemon's socket is too long: %s", p && *p ? p : dir);
 	return ENAMETOOLONG;
 }
 
@@ -134,7 +124,8 @@ static int dial(struct vrnic_session *s, struct sockaddr_un *sa)
 	s->sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (s->sock < 0) {
 		err = errno;
-		complain(CAUSE_SOCKET, "socket: %s", strerror(err));
+		vrnic_complain(VRNIC_CAUSE_SOCKET,
+			       "socket: %s", strerror(err));
 		return err;
 	}
 	do {
@@ -145,18 +136,22 @@ static int dial(struct vrnic_session *s, struct sockaddr_un *sa)
 		break;
 	case ENOENT:
 	case ECONNREFUSED:
-		complain(CAUSE_SOCKET, "no daemon at %s: start one with \"vrnic up\"", sa->sun_path);
+		vrnic_complain(VRNIC_CAUSE_SOCKET,
+			       "no daemon at %s: start one with \"vrnic up\"", sa->sun_path);
 		break;
 	case EACCES:
 	case EPERM:
-		complain(CAUSE_SOCKET, "not allowed to use the daemon at %s: its socket's mode says who may "
-			 "(vrnic up --socket-mode, --socket-group)", sa->sun_path);
+		vrnic_complain(VRNIC_CAUSE_SOCKET,
+			       "not allowed to use the daemon at %s: its socket's mode says who may "
+			       "(vrnic up --socket-mode, --socket-group)", sa->sun_path);
 		break;
 	case EPROTOTYPE:
-		complain(CAUSE_SOCKET, "%s is not the socket of a vrnic daemon", sa->sun_path);
+		vrnic_complain(VRNIC_CAUSE_SOCKET,
+			       "%s is not the socket of a vrnic daemon", sa->sun_path);
 		break;
 	default:
-		complain(CAUSE_SOCKET, "the daemon at %s: %s", sa->sun_path, strerror(err));
+		vrnic_complain(VRNIC_CAUSE_SOCKET,
+			       "the daemon at %s: %s", sa->sun_path, strerror(err));
 	}
 	return err;
 }
@@ -172,16 +167,17 @@ static int judge(struct vrnic_session *s, const char *path)
 	socklen_t len = sizeof(peer);
 
 	if (getsockopt(s->sock, SOL_SOCKET, SO_PEERCRED, &peer, &len)) {
-		complain(CAUSE_TRUST, "the daemon at %s: SO_PEERCRED: %s", path, strerror(errno));
+		vrnic_complain(VRNIC_CAUSE_TRUST,
+			       "the daemon at %s: SO_PEERCRED: %s", path, strerror(errno));
 		return errno;
 	}
 	if (peer.uid == geteuid())
 		s->daemon = peer.pid;
 	if (peer.uid == 0 || peer.uid == geteuid())
 		return 0;
-	complain(CAUSE_TRUST,
-		 "the daemon at %s runs as uid %u, which is neither root nor this user, %u: it is not given this "
-		 "process's memory, and there is no device", path, peer.uid, geteuid());
+	vrnic_complain(VRNIC_CAUSE_TRUST,
+		       "the daemon at %s runs as uid %u, which is neither root nor this user, %u: it is not "
+		       "given this process's memory, and there is no device", path, peer.uid, geteuid());
 	return EPERM;
 }
 
@@ -259,14 +255,16 @@ static int hello(struct vrnic_session *s, const char *path)
 	err = vrnic_rpc(s, VRNIC_OP_HELLO, &req, sizeof(req), &rep, sizeof(rep), -1, fds, 2);
 	if (err) {
 		if (err == EPROTONOSUPPORT)
-			complain(CAUSE_HELLO,
-				 "the daemon at %s speaks version %u.%u of the ring ABI, this library %u.%u: "
-				 "install the same release of both", path, rep.major, rep.minor, VRNIC_MAJOR, VRNIC_MINOR);
+			vrnic_complain(VRNIC_CAUSE_HELLO,
+				       "the daemon at %s speaks version %u.%u of the ring ABI, this library %u.%u: "
+				       "install the same release of both", path, rep.major, rep.minor, VRNIC_MAJOR,
+				       VRNIC_MINOR);
 		else if (vrnic_dead(s))
-			complain(CAUSE_HELLO,
-				 "the daemon at %s ended the session at once", path);
+			vrnic_complain(VRNIC_CAUSE_HELLO,
+				       "the daemon at %s ended the session at once", path);
 		else
-			complain(CAUSE_HELLO, "the daemon at %s: %s", path, strerror(err));
+			vrnic_complain(VRNIC_CAUSE_HELLO,
+				       "the daemon at %s: %s", path, strerror(err));
 		return err;
 	}
 	s->doorbell = fds[1];
@@ -283,7 +281,8 @@ static int hello(struct vrnic_session *s, const char *path)
 	if (!err)
 		err = read_names(s, &rep);
 	if (err)
-		complain(CAUSE_HELLO, "what answers at %s is not a vrnic daemon of this release", path);
+		vrnic_complain(VRNIC_CAUSE_HELLO,
+			       "what answers at %s is not a vrnic daemon of this release", path);
 	return err;
 }
 
@@ -386,8 +385,8 @@ struct vrnic_session *vrnic_session(void)
 	if (s && !vrnic_peer_gone(s))
 		return s;
 	if (getauxval(AT_SECURE)) {
-		complain(CAUSE_PRIVILEGE,
-			 "a program with raised privilege has no device: the daemon would get its memory");
+		vrnic_complain(VRNIC_CAUSE_PRIVILEGE,
+			       "a program with raised privilege has no device: the daemon would get its memory");
 		errno = EPERM;
 		return NULL;
 	}

@@ -1,9 +1,6 @@
 /* Protection domains, memory regions and memory windows. */
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "objects.h"
 
@@ -66,20 +63,11 @@ static int check_access(unsigned int access)
 	return 0;
 }
 
-/*
- * Whether something is mapped everywhere from addr on: 0 or an errno. An adapter would find that
- * out by pinning the pages; without the look the first message would.
- */
-static int check_mapped(const void *addr, size_t length)
+/* Whether the memory is there, as the rights want it: 0 or an errno. */
+static int check_memory(const void *addr, size_t length, int access)
 {
-	uintptr_t page = sysconf(_SC_PAGESIZE), lo = (uintptr_t)addr & ~(page - 1);
-
-	if (!length || length > UINTPTR_MAX - page || (uintptr_t)addr > UINTPTR_MAX - page - length)
-		return EINVAL;
-	/* MS_ASYNC does nothing but walk the mappings. */
-	if (syscall(SYS_msync, lo, (uintptr_t)addr + length - lo, MS_ASYNC))
-		return errno == ENOMEM ? EFAULT : errno;
-	return 0;
+	return vrnic_check_mapped(addr, length,
+				  access & (IBV_ACCESS_LOCAL_WRITE | ACCESS_REMOTE_CHANGE | IBV_ACCESS_MW_BIND));
 }
 
 /*
@@ -110,7 +98,7 @@ static struct ibv_mr *reg_mr(struct ibv_pd *ibpd, void *addr, size_t length, uin
 
 	err = check_access(req.access);
 	if (!err)
-		err = check_mapped(addr, length);
+		err = check_memory(addr, length, req.access);
 	if (err) {
 		errno = err;
 		return NULL;
@@ -186,7 +174,9 @@ int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, 
 		req.new.access = access;
 	}
 	if (!err && (flags & IBV_REREG_MR_CHANGE_TRANSLATION))
-		err = check_mapped(addr, length);
+		err = check_memory(addr, length, flags & IBV_REREG_MR_CHANGE_ACCESS ? access : mr->access);
+	else if (!err && (flags & IBV_REREG_MR_CHANGE_ACCESS))
+		err = check_memory(ibmr->addr, ibmr->length, access);
 	if (err) {
 		errno = err;
 		return IBV_REREG_MR_ERR_INPUT;

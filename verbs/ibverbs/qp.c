@@ -227,6 +227,17 @@ static bool known_type(const struct vrnic_context *c, enum ibv_qp_type type)
 	return type == IBV_QPT_RC || (c->roce && (type == IBV_QPT_UC || type == IBV_QPT_UD));
 }
 
+/* Which types there are, of those that programs take for granted. */
+static void say_known(struct vrnic_context *c, enum ibv_qp_type type)
+{
+	if (type == IBV_QPT_UC || type == IBV_QPT_UD)
+		vrnic_complain(VRNIC_CAUSE_DATAGRAMS,
+			       "%s speaks iWARP, which has reliable connections (RC) and no UC or UD: a device of "
+			       VRNIC_ROCE_DEVICE " has these", c->v.context.device->name);
+	else if (type == IBV_QPT_XRC_SEND || type == IBV_QPT_XRC_RECV)
+		vrnic_no_xrc();
+}
+
 static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr, uint64_t send_ops)
 {
 	struct vrnic_context *c = to_vctx(pd->context);
@@ -234,6 +245,7 @@ static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr, u
 	int err = EINVAL;
 
 	if (!known_type(c, attr->qp_type)) {
+		say_known(c, attr->qp_type);
 		errno = EOPNOTSUPP;
 		return NULL;
 	}

@@ -9,8 +9,8 @@
 #include "queue.h"
 
 /*
- * On iWARP the daemon's INIT is all that comes before RTS; which of them it is, only the program's
- * own calls say. There no QP of a living session is in RESET, and on RoCE it may be.
+ * On iWARP INIT is all that comes before RTS, as programs know it of siw: no QP of a living session
+ * is in RESET. On RoCE it may be.
  */
 static enum ibv_qp_state state_of(struct vrnic_qp *qp)
 {
@@ -24,10 +24,6 @@ static enum ibv_qp_state state_of(struct vrnic_qp *qp)
 			return IBV_QPS_ERR;
 		return qp->roce ? IBV_QPS_RESET : IBV_QPS_INIT;
 	}
-	if (qp->roce)
-		return state < IBV_QPS_UNKNOWN ? state : IBV_QPS_UNKNOWN;
-	if (state == IBV_QPS_INIT && qp->qp.state == IBV_QPS_RESET)
-		return IBV_QPS_RESET;
 	return state < IBV_QPS_UNKNOWN ? state : IBV_QPS_UNKNOWN;
 }
 
@@ -172,6 +168,16 @@ static int modify_roce(struct vrnic_qp *qp, const struct ibv_qp_attr *attr, uint
 	return 0;
 }
 
+/* What a program needs to know that connects as on InfiniBand. */
+static int not_connected_so(const struct vrnic_qp *qp)
+{
+	vrnic_complain(VRNIC_CAUSE_CONNECT,
+		       "%s speaks iWARP, where rdma_cm connects queue pairs, not ibv_modify_qp: have the "
+		       "program use rdma_cm (perftest: -R), or a device of " VRNIC_ROCE_DEVICE,
+		       qp->qp.context->device->name);
+	return EINVAL;
+}
+
 /*
  * RTR and RTS are reached by connecting. A program that connects as on InfiniBand, by telling its
  * peer the number of its QP, is told at once that it cannot be; one that follows the connection
@@ -189,11 +195,14 @@ int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int mask)
 	if (!mask)
 		return 0;
 	now = state_of(qp);
-	if (mask & IBV_QP_CUR_STATE && attr->cur_qp_state != now)
+	if (mask & IBV_QP_CUR_STATE && attr->cur_qp_state != now &&
+	    (attr->cur_qp_state != IBV_QPS_RESET || now != IBV_QPS_INIT))
 		return EINVAL;
 	mask &= ~IBV_QP_CUR_STATE;
 	if (!(mask & IBV_QP_STATE))
 		return mask & ~(IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER) ? EINVAL : 0;
+	if (attr->qp_state == IBV_QPS_RTR && mask & IBV_QP_AV)
+		return not_connected_so(qp);
 	if (mask & ~(IBV_QP_STATE | allowed(attr->qp_state)) ||
 	    (mask & IBV_QP_PORT && attr->port_num != 1))
 		return EINVAL;

@@ -72,7 +72,10 @@ int cm_id_new(struct cm_chan *ch, void *context, enum rdma_port_space ps, enum i
 
 	if ((ps == RDMA_PS_TCP && type == IBV_QPT_RC) || (ps == RDMA_PS_UDP && type == IBV_QPT_UD)) {
 		err = vrnic_rpc(ch->s, VRNIC_OP_CM_CREATE_ID, &req, sizeof(req), &rep, sizeof(rep), -1, NULL, 0);
-		if (err == ENODEV) { /* a daemon that has no datagrams */
+		if (err == ENODEV) {
+			vrnic_complain(VRNIC_CAUSE_DATAGRAMS,
+				       "no device of this daemon has datagrams (RDMA_PS_UDP), which iWARP does not know: add "
+				       VRNIC_ROCE_DEVICE);
 			err = 0;
 			rep.id = 0;
 		} else if (!err && (!rep.id || cm_id_find(ch->s, rep.id))) {

@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 
+#include "core/core.h"
 #include "rdmacm.h"
 
 static int fails(int err)
@@ -30,10 +31,19 @@ int rdma_get_remote_ece(struct rdma_cm_id *id, struct ibv_ece *ece)
 
 /* Parameters are for the reader. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
+
+/* Without this one a program has no socket to call the others with. */
+int rsocket(int domain, int type, int protocol)
+{
+	vrnic_complain(VRNIC_CAUSE_RSOCKETS,
+		       "sockets over RDMA (rsocket(7)) are not there yet: the program has to use verbs or "
+		       "rdma_cm");
+	return fails(ENOSYS);
+}
+
 #define STUB(ret, name, params) \
 	ret name params { return (ret)fails(ENOSYS); }
 
-STUB(int, rsocket, (int domain, int type, int protocol))
 STUB(int, rbind, (int socket, const struct sockaddr *addr, socklen_t len))
 STUB(int, rlisten, (int socket, int backlog))
 STUB(int, raccept, (int socket, struct sockaddr *addr, socklen_t *len))

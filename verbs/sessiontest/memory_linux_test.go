@@ -34,6 +34,17 @@ func TestMemoryRegions(t *testing.T) {
 		{"nothing there", "null 100 0 1", "EFAULT", 0, 0},
 		{"a page missing", "hole 8192 0 1", "EFAULT", 0, 0},
 		{"all of memory", "malloc -1 0 1", "EINVAL", 0, 0},
+		{"no access", "none 8192 0 0", "EFAULT", 0, 0},
+		{"no access, long", "none 4194304 0 1", "EFAULT", 0, 0},
+		{"no access in the middle", "guarded 4194304 0 1", "EFAULT", 0, 0},
+		{"read only", "readonly 8192 0 0", "ok", abi.ModeApp, 0},
+		{"read only, long", "readonly 4194304 0 0", "ok", abi.ModeApp, 0},
+		{"read only, to be written", "readonly 8192 0 1", "EFAULT", 0, 0},
+		{"read only, long, to be written", "readonly 4194304 0 1", "EFAULT", 0, 0},
+		{"read only, with windows", "readonly 8192 0 10", "EFAULT", 0, 0},
+		{"a program's text", "text 64 0 0", "ok", abi.ModeApp, 0},
+		{"a program's text, to be written", "text 64 0 1", "EFAULT", 0, 0},
+		{"long", "malloc 4194304 5 1", "ok", abi.ModeApp, 0},
 		{"vrnic_alloc", "alloc 8192 100 1", "ok", abi.ModeShared, 100},
 		{"memfd", "memfd 8192 5 1", "ok", abi.ModeShared, 4096 + 5},
 		{"memfd, small", "memfd 4095 0 1", "ok", abi.ModeApp, 0},
@@ -121,6 +132,13 @@ func TestReregister(t *testing.T) {
 		t.Errorf("changed by %+v", r)
 	}
 	p.want("delmr 0", "ok", "delpd 1", "ok")
+}
+
+// A region does not get rights that its memory does not have.
+func TestReregisterReadOnly(t *testing.T) {
+	need(t)
+	open(t, newFake(t, nil)).want("pd", "ok", "pd", "ok", "mr readonly 8192 0 0", "ok",
+		"rereg 0 4 1", "-1 EFAULT", "rereg 0 2 0", "0 ok", "rereg 0 6 1", "-1 EFAULT", "delmr 0", "ok")
 }
 
 func TestWindows(t *testing.T) {

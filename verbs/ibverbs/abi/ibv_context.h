@@ -11,6 +11,8 @@
 /* A slot that stays NULL: programs find that and answer EOPNOTSUPP themselves. */
 typedef void verbs_absent(void);
 
+struct ibv_xrcd_init_attr;
+
 /* Called without a look whether they are there. */
 struct ibv_context_ops {
 	verbs_absent *_compat_query_device;
@@ -155,7 +157,7 @@ struct verbs_context {
 	struct ibv_qp *(*create_qp_ex)(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
 	int (*get_srq_num)(struct ibv_srq *srq, uint32_t *srq_num);
 	struct ibv_srq *(*create_srq_ex)(struct ibv_context *context, struct ibv_srq_init_attr_ex *attr);
-	verbs_absent *open_xrcd;
+	struct ibv_xrcd *(*open_xrcd)(struct ibv_context *context, struct ibv_xrcd_init_attr *attr);
 	verbs_absent *close_xrcd;
 	uint64_t _ABI_placeholder3;
 	size_t sz;

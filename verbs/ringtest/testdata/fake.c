@@ -16,7 +16,9 @@ atomic_int corrupt, doorbells;
 uint32_t revoked;
 bool peer_gone, unmapped, refuse_slabs;
 int rpc_error;
+unsigned int complaints;
 
+static struct ibv_device device = { .name = "fake0" };
 static char page[4096] __attribute__((aligned(64)));
 static struct fake_q *queues[MAX_QUEUES];
 static uint32_t next_num = 1;
@@ -54,8 +56,10 @@ void fake_start(void)
 	session.nbells = 1024; /* as new_queue takes them */
 	session.poll_yield = 16;
 	context.s = &session;
+	context.v.context.device = &device;
 	pd.pd.context = &context.v.context;
 	pd.pd.handle = 7;
+	complaints = 0;
 	corrupt = 0;
 	doorbells = 0;
 	peer_gone = unmapped = refuse_slabs = false;
@@ -69,6 +73,17 @@ void vrnic_die(struct vrnic_session *s, const char *why, ...)
 {
 	(void)why;
 	atomic_store(&s->dead, true);
+}
+
+void vrnic_complain(enum vrnic_cause cause, const char *fmt, ...)
+{
+	(void)fmt;
+	complaints |= cause;
+}
+
+void vrnic_no_xrc(void)
+{
+	complaints |= VRNIC_CAUSE_XRC;
 }
 
 void vrnic_corrupt(struct vrnic_session *s, const char *what)

@@ -60,6 +60,7 @@ extern struct vrnic_pd pd;
  */
 extern atomic_int corrupt, doorbells;
 extern uint32_t revoked;
+extern unsigned int complaints; /* what vrnic_complain was called with */
 extern bool peer_gone;	  /* what vrnic_peer_gone finds */
 extern bool unmapped;	  /* as in the child of a fork */
 extern int rpc_error;	  /* of the next CREATE */

@@ -114,7 +114,7 @@ static void test_create(void)
 	CHECK(!ibv_qp_to_qp_ex(qp));
 
 	CHECK_EQ(ibv_query_qp(qp, &qa, 0, &attr), 0);
-	CHECK_EQ(qa.qp_state, IBV_QPS_RESET);
+	CHECK_EQ(qa.qp_state, IBV_QPS_INIT);
 	CHECK_EQ(qa.cap.max_send_wr, 1);
 	CHECK_EQ(ibv_modify_qp(qp, &ca, 0), 0);
 	ca.qp_state = IBV_QPS_INIT;
@@ -123,9 +123,11 @@ static void test_create(void)
 			       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), 0);
 	CHECK_EQ(qp->state, IBV_QPS_INIT);
 	ca.qp_state = IBV_QPS_RTR;
+	CHECK_EQ(ibv_modify_qp(qp, &ca, IBV_QP_STATE), EINVAL);
+	CHECK_EQ(complaints, 0);
 	CHECK_EQ(ibv_modify_qp(qp, &ca, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN),
 		 EINVAL);
-	CHECK_EQ(ibv_modify_qp(qp, &ca, IBV_QP_STATE), EINVAL);
+	CHECK_EQ(complaints, VRNIC_CAUSE_CONNECT);
 	ca.qp_state = IBV_QPS_RTS;
 	CHECK_EQ(ibv_modify_qp(qp, &ca, IBV_QP_STATE), EINVAL);
 	fake_state(fake_of(qp->qp_num), IBV_QPS_RTS);
@@ -143,7 +145,12 @@ static void test_create(void)
 	CHECK_EQ(vrnic_find_qp(pd.pd.context, 1, &handle), ENOENT);
 
 	attr = (struct ibv_qp_init_attr){ .send_cq = &cq->cq, .recv_cq = &cq->cq, .qp_type = IBV_QPT_UD };
+	complaints = 0;
 	CHECK(!ibv_create_qp(&pd.pd, &attr) && errno == EOPNOTSUPP);
+	CHECK_EQ(complaints, VRNIC_CAUSE_DATAGRAMS);
+	attr.qp_type = IBV_QPT_XRC_SEND;
+	CHECK(!ibv_create_qp(&pd.pd, &attr) && errno == EOPNOTSUPP);
+	CHECK_EQ(complaints, VRNIC_CAUSE_DATAGRAMS | VRNIC_CAUSE_XRC);
 	attr.qp_type = IBV_QPT_RC;
 	attr.send_cq = NULL;
 	CHECK(!ibv_create_qp(&pd.pd, &attr) && errno == EINVAL);

@@ -158,6 +158,15 @@ static void *memory(const char *kind, size_t len)
 		munmap((char *)p + len - 4096, 4096);
 		return p;
 	}
+	if (!strcmp(kind, "guarded")) { /* no access to a page in its middle */
+		p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		mprotect((char *)p + len / 8192 * 4096, 4096, PROT_NONE);
+		return p;
+	}
+	if (!strcmp(kind, "none") || !strcmp(kind, "readonly"))
+		return mmap(NULL, len, *kind == 'n' ? PROT_NONE : PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (!strcmp(kind, "text"))
+		return (void *)memory;
 	fd = memfd_create("shell", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (ftruncate(fd, len + 4096))
 		return NULL;
