@@ -110,6 +110,18 @@ type MRInfo struct {
 	Owner Owner  `json:"owner"`
 }
 
+// PDInfo describes a protection domain, by what keeps it from being freed.
+type PDInfo struct {
+	Dev    string `json:"dev"`
+	Handle uint32 `json:"handle"`
+	MRs    int    `json:"mrs"`
+	MWs    int    `json:"mws"` // and regions for fast registration
+	QPs    int    `json:"qps"`
+	SRQs   int    `json:"srqs"`
+	AHs    int    `json:"ahs"`
+	Owner  Owner  `json:"owner"`
+}
+
 // MWInfo describes a memory window. The fields from Addr on hold something while it is bound.
 type MWInfo struct {
 	Dev    string `json:"dev"`
@@ -295,6 +307,23 @@ func (qp *QP) Info() QPInfo {
 		}
 	}
 	return i
+}
+
+// EachPD describes the protection domains of c, or all for nil.
+func (d *Device) EachPD(c *Context) iter.Seq[PDInfo] {
+	return func(yield func(PDInfo) bool) {
+		for _, c := range d.only(c) {
+			for _, pd := range byHandle(c.mem.PDs()) {
+				h := pd.Holding()
+				if !yield(PDInfo{
+					Dev: d.cfg.Name, Handle: pd.Handle(), MRs: h.MRs, MWs: h.Windows, QPs: h.QPs,
+					SRQs: h.SRQs, AHs: h.AHs, Owner: c.owner(),
+				}) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // MRs describes the regions of c, or all for nil.

@@ -85,26 +85,22 @@ func prepare(c *cli.Command) {
 
 // noCommand is what runs where a command is missing or unknown.
 func noCommand(c *cli.Context) error {
-	name := strings.TrimSpace(c.Command.FullName())
-	help := "vrnic --help"
-	if name != "" && name != "vrnic" {
-		help = "vrnic " + strings.TrimPrefix(name, "vrnic ") + " --help"
-	}
 	if c.Args().Present() {
-		return usagef("unknown command %q; see %s", c.Args().First(), help)
+		return usagef("unknown command %q; see %s --help", c.Args().First(), commandName(c))
 	}
-	return usagef("which command? See %s", help)
+	return usagef("which command? See %s --help", commandName(c))
 }
 
 func onUsageError(c *cli.Context, err error, _ bool) error {
-	return usagef("%v; see vrnic %s--help", err, helpName(c))
+	return usagef("%v; see %s --help", err, commandName(c))
 }
 
-func helpName(c *cli.Context) string {
-	if c.Command == nil || c.Command.Name == "vrnic" || c.Command.Name == "" {
-		return ""
+// commandName is the command as it is typed, with those above it.
+func commandName(c *cli.Context) string {
+	if c.Command == nil || c.Command.HelpName == "" {
+		return "vrnic"
 	}
-	return strings.TrimPrefix(c.Command.FullName(), "vrnic ") + " "
+	return c.Command.HelpName
 }
 
 // usagef makes an error that says how the command was used wrongly: exit status 2.
@@ -115,7 +111,7 @@ func usagef(format string, args ...any) error {
 // noArgs refuses arguments of a command that takes none.
 func noArgs(c *cli.Context) error {
 	if c.Args().Present() {
-		return usagef("unexpected argument %q; see vrnic %s--help", c.Args().First(), helpName(c))
+		return usagef("unexpected argument %q; see %s --help", c.Args().First(), commandName(c))
 	}
 	return nil
 }
@@ -140,10 +136,21 @@ func socketFlag() cli.Flag {
 }
 
 func socketPath(c *cli.Context) string {
-	if s := c.String("socket"); s != "" {
+	if s := given(c, "socket").String("socket"); s != "" {
 		return s
 	}
 	return shm.DefaultSocket()
+}
+
+// given is where a flag was given that a command has and those below it: in front of the last word
+// of the command, or behind it.
+func given(c *cli.Context, flag string) *cli.Context {
+	for _, at := range c.Lineage() {
+		if at.IsSet(flag) {
+			return at
+		}
+	}
+	return c
 }
 
 func versionCommand() *cli.Command {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/vrnic/vrnic/internal/doctest"
 )
@@ -36,7 +37,13 @@ func TestWrongUsage(t *testing.T) {
 		{"up now", `"now"`},
 		{"show", "which command? See vrnic show --help"},
 		{"show rings", `"rings"`},
-		{"show qp 7", `"7"`},
+		{"show rings", `see vrnic show --help`},
+		{"show qp vrnic0", `"vrnic0"; what is of one device alone shows vrnic show qp -d DEVICE`},
+		{"show --json qp vrnic0", `vrnic show qp -d DEVICE`},
+		{"show port 7", `"7"; see vrnic show port --help`},
+		{"show port -d vrnic0", `see vrnic show port --help`},
+		{"show -d vrnic0 user", "vrnic show user lists what is of no device: leave -d vrnic0 out"},
+		{"show qp --wings", "see vrnic show qp --help"},
 		{"stat vrnic0", `"vrnic0"`},
 		{"version 2", `"2"`},
 		{"up --device vrnic0", "no address"},
@@ -47,7 +54,10 @@ func TestWrongUsage(t *testing.T) {
 		{"up --device " + device + " --device b,addr=10.0.0.1/24", "10.0.0.1"},
 		{"up --device " + device + " --port veth:x", `"veth:x"`},
 		{"up --device " + device + " --port tap:x,addr=10.0.0.1/24", "10.0.0.1"},
-		{"up --limit wings=2", `"wings"`},
+		{"up --limit wings=2", `"wings" is not known; there are pds, mrs, `},
+		{"up --limit wings=2", "sessions-per-uid"},
+		{"up --limit wings=2", ", memberships, requests, peer-requests, half-open, peer-half-open, " +
+			"peer-connections\n"},
 		{"up --limit qps=0", "qps"},
 		{"up --limit qps=many", `"many"`},
 		{"up --limit qps", `"qps"`},
@@ -96,9 +106,14 @@ func TestHelp(t *testing.T) {
 		wants []string
 	}{
 		{[]string{"--help"}, []string{"up", "show", "stat", "exec"}},
+		{[]string{"ping", "--help"}, nil},
+		{[]string{"demo", "--help"}, nil},
+		{[]string{"version", "--help"}, nil},
 		{[]string{"up", "--help"}, []string{"vrnic0,addr=10.77.0.2/24,addr=fd77::2/64", "qps", "1024",
 			"cm-ids", "4096", "--socket-group"}},
-		{[]string{"show", "--help"}, []string{"dev", "qp", "mr", "cq", "cm", "client", "port", "daemon"}},
+		{[]string{"show", "--help"}, []string{"dev", "qp", "pd", "mr", "mw", "cq", "srq", "cm", "peer",
+			"client", "port", "daemon", "-d DEVICE"}},
+		{[]string{"show", "qp", "--help"}, []string{"vrnic show qp", "--json", "-d DEVICE"}},
 		{[]string{"exec", "--help"}, []string{"vrnic exec [-d DEVICE] [--lend-heap] -- CMD",
 			"VRNIC_SOCKET", "126", "127", "--lib-dir"}},
 		{[]string{"stat", "--help"}, []string{"--watch", "--json"}},
@@ -107,10 +122,31 @@ func TestHelp(t *testing.T) {
 		if status != 0 || stderr != "" {
 			t.Errorf("%q: status %d, stderr %q", tt.args, status, stderr)
 		}
+		for line := range strings.Lines(stdout) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > helpWidth {
+				t.Errorf("%q prints a line that is %d wide: %s", tt.args, n, line)
+			}
+		}
 		for _, want := range tt.wants {
 			if !strings.Contains(stdout, want) {
 				t.Errorf("%q does not mention %q:\n%s", tt.args, want, stdout)
 			}
+		}
+	}
+}
+
+func TestFold(t *testing.T) {
+	for _, tt := range []struct{ line, want string }{
+		{"", "\n"},
+		{"short", "short\n"},
+		{"   as wide as it is, not wider", "   as wide as it is, not wider\n"},
+		{"   what is  long goes on below the text",
+			"   what is  long goes on below\n            the text\n"},
+		{"   a sentence that has no gap goes on", "   a sentence that has no gap\n   goes on\n"},
+		{"one-word-that-is-wider-than-a-line and more", "one-word-that-is-wider-than-a-line and more\n"},
+	} {
+		if got := fold(tt.line+"\n", 30); got != tt.want {
+			t.Errorf("%q becomes %q, want %q", tt.line, got, tt.want)
 		}
 	}
 }

@@ -94,7 +94,7 @@ func ofDevice(rows []json.RawMessage, device string) ([]json.RawMessage, error) 
 		}
 	}
 	if kept == nil {
-		return nil, usagef("no device %q; there are: %s", device, strings.Join(known, ", "))
+		return nil, noDevice(device, known)
 	}
 	return kept, nil
 }

@@ -34,26 +34,31 @@ func upCommand() *cli.Command {
 		Usage: "run the daemon in the foreground",
 		UsageText: "vrnic up [--device SPEC]... [--port SPEC]... [--socket-mode 0600] [--socket-group " +
 			"NAME] [--user NAME] [--limit NAME=N]...",
-		Description: "Runs virtual RNICs until SIGINT or SIGTERM. Prints one line `ready socket=... " +
-			"devices=...`\n" +
+		Description: "Runs virtual RNICs until SIGINT, SIGTERM or SIGHUP. Prints one line `ready " +
+			"socket=... devices=...`\n" +
 			"when programs can connect, and tells systemd (READY=1).\n\n" +
+			"A device is NAME,addr=CIDR[,addr=CIDR]... and what else it has:\n\n" +
+			"   ,transport=iwarp|roce     what it speaks (iwarp)\n" +
+			"   ,dcqcn=on|off             RoCE: slow down where packets come marked (off)\n" +
+			"   ,mtu=N                    octets of an IP packet (1500)\n" +
+			"   ,mac=MAC                  (made from name and addresses)\n" +
+			"   ,sctp-udp=ADDR[:PORT]     its SCTP is in UDP, from that address of the host\n" +
+			"   ,loopback=copy|wire       how its QPs reach each other (copy)\n" +
+			"   ,keepalive=TIME|off       (30s)\n" +
+			"   ,user-timeout=TIME|off    (60s)\n\n" +
 			"QPs of one device reach each other without a network, by a copy from one's memory to the\n" +
 			"other's, and so do those of two devices that speak RoCE; with loopback=wire they do so\n" +
 			"through TCP, or UDP, as if they were of two daemons.\n\n" +
 			"With transport=roce a device speaks RoCE v2 in place of iWARP; a device of each kind may\n" +
-			"have the same addresses. With dcqcn=on its RC and UC queue pairs slow down where packets come\n" +
-			"marked, as hardware does that is set up so.\n\n" +
+			"have the same addresses. With dcqcn=on its RC and UC queue pairs slow down where packets\n" +
+			"come marked, as hardware does that is set up so.\n\n" +
 			"A connection whose peer is silent for user-timeout (60s) is lost, if the peer owes an\n" +
 			"acknowledgement or was asked for a sign of life; it is asked after keepalive (30s).\n\n" +
 			"Limits for --limit, with their defaults:" + limits.String(),
 		Flags: []cli.Flag{
 			socketFlag(),
 			&cli.StringSliceFlag{Name: "device",
-				Usage: "a device, `NAME,addr=CIDR[,addr=CIDR]...[,transport=iwarp|roce]" +
-					"[,dcqcn=on|off][,mtu=N]" +
-					"[,mac=MAC][,sctp-udp=ADDR[:PORT]][,loopback=copy|wire]" +
-					"[,keepalive=TIME|off][,user-timeout=TIME|off]` " +
-					"(default: " + daemon.DefaultDevice().String() + ")"},
+				Usage: "a device, `SPEC`; see above (default: " + daemon.DefaultDevice().String() + ")"},
 			&cli.StringSliceFlag{Name: "port", Usage: "a port of the switch, `SPEC`: " +
 				"tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N], unix-listen:PATH or unix-connect:PATH"},
 			&cli.StringFlag{Name: "socket-mode", Value: "0600",
@@ -99,7 +104,7 @@ func up(c *cli.Context) error {
 	defer stopProfile()
 
 	// From here on a signal ends the daemon cleanly; a second one ends it at once.
-	ctx, stop := signal.NotifyContext(c.Context, syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(c.Context, endSignals()...)
 	defer stop()
 	daemon.RaiseProcs()
 	daemon.PromptThreads(max(16, 2*runtime.GOMAXPROCS(0)))
@@ -130,6 +135,16 @@ func up(c *cli.Context) error {
 	return err
 }
 
+// endSignals are those that end the daemon: the end of its terminal too, unless it was started to
+// outlive that, as nohup(1) does it.
+func endSignals() []os.Signal {
+	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		signals = append(signals, syscall.SIGHUP)
+	}
+	return signals
+}
+
 // upConfig reads the flags. Its errors are wrong usage.
 func upConfig(c *cli.Context) (daemon.Config, error) {
 	cfg := daemon.Config{Socket: socketPath(c), SocketGroup: c.String("socket-group"),
@@ -152,6 +167,11 @@ func upConfig(c *cli.Context) (daemon.Config, error) {
 		known, err := cfg.Peers.Set(s)
 		if !known {
 			err = cfg.Limits.Set(s)
+		}
+		if errors.Is(err, server.ErrUnknownLimit) {
+			for _, l := range daemon.PeerLimitTable {
+				err = fmt.Errorf("%w, %s", err, l.Name)
+			}
 		}
 		if err != nil {
 			return cfg, usagef("%v", err)

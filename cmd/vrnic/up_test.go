@@ -27,22 +27,27 @@ func startUp(t *testing.T, env []string, args ...string) *upProcess {
 	t.Helper()
 	p := &upProcess{t: t, cmd: vrnicCommand(t, args...), stderr: new(strings.Builder)}
 	p.cmd.Env = append(p.cmd.Env, env...)
+	p.begin()
+	return p
+}
+
+func (p *upProcess) begin() {
+	p.t.Helper()
 	p.cmd.Stderr = p.stderr
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	p.out = bufio.NewReader(out)
 	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	p.t.Cleanup(func() {
 		if p.cmd.ProcessState == nil {
 			p.cmd.Process.Kill()
 			p.cmd.Wait()
 		}
 	})
-	return p
 }
 
 // ready waits for the line that says that programs can connect.
@@ -111,9 +116,9 @@ func TestUpCPUProfile(t *testing.T) {
 }
 
 // vrnic up: one line when programs can connect, READY=1 to the service manager, a second daemon on
-// the same socket is refused, SIGTERM and SIGINT end it cleanly.
+// the same socket is refused, SIGTERM, SIGINT and SIGHUP end it cleanly.
 func TestUp(t *testing.T) {
-	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
 		t.Run(sig.String(), func(t *testing.T) {
 			dir := socketDir(t)
 			socket, notifySocket := filepath.Join(dir, "s"), filepath.Join(dir, "notify")
@@ -147,7 +152,23 @@ func TestUp(t *testing.T) {
 			} else if rows[0]["dev"] != "a0" || rows[0]["mtu"] != 9000.0 || rows[1]["dev"] != "b0" {
 				t.Errorf("show dev --json: %v", rows)
 			}
-			for _, kind := range []string{"dev", "port", "qp", "mr", "cq", "cm", "client", "daemon"} {
+			// Flags may stand before the kind, and a device's rows alone be asked for.
+			for _, args := range [][]string{{"--json", "--socket", socket, "-d", "b0", "dev"},
+				{"-d", "b0", "dev", "--json", "--socket", socket},
+				{"--socket", "/no/such", "-d", "a0", "dev", "-d", "b0", "--socket", socket, "--json"}} {
+				status, stdout, stderr := vrnic(append([]string{"show"}, args...)...)
+				if status != 0 || stderr != "" || !strings.HasPrefix(stdout, "[\n  {\"dev\":\"b0\",") ||
+					strings.Contains(stdout, "a0") {
+					t.Errorf("show %q: status %d, stderr %q:\n%s", args, status, stderr, stdout)
+				}
+			}
+			if status, _, stderr := vrnic("show", "qp", "-d", "c0", "--socket", socket); status !=
+				exitUsage || !strings.Contains(stderr, "a0, b0") {
+				t.Errorf("show qp -d c0: status %d, stderr %q; want one that names the devices", status,
+					stderr)
+			}
+			for _, kind := range []string{"dev", "port", "qp", "pd", "mr", "mw", "cq", "srq", "gid", "cm",
+				"peer", "client", "user", "daemon"} {
 				status, stdout, stderr := vrnic("show", kind, "--socket", socket)
 				if status != 0 || stderr != "" {
 					t.Errorf("show %s: status %d, stderr %q", kind, status, stderr)
@@ -239,5 +260,27 @@ func TestUpHalfWay(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(dir); len(left) != 0 {
 		t.Errorf("it left %v", left)
+	}
+}
+
+// A daemon that was started to outlive its terminal does.
+func TestUpNoHangup(t *testing.T) {
+	socket := filepath.Join(socketDir(t), "s")
+	p := &upProcess{t: t, cmd: vrnicCommand(t, "up", "--socket", socket), stderr: new(strings.Builder)}
+	p.cmd.Args = append([]string{"sh", "-c", `trap "" HUP; exec "$0" "$@"`}, p.cmd.Args...)
+	p.cmd.Path = "/bin/sh"
+	p.begin()
+	p.ready()
+	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGHUP} {
+		if err := p.cmd.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		if status, _, stderr := vrnic("show", "dev", "--socket", socket); status != 0 {
+			t.Errorf("after SIGHUP: status %d, %s", status, stderr)
+		}
+	}
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	if status, _ := p.end(); status != 0 {
+		t.Errorf("status %d, stderr:\n%s", status, p.stderr)
 	}
 }

@@ -92,6 +92,9 @@ func OpenTAP(sw *ethswitch.Switch, c TAPConfig) (*TAP, error) {
 		if events != nil {
 			events.Close()
 		}
+		if errors.Is(err, os.ErrPermission) {
+			err = notAllowed(c.Name, err)
+		}
 		return nil, errors.Join(fmt.Errorf("netstack: tap %s: %w", c.Name, err), t.release())
 	}
 	t.mu.Lock()
@@ -101,6 +104,13 @@ func OpenTAP(sw *ethswitch.Switch, c TAPConfig) (*TAP, error) {
 	go t.read()
 	go t.watch(events)
 	return t, nil
+}
+
+// notAllowed says what lets this user have a TAP.
+func notAllowed(name string, err error) error {
+	return fmt.Errorf("%w: run it as root, or have root make the device for uid %d: "+
+		"`ip tuntap add dev %s mode tap user %d && ip link set %s up`", err, os.Geteuid(), name,
+		os.Geteuid(), name)
 }
 
 // openFile puts a file of the device, which does not block, into Go's poller, in place of the one
@@ -194,7 +204,7 @@ func createTAP(name string) error {
 func openTun(name string, flags uint16) (fd int, err error) {
 	fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return -1, fmt.Errorf("/dev/net/tun: %w (a TAP wants root)", err)
+		return -1, fmt.Errorf("/dev/net/tun: %w", err)
 	}
 	if err = setIff(fd, name, flags); err != nil {
 		unix.Close(fd)
@@ -213,8 +223,6 @@ func setIff(fd int, name string, flags uint16) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, os.ErrPermission):
-		err = fmt.Errorf("%w (a TAP wants root)", err)
 	case errors.Is(err, unix.EBUSY):
 		err = fmt.Errorf("%w (another program has it: choose another name)", err)
 	}

@@ -155,6 +155,10 @@ const (
 	ListDaemon = 8
 	ListUser   = 9
 	ListGID    = 10
+	ListPD     = 11
+	ListSRQ    = 12
+	ListMW     = 13
+	ListPeer   = 14
 
 	// ListData is how much of rows one reply holds.
 	ListData = MaxMessage - HeaderLen - 16

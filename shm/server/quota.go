@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -152,6 +153,9 @@ func DefaultLimits() (l Limits) {
 	return l
 }
 
+// ErrUnknownLimit is of a name that is none of LimitTable's.
+var ErrUnknownLimit = errors.New("not known")
+
 // Set changes one limit; s is NAME=N.
 func (l *Limits) Set(s string) error {
 	name, val, ok := strings.Cut(s, "=")
@@ -174,7 +178,8 @@ func (l *Limits) Set(s string) error {
 	for i := range LimitTable {
 		names[i] = LimitTable[i].Name
 	}
-	return fmt.Errorf("limit %q is not known; there are %s", name, strings.Join(names, ", "))
+	return fmt.Errorf("limit %q is %w; there are %s", name, ErrUnknownLimit,
+		strings.Join(names, ", "))
 }
 
 // Get is the value of the limit t.

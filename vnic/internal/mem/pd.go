@@ -32,6 +32,18 @@ type PD struct {
 // Handle names pd among its space's.
 func (pd *PD) Handle() uint32 { return pd.handle }
 
+// A Holding is how much of each kind keeps a protection domain from being freed.
+type Holding struct {
+	MRs, Windows, QPs, SRQs, AHs int // Windows: regions for fast registration, too
+}
+
+// Holding says what pd has.
+func (pd *PD) Holding() Holding {
+	pd.space.mu.Lock()
+	defer pd.space.mu.Unlock()
+	return Holding{pd.mrs, pd.slots, int(pd.streams.Load()), pd.queues, pd.ahs}
+}
+
 // openLocked is an error if nothing more can be made in pd. space.mu is held.
 func (pd *PD) openLocked() error {
 	if err := pd.space.closed; err != nil {

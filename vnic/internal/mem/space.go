@@ -62,6 +62,13 @@ func (s *Space) Counts() (pds, mrs, mws int) {
 	return s.pds.Len(), s.mrs.Len() - s.hidden + s.fast.Len(), s.mws.Len()
 }
 
+// PDs returns the protection domains, in any order.
+func (s *Space) PDs() []*PD {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pds.Slice()
+}
+
 // MRs returns the regions of the user's that are registered, in any order.
 func (s *Space) MRs() []*MR {
 	s.mu.Lock()

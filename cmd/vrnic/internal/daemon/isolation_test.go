@@ -263,7 +263,8 @@ func TestHelperLister(t *testing.T) {
 	args := daemontest.Child(t)
 	c := daemontest.Dial(t, args[0])
 	listed(t, c)
-	for _, kind := range []string{"client", "qp", "mr", "cq", "port", "daemon"} {
+	for _, kind := range []string{"client", "qp", "pd", "mr", "mw", "cq", "srq", "port", "daemon",
+		"peer"} {
 		rows, err := c.List(kind)
 		if err != nil {
 			t.Fatal(err)
@@ -361,6 +362,18 @@ func TestListShared(t *testing.T) {
 		strings.TrimSuffix(qpn, ","))
 	find(rows, err, `"kind":"region"`, `"mode":"shared","valid":true,"users":1,`)
 	find(rows, err, `"kind":"fast"`, `"length":100,`, `"valid":false,`)
+	rows, err = c.List("mw")
+	find(rows, err, `"kind":"window"`, `"type":2,"mrn":null,"iova":null`)
+	if len(rows) != 2 {
+		t.Errorf("%d rows of windows, want 2: %s", len(rows), rows)
+	}
+	rows, err = c.List("pd")
+	find(rows, err, `"dev":"vrnic0"`, `"mrs":2,"mws":3,"qps":1,"srqs":1,"ahs":0,`)
+	find(rows, err, `"dev":"vrnic1"`, `"mrs":1,"mws":0,"qps":1,"srqs":0,"ahs":0,`)
+	rows, err = c.List("srq")
+	find(rows, err, `"dev":"vrnic0","srqn":1,`, `"rq_size":4,"posted":0,"limit":0,"qps":1,`)
+	rows, err = c.List("peer")
+	find(rows, err, `"dev":"vrnic0","peer":"10.`, `"half_open":0,"pending":0,"connections":1,`)
 	rows, err = c.List("dev")
 	find(rows, err, `"mws":2,`, `"srqs":1,`)
 	rows, err = c.List("client")
@@ -376,9 +389,12 @@ func TestListVisibility(t *testing.T) {
 	listed(t, d.Dial())
 	wants := func(c *daemontest.ChildProcess, n int) {
 		t.Helper()
-		for _, kind := range []string{"client", "qp", "mr", "cq", "port", "daemon", "stat", "srqs"} {
+		for _, kind := range []string{"client", "qp", "pd", "mr", "mw", "cq", "srq", "port", "daemon",
+			"peer", "stat", "srqs"} {
 			want := n
 			switch kind {
+			case "peer": // there are none
+				want = 0
 			case "mr":
 				want = 2 * n
 			case "port": // one of each device

@@ -8,12 +8,11 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
 
-	"github.com/vrnic/vrnic/netstack"
-	"github.com/vrnic/vrnic/netstack/sctphost"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/vnic"
@@ -241,6 +240,53 @@ type cqRow struct {
 	owner
 }
 
+// A pdRow is a protection domain, with how much keeps it from being freed.
+type pdRow struct {
+	Dev     string `json:"dev"`
+	PD      uint32 `json:"pdn"`
+	MRs     int    `json:"mrs"`
+	Windows int    `json:"mws"` // and regions for fast registration
+	QPs     int    `json:"qps"`
+	SRQs    int    `json:"srqs"`
+	AHs     int    `json:"ahs"`
+	owner
+}
+
+type srqRow struct {
+	Dev    string `json:"dev"`
+	SRQ    uint32 `json:"srqn"`
+	PD     uint32 `json:"pdn"`
+	MaxWR  int    `json:"rq_size"`
+	Posted int    `json:"posted"` // and not taken
+	Limit  int    `json:"limit"`  // that is armed
+	QPs    int    `json:"qps"`
+	owner
+}
+
+// A peerRow is what somebody on the network, or a session by the device itself, has of connections
+// that it asked for.
+type peerRow struct {
+	Dev      string      `json:"dev"`
+	Peer     *netip.Addr `json:"peer"`    // null: the device itself
+	Context  *uint32     `json:"context"` // of the device itself
+	HalfOpen int         `json:"half_open"`
+	Pending  int         `json:"pending"`
+	Conns    int         `json:"connections"`
+	Refused  uint64      `json:"refused"`
+}
+
+func newPeerRow(i *vnic.PeerInfo) peerRow {
+	row := peerRow{Dev: i.Dev, HalfOpen: i.HalfOpen, Pending: i.Pending, Conns: i.Conns,
+		Refused: i.Refused}
+	if i.Addr.IsValid() {
+		row.Peer = &i.Addr
+	}
+	if i.Context != 0 {
+		row.Context = &i.Context
+	}
+	return row
+}
+
 type cmRow struct {
 	Dev     string   `json:"dev"`
 	ID      uint32   `json:"id"`
@@ -322,8 +368,26 @@ func (s *session) List(kind uint32, all bool) (iter.Seq[any], error) {
 			return both(as(dev.vnic.EachMR(ctx), func(i *vnic.MRInfo) any {
 				return mrRow{i.Dev, i.Kind, i.Handle, i.PD, fmt.Sprintf("%#x", i.Addr), i.Length, i.Access,
 					i.Mode, i.Valid, i.Users, ownerOf(i.Owner)}
-			}), as(dev.vnic.EachMW(ctx), func(i *vnic.MWInfo) any { return newMWRow(i) }))
+			}), eachMW(dev, ctx))
 		}
+	case abi.ListMW:
+		of = eachMW
+	case abi.ListPD:
+		of = func(dev *device, ctx *vnic.Context) iter.Seq[any] {
+			return as(dev.vnic.EachPD(ctx), func(i *vnic.PDInfo) any {
+				return pdRow{i.Dev, i.Handle, i.MRs, i.MWs, i.QPs, i.SRQs, i.AHs, ownerOf(i.Owner)}
+			})
+		}
+	case abi.ListSRQ:
+		of = func(dev *device, ctx *vnic.Context) iter.Seq[any] {
+			return as(dev.vnic.EachSRQ(ctx), func(i *vnic.SRQInfo) any {
+				return srqRow{i.Dev, i.Num, i.PD, i.MaxWR, i.Posted, i.Limit, i.QPs, ownerOf(i.Owner)}
+			})
+		}
+	case abi.ListPeer:
+		return only(all, s.eachDevice(true, func(dev *device, _ *vnic.Context) iter.Seq[any] {
+			return as(slices.Values(dev.vnic.Peers()), func(i *vnic.PeerInfo) any { return newPeerRow(i) })
+		})), nil
 	case abi.ListCQ:
 		of = func(dev *device, ctx *vnic.Context) iter.Seq[any] {
 			return as(dev.vnic.EachCQ(ctx), func(i *vnic.CQInfo) any {
@@ -348,6 +412,10 @@ func (s *session) List(kind uint32, all bool) (iter.Seq[any], error) {
 		return nil, syscall.EINVAL
 	}
 	return s.eachDevice(all, of), nil
+}
+
+func eachMW(dev *device, ctx *vnic.Context) iter.Seq[any] {
+	return as(dev.vnic.EachMW(ctx), func(i *vnic.MWInfo) any { return newMWRow(i) })
 }
 
 // eachDevice gives the rows of each device in turn, of what of may look at there.
@@ -431,133 +499,5 @@ func (d *Daemon) portRows() iter.Seq[any] {
 				return
 			}
 		}
-	}
-}
-
-// Rows of STAT. Kind comes first and says which.
-type (
-	devStat struct {
-		Kind string `json:"kind"`
-		Dev  string `json:"dev"`
-		*vnic.Counters
-		*tcpStat
-		*sctpStat
-		*roceStat
-	}
-	tcpStat struct {
-		Established    uint64 `json:"tcp_established"`
-		ActiveOpens    uint64 `json:"tcp_active_opens"`
-		PassiveOpens   uint64 `json:"tcp_passive_opens"`
-		FailedConnects uint64 `json:"tcp_failed_connects"`
-		SegmentsIn     uint64 `json:"tcp_segments_in"`
-		SegmentsOut    uint64 `json:"tcp_segments_out"`
-		Retransmits    uint64 `json:"tcp_retransmits"`
-		Timeouts       uint64 `json:"tcp_timeouts"`
-		FastRecoveries uint64 `json:"tcp_fast_recoveries"`
-		ResetsSent     uint64 `json:"tcp_resets_out"`
-		ResetsReceived uint64 `json:"tcp_resets_in"`
-	}
-	sctpStat struct {
-		Associations    int    `json:"sctp_associations"`
-		PacketsIn       uint64 `json:"sctp_packets_in"`
-		PacketsOut      uint64 `json:"sctp_packets_out"`
-		Retransmits     uint64 `json:"sctp_retransmits"`
-		FastRetransmits uint64 `json:"sctp_fast_retransmits"` // of these
-		Timeouts        uint64 `json:"sctp_timeouts"`
-		Duplicates      uint64 `json:"sctp_duplicates"`
-		OutOfTheBlue    uint64 `json:"sctp_out_of_the_blue"`
-		BadChecksums    uint64 `json:"sctp_bad_checksums"`
-		BadTags         uint64 `json:"sctp_bad_tags"`
-		BadCookies      uint64 `json:"sctp_bad_cookies"` // stale ones too
-	}
-	portStat struct {
-		Kind     string `json:"kind"`
-		Port     string `json:"port"`
-		RxFrames uint64 `json:"rx_frames"`
-		RxOctets uint64 `json:"rx_octets"`
-		RxDrops  uint64 `json:"rx_drops"`
-		TxFrames uint64 `json:"tx_frames"`
-		TxOctets uint64 `json:"tx_octets"`
-		TxDrops  uint64 `json:"tx_drops"`
-	}
-	qpStat struct {
-		Kind string `json:"kind"`
-		Dev  string `json:"dev"`
-		QPN  uint32 `json:"qpn"`
-		PID  int    `json:"pid"`
-		vnic.Counters
-		SRQTaken uint64 `json:"srq_taken"` // receives that came from an SRQ
-		SRQHeld  int    `json:"srq_held"`  // of them, not polled yet
-	}
-	srqStat struct {
-		Kind   string `json:"kind"`
-		Dev    string `json:"dev"`
-		SRQ    uint32 `json:"srqn"`
-		PID    int    `json:"pid"`
-		QPs    int    `json:"qps"`
-		Posted int    `json:"posted"` // and not taken
-		Taken  uint64 `json:"taken"`
-		Waits  uint64 `json:"waits"`        // of Sends, for a receive
-		Quota  uint64 `json:"over_quota"`   // of them, because their QP had its share
-		Limits uint64 `json:"limit_events"` // told to the program
-	}
-)
-
-// Stat: who sees only what is theirs gets a device's name without the totals of all its users.
-func (s *session) Stat(all bool) iter.Seq[any] {
-	return both(func(yield func(any) bool) {
-		for _, sd := range s.devs {
-			row := devStat{Kind: "dev", Dev: sd.dev.spec.Name}
-			if all {
-				i := sd.dev.vnic.DevInfo()
-				row.Counters = &i.Counters
-				if sd.dev.roce() {
-					row.roceStat = newRoCEStat(&i)
-				} else {
-					row.tcpStat = newTCPStat(sd.dev.stack.Stats())
-					row.sctpStat = newSCTPStat(sd.dev.net.SCTP())
-				}
-			}
-			if !yield(row) || row.roceStat != nil && !yield(cmStat{row.Dev, row.messages}) {
-				return
-			}
-		}
-		if !all {
-			return
-		}
-		for _, p := range s.d.sw.Ports() {
-			if !yield(portStat{"port", p.Name, p.RxFrames, p.RxOctets, p.RxDrops, p.TxFrames, p.TxOctets,
-				p.TxDrops}) {
-				return
-			}
-		}
-	}, s.eachDevice(all, func(dev *device, ctx *vnic.Context) iter.Seq[any] {
-		return both(as(dev.vnic.EachQP(ctx), func(i *vnic.QPInfo) any {
-			return qpStat{"qp", i.Dev, i.QPN, i.Owner.PID, i.Counters, i.SRQTaken, i.SRQHeld}
-		}), as(dev.vnic.EachSRQ(ctx), func(i *vnic.SRQInfo) any {
-			return srqStat{"srq", i.Dev, i.Num, i.Owner.PID, i.QPs, i.Posted, i.Taken, i.Waits, i.Quota,
-				i.Limits}
-		}))
-	}))
-}
-
-func newSCTPStat(s *sctphost.Host) *sctpStat {
-	t := s.Stats()
-	return &sctpStat{
-		Associations: s.Associations(), PacketsIn: t.PacketsIn, PacketsOut: t.PacketsOut,
-		Retransmits: t.Retransmits, FastRetransmits: t.FastRetransmits, Timeouts: t.Timeouts,
-		Duplicates:   t.Duplicates,
-		OutOfTheBlue: t.OutOfTheBlue, BadChecksums: t.BadChecksum, BadTags: t.BadTag,
-		BadCookies: t.BadCookie + t.StaleCookie,
-	}
-}
-
-func newTCPStat(t netstack.StackStats) *tcpStat {
-	return &tcpStat{
-		Established: t.TCPEstablished, ActiveOpens: t.TCPActiveOpens, PassiveOpens: t.TCPPassiveOpens,
-		FailedConnects: t.TCPFailedConnects, SegmentsIn: t.TCPSegmentsReceived,
-		SegmentsOut: t.TCPSegmentsSent,
-		Retransmits: t.TCPRetransmits, Timeouts: t.TCPTimeouts, FastRecoveries: t.TCPFastRecoveries,
-		ResetsSent: t.TCPResetsSent, ResetsReceived: t.TCPResetsReceived,
 	}
 }

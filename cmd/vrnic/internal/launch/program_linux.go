@@ -79,7 +79,8 @@ func lookUp(name, path string) (string, error) {
 		if err == nil {
 			return file, nil
 		}
-		if e := (*Error)(nil); errors.As(err, &e) && e.Status == StatusCannotRun && denied == nil {
+		// A folder that this user may not look into has no program, as for a shell.
+		if _, there := os.Stat(file); there == nil && denied == nil {
 			denied = err
 		}
 	}

@@ -288,3 +288,46 @@ func TestFindCapabilities(t *testing.T) {
 	}
 	needtest.AsNobody(t, "TestFindCapabilities", "VRNIC_TEST_FILE="+file)
 }
+
+// A folder in PATH that the user may not look into is passed by: what is in no other is not found.
+func TestFindClosedFolder(t *testing.T) {
+	dir := t.TempDir()
+	closed, open := filepath.Join(dir, "closed"), filepath.Join(dir, "open")
+	for folder, mode := range map[string]os.FileMode{closed: 0, open: 0o755} {
+		if err := os.Mkdir(folder, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(folder, "good"), nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(folder, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := openUp(open); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and not unlocked: files are another user's to the thread
+		if os.Getuid() == 0 {
+			if _, err := unix.SetfsuidRetUid(65534); err != nil {
+				t.Errorf("setfsuid: %v", err)
+			}
+		}
+		path := closed + ":" + open
+		if p, err := Find("good", path); err != nil || p.Path != filepath.Join(open, "good") {
+			t.Errorf("found %q, %v", p.Path, err)
+		}
+		_, err := Find("typo", path)
+		if e := (*Error)(nil); !errors.As(err, &e) || e.Status != StatusNotFound {
+			t.Errorf("a program that is nowhere: %v, want status %d", err, StatusNotFound)
+		}
+		_, err = Find(filepath.Join(closed, "good"), path)
+		if e := (*Error)(nil); !errors.As(err, &e) || e.Status != StatusCannotRun {
+			t.Errorf("a program in a closed folder, by its path: %v, want status %d", err, StatusCannotRun)
+		}
+	}()
+	<-done
+}

@@ -1,0 +1,199 @@
+package daemon
+
+import (
+	"encoding/json"
+	"fmt"
+	"iter"
+
+	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/sctphost"
+	"github.com/vrnic/vrnic/vnic"
+)
+
+// Rows of STAT. Kind comes first and says which.
+type (
+	devStat struct {
+		Kind string `json:"kind"`
+		Dev  string `json:"dev"`
+		*vnic.Counters
+		*tcpStat
+		*sctpStat
+		*roceStat
+	}
+	tcpStat struct {
+		Established    uint64 `json:"tcp_established"`
+		ActiveOpens    uint64 `json:"tcp_active_opens"`
+		PassiveOpens   uint64 `json:"tcp_passive_opens"`
+		FailedConnects uint64 `json:"tcp_failed_connects"`
+		SegmentsIn     uint64 `json:"tcp_segments_in"`
+		SegmentsOut    uint64 `json:"tcp_segments_out"`
+		Retransmits    uint64 `json:"tcp_retransmits"`
+		Timeouts       uint64 `json:"tcp_timeouts"`
+		FastRecoveries uint64 `json:"tcp_fast_recoveries"`
+		ResetsSent     uint64 `json:"tcp_resets_out"`
+		ResetsReceived uint64 `json:"tcp_resets_in"`
+	}
+	sctpStat struct {
+		Associations    int    `json:"sctp_associations"`
+		PacketsIn       uint64 `json:"sctp_packets_in"`
+		PacketsOut      uint64 `json:"sctp_packets_out"`
+		Retransmits     uint64 `json:"sctp_retransmits"`
+		FastRetransmits uint64 `json:"sctp_fast_retransmits"` // of these
+		Timeouts        uint64 `json:"sctp_timeouts"`
+		Duplicates      uint64 `json:"sctp_duplicates"`
+		OutOfTheBlue    uint64 `json:"sctp_out_of_the_blue"`
+		BadChecksums    uint64 `json:"sctp_bad_checksums"`
+		BadTags         uint64 `json:"sctp_bad_tags"`
+		BadCookies      uint64 `json:"sctp_bad_cookies"` // stale ones too
+	}
+	portStat struct {
+		Kind     string `json:"kind"`
+		Port     string `json:"port"`
+		RxFrames uint64 `json:"rx_frames"`
+		RxOctets uint64 `json:"rx_octets"`
+		RxDrops  uint64 `json:"rx_drops"`
+		TxFrames uint64 `json:"tx_frames"`
+		TxOctets uint64 `json:"tx_octets"`
+		TxDrops  uint64 `json:"tx_drops"`
+	}
+	qpStat struct {
+		Kind string `json:"kind"`
+		Dev  string `json:"dev"`
+		QPN  uint32 `json:"qpn"`
+		PID  int    `json:"pid"`
+		vnic.Counters
+		SRQTaken uint64 `json:"srq_taken"` // receives that came from an SRQ
+		SRQHeld  int    `json:"srq_held"`  // of them, not polled yet
+	}
+	srqStat struct {
+		Kind   string `json:"kind"`
+		Dev    string `json:"dev"`
+		SRQ    uint32 `json:"srqn"`
+		PID    int    `json:"pid"`
+		QPs    int    `json:"qps"`
+		Posted int    `json:"posted"` // and not taken
+		Taken  uint64 `json:"taken"`
+		Waits  uint64 `json:"waits"`        // of Sends, for a receive
+		Quota  uint64 `json:"over_quota"`   // of them, because their QP had its share
+		Limits uint64 `json:"limit_events"` // told to the program
+	}
+)
+
+// Stat: who sees only what is theirs gets a device's name without the totals of all its users.
+func (s *session) Stat(all bool) iter.Seq[any] {
+	return both(func(yield func(any) bool) {
+		for _, sd := range s.devs {
+			row := devStat{Kind: "dev", Dev: sd.dev.spec.Name}
+			if all {
+				i := sd.dev.vnic.DevInfo()
+				row.Counters = &i.Counters
+				if sd.dev.roce() {
+					row.roceStat = newRoCEStat(&i)
+				} else {
+					row.tcpStat = newTCPStat(sd.dev.stack.Stats())
+					row.sctpStat = newSCTPStat(sd.dev.net.SCTP())
+				}
+			}
+			if !yield(row) || row.roceStat != nil && !yield(cmStat{row.Dev, row.messages}) {
+				return
+			}
+		}
+		if !all {
+			return
+		}
+		for _, p := range s.d.sw.Ports() {
+			if !yield(portStat{"port", p.Name, p.RxFrames, p.RxOctets, p.RxDrops, p.TxFrames, p.TxOctets,
+				p.TxDrops}) {
+				return
+			}
+		}
+	}, s.eachDevice(all, func(dev *device, ctx *vnic.Context) iter.Seq[any] {
+		return both(as(dev.vnic.EachQP(ctx), func(i *vnic.QPInfo) any {
+			return qpStat{"qp", i.Dev, i.QPN, i.Owner.PID, i.Counters, i.SRQTaken, i.SRQHeld}
+		}), as(dev.vnic.EachSRQ(ctx), func(i *vnic.SRQInfo) any {
+			return srqStat{"srq", i.Dev, i.Num, i.Owner.PID, i.QPs, i.Posted, i.Taken, i.Waits, i.Quota,
+				i.Limits}
+		}))
+	}))
+}
+
+func newSCTPStat(s *sctphost.Host) *sctpStat {
+	t := s.Stats()
+	return &sctpStat{
+		Associations: s.Associations(), PacketsIn: t.PacketsIn, PacketsOut: t.PacketsOut,
+		Retransmits: t.Retransmits, FastRetransmits: t.FastRetransmits, Timeouts: t.Timeouts,
+		Duplicates:   t.Duplicates,
+		OutOfTheBlue: t.OutOfTheBlue, BadChecksums: t.BadChecksum, BadTags: t.BadTag,
+		BadCookies: t.BadCookie + t.StaleCookie,
+	}
+}
+
+func newTCPStat(t netstack.StackStats) *tcpStat {
+	return &tcpStat{
+		Established: t.TCPEstablished, ActiveOpens: t.TCPActiveOpens, PassiveOpens: t.TCPPassiveOpens,
+		FailedConnects: t.TCPFailedConnects, SegmentsIn: t.TCPSegmentsReceived,
+		SegmentsOut: t.TCPSegmentsSent,
+		Retransmits: t.TCPRetransmits, Timeouts: t.TCPTimeouts, FastRecoveries: t.TCPFastRecoveries,
+		ResetsSent: t.TCPResetsSent, ResetsReceived: t.TCPResetsReceived,
+	}
+}
+
+// A roceStat is what a device of RoCE counts beside its messages, by the names of Linux's rxe in
+// hw_counters as far as it has them.
+type roceStat struct {
+	vnic.PacketCounters
+	SendMessages uint64 `json:"rdma_sends"`
+	RecvMessages uint64 `json:"rdma_recvs"`
+	UnknownQP    uint64 `json:"drop_unknown_qp"` // for a QP that is not there, or takes none yet
+	ForeignPeer  uint64 `json:"drop_foreign_peer"`
+	BadICRC      uint64 `json:"drop_bad_icrc"`
+	Full         uint64 `json:"drop_full"` // for a QP for which too many waited
+	ECNMarked    uint64 `json:"ecn_marked"`
+	CNPsSent     uint64 `json:"cnps_sent"`
+	CNPsHandled  uint64 `json:"cnps_handled"`
+	CMRefused    uint64 `json:"cm_refused"` // requests to connect, for want of room
+
+	messages *vnic.CMMessages
+}
+
+// newRoCEStat is for a device of RoCE.
+func newRoCEStat(i *vnic.DevInfo) *roceStat {
+	return &roceStat{
+		PacketCounters: *i.Packets, SendMessages: i.Counters.Sends, RecvMessages: i.Counters.Receives,
+		UnknownQP: i.Dropped.Unknown, ForeignPeer: i.Dropped.Foreign, BadICRC: i.Dropped.ICRC,
+		Full: i.Dropped.Full, ECNMarked: i.ECNMarked, CNPsSent: i.CNPsSent, CNPsHandled: i.CNPsHandled,
+		CMRefused: i.CMMessages.Refused, messages: i.CMMessages,
+	}
+}
+
+// A cmStat is the row of a device's messages of connection management, by the names that Linux has
+// for them.
+type cmStat struct {
+	dev   string
+	stats *vnic.CMMessages
+}
+
+// MarshalJSON implements json.Marshaler: 36 counters, of each way and kind of message.
+func (s cmStat) MarshalJSON() ([]byte, error) {
+	dev, err := json.Marshal(s.dev)
+	if err != nil {
+		return nil, fmt.Errorf("row of device %s: %w", s.dev, err)
+	}
+	b := fmt.Appendf(nil, `{"kind":"cm","dev":%s`, dev)
+	for _, way := range []struct {
+		name string
+		n    []uint64
+	}{
+		{"cm_rx_msgs", s.stats.Received[:]}, {"cm_rx_duplicates", s.stats.Duplicates[:]},
+		{"cm_tx_msgs", s.stats.Sent[:]}, {"cm_tx_retries", s.stats.Retries[:]},
+	} {
+		for i, kind := range messageKinds {
+			b = fmt.Appendf(b, `,"%s_%s":%d`, way.name, kind, way.n[i])
+		}
+	}
+	return append(b, '}'), nil
+}
+
+// messageKinds are names of messages in the order of their numbers.
+var messageKinds = []string{"req", "mra", "rej", "rep", "rtu", "dreq", "drep", "sidr_req",
+	"sidr_rep"}
