@@ -106,7 +106,7 @@ func NewStack(sw *ethswitch.Switch, c Config) (*Stack, error) {
 				AutoGenLinkLocal: true,
 				MLD:              ipv6.MLDOptions{Enabled: true},
 			}),
-			arp.NewProtocol,
+			arp.NewProtocolWithOptions(arp.Options{DADConfigs: probing}),
 		},
 		TransportProtocols: []stack.TransportProtocolFactory{
 			s.tcp.Protocol,

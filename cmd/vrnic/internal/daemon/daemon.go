@@ -138,6 +138,11 @@ func New(cfg Config) (_ *Daemon, err error) {
 		d.undo.add(dev.net.Close)
 	}
 	d.undo.add(d.server.Close) // sessions end before what they use; a second call does nothing
+	if slices.ContainsFunc(cfg.Ports, func(p PortSpec) bool { return p.Kind == PortTap }) {
+		for _, dev := range d.devices { // other ports say when there is somebody to ask
+			d.findDuplicates(dev)
+		}
+	}
 	d.up = true
 	return d, nil
 }

@@ -1,6 +1,12 @@
 package daemon
 
-import "sync"
+import (
+	"net"
+	"net/netip"
+	"sync"
+
+	"github.com/vrnic/vrnic/netstack/frame"
+)
 
 // links are the daemon's ports that lead out. A device has a network as long as one of them may
 // carry something. A Unix stream always may: that it has no peer is no fault, and one can come at
@@ -34,6 +40,7 @@ func (d *Daemon) onLink(spec PortSpec) func(up bool, why error) {
 		if up {
 			for _, dev := range d.devices {
 				dev.stack.LinkUp() // what waits for a timer may have waited for this
+				d.findDuplicates(dev)
 			}
 		}
 		if spec.Kind != PortTap {
@@ -51,4 +58,21 @@ func (d *Daemon) onLink(spec PortSpec) func(up bool, why error) {
 			dev.vnic.SetPort(l.down < l.ports)
 		}
 	}
+}
+
+// findDuplicates has the log say which of a device's addresses somebody else has, too: connections
+// to them go here and there then. Devices that share a station are asked for once.
+func (d *Daemon) findDuplicates(dev *device) {
+	for _, other := range d.devices {
+		if other == dev {
+			break
+		}
+		if other.stack == dev.stack {
+			return
+		}
+	}
+	dev.stack.FindDuplicates(func(addr netip.Addr, holder frame.MAC) {
+		d.log.Warn("an address of a device is somebody else's, too: give one of them another",
+			"device", dev.spec.Name, "addr", addr, "other", net.HardwareAddr(holder[:]))
+	})
 }
