@@ -238,20 +238,6 @@ static int query_rt_values(struct ibv_context *context, struct ibv_values_ex *va
 	return 0;
 }
 
-void vrnic_no_xrc(void)
-{
-	vrnic_complain(VRNIC_CAUSE_XRC,
-		       "no device here has XRC: reliable connections (RC) and shared receive queues are there");
-}
-
-static struct ibv_xrcd *open_xrcd(struct ibv_context *context, struct ibv_xrcd_init_attr *attr)
-{
-	(void)context, (void)attr;
-	vrnic_no_xrc();
-	errno = EOPNOTSUPP;
-	return NULL;
-}
-
 static void set_ops(struct verbs_context *v)
 {
 	struct ibv_context_ops *ops = &v->context.ops;
@@ -273,7 +259,7 @@ static void set_ops(struct verbs_context *v)
 	v->create_qp_ex = vrnic_create_qp_ex;
 	v->get_srq_num = vrnic_get_srq_num;
 	v->create_srq_ex = vrnic_create_srq_ex;
-	v->open_xrcd = open_xrcd;
+	v->open_xrcd = vrnic_open_xrcd;
 	v->sz = sizeof(*v);
 }
 

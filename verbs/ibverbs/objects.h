@@ -309,7 +309,7 @@ struct vrnic_ah_attr vrnic_to_ah_attr(const struct ibv_ah_attr *a);
 struct vrnic_qp_attr vrnic_to_qp_attr(const struct ibv_qp_attr *a);
 
 /* qp.c, srq.c. What a context has for programs, with those of post.c. */
-void vrnic_no_xrc(void); /* says so, once */
+struct ibv_xrcd *vrnic_open_xrcd(struct ibv_context *c, struct ibv_xrcd_init_attr *attr);
 struct ibv_qp *vrnic_create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr_ex *attr);
 struct ibv_srq *vrnic_create_srq_ex(struct ibv_context *c, struct ibv_srq_init_attr_ex *attr);
 int vrnic_get_srq_num(struct ibv_srq *srq, uint32_t *num);

@@ -227,6 +227,20 @@ static bool known_type(const struct vrnic_context *c, enum ibv_qp_type type)
 	return type == IBV_QPT_RC || (c->roce && (type == IBV_QPT_UC || type == IBV_QPT_UD));
 }
 
+static void say_no_xrc(void)
+{
+	vrnic_complain(VRNIC_CAUSE_XRC,
+		       "no device here has XRC: reliable connections (RC) and shared receive queues are there");
+}
+
+struct ibv_xrcd *vrnic_open_xrcd(struct ibv_context *context, struct ibv_xrcd_init_attr *attr)
+{
+	(void)context, (void)attr;
+	say_no_xrc();
+	errno = EOPNOTSUPP;
+	return NULL;
+}
+
 /* Which types there are, of those that programs take for granted. */
 static void say_known(struct vrnic_context *c, enum ibv_qp_type type)
 {
@@ -235,7 +249,7 @@ static void say_known(struct vrnic_context *c, enum ibv_qp_type type)
 			       "%s speaks iWARP, which has reliable connections (RC) and no UC or UD: a device of "
 			       VRNIC_ROCE_DEVICE " has these", c->v.context.device->name);
 	else if (type == IBV_QPT_XRC_SEND || type == IBV_QPT_XRC_RECV)
-		vrnic_no_xrc();
+		say_no_xrc();
 }
 
 static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr, uint64_t send_ops)

@@ -81,11 +81,6 @@ void vrnic_complain(enum vrnic_cause cause, const char *fmt, ...)
 	complaints |= cause;
 }
 
-void vrnic_no_xrc(void)
-{
-	complaints |= VRNIC_CAUSE_XRC;
-}
-
 void vrnic_corrupt(struct vrnic_session *s, const char *what)
 {
 	(void)what;
