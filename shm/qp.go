@@ -187,38 +187,26 @@ func (q *queuePair) State() rdma.QPState {
 
 // stateOf is a state of q's by the number that the ring has for it.
 func (q *queuePair) stateOf(s uint32) rdma.QPState {
-	states := &iwarpStates
-	if q.d.attr.RoCE {
-		states = &roceStates
+	if !q.d.attr.RoCE && s < uint32(len(iwarpStates)) {
+		return iwarpStates[s]
 	}
-	if s < uint32(len(states)) {
-		return states[s]
+	if st, ok := abi.RoCEState(s); ok {
+		return st
 	}
 	return rdma.QPError
 }
 
-// The states by their numbers. The first three are one on iWARP, whose number for MODIFY_QP is that
-// of the first.
-var (
-	iwarpStates = [...]rdma.QPState{
-		abi.StateReset: rdma.QPIdle,
-		abi.StateInit:  rdma.QPIdle,
-		abi.StateRTR:   rdma.QPIdle,
-		abi.StateRTS:   rdma.QPRTS,
-		abi.StateSQD:   rdma.QPClosing,
-		abi.StateSQE:   rdma.QPTerminate,
-		abi.StateErr:   rdma.QPError,
-	}
-	roceStates = [...]rdma.QPState{
-		abi.StateReset: rdma.QPReset,
-		abi.StateInit:  rdma.QPInit,
-		abi.StateRTR:   rdma.QPRTR,
-		abi.StateRTS:   rdma.QPRTS,
-		abi.StateSQD:   rdma.QPSQD,
-		abi.StateSQE:   rdma.QPSQE,
-		abi.StateErr:   rdma.QPError,
-	}
-)
+// iwarpStates are the states by their numbers. The first three are one on iWARP, whose number for
+// MODIFY_QP is that of the first.
+var iwarpStates = [...]rdma.QPState{
+	abi.StateReset: rdma.QPIdle,
+	abi.StateInit:  rdma.QPIdle,
+	abi.StateRTR:   rdma.QPIdle,
+	abi.StateRTS:   rdma.QPRTS,
+	abi.StateSQD:   rdma.QPClosing,
+	abi.StateSQE:   rdma.QPTerminate,
+	abi.StateErr:   rdma.QPError,
+}
 
 // Abort implements rdma.QP.
 func (q *queuePair) Abort() error {

@@ -166,13 +166,9 @@ func (q *queuePair) Modify(attr *rdma.QPAttr, mask rdma.QPAttrMask) error {
 
 // ringState is s as MODIFY_QP has it; false if it is none of the device's.
 func (q *queuePair) ringState(s rdma.QPState) (uint32, bool) {
-	states := iwarpStates
-	if q.d.attr.RoCE {
-		states = roceStates
-	}
-	for n, of := range states {
-		if of == s {
-			return uint32(n), true
+	for n := range uint32(len(iwarpStates)) {
+		if q.stateOf(n) == s {
+			return n, true
 		}
 	}
 	return 0, false

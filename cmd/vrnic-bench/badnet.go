@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -183,18 +182,7 @@ func badnetAction(c *cli.Context) error {
 	for _, line := range badMatrix(results, p) {
 		print(line)
 	}
-	for _, f := range out.files {
-		write := func(w io.Writer) error { return writeBadResults(w, results) }
-		if f.name == "-" {
-			err = write(c.App.Writer)
-		} else {
-			err = create(f.name, write)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return out.writeJSON(c.App.Writer, results)
 }
 
 // measure measures all cells, and prints a row of each.

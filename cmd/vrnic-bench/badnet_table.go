@@ -1,9 +1,7 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -49,15 +47,6 @@ func (r *badResult) run(kind string) *badRun {
 		return &r.SCTP
 	}
 	return &r.TCP
-}
-
-func writeBadResults(w io.Writer, results []badResult) error {
-	b, err := json.MarshalIndent(results, "", "  ")
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(append(b, '\n'))
-	return err
 }
 
 // ratio is of the goodputs with the same seeds.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -99,18 +100,37 @@ func writable(name string) error {
 	return err
 }
 
-// write writes rows to all files.
-func (o outputs) write(stdout io.Writer, rows []report.Row) error {
+// each has write called for each file.
+func (o outputs) each(stdout io.Writer, write func(io.Writer, file) error) (err error) {
 	for _, f := range o.files {
 		if f.name == "-" {
-			if err := f.write(stdout, rows); err != nil {
-				return err
-			}
-			continue
+			err = write(stdout, f)
+		} else {
+			err = create(f.name, func(w io.Writer) error { return write(w, f) })
 		}
-		if err := create(f.name, func(w io.Writer) error { return f.write(w, rows) }); err != nil {
+		if err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// writeJSON writes v, which is not rows, to all files.
+func (o outputs) writeJSON(stdout io.Writer, v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	return o.each(stdout, func(w io.Writer, _ file) error {
+		_, err := w.Write(append(b, '\n'))
+		return err
+	})
+}
+
+// write writes rows to all files.
+func (o outputs) write(stdout io.Writer, rows []report.Row) error {
+	if err := o.each(stdout, func(w io.Writer, f file) error { return f.write(w, rows) }); err != nil {
+		return err
 	}
 	if o.plots == "" {
 		return nil

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -72,7 +70,7 @@ func (s *scaling) measureFigures(f func(path string) error) error {
 		}
 	}
 	s.progress.Done()
-	return s.write(out)
+	return out.writeJSON(s.c.App.Writer, s.figures)
 }
 
 func scaleCommand() *cli.Command {
@@ -110,23 +108,6 @@ func scaleAction(c *cli.Context) error {
 		return usagef("--idle %v: want more than 0", s.idle)
 	}
 	return s.measureFigures(s.onPath)
-}
-
-// write writes the figures where they are wanted.
-func (s *scaling) write(out outputs) error {
-	for _, f := range out.files {
-		write := func(w io.Writer) error { return writeFigures(w, s.figures) }
-		err := error(nil)
-		if f.name == "-" {
-			err = write(s.c.App.Writer)
-		} else {
-			err = create(f.name, write)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // A figure is one thing that was measured.
@@ -170,13 +151,4 @@ func (f figure) decimals() int {
 		return 0
 	}
 	return 2
-}
-
-func writeFigures(w io.Writer, figures []figure) error {
-	b, err := json.MarshalIndent(figures, "", "  ")
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(append(b, '\n'))
-	return err
 }

@@ -110,18 +110,22 @@ func (f *Frame) segments(emit func(*Frame) bool) {
 		t[tcpCsumOffset], t[tcpCsumOffset+1] = 0, 0
 		binary.BigEndian.PutUint16(t[tcpCsumOffset:], ^checksum.Checksum(t, p.pseudoSum(len(t))))
 
-		s := Empty()
-		s.Csum = CsumValid
-		s.Append(v)
-		more := emit(s)
-		s.Release()
-		if !more {
+		if !emitCut(v, emit) {
 			return
 		}
 		off += n
 		seq += uint32(n)
 		id++
 	}
+}
+
+// emitCut emits a frame of a super-frame, with checksums that are right.
+func emitCut(v *buffer.View, emit func(*Frame) bool) bool {
+	s := Empty()
+	defer s.Release()
+	s.Csum = CsumValid
+	s.Append(v)
+	return emit(s)
 }
 
 // datagrams cuts the super-frame f of UDP.
@@ -144,12 +148,7 @@ func (f *Frame) datagrams(emit func(*Frame) bool) {
 			sum = 0xffff // zero would mean that there is none
 		}
 		binary.BigEndian.PutUint16(t[udpCsumOffset:], sum)
-		s := Empty()
-		s.Csum = CsumValid
-		s.Append(v)
-		more := emit(s)
-		s.Release()
-		if !more {
+		if !emitCut(v, emit) {
 			return
 		}
 		off += n

@@ -1,6 +1,10 @@
 package abi
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"github.com/vrnic/vrnic/rdma"
+)
 
 // A QPLayout says where things are in a QP's memory. The daemon makes it from the caps and keeps
 // its copy; the client reads it from line 0.
@@ -167,3 +171,22 @@ func IsPow2(n uint32) bool { return n != 0 && n&(n-1) == 0 }
 func CeilPow2(n uint32) uint32 { return 1 << bits.Len32(n-1) }
 
 func Align64(n uint32) uint32 { return (n + 63) &^ 63 }
+
+var roceStates = [...]rdma.QPState{
+	StateReset: rdma.QPReset,
+	StateInit:  rdma.QPInit,
+	StateRTR:   rdma.QPRTR,
+	StateRTS:   rdma.QPRTS,
+	StateSQD:   rdma.QPSQD,
+	StateSQE:   rdma.QPSQE,
+	StateErr:   rdma.QPError,
+}
+
+// RoCEState is a state of a RoCE QP by its number, in the QP's memory and in MODIFY_QP; false:
+// there is none.
+func RoCEState(n uint32) (rdma.QPState, bool) {
+	if n >= uint32(len(roceStates)) {
+		return 0, false
+	}
+	return roceStates[n], true
+}

@@ -167,8 +167,13 @@ func (m *mrObj) reply(n uint32) *abi.RegMRReply {
 }
 
 func (o *operation) regMR(req *abi.RegMRRequest) (*abi.RegMRReply, error) {
+	return o.addMR(req.PD, func(pd *pdObj) (*mrObj, error) { return o.s.newMR(pd, *req, nil) })
+}
+
+// addMR gives what make registers in a PD a handle, if there may be one more.
+func (o *operation) addMR(inPD uint32, make func(*pdObj) (*mrObj, error)) (*abi.RegMRReply, error) {
 	s := o.s
-	pd, err := get(&s.pds, req.PD)
+	pd, err := get(&s.pds, inPD)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +184,7 @@ func (o *operation) regMR(req *abi.RegMRRequest) (*abi.RegMRReply, error) {
 	if err := s.srv.regions.take(s.peer, s.privileged()); err != nil {
 		return nil, err
 	}
-	m, err := s.newMR(pd, *req, nil)
+	m, err := make(pd)
 	if err != nil {
 		s.srv.regions.give(s.peer, 1)
 		return nil, err
@@ -273,30 +278,18 @@ func (o *operation) deregMR(req *abi.HandleRequest) error {
 }
 
 func (o *operation) allocMR(req *abi.AllocMRRequest) (*abi.RegMRReply, error) {
-	s := o.s
-	pd, err := get(&s.pds, req.PD)
-	if err != nil {
-		return nil, err
-	}
-	n, err := number(s, &s.mrs, s.srv.limits.MRs, "mrs")
-	if err != nil {
-		return nil, err
-	}
-	if req.MaxLen == 0 || req.MaxLen > 1<<46 {
-		return nil, syscall.EINVAL
-	}
-	if err := s.srv.regions.take(s.peer, s.privileged()); err != nil {
-		return nil, err
-	}
-	h, err := pd.h.AllocMR(req.MaxLen)
-	if err != nil {
-		s.srv.regions.give(s.peer, 1)
-		return nil, err
-	}
-	m := &mrObj{pd: pd, h: h}
-	m.hold(1)
-	put(s, &s.mrs, n, m)
-	return m.reply(n), nil
+	return o.addMR(req.PD, func(pd *pdObj) (*mrObj, error) {
+		if req.MaxLen == 0 || req.MaxLen > 1<<46 {
+			return nil, syscall.EINVAL
+		}
+		h, err := pd.h.AllocMR(req.MaxLen)
+		if err != nil {
+			return nil, err
+		}
+		m := &mrObj{pd: pd, h: h}
+		m.hold(1)
+		return m, nil
+	})
 }
 
 func (o *operation) allocMW(req *abi.AllocMWRequest) (*abi.AllocMWReply, error) {

@@ -2,13 +2,11 @@ package baseline
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
 	"time"
 
-	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/hist"
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/rawtcp"
 )
 
@@ -41,31 +39,15 @@ func measureUDP(ctx context.Context, c net.Conn, req Request) (r rawtcp.Result, 
 	if req.Kind != RoundTrip || req.Poll {
 		return r, fmt.Errorf("no measurement %q of UDP, polled: %v", req.Kind, req.Poll)
 	}
-	h := hist.New()
-	out, in := make([]byte, max(req.Size, 8)), make([]byte, 1<<16)
-	start := time.Now()
-	if err := c.SetDeadline(start.Add(req.Time + lostAfter)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(req.Time + lostAfter)); err != nil {
 		return r, err
 	}
-	for now := start; now.Sub(start) < req.Time; {
-		binary.BigEndian.PutUint64(out, r.Messages)
+	in := make([]byte, 1<<16)
+	return rawtcp.RoundTrips(max(req.Size, 8), req.Time, func(out []byte) ([]byte, error) {
 		if _, err := c.Write(out); err != nil {
-			return r, err
+			return nil, err
 		}
 		n, err := c.Read(in)
-		if err != nil {
-			return r, fmt.Errorf("echo %d: %w", r.Messages, err)
-		}
-		if n != len(out) || binary.BigEndian.Uint64(in) != r.Messages {
-			return r, fmt.Errorf("echo %d came back changed", r.Messages)
-		}
-		r.Messages++
-		r.Octets += uint64(n)
-		then := now
-		now = time.Now()
-		h.Add(now.Sub(then))
-		r.Elapsed = now.Sub(start)
-	}
-	r.Mean, r.P50, r.P99, r.P999 = h.Mean(), h.Quantile(0.5), h.Quantile(0.99), h.Quantile(0.999)
-	return r, nil
+		return in[:n], err
+	})
 }

@@ -145,6 +145,19 @@ func (p *Path) newLab() (err error) {
 	return nil
 }
 
+// A site is where a side of wire or tap is: a namespace of its own.
+type site struct {
+	name string
+	ns   *netlab.NS
+	addr netip.Prefix
+	side *side
+}
+
+// sites are those of p's lab.
+func (p *Path) sites(a, b string) []site {
+	return []site{{a, p.lab.A, prefixA, &p.a}, {b, p.lab.B, prefixB, &p.b}}
+}
+
 func (p *Path) openTap() error {
 	p.addrB = prefixB.Addr()
 	vrnic, dir, err := p.forDaemons()
@@ -154,12 +167,7 @@ func (p *Path) openTap() error {
 	if err := p.newLab(); err != nil {
 		return err
 	}
-	for _, site := range []struct {
-		name string
-		ns   *netlab.NS
-		addr netip.Prefix
-		side *side
-	}{{"a", p.lab.A, prefixA, &p.a}, {"b", p.lab.B, prefixB, &p.b}} {
+	for _, site := range p.sites("a", "b") {
 		if *site.side, err = p.daemon(vrnic, dir, site.name, site.addr, "--port", "tap:"+tapName+
 			",netns="+site.ns.Path()+p.mtuOption()); err != nil {
 			return err

@@ -6,7 +6,6 @@ import (
 	"runtime"
 
 	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/load"
-	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
@@ -93,12 +92,7 @@ func (p *Path) openWire() (err error) {
 	if err := p.newLab(); err != nil {
 		return err
 	}
-	for _, site := range []struct {
-		name string
-		ns   *netlab.NS
-		addr netip.Prefix
-		side *side
-	}{{"wire0", p.lab.A, prefixA, &p.a}, {"wire1", p.lab.B, prefixB, &p.b}} {
+	for _, site := range p.sites("wire0", "wire1") {
 		sw := p.newSwitch()
 		if *site.side, err = p.devices(sw, site.name, site.addr); err != nil {
 			return err

@@ -150,18 +150,30 @@ func Echoes(c net.Conn, size int, d time.Duration, poll bool) (r Result, err err
 	if _, err := c.Write([]byte{mode, 1}); err != nil {
 		return r, err
 	}
+	in := make([]byte, size)
+	return RoundTrips(size, d, func(out []byte) ([]byte, error) {
+		if _, err := c.Write(out); err != nil {
+			return nil, err
+		}
+		_, err := io.ReadFull(from, in)
+		return in, err
+	})
+}
+
+// RoundTrips has messages of size octets make the trip for d, one after the other, each with its
+// number in front: trip sends one and returns what came back.
+func RoundTrips(size int, d time.Duration, trip func(out []byte) (in []byte, err error)) (r Result,
+	err error) {
 	h := hist.New()
-	out, in := make([]byte, size), make([]byte, size)
+	out := make([]byte, size)
 	start := time.Now()
 	for now := start; now.Sub(start) < d; {
 		binary.BigEndian.PutUint64(out, r.Messages)
-		if _, err := c.Write(out); err != nil {
-			return r, err
+		in, err := trip(out)
+		if err != nil {
+			return r, fmt.Errorf("echo %d: %w", r.Messages, err)
 		}
-		if _, err := io.ReadFull(from, in); err != nil {
-			return r, err
-		}
-		if binary.BigEndian.Uint64(in) != r.Messages {
+		if len(in) != size || binary.BigEndian.Uint64(in) != r.Messages {
 			return r, fmt.Errorf("echo %d came back changed", r.Messages)
 		}
 		r.Messages++

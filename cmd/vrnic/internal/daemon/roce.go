@@ -111,8 +111,7 @@ func roceState(mask, bit rdma.QPAttrMask, ring uint32) (rdma.QPState, bool) {
 	if mask&bit == 0 {
 		return 0, true
 	}
-	s, ok := roceStates[ring]
-	return s, ok
+	return abi.RoCEState(ring)
 }
 
 // ringAttr is attributes of a QP as Query gives them.

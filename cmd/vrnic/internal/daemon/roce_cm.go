@@ -91,7 +91,7 @@ const udpQKey = 0x01234567
 // initRoCE says what the program has to set by itself.
 func (h *idHandler) initRoCE(id *vnic.CMID, state uint32) (abi.CMInitQPAttrReply, error) {
 	r := abi.CMInitQPAttrReply{State: state, Port: 1}
-	to, ok := roceStates[state]
+	to, ok := abi.RoCEState(state)
 	if !ok {
 		return r, syscall.EINVAL
 	}

@@ -151,17 +151,6 @@ func qpState(s rdma.QPState) uint32 {
 	return abi.StateErr
 }
 
-// roceStates are those of a RoCE QP, by the number that MODIFY_QP has for them.
-var roceStates = map[uint32]rdma.QPState{
-	abi.StateReset: rdma.QPReset,
-	abi.StateInit:  rdma.QPInit,
-	abi.StateRTR:   rdma.QPRTR,
-	abi.StateRTS:   rdma.QPRTS,
-	abi.StateSQD:   rdma.QPSQD,
-	abi.StateSQE:   rdma.QPSQE,
-	abi.StateErr:   rdma.QPError,
-}
-
 // modifyStates are the states that a client may ask for on iWARP, by MODIFY_QP. RTR and RTS are
 // reached by connecting only: a program that sets them as on InfiniBand must be told at once
 // (docs/decisions.md#V9).
