@@ -35,7 +35,7 @@ func dialKernel(t *testing.T, ns *netlab.NS, to netip.AddrPort) *rawpeer.Peer {
 // A peer on a kernel's TCP breaks the rules, one by one. Each time its own connection ends, with
 // the cause that the RFCs give, and everybody else's goes on.
 func TestHostilePeer(t *testing.T) {
-	ns := newNS(t)
+	ns := proctest.NewNS(t)
 	d := up(t, ns, "--device", deviceA, "--device", "vrnic1,addr=10.77.0.3/24",
 		"--port", "tap:vtap0,addr=10.77.0.1/24")
 	echo(t, ns, netip.MustParseAddr(addrsA[0]), 64) // the link is there

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/vrnic/vrnic/internal/needtest"
+	"github.com/vrnic/vrnic/integration/proctest"
 	"github.com/vrnic/vrnic/internal/netlab"
 )
 
@@ -47,22 +47,11 @@ func TestMain(m *testing.M) {
 // newLab returns two namespaces with joined bridges, or skips the test.
 func newLab(t *testing.T) *netlab.Lab {
 	t.Helper()
-	newNS(t) // tells whether it can be done
+	proctest.NewNS(t) // tells whether it can be done
 	lab, err := netlab.NewLab()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { lab.Close() })
 	return lab
-}
-
-// newNS returns an empty namespace, or skips the test.
-func newNS(t *testing.T) *netlab.NS {
-	t.Helper()
-	ns, err := netlab.NewNS()
-	if err != nil {
-		needtest.Lacking(t, "root", err)
-	}
-	t.Cleanup(func() { ns.Close() })
-	return ns
 }

@@ -30,7 +30,7 @@ func TestKernelPing(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			ns := newNS(t)
+			ns := proctest.NewNS(t)
 			d := up(t, ns, "--device", deviceA, "--port", "tap:vtap0,addr=10.77.0.1/24,addr=fd77::1/64")
 			if links := links(t, ns); !slices.Contains(links, "vtap0") {
 				t.Fatalf("no vtap0 among %v", links)
@@ -53,7 +53,7 @@ func TestKernelPing(t *testing.T) {
 
 // As TestKernelPing, with the TAP in another namespace than the daemon's own.
 func TestTAPInNamespace(t *testing.T) {
-	ns := newNS(t)
+	ns := proctest.NewNS(t)
 	d := up(t, nil, "--device", deviceA, "--port", "tap:vtap0,netns="+ns.Path()+",addr=10.77.0.1/24")
 	echo(t, ns, netip.MustParseAddr(addrsA[0]), 64)
 	d.stop()
@@ -64,7 +64,7 @@ func TestTAPInNamespace(t *testing.T) {
 
 // A daemon that cannot have its second port removes its first one.
 func TestTAPFailsHalfWay(t *testing.T) {
-	ns := newNS(t)
+	ns := proctest.NewNS(t)
 	p := start(t, ns, nil, "up", "--socket", t.TempDir()+"/s", "--device", deviceA,
 		"--port", "tap:vtap0", "--port", "tap:vtap1,netns=/nowhere/at/all")
 	var exit interface{ ExitCode() int }

@@ -8,27 +8,40 @@ import (
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
 
-func benchmark(b *testing.B, loop bool, op rdma.Opcode, n int) {
-	c, d := real(b, loop)
-	x, y := vnictest.NewQPs(b, c, d, vnictest.PeerConfig{Buffer: n, Param: ext.Param},
-		vnictest.PeerConfig{Buffer: n, Param: ext.Param})
-	f := steady(b, x, y, op, n)
-	f()
-	b.SetBytes(int64(n))
-	b.ReportAllocs()
-	for b.Loop() {
-		f()
+// messages measures messages of all kinds between the QPs of peers that pair makes.
+func messages(b *testing.B, pair func(b *testing.B, buffer int) (x, y *vnictest.Peer)) {
+	for _, m := range []struct {
+		name string
+		op   rdma.Opcode
+		n    int
+	}{
+		{"Send64", rdma.OpSend, 64}, {"Write64", rdma.OpWrite, 64}, {"Read64", rdma.OpRead, 64},
+		{"FetchAdd", rdma.OpFetchAdd, 8}, {"WriteImm64", rdma.OpWriteImm, 64},
+		{"Write1M", rdma.OpWrite, 1 << 20}, {"Read1M", rdma.OpRead, 1 << 20},
+	} {
+		b.Run(m.name, func(b *testing.B) {
+			x, y := pair(b, m.n)
+			f := steady(b, x, y, m.op, m.n)
+			f()
+			b.SetBytes(int64(m.n))
+			b.ReportAllocs()
+			for b.Loop() {
+				f()
+			}
+		})
+	}
+}
+
+func onIWARP(loop bool) func(b *testing.B, buffer int) (x, y *vnictest.Peer) {
+	return func(b *testing.B, buffer int) (x, y *vnictest.Peer) {
+		c, d := real(b, loop)
+		cfg := vnictest.PeerConfig{Buffer: buffer, Param: ext.Param}
+		return vnictest.NewQPs(b, c, d, cfg, cfg)
 	}
 }
 
 func BenchmarkLoop(b *testing.B) {
-	b.Run("Send64", func(b *testing.B) { benchmark(b, true, rdma.OpSend, 64) })
-	b.Run("Write64", func(b *testing.B) { benchmark(b, true, rdma.OpWrite, 64) })
-	b.Run("Read64", func(b *testing.B) { benchmark(b, true, rdma.OpRead, 64) })
-	b.Run("FetchAdd", func(b *testing.B) { benchmark(b, true, rdma.OpFetchAdd, 8) })
-	b.Run("WriteImm64", func(b *testing.B) { benchmark(b, true, rdma.OpWriteImm, 64) })
-	b.Run("Write1M", func(b *testing.B) { benchmark(b, true, rdma.OpWrite, 1<<20) })
-	b.Run("Read1M", func(b *testing.B) { benchmark(b, true, rdma.OpRead, 1<<20) })
+	messages(b, onIWARP(true))
 	b.Run("Memcpy1M", func(b *testing.B) { // what Write1M is measured by
 		from, to := make([]byte, 1<<20), make([]byte, 1<<20)
 		b.SetBytes(1 << 20)
@@ -38,39 +51,16 @@ func BenchmarkLoop(b *testing.B) {
 	})
 }
 
-func BenchmarkWire(b *testing.B) {
-	b.Run("Send64", func(b *testing.B) { benchmark(b, false, rdma.OpSend, 64) })
-	b.Run("Write64", func(b *testing.B) { benchmark(b, false, rdma.OpWrite, 64) })
-	b.Run("Read64", func(b *testing.B) { benchmark(b, false, rdma.OpRead, 64) })
-	b.Run("FetchAdd", func(b *testing.B) { benchmark(b, false, rdma.OpFetchAdd, 8) })
-	b.Run("WriteImm64", func(b *testing.B) { benchmark(b, false, rdma.OpWriteImm, 64) })
-	b.Run("Write1M", func(b *testing.B) { benchmark(b, false, rdma.OpWrite, 1<<20) })
-}
+func BenchmarkWire(b *testing.B) { messages(b, onIWARP(false)) }
 
 // BenchmarkRoCE is BenchmarkWire on devices of RoCE, and BenchmarkRoCELoop BenchmarkLoop.
 func BenchmarkRoCE(b *testing.B)     { benchmarkRoCE(b, nil) }
 func BenchmarkRoCELoop(b *testing.B) { benchmarkRoCE(b, new(vnic.Beside)) }
 
 func benchmarkRoCE(b *testing.B, beside *vnic.Beside) {
-	bench := func(name string, op rdma.Opcode, n int) {
-		b.Run(name, func(b *testing.B) {
-			x, y := plainRC(b, n, beside)
-			f := steady(b, x, y, op, n)
-			f()
-			b.SetBytes(int64(n))
-			b.ReportAllocs()
-			for b.Loop() {
-				f()
-			}
-		})
-	}
-	bench("Send64", rdma.OpSend, 64)
-	bench("Write64", rdma.OpWrite, 64)
-	bench("Read64", rdma.OpRead, 64)
-	bench("FetchAdd", rdma.OpFetchAdd, 8)
-	bench("WriteImm64", rdma.OpWriteImm, 64)
-	bench("Write1M", rdma.OpWrite, 1<<20)
-	bench("Read1M", rdma.OpRead, 1<<20)
+	messages(b, func(b *testing.B, buffer int) (x, y *vnictest.Peer) {
+		return plainRC(b, buffer, beside)
+	})
 }
 
 // plainRC is two reliable connections of RoCE on a network that costs next to nothing, with buffers

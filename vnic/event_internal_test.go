@@ -1,7 +1,6 @@
 package vnic
 
 import (
-	"net/netip"
 	"testing"
 
 	"github.com/vrnic/vrnic/rdma"
@@ -9,15 +8,7 @@ import (
 
 // When a network is lost all QPs have an event each, and their last WQE: all wait to be taken.
 func TestEventsOfAll(t *testing.T) {
-	d, err := New(Config{Name: "vnic0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	c, err := d.Open(ContextConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := newBare(t)
 	n := 2 * DefaultLimits().QP
 	for i := range n {
 		c.event(rdma.EventQPFatal, uint32(i/2), nil)

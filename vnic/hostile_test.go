@@ -38,16 +38,23 @@ func rawDial(t *testing.T, n *vnictest.Net, c *vnic.Context, cfg vnictest.PeerCo
 	return p
 }
 
-// rawStart is rawDial, but for the ready-to-receive message.
-func rawStart(t *testing.T, n *vnictest.Net, c *vnic.Context, cfg vnictest.PeerConfig) *rawPeer {
+// rawStream connects a host of n that has no device to a listener, by TCP.
+func rawStream(t *testing.T, n *vnictest.Net, to netip.AddrPort) iwarp.Stream {
 	t.Helper()
-	l, lr := listen(t, c, 0)
 	from := netip.MustParseAddr("10.0.0.2")
-	s, err := n.Host(from).Dial(context.Background(), from, l.Local())
+	s, err := n.Host(from).Dial(context.Background(), from, to)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// rawStart is rawDial, but for the ready-to-receive message.
+func rawStart(t *testing.T, n *vnictest.Net, c *vnic.Context, cfg vnictest.PeerConfig) *rawPeer {
+	t.Helper()
+	l, lr := listen(t, c, 0)
+	s := rawStream(t, n, l.Local())
 	m, err := iwarp.NewInitiator(iwarp.DefaultStartConfig(), nil)
 	if err != nil {
 		t.Fatal(err)

@@ -205,12 +205,7 @@ func TestMarkersForPeer(t *testing.T) {
 		n := vnictest.NewNet()
 		c := vnictest.Open(t, n.Device(t, "vnic0", []string{"10.0.0.1/24"}), vnic.ContextConfig{})
 		l, lr := listen(t, c, 0)
-		from := netip.MustParseAddr("10.0.0.2")
-		s, err := n.Host(from).Dial(context.Background(), from, l.Local())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
+		s := rawStream(t, n, l.Local())
 		writeAll(t, s, octets("4d504120494420526571204672616d65 c0 01 0000"))
 		req := lr.want("a request", vnic.CMConnectRequest)[0]
 		y := vnictest.NewPeer(t, c, vnictest.PeerConfig{})
@@ -247,12 +242,7 @@ func TestAcceptWithoutQP(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer l.Close()
-		from := netip.MustParseAddr("10.0.0.2")
-		s, err := n.Host(from).Dial(context.Background(), from, l.Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
+		s := rawStream(t, n, l.Addr())
 		writeAll(t, s, octets("4d504120494420526571204672616d65 40 01 0000"))
 		r, err := l.Next(context.Background())
 		if err != nil {

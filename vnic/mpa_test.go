@@ -147,12 +147,7 @@ func TestAcceptWithHugeOffer(t *testing.T) {
 		n := vnictest.NewNet()
 		c := vnictest.Open(t, n.Device(t, "vnic0", []string{"10.0.0.1/24"}), vnic.ContextConfig{})
 		l, lr := listen(t, c, 0)
-		from := netip.MustParseAddr("10.0.0.2")
-		s, err := n.Host(from).Dial(context.Background(), from, l.Local())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { s.Close() })
+		s := rawStream(t, n, l.Local())
 		f := iwarp.StartFrame{Revision: 2, Enhanced: true, CRC: true, Data: iwarp.EnhancedData{
 			PeerToPeer: true, RTR: iwarp.RTRWrite, IRD: 0x3ffe, ORD: 0x3ffd,
 		}}

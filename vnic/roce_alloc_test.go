@@ -118,10 +118,7 @@ func TestUDAllocs(t *testing.T) {
 
 // Nor does a message of a connection, whatever it is.
 func TestRCAllocs(t *testing.T) {
-	for op, sizes := range map[rdma.Opcode][]int{
-		rdma.OpSend: {64, 60000}, rdma.OpWrite: {64, 60000}, rdma.OpRead: {64, 60000},
-		rdma.OpWriteImm: {64, 60000}, rdma.OpSendImm: {0}, rdma.OpFetchAdd: {8}, rdma.OpCompareSwap: {8},
-	} {
+	for op, sizes := range steadySizes {
 		for _, size := range sizes {
 			for _, beside := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%v/%d/beside=%t", op, size, beside), func(t *testing.T) {

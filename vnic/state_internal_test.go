@@ -2,7 +2,6 @@ package vnic
 
 import (
 	"fmt"
-	"net/netip"
 	"os"
 	"regexp"
 	"slices"
@@ -80,36 +79,15 @@ func TestStatesAsDocumented(t *testing.T) {
 // setState makes the documented transitions, tells about them, and refuses all others without a
 // trace.
 func TestSetState(t *testing.T) {
-	d, err := New(Config{Name: "vnic0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	c, err := d.Open(ContextConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	pd, err := c.NewPD()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cq, err := c.NewCQ(CQOptions{Depth: 4})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := newBare(t)
 	ts, _ := documented(t)
 	for _, from := range qpStates {
 		for _, to := range qpStates {
 			t.Run(fmt.Sprintf("%v-%v", from, to), func(t *testing.T) {
 				var told []rdma.QPState
-				qp, err := pd.NewQP(QPOptions{
-					QPConfig: rdma.QPConfig{SendCQ: cq, RecvCQ: cq},
-					OnState:  func(s rdma.QPState) { told = append(told, s) },
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				qp := b.qp(t, func(s rdma.QPState) { told = append(told, s) })
 				defer qp.Close()
+				var err error
 				qp.do(func() {
 					qp.state.Store(uint32(from))
 					err = qp.setState(to)
@@ -132,27 +110,7 @@ func TestSetState(t *testing.T) {
 // What is done in place while a handler has the QP may leave work: the owner looks once more. And
 // nobody disconnects a connection of which its attempt knows nothing.
 func TestLentQP(t *testing.T) {
-	d, err := New(Config{Name: "vnic0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	c, err := d.Open(ContextConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	pd, err := c.NewPD()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cq, err := c.NewCQ(CQOptions{Depth: 4})
-	if err != nil {
-		t.Fatal(err)
-	}
-	qp, err := pd.NewQP(QPOptions{QPConfig: rdma.QPConfig{SendCQ: cq, RecvCQ: cq}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	qp := newBare(t).qp(t, nil)
 	defer qp.Close()
 	before, present := new(cm.Attempt), new(cm.Attempt)
 	var token uint32

@@ -1,13 +1,11 @@
 package vnic
 
 import (
-	"net/netip"
 	"runtime"
 	"slices"
 	"sync"
 	"testing"
 
-	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic/internal/link"
 )
 
@@ -34,29 +32,9 @@ func (l *workLink) Step() (moved int, more bool) {
 // workers are QPs with such links, whose goroutines have ended: who runs them is the test.
 func workers(t *testing.T, links ...*workLink) (qps []*QP) {
 	t.Helper()
-	d, err := New(Config{Name: "vnic0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { d.Close() })
-	c, err := d.Open(ContextConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	pd, err := c.NewPD()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cq, err := c.NewCQ(CQOptions{Depth: 8})
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := newBare(t)
 	for _, l := range links {
-		qp, err := pd.NewQP(QPOptions{QPConfig: rdma.QPConfig{SendCQ: cq, RecvCQ: cq, MaxSendWR: 1,
-			MaxRecvWR: 1}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		qp := b.qp(t, nil)
 		qp.close()
 		<-qp.gone
 		for len(qp.wakec) > 0 {

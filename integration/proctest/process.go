@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/internal/netlab"
 )
 
@@ -225,4 +226,15 @@ func Eventually(t testing.TB, limit time.Duration, what string, ok func() bool) 
 		time.Sleep(5 * time.Millisecond) // before it looks again
 	}
 	return time.Since(begin)
+}
+
+// NewNS makes an empty network namespace of the test's own, or skips the test.
+func NewNS(t testing.TB) *netlab.NS {
+	t.Helper()
+	ns, err := netlab.NewNS()
+	if err != nil {
+		needtest.Lacking(t, "root", err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	return ns
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/vrnic/vrnic/integration/proctest"
 	"github.com/vrnic/vrnic/integration/sctppeer"
 	"github.com/vrnic/vrnic/integration/sctppeer/peertest"
 	"github.com/vrnic/vrnic/internal/netlab"
@@ -129,7 +130,7 @@ func udpRig(t *testing.T) *peertest.Rig {
 func tapRig(t *testing.T, ours, theirs string) *peertest.Rig {
 	t.Helper()
 	build(t)
-	ns := newNS(t)
+	ns := proctest.NewNS(t)
 	a := netip.MustParsePrefix(ours)
 	c := newDevice(t, []netip.Prefix{a}, nil, func(sw *ethswitch.Switch, _ *stacknet.Network) error {
 		tap, err := port.OpenTAP(sw, port.TAPConfig{Name: "ta", NetNS: ns.Path(), Addrs: []netip.Prefix{

@@ -5,32 +5,20 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/vrnic/vrnic/integration/proctest"
 	"github.com/vrnic/vrnic/integration/sctppeer/peertest"
-	"github.com/vrnic/vrnic/internal/needtest"
-	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/port"
 	"github.com/vrnic/vrnic/netstack/port/porttest"
 )
 
-// newNS is a network namespace of the test's own.
-func newNS(t *testing.T) *netlab.NS {
-	t.Helper()
-	ns, err := netlab.NewNS()
-	if err != nil {
-		needtest.Lacking(t, "root", err)
-	}
-	t.Cleanup(func() { ns.Close() })
-	return ns
-}
-
 // plainTAP is a stack of ours, and usrsctp over raw sockets in a namespace, with a TAP between
 // them. filter sees the frames.
 func plainTAP(t *testing.T, ours, theirs []string, filter porttest.Filter) *peertest.Plain {
 	t.Helper()
 	build(t)
-	ns := newNS(t)
+	ns := proctest.NewNS(t)
 	p := &peertest.Plain{Start: starter(ns, "raw")}
 	var mine, other []netip.Prefix
 	for i := range ours {

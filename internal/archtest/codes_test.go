@@ -24,7 +24,7 @@ var (
 	wordStart  = regexp.MustCompile(`^\w`)
 	citeForm   = regexp.MustCompile(`docs/[a-z0-9-]+\.md#[\w-]+`)
 	linkForm   = regexp.MustCompile(`\]\(([\w./-]*)(?:#([\w-]+))?\)`)
-	unknowns   = regexp.MustCompile(`(?i)\bledgers?\b|\bVABI\b|\bverbs-abi\b`)
+	unknowns   = regexp.MustCompile(`(?i)\bledgers?\b|\bVABI\b|\bverbs-abi\b|\bdesign, section\b`)
 )
 
 // notCodes look like codes and are none: RFC 9260's timers and rules with letters, layers of a
@@ -234,6 +234,7 @@ func TestCheckCodes(t *testing.T) {
 		"// as the ledger has it":       "has no ledger",
 		"// VABI-6.8: each violation":   "has no VABI",
 		"// verbs-abi.md, section 6.4":  "has no verbs-abi",
+		"// as in design, section 7":    "has no design",
 		"// C23 of the standard":        "C23 is in none",
 	} {
 		got := strings.Join(checkCodes(map[string]string{"x.go:1": comment, "x.go:2": one}, docs), "\n")

@@ -75,18 +75,8 @@ func srqScenario(mu mutations) *scenario {
 	const first, second = 1, 2
 	var d []any
 	d = append(d, srqTake(mu, "first", first, "loop", "loop")...)
-	d = append(d, "loop",
-		instr{op: opXchg, r: 2, a: wBell, v: 0},
-		instr{op: opIfBit, r: 2, v: 1, to: "ring"},
-		instr{op: opStore, a: wSleeping, v: 1},
-		instr{op: opFence},
-		instr{op: opLoad, r: 2, a: wBell},
-		instr{op: opIfBit, r: 2, v: 1, to: "awake"},
-		"blocked",
-		instr{op: opWait, a: 0},
-		"awake",
-		instr{op: opStore, a: wSleeping, v: 0},
-		instr{op: opGoto, to: "loop"},
+	d = append(d, awaitBell("loop", "ring")...)
+	d = append(d,
 		"ring", // SRQ.Ring
 		instr{op: opLock, a: wLock},
 		instr{op: opLoad, r: 2, a: wWaiting},

@@ -430,6 +430,22 @@ func lingerScenario(mu mutations) *scenario {
 	}
 }
 
+// awaitBell is the daemon's, which has nothing to do: it goes to found when the bell rings.
+func awaitBell(name, found string) []any {
+	return []any{name,
+		instr{op: opXchg, r: 2, a: wBell, v: 0},
+		instr{op: opIfBit, r: 2, v: 1, to: found},
+		instr{op: opStore, a: wSleeping, v: 1},
+		instr{op: opFence},
+		instr{op: opLoad, r: 2, a: wBell},
+		instr{op: opIfBit, r: 2, v: 1, to: "awake"},
+		"blocked",
+		instr{op: opWait, a: 0},
+		"awake",
+		instr{op: opStore, a: wSleeping, v: 0},
+		instr{op: opGoto, to: name}}
+}
+
 // recvScenario: RecvProducer.Commit against RecvConsumer.Next and Starve, with the bell behind
 // them.
 func recvScenario(mu mutations) *scenario {
@@ -458,18 +474,7 @@ func recvScenario(mu mutations) *scenario {
 		d = append(d, fmt.Sprint("head", v), instr{op: opIfEq, r: 1, v: v, to: "idle"},
 			instr{op: opGoto, to: "look"})
 	}
-	d = append(d, "idle",
-		instr{op: opXchg, r: 2, a: wBell, v: 0},
-		instr{op: opIfBit, r: 2, v: 1, to: "look"},
-		instr{op: opStore, a: wSleeping, v: 1},
-		instr{op: opFence},
-		instr{op: opLoad, r: 2, a: wBell},
-		instr{op: opIfBit, r: 2, v: 1, to: "awake"},
-		"blocked",
-		instr{op: opWait, a: 0},
-		"awake",
-		instr{op: opStore, a: wSleeping, v: 0},
-		instr{op: opGoto, to: "idle"})
+	d = append(d, awaitBell("idle", "look")...)
 	return &scenario{
 		progs: []program{prog(d), prog(p)},
 		rest: func(m *machine, at func(int, string) bool) string {
