@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/roce/packet"
+	"github.com/vrnic/vrnic/roce/udp"
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
 
@@ -79,8 +81,76 @@ func TestUCLoss(t *testing.T) {
 	})
 }
 
-// A UC has no ACKs that pace it: what it has for a queue pair of its process waits until that has
-// taken what came before, but not for ever. ROCE-170.
+// What a UC has for a queue pair of another process waits until that has taken what came before,
+// once it is known that it answers; of one that does not, or whose answers are lost, not for long,
+// and not again. ROCE-170, ROCE-225.
+func TestUCPaced(t *testing.T) {
+	const many, size = 300, 60000
+	for _, answers := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			marked := 0
+			f := newFabric(t, vnictest.RoCELink{Lost: func(ip []byte) bool {
+				p, err := udp.Parse(ip)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if p.TrafficClass()&udp.ECNMask == udp.CE {
+					marked++
+				}
+				return !answers && packet.Opcode(p.Datagram[0]) == packet.CNP
+			}})
+			x := vnictest.NewPeer(t, f.a, vnictest.PeerConfig{CQDepth: many,
+				QP: rdma.QPConfig{Type: rdma.UC, MaxSendWR: many}})
+			y := vnictest.NewPeer(t, f.b, vnictest.PeerConfig{QP: rdma.QPConfig{Type: rdma.UC}})
+			vnictest.ConnectByNumber(t, x, y, nil)
+			var sent []want
+			post := func() {
+				sent = nil
+				for i := range uint64(many) {
+					x.Write(i, 0, size, y, 0)
+					sent = append(sent, is(i, ok))
+				}
+			}
+			began := time.Now()
+			post()
+			x.WantSend("all go out", sent...)
+			synctest.Wait()
+			took := time.Since(began)
+			if c := y.QP.Counted(); c.InWrites != many {
+				t.Errorf("%d of %d Writes have come", c.InWrites, many)
+			}
+			if limit := time.Second; took > limit || !answers && took < 100*time.Millisecond {
+				t.Errorf("answered %t: it took %v", answers, took)
+			}
+			if marked == 0 {
+				t.Error("the peer was not asked")
+			}
+			began = time.Now()
+			if !answers {
+				post()
+				x.WantSend("all go out", sent...)
+				if took := time.Since(began); took > 50*time.Millisecond {
+					t.Errorf("a peer that does not answer is waited for again, for %v", took)
+				}
+				return
+			}
+			y.QP.Hold(func() { // it takes nothing meanwhile
+				post()
+				time.Sleep(900 * time.Millisecond)
+			})
+			x.WantSend("all go out", sent...)
+			synctest.Wait()
+			if c := y.QP.Counted(); c.InWrites != 2*many {
+				t.Errorf("%d of %d Writes have come, in whose midst the peer was held", c.InWrites, 2*many)
+			}
+			if n := y.Ctx.Device().DevInfo().Dropped.Full; n != 0 {
+				t.Errorf("%d packets found no room", n)
+			}
+		})
+	}
+}
+
+// So does what it has for a queue pair of its process, but not for ever.
 func TestUCBesideFull(t *testing.T) {
 	for _, e := range []struct {
 		held time.Duration

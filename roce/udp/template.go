@@ -85,6 +85,16 @@ func (t *Template) Finish(b []byte) []byte {
 	return c.Add(b[t.n+packet.BTHLen:]).Append(b)
 }
 
+// Mark has b, a packet that Append has begun and Finish has not seen, say that it has experienced
+// congestion.
+func Mark(b []byte) {
+	if b[0]>>4 == 6 {
+		b[1] |= CE << 4
+	} else {
+		b[1] |= CE
+	}
+}
+
 // IP makes the IP header alone, of b, which is empty, of a packet that has n octets from the BTH to
 // the padding: for who needs no packet.
 func (t *Template) IP(b []byte, n int) []byte {

@@ -17,8 +17,8 @@ type Congestion struct {
 	Marked, Told, Heeded atomic.Uint64
 }
 
-// A flow is both ends of congestion control of a link: it tells the peer of packets that came
-// marked, and slows down when the peer tells of some. A nil flow does neither.
+// A flow is both ends of congestion control of a link, its control: it tells the peer of packets
+// that came marked, and slows down when the peer tells of some. A nil flow does neither.
 type flow struct {
 	common *Congestion
 	limit  dcqcn.Limiter
@@ -35,8 +35,8 @@ func newFlow(c *Congestion, peer packet.QPN) *flow {
 	return &flow{common: c, limit: dcqcn.NewLimiter(&c.Config), peer: peer}
 }
 
-// ecn is a traffic class as it is sent: that of who takes note of marks says so, unless the program
-// has set these bits.
+// ecn is as of a control: that of who takes note of marks says so, unless the program has set these
+// bits.
 func (f *flow) ecn(class uint8) uint8 {
 	if f != nil && class&udp.ECNMask == 0 {
 		return class | udp.ECT0
@@ -44,7 +44,7 @@ func (f *flow) ecn(class uint8) uint8 {
 	return class
 }
 
-// arrived takes note of a packet of the peer. Which are told of: docs/decisions.md#R3.
+// arrived is as of a control. Which are told of: docs/decisions.md#R3.
 func (f *flow) arrived(op packet.Opcode, marked bool, now time.Time) {
 	switch {
 	case f == nil:
@@ -57,8 +57,7 @@ func (f *flow) arrived(op packet.Opcode, marked bool, now time.Time) {
 	}
 }
 
-// begin is called before packets are made. true: a CNP is to go out, whatever else there is.
-func (f *flow) begin() bool {
+func (f *flow) begin(time.Time) bool {
 	if f == nil {
 		return false
 	}
@@ -66,8 +65,7 @@ func (f *flow) begin() bool {
 	return f.tell
 }
 
-// notice adds the CNP that is due.
-func (f *flow) notice(b []byte) ([]byte, bool) {
+func (f *flow) notice(b []byte, _ time.Time) ([]byte, bool) {
 	if f == nil || !f.tell {
 		return b, false
 	}
@@ -76,7 +74,6 @@ func (f *flow) notice(b []byte) ([]byte, bool) {
 	return roce.AppendCNP(b, f.peer), true
 }
 
-// holds reports whether data wait for their time.
 func (f *flow) holds(now time.Time) bool {
 	if f == nil || !f.limit.Limited() {
 		return false
@@ -89,17 +86,15 @@ func (f *flow) holds(now time.Time) bool {
 	return !ok
 }
 
-// sent takes note of a packet of n octets.
-func (f *flow) sent(now time.Time, n int) {
+func (f *flow) sent(now time.Time, b []byte) {
 	if f != nil && f.limit.Limited() {
-		f.limit.Sent(now, n)
+		f.limit.Sent(now, len(b))
 	}
 }
 
-// deadline is the earlier of at, if ok is set, and the time that data wait for.
 func (f *flow) deadline(at time.Time, ok bool) (time.Time, bool) {
-	if f == nil || f.until.IsZero() || ok && at.Before(f.until) {
+	if f == nil {
 		return at, ok
 	}
-	return f.until, true
+	return earlier(f.until, at, ok)
 }

@@ -3,7 +3,6 @@ package packets
 import (
 	"net/netip"
 	"sync/atomic"
-	"time"
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/roce"
@@ -74,9 +73,6 @@ type local struct {
 	untold int    // messages that are done and not retired
 	copied uint64 // messages that are not counted yet
 
-	// Until when packets wait for the peer at most, see peerFull; zero: it has taken all there were.
-	paced time.Time
-
 	from, into mem.Hold // where a Send takes its octets, and where it puts them
 }
 
@@ -112,30 +108,6 @@ func (l *Link) findPeer() *Link {
 		}
 	}
 	return n.peer
-}
-
-// An unreliable connection is not paced by ACKs, and what does not fit a peer's Inbox is lost: so
-// packets for one in this process wait until it has taken those before them. It is looked at each
-// lookAgain, and not waited for beyond peerMost: who has it run may be stopped.
-const (
-	lookAgain = 100 * time.Microsecond
-	peerMost  = time.Second
-)
-
-// peerFull reports that packets are to wait for the peer.
-func (l *Link) peerFull() bool {
-	n := &l.local
-	if _, ok := l.eng.(unreliable); !ok || n.path.Peer == nil {
-		return false
-	}
-	p := l.findPeer()
-	switch {
-	case p == nil || !p.Inbox.Some():
-		n.paced = time.Time{}
-	case n.paced.IsZero():
-		n.paced = l.now.Add(peerMost)
-	}
-	return l.now.Before(n.paced)
 }
 
 // openDoor lets the peer in, if it may be.

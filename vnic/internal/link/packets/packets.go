@@ -107,8 +107,8 @@ type Link struct {
 	head  udp.Template
 	now   time.Time // of the step
 
-	Inbox *inbox.Inbox
-	flow  *flow // nil: without congestion control
+	Inbox   *inbox.Inbox
+	control control
 
 	out   wqe.Source // what is sent is read by it; within send
 	in    mem.Hold   // what is received is placed by it
@@ -148,11 +148,14 @@ const queueMost = 256
 // New makes a link of qp, which is RC or UC, on p; cfg has what is known of the connection in RTR.
 func New(qp QP, typ rdma.QPType, p Path, cfg roce.Config, s *stats.Packets, c *Congestion,
 	in *inbox.Inbox) *Link {
-	l := &Link{qp: qp, work: qp.Work(), Inbox: in, stats: s, flow: newFlow(c, cfg.Dest)}
+	l := &Link{qp: qp, work: qp.Work(), Inbox: in, stats: s, control: newFlow(c, cfg.Dest)}
 	l.local.mtu, l.local.dest = cfg.MTU, cfg.Dest
 	cfg.SendQueue = min(l.work.Depth(), queueMost)
 	if typ == rdma.UC {
 		l.eng = unreliable{roce.NewUC(cfg, l)}
+		if c == nil {
+			l.control = newPace(cfg.Dest, cfg.MTU, p.Peer != nil)
+		}
 	} else {
 		l.eng = roce.NewRC(cfg, l)
 	}
@@ -168,7 +171,7 @@ func (l *Link) SetPath(p Path) {
 	l.route = p.Route
 	l.head = udp.NewTemplate(udp.Flow{
 		Src: p.Local, Dst: p.Remote, SrcPort: udp.SourcePort(packet.QPN(l.work.Num())),
-		TrafficClass: l.flow.ecn(p.TrafficClass), HopLimit: p.HopLimit, FlowLabel: p.FlowLabel,
+		TrafficClass: l.control.ecn(p.TrafficClass), HopLimit: p.HopLimit, FlowLabel: p.FlowLabel,
 	})
 }
 
@@ -261,7 +264,7 @@ func (l *Link) Take(b []byte, marked bool) {
 	}
 	l.moved += len(payload)
 	l.received++
-	l.flow.arrived(l.header.Opcode, marked, l.now)
+	l.control.arrived(l.header.Opcode, marked, l.now)
 	l.eng.Receive(l.now, &l.header, payload)
 }
 
@@ -361,12 +364,9 @@ func (l *Link) send() (more bool) {
 		// requests that need no packet are done meanwhile
 	}
 	l.settle()
-	if told := l.flow.begin(); l.over || !told && (!l.eng.Pending() ||
+	if told := l.control.begin(l.now); l.over || !told && (!l.eng.Pending() ||
 		l.eng.OnlyACK() && l.qp.AnswerExpected()) {
 		return l.more && !l.over
-	}
-	if l.peerFull() {
-		return false
 	}
 	if err := l.route.Send(l); err != nil && !errors.Is(err, net.ErrClosed) {
 		l.stats.SendErrors.Add(1)
@@ -395,16 +395,14 @@ func (l *Link) makePacket(b []byte) ([]byte, bool) {
 		return nil, false
 	}
 	b = l.head.Append(b)
-	if out, ok := l.flow.notice(b); ok {
+	if out, ok := l.control.notice(b, l.now); ok {
 		return l.head.Finish(out), true
 	}
 	for {
-		if l.flow != nil {
-			l.eng.Hold(l.flow.holds(l.now) && l.eng.Fault() == nil)
-		}
+		l.eng.Hold(l.control.holds(l.now) && l.eng.Fault() == nil)
 		out, ok := l.eng.Append(b, l.now)
 		if ok {
-			l.flow.sent(l.now, len(out))
+			l.control.sent(l.now, out)
 			l.left -= len(out)
 			l.sent++
 			l.moved += len(out)
@@ -482,11 +480,7 @@ func (l *Link) Expire() {
 // then: most are never heard of, and setting one for each message would cost more than the rest of
 // a short one.
 func (l *Link) arm() {
-	at, ok := l.flow.deadline(l.eng.Deadline())
-	if again := l.now.Add(lookAgain); l.eng.Pending() && l.now.Before(l.local.paced) &&
-		(!ok || again.Before(at)) {
-		at, ok = again, true
-	}
+	at, ok := l.control.deadline(l.eng.Deadline())
 	if !ok || !l.armed.IsZero() && !at.Before(l.armed) {
 		return
 	}
