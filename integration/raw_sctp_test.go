@@ -31,7 +31,7 @@ func newSCTPRig(t *testing.T) *sctpRig {
 		events: map[uint32][]rdma.AsyncEvent{}}, addr: host}, peers: host.Next(),
 		at: netip.AddrPortFrom(host, 9899)}
 	s.d = up(t, nil, "--device", deviceA, "--device", "vrnic1,addr=10.77.0.3/24", "--device",
-		fmt.Sprintf("vrnic2,sctp-udp=%v", host))
+		fmt.Sprintf("vrnic2,host=%v", host))
 	t.Cleanup(func() {
 		for _, kind := range []string{"qp", "mr", "cq", "cm"} {
 			proctest.Eventually(t, patience, "show "+kind+" is empty",

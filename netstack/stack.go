@@ -89,7 +89,8 @@ func NewStack(sw *ethswitch.Switch, c Config) (*Stack, error) {
 		f.Release()
 	}
 	mtu := func() uint32 { return s.link.MTU() }
-	s.sctp, err = sctphost.New(mtu, func(f *frame.Frame) { send(f, nil) }, c.Rand, s.SCTPOptions())
+	s.sctp, err = sctphost.New(mtu, func(f *frame.Frame) { send(f, nil) }, c.Rand,
+		SCTPOptions(c.KeepAlive, c.UserTimeout))
 	if err != nil {
 		return nil, fmt.Errorf("netstack: stack %s: %w", c.Name, err)
 	}
@@ -134,10 +135,10 @@ func NewStack(sw *ethswitch.Switch, c Config) (*Stack, error) {
 	return s, nil
 }
 
-// SCTPOptions are those of associations of s.
-func (s *Stack) SCTPOptions() sctp.Options {
+// SCTPOptions are those of associations with a Config's KeepAlive and UserTimeout, which are not 0.
+func SCTPOptions(keepAlive, userTimeout time.Duration) sctp.Options {
 	o := sctphost.DefaultOptions()
-	o.HeartbeatInterval, o.UserTimeout = s.cfg.KeepAlive, max(s.cfg.UserTimeout, 0)
+	o.HeartbeatInterval, o.UserTimeout = keepAlive, max(userTimeout, 0)
 	return o
 }
 
@@ -155,14 +156,7 @@ func (c *Config) complete() error {
 	if c.ReceiveBuffer == 0 {
 		c.ReceiveBuffer = DefaultBuffer
 	}
-	if c.UserTimeout == 0 {
-		c.UserTimeout = DefaultUserTimeout
-	}
-	if c.KeepAlive == 0 {
-		if c.KeepAlive = DefaultKeepAlive; c.UserTimeout > 0 {
-			c.KeepAlive = min(c.KeepAlive, c.UserTimeout/2)
-		}
-	}
+	c.KeepAlive, c.UserTimeout = Liveness(c.KeepAlive, c.UserTimeout)
 	switch {
 	case c.Name == "":
 		return errors.New("no name")
@@ -190,6 +184,19 @@ func (c *Config) complete() error {
 	}
 	c.Addrs, c.Gateways = slices.Clone(c.Addrs), slices.Clone(c.Gateways)
 	return nil
+}
+
+// Liveness fills in the defaults of Config.KeepAlive and Config.UserTimeout.
+func Liveness(keepAlive, userTimeout time.Duration) (time.Duration, time.Duration) {
+	if userTimeout == 0 {
+		userTimeout = DefaultUserTimeout
+	}
+	if keepAlive == 0 {
+		if keepAlive = DefaultKeepAlive; userTimeout > 0 {
+			keepAlive = min(keepAlive, userTimeout/2)
+		}
+	}
+	return keepAlive, userTimeout
 }
 
 // bringUp makes the interface, its addresses and routes.

@@ -55,6 +55,9 @@ func sandboxConfig(c *cli.Context, cfg *daemon.Config) (*confinement, error) {
 		}
 		f.User = u
 	}
+	for _, d := range cfg.Devices {
+		f.Internet = f.Internet || d.Host.IsValid()
+	}
 	for _, p := range cfg.Ports {
 		switch p.Kind {
 		case daemon.PortTap:

@@ -42,10 +42,12 @@ func upCommand() *cli.Command {
 			"   ,dcqcn=on|off             RoCE: slow down where packets come marked (off)\n" +
 			"   ,mtu=N                    octets of an IP packet (1500)\n" +
 			"   ,mac=MAC                  (made from name and addresses)\n" +
-			"   ,sctp-udp=ADDR[:PORT]     its SCTP is in UDP, from that address of the host\n" +
 			"   ,loopback=copy|wire       how its QPs reach each other (copy)\n" +
 			"   ,keepalive=TIME|off       (30s)\n" +
 			"   ,user-timeout=TIME|off    (60s)\n\n" +
+			"or NAME,host=ADDR with an address that this host has: it uses the kernel's sockets (TCP, and\n" +
+			"UDP that carries SCTP), and needs no port. It has the same, but no mtu, and beside\n\n" +
+			"   ,sctp-udp=PORT|off        the UDP port of its SCTP (9899)\n\n" +
 			"QPs of one device reach each other without a network, by a copy from one's memory to the\n" +
 			"other's, and so do those of two devices that speak RoCE; with loopback=wire they do so\n" +
 			"through TCP, or UDP, as if they were of two daemons.\n\n" +

@@ -14,6 +14,7 @@ import (
 	"github.com/vrnic/vrnic/integration/proctest"
 	"github.com/vrnic/vrnic/integration/sctppeer"
 	"github.com/vrnic/vrnic/integration/sctppeer/peertest"
+	"github.com/vrnic/vrnic/internal/hostnet"
 	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack"
@@ -24,25 +25,12 @@ import (
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
 
-// newDevice makes a device on a switch, with addresses there and elsewhere; over says how it is
-// connected to the program.
-func newDevice(t *testing.T, addrs, also []netip.Prefix, over func(*ethswitch.Switch,
-	*stacknet.Network) error) *vnic.Context {
+// newDevice makes a device on a stack, or on an address of the host.
+func newDevice(t *testing.T, name string, mtu int, addrs []netip.Prefix,
+	n vnic.Network) *vnic.Context {
 	t.Helper()
-	sw := ethswitch.New(ethswitch.Config{})
-	t.Cleanup(func() { sw.Close() })
-	st, err := netstack.NewStack(sw, netstack.Config{Name: "vrnic0", Addrs: addrs})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
-	n := stacknet.New(st)
-	t.Cleanup(func() { n.Close() })
-	if err := over(sw, n); err != nil {
-		t.Fatal(err)
-	}
-	d, err := vnic.New(vnic.Config{Name: st.Name(), MAC: st.MAC(), MTU: st.MTU(),
-		Addrs: append(st.Addrs(), also...), Network: n})
+	d, err := vnic.New(vnic.Config{Name: name, MAC: [6]byte{2, 0, 0, 0, 0, 1}, MTU: mtu, Addrs: addrs,
+		Network: n})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,14 +99,21 @@ func udpRig(t *testing.T) *peertest.Rig {
 		theirs = freeUDP(t)
 		ours = netip.AddrPortFrom(ours.Addr(), uint16(freeUDP(t, theirs)))
 	}
-	c := newDevice(t, nil, []netip.Prefix{netip.PrefixFrom(ours.Addr(), 0)}, func(_ *ethswitch.Switch,
-		n *stacknet.Network) error {
-		over := func() error { return n.OverUDP(ours) }
-		if ns == nil {
-			return over()
-		}
-		return ns.Do(over)
-	})
+	var n *hostnet.Network
+	over := func() (err error) {
+		n, err = hostnet.New(hostnet.Config{Addr: ours.Addr(), SCTP: ours.Port()})
+		return err
+	}
+	do := over
+	if ns != nil {
+		do = func() error { return ns.Do(over) }
+	}
+	if err := do(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.Close() })
+	t.Cleanup(func() { n.Finish() })
+	c := newDevice(t, "vrnic0", n.MTU(), n.Addrs(), n)
 	return &peertest.Rig{
 		Ctx: c, Ours: ours.Addr(), Theirs: "127.0.0.1", NoDial: ns == nil,
 		Start: starter(ns, "udp", fmt.Sprint(theirs), fmt.Sprint(ours.Port())),
@@ -132,14 +127,22 @@ func tapRig(t *testing.T, ours, theirs string) *peertest.Rig {
 	build(t)
 	ns := proctest.NewNS(t)
 	a := netip.MustParsePrefix(ours)
-	c := newDevice(t, []netip.Prefix{a}, nil, func(sw *ethswitch.Switch, _ *stacknet.Network) error {
-		tap, err := port.OpenTAP(sw, port.TAPConfig{Name: "ta", NetNS: ns.Path(), Addrs: []netip.Prefix{
-			netip.MustParsePrefix(theirs)}})
-		if err == nil {
-			t.Cleanup(func() { tap.Close() })
-		}
-		return err
-	})
+	sw := ethswitch.New(ethswitch.Config{})
+	t.Cleanup(func() { sw.Close() })
+	st, err := netstack.NewStack(sw, netstack.Config{Name: "vrnic0", Addrs: []netip.Prefix{a}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.Close() })
+	tap, err := port.OpenTAP(sw, port.TAPConfig{Name: "ta", NetNS: ns.Path(), Addrs: []netip.Prefix{
+		netip.MustParsePrefix(theirs)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tap.Close() })
+	n := stacknet.New(st)
+	t.Cleanup(func() { n.Close() })
+	c := newDevice(t, st.Name(), st.MTU(), st.Addrs(), n)
 	return &peertest.Rig{Ctx: c, Ours: a.Addr(), Theirs: netip.MustParsePrefix(theirs).Addr().String(),
 		Start: starter(ns, "raw")}
 }

@@ -64,6 +64,7 @@ var layers = map[string][]string{
 	"netstack/sctphost": {std, sys, gvisor, module + "netstack/sctp", module + "netstack/frame",
 		module + "netstack/ethswitch", module + "netstack/internal/gate",
 		module + "netstack/internal/gvconv"},
+	"netstack/hosttcp": {std, sys},
 	"netstack/port": {std, sys, gvisor, water, links,
 		module + "netstack/frame", module + "netstack/ethswitch"},
 	"netstack/port/impair":       {std},
@@ -124,7 +125,8 @@ var layers = map[string][]string{
 	"cmd/vrnic": {std, sys, cli,
 		module + "rdma", module + "iwarp", module + "vnic", module + "shm", module + "netstack", module +
 			"sctpddp",
-		module + "internal/stacknet", module + "internal/limitlog", module + "internal/cpuprofile",
+		module + "internal/stacknet", module + "internal/hostnet", module +
+			"internal/limitlog", module + "internal/cpuprofile",
 		module + "verbs/build"},
 	// The commands reach devices as any client does; only the daemon knows the layers below.
 	"cmd/vrnic/internal/ping":   {std, module + "rdma"},
@@ -145,7 +147,11 @@ var layers = map[string][]string{
 	"integration":     {whole},
 	"internal/netlab": {std, sys, links},
 	"internal/stacknet": {std, gvisor, module + "iwarp", module + "vnic", module + "netstack", module +
-		"sctpddp", module + "roce/packet", module + "roce/udp"},
+		"sctpddp", module + "roce/packet", module + "roce/udp", module + "internal/sctpnet"},
+	"internal/sctpnet": {std, module + "iwarp", module + "vnic", module + "netstack/sctp", module +
+		"netstack/sctphost", module + "sctpddp"},
+	"internal/hostnet": {std, module + "iwarp", module + "vnic", module + "netstack", module +
+		"internal/sctpnet"},
 	"internal/archtest":   {std},
 	"internal/needtest":   {std},
 	"internal/doctest":    {std, cli},

@@ -1,19 +1,16 @@
-// Package stacknet is a netstack.Stack as a vnic.Device uses it: TCP for MPA, SCTP, the stack's own
-// or one over a UDP socket of the host, and datagrams for RoCE.
+// Package stacknet is a netstack.Stack as a vnic.Device uses it: TCP for MPA, SCTP, and RoCE's
+// datagrams.
 package stacknet
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
-	"syscall"
 
+	"github.com/vrnic/vrnic/internal/sctpnet"
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/netstack"
-	"github.com/vrnic/vrnic/netstack/sctphost"
 	"github.com/vrnic/vrnic/netstack/tcp"
 	"github.com/vrnic/vrnic/vnic"
 )
@@ -21,12 +18,10 @@ import (
 // A TCP connection of the stack is what MPA runs on, as it is.
 var _ iwarp.Stream = (*tcp.Conn)(nil)
 
-// A Network is a vnic.Network and a vnic.SCTPNetwork.
+// A Network is a vnic.Network, with all that one can have beside.
 type Network struct {
+	sctpnet.Network
 	stack *netstack.Stack
-	sctp  *sctphost.Host
-	udp   bool
-	addrs []netip.Addr // SCTP's: an association is reached at all of them
 }
 
 var (
@@ -36,30 +31,14 @@ var (
 	_ vnic.OrderedNetwork = (*Network)(nil)
 )
 
-// New uses the stack for all.
+// New uses the stack for all. The stack is the caller's, and is closed behind it.
 func New(stack *netstack.Stack) *Network {
-	n := &Network{stack: stack, sctp: stack.SCTP()}
+	var addrs []netip.Addr
 	for _, p := range stack.Addrs() {
-		n.addrs = append(n.addrs, p.Addr())
+		addrs = append(addrs, p.Addr())
 	}
-	return n
+	return &Network{sctpnet.New(stack.SCTP(), addrs), stack}
 }
-
-// OverUDP has a UDP socket of the host at addr carry n's SCTP.
-func (n *Network) OverUDP(addr netip.AddrPort) error {
-	s, err := sctphost.NewOverUDP(addr, nil, n.stack.SCTPOptions())
-	if err == nil {
-		n.sctp, n.udp, n.addrs = s, true, []netip.Addr{addr.Addr()}
-	}
-	return err
-}
-
-// SCTP is n's.
-func (n *Network) SCTP() *sctphost.Host { return n.sctp }
-
-// Close ends the SCTP: associations outlive their QPs for a moment, and their end takes a network,
-// so call it before that goes. The stack is the caller's.
-func (n *Network) Close() error { return n.sctp.Close() }
 
 // Dial implements vnic.Network.
 func (n *Network) Dial(ctx context.Context, local netip.Addr, remote netip.AddrPort) (iwarp.Stream,
@@ -70,10 +49,6 @@ func (n *Network) Dial(ctx context.Context, local netip.Addr, remote netip.AddrP
 // DialFrom implements vnic.PortNetwork.
 func (n *Network) DialFrom(ctx context.Context, local, remote netip.AddrPort) (iwarp.Stream,
 	error) {
-	if n.udp && local.Addr() == n.addrs[0] {
-		return nil, fmt.Errorf("the UDP socket at %v carries SCTP only: %w", local.Addr(),
-			syscall.EPROTONOSUPPORT)
-	}
 	c, err := n.stack.TCP().DialFrom(ctx, local, remote)
 	if err != nil {
 		return nil, err // not c: a nil *tcp.Conn is no nil Stream
@@ -87,16 +62,12 @@ func (n *Network) Listen(addr netip.AddrPort, backlog int) (vnic.StreamListener,
 }
 
 // ListenOrdered implements vnic.OrderedNetwork: the unspecified IPv6 address stands for both
-// families to the RNIC, as to rdma_cm, but for one of them to the stack. Where a UDP socket of the
-// host is there is no TCP, and nobody comes.
+// families to the RNIC, as to rdma_cm, but for one of them to the stack.
 func (n *Network) ListenOrdered(addr netip.AddrPort, backlog int,
 	first func(remote netip.AddrPort)) (vnic.StreamListener, error) {
 	addrs := []netip.AddrPort{addr}
 	if addr.Addr() == netip.IPv6Unspecified() {
 		addrs = append(addrs, netip.AddrPortFrom(netip.IPv4Unspecified(), addr.Port()))
-	}
-	if n.udp && slices.Contains(n.addrs, addr.Addr()) {
-		addrs = nil
 	}
 	l := &streamListener{addr: addr, conns: make(chan *tcp.Conn), done: make(chan struct{})}
 	for _, a := range addrs {
@@ -115,11 +86,11 @@ func (n *Network) ListenOrdered(addr netip.AddrPort, backlog int,
 	return l, nil
 }
 
-// A streamListener is one listener of the stack, several whose connections come together, or none.
+// A streamListener is one listener of the stack, or several whose connections come together.
 type streamListener struct {
 	addr  netip.AddrPort
 	list  []*tcp.Listener
-	conns chan *tcp.Conn // of several, or of none
+	conns chan *tcp.Conn // of several
 	done  chan struct{}
 	once  sync.Once
 	wg    sync.WaitGroup

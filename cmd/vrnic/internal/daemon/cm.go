@@ -425,10 +425,8 @@ func (h *idHandler) routeTo(addr netip.Addr) *sessionDevice {
 		if addr.IsMulticast() && sd.dev.sends(addr) {
 			return sd
 		}
-		for _, p := range sd.dev.spec.Reach() {
-			if p.Bits() > bits && p.Contains(addr.WithZone("")) {
-				best, bits = sd, p.Bits()
-			}
+		if n := sd.dev.station.Reaches(addr); n > bits {
+			best, bits = sd, n
 		}
 	}
 	return best

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os/user"
 	"slices"
 	"strconv"
@@ -13,8 +14,6 @@ import (
 	"sync/atomic"
 
 	"github.com/vrnic/vrnic/internal/limitlog"
-	"github.com/vrnic/vrnic/internal/stacknet"
-	"github.com/vrnic/vrnic/netstack"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/port"
 	"github.com/vrnic/vrnic/shm/abi"
@@ -59,16 +58,16 @@ type Daemon struct {
 	reclaim   reclaimer
 }
 
-// A device is a userspace network namespace with an RNIC on it. Two of different kinds may share
-// one: stack and net are the same then.
+// A device is an RNIC at a station, which two of different kinds may share.
 type device struct {
-	spec  DeviceSpec
-	mac   [6]byte
-	mtu   int
-	stack *netstack.Stack
-	net   *stacknet.Network
-	vnic  *vnic.Device
+	spec    DeviceSpec
+	mac     [6]byte
+	addrs   []netip.Prefix // in the order of its own
+	station station
+	vnic    *vnic.Device
 }
+
+func (d *device) mtu() int { return d.station.MTU() }
 
 // roce says whether the device speaks RoCE, and not iWARP.
 func (d *device) roce() bool { return d.spec.RoCE }
@@ -135,7 +134,7 @@ func New(cfg Config) (_ *Daemon, err error) {
 	}
 	for _, dev := range d.devices {
 		// SCTP's associations outlive their QPs for a moment; their end takes a network.
-		d.undo.add(dev.net.Close)
+		d.undo.add(dev.station.Finish)
 	}
 	d.undo.add(d.server.Close) // sessions end before what they use; a second call does nothing
 	if slices.ContainsFunc(cfg.Ports, func(p PortSpec) bool { return p.Kind == PortTap }) {
@@ -175,46 +174,33 @@ func checkGroup(name string) error {
 	return nil
 }
 
-// addStation makes the stack of device i.
-func (d *Daemon) addStation(i int) (*netstack.Stack, *stacknet.Network, error) {
-	spec := stationOf(d.cfg.Devices, i)
-	stack, err := netstack.NewStack(d.sw, netstack.Config{Name: spec.Name, MAC: spec.MAC,
-		MTU: spec.MTU, Addrs: spec.Addrs, KeepAlive: spec.KeepAlive, UserTimeout: spec.UserTimeout})
-	if err != nil {
-		return nil, nil, err
-	}
-	d.undo.add(stack.Close)
-	net := stacknet.New(stack)
-	if u := spec.SCTPOverUDP; u.IsValid() {
-		if err := net.OverUDP(u); err != nil {
-			return nil, nil, err
-		}
-	}
-	d.undo.add(net.Close)
-	return stack, net, nil
-}
-
-// addDevice makes device i, and the stack below it, unless it shares that of another.
+// addDevice makes device i, and the station below it, unless it shares that of another.
 func (d *Daemon) addDevice(i int) error {
 	spec := d.cfg.Devices[i]
-	var stack *netstack.Stack
-	var net *stacknet.Network
+	at := stationOf(d.cfg.Devices, i)
+	var st station
 	other, err := shares(d.cfg.Devices, i)
 	switch {
 	case err != nil:
 		return err
 	case other >= 0:
-		stack, net = d.devices[other].stack, d.devices[other].net
+		st = d.devices[other].station
+		at.MAC = d.devices[other].mac
 	default:
-		if stack, net, err = d.addStation(i); err != nil {
+		if st, err = newStation(d.sw, at); err != nil {
 			return err
 		}
+		d.undo.add(st.Close)
+		d.undo.add(st.Finish)
 	}
-	mac := stack.MAC()
+	addrs := spec.Addrs
+	if len(addrs) == 0 {
+		addrs = st.Addrs()
+	}
 	l := d.cfg.Limits
 	dev, err := vnic.New(d.cfg.Peers.config(vnic.Config{
-		Name: spec.Name, MAC: mac, MTU: stack.MTU(), Addrs: spec.Reach(),
-		Network: net, Beside: &d.beside, ForceWire: spec.ForceWire, RoCE: spec.RoCE, DCQCN: spec.DCQCN,
+		Name: spec.Name, MAC: at.MAC, MTU: st.MTU(), Addrs: addrs, Network: st, Route: st.Route(),
+		Beside: &d.beside, ForceWire: spec.ForceWire, RoCE: spec.RoCE, DCQCN: spec.DCQCN,
 		Limits: vnic.Limits{
 			PD: l.PDs, MR: l.MRs, CQ: l.CQs, QP: l.QPs, CMID: l.CMIDs, SRQ: l.SRQs, MW: l.MWs,
 			Depth: l.Depth, CQDepth: l.CQDepth,
@@ -226,8 +212,8 @@ func (d *Daemon) addDevice(i int) error {
 		return err
 	}
 	d.undo.add(dev.Close)
-	d.devices = append(d.devices, &device{spec: spec, mac: mac, mtu: stack.MTU(), stack: stack,
-		net: net, vnic: dev})
+	d.devices = append(d.devices, &device{spec: spec, mac: at.MAC, addrs: addrs, station: st,
+		vnic: dev})
 	return nil
 }
 

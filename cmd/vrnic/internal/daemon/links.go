@@ -39,7 +39,7 @@ func (d *Daemon) onLink(spec PortSpec) func(up bool, why error) {
 		}
 		if up {
 			for _, dev := range d.devices {
-				dev.stack.LinkUp() // what waits for a timer may have waited for this
+				dev.station.LinkUp() // what waits for a timer may have waited for this
 				d.findDuplicates(dev)
 			}
 		}
@@ -55,7 +55,9 @@ func (d *Daemon) onLink(spec PortSpec) func(up bool, why error) {
 			l.down++
 		}
 		for _, dev := range d.devices {
-			dev.vnic.SetPort(l.down < l.ports)
+			if dev.station.OnSwitch() {
+				dev.vnic.SetPort(l.down < l.ports)
+			}
 		}
 	}
 }
@@ -67,11 +69,11 @@ func (d *Daemon) findDuplicates(dev *device) {
 		if other == dev {
 			break
 		}
-		if other.stack == dev.stack {
+		if other.station == dev.station {
 			return
 		}
 	}
-	dev.stack.FindDuplicates(func(addr netip.Addr, holder frame.MAC) {
+	dev.station.FindDuplicates(func(addr netip.Addr, holder frame.MAC) {
 		d.log.Warn("an address of a device is somebody else's, too: give one of them another",
 			"device", dev.spec.Name, "addr", addr, "other", net.HardwareAddr(holder[:]))
 	})

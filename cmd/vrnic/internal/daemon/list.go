@@ -478,8 +478,8 @@ func newCMRow(i *vnic.CMInfo) cmRow {
 }
 
 func (d *device) row(all bool) any {
-	row := devRow{d.spec.Name, d.spec.transport(), net.HardwareAddr(d.mac[:]).String(), d.mtu,
-		d.spec.Reach()}
+	row := devRow{d.spec.Name, d.spec.transport(), net.HardwareAddr(d.mac[:]).String(), d.mtu(),
+		d.addrs}
 	if !all {
 		return row
 	}

@@ -43,7 +43,7 @@ func (s *session) QueryDevice(number uint32) (*abi.QueryDeviceReply, error) {
 		GUID:      guid(d.mac),
 		MaxMRLen:  l.MRLen,
 		MAC:       d.mac,
-		MTU:       uint32(d.mtu),
+		MTU:       uint32(d.mtu()),
 		VendorID:  vendorID,
 		MaxQP:     uint32(l.QP),
 		MaxQPWR:   uint32(l.Depth),
@@ -68,7 +68,7 @@ func (s *session) QueryDevice(number uint32) (*abi.QueryDeviceReply, error) {
 		r.NodeType = abi.NodeCA
 		r.MaxAH, r.MaxGroups, r.MaxGroupQPs = maxAH, vnic.MaxGroups, vnic.MaxGroupMembers
 	}
-	addrs := d.spec.Reach()
+	addrs := d.addrs
 	for i, p := range addrs[:min(len(addrs), abi.MaxAddrs)] {
 		r.Addrs[i] = abi.MakePrefix(p)
 		r.NumAddrs++
@@ -84,7 +84,7 @@ func (s *session) QueryPort(number, port uint32) (*abi.QueryPortReply, error) {
 	if port != 1 {
 		return nil, syscall.EINVAL
 	}
-	mtu := ibMTU(sd.dev.mtu)
+	mtu := ibMTU(sd.dev.mtu())
 	state, phys := uint32(portActive), uint32(physLinkUp)
 	if !sd.dev.vnic.PortActive() {
 		state, phys = portDown, physDisabled // as siw says it
@@ -142,6 +142,6 @@ func guid(mac [6]byte) uint64 {
 }
 
 func (d *device) owns(a netip.Addr) bool {
-	return slices.ContainsFunc(d.spec.Reach(),
+	return slices.ContainsFunc(d.addrs,
 		func(p netip.Prefix) bool { return p.Addr() == a.Unmap() })
 }

@@ -59,7 +59,7 @@ func connectable(q *vnic.QP) vnic.Connectable {
 
 // sends says that the device has an address of a group's family.
 func (d *device) sends(group netip.Addr) bool {
-	for _, p := range d.spec.Addrs {
+	for _, p := range d.addrs {
 		if p.Addr().Is4() == group.Unmap().Is4() {
 			return true
 		}

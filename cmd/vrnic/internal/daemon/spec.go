@@ -5,7 +5,6 @@ import (
 	"hash/fnv"
 	"net"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,9 +28,11 @@ type DeviceSpec struct {
 	Addrs []netip.Prefix // host addresses with the length of their network's prefix
 	MTU   int            // octets of an IP packet; 0 is 1500
 	MAC   [6]byte        // zero: derived from name and addresses, see HardwareAddr
-	// SCTPOverUDP is where a UDP socket of the host carries the device's SCTP (RFC 6951); zero: its
-	// SCTP is on the switch, as its TCP. The host's address is one more of the device, for SCTP only.
-	SCTPOverUDP netip.AddrPort
+	// Host is an address of the host, which the device has in place of Addrs: it is not on the switch,
+	// and uses the kernel's sockets. SCTPUDP is the UDP port that carries its SCTP (RFC 6951); 0:
+	// sctphost.UDPPort, below 0: it has no SCTP.
+	Host    netip.Addr
+	SCTPUDP int
 	// RoCE: the device speaks RoCE v2, over UDP, and not iWARP. It may have the addresses of a device
 	// of iWARP, all of them, as cards have that can do both: the two are one station then.
 	RoCE bool
@@ -46,13 +47,12 @@ type DeviceSpec struct {
 	KeepAlive, UserTimeout time.Duration
 }
 
-// Reach are the device's addresses with the networks that they reach: that of SCTP over UDP reaches
-// what the host does, which is all.
-func (d DeviceSpec) Reach() []netip.Prefix {
-	if !d.SCTPOverUDP.IsValid() {
+// own are the device's addresses.
+func (d DeviceSpec) own() []netip.Prefix {
+	if !d.Host.IsValid() {
 		return d.Addrs
 	}
-	return append(slices.Clip(d.Addrs), netip.PrefixFrom(d.SCTPOverUDP.Addr(), 0))
+	return []netip.Prefix{netip.PrefixFrom(d.Host, d.Host.BitLen())}
 }
 
 // DefaultDevice is the device of a daemon that was asked for none.
@@ -64,8 +64,9 @@ func DefaultDevice() DeviceSpec {
 
 // ParseDevice reads
 // NAME,addr=CIDR[,addr=CIDR]...[,transport=iwarp|roce][,dcqcn=on|off][,mtu=N][,mac=MAC]
-// [,sctp-udp=ADDR[:PORT]][,loopback=copy|wire][,keepalive=TIME|off][,user-timeout=TIME|off].
-// An error names the part that is wrong; String prints a specification back.
+// [,loopback=copy|wire][,keepalive=TIME|off][,user-timeout=TIME|off], or with an address of the
+// host NAME,host=ADDR[,sctp-udp=PORT|off] and the other options, but for mtu. An error names the
+// part that is wrong; String prints a specification back.
 func ParseDevice(s string) (DeviceSpec, error) {
 	name, rest, _ := strings.Cut(s, ",")
 	d := DeviceSpec{Name: name}
@@ -82,7 +83,9 @@ func ParseDevice(s string) (DeviceSpec, error) {
 		case "mac":
 			d.MAC, err = parseMAC(d.MAC, value)
 		case "sctp-udp":
-			d.SCTPOverUDP, err = parseUDP(d.SCTPOverUDP, value)
+			d.SCTPUDP, err = parseSCTPUDP(d.SCTPUDP, value)
+		case "host":
+			d.Host, err = parseHost(d.Host, value)
 		case "transport":
 			switch {
 			case transport != "":
@@ -115,13 +118,17 @@ func ParseDevice(s string) (DeviceSpec, error) {
 		case "user-timeout":
 			d.UserTimeout, err = parseTime(key, d.UserTimeout, value)
 		default:
-			err = fmt.Errorf("unknown option %q (known: addr, transport, dcqcn, mtu, mac, sctp-udp, "+
-				"loopback, keepalive, user-timeout)", key)
+			err = fmt.Errorf("unknown option %q (known: addr, host, transport, dcqcn, mtu, mac, "+
+				"sctp-udp, loopback, keepalive, user-timeout)", key)
 		}
 		return err
 	})
-	if err == nil && len(d.Reach()) == 0 {
-		err = fmt.Errorf("no address; add ,addr=CIDR, for example ,addr=10.77.0.2/24")
+	if err == nil && len(d.own()) == 0 {
+		err = fmt.Errorf("no address; add one of its own with ,addr=CIDR, for example " +
+			",addr=10.77.0.2/24, or one that this host has with ,host=ADDR")
+	}
+	if err == nil {
+		err = d.checkHost()
 	}
 	if err == nil && d.RoCE {
 		err = d.checkRoCE()
@@ -135,10 +142,6 @@ func ParseDevice(s string) (DeviceSpec, error) {
 		err = fmt.Errorf(
 			"keepalive=%v has to be less than user-timeout=%v, so that a peer that is asked "+
 				"can answer", d.KeepAlive, lost)
-	}
-	if u := d.SCTPOverUDP.Addr(); err == nil && slices.ContainsFunc(d.Addrs,
-		func(p netip.Prefix) bool { return p.Addr() == u }) {
-		err = fmt.Errorf("%v is the host's address by sctp-udp, so leave ,addr=%v out", u, u)
 	}
 	if err != nil {
 		return DeviceSpec{}, fmt.Errorf("device %q: %w", s, err)
@@ -157,7 +160,7 @@ func (d DeviceSpec) transport() string {
 // checkRoCE says what a device of RoCE cannot have.
 func (d DeviceSpec) checkRoCE() error {
 	switch {
-	case d.SCTPOverUDP.IsValid():
+	case d.SCTPUDP != 0:
 		return fmt.Errorf("sctp-udp is a way of iWARP: leave it out with transport=roce")
 	case d.KeepAlive != 0 || d.UserTimeout != 0:
 		return fmt.Errorf("keepalive and user-timeout are times of TCP: leave them out with " +
@@ -166,9 +169,33 @@ func (d DeviceSpec) checkRoCE() error {
 	return nil
 }
 
+// checkHost says what a device with an address of the host cannot have, and another one neither.
+func (d DeviceSpec) checkHost() error {
+	switch {
+	case !d.Host.IsValid() && d.SCTPUDP != 0:
+		return fmt.Errorf("sctp-udp is for a device with an address of the host: add ,host=ADDR, or " +
+			"leave it out, since over ,addr=CIDR there is SCTP as it is")
+	case !d.Host.IsValid():
+		return nil
+	case d.RoCE:
+		return fmt.Errorf("host=%v is for iWARP: with transport=roce give it an address of its own "+
+			"with ,addr=CIDR", d.Host)
+	case len(d.Addrs) > 0:
+		return fmt.Errorf("host=%v is an address that this host has, addr=%v one of the device's own: "+
+			"make two devices", d.Host, d.Addrs[0])
+	case d.MTU != 0:
+		return fmt.Errorf("the MTU is that of the interface which has %v: leave mtu=%d out", d.Host,
+			d.MTU)
+	}
+	return nil
+}
+
 // String is the form that ParseDevice reads.
 func (d DeviceSpec) String() string {
 	b := appendAddrs([]byte(d.Name), d.Addrs)
+	if d.Host.IsValid() {
+		b = fmt.Appendf(b, ",host=%v", d.Host)
+	}
 	if d.RoCE {
 		b = append(b, ",transport=roce"...)
 	}
@@ -181,8 +208,11 @@ func (d DeviceSpec) String() string {
 	if d.MAC != ([6]byte{}) {
 		b = fmt.Appendf(b, ",mac=%v", net.HardwareAddr(d.MAC[:]))
 	}
-	if d.SCTPOverUDP.IsValid() {
-		b = fmt.Appendf(b, ",sctp-udp=%v", d.SCTPOverUDP)
+	switch {
+	case d.SCTPUDP < 0:
+		b = append(b, ",sctp-udp=off"...)
+	case d.SCTPUDP > 0:
+		b = fmt.Appendf(b, ",sctp-udp=%d", d.SCTPUDP)
 	}
 	if d.ForceWire {
 		b = append(b, ",loopback=wire"...)
@@ -200,7 +230,7 @@ func (d DeviceSpec) HardwareAddr() [6]byte {
 		return d.MAC
 	}
 	h := fnv.New64a()
-	h.Write(appendAddrs([]byte(d.Name), d.Reach()))
+	h.Write(appendAddrs([]byte(d.Name), d.own()))
 	sum := h.Sum64()
 	return [6]byte{0x02, byte(sum >> 32), byte(sum >> 24), byte(sum >> 16), byte(sum >> 8), byte(sum)}
 }
@@ -243,116 +273,37 @@ func orDefault(d, otherwise time.Duration) time.Duration {
 	return d
 }
 
-// parseUDP reads ADDR, ADDR:PORT or [ADDR]:PORT.
-func parseUDP(old netip.AddrPort, s string) (netip.AddrPort, error) {
-	if old.IsValid() {
+// parseHost reads an address that the host may have.
+func parseHost(old netip.Addr, s string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(s)
+	switch {
+	case old.IsValid():
+		return old, fmt.Errorf("host is given twice; make two devices")
+	case err != nil:
+		return old, fmt.Errorf("host=%s: want an address of this host, without a prefix length", s)
+	case a.Is4In6():
+		return old, fmt.Errorf("host=%s: write it as IPv4", s)
+	case a.IsUnspecified(), a.IsMulticast():
+		return old, fmt.Errorf("host=%s: want one address of this host", s)
+	case a.IsLinkLocalUnicast():
+		return old, fmt.Errorf("host=%s is for one link only; take another address of this host", s)
+	}
+	return a, nil
+}
+
+// parseSCTPUDP reads a port, or off.
+func parseSCTPUDP(old int, s string) (int, error) {
+	if old != 0 {
 		return old, fmt.Errorf("sctp-udp is given twice")
 	}
-	ap, err := netip.ParseAddrPort(s)
-	if a, aerr := netip.ParseAddr(s); aerr == nil {
-		ap, err = netip.AddrPortFrom(a, sctpOverUDPPort), nil
+	if s == "off" {
+		return -1, nil
 	}
-	if err != nil || ap.Port() == 0 || ap.Addr().IsUnspecified() || ap.Addr().IsMulticast() ||
-		ap.Addr().Zone() != "" {
-		return netip.AddrPort{}, fmt.Errorf("sctp-udp=%s: want an address of this host, and a port if "+
-			"it is not to be %d", s, sctpOverUDPPort)
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err != nil || n == 0 {
+		return 0, fmt.Errorf("sctp-udp=%s: want a UDP port, or off; the address is host=ADDR", s)
 	}
-	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()), nil
-}
-
-// sctpOverUDPPort is where RFC 6951 expects SCTP over UDP.
-const sctpOverUDPPort = 9899
-
-// A PortKind says what a port of the switch leads to.
-type PortKind uint8
-
-const (
-	PortTap         PortKind = iota + 1 // the host kernel, or a network namespace of its
-	PortUnixListen                      // one peer after the other on a stream socket of ours
-	PortUnixConnect                     // a stream socket of another
-)
-
-var portKinds = [...]string{PortTap: "tap", PortUnixListen: "unix-listen",
-	PortUnixConnect: "unix-connect"}
-
-func (k PortKind) String() string {
-	if k == 0 || int(k) >= len(portKinds) {
-		return fmt.Sprintf("PortKind(%d)", uint8(k))
-	}
-	return portKinds[k]
-}
-
-// A PortSpec says what leads out of the daemon's switch.
-type PortSpec struct {
-	Kind  PortKind
-	Name  string         // tap: the interface
-	NetNS string         // tap: path of the namespace it is made in; "" is the daemon's own
-	Addrs []netip.Prefix // tap: what the kernel's side gets
-	MTU   int            // tap; 0 is 1500
-	Path  string         // unix-listen, unix-connect
-}
-
-// ParsePort reads tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N], unix-listen:PATH or
-// unix-connect:PATH. A path of the latter two is the whole rest, commas included.
-func ParsePort(s string) (PortSpec, error) {
-	kind, rest, found := strings.Cut(s, ":")
-	k := slices.Index(portKinds[:], kind)
-	if !found || k <= 0 {
-		return PortSpec{}, fmt.Errorf("port %q: want tap:NAME, unix-listen:PATH or unix-connect:PATH", s)
-	}
-	p := PortSpec{Kind: PortKind(k)}
-	if p.Kind != PortTap {
-		p.Path = rest
-		if err := checkSocketPath(rest); err != nil {
-			return PortSpec{}, fmt.Errorf("port %q: %w", s, err)
-		}
-		return p, nil
-	}
-	name, options, more := strings.Cut(rest, ",")
-	p.Name = name
-	err := checkName(name, maxTapName)
-	if err == nil {
-		err = eachOption(options, more, func(key, value string) (err error) {
-			switch key {
-			case "addr":
-				p.Addrs, err = addAddr(p.Addrs, value)
-			case "mtu":
-				p.MTU, err = parseMTU(p.MTU, value)
-			case "netns":
-				switch {
-				case p.NetNS != "":
-					err = fmt.Errorf("netns is given twice")
-				case value == "" || strings.ContainsRune(value, 0):
-					err = fmt.Errorf("netns wants a path, for example netns=/run/netns/blue")
-				default:
-					p.NetNS = value
-				}
-			default:
-				err = fmt.Errorf("unknown option %q (known: netns, addr, mtu)", key)
-			}
-			return err
-		})
-	}
-	if err != nil {
-		return PortSpec{}, fmt.Errorf("port %q: %w", s, err)
-	}
-	return p, nil
-}
-
-// String is the form that ParsePort reads.
-func (p PortSpec) String() string {
-	if p.Kind != PortTap {
-		return p.Kind.String() + ":" + p.Path
-	}
-	b := []byte(p.Kind.String() + ":" + p.Name)
-	if p.NetNS != "" {
-		b = append(b, ",netns="+p.NetNS...)
-	}
-	b = appendAddrs(b, p.Addrs)
-	if p.MTU != 0 {
-		b = fmt.Appendf(b, ",mtu=%d", p.MTU)
-	}
-	return string(b)
+	return int(n), nil
 }
 
 // checkSpecs says what of several devices and ports cannot stand together.
@@ -380,7 +331,7 @@ func checkSpecs(devices []DeviceSpec, ports []PortSpec) error {
 		} else if other >= 0 {
 			continue // its addresses and its MAC are the other's
 		}
-		if err := takeAddrs("device "+d.Name, d.Reach()); err != nil {
+		if err := takeAddrs("device "+d.Name, d.own()); err != nil {
 			return err
 		}
 		mac := stationOf(devices, i).MAC

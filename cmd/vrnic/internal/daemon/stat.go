@@ -6,6 +6,7 @@ import (
 	"iter"
 
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/hosttcp"
 	"github.com/vrnic/vrnic/netstack/sctphost"
 	"github.com/vrnic/vrnic/vnic"
 )
@@ -28,6 +29,10 @@ type (
 		SegmentsIn     uint64 `json:"tcp_segments_in"`
 		SegmentsOut    uint64 `json:"tcp_segments_out"`
 		Retransmits    uint64 `json:"tcp_retransmits"`
+		*stackTCPStat
+	}
+	// stackTCPStat is what the kernel does not tell of its connections.
+	stackTCPStat struct {
 		Timeouts       uint64 `json:"tcp_timeouts"`
 		FastRecoveries uint64 `json:"tcp_fast_recoveries"`
 		ResetsSent     uint64 `json:"tcp_resets_out"`
@@ -90,8 +95,7 @@ func (s *session) Stat(all bool) iter.Seq[any] {
 				if sd.dev.roce() {
 					row.roceStat = newRoCEStat(&i)
 				} else {
-					row.tcpStat = newTCPStat(sd.dev.stack.Stats())
-					row.sctpStat = newSCTPStat(sd.dev.net.SCTP())
+					sd.dev.station.Stat(&row)
 				}
 			}
 			if !yield(row) || row.roceStat != nil && !yield(cmStat{row.Dev, row.messages}) {
@@ -128,13 +132,23 @@ func newSCTPStat(s *sctphost.Host) *sctpStat {
 	}
 }
 
+func newHostTCPStat(t hosttcp.Stats) *tcpStat {
+	return &tcpStat{
+		Established: t.Established, ActiveOpens: t.ActiveOpens, PassiveOpens: t.PassiveOpens,
+		FailedConnects: t.FailedConnects, SegmentsIn: t.SegmentsReceived, SegmentsOut: t.SegmentsSent,
+		Retransmits: t.Retransmits,
+	}
+}
+
 func newTCPStat(t netstack.StackStats) *tcpStat {
 	return &tcpStat{
 		Established: t.TCPEstablished, ActiveOpens: t.TCPActiveOpens, PassiveOpens: t.TCPPassiveOpens,
 		FailedConnects: t.TCPFailedConnects, SegmentsIn: t.TCPSegmentsReceived,
-		SegmentsOut: t.TCPSegmentsSent,
-		Retransmits: t.TCPRetransmits, Timeouts: t.TCPTimeouts, FastRecoveries: t.TCPFastRecoveries,
-		ResetsSent: t.TCPResetsSent, ResetsReceived: t.TCPResetsReceived,
+		SegmentsOut: t.TCPSegmentsSent, Retransmits: t.TCPRetransmits,
+		stackTCPStat: &stackTCPStat{
+			Timeouts: t.TCPTimeouts, FastRecoveries: t.TCPFastRecoveries,
+			ResetsSent: t.TCPResetsSent, ResetsReceived: t.TCPResetsReceived,
+		},
 	}
 }
 

@@ -5,7 +5,114 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+
+	"github.com/vrnic/vrnic/internal/hostnet"
+	"github.com/vrnic/vrnic/internal/stacknet"
+	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
+	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/sctphost"
+	"github.com/vrnic/vrnic/vnic"
 )
+
+// A station is what devices have their addresses of: a stack of the daemon's on its switch, or the
+// kernel at one address of the host. What more it can do for a device than a vnic.Network the
+// device finds out.
+type station interface {
+	vnic.Network
+	// Addrs are the station's, each with the length of its network's prefix.
+	Addrs() []netip.Prefix
+	// MTU is the most octets of an IP packet.
+	MTU() int
+	// Reaches is the length of the prefix by which remote is reached, below 0: it is not.
+	Reaches(remote netip.Addr) int
+	// Route is as vnic.Config has it.
+	Route() func(remote netip.Addr) (local netip.Addr, err error)
+	// OnSwitch reports whether the ports of the daemon are its network. LinkUp tells that one of them
+	// has a link again.
+	OnSwitch() bool
+	LinkUp()
+	// FindDuplicates tells, later, which of its addresses somebody else on the link has, too.
+	FindDuplicates(found func(addr netip.Addr, holder frame.MAC))
+	// Stat adds the totals of TCP and SCTP.
+	Stat(row *devStat)
+	// Finish ends what outlives queue pairs for a moment, while there is a network still; Close the
+	// rest.
+	Finish() error
+	Close() error
+}
+
+// newStation makes the station of s, of stationOf.
+func newStation(sw *ethswitch.Switch, s DeviceSpec) (station, error) {
+	if s.Host.IsValid() {
+		c := hostnet.Config{Addr: s.Host, KeepAlive: s.KeepAlive, UserTimeout: s.UserTimeout}
+		if c.SCTP = uint16(max(s.SCTPUDP, 0)); s.SCTPUDP == 0 && !s.RoCE {
+			c.SCTP = sctphost.UDPPort
+		}
+		n, err := hostnet.New(c)
+		if err != nil {
+			return nil, err // not n: a nil *hostnet.Network is no nil station
+		}
+		return hostStation{n}, nil
+	}
+	st, err := netstack.NewStack(sw, netstack.Config{Name: s.Name, MAC: s.MAC, MTU: s.MTU,
+		Addrs: s.Addrs, KeepAlive: s.KeepAlive, UserTimeout: s.UserTimeout})
+	if err != nil {
+		return nil, err
+	}
+	return stackStation{stacknet.New(st), st}, nil
+}
+
+// A stackStation is a stack of the daemon's.
+type stackStation struct {
+	*stacknet.Network
+	stack *netstack.Stack
+}
+
+func (s stackStation) Addrs() []netip.Prefix { return s.stack.Addrs() }
+func (s stackStation) MTU() int              { return s.stack.MTU() }
+func (s stackStation) OnSwitch() bool        { return true }
+func (s stackStation) LinkUp()               { s.stack.LinkUp() }
+func (s stackStation) FindDuplicates(found func(netip.Addr, frame.MAC)) {
+	s.stack.FindDuplicates(found)
+}
+
+func (s stackStation) Finish() error { return s.Network.Close() }
+func (s stackStation) Close() error  { return s.stack.Close() }
+
+func (s stackStation) Reaches(remote netip.Addr) int {
+	bits := -1
+	for _, p := range s.stack.Addrs() {
+		if p.Contains(remote.WithZone("")) {
+			bits = max(bits, p.Bits())
+		}
+	}
+	return bits
+}
+
+func (s stackStation) Route() func(netip.Addr) (netip.Addr, error) { return nil }
+
+func (s stackStation) Stat(row *devStat) {
+	row.tcpStat, row.sctpStat = newTCPStat(s.stack.Stats()), newSCTPStat(s.SCTP())
+}
+
+// A hostStation is an address of the host.
+type hostStation struct{ *hostnet.Network }
+
+func (s hostStation) OnSwitch() bool { return false }
+
+// What is on the link the kernel knows.
+func (s hostStation) LinkUp()                                    {}
+func (s hostStation) FindDuplicates(func(netip.Addr, frame.MAC)) {}
+
+func (s hostStation) Route() func(netip.Addr) (netip.Addr, error) { return s.Source }
+
+func (s hostStation) Stat(row *devStat) {
+	row.tcpStat = newHostTCPStat(s.TCP().Stats())
+	if sctp := s.SCTP(); sctp != nil {
+		row.sctpStat = newSCTPStat(sctp)
+	}
+}
 
 // shares is the device before i whose addresses device i has too, -1 if there is none. Two may have
 // the same addresses if one speaks iWARP and the other RoCE: they are one station of the network,
@@ -15,7 +122,7 @@ func shares(devices []DeviceSpec, i int) (other int, err error) {
 	other = -1
 	for j := range devices[:i] {
 		o := &devices[j]
-		addr, both := commonAddr(o.Reach(), d.Reach())
+		addr, both := commonAddr(o.own(), d.own())
 		if !both {
 			continue
 		}
@@ -26,7 +133,7 @@ func shares(devices []DeviceSpec, i int) (other int, err error) {
 		case o.RoCE == d.RoCE:
 			return -1, fmt.Errorf("address %v is given to device %s and to device %s; give each its own "+
 				"(only one with transport=roce may have those of another)", addr, o.Name, d.Name)
-		case !sameAddrs(o.Addrs, d.Addrs):
+		case !sameAddrs(o.own(), d.own()):
 			return -1, fmt.Errorf("devices %s and %s share address %v, but not all addresses; to be one "+
 				"station of the network they need the same ones", o.Name, d.Name, addr)
 		case o.MTU != d.MTU && o.MTU != 0 && d.MTU != 0:
@@ -59,8 +166,8 @@ func sameAddrs(a, b []netip.Prefix) bool {
 	})
 }
 
-// stationOf is what the stack of device i is made of: of the device alone, or of the two that share
-// it, the first of which names it.
+// stationOf is what the station of device i is made of: of the device alone, or of the two that
+// share it, the first of which names it. RoCE: it is of no other.
 func stationOf(devices []DeviceSpec, i int) DeviceSpec {
 	s := devices[i]
 	for j := range devices {
@@ -70,9 +177,9 @@ func stationOf(devices []DeviceSpec, i int) DeviceSpec {
 			if s.MAC == ([6]byte{}) {
 				s.MAC = d.MAC
 			}
-			if s.RoCE { // these are of iWARP
+			if s.RoCE { // the other is of iWARP, and has these
 				s.KeepAlive, s.UserTimeout = d.KeepAlive, d.UserTimeout
-				s.SCTPOverUDP = d.SCTPOverUDP
+				s.SCTPUDP, s.RoCE = d.SCTPUDP, false
 			}
 		}
 	}

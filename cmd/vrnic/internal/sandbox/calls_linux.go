@@ -101,8 +101,23 @@ func allowed(c Config, processes bool) seccomp.SyscallRules {
 			rules.Set(nr, seccomp.MatchAll{})
 		}
 	}
+	var sockets seccomp.Or
 	if c.Connects {
-		rules.Set(unix.SYS_SOCKET, seccomp.PerArg{seccomp.EqualTo(unix.AF_UNIX)})
+		sockets = append(sockets, seccomp.PerArg{seccomp.EqualTo(unix.AF_UNIX)})
+	}
+	if c.Internet { // TCP and UDP, no raw sockets
+		for _, domain := range []uintptr{unix.AF_INET, unix.AF_INET6} {
+			for _, kind := range []uintptr{unix.SOCK_STREAM, unix.SOCK_DGRAM} {
+				const flags = unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC
+				sockets = append(sockets, seccomp.PerArg{seccomp.EqualTo(domain),
+					seccomp.MaskedEqual(^uintptr(flags), kind)})
+			}
+		}
+		rules.Set(unix.SYS_BIND, seccomp.MatchAll{})
+		rules.Set(unix.SYS_LISTEN, seccomp.MatchAll{})
+	}
+	if len(sockets) > 0 {
+		rules.Set(unix.SYS_SOCKET, sockets)
 		rules.Set(unix.SYS_CONNECT, seccomp.MatchAll{})
 	}
 	if c.TAPs { // those that it has, when their devices are made anew

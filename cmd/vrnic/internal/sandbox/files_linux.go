@@ -9,9 +9,9 @@ import (
 	llsys "github.com/landlock-lsm/go-landlock/landlock/syscall"
 )
 
-// restrictFiles leaves the process the right to remove its sockets. It can connect to no TCP port,
-// and send no signal to other processes. version is that of the kernel's Landlock, 0 if there is
-// none.
+// restrictFiles leaves the process the right to remove its sockets. It can send no signal to other
+// processes, and use no TCP port but with Config.Internet. version is that of the kernel's
+// Landlock, 0 if there is none.
 //
 // Files that are open stay so. Later versions of Landlock would take UDP and Unix sockets away too,
 // which a daemon may need; system calls decide on those.
@@ -29,7 +29,11 @@ func restrictFiles(c Config) (version int, err error) {
 	if len(dirs) > 0 {
 		rules = append(rules, landlock.PathAccess(llsys.AccessFSRemoveFile, dirs...))
 	}
-	if err := landlock.V8.BestEffort().Restrict(rules...); err != nil {
+	ruleset := landlock.V8
+	if c.Internet {
+		ruleset.HandledAccessNet = 0
+	}
+	if err := ruleset.BestEffort().Restrict(rules...); err != nil {
 		return 0, fmt.Errorf("confine by Landlock: %w", err)
 	}
 	return version, nil

@@ -16,6 +16,7 @@ type Config struct {
 	TAPs     bool     // has ports that are TAPs, and makes their devices anew when those have gone
 	Sockets  []string // paths of sockets, which it removes in the end
 	Connects bool     // connects to Unix sockets whenever a peer has gone
+	Internet bool     // connects and listens over the Internet protocols of the host
 	Reads    bool     // reads files of /proc about itself, for a profile
 	// Files takes the file system also from a daemon that is not root's. It costs such a daemon the
 	// short way to memory of C programs: the kernel lets nobody whom Landlock confines name another

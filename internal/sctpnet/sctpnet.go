@@ -1,11 +1,15 @@
-package stacknet
+// Package sctpnet is SCTP as a vnic.Device uses it, be it a stack's own or over a UDP socket of the
+// host.
+package sctpnet
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/netip"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/netstack/sctp"
@@ -29,14 +33,36 @@ func ddpOptions() *sctp.Options {
 	return &o
 }
 
+// A Network has what a vnic.SCTPNetwork has beside a vnic.Network. The zero Network has no SCTP:
+// who connects gets EPROTONOSUPPORT, and nobody comes.
+type Network struct {
+	host  *sctphost.Host
+	addrs []netip.Addr
+}
+
+// New makes a Network of host, whose associations are reached at all of addrs.
+func New(host *sctphost.Host, addrs []netip.Addr) Network { return Network{host, addrs} }
+
+// SCTP is what New was given; nil: there is none.
+func (n *Network) SCTP() *sctphost.Host { return n.host }
+
+// Close ends the SCTP: associations outlive their QPs for a moment, and their end takes a network,
+// so call it before that goes.
+func (n *Network) Close() error {
+	if n.host == nil {
+		return nil
+	}
+	return n.host.Close()
+}
+
 // DialSCTP implements vnic.SCTPNetwork.
 func (n *Network) DialSCTP(ctx context.Context, local netip.Addr, remote netip.AddrPort,
 	h vnic.AssociationHandler) (vnic.Association, error) {
-	if n.udp {
-		local = n.addrs[0]
+	if n.host == nil {
+		return nil, fmt.Errorf("no SCTP at %v: %w", local, syscall.EPROTONOSUPPORT)
 	}
 	a := &sctpAssociation{h: h}
-	c, err := n.sctp.Dial(ctx, sctphost.DialConfig{
+	c, err := n.host.Dial(ctx, sctphost.DialConfig{
 		Local: local, Addrs: n.addrs, Remote: remote, Options: ddpOptions(), Handler: sctpEvents{a},
 	})
 	if err != nil {
@@ -49,6 +75,9 @@ func (n *Network) DialSCTP(ctx context.Context, local netip.Addr, remote netip.A
 // ListenSCTP implements vnic.SCTPNetwork.
 func (n *Network) ListenSCTP(addr netip.AddrPort,
 	accept func(vnic.Association) vnic.AssociationHandler) (io.Closer, error) {
+	if n.host == nil {
+		return io.NopCloser(nil), nil
+	}
 	l := sctphost.ListenConfig{Addr: addr, Options: ddpOptions(),
 		Accept: func(c *sctphost.Conn) sctphost.Handler {
 			a := &sctpAssociation{Conn: c}
@@ -60,7 +89,7 @@ func (n *Network) ListenSCTP(addr netip.AddrPort,
 	if addr.Addr().IsUnspecified() {
 		l.Addrs = n.addrs
 	}
-	return n.sctp.Listen(l)
+	return n.host.Listen(l)
 }
 
 // An sctpAssociation is an association of the stack as a device uses it.
