@@ -61,6 +61,7 @@ type Assoc struct {
 	acked uint64 // what Acked said when acknowledgements were held
 	held  bool
 	hold  bool // nothing of this end arrives
+	waits int  // those under way from this one on wait in SCTP; -1: none
 
 	// Code is the adaptation indication that this end has shown; None: it has shown none.
 	Code uint32
@@ -89,6 +90,7 @@ func NewPair(l Link) (a, b *Assoc) {
 	a.peer, b.peer = b, a
 	for _, e := range []*Assoc{a, b} {
 		e.maxPayload, e.Code, e.beyond = l.MaxPayload, sctpddp.IndicationDDP, map[uint64]bool{}
+		e.waits = -1
 	}
 	return a, b
 }
@@ -140,8 +142,29 @@ func (a *Assoc) ReleaseAcks() { a.held = false }
 func (a *Assoc) Hold()    { a.hold = true }
 func (a *Assoc) Release() { a.hold = false }
 
-// Drop implements sctpddp.Association: all that was sent is on its way.
-func (a *Assoc) Drop(uint16) int { return 0 }
+// ShutWindow has what this end sends from now on wait in SCTP, as behind a window that is shut;
+// OpenWindow lets it go.
+func (a *Assoc) ShutWindow() { a.waits = len(a.underWay) }
+func (a *Assoc) OpenWindow() { a.waits = -1 }
+
+// Drop implements sctpddp.Association: it gives up what waits in SCTP.
+func (a *Assoc) Drop(stream uint16) (n int) {
+	if a.waits < 0 {
+		return 0
+	}
+	kept := a.underWay[:a.waits:a.waits]
+	for _, p := range a.underWay[a.waits:] {
+		if p.s.Stream == stream {
+			n++
+			a.beyond[p.id] = true // counts as acknowledged with those behind it
+			a.arrived++
+			continue
+		}
+		kept = append(kept, p)
+	}
+	a.underWay = kept
+	return n
+}
 
 // MaxPayload implements sctpddp.Association.
 func (a *Assoc) MaxPayload() int { return a.maxPayload }
@@ -167,10 +190,14 @@ func (a *Assoc) Log() []Sent { return a.log }
 // Next is the next message that arrives here; false: none is under way, or it is held.
 func (a *Assoc) Next() (m sctpddp.Message, ok bool) {
 	p := a.peer
-	if len(p.underWay) == 0 || p.hold {
+	n := len(p.underWay)
+	if p.waits >= 0 {
+		n = p.waits
+	}
+	if n == 0 || p.hold {
 		return m, false
 	}
-	return p.arrive(p.rng.IntN(min(p.link.Reorder, len(p.underWay)))), true
+	return p.arrive(p.rng.IntN(min(p.link.Reorder, n))), true
 }
 
 // Pick is Next with the i-th of those under way.
@@ -178,6 +205,9 @@ func (a *Assoc) Pick(i int) sctpddp.Message { return a.peer.arrive(i) }
 
 func (a *Assoc) arrive(i int) sctpddp.Message {
 	pk := a.underWay[i]
+	if a.waits > 0 {
+		a.waits--
+	}
 	if i < len(a.underWay)/2 {
 		copy(a.underWay[1:], a.underWay[:i])
 		a.underWay = a.underWay[1:]
@@ -191,7 +221,7 @@ func (a *Assoc) arrive(i int) sctpddp.Message {
 		a.cum++
 		delete(a.beyond, a.cum)
 	}
-	missing := int(a.highest - a.arrived)
+	missing := max(int(a.highest-a.arrived), 0)
 	if a.link.Shuffle {
 		missing = 0
 	}
