@@ -219,7 +219,8 @@ func TestPrivateDataLengths(t *testing.T) {
 				in.Write(rep[:cut])
 				in.Write(rep[cut:])
 				p, err := in.Result()
-				if r, ok := IsRejected(err); ok != reject || reject && !bytes.Equal(r.PrivateData, pd) ||
+				r, ok := errors.AsType[*RejectedError](err)
+				if ok != reject || reject && !bytes.Equal(r.PrivateData, pd) ||
 					!reject && !bytes.Equal(p.PrivateData, pd) {
 					t.Fatalf("revision %d, %d octets: %v, %v", rev, n, p, err)
 				}

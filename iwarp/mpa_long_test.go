@@ -202,7 +202,8 @@ func TestRejectIRD(t *testing.T) {
 	}
 	in.Write(rep)
 	_, err = in.Result()
-	if r, ok := IsRejected(err); !ok || r.ORD != 4 || !r.Enhanced || string(r.PrivateData) != "four" ||
+	r, ok := errors.AsType[*RejectedError](err)
+	if !ok || r.ORD != 4 || !r.Enhanced || string(r.PrivateData) != "four" ||
 		in.Len() != 0 {
 		t.Errorf("%+v, %v, %d octets to send", r, err, in.Len())
 	}

@@ -352,10 +352,3 @@ func (s *Responder) RejectIRD(ord uint16, privateData []byte) error {
 		d.IRD, ord)
 	return nil
 }
-
-// IsRejected says whether err is, or wraps, a rejection by the peer's program.
-func IsRejected(err error) (*RejectedError, bool) {
-	var r *RejectedError
-	ok := errors.As(err, &r)
-	return r, ok
-}

@@ -89,22 +89,3 @@ func (e *Endpoint) deliverAtomicResponse(h []byte, segLen int) {
 		e.placing(OpAtomicResponse, h, segLen, err)
 	}
 }
-
-// TerminatedAtomic is the token of the posted atomic that the peer's Terminate is about. It is told
-// by its MSN, and its response has not come.
-func (e *Endpoint) TerminatedAtomic() (token uint64, ok bool) {
-	t := &e.tx
-	if e.termState != termReceived || len(e.term.Header) != UntaggedHeaderLen {
-		return 0, false
-	}
-	h := UntaggedHeader(e.term.Header)
-	ago := uint32(t.cur.rmsn - h.MSN())
-	if h.RDMAP().Opcode() != OpAtomicRequest || h.QN() != QNRead || ago == 0 ||
-		ago > t.cur.reads-t.readsDone {
-		return 0, false
-	}
-	if read := t.read(t.cur.reads - ago); read.isAtomic {
-		return read.token, true
-	}
-	return 0, false
-}

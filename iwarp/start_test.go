@@ -265,7 +265,7 @@ func TestRejectedError(t *testing.T) {
 	s, _ := startInitiator(t, DefaultStartConfig(), "")
 	s.Write(unhex(repKey + "70 02 0006 8003 8004 6e6f"))
 	_, err := s.Result()
-	r, ok := IsRejected(fmt.Errorf("connect: %w", err))
+	r, ok := errors.AsType[*RejectedError](fmt.Errorf("connect: %w", err))
 	if !ok || string(r.PrivateData) != "no" || !r.Enhanced || r.IRD != 3 || r.ORD != 4 ||
 		r.Revision != 2 {
 		t.Errorf("%+v", r) // EMPA-017

@@ -215,3 +215,45 @@ func TestPeerEndsBehindSend(t *testing.T) {
 		}
 	}
 }
+
+// A Terminate may name the request that it is about by its DDP header: that one is blamed, and what
+// else was under way flushes. If it names one that is not under way, the oldest is.
+func TestPeerBlames(t *testing.T) {
+	header := func(op iwarp.Opcode, msn iwarp.MSN) []byte {
+		return iwarp.AppendUntagged(nil, true, op, 0, msn, 0)
+	}
+	for name, tt := range map[string]struct {
+		about []byte
+		want  int // the index of the request; -1: none
+	}{
+		"the Read":   {header(iwarp.OpReadRequest, 1), 0},
+		"an atomic":  {header(iwarp.OpAtomicRequest, 2), 1},
+		"the last":   {header(iwarp.OpAtomicRequest, 3), 2},
+		"not posted": {header(iwarp.OpAtomicRequest, 4), 0},
+		"MSN 0":      {header(iwarp.OpAtomicRequest, 0), 0},
+		"a Send":     {header(iwarp.OpSend, 2), -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := vnictest.NewNet()
+				c := vnictest.Open(t, n.Device(t, "vnic0", []string{"10.0.0.1/24"}), vnic.ContextConfig{})
+				p := rawDial(t, n, c, ext)
+				for i, op := range []rdma.Opcode{rdma.OpRead, rdma.OpFetchAdd, rdma.OpCompareSwap} {
+					p.y.Post(rdma.SendWR{ID: uint64(i), Op: op, RKey: 7, RemoteAddr: 8}, 8*i, 8)
+				}
+				synctest.Wait()
+				term := iwarp.Terminate{Cause: iwarp.TermMisaligned, HasLength: true, Length: 18,
+					Header: tt.about}
+				p.send(term.Append(iwarp.AppendUntagged(nil, true, iwarp.OpTerminate, 2, 1, 0)))
+				want := make([]vnictest.Want, 3)
+				for i := range want {
+					want[i] = vnictest.Want{ID: uint64(i), Status: rdma.WCFlush}
+					if i == tt.want {
+						want[i].Status = rdma.WCRemOp
+					}
+				}
+				p.y.WantSend("the peer has ended it", want...)
+			})
+		})
+	}
+}

@@ -107,29 +107,6 @@ func newMessage(a Attribute) Message {
 	return nil
 }
 
-// MaxPrivate is how many octets of private data a message has room for.
-func MaxPrivate(a Attribute) int {
-	switch a {
-	case AttrREQ:
-		return 92
-	case AttrMRA:
-		return 222
-	case AttrREJ:
-		return 148
-	case AttrREP:
-		return 196
-	case AttrRTU, AttrDREP:
-		return 224
-	case AttrDREQ:
-		return 220
-	case AttrSIDRREQ:
-		return 216
-	case AttrSIDRREP:
-		return 136
-	}
-	return 0
-}
-
 // A codec reads a message's fields, or with put writes them, which is zero before.
 type codec struct {
 	b   []byte
