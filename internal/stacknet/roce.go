@@ -65,12 +65,8 @@ type kept buffer.View
 // Release implements vnic.RoCEKept.
 func (k *kept) Release() { (*buffer.View)(k).Release() }
 
-// Memory implements vnic.RoCEKept.
-func (k *kept) Memory() (end *byte, octets int) {
-	v := (*buffer.View)(k)
-	b := v.AsSlice()
-	return &b[:cap(b)][cap(b)-1], v.Capacity()
-}
+// Memory implements the Owner of a packet.
+func (x *received) Memory() (end *byte, octets int) { return x.in.Memory() }
 
 // Receive implements udp.Handler.
 func (h roceHandler) Receive(p udp.Packet) {

@@ -118,6 +118,12 @@ type Packet struct {
 // Keep has the octets of p.Data stay as they are until what is returned is released.
 func (p *Packet) Keep() *buffer.View { return p.view.Clone() }
 
+// Memory is the last octet of all that Keep keeps, and how much it is.
+func (p *Packet) Memory() (end *byte, octets int) {
+	b := p.view.AsSlice()
+	return &b[:cap(b)][cap(b)-1], p.view.Capacity()
+}
+
 // A Socket is a port of some addresses of the stack's.
 type Socket struct {
 	host    *Host

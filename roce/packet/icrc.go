@@ -67,6 +67,37 @@ func Start(ip []byte) (c ICRC, ok bool) {
 	return ICRC(^word(r, le.Uint32(udp[16:]))), true
 }
 
+// Of is the ICRC of a packet that has all from its IP header to its padding, and its headers as
+// Start wants them; false: it has not. It writes to the headers, and has them as they were when it
+// returns.
+func Of(ip []byte) (c ICRC, ok bool) {
+	n := headLen(ip)
+	if n == 0 || len(ip) < n+udpLen+BTHLen {
+		return 0, false
+	}
+	if !crcfold.Available || len(ip) < crcfold.Least {
+		c, _ = Start(ip)
+		return c.Add(ip[n+udpLen+BTHLen:]), true
+	}
+	le := binary.LittleEndian
+	word0, word1 := le.Uint64(ip), le.Uint64(ip[8:])
+	udp1, bth1 := le.Uint32(ip[n+4:]), le.Uint32(ip[n+udpLen+4:])
+	if n == ipv6Len {
+		le.PutUint64(ip, word0|ipv6Word1<<32|ipv6Word0)
+	} else {
+		le.PutUint64(ip, word0|ipv4Word0)
+		le.PutUint64(ip[8:], word1|ipv4Word2)
+	}
+	le.PutUint32(ip[n+4:], udp1|udpWord1)
+	le.PutUint32(ip[n+udpLen+4:], bth1|bthWord1)
+	c = ICRC(start).Add(ip)
+	le.PutUint64(ip, word0)
+	le.PutUint64(ip[8:], word1)
+	le.PutUint32(ip[n+4:], udp1)
+	le.PutUint32(ip[n+udpLen+4:], bth1)
+	return c, true
+}
+
 // hash/crc32 would have the masked headers on the heap. steps[k] is what an octet does to the
 // register k octets later.
 var steps = makeSteps()

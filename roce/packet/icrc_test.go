@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"hash/crc32"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -129,5 +130,35 @@ func BenchmarkICRC(b *testing.B) {
 				Check(ip)
 			}
 		})
+	}
+}
+
+// The ICRC of a packet in one piece is that of its parts, and the packet stays as it is.
+func TestICRCOf(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	for _, first := range []byte{0x45, 0x46, 0x4f, 0x60} {
+		head := int(first&0xf) * 4
+		if first>>4 == 6 {
+			head = 40
+		}
+		for n := head + 8 + BTHLen; n < 600; n++ {
+			ip := make([]byte, n)
+			for i := range ip {
+				ip[i] = byte(rng.Uint32())
+			}
+			ip[0] = first
+			was := bytes.Clone(ip)
+			want, _ := Start(ip)
+			want = want.Add(ip[head+8+BTHLen:])
+			if got, ok := Of(ip); !ok || got != want {
+				t.Fatalf("%#x, %d octets: %#x, want %#x", first, n, got, want)
+			}
+			if !bytes.Equal(ip, was) {
+				t.Fatalf("%#x, %d octets: the packet was changed", first, n)
+			}
+		}
+		if _, ok := Of(append([]byte{first}, make([]byte, head+8+BTHLen-2)...)); ok {
+			t.Errorf("%#x: a packet that is cut has an ICRC", first)
+		}
 	}
 }

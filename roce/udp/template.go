@@ -81,8 +81,8 @@ func (t *Template) Append(b []byte) []byte { return append(b, t.b[:t.n]...) }
 // before, and checksum, and adds the ICRC.
 func (t *Template) Finish(b []byte) []byte {
 	t.setLengths(b, len(b)+packet.ICRCLen)
-	c, _ := packet.Start(b)
-	return c.Add(b[t.n+packet.BTHLen:]).Append(b)
+	c, _ := packet.Of(b)
+	return c.Append(b)
 }
 
 // Mark has b, a packet that Append has begun and Finish has not seen, say that it has experienced

@@ -119,15 +119,13 @@ type Keeper interface {
 	// Keep has the memory stay as it is until what is returned is released. nil: it cannot stay, and
 	// who needs the octets copies them.
 	Keep() Kept
+	// Memory is the last octet of all that would stay, which tells one piece of memory from another,
+	// and how much it is: packets that came together may lie in one piece.
+	Memory() (end *byte, octets int)
 }
 
 // Kept is memory that stays.
-type Kept interface {
-	Release()
-	// Memory is the last octet of all that stays, which tells one piece of memory from another, and
-	// how much it is: packets that came together may lie in one piece.
-	Memory() (end *byte, octets int)
-}
+type Kept interface{ Release() }
 
 // Defer asks for f.Finish when all packets that came with p have been handed up; it is called by
 // the same goroutine, once, which holds nothing then. False: nobody will call it, since p did not

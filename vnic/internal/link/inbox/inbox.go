@@ -70,8 +70,10 @@ type Packet struct {
 	Congested bool   // its mark says that it has experienced congestion
 
 	head [roce.NetworkHeaderLen]byte
-	kept datagram.Kept // whose Octets are; nil: copied's
-	own  *[]byte
+	// Whose Octets are, if they were not copied: of several packets in a row that lie in one piece of
+	// memory it is the last that keeps it.
+	kept datagram.Kept
+	own  *[]byte // the copy
 }
 
 // copies are buffers for packets whose memory cannot be kept.
@@ -85,11 +87,12 @@ func (p *Packet) IP() []byte {
 	return p.head[roce.NetworkHeaderLen-udp.IPv4Len:]
 }
 
-// Free lets go of p.
+// Free lets go of p, when those that were taken with it before it have been let go of.
 func (p *Packet) Free() {
-	if p.kept != nil {
+	switch {
+	case p.kept != nil:
 		p.kept.Release()
-	} else {
+	case p.own != nil:
 		copies.Put(p.own)
 	}
 	*p = Packet{}
@@ -102,23 +105,25 @@ func (x *Inbox) Put(p *datagram.Packet) bool {
 	if x.closed || len(x.in) >= x.cfg.Packets {
 		return false
 	}
-	w := Packet{Octets: p.Datagram, kept: p.Keep(),
-		Congested: p.TrafficClass()&udp.ECNMask == udp.CE}
+	w := Packet{Octets: p.Datagram, Congested: p.TrafficClass()&udp.ECNMask == udp.CE}
 	var end *byte
 	var size int
-	if w.kept != nil {
-		end, size = w.kept.Memory()
-	} else {
+	if p.Owner != nil {
+		end, size = p.Owner.Memory()
+	}
+	if end != nil && end == x.end {
+		// Packets that came together often lie in one piece of memory, which is kept once.
+		last := &x.in[len(x.in)-1]
+		w.kept, last.kept = last.kept, nil
+		size = 0
+	} else if w.kept = p.Keep(); w.kept == nil {
 		w.own = copies.Get().(*[]byte)
 		*w.own = append((*w.own)[:0], p.Datagram...)
 		w.Octets = *w.own
-		size = cap(w.Octets)
+		end, size = nil, cap(w.Octets)
 	}
 	n := int64(size)
-	if end != nil && end == x.end {
-		n = 0 // packets that came together often lie in one piece of memory, which is kept once
-	}
-	if x.octets+n > x.cfg.Octets || !x.cfg.Budget.take(n) {
+	if n > 0 && (x.octets+n > x.cfg.Octets || !x.cfg.Budget.take(n)) {
 		w.Free()
 		return false
 	}
