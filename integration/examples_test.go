@@ -189,6 +189,22 @@ func TestExampleCopy(t *testing.T) {
 	d.endsWell(receiver)
 }
 
+// A receiver that posts its receives late gets every message, by ROI at its own pace: the sender's
+// wait for it. By iWARP they would wait at the receiver, for 5 s.
+func TestExampleSlow(t *testing.T) {
+	d := upForExamples(t)
+	server := d.example("vrnic0", "slow", "-pause", "100ms", "receive", "10.77.0.2:0")
+	server.WaitOutput("\n", 1)
+	addr := strings.TrimSpace(strings.TrimPrefix(server.Output(), "listening on "))
+	d.example("vrnic1", "slow", "-roi", "send", addr, "8").
+		says(true, `^( *[0-9.]+ s: message [1-8] is out\n){8} *[0-9.]+ s: all have arrived\n$`)
+	server.WaitOutput("ROI: the sender has closed\n", 1)
+	d.example("vrnic1", "slow", "send", addr, "3").
+		says(true, `^( *[0-9.]+ s: message [1-3] is out\n){3} *[0-9.]+ s: all have arrived\n$`)
+	server.WaitOutput("iWARP: the sender has closed\n", 1)
+	d.endsWell(server)
+}
+
 // Wrong use is told in words, with the status of wrong use; and so is that there is no server, no
 // such device, no daemon.
 func TestExamplesWrongUse(t *testing.T) {
@@ -199,6 +215,7 @@ func TestExamplesWrongUse(t *testing.T) {
 		"kv", "kv get 10.77.0.2:1", "kv put 10.77.0.2:1 key", "kv drop 10.77.0.2:1",
 		"kv get 10.77.0.2 key",
 		"copy", "copy send 10.77.0.2:1", "copy receive 10.77.0.2:1", "copy send 10.77.0.2 file",
+		"slow", "slow send 10.77.0.2:1", "slow send 10.77.0.2:1 some", "slow receive here", "slow keep 1",
 	} {
 		f := strings.Fields(args)
 		p := d.example("vrnic1", f[0], f[1:]...)

@@ -263,7 +263,40 @@ type ConnParam struct {
 	// peer that does not know them ends the connection. Between two QPs of one device they always
 	// work. Without them the requests complete with WCLocQPOp and nothing is sent.
 	Extensions bool
-	RoCE       RoCEParam
+	// Protocol is what the end that connects speaks; ConnRequest.Param tells, and the end that accepts
+	// says the same, or the other gives up. It means nothing on a device of RoCE.
+	Protocol Protocol
+	ROI      ROIParam
+	RoCE     RoCEParam
+}
+
+// A Protocol is what goes over a connection of iWARP.
+type Protocol uint8
+
+const (
+	IWARP Protocol = iota // RDMAP on DDP: RFC 5040, RFC 5041
+	// ROI is draft-bailey-roi-rdma-00, experimental and between two vrnics only: docs/roi.md. Sends
+	// wait at their sender until the peer has a receive for them. Private data are at most 496 octets,
+	// OpWriteImm is a Write that tells the peer 20 bits of Imm, and a Send, Write or Read is as ever;
+	// other operations complete with WCLocQPOp. MPAParam.Markers and Extensions cannot be had.
+	ROI
+)
+
+func (p Protocol) String() string {
+	switch p {
+	case IWARP:
+		return "iWARP"
+	case ROI:
+		return "ROI"
+	}
+	return "unknown protocol"
+}
+
+// ROIParam says which credits of ROI are not used; both ends say the same. A QP with an SRQ does
+// without those for Sends, as receives of a pool cannot be promised to anybody.
+type ROIParam struct {
+	NoSendCredits bool // a Send that finds no receive waits at its receiver, as in iWARP
+	NoReadCredits bool // IRD and ORD alone bound Reads
 }
 
 // RoCEParam is what an end of a connection of a RoCE device has beside; MPAParam, SCTP and

@@ -2,8 +2,8 @@
 // February 2002 that calls itself iWarp, as RDMAP does today: RDMA Write, RDMA Read and Send on
 // DDPP, with credits in the protocol. It is experimental, and nobody else speaks it.
 //
-// What the draft left open is decided in docs/decisions.md#roi. DDPP has been lost; its header here
-// is shaped like DDP's, with version 2.
+// What the draft left open is decided in docs/decisions.md#roi, and docs/roi.md tells what it is
+// good for. DDPP has been lost; its header here is shaped like DDP's, with version 2.
 //
 // As package iwarp it is pure: octets and calls in, octets and calls out; no I/O, goroutine, clock
 // or lock. An Endpoint is one end of a stream. It takes whole segments, or with Config.CRC or

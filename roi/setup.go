@@ -48,6 +48,14 @@ func ParseSetup(b []byte) (s Setup, rest []byte, ok bool) {
 	return s, b[SetupLen:], true
 }
 
+// The numbers of SCTP. None is registered: they are not those of RFC 5043, whose sessions carry the
+// messages (docs/decisions.md#W8).
+const (
+	Indication  = 0x524f4930 // of the adaptation layer: "ROI0"
+	PPIDSegment = 0x524f4973 // of a message: "ROIs"
+	PPIDControl = 0x524f4963 // of the set-up and the end of a session: "ROIc"
+)
+
 // ErrSetup: two ends do not agree, or a transport does not do for what they want.
 var ErrSetup = errors.New("roi: no agreement")
 

@@ -20,6 +20,8 @@ type Config struct {
 	// Start is what this end can do, for requests that it has to refuse by itself, and for what it
 	// says when a program refuses. The zero value is iwarp.DefaultStartConfig.
 	Start iwarp.StartConfig
+	// Opaque: segments are not DDP's, and nothing of them is looked at.
+	Opaque bool
 	// HoldSession and HoldAll bound the octets that one session, and all of them, keep of what has
 	// come ahead of order; 0: 1 MiB and 16 MiB.
 	HoldSession, HoldAll int
@@ -133,7 +135,8 @@ func (m *Mux) Sessions(f func(*Session)) {
 }
 
 func (m *Mux) add(id uint16, start iwarp.StartConfig) *Session {
-	s := &Session{id: id, assoc: m.assoc, start: start, allowance: m.cfg.Allowance}
+	s := &Session{id: id, assoc: m.assoc, start: start, allowance: m.cfg.Allowance,
+		opaque: m.cfg.Opaque}
 	s.in.limit, s.in.pool = m.cfg.HoldSession, &m.pool
 	m.sessions[id], m.used[id] = s, true
 	m.idle = time.Time{}

@@ -41,6 +41,7 @@ type Session struct {
 	assoc     Association
 	start     iwarp.StartConfig // active: what was asked for; passive: what this end can do
 	allowance int
+	opaque    bool // as Config.Opaque
 	state     State
 	active    bool
 	enhanced  bool
@@ -169,7 +170,7 @@ func (s *Session) hold(d int, m Message) {
 	s.stats.Ahead++
 	data, keep := m.Data, len(m.Data)
 	if m.PPID == PPIDSegment {
-		_, seg, err := ParseSegment(data)
+		seg, err := s.segment(data)
 		switch {
 		case err != nil: // judged in its turn
 			m.PPID, keep = ppidBad, 0
@@ -275,7 +276,7 @@ func (s *Session) sequence(ppid uint32, data []byte, size int) bool {
 			k = kindOf(c.Function)
 		}
 	case len(data) == size:
-		if _, _, err = ParseSegment(data); err == nil {
+		if _, err = s.segment(data); err == nil {
 			k = kindSegment
 		}
 	default: // the beginning of one that was looked at when it came
@@ -314,6 +315,15 @@ func (s *Session) sequence(ppid uint32, data []byte, size int) bool {
 	s.setState(to)
 	s.control(from, k, &c)
 	return true
+}
+
+// segment is that in a user message, which has its number.
+func (s *Session) segment(msg []byte) ([]byte, error) {
+	if s.opaque {
+		return msg[ssnLen:], nil
+	}
+	_, seg, err := ParseSegment(msg)
+	return seg, err
 }
 
 func describeKind(k kind, c *Control) string {
@@ -410,8 +420,10 @@ func (s *Session) negotiationFailed(err error) {
 	if errors.As(err, &le) {
 		cause = le.Cause
 	}
-	t := iwarp.Terminate{Cause: cause}
-	s.out.segment = t.Append(iwarp.AppendUntagged(nil, true, iwarp.OpTerminate, 0, 1, 0))
+	if !s.opaque {
+		t := iwarp.Terminate{Cause: cause}
+		s.out.segment = t.Append(iwarp.AppendUntagged(nil, true, iwarp.OpTerminate, 0, 1, 0))
+	}
 	s.err = err
 	s.setState(StateFailed)
 	s.in.clear()

@@ -281,7 +281,8 @@ func (d *Device) establish(ctx context.Context, id *cmID, q *queuePair, op strin
 			id.destroy(ctx)
 		}
 	}()
-	options := abi.ConnOptions{MPA: p.MPA, Extensions: p.Extensions, SCTP: p.SCTP}
+	options := abi.ConnOptions{MPA: p.MPA, Extensions: p.Extensions, SCTP: p.SCTP,
+		Protocol: p.Protocol, ROI: p.ROI}
 	if err := d.setOptions(ctx, options.Requests(id.handle)); err != nil {
 		return nil, err
 	}

@@ -46,9 +46,18 @@
 /* number of the only device that CM_BIND of an unspecified address binds to */
 #define VRNIC_OPT_DEVICE		8
 #define VRNIC_OPT_EXTENSIONS		9	/* 1: the messages of RFC 7306 are allowed */
+#define VRNIC_OPT_PROTOCOL		10	/* 0: iWARP, or VRNIC_PROTOCOL_R_O_I with the other flags */
 
 /* VRNIC_RTR_CLIENT_SERVER in VRNIC_OPT_MPA_RTR turns the peer-to-peer model off. */
 #define VRNIC_RTR_CLIENT_SERVER		8
+
+/*
+ * VRNIC_PROTOCOL_R_O_I in VRNIC_OPT_PROTOCOL is draft-bailey-roi-rdma-00, experimental: without the
+ * credits that the other flags name.
+ */
+#define VRNIC_PROTOCOL_R_O_I		1
+#define VRNIC_PROTOCOL_NO_SEND_CREDITS	2
+#define VRNIC_PROTOCOL_NO_READ_CREDITS	4
 
 #define VRNIC_MAX_OPTION		64
 
@@ -83,6 +92,10 @@
 #define VRNIC_EVENT_SCTP		2	/* it is over SCTP, as the one that is asked for */
 /* it was rejected by the peer's program, and not lost on the way */
 #define VRNIC_EVENT_BY_PROGRAM		4
+/* the flags of VRNIC_OPT_PROTOCOL, each times 8 */
+#define VRNIC_EVENT_R_O_I		8
+#define VRNIC_EVENT_NO_SEND_CREDITS	16
+#define VRNIC_EVENT_NO_READ_CREDITS	32
 
 /* The calls. Numbers are never used again. */
 #define VRNIC_OP_CM_CREATE_CHAN		96
@@ -301,7 +314,7 @@ struct vrnic_cm_event {
 	uint32_t device;	/* of id or child */
 	struct vrnic_sock_addr src;
 	struct vrnic_sock_addr dst;
-	uint32_t flags;	/* VRNIC_EVENT_EXTENSIONS, VRNIC_EVENT_SCTP and VRNIC_EVENT_BY_PROGRAM */
+	uint32_t flags;	/* VRNIC_EVENT_EXTENSIONS and its like */
 	uint32_t qkey;	/* of VRNIC_PS_UDP: with param.qpn and path what datagrams go to */
 	struct vrnic_conn_param param;	/* what the peer sent */
 

@@ -10,6 +10,7 @@ import (
 	"github.com/vrnic/vrnic/vnic/internal/cm"
 	"github.com/vrnic/vrnic/vnic/internal/datagram"
 	"github.com/vrnic/vrnic/vnic/internal/link"
+	"github.com/vrnic/vrnic/vnic/internal/link/credit"
 	"github.com/vrnic/vrnic/vnic/internal/link/loop"
 	"github.com/vrnic/vrnic/vnic/internal/link/stream"
 	"github.com/vrnic/vrnic/vnic/internal/llp"
@@ -26,6 +27,7 @@ type (
 	StreamListener = cm.StreamListener
 
 	SCTPNetwork        = session.Network
+	SCTPUse            = session.Use
 	Association        = session.Association
 	AssociationHandler = session.Handler
 
@@ -36,6 +38,12 @@ type (
 	RoCEReceiver = datagram.Receiver
 	RoCEPacket   = datagram.Packet
 	RoCEKept     = datagram.Kept
+)
+
+// What an association is for.
+const (
+	SCTPForDDP = session.DDP
+	SCTPForROI = session.ROI
 )
 
 // A CMID is one end of a connection, or a listener, as rdma_cm_id is. Its Connect and Accept take a
@@ -194,26 +202,54 @@ func (c *connectable) Disconnect(a *cm.Attempt) {
 	})
 }
 
-func (c *connectable) OverStream(n cm.Connection) cm.Link {
+// Receives implements cm.QP.
+func (c *connectable) Receives() (n int, shared bool) {
+	qp := (*QP)(c)
+	qp.do(func() { n = qp.work.Recv.Posted() })
+	return n, qp.work.Queues.Tap != nil
+}
+
+func (c *connectable) OverStream(n cm.Connection) (cm.Link, error) {
 	s, x := n.Stream, n.Asked.Extensions
-	l := stream.New((*linked)(c), s, stream.Config{
-		Param: n.Param, Extensions: x, MULPDU: int(n.Asked.MPA.MULPDU), Nudge: c.dev.cfg.Timeouts.Nudge,
-	})
+	l, err := link.Link(nil), error(nil)
+	if n.ROI != nil {
+		x = true // it has Writes that notify; the link refuses the rest
+		l, err = c.overROI(n)
+	} else {
+		l = stream.New((*linked)(c), s, stream.Config{
+			Param: n.Param, Extensions: x, MULPDU: int(n.Asked.MPA.MULPDU),
+			Nudge: c.dev.cfg.Timeouts.Nudge,
+		})
+	}
 	return &candidate{(*QP)(c), l, x, linkInfo{
 		llp: s.Properties(), local: n.Local, remote: n.Remote, param: n.Param, emss: s.EMSS(),
-	}}
+		roi: n.ROI != nil,
+	}}, err
+}
+
+func (c *connectable) overROI(n cm.Connection) (link.Link, error) {
+	return credit.New((*linked)(c), n.Stream, credit.Config{
+		Param: n.Param, Own: n.ROI.Own, Peer: n.ROI.Peer, MULPDU: int(n.Asked.MPA.MULPDU),
+	})
 }
 
 func (c *connectable) OverLoop(n cm.Connection, peer cm.QP, other cm.Connection) (own,
-	peers cm.Link) {
+	peers cm.Link, err error) {
 	p := peer.(*connectable)
+	if n.ROI != nil { // there is no copy from QP to QP, but its messages go through memory
+		n.Stream, other.Stream = llp.NewPipe(n.Local, n.Remote)
+		if own, err = c.OverStream(n); err == nil {
+			peers, err = p.OverStream(other)
+		}
+		return own, peers, err
+	}
 	x, y := loop.New((*linked)(c), (*linked)(p))
 	info := func(n cm.Connection) linkInfo {
 		return linkInfo{
 			llp: llp.Properties{Transport: llp.Memory}, local: n.Local, remote: n.Remote, param: n.Param,
 		}
 	}
-	return &candidate{(*QP)(c), x, true, info(n)}, &candidate{(*QP)(p), y, true, info(other)}
+	return &candidate{(*QP)(c), x, true, info(n)}, &candidate{(*QP)(p), y, true, info(other)}, nil
 }
 
 // A candidate is a link that qp does not have yet.

@@ -74,6 +74,12 @@ func (r ringRecv) Starve(on bool) {
 	r.starved = on
 }
 
+func (r ringRecv) Pending() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.rq)
+}
+
 func (r *ring) Push(wc *rdma.WC, cookie, sqDone uint32, solicited bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -74,7 +74,7 @@ type QPInfo struct {
 	Owner     Owner          `json:"owner"`
 	Created   time.Time      `json:"created"`
 	Counters  Counters       `json:"counters"`
-	Transport string         `json:"transport,omitempty"` // "tcp", "sctp" or "loop"
+	Transport string         `json:"transport,omitempty"` // "tcp", "sctp" or "loop"; "tcp+roi"
 	Local     netip.AddrPort `json:"local,omitzero"`
 	Remote    netip.AddrPort `json:"remote,omitzero"`
 	MPA       uint8          `json:"mpa,omitempty"` // revision
@@ -293,6 +293,9 @@ func (qp *QP) Info() QPInfo {
 	}
 	if p := qp.peek.Load(); p != nil {
 		i.Transport, i.Local, i.Remote = transportNames[p.llp.Transport], p.local, p.remote
+		if p.roi {
+			i.Transport += "+roi"
+		}
 		i.Connected, i.Idle = p.since, qp.idle(p, time.Now())
 		i.IRD, i.ORD, i.EMSS, i.Stream = p.param.IRD, p.param.ORD, p.emss, p.llp.Number
 		if p.param.PeerToPeer && p.llp.Transport != llp.Memory {

@@ -117,7 +117,8 @@ type linkInfo struct {
 	since         time.Time
 	local, remote netip.AddrPort
 	param         iwarp.Params
-	emss          int // at the start; 0 on loopback
+	emss          int  // at the start; 0 on loopback
+	roi           bool // package roi's protocol, not iWARP
 }
 
 // NewQP makes a QP in state Idle, on a device of RoCE in Reset.

@@ -30,7 +30,8 @@ func rawSession(t *testing.T, link vnictest.SCTPLink, buffer int, f func(p *sctp
 			vnic.ContextConfig{})}
 		l := e.server()
 		peer := netip.MustParseAddr("10.0.0.7")
-		a, err := n.Host(peer).DialSCTP(t.Context(), peer, l.Addr(), silent{})
+		a, err := n.Host(peer).DialSCTP(t.Context(), peer, l.Addr(), vnic.SCTPForDDP,
+			silent{})
 		if err != nil {
 			t.Fatal(err)
 		}

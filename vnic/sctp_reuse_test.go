@@ -148,9 +148,9 @@ type shortSCTP struct {
 }
 
 func (s *shortSCTP) DialSCTP(ctx context.Context, local netip.Addr, remote netip.AddrPort,
-	h vnic.AssociationHandler) (vnic.Association, error) {
+	use vnic.SCTPUse, h vnic.AssociationHandler) (vnic.Association, error) {
 	s.dials++
-	a, err := s.SCTPNetwork.DialSCTP(ctx, local, remote, h)
+	a, err := s.SCTPNetwork.DialSCTP(ctx, local, remote, use, h)
 	if err == nil {
 		a.Abort("at once")
 	}
@@ -165,13 +165,13 @@ type slowSCTP struct {
 }
 
 func (s *slowSCTP) DialSCTP(ctx context.Context, local netip.Addr, remote netip.AddrPort,
-	h vnic.AssociationHandler) (vnic.Association, error) {
+	use vnic.SCTPUse, h vnic.AssociationHandler) (vnic.Association, error) {
 	select {
 	case <-s.gate:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	return s.SCTPNetwork.DialSCTP(ctx, local, remote, h)
+	return s.SCTPNetwork.DialSCTP(ctx, local, remote, use, h)
 }
 
 // Connections that come and go, gracefully or not, on an association with one stream for them, use

@@ -247,7 +247,7 @@ func TestSCTPAssociationsOfAPeer(t *testing.T) {
 		peer, other := netip.MustParseAddr("10.0.0.7"), netip.MustParseAddr("10.0.0.8")
 		host := n.Host(peer, other)
 		dial := func(from netip.Addr) error {
-			_, err := host.DialSCTP(t.Context(), from, at, silent{})
+			_, err := host.DialSCTP(t.Context(), from, at, vnic.SCTPForDDP, silent{})
 			return err
 		}
 		for range 3 {

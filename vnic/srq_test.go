@@ -434,11 +434,7 @@ func (r srqRing) Next(wr *rdma.RecvWR) (uint32, bool, error) {
 	return ringRecv(r).Next(wr)
 }
 func (r srqRing) Starve(on bool) { ringRecv(r).Starve(on) }
-func (r srqRing) Pending() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.rq)
-}
+func (r srqRing) Pending() int   { return ringRecv(r).Pending() }
 
 // countingRing is a ring whose reader has polled so many completions.
 type countingRing struct {

@@ -92,6 +92,9 @@ func (e *env) pair(x, y vnictest.PeerConfig) (*vnictest.Peer, *vnictest.Peer) {
 	case e.sctp:
 		want = "sctp"
 	}
+	if x.Param.Protocol == rdma.ROI {
+		want += "+roi"
+	}
 	if i := p.QP.Info(); i.Transport != want || i.State != "RTS" {
 		e.t.Fatalf("the QP is %v over %q, want RTS over %q", i.State, i.Transport, want)
 	}

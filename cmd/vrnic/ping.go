@@ -58,6 +58,8 @@ func pingCommand() *cli.Command {
 				"what fits a TCP segment)"},
 			&cli.BoolFlag{Name: "sctp", Usage: "client: over SCTP (RFC 5043) in place of TCP; a server " +
 				"takes both"},
+			&cli.BoolFlag{Name: "roi", Usage: "client: speak draft-bailey-roi-rdma-00 in place of iWARP " +
+				"(experimental, between two vrnics: docs/roi.md); a server takes both"},
 		},
 		UseShortOptionHandling: true, // as rping's getopt: -svV
 		Action:                 runPing,
@@ -105,6 +107,7 @@ func pingConfig(c *cli.Context) (cfg ping.Config, server bool, err error) {
 	return ping.Config{
 		MPA:          mpa,
 		SCTP:         c.Bool("sctp"),
+		ROI:          c.Bool("roi"),
 		Addr:         netip.AddrPortFrom(addr.Unmap(), uint16(c.Int("port"))),
 		Size:         c.Int("size"),
 		Count:        c.Int("count"),
@@ -128,6 +131,10 @@ func mpaFlags(c *cli.Context) (p rdma.MPAParam, err error) {
 		return p, usagef("--mpa is for the client; the server takes both")
 	case !ok:
 		return p, usagef("--crc %q: want off, wanted or required", c.String("crc"))
+	case c.Bool("roi") && c.Bool("server"):
+		return p, usagef("--roi is for the client; the server takes both")
+	case c.Bool("roi") && c.Bool("markers"):
+		return p, usagef("--markers: --roi has none")
 	case c.Bool("client-server") && c.Bool("server"):
 		return p, usagef("--client-server is for the client")
 	case mulpdu != 0 && (mulpdu < 128 || mulpdu > 64768):

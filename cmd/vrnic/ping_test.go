@@ -34,6 +34,8 @@ func TestPingWrongUse(t *testing.T) {
 		"ping -c -a 10.0.0.1 --crc maybe",
 		"ping -c -a 10.0.0.1 --rtr write,walk",
 		"ping -c -a 10.0.0.1 --mulpdu 127",
+		"ping -s --roi",
+		"ping -c -a 10.0.0.1 --roi --markers",
 		"ping -s more",
 		"ping -s --nonsense",
 		"demo more",
@@ -140,6 +142,27 @@ func TestPingMPA(t *testing.T) {
 	} {
 		at := []string{"ping", "-c", "--socket", socket, "-d", "left", "-a", "10.1.0.2", "-p", port, "-C",
 			"3", "-S", "65536", "-V"}
+		if status, stdout, stderr := vrnic(append(at, strings.Fields(args)...)...); status != 0 ||
+			!strings.Contains(stdout, "3 rounds of 65536 octets, data verified") {
+			t.Errorf("ping -c %s: exit %d, %s%s", args, status, stdout, stderr)
+		}
+	}
+	server.cmd.Process.Signal(syscall.SIGINT)
+	if status, rest := server.end(); status != 0 {
+		t.Errorf("server: exit %d, %s%s", status, rest, server.stderr)
+	}
+}
+
+// The iWarp of 2002, over TCP and over SCTP, from the flag through the rings to a server that does
+// not know which it will be: ROI-038. Between two QPs of one device it is there, too.
+func TestPingROI(t *testing.T) {
+	socket := pingDaemon(t)
+	server, port := pingServer(t, socket, "-P")
+	for _, args := range []string{
+		"-d left --roi", "-d left --roi --sctp", "-d right --roi", "-d left", "-d left --roi --crc off",
+	} {
+		at := []string{"ping", "-c", "--socket", socket, "-a", "10.1.0.2", "-p", port, "-C", "3", "-S",
+			"65536", "-V"}
 		if status, stdout, stderr := vrnic(append(at, strings.Fields(args)...)...); status != 0 ||
 			!strings.Contains(stdout, "3 rounds of 65536 octets, data verified") {
 			t.Errorf("ping -c %s: exit %d, %s%s", args, status, stdout, stderr)

@@ -69,7 +69,7 @@ var layers = map[string][]string{
 		module + "netstack/frame", module + "netstack/ethswitch"},
 	"netstack/port/impair":       {std},
 	"netstack/port/impair/ideal": {std, module + "netstack/port/impair"},
-	"vnic": {std, module + "iwarp", module + "sctpddp", module + "roce", module + "rdma",
+	"vnic": {std, module + "iwarp", module + "sctpddp", module + "roi", module + "roce", module + "rdma",
 		module + "internal/bulk", module + "internal/prefetch"},
 
 	// Inside vnic, from the bottom up.
@@ -96,6 +96,9 @@ var layers = map[string][]string{
 	"vnic/internal/link/loop": {std, module + "iwarp", module + "rdma", module + "internal/prefetch",
 		module + "vnic/internal/link", module + "vnic/internal/llp", module + "vnic/internal/mem",
 		module + "vnic/internal/wqe"},
+	"vnic/internal/link/credit": {std, module + "iwarp", module + "rdma", module + "roi",
+		module + "vnic/internal/link", module + "vnic/internal/llp", module + "vnic/internal/mem",
+		module + "vnic/internal/wqe"},
 	"vnic/internal/link/inbox": {std, module + "roce", module + "vnic/internal/datagram"},
 	"vnic/internal/link/datagrams": {std, module + "iwarp", module + "rdma", module + "roce",
 		module + "vnic/internal/ah", module + "vnic/internal/datagram", module + "vnic/internal/link",
@@ -103,9 +106,10 @@ var layers = map[string][]string{
 	"vnic/internal/link/packets": {std, module + "iwarp", module + "rdma", module + "roce",
 		module + "vnic/internal/datagram", module + "vnic/internal/link", module + "vnic/internal/mem",
 		module + "vnic/internal/stats", module + "vnic/internal/wqe"},
-	"vnic/internal/session": {std, module + "iwarp", module + "sctpddp", module + "vnic/internal/llp"},
-	"vnic/internal/gsi":     {std, module + "roce", module + "vnic/internal/datagram"},
-	"vnic/internal/cm": {std, module + "iwarp", module + "rdma", module + "roce",
+	"vnic/internal/session": {std, module + "iwarp", module + "roi", module + "sctpddp",
+		module + "vnic/internal/llp"},
+	"vnic/internal/gsi": {std, module + "roce", module + "vnic/internal/datagram"},
+	"vnic/internal/cm": {std, module + "iwarp", module + "rdma", module + "roi", module + "roce",
 		module + "vnic/internal/datagram", module + "vnic/internal/gsi", module + "vnic/internal/handle",
 		module + "vnic/internal/llp", module + "vnic/internal/session"},
 

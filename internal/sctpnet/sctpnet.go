@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"syscall"
 
@@ -21,14 +22,16 @@ import (
 // ddpStreams is how many streams an association has each way: as many QPs can share it.
 const ddpStreams = 1024
 
-// ddpOptions are those of an association that carries DDP. A peer that does not is refused while
-// the association is being set up (RFC 5043, section 5.1; RFC 5061, section 4.2.6).
-func ddpOptions() *sctp.Options {
-	o, code := sctphost.DefaultOptions(), uint32(sctpddp.IndicationDDP)
+// ddpOptions are those of an association that carries DDP, or another of uses. A peer that wants
+// none of them is refused while the association is being set up (RFC 5043, section 5.1; RFC 5061,
+// section 4.2.6).
+func ddpOptions(uses ...vnic.SCTPUse) *sctp.Options {
+	o, code := sctphost.DefaultOptions(), uses[0].Indication()
 	o.Adaptation = &code
 	o.AdmitAdaptation = func(code uint32, present bool) bool {
-		return sctpddp.CheckIndication(code, present) == nil
+		return slices.ContainsFunc(uses, func(u vnic.SCTPUse) bool { return u.Admits(code, present) })
 	}
+	o.AnswerAdaptation = true
 	o.OutStreams, o.InStreams = ddpStreams, ddpStreams
 	return &o
 }
@@ -57,13 +60,13 @@ func (n *Network) Close() error {
 
 // DialSCTP implements vnic.SCTPNetwork.
 func (n *Network) DialSCTP(ctx context.Context, local netip.Addr, remote netip.AddrPort,
-	h vnic.AssociationHandler) (vnic.Association, error) {
+	use vnic.SCTPUse, h vnic.AssociationHandler) (vnic.Association, error) {
 	if n.host == nil {
 		return nil, fmt.Errorf("no SCTP at %v: %w", local, syscall.EPROTONOSUPPORT)
 	}
 	a := &sctpAssociation{h: h}
 	c, err := n.host.Dial(ctx, sctphost.DialConfig{
-		Local: local, Addrs: n.addrs, Remote: remote, Options: ddpOptions(), Handler: sctpEvents{a},
+		Local: local, Addrs: n.addrs, Remote: remote, Options: ddpOptions(use), Handler: sctpEvents{a},
 	})
 	if err != nil {
 		return nil, err
@@ -78,7 +81,7 @@ func (n *Network) ListenSCTP(addr netip.AddrPort,
 	if n.host == nil {
 		return io.NopCloser(nil), nil
 	}
-	l := sctphost.ListenConfig{Addr: addr, Options: ddpOptions(),
+	l := sctphost.ListenConfig{Addr: addr, Options: ddpOptions(vnic.SCTPForDDP, vnic.SCTPForROI),
 		Accept: func(c *sctphost.Conn) sctphost.Handler {
 			a := &sctpAssociation{Conn: c}
 			if a.h = accept(a); a.h == nil {

@@ -59,7 +59,7 @@ func TestSendAtEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	a, err := nets[0].DialSCTP(context.Background(), netip.Addr{}, to, ours)
+	a, err := nets[0].DialSCTP(context.Background(), netip.Addr{}, to, vnic.SCTPForDDP, ours)
 	if err != nil {
 		t.Fatal(err)
 	}

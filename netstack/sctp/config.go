@@ -12,15 +12,20 @@ import (
 // most of them as RFC 9260, section 16, suggests.
 type Options struct {
 	OutStreams, InStreams uint16 // 64; the peer may allow fewer
-	// octets of messages that are not acknowledged, at most; 256 KiB. More than 1 MiB is used only
-	// where as much is in flight.
+	// octets of messages that are not acknowledged, at most; 256 KiB. More than 1 MiB is used
+	// only where as much is in flight.
 	SendBuffer int
 	RecvBuffer int // octets held for reordering or not released; 256 KiB
 
 	Adaptation *uint32 // the indication of RFC 5061, section 4.2.6, to send; nil: none
-	// AdmitAdaptation is asked when an association is set up with a peer that sent indication code,
-	// or none. If it says no, the peer gets an ABORT and nothing comes of it. nil: all are admitted.
+	// AdmitAdaptation is asked when an association is set up with a peer that sent indication
+	// code, or none. If it says no, the peer gets an ABORT and nothing comes of it. nil: all
+	// are admitted.
 	AdmitAdaptation func(code uint32, present bool) bool
+	// AnswerAdaptation has an INIT ACK show the indication of the INIT, which was admitted, in
+	// place of Adaptation: one that listens for several uses of SCTP takes up the one that is
+	// asked for.
+	AnswerAdaptation bool
 
 	NoFragments   bool // Send refuses a message that does not fit one chunk
 	NoSACKReserve bool // chunks are as large as packets can be, with no room left for a SACK beside
@@ -34,8 +39,8 @@ type Options struct {
 	MaxInitRetransmits    int           // 8
 	AssociationMaxRetrans int           // 10
 	PathMaxRetrans        int           // 5
-	// UserTimeout is how long nothing may be heard of a peer that owes an answer, be it to a heartbeat
-	// only, before the association is down; 0: the limits above alone count.
+	// UserTimeout is how long nothing may be heard of a peer that owes an answer, be it to a
+	// heartbeat only, before the association is down; 0: the limits above alone count.
 	UserTimeout time.Duration
 }
 
@@ -83,8 +88,8 @@ func (o *Options) setDefaults() error {
 	defInt(&o.PathMaxRetrans, 5)
 	switch {
 	case o.SACKDelay < 0 || o.SACKDelay > maxSACKDelay:
-		// "An implementation MUST NOT allow the maximum delay to be configured to be more than
-		// 500 ms." Section 6.2.
+		// "An implementation MUST NOT allow the maximum delay to be configured to be more
+		// than 500 ms." Section 6.2.
 		return fmt.Errorf("sctp: a SACK delay of %v; it may be up to %v", o.SACKDelay, maxSACKDelay)
 	case o.RTOMin < 0 || o.RTOInitial < o.RTOMin || o.RTOMax < o.RTOInitial:
 		return fmt.Errorf("sctp: RTO minimum %v, initial %v, maximum %v: they must rise", o.RTOMin,
@@ -102,14 +107,17 @@ func (o *Options) setDefaults() error {
 
 // A Config describes an Endpoint. Its zero value will do.
 type Config struct {
-	// Rand gives tags, initial TSNs, keys and nonces; nil: crypto/rand. An error of it is a panic.
+	// Rand gives tags, initial TSNs, keys and nonces; nil: crypto/rand. An error of it is a
+	// panic.
 	Rand io.Reader
-	// MTU is how large a packet to dst may be: the link's MTU without the IP header. nil: Ethernet's.
+	// MTU is how large a packet to dst may be: the link's MTU without the IP header. nil:
+	// Ethernet's.
 	MTU func(dst netip.Addr) int
 	// MaxAssociations is how many there may be at once; 0: 65536.
 	MaxAssociations int
-	// HeldMost is how many octets all associations together hold, at most, of what has come ahead of
-	// order, beside 16 KiB of each; 0: 1 GiB. More is dropped, and the peers send it again.
+	// HeldMost is how many octets all associations together hold, at most, of what has come
+	// ahead of order, beside 16 KiB of each; 0: 1 GiB. More is dropped, and the peers send it
+	// again.
 	HeldMost int
 	// OOTBPerSecond bounds the ABORTs that answer packets of no association; 0: 100.
 	OOTBPerSecond int

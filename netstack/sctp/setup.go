@@ -119,6 +119,9 @@ func (e *Endpoint) sendInitAck(in *inPacket, s *setup, ck *cookie, opt *Options,
 				b = appendParam(b, paramUnrecognized, p)
 			}
 		}
+		if opt.AnswerAdaptation && s.adapts {
+			return endChunk(appendParam32(b, paramAdaptation, s.adaptation), at)
+		}
 		return endChunk(appendAdaptation(b, opt), at)
 	})
 }

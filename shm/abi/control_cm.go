@@ -88,18 +88,25 @@ const (
 	OptAFOnly     = 2
 	OptACKTimeout = 3
 
-	OptMPARevision = 1 // 1 or 2
-	OptMPACRC      = 2 // 0 default: as 2; 1 off; 2 wanted; 3 required
-	OptMPAMarkers  = 3 // 1: ask for markers
-	OptMPARTR      = 4 // 1 Write, 2 Read, 4 Send, 0 all; RTRClientServer
-	OptReads       = 5 // ird<<16 | ord
-	OptFPDUSize    = 6 // the longest segment that is sent, 128 to 64768; 0 as TCP's
-	OptTransport   = 7 // 0 TCP, 1 SCTP
-	OptDevice      = 8 // number of the only device that CM_BIND of an unspecified address binds to
-	OptExtensions  = 9 // 1: the messages of RFC 7306 are allowed
+	OptMPARevision = 1  // 1 or 2
+	OptMPACRC      = 2  // 0 default: as 2; 1 off; 2 wanted; 3 required
+	OptMPAMarkers  = 3  // 1: ask for markers
+	OptMPARTR      = 4  // 1 Write, 2 Read, 4 Send, 0 all; RTRClientServer
+	OptReads       = 5  // ird<<16 | ord
+	OptFPDUSize    = 6  // the longest segment that is sent, 128 to 64768; 0 as TCP's
+	OptTransport   = 7  // 0 TCP, 1 SCTP
+	OptDevice      = 8  // number of the only device that CM_BIND of an unspecified address binds to
+	OptExtensions  = 9  // 1: the messages of RFC 7306 are allowed
+	OptProtocol    = 10 // 0: iWARP, or ProtocolROI with the other flags
 
 	// RTRClientServer in OptMPARTR turns the peer-to-peer model off.
 	RTRClientServer = 8
+
+	// ProtocolROI in OptProtocol is draft-bailey-roi-rdma-00, experimental: without the credits that
+	// the other flags name.
+	ProtocolROI           = 1
+	ProtocolNoSendCredits = 2
+	ProtocolNoReadCredits = 4
 
 	MaxOption = 64
 )
@@ -138,4 +145,8 @@ const (
 	EventExtensions = 1 // the connection that is established has the messages of RFC 7306
 	EventSCTP       = 2 // it is over SCTP, as the one that is asked for
 	EventByProgram  = 4 // it was rejected by the peer's program, and not lost on the way
+	// the flags of OptProtocol, each times 8
+	EventROI           = 8
+	EventNoSendCredits = 16
+	EventNoReadCredits = 32
 )

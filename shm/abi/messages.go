@@ -586,7 +586,7 @@ type CMEvent struct {
 	Device uint32 // of ID or Child
 	Src    SockAddr
 	Dst    SockAddr
-	Flags  uint32    // EventExtensions, EventSCTP and EventByProgram
+	Flags  uint32    // EventExtensions and its like
 	QKey   uint32    // of PSUDP: with Param.QPN and Path what datagrams go to
 	Param  ConnParam // what the peer sent
 

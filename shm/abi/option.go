@@ -18,8 +18,10 @@ const (
 // listener. They are numbers, and only here they are taken apart and put together.
 type ConnOptions struct {
 	MPA        rdma.MPAParam
-	Extensions bool   // the messages of RFC 7306
-	SCTP       bool   // connect over SCTP
+	Extensions bool // the messages of RFC 7306
+	SCTP       bool // connect over SCTP
+	Protocol   rdma.Protocol
+	ROI        rdma.ROIParam
 	IRD, ORD   uint16 // as rdma has them; what a connect or accept names comes first
 	Device     uint32 // 1 + number of the device that a wildcard address means; 0: all
 }
@@ -59,6 +61,9 @@ var connOptions = map[uint32]struct {
 	OptTransport: {0, 1,
 		func(o *ConnOptions, n uint32) { o.SCTP = n == 1 },
 		func(o *ConnOptions) uint32 { return boolWord(o.SCTP) }},
+	OptProtocol: {0, ProtocolROI | ProtocolNoSendCredits | ProtocolNoReadCredits,
+		func(o *ConnOptions, n uint32) { o.Protocol, o.ROI = protocolOf(n) },
+		func(o *ConnOptions) uint32 { return protocolWord(o.Protocol, &o.ROI) }},
 	OptExtensions: {0, 1,
 		func(o *ConnOptions, n uint32) { o.Extensions = n == 1 },
 		func(o *ConnOptions) uint32 { return boolWord(o.Extensions) }},
@@ -110,6 +115,25 @@ func (o *ConnOptions) Requests(id uint32) (reqs []*CMSetOptionRequest) {
 		}
 	}
 	return reqs
+}
+
+// protocolOf reads the value of OptProtocol: a client that sets flags of ROI without it asks for
+// iWARP.
+func protocolOf(n uint32) (rdma.Protocol, rdma.ROIParam) {
+	if n&ProtocolROI == 0 {
+		return rdma.IWARP, rdma.ROIParam{}
+	}
+	return rdma.ROI, rdma.ROIParam{
+		NoSendCredits: n&ProtocolNoSendCredits != 0, NoReadCredits: n&ProtocolNoReadCredits != 0,
+	}
+}
+
+func protocolWord(p rdma.Protocol, r *rdma.ROIParam) uint32 {
+	if p == rdma.IWARP {
+		return 0
+	}
+	return ProtocolROI | ProtocolNoSendCredits*boolWord(r.NoSendCredits) |
+		ProtocolNoReadCredits*boolWord(r.NoReadCredits)
 }
 
 func boolWord(b bool) uint32 {
@@ -241,6 +265,7 @@ func (e *CMEvent) SetConn(p *rdma.ConnParam) {
 	if p.SCTP {
 		e.Flags |= EventSCTP
 	}
+	e.Flags |= protocolWord(p.Protocol, &p.ROI) * EventROI
 }
 
 // Conn is the way back, with private data of its own.
@@ -248,6 +273,7 @@ func (e *CMEvent) Conn() rdma.ConnParam {
 	p, _ := e.Param.Get()
 	p.PrivateData = append([]byte(nil), p.PrivateData...)
 	p.Extensions, p.SCTP = e.Flags&EventExtensions != 0, e.Flags&EventSCTP != 0
+	p.Protocol, p.ROI = protocolOf(e.Flags / EventROI)
 	return p
 }
 

@@ -39,6 +39,7 @@ func TestConnOptions(t *testing.T) {
 		{OptFPDUSize, 64768, nil},
 		{OptExtensions, 1, nil}, {OptExtensions, 2, syscall.EINVAL},
 		{OptDevice, 1, nil}, {OptDevice, 2, syscall.ENODEV}, {OptTransport, 1, nil},
+		{OptProtocol, 2, nil}, {OptProtocol, 8, syscall.EINVAL}, {OptProtocol, 5, nil},
 		{OptTransport, 2, syscall.EINVAL}, {99, 0, syscall.EOPNOTSUPP},
 	} {
 		if err := o.Set(tt.name, Order.AppendUint64(nil, tt.n), 2); !errors.Is(err, tt.want) {
@@ -47,7 +48,7 @@ func TestConnOptions(t *testing.T) {
 	}
 	want := ConnOptions{MPA: rdma.MPAParam{Revision: 1, CRC: rdma.CRCOff, Markers: true,
 		ClientServer: true, RTR: rdma.RTRRead, MULPDU: 64768}, Extensions: true, SCTP: true, IRD: 4,
-		ORD: 8, Device: 2}
+		ORD: 8, Device: 2, Protocol: rdma.ROI, ROI: rdma.ROIParam{NoReadCredits: true}}
 	if o != want {
 		t.Errorf("options are %+v, want %+v", o, want)
 	}
@@ -103,6 +104,7 @@ func TestIDOptions(t *testing.T) {
 func TestConnParam(t *testing.T) {
 	want := rdma.ConnParam{
 		PrivateData: []byte("hello"), IRD: rdma.NoReads, ORD: 7, Extensions: true, SCTP: true,
+		Protocol: rdma.ROI, ROI: rdma.ROIParam{NoSendCredits: true},
 	}
 	var e CMEvent
 	e.SetConn(&want)
@@ -110,6 +112,7 @@ func TestConnParam(t *testing.T) {
 		t.Errorf("the event tells %+v, want %+v", got, want)
 	}
 	want.Extensions, want.SCTP = false, false // options of the id
+	want.Protocol, want.ROI = rdma.IWARP, rdma.ROIParam{}
 	var c ConnParam
 	if ok := c.Set(&want); !ok {
 		t.Error("refused")

@@ -27,7 +27,7 @@ type SCTPLink struct {
 
 // DialSCTP sets an association up at once, or fails as Dial does.
 func (h *Host) DialSCTP(ctx context.Context, local netip.Addr, remote netip.AddrPort,
-	hd vnic.AssociationHandler) (vnic.Association, error) {
+	use vnic.SCTPUse, hd vnic.AssociationHandler) (vnic.Association, error) {
 	n := h.net
 	n.mu.Lock()
 	up, known := n.hosts[remote.Addr()]
@@ -53,7 +53,8 @@ func (h *Host) DialSCTP(ctx context.Context, local netip.Addr, remote netip.Addr
 	orDefault(&link.Streams, 64)
 	orDefault(&link.MaxPayload, 1452)
 	orDefault(&link.Window, 256)
-	a, b := &Assoc{link: link, local: from, handler: hd}, &Assoc{link: link, local: remote}
+	a, b := &Assoc{link: link, use: use, local: from, handler: hd}, &Assoc{link: link, use: use,
+		local: remote}
 	a.peer, b.peer = b, a
 	a.rng, b.rng = rand.New(rand.NewPCG(link.Seed, 1)), rand.New(rand.NewPCG(link.Seed, 2))
 	n.mu.Lock()
@@ -115,6 +116,7 @@ func (n *Net) Assocs() []*Assoc {
 // An Assoc is one end of an association in memory: a vnic.Association.
 type Assoc struct {
 	link    SCTPLink
+	use     vnic.SCTPUse
 	local   netip.AddrPort
 	peer    *Assoc
 	handler vnic.AssociationHandler
@@ -319,7 +321,7 @@ func (a *Assoc) Streams() (out, in int) { return a.link.Streams, a.link.Streams 
 
 // PeerAdaptation implements sctpddp.Association.
 func (a *Assoc) PeerAdaptation() (code uint32, present bool) {
-	return sctpddp.IndicationDDP, !a.link.NoDDP
+	return a.use.Indication(), !a.link.NoDDP
 }
 
 // Shutdown implements sctpddp.Association.

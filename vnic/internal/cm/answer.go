@@ -60,12 +60,16 @@ func (id *ID) Accept(qp Connectable, p rdma.ConnParam) error {
 	if err != nil {
 		return err
 	}
+	p.PrivateData = append([]byte(nil), p.PrivateData...)
+	if err := id.acceptROI(a, &p); err != nil {
+		a.release(false, nil)
+		return err
+	}
 	r, err := id.takeRequest(stepAccept)
 	if err != nil {
 		a.release(false, nil)
 		return err
 	}
-	p.PrivateData = append([]byte(nil), p.PrivateData...)
 	if !id.attempts(a, nil) {
 		return id.notAccepted(a, r)
 	}
@@ -254,5 +258,14 @@ func (r *streamRequest) drop() {
 func (a *Attempt) attachStream(s llp.Stream, p iwarp.Params, asked rdma.ConnParam, g *grant) error {
 	c := Connection{Stream: s, Param: p, Asked: asked}
 	c.Local, c.Remote = unmap(s.LocalAddr()), unmap(s.RemoteAddr())
-	return a.attach(a.qp.OverStream(c), &c, g)
+	err := a.agree(&c)
+	var l Link
+	if err == nil {
+		l, err = a.qp.OverStream(c)
+	}
+	if err != nil {
+		abort(s)
+		return err
+	}
+	return a.attach(l, &c, g)
 }

@@ -33,13 +33,17 @@ func (id *ID) Connect(qp Connectable, p rdma.ConnParam) error {
 	if err != nil {
 		return err
 	}
+	p.PrivateData = append([]byte(nil), p.PrivateData...)
+	if err := a.offerROI(&p); err != nil {
+		a.release(false, nil)
+		return fmt.Errorf("connect: %w", err)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	if err := id.begin(stepConnect, a, cancel); err != nil {
 		cancel()
 		a.release(false, nil)
 		return err
 	}
-	p.PrivateData = append([]byte(nil), p.PrivateData...)
 	t := id.user.calls.join(id.Remote(), netip.AddrPort{})
 	if !id.user.start(func() {
 		defer cancel()

@@ -249,6 +249,7 @@ func (l *acceptor) greet(r *streamRequest) {
 		ORD: shownReads(q.ORD),
 		MPA: rdma.MPAParam{Revision: q.Revision},
 	}
+	requestROI(&p)
 	l.awaitFirst(ctx, r.stream.RemoteAddr())
 	l.child(r, r.stream.LocalAddr(), r.stream.RemoteAddr(), p)
 }

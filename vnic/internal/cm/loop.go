@@ -15,10 +15,10 @@ import (
 // A loopCall is a connection request between two QPs of one device.
 type loopCall struct {
 	*grant
-	qp    QP // the initiator's
-	param rdma.ConnParam
-	local netip.AddrPort // the initiator's
-	mpa   iwarp.StartConfig
+	initiator *Attempt
+	param     rdma.ConnParam
+	local     netip.AddrPort // the initiator's
+	mpa       iwarp.StartConfig
 
 	reply chan loopAnswer // one slot
 	once  sync.Once
@@ -71,7 +71,7 @@ func (id *ID) connectLoop(ctx context.Context, a *Attempt, l *ID, p rdma.ConnPar
 	local := id.local
 	id.mu.Unlock()
 	call := &loopCall{
-		grant: g, qp: a.qp, param: p, local: local, mpa: id.user.startConfig(p),
+		grant: g, initiator: a, param: p, local: local, mpa: id.user.startConfig(p),
 		reply: make(chan loopAnswer, 1),
 	}
 	q := rdma.ConnParam{
@@ -81,6 +81,7 @@ func (id *ID) connectLoop(ctx context.Context, a *Attempt, l *ID, p rdma.ConnPar
 	if call.mpa.Revision == 1 {
 		q.IRD, q.ORD = 0, 0
 	}
+	requestROI(&q)
 	ls.child(call, id.Remote(), local, q)
 	t.leave()
 
@@ -125,7 +126,11 @@ func (c *loopCall) accept(_ context.Context, a *Attempt, p rdma.ConnParam) error
 	ap := id.Local()
 	own, other := Connection{Local: ap, Remote: c.local, Param: mine}, Connection{Local: c.local,
 		Remote: ap, Param: theirs}
-	x, y := a.qp.OverLoop(own, c.qp, other)
+	x, y, err := a.overLoop(&own, c, &other)
+	if err != nil {
+		c.answer(loopAnswer{err: err})
+		return fmt.Errorf("accept: %w", err)
+	}
 	if !c.answer(loopAnswer{link: y, conn: other}) {
 		return errno(syscall.ECONNABORTED, "accept: the peer has given up")
 	}
@@ -133,6 +138,17 @@ func (c *loopCall) accept(_ context.Context, a *Attempt, p rdma.ConnParam) error
 		return fmt.Errorf("accept: %w", err)
 	}
 	return nil
+}
+
+// overLoop makes the two Links.
+func (a *Attempt) overLoop(own *Connection, c *loopCall, other *Connection) (x, y Link, err error) {
+	if err := c.initiator.agree(other); err != nil { // the same checks as on a stream, at both ends
+		return nil, nil, err
+	}
+	if err := a.agree(own); err != nil {
+		return nil, nil, err
+	}
+	return a.qp.OverLoop(*own, c.initiator.qp, *other)
 }
 
 func (c *loopCall) reject(privateData []byte) (hangUp func(), err error) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/roi"
 	"github.com/vrnic/vrnic/vnic/internal/llp"
 )
 
@@ -33,13 +34,16 @@ type QP interface {
 	Disconnect(a *Attempt)
 	// Modify changes attributes of a QP of RoCE, see rdma.QP; it may wait for the way to the peer.
 	Modify(attr *rdma.QPAttr, mask rdma.QPAttrMask) error
+	// Receives is how many receives are posted; shared: they are those of an SRQ.
+	Receives() (n int, shared bool)
 	// Blocks reports that running the QP may wait for a program's memory.
 	Blocks() bool
-	// OverStream makes the Link of a connection over c.Stream.
-	OverStream(c Connection) Link
+	// OverStream makes the Link of a connection over c.Stream. After an error the Stream is the
+	// caller's.
+	OverStream(c Connection) (Link, error)
 	// OverLoop makes the two Links of a connection with peer, a QP of the same device, to which it is
 	// other.
-	OverLoop(c Connection, peer QP, other Connection) (own, peers Link)
+	OverLoop(c Connection, peer QP, other Connection) (own, peers Link, err error)
 }
 
 // A Link joins a QP, which has made it, to its peer.
@@ -57,6 +61,7 @@ type Connection struct {
 	Param         iwarp.Params   // as agreed
 	Asked         rdma.ConnParam // by this end's program
 	Stream        llp.Stream     // nil on loopback
+	ROI           *ROI           // nil: the protocol is iWARP
 }
 
 // An Attempt joins an ID and a QP, from Connect or Accept to the end of the connection.
@@ -67,6 +72,7 @@ type Attempt struct {
 	grant    *grant         // of a connection that a peer has asked for
 	param    rdma.ConnParam // as agreed, for Established
 	accepts  bool           // of RoCE: the end that has been asked
+	roi      *roi.Setup     // what this end brings; nil: the protocol is iWARP
 }
 
 // newAttempt reserves q for a connection of id.
@@ -89,7 +95,12 @@ func (id *ID) newAttempt(q Connectable) (*Attempt, error) {
 // connection.
 func (a *Attempt) attach(l Link, c *Connection, g *grant) error {
 	a.param = agreed(&c.Param)
-	a.param.Extensions = c.Stream == nil || c.Asked.Extensions
+	if c.ROI == nil {
+		a.param.Extensions = c.Stream == nil || c.Asked.Extensions
+	} else {
+		a.param.Protocol = rdma.ROI
+		a.param.ROI = rdma.ROIParam{NoSendCredits: !c.ROI.Own.Sends, NoReadCredits: !c.ROI.Own.Reads}
+	}
 	a.param.SCTP = c.Stream != nil && c.Stream.Properties().Transport == llp.SCTP
 	a.grant = g
 	g.connect()

@@ -17,8 +17,12 @@ func (id *ID) connectSCTP(ctx context.Context, a *Attempt, p rdma.ConnParam, t *
 		id.fail(a, connectFailed(errno(syscall.EPROTONOSUPPORT, "%s has no SCTP", m.cfg.Name)))
 		return
 	}
+	use := session.DDP
+	if a.roi != nil {
+		use = session.ROI
+	}
 	st, err := m.assocs.Open(ctx, m.net.sctp, &session.Call{
-		Local: id.Local().Addr(), Remote: id.Remote(), Start: id.user.startConfig(p),
+		Local: id.Local().Addr(), Remote: id.Remote(), Use: use, Start: id.user.startConfig(p),
 		PrivateData: p.PrivateData,
 		Connect:     m.cfg.Connect, Reply: m.cfg.MPAReply, Sent: t.leave,
 	})
@@ -39,8 +43,8 @@ const maxPeerAssociations = 64
 // acceptAssociation takes an association that a peer has set up. It is an SCTPNetwork's accept.
 func (l *acceptor) acceptAssociation(as session.Association) session.Handler {
 	m, key := l.id.m, keyOf(as.RemoteAddr().Addr())
-	// One that asks for nothing ends by itself, after a moment of grace; until then it counts as a
-	// request does (RFC 5042, section 6.4.1).
+	// One that asks for nothing ends by itself, after a moment of grace; until then it counts
+	// as a request does (RFC 5042, section 6.4.1).
 	n := m.admit.addAssociation(key, min(m.cfg.MaxPendingPerPeer, maxPeerAssociations))
 	if n == 0 {
 		m.cfg.Log.Warn("association refused: its peer has too many", "remote", as.RemoteAddr())
@@ -106,9 +110,11 @@ func (l *acceptor) Asked(st *session.Stream) {
 	if q.Enhanced {
 		p.MPA.Revision = 2
 	}
-	if r.grant == nil || !l.id.user.start(func() { l.child(r, st.LocalAddr(), st.RemoteAddr(), p) }) {
-		// "The adaptation layer MUST respond with a DDP Stream Session Terminate message": RFC
-		// 5043, section 5.2.3.
+	whole := st.Use() != session.ROI || requestROI(&p)
+	if !whole || r.grant == nil ||
+		!l.id.user.start(func() { l.child(r, st.LocalAddr(), st.RemoteAddr(), p) }) {
+		// "The adaptation layer MUST respond with a DDP Stream Session Terminate message":
+		// RFC 5043, section 5.2.3.
 		r.answered()
 		st.Refuse()
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/roi"
 )
 
 // The MPA start-up: what programs ask for and are told, in iwarp's terms, and the octets of it.
@@ -75,6 +76,10 @@ func (u *User) startConfig(p rdma.ConnParam) iwarp.StartConfig {
 	}
 	c.Markers, c.ClientServer = p.MPA.Markers, p.MPA.ClientServer
 	c.RTR = rtrKinds(p.MPA.RTR)
+	if p.Protocol == rdma.ROI {
+		// Its Initiator begins with a Credit Return, and Markers are not for it.
+		c.ClientServer, c.Markers = true, false
+	}
 	return c
 }
 
@@ -183,4 +188,93 @@ func lostError(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w: %w", syscall.ECONNRESET, err)
+}
+
+// The set-up of package roi's protocol: each end's roi.Setup is in front of the private data of the
+// request and of its answer (docs/decisions.md#W2). The rest is as with iWARP.
+
+// An ROI is what the two ends of a connection with that protocol have told each other.
+type ROI struct{ Own, Peer roi.Setup }
+
+// offerROI puts what a's end brings in front of p's private data.
+func (a *Attempt) offerROI(p *rdma.ConnParam) error {
+	switch {
+	case p.Protocol == rdma.IWARP:
+		return nil
+	case p.Protocol != rdma.ROI:
+		return invalid(fmt.Sprintf("connect with %v", p.Protocol))
+	case p.MPA.Markers:
+		return invalid("ROI with markers")
+	}
+	s := roi.Setup{Sends: !p.ROI.NoSendCredits, Reads: !p.ROI.NoReadCredits}
+	if s.Sends {
+		n, shared := a.qp.Receives()
+		if shared {
+			return fmt.Errorf("ROI with flow control of Sends on a QP with an SRQ, whose receives nobody "+
+				"can be promised: set ROIParam.NoSendCredits: %w", rdma.ErrUnsupported)
+		}
+		s.SendCredits = uint16(min(n, 1<<16-1))
+	}
+	if s.Reads {
+		s.ReadCredits = a.id.user.startConfig(*p).IRD
+	}
+	a.roi = &s
+	p.PrivateData = append(s.Append(nil), p.PrivateData...)
+	return checkPrivateData(p.PrivateData, p.MPA.Revision)
+}
+
+// acceptROI is offerROI for an answer, which is in the protocol that was asked for.
+func (id *ID) acceptROI(a *Attempt, p *rdma.ConnParam) error {
+	q := id.Param()
+	switch {
+	case p.Protocol == rdma.ROI && q.Protocol != rdma.ROI:
+		return invalid("accept with ROI what was asked for with iWARP")
+	case p.Protocol == rdma.ROI && p.ROI != q.ROI:
+		return invalid(fmt.Sprintf("accept with %+v what was asked for with %+v", p.ROI, q.ROI))
+	}
+	return a.offerROI(p)
+}
+
+// requestROI reads what a peer asks for; false: it is not ROI.
+func requestROI(p *rdma.ConnParam) bool {
+	s, rest, ok := roi.ParseSetup(p.PrivateData)
+	if ok {
+		p.Protocol, p.PrivateData = rdma.ROI, rest
+		p.ROI = rdma.ROIParam{NoSendCredits: !s.Sends, NoReadCredits: !s.Reads}
+	}
+	return ok
+}
+
+// agreeROI is what two ends come to of which this one has brought own. It takes the peer's Setup
+// out of the private data of params. An error is a *iwarp.LocalError.
+func agreeROI(own roi.Setup, params *iwarp.Params) (*ROI, error) {
+	peer, rest, ok := roi.ParseSetup(params.PrivateData)
+	err := errNoROI
+	if ok {
+		err = own.Agree(&peer)
+	}
+	if err == nil && (params.MarkersIn || params.MarkersOut) {
+		err = errMarkersROI
+	}
+	if err != nil {
+		return nil, &iwarp.LocalError{Cause: iwarp.TermMPACatastrophic, Err: err}
+	}
+	params.PrivateData = rest
+	if own.Reads {
+		params.IRD, params.ORD = own.ReadCredits, min(params.ORD, peer.ReadCredits)
+	}
+	return &ROI{own, peer}, nil
+}
+
+var (
+	errNoROI      = errors.New("the peer's program does not speak ROI")
+	errMarkersROI = errors.New("the peer wants markers, which there are none of with ROI")
+)
+
+// agree has c be a connection with ROI, if a wants that.
+func (a *Attempt) agree(c *Connection) (err error) {
+	if a.roi != nil {
+		c.ROI, err = agreeROI(*a.roi, &c.Param)
+	}
+	return err
 }

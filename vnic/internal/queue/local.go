@@ -213,8 +213,8 @@ func (r *recvRing) Next(wr *rdma.RecvWR) (uint32, bool, error) {
 	return 0, true, nil
 }
 
-// Pending implements SharedQueue, under whose lock nobody else is here.
-func (r *recvRing) Pending() int { return int(r.added - r.consumed) }
+// Pending implements RecvQueue.
+func (r *recvRing) Pending() int { return int(r.published.Load() - r.consumed) }
 
 // Starve implements RecvQueue: each post in this process looks who waits.
 func (r *recvRing) Starve(bool) {}

@@ -26,6 +26,8 @@ type RecvQueue interface {
 	// Starve(true) asks for QP.Ring when the next receive is posted, and Next is called once
 	// more after it; Starve(false) takes the wish back.
 	Starve(on bool)
+	// Pending is how many receives are posted and not taken.
+	Pending() int
 }
 
 // A Pair is the queues of one QP: where it takes requests from, and where they complete. The fields

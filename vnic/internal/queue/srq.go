@@ -11,11 +11,7 @@ import (
 
 // A SharedQueue is a RecvQueue that several QPs take from, one at a time. The wish of Starve(true)
 // stays until Starve(false), also when Next gives a receive.
-type SharedQueue interface {
-	RecvQueue
-	// Pending is how many receives are posted and not taken.
-	Pending() int
-}
+type SharedQueue interface{ RecvQueue }
 
 // SRQOptions say what an SRQ is made of.
 type SRQOptions struct {
@@ -274,6 +270,14 @@ func (t *Tap) Next(wr *rdma.RecvWR) (cookie uint32, ok bool, err error) {
 		s.space.cfg.Event(rdma.EventSRQLimitReached, s.num)
 	}
 	return cookie, ok, nil
+}
+
+// Pending implements RecvQueue: they are there for all QPs of the SRQ.
+func (t *Tap) Pending() int {
+	s := t.srq
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pendingLocked()
 }
 
 // full reports whether the QP holds as many receives as it may.

@@ -52,6 +52,7 @@ type association struct {
 	in  *Incoming     // of one that the peer has set up; nil: we have
 	out *Pool         // of one that we have set up
 	key key           // in out
+	use Use           // what its sessions carry
 	up  chan struct{} // closed once it is up, or has failed
 
 	mu       sync.Mutex
@@ -107,6 +108,7 @@ type Incoming struct {
 func (in *Incoming) Accept(a Association) Handler {
 	as := newAssociation()
 	as.in = in
+	as.use = useOf(a)
 	if as.established(a) != nil {
 		in.Ended()
 		return nil
@@ -127,13 +129,13 @@ func (as *association) failed(err error, givenUp bool) {
 
 // established begins DDP on a, or aborts it.
 func (as *association) established(a Association) error {
-	cfg := sctpddp.Config{Initiator: as.in == nil, HoldAll: holdOf(0)}
+	cfg := sctpddp.Config{Initiator: as.in == nil, HoldAll: holdOf(0), Opaque: as.use != DDP}
 	if in := as.in; in != nil {
 		cfg.HoldAll, cfg.Backlog, cfg.Start = holdOf(in.Nth), in.Listener.Backlog(),
 			in.Listener.StartConfig()
 	}
 	as.mu.Lock()
-	mux, err := sctpddp.NewMux(a, cfg, time.Now())
+	mux, err := sctpddp.NewMux(as.use.of(a), cfg, time.Now())
 	as.a, as.mux = a, mux
 	as.deferrer, _ = a.(Deferrer)
 	early := as.early
@@ -153,7 +155,7 @@ func (as *association) established(a Association) error {
 	}
 	close(as.up)
 	for _, in := range early {
-		as.Message(in.m, in.token)
+		as.take(in.m, in.token)
 	}
 	as.changed()
 	return nil
@@ -188,6 +190,12 @@ func (as *association) newStream(s *sctpddp.Session) *Stream {
 
 // Message implements Handler.
 func (as *association) Message(m sctpddp.Message, token any) {
+	m.PPID = as.use.fromWire(m.PPID)
+	as.take(m, token)
+}
+
+// take is Message, once the PPID is that of RFC 5043.
+func (as *association) take(m sctpddp.Message, token any) {
 	as.mu.Lock()
 	if as.mux == nil {
 		as.early = append(as.early, inbound{m, token})

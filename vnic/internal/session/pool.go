@@ -16,12 +16,13 @@ import (
 
 // A Network sets associations up.
 type Network interface {
-	// DialSCTP sets up an association and blocks until that is done, failed, or ctx ends. An error
-	// wraps a syscall.Errno or is ctx's. h hears of it at once, maybe before DialSCTP has returned.
-	DialSCTP(ctx context.Context, local netip.Addr, remote netip.AddrPort, h Handler) (Association,
-		error)
-	// ListenSCTP takes associations for addr, whose port is never 0, until it is closed. accept is
-	// called with each, under the rules of Handler; nil refuses it.
+	// DialSCTP sets up an association of use and blocks until that is done, failed, or ctx ends. An
+	// error wraps a syscall.Errno or is ctx's. h hears of it at once, maybe before DialSCTP has
+	// returned.
+	DialSCTP(ctx context.Context, local netip.Addr, remote netip.AddrPort, use Use, h Handler) (
+		Association, error)
+	// ListenSCTP takes associations of each Use for addr, whose port is never 0, until it is closed.
+	// accept is called with each, under the rules of Handler; nil refuses it.
 	ListenSCTP(addr netip.AddrPort, accept func(Association) Handler) (io.Closer, error)
 }
 
@@ -36,12 +37,14 @@ type Pool struct {
 type key struct {
 	local  netip.Addr
 	remote netip.AddrPort
+	use    Use
 }
 
 // A Call is a request for a session.
 type Call struct {
 	Local       netip.Addr
 	Remote      netip.AddrPort
+	Use         Use
 	Start       iwarp.StartConfig
 	PrivateData []byte
 	Connect     time.Duration // for an association, if there is none
@@ -81,7 +84,7 @@ func (p *Pool) ask(ctx context.Context, n Network, c *Call) (*Stream, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.Connect, syscall.ETIMEDOUT)
 	defer cancel()
 	for i := 0; ; i++ {
-		as, fresh, err := p.association(ctx, n, key{c.Local, c.Remote}, i)
+		as, fresh, err := p.association(ctx, n, key{c.Local, c.Remote, c.Use}, i)
 		if err != nil {
 			if ctx.Err() != nil {
 				err = context.Cause(ctx)
@@ -117,13 +120,13 @@ func (p *Pool) association(ctx context.Context, n Network, k key, i int) (as *as
 		p.mu.Lock() // it has left the pool
 	}
 	as = newAssociation()
-	as.out, as.key = p, k
+	as.out, as.key, as.use = p, k, k.use
 	if p.all == nil {
 		p.all = map[key][]*association{}
 	}
 	p.all[k] = append(p.all[k], as)
 	p.mu.Unlock()
-	a, err := n.DialSCTP(ctx, k.local, k.remote, as)
+	a, err := n.DialSCTP(ctx, k.local, k.remote, k.use, as)
 	if err != nil {
 		as.failed(err, ctx.Err() != nil)
 		return nil, false, err

@@ -358,6 +358,9 @@ func (st *Stream) Flush() { st.as.a.Flush() }
 // Params is what the two ends have agreed on, once the session is open.
 func (st *Stream) Params() iwarp.Params { return st.s.Params() }
 
+// Use is what the association is for.
+func (st *Stream) Use() Use { return st.as.use }
+
 // Request is what the peer asks for; false: it has withdrawn that.
 func (st *Stream) Request() (sctpddp.Request, bool) { return st.s.Request() }
 

@@ -123,6 +123,25 @@ func (r *Receives) nextLocked() bool {
 	return true
 }
 
+// Posted is how many receives are there for Sends that have not begun.
+func (r *Receives) Posted() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := r.w.Queues.Recv.Pending()
+	if r.have && !r.used {
+		n++
+	}
+	return n
+}
+
+// Await has the QP run when the next receive is posted.
+func (r *Receives) Await() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waiting.Store(true)
+	r.w.Queues.Recv.Starve(true)
+}
+
 // Begin takes a receive for a Send; false: there is none.
 func (r *Receives) Begin() (size uint32, ok bool) {
 	r.mu.Lock()

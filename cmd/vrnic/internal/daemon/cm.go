@@ -253,6 +253,7 @@ func (h *idHandler) param(p *abi.ConnParam) (rdma.ConnParam, error) {
 	}
 	o := h.options()
 	out.MPA, out.Extensions, out.SCTP = o.MPA, o.Extensions, o.SCTP
+	out.Protocol, out.ROI = o.Protocol, o.ROI
 	if out.IRD == 0 {
 		out.IRD = o.IRD
 	}

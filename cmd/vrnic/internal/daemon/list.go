@@ -88,7 +88,8 @@ type qpRow struct {
 	Dev   string `json:"dev"`
 	QPN   uint32 `json:"qpn"`
 	State string `json:"state"`
-	// tcp, sctp or loop; null while not connected, as what follows
+	// tcp, sctp or loop, behind which +roi says that it is not iWARP; null while not connected,
+	// as what follows
 	Transport *string  `json:"transport"`
 	Local     endpoint `json:"local"`
 	Remote    endpoint `json:"remote"`

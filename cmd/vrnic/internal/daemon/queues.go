@@ -118,6 +118,9 @@ func (q *recvQueue) Starve(on bool) {
 	}
 }
 
+// Pending: as the client says, and at most the size of the queue.
+func (q *recvQueue) Pending() int { return int(q.ring.Pending()) }
+
 // A sharedQueue is the ring of a client's SRQ as the RNIC sees it. The SRQ's lock guards it.
 type sharedQueue struct {
 	recvQueue
@@ -133,8 +136,6 @@ func (q *sharedQueue) Starve(on bool) {
 		q.ring.Sate()
 	}
 }
-
-func (q *sharedQueue) Pending() int { return int(q.ring.Pending()) }
 
 // A cqSink puts the RNIC's completions into a client's ring. The RNIC pushes one at a time.
 type cqSink struct {

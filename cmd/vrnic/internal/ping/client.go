@@ -44,8 +44,11 @@ func RunClient(ctx context.Context, dev rdma.Device, cfg Config) (Result, error)
 func connect(ctx context.Context, dev rdma.Device, qp rdma.QP, cfg Config) (rdma.Conn, error) {
 	cctx, cancel := context.WithTimeout(ctx, cfg.ConnectTimeout)
 	defer cancel()
-	conn, err := dev.Connect(cctx, qp, cfg.Addr, rdma.ConnParam{IRD: 1, ORD: 1, MPA: cfg.MPA,
-		SCTP: cfg.SCTP})
+	p := rdma.ConnParam{IRD: 1, ORD: 1, MPA: cfg.MPA, SCTP: cfg.SCTP}
+	if cfg.ROI {
+		p.Protocol = rdma.ROI
+	}
+	conn, err := dev.Connect(cctx, qp, cfg.Addr, p)
 	switch {
 	case err == nil:
 		return conn, nil

@@ -39,6 +39,7 @@ type Config struct {
 	Persistent bool
 	MPA        rdma.MPAParam
 	SCTP       bool // client: over SCTP
+	ROI        bool // client: rdma.ROI in place of iWARP
 
 	ConnectTimeout time.Duration // client; 0: 10 s
 	RoundTimeout   time.Duration // client: for one answer; 0: none

@@ -72,7 +72,9 @@ func serveOne(ctx context.Context, dev rdma.Device, req rdma.ConnRequest, cfg Co
 		return fmt.Errorf("client %v: refused: %w", client, err)
 	}
 	defer s.close()
-	if s.conn, err = req.Accept(ctx, s.qp, rdma.ConnParam{IRD: 1, ORD: 1, MPA: cfg.MPA}); err != nil {
+	p := rdma.ConnParam{IRD: 1, ORD: 1, MPA: cfg.MPA}
+	p.Protocol, p.ROI = req.Param().Protocol, req.Param().ROI
+	if s.conn, err = req.Accept(ctx, s.qp, p); err != nil {
 		return fmt.Errorf("client %v: accept: %w", client, err)
 	}
 	if err := s.serve(ctx, client, cfg); err != nil {

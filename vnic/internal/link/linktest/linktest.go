@@ -1,9 +1,11 @@
 // Package linktest says what every link does, as programs see it: Run is one list for all of iWARP,
-// and RunRoCE one for all of RoCE, whose connections end in other ways.
+// RunROI one for rdma.ROI, which has fewer operations, and RunRoCE one for all of RoCE, whose
+// connections end in other ways.
 package linktest
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,15 +17,19 @@ import (
 // Run runs the list, each item in a bubble of its own with two peers that connect has joined. Their
 // connection has IRD and ORD, and atomics and immediate data.
 func Run(t *testing.T, connect func(t *testing.T) (x, y *vnictest.Peer)) {
-	run(t, connect, append([]item{{"close", closes}, {"abort", aborts}, {"terminate", terminates},
-		{"flush", flushes}}, always...))
+	run(t, connect, append(slices.Clone(streams), extensions))
+}
+
+// RunROI is Run for a connection of rdma.ROI with credits of both kinds.
+func RunROI(t *testing.T, connect func(t *testing.T) (x, y *vnictest.Peer)) {
+	run(t, connect, append(slices.Clone(streams), item{"notify", notifies}, item{"others", others}))
 }
 
 // RunRoCE is Run for two queue pairs of type RC of RoCE, both in RTS, whose RNR retry count is
 // without end and whose local ACK timeout is no longer than a second.
 func RunRoCE(t *testing.T, connect func(t *testing.T) (x, y *vnictest.Peer)) {
-	run(t, connect, append([]item{{"drain", drains}, {"refuse", refuses}, {"vanish", vanishes}},
-		always...))
+	run(t, connect, append([]item{{"drain", drains}, {"refuse", refuses}, {"vanish", vanishes},
+		extensions}, always...))
 }
 
 // An item of a list.
@@ -35,6 +41,13 @@ type item struct {
 // always are the items that are in all lists.
 var always = []item{{"operations", operations}, {"order", order}, {"fence", fence},
 	{"back pressure", backPressure}}
+
+// streams are those of iWARP and ROI, extensions what ROI has not.
+var (
+	streams = append([]item{{"close", closes}, {"abort", aborts}, {"terminate", terminates},
+		{"flush", flushes}}, always...)
+	extensions = item{"extensions", extended}
+)
 
 func run(t *testing.T, connect func(t *testing.T) (x, y *vnictest.Peer), items []item) {
 	for _, item := range items {
@@ -82,9 +95,13 @@ func operations(t *testing.T, x, y *vnictest.Peer) {
 			}
 		}
 	}
-	clear(y.Buf[:16])
+}
+
+// Atomics and immediate data.
+func extended(t *testing.T, x, y *vnictest.Peer) {
 	add := rdma.SendWR{ID: 5, Op: rdma.OpFetchAdd, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()}
 	add.Atomic.CompareAdd = 1
+	fill(x.Buf[:8], 1)
 	x.Post(add, 0, 8)
 	x.WantSend("a Fetch and Add", is(5, ok))
 	if bytes.Equal(y.Buf[:8], make([]byte, 8)) || !bytes.Equal(x.Buf[:8], make([]byte, 8)) {
@@ -95,6 +112,56 @@ func operations(t *testing.T, x, y *vnictest.Peer) {
 	x.WantSend("immediate data", is(7, ok))
 	if wc := y.WantRecv("immediate data", is(6, ok))[0]; wc.Imm != 42 {
 		t.Errorf("the immediate data are %d", wc.Imm)
+	}
+}
+
+// A Write that notifies takes a receive and leaves it as it is, and brings its identifier.
+func notifies(t *testing.T, x, y *vnictest.Peer) {
+	fill(x.Buf[:5000], 3)
+	write := rdma.SendWR{ID: 1, Op: rdma.OpWriteImm, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey(),
+		Imm: 0xfffff}
+	x.Post(write, 0, 5000)
+	time.Sleep(time.Minute)
+	x.WantNone("no receive was posted")
+	y.Recv(2, 6000, 10)
+	x.WantSend("a Write that notifies", is(1, ok))
+	wc := y.WantRecv("a Write that notifies", is(2, ok))[0]
+	if wc.Op != rdma.WCRecvImm || wc.Imm != 0xfffff || wc.ByteLen != 5000 {
+		t.Errorf("told %+v", wc)
+	}
+	if !bytes.Equal(y.Buf[:5000], x.Buf[:5000]) {
+		t.Error("the octets differ")
+	}
+}
+
+// What the protocol does not have is refused here, and nothing of it is sent.
+func others(t *testing.T, x, y *vnictest.Peer) {
+	for i, wr := range []rdma.SendWR{
+		{Op: rdma.OpFetchAdd, RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()},
+		{Op: rdma.OpSendImm}, {Op: rdma.OpSendInv, InvKey: y.MR.RKey()},
+		{Op: rdma.OpWriteImm, Imm: 1 << 20}, {Op: rdma.OpWriteImm, ImmLow: 1},
+	} {
+		if i > 0 { // a request that is refused ends the connection
+			vnictest.Connect(t, x, y)
+		}
+		n := 0
+		if wr.Op == rdma.OpFetchAdd {
+			n = 8
+		}
+		wr.ID = uint64(i)
+		y.Recv(9, 0, 100)
+		x.Post(wr, 0, n)
+		x.WantSend("refused", is(uint64(i), rdma.WCLocQPOp))
+		x.WantEvent("refused", rdma.EventQPFatal)
+		y.WantEvent("the peer gives up", rdma.EventQPFatal)
+		y.WantRecv("the peer gives up", is(9, rdma.WCFlush))
+		time.Sleep(time.Minute)
+		for _, p := range []*vnictest.Peer{x, y} {
+			p.WantState("a fault", rdma.QPError)
+			if err := p.QP.ModifyState(rdma.QPIdle); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }
 
