@@ -57,6 +57,7 @@ type Conn struct {
 	rnrRetries       uint8 // of this end's QP
 	ackTimeout       uint8
 
+	rtu   []byte // private data of the RTU, which is sent for each REP
 	sent  []byte // what is repeated
 	kind  mad.Attribute
 	left  int // repeats
@@ -83,14 +84,19 @@ type Request struct {
 	PathMTU                            uint8 // code; 0: the device's
 	ACKTimeout                         uint8 // code; 0: DefaultACKTimeout
 	TrafficClass                       uint8
-	PrivateData                        []byte // up to MaxConnectData
+	// up to MaxConnectData, or MaxServiceData of a service with an ID of its own
+	PrivateData []byte
 }
 
 // Connect asks a peer for a connection. EventReplied, EventRejected or EventUnreachable follows.
 func (m *Manager) Connect(now time.Time, r *Request) (*Conn, error) {
-	if len(r.PrivateData) > MaxConnectData {
-		return nil, fmt.Errorf("connect with %d octets, at most %d: %w", len(r.PrivateData),
-			MaxConnectData, ErrPrivate)
+	most := MaxConnectData
+	if r.Service.ID != 0 {
+		most = MaxServiceData
+	}
+	if len(r.PrivateData) > most {
+		return nil, fmt.Errorf("connect with %d octets, at most %d: %w", len(r.PrivateData), most,
+			ErrPrivate)
 	}
 	c := &Conn{
 		m: m, state: stateAsking, active: true, local: plain(r.From), peer: plain(r.To),
@@ -111,7 +117,11 @@ func (m *Manager) Connect(now time.Time, r *Request) (*Conn, error) {
 		RemoteGID: mad.GIDOf(c.peer), FlowLabel: m.cfg.Rand() & 0xfffff, TrafficClass: r.TrafficClass,
 		HopLimit: hopLimit, ACKTimeout: c.ackTimeout,
 	}
-	head := mad.Address{Source: c.local, Dest: c.peer, Port: r.SourcePort}
+	var private []byte
+	if r.Service.ID == 0 {
+		head := mad.Address{Source: c.local, Dest: c.peer, Port: r.SourcePort}
+		private = head.Append(nil)
+	}
 	c.timer.due = c.expire
 	m.conns[c.localID] = c
 	c.begin(now, c.exchange, &mad.REQ{
@@ -120,7 +130,7 @@ func (m *Manager) Connect(now time.Time, r *Request) (*Conn, error) {
 		RemoteCMTimeout: cmTimeout, FlowControl: r.FlowControl, StartingPSN: c.psn,
 		LocalCMTimeout: cmTimeout, Retries: c.retryCount, PKey: fullMember, PathMTU: c.mtu,
 		RNRRetries: r.RNRRetries & 7, MaxCMRetries: cmRetries, SRQ: r.SRQ, Primary: c.path,
-		PrivateData: append(head.Append(nil), r.PrivateData...),
+		PrivateData: append(private, r.PrivateData...),
 	})
 	return c, nil
 }
@@ -199,19 +209,24 @@ func (c *Conn) remember(now time.Time) {
 }
 
 // Ready says that the QP is ready for the connection, which begins: the peer is told, and
-// EventEstablished follows, in front of all that the peer does then.
-func (c *Conn) Ready(time.Time) error {
-	if c.state != stateReplied {
+// EventEstablished follows, in front of all that the peer does then. It gets up to MaxReadyData
+// octets for its program.
+func (c *Conn) Ready(_ time.Time, privateData []byte) error {
+	switch {
+	case c.state != stateReplied:
 		return fmt.Errorf("establish: %w", ErrState)
+	case len(privateData) > MaxReadyData:
+		return fmt.Errorf("establish with %d octets, at most %d: %w", len(privateData), MaxReadyData,
+			ErrPrivate)
 	}
-	c.state = stateEstablished
+	c.state, c.rtu = stateEstablished, clone(privateData)
 	c.sendRTU()
 	c.tell(Event{Kind: EventEstablished})
 	return nil
 }
 
 func (c *Conn) sendRTU() {
-	c.send(c.exchange, &mad.RTU{LocalID: c.localID, RemoteID: c.remoteID})
+	c.send(c.exchange, &mad.RTU{LocalID: c.localID, RemoteID: c.remoteID, PrivateData: c.rtu})
 }
 
 // Established says that a packet of the peer's QP has come, which shows that the peer is ready; its

@@ -3,6 +3,7 @@ package cm_test
 import (
 	"bytes"
 	"errors"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -206,6 +207,58 @@ func TestListeners(t *testing.T) {
 	}
 }
 
+// A service with a Service ID of its own: private data are the program's from the first octet on,
+// in each message, and there are no addresses in front. IPOIB-031.
+func TestServiceID(t *testing.T) {
+	s := newSUT(t)
+	own := Service{ID: 0x0100000000123456}
+	l, err := s.Listen(own, netip.IPv6Unspecified(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := s.req()
+	q.ServiceID, q.PrivateData = own.ID, []byte("eight...")
+	s.says(q)
+	e := s.happened(EventRequest)
+	if e.Listener != l || len(e.PrivateData) != MaxServiceData ||
+		!bytes.HasPrefix(e.PrivateData, []byte("eight...\x00")) {
+		t.Errorf("%+v", e)
+	}
+	l.Close(s.now)
+	q.LocalID++
+	silent(t, "somebody has just listened", s.says(q))
+
+	s = newSUT(t)
+	long := make([]byte, MaxServiceData+1)
+	ask := Request{From: one, To: two, Service: own, PrivateData: long}
+	if _, err := s.Connect(s.now, &ask); !errors.Is(err, ErrPrivate) {
+		t.Error(err)
+	}
+	ask.PrivateData = []byte("asks")
+	c, err := s.Connect(s.now, &ask)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := only[*mad.REQ](t, s.said(two))
+	if r.ServiceID != own.ID || !bytes.HasPrefix(r.PrivateData, []byte("asks\x00")) {
+		t.Errorf("%+v", r)
+	}
+	p := s.rep(r)
+	s.says(p)
+	s.happened(EventReplied)
+	if err := c.Ready(s.now, make([]byte, MaxReadyData+1)); !errors.Is(err, ErrPrivate) {
+		t.Error(err)
+	}
+	if err := c.Ready(s.now, []byte("is ready")); err != nil {
+		t.Fatal(err)
+	}
+	for _, said := range [][]mad.Message{s.said(two), s.says(p)} { // again, for a REP that comes again
+		if u := only[*mad.RTU](t, said); !bytes.HasPrefix(u.PrivateData, []byte("is ready\x00")) {
+			t.Errorf("%+v", u)
+		}
+	}
+}
+
 // A REQ is repeated, as often and as slowly as it says, and then given up: RCM-024.
 func TestREQTimeout(t *testing.T) {
 	s := newSUT(t)
@@ -278,7 +331,7 @@ func TestREP(t *testing.T) {
 		r.RemoteID != x.LocalID || r.ServiceTimeout != 24 {
 		t.Errorf("%+v", r)
 	}
-	if err := c.Ready(s.now); err != nil {
+	if err := c.Ready(s.now, nil); err != nil {
 		t.Fatal(err)
 	}
 	s.happened(EventEstablished)

@@ -5,8 +5,6 @@ import (
 	"net/netip"
 	"slices"
 	"time"
-
-	"github.com/vrnic/vrnic/roce/mad"
 )
 
 // A program may close its Listener and soon listen at the same port again. What peers ask for in
@@ -42,10 +40,9 @@ func (m *Manager) left(now time.Time, s Service) {
 // ago.
 func (in *incoming) waits(service uint64) bool {
 	m := in.m
-	space, port, ok := mad.ServiceOf(service)
-	s := Service{space, port}
+	s := serviceOf(service)
 	until := m.lulls[s]
-	if !ok || !until.After(in.now) || len(m.early) >= maxEarly {
+	if !until.After(in.now) || len(m.early) >= maxEarly {
 		return false
 	}
 	e := &early{m: m, service: s, from: in.from, to: in.to, mad: clone(in.mad)}

@@ -174,7 +174,7 @@ func (s *sut) active() (*Conn, *mad.REP) {
 	r := s.rep(q)
 	silent(s.t, "the QP is not ready", s.says(r))
 	s.happened(EventReplied)
-	if err := c.Ready(s.now); err != nil {
+	if err := c.Ready(s.now, nil); err != nil {
 		s.t.Fatal(err)
 	}
 	only[*mad.RTU](s.t, s.said(two))

@@ -75,7 +75,7 @@ func FuzzCM(f *testing.F) {
 				case 5:
 					c.Established(s.now)
 				case 6:
-					_ = c.Ready(s.now)
+					_ = c.Ready(s.now, nil)
 				case 7:
 					if len(queries) > 0 {
 						_ = queries[pick(len(queries))].Answer(s.now, &Answer{})

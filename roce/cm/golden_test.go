@@ -64,7 +64,7 @@ func (r *replay) drain() {
 	for _, e := range r.Events() {
 		switch e.Kind {
 		case EventReplied:
-			if err := e.Conn.Ready(r.now); err != nil {
+			if err := e.Conn.Ready(r.now, nil); err != nil {
 				r.t.Fatal(err)
 			}
 			r.drain()

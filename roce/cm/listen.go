@@ -8,15 +8,34 @@ import (
 	"github.com/vrnic/vrnic/roce/mad"
 )
 
-// A Service is what a Listener offers: a port of a port space.
+// A Service is what a Listener offers: a port of a port space of rdma_cm or, with ID, a service
+// that has a Service ID of its own. The private data of a request for the latter are the program's
+// alone, without an address header in front.
 type Service struct {
 	Space mad.PortSpace
 	Port  uint16
+	ID    uint64 // of none of rdma_cm's; 0: Space and Port say which
 }
 
-func (s Service) id() uint64 { return mad.ServiceID(s.Space, s.Port) }
+func (s Service) id() uint64 {
+	if s.ID != 0 {
+		return s.ID
+	}
+	return mad.ServiceID(s.Space, s.Port)
+}
+
+// serviceOf is the service of a Service ID.
+func serviceOf(id uint64) Service {
+	if space, port, ok := mad.ServiceOf(id); ok {
+		return Service{Space: space, Port: port}
+	}
+	return Service{ID: id}
+}
 
 func (s Service) String() string {
+	if s.ID != 0 {
+		return fmt.Sprintf("service %#016x", s.ID)
+	}
 	return fmt.Sprintf("port %d of port space %#x", s.Port, s.Space)
 }
 
@@ -75,9 +94,8 @@ func (l *Listener) Close(now time.Time) {
 // listener is who takes requests for service that come to addr, nil: nobody does. datagrams says
 // what is asked for.
 func (m *Manager) listener(service uint64, addr netip.Addr, datagrams bool) *Listener {
-	space, port, ok := mad.ServiceOf(service)
-	s := Service{space, port}
-	if !ok || s.datagrams() != datagrams {
+	s := serviceOf(service)
+	if s.datagrams() != datagrams {
 		return nil
 	}
 	all := []netip.Addr{addr, netip.IPv4Unspecified(), netip.IPv6Unspecified()}

@@ -38,11 +38,13 @@ var (
 )
 
 // How many octets of a program's private data there is room for: REQs and SIDR_REQs have an address
-// header in front of them.
+// header in front of them, but for a service that has a Service ID of its own.
 const (
-	MaxConnectData = 92 - mad.AddressLen
+	MaxServiceData = 92
+	MaxConnectData = MaxServiceData - mad.AddressLen
 	MaxAcceptData  = 196
 	MaxRejectData  = 148
+	MaxReadyData   = 224
 	MaxLookupData  = 216 - mad.AddressLen
 	MaxAnswerData  = 136
 )

@@ -71,7 +71,12 @@ func (in *incoming) asker(r *mad.REQ) *Account {
 // check looks whether a REQ can be taken; if not it says why.
 func (in *incoming) check(r *mad.REQ, l *Listener) (head mad.Address, private []byte,
 	reason mad.Reason) {
-	head, private, err := mad.ParseAddress(r.PrivateData)
+	private = r.PrivateData
+	var err error
+	rdmaCM := l != nil && l.key.service.ID == 0
+	if rdmaCM {
+		head, private, err = mad.ParseAddress(r.PrivateData)
+	}
 	switch {
 	case l == nil:
 		return head, nil, mad.InvalidServiceID
@@ -84,7 +89,7 @@ func (in *incoming) check(r *mad.REQ, l *Listener) (head mad.Address, private []
 		return head, nil, mad.InvalidMTU
 	case r.QPN <= mad.QPN:
 		return head, nil, mad.UnsupportedReq
-	case err != nil || head.Source != in.from || head.Dest != in.to:
+	case err != nil || rdmaCM && (head.Source != in.from || head.Dest != in.to):
 		// Only the address that a packet has come from is believed (C4).
 		return head, nil, mad.ConsumerRejection
 	}

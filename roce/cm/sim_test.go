@@ -242,7 +242,7 @@ func (s *sim) up(x *simTry, end int) {
 	x.established[end] = true
 	c := s.conn(x, end)
 	if end == 0 {
-		if err := c.Ready(s.now); err != nil {
+		if err := c.Ready(s.now, nil); err != nil {
 			s.t.Fatal(err)
 		}
 		a, p := x.attrA, x.attrP

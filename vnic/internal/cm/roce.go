@@ -249,7 +249,7 @@ func (x *exchange) ready(a *Attempt) {
 
 // sayReady tells the peer that the QP is ready.
 func (x *exchange) sayReady() (err error) {
-	if !x.m.gsi().Do(func(now time.Time, _ *protocol.Manager) { err = x.conn.Ready(now) }) {
+	if !x.m.gsi().Do(func(now time.Time, _ *protocol.Manager) { err = x.conn.Ready(now, nil) }) {
 		err = rdma.ErrClosed
 	}
 	return err

@@ -14,19 +14,23 @@ import (
 
 // path is how packets go to a peer.
 func (id *ID) path(local, remote netip.Addr, class uint8, label uint32) rdma.AHAttr {
-	index, _ := id.m.cfg.RoCE.GIDIndex(local)
+	return id.m.path(local, remote, class, label)
+}
+
+func (m *Manager) path(local, remote netip.Addr, class uint8, label uint32) rdma.AHAttr {
+	index, _ := m.cfg.RoCE.GIDIndex(local)
 	return rdma.AHAttr{GID: rdma.GIDOf(remote), GIDIndex: index, HopLimit: 64, TrafficClass: class,
 		FlowLabel: label, Port: 1, Global: true}
 }
 
 // qpAttr is what was agreed on as the attributes of a QP.
-func (id *ID) qpAttr(p *protocol.Attr) rdma.QPAttr {
+func (m *Manager) qpAttr(p *protocol.Attr) rdma.QPAttr {
 	rights := rdma.RemoteWrite
 	if p.MaxDestRead > 0 {
 		rights |= rdma.RemoteRead | rdma.RemoteAtomic
 	}
 	return rdma.QPAttr{
-		Access: rights, Port: 1, Path: id.path(p.Local, p.Remote, p.TrafficClass, p.FlowLabel),
+		Access: rights, Port: 1, Path: m.path(p.Local, p.Remote, p.TrafficClass, p.FlowLabel),
 		PathMTU: rdma.MTU(p.PathMTU), DestQPN: p.DestQPN, RQPSN: p.RQPSN, SQPSN: p.SQPSN,
 		MaxDestRead: p.MaxDestRead, MaxRead: p.MaxRead, MinRNRTimer: p.MinRNRTimer,
 		Timeout: p.Timeout, RetryCount: p.Retries, RNRRetry: p.RNRRetries,
@@ -49,13 +53,20 @@ var qpSteps = []qpStep{
 
 // moveQP moves a's QP to RTS, with what was agreed on. It waits for the way to the peer.
 func (id *ID) moveQP(a *Attempt, p *protocol.Attr) error {
-	attr := id.qpAttr(p)
-	for _, step := range qpSteps {
+	return id.m.MoveQP(p, func(attr *rdma.QPAttr, mask rdma.QPAttrMask) error {
 		if a.Canceled() {
 			return fmt.Errorf("connect QP %d: %w", a.qp.Num(), rdma.ErrClosed)
 		}
+		return a.qp.Modify(attr, mask)
+	})
+}
+
+// MoveQP has modify move a QP to RTS, step by step, with what was agreed on.
+func (m *Manager) MoveQP(p *protocol.Attr, modify func(*rdma.QPAttr, rdma.QPAttrMask) error) error {
+	attr := m.qpAttr(p)
+	for _, step := range qpSteps {
 		attr.State = step.to
-		if err := a.qp.Modify(&attr, step.mask); err != nil {
+		if err := modify(&attr, step.mask); err != nil {
 			return err
 		}
 	}
@@ -259,7 +270,7 @@ func (id *ID) QPAttr(to rdma.QPState) (rdma.QPAttr, rdma.QPAttrMask, error) {
 				most := id.user.cfg
 				a.MaxDestRead = uint8(min(int(a.MaxDestRead), most.IRD))
 				a.MaxRead = uint8(min(int(a.MaxRead), most.ORD))
-				attr = id.qpAttr(&a)
+				attr = id.m.qpAttr(&a)
 			}
 		})
 	}
