@@ -45,6 +45,8 @@ var layers = map[string][]string{
 	"roce/udp":                 {std, module + "roce/packet"},
 	"roce/cm":                  {std, module + "roce/mad"},
 	"roce/rocetest":            {std, module + "roce/packet"},
+	"ipoib":                    {std},
+	"ipoib/overroce":           {std, module + "ipoib", module + "rdma", module + "vnic"},
 	"netstack":                 {std, gvisor},
 	"netstack/frame":           {std, gvisor},
 	"netstack/internal/gate":   {std},
@@ -127,6 +129,7 @@ var layers = map[string][]string{
 		module + "shm/ring", module + "shm/osmem"},
 
 	"cmd/vrnic": {std, sys, cli,
+		module + "ipoib",
 		module + "rdma", module + "iwarp", module + "vnic", module + "shm", module + "netstack", module +
 			"sctpddp",
 		module + "internal/stacknet", module + "internal/hostnet", module +

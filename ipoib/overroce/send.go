@@ -1,0 +1,133 @@
+package overroce
+
+import (
+	"time"
+
+	"github.com/vrnic/vrnic/ipoib"
+	"github.com/vrnic/vrnic/rdma"
+)
+
+// send reads the host's packets and sends them until l ends. It begins when the broadcast group is
+// joined.
+func (l *Link) send() {
+	for {
+		i := l.takeSlot()
+		if i < 0 {
+			return
+		}
+		b := l.slots.buffer(i)
+		n, err := l.host.Read(b[ipoib.HeaderLen:])
+		if err != nil {
+			if l.life.Err() == nil {
+				l.log.Warn("the host sends nothing any more", "err", err)
+			}
+			l.slots.drop(i)
+			return
+		}
+		p := b[ipoib.HeaderLen : ipoib.HeaderLen+n]
+		l.mu.Lock()
+		w, ok := l.iface.Send(time.Now(), p)
+		l.pendingLocked()
+		l.mu.Unlock()
+		if !ok {
+			l.slots.drop(i)
+			continue
+		}
+		ipoib.PutHeader(b, ipoib.TypeOf(p))
+		l.post(i, ipoib.HeaderLen+n, w)
+	}
+}
+
+// takeSlot waits for a slot; -1: l ends.
+func (l *Link) takeSlot() int {
+	for {
+		if i := l.trySlot(); i >= 0 {
+			return i
+		}
+		if l.sendCQ.Arm(false) != nil {
+			return -1
+		}
+		if i := l.trySlot(); i >= 0 { // what was sent before the CQ was armed
+			return i
+		}
+		select {
+		case <-l.slots.freed:
+		case <-l.life.Done():
+			return -1
+		}
+	}
+}
+
+// trySlot is a slot, -1: there is none.
+func (l *Link) trySlot() int {
+	i, failed := l.slots.take()
+	l.failed(failed)
+	return i
+}
+
+// complete takes back what has been sent where nobody else does: what has failed, and what there
+// are no other buffers for.
+func (l *Link) complete() {
+	for {
+		err := l.sendCQ.Arm(true)
+		l.failed(l.slots.reap())
+		if err == nil {
+			err = l.sendCQ.Wait(l.life)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// failed has the connections of queue pairs end.
+func (l *Link) failed(qpns []uint32) {
+	if len(qpns) == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, n := range qpns {
+		if c := l.byQPN[n]; c != nil {
+			l.newsLocked(news{failed: c})
+		}
+	}
+}
+
+// post sends n octets of a slot, or drops them.
+func (l *Link) post(i, n int, w ipoib.Way) {
+	var ok bool
+	if w.Conn != nil {
+		ok = l.slots.post(i, n, w.Conn.Owner.(*conn).qp, rdma.Datagram{})
+	} else {
+		ah := l.ways.find(w.To.GID)
+		if ah == 0 {
+			l.ways.look(w, l.slots.buffer(i)[:n])
+			l.slots.drop(i)
+			return
+		}
+		ok = l.slots.post(i, n, l.ud, rdma.Datagram{AH: ah, QPN: w.To.QPN, QKey: ownQKey})
+	}
+	if !ok {
+		l.drop(func(d *Drops) { d.Refused++ })
+	}
+}
+
+// ownQKey has a datagram carry the queue pair's own Q_Key.
+const ownQKey = 1 << 31
+
+func (l *Link) drop(count func(*Drops)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	count(&l.lost)
+}
+
+// sendFrame sends a frame that the Interface has made.
+func (l *Link) sendFrame(w ipoib.Way, frame []byte) {
+	i := l.trySlot()
+	if i < 0 {
+		l.drop(func(d *Drops) { d.NoBuffer++ })
+		return
+	}
+	l.post(i, copy(l.slots.buffer(i), frame), w)
+}
