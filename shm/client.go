@@ -296,6 +296,7 @@ var listKinds = map[string]uint32{
 	"dev": abi.ListDev, "qp": abi.ListQP, "mr": abi.ListMR, "cq": abi.ListCQ, "cm": abi.ListCM,
 	"client": abi.ListClient, "user": abi.ListUser, "port": abi.ListPort, "daemon": abi.ListDaemon,
 	"gid": abi.ListGID, "pd": abi.ListPD, "srq": abi.ListSRQ, "mw": abi.ListMW, "peer": abi.ListPeer,
+	"ipoib": abi.ListNetif,
 }
 
 // Close ends the session, and with it all Devices of the client: the daemon destroys what they had,

@@ -76,6 +76,11 @@
 #define VRNIC_LIST_DAEMON		8
 #define VRNIC_LIST_USER			9
 #define VRNIC_LIST_GID			10
+#define VRNIC_LIST_PD			11
+#define VRNIC_LIST_SRQ			12
+#define VRNIC_LIST_MW			13
+#define VRNIC_LIST_PEER			14
+#define VRNIC_LIST_NETIF		15
 
 /* VRNIC_LIST_DATA is how much of rows one reply holds. */
 #define VRNIC_LIST_DATA			((VRNIC_MAX_MESSAGE - VRNIC_HEADER_LEN) - 16)

@@ -32,8 +32,8 @@ func upCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "up",
 		Usage: "run the daemon in the foreground",
-		UsageText: "vrnic up [--device SPEC]... [--port SPEC]... [--socket-mode 0600] [--socket-group " +
-			"NAME] [--user NAME] [--limit NAME=N]...",
+		UsageText: "vrnic up [--device SPEC]... [--port SPEC]... [--ipoib SPEC]... " +
+			"[--socket-mode 0600] [--socket-group NAME] [--user NAME] [--limit NAME=N]...",
 		Description: "Runs virtual RNICs until SIGINT, SIGTERM or SIGHUP. Prints one line `ready " +
 			"socket=... devices=...`\n" +
 			"when programs can connect, and tells systemd (READY=1).\n\n" +
@@ -63,6 +63,9 @@ func upCommand() *cli.Command {
 				Usage: "a device, `SPEC`; see above (default: " + daemon.DefaultDevice().String() + ")"},
 			&cli.StringSliceFlag{Name: "port", Usage: "a port of the switch, `SPEC`: " +
 				"tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N], unix-listen:PATH or unix-connect:PATH"},
+			&cli.StringSliceFlag{Name: "ipoib", Usage: "an IP interface over a device of RoCE (IP over " +
+				"InfiniBand), `NAME,dev=DEVICE,addr=CIDR[,addr=CIDR]...,tun=NAME" +
+				"[,mode=datagram|connected][,mtu=N][,pkey=N][,qkey=N][,scope=N]`"},
 			&cli.StringFlag{Name: "socket-mode", Value: "0600",
 				Usage: "who may connect: the socket's file `MODE`, octal"},
 			&cli.StringFlag{Name: "socket-group", Usage: "give the socket to group `NAME`"},
@@ -164,6 +167,13 @@ func upConfig(c *cli.Context) (daemon.Config, error) {
 			return cfg, usagef("%v", err)
 		}
 		cfg.Ports = append(cfg.Ports, p)
+	}
+	for _, s := range c.StringSlice("ipoib") {
+		i, err := daemon.ParseIPoIB(s)
+		if err != nil {
+			return cfg, usagef("%v", err)
+		}
+		cfg.IPoIB = append(cfg.IPoIB, i)
 	}
 	for _, s := range c.StringSlice("limit") {
 		known, err := cfg.Peers.Set(s)

@@ -30,6 +30,7 @@ var titles = []struct {
 	{"RCM", "RoCE's connection manager (IBA volume 1, chapter 12, annex A11)", 67},
 	{"RSYS", "What programs read in /sys and /dev (RoCE devices)", 19},
 	{"ROI", "The iWarp of 2002 (draft-bailey-roi-rdma-00)", 39},
+	{"IPOIB", "IP over InfiniBand (RFC 4391, 4755)", 44},
 }
 
 const conformanceTable = "docs/conformance.md"
@@ -87,7 +88,7 @@ func parseConformance(text string) (rows map[string]requirement, complaints []st
 }
 
 var (
-	idStart = regexp.MustCompile(`\b(MPA|EMPA|DDP|RDMAP|EXT|SEC|SCTP|SDDP|ESDDP|RCM|ROI)-(\d{3})\b`)
+	idStart = regexp.MustCompile(`\b(MPA|EMPA|DDP|RDMAP|EXT|SEC|SCTP|SDDP|ESDDP|RCM|ROI|IPOIB)-(\d{3})\b`)
 	idRange = regexp.MustCompile(`^(?:\.\.| to )-?(\d{3})\b`)
 	idMore  = regexp.MustCompile(`^,?(?: and)? -?(\d{3})\b`)
 )

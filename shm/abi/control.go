@@ -159,6 +159,7 @@ const (
 	ListSRQ    = 12
 	ListMW     = 13
 	ListPeer   = 14
+	ListNetif  = 15
 
 	// ListData is how much of rows one reply holds.
 	ListData = MaxMessage - HeaderLen - 16

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 
 	"github.com/vrnic/vrnic/internal/limitlog"
+	"github.com/vrnic/vrnic/ipoib/overroce"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/port"
 	"github.com/vrnic/vrnic/shm/abi"
@@ -28,6 +29,7 @@ type Config struct {
 	SocketGroup string       // name or number of the socket's group; "" leaves it
 	Devices     []DeviceSpec // none: DefaultDevice
 	Ports       []PortSpec
+	IPoIB       []IPoIBSpec   // IP interfaces over devices of RoCE
 	Limits      server.Limits // of clients; the zero value is shm.DefaultLimits
 	Peers       PeerLimits    // of peers on the network
 	Log         *slog.Logger  // nil: none. What it gets is rate limited
@@ -48,8 +50,9 @@ type Daemon struct {
 	beside  vnic.Beside // those of RoCE
 	server  *server.Server
 	links   links
-	ready   chan struct{} // closed at the end of New
-	up      bool          // New has succeeded; read behind ready
+	ipoib   []*overroce.Link // as Config.IPoIB
+	ready   chan struct{}    // closed at the end of New
+	up      bool             // New has succeeded; read behind ready
 
 	confined  atomic.Pointer[string] // what Confined was told
 	undo      closers
@@ -91,6 +94,9 @@ func New(cfg Config) (_ *Daemon, err error) {
 	if err := checkSpecs(cfg.Devices, cfg.Ports); err != nil {
 		return nil, &ConfigError{err}
 	}
+	if err := checkIPoIB(cfg.IPoIB, cfg.Devices, cfg.Ports); err != nil {
+		return nil, &ConfigError{err}
+	}
 	if cfg.SocketMode == 0 {
 		cfg.SocketMode = 0o600
 	}
@@ -130,6 +136,11 @@ func New(cfg Config) (_ *Daemon, err error) {
 	for _, spec := range cfg.Ports {
 		if err := d.addPort(spec); err != nil {
 			return nil, fmt.Errorf("port %s: %w", spec, err)
+		}
+	}
+	for _, spec := range cfg.IPoIB {
+		if err := d.addIPoIB(spec); err != nil {
+			return nil, fmt.Errorf("ipoib %s: %w", spec.Name, err)
 		}
 	}
 	for _, dev := range d.devices {
@@ -269,4 +280,23 @@ func (d *Daemon) Run(ctx context.Context) error {
 func (d *Daemon) Close() error {
 	d.closeOnce.Do(func() { d.closeErr = d.undo.close() })
 	return d.closeErr
+}
+
+// A closers is what has been made and must be undone, last made first undone.
+type closers struct {
+	list []func() error
+}
+
+func (c *closers) add(f func() error) { c.list = append(c.list, f) }
+
+// close undoes all; it may be called again.
+func (c *closers) close() error {
+	var errs []error
+	for len(c.list) > 0 {
+		last := len(c.list) - 1
+		f := c.list[last]
+		c.list = c.list[:last]
+		errs = append(errs, f())
+	}
+	return errors.Join(errs...)
 }

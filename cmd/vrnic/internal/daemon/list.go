@@ -345,6 +345,8 @@ func (s *session) List(kind uint32, all bool) (iter.Seq[any], error) {
 	switch kind {
 	case abi.ListPort:
 		return only(all, s.d.portRows()), nil
+	case abi.ListNetif:
+		return only(all, s.d.ipoibRows()), nil
 	case abi.ListDaemon:
 		return only(all, func(yield func(any) bool) { yield(s.d.newDaemonRow()) }), nil
 	case abi.ListDev:

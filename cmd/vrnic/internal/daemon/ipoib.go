@@ -1,0 +1,304 @@
+package daemon
+
+import (
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/vrnic/vrnic/ipoib"
+	"github.com/vrnic/vrnic/ipoib/overroce"
+	"github.com/vrnic/vrnic/netstack/port"
+)
+
+// An IPoIBSpec says what an IP interface over a device of RoCE is made of.
+type IPoIBSpec struct {
+	Name   string
+	Device string
+	Addrs  []netip.Prefix
+	TUN    string // the network device that gives it to the kernel
+	// Connected has it make and take connections; MTU is the longest IP packet, 0: 2044.
+	Connected bool
+	MTU       int
+	PKey      uint16 // 0: overroce.DefaultPKey
+	QKey      uint32 // 0: overroce.DefaultQKey
+	Scope     uint8  // 0: overroce.DefaultScope
+}
+
+// ParseIPoIB reads NAME,dev=DEVICE,addr=CIDR[,addr=CIDR]...,tun=NAME[,mode=datagram|connected]
+// [,mtu=N][,pkey=N][,qkey=N][,scope=N].
+func ParseIPoIB(s string) (IPoIBSpec, error) {
+	name, rest, any := strings.Cut(s, ",")
+	i := IPoIBSpec{Name: name}
+	err := checkName(name, maxDeviceName)
+	seen := map[string]bool{}
+	if err == nil {
+		err = eachOption(rest, any, func(key, value string) error {
+			if seen[key] && key != "addr" {
+				return fmt.Errorf("%s is given twice", key)
+			}
+			seen[key] = true
+			return i.set(key, value)
+		})
+	}
+	switch {
+	case err != nil:
+	case i.Device == "":
+		err = fmt.Errorf("no device; add ,dev=NAME of one with transport=roce")
+	case len(i.Addrs) == 0:
+		err = fmt.Errorf("no address; add ,addr=CIDR, for example ,addr=10.78.0.2/24")
+	case i.TUN == "":
+		err = fmt.Errorf("no TUN device; add ,tun=NAME, such as ,tun=ib0, which gives it to the kernel")
+	case i.MTU > overroce.MaxMTU:
+		err = fmt.Errorf("mtu %d is more than the %d that connections carry", i.MTU, overroce.MaxMTU)
+	}
+	if err != nil {
+		return IPoIBSpec{}, fmt.Errorf("ipoib %q: %w", s, err)
+	}
+	return i, nil
+}
+
+// set takes an option.
+func (i *IPoIBSpec) set(key, value string) (err error) {
+	switch key {
+	case "dev":
+		i.Device, err = value, checkName(value, maxDeviceName)
+	case "addr":
+		i.Addrs, err = addAddr(i.Addrs, value)
+	case "tun":
+		i.TUN, err = value, checkName(value, maxTapName)
+	case "mtu":
+		i.MTU, err = parseMTU(0, value)
+	case "mode":
+		if value != "datagram" && value != "connected" {
+			return fmt.Errorf("mode=%s: want datagram or connected", value)
+		}
+		i.Connected = value == "connected"
+	case "pkey":
+		var n uint64
+		// RFC 4391, section 4.1: a full member's.
+		if n, err = strconv.ParseUint(value, 0, 16); err != nil || n&0x8000 == 0 {
+			return fmt.Errorf("pkey=%s: want a P_Key with the top bit, such as 0x8001", value)
+		}
+		i.PKey = uint16(n)
+	case "qkey":
+		var n uint64
+		if n, err = strconv.ParseUint(value, 0, 32); err != nil || n == 0 {
+			return fmt.Errorf("qkey=%s: want a number such as %#x", value, overroce.DefaultQKey)
+		}
+		i.QKey = uint32(n)
+	case "scope":
+		var n uint64
+		if n, err = strconv.ParseUint(value, 0, 4); err != nil || n == 0 || n == 15 {
+			return fmt.Errorf("scope=%s: want a scope of multicast from 1 to 14, such as 2 (link)", value)
+		}
+		i.Scope = uint8(n)
+	default:
+		return fmt.Errorf("unknown option %q (known: dev, addr, tun, mode, mtu, pkey, qkey, scope)", key)
+	}
+	return err
+}
+
+// checkIPoIB says what of several interfaces, devices and ports cannot stand together.
+func checkIPoIB(specs []IPoIBSpec, devices []DeviceSpec, ports []PortSpec) error {
+	names := map[string]bool{}
+	for _, p := range ports {
+		if p.Kind == PortTap && p.NetNS == "" {
+			names["tun "+p.Name] = true
+		}
+	}
+	for _, s := range specs {
+		at := slices.IndexFunc(devices, func(d DeviceSpec) bool { return d.Name == s.Device })
+		var err error
+		switch {
+		case at < 0:
+			err = fmt.Errorf("there is no device %s", s.Device)
+		case !devices[at].RoCE:
+			err = fmt.Errorf("device %s speaks iWARP: it needs one with transport=roce", s.Device)
+		}
+		taken := []string{"name " + s.Name, "tun " + s.TUN}
+		for _, a := range s.Addrs {
+			taken = append(taken, "address "+a.Addr().String())
+		}
+		for _, n := range taken {
+			if err == nil && names[n] {
+				err = fmt.Errorf("%s is given twice", n)
+			}
+			names[n] = true
+		}
+		if err != nil {
+			return fmt.Errorf("ipoib %s: %w", s.Name, err)
+		}
+	}
+	return nil
+}
+
+// config is what spec asks for over dev. A ConfigError: dev does not carry it.
+func (spec *IPoIBSpec) config(dev *device) (overroce.Config, error) {
+	c := overroce.Config{
+		Name: spec.Name, Device: dev.vnic, Addrs: slices.Clone(spec.Addrs), Connected: spec.Connected,
+		MTU: spec.MTU, PKey: spec.PKey, QKey: spec.QKey, Scope: spec.Scope,
+	}
+	orNumber(&c.MTU, overroce.DefaultMTU)
+	orNumber(&c.PKey, overroce.DefaultPKey)
+	orNumber(&c.QKey, overroce.DefaultQKey)
+	orNumber(&c.Scope, overroce.DefaultScope)
+	active, _ := dev.vnic.RoCEPort()
+	most := active.Octets() - ipoib.HeaderLen
+	c.LinkMTU = c.MTU
+	if c.Connected {
+		c.LinkMTU = min(c.MTU, overroce.DefaultMTU)
+	}
+	if c.LinkMTU > most {
+		return c, &ConfigError{fmt.Errorf("datagrams of %d octets are more than the %d that device %s "+
+			"carries at its MTU of %d: 2128 there are enough for 2044, 4176 for 4092", c.LinkMTU, most,
+			dev.spec.Name, dev.mtu())}
+	}
+	if slices.ContainsFunc(c.Addrs, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
+		local, err := overroce.LinkLocal(dev.vnic)
+		if err != nil {
+			return c, err
+		}
+		c.Addrs = append(c.Addrs, local)
+	}
+	return c, nil
+}
+
+func orNumber[N int | uint8 | uint16 | uint32](v *N, otherwise N) {
+	if *v == 0 {
+		*v = otherwise
+	}
+}
+
+// addIPoIB makes an IP interface, and its TUN.
+func (d *Daemon) addIPoIB(spec IPoIBSpec) error {
+	at := slices.IndexFunc(d.devices, func(dev *device) bool { return dev.spec.Name == spec.Device })
+	c, err := spec.config(d.devices[at]) // checkIPoIB has found it
+	if err != nil {
+		return err
+	}
+	c.Log = d.log
+	tun, err := port.OpenTUN(port.TUNConfig{Name: spec.TUN, Addrs: c.Addrs, MTU: c.MTU})
+	if err != nil {
+		return err
+	}
+	l, err := overroce.New(c, tun)
+	if err != nil {
+		return err
+	}
+	d.undo.add(l.Close)
+	d.ipoib = append(d.ipoib, l)
+	return nil
+}
+
+// An ipoibRow is an IP interface. What it has dropped is by reason.
+type ipoibRow struct {
+	Name       string         `json:"ipoib"`
+	Dev        string         `json:"dev"`
+	TUN        string         `json:"tun"`
+	Mode       string         `json:"mode"`
+	MTU        int            `json:"mtu"`
+	LinkMTU    int            `json:"datagram_mtu"`
+	PKey       string         `json:"pkey"`
+	Addrs      []netip.Prefix `json:"addrs"`
+	GID        netip.Addr     `json:"gid"`
+	QPN        uint32         `json:"qpn"`
+	Flags      string         `json:"flags"`
+	Neighbours int            `json:"neighbours"`
+
+	TxDatagrams uint64 `json:"tx_datagrams"`
+	TxGroups    uint64 `json:"tx_multicast"`
+	TxConnected uint64 `json:"tx_connected"`
+	RxDatagrams uint64 `json:"rx_datagrams"`
+	RxConnected uint64 `json:"rx_connected"`
+	Solicits    uint64 `json:"solicitations"`
+	Connects    uint64 `json:"connects"`
+	Accepts     uint64 `json:"accepts"`
+	Rejects     uint64 `json:"rejects"`
+	Failures    uint64 `json:"connect_failures"`
+
+	DropUnknownType uint64 `json:"drop_unknown_type"`
+	DropMalformed   uint64 `json:"drop_malformed"`
+	DropTooBig      uint64 `json:"drop_too_big"`
+	DropUnresolved  uint64 `json:"drop_unresolved"`
+	DropWaiting     uint64 `json:"drop_waiting"`
+	DropNotJoined   uint64 `json:"drop_not_joined"`
+	DropConnected   uint64 `json:"drop_not_for_connections"`
+	DropForeign     uint64 `json:"drop_foreign_address"`
+	DropNeighbours  uint64 `json:"drop_neighbours"`
+	DropGroups      uint64 `json:"drop_groups"`
+	DropNoBuffer    uint64 `json:"drop_no_buffer"`
+	DropNoRoute     uint64 `json:"drop_no_route"`
+	DropRefused     uint64 `json:"drop_refused"`
+	DropHost        uint64 `json:"drop_host"`
+}
+
+// A neighbourRow is a neighbour of an IP interface.
+type neighbourRow struct {
+	Name       string      `json:"ipoib"`
+	Dev        string      `json:"dev"`
+	Neighbour  netip.Addr  `json:"neighbour"`
+	State      string      `json:"state"`
+	GID        *netip.Addr `json:"gid"` // null while nothing is known
+	QPN        *uint32     `json:"qpn"`
+	Flags      string      `json:"flags"`
+	MTU        int         `json:"mtu"`
+	Connection string      `json:"connection"`
+}
+
+// ipoibFlags are the connections that the owner of a link-layer address takes.
+func ipoibFlags(a ipoib.LinkAddr) string {
+	var s []string
+	if a.Flags&ipoib.FlagRC != 0 {
+		s = append(s, "rc")
+	}
+	if a.Flags&ipoib.FlagUC != 0 {
+		s = append(s, "uc")
+	}
+	return strings.Join(s, ",")
+}
+
+func (d *Daemon) ipoibRows() iter.Seq[any] {
+	return func(yield func(any) bool) {
+		for at, l := range d.ipoib {
+			i := l.Info()
+			if !yield(newIPoIBRow(&d.cfg.IPoIB[at], &i)) {
+				return
+			}
+			for _, n := range i.Neighbours {
+				row := neighbourRow{Name: i.Config.Name, Dev: d.cfg.IPoIB[at].Device, Neighbour: n.IP,
+					State: n.State, Flags: ipoibFlags(n.Addr), MTU: n.MTU, Connection: n.Conn}
+				if n.Addr != (ipoib.LinkAddr{}) {
+					gid, qpn := n.Addr.GID.Addr(), n.Addr.QPN
+					row.GID, row.QPN = &gid, &qpn
+				}
+				if !yield(row) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func newIPoIBRow(spec *IPoIBSpec, i *overroce.Info) ipoibRow {
+	c, s := &i.Config, &i.Stats
+	mode := "datagram"
+	if c.Connected {
+		mode = "connected"
+	}
+	return ipoibRow{
+		Name: c.Name, Dev: spec.Device, TUN: spec.TUN, Mode: mode, MTU: c.MTU, LinkMTU: c.LinkMTU,
+		PKey: fmt.Sprintf("%#04x", c.PKey), Addrs: c.Addrs, GID: i.Addr.GID.Addr(), QPN: i.Addr.QPN,
+		Flags: ipoibFlags(i.Addr), Neighbours: len(i.Neighbours),
+		TxDatagrams: s.TxDatagrams, TxGroups: s.TxGroups, TxConnected: s.TxConnected,
+		RxDatagrams: s.RxDatagrams, RxConnected: s.RxConnected, Solicits: s.Solicits,
+		Connects: s.Connects, Accepts: s.Accepts, Rejects: s.Rejects, Failures: s.Failures,
+		DropUnknownType: s.DropUnknownType, DropMalformed: s.DropMalformed, DropTooBig: s.DropTooBig,
+		DropUnresolved: s.DropUnresolved, DropWaiting: s.DropWaiting, DropNotJoined: s.DropNotJoined,
+		DropConnected: s.DropConnected, DropForeign: s.DropForeign, DropNeighbours: s.DropNeighbours,
+		DropGroups: s.DropGroups, DropNoBuffer: i.Drops.NoBuffer, DropNoRoute: i.Drops.NoRoute,
+		DropRefused: i.Drops.Refused, DropHost: i.Drops.Host,
+	}
+}

@@ -1,0 +1,276 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vrnic/vrnic/integration/proctest"
+	"github.com/vrnic/vrnic/internal/netlab"
+)
+
+// An ipoibEnd is a daemon with an IP interface over its device of RoCE, in a namespace of its own.
+type ipoibEnd struct {
+	*daemon
+	ns    *netlab.NS
+	addrs []netip.Addr
+}
+
+// ipoibEnds are two, 10.78.0.1 and 2, fd78::1 and 2, whose wire has a tap. options are those of
+// each interface.
+func ipoibEnds(t *testing.T, options ...string) (a, b *ipoibEnd, wire *tap) {
+	t.Helper()
+	dir := t.TempDir()
+	left, right := filepath.Join(dir, "left"), filepath.Join(dir, "right")
+	end := func(n int, device, port string) *ipoibEnd {
+		e := &ipoibEnd{ns: proctest.NewNS(t), addrs: []netip.Addr{
+			netip.AddrFrom4([4]byte{10, 78, 0, byte(n)}), netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x78,
+				15: byte(n)})}}
+		spec := fmt.Sprintf("ib,dev=vrnic0,tun=ib0,addr=%v/24,addr=%v/64,%s", e.addrs[0], e.addrs[1],
+			options[(n-1)%len(options)])
+		e.daemon = up(t, e.ns, "--device", device+",transport=roce,mtu=9000", "--port", port, "--ipoib",
+			spec)
+		return e
+	}
+	a = end(1, deviceA, "unix-listen:"+left)
+	wire = wiretap(t, right, left)
+	b = end(2, deviceB, "unix-connect:"+right)
+	return a, b, wire
+}
+
+// listen takes connections of TCP in e's namespace, and says back what comes.
+func (e *ipoibEnd) listen(addr netip.Addr) (at string) {
+	e.T.Helper()
+	var l net.Listener
+	err := e.ns.Do(func() (err error) {
+		l, err = net.Listen("tcp", netip.AddrPortFrom(addr, 0).String())
+		return err
+	})
+	if err != nil {
+		e.T.Fatal(err)
+	}
+	e.T.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				_, _ = io.Copy(c, c)
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// talk sends octets from e's namespace to who says them back.
+func (e *ipoibEnd) talk(at string, n int) {
+	e.T.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var c net.Conn
+	if err := e.ns.Do(func() (err error) {
+		c, err = new(net.Dialer).DialContext(ctx, "tcp", at)
+		return err
+	}); err != nil {
+		e.T.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	sent := bytes.Repeat([]byte("IP over InfiniBand\n"), n/19+1)[:n]
+	failed := make(chan error, 1)
+	go func() {
+		_, err := c.Write(sent)
+		failed <- err
+	}()
+	got := make([]byte, n)
+	if _, err := io.ReadFull(c, got); err != nil {
+		e.T.Fatalf("%v, %v", err, <-failed)
+	}
+	if err := <-failed; err != nil || !bytes.Equal(got, sent) {
+		e.T.Errorf("what comes back is not what was sent: %v", err)
+	}
+}
+
+// shown is the row of the interface, or the one of a neighbour of its.
+func (e *ipoibEnd) shown(neighbour string) (row map[string]any) {
+	e.T.Helper()
+	var rows []map[string]any
+	if err := json.Unmarshal([]byte(e.run("show", "ipoib", "--json")), &rows); err != nil {
+		e.T.Fatal(err)
+	}
+	for _, r := range rows {
+		if n, _ := r["neighbour"].(string); n == neighbour {
+			return r
+		}
+	}
+	return nil
+}
+
+// Programs of two namespaces reach each other by their kernels' sockets over the interfaces of two
+// daemons, over IPv4 and IPv6: with datagrams, over connections, and one of each. tshark knows what
+// is on the wire. IPOIB-001, IPOIB-002, IPOIB-006, IPOIB-015, IPOIB-023, IPOIB-029, IPOIB-041,
+// IPOIB-042.
+func TestIPoIB(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		options   []string
+		connected bool
+		mtu       float64 // to each other
+	}{
+		{"datagrams", []string{"mode=datagram"}, false, 2044},
+		{"connected", []string{"mode=connected,mtu=65520"}, true, 65520},
+		{"one that is connected", []string{"mode=connected,mtu=9000", "mode=datagram"}, false, 2044},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a, b, wire := ipoibEnds(t, tt.options...)
+			for i := range a.addrs {
+				for _, size := range []int{8, 1900, 60000} { // the kernel cuts what the link does not take
+					echo(t, a.ns, b.addrs[i], size)
+				}
+				a.talk(b.listen(b.addrs[i]), 1<<20)
+				b.talk(a.listen(a.addrs[i]), 1<<20)
+			}
+			ra, rb := a.shown(""), a.shown(b.addrs[0].String())
+			if ra == nil || rb == nil || rb["state"] != "reachable" || rb["mtu"] != tt.mtu ||
+				rb["connection"] != map[bool]string{false: "none", true: "open"}[tt.connected] {
+				t.Errorf("%v\n%v", ra, rb)
+			}
+			if n, _ := ra["tx_connected"].(float64); (n > 0) != tt.connected {
+				t.Errorf("%v packets over connections", n)
+			}
+			var qpns [2]uint32
+			for i, e := range []*ipoibEnd{a, b} {
+				n, _ := e.shown("")["qpn"].(float64)
+				qpns[i] = uint32(n)
+			}
+			b.stop()
+			a.stop()
+			pcap := wire.stop()
+			checkRoCE(t, pcap)
+			checkIPoIB(t, pcap, tt.connected, qpns)
+		})
+	}
+}
+
+// checkIPoIB has tshark read the frames within RoCE's packets. qpns are the UD queue pairs of
+// both ends.
+func checkIPoIB(t *testing.T, pcap string, connected bool, qpns [2]uint32) {
+	t.Helper()
+	var guesses []string
+	for _, g := range roceGuesses {
+		if g != "eth_over_ib" { // which reads the encapsulation
+			guesses = append(guesses, "--disable-heuristic", g)
+		}
+	}
+	out := tshark(t, pcap, append(guesses, "-Y", "udp.port == 4791", "-T", "fields",
+		"-E", "separator=|", "-e", "infiniband.bth.opcode", "-e", "arp.hw.type", "-e", "arp.opcode", "-e", "arp.hw.size",
+		"-e", "infiniband.cm.req.serviceid", "-e", "tcp.port", "-e", "frame.protocols",
+		"-e", "ipv6.dst", "-e", "infiniband.cm.req.private",
+		"-e", "infiniband.cm.rep.private")...)
+	const sendOnlyUD, sendFirst, sendOnly = 0x64, 0, 4
+	var requests, replies, inDatagrams, inConnection, groups, asked int
+	for line := range strings.Lines(out) {
+		f := strings.Split(strings.TrimSuffix(line, "\n"), "|")
+		if len(f) != 10 || f[0] == "" {
+			t.Fatalf("tshark says %q", line)
+		}
+		op, err := strconv.ParseInt(f[0], 0, 16)
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		if f[1] != "" {
+			if f[1] != "32" || f[3] != "20" || op != sendOnlyUD {
+				t.Errorf("ARP: %q", line)
+			}
+			switch f[2] {
+			case "1":
+				requests++
+			case "2":
+				replies++
+			}
+		}
+		if strings.Contains(f[7], "ff12:401b:ffff::ffff:ffff") {
+			groups++
+		}
+		if f[4] != "" { // the Service ID of one, and the private data of both
+			service, err := strconv.ParseUint(strings.TrimPrefix(f[4], "0x"), 16, 64)
+			private := map[uint64]string{1<<56 | uint64(qpns[1]): says(qpns[0]),
+				1<<56 | uint64(qpns[0]): says(qpns[1])}[service] // requests may cross
+			if err != nil || private == "" || !strings.HasPrefix(f[8], private) {
+				t.Errorf("REQ: %q, queue pairs %#x", line, qpns)
+			}
+			asked++
+		}
+		if f[9] != "" && !strings.HasPrefix(f[9], says(qpns[0])) &&
+			!strings.HasPrefix(f[9], says(qpns[1])) {
+			t.Errorf("REP: %q, queue pairs %#x", line, qpns)
+		}
+		if f[5] != "" { // TCP inside
+			switch op {
+			case sendOnlyUD:
+				inDatagrams++
+			case sendFirst, sendOnly:
+				inConnection++
+			}
+		}
+	}
+	if requests == 0 || replies == 0 || groups < requests-replies {
+		t.Errorf("%d requests of ARP, %d replies, %d to the broadcast group", requests, replies, groups)
+	}
+	if (asked > 0) != connected {
+		t.Errorf("%d REQs", asked)
+	}
+	if connected && inConnection == 0 || !connected && (inDatagrams == 0 || inConnection > 0) {
+		t.Errorf("%d segments of TCP in datagrams, %d on connections", inDatagrams, inConnection)
+	}
+}
+
+// says is the private data of the interface with a UD queue pair, in hexadecimal.
+func says(qpn uint32) string { return fmt.Sprintf("%08x0000fff4", qpn) }
+
+// A multicast group that a program joins is one of the link: the kernel's report has the interface
+// join it, and what is sent there comes. IPOIB-020, IPOIB-021.
+func TestIPoIBGroup(t *testing.T) {
+	a, b, _ := ipoibEnds(t, "mode=connected")
+	group := &net.UDPAddr{IP: net.IPv4(239, 7, 8, 9), Port: 7890}
+	var r *net.UDPConn
+	if err := b.ns.Do(func() error {
+		i, err := net.InterfaceByName("ib0")
+		if err == nil {
+			r, err = net.ListenMulticastUDP("udp4", i, group)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var s *net.UDPConn
+	if err := a.ns.Do(func() (err error) {
+		s, err = net.DialUDP("udp4", &net.UDPAddr{IP: a.addrs[0].AsSlice()}, group)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	got := make([]byte, 100)
+	proctest.Eventually(t, patience, "a packet to the group comes", func() bool {
+		if _, err := s.Write([]byte("to all")); err != nil {
+			t.Fatal(err)
+		}
+		_ = r.SetReadDeadline(time.Now().Add(time.Second))
+		n, from, err := r.ReadFromUDP(got)
+		return err == nil && string(got[:n]) == "to all" && from.IP.Equal(a.addrs[0].AsSlice())
+	})
+}
