@@ -23,7 +23,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 // What documents show of vrnic-bench there is.
 func TestDocumentedCommands(t *testing.T) {
-	doctest.Commands(t, newApp(nil, io.Discard, io.Discard), "../..")
+	doctest.Commands(t, newApp(nil, io.Discard, io.Discard), "../..", nil)
 }
 
 // TestMain is also the processes that vrnic-bench starts: this program again.

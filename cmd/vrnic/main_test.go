@@ -7,6 +7,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
 	"github.com/vrnic/vrnic/internal/doctest"
 )
 
@@ -19,7 +20,10 @@ func vrnic(args ...string) (status int, stdout, stderr string) {
 
 // What documents show of vrnic there is.
 func TestDocumentedCommands(t *testing.T) {
-	doctest.Commands(t, newApp(io.Discard, io.Discard), "../..")
+	doctest.Commands(t, newApp(io.Discard, io.Discard), "../..", map[string]func(string) error{
+		"device": func(s string) error { _, err := daemon.ParseDevice(s); return err },
+		"port":   func(s string) error { _, err := daemon.ParsePort(s); return err },
+	})
 }
 
 // Wrong usage is status 2, and one line on stderr names what is wrong.

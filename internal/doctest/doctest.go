@@ -14,9 +14,9 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// Commands complains of what documents show of app that app does not have. root is the folder of
-// the repository.
-func Commands(t testing.TB, app *cli.App, root string) {
+// Commands complains of what documents show of app that app does not have, and of values of options
+// that parse, by the option's name, does not take. root is the folder of the repository.
+func Commands(t testing.TB, app *cli.App, root string, parse map[string]func(string) error) {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
 	if err != nil || len(names) == 0 {
@@ -31,7 +31,7 @@ func Commands(t testing.TB, app *cli.App, root string) {
 		}
 		for _, words := range lines(string(text), app.Name) {
 			n++
-			if why := unknown(app, words); why != "" {
+			if why := wrong(app, words, parse); why != "" {
 				t.Errorf("%s: %s %s: %s", filepath.Base(name), app.Name, strings.Join(words, " "), why)
 			}
 		}
@@ -73,22 +73,30 @@ func lines(text, program string) (out [][]string) {
 	return out
 }
 
-var placeholder = regexp.MustCompile(`^[A-Z]+\b|^\.\.\.`)
+// placeholder finds what a reader has to replace.
+var placeholder = regexp.MustCompile(`\b[A-Z]{2,}\b|\.\.\.`)
 
-// unknown says what app does not have of words.
-func unknown(app *cli.App, words []string) string {
+// wrong says what app does not have of words, or parse does not take.
+func wrong(app *cli.App, words []string, parse map[string]func(string) error) string {
 	flags, commands := app.Flags, app.Commands
 	for i := 0; i < len(words); i++ {
 		w := words[i]
 		if name, ok := strings.CutPrefix(w, "-"); ok {
-			name, _, hasValue := strings.Cut(strings.TrimPrefix(name, "-"), "=")
+			name, value, hasValue := strings.Cut(strings.TrimPrefix(name, "-"), "=")
 			k := slices.IndexFunc(flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), name) })
 			switch {
 			case name == "help" || name == "h":
 			case k < 0:
 				return fmt.Sprintf("there is no option %s", w)
 			case !hasValue && flags[k].(cli.DocGenerationFlag).TakesValue():
-				i++
+				if i++; i < len(words) {
+					value = words[i]
+				}
+			}
+			if f := parse[name]; f != nil && !placeholder.MatchString(value) {
+				if err := f(value); err != nil {
+					return fmt.Sprintf("%q of --%s: %v", value, name, err)
+				}
 			}
 			continue
 		}

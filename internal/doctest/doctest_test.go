@@ -1,6 +1,7 @@
 package doctest
 
 import (
+	"errors"
 	"reflect"
 	"testing"
 
@@ -17,12 +18,18 @@ func TestLines(t *testing.T) {
 	}
 }
 
-func TestUnknown(t *testing.T) {
+func TestWrong(t *testing.T) {
 	app := &cli.App{Name: "fly", Flags: []cli.Flag{&cli.BoolFlag{Name: "v"}},
 		Commands: []*cli.Command{
 			{Name: "up", Flags: []cli.Flag{&cli.StringFlag{Name: "far", Aliases: []string{"f"}}}},
 			{Name: "show", Subcommands: []*cli.Command{{Name: "wings"}}},
 		}}
+	parse := map[string]func(string) error{"far": func(s string) error {
+		if s != "8" && s != "wings" {
+			return errors.New("not far")
+		}
+		return nil
+	}}
 	for _, tt := range []struct {
 		words []string
 		want  string
@@ -36,8 +43,12 @@ func TestUnknown(t *testing.T) {
 		{[]string{"show", "tail"}, "there is no command tail"},
 		{[]string{"up", "-v"}, "there is no option -v"},
 		{[]string{"up", "--fast"}, "there is no option --fast"},
+		{[]string{"up", "--far", "FAR"}, ""},
+		{[]string{"up", "--far", "near"}, `"near" of --far: not far`},
+		{[]string{"up", "--far=near"}, `"near" of --far: not far`},
+		{[]string{"up", "--far"}, `"" of --far: not far`},
 	} {
-		if got := unknown(app, tt.words); got != tt.want {
+		if got := wrong(app, tt.words, parse); got != tt.want {
 			t.Errorf("%q: %q, want %q", tt.words, got, tt.want)
 		}
 	}
