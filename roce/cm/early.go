@@ -9,7 +9,8 @@ import (
 
 // A program may close its Listener and soon listen at the same port again. What peers ask for in
 // between waits a moment: both sides of perftest's programs sleep for a second there, and a client
-// that is awake first, and refused, crashes (docs/decisions.md#C9).
+// that is awake first, and refused, crashes (docs/decisions.md#C9). With datagrams they connect
+// first, and the client looks the server up at the same port while that begins to listen there.
 
 const (
 	lull     = 2 * time.Second // for which a service outlives its last Listener
@@ -50,6 +51,20 @@ func (in *incoming) waits(service uint64) bool {
 	m.early = append(m.early, e)
 	m.timers.set(&e.timer, until)
 	return true
+}
+
+// lookUpWaits is waits for a look-up, which may also be of a program that is connected to at the
+// same port, or was a moment ago: the first one waits for it.
+func (in *incoming) lookUpWaits(service uint64) bool {
+	m := in.m
+	space, port, ok := mad.ServiceOf(service)
+	s, connected := Service{space, port}, Service{mad.PortSpaceTCP, port}
+	_, known := m.lulls[s]
+	if ok && !known && space == mad.PortSpaceUDP &&
+		(m.listener(connected.id(), in.to, false) != nil || m.lulls[connected].After(in.now)) {
+		m.left(in.now, s)
+	}
+	return in.waits(service)
 }
 
 // again takes the request once more.

@@ -50,3 +50,35 @@ func TestBetweenListeners(t *testing.T) {
 		})
 	}
 }
+
+// A program that is connected to at a port may be about to be looked up there, too: what comes
+// before it listens waits, whether its other Listener is there still or has just gone, once, and for
+// a moment.
+func TestLookUpBehindConnection(t *testing.T) {
+	for name, ended := range map[string]bool{"it listens": false, "it has listened": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newSUT(t)
+			connected := s.listens(service)
+			if ended {
+				connected.Close(s.now)
+			}
+			silent(t, "the program is about to listen", s.says(s.sidr()))
+			s.nothing("nobody listens")
+			silent(t, "it may still", s.pass(1900*time.Millisecond))
+			l := s.listens(lookups)
+			silent(t, "it does", s.pass(0))
+			if e := s.happened(EventAsked); e.Listener != l {
+				t.Errorf("%+v", e)
+			}
+		})
+	}
+	s := newSUT(t)
+	s.listens(service)
+	silent(t, "the program might be about to listen", s.says(s.sidr()))
+	if r := only[*mad.SIDRREP](t, s.pass(2*time.Second)); r.Status != mad.SIDRUnsupported {
+		t.Errorf("%+v", r)
+	}
+	if r := only[*mad.SIDRREP](t, s.says(s.sidr())); r.Status != mad.SIDRUnsupported {
+		t.Errorf("asked again: %+v", r)
+	}
+}

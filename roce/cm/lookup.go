@@ -120,7 +120,7 @@ func (in *incoming) sidrREQ(r *mad.SIDRREQ) {
 		return
 	}
 	l := m.listener(r.ServiceID, in.to, true)
-	if l == nil && in.waits(r.ServiceID) {
+	if l == nil && in.lookUpWaits(r.ServiceID) {
 		return
 	}
 	head, private, err := mad.ParseAddress(r.PrivateData)
