@@ -148,6 +148,30 @@ func connectID(t *testing.T, e *env, id *vnic.CMID, x, y *vnictest.Peer) {
 	synctest.Wait()
 }
 
+// What rdma_disconnect ends is no drained queue: the peers are told by the connection's events only.
+// uDAPL takes an asynchronous event of a connected QP for its failure, and dapltest then waited for
+// the end of the connection for ever.
+func TestDisconnectDrainsNothing(t *testing.T) {
+	onPaths(t, func(t *testing.T, e *env) {
+		x, y := e.pair(vnictest.PeerConfig{}, vnictest.PeerConfig{})
+		y.Recv(1, 0, 10)
+		x.Recv(2, 0, 10)
+		x.Send(3, 0, 10)
+		y.Send(4, 0, 10)
+		x.WantSend("sent", is(3, ok))
+		y.WantSend("sent", is(4, ok))
+		if err := x.QP.Disconnect(); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range []*vnictest.Peer{x, y} {
+			if err := p.WantDone("over"); err != nil {
+				t.Errorf("a graceful end has the cause %v", err)
+			}
+			wantEvents(t, p, "disconnected")
+		}
+	})
+}
+
 // A connected QP is not taken to Idle by Modify, and stays what it was; Closing is a graceful
 // disconnect, which lets go out what was posted (Q3, Q4), and is for a connected QP only.
 func TestModifyConnected(t *testing.T) {
@@ -169,6 +193,8 @@ func TestModifyConnected(t *testing.T) {
 		x.WantSend("all went out", is(4, ok), is(5, ok), is(6, ok))
 		x.WantRecv("flushed", is(3, flush))
 		y.WantRecv("arrived, and flushed", is(1, ok), is(2, flush))
+		wantEvents(t, x, "its program drains the queue", rdma.EventSQDrained)
+		wantEvents(t, y, "its program does not")
 		for _, p := range []*vnictest.Peer{x, y} {
 			if err := p.WantDone("over"); err != nil {
 				t.Errorf("a graceful end has the cause %v", err)

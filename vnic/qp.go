@@ -102,6 +102,7 @@ type connection struct {
 // An ending is how a connection comes to its end: the owner's.
 type ending struct {
 	served      bool            // was connected once
+	tellDrained bool            // its program has moved it to Closing
 	lastWQE     bool            // in Error, with an SRQ: its end is to be told once all is flushed
 	lastCall    bool            // the peer has ended behind the Send that waits for a receive
 	endErr      error           // what ended the connection, nil for a graceful end
@@ -463,6 +464,7 @@ func (qp *QP) ModifyState(to rdma.QPState) error {
 		case to == rdma.QPTerminate && qp.State() == rdma.QPRTS:
 			qp.localError(&iwarp.LocalError{Cause: iwarp.TermLocalCatastrophic, Err: errConsumer}, link.ByQP)
 		case to == rdma.QPClosing && qp.State() == rdma.QPRTS:
+			qp.tellDrained = true
 			qp.disconnect()
 		case to == rdma.QPIdle && qp.State() == rdma.QPError:
 			for qp.flushIdle() {

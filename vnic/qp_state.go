@@ -67,7 +67,7 @@ func (qp *QP) setState(to rdma.QPState) error {
 	t := &qp.dev.cfg.Timeouts
 	switch to { // entry actions
 	case rdma.QPRTS:
-		qp.served = true
+		qp.served, qp.tellDrained = true, false
 	case rdma.QPClosing:
 		qp.clearDeadlines()
 		qp.setDeadline(deadlineEnd, t.Close)
@@ -77,7 +77,7 @@ func (qp *QP) setState(to rdma.QPState) error {
 				break
 			}
 		}
-		if qp.work.Sent() {
+		if qp.tellDrained { // a peer that has disconnected has drained nothing
 			qp.ctx.event(rdma.EventSQDrained, qp.num, nil)
 		}
 	case rdma.QPTerminate:

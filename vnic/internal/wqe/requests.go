@@ -60,7 +60,7 @@ func (r *Requests) Config() *rdma.QPConfig { return &r.cfg }
 // has, reads that the peer answers Reads and atomics.
 func (r *Requests) Begin(extensions, reads bool) {
 	s := &r.send
-	s.extensions, s.answered, s.finished, s.sent, s.broken = extensions, reads, false, false, false
+	s.extensions, s.answered, s.finished, s.broken = extensions, reads, false, false
 }
 
 // Log writes to the log at debug level, with the QP's number.

@@ -20,7 +20,6 @@ type sendSide struct {
 	reads            int32     // under way and unanswered
 	bad              bool      // an entry waits to fail; nothing is taken behind it
 	finished         bool      // nothing more is taken for this connection
-	sent             bool      // something was sent on this connection
 	broken           bool      // a request was flushed or has failed: what is behind it flushes
 	extensions       bool      // RFC 7306 was agreed on
 	answered         bool      // Reads and atomics are
@@ -113,9 +112,6 @@ func (r *Requests) SendsLeft() bool { return r.send.head != r.send.tail }
 
 // AwaitsAnswers reports whether Reads or atomics are under way.
 func (r *Requests) AwaitsAnswers() bool { return r.send.reads > 0 }
-
-// Sent reports whether something was sent on this connection.
-func (r *Requests) Sent() bool { return r.send.sent }
 
 // FinishSends has nothing more taken for this connection; SendsFinished says that it was called.
 func (r *Requests) FinishSends()        { r.send.finished = true }
@@ -360,7 +356,6 @@ func (r *Requests) Posted(e *Request) {
 func (r *Requests) UnderWay(e *Request) {
 	e.state = posted
 	r.send.next++
-	r.send.sent = true
 	if IsAnswered(e.WR.Op) {
 		r.send.reads++
 	}
