@@ -148,9 +148,9 @@ func connectID(t *testing.T, e *env, id *vnic.CMID, x, y *vnictest.Peer) {
 	synctest.Wait()
 }
 
-// What rdma_disconnect ends is no drained queue: the peers are told by the connection's events only.
-// uDAPL takes an asynchronous event of a connected QP for its failure, and dapltest then waited for
-// the end of the connection for ever.
+// What rdma_disconnect ends is no drained queue: the peers are told by the connection's events
+// only. uDAPL takes an asynchronous event of a connected QP for its failure, and dapltest then
+// waited for the end of the connection for ever.
 func TestDisconnectDrainsNothing(t *testing.T) {
 	onPaths(t, func(t *testing.T, e *env) {
 		x, y := e.pair(vnictest.PeerConfig{}, vnictest.PeerConfig{})

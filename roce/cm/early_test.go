@@ -52,8 +52,8 @@ func TestBetweenListeners(t *testing.T) {
 }
 
 // A program that is connected to at a port may be about to be looked up there, too: what comes
-// before it listens waits, whether its other Listener is there still or has just gone, once, and for
-// a moment.
+// before it listens waits, whether its other Listener is there still or has just gone, once, and
+// for a moment.
 func TestLookUpBehindConnection(t *testing.T) {
 	for name, ended := range map[string]bool{"it listens": false, "it has listened": true} {
 		t.Run(name, func(t *testing.T) {
