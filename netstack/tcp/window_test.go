@@ -146,14 +146,16 @@ func TestWholeSegments(t *testing.T) {
 // segments long or short, so that an FPDU that had a segment of its own has one again
 // (docs/interop.md#S5).
 func TestSentAgainWhole(t *testing.T) {
-	for _, seed := range []uint64{1, 2, 3, 4} {
+	for _, seed := range []uint64{1, 2} {
 		r := newRig(t, badWire{rate: 1e9, queue: 4 << 20, delay: time.Millisecond}, seed)
 		r.connect(t)
-		emss, rng := r.a.EMSS(), rand.New(rand.NewPCG(seed, 7))
+		emss := r.a.EMSS()
+		sizes, losses := rand.New(rand.NewPCG(seed, 7)), rand.New(rand.NewPCG(seed, 8))
+		// guarded by the direction's mu, as is losses
 		var begin, end uint32 // of what was sent
 		bounds := map[uint32]bool{}
 		segments, again, cut := 0, 0, 0
-		r.dirs[0].drop = func(b []byte) bool {
+		drop := func(b []byte) bool {
 			if !isTCP(b) {
 				return false
 			}
@@ -180,14 +182,22 @@ func TestSentAgainWhole(t *testing.T) {
 					cut++
 				}
 			}
-			return rng.IntN(20) == 0
+			return losses.IntN(20) == 0
 		}
+		r.dirs[0].mu.Lock()
+		r.dirs[0].drop = drop
+		r.dirs[0].mu.Unlock()
 		left, sink := int64(0), netstacktest.NewSink(1<<40)
 		src := netstacktest.NewSource(1 << 40)
-		for again < 200 {
+		enough := func() bool {
+			r.dirs[0].mu.Lock()
+			defer r.dirs[0].mu.Unlock()
+			return again >= 200
+		}
+		for !enough() {
 			for range 8 { // messages, each with a last segment that is short
 				if left == 0 {
-					left = 1 + rng.Int64N(4*int64(emss))
+					left = 1 + sizes.Int64N(4*int64(emss))
 				}
 				n, err := r.a.WriteFrom(message{src, int(left)})
 				if err != nil {
@@ -204,11 +214,12 @@ func TestSentAgainWhole(t *testing.T) {
 			r.step()
 			r.settle()
 		}
-		if cut > 0 {
+		r.dirs[0].mu.Lock()
+		if r.dirs[0].drop = nil; cut > 0 {
 			t.Errorf("seed %d: of %d segments, %d of them sent again, %d begin or end elsewhere", seed,
 				segments, again, cut)
 		}
-		r.dirs[0].drop = nil
+		r.dirs[0].mu.Unlock()
 	}
 }
 
