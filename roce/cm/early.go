@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/vrnic/vrnic/roce/mad"
 )
 
 // A program may close its Listener and soon listen at the same port again. What peers ask for in
@@ -57,10 +59,10 @@ func (in *incoming) waits(service uint64) bool {
 // same port, or was a moment ago: the first one waits for it.
 func (in *incoming) lookUpWaits(service uint64) bool {
 	m := in.m
-	space, port, ok := mad.ServiceOf(service)
-	s, connected := Service{space, port}, Service{mad.PortSpaceTCP, port}
+	s := serviceOf(service)
+	connected := Service{Space: mad.PortSpaceTCP, Port: s.Port}
 	_, known := m.lulls[s]
-	if ok && !known && space == mad.PortSpaceUDP &&
+	if !known && s.Space == mad.PortSpaceUDP &&
 		(m.listener(connected.id(), in.to, false) != nil || m.lulls[connected].After(in.now)) {
 		m.left(in.now, s)
 	}
