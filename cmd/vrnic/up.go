@@ -48,6 +48,11 @@ func upCommand() *cli.Command {
 			"or NAME,host=ADDR with an address that this host has: it uses the kernel's sockets (TCP, and\n" +
 			"UDP that carries SCTP), and needs no port. It has the same, but no mtu, and beside\n\n" +
 			"   ,sctp-udp=PORT|off        the UDP port of its SCTP (9899)\n\n" +
+			"An interface of IP over InfiniBand is NAME,dev=DEVICE,addr=CIDR[,addr=CIDR]...,tun=NAME, where\n" +
+			"tun is the kernel's network device that it becomes, and what else it has:\n\n" +
+			"   ,mode=datagram|connected  whether it has connections (datagram)\n" +
+			"   ,mtu=N                    octets of an IP packet (2044)\n" +
+			"   ,pkey=N ,qkey=N ,scope=N  of the link (0xffff, 0x80000b1b, 2)\n\n" +
 			"QPs of one device reach each other without a network, by a copy from one's memory to the\n" +
 			"other's, and so do those of two devices that speak RoCE; with loopback=wire they do so\n" +
 			"through TCP, or UDP, as if they were of two daemons.\n\n" +
@@ -63,9 +68,8 @@ func upCommand() *cli.Command {
 				Usage: "a device, `SPEC`; see above (default: " + daemon.DefaultDevice().String() + ")"},
 			&cli.StringSliceFlag{Name: "port", Usage: "a port of the switch, `SPEC`: " +
 				"tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N], unix-listen:PATH or unix-connect:PATH"},
-			&cli.StringSliceFlag{Name: "ipoib", Usage: "an IP interface over a device of RoCE (IP over " +
-				"InfiniBand), `NAME,dev=DEVICE,addr=CIDR[,addr=CIDR]...,tun=NAME" +
-				"[,mode=datagram|connected][,mtu=N][,pkey=N][,qkey=N][,scope=N]`"},
+			&cli.StringSliceFlag{Name: "ipoib",
+				Usage: "an IP interface over a device of RoCE, `SPEC`; see above"},
 			&cli.StringFlag{Name: "socket-mode", Value: "0600",
 				Usage: "who may connect: the socket's file `MODE`, octal"},
 			&cli.StringFlag{Name: "socket-group", Usage: "give the socket to group `NAME`"},
