@@ -22,7 +22,7 @@ func execCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "exec",
 		Usage:     "run a program with vrnic's libibverbs and librdmacm",
-		UsageText: "vrnic exec [-d DEVICE] [--lend-heap] -- CMD [ARG]...",
+		UsageText: "vrnic exec [-d DEVICE] [--lend-heap] [--sys HOW] -- CMD [ARG]...",
 		Description: "Runs CMD in place of itself, with libraries that give the daemon's devices to " +
 			"unmodified verbs\n" +
 			"programs, and to what these start:\n\n" +
@@ -32,7 +32,10 @@ func execCommand() *cli.Command {
 			"CMD has to be a 64-bit program for glibc, linked dynamically, and neither setuid nor setgid. The daemon has\n" +
 			"to run as root or as the user of CMD: it reads and writes the program's memory.\n\n" +
 			"It sets for CMD: LD_LIBRARY_PATH and LD_PRELOAD, where what you have set stays; VRNIC_SOCKET; with -d\n" +
-			"VRNIC_DEVICE; and VRNIC_IFADDRS, the addresses that getifaddrs(3) is to list.\n\n" +
+			"VRNIC_DEVICE; VRNIC_IFADDRS, the addresses that getifaddrs(3) is to list; VRNIC_SYS and VRNIC_SYS_DIR.\n\n" +
+			"With --sys CMD finds the devices in /sys/class/infiniband and so on, and in /dev/infiniband. mount takes a\n" +
+			"mount namespace for it, and a user namespace if you are not root; preload stands in front of the C\n" +
+			"library's functions; auto does the first for root and the second for others.\n\n" +
 			"With --lend-heap CMD's large and page-aligned allocations (64 KiB or more, posix_memalign of a page or more) lie in\n" +
 			"memory that the daemon maps when CMD registers it: messages to and from there are copied once, with no system call,\n" +
 			"which makes 64 KiB messages within a device some twenty times as fast. It costs a copy of these allocations in each\n" +
@@ -45,6 +48,7 @@ func execCommand() *cli.Command {
 				Usage: "show the program this `DEVICE` only (default: all)"},
 			&cli.BoolFlag{Name: "lend-heap", EnvVars: []string{"VRNIC_LEND_HEAP"},
 				Usage: "let the daemon map what the program allocates and registers"},
+			sysFlag(),
 			&cli.StringFlag{Name: "lib-dir", EnvVars: []string{"VRNIC_LIB_DIR"},
 				Usage: "take the libraries from `DIR`, not from this program"},
 		},
@@ -151,7 +155,10 @@ func askDaemon(c *cli.Context, set *launch.Settings) (warn string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return distrust(set.Socket, daemon.UID), nil
+	if warn = distrust(set.Socket, daemon.UID); warn != "" {
+		return warn, nil
+	}
+	return "", showSys(c, set, client, daemon.UID)
 }
 
 // distrust says why C programs would not use a daemon of this user: it gets their memory.

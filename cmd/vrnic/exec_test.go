@@ -118,6 +118,8 @@ func TestExecFails(t *testing.T) {
 	} {
 		wantFailure(t, vrnicCommand(t, slices.Concat([]string{"exec"}, tt.args)...), tt.status, tt.want)
 	}
+	wantFailure(t, execCommandOf(t, socket, "--sys", "both", "sh"), exitUsage,
+		`--sys "both" is neither auto, mount, preload nor off`)
 	cmd := execCommandOf(t, socket, "sh")
 	cmd.Env = append(cmd.Env, "VRNIC_DEVICE=middle")
 	wantFailure(t, cmd, exitFailed, `"middle"`)

@@ -15,6 +15,8 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		main()
 	}
+	// Keepers would be clients of daemons, and write into folders of tests.
+	os.Setenv("VRNIC_SYS", sysOff)
 	os.Exit(m.Run())
 }
 

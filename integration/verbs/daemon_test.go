@@ -226,9 +226,11 @@ func (d *daemon) listens(p *process, port, n int) {
 	})
 }
 
-// env is what a program needs to find the libraries and the daemon without `vrnic exec`.
+// env is what a program needs to find the libraries and the daemon without `vrnic exec`. Its /sys
+// is the kernel's: the keeper of another would be a client of the daemon, and settle counts those.
 func (d *daemon) env() []string {
-	return []string{"VRNIC_SOCKET=" + d.socket, "VRNIC_LIB_DIR=" + libs, "LD_LIBRARY_PATH=" + libs}
+	return []string{"VRNIC_SOCKET=" + d.socket, "VRNIC_LIB_DIR=" + libs, "LD_LIBRARY_PATH=" + libs,
+		"VRNIC_SYS=off"}
 }
 
 // start runs a program on the daemon. It has the libraries under test as `vrnic exec` gives them.

@@ -50,6 +50,9 @@ type devRow struct {
 	MAC   string         `json:"mac"`
 	MTU   int            `json:"mtu"`
 	Addrs []netip.Prefix `json:"addrs"`
+	State string         `json:"state"` // of the port, as what follows
+	Phys  string         `json:"physical_state"`
+	GIDs  int            `json:"gids"` // entries of its table
 }
 
 // A devCounts says what all users of a device have made; not everybody is told.
@@ -482,7 +485,13 @@ func newCMRow(i *vnic.CMInfo) cmRow {
 
 func (d *device) row(all bool) any {
 	row := devRow{d.spec.Name, d.spec.transport(), net.HardwareAddr(d.mac[:]).String(), d.mtu(),
-		d.addrs}
+		d.addrs, "ACTIVE", "LINK_UP", 1}
+	if !d.vnic.PortActive() {
+		row.State, row.Phys = "DOWN", "DISABLED"
+	}
+	if d.roce() {
+		_, row.GIDs = d.vnic.RoCEPort()
+	}
 	if !all {
 		return row
 	}

@@ -13,10 +13,11 @@ const (
 	RDMACM  = "librdmacm.so.1"
 	IfAddrs = "libvrnic-ifaddrs.so"
 	Heap    = "libvrnic-heap.so"
+	Sys     = "libvrnic-sys.so"
 )
 
 // Names are the libraries that Place wants, each behind those that it is linked with.
-var Names = []string{Verbs, RDMACM, IfAddrs, Heap}
+var Names = []string{Verbs, RDMACM, IfAddrs, Heap, Sys}
 
 // Settings are what a program's environment gets.
 type Settings struct {
@@ -24,6 +25,8 @@ type Settings struct {
 	Device   string // the only one to show; "" for all
 	IfAddrs  string // see AppendIfAddrs
 	LendHeap bool
+	SysMode  string // how programs see SysDir, in the words of --sys
+	SysDir   string // what they see in /sys and /dev; "" for what is there
 	Libs     Libs
 	Program  Program
 }
@@ -46,6 +49,8 @@ func Env(environ []string, s Settings) []string {
 	if s.LendHeap {
 		env = set(env, "VRNIC_LEND_HEAP", "1")
 	}
+	env = set(env, "VRNIC_SYS", s.SysMode)
+	env = set(env, "VRNIC_SYS_DIR", s.SysDir)
 	if s.Libs.Dir != "" {
 		old, _ := get(env, "LD_LIBRARY_PATH")
 		env = set(env, "LD_LIBRARY_PATH", addDir(s.Libs.Dir, old))
@@ -53,10 +58,10 @@ func Env(environ []string, s Settings) []string {
 	var preload []string
 	for i, name := range Names {
 		switch {
-		case name == Heap && !s.LendHeap:
+		case name == Heap && !s.LendHeap, name == Sys && s.SysDir == "":
 		case s.Libs.Dir == "":
 			preload = append(preload, s.Libs.Files[i])
-		case name == IfAddrs || name == Heap || s.Program.RPath:
+		case name == IfAddrs || name == Heap || name == Sys || s.Program.RPath:
 			// The others are found when they are asked for, unless the program says itself where.
 			preload = append(preload, path.Join(s.Libs.Dir, name))
 		}

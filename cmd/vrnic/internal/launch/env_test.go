@@ -9,7 +9,7 @@ import (
 func TestEnv(t *testing.T) {
 	dir := Libs{Dir: "/l"}
 	files := Libs{Files: []string{"/proc/self/fd/100", "/proc/self/fd/101", "/proc/self/fd/102",
-		"/proc/self/fd/103"}}
+		"/proc/self/fd/103", "/proc/self/fd/104"}}
 	for _, tt := range []struct {
 		name      string
 		env, want []string
@@ -76,6 +76,22 @@ func TestEnv(t *testing.T) {
 			want: []string{
 				"LD_PRELOAD=/proc/self/fd/100:/proc/self/fd/101:/proc/self/fd/102:/proc/self/fd/103",
 				"VRNIC_LEND_HEAP=1", "VRNIC_SOCKET=/s"},
+		},
+		{
+			name: "what is seen in /sys",
+			env:  []string{"LD_PRELOAD=/l/libvrnic-ifaddrs.so:/l/libvrnic-sys.so", "VRNIC_SYS=mount"},
+			set:  Settings{Socket: "/s", SysMode: "auto", SysDir: "/d", Libs: dir},
+			want: []string{"LD_LIBRARY_PATH=/l",
+				"LD_PRELOAD=/l/libvrnic-ifaddrs.so:/l/libvrnic-sys.so", "VRNIC_SOCKET=/s", "VRNIC_SYS=auto",
+				"VRNIC_SYS_DIR=/d"},
+		},
+		{
+			name: "what is not seen in /sys",
+			env: []string{"LD_PRELOAD=/l/libvrnic-ifaddrs.so:/l/libvrnic-sys.so", "VRNIC_SYS=auto",
+				"VRNIC_SYS_DIR=/d"},
+			set: Settings{Socket: "/s", SysMode: "off", Libs: dir},
+			want: []string{"LD_LIBRARY_PATH=/l", "LD_PRELOAD=/l/libvrnic-ifaddrs.so", "VRNIC_SOCKET=/s",
+				"VRNIC_SYS=off"},
 		},
 		{
 			name: "a program with directories of its own, twice",

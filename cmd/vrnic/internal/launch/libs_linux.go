@@ -63,6 +63,37 @@ func Bases(uid int, getenv func(string) string) []string {
 }
 
 func placeBelow(libs map[string][]byte, base string) (string, error) {
+	own, err := ownBelow(base)
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(own, digest(libs))
+	if err := makeOwn(dir); err != nil {
+		return "", err
+	}
+	for _, name := range Names {
+		if err := placeFile(filepath.Join(dir, name), libs[name]); err != nil {
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+// Own is a directory that only this user can write and everybody can read, in the first of bases
+// that will do.
+func Own(bases []string) (string, error) {
+	var causes []error
+	for _, base := range bases {
+		own, err := ownBelow(base)
+		if err == nil {
+			return own, nil
+		}
+		causes = append(causes, err)
+	}
+	return "", errors.Join(causes...)
+}
+
+func ownBelow(base string) (string, error) {
 	base, err := filepath.EvalSymlinks(base)
 	if err != nil {
 		return "", err
@@ -80,18 +111,7 @@ func placeBelow(libs map[string][]byte, base string) (string, error) {
 		return "", err
 	}
 	own := filepath.Join(base, "vrnic-"+strconv.Itoa(os.Geteuid()))
-	dir := filepath.Join(own, digest(libs))
-	for _, d := range []string{own, dir} {
-		if err := makeOwn(d); err != nil {
-			return "", err
-		}
-	}
-	for _, name := range Names {
-		if err := placeFile(filepath.Join(dir, name), libs[name]); err != nil {
-			return "", err
-		}
-	}
-	return dir, nil
+	return own, makeOwn(own)
 }
 
 // digest names what the libraries hold.

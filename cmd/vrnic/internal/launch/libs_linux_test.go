@@ -19,7 +19,7 @@ import (
 // content stands for the libraries.
 func content() map[string][]byte {
 	return map[string][]byte{Verbs: []byte("verbs"), RDMACM: bytes.Repeat([]byte("cm"), 5000),
-		IfAddrs: []byte("if"), Heap: []byte("heap")}
+		IfAddrs: []byte("if"), Heap: []byte("heap"), Sys: []byte("sysfs")}
 }
 
 // base is a directory that Place can use.
