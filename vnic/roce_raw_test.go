@@ -113,8 +113,8 @@ func (r *rawRoCE) write() packet.Header {
 		Dest: packet.QPN(r.x.QP.Num()), PSN: r.psn, Addr: r.x.MR.Addr(), RKey: r.x.MR.RKey(), DMA: 1}
 }
 
-// What is late of a connection that the queue pairs had before does not establish this one.
-// ROCE-164.
+// What is late of a connection that the queue pairs had before does not establish this one, nor
+// does what is no request of theirs, whatever its PSN. ROCE-164.
 func TestLatePacketsEstablishNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRawRoCE(t)
@@ -128,6 +128,10 @@ func TestLatePacketsEstablishNothing(t *testing.T) {
 		r.send(r.make(rawAddr, late, []byte{1}, nil))
 		r.send(r.make(rawAddr, packet.Header{Opcode: packet.Acknowledge, PKey: packet.DefaultPKey,
 			Dest: late.Dest, PSN: r.psn}, nil, nil))
+		for _, op := range []packet.Opcode{packet.CNP, packet.SendOnly.Of(packet.UC)} {
+			r.send(r.make(rawAddr, packet.Header{Opcode: op, PKey: packet.DefaultPKey, Dest: late.Dest,
+				PSN: r.psn}, nil, nil))
+		}
 		wantEvents(t, r.x, "late packets")
 		r.wantClean("late packets")
 		wantEvents(t, r.x, "the first request", rdma.EventCommEst)

@@ -100,12 +100,14 @@ var noCounters roce.Counters
 type Link struct {
 	link.Basic
 	link.NoStream
-	qp    QP
-	work  *wqe.Requests
-	eng   engine
-	route datagram.Route
-	head  udp.Template
-	now   time.Time // of the step
+	qp   QP
+	work *wqe.Requests
+	eng  engine
+	// transport is that of the engine's packets.
+	transport packet.Transport
+	route     datagram.Route
+	head      udp.Template
+	now       time.Time // of the step
 
 	Inbox   *inbox.Inbox
 	control control
@@ -148,11 +150,12 @@ const queueMost = 256
 // New makes a link of qp, which is RC or UC, on p; cfg has what is known of the connection in RTR.
 func New(qp QP, typ rdma.QPType, p Path, cfg roce.Config, s *stats.Packets, c *Congestion,
 	in *inbox.Inbox) *Link {
-	l := &Link{qp: qp, work: qp.Work(), Inbox: in, stats: s, control: newFlow(c, cfg.Dest)}
+	l := &Link{qp: qp, work: qp.Work(), Inbox: in, stats: s, control: newFlow(c, cfg.Dest),
+		transport: packet.RC}
 	l.local.mtu, l.local.dest = cfg.MTU, cfg.Dest
 	cfg.SendQueue = min(l.work.Depth(), queueMost)
 	if typ == rdma.UC {
-		l.eng = unreliable{roce.NewUC(cfg, l)}
+		l.eng, l.transport = unreliable{roce.NewUC(cfg, l)}, packet.UC
 		if c == nil {
 			l.control = newPace(cfg.Dest, cfg.MTU, p.Peer != nil)
 		}
@@ -272,7 +275,8 @@ func (l *Link) Take(b []byte, marked bool) {
 // connection that these two queue pairs had before, and say nothing of this one.
 func (l *Link) begins() bool {
 	_, due := l.eng.PSNs()
-	return !l.header.Opcode.IsResponse() && l.header.PSN == due
+	op := l.header.Opcode
+	return op.Transport() == l.transport && !op.IsResponse() && l.header.PSN == due
 }
 
 // pkeyMatches reports whether a packet's partition is that of the only P_Key there is, of which the
