@@ -13,11 +13,12 @@ const (
 )
 
 // inboxOf says what waits for a queue pair of each type: of one that is connected, a window of
-// Sends and Writes of the peer's, one of answers to Reads, and ACKs. Datagrams come from anybody.
+// Sends and Writes of the peer's, one of answers to Reads, and ACKs. Datagrams come from anybody,
+// and short ones by the thousand while the thread that runs the queue pair has no processor.
 var inboxOf = map[rdma.QPType]inbox.Config{
 	rdma.RC: {Packets: 2560, Octets: 8 << 20},
 	rdma.UC: {Packets: 2560, Octets: 8 << 20},
-	rdma.UD: {Packets: 512, Octets: 2 << 20, Heads: true},
+	rdma.UD: {Packets: 4096, Octets: 4 << 20, Heads: true},
 }
 
 // newInbox is where packets for qp wait.

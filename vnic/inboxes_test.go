@@ -34,3 +34,28 @@ func TestReadBesideWrites(t *testing.T) {
 		wantNoneDropped(t, y)
 	})
 }
+
+// Short datagrams wait by the thousand for a queue pair that is not run for a moment.
+func TestUDHeldUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const many = 4000
+		a, b := roceHosts(t)
+		cfg := vnictest.PeerConfig{CQDepth: many, QP: rdma.QPConfig{MaxSendWR: many, MaxRecvWR: many}}
+		x, y := newDatagrammer(t, a, cfg), newDatagrammer(t, b, cfg)
+		h := x.ah("10.0.0.2")
+		var all []want
+		for i := range uint64(many) {
+			y.Recv(i, 0, 64+grhLen)
+			all = append(all, is(i, ok))
+		}
+		y.QP.Hold(func() {
+			for i := range uint64(many) {
+				x.Post(rdma.SendWR{ID: i, Op: rdma.OpSend,
+					To: rdma.Datagram{AH: h.Handle(), QPN: y.QP.Num(), QKey: udQKey}}, 0, 64)
+			}
+			x.WantSend("all go out", all...)
+		})
+		y.WantRecv("and arrive", all...)
+		wantNoneDropped(t, y.Peer)
+	})
+}
