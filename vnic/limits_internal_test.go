@@ -55,7 +55,7 @@ func TestInboxesByUser(t *testing.T) {
 	if a != b || a == c {
 		t.Error("contexts of one user have a bound each, or those of two have one together")
 	}
-	if x.join(nil) == x.join(nil) {
+	if one, other := x.join(nil), x.join(nil); one == other {
 		t.Error("contexts of nobody's have a bound together")
 	}
 	x.leave(1)
