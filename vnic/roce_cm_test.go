@@ -49,6 +49,29 @@ func (e rocePair) dial(t *testing.T, to netip.AddrPort) (*vnic.CMID, *recorder) 
 	return id, r
 }
 
+// ask has x connect to the listener l, and returns what both ends have of it.
+func (e rocePair) ask(t *testing.T, l *vnic.CMID, lr *recorder, x *vnictest.Peer) (id *vnic.CMID,
+	r *recorder, child *vnic.CMID) {
+	t.Helper()
+	id, r = e.dial(t, l.Local())
+	if err := id.Connect(x.QP, rdma.ConnParam{}); err != nil {
+		t.Fatal(err)
+	}
+	return id, r, lr.want("asked", vnic.CMConnectRequest)[0].ID
+}
+
+// connect is ask, and y accepts.
+func (e rocePair) connect(t *testing.T, l *vnic.CMID, lr *recorder,
+	x, y *vnictest.Peer) *vnic.CMID {
+	t.Helper()
+	id, r, child := e.ask(t, l, lr, x)
+	if err := child.Accept(y.QP, rdma.ConnParam{}); err != nil {
+		t.Fatal(err)
+	}
+	r.want("accepted", vnic.CMEstablished)
+	return id
+}
+
 func (r *recorder) resolve(id *vnic.CMID, to netip.AddrPort) {
 	r.t.Helper()
 	if err := id.ResolveAddr(netip.Addr{}, to, time.Second); err != nil {
@@ -230,11 +253,7 @@ func TestRoCERefused(t *testing.T) {
 		l, lr := listen(t, e.b, 0)
 		for _, program := range []bool{true, false} {
 			x := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{})
-			id, r := e.dial(t, l.Local())
-			if err := id.Connect(x.QP, rdma.ConnParam{}); err != nil {
-				t.Fatal(err)
-			}
-			child := lr.want("asked", vnic.CMConnectRequest)[0].ID
+			_, r, child := e.ask(t, l, lr, x)
 			if program {
 				err = child.Reject([]byte("no"))
 			} else {
@@ -293,15 +312,7 @@ func TestRoCEGone(t *testing.T) {
 				l, lr := listen(t, e.b, 0)
 				x := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{})
 				y := vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
-				id, r := e.dial(t, l.Local())
-				if err := id.Connect(x.QP, rdma.ConnParam{}); err != nil {
-					t.Fatal(err)
-				}
-				child := lr.want("asked", vnic.CMConnectRequest)[0].ID
-				if err := child.Accept(y.QP, rdma.ConnParam{}); err != nil {
-					t.Fatal(err)
-				}
-				r.want("accepted", vnic.CMEstablished)
+				id := e.connect(t, l, lr, x, y)
 				lr.want("accepted", vnic.CMEstablished)
 				end(x, id)
 				lr.want("the peer is gone", vnic.CMDisconnected)
@@ -414,15 +425,7 @@ func TestRoCEFirstPacket(t *testing.T) {
 		l, lr := listen(t, e.b, 0)
 		x := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{})
 		y := vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
-		id, r := e.dial(t, l.Local())
-		if err := id.Connect(x.QP, rdma.ConnParam{}); err != nil {
-			t.Fatal(err)
-		}
-		child := lr.want("asked", vnic.CMConnectRequest)[0].ID
-		if err := child.Accept(y.QP, rdma.ConnParam{}); err != nil {
-			t.Fatal(err)
-		}
-		r.want("accepted", vnic.CMEstablished)
+		e.connect(t, l, lr, x, y)
 		lr.want("the RTU is lost")
 		y.Recv(1, 0, 64)
 		x.Send(2, 0, 64)
