@@ -258,3 +258,38 @@ func TestInputIsBorrowed(t *testing.T) {
 		t.Error("the Write differs")
 	}
 }
+
+// What DDP hands up with a tagged message is its ULP octet, by which RDMAP knows a Write from the
+// answer to a Read and from what is neither, and its STag, whatever that is: DDP-029.
+func TestTaggedDelivery(t *testing.T) {
+	for _, tt := range []struct {
+		op   Opcode
+		stag STag
+		want string
+	}{
+		{OpWrite, 0x10, "[write 0x10+5 3 last=true]"},
+		{OpWrite, 0x11, "[write 0x11+5 3 last=true]"},
+		{OpReadResponse, 0x10, "[read 7]"},
+	} {
+		r := newRaw(responder, true)
+		r.h.mem[0x11] = make([]byte, 100)
+		r.h.order, r.h.sinks[7] = []uint64{7}, make([]byte, 3)
+		r.PostRead(7, 0x10, 5, 3, 0x10, 0)
+		drain(r)
+		r.Write(AppendFPDU(nil, writeSeg(OpWrite, true, 0x10, 0, 0), true)) // lets a Responder send
+		drain(r)
+		r.h.log = nil
+		r.Write(AppendFPDU(nil, writeSeg(tt.op, true, tt.stag, 5, 3), true))
+		if got := fmt.Sprint(r.h.log); got != tt.want || r.Err() != nil {
+			t.Errorf("%v to %#x: %s, want %s; %v", tt.op, tt.stag, got, tt.want, r.Err())
+		}
+	}
+	for _, op := range []Opcode{OpSend, OpReadRequest, OpTerminate} { // not those of tagged messages
+		r := newRaw(responder, true)
+		r.Write(AppendFPDU(nil, writeSeg(op, true, 0x10, 5, 3), true))
+		var le *LocalError
+		if !errors.As(r.Err(), &le) || le.Cause != TermUnexpectedOpcode || len(r.h.log) > 0 {
+			t.Errorf("a tagged %v: %v, %v", op, r.Err(), r.h.log)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package tcp_test
 
 import (
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -139,6 +140,36 @@ func TestWholeSegments(t *testing.T) {
 			}
 			r.wire.loss = 0
 		})
+	}
+}
+
+// A short message waits for nobody's ACK, as if TCP_NODELAY were set: MPA-100.
+func TestShortMessagesAtOnce(t *testing.T) {
+	r := newRig(t, badWire{rate: 1e9, queue: 4 << 20, delay: 50 * time.Millisecond}, 1)
+	r.connect(t)
+	var sizes []int // guarded by the direction's mu
+	drop := func(b []byte) bool {
+		if isTCP(b) {
+			if n := len(b) - 34 - int(header.TCP(b[34:]).DataOffset()); n > 0 {
+				sizes = append(sizes, n)
+			}
+		}
+		return false
+	}
+	r.dirs[0].mu.Lock()
+	r.dirs[0].drop = drop
+	r.dirs[0].mu.Unlock()
+	begin := r.clock.Elapsed()
+	for range 3 {
+		if n, err := r.a.WriteFrom(netstacktest.NewSource(100)); n != 100 || err != nil {
+			t.Fatal(n, err)
+		}
+		r.settle()
+	}
+	r.dirs[0].mu.Lock()
+	defer r.dirs[0].mu.Unlock()
+	if !slices.Equal(sizes, []int{100, 100, 100}) || r.clock.Elapsed() != begin {
+		t.Errorf("segments of %d octets in %v, want three at once", sizes, r.clock.Elapsed()-begin)
 	}
 }
 
