@@ -7,9 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/verbs/internal/ctest"
 )
 
@@ -19,6 +22,9 @@ var (
 	systemDir = "/usr/lib/" + map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[arch] +
 		"-linux-gnu/"
 )
+
+// preloads are the libraries that nobody is linked with.
+var preloads = []string{"libvrnic-ifaddrs.so", "libvrnic-heap.so", "libvrnic-sys.so"}
 
 // A symbol is what a library exports under a name and a version.
 type symbol struct {
@@ -195,7 +201,7 @@ func TestDependencies(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, n := range needed {
-			if n != "libc.so.6" && n != "ld-linux-x86-64.so.2" && n != "ld-linux-aarch64.so.1" &&
+			if n != "libc.so.6" && n != "libpthread.so.0" && n != "libdl.so.2" && n != "ld-linux-x86-64.so.2" && n != "ld-linux-aarch64.so.1" &&
 				(n != libraries[0] || lib != libraries[1]) && os.Getenv("VRNIC_TEST_LIBS") == "" {
 				t.Errorf("%s needs %s", lib, n)
 			}
@@ -207,6 +213,31 @@ func TestDependencies(t *testing.T) {
 			if p.Flags&elf.PF_W != 0 && p.Flags&elf.PF_X != 0 {
 				t.Errorf("%s: segment %v is writable and executable", lib, p.Type)
 			}
+		}
+	}
+}
+
+// What the libraries import is in glibc 2.28, whichever they were built with.
+func TestGlibcFloor(t *testing.T) {
+	if os.Getenv("VRNIC_TEST_LIBS") != "" {
+		needtest.Lacking(t, "plain libraries", "a sanitizer needs what glibc it needs")
+	}
+	const floor = 28
+	for _, lib := range append(slices.Clone(preloads), libraries...) {
+		found := 0
+		for _, s := range dynamicSymbols(t, filepath.Join(libs(t), lib)) {
+			version, ok := strings.CutPrefix(s.Version, "GLIBC_2.")
+			if s.Section != elf.SHN_UNDEF || !ok {
+				continue
+			}
+			found++
+			minor, _, _ := strings.Cut(version, ".")
+			if n, err := strconv.Atoi(minor); err != nil || n > floor {
+				t.Errorf("%s imports %s@%s", lib, s.Name, s.Version)
+			}
+		}
+		if found < 5 {
+			t.Errorf("%s imports %d symbols of glibc only", lib, found)
 		}
 	}
 }
