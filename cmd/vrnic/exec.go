@@ -15,6 +15,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/launch"
+	"github.com/vrnic/vrnic/verbs"
 	"github.com/vrnic/vrnic/verbs/build"
 )
 
@@ -76,12 +77,13 @@ func runExec(c *cli.Context) error {
 	}
 	// Last of what can fail: where there is no other place the libraries are in descriptors, which
 	// stay open.
-	if set.Libs, err = verbsLibs(c.String("lib-dir")); err != nil {
+	say := func(line string) { fmt.Fprintf(c.App.ErrWriter, "vrnic: %s\n", line) }
+	if set.Libs, err = verbsLibs(c.String("lib-dir"), say); err != nil {
 		return err
 	}
 	for _, line := range []string{prog.Hint, warn} {
 		if line != "" {
-			fmt.Fprintf(c.App.ErrWriter, "vrnic: %s\n", oneLine(line))
+			say(oneLine(line))
 		}
 	}
 	return replace(prog.Path, args, launch.Env(os.Environ(), set))
@@ -175,8 +177,9 @@ func distrust(socket string, uid uint32) string {
 		"they will find no device. Use a daemon of root's or of your own", socket, who)
 }
 
-// verbsLibs finds the libraries: where the user says, in this program, or installed beside it.
-func verbsLibs(dir string) (launch.Libs, error) {
+// verbsLibs finds the libraries: where the user says, in this program, or installed beside it; else
+// it builds them.
+func verbsLibs(dir string, say func(string)) (launch.Libs, error) {
 	if dir != "" {
 		libs, err := launch.Installed(dir)
 		if err != nil {
@@ -188,15 +191,14 @@ func verbsLibs(dir string) (launch.Libs, error) {
 	if err != nil {
 		return launch.Libs{}, err
 	}
+	bases := launch.Bases(os.Geteuid(), os.Getenv)
 	if slices.ContainsFunc(launch.Names, func(name string) bool { return contents[name] == nil }) {
 		if exe, err := os.Executable(); err == nil {
 			if libs, err := launch.Beside(exe); err == nil {
 				return libs, nil
 			}
 		}
-		return launch.Libs{}, errors.New("this vrnic was built without the verbs libraries: build it " +
-			"with `make build` " +
-			"where there is a C compiler, or say with --lib-dir where they are")
+		return launch.Compile(verbs.Source, bases, say)
 	}
-	return launch.Place(contents, launch.Bases(os.Geteuid(), os.Getenv))
+	return launch.Place(contents, bases)
 }

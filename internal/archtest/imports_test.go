@@ -134,7 +134,7 @@ var layers = map[string][]string{
 			"sctpddp",
 		module + "internal/stacknet", module + "internal/hostnet", module +
 			"internal/limitlog", module + "internal/cpuprofile",
-		module + "verbs/build"},
+		module + "verbs", module + "verbs/build"},
 	// The commands reach devices as any client does; only the daemon knows the layers below.
 	"cmd/vrnic/internal/ping":   {std, module + "rdma"},
 	"cmd/vrnic/internal/launch": {std, sys},

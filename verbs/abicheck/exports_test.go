@@ -201,7 +201,8 @@ func TestDependencies(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, n := range needed {
-			if n != "libc.so.6" && n != "libpthread.so.0" && n != "libdl.so.2" && n != "ld-linux-x86-64.so.2" && n != "ld-linux-aarch64.so.1" &&
+			if n != "libc.so.6" && n != "libpthread.so.0" && n != "libdl.so.2" &&
+				n != "ld-linux-x86-64.so.2" && n != "ld-linux-aarch64.so.1" &&
 				(n != libraries[0] || lib != libraries[1]) && os.Getenv("VRNIC_TEST_LIBS") == "" {
 				t.Errorf("%s needs %s", lib, n)
 			}

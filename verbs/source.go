@@ -1,0 +1,8 @@
+// Package verbs holds the C source of the libraries for verbs programs, for hosts where vrnic was
+// built without them: `make -C` builds them from it.
+package verbs
+
+import "embed"
+
+//go:embed Makefile *.h *.map core ibverbs rdmacm versions preload
+var Source embed.FS
