@@ -14,11 +14,11 @@ help: ## this list
 build: verbs ## the programs, into bin/
 	$(GO) build -o bin/ ./cmd/vrnic ./cmd/vrnic-bench
 
-# vrnic carries them for `vrnic exec`; where there is no C compiler it is built without.
+# vrnic carries them for `vrnic exec`; built without a C compiler it carries their source only.
 .PHONY: verbs
 verbs: ## libibverbs and librdmacm for verbs programs, in C, into verbs/build/
 	@if command -v $(firstword $(CC)) >/dev/null; then $(MAKE) -s -C verbs; \
-	else echo "no C compiler ($(CC)): vrnic exec will have no libraries" >&2; fi
+	else echo "no C compiler ($(CC)): vrnic exec will want one" >&2; fi
 
 .PHONY: demo
 demo: ## no root, no set-up: two processes move data through a virtual RNIC and verify it
