@@ -25,7 +25,7 @@ const (
 func compareCommand() *cli.Command {
 	flags := []cli.Flag{
 		&cli.StringSliceFlag{Name: "path",
-			Usage: "`PATH`s: loop, pair, ring, wire, tap (default: all; " +
+			Usage: "`PATH`s: loop, pair, ring, host, wire, tap (default: all; " +
 				"wire and tap are left out without root)"},
 		&cli.IntFlag{Name: "rounds", Value: compareRounds, Usage: "`N` rounds"},
 		&cli.DurationFlag{Name: "time", Value: compareTime, Usage: "`D`uration of each measurement"},
@@ -33,7 +33,7 @@ func compareCommand() *cli.Command {
 			Usage: "`D`uration of load before the first round"},
 		&cli.IntFlag{Name: "depth", Value: standardDepth,
 			Usage: "`N` requests outstanding, where bandwidth is measured"},
-		&cli.StringFlag{Name: "processes", Usage: "0: both ends of ring and tap, and of their " +
+		&cli.StringFlag{Name: "processes", Usage: "0: both ends of ring, host and tap, and of their " +
 			"baselines, are in vrnic-bench; 1: each has a process of its own (default: 1)"},
 		mtuFlag("1500, of RoCE and what is beside it 9000"),
 		&cli.BoolFlag{Name: "no-verify", DisableDefaultText: true,
@@ -44,13 +44,14 @@ func compareCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "compare",
 		Usage: "measures vrnic and its baselines on the same path, in turn, and prints ratios",
-		UsageText: "vrnic-bench compare [--path loop|pair|ring|wire|tap]... [--rounds N] [--time D] " +
-			"[--json FILE]",
+		UsageText: "vrnic-bench compare [--path loop|pair|ring|host|wire|tap]... [--rounds N] " +
+			"[--time D] [--json FILE]",
 		Description: "Each round measures vrnic, then its baselines, the first of which changes from " +
 			"round to round:\n\n" +
 			"   loop        copying in memory\n" +
 			"   pair        TCP between the same two netstacks, and between two in memory with the MTU that is fastest here\n" +
 			"   ring        copying in memory; the kernel's TCP on its loopback\n" +
+			"   host        the kernel's TCP on its loopback, which carries the devices', too\n" +
 			"   wire (root) TCP between the same two netstacks, on the same TAPs; the kernel's TCP over the same bridges\n" +
 			"   tap (root)  TCP between two processes with netstacks on TAPs of the same bridges; the kernel's TCP there\n\n" +
 			"On pair, ring, wire and tap RoCE is measured, too, beside iWARP between the same stacks; on wire and tap a\n" +
@@ -152,10 +153,10 @@ func comparePlan(c *cli.Context) (p comparison, err error) {
 			return p, err
 		}
 		if c.IsSet("processes") && !slices.ContainsFunc(p.paths, paths.HasDaemon) {
-			return p, usagef("--processes: none of the paths has client processes; take ring or tap")
+			return p, usagef("--processes: none of the paths has client processes; take ring, host or tap")
 		}
 		if p.opts.MTU != 0 && !slices.ContainsFunc(p.paths, func(name string) bool {
-			return !paths.OneDevice(name)
+			return paths.HasMTU(name)
 		}) {
 			return p, usagef("--mtu: none of the paths has packets; take pair, wire or tap")
 		}

@@ -189,7 +189,7 @@ func TestTargetsAreMeasured(t *testing.T) {
 	needTaps(t)
 	vrnic := vrnicProgram(t)
 	withoutPrograms(t)
-	status, stdout, stderr := call(t, "compare", "--vrnic", vrnic, "--path", "loop,pair,ring,tap",
+	status, stdout, stderr := call(t, "compare", "--vrnic", vrnic, "--path", "loop,pair,ring,host,tap",
 		"--rounds", "1", "--time", "5ms", "--warmup", "0")
 	if status != 0 {
 		t.Fatalf("exit %d: %s", status, stderr)
@@ -306,6 +306,15 @@ func TestCompareRing(t *testing.T) {
 			"iwarp"}; !slices.Equal(got, want) {
 			t.Errorf("ring is beside %q, want %q", got, want)
 		}
+	}
+}
+
+func TestCompareHost(t *testing.T) {
+	vrnic := vrnicProgram(t)
+	withoutPrograms(t)
+	got := compared(t, "--path", "host", "--vrnic", vrnic)
+	if want := []string{"kernel-tcp", "kernel-tcp", "", ""}; !slices.Equal(got, want) {
+		t.Errorf("host is beside %q, want %q", got, want)
 	}
 }
 

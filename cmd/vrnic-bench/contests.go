@@ -105,12 +105,14 @@ func (p comparison) baselines(
 	ctx context.Context, path *paths.Path,
 ) (bs []baseline.Baseline, err error) {
 	switch path.Name {
-	case "loop", "ring":
-		dev, err := path.Device()
-		if err != nil {
-			return nil, err
+	case "loop", "ring", "host":
+		if path.Name != "host" {
+			dev, err := path.Device()
+			if err != nil {
+				return nil, err
+			}
+			bs = append(bs, baseline.NewMemcpy(dev))
 		}
-		bs = append(bs, baseline.NewMemcpy(dev))
 		if path.Name == "loop" {
 			return bs, nil
 		}

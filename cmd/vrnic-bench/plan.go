@@ -84,9 +84,11 @@ func (p *plan) checkPaths(c *cli.Context) error {
 			return usagef("--no-crc: SCTP's checksum cannot be left out")
 		case c.IsSet("processes") && !paths.HasDaemon(name):
 			return usagef("--processes: the devices of the path %s are vrnic-bench's own, which no other "+
-				"process reaches; take ring or tap, or --qps", name)
-		case p.opts.MTU != 0 && paths.OneDevice(name):
-			return usagef("--mtu: the path %s has no packets; take pair, wire or tap", name)
+				"process reaches; take ring, host or tap, or --qps", name)
+		case p.opts.MTU != 0 && !paths.HasMTU(name):
+			return usagef("--mtu: the path %s has no packets, or the host's; take pair, wire or tap", name)
+		case c.Bool("roce") && !paths.HasRoCE(name):
+			return usagef("--roce: the path %s has no devices of RoCE; take pair, wire or tap", name)
 		}
 	}
 	return checkMTU(p.opts.MTU)

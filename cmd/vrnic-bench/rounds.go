@@ -70,9 +70,12 @@ func (m *match) onPath(name string) error {
 	if err := m.holdAll(name, m.p.opts, m.p.contests); err != nil {
 		return err
 	}
+	if !paths.HasRoCE(name) {
+		return nil
+	}
 	opts := m.p.opts
 	opts.RoCE = true
-	if opts.MTU == 0 && !paths.OneDevice(name) {
+	if opts.MTU == 0 && paths.HasMTU(name) {
 		opts.MTU = roceMTU
 	}
 	return m.holdAll(name, opts, m.p.roceContests)

@@ -119,11 +119,6 @@ func (c *Conn) over(err error) error {
 // seldom, and at the start the segments grow with the peer's window.
 const measureCalls = 32
 
-// mostFPDU is the most octets of a segment that EMSS tells of. What one call of the kernel gives
-// ends in the midst of an FPDU, whose octets are then copied once more: of a short one fewer. Only
-// the loopback has longer segments.
-const mostFPDU = 32 << 10
-
 // EMSS is how many octets TCP puts into one segment at present, after options (RFC 5044, section
 // 4.1; RFC 1122, section 4.2.2.6). It can fall during a connection, when the path's MTU does.
 func (c *Conn) EMSS() int {
@@ -138,7 +133,7 @@ func (c *Conn) measure() {
 	_ = onSocket(c.raw, func(fd int) error {
 		n, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG)
 		if err == nil && n > 0 {
-			c.emss.Store(int32(min(n, mostFPDU)))
+			c.emss.Store(int32(n))
 		}
 		return err
 	})
@@ -196,9 +191,9 @@ func (c *Conn) LocalAddr() netip.AddrPort { return c.local }
 // RemoteAddr is the peer's address.
 func (c *Conn) RemoteAddr() netip.AddrPort { return c.remote }
 
-// chunk is how many octets are read or written at once: what stays in the cache of a processor
-// until it is copied on, and as much as an Endpoint of iwarp makes at once.
-const chunk = 256 << 10
+// chunk is how many octets are read at once, and mostly written: what stays in the cache of a
+// processor until it is copied on.
+const chunk = 128 << 10
 
 // chunks have memory for so many octets.
 var chunks = sync.Pool{New: func() any { return new([chunk]byte) }}

@@ -101,6 +101,9 @@ func onSocket(c syscall.RawConn, f func(fd int) error) error {
 // local, unless that is 0; EADDRINUSE: something has it. For errors errors.Is finds the
 // syscall.Errno, or ctx's.
 func (h *Host) Dial(ctx context.Context, local uint16, remote netip.AddrPort) (*Conn, error) {
+	if h.life.Err() != nil {
+		return nil, net.ErrClosed
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(h.life, func() { cancel(net.ErrClosed) })()

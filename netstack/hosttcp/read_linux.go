@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vrnic/vrnic/netstack/internal/slice"
 )
 
 // inbound is the side of a connection that receives.
@@ -35,7 +37,8 @@ type inbound struct {
 	got    int // of reading
 	gotErr error
 
-	waits bool // the watcher waits for idle
+	slice slice.Usual // the watcher's
+	waits bool        // it waits for idle
 	idle  chan struct{}
 	ended bool
 }
@@ -121,6 +124,7 @@ func (r *inbound) look(uintptr) bool {
 // more is look for who has brought octets and looks for more again and again. What the owner has
 // not come to the end of is nobody else's.
 func (r *inbound) more() bool {
+	r.slice.Share()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.dry && r.readLocked() {
@@ -135,6 +139,7 @@ func (r *inbound) watch() {
 		for r.take() {
 			r.c.bring()
 		}
+		r.slice.End()
 		if !r.await() {
 			return
 		}

@@ -19,6 +19,7 @@ type outbound struct {
 	c       *Conn
 	ready   func(fd uintptr) bool // for Go's poller
 	sending func(fd uintptr)      // sends, within mu
+	waiting func()                // wait
 
 	mu      sync.Mutex // held while the socket is written to
 	buf     []byte     // what the kernel has not taken; a goroutine waits while there is something
@@ -32,7 +33,7 @@ type outbound struct {
 }
 
 func (o *outbound) init(c *Conn) {
-	o.c, o.ready, o.sending = c, o.flush, o.sendSocket
+	o.c, o.ready, o.sending, o.waiting = c, o.flush, o.sendSocket, o.wait
 }
 
 // pieces have memory for what WriteFrom takes: a chunk, or what a longer one has needed.
@@ -149,7 +150,8 @@ func (o *outbound) write(mem *[]byte, b []byte) (int, error) {
 	}
 	if n < len(b) && !o.ended {
 		o.buf, o.mem = b[n:], mem
-		o.c.wg.Go(o.wait)
+		o.c.wg.Add(1)
+		go o.waiting() // which is no new closure each time
 		return len(b), nil
 	}
 	pieces.Put(mem)
@@ -158,6 +160,7 @@ func (o *outbound) write(mem *[]byte, b []byte) (int, error) {
 
 // wait waits until the kernel has taken all, and does what was to be done behind it.
 func (o *outbound) wait() {
+	defer o.c.wg.Done()
 	_ = o.c.raw.Write(o.ready) // an error: the connection is closed
 	o.mu.Lock()
 	closing := o.closing

@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 )
@@ -24,7 +23,7 @@ func pipeReader(t *testing.T) (r *tapReader, write func(string)) {
 	}
 	r = &tapReader{t: &TAP{fd: p[0]}}
 	t.Cleanup(func() {
-		r.slice.end()
+		r.slice.End()
 		r.rx.release()
 		unix.Close(p[0])
 		unix.Close(p[1])
@@ -64,7 +63,7 @@ func TestTAPMore(t *testing.T) {
 			if got := string(r.rx.views[0].AsSlice()[:r.n]); got != want.frame || r.first != want.first {
 				t.Errorf("found %q, first %v; want %q, %v", got, r.first, want.frame, want.first)
 			}
-			if !r.slice.shares {
+			if !r.slice.Shares() {
 				t.Error("it waits although it has a frame")
 			}
 			r.got, r.first = false, false
@@ -305,55 +304,5 @@ func TestTAPFull(t *testing.T) {
 			t.Errorf("%v: brought as %s, want %s; done after %v, want %v", tt.lens, to.kinds, tt.kinds,
 				to.done, tt.done)
 		}
-	}
-}
-
-// A thread with a short slice has the usual one while it shares the processor, and its own again
-// afterwards.
-func TestTurn(t *testing.T) {
-	done := make(chan struct{})
-	cannot := "" // why
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends here
-		slice := func() uint64 {
-			attr, err := unix.SchedGetAttr(0, 0)
-			if err != nil {
-				t.Error(err)
-				return 0
-			}
-			return attr.Runtime
-		}
-		usual := slice()
-		attr, err := unix.SchedGetAttr(0, 0)
-		if err != nil || attr.Policy != unix.SCHED_NORMAL || usual == 0 {
-			cannot = "the kernel tells no slice (before Linux 6.12), or this thread is not SCHED_NORMAL"
-			return
-		}
-		const short = 200_000
-		attr.Runtime = short
-		if err := unix.SchedSetAttr(0, attr, 0); err != nil {
-			cannot = "set a slice: " + err.Error()
-			return
-		}
-		var u usualSlice
-		for range 2 {
-			for range 2 {
-				u.share()
-				if got := slice(); got != usual {
-					t.Errorf("slice %d while it shares, want %d", got, usual)
-				}
-			}
-			for range 2 {
-				u.end()
-				if got := slice(); got != short {
-					t.Errorf("slice %d afterwards, want %d", got, short)
-				}
-			}
-		}
-	}()
-	<-done
-	if cannot != "" {
-		needtest.Skip(t, cannot)
 	}
 }

@@ -3,7 +3,6 @@ package port
 import (
 	"errors"
 	"os"
-	"runtime"
 	"time"
 	"unsafe"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/internal/slice"
 )
 
 // rxSizes are the sizes of the buffers a frame is read into, one after the other. A frame takes
@@ -76,7 +76,7 @@ func (r *rxBuffers) release() {
 type tapReader struct {
 	t     *TAP
 	rx    rxBuffers
-	slice usualSlice
+	slice slice.Usual
 	ready func(uintptr) bool // look, for Go's poller
 
 	// The frame read last, until it is passed on.
@@ -156,7 +156,7 @@ func (r *tapReader) bringFull(first bool, more func() bool) {
 
 // more is look for who has brought a frame and looks for the next one again and again.
 func (r *tapReader) more() bool {
-	r.slice.share()
+	r.slice.Share()
 	return r.look()
 }
 
@@ -165,7 +165,7 @@ func (r *tapReader) wait() error {
 	if r.got {
 		return nil
 	}
-	r.slice.end()
+	r.slice.End()
 	for {
 		err := r.t.raw.Read(r.ready)
 		if !errors.Is(err, os.ErrDeadlineExceeded) || !r.t.readOn() {
@@ -185,14 +185,14 @@ func (t *TAP) read() {
 	defer t.wg.Done()
 	r := &tapReader{t: t, courier: ethswitch.NewCourier(t.at)}
 	defer r.rx.release()
-	defer r.slice.end()
+	defer r.slice.End()
 	r.ready = func(uintptr) bool { return r.look() }
 	more := r.more
 	for {
 		if r.wait() != nil {
 			// The port is being closed, or the device was removed while nobody looked: then the file has
 			// nothing to tell but an error, which Go calls not pollable.
-			r.slice.end()
+			r.slice.End()
 			if !t.awaitDevice() {
 				return
 			}
@@ -216,7 +216,7 @@ func (t *TAP) read() {
 			}
 		case unix.EINTR:
 		default: // EBADFD, EIO: somebody removed the device
-			r.slice.end()
+			r.slice.End()
 			if !t.awaitDevice() {
 				return
 			}
@@ -289,43 +289,4 @@ func (t *TAP) frame(rx *rxBuffers, n int) *frame.Frame {
 	f.Offload = o
 	rx.frame(f, n)
 	return f
-}
-
-// A usualSlice has the thread of a goroutine that looks for something again and again, and lets
-// others run between, share the processor with them. With a short slice, which has a thread run
-// soon when it wakes up, sched_yield gives up no more than that slice: one with 0.1 ms goes on
-// 14 times before one with 1.4 ms has a turn.
-type usualSlice struct {
-	shares, changed bool
-	was             unix.SchedAttr
-}
-
-// share begins, unless it has begun.
-func (t *usualSlice) share() {
-	if t.shares {
-		return
-	}
-	t.shares = true
-	runtime.LockOSThread()
-	// x/sys's SchedGetAttr would allocate.
-	_, _, errno := unix.RawSyscall6(unix.SYS_SCHED_GETATTR, 0, uintptr(unsafe.Pointer(&t.was)),
-		unix.SizeofSchedAttr, 0, 0, 0)
-	if errno != 0 || t.was.Policy != unix.SCHED_NORMAL || t.was.Runtime == 0 {
-		return
-	}
-	usual := t.was
-	usual.Runtime = 0
-	t.changed = unix.SchedSetAttr(0, &usual, 0) == nil
-}
-
-// end puts back what was before.
-func (t *usualSlice) end() {
-	if !t.shares {
-		return
-	}
-	if t.changed {
-		_ = unix.SchedSetAttr(0, &t.was, 0) // best effort
-	}
-	t.shares, t.changed = false, false
-	runtime.UnlockOSThread()
 }

@@ -50,12 +50,16 @@ func (p *Path) vrnic() (string, error) {
 	return path, nil
 }
 
-// daemon starts a daemon whose devices have that address.
+// daemon starts a daemon whose devices have that address, of their own.
 func (p *Path) daemon(
 	vrnic, dir, name string, addr netip.Prefix, more ...string,
-) (s side, err error) {
+) (side, error) {
+	return p.daemonAt(vrnic, dir, name, ",addr="+addr.String()+p.mtuOption(), more...)
+}
+
+// daemonAt starts a daemon whose devices have their address by options.
+func (p *Path) daemonAt(vrnic, dir, name, options string, more ...string) (s side, err error) {
 	s.socket = filepath.Join(dir, name+".sock")
-	options := ",addr=" + addr.String() + p.mtuOption()
 	args := append([]string{"up", "--socket", s.socket, "--device", iwarpDevice + options},
 		limits()...)
 	if p.opts.RoCE {
@@ -125,6 +129,22 @@ func (p *Path) openRing() error {
 		p.b.roce = p.client(p.a.socket, roceDevice)
 	}
 	return nil
+}
+
+// Addresses of the loopback that nobody else uses.
+var hostA, hostB = netip.MustParseAddr("127.77.9.1"), netip.MustParseAddr("127.77.9.2")
+
+func (p *Path) openHost() error {
+	p.addrB = hostB
+	vrnic, dir, err := p.forDaemons()
+	if err != nil {
+		return err
+	}
+	if p.a, err = p.daemonAt(vrnic, dir, "a", ",host="+hostA.String()); err != nil {
+		return err
+	}
+	p.b, err = p.daemonAt(vrnic, dir, "b", ",host="+hostB.String())
+	return err
 }
 
 // tapName is the TAP of the daemon in each namespace.

@@ -5,6 +5,7 @@
 //	wire  two devices in this process, each with a TAP in a namespace of its own, whose bridges are
 //	      joined (root)
 //	ring  two QPs of one device of a daemon, another process, each of a client process of its own
+//	host  two daemons on addresses of the host's loopback, and client processes of each
 //	tap   two daemons with a TAP each, as wire has them, and client processes of each (root)
 package paths
 
@@ -59,7 +60,7 @@ type place struct {
 }
 
 // Names are the paths there are; those for root are the last.
-var Names = []string{"loop", "pair", "ring", "wire", "tap"}
+var Names = []string{"loop", "pair", "ring", "host", "wire", "tap"}
 
 // Known says whether there is a path of that name.
 func Known(name string) bool { return slices.Contains(Names, name) }
@@ -68,10 +69,18 @@ func Known(name string) bool { return slices.Contains(Names, name) }
 func NeedsRoot(name string) bool { return name == "wire" || name == "tap" }
 
 // HasDaemon says whether its devices are a daemon's, so that processes can be its clients.
-func HasDaemon(name string) bool { return name == "ring" || name == "tap" }
+func HasDaemon(name string) bool {
+	return name == "ring" || name == "host" || name == "tap"
+}
 
 // OneDevice says whether both ends are on one device, with no network in between.
 func OneDevice(name string) bool { return name == "loop" || name == "ring" }
+
+// HasMTU says whether the MTU can be chosen: there is a network, and not the host's.
+func HasMTU(name string) bool { return !OneDevice(name) && name != "host" }
+
+// HasRoCE says whether there can be devices of RoCE on it.
+func HasRoCE(name string) bool { return name != "host" }
 
 // Options say how to make a path.
 type Options struct {
@@ -90,7 +99,7 @@ type Options struct {
 func Open(name string, o Options) (p *Path, err error) {
 	open := map[string]func(*Path) error{
 		"loop": (*Path).openLoop, "pair": (*Path).openPair, "ring": (*Path).openRing,
-		"wire": (*Path).openWire, "tap": (*Path).openTap,
+		"wire": (*Path).openWire, "tap": (*Path).openTap, "host": (*Path).openHost,
 	}[name]
 	if open == nil {
 		return nil, fmt.Errorf("path %q: want one of %s", name, strings.Join(Names, ", "))
@@ -100,8 +109,11 @@ func Open(name string, o Options) (p *Path, err error) {
 	} else {
 		o.Processes = 0
 	}
-	if OneDevice(name) {
+	if !HasMTU(name) {
 		o.MTU = 0
+	}
+	if o.RoCE && !HasRoCE(name) {
+		return nil, fmt.Errorf("path %s has no devices of RoCE", name)
 	}
 	p = &Path{Name: name, opts: o, workers: make(map[place]*worker.Process)}
 	if err := open(p); err != nil {
