@@ -185,9 +185,7 @@ func (i *Interface) Established(now time.Time, c *Conn) {
 
 // resendWaiting sends what has waited for whether there is a connection.
 func (i *Interface) resendWaiting(now time.Time, x *peer) {
-	waiting := x.waiting
-	x.waiting = nil
-	for _, p := range waiting {
+	for _, p := range i.waited(&x.waiting) {
 		h, _ := parseIP(p) // Send has looked
 		if n := i.neighbours[h.dst]; n != nil && n.peer == x {
 			i.resend(now, n, [][]byte{p})
@@ -253,8 +251,7 @@ func (i *Interface) disconnect(x *peer) {
 			i.output(Output{Kind: OutClose, Way: Way{Conn: c}})
 		}
 	}
-	i.stats.DropUnresolved += uint64(len(x.waiting))
-	x.waiting = nil
+	i.stats.DropUnresolved += uint64(len(i.waited(&x.waiting)))
 	i.tidy(x)
 }
 
@@ -263,6 +260,9 @@ func (i *Interface) Close() {
 	i.up = false
 	for _, x := range i.peers {
 		i.disconnect(x)
+	}
+	for _, n := range i.neighbours {
+		i.stats.DropUnresolved += uint64(len(i.waited(&n.waiting)))
 	}
 	clear(i.neighbours)
 	clear(i.peers)

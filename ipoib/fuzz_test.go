@@ -204,8 +204,11 @@ func (s *fuzzed) check() {
 		default:
 		}
 	}
-	n := 0
+	n, kept := 0, 0
 	for addr, x := range s.peers {
+		for _, p := range x.waiting {
+			kept += len(p)
+		}
 		if x.addr != addr || x.neighbours == 0 && x.conn == nil && x.asking == nil {
 			s.t.Fatalf("peer %v: %+v", addr, x)
 		}
@@ -229,8 +232,14 @@ func (s *fuzzed) check() {
 		s.t.Fatalf("%d connections, counted as %d", n, s.Interface.conns)
 	}
 	for ip, x := range s.neighbours {
+		for _, p := range x.waiting {
+			kept += len(p)
+		}
 		if x.ip != ip || x.known() != (x.peer != nil) || x.peer != nil && s.peers[x.peer.addr] != x.peer {
 			s.t.Fatalf("neighbour %v: %+v", ip, x)
 		}
+	}
+	if kept != s.kept {
+		s.t.Fatalf("%d octets wait, counted as %d", kept, s.kept)
 	}
 }

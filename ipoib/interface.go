@@ -27,8 +27,10 @@ type Config struct {
 const (
 	maxNeighbours = 4096
 	maxConns      = 1024
-	maxConnsOfGID = 16 // one port can have several interfaces
-	maxWaiting    = 64 // packets that wait for a neighbour
+	maxConnsOfGID = 16       // one port can have several interfaces
+	maxWaiting    = 64       // packets that wait for a neighbour
+	maxKept       = 16 << 20 // octets of all packets that wait
+	maxOutputs    = 4096     // frames that nobody has taken yet
 )
 
 // An OutputKind says what is to be done.
@@ -73,7 +75,7 @@ type Stats struct {
 	DropMalformed   uint64 // headers that contradict themselves
 	DropTooBig      uint64 // longer than the way to the neighbour takes
 	DropUnresolved  uint64 // nobody has answered for the address
-	DropWaiting     uint64 // too many wait for the neighbour
+	DropWaiting     uint64 // too many wait, for the neighbour or in all
 	DropNotJoined   uint64 // before the broadcast group is joined
 	DropConnected   uint64 // ARP, ND, multicast on a connection
 	DropForeign     uint64 // who claims to have what is ours
@@ -92,6 +94,7 @@ type Interface struct {
 	neighbours map[netip.Addr]*neighbour
 	peers      map[LinkAddr]*peer // by their addresses without flags
 	conns      int
+	kept       int // octets of packets that wait
 	groups     groups
 	wake       time.Time // zero: nothing is to be done
 	outputs    []Output
@@ -156,6 +159,10 @@ func (i *Interface) datagram(to LinkAddr, t Type, packet []byte) {
 }
 
 func (i *Interface) send(w Way, f []byte) {
+	if len(i.outputs) >= maxOutputs {
+		i.stats.DropWaiting++
+		return
+	}
 	i.count(&w)
 	i.output(Output{Kind: OutSend, Way: w, Frame: f})
 }
@@ -327,11 +334,22 @@ func (i *Interface) complain(p []byte, h *ipHeader, e icmpError, mtu int) {
 
 // wait keeps a copy of p.
 func (i *Interface) wait(queue *[][]byte, p []byte) {
-	if len(*queue) >= maxWaiting {
+	if len(*queue) >= maxWaiting || i.kept+len(p) > maxKept {
 		i.stats.DropWaiting++
 		return
 	}
+	i.kept += len(p)
 	*queue = append(*queue, slices.Clone(p))
+}
+
+// waited takes what has waited.
+func (i *Interface) waited(queue *[][]byte) [][]byte {
+	q := *queue
+	*queue = nil
+	for _, p := range q {
+		i.kept -= len(p)
+	}
+	return q
 }
 
 // resend sends what has waited, now that there is something new to say of it.

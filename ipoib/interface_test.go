@@ -246,3 +246,48 @@ func TestNeighbourBound(t *testing.T) {
 		t.Error("there is something to wait for")
 	}
 }
+
+// What waits is bounded in all, and so is what nobody takes.
+func TestWaitingBound(t *testing.T) {
+	w := newWorld(t)
+	a := w.add(1, nil)
+	p := packet(a.ip4(), netip.MustParseAddr("10.0.0.9"), 65520)
+	for n := range 4096 {
+		copy(p[16:], []byte{10, 0, byte(1 + n>>8), byte(n)})
+		a.Send(w.now, p)
+	}
+	if a.kept > maxKept || a.kept < maxKept/2 || a.Stats().DropWaiting == 0 {
+		t.Errorf("%d octets wait", a.kept)
+	}
+	if n := len(a.Outputs()); n > maxOutputs {
+		t.Errorf("%d outputs", n)
+	}
+	for range 10 {
+		w.now = w.now.Add(retransTime)
+		a.Expire(w.now)
+		a.Outputs()
+	}
+	if a.kept != 0 || len(a.neighbours) != 0 {
+		t.Errorf("%d octets, %d neighbours are left", a.kept, len(a.neighbours))
+	}
+}
+
+// A packet on its way costs no allocation.
+func TestSendAllocates(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.add(1, nil), w.add(2, func(c *Config) { c.Connected = false })
+	p := packet(a.ip4(), b.ip4(), 1000)
+	a.sends(p)
+	w.run()
+	f := frame(IPv4, packet(b.ip4(), a.ip4(), 1000))
+	if n := testing.AllocsPerRun(100, func() {
+		if _, ok := a.Send(w.now, p); !ok {
+			t.Error("it waits")
+		}
+		if a.ReceiveDatagram(w.now, b.cfg.GID, b.cfg.QPN, f) == nil {
+			t.Error("it is dropped")
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

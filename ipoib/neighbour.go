@@ -125,9 +125,7 @@ func (i *Interface) learn(now time.Time, ip netip.Addr, a LinkAddr, create bool)
 	}
 	n.addr = a
 	n.state, n.due, n.asked = reachable, now.Add(reachableTime), 0
-	waiting := n.waiting
-	n.waiting = nil
-	i.resend(now, n, waiting)
+	i.resend(now, n, i.waited(&n.waiting))
 }
 
 // release takes n from its peer. A peer that nobody sends to any more has no connection, either.
@@ -145,12 +143,11 @@ func (i *Interface) release(n *neighbour) {
 // forget gives a neighbour up, and what waits for it.
 func (i *Interface) forget(n *neighbour) {
 	delete(i.neighbours, n.ip)
-	for _, p := range n.waiting {
+	for _, p := range i.waited(&n.waiting) {
 		h, _ := parseIP(p) // Send has looked
 		i.stats.DropUnresolved++
 		i.complain(p, &h, unreachable, 0)
 	}
-	n.waiting = nil
 	i.release(n)
 }
 
