@@ -44,6 +44,7 @@ func showCommand() *cli.Command {
 	for i, kind := range showKinds {
 		names[i] = kind.name
 	}
+	names = append(names, "link", "resource")
 	show := &cli.Command{
 		Name:      "show",
 		Usage:     "list objects, one line each",
@@ -62,6 +63,7 @@ func showCommand() *cli.Command {
 		show.Subcommands = append(show.Subcommands, &cli.Command{Name: kind.name, Usage: kind.usage,
 			Flags: flags, Action: kind.show})
 	}
+	show.Subcommands = append(show.Subcommands, rdmaCommands()...)
 	return show
 }
 
