@@ -10,7 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/roi"
 	"github.com/vrnic/vrnic/vnic"
 	"github.com/vrnic/vrnic/vnic/internal/link/linktest"
 	"github.com/vrnic/vrnic/vnic/vnictest"
@@ -317,4 +319,96 @@ func TestROIEnds(t *testing.T) {
 			p.WantState("an end in order", rdma.QPIdle)
 		}
 	})
+}
+
+// A peer that cheats: it sends without a credit, gives more than anybody could, or speaks DDP. Its
+// stream ends with the cause, whatever is posted, and nothing of it is delivered: ROI-002, ROI-008,
+// ROI-033, ROI-039.
+func TestROICheats(t *testing.T) {
+	send := func(number uint32) []byte {
+		return (&roi.Message{Kind: roi.Send, Final: true, Number: number}).Append(nil)
+	}
+	grant := (&roi.Message{Kind: roi.CreditReturn, Credits: 255}).Append(nil)
+	write := roi.Message{Notify: true, Final: true, Notifying: true}
+	for name, tt := range map[string]struct {
+		without   bool // flow control of Sends
+		msgs      [][]byte
+		delivered rdma.WCStatus
+		want      iwarp.TermCode
+	}{
+		"Sends":              {false, [][]byte{send(0), send(1)}, ok, iwarp.TermNoBuffer},
+		"a notifying Write":  {false, [][]byte{send(0), write.Append(nil)}, ok, iwarp.TermNoBuffer},
+		"a flood of credits": {false, slices.Repeat([][]byte{grant}, 258), flush, iwarp.TermRemoteOperation},
+		"credits unasked":    {true, [][]byte{grant}, flush, iwarp.TermRemoteOperation},
+		"DDP": {false, [][]byte{iwarp.AppendTagged(nil, true, iwarp.OpWrite, 0, 0)}, flush,
+			iwarp.TermTaggedVersion},
+		"DDP, long": {false, [][]byte{append(iwarp.AppendTagged(nil, true, iwarp.OpWrite, 1, 0), "data"...)},
+			flush, iwarp.TermTaggedVersion},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := vnictest.NewNet()
+				c := vnictest.Open(t, n.Device(t, "vnic0", []string{"10.0.0.1/24"}), vnic.ContextConfig{})
+				l, lr := listen(t, c, 0)
+				s := rawStream(t, n, l.Local())
+				cfg := iwarp.DefaultStartConfig()
+				cfg.ClientServer = true
+				own := roi.Setup{Sends: !tt.without, Reads: true, ReadCredits: 1}
+				m, err := iwarp.NewInitiator(cfg, own.Append(nil))
+				if err != nil {
+					t.Fatal(err)
+				}
+				k, _ := s.WriteFrom(m)
+				m.Commit(k)
+				req := lr.want("a request", vnic.CMConnectRequest)[0]
+				y := vnictest.NewPeer(t, c, vnictest.PeerConfig{})
+				y.Recv(0, 0, 8)
+				p := rdma.ConnParam{Protocol: rdma.ROI}
+				p.ROI.NoSendCredits = tt.without
+				req.ID.SetHandler(nil)
+				if err := req.ID.Accept(y.QP, p); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				s.ReadInto(m)
+				params, err := m.Result()
+				if err != nil {
+					t.Fatal(err)
+				}
+				theirs, _, there := roi.ParseSetup(params.PrivateData)
+				if want := uint16(1); !there || !tt.without && theirs.SendCredits != want {
+					t.Fatalf("the answer has %+v, %t", theirs, there)
+				}
+				raw := &rawPeer{t: t, s: s, y: y, d: c.Device()}
+				raw.send((&roi.Message{Kind: roi.CreditReturn}).Append(nil))
+				for _, msg := range tt.msgs {
+					raw.send(msg)
+				}
+				y.WantEvent("a peer that cheats", rdma.EventQPFatal)
+				synctest.Wait()
+				var last roi.Message
+				for b := raw.octets(); len(b) > 0; {
+					k := int(b[0])<<8 | int(b[1])
+					if last, _, err = roi.Parse(b[2:][:k]); err != nil {
+						t.Fatal(err)
+					}
+					b = b[iwarp.FPDULen(k):]
+				}
+				if last.Kind != roi.Failure || last.Cause != tt.want {
+					t.Errorf("told %+v, want a Failure %v", last, tt.want)
+				}
+				y.WantRecv("what was before", is(0, tt.delivered))
+			})
+		})
+	}
+}
+
+// octets are all that has come.
+func (p *rawPeer) octets() []byte {
+	var b bytes.Buffer
+	for {
+		if n, _ := p.s.ReadInto(&b); n == 0 {
+			return b.Bytes()
+		}
+	}
 }

@@ -1,9 +1,44 @@
 package sctp
 
 import (
+	"fmt"
 	"testing"
 	"time"
 )
+
+// One that listens for several uses shows the indication of who asks, if it is one of them, and
+// both ends know it then.
+func TestAnswerAdaptation(t *testing.T) {
+	for _, asked := range []uint32{1, 9, 5} {
+		w := newWorld(t)
+		a, b := w.node("a", Config{Options: Options{Adaptation: &asked}}, addrA),
+			w.node("b", Config{}, addrB)
+		if err := b.e.Listen(5043, ListenConfig{Options: &Options{
+			Adaptation: ptr(uint32(1)), AnswerAdaptation: true,
+			AdmitAdaptation: func(code uint32, present bool) bool {
+				return present && (code == 1 || code == 9)
+			},
+		}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.e.Dial(w.Now, DialConfig{LocalPort: 4000, Locals: a.addrs, RemotePort: 5043,
+			Remotes: b.addrs}); err != nil {
+			t.Fatal(err)
+		}
+		a.pump()
+		w.Run(100 * time.Millisecond)
+		if asked == 5 {
+			b.want("refused", "ABORT")
+			continue
+		}
+		b.want("passive side", fmt.Sprintf("INIT ACK cookie adaptation=%d", asked), "COOKIE ACK")
+		for _, n := range []*node{a, b} {
+			if code, ok := n.last.PeerAdaptation(); !ok || code != asked {
+				t.Errorf("asked for %d: the peer shows %d, %t", asked, code, ok)
+			}
+		}
+	}
+}
 
 // The whole life of an association: set-up, messages both ways, shutdown. SCTP-157, SCTP-042,
 // SCTP-047.
