@@ -12,7 +12,8 @@
 // users post to and poll from, stats what is counted, wqe the requests of a QP under way. link
 // says how a QP and its link see each other; its links are loop, within a device, stream, which
 // runs iwarp's Endpoint over what llp describes: TCP, a session of SCTP (session), or a pipe in
-// memory, and for RoCE packets, which runs roce's engines, and datagrams. cm makes connections.
+// memory, credit, which runs roi's there, and for RoCE packets, which runs roce's engines, and
+// datagrams. cm makes connections.
 //
 // Of RoCE there are also attr, the attributes that a QP takes with each state; ah and mcast, to
 // whom datagrams go and who gets those for a group; datagram, what carries packets below; inbox,
@@ -20,8 +21,8 @@
 //
 // Here are the device, its users' contexts, and the QP: its state (qp_state.go, modify.go), its
 // end (qp_end.go), who runs it (run.go), and which QP a packet is for (dispatch.go). Links are
-// chosen in connection.go.
-// A type that is an alias has its methods' documentation below: go doc ./vnic/internal/mem MR.
+// chosen in connection.go. A type that is an alias has its methods' documentation below: go doc
+// ./vnic/internal/mem MR.
 //
 // # Who runs what
 //

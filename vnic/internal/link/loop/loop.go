@@ -1,4 +1,5 @@
-// Package loop is the Link of two QPs of one device.
+// Package loop is the Link of two QPs of one device: one copy from the memory of the one to that of
+// the other, and all else as it would be over a wire.
 package loop
 
 import (
