@@ -30,8 +30,12 @@ const controlledQKey = 1 << 31
 // modifyAttrs changes what mask names of a, all or nothing.
 func (qp *QP) modifyAttrs(a rdma.QPAttr, mask rdma.QPAttrMask) error {
 	p := qp.packets
-	p.modifying.Lock()
-	defer p.modifying.Unlock()
+	select {
+	case p.modifying <- struct{}{}:
+		defer func() { <-p.modifying }()
+	case <-p.life.Done():
+		return rdma.ErrClosed
+	}
 	if err := qp.checkModify(&a, mask); err != nil {
 		return err
 	}

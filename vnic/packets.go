@@ -3,7 +3,6 @@ package vnic
 import (
 	"context"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,9 +20,9 @@ import (
 // A packetQP is what a queue pair of a RoCE device has beside those of iWARP: it is moved by
 // Modify, attribute by attribute, and not by a connection manager.
 type packetQP struct {
-	modifying sync.Mutex  // held by Modify, which may wait for the way to the peer
-	attr      rdma.QPAttr // the owner's; its states mean nothing
-	privilege bool        // Q_Keys with the top bit set are allowed
+	modifying chan struct{} // one slot: Modify has it, which may wait for the way to the peer
+	attr      rdma.QPAttr   // the owner's; its states mean nothing
+	privilege bool          // Q_Keys with the top bit set are allowed
 
 	// what attr was when it was set last, for who looks from outside
 	shown atomic.Pointer[rdma.QPAttr]
@@ -51,7 +50,7 @@ type packetQP struct {
 }
 
 func newPacketQP(c *Context) *packetQP {
-	p := &packetQP{privilege: c.cfg.Privileged}
+	p := &packetQP{modifying: make(chan struct{}, 1), privilege: c.cfg.Privileged}
 	p.life, p.stop = context.WithCancel(c.life)
 	return p
 }

@@ -318,6 +318,8 @@ var found = []struct {
 	{1048, 3000, "behind Sends that a disconnect had dropped, an atomic was answered"},
 	{300021, 17000, "RoCE: an ACK of the connection before established the next one"},
 	{41, 4000, "RoCE: a Read whose answer came late failed for the Send behind it"},
+	{720066, 20000, "RoCE: a queue pair could not be taken to Reset while another call looked for " +
+		"its peer, and no clock ended that wait"},
 }
 
 func TestAgenda(t *testing.T) {
