@@ -73,8 +73,11 @@ func (c *Context) ListenService(id uint64, backlog int, happened func(ServiceEve
 		return nil, fmt.Errorf("listen for a service: %w", rdma.ErrUnsupported)
 	}
 	s := &ServiceListener{ctx: c, happened: happened}
-	err := rdma.ErrClosed
+	err := c.closedError()
 	c.gsi(func(_ time.Time, m *cm.Manager) {
+		if c.life.Err() != nil {
+			return
+		}
 		if s.l, err = m.Listen(cm.Service{ID: id}, netip.IPv6Unspecified(), backlog); err == nil {
 			s.l.Owner = s
 			s.stop = context.AfterFunc(c.life, s.close)
@@ -128,8 +131,11 @@ func (c *Context) ConnectService(r *ServiceConnect, happened func(ServiceEvent))
 		return nil, fmt.Errorf("connect to a service: %w", rdma.ErrUnsupported)
 	}
 	n := &ServiceConn{ctx: c, peer: r.To, happened: happened}
-	err := rdma.ErrClosed
+	err := c.closedError()
 	c.gsi(func(now time.Time, m *cm.Manager) {
+		if c.life.Err() != nil {
+			return
+		}
 		n.c, err = m.Connect(now, &cm.Request{
 			From: r.From, To: r.To, Service: cm.Service{ID: r.ID}, QPN: r.QP.Num(), SRQ: r.SRQ,
 			Retries: serviceRetries, RNRRetries: serviceRetries, ACKTimeout: r.ACKTimeout,
