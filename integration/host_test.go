@@ -3,6 +3,7 @@ package integration
 import (
 	"net"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -59,6 +60,44 @@ func TestHostWire(t *testing.T) {
 		t.Errorf("%s", out)
 	}
 	server.interrupt()
+	a.stop()
+}
+
+// With --host there is a device for each address of the host that others reach, or of the loopback
+// in a namespace that has no other.
+func TestHostAll(t *testing.T) {
+	a := up(t, nil, "--host")
+	rows := a.show("dev")
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, only := range []bool{false, true} { // of the loopback
+		for _, x := range addrs {
+			ip := x.(*net.IPNet).IP
+			if ip.IsLoopback() == only && !ip.IsLinkLocalUnicast() && len(want) < 64 {
+				want = append(want, x.String())
+			}
+		}
+		if len(want) > 0 {
+			break
+		}
+	}
+	var got []string
+	for _, row := range rows {
+		if !strings.HasPrefix(row["dev"].(string), "vrnic-") {
+			t.Errorf("%v", row)
+		}
+		for _, x := range row["addrs"].([]any) {
+			got = append(got, x.(string))
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("devices have %v, the host %v", got, want)
+	}
 	a.stop()
 }
 

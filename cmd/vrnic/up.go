@@ -32,7 +32,7 @@ func upCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "up",
 		Usage: "run the daemon in the foreground",
-		UsageText: "vrnic up [--device SPEC]... [--port SPEC]... [--ipoib SPEC]... " +
+		UsageText: "vrnic up [--device SPEC]... [--host] [--port SPEC]... [--ipoib SPEC]... " +
 			"[--socket-mode 0600] [--socket-group NAME] [--user NAME] [--limit NAME=N]...",
 		Description: "Runs virtual RNICs until SIGINT, SIGTERM or SIGHUP. Prints one line `ready " +
 			"socket=... devices=...`\n" +
@@ -66,6 +66,8 @@ func upCommand() *cli.Command {
 			socketFlag(),
 			&cli.StringSliceFlag{Name: "device",
 				Usage: "a device, `SPEC`; see above (default: " + daemon.DefaultDevice().String() + ")"},
+			&cli.BoolFlag{Name: "host", DisableDefaultText: true, Usage: "a device for each address of " +
+				"this host, but for link-local ones, and the loopback's if there are others"},
 			&cli.StringSliceFlag{Name: "port", Usage: "a port of the switch, `SPEC`: " +
 				"tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N], unix-listen:PATH or unix-connect:PATH"},
 			&cli.StringSliceFlag{Name: "ipoib",
@@ -164,6 +166,13 @@ func upConfig(c *cli.Context) (daemon.Config, error) {
 			return cfg, usagef("%v", err)
 		}
 		cfg.Devices = append(cfg.Devices, d)
+	}
+	if c.Bool("host") {
+		devices, err := daemon.HostDevices()
+		if err != nil {
+			return cfg, err
+		}
+		cfg.Devices = append(cfg.Devices, devices...)
 	}
 	for _, s := range c.StringSlice("port") {
 		p, err := daemon.ParsePort(s)

@@ -92,6 +92,47 @@ func find(a netip.Addr) (at netip.Prefix, mtu int, has []string) {
 	return netip.Prefix{}, 0, has
 }
 
+// An Address is one of the host's, of an interface.
+type Address struct {
+	netip.Addr
+	Interface string
+}
+
+// Addresses are those of the host that a device can have: of interfaces that are up, and not for
+// one link only; those of the loopback if there are no others.
+func Addresses() ([]Address, error) {
+	ifs, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("addresses of this host: %w", err)
+	}
+	var list, loopback []Address
+	for _, i := range ifs {
+		if i.Flags&net.FlagUp == 0 {
+			continue
+		}
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue // it has gone
+		}
+		for _, x := range addrs {
+			p, err := netip.ParsePrefix(x.String())
+			if err != nil || p.Addr().IsLinkLocalUnicast() || p.Addr().IsMulticast() {
+				continue
+			}
+			a := Address{p.Addr().Unmap(), i.Name}
+			if a.IsLoopback() {
+				loopback = append(loopback, a)
+			} else {
+				list = append(list, a)
+			}
+		}
+	}
+	if len(list) == 0 {
+		list = loopback
+	}
+	return list, nil
+}
+
 // Addrs are the Network's: one.
 func (n *Network) Addrs() []netip.Prefix { return []netip.Prefix{n.at} }
 

@@ -222,12 +222,12 @@ uint8_t cm_max_ird(struct ibv_context *verbs);
 uint8_t cm_max_ord(struct ibv_context *verbs);
 
 /*
- * rdma_cm takes the address of the loopback interface for an unspecified one. cm_source makes one
- * of it, and finds the source that a connection to dst (NULL: any) may have; src is what the
- * program wants, family 0 if nothing. cm_local_destination makes an address of a device of a dst
- * that is this host. 0, or ENODEV.
+ * rdma_cm takes the address of the loopback interface for an unspecified one, unless a device has
+ * such an address. cm_source makes one of it, and finds the source that a connection to dst (NULL:
+ * any) may have; src is what the program wants, family 0 if nothing. cm_local_destination makes an
+ * address of a device of a dst that is this host. 0, or ENODEV.
  */
-bool cm_any(const struct vrnic_sock_addr *a);
+bool cm_any(struct vrnic_session *s, const struct vrnic_sock_addr *a);
 int cm_source(struct vrnic_session *s, struct vrnic_sock_addr *src,
 	      const struct vrnic_sock_addr *dst);
 int cm_local_destination(struct vrnic_session *s, const struct vrnic_sock_addr *src,

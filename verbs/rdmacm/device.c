@@ -58,14 +58,15 @@ void cm_from_ring(const struct vrnic_sock_addr *a, struct sockaddr_storage *ss)
 
 static size_t addr_len(uint16_t family) { return family == VRNIC_AF_INET ? 4 : 16; }
 
-bool cm_any(const struct vrnic_sock_addr *a)
+/* Whether a is an address of the loopback interface, or with zero the unspecified one. */
+static bool loopback(const uint8_t *a, uint16_t family, bool zero)
 {
-	static const uint8_t zero[16];
-	size_t len = addr_len(a->family);
+	static const uint8_t none[16];
+	size_t len = addr_len(family);
 
-	if (a->family == VRNIC_AF_INET && a->addr[0] == 127)
-		return true;
-	return !memcmp(a->addr, zero, len - 1) && a->addr[len - 1] <= (a->family == VRNIC_AF_INET6);
+	if (family == VRNIC_AF_INET)
+		return a[0] == 127 || (zero && !memcmp(a, none, len));
+	return !memcmp(a, none, len - 1) && (a[len - 1] == 1 || (zero && !a[len - 1]));
 }
 
 /* How many leading bits of a and b are the same. */
@@ -228,6 +229,7 @@ struct search {
 	uint16_t family;
 	const struct vrnic_sock_addr *want; /* the only one that will do, or NULL */
 	const struct vrnic_sock_addr *dst;  /* or NULL */
+	bool loopback;                      /* those of the loopback interface only */
 	struct vrnic_sock_addr best;
 	unsigned int bits;
 };
@@ -237,6 +239,8 @@ static void consider(struct search *f, const struct vrnic_prefix *p)
 	size_t len = addr_len(f->family);
 	unsigned int bits = 0;
 
+	if (f->loopback && !loopback(p->addr, f->family, false))
+		return;
 	if (p->family != f->family || (f->want && memcmp(f->want->addr, p->addr, len)))
 		return;
 	if (f->dst)
@@ -270,13 +274,25 @@ static int run_search(struct vrnic_session *s, struct search *f)
 }
 
 /*
+ * A device that has an address of the host's loopback interface reaches the others there.
+ */
+bool cm_any(struct vrnic_session *s, const struct vrnic_sock_addr *a)
+{
+	struct search f = { .family = a->family, .loopback = true };
+
+	if (!loopback(a->addr, a->family, true))
+		return false;
+	return !loopback(a->addr, a->family, false) || run_search(s, &f);
+}
+
+/*
  * The daemon knows nothing of VRNIC_DEVICE: an address of another device is refused here, and none
  * is chosen by it.
  */
 int cm_source(struct vrnic_session *s, struct vrnic_sock_addr *src,
 	      const struct vrnic_sock_addr *dst)
 {
-	bool any = !src->family || cm_any(src);
+	bool any = !src->family || cm_any(s, src);
 	struct search f = { .family = src->family ? src->family : dst->family, .want = any ? NULL : src,
 			   .dst = dst };
 	int err;
@@ -304,9 +320,9 @@ int cm_local_destination(struct vrnic_session *s, const struct vrnic_sock_addr *
 	struct search f = { .family = dst->family, .dst = dst };
 	int err;
 
-	if (!cm_any(dst))
+	if (!cm_any(s, dst))
 		return 0;
-	if (src->family == dst->family && !cm_any(src)) {
+	if (src->family == dst->family && !cm_any(s, src)) {
 		memcpy(dst->addr, src->addr, sizeof(dst->addr));
 		return 0;
 	}

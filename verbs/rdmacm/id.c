@@ -142,7 +142,7 @@ static int bind_to(struct cm_id *id, const struct vrnic_sock_addr *a)
 	id->bound = true;
 	err = cm_query(id);
 	/* the program finds the address of the loopback interface if it has given that */
-	if (!err && cm_any(a)) {
+	if (!err && cm_any(id->s, a)) {
 		shown.port = ntohs(rdma_get_src_port(&id->id));
 		cm_from_ring(&shown, &id->id.route.addr.src_storage);
 	}
@@ -175,7 +175,7 @@ int rdma_resolve_addr(struct rdma_cm_id *rid, struct sockaddr *src, struct socka
 	if (!src && id->bound)
 		cm_to_ring(&rid->route.addr.src_addr, &own);
 	err = cm_local_destination(id->s, src ? &req.src : &own, &req.dst);
-	if (!err && (!own.family || cm_any(&own)))
+	if (!err && (!own.family || cm_any(id->s, &own)))
 		err = cm_source(id->s, &req.src, &req.dst);
 	if (err)
 		return cm_return(err);

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/vrnic/vrnic/internal/hostnet"
 	"github.com/vrnic/vrnic/internal/stacknet"
@@ -94,6 +95,34 @@ func (s stackStation) Route() func(netip.Addr) (netip.Addr, error) { return nil 
 
 func (s stackStation) Stat(row *devStat) {
 	row.tcpStat, row.sctpStat = newTCPStat(s.stack.Stats()), newSCTPStat(s.SCTP())
+}
+
+// HostDevices are a device for each address of the host, named after its interface.
+func HostDevices() ([]DeviceSpec, error) {
+	addrs, err := hostnet.Addresses()
+	if err != nil {
+		return nil, err
+	}
+	var specs []DeviceSpec
+	seen := make(map[string]int)
+	for _, a := range addrs {
+		name := hostDeviceName(a.Interface)
+		if seen[name]++; seen[name] > 1 {
+			name = fmt.Sprintf("%s-%d", name, seen[name])
+		}
+		specs = append(specs, DeviceSpec{Name: name, Host: a.Addr})
+	}
+	return specs, nil
+}
+
+// hostDeviceName is a name that a device can have, made of its interface's.
+func hostDeviceName(ifname string) string {
+	return "vrnic-" + strings.Map(func(r rune) rune {
+		if checkName("x"+string(r), maxDeviceName) != nil {
+			return '_'
+		}
+		return r
+	}, ifname)
 }
 
 // A hostStation is an address of the host.
