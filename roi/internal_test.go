@@ -57,3 +57,60 @@ func TestNumbersWrap(t *testing.T) {
 		t.Errorf("numbers %v, %d delivered, %v", numbers, h.sends, y.Err())
 	}
 }
+
+// eights are an iwarp.Payload without end.
+type eights struct{}
+
+func (eights) CopyOut(p []byte, _ uint32) error {
+	for i := range p {
+		p[i] = 8
+	}
+	return nil
+}
+
+// What every message takes is not allocated.
+func TestNoAllocs(t *testing.T) {
+	for _, records := range []bool{false, true} {
+		own := Setup{Sends: true, SendCredits: 4, Reads: true, ReadCredits: 4}
+		var ends [2]*Endpoint
+		for i := range ends {
+			var err error
+			if ends[i], err = NewEndpoint(&nobody{}, Config{Own: own, Peer: own, Initiator: i == 0,
+				Records: records, CRC: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b := make([]byte, 1<<17)
+		move := func(from, to *Endpoint) {
+			for from.Fill(); from.Len() > 0; from.Fill() {
+				n, err := from.Read(b)
+				from.Commit(n)
+				if err == nil && records {
+					err = to.Segment(b[:n:n], n)
+				} else if err == nil {
+					_, err = to.Write(b[:n:n])
+				}
+				if err != nil || to.Err() != nil {
+					t.Fatal(err, to.Err())
+				}
+			}
+		}
+		round := func() {
+			for _, err := range []error{
+				ends[0].PostSend(1, eights{}, 10), ends[0].PostRead(2, 1, 0, 0, 1, 0),
+				ends[0].PostNotifyingWrite(3, 1, 1, 0, eights{}, 3000),
+			} {
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			move(ends[0], ends[1])
+			ends[1].Grant(2)
+			move(ends[1], ends[0])
+		}
+		round()
+		if n := testing.AllocsPerRun(100, round); n > 0 {
+			t.Errorf("records %t: %.1f allocations in a round", records, n)
+		}
+	}
+}

@@ -365,8 +365,9 @@ func (w *Link) post(e *wqe.Request) error {
 			sink = e.WR.SGEs[0]
 		}
 		return w.ep.PostRead(token, iwarp.STag(sink.LKey), sink.Addr, e.Total, stag, e.WR.RemoteAddr)
+	default:
+		return errOperation
 	}
-	return errOperation
 }
 
 // Idle implements link.Link.
