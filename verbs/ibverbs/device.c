@@ -199,6 +199,23 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
 	return 0;
 }
 
+/*
+ * Memory of the program's is reached by the program's addresses, page by page as messages come: all
+ * regions are as those that are paged on demand.
+ */
+static void odp_caps(const struct vrnic_context *c, struct ibv_odp_caps *caps)
+{
+	const uint32_t messages = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+
+	caps->general_caps = IBV_ODP_SUPPORT;
+	caps->per_transport_caps.rc_odp_caps = messages | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
+					       IBV_ODP_SUPPORT_ATOMIC;
+	if (!c->roce)
+		return;
+	caps->per_transport_caps.uc_odp_caps = messages | IBV_ODP_SUPPORT_WRITE;
+	caps->per_transport_caps.ud_odp_caps = messages;
+}
+
 static int query_device_ex(struct ibv_context *context,
 			   const struct ibv_query_device_ex_input *input,
 			   struct ibv_device_attr_ex *attr, size_t attr_size)
@@ -217,6 +234,7 @@ static int query_device_ex(struct ibv_context *context,
 	a.hca_core_clock = 1000000;
 	a.device_cap_flags_ex = a.orig_attr.device_cap_flags;
 	a.phys_port_cnt_ex = 1;
+	odp_caps(to_vctx(context), &a.odp_caps);
 	memset(attr, 0, attr_size);
 	memcpy(attr, &a, attr_size < sizeof(a) ? attr_size : sizeof(a));
 	return 0;

@@ -90,14 +90,18 @@ static struct ibv_mr *reg_mr(struct ibv_pd *ibpd, void *addr, size_t length, uin
 {
 	struct vrnic_session *s = to_vctx(ibpd->context)->s;
 	struct vrnic_reg_mr_request req = { .pd = ibpd->handle,
-					   .access = access & ~IBV_ACCESS_OPTIONAL_RANGE, .iova = iova };
+					   .access = access & ~(IBV_ACCESS_OPTIONAL_RANGE | VRNIC_ACCESS_PAGING),
+					   .iova = iova };
 	struct vrnic_reg_mr_reply rep;
 	struct vrnic_area *area = NULL;
 	struct vrnic_mr *mr;
 	int err;
 
 	err = check_access(req.access);
-	if (!err)
+	if (!err && access & IBV_ACCESS_ON_DEMAND)
+		/* what is there, each message finds out */
+		err = length && length <= UINTPTR_MAX - (uintptr_t)addr ? 0 : EINVAL;
+	else if (!err)
 		err = check_memory(addr, length, req.access);
 	if (err) {
 		errno = err;
@@ -164,7 +168,7 @@ int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, 
 	struct ibv_pd *old = ibmr->pd;
 	int err = 0;
 
-	access &= ~IBV_ACCESS_OPTIONAL_RANGE;
+	access &= ~(IBV_ACCESS_OPTIONAL_RANGE | VRNIC_ACCESS_PAGING);
 	if (!flags || (flags & ~IBV_REREG_MR_FLAGS_SUPPORTED) ||
 	    ((flags & IBV_REREG_MR_CHANGE_PD) && !pd) ||
 	    (access && !(flags & IBV_REREG_MR_CHANGE_ACCESS)))

@@ -43,6 +43,9 @@ void vrnic_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_
 /*
  * memory.c
  */
+/* Of access: said of memory and how it is paged, and no rights. Programs say it of QPs, too. */
+#define VRNIC_ACCESS_PAGING (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB)
+
 struct vrnic_pd {
 	struct ibv_pd pd;
 	atomic_uint users; /* MRs, MWs, QPs, SRQs and address handles: EBUSY while there are any */

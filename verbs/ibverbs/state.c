@@ -99,7 +99,7 @@ struct vrnic_qp_attr vrnic_to_qp_attr(const struct ibv_qp_attr *a)
 		.rq_psn = a->rq_psn,
 		.sq_psn = a->sq_psn,
 		.dest_qpn = a->dest_qp_num,
-		.access = a->qp_access_flags,
+		.access = a->qp_access_flags & ~VRNIC_ACCESS_PAGING,
 		.path = vrnic_to_ah_attr(&a->ah_attr),
 		.pkey_index = a->pkey_index,
 		.port = a->port_num,
