@@ -113,9 +113,15 @@ sanitize: ## the C libraries under sanitizers: their tests, and programs
 impaired: ## SCTP over a network that loses, reorders and doubles: a million messages
 	$(GO) test ./netstack/sctp -count=1 -v -timeout 30m -run Impaired -messages 1000000 -seeds 1000
 
+# Tests of the programs, for a part of them: make verbs-programs PROGRAMS='TestRoCEPerftest$$/one'
+PROGRAMS ?= .
+
 .PHONY: verbs-programs
+# What comes of each program is kept, and the tables of docs/verbs.md are made of that.
 verbs-programs: verbs ## Debian's verbs programs on vrnic's libraries, in all their ways
-	VRNIC_TEST_VERBS=all $(GO) test -count=1 -v -timeout 60m ./integration/verbs
+	VRNIC_TEST_VERBS=all $(GO) test -count=1 -v -timeout 60m -run '$(PROGRAMS)' ./integration/verbs \
+	-record; status=$$?; \
+	$(GO) test -count=1 -run '^TestDocs$$' ./integration/verbs -update; exit $$status
 
 .PHONY: bench
 bench: ## throughput and latency of embedded devices

@@ -17,13 +17,14 @@ type shownProgram struct{ program, result string }
 
 // A shownTable is one of docs/verbs.md, below a heading.
 type shownTable struct {
-	heading  string
+	device   string // the heading is "On" that
 	programs []shownProgram
 	run      func() []string // command lines
+	beside   func() []string // and others of which options are told
 }
 
 var shownTables = []shownTable{
-	{"### On iWARP", []shownProgram{
+	{onIWARP, []shownProgram{
 		{"ibv_devices", "lists the devices"},
 		{"ibv_devinfo", "attributes of devices and ports, transport iWARP"},
 		{"ibv_asyncwatch", "waits for events"},
@@ -42,16 +43,18 @@ var shownTables = []shownTable{
 		{"ib_atomic_bw", "all messages counted"},
 		{"ib_atomic_lat", "all messages counted"},
 		{"fio", "no error; with `--verb=send` the server verifies the data (`--verify=crc32c`)"},
+		{"dapltest", "all messages counted, connections ended in order"},
 		{"fi_info", "endpoints of type FI_EP_MSG, FI_PROTO_IWARP, for each address"},
 		{"fi_pingpong", "data compared (`-c`)"},
 	}, func() []string {
-		lines := []string{"ibv_devices", "ibv_devinfo -l -v -d", "ibv_asyncwatch", "fi_info -p verbs"}
+		lines := []string{"ibv_devices", "ibv_devinfo -l", "ibv_devinfo -d DEV -v", "ibv_asyncwatch",
+			"fi_info -p verbs"}
 		for _, o := range fabricAll {
-			lines = append(lines, "fi_pingpong -c -d DEV "+o)
+			lines = append(lines, "fi_pingpong "+o)
 		}
-		return append(lines, linesOf(rpingJobs, cmJobs, perfJobs(), fioJobs())...)
-	}},
-	{"### On RoCE", []shownProgram{
+		return append(lines, linesOf(rpingJobs, cmJobs, perfJobs(), fioJobs(), daplJobs)...)
+	}, func() []string { return append(serversOf(rpingJobs), "fi_pingpong -c -d DEV") }},
+	{onRoCE, []shownProgram{
 		{"ibv_devices", "lists the devices"},
 		{"ibv_devinfo", "attributes of devices and ports, transport InfiniBand, the GIDs"},
 		{"ibv_rc_pingpong", "data compared (`-c`)"},
@@ -75,13 +78,14 @@ var shownTables = []shownTable{
 		{"ib_atomic_lat", "all messages counted"},
 		{"qperf", "a rate or a time; `ver_...` compares what comes of atomics"},
 		{"fio", "no error; with `--verb=send` the server verifies the data (`--verify=crc32c`)"},
+		{"dapltest", "all messages counted, connections ended in order"},
 		{"fi_info", "endpoints of type FI_EP_MSG and FI_EP_DGRAM"},
 		{"fi_pingpong", "data compared (`-c`)"},
 		{"run_tests.py", "the tests of python3-pyverbs but for those of one maker's devices, see below"},
 	}, func() []string {
-		lines := []string{"ibv_devices", "ibv_devinfo -v -d", "fi_info -p verbs"}
+		lines := []string{"ibv_devices", "ibv_devinfo -d DEV -v", "fi_info -p verbs"}
 		for _, o := range roceFabric {
-			lines = append(lines, "fi_pingpong -c "+o)
+			lines = append(lines, "fi_pingpong "+o)
 		}
 		for _, n := range slices.Concat(pingpongs, numberedPerf()) {
 			lines = append(lines, n.words)
@@ -89,32 +93,34 @@ var shownTables = []shownTable{
 		for _, name := range qperfTests {
 			lines = append(lines, qperfWords+"-cm1 "+name)
 		}
-		lines = append(lines, linesOf(roceIDJobs(), rocePerfJobs(), roceFioJobs())...)
-		return append(lines, "run_tests.py --dev DEV")
-	}},
+		lines = append(lines, linesOf(roceIDJobs(), rocePerfJobs(), roceFioJobs(), daplJobs)...)
+		for _, m := range pyverbsModules {
+			lines = append(lines, pyverbsWords+m)
+		}
+		return lines
+	}, func() []string { return append(serversOf(rpingJobs), "fi_pingpong -c") }},
 }
 
-// linesOf are the command lines of jobs.
+// linesOf are the clients' command lines of jobs.
 func linesOf(lists ...[]job) (lines []string) {
 	for _, j := range slices.Concat(lists...) {
 		lines = append(lines, j.client)
-		if strings.HasPrefix(j.server, "rping ") {
-			lines = append(lines, j.server)
-		}
+	}
+	return lines
+}
+
+// serversOf are the servers'.
+func serversOf(jobs []job) (lines []string) {
+	for _, j := range jobs {
+		lines = append(lines, j.server)
 	}
 	return lines
 }
 
 const (
-	tableStart = "| program | version | options | result |\n|---|---|---|---|\n"
+	tableStart = "| program | version | options | runs | result |\n|---|---|---|---|---|\n"
 	docsFile   = "docs/verbs.md"
 )
-
-// versions are those of Debian's packages that the table tells of.
-var versions = map[string]string{
-	"rdmacm-utils": "44.0", "ibverbs-utils": "44.0", "python3-pyverbs": "44.0", "perftest": "4.5-0.17",
-	"qperf": "0.4.11", "fio": "3.33", "libfabric-bin": "1.17.0",
-}
 
 // options are those that command lines have, by program.
 func options(lines []string) map[string][]string {
@@ -139,7 +145,9 @@ func options(lines []string) map[string][]string {
 			case slices.Contains([]string{"-n", "-C", "-F", "--name", "--thread", "--rw", "--size",
 				"--iodepth_batch_complete", "--do_verify"}, name):
 				continue // how many, or how fio puts it
-			case slices.Contains([]string{"ADDR", "PORT", "CLIENT", "DEV"}, value):
+			case strings.HasPrefix(value, "tests."): // python3-pyverbs's -v is in front of them
+				o = value
+			case slices.Contains([]string{"ADDR", "PORT", "CLIENT", "DEV", "vrnic0"}, value):
 				o = name
 			}
 			if o = "`" + o + "`"; !slices.Contains(options[program], o) {
@@ -150,46 +158,117 @@ func options(lines []string) map[string][]string {
 	return options
 }
 
-// text is the table as docs/verbs.md has it.
-func (s *shownTable) text(t *testing.T) string {
+// runs says how many of the command lines, which have been run, did well in which topology.
+func runs(lines []string, of map[string]*outcome) string {
+	var list []string
+	for _, place := range places {
+		ran, failed := 0, []string(nil)
+		for _, l := range lines {
+			if ok, there := of[l].in[place]; there {
+				ran++
+				if !ok {
+					failed = append(failed, "`"+l+"`")
+				}
+			}
+		}
+		switch {
+		case ran > 0 && failed == nil:
+			list = append(list, fmt.Sprintf("%s: %d", place, ran))
+		case ran > 0:
+			list = append(list, fmt.Sprintf("%s: %d of %d, but for %s", place, ran-len(failed), ran,
+				strings.Join(failed, ", ")))
+		}
+	}
+	return strings.Join(list, "; ")
+}
+
+// text is the table as docs/verbs.md has it, of what has come of the programs.
+func (s *shownTable) text(t *testing.T, of map[string]*outcome) string {
 	t.Helper()
-	run := options(s.run())
+	lines := make(map[string][]string) // by program
+	for _, words := range s.run() {
+		words = shown(words)
+		p := programOf(words)
+		if of[words] == nil {
+			t.Errorf("on %s nobody has run %q: make verbs-programs", s.device, words)
+		} else if !slices.Contains(lines[p], words) {
+			lines[p] = append(lines[p], words)
+		}
+	}
+	var all []string
+	for _, words := range slices.Concat(s.run(), s.beside()) {
+		all = append(all, shown(words))
+	}
+	told := options(all)
 	var b strings.Builder
 	b.WriteString(tableStart)
 	for _, p := range s.programs {
-		o, ok := run[p.program]
-		if !ok {
+		list := lines[p.program]
+		if list == nil {
 			t.Errorf("no test runs %s", p.program)
+			continue
 		}
-		delete(run, p.program)
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", p.program, versions[packageOf(p.program)],
-			strings.Join(o, " "), p.result)
+		delete(lines, p.program)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", p.program, of[list[0]].version,
+			strings.Join(told[p.program], " "), runs(list, of), p.result)
 	}
-	for p := range run {
+	for p := range lines {
 		t.Errorf("%s is run, and not in the table", p)
 	}
 	return b.String()
 }
 
-// The tables of docs/verbs.md say what these tests run; `go test -run TestDocs ./integration/verbs
-// -update` writes them.
+// known are the outcomes of the command lines that the tables have, by device. Others are of
+// programs that nobody runs any more: an update forgets them.
+func known(t *testing.T, all map[commandLine]*outcome) map[string]map[string]*outcome {
+	t.Helper()
+	of := make(map[string]map[string]*outcome)
+	for i := range shownTables {
+		s := &shownTables[i]
+		of[s.device] = make(map[string]*outcome)
+		for _, words := range s.run() {
+			if o := all[commandLine{s.device, shown(words)}]; o != nil {
+				of[s.device][shown(words)] = o
+			}
+		}
+	}
+	for l := range all {
+		if of[l.device][l.words] == nil {
+			delete(all, l)
+			if !*update {
+				t.Errorf("%s: on %s no test runs %q any more", outcomesFile, l.device, l.words)
+			}
+		}
+	}
+	return of
+}
+
+// The tables of docs/verbs.md say what these tests run, and what came of it when that was kept:
+// `make verbs-programs` does both, `go test -run TestDocs ./integration/verbs -update` writes the
+// tables alone.
 func TestDocs(t *testing.T) {
 	path := filepath.Join(topDir, docsFile)
 	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+	all, err := readOutcomes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := known(t, all)
 	text := string(b)
 	for i := range shownTables {
 		s := &shownTables[i]
-		want := s.text(t)
-		start := strings.Index(text, s.heading+"\n")
+		want := s.text(t, of[s.device])
+		heading := "### On " + s.device
+		start := strings.Index(text, heading+"\n")
 		if start < 0 {
-			t.Fatalf("%s has no heading %q", docsFile, s.heading)
+			t.Fatalf("%s has no heading %q", docsFile, heading)
 		}
-		n := strings.Index(text[start:], tableStart)
+		n := strings.Index(text[start:], "| program |")
 		if n < 0 {
-			t.Fatalf("%s has no table of programs below %q", docsFile, s.heading)
+			t.Fatalf("%s has no table of programs below %q", docsFile, heading)
 		}
 		start += n
 		end := start
@@ -197,12 +276,15 @@ func TestDocs(t *testing.T) {
 			end += strings.Index(text[end:], "\n") + 1
 		}
 		if text[start:end] != want && !*update {
-			t.Errorf("%s: the table below %q is not what is run; want:\n%s", docsFile, s.heading, want)
+			t.Errorf("%s: the table below %q is not what is run; want:\n%s", docsFile, heading, want)
 		}
 		text = text[:start] + want + text[end:]
 	}
-	if !*update || text == string(b) {
+	if !*update || t.Failed() {
 		return
+	}
+	if err := writeOutcomes(all); err != nil {
+		t.Fatal(err)
 	}
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)

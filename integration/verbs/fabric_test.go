@@ -11,7 +11,8 @@ import (
 // addresses to what getifaddrs(3) says.
 func TestTrap05Getifaddrs(t *testing.T) {
 	need(t, "fi_info")
-	d := up(t, nil, "--device", deviceA)
+	note(t, onIWARP, "one device", "fi_info -p verbs")
+	d := upOrdinary(t, "--device", deviceA)
 	d.start("fi_info", "-p", "verbs").succeed(patience, "provider: verbs", `domain: vrnic0`,
 		"type: FI_EP_MSG", "protocol: FI_PROTO_IWARP", `provider: verbs;ofi_rxm`)
 	d.start("fi_info", "-p", "verbs", "-v", "-t", "FI_EP_MSG").succeed(patience,
@@ -52,15 +53,18 @@ var (
 
 func TestFabric(t *testing.T) {
 	need(t, "fi_pingpong")
-	tops, options := topologies[:1], fabricQuick
+	tops, options := iwarpTopologies[:1], fabricQuick
 	if thorough() {
-		tops, options = topologies[:3], fabricAll // over TAP the sides cannot meet by the kernel's TCP
+		tops, options = iwarpTopologies[:3], fabricAll // over TAP they cannot meet by the kernel's TCP
 	}
 	for _, make := range tops {
 		t.Run(make.name, func(t *testing.T) {
 			top := make.make(t)
 			for _, o := range options {
-				t.Run(o, func(t *testing.T) { fabricJob(t, top, o, 2*time.Minute) })
+				t.Run(o, func(t *testing.T) {
+					note(t, onIWARP, make.name, "fi_pingpong "+o)
+					fabricJob(t, top, o, 2*time.Minute)
+				})
 			}
 		})
 	}

@@ -121,6 +121,7 @@ func (top *topology) runAll(t *testing.T, jobs []job) {
 		}
 		for _, f := range families {
 			t.Run(fmt.Sprintf("%s/%s/IPv%d", top.name, j.name, 4+2*f), func(t *testing.T) {
+				note(t, onIWARP, top.name, j.client)
 				top.run(t, j, f)
 				if !t.Failed() {
 					top.server.in(t).settle()
@@ -135,7 +136,7 @@ func (top *topology) runAll(t *testing.T, jobs []job) {
 func inTopologies(t *testing.T, jobs []job, quick ...string) {
 	t.Helper()
 	need(t)
-	for _, make := range topologies {
+	for _, make := range iwarpTopologies {
 		if thorough() || slices.Contains(quick, make.name) {
 			t.Run(make.name, func(t *testing.T) { make.make(t).runAll(t, jobs) })
 		}

@@ -69,6 +69,10 @@ func TestMain(m *testing.M) {
 		if thorough() {
 			printTable(os.Stdout)
 		}
+		if err := keepOutcomes(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
 		return code
 	}())
 }
@@ -87,6 +91,7 @@ var packages = map[string]string{
 	"udaddy":            "rdmacm-utils", "mckey": "rdmacm-utils", "stdbuf": "coreutils",
 	"/usr/bin/python3": "python3-pyverbs", pythonTests: "python3-pyverbs",
 	"run_tests.py": "python3-pyverbs",
+	"dapltest":     "dapl2-utils",
 	"fio":          "fio", "fi_info": "libfabric-bin", "fi_pingpong": "libfabric-bin",
 	"/usr/include/infiniband/verbs.h": "libibverbs-dev",
 	"/usr/include/rdma/rdma_cma.h":    "librdmacm-dev",

@@ -75,7 +75,7 @@ func perfJobs() (jobs []job) {
 		"-n 200 -I 128 -s 128"} {
 		add("ib_send_lat", o)
 	}
-	for _, o := range []string{"-n 200 -I 32 -s 32", "-n 200 -I 64 -s 64 -q 4"} {
+	for _, o := range []string{"-n 200 -I 32 -s 32", "-n 200 -I 64 -s 64 -q 4", "-n 200 --odp"} {
 		add("ib_write_bw", o)
 	}
 	add("ib_write_lat", "-n 200 -I 64 -s 64")

@@ -15,7 +15,9 @@ import (
 // ibv_devices, ibv_devinfo and ibv_asyncwatch.
 func TestDevicePrograms(t *testing.T) {
 	need(t, "ibv_devices", "ibv_devinfo", "ibv_asyncwatch")
-	d := up(t, nil, "--device", deviceA, "--device", deviceB1)
+	note(t, onIWARP, "two devices", "ibv_devices", "ibv_devinfo -l", "ibv_devinfo -d DEV -v",
+		"ibv_asyncwatch")
+	d := upOrdinary(t, "--device", deviceA, "--device", deviceB1)
 	d.start("ibv_devices").succeed(patience, `^\s+vrnic0\s+[0-9a-f]{16}$`,
 		`^\s+vrnic1\s+[0-9a-f]{16}$`)
 	d.start("ibv_devinfo", "-l").succeed(patience, `^2 HCAs found:$`, `^\s+vrnic0$`, `^\s+vrnic1$`)

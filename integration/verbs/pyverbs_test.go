@@ -20,6 +20,9 @@ var pyverbsModules = []string{"addr", "atomic", "cq", "cq_events", "cqex", "devi
 	"mr", "odp", "parent_domain", "pd", "qp", "qpex", "rdmacm", "relaxed_ordering", "rss_traffic",
 	"shared_pd", "tag_matching"}
 
+// pyverbsWords, with a module behind them, run its tests.
+const pyverbsWords = "/usr/bin/python3 run_tests.py --dev vrnic0 -v tests.test_"
+
 // pyverbsFails are the tests that fail, with the reason.
 var pyverbsFails = map[string]string{
 	"test_imported_rc_ex_rdma_write": "it shares the kernel's descriptor of a device; there is none",
@@ -69,7 +72,7 @@ func TestRoCEPyverbs(t *testing.T) {
 	copyPythonTests(t, dir)
 	var runs []roceRun
 	for _, m := range pyverbsModules {
-		words := "/usr/bin/python3 run_tests.py --dev vrnic0 -v tests.test_" + m
+		words := pyverbsWords + m
 		runs = append(runs, roceRun{words: words, alone: true, quick: m == "qpex",
 			do: func(t *testing.T, top *topology) {
 				argv := strings.Fields(words)

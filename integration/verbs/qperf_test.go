@@ -51,7 +51,7 @@ func TestRoCEQperf(t *testing.T) {
 	}
 	for _, name := range qperfOnItsOwn {
 		words := qperfWords + name
-		runs = append(runs, roceRun{words: words, alone: true, more: ", refused",
+		runs = append(runs, roceRun{words: words, alone: true, more: ", refused", refused: true,
 			do: run(words, func(client *process) {
 				client.fail(time.Minute, "failed to modify QP|failed to create address handle")
 			})})

@@ -1,8 +1,14 @@
 package verbs
 
 import (
+	"cmp"
+	"errors"
+	"flag"
 	"fmt"
 	"io"
+	"io/fs"
+	"maps"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -10,72 +16,170 @@ import (
 	"testing"
 )
 
-// noted is what has come of the programs that ran on devices of RoCE, in the order in which they
-// first did.
-var noted struct {
+var record = flag.Bool("record", false, "keep in "+outcomesFile+" what has come of the programs")
+
+// outcomesFile has what came of each command line when it was last run with -record, a line each:
+// the tables of docs/verbs.md are made of it.
+const outcomesFile = "testdata/programs.txt"
+
+// Kinds of devices.
+const (
+	onIWARP = "iWARP"
+	onRoCE  = "RoCE"
+)
+
+// places are names of topologies, in the order in which tables have them.
+var places = []string{"one device", "two devices", "two daemons", "TAP"}
+
+// A commandLine is a program's, on a kind of device.
+type commandLine struct{ device, words string }
+
+// An outcome is what has come of a command line: by topology, whether all was well.
+type outcome struct {
+	version string // of the package that the program is from
+	in      map[string]bool
+}
+
+// outcomes are those of this run.
+var outcomes = struct {
 	sync.Mutex
-	rows []*notedRow
+	of map[commandLine]*outcome
+}{of: make(map[commandLine]*outcome)}
+
+// shown is a command line as tables have it.
+func shown(words string) string {
+	return strings.TrimPrefix(strings.ReplaceAll(words, " -p PORT", ""), "/usr/bin/python3 ")
 }
 
-type notedRow struct {
-	words      string
-	ok, failed []string // topologies
+// programOf is the program of a command line that is shown.
+func programOf(words string) string {
+	program, _, _ := strings.Cut(words, " ")
+	return program
 }
 
-// note has the end of the test t say what has come of a program: it is called first.
-func note(t *testing.T, topology string, r *roceRun) {
+// note has the end of the test t say what has come of programs: it is called first.
+func note(t *testing.T, device, topology string, lines ...string) {
 	t.Helper()
-	words := strings.ReplaceAll(r.words, " -p PORT", "") + r.more
 	t.Cleanup(func() {
-		noted.Lock()
-		defer noted.Unlock()
-		var row *notedRow
-		for _, n := range noted.rows {
-			if n.words == words {
-				row = n
+		if t.Skipped() {
+			return
+		}
+		outcomes.Lock()
+		defer outcomes.Unlock()
+		for _, words := range lines {
+			key := commandLine{device, shown(words)}
+			o := outcomes.of[key]
+			if o == nil {
+				o = &outcome{in: make(map[string]bool)}
+				outcomes.of[key] = o
 			}
-		}
-		if row == nil {
-			row = &notedRow{words: words}
-			noted.rows = append(noted.rows, row)
-		}
-		to := &row.ok
-		if t.Failed() {
-			to = &row.failed
-		}
-		if !t.Skipped() && !slices.Contains(*to, topology) {
-			*to = append(*to, topology)
+			was, known := o.in[topology]
+			o.in[topology] = !t.Failed() && (was || !known) // IPv4 and IPv6 are one
 		}
 	})
 }
 
-// versionOf is that of the package which a program is from.
-func versionOf(program string) string {
-	out, err := exec.Command("dpkg-query", "-W", "-f", "${Version}", packageOf(program)).Output()
-	if err != nil {
-		return "?"
+var packageVersions = make(map[string]string) // guarded by outcomes
+
+// versionOf is that of the package which a command line's program is from. outcomes is locked.
+func versionOf(words string) string {
+	pkg := packageOf(programOf(words))
+	if v, ok := packageVersions[pkg]; ok {
+		return v
 	}
+	out, err := exec.Command("dpkg-query", "-W", "-f", "${Version}", pkg).Output()
+	if err != nil {
+		out = []byte("?")
+	}
+	packageVersions[pkg] = string(out)
 	return string(out)
+}
+
+// sorted are the command lines in an order that stays the same.
+func sorted(of map[commandLine]*outcome) []commandLine {
+	return slices.SortedFunc(maps.Keys(of), func(a, b commandLine) int {
+		return cmp.Or(cmp.Compare(a.device, b.device), cmp.Compare(a.words, b.words))
+	})
+}
+
+// result says in which topologies all was well, and in which not.
+func (o *outcome) result() string {
+	var list []string
+	for _, p := range places {
+		if ok, ran := o.in[p]; ran && ok {
+			list = append(list, p+": ok")
+		} else if ran {
+			list = append(list, p+": FAILED")
+		}
+	}
+	return strings.Join(list, ", ")
 }
 
 // printTable says what ran, of which version, and what came of it.
 func printTable(w io.Writer) {
-	noted.Lock()
-	defer noted.Unlock()
-	if len(noted.rows) == 0 {
-		return
+	outcomes.Lock()
+	defer outcomes.Unlock()
+	for _, l := range sorted(outcomes.of) {
+		outcomes.of[l].version = versionOf(l.words)
+		writeOutcome(w, l, outcomes.of[l])
 	}
-	versions := make(map[string]string)
-	fmt.Fprintln(w, "Programs on devices of RoCE, as an ordinary user, with daemons of their own:")
-	for _, n := range noted.rows {
-		program, options, _ := strings.Cut(n.words, " ")
-		if versions[program] == "" {
-			versions[program] = versionOf(program)
-		}
-		result := "ok: " + strings.Join(n.ok, ", ")
-		if len(n.failed) > 0 {
-			result = "FAILED: " + strings.Join(n.failed, ", ")
-		}
-		fmt.Fprintf(w, "%-17s %-12s %-60s %s\n", program, versions[program], options, result)
+}
+
+func writeOutcome(w io.Writer, l commandLine, o *outcome) {
+	fmt.Fprintf(w, "%s | %s | %s | %s\n", l.device, l.words, o.version, o.result())
+}
+
+// readOutcomes reads what was kept.
+func readOutcomes() (map[commandLine]*outcome, error) {
+	of := make(map[commandLine]*outcome)
+	b, err := os.ReadFile(outcomesFile)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
 	}
+	for line := range strings.Lines(string(b)) {
+		f := strings.Split(strings.TrimSuffix(line, "\n"), " | ")
+		if len(f) != 4 {
+			return nil, fmt.Errorf("%s: %q is not of four parts", outcomesFile, line)
+		}
+		o := &outcome{version: f[2], in: make(map[string]bool)}
+		for place := range strings.SplitSeq(f[3], ", ") {
+			name, result, _ := strings.Cut(place, ": ")
+			o.in[name] = result == "ok"
+		}
+		of[commandLine{f[0], f[1]}] = o
+	}
+	return of, nil
+}
+
+// keepOutcomes puts those of this run in the place of what was kept, if that was asked for.
+func keepOutcomes() error {
+	if !*record {
+		return nil
+	}
+	of, err := readOutcomes()
+	if err != nil {
+		return err
+	}
+	outcomes.Lock()
+	defer outcomes.Unlock()
+	for l, o := range outcomes.of {
+		o.version = versionOf(l.words)
+		if old := of[l]; old != nil && old.version == o.version {
+			for place, ok := range old.in {
+				if _, again := o.in[place]; !again {
+					o.in[place] = ok
+				}
+			}
+		}
+		of[l] = o
+	}
+	return writeOutcomes(of)
+}
+
+func writeOutcomes(of map[commandLine]*outcome) error {
+	var b strings.Builder
+	for _, l := range sorted(of) {
+		writeOutcome(&b, l, of[l])
+	}
+	return os.WriteFile(outcomesFile, []byte(b.String()), 0o644)
 }

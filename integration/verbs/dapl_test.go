@@ -1,0 +1,62 @@
+package verbs
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// daplJobs are dapltest's transaction test, which ends its connections in order, and its
+// performance test. The server goes on for other clients. A client that fails ends with status 0.
+var daplJobs = []job{
+	{name: "dapltest -T T", quick: true, fixed: true, forever: true,
+		server:    "dapltest -T S -D server",
+		client:    "dapltest -T T -D client -s ADDR -i 100 -t 1 -w 1 client SR 256 1 server SR 256 1",
+		clientOut: []string{"^Total Send "}, limit: time.Minute},
+	{name: "dapltest -T P", fixed: true, forever: true, server: "dapltest -T S -D server",
+		client:    "dapltest -T P -D client -s ADDR -i 1000 RW 4096 1",
+		clientOut: []string{`^raw: RW, 1000, 4096, `}, limit: time.Minute},
+}
+
+// daplDevices has uDAPL call the devices of top server and client.
+func daplDevices(t *testing.T, top *topology) {
+	t.Helper()
+	file := filepath.Join(ownDir(t, 0), "dat.conf")
+	var text string
+	for name, p := range map[string]*place{"server": top.server, "client": top.client} {
+		text += fmt.Sprintf("%s u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"%s 0\" \"\"\n",
+			name, p.addrs[0])
+	}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("DAT_OVERRIDE", file)
+}
+
+// DAPL's own programs, on its provider that uses rdma_cm.
+func TestDAPL(t *testing.T) {
+	need(t, "dapltest")
+	for _, make := range iwarpTopologies[:3] { // without IPv4 of the kernel's it finds no server
+		if !thorough() && make.name != "two daemons" {
+			continue
+		}
+		t.Run(make.name, func(t *testing.T) {
+			top := make.make(t)
+			daplDevices(t, top)
+			top.runAll(t, daplJobs)
+		})
+	}
+}
+
+func TestRoCEDAPL(t *testing.T) {
+	var runs []roceRun
+	for i := range daplJobs {
+		runs = append(runs, roceRun{words: daplJobs[i].client, do: func(t *testing.T, top *topology) {
+			daplDevices(t, top)
+			top.run(t, &daplJobs[i], 0)
+		}})
+	}
+	runRoCE(t, runs)
+}
