@@ -130,6 +130,7 @@ func (p *program) next() {
 	}
 	if r.IntN(5) < 3 {
 		time.Sleep(time.Nanosecond) // so that no two calls set timers for the same time
+		p.w.settle()                // a timer may be due right now
 		p.act()
 		p.w.settle()
 	} else {
