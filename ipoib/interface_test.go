@@ -225,7 +225,7 @@ func TestNeighbourBound(t *testing.T) {
 	used := netip.MustParseAddr("10.0.0.2")
 	a.learn(w.now, used, LinkAddr{QPN: 0x200, GID: gid(2)}, true)
 	a.used(w.now, a.neighbours[used])
-	for n := range 2 * maxNeighbours {
+	for n := range maxNeighbours + 256 {
 		ip := netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)})
 		p := arpPacket{op: arpRequest, sender: LinkAddr{QPN: uint32(n + 2), GID: gid(7)}, senderIP: ip,
 			targetIP: a.ip4()}
