@@ -180,7 +180,7 @@ func TestSentAgainWhole(t *testing.T) {
 	for _, seed := range []uint64{1, 2} {
 		r := newRig(t, badWire{rate: 1e9, queue: 4 << 20, delay: time.Millisecond}, seed)
 		r.connect(t)
-		emss := r.a.EMSS()
+		emss, dir := r.a.EMSS(), r.dirs[0]
 		sizes, losses := rand.New(rand.NewPCG(seed, 7)), rand.New(rand.NewPCG(seed, 8))
 		// guarded by the direction's mu, as is losses
 		var begin, end uint32 // of what was sent
@@ -215,14 +215,14 @@ func TestSentAgainWhole(t *testing.T) {
 			}
 			return losses.IntN(20) == 0
 		}
-		r.dirs[0].mu.Lock()
-		r.dirs[0].drop = drop
-		r.dirs[0].mu.Unlock()
+		dir.mu.Lock()
+		dir.drop = drop
+		dir.mu.Unlock()
 		left, sink := int64(0), netstacktest.NewSink(1<<40)
 		src := netstacktest.NewSource(1 << 40)
 		enough := func() bool {
-			r.dirs[0].mu.Lock()
-			defer r.dirs[0].mu.Unlock()
+			dir.mu.Lock()
+			defer dir.mu.Unlock()
 			return again >= 200
 		}
 		for !enough() {
@@ -245,12 +245,12 @@ func TestSentAgainWhole(t *testing.T) {
 			r.step()
 			r.settle()
 		}
-		r.dirs[0].mu.Lock()
-		if r.dirs[0].drop = nil; cut > 0 {
+		dir.mu.Lock()
+		if dir.drop = nil; cut > 0 {
 			t.Errorf("seed %d: of %d segments, %d of them sent again, %d begin or end elsewhere", seed,
 				segments, again, cut)
 		}
-		r.dirs[0].mu.Unlock()
+		dir.mu.Unlock()
 	}
 }
 
