@@ -71,6 +71,13 @@ func (d *wireDir) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
 	return true
 }
 
+// locked calls f while nothing is sent.
+func (d *wireDir) locked(f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f()
+}
+
 // carry has a frame arrive.
 func (d *wireDir) carry(octets []byte, off frame.Offload, after time.Duration) {
 	d.clock.AfterFunc(after, func() {

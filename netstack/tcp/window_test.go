@@ -215,15 +215,12 @@ func TestSentAgainWhole(t *testing.T) {
 			}
 			return losses.IntN(20) == 0
 		}
-		dir.mu.Lock()
-		dir.drop = drop
-		dir.mu.Unlock()
+		dir.locked(func() { dir.drop = drop })
 		left, sink := int64(0), netstacktest.NewSink(1<<40)
 		src := netstacktest.NewSource(1 << 40)
-		enough := func() bool {
-			dir.mu.Lock()
-			defer dir.mu.Unlock()
-			return again >= 200
+		enough := func() (is bool) {
+			dir.locked(func() { is = again >= 200 })
+			return is
 		}
 		for !enough() {
 			for range 8 { // messages, each with a last segment that is short
@@ -245,12 +242,11 @@ func TestSentAgainWhole(t *testing.T) {
 			r.step()
 			r.settle()
 		}
-		dir.mu.Lock()
-		if dir.drop = nil; cut > 0 {
+		dir.locked(func() { dir.drop = nil })
+		if cut > 0 {
 			t.Errorf("seed %d: of %d segments, %d of them sent again, %d begin or end elsewhere", seed,
 				segments, again, cut)
 		}
-		dir.mu.Unlock()
 	}
 }
 
