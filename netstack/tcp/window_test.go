@@ -156,9 +156,7 @@ func TestShortMessagesAtOnce(t *testing.T) {
 		}
 		return false
 	}
-	r.dirs[0].mu.Lock()
-	r.dirs[0].drop = drop
-	r.dirs[0].mu.Unlock()
+	r.dirs[0].locked(func() { r.dirs[0].drop = drop })
 	begin := r.clock.Elapsed()
 	for range 3 {
 		if n, err := r.a.WriteFrom(netstacktest.NewSource(100)); n != 100 || err != nil {
@@ -166,11 +164,11 @@ func TestShortMessagesAtOnce(t *testing.T) {
 		}
 		r.settle()
 	}
-	r.dirs[0].mu.Lock()
-	defer r.dirs[0].mu.Unlock()
-	if !slices.Equal(sizes, []int{100, 100, 100}) || r.clock.Elapsed() != begin {
-		t.Errorf("segments of %d octets in %v, want three at once", sizes, r.clock.Elapsed()-begin)
-	}
+	r.dirs[0].locked(func() {
+		if !slices.Equal(sizes, []int{100, 100, 100}) || r.clock.Elapsed() != begin {
+			t.Errorf("segments of %d octets in %v, want three at once", sizes, r.clock.Elapsed()-begin)
+		}
+	})
 }
 
 // TestSentAgainWhole: what is sent again begins and ends where what was sent first did, be the
