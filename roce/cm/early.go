@@ -56,7 +56,7 @@ func (in *incoming) waits(service uint64) bool {
 }
 
 // lookUpWaits is waits for a look-up, which may also be of a program that is connected to at the
-// same port, or was a moment ago: the first one waits for it.
+// same port, or was a moment ago: the first one since that began to listen waits for it.
 func (in *incoming) lookUpWaits(service uint64) bool {
 	m := in.m
 	s := serviceOf(service)
@@ -79,6 +79,9 @@ func (e *early) again(now time.Time) {
 // listened has those that wait for a service be taken at once.
 func (m *Manager) listened(s Service) {
 	delete(m.lulls, s)
+	if s.Space == mad.PortSpaceTCP {
+		delete(m.lulls, Service{Space: mad.PortSpaceUDP, Port: s.Port}) // see lookUpWaits
+	}
 	for _, e := range m.early {
 		if e.service == s {
 			m.timers.set(&e.timer, time.Time{})

@@ -82,3 +82,27 @@ func TestLookUpBehindConnection(t *testing.T) {
 		t.Errorf("asked again: %+v", r)
 	}
 }
+
+// Each time that a program listens for connections it may be about to be looked up, whatever became
+// of look-ups at that port before.
+func TestLookUpBehindConnectionAgain(t *testing.T) {
+	for name, before := range map[string]func(s *sut){
+		"it listened for look-ups": func(s *sut) { s.listens(lookups).Close(s.now) },
+		"it never did":             func(s *sut) { s.says(s.sidr()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSUT(t)
+			connected := s.listens(service)
+			before(s)
+			connected.Close(s.now)
+			s.pass(time.Minute)
+			s.listens(service)
+			silent(t, "the next program is about to listen", s.says(s.sidr()))
+			l := s.listens(lookups)
+			silent(t, "it does", s.pass(0))
+			if e := s.happened(EventAsked); e.Listener != l {
+				t.Errorf("%+v", e)
+			}
+		})
+	}
+}
