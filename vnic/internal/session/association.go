@@ -155,7 +155,9 @@ func (as *association) established(a Association) error {
 	}
 	close(as.up)
 	for _, in := range early {
-		as.take(in.m, in.token)
+		if st := as.take(in.m, in.token); st != nil {
+			st.notify() // this goroutine has brought nothing
+		}
 	}
 	as.changed()
 	return nil
@@ -191,27 +193,30 @@ func (as *association) newStream(s *sctpddp.Session) *Stream {
 // Message implements Handler.
 func (as *association) Message(m sctpddp.Message, token any) {
 	m.PPID = as.use.fromWire(m.PPID)
-	as.take(m, token)
+	if st := as.take(m, token); st != nil {
+		st.brought()
+	}
 }
 
-// take is Message, once the PPID is that of RFC 5043.
-func (as *association) take(m sctpddp.Message, token any) {
+// take takes a message whose PPID is that of RFC 5043. The owner of what it returns, unless that is
+// nil, is to look at it.
+func (as *association) take(m sctpddp.Message, token any) *Stream {
 	as.mu.Lock()
 	if as.mux == nil {
 		as.early = append(as.early, inbound{m, token})
 		as.mu.Unlock()
-		return
+		return nil
 	}
 	if st := as.streams[m.Stream]; st != nil {
 		st.push(inbound{m, token})
 		as.mu.Unlock()
-		st.brought()
-		return
+		return st
 	}
 	as.mux.Input(time.Now(), m)
 	as.mu.Unlock()
 	as.a.Release(token)
 	as.changed()
+	return nil
 }
 
 // Notify implements Handler.

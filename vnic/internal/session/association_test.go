@@ -1,6 +1,10 @@
 package session
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/vrnic/vrnic/sctpddp"
+)
 
 // All associations of a peer together keep a few times what one does, however many there are.
 func TestHoldOfAssociations(t *testing.T) {
@@ -26,6 +30,10 @@ type bringer struct {
 	can      bool
 	deferred []func()
 }
+
+func (*bringer) PeerAdaptation() (uint32, bool) { return sctpddp.IndicationDDP, true }
+func (*bringer) Streams() (out, in int)         { return 4, 4 }
+func (*bringer) Flush()                         {}
 
 func (b *bringer) Defer(f func()) bool {
 	if b.can {
@@ -77,4 +85,26 @@ func TestBrought(t *testing.T) {
 	st.SetPrompt(nil)
 	b.deferred[0]()
 	check("it cannot be run any more", 0, 1)
+}
+
+// What came before the association was known is handed on by who has set it up, and not by who
+// brings messages, whom alone the Deferrer is for.
+func TestBroughtEarly(t *testing.T) {
+	b := &bringer{can: true}
+	as := newAssociation()
+	st := as.newStream(nil)
+	as.streams[2] = st // as of somebody who has opened it meanwhile
+	woken := 0
+	st.SetNotify(func() { woken++ })
+	st.SetPrompt(func(func() bool) { t.Error("it is run") })
+	as.Message(sctpddp.Message{Stream: 2, PPID: sctpddp.PPIDSegment}, nil)
+	if err := as.established(b); err != nil {
+		t.Fatal(err)
+	}
+	if len(b.deferred) != 0 || woken != 1 {
+		t.Errorf("deferred %d times, woken %d times", len(b.deferred), woken)
+	}
+	if in, ok := st.next(); !ok || in.m.Stream != 2 {
+		t.Errorf("%+v, %t", in, ok)
+	}
 }
