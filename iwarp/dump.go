@@ -31,6 +31,9 @@ func (f StartFrame) String() string {
 	if f.Enhanced {
 		s += " " + f.Data.String()
 	}
+	if f.ROI {
+		s += " ROI"
+	}
 	return s + " pd=" + quotePD(f.PrivateData)
 }
 

@@ -45,6 +45,9 @@ type StartConfig struct {
 	ClientServer bool
 	// RTR holds the ready-to-receive messages that are offered or accepted; 0 is all.
 	RTR RTRKinds
+	// ROI tells the peer that what follows is not to be iWARP but package roi's, by a bit that iWARP
+	// leaves zero and does not look at. Params.ROI is the peer's.
+	ROI bool
 }
 
 // DefaultStartConfig is revision 2 with enhanced set-up, CRCs, 32 Reads each way, peer-to-peer
@@ -88,6 +91,7 @@ type Params struct {
 	MarkersOut bool // what goes out has markers
 	Enhanced   bool
 	PeerToPeer bool
+	ROI        bool // the peer's frame has told of it, see StartConfig
 	// IRD and ORD are how many Reads of the peer and of our own may be outstanding.
 	IRD, ORD uint16
 	// PeerIRD and PeerORD are what the peer's frame said: NotNegotiated, if nothing.

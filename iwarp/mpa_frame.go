@@ -17,6 +17,7 @@ const (
 	maxStartFrame  = startHeaderLen + MaxPrivateData
 
 	startM, startC, startR, startS = 0x80, 0x40, 0x20, 0x10
+	startROI                       = 0x01 // of Res: docs/decisions.md#W2
 )
 
 var (
@@ -105,6 +106,7 @@ type StartFrame struct {
 	Rejected bool // R: of Replies
 	Revision uint8
 	Enhanced bool // S: Data is there
+	ROI      bool // what follows is not iWARP but package roi's
 	Data     EnhancedData
 	// PrivateData is the program's, without the enhanced data.
 	PrivateData []byte
@@ -146,6 +148,9 @@ func (f *StartFrame) Append(b []byte) ([]byte, error) {
 	if f.Enhanced {
 		flags |= startS
 	}
+	if f.ROI {
+		flags |= startROI
+	}
 	b = append(b, key...)
 	b = append(b, flags, f.Revision)
 	b = binary.BigEndian.AppendUint16(b, uint16(n))
@@ -156,8 +161,8 @@ func (f *StartFrame) Append(b []byte) ([]byte, error) {
 }
 
 // ParseStartFrame reads the frame at the start of b and returns its length. Reserved bits are
-// ignored, S in revision 1 as well. An error that is not errStartShort is final: more octets do
-// not mend it. PrivateData aliases b.
+// ignored, but for ROI's, S in revision 1 as well. An error that is not errStartShort is final:
+// more octets do not mend it. PrivateData aliases b.
 func ParseStartFrame(b []byte) (f StartFrame, n int, err error) {
 	k := min(len(b), len(keyRequest))
 	isReq, isRep := bytes.Equal(b[:k], keyRequest[:k]), bytes.Equal(b[:k], keyReply[:k])
@@ -174,7 +179,7 @@ func ParseStartFrame(b []byte) (f StartFrame, n int, err error) {
 	flags := b[16]
 	f = StartFrame{
 		Reply: isRep, Markers: flags&startM != 0, CRC: flags&startC != 0,
-		Rejected: isRep && flags&startR != 0, Revision: b[17],
+		Rejected: isRep && flags&startR != 0, Revision: b[17], ROI: flags&startROI != 0,
 	}
 	// "S looked at in Rev 2 only": EMPA-006.
 	enhanced := f.Revision >= 2 && flags&startS != 0

@@ -63,7 +63,7 @@ func NewInitiator(cfg StartConfig, privateData []byte) (*Initiator, error) {
 	}
 	s := &Initiator{cfg: cfg}
 	s.req = StartFrame{Revision: cfg.Revision, Markers: cfg.Markers, CRC: cfg.CRC != CRCOff,
-		PrivateData: privateData}
+		ROI: cfg.ROI, PrivateData: privateData}
 	s.req.Data, s.req.Enhanced = cfg.Offer()
 	var err error
 	if s.b, err = s.req.Append(nil); err != nil {
@@ -135,7 +135,7 @@ func (s *Initiator) reply(f *StartFrame) {
 		Initiator: true, Revision: min(s.cfg.Revision, f.Revision), CRC: s.req.CRC || f.CRC,
 		MarkersIn: s.req.Markers, MarkersOut: f.Markers,
 		IRD: s.cfg.IRD, ORD: s.cfg.ORD, PeerIRD: NotNegotiated, PeerORD: NotNegotiated,
-		PrivateData: f.PrivateData,
+		ROI: f.ROI, PrivateData: f.PrivateData,
 	}
 	if s.cfg.CRC == CRCRequired && !f.CRC {
 		err := errors.New("the peer does not confirm CRCs, which are required")
@@ -162,6 +162,7 @@ type Request struct {
 	CRC         bool
 	Markers     bool // it wants them in what we send
 	Enhanced    bool
+	ROI         bool // see StartConfig
 	PeerToPeer  bool
 	RTR         RTRKinds
 	IRD, ORD    uint16 // the peer's; NotNegotiated if it did not say
@@ -243,7 +244,7 @@ func (s *Responder) request(f *StartFrame) {
 }
 
 // Reconfigure replaces what NewResponder was given, for an answer that is to differ: CRC, Markers,
-// RTR and MaxIRD. The revision stays. Call it before Accept or Reject. ErrState, ErrConfig.
+// RTR, MaxIRD and ROI. The revision stays. Call it before Accept or Reject. ErrState, ErrConfig.
 func (s *Responder) Reconfigure(cfg StartConfig) error {
 	if s.state != respWait && s.state != respAsked {
 		return ErrState
@@ -263,7 +264,7 @@ func (s *Responder) Request() (r Request, ok bool) {
 	}
 	f := &s.frame
 	r = Request{Revision: f.Revision, CRC: f.CRC, Markers: f.Markers, Enhanced: f.Enhanced,
-		IRD: NotNegotiated, ORD: NotNegotiated, PrivateData: f.PrivateData}
+		ROI: f.ROI, IRD: NotNegotiated, ORD: NotNegotiated, PrivateData: f.PrivateData}
 	if f.Enhanced {
 		r.PeerToPeer, r.IRD, r.ORD = f.Data.PeerToPeer, f.Data.IRD, f.Data.ORD
 		if r.PeerToPeer {
@@ -280,10 +281,11 @@ func (s *Responder) base(ird, ord uint16) (StartFrame, Params) {
 	f := StartFrame{
 		Reply: true, Revision: min(s.cfg.Revision, req.Revision), Enhanced: req.Enhanced,
 		// C is set whenever the Request had it: siw looks at the Reply only (docs/interop.md#S7).
-		CRC: req.CRC || s.cfg.CRC != CRCOff, Markers: s.cfg.Markers,
+		CRC: req.CRC || s.cfg.CRC != CRCOff, Markers: s.cfg.Markers, ROI: s.cfg.ROI,
 	}
 	p := Params{Revision: f.Revision, CRC: f.CRC, MarkersIn: f.Markers, MarkersOut: req.Markers,
-		IRD: ird, ORD: ord, PeerIRD: NotNegotiated, PeerORD: NotNegotiated, PrivateData: req.PrivateData}
+		ROI: req.ROI, IRD: ird, ORD: ord, PeerIRD: NotNegotiated, PeerORD: NotNegotiated,
+		PrivateData: req.PrivateData}
 	if !req.Enhanced {
 		return f, p
 	}

@@ -35,7 +35,8 @@ func (s *Setup) Append(b []byte) []byte {
 }
 
 // ParseSetup reads the Setup that private data begin with; rest is what is behind it. ok is false
-// if there is none: the private data are those of something else then.
+// if there is none. Private data of other protocols may look like it: that there is one is said by
+// MPA's frame or the association.
 func ParseSetup(b []byte) (s Setup, rest []byte, ok bool) {
 	if len(b) < SetupLen || string(b[:4]) != setupMagic || b[4]&^(setupSends|setupReads) != 0 ||
 		b[5]|b[10]|b[11] != 0 {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -352,7 +353,7 @@ func TestROICheats(t *testing.T) {
 				l, lr := listen(t, c, 0)
 				s := rawStream(t, n, l.Local())
 				cfg := iwarp.DefaultStartConfig()
-				cfg.ClientServer = true
+				cfg.ROI, cfg.ClientServer = true, true
 				own := roi.Setup{Sends: !tt.without, Reads: true, ReadCredits: 1}
 				m, err := iwarp.NewInitiator(cfg, own.Append(nil))
 				if err != nil {
@@ -411,4 +412,54 @@ func (p *rawPeer) octets() []byte {
 			return b.Bytes()
 		}
 	}
+}
+
+// Private data of a program of iWARP are its own, whatever they look like; and an answer of iWARP
+// is none of ROI, though it gives back what has come: ROI-038.
+func TestROIPrivateData(t *testing.T) {
+	alike := (&roi.Setup{Sends: true, SendCredits: 3, Reads: true, ReadCredits: 4}).Append(nil)
+	alike = append(alike, "and more"...)
+	onROI(t, func(t *testing.T, e *env) {
+		for _, protocol := range []rdma.Protocol{rdma.IWARP, rdma.ROI} {
+			if protocol == rdma.ROI && e.sctp {
+				continue // there it is the association that says which it is
+			}
+			l := e.server()
+			x := vnictest.NewPeer(t, e.a, vnictest.PeerConfig{})
+			y := vnictest.NewPeer(t, e.b, vnictest.PeerConfig{})
+			done := make(chan rdma.ConnParam, 1)
+			go func() {
+				var p rdma.ConnParam
+				defer func() { done <- p }()
+				r, err := l.Next(context.Background())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				p = r.Param()
+				_, err = r.Accept(context.Background(), y.QP, rdma.ConnParam{PrivateData: alike})
+				if protocol == rdma.IWARP && err != nil {
+					t.Errorf("accept: %v", err)
+				}
+			}()
+			conn, err := e.a.Connect(context.Background(), x.QP, l.Addr(), rdma.ConnParam{
+				Protocol: protocol, SCTP: e.sctp, PrivateData: alike})
+			if p := <-done; p.Protocol != protocol || !bytes.Equal(p.PrivateData, alike) {
+				t.Errorf("%v: asked for %v with %q", protocol, p.Protocol, p.PrivateData)
+			}
+			switch {
+			case protocol == rdma.ROI:
+				if err == nil || !strings.Contains(err.Error(), "does not speak ROI") {
+					t.Errorf("an answer of iWARP: %v", err)
+				}
+			case err != nil:
+				t.Errorf("%v: %v", protocol, err)
+			default:
+				if p := conn.Param(); p.Protocol != protocol || !bytes.Equal(p.PrivateData, alike) {
+					t.Errorf("%v: answered %v with %q", protocol, p.Protocol, p.PrivateData)
+				}
+			}
+			l.Close()
+		}
+	})
 }

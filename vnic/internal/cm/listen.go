@@ -249,7 +249,9 @@ func (l *acceptor) greet(r *streamRequest) {
 		ORD: shownReads(q.ORD),
 		MPA: rdma.MPAParam{Revision: q.Revision},
 	}
-	requestROI(&p)
+	if q.ROI {
+		requestROI(&p)
+	}
 	l.awaitFirst(ctx, r.stream.RemoteAddr())
 	l.child(r, r.stream.LocalAddr(), r.stream.RemoteAddr(), p)
 }

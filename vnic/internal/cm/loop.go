@@ -81,7 +81,9 @@ func (id *ID) connectLoop(ctx context.Context, a *Attempt, l *ID, p rdma.ConnPar
 	if call.mpa.Revision == 1 {
 		q.IRD, q.ORD = 0, 0
 	}
-	requestROI(&q)
+	if call.mpa.ROI {
+		requestROI(&q)
+	}
 	ls.child(call, id.Remote(), local, q)
 	t.leave()
 
@@ -118,7 +120,8 @@ func (c *loopCall) accept(_ context.Context, a *Attempt, p rdma.ConnParam) error
 	mpa := id.mpa
 	id.mu.Unlock()
 	u := id.user
-	mine, theirs, err := negotiate(c, p, u.startConfig(rdma.ConnParam{MPA: mpa}), &u.cfg)
+	q := rdma.ConnParam{MPA: mpa, Protocol: p.Protocol}
+	mine, theirs, err := negotiate(c, p, u.startConfig(q), &u.cfg)
 	if err != nil {
 		c.answer(loopAnswer{err: err})
 		return fmt.Errorf("accept: %w", err)

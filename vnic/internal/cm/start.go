@@ -10,6 +10,7 @@ import (
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/roi"
+	"github.com/vrnic/vrnic/vnic/internal/llp"
 )
 
 // The MPA start-up: what programs ask for and are told, in iwarp's terms, and the octets of it.
@@ -78,7 +79,7 @@ func (u *User) startConfig(p rdma.ConnParam) iwarp.StartConfig {
 	c.RTR = rtrKinds(p.MPA.RTR)
 	if p.Protocol == rdma.ROI {
 		// Its Initiator begins with a Credit Return, and Markers are not for it.
-		c.ClientServer, c.Markers = true, false
+		c.ROI, c.ClientServer, c.Markers = true, true, false
 	}
 	return c
 }
@@ -191,7 +192,8 @@ func lostError(err error) error {
 }
 
 // The set-up of package roi's protocol: each end's roi.Setup is in front of the private data of the
-// request and of its answer (docs/decisions.md#W2). The rest is as with iWARP.
+// request and of its answer, and a bit of MPA's frames, or the association, says so
+// (docs/decisions.md#W2): the private data of others are never looked at. The rest is iWARP's.
 
 // An ROI is what the two ends of a connection with that protocol have told each other.
 type ROI struct{ Own, Peer roi.Setup }
@@ -235,7 +237,7 @@ func (id *ID) acceptROI(a *Attempt, p *rdma.ConnParam) error {
 	return a.offerROI(p)
 }
 
-// requestROI reads what a peer asks for; false: it is not ROI.
+// requestROI reads what a peer asks for, who has said that it is ROI; false: it is not.
 func requestROI(p *rdma.ConnParam) bool {
 	s, rest, ok := roi.ParseSetup(p.PrivateData)
 	if ok {
@@ -246,11 +248,12 @@ func requestROI(p *rdma.ConnParam) bool {
 }
 
 // agreeROI is what two ends come to of which this one has brought own. It takes the peer's Setup
-// out of the private data of params. An error is a *iwarp.LocalError.
-func agreeROI(own roi.Setup, params *iwarp.Params) (*ROI, error) {
+// out of the private data of params. An error is a *iwarp.LocalError. marked: the peer has said
+// that it is there.
+func agreeROI(own roi.Setup, params *iwarp.Params, marked bool) (*ROI, error) {
 	peer, rest, ok := roi.ParseSetup(params.PrivateData)
 	err := errNoROI
-	if ok {
+	if ok && marked {
 		err = own.Agree(&peer)
 	}
 	if err == nil && (params.MarkersIn || params.MarkersOut) {
@@ -274,7 +277,9 @@ var (
 // agree has c be a connection with ROI, if a wants that.
 func (a *Attempt) agree(c *Connection) (err error) {
 	if a.roi != nil {
-		c.ROI, err = agreeROI(*a.roi, &c.Param)
+		// Over SCTP it is the association that is marked.
+		sctp := c.Stream != nil && c.Stream.Properties().Transport == llp.SCTP
+		c.ROI, err = agreeROI(*a.roi, &c.Param, c.Param.ROI || sctp)
 	}
 	return err
 }
