@@ -17,10 +17,12 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"log"
 	"net/netip"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -87,37 +89,58 @@ const messageLen = 64
 
 // An end is a QP with a completion queue and memory for one message.
 type end struct {
-	qp rdma.QP
-	cq rdma.CQ
-	mr rdma.MR
+	qp   rdma.QP
+	cq   rdma.CQ
+	mr   rdma.MR
+	made []io.Closer // all that there is, what is used before its user
 }
 
-func newEnd(dev rdma.Device) (e end, err error) {
+func newEnd(dev rdma.Device) (e *end, err error) {
+	e = &end{}
+	defer func() {
+		if err != nil {
+			e.close()
+		}
+	}()
 	buf, err := dev.AllocBuffer(messageLen)
 	if err != nil {
-		return e, err
+		return nil, err
 	}
+	e.made = append(e.made, buf)
 	pd, err := dev.AllocPD()
 	if err != nil {
-		return e, err
+		return nil, err
 	}
+	e.made = append(e.made, pd)
 	if e.mr, err = pd.RegisterMemory(buf.Bytes(), rdma.LocalWrite); err != nil {
-		return e, err
+		return nil, err
 	}
+	e.made = append(e.made, e.mr)
 	if e.cq, err = dev.CreateCQ(16); err != nil {
-		return e, err
+		return nil, err
 	}
+	e.made = append(e.made, e.cq)
 	e.qp, err = pd.CreateQP(rdma.QPConfig{SendCQ: e.cq, RecvCQ: e.cq, MaxSendWR: 4, MaxRecvWR: 4,
 		MaxSendSGE: 1, MaxRecvSGE: 1, SignalAll: true})
-	return e, err
+	if err != nil {
+		return nil, err
+	}
+	e.made = append(e.made, e.qp)
+	return e, nil
 }
 
-func (e end) sge() []rdma.SGE {
+func (e *end) close() {
+	for _, c := range slices.Backward(e.made) {
+		_ = c.Close()
+	}
+}
+
+func (e *end) sge() []rdma.SGE {
 	return []rdma.SGE{{Addr: e.mr.Addr(), Length: messageLen, LKey: e.mr.LKey()}}
 }
 
 // next waits for a completion; an error is that of the request, or the end of the connection.
-func (e end) next(ctx context.Context) error {
+func (e *end) next(ctx context.Context) error {
 	var wc [1]rdma.WC
 	for {
 		for _, arm := range []bool{true, false} {
@@ -138,6 +161,16 @@ func (e end) next(ctx context.Context) error {
 		if err := e.cq.Wait(ctx); err != nil {
 			return err
 		}
+	}
+}
+
+// ended waits for the end of a connection and says how it was; an interrupt does not wait.
+func ended(ctx context.Context, conn rdma.Conn) error {
+	select {
+	case <-conn.Done():
+		return conn.Err()
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
@@ -170,15 +203,14 @@ func receive(ctx context.Context, dev rdma.Device, addr netip.AddrPort, pause ti
 		} else {
 			fmt.Printf("%v: %v\n", asked.Protocol, err)
 		}
-		if err := e.qp.Close(); err != nil {
-			return err
-		}
+		e.close()
 	}
 }
 
 // take takes messages until the connection ends, and says how.
-func take(ctx context.Context, e end, conn rdma.Conn, pause time.Duration, got func(n int)) error {
-	ctx, stop := context.WithCancel(ctx)
+func take(ctx context.Context, e *end, conn rdma.Conn, pause time.Duration,
+	got func(n int)) error {
+	connected, stop := context.WithCancel(ctx)
 	defer stop()
 	go func() {
 		<-conn.Done()
@@ -187,15 +219,14 @@ func take(ctx context.Context, e end, conn rdma.Conn, pause time.Duration, got f
 	for n := 1; ; n++ {
 		select {
 		case <-time.After(pause):
-		case <-ctx.Done():
-			return conn.Err()
+		case <-connected.Done():
+			return ended(ctx, conn)
 		}
 		if err := e.qp.PostRecv(&rdma.RecvWR{SGEs: e.sge()}); err != nil {
 			return err
 		}
-		if e.next(ctx) != nil {
-			<-conn.Done()
-			return conn.Err()
+		if e.next(connected) != nil {
+			return ended(ctx, conn)
 		}
 		got(n)
 	}
@@ -208,6 +239,7 @@ func send(ctx context.Context, dev rdma.Device, addr netip.AddrPort, count int,
 	if err != nil {
 		return err
 	}
+	defer e.close()
 	conn, err := dev.Connect(ctx, e.qp, addr, param)
 	if err != nil {
 		return err
@@ -224,9 +256,8 @@ func send(ctx context.Context, dev rdma.Device, addr netip.AddrPort, count int,
 			err = e.next(ctx)
 		}
 		if err != nil {
-			<-conn.Done()
-			if conn.Err() != nil {
-				err = conn.Err()
+			if how := ended(ctx, conn); how != nil {
+				err = how
 			}
 			return fmt.Errorf("after %.1f s: %w", time.Since(begin).Seconds(), err)
 		}
@@ -235,6 +266,5 @@ func send(ctx context.Context, dev rdma.Device, addr netip.AddrPort, count int,
 	if err := conn.Disconnect(); err != nil {
 		return err
 	}
-	<-conn.Done()
-	return conn.Err()
+	return ended(ctx, conn)
 }
