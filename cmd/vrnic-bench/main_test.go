@@ -137,7 +137,7 @@ func TestWrongUse(t *testing.T) {
 		"compare now":                            "unexpected argument",
 		"compare --nonsense":                     "--help",
 		"compare --processes 2":                  "0 or 1",
-		"compare --processes 0 --path pair":      "ring or tap",
+		"compare --processes 0 --path pair":      "ring, host or tap",
 		"compare --mtu 9000 --path loop":         "no",
 		"compare --mtu 1":                        "want 1280",
 		"compare --json - --benchstat - --path loop":  "standard output is taken",
