@@ -8,9 +8,14 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
+	"runtime"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/netstack/hosttcp"
@@ -444,5 +449,34 @@ func TestIPv6(t *testing.T) {
 	write(t, a, []byte("x"))
 	if got, err := readAll(t, b, newBell(b), 1); string(got) != "x" {
 		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// Signals, as Go's scheduler sends them to threads that it wants to stop, are no end of a
+// connection that is looked at.
+func TestPeekSignals(t *testing.T) {
+	a, b := connected(t)
+	defer a.Close()
+	defer b.Close()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	me, stop := unix.Gettid(), make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = unix.Tgkill(os.Getpid(), me, unix.SIGURG)
+			}
+		}
+	})
+	defer wg.Wait()
+	defer close(stop)
+	for i := range 5_000 {
+		if err := a.Peek(io.Discard); err != nil {
+			t.Fatalf("look %d: %v", i, err)
+		}
 	}
 }

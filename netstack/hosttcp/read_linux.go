@@ -244,7 +244,10 @@ func (c *Conn) Peek(w io.Writer) error {
 	err := onSocket(c.raw, func(fd int) (err error) {
 		// Before the octets are looked at: what comes behind them is seen the next time.
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
-		if _, err = unix.Poll(p, 0); err != nil {
+		for err = unix.EINTR; err == unix.EINTR; { // by signals of Go's scheduler
+			_, err = unix.Poll(p, 0)
+		}
+		if err != nil {
 			return err
 		}
 		if events = p[0].Revents; events&unix.POLLERR != 0 {
