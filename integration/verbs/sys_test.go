@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vrnic/vrnic/integration/proctest"
 	"github.com/vrnic/vrnic/internal/needtest"
 )
 
@@ -80,7 +79,8 @@ func TestSys(t *testing.T) {
 	}
 	devices := []string{"--device", "roce0,addr=10.77.0.2/24,transport=roce,mac=52:54:00:be:00:01",
 		"--device", "vrnic0,addr=10.77.0.3/24"}
-	shared, static := sysProgram(t, "sysfs"), sysProgram(t, "sysfs-static", "-static")
+	shared := sysProgram(t, "sysfs", "sysfs")
+	static := sysProgram(t, "sysfs-static", "sysfs", "-static")
 	for _, way := range []struct {
 		name, sys string
 		uid       int
@@ -155,16 +155,50 @@ func line(lines []string, i int) string {
 	return ""
 }
 
-func sysProgram(t *testing.T, name string, flags ...string) string {
+// sysProgram compiles a program of testdata as name.
+func sysProgram(t *testing.T, name, source string, flags ...string) string {
 	t.Helper()
 	need(t, "gcc")
 	path := filepath.Join(workDir, "c-"+name)
-	args := append([]string{"-O1", "-Wall", "-Wextra", "-Werror", "-o", path, "testdata/sysfs.c"},
-		flags...)
+	args := append([]string{"-O1", "-Wall", "-Wextra", "-Werror", "-o", path,
+		"testdata/" + source + ".c"}, flags...)
 	if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
 		t.Fatalf("gcc %v: %v\n%s", args, err, out)
 	}
 	return path
+}
+
+// A program that opens files where there is little room for it does so under `vrnic exec`,
+// and one that is left without devices has the kernel's files.
+func TestSysTight(t *testing.T) {
+	if sanitize.preload != nil {
+		needtest.Lacking(t, "plain libraries", "a sanitizer is in front of the C library, too")
+	}
+	path := sysProgram(t, "tight", "tight", "-rdynamic", "-pthread")
+	library := sysProgram(t, "tight.so", "tight", "-DLIBRARY", "-shared", "-fPIC")
+	d := up(t, nil, "--device", deviceA)
+	for what, want := range map[string]string{"stack": "1", "lock": "0", "nothing": "-1, Bad address",
+		"gone": "the kernel's"} {
+		t.Run(what, func(t *testing.T) {
+			sysWant(t, d.startEnv([]string{"VRNIC_SYS=preload"}, path, what, library),
+				[]string{what + ": " + want})
+		})
+	}
+}
+
+// Where a program cannot mount all of what it is to see, without /proc, it finds what it
+// found before.
+func TestSysNoProc(t *testing.T) {
+	need(t, "unshare")
+	if sanitize.preload != nil || os.Geteuid() != 0 {
+		needtest.Lacking(t, "root", "it takes root to unmount, and plain libraries")
+	}
+	d := up(t, nil, "--device", deviceA)
+	w := d.startEnv([]string{"VRNIC_SYS=preload"}, "unshare", "-m", "sh", "-c",
+		"umount -l /proc && VRNIC_SYS=auto ls -d /sys/class/net/lo/address /sys/class/mem/null/dev "+
+			"/sys/class/infiniband/vrnic0")
+	sysWant(t, w, []string{"/sys/class/infiniband/vrnic0", "/sys/class/mem/null/dev",
+		"/sys/class/net/lo/address"})
 }
 
 // mayNest says whether ordinary users may make user namespaces here.
@@ -188,6 +222,5 @@ until [ $(cat PORThw_counters/sends) -ge 20 ] && [ $(cat PORTcounters/port_xmit_
 [ $(cat PORTcm_tx_msgs/req) -ge 1 ] && [ $(cat PORThw_counters/lifespan) = 1000 ]; do sleep 0.1; done; echo moved`
 	w := d.startEnv([]string{"VRNIC_SYS=auto"}, "sh", "-c", strings.ReplaceAll(script, "PORT", port))
 	w.succeed(patience, "^moved$")
-	proctest.Eventually(t, patience, "the keeper's end",
-		func() bool { return d.holding() == d.before })
+	d.settle() // when the keeper has ended, too
 }

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,13 +25,35 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* The next definition of a function, which may be NULL: C libraries differ. */
-#define NEXT(type, name)						\
-	({								\
-		static _Atomic(void *) next_;				\
-		if (!next_)						\
-			next_ = dlsym(RTLD_NEXT, name);			\
-		(type)next_;						\
+/*
+ * The next definition of a function, which may be NULL: C libraries differ. All are looked up in
+ * the beginning. dlsym(3) takes a lock of the loader's, which a thread may have for ever: a child
+ * of fork(2) and a handler of a signal, who may call our functions, cannot wait for it.
+ */
+struct next {
+	const char *name;
+	_Atomic(void *) function;
+} __attribute__((aligned(2 * sizeof(void *))));
+
+extern struct next __start_vrnic_next[] __attribute__((visibility("hidden")));
+extern struct next __stop_vrnic_next[] __attribute__((visibility("hidden")));
+
+static atomic_bool looked_up;
+
+/* Constructors of other libraries come before ours. */
+static void *next_function(struct next *n)
+{
+	if (!looked_up)
+		n->function = dlsym(RTLD_NEXT, n->name);
+	return n->function;
+}
+
+#define NEXT(type, symbol)								\
+	({										\
+		static struct next next_ __attribute__((section("vrnic_next"))) = {	\
+			.name = symbol,							\
+		};									\
+		(type)next_function(&next_);						\
 	})
 
 /* Numbers of the device files: the kernel gives no driver 10:255, and 231 is that of uverbs. */
@@ -44,6 +67,9 @@ __attribute__((constructor)) static void begin(void)
 	const char *d = secure_getenv("VRNIC_SYS_DIR");
 	char *mode = secure_getenv("VRNIC_SYS");
 
+	for (struct next *n = __start_vrnic_next; n < __stop_vrnic_next; n++)
+		next_function(n);
+	looked_up = true;
 	if (!d || *d != '/' || strlen(d) >= sizeof(dir) || !mode)
 		return;
 	if (strcmp(mode, "preload") && !vrnic_sys_mounted(d, &vrnic_faces[FACE_CLASS])) {
@@ -57,6 +83,24 @@ __attribute__((constructor)) static void begin(void)
 	dir_len = strlen(d);
 	memcpy(dir, d, dir_len + 1);
 }
+
+/*
+ * Whether path may be one of ours. Most are not, and of those no more is made: programs open files
+ * on stacks that are hardly longer than a path may be, as handlers of signals have them.
+ */
+static bool likely(const char *path)
+{
+	if (!dir_len || !path || path[0] != '/')
+		return false;
+	if (!strncmp(path, "/sys/", 5))
+		return strchr("c/.", path[5]);
+	if (!strncmp(path, "/dev/", 5))
+		return strchr("i/.", path[5]);
+	return path[1] == '/' || path[1] == '.';
+}
+
+/* What a place takes, in octets. */
+#define ROOM(path) (likely(path) ? PATH_MAX : 1)
 
 /* path without empty parts and those that are ".": false if it is too long. */
 static bool tidy(const char *path, char *out, size_t size)
@@ -91,13 +135,12 @@ static bool below(const struct vrnic_face *f, const char *path)
 	return !strncmp(path, f->path, len) && (!path[len] || (f->whole && path[len] == '/'));
 }
 
-/* The face that an absolute path is of, with the place of it in our directory, or NULL. */
-static const struct vrnic_face *face_of(const char *path, char *place, size_t size)
+/* face_of for a likely path. */
+__attribute__((noinline)) static const struct vrnic_face *find(const char *path, char *place)
 {
 	char clean[PATH_MAX];
 
-	if (!dir_len || !path || path[0] != '/' || !strchr("sd/.", path[1]) || dir_len >= size ||
-	    !tidy(path, clean, size - dir_len) || (strncmp(clean, "/sys", 4) && strncmp(clean, "/dev", 4)))
+	if (!tidy(path, clean, PATH_MAX - dir_len))
 		return NULL;
 	for (int i = 0; i < FACES; i++) {
 		const struct vrnic_face *f = &vrnic_faces[i];
@@ -113,17 +156,24 @@ static const struct vrnic_face *face_of(const char *path, char *place, size_t si
 	return NULL;
 }
 
+/*
+ * The face that an absolute path is of, or NULL. place, with ROOM(path), gets where it is in our
+ * directory.
+ */
+static const struct vrnic_face *face_of(const char *path, char *place)
+{
+	int err = errno;
+	const struct vrnic_face *f = likely(path) ? find(path, place) : NULL;
+
+	errno = err;
+	return f;
+}
+
 /* The path to use, which is in place if it is one of ours. */
 static const char *lead(const char *path, char *place)
 {
-	int err = errno;
-	const struct vrnic_face *f = face_of(path, place, PATH_MAX);
-
-	errno = err;
-	return f ? place : path;
+	return face_of(path, place) ? place : path;
 }
-
-#define LED(path) lead(path, (char[PATH_MAX]){ 0 })
 
 /*
  * Opening.
@@ -132,11 +182,10 @@ static const char *lead(const char *path, char *place)
 /* The path to open with flags, or NULL with errno: ours are for reading, and no devices. */
 static const char *lead_open(const char *path, int flags, char *place)
 {
+	const struct vrnic_face *f = face_of(path, place);
 	int err = errno;
-	const struct vrnic_face *f = face_of(path, place, PATH_MAX);
 	struct stat st;
 
-	errno = err;
 	if (!f)
 		return path;
 	if (f->device && !(flags & O_PATH) && !syscall(SYS_newfstatat, AT_FDCWD, place, &st, 0) &&
@@ -144,6 +193,7 @@ static const char *lead_open(const char *path, int flags, char *place)
 		errno = EACCES;
 		return NULL;
 	}
+	errno = err;
 	if (!f->merged && (flags & O_ACCMODE) != O_RDONLY) {
 		errno = EROFS;
 		return NULL;
@@ -159,7 +209,7 @@ static mode_t mode_of(int flags, va_list ap)
 #define OPEN(name)									\
 	EXPORT int name(const char *path, int flags, ...)				\
 	{										\
-		char place[PATH_MAX];							\
+		char place[ROOM(path)];							\
 		va_list ap;								\
 		mode_t mode;								\
 											\
@@ -174,7 +224,7 @@ static mode_t mode_of(int flags, va_list ap)
 #define OPENAT(name)									\
 	EXPORT int name(int at, const char *path, int flags, ...)			\
 	{										\
-		char place[PATH_MAX];							\
+		char place[ROOM(path)];							\
 		va_list ap;								\
 		mode_t mode;								\
 											\
@@ -198,7 +248,7 @@ OPENAT(openat64)
 	EXPORT int name(const char *path, int flags);					\
 	EXPORT int name(const char *path, int flags)					\
 	{										\
-		char place[PATH_MAX];							\
+		char place[ROOM(path)];							\
 											\
 		path = lead_open(path, flags, place);					\
 		return !path ? -1 : NEXT(int (*)(const char *, int), #name)(path, flags); \
@@ -208,7 +258,7 @@ OPENAT(openat64)
 	EXPORT int name(int at, const char *path, int flags);				\
 	EXPORT int name(int at, const char *path, int flags)				\
 	{										\
-		char place[PATH_MAX];							\
+		char place[ROOM(path)];							\
 											\
 		path = lead_open(path, flags, place);					\
 		return !path ? -1 : NEXT(int (*)(int, const char *, int),		\
@@ -224,7 +274,7 @@ OPENAT_2(__openat64_2)
 #define FOPEN(name)									\
 	EXPORT FILE *name(const char *path, const char *mode)				\
 	{										\
-		char place[PATH_MAX];							\
+		char place[ROOM(path)];							\
 		int flags = strpbrk(mode, "wa+") ? O_RDWR : O_RDONLY;			\
 											\
 		path = lead_open(path, flags, place);					\
@@ -239,7 +289,9 @@ FOPEN(fopen64)
 
 EXPORT DIR *opendir(const char *path)
 {
-	return NEXT(DIR *(*)(const char *), "opendir")(LED(path));
+	char place[ROOM(path)];
+
+	return NEXT(DIR *(*)(const char *), "opendir")(lead(path, place));
 }
 
 typedef int selector(const struct dirent *);
@@ -247,8 +299,10 @@ typedef int comparer(const struct dirent **, const struct dirent **);
 
 EXPORT int scandir(const char *path, struct dirent ***list, selector *want, comparer *compare)
 {
+	char place[ROOM(path)];
+
 	return NEXT(int (*)(const char *, struct dirent ***, selector *, comparer *),
-		    "scandir")(LED(path), list, want, compare);
+		    "scandir")(lead(path, place), list, want, compare);
 }
 
 #ifdef __GLIBC__
@@ -259,14 +313,18 @@ typedef int comparer64(const struct dirent64 **, const struct dirent64 **);
 EXPORT int scandir64(const char *path, struct dirent64 ***list, selector64 *want,
 		     comparer64 *compare)
 {
+	char place[ROOM(path)];
+
 	return NEXT(int (*)(const char *, struct dirent64 ***, selector64 *, comparer64 *),
-		    "scandir64")(LED(path), list, want, compare);
+		    "scandir64")(lead(path, place), list, want, compare);
 }
 #endif
 
 EXPORT int chdir(const char *path)
 {
-	return NEXT(int (*)(const char *), "chdir")(LED(path));
+	char place[ROOM(path)];
+
+	return NEXT(int (*)(const char *), "chdir")(lead(path, place));
 }
 
 /*
@@ -287,11 +345,10 @@ static dev_t number(const char *path)
 static int stat_at(int at, const char *path, struct stat *st, int flags,
 		   int (*next)(int, const char *, struct stat *, int))
 {
-	char place[PATH_MAX];
-	int err = errno, r;
-	const struct vrnic_face *f = face_of(path, place, sizeof(place));
+	char place[ROOM(path)];
+	const struct vrnic_face *f = face_of(path, place);
+	int r;
 
-	errno = err;
 	if (!f)
 		return next ? next(at, path, st, flags) :
 			      (int)syscall(SYS_newfstatat, at, path, st, flags);
@@ -371,12 +428,11 @@ FXSTATAT(__fxstatat64)
 
 EXPORT int statx(int at, const char *path, int flags, unsigned int mask, struct statx *st)
 {
-	char place[PATH_MAX];
-	int err = errno, r;
-	const struct vrnic_face *f = face_of(path, place, sizeof(place));
+	char place[ROOM(path)];
+	const struct vrnic_face *f = face_of(path, place);
 	dev_t n;
+	int r;
 
-	errno = err;
 	r = NEXT(int (*)(int, const char *, int, unsigned int, struct statx *),
 		 "statx")(at, f ? place : path, flags, mask, st);
 	if (!r && f && f->device && !S_ISDIR(st->stx_mode)) {
@@ -392,47 +448,63 @@ EXPORT int statx(int at, const char *path, int flags, unsigned int mask, struct 
 
 EXPORT int access(const char *path, int how)
 {
-	return NEXT(int (*)(const char *, int), "access")(LED(path), how);
+	char place[ROOM(path)];
+
+	return NEXT(int (*)(const char *, int), "access")(lead(path, place), how);
 }
 
 EXPORT int eaccess(const char *path, int how)
 {
-	return NEXT(int (*)(const char *, int), "eaccess")(LED(path), how);
+	char place[ROOM(path)];
+
+	return NEXT(int (*)(const char *, int), "eaccess")(lead(path, place), how);
 }
 
 EXPORT int euidaccess(const char *path, int how)
 {
-	return NEXT(int (*)(const char *, int), "euidaccess")(LED(path), how);
+	char place[ROOM(path)];
+
+	return NEXT(int (*)(const char *, int), "euidaccess")(lead(path, place), how);
 }
 
 EXPORT int faccessat(int at, const char *path, int how, int flags)
 {
-	return NEXT(int (*)(int, const char *, int, int), "faccessat")(at, LED(path), how, flags);
+	char place[ROOM(path)];
+
+	return NEXT(int (*)(int, const char *, int, int), "faccessat")(at, lead(path, place), how, flags);
 }
 
 EXPORT ssize_t readlink(const char *path, char *buf, size_t size)
 {
-	return NEXT(ssize_t (*)(const char *, char *, size_t), "readlink")(LED(path), buf, size);
+	char place[ROOM(path)];
+
+	return NEXT(ssize_t (*)(const char *, char *, size_t), "readlink")(lead(path, place), buf, size);
 }
 
 EXPORT ssize_t readlinkat(int at, const char *path, char *buf, size_t size)
 {
+	char place[ROOM(path)];
+
 	return NEXT(ssize_t (*)(int, const char *, char *, size_t),
-		    "readlinkat")(at, LED(path), buf, size);
+		    "readlinkat")(at, lead(path, place), buf, size);
 }
 
 #define GETXATTR(name)									\
 	EXPORT ssize_t name(const char *path, const char *attr, void *value, size_t size)	\
 	{										\
+		char place[ROOM(path)];							\
+											\
 		return NEXT(ssize_t (*)(const char *, const char *, void *, size_t),	\
-			    #name)(LED(path), attr, value, size);			\
+			    #name)(lead(path, place), attr, value, size);			\
 	}
 
 #define LISTXATTR(name)									\
 	EXPORT ssize_t name(const char *path, char *list, size_t size)			\
 	{										\
+		char place[ROOM(path)];							\
+											\
 		return NEXT(ssize_t (*)(const char *, char *, size_t),			\
-			    #name)(LED(path), list, size);				\
+			    #name)(lead(path, place), list, size);				\
 	}
 
 GETXATTR(getxattr)
@@ -453,7 +525,9 @@ static char *renamed(char *name)
 
 EXPORT char *realpath(const char *path, char *out)
 {
-	return renamed(NEXT(char *(*)(const char *, char *), "realpath")(LED(path), out));
+	char place[ROOM(path)];
+
+	return renamed(NEXT(char *(*)(const char *, char *), "realpath")(lead(path, place), out));
 }
 
 EXPORT char *canonicalize_file_name(const char *path)

@@ -25,7 +25,7 @@
 #include "sys_mount.h"
 
 struct vrnic_face vrnic_faces[FACES] = {
-	{ .path = "/sys/class" },
+	{ .path = "/sys/class", .merged = true },
 	{ .path = "/sys/class/infiniband", .whole = true },
 	{ .path = "/sys/class/infiniband_verbs", .whole = true },
 	{ .path = "/sys/class/infiniband_cm", .whole = true },
@@ -99,15 +99,21 @@ static bool bind(const char *from, const char *to)
 {
 	unsigned long flags = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC;
 	struct statvfs st;
+	int err;
 
-	if (mount(from, to, NULL, MS_BIND, NULL) || mount(NULL, to, NULL, MS_PRIVATE, NULL))
+	if (mount(from, to, NULL, MS_BIND, NULL))
 		return false;
 	/* What the file system's owner has locked must stay. */
 	if (!statvfs(to, &st) && (st.f_flag & ST_NOATIME))
 		flags |= MS_NOATIME;
 	else if (!statvfs(to, &st) && (st.f_flag & ST_RELATIME))
 		flags |= MS_RELATIME;
-	return !mount(NULL, to, NULL, flags, NULL);
+	if (!mount(NULL, to, NULL, MS_PRIVATE, NULL) && !mount(NULL, to, NULL, flags, NULL))
+		return true;
+	err = errno;
+	umount2(to, MNT_DETACH);
+	errno = err;
+	return false;
 }
 
 /* The other classes of the kernel, below ours: class is the kernel's /sys/class. */
@@ -136,7 +142,10 @@ static bool mount_class(const char *dir)
 {
 	char from[PATH_MAX];
 	int class = raw_open("/sys/class", O_PATH | O_DIRECTORY);
-	bool ok = class >= 0 && !mount(NULL, "/sys", NULL, MS_SLAVE | MS_REC, NULL) &&
+	struct stat st;
+	bool ok = class >= 0 && snprintf(from, sizeof(from), "/proc/self/fd/%d", class) > 0 &&
+		  !raw_stat(from, &st) && /* else the other classes could not be had */
+		  !mount(NULL, "/sys", NULL, MS_SLAVE | MS_REC, NULL) &&
 		  join(from, sizeof(from), dir, "/sys/class") && bind(from, "/sys/class");
 
 	if (ok)
