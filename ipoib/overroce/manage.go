@@ -65,6 +65,7 @@ func (l *Link) manage() {
 		case <-timer.C:
 		case <-l.life.Done():
 			l.finish()
+			l.ctx.Shutdown() // nobody waits for the network any longer
 			return
 		}
 	}

@@ -39,6 +39,9 @@ type slots struct {
 	wrs   []rdma.SendWR // of each slot, with its SGE; of who has the slot
 	freed chan struct{} // one slot: some have become free
 
+	// posting is held by who posts, so that of a queue pair that is shut all slots are posted.
+	posting sync.RWMutex
+
 	mu   sync.Mutex
 	free []int     // +checklocks:mu
 	user []uint32  // +checklocks:mu
@@ -102,10 +105,6 @@ func (s *slots) reapLocked() (failed []uint32) {
 				failed = append(failed, wc.QPN)
 			}
 		}
-		select {
-		case s.freed <- struct{}{}:
-		default:
-		}
 	}
 }
 
@@ -113,6 +112,10 @@ func (s *slots) reapLocked() (failed []uint32) {
 func (s *slots) freeLocked(i int) {
 	s.user[i] = slotFree
 	s.free = append(s.free, i)
+	select {
+	case s.freed <- struct{}{}:
+	default:
+	}
 }
 
 // reap takes back what has been sent, and tells which queue pairs have failed.
@@ -125,6 +128,8 @@ func (s *slots) reap() (failed []uint32) {
 // post posts n octets of a slot to qp; false: qp has not taken it, and the slot is free again.
 func (s *slots) post(i, n int, qp rdma.QP, to rdma.Datagram) bool {
 	num := qp.Num()
+	s.posting.RLock()
+	defer s.posting.RUnlock()
 	s.mu.Lock()
 	ok := !s.shut[num]
 	if ok {
@@ -143,9 +148,7 @@ func (s *slots) post(i, n int, qp rdma.QP, to rdma.Datagram) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.user[i] == num { // closing has not taken it
-		s.freeLocked(i)
-	}
+	s.freeLocked(i)
 	return false
 }
 
@@ -159,9 +162,11 @@ func (s *slots) drop(i int) {
 // close closes a queue pair; the slots that it had are free.
 func (s *slots) close(qp rdma.QP) error {
 	num := qp.Num()
+	s.posting.Lock()
 	s.mu.Lock()
 	s.shut[num] = true
 	s.mu.Unlock()
+	s.posting.Unlock()
 	err := qp.Close() // nothing of it completes any more, and it looks at no memory
 	s.mu.Lock()
 	defer s.mu.Unlock()
