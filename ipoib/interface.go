@@ -327,6 +327,9 @@ func (i *Interface) tooBig(w Way, p []byte, h *ipHeader, mtu int) {
 }
 
 func (i *Interface) complain(p []byte, h *ipHeader, e icmpError, mtu int) {
+	if len(i.outputs) >= maxOutputs {
+		return
+	}
 	if b := complain(p, h, e, mtu); b != nil {
 		i.output(Output{Kind: OutDeliver, Frame: b})
 	}

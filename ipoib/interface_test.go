@@ -270,6 +270,17 @@ func TestWaitingBound(t *testing.T) {
 	if a.kept != 0 || len(a.neighbours) != 0 {
 		t.Errorf("%d octets, %d neighbours are left", a.kept, len(a.neighbours))
 	}
+	b := w.add(9, func(c *Config) { c.Connected = false })
+	a.sends(packet(a.ip4(), b.ip4(), 100))
+	w.run()
+	p = packet(a.ip4(), b.ip4(), 2045)
+	p[6] |= 0x40 // not to be cut: each draws an error
+	for range 2 * maxOutputs {
+		a.Send(w.now, p)
+	}
+	if n := len(a.Outputs()); n == 0 || n > maxOutputs {
+		t.Errorf("%d errors for the host wait", n)
+	}
 }
 
 // A packet on its way costs no allocation.
