@@ -139,8 +139,8 @@ func TestIPoIB(t *testing.T) {
 				for _, size := range []int{8, 1900, 60000} { // the kernel cuts what the link does not take
 					echo(t, a.ns, b.addrs[i], size)
 				}
-				a.talk(b.listen(b.addrs[i]), 1<<20)
-				b.talk(a.listen(a.addrs[i]), 1<<20)
+				a.talk(b.listen(b.addrs[i]), 1<<18)
+				b.talk(a.listen(a.addrs[i]), 1<<18)
 			}
 			ra, rb := a.shown(""), a.shown(b.addrs[0].String())
 			if ra == nil || rb == nil || rb["state"] != "reachable" || rb["mtu"] != tt.mtu ||

@@ -36,7 +36,7 @@ func start(t *testing.T, ns *netlab.NS, env []string, args ...string) *process {
 func startProgram(t *testing.T, ns *netlab.NS, env []string, path string, args ...string) *process {
 	t.Helper()
 	cfg := proctest.Config{
-		NS: ns, Env: append([]string{"GORACE=halt_on_error=0 exitcode=66"}, env...),
+		NS: ns, Env: append([]string{"GORACE=halt_on_error=0 exitcode=66 atexit_sleep_ms=50"}, env...),
 		Patience: patience, Late: (*proctest.Process).Output,
 	}
 	return &process{proctest.Start(t, cfg, append([]string{path}, args...)...)}

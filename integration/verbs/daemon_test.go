@@ -69,7 +69,7 @@ func ownDir(t *testing.T, uid int) string {
 func upAs(t *testing.T, ns *netlab.NS, uid int, args ...string) *daemon {
 	t.Helper()
 	d := &daemon{ns: ns, socket: filepath.Join(ownDir(t, uid), "s")}
-	d.process = start(t, ns, uid, []string{"GORACE=halt_on_error=0 exitcode=66"},
+	d.process = start(t, ns, uid, []string{"GORACE=halt_on_error=0 exitcode=66 atexit_sleep_ms=50"},
 		append([]string{daemonProgram, "up", "-v", "--socket", d.socket}, args...)...)
 	d.WaitOutput("ready socket="+d.socket, 1)
 	var err error
