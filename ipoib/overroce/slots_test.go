@@ -64,7 +64,7 @@ func TestFreedSlots(t *testing.T) {
 }
 
 // An interface that looks for the way to a port which does not answer ends at once all the same,
-// and tells its peers before it does. IPOIB-044.
+// and tells its peers before it does.
 func TestCloseWhileLooking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := vnictest.NewNet()
