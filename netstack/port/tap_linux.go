@@ -225,6 +225,8 @@ func setIff(fd int, name string, flags uint16) error {
 		return nil
 	case errors.Is(err, unix.EBUSY):
 		err = fmt.Errorf("%w (another program has it: choose another name)", err)
+	case errors.Is(err, unix.EPERM):
+		err = fmt.Errorf("%w (it takes CAP_NET_ADMIN)", err)
 	}
 	return fmt.Errorf("TUNSETIFF: %w", err)
 }

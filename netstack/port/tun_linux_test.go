@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/vrnic/vrnic/netstack/port"
 )
 
@@ -101,6 +103,25 @@ func TestTUN(t *testing.T) {
 	ns.do(t, func() error {
 		if _, err := net.InterfaceByName("tun7"); err == nil {
 			return errors.New("tun7 is left")
+		}
+		return nil
+	})
+}
+
+// Who may not make a network device is told what it takes.
+func TestTUNPrivilege(t *testing.T) {
+	newNetNS(t).do(t, func() error { // on a thread that ends
+		h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var none [2]unix.CapUserData
+		if err := unix.Capset(&h, &none[0]); err != nil {
+			return err
+		}
+		tun, err := port.OpenTUN(port.TUNConfig{Name: "tun8", MTU: 2044})
+		if err == nil {
+			tun.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), "CAP_NET_ADMIN") {
+			t.Errorf("%v, want what it takes", err)
 		}
 		return nil
 	})
