@@ -2,8 +2,7 @@ package roi
 
 import "github.com/vrnic/vrnic/iwarp"
 
-// maxPool is how many credits an end can have: what a Setup can grant, which no receive queue is
-// longer than.
+// maxPool is how many credits an end can have: what a Setup can grant.
 const maxPool = 1<<16 - 1
 
 // A pool is what an end may begin of one kind of operation: one for each credit. Off is no limit.

@@ -53,7 +53,7 @@ type Config struct {
 	MULPDU int
 	// SendQueue is how many operations may be posted and not sent, Reads how many Reads of this
 	// end may be unanswered, and Answers, without flow control of Reads, how many of the
-	// peer's; 0: 64.
+	// peer's; 0: 64, of Answers below 0: none.
 	SendQueue, Reads, Answers int
 }
 
@@ -103,9 +103,10 @@ func NewEndpoint(h Host, cfg Config) (*Endpoint, error) {
 	if cfg.Reads <= 0 {
 		cfg.Reads = defaultQueue
 	}
-	if cfg.Answers <= 0 {
+	if cfg.Answers == 0 {
 		cfg.Answers = defaultQueue
 	}
+	cfg.Answers = max(cfg.Answers, 0)
 	if cfg.Own.Reads {
 		cfg.Answers = int(cfg.Own.ReadCredits)
 	}
@@ -134,10 +135,11 @@ func (e *Endpoint) SetMULPDU(n int) {
 }
 
 // Grant gives the peer n credits for Sends and notifying Writes: so many receives more are there
-// for it. They go out with what is sent, or by themselves when the peer may want for them.
+// for it. They go out with what is sent, or by themselves when the peer may want for them. What the
+// peer could not count, beyond 65535, is not granted: Promised says.
 func (e *Endpoint) Grant(n int) {
 	if e.promises.on {
-		e.promises.owed += n
+		e.promises.owed += min(n, maxPool-e.Promised())
 	}
 }
 

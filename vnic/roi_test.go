@@ -322,6 +322,58 @@ func TestROIEnds(t *testing.T) {
 	})
 }
 
+// The end of a connection does not wait for credits that nobody gives: ROI-002.
+func TestROIEndsWithoutCredits(t *testing.T) {
+	onROI(t, func(t *testing.T, e *env) {
+		for name, end := range map[string]func(x, y *vnictest.Peer) error{
+			"the sender disconnects":   func(x, _ *vnictest.Peer) error { return x.Conn.Disconnect() },
+			"the receiver disconnects": func(_, y *vnictest.Peer) error { return y.Conn.Disconnect() },
+			"the sender aborts":        func(x, _ *vnictest.Peer) error { return x.QP.Abort() },
+			"the receiver is closed":   func(_, y *vnictest.Peer) error { return y.QP.Close() },
+		} {
+			x, y := e.pair(withROI(rdma.ROIParam{}), withROI(rdma.ROIParam{}))
+			x.Send(1, 0, 100)
+			x.Read(2, 0, 100, y, 0)
+			e.settle()
+			if err := end(x, y); err != nil {
+				t.Fatal(err)
+			}
+			_ = x.WantDone(name)
+			_ = y.WantDone(name)
+			x.WantSend(name, is(1, flush), is(2, flush))
+		}
+		x, _ := e.pair(withROI(rdma.ROIParam{}), withROI(rdma.ROIParam{}))
+		x.Send(1, 0, 100)
+		e.settle()
+		if err := x.QP.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// A peer is promised no more receives than it can count: ROI-033.
+func TestROIManyReceives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t, paths[0], func(c *vnic.Config) {
+			c.Limits.Depth, c.Limits.CQDepth = 1<<17, 1<<18
+		})
+		many := withROI(rdma.ROIParam{})
+		many.QP.MaxRecvWR = 1<<16 + 100
+		x, y := e.pair(withROI(rdma.ROIParam{}), many)
+		for i := range uint64(many.QP.MaxRecvWR) {
+			y.Recv(i, 0, 100)
+		}
+		for i := range uint64(200) { // each takes credits along
+			y.Write(i, 0, 0, x, 0)
+			y.WantSend("a Write", is(i, ok))
+		}
+		e.settle()
+		x.WantState("more receives than credits", rdma.QPRTS)
+		x.Send(1, 0, 100)
+		x.WantSend("more receives than credits", is(1, ok))
+	})
+}
+
 // A peer that cheats: it sends without a credit, gives more than anybody could, or speaks DDP. Its
 // stream ends with the cause, whatever is posted, and nothing of it is delivered: ROI-002, ROI-008,
 // ROI-033, ROI-039.
@@ -332,7 +384,7 @@ func TestROICheats(t *testing.T) {
 	grant := (&roi.Message{Kind: roi.CreditReturn, Credits: 255}).Append(nil)
 	write := roi.Message{Notify: true, Final: true, Notifying: true}
 	for name, tt := range map[string]struct {
-		without   bool // flow control of Sends
+		without   bool // flow control, and Reads
 		msgs      [][]byte
 		delivered rdma.WCStatus
 		want      iwarp.TermCode
@@ -341,6 +393,8 @@ func TestROICheats(t *testing.T) {
 		"a notifying Write":  {false, [][]byte{send(0), write.Append(nil)}, ok, iwarp.TermNoBuffer},
 		"a flood of credits": {false, slices.Repeat([][]byte{grant}, 258), flush, iwarp.TermRemoteOperation},
 		"credits unasked":    {true, [][]byte{grant}, flush, iwarp.TermRemoteOperation},
+		"a Read, of none": {true, [][]byte{(&roi.Message{Kind: roi.ReadRequest}).Append(nil)}, flush,
+			iwarp.TermNoBuffer},
 		"DDP": {false, [][]byte{iwarp.AppendTagged(nil, true, iwarp.OpWrite, 0, 0)}, flush,
 			iwarp.TermTaggedVersion},
 		"DDP, long": {false, [][]byte{append(iwarp.AppendTagged(nil, true, iwarp.OpWrite, 1, 0), "data"...)},
@@ -354,7 +408,12 @@ func TestROICheats(t *testing.T) {
 				s := rawStream(t, n, l.Local())
 				cfg := iwarp.DefaultStartConfig()
 				cfg.ROI, cfg.ClientServer = true, true
-				own := roi.Setup{Sends: !tt.without, Reads: true, ReadCredits: 1}
+				own := roi.Setup{Sends: !tt.without, Reads: !tt.without}
+				if own.Reads {
+					own.ReadCredits = 1
+				} else {
+					cfg.IRD, cfg.ORD = 0, 0
+				}
 				m, err := iwarp.NewInitiator(cfg, own.Append(nil))
 				if err != nil {
 					t.Fatal(err)
@@ -365,7 +424,10 @@ func TestROICheats(t *testing.T) {
 				y := vnictest.NewPeer(t, c, vnictest.PeerConfig{})
 				y.Recv(0, 0, 8)
 				p := rdma.ConnParam{Protocol: rdma.ROI}
-				p.ROI.NoSendCredits = tt.without
+				p.ROI = rdma.ROIParam{NoSendCredits: tt.without, NoReadCredits: tt.without}
+				if tt.without {
+					p.IRD = rdma.NoReads
+				}
 				req.ID.SetHandler(nil)
 				if err := req.ID.Accept(y.QP, p); err != nil {
 					t.Fatal(err)

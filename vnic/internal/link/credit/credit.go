@@ -81,11 +81,15 @@ func New(qp link.QP, s llp.Stream, c Config) (*Link, error) {
 		qp: qp, work: qp.Work(), s: s, llp: s.Properties(), readable: true, sends: c.Own.Sends,
 		mulpdu: c.MULPDU,
 	}
+	answers := int(c.Param.IRD)
+	if answers == 0 {
+		answers = -1 // to the Endpoint 0 is many
+	}
 	var err error
 	w.ep, err = roi.NewEndpoint(w, roi.Config{
 		Own: c.Own, Peer: c.Peer, Initiator: c.Param.Initiator, Records: w.llp.Records,
 		CRC: c.Param.CRC, SendQueue: min(w.work.Depth(), 128), Reads: int(c.Param.ORD),
-		Answers: int(c.Param.IRD),
+		Answers: answers,
 	})
 	return w, err
 }
