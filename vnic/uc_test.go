@@ -3,6 +3,7 @@ package vnic_test
 import (
 	"bytes"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -150,7 +151,62 @@ func TestUCPaced(t *testing.T) {
 	}
 }
 
-// So does what it has for a queue pair of its process, but not for ever.
+// An answer that is lost is waited for when packets wait for it, and not while there are none:
+// ROCE-170.
+func TestUCPacedBehindPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lose, lost atomic.Bool
+		f := newFabric(t, vnictest.RoCELink{Lost: func(ip []byte) bool {
+			p, err := udp.Parse(ip)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !lose.Load() || packet.Opcode(p.Datagram[0]) != packet.CNP {
+				return false
+			}
+			lost.Store(true)
+			return true
+		}})
+		const many, size = 300, 60000
+		x := vnictest.NewPeer(t, f.a, vnictest.PeerConfig{CQDepth: many,
+			QP: rdma.QPConfig{Type: rdma.UC, MaxSendWR: many}})
+		y := vnictest.NewPeer(t, f.b, vnictest.PeerConfig{QP: rdma.QPConfig{Type: rdma.UC}})
+		vnictest.ConnectByNumber(t, x, y, nil)
+		post := func(n uint64) (sent []want) {
+			for i := range n {
+				x.Write(i, 0, size, y, 0)
+				sent = append(sent, is(i, ok))
+			}
+			return sent
+		}
+		x.WantSend("the peer answers", post(20)...)
+		synctest.Wait()
+		lose.Store(true)
+		few := 0
+		for ; !lost.Load() && few < many; few++ { // one at a time, until an answer is lost
+			x.Write(1, 0, 4096, y, 0)
+			x.WantSend("a few packets", is(1, ok))
+			time.Sleep(time.Millisecond)
+		}
+		lose.Store(false)
+		time.Sleep(time.Minute)
+		var sent []want
+		y.QP.Hold(func() { // it takes nothing meanwhile
+			sent = post(many)
+			time.Sleep(900 * time.Millisecond)
+		})
+		x.WantSend("all go out", sent...)
+		synctest.Wait()
+		if n := y.Ctx.Device().DevInfo().Dropped.Full; n != 0 {
+			t.Errorf("%d packets found no room", n)
+		}
+		if c := y.QP.Counted(); c.InWrites != uint64(20+few+many) {
+			t.Errorf("%d of %d Writes have come", c.InWrites, 20+few+many)
+		}
+	})
+}
+
+// What it has for a queue pair of its process waits, too, but not for ever.
 func TestUCBesideFull(t *testing.T) {
 	for _, e := range []struct {
 		held time.Duration

@@ -45,7 +45,7 @@ type pace struct {
 	deaf   bool
 	ahead  int       // packets since the last that the peer is known to have taken
 	behind int       // of them, behind the one that was marked
-	since  time.Time // when the peer was asked first; zero: it is not
+	asked  int       // how often, since the peer has answered last
 	again  time.Time // when it is asked once more
 	until  time.Time // when something is to be done, if that waits; else zero
 
@@ -54,7 +54,9 @@ type pace struct {
 }
 
 // How long a peer may take to answer: one that has done so before, or is of this process and will,
-// may be waiting for a processor; of another it is not known whether it ever does.
+// may be waiting for a processor; of another it is not known whether it ever does. It is counted
+// by the packets that ask, and so while some wait: not to send for a while is no silence of the
+// peer's.
 const (
 	knownAnswers = time.Second
 	othersAnswer = 200 * time.Millisecond
@@ -79,9 +81,9 @@ func (p *pace) arrived(op packet.Opcode, marked bool, _ time.Time) {
 	switch {
 	case op != packet.CNP:
 		p.tell = p.tell || marked
-	case p.deaf || !p.since.IsZero():
+	case p.deaf || p.asked > 0:
 		p.known, p.deaf = true, false
-		p.ahead, p.since = p.behind, time.Time{}
+		p.ahead, p.asked = p.behind, 0
 	}
 }
 
@@ -119,17 +121,14 @@ func (p *pace) holds(now time.Time) bool {
 	if p.known {
 		patience = knownAnswers
 	}
-	end := p.since.Add(patience)
-	switch {
-	case !now.Before(end):
-		p.deaf, p.ahead, p.behind, p.since = true, 0, 0, time.Time{}
-		return false
-	case !now.Before(p.again):
-		return false // one goes, and is marked
+	if now.Before(p.again) {
+		p.waits(p.again)
+		return true
 	}
-	p.waits(end)
-	p.waits(p.again)
-	return true
+	if p.asked > int(patience/askAgain) {
+		p.deaf, p.ahead, p.behind = true, 0, 0
+	}
+	return false // one goes, and is marked, or from now on all go
 }
 
 func (p *pace) waits(at time.Time) {
@@ -147,14 +146,14 @@ func (p *pace) sent(now time.Time, b []byte) {
 			return
 		}
 		p.ahead = 0
-	case p.since.IsZero():
+	case p.asked == 0:
 		if p.ahead < p.window/2 {
 			return
 		}
-		p.since = now
 	case p.ahead <= p.window:
 		return
 	}
+	p.asked++
 	p.behind, p.again = 0, now.Add(askAgain)
 	udp.Mark(b)
 }
