@@ -1,8 +1,10 @@
 package sysfs
 
 import (
+	"bytes"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -79,13 +81,16 @@ func (k *Keeper) refresh() error {
 }
 
 // unused says whether no program holds the directory, and none is about to: the gate is closed
-// then.
+// then. One that has closed what it inherited may have it mounted.
 func (k *Keeper) unused() bool {
 	if lock(k.gate, lockGate, unix.F_WRLCK, false) != nil {
 		return false
 	}
 	if lock(k.gate, lockUsers, unix.F_WRLCK, false) == nil {
-		return true
+		if !mounted(k.Dir) {
+			return true
+		}
+		_ = lock(k.gate, lockUsers, unix.F_UNLCK, false)
 	}
 	_ = lock(k.gate, lockGate, unix.F_UNLCK, false)
 	return false
@@ -98,4 +103,28 @@ func (k *Keeper) remove() error {
 		err = rerr
 	}
 	return err
+}
+
+// mounted says whether a mount namespace of a process, but for this one's own, has something of dir
+// mounted. To remove that would take away all that is mounted on it, the kernel's classes.
+func mounted(dir string) bool {
+	own, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		return false
+	}
+	seen := map[string]bool{own: true}
+	processes, _ := filepath.Glob("/proc/[0-9]*") // the pattern is none that fails
+	for _, p := range processes {
+		// A process that has ended, or is not this user's, has none.
+		ns, err := os.Readlink(filepath.Join(p, "ns/mnt"))
+		if err != nil || seen[ns] {
+			continue
+		}
+		seen[ns] = true
+		mounts, err := os.ReadFile(filepath.Join(p, "mountinfo"))
+		if err == nil && bytes.Contains(mounts, []byte("/"+filepath.Base(dir)+"/")) {
+			return true
+		}
+	}
+	return false
 }

@@ -4,9 +4,14 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vrnic/vrnic/internal/needtest"
 )
 
 func read(t *testing.T, dir, name string) string {
@@ -184,5 +189,54 @@ func TestKeeperWithout(t *testing.T) {
 	}
 	if there(k.Dir, ".") {
 		t.Error("it is there again")
+	}
+}
+
+// A directory that a program has mounted is in use, though the program has closed its lock.
+func TestMounted(t *testing.T) {
+	if err := needtest.Missing("unshare", "mount"); err != nil || os.Geteuid() != 0 {
+		needtest.Lacking(t, "root", "it takes root to mount, and util-linux")
+	}
+	dir := filepath.Join(t.TempDir(), "sys-test")
+	if err := os.MkdirAll(filepath.Join(dir, classDir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	gate, err := openLock(dir + ".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gate.Close()
+	k := &Keeper{Dir: dir, gate: gate}
+	p := exec.Command("unshare", "-m", "sh", "-c", `mount --bind "$0" "$1" && echo mounted && read x`,
+		filepath.Join(dir, classDir), t.TempDir())
+	stdin, err := p.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := p.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stdout.Read(make([]byte, 1)); err != nil {
+		t.Fatal("it mounts nothing: ", err)
+	}
+	if k.unused() {
+		t.Error("what is mounted is unused")
+	}
+	user, err := openLock(dir + ".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock(user, lockUsers, unix.F_RDLCK, false); err != nil {
+		t.Error("nobody else can use it: ", err)
+	}
+	user.Close()
+	stdin.Close()
+	_ = p.Wait() // read fails at the end of its input
+	if !k.unused() {
+		t.Error("it is in use when the program has ended")
 	}
 }
