@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -260,17 +262,18 @@ func (c *Client) corrupt(err error) error {
 	return c.die(goneBecause(err))
 }
 
-// Rows asks for the daemon's objects of one kind: "dev", "qp", "mr", "cq", "cm", "gid", "client",
-// "user", "port" or "daemon", each a JSON object. Root and the daemon's own user see all, others
-// what is theirs. Rows come as they are asked for, however many there are: what is there all the
-// time comes once, what comes or goes meanwhile may. An error is the last that comes, also when ctx
-// ends. A Client has one list under way: a second one ends the first.
+// Rows asks for the daemon's objects of one kind: "dev", "qp", "mr", "cq", "cm", "gid", "pd",
+// "srq", "mw", "peer", "ipoib", "client", "user", "port" or "daemon", each a JSON object. Root and
+// the daemon's own user see all, others what is theirs. Rows come as they are asked for, however
+// many there are: what is there all the time comes once, what comes or goes meanwhile may. An error
+// is the last that comes, also when ctx ends. A Client has one list under way: a second one ends
+// the first.
 func (c *Client) Rows(ctx context.Context, kind string) iter.Seq2[json.RawMessage, error] {
 	k, ok := listKinds[kind]
 	if !ok {
 		return func(yield func(json.RawMessage, error) bool) {
-			yield(nil, errInvalid("list of %q (kinds: dev, qp, mr, cq, cm, gid, client, user, port, daemon)",
-				kind))
+			yield(nil, errInvalid("list of %q (kinds: %s)", kind,
+				strings.Join(slices.Sorted(maps.Keys(listKinds)), ", ")))
 		}
 	}
 	return c.rows(ctx, abi.OpList, "list "+kind, k)

@@ -263,6 +263,9 @@ func (d *Device) connectRequest(id *cmID, qp rdma.QP, p *rdma.ConnParam) (*abi.C
 	if !ok || q == nil || q.d != d {
 		return nil, nil, errInvalid("QP of another device")
 	}
+	if p.Protocol > rdma.ROI && !d.attr.RoCE {
+		return nil, nil, errInvalid("connect with %v", p.Protocol)
+	}
 	req := &abi.CMConnectRequest{ID: id.handle, PD: q.pd.handle, Param: abi.ConnParam{QPN: q.num}}
 	if !req.Param.Set(p) {
 		return nil, nil, errInvalid("%d octets of private data", len(p.PrivateData))

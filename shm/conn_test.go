@@ -41,6 +41,10 @@ func TestClientConnectFails(t *testing.T) {
 		PrivateData: make([]byte, 600)}); !errors.Is(err, rdma.ErrInvalid) {
 		t.Errorf("600 octets of private data: %v", err)
 	}
+	if _, err := a.dev.Connect(ctx, a.qp, addrPort(b, 5), rdma.ConnParam{
+		Protocol: rdma.ROI + 1}); !errors.Is(err, rdma.ErrInvalid) {
+		t.Errorf("an unknown protocol: %v", err)
+	}
 	short, cancel := context.WithCancel(ctx)
 	errs := make(chan error)
 	l := must(b.dev.Listen(addrPort(b, 0), 0))(t)
