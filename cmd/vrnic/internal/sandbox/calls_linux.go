@@ -105,12 +105,13 @@ func allowed(c Config, processes bool) seccomp.SyscallRules {
 	if c.Connects {
 		sockets = append(sockets, seccomp.PerArg{seccomp.EqualTo(unix.AF_UNIX)})
 	}
-	if c.Internet { // TCP and UDP, no raw sockets
+	if c.Internet { // TCP and UDP, and no other protocols of the kernel's
 		for _, domain := range []uintptr{unix.AF_INET, unix.AF_INET6} {
-			for _, kind := range []uintptr{unix.SOCK_STREAM, unix.SOCK_DGRAM} {
+			for _, p := range [][2]uintptr{{unix.SOCK_STREAM, 0}, {unix.SOCK_STREAM, unix.IPPROTO_TCP},
+				{unix.SOCK_DGRAM, 0}, {unix.SOCK_DGRAM, unix.IPPROTO_UDP}} {
 				const flags = unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC
 				sockets = append(sockets, seccomp.PerArg{seccomp.EqualTo(domain),
-					seccomp.MaskedEqual(^uintptr(flags), kind)})
+					seccomp.MaskedEqual(^uintptr(flags), p[0]), seccomp.EqualTo(p[1])})
 			}
 		}
 		rules.Set(unix.SYS_BIND, seccomp.MatchAll{})

@@ -67,6 +67,9 @@ func child(config string) {
 // attempts are what a child can try.
 var attempts = map[string]func() error{
 	"tcp":     func() error { return socket(unix.AF_INET, unix.SOCK_STREAM, 0) },
+	"udp":     func() error { return socket(unix.AF_INET, unix.SOCK_DGRAM, 0) },
+	"sctp":    func() error { return socket(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP) },
+	"ping":    func() error { return socket(unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_ICMP) },
 	"packet":  func() error { return socket(unix.AF_PACKET, unix.SOCK_RAW, 0) },
 	"unix":    func() error { return socket(unix.AF_UNIX, unix.SOCK_STREAM, 0) },
 	"netlink": func() error { return socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE) },
@@ -402,4 +405,11 @@ func TestLookupUser(t *testing.T) {
 			t.Errorf("%q is %+v, %v", name, u, err)
 		}
 	}
+}
+
+// With an address of the host there are TCP and UDP, and nothing else of the kernel's.
+func TestInternet(t *testing.T) {
+	p := confine(t, Config{Internet: true}, nil, "tcp", "udp", "sctp", "ping", "packet", "unix")
+	p.want(t, nil, "tcp", "udp")
+	p.want(t, syscall.EPERM, "sctp", "ping", "packet", "unix")
 }
