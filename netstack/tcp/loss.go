@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"math"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -31,6 +32,7 @@ type lossControl struct {
 	rec   recovery.Sender
 
 	window     int  // what SndCwnd was set to last
+	widest     int  // the widest window of the peer, in octets
 	timed      bool // gVisor has timed out, and has begun to send all again
 	measuring  bool // a round trip
 	measured   tcpip.MonotonicTime
@@ -222,13 +224,24 @@ func (l *lossControl) setWindow(st *tcp.TCPSenderState) {
 // gVisor would fill a super-frame, and what comes behind that would not begin where a segment does:
 // each FPDU of a long message would be cut (RFC 5044, section 5.1). With room for less than one
 // segment gVisor waits, and may send so many when the window opens, which need not be told here.
+//
+// It is for peers whose window has always been small. gVisor does not tell of a window that opens
+// without an ACK of new octets: of a wide window that was nearly full the room told last would hold
+// the connection up until the peer's delayed ACK, 40 ms, each time.
 func (l *lossControl) windowRoom(st *tcp.TCPSenderState, segment int) int {
+	l.widest = max(l.widest, int(st.SndWnd))
+	if l.widest > smallWindow {
+		return math.MaxInt
+	}
 	left := int(int32(st.SndUna.Add(st.SndWnd) - st.SndNxt))
 	if left < segment {
 		return tcp.InitialCwnd
 	}
 	return left / segment
 }
+
+// smallWindow is twice what Linux begins with.
+const smallWindow = 128 << 10
 
 // longPath is the round trip above which buffers grow. On a shorter one the first size is enough
 // for any rate, and the caches like it better.
