@@ -389,16 +389,18 @@ func TestROICheats(t *testing.T) {
 		delivered rdma.WCStatus
 		want      iwarp.TermCode
 	}{
-		"Sends":              {false, [][]byte{send(0), send(1)}, ok, iwarp.TermNoBuffer},
-		"a notifying Write":  {false, [][]byte{send(0), write.Append(nil)}, ok, iwarp.TermNoBuffer},
-		"a flood of credits": {false, slices.Repeat([][]byte{grant}, 258), flush, iwarp.TermRemoteOperation},
-		"credits unasked":    {true, [][]byte{grant}, flush, iwarp.TermRemoteOperation},
+		"Sends":             {false, [][]byte{send(0), send(1)}, ok, iwarp.TermNoBuffer},
+		"a notifying Write": {false, [][]byte{send(0), write.Append(nil)}, ok, iwarp.TermNoBuffer},
+		"a flood of credits": {false, slices.Repeat([][]byte{grant}, 258), flush,
+			iwarp.TermRemoteOperation},
+		"credits unasked": {true, [][]byte{grant}, flush, iwarp.TermRemoteOperation},
 		"a Read, of none": {true, [][]byte{(&roi.Message{Kind: roi.ReadRequest}).Append(nil)}, flush,
 			iwarp.TermNoBuffer},
 		"DDP": {false, [][]byte{iwarp.AppendTagged(nil, true, iwarp.OpWrite, 0, 0)}, flush,
 			iwarp.TermTaggedVersion},
-		"DDP, long": {false, [][]byte{append(iwarp.AppendTagged(nil, true, iwarp.OpWrite, 1, 0), "data"...)},
-			flush, iwarp.TermTaggedVersion},
+		"DDP, long": {false,
+			[][]byte{append(iwarp.AppendTagged(nil, true, iwarp.OpWrite, 1, 0), "data"...)}, flush,
+			iwarp.TermTaggedVersion},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

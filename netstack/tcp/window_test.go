@@ -116,19 +116,15 @@ func TestWholeSegments(t *testing.T) {
 			emss := uint32(r.a.EMSS())
 			begin, segments, cut := uint32(0), 0, 0
 			r.dirs[0].drop = func(b []byte) bool {
-				if !isTCP(b) {
-					return false
-				}
-				h := header.TCP(b[34:])
-				n := uint32(len(b) - 34 - int(h.DataOffset()))
+				seq, n := carried(b)
 				if n == 0 {
 					return false
 				}
 				if segments == 0 {
-					begin = h.SequenceNumber()
+					begin = seq
 				}
 				segments++
-				if at := h.SequenceNumber() - begin; at%emss != 0 || n != emss {
+				if at := seq - begin; at%emss != 0 || n != emss {
 					cut++
 				}
 				return false
@@ -149,10 +145,8 @@ func TestShortMessagesAtOnce(t *testing.T) {
 	r.connect(t)
 	var sizes []int // guarded by the direction's mu
 	drop := func(b []byte) bool {
-		if isTCP(b) {
-			if n := len(b) - 34 - int(header.TCP(b[34:]).DataOffset()); n > 0 {
-				sizes = append(sizes, n)
-			}
+		if _, n := carried(b); n > 0 {
+			sizes = append(sizes, int(n))
 		}
 		return false
 	}
@@ -185,19 +179,15 @@ func TestSentAgainWhole(t *testing.T) {
 		bounds := map[uint32]bool{}
 		segments, again, cut := 0, 0, 0
 		drop := func(b []byte) bool {
-			if !isTCP(b) {
-				return false
-			}
-			h := header.TCP(b[34:])
-			n := uint32(len(b) - 34 - int(h.DataOffset()))
+			seq, n := carried(b)
 			if n == 0 {
 				return false
 			}
 			if segments == 0 {
-				begin = h.SequenceNumber()
+				begin = seq
 			}
 			segments++
-			from := h.SequenceNumber() - begin
+			from := seq - begin
 			to := from + n
 			if to > end {
 				if from != end {
@@ -246,6 +236,15 @@ func TestSentAgainWhole(t *testing.T) {
 				segments, again, cut)
 		}
 	}
+}
+
+// carried is the sequence number of a frame of TCP over IPv4, and how many octets it carries.
+func carried(b []byte) (seq, n uint32) {
+	if !isTCP(b) {
+		return 0, 0
+	}
+	h := header.TCP(b[34:])
+	return h.SequenceNumber(), uint32(len(b) - 34 - int(h.DataOffset()))
 }
 
 // message gives so many octets and no more.
