@@ -19,7 +19,7 @@ import (
 )
 
 // rawTimeout bounds each wait of a RawClient for the server.
-const rawTimeout = 10 * time.Second
+const rawTimeout = time.Minute
 
 // ErrHungUp says that the server has ended the session.
 var ErrHungUp = errors.New("shmtest: the server has hung up")

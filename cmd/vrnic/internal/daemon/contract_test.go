@@ -589,15 +589,11 @@ func TestContractSRQShare(t *testing.T) {
 		x2.Send(9, 0, 10)
 		x2.WantOK("the other's Send has room", 9, rdma.WCSend)
 		got := map[uint32]int{}
-		start := time.Now()
-		for range 6 {
+		for range 6 { // what nobody went on with would end the QP in five seconds, with a Terminate
 			got[y.WC("a receive").QPN]++
 		}
 		if got[y.QP.Num()] != 5 || got[y2.QP.Num()] != 1 {
 			c.Errorf("receives by QP: %v", got)
-		}
-		if d := time.Since(start); d > 4*time.Second {
-			c.Errorf("it took %v", d)
 		}
 		if s := y.QP.State(); s != rdma.QPRTS {
 			c.Errorf("the QP is in %v", s)
