@@ -45,8 +45,9 @@ func (e *Request) Failed() bool { return e.state == failed }
 
 // A Source is where a link reads the octets of messages.
 type Source struct {
-	Hold   mem.Hold
-	Failed bool // a message could not be read
+	Hold    mem.Hold
+	Failed  bool // a message could not be read
+	Refused bool // it was the answer to a peer's Read
 }
 
 // ReadBy has CopyOut use s.

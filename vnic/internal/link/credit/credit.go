@@ -6,8 +6,6 @@ package credit
 import (
 	"errors"
 	"io"
-	"sync/atomic"
-	"time"
 
 	"github.com/vrnic/vrnic/iwarp"
 	"github.com/vrnic/vrnic/rdma"
@@ -30,17 +28,14 @@ type Link struct {
 	link.Basic
 	qp   link.QP
 	work *wqe.Requests
-	s    llp.Stream
-	llp  llp.Properties // of s
-	ep   *roi.Endpoint
+	llp.End
+	ep *roi.Endpoint
 
 	sends  bool // receives are promised
 	mulpdu int  // as Config.MULPDU
 	out    wqe.Source
 	in     mem.Hold
 
-	changed  atomic.Bool // set by the transport
-	over     bool        // Close or Abort was called
 	readable bool
 	blocked  bool // the transport had no room
 	stalled  bool // as ep.Stalled, when last looked at
@@ -48,78 +43,53 @@ type Link struct {
 	refused  bool // it is that of a callback that checks the peer's rights
 	moved    int  // octets, in this step
 
-	intake intake // of octets on their way from TCP to ep
 	octets uint64 // of Writes placed, not yet counted
 
 	// How many Reads of the peer were answered, and of ours: the client's part of the
 	// identifier of an answer is its number.
 	answered, ended uint32
-	sources         []*readSource
-}
-
-// intakeSize is how many octets are taken at once out of TCP, which lends them with a lock held.
-const intakeSize = 64 << 10
-
-// An intake takes octets under the transport's lock, where no memory of a program may be touched.
-type intake struct {
-	b         []byte
-	off, fill int
-}
-
-func (t *intake) Write(p []byte) (int, error) {
-	n := copy(t.b[t.fill:], p)
-	t.fill += n
-	if n < len(p) {
-		return n, io.ErrShortWrite
-	}
-	return n, nil
+	answers         wqe.Answers
 }
 
 // New makes a link of qp over s, which it owns.
 func New(qp link.QP, s llp.Stream, c Config) (*Link, error) {
 	w := &Link{
-		qp: qp, work: qp.Work(), s: s, llp: s.Properties(), readable: true, sends: c.Own.Sends,
-		mulpdu: c.MULPDU,
+		qp: qp, work: qp.Work(), readable: true, sends: c.Own.Sends, mulpdu: c.MULPDU,
 	}
+	w.End.Init(s)
+	w.answers.Init(&w.out, 0)
 	answers := int(c.Param.IRD)
 	if answers == 0 {
 		answers = -1 // to the Endpoint 0 is many
 	}
 	var err error
 	w.ep, err = roi.NewEndpoint(w, roi.Config{
-		Own: c.Own, Peer: c.Peer, Initiator: c.Param.Initiator, Records: w.llp.Records,
+		Own: c.Own, Peer: c.Peer, Initiator: c.Param.Initiator, Records: w.Props.Records,
 		CRC: c.Param.CRC, SendQueue: min(w.work.Depth(), 128), Reads: int(c.Param.ORD),
 		Answers: answers,
 	})
+	w.Endpoint = w.ep
 	return w, err
 }
 
-// Open implements link.Link. What came before is found by the first step.
+// Open implements link.Link.
 func (w *Link) Open() {
-	w.s.SetNotify(func() {
-		w.changed.Store(true)
-		w.qp.Wake()
-	})
-	w.s.SetPrompt(func(more func() bool) {
-		w.changed.Store(true)
-		w.qp.Run(more)
-	})
-	w.changed.Store(true)
-	_ = w.s.Attach(w.ep) // an error is the end of the stream, which the first step sees
+	w.Watch(w.qp)
+	_ = w.S.Attach(w.ep) // an error is the end of the stream, which the first step sees
 	w.qp.Wake()
 }
 
 // Abandon implements link.Link.
-func (w *Link) Abandon() { w.s.Abandon() }
+func (w *Link) Abandon() { w.S.Abandon() }
 
 // Step implements link.Link.
 func (w *Link) Step() (moved int, more bool) {
 	w.moved = 0
-	if w.changed.Swap(false) {
+	if w.TakeChange() {
 		w.readable, w.blocked = true, false
 	}
 	more = w.receive()
-	if w.over || w.qp.State() == rdma.QPClosing {
+	if w.Over || w.qp.State() == rdma.QPClosing {
 		return w.moved, more
 	}
 	w.work.Retire() // a Read that was answered may be what the next request waits for
@@ -148,7 +118,7 @@ func (w *Link) receive() (more bool) {
 		w.moved += n
 		w.check()
 		switch {
-		case w.over:
+		case w.Over:
 			return false
 		case w.ep.Stalled():
 			w.stalled = true
@@ -176,27 +146,15 @@ func (w *Link) receive() (more bool) {
 
 // take gives ep one piece of what the transport has.
 func (w *Link) take() (n int, err error) {
-	if w.llp.Records {
-		return w.s.ReadInto(w.ep)
+	if w.Props.Records {
+		return w.S.ReadInto(w.ep)
 	}
-	t := &w.intake
-	if t.b == nil {
-		t.b = make([]byte, intakeSize)
-	}
-	if t.off == t.fill {
-		t.off, t.fill = 0, 0
-		if n, err = w.s.ReadInto(t); n == 0 {
-			return 0, err
-		}
-	}
-	n, _ = w.ep.Write(t.b[t.off:t.fill])
-	t.off += n
-	return max(n, 1), nil // it has to be looked at again, also if all of it waits for a receive
+	return w.ReadStaged(w.ep)
 }
 
 // lookBehind looks for the end of the connection behind a Send that waits for a receive.
 func (w *Link) lookBehind() {
-	switch err := w.s.Peek(nobody{}); {
+	switch err := w.S.Peek(nobody{}); {
 	case errors.Is(err, io.EOF):
 		w.qp.PeerEnds()
 	case err != nil:
@@ -240,7 +198,7 @@ func (w *Link) check() {
 		w.qp.PeerTerminated(peer.Cause, culprit)
 	case errors.As(err, &local):
 		by := link.ByLink
-		if w.refused {
+		if w.refused || w.out.Refused {
 			by = link.Refused
 		}
 		w.qp.Fail(local, by)
@@ -266,7 +224,7 @@ func (w *Link) grant() {
 // send gives the transport what is posted, what answers the peer's Reads, and credits.
 func (w *Link) send() (more bool) {
 	more = w.sendSome()
-	w.s.Flush()
+	w.S.Flush()
 	return more
 }
 
@@ -274,10 +232,10 @@ func (w *Link) sendSome() (more bool) {
 	for left := link.TurnOctets; ; {
 		more = w.fill()
 		w.fillEndpoint()
-		if w.over || w.blocked || w.ep.Len() == 0 {
+		if w.Over || w.blocked || w.ep.Len() == 0 {
 			return more
 		}
-		n, err := w.s.WriteFrom(w.ep)
+		n, err := w.S.WriteFrom(w.ep)
 		w.ep.Commit(n)
 		w.work.Retire()
 		if err != nil {
@@ -303,10 +261,10 @@ func (w *Link) fillEndpoint() {
 	switch {
 	case w.mulpdu > 0:
 		w.ep.SetMULPDU(w.mulpdu)
-	case w.llp.Records:
-		w.ep.SetMULPDU(w.s.EMSS())
+	case w.Props.Records:
+		w.ep.SetMULPDU(w.S.EMSS())
 	default:
-		w.ep.SetMULPDU(iwarp.MULPDU(w.s.EMSS()))
+		w.ep.SetMULPDU(iwarp.MULPDU(w.S.EMSS()))
 	}
 	w.ep.Fill()
 	w.out.Hold.Drop()
@@ -375,7 +333,7 @@ func (w *Link) post(e *wqe.Request) error {
 }
 
 // Idle implements link.Link.
-func (w *Link) Idle() bool { return w.ep.Idle() && w.intake.off == w.intake.fill }
+func (w *Link) Idle() bool { return w.ep.Idle() && len(w.Stage.Waiting()) == 0 }
 
 // Expire implements link.Link: nothing of it is timed.
 func (w *Link) Expire() {}
@@ -395,29 +353,5 @@ func (w *Link) Terminated() bool {
 // CloseWrite implements link.Link.
 func (w *Link) CloseWrite() {
 	w.ep.Leave()
-	w.s.CloseWrite()
-}
-
-// Close implements link.Link.
-func (w *Link) Close() {
-	w.over = true
-	w.s.SetNotify(nil)
-	w.s.Close()
-	w.ep.Close()
-}
-
-// CloseWithin implements link.Link. What others wait behind is bounded by those who share it.
-func (w *Link) CloseWithin(d time.Duration) {
-	w.Close()
-	if w.llp.Transport == llp.TCP {
-		time.AfterFunc(d, w.s.Abort)
-	}
-}
-
-// Abort implements link.Link.
-func (w *Link) Abort() {
-	w.over = true
-	w.s.SetNotify(nil)
-	w.s.Abort()
-	w.ep.Close()
+	w.S.CloseWrite()
 }

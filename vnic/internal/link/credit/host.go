@@ -86,27 +86,6 @@ func (w *Link) EndRead(token uint64, client uint32) error {
 	return nil
 }
 
-// A readSource is the content of the answer to a peer's Read.
-type readSource struct {
-	w  *Link
-	m  *mem.MR
-	to uint64
-	n  uint32
-}
-
-// CopyOut implements iwarp.Payload.
-func (r *readSource) CopyOut(p []byte, off uint32) error {
-	h := &r.w.out.Hold
-	if off == 0 {
-		h.ForgetAhead()
-	}
-	if err := h.Read(r.m, p, r.to+uint64(off), r.n-off-uint32(len(p))); err != nil {
-		r.w.refused = true
-		return mem.PeerRead.Gone(r.m, err)
-	}
-	return nil
-}
-
 // ReadSource implements roi.Host.
 func (w *Link) ReadSource(stag iwarp.STag, to uint64, n uint32) (iwarp.Payload, uint32, error) {
 	client := w.answered & roi.MaxClient
@@ -121,19 +100,8 @@ func (w *Link) ReadSource(stag iwarp.STag, to uint64, n uint32) (iwarp.Payload, 
 		w.refused = true
 		return nil, 0, err
 	}
-	var r *readSource
-	if k := len(w.sources); k > 0 {
-		r, w.sources = w.sources[k-1], w.sources[:k-1]
-	} else {
-		r = &readSource{w: w}
-	}
-	r.m, r.to, r.n = m, to, n
-	return r, client, nil
+	return w.answers.Make(m, to, n), client, nil
 }
 
 // EndReadSource implements roi.Host.
-func (w *Link) EndReadSource(p iwarp.Payload) {
-	r := p.(*readSource)
-	r.m = nil
-	w.sources = append(w.sources, r)
-}
+func (w *Link) EndReadSource(p iwarp.Payload) { w.answers.End(p) }

@@ -122,23 +122,6 @@ func (l *Link) PlaceWrite(off uint32, chunk []byte, last bool) error {
 	return err
 }
 
-// A readSource is the content of the answer to a peer's Read.
-type readSource struct {
-	l    *Link
-	m    *mem.MR
-	addr uint64
-	n    uint32
-}
-
-// CopyOut implements roce.Payload.
-func (r *readSource) CopyOut(p []byte, off uint32) error {
-	h := &r.l.out.Hold
-	if off == 0 {
-		h.ForgetAhead() // an answer is not made of what was there for another
-	}
-	return h.Read(r.m, p, r.addr+uint64(off), r.n-off-uint32(len(p)))
-}
-
 // ReadSource implements roce.Host.
 func (l *Link) ReadSource(rkey uint32, addr uint64, n uint32) (roce.Payload, error) {
 	m, err := l.work.Memory.Find(mem.PeerRead, rkey, addr, n)
@@ -146,23 +129,11 @@ func (l *Link) ReadSource(rkey uint32, addr uint64, n uint32) (roce.Payload, err
 		return nil, err
 	}
 	l.work.Stats.Inbound(rdma.OpRead, n)
-	var r *readSource
-	if k := len(l.sources); k > 0 {
-		r, l.sources = l.sources[k-1], l.sources[:k-1]
-	} else {
-		r = &readSource{l: l}
-	}
-	r.m, r.addr, r.n = m, addr, n
-	return r, nil
+	return l.answers.Make(m, addr, n), nil
 }
 
 // EndReadSource implements roce.Host.
-func (l *Link) EndReadSource(p roce.Payload) {
-	if r, ok := p.(*readSource); ok {
-		r.m = nil
-		l.sources = append(l.sources, r)
-	}
-}
+func (l *Link) EndReadSource(p roce.Payload) { l.answers.End(p) }
 
 // atomicArgs is what memory is asked for.
 type atomicArgs = iwarp.Atomic

@@ -119,7 +119,7 @@ type Link struct {
 		addr   uint64
 		octets uint64 // not counted yet: an atomic operation waits for all that was copied before it
 	}
-	sources []*readSource
+	answers wqe.Answers
 	local   local // for a peer in this process
 
 	over     bool // Abort was called
@@ -153,6 +153,7 @@ func New(qp QP, typ rdma.QPType, p Path, cfg roce.Config, s *stats.Packets, c *C
 	l := &Link{qp: qp, work: qp.Work(), Inbox: in, stats: s, control: newFlow(c, cfg.Dest),
 		transport: packet.RC}
 	l.local.mtu, l.local.dest = cfg.MTU, cfg.Dest
+	l.answers.Init(&l.out, 0)
 	cfg.SendQueue = min(l.work.Depth(), queueMost)
 	if typ == rdma.UC {
 		l.eng, l.transport = unreliable{roce.NewUC(cfg, l)}, packet.UC

@@ -85,7 +85,7 @@ func (w *Link) PlaceWrite(stag iwarp.STag, to uint64, chunk []byte, last bool) e
 		}
 	}
 	// Over SCTP a segment may have been placed before its turn, and then comes without its octets.
-	placed := w.llp.Ahead && len(chunk) == 0
+	placed := w.Props.Ahead && len(chunk) == 0
 	switch {
 	case last:
 		w.work.Stats.Inbound(rdma.OpWrite, 0)
@@ -122,7 +122,7 @@ const tinySegment = 64
 func (w *Link) PlaceReceive(off uint32, chunk []byte) error {
 	// The last segment may be short, and its buffer is not known here to be full: two in a row are
 	// no accident.
-	if len(chunk) == 0 && w.llp.Ahead {
+	if len(chunk) == 0 && w.Props.Ahead {
 		return nil // placed before its turn
 	}
 	if len(chunk) < tinySegment && off > 0 {
@@ -195,27 +195,6 @@ func (w *Link) Sent(token uint64) {
 	}
 }
 
-// A readSource is the content of the answer to a peer's Read.
-type readSource struct {
-	w  *Link
-	m  *mem.MR
-	to uint64
-	n  uint32
-}
-
-// CopyOut implements iwarp.Payload.
-func (r *readSource) CopyOut(p []byte, off uint32) error {
-	h := &r.w.out.Hold
-	if off == 0 {
-		h.ForgetAhead()
-	}
-	if err := h.Read(r.m, p, r.to+uint64(off), r.n-off-uint32(len(p))); err != nil {
-		r.w.out.Failed, r.w.refused = true, true
-		return mem.PeerRead.Gone(r.m, err)
-	}
-	return nil
-}
-
 // ReadSource implements iwarp.Host. An answer says that all Sends ahead of the request were
 // delivered (RFC 5040, section 5.5), so behind one that was dropped there is none: RDMAP-091.
 func (w *Link) ReadSource(stag iwarp.STag, to uint64, n uint32) (iwarp.Payload, error) {
@@ -232,23 +211,11 @@ func (w *Link) ReadSource(stag iwarp.STag, to uint64, n uint32) (iwarp.Payload, 
 		w.refused = true
 		return nil, err
 	}
-	var r *readSource
-	if k := len(w.sources); k > 0 {
-		r, w.sources = w.sources[k-1], w.sources[:k-1]
-	} else {
-		r = &readSource{w: w}
-	}
-	r.m, r.to, r.n = m, to, n
-	return r, nil
+	return w.answers.Make(m, to, n), nil
 }
 
 // EndReadSource implements iwarp.Host.
-func (w *Link) EndReadSource(p iwarp.Payload) {
-	if r, ok := p.(*readSource); ok {
-		r.m = nil
-		w.sources = append(w.sources, r)
-	}
-}
+func (w *Link) EndReadSource(p iwarp.Payload) { w.answers.End(p) }
 
 // Atomic implements iwarp.Host. As for a Read, there is no answer behind a Send that was dropped.
 func (w *Link) Atomic(a iwarp.Atomic) (old uint64, err error) {

@@ -5,7 +5,6 @@ package stream
 import (
 	"errors"
 	"io"
-	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -32,15 +31,12 @@ type Link struct {
 	link.Basic
 	qp   link.QP
 	work *wqe.Requests
-	s    llp.Stream
-	llp  llp.Properties // of s
-	ep   *iwarp.Endpoint
+	llp.End
+	ep *iwarp.Endpoint
 
 	out wqe.Source // what is sent is read by it; within send
 	in  mem.Hold   // what is received is placed by it; within receive
 
-	changed  atomic.Bool // set by the transport: more can be read or written, or it has ended
-	over     bool        // Close or Abort was called
 	readable bool
 	blocked  bool // the transport had no room
 	moved    int  // octets, in this step
@@ -51,8 +47,6 @@ type Link struct {
 	dropping bool // the Send under way is for nobody
 	dropped  bool // there was one
 
-	// Octets on their way from the transport to ep, of a QP whose memory can block.
-	stage  stageBuffer
 	mapped bool // within SendMapped
 	rtrDue bool // the peer's ready-to-receive message comes first: RFC 6581, section 5
 
@@ -65,27 +59,7 @@ type Link struct {
 	octets  uint64       // of Writes placed, not yet counted
 	use     collectedFor // of what in has collected
 	read    *wqe.Request // the oldest Read, if known
-	sources []*readSource
-}
-
-// stageSize is how many octets are taken at once out of a transport that lends them with a lock
-// held, for memory that can block.
-const stageSize = 64 << 10
-
-// A stageBuffer takes octets under the transport's lock, where memory that can block may not be
-// touched.
-type stageBuffer struct {
-	b         []byte
-	off, fill int
-}
-
-func (s *stageBuffer) Write(p []byte) (int, error) {
-	n := copy(s.b[s.fill:], p)
-	s.fill += n
-	if n < len(p) {
-		return n, io.ErrShortWrite
-	}
-	return n, nil
+	answers wqe.Answers
 }
 
 // Tokens of messages that are no request, or the Write of a Write with immediate data. Requests
@@ -99,22 +73,24 @@ const (
 // New makes a link of qp over s, which it owns.
 func New(qp link.QP, s llp.Stream, c Config) *Link {
 	p := c.Param
-	w := &Link{qp: qp, work: qp.Work(), s: s, llp: s.Properties(), readable: true, nudge: c.Nudge}
+	w := &Link{qp: qp, work: qp.Work(), readable: true, nudge: c.Nudge}
+	w.End.Init(s)
 	cfg := iwarp.Config{
 		SendQueue: min(w.work.Depth(), 128), EMSS: s.EMSS(), MULPDU: c.MULPDU, Extensions: c.Extensions,
 	}
-	if w.llp.Records {
+	if w.Props.Records {
 		cfg.Records, cfg.MULPDU = true, s.EMSS()
 	}
 	w.ep = iwarp.NewEndpoint(p, w, cfg)
+	w.Endpoint = w.ep
 	if p.Initiator && p.PeerToPeer && p.RTR == iwarp.RTRRead {
 		w.msn = 1
 	}
 	w.rtrDue = !p.Initiator && p.PeerToPeer
-	w.sources = make([]*readSource, 0, p.IRD)
+	w.answers.Init(&w.out, int(p.IRD))
 	// What SCTP brings ahead of order is placed at once: who placed it is told whether that went
 	// well.
-	w.in.SetCollect(!w.llp.Ahead)
+	w.in.SetCollect(!w.Props.Ahead)
 	return w
 }
 
@@ -132,26 +108,18 @@ func (a aheadOf) Ahead(seg []byte) (keep int) {
 	return keep
 }
 
-// Open implements link.Link. What came before is found by the first step.
+// Open implements link.Link.
 func (w *Link) Open() {
-	w.s.SetNotify(func() {
-		w.changed.Store(true)
-		w.qp.Wake()
-	})
-	w.s.SetPrompt(func(more func() bool) {
-		w.changed.Store(true)
-		w.qp.Run(more)
-	})
-	w.s.SetPrefetch(w.prefetch)
-	w.changed.Store(true)
-	_ = w.s.Attach(aheadOf{w.ep, w}) // an error is the end of the stream, which the first step sees
-	if w.llp.Transport == llp.TCP {
+	w.Watch(w.qp)
+	w.S.SetPrefetch(w.prefetch)
+	_ = w.S.Attach(aheadOf{w.ep, w}) // an error is the end of the stream, which the first step sees
+	if w.Props.Transport == llp.TCP {
 		w.awaitPeer()
 	}
 }
 
 // Prefetch implements link.Link.
-func (w *Link) Prefetch() { w.s.Prefetch() }
+func (w *Link) Prefetch() { w.S.Prefetch() }
 
 // prefetch asks for what messages need of w and its QP.
 func (w *Link) prefetch() {
@@ -164,7 +132,7 @@ func (w *Link) prefetch() {
 func (w *Link) HalfCloses() bool { return true }
 
 // Abandon implements link.Link.
-func (w *Link) Abandon() { w.s.Abandon() }
+func (w *Link) Abandon() { w.S.Abandon() }
 
 // Step implements link.Link.
 func (w *Link) Step() (moved int, more bool) {
@@ -175,7 +143,7 @@ func (w *Link) Step() (moved int, more bool) {
 
 func (w *Link) step() (more bool) {
 	qp := w.qp
-	if w.changed.Swap(false) {
+	if w.TakeChange() {
 		w.readable, w.blocked = true, false
 	}
 	if qp.State() == rdma.QPClosing {
@@ -184,7 +152,7 @@ func (w *Link) step() (more bool) {
 	if w.receive() {
 		more = true
 	}
-	if w.over { // lost
+	if w.Over { // lost
 		return false
 	}
 	w.work.Retire() // a Read that was answered may be what the next request waits for
@@ -207,10 +175,10 @@ func (w *Link) receive() (more bool) {
 		}
 		var n int
 		var err error
-		if !w.llp.Records && (qp.Blocking() || w.stage.off < w.stage.fill) {
-			n, err = w.receiveStaged()
+		if !w.Props.Records && (qp.Blocking() || len(w.Stage.Waiting()) > 0) {
+			n, err = w.ReadStaged(w.ep)
 		} else {
-			n, err = w.s.ReadInto(w.ep)
+			n, err = w.S.ReadInto(w.ep)
 		}
 		w.placed()
 		w.readable = n > 0 // an end shows only when nothing is left
@@ -223,7 +191,7 @@ func (w *Link) receive() (more bool) {
 		left -= n
 		w.moved += n
 		w.checkEndpoint()
-		if w.over {
+		if w.Over {
 			return false
 		}
 		if w.ep.Stalled() {
@@ -249,24 +217,6 @@ func (w *Link) receive() (more bool) {
 		}
 	}
 	return false
-}
-
-// receiveStaged takes one buffer out of the transport, and places it without any lock of the
-// transport's.
-func (w *Link) receiveStaged() (n int, err error) {
-	g := &w.stage
-	if g.b == nil {
-		g.b = make([]byte, stageSize)
-	}
-	if g.off == g.fill {
-		g.off, g.fill = 0, 0
-		if n, err = w.s.ReadInto(g); n == 0 {
-			return 0, err
-		}
-	}
-	n, _ = w.ep.Write(g.b[g.off:g.fill])
-	g.off += n
-	return max(n, 1), nil // it has to be looked at again, also if all of it waits for a receive
 }
 
 // placed ends a round of placing octets.
@@ -328,12 +278,12 @@ func (w *Link) lookBehind() (more bool) {
 	w.look = lookNone
 	w.readable = false
 	behind := watcher{w.ep.Lookout(), w.ep}
-	_, _ = behind.Write(w.stage.b[w.stage.off:w.stage.fill])
-	err := w.s.Peek(behind)
+	_, _ = behind.Write(w.Stage.Waiting())
+	err := w.S.Peek(behind)
 	w.placed() // SCTP places what comes ahead of its turn
 	w.checkEndpoint()
 	switch {
-	case w.over:
+	case w.Over:
 		return false
 	case !w.ep.Stalled():
 		return true
@@ -370,7 +320,7 @@ func (w *Link) checkEndpoint() {
 		w.qp.PeerTerminated(peer.Cause, w.culprit())
 	case errors.As(err, &local):
 		from := link.ByLink
-		if w.refused {
+		if w.refused || w.out.Refused {
 			from = link.Refused
 		}
 		w.qp.Fail(local, from)
@@ -417,7 +367,7 @@ func (w *Link) culprit() *wqe.Request {
 // send gives the transport what is posted and what answers the peer's Reads.
 func (w *Link) send() (more bool) {
 	more = w.sendSome()
-	w.s.Flush()
+	w.S.Flush()
 	return more
 }
 
@@ -426,18 +376,18 @@ func (w *Link) sendSome() (more bool) {
 	left, fails := link.TurnOctets, 0
 	for {
 		posted := w.fill()
-		if w.over || w.blocked || !w.ep.Pending() {
+		if w.Over || w.blocked || !w.ep.Pending() {
 			if !w.blocked {
 				w.out.Hold.Release() // no message is in the midst
 			}
 			return posted
 		}
-		if w.llp.Records {
-			w.ep.SetMULPDU(w.s.EMSS())
+		if w.Props.Records {
+			w.ep.SetMULPDU(w.S.EMSS())
 		} else {
-			w.ep.SetEMSS(w.s.EMSS())
+			w.ep.SetEMSS(w.S.EMSS())
 		}
-		n, err := w.s.WriteFrom(w.ep)
+		n, err := w.S.WriteFrom(w.ep)
 		w.out.Hold.Drop()
 		w.ep.Commit(n)
 		w.checkEndpoint()
@@ -468,7 +418,7 @@ func (w *Link) sendSome() (more bool) {
 // SendMapped implements link.Link: send for who may not touch memory that can block.
 func (w *Link) SendMapped() bool {
 	// Perhaps a message from such memory is in the midst.
-	if w.changed.Load() || w.blocked || w.ep.Pending() {
+	if w.Changed() || w.blocked || w.ep.Pending() {
 		return false
 	}
 	w.mapped = true
@@ -586,7 +536,7 @@ func (w *Link) receiveNothing() (more bool) {
 			return true
 		}
 		var d discard
-		_, err := w.s.ReadInto(&d)
+		_, err := w.S.ReadInto(&d)
 		w.moved += d.n
 		if w.dropped && d.n > 0 && err == nil {
 			continue
@@ -616,7 +566,7 @@ func (d *discard) Write(p []byte) (int, error) {
 // Idle implements link.Link. What an Initiator still owes is its ready-to-receive message: a FIN
 // before that would meet it in Closing.
 func (w *Link) Idle() bool {
-	return w.ep.Idle() && w.stage.off == w.stage.fill && (!w.rtrDue || w.ep.Established())
+	return w.ep.Idle() && len(w.Stage.Waiting()) == 0 && (!w.rtrDue || w.ep.Established())
 }
 
 // Terminate implements link.Link.
@@ -629,28 +579,4 @@ func (w *Link) Terminate(code iwarp.TermCode, err error) {
 func (w *Link) Terminated() bool { return !w.ep.Pending() }
 
 // CloseWrite implements link.Link.
-func (w *Link) CloseWrite() { w.s.CloseWrite() }
-
-// Close implements link.Link.
-func (w *Link) Close() {
-	w.over = true
-	w.s.SetNotify(nil)
-	w.s.Close()
-	w.ep.Close()
-}
-
-// CloseWithin implements link.Link. What others wait behind is bounded by those who share it.
-func (w *Link) CloseWithin(d time.Duration) {
-	w.Close()
-	if w.llp.Transport == llp.TCP {
-		time.AfterFunc(d, w.s.Abort)
-	}
-}
-
-// Abort implements link.Link.
-func (w *Link) Abort() {
-	w.over = true
-	w.s.SetNotify(nil)
-	w.s.Abort()
-	w.ep.Close()
-}
+func (w *Link) CloseWrite() { w.S.CloseWrite() }

@@ -41,7 +41,7 @@ func (s *busyStream) ReadInto(w io.Writer) (int, error) {
 func TestTurnOfTheDropped(t *testing.T) {
 	const turns = 5
 	qp, s := &closingQP{}, &busyStream{left: turns * link.TurnOctets}
-	w := &Link{qp: qp, s: s, readable: true, dropped: true}
+	w := &Link{qp: qp, End: llp.End{S: s}, readable: true, dropped: true}
 	for i := range turns {
 		if moved, more := w.Step(); moved != link.TurnOctets || !more || qp.ended {
 			t.Fatalf("turn %d: %d octets, more %v", i, moved, more)
