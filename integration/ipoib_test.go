@@ -175,8 +175,8 @@ func checkIPoIB(t *testing.T, pcap string, connected bool, qpns [2]uint32) {
 		}
 	}
 	out := tshark(t, pcap, append(guesses, "-Y", "udp.port == 4791", "-T", "fields",
-		"-E", "separator=|", "-e", "infiniband.bth.opcode", "-e", "arp.hw.type", "-e", "arp.opcode", "-e", "arp.hw.size",
-		"-e", "infiniband.cm.req.serviceid", "-e", "tcp.port", "-e", "frame.protocols",
+		"-E", "separator=|", "-e", "infiniband.bth.opcode", "-e", "arp.hw.type", "-e", "arp.opcode",
+		"-e", "arp.hw.size", "-e", "infiniband.cm.req.serviceid", "-e", "tcp.port", "-e", "frame.protocols",
 		"-e", "ipv6.dst", "-e", "infiniband.cm.req.private",
 		"-e", "infiniband.cm.rep.private")...)
 	const sendOnlyUD, sendFirst, sendOnly = 0x64, 0, 4
@@ -273,4 +273,43 @@ func TestIPoIBGroup(t *testing.T) {
 		n, from, err := r.ReadFromUDP(got)
 		return err == nil && string(got[:n]) == "to all" && from.IP.Equal(a.addrs[0].AsSlice())
 	})
+}
+
+// An interface without a TUN is a device of its own: programs reach each other by it, over TCP and
+// SCTP, IPv4 and IPv6, in datagrams and over connections, without any privilege.
+func TestIPoIBDevice(t *testing.T) {
+	for _, options := range []string{"mode=datagram", "mode=connected,mtu=65520"} {
+		link := filepath.Join(t.TempDir(), "link")
+		end := func(n int, device, port string) *daemon {
+			return up(t, nil, "--device", device+",transport=roce,mtu=9000", "--port", port, "--ipoib",
+				fmt.Sprintf("ib0,dev=vrnic0,addr=10.78.0.%d/24,addr=fd78::%d/64,%s", n, n, options))
+		}
+		a, b := end(1, deviceA, "unix-listen:"+link), end(2, deviceB, "unix-connect:"+link)
+		for _, how := range [][]string{{"10.78.0.2"}, {"fd78::2"}, {"10.78.0.2", "--sctp"}} {
+			s := b.start(append([]string{"ping", "-s", "-d", "ib0", "-C", "10", "-a"}, how...)...)
+			s.WaitOutput("listening on", 1)
+			a.run(append([]string{"ping", "-c", "-d", "ib0", "-C", "10", "-V", "-S", "65000", "-a"},
+				how...)...)
+			s.succeed()
+		}
+		var rows []struct {
+			MTU         int    `json:"mtu"`
+			TxDatagrams int    `json:"tx_datagrams"`
+			TxConnected int    `json:"tx_connected"`
+			Dropped     int    `json:"drop_host"`
+			Neighbour   string `json:"neighbour"`
+			Connection  string `json:"connection"`
+		}
+		if err := json.Unmarshal([]byte(a.run("show", "ipoib", "--json")), &rows); err != nil {
+			t.Fatal(err)
+		}
+		connected := options != "mode=datagram"
+		if len(rows) != 3 || rows[0].TxConnected > 0 != connected || rows[0].TxDatagrams == 0 ||
+			rows[0].Dropped != 0 || rows[1].Neighbour != "10.78.0.2" || rows[2].Neighbour != "fd78::2" ||
+			rows[1].Connection != map[bool]string{true: "open", false: "none"}[connected] {
+			t.Errorf("%s: %+v", options, rows)
+		}
+		a.stop()
+		b.stop()
+	}
 }

@@ -48,8 +48,10 @@ func upCommand() *cli.Command {
 			"or NAME,host=ADDR with an address that this host has: it uses the kernel's sockets (TCP,\n" +
 			"and UDP that carries SCTP), and needs no port. It has the same, but no mtu, and beside\n\n" +
 			"   ,sctp-udp=PORT|off        the UDP port of its SCTP (9899)\n\n" +
-			"An interface of IP over InfiniBand is NAME,dev=DEVICE,addr=CIDR[,addr=CIDR]...,tun=NAME,\n" +
-			"where tun is the kernel's network device that it becomes, and what else it has:\n\n" +
+			"An interface of IP over InfiniBand is NAME,dev=DEVICE,addr=CIDR[,addr=CIDR]..., and what\n" +
+			"else it has:\n\n" +
+			"   ,tun=NAME                 the kernel's network device that it becomes (none: it is a\n" +
+			"                             device NAME of iWARP)\n" +
 			"   ,mode=datagram|connected  whether it has connections (datagram)\n" +
 			"   ,mtu=N                    octets of an IP packet (2044)\n" +
 			"   ,pkey=N ,qkey=N ,scope=N  of the link (0xffff, 0x80000b1b, 2)\n\n" +

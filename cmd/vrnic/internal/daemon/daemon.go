@@ -133,14 +133,18 @@ func New(cfg Config) (_ *Daemon, err error) {
 			return nil, fmt.Errorf("device %s: %w", spec.Name, err)
 		}
 	}
+	interfaces, err := d.openIPoIB()
+	if err != nil {
+		return nil, err
+	}
 	for _, spec := range cfg.Ports {
 		if err := d.addPort(spec); err != nil {
 			return nil, fmt.Errorf("port %s: %w", spec, err)
 		}
 	}
-	for _, spec := range cfg.IPoIB {
-		if err := d.addIPoIB(spec); err != nil {
-			return nil, fmt.Errorf("ipoib %s: %w", spec.Name, err)
+	for _, i := range interfaces {
+		if err := d.addIPoIB(i); err != nil {
+			return nil, fmt.Errorf("ipoib %s: %w", i.spec.Name, err)
 		}
 	}
 	for _, dev := range d.devices {
@@ -204,13 +208,18 @@ func (d *Daemon) addDevice(i int) error {
 		d.undo.add(st.Close)
 		d.undo.add(st.Finish)
 	}
+	return d.addDeviceAt(spec, at.MAC, st)
+}
+
+// addDeviceAt makes the device of spec at a station.
+func (d *Daemon) addDeviceAt(spec DeviceSpec, mac [6]byte, st station) error {
 	addrs := spec.Addrs
 	if len(addrs) == 0 {
 		addrs = st.Addrs()
 	}
 	l := d.cfg.Limits
 	dev, err := vnic.New(d.cfg.Peers.config(vnic.Config{
-		Name: spec.Name, MAC: at.MAC, MTU: st.MTU(), Addrs: addrs, Network: st, Route: st.Route(),
+		Name: spec.Name, MAC: mac, MTU: st.MTU(), Addrs: addrs, Network: st, Route: st.Route(),
 		Beside: &d.beside, ForceWire: spec.ForceWire, RoCE: spec.RoCE, DCQCN: spec.DCQCN,
 		Limits: vnic.Limits{
 			PD: l.PDs, MR: l.MRs, CQ: l.CQs, QP: l.QPs, CMID: l.CMIDs, SRQ: l.SRQs, MW: l.MWs,
@@ -223,8 +232,7 @@ func (d *Daemon) addDevice(i int) error {
 		return err
 	}
 	d.undo.add(dev.Close)
-	d.devices = append(d.devices, &device{spec: spec, mac: at.MAC, addrs: addrs, station: st,
-		vnic: dev})
+	d.devices = append(d.devices, &device{spec: spec, mac: mac, addrs: addrs, station: st, vnic: dev})
 	return nil
 }
 

@@ -10,7 +10,9 @@ import (
 
 	"github.com/vrnic/vrnic/ipoib"
 	"github.com/vrnic/vrnic/ipoib/overroce"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/port"
+	"github.com/vrnic/vrnic/shm/abi"
 )
 
 // An IPoIBSpec says what an IP interface over a device of RoCE is made of.
@@ -18,7 +20,8 @@ type IPoIBSpec struct {
 	Name   string
 	Device string
 	Addrs  []netip.Prefix
-	TUN    string // the network device that gives it to the kernel
+	// TUN is the network device that gives it to the kernel; "": it is a device of iWARP, of its name.
+	TUN string
 	// Connected has it make and take connections; MTU is the longest IP packet, 0: 2044.
 	Connected bool
 	MTU       int
@@ -27,7 +30,7 @@ type IPoIBSpec struct {
 	Scope     uint8  // 0: overroce.DefaultScope
 }
 
-// ParseIPoIB reads NAME,dev=DEVICE,addr=CIDR[,addr=CIDR]...,tun=NAME[,mode=datagram|connected]
+// ParseIPoIB reads NAME,dev=DEVICE,addr=CIDR[,addr=CIDR]...[,tun=NAME][,mode=datagram|connected]
 // [,mtu=N][,pkey=N][,qkey=N][,scope=N].
 func ParseIPoIB(s string) (IPoIBSpec, error) {
 	name, rest, any := strings.Cut(s, ",")
@@ -49,8 +52,6 @@ func ParseIPoIB(s string) (IPoIBSpec, error) {
 		err = fmt.Errorf("no device; add ,dev=NAME of one with transport=roce")
 	case len(i.Addrs) == 0:
 		err = fmt.Errorf("no address; add ,addr=CIDR, for example ,addr=10.78.0.2/24")
-	case i.TUN == "":
-		err = fmt.Errorf("no TUN device; add ,tun=NAME, such as ,tun=ib0, which gives it to the kernel")
 	case i.MTU > overroce.MaxMTU:
 		err = fmt.Errorf("mtu %d is more than the %d that connections carry", i.MTU, overroce.MaxMTU)
 	}
@@ -109,6 +110,13 @@ func checkIPoIB(specs []IPoIBSpec, devices []DeviceSpec, ports []PortSpec) error
 			names["tun "+p.Name] = true
 		}
 	}
+	for _, d := range devices {
+		names["device "+d.Name] = true
+		for _, a := range d.own() {
+			names["address "+a.Addr().String()] = true
+		}
+	}
+	own := len(devices)
 	for _, s := range specs {
 		at := slices.IndexFunc(devices, func(d DeviceSpec) bool { return d.Name == s.Device })
 		var err error
@@ -119,6 +127,9 @@ func checkIPoIB(specs []IPoIBSpec, devices []DeviceSpec, ports []PortSpec) error
 			err = fmt.Errorf("device %s speaks iWARP: it needs one with transport=roce", s.Device)
 		}
 		taken := []string{"name " + s.Name, "tun " + s.TUN}
+		if s.TUN == "" {
+			taken[1] = "device " + s.Name
+		}
 		for _, a := range s.Addrs {
 			taken = append(taken, "address "+a.Addr().String())
 		}
@@ -127,6 +138,12 @@ func checkIPoIB(specs []IPoIBSpec, devices []DeviceSpec, ports []PortSpec) error
 				err = fmt.Errorf("%s is given twice", n)
 			}
 			names[n] = true
+		}
+		if s.TUN == "" {
+			own++
+		}
+		if err == nil && own > abi.MaxDevices {
+			err = fmt.Errorf("a daemon has at most %d devices; add ,tun=NAME", abi.MaxDevices)
 		}
 		if err != nil {
 			return fmt.Errorf("ipoib %s: %w", s.Name, err)
@@ -172,19 +189,67 @@ func orNumber[N int | uint8 | uint16 | uint32](v *N, otherwise N) {
 	}
 }
 
-// addIPoIB makes an IP interface, and its TUN.
-func (d *Daemon) addIPoIB(spec IPoIBSpec) error {
-	at := slices.IndexFunc(d.devices, func(dev *device) bool { return dev.spec.Name == spec.Device })
-	c, err := spec.config(d.devices[at]) // checkIPoIB has found it
-	if err != nil {
-		return err
+// An ipoibInterface is an IP interface in the making.
+type ipoibInterface struct {
+	spec   *IPoIBSpec
+	config overroce.Config
+	host   overroce.Host // nil: a TUN, which comes last
+}
+
+// openIPoIB is what IP interfaces need of the devices, before there is a network. Those without a
+// TUN are devices of their own, of iWARP.
+func (d *Daemon) openIPoIB() ([]ipoibInterface, error) {
+	var all []ipoibInterface
+	for at := range d.cfg.IPoIB {
+		i := ipoibInterface{spec: &d.cfg.IPoIB[at]}
+		below := slices.IndexFunc(d.devices, func(dev *device) bool {
+			return dev.spec.Name == i.spec.Device // checkIPoIB has found it
+		})
+		var err error
+		if i.config, err = i.spec.config(d.devices[below]); err == nil && i.spec.TUN == "" {
+			i.host, err = d.addDeviceOver(&i.config)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("ipoib %s: %w", i.spec.Name, err)
+		}
+		i.config.Log = d.log
+		all = append(all, i)
 	}
-	c.Log = d.log
-	tun, err := port.OpenTUN(port.TUNConfig{Name: spec.TUN, Addrs: c.Addrs, MTU: c.MTU})
+	return all, nil
+}
+
+// addDeviceOver makes the device of an interface: its stack has no other way than the interface.
+func (d *Daemon) addDeviceOver(c *overroce.Config) (overroce.Host, error) {
+	spec := DeviceSpec{Name: c.Name, Addrs: c.Addrs, MTU: c.MTU}
+	spec.MAC = spec.HardwareAddr()
+	sw := ethswitch.New(ethswitch.Config{})
+	d.undo.add(sw.Close)
+	st, err := newStation(sw, spec)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	l, err := overroce.New(c, tun)
+	d.undo.add(st.Close)
+	d.undo.add(st.Finish)
+	p, err := port.AttachIP(sw, port.IPConfig{Name: "ipoib", Stack: spec.MAC, Addrs: c.Addrs})
+	if err != nil {
+		return nil, err
+	}
+	d.undo.add(p.Close)
+	d.cfg.Devices = append(d.cfg.Devices, spec)
+	return p, d.addDeviceAt(spec, spec.MAC, st)
+}
+
+// addIPoIB makes an IP interface.
+func (d *Daemon) addIPoIB(i ipoibInterface) error {
+	if i.host == nil {
+		tun, err := port.OpenTUN(port.TUNConfig{Name: i.spec.TUN, Addrs: i.config.Addrs,
+			MTU: i.config.MTU})
+		if err != nil {
+			return err
+		}
+		i.host = tun
+	}
+	l, err := overroce.New(i.config, i.host)
 	if err != nil {
 		return err
 	}

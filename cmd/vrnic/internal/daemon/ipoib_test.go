@@ -14,6 +14,7 @@ func TestParseIPoIB(t *testing.T) {
 	addr := []netip.Prefix{netip.MustParsePrefix("10.78.0.1/24")}
 	for in, want := range map[string]IPoIBSpec{
 		"i,dev=d,addr=10.78.0.1/24,tun=ib0": {Name: "i", Device: "d", Addrs: addr, TUN: "ib0"},
+		"i,dev=d,addr=10.78.0.1/24":         {Name: "i", Device: "d", Addrs: addr},
 		"i,tun=ib0,dev=d,addr=10.78.0.1/24,mode=connected,mtu=65520,pkey=0x8001,qkey=2843,scope=5": {
 			Name: "i", Device: "d", Addrs: addr, TUN: "ib0", Connected: true, MTU: 65520, PKey: 0x8001,
 			QKey: 0xb1b, Scope: 5},
@@ -26,7 +27,6 @@ func TestParseIPoIB(t *testing.T) {
 		"":                                  "no name",
 		"i":                                 "no device",
 		"i,dev=d,tun=x":                     "no address",
-		"i,dev=d,addr=10.78.0.1/24":         "no TUN device; add ,tun=NAME",
 		"i,dev=d,addr=10.78.0.1,tun=x":      "not an address with a prefix",
 		"i,dev=d,tun=x,tun=y":               "tun is given twice",
 		"i,tun=averylonginterfacename":      "longer than 15",
@@ -51,7 +51,8 @@ func TestParseIPoIB(t *testing.T) {
 // What several may be, and what a device carries. The defaults are an MTU of 2044 and a controlled
 // Q_Key. IPOIB-006, IPOIB-010.
 func TestIPoIBConfig(t *testing.T) {
-	roce := DeviceSpec{Name: "r", RoCE: true}
+	roce := DeviceSpec{Name: "r", RoCE: true,
+		Addrs: []netip.Prefix{netip.MustParsePrefix("10.77.0.2/24")}}
 	spec := func(change func(*IPoIBSpec)) IPoIBSpec {
 		s := IPoIBSpec{Name: "i", Device: "r", TUN: "ib0",
 			Addrs: []netip.Prefix{netip.MustParsePrefix("10.78.0.1/24")}}
@@ -66,6 +67,8 @@ func TestIPoIBConfig(t *testing.T) {
 		"tun ib0 is given twice":           {one, spec(func(s *IPoIBSpec) { s.Name = "j" })},
 		"tun tap0 is given twice":          {spec(func(s *IPoIBSpec) { s.TUN = "tap0" })},
 		"address 10.78.0.1 is given twice": {one, spec(func(s *IPoIBSpec) { s.Name, s.TUN = "j", "y" })},
+		"device r is given twice":          {spec(func(s *IPoIBSpec) { s.Name, s.TUN = "r", "" })},
+		"address 10.77.0.2 is given twice": {spec(func(s *IPoIBSpec) { s.Addrs = roce.Addrs })},
 	} {
 		err := checkIPoIB(specs, []DeviceSpec{roce, {Name: "w"}},
 			[]PortSpec{{Kind: PortTap, Name: "tap0"}})
