@@ -117,7 +117,7 @@ func (r *runner) measure(path *paths.Path, spec load.Spec) error {
 // asked for.
 func begin(c *cli.Context, formats []format) (out outputs, stop func(), err error) {
 	if out, err = outputsOf(c, formats); err == nil {
-		stop, err = cpuprofile.Start(c)
+		stop, err = cpuprofile.Start(c.String(cpuprofile.Name))
 	}
 	return out, stop, err
 }

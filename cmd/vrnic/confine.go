@@ -5,11 +5,9 @@ import (
 	"log/slog"
 	"os"
 
-	"github.com/urfave/cli/v2"
-
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/config"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/sandbox"
-	"github.com/vrnic/vrnic/internal/cpuprofile"
 )
 
 // Values of --sandbox.
@@ -29,11 +27,12 @@ type confinement struct {
 	sandbox.Config
 }
 
-// sandboxConfig reads the flags. Its errors are wrong usage.
-func sandboxConfig(c *cli.Context, cfg *daemon.Config) (*confinement, error) {
+// sandboxConfig is what the daemon of u gives up. Its errors are wrong usage.
+func sandboxConfig(u *config.Up) (*confinement, error) {
+	cfg := &u.Daemon
 	f := &confinement{Config: sandbox.Config{Sockets: []string{cfg.Socket},
-		Reads: c.String(cpuprofile.Name) != "", Trap: os.Getenv(trapVariable) != ""}}
-	switch mode := c.String("sandbox"); mode {
+		Reads: u.CPUProfile != "", Trap: os.Getenv(trapVariable) != ""}}
+	switch mode := u.Sandbox; mode {
 	case sandboxOn:
 	case sandboxFull:
 		f.Files = true
@@ -42,18 +41,18 @@ func sandboxConfig(c *cli.Context, cfg *daemon.Config) (*confinement, error) {
 	default:
 		return nil, usagef("--sandbox %q is neither on, full nor off", mode)
 	}
-	if name := c.String("user"); name != "" {
+	if name := u.User; name != "" {
 		if f.off {
 			return nil, usagef("--user takes a sandbox: leave --sandbox off away")
 		}
-		u, err := sandbox.LookupUser(name)
+		user, err := sandbox.LookupUser(name)
 		if err != nil {
 			return nil, usagef("%v", err)
 		}
-		if e := os.Geteuid(); e != 0 && e != u.UID {
+		if e := os.Geteuid(); e != 0 && e != user.UID {
 			return nil, usagef("--user %s: only root can run a daemon as another user", name)
 		}
-		f.User = u
+		f.User = user
 	}
 	for _, d := range cfg.Devices {
 		f.Internet = f.Internet || d.Host.IsValid()

@@ -56,6 +56,7 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 		Action:                    noCommand,
 		Commands: []*cli.Command{
 			upCommand(),
+			configCommand(),
 			showCommand(),
 			statCommand(),
 			pingCommand(),

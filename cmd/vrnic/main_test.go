@@ -40,6 +40,8 @@ func TestWrongUsage(t *testing.T) {
 		{"up --fly", "fly"},
 		{"up now", `"now"`},
 		{"show", "which command? See vrnic show --help"},
+		{"config", "which command? See vrnic config --help"},
+		{"config check", "which file? See vrnic config check --help"},
 		{"show rings", `"rings"`},
 		{"show rings", `see vrnic show --help`},
 		{"show qp vrnic0", `"vrnic0"; what is of one device alone shows vrnic show qp -d DEVICE`},
@@ -92,6 +94,8 @@ func TestFailures(t *testing.T) {
 		names string
 	}{
 		{[]string{"show", "qp", "--socket", nowhere}, "vrnic up"},
+		{[]string{"config", "check", nowhere}, "no such file"},
+		{[]string{"up", "--config", nowhere}, "no such file"},
 		{[]string{"stat", "--socket", nowhere}, "vrnic up"},
 		{[]string{"up", "--socket", nowhere + "/in/no/directory"}, "no/directory"},
 	} {
@@ -114,7 +118,9 @@ func TestHelp(t *testing.T) {
 		{[]string{"demo", "--help"}, nil},
 		{[]string{"version", "--help"}, nil},
 		{[]string{"up", "--help"}, []string{"vrnic0,addr=10.77.0.2/24,addr=fd77::2/64", "qps", "1024",
-			"cm-ids", "4096", "--socket-group"}},
+			"cm-ids", "4096", "--socket-group", "--config FILE"}},
+		{[]string{"config", "--help"}, []string{"check"}},
+		{[]string{"config", "check", "--help"}, []string{"vrnic config check FILE", "transport: roce"}},
 		{[]string{"show", "--help"}, []string{"dev", "qp", "pd", "mr", "mw", "cq", "srq", "cm", "peer",
 			"client", "port", "daemon", "-d DEVICE"}},
 		{[]string{"show", "qp", "--help"}, []string{"vrnic show qp", "--json", "-d DEVICE"}},

@@ -4,18 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"os"
 	"os/signal"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/config"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
 	"github.com/vrnic/vrnic/internal/cpuprofile"
 	"github.com/vrnic/vrnic/shm/server"
@@ -32,8 +31,8 @@ func upCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "up",
 		Usage: "run the daemon in the foreground",
-		UsageText: "vrnic up [--device SPEC]... [--host] [--port SPEC]... [--ipoib SPEC]... " +
-			"[--socket-mode 0600] [--socket-group NAME] [--user NAME] [--limit NAME=N]...",
+		UsageText: "vrnic up [--config FILE] [--device SPEC]... [--host] [--port SPEC]... " +
+			"[--ipoib SPEC]... [--socket-mode 0600] [--socket-group NAME] [--user NAME] [--limit NAME=N]...",
 		Description: "Runs virtual RNICs until SIGINT, SIGTERM or SIGHUP. Prints one line `ready " +
 			"socket=... devices=...`\n" +
 			"when programs can connect, and tells systemd (READY=1).\n\n" +
@@ -66,6 +65,8 @@ func upCommand() *cli.Command {
 			"Limits for --limit, with their defaults:" + limits.String(),
 		Flags: []cli.Flag{
 			socketFlag(),
+			&cli.StringFlag{Name: "config", Usage: "read what is not given here from `FILE`, which has " +
+				"these flags as keys, in YAML; vrnic config check looks it over"},
 			&cli.StringSliceFlag{Name: "device",
 				Usage: "a device, `SPEC`; see above (default: " + daemon.DefaultDevice().String() + ")"},
 			&cli.BoolFlag{Name: "host", DisableDefaultText: true, Usage: "a device for each address of " +
@@ -95,22 +96,23 @@ func up(c *cli.Context) error {
 	if err := noArgs(c); err != nil {
 		return err
 	}
-	cfg, err := upConfig(c)
+	u, err := upConfig(c)
 	if err != nil {
 		return err
 	}
-	confine, err := sandboxConfig(c, &cfg)
+	cfg := u.Daemon
+	confine, err := sandboxConfig(u)
 	if err != nil {
 		return err
 	}
 	manager, merr := dialManager()
 	level := slog.LevelInfo
-	if c.Bool("verbose") {
+	if u.Verbose {
 		level = slog.LevelDebug
 	}
 	cfg.Log = slog.New(slog.NewTextHandler(c.App.ErrWriter, &slog.HandlerOptions{Level: level}))
 
-	stopProfile, err := cpuprofile.Start(c)
+	stopProfile, err := cpuprofile.Start(u.CPUProfile)
 	if err != nil {
 		return err
 	}
@@ -123,10 +125,7 @@ func up(c *cli.Context) error {
 	daemon.PromptThreads(max(16, 2*runtime.GOMAXPROCS(0)))
 	d, err := daemon.New(cfg)
 	if err != nil {
-		if usage := (*daemon.ConfigError)(nil); errors.As(err, &usage) {
-			return usagef("%v", err)
-		}
-		return err
+		return asUsage(err)
 	}
 	if err := confine.enter(d, cfg.Log); err != nil {
 		return errors.Join(err, d.Close())
@@ -158,59 +157,48 @@ func endSignals() []os.Signal {
 	return signals
 }
 
-// upConfig reads the flags. Its errors are wrong usage.
-func upConfig(c *cli.Context) (daemon.Config, error) {
-	cfg := daemon.Config{Socket: socketPath(c), SocketGroup: c.String("socket-group"),
-		Limits: server.DefaultLimits()}
-	for _, s := range c.StringSlice("device") {
-		d, err := daemon.ParseDevice(s)
-		if err != nil {
-			return cfg, usagef("%v", err)
+// upConfig is what the flags ask for, and the file that they name.
+func upConfig(c *cli.Context) (*config.Up, error) {
+	var settings []config.Setting
+	if path := c.String("config"); path != "" {
+		var err error
+		if settings, err = config.ReadFile(path); err != nil {
+			return nil, asUsage(err)
 		}
-		cfg.Devices = append(cfg.Devices, d)
 	}
-	if c.Bool("host") {
-		devices, err := daemon.HostDevices()
-		if err != nil {
-			return cfg, err
-		}
-		cfg.Devices = append(cfg.Devices, devices...)
+	u, err := config.Build(append(settings, flagSettings(c)...))
+	if err != nil {
+		return nil, asUsage(err)
 	}
-	for _, s := range c.StringSlice("port") {
-		p, err := daemon.ParsePort(s)
-		if err != nil {
-			return cfg, usagef("%v", err)
-		}
-		cfg.Ports = append(cfg.Ports, p)
+	return u, nil
+}
+
+// asUsage makes err wrong usage if it is about what was asked for.
+func asUsage(err error) error {
+	if usage := (*daemon.ConfigError)(nil); errors.As(err, &usage) ||
+		errors.Is(err, config.ErrWrong) {
+		return usagef("%v", err)
 	}
-	for _, s := range c.StringSlice("ipoib") {
-		i, err := daemon.ParseIPoIB(s)
-		if err != nil {
-			return cfg, usagef("%v", err)
+	return err
+}
+
+// flagSettings are the flags that are given, as settings.
+func flagSettings(c *cli.Context) (settings []config.Setting) {
+	for _, key := range config.Keys() {
+		at := given(c, key)
+		if !at.IsSet(key) {
+			continue
 		}
-		cfg.IPoIB = append(cfg.IPoIB, i)
-	}
-	for _, s := range c.StringSlice("limit") {
-		known, err := cfg.Peers.Set(s)
-		if !known {
-			err = cfg.Limits.Set(s)
-		}
-		if errors.Is(err, server.ErrUnknownLimit) {
-			for _, l := range daemon.PeerLimitTable {
-				err = fmt.Errorf("%w, %s", err, l.Name)
+		switch v := at.Value(key).(type) {
+		case cli.StringSlice:
+			for _, s := range v.Value() {
+				settings = append(settings, config.Flag(key, s))
 			}
-		}
-		if err != nil {
-			return cfg, usagef("%v", err)
+		default:
+			settings = append(settings, config.Flag(key, fmt.Sprint(v)))
 		}
 	}
-	mode, err := strconv.ParseUint(c.String("socket-mode"), 8, 32)
-	if err != nil || mode > 0o777 {
-		return cfg, usagef("--socket-mode %q is not an octal file mode such as 0660",
-			c.String("socket-mode"))
-	}
-	cfg.SocketMode = fs.FileMode(mode)
-	return cfg, nil
+	return settings
 }
 
 // A manager is the service manager that started the daemon (sd_notify(3)), or nobody.

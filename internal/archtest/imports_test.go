@@ -23,6 +23,7 @@ const (
 	cli    = "github.com/urfave"              // the command line
 	caps   = "kernel.org/pub/linux/libs"      // libcap: capabilities of all threads
 	rules  = "github.com/landlock-lsm"        // Landlock
+	yaml   = "go.yaml.in/yaml"                // the daemon's file
 	whole  = ""                               // whatever go.mod has
 )
 
@@ -129,7 +130,7 @@ var layers = map[string][]string{
 	"shm/shmtest": {std, sys, module + "rdma", module + "shm/server", module + "shm/abi",
 		module + "shm/ring", module + "shm/osmem"},
 
-	"cmd/vrnic": {std, sys, cli,
+	"cmd/vrnic": {std, sys, cli, yaml,
 		module + "ipoib",
 		module + "rdma", module + "iwarp", module + "vnic", module + "shm", module + "netstack", module +
 			"sctpddp",

@@ -19,10 +19,9 @@ func Flag() cli.Flag {
 		Usage: "write a CPU profile of this process to `FILE`; a * in its name becomes a number"}
 }
 
-// Start profiles this process, if c asks for it, until stop is called, which writes the file. The
+// Start profiles this process, unless path is "", until stop is called, which writes that file. The
 // file is there when Start returns.
-func Start(c *cli.Context) (stop func(), err error) {
-	path := c.String(Name)
+func Start(path string) (stop func(), err error) {
 	if path == "" {
 		return func() {}, nil
 	}

@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net/netip"
-	"os/user"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -21,25 +18,6 @@ import (
 	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/vnic"
 )
-
-// A Config says what a daemon is made of.
-type Config struct {
-	Socket      string       // path of the control socket; needed
-	SocketMode  fs.FileMode  // who may connect; 0 is 0600
-	SocketGroup string       // name or number of the socket's group; "" leaves it
-	Devices     []DeviceSpec // none: DefaultDevice
-	Ports       []PortSpec
-	IPoIB       []IPoIBSpec   // IP interfaces over devices of RoCE
-	Limits      server.Limits // of clients; the zero value is shm.DefaultLimits
-	Peers       PeerLimits    // of peers on the network
-	Log         *slog.Logger  // nil: none. What it gets is rate limited
-}
-
-// A ConfigError says that a Config cannot be: wrong usage, not a failure.
-type ConfigError struct{ Err error }
-
-func (e *ConfigError) Error() string { return e.Err.Error() }
-func (e *ConfigError) Unwrap() error { return e.Err }
 
 // A Daemon is running from New to Close.
 type Daemon struct {
@@ -78,24 +56,11 @@ func (d *device) roce() bool { return d.spec.RoCE }
 // New makes all that cfg asks for. When it returns programs can connect. If it fails, what had
 // been made is gone again. An error that is a *ConfigError is the asker's.
 func New(cfg Config) (_ *Daemon, err error) {
-	if cfg.Socket == "" {
-		return nil, &ConfigError{errors.New("no path for the control socket")}
-	}
-	if err := checkSocketPath(cfg.Socket); err != nil {
-		return nil, &ConfigError{fmt.Errorf("socket %q: %w", cfg.Socket, err)}
+	if err := cfg.Check(); err != nil {
+		return nil, err
 	}
 	if len(cfg.Devices) == 0 {
 		cfg.Devices = []DeviceSpec{DefaultDevice()}
-	}
-	if len(cfg.Devices) > abi.MaxDevices {
-		return nil, &ConfigError{fmt.Errorf("%d devices; a daemon has at most %d", len(cfg.Devices),
-			abi.MaxDevices)}
-	}
-	if err := checkSpecs(cfg.Devices, cfg.Ports); err != nil {
-		return nil, &ConfigError{err}
-	}
-	if err := checkIPoIB(cfg.IPoIB, cfg.Devices, cfg.Ports); err != nil {
-		return nil, &ConfigError{err}
 	}
 	if cfg.SocketMode == 0 {
 		cfg.SocketMode = 0o600
@@ -106,9 +71,6 @@ func New(cfg Config) (_ *Daemon, err error) {
 	handler := slog.DiscardHandler
 	if cfg.Log != nil {
 		handler = limitlog.New(cfg.Log.Handler())
-	}
-	if err := checkGroup(cfg.SocketGroup); err != nil {
-		return nil, &ConfigError{err}
 	}
 	cfg.Devices, cfg.Ports = slices.Clone(cfg.Devices), slices.Clone(cfg.Ports)
 
@@ -172,20 +134,6 @@ func (d *Daemon) listen() error {
 		return fmt.Errorf("control socket: %w", err)
 	}
 	d.server = server
-	return nil
-}
-
-// checkGroup says whether there is such a group; "" is none.
-func checkGroup(name string) error {
-	if name == "" {
-		return nil
-	}
-	if _, err := strconv.ParseUint(name, 10, 31); err == nil {
-		return nil
-	}
-	if _, err := user.LookupGroup(name); err != nil {
-		return fmt.Errorf("socket group %q: there is no such group", name)
-	}
 	return nil
 }
 

@@ -364,17 +364,29 @@ func eachOption(list string, any bool, f func(key, value string) error) error {
 	if !any {
 		return nil
 	}
+	n := 0
 	for part := range strings.SplitSeq(list, ",") {
+		n++
 		key, value, found := strings.Cut(part, "=")
 		if !found {
-			return fmt.Errorf("%q is not of the form option=value", part)
+			return &PartError{n, part, fmt.Errorf("%q is not of the form option=value", part)}
 		}
 		if err := f(key, value); err != nil {
-			return err
+			return &PartError{n, key, err}
 		}
 	}
 	return nil
 }
+
+// A PartError is about one part of a specification, which begins with part 0, its name.
+type PartError struct {
+	Part   int
+	Option string
+	Err    error
+}
+
+func (e *PartError) Error() string { return e.Err.Error() }
+func (e *PartError) Unwrap() error { return e.Err }
 
 func checkName(name string, limit int) error {
 	if name == "" {

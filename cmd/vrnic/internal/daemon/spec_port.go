@@ -19,6 +19,9 @@ const (
 var portKinds = [...]string{PortTap: "tap", PortUnixListen: "unix-listen",
 	PortUnixConnect: "unix-connect"}
 
+// PortKinds are the words that specifications begin with.
+func PortKinds() []string { return slices.Clone(portKinds[PortTap:]) }
+
 func (k PortKind) String() string {
 	if k == 0 || int(k) >= len(portKinds) {
 		return fmt.Sprintf("PortKind(%d)", uint8(k))
