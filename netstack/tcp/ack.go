@@ -62,6 +62,9 @@ type delayedAck struct {
 	acked  uint32 // by what was sent last
 	quick  uint8  // so many ACKs are sent at once: octets are missing, or were
 	ack    uint32 // the number in what is held
+	window uint16 // and the window
+	edge   uint32 // where the window ends that the peer knows of
+	scale  uint8  // windows are in units of 1<<scale octets
 
 	next       atomic.Uint32 // the octet that is to come next, for all that is known
 	told       atomic.Uint32 // the end of what the peer knows to have come
@@ -83,13 +86,14 @@ type delayedAck struct {
 // maxACKLen is the longest frame with an ACK that may be held.
 const maxACKLen = frame.EtherHeaderLen + frame.IPv6Len + header.TCPHeaderMaximumSize
 
-// keep has s hold the octets of f, which it releases, if they are few enough.
-func (s *delayedAck) keep(f *frame.Frame, ack uint32) bool {
+// keep has s hold the octets of f with the TCP header t, which it releases, if they are few enough.
+func (s *delayedAck) keep(f *frame.Frame, t header.TCP) bool {
 	if f.Len() > len(s.octets) {
 		return false
 	}
 	s.n, _ = f.Buffer.ReadAt(s.octets[:f.Len()], 0)
-	s.off, s.ack, s.ticked, s.holding, s.gathered = f.Offload, ack, false, true, false
+	s.off, s.ticked, s.holding, s.gathered = f.Offload, false, true, false
+	s.ack, s.window = t.AckNumber(), t.WindowSize()
 	f.Release()
 	return true
 }
@@ -153,7 +157,7 @@ func (a *ackDelayer) hold(pkt *stack.PacketBuffer, f *frame.Frame, s *delayedAck
 		if s.holding && s.gathered && !s.saidBy(t) {
 			first = s.takeGathered()
 		}
-		s.keep(f, ack)
+		s.keep(f, t)
 		s.l4, s.gathered = l4, true
 		return true, first, nil
 	}
@@ -175,7 +179,7 @@ func (a *ackDelayer) hold(pkt *stack.PacketBuffer, f *frame.Frame, s *delayedAck
 		held = false
 	}
 	if !s.holding && held && ack != s.acked && ack-s.acked < a.limit() && !a.stopped.Load() &&
-		s.keep(f, ack) {
+		s.keep(f, t) {
 		if s.listed {
 			return true, nil, nil
 		}
@@ -183,8 +187,10 @@ func (a *ackDelayer) hold(pkt *stack.PacketBuffer, f *frame.Frame, s *delayedAck
 		return true, nil, s
 	}
 	if s.holding {
-		// A plain ACK with the number of the one that is held is a duplicate, or tells of a window.
-		if data && ack == s.ack || (data || plain) && int32(ack-s.ack) > 0 {
+		// A plain ACK with the number of the one that is held is a duplicate, or tells of a window: then
+		// it says all that the other one does.
+		window := plain && s.window != t.WindowSize()
+		if (data || window) && ack == s.ack || (data || plain) && int32(ack-s.ack) > 0 {
 			s.holding = false
 		} else {
 			first = s.frame()
@@ -359,6 +365,7 @@ func (a *ackDelayer) expire(s *delayedAck) (left bool) {
 	case s.ticked || a.stopped.Load():
 		s.acked, s.listed = s.ack, false
 		s.told.Store(s.ack)
+		s.setEdge(s.ack, s.window)
 		f = s.frame()
 	default:
 		s.ticked, left = true, true

@@ -23,6 +23,8 @@ type ackPacket struct {
 	flags header.TCPFlags
 	data  int
 	opts  []byte
+
+	window uint16
 }
 
 var (
@@ -61,7 +63,7 @@ func (r *ackRig) put(p ackPacket) (kept bool) {
 	t := header.TCP(pkt.TransportHeader().Push(header.TCPMinimumSize + len(p.opts)))
 	t.Encode(&header.TCPFields{
 		SrcPort: 1, DstPort: 2, AckNum: p.ack, Flags: p.flags,
-		DataOffset: uint8(header.TCPMinimumSize + len(p.opts)),
+		DataOffset: uint8(header.TCPMinimumSize + len(p.opts)), WindowSize: p.window,
 	})
 	copy(t[header.TCPMinimumSize:], p.opts)
 	f := frame.New(append(make([]byte, frame.EtherHeaderLen), t...), frame.Offload{})
@@ -86,6 +88,7 @@ func TestHoldACK(t *testing.T) {
 		p.flags, p.opts = flags, opts
 		return p
 	}
+	window := func(p ackPacket) ackPacket { p.window++; return p }
 	other := func(p ackPacket) ackPacket { p.flow++; return p }
 	const fin, ack = header.TCPFlagFin | header.TCPFlagAck, header.TCPFlagAck
 	for name, tt := range map[string]struct {
@@ -111,6 +114,8 @@ func TestHoldACK(t *testing.T) {
 			[]int{0, 1}, nil},
 		"SACK behind a held one": {[]ackPacket{data(10), plain(20), with(plain(30), ack, sackOption)},
 			[]int{0, 1, 2}, nil},
+		"a window behind a held one": {[]ackPacket{data(10), plain(20), window(plain(20)), plain(30)},
+			[]int{0, 2}, []int{3}},
 		"old data": {[]ackPacket{data(10), plain(20), data(15)}, []int{0, 1, 2}, nil},
 		"FIN": {[]ackPacket{data(10), plain(20), with(plain(20), fin, tsOption)},
 			[]int{0, 1, 2}, nil},

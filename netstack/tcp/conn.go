@@ -53,6 +53,7 @@ type Conn struct {
 	mu     sync.Mutex // held while ep is used; guards what follows
 	closed bool
 	in     sink
+	read   int // octets since tellWindow has looked
 	got    int // octets since gotAt
 	gotAt  tcpip.MonotonicTime
 	out    payload
@@ -81,6 +82,7 @@ func (h *Host) newConn(ep *tcp.Endpoint, wq *waiter.Queue) *Conn {
 	ep.LockUser()
 	ep.SetOwner(&c.acks)
 	c.memory = gvisor.MemoryOf(ep)
+	c.acks.scale = gvisor.WindowScale(ep)
 	c.loss.start(c, h.st.Clock())
 	ep.UnlockUser()
 	c.conns.add(c)
@@ -126,6 +128,10 @@ func (c *Conn) ReadInto(w io.Writer) (int, error) {
 	c.in = sink{}
 	if c.got += n; c.got >= measureOctets {
 		c.measure()
+	}
+	if c.read += n; c.read >= windowOctets {
+		c.read = 0
+		c.tellWindow()
 	}
 	switch err.(type) {
 	case nil, *tcpip.ErrWouldBlock:
@@ -274,6 +280,9 @@ func (c *Conn) write(src Source) (done int, peer *receiver, _ error) {
 	done, werr := c.written(int(n), read, srcErr, err)
 	if c.loss.growSend.Load() {
 		c.loss.growSendBuffer()
+	}
+	if c.loss.bound.Load() {
+		c.loss.sendWithin()
 	}
 	if done > 0 && !c.loss.watched.Load() {
 		c.host.losses.watch(&c.loss)

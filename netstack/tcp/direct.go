@@ -35,12 +35,16 @@ func (c *Conn) queueSegment(p *frame.Packet, pkt *stack.PacketBuffer) bool {
 		seq := header.TCP(p.Headers[p.L4:]).SequenceNumber()
 		c.acks.arrived(span{seq, seq + uint32(p.End-p.L4-n)})
 	}
+	opens := c.loss.bound.Load() && c.loss.opens(header.TCP(p.Headers[p.L4:]))
 	if c.loss.received(p, n) {
 		pkt = withoutSACK(p, n, pkt)
 	}
 	c.queue.QueuePacket(c.ep, c.id, pkt)
 	pkt.DecRef()
-	if c.loss.heard.Load() {
+	if opens {
+		c.loss.opened.Store(true)
+	}
+	if opens || c.loss.heard.Load() {
 		c.host.losses.see(&c.loss)
 	}
 	return true

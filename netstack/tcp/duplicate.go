@@ -74,6 +74,7 @@ func (s *delayedAck) tells(t header.TCP, options bool) {
 	if int32(told-s.next.Load()) > 0 || !s.known {
 		s.next.Store(told)
 	}
+	s.setEdge(told, t.WindowSize())
 	s.nblocks = 0
 	if options {
 		s.nblocks = sackBlocks(t, &s.blocks)

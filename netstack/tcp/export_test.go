@@ -17,6 +17,18 @@ func (c *Conn) Settle() {
 	c.loss.step()
 }
 
+// SettleAsked is Settle, but that c's losses are looked at only if somebody has asked for that.
+func (c *Conn) SettleAsked() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ep.LockUser()
+	defer c.ep.UnlockUser()
+	_ = gvisor.HandleSegments(c.ep) // an error ends the connection, and with it the test
+	if c.loss.queued.Load() {
+		c.loss.step()
+	}
+}
+
 // Handle calls deliver, which brings segments of c, and deals with them before it returns: none of
 // gVisor's goroutines has to do with them.
 func (c *Conn) Handle(deliver func()) {
@@ -53,6 +65,21 @@ func (c *Conn) WindowShut() bool {
 	c.ep.LockUser()
 	defer c.ep.UnlockUser()
 	return c.loss.snd.ZeroWindow()
+}
+
+// Room is how many octets the peer's window has room for.
+func (c *Conn) Room() int {
+	c.ep.LockUser()
+	defer c.ep.UnlockUser()
+	st := c.loss.snd.State()
+	return int(int32(st.SndUna.Add(st.SndWnd) - st.SndNxt))
+}
+
+// Unsent reports whether c has octets that were not sent.
+func (c *Conn) Unsent() bool {
+	c.ep.LockUser()
+	defer c.ep.UnlockUser()
+	return c.loss.snd.Unsent()
 }
 
 // Watched reports whether somebody looks at what c has under way.

@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"math"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -32,7 +31,6 @@ type lossControl struct {
 	rec   recovery.Sender
 
 	window     int  // what SndCwnd was set to last
-	widest     int  // the widest window of the peer, in octets
 	timed      bool // gVisor has timed out, and has begun to send all again
 	measuring  bool // a round trip
 	measured   tcpip.MonotonicTime
@@ -43,10 +41,16 @@ type lossControl struct {
 	troubled   bool   // something was lost lately: tail losses are looked for at once
 	quiet      bool   // it is among losses.silent, unless it is gone
 	gone       bool   // guarded by losses.mu: the user has given the connection back
+	scale      int    // the peer's window is in units of 1<<scale octets
 	timer      tcpip.Timer
 	silence    time.Duration // when the first timeout was since something was acknowledged
 	retried    time.Duration // when retry has done something
 	due        time.Duration // when timer will run; 0: it will not
+
+	bound  atomic.Bool   // the peer's window holds the sender back
+	edge   atomic.Uint32 // where that ended when gVisor was told of it
+	number atomic.Uint32 // what the peer has acknowledged in segments that are queued
+	opened atomic.Bool   // a segment is queued that has opened it, perhaps
 
 	busy   atomic.Bool // ACKs are to be looked at, be there SACK blocks or not
 	queued atomic.Bool // for the goroutine, which has not begun with it
@@ -88,6 +92,7 @@ func (l *lossControl) start(c *Conn, clock tcpip.Clock) {
 	}
 	l.sendBuffer = int(c.ep.SocketOptions().GetSendBufferSize())
 	st := l.snd.State()
+	l.scale = int(st.SndWndScale)
 	l.rec.Init(recovery.Seq(st.SndUna), st.MaxPayloadSize)
 	l.rec.Whole = func(from recovery.Seq, most int) int { return l.snd.Whole(uint32(from), most) }
 	switch r := l.snd.RTT(); {
@@ -211,7 +216,7 @@ func (l *lossControl) setWindow(st *tcp.TCPSenderState) {
 	if room < 0 {
 		room -= segment - 1
 	}
-	st.SndCwnd = max(st.Outstanding+min(room/segment, l.windowRoom(st, segment)), 1)
+	st.SndCwnd = max(st.Outstanding+l.withinWindow(st, room/segment, segment), 1)
 	st.Ssthresh = max(l.rec.Threshold()/segment, 2)
 	l.window = st.SndCwnd
 	if l.rec.MinRTT() > longPath && l.sendBuffer < gvisor.MaxBuffer &&
@@ -219,29 +224,6 @@ func (l *lossControl) setWindow(st *tcp.TCPSenderState) {
 		l.growSend.Store(true)
 	}
 }
-
-// windowRoom is for how many whole segments the peer's window has room. Up to the window's edge
-// gVisor would fill a super-frame, and what comes behind that would not begin where a segment does:
-// each FPDU of a long message would be cut (RFC 5044, section 5.1). With room for less than one
-// segment gVisor waits, and may send so many when the window opens, which need not be told here.
-//
-// It is for peers whose window has always been small. gVisor does not tell of a window that opens
-// without an ACK of new octets: of a wide window that was nearly full the room told last would hold
-// the connection up until the peer's delayed ACK, 40 ms, each time.
-func (l *lossControl) windowRoom(st *tcp.TCPSenderState, segment int) int {
-	l.widest = max(l.widest, int(st.SndWnd))
-	if l.widest > smallWindow {
-		return math.MaxInt
-	}
-	left := int(int32(st.SndUna.Add(st.SndWnd) - st.SndNxt))
-	if left < segment {
-		return tcp.InitialCwnd
-	}
-	return left / segment
-}
-
-// smallWindow is twice what Linux begins with.
-const smallWindow = 128 << 10
 
 // longPath is the round trip above which buffers grow. On a shorter one the first size is enough
 // for any rate, and the caches like it better.
@@ -291,6 +273,19 @@ func (l *lossControl) step() {
 			l.snd.SendData()
 		}
 	}
+}
+
+// look is step, for somebody who has not locked the endpoint.
+func (l *lossControl) look() {
+	l.c.ep.LockUser()
+	l.queued.Store(false)
+	var err tcpip.Error
+	if l.opened.Swap(false) && l.c.ep.EndpointState() == tcp.StateEstablished {
+		err = l.c.handle()
+	}
+	l.step()
+	l.c.ep.UnlockUser()
+	l.c.handled(err)
 }
 
 // retry has a connection that has timed out, and has heard nothing since, not wait any longer.
@@ -642,10 +637,7 @@ func (s *losses) serve() {
 				break
 			}
 			for _, l := range list {
-				l.c.ep.LockUser()
-				l.queued.Store(false)
-				l.step()
-				l.c.ep.UnlockUser()
+				l.look()
 			}
 		}
 	}

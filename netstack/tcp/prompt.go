@@ -202,24 +202,37 @@ func (r *receiver) Finish() bool {
 	c := (*Conn)(r)
 	var err tcpip.Error
 	if c.ep.EndpointState() == tcp.StateEstablished {
-		sack := c.ep.SACKPermitted
-		if sack {
-			c.acks.gather()
-		}
-		if err = gvisor.HandleSegments(c.ep); err != nil {
-			gvisor.ResetConnection(c.ep, err)
-		}
-		if sack {
-			c.host.acks.settle(&c.acks)
-		}
+		err = c.handle()
 	}
 	c.ep.UnlockUser() // what is left goes to a processor
+	c.handled(err)
+	c.mu.Unlock()
+	return c.held.Swap(heldNot) == heldReadable
+}
+
+// handle handles what is queued for c, which is established and whose endpoint is locked. handled
+// has to follow when it is not locked any more.
+func (c *Conn) handle() tcpip.Error {
+	sack := c.ep.SACKPermitted
+	if sack {
+		c.acks.gather()
+	}
+	err := gvisor.HandleSegments(c.ep)
+	if err != nil {
+		gvisor.ResetConnection(c.ep, err)
+	}
+	if sack {
+		c.host.acks.settle(&c.acks)
+	}
+	return err
+}
+
+// handled does what is to be done about an error of handle.
+func (c *Conn) handled(err tcpip.Error) {
 	if err != nil {
 		gvisor.DrainSegments(c.ep)
 		c.wq.Notify(waiter.EventHUp | waiter.EventErr | waiter.ReadableEvents | waiter.WritableEvents)
 	}
-	c.mu.Unlock()
-	return c.held.Swap(heldNot) == heldReadable
 }
 
 // Tell implements Receiver.

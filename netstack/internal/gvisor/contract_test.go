@@ -313,6 +313,37 @@ func TestSender(t *testing.T) {
 	}
 }
 
+// TestWindow: what is told to the peer now is what SendAck tells it.
+func TestWindow(t *testing.T) {
+	a, b := connected(t)
+	write(t, a, 10*SegmentSize(a))
+	acknowledged := func() (window int, all bool) {
+		a.LockUser()
+		defer a.UnlockUser()
+		s := SenderOf(a)
+		st := s.State()
+		return int(st.SndWnd), st.SndUna == st.SndNxt
+	}
+	soon(t, "an ACK for all", func() bool { _, all := acknowledged(); return all })
+	before, _ := acknowledged()
+	if _, err := b.Read(io.Discard, tcpip.ReadOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	b.LockUser()
+	s := SenderOf(b)
+	now, scale := int(Window(b)), WindowScale(b)
+	s.SendAck()
+	b.UnlockUser()
+	if now <= before || scale == 0 {
+		t.Errorf("gVisor has changed: a window of %d octets in units of 1<<%d, %d before reading", now,
+			scale, before)
+	}
+	soon(t, "an ACK with the window", func() bool {
+		window, _ := acknowledged()
+		return window == now>>scale<<scale
+	})
+}
+
 // TestCuts: a peer that has every other octet sent again cuts what was sent so often and no more.
 // When all is acknowledged it may be cut again.
 //

@@ -57,6 +57,7 @@ var (
 		fieldOf(fieldOf(segmentType, "segmentEntry", reflect.Struct).Type, "next", reflect.Pointer).Offset
 	atUnanswered = fieldOf(senderType, "unackZeroWindowProbes", reflect.Uint32).Offset
 	receiver     = fieldOf(reflect.TypeFor[tcp.Endpoint](), "rcv", reflect.Pointer)
+	atReceiver   = fieldOf(receiver.Type.Elem(), "TCPReceiverState", reflect.Struct).Offset
 	atLast       = fieldOf(receiver.Type.Elem(), "lastRcvdAckTime", reflect.Struct).Offset
 
 	atSeq   = fieldOf(segmentType, "sequenceNumber", reflect.Uint32).Offset
@@ -84,6 +85,9 @@ func splitSegment(s, seg unsafe.Pointer, size int)
 
 //go:linkname updateWriteNext gvisor.dev/gvisor/pkg/tcpip/transport/tcp.(*sender).updateWriteNext
 func updateWriteNext(s, seg unsafe.Pointer)
+
+//go:linkname sendAck gvisor.dev/gvisor/pkg/tcpip/transport/tcp.(*sender).sendAck
+func sendAck(s unsafe.Pointer)
 
 //go:linkname timestampNow gvisor.dev/gvisor/pkg/tcpip/transport/tcp.(*Endpoint).tsValNow
 func timestampNow(ep *tcp.Endpoint) uint32
@@ -176,6 +180,18 @@ func Timestamp(ep *tcp.Endpoint) uint32 { return timestampNow(ep) }
 
 // SendData sends what the windows allow.
 func (s *Sender) SendData() { sendData(s.s) }
+
+// SendAck sends an ACK.
+func (s *Sender) SendAck() { sendAck(s.s) }
+
+// WindowScale says in which units the window is told to the peer of ep: of 1<<WindowScale octets.
+func WindowScale(ep *tcp.Endpoint) uint8 {
+	r := reflect.ValueOf(ep).Elem().FieldByIndex(receiver.Index).UnsafePointer()
+	if r == nil {
+		return 0
+	}
+	return (*tcp.TCPReceiverState)(unsafe.Add(r, atReceiver)).RcvWndScale
+}
 
 func (s *Sender) front() unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Add(s.s, atFront)) }
 
