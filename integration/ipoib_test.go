@@ -29,6 +29,12 @@ type ipoibEnd struct {
 // each interface.
 func ipoibEnds(t *testing.T, options ...string) (a, b *ipoibEnd, wire *tap) {
 	t.Helper()
+	return ipoibEndsOf(t, "roce", options...)
+}
+
+// ipoibEndsOf are those over devices of a transport.
+func ipoibEndsOf(t *testing.T, transport string, options ...string) (a, b *ipoibEnd, wire *tap) {
+	t.Helper()
 	dir := t.TempDir()
 	left, right := filepath.Join(dir, "left"), filepath.Join(dir, "right")
 	end := func(n int, device, port string) *ipoibEnd {
@@ -37,8 +43,8 @@ func ipoibEnds(t *testing.T, options ...string) (a, b *ipoibEnd, wire *tap) {
 				15: byte(n)})}}
 		spec := fmt.Sprintf("ib,dev=vrnic0,tun=ib0,addr=%v/24,addr=%v/64,%s", e.addrs[0], e.addrs[1],
 			options[(n-1)%len(options)])
-		e.daemon = up(t, e.ns, "--device", device+",transport=roce,mtu=9000", "--port", port, "--ipoib",
-			spec)
+		e.daemon = up(t, e.ns, "--device", device+",mtu=9000,transport="+transport, "--port", port,
+			"--ipoib", spec)
 		return e
 	}
 	a = end(1, deviceA, "unix-listen:"+left)
@@ -176,7 +182,8 @@ func checkIPoIB(t *testing.T, pcap string, connected bool, qpns [2]uint32) {
 	}
 	out := tshark(t, pcap, append(guesses, "-Y", "udp.port == 4791", "-T", "fields",
 		"-E", "separator=|", "-e", "infiniband.bth.opcode", "-e", "arp.hw.type", "-e", "arp.opcode",
-		"-e", "arp.hw.size", "-e", "infiniband.cm.req.serviceid", "-e", "tcp.port", "-e", "frame.protocols",
+		"-e", "arp.hw.size", "-e", "infiniband.cm.req.serviceid", "-e", "tcp.port",
+		"-e", "frame.protocols",
 		"-e", "ipv6.dst", "-e", "infiniband.cm.req.private",
 		"-e", "infiniband.cm.rep.private")...)
 	const sendOnlyUD, sendFirst, sendOnly = 0x64, 0, 4
@@ -276,12 +283,18 @@ func TestIPoIBGroup(t *testing.T) {
 }
 
 // An interface without a TUN is a device of its own: programs reach each other by it, over TCP and
-// SCTP, IPv4 and IPv6, in datagrams and over connections, without any privilege.
+// SCTP, IPv4 and IPv6, in datagrams and over connections, which are RoCE's or streams of iWARP,
+// without any privilege.
 func TestIPoIBDevice(t *testing.T) {
-	for _, options := range []string{"mode=datagram", "mode=connected,mtu=65520"} {
+	for _, tt := range []struct{ transport, options string }{
+		{"roce", "mode=datagram"}, {"roce", "mode=connected,mtu=65520"},
+		{"iwarp", "mode=datagram"}, {"iwarp", "mode=connected,mtu=65520"},
+		{"iwarp", "mode=connected,mtu=65520,stream=sctp"},
+	} {
+		transport, options := tt.transport, tt.options
 		link := filepath.Join(t.TempDir(), "link")
 		end := func(n int, device, port string) *daemon {
-			return up(t, nil, "--device", device+",transport=roce,mtu=9000", "--port", port, "--ipoib",
+			return up(t, nil, "--device", device+",mtu=9000,transport="+transport, "--port", port, "--ipoib",
 				fmt.Sprintf("ib0,dev=vrnic0,addr=10.78.0.%d/24,addr=fd78::%d/64,%s", n, n, options))
 		}
 		a, b := end(1, deviceA, "unix-listen:"+link), end(2, deviceB, "unix-connect:"+link)
@@ -303,13 +316,68 @@ func TestIPoIBDevice(t *testing.T) {
 		if err := json.Unmarshal([]byte(a.run("show", "ipoib", "--json")), &rows); err != nil {
 			t.Fatal(err)
 		}
-		connected := options != "mode=datagram"
+		connected := strings.HasPrefix(options, "mode=connected")
 		if len(rows) != 3 || rows[0].TxConnected > 0 != connected || rows[0].TxDatagrams == 0 ||
 			rows[0].Dropped != 0 || rows[1].Neighbour != "10.78.0.2" || rows[2].Neighbour != "fd78::2" ||
 			rows[1].Connection != map[bool]string{true: "open", false: "none"}[connected] {
-			t.Errorf("%s: %+v", options, rows)
+			t.Errorf("%s, %s: %+v", transport, options, rows)
 		}
 		a.stop()
 		b.stop()
+	}
+}
+
+// Over devices of iWARP a connection is a stream, of TCP or SCTP, for all addresses of a neighbour;
+// datagrams are RoCE's there, too. tshark shows the set-up, with the private data that say who asks
+// whom, and no message of RoCE's connection manager. IPOIB-001, IPOIB-023, IPOIB-029, IPOIB-041.
+func TestIPoIBStreams(t *testing.T) {
+	for _, stream := range []string{"tcp", "sctp"} {
+		a, b, wire := ipoibEndsOf(t, "iwarp", "mode=connected,mtu=65520,stream="+stream)
+		for i := range a.addrs {
+			for _, size := range []int{8, 1900, 60000} {
+				echo(t, a.ns, b.addrs[i], size)
+			}
+			a.talk(b.listen(b.addrs[i]), 1<<18)
+			b.talk(a.listen(a.addrs[i]), 1<<18)
+		}
+		ra, rb := a.shown(""), a.shown(b.addrs[0].String())
+		if ra["carrier"] != stream || ra["gid"] != "fd77::2" || rb["connection"] != "open" ||
+			rb["mtu"] != 65520. || rb["gid"] != "fd77::3" {
+			t.Errorf("%v\n%v", ra, rb)
+		}
+		if n, _ := ra["tx_connected"].(float64); n == 0 {
+			t.Error("nothing has gone over connections")
+		}
+		qpn := func(e *ipoibEnd) string {
+			n, _ := e.shown("")["qpn"].(float64)
+			return fmt.Sprintf("%06x", uint32(n))
+		}
+		qa, qb := qpn(a), qpn(b)
+		b.stop()
+		a.stop()
+		pcap := wire.stop()
+		const gidA, gidB = "fd770000000000000000000000000002", "fd770000000000000000000000000003"
+		says := func(from, to, gid string) string {
+			return "00" + from + "0000fff4" + "0100000000" + to + gid + "00000000"
+		}
+		filter, field := "iwarp_mpa.req || iwarp_mpa.rep", "iwarp_mpa.privatedata"
+		if stream == "sctp" {
+			filter, field = "sctp.data_payload_proto_id == 17", "data.data"
+		}
+		out := strings.ReplaceAll(tshark(t, pcap, "-Y", filter, "-T", "fields", "-e", field), ":", "")
+		if !strings.Contains(out, says(qa, qb, gidA)) && !strings.Contains(out, says(qb, qa, gidB)) {
+			t.Errorf("%s: nobody asks by the name of its UD queue pair, %s and %s:\n%s", stream, qa, qb, out)
+		}
+		out = tshark(t, pcap, "-Y", "arp.hw.type == 32 || infiniband.mad", "-T", "fields",
+			"-E", "separator=|", "-e", "infiniband.bth.opcode", "-e", "arp.hw.type", "-e",
+			"infiniband.mad.mgmtclass")
+		if out == "" {
+			t.Errorf("%s: no ARP", stream)
+		}
+		for line := range strings.Lines(out) {
+			if strings.TrimSpace(line) != "100|32|" && strings.TrimSpace(line) != "0x64|32|" {
+				t.Errorf("%s: %q", stream, line)
+			}
+		}
 	}
 }

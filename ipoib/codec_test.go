@@ -128,6 +128,24 @@ func TestService(t *testing.T) {
 	}
 }
 
+// The private data of streams: those of RFC 4755 first, unchanged. IPOIB-029, IPOIB-031, IPOIB-032.
+func TestStreamPrivate(t *testing.T) {
+	want := unhex(t, "00 abcdef 0000fff4  01 00 0000 00 123456  fe800000000000000200000000000009"+
+		"001c 0000")
+	p := StreamPrivate{Private: Private{QPN: 0xabcdef, MTU: 65524}, Service: ServiceID(0x123456),
+		GID: gid(9), Reason: ReasonConsumer}
+	if got := p.Append(nil); !bytes.Equal(got, want) || len(got) != StreamPrivateLen {
+		t.Errorf("% x, want % x", got, want)
+	}
+	want[0], want[34], want[35] = 0xff, 0xff, 0xff // reserved
+	if got, ok := ParseStreamPrivate(append(want, 1, 2, 3)); !ok || got != p {
+		t.Errorf("%+v, %v", got, ok)
+	}
+	if _, ok := ParseStreamPrivate(want[:35]); ok {
+		t.Error("35 octets are private data")
+	}
+}
+
 // An ARP request and its reply, octet by octet, in their frames. IPOIB-002, IPOIB-015, IPOIB-025.
 func TestARPGolden(t *testing.T) {
 	w := newWorld(t)

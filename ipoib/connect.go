@@ -45,7 +45,8 @@ type peer struct {
 	asking     *Conn    // asking
 	failed     int      // attempts in a row
 	retry      time.Time
-	waiting    [][]byte // too long for datagrams, for as long as there may be a connection
+	expected   time.Time // until then its own request may come, for which it has refused one; or zero
+	waiting    [][]byte  // too long for datagrams, for as long as there may be a connection
 }
 
 // peer is the peer with an address.
@@ -60,7 +61,7 @@ func (i *Interface) peer(a LinkAddr) *peer {
 
 // deciding says that there may be a connection soon.
 func (x *peer) deciding() bool {
-	return x.asking != nil || x.conn != nil && x.conn.state != connOpen
+	return x.asking != nil || x.conn != nil && x.conn.state != connOpen || !x.expected.IsZero()
 }
 
 func (x *peer) connState() string {
@@ -130,7 +131,7 @@ func (i *Interface) Requested(gid GID, private []byte, owner any) *Conn {
 		x.asking.yielded = true
 	}
 	c.peer, c.state, c.mtu = x, connAccepting, i.agreed(p.MTU)
-	x.conn = c
+	x.conn, x.expected = c, time.Time{}
 	i.conns++
 	i.stats.Accepts++
 	i.output(Output{Kind: OutAccept, Way: Way{Conn: c, To: from}, Private: i.private()})
@@ -195,6 +196,21 @@ func (i *Interface) resendWaiting(now time.Time, x *peer) {
 	}
 }
 
+// Refused says that the peer does not want c, for reason 28. If its address is the larger one it
+// may have asked as well, and where each has a stream of its own the refusal may come before that
+// request (RFC 4755, section 3.3).
+func (i *Interface) Refused(now time.Time, c *Conn) {
+	x := c.peer
+	if c.state != connAsking || c.yielded || i.own.Compare(x.addr) > 0 {
+		i.Ended(now, c)
+		return
+	}
+	x.over(now, true)
+	i.drop(c)
+	x.expected = now.Add(firstPause)
+	i.due(x.expected)
+}
+
 // Ended says that c is over: it was rejected, nobody has answered, it is disconnected, or its queue
 // pair has failed.
 func (i *Interface) Ended(now time.Time, c *Conn) {
@@ -211,16 +227,41 @@ func (i *Interface) Ended(now time.Time, c *Conn) {
 func (i *Interface) over(now time.Time, c *Conn) {
 	x := c.peer
 	if !c.yielded { // what a peer has asked for in vain says nothing of it
-		if c.asked && c.state != connOpen {
-			x.failed++
-		}
-		x.retry = now.Add(firstPause << min(x.failed, maxAttempts))
+		x.over(now, c.asked && c.state != connOpen)
 	}
 	i.drop(c)
+	i.undecided(now, x)
+}
+
+// over notes that an attempt, or a connection, is over, and when there may be another one.
+func (x *peer) over(now time.Time, failed bool) {
+	if failed {
+		x.failed++
+	}
+	x.retry = now.Add(firstPause << min(x.failed, maxAttempts))
+}
+
+// undecided sends as datagrams what has waited for a connection that does not come.
+func (i *Interface) undecided(now time.Time, x *peer) {
 	if !x.deciding() {
 		i.resendWaiting(now, x)
 	}
 	i.tidy(x)
+}
+
+// expireExpected gives up waiting for peers' requests.
+func (i *Interface) expireExpected(now time.Time) {
+	for _, x := range i.peers {
+		switch {
+		case x.expected.IsZero():
+		case now.Before(x.expected):
+			i.due(x.expected)
+		default:
+			x.expected = time.Time{}
+			i.stats.Failures++
+			i.undecided(now, x)
+		}
+	}
 }
 
 // drop ends c in the tables.
@@ -251,6 +292,7 @@ func (i *Interface) disconnect(x *peer) {
 			i.output(Output{Kind: OutClose, Way: Way{Conn: c}})
 		}
 	}
+	x.expected = time.Time{}
 	i.stats.DropUnresolved += uint64(len(i.waited(&x.waiting)))
 	i.tidy(x)
 }

@@ -313,6 +313,54 @@ func TestCrossing(t *testing.T) {
 	}
 }
 
+// A refusal of a larger address's comes before its own request: what waits goes on waiting, for a
+// second; if no request comes it goes as it can. IPOIB-033.
+func TestRefusedFirst(t *testing.T) {
+	for _, comes := range []bool{false, true} {
+		w := newWorld(t)
+		a := w.add(1, nil)
+		large := LinkAddr{Flags: FlagRC, QPN: 0x900, GID: gid(9)}
+		ip := netip.MustParseAddr("10.0.0.9")
+		a.learn(w.now, ip, large, true)
+		a.Send(w.now, packet(a.ip4(), ip, 5000))
+		c := a.Outputs()[0].Conn
+		a.Refused(w.now, c)
+		a.Refused(w.now, c) // it is over already
+		if a.Pending() || a.conns != 0 {
+			t.Fatalf("%+v", a.Outputs())
+		}
+		if _, ok := a.Send(w.now, packet(a.ip4(), ip, 4000)); ok || a.Pending() {
+			t.Errorf("a packet does not wait: %+v", a.Outputs())
+		}
+		if comes {
+			theirs := a.Requested(large.GID, Private{large.QPN, 65524}.Append(nil), nil)
+			a.Outputs()
+			a.Established(w.now, theirs)
+			w.now = w.now.Add(time.Hour)
+			if o := a.Outputs(); len(o) != 2 || o[0].Conn != theirs || a.Stats().Failures != 0 {
+				t.Errorf("%+v, %+v", o, a.Stats())
+			}
+			continue
+		}
+		at, ok := a.Deadline()
+		if !ok || at.Sub(w.now) != time.Second {
+			t.Fatalf("%v, %v", at.Sub(w.now), ok)
+		}
+		a.Expire(at)
+		o := a.Outputs()
+		if len(o) != 2 || o[0].Kind != OutDeliver || o[1].Kind != OutDeliver || a.Stats().Failures != 1 ||
+			a.peers[large.Bare()].failed != 1 {
+			t.Errorf("%+v, %+v", o, a.Stats())
+		}
+		if _, ok := a.Send(at, packet(a.ip4(), ip, 60)); !ok || a.Pending() {
+			t.Error("it asks again at once")
+		}
+		if a.Send(at.Add(2*time.Second), packet(a.ip4(), ip, 60)); len(a.Outputs()) != 1 {
+			t.Error("it never asks again")
+		}
+	}
+}
+
 // A peer that has the smaller address, and takes a request of ours all the same when its own was
 // taken: its answer is refused, and there is one connection.
 func TestCrossingLies(t *testing.T) {

@@ -14,6 +14,7 @@ func FuzzCodec(f *testing.F) {
 		targetIP: netip.MustParseAddr("10.0.0.2")}
 	f.Add(a.Append(nil))
 	f.Add(Private{QPN: 7, MTU: 65524}.Append(nil))
+	f.Add(StreamPrivate{Private: Private{QPN: 7, MTU: 65524}, GID: gid(1), Reason: 28}.Append(nil))
 	f.Add(p.append(nil))
 	f.Add(appendOption(nil, sourceAddr, a))
 	f.Add(frame(IPv4, packet(p.senderIP, p.targetIP, 60)))
@@ -28,6 +29,11 @@ func FuzzCodec(f *testing.F) {
 		}
 		if p, ok := ParsePrivate(b); ok {
 			if again, ok := ParsePrivate(p.Append(nil)); !ok || again != p {
+				t.Errorf("%+v, again %+v", p, again)
+			}
+		}
+		if p, ok := ParseStreamPrivate(b); ok {
+			if again, ok := ParseStreamPrivate(p.Append(nil)); !ok || again != p {
 				t.Errorf("%+v, again %+v", p, again)
 			}
 		}
@@ -171,6 +177,8 @@ func (s *fuzzed) step() {
 		i.Replied(s.now, c, Private{a.QPN, 36 * uint32(s.octet())}.Append(nil))
 	case op == 7:
 		i.Established(s.now, c)
+	case op == 8 && s.octet()%2 == 0:
+		i.Refused(s.now, c)
 	case op == 8:
 		i.Ended(s.now, c)
 	default:

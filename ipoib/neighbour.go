@@ -160,6 +160,7 @@ func (i *Interface) Expire(now time.Time) {
 		return
 	}
 	i.wake = time.Time{}
+	i.expireExpected(now)
 	for _, n := range i.byAddress() {
 		switch {
 		case n.state == reachable:

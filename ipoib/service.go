@@ -30,3 +30,40 @@ func ParsePrivate(b []byte) (p Private, ok bool) {
 	}
 	return Private{QPN: binary.BigEndian.Uint32(b) & MaxQPN, MTU: binary.BigEndian.Uint32(b[4:])}, true
 }
+
+// Reasons for refusing a connection, of those that RFC 4755 takes from InfiniBand.
+const (
+	ReasonService  = 8  // there is no such service
+	ReasonConsumer = 28 // whoever it is for does not want it
+)
+
+// StreamPrivateLen is how many octets of private data each message has that makes a stream.
+const StreamPrivateLen = 36
+
+// A StreamPrivate is what the private data of MPA, or of RFC 5043, hold where a connection is a
+// stream of iWARP: what messages of the connection manager say of RFC 4755's. No standard has it
+// (docs/decisions.md#I9).
+type StreamPrivate struct {
+	Private
+	Service uint64
+	GID     GID    // of the sender
+	Reason  uint16 // of a refusal
+}
+
+// Append adds p to b as it is on the wire.
+func (p StreamPrivate) Append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(p.Private.Append(b), p.Service)
+	b = append(b, p.GID[:]...)
+	return append(binary.BigEndian.AppendUint16(b, p.Reason), 0, 0)
+}
+
+// ParseStreamPrivate reads the first StreamPrivateLen octets of b.
+func ParseStreamPrivate(b []byte) (p StreamPrivate, ok bool) {
+	if len(b) < StreamPrivateLen {
+		return p, false
+	}
+	p.Private, _ = ParsePrivate(b)
+	p.Service, p.GID = binary.BigEndian.Uint64(b[8:]), GID(b[16:32])
+	p.Reason = binary.BigEndian.Uint16(b[32:])
+	return p, true
+}

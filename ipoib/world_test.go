@@ -176,7 +176,7 @@ func (n *node) answer(o Output) {
 		})
 	default: // OutReject, OutClose
 		x.answer, x.rejected = o.Private, true
-		w.queue = append(w.queue, func() { other.Ended(w.now, theirs) })
+		w.queue = append(w.queue, func() { other.Refused(w.now, theirs) })
 	}
 }
 

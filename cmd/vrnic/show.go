@@ -30,7 +30,7 @@ var showKinds = []showKind{
 	{"cq", "completion queues", false},
 	{"srq", "shared receive queues", false},
 	{"gid", "addresses of RoCE devices as their GID tables have them", false},
-	{"ipoib", "IP interfaces over devices of RoCE: counters, and their neighbours", false},
+	{"ipoib", "IP interfaces over devices: counters, and their neighbours", false},
 	{"cm", "listeners and connection requests", false},
 	{"peer", "peers that have asked for connections, those with most first", false},
 	{"client", "programs that use the daemon", true},

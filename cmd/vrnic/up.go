@@ -52,6 +52,7 @@ func upCommand() *cli.Command {
 			"   ,tun=NAME                 the kernel's network device that it becomes (none: it is a\n" +
 			"                             device NAME of iWARP)\n" +
 			"   ,mode=datagram|connected  whether it has connections (datagram)\n" +
+			"   ,stream=tcp|sctp          over iWARP: what connections are made of (tcp)\n" +
 			"   ,mtu=N                    octets of an IP packet (2044)\n" +
 			"   ,pkey=N ,qkey=N ,scope=N  of the link (0xffff, 0x80000b1b, 2)\n\n" +
 			"QPs of one device reach each other without a network, by a copy from one's memory to the\n" +
@@ -74,7 +75,7 @@ func upCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "port", Usage: "a port of the switch, `SPEC`: " +
 				"tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N], unix-listen:PATH or unix-connect:PATH"},
 			&cli.StringSliceFlag{Name: "ipoib",
-				Usage: "an IP interface over a device of RoCE, `SPEC`; see above"},
+				Usage: "an IP interface over a device, `SPEC`; see above"},
 			&cli.StringFlag{Name: "socket-mode", Value: "0600",
 				Usage: "who may connect: the socket's file `MODE`, octal"},
 			&cli.StringFlag{Name: "socket-group", Usage: "give the socket to group `NAME`"},

@@ -28,7 +28,8 @@ type liar struct {
 	events chan vnic.ServiceEvent
 }
 
-func newLiar(t *testing.T, dev *vnic.Device) *liar {
+// newCaller is one without datagrams.
+func newCaller(t *testing.T, dev *vnic.Device) *liar {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -45,6 +46,19 @@ func newLiar(t *testing.T, dev *vnic.Device) *liar {
 	must(err)
 	x.mr, err = x.pd.RegisterMemory(x.buf, rdma.LocalWrite)
 	must(err)
+	return x
+}
+
+func newLiar(t *testing.T, dev *vnic.Device) *liar {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	x := newCaller(t, dev)
+	var err error
 	x.ud, err = x.pd.CreateQP(rdma.QPConfig{Type: rdma.UD, SendCQ: x.cq, RecvCQ: x.cq, MaxSendWR: 8,
 		SignalAll: true})
 	must(err)
@@ -234,13 +248,15 @@ func (x *liar) lies(a *end, qp rdma.QP) {
 	good := from.packet(a.ip, 3000, 1)
 	arp := make([]byte, 56)
 	binary.BigEndian.PutUint16(arp, 32)
+	at := 0 // each has octets of its own
 	for _, f := range [][]byte{encapsulated(ipoib.ARP, arp), encapsulated(0x88cc, arp), {8, 0},
 		encapsulated(ipoib.IPv4, good)} {
-		n := copy(x.buf, f)
-		if err := qp.PostSend(&rdma.SendWR{Op: rdma.OpSend, SGEs: []rdma.SGE{{Addr: x.mr.Addr(),
-			Length: uint32(n), LKey: x.mr.LKey()}}}); err != nil {
+		n := copy(x.buf[at:], f)
+		if err := qp.PostSend(&rdma.SendWR{Op: rdma.OpSend, SGEs: []rdma.SGE{{
+			Addr: x.mr.Addr() + uint64(at), Length: uint32(n), LKey: x.mr.LKey()}}}); err != nil {
 			x.t.Fatal(err)
 		}
+		at += n
 		time.Sleep(time.Second) // fake: until it has come
 	}
 	a.wants("what has its place", good)

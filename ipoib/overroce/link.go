@@ -1,11 +1,12 @@
 // Package overroce carries an ipoib.Interface over a device of RoCE: resolution, groups and
 // datagrams by a UD queue pair, connections by RC queue pairs that the connection manager's own
-// messages make. What the host sends and gets goes through a Host, such as a TUN device.
+// messages make, or by those of a device of iWARP, one stream for each neighbour. What the host
+// sends and gets goes through a Host, such as a TUN device.
 //
-// A goroutine reads the host's packets and posts each, where it lies, as the Interface says. One
-// takes what comes, one what has been sent. A fourth does all else: it asks for connections and
-// joins groups, hears of events, and watches the time; what may wait for the network it leaves to
-// goroutines of a bounded number.
+// A goroutine reads the host's packets and posts each, where it lies, as the Interface says. One of
+// each device takes what comes, one what has been sent. A last one does all else: it asks for
+// connections and joins groups, hears of events, and watches the time; what may wait for the
+// network it leaves to goroutines of a bounded number.
 package overroce
 
 import (
@@ -35,6 +36,10 @@ type Host interface {
 type Config struct {
 	Name   string
 	Device *vnic.Device // of RoCE
+	// Streams is the device of iWARP that carries connections, nil: Device does. Both have the same
+	// addresses. SCTP has streams that this end begins be of SCTP, not of TCP.
+	Streams *vnic.Device
+	SCTP    bool
 	// Addrs are the interface's, LinkLocal among them if it has IPv6.
 	Addrs []netip.Prefix
 	// Connected has it make and take connections. MTU is the longest IP packet; in datagrams it is
@@ -79,29 +84,28 @@ type Link struct {
 	cfg  Config
 	log  *slog.Logger
 	host Host
-	ctx  *vnic.Context
 	life context.Context
 	end  context.CancelFunc
 	wg   sync.WaitGroup
 
-	pd        rdma.PD
-	sendCQ    rdma.CQ
-	recvCQ    rdma.CQ
-	ud        rdma.QP
+	sides     []*side // of datagrams first
+	connSide  *side   // of connections
+	gidIndex  uint8   // of the port's GID
+	ud        *sender
 	srq       rdma.SRQ // nil without connections
-	listener  *vnic.ServiceListener
+	carrier   carrier  // nil without connections
 	slots     *slots
 	datagrams *receives
 	connected *receives
 	ways      *ways
 
 	mu    sync.Mutex
-	iface *ipoib.Interface            // +checklocks:mu
-	byQPN map[uint32]*conn            // +checklocks:mu
-	lost  Drops                       // +checklocks:mu
-	news  []news                      // +checklocks:mu
-	wake  chan struct{}               // one slot: there is something for the goroutine that manages
-	conns map[*vnic.ServiceConn]*conn // of that goroutine
+	iface *ipoib.Interface  // +checklocks:mu
+	byQPN map[uint32]*conn  // +checklocks:mu
+	lost  Drops             // +checklocks:mu
+	news  []news            // +checklocks:mu
+	wake  chan struct{}     // one slot: there is something for the goroutine that manages
+	conns map[attempt]*conn // of that goroutine
 }
 
 // Drops count what the carrier has dropped.
@@ -115,7 +119,7 @@ type Drops struct {
 // New makes a Link of c, whose host's packets go through host, which it closes.
 func New(c Config, host Host) (*Link, error) {
 	l := &Link{cfg: c, log: c.Log, host: host, byQPN: map[uint32]*conn{}, wake: make(chan struct{}, 1),
-		conns: map[*vnic.ServiceConn]*conn{}}
+		conns: map[attempt]*conn{}}
 	if l.log == nil {
 		l.log = slog.New(slog.DiscardHandler)
 	}
@@ -130,101 +134,52 @@ func New(c Config, host Host) (*Link, error) {
 		return nil, errors.Join(fmt.Errorf("ipoib: %s: %w", c.Name, err), l.Close())
 	}
 	l.wg.Go(l.manage)
-	l.wg.Go(l.complete)
-	l.wg.Go(l.receive)
+	for _, s := range l.sides {
+		l.wg.Go(func() { l.complete(s) })
+		l.wg.Go(func() { l.receive(s) })
+	}
 	return l, nil
-}
-
-// open makes the queues and the memory.
-func (l *Link) open() error {
-	var err error
-	if l.ctx, err = l.cfg.Device.Open(vnic.ContextConfig{
-		Comm: "ipoib " + l.cfg.Name, Privileged: true, OnAsync: l.happened,
-	}); err != nil {
-		return err
-	}
-	if l.pd, err = l.ctx.AllocPD(); err != nil {
-		return err
-	}
-	if l.slots, err = newSlots(l.pd, ipoib.HeaderLen+l.cfg.MTU); err != nil {
-		return err
-	}
-	l.datagrams, err = newReceives(l.pd, rdma.NetworkHeaderLen+ipoib.HeaderLen+l.cfg.LinkMTU, 0)
-	if err != nil {
-		return err
-	}
-	depth := l.datagrams.n
-	if l.cfg.Connected {
-		if l.connected, err = newReceives(l.pd, ipoib.HeaderLen+l.cfg.MTU, connectedID); err != nil {
-			return err
-		}
-		depth += l.connected.n
-		if l.srq, err = l.pd.CreateSRQ(rdma.SRQConfig{MaxWR: l.connected.n, MaxSGE: 1}); err != nil {
-			return err
-		}
-		if err := l.connected.postAll(l.srq); err != nil {
-			return err
-		}
-	}
-	if l.sendCQ, err = l.ctx.CreateCQ(l.slots.n); err != nil {
-		return err
-	}
-	if l.recvCQ, err = l.ctx.CreateCQ(depth); err != nil {
-		return err
-	}
-	l.slots.cq = l.sendCQ
-	return l.openUD()
-}
-
-// openUD makes the UD queue pair.
-func (l *Link) openUD() (err error) {
-	l.ud, err = l.pd.CreateQP(rdma.QPConfig{Type: rdma.UD, SendCQ: l.sendCQ, RecvCQ: l.recvCQ,
-		MaxSendWR: l.slots.n, MaxRecvWR: l.datagrams.n, MaxSendSGE: 1, MaxRecvSGE: 1, SignalAll: true})
-	if err != nil {
-		return err
-	}
-	for _, step := range []struct {
-		to   rdma.QPState
-		mask rdma.QPAttrMask
-	}{
-		{rdma.QPInit, rdma.AttrPKeyIndex | rdma.AttrPort | rdma.AttrQKey},
-		{rdma.QPRTR, 0},
-		{rdma.QPRTS, rdma.AttrSQPSN},
-	} {
-		a := rdma.QPAttr{State: step.to, Port: 1, QKey: l.cfg.QKey}
-		if err := l.ud.Modify(&a, rdma.AttrState|step.mask); err != nil {
-			return err
-		}
-		if step.to == rdma.QPInit {
-			if err := l.datagrams.postAll(l.ud); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // begin makes the Interface, and listens for connections.
 func (l *Link) begin() error {
-	e, err := l.cfg.Device.GID(gidIndex)
-	if err != nil {
+	c := &l.cfg
+	own := ipoib.LinkAddr{QPN: l.ud.Num()}
+	var err error
+	if l.gidIndex, own.GID, err = l.findGID(); err != nil {
 		return err
 	}
-	c := &l.cfg
 	l.mu.Lock()
-	l.iface = ipoib.New(ipoib.Config{QPN: l.ud.Num(), GID: ipoib.GID(e.GID), Addrs: c.Addrs,
-		PKey: c.PKey, Scope: c.Scope, LinkMTU: c.LinkMTU, Connected: c.Connected, MTU: c.MTU})
+	l.iface = ipoib.New(ipoib.Config{QPN: own.QPN, GID: own.GID, Addrs: c.Addrs, PKey: c.PKey,
+		Scope: c.Scope, LinkMTU: c.LinkMTU, Connected: c.Connected, MTU: c.MTU})
 	l.mu.Unlock()
 	l.rouse()
-	if !c.Connected {
-		return nil
+	switch {
+	case !c.Connected:
+	case c.Streams != nil:
+		l.carrier, err = newStreams(l, own)
+	default:
+		l.carrier, err = newService(l, own)
 	}
-	l.listener, err = l.ctx.ListenService(ipoib.ServiceID(l.ud.Num()), requestBacklog, l.told)
 	return err
 }
 
-// requestBacklog is how many requests for connections wait for an answer.
-const requestBacklog = 64
+// findGID is the port's GID: the link-local address, or if connections are streams the first IPv6
+// address that streams go to.
+func (l *Link) findGID() (index uint8, g ipoib.GID, err error) {
+	_, n := l.cfg.Device.RoCEPort()
+	for index = range uint8(n) {
+		e, err := l.cfg.Device.GID(int(index))
+		if err != nil {
+			return 0, g, err
+		}
+		g = ipoib.GID(e.GID)
+		if a := g.Addr(); l.cfg.Streams == nil || !a.Is4In6() && !a.IsLinkLocalUnicast() {
+			return index, g, nil
+		}
+	}
+	return 0, g, errors.New("the device has no IPv6 address, which streams of neighbours go to")
+}
 
 // rouse has the goroutine that manages look.
 func (l *Link) rouse() {
@@ -246,16 +201,23 @@ func (l *Link) pendingLocked() {
 // Close ends the connections, leaves the groups and closes the host.
 func (l *Link) Close() error {
 	l.end()
-	if l.listener != nil {
-		l.listener.Close()
+	if l.carrier != nil {
+		l.carrier.close()
 	}
 	err := l.host.Close()
 	l.wg.Wait()
-	if l.ctx != nil {
-		l.ctx.Shutdown()
-		<-l.ctx.Done()
+	l.shutDown()
+	for _, s := range l.sides {
+		<-s.ctx.Done()
 	}
 	return err
+}
+
+// shutDown ends what the Link has of devices: nobody waits for the network any longer.
+func (l *Link) shutDown() {
+	for _, s := range l.sides {
+		s.ctx.Shutdown()
+	}
 }
 
 // Info is what tools show of a Link.

@@ -1,7 +1,6 @@
 package overroce
 
 import (
-	"net/netip"
 	"time"
 
 	"github.com/vrnic/vrnic/ipoib"
@@ -12,13 +11,13 @@ import (
 // A conn is a connection, or what may become one.
 type conn struct {
 	c  *ipoib.Conn
-	sc *vnic.ServiceConn
-	qp rdma.QP // nil of a request that is not taken
+	at attempt
+	qp *sender // nil of a request that is not taken
 }
 
 // news is something for the goroutine that manages; one of the fields.
 type news struct {
-	event  *vnic.ServiceEvent
+	event  *event
 	heard  *conn // a packet of its peer has come
 	failed *conn // its queue pair has failed
 }
@@ -27,13 +26,6 @@ type news struct {
 func (l *Link) newsLocked(n news) {
 	l.news = append(l.news, n)
 	l.rouse()
-}
-
-// told takes an event of connection management.
-func (l *Link) told(e vnic.ServiceEvent) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.newsLocked(news{event: &e})
 }
 
 // happened takes an asynchronous event.
@@ -49,10 +41,6 @@ func (l *Link) happened(e rdma.AsyncEvent) {
 	}
 }
 
-// ackTimeout is the code of the local ACK timeout of connections, 134 ms: less than TCP waits
-// before it sends again (RFC 4755, section 7.1).
-const ackTimeout = 15
-
 // manage does what the Interface wants done, until l ends.
 func (l *Link) manage() {
 	timer := time.NewTimer(time.Hour)
@@ -65,7 +53,7 @@ func (l *Link) manage() {
 		case <-timer.C:
 		case <-l.life.Done():
 			l.finish()
-			l.ctx.Shutdown() // nobody waits for the network any longer
+			l.shutDown()
 			return
 		}
 	}
@@ -100,36 +88,42 @@ func (l *Link) hear(n *news) {
 	now := time.Now()
 	switch {
 	case n.heard != nil:
-		n.heard.sc.Heard()
+		n.heard.at.Heard()
 		return
 	case n.failed != nil:
 		l.over(now, n.failed)
 		return
 	}
 	e := n.event
-	if e.Kind == vnic.ServiceRequest {
-		c := &conn{sc: e.Conn}
-		l.conns[e.Conn] = c
+	if e.kind == vnic.ServiceRequest {
+		c := &conn{at: e.attempt}
+		l.conns[e.attempt] = c
 		l.mu.Lock()
-		c.c = l.iface.Requested(ipoib.GID(rdma.GIDOf(e.Peer)), e.PrivateData, c)
+		c.c = l.iface.Requested(e.peer, e.private, c)
 		l.mu.Unlock()
 		return
 	}
-	c := l.conns[e.Conn]
+	c := l.conns[e.attempt]
 	if c == nil { // closed meanwhile
 		return
 	}
-	switch e.Kind {
+	switch e.kind {
 	case vnic.ServiceReplied:
 		l.mu.Lock()
-		l.iface.Replied(now, c.c, e.PrivateData)
+		l.iface.Replied(now, c.c, e.private)
 		l.mu.Unlock()
 	case vnic.ServiceEstablished:
 		l.mu.Lock()
 		l.iface.Established(now, c.c)
 		l.mu.Unlock()
 	default:
-		l.log.Debug("a connection has ended", "peer", e.Peer, "event", e.Kind, "reason", e.Reason)
+		if e.kind == vnic.ServiceRejected && e.reason == ipoib.ReasonConsumer {
+			l.mu.Lock()
+			l.iface.Refused(now, c.c)
+			l.mu.Unlock()
+		}
+		l.log.Debug("a connection has ended", "peer", e.peer.Addr(), "event", e.kind,
+			"reason", e.reason)
 		l.over(now, c)
 	}
 }
@@ -144,11 +138,11 @@ func (l *Link) over(now time.Time, c *conn) {
 
 // close closes what c is made of. A second call does nothing.
 func (l *Link) close(c *conn) {
-	if l.conns[c.sc] != c {
+	if l.conns[c.at] != c {
 		return
 	}
-	delete(l.conns, c.sc)
-	c.sc.Close()
+	delete(l.conns, c.at)
+	c.at.Close()
 	if c.qp == nil {
 		return
 	}
@@ -181,7 +175,7 @@ func (l *Link) do(o *ipoib.Output) {
 		l.agree(o)
 	case ipoib.OutReject:
 		c := o.Conn.Owner.(*conn)
-		c.sc.Reject(o.Private)
+		c.at.Reject(o.Private)
 		l.close(c)
 	case ipoib.OutClose:
 		if c, ok := o.Conn.Owner.(*conn); ok { // else it has failed already
@@ -203,21 +197,12 @@ func (l *Link) join(g ipoib.GID) {
 	}
 }
 
-// newQP makes the queue pair of a connection.
-func (l *Link) newQP() (rdma.QP, error) {
-	return l.pd.CreateQP(rdma.QPConfig{Type: rdma.RC, SendCQ: l.sendCQ, RecvCQ: l.recvCQ, SRQ: l.srq,
-		MaxSendWR: l.slots.n, MaxSendSGE: 1, SignalAll: true})
-}
-
 // connect asks a peer for a connection.
 func (l *Link) connect(o *ipoib.Output) {
 	c := &conn{c: o.Conn}
-	var err error
-	if c.qp, err = l.newQP(); err == nil {
-		c.sc, err = l.ctx.ConnectService(&vnic.ServiceConnect{
-			From: netip.AddrFrom16(l.ownGID()), To: o.To.GID.Addr().Unmap(), ID: o.Service, QP: c.qp,
-			SRQ: true, ACKTimeout: ackTimeout, PrivateData: o.Private,
-		}, l.told)
+	err := l.newQP(c)
+	if err == nil {
+		c.at, err = l.carrier.connect(o, c.qp.QP)
 	}
 	if err != nil {
 		l.log.Warn("connect", "peer", o.To.GID.Addr(), "err", err)
@@ -230,14 +215,8 @@ func (l *Link) connect(o *ipoib.Output) {
 		return
 	}
 	o.Conn.Owner = c
-	l.conns[c.sc] = c
+	l.conns[c.at] = c
 	l.known(c)
-}
-
-func (l *Link) ownGID() ipoib.GID {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.iface.Addr().GID
 }
 
 // known has what comes by c's queue pair be of c.
@@ -251,16 +230,15 @@ func (l *Link) known(c *conn) {
 // It waits for the way to the peer on a goroutine of its own.
 func (l *Link) agree(o *ipoib.Output) {
 	c, private := o.Conn.Owner.(*conn), o.Private
-	f := func() error { return c.sc.Ready(c.qp, private) }
+	f := func() error { return c.at.Ready(c.qp.QP, private) }
 	if o.Kind == ipoib.OutAccept {
-		var err error
-		if c.qp, err = l.newQP(); err != nil {
+		if err := l.newQP(c); err != nil {
 			l.log.Warn("accept", "peer", o.To.GID.Addr(), "err", err)
 			l.over(time.Now(), c)
 			return
 		}
 		l.known(c)
-		f = func() error { return c.sc.Accept(c.qp, true, private) }
+		f = func() error { return c.at.Accept(c.qp.QP, true, private) }
 	}
 	l.wg.Go(func() {
 		if err := f(); err != nil {

@@ -16,15 +16,16 @@ type receives struct {
 	mem     []byte
 	wrs     []rdma.RecvWR // of each buffer
 	done    []rdma.RecvWR // those to be posted again
+	to      poster
 }
 
 func newReceives(pd rdma.PD, size int, id uint64) (*receives, error) {
 	r := &receives{n: room(size), size: size}
-	mem, mr, err := region(pd, r.n, size)
+	r.mem = make([]byte, r.n*size)
+	mr, err := pd.RegisterMemory(r.mem, rdma.LocalWrite)
 	if err != nil {
 		return nil, err
 	}
-	r.mem = mem
 	for i := range r.n {
 		r.wrs = append(r.wrs, rdma.RecvWR{ID: id | uint64(i), SGEs: []rdma.SGE{{
 			Addr: mr.Addr() + uint64(i*size), Length: uint32(size), LKey: mr.LKey(),
@@ -40,16 +41,17 @@ type poster interface {
 }
 
 func (r *receives) postAll(to poster) error {
+	r.to = to
 	_, err := to.PostRecvs(r.wrs)
 	return err
 }
 
 // again posts what has been looked at.
-func (r *receives) again(to poster) error {
+func (r *receives) again() error {
 	if len(r.done) == 0 {
 		return nil
 	}
-	_, err := to.PostRecvs(r.done)
+	_, err := r.to.PostRecvs(r.done)
 	r.done = r.done[:0]
 	return err
 }
@@ -65,15 +67,15 @@ func (r *receives) got(wc *rdma.WC) []byte {
 const batch = 32
 
 // receive takes what comes until l ends.
-func (l *Link) receive() {
+func (l *Link) receive(s *side) {
 	wcs := make([]rdma.WC, batch)
 	packets := make([][]byte, 0, batch)
 	for {
-		n, err := l.recvCQ.Poll(wcs)
+		n, err := s.recvCQ.Poll(wcs)
 		if err == nil && n == 0 {
-			if err = l.recvCQ.Arm(false); err == nil {
-				if n, err = l.recvCQ.Poll(wcs); err == nil && n == 0 {
-					err = l.recvCQ.Wait(l.life)
+			if err = s.recvCQ.Arm(false); err == nil {
+				if n, err = s.recvCQ.Poll(wcs); err == nil && n == 0 {
+					err = s.recvCQ.Wait(l.life)
 				}
 			}
 		}
@@ -95,12 +97,10 @@ func (l *Link) receive() {
 			l.lost.Host += dropped
 			l.mu.Unlock()
 		}
-		err = l.datagrams.again(l.ud)
-		if err == nil && l.srq != nil {
-			err = l.connected.again(l.srq)
-		}
-		if err != nil && l.life.Err() == nil {
-			l.log.Warn("receives are lost", "err", err)
+		for _, r := range s.receives {
+			if err := r.again(); err != nil && l.life.Err() == nil {
+				l.log.Warn("receives are lost", "err", err)
+			}
 		}
 	}
 }
@@ -121,12 +121,11 @@ func (l *Link) came(packets [][]byte, wcs []rdma.WC) [][]byte {
 
 // +checklocks:l.mu
 func (l *Link) takeLocked(now time.Time, wc *rdma.WC) []byte {
-	c := l.byQPN[wc.QPN]
 	if wc.Status != rdma.WCSuccess {
 		wc.ByteLen = 0
 	}
 	if wc.ID&connectedID != 0 {
-		b := l.connected.got(wc)
+		c, b := l.byQPN[wc.QPN], l.connected.got(wc)
 		if wc.Status != rdma.WCSuccess {
 			if c != nil {
 				l.newsLocked(news{failed: c})

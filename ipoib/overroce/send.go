@@ -44,10 +44,12 @@ func (l *Link) takeSlot() int {
 		if i := l.trySlot(); i >= 0 {
 			return i
 		}
-		if l.sendCQ.Arm(false) != nil {
-			return -1
+		for _, s := range l.sides {
+			if s.sendCQ.Arm(false) != nil {
+				return -1
+			}
 		}
-		if i := l.trySlot(); i >= 0 { // what was sent before the CQ was armed
+		if i := l.trySlot(); i >= 0 { // what was sent before the CQs were armed
 			return i
 		}
 		select {
@@ -67,12 +69,12 @@ func (l *Link) trySlot() int {
 
 // complete takes back what has been sent where nobody else does: what has failed, and what there
 // are no other buffers for.
-func (l *Link) complete() {
+func (l *Link) complete(s *side) {
 	for {
-		err := l.sendCQ.Arm(true)
+		err := s.sendCQ.Arm(true)
 		l.failed(l.slots.reap())
 		if err == nil {
-			err = l.sendCQ.Wait(l.life)
+			err = s.sendCQ.Wait(l.life)
 		}
 		if err != nil {
 			return
@@ -81,15 +83,15 @@ func (l *Link) complete() {
 }
 
 // failed has the connections of queue pairs end.
-func (l *Link) failed(qpns []uint32) {
-	if len(qpns) == 0 {
+func (l *Link) failed(qps []*sender) {
+	if len(qps) == 0 {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, n := range qpns {
-		if c := l.byQPN[n]; c != nil {
-			l.newsLocked(news{failed: c})
+	for _, qp := range qps {
+		if qp.conn != nil {
+			l.newsLocked(news{failed: qp.conn})
 		}
 	}
 }

@@ -17,25 +17,23 @@ const (
 // room is how many buffers of size octets there are.
 func room(size int) int { return min(max(memory/size, leastWRs), mostWRs) }
 
-// region registers n buffers of size octets.
-func region(pd rdma.PD, n, size int) (b []byte, mr rdma.MR, err error) {
-	b = make([]byte, n*size)
-	mr, err = pd.RegisterMemory(b, rdma.LocalWrite)
-	return b, mr, err
+// A sender is a queue pair whose requests are in slots.
+type sender struct {
+	rdma.QP
+	slots rdma.MR // as its device knows them
+	conn  *conn   // nil of the UD queue pair
+	shut  bool    // it is being closed; the mutex of slots guards it
 }
 
-// Values of slots.user beside the number of a queue pair, which is never less than 2.
-const (
-	slotFree = 0
-	slotHeld = 1 // by who fills it
-)
+// held has a slot that somebody fills.
+var held = new(sender)
 
 // slots are buffers for frames to be sent.
 type slots struct {
 	n     int
 	size  int
 	mem   []byte
-	cq    rdma.CQ
+	cqs   []rdma.CQ
 	wrs   []rdma.SendWR // of each slot, with its SGE; of who has the slot
 	freed chan struct{} // one slot: some have become free
 
@@ -44,27 +42,30 @@ type slots struct {
 
 	mu   sync.Mutex
 	free []int     // +checklocks:mu
-	user []uint32  // +checklocks:mu
+	user []*sender // +checklocks:mu
 	wcs  []rdma.WC // +checklocks:mu
-	// shut are queue pairs that are being closed.
-	shut map[uint32]bool // +checklocks:mu
 }
 
-func newSlots(pd rdma.PD, size int) (*slots, error) {
-	s := &slots{n: room(size), size: size, shut: map[uint32]bool{}, freed: make(chan struct{}, 1)}
-	mem, mr, err := region(pd, s.n, size)
-	if err != nil {
-		return nil, err
-	}
-	s.mem, s.wrs = mem, make([]rdma.SendWR, s.n)
-	s.user, s.wcs = make([]uint32, s.n), make([]rdma.WC, 64)
+func newSlots(size int) *slots {
+	s := &slots{n: room(size), size: size, freed: make(chan struct{}, 1)}
+	s.mem, s.wrs = make([]byte, s.n*size), make([]rdma.SendWR, s.n)
+	s.user, s.wcs = make([]*sender, s.n), make([]rdma.WC, 64)
 	for i := range s.wrs {
-		s.wrs[i] = rdma.SendWR{ID: uint64(i), Op: rdma.OpSend, SGEs: []rdma.SGE{{
-			Addr: mr.Addr() + uint64(i*size), LKey: mr.LKey(),
-		}}}
+		s.wrs[i] = rdma.SendWR{ID: uint64(i), Op: rdma.OpSend, SGEs: make([]rdma.SGE, 1)}
 		s.free = append(s.free, i)
 	}
-	return s, nil
+	return s
+}
+
+// register has queue pairs of a device send what is in slots.
+func (s *slots) register(d *side) error {
+	mr, err := d.pd.RegisterMemory(s.mem, rdma.LocalWrite)
+	if err != nil {
+		return err
+	}
+	d.slots = mr
+	s.cqs = append(s.cqs, d.sendCQ)
+	return nil
 }
 
 // buffer is the memory of a slot.
@@ -72,7 +73,7 @@ func (s *slots) buffer(i int) []byte { return s.mem[i*s.size : (i+1)*s.size] }
 
 // take gives a slot that is free, -1: there is none. failed are the queue pairs on which a request
 // has failed.
-func (s *slots) take() (i int, failed []uint32) {
+func (s *slots) take() (i int, failed []*sender) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.free) < s.n/2 {
@@ -83,34 +84,39 @@ func (s *slots) take() (i int, failed []uint32) {
 	}
 	i = s.free[len(s.free)-1]
 	s.free = s.free[:len(s.free)-1]
-	s.user[i] = slotHeld
+	s.user[i] = held
 	return i, failed
 }
 
 // reapLocked takes back what has been sent.
 //
 // +checklocks:s.mu
-func (s *slots) reapLocked() (failed []uint32) {
-	for {
-		n, err := s.cq.Poll(s.wcs)
-		if err != nil || n == 0 {
-			return failed
-		}
-		for i := range s.wcs[:n] {
-			wc := &s.wcs[i]
-			if s.user[wc.ID] != slotFree {
-				s.freeLocked(int(wc.ID))
+func (s *slots) reapLocked() (failed []*sender) {
+	for _, cq := range s.cqs {
+		for {
+			n, err := cq.Poll(s.wcs)
+			if err != nil || n == 0 {
+				break
 			}
-			if wc.Status != rdma.WCSuccess {
-				failed = append(failed, wc.QPN)
+			for i := range s.wcs[:n] {
+				wc := &s.wcs[i]
+				qp := s.user[wc.ID]
+				if qp == nil {
+					continue
+				}
+				s.freeLocked(int(wc.ID))
+				if wc.Status != rdma.WCSuccess {
+					failed = append(failed, qp)
+				}
 			}
 		}
 	}
+	return failed
 }
 
 // +checklocks:s.mu
 func (s *slots) freeLocked(i int) {
-	s.user[i] = slotFree
+	s.user[i] = nil
 	s.free = append(s.free, i)
 	select {
 	case s.freed <- struct{}{}:
@@ -119,21 +125,20 @@ func (s *slots) freeLocked(i int) {
 }
 
 // reap takes back what has been sent, and tells which queue pairs have failed.
-func (s *slots) reap() (failed []uint32) {
+func (s *slots) reap() (failed []*sender) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.reapLocked()
 }
 
 // post posts n octets of a slot to qp; false: qp has not taken it, and the slot is free again.
-func (s *slots) post(i, n int, qp rdma.QP, to rdma.Datagram) bool {
-	num := qp.Num()
+func (s *slots) post(i, n int, qp *sender, to rdma.Datagram) bool {
 	s.posting.RLock()
 	defer s.posting.RUnlock()
 	s.mu.Lock()
-	ok := !s.shut[num]
+	ok := !qp.shut
 	if ok {
-		s.user[i] = num
+		s.user[i] = qp
 	} else {
 		s.freeLocked(i)
 	}
@@ -142,7 +147,9 @@ func (s *slots) post(i, n int, qp rdma.QP, to rdma.Datagram) bool {
 		return false
 	}
 	wr := &s.wrs[i]
-	wr.SGEs[0].Length, wr.To = uint32(n), to
+	wr.To = to
+	wr.SGEs[0] = rdma.SGE{Addr: qp.slots.Addr() + uint64(i*s.size), Length: uint32(n),
+		LKey: qp.slots.LKey()}
 	if qp.PostSend(wr) == nil {
 		return true
 	}
@@ -160,11 +167,10 @@ func (s *slots) drop(i int) {
 }
 
 // close closes a queue pair; the slots that it had are free.
-func (s *slots) close(qp rdma.QP) error {
-	num := qp.Num()
+func (s *slots) close(qp *sender) error {
 	s.posting.Lock()
 	s.mu.Lock()
-	s.shut[num] = true
+	qp.shut = true
 	s.mu.Unlock()
 	s.posting.Unlock()
 	err := qp.Close() // nothing of it completes any more, and it looks at no memory
@@ -172,10 +178,9 @@ func (s *slots) close(qp rdma.QP) error {
 	defer s.mu.Unlock()
 	s.reapLocked()
 	for i, user := range s.user {
-		if user == num {
+		if user == qp {
 			s.freeLocked(i)
 		}
 	}
-	delete(s.shut, num)
 	return err
 }

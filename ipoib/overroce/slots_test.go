@@ -18,11 +18,13 @@ func TestFreedSlots(t *testing.T) {
 		net := vnictest.NewNet()
 		a := newEnd(t, device(t, net, 1), 1, nil)
 		defer a.close()
-		s, err := newSlots(a.pd, 100)
-		if err != nil {
+		s, on := newSlots(100), a.sides[0]
+		d := &side{pd: on.pd}
+		var err error
+		if d.sendCQ, err = on.ctx.CreateCQ(s.n); err != nil {
 			t.Fatal(err)
 		}
-		if s.cq, err = a.ctx.CreateCQ(s.n); err != nil {
+		if err := s.register(d); err != nil {
 			t.Fatal(err)
 		}
 		heard := func(why string) {
@@ -33,11 +35,12 @@ func TestFreedSlots(t *testing.T) {
 				t.Errorf("%s: nobody hears of it", why)
 			}
 		}
-		qp, err := a.pd.CreateQP(rdma.QPConfig{Type: rdma.RC, SendCQ: s.cq, RecvCQ: a.recvCQ,
+		qp, err := on.pd.CreateQP(rdma.QPConfig{Type: rdma.RC, SendCQ: d.sendCQ, RecvCQ: on.recvCQ,
 			MaxSendWR: s.n, MaxSendSGE: 1, SignalAll: true})
 		if err != nil {
 			t.Fatal(err)
 		}
+		sent := &sender{QP: qp, slots: d.slots}
 		var all []int
 		for range s.n {
 			i, _ := s.take()
@@ -49,9 +52,9 @@ func TestFreedSlots(t *testing.T) {
 		s.drop(all[0])
 		heard("given back")
 		s.mu.Lock()
-		s.user[all[1]] = qp.Num() // as one that is posted to a peer that does not answer
+		s.user[all[1]] = sent // as one that is posted to a peer that does not answer
 		s.mu.Unlock()
-		if err := s.close(qp); err != nil {
+		if err := s.close(sent); err != nil {
 			t.Fatal(err)
 		}
 		heard("of a queue pair that is closed")

@@ -63,8 +63,8 @@ func (s *ways) look(w ipoib.Way, frame []byte) {
 
 // make makes an address handle, and sends what waits for it.
 func (s *ways) make(g ipoib.GID) {
-	ah, err := s.l.pd.CreateAH(rdma.AHAttr{GID: rdma.GID(g), GIDIndex: gidIndex, Port: 1,
-		Global: true})
+	ah, err := s.l.sides[0].pd.CreateAH(rdma.AHAttr{GID: rdma.GID(g), GIDIndex: s.l.gidIndex,
+		Port: 1, Global: true})
 	s.mu.Lock()
 	queue := s.looking[g]
 	delete(s.looking, g)

@@ -21,7 +21,7 @@ type Config struct {
 	SocketGroup string       // name or number of the socket's group; "" leaves it
 	Devices     []DeviceSpec // none: DefaultDevice
 	Ports       []PortSpec
-	IPoIB       []IPoIBSpec   // IP interfaces over devices of RoCE
+	IPoIB       []IPoIBSpec   // IP interfaces over devices
 	Limits      server.Limits // of clients; the zero value is shm.DefaultLimits
 	Peers       PeerLimits    // of peers on the network
 	Log         *slog.Logger  // nil: none. What it gets is rate limited

@@ -46,6 +46,9 @@ type device struct {
 	addrs   []netip.Prefix // in the order of its own
 	station station
 	vnic    *vnic.Device
+	// beside is one of RoCE at the same station, which carries datagrams of IP over InfiniBand; nil:
+	// nobody has asked for it.
+	beside *vnic.Device
 }
 
 func (d *device) mtu() int { return d.station.MTU() }
@@ -165,6 +168,17 @@ func (d *Daemon) addDeviceAt(spec DeviceSpec, mac [6]byte, st station) error {
 	if len(addrs) == 0 {
 		addrs = st.Addrs()
 	}
+	dev, err := d.newRNIC(spec, mac, addrs, st)
+	if err != nil {
+		return err
+	}
+	d.devices = append(d.devices, &device{spec: spec, mac: mac, addrs: addrs, station: st, vnic: dev})
+	return nil
+}
+
+// newRNIC makes the RNIC of spec at a station.
+func (d *Daemon) newRNIC(spec DeviceSpec, mac [6]byte, addrs []netip.Prefix, st station) (
+	*vnic.Device, error) {
 	l := d.cfg.Limits
 	dev, err := vnic.New(d.cfg.Peers.config(vnic.Config{
 		Name: spec.Name, MAC: mac, MTU: st.MTU(), Addrs: addrs, Network: st, Route: st.Route(),
@@ -176,12 +190,10 @@ func (d *Daemon) addDeviceAt(spec DeviceSpec, mac [6]byte, st station) error {
 		},
 		Log: d.log,
 	}))
-	if err != nil {
-		return err
+	if err == nil {
+		d.undo.add(dev.Close)
 	}
-	d.undo.add(dev.Close)
-	d.devices = append(d.devices, &device{spec: spec, mac: mac, addrs: addrs, station: st, vnic: dev})
-	return nil
+	return dev, err
 }
 
 // maxRegistered bounds what the MRs of a session add up to. An MR pins nothing: what it costs is

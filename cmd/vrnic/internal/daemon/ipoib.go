@@ -13,17 +13,20 @@ import (
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/port"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/vnic"
 )
 
-// An IPoIBSpec says what an IP interface over a device of RoCE is made of.
+// An IPoIBSpec says what an IP interface over a device is made of.
 type IPoIBSpec struct {
 	Name   string
 	Device string
 	Addrs  []netip.Prefix
 	// TUN is the network device that gives it to the kernel; "": it is a device of iWARP, of its name.
 	TUN string
-	// Connected has it make and take connections; MTU is the longest IP packet, 0: 2044.
+	// Connected has it make and take connections; MTU is the longest IP packet, 0: 2044. Over a device
+	// of iWARP they are streams, of SCTP or else of TCP.
 	Connected bool
+	SCTP      bool
 	MTU       int
 	PKey      uint16 // 0: overroce.DefaultPKey
 	QKey      uint32 // 0: overroce.DefaultQKey
@@ -31,7 +34,7 @@ type IPoIBSpec struct {
 }
 
 // ParseIPoIB reads NAME,dev=DEVICE,addr=CIDR[,addr=CIDR]...[,tun=NAME][,mode=datagram|connected]
-// [,mtu=N][,pkey=N][,qkey=N][,scope=N].
+// [,stream=tcp|sctp][,mtu=N][,pkey=N][,qkey=N][,scope=N].
 func ParseIPoIB(s string) (IPoIBSpec, error) {
 	name, rest, any := strings.Cut(s, ",")
 	i := IPoIBSpec{Name: name}
@@ -49,7 +52,7 @@ func ParseIPoIB(s string) (IPoIBSpec, error) {
 	switch {
 	case err != nil:
 	case i.Device == "":
-		err = fmt.Errorf("no device; add ,dev=NAME of one with transport=roce")
+		err = fmt.Errorf("no device; add ,dev=NAME")
 	case len(i.Addrs) == 0:
 		err = fmt.Errorf("no address; add ,addr=CIDR, for example ,addr=10.78.0.2/24")
 	case i.MTU > overroce.MaxMTU:
@@ -77,6 +80,11 @@ func (i *IPoIBSpec) set(key, value string) (err error) {
 			return fmt.Errorf("mode=%s: want datagram or connected", value)
 		}
 		i.Connected = value == "connected"
+	case "stream":
+		if value != "tcp" && value != "sctp" {
+			return fmt.Errorf("stream=%s: want tcp or sctp", value)
+		}
+		i.SCTP = value == "sctp"
 	case "pkey":
 		var n uint64
 		// RFC 4391, section 4.1: a full member's.
@@ -97,7 +105,8 @@ func (i *IPoIBSpec) set(key, value string) (err error) {
 		}
 		i.Scope = uint8(n)
 	default:
-		return fmt.Errorf("unknown option %q (known: dev, addr, tun, mode, mtu, pkey, qkey, scope)", key)
+		return fmt.Errorf("unknown option %q (known: dev, addr, tun, mode, stream, mtu, pkey, qkey, "+
+			"scope)", key)
 	}
 	return err
 }
@@ -123,10 +132,15 @@ func checkIPoIB(specs []IPoIBSpec, devices []DeviceSpec, ports []PortSpec) error
 		switch {
 		case at < 0:
 			err = fmt.Errorf("there is no device %s", s.Device)
+		case devices[at].RoCE && s.SCTP:
+			err = fmt.Errorf("device %s speaks RoCE, and has no streams: leave stream= out", s.Device)
 		case !devices[at].RoCE:
-			err = fmt.Errorf("device %s speaks iWARP: it needs one with transport=roce", s.Device)
+			err = s.checkStreams(devices[at])
 		}
 		taken := []string{"name " + s.Name, "tun " + s.TUN}
+		if err == nil && s.Connected && !devices[at].RoCE {
+			taken = append(taken, "mode=connected over "+s.Device) // there is one port of TCP for them
+		}
 		if s.TUN == "" {
 			taken[1] = "device " + s.Name
 		}
@@ -152,17 +166,56 @@ func checkIPoIB(specs []IPoIBSpec, devices []DeviceSpec, ports []PortSpec) error
 	return nil
 }
 
-// config is what spec asks for over dev. A ConfigError: dev does not carry it.
-func (spec *IPoIBSpec) config(dev *device) (overroce.Config, error) {
+// checkStreams says what a device of iWARP lacks.
+func (spec *IPoIBSpec) checkStreams(d DeviceSpec) error {
+	if d.Host.IsValid() {
+		return fmt.Errorf("device %s has an address of the host: datagrams need one with addr=", d.Name)
+	}
+	if spec.Connected && !slices.ContainsFunc(d.own(), func(p netip.Prefix) bool {
+		return p.Addr().Is6() && !p.Addr().IsLinkLocalUnicast()
+	}) {
+		return fmt.Errorf("device %s has no IPv6 address, which the streams of neighbours go to; add "+
+			"one, such as ,addr=fd77::2/64", d.Name)
+	}
+	return nil
+}
+
+// datagrams is the device of RoCE at dev's station: dev, the one that shares its addresses, or one
+// that is made for this and that programs do not see.
+func (d *Daemon) datagrams(dev *device) (*vnic.Device, error) {
+	if dev.roce() {
+		return dev.vnic, nil
+	}
+	for _, other := range d.devices {
+		if other.roce() && other.station == dev.station {
+			return other.vnic, nil
+		}
+	}
+	if dev.beside == nil {
+		spec := DeviceSpec{Name: dev.spec.Name, RoCE: true}
+		var err error
+		if dev.beside, err = d.newRNIC(spec, dev.mac, dev.addrs, dev.station); err != nil {
+			return nil, err
+		}
+	}
+	return dev.beside, nil
+}
+
+// config is what spec asks for over dev, whose datagrams are roce's. A ConfigError: dev does not
+// carry it.
+func (spec *IPoIBSpec) config(dev *device, roce *vnic.Device) (overroce.Config, error) {
 	c := overroce.Config{
-		Name: spec.Name, Device: dev.vnic, Addrs: slices.Clone(spec.Addrs), Connected: spec.Connected,
-		MTU: spec.MTU, PKey: spec.PKey, QKey: spec.QKey, Scope: spec.Scope,
+		Name: spec.Name, Device: roce, SCTP: spec.SCTP, Addrs: slices.Clone(spec.Addrs),
+		Connected: spec.Connected, MTU: spec.MTU, PKey: spec.PKey, QKey: spec.QKey, Scope: spec.Scope,
+	}
+	if !dev.roce() {
+		c.Streams = dev.vnic
 	}
 	orNumber(&c.MTU, overroce.DefaultMTU)
 	orNumber(&c.PKey, overroce.DefaultPKey)
 	orNumber(&c.QKey, overroce.DefaultQKey)
 	orNumber(&c.Scope, overroce.DefaultScope)
-	active, _ := dev.vnic.RoCEPort()
+	active, _ := roce.RoCEPort()
 	most := active.Octets() - ipoib.HeaderLen
 	c.LinkMTU = c.MTU
 	if c.Connected {
@@ -174,7 +227,7 @@ func (spec *IPoIBSpec) config(dev *device) (overroce.Config, error) {
 			dev.spec.Name, dev.mtu())}
 	}
 	if slices.ContainsFunc(c.Addrs, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
-		local, err := overroce.LinkLocal(dev.vnic)
+		local, err := overroce.LinkLocal(roce)
 		if err != nil {
 			return c, err
 		}
@@ -205,8 +258,11 @@ func (d *Daemon) openIPoIB() ([]ipoibInterface, error) {
 		below := slices.IndexFunc(d.devices, func(dev *device) bool {
 			return dev.spec.Name == i.spec.Device // checkIPoIB has found it
 		})
-		var err error
-		if i.config, err = i.spec.config(d.devices[below]); err == nil && i.spec.TUN == "" {
+		roce, err := d.datagrams(d.devices[below])
+		if err == nil {
+			i.config, err = i.spec.config(d.devices[below], roce)
+		}
+		if err == nil && i.spec.TUN == "" {
 			i.host, err = d.addDeviceOver(&i.config)
 		}
 		if err != nil {
@@ -264,6 +320,7 @@ type ipoibRow struct {
 	Dev        string         `json:"dev"`
 	TUN        string         `json:"tun"`
 	Mode       string         `json:"mode"`
+	Carrier    string         `json:"carrier"` // of connections
 	MTU        int            `json:"mtu"`
 	LinkMTU    int            `json:"datagram_mtu"`
 	PKey       string         `json:"pkey"`
@@ -349,13 +406,22 @@ func (d *Daemon) ipoibRows() iter.Seq[any] {
 
 func newIPoIBRow(spec *IPoIBSpec, i *overroce.Info) ipoibRow {
 	c, s := &i.Config, &i.Stats
-	mode := "datagram"
+	mode, carrier := "datagram", ""
 	if c.Connected {
 		mode = "connected"
+		switch {
+		case c.Streams == nil:
+			carrier = "rc"
+		case c.SCTP:
+			carrier = "sctp"
+		default:
+			carrier = "tcp"
+		}
 	}
 	return ipoibRow{
-		Name: c.Name, Dev: spec.Device, TUN: spec.TUN, Mode: mode, MTU: c.MTU, LinkMTU: c.LinkMTU,
-		PKey: fmt.Sprintf("%#04x", c.PKey), Addrs: c.Addrs, GID: i.Addr.GID.Addr(), QPN: i.Addr.QPN,
+		Name: c.Name, Dev: spec.Device, TUN: spec.TUN, Mode: mode, Carrier: carrier, MTU: c.MTU,
+		LinkMTU: c.LinkMTU,
+		PKey:    fmt.Sprintf("%#04x", c.PKey), Addrs: c.Addrs, GID: i.Addr.GID.Addr(), QPN: i.Addr.QPN,
 		Flags: ipoibFlags(i.Addr), Neighbours: len(i.Neighbours),
 		TxDatagrams: s.TxDatagrams, TxGroups: s.TxGroups, TxConnected: s.TxConnected,
 		RxDatagrams: s.RxDatagrams, RxConnected: s.RxConnected, Solicits: s.Solicits,

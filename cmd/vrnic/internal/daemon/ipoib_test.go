@@ -15,6 +15,8 @@ func TestParseIPoIB(t *testing.T) {
 	for in, want := range map[string]IPoIBSpec{
 		"i,dev=d,addr=10.78.0.1/24,tun=ib0": {Name: "i", Device: "d", Addrs: addr, TUN: "ib0"},
 		"i,dev=d,addr=10.78.0.1/24":         {Name: "i", Device: "d", Addrs: addr},
+		"i,dev=d,addr=10.78.0.1/24,mode=connected,stream=sctp": {Name: "i", Device: "d", Addrs: addr,
+			Connected: true, SCTP: true},
 		"i,tun=ib0,dev=d,addr=10.78.0.1/24,mode=connected,mtu=65520,pkey=0x8001,qkey=2843,scope=5": {
 			Name: "i", Device: "d", Addrs: addr, TUN: "ib0", Connected: true, MTU: 65520, PKey: 0x8001,
 			QKey: 0xb1b, Scope: 5},
@@ -31,6 +33,7 @@ func TestParseIPoIB(t *testing.T) {
 		"i,dev=d,tun=x,tun=y":               "tun is given twice",
 		"i,tun=averylonginterfacename":      "longer than 15",
 		"i,mode=fast":                       "mode=fast: want datagram or connected",
+		"i,stream=udp":                      "stream=udp: want tcp or sctp",
 		"i,mode=datagram,mode=connected":    "mode is given twice",
 		"i,mtu=1000":                        `mtu "1000" is not a number from 1280`,
 		"i,pkey=0x0001":                     "want a P_Key with the top bit, such as 0x8001",
@@ -53,6 +56,8 @@ func TestParseIPoIB(t *testing.T) {
 func TestIPoIBConfig(t *testing.T) {
 	roce := DeviceSpec{Name: "r", RoCE: true,
 		Addrs: []netip.Prefix{netip.MustParsePrefix("10.77.0.2/24")}}
+	devices := []DeviceSpec{roce, {Name: "w"}, {Name: "h", Host: netip.IPv6Loopback()},
+		{Name: "w6", Addrs: []netip.Prefix{netip.MustParsePrefix("fd77::2/64")}}}
 	spec := func(change func(*IPoIBSpec)) IPoIBSpec {
 		s := IPoIBSpec{Name: "i", Device: "r", TUN: "ib0",
 			Addrs: []netip.Prefix{netip.MustParsePrefix("10.78.0.1/24")}}
@@ -61,8 +66,18 @@ func TestIPoIBConfig(t *testing.T) {
 	}
 	one := spec(func(*IPoIBSpec) {})
 	for names, specs := range map[string][]IPoIBSpec{
-		"there is no device x":             {spec(func(s *IPoIBSpec) { s.Device = "x" })},
-		"speaks iWARP":                     {spec(func(s *IPoIBSpec) { s.Device = "w" })},
+		"there is no device x": {spec(func(s *IPoIBSpec) { s.Device = "x" })},
+		"no IPv6 address, which the streams of neighbours go to": {spec(func(s *IPoIBSpec) {
+			s.Device, s.Connected = "w", true
+		})},
+		"an address of the host":  {spec(func(s *IPoIBSpec) { s.Device = "h" })},
+		"speaks RoCE, and has no": {spec(func(s *IPoIBSpec) { s.SCTP = true })},
+		"mode=connected over w6 is given twice": {
+			spec(func(s *IPoIBSpec) { s.Device, s.Connected = "w6", true }),
+			spec(func(s *IPoIBSpec) {
+				s.Name, s.Device, s.Connected, s.TUN = "j", "w6", true, "y"
+				s.Addrs = []netip.Prefix{netip.MustParsePrefix("10.78.0.2/24")}
+			})},
 		"name i is given twice":            {one, one},
 		"tun ib0 is given twice":           {one, spec(func(s *IPoIBSpec) { s.Name = "j" })},
 		"tun tap0 is given twice":          {spec(func(s *IPoIBSpec) { s.TUN = "tap0" })},
@@ -70,7 +85,7 @@ func TestIPoIBConfig(t *testing.T) {
 		"device r is given twice":          {spec(func(s *IPoIBSpec) { s.Name, s.TUN = "r", "" })},
 		"address 10.77.0.2 is given twice": {spec(func(s *IPoIBSpec) { s.Addrs = roce.Addrs })},
 	} {
-		err := checkIPoIB(specs, []DeviceSpec{roce, {Name: "w"}},
+		err := checkIPoIB(specs, devices,
 			[]PortSpec{{Kind: PortTap, Name: "tap0"}})
 		if err == nil || !strings.Contains(err.Error(), names) {
 			t.Errorf("%v, want an error with %q", err, names)
@@ -84,7 +99,7 @@ func TestIPoIBConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { d.Close() })
-	c, err := one.config(d.devices[0])
+	c, err := one.config(d.devices[0], d.devices[0].vnic)
 	if err != nil || c.MTU != 2044 || c.LinkMTU != 2044 || c.PKey != 0xffff || c.QKey>>31 != 1 ||
 		c.Scope != 2 || c.Connected || len(c.Addrs) != 1 {
 		t.Errorf("%+v, %v", c, err)
@@ -93,18 +108,18 @@ func TestIPoIBConfig(t *testing.T) {
 		s.Connected, s.MTU = true, 65520
 		s.Addrs = append(s.Addrs, netip.MustParsePrefix("fd78::1/64"))
 	})
-	c, err = six.config(d.devices[0])
+	c, err = six.config(d.devices[0], d.devices[0].vnic)
 	if err != nil || c.MTU != 65520 || c.LinkMTU != 2044 || len(c.Addrs) != 3 ||
 		!c.Addrs[2].Addr().IsLinkLocalUnicast() || c.Addrs[2].Bits() != 64 {
 		t.Errorf("%+v, %v", c, err)
 	}
 	usage := (*ConfigError)(nil)
-	if _, err = one.config(d.devices[1]); !errors.As(err, &usage) ||
+	if _, err = one.config(d.devices[1], d.devices[1].vnic); !errors.As(err, &usage) ||
 		!strings.Contains(err.Error(), "2128 there are enough") {
 		t.Errorf("an MTU of 1500: %v", err)
 	}
 	long := spec(func(s *IPoIBSpec) { s.MTU = 4093 })
-	if _, err = long.config(d.devices[0]); !errors.As(err, &usage) {
+	if _, err = long.config(d.devices[0], d.devices[0].vnic); !errors.As(err, &usage) {
 		t.Errorf("datagrams of 4093 octets: %v", err)
 	}
 }
