@@ -254,6 +254,9 @@ func (h *Host) Close() error {
 	}
 	h.mu.Unlock()
 	for _, c := range conns {
+		c.release() // before the first reset: it may be of another one here
+	}
+	for _, c := range conns {
 		c.Abort()
 	}
 	for _, c := range conns {
