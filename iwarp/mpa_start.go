@@ -294,8 +294,9 @@ func (s *Responder) base(ird, ord uint16) (StartFrame, Params) {
 }
 
 // Accept queues an accepting Reply. ird and ord are what this connection wants; the result holds
-// what came out: ORD at most the peer's IRD, IRD raised to the peer's ORD where MaxIRD allows.
-// Be ready for FPDUs before the Reply goes out. ErrState, ErrPrivateData, ErrConfig.
+// what came out: ORD at most the peer's IRD (docs/decisions.md#M3), IRD raised to the peer's ORD
+// where MaxIRD allows. Be ready for FPDUs before the Reply goes out. ErrState, ErrPrivateData,
+// ErrConfig.
 func (s *Responder) Accept(ird, ord uint16, privateData []byte) (Params, error) {
 	if s.state != respAsked {
 		return Params{}, ErrState
@@ -319,38 +320,12 @@ func (s *Responder) Reject(privateData []byte) error {
 	if s.state != respAsked {
 		return ErrState
 	}
-	return s.reject(func(*StartFrame) {}, privateData)
-}
-
-func (s *Responder) reject(edit func(*StartFrame), privateData []byte) error {
 	f, _ := s.base(s.cfg.IRD, s.cfg.ORD)
 	f.Rejected, f.Markers, f.PrivateData = true, false, privateData
-	edit(&f)
 	b, err := f.Append(nil)
 	if err != nil {
 		return err
 	}
 	s.b, s.state = b, respAnswered
-	return nil
-}
-
-// RejectIRD is Reject for an Initiator that cannot have the ord Reads outstanding that the program
-// needs: the Reply says how many (RFC 6581, section 9.1), and Err is 2/0/06. ErrState: also if the
-// Request does not say how many it takes, or takes enough. It is for programs that cannot do with
-// less: vnic has Accept agree on what both ends can do.
-func (s *Responder) RejectIRD(ord uint16, privateData []byte) error {
-	d := &s.frame.Data
-	if s.state != respAsked || !s.frame.Enhanced || ord <= d.IRD {
-		return ErrState
-	}
-	if err := checkReads(0, ord); err != nil {
-		return err
-	}
-	if err := s.reject(func(f *StartFrame) { f.Data.ORD = ord }, privateData); err != nil {
-		return err
-	}
-	// For the caller: the peer is told by the Reply, docs/decisions.md#M3.
-	s.err = localErrorf(TermInsufficientIRD, "the peer takes %d Reads outstanding, %d are needed",
-		d.IRD, ord)
 	return nil
 }

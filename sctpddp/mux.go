@@ -261,7 +261,7 @@ func (m *Mux) Input(now time.Time, msg Message) {
 		// "When a DDP Stream Session Initiate cannot be forwarded to the ULP due to such a limit, the
 		// adaptation layer MUST respond with a DDP Stream Session Terminate message." RFC 5043, 5.2.3.
 		m.stats.Refused++
-		s.refuse(FuncTerminate, nil, 0, 0)
+		s.refuse(FuncTerminate, nil)
 	default:
 		m.requests = append(m.requests, s)
 	}

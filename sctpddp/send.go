@@ -206,22 +206,6 @@ func (s *Session) Accept(cfg iwarp.StartConfig, privateData []byte) (iwarp.Param
 
 // Reject refuses the request, for the program. ErrState, iwarp.ErrPrivateData.
 func (s *Session) Reject(privateData []byte) error {
-	return s.reject(privateData, s.start.IRD, s.start.ORD)
-}
-
-// RejectReads refuses the request because the peer's IRD is below the ORD that is needed, and tells
-// it so in the enhanced form: RFC 6581, section 9.1. Otherwise as Reject. As iwarp's RejectIRD it
-// is for programs that cannot do with less.
-func (s *Session) RejectReads(ord uint16, privateData []byte) error {
-	err := s.reject(privateData, s.start.IRD, ord)
-	if err == nil {
-		s.err = &iwarp.LocalError{Cause: iwarp.TermInsufficientIRD,
-			Err: fmt.Errorf("the peer allows %d Reads, %d are needed", s.request.IRD, ord)}
-	}
-	return err
-}
-
-func (s *Session) reject(privateData []byte, ird, ord uint16) error {
 	if s.state != StateAsked {
 		return fmt.Errorf("%w: it is %v", ErrState, s.state)
 	}
@@ -233,7 +217,7 @@ func (s *Session) reject(privateData []byte, ird, ord uint16) error {
 	if _, err := c.Append(nil); err != nil {
 		return err
 	}
-	s.refuse(f, privateData, ird, ord)
+	s.refuse(f, privateData)
 	return s.Step()
 }
 
@@ -243,16 +227,17 @@ func (s *Session) Refuse() error {
 	if s.state != StateAsked {
 		return fmt.Errorf("%w: it is %v", ErrState, s.state)
 	}
-	s.refuse(FuncTerminate, nil, 0, 0)
+	s.refuse(FuncTerminate, nil)
 	return s.Step()
 }
 
 // refuse ends a session that was asked for.
-func (s *Session) refuse(f Function, privateData []byte, ird, ord uint16) {
+func (s *Session) refuse(f Function, privateData []byte) {
 	c := Control{Function: f, PrivateData: append([]byte(nil), privateData...)}
 	if f == FuncEnhancedReject {
 		c.HasData = true
-		c.Data = iwarp.EnhancedData{PeerToPeer: s.request.PeerToPeer, IRD: ird, ORD: ord}
+		c.Data = iwarp.EnhancedData{PeerToPeer: s.request.PeerToPeer, IRD: s.start.IRD,
+			ORD: s.start.ORD}
 		if c.Data.PeerToPeer {
 			c.Data.RTR = s.start.RTR
 		}

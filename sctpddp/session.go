@@ -386,7 +386,7 @@ func (s *Session) initiated(c *Control) {
 			// types it supports." RFC 6581, section 7, and docs/decisions.md#D13.
 			s.err = &iwarp.LocalError{Cause: iwarp.TermNoRTR,
 				Err: fmt.Errorf("the peer offers %v, this end takes %v", r.RTR, s.start.RTR)}
-			s.refuse(FuncEnhancedReject, nil, s.start.IRD, s.start.ORD)
+			s.refuse(FuncEnhancedReject, nil)
 			return
 		}
 	}
