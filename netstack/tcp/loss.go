@@ -434,7 +434,8 @@ func withoutSACK(p *frame.Packet, n int, pkt *stack.PacketBuffer) *stack.PacketB
 	return q
 }
 
-// clearSACK makes SACK options in o, the options of a segment, ones of no meaning.
+// clearSACK makes SACK options in o, the options of a segment, ones of no meaning. Behind one that
+// ends within a block gVisor reads no further, and so it stays.
 func clearSACK(o []byte) {
 	for i := 0; i < len(o); {
 		switch {
@@ -448,6 +449,9 @@ func clearSACK(o []byte) {
 		}
 		n := int(o[i+1])
 		if o[i] == header.TCPOptionSACK {
+			if (n-2)%8 != 0 {
+				return
+			}
 			for k := range n {
 				o[i+k] = header.TCPOptionNOP
 			}
