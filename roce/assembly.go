@@ -103,7 +103,7 @@ func (a *assembly) take(h *packet.Header, payload []byte) (ended bool, r *refusa
 		r = a.write(op, payload, ends)
 	} else if n > a.size-a.off {
 		r = &refusal{packet.NAKInvalid, LocalLength, errTooLong}
-	} else if err := a.receive(payload); err != nil {
+	} else if err := a.receive(payload, ends); err != nil {
 		r = &refusal{packet.NAKOperational, LocalProtection, err}
 	}
 	if r != nil {
@@ -117,11 +117,11 @@ func (a *assembly) take(h *packet.Header, payload []byte) (ended bool, r *refusa
 	return true, a.end(h, op)
 }
 
-func (a *assembly) receive(payload []byte) error {
+func (a *assembly) receive(payload []byte, last bool) error {
 	if len(payload) == 0 {
 		return nil
 	}
-	return a.host.PlaceReceive(a.off, payload)
+	return a.host.PlaceReceive(a.off, payload, last)
 }
 
 // begin finds what a message goes to.

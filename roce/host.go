@@ -70,8 +70,9 @@ type Host interface {
 
 	// BeginReceive takes a receive for a message; false: there is none. size is what fits.
 	BeginReceive() (size uint32, ok bool)
-	// PlaceReceive puts octets of a message into the receive, in order and within its size.
-	PlaceReceive(off uint32, chunk []byte) error
+	// PlaceReceive puts octets of a message into the receive, in order and within its size; last: its
+	// end.
+	PlaceReceive(off uint32, chunk []byte, last bool) error
 	// EndReceive completes the receive; an error: what the peer wanted invalidated cannot be, and the
 	// receive was completed with that.
 	EndReceive(Received) error

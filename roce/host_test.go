@@ -41,7 +41,8 @@ type host struct {
 		addr uint64
 		n    uint32
 	}
-	sources int // ReadSource without EndReadSource
+	sources int  // ReadSource without EndReadSource
+	unended bool // the receive that was taken lacks its end
 }
 
 type message struct {
@@ -83,16 +84,20 @@ func (h *host) BeginReceive() (uint32, bool) {
 	return uint32(len(h.taken)), true
 }
 
-func (h *host) PlaceReceive(off uint32, chunk []byte) error {
+func (h *host) PlaceReceive(off uint32, chunk []byte, last bool) error {
 	if copy(h.taken[off:], chunk) != len(chunk) {
 		h.t.Fatalf("receive: %d octets at %d of %d", len(chunk), off, len(h.taken))
 	}
+	h.unended = !last
 	return nil
 }
 
 func (h *host) EndReceive(r Received) error {
 	m := message{Received: r}
 	if !r.Write {
+		if r.Length > 0 && h.unended {
+			h.t.Fatalf("a receive of %d octets ends without its last ones", r.Length)
+		}
 		m.data = bytes.Clone(h.taken[:r.Length])
 	}
 	h.received = append(h.received, m)

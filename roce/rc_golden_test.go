@@ -99,7 +99,7 @@ func (p *player) BeginReceive() (uint32, bool) {
 	return p.size, !p.empty
 }
 
-func (p *player) PlaceReceive(off uint32, chunk []byte) error {
+func (p *player) PlaceReceive(off uint32, chunk []byte, last bool) error {
 	if p.badReceive {
 		return errMemory
 	}

@@ -62,7 +62,7 @@ func (u *UD) Append(b []byte, d *Datagram) ([]byte, Status, error) {
 // An Inbox is the receives of a UD: what a Host has for Sends.
 type Inbox interface {
 	BeginReceive() (size uint32, ok bool)
-	PlaceReceive(off uint32, chunk []byte) error
+	PlaceReceive(off uint32, chunk []byte, last bool) error
 	EndReceive(Received) error
 	FailReceive(s Status)
 	KeepReceive()
@@ -105,9 +105,9 @@ func (u *UD) Receive(in Inbox, h *packet.Header, ip, payload []byte) Outcome {
 		return TooLong
 	}
 	NetworkHeader(&u.head, ip)
-	err := in.PlaceReceive(0, u.head[:])
+	err := in.PlaceReceive(0, u.head[:], n == 0)
 	if err == nil && n > 0 {
-		err = in.PlaceReceive(NetworkHeaderLen, payload)
+		err = in.PlaceReceive(NetworkHeaderLen, payload, true)
 	}
 	if err != nil {
 		in.FailReceive(LocalProtection)

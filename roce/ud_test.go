@@ -142,11 +142,11 @@ func TestUDReceives(t *testing.T) {
 // A spoilt host has receives that cannot be written behind the network header.
 type spoilt struct{ *host }
 
-func (s spoilt) PlaceReceive(off uint32, chunk []byte) error {
+func (s spoilt) PlaceReceive(off uint32, chunk []byte, last bool) error {
 	if off > 0 {
 		return errMemory
 	}
-	return s.host.PlaceReceive(off, chunk)
+	return s.host.PlaceReceive(off, chunk, last)
 }
 
 // Options of an IPv4 header do not get in, and what is left is a header that has the right
@@ -255,9 +255,12 @@ type reusing struct {
 	recv []byte
 }
 
-func (r *reusing) BeginReceive() (uint32, bool)            { return uint32(len(r.recv)), true }
-func (r *reusing) PlaceReceive(off uint32, b []byte) error { copy(r.recv[off:], b); return nil }
-func (r *reusing) EndReceive(Received) error               { return nil }
+func (r *reusing) BeginReceive() (uint32, bool) { return uint32(len(r.recv)), true }
+func (r *reusing) PlaceReceive(off uint32, b []byte, _ bool) error {
+	copy(r.recv[off:], b)
+	return nil
+}
+func (r *reusing) EndReceive(Received) error { return nil }
 
 // Whatever comes, a datagram is either as it was sent in a receive that has room for it, or nothing
 // has happened; and its header is one that readers can tell from the other kind.

@@ -142,7 +142,7 @@ type receives Link
 func (i *receives) BeginReceive() (size uint32, ok bool) { return i.work.Recv.TryBegin() }
 func (i *receives) KeepReceive()                         { i.work.Recv.Return() }
 
-func (i *receives) PlaceReceive(off uint32, chunk []byte) error {
+func (i *receives) PlaceReceive(off uint32, chunk []byte, _ bool) error {
 	return i.work.Recv.Place(&i.hold, off, chunk)
 }
 

@@ -57,26 +57,29 @@ func (l *Link) Done(token uint64) { l.work.Finish(l.work.ByToken(uint32(token)))
 // PlaceRead implements roce.Host.
 func (l *Link) PlaceRead(token uint64, off uint32, chunk []byte) error {
 	e := l.work.ByToken(uint32(token))
-	return e.List.CopyIn(&l.in, chunk, off)
+	return l.in.answer(e, off, chunk)
 }
 
 // PlaceOriginal implements roce.Host.
 func (l *Link) PlaceOriginal(token, original uint64) error {
-	return l.work.ByToken(uint32(token)).PutOld(&l.in, original)
+	return l.in.original(l.work.ByToken(uint32(token)), original)
 }
 
 // BeginReceive implements roce.Host.
-func (l *Link) BeginReceive() (size uint32, ok bool) { return l.work.Recv.TryBegin() }
+func (l *Link) BeginReceive() (size uint32, ok bool) {
+	l.in.begin(forReceive)
+	return l.work.Recv.TryBegin()
+}
 
 // PlaceReceive implements roce.Host.
-func (l *Link) PlaceReceive(off uint32, chunk []byte) error {
-	return l.work.Recv.Place(&l.in, off, chunk)
+func (l *Link) PlaceReceive(off uint32, chunk []byte, last bool) error {
+	return l.in.receive(&l.work.Recv, off, chunk, last)
 }
 
 // EndReceive implements roce.Host.
 func (l *Link) EndReceive(r roce.Received) error {
 	if r.Invalidate {
-		l.in.Drop() // it may be of what is invalidated
+		l.in.drop() // it may be of what is invalidated
 	}
 	if r.Write && r.Length == 0 { // no octet of it has come
 		l.work.Stats.Inbound(rdma.OpWriteImm, 0)
@@ -92,10 +95,16 @@ func (l *Link) EndReceive(r roce.Received) error {
 }
 
 // FailReceive implements roce.Host.
-func (l *Link) FailReceive(s roce.Status) { l.work.Recv.Fail(Status(s)) }
+func (l *Link) FailReceive(s roce.Status) {
+	l.in.settle()
+	l.work.Recv.Fail(Status(s))
+}
 
 // KeepReceive implements roce.Host.
-func (l *Link) KeepReceive() { l.work.Recv.Return() }
+func (l *Link) KeepReceive() {
+	l.in.settle() // others may fill it next
+	l.work.Recv.Return()
+}
 
 // Receives implements roce.Host. A peer that is told no number is told by RNR NAKs.
 func (l *Link) Receives() (n uint32, ok bool) { return 0, false }
@@ -106,6 +115,7 @@ func (l *Link) BeginWrite(rkey uint32, addr uint64, n uint32) error {
 	if err != nil {
 		return err
 	}
+	l.in.begin(forWrite)
 	l.write.m, l.write.addr = m, addr
 	return nil
 }
@@ -113,7 +123,7 @@ func (l *Link) BeginWrite(rkey uint32, addr uint64, n uint32) error {
 // PlaceWrite implements roce.Host.
 func (l *Link) PlaceWrite(off uint32, chunk []byte, last bool) error {
 	w := &l.write
-	err := l.in.Write(w.m, chunk, w.addr+uint64(off), last)
+	err := l.in.write(w.m, chunk, w.addr+uint64(off), last)
 	w.octets += uint64(len(chunk))
 	if last {
 		l.work.Stats.Inbound(rdma.OpWrite, 0)
@@ -146,7 +156,7 @@ func (l *Link) Atomic(a roce.Atomic) (original uint64, err error) {
 		l.atomic.Op, l.atomic.Mask = iwarp.AtomicCompareSwap, all
 		l.atomic.Compare, l.atomic.CompareMask = a.Compare, all
 	}
-	l.in.Drop() // it may be this region's
+	l.in.drop() // it may be this region's
 	original, err = l.work.Memory.Atomic(&l.atomic)
 	if err == nil {
 		l.work.Stats.Inbound(rdma.OpFetchAdd, 0)

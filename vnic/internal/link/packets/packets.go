@@ -113,7 +113,7 @@ type Link struct {
 	control control
 
 	out   wqe.Source // what is sent is read by it; within send
-	in    mem.Hold   // what is received is placed by it
+	in    placing    // what is received is placed by it
 	write struct {   // the peer's, under way
 		m      *mem.MR
 		addr   uint64
@@ -151,7 +151,7 @@ const queueMost = 256
 func New(qp QP, typ rdma.QPType, p Path, cfg roce.Config, s *stats.Packets, c *Congestion,
 	in *inbox.Inbox) *Link {
 	l := &Link{qp: qp, work: qp.Work(), Inbox: in, stats: s, control: newFlow(c, cfg.Dest),
-		transport: packet.RC}
+		transport: packet.RC, in: newPlacing()}
 	l.local.mtu, l.local.dest = cfg.MTU, cfg.Dest
 	l.answers.Init(&l.out, 0)
 	cfg.SendQueue = min(l.work.Depth(), queueMost)
@@ -235,8 +235,7 @@ func (l *Link) Abort() {
 	l.local.peer = nil
 	l.local.drop()
 	l.Inbox.Close()
-	l.in.Drop()
-	l.in.Release()
+	l.in.abandon()
 	l.out.Hold.Drop()
 	l.out.Hold.Release()
 }
@@ -301,8 +300,7 @@ func (l *Link) Step() (moved int, more bool) {
 	l.begun = false
 	// Some may have come since Begin, too, and who put them there does not come again.
 	l.takeWaiting()
-	l.in.Drop()
-	l.in.Release()
+	l.in.release()
 	if l.over {
 		return l.count(), false
 	}
