@@ -2,6 +2,7 @@ package porttest
 
 import (
 	"container/heap"
+	"runtime/metrics"
 	"sync"
 	"testing"
 	"time"
@@ -13,10 +14,9 @@ import (
 const quiet = 500 * time.Microsecond
 
 // A Clock is a tcpip.Clock on which waiting takes no time: whenever nothing has happened for a
-// moment, no timer set and no frame carried, it goes to the time of the next timer. So seconds of
-// retransmission pass in milliseconds, and in the order in which they would. Where the host's
-// processors are so busy that a goroutine with something to do does not get one for that moment,
-// time has passed for it, as it may anywhere.
+// moment, no timer set and no frame carried, and no goroutine of the process runs or could, it goes
+// to the time of the next timer. So seconds of retransmission pass in milliseconds, and in the
+// order in which they would, however long the host makes a goroutine wait for a processor.
 //
 // Its timers run one after the other, on a goroutine that ends with the test.
 type Clock struct {
@@ -51,6 +51,7 @@ func (c *Clock) run() {
 	tick := time.NewTicker(quiet)
 	defer tick.Stop()
 	var seen uint64
+	var look idle
 	for {
 		select {
 		case <-c.stop:
@@ -63,6 +64,15 @@ func (c *Clock) run() {
 			c.mu.Unlock()
 			continue
 		}
+		c.mu.Unlock()
+		if !look.now() {
+			continue
+		}
+		c.mu.Lock()
+		if c.busy != seen || len(c.timers) == 0 { // stopped or set while it looked
+			c.mu.Unlock()
+			continue
+		}
 		due := c.timers[0].due
 		for len(c.timers) > 0 && c.timers[0].due <= due { // also what comes meanwhile
 			f := c.popLocked()
@@ -72,6 +82,17 @@ func (c *Clock) run() {
 		}
 		c.mu.Unlock()
 	}
+}
+
+// idle tells whether goroutines have something to do.
+type idle [2]metrics.Sample
+
+// now reports whether none but the caller runs or waits for a processor.
+func (i *idle) now() bool {
+	i[0].Name = "/sched/goroutines/runnable:goroutines"
+	i[1].Name = "/sched/goroutines/running:goroutines"
+	metrics.Read(i[:])
+	return i[0].Value.Uint64() == 0 && i[1].Value.Uint64() <= 1
 }
 
 // Step goes on to the next timer, and runs it; false: there is none.
