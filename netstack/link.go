@@ -2,6 +2,7 @@ package netstack
 
 import (
 	"fmt"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 
@@ -36,7 +37,9 @@ type link struct {
 
 	tcp  *tcp.Host
 	sctp *sctphost.Host
-	udp  *udp.Host // set before the port is attached
+	udp  *udp.Host // this and what follows is set before the port is attached
+	st   *stack.Stack
+	own  []netip.Addr // of the stack
 
 	queue   chan *stack.PacketBuffer // for the goroutine
 	pending sync.WaitGroup           // what is in queue, or being delivered

@@ -21,6 +21,7 @@ import (
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/internal/gvconv"
 	"github.com/vrnic/vrnic/netstack/internal/gvisor"
+	"github.com/vrnic/vrnic/netstack/internal/ports"
 	"github.com/vrnic/vrnic/netstack/sctp"
 	"github.com/vrnic/vrnic/netstack/sctphost"
 	"github.com/vrnic/vrnic/netstack/tcp"
@@ -69,12 +70,13 @@ type Config struct {
 // A Stack is a userspace network namespace with one Ethernet interface. It answers ping. Its
 // methods may be called from several goroutines at once.
 type Stack struct {
-	cfg  Config
-	st   *stack.Stack
-	link *link
-	tcp  *tcp.Host
-	sctp *sctphost.Host
-	udp  *udp.Host
+	cfg   Config
+	st    *stack.Stack
+	link  *link
+	tcp   *tcp.Host
+	sctp  *sctphost.Host
+	udp   *udp.Host
+	ports ports.Table
 }
 
 // NewStack makes a Stack and attaches it to sw.
@@ -94,8 +96,13 @@ func NewStack(sw *ethswitch.Switch, c Config) (*Stack, error) {
 	if err != nil {
 		return nil, fmt.Errorf("netstack: stack %s: %w", c.Name, err)
 	}
+	var own []netip.Addr
+	for _, p := range c.Addrs {
+		own = append(own, p.Addr())
+	}
 	s.tcp = tcp.New(tcp.Config{
-		Name: c.Name, SendBuffer: c.SendBuffer, ReceiveBuffer: c.ReceiveBuffer, MTU: mtu, Send: send,
+		Name: c.Name, Addrs: own, Ports: &s.ports, SendBuffer: c.SendBuffer,
+		ReceiveBuffer: c.ReceiveBuffer, MTU: mtu, Send: send,
 		Liveness: gvisor.Liveness{KeepAlive: c.KeepAlive, UserTimeout: c.UserTimeout},
 	})
 	s.link = newLink(c.Name, c.MAC, uint32(c.MTU), s.tcp, s.sctp)
@@ -119,8 +126,10 @@ func NewStack(sw *ethswitch.Switch, c Config) (*Stack, error) {
 		HandleLocal: true,
 		NUDDisp:     neighbours(func() { s.udp.NeighboursChanged() }),
 	})
-	s.udp = udp.New(udp.Config{Stack: s.st, MAC: c.MAC, MTU: mtu, Send: send})
-	s.link.udp = s.udp
+	s.ports.Clock = s.st.Clock()
+	s.udp = udp.New(udp.Config{Stack: s.st, MAC: c.MAC, MTU: mtu, Send: send, Ports: &s.ports})
+	s.link.udp, s.link.st = s.udp, s.st
+	s.link.setOwn(c.Addrs)
 	if err = s.tcp.Tune(); err == nil {
 		// The port comes first: gVisor sends as soon as it has the interface.
 		s.link.at, err = sw.Attach(ethswitch.PortOptions{Name: c.Name, Kind: "stack", MAC: c.MAC}, s.link)
@@ -252,6 +261,7 @@ func (s *Stack) Close() error {
 	}
 	s.link.shutdown()
 	s.st.Wait()
+	_ = s.ports.Share(nil) // that never fails
 	return nil
 }
 

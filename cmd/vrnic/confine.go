@@ -61,6 +61,7 @@ func sandboxConfig(u *config.Up) (*confinement, error) {
 		switch p.Kind {
 		case daemon.PortTap:
 			f.TAPs = true
+			f.Internet = f.Internet || p.Share // its ports are kept by sockets
 		case daemon.PortUnixListen:
 			f.Sockets = append(f.Sockets, p.Path)
 		case daemon.PortUnixConnect:

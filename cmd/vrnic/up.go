@@ -73,7 +73,8 @@ func upCommand() *cli.Command {
 			&cli.BoolFlag{Name: "host", DisableDefaultText: true, Usage: "a device for each address of " +
 				"this host, but for link-local ones, and the loopback's if there are others"},
 			&cli.StringSliceFlag{Name: "port", Usage: "a port of the switch, `SPEC`: " +
-				"tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N], unix-listen:PATH or unix-connect:PATH"},
+				"tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N][,share[=DEVICE]], unix-listen:PATH or " +
+				"unix-connect:PATH"},
 			&cli.StringSliceFlag{Name: "ipoib",
 				Usage: "an IP interface over a device, `SPEC`; see above"},
 			&cli.StringFlag{Name: "socket-mode", Value: "0600",

@@ -34,6 +34,9 @@ type PortOptions struct {
 	// MAC, if not zero, is the port's only address: frames for it go nowhere else, and frames
 	// from it come from nowhere else.
 	MAC frame.MAC
+	// Beside, if not "", is the name of a port with a MAC, a Sharer: the two ports are one station of
+	// the network.
+	Beside string
 }
 
 // PortStats counts what went through a port. A super-frame counts once. Rx is into the Switch, Tx
@@ -90,6 +93,9 @@ type Attachment struct {
 	in   *gate.Gate // around Input
 	out  *gate.Gate // around Transmit
 
+	beside atomic.Pointer[Attachment] // the other port of a station of two, or nil
+	sharer Sharer                     // nil: the port cannot share its station
+
 	learned int // entries of the table that point here; guarded by table.mu
 
 	rxFrames, rxOctets, rxDrops atomic.Uint64
@@ -116,6 +122,12 @@ func (s *Switch) Attach(o PortOptions, p Port) (*Attachment, error) {
 		}
 	}
 	a := &Attachment{PortOptions: o, sw: s, port: p, in: gate.New(), out: gate.New()}
+	a.sharer, _ = p.(Sharer)
+	if o.Beside != "" {
+		if err := a.join(old); err != nil {
+			return nil, err
+		}
+	}
 	if o.MAC != (frame.MAC{}) {
 		s.table.pin(o.MAC, a)
 	}
@@ -132,6 +144,9 @@ func (a *Attachment) Detach() {
 	ports := slices.DeleteFunc(slices.Clone(*s.ports.Load()),
 		func(b *Attachment) bool { return a == b })
 	s.ports.Store(&ports)
+	if other := a.beside.Swap(nil); other != nil {
+		other.beside.Store(nil)
+	}
 	s.mu.Unlock()
 	a.in.Shut()
 	a.out.Shut()
@@ -154,7 +169,7 @@ func (s *Switch) Ports() []PortInfo {
 	for _, a := range *s.ports.Load() {
 		infos = append(infos, PortInfo{
 			Name: a.Name, Kind: a.Kind, Detail: a.port.String(),
-			Offloads: a.port.Offloads(frame.GSONone), MACs: s.table.behind(a), PortStats: a.Stats(),
+			Offloads: a.port.Offloads(frame.GSONone), MACs: a.macs(), PortStats: a.Stats(),
 		})
 	}
 	return infos
@@ -211,8 +226,8 @@ func (a *Attachment) Deliver(f *frame.Frame, d *Delivery) error {
 	s := a.sw
 	if !dst.IsGroup() {
 		if to := s.table.lookup(dst); to != nil {
-			if to != a {
-				to.transmit(f, d)
+			if to != a && to.beside.Load() != a {
+				to.transmitDivided(f, d)
 			}
 			return nil
 		}
@@ -222,7 +237,7 @@ func (a *Attachment) Deliver(f *frame.Frame, d *Delivery) error {
 	ports := *s.ports.Load()
 	f.Shared = len(ports) > 2
 	for _, to := range ports {
-		if to != a {
+		if to != a && to.beside.Load() != a && to.wants(f) {
 			to.transmit(f, d)
 		}
 	}
@@ -239,7 +254,7 @@ func (a *Attachment) admit(f *frame.Frame) (dst frame.MAC, err error) {
 	switch {
 	case src.IsGroup():
 		return frame.MAC{}, errGroupSource
-	case src == a.MAC:
+	case src == a.MAC, a.sharesMAC(src):
 		return dst, nil
 	case a.MAC != (frame.MAC{}):
 		return frame.MAC{}, errNotYours

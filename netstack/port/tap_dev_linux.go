@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -45,6 +46,33 @@ func (k *kernelIf) setMTU(mtu int) error {
 		return fmt.Errorf("set MTU %d: %w", mtu, err)
 	}
 	return nil
+}
+
+func (k *kernelIf) setMAC(mac net.HardwareAddr) error {
+	l, err := k.link()
+	if err == nil {
+		err = k.nl.LinkSetHardwareAddr(l, mac)
+	}
+	if err != nil {
+		return fmt.Errorf("set address %v: %w", mac, err)
+	}
+	return nil
+}
+
+// lacks is the first of addrs that the interface does not have, an invalid one if there is none.
+func (k *kernelIf) lacks(l netlink.Link, addrs []netip.Prefix) (netip.Prefix, error) {
+	list, err := k.nl.AddrList(l, netlink.FAMILY_ALL)
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	for _, p := range addrs {
+		if !slices.ContainsFunc(list, func(a netlink.Addr) bool {
+			return a.IP.Equal(p.Addr().AsSlice())
+		}) {
+			return p, nil
+		}
+	}
+	return netip.Prefix{}, nil
 }
 
 func (k *kernelIf) setUp(up bool) error {

@@ -1,6 +1,7 @@
 package port
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -29,7 +30,11 @@ type TAPConfig struct {
 	NetNS string         // path of the network namespace the device is in; empty: the caller's
 	Addrs []netip.Prefix // for the kernel's side
 	MTU   int            // for the kernel's side; 0: as it is
+	MAC   frame.MAC      // for the kernel's side; zero: as it is
 	Plain bool           // do not try offloads
+	// Beside, if not "", is the port of the switch, a stack's, with which the kernel's side is one
+	// station: it has that one's MAC and Addrs, and KeepPort keeps ports from its programs.
+	Beside string
 	// OnLink, if not nil, is called when the link goes down, with why, and when it is up again: one
 	// call after the other, on a goroutine of the port, which Close waits for.
 	OnLink func(up bool, why error)
@@ -46,6 +51,7 @@ type TAP struct {
 	made     bool // by OpenTAP
 	at       *ethswitch.Attachment
 	k        *kernelIf
+	keeper   *portKeeper    // nil: the kernel's side is a station of its own
 	undo     []func() error // what Close does about the device, last first
 
 	raw syscall.RawConn // of the file that the reader waits on; the reader's
@@ -77,7 +83,8 @@ func OpenTAP(sw *ethswitch.Switch, c TAPConfig) (*TAP, error) {
 	if err == nil {
 		err = inNetNS(c.NetNS, func() (err error) {
 			if err = t.setUp(); err == nil {
-				events, err = nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+				events, err = nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK,
+					unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
 			}
 			return err
 		})
@@ -85,15 +92,18 @@ func OpenTAP(sw *ethswitch.Switch, c TAPConfig) (*TAP, error) {
 	if err == nil {
 		err = t.openFile()
 	}
+	if err == nil && c.Beside != "" {
+		t.keeper, err = newPortKeeper(c.Name, c.NetNS)
+	}
 	if err == nil {
-		t.at, err = sw.Attach(ethswitch.PortOptions{Name: c.Name, Kind: "tap"}, t)
+		t.at, err = sw.Attach(ethswitch.PortOptions{Name: c.Name, Kind: "tap", Beside: c.Beside}, t)
 	}
 	if err != nil {
 		if events != nil {
 			events.Close()
 		}
 		if errors.Is(err, os.ErrPermission) {
-			err = notAllowed(c.Name, err)
+			err = t.notAllowed(err)
 		}
 		return nil, errors.Join(fmt.Errorf("netstack: tap %s: %w", c.Name, err), t.release())
 	}
@@ -107,10 +117,17 @@ func OpenTAP(sw *ethswitch.Switch, c TAPConfig) (*TAP, error) {
 }
 
 // notAllowed says what lets this user have a TAP.
-func notAllowed(name string, err error) error {
+func (t *TAP) notAllowed(err error) error {
+	name, more := t.cfg.Name, ""
+	if t.cfg.MAC != (frame.MAC{}) {
+		more = fmt.Sprintf(" && ip link set %s address %v", name, t.cfg.MAC)
+	}
+	for _, p := range t.cfg.Addrs {
+		more += fmt.Sprintf(" && ip addr add %v dev %s", p, name)
+	}
 	return fmt.Errorf("%w: run it as root, or have root make the device for uid %d: "+
-		"`ip tuntap add dev %s mode tap user %d && ip link set %s up`", err, os.Geteuid(), name,
-		os.Geteuid(), name)
+		"`ip tuntap add dev %s mode tap user %d%s && ip link set %s up`", err, os.Geteuid(), name,
+		os.Geteuid(), more, name)
 }
 
 // openFile puts a file of the device, which does not block, into Go's poller, in place of the one
@@ -320,6 +337,13 @@ func (t *TAP) configure(existed bool) error {
 		}
 		undoing(func() error { return k.setMTU(old) })
 	}
+	if old := was.Attrs().HardwareAddr; t.cfg.MAC != (frame.MAC{}) &&
+		!bytes.Equal(old, t.cfg.MAC[:]) {
+		if err := k.setMAC(t.cfg.MAC[:]); err != nil {
+			return err
+		}
+		undoing(func() error { return k.setMAC(old) })
+	}
 	if was.Attrs().Flags&net.FlagUp == 0 {
 		if err := k.setUp(true); err != nil {
 			return err
@@ -355,6 +379,7 @@ func (t *TAP) release() error {
 		}
 	}
 	t.undo = nil
+	t.keeper.close()
 	return errors.Join(errs...)
 }
 
@@ -395,6 +420,9 @@ func (t *TAP) String() string {
 		}
 	} else {
 		s += " plain frames"
+	}
+	if t.cfg.Beside != "" {
+		s += " shared with " + t.cfg.Beside
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,6 +1,7 @@
 package port
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"time"
@@ -141,7 +142,20 @@ func (t *TAP) linkDown() (why, err error) {
 	case l.Attrs().RawFlags&unix.IFF_LOWER_UP == 0:
 		return errors.New("the device has no carrier"), nil
 	}
-	return nil, nil
+	if t.cfg.Beside == "" {
+		return nil, nil
+	}
+	// A station has one MAC and the same addresses on both sides.
+	if mac := l.Attrs().HardwareAddr; !bytes.Equal(mac, t.cfg.MAC[:]) {
+		return fmt.Errorf("the device has the MAC %v, not that of %s: ip link set %s address %v", mac,
+			t.cfg.Beside, t.cfg.Name, t.cfg.MAC), nil
+	}
+	lost, err := t.k.lacks(l, t.cfg.Addrs)
+	if err == nil && lost.IsValid() {
+		why = fmt.Errorf("the device does not have an address of %s: ip addr add %v dev %s",
+			t.cfg.Beside, lost, t.cfg.Name)
+	}
+	return why, err
 }
 
 // setLink notes why the link is down, or with nil that it is up, and tells of a change between the

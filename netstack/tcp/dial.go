@@ -2,10 +2,12 @@ package tcp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
@@ -15,6 +17,7 @@ import (
 	"github.com/vrnic/vrnic/netstack/internal/gate"
 	"github.com/vrnic/vrnic/netstack/internal/gvconv"
 	"github.com/vrnic/vrnic/netstack/internal/gvisor"
+	"github.com/vrnic/vrnic/netstack/internal/ports"
 )
 
 // newEndpoint makes an endpoint for a's family. The caller is inside h.gate.
@@ -55,6 +58,9 @@ func (h *Host) dial(ctx context.Context, local, remote netip.AddrPort) (*Conn, e
 	defer wq.EventUnregister(&entry)
 
 	ep, err := h.startDial(wq, local, remote)
+	for n := 1; errors.Is(err, syscall.EADDRINUSE) && local.Port() == 0 && n < chosenPorts; n++ {
+		ep, err = h.startDial(wq, local, remote) // the port is somebody's with whom the address is shared
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -72,6 +78,9 @@ func (h *Host) dial(ctx context.Context, local, remote netip.AddrPort) (*Conn, e
 	}
 	return h.newConn(ep, wq), nil
 }
+
+// chosenPorts is how many ports are tried where any will do.
+const chosenPorts = 16
 
 // connecting reports whether the handshake is under way.
 func connecting(ep *tcp.Endpoint) bool {
@@ -101,6 +110,10 @@ func (h *Host) startDial(wq *waiter.Queue, local, remote netip.AddrPort) (*tcp.E
 			ep.Close()
 			return nil, fmt.Errorf("bind to %v: %w", local, gvconv.Error(err))
 		}
+		if err := h.lend(ep); err != nil {
+			ep.Close()
+			return nil, err
+		}
 	}
 	cerr := ep.Connect(gvconv.FullAddr(remote))
 	switch cerr.(type) {
@@ -115,12 +128,26 @@ func (h *Host) startDial(wq *waiter.Queue, local, remote netip.AddrPort) (*tcp.E
 	return nil, gvconv.Error(cerr)
 }
 
+// lend keeps the port that ep is bound to from who has the address, too, until ep is no connection
+// any more, nor lingers as one.
+func (h *Host) lend(ep *tcp.Endpoint) error {
+	bound, terr := ep.GetLocalAddress()
+	if terr != nil {
+		return gvconv.Error(terr)
+	}
+	return h.cfg.Ports.Lend(ports.Port{At: gvconv.GoAddrPort(bound)}, func() bool {
+		state := tcp.EndpointState(ep.State())
+		return state == tcp.StateClose || state == tcp.StateError
+	})
+}
+
 // A Listener takes connections in.
 type Listener struct {
-	h    *Host
-	ep   *tcp.Endpoint
-	wq   *waiter.Queue
-	addr netip.AddrPort
+	h     *Host
+	ep    *tcp.Endpoint
+	wq    *waiter.Queue
+	addr  netip.AddrPort
+	ports []ports.Port // that it takes
 
 	once sync.Once
 	done chan struct{}
@@ -176,12 +203,22 @@ func (h *Host) listen(addr netip.AddrPort, backlog int, first func(remote netip.
 		h: h, ep: ep, wq: wq, done: make(chan struct{}),
 		addr: netip.AddrPortFrom(addr.Addr(), bound.Port),
 	}
+	for _, a := range h.cfg.Addrs {
+		if a == addr.Addr() || addr.Addr().IsUnspecified() && a.Is4() == addr.Addr().Is4() {
+			l.ports = append(l.ports, ports.Port{At: netip.AddrPortFrom(a, bound.Port)})
+		}
+	}
+	if err := h.cfg.Ports.Use(l.ports...); err != nil {
+		ep.Close()
+		return nil, err
+	}
 	if first != nil { // before anybody can connect
 		h.firsts.listen(l, first)
 	}
 	if err := ep.Listen(gvisor.Backlog(backlog)); err != nil {
 		h.firsts.close(l)
 		ep.Close()
+		h.cfg.Ports.Leave(l.ports...)
 		return nil, gvconv.Error(err)
 	}
 	return l, nil
@@ -219,6 +256,7 @@ func (l *Listener) Close() error {
 	l.once.Do(func() {
 		l.h.firsts.close(l)
 		l.ep.Close()
+		l.h.cfg.Ports.Leave(l.ports...)
 		close(l.done)
 	})
 	return nil

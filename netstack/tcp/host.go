@@ -12,11 +12,14 @@ import (
 	"github.com/vrnic/vrnic/netstack/internal/gate"
 	"github.com/vrnic/vrnic/netstack/internal/gvconv"
 	"github.com/vrnic/vrnic/netstack/internal/gvisor"
+	"github.com/vrnic/vrnic/netstack/internal/ports"
 )
 
 // Config describes a Host.
 type Config struct {
-	Name string // of the stack, for errors
+	Name  string       // of the stack, for errors
+	Addrs []netip.Addr // of the stack
+	Ports *ports.Table // those of the stack that are in use
 	// SendBuffer and ReceiveBuffer are what each connection may hold, in octets.
 	SendBuffer, ReceiveBuffer int
 	MTU                       func() uint32 // of the stack's interface

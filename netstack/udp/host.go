@@ -24,6 +24,7 @@ import (
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/internal/gate"
 	"github.com/vrnic/vrnic/netstack/internal/gvconv"
+	"github.com/vrnic/vrnic/netstack/internal/ports"
 )
 
 // headerLen is the length of a UDP header.
@@ -35,6 +36,7 @@ type Config struct {
 	MAC   frame.MAC                               // of the interface
 	MTU   func() uint32                           // of the interface, in octets of an IP packet
 	Send  func(*frame.Frame, *ethswitch.Delivery) // to the switch; it releases the frame
+	Ports *ports.Table                            // those of the stack that are in use
 }
 
 // A Host is the Sockets of a stack. Its methods may be called from several goroutines at once. To
@@ -68,6 +70,9 @@ func (h *Host) at(a netip.AddrPort) *Socket {
 	}
 	return nil
 }
+
+// Has reports whether there is a Socket at a.
+func (h *Host) Has(a netip.AddrPort) bool { return h.at(a) != nil }
 
 // in is who has joined group.
 func (h *Host) in(group netip.AddrPort) []*Socket {
@@ -160,8 +165,19 @@ func (h *Host) Open(port uint16, addrs []netip.Addr, r Handler) (*Socket, error)
 		}
 		bound = append(bound, binding{netip.AddrPortFrom(a, port), s})
 	}
+	if err := h.cfg.Ports.Use(s.ports()...); err != nil {
+		return nil, fmt.Errorf("UDP port %d: %w", port, err)
+	}
 	h.bound.Store(&bound)
 	return s, nil
+}
+
+// ports are those that s takes.
+func (s *Socket) ports() (list []ports.Port) {
+	for _, a := range s.addrs {
+		list = append(list, ports.Port{UDP: true, At: netip.AddrPortFrom(a, s.port)})
+	}
+	return list
 }
 
 // Close hands nothing up any more, leaves the groups and waits for calls of the Handler and of Send
@@ -184,6 +200,7 @@ func (s *Socket) Close() error {
 	bound := slices.DeleteFunc(slices.Clone(*h.bound.Load()),
 		func(b binding) bool { return b.s == s })
 	h.bound.Store(&bound)
+	h.cfg.Ports.Leave(s.ports()...)
 	h.mu.Unlock()
 	s.gate.Shut()
 	s.gate.Wait()

@@ -26,8 +26,14 @@ type Port struct {
 // does not fit into Frames. It is detached when the test ends.
 func NewPort(tb testing.TB, sw *ethswitch.Switch, name string, offloads bool) *Port {
 	tb.Helper()
+	return NewPortBeside(tb, sw, name, "", offloads)
+}
+
+// NewPortBeside is NewPort of one that is a station with the port beside.
+func NewPortBeside(tb testing.TB, sw *ethswitch.Switch, name, beside string, offloads bool) *Port {
+	tb.Helper()
 	p := &Port{Frames: make(chan Received, 4096), offloads: offloads}
-	at, err := sw.Attach(ethswitch.PortOptions{Name: name, Kind: "memory"}, p)
+	at, err := sw.Attach(ethswitch.PortOptions{Name: name, Kind: "memory", Beside: beside}, p)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -239,6 +239,8 @@ func (h *idHandler) Listen(backlog uint32) error {
 			return errno(err)
 		}
 		if err := b.cm.Listen(int(min(backlog, maxBacklog))); err != nil {
+			// The client has a number; whose the port is has more words.
+			h.s.log.Info("no listener", "err", err)
 			return errno(err)
 		}
 	}

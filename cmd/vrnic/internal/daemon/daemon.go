@@ -202,6 +202,9 @@ const maxRegistered = 1 << 62
 
 func (d *Daemon) addPort(spec PortSpec) error {
 	onLink := d.onLink(spec)
+	if spec.Share {
+		return d.addShared(spec, onLink)
+	}
 	d.links.add()
 	switch spec.Kind {
 	case PortTap:

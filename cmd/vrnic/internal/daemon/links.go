@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/netstack/port"
 )
 
 // links are the daemon's ports that lead out. A device has a network as long as one of them may
@@ -36,6 +37,9 @@ func (d *Daemon) onLink(spec PortSpec) func(up bool, why error) {
 			d.log.Info("the link of a port is up", "port", name)
 		} else {
 			d.log.Warn("the link of a port is down", "port", name, "err", why)
+		}
+		if spec.Share {
+			return // it leads to the other half of the station, and not out
 		}
 		if up {
 			for _, dev := range d.devices {
@@ -77,4 +81,29 @@ func (d *Daemon) findDuplicates(dev *device) {
 		d.log.Warn("an address of a device is somebody else's, too: give one of them another",
 			"device", dev.spec.Name, "addr", addr, "other", net.HardwareAddr(holder[:]))
 	})
+}
+
+// addShared makes a TAP whose kernel side is one station with a device's stack: its addresses, its
+// MAC and its MTU.
+func (d *Daemon) addShared(spec PortSpec, onLink func(up bool, why error)) error {
+	i, err := spec.sharedWith(d.cfg.Devices)
+	if err != nil {
+		return &ConfigError{err}
+	}
+	st := d.devices[i].station.(stackStation).stack // it is on the switch
+	mtu := spec.MTU
+	if mtu == 0 {
+		mtu = st.MTU()
+	}
+	tap, err := port.OpenTAP(d.sw, port.TAPConfig{Name: spec.Name, NetNS: spec.NetNS,
+		Addrs: st.Addrs(), MTU: mtu, MAC: st.MAC(), Beside: st.Name(), OnLink: onLink})
+	if err != nil {
+		return err
+	}
+	d.undo.add(tap.Close)
+	if err := st.Share(tap); err != nil {
+		return err
+	}
+	d.undo.add(func() error { return st.Share(nil) })
+	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"hash/fnv"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -355,12 +356,12 @@ func checkSpecs(devices []DeviceSpec, ports []PortSpec) error {
 			return err
 		}
 	}
-	return nil
+	return checkShare(devices, ports)
 }
 
-// eachOption calls f for each key=value of a list with commas. any says whether there is a list;
-// an empty part is an error.
-func eachOption(list string, any bool, f func(key, value string) error) error {
+// eachOption calls f for each key=value of a list with commas, and for words, which need no value.
+// any says whether there is a list; an empty part is an error.
+func eachOption(list string, any bool, f func(key, value string) error, words ...string) error {
 	if !any {
 		return nil
 	}
@@ -368,7 +369,7 @@ func eachOption(list string, any bool, f func(key, value string) error) error {
 	for part := range strings.SplitSeq(list, ",") {
 		n++
 		key, value, found := strings.Cut(part, "=")
-		if !found {
+		if !found && !slices.Contains(words, part) {
 			return &PartError{n, part, fmt.Errorf("%q is not of the form option=value", part)}
 		}
 		if err := f(key, value); err != nil {

@@ -35,12 +35,16 @@ type PortSpec struct {
 	Name  string         // tap: the interface
 	NetNS string         // tap: path of the namespace it is made in; "" is the daemon's own
 	Addrs []netip.Prefix // tap: what the kernel's side gets
-	MTU   int            // tap; 0 is 1500
-	Path  string         // unix-listen, unix-connect
+	MTU   int            // tap; 0 is 1500, or that of the device with which it is shared
+	// Share: the kernel's side of a tap is one station with a device, of the same addresses and MAC.
+	// ShareWith names it; "" is the only one on the switch.
+	Share     bool
+	ShareWith string
+	Path      string // unix-listen, unix-connect
 }
 
-// ParsePort reads tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N], unix-listen:PATH or
-// unix-connect:PATH. A path of the latter two is the whole rest, commas included.
+// ParsePort reads tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N][,share[=DEVICE]], unix-listen:PATH
+// or unix-connect:PATH. A path of the latter two is the whole rest, commas included.
 func ParsePort(s string) (PortSpec, error) {
 	kind, rest, found := strings.Cut(s, ":")
 	k := slices.Index(portKinds[:], kind)
@@ -61,6 +65,14 @@ func ParsePort(s string) (PortSpec, error) {
 	if err == nil {
 		err = eachOption(options, more, func(key, value string) (err error) {
 			switch key {
+			case "share":
+				if p.Share {
+					return fmt.Errorf("share is given twice")
+				}
+				p.Share = true
+				if p.ShareWith = value; value != "" {
+					err = checkName(value, maxDeviceName)
+				}
 			case "addr":
 				p.Addrs, err = addAddr(p.Addrs, value)
 			case "mtu":
@@ -75,10 +87,14 @@ func ParsePort(s string) (PortSpec, error) {
 					p.NetNS = value
 				}
 			default:
-				err = fmt.Errorf("unknown option %q (known: netns, addr, mtu)", key)
+				err = fmt.Errorf("unknown option %q (known: netns, addr, mtu, share)", key)
 			}
 			return err
-		})
+		}, "share")
+	}
+	if err == nil && p.Share && len(p.Addrs) > 0 {
+		err = fmt.Errorf("with share the kernel's side has the addresses of the device: leave addr=%v "+
+			"out", p.Addrs[0])
 	}
 	if err != nil {
 		return PortSpec{}, fmt.Errorf("port %q: %w", s, err)
@@ -99,5 +115,61 @@ func (p PortSpec) String() string {
 	if p.MTU != 0 {
 		b = fmt.Appendf(b, ",mtu=%d", p.MTU)
 	}
+	switch {
+	case p.ShareWith != "":
+		b = append(b, ",share="+p.ShareWith...)
+	case p.Share:
+		b = append(b, ",share"...)
+	}
 	return string(b)
+}
+
+// sharedWith is the device, by its number, whose station p is a part of.
+func (p PortSpec) sharedWith(devices []DeviceSpec) (int, error) {
+	found := -1
+	for i, d := range devices {
+		if other, _ := shares(devices, i); d.Host.IsValid() || other >= 0 && p.ShareWith == "" {
+			if d.Name == p.ShareWith {
+				return -1, fmt.Errorf("port %q: %s has an address of the host, which is the kernel's "+
+					"anyway: leave the port out", p, d.Name)
+			}
+			continue
+		}
+		switch {
+		case p.ShareWith == d.Name:
+			return i, nil
+		case p.ShareWith == "" && found >= 0:
+			return -1, fmt.Errorf("port %q: with whom of %s and %s? Say share=DEVICE", p,
+				devices[found].Name, d.Name)
+		case p.ShareWith == "":
+			found = i
+		}
+	}
+	if found < 0 {
+		return -1, fmt.Errorf("port %q: there is no such device to share an address with", p)
+	}
+	return found, nil
+}
+
+// checkShare says what is wrong with the ports that are shared with a device.
+func checkShare(devices []DeviceSpec, ports []PortSpec) error {
+	with := make(map[int]string)
+	for _, p := range ports {
+		if !p.Share {
+			continue
+		}
+		i, err := p.sharedWith(devices)
+		if err != nil {
+			return err
+		}
+		if other, _ := shares(devices, i); other >= 0 {
+			i = other
+		}
+		if with[i] != "" {
+			return fmt.Errorf("ports %s and %s share one address, that of device %s: one of them can",
+				with[i], p.Name, devices[i].Name)
+		}
+		with[i] = p.Name
+	}
+	return nil
 }

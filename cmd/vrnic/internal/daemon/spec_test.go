@@ -137,6 +137,9 @@ func TestParsePort(t *testing.T) {
 		want PortSpec
 	}{
 		{"tap:vtap0", PortSpec{Kind: PortTap, Name: "vtap0"}},
+		{"tap:vtap0,share", PortSpec{Kind: PortTap, Name: "vtap0", Share: true}},
+		{"tap:vtap0,mtu=9000,share=vrnic0", PortSpec{Kind: PortTap, Name: "vtap0", MTU: 9000, Share: true,
+			ShareWith: "vrnic0"}},
 		{"tap:vtap0,netns=/run/netns/a,addr=10.77.0.1/24,addr=fd77::1/64,mtu=9000", PortSpec{
 			Kind: PortTap, Name: "vtap0", NetNS: "/run/netns/a", MTU: 9000,
 			Addrs: []netip.Prefix{netip.MustParsePrefix("10.77.0.1/24"),
@@ -163,6 +166,10 @@ func TestParsePort(t *testing.T) {
 		{"tap:a b", `"a b"`},
 		{"tap:x,", "not of the form"},
 		{"tap:x,netns=", "netns wants a path"},
+		{"tap:x,netns", "not of the form"},
+		{"tap:x,share,share=a", "share is given twice"},
+		{"tap:x,share=a b", `"a b"`},
+		{"tap:x,share,addr=10.0.0.1/24", "leave addr=10.0.0.1/24 out"},
 		{"tap:x,netns=a,netns=b", "netns is given twice"},
 		{"tap:x,mac=02:00:00:00:00:01", `unknown option "mac"`},
 		{"tap:x,addr=10.0.0.300/24", `"10.0.0.300/24"`},
@@ -224,6 +231,17 @@ func TestCheckSpecs(t *testing.T) {
 			"have MACs 02:00:00:00:00:02 and 02:00:00:00:00:01"},
 		{[]DeviceSpec{a}, []PortSpec{port("tap:t"), port("tap:t")}, `port "tap:t" is given twice`},
 		{[]DeviceSpec{a}, []PortSpec{port("tap:a")}, `both named "a"`},
+		{[]DeviceSpec{a, device("r,addr=10.0.0.1/24,transport=roce"), device("h,host=127.0.0.1")},
+			[]PortSpec{port("tap:t,share")}, ""},
+		{[]DeviceSpec{a, b}, []PortSpec{port("tap:t,share=a"), port("tap:u,share=b")}, ""},
+		{[]DeviceSpec{a, b}, []PortSpec{port("tap:t,share")}, "with whom of a and b?"},
+		{[]DeviceSpec{a, b}, []PortSpec{port("tap:t,share=c")}, "there is no such device"},
+		{[]DeviceSpec{device("h,host=127.0.0.1")}, []PortSpec{port("tap:t,share")},
+			"there is no such device"},
+		{[]DeviceSpec{a, device("h,host=127.0.0.1")}, []PortSpec{port("tap:t,share=h")},
+			"h has an address of the host"},
+		{[]DeviceSpec{a, device("r,addr=10.0.0.1/24,transport=roce")},
+			[]PortSpec{port("tap:t,share=a"), port("tap:u,share=r")}, "ports t and u share one address"},
 	} {
 		err := checkSpecs(tt.devices, tt.ports)
 		if tt.names == "" && err != nil || tt.names != "" && (err == nil || !strings.Contains(err.Error(),
@@ -243,6 +261,7 @@ func FuzzSpec(f *testing.F) {
 		"vrnic0,addr=10.77.0.2/24,addr=fd77::2/64,mtu=1500,mac=02:00:00:00:00:01",
 		"vrnic0,mac=02-00-00-00-00-01,addr=FD77::0:2/64,mtu=01500",
 		"tap:vtap0,netns=/run/netns/a,addr=10.77.0.1/24,mtu=9000", "unix-listen:/tmp/a,b",
+		"tap:vtap0,share", "tap:vtap0,share=vrnic0,mtu=9000",
 		"unix-connect:x",
 	} {
 		f.Add(s)
