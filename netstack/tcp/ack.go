@@ -35,7 +35,8 @@ const quickACKs = 16
 // What is held is the packet's octets: either they are sent as they are, before what the connection
 // sends next, or they are replaced by a packet that acknowledges as much or more. The packet itself
 // goes back to its pools at once: with many connections those would give out the memory that nobody
-// has used for longest.
+// has used for longest. Where the segment has acknowledged something, as answers do, the packet is
+// not made in the first place: see owe.
 type ackDelayer struct {
 	// sends and releases; an owner of a connection's lock may call it
 	send  func(*frame.Frame, *ethswitch.Delivery)
@@ -74,6 +75,7 @@ type delayedAck struct {
 	nblocks    int // of blocks, which the last ACK has told of
 
 	holding bool
+	owed    bool // an ACK was not made, and nothing is held
 	// Segments that have come together are being handled, and what is held has been made for one of
 	// them: see gather.
 	gathering, gathered bool
@@ -151,6 +153,8 @@ func (a *ackDelayer) hold(pkt *stack.PacketBuffer, f *frame.Frame, s *delayedAck
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	owed := s.owed
+	s.owed = false // this says as much
 	l4 := frame.EtherHeaderLen + len(pkt.NetworkHeader().Slice())
 	if s.gathering && s.known && flags == header.TCPFlagAck && !data && !duplicate &&
 		f.Len() == l4+len(t) && f.Len() <= len(s.octets) && !a.stopped.Load() {
@@ -178,7 +182,7 @@ func (a *ackDelayer) hold(pkt *stack.PacketBuffer, f *frame.Frame, s *delayedAck
 		s.quick--
 		held = false
 	}
-	if !s.holding && held && ack != s.acked && ack-s.acked < a.limit() && !a.stopped.Load() &&
+	if !s.holding && !owed && held && ack != s.acked && ack-s.acked < a.limit() && !a.stopped.Load() &&
 		s.keep(f, t) {
 		if s.listed {
 			return true, nil, nil
@@ -284,17 +288,65 @@ func plainOptions(t header.TCP) bool {
 
 // list sees to it that what s holds does not wait for ever.
 func (a *ackDelayer) list(s *delayedAck) {
-	a.mu.Lock()
-	if a.stopped.Load() {
-		a.mu.Unlock()
+	if !a.enlist(s) {
 		a.expire(s)
-		return
 	}
+}
+
+// enlist has ticks look at s. false: there are none any more.
+func (a *ackDelayer) enlist(s *delayedAck) bool {
+	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.stopped.Load() {
+		return false
+	}
 	a.holders = append(a.holders, s)
 	if !a.ticking {
 		a.armLocked()
 	}
+	return true
+}
+
+// owe reports whether gVisor need not make an ACK with that number now, as it would be held. It is
+// made when it is due, if nothing is sent before: most ACKs are never made. The endpoint is locked.
+func (a *ackDelayer) owe(s *delayedAck, number uint32) bool {
+	s.mu.Lock()
+	if !s.known || s.holding || s.owed && !s.gathering || s.quick > 0 || s.duplicates.Load() ||
+		number == s.acked || number-s.acked >= a.limit() {
+		s.mu.Unlock()
+		return false
+	}
+	s.ticked = s.ticked && s.owed
+	list := !s.listed
+	s.owed, s.listed = true, true
+	s.mu.Unlock()
+	if list && !a.enlist(s) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.owed, s.listed = false, false
+		return false
+	}
+	return true
+}
+
+// payOwed sends an ACK that is owed. The endpoint is not locked.
+func (c *Conn) payOwed() {
+	c.ep.LockUser()
+	defer c.ep.UnlockUser()
+	if c.acks.due() && c.receiving() {
+		c.loss.snd.SendAck()
+	}
+}
+
+// due reports whether s owes an ACK still, which is then to be sent at once.
+func (s *delayedAck) due() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.owed {
+		return false
+	}
+	s.owed, s.quick = false, max(s.quick, 1)
+	return true
 }
 
 func (a *ackDelayer) armLocked() {
@@ -358,10 +410,13 @@ func (a *ackDelayer) stop() {
 // expire sends what s holds, if it is old or all are to be sent. true: it holds something still.
 func (a *ackDelayer) expire(s *delayedAck) (left bool) {
 	var f *frame.Frame
+	owed := false
 	s.mu.Lock()
 	switch {
-	case !s.holding:
+	case !s.holding && !s.owed:
 		s.listed = false
+	case s.owed && (s.ticked || a.stopped.Load()):
+		owed, s.listed = true, false
 	case s.ticked || a.stopped.Load():
 		s.acked, s.listed = s.ack, false
 		s.told.Store(s.ack)
@@ -371,8 +426,11 @@ func (a *ackDelayer) expire(s *delayedAck) (left bool) {
 		s.ticked, left = true, true
 	}
 	s.mu.Unlock()
-	if f != nil {
+	switch {
+	case f != nil:
 		a.send(f, &s.sent)
+	case owed:
+		senderOf(&s.sent).payOwed()
 	}
 	return left
 }

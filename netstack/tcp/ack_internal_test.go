@@ -238,6 +238,65 @@ func TestGatherACK(t *testing.T) {
 	}
 }
 
+// TestOweACK: an ACK that would be held is not even made, and owed until something is sent.
+func TestOweACK(t *testing.T) {
+	const ack = header.TCPFlagAck
+	plain := func(n uint32) ackPacket { return ackPacket{ack: n, flags: ack, opts: tsOption} }
+	sack := func(n uint32) ackPacket { return ackPacket{ack: n, flags: ack, opts: sackOption} }
+	data := func(n uint32) ackPacket { return ackPacket{ack: n, flags: ack, data: 1, opts: tsOption} }
+	for name, tt := range map[string]struct {
+		before []ackPacket
+		number uint32
+		want   bool
+	}{
+		"a few octets":       {[]ackPacket{data(10)}, 20, true},
+		"two full segments":  {[]ackPacket{data(10)}, 10 + ackLimit, false},
+		"nothing new":        {[]ackPacket{data(10)}, 10, false},
+		"nothing before":     {nil, 10, false},
+		"one is held":        {[]ackPacket{data(10), plain(20)}, 30, false},
+		"octets are missing": {[]ackPacket{data(10), sack(10)}, 20, false},
+		"behind a RST": {[]ackPacket{data(10), {flags: header.TCPFlagRst}}, 20,
+			false},
+	} {
+		r := newAckRig()
+		for _, p := range tt.before {
+			r.put(p)
+		}
+		s := &r.conns[0]
+		if got := r.owe(s, tt.number); got != tt.want || s.due() != tt.want || s.due() {
+			t.Errorf("%s: owed %v, want %v", name, got, tt.want)
+		}
+		r.stop()
+	}
+
+	r := newAckRig()
+	s := &r.conns[0]
+	r.put(data(10))
+	if !r.owe(s, 20) || r.put(data(20)) || s.due() {
+		t.Error("data do not carry it")
+	}
+	if !r.owe(s, 30) || r.owe(s, 40) || r.put(plain(40)) || s.due() {
+		t.Error("the second is not sent")
+	}
+	s.gather()
+	if !r.owe(s, 50) || !r.owe(s, 60) || !r.owe(s, 39+ackLimit) || r.owe(s, 40+ackLimit) {
+		t.Error("segments that come together do not count as one")
+	}
+	if r.settle(s); len(r.sent) != 3 || !s.due() {
+		t.Errorf("sent %v", r.sent)
+	}
+	s.quick = 0
+	s.duplicates.Store(true)
+	if r.owe(s, 70) {
+		t.Error("nobody is told of duplicates")
+	}
+	s.duplicates.Store(false)
+	r.clock.Advance(10 * ackTick)
+	if r.stop(); r.owe(s, 80) || s.owed || s.listed {
+		t.Error("one is owed after the end")
+	}
+}
+
 // TestStopACK: stop sends what is held, and nothing is from then on.
 func TestStopACK(t *testing.T) {
 	r := newAckRig()

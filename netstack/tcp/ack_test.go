@@ -53,11 +53,15 @@ func TestDelayedACK(t *testing.T) {
 	}
 	round()
 	bare.Store(0)
+	made := stacks[1].Stats().TCPSegmentsSent
 	for range 100 {
 		round()
 	}
 	if n := bare.Load(); n != 0 {
 		t.Errorf("100 requests and answers took %d bare ACKs", n)
+	}
+	if n := stacks[1].Stats().TCPSegmentsSent - made; n != 100 {
+		t.Errorf("100 answers took %d segments, sent or not", n)
 	}
 	netstacktest.Eventually(t, "ACK of the last answer", func() bool {
 		clock.Advance(time.Millisecond)

@@ -82,8 +82,9 @@ func (h *Host) newConn(ep *tcp.Endpoint, wq *waiter.Queue) *Conn {
 	ep.LockUser()
 	ep.SetOwner(&c.acks)
 	c.memory = gvisor.MemoryOf(ep)
-	c.acks.scale = gvisor.WindowScale(ep)
-	c.loss.start(c, h.st.Clock())
+	if c.loss.start(c, h.st.Clock()); c.loss.snd.Exists() {
+		c.acks.scale = c.loss.snd.Receiver().RcvWndScale
+	}
 	ep.UnlockUser()
 	c.conns.add(c)
 	_ = h.cfg.Liveness.Apply(ep) // an error: the connection has ended, which is seen in its turn

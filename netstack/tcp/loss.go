@@ -359,6 +359,10 @@ func (k *control) HandleRTOExpired() {
 func (k *control) Update(packets int, rtt time.Duration) {
 	l := (*lossControl)(k)
 	st := l.snd.State()
+	if r := l.snd.Receiver(); r.RcvNxt != st.MaxSentAck && l.c.receiving() &&
+		l.c.host.acks.owe(&l.c.acks, uint32(r.RcvNxt)) {
+		st.MaxSentAck = r.RcvNxt
+	}
 	if !l.c.ep.SACKPermitted {
 		l.updatePlain(st, packets)
 		return

@@ -76,18 +76,23 @@ func (c *Conn) tellWindow() {
 	}
 	c.ep.LockUser()
 	defer c.ep.UnlockUser()
-	switch c.ep.EndpointState() {
-	case tcp.StateEstablished, tcp.StateFinWait1, tcp.StateFinWait2:
-	default:
-		return
-	}
-	if !c.loss.snd.Exists() {
+	if !c.receiving() {
 		return
 	}
 	least := min(c.loss.snd.State().MaxPayloadSize, size/4)
 	if int(gvisor.Window(c.ep)) >= max(2*c.acks.left(), least) {
 		c.acks.hurry()
 		c.loss.snd.SendAck()
+	}
+}
+
+// receiving reports whether the peer may send more. The endpoint is locked.
+func (c *Conn) receiving() bool {
+	switch c.ep.EndpointState() {
+	case tcp.StateEstablished, tcp.StateFinWait1, tcp.StateFinWait2:
+		return c.loss.snd.Exists()
+	default:
+		return false
 	}
 }
 

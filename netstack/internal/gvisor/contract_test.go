@@ -331,7 +331,7 @@ func TestWindow(t *testing.T) {
 	}
 	b.LockUser()
 	s := SenderOf(b)
-	now, scale := int(Window(b)), WindowScale(b)
+	now, scale := int(Window(b)), s.Receiver().RcvWndScale
 	s.SendAck()
 	b.UnlockUser()
 	if now <= before || scale == 0 {

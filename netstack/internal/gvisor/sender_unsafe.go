@@ -96,6 +96,7 @@ func timestampNow(ep *tcp.Endpoint) uint32
 // locked.
 type Sender struct {
 	s    unsafe.Pointer
+	rcv  *tcp.TCPReceiverState
 	last *tcpip.MonotonicTime // when something has come from the peer
 	at   unsafe.Pointer       // the segment that Resend has sent last, until Sender.Rewind
 	done seqnum.Value         // where that ends
@@ -130,6 +131,7 @@ func SenderOf(ep *tcp.Endpoint) Sender {
 	s := Sender{s: e.Field(sndField).UnsafePointer()}
 	if r := e.FieldByIndex(receiver.Index).UnsafePointer(); r != nil {
 		s.last = (*tcpip.MonotonicTime)(unsafe.Add(r, atLast))
+		s.rcv = (*tcp.TCPReceiverState)(unsafe.Add(r, atReceiver))
 	}
 	return s
 }
@@ -184,14 +186,9 @@ func (s *Sender) SendData() { sendData(s.s) }
 // SendAck sends an ACK.
 func (s *Sender) SendAck() { sendAck(s.s) }
 
-// WindowScale says in which units the window is told to the peer of ep: of 1<<WindowScale octets.
-func WindowScale(ep *tcp.Endpoint) uint8 {
-	r := reflect.ValueOf(ep).Elem().FieldByIndex(receiver.Index).UnsafePointer()
-	if r == nil {
-		return 0
-	}
-	return (*tcp.TCPReceiverState)(unsafe.Add(r, atReceiver)).RcvWndScale
-}
+// Receiver is what gVisor knows of the other half, which is there if the Sender is, to be read. An
+// ACK follows what has come only if State().MaxSentAck is not Receiver().RcvNxt.
+func (s *Sender) Receiver() *tcp.TCPReceiverState { return s.rcv }
 
 func (s *Sender) front() unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Add(s.s, atFront)) }
 
