@@ -57,9 +57,12 @@ type siwNet struct {
 // roceMTU is that of the network between vrnic and rxe: room for packets of a path MTU of 4096.
 const roceMTU = 4200
 
-// newSiwNet boots a guest beside a daemon. A failed test shows the guest's console, which
-// $VRNIC_TEST_LOGS, if set, keeps in a folder of the test's name, with the recording.
-func newSiwNet(t *testing.T, ctx context.Context, img *peer.Image, record, roce bool) *siwNet {
+// newSiwNet boots a guest beside a daemon, whose arguments more adds to. A failed test shows the
+// guest's console, which $VRNIC_TEST_LOGS, if set, keeps in a folder of the test's name, with the
+// recording.
+func newSiwNet(
+	t *testing.T, ctx context.Context, img *peer.Image, record, roce bool, more ...string,
+) *siwNet {
 	t.Helper()
 	dir := t.TempDir()
 	link := filepath.Join(dir, "link")
@@ -69,7 +72,8 @@ func newSiwNet(t *testing.T, ctx context.Context, img *peer.Image, record, roce 
 		cfg.MTU = roceMTU
 		device += fmt.Sprintf(",transport=roce,mtu=%d", roceMTU)
 	}
-	n := &siwNet{d: up(t, nil, "--device", device, "--port", "unix-listen:"+link), roce: roce}
+	args := append([]string{"--device", device, "--port", "unix-listen:" + link}, more...)
+	n := &siwNet{d: up(t, nil, args...), roce: roce}
 	if record {
 		n.pcap = filepath.Join(dir, "siw.pcap")
 	}
@@ -119,9 +123,11 @@ type siwBench struct {
 // port in a recording says which connection it is of.
 const firstPort = 12000
 
-func newSiwBench(t *testing.T, ctx context.Context, img *peer.Image, record, roce bool) *siwBench {
+func newSiwBench(
+	t *testing.T, ctx context.Context, img *peer.Image, record, roce bool, more ...string,
+) *siwBench {
 	t.Helper()
-	b := &siwBench{siwNet: newSiwNet(t, ctx, img, record, roce), t: t, port: firstPort}
+	b := &siwBench{siwNet: newSiwNet(t, ctx, img, record, roce, more...), t: t, port: firstPort}
 	var err error
 	if b.client, err = shm.Dial(b.d.socket); err != nil {
 		t.Fatal(err)

@@ -1,7 +1,9 @@
 /* Queue pairs that the test connects by itself, address handles and groups. */
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "probe.h"
 
@@ -148,7 +150,20 @@ int do_unah(void)
 	return 0;
 }
 
-/* attach CONN GID; detach CONN GID: a multicast group */
+/* has IPv6 take packets to a group, which verbs leave to the program */
+static int join(const union ibv_gid *gid)
+{
+	static int s = -1;
+	struct ipv6_mreq m;
+
+	if (s < 0)
+		s = socket(AF_INET6, SOCK_DGRAM, 0);
+	memset(&m, 0, sizeof(m));
+	memcpy(&m.ipv6mr_multiaddr, gid->raw, sizeof(gid->raw));
+	return setsockopt(s, IPPROTO_IPV6, IPV6_JOIN_GROUP, &m, sizeof(m));
+}
+
+/* attach CONN GID; detach CONN GID: a multicast group of IPv6 */
 int do_group(void)
 {
 	struct conn *c = conn_of(1);
@@ -157,6 +172,8 @@ int do_group(void)
 	if (!c)
 		return -1;
 	unhex(word(2), gid.raw, sizeof(gid.raw));
+	if (!strcmp(word(0), "attach") && join(&gid))
+		return fail_errno("IPV6_JOIN_GROUP");
 	if (!strcmp(word(0), "attach"))
 		errno = ibv_attach_mcast(c->qp, &gid, 0);
 	else
