@@ -150,8 +150,25 @@ func (c ICRC) Add(b []byte) ICRC {
 		c = ICRC(^words(words(0, lo), hi))
 		b = b[n:]
 	}
-	return ICRC(crc32.Update(uint32(c), crc32.IEEETable, b))
+	if len(b) >= shortLen {
+		return ICRC(crc32.Update(uint32(c), crc32.IEEETable, b))
+	}
+	r := ^uint32(c)
+	for ; len(b) >= 8; b = b[8:] {
+		r = words(r, binary.LittleEndian.Uint64(b))
+	}
+	if len(b) >= 4 {
+		r = word(r, binary.LittleEndian.Uint32(b))
+		b = b[4:]
+	}
+	for _, x := range b {
+		r = steps[0][byte(r)^x] ^ r>>8
+	}
+	return ICRC(^r)
 }
+
+// shortLen is the length from which on hash/crc32 takes less time than words.
+const shortLen = 64
 
 // Append adds c as it is sent, the least significant octet first.
 func (c ICRC) Append(b []byte) []byte { return binary.LittleEndian.AppendUint32(b, uint32(c)) }
