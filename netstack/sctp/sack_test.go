@@ -550,9 +550,11 @@ func TestIdleDecay(t *testing.T) {
 	}
 }
 
-// That a tail loss probe was needless says nothing of a loss before it. SCTP-130.
-func TestNeedlessProbeBehindLoss(t *testing.T) {
-	w, n, p := established(t, narrow())
+// takenForLost has ten chunks of a window of ten under way. Three SACKs have told that the first is
+// missing, so that it was sent again.
+func takenForLost(t *testing.T) (w *world, n *node, p *rawPeer) {
+	t.Helper()
+	w, n, p = established(t, narrow())
 	x := p.a.primary
 	x.cwnd, x.ssthresh, p.a.opt.MaxBurst = 10*fullChunk, fullChunk, 100
 	n.queue(10)
@@ -561,7 +563,14 @@ func TestNeedlessProbeBehindLoss(t *testing.T) {
 	for i := range uint16(3) {
 		p.ack(-1, gap{2, 2 + i})
 	}
-	p.wantTSNs("lost", 0)
+	p.wantTSNs("taken to be lost", 0)
+	return w, n, p
+}
+
+// That a tail loss probe was needless says nothing of a loss before it. SCTP-130.
+func TestNeedlessProbeBehindLoss(t *testing.T) {
+	w, n, p := takenForLost(t)
+	x := p.a.primary
 	w.Run(20 * time.Millisecond)
 	p.ack(9)
 	x.measure(20*time.Millisecond, p.a.opt)
@@ -581,16 +590,8 @@ func TestNeedlessProbeBehindLoss(t *testing.T) {
 // A T3 expiry for nothing says nothing of a loss before it: the windows are what they were behind
 // that, and what they were before it once the peer says that it was none. SCTP-130.
 func TestTimeoutBehindLoss(t *testing.T) {
-	w, n, p := established(t, narrow())
+	w, n, p := takenForLost(t)
 	x := p.a.primary
-	x.cwnd, x.ssthresh, p.a.opt.MaxBurst = 10*fullChunk, fullChunk, 100
-	n.queue(10)
-	n.sent = nil
-	w.Run(20 * time.Millisecond)
-	for i := range uint16(3) {
-		p.ack(-1, gap{2, 2 + i})
-	}
-	p.wantTSNs("lost", 0)
 	w.Run(20 * time.Millisecond)
 	p.ack(9)
 	cut := x.cwnd
@@ -618,16 +619,8 @@ func TestTimeoutBehindLoss(t *testing.T) {
 // What was sent again in vain is told by the peer's report of the duplicate: the window is what it
 // was, and lateness like that is no loss any more. SCTP-130.
 func TestSpurious(t *testing.T) {
-	w, n, p := established(t, narrow())
+	w, n, p := takenForLost(t)
 	x := p.a.primary
-	x.cwnd, x.ssthresh, p.a.opt.MaxBurst = 10*fullChunk, fullChunk, 100
-	n.queue(10)
-	n.sent = nil
-	w.Run(20 * time.Millisecond)
-	for i := range uint16(3) {
-		p.ack(-1, gap{2, 2 + i})
-	}
-	p.wantTSNs("taken to be lost", 0)
 	if x.cwnd >= 10*fullChunk || !p.a.recovering {
 		t.Fatalf("cwnd %d", x.cwnd)
 	}
