@@ -140,16 +140,28 @@ func TestPingMPA(t *testing.T) {
 		"--mpa 1", "--crc off", "--crc required --markers", "--markers --mulpdu 1000", "--rtr read",
 		"--rtr write,read --mulpdu 64768", "--client-server --crc off --markers",
 	} {
-		at := []string{"ping", "-c", "--socket", socket, "-d", "left", "-a", "10.1.0.2", "-p", port, "-C",
-			"3", "-S", "65536", "-V"}
-		if status, stdout, stderr := vrnic(append(at, strings.Fields(args)...)...); status != 0 ||
-			!strings.Contains(stdout, "3 rounds of 65536 octets, data verified") {
-			t.Errorf("ping -c %s: exit %d, %s%s", args, status, stdout, stderr)
-		}
+		pingVerified(t, socket, port, "-d left "+args)
 	}
+	interruptServer(t, server)
+}
+
+// interruptServer ends a server with -P, which goes in good order.
+func interruptServer(t *testing.T, server *upProcess) {
+	t.Helper()
 	server.cmd.Process.Signal(syscall.SIGINT)
 	if status, rest := server.end(); status != 0 {
 		t.Errorf("server: exit %d, %s%s", status, rest, server.stderr)
+	}
+}
+
+// pingVerified runs a client in one way, which is to have its data back.
+func pingVerified(t *testing.T, socket, port, args string) {
+	t.Helper()
+	at := []string{"ping", "-c", "--socket", socket, "-a", "10.1.0.2", "-p", port, "-C", "3", "-S",
+		"65536", "-V"}
+	if status, stdout, stderr := vrnic(append(at, strings.Fields(args)...)...); status != 0 ||
+		!strings.Contains(stdout, "3 rounds of 65536 octets, data verified") {
+		t.Errorf("ping -c %s: exit %d, %s%s", args, status, stdout, stderr)
 	}
 }
 
@@ -161,17 +173,9 @@ func TestPingROI(t *testing.T) {
 	for _, args := range []string{
 		"-d left --roi", "-d left --roi --sctp", "-d right --roi", "-d left", "-d left --roi --crc off",
 	} {
-		at := []string{"ping", "-c", "--socket", socket, "-a", "10.1.0.2", "-p", port, "-C", "3", "-S",
-			"65536", "-V"}
-		if status, stdout, stderr := vrnic(append(at, strings.Fields(args)...)...); status != 0 ||
-			!strings.Contains(stdout, "3 rounds of 65536 octets, data verified") {
-			t.Errorf("ping -c %s: exit %d, %s%s", args, status, stdout, stderr)
-		}
+		pingVerified(t, socket, port, args)
 	}
-	server.cmd.Process.Signal(syscall.SIGINT)
-	if status, rest := server.end(); status != 0 {
-		t.Errorf("server: exit %d, %s%s", status, rest, server.stderr)
-	}
+	interruptServer(t, server)
 }
 
 // A server with -P outlives its clients and ends when interrupted.
@@ -184,10 +188,7 @@ func TestPingPersistent(t *testing.T) {
 			t.Errorf("client: exit %d, %s", status, stderr)
 		}
 	}
-	server.cmd.Process.Signal(syscall.SIGINT)
-	if status, rest := server.end(); status != 0 {
-		t.Errorf("server: exit %d, %s%s", status, rest, server.stderr)
-	}
+	interruptServer(t, server)
 }
 
 func TestPingFails(t *testing.T) {
