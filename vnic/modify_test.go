@@ -160,6 +160,8 @@ func TestDisconnectDrainsNothing(t *testing.T) {
 		y.Send(4, 0, 10)
 		x.WantSend("sent", is(3, ok))
 		y.WantSend("sent", is(4, ok))
+		x.WantRecv("received", is(2, ok)) // what comes behind a disconnect is an error
+		y.WantRecv("received", is(1, ok))
 		if err := x.QP.Disconnect(); err != nil {
 			t.Fatal(err)
 		}
