@@ -263,11 +263,11 @@ func (c *Client) corrupt(err error) error {
 }
 
 // Rows asks for the daemon's objects of one kind: "dev", "qp", "mr", "cq", "cm", "gid", "pd",
-// "srq", "mw", "peer", "ipoib", "client", "user", "port" or "daemon", each a JSON object. Root and
-// the daemon's own user see all, others what is theirs. Rows come as they are asked for, however
-// many there are: what is there all the time comes once, what comes or goes meanwhile may. An error
-// is the last that comes, also when ctx ends. A Client has one list under way: a second one ends
-// the first.
+// "srq", "mw", "peer", "ipoib", "client", "user", "port", "config" or "daemon", each a JSON object.
+// Root and the daemon's own user see all, others what is theirs. Rows come as they are asked for,
+// however many there are: what is there all the time comes once, what comes or goes meanwhile may.
+// An error is the last that comes, also when ctx ends. A Client has one list under way: a second
+// one ends the first.
 func (c *Client) Rows(ctx context.Context, kind string) iter.Seq2[json.RawMessage, error] {
 	k, ok := listKinds[kind]
 	if !ok {
@@ -299,7 +299,7 @@ var listKinds = map[string]uint32{
 	"dev": abi.ListDev, "qp": abi.ListQP, "mr": abi.ListMR, "cq": abi.ListCQ, "cm": abi.ListCM,
 	"client": abi.ListClient, "user": abi.ListUser, "port": abi.ListPort, "daemon": abi.ListDaemon,
 	"gid": abi.ListGID, "pd": abi.ListPD, "srq": abi.ListSRQ, "mw": abi.ListMW, "peer": abi.ListPeer,
-	"ipoib": abi.ListNetif,
+	"ipoib": abi.ListNetif, "config": abi.ListConfig,
 }
 
 // Close ends the session, and with it all Devices of the client: the daemon destroys what they had,

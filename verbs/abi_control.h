@@ -65,6 +65,17 @@
 #define VRNIC_NODE_CA			1
 #define VRNIC_NODE_R_N_I_C		4
 
+/* Verbs of CONTROL, and its flags. */
+#define VRNIC_CONTROL_ADD		1
+#define VRNIC_CONTROL_DEL		2
+#define VRNIC_CONTROL_SET		3
+#define VRNIC_CONTROL_RELOAD		4	/* its file, with Key and Value empty */
+
+#define VRNIC_CONTROL_FORCE		1	/* also what ends connections */
+#define VRNIC_CONTROL_OFFLOADS		2	/* the TAP takes super-frames and partial checksums */
+#define VRNIC_CONTROL_UDP		4	/* super-frames of UDP, too */
+#define VRNIC_CONTROL_KNOWN		7
+
 /* Limits of LIST. */
 #define VRNIC_LIST_DEV			1
 #define VRNIC_LIST_QP			2
@@ -81,6 +92,7 @@
 #define VRNIC_LIST_MW			13
 #define VRNIC_LIST_PEER			14
 #define VRNIC_LIST_NETIF		15
+#define VRNIC_LIST_CONFIG		16
 
 /* VRNIC_LIST_DATA is how much of rows one reply holds. */
 #define VRNIC_LIST_DATA			((VRNIC_MAX_MESSAGE - VRNIC_HEADER_LEN) - 16)
@@ -124,6 +136,7 @@
 #define VRNIC_OP_DETACH_MCAST		75
 #define VRNIC_OP_LIST			128
 #define VRNIC_OP_STAT			129
+#define VRNIC_OP_CONTROL		131
 
 /* A struct vrnic_header begins every message. */
 struct vrnic_header {
@@ -665,5 +678,18 @@ struct vrnic_list_reply {
 	uint8_t data[VRNIC_LIST_DATA];
 };
 VRNIC_ABI_SIZE(vrnic_list_reply, 4080);
+
+/*
+ * struct vrnic_control_request changes the daemon, for root and the daemon's own user. What verb is
+ * done with is value of key, in the words of the command line. A descriptor may come with
+ * VRNIC_CONTROL_ADD of a TAP, which it is then; flags say of it what VRNIC_CONTROL_FORCE does not.
+ */
+struct vrnic_control_request {
+	uint32_t verb;
+	uint32_t flags;
+	char key[32];
+	char value[2048];
+};
+VRNIC_ABI_SIZE(vrnic_control_request, 2088);
 
 #endif

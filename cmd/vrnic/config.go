@@ -48,7 +48,10 @@ func checkConfig(c *cli.Context) error {
 	if err != nil {
 		return asUsage(err)
 	}
-	if _, err := sandboxConfig(u); err != nil {
+	if err := u.Daemon.Check(); err != nil {
+		return asUsage(err)
+	}
+	if _, err := sandboxConfig(u, path); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(c.App.Writer, "%s: good: %d devices, %d ports\n", path,

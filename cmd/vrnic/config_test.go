@@ -67,12 +67,12 @@ func TestUpConfig(t *testing.T) {
 	if got, want := p.ready(), "ready socket="+socket+" devices=one,two"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	p.terminate()
+	p.stop()
 	p = startUp(t, nil, "up", "--config", file, "--device", "three,addr=10.77.0.4/24")
 	if got, want := p.ready(), "ready socket="+socket+" devices=three"; got != want {
 		t.Errorf("with a flag: %q, want %q", got, want)
 	}
-	p.terminate()
+	p.stop()
 
 	for _, tt := range []struct{ text, want string }{
 		{"socket: " + socket + "\n\ndevcie: x\n", file + ":3: devcie: unknown key"},

@@ -27,11 +27,12 @@ type confinement struct {
 	sandbox.Config
 }
 
-// sandboxConfig is what the daemon of u gives up. Its errors are wrong usage.
-func sandboxConfig(u *config.Up) (*confinement, error) {
+// sandboxConfig is what the daemon of u gives up, which reads file again if that is not "". Its
+// errors are wrong usage.
+func sandboxConfig(u *config.Up, file string) (*confinement, error) {
 	cfg := &u.Daemon
 	f := &confinement{Config: sandbox.Config{Sockets: []string{cfg.Socket},
-		Reads: u.CPUProfile != "", Trap: os.Getenv(trapVariable) != ""}}
+		Reads: u.CPUProfile != "", File: file, Trap: os.Getenv(trapVariable) != ""}}
 	switch mode := u.Sandbox; mode {
 	case sandboxOn:
 	case sandboxFull:
@@ -95,6 +96,6 @@ func (f *confinement) enter(d *daemon.Daemon, log *slog.Logger) error {
 	}
 	log.Info("sandbox", "user", r.User, "capabilities", r.Capabilities, "landlock", r.Landlock,
 		"seccomp", r.Seccomp)
-	d.Confined(r.String())
+	d.Confined(daemon.Confinement{How: r.String(), Internet: f.Internet, Connects: f.Connects})
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -66,6 +67,7 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 			versionCommand(),
 		},
 	}
+	app.Commands = slices.Insert(app.Commands, 2, changeCommands()...)
 	app.OnUsageError = onUsageError
 	for _, c := range app.Commands {
 		prepare(c)

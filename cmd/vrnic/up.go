@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"os/signal"
 	"runtime"
@@ -33,8 +32,8 @@ func upCommand() *cli.Command {
 		Usage: "run the daemon in the foreground",
 		UsageText: "vrnic up [--config FILE] [--device SPEC]... [--host] [--port SPEC]... " +
 			"[--ipoib SPEC]... [--socket-mode 0600] [--socket-group NAME] [--user NAME] [--limit NAME=N]...",
-		Description: "Runs virtual RNICs until SIGINT, SIGTERM or SIGHUP. Prints one line `ready " +
-			"socket=... devices=...`\n" +
+		Description: "Runs virtual RNICs until SIGINT, SIGTERM or, without --config, SIGHUP. " +
+			"Prints one line `ready socket=... devices=...`\n" +
 			"when programs can connect, and tells systemd (READY=1).\n\n" +
 			"A device is NAME,addr=CIDR[,addr=CIDR]... and what else it has:\n\n" +
 			"   ,transport=iwarp|roce     what it speaks (iwarp)\n" +
@@ -103,7 +102,8 @@ func up(c *cli.Context) error {
 		return err
 	}
 	cfg := u.Daemon
-	confine, err := sandboxConfig(u)
+	file := c.String("config")
+	confine, err := sandboxConfig(u, file)
 	if err != nil {
 		return err
 	}
@@ -111,6 +111,15 @@ func up(c *cli.Context) error {
 	level := slog.LevelInfo
 	if u.Verbose {
 		level = slog.LevelDebug
+	}
+	if file != "" {
+		cfg.Reload = func() (daemon.Config, error) {
+			u, err := upConfig(c)
+			if err != nil {
+				return daemon.Config{}, err
+			}
+			return u.Daemon, nil
+		}
 	}
 	cfg.Log = slog.New(slog.NewTextHandler(c.App.ErrWriter, &slog.HandlerOptions{Level: level}))
 
@@ -121,8 +130,13 @@ func up(c *cli.Context) error {
 	defer stopProfile()
 
 	// From here on a signal ends the daemon cleanly; a second one ends it at once.
-	ctx, stop := signal.NotifyContext(c.Context, endSignals()...)
+	ctx, stop := signal.NotifyContext(c.Context, endSignals(cfg.Reload != nil)...)
 	defer stop()
+	again := make(chan os.Signal, 1)
+	if cfg.Reload != nil {
+		signal.Notify(again, syscall.SIGHUP)
+		defer signal.Stop(again)
+	}
 	daemon.RaiseProcs()
 	daemon.PromptThreads(max(16, 2*runtime.GOMAXPROCS(0)))
 	d, err := daemon.New(cfg)
@@ -144,16 +158,22 @@ func up(c *cli.Context) error {
 		cfg.Log.Warn("cannot tell the service manager", "err", err)
 	}
 	defer context.AfterFunc(ctx, stop)()
-	err = d.Run(ctx)
+	for ctx.Err() == nil {
+		select {
+		case <-again:
+			manager.reload(ctx, d, cfg.Log)
+		case <-ctx.Done():
+		}
+	}
 	_ = manager.tell("STOPPING=1")
-	return err
+	return d.Close()
 }
 
 // endSignals are those that end the daemon: the end of its terminal too, unless it was started to
-// outlive that, as nohup(1) does it.
-func endSignals() []os.Signal {
+// outlive that, as nohup(1) does it, or reloads at that signal.
+func endSignals(reloads bool) []os.Signal {
 	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
-	if !signal.Ignored(syscall.SIGHUP) {
+	if !reloads && !signal.Ignored(syscall.SIGHUP) {
 		signals = append(signals, syscall.SIGHUP)
 	}
 	return signals
@@ -201,30 +221,4 @@ func flagSettings(c *cli.Context) (settings []config.Setting) {
 		}
 	}
 	return settings
-}
-
-// A manager is the service manager that started the daemon (sd_notify(3)), or nobody.
-type manager struct{ conn *net.UnixConn }
-
-// dialManager finds the service manager, if there is one. A daemon that has given up its privileges
-// can make no connections.
-func dialManager() (m manager, err error) {
-	path := os.Getenv("NOTIFY_SOCKET")
-	if path == "" {
-		return m, nil
-	}
-	if path[0] != '/' && path[0] != '@' {
-		return m, fmt.Errorf("NOTIFY_SOCKET %q is neither a path nor an abstract name", path)
-	}
-	m.conn, err = net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
-	return m, err
-}
-
-// tell says how the daemon is doing.
-func (m manager) tell(state string) error {
-	if m.conn == nil {
-		return nil
-	}
-	_, err := m.conn.Write([]byte(state))
-	return err
 }

@@ -76,17 +76,6 @@ func (p *upProcess) end() (status int, rest string) {
 	return p.cmd.ProcessState.ExitCode(), b.String()
 }
 
-// terminate ends the daemon, which has no fault to tell.
-func (p *upProcess) terminate() {
-	p.t.Helper()
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		p.t.Fatal(err)
-	}
-	if status, rest := p.end(); status != 0 || rest != "" {
-		p.t.Errorf("the end: status %d, %q; stderr:\n%s", status, rest, p.stderr)
-	}
-}
-
 // socketDir is a directory whose path is short enough for a socket in it.
 func socketDir(t *testing.T) string {
 	t.Helper()

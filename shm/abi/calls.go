@@ -63,8 +63,9 @@ const (
 	OpCMEstablish      Op = 115
 	OpCMNotify         Op = 116
 
-	OpList Op = 128
-	OpStat Op = 129
+	OpList    Op = 128
+	OpStat    Op = 129
+	OpControl Op = 131
 )
 
 var calls = [...]callInfo{
@@ -244,5 +245,8 @@ var calls = [...]callInfo{
 	}},
 	OpStat: {name: "STAT", messages: func() (req, rep Message) {
 		return &ListRequest{}, &ListReply{}
+	}},
+	OpControl: {name: "CONTROL", takes: 1, messages: func() (req, rep Message) {
+		return &ControlRequest{}, &Empty{}
 	}},
 }

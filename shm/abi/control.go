@@ -143,6 +143,19 @@ const (
 	NodeRNIC = 4
 )
 
+// Verbs of CONTROL, and its flags.
+const (
+	ControlAdd    = 1
+	ControlDel    = 2
+	ControlSet    = 3
+	ControlReload = 4 // its file, with Key and Value empty
+
+	ControlForce    = 1 // also what ends connections
+	ControlOffloads = 2 // the TAP takes super-frames and partial checksums
+	ControlUDP      = 4 // super-frames of UDP, too
+	ControlKnown    = 7
+)
+
 // Limits of LIST.
 const (
 	ListDev    = 1
@@ -160,6 +173,7 @@ const (
 	ListMW     = 13
 	ListPeer   = 14
 	ListNetif  = 15
+	ListConfig = 16
 
 	// ListData is how much of rows one reply holds.
 	ListData = MaxMessage - HeaderLen - 16

@@ -634,3 +634,13 @@ type ListReply struct {
 	Pad  uint32
 	Data [ListData]byte
 }
+
+// ControlRequest changes the daemon, for root and the daemon's own user. What Verb is done with is
+// Value of Key, in the words of the command line. A descriptor may come with ControlAdd of a TAP,
+// which it is then; Flags say of it what ControlForce does not.
+type ControlRequest struct {
+	Verb  uint32
+	Flags uint32
+	Key   [32]byte
+	Value [2048]byte
+}

@@ -77,6 +77,7 @@ var (
 	_ = [1]int{}[unsafe.Sizeof(CMLeaveMulticastReply{})-8]
 	_ = [1]int{}[unsafe.Sizeof(ListRequest{})-16]
 	_ = [1]int{}[unsafe.Sizeof(ListReply{})-4080]
+	_ = [1]int{}[unsafe.Sizeof(ControlRequest{})-2088]
 )
 
 func (m *Header) octets() []byte { return (*[16]byte)(unsafe.Pointer(m))[:] }
@@ -328,3 +329,6 @@ func (m *ListRequest) padZero() bool  { return true }
 
 func (m *ListReply) octets() []byte { return (*[4080]byte)(unsafe.Pointer(m))[:] }
 func (m *ListReply) padZero() bool  { return m.Pad == 0 }
+
+func (m *ControlRequest) octets() []byte { return (*[2088]byte)(unsafe.Pointer(m))[:] }
+func (m *ControlRequest) padZero() bool  { return true }

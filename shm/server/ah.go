@@ -15,7 +15,7 @@ func (o *operation) createAH(req *abi.CreateAHRequest) (*abi.CreateAHReply, erro
 	if err != nil {
 		return nil, err
 	}
-	n, err := number(s, &s.ahs, s.srv.limits.AHs, "ahs")
+	n, err := number(s, &s.ahs, s.limits.AHs, "ahs")
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func (o *operation) attachMcast(req *abi.AttachMcastRequest) error {
 
 // enterGroup counts one more membership of s in a multicast group.
 func (s *Session) enterGroup() error {
-	if s.groups >= s.srv.limits.Groups {
+	if s.groups >= s.limits.Groups {
 		return s.overLimit("groups")
 	}
 	if err := s.srv.memberships.take(s.peer, s.privileged()); err != nil {

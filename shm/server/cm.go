@@ -153,7 +153,7 @@ func (o *operation) initQPAttr(req *abi.CMInitQPAttrRequest) (*abi.CMInitQPAttrR
 
 func (o *operation) createCMChan(*abi.Empty) (*abi.CMCreateChanReply, error) {
 	s := o.s
-	n, err := number(s, &s.cmChans, s.srv.limits.CMChannels, "cm-channels")
+	n, err := number(s, &s.cmChans, s.limits.CMChannels, "cm-channels")
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +162,7 @@ func (o *operation) createCMChan(*abi.Empty) (*abi.CMCreateChanReply, error) {
 		return nil, err
 	}
 	o.send(rfd)
-	put(s, &s.cmChans, n, &cmChannel{handle: n, pipe: pipe, max: s.srv.limits.CMEvents})
+	put(s, &s.cmChans, n, &cmChannel{handle: n, pipe: pipe, max: s.limits.CMEvents})
 	return &abi.CMCreateChanReply{Chan: n}, nil
 }
 
@@ -193,7 +193,7 @@ func (o *operation) createID(req *abi.CMCreateIDRequest) (*abi.CMCreateIDReply, 
 		return nil, syscall.ENODEV // as rdma_bind_addr says of what no device has
 	}
 	s.mu.Lock()
-	n := s.ids.next(s.srv.limits.CMIDs)
+	n := s.ids.next(s.limits.CMIDs)
 	if n == 0 {
 		s.mu.Unlock()
 		return nil, s.overLimit("cm-ids")

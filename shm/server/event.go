@@ -14,7 +14,7 @@ import (
 // network that is lost ends all connections of a program at once: each QP has the fault and its
 // last WQE to tell then.
 func (s *Session) maxAsync() int {
-	l := &s.srv.limits
+	l := &s.limits
 	return 2*l.QPs + 2*l.SRQs + l.CQs
 }
 
@@ -409,7 +409,7 @@ func (id *CMID) Push(e abi.CMEvent) error { return queuedEvent{id: id, ev: e}.pu
 func (id *CMID) PushRequest(e abi.CMEvent, mk func(child *CMID) IDHandler) error {
 	s := id.s
 	s.mu.Lock()
-	n := s.ids.next(s.srv.limits.CMIDs)
+	n := s.ids.next(s.limits.CMIDs)
 	if n == 0 || s.ended() {
 		s.mu.Unlock()
 		return syscall.ENOMEM

@@ -20,7 +20,8 @@ type fakeRNIC struct {
 	listed   atomic.Int32 // lists that have ended, or been given up
 	mu       sync.Mutex
 	sessions map[*fakeHandler]struct{}
-	closed   []error     // causes of sessions that ended
+	closed   []error // causes of sessions that ended
+	changes  []string
 	busyQP   atomic.Bool // QPs refuse to close
 	closing  sync.Map    // of chan struct{}, by QP number: the QP closes when it is closed
 	busySRQ  atomic.Bool
@@ -97,6 +98,12 @@ func (h *fakeHandler) List(kind uint32, all bool) (iter.Seq[any], error) {
 		}
 		yield(strings.Repeat("x", abi.MaxMessage))
 	}, nil
+}
+func (h *fakeHandler) Control(req *abi.ControlRequest, fd int) (bool, error) {
+	h.f.mu.Lock()
+	defer h.f.mu.Unlock()
+	h.f.changes = append(h.f.changes, abi.CString(req.Value[:]))
+	return false, nil
 }
 func (h *fakeHandler) Stat(bool) iter.Seq[any] { return func(func(any) bool) {} }
 func (h *fakeHandler) Close(cause error) {

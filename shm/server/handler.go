@@ -42,6 +42,9 @@ type Handler interface {
 	List(kind uint32, all bool) (iter.Seq[any], error)
 	// Stat is List for counters.
 	Stat(all bool) iter.Seq[any]
+	// Control changes the daemon, for a privileged client. fd is what came with the request, -1 if
+	// there was none; taken says that it is the handler's. It may wait.
+	Control(req *abi.ControlRequest, fd int) (taken bool, err error)
 	// Close ends the session: connections are ended, QPs, MRs, ids and all else are freed. It is
 	// called once, when no other method runs or will be called, and the Close methods of the
 	// objects are not called then. cause is nil if the client ended in order. Close may wait for

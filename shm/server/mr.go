@@ -45,7 +45,7 @@ func (o *operation) addMem(req *abi.AddMemRequest) (*abi.AddMemReply, error) {
 	if req.Flags != 0 || o.fd < 0 {
 		return nil, syscall.EINVAL
 	}
-	n, err := number(s, &s.mems, s.srv.limits.Mems, "mems")
+	n, err := number(s, &s.mems, s.limits.Mems, "mems")
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func (o *operation) addMem(req *abi.AddMemRequest) (*abi.AddMemReply, error) {
 	if err != nil {
 		return nil, err
 	}
-	if size > s.srv.limits.MemBytes-s.memBytes {
+	if size > s.limits.MemBytes-s.memBytes {
 		return nil, s.overLimit("mem-bytes")
 	}
 	if err := s.takeMapping(); err != nil {
@@ -177,7 +177,7 @@ func (o *operation) addMR(inPD uint32, make func(*pdObj) (*mrObj, error)) (*abi.
 	if err != nil {
 		return nil, err
 	}
-	n, err := number(s, &s.mrs, s.srv.limits.MRs, "mrs")
+	n, err := number(s, &s.mrs, s.limits.MRs, "mrs")
 	if err != nil {
 		return nil, err
 	}
@@ -298,7 +298,7 @@ func (o *operation) allocMW(req *abi.AllocMWRequest) (*abi.AllocMWReply, error) 
 	if err != nil {
 		return nil, err
 	}
-	n, err := number(s, &s.mws, s.srv.limits.MWs, "mws")
+	n, err := number(s, &s.mws, s.limits.MWs, "mws")
 	if err != nil {
 		return nil, err
 	}

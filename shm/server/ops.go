@@ -106,6 +106,7 @@ func waits(f handler) handler {
 
 // operations are all but the connection manager's: cmOperations.
 var operations = map[abi.Op]handler{
+	abi.OpControl:       waits(act((*operation).control)),
 	abi.OpSetMem:        act((*operation).setMem),
 	abi.OpAddMem:        serve((*operation).addMem),
 	abi.OpDelMem:        act((*operation).delMem),
@@ -200,7 +201,7 @@ func (o *operation) queryDevice(req *abi.QueryDeviceRequest) (*abi.QueryDeviceRe
 		return nil, err
 	}
 	c := *r // what the quotas leave
-	lim := &o.s.srv.limits
+	lim := &o.s.limits
 	for _, f := range []struct {
 		v   *uint32
 		max int
@@ -217,6 +218,21 @@ func (o *operation) queryDevice(req *abi.QueryDeviceRequest) (*abi.QueryDeviceRe
 	return &c, nil
 }
 
+// control is for who looks after the daemon.
+func (o *operation) control(req *abi.ControlRequest) error {
+	if !o.s.privileged() {
+		return &Refusal{syscall.EPERM, "only root and the daemon's own user may change it"}
+	}
+	if req.Flags&^abi.ControlKnown != 0 {
+		return syscall.EINVAL
+	}
+	taken, err := o.s.h.Control(req, o.fd)
+	if taken {
+		o.fd = -1
+	}
+	return err
+}
+
 func (o *operation) queryPort(req *abi.QueryPortRequest) (*abi.QueryPortReply, error) {
 	return o.s.h.QueryPort(req.Device, req.Port)
 }
@@ -227,7 +243,7 @@ func (o *operation) queryGID(req *abi.QueryGIDRequest) (*abi.QueryGIDReply, erro
 
 func (o *operation) ctxOpen(req *abi.CtxOpenRequest) (*abi.CtxOpenReply, error) {
 	s := o.s
-	n, err := number(s, &s.ctxs, s.srv.limits.Contexts, "contexts")
+	n, err := number(s, &s.ctxs, s.limits.Contexts, "contexts")
 	if err != nil {
 		return nil, err
 	}
@@ -280,7 +296,7 @@ func (o *operation) allocPD(req *abi.AllocPDRequest) (*abi.AllocPDReply, error) 
 	if err != nil {
 		return nil, err
 	}
-	n, err := number(s, &s.pds, s.srv.limits.PDs, "pds")
+	n, err := number(s, &s.pds, s.limits.PDs, "pds")
 	if err != nil {
 		return nil, err
 	}

@@ -46,7 +46,7 @@ func (o *operation) createChan(req *abi.CreateChanRequest) (*abi.CreateChanReply
 	if err != nil {
 		return nil, err
 	}
-	n, err := number(s, &s.chans, s.srv.limits.Channels, "channels")
+	n, err := number(s, &s.chans, s.limits.Channels, "channels")
 	if err != nil {
 		return nil, err
 	}
@@ -111,10 +111,10 @@ func (o *operation) createCQ(req *abi.CreateCQRequest) (*abi.CreateCQReply, erro
 	if req.CQE < 1 || req.Vector != 0 {
 		return nil, syscall.EINVAL
 	}
-	if int64(req.CQE) > int64(s.srv.limits.CQDepth) {
+	if int64(req.CQE) > int64(s.limits.CQDepth) {
 		return nil, s.overBy(syscall.EINVAL, "cq-depth")
 	}
-	n, err := number(s, &s.cqs, s.srv.limits.CQs, "cqs")
+	n, err := number(s, &s.cqs, s.limits.CQs, "cqs")
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +173,7 @@ func (o *operation) resizeCQ(req *abi.ResizeCQRequest) (*abi.ResizeCQReply, erro
 	if req.CQE < 1 {
 		return nil, syscall.EINVAL
 	}
-	if int64(req.CQE) > int64(s.srv.limits.CQDepth) {
+	if int64(req.CQE) > int64(s.limits.CQDepth) {
 		return nil, s.overBy(syscall.EINVAL, "cq-depth")
 	}
 	size := abi.CeilPow2(req.CQE)
@@ -249,15 +249,15 @@ func (o *operation) createQP(req *abi.CreateQPRequest) (*abi.CreateQPReply, erro
 		}
 		parts.SRQ = q.srq.h
 	}
-	if int64(max(req.Caps.MaxSendWR, req.Caps.MaxRecvWR)) > int64(s.srv.limits.Depth) {
+	if int64(max(req.Caps.MaxSendWR, req.Caps.MaxRecvWR)) > int64(s.limits.Depth) {
 		return nil, s.overBy(syscall.EINVAL, "depth")
 	}
-	caps, ok := req.Caps.Round(uint32(s.srv.limits.Depth), q.srq != nil)
+	caps, ok := req.Caps.Round(uint32(s.limits.Depth), q.srq != nil)
 	if !ok || q.sendCQ.ctx != pd.ctx || q.recvCQ.ctx != pd.ctx || q.srq != nil && q.srq.pd != pd ||
 		req.Flags&^(abi.CreateQPSigAll|abi.CreateQPEndInError) != 0 {
 		return nil, syscall.EINVAL
 	}
-	n, err := number(s, &s.qps, s.srv.limits.QPs, "qps")
+	n, err := number(s, &s.qps, s.limits.QPs, "qps")
 	if err != nil {
 		return nil, err
 	}

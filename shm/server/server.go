@@ -48,7 +48,6 @@ const maxRefusals = 16
 // A Server lends a Handler's devices to the processes that connect to its socket.
 type Server struct {
 	cfg    Config
-	limits Limits
 	l      *seqpacket.Listener
 	log    slog.Handler
 	rights osmem.ProcessRights
@@ -64,6 +63,7 @@ type Server struct {
 	accepted    atomic.Uint64
 
 	mu       sync.Mutex
+	limits   Limits                       // of sessions that begin; +checklocks:mu
 	closed   bool                         // +checklocks:mu
 	lastID   uint32                       // +checklocks:mu
 	sessions map[*Session]struct{}        // until the last goroutine of each is back
@@ -313,7 +313,23 @@ func (l *leaving) next() (c func() error, ok bool) {
 }
 
 func (s *Server) helloTime() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return time.Duration(s.limits.HelloMS) * time.Millisecond
+}
+
+// SetLimits changes the limits. Those of one session are of sessions that begin from now on, those
+// of all together hold at once: what is over them stays, and nothing comes to it.
+func (s *Server) SetLimits(l Limits) {
+	s.mu.Lock()
+	s.limits = l
+	s.mu.Unlock()
+	for p, max := range map[*pool]int{s.ids: l.IDs, s.regions: l.Regions, s.mappings: l.Mappings,
+		s.pipes: l.Pipes, s.memberships: l.Memberships} {
+		p.mu.Lock()
+		p.max = int64(max)
+		p.mu.Unlock()
+	}
 }
 
 // newEventPipe is that of the operating system's memory, within the quota.

@@ -32,6 +32,8 @@ type Session struct {
 	reasons bool   // the client wants to know why; set by HELLO
 	minor   uint16 // of the version that both sides have; set by HELLO
 
+	limits Limits // those that held when it began
+
 	ctx       context.Context // ends when the session has ended
 	cancel    context.CancelFunc
 	once      sync.Once
@@ -77,8 +79,11 @@ type Session struct {
 	reply  []byte
 }
 
+// newSession makes a session of srv.
+//
+// +checklocks:srv.mu
 func newSession(srv *Server, id uint32, conn *seqpacket.Conn, peer osmem.Peer) *Session {
-	s := &Session{srv: srv, id: id, conn: conn, peer: peer, since: srv.cfg.Now(),
+	s := &Session{srv: srv, id: id, conn: conn, peer: peer, since: srv.cfg.Now(), limits: srv.limits,
 		qpNums: make(map[qpKey]*qpObj), state: "hello"}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	conn.Discard = s.discard
@@ -108,7 +113,7 @@ func (s *Session) Objects() int {
 }
 
 // Limits are the quotas that hold.
-func (s *Session) Limits() Limits { return s.srv.limits }
+func (s *Session) Limits() Limits { return s.limits }
 
 // Done is closed when the session has ended; its resources are given back after that.
 func (s *Session) Done() <-chan struct{} { return s.ctx.Done() }
@@ -353,7 +358,7 @@ func (s *Session) refuse(h abi.Header, why error, body abi.Message) error {
 // openPage makes the session page and the doorbell. What it made is freed with the session.
 func (s *Session) openPage() (memfd int, err error) {
 	rand.Read(s.nonce[:]) // never fails
-	bells := uint32(s.srv.limits.QPs + s.srv.limits.SRQs)
+	bells := uint32(s.limits.QPs + s.limits.SRQs)
 	s.pageMem, memfd, err = s.newRing("session", ring.SessionPageSize(bells))
 	if err != nil {
 		return -1, err
@@ -372,7 +377,7 @@ func (s *Session) openPage() (memfd int, err error) {
 // newRing makes memory for a ring, within the quotas.
 func (s *Session) newRing(name string, size int) (*osmem.Region, int, error) {
 	size = osmem.PageUp(size)
-	if int64(size) > s.srv.limits.RingBytes-s.ringBytes {
+	if int64(size) > s.limits.RingBytes-s.ringBytes {
 		return nil, -1, s.overLimit("ring-bytes")
 	}
 	if err := s.takeMapping(); err != nil {

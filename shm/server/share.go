@@ -40,7 +40,7 @@ func (s *Session) overLimit(name string) error { return s.overBy(syscall.ENOMEM,
 func (s *Session) overBy(errno syscall.Errno, name string) error {
 	for i := range LimitTable {
 		if t := &LimitTable[i]; t.Name == name {
-			return refuseOver(errno, name, "over the limit of %d %s", s.srv.limits.Get(t), t.Help)
+			return refuseOver(errno, name, "over the limit of %d %s", s.limits.Get(t), t.Help)
 		}
 	}
 	return errno
@@ -51,9 +51,9 @@ func (s *Session) overBy(errno syscall.Errno, name string) error {
 type pool struct {
 	limit string // its name in LimitTable
 	what  string // there is so much of
-	max   int64
 
 	mu    sync.Mutex
+	max   int64            // +checklocks:mu
 	all   int64            // +checklocks:mu
 	users map[uint32]int64 // +checklocks:mu
 }

@@ -25,14 +25,14 @@ func (o *operation) createSRQ(req *abi.CreateSRQRequest) (*abi.CreateSRQReply, e
 	if err != nil {
 		return nil, err
 	}
-	if int64(req.MaxWR) > int64(s.srv.limits.Depth) {
+	if int64(req.MaxWR) > int64(s.limits.Depth) {
 		return nil, s.overBy(syscall.EINVAL, "depth")
 	}
 	if req.MaxSGE > abi.MaxSGE {
 		return nil, &Refusal{syscall.EINVAL, fmt.Sprintf("a receive of a shared receive queue may have "+
 			"%d parts (max_sge), not %d", abi.MaxSGE, req.MaxSGE)}
 	}
-	n, err := number(s, &s.srqs, s.srv.limits.SRQs, "srqs")
+	n, err := number(s, &s.srqs, s.limits.SRQs, "srqs")
 	if err != nil {
 		return nil, err
 	}

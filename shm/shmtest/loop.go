@@ -168,6 +168,11 @@ func (h *loopSession) Stat(bool) iter.Seq[any] {
 	return func(yield func(any) bool) { yield(map[string]int{"stat": 1}) }
 }
 
+// Control implements server.Handler: there is nothing to change.
+func (s *loopSession) Control(*abi.ControlRequest, int) (bool, error) {
+	return false, syscall.EOPNOTSUPP
+}
+
 // Close implements server.Handler.
 func (h *loopSession) Close(error) {
 	h.l.mu.Lock()

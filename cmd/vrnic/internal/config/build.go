@@ -24,8 +24,8 @@ type Up struct {
 // A Setting is one value of a key, in the words of the command line: --KEY VALUE.
 type Setting struct {
 	Key, Value string
-	// file is where it stands, "" for the command line; line is the value's there. lines are those of
-	// the parts of a specification, its name being the first.
+	// file is where it stands, "" for the command line; line is the value's there. lines are
+	// those of the parts of a specification, its name being the first.
 	file  string
 	line  int
 	lines []int
@@ -94,8 +94,9 @@ type wrong struct{ error }
 func (wrong) Is(err error) bool { return err == ErrWrong }
 func (w wrong) Unwrap() error   { return w.error }
 
-// Build makes of settings what they ask for. What stands in a file and on the command line, too,
-// is as the command line has it. What does not go together is the fault of the later one.
+// Build makes of settings what they ask for. It looks at nothing of this machine but, for the key
+// host, its addresses: daemon.Config.Check does. What stands in a file and on the command line,
+// too, is as the command line has it. What does not go together is the fault of the later one.
 func Build(settings []Setting) (*Up, error) {
 	u := &Up{Sandbox: "on"}
 	u.Daemon.Socket, u.Daemon.SocketMode = shm.DefaultSocket(), 0o600
@@ -124,8 +125,12 @@ func Build(settings []Setting) (*Up, error) {
 			}
 		}
 	}
-	if err := u.Daemon.Check(); err != nil {
-		return nil, wrong{err}
+	for _, s := range []daemon.Setting{{Key: "user", Value: u.User},
+		{Key: "sandbox", Value: u.Sandbox}, {Key: "verbose", Value: fmt.Sprint(u.Verbose)},
+		{Key: "cpuprofile", Value: u.CPUProfile}} {
+		if s.Value != "" && s.Value != "false" {
+			u.Daemon.Others = append(u.Daemon.Others, s)
+		}
 	}
 	return u, nil
 }

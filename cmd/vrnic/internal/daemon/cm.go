@@ -40,7 +40,9 @@ func (s *session) CreateID(req *abi.CMCreateIDRequest, id *server.CMID) (server.
 	want := rdma.RC
 	if req.PS == abi.PSUDP {
 		want = rdma.UD
-		if !slices.ContainsFunc(s.devs, func(sd *sessionDevice) bool { return sd.dev.roce() }) {
+		if !slices.ContainsFunc(s.devs, func(sd *sessionDevice) bool {
+			return sd.dev.roce() && !sd.dev.gone.Load()
+		}) {
 			return nil, syscall.ENODEV // as rdma_bind_addr says of datagrams on an RNIC
 		}
 	}
@@ -398,7 +400,7 @@ func (h *idHandler) devices() []*sessionDevice {
 	devs := make([]*sessionDevice, 0, len(all))
 	for _, roce := range []bool{false, true} {
 		for _, sd := range all {
-			if sd.dev.roce() == roce && (roce || h.space != abi.PSUDP) {
+			if !sd.dev.gone.Load() && sd.dev.roce() == roce && (roce || h.space != abi.PSUDP) {
 				devs = append(devs, sd)
 			}
 		}

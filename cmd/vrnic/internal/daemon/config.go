@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"log/slog"
 	"os/user"
 	"strconv"
@@ -24,7 +25,60 @@ type Config struct {
 	IPoIB       []IPoIBSpec   // IP interfaces over devices
 	Limits      server.Limits // of clients; the zero value is shm.DefaultLimits
 	Peers       PeerLimits    // of peers on the network
-	Log         *slog.Logger  // nil: none. What it gets is rate limited
+	// Others are further settings, which LIST config gives as they are.
+	Others []Setting
+	// Reload reads anew what the daemon is to be made of; nil: nobody can say.
+	Reload func() (Config, error)
+	Log    *slog.Logger // nil: none. What it gets is rate limited
+}
+
+// A Setting is one of the command line's: --Key Value. It is a row of LIST config.
+type Setting struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+// configRows are the settings that make a daemon as this one is now.
+func (d *Daemon) configRows() iter.Seq[any] {
+	cfg := d.current()
+	return func(yield func(any) bool) {
+		for _, s := range cfg.Settings() {
+			if !yield(s) {
+				return
+			}
+		}
+	}
+}
+
+// Settings are those that make c. Limits that are the defaults are left out.
+func (c *Config) Settings() []Setting {
+	all := []Setting{{"socket", c.Socket}, {"socket-mode", fmt.Sprintf("%04o", c.SocketMode)}}
+	if c.SocketGroup != "" {
+		all = append(all, Setting{"socket-group", c.SocketGroup})
+	}
+	all = append(all, c.Others...)
+	for _, s := range c.Devices {
+		all = append(all, Setting{"device", s.String()})
+	}
+	for _, s := range c.Ports {
+		all = append(all, Setting{"port", s.String()})
+	}
+	for _, s := range c.IPoIB {
+		all = append(all, Setting{"ipoib", s.String()})
+	}
+	for i := range server.LimitTable {
+		t := &server.LimitTable[i]
+		if n := c.Limits.Get(t); n != t.Default {
+			all = append(all, Setting{"limit", fmt.Sprintf("%s=%d", t.Name, n)})
+		}
+	}
+	for i := range PeerLimitTable {
+		t := &PeerLimitTable[i]
+		if n := *t.field(&c.Peers); n != 0 && n != t.Default {
+			all = append(all, Setting{"limit", fmt.Sprintf("%s=%d", t.Name, n)})
+		}
+	}
+	return all
 }
 
 // A ConfigError says that a Config cannot be: wrong usage, not a failure.

@@ -1,3 +1,13 @@
+// Package daemon is where all layers meet: it puts userspace network namespaces (netstack) on one
+// switch, an RNIC (vnic) on each, and lends them to client processes through rings (shm).
+//
+// A Daemon has one netstack.Stack, one vnic.Device per device, and ports that lead out. Each client
+// process is a session; on each device that it uses it has a vnic.Context of its own, so that
+// handles, STags, QPs and memory of two clients never meet. Numbers of the rings and of the RNIC
+// are joined by the tables of tables.go.
+//
+// What New makes is undone in reverse order by Close, also when New fails half way. Devices and
+// ports come and go while it runs: Reconfigure. The package daemontest starts daemons in tests.
 package daemon
 
 import (
@@ -13,7 +23,6 @@ import (
 	"github.com/vrnic/vrnic/internal/limitlog"
 	"github.com/vrnic/vrnic/ipoib/overroce"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
-	"github.com/vrnic/vrnic/netstack/port"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/vnic"
@@ -21,18 +30,28 @@ import (
 
 // A Daemon is running from New to Close.
 type Daemon struct {
-	cfg     Config
-	log     *slog.Logger
-	sw      *ethswitch.Switch
-	devices []*device
-	beside  vnic.Beside // those of RoCE
-	server  *server.Server
-	links   links
-	ipoib   []*overroce.Link // as Config.IPoIB
-	ready   chan struct{}    // closed at the end of New
-	up      bool             // New has succeeded; read behind ready
+	log    *slog.Logger
+	sw     *ethswitch.Switch
+	beside vnic.Beside // devices of RoCE
+	server *server.Server
+	links  links
+	ipoib  []*overroce.Link // as Config.IPoIB
+	ready  chan struct{}    // closed at the end of New
+	up     bool             // New has succeeded; read behind ready
 
-	confined  atomic.Pointer[string] // what Confined was told
+	// changing is one slot: who changes the daemon has it.
+	changing chan struct{}
+	ending   sync.WaitGroup // devices on their way out
+
+	mu sync.RWMutex
+	// cfg is what it is made of now. Devices, Ports, Limits and Peers change, and are guarded by mu.
+	cfg      Config
+	devices  []*device             // each change makes another slice
+	leaving  []*device             // taken from devices, and not gone yet; +checklocks:mu
+	ports    []*outlet             // +checklocks:mu
+	sessions map[*session]struct{} // +checklocks:mu
+
+	confined  atomic.Pointer[Confinement] // what Confined was told
 	undo      closers
 	closeOnce sync.Once
 	closeErr  error
@@ -49,6 +68,9 @@ type device struct {
 	// beside is one of RoCE at the same station, which carries datagrams of IP over InfiniBand; nil:
 	// nobody has asked for it.
 	beside *vnic.Device
+	over   bool // of an IP interface: it comes and goes with that
+	// gone is set before the device is taken away: nobody begins to use it then.
+	gone atomic.Bool
 }
 
 func (d *device) mtu() int { return d.station.MTU() }
@@ -77,14 +99,15 @@ func New(cfg Config) (_ *Daemon, err error) {
 	}
 	cfg.Devices, cfg.Ports = slices.Clone(cfg.Devices), slices.Clone(cfg.Ports)
 
-	d := &Daemon{cfg: cfg, log: slog.New(handler), ready: make(chan struct{})}
+	d := &Daemon{cfg: cfg, log: slog.New(handler), ready: make(chan struct{}),
+		changing: make(chan struct{}, 1), sessions: make(map[*session]struct{})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.undo.close())
 		}
 	}()
-	// The socket comes first: a second daemon must fail before it touches any TAP. Sessions wait
-	// until all is there.
+	// The socket comes first: a second daemon must fail before it touches any TAP. Sessions
+	// wait until all is there.
 	if err := d.listen(); err != nil {
 		return nil, err
 	}
@@ -93,18 +116,20 @@ func New(cfg Config) (_ *Daemon, err error) {
 	defer func() { close(d.ready) }()
 	d.sw = ethswitch.New(ethswitch.Config{})
 	d.undo.add(d.sw.Close)
-	for i, spec := range cfg.Devices {
-		if err := d.addDevice(i); err != nil {
-			return nil, fmt.Errorf("device %s: %w", spec.Name, err)
+	d.undo.add(d.closeDevices)
+	for i := range cfg.Devices {
+		if err := d.addDevice(cfg.Devices, i); err != nil {
+			return nil, err
 		}
 	}
 	interfaces, err := d.openIPoIB()
 	if err != nil {
 		return nil, err
 	}
+	d.undo.add(d.closePorts)
 	for _, spec := range cfg.Ports {
-		if err := d.addPort(spec); err != nil {
-			return nil, fmt.Errorf("port %s: %w", spec, err)
+		if err := d.addPort(spec, nil); err != nil {
+			return nil, err
 		}
 	}
 	for _, i := range interfaces {
@@ -112,10 +137,7 @@ func New(cfg Config) (_ *Daemon, err error) {
 			return nil, fmt.Errorf("ipoib %s: %w", i.spec.Name, err)
 		}
 	}
-	for _, dev := range d.devices {
-		// SCTP's associations outlive their QPs for a moment; their end takes a network.
-		d.undo.add(dev.station.Finish)
-	}
+	d.undo.add(d.finishStations)
 	d.undo.add(d.server.Close) // sessions end before what they use; a second call does nothing
 	if slices.ContainsFunc(cfg.Ports, func(p PortSpec) bool { return p.Kind == PortTap }) {
 		for _, dev := range d.devices { // other ports say when there is somebody to ask
@@ -140,106 +162,182 @@ func (d *Daemon) listen() error {
 	return nil
 }
 
-// addDevice makes device i, and the station below it, unless it shares that of another.
-func (d *Daemon) addDevice(i int) error {
-	spec := d.cfg.Devices[i]
-	at := stationOf(d.cfg.Devices, i)
+// addDevice makes device i of specs, and the station below it, unless it shares that of another. Of
+// those before it there are all, of those behind it perhaps none.
+func (d *Daemon) addDevice(specs []DeviceSpec, i int) (err error) {
+	spec := specs[i]
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("device %s: %w", spec.Name, err)
+		}
+	}()
+	at := stationOf(specs, i)
 	var st station
-	other, err := shares(d.cfg.Devices, i)
+	other, err := shares(specs, i)
 	switch {
 	case err != nil:
 		return err
 	case other >= 0:
-		st = d.devices[other].station
-		at.MAC = d.devices[other].mac
+		dev := d.device(specs[other].Name)
+		st, at.MAC = dev.station, dev.mac
 	default:
 		if st, err = newStation(d.sw, at); err != nil {
 			return err
 		}
-		d.undo.add(st.Close)
-		d.undo.add(st.Finish)
 	}
-	return d.addDeviceAt(spec, at.MAC, st)
+	if _, err = d.addDeviceAt(spec, at.MAC, st); err != nil && other < 0 {
+		return errors.Join(err, st.Finish(), st.Close())
+	}
+	return err
 }
 
 // addDeviceAt makes the device of spec at a station.
-func (d *Daemon) addDeviceAt(spec DeviceSpec, mac [6]byte, st station) error {
+func (d *Daemon) addDeviceAt(spec DeviceSpec, mac [6]byte, st station) (*device, error) {
 	addrs := spec.Addrs
 	if len(addrs) == 0 {
 		addrs = st.Addrs()
 	}
-	dev, err := d.newRNIC(spec, mac, addrs, st)
+	rnic, err := d.newRNIC(spec, mac, addrs, st)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	d.devices = append(d.devices, &device{spec: spec, mac: mac, addrs: addrs, station: st, vnic: dev})
-	return nil
+	made := &device{spec: spec, mac: mac, addrs: addrs, station: st, vnic: rnic}
+	d.mu.Lock()
+	d.devices = append(slices.Clone(d.devices), made)
+	d.mu.Unlock()
+	d.tellLink() // which may be down
+	return made, nil
 }
 
 // newRNIC makes the RNIC of spec at a station.
 func (d *Daemon) newRNIC(spec DeviceSpec, mac [6]byte, addrs []netip.Prefix, st station) (
 	*vnic.Device, error) {
-	l := d.cfg.Limits
-	dev, err := vnic.New(d.cfg.Peers.config(vnic.Config{
+	cfg := d.current()
+	return vnic.New(cfg.Peers.config(vnic.Config{
 		Name: spec.Name, MAC: mac, MTU: st.MTU(), Addrs: addrs, Network: st, Route: st.Route(),
 		Beside: &d.beside, ForceWire: spec.ForceWire, RoCE: spec.RoCE, DCQCN: spec.DCQCN,
-		Limits: vnic.Limits{
-			PD: l.PDs, MR: l.MRs, CQ: l.CQs, QP: l.QPs, CMID: l.CMIDs, SRQ: l.SRQs, MW: l.MWs,
-			Depth: l.Depth, CQDepth: l.CQDepth,
-			SGE: abi.MaxSGE, Inline: abi.MaxInline, MRTotal: maxRegistered,
-		},
-		Log: d.log,
+		Limits: clientLimits(cfg.Limits), Log: d.log,
 	}))
-	if err == nil {
-		d.undo.add(dev.Close)
+}
+
+// clientLimits are those of l that a device holds its users to.
+func clientLimits(l server.Limits) vnic.Limits {
+	return vnic.Limits{
+		PD: l.PDs, MR: l.MRs, CQ: l.CQs, QP: l.QPs, CMID: l.CMIDs, SRQ: l.SRQs, MW: l.MWs,
+		Depth: l.Depth, CQDepth: l.CQDepth,
+		SGE: abi.MaxSGE, Inline: abi.MaxInline, MRTotal: maxRegistered,
 	}
-	return dev, err
 }
 
 // maxRegistered bounds what the MRs of a session add up to. An MR pins nothing: what it costs is
 // bounded by the memfds lent, and by the count of MRs.
 const maxRegistered = 1 << 62
 
-func (d *Daemon) addPort(spec PortSpec) error {
-	onLink := d.onLink(spec)
-	if spec.Share {
-		return d.addShared(spec, onLink)
-	}
-	d.links.add()
-	switch spec.Kind {
-	case PortTap:
-		tap, err := port.OpenTAP(d.sw, port.TAPConfig{Name: spec.Name, NetNS: spec.NetNS,
-			Addrs: spec.Addrs, MTU: spec.MTU, OnLink: onLink})
-		if err != nil {
-			return err
+// deviceList are the devices that are there.
+func (d *Daemon) deviceList() []*device {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.devices
+}
+
+// device is the one of that name; nil: there is none.
+func (d *Daemon) device(name string) *device {
+	for _, dev := range d.deviceList() {
+		if dev.spec.Name == name {
+			return dev
 		}
-		d.undo.add(tap.Close)
-	case PortUnixListen:
-		u, err := port.ListenUnix(d.sw, port.UnixConfig{Path: spec.Path, OnLink: onLink})
-		if err != nil {
-			return err
-		}
-		d.undo.add(u.Close)
-	case PortUnixConnect:
-		u, err := port.ConnectUnix(d.sw, port.UnixConfig{Path: spec.Path, OnLink: onLink})
-		if err != nil {
-			return err
-		}
-		d.undo.add(u.Close)
-	default:
-		return &ConfigError{fmt.Errorf("unknown kind %v", spec.Kind)}
 	}
 	return nil
+}
+
+// current is what d is made of now.
+func (d *Daemon) current() Config {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	cfg := d.cfg
+	cfg.Devices, cfg.Ports = slices.Clone(cfg.Devices), slices.Clone(cfg.Ports)
+	return cfg
+}
+
+// finishStations ends what outlives queue pairs for a moment, such as SCTP's associations; their
+// end takes a network.
+func (d *Daemon) finishStations() error {
+	var errs []error
+	for _, dev := range d.deviceList() {
+		errs = append(errs, dev.station.Finish())
+	}
+	return errors.Join(errs...)
+}
+
+// closeDevices takes all devices away, the last first, when nobody uses them any more.
+func (d *Daemon) closeDevices() error {
+	d.ending.Wait()
+	var errs []error
+	for _, dev := range slices.Backward(d.deviceList()) {
+		if !dev.over {
+			d.unlist(dev)
+			errs = append(errs, d.end(dev))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// unlist takes dev from the table, so that no session finds it from now on.
+func (d *Daemon) unlist(dev *device) {
+	dev.gone.Store(true)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.devices = slices.DeleteFunc(slices.Clone(d.devices), func(o *device) bool { return o == dev })
+	d.leaving = append(d.leaving, dev)
+}
+
+// end closes dev, which is listed no more, and its station with the last device there. It waits for
+// those who use it.
+func (d *Daemon) end(dev *device) error {
+	err := dev.vnic.Close()
+	d.mu.Lock()
+	d.leaving = slices.DeleteFunc(d.leaving, func(o *device) bool { return o == dev })
+	shared := slices.ContainsFunc(slices.Concat(d.devices, d.leaving), func(o *device) bool {
+		return o.station == dev.station
+	})
+	d.mu.Unlock()
+	if shared {
+		return err
+	}
+	return errors.Join(err, dev.station.Finish(), dev.station.Close())
 }
 
 // Socket is the path that programs connect to.
 func (d *Daemon) Socket() string { return d.cfg.Socket }
 
 // Devices are the specifications of the devices, in their order.
-func (d *Daemon) Devices() []DeviceSpec { return slices.Clone(d.cfg.Devices) }
+func (d *Daemon) Devices() (specs []DeviceSpec) {
+	for _, dev := range d.deviceList() {
+		specs = append(specs, dev.spec)
+	}
+	return specs
+}
 
-// Confined tells d what its process has given up, for who lists it.
-func (d *Daemon) Confined(how string) { d.confined.Store(&how) }
+// ownSpecs are Devices without those of IP interfaces.
+func (d *Daemon) ownSpecs() (specs []DeviceSpec) {
+	for _, dev := range d.deviceList() {
+		if !dev.over {
+			specs = append(specs, dev.spec)
+		}
+	}
+	return specs
+}
+
+// A Confinement is what the daemon's process has given up.
+type Confinement struct {
+	How string // for who lists it
+	// Internet and Connects: it can still make sockets of the host, and connect to Unix
+	// sockets.
+	Internet, Connects bool
+}
+
+// Confined tells d that its process has given something up.
+func (d *Daemon) Confined(c Confinement) { d.confined.Store(&c) }
 
 // Run waits until ctx ends, which is no error, and closes d.
 func (d *Daemon) Run(ctx context.Context) error {

@@ -64,6 +64,30 @@ func ParseIPoIB(s string) (IPoIBSpec, error) {
 	return i, nil
 }
 
+// String is the form that ParseIPoIB reads.
+func (i IPoIBSpec) String() string {
+	b := appendAddrs([]byte(i.Name+",dev="+i.Device), i.Addrs)
+	if i.TUN != "" {
+		b = append(b, ",tun="+i.TUN...)
+	}
+	if i.Connected {
+		b = append(b, ",mode=connected"...)
+	}
+	if i.MTU != 0 {
+		b = fmt.Appendf(b, ",mtu=%d", i.MTU)
+	}
+	if i.PKey != 0 {
+		b = fmt.Appendf(b, ",pkey=%#x", i.PKey)
+	}
+	if i.QKey != 0 {
+		b = fmt.Appendf(b, ",qkey=%#x", i.QKey)
+	}
+	if i.Scope != 0 {
+		b = fmt.Appendf(b, ",scope=%d", i.Scope)
+	}
+	return string(b)
+}
+
 // set takes an option.
 func (i *IPoIBSpec) set(key, value string) (err error) {
 	switch key {
@@ -186,7 +210,7 @@ func (d *Daemon) datagrams(dev *device) (*vnic.Device, error) {
 	if dev.roce() {
 		return dev.vnic, nil
 	}
-	for _, other := range d.devices {
+	for _, other := range d.deviceList() {
 		if other.roce() && other.station == dev.station {
 			return other.vnic, nil
 		}
@@ -197,6 +221,7 @@ func (d *Daemon) datagrams(dev *device) (*vnic.Device, error) {
 		if dev.beside, err = d.newRNIC(spec, dev.mac, dev.addrs, dev.station); err != nil {
 			return nil, err
 		}
+		d.undo.add(dev.beside.Close)
 	}
 	return dev.beside, nil
 }
@@ -255,12 +280,13 @@ func (d *Daemon) openIPoIB() ([]ipoibInterface, error) {
 	var all []ipoibInterface
 	for at := range d.cfg.IPoIB {
 		i := ipoibInterface{spec: &d.cfg.IPoIB[at]}
-		below := slices.IndexFunc(d.devices, func(dev *device) bool {
+		devices := d.deviceList()
+		below := slices.IndexFunc(devices, func(dev *device) bool {
 			return dev.spec.Name == i.spec.Device // checkIPoIB has found it
 		})
-		roce, err := d.datagrams(d.devices[below])
+		roce, err := d.datagrams(devices[below])
 		if err == nil {
-			i.config, err = i.spec.config(d.devices[below], roce)
+			i.config, err = i.spec.config(devices[below], roce)
 		}
 		if err == nil && i.spec.TUN == "" {
 			i.host, err = d.addDeviceOver(&i.config)
@@ -291,8 +317,13 @@ func (d *Daemon) addDeviceOver(c *overroce.Config) (overroce.Host, error) {
 		return nil, err
 	}
 	d.undo.add(p.Close)
-	d.cfg.Devices = append(d.cfg.Devices, spec)
-	return p, d.addDeviceAt(spec, spec.MAC, st)
+	dev, err := d.addDeviceAt(spec, spec.MAC, st)
+	if err != nil {
+		return nil, err
+	}
+	dev.over = true
+	d.undo.add(dev.vnic.Close)
+	return p, nil
 }
 
 // addIPoIB makes an IP interface.

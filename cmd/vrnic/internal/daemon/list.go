@@ -326,8 +326,8 @@ func (d *Daemon) newDaemonRow() DaemonRow {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	sandbox := "off"
-	if s := d.confined.Load(); s != nil {
-		sandbox = *s
+	if c := d.confined.Load(); c != nil {
+		sandbox = c.How
 	}
 	return DaemonRow{os.Getpid(), runtime.NumGoroutine(), m.HeapAlloc, m.Mallocs, m.NumGC, sandbox}
 }
@@ -350,11 +350,13 @@ func (s *session) List(kind uint32, all bool) (iter.Seq[any], error) {
 		return only(all, s.d.portRows()), nil
 	case abi.ListNetif:
 		return only(all, s.d.ipoibRows()), nil
+	case abi.ListConfig:
+		return only(all, s.d.configRows()), nil
 	case abi.ListDaemon:
 		return only(all, func(yield func(any) bool) { yield(s.d.newDaemonRow()) }), nil
 	case abi.ListDev:
 		return func(yield func(any) bool) {
-			for _, sd := range s.devs {
+			for _, sd := range s.listed() {
 				if !yield(sd.dev.row(all)) {
 					return
 				}
@@ -402,7 +404,7 @@ func (s *session) List(kind uint32, all bool) (iter.Seq[any], error) {
 		}
 	case abi.ListGID:
 		return func(yield func(any) bool) {
-			for _, sd := range s.devs {
+			for _, sd := range s.listed() {
 				for _, row := range sd.dev.gids() {
 					if !yield(row) {
 						return
@@ -428,7 +430,7 @@ func eachMW(dev *device, ctx *vnic.Context) iter.Seq[any] {
 func (s *session) eachDevice(all bool,
 	of func(*device, *vnic.Context) iter.Seq[any]) iter.Seq[any] {
 	return func(yield func(any) bool) {
-		for _, sd := range s.devs {
+		for _, sd := range s.listed() {
 			ctx, ok := sd.visible(all)
 			if !ok {
 				continue

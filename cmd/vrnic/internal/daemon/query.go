@@ -38,6 +38,7 @@ func (s *session) QueryDevice(number uint32) (*abi.QueryDeviceReply, error) {
 	}
 	d := sd.dev
 	l := d.vnic.Config().Limits
+	own := clientLimits(s.shm.Limits())
 	r := &abi.QueryDeviceReply{
 		Name:      abi.MakeDeviceName(d.spec.Name),
 		GUID:      guid(d.mac),
@@ -45,20 +46,20 @@ func (s *session) QueryDevice(number uint32) (*abi.QueryDeviceReply, error) {
 		MAC:       d.mac,
 		MTU:       uint32(d.mtu()),
 		VendorID:  vendorID,
-		MaxQP:     uint32(l.QP),
-		MaxQPWR:   uint32(l.Depth),
-		MaxSGE:    uint32(min(l.SGE, abi.MaxSGE)),
-		MaxInline: uint32(min(l.Inline, abi.MaxInline)),
-		MaxCQ:     uint32(l.CQ),
-		MaxCQE:    uint32(l.CQDepth),
-		MaxMR:     uint32(l.MR),
-		MaxPD:     uint32(l.PD),
+		MaxQP:     uint32(own.QP),
+		MaxQPWR:   uint32(own.Depth),
+		MaxSGE:    uint32(min(own.SGE, abi.MaxSGE)),
+		MaxInline: uint32(min(own.Inline, abi.MaxInline)),
+		MaxCQ:     uint32(own.CQ),
+		MaxCQE:    uint32(own.CQDepth),
+		MaxMR:     uint32(own.MR),
+		MaxPD:     uint32(own.PD),
 		MaxIRD:    uint32(l.IRD),
 		MaxORD:    uint32(l.ORD),
-		MaxMW:     uint32(l.MW),
-		MaxSRQ:    uint32(l.SRQ),
-		MaxSRQWR:  uint32(l.Depth),
-		MaxSRQSGE: uint32(min(l.SGE, abi.MaxSGE)),
+		MaxMW:     uint32(own.MW),
+		MaxSRQ:    uint32(own.SRQ),
+		MaxSRQWR:  uint32(own.Depth),
+		MaxSRQSGE: uint32(min(own.SGE, abi.MaxSGE)),
 		AtomicCap: atomicHCA,
 		CapFlags:  capMemWindow | capMemMgt | capMWType2B,
 	}

@@ -18,10 +18,12 @@ import (
 // A session is what one client process has: a vnic.Context of each device that it uses, and the
 // ids of its connection manager. shm calls it from one goroutine; the RNIC's events come from any.
 type session struct {
-	d    *Daemon
-	shm  *server.Session
-	log  *slog.Logger
-	devs []*sessionDevice // by device number
+	d   *Daemon
+	shm *server.Session
+	log *slog.Logger
+	// devs are by device number: those that there were when the session began. Later ones are for
+	// sessions that begin later.
+	devs []*sessionDevice
 
 	lends bool // its own memory: LendMem was called; the control goroutine's
 }
@@ -35,10 +37,23 @@ func (d *Daemon) newSession(s *server.Session) (server.Handler, error) {
 		return nil, syscall.ENODEV
 	}
 	h := &session{d: d, shm: s, log: d.log.With("session", s.ID())}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for i, dev := range d.devices {
 		h.devs = append(h.devs, &sessionDevice{s: h, number: uint32(i), dev: dev})
 	}
+	d.sessions[h] = struct{}{}
 	return h, nil
+}
+
+// listed are the devices that have not gone.
+func (s *session) listed() (devs []*sessionDevice) {
+	for _, sd := range s.devs {
+		if !sd.dev.gone.Load() {
+			devs = append(devs, sd)
+		}
+	}
+	return devs
 }
 
 func (s *session) Devices() []string {
@@ -51,7 +66,7 @@ func (s *session) Devices() []string {
 
 // device is the session's view of a device; ENODEV if there is no such number.
 func (s *session) device(number uint32) (*sessionDevice, error) {
-	if uint64(number) >= uint64(len(s.devs)) {
+	if uint64(number) >= uint64(len(s.devs)) || s.devs[number].dev.gone.Load() {
 		return nil, syscall.ENODEV
 	}
 	return s.devs[number], nil
@@ -68,6 +83,9 @@ func (s *session) OpenContext(
 		return nil, errno(err)
 	}
 	sd.openEvents(events)
+	if sd.dev.gone.Load() { // meanwhile
+		return nil, syscall.ENODEV
+	}
 	return &contextHandler{sd: sd, events: events}, nil
 }
 
@@ -97,6 +115,9 @@ func (s *session) Close(cause error) {
 	for _, sd := range s.devs {
 		sd.wait()
 	}
+	s.d.mu.Lock()
+	delete(s.d.sessions, s)
+	s.d.mu.Unlock()
 	s.d.reclaim.sessionEnded(s.shm.Objects())
 	s.log.Debug("session over", "cause", cause)
 }
@@ -140,11 +161,15 @@ func (sd *sessionDevice) context() (*vnic.Context, error) {
 	if sd.ctx != nil {
 		return sd.ctx, nil
 	}
+	if sd.dev.gone.Load() {
+		return nil, fmt.Errorf("device %s: %w", sd.dev.spec.Name, rdma.ErrDeviceGone)
+	}
 	ctx, err := sd.dev.vnic.Open(vnic.ContextConfig{
-		Label: strconv.FormatUint(uint64(sd.s.shm.ID()), 10),
-		PID:   int(sd.s.shm.Peer().PID),
-		Comm:  sd.s.shm.Comm(),
-		User:  sd.s.shm.Peer().UID,
+		Limits: clientLimits(sd.s.shm.Limits()),
+		Label:  strconv.FormatUint(uint64(sd.s.shm.ID()), 10),
+		PID:    int(sd.s.shm.Peer().PID),
+		Comm:   sd.s.shm.Comm(),
+		User:   sd.s.shm.Peer().UID,
 		OnViolation: func(err error) {
 			sd.s.shm.Fail(err)
 		},
@@ -173,6 +198,23 @@ func (sd *sessionDevice) shutdown() {
 	if ctx != nil {
 		ctx.Shutdown()
 	}
+}
+
+// inUse reports whether the client has the device open, or an id of the connection manager there.
+func (sd *sessionDevice) inUse() bool {
+	sd.asyncMu.Lock()
+	opened := len(sd.opened)
+	sd.asyncMu.Unlock()
+	sd.mu.Lock()
+	ctx := sd.ctx
+	sd.mu.Unlock()
+	if opened > 0 || ctx == nil {
+		return opened > 0
+	}
+	for range sd.dev.vnic.EachCM(ctx) {
+		return true
+	}
+	return false
 }
 
 func (sd *sessionDevice) wait() {

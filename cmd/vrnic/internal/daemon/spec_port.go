@@ -102,6 +102,14 @@ func ParsePort(s string) (PortSpec, error) {
 	return p, nil
 }
 
+// name is what LIST port calls it.
+func (p PortSpec) name() string {
+	if p.Kind == PortTap {
+		return p.Name
+	}
+	return p.String()
+}
+
 // String is the form that ParsePort reads.
 func (p PortSpec) String() string {
 	if p.Kind != PortTap {

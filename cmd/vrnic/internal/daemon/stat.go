@@ -87,7 +87,7 @@ type (
 // Stat: who sees only what is theirs gets a device's name without the totals of all its users.
 func (s *session) Stat(all bool) iter.Seq[any] {
 	return both(func(yield func(any) bool) {
-		for _, sd := range s.devs {
+		for _, sd := range s.listed() {
 			row := devStat{Kind: "dev", Dev: sd.dev.spec.Name}
 			if all {
 				i := sd.dev.vnic.DevInfo()

@@ -33,6 +33,8 @@ var always = []uintptr{
 	// Who it is.
 	unix.SYS_GETUID, unix.SYS_GETEUID, unix.SYS_GETGID, unix.SYS_GETEGID, unix.SYS_UNAME,
 	unix.SYS_GETRUSAGE,
+	// How much memory the machine has, for a stack that is made later.
+	unix.SYS_SYSINFO,
 	// Descriptors that it has.
 	unix.SYS_READ, unix.SYS_WRITE, unix.SYS_READV, unix.SYS_WRITEV, unix.SYS_PREAD64,
 	unix.SYS_PWRITE64, unix.SYS_PREADV2, unix.SYS_CLOSE, unix.SYS_FSTAT, unix.SYS_FSTATFS,
@@ -125,7 +127,7 @@ func allowed(c Config, processes bool) seccomp.SyscallRules {
 		anyOf(unix.SYS_IOCTL, 1, unix.TUNSETIFF, unix.TUNSETPERSIST, unix.TUNSETVNETHDRSZ,
 			unix.TUNSETOFFLOAD)
 	}
-	if c.Reads {
+	if c.Reads || c.File != "" {
 		const making = unix.O_CREAT | unix.O_TRUNC | unix.O_TMPFILE&^unix.O_DIRECTORY
 		rules.Set(unix.SYS_OPENAT, seccomp.PerArg{any, any,
 			seccomp.MaskedEqual(making|unix.O_ACCMODE, unix.O_RDONLY)})

@@ -9,9 +9,9 @@ import (
 	llsys "github.com/landlock-lsm/go-landlock/landlock/syscall"
 )
 
-// restrictFiles leaves the process the right to remove its sockets. It can send no signal to other
-// processes, and use no TCP port but with Config.Internet. version is that of the kernel's
-// Landlock, 0 if there is none.
+// restrictFiles leaves the process the right to remove its sockets, and to read Config.File. It can
+// send no signal to other processes, and use no TCP port but with Config.Internet. version is that
+// of the kernel's Landlock, 0 if there is none.
 //
 // Files that are open stay so. Later versions of Landlock would take UDP and Unix sockets away too,
 // which a daemon may need; system calls decide on those.
@@ -28,6 +28,9 @@ func restrictFiles(c Config) (version int, err error) {
 	}
 	if len(dirs) > 0 {
 		rules = append(rules, landlock.PathAccess(llsys.AccessFSRemoveFile, dirs...))
+	}
+	if c.File != "" { // whoever writes it anew makes another file of that name
+		rules = append(rules, landlock.PathAccess(llsys.AccessFSReadFile, filepath.Dir(c.File)))
 	}
 	ruleset := landlock.V8
 	if c.Internet {

@@ -18,6 +18,7 @@ type Config struct {
 	Connects bool     // connects to Unix sockets whenever a peer has gone
 	Internet bool     // connects and listens over the Internet protocols of the host
 	Reads    bool     // reads files of /proc about itself, for a profile
+	File     string   // a path that it reads again and again; "": none
 	// Files takes the file system also from a daemon that is not root's. It costs such a daemon the
 	// short way to memory of C programs: the kernel lets nobody whom Landlock confines name another
 	// process.

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/config"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
+	"github.com/vrnic/vrnic/netstack/port"
+	"github.com/vrnic/vrnic/shm"
+)
+
+func forceFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "force", DisableDefaultText: true,
+		Usage: "also if programs lose connections"}
+}
+
+// changeCommands are those that change a daemon that runs.
+func changeCommands() []*cli.Command {
+	sub := func(name, words, usage, description string, change shm.Change,
+		check func(string) error) *cli.Command {
+		c := &cli.Command{Name: name, Usage: usage, Description: description,
+			UsageText: fmt.Sprintf("vrnic %s %s %s", flagOf(change.Key), name, words),
+			Flags:     []cli.Flag{socketFlag()},
+			Action:    func(c *cli.Context) error { return changeBy(c, change, check) },
+		}
+		if change.Verb != shm.Add {
+			c.Flags = append(c.Flags, forceFlag())
+			c.UsageText = fmt.Sprintf("vrnic %s %s [--force] %s", flagOf(change.Key), name, words)
+		}
+		return c
+	}
+	device := func(s string) error { _, err := daemon.ParseDevice(s); return err }
+	aPort := func(s string) error { _, err := daemon.ParsePort(s); return err }
+	const inUse = "It is refused while programs use the device. With --force they get the " +
+		"asynchronous event\nDEVICE_FATAL, their connections end, and what they do with that session fails from " +
+		"then on."
+	return []*cli.Command{
+		{Name: "dev", Usage: "add, change or delete a device of a daemon that runs",
+			Subcommands: []*cli.Command{
+				sub("add", "SPEC", "add a device",
+					"SPEC is as in vrnic up --device. Programs that begin from now on see it.",
+					shm.Change{Verb: shm.Add, Key: "device"}, device),
+				sub("del", "NAME", "delete a device", inUse,
+					shm.Change{Verb: shm.Del, Key: "device"}, nil),
+				sub("set", "NAME,OPTION=VALUE[,OPTION=VALUE]...", "make a device anew with other options",
+					"What is not given stays as it is. "+inUse, shm.Change{Verb: shm.Set, Key: "device"}, nil),
+			}},
+		{Name: "port", Usage: "add or delete a port of a daemon that runs",
+			Subcommands: []*cli.Command{
+				sub("add", "SPEC", "add a port",
+					"SPEC is as in vrnic up --port. A TAP is made by this command, with the rights of its "+
+						"user, and\nhanded to the daemon, which needs none.",
+					shm.Change{Verb: shm.Add, Key: "port"}, aPort),
+				sub("del", "NAME", "delete a port",
+					"NAME is as vrnic show port has it. It is refused while somebody is behind the port and "+
+						"there are\nconnections with the outside.",
+					shm.Change{Verb: shm.Del, Key: "port"}, nil),
+			}},
+		{Name: "limit", Usage: "change a limit of a daemon that runs",
+			UsageText: "vrnic limit NAME=N",
+			Description: "Limits are those of vrnic up --limit. What a session may have, sessions have " +
+				"that begin from now on;\nwhat all together may have holds at once; what peers may have, devices " +
+				"have that are added later.",
+			Flags: []cli.Flag{socketFlag()},
+			Action: func(c *cli.Context) error {
+				var cfg daemon.Config
+				return changeBy(c, shm.Change{Verb: shm.Set, Key: "limit"}, cfg.SetLimit)
+			}},
+		{Name: "reload", Usage: "have a daemon read its file again",
+			UsageText: "vrnic reload [--force]",
+			Description: "As SIGHUP does for a daemon of vrnic up --config. What is different is made so, " +
+				"as a whole or not at\nall. It is refused if programs would lose connections.",
+			Flags: []cli.Flag{socketFlag(), forceFlag()},
+			Action: func(c *cli.Context) error {
+				if err := noArgs(c); err != nil {
+					return err
+				}
+				return change(c, shm.Change{Verb: shm.Reload})
+			}},
+		{Name: "save", Usage: "print what a daemon is made of now, as a file for vrnic up --config",
+			UsageText: "vrnic save > FILE", Flags: []cli.Flag{socketFlag()}, Action: save},
+	}
+}
+
+// flagOf is the word for the key of a change.
+func flagOf(key string) string { return strings.TrimSuffix(key, "ice") }
+
+// changeBy changes what the argument says, if check does not refuse it, which is wrong usage.
+func changeBy(c *cli.Context, ch shm.Change, check func(string) error) error {
+	if c.Args().Len() != 1 {
+		return usagef("what? See %s --help", commandName(c))
+	}
+	ch.Value = c.Args().First()
+	if check != nil {
+		if err := check(ch.Value); err != nil {
+			return usagef("%v", err)
+		}
+	}
+	return change(c, ch)
+}
+
+// change has the daemon changed. A TAP it makes itself, with the rights of who has called it.
+func change(c *cli.Context, ch shm.Change) (err error) {
+	client, err := dial(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ch.Force = c.Bool("force")
+	if spec, err := daemon.ParsePort(ch.Value); err == nil && ch.Verb == shm.Add &&
+		ch.Key == "port" && spec.Kind == daemon.PortTap && !spec.Share {
+		fd, kind, end, err := port.LendTAP(port.TAPConfig{Name: spec.Name, NetNS: spec.NetNS,
+			Addrs: spec.Addrs, MTU: spec.MTU})
+		if err != nil {
+			return err
+		}
+		ch.TAP, ch.Offloads, ch.UDP = fd, kind.Offloads, kind.UDP
+		err = client.Change(c.Context, ch)
+		return errors.Join(inWords(err), end(err != nil))
+	}
+	return inWords(client.Change(c.Context, ch))
+}
+
+// inWords is the daemon's answer as it is.
+func inWords(err error) error {
+	if refused := (*shm.CallError)(nil); errors.As(err, &refused) && refused.Why != "" {
+		return errors.New(refused.Why)
+	}
+	return err
+}
+
+// save prints the state of the daemon.
+func save(c *cli.Context) error {
+	if err := noArgs(c); err != nil {
+		return err
+	}
+	client, err := dial(c)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	rows, err := client.Settings()
+	if err != nil {
+		return err
+	}
+	if len(rows) == 0 {
+		return errors.New("only root and the daemon's own user are told what it is made of")
+	}
+	settings := make([]config.Setting, len(rows))
+	for i, s := range rows {
+		settings[i] = config.Flag(s[0], s[1])
+	}
+	_, err = c.App.Writer.Write(config.Format(settings))
+	return err
+}

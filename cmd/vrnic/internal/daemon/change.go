@@ -1,0 +1,466 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/vrnic/vrnic/netstack/ethswitch"
+	"github.com/vrnic/vrnic/netstack/port"
+	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/server"
+)
+
+// This file changes a daemon that runs. Whatever asks for it, it is one change from what the daemon
+// is made of to what it is to be made of, checked as a whole before anything is touched.
+
+// A change is what has to be done.
+type change struct {
+	next Config
+
+	delPorts   []*outlet
+	delDevices []*device
+	addDevices []DeviceSpec
+	addPorts   []PortSpec
+}
+
+// errInUse is in the error of a change that would end connections.
+var errInUse = errors.New("in use")
+
+// removeTime is how long a change waits for the end of those who use a device. It goes on behind
+// it: until then the name and the addresses are taken.
+const removeTime = 10 * time.Second
+
+// Reconfigure makes d what edit makes of its configuration, or leaves it as it is. force: also if
+// that ends connections. lent is for the port that is added, if there is one. Changes wait for each
+// other, until ctx ends.
+func (d *Daemon) Reconfigure(ctx context.Context, force bool, lent *Lent,
+	edit func(*Config) error) error {
+	select {
+	case d.changing <- struct{}{}:
+		defer func() { <-d.changing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	next := d.current()
+	if err := edit(&next); err != nil {
+		return &ConfigError{err}
+	}
+	c, err := d.plan(next, lent)
+	if err == nil && !force {
+		err = d.harm(c)
+	}
+	if err != nil {
+		return err
+	}
+	return d.apply(ctx, c, lent)
+}
+
+// Reload has the daemon made as its file has it now.
+func (d *Daemon) Reload(ctx context.Context, force bool) error {
+	read := d.current().Reload
+	if read == nil {
+		return &ConfigError{errors.New("this daemon has no file: start it with vrnic up --config FILE")}
+	}
+	next, err := read()
+	if err != nil {
+		return err
+	}
+	if len(next.Devices) == 0 {
+		next.Devices = []DeviceSpec{DefaultDevice()}
+	}
+	err = d.Reconfigure(ctx, force, nil, func(c *Config) error {
+		now, then := *c, next
+		now.Devices, now.Ports, now.Limits, now.Peers = then.Devices, then.Ports, then.Limits, then.Peers
+		for _, s := range now.Settings() {
+			if !slices.Contains(then.Settings(), s) {
+				return restart(s.Key)
+			}
+		}
+		for _, s := range then.Settings() {
+			if !slices.Contains(now.Settings(), s) {
+				return restart(s.Key)
+			}
+		}
+		*c = now
+		return nil
+	})
+	if err == nil {
+		d.log.Info("the configuration has been read again")
+	}
+	return err
+}
+
+func restart(key string) error {
+	return fmt.Errorf("%s cannot change while the daemon runs: end it and start another one", key)
+}
+
+// plan is what makes d as next has it. An error is a *ConfigError.
+func (d *Daemon) plan(next Config, lent *Lent) (*change, error) {
+	if len(next.Devices) == 0 {
+		return nil, &ConfigError{errors.New("a daemon has one device at least")}
+	}
+	if err := next.CheckSpecs(); err != nil {
+		return nil, err
+	}
+	c := &change{next: next}
+	now := d.current()
+	for _, dev := range d.deviceList() {
+		switch i := indexOf(next.Devices, dev.spec.String()); {
+		case dev.over && slices.ContainsFunc(next.Devices, func(s DeviceSpec) bool {
+			return s.Name == dev.spec.Name
+		}):
+			return nil, &ConfigError{fmt.Errorf("device %s is that of an IP interface", dev.spec.Name)}
+		case dev.over:
+		case i < 0:
+			c.delDevices = append(c.delDevices, dev)
+		case stationOf(next.Devices, i).String() != stationOf(now.Devices,
+			indexOf(now.Devices, dev.spec.String())).String():
+			// What two devices share is made for both.
+			return nil, &ConfigError{fmt.Errorf("device %s would need another MAC, MTU or timeout for the "+
+				"one that has its addresses too: leave them out there, or delete it first", dev.spec.Name)}
+		}
+	}
+	for _, s := range next.Devices {
+		if indexOf(now.Devices, s.String()) < 0 {
+			c.addDevices = append(c.addDevices, s)
+		}
+	}
+	for _, p := range d.portList() {
+		if indexOf(next.Ports, p.spec.String()) < 0 {
+			c.delPorts = append(c.delPorts, p)
+		}
+	}
+	for _, s := range next.Ports {
+		if indexOf(now.Ports, s.String()) < 0 {
+			c.addPorts = append(c.addPorts, s)
+		}
+	}
+	if err := d.able(c, lent); err != nil {
+		return nil, &ConfigError{err}
+	}
+	return c, nil
+}
+
+// indexOf is where the specification is that spec prints; -1: nowhere.
+func indexOf[S fmt.Stringer](specs []S, spec string) int {
+	return slices.IndexFunc(specs, func(s S) bool { return s.String() == spec })
+}
+
+// able says what of c this process cannot make any more, and which names are taken still.
+func (d *Daemon) able(c *change, lent *Lent) error {
+	var confined Confinement
+	on := d.confined.Load()
+	if on != nil {
+		confined = *on
+	}
+	d.mu.RLock()
+	leaving := d.leaving
+	d.mu.RUnlock()
+	for _, s := range c.addDevices {
+		if s.Host.IsValid() && on != nil && !confined.Internet {
+			return fmt.Errorf("device %s: the daemon has given up to make sockets of the host: start it "+
+				"with a host= device, or with --sandbox off", s.Name)
+		}
+		for _, dev := range leaving {
+			if _, both := commonAddr(dev.addrs, s.own()); both || dev.spec.Name == s.Name {
+				return fmt.Errorf("device %s has not ended yet: a program hangs that uses it", dev.spec.Name)
+			}
+		}
+	}
+	for _, dev := range c.delDevices {
+		for _, i := range c.next.IPoIB {
+			if d.device(i.Device).station == dev.station {
+				return fmt.Errorf("device %s carries IP interface %s", dev.spec.Name, i.Name)
+			}
+		}
+		for _, p := range d.portList() {
+			specs := d.ownSpecs()
+			with, err := p.spec.sharedWith(specs)
+			if p.spec.Share && err == nil && !slices.Contains(c.delPorts, p) &&
+				d.device(specs[with].Name).station == dev.station {
+				return fmt.Errorf("device %s shares its addresses with port %s: delete that first",
+					dev.spec.Name, p.spec.name())
+			}
+		}
+	}
+	for _, s := range c.addPorts {
+		var give string
+		switch {
+		case s.Share && on != nil:
+			give = "to make TAPs: start it with that port, or with --sandbox off"
+		case s.Kind == PortTap && lent == nil && on != nil:
+			give = "to make TAPs: vrnic port add " + s.String() + " hands it one"
+		case s.Kind == PortUnixListen && on != nil:
+			give = "to listen: start it with that port, or with --sandbox off"
+		case s.Kind == PortUnixConnect && on != nil && !confined.Connects:
+			give = "to connect: start it with a unix-connect port, or with --sandbox off"
+		default:
+			continue
+		}
+		return fmt.Errorf("port %s: the daemon has given up %s", s, give)
+	}
+	return nil
+}
+
+// harm says which connections c would end.
+func (d *Daemon) harm(c *change) error {
+	for _, dev := range c.delDevices {
+		var who []string
+		for _, s := range d.users(dev) {
+			who = append(who, fmt.Sprintf("pid %d (%q)", s.shm.Peer().PID, s.shm.Comm()))
+		}
+		if len(who) > 0 {
+			return fmt.Errorf("device %s is %w by %s; with --force they lose it", dev.spec.Name, errInUse,
+				shortList(who))
+		}
+	}
+	for _, p := range c.delPorts {
+		if n := d.through(p); n > 0 {
+			return fmt.Errorf("port %s is %w: %d connections lead out of this daemon; --force takes it "+
+				"away all the same", p.spec.name(), errInUse, n)
+		}
+	}
+	return nil
+}
+
+// shortList names the first of many.
+func shortList(s []string) string {
+	const most = 4
+	if n := len(s) - most; n > 0 {
+		s = append(slices.Clone(s[:most]), fmt.Sprintf("%d more", n))
+	}
+	return strings.Join(s, ", ")
+}
+
+// users are the sessions that use dev.
+func (d *Daemon) users(dev *device) (using []*session) {
+	d.mu.RLock()
+	all := make([]*session, 0, len(d.sessions))
+	for s := range d.sessions {
+		all = append(all, s)
+	}
+	d.mu.RUnlock()
+	for _, s := range all {
+		if slices.ContainsFunc(s.devs, func(sd *sessionDevice) bool {
+			return sd.dev == dev && sd.inUse()
+		}) {
+			using = append(using, s)
+		}
+	}
+	slices.SortFunc(using, func(a, b *session) int { return int(a.shm.ID()) - int(b.shm.ID()) })
+	return using
+}
+
+// through is how many connections may go through p: those with somebody outside of the daemon, if
+// there is anybody behind p.
+func (d *Daemon) through(p *outlet) (n int) {
+	ports := d.sw.Ports()
+	i := slices.IndexFunc(ports, func(i ethswitch.PortInfo) bool { return i.Name == p.spec.name() })
+	if i < 0 || len(ports[i].MACs) == 0 {
+		return 0
+	}
+	devices := d.deviceList()
+	for _, dev := range devices {
+		if !dev.station.OnSwitch() || dev.over {
+			continue
+		}
+		for q := range dev.vnic.EachQP(nil) {
+			remote := q.Remote.Addr()
+			if q.Attr != nil && q.Attr.PathMTU != 0 {
+				remote = q.Attr.Path.GID.Addr()
+			}
+			if remote.IsValid() && !slices.ContainsFunc(devices, func(o *device) bool {
+				return o.owns(remote)
+			}) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// apply makes c. When it fails d is as it was, but for connections that were to be ended.
+func (d *Daemon) apply(ctx context.Context, c *change, lent *Lent) error {
+	var back closers
+	fail := func(err error) error { return errors.Join(err, back.close()) }
+	// What needs no room comes first, so that it may fail while nothing is gone.
+	now := d.current()
+	for _, early := range []bool{true, false} {
+		if !early {
+			for _, p := range c.delPorts {
+				if err := d.removePort(p); err != nil {
+					d.log.Warn("a port did not end well", "port", p.spec.name(), "err", err)
+				}
+				back.add(func() error { return d.addPort(p.spec, nil) })
+				now.Ports = slices.DeleteFunc(now.Ports, func(s PortSpec) bool {
+					return s.String() == p.spec.String()
+				})
+			}
+			for _, dev := range c.delDevices {
+				d.remove(ctx, dev)
+				now.Devices = slices.DeleteFunc(now.Devices, func(s DeviceSpec) bool {
+					return s.Name == dev.spec.Name
+				})
+				specs := append(slices.Clone(now.Devices), dev.spec)
+				back.add(func() error { return d.addDevice(specs, len(specs)-1) })
+			}
+		}
+		for _, s := range slices.Clone(c.addDevices) {
+			then := now
+			then.Devices = append(slices.Clone(now.Devices), s)
+			if early && then.CheckSpecs() != nil {
+				continue
+			}
+			if err := d.addDevice(then.Devices, len(then.Devices)-1); err != nil {
+				return fail(err)
+			}
+			c.addDevices = slices.DeleteFunc(c.addDevices, func(o DeviceSpec) bool {
+				return o.Name == s.Name
+			})
+			back.add(func() error { d.remove(ctx, d.device(s.Name)); return nil })
+			now = then
+		}
+		for _, s := range slices.Clone(c.addPorts) {
+			then := now
+			then.Ports = append(slices.Clone(now.Ports), s)
+			if early && then.CheckSpecs() != nil {
+				continue
+			}
+			if err := d.addPort(s, lent); err != nil {
+				return fail(err)
+			}
+			c.addPorts = slices.DeleteFunc(c.addPorts, func(o PortSpec) bool {
+				return o.String() == s.String()
+			})
+			back.add(func() error { return d.removePort(d.portList()[len(d.portList())-1]) })
+			now = then
+		}
+	}
+	d.server.SetLimits(c.next.Limits)
+	d.mu.Lock()
+	d.cfg.Devices, d.cfg.Ports = c.next.Devices, c.next.Ports
+	d.cfg.Limits, d.cfg.Peers = c.next.Limits, c.next.Peers
+	d.mu.Unlock()
+	return nil
+}
+
+// remove takes dev away. Programs that use it hear that their device is gone: their sessions end,
+// as if the daemon had. It returns when dev and its addresses are free, or after removeTime.
+func (d *Daemon) remove(ctx context.Context, dev *device) {
+	d.unlist(dev)
+	gone := fmt.Errorf("device %s was deleted", dev.spec.Name)
+	for _, s := range d.users(dev) {
+		s.log.Warn("a program loses its device", "device", dev.spec.Name, "pid", s.shm.Peer().PID)
+		s.shm.Fail(gone)
+	}
+	done := make(chan struct{})
+	d.ending.Go(func() {
+		defer close(done)
+		if err := d.end(dev); err != nil {
+			d.log.Warn("a device did not end well", "device", dev.spec.Name, "err", err)
+		}
+	})
+	late := time.NewTimer(removeTime)
+	defer late.Stop()
+	select {
+	case <-done:
+	case <-late.C:
+		d.log.Warn("a device has not ended yet: a program hangs that uses it", "device", dev.spec.Name)
+	case <-ctx.Done():
+	}
+}
+
+// Control carries out a change that a client asks for.
+func (s *session) Control(req *abi.ControlRequest, fd int) (taken bool, err error) {
+	key, value := abi.CString(req.Key[:]), abi.CString(req.Value[:])
+	force := req.Flags&abi.ControlForce != 0
+	var lent *Lent
+	if fd >= 0 {
+		if req.Verb != abi.ControlAdd || key != "port" {
+			return false, syscall.EINVAL
+		}
+		lent = &Lent{FD: fd, TAPKind: port.TAPKind{Offloads: req.Flags&abi.ControlOffloads != 0,
+			UDP: req.Flags&abi.ControlUDP != 0}}
+	}
+	ctx := s.shm.Context()
+	if req.Verb == abi.ControlReload {
+		err = s.d.Reload(ctx, force)
+	} else {
+		err = s.d.Reconfigure(ctx, force, lent, func(c *Config) error {
+			return c.edit(req.Verb, key, value)
+		})
+	}
+	if err == nil {
+		s.log.Info("changed", "verb", req.Verb, "key", key, "value", value, "uid", s.shm.Peer().UID)
+		return lent != nil, nil
+	}
+	code := syscall.EIO
+	if wrong := (*ConfigError)(nil); errors.As(err, &wrong) {
+		code = syscall.EINVAL
+	} else if errors.Is(err, errInUse) {
+		code = syscall.EBUSY
+	}
+	return false, &server.Refusal{Errno: code, Why: err.Error()}
+}
+
+// edit does to c what the verb says.
+func (c *Config) edit(verb uint32, key, value string) error {
+	switch {
+	case key == "device" && verb == abi.ControlAdd:
+		spec, err := ParseDevice(value)
+		c.Devices = append(c.Devices, spec)
+		return err
+	case key == "device" && verb == abi.ControlDel:
+		return remove(&c.Devices, "device", value, func(s DeviceSpec) string { return s.Name })
+	case key == "device" && verb == abi.ControlSet:
+		return c.setDevice(value)
+	case key == "port" && verb == abi.ControlAdd:
+		spec, err := ParsePort(value)
+		c.Ports = append(c.Ports, spec)
+		return err
+	case key == "port" && verb == abi.ControlDel:
+		return remove(&c.Ports, "port", strings.TrimPrefix(value, PortTap.String()+":"), PortSpec.name)
+	case key == "limit" && verb == abi.ControlSet:
+		return c.SetLimit(value)
+	}
+	return fmt.Errorf("%q cannot be changed in this way while the daemon runs", key)
+}
+
+// remove takes the one of that name from specs.
+func remove[S any](specs *[]S, what, name string, nameOf func(S) string) error {
+	i := slices.IndexFunc(*specs, func(s S) bool { return nameOf(s) == name })
+	if i < 0 {
+		return fmt.Errorf("there is no %s %s", what, name)
+	}
+	*specs = slices.Delete(*specs, i, i+1)
+	return nil
+}
+
+// setDevice changes options of a device: s is NAME,option=value... What s has takes the place of
+// what the device has of the same options.
+func (c *Config) setDevice(s string) error {
+	name, options, _ := strings.Cut(s, ",")
+	i := slices.IndexFunc(c.Devices, func(d DeviceSpec) bool { return d.Name == name })
+	if i < 0 {
+		return fmt.Errorf("there is no device %s", name)
+	}
+	if options == "" {
+		return fmt.Errorf("what of device %s? Add ,option=value", name)
+	}
+	parts := strings.Split(options, ",")
+	_, has, _ := strings.Cut(c.Devices[i].String(), ",")
+	for old := range strings.SplitSeq(has, ",") {
+		option, _, _ := strings.Cut(old, "=")
+		if !slices.ContainsFunc(parts, func(p string) bool { return strings.HasPrefix(p, option+"=") }) {
+			name += "," + old
+		}
+	}
+	spec, err := ParseDevice(name + "," + options)
+	c.Devices[i] = spec
+	return err
+}

@@ -1,0 +1,462 @@
+package daemon_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
+	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/server"
+)
+
+const third = "vrnic2,addr=10.77.0.4/24,addr=fd77::4/64"
+
+// changeTime bounds a change that is to come about.
+func changeTime(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// change changes d over a session of its own.
+func change(t *testing.T, d *daemontest.Daemon, verb shm.ChangeVerb, key, value string) error {
+	t.Helper()
+	c, err := shm.Dial(d.Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	return c.Change(changeTime(t), shm.Change{Verb: verb, Key: key, Value: value})
+}
+
+func mustChange(t *testing.T, d *daemontest.Daemon, verb shm.ChangeVerb, key, value string) {
+	t.Helper()
+	if err := change(t, d, verb, key, value); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantRefused wants words in the refusal of a change.
+func wantRefused(t *testing.T, err error, errno syscall.Errno, words string) {
+	t.Helper()
+	if !errors.Is(err, errno) || !strings.Contains(err.Error(), words) {
+		t.Errorf("%v; want %v with %q", err, errno, words)
+	}
+}
+
+func deviceNames(t *testing.T, d *daemontest.Daemon) []string {
+	t.Helper()
+	c, err := shm.Dial(d.Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	return c.Devices()
+}
+
+// sends sends x's whole buffer to y, in which it has to arrive as it was.
+func sends(t *testing.T, x, y *daemontest.End, seed byte) {
+	t.Helper()
+	n := len(x.Buf.Bytes())
+	y.Recv(uint64(seed), 0, n)
+	x.Fill(0, n, seed)
+	x.Send(uint64(seed), 0, n)
+	x.WantOK("a Send", uint64(seed), rdma.WCSend)
+	y.WantOK("a Send", uint64(seed), rdma.WCRecv)
+	y.Check("a Send", 0, n, seed)
+}
+
+// A device that is added is there for sessions that begin later, and has connections with those
+// that were there. While it is in use it is deleted by force only.
+func TestDeviceComesAndGoes(t *testing.T) {
+	for _, kind := range []string{"iwarp", "roce"} {
+		t.Run(kind, func(t *testing.T) { testDeviceComesAndGoes(t, kind == "roce") })
+	}
+}
+
+func testDeviceComesAndGoes(t *testing.T, roce bool) {
+	var options string
+	d := daemontest.Start(t, func(c *daemon.Config) {
+		if roce {
+			options = ",transport=roce"
+			for i := range c.Devices {
+				c.Devices[i].RoCE = true
+			}
+		}
+	})
+	before := d.Dial()
+	mustChange(t, d, shm.Add, "device", third+options)
+	if got := deviceNames(t, d); !slices.Equal(got, []string{"vrnic0", "vrnic1", "vrnic2"}) {
+		t.Errorf("devices of a session that begins later: %v", got)
+	}
+	if got := before.Devices(); !slices.Equal(got, []string{"vrnic0", "vrnic1"}) {
+		t.Errorf("devices of one that began before: %v", got)
+	}
+	after := d.Dial()
+	stays := daemontest.NewEnd(t, daemontest.Open(t, before, "vrnic0"), 4096)
+	goes := daemontest.NewEnd(t, daemontest.Open(t, after, "vrnic2"), 4096)
+	daemontest.Connect(t, stays, goes, daemontest.Addr(t, goes.Dev, false, 0))
+	sends(t, stays, goes, 1)
+
+	wantRefused(t, change(t, d, shm.Del, "device", "vrnic2"), syscall.EBUSY, "is in use by pid ")
+	sends(t, stays, goes, 2)
+
+	goes.Recv(7, 0, 64)
+	other := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic1"), 64)
+	c := d.Dial()
+	if err := c.Change(changeTime(t), shm.Change{Verb: shm.Del, Key: "device", Value: "vrnic2",
+		Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	ev, err := goes.Dev.NextAsyncEvent(changeTime(t))
+	if err != nil || ev.Type != rdma.EventDeviceFatal {
+		t.Errorf("the program is told %v, %v; want DEVICE_FATAL", ev.Type, err)
+	}
+	goes.WantStatus("what it had posted", 7, rdma.WCFlush)
+	if _, err := goes.Dev.AllocPD(); !errors.Is(err, rdma.ErrDeviceGone) {
+		t.Errorf("what it does next: %v", err)
+	}
+	select {
+	case <-after.Done():
+	case <-changeTime(t).Done():
+		t.Error("the session of a program without its device goes on")
+	}
+	stays.Recv(3, 0, 64)
+	if !roce { // whose peer is told by rdma_cm alone
+		stays.WantStatus("the peer's side", 3, rdma.WCFlush)
+	}
+	if got := deviceNames(t, d); !slices.Equal(got, []string{"vrnic0", "vrnic1"}) {
+		t.Errorf("devices afterwards: %v", got)
+	}
+
+	// Name and addresses are free again, and nobody else has noticed.
+	mustChange(t, d, shm.Add, "device", third+options)
+	again := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic2"), 64)
+	daemontest.Connect(t, other, again, daemontest.Addr(t, again.Dev, true, 0))
+	sends(t, other, again, 3)
+}
+
+// A device that has been listed but not opened can go: what a session asks of it then is ENODEV.
+func TestDeviceListedOnly(t *testing.T) {
+	d := daemontest.Start(t)
+	c := d.Dial()
+	mustChange(t, d, shm.Del, "device", "vrnic0")
+	if _, err := c.Open("vrnic0"); !errors.Is(err, rdma.ErrDeviceGone) && !errors.Is(err,
+		syscall.ENODEV) {
+		t.Errorf("open a device that is gone: %v", err)
+	}
+	rows, err := c.List("dev")
+	if err != nil || len(rows) != 1 || !strings.Contains(string(rows[0]), `"vrnic1"`) {
+		t.Errorf("%s, %v", rows, err)
+	}
+	end := daemontest.NewEnd(t, daemontest.Open(t, c, "vrnic1"), 64)
+	end.Recv(1, 0, 64)
+}
+
+// vrnic dev set makes a device anew: what is not given stays.
+func TestDeviceSet(t *testing.T) {
+	d := daemontest.Start(t)
+	mustChange(t, d, shm.Set, "device", "vrnic1,mtu=9000,loopback=wire")
+	mustChange(t, d, shm.Set, "device", "vrnic1,mtu=4000")
+	want := daemontest.Devices[1] + ",mtu=4000,loopback=wire"
+	if got := d.Devices()[1].String(); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	x := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic1"), 64)
+	wantRefused(t, change(t, d, shm.Set, "device", "vrnic1,mtu=1500"), syscall.EBUSY, "in use")
+	y := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic0"), 64)
+	daemontest.Connect(t, y, x, daemontest.Addr(t, x.Dev, false, 0))
+}
+
+// What cannot be is refused in words, and leaves all as it was.
+func TestChangeRefused(t *testing.T) {
+	d := daemontest.Start(t, func(c *daemon.Config) {
+		spec, err := daemon.ParseDevice("roce1,addr=10.77.0.3/24,addr=fd77::3/64,transport=roce")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Devices = append(c.Devices, spec)
+	})
+	c := d.Dial()
+	before, err := c.Settings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := daemontest.Usage()
+	for _, tt := range []struct {
+		verb       shm.ChangeVerb
+		key, value string
+		words      string
+	}{
+		{shm.Add, "device", "vrnic0,addr=10.77.0.9/24", `device name "vrnic0" is given twice`},
+		{shm.Add, "device", "x,addr=10.77.0.2/24", "10.77.0.2 is given to"},
+		{shm.Add, "device", "x", "no address"},
+		{shm.Add, "device", "x,host=203.0.113.99", "203.0.113.99"}, // nobody's: it fails when it is made
+		{shm.Add, "device", "x,addr=10.77.0.3/24,transport=roce", "but not all addresses"},
+		{shm.Del, "device", "vrnic9", "no device vrnic9"},
+		{shm.Set, "device", "vrnic9,mtu=1500", "no device vrnic9"},
+		{shm.Set, "device", "vrnic0", "what of device vrnic0"},
+		{shm.Set, "device", "vrnic0,colour=red", `unknown option "colour"`},
+		{shm.Set, "device", "roce1,mtu=9000", "device vrnic1 would need another"},
+		{shm.Add, "port", "veth:x", "want tap:NAME"},
+		{shm.Add, "port", "unix-listen:/nowhere/at/all", "/nowhere/at/all"},
+		{shm.Del, "port", "tap9", "no port tap9"},
+		{shm.Set, "port", "tap9", "cannot be changed"},
+		{shm.Set, "limit", "wings=2", `"wings" is not known`},
+		{shm.Set, "limit", "qps=0", "want a number"},
+		{shm.Add, "limit", "qps=5", "cannot be changed"},
+		{shm.Set, "socket", "/tmp/x", "cannot be changed"},
+		{shm.Add, "ipoib", "ib0,dev=roce1,addr=10.78.0.1/24", "cannot be changed"},
+		{77, "device", "vrnic0", "cannot be changed"},
+		{shm.Reload, "", "", "has no file"},
+	} {
+		err := c.Change(changeTime(t), shm.Change{Verb: tt.verb, Key: tt.key, Value: tt.value})
+		if err == nil || !strings.Contains(err.Error(), tt.words) {
+			t.Errorf("%d %s %s: %v; want %q", tt.verb, tt.key, tt.value, err, tt.words)
+		}
+	}
+	if after, err := c.Settings(); err != nil || !slices.Equal(after, before) {
+		t.Errorf("%v, %v; before it was %v", after, err, before)
+	}
+	held.WantBack(t, "after changes that were refused")
+	// The last device stays.
+	for _, name := range []string{"vrnic0", "vrnic1"} {
+		mustChange(t, d, shm.Del, "device", name)
+	}
+	wantRefused(t, change(t, d, shm.Del, "device", "roce1"), syscall.EINVAL, "one device at least")
+}
+
+// A hundred devices and ports that come and go leave nothing behind.
+func TestComeAndGoLeavesNothing(t *testing.T) {
+	d := daemontest.Start(t)
+	dir := t.TempDir()
+	c := d.Dial()
+	round := func(i int) {
+		kind := []string{"", ",transport=roce"}[i%2]
+		for _, ch := range []shm.Change{
+			{Verb: shm.Add, Key: "device", Value: third + kind},
+			{Verb: shm.Add, Key: "port", Value: "unix-listen:" + dir + "/p"},
+			{Verb: shm.Del, Key: "device", Value: "vrnic2"},
+			{Verb: shm.Del, Key: "port", Value: "unix-listen:" + dir + "/p"},
+		} {
+			if err := c.Change(changeTime(t), ch); err != nil {
+				t.Fatalf("round %d: %v: %v", i, ch, err)
+			}
+		}
+	}
+	round(0)
+	round(1) // what is made once has been made
+	held := daemontest.Usage()
+	for i := range 100 {
+		round(i)
+	}
+	held.WantBack(t, "after 100 rounds")
+	if rows, err := c.List("port"); err != nil || len(rows) != 2 { // of the two devices
+		t.Errorf("%s, %v", rows, err)
+	}
+}
+
+// Two that change the daemon at once take turns: of two that want the same one gets it.
+func TestTwoWriters(t *testing.T) {
+	d := daemontest.Start(t)
+	var won atomic.Int32
+	var wg sync.WaitGroup
+	for w := range 2 {
+		c := d.Dial()
+		wg.Go(func() {
+			own := fmt.Sprintf("own%d", w)
+			for range 20 {
+				for _, ch := range []shm.Change{
+					{Verb: shm.Add, Key: "device", Value: fmt.Sprintf("%s,addr=10.78.0.%d/24", own, w+1)},
+					{Verb: shm.Set, Key: "device", Value: own + ",mtu=9000"},
+					{Verb: shm.Del, Key: "device", Value: own},
+				} {
+					if err := c.Change(changeTime(t), ch); err != nil {
+						t.Errorf("%v: %v", ch, err)
+					}
+				}
+			}
+			if c.Change(changeTime(t), shm.Change{Verb: shm.Add, Key: "device", Value: third}) == nil {
+				won.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if won.Load() != 1 || len(deviceNames(t, d)) != 3 {
+		t.Errorf("%d have made one device; there are %v", won.Load(), deviceNames(t, d))
+	}
+}
+
+// A limit that is changed holds for who begins then.
+func TestLimitChanges(t *testing.T) {
+	d := daemontest.Start(t)
+	x := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic0"), 64)
+	mustChange(t, d, shm.Set, "limit", "qps=1")
+	mustChange(t, d, shm.Set, "limit", "peer-requests=7")
+	y := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic0"), 64)
+	cfg := rdma.QPConfig{SendCQ: y.CQ, RecvCQ: y.CQ, MaxSendWR: 1, MaxRecvWR: 1}
+	if _, err := y.PD.CreateQP(cfg); !errors.Is(err, rdma.ErrLimit) {
+		t.Errorf("a second queue pair: %v; want to be over the limit", err)
+	}
+	cfg.SendCQ, cfg.RecvCQ = x.CQ, x.CQ
+	if _, err := x.PD.CreateQP(cfg); err != nil {
+		t.Errorf("of a session that began before: %v", err)
+	}
+	mustChange(t, d, shm.Set, "limit", "qps=40000")
+	z := daemontest.Open(t, d.Dial(), "vrnic0")
+	if got := z.Attr().MaxQP; got != 40000 {
+		t.Errorf("a program is told of %d queue pairs, 40000 were set", got)
+	}
+	settings, err := d.Dial().Settings()
+	if err != nil || !slices.Contains(settings, [2]string{"limit", "qps=40000"}) ||
+		!slices.Contains(settings, [2]string{"limit", "peer-requests=7"}) {
+		t.Errorf("%v, %v", settings, err)
+	}
+}
+
+// A daemon is made as its file has it now, in the middle of traffic of which no octet is lost; what
+// would end connections is refused as a whole.
+func TestReload(t *testing.T) {
+	var next daemon.Config
+	var mu sync.Mutex // of next: the way over the socket is none that the race detector knows
+	d := daemontest.Start(t, func(c *daemon.Config) {
+		next = *c
+		next.SocketMode = 0o600
+		next.Devices = slices.Clone(c.Devices)
+		c.Reload = func() (daemon.Config, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			return next, nil
+		}
+	})
+	now, err := d.Dial().Settings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic0"), 1<<16)
+	y := daemontest.NewEnd(t, daemontest.Open(t, d.Dial(), "vrnic1"), 1<<16)
+	daemontest.Connect(t, x, y, daemontest.Addr(t, y.Dev, false, 0))
+	c := d.Dial()
+	reload := func() error { return c.Change(changeTime(t), shm.Change{Verb: shm.Reload}) }
+	wantDevices := func(when string, want ...string) {
+		var got []string
+		for _, spec := range d.Devices() {
+			got = append(got, spec.Name)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s there are %v, want %v", when, got, want)
+		}
+	}
+	wantRefused := func(errno syscall.Errno, words string) {
+		if err := reload(); !errors.Is(err, errno) || !strings.Contains(err.Error(), words) {
+			t.Errorf("%v; want %v with %q", err, errno, words)
+		}
+	}
+	base := next.Devices
+	spec, err := daemon.ParseDevice(third)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := func(mode fs.FileMode, devices ...daemon.DeviceSpec) {
+		mu.Lock()
+		defer mu.Unlock()
+		next.SocketMode, next.Devices = mode, devices
+	}
+	next.Limits = limitsOf(t, now)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 10 {
+			file(0o600, base[0], base[1], spec)
+			if err := reload(); err != nil {
+				t.Error(err)
+			}
+			wantDevices("with one more in the file", "vrnic0", "vrnic1", "vrnic2")
+			file(0o600, base...)
+			if err := reload(); err != nil {
+				t.Error(err)
+			}
+		}
+		// One that is in use is gone from the file, another one is new: neither is made.
+		file(0o600, base[0], spec)
+		wantRefused(syscall.EBUSY, "device vrnic1 is in use")
+		wantDevices("after a reload that was refused", "vrnic0", "vrnic1")
+		file(0o660, base...)
+		wantRefused(syscall.EINVAL, "socket-mode cannot change")
+		file(0o600, base...)
+		if err := reload(); err != nil {
+			t.Errorf("a file that says what there is: %v", err)
+		}
+	}()
+	for i, over := 0, false; !over; i++ {
+		select {
+		case <-done:
+			over = true
+		default:
+		}
+		sends(t, x, y, byte(i))
+	}
+	if after, err := c.Settings(); err != nil || !slices.Equal(after, now) {
+		t.Errorf("%v, %v; before it was %v", after, err, now)
+	}
+}
+
+// limitsOf are the limits that settings name, the defaults else.
+func limitsOf(t *testing.T, settings [][2]string) server.Limits {
+	t.Helper()
+	c := daemon.Config{Limits: server.DefaultLimits()}
+	for _, s := range settings {
+		if s[0] == "limit" {
+			if err := c.SetLimit(s[1]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return c.Limits
+}
+
+// Ports and what is behind them: with nobody there a port goes, with a connection through it by
+// force only.
+func TestPortComesAndGoes(t *testing.T) {
+	dir, err := os.MkdirTemp("", "vrnic") // t.TempDir can be longer than a socket's path
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	a := daemontest.Start(t)
+	mustChange(t, a, shm.Add, "port", "unix-listen:"+dir+"/p")
+	b := daemontest.Start(t, func(c *daemon.Config) {
+		c.Devices = c.Devices[:1]
+		c.Devices[0].Name = "far"
+		c.Devices[0].Addrs = []netip.Prefix{netip.MustParsePrefix("10.77.0.9/24")}
+	})
+	mustChange(t, b, shm.Add, "port", "unix-connect:"+dir+"/p")
+	x := daemontest.NewEnd(t, daemontest.Open(t, a.Dial(), "vrnic0"), 4096)
+	y := daemontest.NewEnd(t, daemontest.Open(t, b.Dial(), "far"), 4096)
+	daemontest.Connect(t, x, y, daemontest.Addr(t, y.Dev, false, 0))
+	wantRefused(t, change(t, a, shm.Del, "port", "unix-listen:"+dir+"/p"), syscall.EBUSY,
+		"1 connections lead out")
+	sends(t, x, y, 3)
+	for _, p := range []struct {
+		d    *daemontest.Daemon
+		name string
+	}{{b, "unix-connect:"}, {a, "unix-listen:"}} {
+		if err := p.d.Dial().Change(changeTime(t), shm.Change{Verb: shm.Del, Key: "port",
+			Value: p.name + dir + "/p", Force: true}); err != nil {
+			t.Error(err)
+		}
+	}
+}
