@@ -138,6 +138,15 @@ func (s *socket) to(op rdma.Opcode, off int, key uint32) rdma.SendWR {
 	return rdma.SendWR{Op: op, RemoteAddr: s.mr.Addr() + uint64(off), RKey: key}
 }
 
+// bind binds the window of key to the first octets of s's memory, for Reads.
+func (s *socket) bind(key uint32) {
+	s.t.Helper()
+	s.post(rdma.SendWR{ID: 3, Op: rdma.OpBindMW, RKey: key, RemoteAddr: s.mr.Addr(),
+		Range: rdma.MemRange{Addr: s.mr.Addr(), Length: 64, LKey: s.mr.LKey(), Access: rdma.RemoteRead}},
+		0, 0)
+	s.want(3, rdma.WCBindMW)
+}
+
 // refused does what the peer does not let happen.
 func (s *socket) refused(wr rdma.SendWR, why string) {
 	s.t.Helper()
@@ -271,10 +280,7 @@ var operations4296 = map[string]func(t *testing.T, c *carried){
 		// For one socket: a window, which another socket of the same PD does not have.
 		mw := must4296[rdma.MW](t)(y.pd.AllocMW(rdma.MWType2))
 		key := rdma.NextKey(mw.RKey())
-		y.post(rdma.SendWR{ID: 3, Op: rdma.OpBindMW, RKey: key, RemoteAddr: y.mr.Addr(),
-			Range: rdma.MemRange{Addr: y.mr.Addr(), Length: 64, LKey: y.mr.LKey(),
-				Access: rdma.RemoteRead}}, 0, 0)
-		y.want(3, rdma.WCBindMW)
+		y.bind(key)
 		x.post(y.to(rdma.OpRead, 0, key), 0, 8)
 		x.want(0, rdma.WCRead)
 		x2, _ := c.pairOf(y.pd, nil)
@@ -305,10 +311,7 @@ var operations4296 = map[string]func(t *testing.T, c *carried){
 			"MW.Close": func(x, y *socket) uint32 {
 				mw := must4296[rdma.MW](t)(y.pd.AllocMW(rdma.MWType2))
 				key := rdma.NextKey(mw.RKey())
-				y.post(rdma.SendWR{ID: 3, Op: rdma.OpBindMW, RKey: key, RemoteAddr: y.mr.Addr(),
-					Range: rdma.MemRange{Addr: y.mr.Addr(), Length: 64, LKey: y.mr.LKey(),
-						Access: rdma.RemoteRead}}, 0, 0)
-				y.want(3, rdma.WCBindMW)
+				y.bind(key)
 				x.post(y.to(rdma.OpRead, 0, key), 0, 8)
 				x.want(0, rdma.WCRead)
 				if err := mw.Close(); err != nil {

@@ -17,6 +17,25 @@ import (
 	"github.com/vrnic/vrnic/vnic/vnictest"
 )
 
+// devices makes one on a stack at each switch.
+func devices(t *testing.T, sw []*ethswitch.Switch, times vnic.Timeouts) (cs []*vnic.Context) {
+	t.Helper()
+	for i := range sw {
+		st := netstacktest.NewStack(t, sw[i], i+1, 1500)
+		net := stacknet.New(st)
+		t.Cleanup(func() { net.Close() })
+		d, err := vnic.New(vnic.Config{
+			Name: st.Name(), MAC: st.MAC(), MTU: st.MTU(), Addrs: st.Addrs(), Network: net, Timeouts: times,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { d.Close() })
+		cs = append(cs, vnictest.Open(t, d, vnic.ContextConfig{}))
+	}
+	return cs
+}
+
 // A connect that comes to nothing since segments are lost says what has happened, and not that the
 // peer's program has rejected it: that was the case of a Request that came too late, for which the
 // listener resets the connection. Which segments are lost is exact; what times they meet are of the
@@ -52,21 +71,7 @@ func TestConnectOverBadPath(t *testing.T) {
 					deliver()
 				}
 			})
-			var cs []*vnic.Context
-			for i := range 2 {
-				st := netstacktest.NewStack(t, sw[i], i+1, 1500)
-				net := stacknet.New(st)
-				t.Cleanup(func() { net.Close() })
-				d, err := vnic.New(vnic.Config{
-					Name: st.Name(), MAC: st.MAC(), MTU: st.MTU(), Addrs: st.Addrs(), Network: net,
-					Timeouts: tt.times,
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { d.Close() })
-				cs = append(cs, vnictest.Open(t, d, vnic.ContextConfig{}))
-			}
+			cs := devices(t, sw, tt.times)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			addr := cs[1].Attr().Addrs[0].Addr()

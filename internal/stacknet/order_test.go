@@ -9,9 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
-	"github.com/vrnic/vrnic/netstack/netstacktest"
 	"github.com/vrnic/vrnic/netstack/port/porttest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic"
@@ -102,21 +100,8 @@ func TestConnectOrder(t *testing.T) {
 					deliver()
 				}
 			})
-			var cs []*vnic.Context
-			for i := range 2 {
-				st := netstacktest.NewStack(t, sw[i], i+1, 1500)
-				net := stacknet.New(st)
-				t.Cleanup(func() { net.Close() })
-				d, err := vnic.New(vnic.Config{
-					Name: st.Name(), MAC: st.MAC(), MTU: st.MTU(), Addrs: st.Addrs(), Network: net,
-					Timeouts: vnic.Timeouts{Turn: time.Minute}, // nobody is late here, on whatever machine
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { d.Close() })
-				cs = append(cs, vnictest.Open(t, d, vnic.ContextConfig{}))
-			}
+			// Nobody is late here, on whatever machine.
+			cs := devices(t, sw, vnic.Timeouts{Turn: time.Minute})
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			l, err := cs[1].Listen(netip.AddrPortFrom(cs[1].Attr().Addrs[0].Addr(), port), 0)

@@ -78,10 +78,10 @@ func TestOtherVersion(t *testing.T) {
 	}
 }
 
-// Why a request was refused is said once, without what a terminal would obey.
-func TestRefusal(t *testing.T) {
-	need(t)
-	f := newFake(t, func(op abi.Op, msg []byte, fds []int) ([]byte, []int) {
+// refuseChan is a daemon that refuses channels for want of memory, and says why; it calls told each
+// time.
+func refuseChan(why string, told func()) func(abi.Op, []byte, []int) ([]byte, []int) {
+	return func(op abi.Op, msg []byte, fds []int) ([]byte, []int) {
 		h, _, _ := abi.ParseMessage(msg)
 		if op != abi.OpCreateChan {
 			return msg, fds
@@ -89,9 +89,16 @@ func TestRefusal(t *testing.T) {
 		closeAll(fds)
 		h.Status = -int32(unix.ENOMEM)
 		rep := &abi.Refusal{}
-		copy(rep.Why[:], "over the limit of 7 \x1b[31mchannels")
+		copy(rep.Why[:], why)
+		told()
 		return abi.AppendMessage(nil, h, rep), nil
-	})
+	}
+}
+
+// Why a request was refused is said once, without what a terminal would obey.
+func TestRefusal(t *testing.T) {
+	need(t)
+	f := newFake(t, refuseChan("over the limit of 7 \x1b[31mchannels", func() {}))
 	p := open(t, f)
 	p.want("chan", "ENOMEM", "chan", "ENOMEM")
 	if n := strings.Count(p.said(), "refused a request: over the limit of 7 ?[31mchannels\n"); n != 1 {
@@ -104,18 +111,7 @@ func TestRefusal(t *testing.T) {
 func TestRefusalNobodyReads(t *testing.T) {
 	b := need(t)
 	refused := make(chan struct{}, 10)
-	f := newFake(t, func(op abi.Op, msg []byte, fds []int) ([]byte, []int) {
-		h, _, _ := abi.ParseMessage(msg)
-		if op != abi.OpCreateChan {
-			return msg, fds
-		}
-		closeAll(fds)
-		h.Status = -int32(unix.ENOMEM)
-		rep := &abi.Refusal{}
-		copy(rep.Why[:], "over the limit")
-		refused <- struct{}{}
-		return abi.AppendMessage(nil, h, rep), nil
-	})
+	f := newFake(t, refuseChan("over the limit", func() { refused <- struct{}{} }))
 	dir := t.TempDir()
 	fifo, script := filepath.Join(dir, "errors"), filepath.Join(dir, "shell")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
