@@ -25,6 +25,9 @@ import (
 // says, and then tries what the others of its arguments name.
 const asChild = "VRNIC_TEST_SANDBOX"
 
+// filterOnly in its environment has it install the filter and do nothing else.
+const filterOnly = "VRNIC_TEST_FILTER_ONLY"
+
 func TestMain(m *testing.M) {
 	if c := os.Getenv(asChild); c != "" {
 		child(c)
@@ -46,8 +49,13 @@ func child(config string) {
 			f()
 		}
 	}()
-	r, err := Enter(c)
-	fmt.Printf("%v %v\n", r, err)
+	if os.Getenv(filterOnly) != "" {
+		missing, err := restrictCalls(c, false)
+		fmt.Printf("seccomp=%v %v\n", missing, err)
+	} else {
+		r, err := Enter(c)
+		fmt.Printf("%v %v\n", r, err)
+	}
 	for _, name := range os.Args[1:] {
 		results := make(chan error)
 		try := func() { results <- attempts[name]() }
@@ -250,6 +258,19 @@ func (p *confined) wantStatus(t *testing.T, want map[string]string) {
 			t.Errorf("%s is %q, want %q", field, got, value)
 		}
 	}
+}
+
+// TestNoNewPrivileges: the filter comes with no_new_privs, also where no Landlock sets that; root
+// could install one without.
+func TestNoNewPrivileges(t *testing.T) {
+	p := confine(t, Config{}, []string{filterOnly + "=1"})
+	switch {
+	case len(p.lines) == 1 && strings.HasPrefix(p.lines[0], "seccomp=this kernel"):
+		needtest.Skip(t, p.lines[0])
+	case len(p.lines) != 1 || p.lines[0] != "seccomp= <nil>":
+		t.Fatalf("installing the filter: %q, %s", p.lines, p.errs.String())
+	}
+	p.wantStatus(t, map[string]string{"NoNewPrivs": "1", "Seccomp": "2"})
 }
 
 // everywhere is what is forbidden to every daemon.
