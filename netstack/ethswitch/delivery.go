@@ -112,6 +112,9 @@ func (d *Delivery) Hold(r Receiver) {
 	}
 }
 
+// Gathers reports whether d's goroutine has hold of r, and brings several frames together.
+func (d *Delivery) Gathers(r Receiver) bool { return d != nil && d.Batch && d.held == r }
+
 // A Settler has something to do that is done once for several frames better than for each.
 type Settler interface {
 	// Settle does it. The caller holds no lock.

@@ -44,6 +44,7 @@ type Conn struct {
 	host          *Host
 	loss          lossControl
 	acks          delayedAck
+	run           run // of segments, for who holds the Conn as a receiver
 	memory        gvisor.Memory
 	userPrefetch  atomic.Pointer[func()]
 	// the other end, if it is in this process and known: see setPeer

@@ -5,6 +5,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/internal/gvconv"
 )
@@ -22,11 +23,12 @@ func (c *Conn) identify(h *Host) {
 	}
 }
 
-// queueSegment gives pkt, which is p and for c, to c's TCP. false: it has to go the usual way, and
-// is as it was. Of a connection that is established IP would find nothing wrong: the addresses are
-// the same as when it was made, and the rest has been looked at by Packet.Parse and
-// Frame.ChecksumsValid.
-func (c *Conn) queueSegment(p *frame.Packet, pkt *stack.PacketBuffer) bool {
+// queueSegment gives pkt, which is p and for c and which d brings, to c's TCP. false: it has to go
+// the usual way, and is as it was. Of a connection that is established IP would find nothing wrong:
+// the addresses are the same as when it was made, and the rest has been looked at by Packet.Parse
+// and Frame.ChecksumsValid.
+func (c *Conn) queueSegment(d *ethswitch.Delivery, p *frame.Packet,
+	pkt *stack.PacketBuffer) bool {
 	if c.queue == nil || !sending(c.ep.EndpointState()) || !strip(p, pkt) {
 		return false
 	}
@@ -39,8 +41,11 @@ func (c *Conn) queueSegment(p *frame.Packet, pkt *stack.PacketBuffer) bool {
 	if c.loss.received(p, n) {
 		pkt = withoutSACK(p, n, pkt)
 	}
-	c.queue.QueuePacket(c.ep, c.id, pkt)
-	pkt.DecRef()
+	if !d.Gathers((*receiver)(c)) {
+		c.queuePacket(pkt)
+	} else if c.run.add(p, n, pkt); c.run.full() {
+		c.queueRun()
+	}
 	if opens {
 		c.loss.opened.Store(true)
 	}
@@ -48,6 +53,12 @@ func (c *Conn) queueSegment(p *frame.Packet, pkt *stack.PacketBuffer) bool {
 		c.host.losses.see(&c.loss)
 	}
 	return true
+}
+
+// queuePacket queues pkt, which it takes.
+func (c *Conn) queuePacket(pkt *stack.PacketBuffer) {
+	c.queue.QueuePacket(c.ep, c.id, pkt)
+	pkt.DecRef()
 }
 
 // strip does with pkt, which is p, what IP would if p is a TCP segment without anything that IP, or

@@ -73,7 +73,7 @@ func (h *Host) Receive(d *ethswitch.Delivery, p *frame.Packet, pkt *stack.Packet
 		h.losses.nudge(c.flow.remote.Addr()) // it is there
 	}
 	c.beforeSegment(d, p)
-	return c.queueSegment(p, pkt)
+	return c.queueSegment(d, p, pkt)
 }
 
 // Sending looks at a packet that is about to leave the stack as f. It sends what has to be sent

@@ -200,6 +200,7 @@ func (r *receiver) Hold() bool {
 // +checklocksignore: Hold took the locks.
 func (r *receiver) Finish() bool {
 	c := (*Conn)(r)
+	c.queueRun()
 	var err tcpip.Error
 	if c.ep.EndpointState() == tcp.StateEstablished {
 		err = c.handle()

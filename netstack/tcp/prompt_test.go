@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -438,28 +439,45 @@ func TestPromptReset(t *testing.T) {
 }
 
 // TestBatchTransfer moves checked octets both ways at once, all frames that are there handled
-// together.
+// together, in the order in which they were sent or in another one.
 func TestBatchTransfer(t *testing.T) {
-	var mu sync.Mutex
-	waiting := make(map[*outsidePort][]*frame.Frame)
-	var prompts, longest atomic.Int64
-	s1, s2 := outside(t, func(to *outsidePort, f *frame.Frame, rest int) {
-		mu.Lock()
-		frames := append(waiting[to], f)
-		if rest > 0 && len(frames) < ethswitch.BatchFrames {
-			waiting[to] = frames
-			mu.Unlock()
-			return
-		}
-		waiting[to] = nil
-		mu.Unlock()
-		longest.Store(max(longest.Load(), int64(len(frames))))
-		bringTogether(to, frames...)
-	}, new(atomic.Bool))
-	a, b := netstacktest.Connect(t, s1, s2, false)
-	bothInTurn(t, a, b, &prompts)
-	if prompts.Load() == 0 || longest.Load() < 2 {
-		t.Errorf("%d prompts, batches of at most %d frames", prompts.Load(), longest.Load())
+	// mix returns how many frames of a batch are brought together; the others come behind them.
+	for name, mix := range map[string]func([]*frame.Frame) int{
+		"in order": func(f []*frame.Frame) int { return len(f) },
+		"reversed": func(f []*frame.Frame) int { slices.Reverse(f); return len(f) },
+		"one is late": func(f []*frame.Frame) int {
+			if len(f) < 3 {
+				return len(f)
+			}
+			copy(f[1:], append(slices.Clone(f[2:]), f[1]))
+			return len(f) - 1
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var mu sync.Mutex
+			waiting := make(map[*outsidePort][]*frame.Frame)
+			var prompts, longest atomic.Int64
+			s1, s2 := outside(t, func(to *outsidePort, f *frame.Frame, rest int) {
+				mu.Lock()
+				frames := append(waiting[to], f)
+				if rest > 0 && len(frames) < ethswitch.BatchFrames {
+					waiting[to] = frames
+					mu.Unlock()
+					return
+				}
+				waiting[to] = nil
+				mu.Unlock()
+				longest.Store(max(longest.Load(), int64(len(frames))))
+				n := mix(frames)
+				bringTogether(to, frames[:n]...)
+				bringTogether(to, frames[n:]...)
+			}, new(atomic.Bool))
+			a, b := netstacktest.Connect(t, s1, s2, false)
+			bothInTurn(t, a, b, &prompts)
+			if prompts.Load() == 0 || longest.Load() < 2 {
+				t.Errorf("%d prompts, batches of at most %d frames", prompts.Load(), longest.Load())
+			}
+		})
 	}
 }
 
@@ -467,6 +485,7 @@ func TestBatchTransfer(t *testing.T) {
 // together.
 type gatherer struct {
 	want    atomic.Int64 // 0: each by itself
+	mix     func([]*frame.Frame)
 	frames  []*frame.Frame
 	brought chan int64 // what the port has sent meanwhile
 }
@@ -481,38 +500,56 @@ func (g *gatherer) bring(to *outsidePort, f *frame.Frame, _ int) {
 		return
 	}
 	sent := to.sent.Load()
+	if g.mix != nil {
+		g.mix(g.frames)
+	}
 	bringTogether(to, g.frames...)
 	g.frames = nil
 	g.want.Store(0)
 	g.brought <- to.sent.Load() - sent
 }
 
-// TestBatch: frames that come together are handled by who brings them, who tells the connection's
-// user once, when all are there, and sends one ACK for all.
+// TestBatch: frames that come together are handled by who brings them, as one segment if they
+// follow one another, in whatever order they come. The connection's user is told once, when all are
+// there, and one ACK is sent for all.
 func TestBatch(t *testing.T) {
-	g := &gatherer{brought: make(chan int64, 1)}
-	s1, s2 := outside(t, g.bring, new(atomic.Bool))
-	a, b := netstacktest.Connect(t, s1, s2, false)
-	defer a.Close()
-	defer b.Close()
-	n := ethswitch.BatchFrames * a.EMSS()
-	prompts, got := 0, netstacktest.NewSink(int64(n))
-	b.SetNotify(func() { t.Error("b was told by gVisor's goroutine") })
-	b.SetPrompt(func(more func() bool) {
-		prompts++
-		if k, err := b.ReadInto(got); k != n || err != nil || got.Err != nil || more != nil {
-			t.Errorf("read %d of %d: %v, %v; more: %v", k, n, err, got.Err, more != nil)
-		}
-	})
-	g.want.Store(ethswitch.BatchFrames)
-	if k, err := a.WriteFrom(netstacktest.NewSource(int64(n))); k != n || err != nil {
-		t.Fatal(k, err)
+	for name, mix := range map[string]func([]*frame.Frame){
+		"in order": nil,
+		"reversed": slices.Reverse[[]*frame.Frame],
+		"in two":   func(f []*frame.Frame) { slices.Reverse(f[:3]); slices.Reverse(f[3:]) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := &gatherer{brought: make(chan int64, 1), mix: mix}
+			s1, s2 := outside(t, g.bring, new(atomic.Bool))
+			a, b := netstacktest.Connect(t, s1, s2, false)
+			defer a.Close()
+			defer b.Close()
+			n := ethswitch.BatchFrames * a.EMSS()
+			prompts, got := 0, netstacktest.NewSink(int64(n))
+			b.SetNotify(func() { t.Error("b was told by gVisor's goroutine") })
+			b.SetPrompt(func(more func() bool) {
+				prompts++
+				if k, err := b.ReadInto(got); k != n || err != nil || got.Err != nil || more != nil {
+					t.Errorf("read %d of %d: %v, %v; more: %v", k, n, err, got.Err, more != nil)
+				}
+			})
+			before := s2.Stats()
+			g.want.Store(ethswitch.BatchFrames)
+			if k, err := a.WriteFrom(netstacktest.NewSource(int64(n))); k != n || err != nil {
+				t.Fatal(k, err)
+			}
+			if acks := <-g.brought; prompts != 1 || acks != 1 {
+				t.Errorf("told %d times, %d ACKs", prompts, acks)
+			}
+			after := s2.Stats()
+			if in, out := after.TCPSegmentsReceived-before.TCPSegmentsReceived,
+				after.TCPSegmentsSent-before.TCPSegmentsSent; in != 1 || out != 1 {
+				t.Errorf("gVisor has handled %d segments and made %d ACKs, want one each", in, out)
+			}
+			b.SetNotify(nil)
+			b.SetPrompt(nil)
+		})
 	}
-	if acks := <-g.brought; prompts != 1 || acks != 1 {
-		t.Errorf("told %d times, %d ACKs", prompts, acks)
-	}
-	b.SetNotify(nil)
-	b.SetPrompt(nil)
 }
 
 // TestBatchOfTwo: what comes together for a second connection, and for one that somebody has hold
