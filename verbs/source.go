@@ -4,5 +4,5 @@ package verbs
 
 import "embed"
 
-//go:embed Makefile *.h *.map core ibverbs rdmacm versions preload
+//go:embed Makefile *.h *.map core ibverbs rdmacm rsocket versions preload
 var Source embed.FS

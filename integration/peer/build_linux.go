@@ -265,6 +265,7 @@ var programs = []struct {
 	{"ib_atomic_bw", true},
 	{"ibv_rc_pingpong", false}, {"ibv_uc_pingpong", false}, {"ibv_ud_pingpong", false},
 	{"ibv_srq_pingpong", false}, {"udaddy", false}, {"mckey", false},
+	{"rstream", false}, {"riostream", false}, {"rcopy", false}, {"udpong", false},
 }
 
 func (b *builder) initrd() error {

@@ -34,6 +34,9 @@ var shownTables = []shownTable{
 		{"rdma_client", "with rdma_server: synchronous ids"},
 		{"rdma_xclient", "with rdma_xserver: synchronous ids; XRC (`-c x`) does not exist on iWARP"},
 		{"cmtime", "connections made and ended"},
+		{"rstream", "data compared by both sides (`-T v`)"},
+		{"riostream", "data compared by both sides (`-T v`)"},
+		{"rcopy", "the file compared"},
 		{"ib_send_bw", "all messages counted"},
 		{"ib_send_lat", "all messages counted"},
 		{"ib_write_bw", "all messages counted"},
@@ -48,11 +51,12 @@ var shownTables = []shownTable{
 		{"fi_pingpong", "data compared (`-c`)"},
 	}, func() []string {
 		lines := []string{"ibv_devices", "ibv_devinfo -l", "ibv_devinfo -d DEV -v", "ibv_asyncwatch",
-			"fi_info -p verbs"}
+			"fi_info -p verbs", rcopyWords}
 		for _, o := range fabricAll {
 			lines = append(lines, "fi_pingpong "+o)
 		}
-		return append(lines, linesOf(rpingJobs, cmJobs, perfJobs(), fioJobs(), daplJobs)...)
+		return append(lines, linesOf(rpingJobs, cmJobs, rsocketJobs(), perfJobs(), fioJobs(),
+			daplJobs)...)
 	}, func() []string { return append(serversOf(rpingJobs), "fi_pingpong -c -d DEV") }},
 	{onRoCE, []shownProgram{
 		{"ibv_devices", "lists the devices"},
@@ -68,6 +72,9 @@ var shownTables = []shownTable{
 		{"cmtime", "connections made and ended"},
 		{"udaddy", "all datagrams received"},
 		{"mckey", "all datagrams received"},
+		{"rstream", "data compared by both sides (`-T v`)"},
+		{"riostream", "data compared by both sides (`-T v`)"},
+		{"rcopy", "the file compared"},
 		{"ib_send_bw", "all messages counted"},
 		{"ib_send_lat", "all messages counted"},
 		{"ib_write_bw", "all messages counted"},
@@ -83,7 +90,7 @@ var shownTables = []shownTable{
 		{"fi_pingpong", "data compared (`-c`)"},
 		{"run_tests.py", "the tests of python3-pyverbs but for those of one maker's devices, see below"},
 	}, func() []string {
-		lines := []string{"ibv_devices", "ibv_devinfo -d DEV -v", "fi_info -p verbs"}
+		lines := []string{"ibv_devices", "ibv_devinfo -d DEV -v", "fi_info -p verbs", rcopyWords}
 		for _, o := range roceFabric {
 			lines = append(lines, "fi_pingpong "+o)
 		}
@@ -93,7 +100,8 @@ var shownTables = []shownTable{
 		for _, name := range qperfTests {
 			lines = append(lines, qperfWords+"-cm1 "+name)
 		}
-		lines = append(lines, linesOf(roceIDJobs(), rocePerfJobs(), roceFioJobs(), daplJobs)...)
+		lines = append(lines, linesOf(roceIDJobs(), rsocketJobs(), rocePerfJobs(), roceFioJobs(),
+			daplJobs)...)
 		for _, m := range pyverbsModules {
 			lines = append(lines, pyverbsWords+m)
 		}

@@ -228,14 +228,6 @@ func TestKilledAnywhere(t *testing.T) {
 	top.settle()
 }
 
-// rsockets are not there yet, and the programs say so instead of hanging. The other half of what
-// this trap is about, that fio's client writes whatever the verb, is in fioJobs.
-func TestTrap24NoRsockets(t *testing.T) {
-	need(t, "rstream")
-	d := up(t, nil, "--device", deviceA)
-	d.start("rstream", "-b", addrsA[0]).fail(patience, "rsocket|not implemented|Function")
-}
-
 // Every trap has a test of its number.
 func TestTrapsAreTested(t *testing.T) {
 	var names []string

@@ -18,7 +18,7 @@ type room struct {
 // rooms says which C may know which. What a room does not show is its own, and no room calls one
 // above it: what must go up goes by a function that the room above has handed down.
 //
-//	rdmacm, versions -> ibverbs -> core -> verbs, the ABI of the rings
+//	rsocket -> rdmacm, versions -> ibverbs -> core -> verbs, the ABI of the rings
 //	preload, which is linked with none of them
 var rooms = map[string]room{
 	"verbs":      {shows: []string{"abi.h", "vrnic_alloc.h"}},
@@ -28,6 +28,8 @@ var rooms = map[string]room{
 	"verbs/ibverbs/abi": {shows: []string{"ibv.h"}},
 	"verbs/rdmacm": {shows: []string{"rdmacm.h"}, uses: []string{"verbs", "verbs/core",
 		"verbs/ibverbs", "verbs/ibverbs/abi"}},
+	"verbs/rsocket": {shows: []string{"rsocket.h"}, uses: []string{"verbs", "verbs/core",
+		"verbs/ibverbs", "verbs/ibverbs/abi", "verbs/rdmacm"}},
 	// What is there for the sake of symbol versions.
 	"verbs/versions":         {uses: []string{"verbs", "verbs/core", "verbs/ibverbs", "verbs/ibverbs/abi"}},
 	"verbs/preload":          {},

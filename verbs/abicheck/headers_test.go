@@ -14,12 +14,12 @@ import (
 // Debian's headers, of libibverbs-dev and librdmacm-dev.
 var systemHeaders = []string{"/usr/include/infiniband/verbs.h",
 	"/usr/include/infiniband/verbs_api.h", "/usr/include/infiniband/sa.h",
-	"/usr/include/rdma/rdma_cma.h"}
+	"/usr/include/rdma/rdma_cma.h", "/usr/include/rdma/rsocket.h"}
 
 // Ours, in the order in which ibv.h and rdmacm.h include them.
 var ourHeaders = []string{
 	"ibverbs/abi/ibv.h", "ibverbs/abi/ibv_wr.h", "ibverbs/abi/ibv_qp.h", "ibverbs/abi/ibv_context.h",
-	"ibverbs/abi/ibv_api.h", "rdmacm/rdmacm.h",
+	"ibverbs/abi/ibv_api.h", "rdmacm/rdmacm.h", "rsocket/rsocket.h",
 }
 
 const systemIncludes = "#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n#include " +
@@ -42,9 +42,9 @@ var partial = map[string]string{
 	"rdma_cm_join_mc_attr_mask": "multicast",
 }
 
-// TestHeaders compares the layouts and numbers of ibv.h and rdmacm.h with Debian's headers. Two
-// programs, one compiled with each, print the size of each struct, the offset and size of each
-// field, and each number.
+// TestHeaders compares the layouts and numbers of ibv.h, rdmacm.h and rsocket.h with Debian's
+// headers. Two programs, one compiled with each, print the size of each struct, the offset and size
+// of each field, and each number.
 func TestHeaders(t *testing.T) {
 	ctest.Need(t, systemHeaders...)
 	var files []string
@@ -62,7 +62,8 @@ func TestHeaders(t *testing.T) {
 		body.WriteString("\tCONST(" + m + ")\n")
 	}
 	text := printerHead + "int main(void)\n{\n" + body.String() + "\treturn 0;\n}\n"
-	got := values(t, compile(t, "ours", "#include \"rdmacm/rdmacm.h\"\n"+text))
+	const includes = "#include \"rdmacm/rdmacm.h\"\n#include \"rsocket/rsocket.h\"\n"
+	got := values(t, compile(t, "ours", includes+text))
 	want := values(t, compile(t, "system", systemIncludes+text, "-Wno-deprecated-declarations"))
 	for _, name := range sortedKeys(want) {
 		if got[name] != want[name] {
@@ -94,8 +95,8 @@ func TestHeaders(t *testing.T) {
 var declarations = regexp.MustCompile(
 	`(?s)#pragma GCC visibility push\(default\)(.*)#pragma GCC visibility pop`)
 
-// TestPrototypes compiles the prototypes of ibv_api.h and rdmacm.h behind Debian's headers: a
-// compiler takes a second declaration of a function only if its type is the same.
+// TestPrototypes compiles the prototypes of ibv_api.h, rdmacm.h and rsocket.h behind Debian's
+// headers: a compiler takes a second declaration of a function only if its type is the same.
 func TestPrototypes(t *testing.T) {
 	ctest.Need(t, systemHeaders...)
 	var b strings.Builder
@@ -105,7 +106,7 @@ func TestPrototypes(t *testing.T) {
 		"ibv_be64;\n")
 	b.WriteString("struct ibv_kern_ah_attr; struct ibv_kern_path_rec; struct ibv_kern_qp_attr;\n")
 	functions := 0
-	for _, f := range []string{"ibverbs/abi/ibv_api.h", "rdmacm/rdmacm.h"} {
+	for _, f := range []string{"ibverbs/abi/ibv_api.h", "rdmacm/rdmacm.h", "rsocket/rsocket.h"} {
 		text, err := os.ReadFile(filepath.Join(verbsDir, f))
 		if err != nil {
 			t.Fatal(err)

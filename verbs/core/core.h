@@ -131,7 +131,6 @@ enum vrnic_cause {
 	VRNIC_CAUSE_CONNECT = 64, /* of what no device, or not this one, can do */
 	VRNIC_CAUSE_DATAGRAMS = 128,
 	VRNIC_CAUSE_XRC = 256,
-	VRNIC_CAUSE_RSOCKETS = 512,
 };
 
 VRNIC_EXPORT void vrnic_complain(enum vrnic_cause cause, const char *fmt,

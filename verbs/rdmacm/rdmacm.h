@@ -6,11 +6,8 @@
 #define VRNIC_RDMACM_H
 
 #include <netinet/in.h>
-#include <poll.h>
-#include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/types.h>
-#include <sys/uio.h>
 
 #include "ibverbs/abi/ibv.h"
 
@@ -282,39 +279,6 @@ int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, void *cont
 int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex *attr,
 			   void *context);
 int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *addr);
-
-/* Sockets over RDMA. */
-int rsocket(int domain, int type, int protocol);
-int rbind(int socket, const struct sockaddr *addr, socklen_t addrlen);
-int rlisten(int socket, int backlog);
-int raccept(int socket, struct sockaddr *addr, socklen_t *addrlen);
-int rconnect(int socket, const struct sockaddr *addr, socklen_t addrlen);
-int rshutdown(int socket, int how);
-int rclose(int socket);
-ssize_t rrecv(int socket, void *buf, size_t len, int flags);
-ssize_t rrecvfrom(int socket, void *buf, size_t len, int flags, struct sockaddr *addr,
-		  socklen_t *addrlen);
-ssize_t rrecvmsg(int socket, struct msghdr *msg, int flags);
-ssize_t rsend(int socket, const void *buf, size_t len, int flags);
-ssize_t rsendto(int socket, const void *buf, size_t len, int flags, const struct sockaddr *addr,
-		socklen_t addrlen);
-ssize_t rsendmsg(int socket, const struct msghdr *msg, int flags);
-ssize_t rread(int socket, void *buf, size_t count);
-ssize_t rreadv(int socket, const struct iovec *iov, int iovcnt);
-ssize_t rwrite(int socket, const void *buf, size_t count);
-ssize_t rwritev(int socket, const struct iovec *iov, int iovcnt);
-int rpoll(struct pollfd *fds, nfds_t nfds, int timeout);
-int rselect(int nfds, fd_set *readfds, fd_set *writefds, fd_set *exceptfds,
-	    struct timeval *timeout);
-int rgetpeername(int socket, struct sockaddr *addr, socklen_t *addrlen);
-int rgetsockname(int socket, struct sockaddr *addr, socklen_t *addrlen);
-int rsetsockopt(int socket, int level, int optname, const void *optval, socklen_t optlen);
-int rgetsockopt(int socket, int level, int optname, void *optval, socklen_t *optlen);
-int rfcntl(int socket, int cmd, ...);
-/* -1 and errno */
-off_t riomap(int socket, void *buf, size_t len, int prot, int flags, off_t offset);
-int riounmap(int socket, void *buf, size_t len);
-size_t riowrite(int socket, const void *buf, size_t count, off_t offset, int flags);
 
 #pragma GCC visibility pop
 
