@@ -142,11 +142,25 @@ func (i *Interface) Requested(gid GID, private []byte, owner any) *Conn {
 // one that this end has asked for gives way if its address is the smaller one (RFC 4755, section
 // 3.3).
 func (i *Interface) takes(from LinkAddr) bool {
+	if i.halfOpen(from.GID) >= maxHalfOpen {
+		return false
+	}
 	x := i.peers[from]
 	if x == nil {
 		return i.room(&peer{addr: from})
 	}
 	return x.conn == nil && (x.asking == nil || i.own.Compare(from) < 0) && i.room(x)
+}
+
+// halfOpen is how many requests are taken, and not ready yet, of the ports of a GID's network: of
+// an IPv6 network of 64 bits, whose addresses a host chooses freely, or of an IPv4 address.
+func (i *Interface) halfOpen(g GID) (n int) {
+	for _, x := range i.peers {
+		if x.conn != nil && x.conn.state == connAccepting && x.addr.GID.network() == g.network() {
+			n++
+		}
+	}
+	return n
 }
 
 // agreed is the MTU of a connection with a peer of some Receive MTU: the smaller one of both ends,

@@ -386,6 +386,43 @@ func TestCrossingLies(t *testing.T) {
 	}
 }
 
+// Who has many addresses of one network, and gets no connection ready, takes the places of that
+// network only; each that becomes ready is a place again. IPOIB-044.
+func TestHalfOpen(t *testing.T) {
+	w := newWorld(t)
+	a := w.add(1, nil)
+	asks := func(g GID) *Conn {
+		c := a.Requested(g, Private{0x900, 65524}.Append(nil), nil)
+		a.Outputs()
+		if c.state == connOver {
+			return nil
+		}
+		return c
+	}
+	var first *Conn
+	for n := range maxHalfOpen {
+		c := asks(GID{0: 0xfd, 14: byte(n >> 8), 15: byte(n)})
+		if c == nil {
+			t.Fatalf("request %d is refused", n)
+		}
+		if n == 0 {
+			first = c
+		}
+	}
+	last := GID{0: 0xfd, 13: 1}
+	if asks(last) != nil {
+		t.Error("one more is taken")
+	}
+	if asks(GID{0: 0xfd, 7: 1}) == nil || asks(netip.MustParseAddr("10.9.9.9").As16()) == nil ||
+		asks(netip.MustParseAddr("10.9.9.8").As16()) == nil {
+		t.Error("one of another network is refused")
+	}
+	a.Established(w.now, first)
+	if asks(last) == nil {
+		t.Error("there is no place again")
+	}
+}
+
 // Answers that are not the peer's, or say nothing. A rejection without private data is one.
 // IPOIB-031, IPOIB-044.
 func TestFalseAnswers(t *testing.T) {
@@ -536,8 +573,9 @@ func TestConnectionBound(t *testing.T) {
 	for port := range 100 {
 		for n := range 2 * maxConnsOfGID {
 			g := GID{0: 0xfe, 1: 0x80, 14: byte(port), 15: 9}
-			a.Requested(g, Private{uint32(0x900 + n), 65524}.Append(nil), nil)
+			c := a.Requested(g, Private{uint32(0x900 + n), 65524}.Append(nil), nil)
 			a.Outputs()
+			a.Established(w.now, c)
 		}
 		if want := min((port+1)*maxConnsOfGID, maxConns); a.conns != want {
 			t.Fatalf("%d ports: %d connections, want %d", port+1, a.conns, want)

@@ -61,6 +61,14 @@ type GID [16]byte
 // Addr is g as an IPv6 address.
 func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g) }
 
+// network is the first half of g, but all of it if it is an IPv4 address.
+func (g GID) network() GID {
+	if !g.Addr().Is4In6() {
+		clear(g[8:])
+	}
+	return g
+}
+
 // LinkAddrLen is how many octets a LinkAddr has on the wire.
 const LinkAddrLen = 20
 

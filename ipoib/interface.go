@@ -28,6 +28,7 @@ const (
 	maxNeighbours = 4096
 	maxConns      = 1024
 	maxConnsOfGID = 16       // one port can have several interfaces
+	maxHalfOpen   = 256      // requests of one network's ports that are taken, and not ready yet
 	maxWaiting    = 64       // packets that wait for a neighbour
 	maxKept       = 16 << 20 // octets of all packets that wait
 	maxOutputs    = 4096     // frames that nobody has taken yet
