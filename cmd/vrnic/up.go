@@ -44,7 +44,7 @@ func upCommand() *cli.Command {
 			"   ,keepalive=TIME|off       (30s)\n" +
 			"   ,user-timeout=TIME|off    (60s)\n\n" +
 			"or NAME,host=ADDR with an address that this host has: it uses the kernel's sockets (TCP,\n" +
-			"and UDP that carries SCTP), and needs no port. It has the same, but no mtu, and beside\n\n" +
+			"UDP that carries SCTP, or RoCE), and needs no port. It has the same, but no mtu, and beside\n\n" +
 			"   ,sctp-udp=PORT|off        the UDP port of its SCTP (9899)\n\n" +
 			"An interface of IP over InfiniBand is NAME,dev=DEVICE,addr=CIDR[,addr=CIDR]..., and what\n" +
 			"else it has:\n\n" +
@@ -69,8 +69,8 @@ func upCommand() *cli.Command {
 				"these flags as keys, in YAML; vrnic config check looks it over"},
 			&cli.StringSliceFlag{Name: "device",
 				Usage: "a device, `SPEC`; see above (default: " + daemon.DefaultDevice().String() + ")"},
-			&cli.BoolFlag{Name: "host", DisableDefaultText: true, Usage: "a device for each address of " +
-				"this host, but for link-local ones, and the loopback's if there are others"},
+			&cli.BoolFlag{Name: "host", DisableDefaultText: true, Usage: "a device of each kind for each " +
+				"address of this host, but for link-local ones, and the loopback's if there are others"},
 			&cli.StringSliceFlag{Name: "port", Usage: "a port of the switch, `SPEC`: " +
 				"tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N][,share[=DEVICE]], unix-listen:PATH or " +
 				"unix-connect:PATH"},

@@ -70,6 +70,7 @@ var layers = map[string][]string{
 		module + "netstack/ethswitch", module + "netstack/internal/gate",
 		module + "netstack/internal/gvconv"},
 	"netstack/hosttcp":        {std, sys, module + "netstack/internal/slice"},
+	"netstack/hostudp":        {std, sys, module + "netstack/internal/slice"},
 	"netstack/internal/slice": {std, sys},
 	"netstack/port": {std, sys, gvisor, water, links,
 		module + "netstack/frame", module + "netstack/ethswitch", module + "netstack/internal/slice"},
@@ -163,7 +164,7 @@ var layers = map[string][]string{
 	"internal/sctpnet": {std, module + "iwarp", module + "vnic", module + "netstack/sctp", module +
 		"netstack/sctphost", module + "sctpddp"},
 	"internal/hostnet": {std, module + "iwarp", module + "vnic", module + "netstack", module +
-		"internal/sctpnet"},
+		"internal/sctpnet", module + "roce/packet", module + "roce/udp"},
 	"internal/archtest":   {std},
 	"internal/needtest":   {std},
 	"internal/doctest":    {std, cli},

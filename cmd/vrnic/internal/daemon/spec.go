@@ -178,9 +178,6 @@ func (d DeviceSpec) checkHost() error {
 			"leave it out, since over ,addr=CIDR there is SCTP as it is")
 	case !d.Host.IsValid():
 		return nil
-	case d.RoCE:
-		return fmt.Errorf("host=%v is for iWARP: with transport=roce give it an address of its own "+
-			"with ,addr=CIDR", d.Host)
 	case len(d.Addrs) > 0:
 		return fmt.Errorf("host=%v is an address that this host has, addr=%v one of the device's own: "+
 			"make two devices", d.Host, d.Addrs[0])

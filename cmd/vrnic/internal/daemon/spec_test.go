@@ -104,7 +104,6 @@ func TestParseDeviceErrors(t *testing.T) {
 		{"v,host=10.0.0.1,sctp-udp=65536", "want a UDP port"},
 		{"v,host=10.0.0.1,sctp-udp=1,sctp-udp=2", "sctp-udp is given twice"},
 		{"v,addr=10.0.0.1/24,sctp-udp=9899", "add ,host=ADDR"},
-		{"v,host=10.0.0.1,transport=roce", "host=10.0.0.1 is for iWARP"},
 		{"v,addr=10.0.0.1/24,loopback=tcp", "loopback=tcp: want copy"},
 		{"v,addr=10.0.0.1/24,loopback=", "loopback=: want copy"},
 		{"v,addr=10.0.0.1/24,loopback=copy,loopback=wire", "loopback is given twice"},

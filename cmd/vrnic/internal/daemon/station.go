@@ -13,6 +13,7 @@ import (
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/sctphost"
+	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/vnic"
 )
 
@@ -97,27 +98,37 @@ func (s stackStation) Stat(row *devStat) {
 	row.tcpStat, row.sctpStat = newTCPStat(s.stack.Stats()), newSCTPStat(s.SCTP())
 }
 
-// HostDevices are a device for each address of the host, named after its interface.
+// HostDevices are a device of each kind for each address of the host, named after its interface:
+// those of iWARP, and then those of RoCE, where nobody else has that one's port.
 func HostDevices() ([]DeviceSpec, error) {
 	addrs, err := hostnet.Addresses()
 	if err != nil {
 		return nil, err
 	}
 	var specs []DeviceSpec
-	seen := make(map[string]int)
-	for _, a := range addrs {
-		name := hostDeviceName(a.Interface)
-		if seen[name]++; seen[name] > 1 {
-			name = fmt.Sprintf("%s-%d", name, seen[name])
+	for _, roce := range []bool{false, true} {
+		kind := "vrnic-"
+		if roce {
+			kind = "roce-"
 		}
-		specs = append(specs, DeviceSpec{Name: name, Host: a.Addr})
+		seen := make(map[string]int)
+		for _, a := range addrs {
+			name := hostDeviceName(kind, a.Interface)
+			if seen[name]++; seen[name] > 1 {
+				name = fmt.Sprintf("%s-%d", name, seen[name])
+			}
+			if roce && (len(specs) == abi.MaxDevices || !hostnet.RoCEFree(a.Addr)) {
+				continue
+			}
+			specs = append(specs, DeviceSpec{Name: name, Host: a.Addr, RoCE: roce})
+		}
 	}
 	return specs, nil
 }
 
-// hostDeviceName is a name that a device can have, made of its interface's.
-func hostDeviceName(ifname string) string {
-	return "vrnic-" + strings.Map(func(r rune) rune {
+// hostDeviceName is a name that a device of a kind can have, made of its interface's.
+func hostDeviceName(kind, ifname string) string {
+	return kind + strings.Map(func(r rune) rune {
 		if checkName("x"+string(r), maxDeviceName) != nil {
 			return '_'
 		}

@@ -116,6 +116,7 @@ func allowed(c Config, processes bool) seccomp.SyscallRules {
 					seccomp.MaskedEqual(^uintptr(flags), p[0]), seccomp.EqualTo(p[1])})
 			}
 		}
+		rules.Set(unix.SYS_RECVMMSG, seccomp.MatchAll{})
 		rules.Set(unix.SYS_BIND, seccomp.MatchAll{})
 		rules.Set(unix.SYS_LISTEN, seccomp.MatchAll{})
 	}
