@@ -103,7 +103,7 @@ func (m *Manager) listener(service uint64, addr netip.Addr, datagrams bool) *Lis
 		all[1] = addr
 	}
 	for _, a := range all {
-		if l := m.listeners[listenKey{s, a}]; l != nil && !(l.Only6 && addr.Is4()) {
+		if l := m.listeners[listenKey{s, a}]; l != nil && !(l.Only6 && a.Is6() && addr.Is4()) {
 			return l
 		}
 	}
