@@ -54,8 +54,26 @@ static bool is_roce(const struct vrnic_query_device_reply *rep)
 	return rep->node_type == VRNIC_NODE_CA;
 }
 
+/* The names of its files, which `vrnic exec` makes for the devices that the program may have. */
+static void name_files(struct ibv_device *v, struct vrnic_session *s, uint32_t index)
+{
+	char name[IBV_SYSFS_NAME_MAX];
+	uint32_t i;
+	int n = 0;
+
+	for (i = 0; i < index; i++)
+		n += vrnic_device_allowed(s, i);
+	snprintf(name, sizeof(name), "uverbs%d", n);
+	if (!strcmp(v->dev_name, name)) /* a program may be reading it */
+		return;
+	snprintf(v->dev_name, sizeof(v->dev_name), "%s", name);
+	snprintf(v->dev_path, sizeof(v->dev_path), "/sys/class/infiniband_verbs/%s", name);
+	snprintf(v->ibdev_path, sizeof(v->ibdev_path), "/sys/class/infiniband/%s", v->name);
+}
+
 /* The device of a description, made if it is new, or NULL: device_lock is held. */
-static struct vrnic_device *find_device(const struct vrnic_query_device_reply *rep, uint32_t index)
+static struct vrnic_device *find_device(struct vrnic_session *s, uint32_t index,
+					const struct vrnic_query_device_reply *rep)
 {
 	static const char ops[sizeof(void *)]; /* nobody else's: docs/decisions.md#V2 */
 	struct vrnic_device *d;
@@ -68,11 +86,7 @@ static struct vrnic_device *find_device(const struct vrnic_query_device_reply *r
 	if (!d)
 		return NULL;
 	v = &d->v.device;
-	/* There is nothing at these paths. */
 	snprintf(v->name, sizeof(v->name), "%s", rep->name);
-	snprintf(v->dev_name, sizeof(v->dev_name), "%s", rep->name);
-	snprintf(v->dev_path, sizeof(v->dev_path), "/sys/class/infiniband_verbs/%s", rep->name);
-	snprintf(v->ibdev_path, sizeof(v->ibdev_path), "/sys/class/infiniband/%s", rep->name);
 	d->v.ops = ops;
 	d->v.refcount = 1;
 	d->v.entry.next = d->v.entry.prev = &d->v.entry;
@@ -84,6 +98,7 @@ found:
 	d->v.device.transport_type = is_roce(rep) ? IBV_TRANSPORT_IB : IBV_TRANSPORT_IWARP;
 	d->index = index;
 	d->guid = rep->guid;
+	name_files(&d->v.device, s, index);
 	return d;
 }
 
@@ -107,7 +122,7 @@ struct ibv_device **ibv_get_device_list(int *num_devices)
 	for (i = 0; i < s->ndevices; i++) {
 		if (!vrnic_device_allowed(s, i) || query_device(s, i, &rep))
 			continue;
-		d = find_device(&rep, i);
+		d = find_device(s, i, &rep);
 		if (d)
 			list[found++] = &d->v.device;
 	}
@@ -397,7 +412,7 @@ struct ibv_context *vrnic_cm_context(struct vrnic_session *s, uint32_t index)
 	}
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
 	pthread_mutex_lock(&device_lock);
-	d = find_device(&attr, index);
+	d = find_device(s, index, &attr);
 	if (d) {
 		/* Another session's stays, in the hands of whoever has got it. */
 		if (!d->cm || to_vctx(d->cm)->s != s)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "objects.h"
+#include "valgrind.h"
 
 #define ACCESS_REMOTE_CHANGE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)
 #define ACCESS_KNOWN \
@@ -85,6 +86,14 @@ static int place(struct vrnic_session *s, struct vrnic_reg_mr_request *req, void
 	return *area ? 0 : vrnic_lend_mem(s);
 }
 
+/* From here on messages find mr, and valgrind believes what they leave in it. */
+static void open_to_messages(struct vrnic_mr *mr)
+{
+	if (mr->access & IBV_ACCESS_LOCAL_WRITE)
+		vrnic_tell_valgrind_defined(mr->mr.addr, mr->mr.length);
+	vrnic_region_add(mr);
+}
+
 static struct ibv_mr *reg_mr(struct ibv_pd *ibpd, void *addr, size_t length, uint64_t iova,
 			     unsigned int access)
 {
@@ -132,7 +141,7 @@ static struct ibv_mr *reg_mr(struct ibv_pd *ibpd, void *addr, size_t length, uin
 	mr->access = req.access;
 	mr->iova = iova;
 	mr->area = area;
-	vrnic_region_add(mr);
+	open_to_messages(mr);
 	atomic_fetch_add(&to_vpd(ibpd)->users, 1);
 	return &mr->mr;
 }
@@ -217,7 +226,7 @@ int ibv_rereg_mr(struct ibv_mr *ibmr, int flags, struct ibv_pd *pd, void *addr, 
 	ibmr->lkey = rep.lkey;
 	ibmr->rkey = rep.rkey;
 	mr->revoked = false;
-	vrnic_region_add(mr);
+	open_to_messages(mr);
 	return 0;
 }
 
