@@ -149,6 +149,7 @@ func askDaemon(c *cli.Context, set *launch.Settings) (warn string, err error) {
 			return "", err
 		}
 		set.IfAddrs = launch.AppendIfAddrs(set.IfAddrs, name, device.Attr().Addrs)
+		set.RoCE = set.RoCE || device.Attr().RoCE
 		if err := device.Close(); err != nil {
 			return "", err
 		}

@@ -16,6 +16,9 @@ const (
 	Sys     = "libvrnic-sys.so"
 )
 
+// ucxCheck is a setting of UCX: whether it compares the destination's GID of datagrams with its own.
+const ucxCheck = "UCX_UD_VERBS_ETH_DGID_CHECK"
+
 // Names are the libraries that Place wants, each behind those that it is linked with.
 var Names = []string{Verbs, RDMACM, IfAddrs, Heap, Sys}
 
@@ -24,6 +27,7 @@ type Settings struct {
 	Socket   string // of the daemon, absolute
 	Device   string // the only one to show; "" for all
 	IfAddrs  string // see AppendIfAddrs
+	RoCE     bool   // of a device that it sees
 	LendHeap bool
 	SysMode  string // how programs see SysDir, in the words of --sys
 	SysDir   string // what they see in /sys and /dev; "" for what is there
@@ -68,6 +72,11 @@ func Env(environ []string, s Settings) []string {
 	}
 	old, _ := get(env, "LD_PRELOAD")
 	env = set(env, "LD_PRELOAD", addPreload(old, preload))
+	// UCX before 1.19 drops each datagram that came by IPv4, unless its service level is what mlx5
+	// has there instead: docs/decisions.md#V27.
+	if _, ok := get(env, ucxCheck); s.RoCE && !ok {
+		env = append(env, ucxCheck+"=n")
+	}
 	if s.Program.ASAN {
 		// Our library comes before the sanitizer's, which is no harm: it has no malloc.
 		old, _ := get(env, "ASAN_OPTIONS")

@@ -78,6 +78,19 @@ func TestEnv(t *testing.T) {
 				"VRNIC_LEND_HEAP=1", "VRNIC_SOCKET=/s"},
 		},
 		{
+			name: "UCX on RoCE",
+			set:  Settings{Socket: "/s", Libs: dir, RoCE: true},
+			want: []string{"LD_LIBRARY_PATH=/l", "LD_PRELOAD=/l/libvrnic-ifaddrs.so",
+				"UCX_UD_VERBS_ETH_DGID_CHECK=n", "VRNIC_SOCKET=/s"},
+		},
+		{
+			name: "UCX on RoCE, as the user wants it",
+			env:  []string{"UCX_UD_VERBS_ETH_DGID_CHECK=y"},
+			set:  Settings{Socket: "/s", Libs: dir, RoCE: true},
+			want: []string{"LD_LIBRARY_PATH=/l", "LD_PRELOAD=/l/libvrnic-ifaddrs.so",
+				"UCX_UD_VERBS_ETH_DGID_CHECK=y", "VRNIC_SOCKET=/s"},
+		},
+		{
 			name: "what is seen in /sys",
 			env:  []string{"LD_PRELOAD=/l/libvrnic-ifaddrs.so:/l/libvrnic-sys.so", "VRNIC_SYS=mount"},
 			set:  Settings{Socket: "/s", SysMode: "auto", SysDir: "/d", Libs: dir},
