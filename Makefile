@@ -168,8 +168,8 @@ interop-smoke: ## the same in two minutes: every operation and fault once
 	$(GO) test -count=1 -v -timeout 5m -run '^TestLinux' ./integration/sctppeer
 
 .PHONY: deps
-deps: ## Debian packages for check and interop (as root)
-	.ci/deps interop
+deps: ## Debian packages for check, interop and verbs-programs (as root)
+	.ci/deps programs
 
 .PHONY: clean
 clean: ## remove what was built

@@ -165,11 +165,23 @@ func daemonsSay() string {
 }
 
 // show returns the daemon's rows of a kind.
-func (d *daemon) show(kind string) (rows []map[string]any) {
+func (d *daemon) show(kind string) []map[string]any {
 	d.T.Helper()
 	raw, err := d.client.List(kind)
+	return d.decode(raw, err)
+}
+
+// stat returns the daemon's counters.
+func (d *daemon) stat() []map[string]any {
+	d.T.Helper()
+	raw, err := d.client.Stat()
+	return d.decode(raw, err)
+}
+
+func (d *daemon) decode(raw []json.RawMessage, err error) (rows []map[string]any) {
+	d.T.Helper()
 	if err != nil {
-		d.T.Fatalf("show %s: %v", kind, err)
+		d.T.Fatal(err)
 	}
 	for _, r := range raw {
 		var row map[string]any

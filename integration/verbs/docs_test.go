@@ -49,12 +49,20 @@ var shownTables = []shownTable{
 		{"dapltest", "all messages counted, connections ended in order"},
 		{"fi_info", "endpoints of type FI_EP_MSG, FI_PROTO_IWARP, for each address"},
 		{"fi_pingpong", "data compared (`-c`)"},
+		{"mpirun.openmpi", "data compared by a program of ours, hello and ping-pong; over libfabric"},
+		{"qemu-system-x86_64", "a machine migrates (`rdma:ADDR:PORT`)"},
+		{"gdb", "rping in it, data compared"},
+		{"strace", "rping in it, data compared"},
+		{"valgrind", "rping in it, data compared, and no report"},
+		{"binding.go", "a program of ours in Go, by cgo: data compared"},
+		{"binding.rs", "a program of ours in Rust: memory registered, a CQ made"},
 	}, func() []string {
 		lines := []string{"ibv_devices", "ibv_devinfo -l", "ibv_devinfo -d DEV -v", "ibv_asyncwatch",
 			"fi_info -p verbs", rcopyWords}
 		for _, o := range fabricAll {
 			lines = append(lines, "fi_pingpong "+o)
 		}
+		lines = append(append(lines, mpiLines...), wordsOf(otherRuns())...)
 		return append(lines, linesOf(rpingJobs, cmJobs, rsocketJobs(), perfJobs(), fioJobs(),
 			daplJobs)...)
 	}, func() []string { return append(serversOf(rpingJobs), "fi_pingpong -c -d DEV") }},
@@ -88,15 +96,33 @@ var shownTables = []shownTable{
 		{"dapltest", "all messages counted, connections ended in order"},
 		{"fi_info", "endpoints of type FI_EP_MSG and FI_EP_DGRAM"},
 		{"fi_pingpong", "data compared (`-c`)"},
+		{"ucx_info", "transports rc_verbs and ud_verbs, rdmacm to connect by"},
+		{"ucx_perftest", "on RC and UD alone, and on UCP: tagged and active messages, streams, " +
+			"puts, gets, atomics"},
+		{"ucp_client_server", "libucx-dev's example: connected by rdma_cm, data shown"},
+		{"mpirun.openmpi", "data compared by a program of ours, hello and ping-pong; over " +
+			"libfabric and over UCX"},
+		{"mpirun.mpich", "the same, over UCX"},
+		{"qemu-system-x86_64", "a machine migrates (`rdma:ADDR:PORT`)"},
+		{"gdb", "rping in it, data compared"},
+		{"strace", "rping in it, data compared"},
+		{"valgrind", "rping in it, data compared, and no report"},
+		{"binding.go", "a program of ours in Go, by cgo: data compared"},
+		{"binding.rs", "a program of ours in Rust: memory registered, a CQ made"},
 		{"run_tests.py", "the tests of python3-pyverbs but for those of one maker's devices, see below"},
 	}, func() []string {
 		lines := []string{"ibv_devices", "ibv_devinfo -d DEV -v", "fi_info -p verbs", rcopyWords}
 		for _, o := range roceFabric {
 			lines = append(lines, "fi_pingpong "+o)
 		}
-		for _, n := range slices.Concat(pingpongs, numberedPerf()) {
+		for _, n := range slices.Concat(pingpongs, numberedPerf(), ucxTests()) {
 			lines = append(lines, n.words)
 		}
+		lines = append(lines, ucxInfo)
+		for _, kind := range ucxKinds {
+			lines = append(lines, ucxClient+kind)
+		}
+		lines = append(append(lines, roceMPILines...), wordsOf(otherRuns())...)
 		for _, name := range qperfTests {
 			lines = append(lines, qperfWords+"-cm1 "+name)
 		}
@@ -107,6 +133,14 @@ var shownTables = []shownTable{
 		}
 		return lines
 	}, func() []string { return append(serversOf(rpingJobs), "fi_pingpong -c") }},
+}
+
+// wordsOf are the command lines of runs.
+func wordsOf(runs []roceRun) (lines []string) {
+	for _, r := range runs {
+		lines = append(lines, r.words)
+	}
+	return lines
 }
 
 // linesOf are the clients' command lines of jobs.
@@ -134,10 +168,15 @@ const (
 func options(lines []string) map[string][]string {
 	options := make(map[string][]string)
 	for _, line := range lines {
-		w := strings.Fields(line)
-		program, more := w[0], w[1:]
+		env, argv := settings(line)
+		program, more := argv[0], argv[1:]
 		if options[program] == nil {
 			options[program] = []string{}
+		}
+		for _, e := range env {
+			if e = "`" + e + "`"; !slices.Contains(options[program], e) {
+				options[program] = append(options[program], e)
+			}
 		}
 		for i := 0; i < len(more); i++ {
 			o := more[i]

@@ -55,7 +55,7 @@ func (top *topology) try(t *testing.T, j *job, family, tries int) {
 	port := int(nextPort.Add(1))
 	replace := []string{"ADDR", top.server.addrs[family], "CLIENT", top.client.addrs[family], "PORT",
 		fmt.Sprint(port)}
-	need(t, strings.Fields(j.server)[0], strings.Fields(j.client)[0])
+	need(t, programOf(j.server), programOf(j.client))
 	limit := j.limit
 	if limit == 0 {
 		limit = patience
@@ -100,10 +100,11 @@ func (p *place) in(t *testing.T) *place {
 
 func (p *place) startWith(env []string, argv ...string) *process {
 	p.T.Helper()
-	if p.dev == "" {
-		return p.startEnv(env, argv...)
+	exec := []string{program, "exec", "--"}
+	if p.dev != "" {
+		exec = []string{program, "exec", "-d", p.dev, "--"}
 	}
-	return p.startOn(p.dev, argv...)
+	return p.begin(append(p.env(), env...), append(exec, argv...)...)
 }
 
 // runAll runs jobs as subtests, with nothing left in the daemons after each. Only those for every

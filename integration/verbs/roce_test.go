@@ -92,6 +92,8 @@ type roceRun struct {
 	alone    bool   // only so
 	local    bool   // only within one daemon
 	refused  bool   // what is wanted is that it fails
+	named    bool   // only between devices of the same name
+	built    bool   // the program is one that do builds
 	do       func(t *testing.T, top *topology)
 }
 
@@ -99,8 +101,14 @@ type roceRun struct {
 // asked for.
 func runRoCE(t *testing.T, runs []roceRun, quick ...string) {
 	t.Helper()
+	runOn(t, onRoCE, roceTopologies, runs, quick...)
+}
+
+// runOn is runRoCE on a kind of device, in some topologies of it.
+func runOn(t *testing.T, device string, in []maker, runs []roceRun, quick ...string) {
+	t.Helper()
 	need(t)
-	for _, make := range roceTopologies {
+	for _, make := range in {
 		if !thorough() && !slices.Contains(quick, make.name) {
 			continue
 		}
@@ -108,13 +116,15 @@ func runRoCE(t *testing.T, runs []roceRun, quick ...string) {
 			r := &runs[i]
 			one := make.name == "one device"
 			if !r.quick && !thorough() || r.notAlone && one || r.alone && !one ||
-				r.local && make.name == "two daemons" {
+				r.local && make.name == "two daemons" || r.named && make.name == "two devices" {
 				continue
 			}
 			t.Run(make.name+"/"+strings.ReplaceAll(r.words+r.more, " -p PORT", ""), func(t *testing.T) {
-				need(t, strings.Fields(r.words)[0])
+				if !r.built {
+					need(t, programOf(r.words))
+				}
 				if !r.refused {
-					note(t, onRoCE, make.name, r.words)
+					note(t, device, make.name, r.words)
 				}
 				r.do(t, make.make(t))
 			})
@@ -127,11 +137,13 @@ func runRoCE(t *testing.T, runs []roceRun, quick ...string) {
 // client a name to connect to behind them.
 type numbered struct {
 	words    string // with PORT, and DEV for the device
+	env      []string
 	out      []string
 	quick    bool
 	limit    time.Duration // of each side; 0: patience
 	notAlone bool          // not with both ends on one device
 	local    bool          // only within one daemon
+	named    bool          // only between devices of the same name
 	again    []string      // as of a job
 }
 
@@ -159,10 +171,13 @@ func (top *topology) tryNumbered(t *testing.T, n *numbered, again bool) bool {
 	if limit == 0 {
 		limit = patience
 	}
-	server := top.server.in(t).start(words(n.words, "PORT", port, "DEV", top.server.device())...)
+	env, argv := settings(n.words)
+	line := strings.Join(argv, " ")
+	server := top.server.in(t).startWith(slices.Concat(n.env, env), words(line, "PORT", port, "DEV",
+		top.server.device())...)
 	listensTCP(t, server)
-	client := top.client.in(t).start(words(n.words+" 127.0.0.1", "PORT", port, "DEV",
-		top.client.device())...)
+	client := top.client.in(t).startWith(slices.Concat(n.env, env), words(line+" 127.0.0.1", "PORT",
+		port, "DEV", top.client.device())...)
 	if again && len(n.again) > 0 {
 		_ = client.Wait(limit) // succeed looks at how it ended
 		if out := client.Output(); slices.ContainsFunc(n.again,
@@ -181,7 +196,7 @@ func runsOf(list []numbered) (runs []roceRun) {
 	for i := range list {
 		n := &list[i]
 		runs = append(runs, roceRun{words: n.words, quick: n.quick, notAlone: n.notAlone,
-			local: n.local, do: func(t *testing.T, top *topology) { top.runNumbered(t, n) }})
+			local: n.local, named: n.named, do: func(t *testing.T, top *topology) { top.runNumbered(t, n) }})
 	}
 	return runs
 }

@@ -51,10 +51,17 @@ func shown(words string) string {
 	return strings.TrimPrefix(strings.ReplaceAll(words, " -p PORT", ""), "/usr/bin/python3 ")
 }
 
-// programOf is the program of a command line that is shown.
+// settings are those of the environment that a command line begins with, as a shell's may.
+func settings(words string) (env, argv []string) {
+	argv = strings.Fields(words)
+	n := slices.IndexFunc(argv, func(w string) bool { return !strings.Contains(w, "=") })
+	return argv[:n:n], argv[n:]
+}
+
+// programOf is the program of a command line.
 func programOf(words string) string {
-	program, _, _ := strings.Cut(words, " ")
-	return program
+	_, argv := settings(words)
+	return argv[0]
 }
 
 // note has the end of the test t say what has come of programs: it is called first.
