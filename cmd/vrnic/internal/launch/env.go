@@ -16,7 +16,7 @@ const (
 	Sys     = "libvrnic-sys.so"
 )
 
-// ucxCheck is a setting of UCX: whether it compares the destination's GID of datagrams with its own.
+// ucxCheck is a setting of UCX: whether it compares a datagram's GIDs with its own.
 const ucxCheck = "UCX_UD_VERBS_ETH_DGID_CHECK"
 
 // Names are the libraries that Place wants, each behind those that it is linked with.
