@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/internal/needtest"
+	"github.com/vrnic/vrnic/shm"
 )
 
 // A trap is something that existing programs do, or rely on, that is easily missed. Those whose
@@ -188,6 +189,31 @@ func TestDaemonKilled(t *testing.T) {
 				top.server.Kill()
 				p.succeed(cLimit, "^ok "+c+"$")
 			}
+		})
+	}
+}
+
+// A device is deleted under the same programs: to them it is as if the daemon had died, which goes
+// on, and gives up nothing of what it had before.
+func TestDeviceDeleted(t *testing.T) {
+	for _, c := range []string{"daemon_dies", "daemon_dies_polling", "daemon_dies_busy"} {
+		t.Run(c, func(t *testing.T) {
+			top := oneDevice(t)
+			change := func(ch shm.Change) {
+				t.Helper()
+				if err := top.server.client.Change(t.Context(), ch); err != nil {
+					t.Error(err)
+				}
+			}
+			change(shm.Change{Verb: shm.Add, Key: "device", Value: deviceB1})
+			p := top.startC(t, "life", c)
+			p.WaitOutput("kill the daemon", 1)
+			change(shm.Change{Verb: shm.Del, Key: "device", Value: "vrnic0", Force: true})
+			p.succeed(cLimit, "^ok "+c+"$")
+			// Whoever begins then finds the device, which is another one.
+			change(shm.Change{Verb: shm.Add, Key: "device", Value: deviceA})
+			change(shm.Change{Verb: shm.Del, Key: "device", Value: "vrnic1"})
+			top.runC(t, "life", "exec_disconnects")
 		})
 	}
 }
