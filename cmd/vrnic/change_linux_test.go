@@ -173,6 +173,75 @@ func TestChangeCommands(t *testing.T) {
 	p.stop()
 }
 
+// A daemon takes the socket that the service manager has made, with the clients that wait there,
+// and leaves it. What is not such a socket is told.
+func TestSocketActivation(t *testing.T) {
+	dir := socketDir(t)
+	socket := filepath.Join(dir, "s")
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	file, err := l.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	// The number of the process is known to itself only.
+	start := func(file *os.File, args ...string) *upProcess {
+		p := &upProcess{t: t, cmd: vrnicCommand(t, args...), stderr: new(strings.Builder)}
+		words := append([]string{"sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"`, "sh", p.cmd.Path},
+			p.cmd.Args[1:]...)
+		p.cmd.Path, p.cmd.Args = "/bin/sh", words
+		p.cmd.ExtraFiles = []*os.File{file}
+		p.begin()
+		return p
+	}
+	for range 2 {
+		early := make(chan error)
+		go func() {
+			c, err := shm.Dial(socket)
+			if err == nil {
+				err = c.Close()
+			}
+			early <- err
+		}()
+		p := start(file, "up", "--device", "a,addr=10.77.0.2/24")
+		if got, want := p.ready(), "ready socket="+socket+" devices=a"; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		if err := <-early; err != nil {
+			t.Errorf("a client that has waited: %v", err)
+		}
+		p.stop()
+		if _, err := os.Stat(socket); err != nil {
+			t.Errorf("the socket of the service manager: %v", err)
+		}
+	}
+	pipe, other, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pipe.Close()
+	defer other.Close()
+	for _, tt := range []struct {
+		file  *os.File
+		args  []string
+		words string
+	}{
+		{pipe, []string{"up"}, "no Unix socket with a path"},
+		{file, []string{"up", "--socket", "/tmp/x"},
+			"hands over " + socket + ": leave --socket /tmp/x out"},
+	} {
+		p := start(tt.file, tt.args...)
+		if status, out := p.end(); status == 0 || out != "" ||
+			!strings.Contains(p.stderr.String(), tt.words) {
+			t.Errorf("%v: %d, %q, %s; want %q", tt.args, status, out, p.stderr, tt.words)
+		}
+	}
+}
+
 // A TAP is made by who adds it, and handed to a daemon that has no rights at all; it goes with the
 // port. What becomes of it meanwhile is told.
 func TestPortAddTAP(t *testing.T) {

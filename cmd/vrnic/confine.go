@@ -31,8 +31,11 @@ type confinement struct {
 // errors are wrong usage.
 func sandboxConfig(u *config.Up, file string) (*confinement, error) {
 	cfg := &u.Daemon
-	f := &confinement{Config: sandbox.Config{Sockets: []string{cfg.Socket},
+	f := &confinement{Config: sandbox.Config{
 		Reads: u.CPUProfile != "", File: file, Trap: os.Getenv(trapVariable) != ""}}
+	if cfg.SocketFD == 0 {
+		f.Sockets = []string{cfg.Socket}
+	}
 	switch mode := u.Sandbox; mode {
 	case sandboxOn:
 	case sandboxFull:

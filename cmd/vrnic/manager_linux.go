@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -49,4 +51,29 @@ func (m manager) tell(state string) error {
 	}
 	_, err := m.conn.Write([]byte(state))
 	return err
+}
+
+// inheritedFD is the first descriptor that a service manager hands over (sd_listen_fds(3)).
+const inheritedFD = 3
+
+// inherited is the path of the socket that the service manager has made for this process; "": none.
+func inherited() (path string, err error) {
+	pid, n := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS")
+	for _, v := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
+		os.Unsetenv(v) // not for children
+	}
+	if pid != strconv.Itoa(os.Getpid()) || n == "" {
+		return "", nil
+	}
+	if n != "1" {
+		return "", fmt.Errorf("the service manager hands over %s sockets; a daemon has one", n)
+	}
+	unix.CloseOnExec(inheritedFD)
+	name, err := unix.Getsockname(inheritedFD)
+	at, ok := name.(*unix.SockaddrUnix)
+	if err != nil || !ok || at.Name == "" {
+		return "", errors.Join(
+			errors.New("what the service manager hands over is no Unix socket with a path"), err)
+	}
+	return at.Name, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/config"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
 	"github.com/vrnic/vrnic/internal/cpuprofile"
+	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/server"
 )
 
@@ -97,7 +98,11 @@ func up(c *cli.Context) error {
 	if err := noArgs(c); err != nil {
 		return err
 	}
-	u, err := upConfig(c)
+	socket, err := inherited()
+	if err != nil {
+		return err
+	}
+	u, err := upConfig(c, socket)
 	if err != nil {
 		return err
 	}
@@ -114,7 +119,7 @@ func up(c *cli.Context) error {
 	}
 	if file != "" {
 		cfg.Reload = func() (daemon.Config, error) {
-			u, err := upConfig(c)
+			u, err := upConfig(c, socket)
 			if err != nil {
 				return daemon.Config{}, err
 			}
@@ -179,8 +184,9 @@ func endSignals(reloads bool) []os.Signal {
 	return signals
 }
 
-// upConfig is what the flags ask for, and the file that they name.
-func upConfig(c *cli.Context) (*config.Up, error) {
+// upConfig is what the flags ask for, and the file that they name, for a daemon on the socket of
+// the service manager, if there is one.
+func upConfig(c *cli.Context, socket string) (*config.Up, error) {
 	var settings []config.Setting
 	if path := c.String("config"); path != "" {
 		var err error
@@ -192,6 +198,14 @@ func upConfig(c *cli.Context) (*config.Up, error) {
 	if err != nil {
 		return nil, asUsage(err)
 	}
+	if socket == "" {
+		return u, nil
+	}
+	if u.Daemon.Socket != socket && u.Daemon.Socket != shm.DefaultSocket() {
+		return nil, usagef("the service manager hands over %s: leave --socket %s out", socket,
+			u.Daemon.Socket)
+	}
+	u.Daemon.Socket, u.Daemon.SocketFD = socket, inheritedFD
 	return u, nil
 }
 

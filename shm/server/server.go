@@ -24,9 +24,12 @@ type Config struct {
 	// on the session's control goroutine; an error is the reply's status.
 	NewSession func(*Session) (Handler, error)
 
-	Mode   fs.FileMode // of the socket; 0: 0600
-	Group  string      // name or number of the socket's group; "": leave it
-	Limits *Limits     // nil: DefaultLimits
+	Mode  fs.FileMode // of the socket; 0: 0600
+	Group string      // name or number of the socket's group; "": leave it
+	// FD is a socket that listens already, in place of one that is made: Mode and Group are its
+	// maker's. 0: none.
+	FD     int
+	Limits *Limits // nil: DefaultLimits
 	Log    *slog.Logger
 
 	// Privileged says who may see every session's objects, and use what is kept when others have
@@ -111,7 +114,12 @@ func Listen(path string, cfg Config) (*Server, error) {
 	s.memberships = newPool("memberships", "memberships in multicast groups", s.limits.Memberships)
 	s.rights = osmem.ThisProcess()
 	s.log = limitlog.New(cfg.Log.Handler())
-	if s.l, err = seqpacket.Listen(path, cfg.Mode, gid); err != nil {
+	if cfg.FD != 0 {
+		s.l, err = seqpacket.Inherit(cfg.FD)
+	} else {
+		s.l, err = seqpacket.Listen(path, cfg.Mode, gid)
+	}
+	if err != nil {
 		return nil, err
 	}
 	s.wg.Add(1)

@@ -348,6 +348,40 @@ func Listen(path string, mode fs.FileMode, gid int) (_ *Listener, err error) {
 		ino: st.Ino}, nil
 }
 
+// Inherit takes a socket that somebody else has made and listens on, such as the service manager.
+// Its file stays when it is closed.
+func Inherit(fd int) (*Listener, error) {
+	f := os.NewFile(uintptr(fd), "the socket that was handed over")
+	if f == nil {
+		return nil, fmt.Errorf("descriptor %d: %w", fd, syscall.EBADF)
+	}
+	defer f.Close() // net.FileListener makes its own
+	typ, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	listens := 0
+	if err == nil {
+		listens, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("descriptor %d is no socket: %w", fd, err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		return nil, os.NewSyscallError("getsockname", err)
+	}
+	at, ok := name.(*unix.SockaddrUnix)
+	if !ok || typ != unix.SOCK_SEQPACKET || listens == 0 {
+		return nil, fmt.Errorf("descriptor %d is not a Unix socket of type SOCK_SEQPACKET that listens "+
+			"(ListenSequentialPacket= of systemd.socket)", fd)
+	}
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, err
+	}
+	u := l.(*net.UnixListener)
+	u.SetUnlinkOnClose(false)
+	return &Listener{UnixListener: u, Path: at.Name}, nil
+}
+
 // setOwner gives the socket file at path to the group gid (-1: leave it), and has it have that
 // mode. Who may write the directory could put something else there, a link to a file of root's:
 // what is no socket, or has another name, is left alone.
@@ -382,6 +416,9 @@ func setOwner(path string, gid int, mode fs.FileMode) (st unix.Stat_t, err error
 // Close also removes the socket file, if it is still ours.
 func (l *Listener) Close() error {
 	err := l.UnixListener.Close()
+	if l.lock == nil { // of Inherit
+		return err
+	}
 	var st unix.Stat_t
 	if unix.Lstat(l.Path, &st) == nil && st.Dev == l.dev && st.Ino == l.ino {
 		// Who has given up privileges may not be allowed to. The next daemon takes the file over.

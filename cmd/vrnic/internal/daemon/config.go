@@ -20,6 +20,7 @@ type Config struct {
 	Socket      string       // path of the control socket; needed
 	SocketMode  fs.FileMode  // who may connect; 0 is 0600
 	SocketGroup string       // name or number of the socket's group; "" leaves it
+	SocketFD    int          // the control socket, if the service manager has made it; 0: it has not
 	Devices     []DeviceSpec // none: DefaultDevice
 	Ports       []PortSpec
 	IPoIB       []IPoIBSpec   // IP interfaces over devices

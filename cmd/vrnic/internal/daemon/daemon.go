@@ -153,6 +153,7 @@ func (d *Daemon) listen() error {
 	limits := d.cfg.Limits
 	server, err := server.Listen(d.cfg.Socket, server.Config{
 		NewSession: d.newSession, Mode: d.cfg.SocketMode, Group: d.cfg.SocketGroup, Limits: &limits,
+		FD:  d.cfg.SocketFD,
 		Log: d.log,
 	})
 	if err != nil {
