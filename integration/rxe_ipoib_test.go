@@ -16,9 +16,8 @@ import (
 // what it sends, and reads what it gets, octet by octet. Linux's ib_ipoib does not attach to rxe.
 type rxePeer struct {
 	*siwSide
-	own  []byte // its link-layer address
-	r    *region
-	next int // the receive that completes next
+	own []byte // its link-layer address
+	r   *region
 }
 
 const (
