@@ -15,6 +15,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/vrnic/vrnic/shm"
+	"github.com/vrnic/vrnic/shm/abi"
 )
 
 // Exit statuses, part of the command line's contract.
@@ -160,7 +161,7 @@ func given(c *cli.Context, flag string) *cli.Context {
 func versionCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "version",
-		Usage: "print what this is built from",
+		Usage: "print what this is built from, and the version of the ABI to programs",
 		Action: func(c *cli.Context) error {
 			if err := noArgs(c); err != nil {
 				return err
@@ -174,7 +175,8 @@ func versionCommand() *cli.Command {
 					}
 				}
 			}
-			_, err := fmt.Fprintf(c.App.Writer, "vrnic %s%s\n", version, revision)
+			_, err := fmt.Fprintf(c.App.Writer, "vrnic %s%s abi %d.%d\n", version, revision, abi.Major,
+				abi.Minor)
 			return err
 		},
 	}

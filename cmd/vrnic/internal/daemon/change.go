@@ -189,6 +189,9 @@ func (d *Daemon) able(c *change, lent *Lent) error {
 		}
 	}
 	for _, s := range c.addPorts {
+		if lent != nil && (s.Kind != PortTap || s.Share) {
+			return fmt.Errorf("port %s takes no descriptor", s)
+		}
 		var give string
 		switch {
 		case s.Share && on != nil:

@@ -166,6 +166,31 @@ func TestDeviceListedOnly(t *testing.T) {
 	end.Recv(1, 0, 64)
 }
 
+// A program whose daemon is started anew is told what became of its devices, and has the new ones
+// by a new session.
+func TestRestart(t *testing.T) {
+	d := daemontest.Start(t)
+	c := d.Dial()
+	x := daemontest.NewEnd(t, daemontest.Open(t, c, "vrnic0"), 64)
+	x.Recv(1, 0, 64)
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again := daemontest.Start(t, func(c *daemon.Config) { c.Socket = d.Socket() })
+	if ev, err := x.Dev.NextAsyncEvent(changeTime(t)); err != nil ||
+		ev.Type != rdma.EventDeviceFatal {
+		t.Errorf("the program is told %v, %v; want DEVICE_FATAL", ev.Type, err)
+	}
+	x.WantStatus("what it had posted", 1, rdma.WCFlush)
+	if _, err := c.Open("vrnic0"); !errors.Is(err, rdma.ErrDeviceGone) {
+		t.Errorf("its session with the daemon that has gone: %v", err)
+	}
+	y := daemontest.NewEnd(t, daemontest.Open(t, again.Dial(), "vrnic0"), 64)
+	z := daemontest.NewEnd(t, daemontest.Open(t, again.Dial(), "vrnic1"), 64)
+	daemontest.Connect(t, y, z, daemontest.Addr(t, z.Dev, false, 0))
+	sends(t, y, z, 1)
+}
+
 // vrnic dev set makes a device anew: what is not given stays.
 func TestDeviceSet(t *testing.T) {
 	d := daemontest.Start(t)
@@ -227,6 +252,22 @@ func TestChangeRefused(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), tt.words) {
 			t.Errorf("%d %s %s: %v; want %q", tt.verb, tt.key, tt.value, err, tt.words)
 		}
+	}
+	// A descriptor that is no TAP, or of a port that is none, is closed.
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for value, words := range map[string]string{
+		"tap:t0": "netstack: tap t0: ", "unix-listen:/tmp/x": "takes no descriptor",
+	} {
+		if err := c.Change(changeTime(t), shm.Change{Verb: shm.Add, Key: "port", Value: value,
+			TAP: int(null.Fd())}); err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("%s: %v; want %q", value, err, words)
+		}
+	}
+	if err := null.Close(); err != nil {
+		t.Error(err)
 	}
 	if after, err := c.Settings(); err != nil || !slices.Equal(after, before) {
 		t.Errorf("%v, %v; before it was %v", after, err, before)
