@@ -115,6 +115,15 @@ func TestRxeMatrix(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Minute)
 	defer cancel()
 	m := &roceMatrix{siwBench: newSiwBench(t, ctx, siwImage(t, ctx), false, true)}
+	// Linux looks for a neighbour for a second, whatever gets lost: it is to know vrnic's before.
+	for f := range family(2) {
+		if err := guarded(func() {
+			m.join(ctx, roceWay{kind: rdma.RC, mtu: rdma.MTU1024, family: f, net: &roceNets[0]},
+				fromSiw).free()
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for i := range roceNets {
 		net := &roceNets[i]
 		if err := m.g.Netem(ctx, net.netem, net.netem); err != nil {
