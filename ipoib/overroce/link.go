@@ -27,6 +27,8 @@ import (
 type Host interface {
 	// Read waits for a packet, and reads it into b.
 	Read(b []byte) (int, error)
+	// More reports whether Read will find a packet at once. It is of the goroutine that reads.
+	More() bool
 	Write(p []byte) (int, error)
 	// Close ends a Read that waits.
 	Close() error

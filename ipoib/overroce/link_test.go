@@ -25,7 +25,8 @@ type memHost struct {
 }
 
 func newHost() *memHost {
-	return &memHost{in: make(chan []byte), out: make(chan []byte, 4096), done: make(chan struct{})}
+	return &memHost{in: make(chan []byte, 256), out: make(chan []byte, 4096),
+		done: make(chan struct{})}
 }
 
 func (h *memHost) Read(b []byte) (int, error) {
@@ -36,6 +37,8 @@ func (h *memHost) Read(b []byte) (int, error) {
 		return 0, io.EOF
 	}
 }
+
+func (h *memHost) More() bool { return len(h.in) > 0 }
 
 func (h *memHost) Write(p []byte) (int, error) {
 	h.out <- bytes.Clone(p)
@@ -183,6 +186,41 @@ func TestLink(t *testing.T) {
 		a.close()
 		if n := qps(a); n != 0 {
 			t.Errorf("%d queue pairs are left", n)
+		}
+	})
+}
+
+// Packets that come together go together, to whom each is for, in datagrams and over connections,
+// in their order.
+func TestTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := vnictest.NewNet()
+		a := newEnd(t, device(t, net, 1), 1, nil)
+		ends := []*end{newEnd(t, device(t, net, 2), 2, nil),
+			newEnd(t, device(t, net, 3), 3, func(c *Config) { c.Connected, c.MTU = false, DefaultMTU })}
+		for _, e := range ends {
+			a.sends("the first packet", e, 100, 1)
+		}
+		time.Sleep(time.Second)
+		var sent [2][][]byte
+		for n := range 200 {
+			to := n / 7 % 2
+			p := a.packet(ends[to].ip, 1000+n, byte(n))
+			sent[to] = append(sent[to], p)
+			a.host.in <- p
+		}
+		for i, e := range ends {
+			for _, p := range sent[i] {
+				e.wants("one of many", p)
+			}
+		}
+		s, d := a.Info().Stats, a.Info().Drops
+		if s.TxConnected < 100 || s.TxDatagrams < 96 || d != (Drops{}) {
+			t.Errorf("%+v, %+v", s, d)
+		}
+		a.close()
+		for _, e := range ends {
+			e.close()
 		}
 	})
 }

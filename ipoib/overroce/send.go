@@ -7,9 +7,10 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 )
 
-// send reads the host's packets and sends them until l ends. It begins when the broadcast group is
-// joined.
+// send reads the host's packets and sends them until l ends, those that have come together at once.
+// It begins when the broadcast group is joined.
 func (l *Link) send() {
+	var p postings
 	for {
 		i := l.takeSlot()
 		if i < 0 {
@@ -24,18 +25,54 @@ func (l *Link) send() {
 			l.slots.drop(i)
 			return
 		}
-		p := b[ipoib.HeaderLen : ipoib.HeaderLen+n]
-		l.mu.Lock()
-		w, ok := l.iface.Send(time.Now(), p)
-		l.pendingLocked()
-		l.mu.Unlock()
-		if !ok {
-			l.slots.drop(i)
-			continue
+		l.pass(&p, i, n)
+		if !l.host.More() || !l.slots.plenty() {
+			l.flush(&p)
 		}
-		ipoib.PutHeader(b, ipoib.TypeOf(p))
-		l.post(i, ipoib.HeaderLen+n, w)
 	}
+}
+
+// pass adds the packet of n octets in a slot to p, or has it go otherwise.
+func (l *Link) pass(p *postings, i, n int) {
+	b := l.slots.buffer(i)
+	packet := b[ipoib.HeaderLen : ipoib.HeaderLen+n]
+	l.mu.Lock()
+	w, ok := l.iface.Send(time.Now(), packet)
+	l.pendingLocked()
+	l.mu.Unlock()
+	if !ok {
+		l.slots.drop(i)
+		return
+	}
+	ipoib.PutHeader(b, ipoib.TypeOf(packet))
+	qp, to, ok := l.route(i, ipoib.HeaderLen+n, w)
+	if !ok {
+		return
+	}
+	if p.qp != qp || p.n == len(p.wrs) {
+		l.flush(p)
+	}
+	p.qp = qp
+	p.wrs[p.n] = *l.slots.request(i, ipoib.HeaderLen+n, qp, to)
+	p.n++
+}
+
+// postings are requests for one queue pair.
+type postings struct {
+	qp  *sender
+	wrs [batch]rdma.SendWR
+	n   int
+}
+
+// flush posts p.
+func (l *Link) flush(p *postings) {
+	if p.n == 0 {
+		return
+	}
+	if lost := p.n - l.slots.post(p.qp, p.wrs[:p.n]); lost > 0 {
+		l.drop(func(d *Drops) { d.Refused += uint64(lost) })
+	}
+	p.n, p.qp = 0, nil
 }
 
 // takeSlot waits for a slot; -1: l ends.
@@ -96,21 +133,29 @@ func (l *Link) failed(qps []*sender) {
 	}
 }
 
+// route is whose queue pair sends n octets of a slot, and to whom; false: it has to be found out,
+// and the slot is free.
+func (l *Link) route(i, n int, w ipoib.Way) (*sender, rdma.Datagram, bool) {
+	if w.Conn != nil {
+		return w.Conn.Owner.(*conn).qp, rdma.Datagram{}, true
+	}
+	ah := l.ways.find(w.To.GID)
+	if ah == 0 {
+		l.ways.look(w, l.slots.buffer(i)[:n])
+		l.slots.drop(i)
+		return nil, rdma.Datagram{}, false
+	}
+	return l.ud, rdma.Datagram{AH: ah, QPN: w.To.QPN, QKey: ownQKey}, true
+}
+
 // post sends n octets of a slot, or drops them.
 func (l *Link) post(i, n int, w ipoib.Way) {
-	var ok bool
-	if w.Conn != nil {
-		ok = l.slots.post(i, n, w.Conn.Owner.(*conn).qp, rdma.Datagram{})
-	} else {
-		ah := l.ways.find(w.To.GID)
-		if ah == 0 {
-			l.ways.look(w, l.slots.buffer(i)[:n])
-			l.slots.drop(i)
-			return
-		}
-		ok = l.slots.post(i, n, l.ud, rdma.Datagram{AH: ah, QPN: w.To.QPN, QKey: ownQKey})
-	}
+	qp, to, ok := l.route(i, n, w)
 	if !ok {
+		return
+	}
+	l.slots.request(i, n, qp, to)
+	if l.slots.post(qp, l.slots.wrs[i:i+1]) == 0 {
 		l.drop(func(d *Drops) { d.Refused++ })
 	}
 }

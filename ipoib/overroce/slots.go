@@ -131,32 +131,47 @@ func (s *slots) reap() (failed []*sender) {
 	return s.reapLocked()
 }
 
-// post posts n octets of a slot to qp; false: qp has not taken it, and the slot is free again.
-func (s *slots) post(i, n int, qp *sender, to rdma.Datagram) bool {
-	s.posting.RLock()
-	defer s.posting.RUnlock()
-	s.mu.Lock()
-	ok := !qp.shut
-	if ok {
-		s.user[i] = qp
-	} else {
-		s.freeLocked(i)
-	}
-	s.mu.Unlock()
-	if !ok {
-		return false
-	}
+// request is the one that sends n octets of a slot by qp.
+func (s *slots) request(i, n int, qp *sender, to rdma.Datagram) *rdma.SendWR {
 	wr := &s.wrs[i]
 	wr.To = to
 	wr.SGEs[0] = rdma.SGE{Addr: qp.slots.Addr() + uint64(i*s.size), Length: uint32(n),
 		LKey: qp.slots.LKey()}
-	if qp.PostSend(wr) == nil {
-		return true
+	return wr
+}
+
+// post posts requests of slots to qp, and says how many; the slots of the others are free again.
+func (s *slots) post(qp *sender, wrs []rdma.SendWR) (n int) {
+	s.posting.RLock()
+	defer s.posting.RUnlock()
+	s.mu.Lock()
+	shut := qp.shut
+	for i := range wrs {
+		if s.user[wrs[i].ID] = qp; shut {
+			s.freeLocked(int(wrs[i].ID))
+		}
+	}
+	s.mu.Unlock()
+	if shut {
+		return 0
+	}
+	n, err := qp.PostSends(wrs)
+	if err == nil {
+		return n
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.freeLocked(i)
-	return false
+	for i := range wrs[n:] {
+		s.freeLocked(int(wrs[n+i].ID))
+	}
+	return n
+}
+
+// plenty says that there are slots for more than who takes them is about to post.
+func (s *slots) plenty() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.free) > s.n/4
 }
 
 // drop gives a slot back that was not posted.

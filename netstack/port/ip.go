@@ -117,6 +117,9 @@ func (p *IP) Read(b []byte) (int, error) {
 	}
 }
 
+// More reports whether Read will find a packet at once.
+func (p *IP) More() bool { return len(p.out) > 0 }
+
 // Write gives the stack a packet.
 func (p *IP) Write(packet []byte) (int, error) {
 	if len(packet) == 0 {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vrnic/vrnic/netstack/frame"
 )
 
 // TUNConfig describes a TUN device, which must not be there yet.
@@ -21,9 +23,10 @@ type TUNConfig struct {
 // A TUN is a network device of the kernel whose other end takes and gives IP packets. It is no port
 // of a switch: packets have no frames.
 type TUN struct {
-	name string
-	file *os.File
-	k    *kernelIf
+	name   string
+	file   *os.File
+	k      *kernelIf
+	reader *tunReader // nil: each packet is read as it is
 }
 
 // OpenTUN makes the TUN that c describes, and sets it up. It goes when it is closed, or when the
@@ -58,13 +61,31 @@ func openTUN(c TUNConfig) (*TUN, error) {
 }
 
 func (t *TUN) setUp(c TUNConfig) error {
-	fd, err := openTun(c.Name, unix.IFF_TUN|unix.IFF_NO_PI)
+	// Only where several packets fit into 64 KiB there is something to be cut.
+	offloads := c.MTU <= 1<<15
+	flags := uint16(unix.IFF_TUN | unix.IFF_NO_PI)
+	if offloads {
+		flags |= unix.IFF_VNET_HDR
+	}
+	fd, err := openTun(c.Name, flags)
 	if err != nil {
 		return err
 	}
 	t.file = os.NewFile(uintptr(fd), "/dev/net/tun")
 	if err := t.file.SetReadDeadline(time.Time{}); err != nil {
 		return fmt.Errorf("cannot wait for packets: %w", err)
+	}
+	if offloads {
+		err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, frame.VirtioHeaderLen)
+		if err == nil {
+			err = unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, tunOffloads)
+		}
+		if err == nil {
+			t.reader, err = newTUNReader(t.file)
+		}
+		if err != nil {
+			return fmt.Errorf("offloads: %w", err)
+		}
 	}
 	if err := t.k.setMTU(c.MTU); err != nil {
 		return err
@@ -90,10 +111,26 @@ func (t *TUN) setUp(c TUNConfig) error {
 func (t *TUN) Name() string { return t.name }
 
 // Read waits for the next packet of the kernel's, and reads it into b.
-func (t *TUN) Read(b []byte) (int, error) { return t.file.Read(b) }
+func (t *TUN) Read(b []byte) (int, error) {
+	if t.reader != nil {
+		return t.reader.next(b)
+	}
+	return t.file.Read(b)
+}
+
+// More reports whether Read will find a packet at once, of those that have come together.
+func (t *TUN) More() bool { return t.reader != nil && t.reader.segment.more() }
 
 // Write gives the kernel a packet. What it does not take is lost.
-func (t *TUN) Write(p []byte) (int, error) { return t.file.Write(p) }
+func (t *TUN) Write(p []byte) (int, error) {
+	if t.reader == nil {
+		return t.file.Write(p)
+	}
+	if err := writeTUN(t.reader.raw, p); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
 
 // Close removes the device. A Read that waits ends.
 func (t *TUN) Close() error {
