@@ -102,6 +102,9 @@ func testDeviceComesAndGoes(t *testing.T, roce bool) {
 	if got := deviceNames(t, d); !slices.Equal(got, []string{"vrnic0", "vrnic1", "vrnic2"}) {
 		t.Errorf("devices of a session that begins later: %v", got)
 	}
+	if rows, err := before.List("dev"); err != nil || len(rows) != 3 {
+		t.Errorf("a session that began before lists %s, %v", rows, err) // so /sys has it, too
+	}
 	if got := before.Devices(); !slices.Equal(got, []string{"vrnic0", "vrnic1"}) {
 		t.Errorf("devices of one that began before: %v", got)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -46,11 +47,15 @@ func (d *Daemon) newSession(s *server.Session) (server.Handler, error) {
 	return h, nil
 }
 
-// listed are the devices that have not gone.
+// listed are all devices that there are now, for who looks: also those that came later than the
+// session, which has nothing there.
 func (s *session) listed() (devs []*sessionDevice) {
-	for _, sd := range s.devs {
-		if !sd.dev.gone.Load() {
-			devs = append(devs, sd)
+	for _, dev := range s.d.deviceList() {
+		i := slices.IndexFunc(s.devs, func(sd *sessionDevice) bool { return sd.dev == dev })
+		if i >= 0 {
+			devs = append(devs, s.devs[i])
+		} else {
+			devs = append(devs, &sessionDevice{s: s, dev: dev})
 		}
 	}
 	return devs
