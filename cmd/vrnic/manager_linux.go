@@ -60,7 +60,7 @@ const inheritedFD = 3
 func inherited() (path string, err error) {
 	pid, n := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS")
 	for _, v := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
-		os.Unsetenv(v) // not for children
+		_ = os.Unsetenv(v) // not for children; a name like this is no error
 	}
 	if pid != strconv.Itoa(os.Getpid()) || n == "" {
 		return "", nil
