@@ -153,7 +153,7 @@ badnet: ## goodput over bad networks, beside Linux TCP, in 20 minutes (root; BAD
 # It builds siw and rxe and boots them in QEMU, without root.
 interop: ## against Linux siw, rxe and SCTP: the whole matrix of docs/interop.md
 	VRNIC_TEST_INTEROP=1 $(GO) test -count=1 -v -timeout 40m -run '^Test(Siw|Rxe)' ./integration
-	VRNIC_TEST_INTEROP=1 $(GO) test -count=1 -v -timeout 15m -run '^TestSiw' ./integration/verbs
+	VRNIC_TEST_INTEROP=1 $(GO) test -count=1 -v -timeout 15m -run '^Test(Siw|Rxe)' ./integration/verbs
 	$(MAKE) interop-sctp
 
 .PHONY: interop-sctp

@@ -106,3 +106,15 @@ func TestRsocketPeerKilled(t *testing.T) {
 		})
 	}
 }
+
+// What the functions return, a stream that is full, and peers that say what no socket says.
+func TestRsocketCalls(t *testing.T) {
+	need(t)
+	for _, make := range []maker{iwarpTopologies[1], roceTopologies[1]} {
+		t.Run(make.name, func(t *testing.T) {
+			top := make.make(t)
+			top.server.dev, top.client.dev = "", ""
+			top.runC(t, "rsocket", "calls", "full", "refused", "hostile")
+		})
+	}
+}

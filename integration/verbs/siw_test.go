@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -18,13 +19,19 @@ import (
 // guestAddr is the address of the guest with siw.
 const guestAddr = "10.77.0.1"
 
-// A siwLab is a daemon and a guest with the kernel's siw on one Unix-stream link.
+// A siwLab is a daemon and a guest with the kernel's siw, or its rxe, on one Unix-stream link.
 type siwLab struct {
 	*daemon
-	g *peer.Guest
+	g   *peer.Guest
+	rxe bool
 }
 
 func newSiwLab(t *testing.T, ctx context.Context) *siwLab {
+	t.Helper()
+	return newLinuxLab(t, ctx, false)
+}
+
+func newLinuxLab(t *testing.T, ctx context.Context, rxe bool) *siwLab {
 	t.Helper()
 	if os.Getenv("VRNIC_TEST_INTEROP") == "" {
 		needtest.Skip(t, "boots a guest, which takes a minute: run `make interop`")
@@ -37,8 +44,12 @@ func newSiwLab(t *testing.T, ctx context.Context) *siwLab {
 		t.Fatal(err)
 	}
 	link := filepath.Join(t.TempDir(), "link")
-	l := &siwLab{daemon: up(t, nil, "--device", deviceA, "--port", "unix-listen:"+link)}
-	l.g, err = peer.Start(ctx, img, peer.Config{Link: link, Addrs: []netip.Prefix{
+	device := deviceA
+	if rxe {
+		device = roceA
+	}
+	l := &siwLab{daemon: up(t, nil, "--device", device, "--port", "unix-listen:"+link), rxe: rxe}
+	l.g, err = peer.Start(ctx, img, peer.Config{Link: link, RoCE: rxe, Addrs: []netip.Prefix{
 		netip.MustParsePrefix(guestAddr + "/24")}})
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +91,7 @@ func siwJobs() (jobs []siwJob) {
 				smoke: tool == "ib_send_bw" && strings.Contains(o, "4096")})
 		}
 	}
-	return jobs
+	return append(jobs, linuxRsocketJobs()...)
 }
 
 const (
@@ -115,6 +126,9 @@ func TestSiwPrograms(t *testing.T) {
 	l.g.Stop()
 }
 
+// refused is what a socket's client says where nobody listens.
+var refused = regexp.MustCompile("rpoll: |rconnect: ")
+
 // client runs the job's client here and its server in the guest.
 func (l *siwLab) client(t *testing.T, ctx context.Context, j *siwJob) {
 	d := *l.daemon
@@ -125,13 +139,24 @@ func (l *siwLab) client(t *testing.T, ctx context.Context, j *siwJob) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// It does not say when it listens. A listener of siw's is a socket of the kernel's.
-		proctest.Eventually(t, patience, j.server+" listens",
-			func() bool { return l.guestListens(t, ctx, port) })
-		c := d.start(words(j.client, "ADDR", guestAddr, "PORT", port)...)
-		select {
-		case <-c.Done:
-		case <-time.After(siwLimit):
+		// It does not say when it listens. A listener of siw's is a socket of the kernel's; one of
+		// rxe's nobody sees, so that clients are refused until it is there.
+		if !l.rxe {
+			proctest.Eventually(t, patience, j.server+" listens",
+				func() bool { return l.guestListens(t, ctx, port) })
+		}
+		start := func() *process {
+			c := d.start(words(j.client, "ADDR", guestAddr, "PORT", port)...)
+			select {
+			case <-c.Done:
+			case <-time.After(siwLimit):
+			}
+			return c
+		}
+		c := start()
+		for end := time.Now().Add(patience); l.rxe && time.Now().Before(end) &&
+			refused.MatchString(c.Output()); c = start() {
+			time.Sleep(100 * time.Millisecond)
 		}
 		ok := c.Ended() && c.Err == nil
 		if !ok && try < siwTries {

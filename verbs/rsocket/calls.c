@@ -221,9 +221,8 @@ static ssize_t send_all(int socket, const struct iovec *iov, size_t n, int flags
 		r = s->ops->send(s, &c, to, len);
 		if (r > 0)
 			sent += r;
-		if (r >= 0 && c.left)
-			r = -EAGAIN;
-	} while (r == -EAGAIN && !(r = again(s, r, flags)));
+		/* what could not be sent says itself whether there is anything to wait for */
+	} while (c.left && (r > 0 || (r == -EAGAIN && !(r = again(s, r, flags)))));
 	rs_leave(s);
 	return sent ? sent : rs_return(r);
 }
@@ -247,9 +246,7 @@ static ssize_t receive(int socket, const struct iovec *iov, size_t n, int flags,
 		r = s->ops->recv(s, &c, flags, from);
 		if (r > 0)
 			got += r;
-		if (r > 0 && all && c.left)
-			r = -EAGAIN;
-	} while (r == -EAGAIN && !(r = again(s, r, flags)));
+	} while ((r > 0 && all && c.left) || (r == -EAGAIN && !(r = again(s, r, flags))));
 	rs_leave(s);
 	return got ? got : rs_return(r);
 }

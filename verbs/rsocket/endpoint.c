@@ -26,7 +26,8 @@ static uint32_t receives(const struct rs_stream *st)
 static int make_memory(struct rs_stream *st)
 {
 	const struct rs_options *o = &st->s.opt;
-	size_t arrays = pages(RS_OFFERS * sizeof(*st->offers) + o->iomap_size * sizeof(*st->iomaps));
+	size_t arrays = pages(RS_OFFERS * sizeof(*st->offers) +
+			      o->iomap_size * sizeof(*st->iomaps));
 	size_t shared, own;
 
 	st->rsize = (o->rcvbuf < 2 * RS_LEAST_SPACE ? 2 * RS_LEAST_SPACE : o->rcvbuf) & ~1u;
@@ -63,8 +64,8 @@ static int make_cq(struct rs_stream *st)
 	flags = fcntl(st->comp->fd, F_GETFL);
 	if (flags < 0 || fcntl(st->comp->fd, F_SETFL, flags | O_NONBLOCK))
 		return -errno;
-	st->cq = ibv_create_cq(verbs, 2 * (st->s.opt.sq_size + 2 * RS_CONTROLS) + receives(st), NULL,
-			       st->comp, 0);
+	st->cq = ibv_create_cq(verbs, 2 * (st->s.opt.sq_size + 2 * RS_CONTROLS) + receives(st),
+			       NULL, st->comp, 0);
 	return st->cq ? 0 : -errno;
 }
 

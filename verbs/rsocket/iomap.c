@@ -186,7 +186,8 @@ static ssize_t write_at(struct rs_stream *st, struct rs_cursor *c, uint64_t *off
 		n = c->left < at.length ? c->left : at.length;
 		room = rs_send_room(st, &n);
 		rs_copy_out(c, room, n);
-		sge = (struct ibv_sge){ .addr = (uintptr_t)room, .length = n, .lkey = st->own->lkey };
+		sge = (struct ibv_sge){ .addr = (uintptr_t)room, .length = n,
+					.lkey = st->own->lkey };
 		st->sfree -= n;
 		st->spos = (st->spos + n) % st->ssize;
 		st->sq_free -= st->messages ? 2 : 1;
@@ -218,10 +219,9 @@ size_t riowrite(int socket, const void *buf, size_t count, off_t offset, int fla
 		r = write_at(to_stream(s), &c, &at);
 		if (r > 0)
 			sent += r;
-		if (r > 0 && c.left)
-			r = -EAGAIN;
-	} while (r == -EAGAIN && !s->nonblock && !(flags & MSG_DONTWAIT) && !(r = rs_sleep(s, -1)) &&
-		 !s->closed);
+	} while (c.left && !s->closed &&
+		 (r > 0 || (r == -EAGAIN && !s->nonblock && !(flags & MSG_DONTWAIT) &&
+			    !(r = rs_sleep(s, -1)))));
 	rs_leave(s);
 	return sent ? sent : rs_return(r);
 }

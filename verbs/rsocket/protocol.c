@@ -127,7 +127,7 @@ void rs_stream_message(struct rs_stream *st, uint32_t msg)
 		st->tx_end = value;
 		rs_take_offers(st);
 		break;
-	case RS_MSG_IOMAP: /* riowrite looks at the array; it was a message of data to the peer's count */
+	case RS_MSG_IOMAP: /* riowrite looks at the array; the peer counts it as data */
 		st->rx_seq++;
 		break;
 	case RS_MSG_CONTROL:

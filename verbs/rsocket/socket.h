@@ -51,16 +51,18 @@ struct rs_ops {
 	int (*bind)(struct rs *s, const struct sockaddr *addr, socklen_t len);
 	int (*connect)(struct rs *s, const struct sockaddr *addr, socklen_t len); /* -EINPROGRESS */
 	/* octets, or -errno: -EAGAIN if none can be, with c where it was */
-	ssize_t (*send)(struct rs *s, struct rs_cursor *c, const struct sockaddr *to, socklen_t len);
-	ssize_t (*recv)(struct rs *s, struct rs_cursor *c, int flags, struct sockaddr_storage *from);
+	ssize_t (*send)(struct rs *s, struct rs_cursor *c, const struct sockaddr *to,
+			socklen_t len);
+	ssize_t (*recv)(struct rs *s, struct rs_cursor *c, int flags,
+			struct sockaddr_storage *from);
 	/* Makes progress, and says which of events, POLLERR and POLLHUP there are. */
 	short (*ready)(struct rs *s, short events);
-	/* Has the descriptors of fds tell of the next completion; true: something has come, look again */
+	/* Has the descriptors of fds tell of what comes next; true: it has come, look again */
 	bool (*arm)(struct rs *s);
 	int (*fds)(struct rs *s, struct pollfd *p); /* how many, RS_WAIT_FDS at most */
 	int (*name)(struct rs *s, bool peer, struct sockaddr_storage *a);
 	int (*shutdown)(struct rs *s, int how);
-	/* Ends what there is. Nobody finds the socket any more, others may still wait for the lock. */
+	/* Nobody finds the socket any more; others may still wait for the lock. */
 	void (*close)(struct rs *s);
 	void (*free)(struct rs *s);
 };

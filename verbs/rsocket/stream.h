@@ -53,7 +53,7 @@ struct rs_stream {
 	struct ibv_comp_channel *comp;
 	struct ibv_cq *cq;
 	uint8_t *memory;
-	struct ibv_mr *shared, *own; /* the peer writes into the first part, nobody into the second */
+	struct ibv_mr *shared, *own; /* the peer writes into the first part alone */
 	bool messages; /* iWARP: messages are Sends of 4 octets */
 	bool swap;     /* the peer is of the other byte order */
 	uint32_t sq_free; /* of requests of data; those of control have a place of their own */

@@ -190,7 +190,7 @@ static void stream_close(struct rs *s)
 	if (st->state == RS_OPEN && !st->said_bye) {
 		st->may_read = st->may_write = false;
 		st->said_bye = true;
-		(void)say(st, RS_CONTROL_DISCONNECT, DRAIN_MS); /* it is over, one way or the other */
+		(void)say(st, RS_CONTROL_DISCONNECT, DRAIN_MS); /* it is over anyway */
 	}
 	if (st->state == RS_OPEN)
 		wait_until(st, drained, DRAIN_MS);

@@ -1,0 +1,276 @@
+/*
+ * Sockets over RDMA as a program calls them, both ends in this process; and a peer that is none of
+ * them and says what it likes.
+ */
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <endian.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <rdma/rsocket.h>
+
+#include "vt.h"
+
+static struct sockaddr_in server_addr(void)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET };
+
+	CHECK_EQ(inet_pton(AF_INET, getenv("VT_SERVER"), &a.sin_addr), 1);
+	return a;
+}
+
+static void wait_for(int s, short events)
+{
+	struct pollfd p = { .fd = s, .events = events };
+
+	CHECK_EQ(rpoll(&p, 1, VT_PATIENCE), 1);
+}
+
+/* A listener that does not wait, at a port of its own. */
+static int listener(struct sockaddr_in *at)
+{
+	socklen_t len = sizeof(*at);
+	int l = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+
+	*at = server_addr();
+	CHECK(l >= 0);
+	CHECK_EQ(rbind(l, (struct sockaddr *)at, sizeof(*at)), 0);
+	CHECK_EQ(rlisten(l, 5), 0);
+	CHECK_EQ(rgetsockname(l, (struct sockaddr *)at, &len), 0);
+	CHECK(at->sin_port != 0);
+	CHECK_ERRNO(raccept(l, NULL, NULL), EAGAIN);
+	return l;
+}
+
+static void joined(int s[2])
+{
+	struct sockaddr_in at, peer;
+	socklen_t len = sizeof(peer);
+	int l = listener(&at), err = -1;
+	socklen_t elen = sizeof(err);
+
+	s[0] = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	CHECK(s[0] >= 0);
+	CHECK_ERRNO(rconnect(s[0], (struct sockaddr *)&at, sizeof(at)), EINPROGRESS);
+	/* both make progress only when they are looked at */
+	for (s[1] = -1; s[1] < 0;) {
+		struct pollfd p[2] = { { .fd = l, .events = POLLIN },
+				       { .fd = s[0], .events = POLLOUT } };
+
+		CHECK(rpoll(p, 2, VT_PATIENCE) > 0);
+		s[1] = raccept(l, (struct sockaddr *)&peer, &len);
+	}
+	wait_for(s[1], POLLOUT);
+	wait_for(s[0], POLLOUT);
+	CHECK_EQ(rgetsockopt(s[0], SOL_SOCKET, SO_ERROR, &err, &elen), 0);
+	CHECK_EQ(err, 0);
+	CHECK_EQ(len, sizeof(peer));
+	CHECK_EQ(rfcntl(s[1], F_SETFL, O_NONBLOCK), 0);
+	CHECK_EQ(rclose(l), 0);
+}
+
+static void calls(void)
+{
+	struct timeval none = { 0 };
+	char buf[16];
+	fd_set r, w;
+	int s[2];
+
+	joined(s);
+	CHECK_ERRNO(rrecv(s[1], buf, sizeof(buf), 0), EAGAIN);
+	CHECK_EQ(rsend(s[0], "abcdef", 6, 0), 6);
+	wait_for(s[1], POLLIN);
+	CHECK_EQ(rrecv(s[1], buf, sizeof(buf), MSG_PEEK), 6);
+	CHECK_EQ(rrecv(s[1], buf, 2, 0), 2);
+	CHECK(!memcmp(buf, "ab", 2));
+	FD_ZERO(&r);
+	FD_ZERO(&w);
+	FD_SET(s[1], &r);
+	FD_SET(s[1], &w);
+	CHECK_EQ(rselect(s[1] + 1, &r, &w, NULL, &none), 2);
+	CHECK_EQ(rrecv(s[1], buf, sizeof(buf), 0), 4);
+	CHECK(!memcmp(buf, "cdef", 4));
+	CHECK_EQ(rselect(s[1] + 1, &r, NULL, NULL, &none), 0);
+	/* one way ends, the other goes on */
+	CHECK_EQ(rshutdown(s[0], SHUT_WR), 0);
+	CHECK_ERRNO(rsend(s[0], "x", 1, 0), EPIPE);
+	wait_for(s[1], POLLIN);
+	CHECK_EQ(rrecv(s[1], buf, sizeof(buf), 0), 0);
+	CHECK_EQ(rsend(s[1], "back", 4, 0), 4);
+	CHECK_EQ(rclose(s[1]), 0);
+	wait_for(s[0], POLLIN);
+	CHECK_EQ(rfcntl(s[0], F_SETFL, 0), 0);
+	CHECK_EQ(rrecv(s[0], buf, sizeof(buf), MSG_WAITALL), 4);
+	CHECK_EQ(rrecv(s[0], buf, sizeof(buf), 0), 0);
+	CHECK_EQ(rclose(s[0]), 0);
+	CHECK_ERRNO(rclose(s[0]), EBADF);
+	CHECK_ERRNO(rsend(s[0], "x", 1, 0), EBADF);
+}
+
+/* As much as goes, in pieces of all sizes, while nobody reads; then all of it. */
+static void full(void)
+{
+	static char out[3000], in[3000];
+	uint32_t sent = 0, got = 0, i;
+	ssize_t n;
+	int s[2], err;
+
+	joined(s);
+	for (;;) {
+		for (i = 0; i < sizeof(out); i++)
+			out[i] = (sent + i) * 7 % 251;
+		n = rsend(s[0], out, 1 + sent % sizeof(out), 0);
+		err = errno;
+		if (n < 0)
+			break;
+		sent += n;
+	}
+	CHECK_EQ(err, EAGAIN);
+	CHECK(sent > 0);
+	while (got < sent) {
+		wait_for(s[1], POLLIN);
+		n = rrecv(s[1], in, 1 + got % sizeof(in), 0);
+		CHECK(n > 0);
+		for (i = 0; i < n; i++)
+			CHECK_EQ(in[i], (char)((got + i) * 7 % 251));
+		got += n;
+	}
+	wait_for(s[0], POLLOUT);
+	CHECK_EQ(rclose(s[0]), 0);
+	CHECK_EQ(rclose(s[1]), 0);
+}
+
+static void refused(void)
+{
+	struct sockaddr_in at;
+	int l = listener(&at), s = rsocket(AF_INET, SOCK_STREAM, 0), nodelay = 1, got = 0;
+	socklen_t len = sizeof(got);
+
+	CHECK_EQ(rsetsockopt(s, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof(nodelay)), 0);
+	CHECK_EQ(rgetsockopt(s, IPPROTO_TCP, TCP_NODELAY, &got, &len), 0);
+	CHECK_EQ(got, 1);
+	CHECK_ERRNO(rgetsockopt(s, SOL_SOCKET, 9999, &got, &len), ENOPROTOOPT);
+	CHECK_ERRNO(rrecv(s, &got, sizeof(got), 0), ENOTCONN);
+	CHECK_EQ(rclose(l), 0);
+	CHECK_ERRNO(rconnect(s, (struct sockaddr *)&at, sizeof(at)), ECONNREFUSED);
+	CHECK_EQ(rclose(s), 0);
+}
+
+/* What a socket says of itself when it connects, in network order. */
+struct hello {
+	uint8_t version, flags;
+	uint16_t credits;
+	uint8_t reserved[3], iomaps;
+	uint64_t offers;
+	uint32_t offers_key, n;
+	uint64_t buf;
+	uint32_t buf_key, len;
+};
+
+/* Where the socket writes its offers. */
+static uint8_t offers[64];
+
+/* A peer that is no socket: 0, or what rdma_connect failed with. */
+static int stranger(const struct sockaddr_in *at, struct hello *hello, size_t len,
+		    struct rdma_cm_id **out)
+{
+	struct ibv_mr *mr;
+	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
+					 .cap = { 16, 16, 1, 1, 32 } };
+	struct rdma_conn_param p = { .private_data = hello, .private_data_len = len,
+				     .initiator_depth = 1, .responder_resources = 1,
+				     .retry_count = 7, .rnr_retry_count = 7 };
+	struct rdma_cm_id *id;
+
+	CHECK_EQ(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP), 0);
+	CHECK_EQ(rdma_resolve_addr(id, NULL, (struct sockaddr *)at, 4000), 0);
+	CHECK_EQ(rdma_resolve_route(id, 4000), 0);
+	CHECK_EQ(rdma_create_qp(id, NULL, &attr), 0);
+	CHECK((mr = ibv_reg_mr(id->pd, offers, sizeof(offers),
+			       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)));
+	if (hello) {
+		hello->offers = htobe64((uintptr_t)offers);
+		hello->offers_key = htobe32(mr->rkey);
+	}
+	*out = id;
+	return rdma_connect(id, &p) ? errno : 0;
+}
+
+static void *accepts(void *l) { return (void *)(intptr_t)raccept(*(int *)l, NULL, NULL); }
+
+static void say(struct rdma_cm_id *id, uint32_t msg)
+{
+	struct ibv_sge sge = { .addr = (uintptr_t)&msg, .length = sizeof(msg) };
+	struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE_WITH_IMM, .imm_data = htobe32(msg) };
+	struct ibv_send_wr *bad;
+
+	if (id->verbs->device->transport_type == IBV_TRANSPORT_IWARP)
+		wr = (struct ibv_send_wr){ .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_INLINE,
+					   .sg_list = &sge, .num_sge = 1 };
+	CHECK_EQ(ibv_post_send(id->qp, &wr, &bad), 0);
+}
+
+/* What is said by what is taken for a socket, and what a read of its peer then fails with. */
+static void says(const struct sockaddr_in *at, int l, uint32_t msg, int want)
+{
+	struct hello h = { .version = 1, .credits = htobe16(64), .n = htobe32(2) };
+	struct rdma_cm_id *id;
+	pthread_t t;
+	void *s;
+	char c;
+
+	CHECK_EQ(pthread_create(&t, NULL, accepts, &l), 0);
+	CHECK_EQ(stranger(at, &h, sizeof(h), &id), 0);
+	CHECK_EQ(pthread_join(t, &s), 0);
+	say(id, msg);
+	if (want)
+		CHECK_ERRNO(rrecv((intptr_t)s, &c, 1, 0), want);
+	else
+		CHECK_EQ(rrecv((intptr_t)s, &c, 1, 0), 0);
+	CHECK_EQ(rclose((intptr_t)s), 0);
+	rdma_destroy_ep(id);
+}
+
+static void hostile(void)
+{
+	struct hello h = { .version = 1, .credits = htobe16(64), .n = htobe32(2) }, bad;
+	struct rdma_cm_id *id;
+	struct sockaddr_in at;
+	int l = listener(&at), i;
+
+	CHECK_EQ(rfcntl(l, F_SETFL, 0), 0);
+	says(&at, l, 131072 + 1, EPROTO);			/* more than was offered */
+	says(&at, l, (1u << 29) - 1, EPROTO);
+	says(&at, l, 1u << 29, EPROTO);			/* reserved */
+	says(&at, l, 5u << 29, EPROTO);
+	says(&at, l, 7u << 29, 0);			/* that it has gone */
+	/* No hello, a short one, one of a later version, one with no room for a second offer. */
+	for (i = 0; i < 4; i++) {
+		pthread_t t;
+		struct rdma_cm_id *good;
+		void *s;
+
+		bad = h;
+		if (i == 2)
+			bad.version = 2;
+		if (i == 3)
+			bad.n = htobe32(1);
+		CHECK_EQ(pthread_create(&t, NULL, accepts, &l), 0);
+		CHECK(stranger(&at, i ? &bad : NULL, i > 1 ? sizeof(bad) : 8u * i, &id) != 0);
+		rdma_destroy_ep(id);
+		CHECK_EQ(stranger(&at, &h, sizeof(h), &good), 0); /* the next one is served */
+		CHECK_EQ(pthread_join(t, &s), 0);
+		CHECK_EQ(rclose((intptr_t)s), 0);
+		rdma_destroy_ep(good);
+	}
+	CHECK_EQ(rclose(l), 0);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct vt_case cases[] = { { "calls", calls }, { "full", full },
+						{ "refused", refused }, { "hostile", hostile },
+						{ NULL, NULL } };
+
+	return vt_main(argc, argv, cases);
+}
