@@ -97,8 +97,9 @@ func TestRsocketPeerKilled(t *testing.T) {
 			server := top.server.in(t).startWith(nil, words("rstream -b ADDR -p PORT "+size, at...)...)
 			top.server.in(t).listens(server, port, 1)
 			client := top.client.in(t).startWith(nil, words("rstream -s ADDR -p PORT "+size, at...)...)
-			proctest.Eventually(t, patience, "a QP of each", func() bool {
-				return len(top.server.show("qp")) == 2
+			proctest.Eventually(t, patience, "two connected QPs", func() bool {
+				qps := top.server.show("qp")
+				return len(qps) == 2 && qps[0]["state"] == "RTS" && qps[1]["state"] == "RTS"
 			})
 			client.Kill()
 			server.WaitOutput("Connection reset by peer", 1)

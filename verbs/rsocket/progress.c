@@ -31,10 +31,10 @@ static void opened(struct rs_stream *st)
 }
 
 /* What a failure of rdma_cm is to a program of sockets. */
-static int reason(const struct rdma_cm_event *ev)
+static int reason(const struct rdma_cm_event *ev, bool active)
 {
-	if (ev->event == RDMA_CM_EVENT_REJECTED)
-		return ECONNREFUSED;
+	if (ev->event == RDMA_CM_EVENT_REJECTED) /* accepted, and gone before it heard so */
+		return active ? ECONNREFUSED : ECONNRESET;
 	if (ev->event == RDMA_CM_EVENT_DEVICE_REMOVAL)
 		return ENODEV;
 	if (ev->status < 0)
@@ -70,7 +70,7 @@ static int on_event(struct rs_stream *st, const struct rdma_cm_event *ev)
 	case RDMA_CM_EVENT_REJECTED:
 	case RDMA_CM_EVENT_DEVICE_REMOVAL:
 		st->ended = true;
-		return -reason(ev);
+		return -reason(ev, active);
 	default:
 		return 0;
 	}
