@@ -73,6 +73,9 @@ func (i IPoIBSpec) String() string {
 	if i.Connected {
 		b = append(b, ",mode=connected"...)
 	}
+	if i.SCTP {
+		b = append(b, ",stream=sctp"...)
+	}
 	if i.MTU != 0 {
 		b = fmt.Appendf(b, ",mtu=%d", i.MTU)
 	}

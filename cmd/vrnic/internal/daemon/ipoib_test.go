@@ -24,6 +24,9 @@ func TestParseIPoIB(t *testing.T) {
 		if got, err := ParseIPoIB(in); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%q: %+v, %v, want %+v", in, got, err, want)
 		}
+		if got, err := ParseIPoIB(want.String()); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%q is printed as %q", in, want)
+		}
 	}
 	for in, names := range map[string]string{
 		"":                                  "no name",
