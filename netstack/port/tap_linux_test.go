@@ -72,7 +72,8 @@ func TestTAPPing(t *testing.T) {
 	})
 }
 
-// ping sends an echo request of size octets and checks the answer.
+// ping sends an echo request of size octets, each second until it is answered, as any packet may
+// get lost, and checks the answer.
 func ping(t *testing.T, ns *netNS, to netip.Addr, size int) {
 	t.Helper()
 	network, request, reply := "ip4:icmp", byte(8), byte(0)
@@ -85,22 +86,30 @@ func ping(t *testing.T, ns *netNS, to netip.Addr, size int) {
 		return err
 	})
 	defer c.Close()
-	msg := append([]byte{request, 0, 0, 0, 0x12, 0x34, 0, 1}, netstacktest.Pattern(0, size)...)
+	msg := append([]byte{request, 0, 0, 0, 0x12, 0x34, byte(size >> 8), byte(size)},
+		netstacktest.Pattern(0, size)...)
 	if to.Is4() { // the kernel does it for IPv6
 		binary.BigEndian.PutUint16(msg[2:], frametest.InetChecksum(msg))
 	}
-	if _, err := c.WriteTo(msg, &net.IPAddr{IP: to.AsSlice()}); err != nil {
-		t.Fatal(err)
-	}
-	c.SetReadDeadline(time.Now().Add(time.Minute))
 	b := make([]byte, 65536)
+	var again, end = time.Now(), time.Now().Add(time.Minute)
 	for {
+		if now := time.Now(); !now.Before(again) {
+			if _, err := c.WriteTo(msg, &net.IPAddr{IP: to.AsSlice()}); err != nil {
+				t.Fatal(err)
+			}
+			again = now.Add(time.Second)
+			c.SetReadDeadline(again)
+		}
 		n, _, err := c.ReadFrom(b)
+		if errors.Is(err, os.ErrDeadlineExceeded) && time.Now().Before(end) {
+			continue
+		}
 		if err != nil {
 			t.Fatalf("ping %v, %d octets: %v", to, size, err)
 		}
-		if n < 8 || b[0] != reply {
-			continue // neighbour discovery
+		if n < 8 || b[0] != reply || string(b[4:8]) != string(msg[4:8]) {
+			continue // neighbour discovery, or late
 		}
 		if n != len(msg) || string(b[4:n]) != string(msg[4:]) {
 			t.Errorf("ping %v: %d octets came back, %d sent, or not the same", to, n, len(msg))
