@@ -173,6 +173,38 @@ func TestChangeCommands(t *testing.T) {
 	p.stop()
 }
 
+// A daemon of host: true keeps its devices when its file is read again: that it has their ports
+// itself is nothing to be taken for somebody else's, and who is confined need not ask the host.
+func TestReloadHost(t *testing.T) {
+	needtest.Root(t)
+	ns, err := netlab.NewNS() // the host of nobody else
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	dir := socketDir(t)
+	file, socket := filepath.Join(dir, "vrnic.yaml"), filepath.Join(dir, "s")
+	for _, sandbox := range []string{"on", "off"} {
+		text := "socket: " + socket + "\nhost: true\nsandbox: " + sandbox + "\n"
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p := &upProcess{t: t, cmd: vrnicCommand(t, "up", "--config", file),
+			stderr: new(strings.Builder), within: ns.Do}
+		p.begin()
+		p.ready()
+		before := on(t, socket, "save")
+		if !strings.Contains(before, "transport=roce") {
+			t.Errorf("no device of RoCE:\n%s", before)
+		}
+		on(t, socket, "reload")
+		if got := on(t, socket, "save"); got != before {
+			t.Errorf("sandbox %s: a reload makes\n%s\nof\n%s", sandbox, got, before)
+		}
+		p.stop()
+	}
+}
+
 // A daemon takes the socket that the service manager has made, with the clients that wait there,
 // and leaves it. What is not such a socket is told.
 func TestSocketActivation(t *testing.T) {

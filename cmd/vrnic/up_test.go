@@ -20,6 +20,7 @@ type upProcess struct {
 	cmd    *exec.Cmd
 	out    *bufio.Reader
 	stderr *strings.Builder
+	within func(func() error) error // calls what starts it; nil: nothing special
 }
 
 // start runs vrnic with args; it is killed at the test's end.
@@ -39,7 +40,11 @@ func (p *upProcess) begin() {
 		p.t.Fatal(err)
 	}
 	p.out = bufio.NewReader(out)
-	if err := p.cmd.Start(); err != nil {
+	start := p.cmd.Start
+	if p.within != nil {
+		start = func() error { return p.within(p.cmd.Start) }
+	}
+	if err := start(); err != nil {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(func() {

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"slices"
 	"strconv"
+	"sync"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
 	"github.com/vrnic/vrnic/shm"
@@ -95,8 +96,9 @@ func (wrong) Is(err error) bool { return err == ErrWrong }
 func (w wrong) Unwrap() error   { return w.error }
 
 // Build makes of settings what they ask for. It looks at nothing of this machine but, for the key
-// host, its addresses: daemon.Config.Check does. What stands in a file and on the command line,
-// too, is as the command line has it. What does not go together is the fault of the later one.
+// host and once, its addresses: daemon.Config.Check does. What stands in a file and on the command
+// line, too, is as the command line has it. What does not go together is the fault of the later
+// one.
 func Build(settings []Setting) (*Up, error) {
 	u := &Up{Sandbox: "on"}
 	u.Daemon.Socket, u.Daemon.SocketMode = shm.DefaultSocket(), 0o600
@@ -157,12 +159,16 @@ func (u *Up) setMode(v string) error {
 	return nil
 }
 
+// hostDevices asks the host once: a daemon that runs has the ports itself that another one must not
+// have, and one that is confined cannot ask.
+var hostDevices = sync.OnceValues(daemon.HostDevices)
+
 func (u *Up) setHost(v string) error {
 	on, err := yes(v)
 	if err != nil || !on {
 		return err
 	}
-	devices, err := daemon.HostDevices()
+	devices, err := hostDevices()
 	u.Daemon.Devices = append(u.Daemon.Devices, devices...)
 	return err
 }
