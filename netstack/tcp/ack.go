@@ -161,8 +161,9 @@ func (a *ackDelayer) hold(pkt *stack.PacketBuffer, f *frame.Frame, s *delayedAck
 		if s.holding && s.gathered && !s.saidBy(t) {
 			first = s.takeGathered()
 		}
+		ticked := s.ticked && (s.holding || owed) // its place is the other one's, in time, too
 		s.keep(f, t)
-		s.l4, s.gathered = l4, true
+		s.l4, s.gathered, s.ticked = l4, true, ticked
 		return true, first, nil
 	}
 	if !s.known || flags&header.TCPFlagAck == 0 {
@@ -417,6 +418,9 @@ func (a *ackDelayer) expire(s *delayedAck) (left bool) {
 		s.listed = false
 	case s.owed && (s.ticked || a.stopped.Load()):
 		owed, s.listed = true, false
+	case (s.ticked || a.stopped.Load()) && s.gathered:
+		s.listed = false
+		f = s.takeGathered()
 	case s.ticked || a.stopped.Load():
 		s.acked, s.listed = s.ack, false
 		s.told.Store(s.ack)

@@ -238,6 +238,46 @@ func TestGatherACK(t *testing.T) {
 	}
 }
 
+// TestGatherACKAgain: an ACK that takes the place of one that is held, or owed, waits no longer
+// than that one would have: a peer that sends a few octets now and then has its ACKs within half a
+// second (RFC 9293, section 3.8.6.3).
+func TestGatherACKAgain(t *testing.T) {
+	const ack = header.TCPFlagAck
+	for name, owed := range map[string]bool{"held": false, "owed": true} {
+		r := newAckRig()
+		s := &r.conns[0]
+		r.put(ackPacket{ack: 10, flags: ack, data: 1, opts: tsOption})
+		for n := uint32(20); n < 60; n += 10 {
+			s.gather()
+			if !owed || n > 20 {
+				r.put(ackPacket{ack: n, flags: ack, opts: tsOption})
+			} else if !r.owe(s, n) {
+				t.Fatal("not owed")
+			}
+			r.settle(s)
+			r.clock.Advance(ackTick * 3 / 4)
+		}
+		if len(r.sent) < 2 {
+			t.Errorf("%s: nothing is sent within three ticks", name)
+		}
+		r.stop()
+	}
+
+	// A tick may come while segments are being handled.
+	r := newAckRig()
+	defer r.stop()
+	s := &r.conns[0]
+	r.put(ackPacket{ack: 10, flags: ack, data: 1, opts: tsOption})
+	r.put(ackPacket{ack: 20, flags: ack, opts: tsOption})
+	r.clock.Advance(ackTick)
+	s.gather()
+	r.put(ackPacket{ack: 20, flags: ack, opts: sackOption})
+	r.clock.Advance(ackTick)
+	if r.settle(s); !slices.Equal(r.sent, []int{0, 2}) || s.quick != quickACKs || s.nblocks != 1 {
+		t.Errorf("sent %v, %d ACKs and %d blocks", r.sent, s.quick, s.nblocks)
+	}
+}
+
 // TestOweACK: an ACK that would be held is not even made, and owed until something is sent.
 func TestOweACK(t *testing.T) {
 	const ack = header.TCPFlagAck
