@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/seqnum"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
 	"github.com/vrnic/vrnic/netstack/internal/gvisor"
@@ -24,6 +25,10 @@ func (l *lossControl) withinWindow(st *tcp.TCPSenderState, room, segment int) in
 	case is:
 		l.edge.Store(uint32(edge))
 		if !was {
+			// From long ago, or never set, it may seem to be ahead.
+			if n := seqnum.Value(l.number.Load()); !n.InRange(st.SndUna, st.SndNxt.Add(1)) {
+				l.number.Store(uint32(st.SndUna))
+			}
 			l.bound.Store(true)
 			l.opened.Store(true) // by a segment that is queued already, perhaps
 			l.c.host.losses.see(l)
