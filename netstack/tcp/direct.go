@@ -41,7 +41,8 @@ func (c *Conn) queueSegment(d *ethswitch.Delivery, p *frame.Packet,
 	if c.loss.received(p, n) {
 		pkt = withoutSACK(p, n, pkt)
 	}
-	if !d.Gathers((*receiver)(c)) {
+	// Who has no SACK finds a loss by the number of ACKs, one for each segment.
+	if !d.Gathers((*receiver)(c)) || !c.ep.SACKPermitted {
 		c.queuePacket(pkt)
 	} else if c.run.add(p, n, pkt); c.run.full() {
 		c.queueRun()
