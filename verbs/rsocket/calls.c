@@ -27,18 +27,6 @@ int rsocket(int domain, int type, int protocol)
 	return rs_return(err);
 }
 
-/*
- * Waits, if the socket is one that waits, until there may be something to do: 0, or -errno. err is
- * what the call got.
- */
-static int again(struct rs *s, int err, int flags)
-{
-	if (err != -EAGAIN || s->nonblock || flags & MSG_DONTWAIT)
-		return err;
-	err = rs_sleep(s, -1);
-	return s->closed ? -EBADF : err;
-}
-
 int rbind(int socket, const struct sockaddr *addr, socklen_t len)
 {
 	struct rs *s = rs_enter(socket);
@@ -76,7 +64,7 @@ int rconnect(int socket, const struct sockaddr *addr, socklen_t len)
 			err = -s->err;
 			s->err = 0;
 		} else {
-			int why = again(s, -EAGAIN, 0);
+			int why = rs_wait(s, -EAGAIN, 0);
 
 			err = why ? why : err;
 		}
@@ -167,7 +155,7 @@ int raccept(int socket, struct sockaddr *addr, socklen_t *len)
 		fd = answer(s, &peer);
 		if (fd == -ECONNABORTED)
 			continue;
-		if (fd != -EAGAIN || (fd = again(s, fd, 0)))
+		if (fd != -EAGAIN || (fd = rs_wait(s, fd, 0)))
 			break;
 	}
 	rs_leave(s);
@@ -222,7 +210,7 @@ static ssize_t send_all(int socket, const struct iovec *iov, size_t n, int flags
 		if (r > 0)
 			sent += r;
 		/* what could not be sent says itself whether there is anything to wait for */
-	} while (c.left && (r > 0 || (r == -EAGAIN && !(r = again(s, r, flags)))));
+	} while (c.left && (r > 0 || (r == -EAGAIN && !(r = rs_wait(s, r, flags)))));
 	rs_leave(s);
 	return sent ? sent : rs_return(r);
 }
@@ -246,7 +234,7 @@ static ssize_t receive(int socket, const struct iovec *iov, size_t n, int flags,
 		r = s->ops->recv(s, &c, flags, from);
 		if (r > 0)
 			got += r;
-	} while ((r > 0 && all && c.left) || (r == -EAGAIN && !(r = again(s, r, flags))));
+	} while ((r > 0 && all && c.left) || (r == -EAGAIN && !(r = rs_wait(s, r, flags))));
 	rs_leave(s);
 	return got ? got : rs_return(r);
 }

@@ -50,6 +50,7 @@ int rs_stream_connect(struct rs *s, const struct sockaddr *addr, socklen_t len)
 {
 	struct rs_stream *st = to_stream(s);
 
+	rs_stream_progress(st); /* who asks again and again may do nothing else */
 	switch (st->state) {
 	case RS_FRESH:
 	case RS_BOUND:

@@ -76,12 +76,14 @@ static int tell(struct rs_stream *st, struct rs_mapping *m)
 		       rs_msg(RS_MSG_IOMAP, m->index), IBV_SEND_INLINE);
 }
 
-/* In front of data, so that the peer that has read it finds them. */
+/* In front of data, so that the peer that has read it finds them; there may be no more of that. */
 int rs_tell_mappings(struct rs_stream *st)
 {
 	struct rs_mapping *m;
 	int err = 0;
 
+	if (st->state != RS_OPENING && !st->may_write)
+		return 0;
 	for (m = st->mappings; m && !err; m = m->next) {
 		if (m->told)
 			continue;
@@ -118,7 +120,7 @@ off_t riomap(int socket, void *buf, size_t len, int prot, int flags, off_t offse
 	if (s->type == SOCK_STREAM)
 		do
 			err = map(to_stream(s), buf, len, prot, offset);
-		while (err == -EAGAIN && !s->nonblock && !(err = rs_sleep(s, -1)) && !s->closed);
+		while (err == -EAGAIN && !(err = rs_wait(s, err, 0)));
 	rs_leave(s);
 	return err ? rs_return(err) : offset;
 }
@@ -219,9 +221,7 @@ size_t riowrite(int socket, const void *buf, size_t count, off_t offset, int fla
 		r = write_at(to_stream(s), &c, &at);
 		if (r > 0)
 			sent += r;
-	} while (c.left && !s->closed &&
-		 (r > 0 || (r == -EAGAIN && !s->nonblock && !(flags & MSG_DONTWAIT) &&
-			    !(r = rs_sleep(s, -1)))));
+	} while (c.left && (r > 0 || (r == -EAGAIN && !(r = rs_wait(s, r, flags)))));
 	rs_leave(s);
 	return sent ? sent : rs_return(r);
 }

@@ -108,6 +108,11 @@ void rs_sleeper_put(struct rs_sleeper *w);
 void rs_wake(struct rs *s);
 /* Sleeps, without the lock, until there may be something to do, ms at most (-1: for ever). */
 int rs_sleep(struct rs *s, int ms); /* 0, or -errno: -EINTR, -ETIMEDOUT */
+/*
+ * Waits, if the socket is one that waits, until there may be something to do: 0, or -errno. err is
+ * what the call got.
+ */
+int rs_wait(struct rs *s, int err, int flags);
 
 /* stream_ops.c, datagram.c: sockets that have no number yet, or NULL with errno */
 struct rs *rs_new_stream(int domain);

@@ -131,7 +131,7 @@ bool rs_stream_events(struct rs_stream *st);
 bool rs_stream_progress(struct rs_stream *st);
 
 /* iomap.c */
-int rs_tell_mappings(struct rs_stream *st);
+int rs_tell_mappings(struct rs_stream *st); /* -EAGAIN: not yet */
 void rs_free_mappings(struct rs_stream *st);
 
 /* receive.c, send.c */

@@ -61,8 +61,10 @@ static bool stream_arm(struct rs *s)
 		return false;
 	if (st->cq && st->state >= RS_OPEN) {
 		drop_cq_events(st);
-		if (st->id->verbs->ops.req_notify_cq(st->cq, 0))
+		if (st->id->verbs->ops.req_notify_cq(st->cq, 0)) {
 			rs_stream_over(st, EIO);
+			return true;
+		}
 		any = rs_stream_progress(st);
 	}
 	return rs_stream_events(st) || any;
@@ -186,6 +188,7 @@ static bool has_ended(const struct rs_stream *st) { return st->ended; }
 static void stream_close(struct rs *s)
 {
 	struct rs_stream *st = to_stream(s);
+	int64_t end = now_ms() + DRAIN_MS;
 
 	if (st->state == RS_OPEN && !st->said_bye) {
 		st->may_read = st->may_write = false;
@@ -193,7 +196,7 @@ static void stream_close(struct rs *s)
 		(void)say(st, RS_CONTROL_DISCONNECT, DRAIN_MS); /* it is over anyway */
 	}
 	if (st->state == RS_OPEN)
-		wait_until(st, drained, DRAIN_MS);
+		wait_until(st, drained, end - now_ms());
 	if (!st->ended && st->cq && !rdma_disconnect(st->id) && st->messages)
 		wait_until(st, has_ended, GOODBYE_MS);
 	rs_stream_over(st, 0);
@@ -204,6 +207,8 @@ static void stream_close(struct rs *s)
 	st->id = NULL;
 	rdma_destroy_event_channel(st->ch);
 	st->ch = NULL;
+	st->ended = true; /* no events are to be looked for */
+	rs_wake(s);
 }
 
 static void stream_free(struct rs *s)

@@ -82,7 +82,11 @@ struct rs *rs_enter(int fd)
 		return NULL;
 	}
 	pthread_mutex_lock(&s->lock);
-	return s;
+	if (!s->closed)
+		return s;
+	rs_leave(s); /* it was closed meanwhile */
+	errno = EBADF;
+	return NULL;
 }
 
 void rs_leave(struct rs *s)

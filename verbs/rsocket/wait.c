@@ -92,3 +92,11 @@ int rs_sleep(struct rs *s, int ms)
 		return -err;
 	return r ? 0 : -ETIMEDOUT;
 }
+
+int rs_wait(struct rs *s, int err, int flags)
+{
+	if (err != -EAGAIN || s->nonblock || flags & MSG_DONTWAIT)
+		return err;
+	err = rs_sleep(s, -1);
+	return s->closed ? -EBADF : err;
+}

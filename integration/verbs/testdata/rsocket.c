@@ -8,6 +8,7 @@
 #include <netinet/tcp.h>
 #include <pthread.h>
 #include <rdma/rsocket.h>
+#include <sys/mman.h>
 
 #include "vt.h"
 
@@ -46,11 +47,12 @@ static void joined(int s[2])
 {
 	struct sockaddr_in at, peer;
 	socklen_t len = sizeof(peer);
-	int l = listener(&at), err = -1;
+	int l = listener(&at), err = -1, iomaps = 8;
 	socklen_t elen = sizeof(err);
 
 	s[0] = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
 	CHECK(s[0] >= 0);
+	CHECK_EQ(rsetsockopt(s[0], SOL_RDMA, RDMA_IOMAPSIZE, &iomaps, sizeof(iomaps)), 0);
 	CHECK_ERRNO(rconnect(s[0], (struct sockaddr *)&at, sizeof(at)), EINPROGRESS);
 	/* both make progress only when they are looked at */
 	for (s[1] = -1; s[1] < 0;) {
@@ -154,6 +156,57 @@ static void refused(void)
 	CHECK_EQ(rclose(l), 0);
 	CHECK_ERRNO(rconnect(s, (struct sockaddr *)&at, sizeof(at)), ECONNREFUSED);
 	CHECK_EQ(rclose(s), 0);
+}
+
+static char mapped[64];
+
+static void *maps(void *s)
+{
+	return (void *)(intptr_t)(riomap(*(int *)s, mapped, sizeof(mapped), PROT_WRITE, 0, 0) ? errno
+											    : 0);
+}
+
+/* Calls that wait, or are made again and again, hear of it when a socket goes. */
+static void ends(void)
+{
+	struct sockaddr_in at;
+	int l, s[2], again = 0;
+	pthread_t t;
+	void *err;
+
+	/* memory that the peer could not be told of before it went */
+	joined(s);
+	CHECK_EQ(riomap(s[1], mapped, sizeof(mapped), PROT_WRITE, 0, 0), 0);
+	CHECK_EQ(rclose(s[0]), 0);
+	wait_for(s[1], POLLIN);
+	CHECK_ERRNO(rsend(s[1], "x", 1, 0), EPIPE);
+	CHECK_ERRNO((ssize_t)riowrite(s[1], "x", 1, 0, 0), ECONNRESET);
+	CHECK_EQ(rclose(s[1]), 0);
+
+	/* a connection that is asked for until it is there */
+	l = listener(&at);
+	s[0] = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	CHECK_ERRNO(rconnect(s[0], (struct sockaddr *)&at, sizeof(at)), EINPROGRESS);
+	for (s[1] = -1; again != EISCONN;) {
+		if (s[1] < 0)
+			s[1] = raccept(l, NULL, NULL);
+		usleep(1000);
+		again = rconnect(s[0], (struct sockaddr *)&at, sizeof(at)) ? errno : 0;
+		CHECK(again == EALREADY || again == EISCONN);
+	}
+	CHECK_EQ(rclose(s[0]), 0);
+	CHECK_EQ(rclose(s[1]), 0);
+
+	/* one that nobody answers is closed under a thread that waits for it */
+	s[0] = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	CHECK_ERRNO(rconnect(s[0], (struct sockaddr *)&at, sizeof(at)), EINPROGRESS);
+	CHECK_EQ(rfcntl(s[0], F_SETFL, 0), 0);
+	CHECK_EQ(pthread_create(&t, NULL, maps, &s[0]), 0);
+	usleep(50000); /* it waits by then, or finds none */
+	CHECK_EQ(rclose(s[0]), 0);
+	CHECK_EQ(pthread_join(t, &err), 0);
+	CHECK_EQ((intptr_t)err, EBADF);
+	CHECK_EQ(rclose(l), 0);
 }
 
 /* What a socket says of itself when it connects, in network order. */
@@ -269,8 +322,8 @@ static void hostile(void)
 int main(int argc, char **argv)
 {
 	static const struct vt_case cases[] = { { "calls", calls }, { "full", full },
-						{ "refused", refused }, { "hostile", hostile },
-						{ NULL, NULL } };
+						{ "refused", refused }, { "ends", ends },
+						{ "hostile", hostile }, { NULL, NULL } };
 
 	return vt_main(argc, argv, cases);
 }
