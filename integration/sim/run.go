@@ -75,6 +75,7 @@ func (p *program) abandon() {
 			}
 		}
 	}
+	synctest.Wait() // who was cancelled tells the peer
 }
 
 // Repeatable sets what runs need to be the same each time: one processor, and no collection of
