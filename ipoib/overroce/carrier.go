@@ -60,7 +60,10 @@ func newService(l *Link, own ipoib.LinkAddr) (*service, error) {
 	s := &service{l: l, own: own.GID.Addr()}
 	var err error
 	s.listener, err = l.connSide.ctx.ListenService(ipoib.ServiceID(own.QPN), requestBacklog, s.told)
-	return s, err
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 func (s *service) told(e vnic.ServiceEvent) {

@@ -156,12 +156,24 @@ func (l *Link) begin() error {
 		Scope: c.Scope, LinkMTU: c.LinkMTU, Connected: c.Connected, MTU: c.MTU})
 	l.mu.Unlock()
 	l.rouse()
-	switch {
-	case !c.Connected:
-	case c.Streams != nil:
-		l.carrier, err = newStreams(l, own)
-	default:
-		l.carrier, err = newService(l, own)
+	if !c.Connected {
+		return nil
+	}
+	return l.listen(own)
+}
+
+// listen makes the carrier.
+func (l *Link) listen(own ipoib.LinkAddr) error {
+	if l.cfg.Streams != nil {
+		s, err := newStreams(l, own)
+		if err == nil {
+			l.carrier = s
+		}
+		return err
+	}
+	s, err := newService(l, own)
+	if err == nil {
+		l.carrier = s
 	}
 	return err
 }

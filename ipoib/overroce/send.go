@@ -11,8 +11,10 @@ import (
 // It begins when the broadcast group is joined.
 func (l *Link) send() {
 	var p postings
+	stuck := time.NewTimer(stuckTime)
+	defer stuck.Stop()
 	for {
-		i := l.takeSlot()
+		i := l.takeSlot(stuck)
 		if i < 0 {
 			return
 		}
@@ -75,8 +77,12 @@ func (l *Link) flush(p *postings) {
 	p.n, p.qp = 0, nil
 }
 
-// takeSlot waits for a slot; -1: l ends.
-func (l *Link) takeSlot() int {
+// stuckTime is for how long nothing is sent before connections end that hold all slots: their peers
+// take nothing, and neither streams nor RNR retries need have an end.
+const stuckTime = 10 * time.Second
+
+// takeSlot waits for a slot; -1: l ends. stuck is for it alone.
+func (l *Link) takeSlot(stuck *time.Timer) int {
 	for {
 		if i := l.trySlot(); i >= 0 {
 			return i
@@ -89,8 +95,11 @@ func (l *Link) takeSlot() int {
 		if i := l.trySlot(); i >= 0 { // what was sent before the CQs were armed
 			return i
 		}
+		stuck.Reset(stuckTime)
 		select {
 		case <-l.slots.freed:
+		case <-stuck.C:
+			l.failed(l.slots.holders())
 		case <-l.life.Done():
 			return -1
 		}

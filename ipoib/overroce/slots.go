@@ -167,6 +167,18 @@ func (s *slots) post(qp *sender, wrs []rdma.SendWR) (n int) {
 	return n
 }
 
+// holders are the queue pairs that have slots, each once for each.
+func (s *slots) holders() (qps []*sender) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, qp := range s.user {
+		if qp != nil {
+			qps = append(qps, qp)
+		}
+	}
+	return qps
+}
+
 // plenty says that there are slots for more than who takes them is about to post.
 func (s *slots) plenty() bool {
 	s.mu.Lock()

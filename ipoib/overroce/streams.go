@@ -30,7 +30,11 @@ func newStreams(l *Link, own ipoib.LinkAddr) (*streams, error) {
 	if err == nil {
 		err = s.listener.Listen(requestBacklog)
 	}
-	return s, err
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
 }
 
 func (s *streams) close() {
