@@ -62,7 +62,7 @@ type delayedAck struct {
 	listed bool   // is among ackDelayer.holders, or will be
 	acked  uint32 // by what was sent last
 	quick  uint8  // so many ACKs are sent at once: octets are missing, or were
-	ack    uint32 // the number in what is held
+	ack    uint32 // the number in what is held, or owed
 	window uint16 // and the window
 	edge   uint32 // where the window ends that the peer knows of
 	scale  uint8  // windows are in units of 1<<scale octets
@@ -154,7 +154,7 @@ func (a *ackDelayer) hold(pkt *stack.PacketBuffer, f *frame.Frame, s *delayedAck
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	owed := s.owed
-	s.owed = false // this says as much
+	s.owed = owed && int32(ack-s.ack) < 0 // else this says as much
 	l4 := frame.EtherHeaderLen + len(pkt.NetworkHeader().Slice())
 	if s.gathering && s.known && flags == header.TCPFlagAck && !data && !duplicate &&
 		f.Len() == l4+len(t) && f.Len() <= len(s.octets) && !a.stopped.Load() {
@@ -319,7 +319,7 @@ func (a *ackDelayer) owe(s *delayedAck, number uint32) bool {
 	}
 	s.ticked = s.ticked && s.owed
 	list := !s.listed
-	s.owed, s.listed = true, true
+	s.owed, s.listed, s.ack = true, true, number
 	s.mu.Unlock()
 	if list && !a.enlist(s) {
 		s.mu.Lock()

@@ -315,6 +315,11 @@ func TestOweACK(t *testing.T) {
 	if !r.owe(s, 20) || r.put(data(20)) || s.due() {
 		t.Error("data do not carry it")
 	}
+	// What was made before may have waited for the neighbour's address.
+	if !r.owe(s, 25) || r.put(data(20)) || !s.due() || r.put(data(25)) {
+		t.Error("an older packet carries it")
+	}
+	s.quick = 0
 	if !r.owe(s, 30) || r.owe(s, 40) || r.put(plain(40)) || s.due() {
 		t.Error("the second is not sent")
 	}
@@ -322,7 +327,7 @@ func TestOweACK(t *testing.T) {
 	if !r.owe(s, 50) || !r.owe(s, 60) || !r.owe(s, 39+ackLimit) || r.owe(s, 40+ackLimit) {
 		t.Error("segments that come together do not count as one")
 	}
-	if r.settle(s); len(r.sent) != 3 || !s.due() {
+	if r.settle(s); len(r.sent) != 5 || !s.due() {
 		t.Errorf("sent %v", r.sent)
 	}
 	s.quick = 0
