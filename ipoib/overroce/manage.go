@@ -146,9 +146,7 @@ func (l *Link) close(c *conn) {
 	if c.qp == nil {
 		return
 	}
-	l.mu.Lock()
-	delete(l.byQPN, c.qp.Num())
-	l.mu.Unlock()
+	l.unknown(c)
 	if err := l.slots.close(c.qp); err != nil {
 		l.log.Debug("close a queue pair", "err", err)
 	}
@@ -202,11 +200,13 @@ func (l *Link) connect(o *ipoib.Output) {
 	c := &conn{c: o.Conn}
 	err := l.newQP(c)
 	if err == nil {
+		l.known(c) // what comes as soon as there is a connection is of it
 		c.at, err = l.carrier.connect(o, c.qp.QP)
 	}
 	if err != nil {
 		l.log.Warn("connect", "peer", o.To.GID.Addr(), "err", err)
 		if c.qp != nil {
+			l.unknown(c)
 			_ = c.qp.Close() // nothing was posted to it
 		}
 		l.mu.Lock()
@@ -216,7 +216,6 @@ func (l *Link) connect(o *ipoib.Output) {
 	}
 	o.Conn.Owner = c
 	l.conns[c.at] = c
-	l.known(c)
 }
 
 // known has what comes by c's queue pair be of c.
@@ -224,6 +223,13 @@ func (l *Link) known(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.byQPN[c.qp.Num()] = c
+}
+
+// unknown takes that back.
+func (l *Link) unknown(c *conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.byQPN, c.qp.Num())
 }
 
 // agree readies the queue pair of a connection on which the ends have agreed, and tells the peer.

@@ -86,6 +86,7 @@ type slowCarrier struct {
 func (c slowCarrier) connect(o *ipoib.Output, qp rdma.QP) (attempt, error) {
 	c.asked.Add(1)
 	time.Sleep(c.after)
+	defer time.Sleep(c.after) // what the peer sends meanwhile is not lost
 	return c.carrier.connect(o, qp)
 }
 
