@@ -456,6 +456,13 @@ func TestBatchTransfer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var mu sync.Mutex
 			waiting := make(map[*outsidePort][]*frame.Frame)
+			t.Cleanup(func() { // when nobody brings any more: the wire may end within a batch
+				for _, frames := range waiting {
+					for _, f := range frames {
+						f.Release()
+					}
+				}
+			})
 			var prompts, longest atomic.Int64
 			s1, s2 := outside(t, func(to *outsidePort, f *frame.Frame, rest int) {
 				mu.Lock()
