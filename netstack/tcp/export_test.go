@@ -49,6 +49,13 @@ func (c *Conn) Hold() { c.mu.Lock() }
 // +checklocksignore: from Hold.
 func (c *Conn) LetGo() { c.mu.Unlock() }
 
+// WithoutSACK has c take its peer for one that does not know SACK.
+func (c *Conn) WithoutSACK() {
+	c.ep.LockUser()
+	defer c.ep.UnlockUser()
+	c.ep.SACKPermitted = false
+}
+
 // Direct reports whether segments may come straight to c.
 func (c *Conn) Direct() bool { return c.queue != nil }
 

@@ -559,6 +559,32 @@ func TestBatch(t *testing.T) {
 	}
 }
 
+// TestBatchWithoutSACK: a peer without SACK counts ACKs to find a loss (RFC 5681, section 4.2):
+// each segment that comes before its turn has one, also where segments come together.
+func TestBatchWithoutSACK(t *testing.T) {
+	g := &gatherer{brought: make(chan int64, 1), mix: slices.Reverse[[]*frame.Frame]}
+	s1, s2 := outside(t, g.bring, new(atomic.Bool))
+	a, b := netstacktest.Connect(t, s1, s2, false)
+	defer a.Close()
+	defer b.Close()
+	b.WithoutSACK()
+	n := ethswitch.BatchFrames * a.EMSS()
+	got := netstacktest.NewSink(int64(n))
+	b.SetPrompt(func(func() bool) {
+		if k, err := b.ReadInto(got); k != n || err != nil || got.Err != nil {
+			t.Errorf("read %d of %d: %v, %v", k, n, err, got.Err)
+		}
+	})
+	g.want.Store(ethswitch.BatchFrames)
+	if k, err := a.WriteFrom(netstacktest.NewSource(int64(n))); k != n || err != nil {
+		t.Fatal(k, err)
+	}
+	if acks := <-g.brought; acks != ethswitch.BatchFrames {
+		t.Errorf("%d ACKs for %d segments", acks, ethswitch.BatchFrames)
+	}
+	b.SetPrompt(nil)
+}
+
 // TestBatchOfTwo: what comes together for a second connection, and for one that somebody has hold
 // of, goes the usual way.
 func TestBatchOfTwo(t *testing.T) {
