@@ -234,9 +234,12 @@ func setup(s *ctl.Setup) error {
 		}
 	}
 	// The kernel asks for a neighbour from the link-local address, and for none while that is being
-	// looked for on the link: whoever wants an address handle within two seconds is not told one.
-	if err := ns.Sysctl("ipv6/conf/"+nic+"/dad_transmits", "0"); err != nil {
-		return err
+	// looked for on the link: whoever wants an address handle within two seconds is not told one. It
+	// begins to look after a random part of the delay, also where it then does not ask anybody.
+	for _, name := range []string{"dad_transmits", "router_solicitation_delay"} {
+		if err := ns.Sysctl("ipv6/conf/"+nic+"/"+name, "0"); err != nil {
+			return err
+		}
 	}
 	if err := ns.SetUp(nic); err != nil {
 		return err
@@ -249,10 +252,39 @@ func setup(s *ctl.Setup) error {
 	if err := ns.WaitRunning(nic, 10*time.Second); err != nil {
 		return err
 	}
+	if err := waitAddrs(10 * time.Second); err != nil {
+		return err
+	}
 	if s.RoCE {
 		return addDevice("rxe")
 	}
 	return addDevice("siw")
+}
+
+// waitAddrs waits until the NIC has a link-local address, and each of its addresses can be used.
+func waitAddrs(within time.Duration) error {
+	link, err := netlink.LinkByName(nic)
+	if err != nil {
+		return err
+	}
+	for end := time.Now().Add(within); ; time.Sleep(10 * time.Millisecond) {
+		addrs, err := netlink.AddrList(link, netlink.FAMILY_V6)
+		changing := errors.Is(err, netlink.ErrDumpInterrupted)
+		if err != nil && !changing {
+			return err
+		}
+		local, tentative := false, changing
+		for _, a := range addrs {
+			local = local || a.IP.IsLinkLocalUnicast()
+			tentative = tentative || a.Flags&unix.IFA_F_TENTATIVE != 0
+		}
+		if local && !tentative {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("addresses of %s that cannot be used: %v", nic, addrs)
+		}
+	}
 }
 
 // addDevice makes a device of a driver on the NIC, as `rdma link add` does. Its module is loaded.
