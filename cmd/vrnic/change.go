@@ -82,7 +82,7 @@ func changeCommands() []*cli.Command {
 				return change(c, shm.Change{Verb: shm.Reload})
 			}},
 		{Name: "save", Usage: "print what a daemon is made of now, as a file for vrnic up --config",
-			UsageText: "vrnic save > FILE", Flags: []cli.Flag{socketFlag()}, Action: save},
+			UsageText: "vrnic save > FILE", Flags: []cli.Flag{socketFlag()}, Action: asking(save)},
 	}
 }
 
@@ -134,15 +134,7 @@ func inWords(err error) error {
 }
 
 // save prints the state of the daemon.
-func save(c *cli.Context) error {
-	if err := noArgs(c); err != nil {
-		return err
-	}
-	client, err := dial(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
+func save(c *cli.Context, client *shm.Client) error {
 	rows, err := client.Settings()
 	if err != nil {
 		return err
