@@ -133,7 +133,7 @@ func TestAcceptWithOffer(t *testing.T) {
 		var done []want
 		for i := range uint64(8) {
 			x.Read(i, 0, 100, y, 0)
-			y.Read(i, 200, 100, x, 0)
+			y.Read(i, 200, 100, x, 100) // not what x reads into
 			done = append(done, is(i, ok))
 		}
 		x.WantSend("more than may be outstanding", done...)
