@@ -34,8 +34,13 @@ func newPlacing() placing {
 	return p
 }
 
-// begin has a message begin.
-func (p *placing) begin(u use) { p.failed[u] = nil }
+// begin has a message begin. What is still collected for u is of one that has lost its end.
+func (p *placing) begin(u use) {
+	if p.use == u {
+		p.settle()
+	}
+	p.failed[u] = nil
+}
 
 // goOn has octets for u collected from now on; an error: some before them could not be placed.
 func (p *placing) goOn(u use) error {
