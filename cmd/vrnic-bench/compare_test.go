@@ -236,7 +236,8 @@ func TestVerdict(t *testing.T) {
 func compared(t *testing.T, args ...string) []string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "rows.json")
-	args = append([]string{"compare", "--rounds", "2", "--time", "5ms", "--json", file}, args...)
+	args = append([]string{"compare", "--rounds", "2", "--time", "5ms", "--warmup", "5ms",
+		"--json", file}, args...)
 	status, stdout, stderr := call(t, args...)
 	if status != 0 {
 		t.Fatalf("%q: exit %d: %s", args, status, stderr)
