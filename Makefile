@@ -1,6 +1,6 @@
 # `make help` lists the targets.
 GO ?= go
-FUZZTIME ?= 20000x
+FUZZTIME ?= 10000x
 TORTURETIME ?= 10m
 SIMSEED ?= 1000
 
@@ -79,7 +79,7 @@ simulate: ## the same, ten million steps on other seeds: SIMSEED is the first
 	$(GO) test -count=1 -v -timeout 60m ./integration/sim -total 10000000 -seed $(SIMSEED)
 
 .PHONY: fuzz
-fuzz: ## each fuzz target for FUZZTIME (20000x inputs; or a duration, 10m)
+fuzz: ## each fuzz target for FUZZTIME (10000x inputs; or a duration, 10m)
 	.ci/fuzz $(FUZZTIME)
 
 .PHONY: soak

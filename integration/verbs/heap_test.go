@@ -24,7 +24,7 @@ func heapJobs() (jobs []job) {
 			add(j)
 		}
 	}
-	for i, o := range []string{"write_bw -n 2000", "read_bw -n 2000", "send_bw -n 2000",
+	for i, o := range []string{"write_bw -n 600", "read_bw -n 600", "send_bw -n 600",
 		"write_lat -n 200 -s 65536",
 		"write_bw -n 200 -q 4 -b", "write_bw -n 100 -s 1048576", "send_bw -n 200 --use-srq",
 		"read_lat -n 200 -s 64", "send_lat -n 200 -s 65536"} {
