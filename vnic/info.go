@@ -273,6 +273,23 @@ func (d *Device) EachQP(c *Context) iter.Seq[QPInfo] {
 	}
 }
 
+// A QPKind is what QPs are counted by.
+type QPKind struct {
+	Type  rdma.QPType
+	State rdma.QPState
+}
+
+// QPKinds counts the QPs of d.
+func (d *Device) QPKinds() map[QPKind]int {
+	kinds := make(map[QPKind]int)
+	for _, c := range d.contextList() {
+		for _, qp := range c.qpList() {
+			kinds[QPKind{qp.Type(), qp.State()}]++
+		}
+	}
+	return kinds
+}
+
 var transportNames = [...]string{llp.TCP: "tcp", llp.SCTP: "sctp", llp.Memory: "loop"}
 
 // Info describes qp.

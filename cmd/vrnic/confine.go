@@ -7,6 +7,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/config"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/metrics"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/sandbox"
 )
 
@@ -35,6 +36,9 @@ func sandboxConfig(u *config.Up, file string) (*confinement, error) {
 		Reads: u.CPUProfile != "", File: file, Trap: os.Getenv(trapVariable) != ""}}
 	if cfg.SocketFD == 0 {
 		f.Sockets = []string{cfg.Socket}
+	}
+	if metrics.IsPath(u.Metrics) {
+		f.Sockets = append(f.Sockets, u.Metrics)
 	}
 	switch mode := u.Sandbox; mode {
 	case sandboxOn:

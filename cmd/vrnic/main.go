@@ -166,18 +166,23 @@ func versionCommand() *cli.Command {
 			if err := noArgs(c); err != nil {
 				return err
 			}
-			version, revision := "(unknown)", ""
-			if info, ok := debug.ReadBuildInfo(); ok {
-				version = info.Main.Version
-				for _, s := range info.Settings {
-					if s.Key == "vcs.revision" {
-						revision = " " + s.Value
-					}
-				}
-			}
-			_, err := fmt.Fprintf(c.App.Writer, "vrnic %s%s abi %d.%d\n", version, revision, abi.Major,
-				abi.Minor)
+			_, err := fmt.Fprintf(c.App.Writer, "vrnic %s abi %d.%d\n", version(), abi.Major, abi.Minor)
 			return err
 		},
 	}
+}
+
+// version is what this program is built from.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "(unknown)"
+	}
+	v := info.Main.Version
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			v += " " + s.Value
+		}
+	}
+	return v
 }

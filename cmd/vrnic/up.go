@@ -15,6 +15,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/config"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/metrics"
 	"github.com/vrnic/vrnic/internal/cpuprofile"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/server"
@@ -32,7 +33,8 @@ func upCommand() *cli.Command {
 		Name:  "up",
 		Usage: "run the daemon in the foreground",
 		UsageText: "vrnic up [--config FILE] [--device SPEC]... [--host] [--port SPEC]... " +
-			"[--ipoib SPEC]... [--socket-mode 0600] [--socket-group NAME] [--user NAME] [--limit NAME=N]...",
+			"[--ipoib SPEC]... [--socket-mode 0600] [--socket-group NAME] [--user NAME] " +
+			"[--limit NAME=N]... [--metrics ADDR]",
 		Description: "Runs virtual RNICs until SIGINT, SIGTERM or, without --config, SIGHUP. " +
 			"Prints one line `ready socket=... devices=...`\n" +
 			"when programs can connect, and tells systemd (READY=1).\n\n" +
@@ -86,6 +88,8 @@ func upCommand() *cli.Command {
 				Usage: "what to give up when all has been made, `MODE`: on, full (files too, of a daemon " +
 					"without root) or off"},
 			&cli.StringSliceFlag{Name: "limit", Usage: "set a limit, `NAME=N`; see above"},
+			&cli.StringFlag{Name: "metrics", Usage: "answer Prometheus at `ADDR`, ADDRESS:PORT or the " +
+				"path of a Unix socket, with totals of all programs; see docs/observing.md"},
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"},
 				Usage: "log each connection and each client"},
 			cpuprofile.Flag(),
@@ -148,8 +152,22 @@ func up(c *cli.Context) error {
 	if err != nil {
 		return asUsage(err)
 	}
+	var scrapes *metrics.Server
+	if u.Metrics != "" {
+		if scrapes, err = metrics.Listen(u.Metrics); err != nil {
+			return errors.Join(err, d.Close())
+		}
+		defer scrapes.Close()
+		if scrapes.Strangers() {
+			cfg.Log.Warn("whoever reaches this address can read the metrics, which are not encrypted",
+				"metrics", scrapes.Addr())
+		}
+	}
 	if err := confine.enter(d, cfg.Log); err != nil {
 		return errors.Join(err, d.Close())
+	}
+	if scrapes != nil {
+		scrapes.Serve(metrics.NewCollector(d.Metrics), version(), cfg.Log)
 	}
 	names := make([]string, 0, len(cfg.Devices))
 	for _, device := range d.Devices() {

@@ -24,6 +24,8 @@ const (
 	caps   = "kernel.org/pub/linux/libs"      // libcap: capabilities of all threads
 	rules  = "github.com/landlock-lsm"        // Landlock
 	yaml   = "go.yaml.in/yaml"                // the daemon's file
+	prom   = "github.com/prometheus"          // metrics
+	netlib = "golang.org/x/net"               // what net/http's listener lacks: a bound
 	whole  = ""                               // whatever go.mod has
 )
 
@@ -133,7 +135,7 @@ var layers = map[string][]string{
 	"shm/shmtest": {std, sys, module + "rdma", module + "shm/server", module + "shm/abi",
 		module + "shm/ring", module + "shm/osmem"},
 
-	"cmd/vrnic": {std, sys, cli, yaml,
+	"cmd/vrnic": {std, sys, cli, yaml, prom, netlib,
 		module + "ipoib",
 		module + "rdma", module + "iwarp", module + "vnic", module + "shm", module + "netstack", module +
 			"sctpddp",

@@ -175,6 +175,21 @@ func (s *Switch) Ports() []PortInfo {
 	return infos
 }
 
+// A PortTotal is what a port has counted.
+type PortTotal struct {
+	Name, Kind string
+	PortStats
+}
+
+// Totals are the counters of the ports in the order in which they came. It takes no lock.
+func (s *Switch) Totals() []PortTotal {
+	var totals []PortTotal
+	for _, a := range *s.ports.Load() {
+		totals = append(totals, PortTotal{a.Name, a.Kind, a.Stats()})
+	}
+	return totals
+}
+
 // Close refuses new ports. Those there are stay until they are detached.
 func (s *Switch) Close() error {
 	s.mu.Lock()

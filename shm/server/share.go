@@ -118,6 +118,23 @@ func (p *pool) of(uid uint32) int64 {
 	return p.users[uid]
 }
 
+// A PoolUse is how much of what all sessions share is taken. Limit is the name of its bound.
+type PoolUse struct {
+	Limit string
+	Used  int64
+}
+
+// Pools says how much is taken of what all sessions share.
+func (s *Server) Pools() []PoolUse {
+	s.mu.Lock()
+	use := []PoolUse{{"sessions", int64(len(s.sessions))}}
+	s.mu.Unlock()
+	for _, p := range []*pool{s.ids, s.regions, s.mappings, s.pipes, s.memberships} {
+		use = append(use, PoolUse{p.limit, p.count()})
+	}
+	return use
+}
+
 // shares says who has how much, the most first, to who may know; to others how much they have.
 func shares[N cmp.Ordered](users map[uint32]N, to osmem.Peer, privileged bool) string {
 	if !privileged {

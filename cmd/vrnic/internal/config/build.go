@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/metrics"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/server"
 )
@@ -19,6 +20,7 @@ type Up struct {
 	User       string // to run as; "": stay
 	Sandbox    string // a mode of --sandbox
 	Verbose    bool
+	Metrics    string // where metrics are; "": nowhere
 	CPUProfile string // file; "": none
 }
 
@@ -50,6 +52,10 @@ var keys = []key{
 	{"user", false, func(u *Up, v string) error { u.User = v; return nil }},
 	{"sandbox", false, func(u *Up, v string) error { u.Sandbox = v; return nil }},
 	{"verbose", false, func(u *Up, v string) (err error) { u.Verbose, err = yes(v); return err }},
+	{"metrics", false, func(u *Up, v string) error {
+		u.Metrics = v
+		return metrics.CheckAddr(v)
+	}},
 	{"cpuprofile", false, func(u *Up, v string) error { u.CPUProfile = v; return nil }},
 	{"device", true, func(u *Up, v string) error {
 		d, err := daemon.ParseDevice(v)
@@ -129,7 +135,7 @@ func Build(settings []Setting) (*Up, error) {
 	}
 	for _, s := range []daemon.Setting{{Key: "user", Value: u.User},
 		{Key: "sandbox", Value: u.Sandbox}, {Key: "verbose", Value: fmt.Sprint(u.Verbose)},
-		{Key: "cpuprofile", Value: u.CPUProfile}} {
+		{Key: "metrics", Value: u.Metrics}, {Key: "cpuprofile", Value: u.CPUProfile}} {
 		if s.Value != "" && s.Value != "false" {
 			u.Daemon.Others = append(u.Daemon.Others, s)
 		}

@@ -6,14 +6,17 @@ import (
 	"iter"
 
 	"github.com/vrnic/vrnic/netstack"
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/hosttcp"
 	"github.com/vrnic/vrnic/netstack/sctphost"
+	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/vnic"
 )
 
 // Rows of STAT. Kind comes first and says which.
 type (
-	devStat struct {
+	// A DevStat is what a device counts; what it does not have is nil.
+	DevStat struct {
 		Kind string `json:"kind"`
 		Dev  string `json:"dev"`
 		*vnic.Counters
@@ -88,15 +91,10 @@ type (
 func (s *session) Stat(all bool) iter.Seq[any] {
 	return both(func(yield func(any) bool) {
 		for _, sd := range s.listed() {
-			row := devStat{Kind: "dev", Dev: sd.dev.spec.Name}
+			row := DevStat{Kind: "dev", Dev: sd.dev.spec.Name}
 			if all {
 				i := sd.dev.vnic.DevInfo()
-				row.Counters = &i.Counters
-				if sd.dev.roce() {
-					row.roceStat = newRoCEStat(&i)
-				} else {
-					sd.dev.station.Stat(&row)
-				}
+				row = sd.dev.stat(&i)
 			}
 			if !yield(row) || row.roceStat != nil && !yield(cmStat{row.Dev, row.messages}) {
 				return
@@ -119,6 +117,72 @@ func (s *session) Stat(all bool) iter.Seq[any] {
 				i.Limits}
 		}))
 	}))
+}
+
+// stat is the row of d with the totals of all its users, of i and the station.
+func (d *device) stat(i *vnic.DevInfo) DevStat {
+	row := DevStat{Kind: "dev", Dev: d.spec.Name, Counters: &i.Counters}
+	if d.roce() {
+		row.roceStat = newRoCEStat(i)
+	} else {
+		d.station.Stat(&row)
+	}
+	return row
+}
+
+// Metrics are the totals of a daemon: as much for a thousand QPs as for one.
+type Metrics struct {
+	Devices []DeviceMetrics
+	Ports   []ethswitch.PortTotal
+	Server  server.Stats
+	Clients []server.ClientRow
+	Pools   []server.PoolUse // what all sessions share
+	Limits  []Limit          // in force
+}
+
+// DeviceMetrics are those of a device. QPs is how many there are of each kind.
+type DeviceMetrics struct {
+	Transport string
+	Active    bool // its port
+	Stat      DevStat
+	Info      vnic.DevInfo
+	QPs       map[vnic.QPKind]int
+}
+
+// A Limit is what --limit Name=Value would say.
+type Limit struct {
+	Name  string
+	Value int64
+}
+
+// Metrics collects them, without a lock that a message takes.
+func (d *Daemon) Metrics() Metrics {
+	m := Metrics{Ports: d.sw.Totals(), Server: d.server.Stats(), Clients: d.server.Clients(),
+		Pools: d.server.Pools(), Limits: d.limits()}
+	for _, dev := range d.deviceList() {
+		i := dev.vnic.DevInfo()
+		m.Devices = append(m.Devices, DeviceMetrics{Transport: dev.spec.transport(),
+			Active: dev.vnic.PortActive(), Stat: dev.stat(&i), Info: i, QPs: dev.vnic.QPKinds()})
+	}
+	return m
+}
+
+// limits are all that are in force.
+func (d *Daemon) limits() (all []Limit) {
+	cfg := d.current()
+	for i := range server.LimitTable {
+		t := &server.LimitTable[i]
+		all = append(all, Limit{t.Name, cfg.Limits.Get(t)})
+	}
+	for i := range PeerLimitTable {
+		t := &PeerLimitTable[i]
+		n := *t.field(&cfg.Peers)
+		if n == 0 {
+			n = t.Default
+		}
+		all = append(all, Limit{t.Name, int64(n)})
+	}
+	return all
 }
 
 func newSCTPStat(s *sctphost.Host) *sctpStat {
@@ -201,13 +265,13 @@ func (s cmStat) MarshalJSON() ([]byte, error) {
 		{"cm_rx_msgs", s.stats.Received[:]}, {"cm_rx_duplicates", s.stats.Duplicates[:]},
 		{"cm_tx_msgs", s.stats.Sent[:]}, {"cm_tx_retries", s.stats.Retries[:]},
 	} {
-		for i, kind := range messageKinds {
+		for i, kind := range CMMessageKinds {
 			b = fmt.Appendf(b, `,"%s_%s":%d`, way.name, kind, way.n[i])
 		}
 	}
 	return append(b, '}'), nil
 }
 
-// messageKinds are names of messages in the order of their numbers.
-var messageKinds = []string{"req", "mra", "rej", "rep", "rtu", "dreq", "drep", "sidr_req",
+// CMMessageKinds are names of messages in the order of their numbers.
+var CMMessageKinds = []string{"req", "mra", "rej", "rep", "rtu", "dreq", "drep", "sidr_req",
 	"sidr_rep"}

@@ -37,7 +37,7 @@ type station interface {
 	// FindDuplicates tells, later, which of its addresses somebody else on the link has, too.
 	FindDuplicates(found func(addr netip.Addr, holder frame.MAC))
 	// Stat adds the totals of TCP and SCTP.
-	Stat(row *devStat)
+	Stat(row *DevStat)
 	// Finish ends what outlives queue pairs for a moment, while there is a network still; Close the
 	// rest.
 	Finish() error
@@ -94,7 +94,7 @@ func (s stackStation) Reaches(remote netip.Addr) int {
 
 func (s stackStation) Route() func(netip.Addr) (netip.Addr, error) { return nil }
 
-func (s stackStation) Stat(row *devStat) {
+func (s stackStation) Stat(row *DevStat) {
 	row.tcpStat, row.sctpStat = newTCPStat(s.stack.Stats()), newSCTPStat(s.SCTP())
 }
 
@@ -147,7 +147,7 @@ func (s hostStation) FindDuplicates(func(netip.Addr, frame.MAC)) {}
 
 func (s hostStation) Route() func(netip.Addr) (netip.Addr, error) { return s.Source }
 
-func (s hostStation) Stat(row *devStat) {
+func (s hostStation) Stat(row *DevStat) {
 	row.tcpStat = newHostTCPStat(s.TCP().Stats())
 	if sctp := s.SCTP(); sctp != nil {
 		row.sctpStat = newSCTPStat(sctp)
