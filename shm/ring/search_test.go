@@ -40,6 +40,17 @@ const (
 	opLock   // block until mem[a] is 0, and make it 1
 	opCheck  // r must be at least register q: the content of what the index shows is there
 	opEnd
+
+	// of direct_search_test.go
+	opLoadAt    // r = mem[a + q], q a register
+	opStoreAt   // mem[a + q] = r
+	opReleaseAt // the same, behind all earlier stores
+	opMask      // r = q & v
+	opMax       // r = the larger of r and q
+	opIfLess    // if r < q goto to
+	opWhen      // block until when says so
+	opChoose    // goto to, or go on
+	opFail      // this must not be reached: to says why
 )
 
 type instr struct {
@@ -48,6 +59,17 @@ type instr struct {
 	a    int8
 	v    int8
 	to   string
+	when func(m *machine, t *thread) bool
+}
+
+// alone reports whether in touches nothing but its thread's registers, so that it makes no
+// difference when others see it done.
+func (in *instr) alone() bool {
+	switch in.op {
+	case opIfEq, opIfBit, opIfReg, opIfLess, opGoto, opAddTo, opSync, opMask, opMax, opCheck, opFail:
+		return true
+	}
+	return false
 }
 
 type program struct {
@@ -90,8 +112,8 @@ func unless(mutant bool, x ...any) []any {
 const (
 	maxThreads = 3
 	maxBuf     = 4
-	numRegs    = 3
-	numMem     = 8
+	numRegs    = 6
+	numMem     = 17
 	numTokens  = 2
 )
 
@@ -120,7 +142,23 @@ type scenario struct {
 	progs []program
 	// rest says what is wrong with a state in which nothing can move; "" if nothing is.
 	rest func(m *machine, at func(thread int, label string) bool) string
+	// mortal, if not 0, is a thread and one, that may go to its label "dead" from wherever it is.
+	mortal int
+	// writers says whose each word is that has one writer; nil: no matter.
+	writers *[numMem]writer
 }
+
+// writes reports whether in changes memory.
+func (in *instr) writes() bool {
+	switch in.op {
+	case opStore, opRelease, opOr, opXchg, opAnd, opLock, opStoreAt, opReleaseAt:
+		return true
+	}
+	return false
+}
+
+// A writer is a thread and one, or 0 for a word with several.
+type writer int8
 
 // explore returns the first fault found, and how many states there were.
 func (s *scenario) explore() (fault string, states int) {
@@ -140,6 +178,11 @@ func (s *scenario) explore() (fault string, states int) {
 		}
 		for i := range s.progs {
 			s.flushes(&m, i, next)
+			if i+1 == s.mortal && m.th[i].pc < s.progs[i].labels["dead"] {
+				n := m
+				n.th[i].pc = s.progs[i].labels["dead"]
+				next(n)
+			}
 			if f := s.step(&m, i, next); f != "" {
 				return f, len(seen)
 			}
@@ -180,14 +223,24 @@ func (s *scenario) flushes(m *machine, i int, next func(machine)) {
 	}
 }
 
-// step executes the next instruction of thread i, if it can go now.
+// step executes the next instruction of thread i, if it can go now, and those behind it that are
+// the thread's alone.
 func (s *scenario) step(m *machine, i int, next func(machine)) (fault string) {
 	t := &m.th[i]
-	in := s.progs[i].code[t.pc]
+	p := &s.progs[i]
+	in := &p.code[t.pc]
 	n := *m
 	nt := &n.th[i]
-	nt.pc++
 	empty := t.n == 0
+	value := in.v
+	if value < 0 {
+		value = t.regs[in.r]
+	}
+	a := in.a
+	switch in.op {
+	case opLoadAt, opStoreAt, opReleaseAt:
+		a += t.regs[in.q]
+	}
 	buffer := func(e pending) bool {
 		if nt.n == maxBuf {
 			return false // full: flush first
@@ -197,16 +250,17 @@ func (s *scenario) step(m *machine, i int, next func(machine)) (fault string) {
 		nt.n++
 		return true
 	}
-	value := in.v
-	if value < 0 {
-		value = t.regs[in.r]
+	if in.writes() && s.writers != nil && s.writers[a] != 0 && s.writers[a] != writer(i+1) {
+		return fmt.Sprintf("thread %d writes word %d", i, a)
 	}
-	jump := func() { nt.pc = s.progs[i].labels[in.to] }
+	if !in.alone() {
+		nt.pc++
+	}
 	switch in.op {
-	case opLoad:
-		v := m.mem[in.a]
+	case opLoad, opLoadAt:
+		v := m.mem[a]
 		for k := int8(0); k < t.n; k++ {
-			if e := t.buf[k]; e.a == in.a {
+			if e := t.buf[k]; e.a == a {
 				if e.or {
 					return "" // its own read-modify-write must be done first
 				}
@@ -214,78 +268,111 @@ func (s *scenario) step(m *machine, i int, next func(machine)) (fault string) {
 			}
 		}
 		nt.regs[in.r] = v
-	case opStore:
-		if !buffer(pending{a: in.a, v: value}) {
+	case opStore, opStoreAt:
+		if !buffer(pending{a: a, v: value}) {
 			return ""
 		}
-	case opRelease:
-		if !buffer(pending{a: in.a, v: value, release: true}) {
+	case opRelease, opReleaseAt:
+		if !buffer(pending{a: a, v: value, release: true}) {
 			return ""
 		}
 	case opOr:
-		if !buffer(pending{a: in.a, v: in.v, or: true, release: true}) {
+		if !buffer(pending{a: a, v: in.v, or: true, release: true}) {
 			return ""
 		}
 	case opXchg, opAnd:
 		if !empty {
 			return ""
 		}
-		nt.regs[in.r] = m.mem[in.a]
+		nt.regs[in.r] = m.mem[a]
 		if in.op == opXchg {
-			n.mem[in.a] = in.v
+			n.mem[a] = in.v
 		} else {
-			n.mem[in.a] &= in.v
+			n.mem[a] &= in.v
 		}
 	case opFence:
 		if !empty {
 			return ""
 		}
-	case opIfEq:
-		if t.regs[in.r] == in.v {
-			jump()
-		}
-	case opIfBit:
-		if t.regs[in.r]&in.v != 0 {
-			jump()
-		}
-	case opIfReg:
-		if t.regs[in.r] == t.regs[in.q] {
-			jump()
-		}
-	case opGoto:
-		jump()
-	case opAddTo:
-		nt.regs[in.r] += in.v
-	case opSync:
-		nt.regs[in.r] = t.regs[in.q]
 	case opSignal:
 		if !empty {
 			return ""
 		}
-		n.tokens[in.a]++
+		n.tokens[a]++
 	case opWait, opToken:
-		if !empty || m.tokens[in.a] == 0 {
+		if !empty || m.tokens[a] == 0 {
 			return ""
 		}
 		if in.op == opWait {
-			n.tokens[in.a] = 0
+			n.tokens[a] = 0
 		} else {
-			n.tokens[in.a]--
+			n.tokens[a]--
 		}
 	case opLock:
-		if !empty || m.mem[in.a] != 0 {
+		if !empty || m.mem[a] != 0 {
 			return ""
 		}
-		n.mem[in.a] = 1
-	case opCheck:
-		if t.regs[in.r] < t.regs[in.q] {
-			return fmt.Sprintf("thread %d sees index %d but content %d", i, t.regs[in.q], t.regs[in.r])
+		n.mem[a] = 1
+	case opWhen:
+		if !in.when(m, t) {
+			return ""
 		}
+	case opChoose:
+		other := n
+		other.th[i].pc = p.labels[in.to]
+		if fault := p.alone(i, &other.th[i]); fault != "" {
+			return fault
+		}
+		next(other)
 	case opEnd:
 		return ""
 	}
+	if fault := p.alone(i, nt); fault != "" {
+		return fault
+	}
 	next(n)
 	return ""
+}
+
+// alone executes what comes next of thread i and touches nothing but its registers.
+func (p *program) alone(i int, t *thread) (fault string) {
+	for {
+		in := &p.code[t.pc]
+		if !in.alone() {
+			return ""
+		}
+		t.pc++
+		jump := false
+		switch r, q := &t.regs[in.r], t.regs[in.q]; in.op {
+		case opIfEq:
+			jump = *r == in.v
+		case opIfBit:
+			jump = *r&in.v != 0
+		case opIfReg:
+			jump = *r == q
+		case opIfLess:
+			jump = *r < q
+		case opGoto:
+			jump = true
+		case opAddTo:
+			*r += in.v
+		case opSync:
+			*r = q
+		case opMask:
+			*r = q & in.v
+		case opMax:
+			*r = max(*r, q)
+		case opCheck:
+			if *r < q {
+				return fmt.Sprintf("thread %d sees index %d but content %d", i, q, *r)
+			}
+		case opFail:
+			return in.to
+		}
+		if jump {
+			t.pc = p.labels[in.to]
+		}
+	}
 }
 
 // Words of the doorbell scenarios.
