@@ -35,6 +35,8 @@
 #define VRNIC_MAGIC_CQ			0x434e5256	/* "VRNC" */
 #define VRNIC_MAGIC_CHANNEL		0x454e5256	/* "VRNE" */
 #define VRNIC_MAGIC_SRQ			0x524e5256	/* "VRNR" */
+#define VRNIC_MAGIC_PAIR		0x504e5256	/* "VRNP" */
+#define VRNIC_MAGIC_KEYS		0x4b4e5256	/* "VRNK" */
 
 /* Session page. */
 #define VRNIC_SESS_MAGIC		0	/* const */
@@ -195,6 +197,66 @@
 
 /* VRNIC_CHAN_SLOTS is how many CQ handles a channel's ring holds. */
 #define VRNIC_CHAN_SLOTS		4096
+
+/*
+ * Memory of a pair: of two connected QPs whose programs exchange messages without the daemon
+ * (docs/direct.md). Of each direction it has what goes from one of them, the sender, to the other.
+ */
+#define VRNIC_PAIR_MAGIC		0	/* line 0 is const */
+#define VRNIC_PAIR_QPN			4	/* of the first QP; the second one's behind it */
+#define VRNIC_PAIR_OFF			16	/* of the direction from the first QP; the other one's behind it */
+/* how many slots that has, a power of two; the other one's behind it */
+#define VRNIC_PAIR_SLOTS		24
+#define VRNIC_PAIR_SLAB			32	/* octets of its slab; the other one's behind it */
+#define VRNIC_PAIR_HEADER_LEN		64
+
+#define VRNIC_DIR_OPEN			0	/* line 0 daemon: the sender may, if its send queue is drained */
+/* receives that are used: stored before VRNIC_QP_SQ_DONE of the sender */
+#define VRNIC_DIR_RECV_BASE		4
+/* line 1 sender: odd while it looks at what the daemon may take from it */
+#define VRNIC_DIR_SEQ			64
+#define VRNIC_DIR_RECV_DONE		68	/* receives that are used */
+#define VRNIC_DIR_NOTIFY		72	/* messages for which the receiver's CQ wanted an event */
+#define VRNIC_DIR_SOLICITED		76	/* solicited ones of them */
+#define VRNIC_DIR_MESSAGES		80	/* u64, of all operations */
+#define VRNIC_DIR_OCTETS		88	/* u64 */
+#define VRNIC_DIR_SLAB_CONS		128	/* line 2 receiver: octets taken out of the slab */
+/* receiver: a room for each slot, then the slots, each on lines of its own */
+#define VRNIC_DIR_ROOMS			192
+
+/* Room i says that receive i is posted (docs/decisions.md#X3). */
+#define VRNIC_ROOM_STAMP		0	/* i + 1: stored last */
+/* octets that it takes; VRNIC_NO_ROOM: a message for it goes by the daemon */
+#define VRNIC_ROOM_LENGTH		4
+#define VRNIC_ROOM_LEN			8
+
+#define VRNIC_NO_ROOM			0xffffffffu
+
+/* Slot i is the message that receive i has got (docs/decisions.md#X4). */
+#define VRNIC_SLOT_STAMP		0	/* i + 1: stored last */
+#define VRNIC_SLOT_LENGTH		4	/* octets of the message */
+#define VRNIC_SLOT_FLAGS		8	/* VRNIC_SQ_SOLICITED or 0 */
+#define VRNIC_SLOT_SLAB_OFF		12	/* where in the slab it is; VRNIC_NO_SLAB: in the slot */
+#define VRNIC_SLOT_DATA			16
+#define VRNIC_SLOT_LEN			128
+
+/*
+ * Table of the keys that open memory of a protection domain, for those who write and read there
+ * without the daemon. A key's entry is at (key >> 8) & (size - 1) or one of the seven behind.
+ */
+#define VRNIC_KEYS_MAGIC		0	/* line 0 is const */
+#define VRNIC_KEYS_SIZE			4	/* entries, a power of two */
+#define VRNIC_KEYS_OFF			8
+#define VRNIC_KEYS_HEADER_LEN		64
+
+#define VRNIC_KEY_KEY			0	/* 0: there is none. Stored last. */
+#define VRNIC_KEY_ACCESS		4	/* enum ibv_access_flags */
+#define VRNIC_KEY_QPN			8	/* of the only QP whose peer it serves; 0: all of the domain */
+#define VRNIC_KEY_MEM			12	/* of ADD_MEM, in the owner's session */
+#define VRNIC_KEY_ADDR			16	/* u64, that the peer says for the first octet */
+#define VRNIC_KEY_LENGTH		24	/* u64 */
+#define VRNIC_KEY_OFFSET		32	/* u64, of the first octet in Mem */
+#define VRNIC_KEY_LEN			64
 
 /* Bounds that no peer may exceed, whatever the quotas say. */
 #define VRNIC_MAX_DEPTH			65536	/* slots of a queue, and of a channel's ring */

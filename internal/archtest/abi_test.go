@@ -222,7 +222,8 @@ var (
 	wordBegin = regexp.MustCompile(`([a-z])([A-Z])|([A-Z])([A-Z][a-z])`)
 )
 
-// docs/abi.md has the offsets, bounds, numbers and structs of the ABI as they are in the code.
+// docs/abi.md has the offsets, bounds, numbers and structs of the ABI as they are in the code, and
+// docs/direct.md those of the direct path.
 func TestABIDoc(t *testing.T) {
 	const name = "../../docs/abi.md"
 	text := doc(t, "abi.md")
@@ -235,7 +236,7 @@ func TestABIDoc(t *testing.T) {
 			t.Errorf("docs/abi.md: %s is %d, not %s", what, n, value)
 		}
 	}
-	for _, m := range offsetRow.FindAllStringSubmatch(text, -1) {
+	for _, m := range offsetRow.FindAllStringSubmatch(text+doc(t, "direct.md"), -1) {
 		check(m[2], m[1])
 	}
 	for _, m := range boundRow.FindAllStringSubmatch(text, -1) {
@@ -244,7 +245,8 @@ func TestABIDoc(t *testing.T) {
 	for _, m := range inlineVal.FindAllStringSubmatch(text, -1) {
 		check(m[1], m[2])
 	}
-	word := regexp.MustCompile(`^(Sess|QP|SQ|SGE|RQ|CQE?|Chan|Arm|Max|Min)[A-Z]`)
+	word := regexp.MustCompile(
+		`^(Sess|QP|SQ|SGE|RQ|CQE?|Chan|Arm|Max|Min|Pair|Dir|Room|Slot|Keys?)[A-Z]`)
 	for _, c := range abi.Scope().Names() {
 		_, ok := abi.constOf(c)
 		if ok && word.MatchString(c) && !shown[c] && !slices.Contains(notInDoc, c) {
@@ -286,6 +288,6 @@ func TestABIDoc(t *testing.T) {
 // notInDoc are constants of a form that docs/abi.md shows, and why it does not show these: they are
 // lengths or numbers that a table has in another form.
 var notInDoc = []string{
-	"SGELen", "CQELen", "MaxDevices", "MaxAddrs", "MaxPrivate", "MaxOption", "QPAttrState",
-	"QPAttrAccess",
+	"SGELen", "CQELen", "PairHeaderLen", "KeysHeaderLen", "RoomLen", "SlotLen", "KeyLen",
+	"MaxDevices", "MaxAddrs", "MaxPrivate", "MaxOption", "QPAttrState", "QPAttrAccess",
 }

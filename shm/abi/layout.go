@@ -21,6 +21,8 @@ const (
 	MagicCQ      = 0x434e5256 // "VRNC"
 	MagicChannel = 0x454e5256 // "VRNE"
 	MagicSRQ     = 0x524e5256 // "VRNR"
+	MagicPair    = 0x504e5256 // "VRNP"
+	MagicKeys    = 0x4b4e5256 // "VRNK"
 )
 
 // Session page.
@@ -189,6 +191,61 @@ const (
 	ChanSlots = 4096
 )
 
+// Memory of a pair: of two connected QPs whose programs exchange messages without the daemon
+// (docs/direct.md). Of each direction it has what goes from one of them, the sender, to the other.
+const (
+	PairMagic     = 0  // line 0 is const
+	PairQPN       = 4  // of the first QP; the second one's behind it
+	PairOff       = 16 // of the direction from the first QP; the other one's behind it
+	PairSlots     = 24 // how many slots that has, a power of two; the other one's behind it
+	PairSlab      = 32 // octets of its slab; the other one's behind it
+	PairHeaderLen = 64
+
+	DirOpen      = 0   // line 0 daemon: the sender may, if its send queue is drained
+	DirRecvBase  = 4   // receives that are used: stored before QPSQDone of the sender
+	DirSeq       = 64  // line 1 sender: odd while it looks at what the daemon may take from it
+	DirRecvDone  = 68  // receives that are used
+	DirNotify    = 72  // messages for which the receiver's CQ wanted an event
+	DirSolicited = 76  // solicited ones of them
+	DirMessages  = 80  // u64, of all operations
+	DirOctets    = 88  // u64
+	DirSlabCons  = 128 // line 2 receiver: octets taken out of the slab
+	DirRooms     = 192 // receiver: a room for each slot, then the slots, each on lines of its own
+
+	// Room i says that receive i is posted (docs/decisions.md#X3).
+	RoomStamp  = 0 // i + 1: stored last
+	RoomLength = 4 // octets that it takes; NoRoom: a message for it goes by the daemon
+	RoomLen    = 8
+
+	NoRoom = 0xffffffff
+
+	// Slot i is the message that receive i has got (docs/decisions.md#X4).
+	SlotStamp   = 0  // i + 1: stored last
+	SlotLength  = 4  // octets of the message
+	SlotFlags   = 8  // SQSolicited or 0
+	SlotSlabOff = 12 // where in the slab it is; NoSlab: in the slot
+	SlotData    = 16
+	SlotLen     = 128
+)
+
+// Table of the keys that open memory of a protection domain, for those who write and read there
+// without the daemon. A key's entry is at (key >> 8) & (size - 1) or one of the seven behind.
+const (
+	KeysMagic     = 0 // line 0 is const
+	KeysSize      = 4 // entries, a power of two
+	KeysOff       = 8
+	KeysHeaderLen = 64
+
+	KeyKey    = 0  // 0: there is none. Stored last.
+	KeyAccess = 4  // enum ibv_access_flags
+	KeyQPN    = 8  // of the only QP whose peer it serves; 0: all of the domain
+	KeyMem    = 12 // of ADD_MEM, in the owner's session
+	KeyAddr   = 16 // u64, that the peer says for the first octet
+	KeyLength = 24 // u64
+	KeyOffset = 32 // u64, of the first octet in Mem
+	KeyLen    = 64
+)
+
 // Bounds that no peer may exceed, whatever the quotas say.
 const (
 	MaxDepth   = 65536   // slots of a queue, and of a channel's ring
@@ -214,3 +271,6 @@ func SQStride(maxSGE, maxInline int) int {
 
 // RQStride is the stride of a receive queue whose WQEs have up to maxSGE SGEs.
 func RQStride(maxSGE int) int { return RQSGE + SGELen*maxSGE }
+
+// DirSlots is where in a direction its n slots begin.
+func DirSlots(n uint32) uint32 { return Align64(DirRooms + RoomLen*n) }
