@@ -2,10 +2,8 @@ package port
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"sync"
@@ -14,7 +12,6 @@ import (
 	"time"
 
 	"github.com/vrnic/vrnic/netstack/ethswitch"
-	"github.com/vrnic/vrnic/netstack/frame"
 )
 
 // UnixConfig describes a port whose link is a Unix stream socket. Each frame on it is preceded by
@@ -36,8 +33,9 @@ const (
 	// unixQueueLen is how much may wait for a peer that does not read, in octets. Frames that do
 	// not fit are dropped.
 	unixQueueLen = 4 << 20
-	// unixRead is the size of a read.
-	unixRead = 256 << 10
+	// unixRead is the size of a read, and unixWrite of what waits for no more.
+	unixRead  = 256 << 10
+	unixWrite = 64 << 10
 )
 
 // A UnixPort is a port whose link is a Unix stream socket.
@@ -294,145 +292,6 @@ func (p *Unix) serve(conn *net.UnixConn) {
 	p.mu.Unlock()
 	<-done
 	p.tell(false, why)
-}
-
-// receive passes the peer's frames on until the stream ends or cannot be right, and says why.
-func (p *Unix) receive(conn io.Reader) error {
-	r := unixReader{buf: make([]byte, unixRead)}
-	for {
-		octets, err := r.next(conn)
-		switch {
-		case err == nil:
-		case errors.Is(err, io.EOF):
-			return errPeerGone
-		case errors.Is(err, io.ErrUnexpectedEOF):
-			return errors.New("the peer has gone in the middle of a frame")
-		case errors.Is(err, errUnixFrame):
-			return fmt.Errorf("disconnected: %w", err)
-		default:
-			return fmt.Errorf("the peer has gone: %w", err)
-		}
-		f := frame.New(octets, frame.Offload{})
-		_ = p.at.Input(f) // counts what it drops
-		f.Release()
-	}
-}
-
-// A unixReader cuts a stream into frames.
-type unixReader struct {
-	buf  []byte // larger than the longest frame
-	r, w int    // buf[r:w] is unread
-}
-
-var errPeerGone = errors.New("the peer has gone")
-
-var errUnixFrame = fmt.Errorf("a frame is longer than %d octets by what is before it: "+
-	"no such stream as QEMU's", maxUnixFrame)
-
-// next returns the next frame, good until the next call. It reads from src only when it has no
-// whole frame.
-func (u *unixReader) next(src io.Reader) ([]byte, error) {
-	for {
-		if u.w-u.r >= unixHeaderLen {
-			n := binary.BigEndian.Uint32(u.buf[u.r:])
-			if n > maxUnixFrame {
-				return nil, errUnixFrame
-			}
-			if end := u.r + unixHeaderLen + int(n); end <= u.w {
-				frame := u.buf[u.r+unixHeaderLen : end]
-				u.r = end
-				return frame, nil
-			}
-		}
-		if u.r == u.w {
-			u.r, u.w = 0, 0
-		} else if len(u.buf)-u.r < unixHeaderLen+maxUnixFrame {
-			u.w = copy(u.buf, u.buf[u.r:u.w])
-			u.r = 0
-		}
-		n, err := src.Read(u.buf[u.w:])
-		u.w += n
-		if n == 0 && err != nil {
-			if err == io.EOF && u.r != u.w {
-				err = io.ErrUnexpectedEOF
-			}
-			return nil, err
-		}
-	}
-}
-
-// Transmit implements Port. The frame is written at once if the socket takes it, else by the
-// flusher.
-func (p *Unix) Transmit(f *frame.Frame, _ *ethswitch.Delivery) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	// A super-frame becomes somewhat longer when it is cut, never twice as long unless its
-	// segments are smaller than their headers; those may go over the limit once.
-	if p.conn == nil || len(p.pending)+f.Len() > unixQueueLen {
-		return false
-	}
-	f.Plain(func(s *frame.Frame) bool {
-		p.pending = binary.BigEndian.AppendUint32(p.pending, uint32(s.Len()))
-		p.pending = s.AppendTo(p.pending)
-		return true
-	})
-	if !p.flusher {
-		p.writeSomeLocked()
-	}
-	return true
-}
-
-// Offloads implements Port. The peer does not take super-frames: Transmit cuts those of TCP itself,
-// so that all segments go out in one write.
-func (p *Unix) Offloads(kind frame.GSO) bool { return kind != frame.GSOUDP }
-
-// writeSomeLocked writes what the socket takes without waiting and leaves the rest to the flusher.
-func (p *Unix) writeSomeLocked() {
-	var n int
-	var werr error
-	err := p.raw.Write(func(fd uintptr) bool {
-		n, werr = syscall.Write(int(fd), p.pending)
-		return true // whatever came of it: do not wait
-	})
-	if err != nil || werr != nil && werr != syscall.EAGAIN && werr != syscall.EINTR {
-		p.pending = p.pending[:0] // receive sees that the peer has gone
-		return
-	}
-	n = max(n, 0)
-	if n == len(p.pending) {
-		p.pending = p.pending[:0]
-		return
-	}
-	p.pending = p.pending[:copy(p.pending, p.pending[n:])]
-	p.flusher = true
-	p.more.Signal()
-}
-
-// flush writes what Transmit could not, until conn is not the peer any more.
-func (p *Unix) flush(conn *net.UnixConn) {
-	var out []byte
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for p.conn == conn {
-		if len(p.pending) == 0 {
-			p.flusher = false
-		}
-		if !p.flusher {
-			p.more.Wait()
-			continue
-		}
-		out, p.pending = p.pending, out[:0]
-		p.mu.Unlock()
-		_, err := conn.Write(out)
-		p.mu.Lock()
-		if err != nil {
-			conn.Close() // ends receive
-			for p.conn == conn {
-				p.pending = p.pending[:0]
-				p.more.Wait()
-			}
-		}
-	}
 }
 
 // Connected reports whether there is a peer.
