@@ -211,7 +211,7 @@ func (d *Device) DevInfo() DevInfo {
 		i.Dropped = r.drops.snapshot()
 		messages := r.gsi.Load().Stats()
 		i.CMMessages = &messages
-		if c := r.congestion; c != nil {
+		if c := r.links.Congestion; c != nil {
 			i.ECNMarked, i.CNPsSent, i.CNPsHandled = c.Marked.Load(), c.Told.Load(), c.Heeded.Load()
 		}
 	}

@@ -115,7 +115,7 @@ func (qp *QP) moved(from, to rdma.QPState, mask rdma.QPAttrMask, path packets.Pa
 	switch {
 	case from == rdma.QPInit && to == rdma.QPRTR && qp.Type() != rdma.UD:
 		l = &packetLink{packets.New((*packeted)(qp), qp.Type(), path, p.engineConfig(), &p.stats,
-			qp.dev.roce.congestion, qp.newInbox()),
+			&qp.dev.roce.links, qp.newInbox()),
 			path.Local, path.Remote}
 		qp.work.Begin(true, false)
 		qp.link = l

@@ -39,7 +39,7 @@ type adapter struct {
 	// gsi is QP 1; nil for a moment, while packets can come already.
 	gsi atomic.Pointer[gsi.Manager]
 
-	congestion *packets.Congestion // nil: there is no congestion control
+	links packets.Device
 }
 
 // The numbers of queue pairs that are not for programs: those below firstQPN, of which 0 and 1 are
@@ -84,7 +84,7 @@ func newAdapter(cfg *Config) (*adapter, error) {
 	}
 	a.groups = a.newGroups()
 	if cfg.DCQCN {
-		a.congestion = &packets.Congestion{Config: dcqcn.Default()}
+		a.links.Congestion = &packets.Congestion{Config: dcqcn.Default()}
 	}
 	// Packets come as soon as it is open: all else is there.
 	if err := a.open(cfg); err != nil {

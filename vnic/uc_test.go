@@ -206,6 +206,76 @@ func TestUCPacedBehindPause(t *testing.T) {
 	})
 }
 
+// Unreliable connections of a device have a queue of a kernel in common, and each has its share of
+// it: nothing is lost there however many send at once, and one whose peer does not answer keeps
+// none of the others. ROCE-170.
+func TestUCsShareQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const (
+			queue, delay    = 500, time.Millisecond / 2
+			qps, many, size = 12, 60, 60000
+		)
+		var silent packet.QPN // whose answers are lost
+		var under []time.Time // when what is in the queue leaves it
+		var lost atomic.Int64
+		f := newFabric(t, vnictest.RoCELink{Delay: delay, Lost: func(ip []byte) bool {
+			p, err := udp.Parse(ip)
+			var h packet.Header
+			if err == nil {
+				_, err = h.Parse(p.Datagram)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if h.Opcode == packet.CNP {
+				return h.Dest == silent
+			}
+			now := time.Now()
+			for len(under) > 0 && !under[0].After(now) {
+				under = under[1:]
+			}
+			if len(under) == queue {
+				lost.Add(1)
+				return true
+			}
+			under = append(under, now.Add(delay))
+			return false
+		}})
+		qp := rdma.QPConfig{Type: rdma.UC, MaxSendWR: many}
+		var xs, ys [qps]*vnictest.Peer
+		for i := range xs {
+			xs[i] = vnictest.NewPeer(t, f.a, vnictest.PeerConfig{CQDepth: many, QP: qp})
+			ys[i] = vnictest.NewPeer(t, f.b, vnictest.PeerConfig{QP: qp})
+			vnictest.ConnectByNumber(t, xs[i], ys[i], nil)
+		}
+		silent = packet.QPN(xs[0].QP.Num())
+		began := time.Now()
+		var sent []want
+		for i := range uint64(many) {
+			for k, x := range xs {
+				x.Write(i, 0, size, ys[k], 0)
+			}
+			sent = append(sent, is(i, ok))
+		}
+		for _, x := range xs[1:] {
+			x.WantSend("all go out", sent...)
+		}
+		time.Sleep(2 * delay)
+		if took := time.Since(began); took > 150*time.Millisecond {
+			t.Errorf("it took %v, of which the silent peer was waited for", took)
+		}
+		for _, y := range ys[1:] {
+			if c := y.QP.Counted(); c.InWrites != many {
+				t.Errorf("%d of %d Writes have come", c.InWrites, many)
+			}
+		}
+		if n := lost.Load(); n != 0 {
+			t.Errorf("%d packets found the queue full", n)
+		}
+		xs[0].WantSend("the silent one's go out, too", sent...)
+	})
+}
+
 // What it has for a queue pair of its process waits, too, but not for ever.
 func TestUCBesideFull(t *testing.T) {
 	for _, e := range []struct {

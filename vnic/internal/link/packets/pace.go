@@ -1,6 +1,8 @@
 package packets
 
 import (
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/vrnic/vrnic/roce"
@@ -35,13 +37,19 @@ type control interface {
 //	quiet      go                         half a window has gone since the last that the peer is
 //	                                      known to have taken: one is marked
 //	asked      go, up to a window; then   a CNP comes, and the peer is known to have taken the one
-//	           one each askAgain, marked  that was marked; or for too long none does
+//	           one now and then, marked   that was marked; or for too long none does
 //	deaf       go; one in each window is  a CNP comes
 //	           marked
+//
+// The window is small at first, and each CNP doubles it: others may begin at the same time. All of
+// a device have a queue in common, of which the window is never more than a share.
 type pace struct {
 	peer   packet.QPN
+	crowd  *crowd // nil: the peer is of this process
 	window int
-	known  bool // the peer answers
+	most   int   // what the window grows to
+	period int64 // of the crowd's, in which it has sent last
+	known  bool  // the peer answers
 	deaf   bool
 	ahead  int       // packets since the last that the peer is known to have taken
 	behind int       // of them, behind the one that was marked
@@ -56,11 +64,11 @@ type pace struct {
 // How long a peer may take to answer: one that has done so before, or is of this process and will,
 // may be waiting for a processor; of another it is not known whether it ever does. It is counted
 // by the packets that ask, and so while some wait: not to send for a while is no silence of the
-// peer's.
+// peer's. Each waits twice as long as the one before it: they fill the queue, too.
 const (
-	knownAnswers = time.Second
-	othersAnswer = 200 * time.Millisecond
 	askAgain     = 2 * time.Millisecond
+	knownAnswers = 9 // packets, which together wait for 1 s
+	othersAnswer = 7 // 0.25 s
 )
 
 const (
@@ -68,11 +76,70 @@ const (
 	tellEach = 50 * time.Microsecond
 	// mostUnderWay is a little less than the frames that a TAP of Linux keeps for its reader.
 	mostUnderWay = 480
+	// firstWindow is that of a connection that has not sent lately, leastWindow that of one of very
+	// many.
+	firstWindow, leastWindow = 16, 4
 )
 
-// newPace makes that of a connection with packets of mtu octets; near: the peer is of this process.
-func newPace(peer packet.QPN, mtu uint32, near bool) *pace {
-	return &pace{peer: peer, window: min(roce.WindowOf(mtu)/2, mostUnderWay), known: near}
+// newPace makes that of a connection with packets of mtu octets, which is of crowd; nil: the peer
+// is of this process, and has room for all that one window lets go.
+func newPace(peer packet.QPN, mtu uint32, crowd *crowd) *pace {
+	most := min(roce.WindowOf(mtu)/2, mostUnderWay)
+	p := &pace{peer: peer, crowd: crowd, window: firstWindow, most: most, known: crowd == nil}
+	if crowd == nil {
+		p.window = most
+	}
+	return p
+}
+
+// A crowd are the paced connections of a device: it knows how many of them have sent lately.
+type crowd struct {
+	active atomic.Int32
+
+	mu sync.Mutex
+	// The period that runs, and how many have sent in it, and in the one before.
+	period      int64 // +checklocks:mu
+	now, before int32 // +checklocks:mu
+}
+
+// lately is a period of a crowd's.
+const lately = 20 * time.Millisecond
+
+// sends counts a connection that sends in a period, the first time that it does.
+func (c *crowd) sends(period int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch period - c.period {
+	case -1, 0: // of who has looked at the clock a moment ago
+	case 1:
+		c.before, c.now, c.period = c.now, 0, period
+	default:
+		c.before, c.now, c.period = 0, 0, period
+	}
+	c.now++
+	c.active.Store(max(c.now, c.before))
+}
+
+// may is how many packets may be under way.
+func (p *pace) may() int {
+	if p.crowd == nil {
+		return p.window
+	}
+	share := mostUnderWay / max(int(p.crowd.active.Load()), 1)
+	return max(min(p.window, share), leastWindow)
+}
+
+// join has the crowd know that p sends.
+func (p *pace) join(now time.Time) {
+	period := now.UnixNano() / int64(lately)
+	if p.crowd == nil || period == p.period {
+		return
+	}
+	if period > p.period+1 {
+		p.window = firstWindow
+	}
+	p.period = period
+	p.crowd.sends(period)
 }
 
 func (p *pace) ecn(class uint8) uint8 { return class }
@@ -83,7 +150,8 @@ func (p *pace) arrived(op packet.Opcode, marked bool, _ time.Time) {
 		p.tell = p.tell || marked
 	case p.deaf || p.asked > 0:
 		p.known, p.deaf = true, false
-		p.ahead, p.asked = p.behind, 0
+		p.ahead, p.asked, p.again = p.behind, 0, time.Time{}
+		p.window = min(2*p.window, p.most)
 	}
 }
 
@@ -114,7 +182,7 @@ func (p *pace) notice(b []byte, now time.Time) ([]byte, bool) {
 }
 
 func (p *pace) holds(now time.Time) bool {
-	if p.deaf || p.ahead < p.window {
+	if p.deaf || p.ahead < p.may() {
 		return false
 	}
 	patience := othersAnswer
@@ -125,7 +193,7 @@ func (p *pace) holds(now time.Time) bool {
 		p.waits(p.again)
 		return true
 	}
-	if p.asked > int(patience/askAgain) {
+	if p.asked > patience {
 		p.deaf, p.ahead, p.behind = true, 0, 0
 	}
 	return false // one goes, and is marked, or from now on all go
@@ -138,23 +206,24 @@ func (p *pace) waits(at time.Time) {
 }
 
 func (p *pace) sent(now time.Time, b []byte) {
+	p.join(now)
 	p.ahead++
 	p.behind++
 	switch {
 	case p.deaf:
-		if p.ahead < p.window {
+		if p.ahead < p.most {
 			return
 		}
 		p.ahead = 0
 	case p.asked == 0:
-		if p.ahead < p.window/2 {
+		if p.ahead < p.may()/2 {
 			return
 		}
-	case p.ahead <= p.window:
+	case p.ahead <= p.may():
 		return
 	}
+	p.behind, p.again = 0, now.Add(askAgain<<min(p.asked, knownAnswers))
 	p.asked++
-	p.behind, p.again = 0, now.Add(askAgain)
 	udp.Mark(b)
 }
 

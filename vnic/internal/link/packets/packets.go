@@ -144,21 +144,31 @@ type Link struct {
 	atomic  atomicArgs
 }
 
+// A Device is what the links of a device have in common.
+type Device struct {
+	Congestion *Congestion // nil: there is no congestion control
+	crowd      crowd
+}
+
 // queueMost is how many requests the engine has at most: those behind them wait in the queue.
 const queueMost = 256
 
 // New makes a link of qp, which is RC or UC, on p; cfg has what is known of the connection in RTR.
-func New(qp QP, typ rdma.QPType, p Path, cfg roce.Config, s *stats.Packets, c *Congestion,
+func New(qp QP, typ rdma.QPType, p Path, cfg roce.Config, s *stats.Packets, d *Device,
 	in *inbox.Inbox) *Link {
-	l := &Link{qp: qp, work: qp.Work(), Inbox: in, stats: s, control: newFlow(c, cfg.Dest),
+	l := &Link{qp: qp, work: qp.Work(), Inbox: in, stats: s, control: newFlow(d.Congestion, cfg.Dest),
 		transport: packet.RC, in: newPlacing()}
 	l.local.mtu, l.local.dest = cfg.MTU, cfg.Dest
 	l.answers.Init(&l.out, 0)
 	cfg.SendQueue = min(l.work.Depth(), queueMost)
 	if typ == rdma.UC {
 		l.eng, l.transport = unreliable{roce.NewUC(cfg, l)}, packet.UC
-		if c == nil {
-			l.control = newPace(cfg.Dest, cfg.MTU, p.Peer != nil)
+		if d.Congestion == nil {
+			among := &d.crowd
+			if p.Peer != nil {
+				among = nil
+			}
+			l.control = newPace(cfg.Dest, cfg.MTU, among)
 		}
 	} else {
 		l.eng = roce.NewRC(cfg, l)
