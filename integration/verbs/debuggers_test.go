@@ -22,7 +22,7 @@ var toolJobs = []job{
 
 // otherRuns are programs that look the same on both kinds of device.
 func otherRuns() []roceRun {
-	runs := []roceRun{{words: qemuWords, do: migrate}}
+	runs := append(iserRuns(), roceRun{words: qemuWords, do: migrate})
 	for i := range madePrograms {
 		m := &madePrograms[i]
 		runs = append(runs, roceRun{words: m.words, built: true, alone: true, do: m.run})

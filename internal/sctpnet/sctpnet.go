@@ -75,7 +75,8 @@ func (n *Network) DialSCTP(ctx context.Context, local netip.Addr, remote netip.A
 	return a, nil
 }
 
-// ListenSCTP implements vnic.SCTPNetwork.
+// ListenSCTP implements vnic.SCTPNetwork. The unspecified address of IPv4 leaves the addresses of
+// IPv6 to another listener.
 func (n *Network) ListenSCTP(addr netip.AddrPort,
 	accept func(vnic.Association) vnic.AssociationHandler) (io.Closer, error) {
 	if n.host == nil {
@@ -89,8 +90,12 @@ func (n *Network) ListenSCTP(addr netip.AddrPort,
 			}
 			return sctpEvents{a}
 		}}
-	if addr.Addr().IsUnspecified() {
-		l.Addrs = n.addrs
+	if to := addr.Addr(); to.IsUnspecified() {
+		for _, a := range n.addrs {
+			if to.Is6() || a.Unmap().Is4() {
+				l.Addrs = append(l.Addrs, a)
+			}
+		}
 	}
 	return n.host.Listen(l)
 }

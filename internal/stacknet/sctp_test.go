@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"syscall"
 	"testing"
 
 	"github.com/vrnic/vrnic/internal/stacknet"
@@ -84,4 +85,35 @@ func TestSendAtEnd(t *testing.T) {
 	}
 	close(ours.goOn)
 	<-aborted
+}
+
+// A listener at any address of IPv4 leaves IPv6 to another one, as RCM-060 has it of ids; one at
+// any address of IPv6 is for both.
+func TestListenFamilies(t *testing.T) {
+	st := netstacktest.NewStack(t, ethswitch.New(ethswitch.Config{}), 1, 1500)
+	n := stacknet.New(st)
+	t.Cleanup(func() { n.Close() })
+	listen := func(at netip.Addr, port uint16) error {
+		l, err := n.ListenSCTP(netip.AddrPortFrom(at, port),
+			func(vnic.Association) vnic.AssociationHandler { return nil })
+		if err == nil {
+			t.Cleanup(func() { l.Close() })
+		}
+		return err
+	}
+	four, six := st.Addrs()[0].Addr(), st.Addrs()[1].Addr()
+	if err := errors.Join(listen(netip.IPv4Unspecified(), 7), listen(six, 7)); err != nil {
+		t.Errorf("a listener of each family: %v", err)
+	}
+	if err := listen(four, 7); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("an address of IPv4 beside any of IPv4: %v", err)
+	}
+	if err := listen(netip.IPv6Unspecified(), 8); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range []netip.Addr{four, six} {
+		if err := listen(a, 8); !errors.Is(err, syscall.EADDRINUSE) {
+			t.Errorf("%v beside any of both families: %v", a, err)
+		}
+	}
 }
