@@ -53,10 +53,10 @@ type bench struct {
 	served         chan error
 }
 
-func newBench(t *testing.T) *bench {
+func newBench(t *testing.T, opts ...vnictest.Option) *bench {
 	ctx, cancel := context.WithTimeout(t.Context(), testLimit)
 	t.Cleanup(cancel)
-	a, b := vnictest.Pair(t)
+	a, b := vnictest.Pair(t, opts...)
 	w := &bench{
 		t: t, ctx: ctx, served: make(chan error, 1),
 		client: vnictest.Open(t, a, vnic.ContextConfig{}), server: vnictest.Open(t, b,
@@ -125,6 +125,17 @@ func TestSizes(t *testing.T) {
 			}
 			w.wantServed()
 		})
+	}
+}
+
+func TestRoCE(t *testing.T) {
+	for _, size := range []int{64, 8000} {
+		w := newBench(t, vnictest.RoCE)
+		w.serve(w.ctx, Config{})
+		if r, err := w.run(Config{Size: size, Count: 5, Validate: true}); err != nil || r.Rounds != 5 {
+			t.Errorf("client: %+v, %v", r, err)
+		}
+		w.wantServed()
 	}
 }
 

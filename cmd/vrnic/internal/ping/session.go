@@ -83,6 +83,14 @@ func newSession(dev rdma.Device, size int, access ...rdma.Access) (s *session, e
 	if err != nil {
 		return nil, fmt.Errorf("queue pair: %w", err)
 	}
+	if dev.Attr().RoCE { // whose queue pairs take receives from INIT on
+		err = s.qp.Modify(&rdma.QPAttr{State: rdma.QPInit, Port: 1,
+			Access: rdma.RemoteRead | rdma.RemoteWrite},
+			rdma.AttrState|rdma.AttrPKeyIndex|rdma.AttrPort|rdma.AttrAccess)
+		if err != nil {
+			return nil, fmt.Errorf("queue pair: %w", err)
+		}
+	}
 	return s, s.postRecv()
 }
 
