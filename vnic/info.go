@@ -98,6 +98,8 @@ type MRInfo struct {
 	Dev    string `json:"dev"`
 	Handle uint32 `json:"handle"`
 	PD     uint32 `json:"pd"`
+	LKey   uint32 `json:"lkey"` // 0: of a fast one that is not valid; as RKey
+	RKey   uint32 `json:"rkey"`
 	Addr   uint64 `json:"addr"`
 	Length uint64 `json:"length"`
 	Access string `json:"access"`
@@ -112,14 +114,15 @@ type MRInfo struct {
 
 // PDInfo describes a protection domain, by what keeps it from being freed.
 type PDInfo struct {
-	Dev    string `json:"dev"`
-	Handle uint32 `json:"handle"`
-	MRs    int    `json:"mrs"`
-	MWs    int    `json:"mws"` // and regions for fast registration
-	QPs    int    `json:"qps"`
-	SRQs   int    `json:"srqs"`
-	AHs    int    `json:"ahs"`
-	Owner  Owner  `json:"owner"`
+	Dev     string `json:"dev"`
+	Handle  uint32 `json:"handle"`
+	Context uint32 `json:"context"` // its number, as in CQInfo and PeerInfo
+	MRs     int    `json:"mrs"`
+	MWs     int    `json:"mws"` // and regions for fast registration
+	QPs     int    `json:"qps"`
+	SRQs    int    `json:"srqs"`
+	AHs     int    `json:"ahs"`
+	Owner   Owner  `json:"owner"`
 }
 
 // MWInfo describes a memory window. The fields from Addr on hold something while it is bound.
@@ -141,6 +144,7 @@ type MWInfo struct {
 type CQInfo struct {
 	Dev     string `json:"dev"`
 	Handle  uint32 `json:"handle"`
+	Context uint32 `json:"context"`
 	Depth   int    `json:"depth"`
 	Queues  int    `json:"queues"` // of QPs
 	Need    int    `json:"need"`   // completions that these can have at once
@@ -336,8 +340,8 @@ func (d *Device) EachPD(c *Context) iter.Seq[PDInfo] {
 			for _, pd := range byHandle(c.mem.PDs()) {
 				h := pd.Holding()
 				if !yield(PDInfo{
-					Dev: d.cfg.Name, Handle: pd.Handle(), MRs: h.MRs, MWs: h.Windows, QPs: h.QPs,
-					SRQs: h.SRQs, AHs: h.AHs, Owner: c.owner(),
+					Dev: d.cfg.Name, Handle: pd.Handle(), Context: c.id, MRs: h.MRs, MWs: h.Windows,
+					QPs: h.QPs, SRQs: h.SRQs, AHs: h.AHs, Owner: c.owner(),
 				}) {
 					return
 				}
@@ -357,9 +361,10 @@ func (d *Device) EachMR(c *Context) iter.Seq[MRInfo] {
 		for _, c := range d.only(c) {
 			for _, m := range byHandle(c.mem.MRs()) {
 				if !yield(MRInfo{
-					Dev: d.cfg.Name, Handle: m.Handle(), PD: m.PD().Handle(), Addr: m.Addr(), Length: m.Len(),
-					Access: m.Access().String(), Mode: modeOf(m), Kind: "region", Valid: !m.Revoked(),
-					Users: m.Users(), Owner: c.owner(),
+					Dev: d.cfg.Name, Handle: m.Handle(), PD: m.PD().Handle(), LKey: m.LKey(),
+					RKey: m.RKey(), Addr: m.Addr(), Length: m.Len(), Access: m.Access().String(),
+					Mode: modeOf(m), Kind: "region", Valid: !m.Revoked(), Users: m.Users(),
+					Owner: c.owner(),
 				}) {
 					return
 				}
@@ -370,6 +375,7 @@ func (d *Device) EachMR(c *Context) iter.Seq[MRInfo] {
 					Owner: c.owner(),
 				}
 				if m := f.Bound(); m != nil {
+					i.LKey, i.RKey = m.LKey(), m.RKey()
 					i.Addr, i.Length, i.Access = m.Addr(), m.Len(), m.Access().String()
 					i.Mode, i.Valid = modeOf(m), true
 				}
@@ -435,8 +441,8 @@ func (d *Device) EachCQ(c *Context) iter.Seq[CQInfo] {
 			for _, cq := range byHandle(c.queues.CQs()) {
 				s := cq.Stats()
 				if !yield(CQInfo{
-					Dev: d.cfg.Name, Handle: cq.Handle(), Depth: cq.Depth(), Queues: s.Queues, Need: s.Need,
-					Pushed: s.Pushed, Events: s.Events, Overrun: s.Overrun, Owner: c.owner(),
+					Dev: d.cfg.Name, Handle: cq.Handle(), Context: c.id, Depth: cq.Depth(), Queues: s.Queues,
+					Need: s.Need, Pushed: s.Pushed, Events: s.Events, Overrun: s.Overrun, Owner: c.owner(),
 				}) {
 					return
 				}

@@ -81,10 +81,10 @@ type rdmaKind struct {
 
 var rdmaKinds = []rdmaKind{
 	{"pd", "pd", "protection domains", false,
-		[][2]string{{"pdn", "pdn"}, {"pid", "pid"}, {"comm", "comm"}}},
+		[][2]string{{"pdn", "pdn"}, {"ctxn", "context"}, {"pid", "pid"}, {"comm", "comm"}}},
 	{"cq", "cq", "completion queues", false,
-		[][2]string{{"cqn", "cqn"}, {"cqe", "depth"}, {"users", "queues"}, {"pid", "pid"},
-			{"comm", "comm"}}},
+		[][2]string{{"cqn", "cqn"}, {"cqe", "depth"}, {"users", "queues"}, {"ctxn", "context"},
+			{"pid", "pid"}, {"comm", "comm"}}},
 	{"qp", "qp", "queue pairs", true,
 		[][2]string{{"lqpn", "qpn"}, {"pdn", "pdn"}, {"rqpn", "dest_qpn"}, {"type", "type"},
 			{"state", "state"}, {"rq-psn", "rq_psn"}, {"sq-psn", "sq_psn"}, {"pid", "pid"},
@@ -93,8 +93,8 @@ var rdmaKinds = []rdmaKind{
 		[][2]string{{"lqpn", "qpn"}, {"state", "state"}, {"pid", "pid"}, {"comm", "comm"},
 			{"cm-idn", "id"}, {"src-addr", "local"}, {"dst-addr", "remote"}}},
 	{"mr", "mr", "memory regions", false,
-		[][2]string{{"mrn", "mrn"}, {"iova", "iova"}, {"mrlen", "length"}, {"pdn", "pdn"},
-			{"pid", "pid"}, {"comm", "comm"}}},
+		[][2]string{{"mrn", "mrn"}, {"rkey", "rkey"}, {"lkey", "lkey"}, {"iova", "iova"},
+			{"mrlen", "length"}, {"pdn", "pdn"}, {"pid", "pid"}, {"comm", "comm"}}},
 	{"srq", "srq", "shared receive queues", false,
 		[][2]string{{"srqn", "srqn"}, {"pdn", "pdn"}, {"pid", "pid"}, {"comm", "comm"}}},
 }

@@ -28,6 +28,14 @@ func TestShowRDMA(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	buf, err := device.AllocBuffer(100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mr, err := pd.RegisterMemory(buf.Bytes(), rdma.LocalWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
 	cq, err := device.CreateCQ(10)
 	if err != nil {
 		t.Fatal(err)
@@ -47,11 +55,14 @@ func TestShowRDMA(t *testing.T) {
 		{[]string{"link", "-d", "right"}, []string{
 			"link right/1 state ACTIVE physical_state LINK_UP netdev right"}},
 		{[]string{"resource"}, []string{"0: left: pd 0 cq 0 qp 0 cm_id 0 mr 0 srq 0",
-			"1: right: pd 1 cq 1 qp 1 cm_id 0 mr 0 srq 0"}},
-		{[]string{"resource", "pd"}, []string{"dev right pdn 1 " + me}},
+			"1: right: pd 1 cq 1 qp 1 cm_id 0 mr 1 srq 0"}},
+		{[]string{"resource", "pd"}, []string{"dev right pdn 1 ctxn 1 " + me}},
 		{[]string{"resource", "cq"}, []string{"dev right cqn 1 cqe "}},
 		{[]string{"resource", "qp"}, []string{"link right/1 lqpn 1 pdn 1 type RC state INIT " + me}},
-		{[]string{"resource", "mr"}, nil},
+		{[]string{"resource", "mr"}, []string{fmt.Sprintf(
+			"dev right mrn 1 rkey %#x lkey %#x iova %#x mrlen 100 pdn 1 %s", mr.RKey(), mr.LKey(),
+			mr.Addr(), me)}},
+		{[]string{"resource", "srq"}, nil},
 		{[]string{"resource", "qp", "--json"}, []string{"[",
 			`  {"ifindex":1,"ifname":"right","port":1,"lqpn":1,"pdn":1,"type":"RC","state":"INIT","pid":`,
 			"]"}},

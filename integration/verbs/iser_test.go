@@ -19,8 +19,8 @@ const (
 	iserDisk      = " iscsi://ADDR/" + iserTarget + "/1?iser"
 )
 
-// iserJobs are libiscsi's programs, on a disk of tgtd's. The tests of iscsi-test-cu write blocks and
-// compare what they read of them: Verify10 has tgtd compare, too.
+// iserJobs are libiscsi's programs, on a disk of tgtd's. The tests of iscsi-test-cu write blocks
+// and compare what they read of them: Verify10 has tgtd compare, too.
 var iserJobs = []job{
 	{client: "iscsi-inq -i " + iserInitiator + iserDisk,
 		clientOut: []string{"^Product:VIRTUAL-DISK", "^Peripheral Device Type:DIRECT_ACCESS"}},

@@ -26,6 +26,7 @@ const pyverbsWords = "/usr/bin/python3 run_tests.py --dev vrnic0 -v tests.test_"
 // pyverbsFails are the tests that fail, with the reason.
 var pyverbsFails = map[string]string{
 	"test_imported_rc_ex_rdma_write": "it shares the kernel's descriptor of a device; there is none",
+	"test_resize_cq":                 "at times: it does not wait until what it has sent completes",
 }
 
 // copyPythonTests puts the tests into dir as python can import them.

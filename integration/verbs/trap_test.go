@@ -155,7 +155,8 @@ var cCases = []struct {
 	{program: "events", cases: "nonblocking solicited no_lost_event"},
 	{program: "cm", cases: "wrong_states migrating synchronous abandoned"},
 	{program: "cm", cases: "unreachable", slow: true},
-	{program: "extended", cases: "cq_fields wr_calls no_wr_calls windows windows1 bind_refused"},
+	{program: "extended", cases: "cq_fields wr_calls no_wr_calls windows windows1 bind_refused " +
+		"parent_domains advice"},
 	{program: "memory", cases: "kinds many shared threads"},
 	{program: "later", cases: "regions buffers speed"},
 	{program: "life", cases: "forks forks_while_busy forks_first execs exec_disconnects " +

@@ -135,9 +135,16 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_cont
 
 struct ibv_cq_ex *vrnic_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr)
 {
+	bool parent = attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD;
 	struct vrnic_cq *cq;
 
-	if ((attr->comp_mask & ~IBV_CQ_INIT_ATTR_MASK_FLAGS) || (attr->wc_flags & ~(uint64_t)WC_FLAGS) ||
+	if (parent && (!attr->parent_domain || attr->parent_domain->context != context ||
+		       to_vpd(attr->parent_domain)->is == to_vpd(attr->parent_domain))) {
+		errno = EINVAL;
+		return NULL;
+	}
+	if ((attr->comp_mask & ~(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD)) ||
+	    (attr->wc_flags & ~(uint64_t)WC_FLAGS) ||
 	    ((attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) &&
 	     (attr->flags & ~IBV_CREATE_CQ_ATTR_SINGLE_THREADED))) {
 		errno = EOPNOTSUPP;
@@ -146,6 +153,10 @@ struct ibv_cq_ex *vrnic_create_cq_ex(struct ibv_context *context, struct ibv_cq_
 	cq = create_cq(context, attr->cqe, attr->cq_context, attr->channel, attr->comp_vector);
 	if (!cq)
 		return NULL;
+	if (parent) {
+		cq->parent = to_vpd(attr->parent_domain);
+		atomic_fetch_add(&cq->parent->users, 1);
+	}
 	vrnic_cq_ex_ops(cq, attr->wc_flags);
 	return &cq->ex;
 }
@@ -169,6 +180,8 @@ int ibv_destroy_cq(struct ibv_cq *ibcq)
 	if (cq->chan)
 		comp = vrnic_chan_detach(cq->chan, cq);
 	async = vrnic_obj_drop(to_vctx(ibcq->context), &cq->obj, rep.tokens);
+	if (cq->parent)
+		atomic_fetch_sub(&cq->parent->users, 1);
 	vrnic_wait_acks(&ibcq->mutex, &ibcq->cond, &ibcq->comp_events_completed, comp);
 	vrnic_wait_acks(&ibcq->mutex, &ibcq->cond, &ibcq->async_events_completed, async);
 	free_cq(cq);

@@ -286,6 +286,10 @@ static void set_ops(struct verbs_context *v)
 	ops->post_recv = vrnic_post_recv;
 
 	v->query_port = vrnic_query_port;
+	v->advise_mr = vrnic_advise_mr;
+	v->alloc_parent_domain = vrnic_alloc_parent_domain;
+	v->alloc_td = vrnic_alloc_td;
+	v->dealloc_td = vrnic_dealloc_td;
 	v->query_rt_values = query_rt_values;
 	v->create_cq_ex = vrnic_create_cq_ex;
 	v->query_device_ex = query_device_ex;

@@ -1,4 +1,4 @@
-/* Protection domains, memory regions and memory windows. */
+/* Memory regions and memory windows. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -8,46 +8,6 @@
 #define ACCESS_REMOTE_CHANGE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)
 #define ACCESS_KNOWN \
 	(IBV_ACCESS_LOCAL_WRITE | ACCESS_REMOTE_CHANGE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_MW_BIND)
-
-/*
- * Protection domains.
- */
-
-struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
-{
-	struct vrnic_context *c = to_vctx(context);
-	struct vrnic_alloc_pd_request req = { .ctx = c->handle };
-	struct vrnic_alloc_pd_reply rep;
-	struct vrnic_pd *pd = calloc(1, sizeof(*pd));
-	int err;
-
-	if (!pd)
-		return NULL;
-	err = vrnic_rpc(c->s, VRNIC_OP_ALLOC_PD, &req, sizeof(req), &rep, sizeof(rep), -1, NULL, 0);
-	if (err) {
-		free(pd);
-		errno = err;
-		return NULL;
-	}
-	pd->pd.context = context;
-	pd->pd.handle = rep.pd;
-	return &pd->pd;
-}
-
-int ibv_dealloc_pd(struct ibv_pd *ibpd)
-{
-	struct vrnic_session *s = to_vctx(ibpd->context)->s;
-	struct vrnic_pd *pd = to_vpd(ibpd);
-	int err;
-
-	if (atomic_load(&pd->users))
-		return EBUSY;
-	err = vrnic_rpc_handle(s, VRNIC_OP_DEALLOC_PD, ibpd->handle, NULL, 0);
-	if (err && !vrnic_dead(s))
-		return err;
-	free(pd);
-	return 0;
-}
 
 /*
  * Memory regions.

@@ -41,20 +41,43 @@ void vrnic_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_
 		     uint32_t given);
 
 /*
- * memory.c
+ * domain.c
  */
-/* Of access: said of memory and how it is paged, and no rights. Programs say it of QPs, too. */
-#define VRNIC_ACCESS_PAGING (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB)
+struct vrnic_td {
+	struct ibv_td td;
+	atomic_uint users; /* parent domains: EBUSY while there are any */
+};
 
 struct vrnic_pd {
 	struct ibv_pd pd;
-	atomic_uint users; /* MRs, MWs, QPs, SRQs and address handles: EBUSY while there are any */
+	/* MRs, MWs, QPs, SRQs, address handles and parent domains: EBUSY while there are any */
+	atomic_uint users;
+	struct vrnic_pd *is; /* the protection domain: itself, or what a parent domain stands for */
+	struct vrnic_td *td; /* a parent domain's, or NULL */
 };
 
 static inline struct vrnic_pd *to_vpd(struct ibv_pd *pd)
 {
 	return container_of(pd, struct vrnic_pd, pd);
 }
+
+/* What is made in one of them works with what is made in the other. */
+static inline bool vrnic_same_pd(struct ibv_pd *a, struct ibv_pd *b)
+{
+	return to_vpd(a)->is == to_vpd(b)->is;
+}
+
+/* What a context has for programs. */
+struct ibv_pd *vrnic_alloc_parent_domain(struct ibv_context *c,
+					 struct ibv_parent_domain_init_attr *attr);
+struct ibv_td *vrnic_alloc_td(struct ibv_context *c, struct ibv_td_init_attr *attr);
+int vrnic_dealloc_td(struct ibv_td *td);
+
+/*
+ * memory.c
+ */
+/* Of access: said of memory and how it is paged, and no rights. Programs say it of QPs, too. */
+#define VRNIC_ACCESS_PAGING (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB)
 
 /* What a context has for programs. */
 struct ibv_mw *vrnic_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
@@ -72,6 +95,10 @@ struct vrnic_mr {
 	bool revoked; /* its keys give nothing any more, as far as the library knows */
 	struct vrnic_area *area; /* memory that is shared with the daemon, or NULL */
 };
+
+/* What a context has for programs. */
+int vrnic_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags,
+		    struct ibv_sge *sge, uint32_t n);
 
 void vrnic_region_add(struct vrnic_mr *mr);
 void vrnic_region_remove(struct vrnic_mr *mr);
@@ -128,6 +155,7 @@ struct vrnic_cq {
 	struct vrnic_session *s;
 	struct vrnic_chan *chan; /* or NULL */
 	struct vrnic_entry in_chan;
+	struct vrnic_pd *parent; /* the parent domain that it was made with, or NULL */
 	/*
 	 * The first page of the ring's memory, with prod, cons and arm. It stays where it is for the life
 	 * of the CQ, so that who looks at prod without the lock, to see that there is nothing, always

@@ -105,7 +105,7 @@ static bool serves(struct vrnic_qp *qp, const struct ibv_send_wr *wr, uint8_t is
 	case IBV_QPT_UC:
 		return is & OP_UC;
 	case IBV_QPT_UD:
-		return is & OP_UD && (!wr->wr.ud.ah || wr->wr.ud.ah->pd == qp->qp.pd);
+		return is & OP_UD && (!wr->wr.ud.ah || vrnic_same_pd(wr->wr.ud.ah->pd, qp->qp.pd));
 	default:
 		return true;
 	}
@@ -129,7 +129,8 @@ static int check(struct vrnic_qp *qp, const struct ibv_send_wr *wr, uint32_t *to
 	if (wr->send_flags & ~(IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE))
 		return EINVAL;
 	if (wr->opcode == IBV_WR_BIND_MW) {
-		if (!wr->bind_mw.mw || wr->bind_mw.mw->pd != qp->qp.pd || (b->mr && b->mr->pd != qp->qp.pd) ||
+		if (!wr->bind_mw.mw || !vrnic_same_pd(wr->bind_mw.mw->pd, qp->qp.pd) ||
+		    (b->mr && !vrnic_same_pd(b->mr->pd, qp->qp.pd)) ||
 		    (!b->mr && (b->addr || b->length)))
 			return EINVAL;
 		return 0;

@@ -264,7 +264,7 @@ static struct ibv_qp *create(struct ibv_pd *pd, struct ibv_qp_init_attr *attr, u
 		return NULL;
 	}
 	if (!attr->send_cq || !attr->recv_cq || attr->send_cq->context != pd->context ||
-	    attr->recv_cq->context != pd->context || (attr->srq && attr->srq->pd != pd)) {
+	    attr->recv_cq->context != pd->context || (attr->srq && !vrnic_same_pd(attr->srq->pd, pd))) {
 		errno = EINVAL;
 		return NULL;
 	}

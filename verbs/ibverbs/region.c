@@ -3,7 +3,16 @@
  * of those. Sessions give out the same keys, so a region is found by its PD, too, which is of one
  * session.
  */
+#include <errno.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "objects.h"
+
+#ifndef MADV_POPULATE_READ /* since glibc 2.35 */
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
 
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static struct vrnic_table regions;
@@ -42,24 +51,37 @@ void vrnic_region_remove(struct vrnic_mr *mr)
 	pthread_rwlock_unlock(&lock);
 }
 
-/* Where the octets of an SGE are, or NULL: with the lock held. */
-static void *sge_at(struct ibv_pd *pd, const struct ibv_sge *sge, bool write)
+/* The region that an SGE lies in, or NULL: with the lock held. */
+static struct vrnic_mr *region_of(struct ibv_pd *pd, const struct ibv_sge *sge)
 {
 	struct vrnic_entry *e = vrnic_table_find(&regions, sge->lkey);
 	struct vrnic_mr *mr;
 	uint64_t off;
 
-	while (e && mr_of(e)->mr.pd != pd)
+	while (e && !vrnic_same_pd(mr_of(e)->mr.pd, pd))
 		e = vrnic_table_again(e);
 	mr = mr_of(e);
 	if (!mr || mr->revoked)
 		return NULL;
-	if (write ? !(mr->access & IBV_ACCESS_LOCAL_WRITE) : mr->area != NULL)
-		return NULL;
 	off = sge->addr - mr->iova;
 	if (sge->addr < mr->iova || off > mr->mr.length || sge->length > mr->mr.length - off)
 		return NULL;
-	return (char *)mr->mr.addr + off;
+	return mr;
+}
+
+static char *octets(const struct vrnic_mr *mr, const struct ibv_sge *sge)
+{
+	return (char *)mr->mr.addr + (sge->addr - mr->iova);
+}
+
+/* Where the octets of an SGE are, or NULL: with the lock held. */
+static void *sge_at(struct ibv_pd *pd, const struct ibv_sge *sge, bool write)
+{
+	struct vrnic_mr *mr = region_of(pd, sge);
+
+	if (!mr || (write ? !(mr->access & IBV_ACCESS_LOCAL_WRITE) : mr->area != NULL))
+		return NULL;
+	return octets(mr, sge);
 }
 
 bool vrnic_sges_local(struct ibv_pd *pd, const struct ibv_sge *sge, int n, bool write,
@@ -79,6 +101,49 @@ bool vrnic_sges_local(struct ibv_pd *pd, const struct ibv_sge *sge, int n, bool 
 	}
 	pthread_rwlock_unlock(&lock);
 	return ok;
+}
+
+/* Has the pages there that hold n octets at p: 0 or an errno. Kernels before 5.14 cannot. */
+static int fetch(char *p, uint32_t n, bool write)
+{
+	uintptr_t page = sysconf(_SC_PAGESIZE), begin = (uintptr_t)p & ~(page - 1);
+
+	if (!madvise((void *)begin, (uintptr_t)p + n - begin,
+		     write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ) || errno == EINVAL)
+		return 0;
+	return errno == EAGAIN ? EAGAIN : EFAULT;
+}
+
+/*
+ * All advice is about memory that the daemon finds by itself when a message comes, page by page. It
+ * is followed at once: with IBV_ADVISE_MR_FLAG_FLUSH the program waits for that anyway.
+ */
+int vrnic_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags,
+		    struct ibv_sge *sge, uint32_t n)
+{
+	bool write = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
+	struct vrnic_mr *mr;
+	uint32_t i;
+	char *p;
+	int err = 0;
+
+	if (advice > IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)
+		return ENOTSUP;
+	if ((flags & ~(uint32_t)IBV_ADVISE_MR_FLAG_FLUSH) || !n)
+		return EINVAL;
+	for (i = 0; i < n && !err; i++) {
+		pthread_rwlock_rdlock(&lock);
+		mr = region_of(pd, &sge[i]);
+		if (mr && write && !(mr->access & IBV_ACCESS_LOCAL_WRITE))
+			mr = NULL;
+		p = mr ? octets(mr, &sge[i]) : NULL;
+		pthread_rwlock_unlock(&lock);
+		if (!mr)
+			err = EFAULT;
+		else if (sge[i].length && advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)
+			err = fetch(p, sge[i].length, write);
+	}
+	return err;
 }
 
 void vrnic_mr_revoked(struct vrnic_session *s, uint32_t key)

@@ -162,7 +162,7 @@ static void wr_set_ud_addr(struct ibv_qp_ex *ex, struct ibv_ah *ah, uint32_t qpn
 	struct vrnic_qp *qp = of(ex);
 	struct vrnic_sq *sq = &qp->sq;
 
-	if (qp->qp.qp_type != IBV_QPT_UD || !ah || ah->pd != qp->qp.pd || sq->wr_addressed) {
+	if (qp->qp.qp_type != IBV_QPT_UD || !ah || !vrnic_same_pd(ah->pd, qp->qp.pd) || sq->wr_addressed) {
 		fail(sq, EINVAL);
 		return;
 	}

@@ -2,6 +2,8 @@
 #include "vt.h"
 
 #include <arpa/inet.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define OPS (IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_READ)
 
@@ -276,9 +278,101 @@ static void bind_refused(void)
 	vt_free(&p);
 }
 
+/* A parent domain is a name for its protection domain: what is made in either works with both. */
+static void parent_domains(void)
+{
+	struct ibv_td_init_attr none = {};
+	struct ibv_parent_domain_init_attr attr = {};
+	struct ibv_cq_init_attr_ex cqa = { .cqe = 4, .comp_mask = IBV_CQ_INIT_ATTR_MASK_PD };
+	struct ibv_send_wr wr = { .wr_id = 3, .num_sge = 1, .opcode = IBV_WR_SEND,
+				  .send_flags = IBV_SEND_SIGNALED }, *bad;
+	struct ibv_context *ctx;
+	struct ibv_cq_ex *cq;
+	struct ibv_sge sge;
+	struct ibv_pd *pd;
+	struct ibv_td *td;
+	struct ibv_mr *mr;
+
+	vt_open(&p, &(struct vt_opts){});
+	ctx = p.a.pd->context;
+	CHECK(td = ibv_alloc_td(ctx, &none));
+	attr.td = td;
+	CHECK(!ibv_alloc_parent_domain(ctx, &attr) && errno == EINVAL);
+	attr.pd = p.a.pd;
+	attr.comp_mask = 1 << 7;
+	CHECK(!ibv_alloc_parent_domain(ctx, &attr) && errno == EOPNOTSUPP);
+	attr.comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+	CHECK(pd = ibv_alloc_parent_domain(ctx, &attr));
+	attr.pd = pd;
+	CHECK(!ibv_alloc_parent_domain(ctx, &attr) && errno == EINVAL); /* it has no child */
+	CHECK_EQ(ibv_dealloc_td(td), EBUSY);
+
+	CHECK(mr = ibv_reg_mr(pd, p.a.buf, 1000, IBV_ACCESS_LOCAL_WRITE));
+	CHECK_EQ(ibv_dealloc_pd(pd), EBUSY);
+	sge = (struct ibv_sge){ (uintptr_t)p.a.buf, 1000, mr->lkey };
+	wr.sg_list = &sge;
+	vt_fill(p.a.buf, 1000, 4);
+	vt_recv(&p.b, 5, 0, 1000);
+	CHECK_EQ(ibv_post_send(p.a.qp, &wr, &bad), 0);
+	vt_wc(p.a.scq, 3, IBV_WC_SUCCESS, IBV_WC_SEND);
+	vt_wc(p.b.rcq, 5, IBV_WC_SUCCESS, IBV_WC_RECV);
+	vt_verify(p.b.buf, 1000, 4);
+	CHECK_EQ(ibv_dereg_mr(mr), 0);
+
+	cqa.parent_domain = p.a.pd;
+	CHECK(!ibv_create_cq_ex(ctx, &cqa) && errno == EINVAL);
+	cqa.parent_domain = pd;
+	CHECK(cq = ibv_create_cq_ex(ctx, &cqa));
+	CHECK_EQ(ibv_dealloc_pd(pd), EBUSY);
+	CHECK_EQ(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);
+	CHECK_EQ(ibv_dealloc_pd(pd), 0);
+	CHECK_EQ(ibv_dealloc_td(td), 0);
+	vt_disconnect(&p);
+	vt_free(&p);
+}
+
+/* Advice for a region's pages. */
+static void advice(void)
+{
+	long page = sysconf(_SC_PAGESIZE);
+	char *mem = mmap(NULL, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	unsigned char there[4];
+	struct ibv_sge sge;
+	struct ibv_mr *mr;
+
+	vt_open(&p, &(struct vt_opts){});
+	CHECK(mem != MAP_FAILED);
+	CHECK(mr = ibv_reg_mr(p.a.pd, mem, 4 * page, IBV_ACCESS_ON_DEMAND));
+	sge = (struct ibv_sge){ (uintptr_t)mem + page, 2, mr->lkey };
+	CHECK_EQ(ibv_advise_mr(p.a.pd, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT, 0, &sge, 1), 0);
+	CHECK_EQ(ibv_advise_mr(p.a.pd, IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_FLAG_FLUSH, &sge, 1), 0);
+	CHECK_EQ(ibv_advise_mr(p.a.pd, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, 0, &sge, 1), EFAULT);
+	CHECK_EQ(ibv_advise_mr(p.b.pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1),
+		 p.a.pd == p.b.pd ? 0 : EFAULT);
+	CHECK_EQ(ibv_advise_mr(p.a.pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 2, &sge, 1), EINVAL);
+	CHECK_EQ(ibv_advise_mr(p.a.pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 0), EINVAL);
+	CHECK_EQ(ibv_advise_mr(p.a.pd, 7, 0, &sge, 1), ENOTSUP);
+	sge.length = 3 * page + 1;
+	CHECK_EQ(ibv_advise_mr(p.a.pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1), EFAULT);
+	CHECK_EQ(ibv_dereg_mr(mr), 0);
+	CHECK(mr = ibv_reg_mr(p.a.pd, mem, 4 * page, IBV_ACCESS_ON_DEMAND | IBV_ACCESS_LOCAL_WRITE));
+	CHECK_EQ(madvise(mem, 4 * page, MADV_DONTNEED), 0);
+	sge = (struct ibv_sge){ (uintptr_t)mem + page, page + 1, mr->lkey };
+	CHECK_EQ(ibv_advise_mr(p.a.pd, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, 0, &sge, 1), 0);
+	CHECK_EQ(mincore(mem, 4 * page, there), 0);
+	/* Kernels before 5.14 cannot be asked for it. */
+	CHECK(there[1] == there[2] && !(there[0] & 1) && !(there[3] & 1));
+	CHECK_EQ(munmap(mem + page, page), 0);
+	CHECK_EQ(ibv_dereg_mr(mr), 0);
+	CHECK_EQ(munmap(mem, 4 * page), 0);
+	vt_disconnect(&p);
+	vt_free(&p);
+}
+
 static const struct vt_case cases[] = {
 	{ "cq_fields", cq_fields }, { "wr_calls", wr_calls }, { "no_wr_calls", no_wr_calls }, { "windows", windows },
-	{ "windows1", windows1 }, { "bind_refused", bind_refused }, {},
+	{ "windows1", windows1 }, { "bind_refused", bind_refused },
+	{ "parent_domains", parent_domains }, { "advice", advice }, {},
 };
 
 int main(int argc, char **argv) { return vt_main(argc, argv, cases); }

@@ -112,6 +112,10 @@ enum ibv_advise_mr_advice {
 	IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT = 2,
 };
 
+enum {
+	IBV_ADVISE_MR_FLAG_FLUSH = 1 << 0,
+};
+
 /*
  * It grows upwards: sz says how much there is, and a program calls what lies within that and is
  * not NULL.

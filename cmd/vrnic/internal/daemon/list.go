@@ -192,17 +192,28 @@ func newRoCEQPRow(i *vnic.QPInfo) roceQPRow {
 }
 
 type mrRow struct {
-	Dev    string `json:"dev"`
-	Kind   string `json:"kind"` // region, or fast: one without memory of its own
-	MR     uint32 `json:"mrn"`
-	PD     uint32 `json:"pdn"`
-	Addr   string `json:"iova"` // hexadecimal: JSON readers round such numbers
-	Length uint64 `json:"length"`
-	Access string `json:"access"`
-	Mode   string `json:"mode"`
-	Valid  bool   `json:"valid"` // of fast: has memory now
-	Users  int64  `json:"users"` // windows, and fast ones, that stand on it
+	Dev  string `json:"dev"`
+	Kind string `json:"kind"` // region, or fast: one without memory of its own
+	MR   uint32 `json:"mrn"`
+	PD   uint32 `json:"pdn"`
+	// Hexadecimal: keys, null while there are none, and an address, which JSON readers round.
+	LKey   *string `json:"lkey"`
+	RKey   *string `json:"rkey"`
+	Addr   string  `json:"iova"`
+	Length uint64  `json:"length"`
+	Access string  `json:"access"`
+	Mode   string  `json:"mode"`
+	Valid  bool    `json:"valid"` // of fast: has memory now
+	Users  int64   `json:"users"` // windows, and fast ones, that stand on it
 	owner
+}
+
+func hexKey(k uint32) *string {
+	if k == 0 {
+		return nil
+	}
+	s := fmt.Sprintf("%#x", k)
+	return &s
 }
 
 // An mwRow is a memory window, among the regions. What follows its type is null while it is not
@@ -237,6 +248,7 @@ func newMWRow(i *vnic.MWInfo) mwRow {
 type cqRow struct {
 	Dev     string `json:"dev"`
 	CQ      uint32 `json:"cqn"`
+	Context uint32 `json:"context"`
 	Depth   int    `json:"depth"`
 	Queues  int    `json:"queues"`
 	Pushed  uint64 `json:"completions"`
@@ -248,6 +260,7 @@ type cqRow struct {
 type pdRow struct {
 	Dev     string `json:"dev"`
 	PD      uint32 `json:"pdn"`
+	Context uint32 `json:"context"`
 	MRs     int    `json:"mrs"`
 	Windows int    `json:"mws"` // and regions for fast registration
 	QPs     int    `json:"qps"`
@@ -374,8 +387,8 @@ func (s *session) List(kind uint32, all bool) (iter.Seq[any], error) {
 	case abi.ListMR:
 		of = func(dev *device, ctx *vnic.Context) iter.Seq[any] {
 			return both(as(dev.vnic.EachMR(ctx), func(i *vnic.MRInfo) any {
-				return mrRow{i.Dev, i.Kind, i.Handle, i.PD, fmt.Sprintf("%#x", i.Addr), i.Length, i.Access,
-					i.Mode, i.Valid, i.Users, ownerOf(i.Owner)}
+				return mrRow{i.Dev, i.Kind, i.Handle, i.PD, hexKey(i.LKey), hexKey(i.RKey),
+					fmt.Sprintf("%#x", i.Addr), i.Length, i.Access, i.Mode, i.Valid, i.Users, ownerOf(i.Owner)}
 			}), eachMW(dev, ctx))
 		}
 	case abi.ListMW:
@@ -383,7 +396,8 @@ func (s *session) List(kind uint32, all bool) (iter.Seq[any], error) {
 	case abi.ListPD:
 		of = func(dev *device, ctx *vnic.Context) iter.Seq[any] {
 			return as(dev.vnic.EachPD(ctx), func(i *vnic.PDInfo) any {
-				return pdRow{i.Dev, i.Handle, i.MRs, i.MWs, i.QPs, i.SRQs, i.AHs, ownerOf(i.Owner)}
+				return pdRow{i.Dev, i.Handle, i.Context, i.MRs, i.MWs, i.QPs, i.SRQs, i.AHs,
+					ownerOf(i.Owner)}
 			})
 		}
 	case abi.ListSRQ:
@@ -399,7 +413,8 @@ func (s *session) List(kind uint32, all bool) (iter.Seq[any], error) {
 	case abi.ListCQ:
 		of = func(dev *device, ctx *vnic.Context) iter.Seq[any] {
 			return as(dev.vnic.EachCQ(ctx), func(i *vnic.CQInfo) any {
-				return cqRow{i.Dev, i.Handle, i.Depth, i.Queues, i.Pushed, i.Overrun, ownerOf(i.Owner)}
+				return cqRow{i.Dev, i.Handle, i.Context, i.Depth, i.Queues, i.Pushed, i.Overrun,
+					ownerOf(i.Owner)}
 			})
 		}
 	case abi.ListGID:
