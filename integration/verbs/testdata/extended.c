@@ -345,7 +345,8 @@ static void advice(void)
 	CHECK(mr = ibv_reg_mr(p.a.pd, mem, 4 * page, IBV_ACCESS_ON_DEMAND));
 	sge = (struct ibv_sge){ (uintptr_t)mem + page, 2, mr->lkey };
 	CHECK_EQ(ibv_advise_mr(p.a.pd, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT, 0, &sge, 1), 0);
-	CHECK_EQ(ibv_advise_mr(p.a.pd, IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_FLAG_FLUSH, &sge, 1), 0);
+	CHECK_EQ(ibv_advise_mr(p.a.pd, IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_FLAG_FLUSH, &sge, 1),
+		 0);
 	CHECK_EQ(ibv_advise_mr(p.a.pd, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, 0, &sge, 1), EFAULT);
 	CHECK_EQ(ibv_advise_mr(p.b.pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1),
 		 p.a.pd == p.b.pd ? 0 : EFAULT);
