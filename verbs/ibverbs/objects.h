@@ -41,7 +41,7 @@ void vrnic_wait_acks(pthread_mutex_t *mutex, pthread_cond_t *cond, const uint32_
 		     uint32_t given);
 
 /*
- * domain.c
+ * memory.c
  */
 struct vrnic_td {
 	struct ibv_td td;
@@ -73,9 +73,6 @@ struct ibv_pd *vrnic_alloc_parent_domain(struct ibv_context *c,
 struct ibv_td *vrnic_alloc_td(struct ibv_context *c, struct ibv_td_init_attr *attr);
 int vrnic_dealloc_td(struct ibv_td *td);
 
-/*
- * memory.c
- */
 /* Of access: said of memory and how it is paged, and no rights. Programs say it of QPs, too. */
 #define VRNIC_ACCESS_PAGING (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB)
 
