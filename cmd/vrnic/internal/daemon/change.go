@@ -57,7 +57,7 @@ func (d *Daemon) Reconfigure(ctx context.Context, force bool, lent *Lent,
 	if err != nil {
 		return err
 	}
-	return d.apply(ctx, c, lent)
+	return d.apply(c, lent)
 }
 
 // Reload has the daemon made as its file has it now.
@@ -68,7 +68,7 @@ func (d *Daemon) Reload(ctx context.Context, force bool) error {
 	}
 	next, err := read()
 	if err != nil {
-		return err
+		return &ConfigError{err}
 	}
 	if len(next.Devices) == 0 {
 		next.Devices = []DeviceSpec{DefaultDevice()}
@@ -287,10 +287,16 @@ func (d *Daemon) through(p *outlet) (n int) {
 	return n
 }
 
-// apply makes c. When it fails d is as it was, but for connections that were to be ended.
-func (d *Daemon) apply(ctx context.Context, c *change, lent *Lent) error {
+// apply makes c, whether or not who asked for it is still there: half a change is of no use to
+// anybody. When it fails d is as it was, but for connections that were to be ended and what cannot
+// be made again: the error says which.
+func (d *Daemon) apply(c *change, lent *Lent) error {
 	var back closers
-	fail := func(err error) error { return errors.Join(err, back.close()) }
+	fail := func(err error) error {
+		err = errors.Join(err, back.close())
+		d.keepWhatIs()
+		return err
+	}
 	// What needs no room comes first, so that it may fail while nothing is gone.
 	now := d.current()
 	for _, early := range []bool{true, false} {
@@ -305,7 +311,7 @@ func (d *Daemon) apply(ctx context.Context, c *change, lent *Lent) error {
 				})
 			}
 			for _, dev := range c.delDevices {
-				d.remove(ctx, dev)
+				d.remove(dev)
 				now.Devices = slices.DeleteFunc(now.Devices, func(s DeviceSpec) bool {
 					return s.Name == dev.spec.Name
 				})
@@ -325,7 +331,7 @@ func (d *Daemon) apply(ctx context.Context, c *change, lent *Lent) error {
 			c.addDevices = slices.DeleteFunc(c.addDevices, func(o DeviceSpec) bool {
 				return o.Name == s.Name
 			})
-			back.add(func() error { d.remove(ctx, d.device(s.Name)); return nil })
+			back.add(func() error { d.remove(d.device(s.Name)); return nil })
 			now = then
 		}
 		for _, s := range slices.Clone(c.addPorts) {
@@ -352,9 +358,24 @@ func (d *Daemon) apply(ctx context.Context, c *change, lent *Lent) error {
 	return nil
 }
 
+// keepWhatIs takes out of the configuration what is no longer there.
+func (d *Daemon) keepWhatIs() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.cfg.Devices = slices.DeleteFunc(slices.Clone(d.cfg.Devices), func(s DeviceSpec) bool {
+		return !slices.ContainsFunc(d.devices, func(dev *device) bool {
+			return dev.spec.String() == s.String()
+		})
+	})
+	ports := d.ports
+	d.cfg.Ports = slices.DeleteFunc(slices.Clone(d.cfg.Ports), func(s PortSpec) bool {
+		return !slices.ContainsFunc(ports, func(p *outlet) bool { return p.spec.String() == s.String() })
+	})
+}
+
 // remove takes dev away. Programs that use it hear that their device is gone: their sessions end,
 // as if the daemon had. It returns when dev and its addresses are free, or after removeTime.
-func (d *Daemon) remove(ctx context.Context, dev *device) {
+func (d *Daemon) remove(dev *device) {
 	d.unlist(dev)
 	gone := fmt.Errorf("device %s was deleted", dev.spec.Name)
 	for _, s := range d.users(dev) {
@@ -374,7 +395,7 @@ func (d *Daemon) remove(ctx context.Context, dev *device) {
 	case <-done:
 	case <-late.C:
 		d.log.Warn("a device has not ended yet: a program hangs that uses it", "device", dev.spec.Name)
-	case <-ctx.Done():
+	case <-d.closing:
 	}
 }
 

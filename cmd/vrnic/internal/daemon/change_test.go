@@ -209,6 +209,75 @@ func TestDeviceSet(t *testing.T) {
 	daemontest.Connect(t, y, x, daemontest.Addr(t, x.Dev, false, 0))
 }
 
+// A change is made to its end when who asked for it goes away in the midst of it: here by losing
+// the device that it changes.
+func TestChangeOutlivesItsAsker(t *testing.T) {
+	d := daemontest.Start(t)
+	c := d.Dial()
+	x := daemontest.NewEnd(t, daemontest.Open(t, c, "vrnic1"), 64)
+	x.Recv(1, 0, 64)
+	err := c.Change(changeTime(t), shm.Change{Verb: shm.Set, Key: "device", Value: "vrnic1,mtu=9000",
+		Force: true})
+	if err != nil && !errors.Is(err, rdma.ErrDeviceGone) {
+		t.Errorf("who asked is told %v", err)
+	}
+	mustChange(t, d, shm.Set, "limit", "qps=9") // behind the other change
+	want := daemontest.Devices[1] + ",mtu=9000"
+	if got := d.Devices(); len(got) != 2 || got[1].String() != want {
+		t.Errorf("devices %v, want %s", got, want)
+	}
+	settings, err := d.Dial().Settings()
+	if err != nil || !slices.Contains(settings, [2]string{"device", want}) {
+		t.Errorf("%v, %v; want device %s", settings, err, want)
+	}
+}
+
+// A change that can be neither made nor undone leaves a configuration of what is there.
+func TestChangeThatCannotBeUndone(t *testing.T) {
+	dir, err := os.MkdirTemp("", "vrnic")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := daemon.ParseDevice("vrnic1,host=203.0.113.99") // nobody's
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := daemon.ParsePort("unix-listen:" + dir + "/p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := daemontest.Start(t, func(c *daemon.Config) {
+		next := *c
+		next.SocketMode = 0o600
+		next.Limits = server.DefaultLimits()
+		next.Devices = []daemon.DeviceSpec{c.Devices[0], spec}
+		c.Ports = []daemon.PortSpec{port}
+		c.Reload = func() (daemon.Config, error) { return next, nil }
+	})
+	if err := os.RemoveAll(dir); err != nil { // so that nobody listens there a second time
+		t.Fatal(err)
+	}
+	c := d.Dial()
+	err = c.Change(changeTime(t), shm.Change{Verb: shm.Reload})
+	if err == nil || !strings.Contains(err.Error(), "203.0.113.99") ||
+		!strings.Contains(err.Error(), dir) {
+		t.Errorf("%v; want both what failed and what could not be undone", err)
+	}
+	settings, err := c.Settings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, s := range settings {
+		if s[0] == "device" || s[0] == "port" {
+			got = append(got, s[1])
+		}
+	}
+	if !slices.Equal(got, daemontest.Devices[:]) {
+		t.Errorf("made of %q, want %q", got, daemontest.Devices)
+	}
+}
+
 // What cannot be is refused in words, and leaves all as it was.
 func TestChangeRefused(t *testing.T) {
 	d := daemontest.Start(t, func(c *daemon.Config) {

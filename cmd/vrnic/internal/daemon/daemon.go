@@ -52,6 +52,7 @@ type Daemon struct {
 	sessions map[*session]struct{} // +checklocks:mu
 
 	confined  atomic.Pointer[Confinement] // what Confined was told
+	closing   chan struct{}               // closed when Close begins
 	undo      closers
 	closeOnce sync.Once
 	closeErr  error
@@ -100,7 +101,7 @@ func New(cfg Config) (_ *Daemon, err error) {
 	cfg.Devices, cfg.Ports = slices.Clone(cfg.Devices), slices.Clone(cfg.Ports)
 
 	d := &Daemon{cfg: cfg, log: slog.New(handler), ready: make(chan struct{}),
-		changing: make(chan struct{}, 1), sessions: make(map[*session]struct{})}
+		closing: make(chan struct{}), changing: make(chan struct{}, 1), sessions: make(map[*session]struct{})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.undo.close())
@@ -348,7 +349,10 @@ func (d *Daemon) Run(ctx context.Context) error {
 
 // Close ends all connections and removes what New made. It waits for what still runs.
 func (d *Daemon) Close() error {
-	d.closeOnce.Do(func() { d.closeErr = d.undo.close() })
+	d.closeOnce.Do(func() {
+		close(d.closing)
+		d.closeErr = d.undo.close()
+	})
 	return d.closeErr
 }
 
