@@ -292,6 +292,8 @@ func (d *Daemon) through(p *outlet) (n int) {
 // be made again: the error says which.
 func (d *Daemon) apply(c *change, lent *Lent) error {
 	var back closers
+	var added []string // devices
+	wayOut := false    // one is added that does not tell when there is somebody to ask
 	fail := func(err error) error {
 		err = errors.Join(err, back.close())
 		d.keepWhatIs()
@@ -332,6 +334,7 @@ func (d *Daemon) apply(c *change, lent *Lent) error {
 				return o.Name == s.Name
 			})
 			back.add(func() error { d.remove(d.device(s.Name)); return nil })
+			added = append(added, s.Name)
 			now = then
 		}
 		for _, s := range slices.Clone(c.addPorts) {
@@ -347,6 +350,7 @@ func (d *Daemon) apply(c *change, lent *Lent) error {
 				return o.String() == s.String()
 			})
 			back.add(func() error { return d.removePort(d.portList()[len(d.portList())-1]) })
+			wayOut = wayOut || s.Kind == PortTap
 			now = then
 		}
 	}
@@ -355,6 +359,11 @@ func (d *Daemon) apply(c *change, lent *Lent) error {
 	d.cfg.Devices, d.cfg.Ports = c.next.Devices, c.next.Ports
 	d.cfg.Limits, d.cfg.Peers = c.next.Limits, c.next.Peers
 	d.mu.Unlock()
+	for _, dev := range d.deviceList() {
+		if wayOut || slices.Contains(added, dev.spec.Name) {
+			d.findDuplicates(dev)
+		}
+	}
 	return nil
 }
 

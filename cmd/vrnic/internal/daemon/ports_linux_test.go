@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +17,7 @@ import (
 	"github.com/vrnic/vrnic/internal/needtest"
 	"github.com/vrnic/vrnic/internal/netlab"
 	"github.com/vrnic/vrnic/rdma"
+	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/shmtest"
 )
@@ -145,6 +148,35 @@ func TestRoCEPortDown(t *testing.T) {
 			t.Errorf("down %t: state %d, physical %d: want %d and %d", down, port.State, port.PhysState,
 				state, phys)
 		}
+	}
+}
+
+// A device that is added where somebody has its address is told of, as at the start.
+func TestAddedDuplicate(t *testing.T) {
+	dir, err := os.MkdirTemp("", "vrnic")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	has := daemontest.Start(t, func(c *daemon.Config) {
+		c.Devices = c.Devices[:1]
+		c.Devices[0].Name = "far"
+		c.Devices[0].Addrs = []netip.Prefix{netip.MustParsePrefix("10.77.0.9/24")}
+	})
+	mustChange(t, has, shm.Add, "port", "unix-listen:"+dir+"/p")
+	log := new(eventLog)
+	wants := daemontest.Start(t, func(c *daemon.Config) {
+		c.Log = slog.New(slog.NewTextHandler(log, nil))
+	})
+	mustChange(t, wants, shm.Add, "port", "unix-connect:"+dir+"/p")
+	if !daemontest.Eventually(func() bool { return log.count("the link of a port is up") > 0 }) {
+		t.Fatal("the port has no link")
+	}
+	mustChange(t, wants, shm.Add, "device", "near,addr=10.77.0.9/24")
+	if !daemontest.Eventually(func() bool {
+		return log.count("device=near addr=10.77.0.9") > 0
+	}) {
+		t.Errorf("the log does not say that somebody has the address")
 	}
 }
 

@@ -89,6 +89,7 @@ func (s *session) OpenContext(
 	}
 	sd.openEvents(events)
 	if sd.dev.gone.Load() { // meanwhile
+		sd.closeEvents(events)
 		return nil, syscall.ENODEV
 	}
 	return &contextHandler{sd: sd, events: events}, nil
