@@ -101,7 +101,8 @@ func New(cfg Config) (_ *Daemon, err error) {
 	cfg.Devices, cfg.Ports = slices.Clone(cfg.Devices), slices.Clone(cfg.Ports)
 
 	d := &Daemon{cfg: cfg, log: slog.New(handler), ready: make(chan struct{}),
-		closing: make(chan struct{}), changing: make(chan struct{}, 1), sessions: make(map[*session]struct{})}
+		closing: make(chan struct{}), changing: make(chan struct{}, 1),
+		sessions: make(map[*session]struct{})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.undo.close())
