@@ -19,12 +19,12 @@ func (o *operation) createAH(req *abi.CreateAHRequest) (*abi.CreateAHReply, erro
 	if err != nil {
 		return nil, err
 	}
-	if err := s.srv.ids.take(s.peer, s.privileged()); err != nil {
+	if err := s.srv.ids.take(s.account(), s.privileged()); err != nil {
 		return nil, err
 	}
 	h, err := pd.h.CreateAH(&req.Attr)
 	if err != nil {
-		s.srv.ids.give(s.peer, 1)
+		s.srv.ids.give(s.account(), 1)
 		return nil, err
 	}
 	pd.users++
@@ -43,7 +43,7 @@ func (o *operation) destroyAH(req *abi.HandleRequest) error {
 	}
 	a.pd.users--
 	drop(s, &s.ahs, req.Handle)
-	s.srv.ids.give(s.peer, 1)
+	s.srv.ids.give(s.account(), 1)
 	return nil
 }
 
@@ -77,7 +77,7 @@ func (s *Session) enterGroup() error {
 	if s.groups >= s.limits.Groups {
 		return s.overLimit("groups")
 	}
-	if err := s.srv.memberships.take(s.peer, s.privileged()); err != nil {
+	if err := s.srv.memberships.take(s.account(), s.privileged()); err != nil {
 		return err
 	}
 	s.groups++
@@ -87,7 +87,7 @@ func (s *Session) enterGroup() error {
 // leaveGroups counts n less.
 func (s *Session) leaveGroups(n int) {
 	s.groups -= n
-	s.srv.memberships.give(s.peer, n)
+	s.srv.memberships.give(s.account(), n)
 }
 
 func (o *operation) detachMcast(req *abi.AttachMcastRequest) error {

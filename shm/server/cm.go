@@ -198,7 +198,7 @@ func (o *operation) createID(req *abi.CMCreateIDRequest) (*abi.CMCreateIDReply, 
 		s.mu.Unlock()
 		return nil, s.overLimit("cm-ids")
 	}
-	if err := s.srv.ids.take(s.peer, s.privileged()); err != nil {
+	if err := s.srv.ids.take(s.account(), s.privileged()); err != nil {
 		s.mu.Unlock()
 		return nil, err
 	}
@@ -222,7 +222,7 @@ func (s *Session) dropID(id *CMID) {
 	delete(s.ids.m, id.handle)
 	id.ch.Load().ids--
 	s.mu.Unlock()
-	s.srv.ids.give(s.peer, 1)
+	s.srv.ids.give(s.account(), 1)
 }
 
 func (o *operation) destroyID(req *abi.HandleRequest) (*abi.CMDestroyIDReply, error) {

@@ -414,7 +414,7 @@ func (id *CMID) PushRequest(e abi.CMEvent, mk func(child *CMID) IDHandler) error
 		s.mu.Unlock()
 		return syscall.ENOMEM
 	}
-	if err := s.srv.ids.take(s.peer, s.privileged()); err != nil {
+	if err := s.srv.ids.take(s.account(), s.privileged()); err != nil {
 		s.mu.Unlock()
 		return err
 	}

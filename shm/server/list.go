@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/shm/osmem"
 )
 
 // A listing is what a LIST or STAT goes through while the client pages through it.
@@ -135,6 +136,7 @@ type ClientRow struct {
 	PID     int32  `json:"pid"`
 	UID     uint32 `json:"uid"`
 	GID     uint32 `json:"gid"`
+	Guest   string `json:"socket,omitempty"` // the name of a Guest's
 	Comm    string `json:"comm"`
 	// hello, live, ending; stuck: ended, and a copy into its memory hangs
 	State   string `json:"state"`
@@ -149,6 +151,7 @@ type ClientRow struct {
 // A UserRow is a row of LIST user: what all sessions of one user have.
 type UserRow struct {
 	UID      uint32 `json:"uid"`
+	Guest    string `json:"socket,omitempty"` // all users of it
 	Sessions int    `json:"sessions"`
 	Objects
 	Regions  int64 `json:"regions"`
@@ -157,22 +160,24 @@ type UserRow struct {
 	Me       bool  `json:"me,omitempty"`
 }
 
-// Users sums Clients up, by user: who has most sessions comes first.
+// Users sums Clients up, by user or socket: who has most sessions comes first.
 func (s *Server) Users() []UserRow {
-	of := make(map[uint32]*UserRow)
+	of := make(map[account]*UserRow)
 	var rows []*UserRow
 	for _, c := range s.Clients() {
-		r := of[c.UID]
+		who := accountOf(c.Guest, osmem.Peer{UID: c.UID})
+		r := of[who]
 		if r == nil {
-			r = &UserRow{UID: c.UID, Regions: s.regions.of(c.UID),
-				Mappings: s.mappings.of(c.UID), Pipes: s.pipes.of(c.UID)}
-			of[c.UID], rows = r, append(rows, r)
+			r = &UserRow{UID: who.uid, Guest: who.guest, Regions: s.regions.of(who),
+				Mappings: s.mappings.of(who), Pipes: s.pipes.of(who)}
+			of[who], rows = r, append(rows, r)
 		}
 		r.Sessions++
 		r.add(&c.Objects)
 	}
 	slices.SortFunc(rows, func(a, b *UserRow) int {
-		return cmp.Or(cmp.Compare(b.Sessions, a.Sessions), cmp.Compare(a.UID, b.UID))
+		return cmp.Or(cmp.Compare(b.Sessions, a.Sessions), cmp.Compare(a.UID, b.UID),
+			cmp.Compare(a.Guest, b.Guest))
 	})
 	out := make([]UserRow, len(rows))
 	for i, r := range rows {
@@ -200,7 +205,8 @@ func (s *Server) Clients() []ClientRow {
 func (s *Session) row() ClientRow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := ClientRow{Session: s.id, PID: s.peer.PID, UID: s.peer.UID, GID: s.peer.GID, Comm: s.comm,
+	r := ClientRow{Session: s.id, PID: s.peer.PID, UID: s.peer.UID, GID: s.peer.GID,
+		Guest: s.guest, Comm: s.comm,
 		State: s.state, Seconds: int64(s.srv.cfg.Now().Sub(s.since).Seconds()),
 		Objects: Objects{PDs: len(s.pds.m), MRs: len(s.mrs.m), Mems: len(s.mems.m), MemSize: s.memBytes,
 			CQs: len(s.cqs.m), QPs: len(s.qps.m), SRQs: len(s.srqs.m), MWs: len(s.mws.m),
@@ -220,7 +226,7 @@ func (s *Session) row() ClientRow {
 func (s *Server) users(me *Session, all bool) iter.Seq[any] {
 	return func(yield func(any) bool) {
 		for _, r := range s.Users() {
-			r.Me = r.UID == me.peer.UID
+			r.Me = account{r.Guest, r.UID} == me.account()
 			if (all || r.Me) && !yield(r) {
 				return
 			}

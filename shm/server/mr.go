@@ -181,12 +181,12 @@ func (o *operation) addMR(inPD uint32, make func(*pdObj) (*mrObj, error)) (*abi.
 	if err != nil {
 		return nil, err
 	}
-	if err := s.srv.regions.take(s.peer, s.privileged()); err != nil {
+	if err := s.srv.regions.take(s.account(), s.privileged()); err != nil {
 		return nil, err
 	}
 	m, err := make(pd)
 	if err != nil {
-		s.srv.regions.give(s.peer, 1)
+		s.srv.regions.give(s.account(), 1)
 		return nil, err
 	}
 	put(s, &s.mrs, n, m)
@@ -273,7 +273,7 @@ func (o *operation) deregMR(req *abi.HandleRequest) error {
 		return err
 	}
 	drop(o.s, &o.s.mrs, req.Handle)
-	o.s.srv.regions.give(o.s.peer, 1)
+	o.s.srv.regions.give(o.s.account(), 1)
 	return nil
 }
 
@@ -302,12 +302,12 @@ func (o *operation) allocMW(req *abi.AllocMWRequest) (*abi.AllocMWReply, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := s.srv.regions.take(s.peer, s.privileged()); err != nil {
+	if err := s.srv.regions.take(s.account(), s.privileged()); err != nil {
 		return nil, err
 	}
 	h, err := pd.h.AllocMW(req.Type)
 	if err != nil {
-		s.srv.regions.give(s.peer, 1)
+		s.srv.regions.give(s.account(), 1)
 		return nil, err
 	}
 	pd.users++
@@ -325,6 +325,6 @@ func (o *operation) deallocMW(req *abi.HandleRequest) error {
 	}
 	m.pd.users--
 	drop(o.s, &o.s.mws, req.Handle)
-	o.s.srv.regions.give(o.s.peer, 1)
+	o.s.srv.regions.give(o.s.account(), 1)
 	return nil
 }

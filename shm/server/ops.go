@@ -300,12 +300,12 @@ func (o *operation) allocPD(req *abi.AllocPDRequest) (*abi.AllocPDReply, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := s.srv.ids.take(s.peer, s.privileged()); err != nil {
+	if err := s.srv.ids.take(s.account(), s.privileged()); err != nil {
 		return nil, err
 	}
 	h, err := c.h.AllocPD()
 	if err != nil {
-		s.srv.ids.give(s.peer, 1)
+		s.srv.ids.give(s.account(), 1)
 		return nil, err
 	}
 	c.users++
@@ -326,6 +326,6 @@ func (o *operation) deallocPD(req *abi.HandleRequest) error {
 	}
 	p.ctx.users--
 	drop(o.s, &o.s.pds, req.Handle)
-	o.s.srv.ids.give(o.s.peer, 1)
+	o.s.srv.ids.give(o.s.account(), 1)
 	return nil
 }

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/vrnic/vrnic/shm/abi"
-	"github.com/vrnic/vrnic/shm/osmem"
 	"github.com/vrnic/vrnic/shm/ring"
 )
 
@@ -189,7 +188,7 @@ func TestMemberships(t *testing.T) {
 	}{{abi.OpAttachMcast, group(r, 2)}, {abi.OpCMJoinMulticast, join}} {
 		d.refuse(t, full.op, syscall.ENOMEM, full.req)
 	}
-	err := ts.srv.memberships.take(osmem.Peer{UID: uint32(os.Getuid())}, false)
+	err := ts.srv.memberships.take(account{uid: uint32(os.Getuid())}, false)
 	if why := fmt.Sprint(err); !strings.Contains(why, "4 of the daemon's 8 memberships") ||
 		!strings.Contains(why, "--limit memberships=N") {
 		t.Errorf("refused for %s", why)

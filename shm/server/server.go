@@ -28,7 +28,9 @@ type Config struct {
 	Group string      // name or number of the socket's group; "": leave it
 	// FD is a socket that listens already, in place of one that is made: Mode and Group are its
 	// maker's. 0: none.
-	FD     int
+	FD int
+	// Guests are further sockets.
+	Guests []Guest
 	Limits *Limits // nil: DefaultLimits
 	Log    *slog.Logger
 
@@ -42,6 +44,15 @@ type Config struct {
 	Now func() time.Time
 }
 
+// A Guest is a socket for clients of whom nobody looks after the daemon, whoever they are: root of
+// a container is one. They see what is their own, and together have what one user may have. Anybody
+// who reaches the socket may connect.
+type Guest struct {
+	Name string // what Session.Guest says; needed
+	Path string
+	Lock string // a file beside it that only the daemon reaches
+}
+
 // ErrServerClosed is the cause of sessions that Server.Close ends.
 var ErrServerClosed = errors.New("shm: server closed")
 
@@ -52,6 +63,7 @@ const maxRefusals = 16
 type Server struct {
 	cfg    Config
 	l      *seqpacket.Listener
+	guests []*seqpacket.Listener // as Config.Guests
 	log    slog.Handler
 	rights osmem.ProcessRights
 	wg     sync.WaitGroup // accept loop and control goroutines
@@ -70,7 +82,7 @@ type Server struct {
 	closed   bool                         // +checklocks:mu
 	lastID   uint32                       // +checklocks:mu
 	sessions map[*Session]struct{}        // until the last goroutine of each is back
-	perUID   map[uint32]int               // of them, but for those that only look; +checklocks:mu
+	perUser  map[account]int              // of them, but for those that only look; +checklocks:mu
 	lookers  int                          // +checklocks:mu
 	refusals map[*seqpacket.Conn]struct{} // +checklocks:mu
 
@@ -102,7 +114,7 @@ func Listen(path string, cfg Config) (*Server, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{cfg: cfg, limits: DefaultLimits(), sessions: make(map[*Session]struct{}),
-		perUID:   make(map[uint32]int),
+		perUser:  make(map[account]int),
 		refusals: make(map[*seqpacket.Conn]struct{})}
 	if cfg.Limits != nil {
 		s.limits = *cfg.Limits
@@ -122,9 +134,27 @@ func Listen(path string, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.wg.Add(1)
-	go s.accept()
+	for _, g := range cfg.Guests {
+		l, err := seqpacket.ListenBehind(g.Lock, g.Path, 0o666, -1)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("socket for %s: %w", g.Name, err), s.closeListeners())
+		}
+		s.guests = append(s.guests, l)
+	}
+	s.wg.Add(1 + len(s.guests))
+	go s.accept(s.l, "")
+	for i, l := range s.guests {
+		go s.accept(l, cfg.Guests[i].Name)
+	}
 	return s, nil
+}
+
+func (s *Server) closeListeners() error {
+	err := s.l.Close()
+	for _, l := range s.guests {
+		err = errors.Join(err, l.Close())
+	}
+	return err
 }
 
 // Path is where the socket is.
@@ -166,7 +196,7 @@ func (s *Server) Close() error {
 		c.End()
 	}
 	s.mu.Unlock()
-	err := s.l.Close()
+	err := s.closeListeners()
 	for _, sess := range all {
 		sess.end(ErrServerClosed)
 	}
@@ -174,10 +204,10 @@ func (s *Server) Close() error {
 	return err
 }
 
-func (s *Server) accept() {
+func (s *Server) accept(l *seqpacket.Listener, guest string) {
 	defer s.wg.Done()
 	for {
-		c, err := s.l.AcceptUnix()
+		c, err := l.AcceptUnix()
 		if err != nil {
 			if errors.Is(err, net.ErrClosed) {
 				return
@@ -187,7 +217,7 @@ func (s *Server) accept() {
 			time.Sleep(10 * time.Millisecond)
 			continue
 		}
-		if err := s.begin(c); err != nil {
+		if err := s.begin(c, guest); err != nil {
 			s.warn("new client", "err", err)
 			seqpacket.End(c)
 			s.leaving.close(c.Close, seqpacket.Drain(c))
@@ -196,7 +226,7 @@ func (s *Server) accept() {
 }
 
 // begin starts a session for c, or tells c why not.
-func (s *Server) begin(c *net.UnixConn) error {
+func (s *Server) begin(c *net.UnixConn, guest string) error {
 	conn, peer, err := seqpacket.NewConn(c)
 	if err != nil {
 		return err
@@ -206,11 +236,12 @@ func (s *Server) begin(c *net.UnixConn) error {
 	if s.closed {
 		return net.ErrClosed
 	}
-	full := s.room(peer)
-	if full != nil && (!s.cfg.Privileged(peer) || s.lookers >= maxLookers) {
+	who, privileged := accountOf(guest, peer), s.privileged(guest, peer)
+	full := s.room(who, privileged)
+	if full != nil && (!privileged || s.lookers >= maxLookers) {
 		s.refused.Add(1)
 		if len(s.refusals) >= maxRefusals {
-			return fmt.Errorf("too many clients of uid %d", peer.UID)
+			return fmt.Errorf("too many clients of %v", who)
 		}
 		s.refusals[conn] = struct{}{}
 		s.wg.Add(1)
@@ -221,12 +252,12 @@ func (s *Server) begin(c *net.UnixConn) error {
 	if s.lastID == 0 {
 		s.lastID = 1
 	}
-	sess := newSession(s, s.lastID, conn, peer)
+	sess := newSession(s, s.lastID, conn, peer, guest)
 	s.sessions[sess] = struct{}{}
 	if sess.looks = full; full != nil {
 		s.lookers++
 	} else {
-		s.perUID[peer.UID]++
+		s.perUser[who]++
 	}
 	s.wg.Add(1)
 	go sess.run()
@@ -242,8 +273,9 @@ func (s *Server) remove(sess *Session) {
 		s.lookers--
 		return
 	}
-	if s.perUID[sess.peer.UID]--; s.perUID[sess.peer.UID] == 0 {
-		delete(s.perUID, sess.peer.UID)
+	who := sess.account()
+	if s.perUser[who]--; s.perUser[who] == 0 {
+		delete(s.perUser, who)
 	}
 }
 
@@ -343,12 +375,12 @@ func (s *Server) SetLimits(l Limits) {
 // newEventPipe is that of the operating system's memory, within the quota.
 func (s *Session) newEventPipe() (*osmem.EventWriter, int, error) {
 	pipes := s.srv.pipes
-	if err := pipes.take(s.peer, s.privileged()); err != nil {
+	if err := pipes.take(s.account(), s.privileged()); err != nil {
 		return nil, -1, err
 	}
-	p, fd, err := osmem.NewEventPipe(func() { pipes.give(s.peer, 1) })
+	p, fd, err := osmem.NewEventPipe(func() { pipes.give(s.account(), 1) })
 	if err != nil {
-		pipes.give(s.peer, 1)
+		pipes.give(s.account(), 1)
 	}
 	return p, fd, err
 }

@@ -26,7 +26,9 @@ type Session struct {
 	id   uint32
 	conn *seqpacket.Conn
 	peer osmem.Peer
-	h    Handler // nil before HELLO
+	// guest is the name of the socket that the client came by; "": the daemon's own.
+	guest string
+	h     Handler // nil before HELLO
 	// looks is why the session may only list and count: there was no room for another one.
 	looks   error
 	reasons bool   // the client wants to know why; set by HELLO
@@ -82,9 +84,10 @@ type Session struct {
 // newSession makes a session of srv.
 //
 // +checklocks:srv.mu
-func newSession(srv *Server, id uint32, conn *seqpacket.Conn, peer osmem.Peer) *Session {
-	s := &Session{srv: srv, id: id, conn: conn, peer: peer, since: srv.cfg.Now(), limits: srv.limits,
-		qpNums: make(map[qpKey]*qpObj), state: "hello"}
+func newSession(srv *Server, id uint32, conn *seqpacket.Conn, peer osmem.Peer,
+	guest string) *Session {
+	s := &Session{srv: srv, id: id, conn: conn, peer: peer, guest: guest, since: srv.cfg.Now(),
+		limits: srv.limits, qpNums: make(map[qpKey]*qpObj), state: "hello"}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	conn.Discard = s.discard
 	return s
@@ -95,6 +98,12 @@ func (s *Session) ID() uint32 { return s.id }
 
 // Peer is who connected, by the kernel's word at that time.
 func (s *Session) Peer() osmem.Peer { return s.peer }
+
+// Guest is the name of the socket that the client came by; "": the daemon's own.
+func (s *Session) Guest() string { return s.guest }
+
+// account is whom what the session has is counted for.
+func (s *Session) account() account { return accountOf(s.guest, s.peer) }
 
 // Comm is what the client calls itself; not to be believed, nor printed without escaping.
 func (s *Session) Comm() string {
@@ -259,8 +268,8 @@ func (s *Session) freeAll() {
 			m.mem.Close()
 		}
 	}
-	s.srv.regions.give(s.peer, len(s.mrs.m)+len(s.mws.m))
-	s.srv.ids.give(s.peer, len(s.ids.m)+len(s.pds.m)+len(s.ahs.m))
+	s.srv.regions.give(s.account(), len(s.mrs.m)+len(s.mws.m))
+	s.srv.ids.give(s.account(), len(s.ids.m)+len(s.pds.m)+len(s.ahs.m))
 	s.leaveGroups(s.groups)
 	for _, m := range s.mems.m {
 		m.region.Release()
@@ -398,13 +407,13 @@ func (s *Session) newRing(name string, size int) (*osmem.Region, int, error) {
 // takeMapping reserves a place for one more mapping.
 func (s *Session) takeMapping() error {
 	if s.looks != nil { // of its page only
-		s.srv.mappings.force(s.peer)
+		s.srv.mappings.force(s.account())
 		return nil
 	}
-	return s.srv.mappings.take(s.peer, s.privileged())
+	return s.srv.mappings.take(s.account(), s.privileged())
 }
 
-func (s *Session) giveMapping() { s.srv.mappings.give(s.peer, 1) }
+func (s *Session) giveMapping() { s.srv.mappings.give(s.account(), 1) }
 
 // freeRing gives newRing's memory back, once nothing touches it.
 func (s *Session) freeRing(r *osmem.Region) {

@@ -15,8 +15,37 @@ import (
 // Who uses up what all share must not keep out the one who is to look after it. Root and the
 // daemon's own user could end the daemon anyway, so only others are held to a part of it.
 
+// An account is whom something is counted for: a user, or all users of a Guest's socket.
+type account struct {
+	guest string
+	uid   uint32
+}
+
+func accountOf(guest string, peer osmem.Peer) account {
+	if guest != "" {
+		return account{guest: guest}
+	}
+	return account{uid: peer.UID}
+}
+
+func (a account) String() string {
+	if a.guest != "" {
+		return "socket " + a.guest
+	}
+	return fmt.Sprintf("uid %d", a.uid)
+}
+
+func (a account) compare(b account) int {
+	return cmp.Or(cmp.Compare(a.guest, b.guest), cmp.Compare(a.uid, b.uid))
+}
+
 // privileged reports whether the client is who looks after the daemon.
-func (s *Session) privileged() bool { return s.srv.cfg.Privileged(s.peer) }
+func (s *Session) privileged() bool { return s.srv.privileged(s.guest, s.peer) }
+
+// privileged: nobody is who has come as a guest, root of a container for one.
+func (s *Server) privileged(guest string, peer osmem.Peer) bool {
+	return guest == "" && s.cfg.Privileged(peer)
+}
 
 // A Refusal is an error that a client is told of in words, not by its errno alone.
 type Refusal struct {
@@ -53,17 +82,17 @@ type pool struct {
 	what  string // there is so much of
 
 	mu    sync.Mutex
-	max   int64            // +checklocks:mu
-	all   int64            // +checklocks:mu
-	users map[uint32]int64 // +checklocks:mu
+	max   int64             // +checklocks:mu
+	all   int64             // +checklocks:mu
+	users map[account]int64 // +checklocks:mu
 }
 
 func newPool(limit, what string, max int) *pool {
-	return &pool{limit: limit, what: what, max: int64(max), users: make(map[uint32]int64)}
+	return &pool{limit: limit, what: what, max: int64(max), users: make(map[account]int64)}
 }
 
-// take takes one for a session of peer; the error is a *Refusal.
-func (p *pool) take(peer osmem.Peer, privileged bool) error {
+// take takes one for a session of who; the error is a *Refusal.
+func (p *pool) take(who account, privileged bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	most, all := p.max, p.max
@@ -71,51 +100,50 @@ func (p *pool) take(peer osmem.Peer, privileged bool) error {
 		most, all = max(p.max/2, 1), p.max-p.max/8
 	}
 	switch {
-	case p.users[peer.UID] >= most:
+	case p.users[who] >= most:
 		return refuseOver(syscall.ENOMEM, p.limit,
-			"uid %d has %d of the daemon's %d %s, as many as one user may",
-			peer.UID, p.users[peer.UID], p.max, p.what)
+			"%v has %d of the daemon's %d %s, as many as one user may", who, p.users[who], p.max, p.what)
 	case p.all >= all:
 		return refuseOver(syscall.ENOMEM, p.limit, "the daemon's %d %s are taken: %s", all, p.what,
-			shares(p.users, peer, privileged))
+			shares(p.users, who, privileged))
 	}
-	p.add(peer, 1)
+	p.add(who, 1)
 	return nil
 }
 
 // force is take beyond all bounds.
-func (p *pool) force(peer osmem.Peer) {
+func (p *pool) force(who account) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.add(peer, 1)
+	p.add(who, 1)
 }
 
 // give gives n back.
-func (p *pool) give(peer osmem.Peer, n int) {
+func (p *pool) give(who account, n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.add(peer, -int64(n))
+	p.add(who, -int64(n))
 }
 
 // +checklocks:p.mu
-func (p *pool) add(peer osmem.Peer, n int64) {
+func (p *pool) add(who account, n int64) {
 	p.all += n
-	if p.users[peer.UID] += n; p.users[peer.UID] == 0 {
-		delete(p.users, peer.UID)
+	if p.users[who] += n; p.users[who] == 0 {
+		delete(p.users, who)
 	}
 }
 
-// count is how many there are; of is how many uid has.
+// count is how many there are; of is how many who has.
 func (p *pool) count() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.all
 }
 
-func (p *pool) of(uid uint32) int64 {
+func (p *pool) of(who account) int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.users[uid]
+	return p.users[who]
 }
 
 // A PoolUse is how much of what all sessions share is taken. Limit is the name of its bound.
@@ -136,22 +164,22 @@ func (s *Server) Pools() []PoolUse {
 }
 
 // shares says who has how much, the most first, to who may know; to others how much they have.
-func shares[N cmp.Ordered](users map[uint32]N, to osmem.Peer, privileged bool) string {
+func shares[N cmp.Ordered](users map[account]N, to account, privileged bool) string {
 	if !privileged {
-		return fmt.Sprintf("uid %d has %v, others the rest", to.UID, users[to.UID])
+		return fmt.Sprintf("%v has %v, others the rest", to, users[to])
 	}
-	uids := slices.SortedFunc(maps.Keys(users), func(a, b uint32) int {
-		return cmp.Or(cmp.Compare(users[b], users[a]), cmp.Compare(a, b))
+	all := slices.SortedFunc(maps.Keys(users), func(a, b account) int {
+		return cmp.Or(cmp.Compare(users[b], users[a]), a.compare(b))
 	})
 	const most = 8
 	var b strings.Builder
-	for i, uid := range uids[:min(len(uids), most)] {
+	for i, who := range all[:min(len(all), most)] {
 		if i > 0 {
 			b.WriteString(", ")
 		}
-		fmt.Fprintf(&b, "uid %d has %v", uid, users[uid])
+		fmt.Fprintf(&b, "%v has %v", who, users[who])
 	}
-	if n := len(uids) - most; n > 0 {
+	if n := len(all) - most; n > 0 {
 		fmt.Fprintf(&b, ", %d more have the rest", n)
 	}
 	return b.String()
@@ -161,27 +189,25 @@ func shares[N cmp.Ordered](users map[uint32]N, to osmem.Peer, privileged bool) s
 // list and count.
 const maxLookers = 16
 
-// room says why there is no room for one more session of peer; nil: there is.
+// room says why there is no room for one more session of who; nil: there is.
 //
 // +checklocks:s.mu
-func (s *Server) room(peer osmem.Peer) error {
+func (s *Server) room(who account, privileged bool) error {
 	full := s.limits.Sessions
-	privileged := s.cfg.Privileged(peer)
 	if !privileged {
 		full -= full / 16
 	}
 	n := 0
-	for _, have := range s.perUID {
+	for _, have := range s.perUser {
 		n += have
 	}
 	switch {
-	case s.perUID[peer.UID] >= s.limits.SessionsPerUID:
+	case s.perUser[who] >= s.limits.SessionsPerUID:
 		return refuseOver(syscall.ENOMEM, "sessions-per-uid",
-			"uid %d has %d sessions, as many as one user may",
-			peer.UID, s.perUID[peer.UID])
+			"%v has %d sessions, as many as one user may", who, s.perUser[who])
 	case n >= full:
 		return refuseOver(syscall.ENOMEM, "sessions", "the daemon's %d sessions are taken: %s", full,
-			shares(s.perUID, peer, privileged))
+			shares(s.perUser, who, privileged))
 	}
 	return nil
 }

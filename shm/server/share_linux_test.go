@@ -34,16 +34,16 @@ func TestFiveUsersFillTheDaemon(t *testing.T) {
 	defer s.mu.Unlock()
 	total := 0
 	for uid := uint32(70001); uid <= 70005; uid++ {
-		for s.room(osmem.Peer{UID: uid}) == nil {
-			s.perUID[uid]++
+		for s.room(account{uid: uid}, false) == nil {
+			s.perUser[account{uid: uid}]++
 			total++
 		}
 	}
-	defer clear(s.perUID)
-	if total != 240 || s.perUID[70001] != 64 {
-		t.Errorf("five users have %d of 256 sessions: %v", total, s.perUID)
+	defer clear(s.perUser)
+	if total != 240 || s.perUser[account{uid: 70001}] != 64 {
+		t.Errorf("five users have %d of 256 sessions: %v", total, s.perUser)
 	}
-	if err := s.room(osmem.Peer{}); err != nil {
+	if err := s.room(account{}, true); err != nil {
 		t.Errorf("root has no session: %v", err)
 	}
 	for _, tt := range []struct {
@@ -55,15 +55,15 @@ func TestFiveUsersFillTheDaemon(t *testing.T) {
 		{70006, "the daemon's 240 sessions are taken: uid 70006 has 0, others the rest (\"vrnic up " +
 			"--limit sessions=N\" sets the limit)"},
 	} {
-		if err := s.room(osmem.Peer{UID: tt.uid}); err == nil || err.Error() != tt.want ||
+		if err := s.room(account{uid: tt.uid}, false); err == nil || err.Error() != tt.want ||
 			!errors.Is(err, syscall.ENOMEM) {
 			t.Errorf("uid %d is told %v\nwant %s", tt.uid, err, tt.want)
 		}
 	}
-	for s.room(osmem.Peer{}) == nil {
-		s.perUID[0]++
+	for s.room(account{}, true) == nil {
+		s.perUser[account{}]++
 	}
-	if err := s.room(osmem.Peer{}); !strings.Contains(err.Error(),
+	if err := s.room(account{}, true); !strings.Contains(err.Error(),
 		"taken: uid 70001 has 64, uid 70002 has 64, uid 70003 has 64, uid 70004 has 48, uid 0 has 16 (") {
 		t.Errorf("root is told %v", err)
 	}
@@ -74,7 +74,7 @@ func TestPools(t *testing.T) {
 	p := newPool("pipes", "event pipes", 16)
 	take := func(uid uint32, privileged bool) (n int, err error) {
 		for ; n < 100; n++ {
-			if err = p.take(osmem.Peer{UID: uid}, privileged); err != nil {
+			if err = p.take(account{uid: uid}, privileged); err != nil {
 				break
 			}
 		}
@@ -96,12 +96,12 @@ func TestPools(t *testing.T) {
 			t.Errorf("uid %d took %d: %v", tt.uid, n, err)
 		}
 	}
-	p.give(osmem.Peer{UID: 1}, 1)
+	p.give(account{uid: 1}, 1)
 	if n, _ := take(3, false); n != 0 { // what is kept is free again first
 		t.Errorf("a third user took %d", n)
 	}
-	if n, _ := take(0, true); n != 1 || p.count() != 16 || p.of(1) != 7 {
-		t.Errorf("%d of what was given back, %d in all, %d of uid 1", n, p.count(), p.of(1))
+	if n, _ := take(0, true); n != 1 || p.count() != 16 || p.of(account{uid: 1}) != 7 {
+		t.Errorf("%d of what was given back, %d in all, %d of uid 1", n, p.count(), p.of(account{uid: 1}))
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 	"net"
 	"os"
 	"os/user"
-	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -305,7 +305,13 @@ type Listener struct {
 // Listen makes a SOCK_SEQPACKET socket at path with the given mode and group (-1: leave). A
 // socket file that a dead daemon left is replaced; one that somebody listens on is an error, and so
 // is anything that is not a socket.
-func Listen(path string, mode fs.FileMode, gid int) (_ *Listener, err error) {
+func Listen(path string, mode fs.FileMode, gid int) (*Listener, error) {
+	return ListenBehind(path+".lock", path, mode, gid)
+}
+
+// ListenBehind is Listen with the lock in another place: one that clients, who may see the
+// directory of the socket, cannot reach.
+func ListenBehind(lockFile, path string, mode fs.FileMode, gid int) (_ *Listener, err error) {
 	var undo []func()
 	defer func() {
 		if err != nil {
@@ -314,7 +320,7 @@ func Listen(path string, mode fs.FileMode, gid int) (_ *Listener, err error) {
 			}
 		}
 	}()
-	lock, err := lockPath(path + ".lock")
+	lock, err := lockPath(lockFile)
 	if err != nil {
 		return nil, err
 	}
@@ -446,7 +452,7 @@ func lockPath(path string) (*os.File, error) {
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			f.Close()
 			if err == unix.EWOULDBLOCK {
-				return nil, errInUse(path[:len(path)-len(filepath.Ext(path))])
+				return nil, errInUse(strings.TrimSuffix(path, ".lock"))
 			}
 			return nil, &fs.PathError{Op: "flock", Path: path, Err: err}
 		}
