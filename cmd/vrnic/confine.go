@@ -4,9 +4,11 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"slices"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/config"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/guest"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/metrics"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/sandbox"
 )
@@ -25,6 +27,9 @@ const trapVariable = "VRNIC_SANDBOX_TRAP"
 // A confinement is what a daemon gives up when it has made all that it is made of.
 type confinement struct {
 	off bool
+	// containers is the directory of sockets for containers, dirs are the folders in it.
+	containers string
+	dirs       []string
 	sandbox.Config
 }
 
@@ -39,6 +44,12 @@ func sandboxConfig(u *config.Up, file string) (*confinement, error) {
 	}
 	if metrics.IsPath(u.Metrics) {
 		f.Sockets = append(f.Sockets, u.Metrics)
+	}
+	f.containers = cfg.Containers
+	for _, name := range cfg.GuestNames() {
+		f.Sockets = append(f.Sockets, guest.Socket(cfg.Containers, name),
+			guest.Lock(cfg.Containers, name))
+		f.dirs = append(f.dirs, guest.Dir(cfg.Containers, name))
 	}
 	switch mode := u.Sandbox; mode {
 	case sandboxOn:
@@ -85,7 +96,12 @@ func (f *confinement) enter(d *daemon.Daemon, log *slog.Logger) error {
 		return nil
 	}
 	if f.User != nil {
-		for _, path := range f.Sockets { // nothing that a link in their place would lead to
+		// A directory that nobody else enters is the daemon's own.
+		if st, err := os.Lstat(f.containers); err == nil && st.Mode().Perm() == 0o700 {
+			f.dirs = append(f.dirs, f.containers)
+		}
+		for _, path := range slices.Concat(f.Sockets, f.dirs) {
+			// Nothing that a link in their place would lead to.
 			if err := os.Lchown(path, f.User.UID, -1); err != nil {
 				return err
 			}

@@ -33,8 +33,8 @@ func upCommand() *cli.Command {
 		Name:  "up",
 		Usage: "run the daemon in the foreground",
 		UsageText: "vrnic up [--config FILE] [--device SPEC]... [--host] [--port SPEC]... " +
-			"[--ipoib SPEC]... [--socket-mode 0600] [--socket-group NAME] [--user NAME] " +
-			"[--limit NAME=N]... [--metrics ADDR]",
+			"[--ipoib SPEC]... [--socket-mode 0600] [--socket-group NAME] [--containers DIR] " +
+			"[--user NAME] [--limit NAME=N]... [--metrics ADDR]",
 		Description: "Runs virtual RNICs until SIGINT, SIGTERM or, without --config, SIGHUP. " +
 			"Prints one line `ready socket=... devices=...`\n" +
 			"when programs can connect, and tells systemd (READY=1).\n\n" +
@@ -82,6 +82,8 @@ func upCommand() *cli.Command {
 			&cli.StringFlag{Name: "socket-mode", Value: "0600",
 				Usage: "who may connect: the socket's file `MODE`, octal"},
 			&cli.StringFlag{Name: "socket-group", Usage: "give the socket to group `NAME`"},
+			&cli.StringFlag{Name: "containers",
+				Usage: "make sockets for containers in `DIR`, one for each device; see vrnic cdi"},
 			&cli.StringFlag{Name: "user", Usage: "as root: run as user `NAME` when all has been made, and " +
 				"give the socket to it"},
 			&cli.StringFlag{Name: "sandbox", Value: sandboxOn,

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -49,6 +50,7 @@ var keys = []key{
 	{"socket", false, func(u *Up, v string) error { u.Daemon.Socket = v; return nil }},
 	{"socket-mode", false, (*Up).setMode},
 	{"socket-group", false, func(u *Up, v string) error { u.Daemon.SocketGroup = v; return nil }},
+	{"containers", false, (*Up).setContainers},
 	{"user", false, func(u *Up, v string) error { u.User = v; return nil }},
 	{"sandbox", false, func(u *Up, v string) error { u.Sandbox = v; return nil }},
 	{"verbose", false, func(u *Up, v string) (err error) { u.Verbose, err = yes(v); return err }},
@@ -163,6 +165,14 @@ func (u *Up) setMode(v string) error {
 	}
 	u.Daemon.SocketMode = fs.FileMode(mode)
 	return nil
+}
+
+func (u *Up) setContainers(v string) (err error) {
+	if v == "" {
+		return errors.New("containers wants a directory")
+	}
+	u.Daemon.Containers, err = filepath.Abs(v)
+	return err
 }
 
 // hostDevices asks the host once: a daemon that runs has the ports itself that another one must not

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/guest"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/server"
 	"github.com/vrnic/vrnic/vnic"
@@ -21,6 +22,7 @@ type Config struct {
 	SocketMode  fs.FileMode  // who may connect; 0 is 0600
 	SocketGroup string       // name or number of the socket's group; "" leaves it
 	SocketFD    int          // the control socket, if the service manager has made it; 0: it has not
+	Containers  string       // directory of sockets for containers; "": none
 	Devices     []DeviceSpec // none: DefaultDevice
 	Ports       []PortSpec
 	IPoIB       []IPoIBSpec   // IP interfaces over devices
@@ -57,6 +59,9 @@ func (c *Config) Settings() []Setting {
 	if c.SocketGroup != "" {
 		all = append(all, Setting{"socket-group", c.SocketGroup})
 	}
+	if c.Containers != "" {
+		all = append(all, Setting{"containers", c.Containers})
+	}
 	all = append(all, c.Others...)
 	for _, s := range c.Devices {
 		all = append(all, Setting{"device", s.String()})
@@ -82,6 +87,36 @@ func (c *Config) Settings() []Setting {
 	return all
 }
 
+// GuestNames are those of the sockets for containers.
+func (c *Config) GuestNames() (names []string) {
+	if c.Containers == "" {
+		return nil
+	}
+	devices := c.Devices
+	if len(devices) == 0 {
+		devices = []DeviceSpec{DefaultDevice()}
+	}
+	for _, d := range devices {
+		names = append(names, d.Name)
+	}
+	return append(names, guest.All)
+}
+
+// checkGuests says what cannot be of the sockets for containers.
+func (c *Config) checkGuests() error {
+	names := c.GuestNames()
+	for i, name := range names {
+		if err := checkSocketPath(guest.Socket(c.Containers, name)); err != nil {
+			return fmt.Errorf("containers %q: %w", c.Containers, err)
+		}
+		if name == guest.All && i < len(names)-1 {
+			return fmt.Errorf("containers %q: the name %q is that of all devices: give device %s another",
+				c.Containers, name, name)
+		}
+	}
+	return nil
+}
+
 // A ConfigError says that a Config cannot be: wrong usage, not a failure.
 type ConfigError struct{ Err error }
 
@@ -99,6 +134,9 @@ func (c *Config) Check() error {
 	}
 	if err := c.CheckSpecs(); err != nil {
 		return err
+	}
+	if err := c.checkGuests(); err != nil {
+		return &ConfigError{err}
 	}
 	if err := checkGroup(c.SocketGroup); err != nil {
 		return &ConfigError{err}

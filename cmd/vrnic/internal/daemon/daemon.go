@@ -20,6 +20,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/guest"
 	"github.com/vrnic/vrnic/internal/limitlog"
 	"github.com/vrnic/vrnic/ipoib/overroce"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
@@ -153,9 +154,13 @@ func New(cfg Config) (_ *Daemon, err error) {
 // listen makes the control socket.
 func (d *Daemon) listen() error {
 	limits := d.cfg.Limits
+	guests, err := guest.Make(d.cfg.Containers, d.cfg.GuestNames())
+	if err != nil {
+		return err
+	}
 	server, err := server.Listen(d.cfg.Socket, server.Config{
 		NewSession: d.newSession, Mode: d.cfg.SocketMode, Group: d.cfg.SocketGroup, Limits: &limits,
-		FD:  d.cfg.SocketFD,
+		FD: d.cfg.SocketFD, Guests: guests,
 		Log: d.log,
 	})
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/guest"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/ring"
@@ -22,8 +23,8 @@ type session struct {
 	d   *Daemon
 	shm *server.Session
 	log *slog.Logger
-	// devs are by device number: those that there were when the session began. Later ones are for
-	// sessions that begin later.
+	// devs are by device number: those that there were when the session began, as far as it may see
+	// them. Later ones are for sessions that begin later.
 	devs []*sessionDevice
 
 	lends bool // its own memory: LendMem was called; the control goroutine's
@@ -40,17 +41,31 @@ func (d *Daemon) newSession(s *server.Session) (server.Handler, error) {
 	h := &session{d: d, shm: s, log: d.log.With("session", s.ID())}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for i, dev := range d.devices {
-		h.devs = append(h.devs, &sessionDevice{s: h, number: uint32(i), dev: dev})
+	for _, dev := range d.devices {
+		if h.sees(dev) {
+			h.devs = append(h.devs, &sessionDevice{s: h, number: uint32(len(h.devs)), dev: dev})
+		}
 	}
 	d.sessions[h] = struct{}{}
 	return h, nil
+}
+
+// sees says whether dev is there for the session: a container's socket is of one device, or of all.
+func (s *session) sees(dev *device) bool {
+	switch s.shm.Guest() {
+	case "", guest.All, dev.spec.Name:
+		return true
+	}
+	return false
 }
 
 // listed are all devices that there are now, for who looks: also those that came later than the
 // session, which has nothing there.
 func (s *session) listed() (devs []*sessionDevice) {
 	for _, dev := range s.d.deviceList() {
+		if !s.sees(dev) {
+			continue
+		}
 		i := slices.IndexFunc(s.devs, func(sd *sessionDevice) bool { return sd.dev == dev })
 		if i >= 0 {
 			devs = append(devs, s.devs[i])
@@ -180,7 +195,7 @@ func (sd *sessionDevice) context() (*vnic.Context, error) {
 			sd.s.shm.Fail(err)
 		},
 		Lifetime:     sd.s.shm.Context(),
-		Privileged:   sd.s.shm.Peer().UID == 0,
+		Privileged:   sd.s.shm.Peer().UID == 0 && sd.s.shm.Guest() == "",
 		OnAsync:      sd.onAsync,
 		InlineEvents: true,
 	})
