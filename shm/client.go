@@ -22,11 +22,22 @@ import (
 	"github.com/vrnic/vrnic/shm/ring"
 )
 
-// DefaultSocket is where a daemon is expected: $VRNIC_SOCKET, else vrnic.sock in $XDG_RUNTIME_DIR,
-// else /run/vrnic.sock.
+// settingsFile is where `vrnic cdi` has settings mounted in a container, as lines NAME=VALUE: not
+// all that runs there has the environment of its first program.
+const settingsFile = "/run/vrnic/settings"
+
+// DefaultSocket is where a daemon is expected: $VRNIC_SOCKET, else what a container has been told,
+// else vrnic.sock in $XDG_RUNTIME_DIR, else /run/vrnic.sock.
 func DefaultSocket() string {
 	if s := os.Getenv("VRNIC_SOCKET"); s != "" {
 		return s
+	}
+	if text, err := os.ReadFile(settingsFile); err == nil {
+		for line := range strings.Lines(string(text)) {
+			if s, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "VRNIC_SOCKET="); ok {
+				return s
+			}
+		}
 	}
 	if d := os.Getenv("XDG_RUNTIME_DIR"); d != "" {
 		return filepath.Join(d, "vrnic.sock")

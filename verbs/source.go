@@ -4,5 +4,5 @@ package verbs
 
 import "embed"
 
-//go:embed Makefile *.h *.map core ibverbs rdmacm rsocket versions preload
+//go:embed Makefile *.h *.map core ibverbs rdmacm rsocket versions preload setting
 var Source embed.FS

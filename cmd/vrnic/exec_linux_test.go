@@ -256,8 +256,9 @@ func TestExecIfAddrs(t *testing.T) {
 		"--device", "a-name-longer-than-interfaces,addr=10.1.16.1/31").ready()
 	dir := standIns(t)
 	program, sanitized := filepath.Join(dir, "program"), filepath.Join(dir, "sanitized")
-	compile(t, filepath.Join(dir, launch.IfAddrs), "-shared", "-fPIC", "-Wl,-z,defs",
-		filepath.Join("..", "..", "verbs", "preload", "ifaddrs.c"))
+	verbs := filepath.Join("..", "..", "verbs")
+	compile(t, filepath.Join(dir, launch.IfAddrs), "-shared", "-fPIC", "-Wl,-z,defs", "-I"+verbs,
+		filepath.Join(verbs, "preload", "ifaddrs.c"), filepath.Join(verbs, "setting", "setting.c"))
 	compile(t, program, filepath.Join("testdata", "ifaddrs.c"))
 
 	const want = "left 0x43 10.1.0.1/255.255.240.0 10.1.15.255\n" +

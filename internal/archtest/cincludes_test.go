@@ -20,9 +20,10 @@ type room struct {
 //
 //	rsocket -> rdmacm, versions -> ibverbs -> core -> verbs, the ABI of the rings
 //	preload, which is linked with none of them
+//	setting below all, in each library that has use for it
 var rooms = map[string]room{
 	"verbs":      {shows: []string{"abi.h", "vrnic_alloc.h"}},
-	"verbs/core": {shows: []string{"core.h"}, uses: []string{"verbs"}},
+	"verbs/core": {shows: []string{"core.h"}, uses: []string{"verbs", "verbs/setting"}},
 	"verbs/ibverbs": {shows: []string{"ibverbs.h"}, uses: []string{"verbs", "verbs/core",
 		"verbs/ibverbs/abi"}},
 	"verbs/ibverbs/abi": {shows: []string{"ibv.h"}},
@@ -32,7 +33,8 @@ var rooms = map[string]room{
 		"verbs/ibverbs", "verbs/ibverbs/abi", "verbs/rdmacm"}},
 	// What is there for the sake of symbol versions.
 	"verbs/versions":         {uses: []string{"verbs", "verbs/core", "verbs/ibverbs", "verbs/ibverbs/abi"}},
-	"verbs/preload":          {},
+	"verbs/preload":          {uses: []string{"verbs/setting"}},
+	"verbs/setting":          {shows: []string{"setting.h"}},
 	"integration/sctppeer/c": {},
 }
 

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "private.h"
+#include "setting/setting.h"
 
 #define MAX_DEVICES 1024 /* of a daemon that are looked at */
 
@@ -101,20 +102,21 @@ int vrnic_lend_mem(struct vrnic_session *s)
 /* The daemon's socket: 0, or an errno. */
 static int socket_path(struct sockaddr_un *sa)
 {
-	const char *p = secure_getenv("VRNIC_SOCKET"), *dir = secure_getenv("XDG_RUNTIME_DIR");
+	char *p = vrnic_setting("VRNIC_SOCKET");
+	const char *dir = secure_getenv("XDG_RUNTIME_DIR");
 	int n;
 
-	if (p && *p)
+	if (p)
 		n = snprintf(sa->sun_path, sizeof(sa->sun_path), "%s", p);
 	else if (dir && *dir)
 		n = snprintf(sa->sun_path, sizeof(sa->sun_path), "%s/vrnic.sock", dir);
 	else
 		n = snprintf(sa->sun_path, sizeof(sa->sun_path), "/run/vrnic.sock");
-	if (n < (int)sizeof(sa->sun_path))
-		return 0;
-	vrnic_complain(VRNIC_CAUSE_PATH,
-		       "the path of the daemon's socket is too long: %s", p && *p ? p : dir);
-	return ENAMETOOLONG;
+	if (n >= (int)sizeof(sa->sun_path))
+		vrnic_complain(VRNIC_CAUSE_PATH,
+			       "the path of the daemon's socket is too long: %s", p ? p : dir);
+	free(p);
+	return n < (int)sizeof(sa->sun_path) ? 0 : ENAMETOOLONG;
 }
 
 static int dial(struct vrnic_session *s, struct sockaddr_un *sa)

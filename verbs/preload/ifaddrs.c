@@ -24,6 +24,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "setting/setting.h"
+
 #define EXPORT __attribute__((visibility("default")))
 
 /* An address of a device, as the environment has it. */
@@ -52,7 +54,7 @@ struct entry {
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int (*next_getifaddrs)(struct ifaddrs **);
 static void (*next_freeifaddrs)(struct ifaddrs *);
-static char *text; /* a copy of the environment's, cut into names; never freed */
+static char *text; /* the setting, cut into names; never freed */
 static size_t text_len;
 static struct source *sources;
 static size_t nsources;
@@ -102,20 +104,20 @@ static void parse_device(char *s)
 
 static void init(void)
 {
-	const char *env = secure_getenv("VRNIC_IFADDRS");
+	char *env = vrnic_setting("VRNIC_IFADDRS");
 	char *device, *more = NULL;
 	size_t n = 1;
 
 	next_getifaddrs = (int (*)(struct ifaddrs **))dlsym(RTLD_NEXT, "getifaddrs");
 	next_freeifaddrs = (void (*)(struct ifaddrs *))dlsym(RTLD_NEXT, "freeifaddrs");
-	if (!env || !*env)
+	if (!env)
 		return;
 	text_len = strlen(env) + 1;
 	for (const char *c = env; *c; c++)
 		n += *c == ',' || *c == ';';
-	text = strdup(env);
+	text = env;
 	sources = calloc(n, sizeof(*sources));
-	if (!text || !sources)
+	if (!sources)
 		return;
 	for (device = strtok_r(text, ";", &more); device; device = strtok_r(NULL, ";", &more))
 		parse_device(device);

@@ -21,6 +21,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include "setting/setting.h"
 #include "sys_mount.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -62,26 +63,36 @@ enum { MAJOR_UVERBS = 231, FIRST_UVERBS = 192, MAJOR_MISC = 10, MINOR_CM = 255 }
 static char dir[PATH_MAX / 2]; /* "" is none */
 static size_t dir_len;
 
-__attribute__((constructor)) static void begin(void)
+/* What is mounted for $VRNIC_SYS_DIR if mode says so; the rest is done by functions. */
+static void use(const char *d, const char *mode)
 {
-	const char *d = secure_getenv("VRNIC_SYS_DIR");
-	char *mode = secure_getenv("VRNIC_SYS");
+	char *env = secure_getenv("VRNIC_SYS");
 
-	for (struct next *n = __start_vrnic_next; n < __stop_vrnic_next; n++)
-		next_function(n);
-	looked_up = true;
-	if (!d || *d != '/' || strlen(d) >= sizeof(dir) || !mode)
-		return;
 	if (strcmp(mode, "preload") && !vrnic_sys_mounted(d, &vrnic_faces[FACE_CLASS])) {
 		vrnic_sys_mount(d, !strcmp(mode, "mount"));
-		if (!strcmp(mode, "mount"))
-			memcpy(mode, "auto", sizeof("auto")); /* of what it starts nothing is asked twice */
+		if (env && !strcmp(env, "mount"))
+			memcpy(env, "auto", sizeof("auto")); /* of what it starts nothing is asked twice */
 	}
 	for (int i = 0; i < FACES; i++)
 		vrnic_faces[i].mounted = i > FACE_CLASS && i < FACE_DEV ? vrnic_faces[FACE_CLASS].mounted :
 									  vrnic_sys_mounted(d, &vrnic_faces[i]);
 	dir_len = strlen(d);
 	memcpy(dir, d, dir_len + 1);
+}
+
+__attribute__((constructor)) static void begin(void)
+{
+	char *d, *mode;
+
+	for (struct next *n = __start_vrnic_next; n < __stop_vrnic_next; n++)
+		next_function(n);
+	looked_up = true;
+	d = vrnic_setting("VRNIC_SYS_DIR");
+	mode = vrnic_setting("VRNIC_SYS");
+	if (d && *d == '/' && strlen(d) < sizeof(dir) && mode && strcmp(mode, "off"))
+		use(d, mode);
+	free(d);
+	free(mode);
 }
 
 /*
