@@ -64,6 +64,7 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 			pingCommand(),
 			demoCommand(),
 			execCommand(),
+			cdiCommand(),
 			sysKeeperCommand(),
 			versionCommand(),
 		},

@@ -26,6 +26,7 @@ const (
 	yaml   = "go.yaml.in/yaml"                // the daemon's file
 	prom   = "github.com/prometheus"          // metrics
 	netlib = "golang.org/x/net"               // what net/http's listener lacks: a bound
+	cdi    = "tags.cncf.io"                   // the Container Device Interface
 	whole  = ""                               // whatever go.mod has
 )
 
@@ -135,7 +136,7 @@ var layers = map[string][]string{
 	"shm/shmtest": {std, sys, module + "rdma", module + "shm/server", module + "shm/abi",
 		module + "shm/ring", module + "shm/osmem"},
 
-	"cmd/vrnic": {std, sys, cli, yaml, prom, netlib,
+	"cmd/vrnic": {std, sys, cli, yaml, prom, netlib, cdi,
 		module + "ipoib",
 		module + "rdma", module + "iwarp", module + "vnic", module + "shm", module + "netstack", module +
 			"sctpddp",

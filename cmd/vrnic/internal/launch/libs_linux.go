@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -286,6 +287,26 @@ func isPlaced(file string) bool {
 	}
 	to, err := os.Readlink(file)
 	return err != nil || strings.HasPrefix(to, "/memfd:"+memPrefix)
+}
+
+// Contents are those of libraries, by name.
+func (l Libs) Contents(names []string) (map[string][]byte, error) {
+	contents := make(map[string][]byte)
+	for i, name := range Names {
+		if !slices.Contains(names, name) {
+			continue
+		}
+		file := filepath.Join(l.Dir, name)
+		if l.Dir == "" {
+			file = l.Files[i]
+		}
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		contents[name] = b
+	}
+	return contents, nil
 }
 
 // Installed returns the libraries of a directory that somebody has chosen.

@@ -17,6 +17,19 @@ type disk struct {
 	have Tree // as last written; nil: not known
 }
 
+// Write makes dir, which is made if it is not there, hold t and nothing else. nodes says whether
+// the device files are such: only root can make them.
+func Write(dir string, t Tree) (nodes bool, err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return false, err
+	}
+	if err := (&disk{dir: dir}).sync(t); err != nil {
+		return false, err
+	}
+	st, err := os.Lstat(filepath.Join(dir, devDir, "rdma_cm"))
+	return err == nil && st.Mode()&fs.ModeCharDevice != 0, err
+}
+
 // unknown ends the text of a file of another's, which is written anew.
 const unknown = "\x00"
 

@@ -155,9 +155,8 @@ func groups(b []byte) string {
 	return s.String()
 }
 
-// addKernel adds what the kernel has at places that programs list: the names of its classes, and
-// its network interfaces and devices of class misc. root is /, or a test's.
-func (t Tree) addKernel(root string) error {
+// AddClasses adds the names of the kernel's classes. root is /, or a test's.
+func (t Tree) AddClasses(root string) error {
 	classes, err := os.ReadDir(filepath.Join(root, classDir))
 	if err != nil {
 		return err
@@ -166,6 +165,15 @@ func (t Tree) addKernel(root string) error {
 		if name := path.Join(classDir, e.Name()); !t.has(name) {
 			t[name] = Node{}
 		}
+	}
+	return nil
+}
+
+// addKernel adds what the kernel has at places that programs list: the names of its classes, and
+// its network interfaces and devices of class misc. root is /, or a test's.
+func (t Tree) addKernel(root string) error {
+	if err := t.AddClasses(root); err != nil {
+		return err
 	}
 	for _, class := range []string{classDir + "/net", classDir + "/misc"} {
 		entries, err := os.ReadDir(filepath.Join(root, class))
