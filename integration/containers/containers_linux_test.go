@@ -1,0 +1,215 @@
+package containers
+
+import (
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vrnic/vrnic/internal/needtest"
+)
+
+var twoDevices = []string{"--device", "vrnic0,addr=10.77.0.2/24",
+	"--device", "vrnic1,addr=10.77.0.3/24"}
+
+// transfers has a server and a client, each in a container with a device of its own.
+func (s *site) transfers() {
+	s.t.Helper()
+	s.serve("vrnic0", "server", "ib_write_bw", "-R", "-n", "200")
+	if out := s.in("vrnic1", "ib_write_bw", "-R", "-n", "200", "10.77.0.2"); !strings.Contains(out,
+		"65536      200") {
+		s.t.Errorf("ib_write_bw:\n%s", out)
+	}
+	s.podman("wait", "server")
+	s.podman("rm", "server")
+}
+
+// An image that holds nothing but Debian's packages has the device that the command line names, and
+// no other, in the libraries, in /sys and in /dev; so has a program that comes later.
+func TestPodman(t *testing.T) {
+	s := newSite(t, 0, twoDevices...)
+	s.generate()
+	s.transfers()
+	out := s.in("vrnic1", "sh", "-ec", `ibv_devinfo -l
+		ls /sys/class/infiniband /dev/infiniband /run/vrnic/socket /sys/class/net
+		for c in $(ls /sys/class); do case $c in net | tty) echo $c; esac; done
+		cat /sys/class/infiniband/*/ports/1/state`)
+	if want := "1 HCA found:\n\tvrnic1\n\n" +
+		"/dev/infiniband:\nrdma_cm\nuverbs0\n\n/run/vrnic/socket:\nvrnic.sock\n\n" +
+		"/sys/class/infiniband:\nvrnic1\n\n/sys/class/net:\nlo\nnet\ntty\n4: ACTIVE\n"; out != want {
+		t.Errorf("a container sees\n%s\nwant\n%s", out, want)
+	}
+	s.run(s.container("all", "--detach", "--name", "idle", "--", "sleep", "1000")...)
+	if out := s.podman("exec", "idle", "ibv_devices"); !strings.Contains(out, "vrnic0 ") ||
+		!strings.Contains(out, "vrnic1 ") {
+		t.Errorf("podman exec:\n%s", out)
+	}
+	// Another user of the container's, and a root file system that cannot be written.
+	if out := s.run(s.container("vrnic0", "--rm", "--read-only", "--user", "1000", "--",
+		"ibv_devices")...); !strings.Contains(out, "vrnic0 ") {
+		t.Errorf("--user 1000 --read-only:\n%s", out)
+	}
+}
+
+// The three commands of docs/containers.md, as they stand there, by a shell for which podman has
+// other places to store things, and no network.
+func TestWalk(t *testing.T) {
+	s := newSite(t, 0, twoDevices...) // for its podman
+	s.podman("import", "--quiet", imageFile(), "localhost/perftest:latest")
+	doc, err := os.ReadFile("../../docs/containers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, commands, found := strings.Cut(string(doc), "two containers:\n\n")
+	commands, _, end := strings.Cut(commands, "\n\n")
+	if !found || !end || strings.Count(commands, "--device vrnic.io/rnic=") != 2 {
+		t.Fatalf("docs/containers.md has other commands: %s", commands)
+	}
+	// What a person waits a second for may take longer.
+	commands = strings.Replace(commands, "& sleep 1;",
+		"& until vrnic show dev >/dev/null 2>&1; do sleep 0.1; done;", 1)
+	commands = strings.Replace(commands, "sleep 1",
+		"until vrnic show cm | grep -q LISTEN; do sleep 0.1; done", 1)
+	t.Cleanup(func() { os.Remove("/run/cdi/vrnic.io-rnic.json") })
+	script := "set -e; unset VRNIC_SOCKET XDG_RUNTIME_DIR; PATH=" + workDir + ":$PATH\n" +
+		"podman() { shift; command " + strings.Join(s.words(), " ") +
+		" run --network none --cgroups disabled \"$@\"; }\n" +
+		"trap 'kill $(jobs -p); wait' EXIT\n" + commands
+	if out := s.run("bash", "-c", script); !strings.Contains(out, "65536      5000 ") {
+		t.Errorf("the commands print\n%s", out)
+	}
+}
+
+// Without root: containers and daemon are a user's, who is root in them.
+func TestPodmanRootless(t *testing.T) {
+	need(t)
+	if err := needtest.Missing("newuidmap"); err != nil {
+		needtest.Lacking(t, "podman", err)
+	}
+	nobody, err := user.Lookup("nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	uid, err := strconv.Atoi(nobody.Uid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := filepath.Join(workDir, "ids")
+	if err := os.WriteFile(ids, []byte("nobody:200000:65536\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"/etc/subuid", "/etc/subgid"} {
+		if _, err := os.Stat(file); os.IsNotExist(err) {
+			if err := os.WriteFile(file, nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { os.Remove(file) }) // behind the unmount
+		}
+		if err := unix.Mount(ids, file, "", unix.MS_BIND, ""); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		t.Cleanup(func() { unix.Unmount(file, unix.MNT_DETACH) })
+	}
+	s := newSite(t, uid, twoDevices...)
+	s.refused("have root put the output", program(), "cdi", "generate", "--output", "/etc/x.json")
+	s.generate()
+	s.transfers()
+	for _, as := range []string{"0", "1000"} {
+		if out := s.run(s.container("vrnic0", "--rm", "--user", as, "--", "sh", "-c",
+			"id -u; ibv_devices; ls /sys/class/infiniband")...); !strings.HasPrefix(out, as+"\n") ||
+			strings.Count(out, "vrnic0") != 2 {
+			t.Errorf("user %s in the container:\n%s", as, out)
+		}
+	}
+}
+
+// A daemon that starts anew is seen by containers that were there before; one that is killed leaves
+// nothing in the daemon.
+func TestComeAndGo(t *testing.T) {
+	s := newSite(t, 0, twoDevices...)
+	s.generate()
+	n := 2
+	if thorough() {
+		n = 40
+	}
+	var names []string
+	for i := range n {
+		names = append(names, "idle"+strconv.Itoa(i))
+		s.run(s.container("vrnic0", "--detach", "--name", names[i], "--", "sleep", "1000")...)
+	}
+	s.serve("vrnic0", "peer", "rping", "-s", "-a", "10.77.0.2", "-v")
+	client := s.start(s.container("vrnic1", "--name", "client", "--", "rping", "-c", "-v", "-a",
+		"10.77.0.2")...)
+	client.WaitOutput("rdma-ping-", 3)
+	s.podman("kill", "--signal", "KILL", "client")
+	<-client.Done
+	s.podman("wait", "peer") // whose client has gone
+	s.settle()
+
+	s.serve("vrnic0", "again", "rping", "-s", "-a", "10.77.0.2", "-v")
+	s.down()
+	for _, name := range names {
+		s.refused("no daemon at /run/vrnic/socket/vrnic.sock", s.words("exec", name, "ibv_devinfo")...)
+	}
+	s.up()
+	for _, name := range names {
+		if out := s.podman("exec", name, "ibv_devices"); !strings.Contains(out, "vrnic0 ") {
+			t.Errorf("after the daemon's restart %s has\n%s", name, out)
+		}
+	}
+	s.podman("rm", "--force", "--time", "0", "again")
+	s.transfers()
+}
+
+// What cannot be is said in words, and leaves nothing.
+func TestCDIRefused(t *testing.T) {
+	s := newSite(t, 0, twoDevices...)
+	s.generate()
+	file := "/run/cdi/vrnic.io-rnic.json"
+	before, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.generate() // once more is no harm
+	if after, err := os.ReadFile(file); err != nil || string(after) != string(before) {
+		t.Errorf("a second time it is another: %v", err)
+	}
+	s.refused("has the device vrnic.io/rnic=vrnic0 already", program(), "cdi", "generate", "--output",
+		"/run/cdi/second.json")
+	if left, _ := filepath.Glob("/run/cdi/*"); len(left) != 1 {
+		t.Errorf("in /run/cdi are %v", left)
+	}
+	s.refused("runtimes read files", program(), "cdi", "generate", "--output", "/run/cdi/spec")
+	s.refused("vrnic.io/rnic=nope", s.container("nope", "--rm", "--", "true")...)
+	if out := s.podman("ps", "--all", "--quiet"); out != "" {
+		t.Errorf("containers are left: %s", out)
+	}
+
+	s.run(program(), "dev", "add", "vrnic2,addr=10.77.0.4/24")
+	if out := s.run(program(), "cdi", "generate"); !strings.Contains(out,
+		"vrnic2 was added while the daemon ran") {
+		t.Errorf("of a device that has come later it says %q", out)
+	}
+	if out := s.in("all", "ibv_devices"); !strings.Contains(out, "vrnic2 ") {
+		t.Errorf("all devices are\n%s", out)
+	}
+
+	alone := s.dir + "/alone.sock"
+	other := s.start(program(), "up", "--socket", alone)
+	other.WaitOutput("ready", 1)
+	s.refused("start it with vrnic up --containers DIR", program(), "cdi", "generate", "--socket",
+		alone)
+	other.Signal(unix.SIGTERM)
+	if err := other.Wait(patience); err != nil {
+		t.Error(err)
+	}
+	s.refused("only root and the daemon's own user", program(), "cdi", "generate", "--socket",
+		s.guests()+"/all/vrnic.sock")
+}
+
+// thorough says whether all is to be tested: `make containers`.
+func thorough() bool { return os.Getenv("VRNIC_TEST_CONTAINERS") == "all" }
