@@ -98,6 +98,7 @@ type Attachment struct {
 
 	learned int // entries of the table that point here; guarded by table.mu
 
+	taps                        atomic.Pointer[[]*Tap] // nil: none
 	rxFrames, rxOctets, rxDrops atomic.Uint64
 	txFrames, txOctets, txDrops atomic.Uint64
 }
@@ -237,6 +238,9 @@ func (a *Attachment) Deliver(f *frame.Frame, d *Delivery) error {
 	}
 	a.rxFrames.Add(1)
 	a.rxOctets.Add(uint64(n))
+	if t := a.taps.Load(); t != nil {
+		a.seen(t, f, true)
+	}
 
 	s := a.sw
 	if !dst.IsGroup() {
@@ -303,6 +307,9 @@ func (a *Attachment) transmit(f *frame.Frame, d *Delivery) {
 
 func (a *Attachment) transmitOne(f *frame.Frame, d *Delivery) {
 	n := f.Len()
+	if t := a.taps.Load(); t != nil {
+		a.seen(t, f, false)
+	}
 	if !a.port.Transmit(f, d) {
 		a.txDrops.Add(1)
 		return
