@@ -51,7 +51,7 @@ func (qp *QP) beside(remote netip.Addr) func() *packets.Link {
 		return nil
 	}
 	a := qp.dev.cfg.Beside.find(remote)
-	if a == nil {
+	if a == nil || qp.dev.roce.watches(a) {
 		return nil
 	}
 	return func() *packets.Link {
@@ -66,6 +66,21 @@ func (qp *QP) beside(remote netip.Addr) func() *packets.Link {
 	}
 }
 
+// Watch has messages to and from devices beside d go as packets until stop is called, for who looks
+// at these: of connections that begin meanwhile, and of datagrams all.
+func (d *Device) Watch() (stop func()) {
+	if d.roce == nil {
+		return func() {}
+	}
+	d.roce.watched.Add(1)
+	return sync.OnceFunc(func() { d.roce.watched.Add(-1) })
+}
+
+// watches says that somebody looks at packets between a and to, which is another device.
+func (a *adapter) watches(to *adapter) bool {
+	return a != to && (a.watched.Load() != 0 || to.watched.Load() != 0)
+}
+
 // datagramsBeside is how the links of UD QPs of this process are found, by address and then by
 // number; nil: everything is to go as packets. The owner calls what is returned.
 func (qp *QP) datagramsBeside() func(remote netip.Addr) func(qpn uint32) *datagrams.Link {
@@ -74,7 +89,7 @@ func (qp *QP) datagramsBeside() func(remote netip.Addr) func(qpn uint32) *datagr
 	}
 	return func(remote netip.Addr) func(qpn uint32) *datagrams.Link {
 		a := qp.dev.cfg.Beside.find(remote)
-		if a == nil {
+		if a == nil || qp.dev.roce.watches(a) {
 			return nil
 		}
 		return a.datagrams

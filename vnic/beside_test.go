@@ -565,3 +565,37 @@ func TestPacketsHoldNothing(t *testing.T) {
 		y.WantRecv("received", is(1, ok))
 	})
 }
+
+// What two devices would copy goes as packets while somebody looks at one of them, on connections
+// that begin meanwhile; within a device it is copied all the same.
+func TestBesideWatched(t *testing.T) {
+	onNear(t, rdma.RC, nil, func(t *testing.T, p nearPair) {
+		x, y := p.x, p.y
+		again := func() {
+			for _, e := range []*vnictest.Peer{x, y} {
+				e.Move(rdma.QPError, rdma.QPAttr{}, 0)
+				e.Move(rdma.QPReset, rdma.QPAttr{}, 0)
+			}
+			vnictest.ConnectByNumber(t, x, y, nil)
+			p.greet(t)
+		}
+		write := func() {
+			x.Write(2, 0, 64, y, 0)
+			x.WantSend("a Write", is(2, ok))
+		}
+		for _, c := range []*vnic.Context{p.a, p.b} {
+			stop := c.Device().Watch()
+			p.want(t, "connected before", 0, 1, write)
+			again()
+			if p.a.Device() == p.b.Device() {
+				p.want(t, "watched, one device", 0, 1, write)
+			} else {
+				p.want(t, "watched, a Write and its acknowledgement", 2, 0, write)
+			}
+			stop()
+			stop()
+			again()
+			p.want(t, "not watched any more", 0, 1, write)
+		}
+	})
+}

@@ -39,7 +39,8 @@ type adapter struct {
 	// gsi is QP 1; nil for a moment, while packets can come already.
 	gsi atomic.Pointer[gsi.Manager]
 
-	links packets.Device
+	links   packets.Device
+	watched atomic.Int32 // by so many, see Device.Watch
 }
 
 // The numbers of queue pairs that are not for programs: those below firstQPN, of which 0 and 1 are
