@@ -5,6 +5,7 @@ go 1.26.3
 require (
 	github.com/HdrHistogram/hdrhistogram-go v1.4.0
 	github.com/cavaliergopher/cpio v1.0.1
+	github.com/gopacket/gopacket v1.7.7
 	github.com/landlock-lsm/go-landlock v0.11.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/songgao/water v0.0.0-20200317203138-2b4b6d7c09d8

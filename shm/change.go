@@ -3,7 +3,13 @@ package shm
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
 
 	"github.com/vrnic/vrnic/shm/abi"
 )
@@ -37,11 +43,6 @@ const (
 // or not.
 func (c *Client) Change(ctx context.Context, ch Change) error {
 	req := &abi.ControlRequest{Verb: uint32(ch.Verb)}
-	if len(ch.Key) >= len(req.Key) || len(ch.Value) >= len(req.Value) {
-		return errInvalid("change of %d octets, at most %d", len(ch.Value), len(req.Value)-1)
-	}
-	copy(req.Key[:], ch.Key)
-	copy(req.Value[:], ch.Value)
 	fd := -1
 	if ch.TAP > 0 {
 		fd = ch.TAP
@@ -54,9 +55,43 @@ func (c *Client) Change(ctx context.Context, ch Change) error {
 			req.Flags |= f.flag
 		}
 	}
-	_, err := c.rpcWithin(ctx, abi.OpControl, fmt.Sprintf("change %s %s", ch.Key, ch.Value), req,
+	return c.control(ctx, req, ch.Key, ch.Value, fd)
+}
+
+// control asks for a change; fd goes with it, unless it is -1.
+func (c *Client) control(ctx context.Context, req *abi.ControlRequest, key, value string,
+	fd int) error {
+	if len(key) >= len(req.Key) || len(value) >= len(req.Value) {
+		return errInvalid("change of %d octets, at most %d", len(value), len(req.Value)-1)
+	}
+	copy(req.Key[:], key)
+	copy(req.Value[:], value)
+	_, err := c.rpcWithin(ctx, abi.OpControl, fmt.Sprintf("change %s %s", key, value), req,
 		&abi.Empty{}, fd)
 	return err
+}
+
+// Capture has the daemon write the packets of ports to a stream, the first snap octets of each:
+// root and the daemon's own user get them. Ports are devices and ports of the switch, by their
+// names. The form of the stream is that of `vrnic capture`. It ends when what is returned is
+// closed, or shut for writing: then what was seen until then still comes.
+func (c *Client) Capture(ctx context.Context, ports []string, snap int) (*net.UnixConn, error) {
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	theirs, f := os.NewFile(uintptr(pair[0]), "capture"), os.NewFile(uintptr(pair[1]), "capture")
+	defer theirs.Close()
+	defer f.Close() // net.FileConn makes its own
+	conn, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.control(ctx, &abi.ControlRequest{Verb: abi.ControlCapture}, strconv.Itoa(snap),
+		strings.Join(ports, "\n"), int(theirs.Fd())); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn.(*net.UnixConn), nil
 }
 
 // Settings are those that make a daemon as this one is now, in the order of the command line; root

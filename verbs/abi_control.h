@@ -70,6 +70,11 @@
 #define VRNIC_CONTROL_DEL		2
 #define VRNIC_CONTROL_SET		3
 #define VRNIC_CONTROL_RELOAD		4	/* its file, with Key and Value empty */
+/*
+ * VRNIC_CONTROL_CAPTURE changes nothing: Key is how many octets of a packet are wanted, Value the
+ * names of devices and ports, one a line; the descriptor is a stream socket, to which they come.
+ */
+#define VRNIC_CONTROL_CAPTURE		5
 
 #define VRNIC_CONTROL_FORCE		1	/* also what ends connections */
 #define VRNIC_CONTROL_OFFLOADS		2	/* the TAP takes super-frames and partial checksums */
@@ -683,6 +688,7 @@ VRNIC_ABI_SIZE(vrnic_list_reply, 4080);
  * struct vrnic_control_request changes the daemon, for root and the daemon's own user. What verb is
  * done with is value of key, in the words of the command line. A descriptor may come with
  * VRNIC_CONTROL_ADD of a TAP, which it is then; flags say of it what VRNIC_CONTROL_FORCE does not.
+ * With VRNIC_CONTROL_CAPTURE one has to come.
  */
 struct vrnic_control_request {
 	uint32_t verb;

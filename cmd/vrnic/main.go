@@ -61,6 +61,8 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 			configCommand(),
 			showCommand(),
 			statCommand(),
+			captureCommand(),
+			extcapCommand(),
 			pingCommand(),
 			demoCommand(),
 			execCommand(),

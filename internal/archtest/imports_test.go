@@ -27,6 +27,7 @@ const (
 	prom   = "github.com/prometheus"          // metrics
 	netlib = "golang.org/x/net"               // what net/http's listener lacks: a bound
 	cdi    = "tags.cncf.io"                   // the Container Device Interface
+	gopack = "github.com/gopacket"            // packets, and files of them
 	whole  = ""                               // whatever go.mod has
 )
 
@@ -136,7 +137,7 @@ var layers = map[string][]string{
 	"shm/shmtest": {std, sys, module + "rdma", module + "shm/server", module + "shm/abi",
 		module + "shm/ring", module + "shm/osmem"},
 
-	"cmd/vrnic": {std, sys, cli, yaml, prom, netlib, cdi,
+	"cmd/vrnic": {std, sys, cli, yaml, prom, netlib, cdi, gopack,
 		module + "ipoib",
 		module + "rdma", module + "iwarp", module + "vnic", module + "shm", module + "netstack", module +
 			"sctpddp",

@@ -149,6 +149,9 @@ const (
 	ControlDel    = 2
 	ControlSet    = 3
 	ControlReload = 4 // its file, with Key and Value empty
+	// ControlCapture changes nothing: Key is how many octets of a packet are wanted, Value the names
+	// of devices and ports, one a line; the descriptor is a stream socket, to which they come.
+	ControlCapture = 5
 
 	ControlForce    = 1 // also what ends connections
 	ControlOffloads = 2 // the TAP takes super-frames and partial checksums

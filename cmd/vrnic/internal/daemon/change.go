@@ -411,6 +411,13 @@ func (d *Daemon) remove(dev *device) {
 // Control carries out a change that a client asks for.
 func (s *session) Control(req *abi.ControlRequest, fd int) (taken bool, err error) {
 	key, value := abi.CString(req.Key[:]), abi.CString(req.Value[:])
+	if req.Verb == abi.ControlCapture {
+		if err := s.d.capture(key, strings.Split(value, "\n"), fd); err != nil {
+			return fd >= 0, &server.Refusal{Errno: syscall.EINVAL, Why: err.Error()}
+		}
+		s.log.Info("capture", "ports", value, "uid", s.shm.Peer().UID)
+		return true, nil
+	}
 	force := req.Flags&abi.ControlForce != 0
 	var lent *Lent
 	if fd >= 0 {

@@ -20,6 +20,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/capture"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/guest"
 	"github.com/vrnic/vrnic/internal/limitlog"
 	"github.com/vrnic/vrnic/ipoib/overroce"
@@ -54,6 +55,7 @@ type Daemon struct {
 
 	confined  atomic.Pointer[Confinement] // what Confined was told
 	closing   chan struct{}               // closed when Close begins
+	captures  capture.Set
 	undo      closers
 	closeOnce sync.Once
 	closeErr  error
@@ -119,6 +121,7 @@ func New(cfg Config) (_ *Daemon, err error) {
 	defer func() { close(d.ready) }()
 	d.sw = ethswitch.New(ethswitch.Config{})
 	d.undo.add(d.sw.Close)
+	d.undo.add(d.captures.Close)
 	d.undo.add(d.closeDevices)
 	for i := range cfg.Devices {
 		if err := d.addDevice(cfg.Devices, i); err != nil {

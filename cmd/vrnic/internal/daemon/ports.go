@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
+	"strconv"
 	"sync"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/capture"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/port"
 )
@@ -210,4 +213,70 @@ func (d *Daemon) findDuplicates(dev *device) {
 		d.log.Warn("an address of a device is somebody else's, too: give one of them another",
 			"device", dev.spec.Name, "addr", addr, "other", net.HardwareAddr(holder[:]))
 	})
+}
+
+// capture writes the packets of devices and ports to the stream socket fd, which is d's from now
+// on; snap is how many octets of each.
+func (d *Daemon) capture(snap string, names []string, fd int) error {
+	if fd < 0 {
+		return errors.New("a capture needs a socket to go to")
+	}
+	f := os.NewFile(uintptr(fd), "capture")
+	defer f.Close() // net.FileConn makes its own
+	c, err := net.FileConn(f)
+	if err != nil {
+		return fmt.Errorf("a capture goes to a socket: %w", err)
+	}
+	n, err := strconv.Atoi(snap)
+	conn, ok := c.(*net.UnixConn)
+	if !ok || conn.LocalAddr().Network() != "unix" || err != nil || n < 1 || n > frame.MaxLen {
+		return errors.Join(fmt.Errorf("%q octets of packets to a %T cannot be captured", snap, c),
+			c.Close())
+	}
+	ports, err := d.captured(names)
+	if err != nil {
+		return errors.Join(err, conn.Close())
+	}
+	var stops []func()
+	for _, dev := range d.deviceList() { // what they would copy is to be seen
+		at := d.sw.PortOf(dev.mac)
+		if slices.ContainsFunc(ports, func(p capture.Port) bool { return p.Name == at }) {
+			stops = append(stops, dev.vnic.Watch())
+		}
+	}
+	stop := func() {
+		for _, f := range stops {
+			f()
+		}
+	}
+	if err := d.captures.Begin(d.sw, ports, n, conn, stop); err != nil {
+		stop()
+		return errors.Join(err, conn.Close())
+	}
+	return nil
+}
+
+// captured are the ports of the switch behind names.
+func (d *Daemon) captured(names []string) (ports []capture.Port, err error) {
+	kinds := make(map[string]string)
+	for _, p := range d.sw.Totals() {
+		kinds[p.Name] = p.Kind
+	}
+	for _, name := range names {
+		at := name
+		if dev := d.device(name); dev != nil {
+			if at = d.sw.PortOf(dev.mac); at == "" || !dev.station.OnSwitch() {
+				return nil, fmt.Errorf("the packets of device %s are the kernel's: capture them there, "+
+					"as with tshark or tcpdump", name)
+			}
+		}
+		kind, ok := kinds[at]
+		if !ok {
+			return nil, fmt.Errorf("there is no device and no port %s", name)
+		}
+		if !slices.ContainsFunc(ports, func(p capture.Port) bool { return p.Name == at }) {
+			ports = append(ports, capture.Port{Name: at, Kind: kind})
+		}
+	}
+	return ports, nil
 }

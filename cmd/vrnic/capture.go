@@ -1,0 +1,283 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/capture"
+	"github.com/vrnic/vrnic/netstack/frame"
+	"github.com/vrnic/vrnic/shm"
+)
+
+func captureCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "capture",
+		Usage: "write the packets of devices and ports as pcapng",
+		UsageText: "vrnic capture [-d DEVICE]... [-p PORT]... [--peer ADDR] [--qp N] " +
+			"[--proto NAME] -w FILE\nvrnic capture -w - | wireshark -k -i -",
+		Description: "Writes what goes through devices, all of them if none is named, and through " +
+			"ports of the switch, until\ninterrupted. Packets are as they are on a wire: what goes " +
+			"through the daemon in one piece is cut, with\nchecksums. A comment says of which queue pair, program and " +
+			"operation a packet is, as far as that is known.\n" +
+			"Root and the daemon's own user may do it. The daemon does not wait for who looks: packets " +
+			"that find no room\nare dropped here, not on their way, and counted at the end.\n\n" +
+			"Queue pairs of one device, and of devices of RoCE of one daemon, reach each other without " +
+			"packets.",
+		Flags: []cli.Flag{
+			socketFlag(),
+			&cli.StringSliceFlag{Name: "device", Aliases: []string{"d"}, Usage: "packets of `DEVICE`"},
+			&cli.StringSliceFlag{Name: "port", Aliases: []string{"p"},
+				Usage: "packets of `PORT`, as vrnic show port has it"},
+			&cli.StringFlag{Name: "write", Aliases: []string{"w"}, Required: true,
+				Usage: "to `FILE`, or with - to stdout"},
+			&cli.IntFlag{Name: "files", DefaultText: "one file",
+				Usage: "keep the last `N` files, whose names have a number"},
+			&cli.Int64Flag{Name: "filesize", DefaultText: "no bound",
+				Usage: "with --files: begin the next file at so many `KB`"},
+			&cli.Int64Flag{Name: "count", Aliases: []string{"c"}, DefaultText: "until interrupted",
+				Usage: "end after `N` packets"},
+			&cli.IntFlag{Name: "snaplen", Aliases: []string{"s"}, Value: frame.MaxLen,
+				Usage: "the first `N` octets of each packet"},
+			&cli.StringFlag{Name: "peer", Usage: "only packets from or to `ADDR`"},
+			&cli.UintFlag{Name: "qp", DefaultText: "all",
+				Usage: "only packets of queue pair `N`, as far as that is known"},
+			&cli.StringFlag{Name: "proto", Usage: "only packets of protocol `NAME`: " +
+				strings.Join(capture.Protocols, ", ")},
+		},
+		Action: asking(capturePackets),
+	}
+}
+
+// A recording is a capture as the command line asks for it.
+type recording struct {
+	ports  []string // devices and ports
+	filter capture.Filter
+	snap   int
+	count  int64 // packets; 0: no end
+	open   func(*capture.Section) (*capture.Files, error)
+	told   io.Writer
+}
+
+// capturePackets is the command.
+func capturePackets(c *cli.Context, client *shm.Client) error {
+	r := recording{ports: append(c.StringSlice("device"), c.StringSlice("port")...),
+		snap: c.Int("snaplen"), count: c.Int64("count"), told: c.App.ErrWriter}
+	r.filter.Proto, r.filter.QP = c.String("proto"), uint32(c.Uint("qp"))
+	if s := c.String("peer"); s != "" {
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			return usagef("--peer: %v", err)
+		}
+		r.filter.Peer = a.Unmap()
+	}
+	if err := r.filter.Check(); err != nil {
+		return usagef("%v", err)
+	}
+	path, files, size := c.String("write"), c.Int("files"), c.Int64("filesize")
+	switch {
+	case (files > 0) != (size > 0) || files < 0 || size < 0:
+		return usagef("--files and --filesize go together")
+	case files > 0 && path == "-":
+		return usagef("--files takes a file's name")
+	case r.snap < 1 || r.snap > frame.MaxLen:
+		return usagef("--snaplen: from 1 to %d", frame.MaxLen)
+	}
+	r.open = func(s *capture.Section) (*capture.Files, error) {
+		if path != "-" {
+			return capture.NewFiles(path, files, size*1000, s)
+		}
+		if isTerminal(c.App.Writer) {
+			return nil, usagef("stdout is a terminal: pipe it into wireshark -k -i -, or name a file")
+		}
+		return capture.NewStream(c.App.Writer, s)
+	}
+	ctx, stop := signal.NotifyContext(c.Context, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	return r.run(ctx, client)
+}
+
+// run captures until ctx ends.
+func (r *recording) run(ctx context.Context, client *shm.Client) error {
+	names, addrs, err := deviceNames(client)
+	if err != nil {
+		return err
+	}
+	if len(r.ports) == 0 {
+		r.ports = client.Devices()
+	}
+	conn, err := client.Capture(ctx, r.ports, r.snap)
+	if err != nil {
+		return fmt.Errorf("capture: %w", inWords(err))
+	}
+	defer conn.Close()
+	in, err := capture.NewReader(conn)
+	if err != nil {
+		return err
+	}
+	files, err := r.open(&capture.Section{Version: version(), Ports: in.Ports, Names: names,
+		Filter: r.filter.String(), Snap: r.snap})
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.CloseWrite() })() // it may be closed already
+	table := capture.NewTable(addrs, func() ([]json.RawMessage, error) { return client.List("qp") },
+		time.Now)
+	n, err := r.copy(in, files, table, conn.CloseWrite)
+	err = errors.Join(err, files.Close(in.Dropped))
+	fmt.Fprintf(r.told, "%d packets captured, %d dropped for want of time\n", n, in.Dropped)
+	return err
+}
+
+// copy copies packets that are wanted until there are no more, or as many as asked for: then it has
+// the daemon end.
+func (r *recording) copy(in *capture.Reader, out *capture.Files, table *capture.Table,
+	end func() error) (n int64, err error) {
+	parser := capture.NewParser()
+	for {
+		if in.Waits() {
+			if err := out.Flush(); err != nil {
+				return n, err
+			}
+		}
+		p, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+		if r.count > 0 && n == r.count {
+			continue
+		}
+		parsed := parser.Parse(p.Data)
+		from, to, err := table.Find(&parsed)
+		if err != nil {
+			return n, err
+		}
+		if !r.filter.Wants(&parsed, from, to) {
+			continue
+		}
+		if err := out.Packet(&p, capture.Comments(&parsed, from, to)); err != nil {
+			return n, err
+		}
+		if n++; n == r.count {
+			if err := end(); err != nil {
+				return n, err
+			}
+		}
+	}
+}
+
+// deviceNames are the devices' names for their addresses, and their addresses.
+func deviceNames(client *shm.Client) (names []capture.Name, addrs map[string][]netip.Addr,
+	err error) {
+	rows, err := client.List("dev")
+	if err != nil {
+		return nil, nil, err
+	}
+	addrs = make(map[string][]netip.Addr)
+	for _, raw := range rows {
+		var row struct {
+			Dev   string
+			Addrs []netip.Prefix
+		}
+		if err := json.Unmarshal(raw, &row); err != nil {
+			return nil, nil, fmt.Errorf("the daemon sent a broken row: %w", err)
+		}
+		for _, p := range row.Addrs {
+			addrs[row.Dev] = append(addrs[row.Dev], p.Addr())
+			if !slices.ContainsFunc(names, func(n capture.Name) bool { return n.Addr == p.Addr() }) {
+				names = append(names, capture.Name{Addr: p.Addr(), Name: row.Dev})
+			}
+		}
+	}
+	return names, addrs, nil
+}
+
+// extcapPrefix begins the names that Wireshark has for devices.
+const extcapPrefix = "vrnic-"
+
+// extcapCommand speaks Wireshark's extcap interface, by which programs offer interfaces to capture
+// from (extcap(4)): contrib/wireshark/vrnic calls it.
+func extcapCommand() *cli.Command {
+	flag := func(name, usage string) cli.Flag { return &cli.StringFlag{Name: name, Usage: usage} }
+	return &cli.Command{
+		Name:      "extcap",
+		Usage:     "offer the devices to Wireshark",
+		UsageText: "vrnic extcap --extcap-interfaces|--extcap-dlts|--extcap-config|--capture ...",
+		Hidden:    true,
+		Flags: []cli.Flag{
+			socketFlag(),
+			&cli.BoolFlag{Name: "extcap-interfaces", Usage: "list the devices"},
+			&cli.BoolFlag{Name: "extcap-dlts", Usage: "say what packets of a device are"},
+			&cli.BoolFlag{Name: "extcap-config", Usage: "say what can be set: nothing"},
+			&cli.BoolFlag{Name: "capture", Usage: "capture to --fifo"},
+			flag("extcap-version", "of Wireshark"), flag("extcap-interface", "the device"),
+			flag("fifo", "where packets go"),
+			flag("extcap-capture-filter", "none can be set"),
+		},
+		Action: extcap,
+	}
+}
+
+func extcap(c *cli.Context) error {
+	device, named := strings.CutPrefix(c.String("extcap-interface"), extcapPrefix)
+	switch {
+	case c.Bool("extcap-interfaces"):
+		return extcapInterfaces(c)
+	case c.Bool("extcap-config"):
+		return nil
+	case !named:
+		return usagef("which interface? Wireshark names it with --extcap-interface")
+	case c.Bool("extcap-dlts"):
+		_, err := fmt.Fprintln(c.App.Writer, "dlt {number=1}{name=EN10MB}{display=Ethernet}")
+		return err
+	case c.Bool("capture") && c.String("fifo") != "":
+		return asking(func(c *cli.Context, client *shm.Client) error {
+			ctx, stop := signal.NotifyContext(c.Context, syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+			// Wireshark takes what is on stderr for an error.
+			r := recording{ports: []string{device}, snap: frame.MaxLen, told: io.Discard}
+			r.open = func(s *capture.Section) (*capture.Files, error) {
+				fifo, err := os.OpenFile(c.String("fifo"), os.O_WRONLY, 0)
+				if err != nil {
+					return nil, err
+				}
+				return capture.NewStream(fifo, s)
+			}
+			if err := r.run(ctx, client); !errors.Is(err, syscall.EPIPE) { // Wireshark has ended it
+				return err
+			}
+			return nil
+		})(c)
+	}
+	return usagef("what? See extcap(4)")
+}
+
+// extcapInterfaces lists the devices that have packets here; none without a daemon: Wireshark
+// starts all the same.
+func extcapInterfaces(c *cli.Context) error {
+	fmt.Fprintf(c.App.Writer, "extcap {version=%s}{display=virtual RNICs}\n", version())
+	client, err := dial(c)
+	if err != nil {
+		return nil
+	}
+	defer client.Close()
+	for _, name := range client.Devices() {
+		fmt.Fprintf(c.App.Writer, "interface {value=%s%s}{display=vrnic: device %s}\n", extcapPrefix,
+			name, name)
+	}
+	return nil
+}

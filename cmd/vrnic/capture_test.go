@@ -1,0 +1,230 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket/pcapgo"
+
+	"github.com/vrnic/vrnic/internal/needtest"
+)
+
+// commentsOf are the comments of a file's packets; "" where there is none.
+func commentsOf(t *testing.T, path string) (comments []string) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	r, err := pcapgo.NewNgReader(f, pcapgo.NgReaderOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		_, _, opts, err := r.ReadPacketDataWithOptions()
+		if err == io.EOF {
+			return comments
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		comments = append(comments, strings.Join(opts.Comments, "\n"))
+	}
+}
+
+// eventually waits for what happens by itself.
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("after a minute not yet: %s", what)
+		}
+	}
+}
+
+// A capture of one queue pair has its packets, and says of each whose it is.
+func TestCaptureQP(t *testing.T) {
+	socket := pingDaemon(t)
+	_, port := pingServer(t, socket, "-a", "10.1.0.2")
+	client := startUp(t, nil, "ping", "-c", "--socket", socket, "-d", "left", "-a", "10.1.0.2", "-p",
+		port, "-C", "100000000")
+	var qpn int
+	eventually(t, "a connection", func() bool {
+		_, stdout, _ := vrnic("show", "qp", "-d", "left", "--json", "--socket", socket)
+		var rows []struct {
+			QPN    int
+			Remote *string
+		}
+		if json.Unmarshal([]byte(stdout), &rows) != nil || len(rows) != 1 || rows[0].Remote == nil {
+			return false
+		}
+		qpn = rows[0].QPN
+		return true
+	})
+	file := filepath.Join(t.TempDir(), "one.pcapng")
+	const count = 50
+	status, _, stderr := vrnic("capture", "--socket", socket, "-d", "left", "--qp", fmt.Sprint(qpn),
+		"-c", fmt.Sprint(count), "-w", file)
+	if status != 0 || !strings.Contains(stderr, fmt.Sprintf("%d packets captured, ", count)) {
+		t.Fatalf("status %d, %s", status, stderr)
+	}
+	comments := commentsOf(t, file)
+	who := fmt.Sprintf("QP %d of left (", qpn)
+	pid := fmt.Sprintf("pid %d)", client.cmd.Process.Pid)
+	if len(comments) != count {
+		t.Errorf("%d packets, want %d", len(comments), count)
+	}
+	for i, c := range comments {
+		if !strings.Contains(c, who) || !strings.Contains(c, pid) || !strings.Contains(c, "of right (") {
+			t.Errorf("packet %d: %q, want it to be between %s%s and one of right", i, c, who, pid)
+		}
+	}
+}
+
+// A capture of all of a connection, until somebody interrupts it, has nothing in it that tshark
+// warns of, but of revision 2 of MPA (RFC 6581), which it does not know.
+func TestCaptureOpensInTshark(t *testing.T) {
+	tshark, err := exec.LookPath("tshark")
+	if err != nil {
+		needtest.Lacking(t, "tshark", err)
+	}
+	socket := pingDaemon(t)
+	file := filepath.Join(t.TempDir(), "all.pcapng")
+	p := startUp(t, nil, "capture", "--socket", socket, "-d", "left", "-w", file)
+	eventually(t, "the file", func() bool {
+		st, err := os.Stat(file)
+		return err == nil && st.Size() > 0
+	})
+	_, port := pingServer(t, socket, "-a", "10.1.0.2", "-P")
+	status, stdout, stderr := vrnic("ping", "-c", "--socket", socket, "-d", "left", "-a", "10.1.0.2",
+		"-p", port, "-C", "20", "-S", "20000", "-V")
+	if status != 0 {
+		t.Fatalf("ping: status %d, %s%s", status, stdout, stderr)
+	}
+	p.stop()
+	if !strings.Contains(p.stderr.String(), " packets captured, 0 dropped") {
+		t.Errorf("in the end: %s", p.stderr)
+	}
+	cmd := exec.Command(tshark, "-r", file, "-q", "-z", "expert,warn", "-N", "n",
+		"-o", "ip.check_checksum:true", "-o", "tcp.check_checksum:true",
+		"-o", "tcp.try_heuristic_first:true",
+		"--disable-heuristic", "smb_direct_iwarp", "--disable-heuristic", "rpcrdma_iwarp")
+	cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		known := strings.Contains(line, "as required by RFC 5044")
+		if len(fields) > 3 && !strings.HasPrefix(line, " Frequency") && !known &&
+			fields[0] != "Frequency" {
+			t.Errorf("tshark: %s", line)
+		}
+	}
+	names := exec.Command(tshark, "-r", file, "-N", "n", "-Y", "tcp", "-T", "fields", "-e",
+		"ip.src_host")
+	names.Env = cmd.Env
+	if out, err = names.Output(); err != nil || !strings.HasPrefix(string(out), "left\n") {
+		t.Errorf("the first host's name is none: %.40q, %v", out, err)
+	}
+}
+
+// What is asked for wrongly, and what cannot be captured, is told in words; a daemon that goes ends
+// a capture, which is a file all the same.
+func TestCaptureFails(t *testing.T) {
+	dir := socketDir(t)
+	socket := filepath.Join(dir, "s")
+	p := startUp(t, nil, "up", "--socket", socket, "--device", "host,host=127.0.0.9", "--device",
+		"left,addr=10.1.0.1/24")
+	p.ready()
+	file := filepath.Join(dir, "x.pcapng")
+	for args, want := range map[string]string{
+		"-w FILE -d nobody":                   "no device and no port nobody",
+		"-w FILE -d host":                     "are the kernel's",
+		"-w FILE -d left --proto ip":          "none of arp, icmp",
+		"-w FILE -d left --peer x":            "--peer",
+		"-w FILE -d left --files 3":           "--files and --filesize",
+		"-w - -d left --files 3 --filesize 1": "takes a file's name",
+		"-w FILE -d left -s 0":                "--snaplen",
+		"-d left":                             "write",
+	} {
+		args := strings.Fields(strings.ReplaceAll(args, "FILE", file))
+		status, _, stderr := vrnic(append([]string{"capture", "--socket", socket}, args...)...)
+		if status == 0 || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%q: status %d, %s; want %q", args, status, stderr, want)
+		}
+	}
+	if _, err := os.Stat(file); err == nil {
+		t.Error("a capture that failed has written a file")
+	}
+	c := startUp(t, nil, "capture", "--socket", socket, "-d", "left", "-w", file)
+	eventually(t, "the file", func() bool {
+		st, err := os.Stat(file)
+		return err == nil && st.Size() > 0
+	})
+	p.stop()
+	if status, _ := c.end(); status != exitFailed || !strings.Contains(c.stderr.String(),
+		"the daemon has gone") {
+		t.Errorf("behind the daemon's end: status %d, %s", status, c.stderr)
+	}
+	commentsOf(t, file)
+}
+
+// What Wireshark asks a program that offers interfaces, in its order; the capture goes to a FIFO.
+func TestExtcap(t *testing.T) {
+	socket := pingDaemon(t)
+	ask := func(want string, args ...string) {
+		t.Helper()
+		status, stdout, stderr := vrnic(append([]string{"extcap", "--socket", socket}, args...)...)
+		if status != 0 || !strings.Contains(stdout, want) || stderr != "" {
+			t.Errorf("%q: status %d, %q, %q; want %q", args, status, stdout, stderr, want)
+		}
+	}
+	ask("\ninterface {value=vrnic-left}{display=vrnic: device left}\n", "--extcap-interfaces",
+		"--extcap-version=4.0")
+	ask("dlt {number=1}", "--extcap-interface", "vrnic-left", "--extcap-dlts")
+	ask("", "--extcap-interface", "vrnic-left", "--extcap-config")
+	if status, stdout, _ := vrnic("extcap", "--socket", socket+"-no", "--extcap-interfaces"); status !=
+		0 || !strings.HasPrefix(stdout, "extcap {") || strings.Contains(stdout, "interface") {
+		t.Errorf("without a daemon: status %d, %q", status, stdout)
+	}
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := startUp(t, nil, "extcap", "--socket", socket, "--extcap-interface", "vrnic-left", "--capture",
+		"--fifo", fifo)
+	f, err := os.Open(fifo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := pcapgo.NewNgReader(f, pcapgo.NgReaderOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port := pingServer(t, socket, "-a", "10.1.0.2")
+	ping := startUp(t, nil, "ping", "-c", "--socket", socket, "-d", "left", "-a", "10.1.0.2", "-p",
+		port, "-C", "100000000")
+	for range 10 {
+		if _, _, err := r.ReadPacketData(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.Close() // as Wireshark ends it
+	if status, _ := p.end(); status != 0 || p.stderr.Len() != 0 {
+		t.Errorf("status %d, %s", status, p.stderr)
+	}
+	if err := ping.cmd.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+}

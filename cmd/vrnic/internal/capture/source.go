@@ -1,0 +1,256 @@
+package capture
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/vrnic/vrnic/netstack/ethswitch"
+	"github.com/vrnic/vrnic/netstack/frame"
+)
+
+// What one capture may take of the daemon's memory.
+const (
+	maxQueued = 4096     // frames that wait for the socket
+	maxOctets = 16 << 20 // in them
+)
+
+// A source is a capture on the daemon's side.
+type source struct {
+	conn   *net.UnixConn
+	ports  []Port
+	snap   int
+	remove []func()
+
+	queue   chan *seen
+	octets  atomic.Int64 // in the queue
+	dropped atomic.Uint64
+	stop    chan struct{}
+	once    sync.Once
+}
+
+// A seen is a frame as it was seen.
+type seen struct {
+	frame.Offload
+	at     time.Time
+	port   int
+	in     bool
+	len    int
+	octets []byte
+}
+
+var seenPool = sync.Pool{New: func() any { return new(seen) }}
+
+// A tap is a source at one of its ports.
+type tap struct {
+	*source
+	port int
+	in   bool // what goes into the switch comes in: the port is none of a device
+}
+
+// A Set is the captures of a daemon; the zero value has none.
+type Set struct {
+	mu      sync.Mutex
+	closed  bool                 // +checklocks:mu
+	running map[*source]struct{} // +checklocks:mu
+	wg      sync.WaitGroup
+}
+
+// maxCaptures bounds the captures of a daemon.
+const maxCaptures = 8
+
+// Begin begins a capture of ports of sw, of the first snap octets of each packet, to conn. If that
+// succeeds conn is the capture's, and done is called in the end. Who asked ends it by shutting the
+// other end.
+func (s *Set) Begin(sw *ethswitch.Switch, ports []Port, snap int, conn *net.UnixConn,
+	done func()) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || len(s.running) >= maxCaptures {
+		return fmt.Errorf("no more than %d captures at once", maxCaptures)
+	}
+	c, err := open(sw, ports, snap, conn)
+	if err != nil {
+		return err
+	}
+	if s.running == nil {
+		s.running = make(map[*source]struct{})
+	}
+	s.running[c] = struct{}{}
+	s.wg.Go(func() {
+		c.run()
+		done()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.running, c)
+	})
+	return nil
+}
+
+// Close ends all captures, and waits until they have.
+func (s *Set) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	for c := range s.running {
+		c.close()
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+	return nil
+}
+
+// open makes a source.
+func open(sw *ethswitch.Switch, ports []Port, snap int, conn *net.UnixConn) (*source, error) {
+	s := &source{conn: conn, ports: ports, snap: snap, queue: make(chan *seen, maxQueued),
+		stop: make(chan struct{})}
+	for i, p := range ports {
+		remove, err := sw.Tap(p.Name, &tap{s, i, p.Kind != "stack"})
+		if err != nil {
+			s.end()
+			return nil, err
+		}
+		s.remove = append(s.remove, remove)
+	}
+	return s, nil
+}
+
+// end takes the taps away and has the writer end. It may be called again.
+func (s *source) end() {
+	s.once.Do(func() {
+		for _, remove := range s.remove {
+			remove()
+		}
+		close(s.stop)
+	})
+}
+
+// See implements ethswitch.Tap.
+func (t *tap) See(f *frame.Frame, in bool) {
+	n := f.Len()
+	keep := n
+	if f.GSO == frame.GSONone && f.Csum != frame.CsumPartial { // else it is cut, or summed, later
+		keep = min(n, t.snap)
+	}
+	if t.octets.Add(int64(keep)) > maxOctets {
+		t.drop(keep)
+		return
+	}
+	p := seenPool.Get().(*seen)
+	p.Offload, p.at, p.port, p.in, p.len = f.Offload, time.Now(), t.port, in == t.in, n
+	p.octets = p.octets[:0]
+	for v := range f.Views() {
+		p.octets = append(p.octets, v[:min(len(v), keep-len(p.octets))]...)
+	}
+	select {
+	case t.queue <- p:
+	default:
+		seenPool.Put(p)
+		t.drop(keep)
+	}
+}
+
+func (s *source) drop(n int) {
+	s.octets.Add(-int64(n))
+	s.dropped.Add(1)
+}
+
+// run writes what is seen until who asked ends it, or Set.Close does.
+func (s *source) run() {
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_, _ = io.Copy(io.Discard, s.conn) // until the other end is shut
+		s.end()
+	})
+	defer wg.Wait()
+	defer s.close()
+	w := bufio.NewWriterSize(s.conn, 1<<16)
+	if s.hello(w) != nil {
+		return
+	}
+	for {
+		select {
+		case p := <-s.queue:
+			if s.write(w, p) != nil || len(s.queue) == 0 && w.Flush() != nil {
+				return
+			}
+			continue
+		default:
+		}
+		select {
+		case p := <-s.queue:
+			if s.write(w, p) != nil || len(s.queue) == 0 && w.Flush() != nil {
+				return
+			}
+		case <-s.stop:
+			if len(s.queue) > 0 {
+				continue
+			}
+			h := head{kind: kindEnd, dropped: s.dropped.Load()}
+			_, _ = w.Write(h.append(nil)) // the error is Flush's
+			_ = w.Flush()                 // of nobody who looks any more
+			return
+		}
+	}
+}
+
+func (s *source) hello(w *bufio.Writer) error {
+	ports, err := json.Marshal(s.ports)
+	if err != nil {
+		return fmt.Errorf("ports: %w", err)
+	}
+	h := head{kind: kindPorts, length: uint32(len(ports))}
+	_, err = w.Write(append(h.append(nil), ports...))
+	return errors.Join(err, w.Flush())
+}
+
+// write writes the packets that p stands for.
+func (s *source) write(w *bufio.Writer, p *seen) (err error) {
+	defer func() {
+		s.octets.Add(-int64(len(p.octets)))
+		seenPool.Put(p)
+	}()
+	h := head{kind: kindPacket, nanos: p.at.UnixNano(), dropped: s.dropped.Load(),
+		port: uint16(p.port)}
+	if p.in {
+		h.in = 1
+	}
+	if p.GSO == frame.GSONone && p.Csum != frame.CsumPartial {
+		return s.packet(w, &h, p.octets, p.len)
+	}
+	f := frame.New(p.octets, p.Offload)
+	defer f.Release()
+	if f.Check() != nil { // it has passed that when it was seen
+		return nil
+	}
+	var b []byte
+	f.Plain(func(plain *frame.Frame) bool {
+		b = plain.AppendTo(b[:0])
+		err = s.packet(w, &h, b, len(b))
+		return err == nil
+	})
+	return err
+}
+
+func (s *source) packet(w *bufio.Writer, h *head, b []byte, n int) error {
+	b = b[:min(len(b), s.snap)]
+	h.length, h.original = uint32(len(b)), uint32(n)
+	var space [headLen]byte
+	if _, err := w.Write(h.append(space[:0])); err != nil {
+		return err
+	}
+	_, err := w.Write(b)
+	return err
+}
+
+// close ends the capture at once, and without the record that says that all has come. It may be
+// called again.
+func (s *source) close() {
+	s.conn.Close()
+	s.end()
+}
