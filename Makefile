@@ -17,7 +17,8 @@ build: verbs ## the programs, into bin/
 # vrnic carries them for `vrnic exec`; built without a C compiler it carries their source only.
 .PHONY: verbs
 verbs: ## libibverbs and librdmacm for verbs programs, in C, into verbs/build/
-	@if command -v $(firstword $(CC)) >/dev/null; then $(MAKE) -s -C verbs; \
+	@if command -v $(firstword $(CC)) >/dev/null; then $(MAKE) -s -C verbs && \
+	if command -v musl-gcc >/dev/null; then $(MAKE) -s -C verbs musl; fi; \
 	else echo "no C compiler ($(CC)): vrnic exec will want one" >&2; fi
 
 .PHONY: demo

@@ -78,7 +78,7 @@ func runExec(c *cli.Context) error {
 	// Last of what can fail: where there is no other place the libraries are in descriptors, which
 	// stay open.
 	say := func(line string) { fmt.Fprintf(c.App.ErrWriter, "vrnic: %s\n", line) }
-	if set.Libs, err = verbsLibs(c.String("lib-dir"), say); err != nil {
+	if set.Libs, err = verbsLibs(c.String("lib-dir"), prog.Musl, say); err != nil {
 		return err
 	}
 	for _, line := range []string{prog.Hint, warn} {
@@ -178,9 +178,9 @@ func distrust(socket string, uid uint32) string {
 		"they will find no device. Use a daemon of root's or of your own", socket, who)
 }
 
-// verbsLibs finds the libraries: where the user says, in this program, or installed beside it; else
-// it builds them.
-func verbsLibs(dir string, say func(string)) (launch.Libs, error) {
+// verbsLibs finds the libraries for a program of musl's or another: where the user says, in this
+// program, or installed beside it; else it builds them.
+func verbsLibs(dir string, musl bool, say func(string)) (launch.Libs, error) {
 	if dir != "" {
 		libs, err := launch.Installed(dir)
 		if err != nil {
@@ -188,18 +188,18 @@ func verbsLibs(dir string, say func(string)) (launch.Libs, error) {
 		}
 		return libs, nil
 	}
-	contents, err := build.Libraries()
+	contents, err := build.Libraries(musl)
 	if err != nil {
 		return launch.Libs{}, err
 	}
 	bases := launch.Bases(os.Geteuid(), os.Getenv)
 	if slices.ContainsFunc(launch.Names, func(name string) bool { return contents[name] == nil }) {
 		if exe, err := os.Executable(); err == nil {
-			if libs, err := launch.Beside(exe); err == nil {
+			if libs, err := launch.Beside(exe, musl); err == nil {
 				return libs, nil
 			}
 		}
-		return launch.Compile(verbs.Source, bases, say)
+		return launch.Compile(verbs.Source, bases, musl, say)
 	}
 	return launch.Place(contents, bases)
 }

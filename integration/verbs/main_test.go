@@ -79,7 +79,7 @@ func TestMain(m *testing.M) {
 
 // packages says which of Debian's packages has a program, or a file.
 var packages = map[string]string{
-	"gcc": "gcc", "make": "make", "clang": "clang", "valgrind": "valgrind",
+	"gcc": "gcc", "musl-gcc": "musl-tools", "make": "make", "clang": "clang", "valgrind": "valgrind",
 	"rping": "rdmacm-utils", "ucmatose": "rdmacm-utils", "rdma_server": "rdmacm-utils",
 	"rdma_client":  "rdmacm-utils",
 	"rdma_xserver": "rdmacm-utils", "rdma_xclient": "rdmacm-utils", "cmtime": "rdmacm-utils",

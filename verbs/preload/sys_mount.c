@@ -11,8 +11,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <linux/capability.h>
 #include <sched.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,8 +88,14 @@ static bool become_self(void)
 /* What a user namespace gives its maker, and a program does not expect to have. */
 static void drop_capabilities(void)
 {
-	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
-	struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = { 0 };
+	/* As in linux/capability.h, which not every compiler for musl has: version 3, two sets. */
+	struct {
+		uint32_t version;
+		int pid;
+	} head = { .version = 0x20080522 };
+	struct {
+		uint32_t effective, permitted, inheritable;
+	} none[2] = { { 0 } };
 
 	syscall(SYS_capset, &head, none);
 }

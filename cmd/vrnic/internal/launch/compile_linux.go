@@ -9,15 +9,36 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 )
 
-// ErrNoCompiler says what a host lacks to build the libraries.
-var ErrNoCompiler = errors.New("there is no C compiler to build the verbs libraries with: " +
-	"install gcc, make and libc6-dev (Debian, Ubuntu), or gcc, make and glibc-devel (Fedora)")
+// ErrNoCompiler and ErrNoMusl say what a host lacks to build the libraries.
+var (
+	ErrNoCompiler = errors.New("there is no C compiler to build the verbs libraries with: " +
+		"install gcc, make and libc6-dev (Debian, Ubuntu), or gcc, make and glibc-devel (Fedora)")
+	ErrNoMusl = errors.New("there is no C compiler to build the verbs libraries for musl with: " +
+		"install gcc, make, musl-dev and linux-headers (Alpine), or make and musl-tools (Debian, Ubuntu)")
+)
+
+// compiler is the one for programs whose C library is musl, or for the others; "" if there is none.
+func compiler(musl bool) string {
+	if _, err := exec.LookPath("musl-gcc"); err == nil && musl {
+		return "musl-gcc"
+	}
+	if _, err := exec.LookPath("cc"); err != nil {
+		return ""
+	}
+	machine, _ := exec.Command("cc", "-dumpmachine").Output() // one that cannot say is for glibc
+	if bytes.Contains(machine, []byte("musl")) != musl {
+		return ""
+	}
+	return "cc"
+}
 
 // Compile returns the libraries that make(1) builds from source, its folder with the Makefile, in a
-// directory of this user's below one of bases. They are built once; say is told before.
-func Compile(source fs.FS, bases []string, say func(string)) (Libs, error) {
+// directory of this user's below one of bases: for programs whose C library is musl, or for the
+// others. They are built once; say is told before.
+func Compile(source fs.FS, bases []string, musl bool, say func(string)) (Libs, error) {
 	own, err := Own(bases)
 	if err != nil {
 		return Libs{}, err
@@ -26,14 +47,17 @@ func Compile(source fs.FS, bases []string, say func(string)) (Libs, error) {
 	if err != nil {
 		return Libs{}, err
 	}
-	dir := filepath.Join(own, "built-"+sum)
+	name, none := "built-"+sum, ErrNoCompiler
+	if musl {
+		name, none = name+"-musl", ErrNoMusl
+	}
+	dir := filepath.Join(own, name)
 	if libs, err := Installed(dir); err == nil {
 		return libs, nil
 	}
-	for _, tool := range []string{"make", "cc"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			return Libs{}, ErrNoCompiler
-		}
+	cc := compiler(musl)
+	if _, err := exec.LookPath("make"); err != nil || cc == "" {
+		return Libs{}, none
 	}
 	temp, err := os.MkdirTemp(own, "build-")
 	if err != nil {
@@ -45,11 +69,12 @@ func Compile(source fs.FS, bases []string, say func(string)) (Libs, error) {
 		return Libs{}, err
 	}
 	out := filepath.Join(temp, "out")
-	cmd := exec.Command("make", "-s", "-C", filepath.Join(temp, "source"), "BUILD="+out)
+	cmd := exec.Command("make", "-s", "-C", filepath.Join(temp, "source"), "BUILD="+out, "CC="+cc)
 	if said, err := cmd.CombinedOutput(); err != nil {
 		said, _, _ = bytes.Cut(said, []byte("\n"))
-		return Libs{}, fmt.Errorf("build the verbs libraries (gcc, make and libc6-dev, or "+
-			"glibc-devel, are needed): %w: %s", err, said)
+		_, packages, _ := strings.Cut(none.Error(), ": ")
+		return Libs{}, fmt.Errorf("build the verbs libraries (perhaps you have to %s): %w: %s", packages,
+			err, said)
 	}
 	if err := os.Chmod(out, 0o755); err != nil { // whatever the umask
 		return Libs{}, err

@@ -29,7 +29,7 @@ func TestCompile(t *testing.T) {
 	say := func(string) { said++ }
 
 	t.Setenv("PATH", t.TempDir())
-	if _, err := Compile(good, bases, say); !errors.Is(err, ErrNoCompiler) || said != 0 {
+	if _, err := Compile(good, bases, false, say); !errors.Is(err, ErrNoCompiler) || said != 0 {
 		t.Errorf("without make: %v", err)
 	}
 	tools := os.Getenv("PATH")
@@ -42,19 +42,19 @@ func TestCompile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := Compile(good, bases, say); !errors.Is(err, ErrNoCompiler) {
+	if _, err := Compile(good, bases, false, say); !errors.Is(err, ErrNoCompiler) {
 		t.Errorf("without a compiler: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(tools, "cc"), nil, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Compile(bad, bases, say); err == nil || !strings.Contains(err.Error(),
+	if _, err := Compile(bad, bases, false, say); err == nil || !strings.Contains(err.Error(),
 		"no such header") || !strings.Contains(err.Error(), "libc6-dev") {
 		t.Errorf("a compiler that fails: %v", err)
 	}
 	said = 0
 	for range 2 {
-		libs, err := Compile(good, bases, say)
+		libs, err := Compile(good, bases, false, say)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -70,6 +70,22 @@ func TestCompile(t *testing.T) {
 	}
 	if b, err := os.ReadFile(runs[0]); err != nil || string(b) != "\n" {
 		t.Errorf("make has run %q, %v", b, err)
+	}
+	// Those for musl are others, and want another compiler.
+	if _, err := Compile(good, bases, true, say); !errors.Is(err, ErrNoMusl) {
+		t.Errorf("a compiler that is not for musl: %v", err)
+	}
+	cc := "#!/bin/sh\necho x86_64-alpine-linux-musl\n"
+	if err := os.WriteFile(filepath.Join(tools, "cc"), []byte(cc), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if libs, err := Compile(good, bases, true, say); err != nil || !strings.HasSuffix(libs.Dir,
+		"-musl") {
+		t.Errorf("for musl, with a compiler for it: %+v, %v", libs, err)
+	}
+	good["core/b.c"] = &fstest.MapFile{Data: []byte("int b;\n")}
+	if _, err := Compile(good, bases, false, say); !errors.Is(err, ErrNoCompiler) {
+		t.Errorf("not for musl, with a compiler for it: %v", err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "*", "build-*")); len(left) > 0 {
 		t.Errorf("%v is left", left)

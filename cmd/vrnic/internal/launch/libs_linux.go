@@ -340,13 +340,18 @@ func readable(file string) error {
 }
 
 // Beside returns the libraries that are installed with the program at exe, PREFIX/bin/vrnic: those
-// in PREFIX/lib/vrnic. Where others could put some there, there are none: fs.ErrNotExist.
-func Beside(exe string) (Libs, error) {
+// in PREFIX/lib/vrnic, or for musl in libmusl below that. Where others could put some there, there
+// are none: fs.ErrNotExist.
+func Beside(exe string, musl bool) (Libs, error) {
 	exe, err := filepath.EvalSymlinks(exe)
 	if err != nil {
 		return Libs{}, err
 	}
-	dir, err := filepath.EvalSymlinks(filepath.Join(filepath.Dir(exe), "..", "lib", "vrnic"))
+	dir := filepath.Join(filepath.Dir(exe), "..", "lib", "vrnic")
+	if musl {
+		dir = filepath.Join(dir, "libmusl")
+	}
+	dir, err = filepath.EvalSymlinks(dir)
 	if err != nil {
 		return Libs{}, err
 	}

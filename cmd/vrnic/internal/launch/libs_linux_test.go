@@ -306,7 +306,7 @@ func TestInstalled(t *testing.T) {
 	if err := os.Symlink(exe, link); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Beside(exe); err == nil {
+	if _, err := Beside(exe, false); err == nil {
 		t.Error("Beside found libraries where there are none")
 	}
 	if _, err := Installed(lib); err == nil || !strings.Contains(err.Error(), Verbs) {
@@ -333,13 +333,13 @@ func TestInstalled(t *testing.T) {
 	if got, err := Installed("lib/vrnic"); err != nil || got.Dir != lib {
 		t.Errorf("Installed with a relative name: %+v, %v", got, err)
 	}
-	if got, err := Beside(link); err != nil || got.Dir != lib {
+	if got, err := Beside(link, false); err != nil || got.Dir != lib {
 		t.Errorf("Beside: %+v, %v", got, err)
 	}
 	if err := os.Chmod(filepath.Dir(lib), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := Beside(exe); err == nil {
+	if got, err := Beside(exe, false); err == nil {
 		t.Errorf("Beside takes %+v from a directory that everybody can write", got)
 	}
 }

@@ -44,6 +44,8 @@ type Program struct {
 	// RPath says that the program names directories for its libraries that come before
 	// LD_LIBRARY_PATH.
 	RPath bool
+	// Musl says that its C library is musl, which wants libraries of its own.
+	Musl bool
 }
 
 // Find looks name up in path, the value of PATH, as execvp(3) does, and looks at what it finds. An
@@ -221,10 +223,7 @@ func (p *Program) inspectELF(file string, f io.ReaderAt) error {
 		}
 		return nil
 	}
-	if strings.HasPrefix(filepath.Base(loader), "ld-musl") {
-		return cannotRun(
-			"%s is built for musl (its loader is %s); the verbs libraries of vrnic need glibc", file, loader)
-	}
+	p.Musl = strings.HasPrefix(filepath.Base(loader), "ld-musl")
 	if _, err := os.Stat(loader); err != nil {
 		return cannotRun("%s needs the loader %s, which is not here: %v", file, loader, err)
 	}

@@ -79,7 +79,8 @@ func TestFind(t *testing.T) {
 	write("x32", elfFile{elf.ELFCLASS32, here, ""}.bytes(t), 0o755)
 	write("other", elfFile{elf.ELFCLASS64, other, at("loader")}.bytes(t), 0o755)
 	write("riscv", elfFile{elf.ELFCLASS64, elf.EM_RISCV, at("loader")}.bytes(t), 0o755)
-	write("musl", elfFile{elf.ELFCLASS64, here, "/lib/ld-musl-x86_64.so.1"}.bytes(t), 0o755)
+	write("ld-musl-here.so.1", nil, 0o755)
+	write("musl", elfFile{elf.ELFCLASS64, here, at("ld-musl-here.so.1")}.bytes(t), 0o755)
 	write("foreign", elfFile{elf.ELFCLASS64, here, at("no/loader")}.bytes(t), 0o755)
 	write("static", elfFile{elf.ELFCLASS64, here, ""}.bytes(t), 0o755)
 	write("broken", append([]byte(elf.ELFMAG), make([]byte, 100)...), 0o755)
@@ -106,6 +107,7 @@ func TestFind(t *testing.T) {
 		found      string // "": at(name)
 		status     int
 		words      string // of the error, or of the hint
+		musl       bool
 	}{
 		{name: "good"},
 		{name: "good", path: ":/none", found: "./good"},
@@ -115,6 +117,8 @@ func TestFind(t *testing.T) {
 		{name: "script"},
 		{name: "spaces"},
 		{name: "scripts"},
+		{name: "musl", musl: true},
+		{name: "musls", musl: true},
 		{name: "nothing"},
 		{name: "loop"},
 		{name: "both", path: both, found: at("second/both")},
@@ -132,8 +136,6 @@ func TestFind(t *testing.T) {
 		{name: "x32", status: 126, words: "32-bit"},
 		{name: "other", status: 126, words: other.String()},
 		{name: "riscv", status: 126, words: "EM_RISCV"},
-		{name: "musl", status: 126, words: "glibc"},
-		{name: "musls", status: 126, words: "musl is built for musl"},
 		{name: "foreign", status: 126, words: "no/loader"},
 		{name: "crlf", status: 126, words: `"/bin/sh\r"`},
 	} {
@@ -143,8 +145,8 @@ func TestFind(t *testing.T) {
 		}
 		p, err := Find(name, tt.path)
 		if tt.status == 0 {
-			if err != nil || p.Path != want || p.ASAN || (p.Hint != "") != (tt.words != "") ||
-				!strings.Contains(p.Hint, tt.words) {
+			if err != nil || p.Path != want || p.ASAN || p.Musl != tt.musl ||
+				(p.Hint != "") != (tt.words != "") || !strings.Contains(p.Hint, tt.words) {
 				t.Errorf("%s in %q: %+v, %v; want %s and a hint with %q", tt.name, tt.path, p, err, want,
 					tt.words)
 			}
