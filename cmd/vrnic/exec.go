@@ -81,7 +81,7 @@ func runExec(c *cli.Context) error {
 	if set.Libs, err = verbsLibs(c.String("lib-dir"), prog.Musl, say); err != nil {
 		return err
 	}
-	for _, line := range []string{prog.Hint, warn} {
+	for _, line := range []string{prog.Hint, prog.Lacks, warn} {
 		if line != "" {
 			say(oneLine(line))
 		}

@@ -33,7 +33,7 @@ func TestNewerDebian(t *testing.T) {
 		"arm64": "ld-linux-aarch64.so.1"}[runtime.GOARCH]
 	for _, suite := range []string{"trixie", "sid"} {
 		t.Run(suite, func(t *testing.T) {
-			root := newerRoot(t, suite)
+			root := unpackedRoot(t, suite, newerPackages)
 			libDir := filepath.Join(root, "usr/lib", lib)
 			// One device: a listener at any address of two is at the first one's before the second's.
 			d := up(t, nil, "--device", "vrnic0,addr=10.77.0.2/24")
@@ -81,15 +81,15 @@ var (
 	sourceStanza = regexp.MustCompile(`(?s)^Types:.*?(\n\n|$)`)
 )
 
-// newerRoot is a folder with what is in packages of a release, from where this machine gets its
-// own.
-func newerRoot(t *testing.T, suite string) string {
+// unpackedRoot is a folder with what is in packages of a release of Debian, from where this machine
+// gets its own.
+func unpackedRoot(t *testing.T, suite string, names []string) string {
 	t.Helper()
 	source, err := os.ReadFile("/etc/apt/sources.list.d/debian.sources")
 	if err != nil {
 		needtest.Lacking(t, "debian", err)
 	}
-	dir := filepath.Join(workDir, "newer-"+suite)
+	dir := filepath.Join(workDir, "root-"+suite)
 	for _, d := range []string{"parts", "lists/partial", "cache/archives/partial", "root"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 			t.Fatal(err)
@@ -117,11 +117,11 @@ func newerRoot(t *testing.T, suite string) string {
 	if err := apt("update"); err != nil {
 		needtest.Lacking(t, "debian", err)
 	}
-	if err := apt(slices.Concat([]string{"download"}, newerPackages)...); err != nil {
+	if err := apt(slices.Concat([]string{"download"}, names)...); err != nil {
 		needtest.Lacking(t, "debian", err)
 	}
 	packages, err := filepath.Glob(filepath.Join(dir, "cache", "*.deb"))
-	if err != nil || len(packages) != len(newerPackages) {
+	if err != nil || len(packages) != len(names) {
 		t.Fatalf("%d packages, %v", len(packages), err)
 	}
 	for _, p := range packages {

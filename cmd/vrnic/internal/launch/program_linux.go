@@ -46,6 +46,9 @@ type Program struct {
 	RPath bool
 	// Musl says that its C library is musl, which wants libraries of its own.
 	Musl bool
+	// Lacks is not empty if the program's C library lacks a part that it wants later: it says what to
+	// install.
+	Lacks string
 }
 
 // Find looks name up in path, the value of PATH, as execvp(3) does, and looks at what it finds. An
@@ -227,6 +230,9 @@ func (p *Program) inspectELF(file string, f io.ReaderAt) error {
 	if _, err := os.Stat(loader); err != nil {
 		return cannotRun("%s needs the loader %s, which is not here: %v", file, loader, err)
 	}
+	if !p.Musl && (strings.HasPrefix(loader, "/lib64/") || strings.HasPrefix(loader, "/lib/")) {
+		p.Lacks = lacksUnwinder("/", os.Getenv("LD_LIBRARY_PATH"))
+	}
 	needed, err := e.ImportedLibraries()
 	if err != nil {
 		return nil //nolint:nilerr // the loader will say
@@ -237,6 +243,25 @@ func (p *Program) inspectELF(file string, f io.ReaderAt) error {
 	rpath, _ := e.DynString(elf.DT_RPATH)
 	p.RPath = p.RPath || len(rpath) > 0
 	return nil
+}
+
+// lacksUnwinder says what to install where glibc will not find the library that pthread_exit(3) and
+// pthread_cancel(3) load when they are called, and abort without: neither in path, as in
+// LD_LIBRARY_PATH, nor below root where systems have it.
+func lacksUnwinder(root, path string) string {
+	const name = "libgcc_s.so.1"
+	dirs := filepath.SplitList(path)
+	for _, pattern := range []string{"lib", "lib64", "lib/*-linux-gnu", "usr/lib", "usr/lib64",
+		"usr/lib/*-linux-gnu"} {
+		dirs = append(dirs, filepath.Join(root, pattern))
+	}
+	for _, dir := range dirs {
+		if found, err := filepath.Glob(filepath.Join(dir, name)); err == nil && len(found) > 0 {
+			return ""
+		}
+	}
+	return name + " is not here, without which programs abort when they end a thread: install " +
+		"libgcc-s1 (Debian, Ubuntu) or libgcc (Fedora)"
 }
 
 // isLoader tells the dynamic loader itself, which can be run with a program as its argument.

@@ -160,10 +160,36 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// Where a program will miss glibc's unwinder it is told before.
+func TestLacksUnwinder(t *testing.T) {
+	root, other := t.TempDir(), t.TempDir()
+	lib := filepath.Join(root, "usr/lib/x86_64-linux-gnu")
+	if err := os.MkdirAll(lib, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	lacks := func(want bool, path string) {
+		t.Helper()
+		if got := lacksUnwinder(root, path); (got != "") != want ||
+			want && !strings.Contains(got, "install libgcc-s1") {
+			t.Errorf("with %q: %q", path, got)
+		}
+	}
+	lacks(true, "")
+	lacks(true, other)
+	for _, file := range []string{filepath.Join(other, "libgcc_s.so.1"),
+		filepath.Join(lib, "libgcc_s.so.1")} {
+		if err := os.WriteFile(file, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		lacks(filepath.Dir(file) == other, "")
+		lacks(false, "/none:"+other)
+	}
+}
+
 // The programs of this machine have nothing that is wrong with them.
 func TestFindHere(t *testing.T) {
 	p, err := Find("sh", "")
-	if err != nil || p.Hint != "" || p.ASAN {
+	if err != nil || p.Hint != "" || p.Lacks != "" || p.ASAN {
 		t.Errorf("sh: %+v, %v", p, err)
 	}
 	self, err := os.Executable()
