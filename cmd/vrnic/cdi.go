@@ -58,7 +58,8 @@ func generateCDI(c *cli.Context, client *shm.Client) error {
 	if err != nil {
 		return err
 	}
-	libs, err := verbsLibs("", func(line string) { fmt.Fprintf(c.App.ErrWriter, "vrnic: %s\n", line) })
+	say := func(line string) { fmt.Fprintf(c.App.ErrWriter, "vrnic: %s\n", line) }
+	libs, err := verbsLibs("", false, say)
 	if err != nil {
 		return err
 	}
