@@ -20,6 +20,7 @@
 //	cpio       to compare with
 //	python     3.9 or later
 //	inet       ping, iperf3, ssh and sshd
+//	docker     its daemon, containerd and runc
 //	podman     and crun; newuidmap, for containers of other users than root
 //
 // `go test` prints nothing of tests that pass, nor why some were skipped: each skip is a line of

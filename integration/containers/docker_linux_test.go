@@ -1,0 +1,90 @@
+package containers
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/vrnic/vrnic/integration/proctest"
+	"github.com/vrnic/vrnic/internal/needtest"
+)
+
+// A docker that does not know the Container Device Interface has the mounts by hand, as
+// docs/containers.md has them. dockerd is the test's own: its data, its socket, its control groups.
+func TestDocker(t *testing.T) {
+	if !thorough() {
+		needtest.Skip(t, "docker is for make containers")
+	}
+	need(t)
+	if err := needtest.Missing("/usr/sbin/dockerd", "/usr/bin/docker", "containerd",
+		"runc"); err != nil {
+		needtest.Lacking(t, "docker", fmt.Errorf("%w; apt-get install docker.io", err))
+	}
+	s := newSite(t, 0, twoDevices...)
+	s.generate()
+	docker := s.dockerd()
+	s.run(docker("import", imageFile(), "perftest")...)
+
+	doc, err := os.ReadFile("../../docs/containers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, command, _ := strings.Cut(string(doc), "    docker run ")
+	command, _, found := strings.Cut(command, " perftest ")
+	if !found {
+		t.Fatal("docs/containers.md has no command for docker")
+	}
+	options := func(device string) []string {
+		files := filepath.Join("/run/vrnic-0", "cdi"+strings.ReplaceAll(s.guests(), "/", "-"), device)
+		return strings.Fields(strings.NewReplacer("\\\n", " ", "$F", files,
+			"/run/vrnic-containers/vrnic0", filepath.Join(s.guests(), device)).Replace(command))
+	}
+	in := func(device string, words ...string) []string {
+		return docker(slices.Concat([]string{"run", "--network", "none"}, options(device), words)...)
+	}
+	n := s.listeners()
+	s.run(in("vrnic0", "--detach", "--name", "server", "perftest", "ib_write_bw", "-R", "-n",
+		"200")...)
+	proctest.Eventually(t, patience, "the server listens", func() bool { return s.listeners() > n })
+	if out := s.run(docker("exec", "server", "ibv_devices")...); !strings.Contains(out, "vrnic0 ") ||
+		strings.Contains(out, "vrnic1") {
+		t.Errorf("docker exec:\n%s", out)
+	}
+	if out := s.run(in("vrnic1", "--rm", "perftest", "ib_write_bw", "-R", "-n", "200",
+		"10.77.0.2")...); !strings.Contains(out, "65536      200") {
+		t.Errorf("ib_write_bw:\n%s", out)
+	}
+	s.run(docker("wait", "server")...)
+	s.run(docker("rm", "server")...)
+}
+
+// dockerd starts one, and returns what makes words for its client.
+func (s *site) dockerd() func(args ...string) []string {
+	s.t.Helper()
+	socket := "unix://" + s.dir + "/docker.sock"
+	group := "vrnic-test-" + filepath.Base(s.dir)
+	daemon := s.start("/usr/sbin/dockerd", "--host", socket, "--data-root", s.dir+"/docker",
+		"--exec-root", s.dir+"/exec", "--pidfile", s.dir+"/docker.pid", "--iptables=false",
+		"--ip6tables=false", "--bridge=none", "--cgroup-parent", "/"+group)
+	s.t.Cleanup(func() {
+		daemon.Signal(syscall.SIGTERM)
+		if err := daemon.Wait(patience); err != nil {
+			s.t.Errorf("dockerd: %v", err)
+		}
+		// These are not of the namespaces: they go here.
+		left, _ := filepath.Glob("/sys/fs/cgroup/*/" + group)
+		for _, dir := range append(left, "/sys/fs/cgroup/"+group) {
+			if err := os.Remove(dir); err != nil && !os.IsNotExist(err) {
+				s.t.Errorf("dockerd's control groups: %v", err)
+			}
+		}
+	})
+	daemon.WaitOutput("API listen on", 1)
+	return func(args ...string) []string {
+		return append([]string{"/usr/bin/docker", "--host", socket}, args...)
+	}
+}
