@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"syscall"
+	"time"
 
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
@@ -55,17 +57,28 @@ func (pd *protDomain) CreateAH(attr rdma.AHAttr) (rdma.AH, error) {
 	if err := pd.d.roceOnly("create an address handle"); err != nil {
 		return nil, err
 	}
+	for {
+		ah, err := pd.tryAH(&attr)
+		if !errors.Is(err, syscall.EINPROGRESS) {
+			return ah, err
+		}
+		time.Sleep(askAgain)
+	}
+}
+
+// tryAH makes an address handle. EINPROGRESS: the daemon looks for the peer.
+func (pd *protDomain) tryAH(attr *rdma.AHAttr) (rdma.AH, error) {
 	pd.mu.Lock()
 	defer pd.mu.Unlock()
 	if pd.closed || pd.ending {
 		return nil, errClosed("PD")
 	}
 	var rep abi.CreateAHReply
-	req := &abi.CreateAHRequest{PD: pd.handle, Attr: ringAH(&attr)}
-	if err := pd.d.c.call(abi.OpCreateAH, "create address handle", req, &rep); err != nil {
+	req := &abi.CreateAHRequest{PD: pd.handle, Attr: ringAH(attr)}
+	if err := pd.d.c.try(abi.OpCreateAH, "create address handle", req, &rep); err != nil {
 		return nil, err
 	}
-	ah := &addressHandle{pd: pd, attr: attr, handle: rep.AH, key: rep.Key}
+	ah := &addressHandle{pd: pd, attr: *attr, handle: rep.AH, key: rep.Key}
 	pd.ahs[ah] = struct{}{}
 	return ah, nil
 }

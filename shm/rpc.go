@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/internal/seqpacket"
@@ -299,8 +300,23 @@ func (c *Client) lost(err error) error {
 	return c.die(goneBecause(fmt.Errorf("shm: control socket: %w", err)))
 }
 
-// call is rpc without descriptors.
+// call is rpc without descriptors, and waits for what the daemon looks for on the network.
 func (c *Client) call(op abi.Op, what string, req, rep abi.Message) error {
+	for {
+		err := c.try(op, what, req, rep)
+		if !errors.Is(err, syscall.EINPROGRESS) {
+			return err
+		}
+		time.Sleep(askAgain)
+	}
+}
+
+// askAgain is how long others have their turn before the daemon is asked once more whether it has
+// found what it looks for.
+const askAgain = 2 * time.Millisecond
+
+// try is rpc without descriptors. EINPROGRESS: the daemon looks for something on the network.
+func (c *Client) try(op abi.Op, what string, req, rep abi.Message) error {
 	_, err := c.rpc(op, what, req, rep, -1)
 	return err
 }

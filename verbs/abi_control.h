@@ -603,8 +603,8 @@ VRNIC_ABI_SIZE(vrnic_create_qp_reply, 48);
 
 /*
  * struct vrnic_modify_qp_request changes what mask names; a mask of 0 changes nothing and succeeds.
- * The reply waits, for some seconds at most, until the way to the peer that attr.path names has
- * been found.
+ * EINPROGRESS: the way to the peer that attr.path names is being looked for, for some seconds at
+ * most, and who sends the request again comes to know.
  */
 struct vrnic_modify_qp_request {
 	uint32_t qp;
@@ -634,7 +634,7 @@ struct vrnic_query_qp_reply {
 };
 VRNIC_ABI_SIZE(vrnic_query_qp_reply, 136);
 
-/* struct vrnic_create_ah_request makes an address handle. The reply waits as MODIFY_QP's does. */
+/* struct vrnic_create_ah_request makes an address handle. EINPROGRESS is as MODIFY_QP's. */
 struct vrnic_create_ah_request {
 	uint32_t pd;
 	uint32_t pad;

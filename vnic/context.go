@@ -12,6 +12,7 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic/internal/ah"
 	"github.com/vrnic/vrnic/vnic/internal/cm"
+	"github.com/vrnic/vrnic/vnic/internal/datagram"
 	"github.com/vrnic/vrnic/vnic/internal/link/inbox"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
 	"github.com/vrnic/vrnic/vnic/internal/queue"
@@ -41,6 +42,9 @@ type ContextConfig struct {
 	// InlineEvents: handlers of ids may be called within CMID's ResolveAddr, ResolveRoute and Accept,
 	// whose caller then holds no lock that they take. It saves waking a goroutine for each of them.
 	InlineEvents bool
+	// Impatient: Modify and CreateAH do not wait for a neighbour to answer. They fail with
+	// EINPROGRESS, while it is looked for, and find what has come of that when they are called again.
+	Impatient bool
 }
 
 // A Context is one user's view of a Device, with handles and quotas of its own. It implements
@@ -52,8 +56,9 @@ type Context struct {
 	limits Limits
 	mem    mem.Space
 	queues queue.Space
-	ahs    *ah.Table     // of a RoCE device, as is inbox
-	inbox  *inbox.Budget // what waits for its user's QPs
+	ahs    *ah.Table      // of a RoCE device, as is inbox
+	inbox  *inbox.Budget  // what waits for its user's QPs
+	ways   *datagram.Ways // nil: calls wait until they know
 
 	blockingMu sync.Mutex    // held by AllowBlocking
 	blocking   chan struct{} // a slot for each goroutine that runs a QP, if memory can block
@@ -82,6 +87,17 @@ func (c *Context) openLocked() error {
 
 func (c *Context) closedError() error {
 	return fmt.Errorf("device %s: %w", c.dev.cfg.Name, rdma.ErrClosed)
+}
+
+// spawn runs f on a goroutine of c's; false: c is shut down.
+func (c *Context) spawn(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.wg.Go(f)
+	return true
 }
 
 func (c *Context) qpList() []*QP {

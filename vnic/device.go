@@ -13,6 +13,7 @@ import (
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/vnic/internal/ah"
 	"github.com/vrnic/vrnic/vnic/internal/cm"
+	"github.com/vrnic/vrnic/vnic/internal/datagram"
 	"github.com/vrnic/vrnic/vnic/internal/handle"
 	"github.com/vrnic/vrnic/vnic/internal/mem"
 	"github.com/vrnic/vrnic/vnic/internal/queue"
@@ -104,6 +105,11 @@ func (d *Device) Open(cfg ContextConfig) (*Context, error) {
 	c.life, c.end = context.WithCancel(life)
 	if d.roce != nil {
 		c.ahs = new(ah.Table)
+		if cfg.Impatient {
+			c.ways = datagram.NewWays(func(local, remote netip.Addr) (datagram.Route, error) {
+				return c.await(c.life, local, remote)
+			}, c.spawn)
+		}
 	}
 	c.async.wake = make(chan struct{}, 1)
 	c.mem.Init(mem.Config{

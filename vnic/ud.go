@@ -118,8 +118,16 @@ func (p *packetQP) settled() {
 	p.settling = nil
 }
 
-// route finds the way to a peer, for a bounded time and until life, c's or that of a QP, ends.
+// route finds the way to a peer, until life, c's or that of a QP, ends.
 func (c *Context) route(life context.Context, local, remote netip.Addr) (datagram.Route, error) {
+	if c.ways != nil {
+		return c.ways.Find(local, remote)
+	}
+	return c.await(life, local, remote)
+}
+
+// await is route, and waits for a bounded time.
+func (c *Context) await(life context.Context, local, remote netip.Addr) (datagram.Route, error) {
 	port := c.dev.roce.port
 	if port == nil {
 		return nil, fmt.Errorf("no network reaches %v: %w", remote, syscall.ENETUNREACH)

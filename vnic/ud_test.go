@@ -436,6 +436,49 @@ func TestWaitsForWays(t *testing.T) {
 	}
 }
 
+// Who is not to wait is told that a next hop is looked for, and then that nobody answers, and his
+// queue pair is where it was. RVB-006.
+func TestImpatient(t *testing.T) {
+	lost := rdma.AHAttr{GID: rdma.GIDOf(netip.MustParseAddr("10.0.0.77")), GIDIndex: 1, Port: 1,
+		Global: true}
+	synctest.Test(t, func(t *testing.T) {
+		n := vnictest.NewNet()
+		one, _ := n.Pair(t, func(c *vnic.Config) { c.RoCE = true })
+		n.Blackhole(lost.GID.Addr())
+		x := vnictest.NewPeer(t, vnictest.Open(t, one, vnic.ContextConfig{Impatient: true}),
+			vnictest.PeerConfig{})
+		toInit(t, x)
+		near := lost
+		near.GID = rdma.GIDOf(netip.MustParseAddr("10.0.0.1"))
+		for i, call := range []func() error{
+			func() error { _, err := x.PD.CreateAH(lost); return err },
+			func() error {
+				return x.QP.Modify(&rdma.QPAttr{State: rdma.QPRTR, Path: lost, PathMTU: rdma.MTU1024,
+					MaxDestRead: 1, MinRNRTimer: 1}, rdma.AttrState|vnictest.ToRTR)
+			},
+		} {
+			begun := time.Now()
+			err, calls := call(), 1
+			for ; errors.Is(err, syscall.EINPROGRESS); calls++ {
+				if took := time.Since(begun); took > 11*time.Second {
+					t.Fatalf("call %d: after %v it is still looked for", i, took)
+				}
+				h, err2 := x.PD.CreateAH(near) // others go on
+				if err2 != nil || h.Close() != nil {
+					t.Fatal(err2)
+				}
+				x.WantState("while it is looked for", rdma.QPInit)
+				time.Sleep(100 * time.Millisecond)
+				err = call()
+			}
+			if !errors.Is(err, syscall.ETIMEDOUT) || calls < 50 {
+				t.Errorf("call %d: %v after %d calls", i, err, calls)
+			}
+		}
+		x.WantState("nobody answers", rdma.QPInit)
+	})
+}
+
 // ROCE-189 to ROCE-193, 195: what is sent to a group comes to every queue pair that is attached and
 // has the Q_Key, on any device, the sender's own and the sender among them.
 func TestMulticast(t *testing.T) {

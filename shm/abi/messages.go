@@ -382,8 +382,9 @@ type CreateQPReply struct {
 	Caps QPCaps
 }
 
-// ModifyQPRequest changes what Mask names; a mask of 0 changes nothing and succeeds. The reply
-// waits, for some seconds at most, until the way to the peer that Attr.Path names has been found.
+// ModifyQPRequest changes what Mask names; a mask of 0 changes nothing and succeeds. EINPROGRESS:
+// the way to the peer that Attr.Path names is being looked for, for some seconds at most, and who
+// sends the request again comes to know.
 type ModifyQPRequest struct {
 	QP    uint32
 	Mask  uint32 // enum ibv_qp_attr_mask
@@ -410,7 +411,7 @@ type QueryQPReply struct {
 	Attr QPAttr
 }
 
-// CreateAHRequest makes an address handle. The reply waits as MODIFY_QP's does.
+// CreateAHRequest makes an address handle. EINPROGRESS is as MODIFY_QP's.
 type CreateAHRequest struct {
 	PD   uint32
 	Pad  uint32

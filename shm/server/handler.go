@@ -71,7 +71,8 @@ type PDHandler interface {
 	// CreateSRQ: rings.Layout says what sizes the SRQ has.
 	CreateSRQ(req *abi.CreateSRQRequest, rings *ring.DaemonSRQ) (SRQHandler, error)
 	CreateQP(p *QPParts) (QPHandler, error)
-	// CreateAH makes an address handle. It may wait for the way to the peer to be found.
+	// CreateAH makes an address handle. EINPROGRESS: the way to the peer is looked for, and the next
+	// call may know it.
 	CreateAH(attr *abi.AHAttr) (AHHandler, error)
 	Close() error
 }
@@ -127,7 +128,7 @@ type SRQHandler interface {
 // A QPHandler is a queue pair.
 type QPHandler interface {
 	Num() uint32 // 24 bits, unique on its device
-	// Modify may wait for the way to the peer to be found.
+	// Modify: EINPROGRESS is as CreateAH's. It may wait for who runs the queue pair.
 	Modify(req *abi.ModifyQPRequest) error
 	// Query fills what the rings do not tell: State, Access, IRD, ORD and Attr.
 	Query(r *abi.QueryQPReply)

@@ -172,7 +172,8 @@ VRNIC_EXPORT void vrnic_corrupt(struct vrnic_session *s, const char *what);
  * One request and its reply: 0, or an errno (positive), EIO if the session is dead. rep is filled
  * on success, what the daemon does not know of it with zeros; req and rep are structs of abi.h or
  * NULL with 0. send_fd -1: none. On success exactly nfds descriptors are in fds, close-on-exec, and
- * the caller's.
+ * the caller's. What the daemon has to look for on the network is waited for; requests of other
+ * threads have their turn meanwhile.
  */
 VRNIC_EXPORT int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_len,
 			   void *rep, size_t rep_len,

@@ -364,6 +364,14 @@ static int rpc_locked(struct vrnic_session *s, uint16_t op, const void *req, siz
 	return -r.h.status;
 }
 
+/* Others have their turn while the daemon looks for something on the network. */
+static void give_way(void)
+{
+	struct timespec t = { .tv_nsec = 2000000 };
+
+	syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &t, NULL); /* no cancellation point */
+}
+
 int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_len, void *rep,
 	      size_t rep_len,
 	      int send_fd, int *fds, int nfds)
@@ -376,9 +384,14 @@ int vrnic_rpc(struct vrnic_session *s, uint16_t op, const void *req, size_t req_
 	why.why[0] = 0;
 	/* A thread that is cancelled between request and reply would leave the reply to the next. */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
-	pthread_mutex_lock(&s->rpc_lock);
-	err = rpc_locked(s, op, req, req_len, rep, rep_len, send_fd, fds, nfds, &why);
-	pthread_mutex_unlock(&s->rpc_lock);
+	for (;;) {
+		pthread_mutex_lock(&s->rpc_lock);
+		err = rpc_locked(s, op, req, req_len, rep, rep_len, send_fd, fds, nfds, &why);
+		pthread_mutex_unlock(&s->rpc_lock);
+		if (err != EINPROGRESS)
+			break;
+		give_way();
+	}
 	if (why.why[0]) /* whoever reads that may take his time */
 		say("the daemon refused a request: %s", why.why);
 	pthread_setcancelstate(old, NULL);

@@ -9,7 +9,7 @@
 
 #include "objects.h"
 
-/* The daemon finds out where the peer is, and may take as long as that. */
+/* The daemon finds out where the peer is, and it takes as long as that. */
 struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 {
 	struct vrnic_context *c = to_vctx(pd->context);

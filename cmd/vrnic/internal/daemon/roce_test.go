@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon/daemontest"
@@ -108,6 +109,43 @@ func TestRoCEDevice(t *testing.T) {
 	if err := json.Unmarshal(rows[2], &row); err != nil || row.Dev != "rocep0" || row.Index != 2 ||
 		row.GID != "::ffff:10.77.0.2" || row.Type != "RoCE v2" {
 		t.Errorf("%s: %+v, %v", rows[2], row, err)
+	}
+}
+
+// A peer that does not answer keeps a client from nothing else: the daemon says that it is looked
+// for, does what it is asked meanwhile, and says in the end that nobody is there. RVB-006.
+func TestRoCEDeadPeer(t *testing.T) {
+	d := daemontest.Start(t, devices(t, bothKinds...))
+	dead := func(addr string) rdma.GID { return rdma.GIDOf(netip.MustParseAddr(addr)) }
+	pd, err := daemontest.Open(t, d.Dial(), "rocep0").AllocPD()
+	if err != nil {
+		t.Fatal(err)
+	}
+	waited := make(chan error, 1)
+	go func() { // a client of ours waits
+		_, err := pd.CreateAH(rdma.AHAttr{GID: dead("10.77.0.98"), GIDIndex: 2, Port: 1, Global: true})
+		waited <- err
+	}()
+	r := shmtest.NewRaw(t, d.Socket()).Hello()
+	ctx := r.Ctx(1)
+	req := &abi.CreateAHRequest{PD: r.PD(ctx), Attr: abi.AHAttr{Flags: abi.AHGlobal, GIDIndex: 2,
+		Port: 1, GID: dead("10.77.0.99")}}
+	ask := func() error {
+		_, err := r.Call(abi.OpCreateAH, req, &abi.CreateAHReply{})
+		return err
+	}
+	if err = ask(); !errors.Is(err, syscall.EINPROGRESS) {
+		t.Fatalf("at first: %v", err)
+	}
+	for errors.Is(err, syscall.EINPROGRESS) {
+		r.Must(abi.OpDeallocPD, &abi.HandleRequest{Handle: r.PD(ctx)}, nil)
+		time.Sleep(20 * time.Millisecond)
+		err = ask()
+	}
+	for _, err := range []error{err, <-waited} {
+		if !errors.Is(err, syscall.EHOSTUNREACH) && !errors.Is(err, syscall.ETIMEDOUT) {
+			t.Errorf("in the end: %v", err)
+		}
 	}
 }
 
