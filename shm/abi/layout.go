@@ -210,6 +210,7 @@ const (
 	DirMessages  = 80  // u64, of all operations
 	DirOctets    = 88  // u64
 	DirSlabCons  = 128 // line 2 receiver: octets taken out of the slab
+	DirWant      = 132 // what its CQ is armed for
 	DirRooms     = 192 // receiver: a room for each slot, then the slots, each on lines of its own
 
 	// Room i says that receive i is posted (docs/decisions.md#X3).

@@ -97,7 +97,7 @@ type directMutations struct {
 	closeFence, closeBlind, noCount             bool // the daemon's close, and the end
 	cqeFirst, postEarly, roomFirst              bool // the receiver
 	keyFirst, regionFirst, oneLook, reuse, sold bool // keys
-	stampFence, notifyLate                      bool // events
+	stampFence, notifyLate, wantLate            bool // events
 	orFirst, orSkipped, clearAfter, noHangup    bool // the bitmap
 	sentLate, sendsFirst                        bool // answers
 }
@@ -473,6 +473,7 @@ func TestDirectSearch(t *testing.T) {
 
 		{"stamp without fence", notify(2), mu{stampFence: true}, asleep},
 		{"bell before notify", notify(2), mu{notifyLate: true}, asleep},
+		{"want stored behind the fence", notify(2), mu{wantLate: true}, asleep},
 		{"notify: no fence behind the bell", notify(2), mu{mutations: mutations{postFence: true}},
 			asleep},
 		{"arm without fence", notify(2), mu{mutations: mutations{armFence: true}}, asleep},

@@ -11,13 +11,14 @@ import (
 // notifyScenario: a library sends, and has the daemon wake who has armed the CQ: armScenario, with
 // stamps in place of completions.
 func notifyScenario(mu directMutations, n int8) *scenario {
+	const wWant = wRoom // as this, on a line of the receiver's
 	var s []any
 	for i := int8(1); i <= n; i++ {
 		next := fmt.Sprint("sent", i)
 		notify := []any{instr{op: opAddTo, r: 2, v: 1}, instr{op: opStore, r: 2, a: wNotify, v: -1}}
 		s = append(s, instr{op: opRelease, a: wStamp, v: i})
 		s = append(s, unless(mu.stampFence, instr{op: opFence})...)
-		s = append(s, instr{op: opLoad, a: wArm},
+		s = append(s, instr{op: opLoad, a: wWant},
 			instr{op: opIfBit, v: abi.ArmNext, to: next + "wanted"},
 			instr{op: opGoto, to: next}, next+"wanted")
 		s = append(s, swapped(mu.notifyLate, notify, ring(mu.mutations, 1, next+"rung"))...)
@@ -41,10 +42,12 @@ func notifyScenario(mu directMutations, n int8) *scenario {
 		instr{op: opGoto, to: "idle"})
 	poll := []any{instr{op: opLoad, a: wStamp}, instr{op: opIfEq, v: n, to: "done"}}
 	r := append([]any{"loop"}, poll...)
-	r = append(r, arm(mu.mutations, abi.ArmNext, 1)...)
+	r = append(r, swapped(mu.wantLate, []any{instr{op: opRelease, a: wWant, v: abi.ArmNext}},
+		arm(mu.mutations, abi.ArmNext, 1))...)
 	r = append(r, poll...)
 	r = append(r, "wait", instr{op: opToken, a: 1}, instr{op: opLoad, r: 1, a: wChanProd},
-		instr{op: opAnd, r: 1, a: wArm, v: 7 &^ abi.ArmQueued}, instr{op: opGoto, to: "loop"}, "done")
+		instr{op: opAnd, r: 1, a: wArm, v: 7 &^ abi.ArmQueued}, instr{op: opRelease, a: wWant, v: 0},
+		instr{op: opGoto, to: "loop"}, "done")
 	return &scenario{
 		progs: []program{prog(s), prog(r), prog(d)},
 		rest: func(_ *machine, at func(int, string) bool) string {
