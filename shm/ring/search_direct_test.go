@@ -118,6 +118,7 @@ const (
 	rPosted  = 3 // to the ring
 	rTook    = 4 // receives, that is the one behind the last that it has used itself
 	rSeq     = 5
+	rBase    = 6 // recv_base, as last seen (docs/decisions.md#X6)
 
 	// of the receiver
 	rNext  = 1 // receive
@@ -130,6 +131,7 @@ const (
 	rHead = 2 // receives that are taken
 	rPush = 3 // completions
 	rTold = 4 // it has closed the direction once
+	rWas  = 6 // recv_done, as last seen
 
 	rScrap = 5 // of the receiver and of the daemon
 )
@@ -179,8 +181,9 @@ func directSend(mu directMutations, times int8) program {
 		drained = nil
 	}
 	// docs/decisions.md#X1
-	base := []any{instr{op: opLoad, a: wRecvBase}, instr{op: opSync, r: rRecv, q: 0},
-		instr{op: opMax, r: rRecv, q: rTook}}
+	base := []any{instr{op: opLoad, a: wRecvBase}, instr{op: opIfReg, r: rBase, q: 0, to: "own"},
+		instr{op: opSync, r: rBase, q: 0}, instr{op: opSync, r: rTook, q: 0},
+		"own", instr{op: opSync, r: rRecv, q: rTook}}
 	open := []any{instr{op: opLoad, a: wOpen}, instr{op: opIfEq, v: 0, to: "closed"}}
 	if mu.openFirst {
 		open[1] = instr{op: opIfEq, v: 0, to: "ring"}
@@ -316,7 +319,8 @@ func takeOver(name string) []any {
 		instr{op: opLoad, a: wRecvDone},
 		instr{op: opLoad, r: rScrap, a: wRQProd},
 		instr{op: opIfLess, r: rScrap, q: 0, to: name + "wrong"},
-		instr{op: opMax, r: rHead, q: 0},
+		instr{op: opIfReg, r: rWas, q: 0, to: name + "over"},
+		instr{op: opSync, r: rWas, q: 0}, instr{op: opSync, r: rHead, q: 0},
 		instr{op: opGoto, to: name + "over"},
 		name + "wrong", instr{op: opFail, to: "the sender has used a receive that there is not"},
 		name + "over"}

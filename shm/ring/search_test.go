@@ -46,7 +46,6 @@ const (
 	opStoreAt   // mem[a + q] = r
 	opReleaseAt // the same, behind all earlier stores
 	opMask      // r = q & v
-	opMax       // r = the larger of r and q
 	opIfLess    // if r < q goto to
 	opWhen      // block until when says so
 	opChoose    // goto to, or go on
@@ -66,7 +65,7 @@ type instr struct {
 // difference when others see it done.
 func (in *instr) alone() bool {
 	switch in.op {
-	case opIfEq, opIfBit, opIfReg, opIfLess, opGoto, opAddTo, opSync, opMask, opMax, opCheck, opFail:
+	case opIfEq, opIfBit, opIfReg, opIfLess, opGoto, opAddTo, opSync, opMask, opCheck, opFail:
 		return true
 	}
 	return false
@@ -112,7 +111,7 @@ func unless(mutant bool, x ...any) []any {
 const (
 	maxThreads = 3
 	maxBuf     = 4
-	numRegs    = 6
+	numRegs    = 7
 	numMem     = 17
 	numTokens  = 2
 )
@@ -360,8 +359,6 @@ func (p *program) alone(i int, t *thread) (fault string) {
 			*r = q
 		case opMask:
 			*r = q & in.v
-		case opMax:
-			*r = max(*r, q)
 		case opCheck:
 			if *r < q {
 				return fmt.Sprintf("thread %d sees index %d but content %d", i, q, *r)
