@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -133,20 +134,20 @@ func TestHostileReplies(t *testing.T) {
 // What the daemon still looks for on the network the library asks for again.
 func TestInProgress(t *testing.T) {
 	need(t)
-	asked := 0
+	var asked atomic.Int32
 	f := newFake(t, func(op abi.Op, msg []byte, fds []int) ([]byte, []int) {
 		if op != abi.OpAllocPD {
 			return msg, fds
 		}
-		if asked++; asked < 4 {
+		if asked.Add(1) < 4 {
 			msg, _ = setHeader(8, ^uint32(syscall.EINPROGRESS-1))(msg, nil)
 		}
 		return msg, fds
 	})
 	p := start(t, f.path)
 	p.want("open", "ok", "pd", "ok")
-	if asked != 4 {
-		t.Errorf("asked %d times", asked)
+	if n := asked.Load(); n != 4 {
+		t.Errorf("asked %d times", n)
 	}
 }
 
