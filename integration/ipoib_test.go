@@ -247,39 +247,89 @@ func checkIPoIB(t *testing.T, pcap string, connected bool, qpns [2]uint32) {
 // says is the private data of the interface with a UD queue pair, in hexadecimal.
 func says(qpn uint32) string { return fmt.Sprintf("%08x0000fff4", qpn) }
 
-// A multicast group that a program joins is one of the link: the kernel's report has the interface
-// join it, and what is sent there comes. IPOIB-020, IPOIB-021.
+// A multicast group that a program joins, of IPv4 or IPv6, is one of the link: the kernel's report
+// has the interface join it, and what a program of either daemon's side sends there comes to who is
+// in it, and to nobody when the program has left. ping has an answer of the group of all nodes, and
+// of one of IPv6 that a program is in. IPOIB-020, IPOIB-021.
 func TestIPoIBGroup(t *testing.T) {
-	a, b, _ := ipoibEnds(t, "mode=connected")
-	group := &net.UDPAddr{IP: net.IPv4(239, 7, 8, 9), Port: 7890}
-	var r *net.UDPConn
-	if err := b.ns.Do(func() error {
+	ping := inet(t)["ping"]
+	a, b, _ := ipoibEnds(t, "mode=connected", "mode=datagram")
+	for _, to := range []struct {
+		from, in *ipoibEnd
+		group    netip.AddrPort
+	}{
+		{a, b, netip.MustParseAddrPort("239.7.8.9:7890")},
+		{b, a, netip.MustParseAddrPort("239.7.8.10:7890")},
+		{a, b, netip.MustParseAddrPort("[ff15::7:8:9]:7890")},
+		{b, a, netip.MustParseAddrPort("[ff15::7:8:a]:7890")},
+	} {
+		from := to.from.addrs[0]
+		if to.group.Addr().Is6() {
+			from = to.from.addrs[1]
+		}
+		r := to.in.join(to.group)
+		s := to.from.dial(netip.AddrPortFrom(from, 0), to.group)
+		got := make([]byte, 100)
+		proctest.Eventually(t, patience, "a packet to "+to.group.String(), func() bool {
+			if _, err := s.Write([]byte("to all")); err != nil {
+				t.Fatal(err)
+			}
+			_ = r.SetReadDeadline(time.Now().Add(time.Second))
+			n, sender, err := r.ReadFromUDPAddrPort(got)
+			return err == nil && string(got[:n]) == "to all" && sender.Addr().Unmap() == from
+		})
+		if to.group.Addr().Is6() {
+			to.from.answers(ping, to.group.Addr())
+		}
+		_ = r.Close() // the kernel tells that nobody is in it
+		proctest.Eventually(t, patience, "nobody is in "+to.group.String(), func() bool {
+			was, _ := to.in.shown("")["rx_datagrams"].(float64)
+			if _, err := s.Write([]byte("to nobody")); err != nil {
+				t.Fatal(err)
+			}
+			to.from.answers(ping, netip.MustParseAddr("ff02::1"))
+			is, _ := to.in.shown("")["rx_datagrams"].(float64)
+			return is == was+1
+		})
+	}
+}
+
+// join has a program in e's namespace be in a group.
+func (e *ipoibEnd) join(group netip.AddrPort) (c *net.UDPConn) {
+	e.T.Helper()
+	if err := e.ns.Do(func() error {
 		i, err := net.InterfaceByName("ib0")
 		if err == nil {
-			r, err = net.ListenMulticastUDP("udp4", i, group)
+			c, err = net.ListenMulticastUDP("udp", i, net.UDPAddrFromAddrPort(group))
 		}
 		return err
 	}); err != nil {
-		t.Fatal(err)
+		e.T.Fatal(err)
 	}
-	defer r.Close()
-	var s *net.UDPConn
-	if err := a.ns.Do(func() (err error) {
-		s, err = net.DialUDP("udp4", &net.UDPAddr{IP: a.addrs[0].AsSlice()}, group)
+	e.T.Cleanup(func() { c.Close() })
+	return c
+}
+
+// dial is a socket that sends to an address from e's namespace.
+func (e *ipoibEnd) dial(from, to netip.AddrPort) (c *net.UDPConn) {
+	e.T.Helper()
+	if err := e.ns.Do(func() (err error) {
+		c, err = net.DialUDP("udp", net.UDPAddrFromAddrPort(from), net.UDPAddrFromAddrPort(to))
 		return err
 	}); err != nil {
-		t.Fatal(err)
+		e.T.Fatal(err)
 	}
-	defer s.Close()
-	got := make([]byte, 100)
-	proctest.Eventually(t, patience, "a packet to the group comes", func() bool {
-		if _, err := s.Write([]byte("to all")); err != nil {
-			t.Fatal(err)
-		}
-		_ = r.SetReadDeadline(time.Now().Add(time.Second))
-		n, from, err := r.ReadFromUDP(got)
-		return err == nil && string(got[:n]) == "to all" && from.IP.Equal(a.addrs[0].AsSlice())
-	})
+	e.T.Cleanup(func() { c.Close() })
+	return c
+}
+
+// answers has ping in e's namespace get an answer of a group, not of its own kernel.
+func (e *ipoibEnd) answers(ping string, group netip.Addr) {
+	e.T.Helper()
+	out, err := e.command(nil, ping, "-c", "1", "-L", "-W", "30", "-I", "ib0", group.String())
+	if err != nil {
+		e.T.Fatalf("ping %v: %v: %s", group, err, out)
+	}
 }
 
 // An interface without a TUN is a device of its own: programs reach each other by it, over TCP and
