@@ -22,6 +22,7 @@ type memHost struct {
 	in   chan []byte
 	out  chan []byte
 	done chan struct{}
+	full atomic.Bool // it takes nothing
 }
 
 func newHost() *memHost {
@@ -41,6 +42,9 @@ func (h *memHost) Read(b []byte) (int, error) {
 func (h *memHost) More() bool { return len(h.in) > 0 }
 
 func (h *memHost) Write(p []byte) (int, error) {
+	if h.full.Load() {
+		return 0, io.ErrShortWrite
+	}
 	h.out <- bytes.Clone(p)
 	return len(p), nil
 }
