@@ -25,9 +25,10 @@ type Conn struct {
 
 	peer    *peer
 	state   connState
-	asked   bool // by this end
-	yielded bool // the peer's request, which has crossed this one, is taken in its place
-	mtu     int  // of IP packets
+	asked   bool   // by this end
+	yielded bool   // the peer's request, which has crossed this one, is taken in its place
+	mtu     int    // of IP packets
+	number  uint64 // of the peers' requests that were taken
 }
 
 // MTU is the longest IP packet that c carries, as both ends have agreed; 0 before.
@@ -88,7 +89,7 @@ func (i *Interface) mayConnect(now time.Time, n *neighbour) {
 		now.Before(x.retry) {
 		return
 	}
-	if !i.room(x) {
+	if !i.room(now, x) {
 		x.retry = now.Add(firstPause)
 		return
 	}
@@ -100,28 +101,34 @@ func (i *Interface) mayConnect(now time.Time, n *neighbour) {
 		Private: i.private()})
 }
 
-// room says whether there may be one more connection, with x.
-func (i *Interface) room(x *peer) bool {
-	if i.conns >= maxConns {
-		return false
-	}
+// room says whether there may be one more connection, with x. Where there is no more room in all
+// the oldest one that is half open makes some.
+func (i *Interface) room(now time.Time, x *peer) bool {
 	same := 0
 	for _, other := range i.peers {
 		if other.addr.GID == x.addr.GID && (other.conn != nil || other.asking != nil) {
 			same++
 		}
 	}
-	return same < maxConnsOfGID
+	if same >= maxConnsOfGID {
+		return false
+	}
+	if i.conns >= maxConns {
+		if _, oldest := i.halfOpen(nil); oldest != nil {
+			i.giveWay(now, oldest)
+		}
+	}
+	return i.conns < maxConns
 }
 
 // Requested takes a peer's request for a connection, which is owner's. OutAccept or OutReject
 // answers it.
-func (i *Interface) Requested(gid GID, private []byte, owner any) *Conn {
+func (i *Interface) Requested(now time.Time, gid GID, private []byte, owner any) *Conn {
 	c := &Conn{Owner: owner, state: connOver}
 	p, ok := ParsePrivate(private)
 	from := LinkAddr{QPN: p.QPN, GID: gid}
 	if !ok || !from.valid() || from == i.own.Bare() || p.MTU < minMTU4+HeaderLen || !i.up ||
-		!i.cfg.Connected || !i.takes(from) {
+		!i.cfg.Connected || !i.takes(now, from) {
 		i.stats.Rejects++
 		i.output(Output{Kind: OutReject, Way: Way{Conn: c}, Private: i.private()})
 		return c
@@ -134,33 +141,53 @@ func (i *Interface) Requested(gid GID, private []byte, owner any) *Conn {
 	x.conn, x.expected = c, time.Time{}
 	i.conns++
 	i.stats.Accepts++
+	c.number = i.stats.Accepts
 	i.output(Output{Kind: OutAccept, Way: Way{Conn: c, To: from}, Private: i.private()})
 	return c
 }
 
 // takes says whether a request of from is taken: there is no connection (docs/decisions.md#I3), and
 // one that this end has asked for gives way if its address is the smaller one (RFC 4755, section
-// 3.3).
-func (i *Interface) takes(from LinkAddr) bool {
-	if i.halfOpen(from.GID) >= maxHalfOpen {
-		return false
-	}
+// 3.3). Where as many are half open as may be, of the network or in all, the oldest makes room
+// (docs/decisions.md#I10).
+func (i *Interface) takes(now time.Time, from LinkAddr) bool {
 	x := i.peers[from]
 	if x == nil {
-		return i.room(&peer{addr: from})
+		x = &peer{addr: from}
 	}
-	return x.conn == nil && (x.asking == nil || i.own.Compare(from) < 0) && i.room(x)
+	if x.conn != nil || x.asking != nil && i.own.Compare(from) >= 0 || !i.room(now, x) {
+		return false
+	}
+	network := from.GID.network()
+	if n, oldest := i.halfOpen(&network); n >= maxHalfOpen {
+		i.giveWay(now, oldest)
+	} else if n, oldest := i.halfOpen(nil); n >= maxHalfOpenInAll {
+		i.giveWay(now, oldest)
+	}
+	return true
 }
 
-// halfOpen is how many requests are taken, and not ready yet, of the ports of a GID's network: of
-// an IPv6 network of 64 bits, whose addresses a host chooses freely, or of an IPv4 address.
-func (i *Interface) halfOpen(g GID) (n int) {
+// halfOpen is how many requests are taken, and not ready yet, and the oldest one: of the ports of a
+// network, or if it is nil of all. A network is an IPv6 network of 64 bits, whose addresses a host
+// chooses freely, or an IPv4 address.
+func (i *Interface) halfOpen(network *GID) (n int, oldest *Conn) {
 	for _, x := range i.peers {
-		if x.conn != nil && x.conn.state == connAccepting && x.addr.GID.network() == g.network() {
-			n++
+		c := x.conn
+		if c == nil || c.state != connAccepting || network != nil && x.addr.GID.network() != *network {
+			continue
+		}
+		if n++; oldest == nil || c.number < oldest.number {
+			oldest = c
 		}
 	}
-	return n
+	return n, oldest
+}
+
+// giveWay ends one that is half open.
+func (i *Interface) giveWay(now time.Time, c *Conn) {
+	i.stats.Failures++
+	i.output(Output{Kind: OutClose, Way: Way{Conn: c}})
+	i.over(now, c)
 }
 
 // agreed is the MTU of a connection with a peer of some Receive MTU: the smaller one of both ends,

@@ -146,7 +146,7 @@ func TestDatagramsOnly(t *testing.T) {
 		t.Errorf("flags %#x", got)
 	}
 	// Who asks all the same is refused.
-	a.Requested(b.cfg.GID, Private{b.cfg.QPN, 65524}.Append(nil), &try{from: b})
+	a.Requested(w.now, b.cfg.GID, Private{b.cfg.QPN, 65524}.Append(nil), &try{from: b})
 	if a.outputs[0].Kind != OutReject {
 		t.Errorf("%+v", a.outputs)
 	}
@@ -174,7 +174,7 @@ func TestOneConnection(t *testing.T) {
 	}
 	// A second one is refused. IPOIB-030.
 	x := &try{from: a}
-	b.Requested(a.cfg.GID, Private{a.cfg.QPN, 65524}.Append(nil), x)
+	b.Requested(w.now, a.cfg.GID, Private{a.cfg.QPN, 65524}.Append(nil), x)
 	if o := b.Outputs(); len(o) != 1 || o[0].Kind != OutReject || b.conns != 1 {
 		t.Errorf("%+v", o)
 	}
@@ -333,7 +333,7 @@ func TestRefusedFirst(t *testing.T) {
 			t.Errorf("a packet does not wait: %+v", a.Outputs())
 		}
 		if comes {
-			theirs := a.Requested(large.GID, Private{large.QPN, 65524}.Append(nil), nil)
+			theirs := a.Requested(w.now, large.GID, Private{large.QPN, 65524}.Append(nil), nil)
 			a.Outputs()
 			a.Established(w.now, theirs)
 			w.now = w.now.Add(time.Hour)
@@ -371,7 +371,7 @@ func TestCrossingLies(t *testing.T) {
 	a.learn(w.now, ip, liar, true)
 	a.Send(w.now, packet(a.ip4(), ip, 60))
 	ours := a.Outputs()[0].Conn
-	theirs := a.Requested(liar.GID, Private{liar.QPN, 65524}.Append(nil), nil)
+	theirs := a.Requested(w.now, liar.GID, Private{liar.QPN, 65524}.Append(nil), nil)
 	if o := a.Outputs(); len(o) != 1 || o[0].Kind != OutAccept {
 		t.Fatalf("%+v", o)
 	}
@@ -386,40 +386,74 @@ func TestCrossingLies(t *testing.T) {
 	}
 }
 
-// Who has many addresses of one network, and gets no connection ready, takes the places of that
-// network only; each that becomes ready is a place again. IPOIB-044.
+// Who has many addresses of one network, such as that of link-local ones, and gets no connection
+// ready, shuts nobody out, not even of that network: what has been half open for longest gives way,
+// and that of other networks only where there is no room in all. IPOIB-044.
 func TestHalfOpen(t *testing.T) {
 	w := newWorld(t)
 	a := w.add(1, nil)
+	var over []*Conn
 	asks := func(g GID) *Conn {
-		c := a.Requested(g, Private{0x900, 65524}.Append(nil), nil)
-		a.Outputs()
-		if c.state == connOver {
-			return nil
+		t.Helper()
+		over = nil
+		c := a.Requested(w.now, g, Private{0x900, 65524}.Append(nil), nil)
+		for _, o := range a.Outputs() {
+			switch {
+			case o.Kind == OutClose:
+				over = append(over, o.Conn)
+			case o.Kind != OutAccept || o.Conn != c:
+				t.Fatalf("%v: %+v", g.Addr(), o)
+			}
 		}
 		return c
 	}
-	var first *Conn
+	local := func(n int) GID {
+		return GID{0: 0xfe, 1: 0x80, 13: byte(n >> 16), 14: byte(n >> 8), 15: byte(n)}
+	}
+	other := asks(netip.MustParseAddr("10.9.9.9").As16())
+	var all []*Conn
 	for n := range maxHalfOpen {
-		c := asks(GID{0: 0xfd, 14: byte(n >> 8), 15: byte(n)})
-		if c == nil {
-			t.Fatalf("request %d is refused", n)
-		}
-		if n == 0 {
-			first = c
-		}
+		all = append(all, asks(local(0x100+n)))
 	}
-	last := GID{0: 0xfd, 13: 1}
-	if asks(last) != nil {
-		t.Error("one more is taken")
+	a.Established(w.now, all[0])
+	all = append(all, asks(local(1)))
+	if over != nil {
+		t.Error("one that is ready has a place, too")
 	}
-	if asks(GID{0: 0xfd, 7: 1}) == nil || asks(netip.MustParseAddr("10.9.9.9").As16()) == nil ||
-		asks(netip.MustParseAddr("10.9.9.8").As16()) == nil {
-		t.Error("one of another network is refused")
+	honest := asks(local(2))
+	if len(over) != 1 || over[0] != all[1] {
+		t.Errorf("%d give way, and not the oldest that is half open", len(over))
 	}
-	a.Established(w.now, first)
-	if asks(last) == nil {
-		t.Error("there is no place again")
+	for n := range maxHalfOpen - 1 {
+		asks(local(0x10000 + n))
+	}
+	a.Established(w.now, honest)
+	if !honest.Open() || !all[0].Open() || other.state != connAccepting {
+		t.Error("an honest peer, one that was ready, or one of another network has no connection")
+	}
+	// So many are half open in all, of whatever networks.
+	network := func(n int) GID { return GID{0: 0xfd, 6: byte(n >> 8), 7: byte(n), 15: 1} }
+	for n := range maxHalfOpenInAll {
+		asks(network(n))
+	}
+	if other.state != connOver || !honest.Open() || !all[0].Open() ||
+		a.conns != maxHalfOpenInAll+2 || len(a.peers) != a.conns {
+		t.Errorf("%d connections, %d peers", a.conns, len(a.peers))
+	}
+	// Where there is no room for connections, what is half open makes some, for what this end asks
+	// for as well.
+	for n := 0; a.conns < maxConns; n++ {
+		a.Established(w.now, asks(network(0x1000+n)))
+	}
+	asks(network(0x800))
+	if len(over) != 1 || a.conns != maxConns {
+		t.Errorf("%d give way; %d connections", len(over), a.conns)
+	}
+	ip := netip.MustParseAddr("10.0.0.9")
+	a.learn(w.now, ip, LinkAddr{Flags: FlagRC, QPN: 0x900, GID: gid(9)}, true)
+	a.Send(w.now, packet(a.ip4(), ip, 60))
+	if o := a.Outputs(); len(o) != 2 || o[0].Kind != OutClose || o[1].Kind != OutConnect {
+		t.Errorf("%+v", o)
 	}
 }
 
@@ -457,7 +491,7 @@ func TestFalseAnswers(t *testing.T) {
 		if name == "ours" {
 			from = a.cfg.GID
 		}
-		a.Requested(from, private, nil)
+		a.Requested(w.now, from, private, nil)
 		if o := a.Outputs(); len(o) != 1 || o[0].Kind != OutReject || len(a.peers) != 0 {
 			t.Errorf("a request with %s: %+v", name, o)
 		}
@@ -559,7 +593,7 @@ func TestClose(t *testing.T) {
 func TestEarlyData(t *testing.T) {
 	w := newWorld(t)
 	a := w.add(1, nil)
-	c := a.Requested(gid(9), Private{0x900, 65524}.Append(nil), nil)
+	c := a.Requested(w.now, gid(9), Private{0x900, 65524}.Append(nil), nil)
 	p := packet(netip.MustParseAddr("10.0.0.9"), a.ip4(), 3000)
 	if got := a.ReceiveConnected(w.now, c, frame(IPv4, p)); !bytes.Equal(got, p) || !c.Open() {
 		t.Errorf("% x, %v", got, c.Open())
@@ -573,7 +607,7 @@ func TestConnectionBound(t *testing.T) {
 	for port := range 100 {
 		for n := range 2 * maxConnsOfGID {
 			g := GID{0: 0xfe, 1: 0x80, 14: byte(port), 15: 9}
-			c := a.Requested(g, Private{uint32(0x900 + n), 65524}.Append(nil), nil)
+			c := a.Requested(w.now, g, Private{uint32(0x900 + n), 65524}.Append(nil), nil)
 			a.Outputs()
 			a.Established(w.now, c)
 		}

@@ -156,7 +156,7 @@ func (s *fuzzed) step() {
 	case 3:
 		a, _ := s.peer()
 		mtu := 36 * uint32(s.octet())
-		s.conns = append(s.conns, i.Requested(a.GID, Private{a.QPN, mtu}.Append(nil), nil))
+		s.conns = append(s.conns, i.Requested(s.now, a.GID, Private{a.QPN, mtu}.Append(nil), nil))
 		return
 	case 4:
 		s.now = s.now.Add(time.Duration(s.octet()) * time.Second)

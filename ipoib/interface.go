@@ -27,11 +27,14 @@ type Config struct {
 const (
 	maxNeighbours = 4096
 	maxConns      = 1024
-	maxConnsOfGID = 16       // one port can have several interfaces
-	maxHalfOpen   = 256      // requests of one network's ports that are taken, and not ready yet
-	maxWaiting    = 64       // packets that wait for a neighbour
-	maxKept       = 16 << 20 // octets of all packets that wait
-	maxOutputs    = 4096     // frames that nobody has taken yet
+	maxConnsOfGID = 16 // one port can have several interfaces
+	// Requests that are taken, and not ready yet, of one network's ports, and in all: fewer than who
+	// carries them lets through.
+	maxHalfOpen      = 128
+	maxHalfOpenInAll = 512
+	maxWaiting       = 64       // packets that wait for a neighbour
+	maxKept          = 16 << 20 // octets of all packets that wait
+	maxOutputs       = 4096     // frames that nobody has taken yet
 )
 
 // An OutputKind says what is to be done.

@@ -146,7 +146,7 @@ func (w *world) ask(x *try, to LinkAddr) {
 		if n.own.Bare() == to && !w.cut {
 			x.to = n
 			n.tries = append(n.tries, x)
-			x.p = n.Requested(x.from.cfg.GID, x.request, x)
+			x.p = n.Requested(w.now, x.from.cfg.GID, x.request, x)
 			return
 		}
 	}

@@ -3,6 +3,7 @@ package overroce
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"testing"
 	"testing/synctest"
@@ -183,6 +184,47 @@ func TestFalsePorts(t *testing.T) {
 		}
 		b.sends("an honest neighbour", a, 100, 1)
 		a.sends("back", b, 100, 2)
+		a.close()
+		b.close()
+	})
+}
+
+// A neighbour with many link-local addresses, all of which ask for connections and get none ready,
+// does not keep an honest one of the same network from having one. IPOIB-044.
+func TestManyAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := vnictest.NewNet()
+		a := newEnd(t, device(t, net, 1), 1, nil)
+		b := newEnd(t, device(t, net, 2), 2, nil)
+		var addrs []string
+		const ports, each = 24, 16
+		for n := range ports {
+			addrs = append(addrs, fmt.Sprintf("fe80::bad:%x/64", n))
+		}
+		x := newCaller(t, net.Device(t, "liar", addrs, vnictest.RoCE))
+		to, start := a.Info().Addr, time.Now()
+		for n := range ports * each {
+			qp, err := x.pd.CreateQP(rdma.QPConfig{Type: rdma.RC, SendCQ: x.cq, RecvCQ: x.cq})
+			if err != nil {
+				t.Fatal(err)
+			}
+			heard := make(chan vnic.ServiceEvent, 8) // the answer, and that it is over
+			_, err = x.ctx.ConnectService(&vnic.ServiceConnect{
+				From: netip.MustParsePrefix(addrs[n%ports]).Addr(), To: to.GID.Addr(),
+				ID: ipoib.ServiceID(to.QPN), QP: qp,
+				PrivateData: ipoib.Private{QPN: uint32(0x900 + n), MTU: MaxMTU}.Append(nil),
+			}, func(e vnic.ServiceEvent) { heard <- e })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e := <-heard; e.Kind != vnic.ServiceReplied {
+				t.Fatalf("request %d: %+v", n, e)
+			}
+		}
+		b.sends("over a connection", a, MaxMTU, 1)
+		if n := b.neighbour(a); n.Conn != "open" || time.Since(start) != 0 {
+			t.Errorf("behind %v: %+v", time.Since(start), n)
+		}
 		a.close()
 		b.close()
 	})

@@ -99,7 +99,7 @@ func (l *Link) hear(n *news) {
 		c := &conn{at: e.attempt}
 		l.conns[e.attempt] = c
 		l.mu.Lock()
-		c.c = l.iface.Requested(e.peer, e.private, c)
+		c.c = l.iface.Requested(now, e.peer, e.private, c)
 		l.mu.Unlock()
 		return
 	}
