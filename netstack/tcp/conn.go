@@ -398,6 +398,7 @@ func (c *Conn) Close() error {
 	c.prompt.Store(nil)
 	c.userPrefetch.Store(nil)
 	c.wq.EventUnregister(&c.entry)
+	c.loss.givenBack()
 	c.ep.Close()
 	_ = c.over(gate.Closed("connection")) // not the first reason, perhaps
 	return nil

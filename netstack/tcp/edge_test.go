@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
 
@@ -65,6 +67,70 @@ func windowOpens(t *testing.T, receive int, size int64) {
 	}
 	if longest > 10*time.Millisecond {
 		t.Errorf("nothing was sent for %v", longest)
+	}
+}
+
+// TestWindowOpensOnce: what the peer's window has room for is sent when it opens, though nothing is
+// acknowledged by the segment that says so, and somebody looks before one of gVisor's goroutines
+// has handled that: also where the peer will send nothing more (CLOSE-WAIT), and where the
+// connection was given back.
+func TestWindowOpensOnce(t *testing.T) {
+	for name, end := range map[string]func(*rig) error{
+		"established": func(*rig) error { return nil },
+		"behind the peer's FIN": func(r *rig) error {
+			err := r.b.CloseWrite()
+			for r.a.State() != tcp.StateCloseWait && r.step() {
+				r.settle()
+			}
+			return err
+		},
+		"behind ours": func(r *rig) error { return r.a.CloseWrite() },
+		"given back":  func(r *rig) error { return r.a.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			const octets, delay = 256 << 10, 100 * time.Microsecond
+			r := newRig(t, badWire{rate: 1e10, queue: 4 << 20, delay: delay, receive: 64 << 10}, 1)
+			r.connect(t)
+			if n, err := r.a.WriteFrom(netstacktest.NewSource(octets)); n != octets || err != nil {
+				t.Fatal(n, err)
+			}
+			wait := func(d time.Duration) {
+				over := false
+				r.clock.AfterFunc(d, func() { over = true })
+				for !over {
+					r.stacks[0].Pause()
+					r.step()
+					r.a.AwaitLook()
+					r.stacks[0].Resume()
+					r.a.SettleAsked()
+					r.b.SettleAsked()
+				}
+			}
+			wait(100 * delay) // the window is full
+			if err := end(r); err != nil || !r.a.Unsent() || r.a.Room() >= r.a.EMSS() {
+				t.Fatal(err, r.a.Unsent(), r.a.Room())
+			}
+			sent := 0
+			dir := r.dirs[0]
+			dir.locked(func() {
+				dir.drop = func(b []byte) bool {
+					_, n := carried(b)
+					sent += int(n)
+					return false
+				}
+			})
+			sink := netstacktest.NewSink(octets)
+			if _, err := r.b.ReadInto(sink); err != nil {
+				t.Fatal(err)
+			}
+			read := int(sink.Len())
+			wait(3 * delay / 2) // nothing that is sent then is acknowledged yet
+			dir.locked(func() {
+				if sent < read*3/4 {
+					t.Errorf("%d octets were sent where %d were read", sent, read)
+				}
+			})
+		})
 	}
 }
 

@@ -2,7 +2,10 @@ package tcp
 
 import (
 	"fmt"
+	"runtime"
 	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
 	"github.com/vrnic/vrnic/netstack/internal/gvisor"
 )
@@ -81,6 +84,17 @@ func (c *Conn) Room() int {
 	st := c.loss.snd.State()
 	return int(int32(st.SndUna.Add(st.SndWnd) - st.SndNxt))
 }
+
+// AwaitLook returns when the goroutine that looks after losses has begun with what it was asked for
+// about c: it has the endpoint locked until it is done.
+func (c *Conn) AwaitLook() {
+	for c.loss.queued.Load() {
+		runtime.Gosched()
+	}
+}
+
+// State is gVisor's.
+func (c *Conn) State() tcp.EndpointState { return c.ep.EndpointState() }
 
 // Unsent reports whether c has octets that were not sent.
 func (c *Conn) Unsent() bool {

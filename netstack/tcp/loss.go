@@ -40,6 +40,7 @@ type lossControl struct {
 	sendBuffer int    // octets
 	troubled   bool   // something was lost lately: tail losses are looked for at once
 	quiet      bool   // it is among losses.silent, unless it is gone
+	alone      bool   // gVisor fills the peer's window by itself
 	gone       bool   // guarded by losses.mu: the user has given the connection back
 	scale      int    // the peer's window is in units of 1<<scale octets
 	timer      tcpip.Timer
@@ -279,13 +280,15 @@ func (l *lossControl) step() {
 func (l *lossControl) look() {
 	l.c.ep.LockUser()
 	l.queued.Store(false)
-	var err tcpip.Error
-	if l.opened.Swap(false) && l.c.ep.EndpointState() == tcp.StateEstablished {
-		err = l.c.handle()
+	over := false
+	if l.opened.Swap(false) && sending(l.c.ep.EndpointState()) {
+		over = l.c.handle()
 	}
 	l.step()
 	l.c.ep.UnlockUser()
-	l.c.handled(err)
+	if over {
+		l.c.drain()
+	}
 }
 
 // retry has a connection that has timed out, and has heard nothing since, not wait any longer.

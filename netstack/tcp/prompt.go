@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"sync"
 
-	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
 
@@ -201,39 +200,45 @@ func (r *receiver) Hold() bool {
 func (r *receiver) Finish() bool {
 	c := (*Conn)(r)
 	c.queueRun()
-	var err tcpip.Error
+	over := false
 	if c.ep.EndpointState() == tcp.StateEstablished {
-		err = c.handle()
+		over = c.handle()
 	}
 	c.ep.UnlockUser() // what is left goes to a processor
-	c.handled(err)
+	if over {
+		c.drain()
+	}
 	c.mu.Unlock()
 	return c.held.Swap(heldNot) == heldReadable
 }
 
-// handle handles what is queued for c, which is established and whose endpoint is locked. handled
-// has to follow when it is not locked any more.
-func (c *Conn) handle() tcpip.Error {
+// handle handles what is queued for c, whose endpoint is locked and in a state in which it may have
+// to send. It reports whether drain has to follow when the endpoint is not locked any more.
+func (c *Conn) handle() (over bool) {
 	sack := c.ep.SACKPermitted
 	if sack {
 		c.acks.gather()
 	}
 	err := gvisor.HandleSegments(c.ep)
-	if err != nil {
+	switch {
+	case err != nil:
 		gvisor.ResetConnection(c.ep, err)
+		over = true
+	case c.ep.EndpointState() == tcp.StateClose:
+		over = true
+	case c.ep.EndpointState() == tcp.StateTimeWait:
+		gvisor.StartTimeWait(c.ep)
 	}
 	if sack {
 		c.host.acks.settle(&c.acks)
 	}
-	return err
+	return over
 }
 
-// handled does what is to be done about an error of handle.
-func (c *Conn) handled(err tcpip.Error) {
-	if err != nil {
-		gvisor.DrainSegments(c.ep)
-		c.wq.Notify(waiter.EventHUp | waiter.EventErr | waiter.ReadableEvents | waiter.WritableEvents)
-	}
+// drain does what is to be done where a connection has ended in handle.
+func (c *Conn) drain() {
+	gvisor.DrainSegments(c.ep)
+	c.wq.Notify(waiter.EventHUp | waiter.EventErr | waiter.ReadableEvents | waiter.WritableEvents)
 }
 
 // Tell implements Receiver.

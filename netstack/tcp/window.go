@@ -19,6 +19,9 @@ import (
 // withinWindow is for how many of room segments the peer's window has room, or 1: gVisor waits with
 // that until it fits.
 func (l *lossControl) withinWindow(st *tcp.TCPSenderState, room, segment int) int {
+	if l.alone {
+		return room
+	}
 	edge := st.SndUna.Add(st.SndWnd)
 	fit := max(int(int32(edge-st.SndNxt))/segment, 1)
 	switch was, is := l.bound.Load(), fit < room; {
@@ -37,6 +40,18 @@ func (l *lossControl) withinWindow(st *tcp.TCPSenderState, room, segment int) in
 		l.bound.Store(false)
 	}
 	return min(room, fit)
+}
+
+// givenBack has gVisor fill the peer's window by itself, up to its edge, from now on: of a
+// connection that was given back nobody sees the segments but gVisor. The endpoint is not locked.
+func (l *lossControl) givenBack() {
+	l.c.ep.LockUser()
+	defer l.c.ep.UnlockUser()
+	if l.alone = true; l.bound.Swap(false) {
+		st := l.snd.State()
+		l.rec.Sent(recovery.Seq(st.SndNxt), st.MaxPayloadSize)
+		l.setWindow(st)
+	}
 }
 
 // opens reports whether the segment with header t, which is to be queued, moves the edge of the

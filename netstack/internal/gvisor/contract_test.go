@@ -127,6 +127,32 @@ func TestHandleSegments(t *testing.T) {
 	}
 }
 
+// TestStartTimeWait: an endpoint that HandleSegments has brought to TIME-WAIT stays there for as
+// long as it should, and no longer.
+func TestStartTimeWait(t *testing.T) {
+	a, b, st := connectedTo(t)
+	short := tcpip.TCPTimeWaitTimeoutOption(10 * time.Millisecond)
+	if err := st.SetTransportProtocolOption(tcp.ProtocolNumber, &short); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Shutdown(tcpip.ShutdownWrite); err != nil {
+		t.Fatal(err)
+	}
+	soon(t, "a FIN that is acknowledged",
+		func() bool { return b.EndpointState() == tcp.StateFinWait2 })
+	b.LockUser()
+	if err := a.Shutdown(tcpip.ShutdownWrite); err != nil {
+		t.Fatal(err)
+	}
+	err := HandleSegments(b)
+	if s := b.EndpointState(); err != nil || s != tcp.StateTimeWait {
+		t.Errorf("gVisor has changed: behind both FINs an endpoint is in state %v, %v", s, err)
+	}
+	StartTimeWait(b)
+	b.UnlockUser()
+	soon(t, "the end of TIME-WAIT", func() bool { return b.EndpointState() == tcp.StateClose })
+}
+
 // TestResetConnection: a connection that is reset so is in the error state, and can be drained.
 func TestResetConnection(t *testing.T) {
 	_, b := connected(t)

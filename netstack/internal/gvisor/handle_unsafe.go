@@ -13,11 +13,12 @@ import (
 // ethswitch.Delivery).
 //
 // Upstream: transport/tcp/dispatcher.go, handleConnected, which does with an endpoint that is
-// locked and established what the callers of these do; connect.go has the three. Where one is
-// missing or renamed the linker says so; where one does something else TestHandleSegments does.
+// locked and connected what the callers of these do, and startTimeWait; connect.go has the others.
+// Where one is missing or renamed the linker says so; where one does something else
+// TestHandleSegments does.
 
 // HandleSegments handles the segments that are queued at ep, which the caller has locked
-// (LockUser), and which is established.
+// (LockUser), and which is established or in one of the states between that and TIME-WAIT.
 //
 //go:linkname HandleSegments gvisor.dev/gvisor/pkg/tcpip/transport/tcp.(*Endpoint).handleSegmentsLocked
 func HandleSegments(ep *tcp.Endpoint) tcpip.Error
@@ -26,6 +27,11 @@ func HandleSegments(ep *tcp.Endpoint) tcpip.Error
 //
 //go:linkname ResetConnection gvisor.dev/gvisor/pkg/tcpip/transport/tcp.(*Endpoint).resetConnectionLocked
 func ResetConnection(ep *tcp.Endpoint, err tcpip.Error)
+
+// StartTimeWait is to follow HandleSegments, behind which ep is in TIME-WAIT. ep is locked still.
+//
+//go:linkname StartTimeWait gvisor.dev/gvisor/pkg/tcpip/transport/tcp.startTimeWait
+func StartTimeWait(ep *tcp.Endpoint)
 
 // DrainSegments gives what is queued at ep, which has ended, to whom it is for now. ep is not
 // locked.
