@@ -158,6 +158,9 @@ func (a *ackDelayer) hold(pkt *stack.PacketBuffer, f *frame.Frame, s *delayedAck
 	l4 := frame.EtherHeaderLen + len(pkt.NetworkHeader().Slice())
 	if s.gathering && s.known && flags == header.TCPFlagAck && !data && !duplicate &&
 		f.Len() == l4+len(t) && f.Len() <= len(s.octets) && !a.stopped.Load() {
+		if (s.holding || s.owed) && int32(ack-s.ack) < 0 {
+			return false, nil, nil // it was overtaken: the newer one keeps its place
+		}
 		if s.holding && s.gathered && !s.saidBy(t) {
 			first = s.takeGathered()
 		}
