@@ -112,6 +112,9 @@ func (d *Delivery) Hold(r Receiver) {
 	}
 }
 
+// Holds reports whether d's goroutine has hold of r.
+func (d *Delivery) Holds(r Receiver) bool { return d != nil && d.held == r }
+
 // Gathers reports whether d's goroutine has hold of r, and brings several frames together.
 func (d *Delivery) Gathers(r Receiver) bool { return d != nil && d.Batch && d.held == r }
 

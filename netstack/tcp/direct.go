@@ -50,7 +50,7 @@ func (c *Conn) queueSegment(d *ethswitch.Delivery, p *frame.Packet,
 	if opens {
 		c.loss.opened.Store(true)
 	}
-	if opens || c.loss.heard.Load() {
+	if opens || c.loss.heard.Load() && !d.Holds((*receiver)(c)) {
 		c.host.losses.see(&c.loss)
 	}
 	return true

@@ -7,6 +7,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/seqnum"
 
+	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/frame"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
 )
@@ -201,6 +202,74 @@ func TestDuplicates(t *testing.T) {
 			t.Errorf("IPv6 %v: the sender was told of a duplicate %d times; %s", v6, told, r.a.LossState())
 		}
 	}
+}
+
+// TestACKsOfLosses: where something is missing whoever brings an ACK sends again what that tells to
+// be lost, before it brings the next frame: no other goroutine has to wake up.
+func TestACKsOfLosses(t *testing.T) {
+	r := newRig(t, badWire{rate: 1e10, queue: 4 << 20, delay: 50 * time.Microsecond}, 1)
+	r.connect(t)
+	r.send(t, 1<<20, time.Minute)
+	for from := r.clock.Elapsed(); r.clock.Elapsed()-from < time.Second && r.step(); {
+		r.settle() // until all is acknowledged
+	}
+	r.a.SetPrompt(func(func() bool) {})
+	emss := r.a.EMSS()
+	var lost uint32
+	sent, again := 0, 0
+	var acks [][]byte
+	r.dirs[0].locked(func() {
+		r.dirs[0].drop = func(b []byte) bool {
+			seq, n := carried(b)
+			switch {
+			case n == 0:
+			case sent == 0:
+				lost = seq
+				sent++
+				return true
+			case seq == lost:
+				again++
+			default:
+				sent++
+			}
+			return false
+		}
+	})
+	r.dirs[1].locked(func() {
+		r.dirs[1].drop = func(b []byte) bool {
+			acks = append(acks, b)
+			return true
+		}
+	})
+	if n, err := r.a.WriteFrom(netstacktest.NewSource(int64(10 * emss))); n != 10*emss || err != nil {
+		t.Fatal(n, err)
+	}
+	for range 20 {
+		if len(acks) < 9 {
+			r.step()
+			r.b.Settle()
+		}
+	}
+	if len(acks) < 9 || again > 0 {
+		t.Fatalf("%d ACKs of %d segments, %d sent again", len(acks), sent, again)
+	}
+	courier := ethswitch.NewCourier(r.dirs[1].to)
+	bring := func(ack []byte) {
+		courier.BringOne(frame.New(ack, frame.Offload{}), true, nil)
+		courier.Settle()
+	}
+	bring(acks[0])
+	r.a.Settle() // it has told of the hole
+	r.stacks[0].Pause()
+	defer r.stacks[0].Resume()
+	for _, ack := range acks[1:] {
+		bring(ack)
+	}
+	r.dirs[0].locked(func() {
+		if again != 1 {
+			t.Errorf("the segment that was lost was sent again %d times", again)
+		}
+	})
 }
 
 // TestBuffersGrow: on a long path the buffers become large enough for it, on a short one they stay.

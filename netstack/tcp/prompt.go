@@ -25,7 +25,16 @@ func (c *Conn) beforeSegment(d *ethswitch.Delivery, p *frame.Packet) {
 	if sender != nil && !sender.seeksPeer() || sender == nil && !d.Short && !d.Handle {
 		return
 	}
-	if n, err := p.TCPHeaderLen(); err != nil || p.End-p.L4 == n {
+	n, err := p.TCPHeaderLen()
+	if err != nil {
+		return
+	}
+	if p.End-p.L4 == n {
+		// An ACK may make TCP send much, and is left to others. But where something is missing each of
+		// them is looked at, and to wake two goroutines for that takes longer than to do it here.
+		if sender == nil && c.loss.busy.Load() {
+			d.Hold((*receiver)(c))
+		}
 		return
 	}
 	if sender != nil {
@@ -203,6 +212,9 @@ func (r *receiver) Finish() bool {
 	over := false
 	if c.ep.EndpointState() == tcp.StateEstablished {
 		over = c.handle()
+	}
+	if c.loss.heard.Load() {
+		c.loss.step()
 	}
 	c.ep.UnlockUser() // what is left goes to a processor
 	if over {
