@@ -372,7 +372,7 @@ func (c *Conn) Drop(stream uint16) (n int) {
 	return n
 }
 
-// Defer is for a Handler's Message: it has f called by the goroutine that has brought the message's
+// Defer is for a Handler's Message and Event: it has f called by the goroutine that has brought the
 // packets, when all messages that have come together are handed out, and with no lock held. false:
 // the caller may not be that goroutine, and f is not called.
 func (c *Conn) Defer(f func()) bool {

@@ -26,10 +26,10 @@ type Association interface {
 	RemoteAddr() netip.AddrPort
 }
 
-// A Deferrer is an Association that can have the goroutine that brings messages do more for them.
+// A Deferrer is an Association that can have the goroutine that brings packets do more for them.
 type Deferrer interface {
-	// Defer, called by Handler.Message, has f called when all messages that have come together are
-	// handed out. false: it is not called.
+	// Defer, called by Handler.Message or Handler.Notify, has f called when all messages that have
+	// come together are handed out. false: it is not called.
 	Defer(f func()) bool
 }
 
@@ -220,7 +220,13 @@ func (as *association) take(m sctpddp.Message, token any) *Stream {
 }
 
 // Notify implements Handler.
-func (as *association) Notify() {
+func (as *association) Notify() { as.look((*Stream).brought) }
+
+// expired is the timer's function.
+func (as *association) expired() { as.look((*Stream).notify) }
+
+// look has streams that wait look, by tell, for what may have changed.
+func (as *association) look(tell func(*Stream)) {
 	as.mu.Lock()
 	if as.mux == nil {
 		as.mu.Unlock()
@@ -234,7 +240,7 @@ func (as *association) Notify() {
 	}
 	as.mu.Unlock()
 	for _, st := range waiting {
-		st.notify()
+		tell(st)
 	}
 	as.changed()
 }
@@ -263,7 +269,7 @@ func (as *association) changed() {
 	if at, ok := as.mux.Deadline(); ok {
 		d := max(time.Until(at), 0)
 		if as.timer == nil {
-			as.timer = time.AfterFunc(d, as.Notify)
+			as.timer = time.AfterFunc(d, as.expired)
 		} else {
 			as.timer.Reset(d)
 		}

@@ -108,3 +108,31 @@ func TestBroughtEarly(t *testing.T) {
 		t.Errorf("%+v, %t", in, ok)
 	}
 }
+
+// Who waits for acknowledgements is run by the goroutine that has brought them, and woken by the
+// timer, whose goroutine has brought nothing.
+func TestBroughtAcknowledgements(t *testing.T) {
+	b := &bringer{can: true}
+	as := newAssociation()
+	if err := as.established(b); err != nil {
+		t.Fatal(err)
+	}
+	st := as.newStream(nil)
+	ran, woken := 0, 0
+	st.SetNotify(func() { woken++ })
+	st.SetPrompt(func(func() bool) { ran++ })
+	as.wait(st)
+	as.Notify()
+	if len(b.deferred) != 1 || ran != 0 || woken != 0 {
+		t.Fatalf("deferred %d times, run %d times, woken %d times", len(b.deferred), ran, woken)
+	}
+	if b.deferred[0](); ran != 1 {
+		t.Errorf("run %d times", ran)
+	}
+	as.wait(st)
+	as.expired()
+	if len(b.deferred) != 1 || ran != 1 || woken != 1 {
+		t.Errorf("by the timer: deferred %d times, run %d times, woken %d times", len(b.deferred)-1,
+			ran-1, woken)
+	}
+}
