@@ -15,6 +15,11 @@ import (
 	"syscall"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/load"
+	"github.com/vrnic/vrnic/cmd/vrnic-bench/internal/paths"
+	"github.com/vrnic/vrnic/internal/completion"
+	"github.com/vrnic/vrnic/internal/manual"
 )
 
 const (
@@ -72,6 +77,8 @@ func newApp(stdin io.Reader, stdout, stderr io.Writer) *cli.App {
 		Commands: []*cli.Command{compareCommand(), scaleCommand(), badnetCommand(),
 			neighboursCommand(), peerCommand(), workerCommand(), bridgeCommand()},
 	}
+	app.Commands = append(app.Commands, completion.Commands(app.Name, completions)...)
+	app.Commands = append(app.Commands, manual.Manual{}.Command())
 	for _, c := range app.Commands {
 		c.OnUsageError, c.HideHelpCommand = onUsageError, true
 	}
@@ -109,4 +116,19 @@ before and after each measurement, and each atomic by the value that it brings b
 // usagef makes an error that says how the command was used wrongly: exit status 2.
 func usagef(format string, args ...any) error {
 	return cli.Exit(fmt.Sprintf(format, args...), exitUsage)
+}
+
+// completions are what the value called name in help may be.
+func completions(name string) []string {
+	switch name {
+	case "PATH":
+		return paths.Names
+	case "OP":
+		ops := []string{"all"}
+		for _, op := range load.Ops {
+			ops = append(ops, string(op))
+		}
+		return ops
+	}
+	return nil
 }

@@ -41,3 +41,27 @@ func fold(line string, width int) string {
 	b.WriteString(line + "\n")
 	return b.String()
 }
+
+// reflow makes lines of at most width of paragraphs. Lines that begin with a space stay.
+func reflow(text string, width int) string {
+	var b, paragraph strings.Builder
+	flush := func() {
+		if paragraph.Len() > 0 {
+			b.WriteString(fold(paragraph.String(), width))
+			paragraph.Reset()
+		}
+	}
+	for line := range strings.Lines(text) {
+		switch line = strings.TrimRight(line, " \n"); {
+		case line == "" || line[0] == ' ':
+			flush()
+			b.WriteString(line + "\n")
+		case paragraph.Len() > 0:
+			paragraph.WriteString(" " + line)
+		default:
+			paragraph.WriteString(line)
+		}
+	}
+	flush()
+	return strings.TrimRight(b.String(), "\n")
+}

@@ -72,6 +72,7 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 		},
 	}
 	app.Commands = slices.Insert(app.Commands, 2, changeCommands()...)
+	app.Commands = append(app.Commands, shellCommands()...)
 	app.OnUsageError = onUsageError
 	for _, c := range app.Commands {
 		prepare(c)
@@ -81,6 +82,7 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 
 // prepare gives c and what is below it the habits that all commands share.
 func prepare(c *cli.Command) {
+	c.Description = reflow(c.Description, helpWidth-len("   "))
 	c.OnUsageError = onUsageError
 	c.HideHelpCommand = true
 	if c.Action == nil {

@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -168,5 +170,48 @@ func TestFold(t *testing.T) {
 		if got := fold(tt.line+"\n", 30); got != tt.want {
 			t.Errorf("%q becomes %q, want %q", tt.line, got, tt.want)
 		}
+	}
+}
+
+// Paragraphs are of full lines, however their source is broken; what is indented stays.
+func TestReflow(t *testing.T) {
+	const text = "One that is\nbroken in its source,\nhere.\n\n   a list\n" +
+		"   of two  that is wider than it\nand behind it\ntext.\n"
+	const want = "One that is broken\nin its source, here.\n\n   a list\n" +
+		"   of two  that is wider than it\nand behind it text."
+	if got := reflow(text, 20); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// The words of a shell are completed by the program that it would run, which runs nothing of them.
+func TestComplete(t *testing.T) {
+	for words, want := range map[string]string{
+		"show pe": "peer\t", "exec --lend": "--lend-heap\t", "exec -- tou": "", "demo --role": "",
+		"exec -d v": "", // no daemon runs
+	} {
+		t.Setenv("VRNIC_SOCKET", filepath.Join(t.TempDir(), "none"))
+		status, stdout, stderr := vrnic(append([]string{"__complete"}, strings.Fields(words)...)...)
+		if status != 0 || stderr != "" || !strings.HasPrefix(stdout, want) || want == "" && stdout != "" {
+			t.Errorf("%q: %d, %q, %q; want %q", words, status, stdout, stderr, want)
+		}
+	}
+}
+
+// There is a man page of each command that help lists.
+func TestManual(t *testing.T) {
+	dir := t.TempDir()
+	if status, _, stderr := vrnic("manual", dir); status != 0 {
+		t.Fatalf("%d, %s", status, stderr)
+	}
+	for _, name := range []string{"vrnic", "vrnic-up", "vrnic-exec", "vrnic-completion"} {
+		page, err := os.ReadFile(filepath.Join(dir, name+".1"))
+		if err != nil || !strings.Contains(string(page), ".SH \"SYNOPSIS\"") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	status, _, stderr := vrnic("manual")
+	if status != exitUsage || !strings.Contains(stderr, "directory") {
+		t.Errorf("without a directory: %d, %s", status, stderr)
 	}
 }

@@ -142,7 +142,8 @@ var layers = map[string][]string{
 		module + "rdma", module + "iwarp", module + "vnic", module + "shm", module + "netstack", module +
 			"sctpddp",
 		module + "internal/stacknet", module + "internal/hostnet", module +
-			"internal/limitlog", module + "internal/cpuprofile",
+			"internal/limitlog", module + "internal/cpuprofile", module + "internal/completion", module +
+			"internal/manual",
 		module + "verbs", module + "verbs/build"},
 	// The commands reach devices as any client does; only the daemon knows the layers below.
 	"cmd/vrnic/internal/ping":   {std, module + "rdma"},
@@ -173,6 +174,8 @@ var layers = map[string][]string{
 	"internal/needtest":   {std},
 	"internal/doctest":    {std, cli},
 	"internal/cpuprofile": {std, cli},
+	"internal/completion": {std, cli},
+	"internal/manual":     {std, cli},
 	"internal/limitlog":   {std, "golang.org/x/time"},
 	"internal/crc32c":     {std, sys, module + "internal/crcfold"},
 	"internal/crcfold":    {std, sys},
