@@ -14,6 +14,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/usage"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/abi"
 )
@@ -44,6 +45,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 }
 
 func newApp(stdout, stderr io.Writer) *cli.App {
+	cli.HelpPrinter = usage.Print
 	app := &cli.App{
 		Name: "vrnic",
 		Usage: "virtual RNICs in userspace: iWARP for local programs, " +
@@ -82,7 +84,7 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 
 // prepare gives c and what is below it the habits that all commands share.
 func prepare(c *cli.Command) {
-	c.Description = reflow(c.Description, helpWidth-len("   "))
+	c.Description = usage.Description(c.Description)
 	c.OnUsageError = onUsageError
 	c.HideHelpCommand = true
 	if c.Action == nil {

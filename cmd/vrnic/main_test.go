@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/usage"
 	"github.com/vrnic/vrnic/internal/doctest"
 )
 
@@ -145,7 +146,7 @@ func TestHelp(t *testing.T) {
 			t.Errorf("%q: status %d, stderr %q", tt.args, status, stderr)
 		}
 		for line := range strings.Lines(stdout) {
-			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > helpWidth {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > usage.Width {
 				t.Errorf("%q prints a line that is %d wide: %s", tt.args, n, line)
 			}
 		}
@@ -154,33 +155,6 @@ func TestHelp(t *testing.T) {
 				t.Errorf("%q does not mention %q:\n%s", tt.args, want, stdout)
 			}
 		}
-	}
-}
-
-func TestFold(t *testing.T) {
-	for _, tt := range []struct{ line, want string }{
-		{"", "\n"},
-		{"short", "short\n"},
-		{"   as wide as it is, not wider", "   as wide as it is, not wider\n"},
-		{"   what is  long goes on below the text",
-			"   what is  long goes on below\n            the text\n"},
-		{"   a sentence that has no gap goes on", "   a sentence that has no gap\n   goes on\n"},
-		{"one-word-that-is-wider-than-a-line and more", "one-word-that-is-wider-than-a-line and more\n"},
-	} {
-		if got := fold(tt.line+"\n", 30); got != tt.want {
-			t.Errorf("%q becomes %q, want %q", tt.line, got, tt.want)
-		}
-	}
-}
-
-// Paragraphs are of full lines, however their source is broken; what is indented stays.
-func TestReflow(t *testing.T) {
-	const text = "One that is\nbroken in its source,\nhere.\n\n   a list\n" +
-		"   of two  that is wider than it\nand behind it\ntext.\n"
-	const want = "One that is broken\nin its source, here.\n\n   a list\n" +
-		"   of two  that is wider than it\nand behind it text."
-	if got := reflow(text, 20); got != want {
-		t.Errorf("%q, want %q", got, want)
 	}
 }
 

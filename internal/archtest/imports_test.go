@@ -148,6 +148,7 @@ var layers = map[string][]string{
 	// The commands reach devices as any client does; only the daemon knows the layers below.
 	"cmd/vrnic/internal/ping":   {std, module + "rdma"},
 	"cmd/vrnic/internal/launch": {std, sys},
+	"cmd/vrnic/internal/usage":  {std, cli},
 	"cmd/vrnic/internal/sysfs":  {std, sys},
 	// gVisor's compiler of rules to seccomp filters.
 	"cmd/vrnic/internal/sandbox": {std, sys, gvisor, caps, rules},

@@ -1,4 +1,5 @@
-package main
+// Package usage lays out the text of vrnic's help.
+package usage
 
 import (
 	"io"
@@ -7,17 +8,16 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// helpWidth is how wide help is at most: two terminals of 80 columns are rare, one of 100 is not.
-const helpWidth = 100
+// Width is how wide help is at most: two terminals of 80 columns are rare, one of 100 is not.
+const Width = 100
 
-func init() {
-	cli.HelpPrinter = func(w io.Writer, template string, data any) {
-		var b strings.Builder
-		cli.HelpPrinterCustom(&b, template, data, nil)
-		for line := range strings.Lines(b.String()) {
-			// Nobody can do anything about output that cannot be written.
-			_, _ = io.WriteString(w, fold(line, helpWidth))
-		}
+// Print is a cli.HelpPrinter.
+func Print(w io.Writer, template string, data any) {
+	var b strings.Builder
+	cli.HelpPrinterCustom(&b, template, data, nil)
+	for line := range strings.Lines(b.String()) {
+		// Nobody can do anything about output that cannot be written.
+		_, _ = io.WriteString(w, fold(line, Width))
 	}
 }
 
@@ -42,7 +42,10 @@ func fold(line string, width int) string {
 	return b.String()
 }
 
-// reflow makes lines of at most width of paragraphs. Lines that begin with a space stay.
+// Description has the paragraphs of a command's description in lines as help prints them. Lines
+// that begin with a space stay.
+func Description(text string) string { return reflow(text, Width-len("   ")) }
+
 func reflow(text string, width int) string {
 	var b, paragraph strings.Builder
 	flush := func() {
