@@ -192,8 +192,9 @@ func TestROIParam(t *testing.T) {
 	})
 }
 
-// No connection comes of ends that do not agree: ROI-038. What a program asks for in vain is an
-// error, and its QP can be used for something else.
+// No connection comes of ends that do not agree: ROI-038; nor of credits for the receives of an
+// SRQ, whichever end has it: ROI-036. What a program asks for in vain is an error, and its
+// QP can be used for something else.
 func TestROIRefused(t *testing.T) {
 	onROI(t, func(t *testing.T, e *env) {
 		roi := rdma.ConnParam{Protocol: rdma.ROI, SCTP: e.sctp}
@@ -259,12 +260,44 @@ func TestROIRefused(t *testing.T) {
 			rdma.ErrUnsupported) {
 			t.Errorf("an SRQ: %v", err)
 		}
+		e.refusesShared(roi)
 		// Nobody listens, and that is all.
 		if _, err := e.a.Connect(context.Background(), x.QP, at, roi); !errors.Is(err,
 			syscall.ECONNREFUSED) {
 			t.Errorf("nobody there: %v", err)
 		}
 	})
+}
+
+// refusesShared has a QP with an SRQ accept credits for Sends, which it cannot.
+func (e *env) refusesShared(roi rdma.ConnParam) {
+	e.t.Helper()
+	pd, err := e.b.NewPD()
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	srq, err := pd.NewSRQ(vnic.SRQOptions{SRQConfig: rdma.SRQConfig{MaxWR: 10}})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	x := vnictest.NewPeer(e.t, e.a, vnictest.PeerConfig{})
+	y := vnictest.NewPeer(e.t, e.b, vnictest.PeerConfig{PD: pd, QP: rdma.QPConfig{SRQ: srq}})
+	l := e.server()
+	defer l.Close()
+	done := make(chan error, 1)
+	go func() {
+		r, err := l.Next(context.Background())
+		if err == nil {
+			_, err = r.Accept(context.Background(), y.QP, r.Param())
+			_ = r.Reject(nil)
+		}
+		done <- err
+	}()
+	_, err = e.a.Connect(context.Background(), x.QP, l.Addr(), roi)
+	if accepted := <-done; err == nil || !errors.Is(accepted, rdma.ErrUnsupported) {
+		e.t.Errorf("an SRQ that accepts: connect: %v, accept: %v", err, accepted)
+	}
+	y.WantState("an SRQ that accepts", rdma.QPIdle)
 }
 
 // A QP with an SRQ has ROI without credits for Sends.
