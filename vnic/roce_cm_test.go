@@ -68,6 +68,7 @@ func (e rocePair) connect(t *testing.T, l *vnic.CMID, lr *recorder,
 	if err := child.Accept(y.QP, rdma.ConnParam{}); err != nil {
 		t.Fatal(err)
 	}
+	y.WantState("accepted", rdma.QPRTS) // it can send at once
 	r.want("accepted", vnic.CMEstablished)
 	return id
 }

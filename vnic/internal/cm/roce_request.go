@@ -67,10 +67,8 @@ func (r *roceRequest) belongsLocked(id *ID) {
 	r.x.id, id.exchange = id, r.x
 }
 
-// acceptNow does nothing: the QP's way to its peer may have to be found.
-func (r *roceRequest) acceptNow(*Attempt, rdma.ConnParam) (done bool, err error) {
-	return false,
-		nil
+func (r *roceRequest) acceptNow(a *Attempt, p rdma.ConnParam) (done bool, err error) {
+	return true, r.accept(context.Background(), a, p)
 }
 
 func (r *roceRequest) answered() {}
