@@ -149,7 +149,7 @@ func cdiDevice(name, containers, own string, libs launch.Libs) (d cdi.Device, er
 			return d, err
 		}
 	}
-	if v.Sys, err = sysfs.Ask(client, ""); err != nil {
+	if v.Sys, err = sysfs.Ask(client, "", nil); err != nil {
 		return d, err
 	}
 	if err := v.Sys.AddClasses("/"); err != nil {

@@ -68,7 +68,9 @@ func holdSys(set *launch.Settings, client *shm.Client) (*sysfs.Use, error) {
 		return nil, err
 	}
 	return sysfs.Hold(own, set.Socket, set.Device,
-		func() (sysfs.Tree, error) { return sysfs.Ask(client, set.Device) },
+		func() (sysfs.Tree, error) {
+			return sysfs.Ask(client, set.Device, sysfs.HostInterfaces())
+		},
 		func(dir string, lock *os.File) error { return startKeeper(set, dir, lock) })
 }
 

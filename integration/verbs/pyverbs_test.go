@@ -2,7 +2,10 @@ package verbs
 
 import (
 	"compress/gzip"
+	"errors"
+	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -10,6 +13,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vrnic/vrnic/integration/proctest"
+	"github.com/vrnic/vrnic/internal/needtest"
+	"github.com/vrnic/vrnic/internal/netlab"
 )
 
 // pythonTests is where python3-pyverbs has rdma-core's own tests, some of them compressed.
@@ -82,6 +89,33 @@ func TestRoCEPyverbs(t *testing.T) {
 			}})
 	}
 	runRoCE(t, runs, "one device")
+}
+
+// Those of rdma_cm want to know the network interface that a device's address is on: of an address
+// of the host it is the kernel's, in /sys, too. None of them skips. RSYS-006.
+func TestPyverbsRDMACM(t *testing.T) {
+	if !thorough() {
+		needtest.Lacking(t, "time", "make verbs-programs runs python3-pyverbs whole")
+	}
+	need(t, "/usr/bin/python3", pythonTests)
+	ns, err := netlab.NewNS()
+	if err != nil {
+		needtest.Lacking(t, "root", err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	addr := netip.MustParsePrefix("10.77.6.2/24")
+	if err := errors.Join(ns.AddVeth("here", ns, "there"), ns.AddAddr("here", addr), ns.SetUp("here"),
+		ns.SetUp("there"), ns.SetUp("lo")); err != nil {
+		t.Fatal(err)
+	}
+	dir := ownDir(t, 0)
+	copyPythonTests(t, dir)
+	d := up(t, ns, "--device", fmt.Sprintf("vrnic0,host=%v,transport=roce", addr.Addr()))
+	p := d.startEnv([]string{"PYTHONDONTWRITEBYTECODE=1", "VRNIC_SYS=preload"}, "/usr/bin/python3",
+		filepath.Join(dir, "run_tests.py"), "--dev", "vrnic0", "-v", "tests.test_rdmacm")
+	p.succeed(4*time.Minute, `^Ran \d\d tests`, "^OK$")
+	proctest.Eventually(t, patience, "the keeper of /sys has gone",
+		func() bool { return d.holding().Clients == d.before.Clients })
 }
 
 var (

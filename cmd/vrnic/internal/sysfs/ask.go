@@ -25,6 +25,11 @@ type device struct {
 	State     string `json:"state"`
 	GIDs      int    `json:"gids"` // entries of the table
 
+	Addrs []netip.Prefix `json:"addrs"`
+
+	// netdev is the interface of its addresses: the kernel's, or one of its own name.
+	netdev string
+
 	gids map[int][16]byte // those that are not empty
 	// Counters by the daemon's names, nil if it does not tell this user, and those of messages of
 	// connection management, as DIRECTORY/NAME.
@@ -64,11 +69,47 @@ func (d *device) portCounters() map[string]uint64 {
 	}
 }
 
-// Ask makes the Tree of the devices of a daemon: one, or all for "".
-func Ask(src Source, only string) (Tree, error) {
+// Interfaces are network interfaces of the kernel's, by their addresses.
+type Interfaces map[netip.Addr]string
+
+// HostInterfaces are those that getifaddrs(3) tells programs of in place of a device's own: they
+// are up, and not the loopback interface.
+func HostInterfaces() Interfaces {
+	list, err := net.Interfaces()
+	if err != nil {
+		return nil
+	}
+	host := make(Interfaces)
+	for _, i := range list {
+		addrs, err := i.Addrs()
+		if err != nil || i.Flags&net.FlagUp == 0 || i.Flags&net.FlagLoopback != 0 {
+			continue
+		}
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil {
+				host[p.Addr().Unmap()] = i.Name
+			}
+		}
+	}
+	return host
+}
+
+// Ask makes the Tree of the devices of a daemon: one, or all for "". host are the interfaces that
+// programs see.
+func Ask(src Source, only string, host Interfaces) (Tree, error) {
 	devices, err := askDevices(src, only)
 	if err != nil {
 		return nil, err
+	}
+	for i := range devices {
+		d := &devices[i]
+		d.netdev = d.Name
+		for _, a := range d.Addrs {
+			if name := host[a.Addr()]; name != "" {
+				d.netdev = name
+				break
+			}
+		}
 	}
 	if err := askGIDs(src, devices); err != nil {
 		return nil, err

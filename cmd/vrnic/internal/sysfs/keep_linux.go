@@ -67,7 +67,7 @@ func (k *Keeper) refresh() error {
 		}
 	}
 	if k.src != nil {
-		if t, err := Ask(k.src, k.Device); err == nil {
+		if t, err := Ask(k.src, k.Device, HostInterfaces()); err == nil {
 			tree = t
 		} else {
 			k.src.Close()

@@ -61,7 +61,7 @@ func TestDisk(t *testing.T) {
 // one that comes, and removes all behind the last program.
 func TestKeeper(t *testing.T) {
 	own, daemon := t.TempDir(), twoKinds()
-	ask := func() (Tree, error) { return Ask(daemon, "") }
+	ask := func() (Tree, error) { return Ask(daemon, "", nil) }
 	tick, ended := make(chan time.Time), make(chan error, 1)
 	gone := errors.New("nobody is there")
 	k := &Keeper{Tick: tick, Dial: func() (Daemon, error) {

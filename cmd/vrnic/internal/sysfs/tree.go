@@ -64,7 +64,9 @@ func (t Tree) add(d *device, n int) {
 	t.text(dir+"/parent", "%s", d.Name)
 	t.port(d, dir+"/ports/1")
 	t.parent(d, dir+"/device", uverbs)
-	t.netdev(d, classDir+"/net/"+d.Name)
+	if d.netdev == d.Name {
+		t.netdev(d, classDir+"/net/"+d.Name)
+	}
 
 	t.text(verbsDir+"/"+uverbs+"/ibdev", "%s", d.Name)
 	t.text(verbsDir+"/"+uverbs+"/abi_version", "2")
@@ -78,7 +80,7 @@ func (t Tree) parent(d *device, dir, uverbs string) {
 	t.text(dir+"/vendor", "0xffff")
 	t.text(dir+"/device", "0x0000")
 	t.text(dir+"/numa_node", "-1")
-	t.link(dir+"/net/"+d.Name, "../../../../net/"+d.Name)
+	t.link(dir+"/net/"+d.netdev, "../../../../net/"+d.netdev)
 	t.link(dir+"/infiniband/"+d.Name, "../../../"+d.Name)
 	t.link(dir+"/infiniband_verbs/"+uverbs, "../../../../infiniband_verbs/"+uverbs)
 }
@@ -125,7 +127,7 @@ func (t Tree) port(d *device, dir string) {
 			t.text(fmt.Sprintf("%s/gid_attrs/types/%d", dir, i), "RoCE v2")
 		}
 		if ok {
-			t.text(fmt.Sprintf("%s/gid_attrs/ndevs/%d", dir, i), "%s", d.Name)
+			t.text(fmt.Sprintf("%s/gid_attrs/ndevs/%d", dir, i), "%s", d.netdev)
 		}
 	}
 	if d.hw == nil {

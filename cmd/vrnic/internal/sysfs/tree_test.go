@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -61,7 +62,7 @@ func twoKinds() *fake {
 
 // RSYS-001 to RSYS-003, RSYS-005 to RSYS-016: what is in which file.
 func TestTree(t *testing.T) {
-	tree, err := Ask(twoKinds(), "")
+	tree, err := Ask(twoKinds(), "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,13 +143,37 @@ func TestTree(t *testing.T) {
 		}
 	}
 
-	one, err := Ask(twoKinds(), "vrnic0")
+	one, err := Ask(twoKinds(), "vrnic0", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if one.has("sys/class/infiniband/roce0") || !one.has("sys/class/infiniband/vrnic0") ||
 		one["sys/class/infiniband_verbs/uverbs0/ibdev"].Text != "vrnic0\n" {
 		t.Error("one device is not the only one")
+	}
+}
+
+// RSYS-006, RSYS-010: an address that the kernel has is on the kernel's interface, and that is the
+// device's.
+func TestTreeHostInterface(t *testing.T) {
+	host := Interfaces{netip.MustParseAddr("10.0.0.2"): "eth0", netip.MustParseAddr("::1"): "other"}
+	tree, err := Ask(twoKinds(), "", host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const roce, iwarp = "sys/class/infiniband/roce0/", "sys/class/infiniband/vrnic0/"
+	for name, want := range map[string]Node{
+		roce + "device/net/eth0":           {Link: "../../../../net/eth0"},
+		roce + "ports/1/gid_attrs/ndevs/1": {Text: "eth0\n"},
+		iwarp + "device/net/vrnic0":        {Link: "../../../../net/vrnic0"},
+	} {
+		if tree[name] != want {
+			t.Errorf("%s: %+v, want %+v", name, tree[name], want)
+		}
+	}
+	if tree.has(roce+"device/net/roce0") || tree.has("sys/class/net/roce0") ||
+		tree.has("sys/class/net/eth0") {
+		t.Error("there are interfaces that the kernel does not have, or has itself")
 	}
 }
 
@@ -160,7 +185,7 @@ func TestTreeHostile(t *testing.T) {
 	f.rows["gid"] = append(f.rows["gid"], `{"dev":"nobody","index":-1,"gid":"::1"}`,
 		`{"dev":"huge","index":-7,"gid":"::1"}`)
 	f.rows["stat"] = append(f.rows["stat"], `{"kind":"dev","dev":"huge","../up":5,"a/b":1,"n":-1}`)
-	tree, err := Ask(f, "")
+	tree, err := Ask(f, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,11 +199,11 @@ func TestTreeHostile(t *testing.T) {
 	}
 	for _, rows := range []map[string][]string{{"dev": {"["}}, {"gid": {`{"gid":"x"}`}},
 		{"stat": {"1"}}} {
-		if _, err := Ask(&fake{rows: rows}, ""); err == nil {
+		if _, err := Ask(&fake{rows: rows}, "", nil); err == nil {
 			t.Errorf("%v is taken", rows)
 		}
 	}
-	if _, err := Ask(&fake{err: errors.New("gone")}, ""); err == nil {
+	if _, err := Ask(&fake{err: errors.New("gone")}, "", nil); err == nil {
 		t.Error("an error is not told")
 	}
 }
