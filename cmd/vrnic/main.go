@@ -4,6 +4,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,12 +12,15 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/doctor"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/usage"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/abi"
+	"github.com/vrnic/vrnic/verbs/build"
 )
 
 // Exit statuses, part of the command line's contract.
@@ -70,6 +74,7 @@ func newApp(stdout, stderr io.Writer) *cli.App {
 			execCommand(),
 			cdiCommand(),
 			sysKeeperCommand(),
+			doctorCommand(),
 			versionCommand(),
 		},
 	}
@@ -163,6 +168,52 @@ func given(c *cli.Context, flag string) *cli.Context {
 		}
 	}
 	return c
+}
+
+func doctorCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "doctor",
+		Usage:     "look this host over for what vrnic uses, and say what to do",
+		UsageText: "vrnic doctor [--json]",
+		Description: "A line is ok, a note (something works less well, or is not there) or bad (vrnic " +
+			"does not work, which is\nexit status 1). It changes nothing.",
+		Flags: []cli.Flag{socketFlag(), jsonFlag()},
+		Action: func(c *cli.Context) error {
+			if err := noArgs(c); err != nil {
+				return err
+			}
+			found := examine(c)
+			var err error
+			if c.Bool("json") {
+				e := json.NewEncoder(c.App.Writer)
+				e.SetIndent("", "  ")
+				err = e.Encode(found)
+			} else {
+				err = doctor.Write(c.App.Writer, found)
+			}
+			if err == nil && doctor.Bad(found) {
+				err = cli.Exit("", exitFailed)
+			}
+			return err
+		},
+	}
+}
+
+// examine looks at this host, this program and its daemon.
+func examine(c *cli.Context) []doctor.Finding {
+	h := doctor.ThisHost()
+	h.Version = fmt.Sprintf("%s abi %d.%d", version(), abi.Major, abi.Minor)
+	if libs, err := build.Libraries(false); err == nil {
+		h.Libraries = len(libs)
+	}
+	h.Socket = socketPath(c)
+	client, err := shm.Dial(h.Socket)
+	if err == nil {
+		client.Close()
+	}
+	h.Daemon = err
+	h.NoDaemon = errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
+	return doctor.Look(h)
 }
 
 func versionCommand() *cli.Command {

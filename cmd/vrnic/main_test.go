@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"io"
 	"os"
 	"path/filepath"
@@ -187,5 +188,31 @@ func TestManual(t *testing.T) {
 	status, _, stderr := vrnic("manual")
 	if status != exitUsage || !strings.Contains(stderr, "directory") {
 		t.Errorf("without a directory: %d, %s", status, stderr)
+	}
+}
+
+// A host that runs this test is well enough, and is told what there is of a daemon.
+func TestDoctor(t *testing.T) {
+	none := filepath.Join(socketDir(t), "s")
+	status, stdout, stderr := vrnic("doctor", "--socket", none)
+	if status != 0 || !strings.Contains(stdout, "daemon       none runs at "+none+"\n") ||
+		!strings.Contains(stdout, "ok    memory ") || stderr != "" {
+		t.Errorf("without a daemon: status %d, %s%s", status, stdout, stderr)
+	}
+	status, stdout, stderr = vrnic("doctor", "--json", "--socket", pingDaemon(t))
+	var found []struct{ Check, Is, Found, Advice string }
+	if err := json.Unmarshal([]byte(stdout), &found); err != nil || status != 0 || len(found) < 10 {
+		t.Fatalf("status %d, %v, %s%s", status, err, stdout, stderr)
+	}
+	if last := found[len(found)-1]; last.Check != "daemon" || last.Is != "ok" {
+		t.Errorf("with a daemon: %+v", last)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// A file that is no socket refuses connections: nobody runs there.
+	if status, stdout, _ = vrnic("doctor", "--socket", file); !strings.Contains(stdout, file) {
+		t.Errorf("status %d, %s", status, stdout)
 	}
 }
