@@ -10,7 +10,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gdamore/tcell/v2"
 	"github.com/urfave/cli/v2"
+
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/top"
 	"github.com/vrnic/vrnic/shm"
 )
 
@@ -72,6 +75,57 @@ func stat(c *cli.Context, client *shm.Client) error {
 			return err
 		}
 	}
+}
+
+func topCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "top",
+		Usage:     "show which queue pairs and programs move most",
+		UsageText: "vrnic top [--programs] [--sort out|in|messages] [--interval 1s] [-n COUNT]",
+		Description: "A line is a queue pair, or a program with all of its own; rates are of payload, " +
+			"over the last interval.\nOn a terminal it is a screen: q ends it, p changes between queue " +
+			"pairs and programs, s what comes first.\nElse, and with -n, it prints a table each interval.",
+		Flags: []cli.Flag{
+			socketFlag(),
+			&cli.BoolFlag{Name: "programs", Usage: "a line for each program"},
+			&cli.StringFlag{Name: "sort", Value: "out", Usage: "`WHAT` comes first: " +
+				strings.Join(top.Orders(), ", ")},
+			&cli.DurationFlag{Name: "interval", Value: time.Second, Usage: "`TIME` between two looks"},
+			&cli.IntFlag{Name: "n", DefaultText: "until interrupted", Usage: "print `COUNT` tables"},
+		},
+		Action: asking(topOf),
+	}
+}
+
+func topOf(c *cli.Context, client *shm.Client) error {
+	by, err := top.ParseOrder(c.String("sort"))
+	if err != nil {
+		return usagef("--sort: %v", err)
+	}
+	interval, n, view := c.Duration("interval"), c.Int("n"), top.QPs
+	if interval < 10*time.Millisecond || n < 0 {
+		return usagef("--interval is 10ms at least, -n not below 0")
+	}
+	if c.Bool("programs") {
+		view = top.Programs
+	}
+	look := func() (l top.Look, err error) {
+		if l.QPs, err = client.List("qp"); err == nil {
+			l.At = time.Now()
+			l.Stat, err = client.Stat()
+		}
+		return l, err
+	}
+	ctx, stop := signal.NotifyContext(c.Context, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if n > 0 || !isTerminal(c.App.Writer) {
+		return top.Plain(ctx, c.App.Writer, interval, n, view, by, look)
+	}
+	screen, err := tcell.NewScreen()
+	if err != nil {
+		return fmt.Errorf("terminal: %w; -n 1 prints a table", err)
+	}
+	return top.Run(ctx, screen, interval, view, by, look)
 }
 
 // ofDevice keeps the rows of a device; "" keeps all. An error says that there is no such device.

@@ -28,6 +28,7 @@ const (
 	netlib = "golang.org/x/net"               // what net/http's listener lacks: a bound
 	cdi    = "tags.cncf.io"                   // the Container Device Interface
 	gopack = "github.com/gopacket"            // packets, and files of them
+	screen = "github.com/gdamore/tcell"       // terminals
 	whole  = ""                               // whatever go.mod has
 )
 
@@ -137,7 +138,7 @@ var layers = map[string][]string{
 	"shm/shmtest": {std, sys, module + "rdma", module + "shm/server", module + "shm/abi",
 		module + "shm/ring", module + "shm/osmem"},
 
-	"cmd/vrnic": {std, sys, cli, yaml, prom, netlib, cdi, gopack,
+	"cmd/vrnic": {std, sys, cli, yaml, prom, netlib, cdi, gopack, screen,
 		module + "ipoib",
 		module + "rdma", module + "iwarp", module + "vnic", module + "shm", module + "netstack", module +
 			"sctpddp",

@@ -178,8 +178,8 @@ func descriptors(h *Host) Finding {
 	const enough = 65536
 	f := fine("%d, at most %d", h.Descriptors[0], h.Descriptors[1])
 	if h.Descriptors[1] < enough { // Go raises the soft one
-		return f.as(note, "each completion channel takes one in program and daemon: raise the hard limit "+
-			"(ulimit -Hn, LimitNOFILE=262144 in the daemon's unit) for many connections")
+		return f.as(note, "each completion channel takes one in program and daemon: raise the hard "+
+			"limit (ulimit -Hn, LimitNOFILE=262144 in the daemon's unit) for many connections")
 	}
 	return f
 }
@@ -200,12 +200,12 @@ func mappings(h *Host) Finding {
 func tap(h *Host) Finding {
 	const without = "devices with host=ADDR, and ports over Unix sockets, need neither"
 	if err := h.Open("/dev/net/tun"); err != nil {
-		return fine("%v", err).as(note, "ports that are TAPs need it: modprobe tun, or give the container "+
-			"--device /dev/net/tun; "+without)
+		return fine("%v", err).as(note, "ports that are TAPs need it: modprobe tun, or give the "+
+			"container --device /dev/net/tun; "+without)
 	}
 	if !h.NetAdmin {
-		return fine("/dev/net/tun opens; no CAP_NET_ADMIN").as(note, "a TAP takes root, or one that root "+
-			"made for this user (ip tuntap add); "+without)
+		return fine("/dev/net/tun opens; no CAP_NET_ADMIN").as(note, "a TAP takes root, or one that "+
+			"root made for this user (ip tuntap add); "+without)
 	}
 	return fine("TAPs can be made")
 }
