@@ -115,7 +115,8 @@ func TestRsocketCalls(t *testing.T) {
 		t.Run(make.name, func(t *testing.T) {
 			top := make.make(t)
 			top.server.dev, top.client.dev = "", ""
-			top.runC(t, "rsocket", "calls", "full", "refused", "ends", "hostile")
+			top.runC(t, "rsocket", "calls", "full", "refused", "ends", "nothing",
+				"normal", "lingers", "full_memory", "hostile")
 		})
 	}
 }

@@ -109,9 +109,9 @@ static int set(struct rs *s, int level, int name, const void *val, socklen_t len
 	int value = 0, *at, err;
 
 	if (level == SOL_SOCKET && name == SO_LINGER) {
-		if (len < sizeof(struct linger))
+		if (len < sizeof(s->opt.linger))
 			return -EINVAL;
-		s->opt.linger_off = !((const struct linger *)val)->l_onoff;
+		memcpy(&s->opt.linger, val, sizeof(s->opt.linger));
 		return 0;
 	}
 	if (level == IPPROTO_TCP && name == TCP_CONGESTION)
@@ -201,14 +201,13 @@ static int give(void *val, socklen_t *len, const void *from, socklen_t n)
 
 static int get(struct rs *s, int level, int name, void *val, socklen_t *len)
 {
-	struct linger linger = { .l_onoff = !s->opt.linger_off };
 	struct tcp_info info = { .tcpi_state = TCP_CLOSE };
 	int value;
 
 	if (get_number(s, level, name, &value))
 		return give(val, len, &value, sizeof(value));
 	if (level == SOL_SOCKET && name == SO_LINGER)
-		return give(val, len, &linger, sizeof(linger));
+		return give(val, len, &s->opt.linger, sizeof(s->opt.linger));
 	if (level == IPPROTO_TCP && name == TCP_INFO && s->type == SOCK_STREAM) {
 		if (to_stream(s)->state == RS_OPEN)
 			info.tcpi_state = TCP_ESTABLISHED;

@@ -47,6 +47,8 @@ ssize_t rs_stream_send(struct rs *s, struct rs_cursor *c, const struct sockaddr 
 	if (!rs_can_send(st) || st->mappings)
 		rs_stream_progress(st);
 	err = rs_tell_mappings(st);
+	if (!err && !c->left && (err = why_not(st)) == -EAGAIN)
+		return 0; /* there is nothing to wait for */
 	while (!err && c->left) {
 		if (!rs_can_send(st) && !(rs_stream_progress(st) && rs_can_send(st))) {
 			err = why_not(st);

@@ -41,7 +41,8 @@ struct rs_options {
 	uint16_t sq_size, rq_size;
 	uint16_t inline_size;
 	uint16_t iomap_size;
-	int tos, linger_off, keepalive, keepidle, reuseaddr, nodelay, v6only, oobinline;
+	int tos, keepalive, keepidle, reuseaddr, nodelay, v6only, oobinline;
+	struct linger linger; /* not on: what was sent is delivered, but rclose need not wait */
 };
 
 struct rs;

@@ -1,5 +1,6 @@
 /* Streams, as one kind of socket. */
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -18,11 +19,11 @@ static short stream_ready(struct rs *s, short events)
 
 	switch (st->state) {
 	case RS_FRESH:
-	case RS_BOUND:
-		return (POLLOUT & events) | POLLHUP; /* as a TCP socket that has no peer */
+	case RS_BOUND: /* as a TCP socket that has no peer */
+		return ((POLLOUT | POLLWRNORM) & events) | POLLHUP;
 	case RS_LISTENING:
-		p = (struct pollfd){ .fd = st->ch->fd, .events = events & POLLIN };
-		return poll(&p, 1, 0) > 0 ? p.revents & POLLIN : 0;
+		p = (struct pollfd){ .fd = st->ch->fd, .events = POLLIN };
+		return poll(&p, 1, 0) > 0 ? (POLLIN | POLLRDNORM) & events : 0;
 	default:
 		break;
 	}
@@ -181,23 +182,35 @@ static void wait_until(struct rs_stream *st, bool (*done)(const struct rs_stream
 static bool drained(const struct rs_stream *st) { return st->state != RS_OPEN || all_sent(st); }
 static bool has_ended(const struct rs_stream *st) { return st->ended; }
 
+/* How long what was sent may take to be delivered, by SO_LINGER: 0: it is given up */
+static int linger_ms(const struct rs *s)
+{
+	const struct linger *l = &s->opt.linger;
+
+	if (!l->l_onoff)
+		return DRAIN_MS;
+	return l->l_linger > INT_MAX / 1000 ? INT_MAX : l->l_linger < 0 ? 0 : l->l_linger * 1000;
+}
+
 /*
  * What was sent is delivered before the connection ends: on RoCE what has completed is there, on
- * iWARP when the peer has ended it, too.
+ * iWARP when the peer has ended it, too. To whom it is cut short the connection is reset: no
+ * message says that it is over.
  */
 static void stream_close(struct rs *s)
 {
 	struct rs_stream *st = to_stream(s);
-	int64_t end = now_ms() + DRAIN_MS;
+	int ms = linger_ms(s);
+	int64_t end = now_ms() + ms;
 
-	if (st->state == RS_OPEN && !st->said_bye) {
+	if (st->state == RS_OPEN && !st->said_bye && ms) {
 		st->may_read = st->may_write = false;
 		st->said_bye = true;
-		(void)say(st, RS_CONTROL_DISCONNECT, DRAIN_MS); /* it is over anyway */
+		(void)say(st, RS_CONTROL_DISCONNECT, ms); /* it is over anyway */
 	}
-	if (st->state == RS_OPEN)
+	if (st->state == RS_OPEN && ms)
 		wait_until(st, drained, end - now_ms());
-	if (!st->ended && st->cq && !rdma_disconnect(st->id) && st->messages)
+	if (!st->ended && st->cq && !rdma_disconnect(st->id) && st->messages && ms)
 		wait_until(st, has_ended, GOODBYE_MS);
 	rs_stream_over(st, 0);
 	rs_free_mappings(st);
@@ -211,10 +224,13 @@ static void stream_close(struct rs *s)
 	rs_wake(s);
 }
 
+/* One that has got no number is not closed yet. */
 static void stream_free(struct rs *s)
 {
+	pthread_mutex_lock(&s->lock); /* which a wait gives back */
 	if (to_stream(s)->ch)
 		stream_close(s);
+	pthread_mutex_unlock(&s->lock);
 }
 
 static const struct rs_ops stream_ops = {

@@ -142,6 +142,127 @@ static void full(void)
 	CHECK_EQ(rclose(s[1]), 0);
 }
 
+/* Nothing is sent only where something could be. */
+static void nothing(void)
+{
+	int s[2];
+
+	s[0] = rsocket(AF_INET, SOCK_STREAM, 0);
+	CHECK_ERRNO(rsend(s[0], "", 0, 0), ENOTCONN);
+	CHECK_EQ(rclose(s[0]), 0);
+	joined(s);
+	CHECK_EQ(rsend(s[0], "", 0, 0), 0);
+	CHECK_EQ(rsend(s[0], "x", 1, 0), 1);
+	wait_for(s[1], POLLRDNORM);
+	CHECK_EQ(rshutdown(s[0], SHUT_WR), 0);
+	CHECK_ERRNO(rsend(s[0], "", 0, 0), EPIPE);
+	CHECK_EQ(rclose(s[0]), 0);
+	CHECK_EQ(rclose(s[1]), 0);
+}
+
+/* Both names of what can be read, where a connection waits, too. */
+static void normal(void)
+{
+	struct sockaddr_in at;
+	int l = listener(&at), s = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), got;
+	struct pollfd p = { .fd = l, .events = POLLRDNORM };
+
+	CHECK_EQ(rpoll(&p, 1, 0), 0);
+	CHECK_ERRNO(rconnect(s, (struct sockaddr *)&at, sizeof(at)), EINPROGRESS);
+	do {
+		struct pollfd both[2] = { p, { .fd = s, .events = POLLWRNORM } };
+
+		CHECK(rpoll(both, 2, VT_PATIENCE) > 0);
+		p.revents = both[0].revents;
+	} while (!p.revents);
+	CHECK_EQ(p.revents, POLLRDNORM);
+	got = raccept(l, NULL, NULL);
+	CHECK(got >= 0);
+	wait_for(s, POLLWRNORM);
+	CHECK_EQ(rclose(got), 0);
+	CHECK_EQ(rclose(s), 0);
+	CHECK_EQ(rclose(l), 0);
+}
+
+/* What rclose does with what was sent, and what the peer hears of it. */
+static void lingers(void)
+{
+	struct linger l = { 1, 0 }, got = { 0 };
+	static char out[100000], in[sizeof(out)];
+	socklen_t len = sizeof(got);
+	int s[2], err;
+	ssize_t n;
+
+	joined(s);
+	CHECK_EQ(rsetsockopt(s[0], SOL_SOCKET, SO_LINGER, &l, sizeof(l)), 0);
+	CHECK_EQ(rgetsockopt(s[0], SOL_SOCKET, SO_LINGER, &got, &len), 0);
+	CHECK_EQ(got.l_onoff, 1);
+	CHECK_EQ(got.l_linger, 0);
+	CHECK_EQ(rsend(s[0], "x", 1, 0), 1);
+	CHECK_EQ(rclose(s[0]), 0);
+	CHECK_EQ(rfcntl(s[1], F_SETFL, 0), 0);
+	while ((n = rrecv(s[1], in, sizeof(in), 0)) > 0)
+		;
+	err = errno;
+	CHECK_EQ(n, -1);
+	CHECK_EQ(err, ECONNRESET);
+	CHECK_EQ(rclose(s[1]), 0);
+
+	joined(s);
+	l.l_linger = 30;
+	CHECK_EQ(rsetsockopt(s[0], SOL_SOCKET, SO_LINGER, &l, sizeof(l)), 0);
+	CHECK_EQ(rsend(s[0], out, sizeof(out), 0), (ssize_t)sizeof(out));
+	CHECK_EQ(rclose(s[0]), 0);
+	CHECK_EQ(rfcntl(s[1], F_SETFL, 0), 0);
+	CHECK_EQ(rrecv(s[1], in, sizeof(in), MSG_WAITALL), (ssize_t)sizeof(in));
+	CHECK_EQ(rrecv(s[1], in, 1, 0), 0);
+	CHECK_EQ(rclose(s[1]), 0);
+}
+
+static volatile bool no_memory;
+void *__libc_realloc(void *p, size_t size);
+
+void *realloc(void *p, size_t size)
+{
+	if (no_memory) {
+		errno = ENOMEM;
+		return NULL;
+	}
+	return __libc_realloc(p, size);
+}
+
+/* A connection for which there is no memory is refused, and its peer hears of it; the next is not. */
+static void full_memory(void)
+{
+	struct sockaddr_in at;
+	int l = listener(&at), s = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), fds[700], n = 0;
+	char c;
+
+	CHECK_ERRNO(rconnect(s, (struct sockaddr *)&at, sizeof(at)), EINPROGRESS);
+	/* a number for which the table of sockets is too small */
+	while (n < 700 && (n == 0 || fds[n - 1] < 600)) {
+		fds[n] = dup(0);
+		CHECK(fds[n] >= 0);
+		n++;
+	}
+	for (;;) {
+		struct pollfd p[2] = { { .fd = l, .events = POLLIN }, { .fd = s, .events = POLLOUT } };
+
+		CHECK(rpoll(p, 2, VT_PATIENCE) > 0);
+		if (p[0].revents)
+			break;
+	}
+	no_memory = true;
+	CHECK_ERRNO(raccept(l, NULL, NULL), ENOMEM);
+	no_memory = false;
+	while (n)
+		CHECK_EQ(close(fds[--n]), 0);
+	CHECK_EQ(rfcntl(s, F_SETFL, 0), 0);
+	CHECK(rrecv(s, &c, 1, 0) <= 0);
+	CHECK_EQ(rclose(s), 0);
+	CHECK_EQ(rclose(l), 0);
+}
+
 static void refused(void)
 {
 	struct sockaddr_in at;
@@ -323,6 +444,9 @@ int main(int argc, char **argv)
 {
 	static const struct vt_case cases[] = { { "calls", calls }, { "full", full },
 						{ "refused", refused }, { "ends", ends },
+						{ "nothing", nothing }, { "normal", normal },
+						{ "lingers", lingers },
+						{ "full_memory", full_memory },
 						{ "hostile", hostile }, { NULL, NULL } };
 
 	return vt_main(argc, argv, cases);
