@@ -19,7 +19,12 @@
 #define VRNIC_OLD_CANCEL(name) VRNIC_OLD(name)
 #endif
 VRNIC_OLD(dlsym);
+VRNIC_OLD(dladdr);
+VRNIC_OLD(pthread_create);
+VRNIC_OLD(pthread_attr_setstacksize);
+VRNIC_OLD(__libc_start_main);
 VRNIC_OLD(pthread_once);
+VRNIC_OLD(pthread_sigmask);
 VRNIC_OLD(pthread_rwlock_init);
 VRNIC_OLD(pthread_rwlock_rdlock);
 VRNIC_OLD(pthread_rwlock_unlock);

@@ -4,5 +4,6 @@ package verbs
 
 import "embed"
 
-//go:embed Makefile *.h *.map core ibverbs rdmacm rsocket versions preload setting
+//go:embed Makefile *.h *.map core ibverbs rdmacm rsocket rsocketd rspreload versions
+//go:embed preload setting
 var Source embed.FS

@@ -23,7 +23,7 @@ func execCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "exec",
 		Usage:     "run a program with vrnic's libibverbs and librdmacm",
-		UsageText: "vrnic exec [-d DEVICE] [--lend-heap] [--sys HOW] -- CMD [ARG]...",
+		UsageText: "vrnic exec [-d DEVICE] [--rsockets] [--lend-heap] [--sys HOW] -- CMD [ARG]...",
 		Description: "Runs CMD in place of itself, with libraries that give the daemon's devices to " +
 			"unmodified verbs\n" +
 			"programs, and to what these start:\n\n" +
@@ -37,6 +37,9 @@ func execCommand() *cli.Command {
 			"With --sys CMD finds the devices in /sys/class/infiniband and so on, and in /dev/infiniband. mount takes a\n" +
 			"mount namespace for it, and a user namespace if you are not root; preload stands in front of the C\n" +
 			"library's functions; auto does the first for root and the second for others.\n\n" +
+			"With --rsockets CMD's sockets of TCP that it binds to an address of a device, or connects to one of a device's\n" +
+			"subnet, are sockets over RDMA: programs that know nothing of RDMA use it. What listens at all addresses does so\n" +
+			"at the device's, too. The other end is a program under --rsockets as well, or any that uses rsocket(7).\n\n" +
 			"With --lend-heap CMD's large and page-aligned allocations (64 KiB or more, posix_memalign of a page or more) lie in\n" +
 			"memory that the daemon maps when CMD registers it: messages to and from there are copied once, with no system call,\n" +
 			"which makes 64 KiB messages within a device some twenty times as fast. It costs a copy of these allocations in each\n" +
@@ -49,6 +52,7 @@ func execCommand() *cli.Command {
 				Usage: "show the program this `DEVICE` only (default: all)"},
 			&cli.BoolFlag{Name: "lend-heap", EnvVars: []string{"VRNIC_LEND_HEAP"},
 				Usage: "let the daemon map what the program allocates and registers"},
+			&cli.BoolFlag{Name: "rsockets", Usage: "give the program's TCP sockets to RDMA"},
 			sysFlag(),
 			&cli.StringFlag{Name: "lib-dir", EnvVars: []string{"VRNIC_LIB_DIR"},
 				Usage: "take the libraries from `DIR`, not from this program"},
@@ -80,6 +84,13 @@ func runExec(c *cli.Context) error {
 	say := func(line string) { fmt.Fprintf(c.App.ErrWriter, "vrnic: %s\n", line) }
 	if set.Libs, err = verbsLibs(c.String("lib-dir"), prog.Musl, say); err != nil {
 		return err
+	}
+	if c.Bool("rsockets") {
+		if set.Libs.Dir == "" {
+			return errors.New("--rsockets takes a directory for a program of its own, and there is none: " +
+				"set TMPDIR to one that can hold executables")
+		}
+		set.RSockets = launch.AskRSockets(os.Geteuid())
 	}
 	for _, line := range []string{prog.Hint, prog.Lacks, warn} {
 		if line != "" {

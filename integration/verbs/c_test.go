@@ -51,8 +51,12 @@ const cLimit = 2 * time.Minute
 // another, of one daemon.
 func (top *topology) startC(t *testing.T, name string, cases ...string) *process {
 	t.Helper()
-	env := []string{"VT_SERVER=" + top.server.addrs[0], "VT_CLIENT=" + top.client.addrs[0]}
-	return top.server.in(t).startEnv(env, append([]string{cProgram(t, name)}, cases...)...)
+	return top.server.in(t).startEnv(top.cEnv(), append([]string{cProgram(t, name)}, cases...)...)
+}
+
+// cEnv says where the ends of a program of testdata are.
+func (top *topology) cEnv() []string {
+	return []string{"VT_SERVER=" + top.server.addrs[0], "VT_CLIENT=" + top.client.addrs[0]}
 }
 
 // runC runs cases, each as a subtest with a process of its own, and wants nothing to be left.

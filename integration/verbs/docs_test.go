@@ -37,6 +37,11 @@ var shownTables = []shownTable{
 		{"rstream", "data compared by both sides (`-T v`)"},
 		{"riostream", "data compared by both sides (`-T v`)"},
 		{"rcopy", "the file compared"},
+		{"iperf3", "with `vrnic exec --rsockets`: both ways, no error"},
+		{"curl", "the same, from nginx with sendfile, and through it as a proxy: the file compared"},
+		{"redis-cli", "the same, with redis-server: values compared, the addresses those of the devices"},
+		{"redis-benchmark", "the same: all requests answered"},
+		{"sftp", "the same, with sshd: files compared, both ways"},
 		{"ib_send_bw", "all messages counted"},
 		{"ib_send_lat", "all messages counted"},
 		{"ib_write_bw", "all messages counted"},
@@ -63,6 +68,7 @@ var shownTables = []shownTable{
 	}, func() []string {
 		lines := []string{"ibv_devices", "ibv_devinfo -l", "ibv_devinfo -d DEV -v", "ibv_asyncwatch",
 			"fi_info -p verbs", rcopyWords}
+		lines = append(lines, wordsOf(plainRuns())...)
 		for _, o := range fabricAll {
 			lines = append(lines, "fi_pingpong "+o)
 		}
@@ -87,6 +93,11 @@ var shownTables = []shownTable{
 		{"rstream", "data compared by both sides (`-T v`)"},
 		{"riostream", "data compared by both sides (`-T v`)"},
 		{"rcopy", "the file compared"},
+		{"iperf3", "with `vrnic exec --rsockets`: both ways, no error"},
+		{"curl", "the same, from nginx with sendfile, and through it as a proxy: the file compared"},
+		{"redis-cli", "the same, with redis-server: values compared, the addresses those of the devices"},
+		{"redis-benchmark", "the same: all requests answered"},
+		{"sftp", "the same, with sshd: files compared, both ways"},
 		{"ib_send_bw", "all messages counted"},
 		{"ib_send_lat", "all messages counted"},
 		{"ib_write_bw", "all messages counted"},
@@ -120,6 +131,7 @@ var shownTables = []shownTable{
 		{"run_tests.py", "the tests of python3-pyverbs but for those of one maker's devices, see below"},
 	}, func() []string {
 		lines := []string{"ibv_devices", "ibv_devinfo -d DEV -v", "fi_info -p verbs", rcopyWords}
+		lines = append(lines, wordsOf(plainRuns())...)
 		for _, o := range roceFabric {
 			lines = append(lines, "fi_pingpong "+o)
 		}

@@ -101,7 +101,10 @@ var packages = map[string]string{
 	"iscsi-test-cu":  "libiscsi-bin",
 	"mpirun.openmpi": "openmpi-bin", "mpicc.openmpi": "libopenmpi-dev",
 	"mpirun.mpich": "mpich", "mpicc.mpich": "libmpich-dev",
-	"fio": "fio", "fi_info": "libfabric-bin", "fi_pingpong": "libfabric-bin",
+	"redis-server": "redis-server", "redis-cli": "redis-tools", "redis-benchmark": "redis-tools",
+	"ssh": "openssh-client", "sftp": "openssh-client", sshdPath: "openssh-server",
+	nginxPath: "nginx-light",
+	"fio":     "fio", "fi_info": "libfabric-bin", "fi_pingpong": "libfabric-bin",
 	"/usr/include/infiniband/verbs.h": "libibverbs-dev",
 	"/usr/include/rdma/rdma_cma.h":    "librdmacm-dev",
 }

@@ -19,10 +19,11 @@ type room struct {
 // above it: what must go up goes by a function that the room above has handed down.
 //
 //	rsocket -> rdmacm, versions -> ibverbs -> core -> verbs, the ABI of the rings
-//	preload, which is linked with none of them
+//	rsocketd, a program -> rsocket
+//	preload, rspreload, which are linked with none of them
 //	setting below all, in each library that has use for it
 var rooms = map[string]room{
-	"verbs":      {shows: []string{"abi.h", "vrnic_alloc.h"}},
+	"verbs":      {shows: []string{"abi.h", "rsockets.h", "vrnic_alloc.h"}},
 	"verbs/core": {shows: []string{"core.h"}, uses: []string{"verbs", "verbs/setting"}},
 	"verbs/ibverbs": {shows: []string{"ibverbs.h"}, uses: []string{"verbs", "verbs/core",
 		"verbs/ibverbs/abi"}},
@@ -33,7 +34,9 @@ var rooms = map[string]room{
 		"verbs/ibverbs", "verbs/ibverbs/abi", "verbs/rdmacm"}},
 	// What is there for the sake of symbol versions.
 	"verbs/versions":         {uses: []string{"verbs", "verbs/core", "verbs/ibverbs", "verbs/ibverbs/abi"}},
+	"verbs/rsocketd":         {uses: []string{"verbs", "verbs/rsocket"}},
 	"verbs/preload":          {uses: []string{"verbs/setting"}},
+	"verbs/rspreload":        {uses: []string{"verbs"}},
 	"verbs/setting":          {shows: []string{"setting.h"}},
 	"integration/sctppeer/c": {},
 }
@@ -186,11 +189,12 @@ func (f *cFile) calls(all []*cFile) (out []*cFile) {
 	return out
 }
 
-// linked: preload has the names of malloc(3), which are libc's to all others.
+// linked: what is preloaded has the names of functions that are libc's to all others.
 func linked(a, b string) bool {
 	a, b = path.Dir(a), path.Dir(b)
-	return a == b || within(a, "verbs") && within(b, "verbs") && a != "verbs/preload" &&
-		b != "verbs/preload"
+	preloaded := []string{"verbs/preload", "verbs/rspreload"}
+	return a == b || within(a, "verbs") && within(b, "verbs") && !slices.Contains(preloaded, a) &&
+		!slices.Contains(preloaded, b)
 }
 
 func findC(all []*cFile, dir, inc string) *cFile {

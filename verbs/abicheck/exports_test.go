@@ -24,7 +24,8 @@ var (
 )
 
 // preloads are the libraries that nobody is linked with.
-var preloads = []string{"libvrnic-ifaddrs.so", "libvrnic-heap.so", "libvrnic-sys.so"}
+var preloads = []string{"libvrnic-ifaddrs.so", "libvrnic-heap.so", "libvrnic-sys.so",
+	"libvrnic-rsockets.so", "libvrnic-rsocketd.so"}
 
 // A symbol is what a library exports under a name and a version.
 type symbol struct {

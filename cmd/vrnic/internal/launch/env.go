@@ -1,6 +1,9 @@
 package launch
 
 import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
 	"net/netip"
 	"path"
 	"slices"
@@ -9,18 +12,21 @@ import (
 
 // The libraries: what programs are linked with, and what is preloaded.
 const (
-	Verbs   = "libibverbs.so.1"
-	RDMACM  = "librdmacm.so.1"
-	IfAddrs = "libvrnic-ifaddrs.so"
-	Heap    = "libvrnic-heap.so"
-	Sys     = "libvrnic-sys.so"
+	Verbs    = "libibverbs.so.1"
+	RDMACM   = "librdmacm.so.1"
+	IfAddrs  = "libvrnic-ifaddrs.so"
+	Heap     = "libvrnic-heap.so"
+	Sys      = "libvrnic-sys.so"
+	RSockets = "libvrnic-rsockets.so"
+	// RSocketD is a program, which RSockets starts from beside itself.
+	RSocketD = "libvrnic-rsocketd.so"
 )
 
 // ucxCheck is a setting of UCX: whether it compares a datagram's GIDs with its own.
 const ucxCheck = "UCX_UD_VERBS_ETH_DGID_CHECK"
 
 // Names are the libraries that Place wants, each behind those that it is linked with.
-var Names = []string{Verbs, RDMACM, IfAddrs, Heap, Sys}
+var Names = []string{Verbs, RDMACM, IfAddrs, Heap, Sys, RSockets, RSocketD}
 
 // Settings are what a program's environment gets.
 type Settings struct {
@@ -29,6 +35,7 @@ type Settings struct {
 	IfAddrs  string // see AppendIfAddrs
 	RoCE     bool   // of a device that it sees
 	LendHeap bool
+	RSockets string // whom its sockets ask, see AskRSockets; "" for those of the kernel alone
 	SysMode  string // how programs see SysDir, in the words of --sys
 	SysDir   string // what they see in /sys and /dev; "" for what is there
 	Libs     Libs
@@ -53,6 +60,7 @@ func Env(environ []string, s Settings) []string {
 	if s.LendHeap {
 		env = set(env, "VRNIC_LEND_HEAP", "1")
 	}
+	env = set(env, "VRNIC_RSOCKETS", s.RSockets)
 	env = set(env, "VRNIC_SYS", s.SysMode)
 	env = set(env, "VRNIC_SYS_DIR", s.SysDir)
 	if s.Libs.Dir != "" {
@@ -63,9 +71,10 @@ func Env(environ []string, s Settings) []string {
 	for i, name := range Names {
 		switch {
 		case name == Heap && !s.LendHeap, name == Sys && s.SysDir == "":
+		case name == RSockets && s.RSockets == "", name == RSocketD:
 		case s.Libs.Dir == "":
 			preload = append(preload, s.Libs.Files[i])
-		case name == IfAddrs || name == Heap || name == Sys || s.Program.RPath:
+		case name == IfAddrs || name == Heap || name == Sys || name == RSockets || s.Program.RPath:
 			// The others are found when they are asked for, unless the program says itself where.
 			preload = append(preload, path.Join(s.Libs.Dir, name))
 		}
@@ -129,6 +138,20 @@ func addPreload(old string, ours []string) string {
 		return outer[path.Dir(f)] && slices.Contains(Names, path.Base(f)) || isPlaced(f)
 	})
 	return strings.Join(append(list, ours...), ":")
+}
+
+// AskRSockets is what programs need to ask a process for sockets over RDMA, UID.WORD.SECRET: whose
+// that process is, the name at which it is found, and what shows it that they may ask. They start
+// it when they need it.
+func AskRSockets(uid int) string {
+	return fmt.Sprintf("%d.%s.%s", uid, random(8), random(16))
+}
+
+// random is the text of n random octets.
+func random(n int) string {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // never fails
+	return hex.EncodeToString(b)
 }
 
 // AppendIfAddrs appends the addresses of a device in the form that the preloaded library reads:

@@ -2,6 +2,7 @@ package launch
 
 import (
 	"net/netip"
+	"regexp"
 	"slices"
 	"testing"
 )
@@ -99,6 +100,21 @@ func TestEnv(t *testing.T) {
 				"VRNIC_SYS_DIR=/d"},
 		},
 		{
+			name: "sockets over RDMA",
+			env:  []string{"VRNIC_RSOCKETS=old"},
+			set:  Settings{Socket: "/s", RSockets: "0.a.b", Libs: dir},
+			want: []string{"LD_LIBRARY_PATH=/l",
+				"LD_PRELOAD=/l/libvrnic-ifaddrs.so:/l/libvrnic-rsockets.so", "VRNIC_RSOCKETS=0.a.b",
+				"VRNIC_SOCKET=/s"},
+		},
+		{
+			name: "no sockets over RDMA any more",
+			env: []string{"LD_PRELOAD=/l/libvrnic-ifaddrs.so:/l/libvrnic-rsockets.so",
+				"VRNIC_RSOCKETS=0.a.b"},
+			set:  Settings{Socket: "/s", Libs: dir},
+			want: []string{"LD_LIBRARY_PATH=/l", "LD_PRELOAD=/l/libvrnic-ifaddrs.so", "VRNIC_SOCKET=/s"},
+		},
+		{
 			name: "what is not seen in /sys",
 			env: []string{"LD_PRELOAD=/l/libvrnic-ifaddrs.so:/l/libvrnic-sys.so", "VRNIC_SYS=auto",
 				"VRNIC_SYS_DIR=/d"},
@@ -155,5 +171,13 @@ func TestAppendIfAddrs(t *testing.T) {
 	s = AppendIfAddrs(s, "c", []netip.Prefix{netip.MustParsePrefix("10.0.0.2/8")})
 	if want := "a=10.0.0.1/24,fd00::1/64;c=10.0.0.2/8"; s != want {
 		t.Errorf("got %q, want %q", s, want)
+	}
+}
+
+// Whom sockets ask is another process for each program, and nobody can guess how.
+func TestAskRSockets(t *testing.T) {
+	a, b := AskRSockets(7), AskRSockets(7)
+	if form := regexp.MustCompile(`^7\.[0-9a-f]{16}\.[0-9a-f]{32}$`); !form.MatchString(a) || a == b {
+		t.Errorf("AskRSockets: %q, then %q", a, b)
 	}
 }

@@ -197,7 +197,7 @@ func placeFile(file string, content []byte) error {
 	}
 	_, err = f.Write(content)
 	if err == nil {
-		err = f.Chmod(0o644)
+		err = f.Chmod(0o755) // one is a program
 	}
 	if cerr := f.Close(); err == nil {
 		err = cerr
@@ -247,6 +247,9 @@ func placeInMemory(libs map[string][]byte) (files []string, err error) {
 		}
 	}()
 	for _, name := range Names {
+		if name == RSockets || name == RSocketD {
+			continue // what cannot be executed there, and what would do that; they come last
+		}
 		// Not to be executed as a program; older kernels do not know the difference.
 		fd, err := unix.MemfdCreate(memPrefix+name, unix.MFD_NOEXEC_SEAL|unix.MFD_ALLOW_SEALING)
 		if err == unix.EINVAL {

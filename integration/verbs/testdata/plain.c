@@ -1,0 +1,401 @@
+/*
+ * A program that knows nothing of RDMA, for `vrnic exec --rsockets`: what sockets of TCP do, and
+ * what it does not see. Both ends are in this process, or in a child of it.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "vt.h"
+
+static struct sockaddr_in addr(const char *of, int port)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(port) };
+
+	CHECK_EQ(inet_pton(AF_INET, of, &a.sin_addr), 1);
+	return a;
+}
+
+/* The kernel's own word of it. */
+static bool over_rdma(int s)
+{
+	struct sockaddr_storage a;
+	socklen_t len = sizeof(a);
+
+	CHECK_EQ(syscall(SYS_getsockname, s, &a, &len), 0);
+	return a.ss_family == AF_UNIX;
+}
+
+static void wait_for(int s, short events)
+{
+	struct pollfd p = { .fd = s, .events = events };
+
+	CHECK_EQ(poll(&p, 1, VT_PATIENCE), 1);
+}
+
+static int listener(const char *of, struct sockaddr_in *at)
+{
+	socklen_t len = sizeof(*at);
+	int l = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
+
+	*at = addr(of, 0);
+	CHECK(l >= 0);
+	CHECK_EQ(setsockopt(l, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)), 0);
+	CHECK_EQ(bind(l, (struct sockaddr *)at, sizeof(*at)), 0);
+	CHECK_EQ(listen(l, 8), 0);
+	CHECK_EQ(getsockname(l, (struct sockaddr *)at, &len), 0);
+	CHECK_EQ(len, sizeof(*at));
+	CHECK(at->sin_port != 0);
+	CHECK(over_rdma(l));
+	CHECK_EQ(fcntl(l, F_GETFD), FD_CLOEXEC);
+	return l;
+}
+
+static int dial(const struct sockaddr_in *at)
+{
+	int s = socket(AF_INET, SOCK_STREAM, 0);
+
+	CHECK(s >= 0);
+	CHECK_EQ(connect(s, (struct sockaddr *)at, sizeof(*at)), 0);
+	CHECK_EQ(fcntl(s, F_GETFD), 0);
+	return s;
+}
+
+static void joined(int s[2])
+{
+	struct sockaddr_in at;
+	int l = listener(getenv("VT_SERVER"), &at);
+
+	s[0] = dial(&at);
+	s[1] = accept(l, NULL, NULL);
+	CHECK(s[1] >= 0);
+	CHECK(over_rdma(s[0]));
+	CHECK(over_rdma(s[1]));
+	CHECK_EQ(close(l), 0);
+}
+
+static int option(int s, int level, int name)
+{
+	int value = -1;
+	socklen_t len = sizeof(value);
+
+	CHECK_EQ(getsockopt(s, level, name, &value, &len), 0);
+	return value;
+}
+
+static void names(void)
+{
+	struct sockaddr_in at, own, peer, seen;
+	socklen_t len = sizeof(at);
+	int l = listener(getenv("VT_SERVER"), &at), s = dial(&at), a, other, yes = 1;
+	struct tcp_info info;
+	char algorithm[16];
+
+	a = accept4(l, (struct sockaddr *)&seen, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	CHECK(a >= 0);
+	CHECK_EQ(len, sizeof(seen));
+	CHECK(fcntl(a, F_GETFL) & O_NONBLOCK);
+	CHECK_EQ(fcntl(a, F_GETFD), FD_CLOEXEC);
+	CHECK_EQ(getsockname(s, (struct sockaddr *)&own, &len), 0);
+	CHECK(!memcmp(&own, &seen, sizeof(own)));
+	CHECK_EQ(getpeername(s, (struct sockaddr *)&peer, &len), 0);
+	CHECK(!memcmp(&peer, &at, sizeof(peer)));
+	CHECK_EQ(getsockname(a, (struct sockaddr *)&own, &len), 0);
+	CHECK(!memcmp(&own, &at, sizeof(own)));
+	CHECK_ERRNO(getpeername(l, (struct sockaddr *)&peer, &len), ENOTCONN);
+
+	CHECK_EQ(option(s, SOL_SOCKET, SO_DOMAIN), AF_INET);
+	CHECK_EQ(option(l, SOL_SOCKET, SO_TYPE), SOCK_STREAM);
+	CHECK_EQ(option(a, SOL_SOCKET, SO_PROTOCOL), IPPROTO_TCP);
+	CHECK_EQ(option(l, SOL_SOCKET, SO_ACCEPTCONN), 1);
+	CHECK_EQ(option(a, SOL_SOCKET, SO_ACCEPTCONN), 0);
+	CHECK_EQ(option(a, IPPROTO_TCP, TCP_NODELAY), 0);
+	CHECK_EQ(setsockopt(a, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes)), 0);
+	CHECK_EQ(option(a, IPPROTO_TCP, TCP_NODELAY), 1);
+	CHECK_EQ(setsockopt(s, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof(yes)), 0);
+	CHECK_EQ(option(s, SOL_SOCKET, SO_KEEPALIVE), 1);
+	CHECK(option(s, IPPROTO_TCP, TCP_MAXSEG) > 0);
+	len = sizeof(info);
+	CHECK_EQ(getsockopt(s, IPPROTO_TCP, TCP_INFO, &info, &len), 0);
+	CHECK_EQ(info.tcpi_state, TCP_ESTABLISHED);
+	len = sizeof(algorithm);
+	CHECK_EQ(getsockopt(s, IPPROTO_TCP, TCP_CONGESTION, algorithm, &len), 0);
+	CHECK_ERRNO(setsockopt(s, IPPROTO_TCP, 9999, &yes, sizeof(yes)), ENOPROTOOPT);
+
+	other = socket(AF_INET, SOCK_STREAM, 0);
+	CHECK_ERRNO(bind(other, (struct sockaddr *)&at, sizeof(at)), EADDRINUSE);
+	CHECK_EQ(close(other), 0);
+	CHECK_EQ(close(l), 0);
+	/* the port is free with its socket */
+	other = socket(AF_INET, SOCK_STREAM, 0);
+	CHECK_EQ(bind(other, (struct sockaddr *)&at, sizeof(at)), 0);
+	CHECK_EQ(close(other), 0);
+	CHECK_EQ(close(s), 0);
+	CHECK_EQ(close(a), 0);
+}
+
+/* Registered before it is connected, as a proxy does. */
+static void waiting(void)
+{
+	struct sockaddr_in at;
+	int l = listener(getenv("VT_SERVER"), &at), e = epoll_create1(0), s, a;
+	struct epoll_event ev = { .events = EPOLLOUT | EPOLLET, .data.u64 = 0x1234567890 };
+
+	CHECK_EQ(fcntl(l, F_SETFL, O_NONBLOCK), 0);
+	CHECK_ERRNO(accept(l, NULL, NULL), EAGAIN);
+	s = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	CHECK_EQ(epoll_ctl(e, EPOLL_CTL_ADD, s, &ev), 0);
+	CHECK_EQ(epoll_wait(e, &ev, 1, 0), 1); /* as sockets do that nothing has come of */
+	CHECK_ERRNO(connect(s, (struct sockaddr *)&at, sizeof(at)), EINPROGRESS);
+	ev.data.u64 = 0;
+	CHECK_EQ(epoll_wait(e, &ev, 1, VT_PATIENCE), 1);
+	CHECK_EQ(ev.data.u64, 0x1234567890);
+	CHECK_EQ(ev.events, EPOLLOUT);
+	CHECK_EQ(option(s, SOL_SOCKET, SO_ERROR), 0);
+	CHECK_ERRNO(connect(s, (struct sockaddr *)&at, sizeof(at)), EISCONN);
+	wait_for(l, POLLIN);
+	a = accept(l, NULL, NULL);
+	CHECK(a >= 0);
+	CHECK_EQ(fcntl(a, F_GETFL) & O_NONBLOCK, 0);
+	CHECK_EQ(close(a), 0);
+	CHECK_EQ(close(s), 0);
+	CHECK_EQ(close(l), 0);
+
+	/* nobody listens any more */
+	s = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	CHECK_ERRNO(connect(s, (struct sockaddr *)&at, sizeof(at)), EINPROGRESS);
+	wait_for(s, POLLOUT);
+	CHECK_EQ(option(s, SOL_SOCKET, SO_ERROR), ECONNREFUSED);
+	CHECK_EQ(option(s, SOL_SOCKET, SO_ERROR), 0);
+	CHECK_EQ(close(s), 0);
+	s = socket(AF_INET, SOCK_STREAM, 0);
+	CHECK_ERRNO(connect(s, (struct sockaddr *)&at, sizeof(at)), ECONNREFUSED);
+	CHECK_EQ(close(s), 0);
+	CHECK_EQ(close(e), 0);
+}
+
+static void *accepts(void *l)
+{
+	return (void *)(intptr_t)(accept((intptr_t)l, NULL, NULL) < 0 ? errno : 0);
+}
+
+/* A thread that waits for connections is woken. */
+static void shut(void)
+{
+	struct sockaddr_in at;
+	int l = listener(getenv("VT_SERVER"), &at), s[2];
+	pthread_t t;
+	void *err;
+	char c;
+
+	CHECK_EQ(pthread_create(&t, NULL, accepts, (void *)(intptr_t)l), 0);
+	usleep(20000); /* it waits by then, or finds it so */
+	CHECK_EQ(shutdown(l, SHUT_RDWR), 0);
+	CHECK_EQ(pthread_join(t, &err), 0);
+	CHECK_EQ((intptr_t)err, EINVAL);
+	CHECK_EQ(close(l), 0);
+	joined(s);
+	CHECK_EQ(shutdown(s[0], SHUT_RDWR), 0);
+	CHECK_EQ(read(s[0], &c, 1), 0);
+	CHECK_EQ(read(s[1], &c, 1), 0);
+	CHECK_EQ(close(s[0]), 0);
+	CHECK_EQ(close(s[1]), 0);
+}
+
+static void ends(void)
+{
+	struct linger now = { 1, 0 };
+	char buf[100];
+	int s[2];
+	pid_t child;
+
+	/* one direction, then the other */
+	joined(s);
+	CHECK_EQ(write(s[0], "abc", 3), 3);
+	CHECK_EQ(shutdown(s[0], SHUT_WR), 0);
+	CHECK_EQ(recv(s[1], buf, sizeof(buf), MSG_WAITALL), 3);
+	CHECK_EQ(read(s[1], buf, sizeof(buf)), 0);
+	CHECK_EQ(write(s[1], "back", 4), 4);
+	CHECK_EQ(close(s[1]), 0);
+	CHECK_EQ(recv(s[0], buf, sizeof(buf), MSG_WAITALL), 4);
+	CHECK_EQ(read(s[0], buf, sizeof(buf)), 0);
+	CHECK_EQ(close(s[0]), 0);
+
+	/* it says that it wants to hear no more */
+	joined(s);
+	CHECK_EQ(shutdown(s[0], SHUT_RD), 0);
+	CHECK_EQ(read(s[0], buf, sizeof(buf)), 0);
+	CHECK_EQ(close(s[0]), 0);
+	CHECK_EQ(read(s[1], buf, sizeof(buf)), 0);
+	CHECK_EQ(close(s[1]), 0);
+
+	/* a reset, by whoever asks for it */
+	joined(s);
+	CHECK_EQ(setsockopt(s[0], SOL_SOCKET, SO_LINGER, &now, sizeof(now)), 0);
+	CHECK_EQ(close(s[0]), 0);
+	CHECK_ERRNO(read(s[1], buf, sizeof(buf)), ECONNRESET);
+	CHECK_EQ(close(s[1]), 0);
+
+	/* or does not read what has come */
+	joined(s);
+	CHECK_EQ(write(s[1], "unread", 6), 6);
+	wait_for(s[0], POLLIN);
+	CHECK_EQ(close(s[0]), 0);
+	CHECK_ERRNO(recv(s[1], buf, sizeof(buf), 0), ECONNRESET);
+	CHECK_EQ(close(s[1]), 0);
+
+	/* a program that is killed has closed its sockets */
+	joined(s);
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		CHECK_EQ(write(s[0], "last", 4), 4);
+		kill(getpid(), SIGKILL);
+	}
+	CHECK_EQ(close(s[0]), 0);
+	CHECK_EQ(waitpid(child, NULL, 0), child);
+	CHECK_EQ(recv(s[1], buf, sizeof(buf), MSG_WAITALL), 4);
+	CHECK_EQ(recv(s[1], buf, sizeof(buf), 0), 0);
+	CHECK_EQ(close(s[1]), 0);
+}
+
+enum { MUCH = 6 << 20 };
+
+static char octet(uint32_t at, int way) { return (at * 7 + at / 251 + way) % 253; }
+
+/* Both ways at the same time, until each has got all. */
+static void much(void)
+{
+	static char buf[50000];
+	uint32_t out[2] = { 0 }, in[2] = { 0 }, i, k;
+	ssize_t n;
+	int s[2];
+
+	joined(s);
+	for (k = 0; k < 2; k++)
+		CHECK_EQ(fcntl(s[k], F_SETFL, O_NONBLOCK), 0);
+	while (in[0] < MUCH || in[1] < MUCH) {
+		struct pollfd p[2] = { { .fd = s[0], .events = POLLIN },
+				       { .fd = s[1], .events = POLLIN } };
+
+		for (k = 0; k < 2; k++)
+			p[k].events |= out[k] < MUCH ? POLLOUT : 0;
+		CHECK(poll(p, 2, VT_PATIENCE) > 0);
+		for (k = 0; k < 2; k++) {
+			uint32_t want = 1 + out[k] % sizeof(buf);
+
+			if (want > MUCH - out[k])
+				want = MUCH - out[k];
+			for (i = 0; i < want; i++)
+				buf[i] = octet(out[k] + i, k);
+			n = p[k].revents & POLLOUT ? write(s[k], buf, want) : 0;
+			out[k] += n > 0 ? n : 0;
+			n = p[k].revents & POLLIN ? read(s[k], buf, sizeof(buf)) : 0;
+			for (i = 0; n > 0 && i < n; i++)
+				CHECK_EQ(buf[i], octet(in[k] + i, !k));
+			in[k] += n > 0 ? n : 0;
+		}
+	}
+	CHECK_EQ(close(s[0]), 0);
+	CHECK_EQ(close(s[1]), 0);
+}
+
+/* A child accepts, and what it got is the parent's no less. */
+static void inherited(void)
+{
+	struct sockaddr_in at;
+	int l = listener(getenv("VT_SERVER"), &at), s, a, dup_of;
+	char buf[10] = { 0 };
+	pid_t child = fork();
+
+	CHECK(child >= 0);
+	if (!child) {
+		a = accept(l, NULL, NULL);
+		dup_of = dup(a);
+		CHECK_EQ(close(a), 0);
+		CHECK_EQ(read(dup_of, buf, 5), 5);
+		CHECK_EQ(write(dup_of, buf, 5), 5);
+		_exit(0);
+	}
+	s = dial(&at);
+	CHECK_EQ(close(l), 0);
+	CHECK_EQ(write(s, "hello", 5), 5);
+	CHECK_EQ(recv(s, buf, 5, MSG_WAITALL), 5);
+	CHECK(!strcmp(buf, "hello"));
+	CHECK_EQ(read(s, buf, 1), 0);
+	CHECK_EQ(waitpid(child, NULL, 0), child);
+	CHECK_EQ(close(s), 0);
+}
+
+/* At all addresses a socket listens to both worlds; localhost is the kernel's. */
+static void anywhere(void)
+{
+	struct sockaddr_in at, seen, to[2];
+	socklen_t len = sizeof(at);
+	int l = socket(AF_INET, SOCK_STREAM, 0), i, s, a;
+
+	at = addr("0.0.0.0", 0);
+	CHECK_EQ(bind(l, (struct sockaddr *)&at, sizeof(at)), 0);
+	CHECK_EQ(listen(l, 8), 0);
+	CHECK_EQ(getsockname(l, (struct sockaddr *)&at, &len), 0);
+	to[0] = addr("127.0.0.1", ntohs(at.sin_port));
+	to[1] = addr(getenv("VT_SERVER"), ntohs(at.sin_port));
+	for (i = 0; i < 2; i++) {
+		s = dial(&to[i]);
+		CHECK_EQ(over_rdma(s), i);
+		a = accept(l, (struct sockaddr *)&seen, &len);
+		CHECK(a >= 0);
+		CHECK_EQ(over_rdma(a), i);
+		CHECK_EQ(seen.sin_addr.s_addr == to[0].sin_addr.s_addr, !i);
+		CHECK_EQ(close(a), 0);
+		CHECK_EQ(close(s), 0);
+	}
+	CHECK_EQ(close(l), 0);
+}
+
+/* Without the process that has the sockets they are over; new ones get another. */
+static void killed(void)
+{
+	struct sockaddr_in at;
+	int l = listener(getenv("VT_SERVER"), &at), s[2], again[2];
+	struct ucred who;
+	socklen_t len = sizeof(who);
+	char c;
+
+	joined(s);
+	CHECK_EQ(getsockopt(s[0], SOL_SOCKET, SO_PEERCRED, &who, &len), 0);
+	CHECK(who.pid != getpid());
+	CHECK_EQ(kill(who.pid, SIGKILL), 0);
+	CHECK_ERRNO(read(s[0], &c, 1), ECONNRESET);
+	CHECK_ERRNO(read(s[1], &c, 1), ECONNRESET);
+	CHECK_ERRNO(send(s[1], &c, 1, MSG_NOSIGNAL), EPIPE);
+	CHECK_ERRNO(accept(l, NULL, NULL), ENETDOWN);
+	joined(again);
+	CHECK_EQ(write(again[0], "x", 1), 1);
+	CHECK_EQ(read(again[1], &c, 1), 1);
+	CHECK_EQ(close(again[0]), 0);
+	CHECK_EQ(close(again[1]), 0);
+	CHECK_EQ(close(s[0]), 0);
+	CHECK_EQ(close(s[1]), 0);
+	CHECK_EQ(close(l), 0);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct vt_case cases[] = { { "names", names }, { "waiting", waiting },
+						{ "ends", ends }, { "shut", shut },
+						{ "much", much },
+						{ "inherited", inherited },
+						{ "anywhere", anywhere }, { "killed", killed },
+						{ NULL, NULL } };
+
+	return vt_main(argc, argv, cases);
+}

@@ -1,0 +1,69 @@
+/* What a descriptor is. */
+#include <poll.h>
+#include <unistd.h>
+
+#include "rspreload.h"
+
+/* How long rsocketd may take to say how a program's own end is taken. */
+enum { SAY_MS = 200 };
+
+static bool named(int (*get)(int, struct sockaddr *, socklen_t *), int fd, struct rs_name *n)
+{
+	struct sockaddr_un a;
+	socklen_t len = sizeof(a);
+	int err = errno;
+	bool yes = !get(fd, (struct sockaddr *)&a, &len) && len <= sizeof(a) &&
+		   rs_name_unpack(&a, len, n);
+
+	errno = err;
+	return yes;
+}
+
+bool rs_is_ours(int fd, struct rs_name *n) { return named(rs_next()->getsockname, fd, n); }
+
+int rs_verdict(int fd)
+{
+	struct rs_name n;
+
+	if (!named(rs_next()->getpeername, fd, &n) || n.kind != RS_KIND_VERDICT)
+		return -1;
+	return n.err;
+}
+
+int rs_end_said(int fd)
+{
+	struct pollfd p = { .fd = fd };
+	int i, err;
+
+	for (i = 0; i < SAY_MS; i++) {
+		err = rs_verdict(fd);
+		if (err >= 0)
+			return err;
+		if (poll(&p, 1, 0) <= 0)
+			return 0; /* the other direction goes on */
+		usleep(1000);
+	}
+	return ECONNRESET; /* rsocketd itself has gone */
+}
+
+static int option(int fd, int name)
+{
+	socklen_t len = sizeof(int);
+	int value = -1, err = errno;
+
+	if (rs_next()->getsockopt(fd, SOL_SOCKET, name, &value, &len))
+		value = -1;
+	errno = err;
+	return value;
+}
+
+bool rs_is_stream(int fd, int *family)
+{
+	int protocol;
+
+	*family = option(fd, SO_DOMAIN);
+	if ((*family != AF_INET && *family != AF_INET6) || option(fd, SO_TYPE) != SOCK_STREAM)
+		return false;
+	protocol = option(fd, SO_PROTOCOL);
+	return protocol == IPPROTO_TCP;
+}
