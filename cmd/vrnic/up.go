@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/signal"
 	"runtime"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/config"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/logs"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/metrics"
 	"github.com/vrnic/vrnic/internal/cpuprofile"
 	"github.com/vrnic/vrnic/shm"
@@ -94,6 +94,11 @@ func upCommand() *cli.Command {
 				"path of a Unix socket, with totals of all programs; see docs/observing.md"},
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"},
 				Usage: "log each connection and each client"},
+			&cli.StringFlag{Name: "log-level", DefaultText: "info", Usage: "log from `LEVEL` on: debug, " +
+				"info, warn or error; or PART=LEVEL, for one of " + strings.Join(logs.Parts, ", ") +
+				"; several with commas"},
+			&cli.StringFlag{Name: "log-format", DefaultText: logs.Text,
+				Usage: "log as `FORMAT`: text, or json, an object a line"},
 			cpuprofile.Flag(),
 		},
 		Action: up,
@@ -119,10 +124,6 @@ func up(c *cli.Context) error {
 		return err
 	}
 	manager, merr := dialManager()
-	level := slog.LevelInfo
-	if u.Verbose {
-		level = slog.LevelDebug
-	}
 	if file != "" {
 		cfg.Reload = func() (daemon.Config, error) {
 			u, err := upConfig(c, socket)
@@ -132,7 +133,9 @@ func up(c *cli.Context) error {
 			return u.Daemon, nil
 		}
 	}
-	cfg.Log = slog.New(slog.NewTextHandler(c.App.ErrWriter, &slog.HandlerOptions{Level: level}))
+	if cfg.Log, err = u.Log(c.App.ErrWriter); err != nil {
+		return err
+	}
 
 	stopProfile, err := cpuprofile.Start(u.CPUProfile)
 	if err != nil {
@@ -169,7 +172,7 @@ func up(c *cli.Context) error {
 		return errors.Join(err, d.Close())
 	}
 	if scrapes != nil {
-		scrapes.Serve(metrics.NewCollector(d.Metrics), version(), cfg.Log)
+		scrapes.Serve(metrics.NewCollector(d.Metrics), version(), cfg.Log.With(logs.Part, "metrics"))
 	}
 	names := make([]string, 0, len(cfg.Devices))
 	for _, device := range d.Devices() {

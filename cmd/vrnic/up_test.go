@@ -289,3 +289,37 @@ func TestUpNoHangup(t *testing.T) {
 		t.Errorf("status %d, stderr:\n%s", status, p.stderr)
 	}
 }
+
+// --log-level has each part of a daemon log from its level on, and --log-format json makes an
+// object of each line.
+func TestUpLog(t *testing.T) {
+	socket := filepath.Join(socketDir(t), "s")
+	p := startUp(t, nil, "up", "--socket", socket, "--log-format", "json", "--log-level",
+		"warn,clients=debug", "--metrics", "0.0.0.0:0")
+	p.ready()
+	if status, _, stderr := vrnic("show", "dev", "--socket", socket); status != 0 {
+		t.Errorf("show: %d, %s", status, stderr)
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	p.end()
+	seen := map[string]bool{}
+	for line := range strings.Lines(p.stderr.String()) {
+		var r struct{ Level, Msg, Part string }
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		seen[r.Part+" "+r.Level] = true
+	}
+	if !seen["clients DEBUG"] || !seen[" WARN"] || seen[" INFO"] || seen["rdma DEBUG"] {
+		t.Errorf("%v, of:\n%s", seen, p.stderr)
+	}
+	for _, args := range [][]string{{"--log-format", "xml"}, {"--log-level", "loud"},
+		{"--log-level", "nobody=info"}} {
+		status, _, stderr := vrnic(append([]string{"up", "--socket", socket}, args...)...)
+		if status != exitUsage || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%q: %d, %s", args, status, stderr)
+		}
+	}
+}

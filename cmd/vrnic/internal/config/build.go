@@ -3,13 +3,16 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/daemon"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/logs"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/metrics"
 	"github.com/vrnic/vrnic/shm"
 	"github.com/vrnic/vrnic/shm/server"
@@ -21,6 +24,8 @@ type Up struct {
 	User       string // to run as; "": stay
 	Sandbox    string // a mode of --sandbox
 	Verbose    bool
+	LogFormat  string
+	LogLevel   string // as logs.Levels.Set has it
 	Metrics    string // where metrics are; "": nowhere
 	CPUProfile string // file; "": none
 }
@@ -54,6 +59,14 @@ var keys = []key{
 	{"user", false, func(u *Up, v string) error { u.User = v; return nil }},
 	{"sandbox", false, func(u *Up, v string) error { u.Sandbox = v; return nil }},
 	{"verbose", false, func(u *Up, v string) (err error) { u.Verbose, err = yes(v); return err }},
+	{"log-format", false, func(u *Up, v string) error {
+		u.LogFormat = v
+		return logs.CheckFormat(v)
+	}},
+	{"log-level", false, func(u *Up, v string) error {
+		u.LogLevel = v
+		return new(logs.Levels).Set(v)
+	}},
 	{"metrics", false, func(u *Up, v string) error {
 		u.Metrics = v
 		return metrics.CheckAddr(v)
@@ -137,12 +150,27 @@ func Build(settings []Setting) (*Up, error) {
 	}
 	for _, s := range []daemon.Setting{{Key: "user", Value: u.User},
 		{Key: "sandbox", Value: u.Sandbox}, {Key: "verbose", Value: fmt.Sprint(u.Verbose)},
+		{Key: "log-format", Value: u.LogFormat}, {Key: "log-level", Value: u.LogLevel},
 		{Key: "metrics", Value: u.Metrics}, {Key: "cpuprofile", Value: u.CPUProfile}} {
 		if s.Value != "" && s.Value != "false" {
 			u.Daemon.Others = append(u.Daemon.Others, s)
 		}
 	}
 	return u, nil
+}
+
+// Log writes records to w as u has it.
+func (u *Up) Log(w io.Writer) (*slog.Logger, error) {
+	levels := logs.Levels{All: slog.LevelInfo}
+	if u.Verbose {
+		levels.All = slog.LevelDebug
+	}
+	if u.LogLevel != "" {
+		if err := levels.Set(u.LogLevel); err != nil {
+			return nil, err
+		}
+	}
+	return slog.New(logs.New(w, u.LogFormat, levels)), nil
 }
 
 // wrong says where it is that err is about.

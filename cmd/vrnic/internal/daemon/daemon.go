@@ -22,6 +22,7 @@ import (
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/capture"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/guest"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/logs"
 	"github.com/vrnic/vrnic/internal/limitlog"
 	"github.com/vrnic/vrnic/ipoib/overroce"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
@@ -164,7 +165,7 @@ func (d *Daemon) listen() error {
 	server, err := server.Listen(d.cfg.Socket, server.Config{
 		NewSession: d.newSession, Mode: d.cfg.SocketMode, Group: d.cfg.SocketGroup, Limits: &limits,
 		FD: d.cfg.SocketFD, Guests: guests,
-		Log: d.log,
+		Log: d.log.With(logs.Part, "clients"),
 	})
 	if err != nil {
 		return fmt.Errorf("control socket: %w", err)
@@ -227,7 +228,7 @@ func (d *Daemon) newRNIC(spec DeviceSpec, mac [6]byte, addrs []netip.Prefix, st 
 	return vnic.New(cfg.Peers.config(vnic.Config{
 		Name: spec.Name, MAC: mac, MTU: st.MTU(), Addrs: addrs, Network: st, Route: st.Route(),
 		Beside: &d.beside, ForceWire: spec.ForceWire, RoCE: spec.RoCE, DCQCN: spec.DCQCN,
-		Limits: clientLimits(cfg.Limits), Log: d.log,
+		Limits: clientLimits(cfg.Limits), Log: d.log.With(logs.Part, "rdma"),
 	}))
 }
 

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/logs"
 	"github.com/vrnic/vrnic/ipoib"
 	"github.com/vrnic/vrnic/ipoib/overroce"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
@@ -297,7 +298,7 @@ func (d *Daemon) openIPoIB() ([]ipoibInterface, error) {
 		if err != nil {
 			return nil, fmt.Errorf("ipoib %s: %w", i.spec.Name, err)
 		}
-		i.config.Log = d.log
+		i.config.Log = d.log.With(logs.Part, "ipoib")
 		all = append(all, i)
 	}
 	return all, nil

@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/guest"
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/logs"
 	"github.com/vrnic/vrnic/rdma"
 	"github.com/vrnic/vrnic/shm/abi"
 	"github.com/vrnic/vrnic/shm/ring"
@@ -38,7 +39,7 @@ func (d *Daemon) newSession(s *server.Session) (server.Handler, error) {
 	if !d.up {
 		return nil, syscall.ENODEV
 	}
-	h := &session{d: d, shm: s, log: d.log.With("session", s.ID())}
+	h := &session{d: d, shm: s, log: d.log.With(logs.Part, "clients", "session", s.ID())}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, dev := range d.devices {
