@@ -131,7 +131,8 @@ static inline socklen_t rs_end_addr(const struct rs_end *e, int family,
 enum { RS_SECRET = 32, RS_VALUE = 512 };
 
 enum rs_op {
-	RS_OP_BIND = 1, /* with the kernel's socket, which keeps options: to local */
+	/* with the kernel's socket, which keeps options: to local; EBUSY: it is free in a moment */
+	RS_OP_BIND = 1,
 	RS_OP_LISTEN,	/* id; or 0, and with the kernel's socket that listens, at any address */
 	RS_OP_CONNECT,	/* id; or 0, and with the kernel's socket: from local to remote */
 	RS_OP_SET,

@@ -72,7 +72,7 @@ static int op_bind(const struct rs_ask *q, int *fd)
 		err = socket_pair(s, RS_KIND_BOUND, SOCK_STREAM);
 	if (err < 0) {
 		socket_free(s);
-		return err;
+		return err == -EADDRINUSE && sockets_leaving(q->local.port) ? -EBUSY : err;
 	}
 	s->bound = true;
 	socket_add(s);

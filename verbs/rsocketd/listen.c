@@ -116,8 +116,12 @@ void *listen_run(void *arg)
 out:
 	if (waits >= 0)
 		close(waits);
-	socket_remove(s);
 	socket_verdict(s, 0); /* the program may have ended it by shutdown(2), and look */
+	sockets_lock();
+	rclose(s->rs); /* who is told that the port is free soon is told so until it is */
+	s->rs = -1;
+	sockets_unlock();
+	socket_remove(s);
 	socket_free(s);
 	return NULL;
 }

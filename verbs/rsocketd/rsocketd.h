@@ -37,6 +37,8 @@ void socket_add(struct socket *s);	  /* with the lock */
 void socket_remove(struct socket *s);	  /* without: when it returns nobody is at it */
 int sockets_bound(struct socket **list, int most); /* with the lock: how many */
 bool sockets_any(void);
+/* With the lock: whether one of port, and no connection, is there that its program has closed. */
+bool sockets_leaving(uint16_t port);
 /* A pair of type: s has a new id, and one of the ends; the program's, or -errno. */
 int socket_pair(struct socket *s, enum rs_kind kind, int type);
 /* Another end, with the name of a verdict: it is said once. */

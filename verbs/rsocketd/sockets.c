@@ -61,6 +61,19 @@ bool sockets_any(void)
 	return any;
 }
 
+bool sockets_leaving(uint16_t port)
+{
+	struct socket *s;
+
+	for (s = sockets; s; s = s->next) {
+		struct pollfd p = { .fd = s->end };
+
+		if (!s->remote.family && s->local.port == port && poll(&p, 1, 0) > 0)
+			return true;
+	}
+	return false;
+}
+
 static bool set_name(int fd, const struct rs_name *n)
 {
 	struct sockaddr_un a;

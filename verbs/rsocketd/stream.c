@@ -241,9 +241,9 @@ void *stream_run(void *arg)
 	}
 	free(t.out.buf);
 	free(t.in.buf);
-	socket_remove(t.s);
 	/* the program hears of it now, the peer when all has been sent */
 	socket_verdict(t.s, 0);
+	socket_remove(t.s);
 	close(t.s->end);
 	t.s->end = -1;
 	socket_free(t.s);

@@ -251,3 +251,15 @@ int rs_ask(struct rs_ask *q, int send, struct rs_answer *a, int *got)
 	errno = err;
 	return heard && !err ? 0 : -1;
 }
+
+bool rs_is_known(uint64_t id)
+{
+	struct rs_ask q = { .op = RS_OP_GET, .id = id, .level = SOL_SOCKET, .name = SO_TYPE,
+			    .len = sizeof(int) };
+	struct rs_answer a;
+	int was = errno;
+	bool known = !rs_ask(&q, -1, &a, NULL);
+
+	errno = was;
+	return known;
+}

@@ -25,8 +25,8 @@ static int replace(int fd, struct rs_ask *q, bool with_fd)
 	int end = -1, status = fcntl(fd, F_GETFL), r;
 	int64_t until = now_ms() + BUSY_MS;
 
-	while ((r = rs_ask(q, with_fd ? fd : -1, &a, &end)) && errno == EADDRINUSE &&
-	       q->op == RS_OP_BIND && now_ms() < until)
+	while ((r = rs_ask(q, with_fd ? fd : -1, &a, &end)) && q->op == RS_OP_BIND &&
+	       (errno == EBUSY || (errno == EADDRINUSE && now_ms() < until)))
 		usleep(BUSY_US);
 	if (r)
 		return -1;
@@ -215,7 +215,7 @@ static void abandon(int fd)
 		rs_swap(fd, s, fcntl(fd, F_GETFL));
 }
 
-static int take(int fd, int flags)
+static int take(int fd, uint64_t id, int flags)
 {
 	union {
 		struct cmsghdr h;
@@ -231,7 +231,7 @@ static int take(int fd, int flags)
 	n = rs_next()->recvmsg(fd, &m, flags & SOCK_CLOEXEC ? MSG_CMSG_CLOEXEC : 0);
 	if (n < 0)
 		return -1;
-	if (!n && !rs_end_said(fd)) {
+	if (!n && !rs_end_said(fd, id)) {
 		errno = EINVAL; /* the program has shut it down */
 		return -1;
 	}
@@ -265,7 +265,7 @@ EXPORT int accept4(int fd, struct sockaddr *addr, socklen_t *len, int flags)
 		errno = EINVAL;
 		return -1;
 	}
-	got = take(fd, flags);
+	got = take(fd, n.id, flags);
 	if (got >= 0 && addr && len && getpeername(got, addr, len))
 		*len = 0; /* it has gone meanwhile */
 	return got;

@@ -4,9 +4,6 @@
 
 #include "rspreload.h"
 
-/* How long rsocketd may take to say how a program's own end is taken. */
-enum { SAY_MS = 200 };
-
 static bool named(int (*get)(int, struct sockaddr *, socklen_t *), int fd, struct rs_name *n)
 {
 	struct sockaddr_un a;
@@ -30,20 +27,23 @@ int rs_verdict(int fd)
 	return n.err;
 }
 
-int rs_end_said(int fd)
+int rs_end_said(int fd, uint64_t id)
 {
 	struct pollfd p = { .fd = fd };
-	int i, err;
+	int err;
 
-	for (i = 0; i < SAY_MS; i++) {
+	for (;;) {
 		err = rs_verdict(fd);
 		if (err >= 0)
 			return err;
 		if (poll(&p, 1, 0) <= 0)
 			return 0; /* the other direction goes on */
-		usleep(1000);
+		if (!rs_is_known(id))
+			break;
+		usleep(1000); /* it has not seen yet that the program has ended both */
 	}
-	return ECONNRESET; /* rsocketd itself has gone */
+	err = rs_verdict(fd); /* what is not known any more has been said before */
+	return err < 0 ? ECONNRESET : err; /* rsocketd itself has gone */
 }
 
 static int option(int fd, int name)

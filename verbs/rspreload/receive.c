@@ -13,7 +13,7 @@ static ssize_t end_of(int fd, ssize_t r)
 
 	if (r || !rs_is_ours(fd, &n) || n.kind != RS_KIND_CONNECTS)
 		return r;
-	err = rs_end_said(fd);
+	err = rs_end_said(fd, n.id);
 	if (!err)
 		return 0;
 	errno = err;

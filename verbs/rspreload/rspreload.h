@@ -47,7 +47,7 @@ bool rs_is_ours(int fd, struct rs_name *n);
 /* How the other end of one of ours has ended: errno, 0 if well, -1 if that is not said. */
 int rs_verdict(int fd);
 /* The same of one from which nothing more comes, perhaps by shutdown(2): 0, or errno */
-int rs_end_said(int fd);
+int rs_end_said(int fd, uint64_t id);
 /* Whether fd is the kernel's socket of a TCP stream; family is AF_INET or AF_INET6. */
 bool rs_is_stream(int fd, int *family);
 
@@ -60,6 +60,7 @@ bool rs_device_for(const struct rs_end *e, struct rs_end *local);
 
 /* ask.c: 0, or -1 with errno. send is a descriptor to pass along, or -1; got, if any, is new. */
 int rs_ask(struct rs_ask *q, int send, struct rs_answer *a, int *got);
+bool rs_is_known(uint64_t id); /* whether rsocketd has such a socket */
 void rs_complain(const char *what, int err); /* on stderr; errno stays */
 
 /*
