@@ -115,43 +115,100 @@ func short(d time.Duration) string {
 	return fmt.Sprintf("%gms", float64(d)/float64(time.Millisecond))
 }
 
-// badMatrix is the ratios in the form of a page of documentation.
+// badMatrix is the results in the form of the pages of documentation: goodputs in Mbit/s, and for
+// each transport its share of the kernel's, by loss and path.
 func badMatrix(results []badResult, p badPlan) (lines []string) {
-	type column struct{ rtt, jitter time.Duration }
-	type row struct{ loss, burst float64 }
-	var columns []column
-	var rows []row
-	cells := make(map[row]map[column]string)
-	for _, r := range results {
-		at, of := row{r.Loss, r.Burst}, column{r.RTT, r.Jitter}
-		if !slices.Contains(columns, of) {
-			columns = append(columns, of)
-		}
-		if cells[at] == nil {
-			rows, cells[at] = append(rows, at), make(map[column]string)
-		}
-		var parts []string
-		for _, kind := range p.only {
-			parts = append(parts, fmt.Sprintf("%.2f", r.ratio(kind).median))
-		}
-		cells[at][of] = strings.Join(parts, " ")
-	}
-	head, rule := "| loss %, burst |", "|---|"
-	for _, c := range columns {
-		head += fmt.Sprintf(" %s+%s |", short(c.rtt), short(c.jitter))
-		rule += "---|"
+	head, rule := "| loss, burst | RTT + jitter, ms | Linux |", "|---|---|--:|"
+	for _, kind := range p.only {
+		head += " " + strings.ToUpper(kind) + " |"
+		rule += "--:|"
 	}
 	lines = append(lines, "", head, rule)
-	for _, at := range rows {
-		line := fmt.Sprintf("| %v", at.loss)
-		if at.burst > 1 {
-			line += fmt.Sprintf(", %v", at.burst)
+	for i := range results {
+		r := &results[i]
+		line := fmt.Sprintf("| %s | %s | %s |", r.network(), r.path(), mbits(r.Kernel.median()))
+		for _, kind := range p.only {
+			line += " " + mbits(r.run(kind).median())
+			if share := r.share(kind); share != noShare {
+				line += " (" + share + ")"
+			}
+			line += " |"
 		}
-		line += " |"
-		for _, c := range columns {
-			line += " " + cells[at][c] + " |"
+		lines = append(lines, line)
+	}
+	for _, kind := range p.only {
+		lines = append(lines, "")
+		lines = append(lines, badShares(results, kind)...)
+	}
+	return lines
+}
+
+// badShares is the table of one transport.
+func badShares(results []badResult, kind string) []string {
+	var paths, networks []string
+	cells := make(map[[2]string]string)
+	for i := range results {
+		r := &results[i]
+		if !slices.Contains(paths, r.path()) {
+			paths = append(paths, r.path())
+		}
+		if !slices.Contains(networks, r.network()) {
+			networks = append(networks, r.network())
+		}
+		cells[[2]string{r.network(), r.path()}] = r.share(kind)
+	}
+	lines := []string{
+		"| " + strings.ToUpper(kind) + " | " + strings.Join(paths, " | ") + " |",
+		"|---|" + strings.Repeat("--:|", len(paths)),
+	}
+	for _, network := range networks {
+		line := "| " + network + " |"
+		for _, path := range paths {
+			line += " " + cells[[2]string{network, path}] + " |"
 		}
 		lines = append(lines, line)
 	}
 	return lines
+}
+
+// network is what r's frames suffer, and path the way, as tables name them.
+func (r *badResult) network() string {
+	if r.Burst > 1 {
+		return fmt.Sprintf("%v %%, %v", r.Loss, r.Burst)
+	}
+	return fmt.Sprintf("%v %%", r.Loss)
+}
+
+func (r *badResult) path() string {
+	s := fmt.Sprint(r.RTT.Seconds() * 1e3)
+	if r.Jitter > 0 {
+		s += fmt.Sprintf(" + %v", r.Jitter.Seconds()*1e3)
+	}
+	return s
+}
+
+// noShare is what there is of next to nothing.
+const noShare = "-"
+
+// share is vrnic's by the kernel's, as tables have it.
+func (r *badResult) share(kind string) string {
+	const leastKernel = 0.1 // Mbit/s
+	switch v := r.ratio(kind).median; {
+	case r.Kernel.median() < leastKernel || v == 0:
+		return noShare
+	case v < 1.05:
+		return fmt.Sprintf("%.2f", v)
+	case v < 9.95:
+		return fmt.Sprintf("%.1f", v)
+	default:
+		return fmt.Sprintf("%.0f", v)
+	}
+}
+
+// mbits is a goodput as tables have it.
+func mbits(v float64) string {
+	if v < 19.95 {
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.0f", v)
 }
