@@ -65,8 +65,8 @@ func TestBadnet(t *testing.T) {
 	}
 }
 
-// TestBadnetTable: medians and ratios of the same seeds, what is to know of a row, and the tables of
-// the documentation.
+// TestBadnetTable: medians and ratios of the same seeds, what is to know of a row, and the
+// documentation's tables.
 func TestBadnetTable(t *testing.T) {
 	run := func(mbits ...float64) (r badRun) {
 		for _, m := range mbits {

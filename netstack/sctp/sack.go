@@ -132,7 +132,8 @@ func (a *Association) uncount(c *outChunk) {
 	}
 }
 
-// growWindows opens the congestion windows of paths on which something has arrived.
+// growWindows opens the congestion windows of paths on which something has arrived. Slow start ends
+// when something is lost: docs/decisions.md#N7.
 func (a *Association) growWindows(now time.Time) {
 	for _, p := range a.paths {
 		// "Only if the current congestion window is being fully utilized and the data sender is not in

@@ -406,7 +406,7 @@ func (s *Sender) grow(n, was int, now time.Duration) {
 	if s.cwnd >= s.owed {
 		s.owed = 0
 	}
-	if s.cwnd < s.thresh {
+	if s.cwnd < s.thresh { // slow start, until something is lost: docs/decisions.md#N7
 		if s.cwnd < 2*was { // else it is not the window that holds the sender back
 			s.cwnd = min(s.cwnd+n, maxWindow)
 		}
