@@ -75,6 +75,11 @@ func (d *Daemon) Reload(ctx context.Context, force bool) error {
 	}
 	err = d.Reconfigure(ctx, force, nil, func(c *Config) error {
 		now, then := *c, next
+		for _, p := range now.Ports {
+			if p.Container {
+				then.Ports = append(slices.Clone(then.Ports), p)
+			}
+		}
 		now.Devices, now.Ports, now.Limits, now.Peers = then.Devices, then.Ports, then.Limits, then.Peers
 		for _, s := range now.Settings() {
 			if !slices.Contains(then.Settings(), s) {

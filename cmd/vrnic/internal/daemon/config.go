@@ -67,7 +67,9 @@ func (c *Config) Settings() []Setting {
 		all = append(all, Setting{"device", s.String()})
 	}
 	for _, s := range c.Ports {
-		all = append(all, Setting{"port", s.String()})
+		if !s.Container {
+			all = append(all, Setting{"port", s.String()})
+		}
 	}
 	for _, s := range c.IPoIB {
 		all = append(all, Setting{"ipoib", s.String()})

@@ -40,11 +40,15 @@ type PortSpec struct {
 	// ShareWith names it; "" is the only one on the switch.
 	Share     bool
 	ShareWith string
+	// Container: the tap comes and goes with a container. It is no part of what is saved, and what is
+	// read again does not take it away.
+	Container bool
 	Path      string // unix-listen, unix-connect
 }
 
-// ParsePort reads tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N][,share[=DEVICE]], unix-listen:PATH
-// or unix-connect:PATH. A path of the latter two is the whole rest, commas included.
+// ParsePort reads tap:NAME[,netns=PATH][,addr=CIDR]...[,mtu=N][,share[=DEVICE]][,container],
+// unix-listen:PATH or unix-connect:PATH. A path of the latter two is the whole rest, commas
+// included.
 func ParsePort(s string) (PortSpec, error) {
 	kind, rest, found := strings.Cut(s, ":")
 	k := slices.Index(portKinds[:], kind)
@@ -73,6 +77,11 @@ func ParsePort(s string) (PortSpec, error) {
 				if p.ShareWith = value; value != "" {
 					err = checkName(value, maxDeviceName)
 				}
+			case "container":
+				if p.Container || value != "" {
+					return fmt.Errorf("container is given once, and has no value")
+				}
+				p.Container = true
 			case "addr":
 				p.Addrs, err = addAddr(p.Addrs, value)
 			case "mtu":
@@ -87,10 +96,10 @@ func ParsePort(s string) (PortSpec, error) {
 					p.NetNS = value
 				}
 			default:
-				err = fmt.Errorf("unknown option %q (known: netns, addr, mtu, share)", key)
+				err = fmt.Errorf("unknown option %q (known: netns, addr, mtu, share, container)", key)
 			}
 			return err
-		}, "share")
+		}, "share", "container")
 	}
 	if err == nil && p.Share && len(p.Addrs) > 0 {
 		err = fmt.Errorf("with share the kernel's side has the addresses of the device: leave addr=%v "+
@@ -128,6 +137,9 @@ func (p PortSpec) String() string {
 		b = append(b, ",share="+p.ShareWith...)
 	case p.Share:
 		b = append(b, ",share"...)
+	}
+	if p.Container {
+		b = append(b, ",container"...)
 	}
 	return string(b)
 }

@@ -137,6 +137,8 @@ func TestParsePort(t *testing.T) {
 	}{
 		{"tap:vtap0", PortSpec{Kind: PortTap, Name: "vtap0"}},
 		{"tap:vtap0,share", PortSpec{Kind: PortTap, Name: "vtap0", Share: true}},
+		{"tap:vtap0,mtu=9000,container",
+			PortSpec{Kind: PortTap, Name: "vtap0", MTU: 9000, Container: true}},
 		{"tap:vtap0,mtu=9000,share=vrnic0", PortSpec{Kind: PortTap, Name: "vtap0", MTU: 9000, Share: true,
 			ShareWith: "vrnic0"}},
 		{"tap:vtap0,netns=/run/netns/a,addr=10.77.0.1/24,addr=fd77::1/64,mtu=9000", PortSpec{
