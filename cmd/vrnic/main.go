@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/vrnic/vrnic/cmd/vrnic/internal/cni"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/doctor"
 	"github.com/vrnic/vrnic/cmd/vrnic/internal/usage"
 	"github.com/vrnic/vrnic/shm"
@@ -29,7 +31,14 @@ const (
 	exitUsage  = 2
 )
 
+// pluginName is how a runtime of the Container Network Interface calls this program.
+const pluginName = "vrnic-cni"
+
 func main() {
+	if filepath.Base(os.Args[0]) == pluginName {
+		cni.Main()
+		return
+	}
 	os.Exit(run(os.Args, os.Stdout, os.Stderr))
 }
 

@@ -29,6 +29,8 @@ const (
 	cdi    = "tags.cncf.io"                   // the Container Device Interface
 	gopack = "github.com/gopacket"            // packets, and files of them
 	screen = "github.com/gdamore/tcell"       // terminals
+	cni    = "github.com/containernetworking" // the Container Network Interface
+	netns  = "github.com/vishvananda/netns"   // other network namespaces
 	whole  = ""                               // whatever go.mod has
 )
 
@@ -138,7 +140,7 @@ var layers = map[string][]string{
 	"shm/shmtest": {std, sys, module + "rdma", module + "shm/server", module + "shm/abi",
 		module + "shm/ring", module + "shm/osmem"},
 
-	"cmd/vrnic": {std, sys, cli, yaml, prom, netlib, cdi, gopack, screen,
+	"cmd/vrnic": {std, sys, cli, yaml, prom, netlib, cdi, cni, links, netns, gopack, screen,
 		module + "ipoib",
 		module + "rdma", module + "iwarp", module + "vnic", module + "shm", module + "netstack", module +
 			"sctpddp",
