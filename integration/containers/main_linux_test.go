@@ -27,6 +27,14 @@ func program() string { return filepath.Join(workDir, "vrnic") }
 var lacking error
 
 func TestMain(m *testing.M) {
+	switch filepath.Base(os.Args[0]) {
+	case ipamName:
+		ipamMain()
+		return
+	case frontName:
+		frontMain()
+		return
+	}
 	os.Exit(func() int {
 		if workDir == "" {
 			if lacking = missing(); lacking != nil {

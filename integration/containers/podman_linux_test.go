@@ -1,6 +1,7 @@
 package containers
 
 import (
+	"cmp"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -28,7 +29,10 @@ type site struct {
 	daemon *proctest.Process
 	before proctest.Holding
 	image  bool // it has been imported
-	once   sync.Once
+	// env is podman's beside, network the one of containers; "": none.
+	env     []string
+	network string
+	once    sync.Once
 }
 
 const imageName = "localhost/debian:1"
@@ -95,7 +99,7 @@ func (s *site) start(argv ...string) *proctest.Process {
 	s.t.Helper()
 	env := append([]string{"env", "-i", "HOME=" + s.dir, "XDG_RUNTIME_DIR=" + s.dir + "/run",
 		"TMPDIR=" + s.dir + "/tmp", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "VRNIC_SANDBOX_TRAP=1",
-		"VRNIC_SOCKET=" + s.socket}, argv...)
+		"VRNIC_SOCKET=" + s.socket}, append(s.env, argv...)...)
 	return proctest.Start(s.t, proctest.Config{UID: s.uid, Dir: s.dir, Patience: patience}, env...)
 }
 
@@ -157,8 +161,8 @@ func (s *site) container(device string, args ...string) []string {
 		s.image = true
 	}
 	i := slices.Index(args, "--")
-	words := append([]string{"run", "--network", "none", "--cgroups", "disabled", "--pull", "never",
-		"--device", "vrnic.io/rnic=" + device}, args[:i]...)
+	words := append([]string{"run", "--network", cmp.Or(s.network, "none"), "--cgroups", "disabled",
+		"--pull", "never", "--device", "vrnic.io/rnic=" + device}, args[:i]...)
 	return s.words(slices.Concat(words, []string{imageName}, args[i+1:])...)
 }
 
