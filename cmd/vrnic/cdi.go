@@ -129,12 +129,8 @@ func cdiDevice(name, containers, own string, libs launch.Libs) (d cdi.Device, er
 	defer client.Close()
 	d = cdi.Device{Name: name, Folder: filepath.Dir(socket), Socket: filepath.Base(socket),
 		Files: filepath.Join(own, "cdi"+strings.ReplaceAll(containers, "/", "-"), name)}
-	v := cdi.View{Socket: d.Socket}
-	for _, lib := range launch.Names {
-		if lib != launch.Heap {
-			v.Names = append(v.Names, lib)
-		}
-	}
+	v := cdi.View{Socket: d.Socket,
+		Names: []string{launch.Verbs, launch.RDMACM, launch.IfAddrs, launch.Sys}}
 	if v.Libraries, err = libs.Contents(v.Names); err != nil {
 		return d, err
 	}
