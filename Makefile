@@ -173,6 +173,16 @@ interop-smoke: ## the same in two minutes: every operation and fault once
 	VRNIC_TEST_INTEROP=smoke \
 	$(GO) test -count=1 -v -timeout 5m -run '^TestLinux' ./integration/sctppeer
 
+# Architectures of `make deb`.
+DEB_ARCHS ?= amd64 arm64
+
+.PHONY: deb
+deb: ## Debian packages of what is committed, into bin/, looked over by lintian
+	@mkdir -p bin
+	@for arch in $(DEB_ARCHS); do \
+	deb=$$(packaging/debian/build bin $$arch) && lintian --fail-on error,warning $$deb && \
+	echo $$deb || exit; done
+
 .PHONY: deps
 deps: ## Debian packages for check, interop and verbs-programs (as root)
 	.ci/deps programs

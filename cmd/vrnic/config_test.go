@@ -46,6 +46,14 @@ func TestDocumentedFile(t *testing.T) {
 	}
 }
 
+// The file that a package has is one that a daemon could be made of.
+func TestPackagedFile(t *testing.T) {
+	status, out, errs := vrnic("config", "check", "../../packaging/debian/vrnic.yaml")
+	if status != 0 || errs != "" || !strings.Contains(out, ": good: 2 devices") {
+		t.Errorf("%d, %q, %q", status, out, errs)
+	}
+}
+
 // A daemon is as its file has it, and as the flags beside it have it before that. What the file has
 // that cannot be is told before anything is made, as vrnic config check tells it.
 func TestUpConfig(t *testing.T) {
