@@ -76,7 +76,7 @@ func (n *Network) DialSCTP(ctx context.Context, local netip.Addr, remote netip.A
 }
 
 // ListenSCTP implements vnic.SCTPNetwork. The unspecified address of IPv4 leaves the addresses of
-// IPv6 to another listener.
+// IPv6 to another listener, also where there are no others.
 func (n *Network) ListenSCTP(addr netip.AddrPort,
 	accept func(vnic.Association) vnic.AssociationHandler) (io.Closer, error) {
 	if n.host == nil {
@@ -95,6 +95,9 @@ func (n *Network) ListenSCTP(addr netip.AddrPort,
 			if to.Is6() || a.Unmap().Is4() {
 				l.Addrs = append(l.Addrs, a)
 			}
+		}
+		if len(l.Addrs) == 0 { // to the host that would be every address
+			return io.NopCloser(nil), nil
 		}
 	}
 	return n.host.Listen(l)

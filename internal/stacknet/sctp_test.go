@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/vrnic/vrnic/internal/sctpnet"
 	"github.com/vrnic/vrnic/internal/stacknet"
 	"github.com/vrnic/vrnic/netstack/ethswitch"
 	"github.com/vrnic/vrnic/netstack/netstacktest"
@@ -115,5 +116,23 @@ func TestListenFamilies(t *testing.T) {
 		if err := listen(a, 8); !errors.Is(err, syscall.EADDRINUSE) {
 			t.Errorf("%v beside any of both families: %v", a, err)
 		}
+	}
+}
+
+// A listener at any address of IPv4 leaves IPv6 to another one where there is no IPv4, too.
+// RCM-060.
+func TestListenWithoutIPv4(t *testing.T) {
+	st := netstacktest.NewStack(t, ethswitch.New(ethswitch.Config{}), 1, 1500)
+	t.Cleanup(func() { st.SCTP().Close() })
+	six := st.Addrs()[1].Addr()
+	n := sctpnet.New(st.SCTP(), []netip.Addr{six})
+	for _, at := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		l, err := n.ListenSCTP(netip.AddrPortFrom(at, 7),
+			func(vnic.Association) vnic.AssociationHandler { return nil })
+		if err != nil {
+			t.Errorf("%v: %v", at, err)
+			continue
+		}
+		defer l.Close()
 	}
 }
